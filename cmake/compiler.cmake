@@ -1,0 +1,30 @@
+# Language level, warnings, sanitizers, compiler cache and output folders: one place for all targets.
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+endif()
+
+find_program(CCACHE_PROGRAM ccache)
+if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+endif()
+
+# Carries the warnings of this project's own code; never applied to generated code.
+add_library(kvblend_warnings INTERFACE)
+target_compile_options(kvblend_warnings INTERFACE -Wall -Wextra -Werror)
+
+if(KVBLEND_SANITIZER STREQUAL "address")
+  add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=address,undefined)
+elseif(KVBLEND_SANITIZER STREQUAL "thread")
+  add_compile_options(-fsanitize=thread -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=thread)
+elseif(KVBLEND_SANITIZER)
+  message(FATAL_ERROR "KVBLEND_SANITIZER is '${KVBLEND_SANITIZER}'; allowed: '', 'address', 'thread'")
+endif()

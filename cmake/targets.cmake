@@ -1,0 +1,30 @@
+# One target per folder: a folder can use only what its target names in DEPS, else it fails to link.
+
+# kvblend_library(NAME SRCS a.cc b.cc DEPS target...)
+function(kvblend_library NAME)
+  cmake_parse_arguments(ARG "" "" "SRCS;DEPS;PRIVATE_DEPS" ${ARGN})
+  add_library(${NAME} STATIC ${ARG_SRCS})
+  target_include_directories(${NAME} PUBLIC ${PROJECT_SOURCE_DIR})
+  target_link_libraries(${NAME} PUBLIC ${ARG_DEPS} PRIVATE ${ARG_PRIVATE_DEPS} kvblend_warnings)
+endfunction()
+
+# kvblend_binary(NAME SRCS ... DEPS ...)
+function(kvblend_binary NAME)
+  cmake_parse_arguments(ARG "" "" "SRCS;DEPS" ${ARGN})
+  add_executable(${NAME} ${ARG_SRCS})
+  target_include_directories(${NAME} PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(${NAME} PRIVATE ${ARG_DEPS} kvblend_warnings)
+endfunction()
+
+# kvblend_test(NAME SRCS ... DEPS ... [LABELS unit]): one GoogleTest binary, one CTest entry.
+# KVBLEND_SOURCE_DIR is where tests find fixtures.
+function(kvblend_test NAME)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SRCS;DEPS;LABELS" ${ARGN})
+  kvblend_binary(${NAME} SRCS ${ARG_SRCS} DEPS ${ARG_DEPS} GTest::gmock GTest::gtest_main)
+  target_compile_definitions(${NAME} PRIVATE KVBLEND_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  add_test(NAME ${NAME} COMMAND ${NAME} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 300)
+  endif()
+  set_tests_properties(${NAME} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
+endfunction()

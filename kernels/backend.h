@@ -1,0 +1,233 @@
+// The compute interface that the model is written against. Three implementations are foreseen:
+// kernels/reference (plain fp32 loops, the definition), kernels/cpu, and a CUDA backend.
+//
+// Memory: every pointer in a view lies in the backend's own memory (host memory for the CPU backends,
+// device memory for a GPU); CopyFromHost and CopyToHost move bytes between the two. `absl::Span`
+// arguments and everything inside a BatchSpec are host memory and are read before the call returns.
+//
+// Streams: operations on one stream run in order. A CPU backend runs them before it returns; a GPU backend
+// enqueues them. Results are visible on the host after Synchronize(). One stream is used by one thread at a
+// time; different streams may be used by different threads at once.
+//
+// Aliasing: unless an operation's comment says otherwise, an output may not overlap any input.
+//
+// Errors: every operation checks shapes, dtypes and ranges before it touches memory and returns
+// kInvalidArgument naming the operation and the value. A failed check leaves outputs untouched. `n` may be 0.
+//
+// Numbers: softmax, norms and accumulations are carried out in fp32 whatever the storage dtype.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "kernels/tensor.h"
+
+namespace kvblend::kernels {
+
+/// Owns bytes in a backend's memory, aligned to 64 bytes; freed on destruction. Must not outlive its backend.
+class Buffer {
+ public:
+  virtual ~Buffer() = default;
+  Buffer() = default;
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  virtual void* data() const = 0;
+  virtual int64_t size_bytes() const = 0;
+};
+
+/// An in-order queue of operations.
+class Stream {
+ public:
+  virtual ~Stream() = default;
+};
+
+/// A weight matrix W [rows = out_features, cols = in_features] in the form that the backend's Linear wants,
+/// opaque to callers. Immutable after creation, so any number of threads may use it.
+class PackedWeights {
+ public:
+  virtual ~PackedWeights() = default;
+  virtual int64_t rows() const = 0;
+  virtual int64_t cols() const = 0;
+};
+
+/// What a weight matrix will be used for; an embedding that is tied to the output layer is both.
+enum class WeightUsage : uint8_t { kLinear, kEmbedding, kLinearAndEmbedding };
+
+/// Writes row `row` of the source weight, dequantised, into `out` [cols]. Called from one thread at a time.
+using RowReader = absl::FunctionRef<absl::Status(int64_t row, absl::Span<float> out)>;
+
+/// Which elements of a head form the pairs that RoPE rotates.
+enum class RopeLayout : uint8_t {
+  kInterleaved,  // (0,1), (2,3), ...: GGUF's `llama`
+  kSplitHalf,    // (0,d/2), (1,d/2+1), ...: NeoX style
+};
+
+/// cos and sin of position * inv_freq[i] for all positions below max_position. Immutable after creation.
+class RopeTable {
+ public:
+  virtual ~RopeTable() = default;
+  virtual int64_t max_position() const = 0;
+  virtual int64_t head_dim() const = 0;
+};
+
+struct RopeSpec {
+  RopeLayout layout = RopeLayout::kInterleaved;
+  int64_t head_dim = 0;                // even
+  int64_t max_position = 0;            // positions 0 .. max_position-1 may be used
+  absl::Span<const float> inv_freq;    // [head_dim / 2], scaling already applied; angles are computed in double
+};
+
+/// A ragged batch of token rows over paged KV. Row i belongs to the sequence s with
+/// row_indptr[s] <= i < row_indptr[s+1] and stands at absolute position positions[i] of it. Positions within a
+/// sequence need not be contiguous (a blended prefill gathers them) but must be strictly increasing.
+/// The KV of position p of sequence s is in slot p % page_size of page page_indices[page_indptr[s] + p / page_size].
+struct BatchSpec {
+  absl::Span<const int32_t> row_indptr;    // [num_sequences + 1], starts at 0, non-decreasing
+  absl::Span<const int32_t> positions;     // [num_rows]; each < kv_len of its sequence
+  absl::Span<const int32_t> kv_len;        // [num_sequences] tokens whose KV may be read
+  absl::Span<const int32_t> page_indptr;   // [num_sequences + 1]
+  absl::Span<const int32_t> page_indices;  // each < num_pages of the pages it is used with
+  int32_t page_size = 0;                   // tokens
+  int32_t sliding_window = 0;              // row at position q sees keys k with q - k < sliding_window; 0: all k <= q
+};
+
+/// A BatchSpec checked and prepared once (host scheduling, uploads), then used for every layer.
+/// Immutable after creation. Must not outlive its backend.
+class BatchPlan {
+ public:
+  virtual ~BatchPlan() = default;
+  virtual int64_t num_rows() const = 0;
+  virtual int64_t num_sequences() const = 0;
+  virtual int64_t total_kv_len() const = 0;  // sum of kv_len
+};
+
+/// How KvDeviation measures the distance of a fresh row from a cached one.
+enum class DeviationMetric : uint8_t { kSquaredL2, kL1 };
+
+/// Thread-safe: different threads may call different operations at once on different streams.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  /// "reference", "cpu", ...
+  virtual std::string_view name() const = 0;
+  /// One line for people: instruction sets, threads, GEMM dtype.
+  virtual std::string Describe() const = 0;
+  /// dtype in which GEMM inputs are best given (kF32 or kBF16). RmsNorm, SelectiveAttention and SiluMul write it.
+  virtual DataType compute_dtype() const = 0;
+
+  // --- memory ---------------------------------------------------------------------------------------------
+
+  /// kResourceExhausted when there is not enough memory, naming the bytes asked for.
+  virtual absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t bytes) = 0;
+  virtual absl::StatusOr<std::unique_ptr<Stream>> CreateStream() = 0;
+  virtual absl::Status CopyFromHost(Stream& stream, void* dst, const void* src, int64_t bytes) = 0;
+  virtual absl::Status CopyToHost(Stream& stream, void* dst, const void* src, int64_t bytes) = 0;
+  /// Waits until everything enqueued on the stream is done; returns the first asynchronous error.
+  virtual absl::Status Synchronize(Stream& stream) = 0;
+
+  // --- preparation ----------------------------------------------------------------------------------------
+
+  absl::StatusOr<std::unique_ptr<PackedWeights>> PackWeights(int64_t rows, int64_t cols, WeightUsage usage,
+                                                             RowReader reader);
+  absl::StatusOr<std::unique_ptr<RopeTable>> CreateRopeTable(const RopeSpec& spec);
+  absl::StatusOr<std::unique_ptr<BatchPlan>> PlanBatch(const BatchSpec& spec);
+
+  // --- operations -----------------------------------------------------------------------------------------
+
+  /// out[i] = row token_ids[i] of an embedding.
+  ///   token_ids: host [n], each in 0 .. table.rows-1;  out: f32 [n, table.cols]
+  absl::Status Embed(Stream& stream, const PackedWeights& table, absl::Span<const int32_t> token_ids, MatrixView out);
+
+  /// out[i] = x[i] / sqrt(mean(x[i]^2) + epsilon) * weight
+  ///   x: f32 [n, d];  weight: f32 [1, d];  out: f32 or compute dtype [n, d]; out may be x when both are f32
+  absl::Status RmsNorm(Stream& stream, ConstMatrixView x, ConstMatrixView weight, float epsilon, MatrixView out);
+
+  /// out = x W^T, or out += x W^T when `accumulate`.
+  ///   x: f32 or compute dtype [n, W.cols];  out: f32 [n, W.rows]
+  absl::Status Linear(Stream& stream, ConstMatrixView x, const PackedWeights& weights, bool accumulate, MatrixView out);
+
+  /// out = silu(gate) * up, silu(z) = z / (1 + exp(-z)).
+  ///   gate, up: f32 [n, d];  out: f32 or compute dtype [n, d]; out may be gate or up when f32
+  absl::Status SiluMul(Stream& stream, ConstMatrixView gate, ConstMatrixView up, MatrixView out);
+
+  /// Rotates every head of row i to position plan.positions[i], in place.
+  ///   x: f32 [plan.num_rows, num_heads * rope.head_dim]
+  absl::Status Rope(Stream& stream, const BatchPlan& plan, const RopeTable& rope, int32_t num_heads, MatrixView x);
+
+  /// Writes the KV of row i into its sequence's page slot, K rotated to positions[i] on the way: for fresh KV and
+  /// for KV loaded from the store alike (section 3 of docs/algorithm.md: K is stored before RoPE).
+  ///   k (un-rotated), v: f32 or pages.dtype [plan.num_rows, num_kv_heads * head_dim], both of one dtype
+  absl::Status KvScatter(Stream& stream, const BatchPlan& plan, const RopeTable& rope, ConstMatrixView k,
+                         ConstMatrixView v, KvPagesView pages);
+
+  /// Attention of gathered rows, each masked by its *own position*: row i of sequence s sees the keys at positions
+  /// k <= positions[i] (and within the sliding window). Full prefill, blended prefill, chunked prefill and decode are
+  /// this one operation. GQA: query head h reads kv head h / (num_heads / num_kv_heads).
+  ///   q: f32, rotated [plan.num_rows, num_heads * head_dim];  out: f32 or compute dtype, same shape
+  ///   scores are scaled by `scale` before the softmax (usually 1/sqrt(head_dim))
+  absl::Status SelectiveAttention(Stream& stream, const BatchPlan& plan, ConstMatrixView q, int32_t num_heads,
+                                  float scale, KvPagesView pages, MatrixView out);
+
+  /// The attention that the rows of each sequence pay to each cached position:
+  /// out[j] = sum over rows i of the mean over heads of softmax(q_i k^T * scale)[j], masked as in SelectiveAttention.
+  ///   q: as there;  out: f32 [1, plan.total_kv_len], sequences one after the other
+  absl::Status AttentionMass(Stream& stream, const BatchPlan& plan, ConstMatrixView q, int32_t num_heads, float scale,
+                             KvPagesView pages, MatrixView out);
+
+  /// out[i] = distance(fresh[i], cached[i]) (CacheBlend, EuroSys 2025, section 4.3).
+  ///   fresh: f32 [n, d];  cached: f32, bf16 or f16 [n, d];  out: f32 [1, n]
+  absl::Status KvDeviation(Stream& stream, ConstMatrixView fresh, ConstMatrixView cached, DeviationMetric metric,
+                           MatrixView out);
+
+  /// out[i] = in[row_indices[i]]; indices may repeat.
+  ///   row_indices: host [n], each < in.rows;  in, out: same dtype and cols
+  absl::Status GatherRows(Stream& stream, ConstMatrixView in, absl::Span<const int32_t> row_indices, MatrixView out);
+
+  /// out = in, element by element converted to out.dtype (round to nearest even). Same shape; any pair of dtypes.
+  absl::Status Convert(Stream& stream, ConstMatrixView in, MatrixView out);
+
+ protected:
+  // The checked entries above validate and call these; implementations may rely on every precondition.
+  virtual absl::StatusOr<std::unique_ptr<PackedWeights>> DoPackWeights(int64_t rows, int64_t cols, WeightUsage usage,
+                                                                       RowReader reader) = 0;
+  virtual absl::StatusOr<std::unique_ptr<RopeTable>> DoCreateRopeTable(const RopeSpec& spec) = 0;
+  virtual absl::StatusOr<std::unique_ptr<BatchPlan>> DoPlanBatch(const BatchSpec& spec) = 0;
+  virtual absl::Status DoEmbed(Stream&, const PackedWeights&, absl::Span<const int32_t>, MatrixView) = 0;
+  virtual absl::Status DoRmsNorm(Stream&, ConstMatrixView, ConstMatrixView, float, MatrixView) = 0;
+  virtual absl::Status DoLinear(Stream&, ConstMatrixView, const PackedWeights&, bool, MatrixView) = 0;
+  virtual absl::Status DoSiluMul(Stream&, ConstMatrixView, ConstMatrixView, MatrixView) = 0;
+  virtual absl::Status DoRope(Stream&, const BatchPlan&, const RopeTable&, int32_t, MatrixView) = 0;
+  virtual absl::Status DoKvScatter(Stream&, const BatchPlan&, const RopeTable&, ConstMatrixView, ConstMatrixView,
+                                   KvPagesView) = 0;
+  virtual absl::Status DoSelectiveAttention(Stream&, const BatchPlan&, ConstMatrixView, int32_t, float, KvPagesView,
+                                            MatrixView) = 0;
+  virtual absl::Status DoAttentionMass(Stream&, const BatchPlan&, ConstMatrixView, int32_t, float, KvPagesView,
+                                       MatrixView) = 0;
+  virtual absl::Status DoKvDeviation(Stream&, ConstMatrixView, ConstMatrixView, DeviationMetric, MatrixView) = 0;
+  virtual absl::Status DoGatherRows(Stream&, ConstMatrixView, absl::Span<const int32_t>, MatrixView) = 0;
+  virtual absl::Status DoConvert(Stream&, ConstMatrixView, MatrixView) = 0;
+};
+
+/// The definition of every operation: plain fp32 loops, single-threaded.
+std::unique_ptr<Backend> CreateReferenceBackend();
+
+struct CpuBackendOptions {
+  int num_threads = 0;                                      // 0: one per available processor
+  enum class Gemm : uint8_t { kAuto, kF32, kBF16 } gemm = Gemm::kAuto;  // kAuto: bf16 where the CPU has it in hardware
+};
+
+/// oneDNN GEMMs, blocked attention, Highway SIMD chosen at run time.
+absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(const CpuBackendOptions& options);
+
+/// By name: "reference", "cpu". kInvalidArgument listing the allowed names otherwise.
+absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(std::string_view name, int num_threads);
+
+}  // namespace kvblend::kernels

@@ -1,0 +1,71 @@
+// Views of tensors in a backend's memory. Views never own; see Buffer in kernels/backend.h for ownership.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace kvblend::kernels {
+
+enum class DataType : uint8_t { kF32, kBF16, kF16 };
+
+constexpr int64_t SizeOf(DataType type) { return type == DataType::kF32 ? 4 : 2; }
+
+constexpr std::string_view Name(DataType type) {
+  switch (type) {
+    case DataType::kF32:
+      return "f32";
+    case DataType::kBF16:
+      return "bf16";
+    case DataType::kF16:
+      return "f16";
+  }
+  return "?";
+}
+
+/// A read-only row-major matrix. `row_stride` counts elements, not bytes, and is >= cols.
+/// A tensor [n, heads, head_dim] is passed as the matrix [n, heads * head_dim].
+struct ConstMatrixView {
+  const void* data = nullptr;
+  DataType dtype = DataType::kF32;
+  int64_t rows = 0;
+  int64_t cols = 0;
+  int64_t row_stride = 0;
+
+  ConstMatrixView Rows(int64_t begin, int64_t count) const {
+    return {static_cast<const std::byte*>(data) + begin * row_stride * SizeOf(dtype), dtype, count, cols, row_stride};
+  }
+};
+
+/// A writable row-major matrix; converts to its read-only form.
+struct MatrixView {
+  void* data = nullptr;
+  DataType dtype = DataType::kF32;
+  int64_t rows = 0;
+  int64_t cols = 0;
+  int64_t row_stride = 0;
+
+  MatrixView Rows(int64_t begin, int64_t count) const {
+    return {static_cast<std::byte*>(data) + begin * row_stride * SizeOf(dtype), dtype, count, cols, row_stride};
+  }
+  MatrixView Columns(int64_t begin, int64_t count) const {
+    return {static_cast<std::byte*>(data) + begin * SizeOf(dtype), dtype, rows, count, row_stride};
+  }
+  operator ConstMatrixView() const { return {data, dtype, rows, cols, row_stride}; }  // NOLINT: deliberate
+};
+
+/// The KV of one layer, all pages, in a backend's memory. Layout kHND inside a page, so that the
+/// keys of one head are contiguous:
+///   k, v: [num_pages, num_kv_heads, page_size, head_dim]
+/// K is stored here *rotated* to its absolute position (chunk entries in the store hold it un-rotated).
+struct KvPagesView {
+  void* k = nullptr;
+  void* v = nullptr;
+  DataType dtype = DataType::kF32;
+  int64_t num_pages = 0;
+  int32_t num_kv_heads = 0;
+  int32_t page_size = 0;  // tokens
+  int32_t head_dim = 0;
+};
+
+}  // namespace kvblend::kernels
