@@ -16,7 +16,7 @@ find_package(nlohmann_json REQUIRED CONFIG)
 
 if(KVBLEND_BUILD_SERVER)
   find_package(Protobuf REQUIRED)
-  pkg_check_modules(grpc REQUIRED IMPORTED_TARGET grpc++ grpc++_reflection)
+  find_package(gRPC REQUIRED CONFIG)
   find_program(GRPC_CPP_PLUGIN grpc_cpp_plugin REQUIRED)
   find_package(prometheus-cpp REQUIRED CONFIG)
   find_package(CLI11 REQUIRED CONFIG)
