@@ -1,0 +1,154 @@
+// The engine's public API: everything that a server, a command line or a test needs, and nothing of any
+// transport.
+//
+// Threads: every method may be called from any thread. Observers are called on the engine's own thread, one
+// call at a time; they must return quickly and may not call back into the engine except
+// RequestHandle::Cancel. Errors carry the code that a client should see; messages name the field or thing,
+// its value and what is allowed.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "engine/request.h"
+#include "engine/store/chunk_store.h"
+
+namespace kvblend {
+
+struct EngineOptions {
+  std::string model_path;       // a GGUF file
+  std::string backend = "cpu";  // "cpu" or "reference"
+  int32_t num_threads = 0;      // 0: one per available processor
+  std::string gemm = "auto";    // cpu: "auto", "bf16" or "f32"
+  std::string kv_dtype =
+      "auto";  // pages and chunks: "auto" (bf16, or f32 with fp32 GEMMs), "bf16", "f16" or "f32"
+  int32_t max_context_tokens = 0;  // prompt and completion; 0: the model's own context length
+  int32_t page_size = 64;          // tokens
+  int64_t chunk_store_bytes = int64_t{4} << 30;
+  int32_t max_queued_requests = 64;  // beyond: kResourceExhausted
+  int32_t max_chunks_per_request = 1024;
+  int64_t max_text_bytes = int64_t{8} << 20;  // all texts of one request together
+  bool self_check = true;                     // at start-up: ratio 1 must equal full prefill
+};
+
+struct EngineInfo {
+  std::string version;
+  std::string model_name;
+  std::string model_architecture;
+  std::string model_fingerprint;  // hex
+  std::string backend;            // one line for people
+  std::string kv_dtype;
+  int64_t kv_bytes_per_token = 0;
+  int32_t num_layers = 0;
+  int32_t num_heads = 0;
+  int32_t num_kv_heads = 0;
+  int32_t head_dim = 0;
+  int32_t hidden_dim = 0;
+  int32_t vocab_size = 0;
+  int32_t max_context_tokens = 0;
+  int32_t page_size = 0;
+  double self_check_max_error = -1;  // largest logit difference relative to the logits' norm; -1: not run
+};
+
+/// A snapshot for metrics and dashboards.
+struct EngineStats {
+  int32_t requests_waiting = 0;
+  int32_t requests_running = 0;
+  int32_t background_waiting = 0;  // chunk computations behind responses
+  int32_t pages_used = 0;
+  int32_t pages_total = 0;
+  int64_t background_chunks_stored = 0;  // since start
+  int64_t background_chunks_failed = 0;  // since start
+  store::StoreStats store;
+};
+
+/// Receives one Generate request's events in this order: OnPrompt once, OnText any number of times, OnDone
+/// once. After an error only OnDone comes, with that error.
+class GenerateObserver {
+ public:
+  virtual ~GenerateObserver() = default;
+  virtual void OnPrompt(const PromptReport& report) = 0;
+  virtual void OnText(const TextDelta& delta) = 0;
+  virtual void OnDone(const absl::Status& status, const GenerateResult& result) = 0;
+};
+
+/// OnPrompt once, OnToken once per continuation token, OnDone once.
+class ScoreObserver {
+ public:
+  virtual ~ScoreObserver() = default;
+  virtual void OnPrompt(const PromptReport& report) = 0;
+  virtual void OnToken(const ScoredToken& token) = 0;
+  virtual void OnDone(const absl::Status& status) = 0;
+};
+
+/// OnProgress per chunk in order, OnDone once. On error the chunks reported so far stay stored.
+class PutChunksObserver {
+ public:
+  virtual ~PutChunksObserver() = default;
+  virtual void OnProgress(const PutChunkProgress& progress) = 0;
+  virtual void OnDone(const absl::Status& status) = 0;
+};
+
+/// A submitted request. Dropping the handle does not cancel it.
+class RequestHandle {
+ public:
+  virtual ~RequestHandle() = default;
+  /// Stops the request within one layer's work; OnDone gets kCancelled unless the request had already ended.
+  /// Idempotent.
+  virtual void Cancel() = 0;
+};
+
+class Engine {
+ public:
+  /// Loads the model, reserves pages and checks itself. kFailedPrecondition when the self-check fails.
+  static absl::StatusOr<std::unique_ptr<Engine>> Create(const EngineOptions& options);
+  /// Cancels what is left (Drain first to let it finish).
+  virtual ~Engine() = default;
+
+  /// Requests are checked here: on error the observer is never called.
+  /// kInvalidArgument: bad field. kResourceExhausted: queue full. kUnavailable: draining.
+  virtual absl::StatusOr<std::shared_ptr<RequestHandle>> Generate(
+      GenerateRequest request, std::shared_ptr<GenerateObserver> observer) = 0;
+  virtual absl::StatusOr<std::shared_ptr<RequestHandle>> Score(ScoreRequest request,
+                                                               std::shared_ptr<ScoreObserver> observer) = 0;
+  virtual absl::StatusOr<std::shared_ptr<RequestHandle>> PutChunks(
+      PutChunksRequest request, std::shared_ptr<PutChunksObserver> observer) = 0;
+
+  /// The chunk store, for Stat, List, Erase, Pin and Clear.
+  virtual store::ChunkStore& chunk_store() = 0;
+
+  /// Number of tokens of a text on its own, as a chunk would have.
+  virtual absl::StatusOr<int32_t> CountTokens(std::string_view text) = 0;
+
+  virtual const EngineInfo& info() const = 0;
+  virtual EngineStats Stats() const = 0;
+
+  /// Refuses new requests, finishes the accepted ones and the chunk computations behind them; after
+  /// `deadline` cancels what is left. Returns kDeadlineExceeded when something had to be cancelled.
+  virtual absl::Status Drain(absl::Time deadline) = 0;
+};
+
+/// Names as clients write them: "query", "hkvd", ... ; "chunks", "prefix", "nothing"; "anchored", "isolated";
+/// "value", "key".
+std::string_view Name(Policy policy);
+std::string_view Name(Reuse reuse);
+std::string_view Name(Anchoring anchoring);
+std::string_view Name(ChunkSource source);
+std::string_view Name(Tier tier);
+std::string_view Name(FinishReason reason);
+std::string_view Name(DeviationSource source);
+/// kInvalidArgument listing the allowed names.
+absl::StatusOr<Policy> ParsePolicy(std::string_view name);
+absl::StatusOr<Reuse> ParseReuse(std::string_view name);
+absl::StatusOr<Anchoring> ParseAnchoring(std::string_view name);
+absl::StatusOr<DeviationSource> ParseDeviationSource(std::string_view name);
+
+}  // namespace kvblend
