@@ -11,17 +11,17 @@
 //
 // Aliasing: unless an operation's comment says otherwise, an output may not overlap any input.
 //
-// Errors: every operation checks shapes, dtypes and ranges before it touches memory and returns
-// kInvalidArgument naming the operation and the value. A failed check leaves outputs untouched. `n` may be 0.
+// Errors: every operation checks shapes, dtypes, overlap and ranges before it touches memory and returns
+// kInvalidArgument naming the operation, the value and what is allowed. A failed check leaves outputs
+// untouched. `n` may be 0. Plans, tables and weights must come from the backend they are used with.
 //
 // Numbers: softmax, norms and accumulations are carried out in fp32 whatever the storage dtype.
 #pragma once
 
 #include <cstdint>
 #include <memory>
-#include <span>
+#include <string>
 #include <string_view>
-#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -48,6 +48,9 @@ class Stream {
   virtual ~Stream() = default;
 };
 
+/// What a weight matrix will be used for; an embedding that is tied to the output layer is both.
+enum class WeightUsage : uint8_t { kLinear, kEmbedding, kLinearAndEmbedding };
+
 /// A weight matrix W [rows = out_features, cols = in_features] in the form that the backend's Linear wants,
 /// opaque to callers. Immutable after creation, so any number of threads may use it.
 class PackedWeights {
@@ -55,10 +58,8 @@ class PackedWeights {
   virtual ~PackedWeights() = default;
   virtual int64_t rows() const = 0;
   virtual int64_t cols() const = 0;
+  virtual WeightUsage usage() const = 0;
 };
-
-/// What a weight matrix will be used for; an embedding that is tied to the output layer is both.
-enum class WeightUsage : uint8_t { kLinear, kEmbedding, kLinearAndEmbedding };
 
 /// Writes row `row` of the source weight, dequantised, into `out` [cols]. Called from one thread at a time.
 using RowReader = absl::FunctionRef<absl::Status(int64_t row, absl::Span<float> out)>;
@@ -79,23 +80,23 @@ class RopeTable {
 
 struct RopeSpec {
   RopeLayout layout = RopeLayout::kInterleaved;
-  int64_t head_dim = 0;                // even
-  int64_t max_position = 0;            // positions 0 .. max_position-1 may be used
-  absl::Span<const float> inv_freq;    // [head_dim / 2], scaling already applied; angles are computed in double
+  int64_t head_dim = 0;              // even
+  int64_t max_position = 0;          // positions 0 .. max_position-1 may be used
+  absl::Span<const float> inv_freq;  // [head_dim / 2], scaling already applied; angles are computed in double
 };
 
 /// A ragged batch of token rows over paged KV. Row i belongs to the sequence s with
-/// row_indptr[s] <= i < row_indptr[s+1] and stands at absolute position positions[i] of it. Positions within a
-/// sequence need not be contiguous (a blended prefill gathers them) but must be strictly increasing.
-/// The KV of position p of sequence s is in slot p % page_size of page page_indices[page_indptr[s] + p / page_size].
+/// row_indptr[s] <= i < row_indptr[s+1] and stands at absolute position positions[i] of it. Positions within
+/// a sequence need not be contiguous (a blended prefill gathers them) but must be strictly increasing. The KV
+/// of position p of sequence s is in slot p % page_size of page page_indices[page_indptr[s] + p / page_size].
 struct BatchSpec {
-  absl::Span<const int32_t> row_indptr;    // [num_sequences + 1], starts at 0, non-decreasing
+  absl::Span<const int32_t> row_indptr;    // [num_sequences + 1], starts at 0, non-decreasing; never empty
   absl::Span<const int32_t> positions;     // [num_rows]; each < kv_len of its sequence
   absl::Span<const int32_t> kv_len;        // [num_sequences] tokens whose KV may be read
-  absl::Span<const int32_t> page_indptr;   // [num_sequences + 1]
+  absl::Span<const int32_t> page_indptr;   // [num_sequences + 1], likewise; enough pages for each kv_len
   absl::Span<const int32_t> page_indices;  // each < num_pages of the pages it is used with
   int32_t page_size = 0;                   // tokens
-  int32_t sliding_window = 0;              // row at position q sees keys k with q - k < sliding_window; 0: all k <= q
+  int32_t sliding_window = 0;  // row at position q sees keys k with q - k < sliding_window; 0: all k <= q
 };
 
 /// A BatchSpec checked and prepared once (host scheduling, uploads), then used for every layer.
@@ -106,6 +107,11 @@ class BatchPlan {
   virtual int64_t num_rows() const = 0;
   virtual int64_t num_sequences() const = 0;
   virtual int64_t total_kv_len() const = 0;  // sum of kv_len
+  // What the checked entries compare with the tables and pages that the plan is used with; -1 when there is
+  // none.
+  virtual int64_t max_position() const = 0;
+  virtual int64_t max_page_index() const = 0;
+  virtual int32_t page_size() const = 0;
 };
 
 /// How KvDeviation measures the distance of a fresh row from a cached one.
@@ -120,7 +126,8 @@ class Backend {
   virtual std::string_view name() const = 0;
   /// One line for people: instruction sets, threads, GEMM dtype.
   virtual std::string Describe() const = 0;
-  /// dtype in which GEMM inputs are best given (kF32 or kBF16). RmsNorm, SelectiveAttention and SiluMul write it.
+  /// dtype in which GEMM inputs are best given (kF32 or kBF16). RmsNorm, SelectiveAttention and SiluMul write
+  /// it.
   virtual DataType compute_dtype() const = 0;
 
   // --- memory ---------------------------------------------------------------------------------------------
@@ -144,15 +151,18 @@ class Backend {
 
   /// out[i] = row token_ids[i] of an embedding.
   ///   token_ids: host [n], each in 0 .. table.rows-1;  out: f32 [n, table.cols]
-  absl::Status Embed(Stream& stream, const PackedWeights& table, absl::Span<const int32_t> token_ids, MatrixView out);
+  absl::Status Embed(Stream& stream, const PackedWeights& table, absl::Span<const int32_t> token_ids,
+                     MatrixView out);
 
   /// out[i] = x[i] / sqrt(mean(x[i]^2) + epsilon) * weight
   ///   x: f32 [n, d];  weight: f32 [1, d];  out: f32 or compute dtype [n, d]; out may be x when both are f32
-  absl::Status RmsNorm(Stream& stream, ConstMatrixView x, ConstMatrixView weight, float epsilon, MatrixView out);
+  absl::Status RmsNorm(Stream& stream, ConstMatrixView x, ConstMatrixView weight, float epsilon,
+                       MatrixView out);
 
   /// out = x W^T, or out += x W^T when `accumulate`.
   ///   x: f32 or compute dtype [n, W.cols];  out: f32 [n, W.rows]
-  absl::Status Linear(Stream& stream, ConstMatrixView x, const PackedWeights& weights, bool accumulate, MatrixView out);
+  absl::Status Linear(Stream& stream, ConstMatrixView x, const PackedWeights& weights, bool accumulate,
+                      MatrixView out);
 
   /// out = silu(gate) * up, silu(z) = z / (1 + exp(-z)).
   ///   gate, up: f32 [n, d];  out: f32 or compute dtype [n, d]; out may be gate or up when f32
@@ -160,43 +170,49 @@ class Backend {
 
   /// Rotates every head of row i to position plan.positions[i], in place.
   ///   x: f32 [plan.num_rows, num_heads * rope.head_dim]
-  absl::Status Rope(Stream& stream, const BatchPlan& plan, const RopeTable& rope, int32_t num_heads, MatrixView x);
+  absl::Status Rope(Stream& stream, const BatchPlan& plan, const RopeTable& rope, int32_t num_heads,
+                    MatrixView x);
 
-  /// Writes the KV of row i into its sequence's page slot, K rotated to positions[i] on the way: for fresh KV and
-  /// for KV loaded from the store alike (section 3 of docs/algorithm.md: K is stored before RoPE).
+  /// Writes the KV of row i into its sequence's page slot, K rotated to positions[i] on the way: for fresh KV
+  /// and for KV loaded from the store alike (section 3 of docs/algorithm.md: K is stored before RoPE).
   ///   k (un-rotated), v: f32 or pages.dtype [plan.num_rows, num_kv_heads * head_dim], both of one dtype
   absl::Status KvScatter(Stream& stream, const BatchPlan& plan, const RopeTable& rope, ConstMatrixView k,
                          ConstMatrixView v, KvPagesView pages);
 
-  /// Attention of gathered rows, each masked by its *own position*: row i of sequence s sees the keys at positions
-  /// k <= positions[i] (and within the sliding window). Full prefill, blended prefill, chunked prefill and decode are
-  /// this one operation. GQA: query head h reads kv head h / (num_heads / num_kv_heads).
+  /// Attention of gathered rows, each masked by its *own position*: row i of sequence s sees the keys at
+  /// positions k <= positions[i] (and within the sliding window). Full prefill, blended prefill, chunked
+  /// prefill and decode are this one operation. GQA: query head h reads kv head h / (num_heads /
+  /// num_kv_heads).
   ///   q: f32, rotated [plan.num_rows, num_heads * head_dim];  out: f32 or compute dtype, same shape
   ///   scores are scaled by `scale` before the softmax (usually 1/sqrt(head_dim))
   absl::Status SelectiveAttention(Stream& stream, const BatchPlan& plan, ConstMatrixView q, int32_t num_heads,
                                   float scale, KvPagesView pages, MatrixView out);
 
   /// The attention that the rows of each sequence pay to each cached position:
-  /// out[j] = sum over rows i of the mean over heads of softmax(q_i k^T * scale)[j], masked as in SelectiveAttention.
+  /// out[j] = sum over rows i of the mean over heads of softmax(q_i k^T * scale)[j], masked as in
+  /// SelectiveAttention.
   ///   q: as there;  out: f32 [1, plan.total_kv_len], sequences one after the other
-  absl::Status AttentionMass(Stream& stream, const BatchPlan& plan, ConstMatrixView q, int32_t num_heads, float scale,
-                             KvPagesView pages, MatrixView out);
+  absl::Status AttentionMass(Stream& stream, const BatchPlan& plan, ConstMatrixView q, int32_t num_heads,
+                             float scale, KvPagesView pages, MatrixView out);
 
   /// out[i] = distance(fresh[i], cached[i]) (CacheBlend, EuroSys 2025, section 4.3).
   ///   fresh: f32 [n, d];  cached: f32, bf16 or f16 [n, d];  out: f32 [1, n]
-  absl::Status KvDeviation(Stream& stream, ConstMatrixView fresh, ConstMatrixView cached, DeviationMetric metric,
-                           MatrixView out);
+  absl::Status KvDeviation(Stream& stream, ConstMatrixView fresh, ConstMatrixView cached,
+                           DeviationMetric metric, MatrixView out);
 
   /// out[i] = in[row_indices[i]]; indices may repeat.
   ///   row_indices: host [n], each < in.rows;  in, out: same dtype and cols
-  absl::Status GatherRows(Stream& stream, ConstMatrixView in, absl::Span<const int32_t> row_indices, MatrixView out);
+  absl::Status GatherRows(Stream& stream, ConstMatrixView in, absl::Span<const int32_t> row_indices,
+                          MatrixView out);
 
-  /// out = in, element by element converted to out.dtype (round to nearest even). Same shape; any pair of dtypes.
+  /// out = in, element by element converted to out.dtype (round to nearest even). Same shape; any pair of
+  /// dtypes.
   absl::Status Convert(Stream& stream, ConstMatrixView in, MatrixView out);
 
  protected:
   // The checked entries above validate and call these; implementations may rely on every precondition.
-  virtual absl::StatusOr<std::unique_ptr<PackedWeights>> DoPackWeights(int64_t rows, int64_t cols, WeightUsage usage,
+  virtual absl::StatusOr<std::unique_ptr<PackedWeights>> DoPackWeights(int64_t rows, int64_t cols,
+                                                                       WeightUsage usage,
                                                                        RowReader reader) = 0;
   virtual absl::StatusOr<std::unique_ptr<RopeTable>> DoCreateRopeTable(const RopeSpec& spec) = 0;
   virtual absl::StatusOr<std::unique_ptr<BatchPlan>> DoPlanBatch(const BatchSpec& spec) = 0;
@@ -205,13 +221,14 @@ class Backend {
   virtual absl::Status DoLinear(Stream&, ConstMatrixView, const PackedWeights&, bool, MatrixView) = 0;
   virtual absl::Status DoSiluMul(Stream&, ConstMatrixView, ConstMatrixView, MatrixView) = 0;
   virtual absl::Status DoRope(Stream&, const BatchPlan&, const RopeTable&, int32_t, MatrixView) = 0;
-  virtual absl::Status DoKvScatter(Stream&, const BatchPlan&, const RopeTable&, ConstMatrixView, ConstMatrixView,
-                                   KvPagesView) = 0;
-  virtual absl::Status DoSelectiveAttention(Stream&, const BatchPlan&, ConstMatrixView, int32_t, float, KvPagesView,
-                                            MatrixView) = 0;
-  virtual absl::Status DoAttentionMass(Stream&, const BatchPlan&, ConstMatrixView, int32_t, float, KvPagesView,
-                                       MatrixView) = 0;
-  virtual absl::Status DoKvDeviation(Stream&, ConstMatrixView, ConstMatrixView, DeviationMetric, MatrixView) = 0;
+  virtual absl::Status DoKvScatter(Stream&, const BatchPlan&, const RopeTable&, ConstMatrixView,
+                                   ConstMatrixView, KvPagesView) = 0;
+  virtual absl::Status DoSelectiveAttention(Stream&, const BatchPlan&, ConstMatrixView, int32_t, float,
+                                            KvPagesView, MatrixView) = 0;
+  virtual absl::Status DoAttentionMass(Stream&, const BatchPlan&, ConstMatrixView, int32_t, float,
+                                       KvPagesView, MatrixView) = 0;
+  virtual absl::Status DoKvDeviation(Stream&, ConstMatrixView, ConstMatrixView, DeviationMetric,
+                                     MatrixView) = 0;
   virtual absl::Status DoGatherRows(Stream&, ConstMatrixView, absl::Span<const int32_t>, MatrixView) = 0;
   virtual absl::Status DoConvert(Stream&, ConstMatrixView, MatrixView) = 0;
 };
@@ -220,8 +237,12 @@ class Backend {
 std::unique_ptr<Backend> CreateReferenceBackend();
 
 struct CpuBackendOptions {
-  int num_threads = 0;                                      // 0: one per available processor
-  enum class Gemm : uint8_t { kAuto, kF32, kBF16 } gemm = Gemm::kAuto;  // kAuto: bf16 where the CPU has it in hardware
+  int num_threads = 0;  // 0: one per available processor
+  enum class Gemm : uint8_t {
+    kAuto,
+    kF32,
+    kBF16
+  } gemm = Gemm::kAuto;  // kAuto: bf16 where the CPU has it in hardware
 };
 
 /// oneDNN GEMMs, blocked attention, Highway SIMD chosen at run time.

@@ -33,7 +33,8 @@ struct ConstMatrixView {
   int64_t row_stride = 0;
 
   ConstMatrixView Rows(int64_t begin, int64_t count) const {
-    return {static_cast<const std::byte*>(data) + begin * row_stride * SizeOf(dtype), dtype, count, cols, row_stride};
+    return {static_cast<const std::byte*>(data) + begin * row_stride * SizeOf(dtype), dtype, count, cols,
+            row_stride};
   }
 };
 
@@ -46,7 +47,8 @@ struct MatrixView {
   int64_t row_stride = 0;
 
   MatrixView Rows(int64_t begin, int64_t count) const {
-    return {static_cast<std::byte*>(data) + begin * row_stride * SizeOf(dtype), dtype, count, cols, row_stride};
+    return {static_cast<std::byte*>(data) + begin * row_stride * SizeOf(dtype), dtype, count, cols,
+            row_stride};
   }
   MatrixView Columns(int64_t begin, int64_t count) const {
     return {static_cast<std::byte*>(data) + begin * SizeOf(dtype), dtype, rows, count, row_stride};

@@ -1,0 +1,177 @@
+// The checked entries: validation that no implementation repeats, then the implementation.
+#include "kernels/backend.h"
+
+#include <cmath>
+
+#include "absl/strings/string_view.h"
+#include "kernels/checks.h"
+
+namespace kvblend::kernels {
+namespace {
+
+constexpr DataType kF32 = DataType::kF32;
+constexpr DataType kBF16 = DataType::kBF16;
+constexpr DataType kF16 = DataType::kF16;
+
+#define KVBLEND_RETURN_IF_ERROR(expression)                              \
+  do {                                                                   \
+    if (absl::Status status = (expression); !status.ok()) return status; \
+  } while (false)
+
+// q and out of the two attention operations share everything but out's shape.
+absl::Status CheckAttention(absl::string_view op, const BatchPlan& plan, ConstMatrixView q, int32_t num_heads,
+                            float scale, KvPagesView pages) {
+  KVBLEND_RETURN_IF_ERROR(CheckPages(op, pages));
+  KVBLEND_RETURN_IF_ERROR(CheckPlanFitsPages(op, plan, pages));
+  KVBLEND_RETURN_IF_ERROR(CheckHeads(op, num_heads, scale, pages));
+  return CheckMatrix(op, "q", q, plan.num_rows(), int64_t{num_heads} * pages.head_dim, {kF32});
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<PackedWeights>> Backend::PackWeights(int64_t rows, int64_t cols,
+                                                                    WeightUsage usage, RowReader reader) {
+  KVBLEND_RETURN_IF_ERROR(CheckWeightShape(rows, cols));
+  return DoPackWeights(rows, cols, usage, reader);
+}
+
+absl::StatusOr<std::unique_ptr<RopeTable>> Backend::CreateRopeTable(const RopeSpec& spec) {
+  KVBLEND_RETURN_IF_ERROR(CheckRopeSpec(spec));
+  return DoCreateRopeTable(spec);
+}
+
+absl::StatusOr<std::unique_ptr<BatchPlan>> Backend::PlanBatch(const BatchSpec& spec) {
+  KVBLEND_RETURN_IF_ERROR(CheckBatchSpec(spec));
+  return DoPlanBatch(spec);
+}
+
+absl::Status Backend::Embed(Stream& stream, const PackedWeights& table, absl::Span<const int32_t> token_ids,
+                            MatrixView out) {
+  constexpr absl::string_view kOp = "Embed";
+  if (table.usage() == WeightUsage::kLinear) {
+    return Invalid(kOp, "table was packed for kLinear; allowed: kEmbedding, kLinearAndEmbedding");
+  }
+  KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "out", out, token_ids.size(), table.cols(), {kF32}));
+  for (size_t i = 0; i < token_ids.size(); ++i) {
+    if (token_ids[i] < 0 || token_ids[i] >= table.rows()) {
+      return Invalid(kOp, "token_ids[", i, "] is ", token_ids[i], "; allowed: 0 .. ", table.rows() - 1);
+    }
+  }
+  return DoEmbed(stream, table, token_ids, out);
+}
+
+absl::Status Backend::RmsNorm(Stream& stream, ConstMatrixView x, ConstMatrixView weight, float epsilon,
+                              MatrixView out) {
+  constexpr absl::string_view kOp = "RmsNorm";
+  KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "x", x, x.rows, x.cols, {kF32}));
+  KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "weight", weight, 1, x.cols, {kF32}));
+  KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "out", out, x.rows, x.cols, {kF32, compute_dtype()}));
+  if (!std::isfinite(epsilon) || epsilon <= 0) {
+    return Invalid(kOp, "epsilon is ", epsilon, "; allowed: finite and above 0");
+  }
+  KVBLEND_RETURN_IF_ERROR(CheckDisjointOrInPlace(kOp, x, "x", out));
+  KVBLEND_RETURN_IF_ERROR(CheckDisjoint(kOp, weight, "weight", out));
+  return DoRmsNorm(stream, x, weight, epsilon, out);
+}
+
+absl::Status Backend::Linear(Stream& stream, ConstMatrixView x, const PackedWeights& weights, bool accumulate,
+                             MatrixView out) {
+  constexpr absl::string_view kOp = "Linear";
+  if (weights.usage() == WeightUsage::kEmbedding) {
+    return Invalid(kOp, "weights were packed for kEmbedding; allowed: kLinear, kLinearAndEmbedding");
+  }
+  KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "x", x, x.rows, weights.cols(), {kF32, compute_dtype()}));
+  KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "out", out, x.rows, weights.rows(), {kF32}));
+  KVBLEND_RETURN_IF_ERROR(CheckDisjoint(kOp, x, "x", out));
+  return DoLinear(stream, x, weights, accumulate, out);
+}
+
+absl::Status Backend::SiluMul(Stream& stream, ConstMatrixView gate, ConstMatrixView up, MatrixView out) {
+  constexpr absl::string_view kOp = "SiluMul";
+  KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "gate", gate, gate.rows, gate.cols, {kF32}));
+  KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "up", up, gate.rows, gate.cols, {kF32}));
+  KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "out", out, gate.rows, gate.cols, {kF32, compute_dtype()}));
+  KVBLEND_RETURN_IF_ERROR(CheckDisjointOrInPlace(kOp, gate, "gate", out));
+  KVBLEND_RETURN_IF_ERROR(CheckDisjointOrInPlace(kOp, up, "up", out));
+  return DoSiluMul(stream, gate, up, out);
+}
+
+absl::Status Backend::Rope(Stream& stream, const BatchPlan& plan, const RopeTable& rope, int32_t num_heads,
+                           MatrixView x) {
+  constexpr absl::string_view kOp = "Rope";
+  if (num_heads <= 0) return Invalid(kOp, "num_heads is ", num_heads, "; allowed: at least 1");
+  KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "x", x, plan.num_rows(), num_heads * rope.head_dim(), {kF32}));
+  KVBLEND_RETURN_IF_ERROR(CheckPlanFitsRope(kOp, plan, rope));
+  return DoRope(stream, plan, rope, num_heads, x);
+}
+
+absl::Status Backend::KvScatter(Stream& stream, const BatchPlan& plan, const RopeTable& rope,
+                                ConstMatrixView k, ConstMatrixView v, KvPagesView pages) {
+  constexpr absl::string_view kOp = "KvScatter";
+  KVBLEND_RETURN_IF_ERROR(CheckPages(kOp, pages));
+  KVBLEND_RETURN_IF_ERROR(CheckPlanFitsPages(kOp, plan, pages));
+  KVBLEND_RETURN_IF_ERROR(CheckPlanFitsRope(kOp, plan, rope));
+  if (rope.head_dim() != pages.head_dim) {
+    return Invalid(kOp, "rope.head_dim is ", rope.head_dim(), "; allowed: the pages' ", pages.head_dim);
+  }
+  const int64_t cols = int64_t{pages.num_kv_heads} * pages.head_dim;
+  KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "k", k, plan.num_rows(), cols, {kF32, pages.dtype}));
+  KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "v", v, plan.num_rows(), cols, {k.dtype}));
+  return DoKvScatter(stream, plan, rope, k, v, pages);
+}
+
+absl::Status Backend::SelectiveAttention(Stream& stream, const BatchPlan& plan, ConstMatrixView q,
+                                         int32_t num_heads, float scale, KvPagesView pages, MatrixView out) {
+  constexpr absl::string_view kOp = "SelectiveAttention";
+  KVBLEND_RETURN_IF_ERROR(CheckAttention(kOp, plan, q, num_heads, scale, pages));
+  KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "out", out, q.rows, q.cols, {kF32, compute_dtype()}));
+  KVBLEND_RETURN_IF_ERROR(CheckDisjoint(kOp, q, "q", out));
+  return DoSelectiveAttention(stream, plan, q, num_heads, scale, pages, out);
+}
+
+absl::Status Backend::AttentionMass(Stream& stream, const BatchPlan& plan, ConstMatrixView q,
+                                    int32_t num_heads, float scale, KvPagesView pages, MatrixView out) {
+  constexpr absl::string_view kOp = "AttentionMass";
+  KVBLEND_RETURN_IF_ERROR(CheckAttention(kOp, plan, q, num_heads, scale, pages));
+  KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "out", out, 1, plan.total_kv_len(), {kF32}));
+  KVBLEND_RETURN_IF_ERROR(CheckDisjoint(kOp, q, "q", out));
+  return DoAttentionMass(stream, plan, q, num_heads, scale, pages, out);
+}
+
+absl::Status Backend::KvDeviation(Stream& stream, ConstMatrixView fresh, ConstMatrixView cached,
+                                  DeviationMetric metric, MatrixView out) {
+  constexpr absl::string_view kOp = "KvDeviation";
+  if (metric != DeviationMetric::kSquaredL2 && metric != DeviationMetric::kL1) {
+    return Invalid(kOp, "metric is ", static_cast<int>(metric), "; allowed: kSquaredL2, kL1");
+  }
+  KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "fresh", fresh, fresh.rows, fresh.cols, {kF32}));
+  KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "cached", cached, fresh.rows, fresh.cols, {kF32, kBF16, kF16}));
+  KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "out", out, 1, fresh.rows, {kF32}));
+  KVBLEND_RETURN_IF_ERROR(CheckDisjoint(kOp, fresh, "fresh", out));
+  KVBLEND_RETURN_IF_ERROR(CheckDisjoint(kOp, cached, "cached", out));
+  return DoKvDeviation(stream, fresh, cached, metric, out);
+}
+
+absl::Status Backend::GatherRows(Stream& stream, ConstMatrixView in, absl::Span<const int32_t> row_indices,
+                                 MatrixView out) {
+  constexpr absl::string_view kOp = "GatherRows";
+  KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "in", in, in.rows, in.cols, {kF32, kBF16, kF16}));
+  KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "out", out, row_indices.size(), in.cols, {in.dtype}));
+  for (size_t i = 0; i < row_indices.size(); ++i) {
+    if (row_indices[i] < 0 || row_indices[i] >= in.rows) {
+      return Invalid(kOp, "row_indices[", i, "] is ", row_indices[i], "; allowed: 0 .. ", in.rows - 1);
+    }
+  }
+  KVBLEND_RETURN_IF_ERROR(CheckDisjoint(kOp, in, "in", out));
+  return DoGatherRows(stream, in, row_indices, out);
+}
+
+absl::Status Backend::Convert(Stream& stream, ConstMatrixView in, MatrixView out) {
+  constexpr absl::string_view kOp = "Convert";
+  KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "in", in, in.rows, in.cols, {kF32, kBF16, kF16}));
+  KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "out", out, in.rows, in.cols, {kF32, kBF16, kF16}));
+  KVBLEND_RETURN_IF_ERROR(CheckDisjoint(kOp, in, "in", out));
+  return DoConvert(stream, in, out);
+}
+
+}  // namespace kvblend::kernels

@@ -1,0 +1,220 @@
+#include "kernels/checks.h"
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string>
+
+#include "absl/strings/str_join.h"
+
+namespace kvblend::kernels {
+namespace {
+
+// Bytes from the first element to one past the last.
+uint64_t ExtentBytes(ConstMatrixView view) {
+  if (view.rows == 0 || view.cols == 0) return 0;
+  return static_cast<uint64_t>(((view.rows - 1) * view.row_stride + view.cols) * SizeOf(view.dtype));
+}
+
+bool Overlaps(ConstMatrixView a, ConstMatrixView b) {
+  const uint64_t a_bytes = ExtentBytes(a), b_bytes = ExtentBytes(b);
+  if (a_bytes == 0 || b_bytes == 0) return false;
+  const auto a_begin = reinterpret_cast<uintptr_t>(a.data), b_begin = reinterpret_cast<uintptr_t>(b.data);
+  if (a_begin + a_bytes <= b_begin || b_begin + b_bytes <= a_begin) return false;
+  const uint64_t stride = a.row_stride * SizeOf(a.dtype);
+  if (stride != static_cast<uint64_t>(b.row_stride * SizeOf(b.dtype))) return true;
+  // Equal strides: b starts `offset` bytes into a row of a's grid. The column ranges are disjoint when b
+  // begins behind a's columns and ends before the next row's.
+  const uint64_t offset =
+      b_begin >= a_begin ? (b_begin - a_begin) % stride : (stride - (a_begin - b_begin) % stride) % stride;
+  const uint64_t a_width = a.cols * SizeOf(a.dtype), b_width = b.cols * SizeOf(b.dtype);
+  return offset < a_width || offset + b_width > stride;
+}
+
+absl::Status CheckIndptr(absl::string_view name, absl::Span<const int32_t> indptr, size_t num_sequences,
+                         size_t total) {
+  constexpr absl::string_view kOp = "PlanBatch";
+  if (indptr.size() != num_sequences + 1) {
+    return Invalid(kOp, name, " has ", indptr.size(),
+                   " entries; allowed: num_sequences + 1 = ", num_sequences + 1);
+  }
+  if (indptr[0] != 0) return Invalid(kOp, name, "[0] is ", indptr[0], "; allowed: 0");
+  for (size_t s = 0; s < num_sequences; ++s) {
+    if (indptr[s + 1] < indptr[s]) {
+      return Invalid(kOp, name, "[", s + 1, "] is ", indptr[s + 1], "; allowed: at least ", indptr[s]);
+    }
+  }
+  if (static_cast<size_t>(indptr[num_sequences]) != total) {
+    return Invalid(kOp, name, " ends at ", indptr[num_sequences], "; allowed: ", total);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckMatrix(absl::string_view op, absl::string_view what, ConstMatrixView view, int64_t rows,
+                         int64_t cols, std::initializer_list<DataType> dtypes) {
+  bool dtype_ok = false;
+  for (DataType dtype : dtypes) dtype_ok |= dtype == view.dtype;
+  if (!dtype_ok) {
+    const std::string allowed =
+        absl::StrJoin(dtypes, ", ", [](std::string* out, DataType dtype) { out->append(Name(dtype)); });
+    return Invalid(op, what, ".dtype is ", std::string(Name(view.dtype)), "; allowed: ", allowed);
+  }
+  if (view.rows != rows || view.rows < 0)
+    return Invalid(op, what, ".rows is ", view.rows, "; allowed: ", rows);
+  if (view.cols != cols || view.cols < 0)
+    return Invalid(op, what, ".cols is ", view.cols, "; allowed: ", cols);
+  if (view.row_stride < view.cols) {
+    return Invalid(op, what, ".row_stride is ", view.row_stride, "; allowed: at least cols = ", view.cols);
+  }
+  if (rows == 0 || cols == 0) return absl::OkStatus();
+  if (view.row_stride > std::numeric_limits<int64_t>::max() / SizeOf(view.dtype) / view.rows) {
+    return Invalid(op, what, " of ", view.rows, " rows with row_stride ", view.row_stride,
+                   " does not fit into the address space");
+  }
+  if (view.data == nullptr) return Invalid(op, what, ".data is null with ", rows, " rows");
+  if (reinterpret_cast<uintptr_t>(view.data) % SizeOf(view.dtype) != 0) {
+    return Invalid(op, what, ".data is not aligned to its element of ", SizeOf(view.dtype), " bytes");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckDisjoint(absl::string_view op, ConstMatrixView input, absl::string_view input_name,
+                           ConstMatrixView out) {
+  if (!Overlaps(input, out)) return absl::OkStatus();
+  return Invalid(op, "out overlaps ", input_name, "; allowed: separate memory");
+}
+
+absl::Status CheckDisjointOrInPlace(absl::string_view op, ConstMatrixView input, absl::string_view input_name,
+                                    ConstMatrixView out) {
+  const bool in_place = input.data == out.data && input.row_stride == out.row_stride &&
+                        input.dtype == DataType::kF32 && out.dtype == DataType::kF32;
+  if (in_place || !Overlaps(input, out)) return absl::OkStatus();
+  return Invalid(op, "out overlaps ", input_name, "; allowed: separate memory, or exactly ", input_name,
+                 " when both are f32");
+}
+
+absl::Status CheckPages(absl::string_view op, KvPagesView pages) {
+  if (pages.num_pages < 0)
+    return Invalid(op, "pages.num_pages is ", pages.num_pages, "; allowed: at least 0");
+  if (pages.num_kv_heads <= 0)
+    return Invalid(op, "pages.num_kv_heads is ", pages.num_kv_heads, "; allowed: at least 1");
+  if (pages.page_size <= 0)
+    return Invalid(op, "pages.page_size is ", pages.page_size, "; allowed: at least 1");
+  if (pages.head_dim <= 0) return Invalid(op, "pages.head_dim is ", pages.head_dim, "; allowed: at least 1");
+  // Three int32 factors fit into 93 bits, so the product is checked factor by factor.
+  int64_t limit = std::numeric_limits<int64_t>::max() / SizeOf(pages.dtype);
+  for (int64_t factor : {int64_t{pages.num_kv_heads}, int64_t{pages.page_size}, int64_t{pages.head_dim}})
+    limit /= factor;
+  if (pages.num_pages > limit) {
+    return Invalid(op, "pages of ", pages.num_pages, " x ", pages.num_kv_heads, " heads x ", pages.page_size,
+                   " tokens x ", pages.head_dim, " do not fit into the address space");
+  }
+  if (pages.num_pages > 0 && (pages.k == nullptr || pages.v == nullptr)) {
+    return Invalid(op, "pages.", pages.k == nullptr ? "k" : "v", " is null with ", pages.num_pages, " pages");
+  }
+  const auto align = static_cast<uintptr_t>(SizeOf(pages.dtype));
+  if (reinterpret_cast<uintptr_t>(pages.k) % align != 0 ||
+      reinterpret_cast<uintptr_t>(pages.v) % align != 0) {
+    return Invalid(op, "pages.k or pages.v is not aligned to its element of ", align, " bytes");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckPlanFitsPages(absl::string_view op, const BatchPlan& plan, KvPagesView pages) {
+  if (plan.page_size() != pages.page_size) {
+    return Invalid(op, "pages.page_size is ", pages.page_size, "; allowed: the plan's ", plan.page_size());
+  }
+  if (plan.max_page_index() >= pages.num_pages) {
+    return Invalid(op, "the plan uses page ", plan.max_page_index(),
+                   "; allowed: below pages.num_pages = ", pages.num_pages);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckPlanFitsRope(absl::string_view op, const BatchPlan& plan, const RopeTable& rope) {
+  if (plan.max_position() >= rope.max_position()) {
+    return Invalid(op, "the plan has position ", plan.max_position(), "; allowed: below the rope table's ",
+                   rope.max_position());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckHeads(absl::string_view op, int32_t num_heads, float scale, KvPagesView pages) {
+  if (num_heads <= 0 || num_heads % pages.num_kv_heads != 0) {
+    return Invalid(op, "num_heads is ", num_heads,
+                   "; allowed: a positive multiple of num_kv_heads = ", pages.num_kv_heads);
+  }
+  if (!std::isfinite(scale)) return Invalid(op, "scale is ", scale, "; allowed: finite numbers");
+  return absl::OkStatus();
+}
+
+absl::Status CheckBatchSpec(const BatchSpec& spec) {
+  constexpr absl::string_view kOp = "PlanBatch";
+  if (spec.page_size <= 0) return Invalid(kOp, "page_size is ", spec.page_size, "; allowed: at least 1");
+  if (spec.sliding_window < 0)
+    return Invalid(kOp, "sliding_window is ", spec.sliding_window, "; allowed: at least 0");
+  const size_t num_sequences = spec.kv_len.size();
+  if (auto s = CheckIndptr("row_indptr", spec.row_indptr, num_sequences, spec.positions.size()); !s.ok())
+    return s;
+  if (auto s = CheckIndptr("page_indptr", spec.page_indptr, num_sequences, spec.page_indices.size()); !s.ok())
+    return s;
+  for (size_t i = 0; i < spec.page_indices.size(); ++i) {
+    if (spec.page_indices[i] < 0) {
+      return Invalid(kOp, "page_indices[", i, "] is ", spec.page_indices[i], "; allowed: at least 0");
+    }
+  }
+  for (size_t s = 0; s < num_sequences; ++s) {
+    const int64_t capacity = int64_t{spec.page_indptr[s + 1] - spec.page_indptr[s]} * spec.page_size;
+    if (spec.kv_len[s] < 0 || spec.kv_len[s] > capacity) {
+      return Invalid(kOp, "kv_len[", s, "] is ", spec.kv_len[s], "; allowed: 0 .. ", capacity,
+                     ", what its pages hold");
+    }
+    int64_t previous = -1;
+    for (int32_t i = spec.row_indptr[s]; i < spec.row_indptr[s + 1]; ++i) {
+      const int64_t position = spec.positions[i];
+      if (position <= previous || position >= spec.kv_len[s]) {
+        return Invalid(kOp, "positions[", i, "] is ", position, "; allowed: ", previous + 1, " .. ",
+                       spec.kv_len[s] - 1, " (strictly increasing, below kv_len[", s, "])");
+      }
+      previous = position;
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckRopeSpec(const RopeSpec& spec) {
+  constexpr absl::string_view kOp = "CreateRopeTable";
+  if (spec.layout != RopeLayout::kInterleaved && spec.layout != RopeLayout::kSplitHalf) {
+    return Invalid(kOp, "layout is ", static_cast<int>(spec.layout), "; allowed: kInterleaved, kSplitHalf");
+  }
+  if (spec.head_dim <= 0 || spec.head_dim % 2 != 0 || spec.head_dim > 65536) {
+    return Invalid(kOp, "head_dim is ", spec.head_dim, "; allowed: even, 2 .. 65536");
+  }
+  // Positions are int32 everywhere.
+  if (spec.max_position <= 0 || spec.max_position > std::numeric_limits<int32_t>::max()) {
+    return Invalid(kOp, "max_position is ", spec.max_position, "; allowed: 1 .. ",
+                   std::numeric_limits<int32_t>::max());
+  }
+  if (static_cast<int64_t>(spec.inv_freq.size()) != spec.head_dim / 2) {
+    return Invalid(kOp, "inv_freq has ", spec.inv_freq.size(),
+                   " entries; allowed: head_dim / 2 = ", spec.head_dim / 2);
+  }
+  for (size_t i = 0; i < spec.inv_freq.size(); ++i) {
+    if (!std::isfinite(spec.inv_freq[i])) {
+      return Invalid(kOp, "inv_freq[", i, "] is ", spec.inv_freq[i], "; allowed: finite numbers");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckWeightShape(int64_t rows, int64_t cols) {
+  // oneDNN and cuBLAS count rows and columns in 32 bits.
+  constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
+  if (rows <= 0 || rows > kMax) return Invalid("PackWeights", "rows is ", rows, "; allowed: 1 .. ", kMax);
+  if (cols <= 0 || cols > kMax) return Invalid("PackWeights", "cols is ", cols, "; allowed: 1 .. ", kMax);
+  return absl::OkStatus();
+}
+
+}  // namespace kvblend::kernels

@@ -1,0 +1,42 @@
+// Checks shared by the entries in kernels/backend.cc. Every message names the operation, the value and what
+// is allowed. All functions are thread-safe and touch no tensor memory.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "kernels/backend.h"
+#include "kernels/tensor.h"
+
+namespace kvblend::kernels {
+
+template <typename... Args>
+absl::Status Invalid(absl::string_view op, const Args&... args) {
+  return absl::InvalidArgumentError(absl::StrCat(op, ": ", args...));
+}
+
+/// Shape, dtype, stride, alignment and size of one matrix argument called `what`.
+absl::Status CheckMatrix(absl::string_view op, absl::string_view what, ConstMatrixView view, int64_t rows,
+                         int64_t cols, std::initializer_list<DataType> dtypes);
+
+/// The two may share no element. Interleaved columns of one buffer (equal row strides) do not count as
+/// overlap.
+absl::Status CheckDisjoint(absl::string_view op, ConstMatrixView input, absl::string_view input_name,
+                           ConstMatrixView out);
+
+/// As CheckDisjoint, but `out` may also be exactly `input` when both are f32.
+absl::Status CheckDisjointOrInPlace(absl::string_view op, ConstMatrixView input, absl::string_view input_name,
+                                    ConstMatrixView out);
+
+absl::Status CheckPages(absl::string_view op, KvPagesView pages);
+absl::Status CheckPlanFitsPages(absl::string_view op, const BatchPlan& plan, KvPagesView pages);
+absl::Status CheckPlanFitsRope(absl::string_view op, const BatchPlan& plan, const RopeTable& rope);
+absl::Status CheckHeads(absl::string_view op, int32_t num_heads, float scale, KvPagesView pages);
+absl::Status CheckBatchSpec(const BatchSpec& spec);
+absl::Status CheckRopeSpec(const RopeSpec& spec);
+absl::Status CheckWeightShape(int64_t rows, int64_t cols);
+
+}  // namespace kvblend::kernels

@@ -1,0 +1,276 @@
+// The definition of every operation: plain fp32 loops over one element at a time, single-threaded. Nothing
+// here is fast; everything is meant to be read.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "kernels/host/batch_plan.h"
+#include "kernels/host/float_convert.h"
+#include "kernels/host/memory.h"
+
+namespace kvblend::kernels {
+namespace {
+
+float Get(ConstMatrixView m, int64_t row, int64_t col) {
+  return LoadElement(m.data, m.dtype, row * m.row_stride + col);
+}
+
+void Set(MatrixView m, int64_t row, int64_t col, float value) {
+  StoreElement(m.data, m.dtype, row * m.row_stride + col, value);
+}
+
+class ReferenceWeights final : public PackedWeights {
+ public:
+  ReferenceWeights(int64_t rows, int64_t cols, WeightUsage usage)
+      : rows_(rows), cols_(cols), usage_(usage), values_(rows * cols) {}
+  int64_t rows() const override { return rows_; }
+  int64_t cols() const override { return cols_; }
+  WeightUsage usage() const override { return usage_; }
+  absl::Span<float> row(int64_t index) { return absl::MakeSpan(values_).subspan(index * cols_, cols_); }
+  float at(int64_t row, int64_t col) const { return values_[row * cols_ + col]; }
+
+ private:
+  const int64_t rows_, cols_;
+  const WeightUsage usage_;
+  std::vector<float> values_;
+};
+
+// Rotates one head in place.
+void RotateHead(const HostRopeTable& rope, int64_t position, float* head) {
+  const int64_t half = rope.head_dim() / 2;
+  for (int64_t i = 0; i < half; ++i) {
+    const bool interleaved = rope.layout() == RopeLayout::kInterleaved;
+    float& a = head[interleaved ? 2 * i : i];
+    float& b = head[interleaved ? 2 * i + 1 : i + half];
+    const float cos = rope.cos(position)[i], sin = rope.sin(position)[i];
+    const float rotated_a = a * cos - b * sin;
+    b = a * sin + b * cos;
+    a = rotated_a;
+  }
+}
+
+// The softmax over the keys that `row` sees, for one query head: probabilities of keys [first, first + size).
+std::vector<float> AttentionRow(const HostBatchPlan& plan, int64_t row, ConstMatrixView q, int64_t head,
+                                int32_t kv_head, float scale, const KvPagesView& pages, int32_t* first) {
+  const int32_t sequence = plan.sequence_of_row(row), position = plan.position(row);
+  *first = plan.FirstVisible(position);
+  std::vector<float> probabilities;
+  for (int32_t key = *first; key <= position; ++key) {
+    const int64_t slot = plan.Slot(pages, sequence, kv_head, key);
+    float dot = 0;
+    for (int32_t d = 0; d < pages.head_dim; ++d) {
+      dot += Get(q, row, head * pages.head_dim + d) * LoadElement(pages.k, pages.dtype, slot + d);
+    }
+    probabilities.push_back(dot * scale);
+  }
+  const float max = *std::max_element(probabilities.begin(), probabilities.end());
+  float sum = 0;
+  for (float& p : probabilities) sum += p = std::exp(p - max);
+  for (float& p : probabilities) p /= sum;
+  return probabilities;
+}
+
+class ReferenceBackend final : public Backend {
+ public:
+  std::string_view name() const override { return "reference"; }
+  std::string Describe() const override { return "reference: plain fp32 loops, 1 thread"; }
+  DataType compute_dtype() const override { return DataType::kF32; }
+
+  absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t bytes) override {
+    return AllocateHostBuffer(bytes);
+  }
+  absl::StatusOr<std::unique_ptr<Stream>> CreateStream() override { return std::make_unique<HostStream>(); }
+  absl::Status CopyFromHost(Stream&, void* dst, const void* src, int64_t bytes) override {
+    return CopyHostBytes("CopyFromHost", dst, src, bytes);
+  }
+  absl::Status CopyToHost(Stream&, void* dst, const void* src, int64_t bytes) override {
+    return CopyHostBytes("CopyToHost", dst, src, bytes);
+  }
+  absl::Status Synchronize(Stream&) override { return absl::OkStatus(); }
+
+ protected:
+  absl::StatusOr<std::unique_ptr<PackedWeights>> DoPackWeights(int64_t rows, int64_t cols, WeightUsage usage,
+                                                               RowReader reader) override {
+    auto weights = std::make_unique<ReferenceWeights>(rows, cols, usage);
+    for (int64_t r = 0; r < rows; ++r) {
+      if (absl::Status status = reader(r, weights->row(r)); !status.ok()) return status;
+    }
+    return weights;
+  }
+
+  absl::StatusOr<std::unique_ptr<RopeTable>> DoCreateRopeTable(const RopeSpec& spec) override {
+    return HostRopeTable::Create(spec);
+  }
+
+  absl::StatusOr<std::unique_ptr<BatchPlan>> DoPlanBatch(const BatchSpec& spec) override {
+    return std::make_unique<HostBatchPlan>(spec);
+  }
+
+  absl::Status DoEmbed(Stream&, const PackedWeights& table, absl::Span<const int32_t> token_ids,
+                       MatrixView out) override {
+    const auto* weights = dynamic_cast<const ReferenceWeights*>(&table);
+    if (weights == nullptr) return ForeignWeights();
+    for (int64_t i = 0; i < out.rows; ++i) {
+      for (int64_t c = 0; c < out.cols; ++c) Set(out, i, c, weights->at(token_ids[i], c));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status DoRmsNorm(Stream&, ConstMatrixView x, ConstMatrixView weight, float epsilon,
+                         MatrixView out) override {
+    for (int64_t i = 0; i < x.rows; ++i) {
+      float sum = 0;
+      for (int64_t c = 0; c < x.cols; ++c) sum += Get(x, i, c) * Get(x, i, c);
+      const float inverse = 1.0f / std::sqrt(sum / static_cast<float>(x.cols) + epsilon);
+      for (int64_t c = 0; c < x.cols; ++c) Set(out, i, c, Get(x, i, c) * inverse * Get(weight, 0, c));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status DoLinear(Stream&, ConstMatrixView x, const PackedWeights& packed, bool accumulate,
+                        MatrixView out) override {
+    const auto* weights = dynamic_cast<const ReferenceWeights*>(&packed);
+    if (weights == nullptr) return ForeignWeights();
+    for (int64_t i = 0; i < x.rows; ++i) {
+      for (int64_t n = 0; n < out.cols; ++n) {
+        float sum = accumulate ? Get(out, i, n) : 0.0f;
+        for (int64_t c = 0; c < x.cols; ++c) sum += Get(x, i, c) * weights->at(n, c);
+        Set(out, i, n, sum);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status DoSiluMul(Stream&, ConstMatrixView gate, ConstMatrixView up, MatrixView out) override {
+    for (int64_t i = 0; i < out.rows; ++i) {
+      for (int64_t c = 0; c < out.cols; ++c) {
+        const float z = Get(gate, i, c);
+        Set(out, i, c, z / (1.0f + std::exp(-z)) * Get(up, i, c));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status DoRope(Stream&, const BatchPlan& batch, const RopeTable& table, int32_t num_heads,
+                      MatrixView x) override {
+    const auto plan = HostBatchPlan::From(batch);
+    if (!plan.ok()) return plan.status();
+    const auto rope = HostRopeTable::From(table);
+    if (!rope.ok()) return rope.status();
+    for (int64_t i = 0; i < x.rows; ++i) {
+      for (int64_t h = 0; h < num_heads; ++h) {
+        RotateHead(**rope, (*plan)->position(i),
+                   static_cast<float*>(x.data) + i * x.row_stride + h * (*rope)->head_dim());
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status DoKvScatter(Stream&, const BatchPlan& batch, const RopeTable& table, ConstMatrixView k,
+                           ConstMatrixView v, KvPagesView pages) override {
+    const auto plan = HostBatchPlan::From(batch);
+    if (!plan.ok()) return plan.status();
+    const auto rope = HostRopeTable::From(table);
+    if (!rope.ok()) return rope.status();
+    std::vector<float> head(pages.head_dim);
+    for (int64_t i = 0; i < k.rows; ++i) {
+      const int32_t position = (*plan)->position(i);
+      for (int32_t h = 0; h < pages.num_kv_heads; ++h) {
+        const int64_t slot = (*plan)->Slot(pages, (*plan)->sequence_of_row(i), h, position);
+        const int64_t first = int64_t{h} * pages.head_dim;
+        for (int32_t d = 0; d < pages.head_dim; ++d) head[d] = Get(k, i, first + d);
+        RotateHead(**rope, position, head.data());
+        for (int32_t d = 0; d < pages.head_dim; ++d) {
+          StoreElement(pages.k, pages.dtype, slot + d, head[d]);
+          StoreElement(pages.v, pages.dtype, slot + d, Get(v, i, first + d));
+        }
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status DoSelectiveAttention(Stream&, const BatchPlan& batch, ConstMatrixView q, int32_t num_heads,
+                                    float scale, KvPagesView pages, MatrixView out) override {
+    const auto plan = HostBatchPlan::From(batch);
+    if (!plan.ok()) return plan.status();
+    const int32_t group = num_heads / pages.num_kv_heads;
+    for (int64_t i = 0; i < q.rows; ++i) {
+      for (int32_t h = 0; h < num_heads; ++h) {
+        int32_t first = 0;
+        const std::vector<float> p = AttentionRow(**plan, i, q, h, h / group, scale, pages, &first);
+        std::vector<float> sum(pages.head_dim, 0.0f);
+        for (size_t j = 0; j < p.size(); ++j) {
+          const auto key = static_cast<int32_t>(first + j);
+          const int64_t slot = (*plan)->Slot(pages, (*plan)->sequence_of_row(i), h / group, key);
+          for (int32_t d = 0; d < pages.head_dim; ++d)
+            sum[d] += p[j] * LoadElement(pages.v, pages.dtype, slot + d);
+        }
+        for (int32_t d = 0; d < pages.head_dim; ++d) Set(out, i, int64_t{h} * pages.head_dim + d, sum[d]);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status DoAttentionMass(Stream&, const BatchPlan& batch, ConstMatrixView q, int32_t num_heads,
+                               float scale, KvPagesView pages, MatrixView out) override {
+    const auto plan = HostBatchPlan::From(batch);
+    if (!plan.ok()) return plan.status();
+    for (int64_t j = 0; j < out.cols; ++j) Set(out, 0, j, 0.0f);
+    for (int64_t i = 0; i < q.rows; ++i) {
+      const int64_t offset = (*plan)->kv_offset((*plan)->sequence_of_row(i));
+      for (int32_t h = 0; h < num_heads; ++h) {
+        int32_t first = 0;
+        const int32_t kv_head = h / (num_heads / pages.num_kv_heads);
+        const std::vector<float> p = AttentionRow(**plan, i, q, h, kv_head, scale, pages, &first);
+        for (size_t j = 0; j < p.size(); ++j) {
+          const int64_t key = offset + first + static_cast<int64_t>(j);
+          Set(out, 0, key, Get(out, 0, key) + p[j] / static_cast<float>(num_heads));
+        }
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status DoKvDeviation(Stream&, ConstMatrixView fresh, ConstMatrixView cached, DeviationMetric metric,
+                             MatrixView out) override {
+    for (int64_t i = 0; i < fresh.rows; ++i) {
+      float sum = 0;
+      for (int64_t c = 0; c < fresh.cols; ++c) {
+        const float difference = Get(fresh, i, c) - Get(cached, i, c);
+        sum += metric == DeviationMetric::kL1 ? std::abs(difference) : difference * difference;
+      }
+      Set(out, 0, i, sum);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status DoGatherRows(Stream&, ConstMatrixView in, absl::Span<const int32_t> row_indices,
+                            MatrixView out) override {
+    for (int64_t i = 0; i < out.rows; ++i) {
+      std::memcpy(out.Rows(i, 1).data, in.Rows(row_indices[i], 1).data, in.cols * SizeOf(in.dtype));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status DoConvert(Stream&, ConstMatrixView in, MatrixView out) override {
+    for (int64_t i = 0; i < in.rows; ++i) {
+      for (int64_t c = 0; c < in.cols; ++c) Set(out, i, c, Get(in, i, c));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  static absl::Status ForeignWeights() {
+    return absl::InvalidArgumentError("the PackedWeights were made by a backend of another kind");
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> CreateReferenceBackend() { return std::make_unique<ReferenceBackend>(); }
+
+}  // namespace kvblend::kernels
