@@ -1,0 +1,23 @@
+// Rows of GGUF tensors to float. Every type follows its definition in the GGUF specification; each
+// multiplication and addition is rounded to fp32 on its own (no fused multiply-add), which makes results
+// reproducible bit by bit.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "engine/model/gguf_types.h"
+
+namespace kvblend::model {
+
+/// Writes the dequantised elements of `row` to `out`. Thread-safe.
+///   row: bytes of whole blocks, any alignment;  out: as many elements as these blocks hold
+/// kInvalidArgument when the two sizes do not belong together.
+absl::Status DequantizeRow(TensorType type, absl::Span<const std::byte> row, absl::Span<float> out);
+
+/// IEEE 754 binary16 to binary32, exact.
+float HalfToFloat(uint16_t half);
+
+}  // namespace kvblend::model

@@ -1,0 +1,228 @@
+#include "engine/model/gguf_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+#include <utility>
+
+#include "absl/strings/str_join.h"
+#include "engine/model/dequantize.h"
+#include "engine/model/gguf_parser.h"
+#include "engine/model/gguf_text.h"
+
+namespace kvblend::model {
+
+// Owns the mapping of a whole file.
+class GgufFile::Mapping {
+ public:
+  static absl::StatusOr<std::unique_ptr<Mapping>> Open(const std::string& path) {
+    const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (descriptor < 0) return absl::ErrnoToStatus(errno, Concat("cannot open model file ", path));
+    struct stat info = {};
+    absl::Status status;
+    void* address = nullptr;
+    if (fstat(descriptor, &info) != 0) {
+      status = absl::ErrnoToStatus(errno, Concat("cannot stat model file ", path));
+    } else if (!S_ISREG(info.st_mode)) {
+      status = absl::InvalidArgumentError(Concat(path, ": not a regular file"));
+    } else if (info.st_size == 0) {
+      status = absl::DataLossError(Concat(path, ": truncated: the file is empty"));
+    } else {
+      address = mmap(nullptr, info.st_size, PROT_READ, MAP_PRIVATE, descriptor, 0);
+      if (address == MAP_FAILED) status = absl::ErrnoToStatus(errno, Concat("cannot map model file ", path));
+    }
+    close(descriptor);
+    if (!status.ok()) return status;
+    return std::unique_ptr<Mapping>(new Mapping(address, info.st_size));
+  }
+
+  ~Mapping() { munmap(address_, size_); }
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+
+  absl::Span<const std::byte> bytes() const { return {static_cast<const std::byte*>(address_), size_}; }
+
+ private:
+  Mapping(void* address, size_t size) : address_(address), size_(size) {}
+  void* address_;
+  size_t size_;
+};
+
+namespace {
+
+absl::Status WrongType(const GgufFile& file, const GgufEntry& entry, std::string_view allowed) {
+  return absl::InvalidArgumentError(
+      Concat(file.name(), ": key '", entry.key, "' is of type ", Name(entry.type), "; allowed: ", allowed));
+}
+
+absl::StatusOr<const GgufEntry*> Require(const GgufFile& file, std::string_view key) {
+  const GgufEntry* entry = file.FindEntry(key);
+  if (entry == nullptr)
+    return absl::InvalidArgumentError(Concat(file.name(), ": key '", key, "' is missing"));
+  return entry;
+}
+
+template <typename T>
+absl::StatusOr<T> GetAs(const GgufFile& file, std::string_view key, std::string_view allowed) {
+  const auto entry = Require(file, key);
+  if (!entry.ok()) return entry.status();
+  const T* value = std::get_if<T>(&(*entry)->value);
+  if (value == nullptr) return WrongType(file, **entry, allowed);
+  return *value;
+}
+
+template <typename Stored>
+bool AppendIntegers(const GgufArray& array, std::vector<int32_t>& values) {
+  for (int64_t i = 0; i < array.count; ++i) {
+    Stored stored;
+    std::memcpy(&stored, array.scalars.data() + i * sizeof(Stored), sizeof(Stored));
+    if (!std::in_range<int32_t>(stored)) return false;
+    values.push_back(static_cast<int32_t>(stored));
+  }
+  return true;
+}
+
+}  // namespace
+
+int64_t GgufTensor::rows() const {
+  int64_t rows = 1;
+  for (size_t i = 1; i < dims.size(); ++i) rows *= dims[i];
+  return rows;
+}
+
+int64_t GgufTensor::row_bytes() const {
+  const TensorTypeTraits& traits = TraitsOf(type);
+  return cols() / traits.block_elements * traits.block_bytes;
+}
+
+absl::Status GgufTensor::ReadRow(int64_t row, absl::Span<float> out) const {
+  if (row < 0 || row >= rows()) {
+    return absl::InvalidArgumentError(
+        Concat("tensor '", name, "': row ", row, " was asked for; allowed: 0 to ", rows() - 1));
+  }
+  return DequantizeRow(type, data.subspan(row * row_bytes(), row_bytes()), out);
+}
+
+std::string GgufTensor::ShapeString() const { return Concat("[", absl::StrJoin(dims, ", "), "]"); }
+
+GgufFile::GgufFile() = default;
+GgufFile::GgufFile(GgufFile&&) noexcept = default;
+GgufFile& GgufFile::operator=(GgufFile&&) noexcept = default;
+GgufFile::~GgufFile() = default;
+
+absl::StatusOr<GgufFile> GgufFile::Open(const std::string& path) {
+  auto mapping = Mapping::Open(path);
+  if (!mapping.ok()) return mapping.status();
+  auto file = FromMemory((*mapping)->bytes(), path);
+  if (file.ok()) file->mapping_ = *std::move(mapping);
+  return file;
+}
+
+absl::StatusOr<GgufFile> GgufFile::FromMemory(absl::Span<const std::byte> bytes, std::string name) {
+  auto contents = ParseGguf(bytes, name);
+  if (!contents.ok()) return contents.status();
+  GgufFile file;
+  file.name_ = std::move(name);
+  file.version_ = contents->version;
+  file.metadata_ = std::move(contents->metadata);
+  file.tensors_ = std::move(contents->tensors);
+  for (size_t i = 0; i < file.metadata_.size(); ++i) file.metadata_index_.emplace(file.metadata_[i].key, i);
+  for (size_t i = 0; i < file.tensors_.size(); ++i) file.tensor_index_.emplace(file.tensors_[i].name, i);
+  return file;
+}
+
+const GgufEntry* GgufFile::FindEntry(std::string_view key) const {
+  const auto found = metadata_index_.find(key);
+  return found == metadata_index_.end() ? nullptr : &metadata_[found->second];
+}
+
+const GgufTensor* GgufFile::FindTensor(std::string_view name) const {
+  const auto found = tensor_index_.find(name);
+  return found == tensor_index_.end() ? nullptr : &tensors_[found->second];
+}
+
+absl::StatusOr<int64_t> GgufFile::GetInteger(std::string_view key, int64_t min, int64_t max) const {
+  const auto entry = Require(*this, key);
+  if (!entry.ok()) return entry.status();
+  const auto check = [&](auto value) -> absl::StatusOr<int64_t> {
+    if (std::cmp_less(value, min) || std::cmp_greater(value, max)) {
+      return absl::InvalidArgumentError(
+          Concat(name_, ": key '", key, "' is ", value, "; allowed: ", min, " to ", max));
+    }
+    return static_cast<int64_t>(value);
+  };
+  if (const auto* value = std::get_if<uint64_t>(&(*entry)->value)) return check(*value);
+  if (const auto* value = std::get_if<int64_t>(&(*entry)->value)) return check(*value);
+  return WrongType(*this, **entry, "integers");
+}
+
+absl::StatusOr<double> GgufFile::GetFloat(std::string_view key) const {
+  return GetAs<double>(*this, key, "float32, float64");
+}
+
+absl::StatusOr<bool> GgufFile::GetBool(std::string_view key) const { return GetAs<bool>(*this, key, "bool"); }
+
+absl::StatusOr<std::string_view> GgufFile::GetString(std::string_view key) const {
+  return GetAs<std::string_view>(*this, key, "string");
+}
+
+absl::StatusOr<absl::Span<const std::string_view>> GgufFile::GetStringArray(std::string_view key) const {
+  const auto entry = Require(*this, key);
+  if (!entry.ok()) return entry.status();
+  const auto* array = std::get_if<GgufArray>(&(*entry)->value);
+  if (array == nullptr || array->element_type != GgufValueType::kString) {
+    return WrongType(*this, **entry, "array of strings");
+  }
+  return absl::MakeConstSpan(array->strings);
+}
+
+absl::StatusOr<std::vector<int32_t>> GgufFile::GetInt32Array(std::string_view key) const {
+  const auto entry = Require(*this, key);
+  if (!entry.ok()) return entry.status();
+  const auto* array = std::get_if<GgufArray>(&(*entry)->value);
+  if (array == nullptr) return WrongType(*this, **entry, "array of integers");
+  std::vector<int32_t> values;
+  values.reserve(array->count);
+  bool fits = false;
+  switch (array->element_type) {
+    case GgufValueType::kUint8:
+      fits = AppendIntegers<uint8_t>(*array, values);
+      break;
+    case GgufValueType::kInt8:
+      fits = AppendIntegers<int8_t>(*array, values);
+      break;
+    case GgufValueType::kUint16:
+      fits = AppendIntegers<uint16_t>(*array, values);
+      break;
+    case GgufValueType::kInt16:
+      fits = AppendIntegers<int16_t>(*array, values);
+      break;
+    case GgufValueType::kUint32:
+      fits = AppendIntegers<uint32_t>(*array, values);
+      break;
+    case GgufValueType::kInt32:
+      fits = AppendIntegers<int32_t>(*array, values);
+      break;
+    case GgufValueType::kUint64:
+      fits = AppendIntegers<uint64_t>(*array, values);
+      break;
+    case GgufValueType::kInt64:
+      fits = AppendIntegers<int64_t>(*array, values);
+      break;
+    default:
+      return WrongType(*this, **entry, "array of integers");
+  }
+  if (!fits) {
+    return absl::InvalidArgumentError(Concat(
+        name_, ": key '", key, "' holds a value outside of 32 bits; allowed: -2147483648 to 2147483647"));
+  }
+  return values;
+}
+
+}  // namespace kvblend::model

@@ -1,0 +1,114 @@
+// A GGUF model file, mapped read-only: metadata (typed key-value pairs) and tensors.
+//
+// Versions 2 and 3, little endian. The file is not trusted: counts, lengths, offsets, alignment, dimension
+// products, overlaps and the UTF-8 of names are checked before anything is used, and nothing is allocated
+// that the file's size does not justify. Once Open or FromMemory has returned a GgufFile, every span in it
+// lies inside the file.
+//
+// Errors name the file, the field, the value found and what is allowed:
+//   kNotFound, kPermissionDenied, ...  the file cannot be opened
+//   kInvalidArgument  not a GGUF file, or a value has the wrong type or range
+//   kDataLoss         truncated or contradictory: something points outside the file, overlaps, or appears
+//   twice kUnimplemented    a version, tensor type or feature that kvblend does not read
+//
+// Thread safety: immutable after creation. All spans and string views live as long as the GgufFile they come
+// from (moving it keeps them valid). A file that another process truncates while it is mapped makes reads
+// fault, as with any mapping: replace model files by renaming, never in place.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "engine/model/gguf_types.h"
+
+namespace kvblend::model {
+
+/// An array value. Scalars stay as bytes in the file; strings are split into views.
+struct GgufArray {
+  GgufValueType element_type = GgufValueType::kUint8;
+  int64_t count = 0;
+  absl::Span<const std::byte> scalars;    // count * ScalarBytes(element_type) bytes, unaligned
+  std::vector<std::string_view> strings;  // when element_type is kString
+};
+
+/// One metadata entry.
+struct GgufEntry {
+  std::string_view key;
+  GgufValueType type = GgufValueType::kUint8;
+  /// uint64_t for unsigned, int64_t for signed integers.
+  std::variant<uint64_t, int64_t, double, bool, std::string_view, GgufArray> value;
+};
+
+struct GgufTensor {
+  std::string_view name;
+  TensorType type = TensorType::kF32;
+  absl::InlinedVector<int64_t, 4> dims;  // as in the file: dims[0] is the length of a row (in_features)
+  absl::Span<const std::byte> data;
+
+  int64_t cols() const { return dims[0]; }
+  /// Product of all dims but the first.
+  int64_t rows() const;
+  int64_t row_bytes() const;
+  /// Dequantises one row into `out` [cols].
+  absl::Status ReadRow(int64_t row, absl::Span<float> out) const;
+  /// "[576, 49152]", row length first as in the file.
+  std::string ShapeString() const;
+};
+
+class GgufFile {
+ public:
+  static absl::StatusOr<GgufFile> Open(const std::string& path);
+  /// Reads from memory that outlives the result; `name` stands for the path in messages.
+  static absl::StatusOr<GgufFile> FromMemory(absl::Span<const std::byte> bytes, std::string name);
+
+  GgufFile(GgufFile&&) noexcept;
+  GgufFile& operator=(GgufFile&&) noexcept;
+  ~GgufFile();
+
+  const std::string& name() const { return name_; }
+  uint32_t version() const { return version_; }
+  /// In the order of the file.
+  absl::Span<const GgufEntry> metadata() const { return metadata_; }
+  absl::Span<const GgufTensor> tensors() const { return tensors_; }
+
+  bool HasKey(std::string_view key) const { return metadata_index_.contains(key); }
+  /// nullptr when absent.
+  const GgufEntry* FindEntry(std::string_view key) const;
+  const GgufTensor* FindTensor(std::string_view name) const;
+
+  // Typed access: kInvalidArgument naming the key when it is missing, of another type or out of range.
+  /// Any integer type; min <= value <= max.
+  absl::StatusOr<int64_t> GetInteger(std::string_view key, int64_t min, int64_t max) const;
+  /// float32 or float64.
+  absl::StatusOr<double> GetFloat(std::string_view key) const;
+  absl::StatusOr<bool> GetBool(std::string_view key) const;
+  absl::StatusOr<std::string_view> GetString(std::string_view key) const;
+  absl::StatusOr<absl::Span<const std::string_view>> GetStringArray(std::string_view key) const;
+  /// An array of any integer type whose values all fit.
+  absl::StatusOr<std::vector<int32_t>> GetInt32Array(std::string_view key) const;
+
+ private:
+  class Mapping;
+
+  GgufFile();
+
+  std::unique_ptr<Mapping> mapping_;  // null when the bytes belong to someone else
+  std::string name_;
+  uint32_t version_ = 0;
+  std::vector<GgufEntry> metadata_;
+  std::vector<GgufTensor> tensors_;
+  absl::flat_hash_map<std::string_view, size_t> metadata_index_;
+  absl::flat_hash_map<std::string_view, size_t> tensor_index_;
+};
+
+}  // namespace kvblend::model

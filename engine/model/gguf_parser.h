@@ -1,0 +1,24 @@
+// Reads the header of a GGUF file into its parts. Internal to engine/model: use gguf_file.h.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "engine/model/gguf_file.h"
+
+namespace kvblend::model {
+
+struct GgufContents {
+  uint32_t version = 0;
+  std::vector<GgufEntry> metadata;
+  std::vector<GgufTensor> tensors;
+};
+
+/// `name` stands for the file in messages. The views in the result point into `bytes`.
+absl::StatusOr<GgufContents> ParseGguf(absl::Span<const std::byte> bytes, std::string_view name);
+
+}  // namespace kvblend::model

@@ -1,0 +1,72 @@
+// What a GGUF file says about the model in it: the architecture's numbers and the tokenizer's data.
+//
+// kvblend runs the `llama` architecture: RMSNorm, RoPE on interleaved pairs, grouped-query attention, SwiGLU,
+// tied or separate output layer, RoPE scaling none, linear or llama3 (the rope_freqs.weight tensor). A file
+// that asks for anything else is refused by name (kUnimplemented): an unknown metadata key or tensor may
+// change the mathematics, so none is ignored unless it is on the list of keys known not to
+// (model_config_keys.cc).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/model/gguf_file.h"
+#include "kernels/backend.h"
+
+namespace kvblend::model {
+
+struct ModelConfig {
+  std::string architecture;  // "llama"
+  std::string name;          // general.name; may be empty
+  int32_t num_layers = 0;
+  int32_t hidden_dim = 0;
+  int32_t num_heads = 0;
+  int32_t num_kv_heads = 0;  // divides num_heads
+  int32_t head_dim = 0;      // even
+  int32_t ffn_dim = 0;
+  int32_t vocab_size = 0;
+  int32_t context_length =
+      0;  // tokens; may be lowered before LoadModelWeights, which sizes the RoPE table by it
+  float rms_epsilon = 0;
+  kernels::RopeLayout rope_layout = kernels::RopeLayout::kInterleaved;
+  float rope_freq_base = 0;
+  std::vector<float> inv_freq;  // [head_dim / 2], radians per position, scaling applied
+  bool tied_output = false;     // the output layer is the token embedding
+  std::string chat_template;    // Jinja source from the file; may be empty
+};
+
+/// kInvalidArgument, kDataLoss or kUnimplemented naming the file and the key or tensor.
+absl::StatusOr<ModelConfig> ReadModelConfig(const GgufFile& file);
+
+/// Kinds of token, as GGUF numbers them in tokenizer.ggml.token_type.
+enum class TokenType : int32_t {
+  kNormal = 1,
+  kUnknown = 2,
+  kControl = 3,
+  kUserDefined = 4,
+  kUnused = 5,
+  kByte = 6
+};
+
+struct TokenizerData {
+  std::string model;  // "gpt2": byte-level BPE
+  std::string pre;    // name of the pre-tokenizer: "smollm", "llama-bpe", ...; "default" when absent
+  std::vector<std::string> tokens;   // by id; UTF-8 in the GPT-2 byte alphabet, except control tokens
+  std::vector<std::string> merges;   // "left right", highest priority first
+  std::vector<int32_t> token_types;  // TokenType by id; all kNormal when the file has none
+  std::optional<int32_t> bos_id;
+  std::optional<int32_t> eos_id;
+  std::optional<int32_t> eot_id;
+  std::optional<int32_t> unknown_id;
+  std::optional<int32_t> padding_id;
+  bool add_bos = false;
+};
+
+/// Checks that ids are below the number of tokens, tokens are distinct and valid UTF-8, and merges are
+/// well-formed.
+absl::StatusOr<TokenizerData> ReadTokenizerData(const GgufFile& file);
+
+}  // namespace kvblend::model

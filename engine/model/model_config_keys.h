@@ -1,0 +1,13 @@
+// Which metadata keys a model file may hold. Internal to engine/model.
+#pragma once
+
+#include "absl/status/status.h"
+#include "engine/model/gguf_file.h"
+
+namespace kvblend::model {
+
+/// OK when every key is read by ReadModelConfig or ReadTokenizerData, is known not to change results, or
+/// carries the value that switches its feature off. kUnimplemented naming the first other key.
+absl::Status CheckMetadataKeys(const GgufFile& file);
+
+}  // namespace kvblend::model

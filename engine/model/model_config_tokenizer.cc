@@ -1,0 +1,121 @@
+// ReadTokenizerData: the tokenizer.ggml.* part of a model file.
+#include <string_view>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "engine/model/gguf_text.h"
+#include "engine/model/model_config.h"
+
+namespace kvblend::model {
+namespace {
+
+absl::Status Refuse(const GgufFile& file, std::string_view what) {
+  return absl::InvalidArgumentError(Concat(file.name(), ": ", what));
+}
+
+absl::Status ReadTokens(const GgufFile& file, TokenizerData& data) {
+  const auto tokens = file.GetStringArray("tokenizer.ggml.tokens");
+  if (!tokens.ok()) return tokens.status();
+  if (tokens->empty()) return Refuse(file, "key 'tokenizer.ggml.tokens' is empty; allowed: 1 token or more");
+  absl::flat_hash_set<std::string_view> seen;
+  for (size_t id = 0; id < tokens->size(); ++id) {
+    const std::string_view token = (*tokens)[id];
+    if (token.empty() || !IsValidUtf8(token)) {
+      return Refuse(file, Concat("token ", id, " of key 'tokenizer.ggml.tokens' is ",
+                                 token.empty() ? "empty" : "not valid UTF-8"));
+    }
+    if (!seen.insert(token).second) {
+      return Refuse(file, Concat("token ", id, " of key 'tokenizer.ggml.tokens' appears twice"));
+    }
+    data.tokens.emplace_back(token);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadMerges(const GgufFile& file, TokenizerData& data) {
+  const auto merges = file.GetStringArray("tokenizer.ggml.merges");
+  if (!merges.ok()) return merges.status();
+  for (size_t rank = 0; rank < merges->size(); ++rank) {
+    const std::string_view merge = (*merges)[rank];
+    const size_t space = merge.find(' ');
+    const bool two_parts = space != std::string_view::npos && space > 0 && space + 1 < merge.size() &&
+                           merge.find(' ', space + 1) == std::string_view::npos;
+    if (!two_parts || !IsValidUtf8(merge)) {
+      return Refuse(file, Concat("merge ", rank,
+                                 " of key 'tokenizer.ggml.merges' is malformed; allowed: two parts in UTF-8 "
+                                 "with one space between them"));
+    }
+    data.merges.emplace_back(merge);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadTokenTypes(const GgufFile& file, TokenizerData& data) {
+  constexpr std::string_view kKey = "tokenizer.ggml.token_type";
+  if (!file.HasKey(kKey)) {
+    data.token_types.assign(data.tokens.size(), static_cast<int32_t>(TokenType::kNormal));
+    return absl::OkStatus();
+  }
+  auto types = file.GetInt32Array(kKey);
+  if (!types.ok()) return types.status();
+  if (types->size() != data.tokens.size()) {
+    return Refuse(file, Concat("key '", kKey, "' has ", types->size(), " elements; allowed: one per token, ",
+                               data.tokens.size()));
+  }
+  for (size_t id = 0; id < types->size(); ++id) {
+    if ((*types)[id] < 1 || (*types)[id] > 6) {
+      return Refuse(file,
+                    Concat("key '", kKey, "' is ", (*types)[id], " for token ", id, "; allowed: 1 to 6"));
+    }
+  }
+  data.token_types = *std::move(types);
+  return absl::OkStatus();
+}
+
+absl::Status ReadId(const GgufFile& file, std::string_view key, size_t num_tokens,
+                    std::optional<int32_t>& id) {
+  if (!file.HasKey(key)) return absl::OkStatus();
+  const auto value = file.GetInteger(key, 0, static_cast<int64_t>(num_tokens) - 1);
+  if (value.ok()) id = static_cast<int32_t>(*value);
+  return value.status();
+}
+
+}  // namespace
+
+absl::StatusOr<TokenizerData> ReadTokenizerData(const GgufFile& file) {
+  TokenizerData data;
+  const auto model = file.GetString("tokenizer.ggml.model");
+  if (!model.ok()) return model.status();
+  if (*model != "gpt2") {
+    return absl::UnimplementedError(Concat(file.name(), ": key 'tokenizer.ggml.model' is '", *model,
+                                           "'; implemented: 'gpt2' (byte-level BPE)"));
+  }
+  data.model = *model;
+  data.pre = "default";
+  if (file.HasKey("tokenizer.ggml.pre")) {
+    const auto pre = file.GetString("tokenizer.ggml.pre");
+    if (!pre.ok()) return pre.status();
+    data.pre = *pre;
+  }
+  if (auto status = ReadTokens(file, data); !status.ok()) return status;
+  if (auto status = ReadMerges(file, data); !status.ok()) return status;
+  if (auto status = ReadTokenTypes(file, data); !status.ok()) return status;
+  const std::pair<std::string_view, std::optional<int32_t>*> ids[] = {
+      {"tokenizer.ggml.bos_token_id", &data.bos_id},
+      {"tokenizer.ggml.eos_token_id", &data.eos_id},
+      {"tokenizer.ggml.eot_token_id", &data.eot_id},
+      {"tokenizer.ggml.unknown_token_id", &data.unknown_id},
+      {"tokenizer.ggml.padding_token_id", &data.padding_id},
+  };
+  for (const auto& [key, id] : ids) {
+    if (auto status = ReadId(file, key, data.tokens.size(), *id); !status.ok()) return status;
+  }
+  if (file.HasKey("tokenizer.ggml.add_bos_token")) {
+    const auto add_bos = file.GetBool("tokenizer.ggml.add_bos_token");
+    if (!add_bos.ok()) return add_bos.status();
+    data.add_bos = *add_bos;
+  }
+  return data;
+}
+
+}  // namespace kvblend::model

@@ -1,0 +1,26 @@
+// Which tensors a llama model consists of. Internal to engine/model.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/model/model_config.h"
+
+namespace kvblend::model {
+
+/// "blk.<layer>.<part>.weight"
+std::string LayerTensorName(int32_t layer, std::string_view part);
+
+/// The tensor of this name if it is there with `rows` rows of `cols` elements (a vector has one row):
+/// kInvalidArgument naming file, tensor, shape found and shape expected otherwise.
+absl::StatusOr<const GgufTensor*> RequireTensor(const GgufFile& file, std::string_view name, int64_t rows,
+                                                int64_t cols);
+
+/// Every tensor that the configuration calls for is there in its shape (kInvalidArgument), and no other is
+/// (kUnimplemented: a bias, expert or adapter would change the results).
+absl::Status CheckTensors(const GgufFile& file, const ModelConfig& config);
+
+}  // namespace kvblend::model

@@ -1,0 +1,55 @@
+// A model's weights in a backend's memory.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/model/gguf_file.h"
+#include "engine/model/model_config.h"
+#include "kernels/backend.h"
+
+namespace kvblend::model {
+
+struct LayerWeights {
+  std::unique_ptr<kernels::Buffer> attn_norm;   // f32 [1, hidden]
+  std::unique_ptr<kernels::PackedWeights> qkv;  // [(num_heads + 2 * num_kv_heads) * head_dim, hidden]: q|k|v
+  std::unique_ptr<kernels::PackedWeights> attn_output;  // [hidden, num_heads * head_dim]
+  std::unique_ptr<kernels::Buffer> ffn_norm;            // f32 [1, hidden]
+  std::unique_ptr<kernels::PackedWeights> gate_up;      // [2 * ffn, hidden]: gate|up
+  std::unique_ptr<kernels::PackedWeights> down;         // [hidden, ffn]
+};
+
+/// Immutable after loading, so any number of threads may use it. Must not outlive the backend it was loaded
+/// into; needs neither the file nor the stream any more.
+struct ModelWeights {
+  std::unique_ptr<kernels::PackedWeights>
+      token_embedding;                             // [vocab, hidden]; also the output layer when tied
+  std::unique_ptr<kernels::PackedWeights> output;  // [vocab, hidden]; null when tied
+  std::unique_ptr<kernels::Buffer> output_norm;    // f32 [1, hidden]
+  std::vector<LayerWeights> layers;
+  std::unique_ptr<kernels::RopeTable> rope;  // positions below config.context_length
+
+  const kernels::PackedWeights& output_layer() const {
+    return output != nullptr ? *output : *token_embedding;
+  }
+};
+
+/// Dequantises row by row straight into the backend's own form; the whole model never exists as floats.
+/// `config` comes from ReadModelConfig on the same file. kInvalidArgument naming a tensor of wrong shape,
+/// kDataLoss naming a row that holds an infinity or NaN, or the backend's error. Synchronizes the stream.
+absl::StatusOr<ModelWeights> LoadModelWeights(const GgufFile& file, const ModelConfig& config,
+                                              kernels::Backend& backend, kernels::Stream& stream);
+
+/// Identifies what the model computes, as part of every chunk key: KV of one fingerprint is valid for all
+/// files with the same. SHA-256 over the architecture, every "<architecture>.*" metadata entry,
+/// general.quantization_version, and per tensor its name, type, dims and the XXH3-128 of its data. Sorted by
+/// name, so the order, alignment and padding of the file do not matter. Descriptions (general.name, licences,
+/// ...) and the tokenizer are left out: they change no KV, as chunk keys hold token ids. XXH3 finds
+/// accidental differences fast (tens of GB/s); it does not withstand someone who crafts two models with one
+/// fingerprint, who could as well hand out a bad model.
+absl::StatusOr<std::array<uint8_t, 32>> Fingerprint(const GgufFile& file);
+
+}  // namespace kvblend::model
