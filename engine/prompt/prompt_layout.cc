@@ -1,0 +1,132 @@
+#include "engine/prompt/prompt_layout.h"
+
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "engine/text/utf8.h"
+
+namespace kvblend::prompt {
+namespace {
+
+absl::Status CheckUtf8(std::string_view field, std::string_view text) {
+  const auto invalid = text::FirstInvalidUtf8(text);
+  if (!invalid) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("%s is not valid UTF-8: byte 0x%02X at offset %d of %d; allowed: valid UTF-8", field,
+                      static_cast<uint8_t>(text[*invalid]), *invalid, text.size()));
+}
+
+// Cheap checks, all of them before the first text is tokenized.
+absl::Status CheckInput(const PromptInput& input, const PromptLimits& limits) {
+  if (input.question.empty()) {
+    return absl::InvalidArgumentError("question is empty; allowed: at least one character");
+  }
+  if (input.chunks.size() > static_cast<size_t>(limits.max_chunks)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("chunks has ", input.chunks.size(), " entries; allowed: up to ", limits.max_chunks));
+  }
+  if (absl::Status status = CheckUtf8("system_text", input.system_text); !status.ok()) return status;
+  if (absl::Status status = CheckUtf8("lead_in", input.lead_in); !status.ok()) return status;
+  if (absl::Status status = CheckUtf8("question", input.question); !status.ok()) return status;
+  for (size_t i = 0; i < input.chunks.size(); ++i) {
+    if (absl::Status status = CheckUtf8(absl::StrCat("chunks[", i, "]"), input.chunks[i]); !status.ok()) {
+      return status;
+    }
+  }
+  for (size_t i = 0; i < input.history.size(); ++i) {
+    if (absl::Status status = CheckUtf8(absl::StrCat("history[", i, "].text"), input.history[i].text);
+        !status.ok()) {
+      return status;
+    }
+  }
+  return absl::OkStatus();
+}
+
+class LayoutBuilder {
+ public:
+  LayoutBuilder(PromptLayout* layout, int32_t max_tokens) : layout_(layout), max_tokens_(max_tokens) {}
+
+  /// Appends tokens to the span that End() closes. Beyond the limit they are only counted.
+  void Append(const std::vector<text::TokenId>& tokens) {
+    count_ += static_cast<int64_t>(tokens.size());
+    if (!fits()) return;
+    layout_->token_ids.insert(layout_->token_ids.end(), tokens.begin(), tokens.end());
+  }
+
+  void End(SpanKind kind, int32_t chunk_index = -1) {
+    const auto end = static_cast<int32_t>(layout_->token_ids.size());
+    layout_->spans.push_back({kind, chunk_index, begin_, end});
+    begin_ = end;
+  }
+
+  bool fits() const { return count_ <= max_tokens_; }
+  int64_t count() const { return count_; }
+
+ private:
+  PromptLayout* layout_;
+  int32_t max_tokens_;
+  int64_t count_ = 0;
+  int32_t begin_ = 0;
+};
+
+std::vector<text::TokenId> SystemSpan(std::string_view system_text, const text::ChatTemplate& chat_template) {
+  std::vector<text::TokenId> tokens = chat_template.PromptStart();
+  const std::vector<text::TokenId> block = chat_template.SystemBlock(system_text);
+  tokens.insert(tokens.end(), block.begin(), block.end());
+  return tokens;
+}
+
+}  // namespace
+
+absl::StatusOr<PromptLayout> BuildPromptLayout(const PromptInput& input, const text::Tokenizer& tokenizer,
+                                               const text::ChatTemplate& chat_template,
+                                               const PromptLimits& limits) {
+  if (absl::Status status = CheckInput(input, limits); !status.ok()) return status;
+
+  PromptLayout layout;
+  layout.spans.reserve(input.chunks.size() + 4);
+  LayoutBuilder builder(&layout, limits.max_prompt_tokens);
+  layout.anchor_ids = SystemSpan(input.system_text, chat_template);
+  builder.Append(layout.anchor_ids);
+  builder.End(SpanKind::kSystem);
+  for (const Turn& turn : input.history) builder.Append(chat_template.HistoryTurn(turn.role, turn.text));
+  builder.End(SpanKind::kHistory);
+  const std::vector<text::TokenId> opening = chat_template.UserOpening(input.lead_in);
+  layout.anchor_ids.insert(layout.anchor_ids.end(), opening.begin(), opening.end());
+  layout.anchor_is_prefix = input.history.empty();
+  builder.Append(opening);
+  builder.End(SpanKind::kLeadIn);
+  for (size_t i = 0; i < input.chunks.size(); ++i) {
+    builder.Append(tokenizer.Encode(input.chunks[i]));
+    builder.End(SpanKind::kChunk, static_cast<int32_t>(i));
+  }
+  builder.Append(chat_template.UserClosing(input.question));
+  builder.End(SpanKind::kQuestion);
+
+  if (!builder.fits()) {
+    return absl::InvalidArgumentError(absl::StrCat("the prompt has ", builder.count(),
+                                                   " tokens; allowed: up to ", limits.max_prompt_tokens));
+  }
+  return layout;
+}
+
+absl::StatusOr<std::vector<text::TokenId>> AnchorTokens(std::string_view system_text,
+                                                        std::string_view lead_in,
+                                                        const text::ChatTemplate& chat_template) {
+  if (absl::Status status = CheckUtf8("system_text", system_text); !status.ok()) return status;
+  if (absl::Status status = CheckUtf8("lead_in", lead_in); !status.ok()) return status;
+  std::vector<text::TokenId> tokens = SystemSpan(system_text, chat_template);
+  const std::vector<text::TokenId> opening = chat_template.UserOpening(lead_in);
+  tokens.insert(tokens.end(), opening.begin(), opening.end());
+  return tokens;
+}
+
+absl::StatusOr<std::vector<text::TokenId>> ChunkTokens(std::string_view chunk, std::string_view field,
+                                                       const text::Tokenizer& tokenizer) {
+  if (absl::Status status = CheckUtf8(field, chunk); !status.ok()) return status;
+  return tokenizer.Encode(chunk);
+}
+
+}  // namespace kvblend::prompt

@@ -1,0 +1,81 @@
+// From a request's texts to the tokens of its prompt, cut into spans.
+//
+//   [system | history | lead-in | chunk 0 | ... | chunk n-1 | question]
+//
+// Every span is tokenized on its own: a chunk has the same tokens in whatever prompt and place, which is what
+// lets its KV be stored once and found again. Pure functions; safe from any thread.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/text/chat_template.h"
+#include "engine/text/tokenizer.h"
+
+namespace kvblend::prompt {
+
+using Role = text::Role;
+
+struct Turn {
+  Role role = Role::kUser;
+  std::string text;
+};
+
+/// All texts are UTF-8.
+struct PromptInput {
+  std::string system_text;          // empty: the prompt has no system block
+  std::string lead_in;              // what the user says before the chunks; may be empty
+  std::vector<std::string> chunks;  // in the order of the prompt; empty ones are allowed
+  std::string question;             // required
+  std::vector<Turn> history;        // earlier turns, oldest first
+};
+
+enum class SpanKind { kSystem, kHistory, kLeadIn, kChunk, kQuestion };
+
+struct Span {
+  SpanKind kind;
+  int32_t chunk_index;  // into PromptInput::chunks; -1 for other kinds
+  int32_t begin;        // token positions, [begin, end)
+  int32_t end;
+
+  int32_t size() const { return end - begin; }
+};
+
+struct PromptLayout {
+  std::vector<text::TokenId> token_ids;
+  /// In order and covering all tokens: system, history, lead-in, each chunk, question. All are present, some
+  /// may be empty. The system span begins with BOS for models that want it.
+  std::vector<Span> spans;
+  /// What chunk caches of this deployment are precomputed behind: the system and the lead-in span's tokens.
+  std::vector<text::TokenId> anchor_ids;
+  /// Whether token_ids begins with anchor_ids: no history lies in between.
+  bool anchor_is_prefix = false;
+};
+
+struct PromptLimits {
+  int32_t max_prompt_tokens = std::numeric_limits<int32_t>::max();
+  int32_t max_chunks = std::numeric_limits<int32_t>::max();
+};
+
+/// kInvalidArgument, naming field, value and what is allowed: an empty question, ill-formed UTF-8 (with its
+/// byte offset), more chunks or tokens than `limits` allows.
+absl::StatusOr<PromptLayout> BuildPromptLayout(const PromptInput& input, const text::Tokenizer& tokenizer,
+                                               const text::ChatTemplate& chat_template,
+                                               const PromptLimits& limits);
+
+/// PromptLayout::anchor_ids of prompts with this system text and lead-in, for precomputing chunks.
+/// kInvalidArgument: ill-formed UTF-8.
+absl::StatusOr<std::vector<text::TokenId>> AnchorTokens(std::string_view system_text,
+                                                        std::string_view lead_in,
+                                                        const text::ChatTemplate& chat_template);
+
+/// The tokens of a chunk, in whatever prompt. `field` names the text in errors, e.g. "chunks[3]".
+/// kInvalidArgument: ill-formed UTF-8.
+absl::StatusOr<std::vector<text::TokenId>> ChunkTokens(std::string_view chunk, std::string_view field,
+                                                       const text::Tokenizer& tokenizer);
+
+}  // namespace kvblend::prompt

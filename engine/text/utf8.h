@@ -1,0 +1,37 @@
+// UTF-8 as the Unicode standard defines it: validation, decoding, and replacement of ill-formed bytes.
+// Pure functions; safe from any thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace kvblend::text {
+
+/// One step of decoding, starting at a given byte.
+struct Utf8Step {
+  enum class Kind {
+    kValid,    // `code_point` in `length` bytes
+    kInvalid,  // `length` bytes form one maximal subpart of an ill-formed sequence (Unicode 3.9, table 3-8)
+    kIncomplete,  // the `length` bytes up to the end of the text begin a character; more bytes may complete
+                  // it
+  };
+  Kind kind;
+  uint32_t code_point;  // only when kValid
+  uint32_t length;      // bytes, 1..4
+};
+
+/// REQUIRES: begin < text.size().
+Utf8Step DecodeUtf8At(std::string_view text, size_t begin);
+
+/// Offset of the first byte that does not belong to a valid character; nullopt when all of `text` is valid.
+std::optional<size_t> FirstInvalidUtf8(std::string_view text);
+
+/// Appends `text` to `*output`, every maximal subpart of an ill-formed sequence as one U+FFFD: what Python's
+/// bytes.decode('utf-8', errors='replace') gives. With `keep_incomplete`, a character cut off by the end of
+/// `text` is left out. Returns how many bytes of `text` were consumed.
+size_t AppendReplacingInvalidUtf8(std::string_view text, bool keep_incomplete, std::string* output);
+
+}  // namespace kvblend::text
