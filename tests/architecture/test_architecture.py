@@ -1,0 +1,132 @@
+"""The tree keeps to its architecture, and the rules notice when it does not.
+
+    python3 -m unittest discover -s tests/architecture
+"""
+
+import os
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import rules  # noqa: E402
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+def messages(path, text, existing=None):
+    exists = (lambda target: True) if existing is None else (lambda target: target in existing)
+    return [violation.message for violation in rules.check_text(path, text, exists)]
+
+
+class TreeTest(unittest.TestCase):
+    def test_tree_keeps_the_rules(self):
+        violations = rules.check_tree(ROOT)
+        self.assertEqual([], [str(violation) for violation in violations])
+
+    def test_the_tree_is_really_looked_at(self):
+        files = rules.source_files(ROOT)
+        self.assertIn("kernels/backend.h", files)
+        self.assertIn("engine/engine.h", files)
+        for folder in rules.ALLOWED:
+            self.assertTrue(any(rules.owner(path) == folder for path in files), f"no source file in {folder}")
+        self.assertFalse([path for path in files if path.startswith("build/")])
+
+    def test_allowed_directions_form_no_cycle(self):
+        finished, open_ = set(), []
+
+        def visit(folder):
+            self.assertNotIn(folder, open_, f"cycle: {open_ + [folder]}")
+            if folder in finished:
+                return
+            open_.append(folder)
+            for below in sorted(rules.ALLOWED[folder]):
+                visit(below)
+            open_.pop()
+            finished.add(folder)
+
+        for folder in rules.ALLOWED:
+            visit(folder)
+
+
+class DetectionTest(unittest.TestCase):
+    def assert_refused(self, path, include, fragment=""):
+        found = messages(path, f"#pragma once\n#include {include}\n")
+        self.assertEqual(1, len(found), f"{path} including {include}: {found}")
+        self.assertIn(fragment, found[0])
+
+    def assert_accepted(self, path, include):
+        self.assertEqual([], messages(path, f"#pragma once\n#include {include}\n"))
+
+    def test_layers(self):
+        self.assert_refused("kernels/cpu/linear.cc", '"engine/engine.h"')
+        self.assert_refused("kernels/cpu/linear.cc", '"engine/model/model.h"')
+        self.assert_refused("engine/schedule/engine_thread.cc", '"server/grpc/service.h"')
+        self.assert_refused("engine/engine.h", '"server/grpc/service.h"')
+        self.assert_refused("server/grpc/service.cc", '"kernels/backend.h"')
+        self.assert_refused("server/grpc/service.cc", '"engine/blend/blender.h"')
+        self.assert_accepted("server/grpc/service.cc", '"engine/engine.h"')
+        self.assert_accepted("server/grpc/service.cc", '"server/metrics/metrics.h"')
+        self.assert_accepted("engine/schedule/loop.cc", '"engine/blend/blender.h"')
+        self.assert_accepted("tests/unit/blend/blender_test.cc", '"kernels/backend.h"')
+
+    def test_inside_the_engine(self):
+        self.assert_refused("engine/blend/blender.cc", '"engine/schedule/loop.h"')
+        self.assert_refused("engine/model/model.cc", '"engine/blend/blender.h"')
+        self.assert_refused("engine/kv/page_pool.h", '"engine/store/chunk_store.h"')
+        self.assert_refused("engine/kv/page_pool.h", '"engine/request.h"')
+        self.assert_refused("engine/store/chunk_store.h", '"engine/engine.h"')
+        self.assert_refused("engine/text/tokenizer.h", '"engine/prompt/layout.h"')
+        self.assert_accepted("engine/prompt/layout.h", '"engine/text/tokenizer.h"')
+        self.assert_accepted("engine/blend/blender.h", '"engine/request.h"')
+
+    def test_text_and_prompt_use_abseil_only(self):
+        self.assert_refused("engine/text/tokenizer.cc", "<nlohmann/json.hpp>", "Abseil")
+        self.assert_refused("engine/text/tokenizer.cc", '"kernels/backend.h"')
+        self.assert_refused("engine/prompt/layout.cc", "<unistd.h>", "Abseil")
+        self.assert_accepted("engine/text/tokenizer.cc", "<string_view>")
+        self.assert_accepted("engine/text/tokenizer.cc", '"absl/strings/str_cat.h"')
+
+    def test_shared_headers(self):
+        self.assert_accepted("engine/text/tokenizer.cc", '"engine/status_macros.h"')
+        self.assert_refused("kernels/backend.cc", '"engine/status_macros.h"')
+        self.assert_refused("engine/status_macros.h", '"engine/model/model.h"', "Abseil")
+
+    def test_transports_stay_in_the_server(self):
+        for include in ("<grpcpp/grpcpp.h>", '"grpcpp/grpcpp.h"', "<google/protobuf/message.h>", "<httplib.h>",
+                        '"kvblend/v1/inference.pb.h"', "<prometheus/counter.h>", "<CLI/CLI.hpp>"):
+            self.assertIn(True, ["transports" in text or "from the root" in text
+                                 for text in messages("engine/schedule/loop.cc", f"#include {include}\n")], include)
+            self.assertNotEqual([], messages("kernels/cpu/linear.cc", f"#include {include}\n"), include)
+        self.assert_accepted("server/http/http_server.cc", "<httplib.h>")
+        self.assert_accepted("server/cli/main.cc", "<CLI/CLI.hpp>")
+
+    def test_include_paths(self):
+        self.assert_refused("engine/kv/page_pool.cc", '"../kernels/backend.h"', "root")
+        self.assert_refused("engine/kv/page_pool.cc", '"page_pool.h"', "root")
+        found = messages("engine/kv/page_pool.cc", '#include "kernels/gone.h"\n', existing=set())
+        self.assertEqual(['"kernels/gone.h" does not exist'], found)
+        self.assert_accepted("engine/kv/page_pool.cc", '  "kernels/backend.h"')
+
+    def test_house_rules(self):
+        self.assertEqual(["#pragma once is missing"], messages("kernels/a.h", "int x;\n"))
+        self.assertEqual([], messages("kernels/a.cc", "int x;\n" * rules.MAX_LINES))
+        self.assertEqual(1, len(messages("kernels/a.cc", "int x;\n" * (rules.MAX_LINES + 1))))
+        self.assertEqual(1, len(messages("deploy/a.sh", "# TO" + "DO: later\n")))
+        self.assertEqual(1, len(messages("server/a.cc", "// FIX" + "ME\n")))
+
+    def test_a_bad_tree_is_refused(self):
+        with tempfile.TemporaryDirectory() as root:
+            os.makedirs(os.path.join(root, "kernels", "cpu"))
+            os.makedirs(os.path.join(root, "build", "release"))
+            with open(os.path.join(root, "kernels", "cpu", "bad.h"), "w", encoding="utf-8") as file:
+                file.write('#include "engine/engine.h"\n')
+            with open(os.path.join(root, "build", "release", "ignored.h"), "w", encoding="utf-8") as file:
+                file.write("generated\n")
+            found = [str(violation) for violation in rules.check_tree(root)]
+        self.assertEqual(2, len(found), found)
+        self.assertTrue(all(text.startswith("kernels/cpu/bad.h:1:") for text in found), found)
+
+
+if __name__ == "__main__":
+    unittest.main()

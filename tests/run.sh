@@ -1,0 +1,166 @@
+#!/usr/bin/env bash
+# Runs every test of the project: installs packages, builds, fetches the model, then ctest and pytest.
+# All suites run before the script fails. The last line reads 'N passed, N failed'.
+set -uo pipefail
+
+usage() {
+  cat <<'USAGE'
+Usage: tests/run.sh [--sanitizers[=asan,tsan]] [--lint] [--no-install]
+
+  --sanitizers   also build with AddressSanitizer + UndefinedBehaviorSanitizer (asan) and with
+                 ThreadSanitizer (tsan), both or the named ones, and run ctest in each
+  --lint         also check the formatting (tests/lint.sh)
+  --no-install   take the packages as they are
+
+Results lie in build/PRESET/results. KVBLEND_MODEL names another model file than the default one;
+KVBLEND_BUILD_JOBS and KVBLEND_TEST_JOBS limit parallel work.
+USAGE
+}
+
+cd "$(dirname "$0")/.." || exit 1
+root=$PWD
+sanitizers=()
+lint=false
+install=true
+for argument in "$@"; do
+  case "$argument" in
+    --sanitizers) sanitizers=(asan tsan) ;;
+    --sanitizers=*)
+      IFS=, read -ra sanitizers <<<"${argument#*=}"
+      for sanitizer in "${sanitizers[@]}"; do
+        if [ "$sanitizer" != asan ] && [ "$sanitizer" != tsan ]; then
+          echo "run.sh: unknown sanitizer '$sanitizer'; allowed: asan, tsan" >&2
+          exit 2
+        fi
+      done
+      ;;
+    --lint) lint=true ;;
+    --no-install) install=false ;;
+    -h | --help)
+      usage
+      exit 0
+      ;;
+    *)
+      echo "run.sh: unknown argument '$argument'" >&2
+      usage >&2
+      exit 2
+      ;;
+  esac
+done
+
+stage_lines=()
+failed_stages=()
+failed_preparations=()  # stages that run no tests themselves; each counts as one failure
+
+# stage NAME COMMAND...: runs the command, keeps its time and whether it failed.
+stage() {
+  local name=$1 start=$SECONDS status=0
+  shift
+  printf '\n=== %s\n' "$name"
+  "$@" || status=$?
+  local outcome=ok
+  if ((status != 0)); then
+    outcome=FAILED
+    failed_stages+=("$name")
+  fi
+  stage_lines+=("$(printf '%6d s  %-6s  %s' $((SECONDS - start)) "$outcome" "$name")")
+  return "$status"
+}
+
+# prepare NAME COMMAND...: a stage without tests of its own.
+prepare() {
+  stage "$@" || {
+    failed_preparations+=("$1")
+    return 1
+  }
+}
+
+fetch_model() {
+  if [ -n "${KVBLEND_MODEL:-}" ]; then
+    [ -f "$KVBLEND_MODEL" ] || {
+      echo "KVBLEND_MODEL names '$KVBLEND_MODEL', which is no file" >&2
+      return 1
+    }
+  else
+    KVBLEND_MODEL=$(./deploy/fetch_model.sh | tail -n 1) || return 1
+  fi
+  KVBLEND_MODEL=$(realpath "$KVBLEND_MODEL") || return 1
+  export KVBLEND_MODEL
+  echo "$KVBLEND_MODEL"
+}
+
+# The virtual environment is kept until the requirements or the interpreter change.
+readonly VENV=build/venv
+make_venv() {
+  local stamp
+  stamp=$({
+    python3 --version
+    command -v python3
+    cat tests/e2e/requirements.txt
+  } | sha256sum | cut -d ' ' -f 1) || return 1
+  if [ "$(cat "$VENV/stamp" 2>/dev/null)" != "$stamp" ]; then
+    rm -rf "$VENV"
+    python3 -m venv "$VENV" || return 1
+    "$VENV/bin/python" -m pip install --quiet --requirement tests/e2e/requirements.txt || return 1
+    echo "$stamp" >"$VENV/stamp"
+  fi
+  "$VENV/bin/python" --version
+}
+
+test_jobs=${KVBLEND_TEST_JOBS:-$(nproc)}
+suites=()  # PRESET/results folders, for the summary
+
+# run_ctest PRESET [PREFIX COMMAND...]
+run_ctest() {
+  local preset=$1 results=$root/build/$1/results
+  shift
+  rm -rf "$results"
+  mkdir -p "$results/gtest"
+  suites+=("$results")
+  GTEST_OUTPUT="xml:$results/gtest/" \
+    "$@" ctest --preset "$preset" --parallel "$test_jobs" --no-tests=error --output-junit "$results/ctest.xml"
+}
+
+run_asan() {
+  ASAN_OPTIONS="detect_leaks=1:detect_stack_use_after_return=1:${ASAN_OPTIONS:-}" \
+    UBSAN_OPTIONS="print_stacktrace=1:${UBSAN_OPTIONS:-}" \
+    run_ctest asan
+}
+
+run_tsan() {
+  # The ThreadSanitizer of GCC 12 cannot place its shadow memory where newer kernels randomise widely.
+  local prefix=()
+  ! setarch "$(uname -m)" --addr-no-randomize true 2>/dev/null ||
+    prefix=(setarch "$(uname -m)" --addr-no-randomize)
+  TSAN_OPTIONS="suppressions=$root/tests/tsan.supp:second_deadlock_stack=1:${TSAN_OPTIONS:-}" \
+    run_ctest tsan "${prefix[@]}"
+}
+
+run_pytest() {
+  local results=$root/build/release/results
+  mkdir -p "$results"
+  echo "pytest did not finish" >"$results/pytest.xml"
+  PATH=$root/build/tools:$PATH KVBLEND_BIN_DIR=$root/build/release/bin PYTHONDONTWRITEBYTECODE=1 \
+    "$VENV/bin/python" -m pytest -p no:cacheprovider -ra --junitxml="$results/pytest.xml" tests/deploy tests/e2e
+}
+
+! $install || prepare "install packages" ./deploy/install_dependencies.sh --test
+! $lint || prepare "lint" ./tests/lint.sh
+prepare "fetch the model" fetch_model
+if prepare "build release" ./deploy/build.sh release; then
+  stage "ctest release" run_ctest release
+  if prepare "python environment" make_venv; then
+    stage "pytest: deployment and end to end" run_pytest
+  fi
+fi
+for sanitizer in ${sanitizers[@]+"${sanitizers[@]}"}; do
+  if prepare "build $sanitizer" ./deploy/build.sh "$sanitizer"; then
+    stage "ctest $sanitizer" "run_$sanitizer"
+  fi
+done
+
+printf '\n=== summary\n'
+printf '%s\n' "${stage_lines[@]}"
+python3 -B tests/summary.py --more-failures "${#failed_preparations[@]}" ${suites[@]+"${suites[@]}"}
+summary_status=$?
+((summary_status == 0 && ${#failed_stages[@]} == 0))
