@@ -1,0 +1,241 @@
+#include "server/convert/to_proto.h"
+
+#include "absl/time/time.h"
+
+namespace kvblend::server {
+namespace {
+
+v1::Policy ToProto(Policy policy) {
+  switch (policy) {
+    case Policy::kQuery:
+      return v1::POLICY_QUERY;
+    case Policy::kHkvd:
+      return v1::POLICY_HKVD;
+    case Policy::kLink:
+      return v1::POLICY_LINK;
+    case Policy::kNone:
+      return v1::POLICY_NONE;
+    case Policy::kAll:
+      return v1::POLICY_ALL;
+    case Policy::kRandom:
+      return v1::POLICY_RANDOM;
+  }
+  return v1::POLICY_UNSPECIFIED;
+}
+
+v1::Reuse ToProto(Reuse reuse) {
+  switch (reuse) {
+    case Reuse::kChunks:
+      return v1::REUSE_CHUNKS;
+    case Reuse::kPrefix:
+      return v1::REUSE_PREFIX;
+    case Reuse::kNothing:
+      return v1::REUSE_NOTHING;
+  }
+  return v1::REUSE_UNSPECIFIED;
+}
+
+v1::Anchoring ToProto(Anchoring anchoring) {
+  switch (anchoring) {
+    case Anchoring::kAnchored:
+      return v1::ANCHORING_ANCHORED;
+    case Anchoring::kIsolated:
+      return v1::ANCHORING_ISOLATED;
+  }
+  return v1::ANCHORING_UNSPECIFIED;
+}
+
+v1::ChunkSource ToProto(ChunkSource source) {
+  switch (source) {
+    case ChunkSource::kMiss:
+      return v1::CHUNK_SOURCE_MISS;
+    case ChunkSource::kExact:
+      return v1::CHUNK_SOURCE_EXACT;
+    case ChunkSource::kBlended:
+      return v1::CHUNK_SOURCE_BLENDED;
+    case ChunkSource::kOtherAnchor:
+      return v1::CHUNK_SOURCE_OTHER_ANCHOR;
+  }
+  return v1::CHUNK_SOURCE_UNSPECIFIED;
+}
+
+v1::Tier ToProto(Tier tier) {
+  switch (tier) {
+    case Tier::kNone:
+      return v1::TIER_UNSPECIFIED;
+    case Tier::kHostMemory:
+      return v1::TIER_HOST_MEMORY;
+  }
+  return v1::TIER_UNSPECIFIED;
+}
+
+v1::Tier ToProto(store::Tier tier) {
+  switch (tier) {
+    case store::Tier::kHostMemory:
+      return v1::TIER_HOST_MEMORY;
+  }
+  return v1::TIER_UNSPECIFIED;
+}
+
+v1::FinishReason ToProto(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kEndOfText:
+      return v1::FINISH_REASON_END_OF_TEXT;
+    case FinishReason::kStopString:
+      return v1::FINISH_REASON_STOP_STRING;
+    case FinishReason::kMaxTokens:
+      return v1::FINISH_REASON_MAX_TOKENS;
+    case FinishReason::kContextFull:
+      return v1::FINISH_REASON_CONTEXT_FULL;
+  }
+  return v1::FINISH_REASON_UNSPECIFIED;
+}
+
+void ToProto(const TokenLogprob& from, v1::TokenLogprob* to) {
+  to->set_token_id(from.token_id);
+  to->set_text(from.text);
+  to->set_logprob(from.logprob);
+}
+
+double UnixSeconds(absl::Time time) { return absl::ToDoubleSeconds(time - absl::UnixEpoch()); }
+
+}  // namespace
+
+v1::PromptReport ToProto(const PromptReport& report) {
+  v1::PromptReport to;
+  to.set_policy(ToProto(report.policy));
+  to.set_ratio(report.ratio);
+  to.set_reuse(ToProto(report.reuse));
+  to.set_anchoring(ToProto(report.anchoring));
+  to.set_prompt_tokens(report.prompt_tokens);
+  to.set_exact_tokens(report.exact_tokens);
+  to.set_reused_tokens(report.reused_tokens);
+  to.set_recomputed_tokens(report.recomputed_tokens);
+  to.set_computed_tokens(report.computed_tokens);
+  for (const ChunkReport& chunk : report.chunks) {
+    v1::ChunkReport* added = to.add_chunks();
+    added->set_index(chunk.index);
+    added->set_source(ToProto(chunk.source));
+    added->set_tier(ToProto(chunk.tier));
+    added->set_num_tokens(chunk.num_tokens);
+    added->set_recomputed_tokens(chunk.recomputed_tokens);
+    added->set_key(chunk.key);
+  }
+  to.set_queue_seconds(report.queue_seconds);
+  to.set_lookup_seconds(report.lookup_seconds);
+  to.set_load_seconds(report.load_seconds);
+  to.set_select_seconds(report.select_seconds);
+  to.set_prefill_seconds(report.prefill_seconds);
+  to.set_time_to_first_token_seconds(report.time_to_first_token_seconds);
+  return to;
+}
+
+v1::TextDelta ToProto(const TextDelta& delta) {
+  v1::TextDelta to;
+  to.set_text(delta.text);
+  to.mutable_token_ids()->Add(delta.token_ids.begin(), delta.token_ids.end());
+  for (const TokenLogprob& logprob : delta.logprobs) ToProto(logprob, to.add_logprobs());
+  for (const std::vector<TokenLogprob>& top : delta.top_logprobs) {
+    v1::TopLogprobs* added = to.add_top_logprobs();
+    for (const TokenLogprob& logprob : top) ToProto(logprob, added->add_tokens());
+  }
+  return to;
+}
+
+v1::GenerateFinished ToProto(const GenerateResult& result) {
+  v1::GenerateFinished to;
+  to.set_reason(ToProto(result.finish_reason));
+  to.set_stop_string(result.stop_string);
+  to.mutable_usage()->set_prompt_tokens(result.prompt_tokens);
+  to.mutable_usage()->set_completion_tokens(result.completion_tokens);
+  to.set_seed(result.seed);
+  to.mutable_timings()->set_time_to_first_token_seconds(result.time_to_first_token_seconds);
+  to.mutable_timings()->set_total_seconds(result.total_seconds);
+  return to;
+}
+
+v1::ScoredToken ToProto(const ScoredToken& token) {
+  v1::ScoredToken to;
+  to.set_token_id(token.token_id);
+  to.set_text(token.text);
+  to.set_logprob(token.logprob);
+  to.set_top_token_id(token.top_token_id);
+  to.set_top_logprob(token.top_logprob);
+  to.mutable_distribution()->Add(token.distribution.begin(), token.distribution.end());
+  return to;
+}
+
+v1::PutChunkProgress ToProto(const PutChunkProgress& progress) {
+  v1::PutChunkProgress to;
+  to.set_index(progress.index);
+  to.set_done(progress.done);
+  to.set_total(progress.total);
+  to.set_key(progress.key);
+  to.set_num_tokens(progress.num_tokens);
+  to.set_already_present(progress.already_present);
+  to.set_compute_seconds(progress.compute_seconds);
+  return to;
+}
+
+v1::ChunkInfo ToProto(const store::ChunkInfo& info) {
+  v1::ChunkInfo to;
+  to.set_key(info.key.ToHex());
+  to.set_content_key(info.content_key.ToHex());
+  to.set_tier(ToProto(info.tier));
+  to.set_num_tokens(info.num_tokens);
+  to.set_size_bytes(info.bytes);
+  to.set_pinned(info.pinned);
+  to.set_label(info.label);
+  to.set_anchor_hash(store::ToHex(info.anchor_hash));
+  to.set_hits(info.hits);
+  to.set_created_unix_seconds(UnixSeconds(info.created));
+  to.set_last_used_unix_seconds(UnixSeconds(info.last_used));
+  to.set_compute_seconds(info.compute_cost_seconds);
+  return to;
+}
+
+v1::GetInfoResponse ToProto(const EngineInfo& info, const EngineStats& stats, const EngineOptions& options) {
+  v1::GetInfoResponse to;
+  to.set_version(info.version);
+  v1::ModelInfo* model = to.mutable_model();
+  model->set_name(info.model_name);
+  model->set_architecture(info.model_architecture);
+  model->set_fingerprint(info.model_fingerprint);
+  model->set_num_layers(info.num_layers);
+  model->set_num_heads(info.num_heads);
+  model->set_num_kv_heads(info.num_kv_heads);
+  model->set_head_dim(info.head_dim);
+  model->set_hidden_dim(info.hidden_dim);
+  model->set_vocab_size(info.vocab_size);
+  v1::Limits* limits = to.mutable_limits();
+  limits->set_max_context_tokens(info.max_context_tokens);
+  limits->set_max_queued_requests(options.max_queued_requests);
+  limits->set_max_chunks_per_request(options.max_chunks_per_request);
+  limits->set_max_text_bytes(options.max_text_bytes);
+  v1::KvFormat* kv_format = to.mutable_kv_format();
+  kv_format->set_dtype(info.kv_dtype);
+  kv_format->set_bytes_per_token(info.kv_bytes_per_token);
+  kv_format->set_page_size(info.page_size);
+  v1::StoreInfo* store = to.mutable_store();
+  store->set_entries(stats.store.entries);
+  store->set_used_bytes(stats.store.bytes);
+  store->set_budget_bytes(stats.store.byte_budget);
+  store->set_pinned_entries(stats.store.pinned_entries);
+  store->set_pinned_bytes(stats.store.pinned_bytes);
+  store->set_pinned_byte_limit(stats.store.pinned_byte_limit);
+  store->set_lookups(stats.store.lookups);
+  store->set_hits(stats.store.hits);
+  store->set_other_anchor_hits(stats.store.other_anchor_hits);
+  store->set_evictions(stats.store.evictions);
+  v1::Load* load = to.mutable_load();
+  load->set_requests_waiting(stats.requests_waiting);
+  load->set_requests_running(stats.requests_running);
+  load->set_background_waiting(stats.background_waiting);
+  load->set_pages_used(stats.pages_used);
+  load->set_pages_total(stats.pages_total);
+  to.set_backend(info.backend);
+  to.set_self_check_max_error(info.self_check_max_error);
+  return to;
+}
+
+}  // namespace kvblend::server
