@@ -1,0 +1,149 @@
+#include "engine/kv/page_pool.h"
+
+#include <cassert>
+#include <cstddef>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace kvblend::kv {
+namespace {
+
+constexpr int64_t kAlignment = 64;  // bytes, of the K and of the V of a layer, as Backend::Allocate gives
+
+absl::Status CheckOption(const char* name, int32_t value, int32_t max) {
+  if (value >= 1 && value <= max) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("page pool: ", name, " is ", value, "; allowed: 1 to ", max));
+}
+
+absl::Status Validate(const PagePool::Options& options) {
+  // Far above any model, and small enough that a page's bytes (< 2^58) can't overflow.
+  if (absl::Status s = CheckOption("num_layers", options.num_layers, 1 << 16); !s.ok()) return s;
+  if (absl::Status s = CheckOption("num_kv_heads", options.num_kv_heads, 1 << 14); !s.ok()) return s;
+  if (absl::Status s = CheckOption("head_dim", options.head_dim, 1 << 14); !s.ok()) return s;
+  if (absl::Status s = CheckOption("page_size", options.page_size, 1024); !s.ok()) return s;
+  return CheckOption("num_pages", options.num_pages, INT32_MAX);
+}
+
+/// K (or V) of one page in one layer.
+int64_t SectionPageBytes(const PagePool::Options& options) {
+  return int64_t{options.num_kv_heads} * options.page_size * options.head_dim *
+         kernels::SizeOf(options.dtype);
+}
+
+}  // namespace
+
+// --- PageList
+
+PageList::PageList(PageList&& other) noexcept
+    : pool_(std::exchange(other.pool_, nullptr)), pages_(std::exchange(other.pages_, {})) {}
+
+PageList& PageList::operator=(PageList&& other) noexcept {
+  PageList taken(std::move(other));  // takes this list's pages along when it goes
+  std::swap(pool_, taken.pool_);
+  std::swap(pages_, taken.pages_);
+  return *this;
+}
+
+PageList::~PageList() {
+  if (!pages_.empty()) pool_->Release(pages_);
+}
+
+void PageList::Append(PageList other) {
+  assert(pages_.empty() || other.pages_.empty() || pool_ == other.pool_);
+  if (pages_.empty()) {
+    *this = std::move(other);
+    return;
+  }
+  pages_.insert(pages_.end(), other.pages_.begin(), other.pages_.end());
+  other.pages_.clear();
+}
+
+// --- PagePool
+
+int64_t PagePool::PageBytes(const Options& options) {
+  return 2 * int64_t{options.num_layers} * SectionPageBytes(options);
+}
+
+absl::StatusOr<std::unique_ptr<PagePool>> PagePool::Create(kernels::Backend& backend,
+                                                           const Options& options) {
+  if (absl::Status s = Validate(options); !s.ok()) return s;
+  int64_t section_bytes = 0;
+  int64_t layer_bytes = 0;
+  if (__builtin_mul_overflow(SectionPageBytes(options), int64_t{options.num_pages}, &section_bytes) ||
+      __builtin_add_overflow(section_bytes, kAlignment - 1, &section_bytes) ||
+      __builtin_mul_overflow(section_bytes / kAlignment * kAlignment, int64_t{2}, &layer_bytes)) {
+    return absl::InvalidArgumentError(absl::StrCat("page pool: ", options.num_pages, " pages of ",
+                                                   PageBytes(options),
+                                                   " bytes are more than can be addressed"));
+  }
+  std::vector<std::unique_ptr<kernels::Buffer>> layers;
+  for (int32_t layer = 0; layer < options.num_layers; ++layer) {
+    absl::StatusOr<std::unique_ptr<kernels::Buffer>> buffer = backend.Allocate(layer_bytes);
+    if (!buffer.ok()) {
+      return absl::Status(buffer.status().code(),
+                          absl::StrCat("page pool: ", options.num_pages, " pages of ", PageBytes(options),
+                                       " bytes, layer ", layer, ": ", buffer.status().message()));
+    }
+    layers.push_back(*std::move(buffer));
+  }
+  return std::unique_ptr<PagePool>(new PagePool(options, layer_bytes / 2, std::move(layers)));
+}
+
+PagePool::PagePool(const Options& options, int64_t section_bytes,
+                   std::vector<std::unique_ptr<kernels::Buffer>> layers)
+    : options_(options), section_bytes_(section_bytes), layers_(std::move(layers)) {
+  absl::MutexLock lock(&mutex_);
+  used_.assign(static_cast<size_t>(options.num_pages), false);
+  free_.reserve(static_cast<size_t>(options.num_pages));
+  for (int32_t page = options.num_pages - 1; page >= 0; --page) free_.push_back(page);
+}
+
+PagePool::~PagePool() { assert(num_used() == 0 && "a PageList outlives its pool"); }
+
+kernels::KvPagesView PagePool::Layer(int32_t layer) const {
+  assert(layer >= 0 && layer < options_.num_layers);
+  const kernels::Buffer& buffer = *layers_[static_cast<size_t>(layer)];
+  auto* data = static_cast<std::byte*>(buffer.data());
+  return {.k = data,
+          .v = data + section_bytes_,
+          .dtype = options_.dtype,
+          .num_pages = options_.num_pages,
+          .num_kv_heads = options_.num_kv_heads,
+          .page_size = options_.page_size,
+          .head_dim = options_.head_dim};
+}
+
+absl::StatusOr<PageList> PagePool::Allocate(int64_t num_pages) {
+  if (num_pages < 0) {
+    return absl::InvalidArgumentError(absl::StrCat("page pool: num_pages is ", num_pages, "; allowed: >= 0"));
+  }
+  absl::MutexLock lock(&mutex_);
+  if (num_pages > static_cast<int64_t>(free_.size())) {
+    return absl::ResourceExhaustedError(absl::StrCat("page pool: ", num_pages, " pages needed, ",
+                                                     free_.size(), " of ", options_.num_pages, " free (",
+                                                     options_.page_size, " tokens each)"));
+  }
+  std::vector<int32_t> pages(free_.rbegin(), free_.rbegin() + num_pages);
+  free_.resize(free_.size() - static_cast<size_t>(num_pages));
+  for (const int32_t page : pages) used_[static_cast<size_t>(page)] = true;
+  return PageList(this, std::move(pages));
+}
+
+void PagePool::Release(absl::Span<const int32_t> pages) {
+  absl::MutexLock lock(&mutex_);
+  for (auto it = pages.rbegin(); it != pages.rend(); ++it) {
+    assert(used_[static_cast<size_t>(*it)] && "page given back twice");
+    used_[static_cast<size_t>(*it)] = false;
+    free_.push_back(*it);
+  }
+}
+
+int32_t PagePool::num_free() const {
+  absl::MutexLock lock(&mutex_);
+  return static_cast<int32_t>(free_.size());
+}
+
+}  // namespace kvblend::kv

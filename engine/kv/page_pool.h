@@ -1,0 +1,101 @@
+// The KV pages of running sequences, in a backend's memory. One page holds page_size tokens of one sequence
+// in every layer: page p is slot p of each layer's KvPagesView, so a sequence has one list of pages for all
+// layers.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
+#include "kernels/backend.h"
+#include "kernels/tensor.h"
+
+namespace kvblend::kv {
+
+class PagePool;
+
+/// Owns pages of a pool and gives them back on destruction. Must be gone before its pool is. Move-only; one
+/// list is used by one thread at a time.
+class PageList {
+ public:
+  PageList() = default;
+  PageList(PageList&& other) noexcept;
+  PageList& operator=(PageList&& other) noexcept;
+  ~PageList();
+
+  /// Page indices as BatchSpec::page_indices wants them. Valid until this list changes.
+  absl::Span<const int32_t> page_indices() const { return pages_; }
+  int32_t size() const { return static_cast<int32_t>(pages_.size()); }
+
+  /// Takes over the pages of `other`, behind its own. REQUIRES: both from one pool, or either empty.
+  void Append(PageList other);
+
+ private:
+  friend class PagePool;
+  PageList(PagePool* pool, std::vector<int32_t> pages) : pool_(pool), pages_(std::move(pages)) {}
+
+  PagePool* pool_ = nullptr;  // null when empty by default or moved from
+  std::vector<int32_t> pages_;
+};
+
+/// Thread-safe. Its memory is allocated once, at creation; pages handed out hold whatever their last owner
+/// left.
+class PagePool {
+ public:
+  struct Options {
+    int32_t num_layers = 0;
+    int32_t num_kv_heads = 0;
+    int32_t head_dim = 0;
+    int32_t page_size = 64;  // tokens, at most 1024
+    int32_t num_pages = 0;
+    kernels::DataType dtype = kernels::DataType::kBF16;
+  };
+
+  /// The backend must outlive the pool. kInvalidArgument naming the option; kResourceExhausted from the
+  /// backend.
+  static absl::StatusOr<std::unique_ptr<PagePool>> Create(kernels::Backend& backend, const Options& options);
+  /// Bytes of one page over all layers. REQUIRES: options that Create accepts.
+  static int64_t PageBytes(const Options& options);
+
+  ~PagePool();
+  PagePool(const PagePool&) = delete;
+  PagePool& operator=(const PagePool&) = delete;
+
+  const Options& options() const { return options_; }
+  int32_t page_size() const { return options_.page_size; }
+  int32_t num_pages() const { return options_.num_pages; }
+  /// Pages that num_tokens tokens take. REQUIRES: num_tokens >= 0
+  int64_t PagesForTokens(int64_t num_tokens) const {
+    return (num_tokens + options_.page_size - 1) / options_.page_size;
+  }
+
+  /// All pages of one layer, valid as long as the pool. REQUIRES: 0 <= layer < num_layers
+  kernels::KvPagesView Layer(int32_t layer) const;
+
+  /// All or nothing. kResourceExhausted naming pages needed and free; kInvalidArgument: num_pages < 0.
+  absl::StatusOr<PageList> Allocate(int64_t num_pages);
+
+  int32_t num_free() const;
+  int32_t num_used() const { return num_pages() - num_free(); }
+
+ private:
+  friend class PageList;
+  PagePool(const Options& options, int64_t section_bytes,
+           std::vector<std::unique_ptr<kernels::Buffer>> layers);
+  void Release(absl::Span<const int32_t> pages);
+
+  const Options options_;
+  const int64_t section_bytes_;  // of the K of all pages of a layer, padded for alignment
+  const std::vector<std::unique_ptr<kernels::Buffer>> layers_;  // per layer: the K of all pages, then the V
+
+  mutable absl::Mutex mutex_;                          // the only lock; nothing is called while it is held
+  std::vector<int32_t> free_ ABSL_GUARDED_BY(mutex_);  // a stack: what was used last is in the caches
+  std::vector<bool> used_ ABSL_GUARDED_BY(mutex_);     // per page
+};
+
+}  // namespace kvblend::kv
