@@ -1,0 +1,53 @@
+// The store's record of one chunk. Private to this folder.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/time/time.h"
+#include "engine/store/chunk_address.h"
+#include "engine/store/chunk_kv.h"
+#include "engine/store/eviction.h"
+
+namespace kvblend::store::internal {
+
+/// The life of a chunk in the store:
+///
+///                LookupOrReserve misses            Reservation::Commit
+///     (absent) --------------------------> reserved -----------------> resident <---- Insert ---- (absent)
+///         ^                                   |                            |
+///         +---- last interested caller gives up                            |
+///                                                                          v
+///            resident:   in use: handles > 0  <---- lookup / last handle goes ---->  idle: handles == 0
+///                        never evicted                                    not pinned: in the eviction queue
+///                                                                         pinned by an operator: never
+///                                                                         evicted
+///                           |                                                      |
+///                           | Erase                                                | evicted, or Erase
+///                           v                                                      v
+///            erased, held: no lookup finds it, its bytes still count  ------->   freed
+///                                                            last handle goes
+///
+/// `reserved` has no Entry yet; it is a ReservationSlot of the store.
+struct Entry {
+  // Written once, before any other thread can see the entry.
+  EvictionQueue::EntryId id = 0;
+  ChunkAddress address;
+  std::unique_ptr<const ChunkKv> kv;
+  int64_t bytes = 0;
+  std::string label;
+  double compute_cost_seconds = 0;
+  absl::Time created;
+
+  // Guarded by the store's mutex.
+  int64_t handles = 0;
+  bool pinned = false;
+  bool resident = true;
+  int64_t hits = 0;
+  absl::Time last_used;
+  std::optional<EvictionQueue::Ticket> eviction_ticket;  // set exactly while resident, idle and not pinned
+};
+
+}  // namespace kvblend::store::internal

@@ -1,0 +1,64 @@
+// SHA-256 names of chunks. Everything here is a pure function or a plain value.
+#pragma once
+
+#include <array>
+#include <compare>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+namespace kvblend::store {
+
+/// A SHA-256 value.
+using Digest = std::array<uint8_t, 32>;
+
+/// SHA-256 of raw bytes.
+Digest Sha256(std::string_view bytes);
+
+/// 64 lower-case hexadecimal digits.
+std::string ToHex(const Digest& digest);
+/// Reads exactly 64 hexadecimal digits of either case; kInvalidArgument otherwise.
+absl::StatusOr<Digest> DigestFromHex(std::string_view hex);
+
+/// Names the anchor that a chunk was computed behind: the tokens before it whose KV was dropped.
+///   SHA-256( str("kvblend token ids") u32(1) tokens(token_ids) ), encodings as in chunk_address.h
+Digest HashTokens(absl::Span<const int32_t> token_ids);
+/// HashTokens of no tokens: the chunk was computed by itself, from position 0.
+const Digest& IsolatedAnchorHash();
+
+/// A digest with a meaning, so that the two kinds of key can't be mixed up.
+template <typename Kind>
+class Key {
+ public:
+  Key() : digest_{} {}
+  explicit Key(const Digest& digest) : digest_(digest) {}
+
+  const Digest& digest() const { return digest_; }
+  std::string ToHex() const { return store::ToHex(digest_); }
+  static absl::StatusOr<Key> FromHex(std::string_view hex) {
+    absl::StatusOr<Digest> digest = DigestFromHex(hex);
+    if (!digest.ok()) return digest.status();
+    return Key(*digest);
+  }
+
+  friend bool operator==(const Key&, const Key&) = default;
+  friend auto operator<=>(const Key&, const Key&) = default;
+  template <typename H>
+  friend H AbslHashValue(H h, const Key& key) {
+    return H::combine(std::move(h), key.digest_);
+  }
+
+ private:
+  Digest digest_;
+};
+
+/// Names one stored entry: model, format, namespace, anchor and tokens.
+using ChunkKey = Key<struct ChunkKeyKind>;
+/// The same without the anchor: equal for all entries of one chunk that differ only in what stood before it.
+using ContentKey = Key<struct ContentKeyKind>;
+
+}  // namespace kvblend::store

@@ -1,0 +1,64 @@
+// The KV of one chunk in host memory.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "engine/store/host_memory.h"
+#include "engine/store/kv_format.h"
+#include "kernels/tensor.h"
+
+namespace kvblend::store {
+
+/// One layer of a chunk. Views; what they are valid with is said where they are handed out.
+struct LayerKv {
+  kernels::ConstMatrixView k;  // format.dtype [num_tokens, num_kv_heads * head_dim], un-rotated
+  kernels::ConstMatrixView v;  // same shape
+};
+
+struct MutableLayerKv {
+  kernels::MatrixView k;  // as in LayerKv
+  kernels::MatrixView v;
+};
+
+/// Owns the bytes of one chunk: per layer a K section (before RoPE) and a V section, each aligned to 64
+/// bytes, the two of a layer next to each other, layers in order.
+///
+/// Whoever computes the chunk fills it through MutableLayer and hands it to the store, which keeps it as
+/// const: from then on any number of threads may read. Not thread-safe before.
+class ChunkKv {
+ public:
+  /// Memory is uninitialised: fill every layer. num_tokens may be 0.
+  /// kInvalidArgument: bad format or negative num_tokens. kResourceExhausted: no memory, naming the bytes.
+  static absl::StatusOr<std::unique_ptr<ChunkKv>> Allocate(const KvFormat& format, int32_t num_tokens,
+                                                           HostMemory& memory = Heap());
+  /// Bytes that Allocate would take, padding included; the same errors, but for memory.
+  static absl::StatusOr<int64_t> SizeBytes(const KvFormat& format, int32_t num_tokens);
+
+  ~ChunkKv();
+  ChunkKv(const ChunkKv&) = delete;
+  ChunkKv& operator=(const ChunkKv&) = delete;
+
+  const KvFormat& format() const { return format_; }
+  int32_t num_tokens() const { return num_tokens_; }
+  int64_t size_bytes() const { return size_bytes_; }
+
+  /// REQUIRES: 0 <= layer < format().num_layers. Valid as long as this object.
+  LayerKv Layer(int32_t layer) const;
+  MutableLayerKv MutableLayer(int32_t layer);
+
+ private:
+  ChunkKv(const KvFormat& format, int32_t num_tokens, HostMemory& memory, std::byte* data,
+          int64_t size_bytes);
+  kernels::MatrixView Section(int32_t index) const;
+
+  const KvFormat format_;
+  const int32_t num_tokens_;
+  HostMemory& memory_;
+  std::byte* const data_;  // null when size_bytes_ is 0
+  const int64_t size_bytes_;
+};
+
+}  // namespace kvblend::store

@@ -1,0 +1,364 @@
+#include "engine/store/chunk_store.h"
+
+#include <cassert>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/store/chunk_waiter.h"
+
+namespace kvblend::store {
+
+absl::StatusOr<std::unique_ptr<ChunkStore>> ChunkStore::Create(Options options) {
+  if (options.byte_budget < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("chunk store: byte_budget is ", options.byte_budget, "; allowed: >= 0"));
+  }
+  if (options.pinned_byte_limit < -1 || options.pinned_byte_limit > options.byte_budget) {
+    return absl::InvalidArgumentError(absl::StrCat("chunk store: pinned_byte_limit is ",
+                                                   options.pinned_byte_limit, "; allowed: 0 to byte_budget (",
+                                                   options.byte_budget, "), or -1 for half of it"));
+  }
+  if (options.pinned_byte_limit == -1) options.pinned_byte_limit = options.byte_budget / 2;
+  return std::unique_ptr<ChunkStore>(new ChunkStore(std::move(options)));
+}
+
+ChunkStore::ChunkStore(Options options) : options_(std::move(options)) {
+  absl::MutexLock lock(&mutex_);
+  stats_.byte_budget = options_.byte_budget;
+  stats_.pinned_byte_limit = options_.pinned_byte_limit;
+}
+
+ChunkStore::~ChunkStore() {
+  absl::MutexLock lock(&mutex_);
+  assert(reservations_.empty() && "a Reservation or Pending outlives the store");
+  for ([[maybe_unused]] const auto& [id, entry] : entries_) {
+    assert(entry->handles == 0 && "a ChunkHandle outlives the store");
+  }
+}
+
+void ChunkStore::Deferred::Run() {
+  freed.clear();
+  for (const std::shared_ptr<Waiter>& waiter : ready) {
+    waiter->ready.Notify();
+    // Moved here under the lock by nobody else: `resolved` is set, so SetCallback no longer stores one.
+    if (waiter->callback) std::exchange(waiter->callback, nullptr)();
+  }
+  ready.clear();
+}
+
+// --- lookups
+
+std::optional<ChunkHandle> ChunkStore::Lookup(const ChunkKey& key) {
+  absl::MutexLock lock(&mutex_);
+  ++stats_.lookups;
+  Entry* entry = FindLocked(key);
+  if (entry == nullptr) {
+    ++stats_.misses;
+    return std::nullopt;
+  }
+  ++stats_.hits;
+  return HitLocked(entry);
+}
+
+std::optional<ChunkHandle> ChunkStore::LookupAnyAnchor(const ContentKey& content_key) {
+  absl::MutexLock lock(&mutex_);
+  ++stats_.other_anchor_lookups;
+  const auto best = by_content_.lower_bound({content_key, false, ChunkKey()});
+  if (best == by_content_.end() || best->first.content_key != content_key) return std::nullopt;
+  ++stats_.other_anchor_hits;
+  return HitLocked(best->second);
+}
+
+absl::StatusOr<ReserveResult> ChunkStore::LookupOrReserve(const ChunkAddress& address) {
+  const absl::StatusOr<int64_t> kv_bytes = ChunkKv::SizeBytes(address.format, address.num_tokens);
+  if (!kv_bytes.ok()) return kv_bytes.status();
+  absl::MutexLock lock(&mutex_);
+  ++stats_.lookups;
+  if (Entry* entry = FindLocked(address.key); entry != nullptr) {
+    ++stats_.hits;
+    return HitLocked(entry);
+  }
+  if (auto slot = reservations_.find(address.key); slot != reservations_.end()) {
+    ++stats_.waits;
+    auto waiter = std::make_shared<Waiter>();
+    slot->second.waiters.push_back(waiter);
+    return Pending(this, address, std::move(waiter));
+  }
+  ++stats_.misses;
+  if (*kv_bytes > options_.byte_budget - stats_.pinned_bytes - kEntryOverheadBytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("chunk store: a chunk of ", address.num_tokens, " tokens needs ",
+                     *kv_bytes + kEntryOverheadBytes, " bytes; the budget is ", options_.byte_budget,
+                     " bytes, of which ", stats_.pinned_bytes, " are pinned"));
+  }
+  reservations_.try_emplace(address.key);
+  return Reservation(this, address);
+}
+
+// --- insertion
+
+absl::Status ChunkStore::CheckInsert(const ChunkAddress& address, const ChunkKv* kv,
+                                     const InsertOptions& options) const {
+  if (kv == nullptr) return absl::InvalidArgumentError("chunk store: no KV given");
+  if (kv->format() != address.format || kv->num_tokens() != address.num_tokens) {
+    return absl::InvalidArgumentError(absl::StrCat("chunk store: KV of ", kv->num_tokens(),
+                                                   " tokens is not of the shape that its address names (",
+                                                   address.num_tokens, " tokens), or of another format"));
+  }
+  if (!std::isfinite(options.compute_cost_seconds) || options.compute_cost_seconds < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "chunk store: compute_cost_seconds is ", options.compute_cost_seconds, "; allowed: finite and >= 0"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ChunkHandle> ChunkStore::Insert(const ChunkAddress& address, std::unique_ptr<ChunkKv> kv,
+                                               const InsertOptions& options) {
+  if (absl::Status s = CheckInsert(address, kv.get(), options); !s.ok()) return s;
+  Deferred deferred;
+  absl::StatusOr<ChunkHandle> handle = absl::UnknownError("");
+  {
+    absl::MutexLock lock(&mutex_);
+    handle = InsertLocked(address, kv, options, deferred);
+  }
+  deferred.Run();
+  return handle;
+}
+
+absl::StatusOr<ChunkHandle> ChunkStore::Commit(const ChunkAddress& address, std::unique_ptr<ChunkKv> kv,
+                                               const InsertOptions& options) {
+  const absl::Status checked = CheckInsert(address, kv.get(), options);
+  Deferred deferred;
+  absl::StatusOr<ChunkHandle> handle = checked;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (checked.ok()) handle = InsertLocked(address, kv, options, deferred);
+    // After a success nobody waits any more, so this only ends the reservation.
+    AbandonLocked(address.key, deferred);
+  }
+  deferred.Run();
+  return handle;
+}
+
+absl::StatusOr<ChunkHandle> ChunkStore::InsertLocked(const ChunkAddress& address,
+                                                     std::unique_ptr<ChunkKv>& kv,
+                                                     const InsertOptions& options, Deferred& deferred) {
+  Entry* entry = FindLocked(address.key);
+  if (entry != nullptr) {
+    if (options.pinned && !entry->pinned) {
+      if (absl::Status s = CheckPinLimit(entry->bytes); !s.ok()) return s;
+      entry->pinned = true;
+      ++stats_.pinned_entries;
+      stats_.pinned_bytes += entry->bytes;
+    }
+    ++stats_.duplicate_insertions;
+  } else {
+    const int64_t bytes = kv->size_bytes() + kEntryOverheadBytes;
+    absl::Status fits = options.pinned ? CheckPinLimit(bytes) : absl::OkStatus();
+    if (fits.ok()) fits = MakeRoom(bytes, deferred);
+    if (!fits.ok()) {
+      ++stats_.rejected_insertions;
+      return fits;
+    }
+    const absl::Time now = options_.now();
+    auto owned = std::make_unique<Entry>();
+    entry = owned.get();
+    entry->id = next_id_++;
+    entry->address = address;
+    entry->kv = std::move(kv);
+    entry->bytes = bytes;
+    entry->label = options.label;
+    entry->compute_cost_seconds = options.compute_cost_seconds;
+    entry->created = now;
+    entry->last_used = now;
+    entry->pinned = options.pinned;
+    entries_.emplace(entry->id, std::move(owned));
+    by_key_.emplace(address.key, entry);
+    by_namespace_.emplace(NamespaceAndKey(address.tenant_namespace, address.key), entry);
+    by_content_.emplace(
+        ContentIndexKey{address.content_key, address.anchor_hash == IsolatedAnchorHash(), address.key},
+        entry);
+    ++stats_.entries;
+    stats_.bytes += bytes;
+    stats_.pinned_entries += options.pinned ? 1 : 0;
+    stats_.pinned_bytes += options.pinned ? bytes : 0;
+    ++stats_.insertions;
+    stats_.inserted_bytes += bytes;
+  }
+  AddHandle(entry);
+  ResolveWaiters(address.key, entry, deferred);
+  return ChunkHandle(this, entry);
+}
+
+absl::Status ChunkStore::CheckPinLimit(int64_t bytes) const {
+  if (bytes <= options_.pinned_byte_limit - stats_.pinned_bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat("chunk store: pinning needs ", bytes, " bytes; ",
+                                                   stats_.pinned_bytes, " of at most ",
+                                                   options_.pinned_byte_limit, " bytes are pinned"));
+}
+
+absl::Status ChunkStore::MakeRoom(int64_t bytes, Deferred& deferred) {
+  const int64_t kept = stats_.bytes - eviction_queue_.bytes();
+  if (bytes > options_.byte_budget - kept) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("chunk store: ", bytes, " bytes needed; of the budget of ", options_.byte_budget,
+                     " bytes ", kept, " are pinned (", stats_.pinned_bytes, ") or in use"));
+  }
+  while (bytes > options_.byte_budget - stats_.bytes) {
+    Entry* entry = entries_.at(*eviction_queue_.Pop()).get();
+    entry->eviction_ticket.reset();
+    ++stats_.evictions;
+    stats_.evicted_bytes += entry->bytes;
+    TakeOut(entry, deferred);
+  }
+  return absl::OkStatus();
+}
+
+// --- computing a missing chunk once
+
+void ChunkStore::ResolveWaiters(const ChunkKey& key, Entry* entry, Deferred& deferred) {
+  const auto slot = reservations_.find(key);
+  if (slot == reservations_.end()) return;
+  for (std::shared_ptr<Waiter>& waiter : slot->second.waiters) {
+    AddHandle(entry);
+    waiter->resolved = true;
+    waiter->entry = entry;
+    deferred.ready.push_back(std::move(waiter));
+  }
+  slot->second.waiters.clear();
+}
+
+void ChunkStore::AbandonLocked(const ChunkKey& key, Deferred& deferred) {
+  const auto slot = reservations_.find(key);
+  assert(slot != reservations_.end());
+  if (slot->second.waiters.empty()) {
+    reservations_.erase(slot);
+    return;
+  }
+  std::shared_ptr<Waiter> next = std::move(slot->second.waiters.front());
+  slot->second.waiters.pop_front();
+  next->resolved = true;
+  deferred.ready.push_back(std::move(next));
+}
+
+void ChunkStore::Abandon(const ChunkKey& key) {
+  Deferred deferred;
+  {
+    absl::MutexLock lock(&mutex_);
+    AbandonLocked(key, deferred);
+  }
+  deferred.Run();
+}
+
+Pending::Outcome ChunkStore::TakeOutcome(const ChunkAddress& address, Waiter& waiter) {
+  absl::MutexLock lock(&mutex_);
+  assert(waiter.resolved);
+  if (waiter.entry == nullptr) return Reservation(this, address);
+  ++waiter.entry->hits;
+  waiter.entry->last_used = options_.now();
+  return ChunkHandle(this, waiter.entry);
+}
+
+void ChunkStore::SetCallback(Waiter& waiter, absl::AnyInvocable<void()> ready) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!waiter.resolved) {
+      waiter.callback = std::move(ready);
+      return;
+    }
+  }
+  waiter.ready.WaitForNotification();  // at most the moment between `resolved` and its notification
+  ready();
+}
+
+void ChunkStore::StopWaiting(const ChunkKey& key, const std::shared_ptr<Waiter>& waiter) {
+  Deferred deferred;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!waiter->resolved) {
+      std::deque<std::shared_ptr<Waiter>>& waiters = reservations_.at(key).waiters;
+      std::erase(waiters, waiter);
+    } else if (waiter->entry != nullptr) {
+      DropHandle(waiter->entry, deferred);
+    } else {
+      AbandonLocked(key, deferred);
+    }
+  }
+  deferred.Run();
+}
+
+// --- entries
+
+ChunkStore::Entry* ChunkStore::FindLocked(const ChunkKey& key) const {
+  const auto found = by_key_.find(key);
+  return found == by_key_.end() ? nullptr : found->second;
+}
+
+ChunkHandle ChunkStore::HitLocked(Entry* entry) {
+  ++entry->hits;
+  entry->last_used = options_.now();
+  AddHandle(entry);
+  return ChunkHandle(this, entry);
+}
+
+void ChunkStore::AddHandle(Entry* entry) {
+  ++entry->handles;
+  UpdateEvictability(entry);
+}
+
+void ChunkStore::DropHandle(Entry* entry, Deferred& deferred) {
+  assert(entry->handles > 0);
+  --entry->handles;
+  if (entry->resident) {
+    UpdateEvictability(entry);
+  } else if (entry->handles == 0) {
+    stats_.erased_held_bytes -= entry->bytes;
+    stats_.bytes -= entry->bytes;
+    deferred.freed.push_back(std::move(entries_.extract(entry->id).mapped()));
+  }
+}
+
+void ChunkStore::ReleaseHandle(Entry* entry) {
+  Deferred deferred;
+  {
+    absl::MutexLock lock(&mutex_);
+    DropHandle(entry, deferred);
+  }
+  deferred.Run();
+}
+
+void ChunkStore::UpdateEvictability(Entry* entry) {
+  const bool evictable = entry->resident && entry->handles == 0 && !entry->pinned;
+  if (evictable == entry->eviction_ticket.has_value()) return;
+  if (evictable) {
+    entry->eviction_ticket =
+        eviction_queue_.Add(entry->id, 1 + entry->hits, entry->compute_cost_seconds, entry->bytes);
+  } else {
+    eviction_queue_.Remove(*entry->eviction_ticket);
+    entry->eviction_ticket.reset();
+  }
+}
+
+void ChunkStore::TakeOut(Entry* entry, Deferred& deferred) {
+  const ChunkAddress& address = entry->address;
+  by_key_.erase(address.key);
+  by_namespace_.erase(NamespaceAndKey(address.tenant_namespace, address.key));
+  by_content_.erase({address.content_key, address.anchor_hash == IsolatedAnchorHash(), address.key});
+  --stats_.entries;
+  if (entry->pinned) {
+    --stats_.pinned_entries;
+    stats_.pinned_bytes -= entry->bytes;
+    entry->pinned = false;
+  }
+  entry->resident = false;
+  UpdateEvictability(entry);
+  if (entry->handles > 0) {
+    stats_.erased_held_bytes += entry->bytes;
+  } else {
+    stats_.bytes -= entry->bytes;
+    deferred.freed.push_back(std::move(entries_.extract(entry->id).mapped()));
+  }
+}
+
+}  // namespace kvblend::store

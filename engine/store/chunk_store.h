@@ -1,0 +1,193 @@
+// The chunk store: the KV of document chunks by content address, kept in host memory within a byte budget.
+//
+//   store::ChunkAddress address = store::AddressOf(identity);
+//   auto result = store->LookupOrReserve(address);
+//   if (auto* handle = std::get_if<store::ChunkHandle>(&*result))            -> handle->AcquireLayer(l)
+//   else if (auto* reservation = std::get_if<store::Reservation>(&*result))  -> compute,
+//   reservation->Commit(kv, ..) else std::get<store::Pending>(*result)                                   ->
+//   Wait or NotifyWhenReady
+//
+// Threads: every method may be called from any thread. The store must outlive what it gave out.
+//
+// Namespaces: a key contains its tenant namespace, so a lookup can't reach another tenant's entries. The
+// methods for operators take a namespace and act as if nothing else existed; kAllNamespaces is for the
+// deployment's owner.
+//
+// Memory: entries, erased ones that handles still hold included, never exceed the byte budget. KV that is
+// being computed is not counted until it is inserted; callers bound how much of it there is.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/btree_map.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "engine/store/chunk_address.h"
+#include "engine/store/chunk_entry.h"
+#include "engine/store/chunk_handle.h"
+#include "engine/store/chunk_info.h"
+#include "engine/store/chunk_kv.h"
+#include "engine/store/eviction.h"
+
+namespace kvblend::store {
+
+struct InsertOptions {
+  double compute_cost_seconds = 0;  // what computing it again would take, measured or estimated; finite, >= 0
+  bool pinned = false;
+  std::string label = {};  // free text shown by List
+};
+
+/// One tenant's namespace (which may be "") or, when empty, all of them.
+using NamespaceFilter = std::optional<std::string_view>;
+inline constexpr NamespaceFilter kAllNamespaces = std::nullopt;
+
+class ChunkStore {
+ public:
+  struct Options {
+    int64_t byte_budget = int64_t{4} << 30;
+    int64_t pinned_byte_limit = -1;  // what operators may pin, at most byte_budget; -1: half of it
+    std::function<absl::Time()> now = absl::Now;  // thread-safe; may not call back into the store
+  };
+
+  /// What an entry counts against the budget besides its KV: bookkeeping, generously, so that chunks without
+  /// tokens are bounded as well.
+  static constexpr int64_t kEntryOverheadBytes = 1024;
+  static constexpr int32_t kMaxPageSize = 1000;
+
+  /// kInvalidArgument naming the option.
+  static absl::StatusOr<std::unique_ptr<ChunkStore>> Create(Options options);
+  ~ChunkStore();
+
+  // --- data path ------------------------------------------------------------------------------------------
+
+  std::optional<ChunkHandle> Lookup(const ChunkKey& key);
+
+  /// An entry of the same chunk whatever its anchor; of several, an anchored one rather than an isolated one,
+  /// and then the one with the smallest key: the same entries give the same choice, whatever happened before.
+  std::optional<ChunkHandle> LookupAnyAnchor(const ContentKey& content_key);
+
+  /// The entry, or the duty to compute it, or a place in the queue behind the one who does.
+  /// kResourceExhausted when it could not be stored however much were evicted: larger than the budget without
+  /// what operators pinned. kInvalidArgument: bad format.
+  absl::StatusOr<ReserveResult> LookupOrReserve(const ChunkAddress& address);
+
+  /// Stores a chunk; needs no reservation, and serves whoever waits for it. Evicts idle entries to make room.
+  /// When the key is already resident its entry is returned (and pinned, if so asked) and `kv` dropped: equal
+  /// key, equal KV. On error the store is unchanged. kResourceExhausted: does not fit beside what is pinned
+  /// or in use, or over the limit of pinned bytes; names the bytes. kInvalidArgument: `kv` isn't of the
+  /// address's shape, or a bad cost.
+  absl::StatusOr<ChunkHandle> Insert(const ChunkAddress& address, std::unique_ptr<ChunkKv> kv,
+                                     const InsertOptions& options);
+
+  // --- for operators --------------------------------------------------------------------------------------
+
+  /// kNotFound. Is no hit and leaves eviction as it is.
+  absl::StatusOr<ChunkInfo> Stat(NamespaceFilter filter, const ChunkKey& key) const;
+
+  /// Entries in order of (namespace, key), `page_size` (1 .. kMaxPageSize) at a time. `page_token` is empty
+  /// or the last page's next_page_token. Entries that stay resident throughout are listed exactly once,
+  /// whatever comes and goes meanwhile. kInvalidArgument: page size or token.
+  absl::StatusOr<ChunkPage> List(NamespaceFilter filter, std::string_view page_token,
+                                 int32_t page_size) const;
+
+  /// Pinned entries are erased too. Afterwards no lookup finds the entry; memory is freed when the last
+  /// handle goes. A computation that is under way may insert it again. Returns whether there was one.
+  bool Erase(NamespaceFilter filter, const ChunkKey& key);
+  /// Erase under every anchor. Returns the number of entries erased.
+  int64_t EraseContent(NamespaceFilter filter, const ContentKey& content_key);
+  /// Erases everything. Returns the number of entries erased.
+  int64_t Clear(NamespaceFilter filter);
+
+  /// Keeps an entry from being evicted until Unpin or Erase; idempotent. kNotFound. kResourceExhausted: limit
+  /// of pinned bytes.
+  absl::Status Pin(NamespaceFilter filter, const ChunkKey& key);
+  absl::Status Unpin(NamespaceFilter filter, const ChunkKey& key);
+
+  StoreStats Stats() const;
+
+ private:
+  friend class ChunkHandle;
+  friend class Reservation;
+  friend class Pending;
+  using Entry = internal::Entry;
+  using Waiter = internal::Waiter;
+  using NamespaceAndKey = std::pair<std::string, ChunkKey>;
+  /// Someone has the duty to compute this chunk: a Reservation, or a waiter that was given it and hasn't
+  /// looked yet.
+  struct ReservationSlot {
+    std::deque<std::shared_ptr<Waiter>> waiters;
+  };
+  /// In LookupAnyAnchor's order of preference.
+  struct ContentIndexKey {
+    ContentKey content_key;
+    bool isolated = false;
+    ChunkKey key;
+    friend auto operator<=>(const ContentIndexKey&, const ContentIndexKey&) = default;
+  };
+  /// What is left to do once the lock is released: callbacks run and memory is freed outside it.
+  struct Deferred {
+    std::vector<std::shared_ptr<Waiter>> ready;
+    std::vector<std::unique_ptr<Entry>> freed;
+    void Run();
+  };
+
+  explicit ChunkStore(Options options);
+
+  // Called by handles, reservations and waiters.
+  void ReleaseHandle(Entry* entry);
+  absl::StatusOr<ChunkHandle> Commit(const ChunkAddress& address, std::unique_ptr<ChunkKv> kv,
+                                     const InsertOptions& options);
+  void Abandon(const ChunkKey& key);
+  Pending::Outcome TakeOutcome(const ChunkAddress& address, Waiter& waiter);
+  void SetCallback(Waiter& waiter, absl::AnyInvocable<void()> ready);
+  void StopWaiting(const ChunkKey& key, const std::shared_ptr<Waiter>& waiter);
+
+  absl::Status CheckInsert(const ChunkAddress& address, const ChunkKv* kv,
+                           const InsertOptions& options) const;
+  absl::StatusOr<ChunkHandle> InsertLocked(const ChunkAddress& address, std::unique_ptr<ChunkKv>& kv,
+                                           const InsertOptions& options, Deferred& deferred)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status MakeRoom(int64_t bytes, Deferred& deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckPinLimit(int64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Entry* FindLocked(const ChunkKey& key) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Entry* FindLocked(NamespaceFilter filter, const ChunkKey& key) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  ChunkHandle HitLocked(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AddHandle(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void DropHandle(Entry* entry, Deferred& deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ResolveWaiters(const ChunkKey& key, Entry* entry, Deferred& deferred)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AbandonLocked(const ChunkKey& key, Deferred& deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void UpdateEvictability(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void TakeOut(Entry* entry, Deferred& deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  static ChunkInfo InfoOf(const Entry& entry);
+
+  const Options options_;
+
+  // Lock order: mutex_ is the only lock. Nothing is called, waited for or freed while it is held, but for
+  // options_.now; see Deferred.
+  mutable absl::Mutex mutex_;
+  absl::flat_hash_map<EvictionQueue::EntryId, std::unique_ptr<Entry>> entries_
+      ABSL_GUARDED_BY(mutex_);                                            // resident, and erased but held
+  absl::flat_hash_map<ChunkKey, Entry*> by_key_ ABSL_GUARDED_BY(mutex_);  // resident
+  absl::btree_map<NamespaceAndKey, Entry*> by_namespace_ ABSL_GUARDED_BY(mutex_);  // resident
+  absl::btree_map<ContentIndexKey, Entry*> by_content_ ABSL_GUARDED_BY(mutex_);    // resident
+  absl::flat_hash_map<ChunkKey, ReservationSlot> reservations_ ABSL_GUARDED_BY(mutex_);
+  EvictionQueue eviction_queue_ ABSL_GUARDED_BY(mutex_);
+  EvictionQueue::EntryId next_id_ ABSL_GUARDED_BY(mutex_) = 0;
+  StoreStats stats_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace kvblend::store

@@ -1,0 +1,332 @@
+#include "engine/store/chunk_store.h"
+
+#include <algorithm>
+#include <limits>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/store/test_chunks.h"
+
+namespace kvblend::store {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int64_t kChunkBytes = 8 * 2 * 2 * 8 * 4 + ChunkStore::kEntryOverheadBytes;  // SmallAddress(token)
+
+class ChunkStoreTest : public ::testing::Test {
+ protected:
+  /// A store for `num_chunks` small chunks.
+  std::unique_ptr<ChunkStore> Create(int64_t num_chunks, int64_t num_pinned = -1) {
+    return *ChunkStore::Create({.byte_budget = num_chunks * kChunkBytes,
+                                .pinned_byte_limit = num_pinned < 0 ? -1 : num_pinned * kChunkBytes,
+                                .now = [this] { return now_; }});
+  }
+  static absl::StatusOr<ChunkHandle> Put(ChunkStore& store, const ChunkAddress& address,
+                                         InsertOptions options = {}) {
+    return store.Insert(address, FilledKv(address), options);
+  }
+
+  absl::Time now_ = absl::FromUnixSeconds(1000);
+};
+
+TEST_F(ChunkStoreTest, WhatWasInsertedIsFound) {
+  auto store = Create(2);
+  const ChunkAddress address = SmallAddress(1);
+  EXPECT_FALSE(store->Lookup(address.key).has_value());
+  ASSERT_TRUE(Put(*store, address, {.compute_cost_seconds = 0.5, .label = "doc 1"}).ok());
+  now_ += absl::Seconds(5);
+  const auto handle = store->Lookup(address.key);
+  ASSERT_TRUE(handle.has_value());
+  EXPECT_EQ(handle->key(), address.key);
+  EXPECT_EQ(handle->content_key(), address.content_key);
+  EXPECT_EQ(handle->anchor_hash(), address.anchor_hash);
+  EXPECT_EQ(handle->num_tokens(), 8);
+  EXPECT_EQ(handle->tier(), Tier::kHostMemory);
+  ExpectFilled(*handle);
+  EXPECT_EQ(handle->AcquireLayer(2).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(handle->AcquireLayer(-1).status().code(), absl::StatusCode::kInvalidArgument);
+
+  const auto info = store->Stat("", address.key);
+  ASSERT_TRUE(info.ok());
+  EXPECT_EQ(info->key, address.key);
+  EXPECT_EQ(info->content_key, address.content_key);
+  EXPECT_EQ(info->anchor_hash, address.anchor_hash);
+  EXPECT_EQ(info->label, "doc 1");
+  EXPECT_EQ(info->num_tokens, 8);
+  EXPECT_EQ(info->bytes, kChunkBytes);
+  EXPECT_EQ(info->hits, 1);
+  EXPECT_FALSE(info->pinned);
+  EXPECT_EQ(info->compute_cost_seconds, 0.5);
+  EXPECT_EQ(info->created, absl::FromUnixSeconds(1000));
+  EXPECT_EQ(info->last_used, absl::FromUnixSeconds(1005));
+
+  const StoreStats stats = store->Stats();
+  EXPECT_EQ(stats.lookups, 2);
+  EXPECT_EQ(stats.hits, 1);
+  EXPECT_EQ(stats.misses, 1);
+  EXPECT_EQ(stats.insertions, 1);
+  EXPECT_EQ(stats.bytes, kChunkBytes);
+  EXPECT_EQ(stats.idle_bytes, 0);
+}
+
+TEST_F(ChunkStoreTest, InsertingTwiceKeepsTheFirst) {
+  auto store = Create(2);
+  const ChunkAddress address = SmallAddress(1);
+  auto first = Put(*store, address, {.label = "first"});
+  auto second = Put(*store, address, {.pinned = true, .label = "second"});
+  ASSERT_TRUE(second.ok());
+  EXPECT_EQ(first->AcquireLayer(0)->k.data, second->AcquireLayer(0)->k.data);
+  EXPECT_EQ(store->Stat("", address.key)->label, "first");
+  EXPECT_TRUE(store->Stat("", address.key)->pinned);
+  EXPECT_EQ(store->Stats().duplicate_insertions, 1);
+  EXPECT_EQ(store->Stats().bytes, kChunkBytes);
+}
+
+TEST_F(ChunkStoreTest, RefusesKvOfAnotherShapeAndBadCosts) {
+  auto store = Create(4);
+  const ChunkAddress address = SmallAddress(1);
+  const auto code = [&](std::unique_ptr<ChunkKv> kv, double cost) {
+    return store->Insert(address, std::move(kv), {.compute_cost_seconds = cost}).status().code();
+  };
+  EXPECT_EQ(code(FilledKv(SmallAddress(1, 7)), 0), absl::StatusCode::kInvalidArgument);
+  KvFormat half = SmallFormat();
+  half.dtype = kernels::DataType::kF16;
+  EXPECT_EQ(code(*ChunkKv::Allocate(half, 8), 0), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code(nullptr, 0), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code(FilledKv(address), -1), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code(FilledKv(address), std::numeric_limits<double>::quiet_NaN()),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code(FilledKv(address), std::numeric_limits<double>::infinity()),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(store->Stats().entries, 0);
+}
+
+TEST_F(ChunkStoreTest, RefusesBadOptions) {
+  EXPECT_EQ(ChunkStore::Create({.byte_budget = -1}).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(ChunkStore::Create({.byte_budget = 10, .pinned_byte_limit = 11}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(ChunkStore::Create({.byte_budget = 0}).ok());
+}
+
+// --- eviction
+
+TEST_F(ChunkStoreTest, EvictsWhatIsCheapestToComputeAgain) {
+  auto store = Create(3);
+  ASSERT_TRUE(Put(*store, SmallAddress(1), {.compute_cost_seconds = 3}).ok());
+  ASSERT_TRUE(Put(*store, SmallAddress(2), {.compute_cost_seconds = 1}).ok());
+  ASSERT_TRUE(Put(*store, SmallAddress(3), {.compute_cost_seconds = 2}).ok());
+  ASSERT_TRUE(Put(*store, SmallAddress(4), {.compute_cost_seconds = 1}).ok());
+  EXPECT_FALSE(store->Lookup(SmallAddress(2).key).has_value());
+  EXPECT_TRUE(store->Lookup(SmallAddress(1).key).has_value());
+  EXPECT_TRUE(store->Lookup(SmallAddress(3).key).has_value());
+  EXPECT_EQ(store->Stats().evictions, 1);
+  EXPECT_EQ(store->Stats().evicted_bytes, kChunkBytes);
+}
+
+TEST_F(ChunkStoreTest, HitsKeepAnEntryAlive) {
+  auto store = Create(2);
+  ASSERT_TRUE(Put(*store, SmallAddress(1), {.compute_cost_seconds = 1}).ok());
+  ASSERT_TRUE(Put(*store, SmallAddress(2), {.compute_cost_seconds = 1}).ok());
+  ASSERT_TRUE(store->Lookup(SmallAddress(1).key).has_value());
+  ASSERT_TRUE(Put(*store, SmallAddress(3), {.compute_cost_seconds = 1}).ok());
+  EXPECT_TRUE(store->Lookup(SmallAddress(1).key).has_value());
+  EXPECT_FALSE(store->Lookup(SmallAddress(2).key).has_value());
+}
+
+TEST_F(ChunkStoreTest, WhatIsHeldOrPinnedStaysAndARefusalChangesNothing) {
+  auto store = Create(3);
+  const auto held = Put(*store, SmallAddress(1));
+  ASSERT_TRUE(held.ok());
+  ASSERT_TRUE(Put(*store, SmallAddress(2), {.pinned = true}).ok());
+  ASSERT_TRUE(Put(*store, SmallAddress(3)).ok());
+  // Needs the room of two, and only one entry is idle.
+  const auto refused = Put(*store, SmallAddress(100, 40));
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(refused.status().message(), HasSubstr(std::to_string(40 * 128 + 1024) + " bytes needed"));
+  EXPECT_THAT(refused.status().message(), HasSubstr(std::to_string(3 * kChunkBytes)));
+  EXPECT_EQ(store->Stats().entries, 3);
+  EXPECT_EQ(store->Stats().evictions, 0);
+  EXPECT_EQ(store->Stats().rejected_insertions, 1);
+  ExpectFilled(*held);
+
+  ASSERT_TRUE(Put(*store, SmallAddress(4)).ok());
+  EXPECT_FALSE(store->Lookup(SmallAddress(3).key).has_value());
+  EXPECT_TRUE(store->Lookup(SmallAddress(2).key).has_value());
+}
+
+TEST_F(ChunkStoreTest, ErasedEntriesVanishAtOnceButTheirBytesWaitForTheLastHandle) {
+  auto store = Create(1);
+  const ChunkAddress address = SmallAddress(1);
+  std::optional<ChunkHandle> held = *Put(*store, address);
+  EXPECT_TRUE(store->Erase("", address.key));
+  EXPECT_FALSE(store->Erase("", address.key));
+  EXPECT_FALSE(store->Lookup(address.key).has_value());
+  EXPECT_FALSE(store->LookupAnyAnchor(address.content_key).has_value());
+  EXPECT_EQ(store->Stats().entries, 0);
+  EXPECT_EQ(store->Stats().erased_held_bytes, kChunkBytes);
+  ExpectFilled(*held);
+  // The budget of one is still taken, even for the same chunk again.
+  EXPECT_EQ(Put(*store, address).status().code(), absl::StatusCode::kResourceExhausted);
+  held.reset();
+  EXPECT_EQ(store->Stats().bytes, 0);
+  EXPECT_EQ(store->Stats().erased_held_bytes, 0);
+  EXPECT_TRUE(Put(*store, address).ok());
+}
+
+TEST_F(ChunkStoreTest, ReassignedHandleLetsGoOfWhatItHeld) {
+  auto store = Create(2);
+  ChunkHandle a = *Put(*store, SmallAddress(1));
+  ChunkHandle b = *Put(*store, SmallAddress(2));
+  EXPECT_EQ(store->Stats().idle_bytes, 0);
+  a = std::move(b);
+  EXPECT_EQ(a.key(), SmallAddress(2).key);
+  EXPECT_EQ(store->Stats().idle_bytes, kChunkBytes);
+}
+
+TEST_F(ChunkStoreTest, PinsAreLimitedAndPersist) {
+  auto store = Create(4, /*num_pinned=*/1);
+  for (int token : {1, 2, 3}) ASSERT_TRUE(Put(*store, SmallAddress(token)).ok());
+  EXPECT_TRUE(store->Pin("", SmallAddress(1).key).ok());
+  EXPECT_TRUE(store->Pin("", SmallAddress(1).key).ok());
+  const absl::Status over = store->Pin("", SmallAddress(2).key);
+  EXPECT_EQ(over.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(over.message(), HasSubstr(std::to_string(kChunkBytes)));
+  EXPECT_EQ(Put(*store, SmallAddress(4), {.pinned = true}).status().code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(store->Stats().pinned_bytes, kChunkBytes);
+  EXPECT_EQ(store->Stats().pinned_entries, 1);
+  EXPECT_EQ(store->Pin("", SmallAddress(9).key).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(store->Unpin("", SmallAddress(9).key).code(), absl::StatusCode::kNotFound);
+
+  for (int token = 10; token < 20; ++token) ASSERT_TRUE(Put(*store, SmallAddress(token)).ok());
+  EXPECT_TRUE(store->Stat("", SmallAddress(1).key).ok());
+  EXPECT_TRUE(store->Unpin("", SmallAddress(1).key).ok());
+  EXPECT_TRUE(store->Unpin("", SmallAddress(1).key).ok());
+  EXPECT_EQ(store->Stats().pinned_bytes, 0);
+  for (int token = 20; token < 30; ++token) ASSERT_TRUE(Put(*store, SmallAddress(token)).ok());
+  EXPECT_FALSE(store->Stat("", SmallAddress(1).key).ok());
+}
+
+// --- anchors
+
+TEST_F(ChunkStoreTest, AnyAnchorPrefersAnchoredEntriesWhateverTheOrderOfInsertion) {
+  const ChunkAddress isolated = SmallAddress(1, 8, {});
+  const ChunkAddress a = SmallAddress(1, 8, {5});
+  const ChunkAddress b = SmallAddress(1, 8, {6});
+  const ChunkKey best = std::min(a.key, b.key);
+  for (const auto& order : {std::vector{isolated, a, b}, std::vector{b, a, isolated}}) {
+    auto store = Create(4);
+    EXPECT_FALSE(store->LookupAnyAnchor(a.content_key).has_value());
+    for (const ChunkAddress& address : order) ASSERT_TRUE(Put(*store, address).ok());
+    ASSERT_TRUE(Put(*store, SmallAddress(2)).ok());
+    EXPECT_EQ(store->LookupAnyAnchor(a.content_key)->key(), best);
+    store->Erase("", a.key);
+    store->Erase("", b.key);
+    EXPECT_EQ(store->LookupAnyAnchor(a.content_key)->key(), isolated.key);
+    store->Erase("", isolated.key);
+    EXPECT_FALSE(store->LookupAnyAnchor(a.content_key).has_value());
+    EXPECT_EQ(store->Stats().other_anchor_lookups, 4);
+    EXPECT_EQ(store->Stats().other_anchor_hits, 2);
+  }
+}
+
+TEST_F(ChunkStoreTest, EraseContentErasesUnderEveryAnchor) {
+  auto store = Create(5);
+  for (const std::vector<int32_t>& anchor : {std::vector<int32_t>{}, {5}, {6}}) {
+    ASSERT_TRUE(Put(*store, SmallAddress(1, 8, anchor)).ok());
+  }
+  ASSERT_TRUE(Put(*store, SmallAddress(2)).ok());
+  EXPECT_EQ(store->EraseContent("other", SmallAddress(1).content_key), 0);
+  EXPECT_EQ(store->EraseContent("", SmallAddress(1).content_key), 3);
+  EXPECT_EQ(store->Stats().entries, 1);
+  EXPECT_EQ(store->Stats().erased, 3);
+}
+
+// --- namespaces and lists
+
+TEST_F(ChunkStoreTest, NamespacesDoNotSeeEachOther) {
+  auto store = Create(8);
+  const ChunkAddress a = SmallAddress(1, 8, {0}, "a");
+  const ChunkAddress b = SmallAddress(1, 8, {0}, "b");
+  ASSERT_TRUE(Put(*store, a).ok());
+  ASSERT_TRUE(Put(*store, b).ok());
+  ASSERT_TRUE(Put(*store, SmallAddress(1)).ok());
+  EXPECT_EQ(store->Stat("a", b.key).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(store->Stat("", b.key).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_FALSE(store->Erase("a", b.key));
+  EXPECT_EQ(store->Pin("a", b.key).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(store->Unpin("a", b.key).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(store->EraseContent("a", b.content_key), 0);
+  EXPECT_TRUE(store->Stat(kAllNamespaces, b.key).ok());
+
+  const auto listed = store->List("a", "", 10);
+  ASSERT_TRUE(listed.ok());
+  ASSERT_EQ(listed->chunks.size(), 1u);
+  EXPECT_EQ(listed->chunks[0].key, a.key);
+  EXPECT_EQ(store->List("", "", 10)->chunks.size(), 1u);
+  EXPECT_EQ(store->List(kAllNamespaces, "", 10)->chunks.size(), 3u);
+
+  EXPECT_EQ(store->Clear("a"), 1);
+  EXPECT_EQ(store->Clear("a"), 0);
+  EXPECT_TRUE(store->Stat("b", b.key).ok());
+  EXPECT_EQ(store->Clear(kAllNamespaces), 2);
+  EXPECT_EQ(store->Stats().bytes, 0);
+}
+
+TEST_F(ChunkStoreTest, PagesListWhatStaysExactlyOnceThroughComingsAndGoings) {
+  auto store = Create(100);
+  std::set<ChunkKey> lasting;
+  for (int token = 0; token < 20; ++token) {
+    const ChunkAddress address = SmallAddress(token, 8, {0}, token % 2 == 0 ? "even" : "odd");
+    ASSERT_TRUE(Put(*store, address).ok());
+    if (token >= 10) lasting.insert(address.key);
+  }
+  std::set<ChunkKey> listed;
+  std::string token;
+  int pages = 0;
+  do {
+    const auto page = store->List(kAllNamespaces, token, 3);
+    ASSERT_TRUE(page.ok()) << page.status();
+    ASSERT_LE(page->chunks.size(), 3u);
+    for (const ChunkInfo& info : page->chunks) {
+      EXPECT_TRUE(listed.insert(info.key).second) << "listed twice";
+    }
+    token = page->next_page_token;
+    // Gone: some that may have been listed, among them the very entries that page tokens name. New: others.
+    if (!page->chunks.empty() && !lasting.contains(page->chunks.back().key)) {
+      store->Erase(kAllNamespaces, page->chunks.back().key);
+    }
+    ASSERT_TRUE(Put(*store, SmallAddress(1000 + pages, 8, {0}, "even")).ok());
+    ASSERT_LT(++pages, 30);
+  } while (!token.empty());
+  for (const ChunkKey& key : lasting) EXPECT_TRUE(listed.contains(key));
+}
+
+TEST_F(ChunkStoreTest, ListRefusesBadPageSizesAndTokens) {
+  auto store = Create(4);
+  ASSERT_TRUE(Put(*store, SmallAddress(1, 8, {0}, "a")).ok());
+  ASSERT_TRUE(Put(*store, SmallAddress(2, 8, {0}, "a")).ok());
+  const std::string token = store->List("a", "", 1)->next_page_token;
+  ASSERT_FALSE(token.empty());
+  const auto code = [&](NamespaceFilter filter, std::string_view page_token, int32_t page_size) {
+    return store->List(filter, page_token, page_size).status().code();
+  };
+  EXPECT_EQ(code("a", token, 1), absl::StatusCode::kOk);
+  EXPECT_EQ(code(kAllNamespaces, token, 1), absl::StatusCode::kOk);
+  EXPECT_EQ(code("b", token, 1), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code("a", "", 0), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code("a", "", 1001), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code("a", "x", 1), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code("a", token.substr(1), 1), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code("a", token + "zz", 1), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code("a", std::string(64, 'q'), 1), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace kvblend::store
