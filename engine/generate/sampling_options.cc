@@ -1,0 +1,66 @@
+#include "engine/generate/sampling_options.h"
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
+
+namespace kvblend::generate {
+namespace {
+
+absl::Status OutOfRange(absl::string_view field, absl::string_view value, absl::string_view allowed) {
+  return absl::InvalidArgumentError(absl::StrCat(field, " is ", value, "; allowed: ", allowed));
+}
+
+/// Short where that reads back as the same number (1.5), else all digits (1.0000000000000002).
+std::string NumberText(double value) {
+  if (std::isnan(value)) return "NaN";
+  std::string text = absl::StrCat(value);
+  double read_back = 0;
+  return absl::SimpleAtod(text, &read_back) && read_back == value ? text : absl::StrFormat("%.17g", value);
+}
+
+enum class LowerBound { kIncluded, kExcluded };
+
+absl::Status CheckRange(absl::string_view field, double value, double low, LowerBound bound, double high) {
+  const bool above_low = bound == LowerBound::kIncluded ? value >= low : value > low;
+  if (above_low && value <= high) return absl::OkStatus();  // NaN fails both
+  return OutOfRange(field, NumberText(value),
+                    bound == LowerBound::kIncluded ? absl::StrCat(low, " to ", high)
+                                                   : absl::StrCat("above ", low, " to ", high));
+}
+
+}  // namespace
+
+absl::Status ValidateSampling(const SamplingOptions& options) {
+  if (options.max_tokens < 1) {
+    return OutOfRange("max_tokens", absl::StrCat(options.max_tokens), "1 to the model's context length");
+  }
+  absl::Status status = CheckRange("temperature", options.temperature, 0, LowerBound::kIncluded, 10);
+  status.Update(CheckRange("top_p", options.top_p, 0, LowerBound::kExcluded, 1));
+  status.Update(CheckRange("min_p", options.min_p, 0, LowerBound::kIncluded, 1));
+  status.Update(CheckRange("repetition_penalty", options.repetition_penalty, 0, LowerBound::kExcluded, 10));
+  if (!status.ok()) return status;
+  if (options.top_k < 0) return OutOfRange("top_k", absl::StrCat(options.top_k), "0 (off) or more");
+  if (options.top_logprobs < -1 || options.top_logprobs > kMaxTopLogprobs) {
+    return OutOfRange("top_logprobs", absl::StrCat(options.top_logprobs),
+                      absl::StrCat("-1 (off) to ", kMaxTopLogprobs));
+  }
+  if (options.stop.size() > kMaxStopStrings) {
+    return OutOfRange("stop", absl::StrCat(options.stop.size(), " strings"),
+                      absl::StrCat("up to ", kMaxStopStrings));
+  }
+  for (size_t i = 0; i < options.stop.size(); ++i) {
+    if (options.stop[i].empty()) {
+      return OutOfRange(absl::StrCat("stop[", i, "]"), "empty", "at least one character");
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace kvblend::generate

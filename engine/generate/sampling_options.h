@@ -1,0 +1,16 @@
+// Checks of what a client may ask of the sampler.
+#pragma once
+
+#include "absl/status/status.h"
+#include "engine/request.h"
+
+namespace kvblend::generate {
+
+inline constexpr int kMaxStopStrings = 16;
+inline constexpr int kMaxTopLogprobs = 20;
+
+/// kInvalidArgument naming the field, its value and what is allowed. Not checked here: max_tokens against the
+/// context (depends on the prompt) and the UTF-8 of stop strings (the engine checks all texts alike).
+absl::Status ValidateSampling(const SamplingOptions& options);
+
+}  // namespace kvblend::generate
