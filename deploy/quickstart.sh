@@ -1,0 +1,195 @@
+#!/usr/bin/env bash
+# From a fresh Debian 12 machine to answered RAG requests: installs packages, builds, fetches the model, starts the
+# server on loopback, sends it real questions with their passages, and prints what blending saved.
+set -euo pipefail
+
+usage() {
+  cat <<'USAGE'
+Usage: deploy/quickstart.sh [--keep-running] [--no-install]
+
+  --keep-running   leave the server running at the end and print how to use it
+  --no-install     take the packages as they are
+
+Everything stays below build/ and models/. Details are logged to build/quickstart.log.
+USAGE
+}
+
+cd "$(dirname "$0")/.."
+keep_running=false
+install=true
+for argument in "$@"; do
+  case "$argument" in
+    --keep-running) keep_running=true ;;
+    --no-install) install=false ;;
+    -h | --help)
+      usage
+      exit 0
+      ;;
+    *)
+      echo "quickstart.sh: unknown argument '$argument'" >&2
+      usage >&2
+      exit 2
+      ;;
+  esac
+done
+
+readonly BIN=build/release/bin
+readonly LOG=build/quickstart.log
+readonly SERVER_LOG=build/quickstart-server.log
+readonly SAMPLE=tests/fixtures/musique_sample.json
+readonly QUESTIONS=2 PASSAGES=6 RATIO=0.15
+readonly READY_SECONDS=120 STOP_SECONDS=30
+
+mkdir -p build
+: >"$LOG"
+server_pid=
+scratch=$(mktemp -d)
+
+stop_server() {
+  [ -n "$server_pid" ] || return 0
+  local pid=$server_pid
+  server_pid=
+  kill -TERM "$pid" 2>/dev/null || true
+  for ((i = 0; i < STOP_SECONDS * 10; i++)); do
+    kill -0 "$pid" 2>/dev/null || break
+    sleep 0.1
+  done
+  if kill -KILL "$pid" 2>/dev/null; then
+    echo "The server did not stop within $STOP_SECONDS seconds and was killed; see $SERVER_LOG." >&2
+  fi
+  wait "$pid" 2>/dev/null || true
+}
+
+clean_up() {
+  local status=$?
+  trap - EXIT
+  stop_server
+  rm -rf "$scratch"
+  exit "$status"
+}
+trap clean_up EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+fail() {
+  echo "quickstart.sh: $1" >&2
+  exit 1
+}
+
+# logged WHAT COMMAND...: runs quietly; on failure shows the end of what the command printed.
+logged() {
+  local what=$1 start=$SECONDS
+  shift
+  printf '%s ... ' "$what"
+  printf '\n### %s\n' "$what" >>"$LOG"
+  if ! "$@" >"$scratch/output" 2>&1; then
+    cat "$scratch/output" >>"$LOG"
+    printf 'failed. The last lines were:\n\n'
+    tail -n 30 "$scratch/output"
+    fail "'$*' failed; the whole log is in $LOG"
+  fi
+  cat "$scratch/output" >>"$LOG"
+  printf '%d s\n' $((SECONDS - start))
+}
+
+# free_port PREFERRED: that port on loopback, or any free one.
+free_port() {
+  python3 - "$1" <<'PYTHON'
+import socket
+import sys
+
+for port in (int(sys.argv[1]), 0):
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(("127.0.0.1", port))
+        except OSError:
+            continue
+        print(listener.getsockname()[1])
+        break
+PYTHON
+}
+
+! $install || logged "Installing packages" ./deploy/install_dependencies.sh
+logged "Building (minutes the first time)" ./deploy/build.sh release kvblend-server kvblend
+logged "Fetching the model" ./deploy/fetch_model.sh
+model=$(tail -n 1 "$scratch/output")
+[ -f "$model" ] || fail "deploy/fetch_model.sh printed '$model', which is no file"
+
+grpc_address=127.0.0.1:$(free_port 50051)
+http_address=127.0.0.1:$(free_port 8080)
+start=$SECONDS
+printf 'Starting the server on %s ... ' "$grpc_address"
+setsid "$BIN/kvblend-server" --model "$model" --listen "$grpc_address" --http-listen "$http_address" \
+  >"$SERVER_LOG" 2>&1 </dev/null &
+server_pid=$!
+until "$BIN/kvblend" health --server "$grpc_address" >/dev/null 2>&1; do
+  if ! kill -0 "$server_pid" 2>/dev/null || ((SECONDS - start > READY_SECONDS)); then
+    printf 'failed. The last lines of its log:\n\n'
+    tail -n 30 "$SERVER_LOG"
+    fail "the server is not ready; its log is $SERVER_LOG"
+  fi
+  sleep 0.2
+done
+printf 'ready after %d s\n' $((SECONDS - start))
+
+cat <<TEXT
+
+$QUESTIONS multi-document questions (MuSiQue), $PASSAGES passages each, through gRPC:
+  full    computes every token          prefix  reuses what a prefix cache would
+  reuse   reuses every passage as it is  blend   reuses every passage and recomputes ${RATIO#0.}% of the tokens
+
+TEXT
+"$BIN/kvblend" bench --server "$grpc_address" --data "$SAMPLE" --n "$QUESTIONS" --passages "$PASSAGES" \
+  --modes full,prefix,reuse,blend --ratio "$RATIO" --json "$scratch/bench.jsonl" 2> >(tee -a "$LOG" >&2) |
+  tee -a "$LOG" || fail "the bench failed; see $LOG and $SERVER_LOG"
+
+# The same passages in another order than any request before: nothing that a prefix cache could use.
+python3 - "$SAMPLE" "$PASSAGES" >"$scratch/request.json" <<'PYTHON'
+import json
+import sys
+
+with open(sys.argv[1], encoding="utf-8") as file:
+    question = json.load(file)[0]
+passages = question["ctxs"][: int(sys.argv[2])][::-1]
+print(json.dumps({
+    "prompt": {
+        "system_text": "You are a helpful AI assistant. Answer the question based on the given passages. "
+                       "Answer with a few words only.",
+        "lead_in": "Passages:\n\n",
+        "chunks": [f"{passage['title']}\n{passage['text']}\n\n" for passage in passages],
+        "question": f"Question: {question['question']}\nAnswer the question with a few words only.",
+    },
+    "sampling": {"max_tokens": 48},
+}))
+PYTHON
+printf '\nA streamed answer, its passages in an order not seen before:\n\n'
+"$BIN/kvblend" generate --server "$grpc_address" --request "$scratch/request.json" 2> >(tee -a "$LOG" >&2) |
+  tee -a "$LOG" || fail "the request failed; see $LOG and $SERVER_LOG"
+
+python3 - "$scratch/bench.jsonl" <<'PYTHON'
+import json
+import sys
+
+with open(sys.argv[1], encoding="utf-8") as file:
+    modes = {row["mode"]: row for row in map(json.loads, file)}
+full, prefix, blend = modes["full"], modes["prefix"], modes["blend"]
+first = {mode: row["ttft_s"]["p50"] for mode, row in modes.items()}
+print(f"""
+What blending saved: of {blend['prompt_tokens_mean']:.0f} prompt tokens it computed {blend['recomputed_tokens_mean']:.0f}.
+The first token came after {first['blend']:.2f} s instead of {first['full']:.2f} s ({first['full'] / first['blend']:.1f} times sooner; """
+      f"""prefix caching: {first['full'] / first['prefix']:.1f} times).
+Divergence from full prefill (KL, nats per token): {blend['kl_mean']:.3f}; with plain reuse {modes['reuse']['kl_mean']:.3f}.""")
+PYTHON
+
+if $keep_running; then
+  cat <<TEXT
+
+The server keeps running (process $server_pid, log $SERVER_LOG). Try:
+  $BIN/kvblend info --server $grpc_address
+  $BIN/kvblend generate --server $grpc_address --chunk 'Oslo is the capital of Norway. ' --question 'What is the capital of Norway?'
+  curl http://$http_address/metrics
+Stop it with: kill $server_pid
+TEXT
+  server_pid=
+fi

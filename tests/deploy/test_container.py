@@ -1,0 +1,174 @@
+"""The container is built by the scripts that quickstart.sh runs, its runtime packages hold every library that the
+binaries need, and the flags that it and the systemd unit pass exist. No container engine is needed."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BIN = os.environ.get("KVBLEND_BIN_DIR", os.path.join(ROOT, "build", "release", "bin"))
+BINARIES = ("kvblend-server", "kvblend")
+
+
+def read(path):
+    with open(os.path.join(ROOT, path), encoding="utf-8") as file:
+        return file.read()
+
+
+def run(*command):
+    return subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+
+
+def dockerfile_stages():
+    """[[(instruction, arguments)...] per stage], continued lines joined, comments dropped."""
+    lines = [line for line in read("deploy/docker/Dockerfile").splitlines() if not line.lstrip().startswith("#")]
+    stages = []
+    for line in "\n".join(lines).replace("\\\n", " ").splitlines():
+        if not line.strip():
+            continue
+        instruction, arguments = line.split(None, 1)
+        if instruction == "FROM":
+            stages.append([])
+        stages[-1].append((instruction, arguments.strip()))
+    return stages
+
+
+def arguments_of(stage, instruction):
+    return [arguments for name, arguments in stage if name == instruction]
+
+
+class BuildStageTest(unittest.TestCase):
+    def setUp(self):
+        self.build, self.final = dockerfile_stages()
+
+    def test_build_steps_are_those_of_quickstart(self):
+        quickstart = read("deploy/quickstart.sh")
+        steps = []
+        for command in arguments_of(self.build, "RUN"):
+            steps += re.findall(r"\./deploy/[^;&|]*", command)
+        steps = [step.strip() for step in steps]
+        self.assertEqual(["./deploy/install_dependencies.sh", "./deploy/build.sh release kvblend-server kvblend",
+                          "./deploy/fetch_model.sh"], steps)
+        in_quickstart = [re.search(r"\./deploy/.*$", line).group().strip() for line in quickstart.splitlines()
+                         if line.lstrip().startswith(("logged ", "! $install || logged "))]
+        self.assertEqual(steps, in_quickstart)
+
+    def test_every_run_step_is_valid_shell(self):
+        for stage in (self.build, self.final):
+            for command in arguments_of(stage, "RUN"):
+                subprocess.run(["sh", "-n", "-c", command], check=True)
+
+    def test_copied_files_exist(self):
+        for stage in (self.build, self.final):
+            for arguments in arguments_of(stage, "COPY"):
+                words = shlex.split(arguments)
+                if words[0].startswith("--from="):
+                    continue
+                for source in words[:-1]:
+                    self.assertTrue(os.path.exists(os.path.join(ROOT, source)), source)
+
+    def test_build_output_stays_out_of_the_context(self):
+        ignored = read(".dockerignore").split("\n")
+        for name in ("build", "models", ".git"):
+            self.assertIn(name, ignored)
+
+
+class FinalStageTest(unittest.TestCase):
+    def setUp(self):
+        self.final = dockerfile_stages()[1]
+
+    def test_it_runs_without_root_and_checks_its_health(self):
+        (user,) = arguments_of(self.final, "USER")
+        self.assertNotIn(user.split(":")[0], ("root", "0"))
+        (health,) = arguments_of(self.final, "HEALTHCHECK")
+        command = json.loads(health[health.index("CMD") + len("CMD"):])
+        self.assertEqual(["kvblend", "health"], command[:2])
+
+    def test_it_installs_runtime_packages_only(self):
+        scripts = [command for command in arguments_of(self.final, "RUN") if "install_dependencies" in command]
+        self.assertEqual(1, len(scripts))
+        self.assertTrue(scripts[0].startswith("./deploy/install_dependencies.sh --runtime "), scripts)
+        packages = run("deploy/install_dependencies.sh", "--runtime", "--print").split()
+        self.assertFalse([name for name in packages if name.endswith("-dev") or name in ("g++", "cmake", "gcc")])
+
+    def test_the_binaries_accept_the_flags(self):
+        (entrypoint,), (arguments,) = arguments_of(self.final, "ENTRYPOINT"), arguments_of(self.final, "CMD")
+        self.assertEqual(["kvblend-server"], json.loads(entrypoint))
+        help_text = run(os.path.join(BIN, "kvblend-server"), "--help")
+        for word in json.loads(arguments):
+            if word.startswith("--"):
+                self.assertRegex(help_text, re.escape(word) + r"\b")
+        self.assertIn("--server", run(os.path.join(BIN, "kvblend"), "health", "--help"))
+
+
+class RuntimePackagesTest(unittest.TestCase):
+    """Every shared library of the binaries belongs to a package of --runtime or to one that those depend on."""
+
+    @classmethod
+    def setUpClass(cls):
+        names = run(os.path.join(ROOT, "deploy/install_dependencies.sh"), "--runtime", "--print").split()
+        depends = run("apt-cache", "depends", "--recurse", "--installed", "--no-recommends", "--no-suggests",
+                      "--no-conflicts", "--no-breaks", "--no-replaces", "--no-enhances", *names)
+        cls.closure = {line.split(":")[0] for line in depends.splitlines() if re.match(r"^[a-z0-9]", line)}
+
+    def test_shared_libraries(self):
+        for binary in BINARIES:
+            libraries = re.findall(r"=> (/\S+)", run("ldd", os.path.join(BIN, binary)))
+            self.assertTrue(libraries)
+            for library in libraries:
+                package = self.package_of(library)
+                self.assertIn(package, self.closure, f"{binary} needs {library} of {package}")
+
+    def test_a_missing_package_is_noticed(self):
+        self.assertNotIn(self.package_of("/usr/bin/cmake"), self.closure)
+
+    @staticmethod
+    def package_of(path):
+        # dpkg knows /lib and /usr/lib as the package names them; both are the same folder.
+        real = os.path.realpath(path)
+        for name in dict.fromkeys((path, real, path.removeprefix("/usr"), real.removeprefix("/usr"))):
+            done = subprocess.run(["dpkg-query", "--search", name], capture_output=True, text=True, check=False)
+            if done.returncode == 0:
+                return done.stdout.split(":")[0]
+        raise AssertionError(f"no package owns {path}")
+
+
+class SystemdUnitTest(unittest.TestCase):
+    UNIT = "deploy/systemd/kvblend-server.service"
+
+    def test_flags_exist(self):
+        (command,) = re.findall(r"^ExecStart=(.*)$", read(self.UNIT), re.MULTILINE)
+        help_text = run(os.path.join(BIN, "kvblend-server"), "--help")
+        for flag in re.findall(r"(?<= )--[a-z-]+", command):
+            self.assertRegex(help_text, re.escape(flag) + r"\b")
+
+    def test_the_unit_is_hardened_and_outlasts_the_drain(self):
+        unit = dict(re.findall(r"^(\w+)=(.*)$", read(self.UNIT), re.MULTILINE))
+        for key, value in {"DynamicUser": "yes", "ProtectSystem": "strict", "NoNewPrivileges": "yes",
+                           "CapabilityBoundingSet": "", "KillSignal": "SIGTERM"}.items():
+            self.assertEqual(value, unit[key], key)
+        help_text = run(os.path.join(BIN, "kvblend-server"), "--help")
+        drain = re.search(r"--drain-timeout\b.*?\[(\d+)", help_text)
+        self.assertIsNotNone(drain, "the help of --drain-timeout shows its default")
+        self.assertGreater(int(unit["TimeoutStopSec"]), int(drain.group(1)))
+
+    def test_systemd_accepts_the_unit(self):
+        analyze = shutil.which("systemd-analyze")
+        if analyze is None:
+            return  # a machine without systemd has nothing that could run the unit
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, os.path.basename(self.UNIT))
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(read(self.UNIT).replace("/usr/local/bin/kvblend-server", "/bin/true"))
+            done = subprocess.run([analyze, "verify", "--man=no", path], capture_output=True, text=True, check=False)
+            complaints = [line for line in done.stderr.splitlines() if os.path.basename(self.UNIT) in line]
+            self.assertEqual([], complaints)
+
+
+if __name__ == "__main__":
+    unittest.main()
