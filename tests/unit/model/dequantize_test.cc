@@ -1,0 +1,108 @@
+#include "engine/model/dequantize.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace kvblend::model {
+namespace {
+
+using ::testing::HasSubstr;
+
+absl::Span<const std::byte> Bytes(const std::string& text) {
+  return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
+}
+
+// The oracle is the Python package `gguf`: tests/fixtures/make_gguf_dequantize.py documents the file.
+TEST(DequantizeTest, EveryTypeEqualsThePythonPackageBitByBit) {
+  std::ifstream file(KVBLEND_SOURCE_DIR "/tests/fixtures/gguf/dequantize.bin", std::ios::binary);
+  const std::string fixture{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  size_t position = 0;
+  std::set<std::string> types;
+  while (position < fixture.size()) {
+    uint32_t header[3] = {};
+    ASSERT_LE(position + sizeof(header), fixture.size());
+    std::memcpy(header, fixture.data() + position, sizeof(header));
+    position += sizeof(header);
+    const auto [number, num_bytes, num_elements] = header;
+    ASSERT_LE(position + num_bytes + num_elements * sizeof(float), fixture.size());
+    const std::string row = fixture.substr(position, num_bytes);
+    position += num_bytes;
+    std::vector<float> expected(num_elements);
+    std::memcpy(expected.data(), fixture.data() + position, num_elements * sizeof(float));
+    position += num_elements * sizeof(float);
+
+    const auto traits = FindTensorType(number);
+    ASSERT_TRUE(traits.ok()) << traits.status();
+    types.emplace(traits->name);
+    // From an odd address, too: rows in a file have no alignment.
+    for (const size_t shift : {0, 1}) {
+      const std::string shifted = std::string(shift, 'x') + row;
+      std::vector<float> actual(num_elements, NAN);
+      const auto status = DequantizeRow(traits->type, Bytes(shifted).subspan(shift), absl::MakeSpan(actual));
+      ASSERT_TRUE(status.ok()) << status;
+      for (size_t i = 0; i < num_elements; ++i) {
+        ASSERT_EQ(std::bit_cast<uint32_t>(actual[i]), std::bit_cast<uint32_t>(expected[i]))
+            << traits->name << " element " << i << ": " << actual[i] << ", expected " << expected[i];
+      }
+    }
+  }
+  EXPECT_EQ(types.size(), 11u) << "the fixture should hold every type";
+}
+
+TEST(DequantizeTest, ExpandsEveryHalf) {
+  for (uint32_t bits = 0; bits < 65536; ++bits) {
+    const int exponent = static_cast<int>(bits >> 10 & 31);
+    const int fraction = static_cast<int>(bits & 1023);
+    const double sign = bits & 0x8000 ? -1 : 1;
+    const float actual = HalfToFloat(static_cast<uint16_t>(bits));
+    if (exponent == 31 && fraction != 0) {
+      ASSERT_TRUE(std::isnan(actual)) << bits;
+      continue;
+    }
+    double expected = exponent == 0 ? std::ldexp(fraction, -24) : std::ldexp(1024 + fraction, exponent - 25);
+    if (exponent == 31) expected = INFINITY;
+    ASSERT_EQ(actual, static_cast<float>(sign * expected)) << bits;
+    ASSERT_EQ(std::signbit(actual), sign < 0) << bits;
+  }
+}
+
+TEST(DequantizeTest, RefusesSizesThatDoNotBelongTogether) {
+  std::vector<float> out(64);
+  const std::string bytes(1024, '\0');
+  // Q8_0: 34 bytes make 32 elements.
+  for (const auto& [num_bytes, num_elements] :
+       {std::pair{33, 32}, {35, 32}, {34, 31}, {34, 64}, {0, 1}, {68, 32}}) {
+    const auto status = DequantizeRow(TensorType::kQ8_0, Bytes(bytes).subspan(0, num_bytes),
+                                      absl::MakeSpan(out).subspan(0, num_elements));
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << num_bytes << " " << num_elements;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("Q8_0"));
+  }
+  EXPECT_TRUE(DequantizeRow(TensorType::kQ8_0, {}, {}).ok());
+}
+
+TEST(DequantizeTest, RefusesOtherTypesByName) {
+  for (const auto& [number, name] : {std::pair<uint32_t, std::string>{10, "Q2_K"},
+                                     {20, "IQ4_NL"},
+                                     {39, "MXFP4"},
+                                     {4, "unknown"},
+                                     {4000000000u, "4000000000"}}) {
+    const auto traits = FindTensorType(number);
+    EXPECT_EQ(traits.status().code(), absl::StatusCode::kUnimplemented);
+    EXPECT_THAT(std::string(traits.status().message()), HasSubstr(name));
+    float out = 0;
+    EXPECT_FALSE(DequantizeRow(static_cast<TensorType>(number), {}, {&out, 1}).ok());
+  }
+}
+
+}  // namespace
+}  // namespace kvblend::model
