@@ -27,11 +27,11 @@ struct Turn {
 
 /// All texts are UTF-8.
 struct PromptInput {
-  std::string system_text;          // empty: the prompt has no system block
-  std::string lead_in;              // what the user says before the chunks; may be empty
-  std::vector<std::string> chunks;  // in the order of the prompt; empty ones are allowed
-  std::string question;             // required
-  std::vector<Turn> history;        // earlier turns, oldest first
+  std::string system_text = {};          // empty: the prompt has no system block
+  std::string lead_in = {};              // what the user says before the chunks; may be empty
+  std::vector<std::string> chunks = {};  // in the order of the prompt; empty ones are allowed
+  std::string question = {};             // required
+  std::vector<Turn> history = {};        // earlier turns, oldest first
 };
 
 enum class SpanKind { kSystem, kHistory, kLeadIn, kChunk, kQuestion };

@@ -1,0 +1,234 @@
+#include "engine/prompt/prompt_layout.h"
+
+#include <fstream>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tests/unit/text/model_tokenizer.h"
+#include "tests/unit/text/small_vocabulary.h"
+
+namespace kvblend::prompt {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using text::ChatTemplate;
+using text::SmallVocabulary;
+using text::TokenId;
+using text::Tokenizer;
+
+constexpr char kChatMl[] = "<|im_start|>{{ role }}<|im_end|>";
+
+std::vector<TokenId> TokensOf(const PromptLayout& layout, const Span& span) {
+  return {layout.token_ids.begin() + span.begin, layout.token_ids.begin() + span.end};
+}
+
+// Every byte is one token, so that positions can be counted by eye.
+class PromptLayoutTest : public testing::Test {
+ protected:
+  void SetUp() override { Load(/*add_bos=*/false); }
+
+  void Load(bool add_bos) {
+    SmallVocabulary vocabulary;
+    vocabulary.spec.bos = SmallVocabulary::kEndOfText;
+    vocabulary.spec.add_bos = add_bos;
+    tokenizer_ = *Tokenizer::Create(vocabulary.spec);
+    template_ = *ChatTemplate::Create(*tokenizer_, kChatMl);
+  }
+
+  absl::StatusOr<PromptLayout> Build(const PromptInput& input, const PromptLimits& limits = {}) const {
+    return BuildPromptLayout(input, *tokenizer_, *template_, limits);
+  }
+
+  std::string Read(const std::vector<TokenId>& tokens) const {
+    return tokenizer_->Decode(tokens, /*skip_special=*/false);
+  }
+
+  std::vector<std::string> ReadSpans(const PromptLayout& layout) const {
+    std::vector<std::string> texts;
+    for (const Span& span : layout.spans) texts.push_back(Read(TokensOf(layout, span)));
+    return texts;
+  }
+
+  void ExpectRefusal(const PromptInput& input, const std::string& message,
+                     const PromptLimits& limits = {}) const {
+    const absl::Status status = Build(input, limits).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(std::string(status.message()), message);
+  }
+
+  std::unique_ptr<Tokenizer> tokenizer_;
+  std::unique_ptr<ChatTemplate> template_;
+};
+
+TEST_F(PromptLayoutTest, LaysEverySpanInOrder) {
+  const auto layout = Build({.system_text = "S",
+                             .lead_in = "L:",
+                             .chunks = {"one ", "", "two "},
+                             .question = "Q?",
+                             .history = {{Role::kUser, "hi"}, {Role::kAssistant, "ho"}}});
+  ASSERT_TRUE(layout.ok()) << layout.status();
+  EXPECT_THAT(
+      ReadSpans(*layout),
+      ElementsAre("<|im_start|>system\nS<|im_end|>\n",
+                  "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\nho<|im_end|>\n",
+                  "<|im_start|>user\nL:", "one ", "", "two ", "Q?<|im_end|>\n<|im_start|>assistant\n"));
+  std::vector<SpanKind> kinds;
+  std::vector<int32_t> chunk_indices;
+  for (const Span& span : layout->spans) {
+    kinds.push_back(span.kind);
+    chunk_indices.push_back(span.chunk_index);
+  }
+  EXPECT_THAT(kinds, ElementsAre(SpanKind::kSystem, SpanKind::kHistory, SpanKind::kLeadIn, SpanKind::kChunk,
+                                 SpanKind::kChunk, SpanKind::kChunk, SpanKind::kQuestion));
+  EXPECT_THAT(chunk_indices, ElementsAre(-1, -1, -1, 0, 1, 2, -1));
+  EXPECT_EQ(Read(layout->anchor_ids), "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nL:");
+  EXPECT_FALSE(layout->anchor_is_prefix);
+}
+
+TEST_F(PromptLayoutTest, WithoutSystemTextTheAnchorIsTheUserOpening) {
+  const auto layout = Build({.question = "Q"});
+  ASSERT_TRUE(layout.ok()) << layout.status();
+  EXPECT_THAT(ReadSpans(*layout),
+              ElementsAre("", "", "<|im_start|>user\n", "Q<|im_end|>\n<|im_start|>assistant\n"));
+  EXPECT_EQ(Read(layout->anchor_ids), "<|im_start|>user\n");
+  EXPECT_TRUE(layout->anchor_is_prefix);
+}
+
+TEST_F(PromptLayoutTest, BosBeginsPromptAndAnchor) {
+  Load(/*add_bos=*/true);
+  for (const char* system_text : {"", "S"}) {
+    const auto layout = Build({.system_text = system_text, .question = "Q", .history = {{Role::kUser, "x"}}});
+    ASSERT_TRUE(layout.ok()) << layout.status();
+    EXPECT_EQ(layout->token_ids.front(), SmallVocabulary::kEndOfText);
+    EXPECT_EQ(layout->anchor_ids.front(), SmallVocabulary::kEndOfText);
+    EXPECT_EQ(layout->spans[0].kind, SpanKind::kSystem);
+    EXPECT_GE(layout->spans[0].size(), 1);
+  }
+}
+
+TEST_F(PromptLayoutTest, RefusesBadInputNamingFieldValueAndWhatIsAllowed) {
+  ExpectRefusal({.chunks = {"a"}}, "question is empty; allowed: at least one character");
+  ExpectRefusal({.system_text = "ab\xFF", .question = "Q"},
+                "system_text is not valid UTF-8: byte 0xFF at offset 2 of 3; allowed: valid UTF-8");
+  ExpectRefusal({.lead_in = "\x80", .question = "Q"},
+                "lead_in is not valid UTF-8: byte 0x80 at offset 0 of 1; allowed: valid UTF-8");
+  ExpectRefusal({.question = "Q\xC3"},
+                "question is not valid UTF-8: byte 0xC3 at offset 1 of 2; allowed: valid UTF-8");
+  ExpectRefusal({.chunks = {"a", "b", "c", "d\xE4\xB8"}, .question = "Q"},
+                "chunks[3] is not valid UTF-8: byte 0xE4 at offset 1 of 3; allowed: valid UTF-8");
+  ExpectRefusal({.question = "Q", .history = {{Role::kUser, "a"}, {Role::kAssistant, "\xFE"}}},
+                "history[1].text is not valid UTF-8: byte 0xFE at offset 0 of 1; allowed: valid UTF-8");
+  ExpectRefusal({.chunks = {"a", "b"}, .question = "Q"}, "chunks has 2 entries; allowed: up to 1",
+                {.max_chunks = 1});
+}
+
+TEST_F(PromptLayoutTest, CountsTokensAgainstTheLimit) {
+  const PromptInput input = {.chunks = {std::string(100, 'c')}, .question = "Q"};
+  const auto layout = Build(input);
+  ASSERT_TRUE(layout.ok()) << layout.status();
+  const auto count = static_cast<int32_t>(layout->token_ids.size());
+  EXPECT_TRUE(Build(input, {.max_prompt_tokens = count}).ok());
+  ExpectRefusal(
+      input,
+      "the prompt has " + std::to_string(count) + " tokens; allowed: up to " + std::to_string(count - 1),
+      {.max_prompt_tokens = count - 1});
+  ExpectRefusal(input, "the prompt has " + std::to_string(count) + " tokens; allowed: up to 1",
+                {.max_prompt_tokens = 1});
+}
+
+TEST_F(PromptLayoutTest, RandomPromptsAreCoveredAndChunksKeepTheirTokens) {
+  const unsigned seed = std::random_device{}();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::mt19937 random(seed);
+  const auto word = [&](unsigned max) {
+    std::string result;
+    for (unsigned length = random() % (max + 1); length > 0; --length)
+      result.push_back("ab \n'<|"[random() % 7]);
+    return result;
+  };
+  for (int round = 0; round < 500; ++round) {
+    PromptInput input = {.system_text = word(5), .lead_in = word(5), .question = "?" + word(5)};
+    for (unsigned count = random() % 5; count > 0; --count) input.chunks.push_back(word(12));
+    for (unsigned count = random() % 3; count > 0; --count) {
+      input.history.push_back({random() % 2 == 0 ? Role::kUser : Role::kAssistant, word(6)});
+    }
+    const auto layout = Build(input);
+    ASSERT_TRUE(layout.ok()) << layout.status();
+    int32_t position = 0;
+    for (const Span& span : layout->spans) {
+      ASSERT_EQ(span.begin, position);
+      ASSERT_GE(span.end, span.begin);
+      position = span.end;
+      if (span.kind != SpanKind::kChunk) continue;
+      const auto alone = ChunkTokens(input.chunks[span.chunk_index], "chunk", *tokenizer_);
+      ASSERT_TRUE(alone.ok());
+      ASSERT_EQ(TokensOf(*layout, span), *alone);
+    }
+    ASSERT_EQ(position, static_cast<int32_t>(layout->token_ids.size()));
+    const auto anchor = AnchorTokens(input.system_text, input.lead_in, *template_);
+    ASSERT_TRUE(anchor.ok());
+    ASSERT_EQ(layout->anchor_ids, *anchor);
+    ASSERT_EQ(layout->anchor_is_prefix, input.history.empty());
+    if (layout->anchor_is_prefix) {
+      ASSERT_TRUE(std::equal(anchor->begin(), anchor->end(), layout->token_ids.begin()));
+    }
+  }
+}
+
+TEST_F(PromptLayoutTest, PrecomputeRefusesBrokenUtf8Too) {
+  const absl::Status chunk = ChunkTokens("a\xFF", "chunks[7].text", *tokenizer_).status();
+  EXPECT_EQ(chunk.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(chunk.message()), AllOf(HasSubstr("chunks[7].text"), HasSubstr("offset 1")));
+  EXPECT_EQ(AnchorTokens("\xFF", "", *template_).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(AnchorTokens("", "\xFF", *template_).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+// tests/fixtures/tokenizer_prompts.json: Hugging Face `tokenizers` on the prompts of CacheBlend's evaluation,
+// each span encoded with special tokens recognised.
+TEST(PromptFixtureTest, MusiquePromptsEqualHuggingFaceTokenizers) {
+  const std::unique_ptr<Tokenizer> tokenizer = text::LoadModelTokenizer("smollm");
+  ASSERT_NE(tokenizer, nullptr);
+  const auto chat_template = ChatTemplate::Create(*tokenizer, text::LoadModelChatTemplate());
+  ASSERT_TRUE(chat_template.ok()) << chat_template.status();
+  std::ifstream file(KVBLEND_SOURCE_DIR "/tests/fixtures/tokenizer_prompts.json");
+  const nlohmann::json fixture = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
+  ASSERT_TRUE(fixture.is_object());
+  ASSERT_GE(fixture["cases"].size(), 3u);
+  for (const nlohmann::json& fixture_case : fixture["cases"]) {
+    PromptInput input;
+    input.system_text = fixture["system_text"].get<std::string>();
+    input.lead_in = fixture["lead_in"].get<std::string>();
+    input.chunks = fixture_case["chunks"].get<std::vector<std::string>>();
+    input.question = fixture_case["question"].get<std::string>();
+    const auto layout = BuildPromptLayout(input, *tokenizer, **chat_template, {});
+    ASSERT_TRUE(layout.ok()) << layout.status();
+
+    const auto expected = fixture_case["span_ids"].get<std::vector<std::vector<TokenId>>>();
+    ASSERT_EQ(expected.size(), input.chunks.size() + 2);
+    EXPECT_EQ(layout->anchor_ids, expected.front());
+    EXPECT_TRUE(layout->anchor_is_prefix);
+    std::vector<TokenId> all;
+    for (const auto& span : expected) all.insert(all.end(), span.begin(), span.end());
+    EXPECT_EQ(layout->token_ids, all);
+    for (const Span& span : layout->spans) {
+      if (span.kind == SpanKind::kChunk) {
+        EXPECT_EQ(TokensOf(*layout, span), expected[span.chunk_index + 1]);
+      }
+      if (span.kind == SpanKind::kQuestion) {
+        EXPECT_EQ(TokensOf(*layout, span), expected.back());
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kvblend::prompt

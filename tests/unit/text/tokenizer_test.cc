@@ -1,0 +1,284 @@
+// The tokenizer on vocabularies made here: merging against the definition, control tokens, refusals. That ids
+// equal Hugging Face's on real text is tokenizer_fixture_test's.
+#include "engine/text/tokenizer.h"
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/text/small_vocabulary.h"
+
+namespace kvblend::text {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Optional;
+
+using Vocabulary = SmallVocabulary;
+
+std::unique_ptr<Tokenizer> Make(const Vocabulary& vocabulary) {
+  auto tokenizer = Tokenizer::Create(vocabulary.spec);
+  EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
+  return tokenizer.ok() ? *std::move(tokenizer) : nullptr;
+}
+
+std::vector<std::string> Words(PreTokenizer pre_tokenizer, std::string_view text) {
+  std::vector<std::string> words;
+  WordScanner scanner(pre_tokenizer, text);
+  for (std::string_view word = scanner.Next(); !word.empty(); word = scanner.Next()) words.emplace_back(word);
+  return words;
+}
+
+TEST(WordScannerTest, CutsAsThePatternsSay) {
+  const std::string text = "I'M it's  a\t12345\n\n x!\n";
+  EXPECT_THAT(Words(PreTokenizer::kGpt2, text),
+              ElementsAre("I", "'", "M", " it", "'s", " ", " a", "\t", "12345", "\n\n", " x", "!", "\n"));
+  EXPECT_THAT(Words(PreTokenizer::kSmolLm, text),
+              ElementsAre("I", "'", "M", " it", "'s", " ", " a", "\t", "1", "2", "3", "4", "5", "\n\n", " x",
+                          "!", "\n"));
+  EXPECT_THAT(Words(PreTokenizer::kLlamaBpe, text),
+              ElementsAre("I", "'M", " it", "'s", " ", " a", "\t", "123", "45", "\n\n", " x", "!\n"));
+  EXPECT_THAT(Words(PreTokenizer::kQwen2, text), ElementsAre("I", "'M", " it", "'s", " ", " a", "\t", "1",
+                                                             "2", "3", "4", "5", "\n\n", " x", "!\n"));
+}
+
+// smollm's stretches between numbers are matched each on its own: nothing is seen beyond a number.
+TEST(WordScannerTest, SmolLmKeepsSpacesBeforeANumberTogether) {
+  EXPECT_THAT(Words(PreTokenizer::kSmolLm, "a   1"), ElementsAre("a", "   ", "1"));
+  EXPECT_THAT(Words(PreTokenizer::kGpt2, "a   1"), ElementsAre("a", "  ", " 1"));
+}
+
+TEST(TokenizerTest, MergesByRankThenFromTheLeft) {
+  Vocabulary vocabulary;
+  const TokenId bc = vocabulary.AddMerge("b", "c");
+  vocabulary.AddMerge("a", "b");
+  const TokenId aa = vocabulary.AddMerge("a", "a");
+  const auto tokenizer = Make(vocabulary);
+  EXPECT_THAT(tokenizer->Encode("abc"), ElementsAre(Vocabulary::Byte('a'), bc));
+  EXPECT_THAT(tokenizer->Encode("aaa"), ElementsAre(aa, Vocabulary::Byte('a')));
+}
+
+// The definition: while some neighbours have a merge, apply the one of lowest rank, leftmost first.
+std::vector<TokenId> MergeByDefinition(
+    const std::map<std::pair<TokenId, TokenId>, std::pair<int, TokenId>>& merges,
+    std::vector<TokenId> tokens) {
+  for (;;) {
+    int best_rank = -1;
+    size_t best = 0;
+    for (size_t i = 0; i + 1 < tokens.size(); ++i) {
+      const auto merge = merges.find({tokens[i], tokens[i + 1]});
+      if (merge != merges.end() && (best_rank < 0 || merge->second.first < best_rank)) {
+        best_rank = merge->second.first;
+        best = i;
+      }
+    }
+    if (best_rank < 0) return tokens;
+    tokens[best] = merges.at({tokens[best], tokens[best + 1]}).second;
+    tokens.erase(tokens.begin() + static_cast<std::ptrdiff_t>(best) + 1);
+  }
+}
+
+TEST(TokenizerTest, EqualsTheDefinitionOfMergingOnRandomVocabularies) {
+  const unsigned seed = std::random_device{}();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::mt19937 random(seed);
+  for (int round = 0; round < 60; ++round) {
+    Vocabulary vocabulary;
+    std::vector<std::string> pieces = {"a", "b", "c"};
+    std::map<std::string, TokenId> id_of;
+    for (const std::string& piece : pieces) id_of[piece] = Vocabulary::Byte(piece[0]);
+    std::map<std::pair<TokenId, TokenId>, std::pair<int, TokenId>> merges;
+    for (int i = 0; i < 25; ++i) {
+      const std::string left = pieces[random() % pieces.size()];
+      const std::string right = pieces[random() % pieces.size()];
+      if (left.size() + right.size() > 12 || merges.contains({id_of[left], id_of[right]})) continue;
+      if (id_of.contains(left + right)) {  // a second way to make the same token
+        vocabulary.spec.merges.push_back(left + " " + right);
+      } else {
+        id_of[left + right] = vocabulary.AddMerge(left, right);
+        pieces.push_back(left + right);
+      }
+      merges[{id_of[left], id_of[right]}] = {static_cast<int>(vocabulary.spec.merges.size()),
+                                             id_of[left + right]};
+    }
+    const auto tokenizer = Make(vocabulary);
+    for (int word = 0; word < 40; ++word) {
+      std::string text;
+      std::vector<TokenId> bytes;
+      for (unsigned length = 1 + random() % 90; length > 0; --length) {
+        text.push_back(static_cast<char>('a' + random() % 3));
+        bytes.push_back(Vocabulary::Byte(text.back()));
+      }
+      ASSERT_EQ(tokenizer->Encode(text), MergeByDefinition(merges, bytes))
+          << "round " << round << ": " << text;
+      // A word that repeats within one text is encoded from memory.
+      std::vector<TokenId> twice = tokenizer->Encode(text);
+      const std::vector<TokenId> once = twice;
+      twice.push_back(Vocabulary::Byte('\n'));
+      twice.insert(twice.end(), once.begin(), once.end());
+      ASSERT_EQ(tokenizer->Encode(text + "\n" + text), twice);
+    }
+  }
+}
+
+// One word of a quarter of a million bytes: quadratic merging would take minutes.
+TEST(TokenizerTest, EncodesAVeryLongWord) {
+  constexpr size_t kLength = 1 << 18;
+  Vocabulary vocabulary;
+  std::string piece = "a";
+  for (int i = 0; i < 6; ++i, piece += piece) vocabulary.AddMerge(piece, piece);
+  for (const char* pre_tokenizer : {"gpt-2", "smollm", "llama-bpe", "qwen2"}) {
+    vocabulary.spec.pre_tokenizer = pre_tokenizer;
+    const auto tokenizer = Make(vocabulary);
+    const std::vector<TokenId> tokens = tokenizer->Encode(std::string(kLength, 'a'));
+    EXPECT_EQ(tokens, std::vector<TokenId>(kLength / 64, Vocabulary::kFirstMerged + 5)) << pre_tokenizer;
+    for (const std::string& run :
+         {std::string(kLength, ' '), std::string(kLength, '\n'), std::string(kLength, '7'),
+          std::string(kLength, '!'), std::string(kLength, '\'')}) {
+      EXPECT_EQ(tokenizer->Encode(run).size(), run.size());
+    }
+  }
+}
+
+TEST(TokenizerTest, WholeWordsComeFirstOnlyForLlama) {
+  for (const char* pre_tokenizer : {"gpt-2", "llama-bpe"}) {
+    Vocabulary vocabulary(pre_tokenizer);
+    const TokenId word = vocabulary.Add("abc");  // no merge leads here
+    const TokenId ab = vocabulary.AddMerge("a", "b");
+    const auto tokenizer = Make(vocabulary);
+    if (vocabulary.spec.pre_tokenizer == "llama-bpe") {
+      EXPECT_THAT(tokenizer->Encode("abc"), ElementsAre(word));
+    } else {
+      EXPECT_THAT(tokenizer->Encode("abc"), ElementsAre(ab, Vocabulary::Byte('c')));
+    }
+    EXPECT_THAT(tokenizer->Encode("abcabc").size(), 4u);
+  }
+}
+
+TEST(TokenizerTest, TextNeverBecomesAControlToken) {
+  for (const char* pre_tokenizer : {"gpt-2", "smollm", "llama-bpe", "qwen2"}) {
+    Vocabulary vocabulary(pre_tokenizer);
+    vocabulary.AddNamed("stop", kGgufControl);  // one word by every pre-tokenizer
+    const auto tokenizer = Make(vocabulary);
+    const std::string text = "<|im_start|>system\nstop<|im_end|> stop <|endoftext|>";
+    for (const TokenId token : tokenizer->Encode(text)) EXPECT_FALSE(tokenizer->IsSpecial(token));
+    EXPECT_EQ(tokenizer->Decode(tokenizer->Encode(text), /*skip_special=*/true), text);
+  }
+}
+
+TEST(TokenizerTest, UserDefinedTokensAreFoundLeftmostThenLongest) {
+  Vocabulary vocabulary;
+  const TokenId ab = vocabulary.AddNamed("<ab", kGgufUserDefined);
+  const TokenId abc = vocabulary.AddNamed("<abc>", kGgufUserDefined);
+  const auto tokenizer = Make(vocabulary);
+  EXPECT_THAT(tokenizer->Encode("x<abc><ab>"),
+              ElementsAre(Vocabulary::Byte('x'), abc, ab, Vocabulary::Byte('>')));
+  EXPECT_FALSE(tokenizer->IsSpecial(abc));
+  EXPECT_THAT(tokenizer->FindSpecial("<abc>"), Optional(abc));
+  EXPECT_EQ(tokenizer->Decode(tokenizer->Encode("x<abc><ab>"), /*skip_special=*/true), "x<abc><ab>");
+}
+
+TEST(TokenizerTest, BytesWithoutATokenAreLeftOut) {
+  Vocabulary vocabulary;
+  vocabulary.spec.tokens.erase(vocabulary.spec.tokens.begin() + Vocabulary::Byte('q'));
+  vocabulary.spec.token_types.pop_back();
+  const auto tokenizer = Make(vocabulary);
+  EXPECT_EQ(tokenizer->Decode(tokenizer->Encode("aqb"), false), "ab");
+  EXPECT_THAT(tokenizer->Encode("q"), IsEmpty());
+}
+
+TEST(TokenizerTest, KnowsSpecialAndEndTokens) {
+  Vocabulary vocabulary;
+  const TokenId a = Vocabulary::Byte('a');
+  vocabulary.spec.end_of_generation = {a};
+  const auto tokenizer = Make(vocabulary);
+  EXPECT_THAT(tokenizer->FindSpecial("<|im_start|>"), Optional(Vocabulary::kTurnBegin));
+  EXPECT_EQ(tokenizer->FindSpecial("a"), std::nullopt);
+  EXPECT_TRUE(tokenizer->IsSpecial(Vocabulary::kTurnEnd));
+  EXPECT_FALSE(tokenizer->IsSpecial(a));
+  for (const TokenId outside : {-1, tokenizer->vocab_size()}) {
+    EXPECT_FALSE(tokenizer->IsSpecial(outside));
+    EXPECT_EQ(tokenizer->TokenBytes(outside), "");
+    EXPECT_EQ(tokenizer->Decode(std::vector<TokenId>{outside, a}, false), "a");
+  }
+  EXPECT_TRUE(tokenizer->IsEndOfGeneration(Vocabulary::kTurnEnd));    // eos
+  EXPECT_TRUE(tokenizer->IsEndOfGeneration(Vocabulary::kEndOfText));  // by its name
+  EXPECT_TRUE(tokenizer->IsEndOfGeneration(a));                       // listed
+  EXPECT_FALSE(tokenizer->IsEndOfGeneration(Vocabulary::kTurnBegin));
+  const std::vector<TokenId> turn = {Vocabulary::kTurnBegin, a, Vocabulary::kTurnEnd};
+  EXPECT_EQ(tokenizer->Decode(turn, /*skip_special=*/true), "a");
+  EXPECT_EQ(tokenizer->Decode(turn, /*skip_special=*/false), "<|im_start|>a<|im_end|>");
+}
+
+absl::Status Refusal(const Vocabulary& vocabulary) { return Tokenizer::Create(vocabulary.spec).status(); }
+
+TEST(TokenizerTest, RefusesUnknownPreTokenizersByName) {
+  const absl::Status status = Refusal(Vocabulary("deepseek-llm"));
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("deepseek-llm"), HasSubstr("gpt-2"), HasSubstr("llama-bpe"), HasSubstr("qwen2"),
+                    HasSubstr("smollm")));
+}
+
+TEST(TokenizerTest, RefusesContradictions) {
+  const auto expect = [](const Vocabulary& vocabulary, const std::string& part) {
+    const absl::Status status = Refusal(vocabulary);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << part;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(part));
+  };
+  Vocabulary empty;
+  empty.spec.tokens.clear();
+  expect(empty, "tokenizer.ggml.tokens has 0 entries");
+  Vocabulary short_types;
+  short_types.spec.token_types.pop_back();
+  expect(short_types, "tokenizer.ggml.token_type has 258 entries");
+  Vocabulary bad_type;
+  bad_type.spec.token_types[7] = 9;
+  expect(bad_type, "tokenizer.ggml.token_type[7] is 9");
+  Vocabulary twice;
+  twice.Add("a");
+  expect(twice, "tokenizer.ggml.tokens[259] is 'a'");
+  Vocabulary twice_control;
+  twice_control.AddNamed("<|im_end|>", kGgufControl);
+  expect(twice_control, "tokenizer.ggml.tokens[259]");
+  for (const char* merge : {"", "ab", "a b c", "a ", "a b", "a \xE4\xB8\x96", "<|im_end|> a"}) {
+    Vocabulary bad_merge;
+    bad_merge.spec.merges.push_back(merge);
+    expect(bad_merge, "tokenizer.ggml.merges[0]");
+  }
+  Vocabulary bad_bos;
+  bad_bos.spec.bos = 259;
+  expect(bad_bos, "tokenizer.ggml.bos_token_id is 259; allowed: 0 to 258");
+  Vocabulary bad_eos;
+  bad_eos.spec.eos = -1;
+  expect(bad_eos, "tokenizer.ggml.eos_token_id is -1");
+  Vocabulary no_bos;
+  no_bos.spec.bos.reset();
+  no_bos.spec.add_bos = true;
+  expect(no_bos, "tokenizer.ggml.add_bos_token");
+  Vocabulary bad_end;
+  bad_end.spec.end_of_generation = {1000};
+  expect(bad_end, "end-of-generation token is 1000");
+}
+
+TEST(TokenizerTest, TokenStringsWithOddCharactersStandForThemselves) {
+  Vocabulary vocabulary;
+  vocabulary.spec.tokens.push_back("\xE4\xB8\x96 x");  // no byte's spelling
+  vocabulary.spec.token_types.push_back(kGgufNormal);
+  const auto tokenizer = Make(vocabulary);
+  EXPECT_EQ(tokenizer->TokenBytes(259), "\xE4\xB8\x96 x");
+  EXPECT_EQ(tokenizer->Encode("\xE4\xB8\x96 x").size(), 5u);
+}
+
+}  // namespace
+}  // namespace kvblend::text
