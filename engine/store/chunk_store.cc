@@ -117,26 +117,25 @@ absl::StatusOr<ChunkHandle> ChunkStore::Insert(const ChunkAddress& address, std:
                                                const InsertOptions& options) {
   if (absl::Status s = CheckInsert(address, kv.get(), options); !s.ok()) return s;
   Deferred deferred;
-  absl::StatusOr<ChunkHandle> handle = absl::UnknownError("");
-  {
-    absl::MutexLock lock(&mutex_);
-    handle = InsertLocked(address, kv, options, deferred);
-  }
+  absl::ReleasableMutexLock lock(&mutex_);
+  absl::StatusOr<ChunkHandle> handle = InsertLocked(address, kv, options, deferred);
+  lock.Release();
   deferred.Run();
   return handle;
 }
 
 absl::StatusOr<ChunkHandle> ChunkStore::Commit(const ChunkAddress& address, std::unique_ptr<ChunkKv> kv,
                                                const InsertOptions& options) {
-  const absl::Status checked = CheckInsert(address, kv.get(), options);
-  Deferred deferred;
-  absl::StatusOr<ChunkHandle> handle = checked;
-  {
-    absl::MutexLock lock(&mutex_);
-    if (checked.ok()) handle = InsertLocked(address, kv, options, deferred);
-    // After a success nobody waits any more, so this only ends the reservation.
-    AbandonLocked(address.key, deferred);
+  if (absl::Status s = CheckInsert(address, kv.get(), options); !s.ok()) {
+    Abandon(address.key);
+    return s;
   }
+  Deferred deferred;
+  absl::ReleasableMutexLock lock(&mutex_);
+  absl::StatusOr<ChunkHandle> handle = InsertLocked(address, kv, options, deferred);
+  // After a success nobody waits any more, so this only ends the reservation.
+  AbandonLocked(address.key, deferred);
+  lock.Release();
   deferred.Run();
   return handle;
 }

@@ -1,0 +1,370 @@
+// Random operations on the store against a model that is nothing but lists searched from end to end.
+#include <algorithm>
+#include <cstdint>
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/store/chunk_store.h"
+#include "gtest/gtest.h"
+#include "tests/unit/store/test_chunks.h"
+
+namespace kvblend::store {
+namespace {
+
+struct ModelEntry {
+  ChunkAddress address;
+  int64_t bytes = 0;
+  double cost = 0;
+  int64_t hits = 0;
+  int64_t handles = 0;
+  bool pinned = false;
+  double priority = 0;      // of the last time it became idle
+  int64_t idle_since = -1;  // counts; -1: not idle
+  absl::Time created;
+  absl::Time last_used;
+};
+
+/// What the store should hold, by the definitions in its headers.
+class Model {
+ public:
+  Model(int64_t budget, int64_t pin_limit) : budget_(budget), pin_limit_(pin_limit) {}
+
+  ModelEntry* Find(const ChunkKey& key) {
+    const auto found = resident_.find(key);
+    return found == resident_.end() ? nullptr : found->second.get();
+  }
+
+  ModelEntry* FindAnyAnchor(const ContentKey& content_key) {
+    ModelEntry* best = nullptr;
+    const auto rank = [](const ModelEntry& e) {
+      return std::pair(e.address.anchor_hash == HashTokens({}), e.address.key);
+    };
+    for (auto& [key, entry] : resident_) {
+      if (entry->address.content_key != content_key) continue;
+      if (best == nullptr || rank(*entry) < rank(*best)) best = entry.get();
+    }
+    return best;
+  }
+
+  void Hit(ModelEntry* entry, absl::Time now) {
+    ++entry->hits;
+    entry->last_used = now;
+    ++entry->handles;
+    Settle(entry);
+  }
+
+  /// Whether it fits; evicts and inserts, with one handle, when it does.
+  bool Insert(const ChunkAddress& address, double cost, bool pinned, absl::Time now) {
+    if (ModelEntry* entry = Find(address.key); entry != nullptr) {
+      if (pinned && !entry->pinned) {
+        if (PinnedBytes() + entry->bytes > pin_limit_) return false;
+        entry->pinned = true;
+      }
+      ++entry->handles;
+      Settle(entry);
+      return true;
+    }
+    const int64_t bytes =
+        *ChunkKv::SizeBytes(address.format, address.num_tokens) + ChunkStore::kEntryOverheadBytes;
+    if (pinned && PinnedBytes() + bytes > pin_limit_) return false;
+    if (Bytes() - IdleBytes() + bytes > budget_) return false;
+    while (Bytes() + bytes > budget_) EvictOne();
+    auto entry = std::make_shared<ModelEntry>();
+    *entry = {address, bytes, cost, 0, 1, pinned, 0, -1, now, now};
+    resident_[address.key] = entry;
+    return true;
+  }
+
+  bool Pin(ModelEntry* entry) {
+    if (!entry->pinned && PinnedBytes() + entry->bytes > pin_limit_) return false;
+    entry->pinned = true;
+    Settle(entry);
+    return true;
+  }
+
+  void Unpin(ModelEntry* entry) {
+    entry->pinned = false;
+    Settle(entry);
+  }
+
+  void Erase(const ChunkKey& key) {
+    auto entry = resident_.at(key);
+    resident_.erase(key);
+    if (entry->handles > 0) erased_held_.push_back(entry);
+  }
+
+  void Release(ModelEntry* entry) {
+    --entry->handles;
+    for (const auto& [key, resident] : resident_) {
+      if (resident.get() == entry) return Settle(entry);
+    }
+    if (entry->handles == 0) {
+      erased_held_.remove_if([&](const auto& e) { return e.get() == entry; });
+    }
+  }
+
+  int64_t Bytes() const { return ResidentBytes() + ErasedHeldBytes(); }
+  int64_t ResidentBytes() const {
+    return Sum([](const ModelEntry&) { return true; });
+  }
+  int64_t IdleBytes() const {
+    return Sum([](const ModelEntry& e) { return e.idle_since >= 0; });
+  }
+  int64_t PinnedBytes() const {
+    return Sum([](const ModelEntry& e) { return e.pinned; });
+  }
+  int64_t ErasedHeldBytes() const {
+    int64_t bytes = 0;
+    for (const auto& entry : erased_held_) bytes += entry->bytes;
+    return bytes;
+  }
+  int64_t evictions() const { return evictions_; }
+  const std::map<ChunkKey, std::shared_ptr<ModelEntry>>& resident() const { return resident_; }
+
+ private:
+  template <typename Predicate>
+  int64_t Sum(Predicate counts) const {
+    int64_t bytes = 0;
+    for (const auto& [key, entry] : resident_) bytes += counts(*entry) ? entry->bytes : 0;
+    return bytes;
+  }
+
+  void Settle(ModelEntry* entry) {
+    const bool idle = entry->handles == 0 && !entry->pinned;
+    if (!idle) {
+      entry->idle_since = -1;
+    } else if (entry->idle_since < 0) {
+      entry->idle_since = next_count_++;
+      entry->priority =
+          clock_ + static_cast<double>(1 + entry->hits) * entry->cost / static_cast<double>(entry->bytes);
+    }
+  }
+
+  void EvictOne() {
+    const ModelEntry* lowest = nullptr;
+    for (const auto& [key, entry] : resident_) {
+      if (entry->idle_since < 0) continue;
+      if (lowest == nullptr ||
+          std::pair(entry->priority, entry->idle_since) < std::pair(lowest->priority, lowest->idle_since)) {
+        lowest = entry.get();
+      }
+    }
+    clock_ = lowest->priority;
+    ++evictions_;
+    resident_.erase(ChunkKey(lowest->address.key));
+  }
+
+  const int64_t budget_;
+  const int64_t pin_limit_;
+  std::map<ChunkKey, std::shared_ptr<ModelEntry>> resident_;
+  std::list<std::shared_ptr<ModelEntry>> erased_held_;
+  double clock_ = 0;
+  int64_t next_count_ = 0;
+  int64_t evictions_ = 0;
+};
+
+class ModelRun {
+ public:
+  explicit ModelRun(uint64_t seed) : random_(seed), model_(kBudget, kPinLimit) {
+    store_ = *ChunkStore::Create(
+        {.byte_budget = kBudget, .pinned_byte_limit = kPinLimit, .now = [this] { return now_; }});
+    for (const char* tenant : {"", "a"}) {
+      for (int32_t token = 0; token < 12; ++token) {
+        for (const std::vector<int32_t>& anchor : {std::vector<int32_t>{}, {1}, {2}}) {
+          addresses_.push_back(SmallAddress(token, (token * 7) % 40, anchor, tenant));
+        }
+      }
+    }
+  }
+
+  void Run(int steps) {
+    for (int step = 0; step < steps; ++step) {
+      SCOPED_TRACE("step " + std::to_string(step));
+      now_ += absl::Seconds(1);
+      Step();
+      Check(step % 64 == 0);
+      if (::testing::Test::HasFatalFailure()) return;
+    }
+    EXPECT_GT(model_.evictions(), 0) << "the budget is too large to test anything";
+    while (!held_.empty()) Release(held_.size() - 1);
+    Check(true);
+  }
+
+ private:
+  static constexpr int64_t kBudget = 40000;
+  static constexpr int64_t kPinLimit = 16000;
+  struct Held {
+    ChunkHandle handle;
+    ModelEntry* entry;
+  };
+
+  uint64_t Pick(uint64_t n) { return random_() % n; }
+
+  void Step() {
+    const ChunkAddress& address = addresses_[Pick(addresses_.size())];
+    const NamespaceFilter own = address.tenant_namespace;
+    ModelEntry* entry = model_.Find(address.key);
+    switch (Pick(16)) {
+      case 0:
+      case 1:
+      case 2:
+        return ExpectHit(store_->Lookup(address.key), entry);
+      case 3:
+        return ExpectHit(store_->LookupAnyAnchor(address.content_key),
+                         model_.FindAnyAnchor(address.content_key));
+      case 4:
+      case 5:
+      case 6:
+        return Insert(address);
+      case 7:
+      case 8:
+        return ReserveAndCommit(address, entry);
+      case 9:
+        ASSERT_EQ(store_->Erase(Pick(2) == 0 ? own : kAllNamespaces, address.key), entry != nullptr);
+        if (entry != nullptr) model_.Erase(address.key);
+        return;
+      case 10:
+        if (Pick(8) != 0) return;
+        return EraseMany(address);
+      case 11: {
+        const absl::Status pinned = store_->Pin(own, address.key);
+        if (entry == nullptr) {
+          ASSERT_EQ(pinned.code(), absl::StatusCode::kNotFound);
+        } else {
+          ASSERT_EQ(pinned.code(),
+                    model_.Pin(entry) ? absl::StatusCode::kOk : absl::StatusCode::kResourceExhausted);
+        }
+        return;
+      }
+      case 12:
+        ASSERT_EQ(store_->Unpin(own, address.key).ok(), entry != nullptr);
+        if (entry != nullptr) model_.Unpin(entry);
+        return;
+      default:
+        if (!held_.empty()) Release(Pick(held_.size()));
+    }
+  }
+
+  void ExpectHit(std::optional<ChunkHandle> handle, ModelEntry* entry) {
+    ASSERT_EQ(handle.has_value(), entry != nullptr);
+    if (entry == nullptr) return;
+    ASSERT_EQ(handle->key(), entry->address.key);
+    model_.Hit(entry, now_);
+    Hold(*std::move(handle), entry);
+  }
+
+  /// Keeps a handle that the model counts, or lets it go at once.
+  void Hold(ChunkHandle handle, ModelEntry* entry) {
+    held_.push_back({std::move(handle), entry});
+    if (Pick(2) == 0 || held_.size() > 12) Release(held_.size() - 1);
+  }
+
+  void Release(size_t index) {
+    ExpectFilled(held_[index].handle);
+    std::swap(held_[index], held_.back());
+    ModelEntry* entry = held_.back().entry;
+    held_.pop_back();
+    model_.Release(entry);
+  }
+
+  InsertOptions RandomOptions() {
+    return {.compute_cost_seconds = static_cast<double>(Pick(4)), .pinned = Pick(8) == 0};
+  }
+
+  void ExpectInserted(absl::StatusOr<ChunkHandle> handle, const ChunkAddress& address,
+                      const InsertOptions& options) {
+    const bool expected = model_.Insert(address, options.compute_cost_seconds, options.pinned, now_);
+    ASSERT_EQ(handle.status().code(), expected ? absl::StatusCode::kOk : absl::StatusCode::kResourceExhausted)
+        << handle.status();
+    if (expected) Hold(*std::move(handle), model_.Find(address.key));
+  }
+
+  void Insert(const ChunkAddress& address) {
+    const InsertOptions options = RandomOptions();
+    ExpectInserted(store_->Insert(address, FilledKv(address), options), address, options);
+  }
+
+  void ReserveAndCommit(const ChunkAddress& address, ModelEntry* entry) {
+    absl::StatusOr<ReserveResult> result = store_->LookupOrReserve(address);
+    ASSERT_TRUE(result.ok()) << result.status();
+    if (entry != nullptr) {
+      ASSERT_TRUE(std::holds_alternative<ChunkHandle>(*result));
+      return ExpectHit(std::get<ChunkHandle>(*std::move(result)), entry);
+    }
+    ASSERT_TRUE(std::holds_alternative<Reservation>(*result));
+    auto& reservation = std::get<Reservation>(*result);
+    if (Pick(4) == 0) return;  // gives up
+    const InsertOptions options = RandomOptions();
+    ExpectInserted(reservation.Commit(FilledKv(address), options), address, options);
+  }
+
+  void EraseMany(const ChunkAddress& address) {
+    const bool by_content = Pick(4) != 0;
+    std::vector<ChunkKey> doomed;
+    for (const auto& [key, entry] : model_.resident()) {
+      const bool matches = by_content ? entry->address.content_key == address.content_key
+                                      : entry->address.tenant_namespace == address.tenant_namespace;
+      if (matches) doomed.push_back(key);
+    }
+    const int64_t erased = by_content ? store_->EraseContent(address.tenant_namespace, address.content_key)
+                                      : store_->Clear(address.tenant_namespace);
+    ASSERT_EQ(erased, static_cast<int64_t>(doomed.size()));
+    for (const ChunkKey& key : doomed) model_.Erase(key);
+  }
+
+  void Check(bool thoroughly) {
+    const StoreStats stats = store_->Stats();
+    ASSERT_EQ(stats.entries, static_cast<int64_t>(model_.resident().size()));
+    ASSERT_EQ(stats.bytes, model_.Bytes());
+    ASSERT_LE(stats.bytes, kBudget);
+    ASSERT_EQ(stats.idle_bytes, model_.IdleBytes());
+    ASSERT_EQ(stats.pinned_bytes, model_.PinnedBytes());
+    ASSERT_LE(stats.pinned_bytes, kPinLimit);
+    ASSERT_EQ(stats.erased_held_bytes, model_.ErasedHeldBytes());
+    ASSERT_EQ(stats.evictions, model_.evictions());
+    ASSERT_EQ(stats.lookups, stats.hits + stats.misses + stats.waits);
+    ASSERT_EQ(stats.insertions, stats.entries + stats.evictions + stats.erased);
+    ASSERT_GE(stats.inserted_bytes - stats.evicted_bytes, model_.ResidentBytes());
+    ASSERT_EQ(stats.reservations, 0);
+    if (!thoroughly) return;
+    for (const Held& held : held_) ExpectFilled(held.handle);
+    const absl::StatusOr<ChunkPage> page = store_->List(kAllNamespaces, "", ChunkStore::kMaxPageSize);
+    ASSERT_TRUE(page.ok());
+    ASSERT_EQ(page->chunks.size(), model_.resident().size());
+    for (const ChunkInfo& info : page->chunks) {
+      const ModelEntry* entry = model_.Find(info.key);
+      ASSERT_NE(entry, nullptr);
+      ASSERT_EQ(info.bytes, entry->bytes);
+      ASSERT_EQ(info.hits, entry->hits);
+      ASSERT_EQ(info.pinned, entry->pinned);
+      ASSERT_EQ(info.compute_cost_seconds, entry->cost);
+      ASSERT_EQ(info.created, entry->created);
+      ASSERT_EQ(info.last_used, entry->last_used);
+      ASSERT_EQ(info.tenant_namespace, entry->address.tenant_namespace);
+    }
+  }
+
+  std::mt19937_64 random_;
+  absl::Time now_ = absl::UnixEpoch();
+  Model model_;
+  std::unique_ptr<ChunkStore> store_;
+  std::vector<ChunkAddress> addresses_;
+  std::vector<Held> held_;  // after store_, so that it goes first
+};
+
+TEST(ChunkStoreModelTest, RandomOperationsAgainstLists) {
+  for (const uint64_t seed : {uint64_t{1}, uint64_t{2}, uint64_t{3}, uint64_t{std::random_device()()}}) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    ModelRun(seed).Run(4000);
+    if (HasFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace kvblend::store
