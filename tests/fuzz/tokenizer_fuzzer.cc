@@ -1,0 +1,91 @@
+// Encoding any bytes with any pre-tokenizer: decoding gives the text back (ill-formed UTF-8 as U+FFFD), words
+// cover the text, no control token comes out.
+// Input: one byte that chooses the pre-tokenizer, then the text.
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "engine/text/pre_tokenizer.h"
+#include "engine/text/tokenizer.h"
+#include "engine/text/utf8.h"
+#include "tests/unit/text/small_vocabulary.h"
+
+namespace kvblend::text {
+namespace {
+
+void Check(bool holds, const char* what) {
+  if (holds) return;
+  std::fprintf(stderr, "violated: %s\n", what);
+  std::abort();
+}
+
+std::unique_ptr<Tokenizer> MakeTokenizer(const char* pre_tokenizer) {
+  SmallVocabulary vocabulary(pre_tokenizer);
+  for (const auto& [left, right] : std::vector<std::pair<std::string, std::string>>{{"a", "b"},
+                                                                                    {"b", "a"},
+                                                                                    {"ab", "a"},
+                                                                                    {"a", "ba"},
+                                                                                    {" ", " "},
+                                                                                    {"  ", "  "},
+                                                                                    {" ", "a"},
+                                                                                    {"\n", "\n"},
+                                                                                    {"1", "2"},
+                                                                                    {"12", "3"},
+                                                                                    {"'", "s"},
+                                                                                    {"\xC3", "\xA9"},
+                                                                                    {"\xE4\xB8", "\x96"},
+                                                                                    {"!", "!"}}) {
+    const std::string result = left + right;
+    if (left.size() > 1 && left[0] == '\xE4') vocabulary.AddMerge("\xE4", "\xB8");
+    if (result == "aba" && left == "a") {
+      vocabulary.spec.merges.push_back("a ba");  // a second way to the same token
+      continue;
+    }
+    vocabulary.AddMerge(left, right);
+  }
+  vocabulary.AddNamed("<tool>", kGgufUserDefined);
+  auto tokenizer = Tokenizer::Create(vocabulary.spec);
+  Check(tokenizer.ok(), "the vocabulary is accepted");
+  return *std::move(tokenizer);
+}
+
+void CheckText(const Tokenizer& tokenizer, PreTokenizer pre_tokenizer, std::string_view text) {
+  std::string valid;
+  AppendReplacingInvalidUtf8(text, /*keep_incomplete=*/false, &valid);
+  Check(!FirstInvalidUtf8(valid).has_value(), "replaced text is valid");
+
+  std::string covered;
+  WordScanner scanner(pre_tokenizer, valid);
+  for (std::string_view word = scanner.Next(); !word.empty(); word = scanner.Next()) covered += word;
+  Check(covered == valid, "words cover the text");
+
+  const std::vector<TokenId> tokens = tokenizer.Encode(text);
+  for (const TokenId token : tokens) Check(!tokenizer.IsSpecial(token), "text gives no control token");
+  Check(tokenizer.Decode(tokens, /*skip_special=*/false) == valid, "decoding gives the text back");
+}
+
+}  // namespace
+}  // namespace kvblend::text
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using kvblend::text::PreTokenizer;
+  static const char* const kNames[] = {"gpt-2", "smollm", "llama-bpe", "qwen2"};
+  static const PreTokenizer kPreTokenizers[] = {PreTokenizer::kGpt2, PreTokenizer::kSmolLm,
+                                                PreTokenizer::kLlamaBpe, PreTokenizer::kQwen2};
+  static const auto* const tokenizers = [] {
+    auto* made = new std::vector<std::unique_ptr<kvblend::text::Tokenizer>>;
+    for (const char* name : kNames) made->push_back(kvblend::text::MakeTokenizer(name));
+    return made;
+  }();
+  if (size == 0) return 0;
+  const int choice = data[0] % 4;
+  kvblend::text::CheckText(*(*tokenizers)[choice], kPreTokenizers[choice],
+                           {reinterpret_cast<const char*>(data) + 1, size - 1});
+  return 0;
+}
