@@ -1,0 +1,17 @@
+#include "engine/schedule/cancellation.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace kvblend::schedule {
+
+absl::Status Cancellation::Check() const {
+  if (cancelled_.load(std::memory_order_acquire)) return absl::CancelledError("the request was cancelled");
+  if (deadline_ == absl::InfiniteFuture()) return absl::OkStatus();
+  const absl::Time now = clock_.Now();
+  if (now < deadline_) return absl::OkStatus();
+  return absl::DeadlineExceededError(absl::StrCat(
+      "the deadline passed ", absl::FormatDuration(absl::Trunc(now - deadline_, absl::Microseconds(1))),
+      " ago, while the request ran"));
+}
+
+}  // namespace kvblend::schedule

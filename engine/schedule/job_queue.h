@@ -1,0 +1,72 @@
+// The order in which waiting jobs get their turn.
+//
+// Within a lane, fairness keys take turns, one job each; a key's own jobs come in the order of their arrival,
+// and a key without jobs loses its place. So a key waits for at most one job of every other key, however many
+// they sent.
+//
+// Between lanes, interactive jobs come before bulk and those before background ones, but no lane starves: a
+// lane that has been passed over kBulkPatience (kBackgroundPatience) times in a row while it had jobs is
+// next. Under steady load from all lanes a bulk job follows every 4 others, and every 17th job is a
+// background one.
+//
+// Thread safety: none; the scheduler guards it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <list>
+#include <string>
+
+#include "absl/container/flat_hash_map.h"
+
+namespace kvblend::schedule {
+
+enum class Lane : uint8_t {
+  kInteractive,  // somebody waits for the answer
+  kBulk,         // chunk puts
+  kBackground,   // chunk computations behind responses
+};
+inline constexpr int kNumLanes = 3;
+
+using JobId = int64_t;
+
+class JobQueue {
+ public:
+  static constexpr int kBulkPatience = 4;
+  static constexpr int kBackgroundPatience = 16;
+
+  /// REQUIRES: `id` is not in the queue.
+  void Push(JobId id, Lane lane, const std::string& fairness_key);
+  /// The next job, taken out. REQUIRES: not empty.
+  JobId Pop();
+  /// Whether the job was there. Constant time.
+  bool Remove(JobId id);
+
+  bool empty() const { return places_.empty(); }
+  int32_t size(Lane lane) const { return lanes_[static_cast<int>(lane)].size; }
+
+ private:
+  struct Turn {
+    std::string fairness_key;
+    std::list<JobId> jobs;  // never empty
+  };
+  struct LaneQueue {
+    std::list<Turn> turns;  // next first
+    absl::flat_hash_map<std::string, std::list<Turn>::iterator> turn_of_key;
+    int32_t size = 0;
+    int32_t times_passed_over = 0;  // since it was last served or empty
+  };
+  struct Place {
+    int lane;
+    std::list<Turn>::iterator turn;
+    std::list<JobId>::iterator job;
+  };
+
+  int ChooseLane() const;
+  static void EndTurnIfEmpty(LaneQueue& lane, std::list<Turn>::iterator turn);
+
+  std::array<LaneQueue, kNumLanes> lanes_;
+  absl::flat_hash_map<JobId, Place> places_;
+};
+
+}  // namespace kvblend::schedule

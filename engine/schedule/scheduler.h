@@ -1,0 +1,120 @@
+// Hands jobs to the one engine thread, one at a time, in the order of JobQueue.
+//
+// Life of a job:
+//
+//     Submit -> queued --> run        on the engine thread
+//                  |
+//                  +-----> abandon    Abandon (caller's thread), its deadline (timer or engine thread),
+//                                     Drain's deadline or the destructor (caller's thread)
+//
+// For every job that Submit accepts, exactly one of `run` and `abandon` is called, exactly once; for one that
+// it refuses, neither. No lock is held during either, so both may call Submit and Abandon; they may not call
+// Drain or destroy the scheduler. A timer thread abandons a waiting job at its deadline however long the
+// running job takes; a job whose deadline has passed never starts. A running job is never interrupted: it
+// watches its Cancellation.
+//
+// Thread safety: every method may be called from any thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/btree_set.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "engine/schedule/clock.h"
+#include "engine/schedule/job_queue.h"
+
+namespace kvblend::schedule {
+
+struct Job {
+  std::string fairness_key;
+  Lane lane = Lane::kInteractive;
+  absl::Time deadline = absl::InfiniteFuture();
+  /// Goes on with a job accepted before (the next chunk of a long put, so that others get their turn in
+  /// between): not refused for a full queue or for draining.
+  bool continues = false;
+  std::function<void()> run;
+  std::function<void(absl::Status)> abandon;
+};
+
+class Scheduler {
+ public:
+  struct Options {
+    int32_t max_queued = 64;              // waiting interactive and bulk jobs together; at least 1
+    int32_t max_queued_background = 256;  // waiting background jobs; at least 1
+  };
+
+  /// Starts the threads. `clock` must outlive the scheduler.
+  explicit Scheduler(const Options& options, Clock& clock = Clock::System());
+  /// Abandons queued jobs with kCancelled and waits for the running one.
+  ~Scheduler();
+  Scheduler(const Scheduler&) = delete;
+  Scheduler& operator=(const Scheduler&) = delete;
+
+  /// The job may already run, or be over, when this returns.
+  /// kResourceExhausted: the lane's queue is full. kUnavailable: draining. kDeadlineExceeded: too late
+  /// already. REQUIRES: both functions are set.
+  absl::StatusOr<JobId> Submit(Job job);
+
+  /// Abandons a queued job with `status` before returning true; false, without effect, when it runs, is over
+  /// or is being abandoned. The queue slot is free at once. REQUIRES: `status` is an error.
+  bool Abandon(JobId id, absl::Status status);
+
+  /// Refuses new interactive and bulk jobs and waits until all accepted jobs, background jobs behind them
+  /// included, are done; then refuses everything. At `deadline` abandons the queued ones with kCancelled and
+  /// returns kDeadlineExceeded without waiting for a running job. May be called again, with another deadline.
+  absl::Status Drain(absl::Time deadline);
+
+  int32_t waiting(Lane lane) const;
+  int32_t running() const;  // 0 or 1
+
+ private:
+  struct Entry {
+    Job job;
+    absl::Time submitted;
+  };
+
+  void RunEngine();
+  void RunTimer();
+
+  Entry Take(JobId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::vector<Entry> TakeExpired(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::vector<Entry> TakeAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Lets go of the mutex while the callbacks run.
+  void AbandonExpired(std::vector<Entry> entries, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AbandonCancelled(std::vector<Entry> entries) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const Options options_;
+  Clock& clock_;
+
+  mutable absl::Mutex mutex_;
+  absl::CondVar work_;      // the engine thread waits: a job, or stopping_
+  absl::CondVar deadline_;  // the timer thread waits: an earlier deadline, or stopping_
+  absl::CondVar idle_;      // Drain waits
+  JobQueue queue_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<JobId, Entry> entries_ ABSL_GUARDED_BY(mutex_);  // the queued ones
+  absl::btree_set<std::pair<absl::Time, JobId>> deadlines_
+      ABSL_GUARDED_BY(mutex_);  // finite ones of the queued
+  JobId next_id_ ABSL_GUARDED_BY(mutex_) = 1;
+  int32_t running_ ABSL_GUARDED_BY(mutex_) = 0;
+  int32_t abandoning_ ABSL_GUARDED_BY(mutex_) = 0;  // threads inside `abandon` callbacks
+  bool draining_ ABSL_GUARDED_BY(mutex_) = false;
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+
+  // Last: they start when all of the above exists.
+  std::thread engine_thread_;
+  std::thread timer_thread_;
+};
+
+}  // namespace kvblend::schedule

@@ -1,0 +1,348 @@
+#include "engine/schedule/scheduler.h"
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/schedule/fake_clock.h"
+
+namespace kvblend::schedule {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+/// What became of one job.
+struct Outcome {
+  absl::Notification over;
+  bool ran = false;
+  absl::Status abandoned;
+};
+
+class SchedulerTest : public ::testing::Test {
+ protected:
+  Job MakeJob(std::shared_ptr<Outcome> outcome, Lane lane = Lane::kInteractive, std::string key = "k",
+              absl::Time deadline = absl::InfiniteFuture()) {
+    Job job;
+    job.fairness_key = std::move(key);
+    job.lane = lane;
+    job.deadline = deadline;
+    job.run = [outcome] {
+      outcome->ran = true;
+      outcome->over.Notify();
+    };
+    job.abandon = [outcome](absl::Status status) {
+      outcome->abandoned = std::move(status);
+      outcome->over.Notify();
+    };
+    return job;
+  }
+
+  /// Keeps the engine thread busy until `gate_` opens, and waits until it is.
+  void CloseGate() {
+    absl::Notification busy;
+    Job job;
+    job.fairness_key = "gate";
+    job.run = [&] {
+      busy.Notify();
+      gate_.WaitForNotification();
+    };
+    job.abandon = [](absl::Status status) { ADD_FAILURE() << status; };
+    ASSERT_TRUE(scheduler_->Submit(std::move(job)).ok());
+    busy.WaitForNotification();
+  }
+
+  FakeClock clock_;
+  absl::Notification gate_;
+  std::unique_ptr<Scheduler> scheduler_ =
+      std::make_unique<Scheduler>(Scheduler::Options{.max_queued = 3, .max_queued_background = 2}, clock_);
+};
+
+TEST_F(SchedulerTest, RunsJobsOnOneThreadOfItsOwn) {
+  std::vector<std::thread::id> threads;
+  for (int i = 0; i < 3; ++i) {
+    absl::Notification over;
+    Job job;
+    job.run = [&] {
+      threads.push_back(std::this_thread::get_id());
+      over.Notify();
+    };
+    job.abandon = [](absl::Status status) { ADD_FAILURE() << status; };
+    ASSERT_TRUE(scheduler_->Submit(job).ok());
+    over.WaitForNotification();
+  }
+  EXPECT_EQ(threads, std::vector<std::thread::id>(3, threads[0]));
+  EXPECT_NE(threads[0], std::this_thread::get_id());
+}
+
+TEST_F(SchedulerTest, CountsWaitingAndRunning) {
+  CloseGate();
+  EXPECT_EQ(scheduler_->running(), 1);
+  for (Lane lane : {Lane::kInteractive, Lane::kBulk, Lane::kBulk, Lane::kBackground}) {
+    ASSERT_TRUE(scheduler_->Submit(MakeJob(std::make_shared<Outcome>(), lane)).ok());
+  }
+  EXPECT_EQ(scheduler_->waiting(Lane::kInteractive), 1);
+  EXPECT_EQ(scheduler_->waiting(Lane::kBulk), 2);
+  EXPECT_EQ(scheduler_->waiting(Lane::kBackground), 1);
+  gate_.Notify();
+  EXPECT_TRUE(scheduler_->Drain(absl::InfiniteFuture()).ok());
+  EXPECT_EQ(scheduler_->running(), 0);
+  EXPECT_EQ(scheduler_->waiting(Lane::kBulk), 0);
+}
+
+TEST_F(SchedulerTest, RunsInTheQueuesOrder) {
+  CloseGate();
+  std::vector<std::string> order;
+  const auto job = [&](std::string name, std::string key, Lane lane) {
+    Job job;
+    job.fairness_key = std::move(key);
+    job.lane = lane;
+    job.run = [&order, name] { order.push_back(name); };
+    job.abandon = [](absl::Status status) { ADD_FAILURE() << status; };
+    return job;
+  };
+  ASSERT_TRUE(scheduler_->Submit(job("background", "a", Lane::kBackground)).ok());
+  ASSERT_TRUE(scheduler_->Submit(job("a1", "a", Lane::kInteractive)).ok());
+  ASSERT_TRUE(scheduler_->Submit(job("a2", "a", Lane::kInteractive)).ok());
+  ASSERT_TRUE(scheduler_->Submit(job("b1", "b", Lane::kInteractive)).ok());
+  gate_.Notify();
+  EXPECT_TRUE(scheduler_->Drain(absl::InfiniteFuture()).ok());
+  EXPECT_THAT(order, ElementsAre("a1", "b1", "a2", "background"));
+}
+
+TEST_F(SchedulerTest, FullQueuesRefuseByCountAndLimitAndSeparately) {
+  CloseGate();
+  ASSERT_TRUE(scheduler_->Submit(MakeJob(std::make_shared<Outcome>(), Lane::kInteractive)).ok());
+  ASSERT_TRUE(scheduler_->Submit(MakeJob(std::make_shared<Outcome>(), Lane::kBulk)).ok());
+  const JobId last = scheduler_->Submit(MakeJob(std::make_shared<Outcome>(), Lane::kBulk)).value();
+  auto refused = std::make_shared<Outcome>();
+  for (Lane lane : {Lane::kInteractive, Lane::kBulk}) {
+    EXPECT_EQ(scheduler_->Submit(MakeJob(refused, lane)).status(),
+              absl::ResourceExhaustedError("the queue is full: 3 requests wait; allowed: 3"));
+  }
+  ASSERT_TRUE(scheduler_->Submit(MakeJob(std::make_shared<Outcome>(), Lane::kBackground)).ok());
+  ASSERT_TRUE(scheduler_->Submit(MakeJob(std::make_shared<Outcome>(), Lane::kBackground)).ok());
+  EXPECT_EQ(scheduler_->Submit(MakeJob(refused, Lane::kBackground)).status(),
+            absl::ResourceExhaustedError("the queue is full: 2 background jobs wait; allowed: 2"));
+  // A job's next step is not refused; and Abandon makes room.
+  Job next_step = MakeJob(std::make_shared<Outcome>(), Lane::kBulk);
+  next_step.continues = true;
+  const JobId next_id = scheduler_->Submit(next_step).value();
+  EXPECT_TRUE(scheduler_->Abandon(next_id, absl::CancelledError("")));
+  EXPECT_FALSE(scheduler_->Submit(MakeJob(refused)).ok());
+  EXPECT_TRUE(scheduler_->Abandon(last, absl::CancelledError("")));
+  EXPECT_TRUE(scheduler_->Submit(MakeJob(std::make_shared<Outcome>())).ok());
+  gate_.Notify();
+  EXPECT_TRUE(scheduler_->Drain(absl::InfiniteFuture()).ok());
+  EXPECT_FALSE(refused->over.HasBeenNotified());  // neither function is called for a refused job
+}
+
+TEST_F(SchedulerTest, AbandonWorksOnQueuedJobsOnly) {
+  absl::Notification running;
+  Job job;
+  job.run = [&] {
+    running.Notify();
+    gate_.WaitForNotification();
+  };
+  job.abandon = [](absl::Status status) { ADD_FAILURE() << status; };
+  const JobId running_id = scheduler_->Submit(job).value();
+  running.WaitForNotification();
+  auto outcome = std::make_shared<Outcome>();
+  const JobId queued_id = scheduler_->Submit(MakeJob(outcome)).value();
+  EXPECT_FALSE(scheduler_->Abandon(running_id, absl::CancelledError("")));
+  EXPECT_TRUE(scheduler_->Abandon(queued_id, absl::CancelledError("client left")));
+  EXPECT_TRUE(outcome->over.HasBeenNotified());  // before Abandon returned
+  EXPECT_EQ(outcome->abandoned, absl::CancelledError("client left"));
+  EXPECT_FALSE(scheduler_->Abandon(queued_id, absl::CancelledError("")));
+  EXPECT_FALSE(scheduler_->Abandon(12345, absl::CancelledError("")));
+  gate_.Notify();
+  EXPECT_TRUE(scheduler_->Drain(absl::InfiniteFuture()).ok());
+  EXPECT_FALSE(outcome->ran);
+}
+
+TEST_F(SchedulerTest, WaitingJobsEndAtTheirDeadlineWhileAnotherRuns) {
+  CloseGate();
+  const absl::Time start = clock_.Now();
+  auto late = std::make_shared<Outcome>();
+  auto early = std::make_shared<Outcome>();
+  auto probe = std::make_shared<Outcome>();
+  const auto submit = [&](std::shared_ptr<Outcome> outcome, absl::Duration after) {
+    ASSERT_TRUE(scheduler_->Submit(MakeJob(outcome, Lane::kInteractive, "k", start + after)).ok());
+  };
+  submit(late, absl::Seconds(10));
+  submit(early, absl::Seconds(5));
+  clock_.Advance(absl::Seconds(5));
+  early->over.WaitForNotification();
+  EXPECT_EQ(early->abandoned, absl::DeadlineExceededError("the deadline passed after 5s in the queue"));
+  // When the probe has been abandoned at 9.5 s, the timer has looked at `late` too and left it alone.
+  submit(probe, absl::Seconds(9.5));
+  clock_.Advance(absl::Seconds(4.5));
+  probe->over.WaitForNotification();
+  EXPECT_FALSE(late->over.HasBeenNotified());
+  EXPECT_EQ(scheduler_->waiting(Lane::kInteractive), 1);
+  clock_.Advance(absl::Seconds(0.5));
+  late->over.WaitForNotification();
+  EXPECT_EQ(late->abandoned.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(scheduler_->running(), 1);  // all the while
+  gate_.Notify();
+}
+
+TEST_F(SchedulerTest, DeadlineInThePastIsRefused) {
+  auto outcome = std::make_shared<Outcome>();
+  const absl::Status status =
+      scheduler_->Submit(MakeJob(outcome, Lane::kBulk, "k", clock_.Now() - absl::Seconds(2))).status();
+  EXPECT_EQ(status, absl::DeadlineExceededError("the deadline passed 2s before submission"));
+  EXPECT_TRUE(scheduler_->Drain(absl::InfiniteFuture()).ok());
+  EXPECT_FALSE(outcome->over.HasBeenNotified());
+}
+
+TEST_F(SchedulerTest, CallbacksMayCallBack) {
+  CloseGate();
+  auto inner = std::make_shared<Outcome>();
+  Job job;
+  job.run = [] { ADD_FAILURE(); };
+  job.abandon = [&](absl::Status) {
+    EXPECT_EQ(scheduler_->waiting(Lane::kInteractive), 0);  // the slot is free already
+    const JobId id = scheduler_->Submit(MakeJob(inner)).value();
+    EXPECT_TRUE(scheduler_->Abandon(id, absl::CancelledError("inner")));
+  };
+  const JobId id = scheduler_->Submit(job).value();
+  EXPECT_TRUE(scheduler_->Abandon(id, absl::CancelledError("outer")));
+  EXPECT_EQ(inner->abandoned, absl::CancelledError("inner"));
+  gate_.Notify();
+}
+
+TEST_F(SchedulerTest, WhatAJobOwnsIsReleasedWithoutTheLock) {
+  struct CallsBack {
+    Scheduler* scheduler;
+    ~CallsBack() { EXPECT_GE(scheduler->waiting(Lane::kInteractive), 0); }
+  };
+  absl::Notification gates[2];
+  for (bool abandon : {false, true}) {
+    absl::Notification& gate = gates[abandon ? 1 : 0];
+    absl::Notification busy;
+    Job blocker;
+    blocker.run = [&] {
+      busy.Notify();
+      gate.WaitForNotification();
+    };
+    blocker.abandon = [](absl::Status) {};
+    ASSERT_TRUE(scheduler_->Submit(blocker).ok());
+    busy.WaitForNotification();
+    JobId id = 0;
+    {
+      Job job;
+      job.run = [owned = std::make_shared<CallsBack>(CallsBack{scheduler_.get()})] {};
+      job.abandon = [](absl::Status) {};
+      id = scheduler_->Submit(std::move(job)).value();
+    }
+    EXPECT_EQ(abandon && scheduler_->Abandon(id, absl::CancelledError("")), abandon);
+    gate.Notify();
+  }
+  EXPECT_TRUE(scheduler_->Drain(absl::InfiniteFuture()).ok());
+}
+
+TEST_F(SchedulerTest, DrainFinishesWhatWasAcceptedAndWhatComesBehindIt) {
+  CloseGate();
+  auto queued = std::make_shared<Outcome>();
+  auto refused = std::make_shared<Outcome>();
+  auto behind = std::make_shared<Outcome>();
+  auto next_step = std::make_shared<Outcome>();
+  absl::Status refused_with;
+  Job job;
+  job.run = [&] {
+    refused_with = scheduler_->Submit(MakeJob(refused)).status();
+    EXPECT_TRUE(scheduler_->Submit(MakeJob(behind, Lane::kBackground)).ok());
+    Job step = MakeJob(next_step, Lane::kBulk);
+    step.continues = true;
+    EXPECT_TRUE(scheduler_->Submit(step).ok());
+  };
+  job.abandon = [](absl::Status status) { ADD_FAILURE() << status; };
+  ASSERT_TRUE(scheduler_->Submit(job).ok());
+  ASSERT_TRUE(scheduler_->Submit(MakeJob(queued)).ok());
+  std::thread drain([&] { EXPECT_TRUE(scheduler_->Drain(absl::InfiniteFuture()).ok()); });
+  // Draining has begun when a submission is refused for it.
+  while (true) {
+    auto probe = std::make_shared<Outcome>();
+    absl::StatusOr<JobId> id = scheduler_->Submit(MakeJob(probe));
+    if (!id.ok()) {
+      EXPECT_EQ(id.status().code(), absl::StatusCode::kUnavailable);
+      break;
+    }
+    EXPECT_TRUE(scheduler_->Abandon(*id, absl::CancelledError("")));
+  }
+  gate_.Notify();
+  drain.join();
+  EXPECT_EQ(refused_with.code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(queued->ran);
+  EXPECT_TRUE(behind->ran);
+  EXPECT_TRUE(next_step->ran);
+  // Now everything is refused.
+  EXPECT_EQ(scheduler_->Submit(MakeJob(refused, Lane::kBackground)).status().code(),
+            absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(scheduler_->Drain(absl::InfinitePast()).ok());
+}
+
+TEST_F(SchedulerTest, DrainGivesUpAtItsDeadline) {
+  CloseGate();
+  auto queued = std::make_shared<Outcome>();
+  auto background = std::make_shared<Outcome>();
+  ASSERT_TRUE(scheduler_->Submit(MakeJob(queued)).ok());
+  ASSERT_TRUE(scheduler_->Submit(MakeJob(background, Lane::kBackground)).ok());
+  absl::Status drained;
+  const absl::Time deadline = clock_.Now() + absl::Seconds(30);
+  std::thread drain([&] { drained = scheduler_->Drain(deadline); });
+  clock_.Advance(absl::Seconds(30));
+  drain.join();
+  EXPECT_EQ(drained.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(drained.message(), HasSubstr("2 jobs queued, cancelled now, and 1 running"));
+  EXPECT_EQ(queued->abandoned.code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(background->abandoned.code(), absl::StatusCode::kCancelled);
+  gate_.Notify();
+  EXPECT_TRUE(scheduler_->Drain(absl::InfiniteFuture()).ok());  // the running one has ended
+}
+
+TEST_F(SchedulerTest, DestructorAbandonsTheQueuedAndWaitsForTheRunning) {
+  CloseGate();
+  auto queued = std::make_shared<Outcome>();
+  ASSERT_TRUE(scheduler_->Submit(MakeJob(queued)).ok());
+  std::thread destroy([&] { scheduler_.reset(); });
+  queued->over.WaitForNotification();
+  EXPECT_EQ(queued->abandoned.code(), absl::StatusCode::kCancelled);
+  gate_.Notify();
+  destroy.join();
+}
+
+TEST(SchedulerSystemClockTest, DeadlinesWorkWithTheSystemsClock) {
+  absl::Notification gate;
+  Scheduler scheduler(Scheduler::Options{});
+  Job blocker;
+  blocker.run = [&] { gate.WaitForNotification(); };
+  blocker.abandon = [](absl::Status) {};
+  ASSERT_TRUE(scheduler.Submit(blocker).ok());
+  // The blocker is first in line, and its gate opens only once the deadline has done its work.
+  absl::Notification over;
+  absl::Status abandoned;
+  Job job;
+  job.run = [] { ADD_FAILURE(); };
+  job.abandon = [&](absl::Status status) {
+    abandoned = std::move(status);
+    over.Notify();
+  };
+  absl::Status submitted;
+  do {  // refused when this thread sleeps through the deadline before it gets to submit
+    job.deadline = Clock::System().Now() + absl::Milliseconds(20);
+    submitted = scheduler.Submit(job).status();
+  } while (absl::IsDeadlineExceeded(submitted));
+  ASSERT_TRUE(submitted.ok()) << submitted;
+  over.WaitForNotification();
+  EXPECT_EQ(abandoned.code(), absl::StatusCode::kDeadlineExceeded);
+  gate.Notify();
+}
+
+}  // namespace
+}  // namespace kvblend::schedule
