@@ -92,46 +92,35 @@ logged() {
   printf '%d s\n' $((SECONDS - start))
 }
 
-# free_port PREFERRED: that port on loopback, or any free one.
-free_port() {
-  python3 - "$1" <<'PYTHON'
-import socket
-import sys
-
-for port in (int(sys.argv[1]), 0):
-    with socket.socket() as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind(("127.0.0.1", port))
-        except OSError:
-            continue
-        print(listener.getsockname()[1])
-        break
-PYTHON
-}
-
 ! $install || logged "Installing packages" ./deploy/install_dependencies.sh
 logged "Building (minutes the first time)" ./deploy/build.sh release kvblend-server kvblend
 logged "Fetching the model" ./deploy/fetch_model.sh
 model=$(tail -n 1 "$scratch/output")
 [ -f "$model" ] || fail "deploy/fetch_model.sh printed '$model', which is no file"
 
-grpc_address=127.0.0.1:$(free_port 50051)
-http_address=127.0.0.1:$(free_port 8080)
+# Free ports for a server that goes away again; the default ones for a server that stays.
+addresses=(--grpc-address 127.0.0.1:0 --http-address 127.0.0.1:0)
+! $keep_running || addresses=()
 start=$SECONDS
-printf 'Starting the server on %s ... ' "$grpc_address"
-setsid "$BIN/kvblend-server" --model "$model" --listen "$grpc_address" --http-listen "$http_address" \
+printf 'Starting the server ... '
+setsid "$BIN/kvblend-server" --model "$model" ${addresses[@]+"${addresses[@]}"} --port-file "$scratch/ports" \
   >"$SERVER_LOG" 2>&1 </dev/null &
 server_pid=$!
-until "$BIN/kvblend" health --server "$grpc_address" >/dev/null 2>&1; do
+grpc_address=''
+http_address=''
+until [ -n "$grpc_address" ] && "$BIN/kvblend" health --server "$grpc_address" >/dev/null 2>&1; do
   if ! kill -0 "$server_pid" 2>/dev/null || ((SECONDS - start > READY_SECONDS)); then
     printf 'failed. The last lines of its log:\n\n'
     tail -n 30 "$SERVER_LOG"
     fail "the server is not ready; its log is $SERVER_LOG"
   fi
+  if [ -z "$grpc_address" ] && [ -f "$scratch/ports" ]; then
+    grpc_address=127.0.0.1:$(sed -n 's/^grpc=//p' "$scratch/ports")
+    http_address=127.0.0.1:$(sed -n 's/^http=//p' "$scratch/ports")
+  fi
   sleep 0.2
 done
-printf 'ready after %d s\n' $((SECONDS - start))
+printf 'ready on %s after %d s\n' "$grpc_address" $((SECONDS - start))
 
 cat <<TEXT
 
@@ -144,7 +133,7 @@ TEXT
   --modes full,prefix,reuse,blend --ratio "$RATIO" --json "$scratch/bench.jsonl" 2> >(tee -a "$LOG" >&2) |
   tee -a "$LOG" || fail "the bench failed; see $LOG and $SERVER_LOG"
 
-# The same passages in another order than any request before: nothing that a prefix cache could use.
+# Passages that were stored one by one, in an order of their own: nothing that a prefix cache could use.
 python3 - "$SAMPLE" "$PASSAGES" >"$scratch/request.json" <<'PYTHON'
 import json
 import sys
@@ -163,8 +152,8 @@ print(json.dumps({
     "sampling": {"max_tokens": 48},
 }))
 PYTHON
-printf '\nA streamed answer, its passages in an order not seen before:\n\n'
-"$BIN/kvblend" generate --server "$grpc_address" --request "$scratch/request.json" 2> >(tee -a "$LOG" >&2) |
+printf '\nOne answer, streamed, its passages stored before and now in reversed order:\n\n'
+"$BIN/kvblend" generate --server "$grpc_address" --put --request "$scratch/request.json" 2> >(tee -a "$LOG" >&2) |
   tee -a "$LOG" || fail "the request failed; see $LOG and $SERVER_LOG"
 
 python3 - "$scratch/bench.jsonl" <<'PYTHON'
@@ -174,12 +163,23 @@ import sys
 with open(sys.argv[1], encoding="utf-8") as file:
     modes = {row["mode"]: row for row in map(json.loads, file)}
 full, prefix, blend = modes["full"], modes["prefix"], modes["blend"]
-first = {mode: row["ttft_s"]["p50"] for mode, row in modes.items()}
-print(f"""
-What blending saved: of {blend['prompt_tokens_mean']:.0f} prompt tokens it computed {blend['recomputed_tokens_mean']:.0f}.
-The first token came after {first['blend']:.2f} s instead of {first['full']:.2f} s ({first['full'] / first['blend']:.1f} times sooner; """
-      f"""prefix caching: {first['full'] / first['prefix']:.1f} times).
-Divergence from full prefill (KL, nats per token): {blend['kl_mean']:.3f}; with plain reuse {modes['reuse']['kl_mean']:.3f}.""")
+
+
+def computed(row):
+    return row["recomputed_tokens_mean"] + row["computed_tokens_mean"]
+
+
+def times(row):
+    return full["ttft_s"]["p50"] / row["ttft_s"]["p50"]
+
+
+print()
+print(f"What blending saved: of {blend['prompt_tokens_mean']:.0f} prompt tokens it computed {computed(blend):.0f}, "
+      f"a prefix cache {computed(prefix):.0f}.")
+print(f"The first token came after {blend['ttft_s']['p50']:.2f} s instead of {full['ttft_s']['p50']:.2f} s: "
+      f"{times(blend):.1f} times sooner (prefix cache: {times(prefix):.1f} times).")
+print(f"Divergence from full prefill (KL, nats per token): {blend['kl_mean']:.3f}; "
+      f"with plain reuse {modes['reuse']['kl_mean']:.3f}.")
 PYTHON
 
 if $keep_running; then

@@ -153,7 +153,7 @@ class SystemdUnitTest(unittest.TestCase):
                            "CapabilityBoundingSet": "", "KillSignal": "SIGTERM"}.items():
             self.assertEqual(value, unit[key], key)
         help_text = run(os.path.join(BIN, "kvblend-server"), "--help")
-        drain = re.search(r"--drain-timeout\b.*?\[(\d+)", help_text)
+        drain = re.search(r"--drain-timeout\b[^\n]*\[(\d+)\]", help_text)
         self.assertIsNotNone(drain, "the help of --drain-timeout shows its default")
         self.assertGreater(int(unit["TimeoutStopSec"]), int(drain.group(1)))
 
