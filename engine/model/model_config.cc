@@ -185,6 +185,14 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const GgufFile& file) {
   config.vocab_size =
       keys.IntegerOr("llama.vocab_size", 1, kMaxVocab, static_cast<int32_t>(embedding->rows()));
   if (!keys.status().ok()) return keys.status();
+  if (const GgufEntry* entry = file.FindEntry("tokenizer.ggml.tokens"); entry != nullptr) {
+    const auto* tokens = std::get_if<GgufArray>(&entry->value);
+    if (tokens != nullptr && tokens->count > config.vocab_size) {
+      return Refuse(
+          file, Concat("key 'tokenizer.ggml.tokens' has ", tokens->count, " elements; allowed: at most the ",
+                       config.vocab_size, " rows of the embedding"));
+    }
+  }
   config.tied_output = file.FindTensor("output.weight") == nullptr;
   if (auto status = CheckTensors(file, config); !status.ok()) return status;
 

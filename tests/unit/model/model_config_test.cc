@@ -1,0 +1,348 @@
+#include "engine/model/model_config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/support/tiny_model.h"
+
+namespace kvblend::model {
+namespace {
+
+using test_support::GgufBuilder;
+using test_support::TinyModelBuilder;
+using test_support::TinyModelSpec;
+using test_support::TinyRopeScaling;
+using ::testing::HasSubstr;
+
+template <typename Reader>
+auto Read(const GgufBuilder& builder, Reader reader) -> decltype(reader(std::declval<const GgufFile&>())) {
+  const std::string bytes = builder.Build();
+  const auto file =
+      GgufFile::FromMemory({reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()}, "test.gguf");
+  if (!file.ok()) return file.status();
+  return reader(*file);
+}
+
+absl::StatusOr<ModelConfig> ReadConfig(const GgufBuilder& builder) { return Read(builder, ReadModelConfig); }
+absl::StatusOr<TokenizerData> ReadTokenizer(const GgufBuilder& builder) {
+  return Read(builder, ReadTokenizerData);
+}
+
+template <typename T>
+void ExpectRefused(const absl::StatusOr<T>& result, absl::StatusCode code, const std::string& message) {
+  EXPECT_EQ(result.status().code(), code) << result.status() << ", expected: " << message;
+  EXPECT_THAT(std::string(result.status().message()), HasSubstr(message));
+}
+
+constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+constexpr auto kUnimplemented = absl::StatusCode::kUnimplemented;
+
+TEST(ModelConfigTest, ReadsEveryNumber) {
+  TinyModelSpec spec;
+  spec.num_layers = 3;
+  spec.num_heads = 6;
+  spec.num_kv_heads = 3;
+  spec.head_dim = 10;
+  spec.ffn_dim = 40;
+  spec.context_length = 777;
+  spec.rope_freq_base = 5000;
+  spec.tied_output = false;
+  const auto config = ReadConfig(TinyModelBuilder(spec));
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->architecture, "llama");
+  EXPECT_EQ(config->name, "tiny test model");
+  EXPECT_EQ(config->num_layers, 3);
+  EXPECT_EQ(config->hidden_dim, 32);
+  EXPECT_EQ(config->num_heads, 6);
+  EXPECT_EQ(config->num_kv_heads, 3);
+  EXPECT_EQ(config->head_dim, 10);
+  EXPECT_EQ(config->ffn_dim, 40);
+  EXPECT_EQ(config->vocab_size, test_support::TinyVocabSize());
+  EXPECT_EQ(config->context_length, 777);
+  EXPECT_EQ(config->rms_epsilon, 1e-5f);
+  EXPECT_EQ(config->rope_freq_base, 5000);
+  EXPECT_FALSE(config->tied_output);
+  EXPECT_EQ(config->rope_layout, kernels::RopeLayout::kInterleaved);
+  EXPECT_THAT(config->chat_template, HasSubstr("<|im_start|>"));
+  ASSERT_EQ(config->inv_freq.size(), 5u);
+  for (int i = 0; i < 5; ++i) EXPECT_FLOAT_EQ(config->inv_freq[i], std::pow(5000.0, -0.2 * i));
+}
+
+TEST(ModelConfigTest, FillsInWhatMayBeLeftOut) {
+  GgufBuilder builder = TinyModelBuilder({.num_kv_heads = 4});
+  for (const char* key : {"llama.attention.head_count_kv", "llama.attention.key_length",
+                          "llama.attention.value_length", "llama.vocab_size", "llama.rope.freq_base",
+                          "llama.rope.dimension_count", "general.name", "tokenizer.chat_template"}) {
+    builder.RemoveKey(key);
+  }
+  const auto config = ReadConfig(builder);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->num_kv_heads, 4);
+  EXPECT_EQ(config->head_dim, 8);
+  EXPECT_EQ(config->vocab_size, test_support::TinyVocabSize());
+  EXPECT_EQ(config->rope_freq_base, 10000);
+  EXPECT_TRUE(config->tied_output);
+  EXPECT_EQ(config->chat_template, "");
+}
+
+TEST(ModelConfigTest, ScalesRope) {
+  const auto plain = ReadConfig(TinyModelBuilder({}));
+  const auto linear =
+      ReadConfig(TinyModelBuilder({.rope_scaling = TinyRopeScaling::kLinear, .rope_linear_factor = 4}));
+  const auto llama3 = ReadConfig(TinyModelBuilder({.rope_scaling = TinyRopeScaling::kLlama3}));
+  const auto old_key = ReadConfig(TinyModelBuilder({}).SetFloat32("llama.rope.scale_linear", 4));
+  const auto no_type = ReadConfig(TinyModelBuilder({}).SetFloat32("llama.rope.scaling.factor", 4));
+  const auto none = ReadConfig(TinyModelBuilder({}).SetString("llama.rope.scaling.type", "none"));
+  const auto both = ReadConfig(TinyModelBuilder({.rope_scaling = TinyRopeScaling::kLlama3})
+                                   .SetFloat32("llama.rope.scaling.factor", 2));
+  for (const auto* config : {&plain, &linear, &llama3, &old_key, &no_type, &none, &both}) {
+    ASSERT_TRUE(config->ok()) << config->status();
+  }
+  for (int i = 0; i < 4; ++i) {
+    const double frequency = std::pow(10000.0, -0.25 * i);
+    const double divisor = 1 + 7.0 * i / 4;  // as SetRope in tests/support/tiny_model.cc writes them
+    EXPECT_FLOAT_EQ(plain->inv_freq[i], frequency);
+    EXPECT_FLOAT_EQ(linear->inv_freq[i], frequency / 4);
+    EXPECT_FLOAT_EQ(old_key->inv_freq[i], frequency / 4);
+    EXPECT_FLOAT_EQ(no_type->inv_freq[i], frequency / 4);
+    EXPECT_FLOAT_EQ(none->inv_freq[i], frequency);
+    EXPECT_FLOAT_EQ(llama3->inv_freq[i], frequency / divisor);
+    EXPECT_FLOAT_EQ(both->inv_freq[i], frequency / divisor / 2);
+  }
+}
+
+TEST(ModelConfigTest, RefusesRopeScalingByName) {
+  for (const char* type : {"yarn", "longrope", "dynamic", ""}) {
+    ExpectRefused(ReadConfig(TinyModelBuilder({}).SetString("llama.rope.scaling.type", type)), kUnimplemented,
+                  "key 'llama.rope.scaling.type' is '" + std::string(type) + "', which is not implemented");
+  }
+  ExpectRefused(ReadConfig(TinyModelBuilder({}).SetString("llama.rope.scaling.type", "linear")), kInvalid,
+                "key 'llama.rope.scaling.factor' is missing");
+  ExpectRefused(ReadConfig(TinyModelBuilder({})
+                               .SetString("llama.rope.scaling.type", "none")
+                               .SetFloat32("llama.rope.scaling.factor", 2)),
+                kInvalid, "key 'llama.rope.scaling.factor' is 2 although");
+  ExpectRefused(ReadConfig(TinyModelBuilder({})
+                               .SetFloat32("llama.rope.scale_linear", 3)
+                               .SetFloat32("llama.rope.scaling.factor", 2)),
+                kInvalid, "allowed: equal values");
+  for (const float factor : {0.0f, -1.0f, INFINITY, NAN}) {
+    ExpectRefused(ReadConfig(TinyModelBuilder({}).SetFloat32("llama.rope.scaling.factor", factor)), kInvalid,
+                  "key 'llama.rope.scaling.factor' is");
+    ExpectRefused(ReadConfig(TinyModelBuilder({}).SetFloat32("llama.rope.freq_base", factor)), kInvalid,
+                  "key 'llama.rope.freq_base' is");
+    ExpectRefused(ReadConfig(TinyModelBuilder({}).SetTensorF32("rope_freqs.weight", {4}, {1, 1, factor, 1})),
+                  kInvalid, "tensor 'rope_freqs.weight' holds");
+  }
+  ExpectRefused(ReadConfig(TinyModelBuilder({}).SetTensorF32("rope_freqs.weight", {3}, {1, 1, 1})), kInvalid,
+                "tensor 'rope_freqs.weight' has shape [3]; allowed: [4]");
+}
+
+// Each of these would change the results if it were ignored.
+TEST(ModelConfigTest, RefusesWhatItDoesNotImplementByName) {
+  using Change = std::function<void(GgufBuilder&)>;
+  const std::vector<std::pair<std::string, Change>> changes = {
+      {"llama.expert_count", [](auto& b) { b.SetUint32("llama.expert_count", 8); }},
+      {"llama.expert_used_count", [](auto& b) { b.SetUint32("llama.expert_used_count", 2); }},
+      {"llama.attention.sliding_window",
+       [](auto& b) { b.SetUint32("llama.attention.sliding_window", 4096); }},
+      {"llama.attention.clamp_kqv", [](auto& b) { b.SetFloat32("llama.attention.clamp_kqv", 8); }},
+      {"llama.attention.causal", [](auto& b) { b.SetBool("llama.attention.causal", false); }},
+      {"llama.attention.scale", [](auto& b) { b.SetFloat32("llama.attention.scale", 0.5f); }},
+      {"llama.attention.layer_norm_epsilon",
+       [](auto& b) { b.SetFloat32("llama.attention.layer_norm_epsilon", 1e-5f); }},
+      {"llama.logit_scale", [](auto& b) { b.SetFloat32("llama.logit_scale", 2); }},
+      {"llama.embedding_scale", [](auto& b) { b.SetFloat32("llama.embedding_scale", 12); }},
+      {"llama.rope.scaling.attn_factor",
+       [](auto& b) { b.SetFloat32("llama.rope.scaling.attn_factor", 1.5f); }},
+      {"llama.rope.scaling.yarn_log_multiplier",
+       [](auto& b) { b.SetFloat32("llama.rope.scaling.yarn_log_multiplier", 0.1f); }},
+      {"llama.rope.dimension_count", [](auto& b) { b.SetUint32("llama.rope.dimension_count", 4); }},
+      {"llama.attention.value_length", [](auto& b) { b.SetUint32("llama.attention.value_length", 4); }},
+      {"llama.use_parallel_residual", [](auto& b) { b.SetBool("llama.use_parallel_residual", true); }},
+      {"llama.tensor_data_layout", [](auto& b) { b.SetString("llama.tensor_data_layout", "split"); }},
+      {"llama.something_new", [](auto& b) { b.SetUint32("llama.something_new", 1); }},
+      {"qwen2.block_count", [](auto& b) { b.SetUint32("qwen2.block_count", 1); }},
+      {"adapter.type", [](auto& b) { b.SetString("adapter.type", "lora"); }},
+      {"tokenizer.ggml.something_new", [](auto& b) { b.SetUint32("tokenizer.ggml.something_new", 1); }},
+      {"tokenizer.ggml.add_eos_token", [](auto& b) { b.SetBool("tokenizer.ggml.add_eos_token", true); }},
+      {"general.type", [](auto& b) { b.SetString("general.type", "adapter"); }},
+      {"general.quantization_version", [](auto& b) { b.SetUint32("general.quantization_version", 1); }},
+      {"split.count", [](auto& b) { b.SetUint32("split.count", 2); }},
+      {"blk.0.attn_q.bias",
+       [](auto& b) {
+         b.SetTensorF32("blk.0.attn_q.bias", {2}, {0, 0});
+       }},
+      {"blk.0.ffn_gate_exps.weight",
+       [](auto& b) {
+         b.SetTensorF32("blk.0.ffn_gate_exps.weight", {2}, {0, 0});
+       }},
+      {"blk.2.attn_norm.weight",
+       [](auto& b) {
+         b.SetTensorF32("blk.2.attn_norm.weight", {2}, {0, 0});
+       }},
+      {"blk.00.attn_norm.weight",
+       [](auto& b) {
+         b.SetTensorF32("blk.00.attn_norm.weight", {2}, {0, 0});
+       }},
+      {"surprise",
+       [](auto& b) {
+         b.SetTensorF32("surprise", {2}, {0, 0});
+       }},
+  };
+  for (const auto& [name, change] : changes) {
+    GgufBuilder builder = TinyModelBuilder({});
+    change(builder);
+    ExpectRefused(ReadConfig(builder), kUnimplemented, "'" + name + "'");
+  }
+  ExpectRefused(ReadConfig(TinyModelBuilder({}).SetString("general.architecture", "mamba")), kUnimplemented,
+                "key 'general.architecture' is 'mamba'; implemented: 'llama'");
+}
+
+TEST(ModelConfigTest, AcceptsSwitchedOffFeaturesAndDescriptions) {
+  GgufBuilder builder = TinyModelBuilder({});
+  builder.SetUint32("llama.expert_count", 0)
+      .SetUint32("llama.attention.sliding_window", 0)
+      .SetFloat32("llama.attention.clamp_kqv", 0)
+      .SetBool("llama.attention.causal", true)
+      .SetFloat32("llama.rope.scaling.attn_factor", 1)
+      .SetUint32("llama.rope.scaling.original_context_length", 8192)
+      .SetString("llama.tensor_data_layout", "Meta AI original pth")
+      .SetString("general.type", "model")
+      .SetString("general.license", "apache-2.0")
+      .SetUint32("general.quantization_version", 2)
+      .SetString("quantize.imatrix.file", "calibration.dat")
+      .SetBool("tokenizer.ggml.add_eos_token", false)
+      .SetString("tokenizer.chat_template.tool_use", "")
+      .SetUint32("split.count", 1);
+  const auto config = ReadConfig(builder);
+  EXPECT_TRUE(config.ok()) << config.status();
+}
+
+TEST(ModelConfigTest, RefusesNumbersOutOfRange) {
+  for (const char* key : {"llama.block_count", "llama.embedding_length", "llama.attention.head_count",
+                          "llama.attention.head_count_kv", "llama.feed_forward_length",
+                          "llama.context_length", "llama.attention.key_length", "llama.vocab_size"}) {
+    for (const uint32_t value : {0u, 0xFFFFFFFFu}) {
+      ExpectRefused(ReadConfig(TinyModelBuilder({}).SetUint32(key, value)), kInvalid,
+                    "key '" + std::string(key) + "' is " + std::to_string(value) + "; allowed: 1 to");
+    }
+    ExpectRefused(ReadConfig(TinyModelBuilder({}).SetInt32Array(key, {1, 2})), kInvalid,
+                  "key '" + std::string(key) + "' is of type array; allowed: integers");
+  }
+  for (const char* key :
+       {"general.architecture", "llama.block_count", "llama.embedding_length", "llama.attention.head_count",
+        "llama.feed_forward_length", "llama.context_length", "llama.attention.layer_norm_rms_epsilon"}) {
+    const auto config = ReadConfig(TinyModelBuilder({}).RemoveKey(key));
+    EXPECT_FALSE(config.ok()) << key;
+    EXPECT_THAT(std::string(config.status().message()), HasSubstr("'" + std::string(key) + "'"));
+  }
+  for (const float epsilon : {0.0f, -1e-5f, 1.0f, NAN}) {
+    ExpectRefused(
+        ReadConfig(TinyModelBuilder({}).SetFloat32("llama.attention.layer_norm_rms_epsilon", epsilon)),
+        kInvalid, "key 'llama.attention.layer_norm_rms_epsilon' is");
+  }
+  ExpectRefused(ReadConfig(TinyModelBuilder({}).SetUint32("llama.attention.head_count_kv", 3)), kInvalid,
+                "key 'llama.attention.head_count_kv' is 3; allowed: divisors of the 4 heads");
+  ExpectRefused(ReadConfig(TinyModelBuilder({.head_dim = 7})), kInvalid,
+                "the head dimension is 7; allowed: even");
+  GgufBuilder uneven = TinyModelBuilder({});
+  uneven.RemoveKey("llama.attention.key_length").SetUint32("llama.attention.head_count", 5);
+  ExpectRefused(ReadConfig(uneven), kInvalid, "key 'llama.attention.head_count' is 5; allowed: divisors");
+}
+
+TEST(ModelConfigTest, RefusesTokensWithoutEmbedding) {
+  std::vector<std::string> tokens = test_support::TinyTokens();
+  tokens.push_back("one too many");
+  ExpectRefused(ReadConfig(TinyModelBuilder({}).SetStringArray("tokenizer.ggml.tokens", tokens)), kInvalid,
+                "key 'tokenizer.ggml.tokens' has 280 elements; allowed: at most the 279 rows");
+}
+
+TEST(ModelConfigTest, LyingLayerCountsAreFoundWithoutAllocating) {
+  ExpectRefused(ReadConfig(TinyModelBuilder({}).SetUint32("llama.block_count", 4096)), kInvalid,
+                "tensor 'blk.2.attn_norm.weight' is missing");
+}
+
+TEST(TokenizerDataTest, ReadsTheTinyVocabulary) {
+  const auto data = ReadTokenizer(TinyModelBuilder({}));
+  ASSERT_TRUE(data.ok()) << data.status();
+  EXPECT_EQ(data->model, "gpt2");
+  EXPECT_EQ(data->pre, "smollm");
+  EXPECT_EQ(data->tokens, test_support::TinyTokens());
+  EXPECT_EQ(data->merges, test_support::TinyMerges());
+  EXPECT_EQ(data->token_types.size(), data->tokens.size());
+  EXPECT_EQ(data->token_types[test_support::kTinyImEnd], static_cast<int32_t>(TokenType::kControl));
+  EXPECT_EQ(data->token_types[test_support::kTinyFirstByte], static_cast<int32_t>(TokenType::kNormal));
+  EXPECT_EQ(data->bos_id, test_support::kTinyImStart);
+  EXPECT_EQ(data->eos_id, test_support::kTinyImEnd);
+  EXPECT_EQ(data->eot_id, std::nullopt);
+  EXPECT_EQ(data->unknown_id, test_support::kTinyEndOfText);
+  EXPECT_FALSE(data->add_bos);
+  // Every merge joins two tokens of the vocabulary into a third.
+  const std::set<std::string> tokens(data->tokens.begin(), data->tokens.end());
+  for (const std::string& merge : data->merges) {
+    const size_t space = merge.find(' ');
+    EXPECT_TRUE(tokens.count(merge.substr(0, space))) << merge;
+    EXPECT_TRUE(tokens.count(merge.substr(space + 1))) << merge;
+    EXPECT_TRUE(tokens.count(merge.substr(0, space) + merge.substr(space + 1))) << merge;
+  }
+}
+
+TEST(TokenizerDataTest, FillsInWhatMayBeLeftOut) {
+  GgufBuilder builder = TinyModelBuilder({});
+  for (const char* key : {"tokenizer.ggml.pre", "tokenizer.ggml.token_type", "tokenizer.ggml.bos_token_id",
+                          "tokenizer.ggml.eos_token_id", "tokenizer.ggml.add_bos_token"}) {
+    builder.RemoveKey(key);
+  }
+  const auto data = ReadTokenizer(builder.SetBool("tokenizer.ggml.add_bos_token", true));
+  ASSERT_TRUE(data.ok()) << data.status();
+  EXPECT_EQ(data->pre, "default");
+  EXPECT_EQ(data->token_types, std::vector<int32_t>(data->tokens.size(), 1));
+  EXPECT_EQ(data->bos_id, std::nullopt);
+  EXPECT_TRUE(data->add_bos);
+}
+
+TEST(TokenizerDataTest, RefusesWrongData) {
+  const auto with_tokens = [](std::vector<std::string> tokens) {
+    return ReadTokenizer(TinyModelBuilder({}).SetStringArray("tokenizer.ggml.tokens", tokens));
+  };
+  ExpectRefused(ReadTokenizer(TinyModelBuilder({}).SetString("tokenizer.ggml.model", "llama")),
+                kUnimplemented, "key 'tokenizer.ggml.model' is 'llama'; implemented: 'gpt2'");
+  ExpectRefused(with_tokens({}), kInvalid, "key 'tokenizer.ggml.tokens' is empty");
+  ExpectRefused(with_tokens({"a", "b", "a"}), kInvalid,
+                "token 2 of key 'tokenizer.ggml.tokens' appears twice");
+  ExpectRefused(with_tokens({"a", ""}), kInvalid, "token 1 of key 'tokenizer.ggml.tokens' is empty");
+  ExpectRefused(with_tokens({"a", "\xFF"}), kInvalid,
+                "token 1 of key 'tokenizer.ggml.tokens' is not valid UTF-8");
+  ExpectRefused(with_tokens({"a", "b"}), kInvalid, "elements; allowed: one per token, 2");
+  for (const char* merge : {"", "ab", " ab", "ab ", "a b c", " ", "\xFF b"}) {
+    ExpectRefused(ReadTokenizer(TinyModelBuilder({}).SetStringArray("tokenizer.ggml.merges", {"a b", merge})),
+                  kInvalid, "merge 1 of key 'tokenizer.ggml.merges' is malformed");
+  }
+  std::vector<int32_t> types(test_support::TinyVocabSize(), 1);
+  types[5] = 7;
+  ExpectRefused(ReadTokenizer(TinyModelBuilder({}).SetInt32Array("tokenizer.ggml.token_type", types)),
+                kInvalid, "is 7 for token 5; allowed: 1 to 6");
+  for (const char* key :
+       {"bos_token_id", "eos_token_id", "eot_token_id", "unknown_token_id", "padding_token_id"}) {
+    const std::string name = "tokenizer.ggml." + std::string(key);
+    const auto too_large = static_cast<uint32_t>(test_support::TinyVocabSize());
+    ExpectRefused(ReadTokenizer(TinyModelBuilder({}).SetUint32(name, too_large)), kInvalid,
+                  "key '" + name + "' is " + std::to_string(too_large));
+  }
+  for (const char* key : {"tokenizer.ggml.model", "tokenizer.ggml.tokens", "tokenizer.ggml.merges"}) {
+    ExpectRefused(ReadTokenizer(TinyModelBuilder({}).RemoveKey(key)), kInvalid,
+                  "key '" + std::string(key) + "' is missing");
+  }
+}
+
+}  // namespace
+}  // namespace kvblend::model
