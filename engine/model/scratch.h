@@ -1,0 +1,32 @@
+// Backend memory that is reused from pass to pass and grows to the largest pass seen.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "kernels/backend.h"
+
+namespace kvblend::model {
+
+/// One growable matrix. Not thread-safe; views die with the next Resize that has to grow.
+class ScratchMatrix {
+ public:
+  /// A dense [rows, cols] view of uninitialised memory. Contents survive only while the view is not asked for anew.
+  absl::StatusOr<kernels::MatrixView> Resize(kernels::Backend& backend, int64_t rows, int64_t cols,
+                                             kernels::DataType dtype) {
+    const int64_t bytes = rows * cols * kernels::SizeOf(dtype);
+    if (buffer_ == nullptr || buffer_->size_bytes() < bytes) {
+      buffer_.reset();
+      absl::StatusOr<std::unique_ptr<kernels::Buffer>> grown = backend.Allocate(bytes);
+      if (!grown.ok()) return grown.status();
+      buffer_ = std::move(*grown);
+    }
+    return kernels::MatrixView{buffer_->data(), dtype, rows, cols, cols};
+  }
+
+ private:
+  std::unique_ptr<kernels::Buffer> buffer_;
+};
+
+}  // namespace kvblend::model

@@ -1,0 +1,144 @@
+#include "engine/model/transformer.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/status_macros.h"
+
+namespace kvblend::model {
+namespace {
+
+using kernels::ConstMatrixView;
+using kernels::DataType;
+using kernels::MatrixView;
+
+// Rows that go through norm, projection and MLP together: enough to keep the GEMMs efficient, few enough that a
+// tile's widest activation (2 * ffn_dim floats per row) stays in the last-level cache.
+constexpr int64_t kRowTile = 256;
+
+ConstMatrixView NormWeight(const kernels::Buffer& buffer, int64_t dim) {
+  return {buffer.data(), DataType::kF32, 1, dim, dim};
+}
+
+}  // namespace
+
+Transformer::Transformer(const ModelConfig& config, const ModelWeights& weights, kernels::Backend& backend)
+    : config_(config), weights_(weights), backend_(backend) {}
+
+MatrixView Transformer::Queries(const PassState& state) const {
+  return state.qkv.Columns(0, int64_t{config_.num_heads} * config_.head_dim);
+}
+
+MatrixView Transformer::Keys(const PassState& state) const {
+  const int64_t kv_dim = int64_t{config_.num_kv_heads} * config_.head_dim;
+  return state.qkv.Columns(int64_t{config_.num_heads} * config_.head_dim, kv_dim);
+}
+
+MatrixView Transformer::Values(const PassState& state) const {
+  const int64_t kv_dim = int64_t{config_.num_kv_heads} * config_.head_dim;
+  return state.qkv.Columns(int64_t{config_.num_heads} * config_.head_dim + kv_dim, kv_dim);
+}
+
+float Transformer::attention_scale() const { return 1.0f / std::sqrt(static_cast<float>(config_.head_dim)); }
+
+absl::Status Transformer::Begin(kernels::Stream& stream, absl::Span<const int32_t> token_ids, PassState& state) const {
+  KVBLEND_ASSIGN_OR_RETURN(state.hidden, state.hidden_storage.Resize(backend_, token_ids.size(), config_.hidden_dim,
+                                                                     DataType::kF32));
+  return backend_.Embed(stream, *weights_.token_embedding, token_ids, state.hidden);
+}
+
+absl::Status Transformer::ProjectQkv(kernels::Stream& stream, int32_t layer, PassState& state) const {
+  const LayerWeights& weights = weights_.layers[layer];
+  const int64_t rows = state.hidden.rows;
+  KVBLEND_ASSIGN_OR_RETURN(state.qkv,
+                           state.qkv_storage.Resize(backend_, rows, weights.qkv->rows(), DataType::kF32));
+  KVBLEND_ASSIGN_OR_RETURN(const MatrixView normed,
+                           state.normed.Resize(backend_, std::min(rows, kRowTile), config_.hidden_dim,
+                                               backend_.compute_dtype()));
+  for (int64_t begin = 0; begin < rows; begin += kRowTile) {
+    const int64_t count = std::min(kRowTile, rows - begin);
+    KVBLEND_RETURN_IF_ERROR(backend_.RmsNorm(stream, state.hidden.Rows(begin, count),
+                                             NormWeight(*weights.attn_norm, config_.hidden_dim), config_.rms_epsilon,
+                                             normed.Rows(0, count)));
+    KVBLEND_RETURN_IF_ERROR(backend_.Linear(stream, normed.Rows(0, count), *weights.qkv, /*accumulate=*/false,
+                                            state.qkv.Rows(begin, count)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Transformer::WriteKv(kernels::Stream& stream, const kernels::BatchPlan& plan, const PassState& state,
+                                  kernels::KvPagesView pages) const {
+  return backend_.KvScatter(stream, plan, *weights_.rope, Keys(state), Values(state), pages);
+}
+
+absl::Status Transformer::RotateQueries(kernels::Stream& stream, const kernels::BatchPlan& plan,
+                                        PassState& state) const {
+  return backend_.Rope(stream, plan, *weights_.rope, config_.num_heads, Queries(state));
+}
+
+absl::Status Transformer::AttendAndMlp(kernels::Stream& stream, int32_t layer, const kernels::BatchPlan& plan,
+                                       kernels::KvPagesView pages, PassState& state) const {
+  const LayerWeights& weights = weights_.layers[layer];
+  const int64_t rows = state.hidden.rows;
+  const DataType compute = backend_.compute_dtype();
+  KVBLEND_ASSIGN_OR_RETURN(
+      const MatrixView attention,
+      state.attention.Resize(backend_, rows, int64_t{config_.num_heads} * config_.head_dim, compute));
+  KVBLEND_RETURN_IF_ERROR(backend_.SelectiveAttention(stream, plan, Queries(state), config_.num_heads,
+                                                      attention_scale(), pages, attention));
+
+  const int64_t tile = std::min(rows, kRowTile);
+  KVBLEND_ASSIGN_OR_RETURN(const MatrixView normed, state.normed.Resize(backend_, tile, config_.hidden_dim, compute));
+  KVBLEND_ASSIGN_OR_RETURN(const MatrixView gate_up,
+                           state.gate_up.Resize(backend_, tile, 2 * int64_t{config_.ffn_dim}, DataType::kF32));
+  KVBLEND_ASSIGN_OR_RETURN(const MatrixView activated,
+                           state.activated.Resize(backend_, tile, config_.ffn_dim, compute));
+  for (int64_t begin = 0; begin < rows; begin += kRowTile) {
+    const int64_t count = std::min(kRowTile, rows - begin);
+    const MatrixView hidden = state.hidden.Rows(begin, count);
+    KVBLEND_RETURN_IF_ERROR(
+        backend_.Linear(stream, attention.Rows(begin, count), *weights.attn_output, /*accumulate=*/true, hidden));
+    KVBLEND_RETURN_IF_ERROR(backend_.RmsNorm(stream, hidden, NormWeight(*weights.ffn_norm, config_.hidden_dim),
+                                             config_.rms_epsilon, normed.Rows(0, count)));
+    const MatrixView both = gate_up.Rows(0, count);
+    KVBLEND_RETURN_IF_ERROR(backend_.Linear(stream, normed.Rows(0, count), *weights.gate_up, /*accumulate=*/false, both));
+    KVBLEND_RETURN_IF_ERROR(backend_.SiluMul(stream, both.Columns(0, config_.ffn_dim),
+                                             both.Columns(config_.ffn_dim, config_.ffn_dim),
+                                             activated.Rows(0, count)));
+    KVBLEND_RETURN_IF_ERROR(
+        backend_.Linear(stream, activated.Rows(0, count), *weights.down, /*accumulate=*/true, hidden));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Transformer::KeepRows(kernels::Stream& stream, absl::Span<const int32_t> row_indices,
+                                   PassState& state) const {
+  const int64_t rows = row_indices.size();
+  KVBLEND_ASSIGN_OR_RETURN(const MatrixView hidden, state.hidden_gathered.Resize(backend_, rows, state.hidden.cols,
+                                                                                 DataType::kF32));
+  KVBLEND_ASSIGN_OR_RETURN(const MatrixView qkv,
+                           state.qkv_gathered.Resize(backend_, rows, state.qkv.cols, DataType::kF32));
+  KVBLEND_RETURN_IF_ERROR(backend_.GatherRows(stream, state.hidden, row_indices, hidden));
+  KVBLEND_RETURN_IF_ERROR(backend_.GatherRows(stream, state.qkv, row_indices, qkv));
+  std::swap(state.hidden_storage, state.hidden_gathered);
+  std::swap(state.qkv_storage, state.qkv_gathered);
+  state.hidden = hidden;
+  state.qkv = qkv;
+  return absl::OkStatus();
+}
+
+absl::Status Transformer::Logits(kernels::Stream& stream, absl::Span<const int32_t> row_indices, PassState& state,
+                                 MatrixView logits) const {
+  const int64_t rows = row_indices.size();
+  KVBLEND_ASSIGN_OR_RETURN(const MatrixView chosen, state.hidden_gathered.Resize(backend_, rows, config_.hidden_dim,
+                                                                                 DataType::kF32));
+  KVBLEND_RETURN_IF_ERROR(backend_.GatherRows(stream, state.hidden, row_indices, chosen));
+  KVBLEND_ASSIGN_OR_RETURN(const MatrixView normed, state.normed.Resize(backend_, rows, config_.hidden_dim,
+                                                                        backend_.compute_dtype()));
+  KVBLEND_RETURN_IF_ERROR(backend_.RmsNorm(stream, chosen, NormWeight(*weights_.output_norm, config_.hidden_dim),
+                                           config_.rms_epsilon, normed));
+  const kernels::PackedWeights& output = weights_.output ? *weights_.output : *weights_.token_embedding;
+  return backend_.Linear(stream, normed, output, /*accumulate=*/false, logits);
+}
+
+}  // namespace kvblend::model

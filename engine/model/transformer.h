@@ -1,0 +1,88 @@
+// The decoder-only transformer (Llama family: RMSNorm, RoPE, GQA, SwiGLU), written once against kernels::Backend.
+//
+// A pass carries a set of token rows through the layers. Which rows, over which KV, and what happens between the
+// projection and the attention of a layer (loading stored KV, selecting tokens, exporting fresh KV) is the caller's
+// choice: full prefill, blended prefill, the query pass and decode are compositions of the steps below:
+//
+//   Begin            hidden = embedding of the tokens
+//   per layer l:
+//     ProjectQkv     q, k, v of every row, un-rotated
+//     WriteKv        rotated k, v -> pages
+//     FinishLayer    rotate q, selective attention over the pages, output projection, MLP; hidden is updated
+//   Logits           of chosen rows
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "engine/model/model_config.h"
+#include "engine/model/model_weights.h"
+#include "engine/model/scratch.h"
+#include "kernels/backend.h"
+
+namespace kvblend::model {
+
+/// The rows of one pass: hidden states, projections and scratch. Reused between passes; not thread-safe.
+struct PassState {
+  kernels::MatrixView hidden;  // f32 [n, hidden_dim]
+  kernels::MatrixView qkv;     // f32 [n, (num_heads + 2 num_kv_heads) * head_dim], columns q | k | v
+
+  ScratchMatrix hidden_storage;
+  ScratchMatrix hidden_gathered;
+  ScratchMatrix qkv_storage;
+  ScratchMatrix qkv_gathered;
+  ScratchMatrix normed;
+  ScratchMatrix attention;
+  ScratchMatrix gate_up;
+  ScratchMatrix activated;
+};
+
+/// Immutable; any number of threads may run passes at once, each with its own PassState and stream.
+/// Neither config, weights nor backend is owned; all must outlive it.
+class Transformer {
+ public:
+  Transformer(const ModelConfig& config, const ModelWeights& weights, kernels::Backend& backend);
+
+  const ModelConfig& config() const { return config_; }
+  kernels::Backend& backend() const { return backend_; }
+
+  /// state.hidden = embeddings of token_ids [n].
+  absl::Status Begin(kernels::Stream& stream, absl::Span<const int32_t> token_ids, PassState& state) const;
+
+  /// state.qkv = projections of RMSNorm(state.hidden).
+  absl::Status ProjectQkv(kernels::Stream& stream, int32_t layer, PassState& state) const;
+
+  /// Writes k (rotated) and v of state.qkv into the pages. REQUIRES: ProjectQkv of this layer; plan rows = state rows.
+  absl::Status WriteKv(kernels::Stream& stream, const kernels::BatchPlan& plan, const PassState& state,
+                       kernels::KvPagesView pages) const;
+
+  /// Rotates the queries of state.qkv in place. Separate from Attend so that their attention mass can be measured.
+  absl::Status RotateQueries(kernels::Stream& stream, const kernels::BatchPlan& plan, PassState& state) const;
+
+  /// Attention over the pages, output projection and MLP. REQUIRES: RotateQueries.
+  absl::Status AttendAndMlp(kernels::Stream& stream, int32_t layer, const kernels::BatchPlan& plan,
+                            kernels::KvPagesView pages, PassState& state) const;
+
+  /// Keeps only the rows `row_indices` (ascending) of state.hidden and state.qkv.
+  absl::Status KeepRows(kernels::Stream& stream, absl::Span<const int32_t> row_indices, PassState& state) const;
+
+  /// logits[i] = output layer of row row_indices[i].  logits: f32 [row_indices.size(), vocab_size]
+  absl::Status Logits(kernels::Stream& stream, absl::Span<const int32_t> row_indices, PassState& state,
+                      kernels::MatrixView logits) const;
+
+  /// Views of the parts of state.qkv.
+  kernels::MatrixView Queries(const PassState& state) const;
+  kernels::MatrixView Keys(const PassState& state) const;
+  kernels::MatrixView Values(const PassState& state) const;
+
+  /// What attention scores are scaled by.
+  float attention_scale() const;
+
+ private:
+  const ModelConfig& config_;
+  const ModelWeights& weights_;
+  kernels::Backend& backend_;
+};
+
+}  // namespace kvblend::model
