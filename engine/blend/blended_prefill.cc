@@ -1,0 +1,228 @@
+#include "engine/blend/blended_prefill.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "engine/status_macros.h"
+
+namespace kvblend::blend {
+namespace {
+
+using kernels::ConstMatrixView;
+using kernels::DataType;
+using kernels::MatrixView;
+
+class Stopwatch {
+ public:
+  double Seconds() const { return absl::ToDoubleSeconds(absl::Now() - start_); }
+
+ private:
+  const absl::Time start_ = absl::Now();
+};
+
+// True when the query pass over the computed tokens plus the blended pass would run at least as many token rows as
+// computing every inexact token once. Then the exact answer is also the cheaper one.
+bool SelectingIsDearerThanComputingAll(const ReusePlan& plan, int32_t budget) {
+  const int64_t computed = plan.computed.size();
+  return 2 * computed + budget >= computed + plan.candidates.num_tokens;
+}
+
+}  // namespace
+
+struct BlendedPrefill::Pass {
+  const prompt::PromptLayout& layout;
+  const ReusePlan& plan;
+  const SelectionPolicy& policy;
+  const PagedSequence& sequence;
+  KeepGoing keep_going;
+};
+
+std::vector<int32_t> MergePositions(absl::Span<const int32_t> a, absl::Span<const int32_t> b) {
+  std::vector<int32_t> merged(a.size() + b.size());
+  std::merge(a.begin(), a.end(), b.begin(), b.end(), merged.begin());
+  return merged;
+}
+
+absl::StatusOr<PrefillResult> BlendedPrefill::Run(const prompt::PromptLayout& layout, const ReusePlan& plan,
+                                                  const SelectionPolicy& policy, const PagedSequence& sequence,
+                                                  KeepGoing keep_going) {
+  const Stopwatch total;
+  const Pass pass{layout, plan, policy, sequence, keep_going};
+  KVBLEND_ASSIGN_OR_RETURN(KvLoader loader,
+                           KvLoader::Create(plan, sequence, rope_, transformer_.backend()));
+  PrefillResult result;
+  result.policy = policy.policy();
+  const int32_t budget = policy.Budget(plan.candidates);
+  Requirement requirement = policy.requirement();
+  if (budget == 0 || budget == plan.candidates.num_tokens) requirement.kind = Requirement::Kind::kNothing;
+
+  if (requirement.kind == Requirement::Kind::kQuestionAttention && SelectingIsDearerThanComputingAll(plan, budget)) {
+    result.policy = Policy::kAll;
+    result.recomputed = plan.candidates.Positions();
+    KVBLEND_RETURN_IF_ERROR(RunRows(pass, MergePositions(plan.computed, result.recomputed), &loader));
+  } else if (requirement.kind == Requirement::Kind::kQuestionAttention) {
+    const Stopwatch query_pass;
+    KVBLEND_ASSIGN_OR_RETURN(const std::vector<float> scores,
+                             MeasureQuestionAttention(pass, requirement.layers, loader));
+    result.recomputed = policy.Select(plan.candidates, scores);
+    result.select_seconds = query_pass.Seconds() - loader.seconds();
+    KVBLEND_RETURN_IF_ERROR(RunRows(pass, MergePositions(plan.computed, result.recomputed), /*loader=*/nullptr));
+  } else if (requirement.kind == Requirement::Kind::kKvDeviation) {
+    KVBLEND_ASSIGN_OR_RETURN(result.recomputed,
+                             RunSelectingByDeviation(pass, requirement, loader, result.select_seconds));
+  } else {
+    result.recomputed =
+        budget == plan.candidates.num_tokens ? plan.candidates.Positions() : policy.Select(plan.candidates, {});
+    KVBLEND_RETURN_IF_ERROR(RunRows(pass, MergePositions(plan.computed, result.recomputed), &loader));
+  }
+
+  // The last row is the last prompt token: the question is always computed and stands at the end.
+  const int32_t vocab_size = transformer_.config().vocab_size;
+  KVBLEND_ASSIGN_OR_RETURN(const MatrixView logits,
+                           logits_.Resize(transformer_.backend(), 1, vocab_size, DataType::kF32));
+  const int32_t last_row = static_cast<int32_t>(state_.hidden.rows) - 1;
+  KVBLEND_RETURN_IF_ERROR(transformer_.Logits(stream_, {last_row}, state_, logits));
+  result.logits.resize(vocab_size);
+  KVBLEND_RETURN_IF_ERROR(transformer_.backend().CopyToHost(stream_, result.logits.data(), logits.data,
+                                                            vocab_size * sizeof(float)));
+  KVBLEND_RETURN_IF_ERROR(transformer_.backend().Synchronize(stream_));
+  result.load_seconds = loader.seconds();
+  result.compute_seconds = total.Seconds() - result.load_seconds - result.select_seconds;
+  return result;
+}
+
+absl::Status BlendedPrefill::RunLayers(const Pass& pass, const kernels::BatchPlan& rows, int32_t first_layer,
+                                       int32_t end_layer, KvLoader* loader, KvLoader::Which which) {
+  for (int32_t layer = first_layer; layer < end_layer; ++layer) {
+    KVBLEND_RETURN_IF_ERROR(pass.keep_going());
+    const kernels::KvPagesView pages = pass.sequence.Layer(layer);
+    if (loader != nullptr) KVBLEND_RETURN_IF_ERROR(loader->Load(stream_, layer, which));
+    KVBLEND_RETURN_IF_ERROR(transformer_.ProjectQkv(stream_, layer, state_));
+    KVBLEND_RETURN_IF_ERROR(transformer_.WriteKv(stream_, rows, state_, pages));
+    KVBLEND_RETURN_IF_ERROR(transformer_.RotateQueries(stream_, rows, state_));
+    KVBLEND_RETURN_IF_ERROR(transformer_.AttendAndMlp(stream_, layer, rows, pages, state_));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status BlendedPrefill::RunRows(const Pass& pass, absl::Span<const int32_t> active, KvLoader* loader) {
+  KVBLEND_ASSIGN_OR_RETURN(const auto rows, pass.sequence.PlanRows(active, pass.plan.prompt_tokens));
+  std::vector<int32_t> token_ids;
+  token_ids.reserve(active.size());
+  for (int32_t position : active) token_ids.push_back(pass.layout.token_ids[position]);
+  KVBLEND_RETURN_IF_ERROR(transformer_.Begin(stream_, token_ids, state_));
+  return RunLayers(pass, *rows, 0, transformer_.config().num_layers, loader, KvLoader::Which::kAll);
+}
+
+// The rows are all computed tokens, not only the question's, because the question may attend to missing chunks and
+// those have no other KV; only the question's rows vote.
+absl::StatusOr<std::vector<float>> BlendedPrefill::MeasureQuestionAttention(const Pass& pass, int32_t voting_layers,
+                                                                            KvLoader& loader) {
+  const ReusePlan& plan = pass.plan;
+  const int32_t num_layers = transformer_.config().num_layers;
+  const int32_t question_begin = plan.spans.back().begin;
+  const int64_t question_rows = plan.prompt_tokens - question_begin;
+  KVBLEND_ASSIGN_OR_RETURN(const auto rows, pass.sequence.PlanRows(plan.computed, plan.prompt_tokens));
+  KVBLEND_ASSIGN_OR_RETURN(const auto question,
+                           pass.sequence.PlanRange(question_begin, plan.prompt_tokens, plan.prompt_tokens));
+  KVBLEND_ASSIGN_OR_RETURN(const MatrixView mass,
+                           measurements_.Resize(transformer_.backend(), voting_layers, plan.prompt_tokens,
+                                                DataType::kF32));
+  std::vector<int32_t> token_ids;
+  token_ids.reserve(plan.computed.size());
+  for (int32_t position : plan.computed) token_ids.push_back(pass.layout.token_ids[position]);
+  KVBLEND_RETURN_IF_ERROR(transformer_.Begin(stream_, token_ids, state_));
+
+  for (int32_t layer = 0; layer < num_layers; ++layer) {
+    KVBLEND_RETURN_IF_ERROR(pass.keep_going());
+    const kernels::KvPagesView pages = pass.sequence.Layer(layer);
+    KVBLEND_RETURN_IF_ERROR(loader.Load(stream_, layer, KvLoader::Which::kAll));
+    if (layer >= voting_layers) continue;  // only the loads are still wanted
+    KVBLEND_RETURN_IF_ERROR(transformer_.ProjectQkv(stream_, layer, state_));
+    KVBLEND_RETURN_IF_ERROR(transformer_.WriteKv(stream_, *rows, state_, pages));
+    KVBLEND_RETURN_IF_ERROR(transformer_.RotateQueries(stream_, *rows, state_));
+    const MatrixView queries = transformer_.Queries(state_);
+    KVBLEND_RETURN_IF_ERROR(transformer_.backend().AttentionMass(
+        stream_, *question, queries.Rows(queries.rows - question_rows, question_rows), transformer_.config().num_heads,
+        transformer_.attention_scale(), pages, mass.Rows(layer, 1)));
+    if (layer + 1 < voting_layers) {
+      KVBLEND_RETURN_IF_ERROR(transformer_.AttendAndMlp(stream_, layer, *rows, pages, state_));
+    }
+  }
+  std::vector<float> host_mass(int64_t{voting_layers} * plan.prompt_tokens);
+  KVBLEND_RETURN_IF_ERROR(transformer_.backend().CopyToHost(stream_, host_mass.data(), mass.data,
+                                                            host_mass.size() * sizeof(float)));
+  KVBLEND_RETURN_IF_ERROR(transformer_.backend().Synchronize(stream_));
+  return ScoreByQuestionAttention(host_mass, voting_layers, plan.prompt_tokens, plan.chunk_spans, plan.candidates);
+}
+
+absl::StatusOr<std::vector<int32_t>> BlendedPrefill::RunSelectingByDeviation(const Pass& pass,
+                                                                             const Requirement& requirement,
+                                                                             KvLoader& loader, double& select_seconds) {
+  const ReusePlan& plan = pass.plan;
+  const int32_t check_layer = requirement.layers;
+  const int32_t num_layers = transformer_.config().num_layers;
+  const std::vector<int32_t> inexact = MergePositions(plan.computed, plan.candidates.Positions());
+  KVBLEND_ASSIGN_OR_RETURN(const auto all_rows, pass.sequence.PlanRows(inexact, plan.prompt_tokens));
+  std::vector<int32_t> token_ids;
+  token_ids.reserve(inexact.size());
+  for (int32_t position : inexact) token_ids.push_back(pass.layout.token_ids[position]);
+  KVBLEND_RETURN_IF_ERROR(transformer_.Begin(stream_, token_ids, state_));
+  KVBLEND_RETURN_IF_ERROR(RunLayers(pass, *all_rows, 0, check_layer, &loader, KvLoader::Which::kExactOnly));
+
+  // At the check layer every inexact token has fresh KV, and it is kept for all; only the chosen rows go on.
+  KVBLEND_RETURN_IF_ERROR(pass.keep_going());
+  const kernels::KvPagesView pages = pass.sequence.Layer(check_layer);
+  KVBLEND_RETURN_IF_ERROR(loader.Load(stream_, check_layer, KvLoader::Which::kExactOnly));
+  KVBLEND_RETURN_IF_ERROR(transformer_.ProjectQkv(stream_, check_layer, state_));
+  KVBLEND_RETURN_IF_ERROR(transformer_.WriteKv(stream_, *all_rows, state_, pages));
+  const Stopwatch selection;
+  KVBLEND_ASSIGN_OR_RETURN(const std::vector<float> scores, MeasureDeviation(pass, inexact, requirement));
+  std::vector<int32_t> chosen = pass.policy.Select(plan.candidates, scores);
+  select_seconds = selection.Seconds();
+
+  const std::vector<int32_t> active = MergePositions(plan.computed, chosen);
+  std::vector<int32_t> kept_rows;  // rows of `inexact` that stay
+  kept_rows.reserve(active.size());
+  for (size_t row = 0, next = 0; row < inexact.size() && next < active.size(); ++row) {
+    if (inexact[row] != active[next]) continue;
+    kept_rows.push_back(static_cast<int32_t>(row));
+    ++next;
+  }
+  KVBLEND_RETURN_IF_ERROR(transformer_.KeepRows(stream_, kept_rows, state_));
+  KVBLEND_ASSIGN_OR_RETURN(const auto active_rows, pass.sequence.PlanRows(active, plan.prompt_tokens));
+  KVBLEND_RETURN_IF_ERROR(transformer_.RotateQueries(stream_, *active_rows, state_));
+  KVBLEND_RETURN_IF_ERROR(transformer_.AttendAndMlp(stream_, check_layer, *active_rows, pages, state_));
+  KVBLEND_RETURN_IF_ERROR(
+      RunLayers(pass, *active_rows, check_layer + 1, num_layers, &loader, KvLoader::Which::kAll));
+  return chosen;
+}
+
+absl::StatusOr<std::vector<float>> BlendedPrefill::MeasureDeviation(const Pass& pass,
+                                                                    absl::Span<const int32_t> active,
+                                                                    const Requirement& requirement) {
+  const ReusePlan& plan = pass.plan;
+  KVBLEND_ASSIGN_OR_RETURN(const MatrixView deviation,
+                           measurements_.Resize(transformer_.backend(), 1, plan.candidates.num_tokens, DataType::kF32));
+  const bool by_key = requirement.source == DeviationSource::kKey;
+  const MatrixView fresh = by_key ? transformer_.Keys(state_) : transformer_.Values(state_);
+  int64_t done = 0;
+  for (const PlannedSpan& span : plan.spans) {
+    if (!span.entry.has_value() || span.source == ChunkSource::kExact) continue;
+    KVBLEND_ASSIGN_OR_RETURN(const store::LayerKv stored, span.entry->AcquireLayer(requirement.layers));
+    const int64_t first_row = std::lower_bound(active.begin(), active.end(), span.begin) - active.begin();
+    KVBLEND_RETURN_IF_ERROR(transformer_.backend().KvDeviation(
+        stream_, fresh.Rows(first_row, span.num_tokens()), by_key ? stored.k : stored.v,
+        kernels::DeviationMetric::kSquaredL2, deviation.Columns(done, span.num_tokens())));
+    done += span.num_tokens();
+  }
+  std::vector<float> scores(plan.candidates.num_tokens);
+  KVBLEND_RETURN_IF_ERROR(transformer_.backend().CopyToHost(stream_, scores.data(), deviation.data,
+                                                            scores.size() * sizeof(float)));
+  KVBLEND_RETURN_IF_ERROR(transformer_.backend().Synchronize(stream_));
+  return scores;
+}
+
+}  // namespace kvblend::blend

@@ -1,0 +1,77 @@
+// Prefill over reused KV: loads what the plan found, recomputes what the policy chooses, computes the rest.
+//
+// Passes (docs/algorithm.md has the reasoning and costs):
+//   no measurement   one pass: per layer, load stored KV, overwrite the active tokens' KV with fresh, attend
+//   question's       a query pass runs the computed tokens over the loaded KV through all layers and sums the question's
+//   attention        attention per token; then one pass over the chosen tokens and the computed ones
+//   KV deviation     all inexact tokens run up to the check layer, where the tokens with the largest deviation between
+//                    fresh and stored KV stay active (CacheBlend, EuroSys 2025, section 4.3)
+//
+// Active tokens are gathered rows, each masked by its own position.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/blend/kv_loader.h"
+#include "engine/blend/paged_sequence.h"
+#include "engine/blend/reuse_plan.h"
+#include "engine/blend/selection_policy.h"
+#include "engine/model/transformer.h"
+#include "engine/prompt/prompt_layout.h"
+#include "kernels/backend.h"
+
+namespace kvblend::blend {
+
+/// Returns non-OK when the request is to be given up; asked before every layer and within long layers.
+using KeepGoing = absl::FunctionRef<absl::Status()>;
+
+struct PrefillResult {
+  Policy policy = Policy::kQuery;       // effective: kAll when selecting would have cost more than computing everything
+  std::vector<int32_t> recomputed;      // candidate positions that were recomputed, ascending
+  double load_seconds = 0;
+  double select_seconds = 0;            // query pass or deviation, and the choice; loading excluded
+  double compute_seconds = 0;           // the rest
+  std::vector<float> logits;            // of the last prompt token [vocab_size]
+};
+
+/// Holds scratch; one request at a time. References must outlive it.
+class BlendedPrefill {
+ public:
+  BlendedPrefill(const model::Transformer& transformer, const kernels::RopeTable& rope, kernels::Stream& stream,
+                 model::PassState& state)
+      : transformer_(transformer), rope_(rope), stream_(stream), state_(state) {}
+
+  /// Afterwards the pages hold the KV of the whole prompt.
+  /// REQUIRES: the sequence has pages for plan.prompt_tokens; the last prompt position is in plan.computed.
+  absl::StatusOr<PrefillResult> Run(const prompt::PromptLayout& layout, const ReusePlan& plan,
+                                    const SelectionPolicy& policy, const PagedSequence& sequence, KeepGoing keep_going);
+
+ private:
+  struct Pass;  // one request's inputs
+
+  absl::Status RunLayers(const Pass& pass, const kernels::BatchPlan& rows, int32_t first_layer, int32_t end_layer,
+                         KvLoader* loader, KvLoader::Which which);
+  absl::Status RunRows(const Pass& pass, absl::Span<const int32_t> active, KvLoader* loader);
+  absl::StatusOr<std::vector<float>> MeasureQuestionAttention(const Pass& pass, int32_t voting_layers,
+                                                              KvLoader& loader);
+  absl::StatusOr<std::vector<float>> MeasureDeviation(const Pass& pass, absl::Span<const int32_t> active,
+                                                      const Requirement& requirement);
+  absl::StatusOr<std::vector<int32_t>> RunSelectingByDeviation(const Pass& pass, const Requirement& requirement,
+                                                               KvLoader& loader, double& select_seconds);
+
+  const model::Transformer& transformer_;
+  const kernels::RopeTable& rope_;
+  kernels::Stream& stream_;
+  model::PassState& state_;
+  model::ScratchMatrix measurements_;
+  model::ScratchMatrix logits_;
+};
+
+/// Sorted union of two ascending lists without common elements.
+std::vector<int32_t> MergePositions(absl::Span<const int32_t> a, absl::Span<const int32_t> b);
+
+}  // namespace kvblend::blend

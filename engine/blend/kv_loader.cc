@@ -1,0 +1,33 @@
+#include "engine/blend/kv_loader.h"
+
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "engine/status_macros.h"
+
+namespace kvblend::blend {
+
+absl::StatusOr<KvLoader> KvLoader::Create(const ReusePlan& plan, const PagedSequence& sequence,
+                                          const kernels::RopeTable& rope, kernels::Backend& backend) {
+  KvLoader loader(sequence, rope, backend);
+  for (const PlannedSpan& span : plan.spans) {
+    if (!span.entry.has_value()) continue;
+    KVBLEND_ASSIGN_OR_RETURN(auto rows, sequence.PlanRange(span.begin, span.end, plan.prompt_tokens));
+    loader.placements_.push_back({&span, std::move(rows)});
+  }
+  return loader;
+}
+
+absl::Status KvLoader::Load(kernels::Stream& stream, int32_t layer, Which which) {
+  const absl::Time start = absl::Now();
+  for (const Placement& placement : placements_) {
+    if (which == Which::kExactOnly && placement.span->source != ChunkSource::kExact) continue;
+    KVBLEND_ASSIGN_OR_RETURN(const store::LayerKv stored, placement.span->entry->AcquireLayer(layer));
+    KVBLEND_RETURN_IF_ERROR(
+        backend_->KvScatter(stream, *placement.rows, *rope_, stored.k, stored.v, sequence_->Layer(layer)));
+  }
+  seconds_ += absl::ToDoubleSeconds(absl::Now() - start);
+  return absl::OkStatus();
+}
+
+}  // namespace kvblend::blend

@@ -1,0 +1,47 @@
+// Places stored chunk KV into the pages of a sequence: K is rotated from its un-rotated stored form to the position
+// that the chunk has in this prompt, which is exact at any position (no delta rotation of rounded values).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/blend/paged_sequence.h"
+#include "engine/blend/reuse_plan.h"
+#include "engine/model/model_weights.h"
+#include "kernels/backend.h"
+
+namespace kvblend::blend {
+
+/// Loads layer by layer. References must outlive it; the plan's entries stay pinned by the plan. Not thread-safe.
+class KvLoader {
+ public:
+  enum class Which : uint8_t { kAll, kExactOnly };
+
+  static absl::StatusOr<KvLoader> Create(const ReusePlan& plan, const PagedSequence& sequence,
+                                         const kernels::RopeTable& rope, kernels::Backend& backend);
+
+  /// Writes one layer of the reused spans into the pages.
+  absl::Status Load(kernels::Stream& stream, int32_t layer, Which which);
+
+  /// Time spent in Load so far.
+  double seconds() const { return seconds_; }
+
+ private:
+  struct Placement {
+    const PlannedSpan* span;
+    std::unique_ptr<kernels::BatchPlan> rows;
+  };
+  KvLoader(const PagedSequence& sequence, const kernels::RopeTable& rope, kernels::Backend& backend)
+      : sequence_(&sequence), rope_(&rope), backend_(&backend) {}
+
+  const PagedSequence* sequence_;
+  const kernels::RopeTable* rope_;
+  kernels::Backend* backend_;
+  std::vector<Placement> placements_;
+  double seconds_ = 0;
+};
+
+}  // namespace kvblend::blend

@@ -1,0 +1,60 @@
+// Matches a prompt against the chunk store: which spans can be reused, from which entries, and which of those are exact.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "engine/blend/selection_policy.h"
+#include "engine/prompt/prompt_layout.h"
+#include "engine/request.h"
+#include "engine/store/chunk_address.h"
+#include "engine/store/chunk_store.h"
+
+namespace kvblend::blend {
+
+/// What everything in one engine's keys has in common.
+struct KeySpace {
+  store::Digest model_fingerprint{};
+  store::KvFormat format;
+};
+
+/// One span of the prompt and where its KV comes from.
+struct PlannedSpan {
+  prompt::SpanKind kind = prompt::SpanKind::kQuestion;
+  int32_t chunk_index = -1;  // -1 unless a chunk
+  int32_t begin = 0;         // prompt positions [begin, end)
+  int32_t end = 0;
+  ChunkSource source = ChunkSource::kMiss;
+  std::optional<store::ChunkKey> key = std::nullopt;       // of the entry that belongs here; set for the anchor and chunks
+  std::optional<store::ChunkHandle> entry = std::nullopt;  // pinned while the plan lives; unset when computed
+
+  int32_t num_tokens() const { return end - begin; }
+};
+
+/// An entry that the store should have for prompts like this one and hasn't.
+struct MissingEntry {
+  std::vector<int32_t> anchor_ids;  // what it is computed behind; empty: by itself
+  std::vector<int32_t> token_ids;
+};
+
+/// Owns pins on the entries it reuses. Not thread-safe.
+struct ReusePlan {
+  std::vector<PlannedSpan> spans;         // in prompt order, covering the prompt
+  int32_t prompt_tokens = 0;
+  Candidates candidates;                  // reused, not exact
+  std::vector<CandidateSpan> chunk_spans; // all placed chunks, whatever their source
+  std::vector<int32_t> computed;          // positions never in the store: misses, history, question; ascending
+  int32_t exact_tokens = 0;
+  std::vector<MissingEntry> missing;      // without duplicates, anchor first
+};
+
+/// Looks up every span on its own: a missing chunk never spoils its neighbours.
+///
+/// An entry is *exact* in a place when the tokens before it in the prompt are exactly those it was computed behind:
+/// its KV then is what full prefill would compute. That holds for the anchor at position 0, for the first chunk behind
+/// it, and for an isolated chunk at position 0. Everything else that is found is a candidate for recomputation.
+ReusePlan PlanReuse(const prompt::PromptLayout& layout, const BlendOptions& options, const KeySpace& key_space,
+                    std::string_view tenant_namespace, store::ChunkStore& chunk_store);
+
+}  // namespace kvblend::blend

@@ -1,0 +1,212 @@
+#include "engine/blend/selection_policy.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <random>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace kvblend::blend {
+namespace {
+
+int32_t ShareOf(double ratio, int32_t num_tokens) {
+  return static_cast<int32_t>(std::llround(ratio * static_cast<double>(num_tokens)));
+}
+
+class QueryPolicy final : public SelectionPolicy {
+ public:
+  QueryPolicy(double ratio, int32_t layers) : ratio_(ratio), layers_(layers) {}
+  Policy policy() const override { return Policy::kQuery; }
+  Requirement requirement() const override {
+    return {.kind = Requirement::Kind::kQuestionAttention, .layers = layers_};
+  }
+  int32_t Budget(const Candidates& candidates) const override { return ShareOf(ratio_, candidates.num_tokens); }
+  std::vector<int32_t> Select(const Candidates& candidates, absl::Span<const float> scores) const override {
+    return TopPositions(candidates.Positions(), scores, Budget(candidates));
+  }
+
+ private:
+  const double ratio_;
+  const int32_t layers_;
+};
+
+class HkvdPolicy final : public SelectionPolicy {
+ public:
+  HkvdPolicy(double ratio, int32_t layer, DeviationSource source) : ratio_(ratio), layer_(layer), source_(source) {}
+  Policy policy() const override { return Policy::kHkvd; }
+  Requirement requirement() const override {
+    return {.kind = Requirement::Kind::kKvDeviation, .layers = layer_, .source = source_};
+  }
+  int32_t Budget(const Candidates& candidates) const override { return ShareOf(ratio_, candidates.num_tokens); }
+  std::vector<int32_t> Select(const Candidates& candidates, absl::Span<const float> scores) const override {
+    return TopPositions(candidates.Positions(), scores, Budget(candidates));
+  }
+
+ private:
+  const double ratio_;
+  const int32_t layer_;
+  const DeviationSource source_;
+};
+
+class LinkPolicy final : public SelectionPolicy {
+ public:
+  explicit LinkPolicy(int32_t tokens) : tokens_(tokens) {}
+  Policy policy() const override { return Policy::kLink; }
+  Requirement requirement() const override { return {}; }
+  int32_t Budget(const Candidates& candidates) const override {
+    int32_t budget = 0;
+    for (const CandidateSpan& span : candidates.spans) budget += std::min(tokens_, span.end - span.begin);
+    return budget;
+  }
+  std::vector<int32_t> Select(const Candidates& candidates, absl::Span<const float>) const override {
+    std::vector<int32_t> chosen;
+    for (const CandidateSpan& span : candidates.spans) {
+      const int32_t end = span.begin + std::min(tokens_, span.end - span.begin);
+      for (int32_t position = span.begin; position < end; ++position) chosen.push_back(position);
+    }
+    return chosen;
+  }
+
+ private:
+  const int32_t tokens_;
+};
+
+/// `none` and `all`.
+class ConstantPolicy final : public SelectionPolicy {
+ public:
+  explicit ConstantPolicy(bool all) : all_(all) {}
+  Policy policy() const override { return all_ ? Policy::kAll : Policy::kNone; }
+  Requirement requirement() const override { return {}; }
+  int32_t Budget(const Candidates& candidates) const override { return all_ ? candidates.num_tokens : 0; }
+  std::vector<int32_t> Select(const Candidates& candidates, absl::Span<const float>) const override {
+    return all_ ? candidates.Positions() : std::vector<int32_t>();
+  }
+
+ private:
+  const bool all_;
+};
+
+class RandomPolicy final : public SelectionPolicy {
+ public:
+  RandomPolicy(double ratio, uint64_t seed) : ratio_(ratio), seed_(seed) {}
+  Policy policy() const override { return Policy::kRandom; }
+  Requirement requirement() const override { return {}; }
+  int32_t Budget(const Candidates& candidates) const override { return ShareOf(ratio_, candidates.num_tokens); }
+  std::vector<int32_t> Select(const Candidates& candidates, absl::Span<const float>) const override {
+    // Random scores rather than std::shuffle: the standard leaves the shuffle's use of the generator open.
+    std::mt19937_64 generator(seed_);
+    std::vector<float> scores(candidates.num_tokens);
+    for (float& score : scores) score = static_cast<float>(generator() >> 40);  // 24 bits: exact in a float
+    return TopPositions(candidates.Positions(), scores, Budget(candidates));
+  }
+
+ private:
+  const double ratio_;
+  const uint64_t seed_;
+};
+
+absl::Status OutOfRange(absl::string_view field, const std::string& value, const std::string& allowed) {
+  return absl::InvalidArgumentError(absl::StrCat(field, " is ", value, "; allowed: ", allowed));
+}
+
+}  // namespace
+
+std::vector<int32_t> Candidates::Positions() const {
+  std::vector<int32_t> positions;
+  positions.reserve(num_tokens);
+  for (const CandidateSpan& span : spans) {
+    for (int32_t position = span.begin; position < span.end; ++position) positions.push_back(position);
+  }
+  return positions;
+}
+
+absl::Status ValidateBlendOptions(const BlendOptions& options, int32_t num_layers) {
+  if (static_cast<int>(options.policy) > static_cast<int>(Policy::kRandom)) {
+    return OutOfRange("policy", absl::StrCat(static_cast<int>(options.policy)),
+                      "query, hkvd, link, none, all, random");
+  }
+  if (!(options.ratio >= 0.0 && options.ratio <= 1.0)) {  // also catches NaN
+    return OutOfRange("ratio", absl::StrCat(options.ratio), "0 to 1");
+  }
+  if (options.query_layers < 0 || options.query_layers > num_layers) {
+    return OutOfRange("query_layers", absl::StrCat(options.query_layers),
+                      absl::StrCat("0 (all) to ", num_layers, " (layers of the model)"));
+  }
+  if (options.policy == Policy::kHkvd && (options.hkvd_layer < 1 || options.hkvd_layer >= num_layers)) {
+    return OutOfRange("hkvd_layer", absl::StrCat(options.hkvd_layer),
+                      absl::StrCat("1 to ", num_layers - 1, " (the last layer of the model)"));
+  }
+  if (options.link_tokens < 0) {
+    return OutOfRange("link_tokens", absl::StrCat(options.link_tokens), "0 or more");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<SelectionPolicy>> CreateSelectionPolicy(const BlendOptions& options,
+                                                                       int32_t num_layers) {
+  if (absl::Status status = ValidateBlendOptions(options, num_layers); !status.ok()) return status;
+  switch (options.policy) {
+    case Policy::kQuery:
+      return std::make_unique<QueryPolicy>(options.ratio, options.query_layers == 0 ? num_layers : options.query_layers);
+    case Policy::kHkvd:
+      return std::make_unique<HkvdPolicy>(options.ratio, options.hkvd_layer, options.hkvd_source);
+    case Policy::kLink:
+      return std::make_unique<LinkPolicy>(options.link_tokens);
+    case Policy::kNone:
+      return std::make_unique<ConstantPolicy>(/*all=*/false);
+    case Policy::kAll:
+      return std::make_unique<ConstantPolicy>(/*all=*/true);
+    case Policy::kRandom:
+      return std::make_unique<RandomPolicy>(options.ratio, options.random_seed);
+  }
+  return absl::InternalError("policy was validated but is unknown");
+}
+
+std::vector<int32_t> TopPositions(absl::Span<const int32_t> positions, absl::Span<const float> scores, int32_t count) {
+  std::vector<int32_t> order(positions.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto rank = [&](int32_t i) {
+    return std::isnan(scores[i]) ? -std::numeric_limits<float>::infinity() : scores[i];
+  };
+  const auto more_important = [&](int32_t a, int32_t b) {
+    const float score_a = rank(a), score_b = rank(b);
+    return score_a != score_b ? score_a > score_b : a < b;
+  };
+  count = std::clamp<int32_t>(count, 0, static_cast<int32_t>(order.size()));
+  if (count < static_cast<int32_t>(order.size())) {
+    std::nth_element(order.begin(), order.begin() + count, order.end(), more_important);
+    order.resize(count);
+  }
+  std::vector<int32_t> chosen;
+  chosen.reserve(order.size());
+  for (int32_t i : order) chosen.push_back(positions[i]);
+  std::sort(chosen.begin(), chosen.end());
+  return chosen;
+}
+
+std::vector<float> ScoreByQuestionAttention(absl::Span<const float> layer_mass, int32_t num_layers,
+                                            int32_t prompt_tokens, absl::Span<const CandidateSpan> chunk_spans,
+                                            const Candidates& candidates) {
+  std::vector<float> scores(candidates.num_tokens, 0.0f);
+  for (int32_t layer = 0; layer < num_layers; ++layer) {
+    const float* mass = layer_mass.data() + int64_t{layer} * prompt_tokens;
+    double total = 0;
+    for (const CandidateSpan& span : chunk_spans) {
+      total += std::accumulate(mass + span.begin, mass + span.end, 0.0);
+    }
+    if (!(total > 0)) continue;  // this layer does not look at the chunks at all
+    const float scale = static_cast<float>(1.0 / total);
+    int32_t i = 0;
+    for (const CandidateSpan& span : candidates.spans) {
+      for (int32_t position = span.begin; position < span.end; ++position, ++i) {
+        scores[i] = std::max(scores[i], mass[position] * scale);
+      }
+    }
+  }
+  return scores;
+}
+
+}  // namespace kvblend::blend

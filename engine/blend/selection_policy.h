@@ -1,0 +1,77 @@
+// Which reused tokens are recomputed. One interface for both kinds of policy:
+//
+//   guided     know before the blended pass: `query` (from the attention of the question), `link`, `random`, `none`, `all`
+//   deviation  learn during it: `hkvd` runs the layers up to a check layer on all tokens and then chooses by how far
+//              their fresh KV is from the stored one (CacheBlend, Yao et al., EuroSys 2025, section 4.3)
+//
+// A policy says what it needs measured and then chooses among the candidates. It keeps no request state.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "engine/request.h"
+
+namespace kvblend::blend {
+
+/// A run of candidate tokens that belong to one placed chunk.
+struct CandidateSpan {
+  int32_t chunk_index = 0;
+  int32_t begin = 0;  // prompt positions [begin, end)
+  int32_t end = 0;
+};
+
+/// The reused tokens that are not exact, in prompt order.
+struct Candidates {
+  std::vector<CandidateSpan> spans;
+  int32_t num_tokens = 0;
+
+  /// All candidate positions, ascending [num_tokens].
+  std::vector<int32_t> Positions() const;
+};
+
+/// What has to be measured before a policy can choose.
+struct Requirement {
+  enum class Kind : uint8_t { kNothing, kQuestionAttention, kKvDeviation };
+  Kind kind = Kind::kNothing;
+  int32_t layers = 0;  // kQuestionAttention: layers 0 .. layers-1 vote.  kKvDeviation: the check layer
+  DeviationSource source = DeviationSource::kValue;  // kKvDeviation
+};
+
+/// Immutable; any thread may use it.
+class SelectionPolicy {
+ public:
+  virtual ~SelectionPolicy() = default;
+  virtual Policy policy() const = 0;
+  virtual Requirement requirement() const = 0;
+
+  /// How many of `num_candidates` tokens Select will choose, known before anything is measured.
+  virtual int32_t Budget(const Candidates& candidates) const = 0;
+
+  /// The positions to recompute, ascending, no duplicates, exactly Budget() of them.
+  ///   scores: one per candidate in the order of Positions(), higher = more important; empty for kNothing
+  virtual std::vector<int32_t> Select(const Candidates& candidates, absl::Span<const float> scores) const = 0;
+};
+
+/// kInvalidArgument naming the field when an option is out of range for a model with `num_layers` layers.
+absl::StatusOr<std::unique_ptr<SelectionPolicy>> CreateSelectionPolicy(const BlendOptions& options, int32_t num_layers);
+
+/// Checks every field that CreateSelectionPolicy would, without creating anything.
+absl::Status ValidateBlendOptions(const BlendOptions& options, int32_t num_layers);
+
+/// Positions of the `count` highest scores, ascending; equal scores: the earlier position wins; NaN counts as lowest.
+///   positions: ascending [n];  scores: [n]
+std::vector<int32_t> TopPositions(absl::Span<const int32_t> positions, absl::Span<const float> scores, int32_t count);
+
+/// Ranks tokens by the question's attention: per layer the mass is divided by its sum over `chunk_spans` (all placed
+/// chunk tokens), so that layers which mostly look elsewhere get the same say; a token's score is its maximum over layers.
+///   layer_mass: [num_layers][prompt_tokens] row-major;  result: one per candidate
+std::vector<float> ScoreByQuestionAttention(absl::Span<const float> layer_mass, int32_t num_layers,
+                                            int32_t prompt_tokens, absl::Span<const CandidateSpan> chunk_spans,
+                                            const Candidates& candidates);
+
+}  // namespace kvblend::blend

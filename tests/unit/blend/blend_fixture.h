@@ -1,0 +1,120 @@
+// A tiny model with a chunk store, and prompts of plain tokens to blend.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/model_runtime.h"
+#include "engine/prompt_runner.h"
+#include "engine/store/chunk_store.h"
+#include "tests/support/tiny_model.h"
+
+namespace kvblend {
+
+inline absl::Status KeepRunning() { return absl::OkStatus(); }
+
+using Tokens = std::vector<int32_t>;
+
+/// A prompt [anchor | chunks | question] of the given tokens.
+inline prompt::PromptLayout MakeLayout(const Tokens& anchor, const std::vector<Tokens>& chunks, const Tokens& question) {
+  prompt::PromptLayout layout;
+  const auto add = [&](prompt::SpanKind kind, int32_t chunk_index, const Tokens& tokens) {
+    const int32_t begin = static_cast<int32_t>(layout.token_ids.size());
+    layout.token_ids.insert(layout.token_ids.end(), tokens.begin(), tokens.end());
+    layout.spans.push_back({kind, chunk_index, begin, static_cast<int32_t>(layout.token_ids.size())});
+  };
+  add(prompt::SpanKind::kSystem, -1, anchor);
+  for (size_t i = 0; i < chunks.size(); ++i) add(prompt::SpanKind::kChunk, static_cast<int32_t>(i), chunks[i]);
+  add(prompt::SpanKind::kQuestion, -1, question);
+  layout.anchor_ids = anchor;
+  layout.anchor_is_prefix = true;
+  return layout;
+}
+
+/// sqrt(sum (a - b)^2 / sum b^2)
+inline double RelativeDistance(const std::vector<float>& a, const std::vector<float>& b) {
+  EXPECT_EQ(a.size(), b.size());
+  double difference = 0, norm = 0;
+  for (size_t i = 0; i < b.size(); ++i) {
+    difference += std::pow(double{a[i]} - double{b[i]}, 2);
+    norm += std::pow(double{b[i]}, 2);
+  }
+  return std::sqrt(difference / norm);
+}
+
+/// Parameter: the backend's name. fp32 throughout, so that "equal to rounding" can be told from "nearly right".
+class BlendFixture : public testing::TestWithParam<std::string> {
+ protected:
+  // fp32 sums of a few hundred terms in another order: 2^-24 times a small factor, grown through the layers.
+  static constexpr double kRounding = 2e-5;
+
+  void SetUp() override {
+    const std::string path = testing::TempDir() + "/blend_test_" + std::to_string(getpid()) + ".gguf";
+    test_support::TinyModelSpec spec;
+    spec.num_layers = 4;
+    spec.context_length = 512;
+    ASSERT_TRUE(test_support::WriteTinyModel(path, spec).ok());
+    EngineOptions options;
+    options.model_path = path;
+    options.backend = GetParam();
+    options.num_threads = 2;
+    options.gemm = "f32";
+    options.kv_dtype = "f32";
+    options.page_size = 16;
+    absl::StatusOr<std::unique_ptr<ModelRuntime>> runtime = ModelRuntime::Load(options);
+    ASSERT_TRUE(runtime.ok()) << runtime.status();
+    runtime_ = std::move(*runtime);
+    chunk_store_ = *store::ChunkStore::Create({.byte_budget = int64_t{256} << 20});
+    runner_ = std::make_unique<PromptRunner>(*runtime_, *chunk_store_);
+  }
+
+  Tokens RandomTokens(int32_t count) {
+    Tokens tokens(count);
+    for (int32_t& token : tokens) {
+      token = test_support::kTinyFirstByte + static_cast<int32_t>(random_() % 256);
+    }
+    return tokens;
+  }
+
+  void Store(const Tokens& anchor, const Tokens& chunk) {
+    const absl::StatusOr<StoredChunk> stored = runner_->EnsureStored("", anchor, chunk, {}, KeepRunning);
+    ASSERT_TRUE(stored.ok()) << stored.status();
+  }
+
+  PrefilledPrompt Prefill(const prompt::PromptLayout& layout, const BlendOptions& options) {
+    absl::StatusOr<PrefilledPrompt> prompt = runner_->Prefill(layout, options, "", KeepRunning);
+    EXPECT_TRUE(prompt.ok()) << prompt.status();
+    if (!prompt.ok()) return {};
+    const PromptReport& report = prompt->report;
+    EXPECT_EQ(report.exact_tokens + report.reused_tokens + report.recomputed_tokens + report.computed_tokens,
+              report.prompt_tokens);
+    return *std::move(prompt);
+  }
+
+  PrefilledPrompt FullPrefill(const prompt::PromptLayout& layout) {
+    BlendOptions options;
+    options.reuse = Reuse::kNothing;
+    return Prefill(layout, options);
+  }
+
+  static BlendOptions With(Policy policy, double ratio = 0.15, Anchoring anchoring = Anchoring::kAnchored) {
+    BlendOptions options;
+    options.policy = policy;
+    options.ratio = ratio;
+    options.anchoring = anchoring;
+    return options;
+  }
+
+  std::mt19937 random_{20261121};
+  std::unique_ptr<ModelRuntime> runtime_;
+  std::unique_ptr<store::ChunkStore> chunk_store_;
+  std::unique_ptr<PromptRunner> runner_;
+};
+
+}  // namespace kvblend
