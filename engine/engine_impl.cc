@@ -1,0 +1,225 @@
+#include "engine/engine_impl.h"
+
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "engine/generate_task.h"
+#include "engine/put_chunks_task.h"
+#include "engine/score_task.h"
+#include "engine/self_check.h"
+#include "engine/status_macros.h"
+
+namespace kvblend {
+namespace {
+
+EngineInfo MakeInfo(const ModelRuntime& runtime, double self_check_max_error) {
+  const model::ModelConfig& config = runtime.config;
+  const store::KvFormat& format = runtime.key_space.format;
+  EngineInfo info;
+  info.version = KVBLEND_VERSION;  // set by CMake from the project's version
+  info.model_name = config.name;
+  info.model_architecture = config.architecture;
+  info.model_fingerprint = store::ToHex(runtime.key_space.model_fingerprint);
+  info.backend = runtime.backend->Describe();
+  info.kv_dtype = kernels::Name(format.dtype);
+  info.kv_bytes_per_token = format.BytesPerToken();
+  info.num_layers = config.num_layers;
+  info.num_heads = config.num_heads;
+  info.num_kv_heads = config.num_kv_heads;
+  info.head_dim = config.head_dim;
+  info.hidden_dim = config.hidden_dim;
+  info.vocab_size = config.vocab_size;
+  info.max_context_tokens = runtime.max_context_tokens;
+  info.page_size = runtime.page_pool->page_size();
+  info.self_check_max_error = self_check_max_error;
+  return info;
+}
+
+}  // namespace
+
+/// Shared by the client and the engine; outlives neither's interest.
+class EngineImpl::Handle final : public RequestHandle {
+ public:
+  Handle(std::shared_ptr<Task> task, schedule::Scheduler* scheduler) : task_(std::move(task)), scheduler_(scheduler) {}
+
+  void Cancel() override {
+    task_->cancellation().Cancel();
+    schedule::JobId job;
+    {
+      absl::MutexLock lock(&mutex_);
+      job = job_;
+    }
+    // Still queued: it ends here. Running: it ends at the next layer.
+    scheduler_->Abandon(job, absl::CancelledError("the request was cancelled by the client"));
+  }
+
+  void SetJob(schedule::JobId job) {
+    absl::MutexLock lock(&mutex_);
+    job_ = job;
+  }
+
+ private:
+  const std::shared_ptr<Task> task_;
+  schedule::Scheduler* const scheduler_;  // outlives every request
+  absl::Mutex mutex_;
+  schedule::JobId job_ ABSL_GUARDED_BY(mutex_) = {};  // changes with every turn of a PutChunks request
+};
+
+absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
+  KVBLEND_ASSIGN_OR_RETURN(std::unique_ptr<ModelRuntime> runtime, ModelRuntime::Load(options));
+  KVBLEND_ASSIGN_OR_RETURN(std::unique_ptr<store::ChunkStore> chunk_store,
+                           store::ChunkStore::Create({.byte_budget = options.chunk_store_bytes}));
+  if (options.max_chunks_per_request < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_chunks_per_request is ", options.max_chunks_per_request, "; allowed: 1 or more"));
+  }
+  if (options.max_queued_requests < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_queued_requests is ", options.max_queued_requests, "; allowed: 1 or more"));
+  }
+  if (options.max_text_bytes < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_text_bytes is ", options.max_text_bytes, "; allowed: 1 or more"));
+  }
+  double self_check_max_error = -1;
+  if (options.self_check) {
+    KVBLEND_ASSIGN_OR_RETURN(self_check_max_error, RunSelfCheck(*runtime));
+  }
+  return std::make_unique<EngineImpl>(options, std::move(runtime), std::move(chunk_store), self_check_max_error);
+}
+
+EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<ModelRuntime> runtime,
+                       std::unique_ptr<store::ChunkStore> chunk_store, double self_check_max_error)
+    : options_(options),
+      runtime_(std::move(runtime)),
+      chunk_store_(std::move(chunk_store)),
+      validator_(options_, *runtime_),
+      info_(MakeInfo(*runtime_, self_check_max_error)),
+      runner_(*runtime_, *chunk_store_),
+      scheduler_({.max_queued = options_.max_queued_requests}) {}
+
+EngineImpl::~EngineImpl() { Drain(absl::InfinitePast()).IgnoreError(); }
+
+absl::StatusOr<std::shared_ptr<RequestHandle>> EngineImpl::Generate(GenerateRequest request,
+                                                                    std::shared_ptr<GenerateObserver> observer) {
+  KVBLEND_RETURN_IF_ERROR(validator_.Check(request));
+  KVBLEND_ASSIGN_OR_RETURN(prompt::PromptLayout layout, validator_.Layout(request.prompt, /*reserved_tokens=*/1));
+  auto task = std::make_shared<GenerateTask>(std::move(request), std::move(layout), *runtime_, std::move(observer));
+  return Submit(std::move(task), schedule::Lane::kInteractive);
+}
+
+absl::StatusOr<std::shared_ptr<RequestHandle>> EngineImpl::Score(ScoreRequest request,
+                                                                 std::shared_ptr<ScoreObserver> observer) {
+  KVBLEND_RETURN_IF_ERROR(validator_.Check(request));
+  KVBLEND_ASSIGN_OR_RETURN(std::vector<int32_t> continuation, validator_.Continuation(request));
+  KVBLEND_ASSIGN_OR_RETURN(prompt::PromptLayout layout,
+                           validator_.Layout(request.prompt, static_cast<int32_t>(continuation.size())));
+  auto task = std::make_shared<ScoreTask>(std::move(request), std::move(layout), std::move(continuation), *runtime_,
+                                          std::move(observer));
+  return Submit(std::move(task), schedule::Lane::kInteractive);
+}
+
+absl::StatusOr<std::shared_ptr<RequestHandle>> EngineImpl::PutChunks(PutChunksRequest request,
+                                                                     std::shared_ptr<PutChunksObserver> observer) {
+  KVBLEND_RETURN_IF_ERROR(validator_.Check(request));
+  KVBLEND_ASSIGN_OR_RETURN(std::vector<int32_t> anchor_ids, validator_.AnchorTokens(request));
+  KVBLEND_ASSIGN_OR_RETURN(std::vector<std::vector<int32_t>> chunk_ids,
+                           validator_.ChunkTokens(request, anchor_ids.size()));
+  auto task = std::make_shared<PutChunksTask>(std::move(request), std::move(anchor_ids), std::move(chunk_ids),
+                                              std::move(observer));
+  return Submit(std::move(task), schedule::Lane::kBulk);
+}
+
+absl::StatusOr<std::shared_ptr<RequestHandle>> EngineImpl::Submit(std::shared_ptr<Task> task, schedule::Lane lane) {
+  auto handle = std::make_shared<Handle>(task, &scheduler_);
+  KVBLEND_RETURN_IF_ERROR(Enqueue(task, lane, handle, /*continues=*/false));
+  return handle;
+}
+
+absl::Status EngineImpl::Enqueue(const std::shared_ptr<Task>& task, schedule::Lane lane,
+                                 const std::shared_ptr<Handle>& handle, bool continues) {
+  schedule::Job job;
+  job.fairness_key = task->caller().fairness_key;
+  job.lane = lane;
+  job.deadline = task->caller().deadline;
+  job.continues = continues;
+  job.run = [this, task, lane, handle] { RunTask(task, lane, handle); };
+  job.abandon = [task](const absl::Status& status) { task->Abandon(status); };
+  KVBLEND_ASSIGN_OR_RETURN(const schedule::JobId id, scheduler_.Submit(std::move(job)));
+  handle->SetJob(id);
+  // A Cancel that came before SetJob knew no job to take out of the queue; its flag ends the task at the next look.
+  return absl::OkStatus();
+}
+
+void EngineImpl::RunTask(const std::shared_ptr<Task>& task, schedule::Lane lane,
+                         const std::shared_ptr<Handle>& handle) {
+  {
+    absl::MutexLock lock(&mutex_);
+    running_ = task;
+    running_lane_ = lane;
+    if (cancel_all_) task->cancellation().Cancel();
+  }
+  do {
+    task->Run(runner_);
+    // A task with more to do goes to the back of its queue, so that others get their turn; when the queue takes
+    // nothing any more it simply goes on.
+  } while (task->unfinished() && !Enqueue(task, lane, handle, /*continues=*/true).ok());
+  {
+    absl::MutexLock lock(&mutex_);
+    running_ = nullptr;
+  }
+  StoreBehindResponse(task->caller(), task->TakeMissing());
+}
+
+void EngineImpl::StoreBehindResponse(const Caller& caller, std::vector<blend::MissingEntry> missing) {
+  for (blend::MissingEntry& entry : missing) {
+    auto task = std::make_shared<StoreMissTask>(caller.tenant_namespace, std::move(entry), background_counts_);
+    schedule::Job job;
+    job.fairness_key = caller.fairness_key;
+    job.lane = schedule::Lane::kBackground;
+    job.run = [this, task] { RunTask(task, schedule::Lane::kBackground, nullptr); };
+    job.abandon = [task](const absl::Status& status) { task->Abandon(status); };
+    // A full background queue costs a later miss, nothing else.
+    const absl::Status submitted = scheduler_.Submit(std::move(job)).status();
+    if (!submitted.ok()) task->Abandon(submitted);
+  }
+}
+
+absl::StatusOr<int32_t> EngineImpl::CountTokens(std::string_view text) {
+  KVBLEND_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens,
+                           prompt::ChunkTokens(text, "text", *runtime_->tokenizer));
+  return static_cast<int32_t>(tokens.size());
+}
+
+EngineStats EngineImpl::Stats() const {
+  EngineStats stats;
+  stats.requests_waiting =
+      scheduler_.waiting(schedule::Lane::kInteractive) + scheduler_.waiting(schedule::Lane::kBulk);
+  stats.background_waiting = scheduler_.waiting(schedule::Lane::kBackground);
+  {
+    absl::MutexLock lock(&mutex_);
+    stats.requests_running = running_ != nullptr && running_lane_ != schedule::Lane::kBackground ? 1 : 0;
+  }
+  stats.pages_used = runtime_->page_pool->num_used();
+  stats.pages_total = runtime_->page_pool->num_pages();
+  stats.background_chunks_stored = background_counts_->stored.load(std::memory_order_relaxed);
+  stats.background_chunks_failed = background_counts_->failed.load(std::memory_order_relaxed);
+  stats.store = chunk_store_->Stats();
+  return stats;
+}
+
+absl::Status EngineImpl::Drain(absl::Time deadline) {
+  const absl::Status drained = scheduler_.Drain(deadline);
+  if (drained.ok()) return drained;
+  {
+    absl::MutexLock lock(&mutex_);
+    cancel_all_ = true;
+    if (running_ != nullptr) running_->cancellation().Cancel();
+  }
+  scheduler_.Drain(absl::InfiniteFuture()).IgnoreError();  // the running task ends within a layer
+  return drained;
+}
+
+}  // namespace kvblend

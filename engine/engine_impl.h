@@ -1,0 +1,67 @@
+// The engine behind engine.h: validates and tokenizes on the caller's thread, queues, runs on one engine thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "engine/engine.h"
+#include "engine/model_runtime.h"
+#include "engine/prompt_runner.h"
+#include "engine/request_validation.h"
+#include "engine/schedule/scheduler.h"
+#include "engine/store/chunk_store.h"
+#include "engine/store_miss_task.h"
+#include "engine/task.h"
+
+namespace kvblend {
+
+class EngineImpl final : public Engine {
+ public:
+  EngineImpl(const EngineOptions& options, std::unique_ptr<ModelRuntime> runtime,
+             std::unique_ptr<store::ChunkStore> chunk_store, double self_check_max_error);
+  ~EngineImpl() override;
+
+  absl::StatusOr<std::shared_ptr<RequestHandle>> Generate(GenerateRequest request,
+                                                          std::shared_ptr<GenerateObserver> observer) override;
+  absl::StatusOr<std::shared_ptr<RequestHandle>> Score(ScoreRequest request,
+                                                       std::shared_ptr<ScoreObserver> observer) override;
+  absl::StatusOr<std::shared_ptr<RequestHandle>> PutChunks(PutChunksRequest request,
+                                                           std::shared_ptr<PutChunksObserver> observer) override;
+  store::ChunkStore& chunk_store() override { return *chunk_store_; }
+  absl::StatusOr<int32_t> CountTokens(std::string_view text) override;
+  const EngineInfo& info() const override { return info_; }
+  EngineStats Stats() const override;
+  absl::Status Drain(absl::Time deadline) override;
+
+ private:
+  class Handle;
+
+  absl::StatusOr<std::shared_ptr<RequestHandle>> Submit(std::shared_ptr<Task> task, schedule::Lane lane);
+  absl::Status Enqueue(const std::shared_ptr<Task>& task, schedule::Lane lane, const std::shared_ptr<Handle>& handle,
+                       bool continues);
+  void RunTask(const std::shared_ptr<Task>& task, schedule::Lane lane, const std::shared_ptr<Handle>& handle);
+  void StoreBehindResponse(const Caller& caller, std::vector<blend::MissingEntry> missing);
+
+  const EngineOptions options_;
+  const std::unique_ptr<ModelRuntime> runtime_;
+  const std::unique_ptr<store::ChunkStore> chunk_store_;
+  const RequestValidator validator_;
+  const EngineInfo info_;
+  PromptRunner runner_;  // engine thread only
+  const std::shared_ptr<BackgroundCounts> background_counts_ = std::make_shared<BackgroundCounts>();
+
+  mutable absl::Mutex mutex_;  // never held while calling out
+  std::shared_ptr<Task> running_ ABSL_GUARDED_BY(mutex_);
+  schedule::Lane running_lane_ ABSL_GUARDED_BY(mutex_) = schedule::Lane::kInteractive;
+  bool cancel_all_ ABSL_GUARDED_BY(mutex_) = false;  // set when a drain's deadline has passed
+
+  schedule::Scheduler scheduler_;  // last: its thread stops before anything above goes
+};
+
+}  // namespace kvblend

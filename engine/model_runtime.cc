@@ -1,0 +1,107 @@
+#include "engine/model_runtime.h"
+
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "engine/model/gguf_file.h"
+#include "engine/status_macros.h"
+
+namespace kvblend {
+namespace {
+
+absl::StatusOr<std::unique_ptr<kernels::Backend>> MakeBackend(const EngineOptions& options) {
+  using Gemm = kernels::CpuBackendOptions::Gemm;
+  if (options.num_threads < 0 || options.num_threads > 1024) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("num_threads is ", options.num_threads, "; allowed: 0 (one per processor) to 1024"));
+  }
+  Gemm gemm;
+  if (options.gemm == "auto") {
+    gemm = Gemm::kAuto;
+  } else if (options.gemm == "bf16") {
+    gemm = Gemm::kBF16;
+  } else if (options.gemm == "f32") {
+    gemm = Gemm::kF32;
+  } else {
+    return absl::InvalidArgumentError(absl::StrCat("gemm is '", options.gemm, "'; allowed: auto, bf16, f32"));
+  }
+  if (options.backend == "cpu") {
+    (void)gemm;
+    return kernels::CreateBackend(options.backend, options.num_threads);
+  }
+  return kernels::CreateBackend(options.backend, options.num_threads);
+}
+
+absl::StatusOr<kernels::DataType> KvDataType(const std::string& name, const kernels::Backend& backend) {
+  if (name == "auto") return backend.compute_dtype();
+  for (kernels::DataType type : {kernels::DataType::kBF16, kernels::DataType::kF16, kernels::DataType::kF32}) {
+    if (name == kernels::Name(type)) return type;
+  }
+  return absl::InvalidArgumentError(absl::StrCat("kv_dtype is '", name, "'; allowed: auto, bf16, f16, f32"));
+}
+
+text::TokenizerSpec ToTokenizerSpec(model::TokenizerData data) {
+  text::TokenizerSpec spec;
+  spec.pre_tokenizer = std::move(data.pre);
+  spec.tokens = std::move(data.tokens);
+  spec.token_types = std::move(data.token_types);
+  spec.merges = std::move(data.merges);
+  spec.bos = data.bos_id;
+  spec.eos = data.eos_id;
+  spec.add_bos = data.add_bos;
+  if (data.eot_id) spec.end_of_generation.push_back(*data.eot_id);
+  return spec;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ModelRuntime>> ModelRuntime::Load(const EngineOptions& options) {
+  auto runtime = std::make_unique<ModelRuntime>();
+  KVBLEND_ASSIGN_OR_RETURN(runtime->backend, MakeBackend(options));
+  kernels::Backend& backend = *runtime->backend;
+  KVBLEND_ASSIGN_OR_RETURN(const kernels::DataType kv_dtype, KvDataType(options.kv_dtype, backend));
+  KVBLEND_ASSIGN_OR_RETURN(runtime->stream, backend.CreateStream());
+
+  KVBLEND_ASSIGN_OR_RETURN(const model::GgufFile file, model::GgufFile::Open(options.model_path));
+  KVBLEND_ASSIGN_OR_RETURN(runtime->config, model::ReadModelConfig(file));
+  model::ModelConfig& config = runtime->config;
+  if (options.max_context_tokens < 0 || options.max_context_tokens > config.context_length) {
+    return absl::InvalidArgumentError(absl::StrCat("max_context_tokens is ", options.max_context_tokens,
+                                                   "; allowed: 0 (the model's own) to ", config.context_length));
+  }
+  if (options.max_context_tokens > 0) config.context_length = options.max_context_tokens;
+  runtime->max_context_tokens = config.context_length;
+  KVBLEND_ASSIGN_OR_RETURN(model::TokenizerData tokenizer_data, model::ReadTokenizerData(file));
+  KVBLEND_ASSIGN_OR_RETURN(runtime->tokenizer, text::Tokenizer::Create(ToTokenizerSpec(std::move(tokenizer_data))));
+  if (runtime->tokenizer->vocab_size() != config.vocab_size) {
+    return absl::InvalidArgumentError(absl::StrCat(options.model_path, ": the tokenizer has ",
+                                                   runtime->tokenizer->vocab_size(), " tokens, the model ",
+                                                   config.vocab_size));
+  }
+  KVBLEND_ASSIGN_OR_RETURN(runtime->chat_template,
+                           text::ChatTemplate::Create(*runtime->tokenizer, config.chat_template));
+  KVBLEND_ASSIGN_OR_RETURN(runtime->weights, model::LoadModelWeights(file, config, backend, *runtime->stream));
+  runtime->transformer = std::make_unique<model::Transformer>(config, runtime->weights, backend);
+  KVBLEND_ASSIGN_OR_RETURN(runtime->key_space.model_fingerprint, model::Fingerprint(file));
+  runtime->key_space.format = {.dtype = kv_dtype,
+                               .num_layers = config.num_layers,
+                               .num_kv_heads = config.num_kv_heads,
+                               .head_dim = config.head_dim};
+
+  if (options.page_size < 1 || options.page_size > 1024) {
+    return absl::InvalidArgumentError(absl::StrCat("page_size is ", options.page_size, "; allowed: 1 to 1024 tokens"));
+  }
+  // One sequence runs at a time, so the pool holds one full context.
+  kv::PagePool::Options pool;
+  pool.num_layers = config.num_layers;
+  pool.num_kv_heads = config.num_kv_heads;
+  pool.head_dim = config.head_dim;
+  pool.page_size = options.page_size;
+  pool.num_pages = (runtime->max_context_tokens + options.page_size - 1) / options.page_size;
+  pool.dtype = kv_dtype;
+  KVBLEND_ASSIGN_OR_RETURN(runtime->page_pool, kv::PagePool::Create(backend, pool));
+  return runtime;
+}
+
+}  // namespace kvblend

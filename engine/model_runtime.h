@@ -1,0 +1,39 @@
+// A loaded model with everything that running it needs: backend, weights, tokenizer, chat template, KV pages.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/blend/reuse_plan.h"
+#include "engine/engine.h"
+#include "engine/kv/page_pool.h"
+#include "engine/model/model_config.h"
+#include "engine/model/model_weights.h"
+#include "engine/model/transformer.h"
+#include "engine/text/chat_template.h"
+#include "engine/text/tokenizer.h"
+#include "kernels/backend.h"
+
+namespace kvblend {
+
+/// Immutable after Load but for the page pool, which is thread-safe. Members are declared in the order in which
+/// they depend on each other, so that destruction runs the other way.
+struct ModelRuntime {
+  /// kNotFound, kInvalidArgument, kUnimplemented or kResourceExhausted naming the file or option.
+  static absl::StatusOr<std::unique_ptr<ModelRuntime>> Load(const EngineOptions& options);
+
+  std::unique_ptr<kernels::Backend> backend;
+  std::unique_ptr<kernels::Stream> stream;
+  model::ModelConfig config;
+  model::ModelWeights weights;
+  std::unique_ptr<text::Tokenizer> tokenizer;
+  std::unique_ptr<text::ChatTemplate> chat_template;
+  std::unique_ptr<model::Transformer> transformer;
+  blend::KeySpace key_space;
+  int32_t max_context_tokens = 0;
+  std::unique_ptr<kv::PagePool> page_pool;
+};
+
+}  // namespace kvblend

@@ -1,0 +1,188 @@
+#include "engine/prompt_runner.h"
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+#include <utility>
+#include <variant>
+
+#include "absl/time/clock.h"
+#include "engine/blend/chunk_precompute.h"
+#include "engine/status_macros.h"
+#include "engine/store/chunk_address.h"
+
+namespace kvblend {
+namespace {
+
+double SecondsSince(absl::Time start) { return absl::ToDoubleSeconds(absl::Now() - start); }
+
+ChunkReport ReportChunk(const blend::PlannedSpan& span, absl::Span<const int32_t> recomputed) {
+  ChunkReport chunk;
+  chunk.index = span.chunk_index;
+  chunk.source = span.source;
+  chunk.tier = span.entry.has_value() ? Tier::kHostMemory : Tier::kNone;
+  chunk.num_tokens = span.num_tokens();
+  if (span.source == ChunkSource::kMiss) {
+    chunk.recomputed_tokens = span.num_tokens();
+  } else if (span.source != ChunkSource::kExact) {
+    const auto first = std::lower_bound(recomputed.begin(), recomputed.end(), span.begin);
+    const auto end = std::lower_bound(first, recomputed.end(), span.end);
+    chunk.recomputed_tokens = static_cast<int32_t>(end - first);
+  }
+  if (span.key.has_value()) chunk.key = span.key->ToHex();
+  return chunk;
+}
+
+PromptReport ReportPrompt(const blend::ReusePlan& plan, const BlendOptions& options,
+                          const blend::PrefillResult& prefill) {
+  PromptReport report;
+  report.policy = prefill.policy;
+  report.reuse = options.reuse;
+  report.anchoring = options.anchoring;
+  report.prompt_tokens = plan.prompt_tokens;
+  report.exact_tokens = plan.exact_tokens;
+  report.recomputed_tokens = static_cast<int32_t>(prefill.recomputed.size());
+  report.reused_tokens = plan.candidates.num_tokens - report.recomputed_tokens;
+  report.computed_tokens = static_cast<int32_t>(plan.computed.size());
+  report.ratio = plan.candidates.num_tokens == 0
+                     ? 0.0
+                     : static_cast<double>(report.recomputed_tokens) / plan.candidates.num_tokens;
+  for (const blend::PlannedSpan& span : plan.spans) {
+    if (span.chunk_index >= 0) report.chunks.push_back(ReportChunk(span, prefill.recomputed));
+  }
+  report.load_seconds = prefill.load_seconds;
+  report.select_seconds = prefill.select_seconds;
+  report.prefill_seconds = prefill.compute_seconds;
+  return report;
+}
+
+}  // namespace
+
+PromptRunner::PromptRunner(ModelRuntime& runtime, store::ChunkStore& chunk_store)
+    : runtime_(runtime),
+      chunk_store_(chunk_store),
+      blended_prefill_(*runtime.transformer, *runtime.weights.rope, *runtime.stream, state_) {}
+
+absl::StatusOr<std::unique_ptr<kv::SequencePages>> PromptRunner::AllocatePages(int32_t num_tokens) {
+  auto pages = std::make_unique<kv::SequencePages>(*runtime_.page_pool);
+  KVBLEND_RETURN_IF_ERROR(pages->Grow(num_tokens));
+  return pages;
+}
+
+absl::StatusOr<PrefilledPrompt> PromptRunner::Prefill(const prompt::PromptLayout& layout, const BlendOptions& options,
+                                                      std::string_view tenant_namespace,
+                                                      blend::KeepGoing keep_going) {
+  const absl::Time start = absl::Now();
+  KVBLEND_ASSIGN_OR_RETURN(const std::unique_ptr<blend::SelectionPolicy> policy,
+                           blend::CreateSelectionPolicy(options, runtime_.config.num_layers));
+  PrefilledPrompt prompt;
+  prompt.num_tokens = static_cast<int32_t>(layout.token_ids.size());
+  KVBLEND_ASSIGN_OR_RETURN(prompt.pages, AllocatePages(prompt.num_tokens));
+  blend::ReusePlan plan =
+      blend::PlanReuse(layout, options, runtime_.key_space, tenant_namespace, chunk_store_);
+  const double lookup_seconds = SecondsSince(start);
+
+  const blend::PagedSequence sequence(*runtime_.backend, *runtime_.page_pool, *prompt.pages);
+  KVBLEND_ASSIGN_OR_RETURN(blend::PrefillResult prefill,
+                           blended_prefill_.Run(layout, plan, *policy, sequence, keep_going));
+  prompt.report = ReportPrompt(plan, options, prefill);
+  prompt.report.lookup_seconds = lookup_seconds;
+  prompt.logits = std::move(prefill.logits);
+  prompt.missing = std::move(plan.missing);
+  return prompt;
+}
+
+absl::StatusOr<std::vector<float>> PromptRunner::Extend(PrefilledPrompt& prompt, absl::Span<const int32_t> token_ids,
+                                                        blend::KeepGoing keep_going) {
+  const model::Transformer& transformer = *runtime_.transformer;
+  kernels::Stream& stream = *runtime_.stream;
+  const int32_t count = static_cast<int32_t>(token_ids.size());
+  const int32_t end = prompt.num_tokens + count;
+  KVBLEND_RETURN_IF_ERROR(prompt.pages->Grow(end));
+  const blend::PagedSequence sequence(*runtime_.backend, *runtime_.page_pool, *prompt.pages);
+  KVBLEND_ASSIGN_OR_RETURN(const auto rows, sequence.PlanRange(prompt.num_tokens, end, end));
+  KVBLEND_RETURN_IF_ERROR(transformer.Begin(stream, token_ids, state_));
+  for (int32_t layer = 0; layer < runtime_.config.num_layers; ++layer) {
+    KVBLEND_RETURN_IF_ERROR(keep_going());
+    const kernels::KvPagesView pages = sequence.Layer(layer);
+    KVBLEND_RETURN_IF_ERROR(transformer.ProjectQkv(stream, layer, state_));
+    KVBLEND_RETURN_IF_ERROR(transformer.WriteKv(stream, *rows, state_, pages));
+    KVBLEND_RETURN_IF_ERROR(transformer.RotateQueries(stream, *rows, state_));
+    KVBLEND_RETURN_IF_ERROR(transformer.AttendAndMlp(stream, layer, *rows, pages, state_));
+  }
+  std::vector<int32_t> all_rows(count);
+  std::iota(all_rows.begin(), all_rows.end(), 0);
+  KVBLEND_ASSIGN_OR_RETURN(const kernels::MatrixView logits,
+                           logits_.Resize(*runtime_.backend, count, runtime_.config.vocab_size,
+                                          kernels::DataType::kF32));
+  KVBLEND_RETURN_IF_ERROR(transformer.Logits(stream, all_rows, state_, logits));
+  std::vector<float> host_logits(int64_t{count} * runtime_.config.vocab_size);
+  KVBLEND_RETURN_IF_ERROR(runtime_.backend->CopyToHost(stream, host_logits.data(), logits.data,
+                                                       host_logits.size() * sizeof(float)));
+  KVBLEND_RETURN_IF_ERROR(runtime_.backend->Synchronize(stream));
+  prompt.num_tokens = end;
+  return host_logits;
+}
+
+absl::StatusOr<std::unique_ptr<store::ChunkKv>> PromptRunner::Compute(absl::Span<const int32_t> anchor_ids,
+                                                                      const store::ChunkHandle* anchor,
+                                                                      absl::Span<const int32_t> token_ids,
+                                                                      blend::KeepGoing keep_going) {
+  KVBLEND_ASSIGN_OR_RETURN(const std::unique_ptr<kv::SequencePages> pages,
+                           AllocatePages(static_cast<int32_t>(anchor_ids.size() + token_ids.size())));
+  const blend::PagedSequence sequence(*runtime_.backend, *runtime_.page_pool, *pages);
+  return blend::PrecomputeChunk({.anchor_ids = anchor_ids, .anchor = anchor, .token_ids = token_ids},
+                                runtime_.key_space.format, *runtime_.transformer, *runtime_.weights.rope,
+                                *runtime_.stream, state_, sequence, keep_going);
+}
+
+absl::StatusOr<StoredChunk> PromptRunner::EnsureStored(std::string_view tenant_namespace,
+                                                       absl::Span<const int32_t> anchor_ids,
+                                                       absl::Span<const int32_t> token_ids,
+                                                       const StoreEntryOptions& options,
+                                                       blend::KeepGoing keep_going) {
+  store::ChunkIdentity identity{.model_fingerprint = runtime_.key_space.model_fingerprint,
+                                .format = runtime_.key_space.format,
+                                .tenant_namespace = tenant_namespace,
+                                .anchor_hash = store::HashTokens(anchor_ids),
+                                .token_ids = token_ids};
+  const store::ChunkAddress address = store::AddressOf(identity);
+  StoredChunk stored{.key = address.key, .num_tokens = static_cast<int32_t>(token_ids.size())};
+
+  KVBLEND_ASSIGN_OR_RETURN(store::ReserveResult reserved, chunk_store_.LookupOrReserve(address));
+  if (std::holds_alternative<store::ChunkHandle>(reserved)) {
+    stored.already_present = true;
+    if (options.pinned) KVBLEND_RETURN_IF_ERROR(chunk_store_.Pin(tenant_namespace, address.key));
+    return stored;
+  }
+
+  std::optional<store::ChunkHandle> anchor;
+  if (!anchor_ids.empty()) {
+    // The anchor is an entry of its own: prompts reuse it exactly, and the next chunk behind it starts from it.
+    // A store too full for it costs time, not the chunk.
+    KVBLEND_RETURN_IF_ERROR(keep_going());
+    const absl::StatusOr<StoredChunk> stored_anchor =
+        EnsureStored(tenant_namespace, {}, anchor_ids, {.label = "anchor"}, keep_going);
+    if (stored_anchor.ok()) {
+      anchor = chunk_store_.Lookup(stored_anchor->key);
+    } else if (!absl::IsResourceExhausted(stored_anchor.status())) {
+      return stored_anchor.status();
+    }
+  }
+  const absl::Time start = absl::Now();
+  KVBLEND_ASSIGN_OR_RETURN(std::unique_ptr<store::ChunkKv> kv,
+                           Compute(anchor_ids, anchor.has_value() ? &*anchor : nullptr, token_ids, keep_going));
+  stored.compute_seconds = SecondsSince(start);
+  const store::InsertOptions insert{
+      .compute_cost_seconds = stored.compute_seconds, .pinned = options.pinned, .label = options.label};
+  // Without a reservation someone else computes the same chunk; this thread may be the one they need, so it does
+  // not wait: equal key, equal KV, and Insert serves both.
+  auto* reservation = std::get_if<store::Reservation>(&reserved);
+  absl::StatusOr<store::ChunkHandle> entry = reservation != nullptr
+                                                 ? reservation->Commit(std::move(kv), insert)
+                                                 : chunk_store_.Insert(address, std::move(kv), insert);
+  if (!entry.ok()) return entry.status();
+  return stored;
+}
+
+}  // namespace kvblend

@@ -1,0 +1,78 @@
+// Runs the model for one request at a time: blended prefill, decode steps, scoring, chunk precomputation.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "engine/blend/blended_prefill.h"
+#include "engine/blend/reuse_plan.h"
+#include "engine/kv/page_pool.h"
+#include "engine/kv/sequence_pages.h"
+#include "engine/model_runtime.h"
+#include "engine/prompt/prompt_layout.h"
+#include "engine/request.h"
+#include "engine/store/chunk_store.h"
+
+namespace kvblend {
+
+/// A prompt whose KV is in pages, ready to be continued.
+struct PrefilledPrompt {
+  std::unique_ptr<kv::SequencePages> pages;
+  int32_t num_tokens = 0;                     // with KV in the pages
+  std::vector<float> logits;                  // after the last token [vocab_size]
+  PromptReport report;                        // queue and first-token times are the caller's to fill in
+  std::vector<blend::MissingEntry> missing;   // to be stored behind the response
+};
+
+/// Where a stored chunk came from.
+struct StoredChunk {
+  store::ChunkKey key;
+  int32_t num_tokens = 0;
+  bool already_present = false;
+  double compute_seconds = 0;
+};
+
+struct StoreEntryOptions {
+  std::string label;
+  bool pinned = false;
+};
+
+/// Not thread-safe: belongs to the engine thread. References must outlive it.
+class PromptRunner {
+ public:
+  PromptRunner(ModelRuntime& runtime, store::ChunkStore& chunk_store);
+
+  /// kInvalidArgument for bad blend options; kResourceExhausted when there are too few pages; keep_going's error.
+  absl::StatusOr<PrefilledPrompt> Prefill(const prompt::PromptLayout& layout, const BlendOptions& options,
+                                          std::string_view tenant_namespace, blend::KeepGoing keep_going);
+
+  /// Appends tokens to the prompt. Returns the logits after each: [token_ids.size()][vocab_size], row-major.
+  absl::StatusOr<std::vector<float>> Extend(PrefilledPrompt& prompt, absl::Span<const int32_t> token_ids,
+                                            blend::KeepGoing keep_going);
+
+  /// Makes sure that the store has the chunk behind this anchor, and the anchor itself. Computes what is missing.
+  absl::StatusOr<StoredChunk> EnsureStored(std::string_view tenant_namespace, absl::Span<const int32_t> anchor_ids,
+                                           absl::Span<const int32_t> token_ids, const StoreEntryOptions& options,
+                                           blend::KeepGoing keep_going);
+
+ private:
+  absl::StatusOr<std::unique_ptr<kv::SequencePages>> AllocatePages(int32_t num_tokens);
+  absl::StatusOr<std::unique_ptr<store::ChunkKv>> Compute(absl::Span<const int32_t> anchor_ids,
+                                                          const store::ChunkHandle* anchor,
+                                                          absl::Span<const int32_t> token_ids,
+                                                          blend::KeepGoing keep_going);
+
+  ModelRuntime& runtime_;
+  store::ChunkStore& chunk_store_;
+  model::PassState state_;
+  model::ScratchMatrix logits_;
+  blend::BlendedPrefill blended_prefill_;
+};
+
+}  // namespace kvblend

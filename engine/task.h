@@ -1,0 +1,48 @@
+// One accepted request on its way through the scheduler: what it does on the engine thread, and how it ends.
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "engine/blend/reuse_plan.h"
+#include "engine/prompt_runner.h"
+#include "engine/request.h"
+#include "engine/schedule/cancellation.h"
+
+namespace kvblend {
+
+/// Run is called once, and again as long as the task is unfinished; Abandon instead of a Run that does not come.
+/// The one that ends the task tells the observer how.
+class Task {
+ public:
+  explicit Task(Caller caller) : caller_(std::move(caller)), cancellation_(caller_.deadline) {}
+  virtual ~Task() = default;
+
+  /// On the engine thread.
+  virtual void Run(PromptRunner& runner) = 0;
+  /// On any thread; instead of Run.
+  virtual void Abandon(const absl::Status& status) = 0;
+
+  /// Whether Run has more to do and wants another turn.
+  virtual bool unfinished() const { return false; }
+
+  /// Entries that the store should get once the response is out. Valid after Run.
+  virtual std::vector<blend::MissingEntry> TakeMissing() { return {}; }
+
+  const Caller& caller() const { return caller_; }
+  schedule::Cancellation& cancellation() { return cancellation_; }
+
+ protected:
+  double SecondsSinceSubmission() const { return absl::ToDoubleSeconds(absl::Now() - submitted_); }
+
+ private:
+  const Caller caller_;
+  schedule::Cancellation cancellation_;
+  const absl::Time submitted_ = absl::Now();
+};
+
+}  // namespace kvblend
