@@ -9,6 +9,8 @@ namespace {
 
 // Words longer than this repeat too rarely to be worth remembering.
 constexpr size_t kMaxRememberedWord = 48;
+// Bounds the memory of texts made of ever new words.
+constexpr size_t kMaxRememberedWords = 1 << 16;
 
 /// Encodes words into one output; a word seen before is copied from where it went first.
 class WordEncoder {
@@ -20,11 +22,11 @@ class WordEncoder {
       merger_.AppendTokens(word, output_);
       return;
     }
-    const auto [entry, is_new] = remembered_.try_emplace(word);
-    if (is_new) {
-      entry->second.first = output_->size();
+    const auto entry = remembered_.find(word);
+    if (entry == remembered_.end()) {
+      const size_t begin = output_->size();
       merger_.AppendTokens(word, output_);
-      entry->second.second = output_->size();
+      if (remembered_.size() < kMaxRememberedWords) remembered_.try_emplace(word, begin, output_->size());
       return;
     }
     for (size_t i = entry->second.first; i < entry->second.second; ++i) {

@@ -54,9 +54,10 @@ class Tokenizer {
   /// itself (the message names key, index and value).
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Create(TokenizerSpec spec);
 
-  /// Ids of `text`, without BOS. Ill-formed UTF-8 counts as U+FFFD, one per maximal subpart (utf8.h).
-  /// Control tokens never come out; tokens of type "user defined" do where their string occurs (leftmost,
-  /// then longest), as in Hugging Face tokenizers. Bytes for which the vocabulary has no token are left out.
+  /// Ids of `text`, without BOS. The text is not normalised (a GGUF file names no normalisation). Ill-formed
+  /// UTF-8 counts as U+FFFD, one per maximal subpart (utf8.h). Control tokens never come out; tokens of type
+  /// "user defined" do where their string occurs (leftmost, then longest), as in Hugging Face tokenizers.
+  /// Bytes for which the vocabulary has no token are left out.
   std::vector<TokenId> Encode(std::string_view text) const;
 
   /// Id of the control or user-defined token with this string.

@@ -124,8 +124,7 @@ absl::Status Tokenizer::LoadMerges(const TokenizerSpec& spec) {
     if (left_token == words_.end() || right_token == words_.end() || result == words_.end()) {
       return refuse("both parts and the result must be tokens of the vocabulary, and not control tokens");
     }
-    merges_.SetMerge(left_token->second, right_token->second,
-                     {.rank = static_cast<int32_t>(rank), .result = result->second});
+    merges_.AddRule({.left = left_token->second, .right = right_token->second, .result = result->second});
   }
   return absl::OkStatus();
 }

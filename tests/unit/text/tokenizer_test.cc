@@ -98,20 +98,26 @@ TEST(TokenizerTest, EqualsTheDefinitionOfMergingOnRandomVocabularies) {
     std::map<std::string, TokenId> id_of;
     for (const std::string& piece : pieces) id_of[piece] = Vocabulary::Byte(piece[0]);
     std::map<std::pair<TokenId, TokenId>, std::pair<int, TokenId>> merges;
+    BpeMerges rules;
+    for (const std::string& piece : pieces) {
+      rules.SetByteToken(static_cast<uint8_t>(piece[0]), Vocabulary::Byte(piece[0]));
+    }
     for (int i = 0; i < 25; ++i) {
       const std::string left = pieces[random() % pieces.size()];
       const std::string right = pieces[random() % pieces.size()];
       if (left.size() + right.size() > 12 || merges.contains({id_of[left], id_of[right]})) continue;
+      const auto [left_id, right_id] = std::pair(id_of[left], id_of[right]);
       if (id_of.contains(left + right)) {  // a second way to make the same token
         vocabulary.spec.merges.push_back(left + " " + right);
       } else {
         id_of[left + right] = vocabulary.AddMerge(left, right);
         pieces.push_back(left + right);
       }
-      merges[{id_of[left], id_of[right]}] = {static_cast<int>(vocabulary.spec.merges.size()),
-                                             id_of[left + right]};
+      merges[{left_id, right_id}] = {static_cast<int>(vocabulary.spec.merges.size()), id_of[left + right]};
+      rules.AddRule({left_id, right_id, id_of[left + right]});
     }
     const auto tokenizer = Make(vocabulary);
+    BpeMerger long_word_merger(rules, /*long_word=*/0);
     for (int word = 0; word < 40; ++word) {
       std::string text;
       std::vector<TokenId> bytes;
@@ -119,8 +125,11 @@ TEST(TokenizerTest, EqualsTheDefinitionOfMergingOnRandomVocabularies) {
         text.push_back(static_cast<char>('a' + random() % 3));
         bytes.push_back(Vocabulary::Byte(text.back()));
       }
-      ASSERT_EQ(tokenizer->Encode(text), MergeByDefinition(merges, bytes))
-          << "round " << round << ": " << text;
+      const std::vector<TokenId> expected = MergeByDefinition(merges, bytes);
+      ASSERT_EQ(tokenizer->Encode(text), expected) << "round " << round << ": " << text;
+      std::vector<TokenId> by_buckets;
+      long_word_merger.AppendTokens(text, &by_buckets);
+      ASSERT_EQ(by_buckets, expected) << "round " << round << ": " << text;
       // A word that repeats within one text is encoded from memory.
       std::vector<TokenId> twice = tokenizer->Encode(text);
       const std::vector<TokenId> once = twice;
