@@ -52,6 +52,12 @@ TEST(WordScannerTest, CutsAsThePatternsSay) {
                                                              "2", "3", "4", "5", "\n\n", " x", "!\n"));
 }
 
+// U+017F, the long s, is an s when case is ignored.
+TEST(WordScannerTest, LongSMakesAContraction) {
+  EXPECT_THAT(Words(PreTokenizer::kLlamaBpe, "x'\u017Fy'Sy"), ElementsAre("x", "'\u017F", "y", "'S", "y"));
+  EXPECT_THAT(Words(PreTokenizer::kGpt2, "x'\u017Fy"), ElementsAre("x", "'", "\u017Fy"));
+}
+
 // smollm's stretches between numbers are matched each on its own: nothing is seen beyond a number.
 TEST(WordScannerTest, SmolLmKeepsSpacesBeforeANumberTogether) {
   EXPECT_THAT(Words(PreTokenizer::kSmolLm, "a   1"), ElementsAre("a", "   ", "1"));
@@ -102,19 +108,22 @@ TEST(TokenizerTest, EqualsTheDefinitionOfMergingOnRandomVocabularies) {
     for (const std::string& piece : pieces) {
       rules.SetByteToken(static_cast<uint8_t>(piece[0]), Vocabulary::Byte(piece[0]));
     }
+    std::vector<std::pair<std::string, std::string>> pairs;
     for (int i = 0; i < 25; ++i) {
       const std::string left = pieces[random() % pieces.size()];
       const std::string right = pieces[random() % pieces.size()];
-      if (left.size() + right.size() > 12 || merges.contains({id_of[left], id_of[right]})) continue;
-      const auto [left_id, right_id] = std::pair(id_of[left], id_of[right]);
-      if (id_of.contains(left + right)) {  // a second way to make the same token
-        vocabulary.spec.merges.push_back(left + " " + right);
-      } else {
-        id_of[left + right] = vocabulary.AddMerge(left, right);
-        pieces.push_back(left + right);
-      }
-      merges[{left_id, right_id}] = {static_cast<int>(vocabulary.spec.merges.size()), id_of[left + right]};
-      rules.AddRule({left_id, right_id, id_of[left + right]});
+      if (left.size() + right.size() > 12 || std::ranges::count(pairs, std::pair(left, right)) > 0) continue;
+      pairs.emplace_back(left, right);
+      if (id_of.contains(left + right)) continue;  // a second way to make the same token
+      id_of[left + right] = vocabulary.Add(left + right);
+      pieces.push_back(left + right);
+    }
+    // In any order, so that merges also bring up pairs of lower rank than their own.
+    std::shuffle(pairs.begin(), pairs.end(), random);
+    for (const auto& [left, right] : pairs) {
+      merges[{id_of[left], id_of[right]}] = {static_cast<int>(merges.size()), id_of[left + right]};
+      rules.AddRule({id_of[left], id_of[right], id_of[left + right]});
+      vocabulary.spec.merges.push_back(left + " " + right);
     }
     const auto tokenizer = Make(vocabulary);
     BpeMerger long_word_merger(rules, /*long_word=*/0);
@@ -136,6 +145,43 @@ TEST(TokenizerTest, EqualsTheDefinitionOfMergingOnRandomVocabularies) {
       twice.push_back(Vocabulary::Byte('\n'));
       twice.insert(twice.end(), once.begin(), once.end());
       ASSERT_EQ(tokenizer->Encode(text + "\n" + text), twice);
+    }
+  }
+}
+
+// Rules without strings behind them: many make the same token, so that a rank's pairs come up in any order.
+TEST(BpeMergerTest, HeapAndBucketsEqualTheDefinition) {
+  const unsigned seed = std::random_device{}();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::mt19937 random(seed);
+  for (int round = 0; round < 300; ++round) {
+    constexpr TokenId kNumBytes = 4;
+    constexpr TokenId kNumTokens = 9;
+    BpeMerges rules;
+    std::map<std::pair<TokenId, TokenId>, std::pair<int, TokenId>> merges;
+    for (TokenId byte = 0; byte < kNumBytes; ++byte) rules.SetByteToken(static_cast<uint8_t>(byte), byte);
+    for (int rank = 0; rank < 14; ++rank) {
+      const auto left = static_cast<TokenId>(random() % (kNumTokens - 1));
+      const auto right = random() % 3 == 0 ? left : static_cast<TokenId>(random() % (kNumTokens - 1));
+      const TokenId first = std::max({left, right, kNumBytes - 1}) + 1;
+      const TokenId result = first + static_cast<TokenId>(random() % (kNumTokens - first));
+      rules.AddRule({left, right, result});
+      merges[{left, right}] = {rank, result};
+    }
+    BpeMerger by_heap(rules, /*long_word=*/1000);
+    BpeMerger by_buckets(rules, /*long_word=*/0);
+    for (int word = 0; word < 20; ++word) {
+      std::string text;
+      for (unsigned length = 1 + random() % 60; length > 0; --length) {
+        text.push_back(static_cast<char>(random() % kNumBytes));
+      }
+      const std::vector<TokenId> expected = MergeByDefinition(merges, {text.begin(), text.end()});
+      std::vector<TokenId> tokens;
+      by_heap.AppendTokens(text, &tokens);
+      ASSERT_EQ(tokens, expected) << "round " << round;
+      tokens.clear();
+      by_buckets.AppendTokens(text, &tokens);
+      ASSERT_EQ(tokens, expected) << "round " << round;
     }
   }
 }
