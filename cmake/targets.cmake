@@ -8,12 +8,20 @@ function(kvblend_library NAME)
   target_link_libraries(${NAME} PUBLIC ${ARG_DEPS} PRIVATE ${ARG_PRIVATE_DEPS} kvblend_warnings)
 endfunction()
 
+if(KVBLEND_SANITIZER STREQUAL "thread")
+  add_library(kvblend_absl_for_tsan OBJECT ${PROJECT_SOURCE_DIR}/tests/sanitizers/absl_for_tsan.cc)
+  target_link_libraries(kvblend_absl_for_tsan PUBLIC absl::synchronization ${CMAKE_DL_LIBS} PRIVATE kvblend_warnings)
+endif()
+
 # kvblend_binary(NAME SRCS ... DEPS ...)
 function(kvblend_binary NAME)
   cmake_parse_arguments(ARG "" "" "SRCS;DEPS" ${ARGN})
   add_executable(${NAME} ${ARG_SRCS})
   target_include_directories(${NAME} PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(${NAME} PRIVATE ${ARG_DEPS} kvblend_warnings)
+  if(TARGET kvblend_absl_for_tsan)
+    target_link_libraries(${NAME} PRIVATE kvblend_absl_for_tsan)
+  endif()
 endfunction()
 
 # kvblend_test(NAME SRCS ... DEPS ... [LABELS unit]): one GoogleTest binary, one CTest entry.
