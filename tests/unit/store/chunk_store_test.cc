@@ -3,37 +3,19 @@
 #include <algorithm>
 #include <limits>
 #include <memory>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/store/chunk_store_fixture.h"
 #include "tests/unit/store/test_chunks.h"
 
 namespace kvblend::store {
 namespace {
 
 using ::testing::HasSubstr;
-
-constexpr int64_t kChunkBytes = 8 * 2 * 2 * 8 * 4 + ChunkStore::kEntryOverheadBytes;  // SmallAddress(token)
-
-class ChunkStoreTest : public ::testing::Test {
- protected:
-  /// A store for `num_chunks` small chunks.
-  std::unique_ptr<ChunkStore> Create(int64_t num_chunks, int64_t num_pinned = -1) {
-    return *ChunkStore::Create({.byte_budget = num_chunks * kChunkBytes,
-                                .pinned_byte_limit = num_pinned < 0 ? -1 : num_pinned * kChunkBytes,
-                                .now = [this] { return now_; }});
-  }
-  static absl::StatusOr<ChunkHandle> Put(ChunkStore& store, const ChunkAddress& address,
-                                         InsertOptions options = {}) {
-    return store.Insert(address, FilledKv(address), options);
-  }
-
-  absl::Time now_ = absl::FromUnixSeconds(1000);
-};
 
 TEST_F(ChunkStoreTest, WhatWasInsertedIsFound) {
   auto store = Create(2);
@@ -246,86 +228,6 @@ TEST_F(ChunkStoreTest, EraseContentErasesUnderEveryAnchor) {
   EXPECT_EQ(store->EraseContent("", SmallAddress(1).content_key), 3);
   EXPECT_EQ(store->Stats().entries, 1);
   EXPECT_EQ(store->Stats().erased, 3);
-}
-
-// --- namespaces and lists
-
-TEST_F(ChunkStoreTest, NamespacesDoNotSeeEachOther) {
-  auto store = Create(8);
-  const ChunkAddress a = SmallAddress(1, 8, {0}, "a");
-  const ChunkAddress b = SmallAddress(1, 8, {0}, "b");
-  ASSERT_TRUE(Put(*store, a).ok());
-  ASSERT_TRUE(Put(*store, b).ok());
-  ASSERT_TRUE(Put(*store, SmallAddress(1)).ok());
-  EXPECT_EQ(store->Stat("a", b.key).status().code(), absl::StatusCode::kNotFound);
-  EXPECT_EQ(store->Stat("", b.key).status().code(), absl::StatusCode::kNotFound);
-  EXPECT_FALSE(store->Erase("a", b.key));
-  EXPECT_EQ(store->Pin("a", b.key).code(), absl::StatusCode::kNotFound);
-  EXPECT_EQ(store->Unpin("a", b.key).code(), absl::StatusCode::kNotFound);
-  EXPECT_EQ(store->EraseContent("a", b.content_key), 0);
-  EXPECT_TRUE(store->Stat(kAllNamespaces, b.key).ok());
-
-  const auto listed = store->List("a", "", 10);
-  ASSERT_TRUE(listed.ok());
-  ASSERT_EQ(listed->chunks.size(), 1u);
-  EXPECT_EQ(listed->chunks[0].key, a.key);
-  EXPECT_EQ(store->List("", "", 10)->chunks.size(), 1u);
-  EXPECT_EQ(store->List(kAllNamespaces, "", 10)->chunks.size(), 3u);
-
-  EXPECT_EQ(store->Clear("a"), 1);
-  EXPECT_EQ(store->Clear("a"), 0);
-  EXPECT_TRUE(store->Stat("b", b.key).ok());
-  EXPECT_EQ(store->Clear(kAllNamespaces), 2);
-  EXPECT_EQ(store->Stats().bytes, 0);
-}
-
-TEST_F(ChunkStoreTest, PagesListWhatStaysExactlyOnceThroughComingsAndGoings) {
-  auto store = Create(100);
-  std::set<ChunkKey> lasting;
-  for (int token = 0; token < 20; ++token) {
-    const ChunkAddress address = SmallAddress(token, 8, {0}, token % 2 == 0 ? "even" : "odd");
-    ASSERT_TRUE(Put(*store, address).ok());
-    if (token >= 10) lasting.insert(address.key);
-  }
-  std::set<ChunkKey> listed;
-  std::string token;
-  int pages = 0;
-  do {
-    const auto page = store->List(kAllNamespaces, token, 3);
-    ASSERT_TRUE(page.ok()) << page.status();
-    ASSERT_LE(page->chunks.size(), 3u);
-    for (const ChunkInfo& info : page->chunks) {
-      EXPECT_TRUE(listed.insert(info.key).second) << "listed twice";
-    }
-    token = page->next_page_token;
-    // Gone: some that may have been listed, among them the very entries that page tokens name. New: others.
-    if (!page->chunks.empty() && !lasting.contains(page->chunks.back().key)) {
-      store->Erase(kAllNamespaces, page->chunks.back().key);
-    }
-    ASSERT_TRUE(Put(*store, SmallAddress(1000 + pages, 8, {0}, "even")).ok());
-    ASSERT_LT(++pages, 30);
-  } while (!token.empty());
-  for (const ChunkKey& key : lasting) EXPECT_TRUE(listed.contains(key));
-}
-
-TEST_F(ChunkStoreTest, ListRefusesBadPageSizesAndTokens) {
-  auto store = Create(4);
-  ASSERT_TRUE(Put(*store, SmallAddress(1, 8, {0}, "a")).ok());
-  ASSERT_TRUE(Put(*store, SmallAddress(2, 8, {0}, "a")).ok());
-  const std::string token = store->List("a", "", 1)->next_page_token;
-  ASSERT_FALSE(token.empty());
-  const auto code = [&](NamespaceFilter filter, std::string_view page_token, int32_t page_size) {
-    return store->List(filter, page_token, page_size).status().code();
-  };
-  EXPECT_EQ(code("a", token, 1), absl::StatusCode::kOk);
-  EXPECT_EQ(code(kAllNamespaces, token, 1), absl::StatusCode::kOk);
-  EXPECT_EQ(code("b", token, 1), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(code("a", "", 0), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(code("a", "", 1001), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(code("a", "x", 1), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(code("a", token.substr(1), 1), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(code("a", token + "zz", 1), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(code("a", std::string(64, 'q'), 1), absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace
