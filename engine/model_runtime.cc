@@ -57,8 +57,14 @@ text::TokenizerSpec ToTokenizerSpec(model::TokenizerData data) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ModelRuntime>> ModelRuntime::Load(const EngineOptions& options) {
+  KVBLEND_ASSIGN_OR_RETURN(std::unique_ptr<kernels::Backend> backend, MakeBackend(options));
+  return LoadOn(std::move(backend), options);
+}
+
+absl::StatusOr<std::unique_ptr<ModelRuntime>> ModelRuntime::LoadOn(std::unique_ptr<kernels::Backend> given_backend,
+                                                                   const EngineOptions& options) {
   auto runtime = std::make_unique<ModelRuntime>();
-  KVBLEND_ASSIGN_OR_RETURN(runtime->backend, MakeBackend(options));
+  runtime->backend = std::move(given_backend);
   kernels::Backend& backend = *runtime->backend;
   KVBLEND_ASSIGN_OR_RETURN(const kernels::DataType kv_dtype, KvDataType(options.kv_dtype, backend));
   KVBLEND_ASSIGN_OR_RETURN(runtime->stream, backend.CreateStream());

@@ -23,6 +23,9 @@ namespace kvblend {
 struct ModelRuntime {
   /// kNotFound, kInvalidArgument, kUnimplemented or kResourceExhausted naming the file or option.
   static absl::StatusOr<std::unique_ptr<ModelRuntime>> Load(const EngineOptions& options);
+  /// The same on a given backend; options.backend, num_threads and gemm are not looked at.
+  static absl::StatusOr<std::unique_ptr<ModelRuntime>> LoadOn(std::unique_ptr<kernels::Backend> backend,
+                                                              const EngineOptions& options);
 
   std::unique_ptr<kernels::Backend> backend;
   std::unique_ptr<kernels::Stream> stream;

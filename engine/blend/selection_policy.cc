@@ -166,6 +166,7 @@ absl::StatusOr<std::unique_ptr<SelectionPolicy>> CreateSelectionPolicy(const Ble
 }
 
 std::vector<int32_t> TopPositions(absl::Span<const int32_t> positions, absl::Span<const float> scores, int32_t count) {
+  if (count <= 0) return {};
   std::vector<int32_t> order(positions.size());
   std::iota(order.begin(), order.end(), 0);
   const auto rank = [&](int32_t i) {
@@ -175,7 +176,7 @@ std::vector<int32_t> TopPositions(absl::Span<const int32_t> positions, absl::Spa
     const float score_a = rank(a), score_b = rank(b);
     return score_a != score_b ? score_a > score_b : a < b;
   };
-  count = std::clamp<int32_t>(count, 0, static_cast<int32_t>(order.size()));
+  count = std::min(count, static_cast<int32_t>(order.size()));
   if (count < static_cast<int32_t>(order.size())) {
     std::nth_element(order.begin(), order.begin() + count, order.end(), more_important);
     order.resize(count);

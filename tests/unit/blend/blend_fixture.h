@@ -58,7 +58,7 @@ class BlendFixture : public testing::TestWithParam<std::string> {
     const std::string path = testing::TempDir() + "/blend_test_" + std::to_string(getpid()) + ".gguf";
     test_support::TinyModelSpec spec;
     spec.num_layers = 4;
-    spec.context_length = 512;
+    spec.context_length = 2048;
     ASSERT_TRUE(test_support::WriteTinyModel(path, spec).ok());
     EngineOptions options;
     options.model_path = path;

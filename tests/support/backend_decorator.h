@@ -1,0 +1,92 @@
+// A backend that passes everything on to another one. Tests override single operations to inject faults.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "kernels/backend.h"
+
+namespace kvblend::test_support {
+
+class BackendDecorator : public kernels::Backend {
+ public:
+  explicit BackendDecorator(std::unique_ptr<kernels::Backend> inner) : inner_(std::move(inner)) {}
+
+  std::string_view name() const override { return inner_->name(); }
+  std::string Describe() const override { return inner_->Describe(); }
+  kernels::DataType compute_dtype() const override { return inner_->compute_dtype(); }
+  absl::StatusOr<std::unique_ptr<kernels::Buffer>> Allocate(int64_t bytes) override { return inner_->Allocate(bytes); }
+  absl::StatusOr<std::unique_ptr<kernels::Stream>> CreateStream() override { return inner_->CreateStream(); }
+  absl::Status CopyFromHost(kernels::Stream& stream, void* dst, const void* src, int64_t bytes) override {
+    return inner_->CopyFromHost(stream, dst, src, bytes);
+  }
+  absl::Status CopyToHost(kernels::Stream& stream, void* dst, const void* src, int64_t bytes) override {
+    return inner_->CopyToHost(stream, dst, src, bytes);
+  }
+  absl::Status Synchronize(kernels::Stream& stream) override { return inner_->Synchronize(stream); }
+
+ protected:
+  using View = kernels::ConstMatrixView;
+  using Out = kernels::MatrixView;
+  using Stream = kernels::Stream;
+  using Plan = kernels::BatchPlan;
+
+  absl::StatusOr<std::unique_ptr<kernels::PackedWeights>> DoPackWeights(int64_t rows, int64_t cols,
+                                                                        kernels::WeightUsage usage,
+                                                                        kernels::RowReader reader) override {
+    return inner_->PackWeights(rows, cols, usage, reader);
+  }
+  absl::StatusOr<std::unique_ptr<kernels::RopeTable>> DoCreateRopeTable(const kernels::RopeSpec& spec) override {
+    return inner_->CreateRopeTable(spec);
+  }
+  absl::StatusOr<std::unique_ptr<Plan>> DoPlanBatch(const kernels::BatchSpec& spec) override {
+    return inner_->PlanBatch(spec);
+  }
+  absl::Status DoEmbed(Stream& stream, const kernels::PackedWeights& table, absl::Span<const int32_t> token_ids,
+                       Out out) override {
+    return inner_->Embed(stream, table, token_ids, out);
+  }
+  absl::Status DoRmsNorm(Stream& stream, View x, View weight, float epsilon, Out out) override {
+    return inner_->RmsNorm(stream, x, weight, epsilon, out);
+  }
+  absl::Status DoLinear(Stream& stream, View x, const kernels::PackedWeights& weights, bool accumulate,
+                        Out out) override {
+    return inner_->Linear(stream, x, weights, accumulate, out);
+  }
+  absl::Status DoSiluMul(Stream& stream, View gate, View up, Out out) override {
+    return inner_->SiluMul(stream, gate, up, out);
+  }
+  absl::Status DoRope(Stream& stream, const Plan& plan, const kernels::RopeTable& rope, int32_t num_heads,
+                      Out x) override {
+    return inner_->Rope(stream, plan, rope, num_heads, x);
+  }
+  absl::Status DoKvScatter(Stream& stream, const Plan& plan, const kernels::RopeTable& rope, View k, View v,
+                           kernels::KvPagesView pages) override {
+    return inner_->KvScatter(stream, plan, rope, k, v, pages);
+  }
+  absl::Status DoSelectiveAttention(Stream& stream, const Plan& plan, View q, int32_t num_heads, float scale,
+                                    kernels::KvPagesView pages, Out out) override {
+    return inner_->SelectiveAttention(stream, plan, q, num_heads, scale, pages, out);
+  }
+  absl::Status DoAttentionMass(Stream& stream, const Plan& plan, View q, int32_t num_heads, float scale,
+                               kernels::KvPagesView pages, Out out) override {
+    return inner_->AttentionMass(stream, plan, q, num_heads, scale, pages, out);
+  }
+  absl::Status DoKvDeviation(Stream& stream, View fresh, View cached, kernels::DeviationMetric metric,
+                             Out out) override {
+    return inner_->KvDeviation(stream, fresh, cached, metric, out);
+  }
+  absl::Status DoGatherRows(Stream& stream, View in, absl::Span<const int32_t> row_indices, Out out) override {
+    return inner_->GatherRows(stream, in, row_indices, out);
+  }
+  absl::Status DoConvert(Stream& stream, View in, Out out) override { return inner_->Convert(stream, in, out); }
+
+  kernels::Backend& inner() { return *inner_; }
+
+ private:
+  const std::unique_ptr<kernels::Backend> inner_;
+};
+
+}  // namespace kvblend::test_support

@@ -1,0 +1,85 @@
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "engine/engine.h"
+#include "tests/support/engine_recorder.h"
+#include "tests/support/tiny_model.h"
+
+namespace kvblend {
+
+using test_support::GenerateRecorder;
+using test_support::PutRecorder;
+using test_support::ScoreRecorder;
+
+/// An engine on the reference backend with a tiny random model, in fp32.
+class EngineFixture : public testing::Test {
+ protected:
+  virtual EngineOptions Options() {
+    EngineOptions options;
+    options.backend = "reference";
+    options.kv_dtype = "f32";
+    options.chunk_store_bytes = int64_t{64} << 20;
+    options.self_check = false;  // has its own test
+    return options;
+  }
+  virtual test_support::TinyModelSpec ModelSpec() { return {}; }
+
+  void SetUp() override {
+    EngineOptions options = Options();
+    options.model_path = testing::TempDir() + "/engine_test_" + std::to_string(getpid()) + ".gguf";
+    ASSERT_TRUE(test_support::WriteTinyModel(options.model_path, ModelSpec()).ok());
+    auto engine = Engine::Create(options);
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    engine_ = std::move(*engine);
+  }
+
+  static GenerateRequest Request(std::vector<std::string> chunks = {"Paris is in France.\n", "Rome is in Italy.\n"}) {
+    GenerateRequest request;
+    request.prompt.system_text = "Answer.";
+    request.prompt.lead_in = "Passages:\n\n";
+    request.prompt.chunks = std::move(chunks);
+    request.prompt.question = "Where is Paris?";
+    request.sampling.max_tokens = 8;
+    request.sampling.ignore_eos = true;  // a random model ends when it likes
+    return request;
+  }
+
+  std::shared_ptr<GenerateRecorder> Generate(GenerateRequest request) {
+    auto recorder = std::make_shared<GenerateRecorder>();
+    const auto handle = engine_->Generate(std::move(request), recorder);
+    EXPECT_TRUE(handle.ok()) << handle.status();
+    if (handle.ok()) recorder->Wait();
+    return recorder;
+  }
+
+  std::shared_ptr<ScoreRecorder> Score(ScoreRequest request) {
+    auto recorder = std::make_shared<ScoreRecorder>();
+    const auto handle = engine_->Score(std::move(request), recorder);
+    EXPECT_TRUE(handle.ok()) << handle.status();
+    if (handle.ok()) recorder->Wait();
+    return recorder;
+  }
+
+  std::shared_ptr<PutRecorder> Put(std::vector<std::string> chunks, Anchoring anchoring = Anchoring::kAnchored) {
+    PutChunksRequest request;
+    request.system_text = "Answer.";
+    request.lead_in = "Passages:\n\n";
+    request.anchoring = anchoring;
+    request.chunks = std::move(chunks);
+    auto recorder = std::make_shared<PutRecorder>();
+    const auto handle = engine_->PutChunks(std::move(request), recorder);
+    EXPECT_TRUE(handle.ok()) << handle.status();
+    if (handle.ok()) recorder->Wait();
+    return recorder;
+  }
+
+  std::unique_ptr<Engine> engine_;
+};
+
+}  // namespace kvblend

@@ -1,0 +1,113 @@
+// What the engine refuses, and what it says: bad fields, too long prompts, full queues, a full store.
+#include "tests/unit/engine/engine_fixture.h"
+
+namespace kvblend {
+namespace {
+
+using testing::HasSubstr;
+
+class EngineLimitsTest : public EngineFixture {
+ protected:
+  EngineOptions Options() override {
+    EngineOptions options = EngineFixture::Options();
+    options.max_context_tokens = 300;
+    options.max_queued_requests = 2;
+    options.max_chunks_per_request = 4;
+    options.max_text_bytes = 4096;
+    options.chunk_store_bytes = 60000;  // a few chunks
+    return options;
+  }
+
+  void ExpectInvalid(GenerateRequest request, const std::string& message) {
+    const auto handle = engine_->Generate(std::move(request), std::make_shared<GenerateRecorder>());
+    EXPECT_EQ(handle.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(handle.status().message(), HasSubstr(message));
+  }
+  template <typename Change>
+  void ExpectInvalidWhen(Change change, const std::string& message) {
+    GenerateRequest request = Request();
+    change(request);
+    ExpectInvalid(std::move(request), message);
+  }
+};
+
+TEST_F(EngineLimitsTest, BadFieldsAreNamedWithValueAndRange) {
+  ExpectInvalidWhen([](GenerateRequest& r) { r.prompt.question = ""; }, "question is empty");
+  ExpectInvalidWhen([](GenerateRequest& r) { r.prompt.chunks[1] = "ab\xff"; }, "chunks[1]");
+  ExpectInvalidWhen([](GenerateRequest& r) { r.prompt.chunks.resize(5); }, "chunks has 5 entries; allowed: at most 4");
+  ExpectInvalidWhen([](GenerateRequest& r) { r.prompt.chunks[0] = std::string(5000, 'a'); }, "allowed: at most 4096");
+  ExpectInvalidWhen([](GenerateRequest& r) { r.blend.ratio = std::nan(""); }, "ratio is nan; allowed: 0 to 1");
+  ExpectInvalidWhen([](GenerateRequest& r) { r.sampling.temperature = -1; }, "temperature");
+  ExpectInvalidWhen([](GenerateRequest& r) { r.sampling.max_tokens = 0; }, "max_tokens");
+  ExpectInvalidWhen([](GenerateRequest& r) { r.sampling.stop = {"a", "\xc3"}; }, "stop[1] is not valid UTF-8");
+  ExpectInvalidWhen([](GenerateRequest& r) { r.caller.tenant_namespace = std::string(129, 'n'); }, "namespace has 129");
+}
+
+TEST_F(EngineLimitsTest, APromptLongerThanTheContextIsRefusedAndOneThatFitsRunsUntilItIsFull) {
+  ExpectInvalidWhen([](GenerateRequest& r) { r.prompt.chunks[0] = std::string(400, 'q'); }, "299");
+  GenerateRequest request = Request();
+  request.sampling.max_tokens = 10000;
+  const auto recorder = Generate(request);
+  EXPECT_EQ(recorder->result.finish_reason, FinishReason::kContextFull);
+  EXPECT_EQ(recorder->result.prompt_tokens + recorder->result.completion_tokens, 301);  // the last one needs no KV
+}
+
+TEST_F(EngineLimitsTest, AChunkLargerThanTheContextIsRefused) {
+  PutChunksRequest request;
+  request.chunks = {"fine", std::string(400, 'q')};
+  const auto handle = engine_->PutChunks(request, std::make_shared<PutRecorder>());
+  EXPECT_EQ(handle.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(handle.status().message(), HasSubstr("chunks[1] has 400 tokens"));
+}
+
+TEST_F(EngineLimitsTest, ScoreWantsExactlyOneContinuation) {
+  ScoreRequest request;
+  request.prompt = Request().prompt;
+  const auto message = [&] {
+    return std::string(engine_->Score(request, std::make_shared<ScoreRecorder>()).status().message());
+  };
+  EXPECT_THAT(message(), HasSubstr("neither of continuation and continuation_token_ids"));
+  request.continuation = "x";
+  request.continuation_token_ids = {5};
+  EXPECT_THAT(message(), HasSubstr("both of"));
+  request.continuation.clear();
+  request.continuation_token_ids = {-1};
+  EXPECT_THAT(message(), HasSubstr("continuation_token_ids[0] is -1"));
+}
+
+TEST_F(EngineLimitsTest, AFullQueueIsResourceExhaustedAndEmptiesAgain) {
+  auto running = std::make_shared<GenerateRecorder>();
+  absl::Notification started, go_on;
+  running->on_prompt = [&] {
+    started.Notify();
+    go_on.WaitForNotification();
+  };
+  ASSERT_TRUE(engine_->Generate(Request(), running).ok());
+  started.WaitForNotification();
+  std::vector<std::shared_ptr<GenerateRecorder>> queued;
+  for (int i = 0; i < 2; ++i) {
+    queued.push_back(std::make_shared<GenerateRecorder>());
+    ASSERT_TRUE(engine_->Generate(Request(), queued.back()).ok());
+  }
+  EXPECT_EQ(engine_->Stats().requests_waiting, 2);
+  EXPECT_EQ(engine_->Stats().requests_running, 1);
+  const auto refused = engine_->Generate(Request(), std::make_shared<GenerateRecorder>());
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
+  go_on.Notify();
+  for (const auto& recorder : queued) EXPECT_TRUE(recorder->Wait().status.ok());
+  EXPECT_TRUE(Generate(Request())->status.ok());
+}
+
+TEST_F(EngineLimitsTest, AFullStoreCostsMissesNotAnswers) {
+  for (int i = 0; i < 20; ++i) {
+    const auto recorder = Generate(Request({"document " + std::to_string(i) + std::string(60, 'x')}));
+    EXPECT_TRUE(recorder->status.ok()) << recorder->status;
+  }
+  ASSERT_TRUE(engine_->Drain(absl::InfiniteFuture()).ok());
+  const EngineStats stats = engine_->Stats();
+  EXPECT_GT(stats.store.evictions, 0);
+  EXPECT_LE(stats.store.bytes, stats.store.byte_budget);
+}
+
+}  // namespace
+}  // namespace kvblend

@@ -1,0 +1,99 @@
+// The self-check must let a right backend through and stop every wrong one.
+#include "engine/self_check.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/backend_decorator.h"
+#include "tests/support/tiny_model.h"
+
+namespace kvblend {
+namespace {
+
+using testing::HasSubstr;
+
+absl::StatusOr<double> CheckOn(std::unique_ptr<kernels::Backend> backend, const std::string& kv_dtype = "f32",
+                               int32_t context = 1024) {
+  const std::string path = testing::TempDir() + "/self_check_" + std::to_string(getpid()) + ".gguf";
+  test_support::TinyModelSpec spec;
+  spec.context_length = context;
+  if (const absl::Status written = test_support::WriteTinyModel(path, spec); !written.ok()) return written;
+  EngineOptions options;
+  options.model_path = path;
+  options.kv_dtype = kv_dtype;
+  auto runtime = ModelRuntime::LoadOn(std::move(backend), options);
+  if (!runtime.ok()) return runtime.status();
+  return RunSelfCheck(**runtime);
+}
+
+TEST(SelfCheck, PassesOnTheReferenceBackendInEveryKvFormat) {
+  EXPECT_LT(CheckOn(kernels::CreateReferenceBackend(), "f32").value(), 1e-5);
+  EXPECT_LT(CheckOn(kernels::CreateReferenceBackend(), "bf16").value(), 0.05);
+  EXPECT_LT(CheckOn(kernels::CreateReferenceBackend(), "f16").value(), 0.01);
+}
+
+TEST(SelfCheck, PassesWithTheShortestContextThatItCanUseAndSaysWhichThatIs) {
+  EXPECT_TRUE(CheckOn(kernels::CreateReferenceBackend(), "f32", /*context=*/5).ok());
+  const absl::Status status = CheckOn(kernels::CreateReferenceBackend(), "f32", /*context=*/4).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(status.message(), HasSubstr("a context of 4 tokens is too short"));
+}
+
+/// Mixes up K and V of what comes from the store.
+class SwapsStoredKeysAndValues final : public test_support::BackendDecorator {
+ public:
+  using BackendDecorator::BackendDecorator;
+
+ protected:
+  absl::Status DoKvScatter(Stream& stream, const Plan& plan, const kernels::RopeTable& rope, View k, View v,
+                           kernels::KvPagesView pages) override {
+    const bool from_store = k.row_stride == k.cols;  // fresh KV is a part of the wider q|k|v matrix
+    if (from_store) std::swap(k, v);
+    return BackendDecorator::DoKvScatter(stream, plan, rope, k, v, pages);
+  }
+};
+
+/// Selected rows see the future: the peers' bottom-right mask by row index.
+class MasksByRowIndex final : public test_support::BackendDecorator {
+ public:
+  using BackendDecorator::BackendDecorator;
+
+ protected:
+  absl::StatusOr<std::unique_ptr<Plan>> DoPlanBatch(const kernels::BatchSpec& spec) override {
+    std::vector<int32_t> positions(spec.positions.begin(), spec.positions.end());
+    if (spec.kv_len.size() == 1) {
+      const int32_t rows = static_cast<int32_t>(positions.size());
+      for (int32_t i = 0; i < rows; ++i) positions[i] = spec.kv_len[0] - rows + i;
+    }
+    kernels::BatchSpec wrong = spec;
+    wrong.positions = positions;
+    return BackendDecorator::DoPlanBatch(wrong);
+  }
+};
+
+class RotatesNothing final : public test_support::BackendDecorator {
+ public:
+  using BackendDecorator::BackendDecorator;
+
+ protected:
+  absl::Status DoRope(Stream& stream, const Plan& plan, const kernels::RopeTable& rope, int32_t num_heads,
+                      Out x) override {
+    // Right in full prefill, which has one row per position, and wrong for gathered rows.
+    if (plan.num_rows() == plan.total_kv_len()) return BackendDecorator::DoRope(stream, plan, rope, num_heads, x);
+    return absl::OkStatus();
+  }
+};
+
+template <typename Faulty>
+void ExpectRefused() {
+  const absl::Status status = CheckOn(std::make_unique<Faulty>(kernels::CreateReferenceBackend())).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+  EXPECT_THAT(status.message(), HasSubstr("self-check failed: blended prefill differs from full prefill"));
+}
+
+TEST(SelfCheck, RefusesABackendThatMixesUpStoredKv) { ExpectRefused<SwapsStoredKeysAndValues>(); }
+TEST(SelfCheck, RefusesABackendThatMasksByRowIndex) { ExpectRefused<MasksByRowIndex>(); }
+TEST(SelfCheck, RefusesABackendThatDoesNotRotateGatheredQueries) { ExpectRefused<RotatesNothing>(); }
+
+}  // namespace
+}  // namespace kvblend
