@@ -1,0 +1,141 @@
+// Attention of few rows: keys and values are read once, straight from their pages, and the keys are split
+// over the threads; the partial softmaxes are merged at the end.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/cpu/attention.h"
+#include "kernels/cpu/simd.h"
+
+namespace kvblend::kernels {
+namespace {
+
+constexpr float kLog2E = 1.44269504088896340736f;
+constexpr int64_t kKeysPerStep = 128;     // keys and values of a step stay in the first-level cache
+constexpr int64_t kMinKeysPerPart = 512;  // some ten microseconds of work
+
+// The keys [begin, end) of one row and one kv head.
+struct Part {
+  int64_t row;
+  int32_t kv_head;
+  int64_t begin, end;
+};
+
+// Calls body(first key, count, element offset into pages.k and pages.v) for runs of keys within one page.
+template <typename Body>
+void ForEachRun(const AttentionArgs& args, int64_t sequence, int32_t kv_head, int64_t begin, int64_t end,
+                const Body& body) {
+  for (int64_t key = begin; key < end;) {
+    const int64_t count = std::min(end - key, args.pages.page_size - key % args.pages.page_size);
+    body(key, count, args.plan.Slot(args.pages, sequence, kv_head, static_cast<int32_t>(key)));
+    key += count;
+  }
+}
+
+const std::byte* Element(const void* data, DataType dtype, int64_t index) {
+  return static_cast<const std::byte*>(data) + index * SizeOf(dtype);
+}
+
+// Per head of the group: maximum, sum, and head_dim weighted values not yet divided by the sum.
+void RunPart(const AttentionArgs& args, const Part& part, float* max, float* sum, float* values) {
+  const int64_t group = args.group(), head_dim = args.pages.head_dim;
+  const KvPagesView& pages = args.pages;
+  const int64_t sequence = args.plan.sequence_of_row(part.row);
+  float* queries = ThreadScratch<float>(ScratchSlot::kQuery, group * head_dim);
+  float* scores = ThreadScratch<float>(ScratchSlot::kScores, group * kKeysPerStep);
+  for (int64_t g = 0; g < group; ++g) {
+    simd::ScaleRow(args.query(part.row, part.kv_head * group + g), args.scale * kLog2E,
+                   queries + g * head_dim, DataType::kF32, head_dim);
+  }
+  std::fill(max, max + group, -std::numeric_limits<float>::infinity());
+  std::fill(sum, sum + group, 0.0f);
+  std::fill(values, values + group * head_dim, 0.0f);
+  for (int64_t step = part.begin; step < part.end; step += kKeysPerStep) {
+    const int64_t step_end = std::min(part.end, step + kKeysPerStep), keys = step_end - step;
+    ForEachRun(args, sequence, part.kv_head, step, step_end, [&](int64_t key, int64_t count, int64_t slot) {
+      simd::KeyDots(queries, group, Element(pages.k, pages.dtype, slot), pages.dtype, count, head_dim,
+                    scores + (key - step), kKeysPerStep);
+    });
+    for (int64_t g = 0; g < group; ++g) {
+      float* row = scores + g * kKeysPerStep;
+      const float alpha = simd::SoftmaxRow(row, 0, keys, keys, max + g, sum + g, row, DataType::kF32);
+      float* value = values + g * head_dim;
+      if (alpha != 1.0f) simd::ScaleRow(value, alpha, value, DataType::kF32, head_dim);
+    }
+    ForEachRun(args, sequence, part.kv_head, step, step_end, [&](int64_t key, int64_t count, int64_t slot) {
+      simd::AddWeightedValues(scores + (key - step), kKeysPerStep, group, Element(pages.v, pages.dtype, slot),
+                              pages.dtype, count, head_dim, values);
+    });
+  }
+}
+
+}  // namespace
+
+absl::Status DecodeAttention(CpuContext& context, const AttentionArgs& args, MatrixView out) {
+  const HostBatchPlan& plan = args.plan;
+  const int64_t group = args.group(), head_dim = args.pages.head_dim;
+  std::vector<int64_t> rows;
+  int64_t total_keys = 0;
+  for (int64_t s = 0; s < plan.num_sequences(); ++s) {
+    if (plan.row_end(s) - plan.row_begin(s) > kMaxDecodeRows) continue;
+    for (int64_t row = plan.row_begin(s); row < plan.row_end(s); ++row) {
+      rows.push_back(row);
+      total_keys += int64_t{plan.position(row)} + 1 - plan.FirstVisible(plan.position(row));
+    }
+  }
+  if (rows.empty()) return absl::OkStatus();
+
+  // Several parts per thread, so that they finish together.
+  const int64_t wanted_parts = 4 * context.pool.num_threads();
+  const int64_t keys_per_part =
+      std::max(kMinKeysPerPart, (total_keys * args.pages.num_kv_heads + wanted_parts - 1) / wanted_parts);
+  std::vector<Part> parts;
+  for (const int64_t row : rows) {
+    const int64_t begin = plan.FirstVisible(plan.position(row)), end = int64_t{plan.position(row)} + 1;
+    for (int32_t h = 0; h < args.pages.num_kv_heads; ++h) {
+      for (int64_t key = begin; key < end; key += keys_per_part) {
+        parts.push_back({row, h, key, std::min(end, key + keys_per_part)});
+      }
+    }
+  }
+  const int64_t part_floats = group * (head_dim + 2);
+  ScratchPool::Lease lease = context.scratch.Borrow(parts.size() * part_floats * sizeof(float));
+  if (!lease) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("SelectiveAttention: no memory for ", parts.size(), " parts"));
+  }
+  auto* results = reinterpret_cast<float*>(lease.data());
+  context.pool.ParallelFor(static_cast<int64_t>(parts.size()), [&](int64_t i) {
+    float* result = results + i * part_floats;
+    RunPart(args, parts[i], result, result + group, result + 2 * group);
+  });
+
+  // Parts of one row and kv head are neighbours.
+  float* merged = ThreadScratch<float>(ScratchSlot::kOutput, head_dim);
+  for (size_t begin = 0, end = 0; begin < parts.size(); begin = end) {
+    while (end < parts.size() && parts[end].row == parts[begin].row &&
+           parts[end].kv_head == parts[begin].kv_head) {
+      ++end;
+    }
+    for (int64_t g = 0; g < group; ++g) {
+      float max = -std::numeric_limits<float>::infinity(), sum = 0;
+      for (size_t p = begin; p < end; ++p) max = std::max(max, results[p * part_floats + g]);
+      std::fill(merged, merged + head_dim, 0.0f);
+      for (size_t p = begin; p < end; ++p) {
+        const float* result = results + p * part_floats;
+        const float weight = std::exp2(result[g] - max);
+        sum += result[group + g] * weight;
+        simd::AddScaledRow(result + 2 * group + g * head_dim, weight, merged, head_dim);
+      }
+      const int64_t head = parts[begin].kv_head * group + g;
+      std::byte* target = static_cast<std::byte*>(out.data) +
+                          (parts[begin].row * out.row_stride + head * head_dim) * SizeOf(out.dtype);
+      simd::ScaleRow(merged, 1.0f / sum, target, out.dtype, head_dim);
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace kvblend::kernels

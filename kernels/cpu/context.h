@@ -1,0 +1,63 @@
+// What the operations of one CpuBackend share.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "kernels/cpu/onednn.h"
+#include "kernels/cpu/scratch.h"
+#include "kernels/cpu/thread_pool.h"
+#include "kernels/tensor.h"
+
+namespace kvblend::kernels {
+
+struct CpuContext {
+  CpuContext(int num_threads, DataType gemm) : pool(num_threads, &UseOneOpenMpThread), gemm_dtype(gemm) {}
+
+  ThreadPool pool;
+  ScratchPool scratch;
+  GemmCache gemms;
+  const DataType gemm_dtype;  // kF32 or kBF16
+};
+
+/// Runs body(begin, end) over parts of 0 .. rows-1, in parallel when there is enough to do.
+inline void ForRows(ThreadPool& pool, int64_t rows, int64_t bytes_per_row,
+                    absl::FunctionRef<void(int64_t, int64_t)> body) {
+  if (rows <= 0) return;
+  // 64 KiB take some microseconds, a few times what handing a part to another thread costs.
+  constexpr int64_t kBytesPerPart = 64 << 10;
+  const int64_t rows_per_part = std::max<int64_t>(1, kBytesPerPart / std::max<int64_t>(bytes_per_row, 1));
+  const int64_t parts = (rows + rows_per_part - 1) / rows_per_part;
+  pool.ParallelFor(
+      parts, [&](int64_t part) { body(part * rows_per_part, std::min(rows, (part + 1) * rows_per_part)); });
+}
+
+/// The first error of a parallel loop. Thread-safe.
+class FirstError {
+ public:
+  /// Whether to go on.
+  bool ok() const { return !failed_.load(std::memory_order_relaxed); }
+  void Update(absl::Status status) {
+    if (status.ok()) return;
+    absl::MutexLock lock(&mutex_);
+    status_.Update(std::move(status));
+    failed_.store(true, std::memory_order_relaxed);
+  }
+  absl::Status status() const {
+    absl::MutexLock lock(&mutex_);
+    return status_;
+  }
+
+ private:
+  std::atomic<bool> failed_{false};
+  mutable absl::Mutex mutex_;
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace kvblend::kernels

@@ -1,0 +1,236 @@
+// Wires the operations of the CPU backend together: each unpacks its arguments, splits its rows over the
+// threads and leaves the arithmetic to simd.h, linear.h and attention.h.
+#include <sched.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/backend.h"
+#include "kernels/cpu/attention.h"
+#include "kernels/cpu/context.h"
+#include "kernels/cpu/linear.h"
+#include "kernels/cpu/onednn.h"
+#include "kernels/cpu/packed_weights.h"
+#include "kernels/cpu/simd.h"
+#include "kernels/host/batch_plan.h"
+#include "kernels/host/memory.h"
+
+namespace kvblend::kernels {
+namespace {
+
+constexpr int kMaxThreads = 1024;
+
+int AvailableProcessors() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof(set), &set) == 0) return std::max(1, CPU_COUNT(&set));
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+const float* F32Row(ConstMatrixView m, int64_t row) { return static_cast<const float*>(m.Rows(row, 1).data); }
+
+class CpuBackend final : public Backend {
+ public:
+  CpuBackend(int num_threads, DataType gemm) : context_(num_threads, gemm) {}
+
+  std::string_view name() const override { return "cpu"; }
+  std::string Describe() const override {
+    return absl::StrCat("cpu: ", context_.pool.num_threads(), " threads, GEMM in ",
+                        std::string(Name(context_.gemm_dtype)), " (oneDNN ", OneDnnDescription(), "), SIMD ",
+                        simd::TargetName());
+  }
+  DataType compute_dtype() const override { return context_.gemm_dtype; }
+
+  absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t bytes) override {
+    return AllocateHostBuffer(bytes);
+  }
+  absl::StatusOr<std::unique_ptr<Stream>> CreateStream() override { return std::make_unique<HostStream>(); }
+  absl::Status CopyFromHost(Stream&, void* dst, const void* src, int64_t bytes) override {
+    return CopyHostBytes("CopyFromHost", dst, src, bytes);
+  }
+  absl::Status CopyToHost(Stream&, void* dst, const void* src, int64_t bytes) override {
+    return CopyHostBytes("CopyToHost", dst, src, bytes);
+  }
+  absl::Status Synchronize(Stream&) override { return absl::OkStatus(); }
+
+ protected:
+  absl::StatusOr<std::unique_ptr<PackedWeights>> DoPackWeights(int64_t rows, int64_t cols, WeightUsage usage,
+                                                               RowReader reader) override {
+    const OneDnnThreadScope scope;
+    return CpuWeights::Create(rows, cols, usage, context_.gemm_dtype, reader);
+  }
+  absl::StatusOr<std::unique_ptr<RopeTable>> DoCreateRopeTable(const RopeSpec& spec) override {
+    return HostRopeTable::Create(spec);
+  }
+  absl::StatusOr<std::unique_ptr<BatchPlan>> DoPlanBatch(const BatchSpec& spec) override {
+    return std::make_unique<HostBatchPlan>(spec);
+  }
+
+  absl::Status DoEmbed(Stream&, const PackedWeights& table, absl::Span<const int32_t> token_ids,
+                       MatrixView out) override {
+    const auto weights = CpuWeights::From(table, context_.gemm_dtype);
+    if (!weights.ok()) return weights.status();
+    ForRows(context_.pool, out.rows, out.cols * 8, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        simd::ConvertRow((*weights)->embedding_row(token_ids[i]), (*weights)->dtype(), out.Rows(i, 1).data,
+                         DataType::kF32, out.cols);
+      }
+    });
+    return absl::OkStatus();
+  }
+
+  absl::Status DoRmsNorm(Stream&, ConstMatrixView x, ConstMatrixView weight, float epsilon,
+                         MatrixView out) override {
+    ForRows(context_.pool, x.rows, x.cols * 8, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        simd::RmsNormRow(F32Row(x, i), F32Row(weight, 0), epsilon, x.cols, out.dtype, out.Rows(i, 1).data);
+      }
+    });
+    return absl::OkStatus();
+  }
+
+  absl::Status DoLinear(Stream&, ConstMatrixView x, const PackedWeights& packed, bool accumulate,
+                        MatrixView out) override {
+    const auto weights = CpuWeights::From(packed, context_.gemm_dtype);
+    if (!weights.ok()) return weights.status();
+    const OneDnnThreadScope scope;
+    return CpuLinear(context_, x, **weights, accumulate, out);
+  }
+
+  absl::Status DoSiluMul(Stream&, ConstMatrixView gate, ConstMatrixView up, MatrixView out) override {
+    ForRows(context_.pool, out.rows, out.cols * 16, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        simd::SiluMulRow(F32Row(gate, i), F32Row(up, i), out.cols, out.dtype, out.Rows(i, 1).data);
+      }
+    });
+    return absl::OkStatus();
+  }
+
+  absl::Status DoRope(Stream&, const BatchPlan& batch, const RopeTable& table, int32_t num_heads,
+                      MatrixView x) override {
+    const auto plan = HostBatchPlan::From(batch);
+    if (!plan.ok()) return plan.status();
+    const auto rope = HostRopeTable::From(table);
+    if (!rope.ok()) return rope.status();
+    ForRows(context_.pool, x.rows, x.cols * 8, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t position = (*plan)->position(i);
+        simd::RotateHeads((*rope)->layout(), (*rope)->cos(position), (*rope)->sin(position),
+                          (*rope)->head_dim(), num_heads, static_cast<float*>(x.Rows(i, 1).data));
+      }
+    });
+    return absl::OkStatus();
+  }
+
+  absl::Status DoKvScatter(Stream&, const BatchPlan& batch, const RopeTable& table, ConstMatrixView k,
+                           ConstMatrixView v, KvPagesView pages) override {
+    const auto plan = HostBatchPlan::From(batch);
+    if (!plan.ok()) return plan.status();
+    const auto rope = HostRopeTable::From(table);
+    if (!rope.ok()) return rope.status();
+    const int64_t head_stride = int64_t{pages.page_size} * pages.head_dim;
+    ForRows(context_.pool, k.rows, k.cols * 8, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const int32_t position = (*plan)->position(i);
+        const int64_t slot =
+            (*plan)->Slot(pages, (*plan)->sequence_of_row(i), 0, position) * SizeOf(pages.dtype);
+        simd::RotateHeadsTo((*rope)->layout(), (*rope)->cos(position), (*rope)->sin(position), pages.head_dim,
+                            pages.num_kv_heads, k.Rows(i, 1).data, k.dtype,
+                            static_cast<std::byte*>(pages.k) + slot, pages.dtype, head_stride);
+        const auto* values = static_cast<const std::byte*>(v.Rows(i, 1).data);
+        auto* target = static_cast<std::byte*>(pages.v) + slot;
+        for (int32_t h = 0; h < pages.num_kv_heads; ++h) {
+          simd::ConvertRow(values + h * pages.head_dim * SizeOf(v.dtype), v.dtype,
+                           target + h * head_stride * SizeOf(pages.dtype), pages.dtype, pages.head_dim);
+        }
+      }
+    });
+    return absl::OkStatus();
+  }
+
+  absl::Status DoSelectiveAttention(Stream&, const BatchPlan& batch, ConstMatrixView q, int32_t num_heads,
+                                    float scale, KvPagesView pages, MatrixView out) override {
+    const auto plan = HostBatchPlan::From(batch);
+    if (!plan.ok()) return plan.status();
+    const OneDnnThreadScope scope;
+    return CpuSelectiveAttention(context_, {**plan, q, num_heads, scale, pages}, out);
+  }
+
+  absl::Status DoAttentionMass(Stream&, const BatchPlan& batch, ConstMatrixView q, int32_t num_heads,
+                               float scale, KvPagesView pages, MatrixView out) override {
+    const auto plan = HostBatchPlan::From(batch);
+    if (!plan.ok()) return plan.status();
+    const OneDnnThreadScope scope;
+    return CpuAttentionMass(context_, {**plan, q, num_heads, scale, pages}, out);
+  }
+
+  absl::Status DoKvDeviation(Stream&, ConstMatrixView fresh, ConstMatrixView cached, DeviationMetric metric,
+                             MatrixView out) override {
+    ForRows(context_.pool, fresh.rows, fresh.cols * 8, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        static_cast<float*>(out.data)[i] =
+            simd::Distance(F32Row(fresh, i), cached.Rows(i, 1).data, cached.dtype, metric, fresh.cols);
+      }
+    });
+    return absl::OkStatus();
+  }
+
+  absl::Status DoGatherRows(Stream&, ConstMatrixView in, absl::Span<const int32_t> row_indices,
+                            MatrixView out) override {
+    const int64_t row_bytes = in.cols * SizeOf(in.dtype);
+    ForRows(context_.pool, out.rows, row_bytes * 2, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        std::memcpy(out.Rows(i, 1).data, in.Rows(row_indices[i], 1).data, row_bytes);
+      }
+    });
+    return absl::OkStatus();
+  }
+
+  absl::Status DoConvert(Stream&, ConstMatrixView in, MatrixView out) override {
+    ForRows(context_.pool, in.rows, in.cols * 8, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        simd::ConvertRow(in.Rows(i, 1).data, in.dtype, out.Rows(i, 1).data, out.dtype, in.cols);
+      }
+    });
+    return absl::OkStatus();
+  }
+
+ private:
+  CpuContext context_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(const CpuBackendOptions& options) {
+  if (options.num_threads < 0 || options.num_threads > kMaxThreads) {
+    return absl::InvalidArgumentError(absl::StrCat("num_threads is ", options.num_threads,
+                                                   "; allowed: 0 (one per ", "available processor) .. ",
+                                                   kMaxThreads));
+  }
+  DataType gemm = DataType::kF32;
+  switch (options.gemm) {
+    case CpuBackendOptions::Gemm::kAuto:
+      gemm = OneDnnHasFastBF16() ? DataType::kBF16 : DataType::kF32;
+      break;
+    case CpuBackendOptions::Gemm::kF32:
+      break;
+    case CpuBackendOptions::Gemm::kBF16:
+      if (!OneDnnSupportsBF16()) {
+        return absl::FailedPreconditionError(
+            absl::StrCat("gemm is kBF16, which needs AVX-512; this processor has ", OneDnnDescription(),
+                         "; allowed here: kAuto, kF32"));
+      }
+      gemm = DataType::kBF16;
+      break;
+    default:
+      return absl::InvalidArgumentError(
+          absl::StrCat("gemm is ", static_cast<int>(options.gemm), "; allowed: kAuto, kF32, kBF16"));
+  }
+  const int num_threads = options.num_threads == 0 ? AvailableProcessors() : options.num_threads;
+  return std::make_unique<CpuBackend>(num_threads, gemm);
+}
+
+}  // namespace kvblend::kernels

@@ -1,0 +1,99 @@
+// oneDNN as this backend uses it: matrix products of bounded shapes, each run by one thread on its own slice.
+//
+// oneDNN is built with OpenMP; a thread that calls it must have asked for a single OpenMP thread, or
+// libgomp would start (and spin) threads of its own beside the pool's. Workers do so when they start, callers
+// through OneDnnThreadScope.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <oneapi/dnnl/dnnl.hpp>
+#include <string>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "kernels/tensor.h"
+
+namespace kvblend::kernels {
+
+/// Makes oneDNN run in the calling thread alone, from now on.
+void UseOneOpenMpThread();
+
+/// UseOneOpenMpThread for a scope of a thread that belongs to somebody else.
+class OneDnnThreadScope {
+ public:
+  OneDnnThreadScope();
+  ~OneDnnThreadScope();
+  OneDnnThreadScope(const OneDnnThreadScope&) = delete;
+  OneDnnThreadScope& operator=(const OneDnnThreadScope&) = delete;
+
+ private:
+  const int previous_;
+};
+
+const dnnl::engine& OneDnnEngine();
+
+/// bf16 products exist at all (AVX-512), and are faster than f32 (AVX512-BF16 or AMX).
+bool OneDnnSupportsBF16();
+bool OneDnnHasFastBF16();
+/// "2.6.3, avx512_core_bf16"
+std::string OneDnnDescription();
+
+/// How the right-hand matrix B [k, n] lies in memory.
+enum class GemmLayout : uint8_t {
+  kPacked,      // what oneDNN prefers; see PackedGemmDesc
+  kRowMajor,    // element (i, j) at i * ldb + j
+  kTransposed,  // element (i, j) at j * ldb + i
+};
+
+struct GemmSpec {
+  DataType dtype = DataType::kF32;  // of A and B: kF32 or kBF16; C is f32
+  GemmLayout layout = GemmLayout::kPacked;
+  bool accumulate = false;
+  int64_t m = 0, n = 0, k = 0;
+  int64_t lda = 0, ldb = 0, ldc = 0;  // ldb is 0 for kPacked
+
+  friend bool operator==(const GemmSpec&, const GemmSpec&) = default;
+  template <typename H>
+  friend H AbslHashValue(H h, const GemmSpec& s) {
+    return H::combine(std::move(h), s.dtype, s.layout, s.accumulate, s.m, s.n, s.k, s.lda, s.ldb, s.ldc);
+  }
+};
+
+/// C = A B or C += A B for one shape. Immutable, so any number of threads may run it.
+class Gemm {
+ public:
+  static absl::StatusOr<std::shared_ptr<const Gemm>> Create(const GemmSpec& spec);
+
+  absl::Status Run(const void* a, const void* b, float* c) const;
+  /// For kPacked: `b` in its own descriptor.
+  absl::Status Run(const void* a, const dnnl::memory& b, float* c) const;
+
+ private:
+  Gemm() = default;
+
+  dnnl::matmul primitive_;
+  dnnl::memory::desc a_, b_, c_, scratchpad_;
+};
+
+/// The one layout of packed weights [k, n] that serves every number of rows.
+absl::StatusOr<dnnl::memory::desc> PackedGemmDesc(DataType dtype, int64_t k, int64_t n);
+
+/// Products already prepared (preparing one generates machine code: up to a millisecond). Thread-safe.
+class GemmCache {
+ public:
+  absl::StatusOr<std::shared_ptr<const Gemm>> Get(const GemmSpec& spec) ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  // Callers bound the shapes they ask for; this only guards against unusual row strides without end.
+  static constexpr size_t kMaxEntries = 2048;
+
+  absl::Mutex mutex_;
+  absl::flat_hash_map<GemmSpec, std::shared_ptr<const Gemm>> entries_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace kvblend::kernels

@@ -1,0 +1,130 @@
+// Highway helpers shared by the simd_*.cc files; included once per instruction set by each of them.
+#include "hwy/highway.h"
+#include "kernels/host/float_convert.h"
+#include "kernels/tensor.h"
+
+// Per-target include guard.
+#if defined(KVBLEND_KERNELS_CPU_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef KVBLEND_KERNELS_CPU_SIMD_INL_H_
+#undef KVBLEND_KERNELS_CPU_SIMD_INL_H_
+#else
+#define KVBLEND_KERNELS_CPU_SIMD_INL_H_
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace kvblend::kernels::simd::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using FullF32 = hn::ScalableTag<float>;
+using OneF32 = hn::CappedTag<float, 1>;
+
+// Calls body(tag, i) for whole vectors, then for single elements: `body` is written once for both.
+template <class Body>
+HWY_INLINE void ForEach(size_t n, const Body& body) {
+  const FullF32 full;
+  const OneF32 one;
+  size_t i = 0;
+  for (; i + hn::Lanes(full) <= n; i += hn::Lanes(full)) body(full, i);
+  for (; i < n; ++i) body(one, i);
+}
+
+// Elements i.. of an array of kType as f32.
+template <DataType kType, class D>
+HWY_INLINE hn::Vec<D> LoadF32(D d, const void* data, size_t i) {
+  if constexpr (kType == DataType::kF32) {
+    return hn::LoadU(d, static_cast<const float*>(data) + i);
+  } else if constexpr (kType == DataType::kBF16) {
+    const hn::Rebind<uint16_t, D> d16;
+    const hn::RebindToUnsigned<D> d32;
+    return hn::BitCast(
+        d, hn::ShiftLeft<16>(hn::PromoteTo(d32, hn::LoadU(d16, static_cast<const uint16_t*>(data) + i))));
+  } else {
+#if HWY_TARGET < HWY_SSE4  // a smaller number is a better target; these have F16C
+    const hn::Rebind<hwy::float16_t, D> d16;
+    return hn::PromoteTo(d, hn::LoadU(d16, static_cast<const hwy::float16_t*>(data) + i));
+#else
+    HWY_ALIGN float lanes[hn::MaxLanes(d)];
+    for (size_t j = 0; j < hn::Lanes(d); ++j) lanes[j] = F16ToF32(static_cast<const uint16_t*>(data)[i + j]);
+    return hn::Load(d, lanes);
+#endif
+  }
+}
+
+// The bits of f32 rounded to bf16, in the upper halves; lower halves are undefined.
+template <class D>
+HWY_INLINE hn::Vec<hn::RebindToUnsigned<D>> RoundToBF16(D /*d*/, hn::Vec<D> v) {
+  const hn::RebindToUnsigned<D> d32;
+  const auto bits = hn::BitCast(d32, v);
+  const auto lsb = hn::And(hn::ShiftRight<16>(bits), hn::Set(d32, 1u));
+  const auto rounded = hn::Add(hn::Add(bits, hn::Set(d32, 0x7FFFu)), lsb);
+  const auto quiet_nan = hn::Or(bits, hn::Set(d32, 0x400000u));
+  return hn::IfThenElse(hn::RebindMask(d32, hn::IsNaN(v)), quiet_nan, rounded);
+}
+
+template <DataType kType, class D>
+HWY_INLINE void StoreF32(D d, hn::Vec<D> v, void* data, size_t i) {
+  if constexpr (kType == DataType::kF32) {
+    hn::StoreU(v, d, static_cast<float*>(data) + i);
+  } else if constexpr (kType == DataType::kBF16) {
+    const hn::Rebind<uint16_t, D> d16;
+    const hn::RebindToSigned<D> di32;  // below 2^16, so the saturating conversion is exact
+    hn::StoreU(hn::DemoteTo(d16, hn::BitCast(di32, hn::ShiftRight<16>(RoundToBF16(d, v)))), d16,
+               static_cast<uint16_t*>(data) + i);
+  } else {
+#if HWY_TARGET < HWY_SSE4
+    const hn::Rebind<hwy::float16_t, D> d16;
+    hn::StoreU(hn::DemoteTo(d16, v), d16, static_cast<hwy::float16_t*>(data) + i);
+#else
+    HWY_ALIGN float lanes[hn::MaxLanes(d)];
+    hn::Store(v, d, lanes);
+    for (size_t j = 0; j < hn::Lanes(d); ++j) static_cast<uint16_t*>(data)[i + j] = F32ToF16(lanes[j]);
+#endif
+  }
+}
+
+// 2^x for x <= 0 with a relative error below 2e-7; below 2^-126 the result is 2^-126 instead of a subnormal.
+template <class D>
+HWY_INLINE hn::Vec<D> Exp2(D d, hn::Vec<D> x) {
+  const hn::RebindToUnsigned<D> d32;
+  x = hn::Max(x, hn::Set(d, -126.0f));
+  // Adding 1.5 * 2^23 rounds x to an integer and leaves it in the low bits.
+  const auto magic = hn::Set(d, 12582912.0f);
+  const auto shifted = hn::Add(x, magic);
+  const auto f = hn::Sub(x, hn::Sub(shifted, magic));  // in [-0.5, 0.5]
+  // Minimax polynomial of degree 5 for 2^f, relative error 7.5e-8.
+  auto p = hn::MulAdd(hn::Set(d, 0.0013276467797787374f), f, hn::Set(d, 0.009675540961325169f));
+  p = hn::MulAdd(p, f, hn::Set(d, 0.05550713464617729f));
+  p = hn::MulAdd(p, f, hn::Set(d, 0.24022120237350464f));
+  p = hn::MulAdd(p, f, hn::Set(d, 0.6931469440460205f));
+  p = hn::MulAdd(p, f, hn::Set(d, 1.0000001192092896f));
+  return hn::BitCast(d, hn::Add(hn::BitCast(d32, p), hn::ShiftLeft<23>(hn::BitCast(d32, shifted))));
+}
+
+HWY_INLINE float Sum(FullF32 d, hn::Vec<FullF32> v) { return hn::GetLane(hn::SumOfLanes(d, v)); }
+
+// Calls function<DataType>() for a data type known at run time.
+#define KVBLEND_FOR_DTYPE(dtype, call)              \
+  do {                                              \
+    switch (dtype) {                                \
+      case DataType::kF32: {                        \
+        constexpr DataType kType = DataType::kF32;  \
+        call;                                       \
+        break;                                      \
+      }                                             \
+      case DataType::kBF16: {                       \
+        constexpr DataType kType = DataType::kBF16; \
+        call;                                       \
+        break;                                      \
+      }                                             \
+      case DataType::kF16: {                        \
+        constexpr DataType kType = DataType::kF16;  \
+        call;                                       \
+        break;                                      \
+      }                                             \
+    }                                               \
+  } while (false)
+
+}  // namespace kvblend::kernels::simd::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

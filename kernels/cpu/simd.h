@@ -1,0 +1,77 @@
+// The inner loops of the CPU backend, vectorised with Highway and chosen at run time for the processor. Plain
+// functions over raw rows: callers have checked everything and split the work over threads. Thread-safe.
+//
+// bf16 and f16 are rounded to nearest even on every path; sums are carried in fp32.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "kernels/backend.h"
+#include "kernels/tensor.h"
+
+namespace kvblend::kernels::simd {
+
+/// The instruction set in use, e.g. "AVX3".
+std::string TargetName();
+
+// --- rows.cc
+// --------------------------------------------------------------------------------------------------
+
+/// out = x / sqrt(mean(x^2) + epsilon) * weight; `out` may be `x` when f32.
+void RmsNormRow(const float* x, const float* weight, float epsilon, int64_t n, DataType out_dtype, void* out);
+/// out = silu(gate) * up; `out` may be `gate` or `up` when f32.
+void SiluMulRow(const float* gate, const float* up, int64_t n, DataType out_dtype, void* out);
+void ConvertRow(const void* in, DataType in_dtype, void* out, DataType out_dtype, int64_t n);
+/// out = in * scale
+void ScaleRow(const float* in, float scale, void* out, DataType out_dtype, int64_t n);
+/// out += in * scale
+void AddScaledRow(const float* in, float scale, float* out, int64_t n);
+float Distance(const float* fresh, const void* cached, DataType cached_dtype, DeviationMetric metric,
+               int64_t n);
+
+// --- rope.cc
+// --------------------------------------------------------------------------------------------------
+
+/// Rotates the heads of one row in place. cos, sin: [head_dim / 2]
+void RotateHeads(RopeLayout layout, const float* cos, const float* sin, int64_t head_dim, int64_t num_heads,
+                 float* x);
+/// out[h * out_head_stride + d] = rotated(in)[h * head_dim + d], converted to out_dtype.
+void RotateHeadsTo(RopeLayout layout, const float* cos, const float* sin, int64_t head_dim, int64_t num_heads,
+                   const void* in, DataType in_dtype, void* out, DataType out_dtype, int64_t out_head_stride);
+
+// --- softmax.cc
+// -------------------------------------------------------------------------------------------------
+
+/// One row of an online softmax in base 2: `scores` are already multiplied by log2(e). Keys [begin, end) of n
+/// are visible, begin < end. Raises *max to the new maximum, writes 2^(score - *max) (0 where invisible) to
+/// `out` [n], and *sum becomes *sum * alpha + their sum. Returns alpha = 2^(old max - new max), by which what
+/// was accumulated so far must be multiplied; *max starts at -infinity. `out` may be `scores` when f32.
+float SoftmaxRow(const float* scores, int64_t begin, int64_t end, int64_t n, float* max, float* sum,
+                 void* out, DataType out_dtype);
+/// The largest of n > 0 values.
+float MaxOf(const float* values, int64_t n);
+/// values[j] = 2^(values[j] - max) in [begin, end), 0 elsewhere in [0, n); returns the sum.
+float Exp2Row(float* values, int64_t begin, int64_t end, int64_t n, float max);
+
+// --- dots.cc
+// ----------------------------------------------------------------------------------------------------
+
+/// scores[g * scores_stride + j] = q[g] . keys[j] for g < group, j < num_keys.
+/// q: f32 [group, head_dim]; keys: [num_keys, head_dim] contiguous
+void KeyDots(const float* q, int64_t group, const void* keys, DataType dtype, int64_t num_keys,
+             int64_t head_dim, float* scores, int64_t scores_stride);
+/// out[g] += sum over j of weights[g * weights_stride + j] * values[j]. out: f32 [group, head_dim]
+void AddWeightedValues(const float* weights, int64_t weights_stride, int64_t group, const void* values,
+                       DataType dtype, int64_t num_keys, int64_t head_dim, float* out);
+
+/// Rows that PackedMatVec takes at most.
+inline constexpr int64_t kMaxMatVecRows = 4;
+/// out[r * out_stride + j] (+)= x[r] . W[j] for r < rows <= kMaxMatVecRows, j < n, streaming once over
+/// weights that lie in blocks of 64 outputs: f32 [n / 64][k_padded][64], bf16 [n / 64][k_padded / 2][64][2],
+/// padded with zeros.
+///   x: f32 [rows, k_padded], zero-padded
+void PackedMatVec(const void* weights, DataType dtype, int64_t k_padded, int64_t n, const float* x,
+                  int64_t rows, bool accumulate, float* out, int64_t out_stride);
+
+}  // namespace kvblend::kernels::simd

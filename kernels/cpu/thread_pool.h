@@ -1,0 +1,59 @@
+// Worker threads that share the iterations of a loop.
+//
+// Why not OpenMP: the engine's own code must be clean under ThreadSanitizer, which cannot see libgomp's
+// synchronisation, and every operation of a model is followed by the next within microseconds, for which
+// a short spin before sleeping matters more than anything OpenMP offers.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
+#include "absl/synchronization/mutex.h"
+
+namespace kvblend::kernels {
+
+/// Thread-safe: several threads may run loops at once; each caller works on its own loop, so that a loop
+/// finishes even when all workers are busy elsewhere. Loops may not be nested.
+class ThreadPool {
+ public:
+  /// `num_threads` >= 1 counts the calling thread: num_threads - 1 workers are started. `on_start` runs once
+  /// in every worker.
+  ThreadPool(int num_threads, void (*on_start)());
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int num_threads() const { return static_cast<int>(workers_.size()) + 1; }
+
+  /// Calls body(i) once for every i in 0 .. n-1, in any order, on any threads; returns when all are done.
+  /// Iterations are claimed one at a time, lowest first: put the longest ones first.
+  void ParallelFor(int64_t n, absl::FunctionRef<void(int64_t)> body) ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  struct Loop {
+    Loop(int64_t count, absl::FunctionRef<void(int64_t)> function) : n(count), body(function) {}
+    const int64_t n;
+    const absl::FunctionRef<void(int64_t)> body;
+    std::atomic<int64_t> next{0};     // first unclaimed iteration
+    std::atomic<int> num_workers{0};  // workers inside; changed under mutex_
+  };
+
+  static void RunIterations(Loop& loop);
+  void WorkerMain() ABSL_LOCKS_EXCLUDED(mutex_);
+  Loop* FindLoop() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  absl::Mutex mutex_;
+  absl::CondVar work_available_;
+  absl::CondVar loop_left_;
+  std::vector<Loop*> loops_ ABSL_GUARDED_BY(mutex_);  // each lives on its caller's stack
+  int num_sleeping_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool stop_ ABSL_GUARDED_BY(mutex_) = false;
+  std::atomic<uint32_t> epoch_{0};  // grows with every loop, so that spinning workers need no lock
+  std::vector<std::thread> workers_;
+};
+
+}  // namespace kvblend::kernels

@@ -1,0 +1,346 @@
+#include "tests/conformance/harness.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <numeric>
+
+#include "absl/strings/str_cat.h"
+#include "hwy/targets.h"
+#include "kernels/host/float_convert.h"
+
+namespace kvblend::kernels {
+namespace {
+
+constexpr std::byte kSentinel{0xA5};
+
+// KVBLEND_TEST_SIMD=avx2 or sse4 hides better instruction sets, so that their code is tested on this machine
+// too.
+bool LimitSimd() {
+  const char* limit = std::getenv("KVBLEND_TEST_SIMD");
+  if (limit == nullptr) return false;
+  const int64_t best = std::string(limit) == "sse4" ? HWY_SSE4 : HWY_AVX2;
+  hwy::DisableTargets(best - 1);  // better targets have lower bits
+  return true;
+}
+[[maybe_unused]] const bool kSimdLimited = LimitSimd();
+
+std::unique_ptr<Backend> MakeBackend(const std::string& name) {
+  if (name == "reference") return CreateReferenceBackend();
+  CpuBackendOptions options;
+  options.num_threads =
+      3;  // more than this suite's smallest machine has processors, so that threads interleave
+  options.gemm = name == "cpu_bf16" ? CpuBackendOptions::Gemm::kBF16 : CpuBackendOptions::Gemm::kF32;
+  auto backend = CreateCpuBackend(options);
+  return backend.ok() ? *std::move(backend) : nullptr;
+}
+
+std::map<std::string, std::unique_ptr<Backend>>& Backends() {
+  static auto* backends = [] {
+    auto* map = new std::map<std::string, std::unique_ptr<Backend>>();
+    for (const char* name : {"reference", "cpu_f32", "cpu_bf16"}) {
+      if (auto backend = MakeBackend(name); backend != nullptr) map->emplace(name, std::move(backend));
+    }
+    // Threads must be joined before the sanitizers look for leaks.
+    std::atexit([] { Backends().clear(); });
+    return map;
+  }();
+  return *backends;
+}
+
+}  // namespace
+
+Backend& TestBackend(const std::string& name) { return *Backends().at(name); }
+
+std::vector<std::string> TestBackendNames() {
+  std::vector<std::string> names;
+  for (const auto& [name, backend] : Backends()) names.push_back(name);
+  return names;
+}
+
+Tensor::Tensor(Backend& backend, DataType dtype, int64_t rows, int64_t cols, int64_t row_stride)
+    : backend_(backend),
+      dtype_(dtype),
+      rows_(rows),
+      cols_(cols),
+      row_stride_(row_stride == 0 ? cols : row_stride),
+      // The last row ends with its columns, so that reading on is an error that AddressSanitizer sees.
+      host_(rows == 0 ? 0 : ((rows - 1) * row_stride_ + cols) * SizeOf(dtype), kSentinel),
+      buffer_(backend.Allocate(host_.size()).value()) {
+  Upload();
+}
+
+void Tensor::Upload() {
+  auto stream = backend_.CreateStream().value();
+  EXPECT_TRUE(backend_.CopyFromHost(*stream, buffer_->data(), host_.data(), host_.size()).ok());
+  EXPECT_TRUE(backend_.Synchronize(*stream).ok());
+}
+
+Tensor& Tensor::Randomize(Rng& rng, double deviation) {
+  std::normal_distribution<float> normal(0.0f, static_cast<float>(deviation));
+  return Fill([&](int64_t, int64_t) { return normal(rng); });
+}
+
+Tensor& Tensor::Fill(const std::function<float(int64_t, int64_t)>& value) {
+  for (int64_t r = 0; r < rows_; ++r) {
+    for (int64_t c = 0; c < cols_; ++c) StoreElement(host_.data(), dtype_, r * row_stride_ + c, value(r, c));
+  }
+  Upload();
+  return *this;
+}
+
+double Tensor::at(int64_t row, int64_t col) const {
+  return LoadElement(host_.data(), dtype_, row * row_stride_ + col);
+}
+
+void Tensor::Download() {
+  auto stream = backend_.CreateStream().value();
+  EXPECT_TRUE(backend_.CopyToHost(*stream, host_.data(), buffer_->data(), host_.size()).ok());
+  EXPECT_TRUE(backend_.Synchronize(*stream).ok());
+  for (int64_t r = 0; r + 1 < rows_; ++r) {
+    for (int64_t i = (r * row_stride_ + cols_) * SizeOf(dtype_); i < (r + 1) * row_stride_ * SizeOf(dtype_);
+         ++i) {
+      ASSERT_EQ(host_[i], kSentinel) << "written between the columns and the next row, row " << r;
+    }
+  }
+}
+
+std::vector<double> Tensor::Values() {
+  Download();
+  std::vector<double> values;
+  for (int64_t r = 0; r < rows_; ++r) {
+    for (int64_t c = 0; c < cols_; ++c) values.push_back(at(r, c));
+  }
+  return values;
+}
+
+std::vector<std::byte> Tensor::Bytes() {
+  Download();
+  return host_;
+}
+
+int64_t BatchCase::num_rows() const {
+  int64_t rows = 0;
+  for (const Sequence& sequence : sequences) rows += static_cast<int64_t>(sequence.positions.size());
+  return rows;
+}
+
+std::vector<int32_t> Range(int32_t begin, int32_t end) {
+  std::vector<int32_t> range(end - begin);
+  std::iota(range.begin(), range.end(), begin);
+  return range;
+}
+
+std::vector<int32_t> RandomPositions(Rng& rng, int32_t count, int32_t end) {
+  std::vector<int32_t> all = Range(0, end);
+  std::shuffle(all.begin(), all.end(), rng);
+  all.resize(count);
+  std::sort(all.begin(), all.end());
+  return all;
+}
+
+namespace {
+
+int64_t CountPages(const BatchCase& batch) {
+  int64_t pages = 2;  // two that nobody owns
+  for (const auto& sequence : batch.sequences)
+    pages += (sequence.kv_len + batch.page_size - 1) / batch.page_size;
+  return pages;
+}
+
+}  // namespace
+
+PagedBatch::PagedBatch(Backend& backend, const BatchCase& batch, int32_t num_kv_heads, int32_t head_dim,
+                       DataType dtype, Rng& rng)
+    : batch_(batch),
+      num_kv_heads_(num_kv_heads),
+      num_pages_(CountPages(batch)),
+      k_(backend, dtype, num_pages_ * num_kv_heads * batch.page_size, head_dim),
+      v_(backend, dtype, num_pages_ * num_kv_heads * batch.page_size, head_dim) {
+  std::vector<int32_t> pages = Range(0, static_cast<int32_t>(num_pages_));
+  std::shuffle(pages.begin(), pages.end(), rng);
+  std::vector<int32_t> row_indptr{0}, positions, kv_len, page_indptr{0}, page_indices;
+  for (const auto& sequence : batch.sequences) {
+    const int32_t count = (sequence.kv_len + batch.page_size - 1) / batch.page_size;
+    pages_of_.emplace_back(pages.begin() + page_indptr.back(), pages.begin() + page_indptr.back() + count);
+    page_indices.insert(page_indices.end(), pages_of_.back().begin(), pages_of_.back().end());
+    page_indptr.push_back(static_cast<int32_t>(page_indices.size()));
+    positions.insert(positions.end(), sequence.positions.begin(), sequence.positions.end());
+    row_indptr.push_back(static_cast<int32_t>(positions.size()));
+    kv_len.push_back(sequence.kv_len);
+  }
+  plan_ = backend
+              .PlanBatch({.row_indptr = row_indptr,
+                          .positions = positions,
+                          .kv_len = kv_len,
+                          .page_indptr = page_indptr,
+                          .page_indices = page_indices,
+                          .page_size = batch.page_size,
+                          .sliding_window = batch.sliding_window})
+              .value();
+  Randomize(rng);
+}
+
+KvPagesView PagedBatch::pages() {
+  return {.k = k_.view().data,
+          .v = v_.view().data,
+          .dtype = k_.view().dtype,
+          .num_pages = num_pages_,
+          .num_kv_heads = num_kv_heads_,
+          .page_size = batch_.page_size,
+          .head_dim = static_cast<int32_t>(k_.cols())};
+}
+
+int64_t PagedBatch::SlotRow(size_t sequence, int64_t position, int64_t head) const {
+  const int64_t page = pages_of_[sequence][position / batch_.page_size];
+  return (page * num_kv_heads_ + head) * batch_.page_size + position % batch_.page_size;
+}
+
+double PagedBatch::k(size_t s, int64_t position, int64_t head, int64_t d) const {
+  return k_.at(SlotRow(s, position, head), d);
+}
+double PagedBatch::v(size_t s, int64_t position, int64_t head, int64_t d) const {
+  return v_.at(SlotRow(s, position, head), d);
+}
+
+void PagedBatch::Randomize(Rng& rng) {
+  std::vector<bool> owned(k_.rows(), false);
+  for (size_t s = 0; s < batch_.sequences.size(); ++s) {
+    for (int64_t p = 0; p < batch_.sequences[s].kv_len; ++p) {
+      for (int64_t h = 0; h < num_kv_heads_; ++h) owned[SlotRow(s, p, h)] = true;
+    }
+  }
+  std::normal_distribution<float> normal;
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (Tensor* tensor : {&k_, &v_}) {
+    tensor->Fill([&](int64_t row, int64_t) { return owned[row] ? normal(rng) : nan; });
+  }
+}
+
+void PagedBatch::Clear() {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (Tensor* tensor : {&k_, &v_}) tensor->Fill([&](int64_t, int64_t) { return nan; });
+}
+
+void PagedBatch::Download() {
+  k_.Download();
+  v_.Download();
+}
+
+AttentionOracle ComputeAttention(const BatchCase& batch, const PagedBatch& kv, const Tensor& q,
+                                 int32_t num_heads, int32_t num_kv_heads, int32_t head_dim, double scale,
+                                 DataType compute, DataType pages_dtype, DataType out_dtype,
+                                 const std::vector<int32_t>* mask_positions) {
+  // f32 pages are never rounded; otherwise q, the probabilities and, from f16, k and v are rounded to
+  // `compute`.
+  const double u = pages_dtype == DataType::kF32 ? 0x1p-24 : UnitRoundoff(compute);
+  const double kv_u = pages_dtype == DataType::kF16 && compute == DataType::kBF16 ? u : 0;
+  AttentionOracle oracle;
+  oracle.out.resize(q.rows() * num_heads * head_dim);
+  oracle.bound.resize(oracle.out.size());
+  int64_t row = 0, kv_offset = 0;
+  for (size_t s = 0; s < batch.sequences.size(); ++s) {
+    const auto& sequence = batch.sequences[s];
+    oracle.mass.resize(kv_offset + sequence.kv_len, 0.0);
+    oracle.mass_bound.resize(kv_offset + sequence.kv_len, 1e-30);
+    for (size_t i = 0; i < sequence.positions.size(); ++i, ++row) {
+      const int64_t position = mask_positions == nullptr ? sequence.positions[i] : (*mask_positions)[row];
+      const int64_t first =
+          batch.sliding_window == 0 ? 0 : std::max<int64_t>(0, position - batch.sliding_window + 1);
+      for (int64_t h = 0; h < num_heads; ++h) {
+        const int64_t kv_head = h / (num_heads / num_kv_heads);
+        std::vector<double> p;
+        double max = -std::numeric_limits<double>::infinity(), sum = 0, score_error = 0;
+        for (int64_t key = first; key <= position; ++key) {
+          double dot = 0, squares = 0, magnitude = 0;
+          for (int64_t d = 0; d < head_dim; ++d) {
+            const double product = q.at(row, h * head_dim + d) * kv.k(s, key, kv_head, d);
+            dot += product;
+            squares += product * product;
+            magnitude += std::abs(product);
+          }
+          p.push_back(dot * scale);
+          max = std::max(max, p.back());
+          // Roundings of q (and k) are independent: their effect grows with the 2-norm of the products; 4 u
+          // times it is more than 5 standard deviations. Sums in f32 add at most a few ulps of the 1-norm.
+          score_error = std::max(
+              score_error, std::abs(scale) * (4 * (u + kv_u) * std::sqrt(squares) + 8 * 0x1p-24 * magnitude) +
+                               4 * 0x1p-24 * std::abs(p.back()));
+        }
+        for (double& x : p) sum += x = std::exp(x - max);
+        // A softmax over scores that are off by at most e is off by a factor of at most exp(2 e).
+        const double relative = std::expm1(2 * score_error) + 16 * 0x1p-24;
+        for (size_t j = 0; j < p.size(); ++j) {
+          const double probability = p[j] / sum / num_heads;
+          oracle.mass[kv_offset + first + j] += probability;
+          oracle.mass_bound[kv_offset + first + j] += probability * (relative + 32 * 0x1p-24);
+        }
+        for (int64_t d = 0; d < head_dim; ++d) {
+          double value = 0, magnitude = 0;
+          for (size_t j = 0; j < p.size(); ++j) {
+            const double term = p[j] / sum * kv.v(s, first + static_cast<int64_t>(j), kv_head, d);
+            value += term;
+            magnitude += std::abs(term);
+          }
+          const int64_t index = (row * num_heads + h) * head_dim + d;
+          oracle.out[index] = value;
+          oracle.bound[index] = magnitude * (relative + u + kv_u + std::sqrt(p.size()) * 0x1p-24) +
+                                std::abs(value) * UnitRoundoff(out_dtype) + 1e-30;
+        }
+      }
+    }
+    kv_offset += sequence.kv_len;
+  }
+  return oracle;
+}
+
+Worst FindWorst(const std::vector<double>& actual, const std::vector<double>& expected,
+                const std::vector<double>& bound) {
+  Worst worst;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const double error = std::abs(actual[i] - expected[i]);
+    // A NaN that is expected is right; any other NaN is infinitely wrong.
+    double ratio = error <= bound[i] && bound[i] == 0 ? 0 : error / bound[i];
+    if (std::isnan(actual[i]) && std::isnan(expected[i])) ratio = 0;
+    if (std::isinf(expected[i]) && actual[i] == expected[i]) ratio = 0;
+    if (std::isnan(ratio)) ratio = std::numeric_limits<double>::infinity();
+    if (ratio > worst.ratio) worst = {ratio, i, ""};
+  }
+  if (!expected.empty()) {
+    worst.description = absl::StrCat("worst element ", worst.index, ": ", actual[worst.index], " instead of ",
+                                     expected[worst.index], ", allowed error ", bound[worst.index]);
+  }
+  return worst;
+}
+
+void ExpectWithin(const std::vector<double>& actual, const std::vector<double>& expected,
+                  const std::vector<double>& bound) {
+  ASSERT_EQ(actual.size(), expected.size());
+  ASSERT_EQ(bound.size(), expected.size());
+  const Worst worst = FindWorst(actual, expected, bound);
+  EXPECT_LE(worst.ratio, 1.0) << worst.description;
+}
+
+std::unique_ptr<PackedWeights> Pack(Backend& backend, const Tensor& weights, WeightUsage usage) {
+  return backend
+      .PackWeights(weights.rows(), weights.cols(), usage,
+                   [&](int64_t row, absl::Span<float> out) {
+                     for (size_t c = 0; c < out.size(); ++c) out[c] = static_cast<float>(weights.at(row, c));
+                     return absl::OkStatus();
+                   })
+      .value();
+}
+
+std::unique_ptr<RopeTable> MakeRope(Backend& backend, RopeLayout layout, int64_t head_dim,
+                                    int64_t max_position) {
+  std::vector<float> inv_freq(head_dim / 2);
+  for (size_t i = 0; i < inv_freq.size(); ++i) {
+    inv_freq[i] = static_cast<float>(std::pow(10000.0, -2.0 * static_cast<double>(i) / head_dim));
+  }
+  return backend.CreateRopeTable({layout, head_dim, max_position, inv_freq}).value();
+}
+
+}  // namespace kvblend::kernels

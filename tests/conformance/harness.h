@@ -1,0 +1,165 @@
+// What the conformance tests share: the backends under test, tensors in a backend's memory, paged KV, an
+// attention oracle in double precision, and comparison against a bound per element.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "gtest/gtest.h"
+#include "kernels/backend.h"
+
+namespace kvblend::kernels {
+
+/// Relative error of one rounding to the type: half a unit in the last place.
+constexpr double UnitRoundoff(DataType dtype) {
+  return dtype == DataType::kF32 ? 0x1p-24 : dtype == DataType::kBF16 ? 0x1p-8 : 0x1p-11;
+}
+
+/// One instance per name for the whole program: "reference", "cpu_f32", "cpu_bf16".
+Backend& TestBackend(const std::string& name);
+/// The backends that this processor can run.
+std::vector<std::string> TestBackendNames();
+
+using Rng = std::mt19937;
+
+/// A matrix in a backend's memory with a host copy. Elements between cols and row_stride hold a sentinel.
+class Tensor {
+ public:
+  Tensor(Backend& backend, DataType dtype, int64_t rows, int64_t cols, int64_t row_stride = 0);
+
+  /// Normally distributed values, rounded to the dtype.
+  Tensor& Randomize(Rng& rng, double deviation = 1.0);
+  Tensor& Fill(const std::function<float(int64_t row, int64_t col)>& value);
+
+  MatrixView view() { return {buffer_->data(), dtype_, rows_, cols_, row_stride_}; }
+  int64_t rows() const { return rows_; }
+  int64_t cols() const { return cols_; }
+  /// The value as last written by the host or read by Download.
+  double at(int64_t row, int64_t col) const;
+  /// Reads the backend's memory; fails the test when a sentinel has changed.
+  void Download();
+  /// All values row by row. Downloads first.
+  std::vector<double> Values();
+  std::vector<std::byte> Bytes();
+
+ private:
+  void Upload();
+
+  Backend& backend_;
+  const DataType dtype_;
+  const int64_t rows_, cols_, row_stride_;
+  std::vector<std::byte> host_;
+  std::unique_ptr<Buffer> buffer_;
+};
+
+/// Ragged sequences over pages in shuffled order.
+struct BatchCase {
+  struct Sequence {
+    int32_t kv_len;
+    std::vector<int32_t> positions;
+  };
+  std::vector<Sequence> sequences;
+  int32_t page_size = 16;
+  int32_t sliding_window = 0;
+
+  int64_t num_rows() const;
+};
+
+std::vector<int32_t> Range(int32_t begin, int32_t end);
+/// `count` different positions below `end`, ascending.
+std::vector<int32_t> RandomPositions(Rng& rng, int32_t count, int32_t end);
+
+/// A BatchCase laid out: the plan, and the KV of one layer. Slots that no sequence owns hold NaN.
+class PagedBatch {
+ public:
+  PagedBatch(Backend& backend, const BatchCase& batch, int32_t num_kv_heads, int32_t head_dim, DataType dtype,
+             Rng& rng);
+
+  const BatchPlan& plan() const { return *plan_; }
+  KvPagesView pages();
+  double k(size_t sequence, int64_t position, int64_t head, int64_t d) const;
+  double v(size_t sequence, int64_t position, int64_t head, int64_t d) const;
+  /// Fills all slots of all sequences with random values, or with NaN.
+  void Randomize(Rng& rng);
+  void Clear();
+  void Download();
+  /// Row of the k and v tensors that holds (sequence, position, head).
+  int64_t SlotRow(size_t sequence, int64_t position, int64_t head) const;
+  Tensor& k_tensor() { return k_; }
+  Tensor& v_tensor() { return v_; }
+
+ private:
+  BatchCase batch_;
+  int32_t num_kv_heads_;
+  std::vector<std::vector<int32_t>> pages_of_;  // [sequence][page]
+  int64_t num_pages_;
+  Tensor k_, v_;  // [num_pages * num_kv_heads * page_size, head_dim]
+  std::unique_ptr<BatchPlan> plan_;
+};
+
+/// Attention in double precision, straight from the definition, with what bounds the error of other
+/// computations of it.
+struct AttentionOracle {
+  std::vector<double> out;    // [rows, heads, head_dim]
+  std::vector<double> bound;  // the same: largest admissible error
+  std::vector<double> mass;   // [total_kv_len]
+  std::vector<double> mass_bound;
+};
+
+/// `mask_positions`: the position that each row is masked by, in place of the plan's. `compute`: dtype of
+/// products.
+AttentionOracle ComputeAttention(const BatchCase& batch, const PagedBatch& kv, const Tensor& q,
+                                 int32_t num_heads, int32_t num_kv_heads, int32_t head_dim, double scale,
+                                 DataType compute, DataType pages_dtype, DataType out_dtype,
+                                 const std::vector<int32_t>* mask_positions = nullptr);
+
+/// The largest |actual - expected| / bound, and where.
+struct Worst {
+  double ratio = 0;
+  size_t index = 0;
+  std::string description;
+};
+Worst FindWorst(const std::vector<double>& actual, const std::vector<double>& expected,
+                const std::vector<double>& bound);
+
+/// |actual[i] - expected[i]| <= bound[i] for all i; prints the worst element otherwise.
+void ExpectWithin(const std::vector<double>& actual, const std::vector<double>& expected,
+                  const std::vector<double>& bound);
+
+/// Packs the rows of `weights`.
+std::unique_ptr<PackedWeights> Pack(Backend& backend, const Tensor& weights, WeightUsage usage);
+std::unique_ptr<RopeTable> MakeRope(Backend& backend, RopeLayout layout, int64_t head_dim,
+                                    int64_t max_position);
+
+/// A test run once per backend: `backend` and `stream` are ready.
+class ConformanceTest : public testing::TestWithParam<std::string> {
+ protected:
+  ConformanceTest() : backend(TestBackend(GetParam())), stream_owner_(backend.CreateStream().value()) {}
+  /// The dtypes that RmsNorm, SiluMul and SelectiveAttention may write.
+  std::vector<DataType> OutputTypes() const {
+    if (backend.compute_dtype() == DataType::kF32) return {DataType::kF32};
+    return {DataType::kF32, backend.compute_dtype()};
+  }
+
+  Backend& backend;
+  std::unique_ptr<Stream> stream_owner_;
+  Stream& stream = *stream_owner_;
+  Rng rng{20261121};
+};
+
+#define INSTANTIATE_CONFORMANCE(suite)                                             \
+  INSTANTIATE_TEST_SUITE_P(Backends, suite, testing::ValuesIn(TestBackendNames()), \
+                           [](const auto& info) { return info.param; })
+
+#define ASSERT_OK(expression)                               \
+  do {                                                      \
+    const absl::Status assert_ok_status = (expression);     \
+    ASSERT_TRUE(assert_ok_status.ok()) << assert_ok_status; \
+  } while (false)
+
+}  // namespace kvblend::kernels
