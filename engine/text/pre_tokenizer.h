@@ -1,13 +1,12 @@
 // Pre-tokenizers of byte-level BPE: they cut text into words, inside which alone merges happen.
 //
-// Each scanner is written by hand for one published pattern and runs in time linear in the text, without
-// recursion and without a regular-expression engine:
+// Each scanner is written by hand for one published pattern (the tokenizer.json files of GPT-2, SmolLM2,
+// Llama 3 and Qwen2) and runs in time linear in the text, without recursion:
 //
 //   gpt-2      's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
 //   smollm     every \p{N} character alone; gpt-2's pattern on each stretch between them
-//   llama-bpe  (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|
-//              ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+          (a space before the third line's
-//              `?`)
+//   llama-bpe  (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|[ ]?[^\s\p{L}\p{N}]+[\r\n]*
+//              |\s*[\r\n]+|\s+(?!\S)|\s+
 //   qwen2      llama-bpe's with \p{N} in place of \p{N}{1,3}
 #pragma once
 
