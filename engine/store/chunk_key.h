@@ -2,7 +2,6 @@
 #pragma once
 
 #include <array>
-#include <compare>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -46,7 +45,7 @@ class Key {
   }
 
   friend bool operator==(const Key&, const Key&) = default;
-  friend auto operator<=>(const Key&, const Key&) = default;
+  friend bool operator<(const Key& a, const Key& b) { return a.digest_ < b.digest_; }
   template <typename H>
   friend H AbslHashValue(H h, const Key& key) {
     return H::combine(std::move(h), key.digest_);

@@ -24,6 +24,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -135,7 +136,9 @@ class ChunkStore {
     ContentKey content_key;
     bool isolated = false;
     ChunkKey key;
-    friend auto operator<=>(const ContentIndexKey&, const ContentIndexKey&) = default;
+    friend bool operator<(const ContentIndexKey& a, const ContentIndexKey& b) {
+      return std::tie(a.content_key, a.isolated, a.key) < std::tie(b.content_key, b.isolated, b.key);
+    }
   };
   /// What is left to do once the lock is released: callbacks run and memory is freed outside it.
   struct Deferred {
