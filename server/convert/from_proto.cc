@@ -1,6 +1,5 @@
 #include "server/convert/from_proto.h"
 
-#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,7 +8,7 @@
 namespace kvblend::server {
 namespace {
 
-absl::Status UnknownEnumValue(std::string_view field, int number,
+absl::Status UnknownEnumValue(const std::string& field, int number,
                               const google::protobuf::EnumDescriptor& descriptor) {
   std::string allowed;
   for (int i = 0; i < descriptor.value_count(); ++i) {
@@ -19,7 +18,7 @@ absl::Status UnknownEnumValue(std::string_view field, int number,
   return absl::InvalidArgumentError(absl::StrCat(field, " is ", number, "; allowed: ", allowed));
 }
 
-absl::Status Convert(v1::Policy from, std::string_view field, Policy* to) {
+absl::Status Convert(v1::Policy from, const std::string& field, Policy* to) {
   switch (from) {
     case v1::POLICY_UNSPECIFIED:
       return absl::OkStatus();
@@ -46,7 +45,7 @@ absl::Status Convert(v1::Policy from, std::string_view field, Policy* to) {
   }
 }
 
-absl::Status Convert(v1::Reuse from, std::string_view field, Reuse* to) {
+absl::Status Convert(v1::Reuse from, const std::string& field, Reuse* to) {
   switch (from) {
     case v1::REUSE_UNSPECIFIED:
       return absl::OkStatus();
@@ -64,7 +63,7 @@ absl::Status Convert(v1::Reuse from, std::string_view field, Reuse* to) {
   }
 }
 
-absl::Status Convert(v1::Anchoring from, std::string_view field, Anchoring* to) {
+absl::Status Convert(v1::Anchoring from, const std::string& field, Anchoring* to) {
   switch (from) {
     case v1::ANCHORING_UNSPECIFIED:
       return absl::OkStatus();
@@ -79,7 +78,7 @@ absl::Status Convert(v1::Anchoring from, std::string_view field, Anchoring* to) 
   }
 }
 
-absl::Status Convert(v1::DeviationSource from, std::string_view field, DeviationSource* to) {
+absl::Status Convert(v1::DeviationSource from, const std::string& field, DeviationSource* to) {
   switch (from) {
     case v1::DEVIATION_SOURCE_UNSPECIFIED:
       return absl::OkStatus();
@@ -94,7 +93,7 @@ absl::Status Convert(v1::DeviationSource from, std::string_view field, Deviation
   }
 }
 
-absl::Status Convert(v1::Role from, std::string_view field, Role* to) {
+absl::Status Convert(v1::Role from, const std::string& field, Role* to) {
   switch (from) {
     case v1::ROLE_UNSPECIFIED:
     case v1::ROLE_USER:
@@ -154,6 +153,7 @@ void Convert(v1::SamplingOptions&& from, SamplingOptions* to) {
   if (from.has_repetition_penalty()) to->repetition_penalty = from.repetition_penalty();
   to->seed = from.seed();
   to->stop = TakeStrings(from.mutable_stop());
+  to->ignore_eos = from.ignore_eos();
   if (from.has_top_logprobs()) to->top_logprobs = from.top_logprobs();
 }
 
@@ -226,7 +226,8 @@ absl::StatusOr<int> PageSize(const v1::ListChunksRequest& request) {
 
 absl::Status CheckKeyCount(int count, bool all) {
   if (all && count > 0) {
-    return absl::InvalidArgumentError(absl::StrCat("keys has ", count, " keys; allowed: none, as all is set"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("keys has ", count, " keys; allowed: none, as all is set"));
   }
   if (!all && (count < 1 || count > kMaxKeysPerRequest)) {
     return absl::InvalidArgumentError(

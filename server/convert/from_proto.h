@@ -1,9 +1,9 @@
 // Requests: from the wire's messages to the engine's structs.
 //
-// Only what the wire alone can get wrong is checked here: enumeration numbers this server does not know, absent
-// messages, lists with limits of their own, keys that are no keys. Ranges are the engine's business. All errors
-// are kInvalidArgument and name field, value and what is allowed. Messages are taken by rvalue: their texts are
-// moved, not copied. Stateless, thread-safe.
+// Only what the wire alone can get wrong is checked here: enumeration numbers this server does not know,
+// absent messages, lists with limits of their own, keys that are no keys. Ranges are the engine's business.
+// All errors are kInvalidArgument and name field, value and what is allowed. Messages are taken by rvalue:
+// their texts are moved, not copied. Stateless, thread-safe.
 #pragma once
 
 #include <string>

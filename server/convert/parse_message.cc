@@ -17,8 +17,8 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::UnknownField;
 using google::protobuf::UnknownFieldSet;
 
-// Describes the first string field of `bytes` that is not UTF-8; empty if there is none. Recursion is bounded by
-// the nesting of the message types, which are not recursive.
+// Describes the first string field of `bytes` that is not UTF-8; empty if there is none. Recursion is bounded
+// by the nesting of the message types, which are not recursive.
 std::string FindBadString(std::string_view bytes, const Descriptor& descriptor, const std::string& prefix) {
   UnknownFieldSet fields;
   if (!fields.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return "";

@@ -1,8 +1,8 @@
 // Parsing request messages so that a client learns what was wrong with them.
 //
 // Protobuf refuses a proto3 message when one of its strings is not UTF-8, without saying which, and gRPC then
-// answers INTERNAL. Here the bytes are parsed by us, and on failure walked once more against the descriptor to
-// name the field and the offset. Stateless, thread-safe, never throws.
+// answers INTERNAL. Here the bytes are parsed by us, and on failure walked once more against the descriptor
+// to name the field and the offset. Stateless, thread-safe, never throws.
 #pragma once
 
 #include <cstddef>
@@ -14,12 +14,13 @@
 
 namespace kvblend::server {
 
-/// Parses serialized `bytes` into `message`. kInvalidArgument names the first field that is not UTF-8, such as
-/// "prompt.chunks[3] is not valid UTF-8 at byte 17", or says that the bytes are no message of this type at all.
+/// Parses serialized `bytes` into `message`. kInvalidArgument names the first field that is not UTF-8, such
+/// as "prompt.chunks[3] is not valid UTF-8 at byte 17", or says that the bytes are no message of this type at
+/// all.
 absl::Status ParseMessage(std::string_view bytes, google::protobuf::Message* message);
 
-/// Offset of the first byte that is not part of well-formed UTF-8 (RFC 3629: no overlong forms, no surrogates,
-/// nothing above U+10FFFF), or nothing.
+/// Offset of the first byte that is not part of well-formed UTF-8 (RFC 3629: no overlong forms, no
+/// surrogates, nothing above U+10FFFF), or nothing.
 std::optional<size_t> FindInvalidUtf8(std::string_view text);
 
 }  // namespace kvblend::server

@@ -1,0 +1,178 @@
+#include "server/config/server_config.h"
+
+#include <CLI/CLI.hpp>
+#include <limits>
+
+namespace kvblend::server {
+namespace {
+
+constexpr char kDescription[] =
+    "Serves a language model over gRPC to retrieval-augmented applications, reusing the KV of document "
+    "chunks "
+    "at any position.";
+
+constexpr char kFooter[] = R"(
+Sizes take units: 4GiB, 500MB, 65536. Every option can also be given as an environment variable
+(--chunk-store-bytes as KVBLEND_CHUNK_STORE_BYTES) or in the file of --config, one "name=value" per line. Flags win over
+the file, the file over the environment.
+
+Signals: SIGTERM and SIGINT stop accepting requests, finish the accepted ones, exit 0; a second one exits at once.
+Exit codes: 0 stopped as asked, 1 could not start, 2 bad settings, 128 + n ended at once by signal n.
+
+Examples:
+  kvblend-server --model models/SmolLM2-135M-Instruct.Q4_1.gguf
+  kvblend-server --model model.gguf --grpc-address 0.0.0.0:50051 --http-address 0.0.0.0:8090 --chunk-store-bytes 64GiB
+  kvblend-server --config /etc/kvblend/server.conf
+  curl -s http://127.0.0.1:8090/readyz)";
+
+constexpr int64_t kMaxBytes = int64_t{1} << 60;
+
+// "chunk-store-bytes" -> "KVBLEND_CHUNK_STORE_BYTES"
+std::string EnvironmentName(const std::string& option) {
+  std::string name = "KVBLEND_";
+  for (char c : option)
+    name += c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  return name;
+}
+
+// All options, bound to the fields of one ServerConfig, which must outlive the App.
+class Options {
+ public:
+  Options(CLI::App* app, ServerConfig* config) : app_(app) {
+    AddModelAndCompute(&config->engine);
+    AddMemory(&config->engine);
+    AddLimits(config);
+    AddServing(config);
+  }
+
+ private:
+  // Names an option after its first long name; `extra_names` are accepted as well.
+  template <typename T>
+  CLI::Option* Add(const std::string& name, T* value, const std::string& help,
+                   const std::string& extra_names = "") {
+    CLI::Option* option = app_->add_option("--" + name + extra_names, *value, help);
+    return option->capture_default_str()->group(group_)->envname(EnvironmentName(name));
+  }
+  CLI::Option* AddBytes(const std::string& name, int64_t* value, int64_t min, int64_t max,
+                        const std::string& help) {
+    return Add(name, value, help)
+        ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
+        ->check(CLI::Range(min, max))
+        ->type_name("BYTES");
+  }
+
+  void AddModelAndCompute(EngineOptions* engine) {
+    group_ = "Model and computation";
+    Add("model", &engine->model_path, "GGUF file to serve")->required()->type_name("FILE");
+    Add("backend", &engine->backend, "What computes: cpu, or reference (slow, for comparisons)")
+        ->check(CLI::IsMember({"cpu", "reference"}));
+    Add("threads", &engine->num_threads, "Threads that compute; 0: one per available processor")
+        ->check(CLI::Range(0, 4096));
+    Add("gemm", &engine->gemm, "Arithmetic of matrix products on the cpu backend")
+        ->check(CLI::IsMember({"auto", "bf16", "f32"}));
+    app_->add_flag("--self-check,!--no-self-check", engine->self_check,
+                   "At start-up, check on a short prompt that ratio 1 equals full prefill (on by default)")
+        ->group(group_)
+        ->envname(EnvironmentName("self-check"));
+  }
+
+  void AddMemory(EngineOptions* engine) {
+    group_ = "Memory";
+    Add("kv-dtype", &engine->kv_dtype, "Element type of KV: auto is bf16, or f32 with f32 matrix products")
+        ->check(CLI::IsMember({"auto", "bf16", "f16", "f32"}));
+    Add("max-context-tokens", &engine->max_context_tokens,
+        "Most tokens of a prompt and its answer; 0: the model's own context length")
+        ->check(CLI::Range(0, std::numeric_limits<int32_t>::max()));
+    Add("page-size", &engine->page_size, "Tokens per KV page")->check(CLI::Range(1, 65536));
+    AddBytes("chunk-store-bytes", &engine->chunk_store_bytes, 0, kMaxBytes,
+             "Main memory for stored chunks (default 4GiB)");
+  }
+
+  void AddLimits(ServerConfig* config) {
+    group_ = "Limits";
+    Add("max-queued-requests", &config->engine.max_queued_requests,
+        "Requests that may wait; one more gets RESOURCE_EXHAUSTED")
+        ->check(CLI::Range(1, 1'000'000));
+    Add("max-chunks-per-request", &config->engine.max_chunks_per_request, "Chunks in one request")
+        ->check(CLI::Range(1, 1'000'000));
+    AddBytes("max-text-bytes", &config->engine.max_text_bytes, 1, kMaxBytes,
+             "All texts of one request together (default 8MiB)");
+    AddBytes("max-message-bytes", &config->max_message_bytes, 1024, std::numeric_limits<int32_t>::max(),
+             "One request message on the wire (default 16MiB)");
+    Add("max-concurrent-streams", &config->max_concurrent_streams, "Calls at once on one connection")
+        ->check(CLI::Range(1, 1'000'000));
+  }
+
+  void AddServing(ServerConfig* config) {
+    group_ = "Serving";
+    Add("grpc-address", &config->grpc_address,
+        "Where gRPC listens: HOST:PORT, [IPV6]:PORT or unix:PATH; port 0: any free one", ",--listen");
+    Add("http-address", &config->http_address,
+        "Where /metrics, /healthz and /readyz are: HOST:PORT; port 0: any free one", ",--http-listen");
+    CLI::Option* certificate = Add("tls-certificate", &config->tls_certificate_path,
+                                   "PEM certificate chain; with --tls-key: gRPC over TLS")
+                                   ->check(CLI::ExistingFile)
+                                   ->type_name("FILE");
+    CLI::Option* key = Add("tls-key", &config->tls_key_path, "PEM private key of the certificate")
+                           ->check(CLI::ExistingFile)
+                           ->type_name("FILE");
+    certificate->needs(key);
+    key->needs(certificate);
+    app_->add_option_function<double>(
+            "--drain-timeout", [config](double seconds) { config->drain_timeout = absl::Seconds(seconds); },
+            "Seconds that accepted requests get to finish at shutdown")
+        ->default_str(std::to_string(absl::ToInt64Seconds(config->drain_timeout)))
+        ->check(CLI::Range(0.0, 86400.0))
+        ->type_name("SECONDS")
+        ->group(group_)
+        ->envname(EnvironmentName("drain-timeout"));
+    Add("port-file", &config->port_file,
+        "File to write \"grpc=PORT\" and \"http=PORT\" to, one per line, once listening")
+        ->type_name("FILE");
+    Add("log-level", &config->log_level, "Least important messages to log, to stderr")
+        ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error"}));
+  }
+
+  CLI::App* const app_;
+  std::string group_;
+};
+
+// CLI11's messages may span lines; callers show one.
+std::string OneLine(std::string text) {
+  for (char& c : text) {
+    if (c == '\n') c = ' ';
+  }
+  while (!text.empty() && text.back() == ' ') text.pop_back();
+  return text;
+}
+
+}  // namespace
+
+ParsedConfig ParseConfig(int argc, const char* const* argv, const std::string& version) {
+  ParsedConfig parsed;
+  try {
+    ServerConfig config;
+    CLI::App app(kDescription, "kvblend-server");
+    app.footer(kFooter);
+    app.set_version_flag("--version", "kvblend-server " + version);
+    app.set_config("--config", "", "File with settings, in INI or TOML form")->envname("KVBLEND_CONFIG");
+    const Options options(&app, &config);
+    try {
+      app.parse(argc, argv);
+      parsed.config = std::move(config);
+    } catch (const CLI::CallForHelp&) {
+      parsed.output = app.help();
+    } catch (const CLI::CallForVersion& call) {
+      parsed.output = std::string(call.what()) + "\n";
+    } catch (const CLI::Error& error) {
+      parsed.exit_code = 2;
+      parsed.error_output = "kvblend-server: " + OneLine(error.what()) + "; see kvblend-server --help\n";
+    }
+  } catch (const std::exception& error) {
+    parsed.exit_code = 2;
+    parsed.error_output = "kvblend-server: " + OneLine(error.what()) + "\n";
+  }
+  return parsed;
+}
+
+}  // namespace kvblend::server

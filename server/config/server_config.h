@@ -1,0 +1,37 @@
+// kvblend-server's settings, from flags, environment and a file. docs/api-guide.md and --help describe them.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/time/time.h"
+#include "engine/engine.h"
+
+namespace kvblend::server {
+
+struct ServerConfig {
+  EngineOptions engine;
+  std::string grpc_address = "127.0.0.1:50051";   // HOST:PORT, [IPV6]:PORT or unix:PATH
+  std::string http_address = "127.0.0.1:8090";    // HOST:PORT or [IPV6]:PORT
+  int64_t max_message_bytes = int64_t{16} << 20;  // of one request
+  int32_t max_concurrent_streams = 256;           // calls at once per connection
+  std::string tls_certificate_path;               // both or neither
+  std::string tls_key_path;
+  absl::Duration drain_timeout = absl::Seconds(30);
+  std::string port_file;  // written once listening; empty: none
+  std::string log_level = "info";
+};
+
+/// What reading the settings came to: a configuration, or the end of the process.
+struct ParsedConfig {
+  std::optional<ServerConfig> config;
+  int exit_code = 0;         // without a configuration: 0 after --help or --version, 2 for bad settings
+  std::string output;        // for stdout: the help or version text
+  std::string error_output;  // for stderr: one line that says what is wrong
+};
+
+/// Flags come first, then the file that --config names, then KVBLEND_* variables.
+ParsedConfig ParseConfig(int argc, const char* const* argv, const std::string& version);
+
+}  // namespace kvblend::server

@@ -1,0 +1,34 @@
+#include "server/grpc/call.h"
+
+#include <chrono>
+
+#include "absl/strings/str_cat.h"
+
+namespace kvblend::server {
+namespace {
+
+// Long enough for a request or two to finish, short enough for an interactive client.
+constexpr absl::Duration kRetryAfter = absl::Seconds(1);
+
+}  // namespace
+
+std::string PeerHost(const std::string& peer) {
+  const bool has_port = peer.compare(0, 5, "ipv4:") == 0 || peer.compare(0, 5, "ipv6:") == 0;
+  return has_port ? peer.substr(0, peer.rfind(':')) : peer;
+}
+
+absl::Time DeadlineOf(const grpc::CallbackServerContext& context) {
+  const std::chrono::system_clock::time_point deadline = context.deadline();
+  if (deadline == std::chrono::system_clock::time_point::max()) return absl::InfiniteFuture();
+  return absl::FromChrono(deadline);
+}
+
+std::string FairnessKey(const std::string& tenant_namespace, const std::string& peer) {
+  return absl::StrCat(tenant_namespace, "\n", PeerHost(peer));
+}
+
+void AddRetryHint(grpc::CallbackServerContext* context) {
+  context->AddTrailingMetadata("retry-after-ms", absl::StrCat(absl::ToInt64Milliseconds(kRetryAfter)));
+}
+
+}  // namespace kvblend::server

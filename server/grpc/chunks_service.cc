@@ -1,0 +1,174 @@
+// kvblend.v1.Chunks.
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "engine/store/chunk_store.h"
+#include "kvblend/v1/chunks.grpc.pb.h"
+#include "server/convert/to_proto.h"
+#include "server/grpc/call.h"
+
+namespace kvblend::server {
+namespace {
+
+constexpr char kService[] = "Chunks";
+
+class PutToStream : public PutChunksObserver {
+ public:
+  explicit PutToStream(StreamCall call) : call_(std::move(call)) {}
+
+  void OnProgress(const PutChunkProgress& progress) override {
+    call_.metrics->ObservePutChunk(progress);
+    call_.log->prompt_tokens += progress.num_tokens;
+    call_.stream->Push(ToByteBuffer(ToProto(progress)));
+  }
+
+  void OnDone(const absl::Status& status) override { call_.stream->Close(ToGrpcStatus(status)); }
+
+ private:
+  const StreamCall call_;
+};
+
+// The keys of a request; kInvalidArgument names the first that is none.
+absl::StatusOr<std::vector<store::ChunkKey>> ParseKeys(
+    const google::protobuf::RepeatedPtrField<std::string>& keys) {
+  std::vector<store::ChunkKey> parsed;
+  parsed.reserve(keys.size());
+  for (int i = 0; i < keys.size(); ++i) {
+    absl::StatusOr<store::ChunkKey> key = store::ChunkKey::FromHex(keys[i]);
+    if (!key.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("keys[", i, "]: ", key.status().message()));
+    }
+    parsed.push_back(*key);
+  }
+  return parsed;
+}
+
+absl::StatusOr<v1::StatChunksResponse> Stat(store::ChunkStore& chunk_store,
+                                            const v1::StatChunksRequest& request) {
+  if (absl::Status status = CheckKeyCount(request.keys_size(), false); !status.ok()) return status;
+  const auto keys = ParseKeys(request.keys());
+  if (!keys.ok()) return keys.status();
+  v1::StatChunksResponse response;
+  for (const store::ChunkKey& key : *keys) {
+    const absl::StatusOr<store::ChunkInfo> info = chunk_store.Stat(request.namespace_(), key);
+    if (info.ok()) {
+      *response.add_chunks() = ToProto(*info);
+    } else if (absl::IsNotFound(info.status())) {
+      response.add_missing_keys(key.ToHex());
+    } else {
+      return info.status();
+    }
+  }
+  return response;
+}
+
+absl::StatusOr<v1::ListChunksResponse> List(store::ChunkStore& chunk_store,
+                                            const v1::ListChunksRequest& request) {
+  const absl::StatusOr<int> page_size = PageSize(request);
+  if (!page_size.ok()) return page_size.status();
+  const absl::StatusOr<store::ChunkPage> page =
+      chunk_store.List(request.namespace_(), request.page_token(), *page_size);
+  if (!page.ok()) return page.status();
+  v1::ListChunksResponse response;
+  for (const store::ChunkInfo& info : page->chunks) *response.add_chunks() = ToProto(info);
+  response.set_next_page_token(page->next_page_token);
+  return response;
+}
+
+absl::StatusOr<v1::DeleteChunksResponse> Delete(store::ChunkStore& chunk_store,
+                                                const v1::DeleteChunksRequest& request) {
+  if (absl::Status status = CheckKeyCount(request.keys_size(), request.all()); !status.ok()) return status;
+  const auto keys = ParseKeys(request.keys());
+  if (!keys.ok()) return keys.status();
+  v1::DeleteChunksResponse response;
+  if (request.all()) {
+    response.set_deleted(chunk_store.Clear(request.namespace_()));
+    return response;
+  }
+  for (const store::ChunkKey& key : *keys) {
+    if (chunk_store.Erase(request.namespace_(), key)) {
+      response.set_deleted(response.deleted() + 1);
+    } else {
+      response.add_missing_keys(key.ToHex());
+    }
+  }
+  return response;
+}
+
+absl::StatusOr<v1::PinChunksResponse> Pin(store::ChunkStore& chunk_store,
+                                          const v1::PinChunksRequest& request) {
+  if (absl::Status status = CheckKeyCount(request.keys_size(), false); !status.ok()) return status;
+  const auto keys = ParseKeys(request.keys());
+  if (!keys.ok()) return keys.status();
+  const bool pinned = request.has_pinned() ? request.pinned() : true;
+  v1::PinChunksResponse response;
+  for (const store::ChunkKey& key : *keys) {
+    const absl::Status status =
+        pinned ? chunk_store.Pin(request.namespace_(), key) : chunk_store.Unpin(request.namespace_(), key);
+    if (status.ok()) {
+      response.set_changed(response.changed() + 1);
+    } else if (absl::IsNotFound(status)) {
+      response.add_missing_keys(key.ToHex());
+    } else {
+      return status;
+    }
+  }
+  return response;
+}
+
+using ServiceBase = v1::Chunks::WithRawCallbackMethod_Put<v1::Chunks::WithRawCallbackMethod_Stat<
+    v1::Chunks::WithRawCallbackMethod_List<v1::Chunks::WithRawCallbackMethod_Delete<
+        v1::Chunks::WithRawCallbackMethod_Pin<v1::Chunks::Service>>>>>;
+
+class ChunksService : public ServiceBase {
+ public:
+  explicit ChunksService(const ServiceContext& context) : context_(context) {}
+
+  ByteWriteReactor* Put(grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes) override {
+    return ServeStream<v1::PutChunksRequest>(
+        context_, context, bytes, kService, "Put",
+        [](Engine& engine, PutChunksRequest request, const StreamCall& call) {
+          return engine.PutChunks(std::move(request), std::make_shared<PutToStream>(call));
+        });
+  }
+
+  grpc::ServerUnaryReactor* Stat(grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes,
+                                 grpc::ByteBuffer* response) override {
+    return ServeStoreCall<v1::StatChunksRequest>(context, bytes, response, "Stat", server::Stat);
+  }
+  grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes,
+                                 grpc::ByteBuffer* response) override {
+    return ServeStoreCall<v1::ListChunksRequest>(context, bytes, response, "List", server::List);
+  }
+  grpc::ServerUnaryReactor* Delete(grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes,
+                                   grpc::ByteBuffer* response) override {
+    return ServeStoreCall<v1::DeleteChunksRequest>(context, bytes, response, "Delete", server::Delete);
+  }
+  grpc::ServerUnaryReactor* Pin(grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes,
+                                grpc::ByteBuffer* response) override {
+    return ServeStoreCall<v1::PinChunksRequest>(context, bytes, response, "Pin", server::Pin);
+  }
+
+ private:
+  template <typename WireRequest, typename Operation>
+  grpc::ServerUnaryReactor* ServeStoreCall(grpc::CallbackServerContext* context,
+                                           const grpc::ByteBuffer* bytes, grpc::ByteBuffer* response,
+                                           const char* method, Operation operation) {
+    return ServeUnary<WireRequest>(context_, context, bytes, response, kService, method,
+                                   [operation](Engine& engine, const WireRequest& request) {
+                                     return operation(engine.chunk_store(), request);
+                                   });
+  }
+
+  const ServiceContext context_;
+};
+
+}  // namespace
+
+std::shared_ptr<grpc::Service> MakeChunksService(const ServiceContext& context) {
+  return std::make_shared<ChunksService>(context);
+}
+
+}  // namespace kvblend::server

@@ -1,0 +1,33 @@
+// Where the services find the engine: empty while it is being loaded, closed while the server shuts down.
+#pragma once
+
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "engine/engine.h"
+
+namespace kvblend::server {
+
+/// Thread-safe. starting -> serving -> draining, never back.
+class EngineSlot {
+ public:
+  /// From now on requests are accepted. `engine` must outlive every service that uses this slot.
+  void Serve(Engine* engine);
+  /// From now on requests are refused.
+  void Drain();
+
+  /// kUnavailable saying why, while not serving.
+  absl::StatusOr<Engine*> Get() const;
+  /// Empty while serving, else why not.
+  std::string NotServingReason() const;
+
+ private:
+  enum class State { kStarting, kServing, kDraining };
+  mutable absl::Mutex mutex_;
+  State state_ ABSL_GUARDED_BY(mutex_) = State::kStarting;
+  Engine* engine_ ABSL_GUARDED_BY(mutex_) = nullptr;
+};
+
+}  // namespace kvblend::server

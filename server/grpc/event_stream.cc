@@ -1,0 +1,132 @@
+#include "server/grpc/event_stream.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+
+namespace kvblend::server {
+
+class EventStream::Reactor : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
+ public:
+  explicit Reactor(std::shared_ptr<EventStream> stream) : stream_(std::move(stream)) {}
+
+  void OnWriteDone(bool ok) override { stream_->OnWriteDone(ok); }
+  void OnCancel() override { stream_->OnCancel(); }
+  void OnDone() override { delete this; }
+
+ private:
+  const std::shared_ptr<EventStream> stream_;
+};
+
+EventStream::EventStream(size_t max_unsent_bytes, absl::Time deadline,
+                         std::function<void(const grpc::Status&)> on_closed)
+    : max_unsent_bytes_(max_unsent_bytes), deadline_(deadline), on_closed_(std::move(on_closed)) {}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* EventStream::MakeReactor(std::shared_ptr<EventStream> stream) {
+  EventStream& self = *stream;
+  self.reactor_ = new Reactor(std::move(stream));
+  return self.reactor_;
+}
+
+void EventStream::SetHandle(std::shared_ptr<RequestHandle> handle) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!closed_) handle_ = handle;
+    if (!cancelled_ && !too_slow_) return;
+  }
+  handle->Cancel();
+}
+
+void EventStream::Push(grpc::ByteBuffer message) {
+  bool cancel = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (broken_) return;
+    unsent_bytes_ += message.Length();
+    unsent_.push_back(std::move(message));
+    if (unsent_bytes_ > max_unsent_bytes_) {
+      broken_ = too_slow_ = cancel = true;
+      unsent_.clear();
+    }
+  }
+  if (cancel) CancelRequest();
+  Advance();
+}
+
+void EventStream::Close(grpc::Status status) {
+  {
+    absl::MutexLock lock(&mutex_);
+    closed_ = true;
+    if (too_slow_) {
+      status = grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED,
+                            absl::StrCat("the client reads too slowly: more than ", max_unsent_bytes_,
+                                         " bytes of the answer were waiting to be sent"));
+    } else if (status.error_code() == grpc::StatusCode::CANCELLED && absl::Now() >= deadline_) {
+      status = grpc::Status(grpc::StatusCode::DEADLINE_EXCEEDED, "the call's deadline has passed");
+    }
+    status_ = status;
+    handle_ = nullptr;
+  }
+  on_closed_(status);
+  Advance();
+}
+
+void EventStream::OnWriteDone(bool ok) {
+  {
+    absl::MutexLock lock(&mutex_);
+    busy_ = false;
+    sending_.Clear();
+    if (!ok) {
+      broken_ = true;
+      unsent_.clear();
+    }
+  }
+  Advance();
+}
+
+void EventStream::OnCancel() {
+  {
+    absl::MutexLock lock(&mutex_);
+    cancelled_ = broken_ = true;
+    unsent_.clear();
+  }
+  CancelRequest();
+  Advance();
+}
+
+void EventStream::CancelRequest() {
+  std::shared_ptr<RequestHandle> handle;
+  {
+    absl::MutexLock lock(&mutex_);
+    handle = handle_;
+  }
+  if (handle != nullptr) handle->Cancel();
+}
+
+void EventStream::Advance() {
+  bool finish = false;
+  grpc::Status status;
+  {
+    absl::MutexLock lock(&mutex_);
+    finish = unsent_.empty();
+    if (busy_ || (finish && !closed_)) return;
+    busy_ = true;
+    if (!finish) {
+      sending_ = std::move(unsent_.front());
+      unsent_.pop_front();
+      unsent_bytes_ -= sending_.Length();
+    } else {
+      status = status_;
+    }
+  }
+  // busy_ makes this thread the only one here, until gRPC reports that the operation is done; after Finish,
+  // for good.
+  if (finish) {
+    reactor_->Finish(std::move(status));
+  } else {
+    reactor_->StartWrite(&sending_);
+  }
+}
+
+}  // namespace kvblend::server

@@ -1,0 +1,81 @@
+// The sending side of a server-streaming call, fed by the engine's observers.
+//
+//   engine thread:  Push, Push, .., Close                gRPC threads:  OnWriteDone, OnCancel, OnDone
+//
+// Two objects with two lifetimes. The reactor belongs to gRPC, which calls it until OnDone, where it deletes
+// itself. The EventStream is shared: by the reactor, and by the observer, which the engine may hold longer.
+// It touches the reactor only while an operation of its own is due, and gRPC calls OnDone only after Finish,
+// which is the last of them: so an observer that is still on its way out of Close never meets a deleted
+// reactor.
+//
+// Every stream is closed exactly once by whoever feeds it: by the observer's OnDone, or by the service when
+// the engine refused the request. A cancelled call is no exception: it is passed on to the engine, whose
+// OnDone then closes the stream.
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <memory>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "engine/engine.h"
+#include "grpcpp/support/byte_buffer.h"
+#include "grpcpp/support/server_callback.h"
+#include "grpcpp/support/status.h"
+
+namespace kvblend::server {
+
+/// Thread-safe.
+class EventStream {
+ public:
+  /// `on_closed` is called once with the call's status, before the reactor goes; from any thread. At
+  /// `deadline` gRPC cancels a call: a CANCELLED that comes of it is turned into the DEADLINE_EXCEEDED that
+  /// the client sees.
+  EventStream(size_t max_unsent_bytes, absl::Time deadline,
+              std::function<void(const grpc::Status&)> on_closed);
+
+  /// The reactor for gRPC; to be called once. It keeps this stream alive.
+  static grpc::ServerWriteReactor<grpc::ByteBuffer>* MakeReactor(std::shared_ptr<EventStream> stream);
+
+  /// What to cancel when the client goes away. If it has already gone, `handle` is cancelled at once.
+  void SetHandle(std::shared_ptr<RequestHandle> handle);
+
+  /// Queues one message. When the client reads so slowly that more than max_unsent_bytes wait, the request is
+  /// cancelled and the call will end with RESOURCE_EXHAUSTED.
+  void Push(grpc::ByteBuffer message);
+
+  /// Ends the call after all that was pushed. After it neither Push nor Close may be called.
+  void Close(grpc::Status status);
+
+ private:
+  class Reactor;
+
+  void OnWriteDone(bool ok);
+  void OnCancel();
+  /// Starts the next operation, if one is due and none is under way. Called without the lock, since gRPC may
+  /// complete an operation before it returns from starting it.
+  void Advance();
+  void CancelRequest();
+
+  const size_t max_unsent_bytes_;
+  const absl::Time deadline_;
+  const std::function<void(const grpc::Status&)> on_closed_;
+  Reactor* reactor_ = nullptr;  // set before anything is pushed
+
+  absl::Mutex mutex_;
+  std::deque<grpc::ByteBuffer> unsent_ ABSL_GUARDED_BY(mutex_);
+  size_t unsent_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  grpc::ByteBuffer sending_;                       // gRPC reads it between StartWrite and OnWriteDone
+  bool busy_ ABSL_GUARDED_BY(mutex_) = false;      // an operation is under way
+  bool broken_ ABSL_GUARDED_BY(mutex_) = false;    // nothing can or should be sent any more
+  bool too_slow_ ABSL_GUARDED_BY(mutex_) = false;  // the reason for that is the client's reading
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  grpc::Status status_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<RequestHandle> handle_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace kvblend::server

@@ -1,0 +1,139 @@
+#include "server/grpc/grpc_server.h"
+
+#include <fstream>
+#include <iterator>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "google/protobuf/stubs/logging.h"
+#include "grpc/grpc.h"
+#include "grpc/support/log.h"
+#include "grpcpp/ext/proto_server_reflection_plugin.h"
+#include "grpcpp/health_check_service_interface.h"
+#include "grpcpp/security/server_credentials.h"
+#include "grpcpp/server.h"
+#include "grpcpp/server_builder.h"
+#include "spdlog/spdlog.h"
+
+namespace kvblend::server {
+namespace {
+
+constexpr const char* kServiceNames[] = {"kvblend.v1.Inference", "kvblend.v1.Chunks", "kvblend.v1.Admin"};
+
+// A client that has vanished is noticed after at most the sum of these. Clients may ping as often as the
+// interval.
+constexpr int kKeepaliveTimeMs = 60'000;
+constexpr int kKeepaliveTimeoutMs = 20'000;
+constexpr int kMinClientPingIntervalMs = 10'000;
+
+// The libraries' own words are for debugging: errors reach the caller as statuses.
+void LogGrpc(gpr_log_func_args* args) { spdlog::debug("grpc: {}", args->message); }
+
+absl::StatusOr<std::string> ReadFile(const char* flag, const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  if (!file || text.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(flag, " is '", path, "', which can't be read or is empty"));
+  }
+  return text;
+}
+
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> Credentials(const GrpcServerOptions& options) {
+  if (options.tls_certificate_path.empty() && options.tls_key_path.empty()) {
+    return grpc::InsecureServerCredentials();
+  }
+  const auto certificate = ReadFile("--tls-certificate", options.tls_certificate_path);
+  if (!certificate.ok()) return certificate.status();
+  const auto key = ReadFile("--tls-key", options.tls_key_path);
+  if (!key.ok()) return key.status();
+  grpc::SslServerCredentialsOptions tls;
+  tls.pem_key_cert_pairs.push_back({*key, *certificate});
+  return grpc::SslServerCredentials(tls);
+}
+
+class GrpcServerImpl : public GrpcServer {
+ public:
+  explicit GrpcServerImpl(const ServiceContext& context)
+      : services_{MakeInferenceService(context), MakeChunksService(context), MakeAdminService(context)} {}
+
+  ~GrpcServerImpl() override {
+    if (server_ != nullptr) Shutdown(absl::Now());
+  }
+
+  absl::Status Start(const GrpcServerOptions& options) {
+    auto credentials = Credentials(options);
+    if (!credentials.ok()) return credentials.status();
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort(options.address, *std::move(credentials), &port_);
+    builder.SetMaxReceiveMessageSize(static_cast<int>(options.max_message_bytes));
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_concurrent_streams);
+    // Otherwise a second server would silently share the port.
+    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveTimeMs);
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                               kMinClientPingIntervalMs);
+    for (const auto& service : services_) builder.RegisterService(service.get());
+    server_ = builder.BuildAndStart();
+    const bool is_unix = absl::StartsWith(options.address, "unix:");
+    if (server_ == nullptr || (port_ <= 0 && !is_unix)) {
+      return absl::UnavailableError(
+          absl::StrCat("can't listen for gRPC on ", options.address,
+                       ": the address is in use, not well-formed or not this machine's"));
+    }
+    if (is_unix) port_ = 0;
+    SetServing(false);
+    return absl::OkStatus();
+  }
+
+  int port() const override { return port_; }
+
+  void SetServing(bool serving) override {
+    grpc::HealthCheckServiceInterface* health = server_->GetHealthCheckService();
+    health->SetServingStatus("", serving);
+    for (const char* name : kServiceNames) health->SetServingStatus(name, serving);
+  }
+
+  void Shutdown(absl::Time deadline) override {
+    server_->Shutdown(absl::ToChronoTime(deadline));
+    server_->Wait();
+  }
+
+ private:
+  const std::vector<std::shared_ptr<grpc::Service>> services_;  // must outlive server_
+  std::unique_ptr<grpc::Server> server_;
+  int port_ = 0;
+};
+
+void LogProtobuf(google::protobuf::LogLevel, const char*, int, const std::string& message) {
+  spdlog::debug("protobuf: {}", message);
+}
+
+// Process-wide settings, to be made before the first server is built.
+void ConfigureLibraries() {
+  static const bool configured = [] {
+    gpr_set_log_function(LogGrpc);
+    google::protobuf::SetLogHandler(LogProtobuf);
+    grpc::EnableDefaultHealthCheckService(true);
+    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+    return true;
+  }();
+  static_cast<void>(configured);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(const GrpcServerOptions& options,
+                                                              ServiceContext context) {
+  ConfigureLibraries();
+  context.max_message_bytes = options.max_message_bytes;
+  auto server = std::make_unique<GrpcServerImpl>(context);
+  if (absl::Status status = server->Start(options); !status.ok()) return status;
+  return server;
+}
+
+}  // namespace kvblend::server

@@ -1,0 +1,38 @@
+// kvblend-server: loads a model and serves it over gRPC, with metrics and health over HTTP.
+#include <iostream>
+
+#include "engine/engine.h"
+#include "server/config/server_config.h"
+#include "server/main/run_server.h"
+#include "server/main/stop_signals.h"
+#include "spdlog/sinks/stdout_color_sinks.h"
+#include "spdlog/spdlog.h"
+
+namespace kvblend::server {
+namespace {
+
+void SetUpLog(const std::string& level) {
+  spdlog::set_default_logger(spdlog::stderr_color_mt("kvblend"));
+  spdlog::set_pattern("%Y-%m-%dT%H:%M:%S.%e%z %^%l%$ %v");
+  spdlog::set_level(spdlog::level::from_str(level));
+  spdlog::flush_on(spdlog::level::info);
+}
+
+}  // namespace
+}  // namespace kvblend::server
+
+int main(int argc, char** argv) {
+  kvblend::server::StopSignals stop_signals;
+  const kvblend::server::ParsedConfig parsed = kvblend::server::ParseConfig(argc, argv, KVBLEND_VERSION);
+  std::cout << parsed.output;
+  std::cerr << parsed.error_output;
+  if (!parsed.config) return parsed.exit_code;
+  kvblend::server::SetUpLog(parsed.config->log_level);
+  const auto create_engine = [&stop_signals](const kvblend::EngineOptions& options) {
+    stop_signals.EndAtOnce(true);
+    auto engine = kvblend::Engine::Create(options);
+    stop_signals.EndAtOnce(false);
+    return engine;
+  };
+  return kvblend::server::RunServer(*parsed.config, create_engine, stop_signals.arrived());
+}

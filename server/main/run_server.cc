@@ -1,0 +1,123 @@
+#include "server/main/run_server.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "server/grpc/engine_slot.h"
+#include "server/grpc/grpc_server.h"
+#include "server/http/http_server.h"
+#include "server/metrics/metrics.h"
+#include "spdlog/spdlog.h"
+
+namespace kvblend::server {
+namespace {
+
+constexpr int kStopped = 0;
+constexpr int kStartFailed = 1;
+constexpr int kBadSettings = 2;
+
+// What the writers of running streams get, after the engine is done, to send what is queued.
+constexpr absl::Duration kFlushTime = absl::Seconds(5);
+
+int FailToStart(const absl::Status& status) {
+  std::cerr << "kvblend-server: " << status.message() << "\n";
+  return kStartFailed;
+}
+
+// Under a temporary name first, so that whoever waits for the file never reads a half of it.
+absl::Status WritePortFile(const std::string& path, int grpc_port, int http_port) {
+  const std::string temporary = absl::StrCat(path, ".", getpid());
+  std::ofstream file(temporary);
+  file << "grpc=" << grpc_port << "\nhttp=" << http_port << "\n";
+  file.close();
+  if (!file || std::rename(temporary.c_str(), path.c_str()) != 0) {
+    return absl::UnavailableError(absl::StrCat("can't write --port-file ", path));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+int RunServer(const ServerConfig& config, const EngineFactory& create_engine,
+              const absl::Notification& stop) {
+  const auto http_address = ParseHostPort("--http-address", config.http_address);
+  if (!http_address.ok()) {
+    FailToStart(http_address.status());
+    return kBadSettings;
+  }
+
+  // Destroyed in reverse order: listeners, then the engine, then what both report to.
+  Metrics metrics;
+  EngineSlot engine_slot;
+  std::unique_ptr<Engine> engine;
+
+  ServiceContext context;
+  context.engine_slot = &engine_slot;
+  context.metrics = &metrics;
+  context.engine_options = config.engine;
+  context.started = absl::Now();
+  GrpcServerOptions grpc_options;
+  grpc_options.address = config.grpc_address;
+  grpc_options.max_message_bytes = config.max_message_bytes;
+  grpc_options.max_concurrent_streams = config.max_concurrent_streams;
+  grpc_options.tls_certificate_path = config.tls_certificate_path;
+  grpc_options.tls_key_path = config.tls_key_path;
+  auto grpc_server = GrpcServer::Start(grpc_options, context);
+  if (!grpc_server.ok()) return FailToStart(grpc_server.status());
+
+  HttpServer::Callbacks callbacks;
+  callbacks.metrics = [&metrics] { return metrics.Expose(); };
+  callbacks.not_ready_reason = [&engine_slot] { return engine_slot.NotServingReason(); };
+  auto http_server = HttpServer::Start(*http_address, callbacks);
+  if (!http_server.ok()) return FailToStart(http_server.status());
+
+  spdlog::info("listening: gRPC on {} (port {}), HTTP on {} (port {})", config.grpc_address,
+               (*grpc_server)->port(), config.http_address, (*http_server)->port());
+  if (!config.port_file.empty()) {
+    const absl::Status written =
+        WritePortFile(config.port_file, (*grpc_server)->port(), (*http_server)->port());
+    if (!written.ok()) return FailToStart(written);
+  }
+
+  spdlog::info("loading {}", config.engine.model_path);
+  const absl::Time load_start = absl::Now();
+  auto loaded = create_engine(config.engine);
+  if (!loaded.ok()) return FailToStart(loaded.status());
+  engine = *std::move(loaded);
+  const EngineInfo& info = engine->info();
+  metrics.SetEngine(info, [raw = engine.get()] { return raw->Stats(); });
+
+  if (!stop.HasBeenNotified()) {
+    engine_slot.Serve(engine.get());
+    metrics.SetReady(true);
+    (*grpc_server)->SetServing(true);
+    spdlog::info(
+        "serving {} ({}, {} layers, context {} tokens, KV {} with {} bytes per token) on {}, loaded in "
+        "{:.2f} s",
+        info.model_name, info.model_architecture, info.num_layers, info.max_context_tokens, info.kv_dtype,
+        info.kv_bytes_per_token, info.backend, absl::ToDoubleSeconds(absl::Now() - load_start));
+    stop.WaitForNotification();
+  }
+
+  spdlog::info("stopping: finishing accepted requests, for at most {} s",
+               absl::ToDoubleSeconds(config.drain_timeout));
+  engine_slot.Drain();
+  metrics.SetReady(false);
+  (*grpc_server)->SetServing(false);
+  const absl::Status drained = engine->Drain(absl::Now() + config.drain_timeout);
+  if (!drained.ok()) spdlog::warn("not everything could be finished: {}", std::string(drained.message()));
+  (*grpc_server)->Shutdown(absl::Now() + kFlushTime);
+  metrics.ResetEngine();
+  http_server->reset();
+  spdlog::info("stopped");
+  return kStopped;
+}
+
+}  // namespace kvblend::server

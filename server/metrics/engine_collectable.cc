@@ -1,0 +1,151 @@
+#include "server/metrics/engine_collectable.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <fstream>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "prometheus/client_metric.h"
+#include "prometheus/metric_type.h"
+
+namespace kvblend::server {
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+
+class FamilyList {
+ public:
+  void AddGauge(std::string name, std::string help, double value,
+                std::vector<ClientMetric::Label> label = {}) {
+    ClientMetric metric;
+    metric.gauge.value = value;
+    metric.label = std::move(label);
+    Append(std::move(name), std::move(help), MetricType::Gauge, std::move(metric));
+  }
+  void AddCounter(std::string name, std::string help, double value) {
+    ClientMetric metric;
+    metric.counter.value = value;
+    Append(std::move(name), std::move(help), MetricType::Counter, std::move(metric));
+  }
+  std::vector<MetricFamily> Take() { return std::move(families_); }
+
+ private:
+  void Append(std::string name, std::string help, MetricType type, ClientMetric metric) {
+    families_.push_back({std::move(name), std::move(help), type, {std::move(metric)}});
+  }
+  std::vector<MetricFamily> families_;
+};
+
+double Seconds(const timeval& time) { return static_cast<double>(time.tv_sec) + 1e-6 * time.tv_usec; }
+
+// The names that every Prometheus client library gives to these.
+void AddProcess(double start_unix_seconds, FamilyList* list) {
+  list->AddGauge("process_start_time_seconds", "Start time of the process since 1970-01-01 UTC in seconds.",
+                 start_unix_seconds);
+  rusage usage{};
+  if (getrusage(RUSAGE_SELF, &usage) == 0) {
+    list->AddCounter("process_cpu_seconds_total", "User and system CPU time spent in seconds.",
+                     Seconds(usage.ru_utime) + Seconds(usage.ru_stime));
+  }
+  std::ifstream statm("/proc/self/statm");
+  int64_t total_pages = 0, resident_pages = 0;
+  if (statm >> total_pages >> resident_pages) {
+    list->AddGauge("process_resident_memory_bytes", "Resident memory size in bytes.",
+                   static_cast<double>(resident_pages) * static_cast<double>(sysconf(_SC_PAGESIZE)));
+  }
+}
+
+void AddEngine(const EngineStats& stats, FamilyList* list) {
+  list->AddGauge("kvblend_num_requests_running", "Requests being worked on.", stats.requests_running);
+  list->AddGauge("kvblend_num_requests_waiting", "Requests waiting for their turn.", stats.requests_waiting);
+  list->AddGauge("kvblend_num_background_waiting", "Chunk computations waiting behind responses.",
+                 stats.background_waiting);
+  list->AddGauge("kvblend_kv_pages_used", "KV pages in use.", stats.pages_used);
+  list->AddGauge("kvblend_kv_pages_capacity", "KV pages reserved at the start.", stats.pages_total);
+  list->AddCounter("kvblend_background_chunks_stored_total", "Chunks computed behind responses and stored.",
+                   static_cast<double>(stats.background_chunks_stored));
+  list->AddCounter("kvblend_background_chunks_failed_total",
+                   "Chunks that could not be computed behind a response, or not stored.",
+                   static_cast<double>(stats.background_chunks_failed));
+}
+
+void AddStore(const store::StoreStats& stats, FamilyList* list) {
+  const auto gauge = [&](std::string name, std::string help, int64_t value) {
+    list->AddGauge("kvblend_store_" + std::move(name), std::move(help), static_cast<double>(value));
+  };
+  const auto counter = [&](std::string name, std::string help, int64_t value) {
+    list->AddCounter("kvblend_store_" + std::move(name), std::move(help), static_cast<double>(value));
+  };
+  gauge("entries", "Chunks in the store.", stats.entries);
+  gauge("bytes", "Bytes in use by the chunk store.", stats.bytes);
+  gauge("budget_bytes", "Bytes that the chunk store may use.", stats.byte_budget);
+  gauge("idle_bytes", "Bytes of the chunk store that could be evicted at once.", stats.idle_bytes);
+  gauge("pinned_entries", "Chunks pinned in the store.", stats.pinned_entries);
+  gauge("pinned_bytes", "Bytes of pinned chunks.", stats.pinned_bytes);
+  gauge("reservations", "Chunks being computed for the store.", stats.reservations);
+  counter("lookups_total", "Lookups by exact key: hits, misses and waits.", stats.lookups);
+  counter("hits_total", "Lookups that found their chunk.", stats.hits);
+  counter("misses_total", "Lookups that found nothing.", stats.misses);
+  counter("waits_total", "Lookups told to wait for another request's computation.", stats.waits);
+  counter("other_anchor_lookups_total", "Lookups of a chunk behind any anchor.", stats.other_anchor_lookups);
+  counter("other_anchor_hits_total", "Lookups that found their chunk behind another anchor.",
+          stats.other_anchor_hits);
+  counter("insertions_total", "Chunks stored.", stats.insertions);
+  counter("inserted_bytes_total", "Bytes stored.", stats.inserted_bytes);
+  counter("duplicate_insertions_total", "Chunks computed that were already in the store.",
+          stats.duplicate_insertions);
+  counter("rejected_insertions_total", "Chunks that did not fit.", stats.rejected_insertions);
+  counter("evictions_total", "Chunks evicted to make room.", stats.evictions);
+  counter("evicted_bytes_total", "Bytes evicted to make room.", stats.evicted_bytes);
+  counter("erased_total", "Chunks removed on request.", stats.erased);
+}
+
+}  // namespace
+
+EngineCollectable::EngineCollectable()
+    : start_unix_seconds_(absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch())) {}
+
+void EngineCollectable::Set(const EngineInfo& info, std::function<EngineStats()> stats) {
+  absl::MutexLock lock(&mutex_);
+  info_ = info;
+  stats_ = std::move(stats);
+}
+
+void EngineCollectable::Reset() {
+  absl::MutexLock lock(&mutex_);
+  stats_ = nullptr;
+}
+
+void EngineCollectable::SetReady(bool ready) {
+  absl::MutexLock lock(&mutex_);
+  ready_ = ready;
+}
+
+std::vector<prometheus::MetricFamily> EngineCollectable::Collect() const {
+  FamilyList list;
+  AddProcess(start_unix_seconds_, &list);
+  absl::MutexLock lock(&mutex_);
+  list.AddGauge("kvblend_ready", "1 while requests are accepted, 0 while starting or shutting down.", ready_);
+  if (info_) {
+    list.AddGauge("kvblend_build_info", "What is running; the value is always 1.", 1,
+                  {{"version", info_->version},
+                   {"model", info_->model_name},
+                   {"model_fingerprint", info_->model_fingerprint},
+                   {"backend", info_->backend},
+                   {"kv_dtype", info_->kv_dtype}});
+  }
+  if (stats_) {
+    const EngineStats stats = stats_();
+    AddEngine(stats, &list);
+    AddStore(stats.store, &list);
+  }
+  return list.Take();
+}
+
+}  // namespace kvblend::server

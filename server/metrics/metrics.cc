@@ -1,0 +1,209 @@
+#include "server/metrics/metrics.h"
+
+#include <sstream>
+#include <utility>
+#include <vector>
+
+#include "prometheus/counter.h"
+#include "prometheus/histogram.h"
+#include "prometheus/registry.h"
+#include "prometheus/text_serializer.h"
+#include "server/metrics/engine_collectable.h"
+
+namespace kvblend::server {
+namespace {
+
+using prometheus::Counter;
+using prometheus::Family;
+using prometheus::Histogram;
+using Buckets = Histogram::BucketBoundaries;
+
+// The first two are the boundaries that dashboards for LLM servers already have, extended downwards where
+// reuse makes requests faster than those expect.
+const Buckets& FirstTokenSeconds() {
+  static const Buckets buckets = {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,
+                                  .75,  1,    2.5, 5,   7.5, 10,  20,  40, 80,  160};
+  return buckets;
+}
+const Buckets& RequestSeconds() {
+  static const Buckets buckets = {.01, .05, .1, .2, .3, .5, .8, 1,  1.5, 2,   2.5,
+                                  5,   10,  15, 20, 30, 40, 50, 60, 120, 240, 480};
+  return buckets;
+}
+const Buckets& OutputTokenSeconds() {
+  static const Buckets buckets = {.001, .0025, .005, .01, .015, .02, .025, .03, .04, .05,
+                                  .075, .1,    .15,  .2,  .3,   .4,  .5,   .75, 1,   2.5};
+  return buckets;
+}
+// Parts of the time to the first token.
+const Buckets& StageSeconds() {
+  static const Buckets buckets = {.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05,
+                                  .1,    .25,    .5,    1,    2.5,   5,    10,  30,   60};
+  return buckets;
+}
+const Buckets& TokenCounts() {
+  static const Buckets buckets = {1,   2,    5,    10,   20,    50,    100,   200,
+                                  500, 1000, 2000, 5000, 10000, 20000, 50000, 100000};
+  return buckets;
+}
+const Buckets& Ratios() {
+  static const Buckets buckets = {0, .01, .02, .05, .1, .15, .2, .25, .3, .4, .5, .6, .7, .8, .9, 1};
+  return buckets;
+}
+
+Histogram& AddHistogram(prometheus::Registry& registry, const char* name, const char* help,
+                        const Buckets& buckets) {
+  return prometheus::BuildHistogram().Name(name).Help(help).Register(registry).Add({}, buckets);
+}
+
+Family<Counter>& AddCounters(prometheus::Registry& registry, const char* name, const char* help) {
+  return prometheus::BuildCounter().Name(name).Help(help).Register(registry);
+}
+
+}  // namespace
+
+struct Metrics::Impl {
+  prometheus::Registry registry;
+  EngineCollectable engine;
+
+  Histogram& first_token = AddHistogram(
+      registry, "kvblend_time_to_first_token_seconds",
+      "From the request's arrival to its first token, for Generate and Score.", FirstTokenSeconds());
+  Histogram& per_token =
+      AddHistogram(registry, "kvblend_time_per_output_token_seconds",
+                   "Mean time per generated token after the first, per request.", OutputTokenSeconds());
+  Histogram& latency = AddHistogram(registry, "kvblend_e2e_request_latency_seconds",
+                                    "From a Generate request's arrival to its last token.", RequestSeconds());
+  Histogram& queue = AddHistogram(registry, "kvblend_request_queue_time_seconds",
+                                  "Time that a request waited for its turn.", StageSeconds());
+  Histogram& lookup = AddHistogram(registry, "kvblend_request_lookup_time_seconds",
+                                   "Tokenization, layout and store lookups per prompt.", StageSeconds());
+  Histogram& load = AddHistogram(registry, "kvblend_request_load_time_seconds",
+                                 "Copying stored KV into pages per prompt.", StageSeconds());
+  Histogram& select = AddHistogram(registry, "kvblend_request_select_time_seconds",
+                                   "Choosing the tokens to recompute per prompt.", StageSeconds());
+  Histogram& prefill =
+      AddHistogram(registry, "kvblend_request_prefill_time_seconds",
+                   "Forward passes up to the first token per prompt, selection excluded.", StageSeconds());
+  Histogram& prompt_tokens =
+      AddHistogram(registry, "kvblend_request_prompt_tokens", "Tokens of a prompt.", TokenCounts());
+  Histogram& generation_tokens = AddHistogram(registry, "kvblend_request_generation_tokens",
+                                              "Tokens generated per request.", TokenCounts());
+  Histogram& chunk_compute = AddHistogram(registry, "kvblend_chunk_compute_time_seconds",
+                                          "Computing one chunk for Chunks.Put.", StageSeconds());
+
+  Family<Histogram>& ratio =
+      prometheus::BuildHistogram()
+          .Name("kvblend_recompute_ratio")
+          .Help("Recomputed share of the reusable, inexact tokens of a prompt, by selection policy.")
+          .Register(registry);
+  Family<Counter>& tokens_by_source = AddCounters(
+      registry, "kvblend_prompt_tokens_total",
+      "Prompt tokens by where their KV came from: exact (reused as a prefix), reused (inexactly), "
+      "recomputed (stored, but recomputed), computed (never stored).");
+  Counter& exact_tokens = tokens_by_source.Add({{"source", "exact"}});
+  Counter& reused_tokens = tokens_by_source.Add({{"source", "reused"}});
+  Counter& recomputed_tokens = tokens_by_source.Add({{"source", "recomputed"}});
+  Counter& computed_tokens = tokens_by_source.Add({{"source", "computed"}});
+  Counter& generated_tokens =
+      AddCounters(registry, "kvblend_generation_tokens_total", "Tokens generated.").Add({});
+  Counter& scored_tokens =
+      AddCounters(registry, "kvblend_scored_tokens_total", "Continuation tokens scored.").Add({});
+  Counter& chunk_lookups =
+      AddCounters(registry, "kvblend_chunk_lookups_total", "Chunks of prompts looked up.").Add({});
+  Family<Counter>& chunk_hits =
+      AddCounters(registry, "kvblend_chunk_hits_total",
+                  "Chunks of prompts found, by how they could be used and the tier they came from.");
+  Family<Counter>& finished = AddCounters(registry, "kvblend_requests_finished_total",
+                                          "Generate requests answered to their end, by reason.");
+  Family<Counter>& calls = AddCounters(registry, "kvblend_grpc_calls_total",
+                                       "Calls ended, by service, method and gRPC status code.");
+  Family<Counter>& put_chunks =
+      AddCounters(registry, "kvblend_put_chunks_total",
+                  "Chunks of Chunks.Put, by whether they were computed or present.");
+};
+
+Metrics::Metrics() : impl_(std::make_unique<Impl>()) {
+  // Label values that are known beforehand exist from the start, so that rates have a zero to start from.
+  for (FinishReason reason : {FinishReason::kEndOfText, FinishReason::kStopString, FinishReason::kMaxTokens,
+                              FinishReason::kContextFull}) {
+    impl_->finished.Add({{"reason", std::string(Name(reason))}});
+  }
+  for (ChunkSource source : {ChunkSource::kExact, ChunkSource::kBlended, ChunkSource::kOtherAnchor}) {
+    impl_->chunk_hits.Add(
+        {{"source", std::string(Name(source))}, {"tier", std::string(Name(Tier::kHostMemory))}});
+  }
+  for (const char* result : {"computed", "present"}) impl_->put_chunks.Add({{"result", result}});
+}
+
+Metrics::~Metrics() = default;
+
+void Metrics::SetEngine(const EngineInfo& info, std::function<EngineStats()> stats) {
+  impl_->engine.Set(info, std::move(stats));
+}
+
+void Metrics::ResetEngine() { impl_->engine.Reset(); }
+
+void Metrics::SetReady(bool ready) { impl_->engine.SetReady(ready); }
+
+void Metrics::CountCall(std::string_view service, std::string_view method, std::string_view code) {
+  impl_->calls
+      .Add({{"service", std::string(service)}, {"method", std::string(method)}, {"code", std::string(code)}})
+      .Increment();
+}
+
+void Metrics::ObservePrompt(const PromptReport& report) {
+  impl_->first_token.Observe(report.time_to_first_token_seconds);
+  impl_->queue.Observe(report.queue_seconds);
+  impl_->lookup.Observe(report.lookup_seconds);
+  impl_->load.Observe(report.load_seconds);
+  impl_->select.Observe(report.select_seconds);
+  impl_->prefill.Observe(report.prefill_seconds);
+  impl_->prompt_tokens.Observe(report.prompt_tokens);
+  impl_->exact_tokens.Increment(report.exact_tokens);
+  impl_->reused_tokens.Increment(report.reused_tokens);
+  impl_->recomputed_tokens.Increment(report.recomputed_tokens);
+  impl_->computed_tokens.Increment(report.computed_tokens);
+  // Without reusable, inexact tokens there was nothing to choose from, and no ratio.
+  if (report.reused_tokens + report.recomputed_tokens > 0) {
+    impl_->ratio.Add({{"policy", std::string(Name(report.policy))}}, Ratios()).Observe(report.ratio);
+  }
+  if (report.reuse == Reuse::kNothing) return;  // nothing was looked up
+  impl_->chunk_lookups.Increment(static_cast<double>(report.chunks.size()));
+  for (const ChunkReport& chunk : report.chunks) {
+    if (chunk.source == ChunkSource::kMiss) continue;
+    impl_->chunk_hits
+        .Add({{"source", std::string(Name(chunk.source))}, {"tier", std::string(Name(chunk.tier))}})
+        .Increment();
+  }
+}
+
+void Metrics::ObserveGenerate(const GenerateResult& result) {
+  impl_->latency.Observe(result.total_seconds);
+  if (result.completion_tokens > 1) {
+    impl_->per_token.Observe((result.total_seconds - result.time_to_first_token_seconds) /
+                             (result.completion_tokens - 1));
+  }
+  impl_->generation_tokens.Observe(result.completion_tokens);
+  impl_->generated_tokens.Increment(result.completion_tokens);
+  impl_->finished.Add({{"reason", std::string(Name(result.finish_reason))}}).Increment();
+}
+
+void Metrics::CountScoredToken() { impl_->scored_tokens.Increment(); }
+
+void Metrics::ObservePutChunk(const PutChunkProgress& progress) {
+  impl_->put_chunks.Add({{"result", progress.already_present ? "present" : "computed"}}).Increment();
+  if (!progress.already_present) impl_->chunk_compute.Observe(progress.compute_seconds);
+}
+
+std::string Metrics::Expose() const {
+  std::vector<prometheus::MetricFamily> families = impl_->registry.Collect();
+  std::vector<prometheus::MetricFamily> engine = impl_->engine.Collect();
+  families.insert(families.end(), std::make_move_iterator(engine.begin()),
+                  std::make_move_iterator(engine.end()));
+  std::ostringstream out;
+  prometheus::TextSerializer().Serialize(out, families);
+  return out.str();
+}
+
+}  // namespace kvblend::server

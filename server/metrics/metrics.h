@@ -1,0 +1,54 @@
+// The server's metrics, in Prometheus' text form.
+//
+// Names, units and habits are those that dashboards for LLM servers know: seconds, bytes and tokens, counters
+// end in _total, request metrics are named as elsewhere behind the prefix kvblend_. Labels take few values:
+// none comes from clients. docs/metrics.md lists what is exported.
+//
+// Thread-safe. Request metrics are pushed here as requests proceed; what the engine counts is pulled at
+// scrape time through the callback given to SetEngine.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "engine/engine.h"
+#include "engine/request.h"
+
+namespace kvblend::server {
+
+class Metrics {
+ public:
+  Metrics();
+  ~Metrics();
+
+  /// From now on scrapes include the engine's gauges and counters and kvblend_build_info. `stats` is called
+  /// at every scrape, from any thread, until ResetEngine returns; nothing then.
+  void SetEngine(const EngineInfo& info, std::function<EngineStats()> stats);
+  void ResetEngine();
+
+  /// kvblend_ready: 1 while requests are accepted.
+  void SetReady(bool ready);
+
+  /// Every call's end; `method` and `code` as gRPC writes them ("Generate", "INVALID_ARGUMENT").
+  void CountCall(std::string_view service, std::string_view method, std::string_view code);
+
+  /// One prompt's blend report, of Generate or Score.
+  void ObservePrompt(const PromptReport& report);
+  /// One finished Generate: latency, time per token, tokens, reason.
+  void ObserveGenerate(const GenerateResult& result);
+  void CountScoredToken();
+  void ObservePutChunk(const PutChunkProgress& progress);
+
+  /// The whole exposition, text format 0.0.4.
+  std::string Expose() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace kvblend::server

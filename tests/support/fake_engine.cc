@@ -1,0 +1,137 @@
+#include "tests/support/fake_engine.h"
+
+#include "absl/time/clock.h"
+#include "engine/store/chunk_address.h"
+#include "engine/store/chunk_kv.h"
+
+namespace kvblend::testing {
+namespace {
+
+constexpr store::KvFormat kFormat = {kernels::DataType::kF32, /*num_layers=*/2, /*num_kv_heads=*/1,
+                                     /*head_dim=*/4};
+
+}  // namespace
+
+FakeEngine::FakeEngine()
+    : chunk_store_(*store::ChunkStore::Create({.byte_budget = 1 << 20, .pinned_byte_limit = 1 << 16})) {
+  info_.version = "1.2.3";
+  info_.model_name = "fake";
+  info_.model_architecture = "llama";
+  info_.model_fingerprint = "00ff";
+  info_.backend = "none";
+  info_.kv_dtype = "f32";
+  info_.kv_bytes_per_token = kFormat.BytesPerToken();
+  info_.num_layers = kFormat.num_layers;
+  info_.num_heads = 2;
+  info_.num_kv_heads = kFormat.num_kv_heads;
+  info_.head_dim = kFormat.head_dim;
+  info_.hidden_dim = 8;
+  info_.vocab_size = 100;
+  info_.max_context_tokens = 2048;
+  info_.page_size = 64;
+  info_.self_check_max_error = 0.001;
+}
+
+template <typename Call, typename Request, typename Observer>
+absl::StatusOr<std::shared_ptr<RequestHandle>> FakeEngine::Accept(Calls<Call>* calls, Request request,
+                                                                  std::shared_ptr<Observer> observer) {
+  absl::MutexLock lock(&mutex_);
+  if (!refusal_.ok()) return refusal_;
+  auto call = std::make_shared<Call>(std::move(request), std::move(observer));
+  calls->waiting.push_back(call);
+  calls->all.push_back(call);
+  return call;
+}
+
+absl::StatusOr<std::shared_ptr<RequestHandle>> FakeEngine::Generate(
+    GenerateRequest request, std::shared_ptr<GenerateObserver> observer) {
+  return Accept(&generates_, std::move(request), std::move(observer));
+}
+
+absl::StatusOr<std::shared_ptr<RequestHandle>> FakeEngine::Score(ScoreRequest request,
+                                                                 std::shared_ptr<ScoreObserver> observer) {
+  return Accept(&scores_, std::move(request), std::move(observer));
+}
+
+absl::StatusOr<std::shared_ptr<RequestHandle>> FakeEngine::PutChunks(
+    PutChunksRequest request, std::shared_ptr<PutChunksObserver> observer) {
+  return Accept(&puts_, std::move(request), std::move(observer));
+}
+
+absl::StatusOr<int32_t> FakeEngine::CountTokens(std::string_view text) {
+  return static_cast<int32_t>(text.size());
+}
+
+EngineStats FakeEngine::Stats() const {
+  EngineStats stats;
+  stats.requests_waiting = 3;
+  stats.requests_running = 1;
+  stats.background_waiting = 2;
+  stats.pages_used = 5;
+  stats.pages_total = 7;
+  stats.background_chunks_stored = 11;
+  stats.background_chunks_failed = 13;
+  stats.store = chunk_store_->Stats();
+  return stats;
+}
+
+template <typename Call>
+bool FakeEngine::DrainCalls(const Calls<Call>* calls, absl::Time deadline) {
+  std::vector<std::shared_ptr<Call>> all;
+  {
+    absl::MutexLock lock(&mutex_);
+    all = calls->all;
+  }
+  bool in_time = true;
+  for (const auto& call : all) {
+    if (call->finished.WaitForNotificationWithTimeout(deadline - absl::Now())) continue;
+    in_time = false;
+    call->Cancel();
+    call->finished.WaitForNotification();
+  }
+  return in_time;
+}
+
+absl::Status FakeEngine::Drain(absl::Time deadline) {
+  RefuseWith(absl::UnavailableError("draining"));
+  draining_.Notify();
+  bool in_time = DrainCalls(&generates_, deadline);
+  in_time = DrainCalls(&scores_, deadline) && in_time;
+  in_time = DrainCalls(&puts_, deadline) && in_time;
+  return in_time ? absl::OkStatus() : absl::DeadlineExceededError("cancelled what was left");
+}
+
+void FakeEngine::RefuseWith(absl::Status status) {
+  absl::MutexLock lock(&mutex_);
+  refusal_ = std::move(status);
+}
+
+template <typename Call>
+std::shared_ptr<Call> FakeEngine::Next(Calls<Call>* calls) {
+  absl::MutexLock lock(&mutex_);
+  const auto has_one = [calls] { return !calls->waiting.empty(); };
+  if (!mutex_.AwaitWithTimeout(absl::Condition(&has_one), absl::Minutes(1))) return nullptr;
+  std::shared_ptr<Call> call = calls->waiting.front();
+  calls->waiting.pop_front();
+  return call;
+}
+
+template std::shared_ptr<FakeGenerate> FakeEngine::Next(Calls<FakeGenerate>*);
+template std::shared_ptr<FakeScore> FakeEngine::Next(Calls<FakeScore>*);
+template std::shared_ptr<FakePutChunks> FakeEngine::Next(Calls<FakePutChunks>*);
+
+store::ChunkKey FakeEngine::StoreChunk(std::string_view tenant_namespace, int32_t seed, int32_t num_tokens,
+                                       const std::string& label) {
+  const std::vector<int32_t> tokens(num_tokens, seed);
+  store::ChunkIdentity identity;
+  identity.format = kFormat;
+  identity.tenant_namespace = tenant_namespace;
+  identity.token_ids = tokens;
+  const store::ChunkAddress address = store::AddressOf(identity);
+  auto kv = *store::ChunkKv::Allocate(kFormat, num_tokens);
+  const auto handle =
+      chunk_store_->Insert(address, std::move(kv), {.compute_cost_seconds = 0.5, .label = label});
+  return handle.ok() ? address.key : store::ChunkKey();
+}
+
+}  // namespace kvblend::testing

@@ -1,0 +1,215 @@
+#include "server/metrics/metrics.h"
+
+#include <map>
+#include <set>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace kvblend::server {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// "name{labels}" -> value of every sample; a small parser of its own.
+std::map<std::string, double> Samples(const Metrics& metrics) {
+  std::map<std::string, double> samples;
+  std::istringstream lines(metrics.Expose());
+  for (std::string line; std::getline(lines, line);) {
+    if (line.empty() || line[0] == '#') continue;
+    const size_t space = line.rfind(' ');
+    samples[line.substr(0, space)] = std::stod(line.substr(space + 1));
+  }
+  return samples;
+}
+
+PromptReport Report() {
+  PromptReport report;
+  report.policy = Policy::kQuery;
+  report.ratio = 0.25;
+  report.prompt_tokens = 100;
+  report.exact_tokens = 30;
+  report.reused_tokens = 30;
+  report.recomputed_tokens = 10;
+  report.computed_tokens = 30;
+  report.chunks = {{0, ChunkSource::kExact, Tier::kHostMemory, 30, 0, ""},
+                   {1, ChunkSource::kBlended, Tier::kHostMemory, 20, 5, ""},
+                   {2, ChunkSource::kBlended, Tier::kHostMemory, 20, 5, ""},
+                   {3, ChunkSource::kMiss, Tier::kNone, 10, 10, ""}};
+  report.queue_seconds = 0.001;
+  report.time_to_first_token_seconds = 0.25;
+  return report;
+}
+
+TEST(MetricsTest, APromptMovesTokensChunksAndTimes) {
+  Metrics metrics;
+  metrics.ObservePrompt(Report());
+  auto samples = Samples(metrics);
+  EXPECT_EQ(samples["kvblend_prompt_tokens_total{source=\"exact\"}"], 30);
+  EXPECT_EQ(samples["kvblend_prompt_tokens_total{source=\"reused\"}"], 30);
+  EXPECT_EQ(samples["kvblend_prompt_tokens_total{source=\"recomputed\"}"], 10);
+  EXPECT_EQ(samples["kvblend_prompt_tokens_total{source=\"computed\"}"], 30);
+  EXPECT_EQ(samples["kvblend_chunk_lookups_total"], 4);
+  EXPECT_EQ(samples["kvblend_chunk_hits_total{source=\"exact\",tier=\"host_memory\"}"], 1);
+  EXPECT_EQ(samples["kvblend_chunk_hits_total{source=\"blended\",tier=\"host_memory\"}"], 2);
+  EXPECT_EQ(samples["kvblend_time_to_first_token_seconds_count"], 1);
+  EXPECT_EQ(samples["kvblend_time_to_first_token_seconds_sum"], 0.25);
+  EXPECT_EQ(samples["kvblend_time_to_first_token_seconds_bucket{le=\"0.1\"}"], 0);
+  EXPECT_EQ(samples["kvblend_time_to_first_token_seconds_bucket{le=\"0.25\"}"], 1);
+  EXPECT_EQ(samples["kvblend_request_queue_time_seconds_sum"], 0.001);
+  EXPECT_EQ(samples["kvblend_request_prompt_tokens_sum"], 100);
+  EXPECT_EQ(samples["kvblend_recompute_ratio_sum{policy=\"query\"}"], 0.25);
+
+  PromptReport nothing = Report();
+  nothing.reuse = Reuse::kNothing;
+  nothing.reused_tokens = nothing.recomputed_tokens = 0;
+  metrics.ObservePrompt(nothing);
+  samples = Samples(metrics);
+  EXPECT_EQ(samples["kvblend_chunk_lookups_total"], 4);  // full prefill looks nothing up
+  EXPECT_EQ(samples["kvblend_recompute_ratio_count{policy=\"query\"}"], 1);
+  EXPECT_EQ(samples["kvblend_time_to_first_token_seconds_count"], 2);
+}
+
+TEST(MetricsTest, AnAnswerMovesLatencyTokensAndReason) {
+  Metrics metrics;
+  GenerateResult result;
+  result.finish_reason = FinishReason::kMaxTokens;
+  result.completion_tokens = 11;
+  result.time_to_first_token_seconds = 1;
+  result.total_seconds = 3;
+  metrics.ObserveGenerate(result);
+  result.completion_tokens = 1;  // no time per token without a second token
+  metrics.ObserveGenerate(result);
+  auto samples = Samples(metrics);
+  EXPECT_EQ(samples["kvblend_e2e_request_latency_seconds_sum"], 6);
+  EXPECT_EQ(samples["kvblend_time_per_output_token_seconds_count"], 1);
+  EXPECT_DOUBLE_EQ(samples["kvblend_time_per_output_token_seconds_sum"], 0.2);
+  EXPECT_EQ(samples["kvblend_generation_tokens_total"], 12);
+  EXPECT_EQ(samples["kvblend_requests_finished_total{reason=\"max_tokens\"}"], 2);
+  EXPECT_EQ(samples.count("kvblend_requests_finished_total{reason=\"stop_string\"}"),
+            1u);  // zero from the start
+}
+
+TEST(MetricsTest, CallsScoresAndPuts) {
+  Metrics metrics;
+  metrics.CountCall("Inference", "Generate", "OK");
+  metrics.CountCall("Inference", "Generate", "INVALID_ARGUMENT");
+  metrics.CountCall("Inference", "Generate", "OK");
+  metrics.CountScoredToken();
+  PutChunkProgress progress;
+  progress.compute_seconds = 0.5;
+  metrics.ObservePutChunk(progress);
+  progress.already_present = true;
+  metrics.ObservePutChunk(progress);
+  auto samples = Samples(metrics);
+  EXPECT_EQ(samples["kvblend_grpc_calls_total{code=\"OK\",method=\"Generate\",service=\"Inference\"}"], 2);
+  EXPECT_EQ(
+      samples
+          ["kvblend_grpc_calls_total{code=\"INVALID_ARGUMENT\",method=\"Generate\",service=\"Inference\"}"],
+      1);
+  EXPECT_EQ(samples["kvblend_scored_tokens_total"], 1);
+  EXPECT_EQ(samples["kvblend_put_chunks_total{result=\"computed\"}"], 1);
+  EXPECT_EQ(samples["kvblend_put_chunks_total{result=\"present\"}"], 1);
+  EXPECT_EQ(samples["kvblend_chunk_compute_time_seconds_count"], 1);
+  EXPECT_EQ(samples["kvblend_chunk_compute_time_seconds_sum"], 0.5);
+}
+
+TEST(MetricsTest, TheEnginesNumbersArePulledWhileThereIsAnEngine) {
+  Metrics metrics;
+  EXPECT_THAT(metrics.Expose(), Not(HasSubstr("kvblend_num_requests_running")));
+  auto samples = Samples(metrics);
+  EXPECT_EQ(samples["kvblend_ready"], 0);
+  EXPECT_GT(samples["process_start_time_seconds"], 1.5e9);
+  EXPECT_GT(samples["process_resident_memory_bytes"], 1e6);
+  EXPECT_EQ(samples.count("process_cpu_seconds_total"), 1u);
+
+  EngineInfo info;
+  info.version = "1.2.3";
+  info.model_name = "a \"model\"";
+  EngineStats stats;
+  metrics.SetEngine(info, [&stats] { return stats; });
+  metrics.SetReady(true);
+  stats.requests_running = 1;
+  stats.requests_waiting = 2;
+  stats.pages_used = 3;
+  stats.pages_total = 4;
+  stats.background_waiting = 5;
+  stats.background_chunks_stored = 6;
+  stats.background_chunks_failed = 7;
+  stats.store.entries = 8;
+  stats.store.bytes = 9;
+  stats.store.byte_budget = 10;
+  stats.store.evictions = 11;
+  stats.store.hits = 12;
+  samples = Samples(metrics);
+  EXPECT_EQ(samples["kvblend_ready"], 1);
+  EXPECT_EQ(samples["kvblend_num_requests_running"], 1);
+  EXPECT_EQ(samples["kvblend_num_requests_waiting"], 2);
+  EXPECT_EQ(samples["kvblend_kv_pages_used"], 3);
+  EXPECT_EQ(samples["kvblend_kv_pages_capacity"], 4);
+  EXPECT_EQ(samples["kvblend_num_background_waiting"], 5);
+  EXPECT_EQ(samples["kvblend_background_chunks_stored_total"], 6);
+  EXPECT_EQ(samples["kvblend_background_chunks_failed_total"], 7);
+  EXPECT_EQ(samples["kvblend_store_entries"], 8);
+  EXPECT_EQ(samples["kvblend_store_bytes"], 9);
+  EXPECT_EQ(samples["kvblend_store_budget_bytes"], 10);
+  EXPECT_EQ(samples["kvblend_store_evictions_total"], 11);
+  EXPECT_EQ(samples["kvblend_store_hits_total"], 12);
+  EXPECT_THAT(metrics.Expose(), HasSubstr("model=\"a \\\"model\\\"\""));
+  metrics.ResetEngine();
+  EXPECT_THAT(metrics.Expose(), Not(HasSubstr("kvblend_num_requests_running")));
+}
+
+TEST(MetricsTest, FamiliesAppearOnceWithHelpAndTypeAndSoundNames) {
+  Metrics metrics;
+  metrics.SetEngine({}, [] { return EngineStats(); });
+  metrics.ObservePrompt(Report());
+  metrics.CountCall("Inference", "Generate", "OK");
+  std::istringstream lines(metrics.Expose());
+  std::set<std::string> helped, typed;
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string hash, kind, name, type;
+    words >> hash >> kind >> name >> type;
+    if (hash != "#") continue;
+    if (kind == "HELP") {
+      EXPECT_TRUE(helped.insert(name).second) << name;
+    }
+    if (kind != "TYPE") continue;
+    EXPECT_TRUE(typed.insert(name).second) << name;
+    const bool ends_in_total = name.size() > 6 && name.compare(name.size() - 6, 6, "_total") == 0;
+    EXPECT_EQ(type == "counter", ends_in_total) << line;
+  }
+  EXPECT_EQ(helped, typed);
+  for (const char* name : {"kvblend_time_to_first_token_seconds", "kvblend_time_per_output_token_seconds",
+                           "kvblend_e2e_request_latency_seconds", "kvblend_num_requests_running",
+                           "kvblend_num_requests_waiting", "kvblend_build_info"}) {
+    EXPECT_EQ(typed.count(name), 1u) << name;
+  }
+}
+
+TEST(MetricsTest, ScrapesRunBesideUpdates) {
+  Metrics metrics;
+  metrics.SetEngine({}, [] { return EngineStats(); });
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 3; ++i) {
+    threads.emplace_back([&metrics, i] {
+      for (int k = 0; k < 50; ++k) {
+        metrics.ObservePrompt(Report());
+        metrics.CountCall("Inference", "Generate", i == 0 ? "OK" : "CANCELLED");
+        metrics.SetReady(k % 2 == 0);
+        if (i == 0) metrics.Expose();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(Samples(metrics)["kvblend_time_to_first_token_seconds_count"], 150);
+}
+
+}  // namespace
+}  // namespace kvblend::server

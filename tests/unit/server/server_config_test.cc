@@ -1,0 +1,153 @@
+#include "server/config/server_config.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace kvblend::server {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+ParsedConfig Parse(std::vector<const char*> arguments) {
+  arguments.insert(arguments.begin(), "kvblend-server");
+  return ParseConfig(static_cast<int>(arguments.size()), arguments.data(), "1.2.3");
+}
+
+class ScopedVariable {
+ public:
+  ScopedVariable(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
+  ~ScopedVariable() { unsetenv(name_); }
+
+ private:
+  const char* const name_;
+};
+
+TEST(ServerConfigTest, DefaultsAreTheStructs) {
+  const ParsedConfig parsed = Parse({"--model", "m.gguf"});
+  ASSERT_TRUE(parsed.config) << parsed.error_output;
+  const ServerConfig defaults;
+  EXPECT_EQ(parsed.config->engine.model_path, "m.gguf");
+  EXPECT_EQ(parsed.config->engine.backend, "cpu");
+  EXPECT_EQ(parsed.config->engine.chunk_store_bytes, int64_t{4} << 30);
+  EXPECT_EQ(parsed.config->engine.max_text_bytes, int64_t{8} << 20);
+  EXPECT_TRUE(parsed.config->engine.self_check);
+  EXPECT_EQ(parsed.config->grpc_address, "127.0.0.1:50051");
+  EXPECT_EQ(parsed.config->http_address, "127.0.0.1:8090");
+  EXPECT_EQ(parsed.config->max_message_bytes, int64_t{16} << 20);
+  EXPECT_EQ(parsed.config->drain_timeout, defaults.drain_timeout);
+  EXPECT_EQ(parsed.config->log_level, "info");
+}
+
+TEST(ServerConfigTest, EveryFlagArrives) {
+  const ParsedConfig parsed = Parse(
+      {"--model=m.gguf", "--backend=reference", "--threads=3", "--gemm=f32", "--kv-dtype=f16",
+       "--max-context-tokens=1000", "--page-size=16", "--chunk-store-bytes=2GiB", "--max-queued-requests=5",
+       "--max-chunks-per-request=6", "--max-text-bytes=7kb", "--no-self-check", "--grpc-address=[::1]:0",
+       "--http-address=0.0.0.0:1", "--max-message-bytes=1MiB", "--max-concurrent-streams=9",
+       "--drain-timeout=1.5", "--port-file=p", "--log-level=debug"});
+  ASSERT_TRUE(parsed.config) << parsed.error_output;
+  const ServerConfig& config = *parsed.config;
+  EXPECT_EQ(config.engine.backend, "reference");
+  EXPECT_EQ(config.engine.num_threads, 3);
+  EXPECT_EQ(config.engine.gemm, "f32");
+  EXPECT_EQ(config.engine.kv_dtype, "f16");
+  EXPECT_EQ(config.engine.max_context_tokens, 1000);
+  EXPECT_EQ(config.engine.page_size, 16);
+  EXPECT_EQ(config.engine.chunk_store_bytes, int64_t{2} << 30);
+  EXPECT_EQ(config.engine.max_queued_requests, 5);
+  EXPECT_EQ(config.engine.max_chunks_per_request, 6);
+  EXPECT_EQ(config.engine.max_text_bytes, 7000);
+  EXPECT_FALSE(config.engine.self_check);
+  EXPECT_EQ(config.grpc_address, "[::1]:0");
+  EXPECT_EQ(config.http_address, "0.0.0.0:1");
+  EXPECT_EQ(config.max_message_bytes, 1 << 20);
+  EXPECT_EQ(config.max_concurrent_streams, 9);
+  EXPECT_EQ(config.drain_timeout, absl::Milliseconds(1500));
+  EXPECT_EQ(config.port_file, "p");
+  EXPECT_EQ(config.log_level, "debug");
+}
+
+TEST(ServerConfigTest, SizesTakeUnits) {
+  for (const auto& [text, bytes] : std::vector<std::pair<const char*, int64_t>>{{"65536", 65536},
+                                                                                {"4GiB", int64_t{4} << 30},
+                                                                                {"4gb", int64_t{4000000000}},
+                                                                                {"512 MiB", 512 << 20}}) {
+    const ParsedConfig parsed = Parse({"--model=m", "--chunk-store-bytes", text});
+    ASSERT_TRUE(parsed.config) << parsed.error_output;
+    EXPECT_EQ(parsed.config->engine.chunk_store_bytes, bytes) << text;
+  }
+}
+
+TEST(ServerConfigTest, BadSettingsEndWithCodeTwoAndOneLine) {
+  const std::vector<std::pair<std::vector<const char*>, std::string>> cases = {
+      {{}, "--model"},
+      {{"--model=m", "--no-such-flag"}, "--no-such-flag"},
+      {{"--model=m", "--backend=gpu"}, "--backend"},
+      {{"--model=m", "--threads=-1"}, "--threads"},
+      {{"--model=m", "--threads=many"}, "--threads"},
+      {{"--model=m", "--chunk-store-bytes=-1"}, "--chunk-store-bytes"},
+      {{"--model=m", "--chunk-store-bytes=4parsec"}, "--chunk-store-bytes"},
+      {{"--model=m", "--max-message-bytes=4GiB"}, "--max-message-bytes"},
+      {{"--model=m", "--drain-timeout=-1"}, "--drain-timeout"},
+      {{"--model=m", "--log-level=loud"}, "--log-level"},
+      {{"--model=m", "--tls-key=/dev/null"}, "--tls-certificate"},
+      {{"--model=m", "--config=/nonexistent/file"}, "/nonexistent/file"}};
+  for (const auto& [arguments, name] : cases) {
+    const ParsedConfig parsed = Parse(arguments);
+    EXPECT_FALSE(parsed.config) << name;
+    EXPECT_EQ(parsed.exit_code, 2);
+    EXPECT_THAT(parsed.output, IsEmpty());
+    EXPECT_THAT(parsed.error_output, AllOf(HasSubstr("kvblend-server: "), HasSubstr(name)));
+    EXPECT_EQ(parsed.error_output.find('\n'), parsed.error_output.size() - 1) << parsed.error_output;
+  }
+}
+
+TEST(ServerConfigTest, HelpAndVersionGoToStdout) {
+  const ParsedConfig help = Parse({"--help"});
+  EXPECT_FALSE(help.config);
+  EXPECT_EQ(help.exit_code, 0);
+  EXPECT_THAT(help.error_output, IsEmpty());
+  EXPECT_THAT(help.output, AllOf(HasSubstr("Examples:"), HasSubstr("Model and computation"),
+                                 HasSubstr("KVBLEND_CHUNK_STORE_BYTES"), HasSubstr("Exit codes")));
+  const ParsedConfig version = Parse({"--version"});
+  EXPECT_EQ(version.exit_code, 0);
+  EXPECT_EQ(version.output, "kvblend-server 1.2.3\n");
+}
+
+TEST(ServerConfigTest, FlagsWinOverTheFileAndTheFileOverVariables) {
+  const std::string path = ::testing::TempDir() + "/server_config_test_" + std::to_string(getpid()) + ".conf";
+  std::ofstream(path) << "model = \"file.gguf\"\nthreads = 1\npage-size = 8\ngemm = \"bf16\"\n"
+                      << "chunk-store-bytes = \"1GiB\"\nself-check = false\n";
+  const ScopedVariable threads("KVBLEND_THREADS", "2");
+  const ScopedVariable page_size("KVBLEND_PAGE_SIZE", "32");
+  const ScopedVariable log_level("KVBLEND_LOG_LEVEL", "warn");
+  const ParsedConfig parsed = Parse({"--config", path.c_str(), "--page-size=128"});
+  unlink(path.c_str());
+  ASSERT_TRUE(parsed.config) << parsed.error_output;
+  EXPECT_EQ(parsed.config->engine.model_path, "file.gguf");
+  EXPECT_EQ(parsed.config->engine.gemm, "bf16");
+  EXPECT_EQ(parsed.config->engine.chunk_store_bytes, int64_t{1} << 30);
+  EXPECT_FALSE(parsed.config->engine.self_check);
+  EXPECT_EQ(parsed.config->engine.page_size, 128);
+  EXPECT_EQ(parsed.config->log_level, "warn");
+  EXPECT_EQ(parsed.config->engine.num_threads, 1);
+}
+
+TEST(ServerConfigTest, BadVariablesAreNamed) {
+  const ScopedVariable threads("KVBLEND_THREADS", "lots");
+  const ParsedConfig parsed = Parse({"--model=m"});
+  EXPECT_EQ(parsed.exit_code, 2);
+  EXPECT_THAT(parsed.error_output, HasSubstr("threads"));
+}
+
+}  // namespace
+}  // namespace kvblend::server

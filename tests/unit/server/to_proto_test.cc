@@ -1,0 +1,274 @@
+#include "server/convert/to_proto.h"
+
+#include <string>
+
+#include "gmock/gmock.h"
+#include "google/protobuf/descriptor.h"
+#include "gtest/gtest.h"
+
+namespace kvblend::server {
+namespace {
+
+using ::testing::ElementsAre;
+
+// The fields of `message`, nested ones included, that hold nothing: given a source where nothing is zero,
+// those that the conversion forgot.
+std::string EmptyFields(const google::protobuf::Message& message, const std::string& prefix = "") {
+  std::string empty;
+  const google::protobuf::Descriptor& descriptor = *message.GetDescriptor();
+  const google::protobuf::Reflection& reflection = *message.GetReflection();
+  for (int i = 0; i < descriptor.field_count(); ++i) {
+    const google::protobuf::FieldDescriptor* field = descriptor.field(i);
+    const std::string path = prefix + std::string(field->name());
+    const bool set =
+        field->is_repeated() ? reflection.FieldSize(message, field) > 0 : reflection.HasField(message, field);
+    if (!set) {
+      empty += path + " ";
+    } else if (field->type() == google::protobuf::FieldDescriptor::TYPE_MESSAGE) {
+      empty += EmptyFields(field->is_repeated() ? reflection.GetRepeatedMessage(message, field, 0)
+                                                : reflection.GetMessage(message, field),
+                           path + ".");
+    }
+  }
+  return empty;
+}
+
+TEST(ToProtoTest, PromptReport) {
+  PromptReport report;
+  report.policy = Policy::kLink;
+  report.ratio = 0.25;
+  report.reuse = Reuse::kPrefix;
+  report.anchoring = Anchoring::kIsolated;
+  report.prompt_tokens = 10;
+  report.exact_tokens = 1;
+  report.reused_tokens = 2;
+  report.recomputed_tokens = 3;
+  report.computed_tokens = 4;
+  report.chunks.push_back({1, ChunkSource::kOtherAnchor, Tier::kHostMemory, 5, 6, "abc"});
+  report.chunks.push_back({2, ChunkSource::kMiss, Tier::kNone, 7, 7, "def"});
+  report.queue_seconds = 0.1;
+  report.lookup_seconds = 0.2;
+  report.load_seconds = 0.3;
+  report.select_seconds = 0.4;
+  report.prefill_seconds = 0.5;
+  report.time_to_first_token_seconds = 0.6;
+  const v1::PromptReport wire = ToProto(report);
+  EXPECT_EQ(EmptyFields(wire), "");
+  EXPECT_EQ(wire.policy(), v1::POLICY_LINK);
+  EXPECT_EQ(wire.ratio(), 0.25);
+  EXPECT_EQ(wire.reuse(), v1::REUSE_PREFIX);
+  EXPECT_EQ(wire.anchoring(), v1::ANCHORING_ISOLATED);
+  EXPECT_EQ(wire.prompt_tokens(), 10);
+  EXPECT_EQ(wire.exact_tokens(), 1);
+  EXPECT_EQ(wire.reused_tokens(), 2);
+  EXPECT_EQ(wire.recomputed_tokens(), 3);
+  EXPECT_EQ(wire.computed_tokens(), 4);
+  ASSERT_EQ(wire.chunks_size(), 2);
+  EXPECT_EQ(wire.chunks(0).index(), 1);
+  EXPECT_EQ(wire.chunks(0).source(), v1::CHUNK_SOURCE_OTHER_ANCHOR);
+  EXPECT_EQ(wire.chunks(0).tier(), v1::TIER_HOST_MEMORY);
+  EXPECT_EQ(wire.chunks(0).num_tokens(), 5);
+  EXPECT_EQ(wire.chunks(0).recomputed_tokens(), 6);
+  EXPECT_EQ(wire.chunks(0).key(), "abc");
+  EXPECT_EQ(wire.chunks(1).source(), v1::CHUNK_SOURCE_MISS);
+  EXPECT_EQ(wire.chunks(1).tier(), v1::TIER_UNSPECIFIED);
+  EXPECT_EQ(wire.queue_seconds(), 0.1);
+  EXPECT_EQ(wire.lookup_seconds(), 0.2);
+  EXPECT_EQ(wire.load_seconds(), 0.3);
+  EXPECT_EQ(wire.select_seconds(), 0.4);
+  EXPECT_EQ(wire.prefill_seconds(), 0.5);
+  EXPECT_EQ(wire.time_to_first_token_seconds(), 0.6);
+}
+
+TEST(ToProtoTest, EveryEnumValueHasItsOwnCounterpart) {
+  PromptReport report;
+  report.chunks.resize(1);
+  const auto policy = [&](Policy value) {
+    report.policy = value;
+    return ToProto(report).policy();
+  };
+  EXPECT_EQ(policy(Policy::kQuery), v1::POLICY_QUERY);
+  EXPECT_EQ(policy(Policy::kHkvd), v1::POLICY_HKVD);
+  EXPECT_EQ(policy(Policy::kLink), v1::POLICY_LINK);
+  EXPECT_EQ(policy(Policy::kNone), v1::POLICY_NONE);
+  EXPECT_EQ(policy(Policy::kAll), v1::POLICY_ALL);
+  EXPECT_EQ(policy(Policy::kRandom), v1::POLICY_RANDOM);
+  const auto source = [&](ChunkSource value) {
+    report.chunks[0].source = value;
+    return ToProto(report).chunks(0).source();
+  };
+  EXPECT_EQ(source(ChunkSource::kMiss), v1::CHUNK_SOURCE_MISS);
+  EXPECT_EQ(source(ChunkSource::kExact), v1::CHUNK_SOURCE_EXACT);
+  EXPECT_EQ(source(ChunkSource::kBlended), v1::CHUNK_SOURCE_BLENDED);
+  EXPECT_EQ(source(ChunkSource::kOtherAnchor), v1::CHUNK_SOURCE_OTHER_ANCHOR);
+  const auto reuse = [&](Reuse value) {
+    report.reuse = value;
+    return ToProto(report).reuse();
+  };
+  EXPECT_EQ(reuse(Reuse::kChunks), v1::REUSE_CHUNKS);
+  EXPECT_EQ(reuse(Reuse::kPrefix), v1::REUSE_PREFIX);
+  EXPECT_EQ(reuse(Reuse::kNothing), v1::REUSE_NOTHING);
+  report.anchoring = Anchoring::kAnchored;
+  EXPECT_EQ(ToProto(report).anchoring(), v1::ANCHORING_ANCHORED);
+  GenerateResult result;
+  const auto reason = [&](FinishReason value) {
+    result.finish_reason = value;
+    return ToProto(result).reason();
+  };
+  EXPECT_EQ(reason(FinishReason::kEndOfText), v1::FINISH_REASON_END_OF_TEXT);
+  EXPECT_EQ(reason(FinishReason::kStopString), v1::FINISH_REASON_STOP_STRING);
+  EXPECT_EQ(reason(FinishReason::kMaxTokens), v1::FINISH_REASON_MAX_TOKENS);
+  EXPECT_EQ(reason(FinishReason::kContextFull), v1::FINISH_REASON_CONTEXT_FULL);
+}
+
+TEST(ToProtoTest, TextDelta) {
+  TextDelta delta;
+  delta.text = "hello";
+  delta.token_ids = {1, 2};
+  delta.logprobs = {{1, "he", -0.5}, {2, "llo", -1.5}};
+  delta.top_logprobs = {{{1, "he", -0.5}, {9, "x", -3}}, {{2, "llo", -1.5}}};
+  const v1::TextDelta wire = ToProto(delta);
+  EXPECT_EQ(EmptyFields(wire), "");
+  EXPECT_EQ(wire.text(), "hello");
+  EXPECT_THAT(wire.token_ids(), ElementsAre(1, 2));
+  ASSERT_EQ(wire.logprobs_size(), 2);
+  EXPECT_EQ(wire.logprobs(1).token_id(), 2);
+  EXPECT_EQ(wire.logprobs(1).text(), "llo");
+  EXPECT_EQ(wire.logprobs(1).logprob(), -1.5);
+  ASSERT_EQ(wire.top_logprobs_size(), 2);
+  ASSERT_EQ(wire.top_logprobs(0).tokens_size(), 2);
+  EXPECT_EQ(wire.top_logprobs(0).tokens(1).token_id(), 9);
+}
+
+TEST(ToProtoTest, GenerateResult) {
+  const v1::GenerateFinished wire =
+      ToProto(GenerateResult{FinishReason::kStopString, "stop", 3, 4, 5, 0.5, 2.5});
+  EXPECT_EQ(EmptyFields(wire), "");
+  EXPECT_EQ(wire.reason(), v1::FINISH_REASON_STOP_STRING);
+  EXPECT_EQ(wire.stop_string(), "stop");
+  EXPECT_EQ(wire.usage().prompt_tokens(), 3);
+  EXPECT_EQ(wire.usage().completion_tokens(), 4);
+  EXPECT_EQ(wire.seed(), 5u);
+  EXPECT_EQ(wire.timings().time_to_first_token_seconds(), 0.5);
+  EXPECT_EQ(wire.timings().total_seconds(), 2.5);
+}
+
+TEST(ToProtoTest, ScoredToken) {
+  const v1::ScoredToken wire = ToProto(ScoredToken{1, "a", -2.5, 3, -0.5, {-1.0f, -2.0f}});
+  EXPECT_EQ(EmptyFields(wire), "");
+  EXPECT_EQ(wire.token_id(), 1);
+  EXPECT_EQ(wire.text(), "a");
+  EXPECT_EQ(wire.logprob(), -2.5);
+  EXPECT_EQ(wire.top_token_id(), 3);
+  EXPECT_EQ(wire.top_logprob(), -0.5);
+  EXPECT_THAT(wire.distribution(), ElementsAre(-1.0f, -2.0f));
+}
+
+TEST(ToProtoTest, PutChunkProgress) {
+  const v1::PutChunkProgress wire = ToProto(PutChunkProgress{1, 2, 3, "key", 4, true, 0.5});
+  EXPECT_EQ(EmptyFields(wire), "");
+  EXPECT_EQ(wire.index(), 1);
+  EXPECT_EQ(wire.done(), 2);
+  EXPECT_EQ(wire.total(), 3);
+  EXPECT_EQ(wire.key(), "key");
+  EXPECT_EQ(wire.num_tokens(), 4);
+  EXPECT_TRUE(wire.already_present());
+  EXPECT_EQ(wire.compute_seconds(), 0.5);
+}
+
+TEST(ToProtoTest, ChunkInfo) {
+  store::ChunkInfo info;
+  store::Digest digest{};
+  digest[0] = 0xab;
+  info.key = store::ChunkKey(digest);
+  digest[0] = 0xcd;
+  info.content_key = store::ContentKey(digest);
+  digest[0] = 0xef;
+  info.anchor_hash = digest;
+  info.label = "label";
+  info.num_tokens = 1;
+  info.bytes = int64_t{1} << 40;
+  info.pinned = true;
+  info.hits = 3;
+  info.compute_cost_seconds = 0.5;
+  info.created = absl::FromUnixMillis(1500);
+  info.last_used = absl::FromUnixMillis(2500);
+  const v1::ChunkInfo wire = ToProto(info);
+  EXPECT_EQ(EmptyFields(wire), "");
+  const std::string zeros(62, '0');
+  EXPECT_EQ(wire.key(), "ab" + zeros);
+  EXPECT_EQ(wire.content_key(), "cd" + zeros);
+  EXPECT_EQ(wire.anchor_hash(), "ef" + zeros);
+  EXPECT_EQ(wire.tier(), v1::TIER_HOST_MEMORY);
+  EXPECT_EQ(wire.label(), "label");
+  EXPECT_EQ(wire.num_tokens(), 1);
+  EXPECT_EQ(wire.size_bytes(), int64_t{1} << 40);
+  EXPECT_TRUE(wire.pinned());
+  EXPECT_EQ(wire.hits(), 3);
+  EXPECT_EQ(wire.compute_seconds(), 0.5);
+  EXPECT_EQ(wire.created_unix_seconds(), 1.5);
+  EXPECT_EQ(wire.last_used_unix_seconds(), 2.5);
+}
+
+TEST(ToProtoTest, Info) {
+  EngineInfo info = {"1.2.3", "model", "llama", "ff", "cpu", "bf16", 1, 2, 3, 4, 5, 6, 7, 8, 9, 0.25};
+  EngineStats stats;
+  stats.requests_waiting = 21;
+  stats.requests_running = 22;
+  stats.background_waiting = 23;
+  stats.pages_used = 24;
+  stats.pages_total = 25;
+  stats.store.entries = 31;
+  stats.store.bytes = 32;
+  stats.store.byte_budget = 33;
+  stats.store.pinned_entries = 34;
+  stats.store.pinned_bytes = 35;
+  stats.store.pinned_byte_limit = 36;
+  stats.store.lookups = 37;
+  stats.store.hits = 38;
+  stats.store.other_anchor_hits = 39;
+  stats.store.evictions = 40;
+  EngineOptions options;
+  options.max_queued_requests = 41;
+  options.max_chunks_per_request = 42;
+  options.max_text_bytes = 43;
+  const v1::GetInfoResponse wire = ToProto(info, stats, options);
+  EXPECT_EQ(EmptyFields(wire), "limits.max_message_bytes uptime_seconds ");  // the server's to fill in
+  EXPECT_EQ(wire.version(), "1.2.3");
+  EXPECT_EQ(wire.backend(), "cpu");
+  EXPECT_EQ(wire.self_check_max_error(), 0.25);
+  EXPECT_EQ(wire.model().name(), "model");
+  EXPECT_EQ(wire.model().architecture(), "llama");
+  EXPECT_EQ(wire.model().fingerprint(), "ff");
+  EXPECT_EQ(wire.kv_format().dtype(), "bf16");
+  EXPECT_EQ(wire.kv_format().bytes_per_token(), 1);
+  EXPECT_EQ(wire.model().num_layers(), 2);
+  EXPECT_EQ(wire.model().num_heads(), 3);
+  EXPECT_EQ(wire.model().num_kv_heads(), 4);
+  EXPECT_EQ(wire.model().head_dim(), 5);
+  EXPECT_EQ(wire.model().hidden_dim(), 6);
+  EXPECT_EQ(wire.model().vocab_size(), 7);
+  EXPECT_EQ(wire.limits().max_context_tokens(), 8);
+  EXPECT_EQ(wire.kv_format().page_size(), 9);
+  EXPECT_EQ(wire.load().requests_waiting(), 21);
+  EXPECT_EQ(wire.load().requests_running(), 22);
+  EXPECT_EQ(wire.load().background_waiting(), 23);
+  EXPECT_EQ(wire.load().pages_used(), 24);
+  EXPECT_EQ(wire.load().pages_total(), 25);
+  EXPECT_EQ(wire.store().entries(), 31);
+  EXPECT_EQ(wire.store().used_bytes(), 32);
+  EXPECT_EQ(wire.store().budget_bytes(), 33);
+  EXPECT_EQ(wire.store().pinned_entries(), 34);
+  EXPECT_EQ(wire.store().pinned_bytes(), 35);
+  EXPECT_EQ(wire.store().pinned_byte_limit(), 36);
+  EXPECT_EQ(wire.store().lookups(), 37);
+  EXPECT_EQ(wire.store().hits(), 38);
+  EXPECT_EQ(wire.store().other_anchor_hits(), 39);
+  EXPECT_EQ(wire.store().evictions(), 40);
+  EXPECT_EQ(wire.limits().max_queued_requests(), 41);
+  EXPECT_EQ(wire.limits().max_chunks_per_request(), 42);
+  EXPECT_EQ(wire.limits().max_text_bytes(), 43);
+}
+
+}  // namespace
+}  // namespace kvblend::server
