@@ -53,10 +53,15 @@ struct StoreStats {
   int64_t pinned_byte_limit = 0;
   int64_t reservations = 0;  // chunks being computed for the store
 
-  // Since start. lookups = hits + misses + waits.
-  int64_t lookups = 0;  // Lookup and LookupOrReserve
+  // Since start. What prompts find is counted apart from what precomputation finds, so that hits / lookups is
+  // the share of reuse: lookups = hits + misses; reserve_lookups = reserve_hits + reservations_made + waits +
+  // refusals.
+  int64_t lookups = 0;  // Lookup
   int64_t hits = 0;
   int64_t misses = 0;
+  int64_t reserve_lookups = 0;  // LookupOrReserve
+  int64_t reserve_hits = 0;
+  int64_t reservations_made = 0;
   int64_t waits = 0;                 // told to wait for another caller's computation
   int64_t other_anchor_lookups = 0;  // LookupAnyAnchor
   int64_t other_anchor_hits = 0;

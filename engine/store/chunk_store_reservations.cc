@@ -22,9 +22,9 @@ absl::StatusOr<ReserveResult> ChunkStore::LookupOrReserve(const ChunkAddress& ad
   const absl::StatusOr<int64_t> kv_bytes = ChunkKv::SizeBytes(address.format, address.num_tokens);
   if (!kv_bytes.ok()) return kv_bytes.status();
   absl::MutexLock lock(&mutex_);
-  ++stats_.lookups;
+  ++stats_.reserve_lookups;
   if (Entry* entry = FindLocked(address.key); entry != nullptr) {
-    ++stats_.hits;
+    ++stats_.reserve_hits;
     return HitLocked(entry);
   }
   if (auto slot = reservations_.find(address.key); slot != reservations_.end()) {
@@ -33,13 +33,13 @@ absl::StatusOr<ReserveResult> ChunkStore::LookupOrReserve(const ChunkAddress& ad
     slot->second.waiters.push_back(waiter);
     return Pending(this, address, std::move(waiter));
   }
-  ++stats_.misses;
   if (*kv_bytes > options_.byte_budget - stats_.pinned_bytes - kEntryOverheadBytes) {
     return absl::ResourceExhaustedError(
         absl::StrCat("chunk store: a chunk of ", address.num_tokens, " tokens needs ",
                      *kv_bytes + kEntryOverheadBytes, " bytes; the budget is ", options_.byte_budget,
                      " bytes, of which ", stats_.pinned_bytes, " are pinned"));
   }
+  ++stats_.reservations_made;
   reservations_.try_emplace(address.key);
   return Reservation(this, address);
 }

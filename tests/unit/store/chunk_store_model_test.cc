@@ -177,7 +177,8 @@ class ModelRun {
     ASSERT_EQ(stats.erased_held_bytes, model_.ErasedHeldBytes());
     ASSERT_EQ(stats.evictions, model_.evictions());
     ASSERT_EQ(stats.rejected_insertions, model_.rejections());
-    ASSERT_EQ(stats.lookups, stats.hits + stats.misses + stats.waits);
+    ASSERT_EQ(stats.lookups, stats.hits + stats.misses);
+    ASSERT_EQ(stats.reserve_lookups, stats.reserve_hits + stats.reservations_made + stats.waits);
     ASSERT_EQ(stats.insertions, stats.entries + stats.evictions + stats.erased);
     ASSERT_GE(stats.inserted_bytes - stats.evicted_bytes, model_.ResidentBytes());
     ASSERT_EQ(stats.reservations, 0);

@@ -47,7 +47,8 @@ TEST_F(ReservationTest, EveryoneWhoWaitsGetsTheEntry) {
     EXPECT_EQ(pending->Wait(absl::InfinitePast()).status().code(), absl::StatusCode::kFailedPrecondition);
   }
   const StoreStats stats = store_->Stats();
-  EXPECT_EQ(stats.misses, 1);
+  EXPECT_EQ(stats.reservations_made, 1);
+  EXPECT_EQ(stats.lookups, 0);
   EXPECT_EQ(stats.waits, 2);
   EXPECT_EQ(store_->Stat("", address_.key)->hits, 2);
 }
@@ -237,7 +238,8 @@ TEST_F(ReservationTest, ManyThreadsDoingEverything) {
             const StoreStats stats = store_->Stats();
             ASSERT_LE(stats.bytes, stats.byte_budget);
             ASSERT_LE(stats.pinned_bytes, stats.pinned_byte_limit);
-            ASSERT_EQ(stats.lookups, stats.hits + stats.misses + stats.waits);
+            ASSERT_EQ(stats.lookups, stats.hits + stats.misses);
+            ASSERT_EQ(stats.reserve_lookups, stats.reserve_hits + stats.reservations_made + stats.waits);
             ASSERT_TRUE(store_->List(address.tenant_namespace, "", 5).ok());
             break;
           }
