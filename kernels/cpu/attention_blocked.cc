@@ -104,14 +104,8 @@ class BlockedTask {
     const int64_t m = (end - first) * group_, offset = first * group_;
     const int64_t kv_offset = (key - unit.begin) * head_dim_ * SizeOf(dtype_);
 
-    auto scores_gemm = context_.gemms.Get({.dtype = dtype_,
-                                           .layout = GemmLayout::kTransposed,
-                                           .m = m,
-                                           .n = keys,
-                                           .k = head_dim_,
-                                           .lda = head_dim_,
-                                           .ldb = head_dim_,
-                                           .ldc = kKeyBlock});
+    auto scores_gemm = context_.gemms.Get(
+        {.dtype = dtype_, .layout = GemmLayout::kTransposed, .m = m, .n = keys, .k = head_dim_});
     if (!scores_gemm.ok()) return scores_gemm.status();
     absl::Status status =
         (*scores_gemm)->Run(queries_ + offset * head_dim_ * SizeOf(dtype_), unit.k + kv_offset, scores_);
@@ -123,12 +117,12 @@ class BlockedTask {
       const int64_t visible_end = real ? std::min(Position(i) + 1 - key, keys) : 0;
       for (int64_t g = 0; g < group_; ++g) {
         const int64_t r = i * group_ + g, local = r - offset;
-        std::byte* target = probabilities_ + local * kKeyBlock * SizeOf(dtype_);
+        std::byte* target = probabilities_ + local * keys * SizeOf(dtype_);
         if (visible_begin >= visible_end) {
           std::memset(target, 0, keys * SizeOf(dtype_));
           continue;
         }
-        const float alpha = simd::SoftmaxRow(scores_ + local * kKeyBlock, visible_begin, visible_end, keys,
+        const float alpha = simd::SoftmaxRow(scores_ + local * keys, visible_begin, visible_end, keys,
                                              max_ + r, sum_ + r, target, dtype_);
         float* row = output_ + r * head_dim_;
         if (alpha != 1.0f) simd::ScaleRow(row, alpha, row, DataType::kF32, head_dim_);
@@ -140,10 +134,7 @@ class BlockedTask {
                                            .accumulate = true,
                                            .m = m,
                                            .n = head_dim_,
-                                           .k = keys,
-                                           .lda = kKeyBlock,
-                                           .ldb = head_dim_,
-                                           .ldc = head_dim_});
+                                           .k = keys});
     if (!values_gemm.ok()) return values_gemm.status();
     return (*values_gemm)->Run(probabilities_, unit.v + kv_offset, output_ + offset * head_dim_);
   }
@@ -155,8 +146,8 @@ class BlockedTask {
   const DataType dtype_;
   const int64_t group_, head_dim_, rows_, padded_rows_;
   std::byte* queries_ = nullptr;        // [padded_rows, group, head_dim] of dtype
-  float* scores_ = nullptr;             // [padded_rows, group, kKeyBlock]
-  std::byte* probabilities_ = nullptr;  // [padded_rows, group, kKeyBlock] of dtype
+  float* scores_ = nullptr;             // [padded_rows, group, keys of the block]
+  std::byte* probabilities_ = nullptr;  // the same of dtype
   float* output_ = nullptr;             // [padded_rows, group, head_dim], not yet divided by sum
   float* max_ = nullptr;                // [padded_rows, group]
   float* sum_ = nullptr;                // [padded_rows, group]

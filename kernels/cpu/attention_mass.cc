@@ -64,10 +64,11 @@ class MassOfRows {
   }
 
  private:
-  // Scores of kv head `head`, key block `block`: [m, kKeyBlock].
+  // Scores of kv head `head`, key block `block`: [m, Stride(block)].
   float* Scores(int64_t head, int64_t block) {
     return scores_ + (head * num_blocks_ + block) * m_ * kKeyBlock;
   }
+  int64_t Stride(int64_t block) const { return RoundUp(KeysIn(block), kKeyStep); }
   int64_t KeysIn(int64_t block) const { return std::min(kKeyBlock, num_keys_ - block * kKeyBlock); }
 
   void GatherQueries() {
@@ -85,14 +86,8 @@ class MassOfRows {
 
   absl::Status ComputeScores(int64_t head, int64_t block) {
     const int64_t head_dim = args_.pages.head_dim, row_bytes = head_dim * SizeOf(dtype_);
-    auto gemm = context_.gemms.Get({.dtype = dtype_,
-                                    .layout = GemmLayout::kTransposed,
-                                    .m = m_,
-                                    .n = RoundUp(KeysIn(block), kKeyStep),
-                                    .k = head_dim,
-                                    .lda = head_dim,
-                                    .ldb = head_dim,
-                                    .ldc = kKeyBlock});
+    auto gemm = context_.gemms.Get(
+        {.dtype = dtype_, .layout = GemmLayout::kTransposed, .m = m_, .n = Stride(block), .k = head_dim});
     if (!gemm.ok()) return gemm.status();
     return (*gemm)->Run(queries_ + head * m_ * row_bytes, units_[head].k + block * kKeyBlock * row_bytes,
                         Scores(head, block));
@@ -109,7 +104,7 @@ class MassOfRows {
       float max = -std::numeric_limits<float>::infinity(), sum = 0;
       for (const bool sum_pass : {false, true}) {
         for (int64_t block = 0; block < num_blocks_; ++block) {
-          float* values = Scores(head, block) + r * kKeyBlock;
+          float* values = Scores(head, block) + r * Stride(block);
           const int64_t begin = std::max<int64_t>(visible_begin - block * kKeyBlock, 0);
           const int64_t end = std::min(visible_end - block * kKeyBlock, KeysIn(block));
           if (begin < end) {
@@ -128,7 +123,7 @@ class MassOfRows {
     float* target = mass + units_[0].begin + block * kKeyBlock;
     for (int64_t h = 0; h < args_.pages.num_kv_heads; ++h) {
       for (int64_t r = 0; r < rows_ * args_.group(); ++r) {
-        simd::AddScaledRow(Scores(h, block) + r * kKeyBlock, inverse_sums_[h * m_ + r], target,
+        simd::AddScaledRow(Scores(h, block) + r * Stride(block), inverse_sums_[h * m_ + r], target,
                            KeysIn(block));
       }
     }
@@ -141,7 +136,7 @@ class MassOfRows {
   const int64_t row_begin_, rows_, padded_rows_;
   const int64_t m_;  // padded_rows * group
   const int64_t num_keys_, num_blocks_;
-  float* scores_ = nullptr;          // [num_kv_heads, num_blocks, m, kKeyBlock]
+  float* scores_ = nullptr;          // [num_kv_heads, num_blocks, m, keys of the block]
   std::byte* queries_ = nullptr;     // [num_kv_heads, m, head_dim] of dtype
   std::vector<float> inverse_sums_;  // [num_kv_heads, m], already divided by num_heads
 };

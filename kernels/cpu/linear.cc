@@ -6,6 +6,8 @@
 #include <memory>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "kernels/cpu/simd.h"
 
 namespace kvblend::kernels {
@@ -28,7 +30,7 @@ absl::Status NoMemory(const char* what) {
 
 absl::Status MatVec(CpuContext& context, ConstMatrixView x, const CpuWeights& weights, bool accumulate,
                     MatrixView out) {
-  const int64_t k = weights.mat_vec_k();
+  const int64_t k = PackedColumns(weights.dtype(), weights.cols());
   ScratchPool::Lease lease = context.scratch.Borrow(x.rows * k * sizeof(float));
   if (!lease) return NoMemory("its input");
   auto* input = reinterpret_cast<float*>(lease.data());
@@ -45,70 +47,105 @@ absl::Status MatVec(CpuContext& context, ConstMatrixView x, const CpuWeights& we
   return absl::OkStatus();
 }
 
-// One row block: where its input lies and which product computes it.
+// Rows of x and out that one product takes, and how it is computed.
 struct RowBlock {
-  int64_t first, count;  // rows of x and out
-  int64_t padded;        // rows of the product
+  int64_t first, count;
+  int64_t padded;       // rows of the product
+  const Gemm* gemm[2];  // [is the last panel]
+  bool direct;          // the product writes to out itself
 };
+
+// The input as oneDNN wants it: dense, in the GEMM's dtype, padded with zero rows.
+class DenseInput {
+ public:
+  // `padded_rows` >= x.rows. Rows that already fit are used where they are.
+  absl::Status Prepare(CpuContext& context, ConstMatrixView x, DataType dtype, int64_t last_block,
+                       int64_t padded_rows) {
+    x_ = x;
+    row_bytes_ = x.cols * SizeOf(dtype);
+    const bool fits = x.dtype == dtype && (x.row_stride == x.cols || x.rows == 1);
+    first_copied_ = !fits ? 0 : padded_rows != x.rows ? last_block : padded_rows;
+    lease_ = context.scratch.Borrow((padded_rows - first_copied_) * row_bytes_);
+    if (!lease_) return NoMemory("its input");
+    ForRows(context.pool, padded_rows - first_copied_, 2 * row_bytes_, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        std::byte* target = lease_.data() + r * row_bytes_;
+        if (first_copied_ + r < x.rows) {
+          simd::ConvertRow(x.Rows(first_copied_ + r, 1).data, x.dtype, target, dtype, x.cols);
+        } else {
+          std::memset(target, 0, row_bytes_);
+        }
+      }
+    });
+    return absl::OkStatus();
+  }
+
+  const void* row(int64_t index) const {
+    return index < first_copied_ ? x_.Rows(index, 1).data
+                                 : lease_.data() + (index - first_copied_) * row_bytes_;
+  }
+
+ private:
+  ConstMatrixView x_;
+  int64_t row_bytes_ = 0, first_copied_ = 0;
+  ScratchPool::Lease lease_;
+};
+
+// Rows per product, and whether each takes all output features or one panel of them. Whole rows need no copy
+// of the result, panels make more tasks: every thread should get several.
+struct Split {
+  int64_t rows;
+  bool panels;
+};
+
+Split ChooseSplit(int64_t rows, int num_threads, size_t num_panels) {
+  for (const int64_t block : {kRowBlock, kRowBlock / 2}) {
+    if ((rows + block - 1) / block >= 4 * num_threads) return {block, false};
+  }
+  return {num_panels > 1 ? kRowBlock : kRowClasses[0], num_panels > 1};
+}
 
 }  // namespace
 
 absl::Status CpuLinear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights, bool accumulate,
                        MatrixView out) {
   if (x.rows == 0) return absl::OkStatus();
-  if (x.rows <= simd::kMaxMatVecRows && weights.mat_vec_k() > 0) {
-    return MatVec(context, x, weights, accumulate, out);
-  }
-  const DataType dtype = weights.dtype();
-  const auto& panels = weights.panels();
-  std::vector<RowBlock> blocks;
-  for (int64_t first = 0; first < x.rows; first += kRowBlock) {
-    const int64_t count = std::min(kRowBlock, x.rows - first);
-    blocks.push_back({first, count, RowClass(count)});
-  }
-  const RowBlock last = blocks.back();
-  const bool tail = last.padded != last.count;
+  if (x.rows <= simd::kMaxMatVecRows && PackedInBlocks()) return MatVec(context, x, weights, accumulate, out);
+  const Split split = ChooseSplit(x.rows, context.pool.num_threads(), weights.panels().size());
+  const absl::Span<const CpuWeights::Panel> panels =
+      split.panels ? absl::MakeConstSpan(weights.panels()) : absl::MakeConstSpan(&weights.all(), 1);
 
-  // The input in the GEMM's type, padded rows zero. What already fits is used where it is, but for a tail.
-  const bool convert = x.dtype != dtype;
-  const int64_t first_copied = convert ? 0 : tail ? last.first : x.rows;
-  const int64_t row_bytes = x.cols * SizeOf(dtype);
-  const int64_t copied_rows = first_copied == x.rows ? 0 : last.first + last.padded - first_copied;
-  ScratchPool::Lease lease = context.scratch.Borrow(copied_rows * row_bytes);
-  if (!lease) return NoMemory("its input");
-  ForRows(context.pool, copied_rows, x.cols * SizeOf(x.dtype) + row_bytes, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      std::byte* target = lease.data() + r * row_bytes;
-      if (first_copied + r < x.rows) {
-        simd::ConvertRow(x.Rows(first_copied + r, 1).data, x.dtype, target, dtype, x.cols);
-      } else {
-        std::memset(target, 0, row_bytes);
+  std::vector<RowBlock> blocks;
+  std::vector<std::shared_ptr<const Gemm>> gemms;  // keeps them alive
+  for (int64_t first = 0; first < x.rows; first += split.rows) {
+    RowBlock block{.first = first,
+                   .count = std::min(split.rows, x.rows - first),
+                   .padded = 0,
+                   .gemm = {},
+                   .direct = false};
+    block.padded = RowClass(block.count);
+    block.direct = !split.panels && block.padded == block.count && out.row_stride == out.cols;
+    if (!blocks.empty() && blocks.back().padded == block.padded && blocks.back().direct == block.direct) {
+      std::copy_n(blocks.back().gemm, 2, block.gemm);
+    } else {
+      for (const bool last_panel : {false, true}) {
+        auto gemm = context.gemms.Get({.dtype = weights.dtype(),
+                                       .layout = GemmLayout::kPacked,
+                                       .accumulate = accumulate && block.direct,
+                                       .m = block.padded,
+                                       .n = (last_panel ? panels.back() : panels.front()).count,
+                                       .k = x.cols});
+        if (!gemm.ok()) return gemm.status();
+        block.gemm[last_panel] = gemm->get();
+        gemms.push_back(*std::move(gemm));
       }
     }
-  });
-
-  // Prepare the few products before the loop: [full or last block][full or last panel].
-  const auto gemm_for = [&](const RowBlock& block, const CpuWeights::Panel& panel, bool copied) {
-    const bool padded = block.padded != block.count;
-    return context.gemms.Get({.dtype = dtype,
-                              .layout = GemmLayout::kPacked,
-                              .accumulate = accumulate && !padded,
-                              .m = block.padded,
-                              .n = panel.count,
-                              .k = x.cols,
-                              .lda = copied ? x.cols : x.row_stride,
-                              .ldb = 0,
-                              .ldc = padded ? panel.count : out.row_stride});
-  };
-  std::shared_ptr<const Gemm> gemms[2][2];
-  for (const bool last_block : {false, true}) {
-    for (const bool last_panel : {false, true}) {
-      const RowBlock& block = last_block ? last : blocks.front();
-      auto gemm = gemm_for(block, last_panel ? panels.back() : panels.front(), block.first >= first_copied);
-      if (!gemm.ok()) return gemm.status();
-      gemms[last_block][last_panel] = *std::move(gemm);
-    }
+    blocks.push_back(block);
   }
+  DenseInput input;
+  const RowBlock& last = blocks.back();
+  absl::Status status = input.Prepare(context, x, weights.dtype(), last.first, last.first + last.padded);
+  if (!status.ok()) return status;
 
   // Panel by panel, so that the threads share a panel while it is in their caches.
   FirstError error;
@@ -117,18 +154,16 @@ absl::Status CpuLinear(CpuContext& context, ConstMatrixView x, const CpuWeights&
     if (!error.ok()) return;
     const CpuWeights::Panel& panel = panels[i / num_blocks];
     const RowBlock& block = blocks[i % num_blocks];
-    const Gemm& gemm = *gemms[i % num_blocks == num_blocks - 1][&panel == &panels.back()];
-    const void* input = block.first >= first_copied ? lease.data() + (block.first - first_copied) * row_bytes
-                                                    : x.Rows(block.first, 1).data;
+    const Gemm& gemm = *block.gemm[&panel == &panels.back()];
     auto* target = static_cast<float*>(out.data) + block.first * out.row_stride + panel.first;
-    if (block.padded == block.count) {
-      error.Update(gemm.Run(input, panel.memory, target));
+    if (block.direct) {
+      error.Update(gemm.Run(input.row(block.first), panel.memory, target));
       return;
     }
-    auto* padded = ThreadScratch<float>(ScratchSlot::kOutput, block.padded * panel.count);
-    error.Update(gemm.Run(input, panel.memory, padded));
+    auto* result = ThreadScratch<float>(ScratchSlot::kOutput, block.padded * panel.count);
+    error.Update(gemm.Run(input.row(block.first), panel.memory, result));
     for (int64_t r = 0; r < block.count; ++r) {
-      const float* from = padded + r * panel.count;
+      const float* from = result + r * panel.count;
       float* to = target + r * out.row_stride;
       if (accumulate) {
         simd::AddScaledRow(from, 1.0f, to, panel.count);

@@ -24,11 +24,6 @@ absl::Status FromError(const dnnl::error& error, const std::string& what) {
                                             : absl::InternalError(message);
 }
 
-dnnl::memory::desc Strided(int64_t rows, int64_t cols, DataType dtype, int64_t row_stride,
-                           int64_t col_stride) {
-  return {{rows, cols}, ToOneDnn(dtype), dnnl::memory::dims{row_stride, col_stride}};
-}
-
 dnnl::stream& ThreadStream() {
   thread_local dnnl::stream stream(OneDnnEngine());
   return stream;
@@ -66,34 +61,27 @@ std::string OneDnnDescription() {
   return absl::StrCat(version->major, ".", version->minor, ".", version->patch, ", ", isa);
 }
 
-absl::StatusOr<dnnl::memory::desc> PackedGemmDesc(DataType dtype, int64_t k, int64_t n) {
-  constexpr int64_t kTypicalRows =
-      64;  // oneDNN's choice depends on k, n and the processor, hardly on the rows
-  try {
-    const dnnl::memory::desc a({kTypicalRows, k}, ToOneDnn(dtype), Tag::ab),
-        b({k, n}, ToOneDnn(dtype), Tag::any);
-    const dnnl::memory::desc c({kTypicalRows, n}, ToOneDnn(DataType::kF32), Tag::ab);
-    return dnnl::matmul::primitive_desc(dnnl::matmul::desc(a, b, c), OneDnnEngine()).weights_desc();
-  } catch (const dnnl::error& error) {
-    return FromError(error, absl::StrCat("no layout for weights [", k, ", ", n, "]"));
-  }
+bool PackedInBlocks() { return HasIsa(dnnl_cpu_isa_avx512_core); }
+
+int64_t PackedColumns(DataType dtype, int64_t k) {
+  const int64_t multiple = dtype == DataType::kBF16 ? 32 : 16;
+  return (k + multiple - 1) / multiple * multiple;
+}
+
+dnnl::memory::desc PackedGemmDesc(DataType dtype, int64_t k, int64_t n) {
+  const Tag tag = !PackedInBlocks() ? Tag::ab : dtype == DataType::kBF16 ? Tag::BA16a64b2a : Tag::BA16a64b;
+  return {{k, n}, ToOneDnn(dtype), tag};
 }
 
 absl::StatusOr<std::shared_ptr<const Gemm>> Gemm::Create(const GemmSpec& spec) {
   try {
     std::shared_ptr<Gemm> gemm(new Gemm());
-    const auto a = Strided(spec.m, spec.k, spec.dtype, spec.lda, 1);
-    const auto c = Strided(spec.m, spec.n, DataType::kF32, spec.ldc, 1);
-    dnnl::memory::desc b;
-    if (spec.layout == GemmLayout::kPacked) {
-      auto packed = PackedGemmDesc(spec.dtype, spec.k, spec.n);
-      if (!packed.ok()) return packed.status();
-      b = *packed;
-    } else if (spec.layout == GemmLayout::kRowMajor) {
-      b = Strided(spec.k, spec.n, spec.dtype, spec.ldb, 1);
-    } else {
-      b = Strided(spec.k, spec.n, spec.dtype, 1, spec.ldb);
-    }
+    const dnnl::memory::desc a({spec.m, spec.k}, ToOneDnn(spec.dtype), Tag::ab);
+    const dnnl::memory::desc c({spec.m, spec.n}, ToOneDnn(DataType::kF32), Tag::ab);
+    const auto b = spec.layout == GemmLayout::kPacked
+                       ? PackedGemmDesc(spec.dtype, spec.k, spec.n)
+                       : dnnl::memory::desc({spec.k, spec.n}, ToOneDnn(spec.dtype),
+                                            spec.layout == GemmLayout::kRowMajor ? Tag::ab : Tag::ba);
     dnnl::primitive_attr attributes;
     attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
     if (spec.accumulate) {

@@ -45,22 +45,22 @@ std::string OneDnnDescription();
 
 /// How the right-hand matrix B [k, n] lies in memory.
 enum class GemmLayout : uint8_t {
-  kPacked,      // what oneDNN prefers; see PackedGemmDesc
-  kRowMajor,    // element (i, j) at i * ldb + j
-  kTransposed,  // element (i, j) at j * ldb + i
+  kPacked,      // see PackedGemmDesc
+  kRowMajor,    // element (i, j) at i * n + j
+  kTransposed,  // element (i, j) at j * k + i
 };
 
+/// All matrices are dense: for any other row stride oneDNN 2.6 has only slow code.
 struct GemmSpec {
-  DataType dtype = DataType::kF32;  // of A and B: kF32 or kBF16; C is f32
+  DataType dtype = DataType::kF32;  // of A [m, k] and B: kF32 or kBF16; C [m, n] is f32
   GemmLayout layout = GemmLayout::kPacked;
   bool accumulate = false;
   int64_t m = 0, n = 0, k = 0;
-  int64_t lda = 0, ldb = 0, ldc = 0;  // ldb is 0 for kPacked
 
   friend bool operator==(const GemmSpec&, const GemmSpec&) = default;
   template <typename H>
   friend H AbslHashValue(H h, const GemmSpec& s) {
-    return H::combine(std::move(h), s.dtype, s.layout, s.accumulate, s.m, s.n, s.k, s.lda, s.ldb, s.ldc);
+    return H::combine(std::move(h), s.dtype, s.layout, s.accumulate, s.m, s.n, s.k);
   }
 };
 
@@ -80,8 +80,14 @@ class Gemm {
   dnnl::memory::desc a_, b_, c_, scratchpad_;
 };
 
-/// The one layout of packed weights [k, n] that serves every number of rows.
-absl::StatusOr<dnnl::memory::desc> PackedGemmDesc(DataType dtype, int64_t k, int64_t n);
+/// Whether packed weights lie in blocks of 64 outputs, each k-major, in which oneDNN and simd::PackedMatVec
+/// read them best: f32 [n / 64][k / 16][16][64], bf16 [n / 64][k / 32][16][64][2], padded with zeros. So with
+/// AVX-512; otherwise they are row-major [k, n].
+bool PackedInBlocks();
+inline constexpr int64_t kPackedBlock = 64;
+/// k rounded up as blocks pad it.
+int64_t PackedColumns(DataType dtype, int64_t k);
+dnnl::memory::desc PackedGemmDesc(DataType dtype, int64_t k, int64_t n);
 
 /// Products already prepared (preparing one generates machine code: up to a millisecond). Thread-safe.
 class GemmCache {
@@ -89,7 +95,7 @@ class GemmCache {
   absl::StatusOr<std::shared_ptr<const Gemm>> Get(const GemmSpec& spec) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  // Callers bound the shapes they ask for; this only guards against unusual row strides without end.
+  // Callers round the shapes they ask for to few; a model needs some hundreds.
   static constexpr size_t kMaxEntries = 2048;
 
   absl::Mutex mutex_;

@@ -17,7 +17,7 @@ namespace kvblend::kernels {
 /// Immutable after creation, so any number of threads may read it.
 class CpuWeights final : public PackedWeights {
  public:
-  /// Output features [first, first + count) of W.
+  /// Output features [first, first + count) of W: a part of all(), when those lie in blocks.
   struct Panel {
     int64_t first;
     int64_t count;
@@ -34,13 +34,12 @@ class CpuWeights final : public PackedWeights {
   int64_t cols() const override { return cols_; }
   WeightUsage usage() const override { return usage_; }
   DataType dtype() const { return dtype_; }
+  /// All output features; for few rows better taken in panels, which several threads can share.
+  const Panel& all() const { return all_; }
   const std::vector<Panel>& panels() const { return panels_; }
 
   /// Row `index` of an embedding, [cols] of dtype().
   const void* embedding_row(int64_t index) const { return embedding_.get() + index * cols_ * SizeOf(dtype_); }
-
-  /// Columns of a panel's blocks when simd::PackedMatVec can read them, else 0.
-  int64_t mat_vec_k() const { return mat_vec_k_; }
 
  private:
   struct HugeDelete {
@@ -52,15 +51,15 @@ class CpuWeights final : public PackedWeights {
   CpuWeights(int64_t rows, int64_t cols, WeightUsage usage, DataType dtype)
       : rows_(rows), cols_(cols), usage_(usage), dtype_(dtype) {}
   static HugeBytes AllocateHuge(int64_t bytes);
-  absl::Status LayOutPanels();
+  absl::Status LayOut();
   absl::Status Pack(RowReader reader);
 
   const int64_t rows_, cols_;
   const WeightUsage usage_;
   const DataType dtype_;
   HugeBytes embedding_, packed_;
+  Panel all_{0, 0, {}};
   std::vector<Panel> panels_;
-  int64_t mat_vec_k_ = 0;
 };
 
 }  // namespace kvblend::kernels
