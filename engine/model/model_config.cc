@@ -7,6 +7,7 @@
 #include "engine/model/gguf_text.h"
 #include "engine/model/model_config_keys.h"
 #include "engine/model/model_tensors.h"
+#include "engine/status_macros.h"
 
 namespace kvblend::model {
 namespace {
@@ -96,14 +97,12 @@ absl::StatusOr<double> ReadLinearFactor(const GgufFile& file) {
 // base^(-2i/d), divided by the linear factor and by the file's own divisors for each frequency, if it has
 // them.
 absl::StatusOr<std::vector<float>> ReadInverseFrequencies(const GgufFile& file, const ModelConfig& config) {
-  const auto linear_factor = ReadLinearFactor(file);
-  if (!linear_factor.ok()) return linear_factor.status();
+  KVBLEND_ASSIGN_OR_RETURN(const double linear_factor, ReadLinearFactor(file));
   const int32_t pairs = config.head_dim / 2;
   std::vector<float> divisors(pairs, 1.0f);
   if (file.FindTensor("rope_freqs.weight") != nullptr) {
-    const auto tensor = RequireTensor(file, "rope_freqs.weight", 1, pairs);
-    if (!tensor.ok()) return tensor.status();
-    if (auto status = (*tensor)->ReadRow(0, absl::MakeSpan(divisors)); !status.ok()) return status;
+    KVBLEND_ASSIGN_OR_RETURN(const GgufTensor* tensor, RequireTensor(file, "rope_freqs.weight", 1, pairs));
+    KVBLEND_RETURN_IF_ERROR(tensor->ReadRow(0, absl::MakeSpan(divisors)));
   }
   std::vector<float> inv_freq(pairs);
   for (int32_t i = 0; i < pairs; ++i) {
@@ -112,7 +111,7 @@ absl::StatusOr<std::vector<float>> ReadInverseFrequencies(const GgufFile& file, 
                                  "; allowed: positive finite numbers"));
     }
     const double unscaled = std::pow(static_cast<double>(config.rope_freq_base), -2.0 * i / config.head_dim);
-    inv_freq[i] = static_cast<float>(unscaled / (*linear_factor * static_cast<double>(divisors[i])));
+    inv_freq[i] = static_cast<float>(unscaled / (linear_factor * static_cast<double>(divisors[i])));
     if (!std::isfinite(inv_freq[i])) {
       return Refuse(file, Concat("the RoPE frequency of pair ", i, " is not a finite number"));
     }
@@ -146,7 +145,7 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const GgufFile& file) {
     return absl::UnimplementedError(Concat(file.name(), ": key 'general.architecture' is '",
                                            config.architecture, "'; implemented: 'llama'"));
   }
-  if (auto status = CheckMetadataKeys(file); !status.ok()) return status;
+  KVBLEND_RETURN_IF_ERROR(CheckMetadataKeys(file));
 
   config.name = keys.StringOr("general.name", "");
   config.chat_template = keys.StringOr("tokenizer.chat_template", "");
@@ -174,7 +173,7 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const GgufFile& file) {
     return absl::UnimplementedError(Concat(file.name(), ": key 'llama.rope.dimension_count' is ", rotated,
                                            "; allowed: the head dimension, ", config.head_dim));
   }
-  if (auto status = CheckShape(file, config, value_length); !status.ok()) return status;
+  KVBLEND_RETURN_IF_ERROR(CheckShape(file, config, value_length));
 
   const GgufTensor* embedding = file.FindTensor("token_embd.weight");
   if (embedding == nullptr) return Refuse(file, "tensor 'token_embd.weight' is missing");
@@ -194,11 +193,9 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const GgufFile& file) {
     }
   }
   config.tied_output = file.FindTensor("output.weight") == nullptr;
-  if (auto status = CheckTensors(file, config); !status.ok()) return status;
+  KVBLEND_RETURN_IF_ERROR(CheckTensors(file, config));
 
-  auto inv_freq = ReadInverseFrequencies(file, config);
-  if (!inv_freq.ok()) return inv_freq.status();
-  config.inv_freq = *std::move(inv_freq);
+  KVBLEND_ASSIGN_OR_RETURN(config.inv_freq, ReadInverseFrequencies(file, config));
   return config;
 }
 

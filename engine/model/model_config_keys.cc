@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "engine/model/gguf_text.h"
+#include "engine/status_macros.h"
 
 namespace kvblend::model {
 namespace {
@@ -151,7 +152,7 @@ absl::Status CheckKey(const GgufFile& file, const GgufEntry& entry) {
 
 absl::Status CheckMetadataKeys(const GgufFile& file) {
   for (const GgufEntry& entry : file.metadata()) {
-    if (auto status = CheckKey(file, entry); !status.ok()) return status;
+    KVBLEND_RETURN_IF_ERROR(CheckKey(file, entry));
   }
   return absl::OkStatus();
 }

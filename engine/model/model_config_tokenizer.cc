@@ -5,6 +5,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "engine/model/gguf_text.h"
 #include "engine/model/model_config.h"
+#include "engine/status_macros.h"
 
 namespace kvblend::model {
 namespace {
@@ -14,12 +15,11 @@ absl::Status Refuse(const GgufFile& file, std::string_view what) {
 }
 
 absl::Status ReadTokens(const GgufFile& file, TokenizerData& data) {
-  const auto tokens = file.GetStringArray("tokenizer.ggml.tokens");
-  if (!tokens.ok()) return tokens.status();
-  if (tokens->empty()) return Refuse(file, "key 'tokenizer.ggml.tokens' is empty; allowed: 1 token or more");
+  KVBLEND_ASSIGN_OR_RETURN(const auto tokens, file.GetStringArray("tokenizer.ggml.tokens"));
+  if (tokens.empty()) return Refuse(file, "key 'tokenizer.ggml.tokens' is empty; allowed: 1 token or more");
   absl::flat_hash_set<std::string_view> seen;
-  for (size_t id = 0; id < tokens->size(); ++id) {
-    const std::string_view token = (*tokens)[id];
+  for (size_t id = 0; id < tokens.size(); ++id) {
+    const std::string_view token = tokens[id];
     if (token.empty() || !IsValidUtf8(token)) {
       return Refuse(file, Concat("token ", id, " of key 'tokenizer.ggml.tokens' is ",
                                  token.empty() ? "empty" : "not valid UTF-8"));
@@ -33,10 +33,9 @@ absl::Status ReadTokens(const GgufFile& file, TokenizerData& data) {
 }
 
 absl::Status ReadMerges(const GgufFile& file, TokenizerData& data) {
-  const auto merges = file.GetStringArray("tokenizer.ggml.merges");
-  if (!merges.ok()) return merges.status();
-  for (size_t rank = 0; rank < merges->size(); ++rank) {
-    const std::string_view merge = (*merges)[rank];
+  KVBLEND_ASSIGN_OR_RETURN(const auto merges, file.GetStringArray("tokenizer.ggml.merges"));
+  for (size_t rank = 0; rank < merges.size(); ++rank) {
+    const std::string_view merge = merges[rank];
     const size_t space = merge.find(' ');
     const bool two_parts = space != std::string_view::npos && space > 0 && space + 1 < merge.size() &&
                            merge.find(' ', space + 1) == std::string_view::npos;
@@ -56,19 +55,17 @@ absl::Status ReadTokenTypes(const GgufFile& file, TokenizerData& data) {
     data.token_types.assign(data.tokens.size(), static_cast<int32_t>(TokenType::kNormal));
     return absl::OkStatus();
   }
-  auto types = file.GetInt32Array(kKey);
-  if (!types.ok()) return types.status();
-  if (types->size() != data.tokens.size()) {
-    return Refuse(file, Concat("key '", kKey, "' has ", types->size(), " elements; allowed: one per token, ",
+  KVBLEND_ASSIGN_OR_RETURN(auto types, file.GetInt32Array(kKey));
+  if (types.size() != data.tokens.size()) {
+    return Refuse(file, Concat("key '", kKey, "' has ", types.size(), " elements; allowed: one per token, ",
                                data.tokens.size()));
   }
-  for (size_t id = 0; id < types->size(); ++id) {
-    if ((*types)[id] < 1 || (*types)[id] > 6) {
-      return Refuse(file,
-                    Concat("key '", kKey, "' is ", (*types)[id], " for token ", id, "; allowed: 1 to 6"));
+  for (size_t id = 0; id < types.size(); ++id) {
+    if (types[id] < 1 || types[id] > 6) {
+      return Refuse(file, Concat("key '", kKey, "' is ", types[id], " for token ", id, "; allowed: 1 to 6"));
     }
   }
-  data.token_types = *std::move(types);
+  data.token_types = std::move(types);
   return absl::OkStatus();
 }
 
@@ -84,22 +81,19 @@ absl::Status ReadId(const GgufFile& file, std::string_view key, size_t num_token
 
 absl::StatusOr<TokenizerData> ReadTokenizerData(const GgufFile& file) {
   TokenizerData data;
-  const auto model = file.GetString("tokenizer.ggml.model");
-  if (!model.ok()) return model.status();
-  if (*model != "gpt2") {
-    return absl::UnimplementedError(Concat(file.name(), ": key 'tokenizer.ggml.model' is '", *model,
+  KVBLEND_ASSIGN_OR_RETURN(const auto model, file.GetString("tokenizer.ggml.model"));
+  if (model != "gpt2") {
+    return absl::UnimplementedError(Concat(file.name(), ": key 'tokenizer.ggml.model' is '", model,
                                            "'; implemented: 'gpt2' (byte-level BPE)"));
   }
-  data.model = *model;
+  data.model = model;
   data.pre = "default";
   if (file.HasKey("tokenizer.ggml.pre")) {
-    const auto pre = file.GetString("tokenizer.ggml.pre");
-    if (!pre.ok()) return pre.status();
-    data.pre = *pre;
+    KVBLEND_ASSIGN_OR_RETURN(data.pre, file.GetString("tokenizer.ggml.pre"));
   }
-  if (auto status = ReadTokens(file, data); !status.ok()) return status;
-  if (auto status = ReadMerges(file, data); !status.ok()) return status;
-  if (auto status = ReadTokenTypes(file, data); !status.ok()) return status;
+  KVBLEND_RETURN_IF_ERROR(ReadTokens(file, data));
+  KVBLEND_RETURN_IF_ERROR(ReadMerges(file, data));
+  KVBLEND_RETURN_IF_ERROR(ReadTokenTypes(file, data));
   const std::pair<std::string_view, std::optional<int32_t>*> ids[] = {
       {"tokenizer.ggml.bos_token_id", &data.bos_id},
       {"tokenizer.ggml.eos_token_id", &data.eos_id},
@@ -108,12 +102,10 @@ absl::StatusOr<TokenizerData> ReadTokenizerData(const GgufFile& file) {
       {"tokenizer.ggml.padding_token_id", &data.padding_id},
   };
   for (const auto& [key, id] : ids) {
-    if (auto status = ReadId(file, key, data.tokens.size(), *id); !status.ok()) return status;
+    KVBLEND_RETURN_IF_ERROR(ReadId(file, key, data.tokens.size(), *id));
   }
   if (file.HasKey("tokenizer.ggml.add_bos_token")) {
-    const auto add_bos = file.GetBool("tokenizer.ggml.add_bos_token");
-    if (!add_bos.ok()) return add_bos.status();
-    data.add_bos = *add_bos;
+    KVBLEND_ASSIGN_OR_RETURN(data.add_bos, file.GetBool("tokenizer.ggml.add_bos_token"));
   }
   return data;
 }

@@ -6,6 +6,7 @@
 #include "engine/model/gguf_file.h"
 #include "engine/model/model_config.h"
 #include "engine/model/model_weights.h"
+#include "engine/status_macros.h"
 #include "kernels/backend.h"
 
 namespace kvblend::model {
@@ -16,7 +17,7 @@ absl::Status ExerciseGguf(absl::Span<const std::byte> bytes) {
   for (const GgufTensor& tensor : file->tensors()) {
     std::vector<float> row(tensor.cols());
     for (const int64_t index : {int64_t{0}, tensor.rows() - 1}) {
-      if (auto status = tensor.ReadRow(index, absl::MakeSpan(row)); !status.ok()) return status;
+      KVBLEND_RETURN_IF_ERROR(tensor.ReadRow(index, absl::MakeSpan(row)));
     }
   }
   if (const auto fingerprint = Fingerprint(*file); !fingerprint.ok()) return fingerprint.status();
