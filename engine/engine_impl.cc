@@ -42,7 +42,8 @@ EngineInfo MakeInfo(const ModelRuntime& runtime, double self_check_max_error) {
 /// Shared by the client and the engine; outlives neither's interest.
 class EngineImpl::Handle final : public RequestHandle {
  public:
-  Handle(std::shared_ptr<Task> task, schedule::Scheduler* scheduler) : task_(std::move(task)), scheduler_(scheduler) {}
+  Handle(std::shared_ptr<Task> task, schedule::Scheduler* scheduler)
+      : task_(std::move(task)), scheduler_(scheduler) {}
 
   void Cancel() override {
     task_->cancellation().Cancel();
@@ -87,7 +88,8 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
   if (options.self_check) {
     KVBLEND_ASSIGN_OR_RETURN(self_check_max_error, RunSelfCheck(*runtime));
   }
-  return std::make_unique<EngineImpl>(options, std::move(runtime), std::move(chunk_store), self_check_max_error);
+  return std::make_unique<EngineImpl>(options, std::move(runtime), std::move(chunk_store),
+                                      self_check_max_error);
 }
 
 EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<ModelRuntime> runtime,
@@ -102,11 +104,13 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<ModelRuntim
 
 EngineImpl::~EngineImpl() { Drain(absl::InfinitePast()).IgnoreError(); }
 
-absl::StatusOr<std::shared_ptr<RequestHandle>> EngineImpl::Generate(GenerateRequest request,
-                                                                    std::shared_ptr<GenerateObserver> observer) {
+absl::StatusOr<std::shared_ptr<RequestHandle>> EngineImpl::Generate(
+    GenerateRequest request, std::shared_ptr<GenerateObserver> observer) {
   KVBLEND_RETURN_IF_ERROR(validator_.Check(request));
-  KVBLEND_ASSIGN_OR_RETURN(prompt::PromptLayout layout, validator_.Layout(request.prompt, /*reserved_tokens=*/1));
-  auto task = std::make_shared<GenerateTask>(std::move(request), std::move(layout), *runtime_, std::move(observer));
+  KVBLEND_ASSIGN_OR_RETURN(prompt::PromptLayout layout,
+                           validator_.Layout(request.prompt, /*reserved_tokens=*/1));
+  auto task =
+      std::make_shared<GenerateTask>(std::move(request), std::move(layout), *runtime_, std::move(observer));
   return Submit(std::move(task), schedule::Lane::kInteractive);
 }
 
@@ -116,13 +120,13 @@ absl::StatusOr<std::shared_ptr<RequestHandle>> EngineImpl::Score(ScoreRequest re
   KVBLEND_ASSIGN_OR_RETURN(std::vector<int32_t> continuation, validator_.Continuation(request));
   KVBLEND_ASSIGN_OR_RETURN(prompt::PromptLayout layout,
                            validator_.Layout(request.prompt, static_cast<int32_t>(continuation.size())));
-  auto task = std::make_shared<ScoreTask>(std::move(request), std::move(layout), std::move(continuation), *runtime_,
-                                          std::move(observer));
+  auto task = std::make_shared<ScoreTask>(std::move(request), std::move(layout), std::move(continuation),
+                                          *runtime_, std::move(observer));
   return Submit(std::move(task), schedule::Lane::kInteractive);
 }
 
-absl::StatusOr<std::shared_ptr<RequestHandle>> EngineImpl::PutChunks(PutChunksRequest request,
-                                                                     std::shared_ptr<PutChunksObserver> observer) {
+absl::StatusOr<std::shared_ptr<RequestHandle>> EngineImpl::PutChunks(
+    PutChunksRequest request, std::shared_ptr<PutChunksObserver> observer) {
   KVBLEND_RETURN_IF_ERROR(validator_.Check(request));
   KVBLEND_ASSIGN_OR_RETURN(std::vector<int32_t> anchor_ids, validator_.AnchorTokens(request));
   KVBLEND_ASSIGN_OR_RETURN(std::vector<std::vector<int32_t>> chunk_ids,
@@ -132,7 +136,8 @@ absl::StatusOr<std::shared_ptr<RequestHandle>> EngineImpl::PutChunks(PutChunksRe
   return Submit(std::move(task), schedule::Lane::kBulk);
 }
 
-absl::StatusOr<std::shared_ptr<RequestHandle>> EngineImpl::Submit(std::shared_ptr<Task> task, schedule::Lane lane) {
+absl::StatusOr<std::shared_ptr<RequestHandle>> EngineImpl::Submit(std::shared_ptr<Task> task,
+                                                                  schedule::Lane lane) {
   auto handle = std::make_shared<Handle>(task, &scheduler_);
   KVBLEND_RETURN_IF_ERROR(Enqueue(task, lane, handle, /*continues=*/false));
   return handle;
@@ -149,7 +154,8 @@ absl::Status EngineImpl::Enqueue(const std::shared_ptr<Task>& task, schedule::La
   job.abandon = [task](const absl::Status& status) { task->Abandon(status); };
   KVBLEND_ASSIGN_OR_RETURN(const schedule::JobId id, scheduler_.Submit(std::move(job)));
   handle->SetJob(id);
-  // A Cancel that came before SetJob knew no job to take out of the queue; its flag ends the task at the next look.
+  // A Cancel that came before SetJob knew no job to take out of the queue; its flag ends the task at the next
+  // look.
   return absl::OkStatus();
 }
 
@@ -163,8 +169,8 @@ void EngineImpl::RunTask(const std::shared_ptr<Task>& task, schedule::Lane lane,
   }
   do {
     task->Run(runner_);
-    // A task with more to do goes to the back of its queue, so that others get their turn; when the queue takes
-    // nothing any more it simply goes on.
+    // A task with more to do goes to the back of its queue, so that others get their turn; when the queue
+    // takes nothing any more it simply goes on.
   } while (task->unfinished() && !Enqueue(task, lane, handle, /*continues=*/true).ok());
   {
     absl::MutexLock lock(&mutex_);
@@ -175,7 +181,8 @@ void EngineImpl::RunTask(const std::shared_ptr<Task>& task, schedule::Lane lane,
 
 void EngineImpl::StoreBehindResponse(const Caller& caller, std::vector<blend::MissingEntry> missing) {
   for (blend::MissingEntry& entry : missing) {
-    auto task = std::make_shared<StoreMissTask>(caller.tenant_namespace, std::move(entry), background_counts_);
+    auto task =
+        std::make_shared<StoreMissTask>(caller.tenant_namespace, std::move(entry), background_counts_);
     schedule::Job job;
     job.fairness_key = caller.fairness_key;
     job.lane = schedule::Lane::kBackground;

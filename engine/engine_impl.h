@@ -1,4 +1,5 @@
-// The engine behind engine.h: validates and tokenizes on the caller's thread, queues, runs on one engine thread.
+// The engine behind engine.h: validates and tokenizes on the caller's thread, queues, runs on one engine
+// thread.
 #pragma once
 
 #include <cstdint>
@@ -27,12 +28,12 @@ class EngineImpl final : public Engine {
              std::unique_ptr<store::ChunkStore> chunk_store, double self_check_max_error);
   ~EngineImpl() override;
 
-  absl::StatusOr<std::shared_ptr<RequestHandle>> Generate(GenerateRequest request,
-                                                          std::shared_ptr<GenerateObserver> observer) override;
+  absl::StatusOr<std::shared_ptr<RequestHandle>> Generate(
+      GenerateRequest request, std::shared_ptr<GenerateObserver> observer) override;
   absl::StatusOr<std::shared_ptr<RequestHandle>> Score(ScoreRequest request,
                                                        std::shared_ptr<ScoreObserver> observer) override;
-  absl::StatusOr<std::shared_ptr<RequestHandle>> PutChunks(PutChunksRequest request,
-                                                           std::shared_ptr<PutChunksObserver> observer) override;
+  absl::StatusOr<std::shared_ptr<RequestHandle>> PutChunks(
+      PutChunksRequest request, std::shared_ptr<PutChunksObserver> observer) override;
   store::ChunkStore& chunk_store() override { return *chunk_store_; }
   absl::StatusOr<int32_t> CountTokens(std::string_view text) override;
   const EngineInfo& info() const override { return info_; }
@@ -43,8 +44,8 @@ class EngineImpl final : public Engine {
   class Handle;
 
   absl::StatusOr<std::shared_ptr<RequestHandle>> Submit(std::shared_ptr<Task> task, schedule::Lane lane);
-  absl::Status Enqueue(const std::shared_ptr<Task>& task, schedule::Lane lane, const std::shared_ptr<Handle>& handle,
-                       bool continues);
+  absl::Status Enqueue(const std::shared_ptr<Task>& task, schedule::Lane lane,
+                       const std::shared_ptr<Handle>& handle, bool continues);
   void RunTask(const std::shared_ptr<Task>& task, schedule::Lane lane, const std::shared_ptr<Handle>& handle);
   void StoreBehindResponse(const Caller& caller, std::vector<blend::MissingEntry> missing);
 

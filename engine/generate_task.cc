@@ -35,9 +35,9 @@ absl::Status GenerateTask::Generate(PromptRunner& runner) {
   KVBLEND_ASSIGN_OR_RETURN(generate::Sampler sampler,
                            generate::Sampler::Create(request_.sampling, runtime_.config.vocab_size));
   result_.seed = sampler.seed();
-  KVBLEND_ASSIGN_OR_RETURN(
-      PrefilledPrompt prompt,
-      runner.Prefill(layout_, request_.blend, caller().tenant_namespace, [this] { return cancellation().Check(); }));
+  KVBLEND_ASSIGN_OR_RETURN(PrefilledPrompt prompt,
+                           runner.Prefill(layout_, request_.blend, caller().tenant_namespace,
+                                          [this] { return cancellation().Check(); }));
   if (request_.blend.store_misses) missing_ = std::move(prompt.missing);
   const prompt::Span& question = layout_.spans.back();
   for (int32_t position = question.begin; position < question.end; ++position) {
@@ -95,7 +95,8 @@ absl::Status GenerateTask::Decode(PromptRunner& runner, generate::Sampler& sampl
 
 void GenerateTask::AddLogprobs(const generate::Sampled& sampled, TextDelta& delta) const {
   const auto describe = [this](int32_t token_id, double logprob) {
-    return TokenLogprob{token_id, runtime_.tokenizer->Decode({&token_id, 1}, /*skip_special=*/false), logprob};
+    return TokenLogprob{token_id, runtime_.tokenizer->Decode({&token_id, 1}, /*skip_special=*/false),
+                        logprob};
   };
   delta.logprobs.push_back(describe(sampled.token_id, sampled.logprob));
   std::vector<TokenLogprob>& top = delta.top_logprobs.emplace_back();

@@ -27,15 +27,15 @@ absl::StatusOr<std::unique_ptr<kernels::Backend>> MakeBackend(const EngineOption
     return absl::InvalidArgumentError(absl::StrCat("gemm is '", options.gemm, "'; allowed: auto, bf16, f32"));
   }
   if (options.backend == "cpu") {
-    (void)gemm;
-    return kernels::CreateBackend(options.backend, options.num_threads);
+    return kernels::CreateCpuBackend({.num_threads = options.num_threads, .gemm = gemm});
   }
   return kernels::CreateBackend(options.backend, options.num_threads);
 }
 
 absl::StatusOr<kernels::DataType> KvDataType(const std::string& name, const kernels::Backend& backend) {
   if (name == "auto") return backend.compute_dtype();
-  for (kernels::DataType type : {kernels::DataType::kBF16, kernels::DataType::kF16, kernels::DataType::kF32}) {
+  for (kernels::DataType type :
+       {kernels::DataType::kBF16, kernels::DataType::kF16, kernels::DataType::kF32}) {
     if (name == kernels::Name(type)) return type;
   }
   return absl::InvalidArgumentError(absl::StrCat("kv_dtype is '", name, "'; allowed: auto, bf16, f16, f32"));
@@ -61,8 +61,8 @@ absl::StatusOr<std::unique_ptr<ModelRuntime>> ModelRuntime::Load(const EngineOpt
   return LoadOn(std::move(backend), options);
 }
 
-absl::StatusOr<std::unique_ptr<ModelRuntime>> ModelRuntime::LoadOn(std::unique_ptr<kernels::Backend> given_backend,
-                                                                   const EngineOptions& options) {
+absl::StatusOr<std::unique_ptr<ModelRuntime>> ModelRuntime::LoadOn(
+    std::unique_ptr<kernels::Backend> given_backend, const EngineOptions& options) {
   auto runtime = std::make_unique<ModelRuntime>();
   runtime->backend = std::move(given_backend);
   kernels::Backend& backend = *runtime->backend;
@@ -74,12 +74,14 @@ absl::StatusOr<std::unique_ptr<ModelRuntime>> ModelRuntime::LoadOn(std::unique_p
   model::ModelConfig& config = runtime->config;
   if (options.max_context_tokens < 0 || options.max_context_tokens > config.context_length) {
     return absl::InvalidArgumentError(absl::StrCat("max_context_tokens is ", options.max_context_tokens,
-                                                   "; allowed: 0 (the model's own) to ", config.context_length));
+                                                   "; allowed: 0 (the model's own) to ",
+                                                   config.context_length));
   }
   if (options.max_context_tokens > 0) config.context_length = options.max_context_tokens;
   runtime->max_context_tokens = config.context_length;
   KVBLEND_ASSIGN_OR_RETURN(model::TokenizerData tokenizer_data, model::ReadTokenizerData(file));
-  KVBLEND_ASSIGN_OR_RETURN(runtime->tokenizer, text::Tokenizer::Create(ToTokenizerSpec(std::move(tokenizer_data))));
+  KVBLEND_ASSIGN_OR_RETURN(runtime->tokenizer,
+                           text::Tokenizer::Create(ToTokenizerSpec(std::move(tokenizer_data))));
   if (runtime->tokenizer->vocab_size() != config.vocab_size) {
     return absl::InvalidArgumentError(absl::StrCat(options.model_path, ": the tokenizer has ",
                                                    runtime->tokenizer->vocab_size(), " tokens, the model ",
@@ -87,7 +89,8 @@ absl::StatusOr<std::unique_ptr<ModelRuntime>> ModelRuntime::LoadOn(std::unique_p
   }
   KVBLEND_ASSIGN_OR_RETURN(runtime->chat_template,
                            text::ChatTemplate::Create(*runtime->tokenizer, config.chat_template));
-  KVBLEND_ASSIGN_OR_RETURN(runtime->weights, model::LoadModelWeights(file, config, backend, *runtime->stream));
+  KVBLEND_ASSIGN_OR_RETURN(runtime->weights,
+                           model::LoadModelWeights(file, config, backend, *runtime->stream));
   runtime->transformer = std::make_unique<model::Transformer>(config, runtime->weights, backend);
   KVBLEND_ASSIGN_OR_RETURN(runtime->key_space.model_fingerprint, model::Fingerprint(file));
   runtime->key_space.format = {.dtype = kv_dtype,
@@ -96,7 +99,8 @@ absl::StatusOr<std::unique_ptr<ModelRuntime>> ModelRuntime::LoadOn(std::unique_p
                                .head_dim = config.head_dim};
 
   if (options.page_size < 1 || options.page_size > 1024) {
-    return absl::InvalidArgumentError(absl::StrCat("page_size is ", options.page_size, "; allowed: 1 to 1024 tokens"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("page_size is ", options.page_size, "; allowed: 1 to 1024 tokens"));
   }
   // One sequence runs at a time, so the pool holds one full context.
   kv::PagePool::Options pool;

@@ -18,8 +18,8 @@
 
 namespace kvblend {
 
-/// Immutable after Load but for the page pool, which is thread-safe. Members are declared in the order in which
-/// they depend on each other, so that destruction runs the other way.
+/// Immutable after Load but for the page pool, which is thread-safe. Members are declared in the order in
+/// which they depend on each other, so that destruction runs the other way.
 struct ModelRuntime {
   /// kNotFound, kInvalidArgument, kUnimplemented or kResourceExhausted naming the file or option.
   static absl::StatusOr<std::unique_ptr<ModelRuntime>> Load(const EngineOptions& options);

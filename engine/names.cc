@@ -23,7 +23,8 @@ constexpr NameTable<Policy, 6> kPolicies{{{Policy::kQuery, "query"},
                                           {Policy::kRandom, "random"}}};
 constexpr NameTable<Reuse, 3> kReuses{
     {{Reuse::kChunks, "chunks"}, {Reuse::kPrefix, "prefix"}, {Reuse::kNothing, "nothing"}}};
-constexpr NameTable<Anchoring, 2> kAnchorings{{{Anchoring::kAnchored, "anchored"}, {Anchoring::kIsolated, "isolated"}}};
+constexpr NameTable<Anchoring, 2> kAnchorings{
+    {{Anchoring::kAnchored, "anchored"}, {Anchoring::kIsolated, "isolated"}}};
 constexpr NameTable<ChunkSource, 4> kChunkSources{{{ChunkSource::kMiss, "miss"},
                                                    {ChunkSource::kExact, "exact"},
                                                    {ChunkSource::kBlended, "blended"},
@@ -45,7 +46,8 @@ std::string_view NameIn(const NameTable<Enum, kCount>& table, Enum value) {
 }
 
 template <typename Enum, size_t kCount>
-absl::StatusOr<Enum> ParseIn(const NameTable<Enum, kCount>& table, std::string_view field, std::string_view text) {
+absl::StatusOr<Enum> ParseIn(const NameTable<Enum, kCount>& table, std::string_view field,
+                             std::string_view text) {
   for (const auto& [value, name] : table) {
     if (name == text) return value;
   }
@@ -67,7 +69,9 @@ std::string_view Name(DeviationSource source) { return NameIn(kDeviationSources,
 
 absl::StatusOr<Policy> ParsePolicy(std::string_view name) { return ParseIn(kPolicies, "policy", name); }
 absl::StatusOr<Reuse> ParseReuse(std::string_view name) { return ParseIn(kReuses, "reuse", name); }
-absl::StatusOr<Anchoring> ParseAnchoring(std::string_view name) { return ParseIn(kAnchorings, "anchoring", name); }
+absl::StatusOr<Anchoring> ParseAnchoring(std::string_view name) {
+  return ParseIn(kAnchorings, "anchoring", name);
+}
 absl::StatusOr<DeviationSource> ParseDeviationSource(std::string_view name) {
   return ParseIn(kDeviationSources, "hkvd_source", name);
 }

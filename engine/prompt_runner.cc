@@ -69,7 +69,8 @@ absl::StatusOr<std::unique_ptr<kv::SequencePages>> PromptRunner::AllocatePages(i
   return pages;
 }
 
-absl::StatusOr<PrefilledPrompt> PromptRunner::Prefill(const prompt::PromptLayout& layout, const BlendOptions& options,
+absl::StatusOr<PrefilledPrompt> PromptRunner::Prefill(const prompt::PromptLayout& layout,
+                                                      const BlendOptions& options,
                                                       std::string_view tenant_namespace,
                                                       blend::KeepGoing keep_going) {
   const absl::Time start = absl::Now();
@@ -92,7 +93,8 @@ absl::StatusOr<PrefilledPrompt> PromptRunner::Prefill(const prompt::PromptLayout
   return prompt;
 }
 
-absl::StatusOr<std::vector<float>> PromptRunner::Extend(PrefilledPrompt& prompt, absl::Span<const int32_t> token_ids,
+absl::StatusOr<std::vector<float>> PromptRunner::Extend(PrefilledPrompt& prompt,
+                                                        absl::Span<const int32_t> token_ids,
                                                         blend::KeepGoing keep_going) {
   const model::Transformer& transformer = *runtime_.transformer;
   kernels::Stream& stream = *runtime_.stream;
@@ -112,9 +114,9 @@ absl::StatusOr<std::vector<float>> PromptRunner::Extend(PrefilledPrompt& prompt,
   }
   std::vector<int32_t> all_rows(count);
   std::iota(all_rows.begin(), all_rows.end(), 0);
-  KVBLEND_ASSIGN_OR_RETURN(const kernels::MatrixView logits,
-                           logits_.Resize(*runtime_.backend, count, runtime_.config.vocab_size,
-                                          kernels::DataType::kF32));
+  KVBLEND_ASSIGN_OR_RETURN(
+      const kernels::MatrixView logits,
+      logits_.Resize(*runtime_.backend, count, runtime_.config.vocab_size, kernels::DataType::kF32));
   KVBLEND_RETURN_IF_ERROR(transformer.Logits(stream, all_rows, state_, logits));
   std::vector<float> host_logits(int64_t{count} * runtime_.config.vocab_size);
   KVBLEND_RETURN_IF_ERROR(runtime_.backend->CopyToHost(stream, host_logits.data(), logits.data,
@@ -150,38 +152,41 @@ absl::StatusOr<StoredChunk> PromptRunner::EnsureStored(std::string_view tenant_n
   StoredChunk stored{.key = address.key, .num_tokens = static_cast<int32_t>(token_ids.size())};
 
   KVBLEND_ASSIGN_OR_RETURN(store::ReserveResult reserved, chunk_store_.LookupOrReserve(address));
-  if (std::holds_alternative<store::ChunkHandle>(reserved)) {
+  if (auto* entry = std::get_if<store::ChunkHandle>(&reserved)) {
+    stored.entry = std::move(*entry);
     stored.already_present = true;
     if (options.pinned) KVBLEND_RETURN_IF_ERROR(chunk_store_.Pin(tenant_namespace, address.key));
     return stored;
   }
 
-  std::optional<store::ChunkHandle> anchor;
+  StoredChunk anchor;
   if (!anchor_ids.empty()) {
-    // The anchor is an entry of its own: prompts reuse it exactly, and the next chunk behind it starts from it.
-    // A store too full for it costs time, not the chunk.
+    // The anchor is an entry of its own: prompts reuse it exactly, and the next chunk behind it starts from
+    // it. A store too full for it costs time, not the chunk.
     KVBLEND_RETURN_IF_ERROR(keep_going());
-    const absl::StatusOr<StoredChunk> stored_anchor =
+    absl::StatusOr<StoredChunk> stored_anchor =
         EnsureStored(tenant_namespace, {}, anchor_ids, {.label = "anchor"}, keep_going);
     if (stored_anchor.ok()) {
-      anchor = chunk_store_.Lookup(stored_anchor->key);
+      anchor = *std::move(stored_anchor);
     } else if (!absl::IsResourceExhausted(stored_anchor.status())) {
       return stored_anchor.status();
     }
   }
   const absl::Time start = absl::Now();
-  KVBLEND_ASSIGN_OR_RETURN(std::unique_ptr<store::ChunkKv> kv,
-                           Compute(anchor_ids, anchor.has_value() ? &*anchor : nullptr, token_ids, keep_going));
+  KVBLEND_ASSIGN_OR_RETURN(
+      std::unique_ptr<store::ChunkKv> kv,
+      Compute(anchor_ids, anchor.entry.has_value() ? &*anchor.entry : nullptr, token_ids, keep_going));
   stored.compute_seconds = SecondsSince(start);
   const store::InsertOptions insert{
       .compute_cost_seconds = stored.compute_seconds, .pinned = options.pinned, .label = options.label};
-  // Without a reservation someone else computes the same chunk; this thread may be the one they need, so it does
-  // not wait: equal key, equal KV, and Insert serves both.
+  // Without a reservation someone else computes the same chunk; this thread may be the one they need, so it
+  // does not wait: equal key, equal KV, and Insert serves both.
   auto* reservation = std::get_if<store::Reservation>(&reserved);
   absl::StatusOr<store::ChunkHandle> entry = reservation != nullptr
                                                  ? reservation->Commit(std::move(kv), insert)
                                                  : chunk_store_.Insert(address, std::move(kv), insert);
   if (!entry.ok()) return entry.status();
+  stored.entry = *std::move(entry);
   return stored;
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,15 +25,16 @@ namespace kvblend {
 /// A prompt whose KV is in pages, ready to be continued.
 struct PrefilledPrompt {
   std::unique_ptr<kv::SequencePages> pages;
-  int32_t num_tokens = 0;                     // with KV in the pages
-  std::vector<float> logits;                  // after the last token [vocab_size]
-  PromptReport report;                        // queue and first-token times are the caller's to fill in
-  std::vector<blend::MissingEntry> missing;   // to be stored behind the response
+  int32_t num_tokens = 0;                    // with KV in the pages
+  std::vector<float> logits;                 // after the last token [vocab_size]
+  PromptReport report;                       // queue and first-token times are the caller's to fill in
+  std::vector<blend::MissingEntry> missing;  // to be stored behind the response
 };
 
 /// Where a stored chunk came from.
 struct StoredChunk {
   store::ChunkKey key;
+  std::optional<store::ChunkHandle> entry = std::nullopt;  // keeps it in the store while this lives
   int32_t num_tokens = 0;
   bool already_present = false;
   double compute_seconds = 0;
@@ -48,7 +50,8 @@ class PromptRunner {
  public:
   PromptRunner(ModelRuntime& runtime, store::ChunkStore& chunk_store);
 
-  /// kInvalidArgument for bad blend options; kResourceExhausted when there are too few pages; keep_going's error.
+  /// kInvalidArgument for bad blend options; kResourceExhausted when there are too few pages; keep_going's
+  /// error.
   absl::StatusOr<PrefilledPrompt> Prefill(const prompt::PromptLayout& layout, const BlendOptions& options,
                                           std::string_view tenant_namespace, blend::KeepGoing keep_going);
 
@@ -56,10 +59,12 @@ class PromptRunner {
   absl::StatusOr<std::vector<float>> Extend(PrefilledPrompt& prompt, absl::Span<const int32_t> token_ids,
                                             blend::KeepGoing keep_going);
 
-  /// Makes sure that the store has the chunk behind this anchor, and the anchor itself. Computes what is missing.
-  absl::StatusOr<StoredChunk> EnsureStored(std::string_view tenant_namespace, absl::Span<const int32_t> anchor_ids,
-                                           absl::Span<const int32_t> token_ids, const StoreEntryOptions& options,
-                                           blend::KeepGoing keep_going);
+  /// Makes sure that the store has the chunk behind this anchor, and the anchor itself. Computes what is
+  /// missing.
+  absl::StatusOr<StoredChunk> EnsureStored(std::string_view tenant_namespace,
+                                           absl::Span<const int32_t> anchor_ids,
+                                           absl::Span<const int32_t> token_ids,
+                                           const StoreEntryOptions& options, blend::KeepGoing keep_going);
 
  private:
   absl::StatusOr<std::unique_ptr<kv::SequencePages>> AllocatePages(int32_t num_tokens);

@@ -24,11 +24,12 @@ void PutChunksTask::Run(PromptRunner& runner) {
 
 absl::Status PutChunksTask::PutNext(PromptRunner& runner) {
   KVBLEND_RETURN_IF_ERROR(cancellation().Check());
-  const absl::StatusOr<StoredChunk> stored =
-      runner.EnsureStored(caller().tenant_namespace, anchor_ids_, chunk_ids_[next_],
-                          {.label = request_.label, .pinned = request_.pin}, [this] { return cancellation().Check(); });
+  const absl::StatusOr<StoredChunk> stored = runner.EnsureStored(
+      caller().tenant_namespace, anchor_ids_, chunk_ids_[next_],
+      {.label = request_.label, .pinned = request_.pin}, [this] { return cancellation().Check(); });
   if (!stored.ok()) {
-    return absl::Status(stored.status().code(), absl::StrCat("chunks[", next_, "]: ", stored.status().message()));
+    return absl::Status(stored.status().code(),
+                        absl::StrCat("chunks[", next_, "]: ", stored.status().message()));
   }
   PutChunkProgress progress;
   progress.index = next_++;

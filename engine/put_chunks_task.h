@@ -1,4 +1,5 @@
-// Precomputation of a request's chunks, one chunk per turn on the engine thread so that other requests get theirs.
+// Precomputation of a request's chunks, one chunk per turn on the engine thread so that other requests get
+// theirs.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +15,8 @@ namespace kvblend {
 class PutChunksTask final : public Task {
  public:
   /// The request must have been validated; the tokens are its anchor's and chunks'.
-  PutChunksTask(PutChunksRequest request, std::vector<int32_t> anchor_ids, std::vector<std::vector<int32_t>> chunk_ids,
-                std::shared_ptr<PutChunksObserver> observer);
+  PutChunksTask(PutChunksRequest request, std::vector<int32_t> anchor_ids,
+                std::vector<std::vector<int32_t>> chunk_ids, std::shared_ptr<PutChunksObserver> observer);
 
   /// Does the next chunk; finishes the request after the last one or on error.
   void Run(PromptRunner& runner) override;

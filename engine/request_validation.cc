@@ -70,15 +70,15 @@ absl::Status RequestValidator::Check(const ScoreRequest& request) const {
   KVBLEND_RETURN_IF_ERROR(CheckTextBytes(request.continuation.size()));
   KVBLEND_RETURN_IF_ERROR(CheckUtf8("continuation", request.continuation));
   if (request.continuation.empty() == request.continuation_token_ids.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(request.continuation.empty() ? "neither" : "both", " of continuation and continuation_token_ids "
-                     "given; allowed: exactly one, not empty"));
+    return absl::InvalidArgumentError(absl::StrCat(request.continuation.empty() ? "neither" : "both",
+                                                   " of continuation and continuation_token_ids "
+                                                   "given; allowed: exactly one, not empty"));
   }
   for (size_t i = 0; i < request.continuation_token_ids.size(); ++i) {
     const int32_t token = request.continuation_token_ids[i];
     if (token >= 0 && token < runtime_.config.vocab_size) continue;
-    return absl::InvalidArgumentError(absl::StrCat("continuation_token_ids[", i, "] is ", token, "; allowed: 0 to ",
-                                                   runtime_.config.vocab_size - 1));
+    return absl::InvalidArgumentError(absl::StrCat("continuation_token_ids[", i, "] is ", token,
+                                                   "; allowed: 0 to ", runtime_.config.vocab_size - 1));
   }
   return blend::ValidateBlendOptions(request.blend, runtime_.config.num_layers);
 }
@@ -94,14 +94,16 @@ absl::Status RequestValidator::Check(const PutChunksRequest& request) const {
   return CheckTextBytes(bytes);
 }
 
-absl::StatusOr<prompt::PromptLayout> RequestValidator::Layout(const Prompt& prompt, int32_t reserved_tokens) const {
+absl::StatusOr<prompt::PromptLayout> RequestValidator::Layout(const Prompt& prompt,
+                                                              int32_t reserved_tokens) const {
   prompt::PromptInput input;
   input.system_text = prompt.system_text;
   input.lead_in = prompt.lead_in;
   input.chunks = prompt.chunks;
   input.question = prompt.question;
   for (const Turn& turn : prompt.history) {
-    input.history.push_back({turn.role == Role::kUser ? prompt::Role::kUser : prompt::Role::kAssistant, turn.text});
+    input.history.push_back(
+        {turn.role == Role::kUser ? prompt::Role::kUser : prompt::Role::kAssistant, turn.text});
   }
   const prompt::PromptLimits limits{.max_prompt_tokens = runtime_.max_context_tokens - reserved_tokens,
                                     .max_chunks = options_.max_chunks_per_request};
@@ -124,17 +126,17 @@ absl::StatusOr<std::vector<int32_t>> RequestValidator::AnchorTokens(const PutChu
   return prompt::AnchorTokens(request.system_text, request.lead_in, *runtime_.chat_template);
 }
 
-absl::StatusOr<std::vector<std::vector<int32_t>>> RequestValidator::ChunkTokens(const PutChunksRequest& request,
-                                                                                int64_t anchor_tokens) const {
+absl::StatusOr<std::vector<std::vector<int32_t>>> RequestValidator::ChunkTokens(
+    const PutChunksRequest& request, int64_t anchor_tokens) const {
   std::vector<std::vector<int32_t>> chunks;
   for (size_t i = 0; i < request.chunks.size(); ++i) {
     const std::string field = absl::StrCat("chunks[", i, "]");
     KVBLEND_ASSIGN_OR_RETURN(std::vector<int32_t> tokens,
                              prompt::ChunkTokens(request.chunks[i], field, *runtime_.tokenizer));
     if (anchor_tokens + static_cast<int64_t>(tokens.size()) > runtime_.max_context_tokens) {
-      return absl::InvalidArgumentError(absl::StrCat(field, " has ", tokens.size(), " tokens behind an anchor of ",
-                                                     anchor_tokens, "; allowed: together at most ",
-                                                     runtime_.max_context_tokens));
+      return absl::InvalidArgumentError(
+          absl::StrCat(field, " has ", tokens.size(), " tokens behind an anchor of ", anchor_tokens,
+                       "; allowed: together at most ", runtime_.max_context_tokens));
     }
     chunks.push_back(std::move(tokens));
   }

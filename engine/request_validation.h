@@ -1,4 +1,5 @@
-// Checks of requests against the engine's limits, and their tokenization: all that can be refused before queueing.
+// Checks of requests against the engine's limits, and their tokenization: all that can be refused before
+// queueing.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,8 @@ namespace kvblend {
 class RequestValidator {
  public:
   /// References must outlive it.
-  RequestValidator(const EngineOptions& options, const ModelRuntime& runtime) : options_(options), runtime_(runtime) {}
+  RequestValidator(const EngineOptions& options, const ModelRuntime& runtime)
+      : options_(options), runtime_(runtime) {}
 
   absl::Status Check(const GenerateRequest& request) const;
   absl::Status Check(const ScoreRequest& request) const;

@@ -47,9 +47,9 @@ absl::Status ScoreTask::Score(PromptRunner& runner) {
     const absl::Span<const int32_t> step = inputs.subspan(begin, kStep);
     KVBLEND_ASSIGN_OR_RETURN(const std::vector<float> logits, runner.Extend(prompt, step, keep_going));
     for (size_t i = 0; i < step.size(); ++i) {
-      KVBLEND_ASSIGN_OR_RETURN(
-          const ScoredToken token,
-          ScoreToken(continuation_[begin + i + 1], absl::MakeConstSpan(logits).subspan(i * vocab_size, vocab_size)));
+      KVBLEND_ASSIGN_OR_RETURN(const ScoredToken token,
+                               ScoreToken(continuation_[begin + i + 1],
+                                          absl::MakeConstSpan(logits).subspan(i * vocab_size, vocab_size)));
       observer_->OnToken(token);
     }
   }

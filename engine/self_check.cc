@@ -20,7 +20,8 @@ constexpr int32_t kNumChunks = 3;
 
 absl::Status NeverStop() { return absl::OkStatus(); }
 
-// A prompt of arbitrary tokens: anchor, chunks, question. Real text is not needed to compare two ways of computing.
+// A prompt of arbitrary tokens: anchor, chunks, question. Real text is not needed to compare two ways of
+// computing.
 prompt::PromptLayout MakeLayout(int32_t vocab_size, int32_t span_tokens) {
   prompt::PromptLayout layout;
   uint32_t state = 12345;
@@ -49,8 +50,8 @@ double RelativeError(absl::Span<const float> value, absl::Span<const float> expe
   return norm > 0 ? std::sqrt(difference / norm) : std::sqrt(difference);
 }
 
-// Rounding of activations and KV, grown through the layers. fp32: 2^-24 per operation; bf16 GEMM inputs and KV: 2^-9.
-// Blending bugs (a wrong position, mask or rotation) give errors of order 1.
+// Rounding of activations and KV, grown through the layers. fp32: 2^-24 per operation; bf16 GEMM inputs and
+// KV: 2^-9. Blending bugs (a wrong position, mask or rotation) give errors of order 1.
 double Limit(const ModelRuntime& runtime) {
   const bool low_precision = runtime.backend->compute_dtype() != kernels::DataType::kF32 ||
                              runtime.key_space.format.dtype != kernels::DataType::kF32;
@@ -63,10 +64,12 @@ absl::StatusOr<double> RunSelfCheck(ModelRuntime& runtime) {
   const int32_t span_tokens = std::min(kSpanTokens, runtime.max_context_tokens / (kNumChunks + 2));
   if (span_tokens < 1) {
     return absl::FailedPreconditionError(absl::StrCat("self-check: a context of ", runtime.max_context_tokens,
-                                                      " tokens is too short; allowed: ", kNumChunks + 2, " or more"));
+                                                      " tokens is too short; allowed: ", kNumChunks + 2,
+                                                      " or more"));
   }
   const prompt::PromptLayout layout = MakeLayout(runtime.config.vocab_size, span_tokens);
-  KVBLEND_ASSIGN_OR_RETURN(const auto chunk_store, store::ChunkStore::Create({.byte_budget = int64_t{1} << 30}));
+  KVBLEND_ASSIGN_OR_RETURN(const auto chunk_store,
+                           store::ChunkStore::Create({.byte_budget = int64_t{1} << 30}));
   PromptRunner runner(runtime, *chunk_store);
 
   const auto prefill_logits = [&](Reuse reuse, Policy policy) -> absl::StatusOr<std::vector<float>> {
@@ -98,8 +101,8 @@ absl::StatusOr<double> RunSelfCheck(ModelRuntime& runtime) {
   if (!(worst <= limit)) {  // also catches NaN
     return absl::FailedPreconditionError(absl::StrCat(
         "self-check failed: blended prefill differs from full prefill by ", ratio_one_error,
-        " at ratio 1 and by ", prefix_error, " with an exact prefix (of the logits' norm; allowed: at most ", limit,
-        "). This model and backend can not be served correctly together."));
+        " at ratio 1 and by ", prefix_error, " with an exact prefix (of the logits' norm; allowed: at most ",
+        limit, "). This model and backend can not be served correctly together."));
   }
   return worst;
 }

@@ -6,10 +6,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-#define KVBLEND_RETURN_IF_ERROR(expression)                   \
-  do {                                                        \
-    absl::Status kvblend_status_ = (expression);              \
-    if (!kvblend_status_.ok()) return kvblend_status_;        \
+#define KVBLEND_RETURN_IF_ERROR(expression)            \
+  do {                                                 \
+    absl::Status kvblend_status_ = (expression);       \
+    if (!kvblend_status_.ok()) return kvblend_status_; \
   } while (false)
 
 #define KVBLEND_STATUS_CONCAT_INNER_(a, b) a##b

@@ -17,9 +17,7 @@ Caller NobodyIn(std::string tenant_namespace) {
 
 StoreMissTask::StoreMissTask(std::string tenant_namespace, blend::MissingEntry entry,
                              std::shared_ptr<BackgroundCounts> counts)
-    : Task(NobodyIn(std::move(tenant_namespace))),
-      entry_(std::move(entry)),
-      counts_(std::move(counts)) {}
+    : Task(NobodyIn(std::move(tenant_namespace))), entry_(std::move(entry)), counts_(std::move(counts)) {}
 
 void StoreMissTask::Run(PromptRunner& runner) {
   const absl::StatusOr<StoredChunk> stored =

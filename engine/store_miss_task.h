@@ -20,7 +20,8 @@ struct BackgroundCounts {
 
 class StoreMissTask final : public Task {
  public:
-  StoreMissTask(std::string tenant_namespace, blend::MissingEntry entry, std::shared_ptr<BackgroundCounts> counts);
+  StoreMissTask(std::string tenant_namespace, blend::MissingEntry entry,
+                std::shared_ptr<BackgroundCounts> counts);
 
   void Run(PromptRunner& runner) override;
   void Abandon(const absl::Status& status) override;

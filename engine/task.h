@@ -15,8 +15,8 @@
 
 namespace kvblend {
 
-/// Run is called once, and again as long as the task is unfinished; Abandon instead of a Run that does not come.
-/// The one that ends the task tells the observer how.
+/// Run is called once, and again as long as the task is unfinished; Abandon instead of a Run that does not
+/// come. The one that ends the task tells the observer how.
 class Task {
  public:
   explicit Task(Caller caller) : caller_(std::move(caller)), cancellation_(caller_.deadline) {}

@@ -22,8 +22,8 @@ class Stopwatch {
   const absl::Time start_ = absl::Now();
 };
 
-// True when the query pass over the computed tokens plus the blended pass would run at least as many token rows as
-// computing every inexact token once. Then the exact answer is also the cheaper one.
+// True when the query pass over the computed tokens plus the blended pass would run at least as many token
+// rows as computing every inexact token once. Then the exact answer is also the cheaper one.
 bool SelectingIsDearerThanComputingAll(const ReusePlan& plan, int32_t budget) {
   const int64_t computed = plan.computed.size();
   return 2 * computed + budget >= computed + plan.candidates.num_tokens;
@@ -46,19 +46,19 @@ std::vector<int32_t> MergePositions(absl::Span<const int32_t> a, absl::Span<cons
 }
 
 absl::StatusOr<PrefillResult> BlendedPrefill::Run(const prompt::PromptLayout& layout, const ReusePlan& plan,
-                                                  const SelectionPolicy& policy, const PagedSequence& sequence,
-                                                  KeepGoing keep_going) {
+                                                  const SelectionPolicy& policy,
+                                                  const PagedSequence& sequence, KeepGoing keep_going) {
   const Stopwatch total;
   const Pass pass{layout, plan, policy, sequence, keep_going};
-  KVBLEND_ASSIGN_OR_RETURN(KvLoader loader,
-                           KvLoader::Create(plan, sequence, rope_, transformer_.backend()));
+  KVBLEND_ASSIGN_OR_RETURN(KvLoader loader, KvLoader::Create(plan, sequence, rope_, transformer_.backend()));
   PrefillResult result;
   result.policy = policy.policy();
   const int32_t budget = policy.Budget(plan.candidates);
   Requirement requirement = policy.requirement();
   if (budget == 0 || budget == plan.candidates.num_tokens) requirement.kind = Requirement::Kind::kNothing;
 
-  if (requirement.kind == Requirement::Kind::kQuestionAttention && SelectingIsDearerThanComputingAll(plan, budget)) {
+  if (requirement.kind == Requirement::Kind::kQuestionAttention &&
+      SelectingIsDearerThanComputingAll(plan, budget)) {
     result.policy = Policy::kAll;
     result.recomputed = plan.candidates.Positions();
     KVBLEND_RETURN_IF_ERROR(RunRows(pass, MergePositions(plan.computed, result.recomputed), &loader));
@@ -68,13 +68,14 @@ absl::StatusOr<PrefillResult> BlendedPrefill::Run(const prompt::PromptLayout& la
                              MeasureQuestionAttention(pass, requirement.layers, loader));
     result.recomputed = policy.Select(plan.candidates, scores);
     result.select_seconds = query_pass.Seconds() - loader.seconds();
-    KVBLEND_RETURN_IF_ERROR(RunRows(pass, MergePositions(plan.computed, result.recomputed), /*loader=*/nullptr));
+    KVBLEND_RETURN_IF_ERROR(
+        RunRows(pass, MergePositions(plan.computed, result.recomputed), /*loader=*/nullptr));
   } else if (requirement.kind == Requirement::Kind::kKvDeviation) {
     KVBLEND_ASSIGN_OR_RETURN(result.recomputed,
                              RunSelectingByDeviation(pass, requirement, loader, result.select_seconds));
   } else {
-    result.recomputed =
-        budget == plan.candidates.num_tokens ? plan.candidates.Positions() : policy.Select(plan.candidates, {});
+    result.recomputed = budget == plan.candidates.num_tokens ? plan.candidates.Positions()
+                                                             : policy.Select(plan.candidates, {});
     KVBLEND_RETURN_IF_ERROR(RunRows(pass, MergePositions(plan.computed, result.recomputed), &loader));
   }
 
@@ -116,9 +117,10 @@ absl::Status BlendedPrefill::RunRows(const Pass& pass, absl::Span<const int32_t>
   return RunLayers(pass, *rows, 0, transformer_.config().num_layers, loader, KvLoader::Which::kAll);
 }
 
-// The rows are all computed tokens, not only the question's, because the question may attend to missing chunks and
-// those have no other KV; only the question's rows vote.
-absl::StatusOr<std::vector<float>> BlendedPrefill::MeasureQuestionAttention(const Pass& pass, int32_t voting_layers,
+// The rows are all computed tokens, not only the question's, because the question may attend to missing
+// chunks and those have no other KV; only the question's rows vote.
+absl::StatusOr<std::vector<float>> BlendedPrefill::MeasureQuestionAttention(const Pass& pass,
+                                                                            int32_t voting_layers,
                                                                             KvLoader& loader) {
   const ReusePlan& plan = pass.plan;
   const int32_t num_layers = transformer_.config().num_layers;
@@ -127,9 +129,8 @@ absl::StatusOr<std::vector<float>> BlendedPrefill::MeasureQuestionAttention(cons
   KVBLEND_ASSIGN_OR_RETURN(const auto rows, pass.sequence.PlanRows(plan.computed, plan.prompt_tokens));
   KVBLEND_ASSIGN_OR_RETURN(const auto question,
                            pass.sequence.PlanRange(question_begin, plan.prompt_tokens, plan.prompt_tokens));
-  KVBLEND_ASSIGN_OR_RETURN(const MatrixView mass,
-                           measurements_.Resize(transformer_.backend(), voting_layers, plan.prompt_tokens,
-                                                DataType::kF32));
+  KVBLEND_ASSIGN_OR_RETURN(const MatrixView mass, measurements_.Resize(transformer_.backend(), voting_layers,
+                                                                       plan.prompt_tokens, DataType::kF32));
   std::vector<int32_t> token_ids;
   token_ids.reserve(plan.computed.size());
   for (int32_t position : plan.computed) token_ids.push_back(pass.layout.token_ids[position]);
@@ -145,8 +146,8 @@ absl::StatusOr<std::vector<float>> BlendedPrefill::MeasureQuestionAttention(cons
     KVBLEND_RETURN_IF_ERROR(transformer_.RotateQueries(stream_, *rows, state_));
     const MatrixView queries = transformer_.Queries(state_);
     KVBLEND_RETURN_IF_ERROR(transformer_.backend().AttentionMass(
-        stream_, *question, queries.Rows(queries.rows - question_rows, question_rows), transformer_.config().num_heads,
-        transformer_.attention_scale(), pages, mass.Rows(layer, 1)));
+        stream_, *question, queries.Rows(queries.rows - question_rows, question_rows),
+        transformer_.config().num_heads, transformer_.attention_scale(), pages, mass.Rows(layer, 1)));
     if (layer + 1 < voting_layers) {
       KVBLEND_RETURN_IF_ERROR(transformer_.AttendAndMlp(stream_, layer, *rows, pages, state_));
     }
@@ -155,12 +156,14 @@ absl::StatusOr<std::vector<float>> BlendedPrefill::MeasureQuestionAttention(cons
   KVBLEND_RETURN_IF_ERROR(transformer_.backend().CopyToHost(stream_, host_mass.data(), mass.data,
                                                             host_mass.size() * sizeof(float)));
   KVBLEND_RETURN_IF_ERROR(transformer_.backend().Synchronize(stream_));
-  return ScoreByQuestionAttention(host_mass, voting_layers, plan.prompt_tokens, plan.chunk_spans, plan.candidates);
+  return ScoreByQuestionAttention(host_mass, voting_layers, plan.prompt_tokens, plan.chunk_spans,
+                                  plan.candidates);
 }
 
 absl::StatusOr<std::vector<int32_t>> BlendedPrefill::RunSelectingByDeviation(const Pass& pass,
                                                                              const Requirement& requirement,
-                                                                             KvLoader& loader, double& select_seconds) {
+                                                                             KvLoader& loader,
+                                                                             double& select_seconds) {
   const ReusePlan& plan = pass.plan;
   const int32_t check_layer = requirement.layers;
   const int32_t num_layers = transformer_.config().num_layers;
@@ -204,8 +207,9 @@ absl::StatusOr<std::vector<float>> BlendedPrefill::MeasureDeviation(const Pass& 
                                                                     absl::Span<const int32_t> active,
                                                                     const Requirement& requirement) {
   const ReusePlan& plan = pass.plan;
-  KVBLEND_ASSIGN_OR_RETURN(const MatrixView deviation,
-                           measurements_.Resize(transformer_.backend(), 1, plan.candidates.num_tokens, DataType::kF32));
+  KVBLEND_ASSIGN_OR_RETURN(
+      const MatrixView deviation,
+      measurements_.Resize(transformer_.backend(), 1, plan.candidates.num_tokens, DataType::kF32));
   const bool by_key = requirement.source == DeviationSource::kKey;
   const MatrixView fresh = by_key ? transformer_.Keys(state_) : transformer_.Values(state_);
   int64_t done = 0;

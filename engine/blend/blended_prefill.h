@@ -2,9 +2,10 @@
 //
 // Passes (docs/algorithm.md has the reasoning and costs):
 //   no measurement   one pass: per layer, load stored KV, overwrite the active tokens' KV with fresh, attend
-//   question's       a query pass runs the computed tokens over the loaded KV through all layers and sums the question's
-//   attention        attention per token; then one pass over the chosen tokens and the computed ones
-//   KV deviation     all inexact tokens run up to the check layer, where the tokens with the largest deviation between
+//   question's       a query pass runs the computed tokens over the loaded KV through all layers and sums the
+//   question's attention        attention per token; then one pass over the chosen tokens and the computed
+//   ones KV deviation     all inexact tokens run up to the check layer, where the tokens with the largest
+//   deviation between
 //                    fresh and stored KV stay active (CacheBlend, EuroSys 2025, section 4.3)
 //
 // Active tokens are gathered rows, each masked by its own position.
@@ -30,37 +31,40 @@ namespace kvblend::blend {
 using KeepGoing = absl::FunctionRef<absl::Status()>;
 
 struct PrefillResult {
-  Policy policy = Policy::kQuery;       // effective: kAll when selecting would have cost more than computing everything
-  std::vector<int32_t> recomputed;      // candidate positions that were recomputed, ascending
+  Policy policy =
+      Policy::kQuery;  // effective: kAll when selecting would have cost more than computing everything
+  std::vector<int32_t> recomputed;  // candidate positions that were recomputed, ascending
   double load_seconds = 0;
-  double select_seconds = 0;            // query pass or deviation, and the choice; loading excluded
-  double compute_seconds = 0;           // the rest
-  std::vector<float> logits;            // of the last prompt token [vocab_size]
+  double select_seconds = 0;   // query pass or deviation, and the choice; loading excluded
+  double compute_seconds = 0;  // the rest
+  std::vector<float> logits;   // of the last prompt token [vocab_size]
 };
 
 /// Holds scratch; one request at a time. References must outlive it.
 class BlendedPrefill {
  public:
-  BlendedPrefill(const model::Transformer& transformer, const kernels::RopeTable& rope, kernels::Stream& stream,
-                 model::PassState& state)
+  BlendedPrefill(const model::Transformer& transformer, const kernels::RopeTable& rope,
+                 kernels::Stream& stream, model::PassState& state)
       : transformer_(transformer), rope_(rope), stream_(stream), state_(state) {}
 
   /// Afterwards the pages hold the KV of the whole prompt.
   /// REQUIRES: the sequence has pages for plan.prompt_tokens; the last prompt position is in plan.computed.
   absl::StatusOr<PrefillResult> Run(const prompt::PromptLayout& layout, const ReusePlan& plan,
-                                    const SelectionPolicy& policy, const PagedSequence& sequence, KeepGoing keep_going);
+                                    const SelectionPolicy& policy, const PagedSequence& sequence,
+                                    KeepGoing keep_going);
 
  private:
   struct Pass;  // one request's inputs
 
-  absl::Status RunLayers(const Pass& pass, const kernels::BatchPlan& rows, int32_t first_layer, int32_t end_layer,
-                         KvLoader* loader, KvLoader::Which which);
+  absl::Status RunLayers(const Pass& pass, const kernels::BatchPlan& rows, int32_t first_layer,
+                         int32_t end_layer, KvLoader* loader, KvLoader::Which which);
   absl::Status RunRows(const Pass& pass, absl::Span<const int32_t> active, KvLoader* loader);
   absl::StatusOr<std::vector<float>> MeasureQuestionAttention(const Pass& pass, int32_t voting_layers,
                                                               KvLoader& loader);
   absl::StatusOr<std::vector<float>> MeasureDeviation(const Pass& pass, absl::Span<const int32_t> active,
                                                       const Requirement& requirement);
-  absl::StatusOr<std::vector<int32_t>> RunSelectingByDeviation(const Pass& pass, const Requirement& requirement,
+  absl::StatusOr<std::vector<int32_t>> RunSelectingByDeviation(const Pass& pass,
+                                                               const Requirement& requirement,
                                                                KvLoader& loader, double& select_seconds);
 
   const model::Transformer& transformer_;

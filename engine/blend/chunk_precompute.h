@@ -1,7 +1,8 @@
 // Computes the KV of a chunk ahead of its use, behind an anchor whose own KV is then dropped.
 //
-// A chunk computed by itself turns its first tokens into attention sinks, which no token in the middle of a prompt is;
-// behind the prompt's own system text it does not. With an empty anchor the chunk is isolated, as CacheBlend publishes.
+// A chunk computed by itself turns its first tokens into attention sinks, which no token in the middle of a
+// prompt is; behind the prompt's own system text it does not. With an empty anchor the chunk is isolated, as
+// CacheBlend publishes.
 #pragma once
 
 #include <cstdint>
@@ -19,18 +20,17 @@
 namespace kvblend::blend {
 
 struct PrecomputeInput {
-  absl::Span<const int32_t> anchor_ids;            // may be empty
-  const store::ChunkHandle* anchor = nullptr;      // the anchor's own entry when the store has it; else it is computed
-  absl::Span<const int32_t> token_ids;             // the chunk
+  absl::Span<const int32_t> anchor_ids;  // may be empty
+  const store::ChunkHandle* anchor =
+      nullptr;                          // the anchor's own entry when the store has it; else it is computed
+  absl::Span<const int32_t> token_ids;  // the chunk
 };
 
 /// The chunk's KV, K un-rotated, in `format`.
 /// REQUIRES: the sequence has pages for anchor and chunk together.
-absl::StatusOr<std::unique_ptr<store::ChunkKv>> PrecomputeChunk(const PrecomputeInput& input,
-                                                                const store::KvFormat& format,
-                                                                const model::Transformer& transformer,
-                                                                const kernels::RopeTable& rope,
-                                                                kernels::Stream& stream, model::PassState& state,
-                                                                const PagedSequence& sequence, KeepGoing keep_going);
+absl::StatusOr<std::unique_ptr<store::ChunkKv>> PrecomputeChunk(
+    const PrecomputeInput& input, const store::KvFormat& format, const model::Transformer& transformer,
+    const kernels::RopeTable& rope, kernels::Stream& stream, model::PassState& state,
+    const PagedSequence& sequence, KeepGoing keep_going);
 
 }  // namespace kvblend::blend

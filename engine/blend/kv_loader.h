@@ -1,5 +1,6 @@
-// Places stored chunk KV into the pages of a sequence: K is rotated from its un-rotated stored form to the position
-// that the chunk has in this prompt, which is exact at any position (no delta rotation of rounded values).
+// Places stored chunk KV into the pages of a sequence: K is rotated from its un-rotated stored form to the
+// position that the chunk has in this prompt, which is exact at any position (no delta rotation of rounded
+// values).
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,8 @@
 
 namespace kvblend::blend {
 
-/// Loads layer by layer. References must outlive it; the plan's entries stay pinned by the plan. Not thread-safe.
+/// Loads layer by layer. References must outlive it; the plan's entries stay pinned by the plan. Not
+/// thread-safe.
 class KvLoader {
  public:
   enum class Which : uint8_t { kAll, kExactOnly };

@@ -4,8 +4,8 @@
 
 namespace kvblend::blend {
 
-absl::StatusOr<std::unique_ptr<kernels::BatchPlan>> PagedSequence::PlanRows(absl::Span<const int32_t> positions,
-                                                                            int32_t kv_len) const {
+absl::StatusOr<std::unique_ptr<kernels::BatchPlan>> PagedSequence::PlanRows(
+    absl::Span<const int32_t> positions, int32_t kv_len) const {
   const int32_t row_indptr[] = {0, static_cast<int32_t>(positions.size())};
   const int32_t kv_lens[] = {kv_len};
   const absl::Span<const int32_t> page_indices = pages_.page_indices();

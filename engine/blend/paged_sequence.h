@@ -23,7 +23,8 @@ class PagedSequence {
   absl::StatusOr<std::unique_ptr<kernels::BatchPlan>> PlanRows(absl::Span<const int32_t> positions,
                                                                int32_t kv_len) const;
   /// The same for the contiguous rows [begin, end).
-  absl::StatusOr<std::unique_ptr<kernels::BatchPlan>> PlanRange(int32_t begin, int32_t end, int32_t kv_len) const;
+  absl::StatusOr<std::unique_ptr<kernels::BatchPlan>> PlanRange(int32_t begin, int32_t end,
+                                                                int32_t kv_len) const;
 
   kernels::KvPagesView Layer(int32_t layer) const { return pool_.Layer(layer); }
 

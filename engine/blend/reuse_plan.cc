@@ -78,7 +78,8 @@ class Matcher {
     if (options_.reuse == Reuse::kNothing) return AddComputed(std::move(span));
 
     const absl::Span<const int32_t> token_ids = TokensOf(layout_, span.begin, span.end);
-    const store::Digest& behind = options_.anchoring == Anchoring::kAnchored ? anchor_hash_ : store::IsolatedAnchorHash();
+    const store::Digest& behind =
+        options_.anchoring == Anchoring::kAnchored ? anchor_hash_ : store::IsolatedAnchorHash();
     const store::ChunkAddress address = store::AddressOf(Identity(behind, token_ids));
     span.key = address.key;
     span.entry = chunk_store_.Lookup(*span.key);
@@ -123,7 +124,8 @@ class Matcher {
     const auto same = [&](const MissingEntry& other) {
       return other.anchor_ids == entry.anchor_ids && other.token_ids == entry.token_ids;
     };
-    if (std::none_of(plan_.missing.begin(), plan_.missing.end(), same)) plan_.missing.push_back(std::move(entry));
+    if (std::none_of(plan_.missing.begin(), plan_.missing.end(), same))
+      plan_.missing.push_back(std::move(entry));
   }
 
   const prompt::PromptLayout& layout_;
@@ -137,8 +139,9 @@ class Matcher {
 
 }  // namespace
 
-ReusePlan PlanReuse(const prompt::PromptLayout& layout, const BlendOptions& options, const KeySpace& key_space,
-                    std::string_view tenant_namespace, store::ChunkStore& chunk_store) {
+ReusePlan PlanReuse(const prompt::PromptLayout& layout, const BlendOptions& options,
+                    const KeySpace& key_space, std::string_view tenant_namespace,
+                    store::ChunkStore& chunk_store) {
   return Matcher(layout, options, key_space, tenant_namespace, chunk_store).Plan();
 }
 

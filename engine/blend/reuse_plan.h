@@ -1,4 +1,5 @@
-// Matches a prompt against the chunk store: which spans can be reused, from which entries, and which of those are exact.
+// Matches a prompt against the chunk store: which spans can be reused, from which entries, and which of those
+// are exact.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +27,8 @@ struct PlannedSpan {
   int32_t begin = 0;         // prompt positions [begin, end)
   int32_t end = 0;
   ChunkSource source = ChunkSource::kMiss;
-  std::optional<store::ChunkKey> key = std::nullopt;       // of the entry that belongs here; set for the anchor and chunks
+  std::optional<store::ChunkKey> key =
+      std::nullopt;  // of the entry that belongs here; set for the anchor and chunks
   std::optional<store::ChunkHandle> entry = std::nullopt;  // pinned while the plan lives; unset when computed
 
   int32_t num_tokens() const { return end - begin; }
@@ -40,21 +42,23 @@ struct MissingEntry {
 
 /// Owns pins on the entries it reuses. Not thread-safe.
 struct ReusePlan {
-  std::vector<PlannedSpan> spans;         // in prompt order, covering the prompt
+  std::vector<PlannedSpan> spans;  // in prompt order, covering the prompt
   int32_t prompt_tokens = 0;
-  Candidates candidates;                  // reused, not exact
-  std::vector<CandidateSpan> chunk_spans; // all placed chunks, whatever their source
-  std::vector<int32_t> computed;          // positions never in the store: misses, history, question; ascending
+  Candidates candidates;                   // reused, not exact
+  std::vector<CandidateSpan> chunk_spans;  // all placed chunks, whatever their source
+  std::vector<int32_t> computed;  // positions never in the store: misses, history, question; ascending
   int32_t exact_tokens = 0;
-  std::vector<MissingEntry> missing;      // without duplicates, anchor first
+  std::vector<MissingEntry> missing;  // without duplicates, anchor first
 };
 
 /// Looks up every span on its own: a missing chunk never spoils its neighbours.
 ///
-/// An entry is *exact* in a place when the tokens before it in the prompt are exactly those it was computed behind:
-/// its KV then is what full prefill would compute. That holds for the anchor at position 0, for the first chunk behind
-/// it, and for an isolated chunk at position 0. Everything else that is found is a candidate for recomputation.
-ReusePlan PlanReuse(const prompt::PromptLayout& layout, const BlendOptions& options, const KeySpace& key_space,
-                    std::string_view tenant_namespace, store::ChunkStore& chunk_store);
+/// An entry is *exact* in a place when the tokens before it in the prompt are exactly those it was computed
+/// behind: its KV then is what full prefill would compute. That holds for the anchor at position 0, for the
+/// first chunk behind it, and for an isolated chunk at position 0. Everything else that is found is a
+/// candidate for recomputation.
+ReusePlan PlanReuse(const prompt::PromptLayout& layout, const BlendOptions& options,
+                    const KeySpace& key_space, std::string_view tenant_namespace,
+                    store::ChunkStore& chunk_store);
 
 }  // namespace kvblend::blend

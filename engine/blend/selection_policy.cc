@@ -23,7 +23,9 @@ class QueryPolicy final : public SelectionPolicy {
   Requirement requirement() const override {
     return {.kind = Requirement::Kind::kQuestionAttention, .layers = layers_};
   }
-  int32_t Budget(const Candidates& candidates) const override { return ShareOf(ratio_, candidates.num_tokens); }
+  int32_t Budget(const Candidates& candidates) const override {
+    return ShareOf(ratio_, candidates.num_tokens);
+  }
   std::vector<int32_t> Select(const Candidates& candidates, absl::Span<const float> scores) const override {
     return TopPositions(candidates.Positions(), scores, Budget(candidates));
   }
@@ -35,12 +37,15 @@ class QueryPolicy final : public SelectionPolicy {
 
 class HkvdPolicy final : public SelectionPolicy {
  public:
-  HkvdPolicy(double ratio, int32_t layer, DeviationSource source) : ratio_(ratio), layer_(layer), source_(source) {}
+  HkvdPolicy(double ratio, int32_t layer, DeviationSource source)
+      : ratio_(ratio), layer_(layer), source_(source) {}
   Policy policy() const override { return Policy::kHkvd; }
   Requirement requirement() const override {
     return {.kind = Requirement::Kind::kKvDeviation, .layers = layer_, .source = source_};
   }
-  int32_t Budget(const Candidates& candidates) const override { return ShareOf(ratio_, candidates.num_tokens); }
+  int32_t Budget(const Candidates& candidates) const override {
+    return ShareOf(ratio_, candidates.num_tokens);
+  }
   std::vector<int32_t> Select(const Candidates& candidates, absl::Span<const float> scores) const override {
     return TopPositions(candidates.Positions(), scores, Budget(candidates));
   }
@@ -94,7 +99,9 @@ class RandomPolicy final : public SelectionPolicy {
   RandomPolicy(double ratio, uint64_t seed) : ratio_(ratio), seed_(seed) {}
   Policy policy() const override { return Policy::kRandom; }
   Requirement requirement() const override { return {}; }
-  int32_t Budget(const Candidates& candidates) const override { return ShareOf(ratio_, candidates.num_tokens); }
+  int32_t Budget(const Candidates& candidates) const override {
+    return ShareOf(ratio_, candidates.num_tokens);
+  }
   std::vector<int32_t> Select(const Candidates& candidates, absl::Span<const float>) const override {
     // Random scores rather than std::shuffle: the standard leaves the shuffle's use of the generator open.
     std::mt19937_64 generator(seed_);
@@ -150,7 +157,8 @@ absl::StatusOr<std::unique_ptr<SelectionPolicy>> CreateSelectionPolicy(const Ble
   if (absl::Status status = ValidateBlendOptions(options, num_layers); !status.ok()) return status;
   switch (options.policy) {
     case Policy::kQuery:
-      return std::make_unique<QueryPolicy>(options.ratio, options.query_layers == 0 ? num_layers : options.query_layers);
+      return std::make_unique<QueryPolicy>(options.ratio,
+                                           options.query_layers == 0 ? num_layers : options.query_layers);
     case Policy::kHkvd:
       return std::make_unique<HkvdPolicy>(options.ratio, options.hkvd_layer, options.hkvd_source);
     case Policy::kLink:
@@ -165,7 +173,8 @@ absl::StatusOr<std::unique_ptr<SelectionPolicy>> CreateSelectionPolicy(const Ble
   return absl::InternalError("policy was validated but is unknown");
 }
 
-std::vector<int32_t> TopPositions(absl::Span<const int32_t> positions, absl::Span<const float> scores, int32_t count) {
+std::vector<int32_t> TopPositions(absl::Span<const int32_t> positions, absl::Span<const float> scores,
+                                  int32_t count) {
   if (count <= 0) return {};
   std::vector<int32_t> order(positions.size());
   std::iota(order.begin(), order.end(), 0);
@@ -189,7 +198,8 @@ std::vector<int32_t> TopPositions(absl::Span<const int32_t> positions, absl::Spa
 }
 
 std::vector<float> ScoreByQuestionAttention(absl::Span<const float> layer_mass, int32_t num_layers,
-                                            int32_t prompt_tokens, absl::Span<const CandidateSpan> chunk_spans,
+                                            int32_t prompt_tokens,
+                                            absl::Span<const CandidateSpan> chunk_spans,
                                             const Candidates& candidates) {
   std::vector<float> scores(candidates.num_tokens, 0.0f);
   for (int32_t layer = 0; layer < num_layers; ++layer) {

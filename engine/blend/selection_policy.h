@@ -1,7 +1,8 @@
 // Which reused tokens are recomputed. One interface for both kinds of policy:
 //
-//   guided     know before the blended pass: `query` (from the attention of the question), `link`, `random`, `none`, `all`
-//   deviation  learn during it: `hkvd` runs the layers up to a check layer on all tokens and then chooses by how far
+//   guided     know before the blended pass: `query` (from the attention of the question), `link`, `random`,
+//   `none`, `all` deviation  learn during it: `hkvd` runs the layers up to a check layer on all tokens and
+//   then chooses by how far
 //              their fresh KV is from the stored one (CacheBlend, Yao et al., EuroSys 2025, section 4.3)
 //
 // A policy says what it needs measured and then chooses among the candidates. It keeps no request state.
@@ -58,20 +59,25 @@ class SelectionPolicy {
 };
 
 /// kInvalidArgument naming the field when an option is out of range for a model with `num_layers` layers.
-absl::StatusOr<std::unique_ptr<SelectionPolicy>> CreateSelectionPolicy(const BlendOptions& options, int32_t num_layers);
+absl::StatusOr<std::unique_ptr<SelectionPolicy>> CreateSelectionPolicy(const BlendOptions& options,
+                                                                       int32_t num_layers);
 
 /// Checks every field that CreateSelectionPolicy would, without creating anything.
 absl::Status ValidateBlendOptions(const BlendOptions& options, int32_t num_layers);
 
-/// Positions of the `count` highest scores, ascending; equal scores: the earlier position wins; NaN counts as lowest.
+/// Positions of the `count` highest scores, ascending; equal scores: the earlier position wins; NaN counts as
+/// lowest.
 ///   positions: ascending [n];  scores: [n]
-std::vector<int32_t> TopPositions(absl::Span<const int32_t> positions, absl::Span<const float> scores, int32_t count);
+std::vector<int32_t> TopPositions(absl::Span<const int32_t> positions, absl::Span<const float> scores,
+                                  int32_t count);
 
-/// Ranks tokens by the question's attention: per layer the mass is divided by its sum over `chunk_spans` (all placed
-/// chunk tokens), so that layers which mostly look elsewhere get the same say; a token's score is its maximum over layers.
+/// Ranks tokens by the question's attention: per layer the mass is divided by its sum over `chunk_spans` (all
+/// placed chunk tokens), so that layers which mostly look elsewhere get the same say; a token's score is its
+/// maximum over layers.
 ///   layer_mass: [num_layers][prompt_tokens] row-major;  result: one per candidate
 std::vector<float> ScoreByQuestionAttention(absl::Span<const float> layer_mass, int32_t num_layers,
-                                            int32_t prompt_tokens, absl::Span<const CandidateSpan> chunk_spans,
+                                            int32_t prompt_tokens,
+                                            absl::Span<const CandidateSpan> chunk_spans,
                                             const Candidates& candidates);
 
 }  // namespace kvblend::blend

@@ -12,8 +12,8 @@ using kernels::ConstMatrixView;
 using kernels::DataType;
 using kernels::MatrixView;
 
-// Rows that go through norm, projection and MLP together: enough to keep the GEMMs efficient, few enough that a
-// tile's widest activation (2 * ffn_dim floats per row) stays in the last-level cache.
+// Rows that go through norm, projection and MLP together: enough to keep the GEMMs efficient, few enough that
+// a tile's widest activation (2 * ffn_dim floats per row) stays in the last-level cache.
 constexpr int64_t kRowTile = 256;
 
 ConstMatrixView NormWeight(const kernels::Buffer& buffer, int64_t dim) {
@@ -41,9 +41,10 @@ MatrixView Transformer::Values(const PassState& state) const {
 
 float Transformer::attention_scale() const { return 1.0f / std::sqrt(static_cast<float>(config_.head_dim)); }
 
-absl::Status Transformer::Begin(kernels::Stream& stream, absl::Span<const int32_t> token_ids, PassState& state) const {
-  KVBLEND_ASSIGN_OR_RETURN(state.hidden, state.hidden_storage.Resize(backend_, token_ids.size(), config_.hidden_dim,
-                                                                     DataType::kF32));
+absl::Status Transformer::Begin(kernels::Stream& stream, absl::Span<const int32_t> token_ids,
+                                PassState& state) const {
+  KVBLEND_ASSIGN_OR_RETURN(state.hidden, state.hidden_storage.Resize(backend_, token_ids.size(),
+                                                                     config_.hidden_dim, DataType::kF32));
   return backend_.Embed(stream, *weights_.token_embedding, token_ids, state.hidden);
 }
 
@@ -52,22 +53,22 @@ absl::Status Transformer::ProjectQkv(kernels::Stream& stream, int32_t layer, Pas
   const int64_t rows = state.hidden.rows;
   KVBLEND_ASSIGN_OR_RETURN(state.qkv,
                            state.qkv_storage.Resize(backend_, rows, weights.qkv->rows(), DataType::kF32));
-  KVBLEND_ASSIGN_OR_RETURN(const MatrixView normed,
-                           state.normed.Resize(backend_, std::min(rows, kRowTile), config_.hidden_dim,
-                                               backend_.compute_dtype()));
+  KVBLEND_ASSIGN_OR_RETURN(
+      const MatrixView normed,
+      state.normed.Resize(backend_, std::min(rows, kRowTile), config_.hidden_dim, backend_.compute_dtype()));
   for (int64_t begin = 0; begin < rows; begin += kRowTile) {
     const int64_t count = std::min(kRowTile, rows - begin);
     KVBLEND_RETURN_IF_ERROR(backend_.RmsNorm(stream, state.hidden.Rows(begin, count),
-                                             NormWeight(*weights.attn_norm, config_.hidden_dim), config_.rms_epsilon,
-                                             normed.Rows(0, count)));
+                                             NormWeight(*weights.attn_norm, config_.hidden_dim),
+                                             config_.rms_epsilon, normed.Rows(0, count)));
     KVBLEND_RETURN_IF_ERROR(backend_.Linear(stream, normed.Rows(0, count), *weights.qkv, /*accumulate=*/false,
                                             state.qkv.Rows(begin, count)));
   }
   return absl::OkStatus();
 }
 
-absl::Status Transformer::WriteKv(kernels::Stream& stream, const kernels::BatchPlan& plan, const PassState& state,
-                                  kernels::KvPagesView pages) const {
+absl::Status Transformer::WriteKv(kernels::Stream& stream, const kernels::BatchPlan& plan,
+                                  const PassState& state, kernels::KvPagesView pages) const {
   return backend_.KvScatter(stream, plan, *weights_.rope, Keys(state), Values(state), pages);
 }
 
@@ -88,20 +89,24 @@ absl::Status Transformer::AttendAndMlp(kernels::Stream& stream, int32_t layer, c
                                                       attention_scale(), pages, attention));
 
   const int64_t tile = std::min(rows, kRowTile);
-  KVBLEND_ASSIGN_OR_RETURN(const MatrixView normed, state.normed.Resize(backend_, tile, config_.hidden_dim, compute));
-  KVBLEND_ASSIGN_OR_RETURN(const MatrixView gate_up,
-                           state.gate_up.Resize(backend_, tile, 2 * int64_t{config_.ffn_dim}, DataType::kF32));
+  KVBLEND_ASSIGN_OR_RETURN(const MatrixView normed,
+                           state.normed.Resize(backend_, tile, config_.hidden_dim, compute));
+  KVBLEND_ASSIGN_OR_RETURN(
+      const MatrixView gate_up,
+      state.gate_up.Resize(backend_, tile, 2 * int64_t{config_.ffn_dim}, DataType::kF32));
   KVBLEND_ASSIGN_OR_RETURN(const MatrixView activated,
                            state.activated.Resize(backend_, tile, config_.ffn_dim, compute));
   for (int64_t begin = 0; begin < rows; begin += kRowTile) {
     const int64_t count = std::min(kRowTile, rows - begin);
     const MatrixView hidden = state.hidden.Rows(begin, count);
-    KVBLEND_RETURN_IF_ERROR(
-        backend_.Linear(stream, attention.Rows(begin, count), *weights.attn_output, /*accumulate=*/true, hidden));
-    KVBLEND_RETURN_IF_ERROR(backend_.RmsNorm(stream, hidden, NormWeight(*weights.ffn_norm, config_.hidden_dim),
+    KVBLEND_RETURN_IF_ERROR(backend_.Linear(stream, attention.Rows(begin, count), *weights.attn_output,
+                                            /*accumulate=*/true, hidden));
+    KVBLEND_RETURN_IF_ERROR(backend_.RmsNorm(stream, hidden,
+                                             NormWeight(*weights.ffn_norm, config_.hidden_dim),
                                              config_.rms_epsilon, normed.Rows(0, count)));
     const MatrixView both = gate_up.Rows(0, count);
-    KVBLEND_RETURN_IF_ERROR(backend_.Linear(stream, normed.Rows(0, count), *weights.gate_up, /*accumulate=*/false, both));
+    KVBLEND_RETURN_IF_ERROR(
+        backend_.Linear(stream, normed.Rows(0, count), *weights.gate_up, /*accumulate=*/false, both));
     KVBLEND_RETURN_IF_ERROR(backend_.SiluMul(stream, both.Columns(0, config_.ffn_dim),
                                              both.Columns(config_.ffn_dim, config_.ffn_dim),
                                              activated.Rows(0, count)));
@@ -114,8 +119,8 @@ absl::Status Transformer::AttendAndMlp(kernels::Stream& stream, int32_t layer, c
 absl::Status Transformer::KeepRows(kernels::Stream& stream, absl::Span<const int32_t> row_indices,
                                    PassState& state) const {
   const int64_t rows = row_indices.size();
-  KVBLEND_ASSIGN_OR_RETURN(const MatrixView hidden, state.hidden_gathered.Resize(backend_, rows, state.hidden.cols,
-                                                                                 DataType::kF32));
+  KVBLEND_ASSIGN_OR_RETURN(const MatrixView hidden,
+                           state.hidden_gathered.Resize(backend_, rows, state.hidden.cols, DataType::kF32));
   KVBLEND_ASSIGN_OR_RETURN(const MatrixView qkv,
                            state.qkv_gathered.Resize(backend_, rows, state.qkv.cols, DataType::kF32));
   KVBLEND_RETURN_IF_ERROR(backend_.GatherRows(stream, state.hidden, row_indices, hidden));
@@ -127,16 +132,16 @@ absl::Status Transformer::KeepRows(kernels::Stream& stream, absl::Span<const int
   return absl::OkStatus();
 }
 
-absl::Status Transformer::Logits(kernels::Stream& stream, absl::Span<const int32_t> row_indices, PassState& state,
-                                 MatrixView logits) const {
+absl::Status Transformer::Logits(kernels::Stream& stream, absl::Span<const int32_t> row_indices,
+                                 PassState& state, MatrixView logits) const {
   const int64_t rows = row_indices.size();
-  KVBLEND_ASSIGN_OR_RETURN(const MatrixView chosen, state.hidden_gathered.Resize(backend_, rows, config_.hidden_dim,
-                                                                                 DataType::kF32));
+  KVBLEND_ASSIGN_OR_RETURN(const MatrixView chosen,
+                           state.hidden_gathered.Resize(backend_, rows, config_.hidden_dim, DataType::kF32));
   KVBLEND_RETURN_IF_ERROR(backend_.GatherRows(stream, state.hidden, row_indices, chosen));
-  KVBLEND_ASSIGN_OR_RETURN(const MatrixView normed, state.normed.Resize(backend_, rows, config_.hidden_dim,
-                                                                        backend_.compute_dtype()));
-  KVBLEND_RETURN_IF_ERROR(backend_.RmsNorm(stream, chosen, NormWeight(*weights_.output_norm, config_.hidden_dim),
-                                           config_.rms_epsilon, normed));
+  KVBLEND_ASSIGN_OR_RETURN(const MatrixView normed,
+                           state.normed.Resize(backend_, rows, config_.hidden_dim, backend_.compute_dtype()));
+  KVBLEND_RETURN_IF_ERROR(backend_.RmsNorm(
+      stream, chosen, NormWeight(*weights_.output_norm, config_.hidden_dim), config_.rms_epsilon, normed));
   const kernels::PackedWeights& output = weights_.output ? *weights_.output : *weights_.token_embedding;
   return backend_.Linear(stream, normed, output, /*accumulate=*/false, logits);
 }

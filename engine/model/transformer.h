@@ -1,8 +1,10 @@
-// The decoder-only transformer (Llama family: RMSNorm, RoPE, GQA, SwiGLU), written once against kernels::Backend.
+// The decoder-only transformer (Llama family: RMSNorm, RoPE, GQA, SwiGLU), written once against
+// kernels::Backend.
 //
-// A pass carries a set of token rows through the layers. Which rows, over which KV, and what happens between the
-// projection and the attention of a layer (loading stored KV, selecting tokens, exporting fresh KV) is the caller's
-// choice: full prefill, blended prefill, the query pass and decode are compositions of the steps below:
+// A pass carries a set of token rows through the layers. Which rows, over which KV, and what happens between
+// the projection and the attention of a layer (loading stored KV, selecting tokens, exporting fresh KV) is
+// the caller's choice: full prefill, blended prefill, the query pass and decode are compositions of the steps
+// below:
 //
 //   Begin            hidden = embedding of the tokens
 //   per layer l:
@@ -53,11 +55,13 @@ class Transformer {
   /// state.qkv = projections of RMSNorm(state.hidden).
   absl::Status ProjectQkv(kernels::Stream& stream, int32_t layer, PassState& state) const;
 
-  /// Writes k (rotated) and v of state.qkv into the pages. REQUIRES: ProjectQkv of this layer; plan rows = state rows.
+  /// Writes k (rotated) and v of state.qkv into the pages. REQUIRES: ProjectQkv of this layer; plan rows =
+  /// state rows.
   absl::Status WriteKv(kernels::Stream& stream, const kernels::BatchPlan& plan, const PassState& state,
                        kernels::KvPagesView pages) const;
 
-  /// Rotates the queries of state.qkv in place. Separate from Attend so that their attention mass can be measured.
+  /// Rotates the queries of state.qkv in place. Separate from Attend so that their attention mass can be
+  /// measured.
   absl::Status RotateQueries(kernels::Stream& stream, const kernels::BatchPlan& plan, PassState& state) const;
 
   /// Attention over the pages, output projection and MLP. REQUIRES: RotateQueries.
@@ -65,7 +69,8 @@ class Transformer {
                             kernels::KvPagesView pages, PassState& state) const;
 
   /// Keeps only the rows `row_indices` (ascending) of state.hidden and state.qkv.
-  absl::Status KeepRows(kernels::Stream& stream, absl::Span<const int32_t> row_indices, PassState& state) const;
+  absl::Status KeepRows(kernels::Stream& stream, absl::Span<const int32_t> row_indices,
+                        PassState& state) const;
 
   /// logits[i] = output layer of row row_indices[i].  logits: f32 [row_indices.size(), vocab_size]
   absl::Status Logits(kernels::Stream& stream, absl::Span<const int32_t> row_indices, PassState& state,

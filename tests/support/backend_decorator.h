@@ -17,7 +17,9 @@ class BackendDecorator : public kernels::Backend {
   std::string_view name() const override { return inner_->name(); }
   std::string Describe() const override { return inner_->Describe(); }
   kernels::DataType compute_dtype() const override { return inner_->compute_dtype(); }
-  absl::StatusOr<std::unique_ptr<kernels::Buffer>> Allocate(int64_t bytes) override { return inner_->Allocate(bytes); }
+  absl::StatusOr<std::unique_ptr<kernels::Buffer>> Allocate(int64_t bytes) override {
+    return inner_->Allocate(bytes);
+  }
   absl::StatusOr<std::unique_ptr<kernels::Stream>> CreateStream() override { return inner_->CreateStream(); }
   absl::Status CopyFromHost(kernels::Stream& stream, void* dst, const void* src, int64_t bytes) override {
     return inner_->CopyFromHost(stream, dst, src, bytes);
@@ -38,14 +40,15 @@ class BackendDecorator : public kernels::Backend {
                                                                         kernels::RowReader reader) override {
     return inner_->PackWeights(rows, cols, usage, reader);
   }
-  absl::StatusOr<std::unique_ptr<kernels::RopeTable>> DoCreateRopeTable(const kernels::RopeSpec& spec) override {
+  absl::StatusOr<std::unique_ptr<kernels::RopeTable>> DoCreateRopeTable(
+      const kernels::RopeSpec& spec) override {
     return inner_->CreateRopeTable(spec);
   }
   absl::StatusOr<std::unique_ptr<Plan>> DoPlanBatch(const kernels::BatchSpec& spec) override {
     return inner_->PlanBatch(spec);
   }
-  absl::Status DoEmbed(Stream& stream, const kernels::PackedWeights& table, absl::Span<const int32_t> token_ids,
-                       Out out) override {
+  absl::Status DoEmbed(Stream& stream, const kernels::PackedWeights& table,
+                       absl::Span<const int32_t> token_ids, Out out) override {
     return inner_->Embed(stream, table, token_ids, out);
   }
   absl::Status DoRmsNorm(Stream& stream, View x, View weight, float epsilon, Out out) override {
@@ -78,10 +81,13 @@ class BackendDecorator : public kernels::Backend {
                              Out out) override {
     return inner_->KvDeviation(stream, fresh, cached, metric, out);
   }
-  absl::Status DoGatherRows(Stream& stream, View in, absl::Span<const int32_t> row_indices, Out out) override {
+  absl::Status DoGatherRows(Stream& stream, View in, absl::Span<const int32_t> row_indices,
+                            Out out) override {
     return inner_->GatherRows(stream, in, row_indices, out);
   }
-  absl::Status DoConvert(Stream& stream, View in, Out out) override { return inner_->Convert(stream, in, out); }
+  absl::Status DoConvert(Stream& stream, View in, Out out) override {
+    return inner_->Convert(stream, in, out);
+  }
 
   kernels::Backend& inner() { return *inner_; }
 

@@ -1,6 +1,7 @@
 // Observers that record what an engine reports, and wait for the end.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>

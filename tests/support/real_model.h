@@ -5,10 +5,12 @@
 
 namespace kvblend::test_support {
 
-/// $KVBLEND_MODEL, or models/SmolLM2-135M-Instruct.Q4_1.gguf under `source_dir`, where deploy/fetch_model.sh puts it.
+/// $KVBLEND_MODEL, or models/SmolLM2-135M-Instruct.Q4_1.gguf under `source_dir`, where deploy/fetch_model.sh
+/// puts it.
 std::string RealModelPath(const std::string& source_dir);
 
 /// What to tell someone whose model cannot be opened.
-inline constexpr char kFetchModelHint[] = "run deploy/fetch_model.sh, or set KVBLEND_MODEL to the model it fetches";
+inline constexpr char kFetchModelHint[] =
+    "run deploy/fetch_model.sh, or set KVBLEND_MODEL to the model it fetches";
 
 }  // namespace kvblend::test_support

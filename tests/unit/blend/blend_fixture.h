@@ -22,7 +22,8 @@ inline absl::Status KeepRunning() { return absl::OkStatus(); }
 using Tokens = std::vector<int32_t>;
 
 /// A prompt [anchor | chunks | question] of the given tokens.
-inline prompt::PromptLayout MakeLayout(const Tokens& anchor, const std::vector<Tokens>& chunks, const Tokens& question) {
+inline prompt::PromptLayout MakeLayout(const Tokens& anchor, const std::vector<Tokens>& chunks,
+                                       const Tokens& question) {
   prompt::PromptLayout layout;
   const auto add = [&](prompt::SpanKind kind, int32_t chunk_index, const Tokens& tokens) {
     const int32_t begin = static_cast<int32_t>(layout.token_ids.size());
@@ -30,7 +31,8 @@ inline prompt::PromptLayout MakeLayout(const Tokens& anchor, const std::vector<T
     layout.spans.push_back({kind, chunk_index, begin, static_cast<int32_t>(layout.token_ids.size())});
   };
   add(prompt::SpanKind::kSystem, -1, anchor);
-  for (size_t i = 0; i < chunks.size(); ++i) add(prompt::SpanKind::kChunk, static_cast<int32_t>(i), chunks[i]);
+  for (size_t i = 0; i < chunks.size(); ++i)
+    add(prompt::SpanKind::kChunk, static_cast<int32_t>(i), chunks[i]);
   add(prompt::SpanKind::kQuestion, -1, question);
   layout.anchor_ids = anchor;
   layout.anchor_is_prefix = true;
@@ -48,7 +50,8 @@ inline double RelativeDistance(const std::vector<float>& a, const std::vector<fl
   return std::sqrt(difference / norm);
 }
 
-/// Parameter: the backend's name. fp32 throughout, so that "equal to rounding" can be told from "nearly right".
+/// Parameter: the backend's name. fp32 throughout, so that "equal to rounding" can be told from "nearly
+/// right".
 class BlendFixture : public testing::TestWithParam<std::string> {
  protected:
   // fp32 sums of a few hundred terms in another order: 2^-24 times a small factor, grown through the layers.

@@ -21,11 +21,13 @@ TEST_P(BlendedPrefillTest, AllEqualsFullPrefillForAnyOrderSubsetRepeatAndCacheSt
   for (int round = 0; round < 12; ++round) {
     SCOPED_TRACE(testing::Message() << "round " << round);
     std::vector<Tokens> placed;
-    for (int i = 0; i < static_cast<int>(random_() % 6); ++i) placed.push_back(chunks_[random_() % chunks_.size()]);
+    for (int i = 0; i < static_cast<int>(random_() % 6); ++i)
+      placed.push_back(chunks_[random_() % chunks_.size()]);
     if (round % 3 == 0) placed.insert(placed.begin() + placed.size() / 2, Tokens());  // an empty chunk
     const Anchoring anchoring = round % 2 == 0 ? Anchoring::kAnchored : Anchoring::kIsolated;
     for (const Tokens& chunk : placed) {
-      if (!chunk.empty() && random_() % 3 != 0) Store(anchoring == Anchoring::kAnchored ? anchor_ : Tokens(), chunk);
+      if (!chunk.empty() && random_() % 3 != 0)
+        Store(anchoring == Anchoring::kAnchored ? anchor_ : Tokens(), chunk);
     }
     const prompt::PromptLayout layout = MakeLayout(anchor_, placed, question_);
     const std::vector<float> full = FullPrefill(layout).logits;
@@ -79,7 +81,8 @@ TEST_P(BlendedPrefillTest, QueryNeverCostsMoreThanComputingEverything) {
   // Two of three chunks missing: a query pass would compute them twice.
   Store(anchor_, chunks_[0]);
   Store(anchor_, chunks_[4]);
-  const prompt::PromptLayout layout = MakeLayout(anchor_, {chunks_[0], chunks_[1], chunks_[3], chunks_[4]}, question_);
+  const prompt::PromptLayout layout =
+      MakeLayout(anchor_, {chunks_[0], chunks_[1], chunks_[3], chunks_[4]}, question_);
   const PrefilledPrompt prompt = Prefill(layout, With(Policy::kQuery, 0.5));
   EXPECT_EQ(prompt.report.policy, Policy::kAll);
   EXPECT_EQ(prompt.report.ratio, 1.0);
@@ -113,7 +116,8 @@ TEST_P(BlendedPrefillTest, MissesAreStoredExactlyAsAPutWouldStoreThem) {
 TEST_P(BlendedPrefillTest, EveryPolicyReportsWhatItRecomputedPerChunk) {
   for (const Tokens& chunk : chunks_) Store(anchor_, chunk);
   const prompt::PromptLayout layout = MakeLayout(anchor_, chunks_, question_);
-  for (Policy policy : {Policy::kQuery, Policy::kHkvd, Policy::kLink, Policy::kNone, Policy::kAll, Policy::kRandom}) {
+  for (Policy policy :
+       {Policy::kQuery, Policy::kHkvd, Policy::kLink, Policy::kNone, Policy::kAll, Policy::kRandom}) {
     BlendOptions options = With(policy, 0.25);
     options.link_tokens = 4;
     const PrefilledPrompt prompt = Prefill(layout, options);
@@ -168,7 +172,7 @@ TEST_P(BlendedPrefillTest, GivesUpWhenToldToAndLeavesNothingBehind) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, BlendedPrefillTest, testing::Values("reference"));
+INSTANTIATE_TEST_SUITE_P(Backends, BlendedPrefillTest, testing::Values("reference", "cpu"));
 
 }  // namespace
 }  // namespace kvblend

@@ -12,7 +12,8 @@ using blend::ReusePlan;
 
 class ReusePlanTest : public BlendFixture {
  protected:
-  ReusePlan Plan(const prompt::PromptLayout& layout, const BlendOptions& options, std::string_view tenant = "") {
+  ReusePlan Plan(const prompt::PromptLayout& layout, const BlendOptions& options,
+                 std::string_view tenant = "") {
     return blend::PlanReuse(layout, options, runtime_->key_space, tenant, *chunk_store_);
   }
   static std::vector<ChunkSource> Sources(const ReusePlan& plan) {
@@ -89,7 +90,8 @@ TEST_P(ReusePlanTest, NothingIsReusedOrWantedWhenReuseIsOff) {
 
 TEST_P(ReusePlanTest, IsolatedChunksAreNeverExactBehindAnAnchor) {
   for (const Tokens& chunk : chunks_) Store({}, chunk);
-  EXPECT_EQ(Sources(Plan(MakeLayout(anchor_, chunks_, question_), With(Policy::kQuery, 0.15, Anchoring::kIsolated))),
+  EXPECT_EQ(Sources(Plan(MakeLayout(anchor_, chunks_, question_),
+                         With(Policy::kQuery, 0.15, Anchoring::kIsolated))),
             (std::vector{ChunkSource::kBlended, ChunkSource::kBlended, ChunkSource::kBlended}));
 }
 
@@ -99,8 +101,10 @@ TEST_P(ReusePlanTest, HistoryMakesTheFirstChunkInexact) {
   // [system | history | lead-in | chunk | question], anchor = system + lead-in
   const Tokens history = RandomTokens(5);
   layout.token_ids.insert(layout.token_ids.begin() + 12, history.begin(), history.end());
-  layout.spans = {{prompt::SpanKind::kSystem, -1, 0, 12},   {prompt::SpanKind::kHistory, -1, 12, 17},
-                  {prompt::SpanKind::kLeadIn, -1, 17, 25},  {prompt::SpanKind::kChunk, 0, 25, 55},
+  layout.spans = {{prompt::SpanKind::kSystem, -1, 0, 12},
+                  {prompt::SpanKind::kHistory, -1, 12, 17},
+                  {prompt::SpanKind::kLeadIn, -1, 17, 25},
+                  {prompt::SpanKind::kChunk, 0, 25, 55},
                   {prompt::SpanKind::kQuestion, -1, 55, 64}};
   layout.anchor_is_prefix = false;
   const ReusePlan plan = Plan(layout, With(Policy::kQuery));

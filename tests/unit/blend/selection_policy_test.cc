@@ -88,7 +88,8 @@ TEST(SelectionPolicy, LinkTakesTheFirstTokensOfEveryChunk) {
   BlendOptions options = Options(Policy::kLink, 0);
   options.link_tokens = 2;
   const auto policy = *CreateSelectionPolicy(options, 4);
-  EXPECT_THAT(policy->Select(MakeCandidates({{0, 5, 9}, {1, 9, 10}, {2, 30, 33}}), {}), ElementsAre(5, 6, 9, 30, 31));
+  EXPECT_THAT(policy->Select(MakeCandidates({{0, 5, 9}, {1, 9, 10}, {2, 30, 33}}), {}),
+              ElementsAre(5, 6, 9, 30, 31));
 }
 
 TEST(SelectionPolicy, RandomIsAFunctionOfItsSeed) {
@@ -118,7 +119,8 @@ TEST(SelectionPolicy, RefusesBadOptionsByName) {
   options = Options(Policy::kLink, 0.1);
   options.link_tokens = -1;
   EXPECT_THAT(message(options), HasSubstr("link_tokens is -1"));
-  EXPECT_THAT(message(Options(static_cast<Policy>(77), 0.1)), HasSubstr("policy is 77; allowed: query, hkvd"));
+  EXPECT_THAT(message(Options(static_cast<Policy>(77), 0.1)),
+              HasSubstr("policy is 77; allowed: query, hkvd"));
 }
 
 TEST(ScoreByQuestionAttention, NormalisesEachLayerOverAllChunkTokensAndTakesTheMaximum) {
@@ -133,7 +135,8 @@ TEST(ScoreByQuestionAttention, NormalisesEachLayerOverAllChunkTokensAndTakesTheM
 
 TEST(ScoreByQuestionAttention, ALayerThatSeesNoChunkHasNoSay) {
   const std::vector<float> mass = {5, 0, 0, 1};
-  EXPECT_THAT(ScoreByQuestionAttention(mass, 1, 4, std::vector<CandidateSpan>{{0, 1, 3}}, MakeCandidates({{0, 1, 3}})),
+  EXPECT_THAT(ScoreByQuestionAttention(mass, 1, 4, std::vector<CandidateSpan>{{0, 1, 3}},
+                                       MakeCandidates({{0, 1, 3}})),
               ElementsAre(0.0f, 0.0f));
 }
 

@@ -39,7 +39,8 @@ class EngineFixture : public testing::Test {
     engine_ = std::move(*engine);
   }
 
-  static GenerateRequest Request(std::vector<std::string> chunks = {"Paris is in France.\n", "Rome is in Italy.\n"}) {
+  static GenerateRequest Request(std::vector<std::string> chunks = {"Paris is in France.\n",
+                                                                    "Rome is in Italy.\n"}) {
     GenerateRequest request;
     request.prompt.system_text = "Answer.";
     request.prompt.lead_in = "Passages:\n\n";
@@ -66,7 +67,8 @@ class EngineFixture : public testing::Test {
     return recorder;
   }
 
-  std::shared_ptr<PutRecorder> Put(std::vector<std::string> chunks, Anchoring anchoring = Anchoring::kAnchored) {
+  std::shared_ptr<PutRecorder> Put(std::vector<std::string> chunks,
+                                   Anchoring anchoring = Anchoring::kAnchored) {
     PutChunksRequest request;
     request.system_text = "Answer.";
     request.lead_in = "Passages:\n\n";

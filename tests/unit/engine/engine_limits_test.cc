@@ -34,13 +34,21 @@ class EngineLimitsTest : public EngineFixture {
 TEST_F(EngineLimitsTest, BadFieldsAreNamedWithValueAndRange) {
   ExpectInvalidWhen([](GenerateRequest& r) { r.prompt.question = ""; }, "question is empty");
   ExpectInvalidWhen([](GenerateRequest& r) { r.prompt.chunks[1] = "ab\xff"; }, "chunks[1]");
-  ExpectInvalidWhen([](GenerateRequest& r) { r.prompt.chunks.resize(5); }, "chunks has 5 entries; allowed: at most 4");
-  ExpectInvalidWhen([](GenerateRequest& r) { r.prompt.chunks[0] = std::string(5000, 'a'); }, "allowed: at most 4096");
-  ExpectInvalidWhen([](GenerateRequest& r) { r.blend.ratio = std::nan(""); }, "ratio is nan; allowed: 0 to 1");
+  ExpectInvalidWhen([](GenerateRequest& r) { r.prompt.chunks.resize(5); },
+                    "chunks has 5 entries; allowed: at most 4");
+  ExpectInvalidWhen([](GenerateRequest& r) { r.prompt.chunks[0] = std::string(5000, 'a'); },
+                    "allowed: at most 4096");
+  ExpectInvalidWhen([](GenerateRequest& r) { r.blend.ratio = std::nan(""); },
+                    "ratio is nan; allowed: 0 to 1");
   ExpectInvalidWhen([](GenerateRequest& r) { r.sampling.temperature = -1; }, "temperature");
   ExpectInvalidWhen([](GenerateRequest& r) { r.sampling.max_tokens = 0; }, "max_tokens");
-  ExpectInvalidWhen([](GenerateRequest& r) { r.sampling.stop = {"a", "\xc3"}; }, "stop[1] is not valid UTF-8");
-  ExpectInvalidWhen([](GenerateRequest& r) { r.caller.tenant_namespace = std::string(129, 'n'); }, "namespace has 129");
+  ExpectInvalidWhen(
+      [](GenerateRequest& r) {
+        r.sampling.stop = {"a", "\xc3"};
+      },
+      "stop[1] is not valid UTF-8");
+  ExpectInvalidWhen([](GenerateRequest& r) { r.caller.tenant_namespace = std::string(129, 'n'); },
+                    "namespace has 129");
 }
 
 TEST_F(EngineLimitsTest, APromptLongerThanTheContextIsRefusedAndOneThatFitsRunsUntilItIsFull) {
@@ -49,7 +57,8 @@ TEST_F(EngineLimitsTest, APromptLongerThanTheContextIsRefusedAndOneThatFitsRunsU
   request.sampling.max_tokens = 10000;
   const auto recorder = Generate(request);
   EXPECT_EQ(recorder->result.finish_reason, FinishReason::kContextFull);
-  EXPECT_EQ(recorder->result.prompt_tokens + recorder->result.completion_tokens, 301);  // the last one needs no KV
+  EXPECT_EQ(recorder->result.prompt_tokens + recorder->result.completion_tokens,
+            301);  // the last one needs no KV
 }
 
 TEST_F(EngineLimitsTest, AChunkLargerThanTheContextIsRefused) {

@@ -31,8 +31,8 @@ TEST_F(EngineTest, StreamsReportThenTextThenTheEnd) {
 TEST_F(EngineTest, MissesAreStoredBehindTheResponseAndHitNextTime) {
   Generate(Request());
   ASSERT_TRUE(engine_->Stats().background_chunks_failed == 0);
-  // The background lane is served before the next-but-few interactive requests at the latest; Put waits its turn
-  // behind nothing, so ask until the chunks are there: each request is itself a turn.
+  // The background lane is served before the next-but-few interactive requests at the latest; Put waits its
+  // turn behind nothing, so ask until the chunks are there: each request is itself a turn.
   PromptReport report;
   for (int turn = 0; turn < 100; ++turn) {
     report = Generate(Request())->prompts[0];
@@ -128,7 +128,7 @@ TEST_F(EngineTest, CancelStopsARunningRequestAndFreesItsPages) {
   handle_known.Notify();
   recorder->Wait();
   EXPECT_EQ(recorder->status.code(), absl::StatusCode::kCancelled);
-  handle->Cancel();  // idempotent
+  handle->Cancel();     // idempotent
   Generate(Request());  // runs after the cancelled request has been cleared away
   ASSERT_TRUE(engine_->Drain(absl::InfiniteFuture()).ok());
   EXPECT_EQ(engine_->Stats().pages_used, 0);
@@ -207,7 +207,8 @@ TEST_F(EngineTest, InfoDescribesTheModel) {
 }
 
 TEST(EngineNames, RoundTripAndRefuseByName) {
-  for (Policy policy : {Policy::kQuery, Policy::kHkvd, Policy::kLink, Policy::kNone, Policy::kAll, Policy::kRandom}) {
+  for (Policy policy :
+       {Policy::kQuery, Policy::kHkvd, Policy::kLink, Policy::kNone, Policy::kAll, Policy::kRandom}) {
     EXPECT_EQ(ParsePolicy(Name(policy)).value(), policy);
   }
   for (Reuse reuse : {Reuse::kChunks, Reuse::kPrefix, Reuse::kNothing}) {

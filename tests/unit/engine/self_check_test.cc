@@ -79,7 +79,8 @@ class RotatesNothing final : public test_support::BackendDecorator {
   absl::Status DoRope(Stream& stream, const Plan& plan, const kernels::RopeTable& rope, int32_t num_heads,
                       Out x) override {
     // Right in full prefill, which has one row per position, and wrong for gathered rows.
-    if (plan.num_rows() == plan.total_kv_len()) return BackendDecorator::DoRope(stream, plan, rope, num_heads, x);
+    if (plan.num_rows() == plan.total_kv_len())
+      return BackendDecorator::DoRope(stream, plan, rope, num_heads, x);
     return absl::OkStatus();
   }
 };

@@ -1,0 +1,132 @@
+// Time to first token by reuse mode and policy, with where the time went. One process, modes in turn within every
+// round, so that a drifting machine hits all alike; medians.
+//
+//   ttft_bench MODEL.gguf DATA.json [--passages 10] [--rounds 5] [--question 0] [--gemm auto]
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "nlohmann/json.hpp"
+#include "tests/support/engine_recorder.h"
+
+namespace kvblend {
+namespace {
+
+struct Mode {
+  std::string name;
+  BlendOptions blend;
+  std::vector<PromptReport> reports;
+};
+
+Mode MakeMode(std::string name, Reuse reuse, Policy policy, double ratio, Anchoring anchoring = Anchoring::kAnchored) {
+  Mode mode{std::move(name), {}, {}};
+  mode.blend.reuse = reuse;
+  mode.blend.policy = policy;
+  mode.blend.ratio = ratio;
+  mode.blend.anchoring = anchoring;
+  mode.blend.store_misses = false;
+  return mode;
+}
+
+template <typename Field>
+double Median(const std::vector<PromptReport>& reports, Field field) {
+  std::vector<double> values;
+  for (const PromptReport& report : reports) values.push_back(field(report));
+  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
+  return values[values.size() / 2];
+}
+
+int Fail(const absl::Status& status) {
+  std::fprintf(stderr, "%s\n", status.ToString().c_str());
+  return 1;
+}
+
+int Main(int argc, char** argv) {
+  if (argc < 3) {
+    std::fprintf(stderr, "usage: %s MODEL.gguf DATA.json [--passages N] [--rounds N] [--question N] [--gemm G]\n",
+                 argv[0]);
+    return 2;
+  }
+  int passages = 10, rounds = 5, question = 0;
+  EngineOptions options;
+  options.model_path = argv[1];
+  for (int i = 3; i + 1 < argc; i += 2) {
+    const std::string flag = argv[i];
+    if (flag == "--passages") passages = std::atoi(argv[i + 1]);
+    if (flag == "--rounds") rounds = std::atoi(argv[i + 1]);
+    if (flag == "--question") question = std::atoi(argv[i + 1]);
+    if (flag == "--gemm") options.gemm = argv[i + 1];
+  }
+  std::ifstream file(argv[2]);
+  const nlohmann::json data = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
+  if (data.is_discarded() || question >= static_cast<int>(data.size())) {
+    return Fail(absl::InvalidArgumentError("no such data or question"));
+  }
+  auto engine = Engine::Create(options);
+  if (!engine.ok()) return Fail(engine.status());
+  std::printf("%s\nself-check: %.2g\n", (*engine)->info().backend.c_str(), (*engine)->info().self_check_max_error);
+
+  Prompt prompt;
+  prompt.system_text =
+      "You are a helpful AI assistant. Answer the question based on the given passages. Answer with a few words only.";
+  prompt.lead_in = "Passages:\n\n";
+  const nlohmann::json& entry = data[question];
+  for (int i = 0; i < std::min<int>(passages, entry["ctxs"].size()); ++i) {
+    const nlohmann::json& passage = entry["ctxs"][i];
+    prompt.chunks.push_back(passage["title"].get<std::string>() + "\n" + passage["text"].get<std::string>() + "\n\n");
+  }
+  prompt.question = "Question: " + entry["question"].get<std::string>() + "\nAnswer the question with a few words only.";
+
+  PutChunksRequest put;
+  put.system_text = prompt.system_text;
+  put.lead_in = prompt.lead_in;
+  put.chunks = prompt.chunks;
+  auto stored = std::make_shared<test_support::PutRecorder>();
+  if (auto handle = (*engine)->PutChunks(put, stored); !handle.ok()) return Fail(handle.status());
+  if (!stored->Wait().status.ok()) return Fail(stored->status);
+
+  std::vector<Mode> modes = {
+      MakeMode("full", Reuse::kNothing, Policy::kAll, 1),
+      MakeMode("prefix", Reuse::kPrefix, Policy::kNone, 0),
+      MakeMode("reuse", Reuse::kChunks, Policy::kNone, 0),
+      MakeMode("query 0.05", Reuse::kChunks, Policy::kQuery, 0.05),
+      MakeMode("query 0.15", Reuse::kChunks, Policy::kQuery, 0.15),
+      MakeMode("hkvd 0.15", Reuse::kChunks, Policy::kHkvd, 0.15),
+  };
+  for (int round = 0; round <= rounds; ++round) {
+    for (Mode& mode : modes) {
+      GenerateRequest request;
+      request.prompt = prompt;
+      request.blend = mode.blend;
+      request.sampling.max_tokens = 1;
+      auto recorder = std::make_shared<test_support::GenerateRecorder>();
+      if (auto handle = (*engine)->Generate(request, recorder); !handle.ok()) return Fail(handle.status());
+      if (!recorder->Wait().status.ok()) return Fail(recorder->status);
+      if (round > 0) mode.reports.push_back(recorder->prompts[0]);  // round 0 warms caches
+    }
+  }
+  const auto ttft = [](const PromptReport& r) { return r.time_to_first_token_seconds; };
+  const double full = Median(modes[0].reports, ttft);
+  std::printf("prompt %d tokens, %d rounds, medians\n%-11s %9s %8s %9s %9s %9s %9s %11s\n",
+              modes[0].reports[0].prompt_tokens, rounds, "mode", "TTFT s", "speed-up", "load s", "select s",
+              "prefill s", "tok/s", "recomputed");
+  for (const Mode& mode : modes) {
+    const double seconds = Median(mode.reports, ttft);
+    std::printf("%-11s %9.3f %7.1fx %9.3f %9.3f %9.3f %9.0f %11d\n", mode.name.c_str(), seconds, full / seconds,
+                Median(mode.reports, [](const PromptReport& r) { return r.load_seconds; }),
+                Median(mode.reports, [](const PromptReport& r) { return r.select_seconds; }),
+                Median(mode.reports, [](const PromptReport& r) { return r.prefill_seconds; }),
+                mode.reports[0].prompt_tokens / seconds, mode.reports[0].recomputed_tokens);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace kvblend
+
+int main(int argc, char** argv) { return kvblend::Main(argc, argv); }
