@@ -174,7 +174,7 @@ class Backend {
                     MatrixView x);
 
   /// Writes the KV of row i into its sequence's page slot, K rotated to positions[i] on the way: for fresh KV
-  /// and for KV loaded from the store alike (section 3 of docs/algorithm.md: K is stored before RoPE).
+  /// and for KV loaded from the store alike (docs/algorithm.md, "What is stored": K before RoPE).
   ///   k (un-rotated), v: f32 or pages.dtype [plan.num_rows, num_kv_heads * head_dim], both of one dtype
   absl::Status KvScatter(Stream& stream, const BatchPlan& plan, const RopeTable& rope, ConstMatrixView k,
                          ConstMatrixView v, KvPagesView pages);

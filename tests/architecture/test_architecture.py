@@ -110,6 +110,7 @@ class DetectionTest(unittest.TestCase):
 
     def test_house_rules(self):
         self.assertEqual(["#pragma once is missing"], messages("kernels/a.h", "int x;\n"))
+        self.assertEqual([], messages("kernels/cpu/a-inl.h", "int x;\n"))
         self.assertEqual([], messages("kernels/a.cc", "int x;\n" * rules.MAX_LINES))
         self.assertEqual(1, len(messages("kernels/a.cc", "int x;\n" * (rules.MAX_LINES + 1))))
         self.assertEqual(1, len(messages("deploy/a.sh", "# TO" + "DO: later\n")))
