@@ -1,6 +1,7 @@
 #include "kernels/cpu/onednn.h"
 
-#include <unordered_map>
+#include <atomic>
+#include <iterator>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/scratch.h"
@@ -46,6 +47,11 @@ const dnnl::engine& OneDnnEngine() {
   // Never destroyed: streams in thread-local storage may outlive static objects.
   static const dnnl::engine* const engine = new dnnl::engine(dnnl::engine::kind::cpu, 0);
   return *engine;
+}
+
+absl::Mutex& OneDnnCreationMutex() {
+  static auto* const mutex = new absl::Mutex();
+  return *mutex;
 }
 
 bool OneDnnSupportsBF16() { return HasIsa(dnnl_cpu_isa_avx512_core); }
@@ -102,10 +108,49 @@ absl::StatusOr<std::shared_ptr<const Gemm>> Gemm::Create(const GemmSpec& spec) {
   }
 }
 
+// oneDNN's memory objects, which hold no more than a pointer but cost several allocations to make: kept per
+// thread.
+struct Gemm::Handles {
+  dnnl::memory a, b, c, scratchpad;
+};
+
+Gemm::Gemm()
+    : id_([] {
+        static std::atomic<uint64_t> next{0};
+        return next.fetch_add(1, std::memory_order_relaxed);
+      }()) {}
+
+Gemm::Handles& Gemm::ThreadHandles() const {
+  constexpr size_t kMaxHandles = 256;
+  thread_local absl::flat_hash_map<uint64_t, std::unique_ptr<Handles>> handles;
+  if (const auto it = handles.find(id_); it != handles.end()) return *it->second;
+  if (handles.size() >= kMaxHandles) handles.clear();
+  const dnnl::engine& engine = OneDnnEngine();
+  const auto empty = [&](const dnnl::memory::desc& desc) { return dnnl::memory(desc, engine, nullptr); };
+  return *handles
+              .emplace(id_, std::make_unique<Handles>(
+                                Handles{empty(a_), empty(b_), empty(c_), empty(scratchpad_)}))
+              .first->second;
+}
+
+absl::Status Gemm::Execute(const Handles& handles, const dnnl::memory& b) const {
+  const dnnl_exec_arg_t args[] = {{DNNL_ARG_SRC, handles.a.get()},
+                                  {DNNL_ARG_WEIGHTS, b.get()},
+                                  {DNNL_ARG_DST, handles.c.get()},
+                                  {DNNL_ARG_SCRATCHPAD, handles.scratchpad.get()}};
+  const dnnl_status_t status =
+      dnnl_primitive_execute(primitive_.get(), ThreadStream().get(), static_cast<int>(std::size(args)), args);
+  if (status == dnnl_success) return absl::OkStatus();
+  return absl::InternalError(
+      absl::StrCat("oneDNN: matrix product failed with status ", static_cast<int>(status)));
+}
+
 absl::Status Gemm::Run(const void* a, const void* b, float* c) const {
   try {
-    // Reading through a non-const handle: oneDNN has no const memory.
-    return Run(a, dnnl::memory(b_, OneDnnEngine(), const_cast<void*>(b)), c);
+    Handles& handles = ThreadHandles();
+    // Only read through the non-const handle: oneDNN has no const memory.
+    handles.b.set_data_handle(const_cast<void*>(b));
+    return Run(a, handles.b, c);
   } catch (const dnnl::error& error) {
     return FromError(error, "memory");
   }
@@ -113,28 +158,31 @@ absl::Status Gemm::Run(const void* a, const void* b, float* c) const {
 
 absl::Status Gemm::Run(const void* a, const dnnl::memory& b, float* c) const {
   try {
-    const dnnl::engine& engine = OneDnnEngine();
-    void* scratch = ThreadScratch(ScratchSlot::kOneDnn, scratchpad_.get_size());
-    primitive_.execute(ThreadStream(), {{DNNL_ARG_SRC, dnnl::memory(a_, engine, const_cast<void*>(a))},
-                                        {DNNL_ARG_WEIGHTS, b},
-                                        {DNNL_ARG_DST, dnnl::memory(c_, engine, c)},
-                                        {DNNL_ARG_SCRATCHPAD, dnnl::memory(scratchpad_, engine, scratch)}});
-    return absl::OkStatus();
+    Handles& handles = ThreadHandles();
+    handles.a.set_data_handle(const_cast<void*>(a));
+    handles.c.set_data_handle(c);
+    handles.scratchpad.set_data_handle(ThreadScratch(ScratchSlot::kOneDnn, scratchpad_.get_size()));
+    return Execute(handles, b);
   } catch (const dnnl::error& error) {
-    return FromError(error, "matrix product");
+    return FromError(error, "memory");
   }
 }
 
 absl::StatusOr<std::shared_ptr<const Gemm>> GemmCache::Get(const GemmSpec& spec) {
-  {
+  const auto find = [&]() -> std::shared_ptr<const Gemm> {
     absl::ReaderMutexLock lock(&mutex_);
-    if (auto it = entries_.find(spec); it != entries_.end()) return it->second;
-  }
-  auto gemm = Gemm::Create(spec);  // outside the lock: others keep running; at worst one shape is made twice
+    const auto it = entries_.find(spec);
+    return it == entries_.end() ? nullptr : it->second;
+  };
+  if (auto gemm = find()) return gemm;
+  absl::MutexLock creation_lock(&OneDnnCreationMutex());
+  if (auto gemm = find()) return gemm;  // made by another thread in the meantime
+  auto gemm = Gemm::Create(spec);
   if (!gemm.ok()) return gemm.status();
   absl::MutexLock lock(&mutex_);
   if (entries_.size() >= kMaxEntries) entries_.clear();
-  return entries_.emplace(spec, *gemm).first->second;
+  entries_.emplace(spec, *gemm);
+  return *std::move(gemm);
 }
 
 }  // namespace kvblend::kernels

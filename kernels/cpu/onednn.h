@@ -37,6 +37,10 @@ class OneDnnThreadScope {
 
 const dnnl::engine& OneDnnEngine();
 
+/// Held while primitives are created. oneDNN's own cache of primitives is thread-safe, but synchronises in
+/// ways that ThreadSanitizer cannot see in an uninstrumented library; creation is rare enough to be serial.
+absl::Mutex& OneDnnCreationMutex();
+
 /// bf16 products exist at all (AVX-512), and are faster than f32 (AVX512-BF16 or AMX).
 bool OneDnnSupportsBF16();
 bool OneDnnHasFastBF16();
@@ -67,15 +71,21 @@ struct GemmSpec {
 /// C = A B or C += A B for one shape. Immutable, so any number of threads may run it.
 class Gemm {
  public:
-  static absl::StatusOr<std::shared_ptr<const Gemm>> Create(const GemmSpec& spec);
+  static absl::StatusOr<std::shared_ptr<const Gemm>> Create(const GemmSpec& spec)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(OneDnnCreationMutex());
 
   absl::Status Run(const void* a, const void* b, float* c) const;
   /// For kPacked: `b` in its own descriptor.
   absl::Status Run(const void* a, const dnnl::memory& b, float* c) const;
 
  private:
-  Gemm() = default;
+  struct Handles;
 
+  Gemm();
+  Handles& ThreadHandles() const;
+  absl::Status Execute(const Handles& handles, const dnnl::memory& b) const;
+
+  const uint64_t id_;  // unlike an address, never used twice
   dnnl::matmul primitive_;
   dnnl::memory::desc a_, b_, c_, scratchpad_;
 };
@@ -92,13 +102,14 @@ dnnl::memory::desc PackedGemmDesc(DataType dtype, int64_t k, int64_t n);
 /// Products already prepared (preparing one generates machine code: up to a millisecond). Thread-safe.
 class GemmCache {
  public:
-  absl::StatusOr<std::shared_ptr<const Gemm>> Get(const GemmSpec& spec) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<std::shared_ptr<const Gemm>> Get(const GemmSpec& spec)
+      ABSL_LOCKS_EXCLUDED(OneDnnCreationMutex(), mutex_);
 
  private:
   // Callers round the shapes they ask for to few; a model needs some hundreds.
   static constexpr size_t kMaxEntries = 2048;
 
-  absl::Mutex mutex_;
+  absl::Mutex mutex_;  // taken after OneDnnCreationMutex
   absl::flat_hash_map<GemmSpec, std::shared_ptr<const Gemm>> entries_ ABSL_GUARDED_BY(mutex_);
 };
 

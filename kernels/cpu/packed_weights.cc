@@ -94,7 +94,12 @@ absl::Status CpuWeights::Pack(RowReader reader) {
     const Panel& panel = panels_[blocks ? first / kPanelWidth : 0];
     const dnnl::memory::desc transposed({cols_, count}, type, dnnl::memory::dims{1, cols_});
     dnnl::memory source(transposed, OneDnnEngine(), panel_rows.get()), target = panel.memory;
-    dnnl::reorder(source, target).execute(stream, source, target);
+    dnnl::reorder reorder;
+    {
+      absl::MutexLock lock(&OneDnnCreationMutex());
+      reorder = dnnl::reorder(source, target);
+    }
+    reorder.execute(stream, source, target);
     stream.wait();
   }
   return absl::OkStatus();
