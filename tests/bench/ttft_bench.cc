@@ -1,5 +1,5 @@
-// Time to first token by reuse mode and policy, with where the time went. One process, modes in turn within every
-// round, so that a drifting machine hits all alike; medians.
+// Time to first token by reuse mode and policy, with where the time went. One process, modes in turn within
+// every round, so that a drifting machine hits all alike; medians.
 //
 //   ttft_bench MODEL.gguf DATA.json [--passages 10] [--rounds 5] [--question 0] [--gemm auto]
 #include <algorithm>
@@ -23,7 +23,8 @@ struct Mode {
   std::vector<PromptReport> reports;
 };
 
-Mode MakeMode(std::string name, Reuse reuse, Policy policy, double ratio, Anchoring anchoring = Anchoring::kAnchored) {
+Mode MakeMode(std::string name, Reuse reuse, Policy policy, double ratio,
+              Anchoring anchoring = Anchoring::kAnchored) {
   Mode mode{std::move(name), {}, {}};
   mode.blend.reuse = reuse;
   mode.blend.policy = policy;
@@ -48,7 +49,8 @@ int Fail(const absl::Status& status) {
 
 int Main(int argc, char** argv) {
   if (argc < 3) {
-    std::fprintf(stderr, "usage: %s MODEL.gguf DATA.json [--passages N] [--rounds N] [--question N] [--gemm G]\n",
+    std::fprintf(stderr,
+                 "usage: %s MODEL.gguf DATA.json [--passages N] [--rounds N] [--question N] [--gemm G]\n",
                  argv[0]);
     return 2;
   }
@@ -69,18 +71,22 @@ int Main(int argc, char** argv) {
   }
   auto engine = Engine::Create(options);
   if (!engine.ok()) return Fail(engine.status());
-  std::printf("%s\nself-check: %.2g\n", (*engine)->info().backend.c_str(), (*engine)->info().self_check_max_error);
+  std::printf("%s\nself-check: %.2g\n", (*engine)->info().backend.c_str(),
+              (*engine)->info().self_check_max_error);
 
   Prompt prompt;
   prompt.system_text =
-      "You are a helpful AI assistant. Answer the question based on the given passages. Answer with a few words only.";
+      "You are a helpful AI assistant. Answer the question based on the given passages. Answer with a few "
+      "words only.";
   prompt.lead_in = "Passages:\n\n";
   const nlohmann::json& entry = data[question];
   for (int i = 0; i < std::min<int>(passages, entry["ctxs"].size()); ++i) {
     const nlohmann::json& passage = entry["ctxs"][i];
-    prompt.chunks.push_back(passage["title"].get<std::string>() + "\n" + passage["text"].get<std::string>() + "\n\n");
+    prompt.chunks.push_back(passage["title"].get<std::string>() + "\n" + passage["text"].get<std::string>() +
+                            "\n\n");
   }
-  prompt.question = "Question: " + entry["question"].get<std::string>() + "\nAnswer the question with a few words only.";
+  prompt.question =
+      "Question: " + entry["question"].get<std::string>() + "\nAnswer the question with a few words only.";
 
   PutChunksRequest put;
   put.system_text = prompt.system_text;
@@ -117,8 +123,8 @@ int Main(int argc, char** argv) {
               "prefill s", "tok/s", "recomputed");
   for (const Mode& mode : modes) {
     const double seconds = Median(mode.reports, ttft);
-    std::printf("%-11s %9.3f %7.1fx %9.3f %9.3f %9.3f %9.0f %11d\n", mode.name.c_str(), seconds, full / seconds,
-                Median(mode.reports, [](const PromptReport& r) { return r.load_seconds; }),
+    std::printf("%-11s %9.3f %7.1fx %9.3f %9.3f %9.3f %9.0f %11d\n", mode.name.c_str(), seconds,
+                full / seconds, Median(mode.reports, [](const PromptReport& r) { return r.load_seconds; }),
                 Median(mode.reports, [](const PromptReport& r) { return r.select_seconds; }),
                 Median(mode.reports, [](const PromptReport& r) { return r.prefill_seconds; }),
                 mode.reports[0].prompt_tokens / seconds, mode.reports[0].recomputed_tokens);

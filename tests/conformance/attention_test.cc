@@ -10,7 +10,7 @@ namespace {
 struct AttentionCase {
   std::string name;
   BatchCase batch;
-  int32_t num_kv_heads = 3;
+  int32_t num_kv_heads = 2;
   int32_t group = 3;
   int32_t head_dim = 64;
   DataType pages = DataType::kBF16;

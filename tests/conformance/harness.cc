@@ -244,6 +244,14 @@ AttentionOracle ComputeAttention(const BatchCase& batch, const PagedBatch& kv, c
   int64_t row = 0, kv_offset = 0;
   for (size_t s = 0; s < batch.sequences.size(); ++s) {
     const auto& sequence = batch.sequences[s];
+    // K and V as [kv head][key][head_dim], converted once.
+    std::vector<double> keys, values;
+    for (int64_t h = 0; h < num_kv_heads; ++h) {
+      for (int64_t i = 0; i < int64_t{sequence.kv_len} * head_dim; ++i) {
+        keys.push_back(kv.k(s, i / head_dim, h, i % head_dim));
+        values.push_back(kv.v(s, i / head_dim, h, i % head_dim));
+      }
+    }
     oracle.mass.resize(kv_offset + sequence.kv_len, 0.0);
     oracle.mass_bound.resize(kv_offset + sequence.kv_len, 1e-30);
     for (size_t i = 0; i < sequence.positions.size(); ++i, ++row) {
@@ -251,13 +259,15 @@ AttentionOracle ComputeAttention(const BatchCase& batch, const PagedBatch& kv, c
       const int64_t first =
           batch.sliding_window == 0 ? 0 : std::max<int64_t>(0, position - batch.sliding_window + 1);
       for (int64_t h = 0; h < num_heads; ++h) {
-        const int64_t kv_head = h / (num_heads / num_kv_heads);
-        std::vector<double> p;
+        const int64_t kv_begin = h / (num_heads / num_kv_heads) * sequence.kv_len;
+        std::vector<double> query(head_dim), p;
+        for (int64_t d = 0; d < head_dim; ++d) query[d] = q.at(row, h * head_dim + d);
         double max = -std::numeric_limits<double>::infinity(), sum = 0, score_error = 0;
         for (int64_t key = first; key <= position; ++key) {
+          const double* k = keys.data() + (kv_begin + key) * head_dim;
           double dot = 0, squares = 0, magnitude = 0;
           for (int64_t d = 0; d < head_dim; ++d) {
-            const double product = q.at(row, h * head_dim + d) * kv.k(s, key, kv_head, d);
+            const double product = query[d] * k[d];
             dot += product;
             squares += product * product;
             magnitude += std::abs(product);
@@ -281,7 +291,8 @@ AttentionOracle ComputeAttention(const BatchCase& batch, const PagedBatch& kv, c
         for (int64_t d = 0; d < head_dim; ++d) {
           double value = 0, magnitude = 0;
           for (size_t j = 0; j < p.size(); ++j) {
-            const double term = p[j] / sum * kv.v(s, first + static_cast<int64_t>(j), kv_head, d);
+            const double term =
+                p[j] / sum * values[(kv_begin + first + static_cast<int64_t>(j)) * head_dim + d];
             value += term;
             magnitude += std::abs(term);
           }
