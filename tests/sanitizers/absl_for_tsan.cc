@@ -16,6 +16,7 @@
 #include "absl/base/options.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 
 namespace {
@@ -95,6 +96,9 @@ KVBLEND_LOCK(ReaderLock, "5Mutex10ReaderLockEv", __tsan_mutex_read_lock)
 KVBLEND_UNLOCK(ReaderUnlock, "5Mutex12ReaderUnlockEv", __tsan_mutex_read_lock)
 KVBLEND_TRY_LOCK(ReaderTryLock, "5Mutex13ReaderTryLockEv", __tsan_mutex_read_lock)
 
+// The functions with a timeout are those with a deadline: the library's own call these, and would be
+// annotated twice.
+
 void Mutex::LockWhen(const Condition& condition) {
   KVBLEND_ORIGINAL("_ZN", "5Mutex8LockWhenERKNS0_9ConditionE", void, Mutex*, const Condition&);
   __tsan_mutex_pre_lock(this, 0);
@@ -103,12 +107,7 @@ void Mutex::LockWhen(const Condition& condition) {
 }
 
 bool Mutex::LockWhenWithTimeout(const Condition& condition, Duration timeout) {
-  KVBLEND_ORIGINAL("_ZN", "5Mutex19LockWhenWithTimeoutERKNS0_9ConditionENS0_8DurationE", bool, Mutex*,
-                   const Condition&, Duration);
-  __tsan_mutex_pre_lock(this, 0);
-  const bool met = original(this, condition, timeout);
-  __tsan_mutex_post_lock(this, 0, 0);
-  return met;
+  return LockWhenWithDeadline(condition, Now() + timeout);
 }
 
 bool Mutex::LockWhenWithDeadline(const Condition& condition, Time deadline) {
@@ -128,12 +127,7 @@ void Mutex::Await(const Condition& condition) {
 }
 
 bool Mutex::AwaitWithTimeout(const Condition& condition, Duration timeout) {
-  KVBLEND_ORIGINAL("_ZN", "5Mutex16AwaitWithTimeoutERKNS0_9ConditionENS0_8DurationE", bool, Mutex*,
-                   const Condition&, Duration);
-  BeforeWait(this);
-  const bool met = original(this, condition, timeout);
-  AfterWait(this);
-  return met;
+  return AwaitWithDeadline(condition, Now() + timeout);
 }
 
 bool Mutex::AwaitWithDeadline(const Condition& condition, Time deadline) {
@@ -155,12 +149,7 @@ void CondVar::Wait(Mutex* mutex) {
 }
 
 bool CondVar::WaitWithTimeout(Mutex* mutex, Duration timeout) {
-  KVBLEND_ORIGINAL("_ZN", "7CondVar15WaitWithTimeoutEPNS0_5MutexENS0_8DurationE", bool, CondVar*, Mutex*,
-                   Duration);
-  BeforeWait(mutex);
-  const bool timed_out = original(this, mutex, timeout);
-  AfterWait(mutex);
-  return timed_out;
+  return WaitWithDeadline(mutex, Now() + timeout);
 }
 
 bool CondVar::WaitWithDeadline(Mutex* mutex, Time deadline) {
