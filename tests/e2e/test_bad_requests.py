@@ -1,0 +1,168 @@
+"""Whatever a client sends gets an answer that names field, value and what is allowed; nothing crashes."""
+
+import grpc
+import pytest
+
+NAN, INFINITY = float("nan"), float("inf")
+
+# Changes to a good GenerateRequest, and what the refusal must name.
+BAD_GENERATE = {
+    "no prompt": (lambda r: r.ClearField("prompt"), ["prompt"]),
+    "empty question": (lambda r: r.prompt.ClearField("question"), ["question"]),
+    "too many chunks": (lambda r: r.prompt.chunks.extend(["x"] * 60), ["chunks", "50"]),
+    "too much text": (lambda r: r.prompt.chunks.append("word " * 20000), ["65536"]),
+    "too many tokens": (lambda r: r.prompt.chunks.append("word " * 5000), ["tokens"]),
+    "long namespace": (lambda r: setattr(r, "namespace", "n" * 129), ["namespace", "129", "128"]),
+    "unknown policy": (lambda r: setattr(r.blend, "policy", 42), ["blend.policy", "42", "POLICY_HKVD (2)"]),
+    "unknown reuse": (lambda r: setattr(r.blend, "reuse", -1), ["blend.reuse", "-1", "REUSE_PREFIX (2)"]),
+    "unknown anchoring": (lambda r: setattr(r.blend, "anchoring", 7), ["blend.anchoring", "7"]),
+    "unknown deviation": (lambda r: setattr(r.blend, "hkvd_source", 7), ["blend.hkvd_source", "7"]),
+    "unknown role": (lambda r: r.prompt.history.add(role=9, text="x"), ["prompt.history[0].role", "9"]),
+    "NaN ratio": (lambda r: setattr(r.blend, "ratio", NAN), ["ratio", "nan"]),
+    "negative ratio": (lambda r: setattr(r.blend, "ratio", -0.1), ["ratio", "-0.1"]),
+    "ratio above 1": (lambda r: setattr(r.blend, "ratio", 1.5), ["ratio", "1.5"]),
+    "infinite ratio": (lambda r: setattr(r.blend, "ratio", INFINITY), ["ratio", "inf"]),
+    "query layers": (lambda r: setattr(r.blend, "query_layers", 1000), ["query_layers", "1000"]),
+    "negative link": (lambda r: setattr(r.blend, "link_tokens", -1), ["link_tokens", "-1"]),
+    "NaN temperature": (lambda r: setattr(r.sampling, "temperature", NAN), ["temperature", "NaN"]),
+    "hot": (lambda r: setattr(r.sampling, "temperature", 11), ["temperature", "11"]),
+    "zero top_p": (lambda r: setattr(r.sampling, "top_p", 0), ["top_p", "0"]),
+    "top_p above 1": (lambda r: setattr(r.sampling, "top_p", 1.01), ["top_p", "1.01"]),
+    "negative top_k": (lambda r: setattr(r.sampling, "top_k", -5), ["top_k", "-5"]),
+    "min_p above 1": (lambda r: setattr(r.sampling, "min_p", 2), ["min_p", "2"]),
+    "zero penalty": (lambda r: setattr(r.sampling, "repetition_penalty", 0), ["repetition_penalty", "0"]),
+    "zero max_tokens": (lambda r: setattr(r.sampling, "max_tokens", 0), ["max_tokens", "0"]),
+    "many logprobs": (lambda r: setattr(r.sampling, "top_logprobs", 21), ["top_logprobs", "21", "20"]),
+    "empty stop": (lambda r: r.sampling.stop.append(""), ["stop"]),
+    "many stops": (lambda r: r.sampling.stop.extend("abcdefghijklmnopq"), ["stop", "17", "16"]),
+}
+
+
+def good(v1, prompt):
+    return v1.GenerateRequest(prompt=prompt, blend={"reuse": v1.REUSE_NOTHING}, sampling={"max_tokens": 1})
+
+
+@pytest.mark.parametrize("name", BAD_GENERATE)
+def test_generate_names_what_is_wrong(v1, server, prompt, name):
+    change, expected = BAD_GENERATE[name]
+    request = good(v1, prompt)
+    change(request)
+    with pytest.raises(grpc.RpcError) as error:
+        list(server.inference.Generate(request))
+    assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    for part in expected:
+        assert part in error.value.details()
+
+
+def test_hkvd_layer_is_checked(v1, server, prompt):
+    request = good(v1, prompt)
+    request.blend.policy = v1.POLICY_HKVD
+    request.blend.hkvd_layer = 1000
+    with pytest.raises(grpc.RpcError) as error:
+        list(server.inference.Generate(request))
+    assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert "hkvd_layer" in error.value.details() and "1000" in error.value.details()
+
+
+@pytest.mark.parametrize("fields, expected", [
+    ({}, "continuation"),
+    ({"continuation_text": ""}, "continuation_text"),
+    ({"continuation_token_ids": {"ids": []}}, "continuation_token_ids"),
+    ({"continuation_token_ids": {"ids": [5, -1]}}, "continuation_token_ids[1] is -1"),
+    ({"continuation_token_ids": {"ids": [10**9]}}, "continuation_token_ids[0] is 1000000000"),
+    ({"continuation_text": "word " * 5000}, "tokens"),
+])
+def test_score_names_what_is_wrong(v1, server, prompt, fields, expected):
+    with pytest.raises(grpc.RpcError) as error:
+        list(server.inference.Score(v1.ScoreRequest(prompt=prompt, **fields)))
+    assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert expected in error.value.details()
+
+
+@pytest.mark.parametrize("fields, expected", [
+    ({}, "chunks"),
+    ({"chunks": ["x"] * 51}, "51"),
+    ({"chunks": ["x"], "label": "l" * 257}, "label"),
+    ({"chunks": ["x"], "anchoring": 5}, "anchoring is 5"),
+    ({"chunks": ["x", "word " * 5000]}, "chunks[1]"),
+])
+def test_put_names_what_is_wrong(v1, server, fields, expected):
+    with pytest.raises(grpc.RpcError) as error:
+        list(server.chunks.Put(v1.PutChunksRequest(**fields)))
+    assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert expected in error.value.details()
+
+
+def test_store_calls_name_what_is_wrong(v1, server):
+    calls = [
+        (server.chunks.Stat, v1.StatChunksRequest(), "keys has 0 keys; allowed: 1 to 1000"),
+        (server.chunks.Stat, v1.StatChunksRequest(keys=["a" * 64] * 1001), "keys has 1001 keys"),
+        (server.chunks.Stat, v1.StatChunksRequest(keys=["a" * 64, "xyz"]), "keys[1]"),
+        (server.chunks.Pin, v1.PinChunksRequest(keys=["A" * 63]), "keys[0]"),
+        (server.chunks.Delete, v1.DeleteChunksRequest(), "keys has 0 keys"),
+        (server.chunks.Delete, v1.DeleteChunksRequest(all=True, keys=["a" * 64]), "all"),
+        (server.chunks.List, v1.ListChunksRequest(page_size=0), "page_size is 0; allowed: 1 to 1000"),
+        (server.chunks.List, v1.ListChunksRequest(page_size=1001), "page_size is 1001"),
+    ]
+    for call, request, expected in calls:
+        with pytest.raises(grpc.RpcError) as error:
+            call(request)
+        assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT, expected
+        assert expected in error.value.details()
+
+
+def raw(server, method, data):
+    """Sends bytes as they are, and returns the error."""
+    call = server.channel.unary_stream(method, request_serializer=lambda data: data,
+                                       response_deserializer=lambda data: data)
+    with pytest.raises(grpc.RpcError) as error:
+        list(call(data))
+    return error.value
+
+
+def test_text_that_is_not_utf8_is_named(v1, server, prompt):
+    request = good(v1, prompt)
+    request.prompt.chunks[1] = "before@@after"
+    data = request.SerializeToString().replace(b"@@", b"\xc3\x28")
+    error = raw(server, "/kvblend.v1.Inference/Generate", data)
+    assert error.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert error.details() == "prompt.chunks[1] is not valid UTF-8 at byte 6 of 13; allowed: UTF-8 text"
+
+    request.sampling.stop.append("##")
+    data = request.SerializeToString().replace(b"##", b"\xff\xfe")
+    assert "sampling.stop[0] is not valid UTF-8 at byte 0" in raw(
+        server, "/kvblend.v1.Inference/Generate", data).details()
+    data = v1.PutChunksRequest(chunks=["@@"]).SerializeToString().replace(b"@@", b"\xed\xa0")
+    assert "chunks[0] is not valid UTF-8" in raw(server, "/kvblend.v1.Chunks/Put", data).details()
+    data = v1.ListChunksRequest(page_token="@").SerializeToString().replace(b"@", b"\x80")
+    assert "page_token is not valid UTF-8" in raw(server, "/kvblend.v1.Chunks/List", data).details()
+
+
+def test_bytes_that_are_no_message_are_refused(server):
+    for method in ("Inference/Generate", "Inference/Score", "Chunks/Put", "Chunks/Stat", "Admin/GetInfo"):
+        for data in (b"\xff\xff\xff", b"\x0a\x7f", b"\x00"):
+            error = raw(server, f"/kvblend.v1.{method}", data)
+            assert error.code() == grpc.StatusCode.INVALID_ARGUMENT
+            assert "not a well-formed kvblend.v1." in error.details()
+
+
+def test_large_messages_are_refused(v1, server, prompt):
+    request = good(v1, prompt)
+    request.prompt.chunks.append("x" * (2 << 20))
+    with pytest.raises(grpc.RpcError) as error:
+        list(server.inference.Generate(request))
+    assert error.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert str(1 << 20) in error.value.details()
+
+
+def test_special_tokens_in_text_are_text(v1, server, prompt):
+    request = good(v1, prompt)
+    plain, _, _, _ = server.generate(request)
+    request.prompt.question += "<|im_end|><|im_start|>"
+    marked, _, _, _ = server.generate(request)
+    assert marked.prompt_tokens > plain.prompt_tokens + 4, "control tokens would have been two"
+
+
+def test_the_server_still_answers(v1, server, prompt):
+    _, text, _, _ = server.generate(good(v1, prompt))
+    assert text

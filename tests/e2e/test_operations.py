@@ -1,0 +1,147 @@
+"""What operators see: metrics, health, reflection, info, and the command line of the daemon."""
+
+import shutil
+import socket
+import subprocess
+
+import grpc
+import pytest
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message_factory import GetMessageClass
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+
+from conftest import BIN_DIR, MODEL
+
+SERVICES = ("kvblend.v1.Inference", "kvblend.v1.Chunks", "kvblend.v1.Admin")
+
+
+def test_metrics_pass_promtool(server):
+    promtool = shutil.which("promtool")
+    assert promtool, "promtool (of Debian's package prometheus) is needed"
+    status, body = server.http("/metrics")
+    assert status == 200
+    check = subprocess.run([promtool, "check", "metrics"], input=body, text=True, capture_output=True, check=False)
+    assert check.returncode == 0 and not check.stderr.strip(), check.stdout + check.stderr
+
+
+def test_metrics_move_as_they_should(v1, server, prompt, stored):
+    server.wait_until_idle()
+    before = server.metrics()
+    report, _, _, finished = server.generate(v1.GenerateRequest(
+        namespace=stored, prompt=prompt, sampling={"max_tokens": 5, "ignore_eos": True}))
+    server.wait_until_idle()
+    after = server.metrics()
+
+    def moved(name):
+        return after[name] - before.get(name, 0)
+
+    assert moved("kvblend_time_to_first_token_seconds_count") == 1
+    assert moved("kvblend_time_to_first_token_seconds_sum") == pytest.approx(report.time_to_first_token_seconds)
+    assert moved("kvblend_e2e_request_latency_seconds_sum") == pytest.approx(finished.timings.total_seconds)
+    assert moved("kvblend_time_per_output_token_seconds_count") == 1
+    for source in ("exact", "reused", "recomputed", "computed"):
+        assert moved(f'kvblend_prompt_tokens_total{{source="{source}"}}') == getattr(report, f"{source}_tokens")
+    assert moved("kvblend_generation_tokens_total") == 5
+    assert moved("kvblend_chunk_lookups_total") == 3
+    assert moved('kvblend_chunk_hits_total{source="exact",tier="host_memory"}') == 1
+    assert moved('kvblend_chunk_hits_total{source="blended",tier="host_memory"}') == 2
+    assert moved('kvblend_recompute_ratio_count{policy="query"}') == 1
+    assert moved('kvblend_requests_finished_total{reason="max_tokens"}') == 1
+    assert moved('kvblend_grpc_calls_total{code="OK",method="Generate",service="Inference"}') == 1
+    assert after["kvblend_store_entries"] >= 3
+    assert 0 < after["kvblend_store_bytes"] <= after["kvblend_store_budget_bytes"] == 256 << 20
+    assert after["kvblend_ready"] == 1
+    assert any(name.startswith("kvblend_build_info{") for name in after)
+
+    deleted = server.chunks.Delete(v1.DeleteChunksRequest(namespace=stored, all=True)).deleted
+    assert deleted >= 3
+    assert server.metrics()["kvblend_store_entries"] == after["kvblend_store_entries"] - deleted
+
+
+def test_http_pages(server):
+    assert server.http("/healthz") == (200, "ok\n")
+    assert server.http("/readyz") == (200, "ready\n")
+    assert server.http("/")[0] == 200
+    assert server.http("/nothing")[0] == 404
+
+
+def test_health(server):
+    stub = health_pb2_grpc.HealthStub(server.channel)
+    for service in ("", *SERVICES):
+        response = stub.Check(health_pb2.HealthCheckRequest(service=service))
+        assert response.status == health_pb2.HealthCheckResponse.SERVING
+    with pytest.raises(grpc.RpcError) as error:
+        stub.Check(health_pb2.HealthCheckRequest(service="no.such.Service"))
+    assert error.value.code() == grpc.StatusCode.NOT_FOUND
+
+
+def test_reflection_is_enough_for_a_client(server):
+    database = ProtoReflectionDescriptorDatabase(server.channel)
+    assert set(SERVICES) <= set(database.get_services())
+    pool = DescriptorPool(database)
+    method = pool.FindServiceByName("kvblend.v1.Admin").methods_by_name["GetInfo"]
+    call = server.channel.unary_unary(
+        "/kvblend.v1.Admin/GetInfo",
+        request_serializer=lambda message: message.SerializeToString(),
+        response_deserializer=GetMessageClass(method.output_type).FromString)
+    assert call(GetMessageClass(method.input_type)()).model.vocab_size > 0
+
+
+def test_info(v1, server):
+    info = server.admin.GetInfo(v1.GetInfoRequest())
+    assert info.version and info.backend
+    assert info.model.architecture == "llama" and info.model.num_layers > 0
+    assert len(info.model.fingerprint) == 64
+    assert info.limits.max_context_tokens == 2048
+    assert info.limits.max_text_bytes == 64 << 10
+    assert info.limits.max_message_bytes == 1 << 20
+    assert info.limits.max_chunks_per_request == 50
+    elements = 2 * info.model.num_layers * info.model.num_kv_heads * info.model.head_dim
+    assert info.kv_format.bytes_per_token == elements * {"bf16": 2, "f16": 2, "f32": 4}[info.kv_format.dtype]
+    assert info.store.budget_bytes == 256 << 20
+    assert 0 <= info.self_check_max_error < 0.1
+    assert info.uptime_seconds > 0
+
+
+def run(*flags):
+    return subprocess.run([str(BIN_DIR / "kvblend-server"), *flags], capture_output=True, text=True, check=False,
+                          timeout=120)
+
+
+def test_help_and_version():
+    done = run("--help")
+    assert done.returncode == 0 and "Examples:" in done.stdout and not done.stderr
+    done = run("--version")
+    assert done.returncode == 0 and done.stdout.startswith("kvblend-server ")
+
+
+def test_bad_flags():
+    for flags in ([], ["--model", "m", "--no-such-flag"], ["--model", "m", "--threads", "many"]):
+        done = run(*flags)
+        assert done.returncode == 2
+        assert done.stderr.startswith("kvblend-server: ") and done.stderr.count("\n") == 1
+
+
+def test_failing_to_start_says_why(tmp_path):
+    listen = ("--log-level", "error", "--grpc-address", "127.0.0.1:0", "--http-address")
+    done = run("--model", "/nonexistent.gguf", *listen, "127.0.0.1:0")
+    assert done.returncode == 1
+    assert "/nonexistent.gguf" in done.stderr and done.stderr.count("\n") == 1
+
+    text = tmp_path / "text.gguf"
+    text.write_text("this is no model")
+    done = run("--model", str(text), *listen, "127.0.0.1:0")
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = run("--model", str(MODEL), *listen, address)
+        assert done.returncode == 1
+        assert address.split(":")[1] in done.stderr and done.stderr.count("\n") == 1
+        done = run("--model", str(MODEL), "--log-level", "error", "--grpc-address", address,
+                   "--http-address", "127.0.0.1:0")
+        assert done.returncode == 1
+        assert address in done.stderr and done.stderr.count("\n") == 1

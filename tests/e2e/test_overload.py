@@ -1,0 +1,93 @@
+"""Clients that leave, deadlines, a full queue, and shutting down with work at hand."""
+
+import signal
+
+import grpc
+import pytest
+
+from conftest import wait_until
+
+CALLS = 'kvblend_grpc_calls_total{{code="{}",method="Generate",service="Inference"}}'
+
+
+def long_request(v1, prompt, max_tokens=1500):
+    return v1.GenerateRequest(prompt=prompt, blend={"reuse": v1.REUSE_NOTHING},
+                              sampling={"max_tokens": max_tokens, "ignore_eos": True})
+
+
+@pytest.fixture(scope="module")
+def small_server(start_server):
+    return start_server("--max-context-tokens", "2048", "--max-queued-requests", "1", "--no-self-check")
+
+
+def test_cancelling_stops_the_work(v1, small_server, prompt):
+    before = small_server.metrics().get(CALLS.format("CANCELLED"), 0)
+    call = small_server.inference.Generate(long_request(v1, prompt))
+    next(call)
+    call.cancel()
+    small_server.wait_until_idle()
+    wait_until(lambda: small_server.metrics().get(CALLS.format("CANCELLED"), 0) == before + 1, "the count")
+
+
+def test_the_deadline_stops_the_work(v1, small_server, prompt):
+    with pytest.raises(grpc.RpcError) as error:
+        list(small_server.inference.Generate(long_request(v1, prompt), timeout=1))
+    assert error.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+    small_server.wait_until_idle()
+
+
+def test_a_full_queue_says_when_to_come_back(v1, small_server, prompt):
+    running = small_server.inference.Generate(long_request(v1, prompt))
+    next(running)
+    waiting = small_server.inference.Generate(long_request(v1, prompt))
+    wait_until(lambda: small_server.metrics()["kvblend_num_requests_waiting"] == 1, "a waiting request")
+    with pytest.raises(grpc.RpcError) as error:
+        list(small_server.inference.Generate(long_request(v1, prompt)))
+    assert error.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    hints = [value for key, value in error.value.trailing_metadata() if key == "retry-after-ms"]
+    assert len(hints) == 1 and int(hints[0]) > 0
+    assert small_server.metrics()["kvblend_num_requests_running"] == 1
+    waiting.cancel()
+    running.cancel()
+    small_server.wait_until_idle()
+    small_server.generate(long_request(v1, prompt, max_tokens=1))
+
+
+def test_sigterm_finishes_what_was_accepted(v1, start_server, prompt):
+    server = start_server("--max-context-tokens", "2048", "--no-self-check")
+    running = server.inference.Generate(long_request(v1, prompt, max_tokens=200))
+    next(running)
+    queued = server.inference.Generate(long_request(v1, prompt, max_tokens=3))
+    wait_until(lambda: server.metrics()["kvblend_num_requests_waiting"] == 1, "a waiting request")
+    server.process.send_signal(signal.SIGTERM)
+    wait_until(lambda: server.http("/readyz")[0] == 503, "readiness to end")
+    assert "shutting down" in server.http("/readyz")[1]
+    assert server.http("/healthz")[0] == 200
+    with pytest.raises(grpc.RpcError) as error:
+        list(server.inference.Generate(long_request(v1, prompt, max_tokens=1)))
+    assert error.value.code() == grpc.StatusCode.UNAVAILABLE
+    assert list(running)[-1].finished.usage.completion_tokens == 200
+    assert list(queued)[-1].finished.usage.completion_tokens == 3
+    assert server.process.wait(60) == 0
+    assert "stopped" in server.log()
+
+
+def test_what_does_not_finish_in_time_is_cancelled(v1, start_server, prompt):
+    server = start_server("--max-context-tokens", "2048", "--drain-timeout", "0.2", "--no-self-check")
+    running = server.inference.Generate(long_request(v1, prompt))
+    next(running)
+    server.process.send_signal(signal.SIGINT)
+    with pytest.raises(grpc.RpcError) as error:
+        list(running)
+    assert error.value.code() in (grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE)
+    assert server.process.wait(60) == 0
+
+
+def test_a_second_signal_ends_it_at_once(v1, start_server, prompt):
+    server = start_server("--max-context-tokens", "2048", "--drain-timeout", "3600", "--no-self-check")
+    running = server.inference.Generate(long_request(v1, prompt))
+    next(running)
+    server.process.send_signal(signal.SIGTERM)
+    wait_until(lambda: server.http("/readyz")[0] == 503, "readiness to end")
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(60) == 128 + signal.SIGTERM
