@@ -5,8 +5,6 @@
 // to name the field and the offset. Stateless, thread-safe, never throws.
 #pragma once
 
-#include <cstddef>
-#include <optional>
 #include <string_view>
 
 #include "absl/status/status.h"
@@ -18,9 +16,5 @@ namespace kvblend::server {
 /// as "prompt.chunks[3] is not valid UTF-8 at byte 17", or says that the bytes are no message of this type at
 /// all.
 absl::Status ParseMessage(std::string_view bytes, google::protobuf::Message* message);
-
-/// Offset of the first byte that is not part of well-formed UTF-8 (RFC 3629: no overlong forms, no
-/// surrogates, nothing above U+10FFFF), or nothing.
-std::optional<size_t> FindInvalidUtf8(std::string_view text);
 
 }  // namespace kvblend::server

@@ -7,11 +7,20 @@
 
 namespace kvblend::server {
 
-class EventStream::Reactor : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
+namespace {
+
+// The client's clock and ours start at different ends of the network: its cancellation at the deadline
+// arrives when ours has about this much left, at most.
+constexpr absl::Duration kDeadlineSlack = absl::Milliseconds(250);
+
+class Reactor : public grpc::ServerWriteReactor<grpc::ByteBuffer>, public MessageSender {
  public:
   explicit Reactor(std::shared_ptr<EventStream> stream) : stream_(std::move(stream)) {}
 
-  void OnWriteDone(bool ok) override { stream_->OnWriteDone(ok); }
+  void Send(const grpc::ByteBuffer* message) override { StartWrite(message); }
+  void FinishCall(grpc::Status status) override { Finish(std::move(status)); }
+
+  void OnWriteDone(bool ok) override { stream_->OnSent(ok); }
   void OnCancel() override { stream_->OnCancel(); }
   void OnDone() override { delete this; }
 
@@ -19,14 +28,16 @@ class EventStream::Reactor : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   const std::shared_ptr<EventStream> stream_;
 };
 
+}  // namespace
+
 EventStream::EventStream(size_t max_unsent_bytes, absl::Time deadline,
                          std::function<void(const grpc::Status&)> on_closed)
     : max_unsent_bytes_(max_unsent_bytes), deadline_(deadline), on_closed_(std::move(on_closed)) {}
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* EventStream::MakeReactor(std::shared_ptr<EventStream> stream) {
-  EventStream& self = *stream;
-  self.reactor_ = new Reactor(std::move(stream));
-  return self.reactor_;
+  auto* reactor = new Reactor(stream);
+  stream->Attach(reactor);
+  return reactor;
 }
 
 void EventStream::SetHandle(std::shared_ptr<RequestHandle> handle) {
@@ -62,7 +73,8 @@ void EventStream::Close(grpc::Status status) {
       status = grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED,
                             absl::StrCat("the client reads too slowly: more than ", max_unsent_bytes_,
                                          " bytes of the answer were waiting to be sent"));
-    } else if (status.error_code() == grpc::StatusCode::CANCELLED && absl::Now() >= deadline_) {
+    } else if (status.error_code() == grpc::StatusCode::CANCELLED &&
+               absl::Now() >= deadline_ - kDeadlineSlack) {
       status = grpc::Status(grpc::StatusCode::DEADLINE_EXCEEDED, "the call's deadline has passed");
     }
     status_ = status;
@@ -72,7 +84,7 @@ void EventStream::Close(grpc::Status status) {
   Advance();
 }
 
-void EventStream::OnWriteDone(bool ok) {
+void EventStream::OnSent(bool ok) {
   {
     absl::MutexLock lock(&mutex_);
     busy_ = false;
@@ -123,9 +135,9 @@ void EventStream::Advance() {
   // busy_ makes this thread the only one here, until gRPC reports that the operation is done; after Finish,
   // for good.
   if (finish) {
-    reactor_->Finish(std::move(status));
+    sender_->FinishCall(std::move(status));
   } else {
-    reactor_->StartWrite(&sending_);
+    sender_->Send(&sending_);
   }
 }
 

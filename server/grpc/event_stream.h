@@ -1,6 +1,6 @@
 // The sending side of a server-streaming call, fed by the engine's observers.
 //
-//   engine thread:  Push, Push, .., Close                gRPC threads:  OnWriteDone, OnCancel, OnDone
+//   engine thread:  Push, Push, .., Close                gRPC threads:  OnSent, OnCancel, OnDone
 //
 // Two objects with two lifetimes. The reactor belongs to gRPC, which calls it until OnDone, where it deletes
 // itself. The EventStream is shared: by the reactor, and by the observer, which the engine may hold longer.
@@ -28,17 +28,38 @@
 
 namespace kvblend::server {
 
+/// Starts the operations of one call; of gRPC's reactors, what an EventStream uses. One operation at a time:
+/// each is answered by EventStream::OnSent, but for Finish, after which nothing is called any more.
+class MessageSender {
+ public:
+  virtual ~MessageSender() = default;
+  /// `message` stays as it is until OnSent.
+  virtual void Send(const grpc::ByteBuffer* message) = 0;
+  virtual void FinishCall(grpc::Status status) = 0;
+};
+
 /// Thread-safe.
 class EventStream {
  public:
-  /// `on_closed` is called once with the call's status, before the reactor goes; from any thread. At
-  /// `deadline` gRPC cancels a call: a CANCELLED that comes of it is turned into the DEADLINE_EXCEEDED that
+  /// `on_closed` is called once with the call's status, before the call is finished; from any thread. A call
+  /// that is cancelled close to its `deadline` was cancelled by it: it is closed with DEADLINE_EXCEEDED, as
   /// the client sees.
   EventStream(size_t max_unsent_bytes, absl::Time deadline,
               std::function<void(const grpc::Status&)> on_closed);
 
-  /// The reactor for gRPC; to be called once. It keeps this stream alive.
+  /// The reactor for gRPC; to be called once, before anything is pushed. It keeps this stream alive.
   static grpc::ServerWriteReactor<grpc::ByteBuffer>* MakeReactor(std::shared_ptr<EventStream> stream);
+  /// The same with another sender, which must live until FinishCall.
+  void Attach(MessageSender* sender) { sender_ = sender; }
+
+  // --- for the sender
+
+  /// The message was sent, or (not `ok`) never will be.
+  void OnSent(bool ok);
+  /// The client has gone, or the deadline has passed.
+  void OnCancel();
+
+  // --- for the service and its observer
 
   /// What to cancel when the client goes away. If it has already gone, `handle` is cancelled at once.
   void SetHandle(std::shared_ptr<RequestHandle> handle);
@@ -51,10 +72,6 @@ class EventStream {
   void Close(grpc::Status status);
 
  private:
-  class Reactor;
-
-  void OnWriteDone(bool ok);
-  void OnCancel();
   /// Starts the next operation, if one is due and none is under way. Called without the lock, since gRPC may
   /// complete an operation before it returns from starting it.
   void Advance();
@@ -63,12 +80,12 @@ class EventStream {
   const size_t max_unsent_bytes_;
   const absl::Time deadline_;
   const std::function<void(const grpc::Status&)> on_closed_;
-  Reactor* reactor_ = nullptr;  // set before anything is pushed
+  MessageSender* sender_ = nullptr;
 
   absl::Mutex mutex_;
   std::deque<grpc::ByteBuffer> unsent_ ABSL_GUARDED_BY(mutex_);
   size_t unsent_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  grpc::ByteBuffer sending_;                       // gRPC reads it between StartWrite and OnWriteDone
+  grpc::ByteBuffer sending_;                       // the sender reads it until OnSent
   bool busy_ ABSL_GUARDED_BY(mutex_) = false;      // an operation is under way
   bool broken_ ABSL_GUARDED_BY(mutex_) = false;    // nothing can or should be sent any more
   bool too_slow_ ABSL_GUARDED_BY(mutex_) = false;  // the reason for that is the client's reading

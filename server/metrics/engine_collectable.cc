@@ -89,10 +89,13 @@ void AddStore(const store::StoreStats& stats, FamilyList* list) {
   gauge("pinned_entries", "Chunks pinned in the store.", stats.pinned_entries);
   gauge("pinned_bytes", "Bytes of pinned chunks.", stats.pinned_bytes);
   gauge("reservations", "Chunks being computed for the store.", stats.reservations);
-  counter("lookups_total", "Lookups by exact key: hits, misses and waits.", stats.lookups);
-  counter("hits_total", "Lookups that found their chunk.", stats.hits);
-  counter("misses_total", "Lookups that found nothing.", stats.misses);
-  counter("waits_total", "Lookups told to wait for another request's computation.", stats.waits);
+  counter("lookups_total", "Chunks that prompts looked up by exact key.", stats.lookups);
+  counter("hits_total", "Lookups by prompts that found their chunk.", stats.hits);
+  counter("misses_total", "Lookups by prompts that found nothing.", stats.misses);
+  counter("reserve_lookups_total", "Chunks that precomputation looked up.", stats.reserve_lookups);
+  counter("reserve_hits_total", "Lookups by precomputation that found their chunk.", stats.reserve_hits);
+  counter("reservations_total", "Computations of chunks begun.", stats.reservations_made);
+  counter("waits_total", "Lookups by precomputation told to wait for another's computation.", stats.waits);
   counter("other_anchor_lookups_total", "Lookups of a chunk behind any anchor.", stats.other_anchor_lookups);
   counter("other_anchor_hits_total", "Lookups that found their chunk behind another anchor.",
           stats.other_anchor_hits);

@@ -29,7 +29,7 @@ ALLOWED = {
         "kernels", "engine/kv", "engine/store", "engine/model", "engine/blend", "engine/generate",
         "engine/prompt", "engine/text", "engine/schedule",
     },
-    "server": {"engine", "engine/store"},
+    "server": {"engine", "engine/store", "engine/text"},
 }
 
 # What clients ask of the engine: plain data, which every folder of the engine except the lowest may name.

@@ -1,0 +1,228 @@
+// The stream between engine and gRPC, with a sender in gRPC's place: so that ThreadSanitizer sees all of it.
+#include "server/grpc/event_stream.h"
+
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
+#include "grpcpp/support/slice.h"
+#include "gtest/gtest.h"
+
+namespace kvblend::server {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+grpc::ByteBuffer Message(const std::string& text) {
+  const grpc::Slice slice(text);
+  return grpc::ByteBuffer(&slice, 1);
+}
+
+std::string Text(const grpc::ByteBuffer& message) {
+  grpc::Slice slice;
+  EXPECT_TRUE(message.DumpToSingleSlice(&slice).ok());
+  return std::string(reinterpret_cast<const char*>(slice.begin()), slice.size());
+}
+
+class CountingHandle : public RequestHandle {
+ public:
+  void Cancel() override { ++cancels; }
+  std::atomic<int> cancels{0};
+};
+
+// Records what is started; the test answers.
+class ManualSender : public MessageSender {
+ public:
+  void Send(const grpc::ByteBuffer* message) override { sent.push_back(Text(*message)); }
+  void FinishCall(grpc::Status status) override { finished.push_back(std::move(status)); }
+  std::vector<std::string> sent;
+  std::vector<grpc::Status> finished;
+};
+
+class EventStreamTest : public ::testing::Test {
+ protected:
+  std::shared_ptr<EventStream> NewStream(absl::Time deadline = absl::InfiniteFuture()) {
+    auto stream = std::make_shared<EventStream>(
+        /*max_unsent_bytes=*/10, deadline,
+        [this](const grpc::Status& status) { closed_.push_back(status.error_code()); });
+    stream->Attach(&sender_);
+    return stream;
+  }
+
+  ManualSender sender_;
+  std::vector<grpc::StatusCode> closed_;
+};
+
+TEST_F(EventStreamTest, SendsOneAtATimeAndFinishesLast) {
+  const auto stream = NewStream();
+  stream->Push(Message("a"));
+  stream->Push(Message("b"));
+  EXPECT_THAT(sender_.sent, ElementsAre("a"));
+  stream->Close(grpc::Status::OK);
+  EXPECT_THAT(closed_, ElementsAre(grpc::StatusCode::OK));
+  stream->OnSent(true);
+  EXPECT_THAT(sender_.sent, ElementsAre("a", "b"));
+  EXPECT_THAT(sender_.finished, IsEmpty());
+  stream->OnSent(true);
+  ASSERT_EQ(sender_.finished.size(), 1u);
+  EXPECT_TRUE(sender_.finished[0].ok());
+}
+
+TEST_F(EventStreamTest, ACancelledCallCancelsTheRequestAndWaitsForItsEnd) {
+  const auto stream = NewStream();
+  const auto handle = std::make_shared<CountingHandle>();
+  stream->SetHandle(handle);
+  stream->Push(Message("a"));
+  stream->Push(Message("b"));
+  stream->OnCancel();
+  EXPECT_EQ(handle->cancels, 1);
+  stream->OnSent(false);
+  stream->Push(Message("c"));
+  EXPECT_THAT(sender_.sent, ElementsAre("a"));
+  EXPECT_THAT(sender_.finished, IsEmpty());
+  stream->Close(grpc::Status(grpc::StatusCode::CANCELLED, ""));
+  EXPECT_THAT(closed_, ElementsAre(grpc::StatusCode::CANCELLED));
+  EXPECT_EQ(sender_.finished.size(), 1u);
+}
+
+TEST_F(EventStreamTest, ARequestSubmittedForACallThatHasGoneIsCancelledAtOnce) {
+  const auto stream = NewStream();
+  stream->OnCancel();
+  const auto handle = std::make_shared<CountingHandle>();
+  stream->SetHandle(handle);
+  EXPECT_EQ(handle->cancels, 1);
+}
+
+TEST_F(EventStreamTest, TheHandleIsDroppedWithTheEnd) {
+  const auto stream = NewStream();
+  auto handle = std::make_shared<CountingHandle>();
+  stream->SetHandle(handle);
+  stream->Close(grpc::Status::OK);
+  stream->OnCancel();
+  EXPECT_EQ(handle->cancels, 0);
+  EXPECT_EQ(handle.use_count(), 1);
+}
+
+TEST_F(EventStreamTest, TooMuchUnsentEndsTheCall) {
+  const auto stream = NewStream();
+  const auto handle = std::make_shared<CountingHandle>();
+  stream->SetHandle(handle);
+  stream->Push(Message("12345"));  // being sent: not unsent any more
+  stream->Push(Message("1234567890"));
+  EXPECT_EQ(handle->cancels, 0);
+  stream->Push(Message("x"));
+  EXPECT_EQ(handle->cancels, 1);
+  stream->Close(grpc::Status(grpc::StatusCode::CANCELLED, ""));
+  EXPECT_THAT(sender_.finished, IsEmpty());
+  stream->OnSent(true);
+  EXPECT_THAT(sender_.sent, ElementsAre("12345"));
+  ASSERT_EQ(sender_.finished.size(), 1u);
+  EXPECT_EQ(sender_.finished[0].error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(sender_.finished[0].error_message(), HasSubstr("more than 10 bytes"));
+  EXPECT_THAT(closed_, ElementsAre(grpc::StatusCode::RESOURCE_EXHAUSTED));
+}
+
+TEST_F(EventStreamTest, CancelledByTheDeadlineReadsDeadlineExceeded) {
+  const auto close = [this](absl::Time deadline) {
+    NewStream(deadline)->Close(grpc::Status(grpc::StatusCode::CANCELLED, ""));
+    return closed_.back();
+  };
+  EXPECT_EQ(close(absl::Now() - absl::Seconds(1)), grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_EQ(close(absl::Now() + absl::Hours(1)), grpc::StatusCode::CANCELLED);
+  EXPECT_EQ(close(absl::InfiniteFuture()), grpc::StatusCode::CANCELLED);
+}
+
+// Answers on a thread of its own, as gRPC does, and cancels at a random moment.
+class ThreadedSender : public MessageSender {
+ public:
+  explicit ThreadedSender(std::shared_ptr<EventStream> stream, uint32_t cancel_after)
+      : stream_(std::move(stream)), cancel_after_(cancel_after) {
+    stream_->Attach(this);
+    thread_ = std::thread([this] { Run(); });
+  }
+  ~ThreadedSender() override { thread_.join(); }
+
+  void Send(const grpc::ByteBuffer* message) override {
+    absl::MutexLock lock(&mutex_);
+    ++operations_;
+    texts_.push_back(Text(*message));
+    due_ = true;
+  }
+  void FinishCall(grpc::Status) override {
+    absl::MutexLock lock(&mutex_);
+    ++operations_;
+    finished_ = true;
+  }
+
+  std::vector<std::string> texts() {
+    absl::MutexLock lock(&mutex_);
+    return texts_;
+  }
+
+ private:
+  void Run() {
+    for (uint32_t answered = 0;; ++answered) {
+      {
+        absl::MutexLock lock(&mutex_);
+        const auto ready = [this] { return due_ || finished_; };
+        mutex_.Await(absl::Condition(&ready));
+        EXPECT_EQ(operations_, 1) << "one operation at a time";
+        if (finished_) return;
+        operations_ = 0;
+        due_ = false;
+      }
+      if (answered == cancel_after_) stream_->OnCancel();
+      stream_->OnSent(answered < cancel_after_);
+    }
+  }
+
+  const std::shared_ptr<EventStream> stream_;
+  const uint32_t cancel_after_;
+  absl::Mutex mutex_;
+  std::vector<std::string> texts_;
+  int operations_ = 0;
+  bool due_ = false;
+  bool finished_ = false;
+  std::thread thread_;
+};
+
+TEST(EventStreamThreadsTest, EndsOnceWhateverTheInterleaving) {
+  const uint32_t seed = std::random_device{}();
+  SCOPED_TRACE(seed);
+  std::mt19937 random(seed);
+  for (int round = 0; round < 200; ++round) {
+    std::atomic<int> closed{0};
+    const auto handle = std::make_shared<CountingHandle>();
+    std::vector<std::string> texts;
+    {
+      auto stream = std::make_shared<EventStream>(1 << 20, absl::InfiniteFuture(),
+                                                  [&closed](const grpc::Status&) { ++closed; });
+      ThreadedSender sender(stream, random() % 40);
+      std::thread engine([stream] {
+        for (int i = 0; i < 20; ++i) stream->Push(Message(std::to_string(i)));
+        stream->Close(grpc::Status::OK);
+      });
+      stream->SetHandle(handle);
+      engine.join();
+      stream = nullptr;
+      texts = sender.texts();
+    }
+    EXPECT_EQ(closed, 1);
+    EXPECT_LE(handle->cancels, 1);
+    for (size_t i = 0; i < texts.size(); ++i) EXPECT_EQ(texts[i], std::to_string(i));
+  }
+}
+
+}  // namespace
+}  // namespace kvblend::server
