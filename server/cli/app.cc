@@ -1,0 +1,54 @@
+#include "server/cli/app.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <utility>
+
+#include "server/cli/exit_code.h"
+
+namespace kvblend::server::cli {
+namespace {
+
+constexpr char kDescription[] =
+    "kvblend: serves prompts that are made of retrieved chunks, reusing the KV of every chunk";
+
+constexpr char kFooter[] =
+    R"(Exit codes: 0 done, 1 error, 2 wrong usage or a refused value, 3 no such file or chunk,
+4 server unreachable, overloaded or too slow (try again), 130 interrupted.
+Environment: KVBLEND_SERVER is the default of --server; NO_COLOR switches colours off.
+
+Examples:
+  kvblend generate --chunk-file report.txt --question "What were the findings?"
+  kvblend chunks put docs/*.txt
+  kvblend bench --model model.gguf --data tests/fixtures/musique_sample.json
+  kvblend COMMAND --help
+)";
+
+}  // namespace
+
+int RunCommandLine(const std::vector<std::string>& arguments, Terminal& terminal, Cancellation& cancellation,
+                   ClientFactory make_client) {
+  CommandContext context{terminal, cancellation, std::move(make_client), nullptr};
+  CLI::App app(kDescription, "kvblend");
+  app.footer(kFooter);
+  app.require_subcommand(1);
+  app.get_formatter()->column_width(30);
+  AddGenerateCommand(app, context);
+  AddChunksCommand(app, context);
+  AddScoreCommand(app, context);
+  AddBenchCommand(app, context);
+  AddInfoCommand(app, context);
+  try {
+    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // as CLI11 wants them
+    app.parse(std::move(reversed));
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error, terminal.out, terminal.err) == 0 ? kExitOk : kExitUsage;
+  }
+  absl::Status status = context.action();
+  // Whatever a call made of it, the reason was Ctrl-C.
+  if (!status.ok() && cancellation.requested()) status = absl::CancelledError("interrupted");
+  if (!status.ok()) terminal.PrintError(status);
+  return ExitCodeOf(status);
+}
+
+}  // namespace kvblend::server::cli

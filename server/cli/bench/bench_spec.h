@@ -1,0 +1,66 @@
+// What the bench measures: the rows of its table and the knobs they share.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/request.h"
+
+namespace kvblend::server::cli {
+
+/// How a prompt is prefilled.
+enum class BenchMode : uint8_t {
+  kFull,    // nothing reused: the reference for quality
+  kPrefix,  // the exact prefix reused: system text, lead-in and first chunk
+  kReuse,   // every chunk reused, nothing recomputed
+  kBlend,   // every chunk reused, a policy's choice of tokens recomputed
+};
+
+std::string_view Name(BenchMode mode);
+absl::StatusOr<BenchMode> ParseBenchMode(std::string_view name);
+
+/// One row of the table.
+struct BenchVariant {
+  BenchMode mode = BenchMode::kFull;
+  std::optional<Policy> policy = std::nullopt;  // reuse: none; empty for full and prefix
+  std::optional<double> ratio = std::nullopt;   // only for policies that have one
+  Anchoring anchoring = Anchoring::kAnchored;
+
+  BlendOptions blend_options() const;
+  /// "blend query 0.15 anchored", for progress and warnings.
+  std::string Label() const;
+};
+
+/// One variant per combination that makes a difference: full and prefix come once (an exact prefix is always
+/// anchored), policies without a ratio once per anchoring. In the order full, prefix, then per anchoring
+/// reuse and blend, whatever the order of `modes`. kInvalidArgument when a list is empty that is needed, or a
+/// ratio is outside 0 to 1.
+absl::StatusOr<std::vector<BenchVariant>> MakeVariants(const std::vector<BenchMode>& modes,
+                                                       const std::vector<Policy>& policies,
+                                                       const std::vector<double>& ratios,
+                                                       const std::vector<Anchoring>& anchorings);
+
+/// What is measured; each costs time of its own.
+struct BenchMeasures {
+  bool ttft = true;  // time to first token
+  bool kl = true;    // divergence and top-1 agreement with full prefill
+  bool nll = true;   // likelihood of the gold answer
+  bool f1 = true;    // the generated answer
+};
+
+struct BenchOptions {
+  std::vector<BenchVariant> variants;
+  BenchMeasures measures;
+  int max_questions = 0;  // 0: all
+  int max_passages = 0;   // per question; 0: all
+  int repeats = 3;        // TTFT measurements per question and variant; their median counts
+  int32_t kl_tokens = 16;
+  int32_t answer_tokens = 32;
+  std::string tenant_namespace;  // chunks that the bench stores live here, and are removed again
+};
+
+}  // namespace kvblend::server::cli

@@ -1,0 +1,105 @@
+#include "server/cli/bench/dataset.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
+#include "server/cli/files.h"
+
+namespace kvblend::server::cli {
+namespace {
+
+constexpr std::string_view kSystemText =
+    "You are a helpful AI assistant. Answer the question based on the given passages. "
+    "Answer with a few words only.";
+constexpr std::string_view kLeadIn = "Passages:\n\n";
+
+using Json = nlohmann::json;
+
+absl::Status Bad(size_t index, const std::string& what) {
+  return absl::InvalidArgumentError(absl::StrCat("question ", index, ": ", what));
+}
+
+absl::StatusOr<std::string> StringAt(const Json& object, const char* key, size_t index) {
+  const auto it = object.find(key);
+  if (it == object.end() || !it->is_string()) return Bad(index, absl::StrCat("'", key, "' must be a string"));
+  return it->get<std::string>();
+}
+
+absl::StatusOr<BenchQuestion> ParseQuestion(const Json& object, size_t index) {
+  if (!object.is_object()) return Bad(index, "must be an object with question, answers and ctxs");
+  BenchQuestion result;
+  auto question = StringAt(object, "question", index);
+  if (!question.ok()) return question.status();
+  result.question = *std::move(question);
+
+  const auto answers = object.find("answers");
+  if (answers == object.end() || !answers->is_array() || answers->empty()) {
+    return Bad(index, "'answers' must be a list of at least one string");
+  }
+  for (const Json& answer : *answers) {
+    if (!answer.is_string()) return Bad(index, "'answers' must hold strings only");
+    result.answers.push_back(answer.get<std::string>());
+  }
+
+  const auto passages = object.find("ctxs");
+  if (passages == object.end() || !passages->is_array() || passages->empty()) {
+    return Bad(index, "'ctxs' must be a list of at least one {title, text}");
+  }
+  for (const Json& passage : *passages) {
+    if (!passage.is_object()) return Bad(index, "'ctxs' must hold objects with title and text");
+    auto title = StringAt(passage, "title", index);
+    auto text = StringAt(passage, "text", index);
+    if (!title.ok()) return title.status();
+    if (!text.ok()) return text.status();
+    result.passages.push_back({*std::move(title), *std::move(text)});
+  }
+  return result;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<BenchQuestion>> ParseQuestions(std::string_view json) {
+  const Json document = Json::parse(json, /*cb=*/nullptr, /*allow_exceptions=*/false);
+  if (document.is_discarded()) return absl::InvalidArgumentError("the data is not valid JSON");
+  if (!document.is_array() || document.empty()) {
+    return absl::InvalidArgumentError("the data must be a JSON list of at least one question");
+  }
+  std::vector<BenchQuestion> questions;
+  questions.reserve(document.size());
+  for (size_t i = 0; i < document.size(); ++i) {
+    auto question = ParseQuestion(document[i], i);
+    if (!question.ok()) return question.status();
+    questions.push_back(*std::move(question));
+  }
+  return questions;
+}
+
+absl::StatusOr<std::vector<BenchQuestion>> LoadQuestions(const std::string& path) {
+  auto content = ReadFileOrStdin(path);
+  if (!content.ok()) return content.status();
+  auto questions = ParseQuestions(*content);
+  if (!questions.ok()) {
+    return absl::Status(questions.status().code(), absl::StrCat(path, ": ", questions.status().message()));
+  }
+  return questions;
+}
+
+Prompt MakePrompt(const BenchQuestion& question, int max_passages) {
+  Prompt prompt;
+  prompt.system_text = kSystemText;
+  prompt.lead_in = kLeadIn;
+  const size_t available = question.passages.size();
+  const size_t count = max_passages > 0 ? std::min<size_t>(max_passages, available) : available;
+  for (size_t i = 0; i < count; ++i) {
+    prompt.chunks.push_back(
+        absl::StrCat(question.passages[i].title, "\n", question.passages[i].text, "\n\n"));
+  }
+  prompt.question =
+      absl::StrCat("Question: ", question.question, "\nAnswer the question with a few words only.");
+  return prompt;
+}
+
+}  // namespace kvblend::server::cli

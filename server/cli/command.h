@@ -1,0 +1,45 @@
+// What every command is given, and how it is added to the command line.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "server/cli/cancellation.h"
+#include "server/cli/client.h"
+#include "server/cli/terminal.h"
+
+namespace CLI {
+class App;
+}
+
+namespace kvblend::server::cli {
+
+/// Which engine to talk to: the one that is made from `engine_options` when a model is named, else the
+/// server.
+struct Connection {
+  std::string server = "127.0.0.1:50051";
+  EngineOptions engine_options;  // model_path empty: use the server
+};
+
+using ClientFactory = std::function<absl::StatusOr<std::unique_ptr<EngineClient>>(
+    const Connection& connection, Cancellation& cancellation, Terminal& terminal)>;
+
+/// Outlives the parsed command line.
+struct CommandContext {
+  Terminal& terminal;
+  Cancellation& cancellation;
+  ClientFactory make_client;
+  /// Set by the command that was chosen; run once parsing has succeeded. Errors become exit codes.
+  std::function<absl::Status()> action;
+};
+
+void AddGenerateCommand(CLI::App& root, CommandContext& context);
+void AddChunksCommand(CLI::App& root, CommandContext& context);
+void AddScoreCommand(CLI::App& root, CommandContext& context);
+void AddBenchCommand(CLI::App& root, CommandContext& context);
+void AddInfoCommand(CLI::App& root, CommandContext& context);
+
+}  // namespace kvblend::server::cli

@@ -1,0 +1,241 @@
+// kvblend chunks list|stat|rm|pin: looking after the chunk store of a server. `put` is in chunks_put.cc.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "engine/status_macros.h"
+#include "server/cli/command.h"
+#include "server/cli/commands/chunks_put.h"
+#include "server/cli/files.h"
+#include "server/cli/flags.h"
+#include "server/cli/request_json.h"
+
+namespace kvblend::server::cli {
+namespace {
+
+constexpr char kExamples[] = R"(Examples:
+  kvblend chunks put --system "Answer briefly." docs/*.txt
+  kvblend chunks list
+  kvblend chunks list --json | jq -r 'select(.label == "old").key' | kvblend chunks rm -
+  kvblend chunks pin 9f0c...e1
+)";
+
+constexpr size_t kKeysPerCall = 1000;  // the most that the API takes at once
+
+struct KeyFlags {
+  Connection connection;
+  std::string tenant_namespace;
+  std::vector<std::string> keys;
+  bool json = false;
+  bool all = false;
+  bool unpin = false;
+  int64_t limit = 0;
+};
+
+// "-" stands for the words of standard input.
+absl::StatusOr<std::vector<std::string>> ExpandKeys(const std::vector<std::string>& arguments) {
+  std::vector<std::string> keys;
+  for (const std::string& argument : arguments) {
+    if (argument != "-") {
+      keys.push_back(argument);
+      continue;
+    }
+    KVBLEND_ASSIGN_OR_RETURN(const std::string input, ReadFileOrStdin("-"));
+    const std::vector<std::string> words =
+        absl::StrSplit(input, absl::ByAnyChar(" \t\r\n"), absl::SkipEmpty());
+    keys.insert(keys.end(), words.begin(), words.end());
+  }
+  return keys;
+}
+
+std::string Age(double since_unix_seconds) {
+  const double seconds =
+      std::max(0.0, static_cast<double>(absl::ToUnixMillis(absl::Now())) / 1e3 - since_unix_seconds);
+  if (seconds < 60) return absl::StrFormat("%.0f s", seconds);
+  if (seconds < 3600) return absl::StrFormat("%.0f min", seconds / 60);
+  if (seconds < 86400) return absl::StrFormat("%.0f h", seconds / 3600);
+  return absl::StrFormat("%.0f d", seconds / 86400);
+}
+
+/// Prints chunks as a table whose header comes with the first row, or as JSON lines.
+class ChunkPrinter {
+ public:
+  ChunkPrinter(bool json, Terminal& terminal) : json_(json), terminal_(terminal) {}
+
+  void Print(const ChunkInfo& chunk) {
+    if (json_) {
+      terminal_.PrintJson(ToJson(chunk));
+      return;
+    }
+    if (std::exchange(header_due_, false)) {
+      terminal_.out << absl::StreamFormat("%-64s  %6s  %8s  %5s  %3s  %6s  %s\n", "key", "tokens", "size",
+                                          "hits", "pin", "age", "label");
+    }
+    terminal_.out << absl::StreamFormat("%-64s  %6d  %8s  %5d  %3s  %6s  %s\n", chunk.key, chunk.num_tokens,
+                                        HumanBytes(chunk.size_bytes), chunk.hits, chunk.pinned ? "yes" : "no",
+                                        Age(chunk.created_unix_seconds), chunk.label);
+  }
+
+ private:
+  const bool json_;
+  Terminal& terminal_;
+  bool header_due_ = true;
+};
+
+absl::Status Missing(const std::vector<std::string>& keys) {
+  if (keys.empty()) return absl::OkStatus();
+  std::string message = absl::StrCat("not in the store: ", keys.front());
+  if (keys.size() > 1) absl::StrAppend(&message, " and ", keys.size() - 1, " more");
+  return absl::NotFoundError(message);
+}
+
+// Calls `call` with up to kKeysPerCall keys at a time.
+template <typename Call>
+absl::Status InBatches(const std::vector<std::string>& keys, Call call) {
+  for (size_t begin = 0; begin < keys.size(); begin += kKeysPerCall) {
+    const size_t count = std::min(kKeysPerCall, keys.size() - begin);
+    KVBLEND_RETURN_IF_ERROR(call(absl::MakeConstSpan(keys).subspan(begin, count)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RunList(const KeyFlags& flags, CommandContext& context, EngineClient& client) {
+  ChunkPrinter printer(flags.json, context.terminal);
+  std::string page_token;
+  int64_t listed = 0;
+  do {
+    if (context.cancellation.requested()) return absl::CancelledError("interrupted");
+    KVBLEND_ASSIGN_OR_RETURN(const ChunkPage page,
+                             client.ListChunks(flags.tenant_namespace, /*page_size=*/0, page_token));
+    for (const ChunkInfo& chunk : page.chunks) {
+      printer.Print(chunk);
+      if (++listed == flags.limit) break;
+    }
+    page_token = page.next_page_token;
+  } while (!page_token.empty() && listed != flags.limit);
+  context.terminal.out << std::flush;
+  if (!flags.json && listed == 0) context.terminal.PrintNote("no chunks in this namespace");
+  return absl::OkStatus();
+}
+
+absl::Status RunStat(const KeyFlags& flags, CommandContext& context, EngineClient& client) {
+  KVBLEND_ASSIGN_OR_RETURN(const std::vector<std::string> keys, ExpandKeys(flags.keys));
+  ChunkPrinter printer(flags.json, context.terminal);
+  std::vector<std::string> missing;
+  KVBLEND_RETURN_IF_ERROR(InBatches(keys, [&](absl::Span<const std::string> batch) -> absl::Status {
+    KVBLEND_ASSIGN_OR_RETURN(const StatResult result, client.StatChunks(flags.tenant_namespace, batch));
+    for (const ChunkInfo& chunk : result.chunks) printer.Print(chunk);
+    missing.insert(missing.end(), result.missing_keys.begin(), result.missing_keys.end());
+    return absl::OkStatus();
+  }));
+  context.terminal.out << std::flush;
+  return Missing(missing);
+}
+
+absl::Status ReportChange(const ChangeResult& total, const char* verb, const KeyFlags& flags,
+                          Terminal& terminal) {
+  if (flags.json) {
+    terminal.PrintJson({{verb, total.changed}, {"missing_keys", total.missing_keys}});
+  } else {
+    terminal.out << absl::StreamFormat("%d %s %s\n", total.changed, total.changed == 1 ? "chunk" : "chunks",
+                                       verb)
+                 << std::flush;
+  }
+  return Missing(total.missing_keys);
+}
+
+void Accumulate(const ChangeResult& part, ChangeResult& total) {
+  total.changed += part.changed;
+  total.missing_keys.insert(total.missing_keys.end(), part.missing_keys.begin(), part.missing_keys.end());
+}
+
+absl::Status RunRemove(const KeyFlags& flags, CommandContext& context, EngineClient& client) {
+  KVBLEND_ASSIGN_OR_RETURN(const std::vector<std::string> keys, ExpandKeys(flags.keys));
+  ChangeResult total;
+  if (flags.all) {
+    KVBLEND_ASSIGN_OR_RETURN(total, client.DeleteAllChunks(flags.tenant_namespace));
+  }
+  KVBLEND_RETURN_IF_ERROR(InBatches(keys, [&](absl::Span<const std::string> batch) -> absl::Status {
+    KVBLEND_ASSIGN_OR_RETURN(const ChangeResult part, client.DeleteChunks(flags.tenant_namespace, batch));
+    Accumulate(part, total);
+    return absl::OkStatus();
+  }));
+  return ReportChange(total, "removed", flags, context.terminal);
+}
+
+absl::Status RunPin(const KeyFlags& flags, CommandContext& context, EngineClient& client) {
+  KVBLEND_ASSIGN_OR_RETURN(const std::vector<std::string> keys, ExpandKeys(flags.keys));
+  ChangeResult total;
+  KVBLEND_RETURN_IF_ERROR(InBatches(keys, [&](absl::Span<const std::string> batch) -> absl::Status {
+    KVBLEND_ASSIGN_OR_RETURN(const ChangeResult part,
+                             client.PinChunks(flags.tenant_namespace, batch, !flags.unpin));
+    Accumulate(part, total);
+    return absl::OkStatus();
+  }));
+  return ReportChange(total, flags.unpin ? "unpinned" : "pinned", flags, context.terminal);
+}
+
+struct KeyCommand {
+  CLI::App* app;
+  std::shared_ptr<KeyFlags> flags;
+};
+
+KeyCommand AddKeyCommand(CLI::App& parent, CommandContext& context, const char* name, const char* help,
+                         absl::Status (*run)(const KeyFlags&, CommandContext&, EngineClient&)) {
+  CLI::App* command = parent.add_subcommand(name, help);
+  const auto flags = std::make_shared<KeyFlags>();
+  AddConnectionFlags(*command, InProcess::kServerOnly, flags->connection);
+  command->add_option("--namespace", flags->tenant_namespace, "Namespace of the chunks")
+      ->type_name("NAME")
+      ->group("Connection");
+  command->add_flag("--json", flags->json, "JSON, one object per line");
+  command->callback([flags, run, &context] {
+    context.action = [flags, run, &context]() -> absl::Status {
+      KVBLEND_ASSIGN_OR_RETURN(
+          const std::unique_ptr<EngineClient> client,
+          context.make_client(flags->connection, context.cancellation, context.terminal));
+      return run(*flags, context, *client);
+    };
+  });
+  return {command, flags};
+}
+
+}  // namespace
+
+void AddChunksCommand(CLI::App& root, CommandContext& context) {
+  constexpr char kKeysHelp[] = "Keys of 64 hex digits; - reads them from standard input";
+  CLI::App* chunks =
+      root.add_subcommand("chunks", "Precompute document chunks and look after the chunk store");
+  chunks->footer(kExamples);
+  chunks->require_subcommand(1);
+  AddChunksPutCommand(*chunks, context);
+
+  const KeyCommand list = AddKeyCommand(*chunks, context, "list", "All chunks of a namespace", RunList);
+  list.app->add_option("--limit", list.flags->limit, "At most so many; default: all")
+      ->check(CLI::PositiveNumber)
+      ->type_name("N");
+
+  const KeyCommand stat = AddKeyCommand(
+      *chunks, context, "stat", "What is stored under some keys; exit code 3 when one is missing", RunStat);
+  stat.app->add_option("keys", stat.flags->keys, kKeysHelp)->required();
+
+  const KeyCommand remove =
+      AddKeyCommand(*chunks, context, "rm", "Remove chunks; exit code 3 when one was missing", RunRemove);
+  auto* what = remove.app->add_option_group("Which chunks", "Exactly one");
+  what->add_option("keys", remove.flags->keys, kKeysHelp);
+  what->add_flag("--all", remove.flags->all, "Every chunk of the namespace, pinned ones too");
+  what->require_option(1);
+
+  const KeyCommand pin = AddKeyCommand(*chunks, context, "pin", "Keep chunks from being evicted", RunPin);
+  pin.app->add_option("keys", pin.flags->keys, kKeysHelp)->required();
+  pin.app->add_flag("--unpin", pin.flags->unpin, "Let them be evicted again");
+}
+
+}  // namespace kvblend::server::cli

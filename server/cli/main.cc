@@ -1,0 +1,38 @@
+// The kvblend command.
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "server/cli/app.h"
+#include "server/cli/cancellation.h"
+#include "server/cli/grpc_client.h"
+#include "server/cli/in_process_client.h"
+#include "server/cli/terminal.h"
+
+namespace {
+
+using kvblend::server::cli::Cancellation;
+using kvblend::server::cli::Connection;
+using kvblend::server::cli::EngineClient;
+using kvblend::server::cli::Terminal;
+
+absl::StatusOr<std::unique_ptr<EngineClient>> MakeClient(const Connection& connection,
+                                                         Cancellation& cancellation, Terminal& terminal) {
+  if (connection.engine_options.model_path.empty()) {
+    return kvblend::server::cli::CreateGrpcClient(connection.server, cancellation);
+  }
+  if (terminal.err_is_terminal) terminal.err << "Loading the model ..." << std::flush;
+  auto client = kvblend::server::cli::CreateInProcessClient(connection.engine_options, cancellation);
+  if (terminal.err_is_terminal) terminal.err << "\r\033[K" << std::flush;
+  return client;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Terminal terminal = Terminal::Standard();
+  Cancellation cancellation;
+  const kvblend::server::cli::CancelOnSignal cancel_on_signal(cancellation);
+  return kvblend::server::cli::RunCommandLine(std::vector<std::string>(argv + 1, argv + argc), terminal,
+                                              cancellation, MakeClient);
+}

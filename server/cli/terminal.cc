@@ -1,0 +1,108 @@
+#include "server/cli/terminal.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdlib>
+#include <iostream>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+
+namespace kvblend::server::cli {
+namespace {
+
+constexpr std::string_view kReset = "\033[0m";
+constexpr std::string_view kRed = "\033[1;31m";
+constexpr std::string_view kYellow = "\033[1;33m";
+constexpr std::string_view kDim = "\033[2m";
+constexpr int kBarWidth = 24;  // leaves room for counts and a note in 80 columns
+
+std::string Coloured(bool colour, std::string_view code, std::string_view text) {
+  std::string result;
+  if (colour) result += code;
+  result += text;
+  if (colour) result += kReset;
+  return result;
+}
+
+}  // namespace
+
+Terminal Terminal::Standard() {
+  const bool is_terminal = isatty(STDERR_FILENO) != 0;
+  const char* no_colour = std::getenv("NO_COLOR");
+  const char* term = std::getenv("TERM");
+  const bool dumb = term == nullptr || std::string_view(term) == "dumb";
+  const bool colour = is_terminal && !dumb && (no_colour == nullptr || *no_colour == '\0');
+  return Terminal{
+      .out = std::cout, .err = std::cerr, .err_is_terminal = is_terminal && !dumb, .colour = colour};
+}
+
+void Terminal::PrintJson(const OrderedJson& object) {
+  out << object.dump(/*indent=*/-1, /*indent_char=*/' ', /*ensure_ascii=*/false,
+                     OrderedJson::error_handler_t::replace)
+      << std::endl;
+}
+
+void Terminal::PrintError(const absl::Status& status) {
+  err << Coloured(colour, kRed, "error:") << " " << status.message() << " ("
+      << absl::StatusCodeToString(status.code()) << ")" << std::endl;
+}
+
+void Terminal::PrintWarning(std::string_view message) {
+  err << Coloured(colour, kYellow, "warning:") << " " << message << std::endl;
+}
+
+void Terminal::PrintNote(std::string_view line) { err << Coloured(colour, kDim, line) << std::endl; }
+
+ProgressBar::ProgressBar(Terminal& terminal, std::string label)
+    : terminal_(terminal), label_(std::move(label)), start_(absl::Now()) {}
+
+ProgressBar::~ProgressBar() { Clear(); }
+
+void ProgressBar::Clear() {
+  if (std::exchange(drawn_, false)) terminal_.err << "\r\033[K" << std::flush;
+}
+
+void ProgressBar::Update(int64_t done, int64_t total, std::string_view note) {
+  if (!terminal_.err_is_terminal) return;
+  const double share =
+      total > 0 ? std::clamp(static_cast<double>(done) / static_cast<double>(total), 0.0, 1.0) : 0;
+  const int filled = static_cast<int>(std::lround(share * kBarWidth));
+  std::string line = absl::StrFormat("\r\033[K%s [%s%s] %d/%d", label_, std::string(filled, '#'),
+                                     std::string(kBarWidth - filled, '-'), done, total);
+  const double elapsed = absl::ToDoubleSeconds(absl::Now() - start_);
+  if (done > 0 && done < total && elapsed > 1) {
+    absl::StrAppend(&line, ", ", HumanSeconds(elapsed / share - elapsed), " left");
+  }
+  if (!note.empty()) line.append("  ").append(note);
+  terminal_.err << line << std::flush;
+  drawn_ = true;
+}
+
+std::string HumanBytes(int64_t bytes) {
+  constexpr std::array<std::string_view, 5> kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
+  double value = static_cast<double>(bytes);
+  size_t unit = 0;
+  while (value >= 1000 && unit + 1 < kUnits.size()) {
+    value /= 1024;
+    ++unit;
+  }
+  const int decimals = unit == 0 || value >= 100 ? 0 : 1;
+  return absl::StrFormat("%.*f %s", decimals, value, kUnits[unit]);
+}
+
+std::string HumanSeconds(double seconds) {
+  if (seconds < 0.0995) return absl::StrFormat("%.1f ms", seconds * 1e3);
+  if (seconds < 0.9995) return absl::StrFormat("%.0f ms", seconds * 1e3);
+  if (seconds < 99.95) return absl::StrFormat("%.2f s", seconds);
+  const int64_t whole = std::llround(seconds);
+  if (whole < 3600) return absl::StrFormat("%d min %d s", whole / 60, whole % 60);
+  return absl::StrFormat("%d h %d min", whole / 3600, whole % 3600 / 60);
+}
+
+}  // namespace kvblend::server::cli

@@ -1,0 +1,61 @@
+// Where a command writes: results on `out`, everything else (progress, reports, errors) on `err`.
+#pragma once
+
+#include <cstdint>
+#include <ostream>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "nlohmann/json.hpp"
+
+namespace kvblend::server::cli {
+
+/// Keys keep the order in which they are set, so that lines read the same everywhere.
+using OrderedJson = nlohmann::ordered_json;
+
+struct Terminal {
+  std::ostream& out;
+  std::ostream& err;
+  bool err_is_terminal = false;  // progress bars only then
+  bool colour = false;           // on `err`; never when NO_COLOR is set
+
+  /// The process's own streams.
+  static Terminal Standard();
+
+  /// One JSON object on a line of its own; flushed. Bytes that are no UTF-8 become U+FFFD.
+  void PrintJson(const OrderedJson& object);
+  /// "error: ..." on err; `code` is named for machines that read logs.
+  void PrintError(const absl::Status& status);
+  void PrintWarning(std::string_view message);
+  /// A line that a person may skip, dimmed where colours are on.
+  void PrintNote(std::string_view line);
+};
+
+/// One line that is redrawn as work goes on; silent when `err` is no terminal. Erases itself at the end.
+class ProgressBar {
+ public:
+  ProgressBar(Terminal& terminal, std::string label);
+  ~ProgressBar();
+  ProgressBar(const ProgressBar&) = delete;
+  ProgressBar& operator=(const ProgressBar&) = delete;
+
+  /// `note` is shown behind the counts, and may be empty.
+  void Update(int64_t done, int64_t total, std::string_view note);
+  /// Makes way for other output; the next Update draws the bar again.
+  void Clear();
+
+ private:
+  Terminal& terminal_;
+  const std::string label_;
+  const absl::Time start_;
+  bool drawn_ = false;
+};
+
+/// "532 KiB", "1.4 GiB".
+std::string HumanBytes(int64_t bytes);
+/// "0.8 ms", "132 ms", "2.41 s", "3 min 20 s".
+std::string HumanSeconds(double seconds);
+
+}  // namespace kvblend::server::cli

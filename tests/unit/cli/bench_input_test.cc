@@ -1,0 +1,117 @@
+// What the bench reads and which rows it makes of its flags.
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/cli/bench/bench_spec.h"
+#include "server/cli/bench/dataset.h"
+
+namespace kvblend::server::cli {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+TEST(DatasetTest, PromptIsTheReferenceOneToTheLetter) {
+  const auto questions = ParseQuestions(R"([{"question": "Who?", "answers": ["She", "Her"], "extra": 1,
+      "ctxs": [{"title": "T1", "text": "One."}, {"title": "T2", "text": "Two."}, {"title": "T3", "text": "Three."}]}])");
+  ASSERT_TRUE(questions.ok()) << questions.status();
+  ASSERT_EQ(questions->size(), 1u);
+  EXPECT_THAT(questions->front().answers, ElementsAre("She", "Her"));
+  const Prompt prompt = MakePrompt(questions->front(), /*max_passages=*/2);
+  EXPECT_EQ(prompt.system_text,
+            "You are a helpful AI assistant. Answer the question based on the given passages. Answer with a "
+            "few words "
+            "only.");
+  EXPECT_EQ(prompt.lead_in, "Passages:\n\n");
+  EXPECT_THAT(prompt.chunks, ElementsAre("T1\nOne.\n\n", "T2\nTwo.\n\n"));
+  EXPECT_EQ(prompt.question, "Question: Who?\nAnswer the question with a few words only.");
+  EXPECT_TRUE(prompt.history.empty());
+  EXPECT_EQ(MakePrompt(questions->front(), 0).chunks.size(), 3u);
+  EXPECT_EQ(MakePrompt(questions->front(), 99).chunks.size(), 3u);
+}
+
+TEST(DatasetTest, ErrorsNameQuestionAndKey) {
+  const auto message = [](const char* json) {
+    const auto questions = ParseQuestions(json);
+    EXPECT_EQ(questions.status().code(), absl::StatusCode::kInvalidArgument) << json;
+    return std::string(questions.status().message());
+  };
+  EXPECT_THAT(message("[{]"), HasSubstr("not valid JSON"));
+  EXPECT_THAT(message("{}"), HasSubstr("JSON list"));
+  EXPECT_THAT(message("[]"), HasSubstr("at least one question"));
+  EXPECT_THAT(message("[7]"), HasSubstr("question 0"));
+  EXPECT_THAT(message(R"([{"answers": ["a"], "ctxs": []}])"), HasSubstr("'question'"));
+  EXPECT_THAT(message(R"([{"question": "q", "answers": [], "ctxs": []}])"), HasSubstr("'answers'"));
+  EXPECT_THAT(message(R"([{"question": "q", "answers": [1], "ctxs": []}])"), HasSubstr("'answers'"));
+  EXPECT_THAT(message(R"([{"question": "q", "answers": ["a"], "ctxs": []}])"), HasSubstr("'ctxs'"));
+  EXPECT_THAT(message(R"([{"question": "q", "answers": ["a"], "ctxs": [{"title": "t"}]}])"),
+              HasSubstr("'text'"));
+}
+
+TEST(DatasetTest, TheSampleLoads) {
+  const auto questions = LoadQuestions(KVBLEND_SOURCE_DIR "/tests/fixtures/musique_sample.json");
+  ASSERT_TRUE(questions.ok()) << questions.status();
+  ASSERT_EQ(questions->size(), 5u);
+  for (const BenchQuestion& question : *questions) EXPECT_EQ(question.passages.size(), 10u);
+  EXPECT_THAT(questions->front().answers, ElementsAre("Exeter College"));
+}
+
+TEST(DatasetTest, MissingFileIsNotFound) {
+  EXPECT_EQ(LoadQuestions("/no/such/file.json").status().code(), absl::StatusCode::kNotFound);
+}
+
+std::vector<std::string> Labels(const std::vector<BenchVariant>& variants) {
+  std::vector<std::string> labels;
+  for (const BenchVariant& variant : variants) labels.push_back(variant.Label());
+  return labels;
+}
+
+TEST(BenchSpecTest, OneVariantPerCombinationThatMatters) {
+  const auto variants = MakeVariants(
+      {BenchMode::kBlend, BenchMode::kFull, BenchMode::kReuse, BenchMode::kPrefix},
+      {Policy::kQuery, Policy::kLink}, {0.05, 0.15}, {Anchoring::kAnchored, Anchoring::kIsolated});
+  ASSERT_TRUE(variants.ok()) << variants.status();
+  EXPECT_THAT(Labels(*variants),
+              ElementsAre("full", "prefix", "reuse anchored", "blend query 0.05 anchored",
+                          "blend query 0.15 anchored", "blend link anchored", "reuse isolated",
+                          "blend query 0.05 isolated", "blend query 0.15 isolated", "blend link isolated"));
+}
+
+TEST(BenchSpecTest, VariantsBecomeBlendOptions) {
+  const auto variants =
+      MakeVariants({BenchMode::kFull, BenchMode::kPrefix, BenchMode::kReuse, BenchMode::kBlend},
+                   {Policy::kHkvd}, {0.3}, {Anchoring::kIsolated});
+  ASSERT_TRUE(variants.ok()) << variants.status();
+  ASSERT_EQ(variants->size(), 4u);
+  EXPECT_EQ((*variants)[0].blend_options().reuse, Reuse::kNothing);
+  EXPECT_EQ((*variants)[1].blend_options().reuse, Reuse::kPrefix);
+  EXPECT_EQ((*variants)[1].blend_options().anchoring, Anchoring::kAnchored);
+  EXPECT_EQ((*variants)[2].blend_options().reuse, Reuse::kChunks);
+  EXPECT_EQ((*variants)[2].blend_options().policy, Policy::kNone);
+  const BlendOptions blend = (*variants)[3].blend_options();
+  EXPECT_EQ(blend.reuse, Reuse::kChunks);
+  EXPECT_EQ(blend.policy, Policy::kHkvd);
+  EXPECT_DOUBLE_EQ(blend.ratio, 0.3);
+  EXPECT_EQ(blend.anchoring, Anchoring::kIsolated);
+  for (const BenchVariant& variant : *variants) EXPECT_FALSE(variant.blend_options().store_misses);
+}
+
+TEST(BenchSpecTest, RefusesWhatMakesNoSense) {
+  const std::vector<Anchoring> anchored = {Anchoring::kAnchored};
+  EXPECT_FALSE(MakeVariants({}, {Policy::kQuery}, {0.1}, anchored).ok());
+  EXPECT_FALSE(MakeVariants({BenchMode::kBlend}, {}, {0.1}, anchored).ok());
+  EXPECT_FALSE(MakeVariants({BenchMode::kBlend}, {Policy::kQuery}, {}, anchored).ok());
+  EXPECT_TRUE(MakeVariants({BenchMode::kBlend}, {Policy::kAll}, {}, anchored).ok());
+  for (const double ratio : {-0.1, 1.1, std::numeric_limits<double>::quiet_NaN()}) {
+    const auto variants = MakeVariants({BenchMode::kBlend}, {Policy::kQuery}, {ratio}, anchored);
+    EXPECT_EQ(variants.status().code(), absl::StatusCode::kInvalidArgument) << ratio;
+    EXPECT_THAT(variants.status().ToString(), HasSubstr("allowed: 0 to 1"));
+  }
+  EXPECT_THAT(ParseBenchMode("fast").status().ToString(), HasSubstr("full, prefix, reuse, blend"));
+}
+
+}  // namespace
+}  // namespace kvblend::server::cli

@@ -1,0 +1,305 @@
+// The bench over an engine whose distributions and times are known in closed form.
+#include "server/cli/bench/bench_runner.h"
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_split.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/cli/bench/bench_report.h"
+#include "tests/unit/cli/fake_client.h"
+
+namespace kvblend::server::cli {
+namespace {
+
+using testing::Each;
+using testing::ElementsAre;
+using testing::SizeIs;
+
+constexpr int kTokens = 16;
+
+std::vector<float> Distribution(double p0) {
+  return {static_cast<float>(std::log(p0)), static_cast<float>(std::log(1 - p0))};
+}
+
+/// Full prefill: (0.6, 0.4) everywhere, so token 0 is its greedy one. Whatever reuses chunks gives (0.3, 0.7)
+/// for the first token and (0.6, 0.4) after it. Full prefill takes 8 s, the exact prefix 4 s, reuse 1 s,
+/// blending 2 s.
+class KnownEngine : public FakeClient {
+ public:
+  KnownEngine() {
+    on_generate = [this](const GenerateRequest& request, const GenerateCallbacks& callbacks) {
+      return KnownGenerate(request, callbacks);
+    };
+    on_score = [](const ScoreRequest& request) { return KnownScore(request); };
+  }
+
+  int failing_generate = -1;  // index of the Generate call that fails
+
+ private:
+  static double Seconds(const BlendOptions& blend) {
+    if (blend.reuse == Reuse::kNothing) return 8;
+    if (blend.reuse == Reuse::kPrefix) return 4;
+    return blend.policy == Policy::kNone ? 1 : 2;
+  }
+
+  absl::StatusOr<GenerateResult> KnownGenerate(const GenerateRequest& request,
+                                               const GenerateCallbacks& callbacks) {
+    if (static_cast<int>(generated.size()) - 1 == failing_generate) return absl::UnavailableError("gone");
+    PromptReport report = Report(request.prompt, request.blend);
+    report.recomputed_tokens =
+        request.blend.policy == Policy::kQuery && request.blend.reuse == Reuse::kChunks ? 15 : 0;
+    if (callbacks.on_prompt) callbacks.on_prompt(report);
+    if (callbacks.on_text) {
+      // In two deltas, to see that they are put together.
+      const int count = request.sampling.ignore_eos ? request.sampling.max_tokens : 2;
+      callbacks.on_text({.text = "\nThe gold", .token_ids = {0}, .logprobs = {}, .top_logprobs = {}});
+      callbacks.on_text({.text = " answer\nmore",
+                         .token_ids = std::vector<int32_t>(count - 1, 0),
+                         .logprobs = {},
+                         .top_logprobs = {}});
+    }
+    GenerateResult result;
+    result.time_to_first_token_seconds = Seconds(request.blend);
+    return result;
+  }
+
+  static absl::StatusOr<Scores> KnownScore(const ScoreRequest& request) {
+    Scores scores{.prompt = Report(request.prompt, request.blend), .tokens = {}};
+    const bool exact = request.blend.reuse != Reuse::kChunks;
+    const size_t count = request.continuation.empty() ? request.continuation_token_ids.size() : 2;
+    for (size_t i = 0; i < count; ++i) {
+      const double p0 = exact || i > 0 ? 0.6 : 0.3;
+      ScoredToken token;
+      token.logprob = std::log(p0);
+      token.top_token_id = p0 > 0.5 ? 0 : 1;
+      if (request.return_distributions) token.distribution = Distribution(p0);
+      scores.tokens.push_back(token);
+    }
+    return scores;
+  }
+};
+
+std::vector<BenchQuestion> Questions(int count) {
+  std::vector<BenchQuestion> questions;
+  for (int i = 0; i < count; ++i) {
+    const std::string number(static_cast<size_t>(i) + 1, 'x');  // other lengths, other keys in the fake store
+    questions.push_back({.question = "Q" + number,
+                         .answers = {"gold answer", "other"},
+                         .passages = {{"A", number}, {"B", number + number + "yy"}}});
+  }
+  return questions;
+}
+
+BenchOptions Options(std::vector<BenchMode> modes) {
+  BenchOptions options;
+  options.variants = *MakeVariants(modes, {Policy::kQuery}, {0.15}, {Anchoring::kAnchored});
+  options.repeats = 2;
+  options.tenant_namespace = "bench";
+  return options;
+}
+
+const std::vector<BenchMode> kAllModes = {BenchMode::kFull, BenchMode::kPrefix, BenchMode::kReuse,
+                                          BenchMode::kBlend};
+
+TEST(BenchRunnerTest, FiguresMatchClosedForms) {
+  KnownEngine engine;
+  const auto results = RunBench(engine, Questions(3), Options(kAllModes), nullptr);
+  ASSERT_TRUE(results.ok()) << results.status();
+  const std::vector<BenchRow> rows = Summarize(*results);
+  ASSERT_THAT(rows, SizeIs(4));
+  const double kl = 0.6 * std::log(0.6 / 0.3) + 0.4 * std::log(0.4 / 0.7);
+  const double exact_nll = -std::log(0.6);
+  const double reuse_nll = -(std::log(0.3) + std::log(0.6)) / 2;
+  for (int exact : {0, 1}) {
+    EXPECT_DOUBLE_EQ(rows[exact].kl_mean, 0);
+    EXPECT_DOUBLE_EQ(rows[exact].kl_first_token_mean, 0);
+    EXPECT_DOUBLE_EQ(rows[exact].top1_agreement, 1);
+    EXPECT_NEAR(rows[exact].answer_nll_mean, exact_nll, 1e-9);
+  }
+  for (int blended : {2, 3}) {
+    EXPECT_NEAR(rows[blended].kl_first_token_mean, kl, 1e-6);
+    EXPECT_NEAR(rows[blended].kl_mean, kl / kTokens, 1e-6);
+    EXPECT_NEAR(rows[blended].kl_median, kl / kTokens, 1e-6);
+    EXPECT_DOUBLE_EQ(rows[blended].top1_agreement, 15.0 / kTokens);
+    EXPECT_NEAR(rows[blended].answer_nll_mean, reuse_nll, 1e-9);
+  }
+  const std::vector<double> seconds = {8, 4, 1, 2};
+  for (size_t i = 0; i < rows.size(); ++i) {
+    EXPECT_EQ(rows[i].num_questions, 3);
+    EXPECT_DOUBLE_EQ(rows[i].f1_mean, 1);  // "The gold answer" against "gold answer"
+    EXPECT_DOUBLE_EQ(rows[i].ttft_p50, seconds[i]);
+    EXPECT_DOUBLE_EQ(rows[i].ttft_p95, seconds[i]);
+    EXPECT_DOUBLE_EQ(rows[i].ttft_speedup, 8 / seconds[i]);
+    EXPECT_DOUBLE_EQ(rows[i].prompt_tokens_mean, 100);
+    EXPECT_EQ(rows[i].missing_chunks, 0);
+  }
+  EXPECT_DOUBLE_EQ(rows[3].recomputed_tokens_mean, 15);
+  EXPECT_DOUBLE_EQ(rows[2].recomputed_tokens_mean, 0);
+}
+
+TEST(BenchRunnerTest, AsksForWhatItMeasures) {
+  KnownEngine engine;
+  ASSERT_TRUE(RunBench(engine, Questions(1), Options(kAllModes), nullptr).ok());
+  // Stored once, before anything else.
+  ASSERT_THAT(engine.put, SizeIs(1));
+  EXPECT_EQ(engine.log.front(), "put");
+  EXPECT_EQ(engine.put[0].lead_in, "Passages:\n\n");
+  EXPECT_EQ(engine.put[0].anchoring, Anchoring::kAnchored);
+  EXPECT_EQ(engine.put[0].caller.tenant_namespace, "bench");
+  // The reference: full prefill, 16 tokens whatever the model says, greedy.
+  EXPECT_EQ(engine.generated[0].blend.reuse, Reuse::kNothing);
+  EXPECT_TRUE(engine.generated[0].sampling.ignore_eos);
+  EXPECT_EQ(engine.generated[0].sampling.max_tokens, kTokens);
+  EXPECT_EQ(engine.generated[0].sampling.temperature, 0);
+  // Answers end where the model ends them.
+  EXPECT_FALSE(engine.generated[1].sampling.ignore_eos);
+  EXPECT_EQ(engine.generated[1].sampling.max_tokens, 32);
+  // Times at last, the variants in turns.
+  ASSERT_THAT(engine.generated, SizeIs(1 + 4 + 2 * 4));
+  std::vector<Reuse> order;
+  for (size_t i = 5; i < engine.generated.size(); ++i) {
+    EXPECT_EQ(engine.generated[i].sampling.max_tokens, 1);
+    order.push_back(engine.generated[i].blend.reuse);
+  }
+  EXPECT_THAT(order, ElementsAre(Reuse::kNothing, Reuse::kPrefix, Reuse::kChunks, Reuse::kChunks,
+                                 Reuse::kNothing, Reuse::kPrefix, Reuse::kChunks, Reuse::kChunks));
+  // 16 tokens with distributions and the gold answer without, per variant; full prefill's 16 only once.
+  ASSERT_THAT(engine.scored, SizeIs(8));
+  EXPECT_THAT(engine.scored[0].continuation_token_ids, SizeIs(kTokens));
+  EXPECT_TRUE(engine.scored[0].return_distributions);
+  EXPECT_EQ(engine.scored[1].continuation, "gold answer");
+  EXPECT_FALSE(engine.scored[1].return_distributions);
+  for (const ScoreRequest& request : engine.scored) EXPECT_FALSE(request.blend.store_misses);
+}
+
+TEST(BenchRunnerTest, WithoutModeFullTheReferenceIsStillFullPrefill) {
+  KnownEngine engine;
+  const auto results = RunBench(engine, Questions(2), Options({BenchMode::kBlend}), nullptr);
+  ASSERT_TRUE(results.ok()) << results.status();
+  const std::vector<BenchRow> rows = Summarize(*results);
+  ASSERT_THAT(rows, SizeIs(1));
+  EXPECT_GT(rows[0].kl_mean, 0);
+  EXPECT_TRUE(std::isnan(rows[0].ttft_speedup));
+  EXPECT_EQ(engine.generated[0].blend.reuse, Reuse::kNothing);
+}
+
+TEST(BenchRunnerTest, MeasuresOnlyWhatIsAsked) {
+  KnownEngine engine;
+  BenchOptions options = Options({BenchMode::kFull, BenchMode::kBlend});
+  options.measures = {.ttft = true, .kl = false, .nll = false, .f1 = false};
+  const auto results = RunBench(engine, Questions(1), options, nullptr);
+  ASSERT_TRUE(results.ok()) << results.status();
+  EXPECT_TRUE(engine.scored.empty());
+  EXPECT_THAT(engine.generated, SizeIs(2 * 2));
+  const OrderedJson row = ToJson(Summarize(*results)[1], options.repeats);
+  EXPECT_TRUE(row["kl_mean"].is_null());
+  EXPECT_TRUE(row["f1_mean"].is_null());
+  EXPECT_EQ(row["ttft_s"]["p50"], 2);
+}
+
+TEST(BenchRunnerTest, LeavesTheStoreAsItWasFound) {
+  KnownEngine engine;
+  const std::vector<BenchQuestion> questions = Questions(2);
+  const std::string kept = absl::StrCat("key-anchored-", MakePrompt(questions[0], 0).chunks[0].size());
+  engine.stored[kept] = ChunkInfo{.key = kept};
+  ASSERT_TRUE(RunBench(engine, questions, Options(kAllModes), nullptr).ok());
+  ASSERT_THAT(engine.stored, SizeIs(1));
+  EXPECT_EQ(engine.stored.begin()->first, kept);
+}
+
+TEST(BenchRunnerTest, CleansUpAfterAnErrorAndNamesTheQuestion) {
+  KnownEngine engine;
+  engine.failing_generate = 15;  // in the second question: each makes 13 calls
+  const auto results = RunBench(engine, Questions(3), Options(kAllModes), nullptr);
+  EXPECT_EQ(results.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(results.status().message(), "question 2: gone");
+  EXPECT_TRUE(engine.stored.empty());
+}
+
+TEST(BenchRunnerTest, StoresBothAnchoringsAndAnchorsForThePrefix) {
+  KnownEngine engine;
+  BenchOptions options = Options({BenchMode::kFull});
+  options.variants = *MakeVariants({BenchMode::kPrefix, BenchMode::kReuse}, {}, {}, {Anchoring::kIsolated});
+  ASSERT_TRUE(RunBench(engine, Questions(1), options, nullptr).ok());
+  std::vector<Anchoring> anchorings;
+  for (const PutChunksRequest& request : engine.put) anchorings.push_back(request.anchoring);
+  EXPECT_THAT(anchorings, ElementsAre(Anchoring::kAnchored, Anchoring::kIsolated));
+}
+
+TEST(BenchRunnerTest, CountsChunksThatWentMissing) {
+  KnownEngine engine;
+  const auto known = engine.on_generate;
+  engine.on_generate = [&](const GenerateRequest& request, const GenerateCallbacks& callbacks) {
+    GenerateCallbacks changed = callbacks;
+    changed.on_prompt = [&](PromptReport report) {
+      report.chunks[1].source = ChunkSource::kMiss;
+      if (callbacks.on_prompt) callbacks.on_prompt(report);
+    };
+    return known(request, changed);
+  };
+  const auto results = RunBench(engine, Questions(2), Options(kAllModes), nullptr);
+  ASSERT_TRUE(results.ok()) << results.status();
+  const std::vector<BenchRow> rows = Summarize(*results);
+  EXPECT_EQ(rows[0].missing_chunks, 0);  // full prefill looks for none
+  EXPECT_EQ(rows[3].missing_chunks, 2);  // one per question
+}
+
+TEST(BenchRunnerTest, ProgressCountsEveryStepOnce) {
+  KnownEngine engine;
+  std::vector<int> steps;
+  int last_total = 0;
+  ASSERT_TRUE(RunBench(engine, Questions(2), Options(kAllModes), [&](int done, int total, std::string_view) {
+                steps.push_back(done);
+                last_total = total;
+              }).ok());
+  ASSERT_THAT(steps, SizeIs(last_total));
+  for (int i = 0; i < last_total; ++i) EXPECT_EQ(steps[i], i);
+}
+
+TEST(BenchReportTest, JsonHasTheDocumentedKeys) {
+  KnownEngine engine;
+  const auto results = RunBench(engine, Questions(1), Options(kAllModes), nullptr);
+  ASSERT_TRUE(results.ok()) << results.status();
+  const std::vector<BenchRow> rows = Summarize(*results);
+  const OrderedJson blend = ToJson(rows[3], 2);
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : blend.items()) keys.push_back(key);
+  keys.resize(12);
+  EXPECT_THAT(keys, ElementsAre("mode", "policy", "ratio", "anchored", "n", "prompt_tokens_mean",
+                                "recomputed_tokens_mean", "ttft_s", "kl_first_token_mean", "kl_mean",
+                                "top1_agreement", "f1_mean"));
+  EXPECT_EQ(blend["mode"], "blend");
+  EXPECT_EQ(blend["policy"], "query");
+  EXPECT_EQ(blend["ratio"], 0.15);
+  EXPECT_EQ(blend["anchored"], true);
+  EXPECT_EQ(blend["n"], 1);
+  EXPECT_TRUE(blend["answer_nll_mean"].is_number());
+  const OrderedJson full = ToJson(rows[0], 2);
+  EXPECT_TRUE(full["policy"].is_null());
+  EXPECT_TRUE(full["ratio"].is_null());
+  EXPECT_EQ(full["ttft_s"].dump(), R"({"p50":8.0,"p95":8.0})");
+}
+
+TEST(BenchReportTest, TableIsAlignedAndFits) {
+  KnownEngine engine;
+  const auto results = RunBench(engine, Questions(1), Options(kAllModes), nullptr);
+  ASSERT_TRUE(results.ok()) << results.status();
+  const std::string table = FormatTable(Summarize(*results));
+  std::vector<std::string> lines = absl::StrSplit(table, '\n');
+  ASSERT_THAT(lines, SizeIs(2 + 4 + 1));
+  EXPECT_EQ(lines.back(), "");
+  lines.pop_back();
+  std::vector<size_t> widths;
+  for (const std::string& line : lines) widths.push_back(line.size());
+  EXPECT_THAT(widths, Each(110u));
+  // A column's cells end where its head ends.
+  const size_t end = lines[0].find("speedup") + 7;
+  EXPECT_EQ(lines[2].substr(end - 4, 4), "1.0x");
+  EXPECT_EQ(lines[5].substr(end - 4, 4), "4.0x");
+}
+
+}  // namespace
+}  // namespace kvblend::server::cli

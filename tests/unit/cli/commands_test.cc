@@ -1,0 +1,403 @@
+// The command line from arguments to exit code, over a fake engine.
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_split.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/cli/app.h"
+#include "tests/unit/cli/fake_client.h"
+
+namespace kvblend::server::cli {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+using testing::SizeIs;
+
+/// Lends the test's client to the command.
+class Borrowed : public EngineClient {
+ public:
+  explicit Borrowed(FakeClient& client) : client_(client) {}
+  absl::StatusOr<GenerateResult> Generate(const GenerateRequest& request,
+                                          const GenerateCallbacks& callbacks) override {
+    return client_.Generate(request, callbacks);
+  }
+  absl::StatusOr<Scores> Score(const ScoreRequest& request) override { return client_.Score(request); }
+  absl::Status PutChunks(const PutChunksRequest& request,
+                         const std::function<void(const PutChunkProgress&)>& on_progress) override {
+    return client_.PutChunks(request, on_progress);
+  }
+  absl::StatusOr<StatResult> StatChunks(const std::string& tenant,
+                                        absl::Span<const std::string> keys) override {
+    return client_.StatChunks(tenant, keys);
+  }
+  absl::StatusOr<ChunkPage> ListChunks(const std::string& tenant, int32_t size,
+                                       const std::string& token) override {
+    return client_.ListChunks(tenant, size, token);
+  }
+  absl::StatusOr<ChangeResult> DeleteChunks(const std::string& tenant,
+                                            absl::Span<const std::string> keys) override {
+    return client_.DeleteChunks(tenant, keys);
+  }
+  absl::StatusOr<ChangeResult> DeleteAllChunks(const std::string& tenant) override {
+    return client_.DeleteAllChunks(tenant);
+  }
+  absl::StatusOr<ChangeResult> PinChunks(const std::string& tenant, absl::Span<const std::string> keys,
+                                         bool pinned) override {
+    return client_.PinChunks(tenant, keys, pinned);
+  }
+  absl::StatusOr<Info> GetInfo() override { return client_.GetInfo(); }
+
+ private:
+  FakeClient& client_;
+};
+
+class CommandsTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    unsetenv("KVBLEND_SERVER");
+    folder_ = std::filesystem::path(testing::TempDir()) /
+              testing::UnitTest::GetInstance()->current_test_info()->name();
+    std::filesystem::create_directories(folder_);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  int Run(const std::vector<std::string>& arguments) {
+    out_.str("");
+    err_.str("");
+    Terminal terminal{out_, err_};
+    return RunCommandLine(arguments, terminal, cancellation_,
+                          [this](const Connection& connection, Cancellation&,
+                                 Terminal&) -> absl::StatusOr<std::unique_ptr<EngineClient>> {
+                            connection_ = connection;
+                            if (!connect_status_.ok()) return connect_status_;
+                            return std::make_unique<Borrowed>(client_);
+                          });
+  }
+
+  std::string File(const std::string& name, const std::string& content) {
+    const std::filesystem::path path = folder_ / name;
+    std::ofstream(path) << content;
+    return path.string();
+  }
+
+  std::string Out() const { return out_.str(); }
+  std::string Err() const { return err_.str(); }
+
+  /// Every line of standard output, which must all be JSON objects.
+  std::vector<OrderedJson> OutJson() const {
+    std::vector<OrderedJson> objects;
+    const std::vector<std::string> lines = absl::StrSplit(Out(), '\n', absl::SkipEmpty());
+    for (const std::string& line : lines) {
+      objects.push_back(OrderedJson::parse(line, nullptr, /*allow_exceptions=*/false));
+      EXPECT_TRUE(objects.back().is_object()) << line;
+    }
+    return objects;
+  }
+
+  FakeClient client_;
+  Cancellation cancellation_;
+  Connection connection_;
+  absl::Status connect_status_;
+  std::ostringstream out_;
+  std::ostringstream err_;
+  std::filesystem::path folder_;
+};
+
+TEST_F(CommandsTest, HelpExplainsAndSucceeds) {
+  for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
+           {}, {"generate"}, {"chunks"}, {"chunks", "put"}, {"score"}, {"bench"}, {"info"}}) {
+    std::vector<std::string> arguments = command;
+    arguments.push_back("--help");
+    EXPECT_EQ(Run(arguments), 0);
+    EXPECT_THAT(Out(), HasSubstr("Examples:"));
+    EXPECT_EQ(Err(), "");
+  }
+}
+
+TEST_F(CommandsTest, WrongUsageIsTwoAndSaysSoOnStandardError) {
+  const std::string data = File("data.json", "[]");
+  for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
+           {},
+           {"dance"},
+           {"generate", "--no-such-flag"},
+           {"generate"},  // no question
+           {"generate", "--question", "Q", "--ratio", "much"},
+           {"generate", "--question", "Q", "--policy", "best"},
+           {"generate", "--question", "Q", "--anchored", "--isolated"},
+           {"generate", "--question", "Q", "--timeout", "-1"},
+           {"generate", "--question", "Q", "--model", "m", "--server", "s"},
+           {"generate", "--question", "Q", "--threads", "2"},  // without --model
+           {"score", "--question", "Q"},
+           {"score", "--question", "Q", "--continuation", "a", "--continuation-ids", "1"},
+           {"chunks"},
+           {"chunks", "rm"},
+           {"chunks", "rm", "--all", "key"},
+           {"chunks", "put"},
+           {"bench"},
+           {"bench", "--data", data},  // no questions in it
+           {"bench", "--data", data, "--modes", "fast"},
+           {"bench", "--data", data, "--measure", "beauty"},
+           {"bench", "--data", data, "--ratio", "2"},
+           {"bench", "--data", data, "--n", "0"}}) {
+    EXPECT_EQ(Run(arguments), 2) << testing::PrintToString(arguments);
+    EXPECT_EQ(Out(), "") << testing::PrintToString(arguments);
+    EXPECT_NE(Err(), "") << testing::PrintToString(arguments);
+  }
+  EXPECT_THAT(client_.log, IsEmpty());
+}
+
+TEST_F(CommandsTest, ServerOrModel) {
+  EXPECT_EQ(Run({"info"}), 0);
+  EXPECT_EQ(connection_.server, "127.0.0.1:50051");
+  EXPECT_EQ(connection_.engine_options.model_path, "");
+  setenv("KVBLEND_SERVER", "far:1", 1);
+  EXPECT_EQ(Run({"info"}), 0);
+  EXPECT_EQ(connection_.server, "far:1");
+  EXPECT_EQ(Run({"info", "--server", "near:2"}), 0);
+  EXPECT_EQ(connection_.server, "near:2");
+  // A model on the command line wins over a server in the environment.
+  EXPECT_EQ(Run({"info", "--model", "m.gguf", "--threads", "3", "--store-size", "2MB"}), 0);
+  EXPECT_EQ(connection_.engine_options.model_path, "m.gguf");
+  EXPECT_EQ(connection_.engine_options.num_threads, 3);
+  EXPECT_EQ(connection_.engine_options.chunk_store_bytes, 2 << 20);
+  unsetenv("KVBLEND_SERVER");
+}
+
+TEST_F(CommandsTest, GenerateStreamsTextAndReportsOnStandardError) {
+  const std::string chunk = File("chunk.txt", "from a file");
+  EXPECT_EQ(Run({"generate",
+                 "--system",
+                 "S",
+                 "--lead-in",
+                 "L",
+                 "--chunk",
+                 "one",
+                 "--chunk",
+                 "two",
+                 "--chunk-file",
+                 chunk,
+                 "--question",
+                 "Q",
+                 "--isolated",
+                 "--policy",
+                 "hkvd",
+                 "--ratio",
+                 "0.3",
+                 "--no-store-misses",
+                 "--max-tokens",
+                 "9",
+                 "--stop",
+                 "x",
+                 "--stop",
+                 "y",
+                 "--seed",
+                 "4",
+                 "--namespace",
+                 "n"}),
+            0);
+  EXPECT_EQ(Out(), "Hello you\n");
+  EXPECT_THAT(Err(), HasSubstr("prompt: 100 tokens"));
+  ASSERT_THAT(client_.generated, SizeIs(1));
+  const GenerateRequest& request = client_.generated[0];
+  EXPECT_EQ(request.prompt.system_text, "S");
+  EXPECT_EQ(request.prompt.lead_in, "L");
+  EXPECT_THAT(request.prompt.chunks, ElementsAre("one", "two", "from a file"));
+  EXPECT_EQ(request.prompt.question, "Q");
+  EXPECT_EQ(request.blend.anchoring, Anchoring::kIsolated);
+  EXPECT_EQ(request.blend.policy, Policy::kHkvd);
+  EXPECT_DOUBLE_EQ(request.blend.ratio, 0.3);
+  EXPECT_FALSE(request.blend.store_misses);
+  EXPECT_EQ(request.sampling.max_tokens, 9);
+  EXPECT_THAT(request.sampling.stop, ElementsAre("x", "y"));
+  EXPECT_EQ(request.sampling.seed, 4u);
+  EXPECT_EQ(request.caller.tenant_namespace, "n");
+  EXPECT_EQ(request.caller.deadline, absl::InfiniteFuture());
+}
+
+TEST_F(CommandsTest, GenerateQuietSaysNothingElse) {
+  EXPECT_EQ(Run({"generate", "--question", "Q", "--quiet"}), 0);
+  EXPECT_EQ(Out(), "Hello you\n");
+  EXPECT_EQ(Err(), "");
+}
+
+TEST_F(CommandsTest, GenerateJsonIsOneObjectPerEvent) {
+  EXPECT_EQ(Run({"generate", "--question", "Q", "--chunk", "c", "--json"}), 0);
+  const std::vector<OrderedJson> events = OutJson();
+  ASSERT_THAT(events, SizeIs(4));
+  EXPECT_EQ(events[0]["prompt"]["prompt_tokens"], 100);
+  EXPECT_EQ(events[0]["prompt"]["chunks"][0]["source"], "blended");
+  EXPECT_EQ(events[1]["text"]["text"], "Hello");
+  EXPECT_EQ(events[2]["text"]["token_ids"], OrderedJson({8}));
+  EXPECT_EQ(events[3]["finished"]["finish_reason"], "end_of_text");
+  EXPECT_EQ(Err(), "");
+}
+
+TEST_F(CommandsTest, FlagsOverrideTheRequestFile) {
+  const std::string file = File("request.json", R"({"prompt": {"question": "old", "chunks": ["a"]},
+      "blend": {"policy": "link", "ratio": 0.9}, "sampling": {"max_tokens": 3}})");
+  EXPECT_EQ(Run({"generate", "--request", file, "--question", "new", "--chunk", "b", "--ratio", "0.2"}), 0);
+  const GenerateRequest& request = client_.generated.at(0);
+  EXPECT_EQ(request.prompt.question, "new");
+  EXPECT_THAT(request.prompt.chunks, ElementsAre("a", "b"));
+  EXPECT_EQ(request.blend.policy, Policy::kLink);
+  EXPECT_DOUBLE_EQ(request.blend.ratio, 0.2);
+  EXPECT_EQ(request.sampling.max_tokens, 3);
+}
+
+TEST_F(CommandsTest, GeneratePutsChunksFirstWhenAsked) {
+  EXPECT_EQ(Run({"generate", "--question", "Q", "--chunk", "c", "--system", "S", "--put"}), 0);
+  EXPECT_THAT(client_.log, ElementsAre("put", "generate"));
+  EXPECT_EQ(client_.put[0].system_text, "S");
+  EXPECT_EQ(Run({"generate", "--question", "Q", "--put"}), 0);  // nothing to put
+  EXPECT_THAT(client_.log, ElementsAre("put", "generate", "generate"));
+}
+
+TEST_F(CommandsTest, ErrorsBecomeExitCodes) {
+  const auto run_with = [this](absl::Status status) {
+    client_.on_generate = [status](const GenerateRequest&, const GenerateCallbacks&) { return status; };
+    const int code = Run({"generate", "--question", "Q", "--json"});
+    EXPECT_EQ(Out(), "");
+    EXPECT_THAT(Err(), HasSubstr(std::string(status.message())));
+    return code;
+  };
+  EXPECT_EQ(run_with(absl::InvalidArgumentError("ratio is 7; allowed: 0 to 1")), 2);
+  EXPECT_EQ(run_with(absl::ResourceExhaustedError("queue full")), 4);
+  EXPECT_EQ(run_with(absl::InternalError("broken")), 1);
+  connect_status_ = absl::NotFoundError("no such model");
+  EXPECT_EQ(Run({"generate", "--question", "Q"}), 3);
+  EXPECT_EQ(Run({"generate", "--question", "Q", "--chunk-file", "/no/such/file"}), 3);
+}
+
+TEST_F(CommandsTest, InterruptionIs130AndKeepsWhatCame) {
+  client_.on_generate = [this](const GenerateRequest&, const GenerateCallbacks& callbacks) {
+    callbacks.on_text({.text = "Hel", .token_ids = {7}, .logprobs = {}, .top_logprobs = {}});
+    cancellation_.Request();
+    return absl::CancelledError("stopped by the client");
+  };
+  EXPECT_EQ(Run({"generate", "--question", "Q"}), 130);
+  EXPECT_EQ(Out(), "Hel\n");
+  EXPECT_THAT(Err(), HasSubstr("interrupted"));
+}
+
+TEST_F(CommandsTest, ScorePrintsTokensAndTotals) {
+  EXPECT_EQ(Run({"score", "--question", "Q", "--continuation", "P"}), 0);
+  EXPECT_THAT(Out(), HasSubstr("perplexity 1.649"));  // exp(0.5)
+  EXPECT_EQ(client_.scored.at(0).continuation, "P");
+  EXPECT_FALSE(client_.scored.at(0).return_distributions);
+  EXPECT_EQ(Run({"score", "--question", "Q", "--continuation-ids", "5,6", "--json"}), 0);
+  EXPECT_THAT(client_.scored.at(1).continuation_token_ids, ElementsAre(5, 6));
+  const std::vector<OrderedJson> lines = OutJson();
+  ASSERT_THAT(lines, SizeIs(3));
+  EXPECT_EQ(lines[1]["token"]["token_id"], 5);
+  EXPECT_EQ(lines[2]["total"]["nll_per_token"], 0.5);
+}
+
+TEST_F(CommandsTest, ChunksPutReadsFilesAndJsonLines) {
+  const std::string a = File("a.txt", "1");
+  const std::string lines = File("c.jsonl", "\"22\"\n\n{\"text\": \"333\", \"id\": 1}\n");
+  EXPECT_EQ(Run({"chunks", "put", a, "--jsonl", lines, "--system", "S", "--lead-in", "L", "--label", "x",
+                 "--pin", "--json"}),
+            0);
+  ASSERT_THAT(client_.put, SizeIs(1));
+  EXPECT_THAT(client_.put[0].chunks, ElementsAre("1", "22", "333"));
+  EXPECT_EQ(client_.put[0].lead_in, "L");
+  EXPECT_EQ(client_.put[0].label, "x");
+  EXPECT_TRUE(client_.put[0].pin);
+  ASSERT_THAT(OutJson(), SizeIs(3));
+  EXPECT_EQ(OutJson()[2]["done"], 3);
+  EXPECT_EQ(OutJson()[2]["already_present"], false);
+  EXPECT_EQ(Run({"chunks", "put", "--jsonl", File("bad.jsonl", "\"ok\"\n{\"txt\": 1}\n")}), 2);
+  EXPECT_THAT(Err(), HasSubstr("bad.jsonl line 2"));
+}
+
+TEST_F(CommandsTest, ChunksPutSendsACorpusInBatchesAndCountsItAsOne) {
+  std::string lines;
+  for (int i = 0; i < 150; ++i) lines += "\"" + std::string(i + 1, 'x') + "\"\n";
+  EXPECT_EQ(Run({"chunks", "put", "--jsonl", File("corpus.jsonl", lines), "--json"}), 0);
+  ASSERT_THAT(client_.put, SizeIs(3));
+  EXPECT_THAT(client_.put[0].chunks, SizeIs(64));
+  EXPECT_THAT(client_.put[2].chunks, SizeIs(22));
+  const std::vector<OrderedJson> progress = OutJson();
+  ASSERT_THAT(progress, SizeIs(150));
+  for (int i = 0; i < 150; ++i) {
+    EXPECT_EQ(progress[i]["index"], i);
+    EXPECT_EQ(progress[i]["done"], i + 1);
+    EXPECT_EQ(progress[i]["total"], 150);
+  }
+}
+
+TEST_F(CommandsTest, ChunksListFollowsPages) {
+  for (const char* key : {"a", "b", "c", "d", "e"}) client_.stored[key] = ChunkInfo{.key = key, .label = "l"};
+  EXPECT_EQ(Run({"chunks", "list", "--json"}), 0);
+  EXPECT_THAT(OutJson(), SizeIs(5));
+  EXPECT_EQ(Run({"chunks", "list", "--limit", "3"}), 0);
+  EXPECT_THAT(Out(), HasSubstr("tokens"));
+  EXPECT_THAT(Out(), HasSubstr("\nc "));
+  EXPECT_THAT(Out(), Not(HasSubstr("\nd ")));
+  client_.stored.clear();
+  EXPECT_EQ(Run({"chunks", "list"}), 0);
+  EXPECT_EQ(Out(), "");
+}
+
+TEST_F(CommandsTest, ChunksStatRemovePin) {
+  for (const char* key : {"a", "b", "c"}) client_.stored[key] = ChunkInfo{.key = key};
+  EXPECT_EQ(Run({"chunks", "stat", "a", "c", "--json"}), 0);
+  EXPECT_THAT(OutJson(), SizeIs(2));
+  EXPECT_EQ(Run({"chunks", "stat", "a", "zz"}), 3);
+  EXPECT_THAT(Out(), HasSubstr("\na "));
+  EXPECT_THAT(Err(), HasSubstr("zz"));
+  EXPECT_EQ(Run({"chunks", "pin", "a", "b"}), 0);
+  EXPECT_TRUE(client_.stored["a"].pinned);
+  EXPECT_EQ(Run({"chunks", "pin", "a", "--unpin"}), 0);
+  EXPECT_FALSE(client_.stored["a"].pinned);
+  EXPECT_EQ(Run({"chunks", "rm", "a", "a2", "--json"}), 3);
+  EXPECT_EQ(OutJson().at(0).dump(), R"({"removed":1,"missing_keys":["a2"]})");
+  EXPECT_EQ(Run({"chunks", "rm", "--all"}), 0);
+  EXPECT_EQ(Out(), "2 chunks removed\n");
+  EXPECT_THAT(client_.stored, IsEmpty());
+}
+
+TEST_F(CommandsTest, InfoForPeopleAndMachines) {
+  EXPECT_EQ(Run({"info"}), 0);
+  EXPECT_THAT(Out(), HasSubstr("version       1.2.3"));
+  EXPECT_EQ(Run({"info", "--json"}), 0);
+  EXPECT_EQ(OutJson().at(0)["model"]["name"], "fake");
+}
+
+TEST_F(CommandsTest, BenchWritesJsonAndTable) {
+  const std::string data = File("data.json", R"([{"question": "Q", "answers": ["Hello"],
+      "ctxs": [{"title": "T", "text": "One."}]}])");
+  const std::string json = (folder_ / "rows.jsonl").string();
+  const std::vector<std::string> arguments = {"bench",     "--data",     data,         "--measure",
+                                              "ttft,f1",   "--policy",   "query,link", "--ratio",
+                                              "0.05,0.15", "--anchored", "--isolated", "--json"};
+  std::vector<std::string> to_file = arguments;
+  to_file.push_back(json);
+  EXPECT_EQ(Run(to_file), 0) << Err();
+  EXPECT_THAT(Out(), HasSubstr("speedup"));
+  std::ifstream file(json);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(file, line);) lines.push_back(line);
+  EXPECT_THAT(lines, SizeIs(2 + 2 * (1 + 2 + 1)));  // full, prefix; per anchoring reuse, query twice, link
+  EXPECT_EQ(OrderedJson::parse(lines.back())["policy"], "link");
+  EXPECT_EQ(OrderedJson::parse(lines.back())["anchored"], false);
+
+  std::vector<std::string> to_stdout = arguments;
+  to_stdout.push_back("-");
+  EXPECT_EQ(Run(to_stdout), 0);
+  EXPECT_THAT(OutJson(), SizeIs(lines.size()));
+  EXPECT_THAT(Err(), HasSubstr("speedup"));
+  EXPECT_THAT(client_.stored, IsEmpty());
+}
+
+}  // namespace
+}  // namespace kvblend::server::cli

@@ -1,0 +1,134 @@
+#include "server/cli/terminal.h"
+
+#include <sstream>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/cli/exit_code.h"
+#include "server/cli/prompt_report.h"
+
+namespace kvblend::server::cli {
+namespace {
+
+using testing::AllOf;
+using testing::Contains;
+using testing::HasSubstr;
+using testing::Not;
+using testing::SizeIs;
+
+struct Streams {
+  std::ostringstream out;
+  std::ostringstream err;
+};
+
+TEST(TerminalTest, JsonIsOneLineAndAlwaysUtf8) {
+  Streams streams;
+  Terminal terminal{streams.out, streams.err};
+  terminal.PrintJson({{"z", "line\nbreak"}, {"a", "broken \xff"}});
+  EXPECT_EQ(streams.out.str(), "{\"z\":\"line\\nbreak\",\"a\":\"broken \xEF\xBF\xBD\"}\n");
+  EXPECT_EQ(streams.err.str(), "");
+}
+
+TEST(TerminalTest, ColoursOnlyWhereTheyAreOn) {
+  Streams plain;
+  Terminal without{plain.out, plain.err, /*err_is_terminal=*/true, /*colour=*/false};
+  without.PrintError(absl::NotFoundError("no such thing"));
+  without.PrintNote("by the way");
+  EXPECT_EQ(plain.err.str(), "error: no such thing (NOT_FOUND)\nby the way\n");
+  Streams coloured;
+  Terminal with{coloured.out, coloured.err, /*err_is_terminal=*/true, /*colour=*/true};
+  with.PrintError(absl::NotFoundError("no such thing"));
+  EXPECT_THAT(coloured.err.str(), AllOf(HasSubstr("\033["), HasSubstr("no such thing")));
+  EXPECT_EQ(plain.out.str() + coloured.out.str(), "");
+}
+
+TEST(ProgressBarTest, DrawsOnTerminalsAndCleansUp) {
+  Streams streams;
+  Terminal terminal{streams.out, streams.err, /*err_is_terminal=*/true};
+  {
+    ProgressBar bar(terminal, "Work");
+    bar.Update(1, 4, "first");
+    EXPECT_THAT(streams.err.str(), HasSubstr("Work [######------------------] 1/4  first"));
+  }
+  EXPECT_THAT(streams.err.str(), testing::EndsWith("\r\033[K"));
+  EXPECT_EQ(streams.out.str(), "");
+}
+
+TEST(ProgressBarTest, SilentElsewhere) {
+  Streams streams;
+  Terminal terminal{streams.out, streams.err, /*err_is_terminal=*/false};
+  {
+    ProgressBar bar(terminal, "Work");
+    bar.Update(1, 4, "first");
+    bar.Update(4, 0, "odd total");
+  }
+  EXPECT_EQ(streams.err.str(), "");
+}
+
+TEST(TerminalTest, HumanUnits) {
+  EXPECT_EQ(HumanBytes(0), "0 B");
+  EXPECT_EQ(HumanBytes(999), "999 B");
+  EXPECT_EQ(HumanBytes(23040), "22.5 KiB");
+  EXPECT_EQ(HumanBytes(int64_t{4} << 30), "4.0 GiB");
+  EXPECT_EQ(HumanBytes(int64_t{138} << 20), "138 MiB");
+  EXPECT_EQ(HumanSeconds(0.00082), "0.8 ms");
+  EXPECT_EQ(HumanSeconds(0.132), "132 ms");
+  EXPECT_EQ(HumanSeconds(0.9999), "1.00 s");
+  EXPECT_EQ(HumanSeconds(2.414), "2.41 s");
+  EXPECT_EQ(HumanSeconds(200), "3 min 20 s");
+  EXPECT_EQ(HumanSeconds(7260), "2 h 1 min");
+}
+
+TEST(ExitCodeTest, IsForShells) {
+  EXPECT_EQ(ExitCodeOf(absl::OkStatus()), 0);
+  EXPECT_EQ(ExitCodeOf(absl::InternalError("")), 1);
+  EXPECT_EQ(ExitCodeOf(absl::FailedPreconditionError("")), 1);
+  EXPECT_EQ(ExitCodeOf(absl::InvalidArgumentError("")), 2);
+  EXPECT_EQ(ExitCodeOf(absl::NotFoundError("")), 3);
+  EXPECT_EQ(ExitCodeOf(absl::UnavailableError("")), 4);
+  EXPECT_EQ(ExitCodeOf(absl::ResourceExhaustedError("")), 4);
+  EXPECT_EQ(ExitCodeOf(absl::DeadlineExceededError("")), 4);
+  EXPECT_EQ(ExitCodeOf(absl::CancelledError("")), 130);
+}
+
+TEST(PromptReportTest, SaysWhatBecameOfEveryToken) {
+  PromptReport report;
+  report.ratio = 0.1517;
+  report.prompt_tokens = 3051;
+  report.exact_tokens = 600;
+  report.reused_tokens = 2000;
+  report.recomputed_tokens = 400;
+  report.computed_tokens = 51;
+  report.time_to_first_token_seconds = 0.2;
+  report.chunks.resize(2);
+  report.chunks[1].index = 1;
+  report.chunks[1].source = ChunkSource::kExact;
+  const std::vector<std::string> lines = DescribePrompt(report);
+  EXPECT_THAT(lines, SizeIs(4));
+  EXPECT_THAT(lines[0],
+              AllOf(HasSubstr("3051 tokens = 600 exact + 2000 reused + 400 recomputed + 51 computed"),
+                    HasSubstr("policy query, 15.2%")));
+  EXPECT_THAT(lines[1], AllOf(HasSubstr("chunk  1"), HasSubstr("miss")));
+  EXPECT_THAT(lines[2], AllOf(HasSubstr("chunk  2"), HasSubstr("exact")));
+  EXPECT_THAT(lines[3], HasSubstr("first token: 200 ms"));
+}
+
+TEST(PromptReportTest, ManyChunksAreCut) {
+  PromptReport report;
+  report.chunks.resize(30);
+  EXPECT_THAT(DescribePrompt(report), AllOf(SizeIs(1 + 20 + 1 + 1), Contains(HasSubstr("10 more chunks"))));
+}
+
+TEST(PromptReportTest, SaysHowTheAnswerEnded) {
+  GenerateResult result;
+  result.finish_reason = FinishReason::kStopString;
+  result.stop_string = "END";
+  result.completion_tokens = 11;
+  result.time_to_first_token_seconds = 1;
+  result.total_seconds = 2;
+  EXPECT_THAT(DescribeResult(result), AllOf(HasSubstr("11 tokens in 2.00 s"), HasSubstr("10.0 tokens/s"),
+                                            HasSubstr("\"END\""), Not(HasSubstr("seed"))));
+}
+
+}  // namespace
+}  // namespace kvblend::server::cli
