@@ -38,6 +38,7 @@ int RunCommandLine(const std::vector<std::string>& arguments, Terminal& terminal
   AddScoreCommand(app, context);
   AddBenchCommand(app, context);
   AddInfoCommand(app, context);
+  AddHealthCommand(app, context);
   try {
     std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // as CLI11 wants them
     app.parse(std::move(reversed));

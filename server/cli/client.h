@@ -98,6 +98,9 @@ class EngineClient {
                                                  absl::Span<const std::string> keys, bool pinned) = 0;
 
   virtual absl::StatusOr<Info> GetInfo() = 0;
+
+  /// kUnavailable unless requests are accepted.
+  virtual absl::Status CheckHealth() = 0;
 };
 
 }  // namespace kvblend::server::cli

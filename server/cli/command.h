@@ -41,5 +41,6 @@ void AddChunksCommand(CLI::App& root, CommandContext& context);
 void AddScoreCommand(CLI::App& root, CommandContext& context);
 void AddBenchCommand(CLI::App& root, CommandContext& context);
 void AddInfoCommand(CLI::App& root, CommandContext& context);
+void AddHealthCommand(CLI::App& root, CommandContext& context);
 
 }  // namespace kvblend::server::cli

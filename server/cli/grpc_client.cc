@@ -5,7 +5,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "engine/status_macros.h"
+#include "google/protobuf/empty.pb.h"
+#include "google/protobuf/wrappers.pb.h"
+#include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/grpcpp.h"
 #include "kvblend/v1/admin.grpc.pb.h"
 #include "kvblend/v1/chunks.grpc.pb.h"
@@ -122,6 +126,29 @@ class GrpcClient : public EngineClient {
       return admin_->GetInfo(&context, v1::GetInfoRequest(), &response);
     }));
     return FromProto(response);
+  }
+
+  // The messages of grpc.health.v1 are not packaged for C++; on the wire an empty request asks about the
+  // whole server, and the response is a message whose field 1 is an enumeration.
+  absl::Status CheckHealth() override {
+    constexpr char kMethod[] = "/grpc.health.v1.Health/Check";
+    constexpr int kServing = 1;
+    const google::protobuf::Empty request;
+    google::protobuf::Int32Value response;
+    grpc::TemplatedGenericStub<google::protobuf::Empty, google::protobuf::Int32Value> health(channel_);
+    KVBLEND_RETURN_IF_ERROR(Unary([&](grpc::ClientContext& context) {
+      grpc::Status result;
+      absl::Notification done;
+      health.UnaryCall(&context, kMethod, grpc::StubOptions(), &request, &response, [&](grpc::Status status) {
+        result = std::move(status);
+        done.Notify();
+      });
+      done.WaitForNotification();
+      return result;
+    }));
+    if (response.value() == kServing) return absl::OkStatus();
+    return absl::UnavailableError(
+        absl::StrCat("server ", address_, " is not serving: starting or shutting down"));
   }
 
  private:

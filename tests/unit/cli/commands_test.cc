@@ -55,6 +55,7 @@ class Borrowed : public EngineClient {
     return client_.PinChunks(tenant, keys, pinned);
   }
   absl::StatusOr<Info> GetInfo() override { return client_.GetInfo(); }
+  absl::Status CheckHealth() override { return client_.CheckHealth(); }
 
  private:
   FakeClient& client_;
@@ -114,7 +115,7 @@ class CommandsTest : public testing::Test {
 
 TEST_F(CommandsTest, HelpExplainsAndSucceeds) {
   for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
-           {}, {"generate"}, {"chunks"}, {"chunks", "put"}, {"score"}, {"bench"}, {"info"}}) {
+           {}, {"generate"}, {"chunks"}, {"chunks", "put"}, {"score"}, {"bench"}, {"info"}, {"health"}}) {
     std::vector<std::string> arguments = command;
     arguments.push_back("--help");
     EXPECT_EQ(Run(arguments), 0);
@@ -170,6 +171,17 @@ TEST_F(CommandsTest, ServerOrModel) {
   EXPECT_EQ(connection_.engine_options.num_threads, 3);
   EXPECT_EQ(connection_.engine_options.chunk_store_bytes, 2 << 20);
   unsetenv("KVBLEND_SERVER");
+}
+
+TEST_F(CommandsTest, HealthIsAnExitCode) {
+  EXPECT_EQ(Run({"health"}), 0);
+  EXPECT_EQ(Out(), "serving\n");
+  client_.health = absl::UnavailableError("server x is not serving");
+  EXPECT_EQ(Run({"health", "--server", "x"}), 4);
+  EXPECT_EQ(connection_.server, "x");
+  EXPECT_EQ(Out(), "");
+  EXPECT_NE(Err(), "");
+  EXPECT_EQ(Run({"health", "--model", "m.gguf"}), 2);
 }
 
 TEST_F(CommandsTest, GenerateStreamsTextAndReportsOnStandardError) {

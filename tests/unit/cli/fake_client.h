@@ -24,6 +24,7 @@ class FakeClient : public EngineClient {
   std::function<absl::StatusOr<GenerateResult>(const GenerateRequest&, const GenerateCallbacks&)> on_generate;
   std::function<absl::StatusOr<Scores>(const ScoreRequest&)> on_score;
   absl::Status put_status;
+  absl::Status health;
   std::map<std::string, ChunkInfo> stored;  // by key
   size_t page_size = 2;
 
@@ -136,6 +137,8 @@ class FakeClient : public EngineClient {
     info.engine.backend = "none";
     return info;
   }
+
+  absl::Status CheckHealth() override { return health; }
 
   static PromptReport Report(const Prompt& prompt, const BlendOptions& blend) {
     PromptReport report;

@@ -8,6 +8,7 @@
 #include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "grpcpp/grpcpp.h"
+#include "grpcpp/health_check_service_interface.h"
 #include "gtest/gtest.h"
 #include "kvblend/v1/admin.grpc.pb.h"
 #include "kvblend/v1/chunks.grpc.pb.h"
@@ -129,6 +130,7 @@ class FakeAdmin : public v1::Admin::Service {
 class GrpcClientTest : public testing::Test {
  protected:
   void SetUp() override {
+    grpc::EnableDefaultHealthCheckService(true);
     grpc::ServerBuilder builder;
     int port = 0;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
@@ -306,6 +308,16 @@ TEST_F(GrpcClientTest, InfoComesThrough) {
   EXPECT_EQ(info->engine.version, "9.9");
   EXPECT_EQ(info->engine.vocab_size, 49152);
   EXPECT_EQ(info->store.entries, 12);
+}
+
+TEST_F(GrpcClientTest, HealthFollowsTheHealthService) {
+  EXPECT_TRUE(client_->CheckHealth().ok()) << client_->CheckHealth();
+  server_->GetHealthCheckService()->SetServingStatus(false);
+  const absl::Status health = client_->CheckHealth();
+  EXPECT_EQ(health.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(health.message()), HasSubstr(address_));
+  server_->Shutdown();
+  EXPECT_EQ(client_->CheckHealth().code(), absl::StatusCode::kUnavailable);
 }
 
 TEST_F(GrpcClientTest, AServerThatIsNotThereIsUnavailableAndNamed) {

@@ -1,0 +1,40 @@
+// kvblend health: whether a server accepts requests, for health checks and scripts.
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "engine/status_macros.h"
+#include "server/cli/command.h"
+#include "server/cli/flags.h"
+
+namespace kvblend::server::cli {
+namespace {
+
+constexpr char kExamples[] = R"(Exit code 0: serving. 4: starting, shutting down, or not to be reached.
+
+Examples:
+  kvblend health
+  until kvblend health --server 127.0.0.1:50051 2>/dev/null; do sleep 1; done
+)";
+
+absl::Status Run(const Connection& connection, CommandContext& context) {
+  KVBLEND_ASSIGN_OR_RETURN(const std::unique_ptr<EngineClient> client,
+                           context.make_client(connection, context.cancellation, context.terminal));
+  KVBLEND_RETURN_IF_ERROR(client->CheckHealth());
+  context.terminal.out << "serving" << std::endl;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddHealthCommand(CLI::App& root, CommandContext& context) {
+  CLI::App* command =
+      root.add_subcommand("health", "Whether a server accepts requests, asked by grpc.health.v1");
+  command->footer(kExamples);
+  const auto connection = std::make_shared<Connection>();
+  AddConnectionFlags(*command, InProcess::kServerOnly, *connection);
+  command->callback([connection, &context] {
+    context.action = [connection, &context] { return Run(*connection, context); };
+  });
+}
+
+}  // namespace kvblend::server::cli
