@@ -223,13 +223,13 @@ absl::Status RunQuestion(QuestionRunner& runner, int index, const BenchOptions& 
 
 }  // namespace
 
-absl::StatusOr<std::vector<VariantResults>> RunBench(EngineClient& client,
-                                                     const std::vector<BenchQuestion>& questions,
-                                                     const BenchOptions& options,
-                                                     const BenchProgress& progress) {
-  std::vector<VariantResults> results;
-  for (const BenchVariant& variant : options.variants)
+absl::Status RunBench(EngineClient& client, const std::vector<BenchQuestion>& questions,
+                      const BenchOptions& options, const BenchProgress& progress,
+                      std::vector<VariantResults>& results) {
+  results.clear();
+  for (const BenchVariant& variant : options.variants) {
     results.push_back({.variant = variant, .questions = {}});
+  }
   int count = static_cast<int>(questions.size());
   if (options.max_questions > 0) count = std::min(count, options.max_questions);
   const int steps_per_question = 1 + (options.measures.kl ? 1 : 0) +
@@ -242,10 +242,13 @@ absl::StatusOr<std::vector<VariantResults>> RunBench(EngineClient& client,
     const absl::Cleanup remove_chunks = [&] { runner.RemoveChunks().IgnoreError(); };
     const absl::Status status = RunQuestion(runner, i, options, steps, results);
     if (!status.ok()) {
+      for (VariantResults& row : results) {
+        if (row.questions.size() > static_cast<size_t>(i)) row.questions.pop_back();
+      }
       return absl::Status(status.code(), absl::StrCat("question ", i + 1, ": ", status.message()));
     }
   }
-  return results;
+  return absl::OkStatus();
 }
 
 }  // namespace kvblend::server::cli

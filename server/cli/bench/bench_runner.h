@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "absl/status/statusor.h"
+#include "absl/status/status.h"
 #include "server/cli/bench/bench_spec.h"
 #include "server/cli/bench/dataset.h"
 #include "server/cli/client.h"
@@ -46,9 +46,10 @@ using BenchProgress = std::function<void(int done, int total, std::string_view w
 /// which every variant is then teacher-forced over; scores and answers per variant; and at last times the
 /// variants in turns, so that a machine that slows down hits all alike. Chunks that were not stored before
 /// are removed again.
-absl::StatusOr<std::vector<VariantResults>> RunBench(EngineClient& client,
-                                                     const std::vector<BenchQuestion>& questions,
-                                                     const BenchOptions& options,
-                                                     const BenchProgress& progress);
+/// `results` gets one element per variant with the questions that were finished, also when an error ends the
+/// run.
+absl::Status RunBench(EngineClient& client, const std::vector<BenchQuestion>& questions,
+                      const BenchOptions& options, const BenchProgress& progress,
+                      std::vector<VariantResults>& results);
 
 }  // namespace kvblend::server::cli

@@ -119,22 +119,25 @@ absl::Status Run(const BenchFlags& flags, CommandContext& context) {
                            context.make_client(flags.connection, context.cancellation, terminal));
   KVBLEND_ASSIGN_OR_RETURN(const Info info, client->GetInfo());
 
-  absl::StatusOr<std::vector<VariantResults>> results;
+  std::vector<VariantResults> results;
+  absl::Status status;
   {
     ProgressBar bar(terminal, "Bench");
-    results = RunBench(*client, questions, options,
-                       [&](int done, int total, std::string_view what) { bar.Update(done, total, what); });
+    status = RunBench(
+        *client, questions, options,
+        [&](int done, int total, std::string_view what) { bar.Update(done, total, what); }, results);
   }
-  KVBLEND_RETURN_IF_ERROR(results.status());
-  const std::vector<BenchRow> rows = Summarize(*results);
+  // An interrupted run still tells what it has measured so far.
+  if (results.front().questions.empty()) return status;
+  const std::vector<BenchRow> rows = Summarize(results);
   WarnAboutMisses(rows, terminal);
-  KVBLEND_RETURN_IF_ERROR(WriteResults(flags, *results, rows, terminal));
+  KVBLEND_RETURN_IF_ERROR(WriteResults(flags, results, rows, terminal));
   // With --json - standard output belongs to the machine.
   std::ostream& table = flags.json == "-" ? terminal.err : terminal.out;
   table << absl::StreamFormat("%s on %s\n%d questions, times: median of %d\n\n", info.engine.model_name,
                               info.engine.backend, rows.front().num_questions, options.repeats)
         << FormatTable(rows) << std::flush;
-  return absl::OkStatus();
+  return status;
 }
 
 }  // namespace

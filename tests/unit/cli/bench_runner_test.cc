@@ -101,12 +101,22 @@ BenchOptions Options(std::vector<BenchMode> modes) {
   return options;
 }
 
+absl::StatusOr<std::vector<VariantResults>> Bench(EngineClient& client,
+                                                  const std::vector<BenchQuestion>& questions,
+                                                  const BenchOptions& options,
+                                                  const BenchProgress& progress) {
+  std::vector<VariantResults> results;
+  const absl::Status status = RunBench(client, questions, options, progress, results);
+  if (!status.ok()) return status;
+  return results;
+}
+
 const std::vector<BenchMode> kAllModes = {BenchMode::kFull, BenchMode::kPrefix, BenchMode::kReuse,
                                           BenchMode::kBlend};
 
 TEST(BenchRunnerTest, FiguresMatchClosedForms) {
   KnownEngine engine;
-  const auto results = RunBench(engine, Questions(3), Options(kAllModes), nullptr);
+  const auto results = Bench(engine, Questions(3), Options(kAllModes), nullptr);
   ASSERT_TRUE(results.ok()) << results.status();
   const std::vector<BenchRow> rows = Summarize(*results);
   ASSERT_THAT(rows, SizeIs(4));
@@ -142,7 +152,7 @@ TEST(BenchRunnerTest, FiguresMatchClosedForms) {
 
 TEST(BenchRunnerTest, AsksForWhatItMeasures) {
   KnownEngine engine;
-  ASSERT_TRUE(RunBench(engine, Questions(1), Options(kAllModes), nullptr).ok());
+  ASSERT_TRUE(Bench(engine, Questions(1), Options(kAllModes), nullptr).ok());
   // Stored once, before anything else.
   ASSERT_THAT(engine.put, SizeIs(1));
   EXPECT_EQ(engine.log.front(), "put");
@@ -177,7 +187,7 @@ TEST(BenchRunnerTest, AsksForWhatItMeasures) {
 
 TEST(BenchRunnerTest, WithoutModeFullTheReferenceIsStillFullPrefill) {
   KnownEngine engine;
-  const auto results = RunBench(engine, Questions(2), Options({BenchMode::kBlend}), nullptr);
+  const auto results = Bench(engine, Questions(2), Options({BenchMode::kBlend}), nullptr);
   ASSERT_TRUE(results.ok()) << results.status();
   const std::vector<BenchRow> rows = Summarize(*results);
   ASSERT_THAT(rows, SizeIs(1));
@@ -190,7 +200,7 @@ TEST(BenchRunnerTest, MeasuresOnlyWhatIsAsked) {
   KnownEngine engine;
   BenchOptions options = Options({BenchMode::kFull, BenchMode::kBlend});
   options.measures = {.ttft = true, .kl = false, .nll = false, .f1 = false};
-  const auto results = RunBench(engine, Questions(1), options, nullptr);
+  const auto results = Bench(engine, Questions(1), options, nullptr);
   ASSERT_TRUE(results.ok()) << results.status();
   EXPECT_TRUE(engine.scored.empty());
   EXPECT_THAT(engine.generated, SizeIs(2 * 2));
@@ -205,7 +215,7 @@ TEST(BenchRunnerTest, LeavesTheStoreAsItWasFound) {
   const std::vector<BenchQuestion> questions = Questions(2);
   const std::string kept = absl::StrCat("key-anchored-", MakePrompt(questions[0], 0).chunks[0].size());
   engine.stored[kept] = ChunkInfo{.key = kept};
-  ASSERT_TRUE(RunBench(engine, questions, Options(kAllModes), nullptr).ok());
+  ASSERT_TRUE(Bench(engine, questions, Options(kAllModes), nullptr).ok());
   ASSERT_THAT(engine.stored, SizeIs(1));
   EXPECT_EQ(engine.stored.begin()->first, kept);
 }
@@ -213,9 +223,13 @@ TEST(BenchRunnerTest, LeavesTheStoreAsItWasFound) {
 TEST(BenchRunnerTest, CleansUpAfterAnErrorAndNamesTheQuestion) {
   KnownEngine engine;
   engine.failing_generate = 15;  // in the second question: each makes 13 calls
-  const auto results = RunBench(engine, Questions(3), Options(kAllModes), nullptr);
-  EXPECT_EQ(results.status().code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(results.status().message(), "question 2: gone");
+  std::vector<VariantResults> results;
+  const absl::Status status = RunBench(engine, Questions(3), Options(kAllModes), nullptr, results);
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(status.message(), "question 2: gone");
+  ASSERT_THAT(results, SizeIs(4));
+  for (const VariantResults& row : results)
+    EXPECT_THAT(row.questions, SizeIs(1));  // the one that was finished
   EXPECT_TRUE(engine.stored.empty());
 }
 
@@ -223,7 +237,7 @@ TEST(BenchRunnerTest, StoresBothAnchoringsAndAnchorsForThePrefix) {
   KnownEngine engine;
   BenchOptions options = Options({BenchMode::kFull});
   options.variants = *MakeVariants({BenchMode::kPrefix, BenchMode::kReuse}, {}, {}, {Anchoring::kIsolated});
-  ASSERT_TRUE(RunBench(engine, Questions(1), options, nullptr).ok());
+  ASSERT_TRUE(Bench(engine, Questions(1), options, nullptr).ok());
   std::vector<Anchoring> anchorings;
   for (const PutChunksRequest& request : engine.put) anchorings.push_back(request.anchoring);
   EXPECT_THAT(anchorings, ElementsAre(Anchoring::kAnchored, Anchoring::kIsolated));
@@ -240,7 +254,7 @@ TEST(BenchRunnerTest, CountsChunksThatWentMissing) {
     };
     return known(request, changed);
   };
-  const auto results = RunBench(engine, Questions(2), Options(kAllModes), nullptr);
+  const auto results = Bench(engine, Questions(2), Options(kAllModes), nullptr);
   ASSERT_TRUE(results.ok()) << results.status();
   const std::vector<BenchRow> rows = Summarize(*results);
   EXPECT_EQ(rows[0].missing_chunks, 0);  // full prefill looks for none
@@ -251,7 +265,7 @@ TEST(BenchRunnerTest, ProgressCountsEveryStepOnce) {
   KnownEngine engine;
   std::vector<int> steps;
   int last_total = 0;
-  ASSERT_TRUE(RunBench(engine, Questions(2), Options(kAllModes), [&](int done, int total, std::string_view) {
+  ASSERT_TRUE(Bench(engine, Questions(2), Options(kAllModes), [&](int done, int total, std::string_view) {
                 steps.push_back(done);
                 last_total = total;
               }).ok());
@@ -261,7 +275,7 @@ TEST(BenchRunnerTest, ProgressCountsEveryStepOnce) {
 
 TEST(BenchReportTest, JsonHasTheDocumentedKeys) {
   KnownEngine engine;
-  const auto results = RunBench(engine, Questions(1), Options(kAllModes), nullptr);
+  const auto results = Bench(engine, Questions(1), Options(kAllModes), nullptr);
   ASSERT_TRUE(results.ok()) << results.status();
   const std::vector<BenchRow> rows = Summarize(*results);
   const OrderedJson blend = ToJson(rows[3], 2);
@@ -285,7 +299,7 @@ TEST(BenchReportTest, JsonHasTheDocumentedKeys) {
 
 TEST(BenchReportTest, TableIsAlignedAndFits) {
   KnownEngine engine;
-  const auto results = RunBench(engine, Questions(1), Options(kAllModes), nullptr);
+  const auto results = Bench(engine, Questions(1), Options(kAllModes), nullptr);
   ASSERT_TRUE(results.ok()) << results.status();
   const std::string table = FormatTable(Summarize(*results));
   std::vector<std::string> lines = absl::StrSplit(table, '\n');

@@ -411,5 +411,24 @@ TEST_F(CommandsTest, BenchWritesJsonAndTable) {
   EXPECT_THAT(client_.stored, IsEmpty());
 }
 
+TEST_F(CommandsTest, InterruptedBenchTellsWhatItHasMeasured) {
+  const std::string data = File("data.json", R"([
+      {"question": "Q1", "answers": ["a"], "ctxs": [{"title": "T", "text": "One."}]},
+      {"question": "Q2", "answers": ["a"], "ctxs": [{"title": "T", "text": "Another."}]}])");
+  client_.on_generate = [this](const GenerateRequest& request,
+                               const GenerateCallbacks& callbacks) -> absl::StatusOr<GenerateResult> {
+    if (client_.generated.size() == 4) {  // three for the first question
+      cancellation_.Request();
+      return absl::CancelledError("stopped by the client");
+    }
+    callbacks.on_prompt(FakeClient::Report(request.prompt, request.blend));
+    return GenerateResult{.finish_reason = FinishReason::kMaxTokens, .stop_string = ""};
+  };
+  EXPECT_EQ(Run({"bench", "--data", data, "--modes", "full", "--measure", "ttft", "--json", "-"}), 130);
+  ASSERT_THAT(OutJson(), SizeIs(1));
+  EXPECT_EQ(OutJson()[0]["n"], 1);
+  EXPECT_THAT(Err(), HasSubstr("interrupted"));
+}
+
 }  // namespace
 }  // namespace kvblend::server::cli
