@@ -89,6 +89,7 @@ absl::StatusOr<PrefilledPrompt> PromptRunner::Prefill(const prompt::PromptLayout
   prompt.report = ReportPrompt(plan, options, prefill);
   prompt.report.lookup_seconds = lookup_seconds;
   prompt.logits = std::move(prefill.logits);
+  prompt.recomputed = std::move(prefill.recomputed);
   prompt.missing = std::move(plan.missing);
   return prompt;
 }

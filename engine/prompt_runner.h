@@ -27,6 +27,7 @@ struct PrefilledPrompt {
   std::unique_ptr<kv::SequencePages> pages;
   int32_t num_tokens = 0;                    // with KV in the pages
   std::vector<float> logits;                 // after the last token [vocab_size]
+  std::vector<int32_t> recomputed;           // positions of reused tokens that the policy chose, ascending
   PromptReport report;                       // queue and first-token times are the caller's to fill in
   std::vector<blend::MissingEntry> missing;  // to be stored behind the response
 };
