@@ -37,7 +37,7 @@ readonly BIN=build/release/bin
 readonly LOG=build/quickstart.log
 readonly SERVER_LOG=build/quickstart-server.log
 readonly SAMPLE=tests/fixtures/musique_sample.json
-readonly QUESTIONS=2 PASSAGES=6 RATIO=0.15
+readonly QUESTIONS=2 PASSAGES=4 RATIO=0.15
 readonly READY_SECONDS=120 STOP_SECONDS=30
 
 mkdir -p build
@@ -130,8 +130,8 @@ $QUESTIONS multi-document questions (MuSiQue), $PASSAGES passages each, through 
 
 TEXT
 "$BIN/kvblend" bench --server "$grpc_address" --data "$SAMPLE" --n "$QUESTIONS" --passages "$PASSAGES" \
-  --modes full,prefix,reuse,blend --ratio "$RATIO" --json "$scratch/bench.jsonl" 2> >(tee -a "$LOG" >&2) |
-  tee -a "$LOG" || fail "the bench failed; see $LOG and $SERVER_LOG"
+  --modes full,prefix,reuse,blend --ratio "$RATIO" --measure ttft,kl --repeat 1 \
+  --json "$scratch/bench.jsonl" | tee -a "$LOG" || fail "the bench failed; see $LOG and $SERVER_LOG"
 
 # Passages that were stored one by one, in an order of their own: nothing that a prefix cache could use.
 python3 - "$SAMPLE" "$PASSAGES" >"$scratch/request.json" <<'PYTHON'
@@ -153,7 +153,7 @@ print(json.dumps({
 }))
 PYTHON
 printf '\nOne answer, streamed, its passages stored before and now in reversed order:\n\n'
-"$BIN/kvblend" generate --server "$grpc_address" --put --request "$scratch/request.json" 2> >(tee -a "$LOG" >&2) |
+"$BIN/kvblend" generate --server "$grpc_address" --put --request "$scratch/request.json" 2>&1 |
   tee -a "$LOG" || fail "the request failed; see $LOG and $SERVER_LOG"
 
 python3 - "$scratch/bench.jsonl" <<'PYTHON'
