@@ -67,7 +67,7 @@ class Options {
     Add("backend", &engine->backend, "What computes: cpu, or reference (slow, for comparisons)")
         ->check(CLI::IsMember({"cpu", "reference"}));
     Add("threads", &engine->num_threads, "Threads that compute; 0: one per available processor")
-        ->check(CLI::Range(0, 4096));
+        ->check(CLI::Range(0, 1024));
     Add("gemm", &engine->gemm, "Arithmetic of matrix products on the cpu backend")
         ->check(CLI::IsMember({"auto", "bf16", "f32"}));
     app_->add_flag("--self-check,!--no-self-check", engine->self_check,
@@ -83,7 +83,7 @@ class Options {
     Add("max-context-tokens", &engine->max_context_tokens,
         "Most tokens of a prompt and its answer; 0: the model's own context length")
         ->check(CLI::Range(0, std::numeric_limits<int32_t>::max()));
-    Add("page-size", &engine->page_size, "Tokens per KV page")->check(CLI::Range(1, 65536));
+    Add("page-size", &engine->page_size, "Tokens per KV page")->check(CLI::Range(1, 1024));
     AddBytes("chunk-store-bytes", &engine->chunk_store_bytes, 0, kMaxBytes,
              "Main memory for stored chunks (default 4GiB)");
   }
