@@ -31,7 +31,20 @@ class ScopedVariable {
   const char* const name_;
 };
 
-TEST(ServerConfigTest, DefaultsAreTheStructs) {
+/// The settings of whoever runs the tests (KVBLEND_MODEL, say) are not to be seen.
+class ServerConfigTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::vector<std::string> names;
+    for (char** variable = environ; *variable != nullptr; ++variable) {
+      const std::string entry = *variable;
+      if (entry.rfind("KVBLEND_", 0) == 0) names.push_back(entry.substr(0, entry.find('=')));
+    }
+    for (const std::string& name : names) unsetenv(name.c_str());
+  }
+};
+
+TEST_F(ServerConfigTest, DefaultsAreTheStructs) {
   const ParsedConfig parsed = Parse({"--model", "m.gguf"});
   ASSERT_TRUE(parsed.config) << parsed.error_output;
   const ServerConfig defaults;
@@ -47,7 +60,7 @@ TEST(ServerConfigTest, DefaultsAreTheStructs) {
   EXPECT_EQ(parsed.config->log_level, "info");
 }
 
-TEST(ServerConfigTest, EveryFlagArrives) {
+TEST_F(ServerConfigTest, EveryFlagArrives) {
   const ParsedConfig parsed = Parse(
       {"--model=m.gguf", "--backend=reference", "--threads=3", "--gemm=f32", "--kv-dtype=f16",
        "--max-context-tokens=1000", "--page-size=16", "--chunk-store-bytes=2GiB", "--max-queued-requests=5",
@@ -76,7 +89,7 @@ TEST(ServerConfigTest, EveryFlagArrives) {
   EXPECT_EQ(config.log_level, "debug");
 }
 
-TEST(ServerConfigTest, SizesTakeUnits) {
+TEST_F(ServerConfigTest, SizesTakeUnits) {
   for (const auto& [text, bytes] : std::vector<std::pair<const char*, int64_t>>{{"65536", 65536},
                                                                                 {"4GiB", int64_t{4} << 30},
                                                                                 {"4gb", int64_t{4000000000}},
@@ -87,7 +100,7 @@ TEST(ServerConfigTest, SizesTakeUnits) {
   }
 }
 
-TEST(ServerConfigTest, BadSettingsEndWithCodeTwoAndOneLine) {
+TEST_F(ServerConfigTest, BadSettingsEndWithCodeTwoAndOneLine) {
   const std::vector<std::pair<std::vector<const char*>, std::string>> cases = {
       {{}, "--model"},
       {{"--model=m", "--no-such-flag"}, "--no-such-flag"},
@@ -111,7 +124,7 @@ TEST(ServerConfigTest, BadSettingsEndWithCodeTwoAndOneLine) {
   }
 }
 
-TEST(ServerConfigTest, HelpAndVersionGoToStdout) {
+TEST_F(ServerConfigTest, HelpAndVersionGoToStdout) {
   const ParsedConfig help = Parse({"--help"});
   EXPECT_FALSE(help.config);
   EXPECT_EQ(help.exit_code, 0);
@@ -123,7 +136,7 @@ TEST(ServerConfigTest, HelpAndVersionGoToStdout) {
   EXPECT_EQ(version.output, "kvblend-server 1.2.3\n");
 }
 
-TEST(ServerConfigTest, FlagsWinOverTheFileAndTheFileOverVariables) {
+TEST_F(ServerConfigTest, FlagsWinOverTheFileAndTheFileOverVariables) {
   const std::string path = ::testing::TempDir() + "/server_config_test_" + std::to_string(getpid()) + ".conf";
   std::ofstream(path) << "model = \"file.gguf\"\nthreads = 1\npage-size = 8\ngemm = \"bf16\"\n"
                       << "chunk-store-bytes = \"1GiB\"\nself-check = false\n";
@@ -142,7 +155,7 @@ TEST(ServerConfigTest, FlagsWinOverTheFileAndTheFileOverVariables) {
   EXPECT_EQ(parsed.config->engine.num_threads, 1);
 }
 
-TEST(ServerConfigTest, BadVariablesAreNamed) {
+TEST_F(ServerConfigTest, BadVariablesAreNamed) {
   const ScopedVariable threads("KVBLEND_THREADS", "lots");
   const ParsedConfig parsed = Parse({"--model=m"});
   EXPECT_EQ(parsed.exit_code, 2);
