@@ -1,0 +1,49 @@
+"""The examples of README.md and docs/api-guide.md work as they stand there."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from conftest import BIN_DIR, ROOT
+
+
+def python_blocks(page):
+    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+
+
+def cli_examples():
+    """The commands of README's section on the command line; measuring takes minutes and has tests of its own."""
+    section = (ROOT / "README.md").read_text().split("## From the command line")[1].split("##")[0]
+    commands = re.findall(r"^    (kvblend .*)$", section, re.MULTILINE)
+    assert len(commands) >= 5
+    return [command for command in commands if " bench " not in command]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/api-guide.md"])
+def test_python_examples(v1, server, page):  # v1: generates the modules that the examples import
+    generated = [path for path in sys.path if os.path.isdir(os.path.join(path, "kvblend", "v1"))]
+    # The blocks of a page build on each other.
+    program = "\n".join(python_blocks(page)).replace("127.0.0.1:50051", f"127.0.0.1:{server.grpc_port}")
+    done = subprocess.run([sys.executable, "-c", program], env=os.environ | {"PYTHONPATH": generated[0]},
+                          capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Oslo" in done.stdout
+
+
+@pytest.mark.parametrize("command", cli_examples())
+def test_command_line_examples(server, tmp_path, command):
+    (tmp_path / "oslo.txt").write_text("Oslo is the capital of Norway.\n")
+    (tmp_path / "bergen.txt").write_text("Bergen is a city in Norway.\n")
+    (tmp_path / "request.json").write_text(json.dumps({
+        "prompt": {"chunks": ["Oslo is the capital of Norway.\n"], "question": "What is the capital of Norway?"},
+        "sampling": {"max_tokens": 8}}))
+    environment = os.environ | {"PATH": f"{BIN_DIR}:{os.environ['PATH']}",
+                                "KVBLEND_SERVER": f"127.0.0.1:{server.grpc_port}"}
+    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True,
+                          timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
