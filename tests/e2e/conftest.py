@@ -21,6 +21,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 BIN_DIR = Path(os.environ.get("KVBLEND_BIN_DIR", ROOT / "build/release/bin"))
 MODEL = Path(os.environ.get("KVBLEND_MODEL", ROOT / "models/SmolLM2-135M-Instruct.Q4_1.gguf"))
+# For programs under test: KVBLEND_* are settings of theirs too, and those of whoever runs the tests are not meant.
+ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("KVBLEND_")}
 
 START_SECONDS = 300  # for loading the model on a busy machine
 WAIT_SECONDS = 120  # for anything else that a test waits for
@@ -65,7 +67,7 @@ class Server:
             self.process = subprocess.Popen(
                 [str(BIN_DIR / "kvblend-server"), "--model", str(MODEL), "--grpc-address", "127.0.0.1:0",
                  "--http-address", "127.0.0.1:0", "--port-file", str(self._port_file), *flags],
-                stdout=log, stderr=log)
+                stdout=log, stderr=log, env=ENVIRONMENT)
         ports = wait_until(self._ports, "the port file")
         self.grpc_port, self.http_port = int(ports["grpc"]), int(ports["http"])
         self.channel = grpc.insecure_channel(f"127.0.0.1:{self.grpc_port}",

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from conftest import BIN_DIR, ROOT
+from conftest import BIN_DIR, ENVIRONMENT, ROOT
 
 
 def python_blocks(page):
@@ -28,7 +28,7 @@ def test_python_examples(v1, server, page):  # v1: generates the modules that th
     generated = [path for path in sys.path if os.path.isdir(os.path.join(path, "kvblend", "v1"))]
     # The blocks of a page build on each other.
     program = "\n".join(python_blocks(page)).replace("127.0.0.1:50051", f"127.0.0.1:{server.grpc_port}")
-    done = subprocess.run([sys.executable, "-c", program], env=os.environ | {"PYTHONPATH": generated[0]},
+    done = subprocess.run([sys.executable, "-c", program], env=ENVIRONMENT | {"PYTHONPATH": generated[0]},
                           capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert "Oslo" in done.stdout
@@ -41,8 +41,8 @@ def test_command_line_examples(server, tmp_path, command):
     (tmp_path / "request.json").write_text(json.dumps({
         "prompt": {"chunks": ["Oslo is the capital of Norway.\n"], "question": "What is the capital of Norway?"},
         "sampling": {"max_tokens": 8}}))
-    environment = os.environ | {"PATH": f"{BIN_DIR}:{os.environ['PATH']}",
-                                "KVBLEND_SERVER": f"127.0.0.1:{server.grpc_port}"}
+    environment = ENVIRONMENT | {"PATH": f"{BIN_DIR}:{os.environ['PATH']}",
+                                 "KVBLEND_SERVER": f"127.0.0.1:{server.grpc_port}"}
     done = subprocess.run(["bash", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True,
                           timeout=300, check=False)
     assert done.returncode == 0, done.stderr

@@ -11,7 +11,7 @@ from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
-from conftest import BIN_DIR, MODEL
+from conftest import BIN_DIR, ENVIRONMENT, MODEL
 
 SERVICES = ("kvblend.v1.Inference", "kvblend.v1.Chunks", "kvblend.v1.Admin")
 
@@ -106,7 +106,7 @@ def test_info(v1, server):
 
 def run(*flags):
     return subprocess.run([str(BIN_DIR / "kvblend-server"), *flags], capture_output=True, text=True, check=False,
-                          timeout=120)
+                          timeout=120, env=ENVIRONMENT)
 
 
 def test_help_and_version():
