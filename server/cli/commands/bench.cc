@@ -134,9 +134,10 @@ absl::Status Run(const BenchFlags& flags, CommandContext& context) {
   KVBLEND_RETURN_IF_ERROR(WriteResults(flags, results, rows, terminal));
   // With --json - standard output belongs to the machine.
   std::ostream& table = flags.json == "-" ? terminal.err : terminal.out;
-  table << absl::StreamFormat("%s on %s\n%d questions, times: median of %d\n\n", info.engine.model_name,
-                              info.engine.backend, rows.front().num_questions, options.repeats)
-        << FormatTable(rows) << std::flush;
+  table << absl::StreamFormat("%s on %s\n", info.engine.model_name, info.engine.backend);
+  table << "questions: " << rows.front().num_questions;
+  if (options.measures.ttft) table << ", time measurements per question and row: " << options.repeats;
+  table << "\n\n" << FormatTable(rows) << std::flush;
   return status;
 }
 
