@@ -48,6 +48,10 @@ for argument in "$@"; do
   esac
 done
 
+# Without this, an interrupted compiler would count as one failed stage and the next one would start.
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
 stage_lines=()
 failed_stages=()
 failed_preparations=()  # stages that run no tests themselves; each counts as one failure
