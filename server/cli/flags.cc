@@ -86,39 +86,24 @@ void AddCallerFlags(CLI::App& command, CallerFlags& flags) {
 
 void AddBlendFlags(CLI::App& command, BlendFlags& flags) {
   const char* group = "Blending";
-  command.add_option("--reuse", flags.reuse, "What may be reused: chunks (default), prefix or nothing")
-      ->type_name("WHAT")
-      ->group(group);
-  command.add_flag("--anchored", flags.anchored, "Chunks computed behind system text and lead-in (default)")
-      ->group(group);
-  command.add_flag("--isolated", flags.isolated, "Chunks computed by themselves")
-      ->group(group)
-      ->excludes("--anchored");
-  command
-      .add_option("--policy", flags.policy,
-                  "How tokens to recompute are chosen: query (default), hkvd, link, none, all or random")
-      ->type_name("NAME")
-      ->group(group);
-  command.add_option("--ratio", flags.ratio, "Share of the reused tokens to recompute, 0 to 1; default 0.15")
-      ->type_name("R")
-      ->group(group);
-  command.add_option("--query-layers", flags.query_layers, "query: layers that vote; 0: all")
-      ->type_name("N")
-      ->group(group);
-  command.add_option("--hkvd-layer", flags.hkvd_layer, "hkvd: layer whose deviation selects; default 1")
-      ->type_name("N")
-      ->group(group);
-  command.add_option("--hkvd-source", flags.hkvd_source, "hkvd: what deviates, value (default) or key")
-      ->type_name("WHAT")
-      ->group(group);
-  command.add_option("--link-tokens", flags.link_tokens, "link: tokens per chunk; default 32")
-      ->type_name("N")
-      ->group(group);
-  command.add_option("--random-seed", flags.random_seed, "random: seed of the choice")
-      ->type_name("N")
-      ->group(group);
-  command.add_flag("--no-store-misses", flags.no_store_misses, "Do not store chunks that were missing")
-      ->group(group);
+  const auto add = [&](const char* name, auto& value, const char* help, const char* type) {
+    command.add_option(name, value, help)->type_name(type)->group(group);
+  };
+  const auto add_flag = [&](const char* name, bool& value, const char* help) {
+    return command.add_flag(name, value, help)->group(group);
+  };
+  add("--reuse", flags.reuse, "What may be reused: chunks (default), prefix or nothing", "WHAT");
+  add_flag("--anchored", flags.anchored, "Chunks computed behind system text and lead-in (default)");
+  add_flag("--isolated", flags.isolated, "Chunks computed by themselves")->excludes("--anchored");
+  add("--policy", flags.policy,
+      "How tokens to recompute are chosen: query (default), hkvd, link, none, all or random", "NAME");
+  add("--ratio", flags.ratio, "Share of the reused tokens to recompute, 0 to 1; default 0.15", "R");
+  add("--query-layers", flags.query_layers, "query: layers that vote; 0: all", "N");
+  add("--hkvd-layer", flags.hkvd_layer, "hkvd: layer whose deviation selects; default 1", "N");
+  add("--hkvd-source", flags.hkvd_source, "hkvd: what deviates, value (default) or key", "WHAT");
+  add("--link-tokens", flags.link_tokens, "link: tokens per chunk; default 32", "N");
+  add("--random-seed", flags.random_seed, "random: seed of the choice", "N");
+  add_flag("--no-store-misses", flags.no_store_misses, "Do not store chunks that were missing");
 }
 
 void AddSamplingFlags(CLI::App& command, SamplingFlags& flags) {

@@ -15,6 +15,8 @@
 #include "kvblend/v1/chunks.grpc.pb.h"
 #include "kvblend/v1/inference.grpc.pb.h"
 #include "server/cli/grpc_convert.h"
+#include "server/convert/reports.h"
+#include "server/convert/requests.h"
 
 namespace kvblend::server::cli {
 namespace {
@@ -73,7 +75,7 @@ class GrpcClient : public EngineClient {
     KVBLEND_RETURN_IF_ERROR(
         Unary([&](grpc::ClientContext& context) { return chunks_->Stat(&context, request, &response); }));
     StatResult result;
-    for (const v1::ChunkInfo& chunk : response.chunks()) result.chunks.push_back(FromProto(chunk));
+    for (const v1::ChunkInfo& chunk : response.chunks()) result.chunks.push_back(ToChunkInfo(chunk));
     result.missing_keys.assign(response.missing_keys().begin(), response.missing_keys().end());
     return result;
   }
@@ -88,7 +90,7 @@ class GrpcClient : public EngineClient {
     KVBLEND_RETURN_IF_ERROR(
         Unary([&](grpc::ClientContext& context) { return chunks_->List(&context, request, &response); }));
     ChunkPage page{.chunks = {}, .next_page_token = response.next_page_token()};
-    for (const v1::ChunkInfo& chunk : response.chunks()) page.chunks.push_back(FromProto(chunk));
+    for (const v1::ChunkInfo& chunk : response.chunks()) page.chunks.push_back(ToChunkInfo(chunk));
     return page;
   }
 
@@ -125,7 +127,7 @@ class GrpcClient : public EngineClient {
     KVBLEND_RETURN_IF_ERROR(Unary([&](grpc::ClientContext& context) {
       return admin_->GetInfo(&context, v1::GetInfoRequest(), &response);
     }));
-    return FromProto(response);
+    return ToInfo(response);
   }
 
   // The messages of grpc.health.v1 are not packaged for C++; on the wire an empty request asks about the

@@ -1,7 +1,7 @@
 // kvblend.v1.Admin.
 #include "absl/time/clock.h"
 #include "kvblend/v1/admin.grpc.pb.h"
-#include "server/convert/to_proto.h"
+#include "server/convert/reports.h"
 #include "server/grpc/call.h"
 
 namespace kvblend::server {

@@ -13,7 +13,7 @@
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
-#include "server/convert/from_proto.h"
+#include "server/convert/requests.h"
 #include "server/grpc/byte_buffer.h"
 #include "server/grpc/call_log.h"
 #include "server/grpc/event_stream.h"

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/store/chunk_store.h"
 #include "kvblend/v1/chunks.grpc.pb.h"
-#include "server/convert/to_proto.h"
+#include "server/convert/reports.h"
 #include "server/grpc/call.h"
 
 namespace kvblend::server {

@@ -2,7 +2,7 @@
 #include <utility>
 
 #include "kvblend/v1/inference.grpc.pb.h"
-#include "server/convert/to_proto.h"
+#include "server/convert/reports.h"
 #include "server/grpc/call.h"
 
 namespace kvblend::server {

@@ -13,7 +13,7 @@
 #include "kvblend/v1/admin.grpc.pb.h"
 #include "kvblend/v1/chunks.grpc.pb.h"
 #include "kvblend/v1/inference.grpc.pb.h"
-#include "server/cli/grpc_convert.h"
+#include "server/convert/requests.h"
 
 namespace kvblend::server::cli {
 namespace {

@@ -1,5 +1,3 @@
-#include "server/convert/parse_message.h"
-
 #include <cstdint>
 #include <random>
 #include <string>
@@ -9,6 +7,7 @@
 #include "gtest/gtest.h"
 #include "kvblend/v1/chunks.pb.h"
 #include "kvblend/v1/inference.pb.h"
+#include "server/convert/parse_message.h"
 
 namespace kvblend::server {
 namespace {

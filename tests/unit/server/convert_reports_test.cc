@@ -1,10 +1,9 @@
-#include "server/convert/to_proto.h"
-
 #include <string>
 
 #include "gmock/gmock.h"
 #include "google/protobuf/descriptor.h"
 #include "gtest/gtest.h"
+#include "server/convert/reports.h"
 
 namespace kvblend::server {
 namespace {
@@ -33,7 +32,7 @@ std::string EmptyFields(const google::protobuf::Message& message, const std::str
   return empty;
 }
 
-TEST(ToProtoTest, PromptReport) {
+TEST(ConvertReportsTest, PromptReport) {
   PromptReport report;
   report.policy = Policy::kLink;
   report.ratio = 0.25;
@@ -54,6 +53,7 @@ TEST(ToProtoTest, PromptReport) {
   report.time_to_first_token_seconds = 0.6;
   const v1::PromptReport wire = ToProto(report);
   EXPECT_EQ(EmptyFields(wire), "");
+  EXPECT_EQ(ToProto(FromProto(wire)).DebugString(), wire.DebugString());
   EXPECT_EQ(wire.policy(), v1::POLICY_LINK);
   EXPECT_EQ(wire.ratio(), 0.25);
   EXPECT_EQ(wire.reuse(), v1::REUSE_PREFIX);
@@ -80,7 +80,7 @@ TEST(ToProtoTest, PromptReport) {
   EXPECT_EQ(wire.time_to_first_token_seconds(), 0.6);
 }
 
-TEST(ToProtoTest, EveryEnumValueHasItsOwnCounterpart) {
+TEST(ConvertReportsTest, EveryEnumValueHasItsOwnCounterpart) {
   PromptReport report;
   report.chunks.resize(1);
   const auto policy = [&](Policy value) {
@@ -121,7 +121,7 @@ TEST(ToProtoTest, EveryEnumValueHasItsOwnCounterpart) {
   EXPECT_EQ(reason(FinishReason::kContextFull), v1::FINISH_REASON_CONTEXT_FULL);
 }
 
-TEST(ToProtoTest, TextDelta) {
+TEST(ConvertReportsTest, TextDelta) {
   TextDelta delta;
   delta.text = "hello";
   delta.token_ids = {1, 2};
@@ -129,6 +129,7 @@ TEST(ToProtoTest, TextDelta) {
   delta.top_logprobs = {{{1, "he", -0.5}, {9, "x", -3}}, {{2, "llo", -1.5}}};
   const v1::TextDelta wire = ToProto(delta);
   EXPECT_EQ(EmptyFields(wire), "");
+  EXPECT_EQ(ToProto(FromProto(wire)).DebugString(), wire.DebugString());
   EXPECT_EQ(wire.text(), "hello");
   EXPECT_THAT(wire.token_ids(), ElementsAre(1, 2));
   ASSERT_EQ(wire.logprobs_size(), 2);
@@ -140,10 +141,11 @@ TEST(ToProtoTest, TextDelta) {
   EXPECT_EQ(wire.top_logprobs(0).tokens(1).token_id(), 9);
 }
 
-TEST(ToProtoTest, GenerateResult) {
+TEST(ConvertReportsTest, GenerateResult) {
   const v1::GenerateFinished wire =
       ToProto(GenerateResult{FinishReason::kStopString, "stop", 3, 4, 5, 0.5, 2.5});
   EXPECT_EQ(EmptyFields(wire), "");
+  EXPECT_EQ(ToProto(FromProto(wire)).DebugString(), wire.DebugString());
   EXPECT_EQ(wire.reason(), v1::FINISH_REASON_STOP_STRING);
   EXPECT_EQ(wire.stop_string(), "stop");
   EXPECT_EQ(wire.usage().prompt_tokens(), 3);
@@ -153,9 +155,10 @@ TEST(ToProtoTest, GenerateResult) {
   EXPECT_EQ(wire.timings().total_seconds(), 2.5);
 }
 
-TEST(ToProtoTest, ScoredToken) {
+TEST(ConvertReportsTest, ScoredToken) {
   const v1::ScoredToken wire = ToProto(ScoredToken{1, "a", -2.5, 3, -0.5, {-1.0f, -2.0f}});
   EXPECT_EQ(EmptyFields(wire), "");
+  EXPECT_EQ(ToProto(FromProto(wire)).DebugString(), wire.DebugString());
   EXPECT_EQ(wire.token_id(), 1);
   EXPECT_EQ(wire.text(), "a");
   EXPECT_EQ(wire.logprob(), -2.5);
@@ -164,9 +167,10 @@ TEST(ToProtoTest, ScoredToken) {
   EXPECT_THAT(wire.distribution(), ElementsAre(-1.0f, -2.0f));
 }
 
-TEST(ToProtoTest, PutChunkProgress) {
+TEST(ConvertReportsTest, PutChunkProgress) {
   const v1::PutChunkProgress wire = ToProto(PutChunkProgress{1, 2, 3, "key", 4, true, 0.5});
   EXPECT_EQ(EmptyFields(wire), "");
+  EXPECT_EQ(ToProto(FromProto(wire)).DebugString(), wire.DebugString());
   EXPECT_EQ(wire.index(), 1);
   EXPECT_EQ(wire.done(), 2);
   EXPECT_EQ(wire.total(), 3);
@@ -176,7 +180,7 @@ TEST(ToProtoTest, PutChunkProgress) {
   EXPECT_EQ(wire.compute_seconds(), 0.5);
 }
 
-TEST(ToProtoTest, ChunkInfo) {
+TEST(ConvertReportsTest, ChunkInfo) {
   store::ChunkInfo info;
   store::Digest digest{};
   digest[0] = 0xab;
@@ -210,7 +214,7 @@ TEST(ToProtoTest, ChunkInfo) {
   EXPECT_EQ(wire.last_used_unix_seconds(), 2.5);
 }
 
-TEST(ToProtoTest, Info) {
+TEST(ConvertReportsTest, Info) {
   EngineInfo info = {"1.2.3", "model", "llama", "ff", "cpu", "bf16", 1, 2, 3, 4, 5, 6, 7, 8, 9, 0.25};
   EngineStats stats;
   stats.requests_waiting = 21;
@@ -268,6 +272,22 @@ TEST(ToProtoTest, Info) {
   EXPECT_EQ(wire.limits().max_queued_requests(), 41);
   EXPECT_EQ(wire.limits().max_chunks_per_request(), 42);
   EXPECT_EQ(wire.limits().max_text_bytes(), 43);
+}
+
+TEST(ConvertReportsTest, ValuesThatCameAfterThisBuildReadAsTheDefault) {
+  v1::PromptReport wire;
+  wire.set_policy(static_cast<v1::Policy>(100));
+  wire.set_reuse(static_cast<v1::Reuse>(100));
+  wire.set_anchoring(static_cast<v1::Anchoring>(100));
+  v1::ChunkReport* chunk = wire.add_chunks();
+  chunk->set_source(static_cast<v1::ChunkSource>(100));
+  chunk->set_tier(static_cast<v1::Tier>(100));
+  const PromptReport report = FromProto(wire);
+  EXPECT_EQ(report.policy, Policy::kQuery);
+  EXPECT_EQ(report.reuse, Reuse::kChunks);
+  EXPECT_EQ(report.anchoring, Anchoring::kAnchored);
+  EXPECT_EQ(report.chunks[0].source, ChunkSource::kMiss);
+  EXPECT_EQ(report.chunks[0].tier, Tier::kNone);
 }
 
 }  // namespace

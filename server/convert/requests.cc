@@ -1,9 +1,12 @@
-#include "server/convert/from_proto.h"
+#include "server/convert/requests.h"
 
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/descriptor.h"
+#include "google/protobuf/generated_enum_reflection.h"
+#include "server/convert/enums.h"
 
 namespace kvblend::server {
 namespace {
@@ -18,93 +21,16 @@ absl::Status UnknownEnumValue(const std::string& field, int number,
   return absl::InvalidArgumentError(absl::StrCat(field, " is ", number, "; allowed: ", allowed));
 }
 
-absl::Status Convert(v1::Policy from, const std::string& field, Policy* to) {
-  switch (from) {
-    case v1::POLICY_UNSPECIFIED:
-      return absl::OkStatus();
-    case v1::POLICY_QUERY:
-      *to = Policy::kQuery;
-      return absl::OkStatus();
-    case v1::POLICY_HKVD:
-      *to = Policy::kHkvd;
-      return absl::OkStatus();
-    case v1::POLICY_LINK:
-      *to = Policy::kLink;
-      return absl::OkStatus();
-    case v1::POLICY_NONE:
-      *to = Policy::kNone;
-      return absl::OkStatus();
-    case v1::POLICY_ALL:
-      *to = Policy::kAll;
-      return absl::OkStatus();
-    case v1::POLICY_RANDOM:
-      *to = Policy::kRandom;
-      return absl::OkStatus();
-    default:
-      return UnknownEnumValue(field, from, *v1::Policy_descriptor());
+// Leaves `to` as it is, which is the default, where `from` is ..._UNSPECIFIED.
+template <typename Wire, typename Ours>
+absl::Status Convert(Wire from, const std::string& field, Ours* to) {
+  if (from == Wire{}) return absl::OkStatus();
+  const std::optional<Ours> value = FromProto(from);
+  if (!value.has_value()) {
+    return UnknownEnumValue(field, from, *google::protobuf::GetEnumDescriptor<Wire>());
   }
-}
-
-absl::Status Convert(v1::Reuse from, const std::string& field, Reuse* to) {
-  switch (from) {
-    case v1::REUSE_UNSPECIFIED:
-      return absl::OkStatus();
-    case v1::REUSE_CHUNKS:
-      *to = Reuse::kChunks;
-      return absl::OkStatus();
-    case v1::REUSE_PREFIX:
-      *to = Reuse::kPrefix;
-      return absl::OkStatus();
-    case v1::REUSE_NOTHING:
-      *to = Reuse::kNothing;
-      return absl::OkStatus();
-    default:
-      return UnknownEnumValue(field, from, *v1::Reuse_descriptor());
-  }
-}
-
-absl::Status Convert(v1::Anchoring from, const std::string& field, Anchoring* to) {
-  switch (from) {
-    case v1::ANCHORING_UNSPECIFIED:
-      return absl::OkStatus();
-    case v1::ANCHORING_ANCHORED:
-      *to = Anchoring::kAnchored;
-      return absl::OkStatus();
-    case v1::ANCHORING_ISOLATED:
-      *to = Anchoring::kIsolated;
-      return absl::OkStatus();
-    default:
-      return UnknownEnumValue(field, from, *v1::Anchoring_descriptor());
-  }
-}
-
-absl::Status Convert(v1::DeviationSource from, const std::string& field, DeviationSource* to) {
-  switch (from) {
-    case v1::DEVIATION_SOURCE_UNSPECIFIED:
-      return absl::OkStatus();
-    case v1::DEVIATION_SOURCE_VALUE:
-      *to = DeviationSource::kValue;
-      return absl::OkStatus();
-    case v1::DEVIATION_SOURCE_KEY:
-      *to = DeviationSource::kKey;
-      return absl::OkStatus();
-    default:
-      return UnknownEnumValue(field, from, *v1::DeviationSource_descriptor());
-  }
-}
-
-absl::Status Convert(v1::Role from, const std::string& field, Role* to) {
-  switch (from) {
-    case v1::ROLE_UNSPECIFIED:
-    case v1::ROLE_USER:
-      *to = Role::kUser;
-      return absl::OkStatus();
-    case v1::ROLE_ASSISTANT:
-      *to = Role::kAssistant;
-      return absl::OkStatus();
-    default:
-      return UnknownEnumValue(field, from, *v1::Role_descriptor());
-  }
+  *to = *value;
+  return absl::OkStatus();
 }
 
 std::vector<std::string> TakeStrings(google::protobuf::RepeatedPtrField<std::string>* from) {
@@ -167,6 +93,44 @@ absl::Status ConvertPromptAndBlend(From& from, To* to) {
   return status;
 }
 
+void Fill(const Prompt& prompt, v1::Prompt& out) {
+  out.set_system_text(prompt.system_text);
+  out.set_lead_in(prompt.lead_in);
+  for (const std::string& chunk : prompt.chunks) out.add_chunks(chunk);
+  out.set_question(prompt.question);
+  for (const Turn& turn : prompt.history) {
+    v1::Turn& message = *out.add_history();
+    message.set_role(ToProto(turn.role));
+    message.set_text(turn.text);
+  }
+}
+
+void Fill(const BlendOptions& options, v1::BlendOptions& out) {
+  out.set_reuse(ToProto(options.reuse));
+  out.set_anchoring(ToProto(options.anchoring));
+  out.set_policy(ToProto(options.policy));
+  out.set_ratio(options.ratio);
+  out.set_query_layers(options.query_layers);
+  out.set_hkvd_layer(options.hkvd_layer);
+  out.set_hkvd_source(ToProto(options.hkvd_source));
+  out.set_link_tokens(options.link_tokens);
+  out.set_random_seed(options.random_seed);
+  out.set_store_misses(options.store_misses);
+}
+
+void Fill(const SamplingOptions& options, v1::SamplingOptions& out) {
+  out.set_max_tokens(options.max_tokens);
+  out.set_temperature(options.temperature);
+  out.set_top_k(options.top_k);
+  out.set_top_p(options.top_p);
+  out.set_min_p(options.min_p);
+  out.set_repetition_penalty(options.repetition_penalty);
+  out.set_seed(options.seed);
+  for (const std::string& stop : options.stop) out.add_stop(stop);
+  out.set_top_logprobs(options.top_logprobs);
+  out.set_ignore_eos(options.ignore_eos);
+}
+
 }  // namespace
 
 absl::StatusOr<GenerateRequest> FromProto(v1::GenerateRequest&& request) {
@@ -213,6 +177,42 @@ absl::StatusOr<PutChunksRequest> FromProto(v1::PutChunksRequest&& request) {
   to.label = std::move(*request.mutable_label());
   to.pin = request.pin();
   return to;
+}
+
+v1::GenerateRequest ToProto(const GenerateRequest& request) {
+  v1::GenerateRequest message;
+  message.set_namespace_(request.caller.tenant_namespace);
+  Fill(request.prompt, *message.mutable_prompt());
+  Fill(request.blend, *message.mutable_blend());
+  Fill(request.sampling, *message.mutable_sampling());
+  return message;
+}
+
+v1::ScoreRequest ToProto(const ScoreRequest& request) {
+  v1::ScoreRequest message;
+  message.set_namespace_(request.caller.tenant_namespace);
+  Fill(request.prompt, *message.mutable_prompt());
+  Fill(request.blend, *message.mutable_blend());
+  if (request.continuation_token_ids.empty()) {
+    message.set_continuation_text(request.continuation);
+  } else {
+    message.mutable_continuation_token_ids()->mutable_ids()->Add(request.continuation_token_ids.begin(),
+                                                                 request.continuation_token_ids.end());
+  }
+  message.set_return_distributions(request.return_distributions);
+  return message;
+}
+
+v1::PutChunksRequest ToProto(const PutChunksRequest& request) {
+  v1::PutChunksRequest message;
+  message.set_namespace_(request.caller.tenant_namespace);
+  message.set_system_text(request.system_text);
+  message.set_lead_in(request.lead_in);
+  message.set_anchoring(ToProto(request.anchoring));
+  for (const std::string& chunk : request.chunks) message.add_chunks(chunk);
+  message.set_label(request.label);
+  message.set_pin(request.pin);
+  return message;
 }
 
 absl::StatusOr<int> PageSize(const v1::ListChunksRequest& request) {

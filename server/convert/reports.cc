@@ -1,100 +1,19 @@
-#include "server/convert/to_proto.h"
+#include "server/convert/reports.h"
 
 #include "absl/time/time.h"
+#include "server/convert/enums.h"
 
 namespace kvblend::server {
 namespace {
-
-v1::Policy ToProto(Policy policy) {
-  switch (policy) {
-    case Policy::kQuery:
-      return v1::POLICY_QUERY;
-    case Policy::kHkvd:
-      return v1::POLICY_HKVD;
-    case Policy::kLink:
-      return v1::POLICY_LINK;
-    case Policy::kNone:
-      return v1::POLICY_NONE;
-    case Policy::kAll:
-      return v1::POLICY_ALL;
-    case Policy::kRandom:
-      return v1::POLICY_RANDOM;
-  }
-  return v1::POLICY_UNSPECIFIED;
-}
-
-v1::Reuse ToProto(Reuse reuse) {
-  switch (reuse) {
-    case Reuse::kChunks:
-      return v1::REUSE_CHUNKS;
-    case Reuse::kPrefix:
-      return v1::REUSE_PREFIX;
-    case Reuse::kNothing:
-      return v1::REUSE_NOTHING;
-  }
-  return v1::REUSE_UNSPECIFIED;
-}
-
-v1::Anchoring ToProto(Anchoring anchoring) {
-  switch (anchoring) {
-    case Anchoring::kAnchored:
-      return v1::ANCHORING_ANCHORED;
-    case Anchoring::kIsolated:
-      return v1::ANCHORING_ISOLATED;
-  }
-  return v1::ANCHORING_UNSPECIFIED;
-}
-
-v1::ChunkSource ToProto(ChunkSource source) {
-  switch (source) {
-    case ChunkSource::kMiss:
-      return v1::CHUNK_SOURCE_MISS;
-    case ChunkSource::kExact:
-      return v1::CHUNK_SOURCE_EXACT;
-    case ChunkSource::kBlended:
-      return v1::CHUNK_SOURCE_BLENDED;
-    case ChunkSource::kOtherAnchor:
-      return v1::CHUNK_SOURCE_OTHER_ANCHOR;
-  }
-  return v1::CHUNK_SOURCE_UNSPECIFIED;
-}
-
-v1::Tier ToProto(Tier tier) {
-  switch (tier) {
-    case Tier::kNone:
-      return v1::TIER_UNSPECIFIED;
-    case Tier::kHostMemory:
-      return v1::TIER_HOST_MEMORY;
-  }
-  return v1::TIER_UNSPECIFIED;
-}
-
-v1::Tier ToProto(store::Tier tier) {
-  switch (tier) {
-    case store::Tier::kHostMemory:
-      return v1::TIER_HOST_MEMORY;
-  }
-  return v1::TIER_UNSPECIFIED;
-}
-
-v1::FinishReason ToProto(FinishReason reason) {
-  switch (reason) {
-    case FinishReason::kEndOfText:
-      return v1::FINISH_REASON_END_OF_TEXT;
-    case FinishReason::kStopString:
-      return v1::FINISH_REASON_STOP_STRING;
-    case FinishReason::kMaxTokens:
-      return v1::FINISH_REASON_MAX_TOKENS;
-    case FinishReason::kContextFull:
-      return v1::FINISH_REASON_CONTEXT_FULL;
-  }
-  return v1::FINISH_REASON_UNSPECIFIED;
-}
 
 void ToProto(const TokenLogprob& from, v1::TokenLogprob* to) {
   to->set_token_id(from.token_id);
   to->set_text(from.text);
   to->set_logprob(from.logprob);
+}
+
+TokenLogprob FromProto(const v1::TokenLogprob& token) {
+  return {.token_id = token.token_id(), .text = token.text(), .logprob = token.logprob()};
 }
 
 double UnixSeconds(absl::Time time) { return absl::ToDoubleSeconds(time - absl::UnixEpoch()); }
@@ -130,6 +49,34 @@ v1::PromptReport ToProto(const PromptReport& report) {
   return to;
 }
 
+PromptReport FromProto(const v1::PromptReport& message) {
+  PromptReport report{.policy = FromProto(message.policy()).value_or(Policy::kQuery),
+                      .ratio = message.ratio(),
+                      .reuse = FromProto(message.reuse()).value_or(Reuse::kChunks),
+                      .anchoring = FromProto(message.anchoring()).value_or(Anchoring::kAnchored),
+                      .prompt_tokens = message.prompt_tokens(),
+                      .exact_tokens = message.exact_tokens(),
+                      .reused_tokens = message.reused_tokens(),
+                      .recomputed_tokens = message.recomputed_tokens(),
+                      .computed_tokens = message.computed_tokens(),
+                      .chunks = {},
+                      .queue_seconds = message.queue_seconds(),
+                      .lookup_seconds = message.lookup_seconds(),
+                      .load_seconds = message.load_seconds(),
+                      .select_seconds = message.select_seconds(),
+                      .prefill_seconds = message.prefill_seconds(),
+                      .time_to_first_token_seconds = message.time_to_first_token_seconds()};
+  for (const v1::ChunkReport& chunk : message.chunks()) {
+    report.chunks.push_back({.index = chunk.index(),
+                             .source = FromProto(chunk.source()).value_or(ChunkSource::kMiss),
+                             .tier = FromProto(chunk.tier()).value_or(Tier::kNone),
+                             .num_tokens = chunk.num_tokens(),
+                             .recomputed_tokens = chunk.recomputed_tokens(),
+                             .key = chunk.key()});
+  }
+  return report;
+}
+
 v1::TextDelta ToProto(const TextDelta& delta) {
   v1::TextDelta to;
   to.set_text(delta.text);
@@ -140,6 +87,18 @@ v1::TextDelta ToProto(const TextDelta& delta) {
     for (const TokenLogprob& logprob : top) ToProto(logprob, added->add_tokens());
   }
   return to;
+}
+
+TextDelta FromProto(const v1::TextDelta& message) {
+  TextDelta delta;
+  delta.text = message.text();
+  delta.token_ids.assign(message.token_ids().begin(), message.token_ids().end());
+  for (const v1::TokenLogprob& token : message.logprobs()) delta.logprobs.push_back(FromProto(token));
+  for (const v1::TopLogprobs& position : message.top_logprobs()) {
+    auto& tokens = delta.top_logprobs.emplace_back();
+    for (const v1::TokenLogprob& token : position.tokens()) tokens.push_back(FromProto(token));
+  }
+  return delta;
 }
 
 v1::GenerateFinished ToProto(const GenerateResult& result) {
@@ -154,6 +113,16 @@ v1::GenerateFinished ToProto(const GenerateResult& result) {
   return to;
 }
 
+GenerateResult FromProto(const v1::GenerateFinished& message) {
+  return {.finish_reason = FromProto(message.reason()).value_or(FinishReason::kEndOfText),
+          .stop_string = message.stop_string(),
+          .prompt_tokens = message.usage().prompt_tokens(),
+          .completion_tokens = message.usage().completion_tokens(),
+          .seed = message.seed(),
+          .time_to_first_token_seconds = message.timings().time_to_first_token_seconds(),
+          .total_seconds = message.timings().total_seconds()};
+}
+
 v1::ScoredToken ToProto(const ScoredToken& token) {
   v1::ScoredToken to;
   to.set_token_id(token.token_id);
@@ -163,6 +132,15 @@ v1::ScoredToken ToProto(const ScoredToken& token) {
   to.set_top_logprob(token.top_logprob);
   to.mutable_distribution()->Add(token.distribution.begin(), token.distribution.end());
   return to;
+}
+
+ScoredToken FromProto(const v1::ScoredToken& message) {
+  return {.token_id = message.token_id(),
+          .text = message.text(),
+          .logprob = message.logprob(),
+          .top_token_id = message.top_token_id(),
+          .top_logprob = message.top_logprob(),
+          .distribution = {message.distribution().begin(), message.distribution().end()}};
 }
 
 v1::PutChunkProgress ToProto(const PutChunkProgress& progress) {
@@ -175,6 +153,16 @@ v1::PutChunkProgress ToProto(const PutChunkProgress& progress) {
   to.set_already_present(progress.already_present);
   to.set_compute_seconds(progress.compute_seconds);
   return to;
+}
+
+PutChunkProgress FromProto(const v1::PutChunkProgress& message) {
+  return {.index = message.index(),
+          .done = message.done(),
+          .total = message.total(),
+          .key = message.key(),
+          .num_tokens = message.num_tokens(),
+          .already_present = message.already_present(),
+          .compute_seconds = message.compute_seconds()};
 }
 
 v1::ChunkInfo ToProto(const store::ChunkInfo& info) {

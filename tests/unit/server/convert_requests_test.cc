@@ -1,11 +1,10 @@
-#include "server/convert/from_proto.h"
-
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/convert/requests.h"
 
 namespace kvblend::server {
 namespace {
@@ -19,7 +18,7 @@ v1::GenerateRequest Minimal() {
   return request;
 }
 
-TEST(FromProtoTest, UnsetFieldsHaveTheEnginesDefaults) {
+TEST(ConvertRequestsTest, UnsetFieldsHaveTheEnginesDefaults) {
   const auto converted = FromProto(Minimal());
   ASSERT_TRUE(converted.ok()) << converted.status();
   const GenerateRequest defaults;
@@ -51,7 +50,7 @@ TEST(FromProtoTest, UnsetFieldsHaveTheEnginesDefaults) {
 }
 
 // The documented defaults, which clients rely on, against the engine's.
-TEST(FromProtoTest, EnginesDefaultsAreTheDocumentedOnes) {
+TEST(ConvertRequestsTest, EnginesDefaultsAreTheDocumentedOnes) {
   const GenerateRequest defaults;
   EXPECT_EQ(defaults.blend.ratio, 0.15);
   EXPECT_EQ(defaults.blend.hkvd_layer, 1);
@@ -67,7 +66,7 @@ TEST(FromProtoTest, EnginesDefaultsAreTheDocumentedOnes) {
   EXPECT_EQ(defaults.sampling.top_logprobs, -1);
 }
 
-TEST(FromProtoTest, EveryFieldOfAGenerateRequestArrives) {
+TEST(ConvertRequestsTest, EveryFieldOfAGenerateRequestArrives) {
   v1::GenerateRequest request;
   request.set_namespace_("tenant");
   v1::Prompt* prompt = request.mutable_prompt();
@@ -101,8 +100,10 @@ TEST(FromProtoTest, EveryFieldOfAGenerateRequestArrives) {
   sampling->add_stop("\n");
   sampling->set_ignore_eos(true);
   sampling->set_top_logprobs(0);
-  const auto converted = FromProto(std::move(request));
+  prompt->mutable_history(0)->set_role(v1::ROLE_USER);
+  const auto converted = FromProto(v1::GenerateRequest(request));
   ASSERT_TRUE(converted.ok()) << converted.status();
+  EXPECT_EQ(ToProto(*converted).DebugString(), request.DebugString());
   EXPECT_EQ(converted->caller.tenant_namespace, "tenant");
   EXPECT_EQ(converted->prompt.system_text, "system");
   EXPECT_EQ(converted->prompt.lead_in, "lead");
@@ -135,7 +136,7 @@ TEST(FromProtoTest, EveryFieldOfAGenerateRequestArrives) {
   EXPECT_EQ(converted->sampling.top_logprobs, 0);
 }
 
-TEST(FromProtoTest, EveryPolicyAndReuseHasItsCounterpart) {
+TEST(ConvertRequestsTest, EveryPolicyAndReuseHasItsCounterpart) {
   const std::vector<std::pair<v1::Policy, Policy>> policies = {
       {v1::POLICY_UNSPECIFIED, Policy::kQuery}, {v1::POLICY_QUERY, Policy::kQuery},
       {v1::POLICY_HKVD, Policy::kHkvd},         {v1::POLICY_LINK, Policy::kLink},
@@ -159,7 +160,7 @@ TEST(FromProtoTest, EveryPolicyAndReuseHasItsCounterpart) {
   }
 }
 
-TEST(FromProtoTest, UnknownEnumNumbersAreRefusedByFieldValueAndRange) {
+TEST(ConvertRequestsTest, UnknownEnumNumbersAreRefusedByFieldValueAndRange) {
   const auto refusal = [](auto change) {
     v1::GenerateRequest request = Minimal();
     change(&request);
@@ -191,7 +192,7 @@ v1::ScoreRequest MinimalScore() {
   return request;
 }
 
-TEST(FromProtoTest, ScoreTakesTextOrTokenIds) {
+TEST(ConvertRequestsTest, ScoreTakesTextOrTokenIds) {
   v1::ScoreRequest text = MinimalScore();
   text.set_namespace_("tenant");
   text.set_continuation_text("because");
@@ -216,7 +217,30 @@ TEST(FromProtoTest, ScoreTakesTextOrTokenIds) {
   EXPECT_TRUE(by_ids->return_distributions);
 }
 
-TEST(FromProtoTest, ScoreWithoutAContinuationIsRefused) {
+TEST(ConvertRequestsTest, AScoreRequestComesBackAsItWas) {
+  ScoreRequest request;
+  request.caller.tenant_namespace = "tenant";
+  request.prompt.question = "why?";
+  request.blend.policy = Policy::kHkvd;
+  request.return_distributions = true;
+  request.continuation = "because";
+  auto by_text = FromProto(ToProto(request));
+  ASSERT_TRUE(by_text.ok()) << by_text.status();
+  EXPECT_EQ(by_text->caller.tenant_namespace, "tenant");
+  EXPECT_EQ(by_text->prompt.question, "why?");
+  EXPECT_EQ(by_text->blend.policy, Policy::kHkvd);
+  EXPECT_EQ(by_text->continuation, "because");
+  EXPECT_TRUE(by_text->return_distributions);
+
+  request.continuation.clear();
+  request.continuation_token_ids = {5, 6};
+  auto by_ids = FromProto(ToProto(request));
+  ASSERT_TRUE(by_ids.ok()) << by_ids.status();
+  EXPECT_EQ(by_ids->continuation, "");
+  EXPECT_THAT(by_ids->continuation_token_ids, ElementsAre(5, 6));
+}
+
+TEST(ConvertRequestsTest, ScoreWithoutAContinuationIsRefused) {
   v1::ScoreRequest empty_text = MinimalScore();
   empty_text.set_continuation_text("");
   v1::ScoreRequest no_ids = MinimalScore();
@@ -235,7 +259,7 @@ TEST(FromProtoTest, ScoreWithoutAContinuationIsRefused) {
   }
 }
 
-TEST(FromProtoTest, EveryFieldOfAPutRequestArrives) {
+TEST(ConvertRequestsTest, EveryFieldOfAPutRequestArrives) {
   v1::PutChunksRequest request;
   request.set_namespace_("tenant");
   request.set_system_text("system");
@@ -244,8 +268,9 @@ TEST(FromProtoTest, EveryFieldOfAPutRequestArrives) {
   request.add_chunks("one");
   request.set_label("corpus");
   request.set_pin(true);
-  const auto converted = FromProto(std::move(request));
+  const auto converted = FromProto(v1::PutChunksRequest(request));
   ASSERT_TRUE(converted.ok()) << converted.status();
+  EXPECT_EQ(ToProto(*converted).DebugString(), request.DebugString());
   EXPECT_EQ(converted->caller.tenant_namespace, "tenant");
   EXPECT_EQ(converted->system_text, "system");
   EXPECT_EQ(converted->lead_in, "lead");
@@ -260,7 +285,7 @@ TEST(FromProtoTest, EveryFieldOfAPutRequestArrives) {
               HasSubstr("anchoring is 8; allowed: "));
 }
 
-TEST(FromProtoTest, PageSizesAndKeyCountsHaveLimits) {
+TEST(ConvertRequestsTest, PageSizesAndKeyCountsHaveLimits) {
   v1::ListChunksRequest list;
   EXPECT_EQ(*PageSize(list), 100);
   for (int size : {1, 1000}) {

@@ -1,4 +1,5 @@
-// Requests: from the wire's messages to the engine's structs.
+// Requests: from the wire's messages to the engine's structs, as the server reads them, and back, as a client
+// writes them. What one direction writes the other reads as it was.
 //
 // Only what the wire alone can get wrong is checked here: enumeration numbers this server does not know,
 // absent messages, lists with limits of their own, keys that are no keys. Ranges are the engine's business.
@@ -21,6 +22,11 @@ namespace kvblend::server {
 absl::StatusOr<GenerateRequest> FromProto(v1::GenerateRequest&& request);
 absl::StatusOr<ScoreRequest> FromProto(v1::ScoreRequest&& request);
 absl::StatusOr<PutChunksRequest> FromProto(v1::PutChunksRequest&& request);
+
+/// Every field is written, defaults too. Of the caller only tenant_namespace travels in the message.
+v1::GenerateRequest ToProto(const GenerateRequest& request);
+v1::ScoreRequest ToProto(const ScoreRequest& request);
+v1::PutChunksRequest ToProto(const PutChunksRequest& request);
 
 inline constexpr int kMaxKeysPerRequest = 1000;
 inline constexpr int kMaxPageSize = 1000;

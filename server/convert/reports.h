@@ -1,4 +1,5 @@
-// Reports: from the engine's structs to the wire's messages. Pure functions.
+// Reports: from the engine's structs to the wire's messages, as the server writes them, and back, as a client
+// reads them. Stateless, thread-safe.
 #pragma once
 
 #include "engine/engine.h"
@@ -15,6 +16,13 @@ v1::TextDelta ToProto(const TextDelta& delta);
 v1::GenerateFinished ToProto(const GenerateResult& result);
 v1::ScoredToken ToProto(const ScoredToken& token);
 v1::PutChunkProgress ToProto(const PutChunkProgress& progress);
+/// An enumeration value that this build does not know reads as the default.
+PromptReport FromProto(const v1::PromptReport& report);
+TextDelta FromProto(const v1::TextDelta& delta);
+GenerateResult FromProto(const v1::GenerateFinished& finished);
+ScoredToken FromProto(const v1::ScoredToken& token);
+PutChunkProgress FromProto(const v1::PutChunkProgress& progress);
+
 v1::ChunkInfo ToProto(const store::ChunkInfo& info);
 
 /// Limits come from the options that the engine was made with, the rest from what it says of itself.
