@@ -22,7 +22,7 @@ constexpr double UnitRoundoff(DataType dtype) {
 
 /// One instance per name for the whole program: "reference", "cpu_f32", "cpu_bf16".
 Backend& TestBackend(const std::string& name);
-/// The backends that this processor can run.
+/// The backends that this processor can run; without "reference" under ThreadSanitizer.
 std::vector<std::string> TestBackendNames();
 
 using Rng = std::mt19937;
