@@ -2,6 +2,7 @@
 #include "kernels/backend.h"
 
 #include <cmath>
+#include <string>
 
 #include "absl/strings/string_view.h"
 #include "kernels/checks.h"
@@ -25,6 +26,18 @@ absl::Status CheckAttention(absl::string_view op, const BatchPlan& plan, ConstMa
   KVBLEND_RETURN_IF_ERROR(CheckPlanFitsPages(op, plan, pages));
   KVBLEND_RETURN_IF_ERROR(CheckHeads(op, num_heads, scale, pages));
   return CheckMatrix(op, "q", q, plan.num_rows(), int64_t{num_heads} * pages.head_dim, {kF32});
+}
+
+// What writing KV into pages needs, wherever the KV comes from.
+absl::Status CheckScatter(absl::string_view op, const BatchPlan& plan, const RopeTable& rope,
+                          KvPagesView pages) {
+  KVBLEND_RETURN_IF_ERROR(CheckPages(op, pages));
+  KVBLEND_RETURN_IF_ERROR(CheckPlanFitsPages(op, plan, pages));
+  KVBLEND_RETURN_IF_ERROR(CheckPlanFitsRope(op, plan, rope));
+  if (rope.head_dim() != pages.head_dim) {
+    return Invalid(op, "rope.head_dim is ", rope.head_dim(), "; allowed: the pages' ", pages.head_dim);
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -108,16 +121,40 @@ absl::Status Backend::Rope(Stream& stream, const BatchPlan& plan, const RopeTabl
 absl::Status Backend::KvScatter(Stream& stream, const BatchPlan& plan, const RopeTable& rope,
                                 ConstMatrixView k, ConstMatrixView v, KvPagesView pages) {
   constexpr absl::string_view kOp = "KvScatter";
-  KVBLEND_RETURN_IF_ERROR(CheckPages(kOp, pages));
-  KVBLEND_RETURN_IF_ERROR(CheckPlanFitsPages(kOp, plan, pages));
-  KVBLEND_RETURN_IF_ERROR(CheckPlanFitsRope(kOp, plan, rope));
-  if (rope.head_dim() != pages.head_dim) {
-    return Invalid(kOp, "rope.head_dim is ", rope.head_dim(), "; allowed: the pages' ", pages.head_dim);
-  }
+  KVBLEND_RETURN_IF_ERROR(CheckScatter(kOp, plan, rope, pages));
   const int64_t cols = int64_t{pages.num_kv_heads} * pages.head_dim;
   KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "k", k, plan.num_rows(), cols, {kF32, pages.dtype}));
   KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "v", v, plan.num_rows(), cols, {k.dtype}));
   return DoKvScatter(stream, plan, rope, k, v, pages);
+}
+
+absl::Status Backend::KvLoad(Stream& stream, const BatchPlan& plan, const RopeTable& rope, KvSectionView k,
+                             KvSectionView v, KvPagesView pages) {
+  constexpr absl::string_view kOp = "KvLoad";
+  KVBLEND_RETURN_IF_ERROR(CheckScatter(kOp, plan, rope, pages));
+  const int64_t cols = int64_t{pages.num_kv_heads} * pages.head_dim;
+  KVBLEND_RETURN_IF_ERROR(CheckSection(kOp, "k", k, KvPart::kKey, plan.num_rows(), cols));
+  KVBLEND_RETURN_IF_ERROR(CheckSection(kOp, "v", v, KvPart::kValue, plan.num_rows(), cols));
+  if (v.encoding != k.encoding) {
+    return Invalid(kOp, "v is ", std::string(Name(v.encoding)), "; allowed: k's ", std::string(Name(k.encoding)));
+  }
+  return DoKvLoad(stream, plan, rope, k, v, pages);
+}
+
+absl::Status Backend::EncodeKv(Stream& stream, ConstMatrixView in, MutableKvSectionView out) {
+  constexpr absl::string_view kOp = "EncodeKv";
+  KVBLEND_RETURN_IF_ERROR(CheckSection(kOp, "out", out, out.part, out.rows, out.cols));
+  KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "in", in, out.rows, out.cols, {kF32}));
+  KVBLEND_RETURN_IF_ERROR(CheckSectionDisjoint(kOp, out, "out", in, "in"));
+  return DoEncodeKv(stream, in, out);
+}
+
+absl::Status Backend::DecodeKv(Stream& stream, KvSectionView in, MatrixView out) {
+  constexpr absl::string_view kOp = "DecodeKv";
+  KVBLEND_RETURN_IF_ERROR(CheckSection(kOp, "in", in, in.part, in.rows, in.cols));
+  KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "out", out, in.rows, in.cols, {kF32}));
+  KVBLEND_RETURN_IF_ERROR(CheckSectionDisjoint(kOp, in, "in", out, "out"));
+  return DoDecodeKv(stream, in, out);
 }
 
 absl::Status Backend::SelectiveAttention(Stream& stream, const BatchPlan& plan, ConstMatrixView q,

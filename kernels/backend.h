@@ -27,6 +27,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "kernels/kv_section.h"
 #include "kernels/tensor.h"
 
 namespace kvblend::kernels {
@@ -173,11 +174,25 @@ class Backend {
   absl::Status Rope(Stream& stream, const BatchPlan& plan, const RopeTable& rope, int32_t num_heads,
                     MatrixView x);
 
-  /// Writes the KV of row i into its sequence's page slot, K rotated to positions[i] on the way: for fresh KV
-  /// and for KV loaded from the store alike (docs/algorithm.md, "What is stored": K before RoPE).
+  /// Writes fresh KV of row i into its sequence's page slot, K rotated to positions[i] on the way.
   ///   k (un-rotated), v: f32 or pages.dtype [plan.num_rows, num_kv_heads * head_dim], both of one dtype
   absl::Status KvScatter(Stream& stream, const BatchPlan& plan, const RopeTable& rope, ConstMatrixView k,
                          ConstMatrixView v, KvPagesView pages);
+
+  /// As KvScatter for stored KV, in one pass: decode, rotate, scatter (docs/algorithm.md, "What is stored": K
+  /// before RoPE). Row i of the sections goes to row i of the plan.
+  ///   k: kKey, v: kValue [plan.num_rows, num_kv_heads * head_dim], both of one encoding, any
+  absl::Status KvLoad(Stream& stream, const BatchPlan& plan, const RopeTable& rope, KvSectionView k,
+                      KvSectionView v, KvPagesView pages);
+
+  /// Writes K (un-rotated) or V in its stored form; padding between planes becomes zero, so that equal values
+  /// give equal bytes. kernels/kv_section.h defines the encodings.
+  ///   in: f32 [out.rows, out.cols]
+  absl::Status EncodeKv(Stream& stream, ConstMatrixView in, MutableKvSectionView out);
+
+  /// The values of a section.
+  ///   out: f32 [in.rows, in.cols]
+  absl::Status DecodeKv(Stream& stream, KvSectionView in, MatrixView out);
 
   /// Attention of gathered rows, each masked by its *own position*: row i of sequence s sees the keys at
   /// positions k <= positions[i] (and within the sliding window). Full prefill, blended prefill, chunked
@@ -223,6 +238,10 @@ class Backend {
   virtual absl::Status DoRope(Stream&, const BatchPlan&, const RopeTable&, int32_t, MatrixView) = 0;
   virtual absl::Status DoKvScatter(Stream&, const BatchPlan&, const RopeTable&, ConstMatrixView,
                                    ConstMatrixView, KvPagesView) = 0;
+  virtual absl::Status DoKvLoad(Stream&, const BatchPlan&, const RopeTable&, KvSectionView, KvSectionView,
+                                KvPagesView) = 0;
+  virtual absl::Status DoEncodeKv(Stream&, ConstMatrixView, MutableKvSectionView) = 0;
+  virtual absl::Status DoDecodeKv(Stream&, KvSectionView, MatrixView) = 0;
   virtual absl::Status DoSelectiveAttention(Stream&, const BatchPlan&, ConstMatrixView, int32_t, float,
                                             KvPagesView, MatrixView) = 0;
   virtual absl::Status DoAttentionMass(Stream&, const BatchPlan&, ConstMatrixView, int32_t, float,

@@ -1,5 +1,6 @@
 #include "kernels/checks.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -93,6 +94,43 @@ absl::Status CheckDisjointOrInPlace(absl::string_view op, ConstMatrixView input,
   if (in_place || !Overlaps(input, out)) return absl::OkStatus();
   return Invalid(op, "out overlaps ", input_name, "; allowed: separate memory, or exactly ", input_name,
                  " when both are f32");
+}
+
+absl::Status CheckSection(absl::string_view op, absl::string_view what, KvSectionView section, KvPart part,
+                          int64_t rows, int64_t cols) {
+  if (Name(section.encoding) == "?") {
+    return Invalid(op, what, ".encoding is ", static_cast<int>(section.encoding),
+                   "; allowed: f32, bf16, f16, int8, int4");
+  }
+  if (section.part != part || (part != KvPart::kKey && part != KvPart::kValue)) {
+    return Invalid(op, what, ".part is ", static_cast<int>(section.part),
+                   "; allowed: ", part == KvPart::kKey ? "kKey" : "kValue");
+  }
+  if (section.rows != rows || section.rows < 0)
+    return Invalid(op, what, ".rows is ", section.rows, "; allowed: ", std::max<int64_t>(rows, 0));
+  if (section.cols != cols || section.cols < 1)
+    return Invalid(op, what, ".cols is ", section.cols, "; allowed: ", std::max<int64_t>(cols, 1));
+  if (rows == 0) return absl::OkStatus();
+  if (section.rows > (int64_t{1} << 58) / section.cols) {
+    return Invalid(op, what, " of ", section.rows, " rows x ", section.cols,
+                   " columns does not fit into the address space");
+  }
+  if (section.data == nullptr) return Invalid(op, what, ".data is null with ", rows, " rows");
+  if (reinterpret_cast<uintptr_t>(section.data) % kKvSectionAlignment != 0) {
+    return Invalid(op, what, ".data is not aligned to ", kKvSectionAlignment, " bytes");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSectionDisjoint(absl::string_view op, KvSectionView section, absl::string_view section_name,
+                                  ConstMatrixView matrix, absl::string_view matrix_name) {
+  const auto section_begin = reinterpret_cast<uintptr_t>(section.data);
+  const uintptr_t section_end =
+      section_begin + static_cast<uintptr_t>(section.rows == 0 ? 0 : section.layout().size_bytes);
+  const auto matrix_begin = reinterpret_cast<uintptr_t>(matrix.data);
+  const uintptr_t matrix_end = matrix_begin + ExtentBytes(matrix);
+  if (section_end <= matrix_begin || matrix_end <= section_begin) return absl::OkStatus();
+  return Invalid(op, section_name, " overlaps ", matrix_name, "; allowed: separate memory");
 }
 
 absl::Status CheckPages(absl::string_view op, KvPagesView pages) {

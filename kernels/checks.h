@@ -31,6 +31,13 @@ absl::Status CheckDisjoint(absl::string_view op, ConstMatrixView input, absl::st
 absl::Status CheckDisjointOrInPlace(absl::string_view op, ConstMatrixView input, absl::string_view input_name,
                                     ConstMatrixView out);
 
+/// Encoding, shape, alignment and size of one section argument called `what`; its part must be `part`.
+absl::Status CheckSection(absl::string_view op, absl::string_view what, KvSectionView section, KvPart part,
+                          int64_t rows, int64_t cols);
+/// A section and a matrix may share no byte.
+absl::Status CheckSectionDisjoint(absl::string_view op, KvSectionView section, absl::string_view section_name,
+                                  ConstMatrixView matrix, absl::string_view matrix_name);
+
 absl::Status CheckPages(absl::string_view op, KvPagesView pages);
 absl::Status CheckPlanFitsPages(absl::string_view op, const BatchPlan& plan, KvPagesView pages);
 absl::Status CheckPlanFitsRope(absl::string_view op, const BatchPlan& plan, const RopeTable& rope);

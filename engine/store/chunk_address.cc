@@ -14,7 +14,7 @@ Digest HashIdentity(const ChunkIdentity& identity, KeyKind kind) {
   out.U8(static_cast<uint8_t>(kind));
   out.Fixed(identity.model_fingerprint);
   const KvFormat& format = identity.format;
-  out.String(kernels::Name(format.dtype));
+  out.String(kernels::Name(format.encoding));
   out.U32(static_cast<uint32_t>(format.num_layers));
   out.U32(static_cast<uint32_t>(format.num_kv_heads));
   out.U32(static_cast<uint32_t>(format.head_dim));
@@ -28,7 +28,8 @@ Digest HashIdentity(const ChunkIdentity& identity, KeyKind kind) {
 }  // namespace
 
 ChunkAddress AddressOf(const ChunkIdentity& identity) {
-  return {.key = ChunkKey(HashIdentity(identity, KeyKind::kChunk)),
+  return {.model_fingerprint = identity.model_fingerprint,
+          .key = ChunkKey(HashIdentity(identity, KeyKind::kChunk)),
           .content_key = ContentKey(HashIdentity(identity, KeyKind::kContent)),
           .anchor_hash = identity.anchor_hash,
           .format = identity.format,

@@ -27,7 +27,7 @@ struct ChunkIdentity {
 ///     u32(1)                      version of this serialisation
 ///     u8(kind)                    1: chunk key, 2: content key
 ///     model fingerprint           32 bytes
-///     str(dtype name)             "f32", "bf16", "f16"
+///     str(encoding name)          "f32", "bf16", "f16", "int8", "int4"
 ///     u32(num_layers) u32(num_kv_heads) u32(head_dim) u32(format.version)
 ///     str(tenant namespace)
 ///   * anchor hash                 32 bytes
@@ -36,6 +36,7 @@ struct ChunkIdentity {
 /// u64(number of tokens), then u32(id) for each. tests/unit/store/make_key_vectors.py is an independent
 /// implementation.
 struct ChunkAddress {
+  Digest model_fingerprint{};
   ChunkKey key;
   ContentKey content_key;
   Digest anchor_hash{};

@@ -9,7 +9,7 @@ namespace kvblend::store {
 /// Thread-safe. Must outlive everything allocated from it.
 class HostMemory {
  public:
-  static constexpr int64_t kAlignment = 64;  // bytes; one cache line, one AVX-512 register
+  static constexpr int64_t kAlignment = 4096;  // bytes; what reading past the page cache asks of buffers
 
   virtual ~HostMemory() = default;
   /// Uninitialised memory at a multiple of kAlignment, or nullptr when there is none. REQUIRES: bytes > 0

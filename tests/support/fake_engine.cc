@@ -7,7 +7,7 @@
 namespace kvblend::testing {
 namespace {
 
-constexpr store::KvFormat kFormat = {kernels::DataType::kF32, /*num_layers=*/2, /*num_kv_heads=*/1,
+constexpr store::KvFormat kFormat = {kernels::KvEncoding::kF32, /*num_layers=*/2, /*num_kv_heads=*/1,
                                      /*head_dim=*/4};
 
 }  // namespace

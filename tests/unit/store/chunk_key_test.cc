@@ -31,12 +31,13 @@ int32_t ParseInt(const std::string& text) {
   return ids.at(0);
 }
 
-kernels::DataType ParseDtype(const std::string& name) {
-  for (const auto dtype : {kernels::DataType::kF32, kernels::DataType::kBF16, kernels::DataType::kF16}) {
-    if (kernels::Name(dtype) == name) return dtype;
+kernels::KvEncoding ParseEncoding(const std::string& name) {
+  using enum kernels::KvEncoding;
+  for (const auto encoding : {kF32, kBF16, kF16, kInt8, kInt4}) {
+    if (kernels::Name(encoding) == name) return encoding;
   }
-  ADD_FAILURE() << "dtype " << name;
-  return kernels::DataType::kF32;
+  ADD_FAILURE() << "encoding " << name;
+  return kF32;
 }
 
 TEST(ChunkKeyTest, AgreesWithTheIndependentImplementation) {
@@ -53,7 +54,7 @@ TEST(ChunkKeyTest, AgreesWithTheIndependentImplementation) {
     const std::vector<int32_t> token_ids = ParseIds(f[9]);
     const std::string tenant = absl::HexStringToBytes(f[7]);
     const ChunkAddress address = AddressOf({.model_fingerprint = *DigestFromHex(f[1]),
-                                            .format = {.dtype = ParseDtype(f[2]),
+                                            .format = {.encoding = ParseEncoding(f[2]),
                                                        .num_layers = ParseInt(f[3]),
                                                        .num_kv_heads = ParseInt(f[4]),
                                                        .head_dim = ParseInt(f[5]),

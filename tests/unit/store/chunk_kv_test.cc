@@ -65,7 +65,7 @@ TEST(ChunkKvTest, SectionsAreAlignedDisjointAndOfTheFormatsShape) {
 TEST(ChunkKvTest, NoTokensTakeNoMemory) {
   LimitedMemory memory(0);
   const KvFormat format = {
-      .dtype = kernels::DataType::kF32, .num_layers = 2, .num_kv_heads = 1, .head_dim = 8};
+      .encoding = kernels::KvEncoding::kF32, .num_layers = 2, .num_kv_heads = 1, .head_dim = 8};
   auto kv = ChunkKv::Allocate(format, 0, memory);
   ASSERT_TRUE(kv.ok()) << kv.status();
   EXPECT_EQ((*kv)->size_bytes(), 0);
@@ -75,7 +75,7 @@ TEST(ChunkKvTest, NoTokensTakeNoMemory) {
 
 TEST(ChunkKvTest, LackOfMemoryIsAnErrorThatNamesTheBytes) {
   const KvFormat format = {
-      .dtype = kernels::DataType::kF32, .num_layers = 2, .num_kv_heads = 1, .head_dim = 16};
+      .encoding = kernels::KvEncoding::kF32, .num_layers = 2, .num_kv_heads = 1, .head_dim = 16};
   LimitedMemory memory(1000);
   {
     const auto fits = ChunkKv::Allocate(format, 3, memory);
@@ -90,7 +90,7 @@ TEST(ChunkKvTest, LackOfMemoryIsAnErrorThatNamesTheBytes) {
 
 TEST(ChunkKvTest, RefusesBadShapesByName) {
   const KvFormat good = {
-      .dtype = kernels::DataType::kF32, .num_layers = 2, .num_kv_heads = 1, .head_dim = 16};
+      .encoding = kernels::KvEncoding::kF32, .num_layers = 2, .num_kv_heads = 1, .head_dim = 16};
   struct Case {
     const char* name;
     void (*spoil)(KvFormat&);
@@ -112,7 +112,7 @@ TEST(ChunkKvTest, RefusesBadShapesByName) {
 
 TEST(ChunkKvTest, RefusesSizesThatOverflow) {
   const KvFormat largest = {
-      .dtype = kernels::DataType::kF32, .num_layers = 1 << 16, .num_kv_heads = 1 << 20, .head_dim = 1 << 18};
+      .encoding = kernels::KvEncoding::kF32, .num_layers = 1 << 16, .num_kv_heads = 1 << 20, .head_dim = 1 << 18};
   EXPECT_GT(largest.BytesPerToken(), 0);
   EXPECT_TRUE(ChunkKv::SizeBytes(largest, 1).ok());
   EXPECT_EQ(ChunkKv::SizeBytes(largest, INT32_MAX).status().code(), absl::StatusCode::kInvalidArgument);

@@ -78,7 +78,7 @@ TEST_F(ChunkStoreTest, RefusesKvOfAnotherShapeAndBadCosts) {
   };
   EXPECT_EQ(code(FilledKv(SmallAddress(1, 7)), 0), absl::StatusCode::kInvalidArgument);
   KvFormat half = SmallFormat();
-  half.dtype = kernels::DataType::kF16;
+  half.encoding = kernels::KvEncoding::kF16;
   EXPECT_EQ(code(*ChunkKv::Allocate(half, 8), 0), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(code(nullptr, 0), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(code(FilledKv(address), -1), absl::StatusCode::kInvalidArgument);

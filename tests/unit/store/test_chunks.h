@@ -16,7 +16,7 @@
 namespace kvblend::store {
 
 inline KvFormat SmallFormat() {
-  return {.dtype = kernels::DataType::kF32, .num_layers = 2, .num_kv_heads = 2, .head_dim = 4};
+  return {.encoding = kernels::KvEncoding::kF32, .num_layers = 2, .num_kv_heads = 2, .head_dim = 4};
 }
 
 /// The address of a chunk that is told from others by its namespace, anchor and first token.
