@@ -136,7 +136,8 @@ absl::Status Backend::KvLoad(Stream& stream, const BatchPlan& plan, const RopeTa
   KVBLEND_RETURN_IF_ERROR(CheckSection(kOp, "k", k, KvPart::kKey, plan.num_rows(), cols));
   KVBLEND_RETURN_IF_ERROR(CheckSection(kOp, "v", v, KvPart::kValue, plan.num_rows(), cols));
   if (v.encoding != k.encoding) {
-    return Invalid(kOp, "v is ", std::string(Name(v.encoding)), "; allowed: k's ", std::string(Name(k.encoding)));
+    return Invalid(kOp, "v is ", std::string(Name(v.encoding)), "; allowed: k's ",
+                   std::string(Name(k.encoding)));
   }
   return DoKvLoad(stream, plan, rope, k, v, pages);
 }

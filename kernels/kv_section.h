@@ -1,21 +1,22 @@
 // The stored form of K or V: one section holds the K (before RoPE) or the V of one layer of one chunk, in one
 // run of bytes that can be read from a disk, sent over a network and loaded by a GPU as it is.
 //
-// With rows = tokens and cols = num_kv_heads * head_dim, a section of a dense encoding is the row-major matrix
-// [rows, cols]. A quantised section is three planes, each starting at a multiple of kKvSectionAlignment bytes:
+// With rows = tokens and cols = num_kv_heads * head_dim, a section of a dense encoding is the row-major
+// matrix [rows, cols]. A quantised section is three planes, each starting at a multiple of
+// kKvSectionAlignment bytes:
 //
 //     offsets  bf16 [scale_rows, scale_cols]      value = offset + step * code
 //     steps    bf16 [scale_rows, scale_cols]
 //     codes    int8: u8 [rows, cols]
 //              int4: u8 [rows, ceil(cols / 2)], column 2j in the low and 2j + 1 in the high nibble of byte j
 //
-// K has channels of very different size that keep it over the tokens, V has not, so K is quantised per channel
-// over groups of kKvGroup tokens (scales [ceil(rows / kKvGroup), cols]) and V per token over groups of
-// kKvGroup channels (scales [rows, ceil(cols / kKvGroup)]). (Liu et al., "KIVI", ICML 2024, section 3; Hooper
-// et al., "KVQuant", NeurIPS 2024, sections 3.1 and 3.2, for K before RoPE.)
+// K has channels of very different size that keep it over the tokens, V has not, so K is quantised per
+// channel over groups of kKvGroup tokens (scales [ceil(rows / kKvGroup), cols]) and V per token over groups
+// of kKvGroup channels (scales [rows, ceil(cols / kKvGroup)]). (Liu et al., "KIVI", ICML 2024, section 3;
+// Hooper et al., "KVQuant", NeurIPS 2024, sections 3.1 and 3.2, for K before RoPE.)
 //
-// Offsets round down and steps up, so that the codes reach every value of a group and what bf16 rounds away is
-// no error: a value decodes to within half a step. A group that holds a NaN or an infinity decodes to NaN.
+// Offsets round down and steps up, so that the codes reach every value of a group and what bf16 rounds away
+// is no error: a value decodes to within half a step. A group that holds a NaN or an infinity decodes to NaN.
 #pragma once
 
 #include <cstddef>

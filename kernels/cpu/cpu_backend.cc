@@ -12,6 +12,7 @@
 #include "kernels/backend.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/context.h"
+#include "kernels/cpu/kv_sections.h"
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/onednn.h"
 #include "kernels/cpu/packed_weights.h"
@@ -131,23 +132,27 @@ class CpuBackend final : public Backend {
     if (!plan.ok()) return plan.status();
     const auto rope = HostRopeTable::From(table);
     if (!rope.ok()) return rope.status();
-    const int64_t head_stride = int64_t{pages.page_size} * pages.head_dim;
-    ForRows(context_.pool, k.rows, k.cols * 8, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const int32_t position = (*plan)->position(i);
-        const int64_t slot =
-            (*plan)->Slot(pages, (*plan)->sequence_of_row(i), 0, position) * SizeOf(pages.dtype);
-        simd::RotateHeadsTo((*rope)->layout(), (*rope)->cos(position), (*rope)->sin(position), pages.head_dim,
-                            pages.num_kv_heads, k.Rows(i, 1).data, k.dtype,
-                            static_cast<std::byte*>(pages.k) + slot, pages.dtype, head_stride);
-        const auto* values = static_cast<const std::byte*>(v.Rows(i, 1).data);
-        auto* target = static_cast<std::byte*>(pages.v) + slot;
-        for (int32_t h = 0; h < pages.num_kv_heads; ++h) {
-          simd::ConvertRow(values + h * pages.head_dim * SizeOf(v.dtype), v.dtype,
-                           target + h * head_stride * SizeOf(pages.dtype), pages.dtype, pages.head_dim);
-        }
-      }
-    });
+    CpuKvScatter(context_, {**plan, **rope, pages}, k, v);
+    return absl::OkStatus();
+  }
+
+  absl::Status DoKvLoad(Stream&, const BatchPlan& batch, const RopeTable& table, KvSectionView k,
+                        KvSectionView v, KvPagesView pages) override {
+    const auto plan = HostBatchPlan::From(batch);
+    if (!plan.ok()) return plan.status();
+    const auto rope = HostRopeTable::From(table);
+    if (!rope.ok()) return rope.status();
+    CpuKvLoad(context_, {**plan, **rope, pages}, k, v);
+    return absl::OkStatus();
+  }
+
+  absl::Status DoEncodeKv(Stream&, ConstMatrixView in, MutableKvSectionView out) override {
+    CpuEncodeKv(context_, in, out);
+    return absl::OkStatus();
+  }
+
+  absl::Status DoDecodeKv(Stream&, KvSectionView in, MatrixView out) override {
+    CpuDecodeKv(context_, in, out);
     return absl::OkStatus();
   }
 

@@ -14,7 +14,17 @@
 namespace kvblend::kernels {
 
 /// Each use has its own slot, so that they never share memory within a thread.
-enum class ScratchSlot : uint8_t { kOneDnn, kQuery, kScores, kProbabilities, kOutput, kRow, kCount };
+enum class ScratchSlot : uint8_t {
+  kOneDnn,
+  kQuery,
+  kScores,
+  kProbabilities,
+  kOutput,
+  kRow,
+  kDecoded,
+  kCodes,
+  kCount
+};
 
 /// At least `bytes` of memory of the calling thread, aligned to 64, kept until the thread ends. Contents are
 /// undefined; valid until the next call with the same slot. Throws std::bad_alloc like any container.

@@ -40,6 +40,28 @@ void RotateHeads(RopeLayout layout, const float* cos, const float* sin, int64_t 
 void RotateHeadsTo(RopeLayout layout, const float* cos, const float* sin, int64_t head_dim, int64_t num_heads,
                    const void* in, DataType in_dtype, void* out, DataType out_dtype, int64_t out_head_stride);
 
+// --- quantise.cc; kernels/kv_section.h defines the encodings
+// ----------------------------------------------------------
+
+/// Smallest and largest value of each column. NaN as smallest where a column has a NaN or an infinity.
+void ColumnRanges(const float* in, int64_t row_stride, int64_t rows, int64_t cols, float* low, float* high);
+/// The same of one row.
+void RowRange(const float* in, int64_t n, float* low, float* high);
+/// codes[j] = round((x[j] - offsets[j]) * inverse_steps[j]), clamped to 0 .. max_code; 0 for NaN.
+void QuantiseRow(const float* x, const float* offsets, const float* inverse_steps, float max_code, int64_t n,
+                 uint8_t* codes);
+/// The same with one offset and step.
+void QuantiseGroup(const float* x, float offset, float inverse_step, float max_code, int64_t n,
+                   uint8_t* codes);
+/// out[j] = offsets[j] + steps[j] * codes[j]; offsets, steps: bf16
+void DequantiseRow(const uint8_t* codes, const uint16_t* offsets, const uint16_t* steps, int64_t n,
+                   float* out);
+/// The same with one offset and step.
+void DequantiseGroup(const uint8_t* codes, float offset, float step, int64_t n, float* out);
+/// n codes below 16, two per byte, the first in the low nibble; the last high nibble is 0 when n is odd.
+void PackNibbles(const uint8_t* codes, int64_t n, uint8_t* packed);
+void UnpackNibbles(const uint8_t* packed, int64_t n, uint8_t* codes);
+
 // --- softmax.cc
 // -------------------------------------------------------------------------------------------------
 

@@ -61,4 +61,20 @@ inline uint8_t CodeOf(float value, float offset, float inverse_step, float max_c
   return static_cast<uint8_t>(code > 0 ? (code < max_code ? code : max_code) : 0.0f);
 }
 
+/// Element (row, col) of a section.
+inline float LoadSectionElement(const KvSectionView& section, const KvSectionLayout& layout, int64_t row,
+                                int64_t col) {
+  const auto* bytes = static_cast<const uint8_t*>(section.data);
+  if (!IsQuantised(section.encoding)) {
+    return LoadElement(bytes, DenseType(section.encoding), row * section.cols + col);
+  }
+  const int64_t scale = section.part == KvPart::kKey ? row / kKvGroup * layout.scale_cols + col
+                                                     : row * layout.scale_cols + col / kKvGroup;
+  const float offset = LoadElement(bytes + layout.offsets, DataType::kBF16, scale);
+  const float step = LoadElement(bytes + layout.steps, DataType::kBF16, scale);
+  const uint8_t* codes = bytes + layout.codes + row * layout.code_row_bytes;
+  const int code = section.encoding == KvEncoding::kInt8 ? codes[col] : codes[col / 2] >> (col % 2 * 4) & 15;
+  return offset + step * static_cast<float>(code);
+}
+
 }  // namespace kvblend::kernels

@@ -10,7 +10,9 @@
 #include "kernels/backend.h"
 #include "kernels/host/batch_plan.h"
 #include "kernels/host/float_convert.h"
+#include "kernels/host/kv_codec.h"
 #include "kernels/host/memory.h"
+#include "kernels/reference/encode_section.h"
 
 namespace kvblend::kernels {
 namespace {
@@ -172,21 +174,54 @@ class ReferenceBackend final : public Backend {
 
   absl::Status DoKvScatter(Stream&, const BatchPlan& batch, const RopeTable& table, ConstMatrixView k,
                            ConstMatrixView v, KvPagesView pages) override {
+    return Scatter(
+        batch, table, pages, [&](int64_t row, int64_t col) { return Get(k, row, col); },
+        [&](int64_t row, int64_t col) { return Get(v, row, col); });
+  }
+
+  absl::Status DoKvLoad(Stream&, const BatchPlan& batch, const RopeTable& table, KvSectionView k,
+                        KvSectionView v, KvPagesView pages) override {
+    const KvSectionLayout k_layout = k.layout(), v_layout = v.layout();
+    return Scatter(
+        batch, table, pages,
+        [&](int64_t row, int64_t col) { return LoadSectionElement(k, k_layout, row, col); },
+        [&](int64_t row, int64_t col) { return LoadSectionElement(v, v_layout, row, col); });
+  }
+
+  absl::Status DoEncodeKv(Stream&, ConstMatrixView in, MutableKvSectionView out) override {
+    EncodeSection(in, out);
+    return absl::OkStatus();
+  }
+
+  absl::Status DoDecodeKv(Stream&, KvSectionView in, MatrixView out) override {
+    const KvSectionLayout layout = in.layout();
+    for (int64_t row = 0; row < in.rows; ++row) {
+      for (int64_t col = 0; col < in.cols; ++col) {
+        Set(out, row, col, LoadSectionElement(in, layout, row, col));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // Writes row i of K (rotated) and of V into its page slot; k(row, col) and v(row, col) give the values.
+  template <typename K, typename V>
+  static absl::Status Scatter(const BatchPlan& batch, const RopeTable& table, KvPagesView pages, const K& k,
+                              const V& v) {
     const auto plan = HostBatchPlan::From(batch);
     if (!plan.ok()) return plan.status();
     const auto rope = HostRopeTable::From(table);
     if (!rope.ok()) return rope.status();
     std::vector<float> head(pages.head_dim);
-    for (int64_t i = 0; i < k.rows; ++i) {
+    for (int64_t i = 0; i < batch.num_rows(); ++i) {
       const int32_t position = (*plan)->position(i);
       for (int32_t h = 0; h < pages.num_kv_heads; ++h) {
         const int64_t slot = (*plan)->Slot(pages, (*plan)->sequence_of_row(i), h, position);
         const int64_t first = int64_t{h} * pages.head_dim;
-        for (int32_t d = 0; d < pages.head_dim; ++d) head[d] = Get(k, i, first + d);
+        for (int32_t d = 0; d < pages.head_dim; ++d) head[d] = k(i, first + d);
         RotateHead(**rope, position, head.data());
         for (int32_t d = 0; d < pages.head_dim; ++d) {
           StoreElement(pages.k, pages.dtype, slot + d, head[d]);
-          StoreElement(pages.v, pages.dtype, slot + d, Get(v, i, first + d));
+          StoreElement(pages.v, pages.dtype, slot + d, v(i, first + d));
         }
       }
     }

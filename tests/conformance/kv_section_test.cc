@@ -1,0 +1,303 @@
+// EncodeKv, DecodeKv and KvLoad of every backend.
+#include "kernels/kv_section.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "tests/conformance/harness.h"
+
+namespace kvblend::kernels {
+namespace {
+
+constexpr KvEncoding kEncodings[] = {KvEncoding::kF32, KvEncoding::kBF16, KvEncoding::kF16, KvEncoding::kInt8,
+                                     KvEncoding::kInt4};
+constexpr KvPart kParts[] = {KvPart::kKey, KvPart::kValue};
+
+std::string Describe(KvEncoding encoding, KvPart part, int64_t rows, int64_t cols) {
+  return absl::StrCat(std::string(Name(encoding)), part == KvPart::kKey ? " K [" : " V [", rows, ", ", cols,
+                      "]");
+}
+
+/// A section in a backend's memory, prefilled with bytes that no encoder writes by accident.
+class Section {
+ public:
+  Section(Backend& backend, KvEncoding encoding, KvPart part, int64_t rows, int64_t cols)
+      : backend_(backend),
+        layout_(LayoutOf(encoding, part, rows, cols)),
+        bytes_(layout_.size_bytes, std::byte{0xA5}),
+        buffer_(*backend.Allocate(std::max<int64_t>(layout_.size_bytes, 1))),
+        stream_(*backend.CreateStream()) {
+    view_ = {buffer_->data(), encoding, part, rows, cols};
+    Upload();
+  }
+
+  MutableKvSectionView view() const { return view_; }
+  const KvSectionLayout& layout() const { return layout_; }
+  std::vector<std::byte>& bytes() { return bytes_; }
+  void Upload() {
+    EXPECT_TRUE(backend_.CopyFromHost(*stream_, buffer_->data(), bytes_.data(), layout_.size_bytes).ok());
+    EXPECT_TRUE(backend_.Synchronize(*stream_).ok());
+  }
+  const std::vector<std::byte>& Download() {
+    EXPECT_TRUE(backend_.CopyToHost(*stream_, bytes_.data(), buffer_->data(), layout_.size_bytes).ok());
+    EXPECT_TRUE(backend_.Synchronize(*stream_).ok());
+    return bytes_;
+  }
+
+  // Read from the bytes by the definition in kernels/kv_section.h.
+  double Bf16At(int64_t byte) const {
+    uint16_t bits;
+    std::memcpy(&bits, bytes_.data() + byte, 2);
+    return std::bit_cast<float>(uint32_t{bits} << 16);
+  }
+  int64_t ScaleIndex(int64_t row, int64_t col) const {
+    return view_.part == KvPart::kKey ? row / 32 * layout_.scale_cols + col
+                                      : row * layout_.scale_cols + col / 32;
+  }
+  double Offset(int64_t row, int64_t col) const { return Bf16At(layout_.offsets + 2 * ScaleIndex(row, col)); }
+  double Step(int64_t row, int64_t col) const { return Bf16At(layout_.steps + 2 * ScaleIndex(row, col)); }
+  int Code(int64_t row, int64_t col) const {
+    const auto* codes =
+        reinterpret_cast<const uint8_t*>(bytes_.data()) + layout_.codes + row * layout_.code_row_bytes;
+    if (view_.encoding == KvEncoding::kInt8) return codes[col];
+    return col % 2 == 0 ? codes[col / 2] & 15 : codes[col / 2] >> 4;
+  }
+
+ private:
+  Backend& backend_;
+  const KvSectionLayout layout_;
+  std::vector<std::byte> bytes_;
+  std::unique_ptr<Buffer> buffer_;
+  std::unique_ptr<Stream> stream_;
+  MutableKvSectionView view_;
+};
+
+struct Shape {
+  int64_t rows, cols;
+};
+constexpr Shape kShapes[] = {{0, 8},  {1, 1},    {1, 64},   {31, 33},  {32, 32},
+                             {33, 7}, {64, 192}, {100, 65}, {257, 130}};
+
+class KvSectionConformance : public ConformanceTest {
+ protected:
+  // Values like K's: channels of very different size and mean.
+  Tensor Values(int64_t rows, int64_t cols) {
+    Tensor x(backend, DataType::kF32, rows, cols, cols + 5);
+    std::normal_distribution<float> normal;
+    std::vector<float> mean(cols), size(cols);
+    for (int64_t c = 0; c < cols; ++c) {
+      mean[c] = 10 * normal(rng);
+      size[c] = std::exp(2 * normal(rng));
+    }
+    return std::move(x.Fill([&](int64_t, int64_t c) { return mean[c] + size[c] * normal(rng); }));
+  }
+};
+
+TEST_P(KvSectionConformance, ValuesDecodeToWithinHalfAStep) {
+  for (const KvEncoding encoding : {KvEncoding::kInt8, KvEncoding::kInt4}) {
+    const double max_code = encoding == KvEncoding::kInt8 ? 255 : 15;
+    for (const KvPart part : kParts) {
+      for (const auto& [rows, cols] : kShapes) {
+        SCOPED_TRACE(Describe(encoding, part, rows, cols));
+        Tensor x = Values(rows, cols);
+        Section section(backend, encoding, part, rows, cols);
+        ASSERT_OK(backend.EncodeKv(stream, x.view(), section.view()));
+        section.Download();
+        Tensor decoded(backend, DataType::kF32, rows, cols, cols + 3);
+        ASSERT_OK(backend.DecodeKv(stream, section.view(), decoded.view()));
+        decoded.Download();
+        for (int64_t r = 0; r < rows; ++r) {
+          for (int64_t c = 0; c < cols; ++c) {
+            // The group's range, from the values.
+            double low = INFINITY, high = -INFINITY;
+            const int64_t r0 = part == KvPart::kKey ? r / 32 * 32 : r,
+                          c0 = part == KvPart::kKey ? c : c / 32 * 32;
+            for (int64_t i = r0; i < std::min(rows, part == KvPart::kKey ? r0 + 32 : r0 + 1); ++i) {
+              for (int64_t j = c0; j < std::min(cols, part == KvPart::kKey ? c0 + 1 : c0 + 32); ++j) {
+                low = std::min(low, x.at(i, j));
+                high = std::max(high, x.at(i, j));
+              }
+            }
+            const double offset = section.Offset(r, c), step = section.Step(r, c);
+            const double rounding = 0x1p-22 * (std::abs(low) + std::abs(high));
+            ASSERT_LE(offset, low);
+            ASSERT_GE(offset, low - 0x1p-7 * std::abs(low));
+            ASSERT_GE(offset + max_code * step, high - rounding);
+            ASSERT_LE(step, (high - offset) / max_code * (1 + 0x1p-7) + rounding);
+            const double value = offset + step * section.Code(r, c);
+            ASSERT_LE(std::abs(value - x.at(r, c)), step / 2 + rounding) << "row " << r << ", column " << c;
+            ASSERT_LE(std::abs(decoded.at(r, c) - value), 0x1p-23 * (std::abs(offset) + max_code * step));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(KvSectionConformance, DenseEncodingsRoundOnceAndDecodeExactly) {
+  for (const KvEncoding encoding : {KvEncoding::kF32, KvEncoding::kBF16, KvEncoding::kF16}) {
+    for (const auto& [rows, cols] : kShapes) {
+      SCOPED_TRACE(Describe(encoding, KvPart::kValue, rows, cols));
+      Tensor x = Values(rows, cols);
+      Section section(backend, encoding, KvPart::kValue, rows, cols);
+      ASSERT_OK(backend.EncodeKv(stream, x.view(), section.view()));
+      Tensor rounded(backend, DenseType(encoding), rows, cols), decoded(backend, DataType::kF32, rows, cols);
+      ASSERT_OK(backend.Convert(stream, x.view(), rounded.view()));
+      ASSERT_OK(backend.DecodeKv(stream, section.view(), decoded.view()));
+      EXPECT_EQ(decoded.Values(), rounded.Values());
+    }
+  }
+}
+
+// Equal values give equal bytes, on every backend, padding included.
+TEST_P(KvSectionConformance, BytesAreTheReferences) {
+  Backend& reference = TestBackend("reference");
+  for (const KvEncoding encoding : kEncodings) {
+    for (const KvPart part : kParts) {
+      for (const auto& [rows, cols] : kShapes) {
+        SCOPED_TRACE(Describe(encoding, part, rows, cols));
+        Tensor x = Values(rows, cols);
+        Tensor same(reference, DataType::kF32, rows, cols);
+        same.Fill([&](int64_t r, int64_t c) { return static_cast<float>(x.at(r, c)); });
+        Section section(backend, encoding, part, rows, cols), expected(reference, encoding, part, rows, cols);
+        ASSERT_OK(backend.EncodeKv(stream, x.view(), section.view()));
+        ASSERT_OK(reference.EncodeKv(*reference.CreateStream().value(), same.view(), expected.view()));
+        ASSERT_EQ(section.Download(), expected.Download());
+      }
+    }
+  }
+}
+
+TEST_P(KvSectionConformance, EqualValuesAreExactAndExtremesStayInRange) {
+  for (const KvEncoding encoding : {KvEncoding::kInt8, KvEncoding::kInt4}) {
+    for (const KvPart part : kParts) {
+      for (const float value : {0.0f, -0.0f, 1.5f, -1.5f, 3.0e38f, -3.0e38f, 1e-40f}) {
+        SCOPED_TRACE(absl::StrCat(Describe(encoding, part, 40, 40), " of ", value));
+        Tensor x(backend, DataType::kF32, 40, 40);
+        x.Fill([&](int64_t, int64_t) { return value; });
+        Section section(backend, encoding, part, 40, 40);
+        ASSERT_OK(backend.EncodeKv(stream, x.view(), section.view()));
+        Tensor decoded(backend, DataType::kF32, 40, 40);
+        ASSERT_OK(backend.DecodeKv(stream, section.view(), decoded.view()));
+        for (const double d : decoded.Values()) {
+          ASSERT_NEAR(d, value, 0x1p-7 * std::abs(value) / 15 / 2 + 1e-38);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(KvSectionConformance, AGroupWithoutAFiniteValueIsNanAndItsNeighboursAreNot) {
+  for (const KvEncoding encoding : {KvEncoding::kInt8, KvEncoding::kInt4}) {
+    for (const KvPart part : kParts) {
+      for (const float bad : {std::numeric_limits<float>::quiet_NaN(), INFINITY, -INFINITY}) {
+        for (const auto& [bad_row, bad_col] : {Shape{0, 0}, {31, 63}, {40, 17}}) {
+          SCOPED_TRACE(
+              absl::StrCat(Describe(encoding, part, 70, 70), " ", bad, " at ", bad_row, ", ", bad_col));
+          Tensor x = Values(70, 70);
+          Tensor spoilt(backend, DataType::kF32, 70, 70);
+          spoilt.Fill([&, row = bad_row, col = bad_col](int64_t r, int64_t c) {
+            return r == row && c == col ? bad : static_cast<float>(x.at(r, c));
+          });
+          Section section(backend, encoding, part, 70, 70);
+          ASSERT_OK(backend.EncodeKv(stream, spoilt.view(), section.view()));
+          Tensor decoded(backend, DataType::kF32, 70, 70);
+          ASSERT_OK(backend.DecodeKv(stream, section.view(), decoded.view()));
+          decoded.Download();
+          for (int64_t r = 0; r < 70; ++r) {
+            for (int64_t c = 0; c < 70; ++c) {
+              const bool in_group = part == KvPart::kKey ? r / 32 == bad_row / 32 && c == bad_col
+                                                         : r == bad_row && c / 32 == bad_col / 32;
+              ASSERT_EQ(std::isnan(decoded.at(r, c)), in_group) << r << ", " << c;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(KvSectionConformance, KvLoadIsDecodeThenScatter) {
+  const BatchCase batch{.sequences = {{200, RandomPositions(rng, 61, 200)}, {17, Range(0, 17)}, {33, {32}}},
+                        .page_size = 16};
+  for (const KvEncoding encoding : kEncodings) {
+    for (const DataType pages : {DataType::kF32, DataType::kBF16, DataType::kF16}) {
+      for (const RopeLayout layout : {RopeLayout::kInterleaved, RopeLayout::kSplitHalf}) {
+        for (const int32_t head_dim : {2, 34, 64}) {
+          SCOPED_TRACE(absl::StrCat(std::string(Name(encoding)), " to ", std::string(Name(pages)),
+                                    ", layout ", static_cast<int>(layout), ", head_dim ", head_dim));
+          const int64_t rows = batch.num_rows(), cols = 3 * head_dim;
+          Rng same = rng;
+          PagedBatch loaded(backend, batch, 3, head_dim, pages, rng),
+              expected(backend, batch, 3, head_dim, pages, same);
+          const auto rope = MakeRope(backend, layout, head_dim, 256);
+          Section k(backend, encoding, KvPart::kKey, rows, cols),
+              v(backend, encoding, KvPart::kValue, rows, cols);
+          Tensor k_values = Values(rows, cols), v_values = Values(rows, cols);
+          ASSERT_OK(backend.EncodeKv(stream, k_values.view(), k.view()));
+          ASSERT_OK(backend.EncodeKv(stream, v_values.view(), v.view()));
+          ASSERT_OK(backend.DecodeKv(stream, k.view(), k_values.view()));
+          ASSERT_OK(backend.DecodeKv(stream, v.view(), v_values.view()));
+          ASSERT_OK(backend.KvScatter(stream, expected.plan(), *rope, k_values.view(), v_values.view(),
+                                      expected.pages()));
+          ASSERT_OK(backend.KvLoad(stream, loaded.plan(), *rope, k.view(), v.view(), loaded.pages()));
+          // Slots that nobody owns hold NaN, so bytes are compared, not values.
+          ASSERT_EQ(loaded.k_tensor().Bytes(), expected.k_tensor().Bytes());
+          ASSERT_EQ(loaded.v_tensor().Bytes(), expected.v_tensor().Bytes());
+        }
+      }
+    }
+  }
+}
+
+TEST_P(KvSectionConformance, RefusesWhatIsNoSection) {
+  const BatchCase batch{.sequences = {{8, Range(0, 8)}}};
+  PagedBatch kv(backend, batch, 2, 4, DataType::kF32, rng);
+  const auto rope = MakeRope(backend, RopeLayout::kInterleaved, 4, 16);
+  Section k(backend, KvEncoding::kInt8, KvPart::kKey, 8, 8),
+      v(backend, KvEncoding::kInt8, KvPart::kValue, 8, 8);
+  Section other(backend, KvEncoding::kInt4, KvPart::kValue, 8, 8);
+  const auto load = [&](auto change) {
+    KvSectionView bad_k = k.view(), bad_v = v.view();
+    change(bad_k, bad_v);
+    return backend.KvLoad(stream, kv.plan(), *rope, bad_k, bad_v, kv.pages());
+  };
+  ASSERT_OK(load([](auto&, auto&) {}));
+  const auto expect = [&](const absl::Status& status, const char* part) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_TRUE(absl::StrContains(status.message(), part)) << part << "\n" << status;
+  };
+  expect(load([](auto& a, auto&) { a.encoding = static_cast<KvEncoding>(9); }),
+         "k.encoding is 9; allowed: f32");
+  expect(load([](auto& a, auto&) { a.part = KvPart::kValue; }), "k.part is 1; allowed: kKey");
+  expect(load([](auto&, auto& b) { b.part = KvPart::kKey; }), "v.part is 0; allowed: kValue");
+  expect(load([](auto& a, auto&) { a.rows = 7; }), "k.rows is 7; allowed: 8");
+  expect(load([](auto&, auto& b) { b.cols = 9; }), "v.cols is 9; allowed: 8");
+  expect(load([](auto& a, auto&) { a.data = nullptr; }), "k.data is null");
+  expect(load([](auto&, auto& b) { b.data = static_cast<const std::byte*>(b.data) + 4; }),
+         "v.data is not aligned to 64");
+  expect(load([&](auto&, auto& b) { b = other.view(); }), "v is int4; allowed: k's int8");
+
+  Tensor x(backend, DataType::kF32, 8, 8), wrong(backend, DataType::kF32, 8, 7),
+      half(backend, DataType::kBF16, 8, 8);
+  expect(backend.EncodeKv(stream, wrong.view(), k.view()), "in.cols is 7; allowed: 8");
+  expect(backend.EncodeKv(stream, half.view(), k.view()), "in.dtype is bf16; allowed: f32");
+  expect(backend.DecodeKv(stream, k.view(), wrong.view()), "out.cols is 7; allowed: 8");
+  MutableKvSectionView onto = k.view();
+  onto.data = x.view().data;
+  expect(backend.EncodeKv(stream, x.view(), onto), "out overlaps in");
+  expect(backend.DecodeKv(stream, onto, x.view()), "in overlaps out");
+  MutableKvSectionView huge = k.view();
+  huge.rows = int64_t{1} << 60;
+  expect(backend.DecodeKv(stream, huge, x.view()), "does not fit into the address space");
+}
+
+INSTANTIATE_CONFORMANCE(KvSectionConformance);
+
+}  // namespace
+}  // namespace kvblend::kernels
