@@ -24,14 +24,15 @@
 namespace kvblend {
 
 struct EngineOptions {
-  std::string model_path;       // a GGUF file
-  std::string backend = "cpu";  // "cpu" or "reference"
-  int32_t num_threads = 0;      // 0: one per available processor
-  std::string gemm = "auto";    // cpu: "auto", "bf16" or "f32"
-  std::string kv_dtype =
-      "auto";  // pages and chunks: "auto" (bf16, or f32 with fp32 GEMMs), "bf16", "f16" or "f32"
-  int32_t max_context_tokens = 0;  // prompt and completion; 0: the model's own context length
-  int32_t page_size = 64;          // tokens
+  std::string model_path;             // a GGUF file
+  std::string backend = "cpu";        // "cpu" or "reference"
+  int32_t num_threads = 0;            // 0: one per available processor
+  std::string gemm = "auto";          // cpu: "auto", "bf16" or "f32"
+  std::string kv_dtype = "auto";      // pages: "auto" (bf16, or f32 with fp32 GEMMs), "bf16", "f16" or "f32"
+  std::string chunk_format = "auto";  // stored chunks: "int8", "int4", "bf16", "f16" or "f32"; auto: int8, or
+                                      // kv_dtype where that is not auto
+  int32_t max_context_tokens = 0;     // prompt and completion; 0: the model's own context length
+  int32_t page_size = 64;             // tokens
   int64_t chunk_store_bytes = int64_t{4} << 30;
   int32_t max_queued_requests = 64;  // beyond: kResourceExhausted
   int32_t max_chunks_per_request = 1024;
@@ -45,8 +46,9 @@ struct EngineInfo {
   std::string model_architecture;
   std::string model_fingerprint;  // hex
   std::string backend;            // one line for people
-  std::string kv_dtype;
-  int64_t kv_bytes_per_token = 0;
+  std::string kv_dtype;           // of pages
+  std::string chunk_format;       // of stored chunks
+  int64_t chunk_bytes_per_token = 0;
   int32_t num_layers = 0;
   int32_t num_heads = 0;
   int32_t num_kv_heads = 0;

@@ -23,8 +23,9 @@ EngineInfo MakeInfo(const ModelRuntime& runtime, double self_check_max_error) {
   info.model_architecture = config.architecture;
   info.model_fingerprint = store::ToHex(runtime.key_space.model_fingerprint);
   info.backend = runtime.backend->Describe();
-  info.kv_dtype = kernels::Name(format.dtype);
-  info.kv_bytes_per_token = format.BytesPerToken();
+  info.kv_dtype = kernels::Name(runtime.page_pool->dtype());
+  info.chunk_format = kernels::Name(format.encoding);
+  info.chunk_bytes_per_token = format.BytesPerToken();
   info.num_layers = config.num_layers;
   info.num_heads = config.num_heads;
   info.num_kv_heads = config.num_kv_heads;

@@ -41,6 +41,19 @@ absl::StatusOr<kernels::DataType> KvDataType(const std::string& name, const kern
   return absl::InvalidArgumentError(absl::StrCat("kv_dtype is '", name, "'; allowed: auto, bf16, f16, f32"));
 }
 
+absl::StatusOr<kernels::KvEncoding> ChunkEncoding(const EngineOptions& options, kernels::DataType kv_dtype) {
+  using enum kernels::KvEncoding;
+  if (options.chunk_format == "auto") {
+    // Whoever asks for a type of KV gets it throughout.
+    return options.kv_dtype == "auto" ? kInt8 : kernels::DenseEncoding(kv_dtype);
+  }
+  for (const kernels::KvEncoding encoding : {kInt8, kInt4, kBF16, kF16, kF32}) {
+    if (options.chunk_format == kernels::Name(encoding)) return encoding;
+  }
+  return absl::InvalidArgumentError(absl::StrCat("chunk_format is '", options.chunk_format,
+                                                 "'; allowed: auto, int8, int4, bf16, f16, f32"));
+}
+
 text::TokenizerSpec ToTokenizerSpec(model::TokenizerData data) {
   text::TokenizerSpec spec;
   spec.pre_tokenizer = std::move(data.pre);
@@ -67,6 +80,7 @@ absl::StatusOr<std::unique_ptr<ModelRuntime>> ModelRuntime::LoadOn(
   runtime->backend = std::move(given_backend);
   kernels::Backend& backend = *runtime->backend;
   KVBLEND_ASSIGN_OR_RETURN(const kernels::DataType kv_dtype, KvDataType(options.kv_dtype, backend));
+  KVBLEND_ASSIGN_OR_RETURN(const kernels::KvEncoding chunk_encoding, ChunkEncoding(options, kv_dtype));
   KVBLEND_ASSIGN_OR_RETURN(runtime->stream, backend.CreateStream());
 
   KVBLEND_ASSIGN_OR_RETURN(const model::GgufFile file, model::GgufFile::Open(options.model_path));
@@ -93,7 +107,7 @@ absl::StatusOr<std::unique_ptr<ModelRuntime>> ModelRuntime::LoadOn(
                            model::LoadModelWeights(file, config, backend, *runtime->stream));
   runtime->transformer = std::make_unique<model::Transformer>(config, runtime->weights, backend);
   KVBLEND_ASSIGN_OR_RETURN(runtime->key_space.model_fingerprint, model::Fingerprint(file));
-  runtime->key_space.format = {.dtype = kv_dtype,
+  runtime->key_space.format = {.encoding = chunk_encoding,
                                .num_layers = config.num_layers,
                                .num_kv_heads = config.num_kv_heads,
                                .head_dim = config.head_dim};

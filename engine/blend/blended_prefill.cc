@@ -217,9 +217,13 @@ absl::StatusOr<std::vector<float>> BlendedPrefill::MeasureDeviation(const Pass& 
     if (!span.entry.has_value() || span.source == ChunkSource::kExact) continue;
     KVBLEND_ASSIGN_OR_RETURN(const store::LayerKv stored, span.entry->AcquireLayer(requirement.layers));
     const int64_t first_row = std::lower_bound(active.begin(), active.end(), span.begin) - active.begin();
+    const kernels::KvSectionView& section = by_key ? stored.k : stored.v;
+    KVBLEND_ASSIGN_OR_RETURN(const MatrixView cached, decoded_.Resize(transformer_.backend(), section.rows,
+                                                                      section.cols, DataType::kF32));
+    KVBLEND_RETURN_IF_ERROR(transformer_.backend().DecodeKv(stream_, section, cached));
     KVBLEND_RETURN_IF_ERROR(transformer_.backend().KvDeviation(
-        stream_, fresh.Rows(first_row, span.num_tokens()), by_key ? stored.k : stored.v,
-        kernels::DeviationMetric::kSquaredL2, deviation.Columns(done, span.num_tokens())));
+        stream_, fresh.Rows(first_row, span.num_tokens()), cached, kernels::DeviationMetric::kSquaredL2,
+        deviation.Columns(done, span.num_tokens())));
     done += span.num_tokens();
   }
   std::vector<float> scores(plan.candidates.num_tokens);

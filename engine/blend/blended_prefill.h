@@ -72,6 +72,7 @@ class BlendedPrefill {
   kernels::Stream& stream_;
   model::PassState& state_;
   model::ScratchMatrix measurements_;
+  model::ScratchMatrix decoded_;  // one chunk's stored K or V of one layer, in fp32
   model::ScratchMatrix logits_;
 };
 

@@ -34,14 +34,14 @@ absl::StatusOr<std::unique_ptr<store::ChunkKv>> PrecomputeChunk(
     const kernels::KvPagesView pages = sequence.Layer(layer);
     if (load_anchor) {
       KVBLEND_ASSIGN_OR_RETURN(const store::LayerKv stored, input.anchor->AcquireLayer(layer));
-      KVBLEND_RETURN_IF_ERROR(backend.KvScatter(stream, *anchor_rows, rope, stored.k, stored.v, pages));
+      KVBLEND_RETURN_IF_ERROR(backend.KvLoad(stream, *anchor_rows, rope, stored.k, stored.v, pages));
     }
     KVBLEND_RETURN_IF_ERROR(transformer.ProjectQkv(stream, layer, state));
     const store::MutableLayerKv out = chunk->MutableLayer(layer);
     KVBLEND_RETURN_IF_ERROR(
-        backend.Convert(stream, transformer.Keys(state).Rows(first_chunk_row, chunk_tokens), out.k));
+        backend.EncodeKv(stream, transformer.Keys(state).Rows(first_chunk_row, chunk_tokens), out.k));
     KVBLEND_RETURN_IF_ERROR(
-        backend.Convert(stream, transformer.Values(state).Rows(first_chunk_row, chunk_tokens), out.v));
+        backend.EncodeKv(stream, transformer.Values(state).Rows(first_chunk_row, chunk_tokens), out.v));
     if (layer + 1 == format.num_layers) break;  // nothing reads the last layer's output
     KVBLEND_RETURN_IF_ERROR(transformer.WriteKv(stream, *rows, state, pages));
     KVBLEND_RETURN_IF_ERROR(transformer.RotateQueries(stream, *rows, state));

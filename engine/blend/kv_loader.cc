@@ -24,7 +24,7 @@ absl::Status KvLoader::Load(kernels::Stream& stream, int32_t layer, Which which)
     if (which == Which::kExactOnly && placement.span->source != ChunkSource::kExact) continue;
     KVBLEND_ASSIGN_OR_RETURN(const store::LayerKv stored, placement.span->entry->AcquireLayer(layer));
     KVBLEND_RETURN_IF_ERROR(
-        backend_->KvScatter(stream, *placement.rows, *rope_, stored.k, stored.v, sequence_->Layer(layer)));
+        backend_->KvLoad(stream, *placement.rows, *rope_, stored.k, stored.v, sequence_->Layer(layer)));
   }
   seconds_ += absl::ToDoubleSeconds(absl::Now() - start);
   return absl::OkStatus();

@@ -67,6 +67,7 @@ class PagePool {
   PagePool& operator=(const PagePool&) = delete;
 
   const Options& options() const { return options_; }
+  kernels::DataType dtype() const { return options_.dtype; }
   int32_t page_size() const { return options_.page_size; }
   int32_t num_pages() const { return options_.num_pages; }
   /// Pages that num_tokens tokens take. REQUIRES: num_tokens >= 0

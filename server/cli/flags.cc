@@ -34,7 +34,10 @@ void AddConnectionFlags(CLI::App& command, InProcess in_process, Connection& con
   add("--backend", engine.backend, "What computes: cpu or reference", "NAME");
   add("--threads", engine.num_threads, "Threads; 0: one per processor", "N");
   add("--gemm", engine.gemm, "Precision of matrix products: auto, bf16 or f32", "TYPE");
-  add("--kv-dtype", engine.kv_dtype, "Type of KV in pages and store: auto, bf16, f16 or f32", "TYPE");
+  add("--kv-dtype", engine.kv_dtype, "Type of KV in pages: auto, bf16, f16 or f32", "TYPE");
+  add("--chunk-format", engine.chunk_format,
+      "Form of KV in stored chunks: int8, int4, bf16, f16, f32; auto: int8, or the --kv-dtype given",
+      "FORMAT");
   add("--max-context", engine.max_context_tokens, "Tokens of prompt and answer; 0: the model's own limit",
       "N");
   add("--store-size", engine.chunk_store_bytes, "Memory for chunks, such as 500MB or 4GB", "SIZE")

@@ -26,7 +26,8 @@ Info ToInfo(const v1::GetInfoResponse& message) {
   info.engine.model_fingerprint = message.model().fingerprint();
   info.engine.backend = message.backend();
   info.engine.kv_dtype = message.kv_format().dtype();
-  info.engine.kv_bytes_per_token = message.kv_format().bytes_per_token();
+  info.engine.chunk_format = message.kv_format().chunk_format();
+  info.engine.chunk_bytes_per_token = message.kv_format().chunk_bytes_per_token();
   info.engine.num_layers = message.model().num_layers();
   info.engine.num_heads = message.model().num_heads();
   info.engine.num_kv_heads = message.model().num_kv_heads();

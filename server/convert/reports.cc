@@ -202,7 +202,8 @@ v1::GetInfoResponse ToProto(const EngineInfo& info, const EngineStats& stats, co
   limits->set_max_text_bytes(options.max_text_bytes);
   v1::KvFormat* kv_format = to.mutable_kv_format();
   kv_format->set_dtype(info.kv_dtype);
-  kv_format->set_bytes_per_token(info.kv_bytes_per_token);
+  kv_format->set_chunk_format(info.chunk_format);
+  kv_format->set_chunk_bytes_per_token(info.chunk_bytes_per_token);
   kv_format->set_page_size(info.page_size);
   v1::StoreInfo* store = to.mutable_store();
   store->set_entries(stats.store.entries);

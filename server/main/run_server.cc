@@ -99,10 +99,12 @@ int RunServer(const ServerConfig& config, const EngineFactory& create_engine,
     metrics.SetReady(true);
     (*grpc_server)->SetServing(true);
     spdlog::info(
-        "serving {} ({}, {} layers, context {} tokens, KV {} with {} bytes per token) on {}, loaded in "
+        "serving {} ({}, {} layers, context {} tokens, KV {}, chunks {} with {} bytes per token) on {}, "
+        "loaded in "
         "{:.2f} s",
         info.model_name, info.model_architecture, info.num_layers, info.max_context_tokens, info.kv_dtype,
-        info.kv_bytes_per_token, info.backend, absl::ToDoubleSeconds(absl::Now() - load_start));
+        info.chunk_format, info.chunk_bytes_per_token, info.backend,
+        absl::ToDoubleSeconds(absl::Now() - load_start));
     stop.WaitForNotification();
   }
 

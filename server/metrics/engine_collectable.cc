@@ -141,7 +141,8 @@ std::vector<prometheus::MetricFamily> EngineCollectable::Collect() const {
                    {"model", info_->model_name},
                    {"model_fingerprint", info_->model_fingerprint},
                    {"backend", info_->backend},
-                   {"kv_dtype", info_->kv_dtype}});
+                   {"kv_dtype", info_->kv_dtype},
+                   {"chunk_format", info_->chunk_format}});
   }
   if (stats_) {
     const EngineStats stats = stats_();

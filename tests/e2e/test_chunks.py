@@ -63,7 +63,7 @@ def test_stat_pin_unpin_delete(v1, server):
     info = stat()
     assert [chunk.key for chunk in info.chunks] == keys
     assert list(info.missing_keys) == [missing]
-    per_token = server.admin.GetInfo(v1.GetInfoRequest()).kv_format.bytes_per_token
+    per_token = server.admin.GetInfo(v1.GetInfoRequest()).kv_format.chunk_bytes_per_token
     for chunk in info.chunks:
         assert chunk.pinned and chunk.label == "labelled" and chunk.tier == v1.TIER_HOST_MEMORY
         assert chunk.size_bytes >= chunk.num_tokens * per_token > 0

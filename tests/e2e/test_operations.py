@@ -97,8 +97,11 @@ def test_info(v1, server):
     assert info.limits.max_text_bytes == 64 << 10
     assert info.limits.max_message_bytes == 1 << 20
     assert info.limits.max_chunks_per_request == 50
+    assert info.kv_format.dtype in ("bf16", "f32")
+    # int8: one byte per element and, per 32 elements, a scale of 4 bytes.
+    assert info.kv_format.chunk_format == "int8"
     elements = 2 * info.model.num_layers * info.model.num_kv_heads * info.model.head_dim
-    assert info.kv_format.bytes_per_token == elements * {"bf16": 2, "f16": 2, "f32": 4}[info.kv_format.dtype]
+    assert info.kv_format.chunk_bytes_per_token == elements * (1 + 4 / 32)
     assert info.store.budget_bytes == 256 << 20
     assert 0 <= info.self_check_max_error < 0.1
     assert info.uptime_seconds > 0

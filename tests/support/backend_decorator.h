@@ -69,6 +69,17 @@ class BackendDecorator : public kernels::Backend {
                            kernels::KvPagesView pages) override {
     return inner_->KvScatter(stream, plan, rope, k, v, pages);
   }
+  absl::Status DoKvLoad(Stream& stream, const Plan& plan, const kernels::RopeTable& rope,
+                        kernels::KvSectionView k, kernels::KvSectionView v,
+                        kernels::KvPagesView pages) override {
+    return inner_->KvLoad(stream, plan, rope, k, v, pages);
+  }
+  absl::Status DoEncodeKv(Stream& stream, View in, kernels::MutableKvSectionView out) override {
+    return inner_->EncodeKv(stream, in, out);
+  }
+  absl::Status DoDecodeKv(Stream& stream, kernels::KvSectionView in, Out out) override {
+    return inner_->DecodeKv(stream, in, out);
+  }
   absl::Status DoSelectiveAttention(Stream& stream, const Plan& plan, View q, int32_t num_heads, float scale,
                                     kernels::KvPagesView pages, Out out) override {
     return inner_->SelectiveAttention(stream, plan, q, num_heads, scale, pages, out);

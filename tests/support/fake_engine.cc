@@ -20,7 +20,8 @@ FakeEngine::FakeEngine()
   info_.model_fingerprint = "00ff";
   info_.backend = "none";
   info_.kv_dtype = "f32";
-  info_.kv_bytes_per_token = kFormat.BytesPerToken();
+  info_.chunk_format = "f32";
+  info_.chunk_bytes_per_token = kFormat.BytesPerToken();
   info_.num_layers = kFormat.num_layers;
   info_.num_heads = 2;
   info_.num_kv_heads = kFormat.num_kv_heads;

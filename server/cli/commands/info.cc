@@ -31,8 +31,8 @@ void PrintForPeople(const Info& info, std::ostream& out) {
       << absl::StreamFormat("backend       %s\n", engine.backend)
       << absl::StreamFormat("context       %d tokens, pages of %d\n", engine.max_context_tokens,
                             engine.page_size)
-      << absl::StreamFormat("KV            %s, %s per token\n", engine.kv_dtype,
-                            HumanBytes(engine.kv_bytes_per_token));
+      << absl::StreamFormat("KV            %s; stored chunks %s, %s per token\n", engine.kv_dtype,
+                            engine.chunk_format, HumanBytes(engine.chunk_bytes_per_token));
   if (engine.self_check_max_error >= 0) {
     out << absl::StreamFormat("self-check    passed, largest relative error %.2g\n",
                               engine.self_check_max_error);

@@ -201,7 +201,7 @@ TEST_F(EngineTest, InfoDescribesTheModel) {
   EXPECT_EQ(info.num_layers, 2);
   EXPECT_EQ(info.model_architecture, "llama");
   EXPECT_EQ(info.model_fingerprint.size(), 64);
-  EXPECT_EQ(info.kv_bytes_per_token, 2 * 2 * 2 * 8 * 4);
+  EXPECT_EQ(info.chunk_bytes_per_token, 2 * 2 * 2 * 8 * 4);
   EXPECT_EQ(info.version, "0.1.0");
   EXPECT_EQ(engine_->CountTokens("abc").value(), 3);
 }

@@ -45,11 +45,11 @@ class SwapsStoredKeysAndValues final : public test_support::BackendDecorator {
   using BackendDecorator::BackendDecorator;
 
  protected:
-  absl::Status DoKvScatter(Stream& stream, const Plan& plan, const kernels::RopeTable& rope, View k, View v,
-                           kernels::KvPagesView pages) override {
-    const bool from_store = k.row_stride == k.cols;  // fresh KV is a part of the wider q|k|v matrix
-    if (from_store) std::swap(k, v);
-    return BackendDecorator::DoKvScatter(stream, plan, rope, k, v, pages);
+  absl::Status DoKvLoad(Stream& stream, const Plan& plan, const kernels::RopeTable& rope,
+                        kernels::KvSectionView k, kernels::KvSectionView v,
+                        kernels::KvPagesView pages) override {
+    std::swap(k.data, v.data);
+    return BackendDecorator::DoKvLoad(stream, plan, rope, k, v, pages);
   }
 };
 

@@ -215,7 +215,7 @@ TEST(ConvertReportsTest, ChunkInfo) {
 }
 
 TEST(ConvertReportsTest, Info) {
-  EngineInfo info = {"1.2.3", "model", "llama", "ff", "cpu", "bf16", 1, 2, 3, 4, 5, 6, 7, 8, 9, 0.25};
+  EngineInfo info = {"1.2.3", "model", "llama", "ff", "cpu", "bf16", "int8", 1, 2, 3, 4, 5, 6, 7, 8, 9, 0.25};
   EngineStats stats;
   stats.requests_waiting = 21;
   stats.requests_running = 22;
@@ -245,7 +245,8 @@ TEST(ConvertReportsTest, Info) {
   EXPECT_EQ(wire.model().architecture(), "llama");
   EXPECT_EQ(wire.model().fingerprint(), "ff");
   EXPECT_EQ(wire.kv_format().dtype(), "bf16");
-  EXPECT_EQ(wire.kv_format().bytes_per_token(), 1);
+  EXPECT_EQ(wire.kv_format().chunk_bytes_per_token(), 1);
+  EXPECT_EQ(wire.kv_format().chunk_format(), "int8");
   EXPECT_EQ(wire.model().num_layers(), 2);
   EXPECT_EQ(wire.model().num_heads(), 3);
   EXPECT_EQ(wire.model().num_kv_heads(), 4);

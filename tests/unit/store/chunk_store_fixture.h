@@ -11,7 +11,7 @@
 namespace kvblend::store {
 
 inline constexpr int64_t kChunkBytes =
-    8 * 2 * 2 * 8 * 4 + ChunkStore::kEntryOverheadBytes;  // SmallAddress(token)
+    2 * 2 * 4096 + ChunkStore::kEntryOverheadBytes;  // SmallAddress(token)
 
 class ChunkStoreTest : public ::testing::Test {
  protected:

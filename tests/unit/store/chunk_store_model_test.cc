@@ -45,8 +45,8 @@ class ModelRun {
   }
 
  private:
-  static constexpr int64_t kBudget = 40000;
-  static constexpr int64_t kPinLimit = 16000;
+  static constexpr int64_t kBudget = 340000;
+  static constexpr int64_t kPinLimit = 136000;
   struct Held {
     ChunkHandle handle;
     ModelEntry* entry;

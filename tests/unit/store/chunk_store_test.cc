@@ -130,7 +130,7 @@ TEST_F(ChunkStoreTest, WhatIsHeldOrPinnedStaysAndARefusalChangesNothing) {
   // Needs the room of two, and only one entry is idle.
   const auto refused = Put(*store, SmallAddress(100, 40));
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(refused.status().message(), HasSubstr(std::to_string(40 * 128 + 1024) + " bytes needed"));
+  EXPECT_THAT(refused.status().message(), HasSubstr(std::to_string(4 * 5 * 4096 + 1024) + " bytes needed"));
   EXPECT_THAT(refused.status().message(), HasSubstr(std::to_string(3 * kChunkBytes)));
   EXPECT_EQ(store->Stats().entries, 3);
   EXPECT_EQ(store->Stats().evictions, 0);

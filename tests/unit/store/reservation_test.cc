@@ -26,7 +26,7 @@ class ReservationTest : public ::testing::Test {
     return pending.Wait(absl::InfinitePast()).status().code() == absl::StatusCode::kDeadlineExceeded;
   }
 
-  std::unique_ptr<ChunkStore> store_ = *ChunkStore::Create({.byte_budget = 100000});
+  std::unique_ptr<ChunkStore> store_ = *ChunkStore::Create({.byte_budget = 850000});
   const ChunkAddress address_ = SmallAddress(1);
 };
 
@@ -209,7 +209,7 @@ TEST_F(ReservationTest, FailingThreadsHandOverUntilOneSucceeds) {
 
 // Everything at once, for the sanitizers, and for the invariants that hold at every moment.
 TEST_F(ReservationTest, ManyThreadsDoingEverything) {
-  store_ = *ChunkStore::Create({.byte_budget = 20000});
+  store_ = *ChunkStore::Create({.byte_budget = 170000});
   std::vector<ChunkAddress> addresses;
   for (int i = 0; i < 24; ++i)
     addresses.push_back(SmallAddress(i % 8, 8 + i % 8, {i % 3}, i % 2 == 0 ? "a" : "b"));

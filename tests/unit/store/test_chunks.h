@@ -15,8 +15,9 @@
 
 namespace kvblend::store {
 
+/// A section of 8 tokens is one page of 4 KiB.
 inline KvFormat SmallFormat() {
-  return {.encoding = kernels::KvEncoding::kF32, .num_layers = 2, .num_kv_heads = 2, .head_dim = 4};
+  return {.encoding = kernels::KvEncoding::kF32, .num_layers = 2, .num_kv_heads = 2, .head_dim = 64};
 }
 
 /// The address of a chunk that is told from others by its namespace, anchor and first token.
