@@ -60,6 +60,7 @@ readonly RUNTIME_PACKAGES=(
   libspdlog1.10
   libssl3
   libstdc++6
+  libxxhash0
 )
 
 readonly LINT_PACKAGES=(
