@@ -29,7 +29,8 @@ constexpr NameTable<ChunkSource, 4> kChunkSources{{{ChunkSource::kMiss, "miss"},
                                                    {ChunkSource::kExact, "exact"},
                                                    {ChunkSource::kBlended, "blended"},
                                                    {ChunkSource::kOtherAnchor, "other_anchor"}}};
-constexpr NameTable<Tier, 2> kTiers{{{Tier::kNone, "none"}, {Tier::kHostMemory, "host_memory"}}};
+constexpr NameTable<Tier, 3> kTiers{
+    {{Tier::kNone, "none"}, {Tier::kHostMemory, "host_memory"}, {Tier::kDisk, "disk"}}};
 constexpr NameTable<FinishReason, 4> kFinishReasons{{{FinishReason::kEndOfText, "end_of_text"},
                                                      {FinishReason::kStopString, "stop_string"},
                                                      {FinishReason::kMaxTokens, "max_tokens"},

@@ -20,7 +20,9 @@ ChunkReport ReportChunk(const blend::PlannedSpan& span, absl::Span<const int32_t
   ChunkReport chunk;
   chunk.index = span.chunk_index;
   chunk.source = span.source;
-  chunk.tier = span.entry.has_value() ? Tier::kHostMemory : Tier::kNone;
+  if (span.entry.has_value()) {
+    chunk.tier = span.entry->tier() == store::Tier::kDisk ? Tier::kDisk : Tier::kHostMemory;
+  }
   chunk.num_tokens = span.num_tokens();
   if (span.source == ChunkSource::kMiss) {
     chunk.recomputed_tokens = span.num_tokens();
@@ -51,9 +53,17 @@ PromptReport ReportPrompt(const blend::ReusePlan& plan, const BlendOptions& opti
     if (span.chunk_index >= 0) report.chunks.push_back(ReportChunk(span, prefill.recomputed));
   }
   report.load_seconds = prefill.load_seconds;
+  report.stall_seconds = prefill.stall_seconds;
   report.select_seconds = prefill.select_seconds;
   report.prefill_seconds = prefill.compute_seconds;
   return report;
+}
+
+/// Whether the prompt failed because a stored entry could not be read: the next plan will not find it.
+bool LostEntry(const blend::ReusePlan& plan) {
+  return std::any_of(plan.spans.begin(), plan.spans.end(), [](const blend::PlannedSpan& span) {
+    return span.entry.has_value() && span.entry->lost();
+  });
 }
 
 }  // namespace
@@ -79,19 +89,26 @@ absl::StatusOr<PrefilledPrompt> PromptRunner::Prefill(const prompt::PromptLayout
   PrefilledPrompt prompt;
   prompt.num_tokens = static_cast<int32_t>(layout.token_ids.size());
   KVBLEND_ASSIGN_OR_RETURN(prompt.pages, AllocatePages(prompt.num_tokens));
-  blend::ReusePlan plan =
-      blend::PlanReuse(layout, options, runtime_.key_space, tenant_namespace, chunk_store_);
-  const double lookup_seconds = SecondsSince(start);
-
   const blend::PagedSequence sequence(*runtime_.backend, *runtime_.page_pool, *prompt.pages);
-  KVBLEND_ASSIGN_OR_RETURN(blend::PrefillResult prefill,
-                           blended_prefill_.Run(layout, plan, *policy, sequence, keep_going));
-  prompt.report = ReportPrompt(plan, options, prefill);
-  prompt.report.lookup_seconds = lookup_seconds;
-  prompt.logits = std::move(prefill.logits);
-  prompt.recomputed = std::move(prefill.recomputed);
-  prompt.missing = std::move(plan.missing);
-  return prompt;
+  double lookup_seconds = SecondsSince(start);
+  while (true) {
+    const absl::Time plan_start = absl::Now();
+    blend::ReusePlan plan =
+        blend::PlanReuse(layout, options, runtime_.key_space, tenant_namespace, chunk_store_);
+    lookup_seconds += SecondsSince(plan_start);
+    absl::StatusOr<blend::PrefillResult> prefill =
+        blended_prefill_.Run(layout, plan, *policy, sequence, keep_going);
+    // An entry that turns out to be damaged half way has spoilt what was computed from it. Every round loses
+    // one at least, and in the end they are all misses.
+    if (!prefill.ok() && LostEntry(plan)) continue;
+    if (!prefill.ok()) return prefill.status();
+    prompt.report = ReportPrompt(plan, options, *prefill);
+    prompt.report.lookup_seconds = lookup_seconds;
+    prompt.logits = std::move(prefill->logits);
+    prompt.recomputed = std::move(prefill->recomputed);
+    prompt.missing = std::move(plan.missing);
+    return prompt;
+  }
 }
 
 absl::StatusOr<std::vector<float>> PromptRunner::Extend(PrefilledPrompt& prompt,
@@ -153,7 +170,17 @@ absl::StatusOr<StoredChunk> PromptRunner::EnsureStored(std::string_view tenant_n
   StoredChunk stored{.key = address.key, .num_tokens = static_cast<int32_t>(token_ids.size())};
 
   KVBLEND_ASSIGN_OR_RETURN(store::ReserveResult reserved, chunk_store_.LookupOrReserve(address));
-  if (auto* entry = std::get_if<store::ChunkHandle>(&reserved)) {
+  while (auto* entry = std::get_if<store::ChunkHandle>(&reserved)) {
+    // Stored means that it can be read, and that shows when it has been.
+    absl::Status arrived;
+    for (int32_t layer = 0; layer < runtime_.config.num_layers && arrived.ok(); ++layer) {
+      arrived = blend::AcquireLayer(*entry, layer, keep_going).status();
+    }
+    if (!arrived.ok() && entry->lost()) {
+      KVBLEND_ASSIGN_OR_RETURN(reserved, chunk_store_.LookupOrReserve(address));
+      continue;
+    }
+    KVBLEND_RETURN_IF_ERROR(arrived);
     stored.entry = std::move(*entry);
     stored.already_present = true;
     if (options.pinned) KVBLEND_RETURN_IF_ERROR(chunk_store_.Pin(tenant_namespace, address.key));
@@ -174,6 +201,7 @@ absl::StatusOr<StoredChunk> PromptRunner::EnsureStored(std::string_view tenant_n
     }
   }
   const absl::Time start = absl::Now();
+  // The anchor is all there: EnsureStored has waited for it.
   KVBLEND_ASSIGN_OR_RETURN(
       std::unique_ptr<store::ChunkKv> kv,
       Compute(anchor_ids, anchor.entry.has_value() ? &*anchor.entry : nullptr, token_ids, keep_going));

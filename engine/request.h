@@ -127,7 +127,7 @@ enum class ChunkSource : uint8_t {
   kOtherAnchor,  // blended from an entry that was computed behind another anchor
 };
 
-enum class Tier : uint8_t { kNone, kHostMemory };
+enum class Tier : uint8_t { kNone, kHostMemory, kDisk };
 
 struct ChunkReport {
   int32_t index = 0;
@@ -152,6 +152,7 @@ struct PromptReport {
   double queue_seconds = 0;
   double lookup_seconds = 0;   // tokenization, layout, store lookups
   double load_seconds = 0;     // stored KV -> pages
+  double stall_seconds = 0;    // of load_seconds: waiting for layers from a slower tier
   double select_seconds = 0;   // query pass or deviation, and the choice
   double prefill_seconds = 0;  // forward passes up to the first token's logits, selection excluded
   double time_to_first_token_seconds = 0;  // from submission

@@ -90,6 +90,7 @@ absl::StatusOr<PrefillResult> BlendedPrefill::Run(const prompt::PromptLayout& la
                                                             vocab_size * sizeof(float)));
   KVBLEND_RETURN_IF_ERROR(transformer_.backend().Synchronize(stream_));
   result.load_seconds = loader.seconds();
+  result.stall_seconds = loader.stall_seconds();
   result.compute_seconds = total.Seconds() - result.load_seconds - result.select_seconds;
   return result;
 }
@@ -99,7 +100,7 @@ absl::Status BlendedPrefill::RunLayers(const Pass& pass, const kernels::BatchPla
   for (int32_t layer = first_layer; layer < end_layer; ++layer) {
     KVBLEND_RETURN_IF_ERROR(pass.keep_going());
     const kernels::KvPagesView pages = pass.sequence.Layer(layer);
-    if (loader != nullptr) KVBLEND_RETURN_IF_ERROR(loader->Load(stream_, layer, which));
+    if (loader != nullptr) KVBLEND_RETURN_IF_ERROR(loader->Load(stream_, layer, which, pass.keep_going));
     KVBLEND_RETURN_IF_ERROR(transformer_.ProjectQkv(stream_, layer, state_));
     KVBLEND_RETURN_IF_ERROR(transformer_.WriteKv(stream_, rows, state_, pages));
     KVBLEND_RETURN_IF_ERROR(transformer_.RotateQueries(stream_, rows, state_));
@@ -139,7 +140,7 @@ absl::StatusOr<std::vector<float>> BlendedPrefill::MeasureQuestionAttention(cons
   for (int32_t layer = 0; layer < num_layers; ++layer) {
     KVBLEND_RETURN_IF_ERROR(pass.keep_going());
     const kernels::KvPagesView pages = pass.sequence.Layer(layer);
-    KVBLEND_RETURN_IF_ERROR(loader.Load(stream_, layer, KvLoader::Which::kAll));
+    KVBLEND_RETURN_IF_ERROR(loader.Load(stream_, layer, KvLoader::Which::kAll, pass.keep_going));
     if (layer >= voting_layers) continue;  // only the loads are still wanted
     KVBLEND_RETURN_IF_ERROR(transformer_.ProjectQkv(stream_, layer, state_));
     KVBLEND_RETURN_IF_ERROR(transformer_.WriteKv(stream_, *rows, state_, pages));
@@ -178,7 +179,7 @@ absl::StatusOr<std::vector<int32_t>> BlendedPrefill::RunSelectingByDeviation(con
   // At the check layer every inexact token has fresh KV, and it is kept for all; only the chosen rows go on.
   KVBLEND_RETURN_IF_ERROR(pass.keep_going());
   const kernels::KvPagesView pages = pass.sequence.Layer(check_layer);
-  KVBLEND_RETURN_IF_ERROR(loader.Load(stream_, check_layer, KvLoader::Which::kExactOnly));
+  KVBLEND_RETURN_IF_ERROR(loader.Load(stream_, check_layer, KvLoader::Which::kExactOnly, pass.keep_going));
   KVBLEND_RETURN_IF_ERROR(transformer_.ProjectQkv(stream_, check_layer, state_));
   KVBLEND_RETURN_IF_ERROR(transformer_.WriteKv(stream_, *all_rows, state_, pages));
   const Stopwatch selection;
@@ -215,7 +216,8 @@ absl::StatusOr<std::vector<float>> BlendedPrefill::MeasureDeviation(const Pass& 
   int64_t done = 0;
   for (const PlannedSpan& span : plan.spans) {
     if (!span.entry.has_value() || span.source == ChunkSource::kExact) continue;
-    KVBLEND_ASSIGN_OR_RETURN(const store::LayerKv stored, span.entry->AcquireLayer(requirement.layers));
+    KVBLEND_ASSIGN_OR_RETURN(const store::LayerKv stored,
+                             AcquireLayer(*span.entry, requirement.layers, pass.keep_going));
     const int64_t first_row = std::lower_bound(active.begin(), active.end(), span.begin) - active.begin();
     const kernels::KvSectionView& section = by_key ? stored.k : stored.v;
     KVBLEND_ASSIGN_OR_RETURN(const MatrixView cached, decoded_.Resize(transformer_.backend(), section.rows,

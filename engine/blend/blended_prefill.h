@@ -17,6 +17,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/blend/acquire_layer.h"
 #include "engine/blend/kv_loader.h"
 #include "engine/blend/paged_sequence.h"
 #include "engine/blend/reuse_plan.h"
@@ -27,14 +28,12 @@
 
 namespace kvblend::blend {
 
-/// Returns non-OK when the request is to be given up; asked before every layer and within long layers.
-using KeepGoing = absl::FunctionRef<absl::Status()>;
-
 struct PrefillResult {
   Policy policy =
       Policy::kQuery;  // effective: kAll when selecting would have cost more than computing everything
   std::vector<int32_t> recomputed;  // candidate positions that were recomputed, ascending
   double load_seconds = 0;
+  double stall_seconds = 0;    // of load_seconds: waiting for layers to arrive
   double select_seconds = 0;   // query pass or deviation, and the choice; loading excluded
   double compute_seconds = 0;  // the rest
   std::vector<float> logits;   // of the last prompt token [vocab_size]

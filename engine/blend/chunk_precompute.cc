@@ -33,7 +33,7 @@ absl::StatusOr<std::unique_ptr<store::ChunkKv>> PrecomputeChunk(
     KVBLEND_RETURN_IF_ERROR(keep_going());
     const kernels::KvPagesView pages = sequence.Layer(layer);
     if (load_anchor) {
-      KVBLEND_ASSIGN_OR_RETURN(const store::LayerKv stored, input.anchor->AcquireLayer(layer));
+      KVBLEND_ASSIGN_OR_RETURN(const store::LayerKv stored, AcquireLayer(*input.anchor, layer, keep_going));
       KVBLEND_RETURN_IF_ERROR(backend.KvLoad(stream, *anchor_rows, rope, stored.k, stored.v, pages));
     }
     KVBLEND_RETURN_IF_ERROR(transformer.ProjectQkv(stream, layer, state));

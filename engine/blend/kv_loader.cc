@@ -18,11 +18,14 @@ absl::StatusOr<KvLoader> KvLoader::Create(const ReusePlan& plan, const PagedSequ
   return loader;
 }
 
-absl::Status KvLoader::Load(kernels::Stream& stream, int32_t layer, Which which) {
+absl::Status KvLoader::Load(kernels::Stream& stream, int32_t layer, Which which, KeepGoing keep_going) {
   const absl::Time start = absl::Now();
   for (const Placement& placement : placements_) {
     if (which == Which::kExactOnly && placement.span->source != ChunkSource::kExact) continue;
-    KVBLEND_ASSIGN_OR_RETURN(const store::LayerKv stored, placement.span->entry->AcquireLayer(layer));
+    const absl::Time wait_start = absl::Now();
+    KVBLEND_ASSIGN_OR_RETURN(const store::LayerKv stored,
+                             AcquireLayer(*placement.span->entry, layer, keep_going));
+    stall_seconds_ += absl::ToDoubleSeconds(absl::Now() - wait_start);
     KVBLEND_RETURN_IF_ERROR(
         backend_->KvLoad(stream, *placement.rows, *rope_, stored.k, stored.v, sequence_->Layer(layer)));
   }

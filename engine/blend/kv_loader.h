@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/blend/acquire_layer.h"
 #include "engine/blend/paged_sequence.h"
 #include "engine/blend/reuse_plan.h"
 #include "engine/model/model_weights.h"
@@ -25,11 +26,14 @@ class KvLoader {
   static absl::StatusOr<KvLoader> Create(const ReusePlan& plan, const PagedSequence& sequence,
                                          const kernels::RopeTable& rope, kernels::Backend& backend);
 
-  /// Writes one layer of the reused spans into the pages.
-  absl::Status Load(kernels::Stream& stream, int32_t layer, Which which);
+  /// Writes one layer of the reused spans into the pages, waiting for those that are still on their way.
+  /// Errors: an entry's (see store::ChunkHandle::AcquireLayer), keep_going's.
+  absl::Status Load(kernels::Stream& stream, int32_t layer, Which which, KeepGoing keep_going);
 
   /// Time spent in Load so far.
   double seconds() const { return seconds_; }
+  /// Of it, waiting for layers to arrive.
+  double stall_seconds() const { return stall_seconds_; }
 
  private:
   struct Placement {
@@ -44,6 +48,7 @@ class KvLoader {
   kernels::Backend* backend_;
   std::vector<Placement> placements_;
   double seconds_ = 0;
+  double stall_seconds_ = 0;
 };
 
 }  // namespace kvblend::blend

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/time/time.h"
+#include "engine/store/arriving_kv.h"
 #include "engine/store/chunk_address.h"
 #include "engine/store/chunk_kv.h"
 #include "engine/store/eviction.h"
@@ -30,16 +31,24 @@ namespace kvblend::store::internal {
 ///            erased, held: no lookup finds it, its bytes still count  ------->   freed
 ///                                                            last handle goes
 ///
-/// `reserved` has no Entry yet; it is a ReservationSlot of the store.
+/// `reserved` has no Entry yet; it is a ReservationSlot of the store. An entry found in the lower tier
+/// becomes resident at once, and its layers arrive behind the handle; when one can't be read, the entry is
+/// erased by the next lookup that comes upon it.
 struct Entry {
   // Written once, before any other thread can see the entry.
   EvictionQueue::EntryId id = 0;
   ChunkAddress address;
-  std::unique_ptr<const ChunkKv> kv;
+  std::shared_ptr<const ChunkKv> kv;
+  std::shared_ptr<ArrivingKv> arriving;  // null: all of kv was there from the beginning
   int64_t bytes = 0;
   std::string label;
   double compute_cost_seconds = 0;
   absl::Time created;
+
+  // Memory that is still being written outlives this; see ArrivingKv.
+  ~Entry() {
+    if (arriving != nullptr) arriving->Cancel();
+  }
 
   // Guarded by the store's mutex.
   int64_t handles = 0;

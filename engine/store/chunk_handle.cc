@@ -14,12 +14,13 @@ namespace kvblend::store {
 // --- ChunkHandle
 
 ChunkHandle::ChunkHandle(ChunkHandle&& other) noexcept
-    : store_(other.store_), entry_(std::exchange(other.entry_, nullptr)) {}
+    : store_(other.store_), entry_(std::exchange(other.entry_, nullptr)), tier_(other.tier_) {}
 
 ChunkHandle& ChunkHandle::operator=(ChunkHandle&& other) noexcept {
   ChunkHandle taken(std::move(other));  // takes what this object held along when it goes
   std::swap(store_, taken.store_);
   std::swap(entry_, taken.entry_);
+  std::swap(tier_, taken.tier_);
   return *this;
 }
 
@@ -33,13 +34,17 @@ const ContentKey& ChunkHandle::content_key() const { return entry_->address.cont
 const Digest& ChunkHandle::anchor_hash() const { return entry_->address.anchor_hash; }
 const KvFormat& ChunkHandle::format() const { return entry_->address.format; }
 int32_t ChunkHandle::num_tokens() const { return entry_->address.num_tokens; }
-Tier ChunkHandle::tier() const { return Tier::kHostMemory; }
 
-absl::StatusOr<LayerKv> ChunkHandle::AcquireLayer(int32_t layer) const {
+bool ChunkHandle::lost() const { return entry_->arriving != nullptr && entry_->arriving->failed(); }
+
+absl::StatusOr<LayerKv> ChunkHandle::AcquireLayer(int32_t layer, absl::Time deadline) const {
   const int32_t num_layers = entry_->address.format.num_layers;
   if (layer < 0 || layer >= num_layers) {
     return absl::InvalidArgumentError(
         absl::StrCat("chunk ", key().ToHex(), ": layer is ", layer, "; allowed: 0 to ", num_layers - 1));
+  }
+  if (entry_->arriving != nullptr) {
+    if (absl::Status s = entry_->arriving->WaitForLayer(layer, deadline); !s.ok()) return s;
   }
   return entry_->kv->Layer(layer);
 }

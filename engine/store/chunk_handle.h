@@ -37,19 +37,26 @@ class ChunkHandle {
   const Digest& anchor_hash() const;
   const KvFormat& format() const;
   int32_t num_tokens() const;
-  Tier tier() const;
+  /// Where the lookup found the entry.
+  Tier tier() const { return tier_; }
 
-  /// The KV of one layer, ready to be read, valid as long as this handle. At once in host memory; an entry in
-  /// a slower tier waits here until the layer has arrived. kInvalidArgument: no such layer.
-  absl::StatusOr<LayerKv> AcquireLayer(int32_t layer) const;
+  /// The KV of one layer, ready to be read, valid as long as this handle. At once in host memory; an entry of
+  /// a slower tier waits here until the layer has arrived.
+  /// kInvalidArgument: no such layer. kDeadlineExceeded: it has not arrived by `deadline`. kDataLoss: it
+  /// can't be read, and from now on lookups miss this entry.
+  absl::StatusOr<LayerKv> AcquireLayer(int32_t layer, absl::Time deadline = absl::InfiniteFuture()) const;
+  /// AcquireLayer has failed, or will.
+  bool lost() const;
 
  private:
   friend class ChunkStore;
   friend class Pending;
-  ChunkHandle(ChunkStore* store, internal::Entry* entry) : store_(store), entry_(entry) {}
+  ChunkHandle(ChunkStore* store, internal::Entry* entry, Tier tier = Tier::kHostMemory)
+      : store_(store), entry_(entry), tier_(tier) {}
 
   ChunkStore* store_;
   internal::Entry* entry_;  // null after a move
+  Tier tier_;
 };
 
 /// The holder is the one who computes this chunk; others who ask for it wait. Going without Commit hands the

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,11 +14,15 @@
 
 namespace kvblend::store {
 
-/// Where an entry's bytes are. Slower tiers are to come behind the same handles.
-enum class Tier : uint8_t { kHostMemory };
+/// Where an entry's bytes are. Slower tiers stand behind the same handles.
+enum class Tier : uint8_t { kHostMemory, kDisk };
 
-/// "host_memory"
+/// "host_memory", "disk"
 std::string_view Name(Tier tier);
+
+/// One tenant's namespace (which may be "") or, when empty, all of them.
+using NamespaceFilter = std::optional<std::string_view>;
+inline constexpr NamespaceFilter kAllNamespaces = std::nullopt;
 
 /// A snapshot of one resident entry.
 struct ChunkInfo {
@@ -71,7 +76,16 @@ struct StoreStats {
   int64_t rejected_insertions = 0;   // did not fit
   int64_t evictions = 0;
   int64_t evicted_bytes = 0;
-  int64_t erased = 0;  // entries taken out by Erase, EraseContent and Clear
+  int64_t erased = 0;  // entries taken out by Erase, EraseContent and Clear, of all tiers
+
+  // The tier below host memory; all 0 without one.
+  int64_t lower_hits = 0;      // since start: lookups of all kinds that found an entry there
+  int64_t failed_entries = 0;  // since start: entries that could not be read to their end
+  int64_t queued_writes = 0;   // entries on their way there
+  int64_t queued_write_bytes = 0;
+  int64_t written_entries = 0;  // since start
+  int64_t dropped_writes = 0;   // since start: too many bytes were on their way
+  int64_t failed_writes = 0;    // since start
 };
 
 }  // namespace kvblend::store

@@ -88,7 +88,8 @@ absl::StatusOr<std::unique_ptr<ChunkKv>> ChunkKv::Allocate(const KvFormat& forma
 
 ChunkKv::ChunkKv(const KvFormat& format, int32_t num_tokens, HostMemory& memory, std::byte* data,
                  int64_t size_bytes)
-    : format_(format), num_tokens_(num_tokens),
+    : format_(format),
+      num_tokens_(num_tokens),
       memory_(memory),
       data_(data),
       size_bytes_(size_bytes),

@@ -7,8 +7,14 @@
 #include "absl/strings/str_cat.h"
 
 namespace kvblend::store {
+namespace {
 
-absl::StatusOr<std::unique_ptr<ChunkStore>> ChunkStore::Create(Options options) {
+bool IsIsolated(const ChunkInfo& info) { return info.anchor_hash == IsolatedAnchorHash(); }
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ChunkStore>> ChunkStore::Create(Options options,
+                                                               std::unique_ptr<LowerTier> lower) {
   if (options.byte_budget < 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("chunk store: byte_budget is ", options.byte_budget, "; allowed: >= 0"));
@@ -19,10 +25,19 @@ absl::StatusOr<std::unique_ptr<ChunkStore>> ChunkStore::Create(Options options) 
                                                    options.byte_budget, "), or -1 for half of it"));
   }
   if (options.pinned_byte_limit == -1) options.pinned_byte_limit = options.byte_budget / 2;
-  return std::unique_ptr<ChunkStore>(new ChunkStore(std::move(options)));
+  if (options.max_queued_write_bytes < 0) {
+    return absl::InvalidArgumentError(absl::StrCat("chunk store: max_queued_write_bytes is ",
+                                                   options.max_queued_write_bytes, "; allowed: >= 0"));
+  }
+  return std::unique_ptr<ChunkStore>(new ChunkStore(std::move(options), std::move(lower)));
 }
 
-ChunkStore::ChunkStore(Options options) : options_(std::move(options)) {
+ChunkStore::ChunkStore(Options options, std::unique_ptr<LowerTier> lower)
+    : options_(std::move(options)),
+      lower_(std::move(lower)),
+      write_behind_(lower_ == nullptr
+                        ? nullptr
+                        : std::make_unique<WriteBehind>(*lower_, options_.max_queued_write_bytes)) {
   absl::MutexLock lock(&mutex_);
   stats_.byte_budget = options_.byte_budget;
   stats_.pinned_byte_limit = options_.pinned_byte_limit;
@@ -38,25 +53,47 @@ ChunkStore::~ChunkStore() {
 
 // --- lookups
 
-std::optional<ChunkHandle> ChunkStore::Lookup(const ChunkKey& key) {
+std::optional<ChunkHandle> ChunkStore::Lookup(const ChunkKey& key, uint64_t prompt) {
+  std::optional<ChunkHandle> found;
+  Deferred deferred;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (Entry* entry = FindUsable(key, deferred); entry != nullptr) found = HitLocked(entry);
+  }
+  deferred.Run();
+  if (!found.has_value()) found = Fetch(key, prompt);
   absl::MutexLock lock(&mutex_);
   ++stats_.lookups;
-  Entry* entry = FindLocked(key);
-  if (entry == nullptr) {
-    ++stats_.misses;
-    return std::nullopt;
-  }
-  ++stats_.hits;
-  return HitLocked(entry);
+  ++(found.has_value() ? stats_.hits : stats_.misses);
+  return found;
 }
 
-std::optional<ChunkHandle> ChunkStore::LookupAnyAnchor(const ContentKey& content_key) {
-  absl::MutexLock lock(&mutex_);
-  ++stats_.other_anchor_lookups;
-  const auto best = by_content_.lower_bound({content_key, false, ChunkKey()});
-  if (best == by_content_.end() || best->first.content_key != content_key) return std::nullopt;
-  ++stats_.other_anchor_hits;
-  return HitLocked(best->second);
+std::optional<ChunkHandle> ChunkStore::LookupAnyAnchor(const ContentKey& content_key, uint64_t prompt) {
+  std::optional<ChunkInfo> below;
+  if (lower_ != nullptr) below = lower_->FindAnyAnchor(content_key);
+  std::optional<ChunkHandle> found;
+  Deferred deferred;
+  {
+    absl::MutexLock lock(&mutex_);
+    ++stats_.other_anchor_lookups;
+    auto best = by_content_.lower_bound({content_key, false, ChunkKey()});
+    while (best != by_content_.end() && best->first.content_key == content_key &&
+           FindUsable(best->first.key, deferred) == nullptr) {
+      best = by_content_.lower_bound({content_key, false, ChunkKey()});
+    }
+    if (best != by_content_.end() && best->first.content_key == content_key &&
+        (!below.has_value() ||
+         !(ContentIndexKey{content_key, IsIsolated(*below), below->key} < best->first))) {
+      found = HitLocked(best->second);
+    }
+  }
+  deferred.Run();
+  if (!found.has_value() && below.has_value()) found = Fetch(below->key, prompt);
+  if (found.has_value()) {
+    absl::MutexLock lock(&mutex_);
+    ++stats_.other_anchor_hits;
+  }
+  return found;
 }
 
 // --- insertion
@@ -84,13 +121,14 @@ absl::StatusOr<ChunkHandle> ChunkStore::Insert(const ChunkAddress& address, std:
   absl::StatusOr<ChunkHandle> handle = InsertLocked(address, kv, options, deferred);
   lock.Release();
   deferred.Run();
+  if (handle.ok()) WriteToLower(*handle, options);
   return handle;
 }
 
 absl::StatusOr<ChunkHandle> ChunkStore::InsertLocked(const ChunkAddress& address,
                                                      std::unique_ptr<ChunkKv>& kv,
                                                      const InsertOptions& options, Deferred& deferred) {
-  Entry* entry = FindLocked(address.key);
+  Entry* entry = FindUsable(address.key, deferred);
   if (entry != nullptr) {
     if (options.pinned && !entry->pinned) {
       if (absl::Status s = CheckPinLimit(entry->bytes); !s.ok()) {
@@ -110,34 +148,38 @@ absl::StatusOr<ChunkHandle> ChunkStore::InsertLocked(const ChunkAddress& address
       ++stats_.rejected_insertions;
       return fits;
     }
-    const absl::Time now = options_.now();
-    auto owned = std::make_unique<Entry>();
-    entry = owned.get();
-    entry->id = next_id_++;
-    entry->address = address;
-    entry->kv = std::move(kv);
-    entry->bytes = bytes;
-    entry->label = options.label;
-    entry->compute_cost_seconds = options.compute_cost_seconds;
-    entry->created = now;
-    entry->last_used = now;
-    entry->pinned = options.pinned;
-    entries_.emplace(entry->id, std::move(owned));
-    by_key_.emplace(address.key, entry);
-    by_namespace_.emplace(NamespaceAndKey(address.tenant_namespace, address.key), entry);
-    by_content_.emplace(
-        ContentIndexKey{address.content_key, address.anchor_hash == IsolatedAnchorHash(), address.key},
-        entry);
-    ++stats_.entries;
-    stats_.bytes += bytes;
-    stats_.pinned_entries += options.pinned ? 1 : 0;
-    stats_.pinned_bytes += options.pinned ? bytes : 0;
+    entry = AddEntry(address, std::move(kv), bytes, options, options_.now());
     ++stats_.insertions;
     stats_.inserted_bytes += bytes;
   }
   AddHandle(entry);
   ResolveWaiters(address.key, entry, deferred);
   return ChunkHandle(this, entry);
+}
+
+ChunkStore::Entry* ChunkStore::AddEntry(const ChunkAddress& address, std::shared_ptr<const ChunkKv> kv,
+                                        int64_t bytes, const InsertOptions& options, absl::Time created) {
+  auto owned = std::make_unique<Entry>();
+  Entry* entry = owned.get();
+  entry->id = next_id_++;
+  entry->address = address;
+  entry->kv = std::move(kv);
+  entry->bytes = bytes;
+  entry->label = options.label;
+  entry->compute_cost_seconds = options.compute_cost_seconds;
+  entry->created = created;
+  entry->last_used = created;
+  entry->pinned = options.pinned;
+  entries_.emplace(entry->id, std::move(owned));
+  by_key_.emplace(address.key, entry);
+  by_namespace_.emplace(NamespaceAndKey(address.tenant_namespace, address.key), entry);
+  by_content_.emplace(
+      ContentIndexKey{address.content_key, address.anchor_hash == IsolatedAnchorHash(), address.key}, entry);
+  ++stats_.entries;
+  stats_.bytes += bytes;
+  stats_.pinned_entries += options.pinned ? 1 : 0;
+  stats_.pinned_bytes += options.pinned ? bytes : 0;
+  return entry;
 }
 
 absl::Status ChunkStore::CheckPinLimit(int64_t bytes) const {
@@ -171,11 +213,20 @@ ChunkStore::Entry* ChunkStore::FindLocked(const ChunkKey& key) const {
   return found == by_key_.end() ? nullptr : found->second;
 }
 
+ChunkStore::Entry* ChunkStore::FindUsable(const ChunkKey& key, Deferred& deferred) {
+  Entry* entry = FindLocked(key);
+  if (entry == nullptr || entry->arriving == nullptr || !entry->arriving->failed()) return entry;
+  ++stats_.failed_entries;
+  TakeOut(entry, deferred);
+  return nullptr;
+}
+
 ChunkHandle ChunkStore::HitLocked(Entry* entry) {
   ++entry->hits;
   entry->last_used = options_.now();
   AddHandle(entry);
-  return ChunkHandle(this, entry);
+  const bool arriving = entry->arriving != nullptr && !entry->arriving->complete();
+  return ChunkHandle(this, entry, arriving ? lower_->tier() : Tier::kHostMemory);
 }
 
 void ChunkStore::AddHandle(Entry* entry) {

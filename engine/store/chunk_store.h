@@ -1,4 +1,5 @@
-// The chunk store: the KV of document chunks by content address, kept in host memory within a byte budget.
+// The chunk store: the KV of document chunks by content address, kept in host memory within a byte budget,
+// and in a tier below it when there is one.
 //
 //   store::ChunkAddress address = store::AddressOf(identity);
 //   auto result = store->LookupOrReserve(address);
@@ -13,10 +14,15 @@
 // methods for operators take a namespace and act as if nothing else existed; kAllNamespaces is for the
 // deployment's owner.
 //
+// The lower tier: what is inserted is also written there, behind the caller. What a lookup finds only there
+// becomes an entry in host memory at once, and its layers arrive while the caller computes with the first
+// ones. An entry that can't be read is a miss from then on; nothing that was read is used unchecked.
+//
 // Memory: entries, erased ones that handles still hold included, never exceed the byte budget. KV that is
 // being computed is not counted until it is inserted; callers bound how much of it there is.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -42,6 +48,8 @@
 #include "engine/store/chunk_info.h"
 #include "engine/store/chunk_kv.h"
 #include "engine/store/eviction.h"
+#include "engine/store/lower_tier.h"
+#include "engine/store/write_behind.h"
 
 namespace kvblend::store {
 
@@ -51,16 +59,13 @@ struct InsertOptions {
   std::string label = {};  // free text shown by List
 };
 
-/// One tenant's namespace (which may be "") or, when empty, all of them.
-using NamespaceFilter = std::optional<std::string_view>;
-inline constexpr NamespaceFilter kAllNamespaces = std::nullopt;
-
 class ChunkStore {
  public:
   struct Options {
     int64_t byte_budget = int64_t{4} << 30;
     int64_t pinned_byte_limit = -1;  // what operators may pin, at most byte_budget; -1: half of it
-    std::function<absl::Time()> now = absl::Now;  // thread-safe; may not call back into the store
+    int64_t max_queued_write_bytes = int64_t{256} << 20;  // on their way to the lower tier
+    std::function<absl::Time()> now = absl::Now;          // thread-safe; may not call back into the store
   };
 
   /// What an entry counts against the budget besides its KV: bookkeeping, generously, so that chunks without
@@ -69,16 +74,21 @@ class ChunkStore {
   static constexpr int32_t kMaxPageSize = 1000;
 
   /// kInvalidArgument naming the option.
-  static absl::StatusOr<std::unique_ptr<ChunkStore>> Create(Options options);
+  static absl::StatusOr<std::unique_ptr<ChunkStore>> Create(Options options,
+                                                            std::unique_ptr<LowerTier> lower = nullptr);
+  /// Finishes writing to the lower tier; FlushWrites before bounds that.
   ~ChunkStore();
 
   // --- data path ------------------------------------------------------------------------------------------
 
-  std::optional<ChunkHandle> Lookup(const ChunkKey& key);
+  /// A number for the lookups of one prompt: layers that they wait for come in its order.
+  uint64_t NewPrompt() { return next_prompt_.fetch_add(1, std::memory_order_relaxed); }
+
+  std::optional<ChunkHandle> Lookup(const ChunkKey& key, uint64_t prompt = 0);
 
   /// An entry of the same chunk whatever its anchor; of several, an anchored one rather than an isolated one,
   /// and then the one with the smallest key: the same entries give the same choice, whatever happened before.
-  std::optional<ChunkHandle> LookupAnyAnchor(const ContentKey& content_key);
+  std::optional<ChunkHandle> LookupAnyAnchor(const ContentKey& content_key, uint64_t prompt = 0);
 
   /// The entry, or the duty to compute it, or a place in the queue behind the one who does.
   /// kResourceExhausted when it could not be stored however much were evicted: larger than the budget without
@@ -92,6 +102,13 @@ class ChunkStore {
   /// address's shape, or a bad cost.
   absl::StatusOr<ChunkHandle> Insert(const ChunkAddress& address, std::unique_ptr<ChunkKv> kv,
                                      const InsertOptions& options);
+
+  /// Waits until a chunk that was inserted is in the lower tier: it will be there after a restart.
+  /// kFailedPrecondition: there is no lower tier. kDeadlineExceeded: not by then. Otherwise why it could not
+  /// be written.
+  absl::Status WaitUntilDurable(const ChunkKey& key, absl::Time deadline);
+  /// Waits until nothing is on its way to the lower tier. kDeadlineExceeded.
+  absl::Status FlushWrites(absl::Time deadline);
 
   // --- for operators --------------------------------------------------------------------------------------
 
@@ -147,7 +164,7 @@ class ChunkStore {
     void Run();
   };
 
-  explicit ChunkStore(Options options);
+  ChunkStore(Options options, std::unique_ptr<LowerTier> lower);
 
   // Called by handles, reservations and waiters.
   void ReleaseHandle(Entry* entry);
@@ -165,6 +182,10 @@ class ChunkStore {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status MakeRoom(int64_t bytes, Deferred& deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckPinLimit(int64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Entry* AddEntry(const ChunkAddress& address, std::shared_ptr<const ChunkKv> kv, int64_t bytes,
+                  const InsertOptions& options, absl::Time created) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// FindLocked, but entries that could not be read are taken out.
+  Entry* FindUsable(const ChunkKey& key, Deferred& deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Entry* FindLocked(const ChunkKey& key) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Entry* FindLocked(NamespaceFilter filter, const ChunkKey& key) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   ChunkHandle HitLocked(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -177,7 +198,15 @@ class ChunkStore {
   void TakeOut(Entry* entry, Deferred& deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static ChunkInfo InfoOf(const Entry& entry);
 
+  // The lower tier; called without the lock.
+  std::optional<ChunkHandle> Fetch(const ChunkKey& key, uint64_t prompt);
+  void WriteToLower(const ChunkHandle& handle, const InsertOptions& options);
+  bool EraseFromLower(NamespaceFilter filter, const ChunkKey& key);
+  std::vector<ChunkInfo> ListHost(NamespaceFilter filter, const std::optional<NamespaceAndKey>& after,
+                                  int64_t limit) const;
+
   const Options options_;
+  std::atomic<uint64_t> next_prompt_{1};
 
   // Lock order: mutex_ is the only lock. Nothing is called, waited for or freed while it is held, but for
   // options_.now; see Deferred.
@@ -191,6 +220,9 @@ class ChunkStore {
   EvictionQueue eviction_queue_ ABSL_GUARDED_BY(mutex_);
   EvictionQueue::EntryId next_id_ ABSL_GUARDED_BY(mutex_) = 0;
   StoreStats stats_ ABSL_GUARDED_BY(mutex_);
+
+  const std::unique_ptr<LowerTier> lower_;           // null: host memory only
+  const std::unique_ptr<WriteBehind> write_behind_;  // last: writes to lower_
 };
 
 }  // namespace kvblend::store

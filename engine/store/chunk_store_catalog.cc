@@ -1,4 +1,7 @@
 // The part of ChunkStore that operators see: looking at entries, pinning and erasing them.
+#include <algorithm>
+#include <iterator>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -34,6 +37,8 @@ std::string_view Name(Tier tier) {
   switch (tier) {
     case Tier::kHostMemory:
       return "host_memory";
+    case Tier::kDisk:
+      return "disk";
   }
   return "?";
 }
@@ -61,10 +66,29 @@ ChunkStore::Entry* ChunkStore::FindLocked(NamespaceFilter filter, const ChunkKey
 }
 
 absl::StatusOr<ChunkInfo> ChunkStore::Stat(NamespaceFilter filter, const ChunkKey& key) const {
+  {
+    absl::MutexLock lock(&mutex_);
+    const Entry* entry = FindLocked(filter, key);
+    if (entry != nullptr) return InfoOf(*entry);
+  }
+  std::optional<ChunkInfo> below;
+  if (lower_ != nullptr) below = lower_->Stat(filter, key);
+  if (!below.has_value()) return NotFound(key);
+  return *std::move(below);
+}
+
+std::vector<ChunkInfo> ChunkStore::ListHost(NamespaceFilter filter,
+                                            const std::optional<NamespaceAndKey>& after,
+                                            int64_t limit) const {
+  std::vector<ChunkInfo> found;
   absl::MutexLock lock(&mutex_);
-  const Entry* entry = FindLocked(filter, key);
-  if (entry == nullptr) return NotFound(key);
-  return InfoOf(*entry);
+  auto it = after.has_value() ? by_namespace_.upper_bound(*after)
+                              : by_namespace_.lower_bound(NamespaceAndKey(filter.value_or(""), ChunkKey()));
+  for (; it != by_namespace_.end() && static_cast<int64_t>(found.size()) < limit; ++it) {
+    if (filter.has_value() && it->first.first != *filter) break;
+    found.push_back(InfoOf(*it->second));
+  }
+  return found;
 }
 
 absl::StatusOr<ChunkPage> ChunkStore::List(NamespaceFilter filter, std::string_view page_token,
@@ -73,7 +97,7 @@ absl::StatusOr<ChunkPage> ChunkStore::List(NamespaceFilter filter, std::string_v
     return absl::InvalidArgumentError(
         absl::StrCat("page_size is ", page_size, "; allowed: 1 to ", kMaxPageSize));
   }
-  NamespaceAndKey after(filter.value_or(""), ChunkKey());
+  std::optional<NamespaceAndKey> after;
   if (!page_token.empty()) {
     absl::StatusOr<NamespaceAndKey> decoded = DecodePageToken(page_token);
     if (!decoded.ok()) return decoded.status();
@@ -82,77 +106,82 @@ absl::StatusOr<ChunkPage> ChunkStore::List(NamespaceFilter filter, std::string_v
     }
     after = *std::move(decoded);
   }
+  // One more than the page holds tells whether it is the last one.
+  const std::vector<ChunkInfo> host = ListHost(filter, after, page_size + 1);
+  std::vector<ChunkInfo> below;
+  if (lower_ != nullptr) below = lower_->List(filter, after, page_size + 1);
   ChunkPage page;
-  absl::MutexLock lock(&mutex_);
-  auto it = page_token.empty() ? by_namespace_.lower_bound(after) : by_namespace_.upper_bound(after);
-  for (; it != by_namespace_.end(); ++it) {
-    if (filter.has_value() && it->first.first != *filter) break;
-    if (static_cast<int32_t>(page.chunks.size()) == page_size) {
-      const ChunkInfo& last = page.chunks.back();
-      page.next_page_token = EncodePageToken(last.tenant_namespace, last.key);
-      break;
-    }
-    page.chunks.push_back(InfoOf(*it->second));
+  page.chunks.reserve(host.size() + below.size());
+  // Both are in order; of an entry that is in both, host memory's.
+  std::set_union(host.begin(), host.end(), below.begin(), below.end(), std::back_inserter(page.chunks),
+                 [](const ChunkInfo& a, const ChunkInfo& b) {
+                   return std::tie(a.tenant_namespace, a.key) < std::tie(b.tenant_namespace, b.key);
+                 });
+  if (static_cast<int64_t>(page.chunks.size()) > page_size) {
+    page.chunks.erase(page.chunks.begin() + page_size, page.chunks.end());
+    page.next_page_token = EncodePageToken(page.chunks.back().tenant_namespace, page.chunks.back().key);
   }
   return page;
 }
 
 bool ChunkStore::Erase(NamespaceFilter filter, const ChunkKey& key) {
+  if (write_behind_ != nullptr) write_behind_->Cancel(filter, key);
   Deferred deferred;
   bool found = false;
   {
     absl::MutexLock lock(&mutex_);
     Entry* entry = FindLocked(filter, key);
     found = entry != nullptr;
-    if (found) {
-      ++stats_.erased;
-      TakeOut(entry, deferred);
-    }
+    if (found) TakeOut(entry, deferred);
   }
   deferred.Run();
+  found |= EraseFromLower(filter, key);
+  absl::MutexLock lock(&mutex_);
+  stats_.erased += found ? 1 : 0;
   return found;
 }
 
 int64_t ChunkStore::EraseContent(NamespaceFilter filter, const ContentKey& content_key) {
-  Deferred deferred;
   int64_t num_erased = 0;
-  {
-    absl::MutexLock lock(&mutex_);
-    std::vector<Entry*> found;
-    for (auto it = by_content_.lower_bound({content_key, false, ChunkKey()});
-         it != by_content_.end() && it->first.content_key == content_key; ++it) {
-      if (!filter.has_value() || it->second->address.tenant_namespace == *filter) found.push_back(it->second);
+  while (true) {
+    std::optional<ChunkKey> next;
+    {
+      absl::MutexLock lock(&mutex_);
+      for (auto it = by_content_.lower_bound({content_key, false, ChunkKey()});
+           it != by_content_.end() && it->first.content_key == content_key && !next.has_value(); ++it) {
+        if (!filter.has_value() || it->second->address.tenant_namespace == *filter) next = it->first.key;
+      }
     }
-    for (Entry* entry : found) TakeOut(entry, deferred);
-    num_erased = static_cast<int64_t>(found.size());
-    stats_.erased += num_erased;
+    if (!next.has_value() && lower_ != nullptr) {
+      const std::optional<ChunkInfo> below = lower_->FindAnyAnchor(content_key);
+      if (below.has_value() && (!filter.has_value() || below->tenant_namespace == *filter)) {
+        next = below->key;
+      }
+    }
+    if (!next.has_value() || !Erase(filter, *next)) return num_erased;
+    ++num_erased;
   }
-  deferred.Run();
-  return num_erased;
 }
 
 int64_t ChunkStore::Clear(NamespaceFilter filter) {
-  Deferred deferred;
+  if (write_behind_ != nullptr) write_behind_->CancelAll(filter);
   int64_t num_erased = 0;
-  {
-    absl::MutexLock lock(&mutex_);
-    std::vector<Entry*> found;
-    for (auto it = by_namespace_.lower_bound(NamespaceAndKey(filter.value_or(""), ChunkKey()));
-         it != by_namespace_.end() && (!filter.has_value() || it->first.first == *filter); ++it) {
-      found.push_back(it->second);
-    }
-    for (Entry* entry : found) TakeOut(entry, deferred);
-    num_erased = static_cast<int64_t>(found.size());
-    stats_.erased += num_erased;
-  }
-  deferred.Run();
+  std::string page_token;
+  do {
+    const absl::StatusOr<ChunkPage> page = List(filter, page_token, kMaxPageSize);
+    for (const ChunkInfo& info : page->chunks) num_erased += Erase(filter, info.key) ? 1 : 0;
+    page_token = page->next_page_token;
+  } while (!page_token.empty());
   return num_erased;
 }
 
 absl::Status ChunkStore::Pin(NamespaceFilter filter, const ChunkKey& key) {
+  // What is on its way must arrive, or the pin below would be refused.
+  if (write_behind_ != nullptr) write_behind_->WaitFor(key, absl::InfiniteFuture()).IgnoreError();
+  absl::Status below = lower_ == nullptr ? NotFound(key) : lower_->Pin(filter, key);
   absl::MutexLock lock(&mutex_);
   Entry* entry = FindLocked(filter, key);
-  if (entry == nullptr) return NotFound(key);
+  if (entry == nullptr) return below;
   if (entry->pinned) return absl::OkStatus();
   if (absl::Status s = CheckPinLimit(entry->bytes); !s.ok()) return s;
   entry->pinned = true;
@@ -163,9 +192,11 @@ absl::Status ChunkStore::Pin(NamespaceFilter filter, const ChunkKey& key) {
 }
 
 absl::Status ChunkStore::Unpin(NamespaceFilter filter, const ChunkKey& key) {
+  if (write_behind_ != nullptr) write_behind_->WaitFor(key, absl::InfiniteFuture()).IgnoreError();
+  absl::Status below = lower_ == nullptr ? NotFound(key) : lower_->Unpin(filter, key);
   absl::MutexLock lock(&mutex_);
   Entry* entry = FindLocked(filter, key);
-  if (entry == nullptr) return NotFound(key);
+  if (entry == nullptr) return below;
   if (!entry->pinned) return absl::OkStatus();
   entry->pinned = false;
   --stats_.pinned_entries;
@@ -175,10 +206,16 @@ absl::Status ChunkStore::Unpin(NamespaceFilter filter, const ChunkKey& key) {
 }
 
 StoreStats ChunkStore::Stats() const {
+  const WriteBehind::Stats writes = write_behind_ == nullptr ? WriteBehind::Stats{} : write_behind_->stats();
   absl::MutexLock lock(&mutex_);
   StoreStats stats = stats_;
   stats.idle_bytes = eviction_queue_.bytes();
   stats.reservations = static_cast<int64_t>(reservations_.size());
+  stats.queued_writes = writes.queued_entries;
+  stats.queued_write_bytes = writes.queued_bytes;
+  stats.written_entries = writes.written;
+  stats.dropped_writes = writes.dropped;
+  stats.failed_writes = writes.failed;
   return stats;
 }
 

@@ -21,8 +21,22 @@ void ChunkStore::Deferred::Run() {
 absl::StatusOr<ReserveResult> ChunkStore::LookupOrReserve(const ChunkAddress& address) {
   const absl::StatusOr<int64_t> kv_bytes = ChunkKv::SizeBytes(address.format, address.num_tokens);
   if (!kv_bytes.ok()) return kv_bytes.status();
+  Deferred deferred;
+  bool in_host = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    ++stats_.reserve_lookups;
+    in_host = FindUsable(address.key, deferred) != nullptr;
+  }
+  deferred.Run();
+  if (!in_host) {
+    if (std::optional<ChunkHandle> handle = Fetch(address.key, /*prompt=*/0); handle.has_value()) {
+      absl::MutexLock lock(&mutex_);
+      ++stats_.reserve_hits;
+      return *std::move(handle);
+    }
+  }
   absl::MutexLock lock(&mutex_);
-  ++stats_.reserve_lookups;
   if (Entry* entry = FindLocked(address.key); entry != nullptr) {
     ++stats_.reserve_hits;
     return HitLocked(entry);
@@ -57,6 +71,7 @@ absl::StatusOr<ChunkHandle> ChunkStore::Commit(const ChunkAddress& address, std:
   AbandonLocked(address.key, deferred);
   lock.Release();
   deferred.Run();
+  if (handle.ok()) WriteToLower(*handle, options);
   return handle;
 }
 

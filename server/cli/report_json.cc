@@ -35,6 +35,7 @@ OrderedJson ToJson(const PromptReport& report) {
           {"queue_seconds", report.queue_seconds},
           {"lookup_seconds", report.lookup_seconds},
           {"load_seconds", report.load_seconds},
+          {"stall_seconds", report.stall_seconds},
           {"select_seconds", report.select_seconds},
           {"prefill_seconds", report.prefill_seconds},
           {"time_to_first_token_seconds", report.time_to_first_token_seconds},

@@ -31,9 +31,11 @@ constexpr EnumTable<ChunkSource, v1::ChunkSource, 4> kChunkSources{
      {ChunkSource::kExact, v1::CHUNK_SOURCE_EXACT},
      {ChunkSource::kBlended, v1::CHUNK_SOURCE_BLENDED},
      {ChunkSource::kOtherAnchor, v1::CHUNK_SOURCE_OTHER_ANCHOR}}};
-constexpr EnumTable<Tier, v1::Tier, 2> kTiers{
-    {{Tier::kNone, v1::TIER_UNSPECIFIED}, {Tier::kHostMemory, v1::TIER_HOST_MEMORY}}};
-constexpr EnumTable<store::Tier, v1::Tier, 1> kStoreTiers{{{store::Tier::kHostMemory, v1::TIER_HOST_MEMORY}}};
+constexpr EnumTable<Tier, v1::Tier, 3> kTiers{{{Tier::kNone, v1::TIER_UNSPECIFIED},
+                                               {Tier::kHostMemory, v1::TIER_HOST_MEMORY},
+                                               {Tier::kDisk, v1::TIER_DISK}}};
+constexpr EnumTable<store::Tier, v1::Tier, 2> kStoreTiers{
+    {{store::Tier::kHostMemory, v1::TIER_HOST_MEMORY}, {store::Tier::kDisk, v1::TIER_DISK}}};
 constexpr EnumTable<FinishReason, v1::FinishReason, 4> kFinishReasons{
     {{FinishReason::kEndOfText, v1::FINISH_REASON_END_OF_TEXT},
      {FinishReason::kStopString, v1::FINISH_REASON_STOP_STRING},

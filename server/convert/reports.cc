@@ -43,6 +43,7 @@ v1::PromptReport ToProto(const PromptReport& report) {
   to.set_queue_seconds(report.queue_seconds);
   to.set_lookup_seconds(report.lookup_seconds);
   to.set_load_seconds(report.load_seconds);
+  to.set_stall_seconds(report.stall_seconds);
   to.set_select_seconds(report.select_seconds);
   to.set_prefill_seconds(report.prefill_seconds);
   to.set_time_to_first_token_seconds(report.time_to_first_token_seconds);
@@ -63,6 +64,7 @@ PromptReport FromProto(const v1::PromptReport& message) {
                       .queue_seconds = message.queue_seconds(),
                       .lookup_seconds = message.lookup_seconds(),
                       .load_seconds = message.load_seconds(),
+                      .stall_seconds = message.stall_seconds(),
                       .select_seconds = message.select_seconds(),
                       .prefill_seconds = message.prefill_seconds(),
                       .time_to_first_token_seconds = message.time_to_first_token_seconds()};

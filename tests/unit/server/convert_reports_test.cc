@@ -48,6 +48,7 @@ TEST(ConvertReportsTest, PromptReport) {
   report.queue_seconds = 0.1;
   report.lookup_seconds = 0.2;
   report.load_seconds = 0.3;
+  report.stall_seconds = 0.25;
   report.select_seconds = 0.4;
   report.prefill_seconds = 0.5;
   report.time_to_first_token_seconds = 0.6;
@@ -75,6 +76,7 @@ TEST(ConvertReportsTest, PromptReport) {
   EXPECT_EQ(wire.queue_seconds(), 0.1);
   EXPECT_EQ(wire.lookup_seconds(), 0.2);
   EXPECT_EQ(wire.load_seconds(), 0.3);
+  EXPECT_EQ(wire.stall_seconds(), 0.25);
   EXPECT_EQ(wire.select_seconds(), 0.4);
   EXPECT_EQ(wire.prefill_seconds(), 0.5);
   EXPECT_EQ(wire.time_to_first_token_seconds(), 0.6);

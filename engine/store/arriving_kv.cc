@@ -1,0 +1,67 @@
+#include "engine/store/arriving_kv.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace kvblend::store {
+
+ArrivingKv::ArrivingKv(std::shared_ptr<LowerTierEntry> source, std::shared_ptr<ChunkKv> kv)
+    : source_(std::move(source)),
+      kv_(std::move(kv)),
+      missing_(kv_->size_bytes() == 0 ? 0 : kv_->format().num_layers),
+      arrived_(kv_->format().num_layers, kv_->size_bytes() == 0) {}
+
+void ArrivingKv::Start(uint64_t prompt) {
+  if (complete()) return;
+  for (int32_t layer = 0; layer < kv_->format().num_layers; ++layer) {
+    // The callback holds on to the memory that is being written.
+    const absl::StatusOr<ReadId> id = source_->ReadLayer(
+        layer, kv_->MutableLayerBytes(layer), {prompt, layer},
+        [self = shared_from_this(), layer](absl::Status status) { self->LayerDone(layer, status); });
+    if (!id.ok()) return LayerDone(layer, id.status());
+    absl::MutexLock lock(&mutex_);
+    reads_.push_back(*id);
+  }
+}
+
+void ArrivingKv::LayerDone(int32_t layer, const absl::Status& status) {
+  absl::MutexLock lock(&mutex_);
+  if (status.ok()) {
+    arrived_[layer] = true;
+    missing_.fetch_sub(1, std::memory_order_release);
+  } else if (failure_.ok()) {
+    failure_ = absl::DataLossError(absl::StrCat("chunk ", source_->header().address.key.ToHex(), ": layer ",
+                                                layer, " could not be read: ", status.message()));
+  }
+}
+
+absl::Status ArrivingKv::WaitForLayer(int32_t layer, absl::Time deadline) {
+  if (complete()) return absl::OkStatus();
+  absl::MutexLock lock(&mutex_);
+  const auto settled = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return arrived_[layer] || !failure_.ok(); };
+  if (!mutex_.AwaitWithDeadline(absl::Condition(&settled), deadline)) {
+    return absl::DeadlineExceededError(absl::StrCat("chunk ", source_->header().address.key.ToHex(),
+                                                    ": layer ", layer, " has not arrived yet"));
+  }
+  // A later layer's failure makes the whole chunk a miss: better to hear of it now.
+  return failure_;
+}
+
+void ArrivingKv::Cancel() {
+  std::vector<ReadId> reads;
+  {
+    absl::MutexLock lock(&mutex_);
+    reads.swap(reads_);
+  }
+  if (complete()) return;
+  for (const ReadId id : reads) source_->CancelRead(id);
+}
+
+bool ArrivingKv::failed() const {
+  absl::MutexLock lock(&mutex_);
+  return !failure_.ok();
+}
+
+}  // namespace kvblend::store

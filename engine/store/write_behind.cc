@@ -1,0 +1,128 @@
+#include "engine/store/write_behind.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace kvblend::store {
+
+WriteBehind::WriteBehind(LowerTier& tier, int64_t max_queued_bytes)
+    : tier_(tier), max_queued_bytes_(max_queued_bytes), thread_([this] { Run(); }) {}
+
+WriteBehind::~WriteBehind() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stop_ = true;
+  }
+  thread_.join();
+}
+
+bool WriteBehind::IsQueued(const ChunkKey& key) const {
+  return writing_ == key ||
+         std::any_of(queue_.begin(), queue_.end(), [&](const Item& item) { return item.address.key == key; });
+}
+
+bool WriteBehind::Enqueue(const ChunkAddress& address, std::shared_ptr<const ChunkKv> kv, bool pinned,
+                          LowerTier::PutOptions options) {
+  absl::MutexLock lock(&mutex_);
+  if (IsQueued(address.key)) return true;
+  failures_.erase(address.key);
+  if (stats_.queued_bytes + kv->size_bytes() > max_queued_bytes_) {
+    ++stats_.dropped;
+    RememberFailure(address.key, absl::ResourceExhaustedError(absl::StrCat(
+                                     "chunk ", address.key.ToHex(), " was not written: ", stats_.queued_bytes,
+                                     " bytes wait already; allowed: ", max_queued_bytes_)));
+    return false;
+  }
+  ++stats_.queued_entries;
+  stats_.queued_bytes += kv->size_bytes();
+  queue_.push_back({address, std::move(kv), pinned, std::move(options)});
+  return true;
+}
+
+void WriteBehind::Run() {
+  absl::MutexLock lock(&mutex_);
+  while (true) {
+    const auto work = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stop_ || !queue_.empty(); };
+    mutex_.Await(absl::Condition(&work));
+    if (queue_.empty()) return;
+    Item item = std::move(queue_.front());
+    queue_.pop_front();
+    writing_ = item.address.key;
+    mutex_.Unlock();
+    absl::Status status = tier_.Put(item.address, *item.kv, item.options);
+    if (status.ok() && item.pinned) status = tier_.Pin(kAllNamespaces, item.address.key);
+    const int64_t bytes = item.kv->size_bytes();
+    item.kv.reset();  // the last reference may free a lot
+    mutex_.Lock();
+    writing_.reset();
+    --stats_.queued_entries;
+    stats_.queued_bytes -= bytes;
+    ++(status.ok() ? stats_.written : stats_.failed);
+    if (!status.ok()) RememberFailure(item.address.key, status);
+  }
+}
+
+void WriteBehind::RememberFailure(const ChunkKey& key, const absl::Status& status) {
+  if (failures_.insert_or_assign(key, status).second) failure_order_.push_back(key);
+  while (static_cast<int32_t>(failure_order_.size()) > kRememberedFailures) {
+    failures_.erase(failure_order_.front());
+    failure_order_.pop_front();
+  }
+}
+
+void WriteBehind::CancelQueued(absl::FunctionRef<bool(const ChunkAddress&)> wanted) {
+  for (auto it = queue_.begin(); it != queue_.end();) {
+    if (!wanted(it->address)) {
+      ++it;
+      continue;
+    }
+    --stats_.queued_entries;
+    stats_.queued_bytes -= it->kv->size_bytes();
+    it = queue_.erase(it);
+  }
+}
+
+void WriteBehind::Cancel(NamespaceFilter filter, const ChunkKey& key) {
+  absl::MutexLock lock(&mutex_);
+  CancelQueued([&](const ChunkAddress& address) {
+    return address.key == key && (!filter.has_value() || address.tenant_namespace == *filter);
+  });
+  const auto done = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return writing_ != key; };
+  mutex_.Await(absl::Condition(&done));
+}
+
+void WriteBehind::CancelAll(NamespaceFilter filter) {
+  absl::MutexLock lock(&mutex_);
+  CancelQueued([&](const ChunkAddress& address) {
+    return !filter.has_value() || address.tenant_namespace == *filter;
+  });
+  const std::optional<ChunkKey> key = writing_;
+  const auto done = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return writing_ != key; };
+  if (key.has_value()) mutex_.Await(absl::Condition(&done));
+}
+
+absl::Status WriteBehind::WaitFor(const ChunkKey& key, absl::Time deadline) {
+  absl::MutexLock lock(&mutex_);
+  const auto done = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return !IsQueued(key); };
+  if (!mutex_.AwaitWithDeadline(absl::Condition(&done), deadline)) {
+    return absl::DeadlineExceededError(absl::StrCat("chunk ", key.ToHex(), " is still being written"));
+  }
+  const auto failure = failures_.find(key);
+  return failure == failures_.end() ? absl::OkStatus() : failure->second;
+}
+
+absl::Status WriteBehind::Flush(absl::Time deadline) {
+  absl::MutexLock lock(&mutex_);
+  const auto done = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stats_.queued_entries == 0; };
+  if (mutex_.AwaitWithDeadline(absl::Condition(&done), deadline)) return absl::OkStatus();
+  return absl::DeadlineExceededError(absl::StrCat(stats_.queued_entries, " chunks are still to be written"));
+}
+
+WriteBehind::Stats WriteBehind::stats() const {
+  absl::MutexLock lock(&mutex_);
+  return stats_;
+}
+
+}  // namespace kvblend::store

@@ -1,0 +1,87 @@
+// Writes new entries to a lower tier behind the computation that made them.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "engine/store/chunk_address.h"
+#include "engine/store/chunk_kv.h"
+#include "engine/store/lower_tier.h"
+
+namespace kvblend::store {
+
+/// One thread and a queue bounded in bytes. What does not fit into the queue is not written, which costs a
+/// later miss and nothing else. Thread-safe.
+class WriteBehind {
+ public:
+  struct Stats {
+    int64_t queued_entries = 0;  // now, the one being written included
+    int64_t queued_bytes = 0;
+    int64_t written = 0;  // since start
+    int64_t dropped = 0;  // since start: the queue was full
+    int64_t failed = 0;   // since start: the tier refused
+  };
+
+  /// `tier` must outlive this.
+  WriteBehind(LowerTier& tier, int64_t max_queued_bytes);
+  /// Writes what is queued first; Flush with a deadline before to bound that.
+  ~WriteBehind();
+
+  /// Queues an entry, to be pinned there when `pinned`, unless it is queued already. False: dropped.
+  bool Enqueue(const ChunkAddress& address, std::shared_ptr<const ChunkKv> kv, bool pinned,
+               LowerTier::PutOptions options);
+
+  /// Takes a queued entry back, or waits for the end of its writing.
+  void Cancel(NamespaceFilter filter, const ChunkKey& key);
+  /// The same for all entries.
+  void CancelAll(NamespaceFilter filter);
+
+  /// Waits until this entry is no longer queued and says what became of it, as long as that is remembered
+  /// (the last kRememberedFailures failures are). kDeadlineExceeded.
+  absl::Status WaitFor(const ChunkKey& key, absl::Time deadline);
+  /// Waits until nothing is queued. kDeadlineExceeded.
+  absl::Status Flush(absl::Time deadline);
+
+  Stats stats() const;
+
+  static constexpr int32_t kRememberedFailures = 256;
+
+ private:
+  struct Item {
+    ChunkAddress address;
+    std::shared_ptr<const ChunkKv> kv;
+    bool pinned = false;
+    LowerTier::PutOptions options;
+  };
+
+  void Run();
+  void CancelQueued(absl::FunctionRef<bool(const ChunkAddress&)> wanted)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void RememberFailure(const ChunkKey& key, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool IsQueued(const ChunkKey& key) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+
+  LowerTier& tier_;
+  const int64_t max_queued_bytes_;
+
+  mutable absl::Mutex mutex_;
+  std::deque<Item> queue_ ABSL_GUARDED_BY(mutex_);
+  std::optional<ChunkKey> writing_ ABSL_GUARDED_BY(mutex_);
+  bool stop_ ABSL_GUARDED_BY(mutex_) = false;
+  Stats stats_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<ChunkKey, absl::Status> failures_ ABSL_GUARDED_BY(mutex_);
+  std::deque<ChunkKey> failure_order_ ABSL_GUARDED_BY(mutex_);
+
+  std::thread thread_;
+};
+
+}  // namespace kvblend::store

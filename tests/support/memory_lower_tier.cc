@@ -1,0 +1,246 @@
+#include "tests/support/memory_lower_tier.h"
+
+#include <algorithm>
+#include <cstring>
+#include <tuple>
+
+namespace kvblend::test_support {
+
+using store::ChunkInfo;
+using store::ChunkKey;
+
+void MemoryDisk::HoldReads(bool hold) {
+  absl::MutexLock lock(&mutex_);
+  hold_ = hold;
+}
+
+void MemoryDisk::Submit(Read read) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (hold_) {
+      reads_.push_back(std::move(read));
+      return;
+    }
+  }
+  (*read.done)(read.copy());
+}
+
+bool MemoryDisk::Deliver() {
+  std::optional<Read> next;
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto first = std::min_element(reads_.begin(), reads_.end(), [](const Read& a, const Read& b) {
+      return std::tie(a.priority, a.id) < std::tie(b.priority, b.id);
+    });
+    if (first == reads_.end()) return false;
+    next = std::move(*first);
+    reads_.erase(first);
+  }
+  (*next->done)(next->copy());
+  return true;
+}
+
+void MemoryDisk::DeliverAll() {
+  while (Deliver()) {
+  }
+}
+
+void MemoryDisk::CancelRead(store::ReadId id) {
+  std::optional<Read> cancelled;
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto found =
+        std::find_if(reads_.begin(), reads_.end(), [&](const Read& read) { return read.id == id; });
+    if (found == reads_.end()) return;
+    cancelled = std::move(*found);
+    reads_.erase(found);
+  }
+  (*cancelled->done)(absl::CancelledError("nobody wants it any more"));
+}
+
+int64_t MemoryDisk::waiting_reads() const {
+  absl::MutexLock lock(&mutex_);
+  return static_cast<int64_t>(reads_.size());
+}
+
+int64_t MemoryDisk::entries() const {
+  absl::MutexLock lock(&mutex_);
+  return static_cast<int64_t>(entries_.size());
+}
+
+bool MemoryDisk::Contains(const ChunkKey& key) const {
+  absl::MutexLock lock(&mutex_);
+  return entries_.contains(key);
+}
+
+bool MemoryDisk::IsPinned(const ChunkKey& key) const {
+  absl::MutexLock lock(&mutex_);
+  const auto found = entries_.find(key);
+  return found != entries_.end() && found->second->pinned;
+}
+
+class MemoryLowerEntry final : public store::LowerTierEntry {
+ public:
+  MemoryLowerEntry(std::shared_ptr<MemoryDisk> disk, std::shared_ptr<MemoryDisk::Stored> stored)
+      : disk_(std::move(disk)), stored_(std::move(stored)) {}
+
+  const store::EntryHeader& header() const override { return stored_->header; }
+
+  absl::StatusOr<store::ReadId> ReadLayer(int32_t layer, absl::Span<std::byte> out,
+                                          store::ReadPriority priority,
+                                          absl::AnyInvocable<void(absl::Status)> done) override {
+    store::ReadId id = 0;
+    {
+      absl::MutexLock lock(&disk_->mutex_);
+      id = disk_->next_id_++;
+    }
+    const auto copy = [this, stored = stored_, layer, out]() {
+      const ChunkKey& key = stored->header.address.key;
+      if (disk_->read_fault) {
+        if (absl::Status s = disk_->read_fault(key, layer); !s.ok()) {
+          absl::MutexLock lock(&disk_->mutex_);
+          const auto found = disk_->entries_.find(key);
+          if (found != disk_->entries_.end() && found->second == stored) disk_->entries_.erase(found);
+          return s;
+        }
+      }
+      std::memcpy(out.data(), stored->bytes.data() + layer * out.size(), out.size());
+      return absl::OkStatus();
+    };
+    disk_->Submit(
+        {priority, id, copy, std::make_shared<absl::AnyInvocable<void(absl::Status)>>(std::move(done))});
+    return id;
+  }
+
+  void CancelRead(store::ReadId id) override { disk_->CancelRead(id); }
+
+ private:
+  const std::shared_ptr<MemoryDisk> disk_;
+  const std::shared_ptr<MemoryDisk::Stored> stored_;
+};
+
+class MemoryLowerTier final : public store::LowerTier {
+ public:
+  explicit MemoryLowerTier(std::shared_ptr<MemoryDisk> disk) : disk_(std::move(disk)) {}
+  ~MemoryLowerTier() override {
+    std::vector<MemoryDisk::Read> left;
+    {
+      absl::MutexLock lock(&disk_->mutex_);
+      left.swap(disk_->reads_);
+    }
+    for (const MemoryDisk::Read& read : left) (*read.done)(absl::CancelledError("the tier ends"));
+  }
+
+  store::Tier tier() const override { return store::Tier::kDisk; }
+
+  absl::Status Put(const store::ChunkAddress& address, const store::ChunkKv& kv,
+                   const PutOptions& options) override {
+    if (disk_->write_fault) {
+      if (absl::Status s = disk_->write_fault(address.key); !s.ok()) return s;
+    }
+    auto stored = std::make_shared<MemoryDisk::Stored>();
+    stored->header = {.address = address,
+                      .label = options.label,
+                      .compute_cost_seconds = options.compute_cost_seconds,
+                      .created = options.created,
+                      .layers = ChecksumsOf(kv)};
+    for (int32_t layer = 0; layer < address.format.num_layers; ++layer) {
+      const absl::Span<const std::byte> bytes = kv.LayerBytes(layer);
+      stored->bytes.insert(stored->bytes.end(), bytes.begin(), bytes.end());
+    }
+    absl::MutexLock lock(&disk_->mutex_);
+    disk_->entries_.try_emplace(address.key, std::move(stored));
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::shared_ptr<store::LowerTierEntry>> OpenEntry(const ChunkKey& key) override {
+    absl::MutexLock lock(&disk_->mutex_);
+    const auto found = disk_->entries_.find(key);
+    if (found == disk_->entries_.end()) return absl::NotFoundError("no such entry");
+    return std::make_shared<MemoryLowerEntry>(disk_, found->second);
+  }
+
+  std::optional<ChunkInfo> FindAnyAnchor(const store::ContentKey& content_key) const override {
+    std::optional<ChunkInfo> best;
+    const auto order = [](const ChunkInfo& info) {
+      return std::pair(info.anchor_hash == store::IsolatedAnchorHash(), info.key);
+    };
+    for (const ChunkInfo& info : All(store::kAllNamespaces)) {
+      if (info.content_key == content_key && (!best.has_value() || order(info) < order(*best))) best = info;
+    }
+    return best;
+  }
+  std::optional<ChunkInfo> Stat(store::NamespaceFilter filter, const ChunkKey& key) const override {
+    for (const ChunkInfo& info : All(filter)) {
+      if (info.key == key) return info;
+    }
+    return std::nullopt;
+  }
+  bool Contains(const ChunkKey& key) const override { return disk_->Contains(key); }
+  std::vector<ChunkInfo> List(store::NamespaceFilter filter,
+                              const std::optional<std::pair<std::string, ChunkKey>>& after,
+                              int64_t limit) const override {
+    std::vector<ChunkInfo> found;
+    for (ChunkInfo& info : All(filter)) {
+      if (after.has_value() && std::pair(info.tenant_namespace, info.key) <= *after) continue;
+      if (static_cast<int64_t>(found.size()) < limit) found.push_back(std::move(info));
+    }
+    return found;
+  }
+
+  absl::StatusOr<bool> Erase(store::NamespaceFilter filter, const ChunkKey& key) override {
+    if (!Stat(filter, key).has_value()) return false;
+    absl::MutexLock lock(&disk_->mutex_);
+    return disk_->entries_.erase(key) > 0;
+  }
+  absl::Status Pin(store::NamespaceFilter filter, const ChunkKey& key) override {
+    return SetPinned(filter, key, true);
+  }
+  absl::Status Unpin(store::NamespaceFilter filter, const ChunkKey& key) override {
+    return SetPinned(filter, key, false);
+  }
+
+ private:
+  absl::Status SetPinned(store::NamespaceFilter filter, const ChunkKey& key, bool pinned) {
+    if (!Stat(filter, key).has_value()) return absl::NotFoundError("no such entry");
+    absl::MutexLock lock(&disk_->mutex_);
+    if (const auto found = disk_->entries_.find(key); found != disk_->entries_.end()) {
+      found->second->pinned = pinned;
+    }
+    return absl::OkStatus();
+  }
+
+  /// In order of (namespace, key).
+  std::vector<ChunkInfo> All(store::NamespaceFilter filter) const {
+    std::vector<ChunkInfo> all;
+    absl::MutexLock lock(&disk_->mutex_);
+    for (const auto& [key, stored] : disk_->entries_) {
+      const store::EntryHeader& header = stored->header;
+      if (filter.has_value() && header.address.tenant_namespace != *filter) continue;
+      all.push_back({.key = key,
+                     .content_key = header.address.content_key,
+                     .anchor_hash = header.address.anchor_hash,
+                     .tenant_namespace = header.address.tenant_namespace,
+                     .label = header.label,
+                     .num_tokens = header.address.num_tokens,
+                     .bytes = header.total_bytes(),
+                     .tier = store::Tier::kDisk,
+                     .pinned = stored->pinned,
+                     .compute_cost_seconds = header.compute_cost_seconds,
+                     .created = header.created,
+                     .last_used = header.created});
+    }
+    std::sort(all.begin(), all.end(), [](const ChunkInfo& a, const ChunkInfo& b) {
+      return std::tie(a.tenant_namespace, a.key) < std::tie(b.tenant_namespace, b.key);
+    });
+    return all;
+  }
+
+  const std::shared_ptr<MemoryDisk> disk_;
+};
+
+std::unique_ptr<store::LowerTier> MakeMemoryLowerTier(std::shared_ptr<MemoryDisk> disk) {
+  return std::make_unique<MemoryLowerTier>(std::move(disk));
+}
+
+}  // namespace kvblend::test_support

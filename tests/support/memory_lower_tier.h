@@ -1,0 +1,69 @@
+// A lower tier in memory, with a clock of its own: layers arrive when the test says so, and reads and writes
+// fail where the test wants them to.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "engine/store/lower_tier.h"
+
+namespace kvblend::test_support {
+
+/// What survives the tier, as files do: several tiers may be made on it one after the other. Thread-safe.
+class MemoryDisk {
+ public:
+  struct Stored {
+    store::EntryHeader header;
+    std::vector<std::byte> bytes;  // layers in order
+    bool pinned = false;
+  };
+
+  /// Reads wait until Deliver or DeliverAll instead of being answered at once.
+  void HoldReads(bool hold);
+  /// Answers the next read in order of priority. Whether there was one.
+  bool Deliver();
+  void DeliverAll();
+  int64_t waiting_reads() const;
+
+  /// Called for every read; an error fails the read, and the entry is lost.
+  std::function<absl::Status(const store::ChunkKey& key, int32_t layer)> read_fault;
+  /// Called for every Put.
+  std::function<absl::Status(const store::ChunkKey& key)> write_fault;
+
+  int64_t entries() const;
+  bool Contains(const store::ChunkKey& key) const;
+  bool IsPinned(const store::ChunkKey& key) const;
+
+ private:
+  friend class MemoryLowerTier;
+  friend class MemoryLowerEntry;
+  struct Read {
+    store::ReadPriority priority;
+    store::ReadId id;
+    std::function<absl::Status()> copy;
+    std::shared_ptr<absl::AnyInvocable<void(absl::Status)>> done;
+  };
+
+  void Submit(Read read);
+  void CancelRead(store::ReadId id);
+
+  mutable absl::Mutex mutex_;
+  std::map<store::ChunkKey, std::shared_ptr<Stored>> entries_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Read> reads_ ABSL_GUARDED_BY(mutex_);
+  bool hold_ ABSL_GUARDED_BY(mutex_) = false;
+  store::ReadId next_id_ ABSL_GUARDED_BY(mutex_) = 1;
+};
+
+std::unique_ptr<store::LowerTier> MakeMemoryLowerTier(std::shared_ptr<MemoryDisk> disk);
+
+}  // namespace kvblend::test_support
