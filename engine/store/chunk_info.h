@@ -13,10 +13,10 @@
 
 namespace kvblend::store {
 
-/// Where an entry's bytes are. Slower tiers are to come behind the same handles.
-enum class Tier : uint8_t { kHostMemory };
+/// Where an entry's bytes are.
+enum class Tier : uint8_t { kHostMemory, kDisk };
 
-/// "host_memory"
+/// "host_memory", "disk"
 std::string_view Name(Tier tier);
 
 /// A snapshot of one resident entry.

@@ -34,6 +34,8 @@ std::string_view Name(Tier tier) {
   switch (tier) {
     case Tier::kHostMemory:
       return "host_memory";
+    case Tier::kDisk:
+      return "disk";
   }
   return "?";
 }
