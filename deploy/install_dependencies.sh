@@ -34,6 +34,7 @@ readonly BUILD_PACKAGES=(
   libprotobuf-dev
   libspdlog-dev
   libssl-dev
+  liburing-dev
   libxxhash-dev
   ninja-build
   nlohmann-json3-dev
@@ -60,6 +61,7 @@ readonly RUNTIME_PACKAGES=(
   libspdlog1.10
   libssl3
   libstdc++6
+  liburing2
   libxxhash0
 )
 

@@ -1,0 +1,50 @@
+// One entry of the disk tier, open for reading.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "engine/store/disk/file_system.h"
+#include "engine/store/disk/read_queue.h"
+#include "engine/store/entry_format.h"
+
+namespace kvblend::store {
+
+class DiskTier;
+
+/// Keeps its file open: erasing or evicting the entry meanwhile does no harm. Thread-safe; the tier must
+/// outlive it.
+class DiskEntry : public std::enable_shared_from_this<DiskEntry> {
+ public:
+  /// Checked: its checksum is right, and it is of the key that was asked for.
+  const EntryHeader& header() const { return header_; }
+
+  /// Reads layer `layer` into `out`: header().layer_bytes() bytes, aligned to ChunkKv::kSectionAlignment, the
+  /// caller's again when `done` is called. Lower priorities are read first.
+  ///
+  /// `done` is called exactly once, on a thread of the tier: OK when both checksums were compared with the
+  /// header's and matched. kDataLoss: the entry is damaged, and in quarantine by then. kCancelled: see
+  /// DiskTier::CancelRead. Otherwise the device failed. After any error the bytes in `out` mean nothing.
+  /// kInvalidArgument (no such layer, `out` of another size or alignment), kResourceExhausted (too many reads
+  /// wait): returned, and `done` is not called.
+  absl::StatusOr<ReadId> ReadLayer(int32_t layer, absl::Span<std::byte> out, ReadPriority priority,
+                                   absl::AnyInvocable<void(absl::Status)> done);
+
+ private:
+  friend class DiskTier;
+  DiskEntry(DiskTier& tier, uint64_t generation, std::shared_ptr<File> file, EntryHeader header)
+      : tier_(tier), generation_(generation), file_(std::move(file)), header_(std::move(header)) {}
+
+  DiskTier& tier_;
+  const uint64_t generation_;
+  const std::shared_ptr<File> file_;
+  const EntryHeader header_;
+};
+
+}  // namespace kvblend::store

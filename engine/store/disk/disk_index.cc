@@ -1,0 +1,180 @@
+#include "engine/store/disk/disk_index.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <tuple>
+
+namespace kvblend::store::internal {
+
+DiskIndex::DiskIndex()
+    : by_key_(0, KeyHash{this}, KeyEqual{this}),
+      by_namespace_(NamespaceLess{this}),
+      by_content_(ContentLess{this}) {}
+
+DiskIndex::NamespaceLess::Place DiskIndex::NamespaceLess::PlaceOf(Slot slot) const {
+  const Entry& entry = index->at(slot);
+  return {*entry.tenant_namespace, entry.key};
+}
+
+bool DiskIndex::ContentLess::operator()(Slot a, Slot b) const {
+  const Entry& x = index->at(a);
+  const Entry& y = index->at(b);
+  return std::tie(x.content_key, x.isolated, x.key) < std::tie(y.content_key, y.isolated, y.key);
+}
+
+DiskIndex::Slot DiskIndex::Insert(const NewEntry& fresh) {
+  if (free_slots_.empty()) {
+    const auto first = static_cast<Slot>(blocks_.size()) * kBlockSlots;
+    blocks_.push_back(std::make_unique<Entry[]>(kBlockSlots));
+    free_slots_.reserve(kBlockSlots);
+    for (Slot i = kBlockSlots; i > 0; --i) free_slots_.push_back(first + i - 1);
+  }
+  const Slot slot = free_slots_.back();
+  free_slots_.pop_back();
+  Entry& entry = Mutable(slot);
+  entry.key = fresh.address.key;
+  entry.content_key = fresh.address.content_key;
+  entry.anchor_hash = anchors_.Acquire(fresh.address.anchor_hash);
+  entry.tenant_namespace = namespaces_.Acquire(fresh.address.tenant_namespace);
+  entry.label_bytes =
+      static_cast<uint16_t>(std::min<size_t>(fresh.label.size(), std::numeric_limits<uint16_t>::max()));
+  if (entry.label_bytes > 0) {
+    entry.label = std::make_unique<char[]>(entry.label_bytes);
+    std::memcpy(entry.label.get(), fresh.label.data(), entry.label_bytes);
+  }
+  entry.bytes = fresh.bytes;
+  // What eviction can't order would never go: it counts as worthless.
+  const double cost = fresh.compute_cost_seconds;
+  entry.compute_cost_seconds = std::isfinite(cost) && cost > 0 ? cost : 0;
+  entry.created_micros = absl::ToUnixMicros(fresh.created);
+  entry.last_used_micros = entry.created_micros;
+  entry.generation = next_generation_++;
+  entry.num_tokens = fresh.address.num_tokens;
+  entry.isolated = fresh.address.anchor_hash == IsolatedAnchorHash();
+  by_key_.insert(slot);
+  by_namespace_.insert(slot);
+  by_content_.insert(slot);
+  bytes_ += entry.bytes;
+  UpdateEvictability(slot);
+  return slot;
+}
+
+void DiskIndex::Erase(Slot slot) {
+  SetPinned(slot, false);
+  SetBusy(slot, true);  // takes it out of the eviction queue
+  by_key_.erase(slot);
+  by_namespace_.erase(slot);
+  by_content_.erase(slot);
+  Entry& entry = Mutable(slot);
+  bytes_ -= entry.bytes;
+  anchors_.Release(entry.anchor_hash);
+  namespaces_.Release(entry.tenant_namespace);
+  entry = Entry();
+  free_slots_.push_back(slot);
+}
+
+std::optional<DiskIndex::Slot> DiskIndex::Find(const ChunkKey& key) const {
+  const auto found = by_key_.find(key);
+  if (found == by_key_.end()) return std::nullopt;
+  return *found;
+}
+
+std::optional<DiskIndex::Slot> DiskIndex::FindAnyAnchor(const ContentKey& content_key) const {
+  const auto best = by_content_.lower_bound(content_key);
+  if (best == by_content_.end() || at(*best).content_key != content_key) return std::nullopt;
+  return *best;
+}
+
+ChunkInfo DiskIndex::InfoOf(Slot slot) const {
+  const Entry& entry = at(slot);
+  return {.key = entry.key,
+          .content_key = entry.content_key,
+          .anchor_hash = *entry.anchor_hash,
+          .tenant_namespace = *entry.tenant_namespace,
+          .label = std::string(entry.label.get(), entry.label_bytes),
+          .num_tokens = entry.num_tokens,
+          .bytes = entry.bytes,
+          .tier = Tier::kDisk,
+          .pinned = entry.pinned,
+          .hits = entry.hits,
+          .compute_cost_seconds = entry.compute_cost_seconds,
+          .created = absl::FromUnixMicros(entry.created_micros),
+          .last_used = absl::FromUnixMicros(entry.last_used_micros)};
+}
+
+std::vector<ChunkInfo> DiskIndex::List(NamespaceFilter filter,
+                                       const std::optional<std::pair<std::string, ChunkKey>>& after,
+                                       int64_t limit) const {
+  auto it = after.has_value()
+                ? by_namespace_.upper_bound(NamespaceLess::Place(after->first, after->second))
+                : by_namespace_.lower_bound(NamespaceLess::Place(filter.value_or(""), ChunkKey()));
+  std::vector<ChunkInfo> infos;
+  for (; it != by_namespace_.end() && static_cast<int64_t>(infos.size()) < limit; ++it) {
+    if (filter.has_value() && *at(*it).tenant_namespace != *filter) break;
+    infos.push_back(InfoOf(*it));
+  }
+  return infos;
+}
+
+void DiskIndex::Touch(Slot slot, absl::Time now) {
+  Entry& entry = Mutable(slot);
+  if (entry.hits < std::numeric_limits<uint32_t>::max()) ++entry.hits;
+  entry.last_used_micros = absl::ToUnixMicros(now);
+  const bool was_busy = std::exchange(entry.busy, true);
+  UpdateEvictability(slot);  // out of the queue, and
+  entry.busy = was_busy;
+  UpdateEvictability(slot);  // back into it, further behind
+}
+
+void DiskIndex::SetPinned(Slot slot, bool pinned) {
+  Entry& entry = Mutable(slot);
+  if (entry.pinned == pinned) return;
+  entry.pinned = pinned;
+  pinned_entries_ += pinned ? 1 : -1;
+  pinned_bytes_ += pinned ? entry.bytes : -entry.bytes;
+  UpdateEvictability(slot);
+}
+
+void DiskIndex::SetBusy(Slot slot, bool busy) {
+  Mutable(slot).busy = busy;
+  UpdateEvictability(slot);
+}
+
+std::optional<DiskIndex::Slot> DiskIndex::PopVictim() {
+  const std::optional<EvictionQueue::EntryId> id = eviction_queue_.Pop();
+  if (!id.has_value()) return std::nullopt;
+  const auto slot = static_cast<Slot>(*id);
+  Mutable(slot).evictable = false;
+  return slot;
+}
+
+void DiskIndex::RequeueOldestFirst() {
+  std::vector<Slot> slots(by_key_.begin(), by_key_.end());
+  std::sort(slots.begin(), slots.end(), [this](Slot a, Slot b) {
+    return std::tie(at(a).created_micros, at(a).key) < std::tie(at(b).created_micros, at(b).key);
+  });
+  for (const Slot slot : slots) SetBusy(slot, true);
+  for (const Slot slot : slots) SetBusy(slot, false);
+}
+
+void DiskIndex::UpdateEvictability(Slot slot) {
+  Entry& entry = Mutable(slot);
+  const bool evictable = !entry.pinned && !entry.busy;
+  if (evictable == entry.evictable) return;
+  if (evictable) {
+    const EvictionQueue::Ticket ticket =
+        eviction_queue_.Add(slot, int64_t{entry.hits} + 1, entry.compute_cost_seconds, entry.bytes);
+    entry.ticket_priority = ticket.priority;
+    entry.ticket_sequence = ticket.sequence;
+  } else {
+    eviction_queue_.Remove({.priority = entry.ticket_priority,
+                            .sequence = entry.ticket_sequence,
+                            .id = slot,
+                            .bytes = entry.bytes});
+  }
+  entry.evictable = evictable;
+}
+
+}  // namespace kvblend::store::internal

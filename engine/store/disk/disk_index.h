@@ -1,0 +1,166 @@
+// What the disk tier knows of its entries without reading them. Private to this folder.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/container/btree_set.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/container/node_hash_map.h"
+#include "absl/hash/hash.h"
+#include "absl/time/time.h"
+#include "engine/store/chunk_address.h"
+#include "engine/store/chunk_info.h"
+#include "engine/store/chunk_store.h"
+#include "engine/store/eviction.h"
+
+namespace kvblend::store::internal {
+
+/// Keeps one copy of each of few different values that many entries have. Not thread-safe.
+template <typename Value>
+class Interned {
+ public:
+  const Value* Acquire(const Value& value) {
+    auto& [kept, uses] = *values_.try_emplace(value, 0).first;
+    ++uses;
+    return &kept;
+  }
+  void Release(const Value* value) {
+    const auto found = values_.find(*value);
+    if (--found->second == 0) values_.erase(found);
+  }
+
+ private:
+  absl::node_hash_map<Value, int64_t> values_;
+};
+
+/// Entries by key, by content, by namespace, and in the order of eviction. No IO, no lock: not thread-safe.
+///
+/// Made for millions of entries: they lie in blocks and are named by 4-byte slots in all containers, so that
+/// an entry costs at most 512 bytes, containers and the longest label included (tests/bench/disk_tier_bench
+/// measures it).
+class DiskIndex {
+ public:
+  using Slot = uint32_t;
+
+  struct NewEntry {
+    const ChunkAddress& address;
+    std::string_view label;  // at most 256 bytes
+    double compute_cost_seconds = 0;
+    absl::Time created;
+    int64_t bytes = 0;  // of the file
+  };
+
+  /// What one entry is; the slots' numbers are used again after Erase, generations are not.
+  struct Entry {
+    ChunkKey key;
+    ContentKey content_key;
+    const Digest* anchor_hash = nullptr;            // interned
+    const std::string* tenant_namespace = nullptr;  // interned
+    std::unique_ptr<char[]> label;                  // label_bytes of them; null: empty
+    int64_t bytes = 0;
+    double compute_cost_seconds = 0;
+    int64_t created_micros = 0;
+    int64_t last_used_micros = 0;
+    double ticket_priority = 0;
+    uint64_t ticket_sequence = 0;
+    uint64_t generation = 0;
+    int32_t num_tokens = 0;
+    uint32_t hits = 0;
+    uint16_t label_bytes = 0;
+    bool isolated = false;
+    bool pinned = false;
+    bool busy = false;     // someone is changing its files
+    bool suspect = false;  // a read of it failed, by no fault of the bytes
+    bool evictable = false;
+  };
+
+  DiskIndex();
+  DiskIndex(const DiskIndex&) = delete;
+  DiskIndex& operator=(const DiskIndex&) = delete;
+
+  /// REQUIRES: the key is not there.
+  Slot Insert(const NewEntry& entry);
+  void Erase(Slot slot);
+
+  std::optional<Slot> Find(const ChunkKey& key) const;
+  /// Prefers as ChunkStore::LookupAnyAnchor does.
+  std::optional<Slot> FindAnyAnchor(const ContentKey& content_key) const;
+  const Entry& at(Slot slot) const { return Mutable(slot); }
+  ChunkInfo InfoOf(Slot slot) const;
+  /// At most `limit` entries after `after` in order of (namespace, key); of one namespace or all.
+  std::vector<ChunkInfo> List(NamespaceFilter filter,
+                              const std::optional<std::pair<std::string, ChunkKey>>& after,
+                              int64_t limit) const;
+
+  void Touch(Slot slot, absl::Time now);
+  void SetPinned(Slot slot, bool pinned);
+  void SetBusy(Slot slot, bool busy);
+  void SetSuspect(Slot slot, bool suspect) { Mutable(slot).suspect = suspect; }
+  /// The entry to give up first; it leaves the queue, not the index. Pinned and busy ones are never given up.
+  std::optional<Slot> PopVictim();
+  /// Lets all entries queue again, so that among equals the oldest goes first. For an index just built.
+  void RequeueOldestFirst();
+
+  int64_t size() const { return static_cast<int64_t>(by_key_.size()); }
+  int64_t bytes() const { return bytes_; }
+  int64_t evictable_bytes() const { return eviction_queue_.bytes(); }
+  int64_t pinned_entries() const { return pinned_entries_; }
+  int64_t pinned_bytes() const { return pinned_bytes_; }
+
+ private:
+  static constexpr Slot kBlockSlots = 256;
+
+  struct KeyHash {
+    using is_transparent = void;
+    const DiskIndex* index;
+    size_t operator()(Slot slot) const { return (*this)(index->at(slot).key); }
+    size_t operator()(const ChunkKey& key) const { return absl::Hash<ChunkKey>()(key); }
+  };
+  struct KeyEqual {
+    using is_transparent = void;
+    const DiskIndex* index;
+    bool operator()(Slot a, Slot b) const { return a == b; }
+    bool operator()(Slot a, const ChunkKey& b) const { return index->at(a).key == b; }
+    bool operator()(const ChunkKey& a, Slot b) const { return (*this)(b, a); }
+  };
+  struct NamespaceLess {
+    using is_transparent = void;
+    using Place = std::pair<std::string_view, ChunkKey>;
+    const DiskIndex* index;
+    Place PlaceOf(Slot slot) const;
+    bool operator()(Slot a, Slot b) const { return PlaceOf(a) < PlaceOf(b); }
+    bool operator()(Slot a, const Place& b) const { return PlaceOf(a) < b; }
+    bool operator()(const Place& a, Slot b) const { return a < PlaceOf(b); }
+  };
+  struct ContentLess {
+    using is_transparent = void;
+    const DiskIndex* index;
+    bool operator()(Slot a, Slot b) const;
+    bool operator()(Slot a, const ContentKey& b) const { return index->at(a).content_key < b; }
+    bool operator()(const ContentKey& a, Slot b) const { return a < index->at(b).content_key; }
+  };
+
+  Entry& Mutable(Slot slot) const { return blocks_[slot / kBlockSlots][slot % kBlockSlots]; }
+  void UpdateEvictability(Slot slot);
+
+  std::vector<std::unique_ptr<Entry[]>> blocks_;
+  std::vector<Slot> free_slots_;
+  Interned<Digest> anchors_;
+  Interned<std::string> namespaces_;
+  absl::flat_hash_set<Slot, KeyHash, KeyEqual> by_key_;
+  absl::btree_set<Slot, NamespaceLess> by_namespace_;
+  absl::btree_set<Slot, ContentLess> by_content_;
+  EvictionQueue eviction_queue_;
+  uint64_t next_generation_ = 1;
+  int64_t bytes_ = 0;
+  int64_t pinned_entries_ = 0;
+  int64_t pinned_bytes_ = 0;
+};
+
+}  // namespace kvblend::store::internal

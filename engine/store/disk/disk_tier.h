@@ -1,0 +1,173 @@
+// Chunks in a folder on local disk: one kvb1 file each (engine/store/entry_format.h).
+//
+//   auto tier = DiskTier::Open({.path = "/var/lib/kvblend/chunks", .quota_bytes = 100 << 30});
+//   (*tier)->Put(address, *kv, {.label = "doc 7"});
+//   auto entry = (*tier)->OpenEntry(address.key);
+//   (*entry)->ReadLayer(0, buffer, {request, 0}, [](absl::Status status) { ... });
+//
+// Durable: when Put returns OK, the entry survives the death of the process and of the machine; whatever dies
+// in between leaves the entry whole or leaves none.
+// Trusted only when checked: the header's checksum and key when an entry is opened, a layer's checksums
+// before its reader hears OK. What does not match is moved to quarantine/, counted, and is a miss from then
+// on. Never in the way: a full or failing disk costs cached chunks, a counter and one line in the log.
+//
+// Threads: every method may be called from any thread. The tier must outlive the entries it gave out.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "engine/store/chunk_address.h"
+#include "engine/store/chunk_info.h"
+#include "engine/store/chunk_kv.h"
+#include "engine/store/chunk_store.h"
+#include "engine/store/disk/disk_entry.h"
+#include "engine/store/disk/disk_health.h"
+#include "engine/store/disk/disk_index.h"
+#include "engine/store/disk/disk_paths.h"
+#include "engine/store/disk/disk_tier_stats.h"
+#include "engine/store/disk/file_system.h"
+#include "engine/store/disk/read_queue.h"
+
+namespace kvblend::store {
+
+class DiskTier {
+ public:
+  struct Options {
+    std::string path;         // made if need be, with the folders above it
+    int64_t quota_bytes = 0;  // all entries' files together
+    /// What entries leave free on the disk for others: rather than going below, they make room.
+    int64_t min_free_bytes = int64_t{64} << 20;
+    int64_t max_quarantined_files = 64;  // beyond it, damaged entries are deleted
+    int32_t num_scan_threads = 8;        // reading headers when opened
+    ReadQueue::Options reads = {};
+    FileSystem* fs = &PosixFileSystem();          // must outlive the tier
+    std::function<absl::Time()> now = absl::Now;  // thread-safe; may not call back into the tier
+  };
+
+  struct PutOptions {
+    std::string label = {};                     // at most 256 bytes
+    double compute_cost_seconds = 0;            // finite, >= 0
+    absl::Time created = absl::InfinitePast();  // InfinitePast: now
+  };
+
+  /// Takes the folder for this process, deletes what was half written, and builds the index from the headers.
+  /// kInvalidArgument naming the option. kFailedPrecondition: another server has the folder; names both.
+  /// Otherwise what the file system says of the folder. Damaged entries are no error.
+  static absl::StatusOr<std::unique_ptr<DiskTier>> Open(Options options);
+  /// Reads that wait are cancelled, those that run are waited for. REQUIRES: no other call is under way.
+  ~DiskTier();
+
+  // --- data path ------------------------------------------------------------------------------------------
+
+  /// Stores a chunk durably; OK at once when it is there. Makes room by giving up the entries that save the
+  /// least computing per byte.
+  /// kInvalidArgument: `kv` isn't of the address's shape, a bad cost or too long a label. kResourceExhausted:
+  /// does not fit beside what is pinned, or the disk is full. kUnavailable: the disk fails. On error nothing
+  /// of the entry is left.
+  absl::Status Put(const ChunkAddress& address, const ChunkKv& kv, const PutOptions& options);
+
+  /// Opens an entry for reading, and checks its header. Blocks for one small read.
+  /// kNotFound. kDataLoss: it is damaged, and now in quarantine. kInternal, kUnavailable: it can't be read
+  /// now.
+  absl::StatusOr<std::shared_ptr<DiskEntry>> OpenEntry(const ChunkKey& key);
+  /// Cancels a DiskEntry::ReadLayer; as ReadQueue::Cancel.
+  bool CancelRead(ReadId id) { return reads_->Cancel(id); }
+
+  /// An entry of the same chunk whatever its anchor, chosen as by ChunkStore::LookupAnyAnchor.
+  std::optional<ChunkInfo> FindAnyAnchor(const ContentKey& content_key) const;
+
+  // --- for operators, and placement -----------------------------------------------------------------------
+
+  /// Is no hit.
+  std::optional<ChunkInfo> Stat(NamespaceFilter filter, const ChunkKey& key) const;
+  bool Contains(const ChunkKey& key) const;
+  /// The first `limit` entries after `after` in order of (namespace, key).
+  std::vector<ChunkInfo> List(NamespaceFilter filter,
+                              const std::optional<std::pair<std::string, ChunkKey>>& after,
+                              int64_t limit) const;
+  /// Pinned entries too. Entries that are open stay readable. Whether there was one; when true, it does not
+  /// come back. kUnavailable: no lookup finds it now, but its file could not be removed.
+  absl::StatusOr<bool> Erase(NamespaceFilter filter, const ChunkKey& key);
+  /// Keeps an entry from being evicted until Unpin or Erase, restarts included; idempotent. kNotFound.
+  /// kResourceExhausted, kUnavailable: the disk is full or fails; nothing has changed.
+  absl::Status Pin(NamespaceFilter filter, const ChunkKey& key);
+  absl::Status Unpin(NamespaceFilter filter, const ChunkKey& key);
+
+  DiskTierStats Stats() const;
+  const std::string& path() const { return options_.path; }
+
+ private:
+  friend class DiskEntry;
+  using Index = internal::DiskIndex;
+  class Claim;
+
+  explicit DiskTier(Options options);
+
+  // Opening.
+  absl::Status Start();
+  absl::Status RemoveTemporaryFiles();
+  absl::Status ScanEntries();
+  void ScanOuterFolder(const std::string& outer);
+  void ScanInnerFolder(const std::string& outer, const std::string& inner);
+
+  // Writing.
+  absl::Status PutClaimed(const ChunkAddress& address, const ChunkKv& kv, const PutOptions& options);
+  absl::Status MakeRoom(int64_t bytes);
+  void EvictToQuota();
+  absl::Status MakeRoomOnDisk(int64_t bytes);
+  void TakeVictim(std::vector<ChunkKey>& victims, Index::Slot slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void DeleteVictims(const std::vector<ChunkKey>& victims);
+  absl::Status WriteEntry(const ChunkKey& key, std::string_view header, const ChunkKv& kv, bool replaces);
+  absl::Status MakeEntryFolder(const ChunkKey& key);
+  absl::Status SetPinned(NamespaceFilter filter, const ChunkKey& key, bool pinned);
+
+  // Reading; also called by entries.
+  absl::StatusOr<std::shared_ptr<DiskEntry>> OpenFile(const ChunkKey& key, uint64_t generation);
+  /// Counts and acts on the outcome of a read of entry `generation` of `key`.
+  void ReportRead(const ChunkKey& key, uint64_t generation, const absl::Status& status, int64_t bytes);
+  void Quarantine(const ChunkKey& key, uint64_t generation, const absl::Status& reason);
+  void MoveToQuarantine(const ChunkKey& key);
+  std::optional<Index::Slot> FindLocked(NamespaceFilter filter, const ChunkKey& key) const
+      ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  bool IsGeneration(Index::Slot slot, uint64_t generation) const ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+    return index_.at(slot).generation == generation;
+  }
+
+  const Options options_;
+  const internal::DiskPaths paths_;
+  FileSystem& fs_;
+  std::unique_ptr<FileLock> lock_;
+  internal::DiskHealth read_health_;
+  internal::DiskHealth write_health_;
+
+  // Lock order: mutex_ is the only lock. No IO, and nothing is called, while it is held, but for
+  // options_.now.
+  mutable absl::Mutex mutex_;
+  Index index_ ABSL_GUARDED_BY(mutex_);
+  /// Keys whose files someone is changing; only that someone may change them. Who holds one doesn't wait for
+  /// another.
+  absl::flat_hash_set<ChunkKey> claimed_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_set<uint16_t> durable_folders_ ABSL_GUARDED_BY(mutex_);  // entries/ab/cd known to be synced
+  int64_t reserved_bytes_ ABSL_GUARDED_BY(mutex_) = 0;                     // of entries being written
+  uint64_t next_temporary_ ABSL_GUARDED_BY(mutex_) = 0;
+  DiskTierStats stats_ ABSL_GUARDED_BY(mutex_);
+
+  std::unique_ptr<ReadQueue> reads_;  // last: its callbacks use everything above
+};
+
+}  // namespace kvblend::store

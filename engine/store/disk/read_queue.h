@@ -1,0 +1,79 @@
+// Reads of stored bytes: asynchronous, bounded, in order of priority, cancellable.
+//
+//   auto queue = ReadQueue::Create({});
+//   auto id = queue->Submit({.file = file, .offset = 4096, .out = buffer, .priority = {request, layer},
+//                            .done = [](absl::Status status) { ... }});
+//
+// Two implementations behind one interface: io_uring, which keeps several reads per thread at the device, and
+// a pool of threads that read one by one. Kernels and containers that refuse io_uring get the latter.
+#pragma once
+
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "engine/store/disk/file_system.h"
+
+namespace kvblend::store {
+
+/// Lower goes first: requests in order of arrival, and within one, layer l of all chunks before layer l + 1.
+struct ReadPriority {
+  uint64_t request = 0;
+  int32_t layer = 0;
+  friend auto operator<=>(const ReadPriority&, const ReadPriority&) = default;
+};
+
+using ReadId = uint64_t;
+
+struct ReadRequest {
+  std::shared_ptr<File> file;
+  int64_t offset = 0;
+  /// Where the bytes go. The caller's until Submit, the queue's until `done` is called. For a file that is
+  /// read directly, offset, address and size are multiples of kDirectAlignment.
+  absl::Span<std::byte> out;
+  ReadPriority priority = {};
+  /// Called exactly once, on a thread of the queue, with no lock held. It may submit and cancel reads, but
+  /// not destroy the queue, and it keeps other reads of its thread waiting.
+  ///   OK: all of `out` was read.   kDataLoss: the file ends before.   kCancelled: nobody wants it any more.
+  ///   Otherwise what the file system says.
+  absl::AnyInvocable<void(absl::Status)> done;
+};
+
+/// Every method may be called from any thread.
+class ReadQueue {
+ public:
+  struct Options {
+    int32_t num_threads = 4;       // of a pool: as many reads at once
+    int32_t num_ring_threads = 2;  // with io_uring: each with its own ring, and `depth` shared among them
+    int32_t depth = 32;            // with io_uring: reads at the device at once
+    int64_t max_waiting = 65536;   // reads that may wait besides
+    bool allow_io_uring = true;
+    /// With io_uring: buffers that most reads will go to, page-locked once instead of for each read. They may
+    /// be used for other things too, and must outlive the queue. Where the kernel refuses, reads go on
+    /// without.
+    std::vector<absl::Span<std::byte>> registered_buffers = {};
+  };
+
+  /// Options out of range are brought into it: there is at least one thread and a depth of one.
+  static std::unique_ptr<ReadQueue> Create(const Options& options);
+  /// Reads that wait are cancelled, reads that run are waited for; all callbacks have returned afterwards.
+  virtual ~ReadQueue() = default;
+
+  /// kResourceExhausted: max_waiting reads wait already; `done` is not called then.
+  virtual absl::StatusOr<ReadId> Submit(ReadRequest request) = 0;
+  /// Returns at once. True: `done` has not been called yet and will be, with kCancelled, once the buffer is
+  /// the caller's again. False: it was called or is being called.
+  virtual bool Cancel(ReadId id) = 0;
+  /// "io_uring" or "threads"
+  virtual std::string_view name() const = 0;
+  virtual bool buffers_registered() const = 0;
+};
+
+}  // namespace kvblend::store

@@ -1,0 +1,230 @@
+// A ReadQueue over io_uring. Each thread owns one ring, fills and empties it alone, and sleeps on one event
+// counter that completions raise as well as whoever submits a read.
+#include <liburing.h>
+#include <sys/eventfd.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <functional>
+#include <thread>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "engine/store/disk/thread_read_queue.h"
+
+namespace kvblend::store::internal {
+namespace {
+
+/// The kernel gives at most this many bytes for one read; a multiple of kDirectAlignment.
+constexpr size_t kMaxReadBytes = size_t{1} << 30;
+
+class UringReadQueue final : public ReadQueue {
+ public:
+  explicit UringReadQueue(const Options& options) : backlog_(options.max_waiting) {}
+  ~UringReadQueue() override;
+  bool Start(const Options& options);
+
+  absl::StatusOr<ReadId> Submit(ReadRequest request) override;
+  bool Cancel(ReadId id) override;
+  std::string_view name() const override { return "io_uring"; }
+  bool buffers_registered() const override { return !buffers_.empty(); }
+
+ private:
+  struct Reader {
+    io_uring ring;
+    bool has_ring = false;
+    int event = -1;
+    uint32_t depth = 0;
+    uint32_t in_flight = 0;          // its thread's alone
+    std::atomic<bool> idle = false;  // sleeps with room for more reads
+    std::thread thread;
+  };
+
+  bool StartReader(Reader& reader, uint32_t depth);
+  static void RaiseEvent(const Reader& reader);
+  void WakeOne();
+  void Run(Reader& reader);
+  bool TakeReads(Reader& reader);
+  void Prepare(Reader& reader, std::unique_ptr<PendingRead> read);
+  void Complete(Reader& reader, std::unique_ptr<PendingRead> read, int32_t result);
+  void ReadInline(std::unique_ptr<PendingRead> read);
+  int BufferIndex(const std::byte* begin, size_t size) const;
+
+  ReadBacklog backlog_;
+  std::vector<iovec> buffers_;  // registered with every ring; const once started
+  std::vector<std::unique_ptr<Reader>> readers_;
+};
+
+bool UringReadQueue::Start(const Options& options) {
+  for (const absl::Span<std::byte> buffer : options.registered_buffers) {
+    if (!buffer.empty()) buffers_.push_back({buffer.data(), buffer.size()});
+  }
+  const int32_t depth = std::clamp(options.depth, 1, 4096);
+  const int32_t num_readers = std::clamp(options.num_ring_threads, 1, depth);
+  for (int32_t i = 0; i < num_readers; ++i) {
+    readers_.push_back(std::make_unique<Reader>());
+    if (!StartReader(*readers_.back(), static_cast<uint32_t>((depth + i) / num_readers))) return false;
+  }
+  // All rings or none: which one a read meets is chance.
+  bool registered = !buffers_.empty();
+  for (const auto& reader : readers_) {
+    registered = registered && io_uring_register_buffers(&reader->ring, buffers_.data(),
+                                                         static_cast<unsigned>(buffers_.size())) == 0;
+  }
+  if (!registered) buffers_.clear();
+  for (const auto& reader : readers_)
+    reader->thread = std::thread([this, &reader = *reader] { Run(reader); });
+  return true;
+}
+
+bool UringReadQueue::StartReader(Reader& reader, uint32_t depth) {
+  reader.depth = depth;
+  reader.event = eventfd(0, EFD_CLOEXEC);
+  if (reader.event < 0) return false;
+  reader.has_ring = io_uring_queue_init(depth, &reader.ring, 0) == 0;
+  return reader.has_ring && io_uring_register_eventfd(&reader.ring, reader.event) == 0;
+}
+
+UringReadQueue::~UringReadQueue() {
+  backlog_.Stop();
+  for (const auto& reader : readers_) {
+    if (reader->thread.joinable()) {
+      RaiseEvent(*reader);
+      reader->thread.join();
+    }
+    if (reader->has_ring) io_uring_queue_exit(&reader->ring);
+    if (reader->event >= 0) close(reader->event);
+  }
+}
+
+void UringReadQueue::RaiseEvent(const Reader& reader) {
+  const uint64_t one = 1;
+  while (write(reader.event, &one, sizeof(one)) < 0 && errno == EINTR) {
+  }
+}
+
+void UringReadQueue::WakeOne() {
+  // A reader that isn't idle looks at the backlog before it sleeps. So does one that becomes idle just now:
+  // it says so first.
+  for (const auto& reader : readers_) {
+    if (reader->idle.exchange(false)) return RaiseEvent(*reader);
+  }
+}
+
+absl::StatusOr<ReadId> UringReadQueue::Submit(ReadRequest request) {
+  absl::StatusOr<ReadId> id = backlog_.Add(std::move(request));
+  if (id.ok()) WakeOne();
+  return id;
+}
+
+bool UringReadQueue::Cancel(ReadId id) {
+  const bool cancelled = backlog_.Cancel(id);
+  if (cancelled) WakeOne();
+  return cancelled;
+}
+
+void UringReadQueue::Run(Reader& reader) {
+  while (true) {
+    reader.idle.store(false);
+    if (TakeReads(reader)) continue;
+    if (reader.in_flight == 0 && backlog_.stopped()) return;
+    if (reader.in_flight < reader.depth) {
+      reader.idle.store(true);
+      if (TakeReads(reader)) continue;
+      if (reader.in_flight == 0 && backlog_.stopped()) return;
+    }
+    uint64_t events = 0;
+    while (read(reader.event, &events, sizeof(events)) < 0 && errno == EINTR) {
+    }
+    reader.idle.store(false);
+    io_uring_cqe* cqe = nullptr;
+    while (io_uring_peek_cqe(&reader.ring, &cqe) == 0) {
+      std::unique_ptr<PendingRead> read(static_cast<PendingRead*>(io_uring_cqe_get_data(cqe)));
+      const int32_t result = cqe->res;
+      io_uring_cqe_seen(&reader.ring, cqe);
+      --reader.in_flight;
+      Complete(reader, std::move(read), result);
+    }
+  }
+}
+
+/// Returns whether it took any.
+bool UringReadQueue::TakeReads(Reader& reader) {
+  bool took = false;
+  while (reader.in_flight < reader.depth) {
+    std::unique_ptr<PendingRead> read = backlog_.TryTake();
+    if (read == nullptr) break;
+    took = true;
+    if (read->cancelled_before_start) {
+      backlog_.Finish(std::move(read), absl::OkStatus());
+    } else if (read->request.file->descriptor() < 0 || read->progress.complete()) {
+      ReadInline(std::move(read));
+    } else {
+      Prepare(reader, std::move(read));
+    }
+  }
+  return took;
+}
+
+/// REQUIRES: reader.in_flight < reader.depth, so that the ring has room.
+void UringReadQueue::Prepare(Reader& reader, std::unique_ptr<PendingRead> read) {
+  const ReadRequest& request = read->request;
+  const auto next = static_cast<size_t>(read->progress.next());
+  std::byte* const begin = request.out.data() + next;
+  const auto size = static_cast<unsigned>(std::min(request.out.size() - next, kMaxReadBytes));
+  const auto offset = static_cast<uint64_t>(request.offset) + next;
+  const int fd = request.file->descriptor();
+  io_uring_sqe* const sqe = io_uring_get_sqe(&reader.ring);
+  if (sqe == nullptr) return ReadInline(std::move(read));
+  if (const int index = BufferIndex(begin, size); index >= 0) {
+    io_uring_prep_read_fixed(sqe, fd, begin, size, offset, index);
+  } else {
+    io_uring_prep_read(sqe, fd, begin, size, offset);
+  }
+  io_uring_sqe_set_data(sqe, read.get());
+  int submitted = io_uring_submit(&reader.ring);
+  while (submitted == -EINTR || submitted == -EAGAIN || submitted == -EBUSY) {
+    submitted = io_uring_submit(&reader.ring);
+  }
+  ++reader.in_flight;
+  read.release();  // the ring's, until its completion comes
+}
+
+void UringReadQueue::Complete(Reader& reader, std::unique_ptr<PendingRead> read, int32_t result) {
+  if (result == -EINTR || result == -EAGAIN) return Prepare(reader, std::move(read));
+  // Whatever else is refused here gets the plain read's answer, and its error message.
+  if (result < 0) return ReadInline(std::move(read));
+  absl::Status status = read->progress.Advance(*read->request.file, result);
+  if (status.ok() && !read->progress.complete()) return Prepare(reader, std::move(read));
+  backlog_.Finish(std::move(read), std::move(status));
+}
+
+void UringReadQueue::ReadInline(std::unique_ptr<PendingRead> read) {
+  const ReadRequest& request = read->request;
+  absl::Status status = ReadFully(*request.file, request.offset, request.out);
+  backlog_.Finish(std::move(read), std::move(status));
+}
+
+int UringReadQueue::BufferIndex(const std::byte* begin, size_t size) const {
+  for (size_t i = 0; i < buffers_.size(); ++i) {
+    const auto* const first = static_cast<const std::byte*>(buffers_[i].iov_base);
+    const bool inside = std::greater_equal<>()(begin, first) &&
+                        std::less_equal<>()(begin + size, first + buffers_[i].iov_len);
+    if (inside) return static_cast<int>(i);
+  }
+  return -1;
+}
+
+}  // namespace
+
+std::unique_ptr<ReadQueue> CreateUringReadQueue(const ReadQueue::Options& options) {
+  auto queue = std::make_unique<UringReadQueue>(options);
+  if (!queue->Start(options)) return nullptr;
+  return queue;
+}
+
+}  // namespace kvblend::store::internal

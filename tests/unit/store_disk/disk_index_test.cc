@@ -1,0 +1,101 @@
+#include "engine/store/disk/disk_index.h"
+
+#include <limits>
+#include <map>
+#include <optional>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/unit/store/test_chunks.h"
+
+namespace kvblend::store::internal {
+namespace {
+
+DiskIndex::Slot Insert(DiskIndex& index, const ChunkAddress& address, double cost = 0, int64_t bytes = 4096,
+                       int64_t created = 0, std::string_view label = "") {
+  return index.Insert({.address = address,
+                       .label = label,
+                       .compute_cost_seconds = cost,
+                       .created = absl::FromUnixSeconds(created),
+                       .bytes = bytes});
+}
+
+TEST(DiskIndexTest, RandomOperationsAgainstAMap) {
+  for (uint64_t seed = 1; seed <= 4; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    std::mt19937_64 random(seed);
+    DiskIndex index;
+    std::map<std::pair<std::string, ChunkKey>, std::pair<int64_t, std::string>> model;  // bytes and label
+    for (int step = 0; step < 5000; ++step) {
+      const std::string tenant(random() % 3, 't');
+      const ChunkAddress address = SmallAddress(static_cast<int32_t>(random() % 200), 1, {0}, tenant);
+      const std::optional<DiskIndex::Slot> slot = index.Find(address.key);
+      const auto known = model.find({tenant, address.key});
+      ASSERT_EQ(slot.has_value(), known != model.end());
+      if (!slot.has_value()) {
+        const auto bytes = static_cast<int64_t>(1 + random() % 10000);
+        const std::string label(random() % 257, static_cast<char>('a' + random() % 26));
+        Insert(index, address, static_cast<double>(random() % 5), bytes, 0, label);
+        model[{tenant, address.key}] = {bytes, label};
+        continue;
+      }
+      const ChunkInfo info = index.InfoOf(*slot);
+      EXPECT_EQ(info.key, address.key);
+      EXPECT_EQ(info.tenant_namespace, tenant);
+      EXPECT_EQ(info.bytes, known->second.first);
+      EXPECT_EQ(info.label, known->second.second);
+      switch (random() % 5) {
+        case 0:
+          index.Erase(*slot);
+          model.erase(known);
+          break;
+        case 1:
+          index.Touch(*slot, absl::FromUnixSeconds(step));
+          EXPECT_EQ(index.InfoOf(*slot).hits, info.hits + 1);
+          break;
+        case 2:
+          index.SetPinned(*slot, random() % 2 == 0);
+          break;
+        case 3:
+          index.SetBusy(*slot, random() % 2 == 0);
+          break;
+        case 4:
+          if (const auto victim = index.PopVictim()) {
+            EXPECT_FALSE(index.at(*victim).pinned || index.at(*victim).busy);
+            model.erase({*index.at(*victim).tenant_namespace, index.at(*victim).key});
+            index.Erase(*victim);
+          }
+          break;
+      }
+    }
+    EXPECT_EQ(index.size(), static_cast<int64_t>(model.size()));
+    int64_t bytes = 0;
+    auto expected = model.begin();
+    for (const ChunkInfo& info : index.List(kAllNamespaces, std::nullopt, 100000)) {
+      EXPECT_EQ(std::pair(info.tenant_namespace, info.key), expected->first);
+      ++expected;
+      bytes += info.bytes;
+    }
+    EXPECT_EQ(expected, model.end());
+    EXPECT_EQ(index.bytes(), bytes);
+  }
+}
+
+TEST(DiskIndexTest, VictimsAreTheCheapestPerByteThenTheOldest) {
+  DiskIndex index;
+  const std::vector<DiskIndex::Slot> slots = {
+      Insert(index, SmallAddress(0), 1, 1000, 30), Insert(index, SmallAddress(1), 1, 1000, 10),
+      Insert(index, SmallAddress(2), 1, 2000, 50), Insert(index, SmallAddress(3), 5, 1000, 0),
+      Insert(index, SmallAddress(4), std::numeric_limits<double>::quiet_NaN(), 1000, 70)};
+  index.RequeueOldestFirst();
+  EXPECT_EQ(index.evictable_bytes(), 6000);
+  for (const size_t next : {4, 2, 1, 0, 3}) EXPECT_EQ(index.PopVictim(), slots[next]);
+  EXPECT_EQ(index.PopVictim(), std::nullopt);
+  EXPECT_EQ(index.size(), 5);
+}
+
+}  // namespace
+}  // namespace kvblend::store::internal

@@ -1,0 +1,109 @@
+// A disk tier over a file system in memory, whose every operation can fail.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "engine/store/disk/disk_tier.h"
+#include "engine/store/host_memory.h"
+#include "gtest/gtest.h"
+#include "spdlog/spdlog.h"
+#include "tests/support/faulty_file_system.h"
+#include "tests/support/memory_file_system.h"
+#include "tests/unit/store/test_chunks.h"
+
+namespace kvblend::store {
+
+/// One page of header, and per layer two sections of a page each: SmallAddress(token).
+inline constexpr int64_t kEntryFileBytes = 4096 + 2 * 2 * 4096;
+
+/// A buffer as reads want it.
+class PageBuffer {
+ public:
+  explicit PageBuffer(int64_t size) : size_(size), data_(size == 0 ? nullptr : Heap().Allocate(size)) {}
+  ~PageBuffer() {
+    if (data_ != nullptr) Heap().Free(data_, size_);
+  }
+  PageBuffer(const PageBuffer&) = delete;
+  PageBuffer& operator=(const PageBuffer&) = delete;
+  absl::Span<std::byte> bytes() const { return {static_cast<std::byte*>(data_), static_cast<size_t>(size_)}; }
+
+ private:
+  const int64_t size_;
+  void* const data_;
+};
+
+inline absl::Status ReadLayerNow(DiskEntry& entry, int32_t layer, absl::Span<std::byte> out) {
+  absl::Notification done;
+  absl::Status outcome;
+  const absl::StatusOr<ReadId> id = entry.ReadLayer(layer, out, {}, [&](absl::Status status) {
+    outcome = std::move(status);
+    done.Notify();
+  });
+  if (!id.ok()) return id.status();
+  done.WaitForNotification();
+  return outcome;
+}
+
+/// Opens and reads all of an entry. OK only with the very bytes that FilledKv gives; a wrong byte fails the
+/// test.
+inline absl::Status ReadAndCompare(DiskTier& tier, const ChunkAddress& address) {
+  const auto entry = tier.OpenEntry(address.key);
+  if (!entry.ok()) return entry.status();
+  EXPECT_EQ((*entry)->header().address.key, address.key);
+  EXPECT_EQ((*entry)->header().address.num_tokens, address.num_tokens);
+  const auto expected = FilledKv(address);
+  const PageBuffer buffer((*entry)->header().layer_bytes());
+  for (int32_t layer = 0; layer < address.format.num_layers; ++layer) {
+    if (absl::Status status = ReadLayerNow(**entry, layer, buffer.bytes()); !status.ok()) return status;
+    EXPECT_TRUE(buffer.bytes() == expected->LayerBytes(layer)) << "wrong bytes served, layer " << layer;
+  }
+  return absl::OkStatus();
+}
+
+class DiskTierTest : public ::testing::Test {
+ protected:
+  DiskTierTest() { spdlog::set_level(spdlog::level::off); }  // thousands of failures, on purpose
+  ~DiskTierTest() override { spdlog::set_level(spdlog::level::info); }
+
+  DiskTier::Options TierOptions(int64_t num_entries = 100) {
+    return {.path = "/var/chunks",
+            .quota_bytes = num_entries * kEntryFileBytes,
+            .min_free_bytes = 0,
+            .num_scan_threads = 1,
+            .reads = {.num_threads = 1, .allow_io_uring = false},
+            .fs = &faulty_,
+            .now = [this] { return now_; }};
+  }
+  std::unique_ptr<DiskTier> OpenTier(int64_t num_entries = 100) {
+    auto tier = DiskTier::Open(TierOptions(num_entries));
+    EXPECT_TRUE(tier.ok()) << tier.status();
+    return tier.ok() ? *std::move(tier) : nullptr;
+  }
+  absl::Status Put(DiskTier& tier, const ChunkAddress& address, DiskTier::PutOptions options = {}) {
+    return tier.Put(address, *FilledKv(address), options);
+  }
+  static std::string PathOf(const ChunkKey& key, const std::string& suffix = ".kvb1") {
+    const std::string hex = key.ToHex();
+    return "/var/chunks/entries/" + hex.substr(0, 2) + "/" + hex.substr(2, 2) + "/" + hex + suffix;
+  }
+  static std::string QuarantinePathOf(const ChunkKey& key) {
+    return "/var/chunks/quarantine/" + key.ToHex() + ".kvb1";
+  }
+  int64_t NumFilesIn(const std::string& folder) const {
+    int64_t count = 0;
+    for (const std::string& file : memory_.AllFiles())
+      count += file.rfind("/var/chunks/" + folder + "/", 0) == 0;
+    return count;
+  }
+
+  absl::Time now_ = absl::FromUnixSeconds(1000);
+  MemoryFileSystem memory_;
+  FaultyFileSystem faulty_{memory_};
+};
+
+}  // namespace kvblend::store

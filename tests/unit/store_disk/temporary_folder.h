@@ -1,0 +1,31 @@
+// A folder of the real file system, gone after the test.
+#pragma once
+
+#include <stdlib.h>
+
+#include <filesystem>
+#include <string>
+
+#include "gtest/gtest.h"
+
+namespace kvblend::store {
+
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    path_ = ::testing::TempDir() + "kvblend-disk-XXXXXX";
+    if (mkdtemp(path_.data()) == nullptr) ADD_FAILURE() << "mkdtemp failed: " << path_;
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace kvblend::store
