@@ -20,6 +20,7 @@
 #include "absl/time/time.h"
 #include "engine/request.h"
 #include "engine/store/chunk_store.h"
+#include "engine/store/disk/disk_tier_stats.h"
 
 namespace kvblend {
 
@@ -34,7 +35,9 @@ struct EngineOptions {
   int32_t max_context_tokens = 0;     // prompt and completion; 0: the model's own context length
   int32_t page_size = 64;             // tokens
   int64_t chunk_store_bytes = int64_t{4} << 30;
-  int32_t max_queued_requests = 64;  // beyond: kResourceExhausted
+  std::string chunk_disk_path;  // folder where stored chunks outlive the process; empty: none
+  int64_t chunk_disk_bytes = int64_t{32} << 30;  // what they may take there
+  int32_t max_queued_requests = 64;              // beyond: kResourceExhausted
   int32_t max_chunks_per_request = 1024;
   int64_t max_text_bytes = int64_t{8} << 20;  // all texts of one request together
   bool self_check = true;                     // at start-up: ratio 1 must equal full prefill
@@ -70,6 +73,7 @@ struct EngineStats {
   int64_t background_chunks_stored = 0;  // since start
   int64_t background_chunks_failed = 0;  // since start
   store::StoreStats store;
+  std::optional<store::DiskTierStats> disk;  // with a chunk_disk_path
 };
 
 /// Receives one Generate request's events in this order: OnPrompt once, OnText any number of times, OnDone
@@ -91,7 +95,8 @@ class ScoreObserver {
   virtual void OnDone(const absl::Status& status) = 0;
 };
 
-/// OnProgress per chunk in order, OnDone once. On error the chunks reported so far stay stored.
+/// OnProgress per chunk in order, once it is on disk where there is one, OnDone once. On error the chunks
+/// reported so far stay stored.
 class PutChunksObserver {
  public:
   virtual ~PutChunksObserver() = default;
@@ -133,8 +138,9 @@ class Engine {
   virtual const EngineInfo& info() const = 0;
   virtual EngineStats Stats() const = 0;
 
-  /// Refuses new requests, finishes the accepted ones and the chunk computations behind them; after
-  /// `deadline` cancels what is left. Returns kDeadlineExceeded when something had to be cancelled.
+  /// Refuses new requests, finishes the accepted ones, the chunk computations behind them and the writing of
+  /// chunks to disk; after `deadline` cancels what is left. Returns kDeadlineExceeded when something had to
+  /// be cancelled.
   virtual absl::Status Drain(absl::Time deadline) = 0;
 };
 

@@ -70,9 +70,17 @@ class EngineImpl::Handle final : public RequestHandle {
 };
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
+  // Before the model is loaded: another server on the same folder shows at once.
+  std::unique_ptr<store::DiskTier> disk;
+  if (!options.chunk_disk_path.empty()) {
+    KVBLEND_ASSIGN_OR_RETURN(disk, store::DiskTier::Open({.path = options.chunk_disk_path,
+                                                          .quota_bytes = options.chunk_disk_bytes}));
+  }
+  const store::DiskTier* disk_view = disk.get();
+  KVBLEND_ASSIGN_OR_RETURN(
+      std::unique_ptr<store::ChunkStore> chunk_store,
+      store::ChunkStore::Create({.byte_budget = options.chunk_store_bytes}, std::move(disk)));
   KVBLEND_ASSIGN_OR_RETURN(std::unique_ptr<ModelRuntime> runtime, ModelRuntime::Load(options));
-  KVBLEND_ASSIGN_OR_RETURN(std::unique_ptr<store::ChunkStore> chunk_store,
-                           store::ChunkStore::Create({.byte_budget = options.chunk_store_bytes}));
   if (options.max_chunks_per_request < 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("max_chunks_per_request is ", options.max_chunks_per_request, "; allowed: 1 or more"));
@@ -89,15 +97,17 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
   if (options.self_check) {
     KVBLEND_ASSIGN_OR_RETURN(self_check_max_error, RunSelfCheck(*runtime));
   }
-  return std::make_unique<EngineImpl>(options, std::move(runtime), std::move(chunk_store),
+  return std::make_unique<EngineImpl>(options, std::move(runtime), std::move(chunk_store), disk_view,
                                       self_check_max_error);
 }
 
 EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<ModelRuntime> runtime,
-                       std::unique_ptr<store::ChunkStore> chunk_store, double self_check_max_error)
+                       std::unique_ptr<store::ChunkStore> chunk_store, const store::DiskTier* disk,
+                       double self_check_max_error)
     : options_(options),
       runtime_(std::move(runtime)),
       chunk_store_(std::move(chunk_store)),
+      disk_(disk),
       validator_(options_, *runtime_),
       info_(MakeInfo(*runtime_, self_check_max_error)),
       runner_(*runtime_, *chunk_store_),
@@ -215,12 +225,13 @@ EngineStats EngineImpl::Stats() const {
   stats.background_chunks_stored = background_counts_->stored.load(std::memory_order_relaxed);
   stats.background_chunks_failed = background_counts_->failed.load(std::memory_order_relaxed);
   stats.store = chunk_store_->Stats();
+  if (disk_ != nullptr) stats.disk = disk_->Stats();
   return stats;
 }
 
 absl::Status EngineImpl::Drain(absl::Time deadline) {
   const absl::Status drained = scheduler_.Drain(deadline);
-  if (drained.ok()) return drained;
+  if (drained.ok()) return chunk_store_->FlushWrites(deadline);
   {
     absl::MutexLock lock(&mutex_);
     cancel_all_ = true;

@@ -17,6 +17,7 @@
 #include "engine/request_validation.h"
 #include "engine/schedule/scheduler.h"
 #include "engine/store/chunk_store.h"
+#include "engine/store/disk/disk_tier.h"
 #include "engine/store_miss_task.h"
 #include "engine/task.h"
 
@@ -25,7 +26,8 @@ namespace kvblend {
 class EngineImpl final : public Engine {
  public:
   EngineImpl(const EngineOptions& options, std::unique_ptr<ModelRuntime> runtime,
-             std::unique_ptr<store::ChunkStore> chunk_store, double self_check_max_error);
+             std::unique_ptr<store::ChunkStore> chunk_store, const store::DiskTier* disk,
+             double self_check_max_error);
   ~EngineImpl() override;
 
   absl::StatusOr<std::shared_ptr<RequestHandle>> Generate(
@@ -52,6 +54,7 @@ class EngineImpl final : public Engine {
   const EngineOptions options_;
   const std::unique_ptr<ModelRuntime> runtime_;
   const std::unique_ptr<store::ChunkStore> chunk_store_;
+  const store::DiskTier* const disk_;  // part of chunk_store_; null without one
   const RequestValidator validator_;
   const EngineInfo info_;
   PromptRunner runner_;  // engine thread only

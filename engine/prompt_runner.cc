@@ -219,4 +219,13 @@ absl::StatusOr<StoredChunk> PromptRunner::EnsureStored(std::string_view tenant_n
   return stored;
 }
 
+bool PromptRunner::WaitUntilDurable(const store::ChunkKey& key, blend::KeepGoing keep_going) {
+  const absl::Time give_up = absl::Now() + kMaxWriteWait;
+  while (true) {
+    const absl::Status written = chunk_store_.WaitUntilDurable(key, absl::Now() + blend::kPatience);
+    if (written.ok()) return true;
+    if (!absl::IsDeadlineExceeded(written) || absl::Now() > give_up || !keep_going().ok()) return false;
+  }
+}
+
 }  // namespace kvblend

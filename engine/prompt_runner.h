@@ -67,6 +67,11 @@ class PromptRunner {
                                            absl::Span<const int32_t> token_ids,
                                            const StoreEntryOptions& options, blend::KeepGoing keep_going);
 
+  /// Whether the chunk outlives the process. Waits for it to reach the disk for as long as keep_going likes,
+  /// at most kMaxWriteWait.
+  bool WaitUntilDurable(const store::ChunkKey& key, blend::KeepGoing keep_going);
+  static constexpr absl::Duration kMaxWriteWait = absl::Seconds(10);
+
  private:
   absl::StatusOr<std::unique_ptr<kv::SequencePages>> AllocatePages(int32_t num_tokens);
   absl::StatusOr<std::unique_ptr<store::ChunkKv>> Compute(absl::Span<const int32_t> anchor_ids,

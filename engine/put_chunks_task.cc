@@ -19,28 +19,41 @@ PutChunksTask::PutChunksTask(PutChunksRequest request, std::vector<int32_t> anch
 void PutChunksTask::Run(PromptRunner& runner) {
   const absl::Status status = PutNext(runner);
   finished_ = !status.ok() || next_ == static_cast<int32_t>(chunk_ids_.size());
-  if (finished_) observer_->OnDone(status);
+  if (!finished_) return;
+  ReportStored(runner);
+  observer_->OnDone(status);
 }
 
 absl::Status PutChunksTask::PutNext(PromptRunner& runner) {
   KVBLEND_RETURN_IF_ERROR(cancellation().Check());
-  const absl::StatusOr<StoredChunk> stored = runner.EnsureStored(
+  absl::StatusOr<StoredChunk> stored = runner.EnsureStored(
       caller().tenant_namespace, anchor_ids_, chunk_ids_[next_],
       {.label = request_.label, .pinned = request_.pin}, [this] { return cancellation().Check(); });
+  // While this chunk was computed the one before went to disk.
+  ReportStored(runner);
   if (!stored.ok()) {
     return absl::Status(stored.status().code(),
                         absl::StrCat("chunks[", next_, "]: ", stored.status().message()));
   }
+  unreported_ = *std::move(stored);
+  unreported_->entry.reset();
+  ++next_;
+  return absl::OkStatus();
+}
+
+void PutChunksTask::ReportStored(PromptRunner& runner) {
+  if (!unreported_.has_value()) return;
   PutChunkProgress progress;
-  progress.index = next_++;
+  progress.index = next_ - 1;
   progress.done = next_;
   progress.total = static_cast<int32_t>(chunk_ids_.size());
-  progress.key = stored->key.ToHex();
-  progress.num_tokens = stored->num_tokens;
-  progress.already_present = stored->already_present;
-  progress.compute_seconds = stored->compute_seconds;
+  progress.key = unreported_->key.ToHex();
+  progress.num_tokens = unreported_->num_tokens;
+  progress.already_present = unreported_->already_present;
+  progress.compute_seconds = unreported_->compute_seconds;
+  progress.durable = runner.WaitUntilDurable(unreported_->key, [this] { return cancellation().Check(); });
+  unreported_.reset();
   observer_->OnProgress(progress);
-  return absl::OkStatus();
 }
 
 }  // namespace kvblend

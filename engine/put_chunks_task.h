@@ -4,10 +4,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "engine/engine.h"
+#include "engine/prompt_runner.h"
 #include "engine/task.h"
 
 namespace kvblend {
@@ -26,12 +28,14 @@ class PutChunksTask final : public Task {
 
  private:
   absl::Status PutNext(PromptRunner& runner);
+  void ReportStored(PromptRunner& runner);
 
   const PutChunksRequest request_;
   const std::vector<int32_t> anchor_ids_;
   const std::vector<std::vector<int32_t>> chunk_ids_;
   const std::shared_ptr<PutChunksObserver> observer_;
   int32_t next_ = 0;
+  std::optional<StoredChunk> unreported_;  // the one before next_
   bool finished_ = false;
 };
 

@@ -200,6 +200,7 @@ struct PutChunkProgress {
   int32_t num_tokens = 0;
   bool already_present = false;
   double compute_seconds = 0;
+  bool durable = false;  // on disk: it will be there after a restart
 };
 
 }  // namespace kvblend

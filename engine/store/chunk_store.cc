@@ -149,6 +149,7 @@ absl::StatusOr<ChunkHandle> ChunkStore::InsertLocked(const ChunkAddress& address
       return fits;
     }
     entry = AddEntry(address, std::move(kv), bytes, options, options_.now());
+    unreadable_.erase(address.key);
     ++stats_.insertions;
     stats_.inserted_bytes += bytes;
   }
@@ -213,12 +214,23 @@ ChunkStore::Entry* ChunkStore::FindLocked(const ChunkKey& key) const {
   return found == by_key_.end() ? nullptr : found->second;
 }
 
-ChunkStore::Entry* ChunkStore::FindUsable(const ChunkKey& key, Deferred& deferred) {
+ChunkStore::Entry* ChunkStore::FindUsable(ChunkKey key, Deferred& deferred) {
   Entry* entry = FindLocked(key);
   if (entry == nullptr || entry->arriving == nullptr || !entry->arriving->failed()) return entry;
   ++stats_.failed_entries;
+  constexpr size_t kMaxUnreadable = 10000;  // a disk that loses that many has other troubles
+  if (unreadable_.size() >= kMaxUnreadable) unreadable_.clear();
+  unreadable_.insert_or_assign(key, options_.now());
   TakeOut(entry, deferred);
   return nullptr;
+}
+
+bool ChunkStore::IsUnreadable(const ChunkKey& key) {
+  const auto found = unreadable_.find(key);
+  if (found == unreadable_.end()) return false;
+  if (options_.now() - found->second < kRetryUnreadable) return true;
+  unreadable_.erase(found);
+  return false;
 }
 
 ChunkHandle ChunkStore::HitLocked(Entry* entry) {

@@ -72,11 +72,13 @@ class ChunkStore {
   /// tokens are bounded as well.
   static constexpr int64_t kEntryOverheadBytes = 1024;
   static constexpr int32_t kMaxPageSize = 1000;
+  /// How long an entry that the lower tier failed to read is not asked for again.
+  static constexpr absl::Duration kRetryUnreadable = absl::Minutes(1);
 
   /// kInvalidArgument naming the option.
   static absl::StatusOr<std::unique_ptr<ChunkStore>> Create(Options options,
                                                             std::unique_ptr<LowerTier> lower = nullptr);
-  /// Finishes writing to the lower tier; FlushWrites before bounds that.
+  /// Finishes what is on its way to the lower tier.
   ~ChunkStore();
 
   // --- data path ------------------------------------------------------------------------------------------
@@ -185,7 +187,7 @@ class ChunkStore {
   Entry* AddEntry(const ChunkAddress& address, std::shared_ptr<const ChunkKv> kv, int64_t bytes,
                   const InsertOptions& options, absl::Time created) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// FindLocked, but entries that could not be read are taken out.
-  Entry* FindUsable(const ChunkKey& key, Deferred& deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Entry* FindUsable(ChunkKey key, Deferred& deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Entry* FindLocked(const ChunkKey& key) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Entry* FindLocked(NamespaceFilter filter, const ChunkKey& key) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   ChunkHandle HitLocked(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -197,6 +199,8 @@ class ChunkStore {
   void UpdateEvictability(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TakeOut(Entry* entry, Deferred& deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static ChunkInfo InfoOf(const Entry& entry);
+
+  bool IsUnreadable(const ChunkKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // The lower tier; called without the lock.
   std::optional<ChunkHandle> Fetch(const ChunkKey& key, uint64_t prompt);
@@ -218,6 +222,9 @@ class ChunkStore {
   absl::btree_map<ContentIndexKey, Entry*> by_content_ ABSL_GUARDED_BY(mutex_);    // resident
   absl::flat_hash_map<ChunkKey, ReservationSlot> reservations_ ABSL_GUARDED_BY(mutex_);
   EvictionQueue eviction_queue_ ABSL_GUARDED_BY(mutex_);
+  /// Entries of the lower tier that could not be read, though they may still be there, and when that was:
+  /// misses until kRetryUnreadable later.
+  absl::flat_hash_map<ChunkKey, absl::Time> unreadable_ ABSL_GUARDED_BY(mutex_);
   EvictionQueue::EntryId next_id_ ABSL_GUARDED_BY(mutex_) = 0;
   StoreStats stats_ ABSL_GUARDED_BY(mutex_);
 

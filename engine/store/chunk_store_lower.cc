@@ -9,6 +9,10 @@ namespace kvblend::store {
 
 std::optional<ChunkHandle> ChunkStore::Fetch(const ChunkKey& key, uint64_t prompt) {
   if (lower_ == nullptr) return std::nullopt;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (IsUnreadable(key)) return std::nullopt;
+  }
   const std::optional<ChunkInfo> below = lower_->Stat(kAllNamespaces, key);
   if (!below.has_value()) return std::nullopt;
   absl::StatusOr<std::shared_ptr<LowerTierEntry>> source = lower_->OpenEntry(key);

@@ -42,6 +42,9 @@ void AddConnectionFlags(CLI::App& command, InProcess in_process, Connection& con
       "N");
   add("--store-size", engine.chunk_store_bytes, "Memory for chunks, such as 500MB or 4GB", "SIZE")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false));
+  add("--disk-path", engine.chunk_disk_path, "Folder where chunks outlive this process", "DIR");
+  add("--disk-size", engine.chunk_disk_bytes, "Disk space for chunks, such as 10GB", "SIZE")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false));
   // The server's address may come from the environment; naming a model on the command line is the stronger
   // wish.
   command.parse_complete_callback([server, model, &command] {

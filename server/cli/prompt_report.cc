@@ -50,9 +50,9 @@ std::vector<std::string> DescribePrompt(const PromptReport& report) {
       lines.push_back(absl::StrFormat("  ... %d more chunks", report.chunks.size() - kMaxChunkLines));
       break;
     }
-    lines.push_back(absl::StrFormat("  chunk %2d  %-12s %6d tokens, %d computed  %.12s", chunk.index + 1,
-                                    Name(chunk.source), chunk.num_tokens, chunk.recomputed_tokens,
-                                    chunk.key));
+    lines.push_back(absl::StrFormat("  chunk %2d  %-12s %6d tokens, %d computed  %.12s%s", chunk.index + 1,
+                                    Name(chunk.source), chunk.num_tokens, chunk.recomputed_tokens, chunk.key,
+                                    chunk.tier == Tier::kDisk ? "  from disk" : ""));
   }
   lines.push_back(absl::StrFormat("first token: %s = %s queue + %s lookup + %s load + %s select + %s prefill",
                                   HumanSeconds(report.time_to_first_token_seconds),

@@ -92,13 +92,10 @@ OrderedJson ToJson(const ChunkInfo& chunk) {
 }
 
 OrderedJson ToJson(const PutChunkProgress& progress) {
-  return {{"index", progress.index},
-          {"done", progress.done},
-          {"total", progress.total},
-          {"key", progress.key},
-          {"num_tokens", progress.num_tokens},
-          {"already_present", progress.already_present},
-          {"compute_seconds", progress.compute_seconds}};
+  return {{"index", progress.index},           {"done", progress.done},
+          {"total", progress.total},           {"key", progress.key},
+          {"num_tokens", progress.num_tokens}, {"already_present", progress.already_present},
+          {"durable", progress.durable},       {"compute_seconds", progress.compute_seconds}};
 }
 
 OrderedJson ToJson(const Info& info) {

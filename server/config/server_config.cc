@@ -90,6 +90,10 @@ class Options {
     Add("page-size", &engine->page_size, "Tokens per KV page")->check(CLI::Range(1, 1024));
     AddBytes("chunk-store-bytes", &engine->chunk_store_bytes, 0, kMaxBytes,
              "Main memory for stored chunks (default 4GiB)");
+    Add("chunk-disk-path", &engine->chunk_disk_path,
+        "Folder where stored chunks outlive the server; empty: none. One server per folder");
+    AddBytes("chunk-disk-bytes", &engine->chunk_disk_bytes, 0, kMaxBytes,
+             "Disk space for stored chunks (default 32GiB)");
   }
 
   void AddLimits(ServerConfig* config) {

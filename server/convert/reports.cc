@@ -154,6 +154,7 @@ v1::PutChunkProgress ToProto(const PutChunkProgress& progress) {
   to.set_num_tokens(progress.num_tokens);
   to.set_already_present(progress.already_present);
   to.set_compute_seconds(progress.compute_seconds);
+  to.set_durable(progress.durable);
   return to;
 }
 
@@ -164,7 +165,8 @@ PutChunkProgress FromProto(const v1::PutChunkProgress& message) {
           .key = message.key(),
           .num_tokens = message.num_tokens(),
           .already_present = message.already_present(),
-          .compute_seconds = message.compute_seconds()};
+          .compute_seconds = message.compute_seconds(),
+          .durable = message.durable()};
 }
 
 v1::ChunkInfo ToProto(const store::ChunkInfo& info) {

@@ -107,6 +107,46 @@ void AddStore(const store::StoreStats& stats, FamilyList* list) {
   counter("evictions_total", "Chunks evicted to make room.", stats.evictions);
   counter("evicted_bytes_total", "Bytes evicted to make room.", stats.evicted_bytes);
   counter("erased_total", "Chunks removed on request.", stats.erased);
+  counter("lower_hits_total", "Lookups that found their chunk below main memory.", stats.lower_hits);
+  counter("failed_entries_total", "Chunks below main memory that could not be read to their end.",
+          stats.failed_entries);
+  gauge("queued_writes", "Chunks on their way to the disk.", stats.queued_writes);
+  gauge("queued_write_bytes", "Bytes of chunks on their way to the disk.", stats.queued_write_bytes);
+  counter("written_entries_total", "Chunks written to the disk.", stats.written_entries);
+  counter("dropped_writes_total", "Chunks not written because too many were on their way.",
+          stats.dropped_writes);
+  counter("failed_writes_total", "Chunks that the disk did not take.", stats.failed_writes);
+}
+
+void AddDisk(const store::DiskTierStats& stats, FamilyList* list) {
+  const auto gauge = [&](std::string name, std::string help, int64_t value) {
+    list->AddGauge("kvblend_disk_" + std::move(name), std::move(help), static_cast<double>(value));
+  };
+  const auto counter = [&](std::string name, std::string help, int64_t value) {
+    list->AddCounter("kvblend_disk_" + std::move(name), std::move(help), static_cast<double>(value));
+  };
+  gauge("entries", "Chunks on disk.", stats.entries);
+  gauge("bytes", "Bytes of chunks on disk.", stats.bytes);
+  gauge("quota_bytes", "Bytes that chunks may take on disk.", stats.quota_bytes);
+  gauge("pinned_entries", "Chunks pinned on disk.", stats.pinned_entries);
+  gauge("quarantined_files", "Damaged files set aside.", stats.quarantined_files);
+  gauge("full", "1 when the last write found no space.", stats.disk_full ? 1 : 0);
+  gauge("write_failing", "1 when the last write failed.", stats.write_failing ? 1 : 0);
+  gauge("read_failing", "1 when the last read failed.", stats.read_failing ? 1 : 0);
+  counter("puts_total", "Chunks written to disk.", stats.puts);
+  counter("put_bytes_total", "Bytes of chunks written to disk.", stats.put_bytes);
+  counter("put_failures_total", "Chunks not written because the disk was full or failed.",
+          stats.put_failures);
+  counter("put_rejections_total", "Chunks too large for the quota beside what is pinned.",
+          stats.put_rejections);
+  counter("evictions_total", "Chunks evicted from disk.", stats.evictions);
+  counter("evicted_bytes_total", "Bytes of chunks evicted from disk.", stats.evicted_bytes);
+  counter("opens_total", "Chunks opened for reading.", stats.opens);
+  counter("reads_total", "Layers read and found right.", stats.reads);
+  counter("read_bytes_total", "Bytes of layers read.", stats.read_bytes);
+  counter("read_errors_total", "Reads that failed, damage included.", stats.read_errors);
+  counter("quarantined_total", "Damaged chunks found on disk.", stats.quarantined);
+  counter("delete_failures_total", "Files of chunks that could not be removed.", stats.delete_failures);
 }
 
 }  // namespace
@@ -148,6 +188,7 @@ std::vector<prometheus::MetricFamily> EngineCollectable::Collect() const {
     const EngineStats stats = stats_();
     AddEngine(stats, &list);
     AddStore(stats.store, &list);
+    if (stats.disk.has_value()) AddDisk(*stats.disk, &list);
   }
   return list.Take();
 }

@@ -78,6 +78,9 @@ struct Metrics::Impl {
                                   "Time that a request waited for its turn.", StageSeconds());
   Histogram& lookup = AddHistogram(registry, "kvblend_request_lookup_time_seconds",
                                    "Tokenization, layout and store lookups per prompt.", StageSeconds());
+  Histogram& stall = AddHistogram(
+      registry, "kvblend_request_stall_time_seconds",
+      "Waiting for stored KV from a slower tier per prompt, part of the load time.", StageSeconds());
   Histogram& load = AddHistogram(registry, "kvblend_request_load_time_seconds",
                                  "Copying stored KV into pages per prompt.", StageSeconds());
   Histogram& select = AddHistogram(registry, "kvblend_request_select_time_seconds",
@@ -157,6 +160,7 @@ void Metrics::ObservePrompt(const PromptReport& report) {
   impl_->queue.Observe(report.queue_seconds);
   impl_->lookup.Observe(report.lookup_seconds);
   impl_->load.Observe(report.load_seconds);
+  impl_->stall.Observe(report.stall_seconds);
   impl_->select.Observe(report.select_seconds);
   impl_->prefill.Observe(report.prefill_seconds);
   impl_->prompt_tokens.Observe(report.prompt_tokens);

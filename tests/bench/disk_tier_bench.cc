@@ -200,7 +200,7 @@ double BareReadSeconds(const std::vector<Extent>& extents, int64_t bytes, int32_
 double TierReadSeconds(DiskTier& tier, const std::vector<ChunkAddress>& chunks, Buffers& buffers,
                        size_t num_buffers) {
   const double start = Now();
-  std::vector<std::shared_ptr<DiskEntry>> entries;
+  std::vector<std::shared_ptr<LowerTierEntry>> entries;
   for (const ChunkAddress& chunk : chunks) {
     auto entry = tier.OpenEntry(chunk.key);
     Require(entry.status());

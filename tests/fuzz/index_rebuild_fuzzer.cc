@@ -110,7 +110,7 @@ void MakeFile(int mode, const std::string& input, const std::string& sound, Memo
   }
 }
 
-absl::Status ReadLayerNow(DiskEntry& entry, int32_t layer, absl::Span<std::byte> out) {
+absl::Status ReadLayerNow(LowerTierEntry& entry, int32_t layer, absl::Span<std::byte> out) {
   absl::Notification done;
   absl::Status outcome;
   const auto id = entry.ReadLayer(layer, out, {}, [&](absl::Status status) {

@@ -98,6 +98,7 @@ class MemoryLowerEntry final : public store::LowerTierEntry {
       const ChunkKey& key = stored->header.address.key;
       if (disk_->read_fault) {
         if (absl::Status s = disk_->read_fault(key, layer); !s.ok()) {
+          if (!absl::IsDataLoss(s)) return s;
           absl::MutexLock lock(&disk_->mutex_);
           const auto found = disk_->entries_.find(key);
           if (found != disk_->entries_.end() && found->second == stored) disk_->entries_.erase(found);

@@ -35,7 +35,7 @@ class MemoryDisk {
   void DeliverAll();
   int64_t waiting_reads() const;
 
-  /// Called for every read; an error fails the read, and the entry is lost.
+  /// Called for every read; an error fails the read, and with kDataLoss the entry is lost.
   std::function<absl::Status(const store::ChunkKey& key, int32_t layer)> read_fault;
   /// Called for every Put.
   std::function<absl::Status(const store::ChunkKey& key)> write_fault;

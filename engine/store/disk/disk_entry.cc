@@ -10,7 +10,7 @@
 
 namespace kvblend::store {
 
-absl::StatusOr<std::shared_ptr<DiskEntry>> DiskTier::OpenEntry(const ChunkKey& key) {
+absl::StatusOr<std::shared_ptr<LowerTierEntry>> DiskTier::OpenEntry(const ChunkKey& key) {
   uint64_t generation = 0;
   {
     absl::MutexLock lock(&mutex_);
@@ -78,6 +78,8 @@ absl::StatusOr<ReadId> DiskEntry::ReadLayer(int32_t layer, absl::Span<std::byte>
          done(std::move(status));
        }});
 }
+
+void DiskEntry::CancelRead(ReadId id) { tier_.reads_->Cancel(id); }
 
 void DiskTier::ReportRead(const ChunkKey& key, uint64_t generation, const absl::Status& status,
                           int64_t bytes) {

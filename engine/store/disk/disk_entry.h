@@ -13,6 +13,7 @@
 #include "engine/store/disk/file_system.h"
 #include "engine/store/disk/read_queue.h"
 #include "engine/store/entry_format.h"
+#include "engine/store/lower_tier.h"
 
 namespace kvblend::store {
 
@@ -20,21 +21,17 @@ class DiskTier;
 
 /// Keeps its file open: erasing or evicting the entry meanwhile does no harm. Thread-safe; the tier must
 /// outlive it.
-class DiskEntry : public std::enable_shared_from_this<DiskEntry> {
+class DiskEntry final : public LowerTierEntry, public std::enable_shared_from_this<DiskEntry> {
  public:
   /// Checked: its checksum is right, and it is of the key that was asked for.
-  const EntryHeader& header() const { return header_; }
+  const EntryHeader& header() const override { return header_; }
 
-  /// Reads layer `layer` into `out`: header().layer_bytes() bytes, aligned to ChunkKv::kSectionAlignment, the
-  /// caller's again when `done` is called. Lower priorities are read first.
-  ///
-  /// `done` is called exactly once, on a thread of the tier: OK when both checksums were compared with the
-  /// header's and matched. kDataLoss: the entry is damaged, and in quarantine by then. kCancelled: see
-  /// DiskTier::CancelRead. Otherwise the device failed. After any error the bytes in `out` mean nothing.
-  /// kInvalidArgument (no such layer, `out` of another size or alignment), kResourceExhausted (too many reads
-  /// wait): returned, and `done` is not called.
+  /// As LowerTierEntry says. kDataLoss: the entry is damaged, and in quarantine by the time `done` hears of
+  /// it. kInvalidArgument (no such layer, `out` of another size or alignment) and kResourceExhausted (too
+  /// many reads wait) are returned.
   absl::StatusOr<ReadId> ReadLayer(int32_t layer, absl::Span<std::byte> out, ReadPriority priority,
-                                   absl::AnyInvocable<void(absl::Status)> done);
+                                   absl::AnyInvocable<void(absl::Status)> done) override;
+  void CancelRead(ReadId id) override;
 
  private:
   friend class DiskTier;

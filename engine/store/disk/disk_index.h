@@ -16,7 +16,6 @@
 #include "absl/time/time.h"
 #include "engine/store/chunk_address.h"
 #include "engine/store/chunk_info.h"
-#include "engine/store/chunk_store.h"
 #include "engine/store/eviction.h"
 
 namespace kvblend::store::internal {

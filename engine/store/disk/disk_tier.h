@@ -3,7 +3,7 @@
 //   auto tier = DiskTier::Open({.path = "/var/lib/kvblend/chunks", .quota_bytes = 100 << 30});
 //   (*tier)->Put(address, *kv, {.label = "doc 7"});
 //   auto entry = (*tier)->OpenEntry(address.key);
-//   (*entry)->ReadLayer(0, buffer, {request, 0}, [](absl::Status status) { ... });
+//   (*entry)->ReadLayer(0, buffer, {prompt, 0}, [](absl::Status status) { ... });
 //
 // Durable: when Put returns OK, the entry survives the death of the process and of the machine; whatever dies
 // in between leaves the entry whole or leaves none.
@@ -34,7 +34,6 @@
 #include "engine/store/chunk_address.h"
 #include "engine/store/chunk_info.h"
 #include "engine/store/chunk_kv.h"
-#include "engine/store/chunk_store.h"
 #include "engine/store/disk/disk_entry.h"
 #include "engine/store/disk/disk_health.h"
 #include "engine/store/disk/disk_index.h"
@@ -42,10 +41,11 @@
 #include "engine/store/disk/disk_tier_stats.h"
 #include "engine/store/disk/file_system.h"
 #include "engine/store/disk/read_queue.h"
+#include "engine/store/lower_tier.h"
 
 namespace kvblend::store {
 
-class DiskTier {
+class DiskTier final : public LowerTier {
  public:
   struct Options {
     std::string path;         // made if need be, with the folders above it
@@ -59,18 +59,14 @@ class DiskTier {
     std::function<absl::Time()> now = absl::Now;  // thread-safe; may not call back into the tier
   };
 
-  struct PutOptions {
-    std::string label = {};                     // at most 256 bytes
-    double compute_cost_seconds = 0;            // finite, >= 0
-    absl::Time created = absl::InfinitePast();  // InfinitePast: now
-  };
-
   /// Takes the folder for this process, deletes what was half written, and builds the index from the headers.
   /// kInvalidArgument naming the option. kFailedPrecondition: another server has the folder; names both.
   /// Otherwise what the file system says of the folder. Damaged entries are no error.
   static absl::StatusOr<std::unique_ptr<DiskTier>> Open(Options options);
   /// Reads that wait are cancelled, those that run are waited for. REQUIRES: no other call is under way.
-  ~DiskTier();
+  ~DiskTier() override;
+
+  Tier tier() const override { return Tier::kDisk; }
 
   // --- data path ------------------------------------------------------------------------------------------
 
@@ -79,34 +75,32 @@ class DiskTier {
   /// kInvalidArgument: `kv` isn't of the address's shape, a bad cost or too long a label. kResourceExhausted:
   /// does not fit beside what is pinned, or the disk is full. kUnavailable: the disk fails. On error nothing
   /// of the entry is left.
-  absl::Status Put(const ChunkAddress& address, const ChunkKv& kv, const PutOptions& options);
+  absl::Status Put(const ChunkAddress& address, const ChunkKv& kv, const PutOptions& options) override;
 
   /// Opens an entry for reading, and checks its header. Blocks for one small read.
   /// kNotFound. kDataLoss: it is damaged, and now in quarantine. kInternal, kUnavailable: it can't be read
   /// now.
-  absl::StatusOr<std::shared_ptr<DiskEntry>> OpenEntry(const ChunkKey& key);
-  /// Cancels a DiskEntry::ReadLayer; as ReadQueue::Cancel.
-  bool CancelRead(ReadId id) { return reads_->Cancel(id); }
+  absl::StatusOr<std::shared_ptr<LowerTierEntry>> OpenEntry(const ChunkKey& key) override;
 
   /// An entry of the same chunk whatever its anchor, chosen as by ChunkStore::LookupAnyAnchor.
-  std::optional<ChunkInfo> FindAnyAnchor(const ContentKey& content_key) const;
+  std::optional<ChunkInfo> FindAnyAnchor(const ContentKey& content_key) const override;
 
   // --- for operators, and placement -----------------------------------------------------------------------
 
   /// Is no hit.
-  std::optional<ChunkInfo> Stat(NamespaceFilter filter, const ChunkKey& key) const;
-  bool Contains(const ChunkKey& key) const;
+  std::optional<ChunkInfo> Stat(NamespaceFilter filter, const ChunkKey& key) const override;
+  bool Contains(const ChunkKey& key) const override;
   /// The first `limit` entries after `after` in order of (namespace, key).
   std::vector<ChunkInfo> List(NamespaceFilter filter,
                               const std::optional<std::pair<std::string, ChunkKey>>& after,
-                              int64_t limit) const;
+                              int64_t limit) const override;
   /// Pinned entries too. Entries that are open stay readable. Whether there was one; when true, it does not
   /// come back. kUnavailable: no lookup finds it now, but its file could not be removed.
-  absl::StatusOr<bool> Erase(NamespaceFilter filter, const ChunkKey& key);
+  absl::StatusOr<bool> Erase(NamespaceFilter filter, const ChunkKey& key) override;
   /// Keeps an entry from being evicted until Unpin or Erase, restarts included; idempotent. kNotFound.
   /// kResourceExhausted, kUnavailable: the disk is full or fails; nothing has changed.
-  absl::Status Pin(NamespaceFilter filter, const ChunkKey& key);
-  absl::Status Unpin(NamespaceFilter filter, const ChunkKey& key);
+  absl::Status Pin(NamespaceFilter filter, const ChunkKey& key) override;
+  absl::Status Unpin(NamespaceFilter filter, const ChunkKey& key) override;
 
   DiskTierStats Stats() const;
   const std::string& path() const { return options_.path; }

@@ -1,14 +1,13 @@
 // Reads of stored bytes: asynchronous, bounded, in order of priority, cancellable.
 //
 //   auto queue = ReadQueue::Create({});
-//   auto id = queue->Submit({.file = file, .offset = 4096, .out = buffer, .priority = {request, layer},
+//   auto id = queue->Submit({.file = file, .offset = 4096, .out = buffer, .priority = {prompt, layer},
 //                            .done = [](absl::Status status) { ... }});
 //
 // Two implementations behind one interface: io_uring, which keeps several reads per thread at the device, and
 // a pool of threads that read one by one. Kernels and containers that refuse io_uring get the latter.
 #pragma once
 
-#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -20,17 +19,9 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "engine/store/disk/file_system.h"
+#include "engine/store/lower_tier.h"
 
 namespace kvblend::store {
-
-/// Lower goes first: requests in order of arrival, and within one, layer l of all chunks before layer l + 1.
-struct ReadPriority {
-  uint64_t request = 0;
-  int32_t layer = 0;
-  friend auto operator<=>(const ReadPriority&, const ReadPriority&) = default;
-};
-
-using ReadId = uint64_t;
 
 struct ReadRequest {
   std::shared_ptr<File> file;

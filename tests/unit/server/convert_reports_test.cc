@@ -170,7 +170,7 @@ TEST(ConvertReportsTest, ScoredToken) {
 }
 
 TEST(ConvertReportsTest, PutChunkProgress) {
-  const v1::PutChunkProgress wire = ToProto(PutChunkProgress{1, 2, 3, "key", 4, true, 0.5});
+  const v1::PutChunkProgress wire = ToProto(PutChunkProgress{1, 2, 3, "key", 4, true, 0.5, true});
   EXPECT_EQ(EmptyFields(wire), "");
   EXPECT_EQ(ToProto(FromProto(wire)).DebugString(), wire.DebugString());
   EXPECT_EQ(wire.index(), 1);
@@ -179,6 +179,7 @@ TEST(ConvertReportsTest, PutChunkProgress) {
   EXPECT_EQ(wire.key(), "key");
   EXPECT_EQ(wire.num_tokens(), 4);
   EXPECT_TRUE(wire.already_present());
+  EXPECT_TRUE(wire.durable());
   EXPECT_EQ(wire.compute_seconds(), 0.5);
 }
 

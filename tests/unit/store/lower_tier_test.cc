@@ -150,6 +150,23 @@ TEST_F(LowerTierTest, AnEntryThatCannotBeReadIsAMissFromThenOn) {
   }
 }
 
+// Whoever asks again at once would get the same error, and plan the same prompt for ever.
+TEST_F(LowerTierTest, AnEntryThatTheDeviceFailsToReadIsLeftAloneForAWhile) {
+  { Put(*Create(8), SmallAddress(1)); }
+  absl::Time now = absl::FromUnixSeconds(1000);
+  auto store = *ChunkStore::Create({.byte_budget = 8 * kChunkBytes, .now = [&] { return now; }},
+                                   test_support::MakeMemoryLowerTier(disk_));
+  disk_->read_fault = [](const ChunkKey&, int32_t) { return absl::UnavailableError("cable"); };
+  EXPECT_TRUE(store->Lookup(SmallAddress(1).key)->lost());
+  disk_->read_fault = nullptr;
+  EXPECT_TRUE(disk_->Contains(SmallAddress(1).key));
+  EXPECT_FALSE(store->Lookup(SmallAddress(1).key).has_value());
+  EXPECT_FALSE(store->LookupAnyAnchor(SmallAddress(1).content_key).has_value());
+  EXPECT_TRUE(std::holds_alternative<Reservation>(*store->LookupOrReserve(SmallAddress(1))));
+  now += ChunkStore::kRetryUnreadable;
+  ExpectFilled(*store->Lookup(SmallAddress(1).key));
+}
+
 TEST_F(LowerTierTest, EvictionOfWhatIsStillArrivingTakesItsReadsBack) {
   { Put(*Create(8), SmallAddress(1)); }
   auto store = Create(1);

@@ -37,7 +37,7 @@ class PageBuffer {
   void* const data_;
 };
 
-inline absl::Status ReadLayerNow(DiskEntry& entry, int32_t layer, absl::Span<std::byte> out) {
+inline absl::Status ReadLayerNow(LowerTierEntry& entry, int32_t layer, absl::Span<std::byte> out) {
   absl::Notification done;
   absl::Status outcome;
   const absl::StatusOr<ReadId> id = entry.ReadLayer(layer, out, {}, [&](absl::Status status) {
