@@ -1,0 +1,171 @@
+"""Chunks on disk: restarts, damage, kills, and two servers on one folder."""
+
+import os
+import random
+import signal
+import subprocess
+import threading
+import time
+
+import grpc
+import pytest
+
+from conftest import BIN_DIR, CHUNKS, ENVIRONMENT, LEAD_IN, MODEL, SYSTEM_TEXT, wait_until
+
+KILLS = int(os.environ.get("KVBLEND_TEST_KILLS", "4"))  # more of them: a longer test of the same
+FLAGS = ("--max-context-tokens", "2048", "--chunk-store-bytes", "256MiB", "--no-self-check")
+
+
+def put(v1, server, chunks=CHUNKS, **fields):
+    return list(server.chunks.Put(v1.PutChunksRequest(system_text=SYSTEM_TEXT, lead_in=LEAD_IN, chunks=chunks,
+                                                      **fields)))
+
+
+def ask(v1, server, chunks=CHUNKS, **blend):
+    """(report, log-probabilities of a continuation): what tells one KV from another."""
+    prompt = v1.Prompt(system_text=SYSTEM_TEXT, lead_in=LEAD_IN, chunks=chunks,
+                       question="Where was the engineer of the harbour of Westhaven born?")
+    report, tokens = server.score(v1.ScoreRequest(
+        prompt=prompt, blend=v1.BlendOptions(store_misses=False, **blend),
+        continuation_text="In the mountain village of Skarn, at the foot of Mount Hollen."))
+    return report, [token.logprob for token in tokens]
+
+
+def entry_files(folder):
+    return sorted(path for path in folder.rglob("*.kvb1") if "quarantine" not in path.parts)
+
+
+def test_chunks_outlive_the_server(v1, start_server, tmp_path):
+    first = start_server(*FLAGS, "--chunk-disk-path", str(tmp_path))
+    entries = put(v1, first, label="kept", pin=True)
+    assert all(entry.durable and not entry.already_present for entry in entries)
+    report, from_memory = ask(v1, first)
+    assert {chunk.tier for chunk in report.chunks} == {v1.TIER_HOST_MEMORY}
+    assert first.stop() == 0
+
+    second = start_server(*FLAGS, "--chunk-disk-path", str(tmp_path))
+    info = second.chunks.Stat(v1.StatChunksRequest(keys=[entry.key for entry in entries]))
+    assert [(chunk.key, chunk.tier, chunk.label, chunk.pinned) for chunk in info.chunks] == [
+        (entry.key, v1.TIER_DISK, "kept", True) for entry in entries]
+    report, from_disk = ask(v1, second)
+    assert {chunk.tier for chunk in report.chunks} == {v1.TIER_DISK}
+    assert [chunk.source for chunk in report.chunks] == [
+        v1.CHUNK_SOURCE_EXACT, v1.CHUNK_SOURCE_BLENDED, v1.CHUNK_SOURCE_BLENDED]
+    assert 0 <= report.stall_seconds <= report.load_seconds
+    assert from_disk == from_memory
+    assert {chunk.tier for chunk in ask(v1, second)[0].chunks} == {v1.TIER_HOST_MEMORY}
+    assert all(entry.already_present and entry.durable for entry in put(v1, second))
+    metrics = second.metrics()
+    assert metrics["kvblend_disk_entries"] == 4  # the anchor too
+    assert metrics["kvblend_store_lower_hits_total"] == 4
+    assert metrics["kvblend_disk_read_bytes_total"] > 0
+
+    second.chunks.Delete(v1.DeleteChunksRequest(all=True))
+    assert not entry_files(tmp_path)
+
+
+def test_without_a_disk_nothing_is_durable(v1, server):
+    assert not any(entry.durable for entry in put(v1, server, namespace="no disk"))
+
+
+@pytest.mark.parametrize("damage", ["flip", "truncate", "foreign"])
+def test_damaged_files_are_misses(v1, start_server, tmp_path, damage):
+    first = start_server(*FLAGS, "--chunk-disk-path", str(tmp_path))
+    put(v1, first)
+    _, expected_full = ask(v1, first, reuse=v1.REUSE_NOTHING)
+    first.stop()
+    files = entry_files(tmp_path)
+    assert len(files) == 4
+    for file in files:
+        content = bytearray(file.read_bytes())
+        if damage == "flip":
+            content[len(content) // 2] ^= 0x10
+        elif damage == "truncate":
+            del content[len(content) // 4096 // 2 * 4096:]
+        else:
+            content[:] = b"not an entry" * 1000
+        file.write_bytes(content)
+
+    second = start_server(*FLAGS, "--chunk-disk-path", str(tmp_path))
+    report, logprobs = ask(v1, second)
+    assert {chunk.source for chunk in report.chunks} == {v1.CHUNK_SOURCE_MISS}
+    assert logprobs == expected_full
+    # What flips is found when it is read, the rest when the folder is.
+    wait_until(lambda: second.metrics()["kvblend_disk_quarantined_total"] == 4, "quarantine")
+    assert not entry_files(tmp_path)
+    assert all(entry.durable and not entry.already_present for entry in put(v1, second))
+    assert {chunk.source for chunk in ask(v1, second)[0].chunks} == {
+        v1.CHUNK_SOURCE_EXACT, v1.CHUNK_SOURCE_BLENDED}
+
+
+def test_one_server_per_folder(start_server, tmp_path):
+    start_server(*FLAGS, "--chunk-disk-path", str(tmp_path))
+    second = subprocess.run([str(BIN_DIR / "kvblend-server"), "--model", str(MODEL), "--grpc-address", "127.0.0.1:0",
+                             "--http-address", "127.0.0.1:0", "--chunk-disk-path", str(tmp_path)],
+                            capture_output=True, text=True, env=ENVIRONMENT, timeout=60)
+    assert second.returncode == 1
+    assert str(tmp_path) in second.stdout + second.stderr
+
+
+def test_killed_servers_lose_nothing_that_was_durable(v1, start_server, tmp_path):
+    seed = random.randrange(2**32)
+    print("seed", seed)
+    rng = random.Random(seed)
+    durable = {}  # key -> text
+    texts = 0
+
+    for _ in range(KILLS):
+        server = start_server(*FLAGS, "--chunk-disk-path", str(tmp_path))
+        assert not list((tmp_path / "tmp").iterdir())
+
+        def put_until_killed(first):
+            number = first
+            try:
+                while True:
+                    text = f"Passage {number}: the bridge of Aldmoor has {number} arches, and its river no name.\n"
+                    for entry in server.chunks.Put(v1.PutChunksRequest(
+                            system_text=SYSTEM_TEXT, lead_in=LEAD_IN, chunks=[text])):
+                        if entry.durable:
+                            durable[entry.key] = text
+                    number += 1
+            except grpc.RpcError:
+                pass
+
+        def get_until_killed():
+            try:
+                while True:
+                    known = list(durable.values())
+                    ask(v1, server, chunks=rng.sample(known, min(3, len(known))))
+            except grpc.RpcError:
+                pass
+
+        workers = [threading.Thread(target=put_until_killed, args=(texts,)), threading.Thread(target=get_until_killed)]
+        texts += 1000
+        for worker in workers:
+            worker.start()
+        time.sleep(rng.uniform(0.2, 2.0))
+        server.process.send_signal(signal.SIGKILL)
+        server.process.wait()
+        for worker in workers:
+            worker.join()
+
+    assert durable
+    survivor = start_server(*FLAGS, "--chunk-disk-path", str(tmp_path))
+    assert not list((tmp_path / "tmp").iterdir())
+    keys = list(durable)
+    missing = []
+    for begin in range(0, len(keys), 1000):
+        missing += survivor.chunks.Stat(v1.StatChunksRequest(keys=keys[begin:begin + 1000])).missing_keys
+    assert not missing
+
+    # Every chunk's KV is what a server computes that never saw this disk.
+    fresh = start_server(*FLAGS)
+    known = list(durable.values())
+    for begin in range(0, len(known), 8):
+        chunks = known[begin:begin + 8]
+        put(v1, fresh, chunks)
+        report, from_disk = ask(v1, survivor, chunks, policy=v1.POLICY_NONE)
+        assert v1.TIER_UNSPECIFIED not in {chunk.tier for chunk in report.chunks}
+        assert from_disk == ask(v1, fresh, chunks, policy=v1.POLICY_NONE)[1]
+    assert survivor.metrics()["kvblend_disk_quarantined_total"] == 0
+    print(f"{KILLS} kills, {len(durable)} chunks")
