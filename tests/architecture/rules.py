@@ -18,6 +18,7 @@ ALLOWED = {
     "engine/prompt": {"engine/text"},
     "engine/kv": {"kernels"},
     "engine/store": {"kernels"},
+    "engine/store/disk": {"kernels", "engine/store"},
     "engine/model": {"kernels", "engine/kv"},
     "engine/blend": {"kernels", "engine/kv", "engine/store", "engine/model", "engine/prompt"},
     "engine/generate": {"kernels", "engine/text"},
@@ -26,10 +27,10 @@ ALLOWED = {
         "engine/prompt", "engine/text",
     },
     "engine": {
-        "kernels", "engine/kv", "engine/store", "engine/model", "engine/blend", "engine/generate",
+        "kernels", "engine/kv", "engine/store", "engine/store/disk", "engine/model", "engine/blend", "engine/generate",
         "engine/prompt", "engine/text", "engine/schedule",
     },
-    "server": {"engine", "engine/store", "engine/text"},
+    "server": {"engine", "engine/store", "engine/store/disk", "engine/text"},
 }
 
 # What clients ask of the engine: plain data, which every folder of the engine except the lowest may name.
