@@ -2,6 +2,9 @@
 // every round, so that a drifting machine hits all alike; medians.
 //
 //   ttft_bench MODEL.gguf DATA.json [--passages 10] [--rounds 5] [--question 0] [--gemm auto]
+//              [--chunk-format auto] [--disk DIR]
+//
+// With --disk the chunks lie there and nowhere else: before every measured prompt the engine starts anew.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -47,10 +50,36 @@ int Fail(const absl::Status& status) {
   return 1;
 }
 
+/// The prompt's report with this mode.
+absl::StatusOr<PromptReport> Measure(Engine& engine, const Prompt& prompt, const BlendOptions& blend) {
+  GenerateRequest request;
+  request.prompt = prompt;
+  request.blend = blend;
+  request.sampling.max_tokens = 1;
+  auto recorder = std::make_shared<test_support::GenerateRecorder>();
+  if (auto handle = engine.Generate(request, recorder); !handle.ok()) return handle.status();
+  if (!recorder->Wait().status.ok()) return recorder->status;
+  return recorder->prompts[0];
+}
+
+/// An engine whose chunks are on disk only, warmed with a prompt that touches none of them.
+absl::StatusOr<std::unique_ptr<Engine>> StartAnew(EngineOptions options, Prompt prompt) {
+  options.self_check = false;
+  absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Create(options);
+  if (!engine.ok()) return engine;
+  prompt.system_text = "Another system text.";
+  for (std::string& chunk : prompt.chunks) chunk.resize(chunk.size() / 8);
+  const absl::Status warmed =
+      Measure(**engine, prompt, MakeMode("", Reuse::kNothing, Policy::kAll, 1).blend).status();
+  if (!warmed.ok()) return warmed;
+  return engine;
+}
+
 int Main(int argc, char** argv) {
   if (argc < 3) {
     std::fprintf(stderr,
-                 "usage: %s MODEL.gguf DATA.json [--passages N] [--rounds N] [--question N] [--gemm G]\n",
+                 "usage: %s MODEL.gguf DATA.json [--passages N] [--rounds N] [--question N] [--gemm G] "
+                 "[--chunk-format F] [--disk DIR]\n",
                  argv[0]);
     return 2;
   }
@@ -63,6 +92,8 @@ int Main(int argc, char** argv) {
     if (flag == "--rounds") rounds = std::atoi(argv[i + 1]);
     if (flag == "--question") question = std::atoi(argv[i + 1]);
     if (flag == "--gemm") options.gemm = argv[i + 1];
+    if (flag == "--chunk-format") options.chunk_format = argv[i + 1];
+    if (flag == "--disk") options.chunk_disk_path = argv[i + 1];
   }
   std::ifstream file(argv[2]);
   const nlohmann::json data = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
@@ -106,25 +137,26 @@ int Main(int argc, char** argv) {
   };
   for (int round = 0; round <= rounds; ++round) {
     for (Mode& mode : modes) {
-      GenerateRequest request;
-      request.prompt = prompt;
-      request.blend = mode.blend;
-      request.sampling.max_tokens = 1;
-      auto recorder = std::make_shared<test_support::GenerateRecorder>();
-      if (auto handle = (*engine)->Generate(request, recorder); !handle.ok()) return Fail(handle.status());
-      if (!recorder->Wait().status.ok()) return Fail(recorder->status);
-      if (round > 0) mode.reports.push_back(recorder->prompts[0]);  // round 0 warms caches
+      if (!options.chunk_disk_path.empty() && mode.blend.reuse == Reuse::kChunks) {
+        engine->reset();  // its folder is taken until it is gone
+        engine = StartAnew(options, prompt);
+        if (!engine.ok()) return Fail(engine.status());
+      }
+      const absl::StatusOr<PromptReport> report = Measure(**engine, prompt, mode.blend);
+      if (!report.ok()) return Fail(report.status());
+      if (round > 0) mode.reports.push_back(*report);  // round 0 warms caches
     }
   }
   const auto ttft = [](const PromptReport& r) { return r.time_to_first_token_seconds; };
   const double full = Median(modes[0].reports, ttft);
-  std::printf("prompt %d tokens, %d rounds, medians\n%-11s %9s %8s %9s %9s %9s %9s %11s\n",
-              modes[0].reports[0].prompt_tokens, rounds, "mode", "TTFT s", "speed-up", "load s", "select s",
-              "prefill s", "tok/s", "recomputed");
+  std::printf("prompt %d tokens, %d rounds, medians\n%-11s %9s %8s %9s %9s %9s %9s %9s %11s\n",
+              modes[0].reports[0].prompt_tokens, rounds, "mode", "TTFT s", "speed-up", "load s", "stall s",
+              "select s", "prefill s", "tok/s", "recomputed");
   for (const Mode& mode : modes) {
     const double seconds = Median(mode.reports, ttft);
-    std::printf("%-11s %9.3f %7.1fx %9.3f %9.3f %9.3f %9.0f %11d\n", mode.name.c_str(), seconds,
+    std::printf("%-11s %9.3f %7.1fx %9.3f %9.3f %9.3f %9.3f %9.0f %11d\n", mode.name.c_str(), seconds,
                 full / seconds, Median(mode.reports, [](const PromptReport& r) { return r.load_seconds; }),
+                Median(mode.reports, [](const PromptReport& r) { return r.stall_seconds; }),
                 Median(mode.reports, [](const PromptReport& r) { return r.select_seconds; }),
                 Median(mode.reports, [](const PromptReport& r) { return r.prefill_seconds; }),
                 mode.reports[0].prompt_tokens / seconds, mode.reports[0].recomputed_tokens);
