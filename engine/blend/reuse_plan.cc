@@ -23,7 +23,7 @@ class Matcher {
         key_space_(key_space),
         tenant_namespace_(tenant_namespace),
         chunk_store_(chunk_store),
-        prompt_(chunk_store.NewPrompt()),
+        reads_(chunk_store.NewPrompt()),
         anchor_hash_(store::HashTokens(layout.anchor_ids)) {}
 
   ReusePlan Plan() {
@@ -55,7 +55,7 @@ class Matcher {
     PlannedSpan span{.kind = SpanKind::kLeadIn, .begin = 0, .end = anchor_end};
     if (options_.reuse != Reuse::kNothing) {
       span.key = store::AddressOf(Identity(store::IsolatedAnchorHash(), layout_.anchor_ids)).key;
-      span.entry = chunk_store_.Lookup(*span.key, prompt_);
+      span.entry = chunk_store_.Lookup(*span.key, &reads_);
       if (!span.entry) AddMissing({}, layout_.anchor_ids);
     }
     if (span.entry) {
@@ -83,14 +83,14 @@ class Matcher {
         options_.anchoring == Anchoring::kAnchored ? anchor_hash_ : store::IsolatedAnchorHash();
     const store::ChunkAddress address = store::AddressOf(Identity(behind, token_ids));
     span.key = address.key;
-    span.entry = chunk_store_.Lookup(*span.key, prompt_);
+    span.entry = chunk_store_.Lookup(*span.key, &reads_);
     bool other_anchor = false;
     if (!span.entry) {
       AddMissing(options_.anchoring == Anchoring::kAnchored ? absl::MakeConstSpan(layout_.anchor_ids)
                                                             : absl::Span<const int32_t>(),
                  token_ids);
       if (options_.reuse == Reuse::kChunks) {
-        span.entry = chunk_store_.LookupAnyAnchor(address.content_key, prompt_);
+        span.entry = chunk_store_.LookupAnyAnchor(address.content_key, &reads_);
         other_anchor = span.entry.has_value();
       }
     }
@@ -134,7 +134,7 @@ class Matcher {
   const KeySpace& key_space_;
   const std::string_view tenant_namespace_;
   store::ChunkStore& chunk_store_;
-  const uint64_t prompt_;  // orders what comes from slower tiers
+  store::PromptReads reads_;  // begin when all is looked up
   const store::Digest anchor_hash_;
   ReusePlan plan_;
 };

@@ -1,5 +1,6 @@
 #include "engine/store/arriving_kv.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -13,17 +14,26 @@ ArrivingKv::ArrivingKv(std::shared_ptr<LowerTierEntry> source, std::shared_ptr<C
       missing_(kv_->size_bytes() == 0 ? 0 : kv_->format().num_layers),
       arrived_(kv_->format().num_layers, kv_->size_bytes() == 0) {}
 
-void ArrivingKv::Start(uint64_t prompt) {
-  if (complete()) return;
-  for (int32_t layer = 0; layer < kv_->format().num_layers; ++layer) {
-    // The callback holds on to the memory that is being written.
-    const absl::StatusOr<ReadId> id = source_->ReadLayer(
-        layer, kv_->MutableLayerBytes(layer), {prompt, layer},
-        [self = shared_from_this(), layer](absl::Status status) { self->LayerDone(layer, status); });
-    if (!id.ok()) return LayerDone(layer, id.status());
-    absl::MutexLock lock(&mutex_);
-    reads_.push_back(*id);
+void ArrivingKv::StartLayer(uint64_t prompt, int32_t layer) {
+  if (complete() || failed()) return;
+  // The callback holds on to the memory that is being written.
+  const absl::StatusOr<ReadId> id = source_->ReadLayer(
+      layer, kv_->MutableLayerBytes(layer), {prompt, layer},
+      [self = shared_from_this(), layer](absl::Status status) { self->LayerDone(layer, status); });
+  if (!id.ok()) return LayerDone(layer, id.status());
+  absl::MutexLock lock(&mutex_);
+  reads_.push_back(*id);
+}
+
+void PromptReads::Start() {
+  int32_t num_layers = 0;
+  for (const auto& arriving : arriving_) num_layers = std::max(num_layers, arriving->num_layers());
+  for (int32_t layer = 0; layer < num_layers; ++layer) {
+    for (const auto& arriving : arriving_) {
+      if (layer < arriving->num_layers()) arriving->StartLayer(prompt_, layer);
+    }
   }
+  arriving_.clear();
 }
 
 void ArrivingKv::LayerDone(int32_t layer, const absl::Status& status) {

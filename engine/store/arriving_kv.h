@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -15,16 +16,16 @@
 
 namespace kvblend::store {
 
-/// Layers are asked for all at once and become readable one by one, in order of their priority: whoever
-/// computes with layer l finds l + 1 there, or on its way. The memory lives until the last read has ended,
-/// whoever still wants it. Thread-safe.
+/// Layers become readable one by one: whoever computes with layer l finds l + 1 there, or on its way. The
+/// memory lives until the last read has ended, whoever still wants it. Thread-safe.
 class ArrivingKv : public std::enable_shared_from_this<ArrivingKv> {
  public:
   /// REQUIRES: `kv` has the shape of the entry's header.
   ArrivingKv(std::shared_ptr<LowerTierEntry> source, std::shared_ptr<ChunkKv> kv);
 
-  /// Starts the reads. REQUIRES: called once.
-  void Start(uint64_t prompt);
+  int32_t num_layers() const { return kv_->format().num_layers; }
+  /// Asks for one layer. REQUIRES: called once for every layer.
+  void StartLayer(uint64_t prompt, int32_t layer);
 
   /// OK once the layer is there. kDataLoss: the entry can't be read; it is a miss from now on.
   /// kDeadlineExceeded: neither by `deadline`.
@@ -46,8 +47,27 @@ class ArrivingKv : public std::enable_shared_from_this<ArrivingKv> {
 
   mutable absl::Mutex mutex_;
   std::vector<bool> arrived_ ABSL_GUARDED_BY(mutex_);
-  std::vector<ReadId> reads_ ABSL_GUARDED_BY(mutex_);  // begun by Start
+  std::vector<ReadId> reads_ ABSL_GUARDED_BY(mutex_);  // begun
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);       // the first
+};
+
+/// The reads that one prompt's lookups ask for. They begin together, when all lookups are done, layer by
+/// layer over all chunks: an entry's header does not queue behind the layers of the entry before, and what is
+/// needed first is read first. Used by one thread.
+class PromptReads {
+ public:
+  /// `prompt`: from ChunkStore::NewPrompt.
+  explicit PromptReads(uint64_t prompt) : prompt_(prompt) {}
+  PromptReads(const PromptReads&) = delete;
+  PromptReads& operator=(const PromptReads&) = delete;
+  ~PromptReads() { Start(); }
+
+  void Add(std::shared_ptr<ArrivingKv> arriving) { arriving_.push_back(std::move(arriving)); }
+  void Start();
+
+ private:
+  const uint64_t prompt_;
+  std::vector<std::shared_ptr<ArrivingKv>> arriving_;
 };
 
 }  // namespace kvblend::store

@@ -53,7 +53,7 @@ ChunkStore::~ChunkStore() {
 
 // --- lookups
 
-std::optional<ChunkHandle> ChunkStore::Lookup(const ChunkKey& key, uint64_t prompt) {
+std::optional<ChunkHandle> ChunkStore::Lookup(const ChunkKey& key, PromptReads* reads) {
   std::optional<ChunkHandle> found;
   Deferred deferred;
   {
@@ -61,14 +61,14 @@ std::optional<ChunkHandle> ChunkStore::Lookup(const ChunkKey& key, uint64_t prom
     if (Entry* entry = FindUsable(key, deferred); entry != nullptr) found = HitLocked(entry);
   }
   deferred.Run();
-  if (!found.has_value()) found = Fetch(key, prompt);
+  if (!found.has_value()) found = Fetch(key, reads);
   absl::MutexLock lock(&mutex_);
   ++stats_.lookups;
   ++(found.has_value() ? stats_.hits : stats_.misses);
   return found;
 }
 
-std::optional<ChunkHandle> ChunkStore::LookupAnyAnchor(const ContentKey& content_key, uint64_t prompt) {
+std::optional<ChunkHandle> ChunkStore::LookupAnyAnchor(const ContentKey& content_key, PromptReads* reads) {
   std::optional<ChunkInfo> below;
   if (lower_ != nullptr) below = lower_->FindAnyAnchor(content_key);
   std::optional<ChunkHandle> found;
@@ -88,7 +88,7 @@ std::optional<ChunkHandle> ChunkStore::LookupAnyAnchor(const ContentKey& content
     }
   }
   deferred.Run();
-  if (!found.has_value() && below.has_value()) found = Fetch(below->key, prompt);
+  if (!found.has_value() && below.has_value()) found = Fetch(below->key, reads);
   if (found.has_value()) {
     absl::MutexLock lock(&mutex_);
     ++stats_.other_anchor_hits;

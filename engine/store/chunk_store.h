@@ -83,14 +83,16 @@ class ChunkStore {
 
   // --- data path ------------------------------------------------------------------------------------------
 
-  /// A number for the lookups of one prompt: layers that they wait for come in its order.
+  /// A number for the PromptReads of one prompt: earlier prompts' reads go first.
   uint64_t NewPrompt() { return next_prompt_.fetch_add(1, std::memory_order_relaxed); }
 
-  std::optional<ChunkHandle> Lookup(const ChunkKey& key, uint64_t prompt = 0);
+  /// What has to be read for it is added to `reads`, and is on its way from reads->Start on; without, at
+  /// once.
+  std::optional<ChunkHandle> Lookup(const ChunkKey& key, PromptReads* reads = nullptr);
 
   /// An entry of the same chunk whatever its anchor; of several, an anchored one rather than an isolated one,
   /// and then the one with the smallest key: the same entries give the same choice, whatever happened before.
-  std::optional<ChunkHandle> LookupAnyAnchor(const ContentKey& content_key, uint64_t prompt = 0);
+  std::optional<ChunkHandle> LookupAnyAnchor(const ContentKey& content_key, PromptReads* reads = nullptr);
 
   /// The entry, or the duty to compute it, or a place in the queue behind the one who does.
   /// kResourceExhausted when it could not be stored however much were evicted: larger than the budget without
@@ -203,7 +205,7 @@ class ChunkStore {
   bool IsUnreadable(const ChunkKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // The lower tier; called without the lock.
-  std::optional<ChunkHandle> Fetch(const ChunkKey& key, uint64_t prompt);
+  std::optional<ChunkHandle> Fetch(const ChunkKey& key, PromptReads* reads);
   void WriteToLower(const ChunkHandle& handle, const InsertOptions& options);
   bool EraseFromLower(NamespaceFilter filter, const ChunkKey& key);
   std::vector<ChunkInfo> ListHost(NamespaceFilter filter, const std::optional<NamespaceAndKey>& after,

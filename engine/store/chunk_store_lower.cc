@@ -7,7 +7,7 @@
 
 namespace kvblend::store {
 
-std::optional<ChunkHandle> ChunkStore::Fetch(const ChunkKey& key, uint64_t prompt) {
+std::optional<ChunkHandle> ChunkStore::Fetch(const ChunkKey& key, PromptReads* reads) {
   if (lower_ == nullptr) return std::nullopt;
   {
     absl::MutexLock lock(&mutex_);
@@ -44,7 +44,8 @@ std::optional<ChunkHandle> ChunkStore::Fetch(const ChunkKey& key, uint64_t promp
     }
   }
   deferred.Run();
-  if (added) arriving->Start(prompt);
+  if (added && reads != nullptr) reads->Add(arriving);
+  if (added && reads == nullptr) PromptReads(NewPrompt()).Add(arriving);
   return handle;
 }
 

@@ -30,7 +30,7 @@ absl::StatusOr<ReserveResult> ChunkStore::LookupOrReserve(const ChunkAddress& ad
   }
   deferred.Run();
   if (!in_host) {
-    if (std::optional<ChunkHandle> handle = Fetch(address.key, /*prompt=*/0); handle.has_value()) {
+    if (std::optional<ChunkHandle> handle = Fetch(address.key, /*reads=*/nullptr); handle.has_value()) {
       absl::MutexLock lock(&mutex_);
       ++stats_.reserve_hits;
       return *std::move(handle);

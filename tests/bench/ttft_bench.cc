@@ -149,13 +149,14 @@ int Main(int argc, char** argv) {
   }
   const auto ttft = [](const PromptReport& r) { return r.time_to_first_token_seconds; };
   const double full = Median(modes[0].reports, ttft);
-  std::printf("prompt %d tokens, %d rounds, medians\n%-11s %9s %8s %9s %9s %9s %9s %9s %11s\n",
-              modes[0].reports[0].prompt_tokens, rounds, "mode", "TTFT s", "speed-up", "load s", "stall s",
-              "select s", "prefill s", "tok/s", "recomputed");
+  std::printf("prompt %d tokens, %d rounds, medians\n%-11s %9s %8s %9s %9s %9s %9s %9s %9s %11s\n",
+              modes[0].reports[0].prompt_tokens, rounds, "mode", "TTFT s", "speed-up", "lookup s", "load s",
+              "stall s", "select s", "prefill s", "tok/s", "recomputed");
   for (const Mode& mode : modes) {
     const double seconds = Median(mode.reports, ttft);
-    std::printf("%-11s %9.3f %7.1fx %9.3f %9.3f %9.3f %9.3f %9.0f %11d\n", mode.name.c_str(), seconds,
-                full / seconds, Median(mode.reports, [](const PromptReport& r) { return r.load_seconds; }),
+    std::printf("%-11s %9.3f %7.1fx %9.3f %9.3f %9.3f %9.3f %9.3f %9.0f %11d\n", mode.name.c_str(), seconds,
+                full / seconds, Median(mode.reports, [](const PromptReport& r) { return r.lookup_seconds; }),
+                Median(mode.reports, [](const PromptReport& r) { return r.load_seconds; }),
                 Median(mode.reports, [](const PromptReport& r) { return r.stall_seconds; }),
                 Median(mode.reports, [](const PromptReport& r) { return r.select_seconds; }),
                 Median(mode.reports, [](const PromptReport& r) { return r.prefill_seconds; }),

@@ -88,9 +88,13 @@ TEST_F(LowerTierTest, LayersArriveOneByOneAndThoseOfEarlierPromptsFirst) {
   { Put(*Create(8), SmallAddress(2)); }
   auto store = Create(8);
   disk_->HoldReads(true);
-  const uint64_t earlier = store->NewPrompt(), later = store->NewPrompt();
-  const auto second = store->Lookup(SmallAddress(2).key, later);
-  const auto first = store->Lookup(SmallAddress(1).key, earlier);
+  PromptReads earlier(store->NewPrompt()), later(store->NewPrompt());
+  const auto second = store->Lookup(SmallAddress(2).key, &later);
+  const auto first = store->Lookup(SmallAddress(1).key, &earlier);
+  EXPECT_EQ(disk_->waiting_reads(), 0);
+  later.Start();
+  earlier.Start();
+  EXPECT_EQ(disk_->waiting_reads(), 4);
   ASSERT_TRUE(first.has_value() && second.has_value());
   EXPECT_EQ(first->tier(), Tier::kDisk);
   EXPECT_EQ(Acquire(*first, 0), absl::StatusCode::kDeadlineExceeded);
