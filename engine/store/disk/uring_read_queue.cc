@@ -1,6 +1,7 @@
-// A ReadQueue over io_uring. Each thread owns one ring, fills and empties it alone, and sleeps on one event
-// counter that completions raise as well as whoever submits a read.
+// A ReadQueue over io_uring. Each thread owns one ring, and fills and empties it alone. It sleeps in its
+// ring, where besides its reads a poll of an event counter waits, which whoever submits a read raises.
 #include <liburing.h>
+#include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -48,6 +49,7 @@ class UringReadQueue final : public ReadQueue {
   static void RaiseEvent(const Reader& reader);
   void WakeOne();
   void Run(Reader& reader);
+  static void PollEvent(Reader& reader);
   bool TakeReads(Reader& reader);
   void Prepare(Reader& reader, std::unique_ptr<PendingRead> read);
   void Complete(Reader& reader, std::unique_ptr<PendingRead> read, int32_t result);
@@ -85,8 +87,13 @@ bool UringReadQueue::StartReader(Reader& reader, uint32_t depth) {
   reader.depth = depth;
   reader.event = eventfd(0, EFD_CLOEXEC);
   if (reader.event < 0) return false;
-  reader.has_ring = io_uring_queue_init(depth, &reader.ring, 0) == 0;
-  return reader.has_ring && io_uring_register_eventfd(&reader.ring, reader.event) == 0;
+  // Besides the reads: the poll, and a read that goes on while the next one has its place.
+  const unsigned entries = depth + 2;
+  // The thread comes for its completions when it is done with the last ones; older kernels can only
+  // interrupt.
+  reader.has_ring = io_uring_queue_init(entries, &reader.ring, IORING_SETUP_COOP_TASKRUN) == 0 ||
+                    io_uring_queue_init(entries, &reader.ring, 0) == 0;
+  return reader.has_ring;
 }
 
 UringReadQueue::~UringReadQueue() {
@@ -128,6 +135,7 @@ bool UringReadQueue::Cancel(ReadId id) {
 }
 
 void UringReadQueue::Run(Reader& reader) {
+  PollEvent(reader);
   while (true) {
     reader.idle.store(false);
     if (TakeReads(reader)) continue;
@@ -137,19 +145,31 @@ void UringReadQueue::Run(Reader& reader) {
       if (TakeReads(reader)) continue;
       if (reader.in_flight == 0 && backlog_.stopped()) return;
     }
-    uint64_t events = 0;
-    while (read(reader.event, &events, sizeof(events)) < 0 && errno == EINTR) {
-    }
+    io_uring_submit_and_wait(&reader.ring, 1);  // what goes wrong here is tried again
     reader.idle.store(false);
     io_uring_cqe* cqe = nullptr;
     while (io_uring_peek_cqe(&reader.ring, &cqe) == 0) {
       std::unique_ptr<PendingRead> read(static_cast<PendingRead*>(io_uring_cqe_get_data(cqe)));
       const int32_t result = cqe->res;
       io_uring_cqe_seen(&reader.ring, cqe);
+      if (read == nullptr) {
+        uint64_t events = 0;
+        while (::read(reader.event, &events, sizeof(events)) < 0 && errno == EINTR) {
+        }
+        PollEvent(reader);
+        continue;
+      }
       --reader.in_flight;
+      TakeReads(reader);  // first: the device shall not wait for what is done with the bytes
       Complete(reader, std::move(read), result);
     }
   }
+}
+
+void UringReadQueue::PollEvent(Reader& reader) {
+  io_uring_sqe* const sqe = io_uring_get_sqe(&reader.ring);
+  io_uring_prep_poll_add(sqe, reader.event, POLLIN);
+  io_uring_sqe_set_data(sqe, nullptr);
 }
 
 /// Returns whether it took any.
@@ -167,10 +187,11 @@ bool UringReadQueue::TakeReads(Reader& reader) {
       Prepare(reader, std::move(read));
     }
   }
+  if (took) io_uring_submit(&reader.ring);  // what it leaves goes with the next wait
   return took;
 }
 
-/// REQUIRES: reader.in_flight < reader.depth, so that the ring has room.
+/// A read that goes on may exceed the depth by one: the ring's completion queue has room for twice as many.
 void UringReadQueue::Prepare(Reader& reader, std::unique_ptr<PendingRead> read) {
   const ReadRequest& request = read->request;
   const auto next = static_cast<size_t>(read->progress.next());
@@ -185,13 +206,8 @@ void UringReadQueue::Prepare(Reader& reader, std::unique_ptr<PendingRead> read) 
   } else {
     io_uring_prep_read(sqe, fd, begin, size, offset);
   }
-  io_uring_sqe_set_data(sqe, read.get());
-  int submitted = io_uring_submit(&reader.ring);
-  while (submitted == -EINTR || submitted == -EAGAIN || submitted == -EBUSY) {
-    submitted = io_uring_submit(&reader.ring);
-  }
+  io_uring_sqe_set_data(sqe, read.release());  // the ring's, until its completion comes
   ++reader.in_flight;
-  read.release();  // the ring's, until its completion comes
 }
 
 void UringReadQueue::Complete(Reader& reader, std::unique_ptr<PendingRead> read, int32_t result) {
