@@ -21,26 +21,28 @@ void ChunkStore::Deferred::Run() {
 absl::StatusOr<ReserveResult> ChunkStore::LookupOrReserve(const ChunkAddress& address) {
   const absl::StatusOr<int64_t> kv_bytes = ChunkKv::SizeBytes(address.format, address.num_tokens);
   if (!kv_bytes.ok()) return kv_bytes.status();
+  // Counted in one go, so that the sums hold at every moment.
+  const auto hit = [this](ChunkHandle handle) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    ++stats_.reserve_lookups;
+    ++stats_.reserve_hits;
+    return handle;
+  };
   Deferred deferred;
   bool in_host = false;
   {
     absl::MutexLock lock(&mutex_);
-    ++stats_.reserve_lookups;
     in_host = FindUsable(address.key, deferred) != nullptr;
   }
   deferred.Run();
   if (!in_host) {
     if (std::optional<ChunkHandle> handle = Fetch(address.key, /*reads=*/nullptr); handle.has_value()) {
       absl::MutexLock lock(&mutex_);
-      ++stats_.reserve_hits;
-      return *std::move(handle);
+      return hit(*std::move(handle));
     }
   }
   absl::MutexLock lock(&mutex_);
-  if (Entry* entry = FindLocked(address.key); entry != nullptr) {
-    ++stats_.reserve_hits;
-    return HitLocked(entry);
-  }
+  if (Entry* entry = FindLocked(address.key); entry != nullptr) return hit(HitLocked(entry));
+  ++stats_.reserve_lookups;
   if (auto slot = reservations_.find(address.key); slot != reservations_.end()) {
     ++stats_.waits;
     auto waiter = std::make_shared<Waiter>();

@@ -10,8 +10,7 @@
 
 namespace kvblend::store {
 
-inline constexpr int64_t kChunkBytes =
-    2 * 2 * 4096 + ChunkStore::kEntryOverheadBytes;  // SmallAddress(token)
+inline constexpr int64_t kChunkBytes = 2 * 2 * 4096 + ChunkStore::kEntryOverheadBytes;  // SmallAddress(token)
 
 class ChunkStoreTest : public ::testing::Test {
  protected:
