@@ -20,9 +20,7 @@ ChunkReport ReportChunk(const blend::PlannedSpan& span, absl::Span<const int32_t
   ChunkReport chunk;
   chunk.index = span.chunk_index;
   chunk.source = span.source;
-  if (span.entry.has_value()) {
-    chunk.tier = span.entry->tier() == store::Tier::kDisk ? Tier::kDisk : Tier::kHostMemory;
-  }
+  if (span.entry.has_value()) chunk.tier = span.entry->tier();
   chunk.num_tokens = span.num_tokens();
   if (span.source == ChunkSource::kMiss) {
     chunk.recomputed_tokens = span.num_tokens();

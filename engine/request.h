@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "engine/tier.h"
 
 namespace kvblend {
 
@@ -126,8 +127,6 @@ enum class ChunkSource : uint8_t {
   kBlended,      // reused, some tokens recomputed
   kOtherAnchor,  // blended from an entry that was computed behind another anchor
 };
-
-enum class Tier : uint8_t { kNone, kHostMemory, kDisk };
 
 struct ChunkReport {
   int32_t index = 0;

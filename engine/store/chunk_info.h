@@ -11,14 +11,9 @@
 
 #include "absl/time/time.h"
 #include "engine/store/chunk_key.h"
+#include "engine/tier.h"
 
 namespace kvblend::store {
-
-/// Where an entry's bytes are. Slower tiers stand behind the same handles.
-enum class Tier : uint8_t { kHostMemory, kDisk };
-
-/// "host_memory", "disk"
-std::string_view Name(Tier tier);
 
 /// One tenant's namespace (which may be "") or, when empty, all of them.
 using NamespaceFilter = std::optional<std::string_view>;

@@ -33,16 +33,6 @@ absl::StatusOr<std::pair<std::string, ChunkKey>> DecodePageToken(std::string_vie
 
 }  // namespace
 
-std::string_view Name(Tier tier) {
-  switch (tier) {
-    case Tier::kHostMemory:
-      return "host_memory";
-    case Tier::kDisk:
-      return "disk";
-  }
-  return "?";
-}
-
 ChunkInfo ChunkStore::InfoOf(const Entry& entry) {
   return {.key = entry.address.key,
           .content_key = entry.address.content_key,

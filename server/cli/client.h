@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -66,9 +67,21 @@ struct StoreSummary {
   int64_t evictions = 0;
 };
 
+struct DiskSummary {
+  int64_t entries = 0;
+  int64_t used_bytes = 0;
+  int64_t quota_bytes = 0;
+  int64_t pinned_entries = 0;
+  int64_t hits = 0;
+  int64_t evictions = 0;
+  int64_t quarantined = 0;
+  bool failing = false;
+};
+
 struct Info {
   EngineInfo engine;
   StoreSummary store;
+  std::optional<DiskSummary> disk;  // absent without a disk for chunks
   int32_t requests_waiting = 0;
   int32_t requests_running = 0;
 };

@@ -44,6 +44,16 @@ Info ToInfo(const v1::GetInfoResponse& message) {
                 .lookups = message.store().lookups(),
                 .hits = message.store().hits(),
                 .evictions = message.store().evictions()};
+  if (message.has_disk()) {
+    info.disk = {.entries = message.disk().entries(),
+                 .used_bytes = message.disk().used_bytes(),
+                 .quota_bytes = message.disk().quota_bytes(),
+                 .pinned_entries = message.disk().pinned_entries(),
+                 .hits = message.disk().hits(),
+                 .evictions = message.disk().evictions(),
+                 .quarantined = message.disk().quarantined(),
+                 .failing = message.disk().failing()};
+  }
   info.requests_waiting = message.load().requests_waiting();
   info.requests_running = message.load().requests_running();
   return info;

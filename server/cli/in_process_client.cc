@@ -50,7 +50,7 @@ class PutChunksQueue : public PutChunksObserver {
 
 ChunkInfo Convert(const store::ChunkInfo& chunk) {
   return {.key = chunk.key.ToHex(),
-          .tier = Tier::kHostMemory,
+          .tier = chunk.tier,
           .num_tokens = chunk.num_tokens,
           .size_bytes = chunk.bytes,
           .pinned = chunk.pinned,
@@ -179,6 +179,17 @@ class InProcessClient : public EngineClient {
 
   absl::StatusOr<Info> GetInfo() override {
     const EngineStats stats = engine_->Stats();
+    std::optional<DiskSummary> disk;
+    if (stats.disk.has_value()) {
+      disk = {.entries = stats.disk->entries,
+              .used_bytes = stats.disk->bytes,
+              .quota_bytes = stats.disk->quota_bytes,
+              .pinned_entries = stats.disk->pinned_entries,
+              .hits = stats.disk->opens,
+              .evictions = stats.disk->evictions,
+              .quarantined = stats.disk->quarantined,
+              .failing = stats.disk->disk_full || stats.disk->write_failing || stats.disk->read_failing};
+    }
     return Info{.engine = engine_->info(),
                 .store = {.entries = stats.store.entries,
                           .used_bytes = stats.store.bytes,
@@ -187,6 +198,7 @@ class InProcessClient : public EngineClient {
                           .lookups = stats.store.lookups,
                           .hits = stats.store.hits,
                           .evictions = stats.store.evictions},
+                .disk = disk,
                 .requests_waiting = stats.requests_waiting,
                 .requests_running = stats.requests_running};
   }

@@ -34,8 +34,6 @@ constexpr EnumTable<ChunkSource, v1::ChunkSource, 4> kChunkSources{
 constexpr EnumTable<Tier, v1::Tier, 3> kTiers{{{Tier::kNone, v1::TIER_UNSPECIFIED},
                                                {Tier::kHostMemory, v1::TIER_HOST_MEMORY},
                                                {Tier::kDisk, v1::TIER_DISK}}};
-constexpr EnumTable<store::Tier, v1::Tier, 2> kStoreTiers{
-    {{store::Tier::kHostMemory, v1::TIER_HOST_MEMORY}, {store::Tier::kDisk, v1::TIER_DISK}}};
 constexpr EnumTable<FinishReason, v1::FinishReason, 4> kFinishReasons{
     {{FinishReason::kEndOfText, v1::FINISH_REASON_END_OF_TEXT},
      {FinishReason::kStopString, v1::FINISH_REASON_STOP_STRING},
@@ -67,7 +65,6 @@ v1::DeviationSource ToProto(DeviationSource source) { return WireValue(kDeviatio
 v1::Role ToProto(Role role) { return WireValue(kRoles, role); }
 v1::ChunkSource ToProto(ChunkSource source) { return WireValue(kChunkSources, source); }
 v1::Tier ToProto(Tier tier) { return WireValue(kTiers, tier); }
-v1::Tier ToProto(store::Tier tier) { return WireValue(kStoreTiers, tier); }
 v1::FinishReason ToProto(FinishReason reason) { return WireValue(kFinishReasons, reason); }
 
 std::optional<Policy> FromProto(v1::Policy policy) { return OurValue(kPolicies, policy); }

@@ -5,7 +5,6 @@
 #include <optional>
 
 #include "engine/request.h"
-#include "engine/store/chunk_info.h"
 #include "kvblend/v1/chunks.pb.h"
 #include "kvblend/v1/inference.pb.h"
 
@@ -18,7 +17,6 @@ v1::DeviationSource ToProto(DeviationSource source);
 v1::Role ToProto(Role role);
 v1::ChunkSource ToProto(ChunkSource source);
 v1::Tier ToProto(Tier tier);
-v1::Tier ToProto(store::Tier tier);
 v1::FinishReason ToProto(FinishReason reason);
 
 /// Nothing for a number without a counterpart: ..._UNSPECIFIED, and values that came after this build.

@@ -220,6 +220,17 @@ v1::GetInfoResponse ToProto(const EngineInfo& info, const EngineStats& stats, co
   store->set_hits(stats.store.hits);
   store->set_other_anchor_hits(stats.store.other_anchor_hits);
   store->set_evictions(stats.store.evictions);
+  if (stats.disk.has_value()) {
+    v1::DiskInfo* disk = to.mutable_disk();
+    disk->set_entries(stats.disk->entries);
+    disk->set_used_bytes(stats.disk->bytes);
+    disk->set_quota_bytes(stats.disk->quota_bytes);
+    disk->set_pinned_entries(stats.disk->pinned_entries);
+    disk->set_hits(stats.disk->opens);
+    disk->set_evictions(stats.disk->evictions);
+    disk->set_quarantined(stats.disk->quarantined);
+    disk->set_failing(stats.disk->disk_full || stats.disk->write_failing || stats.disk->read_failing);
+  }
   v1::Load* load = to.mutable_load();
   load->set_requests_waiting(stats.requests_waiting);
   load->set_requests_running(stats.requests_running);

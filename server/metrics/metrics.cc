@@ -133,8 +133,9 @@ Metrics::Metrics() : impl_(std::make_unique<Impl>()) {
     impl_->finished.Add({{"reason", std::string(Name(reason))}});
   }
   for (ChunkSource source : {ChunkSource::kExact, ChunkSource::kBlended, ChunkSource::kOtherAnchor}) {
-    impl_->chunk_hits.Add(
-        {{"source", std::string(Name(source))}, {"tier", std::string(Name(Tier::kHostMemory))}});
+    for (Tier tier : {Tier::kHostMemory, Tier::kDisk}) {
+      impl_->chunk_hits.Add({{"source", std::string(Name(source))}, {"tier", std::string(Name(tier))}});
+    }
   }
   for (const char* result : {"computed", "present"}) impl_->put_chunks.Add({{"result", result}});
 }

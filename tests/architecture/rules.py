@@ -40,7 +40,7 @@ MAY_NAME_REQUEST_TYPES = {
 }
 
 # Small headers that themselves use Abseil only; every folder above kernels may include them.
-SHARED_HEADERS = {"engine/status_macros.h"}
+SHARED_HEADERS = {"engine/status_macros.h", "engine/tier.h"}
 
 # Libraries of the transports: unknown to engine and kernels, so that both build without them.
 TRANSPORT_LIBRARIES = ("grpc/", "grpcpp/", "grpc++/", "google/protobuf/", "kvblend/v1/", "httplib.h", "prometheus/",

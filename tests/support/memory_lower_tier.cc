@@ -132,7 +132,7 @@ class MemoryLowerTier final : public store::LowerTier {
     for (const MemoryDisk::Read& read : left) (*read.done)(absl::CancelledError("the tier ends"));
   }
 
-  store::Tier tier() const override { return store::Tier::kDisk; }
+  Tier tier() const override { return Tier::kDisk; }
 
   absl::Status Put(const store::ChunkAddress& address, const store::ChunkKv& kv,
                    const PutOptions& options) override {
@@ -225,7 +225,7 @@ class MemoryLowerTier final : public store::LowerTier {
                      .label = header.label,
                      .num_tokens = header.address.num_tokens,
                      .bytes = header.total_bytes(),
-                     .tier = store::Tier::kDisk,
+                     .tier = Tier::kDisk,
                      .pinned = stored->pinned,
                      .compute_cost_seconds = header.compute_cost_seconds,
                      .created = header.created,

@@ -41,10 +41,17 @@ void PrintForPeople(const Info& info, std::ostream& out) {
   }
   const StoreSummary& store = info.store;
   out << absl::StreamFormat(
-             "chunk store   %d chunks (%d pinned), %s of %s; %d lookups, %d hits, %d evictions\n",
-             store.entries, store.pinned_entries, HumanBytes(store.used_bytes),
-             HumanBytes(store.budget_bytes), store.lookups, store.hits, store.evictions)
-      << absl::StreamFormat("requests      %d running, %d waiting\n", info.requests_running,
+      "chunk store   %d chunks (%d pinned), %s of %s; %d lookups, %d hits, %d evictions\n", store.entries,
+      store.pinned_entries, HumanBytes(store.used_bytes), HumanBytes(store.budget_bytes), store.lookups,
+      store.hits, store.evictions);
+  if (info.disk.has_value()) {
+    const DiskSummary& disk = *info.disk;
+    out << absl::StreamFormat(
+        "on disk       %d chunks (%d pinned), %s of %s; %d read, %d evicted, %d damaged%s\n", disk.entries,
+        disk.pinned_entries, HumanBytes(disk.used_bytes), HumanBytes(disk.quota_bytes), disk.hits,
+        disk.evictions, disk.quarantined, disk.failing ? "; the disk is full or failing" : "");
+  }
+  out << absl::StreamFormat("requests      %d running, %d waiting\n", info.requests_running,
                             info.requests_waiting)
       << std::flush;
 }
