@@ -121,7 +121,7 @@ absl::StatusOr<ChunkHandle> ChunkStore::Insert(const ChunkAddress& address, std:
   absl::StatusOr<ChunkHandle> handle = InsertLocked(address, kv, options, deferred);
   lock.Release();
   deferred.Run();
-  if (handle.ok()) WriteToLower(*handle, options);
+  if (handle.ok()) WriteToLower(*handle, options.pinned);
   return handle;
 }
 

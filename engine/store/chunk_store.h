@@ -94,7 +94,8 @@ class ChunkStore {
   /// and then the one with the smallest key: the same entries give the same choice, whatever happened before.
   std::optional<ChunkHandle> LookupAnyAnchor(const ContentKey& content_key, PromptReads* reads = nullptr);
 
-  /// The entry, or the duty to compute it, or a place in the queue behind the one who does.
+  /// The entry, or the duty to compute it, or a place in the queue behind the one who does. An entry that the
+  /// lower tier has not (it was full, or has evicted it) is written there again.
   /// kResourceExhausted when it could not be stored however much were evicted: larger than the budget without
   /// what operators pinned. kInvalidArgument: bad format.
   absl::StatusOr<ReserveResult> LookupOrReserve(const ChunkAddress& address);
@@ -206,7 +207,8 @@ class ChunkStore {
 
   // The lower tier; called without the lock.
   std::optional<ChunkHandle> Fetch(const ChunkKey& key, PromptReads* reads);
-  void WriteToLower(const ChunkHandle& handle, const InsertOptions& options);
+  /// Unless it is there.
+  void WriteToLower(const ChunkHandle& handle, bool pinned);
   bool EraseFromLower(NamespaceFilter filter, const ChunkKey& key);
   std::vector<ChunkInfo> ListHost(NamespaceFilter filter, const std::optional<NamespaceAndKey>& after,
                                   int64_t limit) const;

@@ -6,10 +6,14 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "engine/store/chunk_store.h"
 
 namespace kvblend::store {
 namespace {
+
+/// How long pinning waits for an entry to reach the lower tier.
+constexpr absl::Duration kPinWait = absl::Seconds(10);
 
 absl::Status NotFound(const ChunkKey& key) {
   return absl::NotFoundError(absl::StrCat("chunk ", key.ToHex(), " is not in the store"));
@@ -167,7 +171,7 @@ int64_t ChunkStore::Clear(NamespaceFilter filter) {
 
 absl::Status ChunkStore::Pin(NamespaceFilter filter, const ChunkKey& key) {
   // What is on its way must arrive, or the pin below would be refused.
-  if (write_behind_ != nullptr) write_behind_->WaitFor(key, absl::InfiniteFuture()).IgnoreError();
+  if (write_behind_ != nullptr) write_behind_->WaitFor(key, absl::Now() + kPinWait).IgnoreError();
   absl::Status below = lower_ == nullptr ? NotFound(key) : lower_->Pin(filter, key);
   absl::MutexLock lock(&mutex_);
   Entry* entry = FindLocked(filter, key);
@@ -182,7 +186,7 @@ absl::Status ChunkStore::Pin(NamespaceFilter filter, const ChunkKey& key) {
 }
 
 absl::Status ChunkStore::Unpin(NamespaceFilter filter, const ChunkKey& key) {
-  if (write_behind_ != nullptr) write_behind_->WaitFor(key, absl::InfiniteFuture()).IgnoreError();
+  if (write_behind_ != nullptr) write_behind_->WaitFor(key, absl::Now() + kPinWait).IgnoreError();
   absl::Status below = lower_ == nullptr ? NotFound(key) : lower_->Unpin(filter, key);
   absl::MutexLock lock(&mutex_);
   Entry* entry = FindLocked(filter, key);

@@ -49,11 +49,12 @@ std::optional<ChunkHandle> ChunkStore::Fetch(const ChunkKey& key, PromptReads* r
   return handle;
 }
 
-void ChunkStore::WriteToLower(const ChunkHandle& handle, const InsertOptions& options) {
+void ChunkStore::WriteToLower(const ChunkHandle& handle, bool pinned) {
   const Entry& entry = *handle.entry_;
-  if (write_behind_ == nullptr || entry.arriving != nullptr) return;
+  if (write_behind_ == nullptr || lower_->Contains(entry.address.key)) return;
+  if (entry.arriving != nullptr && !entry.arriving->complete()) return;  // not all of it is here
   write_behind_->Enqueue(
-      entry.address, entry.kv, options.pinned,
+      entry.address, entry.kv, pinned,
       {.label = entry.label, .compute_cost_seconds = entry.compute_cost_seconds, .created = entry.created});
 }
 

@@ -21,27 +21,33 @@ void ChunkStore::Deferred::Run() {
 absl::StatusOr<ReserveResult> ChunkStore::LookupOrReserve(const ChunkAddress& address) {
   const absl::StatusOr<int64_t> kv_bytes = ChunkKv::SizeBytes(address.format, address.num_tokens);
   if (!kv_bytes.ok()) return kv_bytes.status();
-  // Counted in one go, so that the sums hold at every moment.
-  const auto hit = [this](ChunkHandle handle) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    ++stats_.reserve_lookups;
-    ++stats_.reserve_hits;
-    return handle;
-  };
+  std::optional<ChunkHandle> found;
+  bool pinned = false;
   Deferred deferred;
-  bool in_host = false;
   {
     absl::MutexLock lock(&mutex_);
-    in_host = FindUsable(address.key, deferred) != nullptr;
-  }
-  deferred.Run();
-  if (!in_host) {
-    if (std::optional<ChunkHandle> handle = Fetch(address.key, /*reads=*/nullptr); handle.has_value()) {
-      absl::MutexLock lock(&mutex_);
-      return hit(*std::move(handle));
+    if (Entry* entry = FindUsable(address.key, deferred); entry != nullptr) {
+      found = HitLocked(entry);
+      pinned = entry->pinned;
     }
   }
+  deferred.Run();
+  if (found.has_value()) {
+    WriteToLower(*found, pinned);
+  } else {
+    found = Fetch(address.key, /*reads=*/nullptr);
+  }
+
+  // Counted in one go, so that the sums hold at every moment.
   absl::MutexLock lock(&mutex_);
-  if (Entry* entry = FindLocked(address.key); entry != nullptr) return hit(HitLocked(entry));
+  if (!found.has_value()) {
+    if (Entry* entry = FindLocked(address.key); entry != nullptr) found = HitLocked(entry);  // since then
+  }
+  if (found.has_value()) {
+    ++stats_.reserve_lookups;
+    ++stats_.reserve_hits;
+    return *std::move(found);
+  }
   ++stats_.reserve_lookups;
   if (auto slot = reservations_.find(address.key); slot != reservations_.end()) {
     ++stats_.waits;
@@ -73,7 +79,7 @@ absl::StatusOr<ChunkHandle> ChunkStore::Commit(const ChunkAddress& address, std:
   AbandonLocked(address.key, deferred);
   lock.Release();
   deferred.Run();
-  if (handle.ok()) WriteToLower(*handle, options);
+  if (handle.ok()) WriteToLower(*handle, options.pinned);
   return handle;
 }
 

@@ -262,8 +262,11 @@ TEST_F(LowerTierTest, WritesThatFailOrFindNoPlaceAreReportedAndCostNothingElse) 
   EXPECT_EQ(stats.queued_write_bytes, 0);
   ExpectFilled(*store->Lookup(large.key));
 
-  // The next attempt starts from the beginning.
+  // Whoever wants it stored later, writes it again.
   disk_->write_fault = nullptr;
+  ASSERT_TRUE(std::holds_alternative<ChunkHandle>(*store->LookupOrReserve(SmallAddress(1))));
+  EXPECT_TRUE(store->WaitUntilDurable(SmallAddress(1).key, absl::InfiniteFuture()).ok());
+  ASSERT_TRUE(store->Erase("", SmallAddress(1).key));
   ASSERT_TRUE(store->Insert(SmallAddress(1), FilledKv(SmallAddress(1)), {}).ok());
   EXPECT_TRUE(store->WaitUntilDurable(SmallAddress(1).key, absl::InfiniteFuture()).ok());
 
