@@ -1,12 +1,10 @@
 // The chunk store: the KV of document chunks by content address, kept in host memory within a byte budget,
 // and in a tier below it when there is one.
 //
-//   store::ChunkAddress address = store::AddressOf(identity);
-//   auto result = store->LookupOrReserve(address);
-//   if (auto* handle = std::get_if<store::ChunkHandle>(&*result))            -> handle->AcquireLayer(l)
-//   else if (auto* reservation = std::get_if<store::Reservation>(&*result))  -> compute,
-//   reservation->Commit(kv, ..) else std::get<store::Pending>(*result)                                   ->
-//   Wait or NotifyWhenReady
+//   auto result = store->LookupOrReserve(store::AddressOf(identity));
+//
+// gives one of three: a ChunkHandle, whose layers AcquireLayer hands out; a Reservation, with the duty to
+// compute the chunk and Commit it; or a Pending, to Wait for whoever has that duty.
 //
 // Threads: every method may be called from any thread. The store must outlive what it gave out.
 //
@@ -19,7 +17,8 @@
 // ones. An entry that can't be read is a miss from then on; nothing that was read is used unchecked.
 //
 // Memory: entries, erased ones that handles still hold included, never exceed the byte budget. KV that is
-// being computed is not counted until it is inserted; callers bound how much of it there is.
+// being computed is not counted until it is inserted; callers bound how much of it there is. KV on its way to
+// the lower tier may outlive its entry, by at most max_queued_write_bytes.
 #pragma once
 
 #include <atomic>
