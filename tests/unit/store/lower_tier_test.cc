@@ -108,8 +108,12 @@ TEST_F(LowerTierTest, LayersArriveOneByOneAndThoseOfEarlierPromptsFirst) {
   EXPECT_EQ(store->Lookup(SmallAddress(1).key)->tier(), Tier::kHostMemory);
   disk_->DeliverAll();
   ExpectFilled(*second);
-  // Waiting ends when the layer comes.
-  store = Create(8);
+}
+
+TEST_F(LowerTierTest, WaitingForALayerEndsWhenItComes) {
+  { Put(*Create(8), SmallAddress(1)); }
+  auto store = Create(8);
+  disk_->HoldReads(true);
   const auto waiting = store->Lookup(SmallAddress(1).key);
   std::thread reader([&] { EXPECT_TRUE(waiting->AcquireLayer(1).ok()); });
   disk_->DeliverAll();
