@@ -5,6 +5,7 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "engine/status_macros.h"
 #include "engine/store/chunk_key.h"
 #include "engine/store/chunk_store.h"
@@ -66,6 +67,11 @@ class InProcessClient : public EngineClient {
  public:
   InProcessClient(std::unique_ptr<Engine> engine, Cancellation& cancellation)
       : engine_(std::move(engine)), cancellation_(cancellation) {}
+  ~InProcessClient() override {
+    // Chunks on disk outlive this process: those that the response left to be computed are part of its work.
+    const bool finish = engine_->Stats().disk.has_value() && !cancellation_.requested();
+    engine_->Drain(finish ? absl::InfiniteFuture() : absl::InfinitePast()).IgnoreError();
+  }
 
   absl::StatusOr<GenerateResult> Generate(const GenerateRequest& request,
                                           const GenerateCallbacks& callbacks) override {

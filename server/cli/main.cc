@@ -8,6 +8,8 @@
 #include "server/cli/grpc_client.h"
 #include "server/cli/in_process_client.h"
 #include "server/cli/terminal.h"
+#include "spdlog/sinks/stdout_color_sinks.h"
+#include "spdlog/spdlog.h"
 
 namespace {
 
@@ -30,6 +32,9 @@ absl::StatusOr<std::unique_ptr<EngineClient>> MakeClient(const Connection& conne
 }  // namespace
 
 int main(int argc, char** argv) {
+  // Standard output is for answers.
+  spdlog::set_default_logger(spdlog::stderr_color_mt("kvblend"));
+  spdlog::set_level(spdlog::level::warn);
   Terminal terminal = Terminal::Standard();
   Cancellation cancellation;
   const kvblend::server::cli::CancelOnSignal cancel_on_signal(cancellation);

@@ -107,6 +107,22 @@ def test_one_server_per_folder(start_server, tmp_path):
     assert str(tmp_path) in second.stdout + second.stderr
 
 
+def test_the_command_line_keeps_chunks_between_runs(tmp_path):
+    texts = []
+    for number, text in enumerate(CHUNKS):
+        (tmp_path / f"{number}.txt").write_text(text)
+        texts.append(str(tmp_path / f"{number}.txt"))
+    command = [str(BIN_DIR / "kvblend"), "generate", "--model", str(MODEL), "--disk-path", str(tmp_path / "disk"),
+               "--system", SYSTEM_TEXT, "--max-tokens", "8", "--question", "Where was Ada Lorne born?", "--ratio", "1",
+               "--chunk-file", *texts]
+    first, second = (subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=120)
+                     for _ in range(2))
+    assert first.returncode == 0 and second.returncode == 0, first.stderr + second.stderr
+    assert first.stdout and first.stdout == second.stdout  # the answer, and no log
+    assert "from disk" not in first.stderr
+    assert second.stderr.count("from disk") == len(CHUNKS)
+
+
 def test_killed_servers_lose_nothing_that_was_durable(v1, start_server, tmp_path):
     seed = random.randrange(2**32)
     print("seed", seed)
