@@ -23,6 +23,7 @@ class ArrivingKv : public std::enable_shared_from_this<ArrivingKv> {
   /// REQUIRES: `kv` has the shape of the entry's header.
   ArrivingKv(std::shared_ptr<LowerTierEntry> source, std::shared_ptr<ChunkKv> kv);
 
+  Tier tier() const { return source_->tier(); }
   int32_t num_layers() const { return kv_->format().num_layers; }
   /// Asks for one layer. REQUIRES: called once for every layer.
   void StartLayer(uint64_t prompt, int32_t layer);

@@ -44,9 +44,14 @@ ChunkStore::ChunkStore(Options options, std::unique_ptr<LowerTier> lower)
 }
 
 ChunkStore::~ChunkStore() {
-  absl::MutexLock lock(&mutex_);
-  assert(reservations_.empty() && "a Reservation or Pending outlives the store");
-  for ([[maybe_unused]] const auto& [id, entry] : entries_) {
+  // Entries that are still arriving take their reads back from the tier, so they go first.
+  decltype(entries_) entries;
+  {
+    absl::MutexLock lock(&mutex_);
+    assert(reservations_.empty() && "a Reservation or Pending outlives the store");
+    entries.swap(entries_);
+  }
+  for ([[maybe_unused]] const auto& [id, entry] : entries) {
     assert(entry->handles == 0 && "a ChunkHandle outlives the store");
   }
 }
@@ -238,7 +243,7 @@ ChunkHandle ChunkStore::HitLocked(Entry* entry) {
   entry->last_used = options_.now();
   AddHandle(entry);
   const bool arriving = entry->arriving != nullptr && !entry->arriving->complete();
-  return ChunkHandle(this, entry, arriving ? lower_->tier() : Tier::kHostMemory);
+  return ChunkHandle(this, entry, arriving ? entry->arriving->tier() : Tier::kHostMemory);
 }
 
 void ChunkStore::AddHandle(Entry* entry) {

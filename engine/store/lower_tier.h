@@ -39,6 +39,9 @@ class LowerTierEntry {
  public:
   virtual ~LowerTierEntry() = default;
 
+  /// Where it is read from: a LowerTier may stand for several.
+  virtual Tier tier() const = 0;
+
   /// Checked: its checksum is right, and it is of the key that was asked for.
   virtual const EntryHeader& header() const = 0;
 
@@ -65,8 +68,6 @@ class LowerTier {
   };
 
   virtual ~LowerTier() = default;
-
-  virtual Tier tier() const = 0;
 
   /// Stores an entry; it is durable when this returns OK, at once when it is there. Blocks.
   virtual absl::Status Put(const ChunkAddress& address, const ChunkKv& kv, const PutOptions& options) = 0;

@@ -84,6 +84,7 @@ class MemoryLowerEntry final : public store::LowerTierEntry {
   MemoryLowerEntry(std::shared_ptr<MemoryDisk> disk, std::shared_ptr<MemoryDisk::Stored> stored)
       : disk_(std::move(disk)), stored_(std::move(stored)) {}
 
+  Tier tier() const override { return Tier::kDisk; }
   const store::EntryHeader& header() const override { return stored_->header; }
 
   absl::StatusOr<store::ReadId> ReadLayer(int32_t layer, absl::Span<std::byte> out,
@@ -113,7 +114,10 @@ class MemoryLowerEntry final : public store::LowerTierEntry {
     return id;
   }
 
-  void CancelRead(store::ReadId id) override { disk_->CancelRead(id); }
+  void CancelRead(store::ReadId id) override {
+    if (disk_->tiers_ == 0) ++disk_->calls_without_tier;
+    disk_->CancelRead(id);
+  }
 
  private:
   const std::shared_ptr<MemoryDisk> disk_;
@@ -122,8 +126,9 @@ class MemoryLowerEntry final : public store::LowerTierEntry {
 
 class MemoryLowerTier final : public store::LowerTier {
  public:
-  explicit MemoryLowerTier(std::shared_ptr<MemoryDisk> disk) : disk_(std::move(disk)) {}
+  explicit MemoryLowerTier(std::shared_ptr<MemoryDisk> disk) : disk_(std::move(disk)) { ++disk_->tiers_; }
   ~MemoryLowerTier() override {
+    --disk_->tiers_;
     std::vector<MemoryDisk::Read> left;
     {
       absl::MutexLock lock(&disk_->mutex_);
@@ -131,8 +136,6 @@ class MemoryLowerTier final : public store::LowerTier {
     }
     for (const MemoryDisk::Read& read : left) (*read.done)(absl::CancelledError("the tier ends"));
   }
-
-  Tier tier() const override { return Tier::kDisk; }
 
   absl::Status Put(const store::ChunkAddress& address, const store::ChunkKv& kv,
                    const PutOptions& options) override {

@@ -2,6 +2,7 @@
 // fail where the test wants them to.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -40,6 +41,9 @@ class MemoryDisk {
   /// Called for every Put.
   std::function<absl::Status(const store::ChunkKey& key)> write_fault;
 
+  /// Entries that were told to do something after their tier was gone.
+  std::atomic<int64_t> calls_without_tier{0};
+
   int64_t entries() const;
   bool Contains(const store::ChunkKey& key) const;
   bool IsPinned(const store::ChunkKey& key) const;
@@ -57,6 +61,7 @@ class MemoryDisk {
   void Submit(Read read);
   void CancelRead(store::ReadId id);
 
+  std::atomic<int64_t> tiers_{0};
   mutable absl::Mutex mutex_;
   std::map<store::ChunkKey, std::shared_ptr<Stored>> entries_ ABSL_GUARDED_BY(mutex_);
   std::vector<Read> reads_ ABSL_GUARDED_BY(mutex_);

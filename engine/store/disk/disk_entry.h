@@ -23,6 +23,7 @@ class DiskTier;
 /// outlive it.
 class DiskEntry final : public LowerTierEntry, public std::enable_shared_from_this<DiskEntry> {
  public:
+  Tier tier() const override { return Tier::kDisk; }
   /// Checked: its checksum is right, and it is of the key that was asked for.
   const EntryHeader& header() const override { return header_; }
 

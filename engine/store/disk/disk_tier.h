@@ -66,8 +66,6 @@ class DiskTier final : public LowerTier {
   /// Reads that wait are cancelled, those that run are waited for. REQUIRES: no other call is under way.
   ~DiskTier() override;
 
-  Tier tier() const override { return Tier::kDisk; }
-
   // --- data path ------------------------------------------------------------------------------------------
 
   /// Stores a chunk durably; OK at once when it is there. Makes room by giving up the entries that save the

@@ -189,6 +189,25 @@ TEST_F(LowerTierTest, EvictionOfWhatIsStillArrivingTakesItsReadsBack) {
   ExpectFilled(*again);
 }
 
+// What has not arrived, or never will, when the store goes.
+TEST_F(LowerTierTest, TheStoreMayGoWhileEntriesArrive) {
+  { Put(*Create(8), SmallAddress(1)); }
+  {
+    auto store = Create(8);
+    disk_->read_fault = [](const ChunkKey&, int32_t) { return absl::UnavailableError("cable"); };
+    EXPECT_TRUE(store->Lookup(SmallAddress(1).key)->lost());
+  }
+  disk_->read_fault = nullptr;
+  {
+    auto store = Create(8);
+    disk_->HoldReads(true);
+    EXPECT_TRUE(store->Lookup(SmallAddress(1).key).has_value());
+    EXPECT_EQ(disk_->waiting_reads(), 2);
+  }
+  EXPECT_EQ(disk_->waiting_reads(), 0);
+  EXPECT_EQ(disk_->calls_without_tier, 0);
+}
+
 TEST_F(LowerTierTest, WithoutRoomInHostMemoryItIsAMiss) {
   { Put(*Create(8), SmallAddress(1)); }
   auto store = Create(1);
