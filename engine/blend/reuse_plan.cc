@@ -55,7 +55,7 @@ class Matcher {
     PlannedSpan span{.kind = SpanKind::kLeadIn, .begin = 0, .end = anchor_end};
     if (options_.reuse != Reuse::kNothing) {
       span.key = store::AddressOf(Identity(store::IsolatedAnchorHash(), layout_.anchor_ids)).key;
-      span.entry = chunk_store_.Lookup(*span.key, &reads_);
+      span.entry = IfItFits(chunk_store_.Lookup(*span.key, &reads_), span.num_tokens());
       if (!span.entry) AddMissing({}, layout_.anchor_ids);
     }
     if (span.entry) {
@@ -63,6 +63,15 @@ class Matcher {
     } else {
       AddComputed(std::move(span));
     }
+  }
+
+  /// An entry from outside this process may bear the right key and hold something else; it is a miss.
+  std::optional<store::ChunkHandle> IfItFits(std::optional<store::ChunkHandle> entry,
+                                             int32_t num_tokens) const {
+    if (entry.has_value() && (entry->num_tokens() != num_tokens || entry->format() != key_space_.format)) {
+      entry.reset();
+    }
+    return entry;
   }
 
   void PlanChunk(const prompt::Span& layout_span) {
@@ -83,14 +92,14 @@ class Matcher {
         options_.anchoring == Anchoring::kAnchored ? anchor_hash_ : store::IsolatedAnchorHash();
     const store::ChunkAddress address = store::AddressOf(Identity(behind, token_ids));
     span.key = address.key;
-    span.entry = chunk_store_.Lookup(*span.key, &reads_);
+    span.entry = IfItFits(chunk_store_.Lookup(*span.key, &reads_), span.num_tokens());
     bool other_anchor = false;
     if (!span.entry) {
       AddMissing(options_.anchoring == Anchoring::kAnchored ? absl::MakeConstSpan(layout_.anchor_ids)
                                                             : absl::Span<const int32_t>(),
                  token_ids);
       if (options_.reuse == Reuse::kChunks) {
-        span.entry = chunk_store_.LookupAnyAnchor(address.content_key, &reads_);
+        span.entry = IfItFits(chunk_store_.LookupAnyAnchor(address.content_key, &reads_), span.num_tokens());
         other_anchor = span.entry.has_value();
       }
     }

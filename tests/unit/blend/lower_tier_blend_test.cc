@@ -27,6 +27,19 @@ class LowerTierBlendTest : public BlendFixture {
     ASSERT_TRUE(chunk_store_->FlushWrites(absl::InfiniteFuture()).ok());
   }
 
+  /// Of the prompt's chunks behind its anchor.
+  std::vector<store::ChunkAddress> AddressesOf(const prompt::PromptLayout& layout) const {
+    std::vector<store::ChunkAddress> addresses;
+    for (const Tokens& chunk : chunks_) {
+      addresses.push_back(store::AddressOf({.model_fingerprint = runtime_->key_space.model_fingerprint,
+                                            .format = runtime_->key_space.format,
+                                            .tenant_namespace = "",
+                                            .anchor_hash = store::HashTokens(layout.anchor_ids),
+                                            .token_ids = chunk}));
+    }
+    return addresses;
+  }
+
   const Tokens anchor_ = RandomTokens(11);
   std::vector<Tokens> chunks_;
   prompt::PromptLayout layout_;
@@ -94,6 +107,22 @@ TEST_P(LowerTierBlendTest, WhenEverythingIsDamagedThePromptIsComputed) {
   EXPECT_EQ(prompt.logits, full.logits);
   EXPECT_EQ(prompt.report.computed_tokens, prompt.report.prompt_tokens);
   EXPECT_EQ(prompt.missing.size(), 4u);
+}
+
+// A sound entry under the key of another chunk, as somebody who writes into the folder could leave it.
+TEST_P(LowerTierBlendTest, AnEntryOfAnotherShapeIsAMiss) {
+  const auto disk = std::make_shared<test_support::MemoryDisk>();
+  const std::unique_ptr<store::LowerTier> tier = test_support::MakeMemoryLowerTier(disk);
+  for (store::ChunkAddress address : AddressesOf(layout_)) {
+    address.num_tokens += 1;
+    const auto kv = *store::ChunkKv::Allocate(address.format, address.num_tokens);
+    ASSERT_TRUE(tier->Put(address, *kv, {}).ok());
+  }
+  Restart(disk);
+  const PrefilledPrompt full = FullPrefill(layout_);
+  const PrefilledPrompt prompt = Prefill(layout_, With(Policy::kQuery));
+  EXPECT_EQ(prompt.logits, full.logits);
+  EXPECT_EQ(prompt.report.computed_tokens, prompt.report.prompt_tokens);
 }
 
 // What is stored already but can't be read is computed again.
