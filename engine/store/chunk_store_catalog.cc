@@ -15,6 +15,10 @@ namespace {
 /// How long pinning waits for an entry to reach the lower tier.
 constexpr absl::Duration kPinWait = absl::Seconds(10);
 
+bool InNamespace(NamespaceFilter filter, const ChunkAddress& address) {
+  return !filter.has_value() || address.tenant_namespace == *filter;
+}
+
 absl::Status NotFound(const ChunkKey& key) {
   return absl::NotFoundError(absl::StrCat("chunk ", key.ToHex(), " is not in the store"));
 }
@@ -119,7 +123,10 @@ absl::StatusOr<ChunkPage> ChunkStore::List(NamespaceFilter filter, std::string_v
 }
 
 bool ChunkStore::Erase(NamespaceFilter filter, const ChunkKey& key) {
-  if (write_behind_ != nullptr) write_behind_->Cancel(filter, key);
+  if (write_behind_ != nullptr) {
+    write_behind_->Cancel(
+        [&](const ChunkAddress& address) { return address.key == key && InNamespace(filter, address); });
+  }
   Deferred deferred;
   bool found = false;
   {
@@ -136,6 +143,11 @@ bool ChunkStore::Erase(NamespaceFilter filter, const ChunkKey& key) {
 }
 
 int64_t ChunkStore::EraseContent(NamespaceFilter filter, const ContentKey& content_key) {
+  if (write_behind_ != nullptr) {
+    write_behind_->Cancel([&](const ChunkAddress& address) {
+      return address.content_key == content_key && InNamespace(filter, address);
+    });
+  }
   int64_t num_erased = 0;
   while (true) {
     std::optional<ChunkKey> next;
@@ -158,7 +170,9 @@ int64_t ChunkStore::EraseContent(NamespaceFilter filter, const ContentKey& conte
 }
 
 int64_t ChunkStore::Clear(NamespaceFilter filter) {
-  if (write_behind_ != nullptr) write_behind_->CancelAll(filter);
+  if (write_behind_ != nullptr) {
+    write_behind_->Cancel([&](const ChunkAddress& address) { return InNamespace(filter, address); });
+  }
   int64_t num_erased = 0;
   std::string page_token;
   do {

@@ -19,7 +19,7 @@ WriteBehind::~WriteBehind() {
 }
 
 bool WriteBehind::IsQueued(const ChunkKey& key) const {
-  return writing_ == key ||
+  return (writing_.has_value() && writing_->key == key) ||
          std::any_of(queue_.begin(), queue_.end(), [&](const Item& item) { return item.address.key == key; });
 }
 
@@ -49,7 +49,7 @@ void WriteBehind::Run() {
     if (queue_.empty()) return;
     Item item = std::move(queue_.front());
     queue_.pop_front();
-    writing_ = item.address.key;
+    writing_ = item.address;
     mutex_.Unlock();
     absl::Status status = tier_.Put(item.address, *item.kv, item.options);
     if (status.ok() && item.pinned) status = tier_.Pin(kAllNamespaces, item.address.key);
@@ -72,7 +72,8 @@ void WriteBehind::RememberFailure(const ChunkKey& key, const absl::Status& statu
   }
 }
 
-void WriteBehind::CancelQueued(absl::FunctionRef<bool(const ChunkAddress&)> wanted) {
+void WriteBehind::Cancel(absl::FunctionRef<bool(const ChunkAddress&)> wanted) {
+  absl::MutexLock lock(&mutex_);
   for (auto it = queue_.begin(); it != queue_.end();) {
     if (!wanted(it->address)) {
       ++it;
@@ -82,25 +83,12 @@ void WriteBehind::CancelQueued(absl::FunctionRef<bool(const ChunkAddress&)> want
     stats_.queued_bytes -= it->kv->size_bytes();
     it = queue_.erase(it);
   }
-}
-
-void WriteBehind::Cancel(NamespaceFilter filter, const ChunkKey& key) {
-  absl::MutexLock lock(&mutex_);
-  CancelQueued([&](const ChunkAddress& address) {
-    return address.key == key && (!filter.has_value() || address.tenant_namespace == *filter);
-  });
-  const auto done = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return writing_ != key; };
+  if (!writing_.has_value() || !wanted(*writing_)) return;
+  const ChunkKey key = writing_->key;
+  const auto done = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+    return !writing_.has_value() || writing_->key != key;
+  };
   mutex_.Await(absl::Condition(&done));
-}
-
-void WriteBehind::CancelAll(NamespaceFilter filter) {
-  absl::MutexLock lock(&mutex_);
-  CancelQueued([&](const ChunkAddress& address) {
-    return !filter.has_value() || address.tenant_namespace == *filter;
-  });
-  const std::optional<ChunkKey> key = writing_;
-  const auto done = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return writing_ != key; };
-  if (key.has_value()) mutex_.Await(absl::Condition(&done));
 }
 
 absl::Status WriteBehind::WaitFor(const ChunkKey& key, absl::Time deadline) {

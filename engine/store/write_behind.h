@@ -41,10 +41,8 @@ class WriteBehind {
   bool Enqueue(const ChunkAddress& address, std::shared_ptr<const ChunkKv> kv, bool pinned,
                LowerTier::PutOptions options);
 
-  /// Takes a queued entry back, or waits for the end of its writing.
-  void Cancel(NamespaceFilter filter, const ChunkKey& key);
-  /// The same for all entries.
-  void CancelAll(NamespaceFilter filter);
+  /// Takes back the queued entries that `wanted` says; when one is being written, waits for its end.
+  void Cancel(absl::FunctionRef<bool(const ChunkAddress&)> wanted);
 
   /// Waits until this entry is no longer queued and says what became of it, as long as that is remembered
   /// (the last kRememberedFailures failures are). kDeadlineExceeded.
@@ -65,8 +63,6 @@ class WriteBehind {
   };
 
   void Run();
-  void CancelQueued(absl::FunctionRef<bool(const ChunkAddress&)> wanted)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RememberFailure(const ChunkKey& key, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsQueued(const ChunkKey& key) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
 
@@ -75,7 +71,7 @@ class WriteBehind {
 
   mutable absl::Mutex mutex_;
   std::deque<Item> queue_ ABSL_GUARDED_BY(mutex_);
-  std::optional<ChunkKey> writing_ ABSL_GUARDED_BY(mutex_);
+  std::optional<ChunkAddress> writing_ ABSL_GUARDED_BY(mutex_);
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   Stats stats_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<ChunkKey, absl::Status> failures_ ABSL_GUARDED_BY(mutex_);
