@@ -61,22 +61,25 @@ absl::StatusOr<PrefillResult> BlendedPrefill::Run(const prompt::PromptLayout& la
       SelectingIsDearerThanComputingAll(plan, budget)) {
     result.policy = Policy::kAll;
     result.recomputed = plan.candidates.Positions();
-    KVBLEND_RETURN_IF_ERROR(RunRows(pass, MergePositions(plan.computed, result.recomputed), &loader));
+    KVBLEND_RETURN_IF_ERROR(
+        RunRows(pass, MergePositions(plan.computed, result.recomputed), loader, /*first_load=*/0));
   } else if (requirement.kind == Requirement::Kind::kQuestionAttention) {
     const Stopwatch query_pass;
     KVBLEND_ASSIGN_OR_RETURN(const std::vector<float> scores,
                              MeasureQuestionAttention(pass, requirement.layers, loader));
     result.recomputed = policy.Select(plan.candidates, scores);
     result.select_seconds = query_pass.Seconds() - loader.seconds();
+    // Layers that had no vote arrive while the first ones are recomputed.
     KVBLEND_RETURN_IF_ERROR(
-        RunRows(pass, MergePositions(plan.computed, result.recomputed), /*loader=*/nullptr));
+        RunRows(pass, MergePositions(plan.computed, result.recomputed), loader, requirement.layers));
   } else if (requirement.kind == Requirement::Kind::kKvDeviation) {
     KVBLEND_ASSIGN_OR_RETURN(result.recomputed,
                              RunSelectingByDeviation(pass, requirement, loader, result.select_seconds));
   } else {
     result.recomputed = budget == plan.candidates.num_tokens ? plan.candidates.Positions()
                                                              : policy.Select(plan.candidates, {});
-    KVBLEND_RETURN_IF_ERROR(RunRows(pass, MergePositions(plan.computed, result.recomputed), &loader));
+    KVBLEND_RETURN_IF_ERROR(
+        RunRows(pass, MergePositions(plan.computed, result.recomputed), loader, /*first_load=*/0));
   }
 
   // The last row is the last prompt token: the question is always computed and stands at the end.
@@ -95,12 +98,14 @@ absl::StatusOr<PrefillResult> BlendedPrefill::Run(const prompt::PromptLayout& la
   return result;
 }
 
-absl::Status BlendedPrefill::RunLayers(const Pass& pass, const kernels::BatchPlan& rows, int32_t first_layer,
-                                       int32_t end_layer, KvLoader* loader, KvLoader::Which which) {
-  for (int32_t layer = first_layer; layer < end_layer; ++layer) {
+absl::Status BlendedPrefill::RunLayers(const Pass& pass, const kernels::BatchPlan& rows, LayerRange layers,
+                                       KvLoader& loader, int32_t first_load, KvLoader::Which which) {
+  for (int32_t layer = layers.begin; layer < layers.end; ++layer) {
     KVBLEND_RETURN_IF_ERROR(pass.keep_going());
     const kernels::KvPagesView pages = pass.sequence.Layer(layer);
-    if (loader != nullptr) KVBLEND_RETURN_IF_ERROR(loader->Load(stream_, layer, which, pass.keep_going));
+    if (layer >= first_load) {
+      KVBLEND_RETURN_IF_ERROR(loader.Load(stream_, layer, which, pass.keep_going));
+    }
     KVBLEND_RETURN_IF_ERROR(transformer_.ProjectQkv(stream_, layer, state_));
     KVBLEND_RETURN_IF_ERROR(transformer_.WriteKv(stream_, rows, state_, pages));
     KVBLEND_RETURN_IF_ERROR(transformer_.RotateQueries(stream_, rows, state_));
@@ -109,13 +114,15 @@ absl::Status BlendedPrefill::RunLayers(const Pass& pass, const kernels::BatchPla
   return absl::OkStatus();
 }
 
-absl::Status BlendedPrefill::RunRows(const Pass& pass, absl::Span<const int32_t> active, KvLoader* loader) {
+absl::Status BlendedPrefill::RunRows(const Pass& pass, absl::Span<const int32_t> active, KvLoader& loader,
+                                     int32_t first_load) {
   KVBLEND_ASSIGN_OR_RETURN(const auto rows, pass.sequence.PlanRows(active, pass.plan.prompt_tokens));
   std::vector<int32_t> token_ids;
   token_ids.reserve(active.size());
   for (int32_t position : active) token_ids.push_back(pass.layout.token_ids[position]);
   KVBLEND_RETURN_IF_ERROR(transformer_.Begin(stream_, token_ids, state_));
-  return RunLayers(pass, *rows, 0, transformer_.config().num_layers, loader, KvLoader::Which::kAll);
+  return RunLayers(pass, *rows, {0, transformer_.config().num_layers}, loader, first_load,
+                   KvLoader::Which::kAll);
 }
 
 // The rows are all computed tokens, not only the question's, because the question may attend to missing
@@ -124,7 +131,6 @@ absl::StatusOr<std::vector<float>> BlendedPrefill::MeasureQuestionAttention(cons
                                                                             int32_t voting_layers,
                                                                             KvLoader& loader) {
   const ReusePlan& plan = pass.plan;
-  const int32_t num_layers = transformer_.config().num_layers;
   const int32_t question_begin = plan.spans.back().begin;
   const int64_t question_rows = plan.prompt_tokens - question_begin;
   KVBLEND_ASSIGN_OR_RETURN(const auto rows, pass.sequence.PlanRows(plan.computed, plan.prompt_tokens));
@@ -137,11 +143,10 @@ absl::StatusOr<std::vector<float>> BlendedPrefill::MeasureQuestionAttention(cons
   for (int32_t position : plan.computed) token_ids.push_back(pass.layout.token_ids[position]);
   KVBLEND_RETURN_IF_ERROR(transformer_.Begin(stream_, token_ids, state_));
 
-  for (int32_t layer = 0; layer < num_layers; ++layer) {
+  for (int32_t layer = 0; layer < voting_layers; ++layer) {
     KVBLEND_RETURN_IF_ERROR(pass.keep_going());
     const kernels::KvPagesView pages = pass.sequence.Layer(layer);
     KVBLEND_RETURN_IF_ERROR(loader.Load(stream_, layer, KvLoader::Which::kAll, pass.keep_going));
-    if (layer >= voting_layers) continue;  // only the loads are still wanted
     KVBLEND_RETURN_IF_ERROR(transformer_.ProjectQkv(stream_, layer, state_));
     KVBLEND_RETURN_IF_ERROR(transformer_.WriteKv(stream_, *rows, state_, pages));
     KVBLEND_RETURN_IF_ERROR(transformer_.RotateQueries(stream_, *rows, state_));
@@ -174,7 +179,8 @@ absl::StatusOr<std::vector<int32_t>> BlendedPrefill::RunSelectingByDeviation(con
   token_ids.reserve(inexact.size());
   for (int32_t position : inexact) token_ids.push_back(pass.layout.token_ids[position]);
   KVBLEND_RETURN_IF_ERROR(transformer_.Begin(stream_, token_ids, state_));
-  KVBLEND_RETURN_IF_ERROR(RunLayers(pass, *all_rows, 0, check_layer, &loader, KvLoader::Which::kExactOnly));
+  KVBLEND_RETURN_IF_ERROR(
+      RunLayers(pass, *all_rows, {0, check_layer}, loader, /*first_load=*/0, KvLoader::Which::kExactOnly));
 
   // At the check layer every inexact token has fresh KV, and it is kept for all; only the chosen rows go on.
   KVBLEND_RETURN_IF_ERROR(pass.keep_going());
@@ -199,8 +205,8 @@ absl::StatusOr<std::vector<int32_t>> BlendedPrefill::RunSelectingByDeviation(con
   KVBLEND_ASSIGN_OR_RETURN(const auto active_rows, pass.sequence.PlanRows(active, plan.prompt_tokens));
   KVBLEND_RETURN_IF_ERROR(transformer_.RotateQueries(stream_, *active_rows, state_));
   KVBLEND_RETURN_IF_ERROR(transformer_.AttendAndMlp(stream_, check_layer, *active_rows, pages, state_));
-  KVBLEND_RETURN_IF_ERROR(
-      RunLayers(pass, *active_rows, check_layer + 1, num_layers, &loader, KvLoader::Which::kAll));
+  KVBLEND_RETURN_IF_ERROR(RunLayers(pass, *active_rows, {check_layer + 1, num_layers}, loader,
+                                    /*first_load=*/0, KvLoader::Which::kAll));
   return chosen;
 }
 

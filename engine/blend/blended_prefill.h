@@ -2,11 +2,13 @@
 //
 // Passes (docs/algorithm.md has the reasoning and costs):
 //   no measurement   one pass: per layer, load stored KV, overwrite the active tokens' KV with fresh, attend
-//   question's       a query pass runs the computed tokens over the loaded KV through all layers and sums the
-//   question's attention        attention per token; then one pass over the chosen tokens and the computed
-//   ones KV deviation     all inexact tokens run up to the check layer, where the tokens with the largest
-//   deviation between
-//                    fresh and stored KV stay active (CacheBlend, EuroSys 2025, section 4.3)
+//   question's       a query pass runs the computed tokens over the loaded KV through the layers that vote
+//   and attention        sums the question's attention per token; then one pass over the chosen tokens and
+//   the
+//                    computed ones, which loads the layers that did not vote
+//   KV deviation     all inexact tokens run up to the check layer, where the tokens with the largest
+//   deviation
+//                    between fresh and stored KV stay active (CacheBlend, EuroSys 2025, section 4.3)
 //
 // Active tokens are gathered rows, each masked by its own position.
 #pragma once
@@ -55,9 +57,17 @@ class BlendedPrefill {
  private:
   struct Pass;  // one request's inputs
 
-  absl::Status RunLayers(const Pass& pass, const kernels::BatchPlan& rows, int32_t first_layer,
-                         int32_t end_layer, KvLoader* loader, KvLoader::Which which);
-  absl::Status RunRows(const Pass& pass, absl::Span<const int32_t> active, KvLoader* loader);
+  struct LayerRange {
+    int32_t begin = 0;
+    int32_t end = 0;
+  };
+
+  /// Layers before `first_load` have their stored KV in the pages already.
+  absl::Status RunLayers(const Pass& pass, const kernels::BatchPlan& rows, LayerRange layers,
+                         KvLoader& loader, int32_t first_load, KvLoader::Which which);
+  absl::Status RunRows(const Pass& pass, absl::Span<const int32_t> active, KvLoader& loader,
+                       int32_t first_load);
+  /// Loads the voting layers only.
   absl::StatusOr<std::vector<float>> MeasureQuestionAttention(const Pass& pass, int32_t voting_layers,
                                                               KvLoader& loader);
   absl::StatusOr<std::vector<float>> MeasureDeviation(const Pass& pass, absl::Span<const int32_t> active,

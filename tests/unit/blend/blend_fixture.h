@@ -57,6 +57,9 @@ class BlendFixture : public testing::TestWithParam<std::string> {
   // fp32 sums of a few hundred terms in another order: 2^-24 times a small factor, grown through the layers.
   static constexpr double kRounding = 2e-5;
 
+  /// Instead of the parameter's.
+  virtual std::unique_ptr<kernels::Backend> MakeBackend() { return nullptr; }
+
   void SetUp() override {
     const std::string path = testing::TempDir() + "/blend_test_" + std::to_string(getpid()) + ".gguf";
     test_support::TinyModelSpec spec;
@@ -70,7 +73,9 @@ class BlendFixture : public testing::TestWithParam<std::string> {
     options.gemm = "f32";
     options.kv_dtype = "f32";
     options.page_size = 16;
-    absl::StatusOr<std::unique_ptr<ModelRuntime>> runtime = ModelRuntime::Load(options);
+    std::unique_ptr<kernels::Backend> backend = MakeBackend();
+    absl::StatusOr<std::unique_ptr<ModelRuntime>> runtime =
+        backend == nullptr ? ModelRuntime::Load(options) : ModelRuntime::LoadOn(std::move(backend), options);
     ASSERT_TRUE(runtime.ok()) << runtime.status();
     runtime_ = std::move(*runtime);
     chunk_store_ = *store::ChunkStore::Create({.byte_budget = int64_t{256} << 20});
