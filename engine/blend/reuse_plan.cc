@@ -29,15 +29,16 @@ class Matcher {
   ReusePlan Plan() {
     plan_.prompt_tokens = static_cast<int32_t>(layout_.token_ids.size());
     const int32_t anchor_end = layout_.anchor_is_prefix ? static_cast<int32_t>(layout_.anchor_ids.size()) : 0;
-    if (anchor_end > 0) PlanAnchor(anchor_end);
+    if (anchor_end > 0) spans_.push_back({.kind = SpanKind::kLeadIn, .begin = 0, .end = anchor_end});
     for (const prompt::Span& span : layout_.spans) {
       if (span.end <= anchor_end && span.kind != SpanKind::kChunk) continue;  // part of the anchor
-      if (span.kind == SpanKind::kChunk) {
-        PlanChunk(span);
-      } else {
-        AddComputed({.kind = span.kind, .begin = span.begin, .end = span.end});
-      }
+      spans_.push_back({.kind = span.kind,
+                        .chunk_index = span.kind == SpanKind::kChunk ? span.chunk_index : -1,
+                        .begin = span.begin,
+                        .end = span.end});
     }
+    if (options_.reuse != Reuse::kNothing) LookUp(anchor_end);
+    for (PlannedSpan& span : spans_) Place(std::move(span));
     return std::move(plan_);
   }
 
@@ -50,18 +51,48 @@ class Matcher {
             .token_ids = token_ids};
   }
 
-  // The anchor is an entry like any other: computed by itself, and exact because it stands at position 0.
-  void PlanAnchor(int32_t anchor_end) {
-    PlannedSpan span{.kind = SpanKind::kLeadIn, .begin = 0, .end = anchor_end};
-    if (options_.reuse != Reuse::kNothing) {
-      span.key = store::AddressOf(Identity(store::IsolatedAnchorHash(), layout_.anchor_ids)).key;
-      span.entry = IfItFits(chunk_store_.Lookup(*span.key, &reads_), span.num_tokens());
-      if (!span.entry) AddMissing({}, layout_.anchor_ids);
+  /// Finds what is stored of the anchor and the chunks; all together, because a tier across the network
+  /// answers many questions in the time of one.
+  void LookUp(int32_t anchor_end) {
+    std::vector<PlannedSpan*> stored;  // spans that could be
+    std::vector<store::ChunkAddress> addresses;
+    std::vector<store::ChunkKey> keys;
+    for (PlannedSpan& span : spans_) {
+      // The anchor is an entry like any other: computed by itself, and exact because it stands at position 0.
+      const bool is_anchor = span.kind != SpanKind::kChunk && span.begin == 0 && span.end == anchor_end;
+      if (span.num_tokens() == 0 || (span.kind != SpanKind::kChunk && !is_anchor)) continue;
+      stored.push_back(&span);
+      addresses.push_back(store::AddressOf(
+          is_anchor ? Identity(store::IsolatedAnchorHash(), layout_.anchor_ids)
+                    : Identity(options_.anchoring == Anchoring::kAnchored ? anchor_hash_
+                                                                          : store::IsolatedAnchorHash(),
+                               TokensOf(layout_, span.begin, span.end))));
+      keys.push_back(addresses.back().key);
+      span.key = keys.back();
     }
-    if (span.entry) {
-      AddExact(std::move(span));
-    } else {
-      AddComputed(std::move(span));
+    std::vector<std::optional<store::ChunkHandle>> found = chunk_store_.Lookup(keys, &reads_);
+    std::vector<PlannedSpan*> elsewhere;
+    std::vector<store::ContentKey> content_keys;
+    for (size_t i = 0; i < stored.size(); ++i) {
+      PlannedSpan& span = *stored[i];
+      span.entry = IfItFits(std::move(found[i]), span.num_tokens());
+      if (span.entry.has_value()) continue;
+      if (span.kind != SpanKind::kChunk) {
+        AddMissing({}, layout_.anchor_ids);
+        continue;
+      }
+      AddMissing(options_.anchoring == Anchoring::kAnchored ? absl::MakeConstSpan(layout_.anchor_ids)
+                                                            : absl::Span<const int32_t>(),
+                 TokensOf(layout_, span.begin, span.end));
+      if (options_.reuse != Reuse::kChunks) continue;
+      elsewhere.push_back(&span);
+      content_keys.push_back(addresses[i].content_key);
+    }
+    found = chunk_store_.LookupAnyAnchor(content_keys, &reads_);
+    for (size_t i = 0; i < elsewhere.size(); ++i) {
+      PlannedSpan& span = *elsewhere[i];
+      span.entry = IfItFits(std::move(found[i]), span.num_tokens());
+      if (span.entry.has_value()) span.source = ChunkSource::kOtherAnchor;
     }
   }
 
@@ -74,34 +105,12 @@ class Matcher {
     return entry;
   }
 
-  void PlanChunk(const prompt::Span& layout_span) {
-    PlannedSpan span{.kind = SpanKind::kChunk,
-                     .chunk_index = layout_span.chunk_index,
-                     .begin = layout_span.begin,
-                     .end = layout_span.end};
-    plan_.chunk_spans.push_back({span.chunk_index, span.begin, span.end});
-    if (span.num_tokens() == 0) {
-      span.source = ChunkSource::kExact;  // nothing there that could differ
-      plan_.spans.push_back(std::move(span));
-      return;
-    }
-    if (options_.reuse == Reuse::kNothing) return AddComputed(std::move(span));
-
-    const absl::Span<const int32_t> token_ids = TokensOf(layout_, span.begin, span.end);
-    const store::Digest& behind =
-        options_.anchoring == Anchoring::kAnchored ? anchor_hash_ : store::IsolatedAnchorHash();
-    const store::ChunkAddress address = store::AddressOf(Identity(behind, token_ids));
-    span.key = address.key;
-    span.entry = IfItFits(chunk_store_.Lookup(*span.key, &reads_), span.num_tokens());
-    bool other_anchor = false;
-    if (!span.entry) {
-      AddMissing(options_.anchoring == Anchoring::kAnchored ? absl::MakeConstSpan(layout_.anchor_ids)
-                                                            : absl::Span<const int32_t>(),
-                 token_ids);
-      if (options_.reuse == Reuse::kChunks) {
-        span.entry = IfItFits(chunk_store_.LookupAnyAnchor(address.content_key, &reads_), span.num_tokens());
-        other_anchor = span.entry.has_value();
-      }
+  /// Decides what a span is reused as.
+  void Place(PlannedSpan span) {
+    if (span.kind == SpanKind::kChunk) {
+      plan_.chunk_spans.push_back({span.chunk_index, span.begin, span.end});
+      // Without tokens there is nothing that could differ.
+      if (span.num_tokens() == 0) return AddExact(std::move(span));
     }
     if (!span.entry) return AddComputed(std::move(span));
     if (span.entry->anchor_hash() == store::HashTokens(TokensOf(layout_, 0, span.begin))) {
@@ -111,7 +120,7 @@ class Matcher {
       span.entry.reset();
       return AddComputed(std::move(span));
     }
-    span.source = other_anchor ? ChunkSource::kOtherAnchor : ChunkSource::kBlended;
+    if (span.source != ChunkSource::kOtherAnchor) span.source = ChunkSource::kBlended;
     plan_.candidates.spans.push_back({span.chunk_index, span.begin, span.end});
     plan_.candidates.num_tokens += span.num_tokens();
     plan_.spans.push_back(std::move(span));
@@ -145,6 +154,7 @@ class Matcher {
   store::ChunkStore& chunk_store_;
   store::PromptReads reads_;  // begin when all is looked up
   const store::Digest anchor_hash_;
+  std::vector<PlannedSpan> spans_;  // of the prompt, in order
   ReusePlan plan_;
 };
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 
 namespace kvblend::store {
 
@@ -34,6 +35,11 @@ void PromptReads::Start() {
     }
   }
   arriving_.clear();
+}
+
+absl::Time PromptReads::LookupDeadline(absl::Duration budget) {
+  if (!lookup_deadline_.has_value()) lookup_deadline_ = absl::Now() + budget;
+  return *lookup_deadline_;
 }
 
 void ArrivingKv::LayerDone(int32_t layer, const absl::Status& status) {

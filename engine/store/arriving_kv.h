@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -66,8 +67,13 @@ class PromptReads {
   void Add(std::shared_ptr<ArrivingKv> arriving) { arriving_.push_back(std::move(arriving)); }
   void Start();
 
+  /// Until when all lookups of this prompt together may wait for tiers across the network: `budget` from the
+  /// first call on.
+  absl::Time LookupDeadline(absl::Duration budget);
+
  private:
   const uint64_t prompt_;
+  std::optional<absl::Time> lookup_deadline_;
   std::vector<std::shared_ptr<ArrivingKv>> arriving_;
 };
 

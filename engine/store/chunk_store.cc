@@ -7,14 +7,8 @@
 #include "absl/strings/str_cat.h"
 
 namespace kvblend::store {
-namespace {
-
-bool IsIsolated(const ChunkInfo& info) { return info.anchor_hash == IsolatedAnchorHash(); }
-
-}  // namespace
-
-absl::StatusOr<std::unique_ptr<ChunkStore>> ChunkStore::Create(Options options,
-                                                               std::unique_ptr<LowerTier> lower) {
+absl::StatusOr<std::unique_ptr<ChunkStore>> ChunkStore::Create(
+    Options options, std::vector<std::unique_ptr<LowerTier>> lower) {
   if (options.byte_budget < 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("chunk store: byte_budget is ", options.byte_budget, "; allowed: >= 0"));
@@ -32,12 +26,15 @@ absl::StatusOr<std::unique_ptr<ChunkStore>> ChunkStore::Create(Options options,
   return std::unique_ptr<ChunkStore>(new ChunkStore(std::move(options), std::move(lower)));
 }
 
-ChunkStore::ChunkStore(Options options, std::unique_ptr<LowerTier> lower)
-    : options_(std::move(options)),
-      lower_(std::move(lower)),
-      write_behind_(lower_ == nullptr
-                        ? nullptr
-                        : std::make_unique<WriteBehind>(*lower_, options_.max_queued_write_bytes)) {
+absl::StatusOr<std::unique_ptr<ChunkStore>> ChunkStore::Create(Options options,
+                                                               std::unique_ptr<LowerTier> lower) {
+  std::vector<std::unique_ptr<LowerTier>> tiers;
+  if (lower != nullptr) tiers.push_back(std::move(lower));
+  return Create(std::move(options), std::move(tiers));
+}
+
+ChunkStore::ChunkStore(Options options, std::vector<std::unique_ptr<LowerTier>> lower)
+    : options_(std::move(options)), lower_(std::move(lower), options_.max_queued_write_bytes, options_.now) {
   absl::MutexLock lock(&mutex_);
   stats_.byte_budget = options_.byte_budget;
   stats_.pinned_byte_limit = options_.pinned_byte_limit;
@@ -58,47 +55,74 @@ ChunkStore::~ChunkStore() {
 
 // --- lookups
 
-std::optional<ChunkHandle> ChunkStore::Lookup(const ChunkKey& key, PromptReads* reads) {
-  std::optional<ChunkHandle> found;
+std::vector<std::optional<ChunkHandle>> ChunkStore::Lookup(absl::Span<const ChunkKey> keys,
+                                                           PromptReads* reads) {
+  std::vector<std::optional<ChunkHandle>> found(keys.size());
   Deferred deferred;
   {
     absl::MutexLock lock(&mutex_);
-    if (Entry* entry = FindUsable(key, deferred); entry != nullptr) found = HitLocked(entry);
+    for (size_t i = 0; i < keys.size(); ++i) {
+      if (Entry* entry = FindUsable(keys[i], deferred); entry != nullptr) found[i] = HitLocked(entry);
+    }
   }
   deferred.Run();
-  if (!found.has_value()) found = Fetch(key, reads);
+  Fetch(keys, reads, found);
   absl::MutexLock lock(&mutex_);
-  ++stats_.lookups;
-  ++(found.has_value() ? stats_.hits : stats_.misses);
+  for (const std::optional<ChunkHandle>& handle : found) {
+    ++stats_.lookups;
+    ++(handle.has_value() ? stats_.hits : stats_.misses);
+  }
+  return found;
+}
+
+std::optional<ChunkHandle> ChunkStore::Lookup(const ChunkKey& key, PromptReads* reads) {
+  return std::move(Lookup(absl::MakeConstSpan(&key, 1), reads).front());
+}
+
+std::vector<std::optional<ChunkHandle>> ChunkStore::LookupAnyAnchor(absl::Span<const ContentKey> content_keys,
+                                                                    PromptReads* reads) {
+  std::vector<std::optional<ChunkHandle>> found(content_keys.size());
+  if (content_keys.empty()) return found;
+  std::optional<PromptReads> own;
+  if (reads == nullptr) reads = &own.emplace(NewPrompt());
+  const std::vector<std::optional<ContentMatch>> below =
+      lower_.empty() ? std::vector<std::optional<ContentMatch>>(content_keys.size())
+                     : lower_.FindAnyAnchor(content_keys, reads->LookupDeadline(options_.lookup_budget));
+  std::vector<ChunkKey> wanted;
+  std::vector<size_t> wanted_by;
+  Deferred deferred;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (size_t i = 0; i < content_keys.size(); ++i) {
+      const ContentKey& content_key = content_keys[i];
+      ++stats_.other_anchor_lookups;
+      auto best = by_content_.lower_bound({content_key, false, ChunkKey()});
+      while (best != by_content_.end() && best->first.content_key == content_key &&
+             FindUsable(best->first.key, deferred) == nullptr) {
+        best = by_content_.lower_bound({content_key, false, ChunkKey()});
+      }
+      const bool here = best != by_content_.end() && best->first.content_key == content_key;
+      if (here && (!below[i].has_value() ||
+                   !(ContentIndexKey{content_key, below[i]->isolated, below[i]->key} < best->first))) {
+        found[i] = HitLocked(best->second);
+      } else if (below[i].has_value()) {
+        wanted.push_back(below[i]->key);
+        wanted_by.push_back(i);
+      }
+    }
+  }
+  deferred.Run();
+  std::vector<std::optional<ChunkHandle>> fetched(wanted.size());
+  Fetch(wanted, reads, fetched);
+  for (size_t i = 0; i < wanted.size(); ++i) found[wanted_by[i]] = std::move(fetched[i]);
+  absl::MutexLock lock(&mutex_);
+  for (const std::optional<ChunkHandle>& handle : found)
+    stats_.other_anchor_hits += handle.has_value() ? 1 : 0;
   return found;
 }
 
 std::optional<ChunkHandle> ChunkStore::LookupAnyAnchor(const ContentKey& content_key, PromptReads* reads) {
-  std::optional<ChunkInfo> below;
-  if (lower_ != nullptr) below = lower_->FindAnyAnchor(content_key);
-  std::optional<ChunkHandle> found;
-  Deferred deferred;
-  {
-    absl::MutexLock lock(&mutex_);
-    ++stats_.other_anchor_lookups;
-    auto best = by_content_.lower_bound({content_key, false, ChunkKey()});
-    while (best != by_content_.end() && best->first.content_key == content_key &&
-           FindUsable(best->first.key, deferred) == nullptr) {
-      best = by_content_.lower_bound({content_key, false, ChunkKey()});
-    }
-    if (best != by_content_.end() && best->first.content_key == content_key &&
-        (!below.has_value() ||
-         !(ContentIndexKey{content_key, IsIsolated(*below), below->key} < best->first))) {
-      found = HitLocked(best->second);
-    }
-  }
-  deferred.Run();
-  if (!found.has_value() && below.has_value()) found = Fetch(below->key, reads);
-  if (found.has_value()) {
-    absl::MutexLock lock(&mutex_);
-    ++stats_.other_anchor_hits;
-  }
-  return found;
+  return std::move(LookupAnyAnchor(absl::MakeConstSpan(&content_key, 1), reads).front());
 }
 
 // --- insertion
@@ -154,7 +178,6 @@ absl::StatusOr<ChunkHandle> ChunkStore::InsertLocked(const ChunkAddress& address
       return fits;
     }
     entry = AddEntry(address, std::move(kv), bytes, options, options_.now());
-    unreadable_.erase(address.key);
     ++stats_.insertions;
     stats_.inserted_bytes += bytes;
   }
@@ -223,19 +246,9 @@ ChunkStore::Entry* ChunkStore::FindUsable(ChunkKey key, Deferred& deferred) {
   Entry* entry = FindLocked(key);
   if (entry == nullptr || entry->arriving == nullptr || !entry->arriving->failed()) return entry;
   ++stats_.failed_entries;
-  constexpr size_t kMaxUnreadable = 10000;  // a disk that loses that many has other troubles
-  if (unreadable_.size() >= kMaxUnreadable) unreadable_.clear();
-  unreadable_.insert_or_assign(key, options_.now());
+  lower_.MarkUnreadable(key, entry->arriving->tier());
   TakeOut(entry, deferred);
   return nullptr;
-}
-
-bool ChunkStore::IsUnreadable(const ChunkKey& key) {
-  const auto found = unreadable_.find(key);
-  if (found == unreadable_.end()) return false;
-  if (options_.now() - found->second < kRetryUnreadable) return true;
-  unreadable_.erase(found);
-  return false;
 }
 
 ChunkHandle ChunkStore::HitLocked(Entry* entry) {

@@ -1,5 +1,5 @@
 // The chunk store: the KV of document chunks by content address, kept in host memory within a byte budget,
-// and in a tier below it when there is one.
+// and in the tiers below it when there are some.
 //
 //   auto result = store->LookupOrReserve(store::AddressOf(identity));
 //
@@ -12,13 +12,13 @@
 // methods for operators take a namespace and act as if nothing else existed; kAllNamespaces is for the
 // deployment's owner.
 //
-// The lower tier: what is inserted is also written there, behind the caller. What a lookup finds only there
+// The lower tiers: what is inserted is also written there, behind the caller. What a lookup finds only there
 // becomes an entry in host memory at once, and its layers arrive while the caller computes with the first
 // ones. An entry that can't be read is a miss from then on; nothing that was read is used unchecked.
 //
 // Memory: entries, erased ones that handles still hold included, never exceed the byte budget. KV that is
 // being computed is not counted until it is inserted; callers bound how much of it there is. KV on its way to
-// the lower tier may outlive its entry, by at most max_queued_write_bytes.
+// a lower tier may outlive its entry, by at most max_queued_write_bytes.
 #pragma once
 
 #include <atomic>
@@ -41,6 +41,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "engine/store/chunk_address.h"
 #include "engine/store/chunk_entry.h"
 #include "engine/store/chunk_handle.h"
@@ -48,7 +49,7 @@
 #include "engine/store/chunk_kv.h"
 #include "engine/store/eviction.h"
 #include "engine/store/lower_tier.h"
-#include "engine/store/write_behind.h"
+#include "engine/store/lower_tiers.h"
 
 namespace kvblend::store {
 
@@ -63,21 +64,23 @@ class ChunkStore {
   struct Options {
     int64_t byte_budget = int64_t{4} << 30;
     int64_t pinned_byte_limit = -1;  // what operators may pin, at most byte_budget; -1: half of it
-    int64_t max_queued_write_bytes = int64_t{256} << 20;  // on their way to the lower tier
-    std::function<absl::Time()> now = absl::Now;          // thread-safe; may not call back into the store
+    int64_t max_queued_write_bytes = int64_t{256} << 20;  // on their way to each lower tier
+    absl::Duration lookup_budget =
+        absl::Milliseconds(50);                   // one prompt's waiting for lookups across the network
+    std::function<absl::Time()> now = absl::Now;  // thread-safe; may not call back into the store
   };
 
   /// What an entry counts against the budget besides its KV: bookkeeping, generously, so that chunks without
   /// tokens are bounded as well.
   static constexpr int64_t kEntryOverheadBytes = 1024;
   static constexpr int32_t kMaxPageSize = 1000;
-  /// How long an entry that the lower tier failed to read is not asked for again.
-  static constexpr absl::Duration kRetryUnreadable = absl::Minutes(1);
 
-  /// kInvalidArgument naming the option.
+  /// `lower`: the tier to ask first first. kInvalidArgument naming the option.
+  static absl::StatusOr<std::unique_ptr<ChunkStore>> Create(
+      Options options, std::vector<std::unique_ptr<LowerTier>> lower = {});
   static absl::StatusOr<std::unique_ptr<ChunkStore>> Create(Options options,
-                                                            std::unique_ptr<LowerTier> lower = nullptr);
-  /// Finishes what is on its way to the lower tier.
+                                                            std::unique_ptr<LowerTier> lower);
+  /// Finishes what is on its way to the lower tiers.
   ~ChunkStore();
 
   // --- data path ------------------------------------------------------------------------------------------
@@ -85,15 +88,20 @@ class ChunkStore {
   /// A number for the PromptReads of one prompt: earlier prompts' reads go first.
   uint64_t NewPrompt() { return next_prompt_.fetch_add(1, std::memory_order_relaxed); }
 
-  /// What has to be read for it is added to `reads`, and is on its way from reads->Start on; without, at
-  /// once.
+  /// In the order of `keys`. What has to be read for them is added to `reads`, and is on its way from
+  /// reads->Start on; without, at once. Keys that are looked up together cost a tier across the network one
+  /// round trip; over it, a prompt waits for its lookups together for at most lookup_budget.
+  std::vector<std::optional<ChunkHandle>> Lookup(absl::Span<const ChunkKey> keys,
+                                                 PromptReads* reads = nullptr);
   std::optional<ChunkHandle> Lookup(const ChunkKey& key, PromptReads* reads = nullptr);
 
   /// An entry of the same chunk whatever its anchor; of several, an anchored one rather than an isolated one,
   /// and then the one with the smallest key: the same entries give the same choice, whatever happened before.
+  std::vector<std::optional<ChunkHandle>> LookupAnyAnchor(absl::Span<const ContentKey> content_keys,
+                                                          PromptReads* reads = nullptr);
   std::optional<ChunkHandle> LookupAnyAnchor(const ContentKey& content_key, PromptReads* reads = nullptr);
 
-  /// The entry, or the duty to compute it, or a place in the queue behind the one who does. An entry that the
+  /// The entry, or the duty to compute it, or a place in the queue behind the one who does. An entry that a
   /// lower tier has not (it was full, or has evicted it) is written there again.
   /// kResourceExhausted when it could not be stored however much were evicted: larger than the budget without
   /// what operators pinned. kInvalidArgument: bad format.
@@ -107,11 +115,13 @@ class ChunkStore {
   absl::StatusOr<ChunkHandle> Insert(const ChunkAddress& address, std::unique_ptr<ChunkKv> kv,
                                      const InsertOptions& options);
 
-  /// Waits until a chunk that was inserted is in the lower tier: it will be there after a restart.
-  /// kFailedPrecondition: there is no lower tier. kDeadlineExceeded: not by then. Otherwise why it could not
-  /// be written.
+  /// Waits until a chunk that was inserted is in the durable tier: it will be there after a restart.
+  /// kFailedPrecondition: there is none. kDeadlineExceeded: not by then. Otherwise why it could not be
+  /// written.
   absl::Status WaitUntilDurable(const ChunkKey& key, absl::Time deadline);
-  /// Waits until nothing is on its way to the lower tier. kDeadlineExceeded.
+  /// Whether there is a durable tier.
+  bool durable() const { return lower_.durable(); }
+  /// Waits until nothing is on its way to the lower tiers. kDeadlineExceeded.
   absl::Status FlushWrites(absl::Time deadline);
 
   // --- for operators --------------------------------------------------------------------------------------
@@ -168,7 +178,7 @@ class ChunkStore {
     void Run();
   };
 
-  ChunkStore(Options options, std::unique_ptr<LowerTier> lower);
+  ChunkStore(Options options, std::vector<std::unique_ptr<LowerTier>> lower);
 
   // Called by handles, reservations and waiters.
   void ReleaseHandle(Entry* entry);
@@ -202,21 +212,21 @@ class ChunkStore {
   void TakeOut(Entry* entry, Deferred& deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static ChunkInfo InfoOf(const Entry& entry);
 
-  bool IsUnreadable(const ChunkKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-
-  // The lower tier; called without the lock.
-  std::optional<ChunkHandle> Fetch(const ChunkKey& key, PromptReads* reads);
-  /// Unless it is there.
+  // The lower tiers; called without the lock.
+  /// Fills in the handles that are missing in `found`, which is in the order of `keys`.
+  void Fetch(absl::Span<const ChunkKey> keys, PromptReads* reads,
+             std::vector<std::optional<ChunkHandle>>& found);
+  std::optional<ChunkHandle> Admit(std::shared_ptr<LowerTierEntry> source, PromptReads& reads);
+  /// Where it is not yet.
   void WriteToLower(const ChunkHandle& handle, bool pinned);
-  bool EraseFromLower(NamespaceFilter filter, const ChunkKey& key);
   std::vector<ChunkInfo> ListHost(NamespaceFilter filter, const std::optional<NamespaceAndKey>& after,
                                   int64_t limit) const;
 
   const Options options_;
   std::atomic<uint64_t> next_prompt_{1};
 
-  // Lock order: mutex_ is the only lock. Nothing is called, waited for or freed while it is held, but for
-  // options_.now; see Deferred.
+  // Nothing is called, waited for or freed while mutex_ is held, but for options_.now and
+  // lower_.MarkUnreadable; see Deferred.
   mutable absl::Mutex mutex_;
   absl::flat_hash_map<EvictionQueue::EntryId, std::unique_ptr<Entry>> entries_
       ABSL_GUARDED_BY(mutex_);                                            // resident, and erased but held
@@ -225,14 +235,10 @@ class ChunkStore {
   absl::btree_map<ContentIndexKey, Entry*> by_content_ ABSL_GUARDED_BY(mutex_);    // resident
   absl::flat_hash_map<ChunkKey, ReservationSlot> reservations_ ABSL_GUARDED_BY(mutex_);
   EvictionQueue eviction_queue_ ABSL_GUARDED_BY(mutex_);
-  /// Entries of the lower tier that could not be read, though they may still be there, and when that was:
-  /// misses until kRetryUnreadable later.
-  absl::flat_hash_map<ChunkKey, absl::Time> unreadable_ ABSL_GUARDED_BY(mutex_);
   EvictionQueue::EntryId next_id_ ABSL_GUARDED_BY(mutex_) = 0;
   StoreStats stats_ ABSL_GUARDED_BY(mutex_);
 
-  const std::unique_ptr<LowerTier> lower_;           // null: host memory only
-  const std::unique_ptr<WriteBehind> write_behind_;  // last: writes to lower_
+  LowerTiers lower_;
 };
 
 }  // namespace kvblend::store

@@ -69,8 +69,7 @@ absl::StatusOr<ChunkInfo> ChunkStore::Stat(NamespaceFilter filter, const ChunkKe
     const Entry* entry = FindLocked(filter, key);
     if (entry != nullptr) return InfoOf(*entry);
   }
-  std::optional<ChunkInfo> below;
-  if (lower_ != nullptr) below = lower_->Stat(filter, key);
+  std::optional<ChunkInfo> below = lower_.Stat(filter, key);
   if (!below.has_value()) return NotFound(key);
   return *std::move(below);
 }
@@ -106,8 +105,7 @@ absl::StatusOr<ChunkPage> ChunkStore::List(NamespaceFilter filter, std::string_v
   }
   // One more than the page holds tells whether it is the last one.
   const std::vector<ChunkInfo> host = ListHost(filter, after, page_size + 1);
-  std::vector<ChunkInfo> below;
-  if (lower_ != nullptr) below = lower_->List(filter, after, page_size + 1);
+  const std::vector<ChunkInfo> below = lower_.List(filter, after, page_size + 1);
   ChunkPage page;
   page.chunks.reserve(host.size() + below.size());
   // Both are in order; of an entry that is in both, host memory's.
@@ -123,10 +121,8 @@ absl::StatusOr<ChunkPage> ChunkStore::List(NamespaceFilter filter, std::string_v
 }
 
 bool ChunkStore::Erase(NamespaceFilter filter, const ChunkKey& key) {
-  if (write_behind_ != nullptr) {
-    write_behind_->Cancel(
-        [&](const ChunkAddress& address) { return address.key == key && InNamespace(filter, address); });
-  }
+  lower_.CancelWrites(
+      [&](const ChunkAddress& address) { return address.key == key && InNamespace(filter, address); });
   Deferred deferred;
   bool found = false;
   {
@@ -136,18 +132,16 @@ bool ChunkStore::Erase(NamespaceFilter filter, const ChunkKey& key) {
     if (found) TakeOut(entry, deferred);
   }
   deferred.Run();
-  found |= EraseFromLower(filter, key);
+  found |= lower_.Erase(filter, key);
   absl::MutexLock lock(&mutex_);
   stats_.erased += found ? 1 : 0;
   return found;
 }
 
 int64_t ChunkStore::EraseContent(NamespaceFilter filter, const ContentKey& content_key) {
-  if (write_behind_ != nullptr) {
-    write_behind_->Cancel([&](const ChunkAddress& address) {
-      return address.content_key == content_key && InNamespace(filter, address);
-    });
-  }
+  lower_.CancelWrites([&](const ChunkAddress& address) {
+    return address.content_key == content_key && InNamespace(filter, address);
+  });
   int64_t num_erased = 0;
   while (true) {
     std::optional<ChunkKey> next;
@@ -158,11 +152,11 @@ int64_t ChunkStore::EraseContent(NamespaceFilter filter, const ContentKey& conte
         if (!filter.has_value() || it->second->address.tenant_namespace == *filter) next = it->first.key;
       }
     }
-    if (!next.has_value() && lower_ != nullptr) {
-      const std::optional<ChunkInfo> below = lower_->FindAnyAnchor(content_key);
-      if (below.has_value() && (!filter.has_value() || below->tenant_namespace == *filter)) {
-        next = below->key;
-      }
+    if (!next.has_value()) {
+      const std::optional<ContentMatch> below =
+          lower_.FindAnyAnchor(absl::MakeConstSpan(&content_key, 1), absl::Now() + options_.lookup_budget)
+              .front();
+      if (below.has_value()) next = below->key;
     }
     if (!next.has_value() || !Erase(filter, *next)) return num_erased;
     ++num_erased;
@@ -170,9 +164,7 @@ int64_t ChunkStore::EraseContent(NamespaceFilter filter, const ContentKey& conte
 }
 
 int64_t ChunkStore::Clear(NamespaceFilter filter) {
-  if (write_behind_ != nullptr) {
-    write_behind_->Cancel([&](const ChunkAddress& address) { return InNamespace(filter, address); });
-  }
+  lower_.CancelWrites([&](const ChunkAddress& address) { return InNamespace(filter, address); });
   int64_t num_erased = 0;
   std::string page_token;
   do {
@@ -185,8 +177,8 @@ int64_t ChunkStore::Clear(NamespaceFilter filter) {
 
 absl::Status ChunkStore::Pin(NamespaceFilter filter, const ChunkKey& key) {
   // What is on its way must arrive, or the pin below would be refused.
-  if (write_behind_ != nullptr) write_behind_->WaitFor(key, absl::Now() + kPinWait).IgnoreError();
-  absl::Status below = lower_ == nullptr ? NotFound(key) : lower_->Pin(filter, key);
+  lower_.WaitUntilWritten(key, absl::Now() + kPinWait).IgnoreError();
+  absl::Status below = lower_.SetPinned(filter, key, true);
   absl::MutexLock lock(&mutex_);
   Entry* entry = FindLocked(filter, key);
   if (entry == nullptr) return below;
@@ -200,8 +192,8 @@ absl::Status ChunkStore::Pin(NamespaceFilter filter, const ChunkKey& key) {
 }
 
 absl::Status ChunkStore::Unpin(NamespaceFilter filter, const ChunkKey& key) {
-  if (write_behind_ != nullptr) write_behind_->WaitFor(key, absl::Now() + kPinWait).IgnoreError();
-  absl::Status below = lower_ == nullptr ? NotFound(key) : lower_->Unpin(filter, key);
+  lower_.WaitUntilWritten(key, absl::Now() + kPinWait).IgnoreError();
+  absl::Status below = lower_.SetPinned(filter, key, false);
   absl::MutexLock lock(&mutex_);
   Entry* entry = FindLocked(filter, key);
   if (entry == nullptr) return below;
@@ -214,7 +206,7 @@ absl::Status ChunkStore::Unpin(NamespaceFilter filter, const ChunkKey& key) {
 }
 
 StoreStats ChunkStore::Stats() const {
-  const WriteBehind::Stats writes = write_behind_ == nullptr ? WriteBehind::Stats{} : write_behind_->stats();
+  const WriteBehind::Stats writes = lower_.write_stats();
   absl::MutexLock lock(&mutex_);
   StoreStats stats = stats_;
   stats.idle_bytes = eviction_queue_.bytes();

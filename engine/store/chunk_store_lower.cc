@@ -1,84 +1,73 @@
-// The part of ChunkStore that moves entries to the tier below host memory and back.
+// The part of ChunkStore that moves entries to the tiers below host memory and back.
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "engine/store/chunk_store.h"
-#include "spdlog/spdlog.h"
 
 namespace kvblend::store {
 
-std::optional<ChunkHandle> ChunkStore::Fetch(const ChunkKey& key, PromptReads* reads) {
-  if (lower_ == nullptr) return std::nullopt;
-  {
-    absl::MutexLock lock(&mutex_);
-    if (IsUnreadable(key)) return std::nullopt;
+void ChunkStore::Fetch(absl::Span<const ChunkKey> keys, PromptReads* reads,
+                       std::vector<std::optional<ChunkHandle>>& found) {
+  if (lower_.empty()) return;
+  std::vector<ChunkKey> missing;
+  std::vector<size_t> missing_at;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (found[i].has_value()) continue;
+    missing.push_back(keys[i]);
+    missing_at.push_back(i);
   }
-  const std::optional<ChunkInfo> below = lower_->Stat(kAllNamespaces, key);
-  if (!below.has_value()) return std::nullopt;
-  absl::StatusOr<std::shared_ptr<LowerTierEntry>> source = lower_->OpenEntry(key);
-  if (!source.ok()) return std::nullopt;
-  const EntryHeader& header = (*source)->header();
+  if (missing.empty()) return;
+  std::optional<PromptReads> own;
+  if (reads == nullptr) reads = &own.emplace(NewPrompt());
+  std::vector<std::shared_ptr<LowerTierEntry>> sources =
+      lower_.Open(missing, reads->LookupDeadline(options_.lookup_budget));
+  for (size_t i = 0; i < missing.size(); ++i) {
+    if (sources[i] != nullptr) found[missing_at[i]] = Admit(std::move(sources[i]), *reads);
+  }
+}
+
+std::optional<ChunkHandle> ChunkStore::Admit(std::shared_ptr<LowerTierEntry> source, PromptReads& reads) {
+  const EntryHeader& header = source->header();
   absl::StatusOr<std::unique_ptr<ChunkKv>> allocated =
       ChunkKv::Allocate(header.address.format, header.address.num_tokens);
   if (!allocated.ok()) return std::nullopt;
   const std::shared_ptr<ChunkKv> kv = *std::move(allocated);
-  const auto arriving = std::make_shared<ArrivingKv>(*std::move(source), kv);
+  const auto arriving = std::make_shared<ArrivingKv>(source, kv);
 
   std::optional<ChunkHandle> handle;
-  bool added = false;
   Deferred deferred;
   {
     absl::MutexLock lock(&mutex_);
-    if (Entry* resident = FindUsable(key, deferred); resident != nullptr) {
+    if (Entry* resident = FindUsable(header.address.key, deferred); resident != nullptr) {
       handle = HitLocked(resident);  // someone else was faster
     } else if (const int64_t bytes = kv->size_bytes() + kEntryOverheadBytes; MakeRoom(bytes, deferred).ok()) {
       Entry* entry = AddEntry(header.address, kv, bytes,
                               {.compute_cost_seconds = header.compute_cost_seconds,
-                               .pinned = below->pinned && CheckPinLimit(bytes).ok(),
+                               .pinned = source->pinned() && CheckPinLimit(bytes).ok(),
                                .label = header.label},
                               header.created);
       entry->arriving = arriving;
-      added = true;
       handle = HitLocked(entry);
       ++stats_.lower_hits;
+      reads.Add(arriving);
     }
   }
   deferred.Run();
-  if (added && reads != nullptr) reads->Add(arriving);
-  if (added && reads == nullptr) PromptReads(NewPrompt()).Add(arriving);
   return handle;
 }
 
 void ChunkStore::WriteToLower(const ChunkHandle& handle, bool pinned) {
   const Entry& entry = *handle.entry_;
-  if (write_behind_ == nullptr || lower_->Contains(entry.address.key)) return;
+  if (lower_.empty()) return;
   if (entry.arriving != nullptr && !entry.arriving->complete()) return;  // not all of it is here
-  write_behind_->Enqueue(
+  lower_.Write(
       entry.address, entry.kv, pinned,
       {.label = entry.label, .compute_cost_seconds = entry.compute_cost_seconds, .created = entry.created});
 }
 
-bool ChunkStore::EraseFromLower(NamespaceFilter filter, const ChunkKey& key) {
-  if (lower_ == nullptr) return false;
-  const absl::StatusOr<bool> erased = lower_->Erase(filter, key);
-  if (erased.ok()) return *erased;
-  // No lookup of this process finds it any more; one after a restart might.
-  spdlog::warn("chunk {} was deleted, but not its file: {}", key.ToHex(),
-               std::string(erased.status().message()));
-  return true;
-}
-
 absl::Status ChunkStore::WaitUntilDurable(const ChunkKey& key, absl::Time deadline) {
-  if (write_behind_ == nullptr) {
-    return absl::FailedPreconditionError("the chunk store has no tier that outlives the process");
-  }
-  if (absl::Status s = write_behind_->WaitFor(key, deadline); !s.ok()) return s;
-  if (lower_->Contains(key)) return absl::OkStatus();
-  return absl::NotFoundError(absl::StrCat("chunk ", key.ToHex(), " was evicted or deleted meanwhile"));
+  return lower_.WaitUntilDurable(key, deadline);
 }
 
-absl::Status ChunkStore::FlushWrites(absl::Time deadline) {
-  return write_behind_ == nullptr ? absl::OkStatus() : write_behind_->Flush(deadline);
-}
+absl::Status ChunkStore::FlushWrites(absl::Time deadline) { return lower_.FlushWrites(deadline); }
 
 }  // namespace kvblend::store

@@ -35,7 +35,9 @@ absl::StatusOr<ReserveResult> ChunkStore::LookupOrReserve(const ChunkAddress& ad
   if (found.has_value()) {
     WriteToLower(*found, pinned);
   } else {
-    found = Fetch(address.key, /*reads=*/nullptr);
+    std::vector<std::optional<ChunkHandle>> fetched(1);
+    Fetch(absl::MakeConstSpan(&address.key, 1), /*reads=*/nullptr, fetched);
+    found = std::move(fetched.front());
   }
 
   // Counted in one go, so that the sums hold at every moment.

@@ -1,5 +1,5 @@
-// What the chunk store asks of a tier below host memory: a place where entries outlive eviction and, on disk,
-// the process. Implemented by engine/store/disk; a tier across the network fits the same calls.
+// What the chunk store asks of a tier below host memory: a place where entries outlive eviction and the
+// process. Implemented by engine/store/disk; a tier across the network fits the same calls.
 #pragma once
 
 #include <compare>
@@ -39,11 +39,13 @@ class LowerTierEntry {
  public:
   virtual ~LowerTierEntry() = default;
 
-  /// Where it is read from: a LowerTier may stand for several.
   virtual Tier tier() const = 0;
 
   /// Checked: its checksum is right, and it is of the key that was asked for.
   virtual const EntryHeader& header() const = 0;
+
+  /// By an operator, when it was opened.
+  virtual bool pinned() const = 0;
 
   /// Reads one layer into `out`: header().layer_bytes() bytes, aligned to ChunkKv::kSectionAlignment, the
   /// caller's again when `done` is called.
@@ -58,6 +60,12 @@ class LowerTierEntry {
   virtual void CancelRead(ReadId id) = 0;
 };
 
+/// What FindAnyAnchor finds: enough to choose between tiers as ChunkStore::LookupAnyAnchor does.
+struct ContentMatch {
+  ChunkKey key;
+  bool isolated = false;
+};
+
 /// Thread-safe. Destruction cancels the reads that wait and waits for those that run.
 class LowerTier {
  public:
@@ -69,25 +77,38 @@ class LowerTier {
 
   virtual ~LowerTier() = default;
 
-  /// Stores an entry; it is durable when this returns OK, at once when it is there. Blocks.
+  virtual Tier tier() const = 0;
+  /// Whether what Put has stored is kept until someone erases it or room is needed, rather than until a
+  /// machine elsewhere restarts or a time is over.
+  virtual bool durable() const = 0;
+
+  /// Stores an entry, whole or not at all; OK at once when it is there. Blocks.
   virtual absl::Status Put(const ChunkAddress& address, const ChunkKv& kv, const PutOptions& options) = 0;
 
-  /// May block for one small read. kNotFound, kDataLoss, or that the tier can't be read now: all of them are
-  /// misses.
-  virtual absl::StatusOr<std::shared_ptr<LowerTierEntry>> OpenEntry(const ChunkKey& key) = 0;
+  /// Opens entries, in the order of `keys`. May block for a small read of each, and where time matters to the
+  /// tier, until `deadline` at most. kNotFound, kDataLoss, or that the tier can't be read now: all of them
+  /// are misses.
+  virtual std::vector<absl::StatusOr<std::shared_ptr<LowerTierEntry>>> OpenEntries(
+      absl::Span<const ChunkKey> keys, absl::Time deadline) = 0;
 
-  /// An entry of the same chunk whatever its anchor, chosen as by ChunkStore::LookupAnyAnchor.
-  virtual std::optional<ChunkInfo> FindAnyAnchor(const ContentKey& content_key) const = 0;
-  virtual std::optional<ChunkInfo> Stat(NamespaceFilter filter, const ChunkKey& key) const = 0;
+  /// Per content key an entry of that chunk whatever its anchor, chosen as by ChunkStore::LookupAnyAnchor.
+  /// Blocks as OpenEntries does.
+  virtual std::vector<std::optional<ContentMatch>> FindAnyAnchor(absl::Span<const ContentKey> content_keys,
+                                                                 absl::Time deadline) const = 0;
+
+  /// Whether Put would store nothing new. Answers at once, from what is known here: a tier across the network
+  /// may be wrong either way.
   virtual bool Contains(const ChunkKey& key) const = 0;
-  /// The first `limit` entries after `after` in order of (namespace, key).
+  virtual std::optional<ChunkInfo> Stat(NamespaceFilter filter, const ChunkKey& key) const = 0;
+  /// The first `limit` entries after `after` in order of (namespace, key); none where they can't be listed.
   virtual std::vector<ChunkInfo> List(NamespaceFilter filter,
                                       const std::optional<std::pair<std::string, ChunkKey>>& after,
                                       int64_t limit) const = 0;
 
   /// Whether there was one.
   virtual absl::StatusOr<bool> Erase(NamespaceFilter filter, const ChunkKey& key) = 0;
-  /// Keeps an entry from being evicted until Unpin or Erase, restarts included; idempotent. kNotFound.
+  /// Keeps an entry from being evicted until Unpin or Erase, restarts included; idempotent. kNotFound, also
+  /// where nothing can be pinned.
   virtual absl::Status Pin(NamespaceFilter filter, const ChunkKey& key) = 0;
   virtual absl::Status Unpin(NamespaceFilter filter, const ChunkKey& key) = 0;
 };

@@ -81,11 +81,13 @@ bool MemoryDisk::IsPinned(const ChunkKey& key) const {
 
 class MemoryLowerEntry final : public store::LowerTierEntry {
  public:
-  MemoryLowerEntry(std::shared_ptr<MemoryDisk> disk, std::shared_ptr<MemoryDisk::Stored> stored)
-      : disk_(std::move(disk)), stored_(std::move(stored)) {}
+  MemoryLowerEntry(std::shared_ptr<MemoryDisk> disk, std::shared_ptr<MemoryDisk::Stored> stored, Tier tier,
+                   bool pinned)
+      : disk_(std::move(disk)), stored_(std::move(stored)), tier_(tier), pinned_(pinned) {}
 
-  Tier tier() const override { return Tier::kDisk; }
+  Tier tier() const override { return tier_; }
   const store::EntryHeader& header() const override { return stored_->header; }
+  bool pinned() const override { return pinned_; }
 
   absl::StatusOr<store::ReadId> ReadLayer(int32_t layer, absl::Span<std::byte> out,
                                           store::ReadPriority priority,
@@ -122,11 +124,15 @@ class MemoryLowerEntry final : public store::LowerTierEntry {
  private:
   const std::shared_ptr<MemoryDisk> disk_;
   const std::shared_ptr<MemoryDisk::Stored> stored_;
+  const Tier tier_;
+  const bool pinned_;
 };
 
 class MemoryLowerTier final : public store::LowerTier {
  public:
-  explicit MemoryLowerTier(std::shared_ptr<MemoryDisk> disk) : disk_(std::move(disk)) { ++disk_->tiers_; }
+  MemoryLowerTier(std::shared_ptr<MemoryDisk> disk, Tier tier) : disk_(std::move(disk)), tier_(tier) {
+    ++disk_->tiers_;
+  }
   ~MemoryLowerTier() override {
     --disk_->tiers_;
     std::vector<MemoryDisk::Read> left;
@@ -157,22 +163,39 @@ class MemoryLowerTier final : public store::LowerTier {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<std::shared_ptr<store::LowerTierEntry>> OpenEntry(const ChunkKey& key) override {
+  Tier tier() const override { return tier_; }
+  bool durable() const override { return tier_ == Tier::kDisk; }
+
+  std::vector<absl::StatusOr<std::shared_ptr<store::LowerTierEntry>>> OpenEntries(
+      absl::Span<const ChunkKey> keys, absl::Time /*deadline*/) override {
+    std::vector<absl::StatusOr<std::shared_ptr<store::LowerTierEntry>>> entries;
     absl::MutexLock lock(&disk_->mutex_);
-    const auto found = disk_->entries_.find(key);
-    if (found == disk_->entries_.end()) return absl::NotFoundError("no such entry");
-    return std::make_shared<MemoryLowerEntry>(disk_, found->second);
+    for (const ChunkKey& key : keys) {
+      const auto found = disk_->entries_.find(key);
+      if (found == disk_->entries_.end()) {
+        entries.push_back(absl::NotFoundError("no such entry"));
+      } else {
+        entries.push_back(
+            std::make_shared<MemoryLowerEntry>(disk_, found->second, tier_, found->second->pinned));
+      }
+    }
+    return entries;
   }
 
-  std::optional<ChunkInfo> FindAnyAnchor(const store::ContentKey& content_key) const override {
-    std::optional<ChunkInfo> best;
-    const auto order = [](const ChunkInfo& info) {
-      return std::pair(info.anchor_hash == store::IsolatedAnchorHash(), info.key);
-    };
-    for (const ChunkInfo& info : All(store::kAllNamespaces)) {
-      if (info.content_key == content_key && (!best.has_value() || order(info) < order(*best))) best = info;
+  std::vector<std::optional<store::ContentMatch>> FindAnyAnchor(
+      absl::Span<const store::ContentKey> content_keys, absl::Time /*deadline*/) const override {
+    std::vector<std::optional<store::ContentMatch>> matches;
+    for (const store::ContentKey& content_key : content_keys) {
+      std::optional<std::pair<bool, ChunkKey>> best;
+      for (const ChunkInfo& info : All(store::kAllNamespaces)) {
+        const std::pair match(info.anchor_hash == store::IsolatedAnchorHash(), info.key);
+        if (info.content_key == content_key && (!best.has_value() || match < *best)) best = match;
+      }
+      matches.push_back(best.has_value()
+                            ? std::optional(store::ContentMatch{.key = best->second, .isolated = best->first})
+                            : std::nullopt);
     }
-    return best;
+    return matches;
   }
   std::optional<ChunkInfo> Stat(store::NamespaceFilter filter, const ChunkKey& key) const override {
     for (const ChunkInfo& info : All(filter)) {
@@ -228,7 +251,7 @@ class MemoryLowerTier final : public store::LowerTier {
                      .label = header.label,
                      .num_tokens = header.address.num_tokens,
                      .bytes = header.total_bytes(),
-                     .tier = Tier::kDisk,
+                     .tier = tier_,
                      .pinned = stored->pinned,
                      .compute_cost_seconds = header.compute_cost_seconds,
                      .created = header.created,
@@ -241,10 +264,11 @@ class MemoryLowerTier final : public store::LowerTier {
   }
 
   const std::shared_ptr<MemoryDisk> disk_;
+  const Tier tier_;
 };
 
-std::unique_ptr<store::LowerTier> MakeMemoryLowerTier(std::shared_ptr<MemoryDisk> disk) {
-  return std::make_unique<MemoryLowerTier>(std::move(disk));
+std::unique_ptr<store::LowerTier> MakeMemoryLowerTier(std::shared_ptr<MemoryDisk> disk, Tier tier) {
+  return std::make_unique<MemoryLowerTier>(std::move(disk), tier);
 }
 
 }  // namespace kvblend::test_support

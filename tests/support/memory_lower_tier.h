@@ -69,6 +69,8 @@ class MemoryDisk {
   store::ReadId next_id_ ABSL_GUARDED_BY(mutex_) = 1;
 };
 
-std::unique_ptr<store::LowerTier> MakeMemoryLowerTier(std::shared_ptr<MemoryDisk> disk);
+/// `tier`: what it says it is; only the disk is durable.
+std::unique_ptr<store::LowerTier> MakeMemoryLowerTier(std::shared_ptr<MemoryDisk> disk,
+                                                      Tier tier = Tier::kDisk);
 
 }  // namespace kvblend::test_support

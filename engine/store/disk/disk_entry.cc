@@ -12,13 +12,15 @@ namespace kvblend::store {
 
 absl::StatusOr<std::shared_ptr<LowerTierEntry>> DiskTier::OpenEntry(const ChunkKey& key) {
   uint64_t generation = 0;
+  bool pinned = false;
   {
     absl::MutexLock lock(&mutex_);
     const std::optional<Index::Slot> slot = index_.Find(key);
     if (!slot.has_value()) return absl::NotFoundError(absl::StrCat("chunk ", key.ToHex(), " is not on disk"));
     generation = index_.at(*slot).generation;
+    pinned = index_.at(*slot).pinned;
   }
-  absl::StatusOr<std::shared_ptr<DiskEntry>> entry = OpenFile(key, generation);
+  absl::StatusOr<std::shared_ptr<DiskEntry>> entry = OpenFile(key, generation, pinned);
   if (entry.ok()) {
     absl::MutexLock lock(&mutex_);
     ++stats_.opens;
@@ -39,12 +41,22 @@ absl::StatusOr<std::shared_ptr<LowerTierEntry>> DiskTier::OpenEntry(const ChunkK
   return entry;
 }
 
-absl::StatusOr<std::shared_ptr<DiskEntry>> DiskTier::OpenFile(const ChunkKey& key, uint64_t generation) {
+std::vector<absl::StatusOr<std::shared_ptr<LowerTierEntry>>> DiskTier::OpenEntries(
+    absl::Span<const ChunkKey> keys, absl::Time /*deadline*/) {
+  std::vector<absl::StatusOr<std::shared_ptr<LowerTierEntry>>> entries;
+  entries.reserve(keys.size());
+  for (const ChunkKey& key : keys) entries.push_back(OpenEntry(key));
+  return entries;
+}
+
+absl::StatusOr<std::shared_ptr<DiskEntry>> DiskTier::OpenFile(const ChunkKey& key, uint64_t generation,
+                                                              bool pinned) {
   absl::StatusOr<std::unique_ptr<File>> file = fs_.Open(paths_.Entry(key), OpenMode::kReadDirect);
   if (!file.ok()) return file.status();
   absl::StatusOr<EntryHeader> header = internal::ReadHeader(**file, key);
   if (header.ok()) {
-    return std::shared_ptr<DiskEntry>(new DiskEntry(*this, generation, *std::move(file), *std::move(header)));
+    return std::shared_ptr<DiskEntry>(
+        new DiskEntry(*this, generation, *std::move(file), *std::move(header), pinned));
   }
   // This build wrote or accepted it before, so it is no newer version: the version's own bytes are damaged.
   if (absl::IsUnimplemented(header.status())) return absl::DataLossError(header.status().message());

@@ -26,6 +26,7 @@ class DiskEntry final : public LowerTierEntry, public std::enable_shared_from_th
   Tier tier() const override { return Tier::kDisk; }
   /// Checked: its checksum is right, and it is of the key that was asked for.
   const EntryHeader& header() const override { return header_; }
+  bool pinned() const override { return pinned_; }
 
   /// As LowerTierEntry says. kDataLoss: the entry is damaged, and in quarantine by the time `done` hears of
   /// it. kInvalidArgument (no such layer, `out` of another size or alignment) and kResourceExhausted (too
@@ -36,13 +37,18 @@ class DiskEntry final : public LowerTierEntry, public std::enable_shared_from_th
 
  private:
   friend class DiskTier;
-  DiskEntry(DiskTier& tier, uint64_t generation, std::shared_ptr<File> file, EntryHeader header)
-      : tier_(tier), generation_(generation), file_(std::move(file)), header_(std::move(header)) {}
+  DiskEntry(DiskTier& tier, uint64_t generation, std::shared_ptr<File> file, EntryHeader header, bool pinned)
+      : tier_(tier),
+        generation_(generation),
+        file_(std::move(file)),
+        header_(std::move(header)),
+        pinned_(pinned) {}
 
   DiskTier& tier_;
   const uint64_t generation_;
   const std::shared_ptr<File> file_;
   const EntryHeader header_;
+  const bool pinned_;
 };
 
 }  // namespace kvblend::store

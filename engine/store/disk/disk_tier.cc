@@ -51,11 +51,19 @@ bool DiskTier::Contains(const ChunkKey& key) const {
   return index_.Find(key).has_value();
 }
 
-std::optional<ChunkInfo> DiskTier::FindAnyAnchor(const ContentKey& content_key) const {
+std::optional<ContentMatch> DiskTier::FindAnyAnchor(const ContentKey& content_key) const {
   absl::MutexLock lock(&mutex_);
   const std::optional<Index::Slot> slot = index_.FindAnyAnchor(content_key);
   if (!slot.has_value()) return std::nullopt;
-  return index_.InfoOf(*slot);
+  return ContentMatch{.key = index_.at(*slot).key, .isolated = index_.at(*slot).isolated};
+}
+
+std::vector<std::optional<ContentMatch>> DiskTier::FindAnyAnchor(absl::Span<const ContentKey> content_keys,
+                                                                 absl::Time /*deadline*/) const {
+  std::vector<std::optional<ContentMatch>> found;
+  found.reserve(content_keys.size());
+  for (const ContentKey& content_key : content_keys) found.push_back(FindAnyAnchor(content_key));
+  return found;
 }
 
 std::vector<ChunkInfo> DiskTier::List(NamespaceFilter filter,

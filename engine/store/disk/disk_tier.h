@@ -66,6 +66,9 @@ class DiskTier final : public LowerTier {
   /// Reads that wait are cancelled, those that run are waited for. REQUIRES: no other call is under way.
   ~DiskTier() override;
 
+  Tier tier() const override { return Tier::kDisk; }
+  bool durable() const override { return true; }
+
   // --- data path ------------------------------------------------------------------------------------------
 
   /// Stores a chunk durably; OK at once when it is there. Makes room by giving up the entries that save the
@@ -78,10 +81,14 @@ class DiskTier final : public LowerTier {
   /// Opens an entry for reading, and checks its header. Blocks for one small read.
   /// kNotFound. kDataLoss: it is damaged, and now in quarantine. kInternal, kUnavailable: it can't be read
   /// now.
-  absl::StatusOr<std::shared_ptr<LowerTierEntry>> OpenEntry(const ChunkKey& key) override;
+  absl::StatusOr<std::shared_ptr<LowerTierEntry>> OpenEntry(const ChunkKey& key);
+  /// `deadline` does not matter: a disk that hangs is found by reading, not by opening.
+  std::vector<absl::StatusOr<std::shared_ptr<LowerTierEntry>>> OpenEntries(absl::Span<const ChunkKey> keys,
+                                                                           absl::Time deadline) override;
 
-  /// An entry of the same chunk whatever its anchor, chosen as by ChunkStore::LookupAnyAnchor.
-  std::optional<ChunkInfo> FindAnyAnchor(const ContentKey& content_key) const override;
+  std::optional<ContentMatch> FindAnyAnchor(const ContentKey& content_key) const;
+  std::vector<std::optional<ContentMatch>> FindAnyAnchor(absl::Span<const ContentKey> content_keys,
+                                                         absl::Time deadline) const override;
 
   // --- for operators, and placement -----------------------------------------------------------------------
 
@@ -129,7 +136,7 @@ class DiskTier final : public LowerTier {
   absl::Status SetPinned(NamespaceFilter filter, const ChunkKey& key, bool pinned);
 
   // Reading; also called by entries.
-  absl::StatusOr<std::shared_ptr<DiskEntry>> OpenFile(const ChunkKey& key, uint64_t generation);
+  absl::StatusOr<std::shared_ptr<DiskEntry>> OpenFile(const ChunkKey& key, uint64_t generation, bool pinned);
   /// Counts and acts on the outcome of a read of entry `generation` of `key`.
   void ReportRead(const ChunkKey& key, uint64_t generation, const absl::Status& status, int64_t bytes);
   void Quarantine(const ChunkKey& key, uint64_t generation, const absl::Status& reason);

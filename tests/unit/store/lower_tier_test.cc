@@ -171,7 +171,7 @@ TEST_F(LowerTierTest, AnEntryThatTheDeviceFailsToReadIsLeftAloneForAWhile) {
   EXPECT_FALSE(store->Lookup(SmallAddress(1).key).has_value());
   EXPECT_FALSE(store->LookupAnyAnchor(SmallAddress(1).content_key).has_value());
   EXPECT_TRUE(std::holds_alternative<Reservation>(*store->LookupOrReserve(SmallAddress(1))));
-  now += ChunkStore::kRetryUnreadable;
+  now += LowerTiers::kRetryUnreadable;
   ExpectFilled(*store->Lookup(SmallAddress(1).key));
 }
 

@@ -78,7 +78,7 @@ class DiskTierModelTest : public DiskTierTest {
         };
         if (best == nullptr || rank(info) < rank(*best)) best = &info;
       }
-      const std::optional<ChunkInfo> found = tier.FindAnyAnchor(address.content_key);
+      const std::optional<ContentMatch> found = tier.FindAnyAnchor(address.content_key);
       ASSERT_EQ(found.has_value(), best != nullptr);
       EXPECT_TRUE(best == nullptr || found->key == best->key);
     }

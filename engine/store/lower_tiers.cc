@@ -1,0 +1,192 @@
+#include "engine/store/lower_tiers.h"
+
+#include <algorithm>
+#include <iterator>
+#include <string>
+#include <tuple>
+
+#include "absl/strings/str_cat.h"
+#include "spdlog/spdlog.h"
+
+namespace kvblend::store {
+
+LowerTiers::LowerTiers(std::vector<std::unique_ptr<LowerTier>> tiers, int64_t max_queued_write_bytes,
+                       std::function<absl::Time()> now)
+    : now_(std::move(now)) {
+  for (std::unique_ptr<LowerTier>& tier : tiers) {
+    auto writes = std::make_unique<WriteBehind>(*tier, max_queued_write_bytes);
+    levels_.push_back({std::move(tier), std::move(writes)});
+  }
+}
+
+LowerTiers::~LowerTiers() {
+  for (Level& level : levels_) level.writes.reset();
+}
+
+bool LowerTiers::durable() const {
+  return std::any_of(levels_.begin(), levels_.end(),
+                     [](const Level& level) { return level.tier->durable(); });
+}
+
+// --- reading
+
+bool LowerTiers::IsUnreadable(const ChunkKey& key, Tier tier) {
+  absl::MutexLock lock(&mutex_);
+  const auto found = unreadable_.find(key);
+  if (found == unreadable_.end() || found->second.tier != tier) return false;
+  if (now_() - found->second.since < kRetryUnreadable) return true;
+  unreadable_.erase(found);
+  return false;
+}
+
+void LowerTiers::MarkUnreadable(const ChunkKey& key, Tier tier) {
+  constexpr size_t kMaxUnreadable = 10000;  // a tier that loses that many has other troubles
+  absl::MutexLock lock(&mutex_);
+  if (unreadable_.size() >= kMaxUnreadable) unreadable_.clear();
+  unreadable_.insert_or_assign(key, Unreadable{tier, now_()});
+}
+
+std::vector<std::shared_ptr<LowerTierEntry>> LowerTiers::Open(absl::Span<const ChunkKey> keys,
+                                                              absl::Time deadline) {
+  std::vector<std::shared_ptr<LowerTierEntry>> opened(keys.size());
+  for (const Level& level : levels_) {
+    std::vector<size_t> wanted;
+    std::vector<ChunkKey> asked;
+    for (size_t i = 0; i < keys.size(); ++i) {
+      if (opened[i] != nullptr || IsUnreadable(keys[i], level.tier->tier())) continue;
+      wanted.push_back(i);
+      asked.push_back(keys[i]);
+    }
+    if (wanted.empty()) continue;
+    auto entries = level.tier->OpenEntries(asked, deadline);
+    for (size_t i = 0; i < wanted.size(); ++i) {
+      if (entries[i].ok()) opened[wanted[i]] = *std::move(entries[i]);
+    }
+  }
+  return opened;
+}
+
+std::vector<std::optional<ContentMatch>> LowerTiers::FindAnyAnchor(absl::Span<const ContentKey> content_keys,
+                                                                   absl::Time deadline) const {
+  std::vector<std::optional<ContentMatch>> matches(content_keys.size());
+  for (const Level& level : levels_) {
+    std::vector<size_t> wanted;
+    std::vector<ContentKey> asked;
+    for (size_t i = 0; i < content_keys.size(); ++i) {
+      if (matches[i].has_value()) continue;
+      wanted.push_back(i);
+      asked.push_back(content_keys[i]);
+    }
+    if (wanted.empty()) break;
+    const auto found = level.tier->FindAnyAnchor(asked, deadline);
+    for (size_t i = 0; i < wanted.size(); ++i) matches[wanted[i]] = found[i];
+  }
+  return matches;
+}
+
+// --- writing
+
+void LowerTiers::Write(const ChunkAddress& address, const std::shared_ptr<const ChunkKv>& kv, bool pinned,
+                       const LowerTier::PutOptions& options) {
+  for (const Level& level : levels_) {
+    if (level.tier->Contains(address.key)) continue;
+    {
+      absl::MutexLock lock(&mutex_);
+      const auto found = unreadable_.find(address.key);
+      if (found != unreadable_.end() && found->second.tier == level.tier->tier()) unreadable_.erase(found);
+    }
+    level.writes->Enqueue(address, kv, pinned && level.tier->durable(), options);
+  }
+}
+
+void LowerTiers::CancelWrites(absl::FunctionRef<bool(const ChunkAddress&)> wanted) {
+  for (const Level& level : levels_) level.writes->Cancel(wanted);
+}
+
+absl::Status LowerTiers::WaitUntilWritten(const ChunkKey& key, absl::Time deadline) {
+  for (const Level& level : levels_) {
+    const absl::Status status = level.writes->WaitFor(key, deadline);
+    if (absl::IsDeadlineExceeded(status)) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LowerTiers::WaitUntilDurable(const ChunkKey& key, absl::Time deadline) {
+  for (const Level& level : levels_) {
+    if (!level.tier->durable()) continue;
+    if (absl::Status s = level.writes->WaitFor(key, deadline); !s.ok()) return s;
+    if (level.tier->Contains(key)) return absl::OkStatus();
+    return absl::NotFoundError(absl::StrCat("chunk ", key.ToHex(), " was evicted or deleted meanwhile"));
+  }
+  return absl::FailedPreconditionError("the chunk store has no tier that outlives the process");
+}
+
+absl::Status LowerTiers::FlushWrites(absl::Time deadline) {
+  absl::Status first;
+  for (const Level& level : levels_) first.Update(level.writes->Flush(deadline));
+  return first;
+}
+
+WriteBehind::Stats LowerTiers::write_stats() const {
+  WriteBehind::Stats sum;
+  for (const Level& level : levels_) {
+    const WriteBehind::Stats stats = level.writes->stats();
+    sum.queued_entries += stats.queued_entries;
+    sum.queued_bytes += stats.queued_bytes;
+    sum.written += stats.written;
+    sum.dropped += stats.dropped;
+    sum.failed += stats.failed;
+  }
+  return sum;
+}
+
+// --- for operators
+
+std::optional<ChunkInfo> LowerTiers::Stat(NamespaceFilter filter, const ChunkKey& key) const {
+  for (const Level& level : levels_) {
+    if (std::optional<ChunkInfo> info = level.tier->Stat(filter, key); info.has_value()) return info;
+  }
+  return std::nullopt;
+}
+
+std::vector<ChunkInfo> LowerTiers::List(NamespaceFilter filter,
+                                        const std::optional<std::pair<std::string, ChunkKey>>& after,
+                                        int64_t limit) const {
+  std::vector<ChunkInfo> listed;
+  for (const Level& level : levels_) {
+    const std::vector<ChunkInfo> more = level.tier->List(filter, after, limit);
+    std::vector<ChunkInfo> merged;
+    std::set_union(listed.begin(), listed.end(), more.begin(), more.end(), std::back_inserter(merged),
+                   [](const ChunkInfo& a, const ChunkInfo& b) {
+                     return std::tie(a.tenant_namespace, a.key) < std::tie(b.tenant_namespace, b.key);
+                   });
+    listed = std::move(merged);
+  }
+  if (static_cast<int64_t>(listed.size()) > limit) listed.resize(limit);
+  return listed;
+}
+
+bool LowerTiers::Erase(NamespaceFilter filter, const ChunkKey& key) {
+  bool found = false;
+  for (const Level& level : levels_) {
+    const absl::StatusOr<bool> erased = level.tier->Erase(filter, key);
+    if (!erased.ok()) {
+      // No lookup of this process finds it any more; one after a restart, or of another server, might.
+      spdlog::warn("chunk {} was deleted, but not everywhere: {}", key.ToHex(),
+                   std::string(erased.status().message()));
+    }
+    found |= !erased.ok() || *erased;
+  }
+  return found;
+}
+
+absl::Status LowerTiers::SetPinned(NamespaceFilter filter, const ChunkKey& key, bool pinned) {
+  absl::Status status = absl::NotFoundError(absl::StrCat("chunk ", key.ToHex(), " is not in the store"));
+  for (const Level& level : levels_) {
+    absl::Status here = pinned ? level.tier->Pin(filter, key) : level.tier->Unpin(filter, key);
+    if (!absl::IsNotFound(here)) status = std::move(here);
+  }
+  return status;
+}
+
+}  // namespace kvblend::store

@@ -1,0 +1,102 @@
+// The tiers below host memory as one: the disk over what is across the network.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "engine/store/chunk_address.h"
+#include "engine/store/chunk_info.h"
+#include "engine/store/chunk_kv.h"
+#include "engine/store/lower_tier.h"
+#include "engine/store/write_behind.h"
+
+namespace kvblend::store {
+
+/// Asks its tiers in order, and writes to each of them behind the caller, so that a slow one holds up none of
+/// the others. An entry that a tier could not read is not asked for there for a while. Thread-safe.
+class LowerTiers {
+ public:
+  /// How long an entry that a tier failed to read is not asked for there.
+  static constexpr absl::Duration kRetryUnreadable = absl::Minutes(1);
+
+  /// `tiers`: the one to ask first first. `now`: thread-safe.
+  LowerTiers(std::vector<std::unique_ptr<LowerTier>> tiers, int64_t max_queued_write_bytes,
+             std::function<absl::Time()> now);
+  /// Finishes what is on its way to the tiers.
+  ~LowerTiers();
+
+  bool empty() const { return levels_.empty(); }
+  /// Whether one of them is.
+  bool durable() const;
+
+  // --- reading --------------------------------------------------------------------------------------------
+
+  /// Per key the first tier's entry that can be opened; null: none, a miss.
+  std::vector<std::shared_ptr<LowerTierEntry>> Open(absl::Span<const ChunkKey> keys, absl::Time deadline);
+  /// Per content key the first tier's match.
+  std::vector<std::optional<ContentMatch>> FindAnyAnchor(absl::Span<const ContentKey> content_keys,
+                                                         absl::Time deadline) const;
+  /// Open leaves this tier's entry out for kRetryUnreadable, or until it is written again.
+  void MarkUnreadable(const ChunkKey& key, Tier tier);
+
+  // --- writing --------------------------------------------------------------------------------------------
+
+  /// Queues an entry for every tier that has it not, to be pinned where it can be when `pinned`.
+  void Write(const ChunkAddress& address, const std::shared_ptr<const ChunkKv>& kv, bool pinned,
+             const LowerTier::PutOptions& options);
+  /// Takes back the queued entries that `wanted` says; waits for those that are being written.
+  void CancelWrites(absl::FunctionRef<bool(const ChunkAddress&)> wanted);
+  /// Waits until no tier has this entry in its queue. kDeadlineExceeded.
+  absl::Status WaitUntilWritten(const ChunkKey& key, absl::Time deadline);
+  /// Waits until the durable tier has this entry. kFailedPrecondition: there is none. kDeadlineExceeded: not
+  /// by then. Otherwise why it could not be written.
+  absl::Status WaitUntilDurable(const ChunkKey& key, absl::Time deadline);
+  /// kDeadlineExceeded.
+  absl::Status FlushWrites(absl::Time deadline);
+  /// Sums over the tiers.
+  WriteBehind::Stats write_stats() const;
+
+  // --- for operators --------------------------------------------------------------------------------------
+
+  std::optional<ChunkInfo> Stat(NamespaceFilter filter, const ChunkKey& key) const;
+  /// The first `limit` entries after `after` in order of (namespace, key); of one that several tiers have,
+  /// the first tier's.
+  std::vector<ChunkInfo> List(NamespaceFilter filter,
+                              const std::optional<std::pair<std::string, ChunkKey>>& after,
+                              int64_t limit) const;
+  /// In all tiers. Whether there was one; a tier that could not delete its own is logged.
+  bool Erase(NamespaceFilter filter, const ChunkKey& key);
+  /// In the tiers that pin. kNotFound: it is in none of them.
+  absl::Status SetPinned(NamespaceFilter filter, const ChunkKey& key, bool pinned);
+
+ private:
+  struct Level {
+    std::unique_ptr<LowerTier> tier;
+    std::unique_ptr<WriteBehind> writes;  // last: writes to the tier
+  };
+  struct Unreadable {
+    Tier tier;
+    absl::Time since;
+  };
+
+  bool IsUnreadable(const ChunkKey& key, Tier tier) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const std::function<absl::Time()> now_;
+  std::vector<Level> levels_;
+
+  absl::Mutex mutex_;
+  absl::flat_hash_map<ChunkKey, Unreadable> unreadable_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace kvblend::store
