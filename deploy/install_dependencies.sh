@@ -24,6 +24,7 @@ readonly BUILD_PACKAGES=(
   g++
   libabsl-dev
   libbenchmark-dev
+  libboost-context-dev
   libcli11-dev
   libcpp-httplib-dev
   libdnnl-dev

@@ -1,0 +1,184 @@
+// kernels/cuda/runtime.h over the emulator. Device memory is host memory with red zones where
+// AddressSanitizer sees them. Streams are queues that run when somebody waits for them, so that host code
+// which forgets to wait, or frees what is in use, is found.
+#include "tests/cuda_emulation/runtime.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <limits>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/cuda/runtime.h"
+#include "tests/cuda_emulation/executor.h"
+#include "tests/cuda_emulation/launcher.h"
+
+namespace kvblend::kernels::cuda {
+
+struct StreamObject {
+  std::recursive_mutex mutex;
+  std::deque<std::function<void()>> queue;
+
+  void Enqueue(std::function<void()> work) {
+    const std::lock_guard lock(mutex);
+    queue.push_back(std::move(work));
+  }
+  void Drain() {
+    const std::lock_guard lock(mutex);
+    while (!queue.empty()) {
+      queue.front()();
+      queue.pop_front();
+    }
+  }
+};
+
+namespace {
+
+constexpr int kInvalidConfiguration = 9;  // cudaErrorInvalidConfiguration
+constexpr size_t kAlignment = 256;
+
+struct Device {
+  std::mutex mutex;
+  std::set<StreamObject*> streams;
+  std::map<void*, int64_t> allocations;
+  int64_t allocated = 0;
+  int64_t limit = int64_t{8} << 30;
+};
+
+Device& TheDevice() {
+  static auto* device = new Device();
+  return *device;
+}
+
+void DrainAll() {
+  std::set<StreamObject*> streams;
+  {
+    const std::lock_guard lock(TheDevice().mutex);
+    streams = TheDevice().streams;
+  }
+  for (StreamObject* stream : streams) stream->Drain();
+}
+
+}  // namespace
+
+absl::StatusOr<DeviceInfo> OpenDevice() {
+  return DeviceInfo{.name = "emulated", .num_multiprocessors = 4, .memory_bytes = TheDevice().limit};
+}
+
+absl::StatusOr<void*> DeviceAllocate(int64_t bytes) {
+  Device& device = TheDevice();
+  const std::lock_guard lock(device.mutex);
+  void* data = nullptr;
+  if (bytes <= device.limit - device.allocated) {
+    // AddressSanitizer guards the very next byte.
+    if (posix_memalign(&data, kAlignment, static_cast<size_t>(bytes)) != 0) data = nullptr;
+  }
+  if (data == nullptr) {
+    return absl::ResourceExhaustedError(absl::StrCat("no device memory for ", bytes, " bytes; ",
+                                                     device.allocated, " of ", device.limit, " are in use"));
+  }
+  // Floats of this pattern are NaN: kernels must not live on zeros.
+  std::memset(data, 0xFF, static_cast<size_t>(bytes));
+  device.allocations[data] = bytes;
+  device.allocated += bytes;
+  return data;
+}
+
+void DeviceFree(void* data) {
+  if (data == nullptr) return;
+  DrainAll();
+  Device& device = TheDevice();
+  const std::lock_guard lock(device.mutex);
+  const auto allocation = device.allocations.find(data);
+  if (allocation == device.allocations.end()) cuda_emulation::Fail("DeviceFree of what was not allocated");
+  device.allocated -= allocation->second;
+  std::free(data);
+  device.allocations.erase(allocation);
+}
+
+absl::StatusOr<StreamHandle> CreateDeviceStream() {
+  auto* stream = new StreamObject();
+  const std::lock_guard lock(TheDevice().mutex);
+  TheDevice().streams.insert(stream);
+  return stream;
+}
+
+void DestroyDeviceStream(StreamHandle stream) {
+  stream->Drain();
+  {
+    const std::lock_guard lock(TheDevice().mutex);
+    TheDevice().streams.erase(stream);
+  }
+  delete stream;
+}
+
+absl::Status SynchronizeStream(StreamHandle stream) {
+  stream->Drain();
+  return absl::OkStatus();
+}
+
+absl::Status EnqueueCopyFromHost(StreamHandle stream, void* target, const void* source, int64_t bytes) {
+  const auto* begin = static_cast<const unsigned char*>(source);
+  stream->Enqueue([target, copy = std::vector<unsigned char>(begin, begin + bytes)] {
+    std::memcpy(target, copy.data(), copy.size());
+  });
+  return absl::OkStatus();
+}
+
+absl::Status EnqueueCopyToHost(StreamHandle stream, void* target, const void* source, int64_t bytes) {
+  stream->Enqueue([=] { std::memcpy(target, source, static_cast<size_t>(bytes)); });
+  return absl::OkStatus();
+}
+
+absl::Status EnqueueZero(StreamHandle stream, void* target, int64_t bytes) {
+  stream->Enqueue([=] { std::memset(target, 0, static_cast<size_t>(bytes)); });
+  return absl::OkStatus();
+}
+
+absl::Status StatusOf(LaunchError error, absl::string_view kernel) {
+  if (error.ok()) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat(kernel, ": the launch failed with CUDA error ", error.code));
+}
+
+}  // namespace kvblend::kernels::cuda
+
+namespace kvblend::cuda_emulation {
+
+using kernels::cuda::LaunchError;
+using kernels::cuda::LaunchShape;
+using kernels::cuda::TheDevice;
+
+int64_t SetMemoryLimit(int64_t bytes) {
+  const std::lock_guard lock(TheDevice().mutex);
+  return std::exchange(TheDevice().limit, bytes);
+}
+
+int64_t AllocatedBytes() {
+  const std::lock_guard lock(TheDevice().mutex);
+  return TheDevice().allocated;
+}
+
+LaunchError EnqueueLaunch(kernels::cuda::StreamHandle stream, const LaunchShape& shape, KernelEntry& kernel,
+                          std::function<void()> body) {
+  const auto within = [](int64_t value, int64_t max) { return value >= 1 && value <= max; };
+  if (!within(shape.blocks_x, std::numeric_limits<int32_t>::max()) || !within(shape.blocks_y, 65535) ||
+      !within(shape.blocks_z, 65535) || !within(shape.threads, 1024) || shape.threads % kWarpSize != 0 ||
+      shape.shared_bytes < 0 || shape.shared_bytes > kernels::cuda::kMaxSharedBytes) {
+    return {kernels::cuda::kInvalidConfiguration};
+  }
+  stream->Enqueue([shape, &kernel, body = std::move(body)] {
+    kernel.executed = true;
+    Executor::Current().Run(kernel.name, shape, body);
+  });
+  return {};
+}
+
+}  // namespace kvblend::cuda_emulation
