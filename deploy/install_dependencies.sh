@@ -11,7 +11,7 @@ Usage: deploy/install_dependencies.sh [--build] [--runtime] [--test] [--lint] [-
 
   --build    what compiling needs, and fetching the model (the default)
   --runtime  the shared libraries that the binaries need, nothing else
-  --test     what tests/run.sh needs: --build, and promtool, unpacked into build/tools
+  --test     what tests/run.sh needs: --build, redis-server, and promtool, unpacked into build/tools
   --lint     clang-format and clang-tidy, for tests/lint.sh
   --print    print the packages, one per line, and install nothing
 USAGE
@@ -31,6 +31,7 @@ readonly BUILD_PACKAGES=(
   libgmock-dev
   libgrpc++-dev
   libgtest-dev
+  libhiredis-dev
   libhwy-dev
   libprotobuf-dev
   libspdlog-dev
@@ -56,6 +57,7 @@ readonly RUNTIME_PACKAGES=(
   libgomp1
   libgrpc++1.51
   libgrpc29
+  libhiredis0.14
   libhwy1
   libprometheus-cpp-core1.0
   libprotobuf32
@@ -64,6 +66,11 @@ readonly RUNTIME_PACKAGES=(
   libstdc++6
   liburing2
   libxxhash0
+)
+
+readonly TEST_PACKAGES=(
+  openssl
+  redis-server
 )
 
 readonly LINT_PACKAGES=(
@@ -80,7 +87,7 @@ while (($# > 0)); do
     --build) packages+=("${BUILD_PACKAGES[@]}") ;;
     --runtime) packages+=("${RUNTIME_PACKAGES[@]}") ;;
     --test)
-      packages+=("${BUILD_PACKAGES[@]}")
+      packages+=("${BUILD_PACKAGES[@]}" "${TEST_PACKAGES[@]}")
       with_promtool=true
       ;;
     --lint) packages+=("${LINT_PACKAGES[@]}") ;;

@@ -19,6 +19,7 @@ ALLOWED = {
     "engine/kv": {"kernels"},
     "engine/store": {"kernels"},
     "engine/store/disk": {"kernels", "engine/store"},
+    "engine/store/redis": {"kernels", "engine/store"},
     "engine/model": {"kernels", "engine/kv"},
     "engine/blend": {"kernels", "engine/kv", "engine/store", "engine/model", "engine/prompt"},
     "engine/generate": {"kernels", "engine/text"},

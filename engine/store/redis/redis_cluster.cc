@@ -1,0 +1,323 @@
+#include "engine/store/redis/redis_cluster.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/status_macros.h"
+#include "spdlog/spdlog.h"
+
+namespace kvblend::store::redis {
+namespace {
+
+constexpr auto kRelaxed = std::memory_order_relaxed;
+
+void Count(std::atomic<int64_t>& counter) { counter.fetch_add(1, kRelaxed); }
+
+}  // namespace
+
+ClusterClient::ClusterClient(ClusterOptions options, std::unique_ptr<Transport> transport)
+    : options_(std::move(options)), transport_(std::move(transport)), refresher_([this] { RunRefresh(); }) {}
+
+ClusterClient::~ClusterClient() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stop_ = true;
+  }
+  refresher_.join();
+  std::vector<std::shared_ptr<RedisNode>> nodes;
+  {
+    absl::MutexLock lock(&mutex_);
+    nodes = retired_;
+    if (routing_ != nullptr) nodes.insert(nodes.end(), routing_->nodes.begin(), routing_->nodes.end());
+  }
+  for (const auto& node : nodes) node->Stop();
+}
+
+// --- commands
+
+std::shared_ptr<RedisNode> ClusterClient::NodeOf(int32_t slot) const {
+  absl::MutexLock lock(&mutex_);
+  if (routing_ == nullptr) return nullptr;
+  const uint16_t index = routing_->topology.slots[slot];
+  return index == Topology::kNone ? nullptr : routing_->nodes[index];
+}
+
+std::shared_ptr<RedisNode> ClusterClient::NodeAt(const Endpoint& endpoint) const {
+  absl::MutexLock lock(&mutex_);
+  if (routing_ == nullptr) return nullptr;
+  const auto& masters = routing_->topology.masters;
+  const auto found = std::find(masters.begin(), masters.end(), endpoint);
+  return found == masters.end() ? nullptr : routing_->nodes[found - masters.begin()];
+}
+
+absl::Status ClusterClient::Submit(std::unique_ptr<Command> command) {
+  const std::shared_ptr<RedisNode> node = NodeOf(command->slot);
+  absl::Status status =
+      node == nullptr
+          ? absl::UnavailableError(absl::StrCat("no Redis node is known for slot ", command->slot))
+          : node->Submit(command);
+  if (!status.ok()) Count(counters_.unavailable);
+  return status;
+}
+
+std::vector<absl::StatusOr<Reply>> ClusterClient::Call(std::vector<std::unique_ptr<Command>> commands,
+                                                       absl::Time deadline) {
+  struct Shared {
+    absl::Mutex mutex;
+    std::vector<absl::StatusOr<Reply>> replies ABSL_GUARDED_BY(mutex);
+    size_t missing ABSL_GUARDED_BY(mutex) = 0;
+  };
+  const auto shared = std::make_shared<Shared>();
+  {
+    absl::MutexLock lock(&shared->mutex);
+    shared->replies.assign(commands.size(), absl::DeadlineExceededError("Redis did not answer in time"));
+    shared->missing = commands.size();
+  }
+  for (size_t i = 0; i < commands.size(); ++i) {
+    commands[i]->done = [shared, i](absl::StatusOr<Reply> reply) {
+      absl::MutexLock lock(&shared->mutex);
+      if (i < shared->replies.size()) shared->replies[i] = std::move(reply);
+      --shared->missing;
+    };
+    if (absl::Status status = Submit(std::move(commands[i])); !status.ok()) {
+      absl::MutexLock lock(&shared->mutex);
+      shared->replies[i] = std::move(status);
+      --shared->missing;
+    }
+  }
+  absl::MutexLock lock(&shared->mutex);
+  const auto complete = [&]() ABSL_SHARED_LOCKS_REQUIRED(shared->mutex) { return shared->missing == 0; };
+  const absl::Duration left =
+      deadline == absl::InfiniteFuture() ? absl::InfiniteDuration() : deadline - now();
+  shared->mutex.AwaitWithTimeout(absl::Condition(&complete), left);
+  return std::exchange(shared->replies, {});
+}
+
+void ClusterClient::Cancel(uint64_t id) {
+  std::shared_ptr<const Routing> routing;
+  std::vector<std::shared_ptr<RedisNode>> retired;
+  {
+    absl::MutexLock lock(&mutex_);
+    routing = routing_;
+    retired = retired_;
+  }
+  if (routing == nullptr) return;
+  for (const auto& node : routing->nodes) node->Cancel(id);
+  for (const auto& node : retired) node->Cancel(id);
+}
+
+void ClusterClient::Finish(std::unique_ptr<Command> command, absl::StatusOr<Reply> reply,
+                           const Endpoint& from) {
+  if (reply.ok() && reply->is_error()) {
+    const std::optional<Redirect> redirect = ParseRedirect(*reply, from);
+    if (redirect.has_value()) {
+      Count(redirect->ask ? counters_.asked : counters_.moved);
+      if (!redirect->ask) WantRefresh();
+      if (++command->hops <= options_.max_hops) {
+        command->asking = redirect->ask;
+        const std::shared_ptr<RedisNode> node = NodeAt(redirect->endpoint);
+        const absl::Status status =
+            node == nullptr ? absl::UnavailableError(absl::StrCat(
+                                  "Redis node ", redirect->endpoint.ToString(), " is not known yet"))
+                            : node->Submit(command);
+        if (status.ok()) return;
+        if (node == nullptr) WantRefresh();
+        Count(counters_.unavailable);
+        reply = status;
+      } else {
+        Count(counters_.redirected_too_often);
+        reply = absl::UnavailableError(
+            absl::StrCat("Redis redirected a command ", command->hops, " times: ", reply->text));
+      }
+    } else {
+      Count(counters_.error_replies);
+      if (reply->is_error("CLUSTERDOWN") || reply->is_error("MOVED") || reply->is_error("READONLY")) {
+        WantRefresh();
+      }
+    }
+  }
+  command->done(std::move(reply));
+}
+
+// --- what is known of the cluster
+
+void ClusterClient::StateChanged() {
+  absl::MutexLock lock(&mutex_);
+  ++changes_;
+}
+
+void ClusterClient::ConnectionFailed(const absl::Status& status) {
+  Count(absl::IsDeadlineExceeded(status) ? counters_.timeouts
+        : absl::IsDataLoss(status)       ? counters_.protocol_errors
+                                         : counters_.connection_errors);
+  WantRefresh();  // perhaps a replica is the master now
+}
+
+void ClusterClient::WantRefresh() {
+  absl::MutexLock lock(&mutex_);
+  refresh_wanted_ = true;
+}
+
+void ClusterClient::RunRefresh() {
+  absl::Duration pause = options_.min_refresh_interval;
+  while (true) {
+    const absl::Status status = Refresh();
+    if (status.ok()) {
+      Count(counters_.refreshes);
+      pause = options_.min_refresh_interval;
+      if (std::exchange(said_unreachable_, false)) spdlog::info("chunk store in Redis: the cluster answers");
+    } else {
+      Count(counters_.failed_refreshes);
+      pause = std::min(2 * pause, std::max(options_.min_refresh_interval, options_.node.breaker.max_backoff));
+      if (!std::exchange(said_unreachable_, true)) {
+        spdlog::warn("chunk store in Redis: the cluster does not answer; going on without it: {}",
+                     status.ToString());
+      }
+    }
+    DropRetired();
+    absl::MutexLock lock(&mutex_);
+    ++changes_;
+    // Asked for as often as may be, by a storm of MOVED, it is done no oftener than this.
+    mutex_.AwaitWithTimeout(absl::Condition(&stop_), pause);
+    const auto work = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stop_ || refresh_wanted_; };
+    if (status.ok()) mutex_.AwaitWithTimeout(absl::Condition(&work), options_.refresh_interval);
+    if (stop_) return;
+    refresh_wanted_ = false;
+  }
+}
+
+absl::Status ClusterClient::Refresh() {
+  std::vector<Endpoint> candidates;
+  {
+    absl::MutexLock lock(&mutex_);
+    refresh_wanted_ = false;
+    if (routing_ != nullptr) {
+      // Those that work first.
+      for (const auto& node : routing_->nodes) {
+        if (node->stats().state == NodeState::kWorking) candidates.push_back(node->endpoint());
+      }
+    }
+  }
+  candidates.insert(candidates.end(), options_.seeds.begin(), options_.seeds.end());
+  absl::Status status;
+  for (const Endpoint& endpoint : candidates) {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (stop_) return absl::CancelledError("stopped");
+    }
+    absl::StatusOr<Topology> topology = AskFor(endpoint);
+    if (topology.ok()) {
+      Adopt(*std::move(topology));
+      return absl::OkStatus();
+    }
+    status.Update(topology.status());
+  }
+  return status;
+}
+
+absl::StatusOr<Topology> ClusterClient::AskFor(const Endpoint& endpoint) {
+  constexpr int64_t kMaxReplyBytes = int64_t{4} << 20;
+  KVBLEND_ASSIGN_OR_RETURN(const std::unique_ptr<Connection> connection,
+                           ConnectAndAuthenticate(*transport_, endpoint, options_.node));
+  KVBLEND_ASSIGN_OR_RETURN(const Reply reply, CallNow(*connection, FormatCommand({"CLUSTER", "SLOTS"}),
+                                                      kMaxReplyBytes, now() + options_.node.connect_timeout));
+  if (reply.is_error()) {
+    if (reply.text.find("cluster support disabled") != std::string::npos) return Topology::Single(endpoint);
+    return absl::UnavailableError(absl::StrCat(endpoint.ToString(), " answers CLUSTER SLOTS: ", reply.text));
+  }
+  KVBLEND_ASSIGN_OR_RETURN(Topology topology, ParseClusterSlots(reply, endpoint));
+  if (topology.masters.empty()) {
+    return absl::UnavailableError(absl::StrCat(endpoint.ToString(), ": no node of the cluster has any slot"));
+  }
+  return topology;
+}
+
+void ClusterClient::Adopt(Topology topology) {
+  auto routing = std::make_shared<Routing>();
+  routing->topology = std::move(topology);
+  for (const Endpoint& endpoint : routing->topology.masters) {
+    std::shared_ptr<RedisNode> node = NodeAt(endpoint);
+    if (node == nullptr) {
+      NodeObserver& observer = *this;
+      node = std::make_shared<RedisNode>(endpoint, options_.node, *transport_, observer);
+    }
+    routing->nodes.push_back(std::move(node));
+  }
+  absl::MutexLock lock(&mutex_);
+  if (routing_ != nullptr) {
+    for (const auto& node : routing_->nodes) {
+      const auto& kept = routing->nodes;
+      if (std::find(kept.begin(), kept.end(), node) == kept.end()) retired_.push_back(node);
+    }
+  }
+  routing_ = std::move(routing);
+  ++changes_;
+}
+
+void ClusterClient::DropRetired() {
+  std::vector<std::shared_ptr<RedisNode>> retired;
+  {
+    absl::MutexLock lock(&mutex_);
+    retired = retired_;
+  }
+  // Stopped here, on a thread that is none of theirs. Whoever still has one can only be refused by it, and
+  // may be one of its own threads, which must not be the last to have it.
+  for (const auto& node : retired) node->Stop();
+  absl::MutexLock lock(&mutex_);
+  const auto last = [&](const std::shared_ptr<RedisNode>& node) { return node.use_count() <= 2; };
+  std::erase_if(retired_, last);
+}
+
+ClusterStats ClusterClient::stats() const {
+  ClusterStats stats{.has_topology = false,
+                     .nodes = {},
+                     .moved = counters_.moved.load(kRelaxed),
+                     .asked = counters_.asked.load(kRelaxed),
+                     .redirected_too_often = counters_.redirected_too_often.load(kRelaxed),
+                     .refreshes = counters_.refreshes.load(kRelaxed),
+                     .failed_refreshes = counters_.failed_refreshes.load(kRelaxed),
+                     .timeouts = counters_.timeouts.load(kRelaxed),
+                     .connection_errors = counters_.connection_errors.load(kRelaxed),
+                     .protocol_errors = counters_.protocol_errors.load(kRelaxed),
+                     .error_replies = counters_.error_replies.load(kRelaxed),
+                     .unavailable = counters_.unavailable.load(kRelaxed)};
+  std::shared_ptr<const Routing> routing;
+  {
+    absl::MutexLock lock(&mutex_);
+    routing = routing_;
+  }
+  stats.has_topology = routing != nullptr;
+  if (routing != nullptr) {
+    for (const auto& node : routing->nodes) stats.nodes.push_back(node->stats());
+  }
+  return stats;
+}
+
+bool ClusterClient::AwaitStats(const std::function<bool(const ClusterStats&)>& wanted,
+                               absl::Time deadline) const {
+  while (true) {
+    uint64_t seen = 0;
+    {
+      absl::MutexLock lock(&mutex_);
+      seen = changes_;
+    }
+    if (wanted(stats())) return true;
+    absl::MutexLock lock(&mutex_);
+    const auto changed = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return changes_ != seen; };
+    if (!mutex_.AwaitWithDeadline(absl::Condition(&changed), deadline)) return false;
+  }
+}
+
+bool ClusterClient::AwaitAllWorking(absl::Time deadline) const {
+  const int32_t connections = options_.node.read_connections + 1;
+  const auto all_work = [&](const ClusterStats& stats) {
+    return stats.has_topology &&
+           std::all_of(stats.nodes.begin(), stats.nodes.end(), [&](const NodeStats& node) {
+             return node.state == NodeState::kWorking && node.connections == connections;
+           });
+  };
+  return AwaitStats(all_work, deadline);
+}
+
+}  // namespace kvblend::store::redis

@@ -1,0 +1,121 @@
+// A client of a Redis Cluster, or of one Redis server: commands go to the node that has their slot.
+//
+// Nobody waits for a connection: what is not connected, or does not work, answers kUnavailable at once, while
+// threads in the background connect, probe, and ask which node has which slots.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "engine/store/redis/redis_node.h"
+#include "engine/store/redis/topology.h"
+#include "engine/store/redis/transport.h"
+
+namespace kvblend::store::redis {
+
+struct ClusterOptions {
+  std::vector<Endpoint> seeds;  // at least one; any of them tells of the others
+  NodeOptions node;
+  int32_t max_hops = 3;                                    // redirections that one command follows
+  absl::Duration min_refresh_interval = absl::Seconds(1);  // of the map of slots
+  absl::Duration refresh_interval = absl::Seconds(60);     // without being asked to
+};
+
+struct ClusterStats {
+  bool has_topology = false;
+  std::vector<NodeStats> nodes;
+
+  // Since start.
+  int64_t moved = 0;
+  int64_t asked = 0;  // ASK
+  int64_t redirected_too_often = 0;
+  int64_t refreshes = 0;
+  int64_t failed_refreshes = 0;
+  int64_t timeouts = 0;           // connections that stopped answering
+  int64_t connection_errors = 0;  // refused, closed, reset, not authenticated
+  int64_t protocol_errors = 0;    // replies that are no RESP
+  int64_t error_replies = 0;      // -CLUSTERDOWN, -OOM, ...
+  int64_t unavailable = 0;        // commands that met a node which does not work
+};
+
+/// Thread-safe.
+class ClusterClient final : private NodeObserver {
+ public:
+  /// Begins to connect.
+  ClusterClient(ClusterOptions options, std::unique_ptr<Transport> transport);
+  /// Cancels what waits, and waits for what is under way. REQUIRES: no call is.
+  ~ClusterClient() override;
+
+  /// Sends a command; command->done will be called. On error it will not, and nothing was sent.
+  absl::Status Submit(std::unique_ptr<Command> command);
+
+  /// Sends all commands (whose `done` is set here), and waits until each has a reply or `deadline` (in terms
+  /// of options.now) has passed; then they have kDeadlineExceeded, and what they borrow may still be in use:
+  /// with borrowed payload pass InfiniteFuture, and the stall timeouts bound the waiting.
+  std::vector<absl::StatusOr<Reply>> Call(std::vector<std::unique_ptr<Command>> commands,
+                                          absl::Time deadline);
+
+  /// As RedisNode::Cancel.
+  void Cancel(uint64_t id);
+
+  /// Waits until what is known of the nodes is as wanted. False: not by `deadline` (real time).
+  bool AwaitStats(const std::function<bool(const ClusterStats&)>& wanted, absl::Time deadline) const;
+  /// All nodes work, and there is one for every slot.
+  bool AwaitAllWorking(absl::Time deadline) const;
+
+  ClusterStats stats() const;
+  absl::Time now() const { return options_.node.now(); }
+
+ private:
+  struct Routing {
+    Topology topology;
+    std::vector<std::shared_ptr<RedisNode>> nodes;  // of topology.masters
+  };
+
+  // NodeObserver
+  void Finish(std::unique_ptr<Command> command, absl::StatusOr<Reply> reply, const Endpoint& from) override;
+  void StateChanged() override;
+  void ConnectionFailed(const absl::Status& status) override;
+
+  std::shared_ptr<RedisNode> NodeOf(int32_t slot) const;
+  std::shared_ptr<RedisNode> NodeAt(const Endpoint& endpoint) const;
+  void RunRefresh();
+  absl::Status Refresh();
+  absl::StatusOr<Topology> AskFor(const Endpoint& endpoint);
+  void Adopt(Topology topology);
+  void WantRefresh();
+  void DropRetired();
+
+  const ClusterOptions options_;
+  const std::unique_ptr<Transport> transport_;
+
+  mutable absl::Mutex mutex_;                                       // not held while anything is called
+  std::shared_ptr<const Routing> routing_ ABSL_GUARDED_BY(mutex_);  // null: not heard of yet
+  std::vector<std::shared_ptr<RedisNode>> retired_ ABSL_GUARDED_BY(mutex_);
+  bool refresh_wanted_ ABSL_GUARDED_BY(mutex_) = true;
+  bool stop_ ABSL_GUARDED_BY(mutex_) = false;
+  uint64_t changes_ ABSL_GUARDED_BY(mutex_) = 0;  // of anything that stats() tells
+  bool said_unreachable_ = false;                 // the refreshing thread's
+
+  struct Counters {
+    std::atomic<int64_t> moved{0}, asked{0}, redirected_too_often{0}, refreshes{0}, failed_refreshes{0},
+        timeouts{0}, connection_errors{0}, protocol_errors{0}, error_replies{0}, unavailable{0};
+  };
+  Counters counters_;
+
+  std::thread refresher_;
+};
+
+}  // namespace kvblend::store::redis

@@ -1,0 +1,394 @@
+#include "engine/store/redis/redis_cluster.h"
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "spdlog/spdlog.h"
+#include "tests/support/fake_redis.h"
+
+namespace kvblend::store::redis {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr absl::Duration kBudget = absl::Milliseconds(50);
+
+/// For what must happen: reached only when the test fails.
+absl::Time Soon() { return absl::Now() + absl::Seconds(60); }
+
+class RedisClusterTest : public ::testing::Test {
+ protected:
+  RedisClusterTest() { spdlog::set_level(spdlog::level::off); }
+  ~RedisClusterTest() override { spdlog::set_level(spdlog::level::info); }
+
+  ClusterOptions Options(FakeRedis& redis) {
+    ClusterOptions options;
+    options.seeds = {{"10.0.0.99", 7000}, FakeRedis::EndpointOf(0)};  // the first is not there
+    options.node.read_stall = kBudget;
+    options.node.ping_interval = absl::InfiniteDuration();
+    options.node.breaker = {.min_backoff = absl::Milliseconds(10), .max_backoff = absl::Milliseconds(20)};
+    options.node.now = [&redis] { return redis.clock().Now(); };
+    options.min_refresh_interval = absl::Milliseconds(1);
+    return options;
+  }
+  std::unique_ptr<ClusterClient> Connect(FakeRedis& redis) { return Connect(redis, Options(redis)); }
+  std::unique_ptr<ClusterClient> Connect(FakeRedis& redis, const ClusterOptions& options) {
+    auto client = std::make_unique<ClusterClient>(options, redis.NewTransport());
+    EXPECT_TRUE(client->AwaitAllWorking(Soon()));
+    return client;
+  }
+
+  static std::unique_ptr<Command> MakeCommand(std::initializer_list<std::string_view> arguments) {
+    auto command = std::make_unique<Command>();
+    command->wire = FormatCommand(arguments);
+    command->slot = SlotOf(*(arguments.begin() + 1));
+    return command;
+  }
+  static absl::StatusOr<Reply> Call(ClusterClient& client,
+                                    std::initializer_list<std::string_view> arguments) {
+    std::vector<std::unique_ptr<Command>> commands;
+    commands.push_back(MakeCommand(arguments));
+    return client.Call(std::move(commands), absl::InfiniteFuture())[0];
+  }
+  /// Lets the clock run until the nodes' back-off is over and all work again.
+  static void Recover(FakeRedis& redis, ClusterClient& client) {
+    redis.clock().Advance(absl::Seconds(1));
+    EXPECT_TRUE(client.AwaitAllWorking(Soon()));
+  }
+  static std::string KeyOf(FakeRedis& redis, int32_t node) {
+    for (int i = 0;; ++i) {
+      std::string key = absl::StrCat("key", i);
+      if (redis.NodeOf(key) == node) return key;
+    }
+  }
+};
+
+TEST_F(RedisClusterTest, CommandsGoToTheNodeOfTheirSlot) {
+  FakeRedis redis(3);
+  const auto client = Connect(redis);
+  for (int i = 0; i < 100; ++i) {
+    const std::string key = absl::StrCat("key", i);
+    ASSERT_TRUE(Call(*client, {"SET", key, absl::StrCat("value", i)})->is_ok());
+    EXPECT_EQ(Call(*client, {"GET", key})->text, absl::StrCat("value", i));
+  }
+  EXPECT_EQ(client->stats().moved, 0);
+  EXPECT_EQ(client->stats().nodes.size(), 3);
+}
+
+TEST_F(RedisClusterTest, AServerWithoutClusterSupportHasAllSlots) {
+  FakeRedis redis(0);
+  const auto client = Connect(redis);
+  EXPECT_TRUE(Call(*client, {"SET", "a", "1"})->is_ok());
+  EXPECT_EQ(Call(*client, {"GET", "a"})->text, "1");
+  EXPECT_EQ(client->stats().nodes.size(), 1);
+}
+
+TEST_F(RedisClusterTest, RepliesOfManyCommandsInFlightAreNotMixedUp) {
+  FakeRedis redis(3);
+  const auto client = Connect(redis);
+  std::vector<std::unique_ptr<Command>> commands;
+  constexpr int kCommands = 2000;
+  for (int i = 0; i < kCommands; ++i) redis.Set(absl::StrCat("key", i), absl::StrCat("value", i));
+  commands.reserve(kCommands);
+  for (int i = 0; i < kCommands; ++i) commands.push_back(MakeCommand({"GET", absl::StrCat("key", i)}));
+  const auto replies = client->Call(std::move(commands), absl::InfiniteFuture());
+  for (int i = 0; i < kCommands; ++i) {
+    ASSERT_TRUE(replies[i].ok()) << replies[i].status();
+    ASSERT_EQ(replies[i]->text, absl::StrCat("value", i));
+  }
+}
+
+TEST_F(RedisClusterTest, PasswordsAreForUsersOrForAll) {
+  for (const std::string user : {"", "kvblend"}) {
+    FakeRedis redis(2);
+    redis.RequirePassword(user, "secret");
+    ClusterOptions options = Options(redis);
+    options.node.user = user;
+    options.node.password = "secret";
+    EXPECT_TRUE(Call(*Connect(redis, options), {"SET", "a", "1"})->is_ok());
+    options.node.password = "wrong";
+    ClusterClient refused(options, redis.NewTransport());
+    EXPECT_TRUE(refused.AwaitStats([](const ClusterStats& s) { return s.failed_refreshes > 0; }, Soon()));
+    EXPECT_EQ(Call(refused, {"GET", "a"}).status().code(), absl::StatusCode::kUnavailable);
+  }
+}
+
+TEST_F(RedisClusterTest, MovedIsFollowedAndTheMapReadAgain) {
+  FakeRedis redis(3);
+  ClusterOptions options = Options(redis);
+  const auto client = Connect(redis, options);
+  const std::string key = KeyOf(redis, 0);
+  ASSERT_TRUE(Call(*client, {"SET", key, "1"})->is_ok());
+  redis.MoveSlots(0, 1);
+  EXPECT_EQ(Call(*client, {"GET", key})->text, "1");
+  EXPECT_EQ(client->stats().moved, 1);
+  EXPECT_TRUE(client->AwaitStats([](const ClusterStats& s) { return s.nodes.size() == 2; }, Soon()));
+  EXPECT_EQ(Call(*client, {"GET", key})->text, "1");
+  EXPECT_EQ(client->stats().moved, 1);
+}
+
+TEST_F(RedisClusterTest, AMovedStormEndsAndDoesNotFloodTheCluster) {
+  FakeRedis redis(3);
+  ClusterOptions options = Options(redis);
+  options.min_refresh_interval = absl::Hours(1);
+  const auto client = Connect(redis, options);
+  // Every node says that the next one has it.
+  redis.SetScript([](int32_t node, const FakeRedis::Arguments& arguments) -> FakeReply {
+    if (arguments[0] != "GET") return {};
+    return {.execute = false,
+            .instead = absl::StrCat("-MOVED 1 ", FakeRedis::EndpointOf((node + 1) % 3).ToString(), "\r\n")};
+  });
+  const int64_t before = redis.num_commands();
+  for (int i = 0; i < 20; ++i) {
+    const auto reply = Call(*client, {"GET", absl::StrCat("key", i)});
+    EXPECT_EQ(reply.status().code(), absl::StatusCode::kUnavailable);
+    EXPECT_THAT(reply.status().message(), HasSubstr("redirected"));
+  }
+  EXPECT_EQ(redis.num_commands() - before, 20 * (1 + options.max_hops));
+  EXPECT_EQ(client->stats().redirected_too_often, 20);
+  EXPECT_EQ(client->stats().refreshes, 1);
+  redis.SetScript(nullptr);
+  EXPECT_EQ(Call(*client, {"GET", "key1"})->type, Reply::Type::kNil);
+}
+
+TEST_F(RedisClusterTest, AskIsFollowedOnceWithAsking) {
+  FakeRedis redis(2);
+  const auto client = Connect(redis);
+  const std::string key = KeyOf(redis, 0);
+  redis.Set(key, "old");
+  redis.SetScript([](int32_t node, const FakeRedis::Arguments& arguments) -> FakeReply {
+    if (node != 0 || arguments[0] == "PING" || arguments[0] == "CLUSTER") return {};
+    return {.execute = false,
+            .instead = absl::StrCat("-ASK 1 ", FakeRedis::EndpointOf(1).ToString(), "\r\n")};
+  });
+  // Node 1 does not own the slot and takes the command only because of ASKING.
+  EXPECT_TRUE(Call(*client, {"SET", key, "new"})->is_ok());
+  EXPECT_EQ(redis.Get(key), "old");
+  EXPECT_EQ(Call(*client, {"GET", key})->text, "new");
+  EXPECT_EQ(client->stats().asked, 2);
+  EXPECT_EQ(client->stats().moved, 0);
+}
+
+TEST_F(RedisClusterTest, ErrorRepliesAreRepliesAndTheConnectionLivesOn) {
+  FakeRedis redis(1);
+  const auto client = Connect(redis);
+  for (const std::string error : {"CLUSTERDOWN The cluster is down", "TRYAGAIN Multiple keys request",
+                                  "LOADING Redis is loading the dataset in memory", "ERR whatever",
+                                  "MOVED nowhere", "OOM command not allowed"}) {
+    redis.SetScript([&](int32_t, const FakeRedis::Arguments& arguments) -> FakeReply {
+      if (arguments[0] != "GET") return {};
+      return {.execute = false, .instead = "-" + error + "\r\n"};
+    });
+    const auto reply = Call(*client, {"GET", "key"});
+    ASSERT_TRUE(reply.ok());
+    EXPECT_EQ(reply->text, error);
+  }
+  EXPECT_EQ(client->stats().error_replies, 6);
+  EXPECT_EQ(client->stats().nodes[0].times_opened, 0);
+}
+
+TEST_F(RedisClusterTest, ANodeThatStallsIsWaitedForOnceThenLeftAlone) {
+  FakeRedis redis(2);
+  const auto client = Connect(redis);
+  redis.SetScript([](int32_t node, const FakeRedis::Arguments&) -> FakeReply {
+    if (node != 0) return {};
+    return {.execute = false, .instead = "", .keep_bytes = 0, .then = FakeReply::Then::kStall};
+  });
+  const absl::Time before = redis.clock().Now();
+  std::vector<std::unique_ptr<Command>> commands;
+  for (int i = 0; i < 50; ++i) commands.push_back(MakeCommand({"GET", absl::StrCat("key", i)}));
+  const auto replies = client->Call(std::move(commands), absl::InfiniteFuture());
+  for (int i = 0; i < 50; ++i) {
+    EXPECT_EQ(replies[i].ok(), redis.NodeOf(absl::StrCat("key", i)) == 1) << replies[i].status();
+  }
+  // Both its connections may have stalled, at the same time.
+  EXPECT_GE(redis.clock().Now() - before, kBudget);
+  EXPECT_LE(redis.clock().Now() - before, 2 * kBudget);
+  EXPECT_GE(client->stats().timeouts, 1);
+
+  // From now on it costs nothing: no command, no time.
+  const std::string key = KeyOf(redis, 0);
+  ASSERT_TRUE(client->AwaitStats(
+      [](const ClusterStats& stats) {
+        return std::any_of(stats.nodes.begin(), stats.nodes.end(),
+                           [](const NodeStats& node) { return node.state == NodeState::kDown; });
+      },
+      Soon()));
+  const absl::Time later = redis.clock().Now();
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_EQ(Call(*client, {"GET", key}).status().code(), absl::StatusCode::kUnavailable);
+  }
+  EXPECT_EQ(redis.clock().Now(), later);
+  EXPECT_TRUE(Call(*client, {"GET", KeyOf(redis, 1)}).ok());
+
+  redis.SetScript(nullptr);
+  Recover(redis, *client);
+  EXPECT_TRUE(Call(*client, {"GET", key}).ok());
+}
+
+TEST_F(RedisClusterTest, WhatFailsOnTheNetworkFailsTheCommandsAndHeals) {
+  FakeRedis redis(1);
+  redis.Set("key", std::string(100'000, 'v'));
+  const auto client = Connect(redis);
+  struct Fault {
+    const char* name;
+    FakeReply reply;
+  };
+  using Then = FakeReply::Then;
+  const auto cut = [](size_t keep_bytes, Then then) {
+    FakeReply reply;
+    reply.keep_bytes = keep_bytes;
+    reply.then = then;
+    return reply;
+  };
+  for (const Fault& fault :
+       {Fault{"reset before", cut(0, Then::kReset)}, Fault{"reset half way", cut(50'000, Then::kReset)},
+        Fault{"stall half way", cut(50'000, Then::kStall)},
+        Fault{"garbage", {.execute = false, .instead = "garbage\r\n"}},
+        Fault{"too long", {.execute = false, .instead = "$99999999\r\n" + std::string(600'000, 'x')}},
+        Fault{"too many", {.execute = false, .instead = "*99999999\r\n"}},
+        Fault{"unasked", {.execute = false, .instead = "$1\r\nv\r\n$1\r\nw\r\n+more\r\n"}}}) {
+    redis.SetScript([&](int32_t, const FakeRedis::Arguments& arguments) {
+      return arguments[0] == "GET" ? fault.reply : FakeReply{};
+    });
+    auto command = MakeCommand({"GET", "key"});
+    command->max_reply_bytes = 110'000;
+    std::vector<std::unique_ptr<Command>> commands;
+    commands.push_back(std::move(command));
+    const auto reply = client->Call(std::move(commands), absl::InfiniteFuture())[0];
+    EXPECT_EQ(reply.ok(), fault.name == std::string("unasked")) << fault.name;
+    ASSERT_TRUE(client->AwaitStats(
+        [](const ClusterStats& stats) { return stats.nodes[0].state != NodeState::kWorking; }, Soon()))
+        << fault.name;
+    redis.SetScript(nullptr);
+    Recover(redis, *client);
+    ASSERT_EQ(Call(*client, {"GET", "key"})->text, std::string(100'000, 'v')) << fault.name;
+  }
+  const ClusterStats stats = client->stats();
+  EXPECT_EQ(stats.nodes[0].times_opened, 7);
+  EXPECT_GE(stats.protocol_errors, 4);
+  EXPECT_GE(stats.connection_errors, 2);
+  EXPECT_GE(stats.timeouts, 1);
+}
+
+TEST_F(RedisClusterTest, ANodeThatDiesIsLeftAloneUntilItIsBack) {
+  for (const auto fault : {FakeRedis::ConnectFault::kRefused, FakeRedis::ConnectFault::kTimeout}) {
+    FakeRedis redis(3);
+    const auto client = Connect(redis);
+    const std::string key = KeyOf(redis, 2);
+    redis.Kill(2);
+    redis.SetConnectFault(2, fault);
+    EXPECT_FALSE(Call(*client, {"GET", key}).ok());
+    EXPECT_FALSE(Call(*client, {"GET", key}).ok());
+    EXPECT_TRUE(Call(*client, {"GET", KeyOf(redis, 0)}).ok());
+    redis.Revive(2);
+    Recover(redis, *client);
+    const auto reply = Call(*client, {"GET", key});
+    EXPECT_TRUE(reply.ok()) << reply.status();
+  }
+}
+
+TEST_F(RedisClusterTest, ItStartsWithoutRedisAndFindsItLater) {
+  FakeRedis redis(2);
+  redis.Kill(0);
+  redis.Kill(1);
+  ClusterClient client(Options(redis), redis.NewTransport());
+  ASSERT_TRUE(client.AwaitStats([](const ClusterStats& s) { return s.failed_refreshes > 0; }, Soon()));
+  EXPECT_EQ(Call(client, {"GET", "key"}).status().code(), absl::StatusCode::kUnavailable);
+  redis.Revive(0);
+  redis.Revive(1);
+  EXPECT_TRUE(client.AwaitAllWorking(Soon()));
+  EXPECT_TRUE(Call(client, {"GET", "key"}).ok());
+}
+
+TEST_F(RedisClusterTest, LookupsGoBeforeLayersAndLayersByPromptAndLayer) {
+  FakeRedis redis(1);
+  ClusterOptions options = Options(redis);
+  options.node.read_connections = 1;
+  options.node.max_commands_in_flight = 1;
+  const auto client = Connect(redis, options);
+  std::vector<std::string> order;
+  absl::Notification started;
+  absl::Notification go_on;
+  redis.SetScript([&](int32_t, const FakeRedis::Arguments& arguments) -> FakeReply {
+    if (arguments[0] != "GET") return {};
+    if (arguments[1] == "first") {
+      started.Notify();
+      go_on.WaitForNotification();
+    }
+    order.push_back(arguments[1]);
+    return {};
+  });
+  absl::Mutex mutex;
+  int missing = 7;
+  std::vector<absl::Status> cancelled;
+  const auto submit = [&](const std::string& key, CommandPriority priority, uint64_t id) {
+    auto command = MakeCommand({"GET", key});
+    command->priority = priority;
+    command->id = id;
+    command->done = [&](absl::StatusOr<Reply> reply) {
+      absl::MutexLock lock(&mutex);
+      if (!reply.ok()) cancelled.push_back(reply.status());
+      --missing;
+    };
+    ASSERT_TRUE(client->Submit(std::move(command)).ok());
+  };
+  submit("first", {.bulk = true, .prompt = 0, .layer = 0}, 1);
+  started.WaitForNotification();
+  submit("p2 l0", {.bulk = true, .prompt = 2, .layer = 0}, 2);
+  submit("p1 l1", {.bulk = true, .prompt = 1, .layer = 1}, 3);
+  submit("p1 l0", {.bulk = true, .prompt = 1, .layer = 0}, 4);
+  submit("unwanted", {.bulk = true, .prompt = 1, .layer = 0}, 5);
+  submit("lookup", {}, 6);
+  submit("p1 l0 too", {.bulk = true, .prompt = 1, .layer = 0}, 7);
+  client->Cancel(5);
+  client->Cancel(1);  // on its way: nothing happens
+  client->Cancel(99);
+  go_on.Notify();
+  absl::MutexLock lock(&mutex);
+  mutex.Await(absl::Condition(
+      +[](int* left) { return *left == 0; }, &missing));
+  EXPECT_THAT(order, ::testing::ElementsAre("first", "lookup", "p1 l0", "p1 l0 too", "p1 l1", "p2 l0"));
+  ASSERT_EQ(cancelled.size(), 1);
+  EXPECT_EQ(cancelled[0].code(), absl::StatusCode::kCancelled);
+}
+
+TEST_F(RedisClusterTest, EndingCancelsWhatWaits) {
+  FakeRedis redis(1);
+  ClusterOptions options = Options(redis);
+  options.node.read_connections = 1;
+  options.node.max_commands_in_flight = 1;
+  auto client = Connect(redis, options);
+  absl::Notification started;
+  absl::Notification go_on;
+  redis.SetScript([&](int32_t, const FakeRedis::Arguments& arguments) -> FakeReply {
+    if (arguments[0] != "GET") return {};
+    if (!started.HasBeenNotified()) started.Notify();
+    go_on.WaitForNotification();
+    return {};
+  });
+  std::atomic<int> finished{0};
+  for (int i = 0; i < 10; ++i) {
+    auto command = MakeCommand({"GET", "key"});
+    command->done = [&](const absl::StatusOr<Reply>&) { ++finished; };
+    ASSERT_TRUE(client->Submit(std::move(command)).ok());
+  }
+  started.WaitForNotification();
+  std::thread ending([&] { client.reset(); });
+  go_on.Notify();
+  ending.join();
+  EXPECT_EQ(finished, 10);
+}
+
+}  // namespace
+}  // namespace kvblend::store::redis
