@@ -190,8 +190,8 @@ absl::StatusOr<StoredChunk> PromptRunner::EnsureStored(std::string_view tenant_n
     // The anchor is an entry of its own: prompts reuse it exactly, and the next chunk behind it starts from
     // it. A store too full for it costs time, not the chunk.
     KVBLEND_RETURN_IF_ERROR(keep_going());
-    absl::StatusOr<StoredChunk> stored_anchor =
-        EnsureStored(tenant_namespace, {}, anchor_ids, {.label = "anchor"}, keep_going);
+    absl::StatusOr<StoredChunk> stored_anchor = EnsureStored(
+        tenant_namespace, {}, anchor_ids, {.label = "anchor", .on_purpose = options.on_purpose}, keep_going);
     if (stored_anchor.ok()) {
       anchor = *std::move(stored_anchor);
     } else if (!absl::IsResourceExhausted(stored_anchor.status())) {
@@ -204,8 +204,10 @@ absl::StatusOr<StoredChunk> PromptRunner::EnsureStored(std::string_view tenant_n
       std::unique_ptr<store::ChunkKv> kv,
       Compute(anchor_ids, anchor.entry.has_value() ? &*anchor.entry : nullptr, token_ids, keep_going));
   stored.compute_seconds = SecondsSince(start);
-  const store::InsertOptions insert{
-      .compute_cost_seconds = stored.compute_seconds, .pinned = options.pinned, .label = options.label};
+  const store::InsertOptions insert{.compute_cost_seconds = stored.compute_seconds,
+                                    .pinned = options.pinned,
+                                    .on_purpose = options.on_purpose,
+                                    .label = options.label};
   // Without a reservation someone else computes the same chunk; this thread may be the one they need, so it
   // does not wait: equal key, equal KV, and Insert serves both.
   auto* reservation = std::get_if<store::Reservation>(&reserved);

@@ -44,6 +44,7 @@ struct StoredChunk {
 struct StoreEntryOptions {
   std::string label;
   bool pinned = false;
+  bool on_purpose = false;  // as store::InsertOptions means it
 };
 
 /// Not thread-safe: belongs to the engine thread. References must outlive it.

@@ -26,9 +26,10 @@ void PutChunksTask::Run(PromptRunner& runner) {
 
 absl::Status PutChunksTask::PutNext(PromptRunner& runner) {
   KVBLEND_RETURN_IF_ERROR(cancellation().Check());
-  absl::StatusOr<StoredChunk> stored = runner.EnsureStored(
-      caller().tenant_namespace, anchor_ids_, chunk_ids_[next_],
-      {.label = request_.label, .pinned = request_.pin}, [this] { return cancellation().Check(); });
+  absl::StatusOr<StoredChunk> stored =
+      runner.EnsureStored(caller().tenant_namespace, anchor_ids_, chunk_ids_[next_],
+                          {.label = request_.label, .pinned = request_.pin, .on_purpose = true},
+                          [this] { return cancellation().Check(); });
   // While this chunk was computed the one before went to disk.
   ReportStored(runner);
   if (!stored.ok()) {

@@ -41,6 +41,7 @@ struct Entry {
   std::shared_ptr<const ChunkKv> kv;
   std::shared_ptr<ArrivingKv> arriving;  // null: all of kv was there from the beginning
   int64_t bytes = 0;
+  int64_t* namespace_bytes = nullptr;  // of its namespace, in the store
   std::string label;
   double compute_cost_seconds = 0;
   absl::Time created;
@@ -50,10 +51,15 @@ struct Entry {
     if (arriving != nullptr) arriving->Cancel();
   }
 
+  /// All of kv is there.
+  bool is_whole() const { return arriving == nullptr || arriving->complete(); }
+
   // Guarded by the store's mutex.
   int64_t handles = 0;
   bool pinned = false;
   bool resident = true;
+  bool promoted = false;  // written to the tiers above the one that it came from
+  bool proven = false;    // stored on purpose, or asked for again since it is here
   int64_t hits = 0;
   absl::Time last_used;
   std::optional<EvictionQueue::Ticket> eviction_ticket;  // set exactly while resident, idle and not pinned

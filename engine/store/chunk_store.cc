@@ -1,5 +1,6 @@
 #include "engine/store/chunk_store.h"
 
+#include <algorithm>
 #include <cassert>
 #include <cmath>
 #include <utility>
@@ -23,6 +24,7 @@ absl::StatusOr<std::unique_ptr<ChunkStore>> ChunkStore::Create(
     return absl::InvalidArgumentError(absl::StrCat("chunk store: max_queued_write_bytes is ",
                                                    options.max_queued_write_bytes, "; allowed: >= 0"));
   }
+  if (absl::Status s = options.namespace_quotas.Check(); !s.ok()) return s;
   return std::unique_ptr<ChunkStore>(new ChunkStore(std::move(options), std::move(lower)));
 }
 
@@ -34,7 +36,9 @@ absl::StatusOr<std::unique_ptr<ChunkStore>> ChunkStore::Create(Options options,
 }
 
 ChunkStore::ChunkStore(Options options, std::vector<std::unique_ptr<LowerTier>> lower)
-    : options_(std::move(options)), lower_(std::move(lower), options_.max_queued_write_bytes, options_.now) {
+    : options_(std::move(options)),
+      eviction_queue_(options_.namespace_quotas.limited()),
+      lower_(std::move(lower), options_.max_queued_write_bytes, options_.now) {
   absl::MutexLock lock(&mutex_);
   stats_.byte_budget = options_.byte_budget;
   stats_.pinned_byte_limit = options_.pinned_byte_limit;
@@ -62,6 +66,7 @@ std::vector<std::optional<ChunkHandle>> ChunkStore::Lookup(absl::Span<const Chun
   {
     absl::MutexLock lock(&mutex_);
     for (size_t i = 0; i < keys.size(); ++i) {
+      frequencies_.Record(keys[i], stats_.entries);
       if (Entry* entry = FindUsable(keys[i], deferred); entry != nullptr) found[i] = HitLocked(entry);
     }
   }
@@ -104,8 +109,10 @@ std::vector<std::optional<ChunkHandle>> ChunkStore::LookupAnyAnchor(absl::Span<c
       const bool here = best != by_content_.end() && best->first.content_key == content_key;
       if (here && (!below[i].has_value() ||
                    !(ContentIndexKey{content_key, below[i]->isolated, below[i]->key} < best->first))) {
+        frequencies_.Record(best->first.key, stats_.entries);
         found[i] = HitLocked(best->second);
       } else if (below[i].has_value()) {
+        frequencies_.Record(below[i]->key, stats_.entries);
         wanted.push_back(below[i]->key);
         wanted_by.push_back(i);
       }
@@ -150,7 +157,6 @@ absl::StatusOr<ChunkHandle> ChunkStore::Insert(const ChunkAddress& address, std:
   absl::StatusOr<ChunkHandle> handle = InsertLocked(address, kv, options, deferred);
   lock.Release();
   deferred.Run();
-  if (handle.ok()) WriteToLower(*handle, options.pinned);
   return handle;
 }
 
@@ -168,11 +174,12 @@ absl::StatusOr<ChunkHandle> ChunkStore::InsertLocked(const ChunkAddress& address
       ++stats_.pinned_entries;
       stats_.pinned_bytes += entry->bytes;
     }
+    entry->proven |= options.on_purpose;
     ++stats_.duplicate_insertions;
   } else {
     const int64_t bytes = kv->size_bytes() + kEntryOverheadBytes;
     absl::Status fits = options.pinned ? CheckPinLimit(bytes) : absl::OkStatus();
-    if (fits.ok()) fits = MakeRoom(bytes, deferred);
+    if (fits.ok()) fits = MakeRoom(address, bytes, deferred);
     if (!fits.ok()) {
       ++stats_.rejected_insertions;
       return fits;
@@ -181,6 +188,7 @@ absl::StatusOr<ChunkHandle> ChunkStore::InsertLocked(const ChunkAddress& address
     ++stats_.insertions;
     stats_.inserted_bytes += bytes;
   }
+  OfferToLower(*entry);
   AddHandle(entry);
   ResolveWaiters(address.key, entry, deferred);
   return ChunkHandle(this, entry);
@@ -199,6 +207,9 @@ ChunkStore::Entry* ChunkStore::AddEntry(const ChunkAddress& address, std::shared
   entry->created = created;
   entry->last_used = created;
   entry->pinned = options.pinned;
+  entry->proven = options.on_purpose;
+  entry->namespace_bytes = &namespace_bytes_[address.tenant_namespace];
+  *entry->namespace_bytes += bytes;
   entries_.emplace(entry->id, std::move(owned));
   by_key_.emplace(address.key, entry);
   by_namespace_.emplace(NamespaceAndKey(address.tenant_namespace, address.key), entry);
@@ -218,21 +229,50 @@ absl::Status ChunkStore::CheckPinLimit(int64_t bytes) const {
                                                    options_.pinned_byte_limit, " bytes are pinned"));
 }
 
-absl::Status ChunkStore::MakeRoom(int64_t bytes, Deferred& deferred) {
+absl::Status ChunkStore::MakeRoom(const ChunkAddress& address, int64_t bytes, Deferred& deferred) {
   const int64_t kept = stats_.bytes - eviction_queue_.bytes();
   if (bytes > options_.byte_budget - kept) {
     return absl::ResourceExhaustedError(
         absl::StrCat("chunk store: ", bytes, " bytes needed; of the budget of ", options_.byte_budget,
                      " bytes ", kept, " are pinned (", stats_.pinned_bytes, ") or in use"));
   }
-  while (bytes > options_.byte_budget - stats_.bytes) {
-    Entry* entry = entries_.at(*eviction_queue_.Pop()).get();
-    entry->eviction_ticket.reset();
-    ++stats_.evictions;
-    stats_.evicted_bytes += entry->bytes;
-    TakeOut(entry, deferred);
+  if (options_.namespace_quotas.limited()) {
+    if (absl::Status s = MakeRoomInNamespace(address.tenant_namespace, bytes, deferred); !s.ok()) return s;
+  }
+  while (bytes > options_.byte_budget - stats_.bytes) Evict(*eviction_queue_.Pop(), deferred);
+  return absl::OkStatus();
+}
+
+absl::Status ChunkStore::MakeRoomInNamespace(const std::string& tenant_namespace, int64_t bytes,
+                                             Deferred& deferred) {
+  const int64_t quota = options_.namespace_quotas.BytesOf(tenant_namespace, options_.byte_budget);
+  auto used = namespace_bytes_.find(tenant_namespace);
+  const int64_t kept =
+      used == namespace_bytes_.end() ? 0 : used->second - eviction_queue_.bytes_of(&used->second);
+  if (bytes > quota - kept) {
+    return absl::ResourceExhaustedError(absl::StrCat("chunk store: ", bytes, " bytes needed; namespace '",
+                                                     tenant_namespace, "' may fill ", quota,
+                                                     " bytes, of which ", kept, " are pinned or in use"));
+  }
+  // Its last entry takes the namespace's count with it.
+  for (; used != namespace_bytes_.end() && bytes > quota - used->second;
+       used = namespace_bytes_.find(tenant_namespace)) {
+    Evict(*eviction_queue_.PopOf(&used->second), deferred);
   }
   return absl::OkStatus();
+}
+
+void ChunkStore::Evict(EvictionQueue::EntryId id, Deferred& deferred) {
+  Entry* entry = entries_.at(id).get();
+  entry->eviction_ticket.reset();
+  ++stats_.evictions;
+  stats_.evicted_bytes += entry->bytes;
+  if (FrequencyOf(*entry) > 1) OfferToLower(*entry);
+  TakeOut(entry, deferred);
+}
+
+int64_t ChunkStore::FrequencyOf(const Entry& entry) const {
+  return std::max<int64_t>(frequencies_.Estimate(entry.address.key), entry.proven ? 2 : 1);
 }
 
 // --- entries
@@ -253,10 +293,10 @@ ChunkStore::Entry* ChunkStore::FindUsable(ChunkKey key, Deferred& deferred) {
 
 ChunkHandle ChunkStore::HitLocked(Entry* entry) {
   ++entry->hits;
+  entry->proven = true;
   entry->last_used = options_.now();
   AddHandle(entry);
-  const bool arriving = entry->arriving != nullptr && !entry->arriving->complete();
-  return ChunkHandle(this, entry, arriving ? entry->arriving->tier() : Tier::kHostMemory);
+  return ChunkHandle(this, entry, entry->is_whole() ? Tier::kHostMemory : entry->arriving->tier());
 }
 
 void ChunkStore::AddHandle(Entry* entry) {
@@ -268,12 +308,23 @@ void ChunkStore::DropHandle(Entry* entry, Deferred& deferred) {
   assert(entry->handles > 0);
   --entry->handles;
   if (entry->resident) {
+    // What came from a lower tier but the first is worth having nearer once it is asked for again.
+    if (entry->handles == 0 && entry->arriving != nullptr && !entry->promoted && FrequencyOf(*entry) > 1) {
+      entry->promoted = entry->is_whole();
+      OfferToLower(*entry);
+    }
     UpdateEvictability(entry);
   } else if (entry->handles == 0) {
     stats_.erased_held_bytes -= entry->bytes;
-    stats_.bytes -= entry->bytes;
-    deferred.freed.push_back(std::move(entries_.extract(entry->id).mapped()));
+    Free(entry, deferred);
   }
+}
+
+void ChunkStore::Free(Entry* entry, Deferred& deferred) {
+  stats_.bytes -= entry->bytes;
+  *entry->namespace_bytes -= entry->bytes;
+  if (*entry->namespace_bytes == 0) namespace_bytes_.erase(entry->address.tenant_namespace);
+  deferred.freed.push_back(std::move(entries_.extract(entry->id).mapped()));
 }
 
 void ChunkStore::ReleaseHandle(Entry* entry) {
@@ -289,8 +340,8 @@ void ChunkStore::UpdateEvictability(Entry* entry) {
   const bool evictable = entry->resident && entry->handles == 0 && !entry->pinned;
   if (evictable == entry->eviction_ticket.has_value()) return;
   if (evictable) {
-    entry->eviction_ticket =
-        eviction_queue_.Add(entry->id, 1 + entry->hits, entry->compute_cost_seconds, entry->bytes);
+    entry->eviction_ticket = eviction_queue_.Add(entry->id, FrequencyOf(*entry), entry->compute_cost_seconds,
+                                                 entry->bytes, entry->namespace_bytes);
   } else {
     eviction_queue_.Remove(*entry->eviction_ticket);
     entry->eviction_ticket.reset();
@@ -313,8 +364,7 @@ void ChunkStore::TakeOut(Entry* entry, Deferred& deferred) {
   if (entry->handles > 0) {
     stats_.erased_held_bytes += entry->bytes;
   } else {
-    stats_.bytes -= entry->bytes;
-    deferred.freed.push_back(std::move(entries_.extract(entry->id).mapped()));
+    Free(entry, deferred);
   }
 }
 

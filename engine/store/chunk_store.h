@@ -16,6 +16,10 @@
 // becomes an entry in host memory at once, and its layers arrive while the caller computes with the first
 // ones. An entry that can't be read is a miss from then on; nothing that was read is used unchecked.
 //
+// Placement: an entry is evicted as EvictionQueue says, within its namespace's quota first. What is evicted
+// from memory, or read from a lower tier but the first, and was asked for more than once, is written to the
+// tiers that have it not.
+//
 // Memory: entries, erased ones that handles still hold included, never exceed the byte budget. KV that is
 // being computed is not counted until it is inserted; callers bound how much of it there is. KV on its way to
 // a lower tier may outlive its entry, by at most max_queued_write_bytes.
@@ -36,6 +40,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/btree_map.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/node_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
@@ -48,15 +53,18 @@
 #include "engine/store/chunk_info.h"
 #include "engine/store/chunk_kv.h"
 #include "engine/store/eviction.h"
+#include "engine/store/frequency_sketch.h"
 #include "engine/store/lower_tier.h"
 #include "engine/store/lower_tiers.h"
+#include "engine/store/namespace_quotas.h"
 
 namespace kvblend::store {
 
 struct InsertOptions {
   double compute_cost_seconds = 0;  // what computing it again would take, measured or estimated; finite, >= 0
   bool pinned = false;
-  std::string label = {};  // free text shown by List
+  bool on_purpose = false;  // somebody asked to store it, rather than it being left over from a prompt
+  std::string label = {};   // free text shown by List
 };
 
 class ChunkStore {
@@ -64,6 +72,7 @@ class ChunkStore {
   struct Options {
     int64_t byte_budget = int64_t{4} << 30;
     int64_t pinned_byte_limit = -1;  // what operators may pin, at most byte_budget; -1: half of it
+    NamespaceQuotas namespace_quotas = {};
     int64_t max_queued_write_bytes = int64_t{256} << 20;  // on their way to each lower tier
     absl::Duration lookup_budget =
         absl::Milliseconds(50);                   // one prompt's waiting for lookups across the network
@@ -194,7 +203,15 @@ class ChunkStore {
   absl::StatusOr<ChunkHandle> InsertLocked(const ChunkAddress& address, std::unique_ptr<ChunkKv>& kv,
                                            const InsertOptions& options, Deferred& deferred)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status MakeRoom(int64_t bytes, Deferred& deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status MakeRoom(const ChunkAddress& address, int64_t bytes, Deferred& deferred)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Evict(EvictionQueue::EntryId id, Deferred& deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status MakeRoomInNamespace(const std::string& tenant_namespace, int64_t bytes, Deferred& deferred)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  int64_t FrequencyOf(const Entry& entry) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Queues it for the lower tiers that have it not, when all of it is here.
+  void OfferToLower(const Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Free(Entry* entry, Deferred& deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckPinLimit(int64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Entry* AddEntry(const ChunkAddress& address, std::shared_ptr<const ChunkKv> kv, int64_t bytes,
                   const InsertOptions& options, absl::Time created) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -217,16 +234,14 @@ class ChunkStore {
   void Fetch(absl::Span<const ChunkKey> keys, PromptReads* reads,
              std::vector<std::optional<ChunkHandle>>& found);
   std::optional<ChunkHandle> Admit(std::shared_ptr<LowerTierEntry> source, PromptReads& reads);
-  /// Where it is not yet.
-  void WriteToLower(const ChunkHandle& handle, bool pinned);
   std::vector<ChunkInfo> ListHost(NamespaceFilter filter, const std::optional<NamespaceAndKey>& after,
                                   int64_t limit) const;
 
   const Options options_;
   std::atomic<uint64_t> next_prompt_{1};
 
-  // Nothing is called, waited for or freed while mutex_ is held, but for options_.now and
-  // lower_.MarkUnreadable; see Deferred.
+  // Nothing is called, waited for or freed while mutex_ is held, but for options_.now, lower_.Write
+  // and lower_.MarkUnreadable, which do not wait; see Deferred.
   mutable absl::Mutex mutex_;
   absl::flat_hash_map<EvictionQueue::EntryId, std::unique_ptr<Entry>> entries_
       ABSL_GUARDED_BY(mutex_);                                            // resident, and erased but held
@@ -235,6 +250,8 @@ class ChunkStore {
   absl::btree_map<ContentIndexKey, Entry*> by_content_ ABSL_GUARDED_BY(mutex_);    // resident
   absl::flat_hash_map<ChunkKey, ReservationSlot> reservations_ ABSL_GUARDED_BY(mutex_);
   EvictionQueue eviction_queue_ ABSL_GUARDED_BY(mutex_);
+  FrequencySketch frequencies_ ABSL_GUARDED_BY(mutex_);
+  absl::node_hash_map<std::string, int64_t> namespace_bytes_ ABSL_GUARDED_BY(mutex_);  // as stats_.bytes
   EvictionQueue::EntryId next_id_ ABSL_GUARDED_BY(mutex_) = 0;
   StoreStats stats_ ABSL_GUARDED_BY(mutex_);
 

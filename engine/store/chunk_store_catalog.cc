@@ -121,18 +121,24 @@ absl::StatusOr<ChunkPage> ChunkStore::List(NamespaceFilter filter, std::string_v
 }
 
 bool ChunkStore::Erase(NamespaceFilter filter, const ChunkKey& key) {
+  bool found = false;
+  const auto take_out = [&] {
+    Deferred deferred;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (Entry* entry = FindLocked(filter, key); entry != nullptr) {
+        found = true;
+        TakeOut(entry, deferred);
+      }
+    }
+    deferred.Run();
+  };
+  take_out();
+  // Only resident entries are queued for a tier: from here on nothing of it is written.
   lower_.CancelWrites(
       [&](const ChunkAddress& address) { return address.key == key && InNamespace(filter, address); });
-  Deferred deferred;
-  bool found = false;
-  {
-    absl::MutexLock lock(&mutex_);
-    Entry* entry = FindLocked(filter, key);
-    found = entry != nullptr;
-    if (found) TakeOut(entry, deferred);
-  }
-  deferred.Run();
   found |= lower_.Erase(filter, key);
+  take_out();  // a lookup may have found it below meanwhile
   absl::MutexLock lock(&mutex_);
   stats_.erased += found ? 1 : 0;
   return found;

@@ -39,7 +39,8 @@ std::optional<ChunkHandle> ChunkStore::Admit(std::shared_ptr<LowerTierEntry> sou
     absl::MutexLock lock(&mutex_);
     if (Entry* resident = FindUsable(header.address.key, deferred); resident != nullptr) {
       handle = HitLocked(resident);  // someone else was faster
-    } else if (const int64_t bytes = kv->size_bytes() + kEntryOverheadBytes; MakeRoom(bytes, deferred).ok()) {
+    } else if (const int64_t bytes = kv->size_bytes() + kEntryOverheadBytes;
+               MakeRoom(header.address, bytes, deferred).ok()) {
       Entry* entry = AddEntry(header.address, kv, bytes,
                               {.compute_cost_seconds = header.compute_cost_seconds,
                                .pinned = source->pinned() && CheckPinLimit(bytes).ok(),
@@ -47,6 +48,7 @@ std::optional<ChunkHandle> ChunkStore::Admit(std::shared_ptr<LowerTierEntry> sou
                               header.created);
       entry->arriving = arriving;
       handle = HitLocked(entry);
+      entry->proven = false;  // once, so far
       ++stats_.lower_hits;
       reads.Add(arriving);
     }
@@ -55,13 +57,13 @@ std::optional<ChunkHandle> ChunkStore::Admit(std::shared_ptr<LowerTierEntry> sou
   return handle;
 }
 
-void ChunkStore::WriteToLower(const ChunkHandle& handle, bool pinned) {
-  const Entry& entry = *handle.entry_;
-  if (lower_.empty()) return;
-  if (entry.arriving != nullptr && !entry.arriving->complete()) return;  // not all of it is here
-  lower_.Write(
-      entry.address, entry.kv, pinned,
-      {.label = entry.label, .compute_cost_seconds = entry.compute_cost_seconds, .created = entry.created});
+void ChunkStore::OfferToLower(const Entry& entry) {
+  if (lower_.empty() || !entry.is_whole()) return;
+  lower_.Write(entry.address, entry.kv, entry.pinned,
+               {.label = entry.label,
+                .compute_cost_seconds = entry.compute_cost_seconds,
+                .frequency = FrequencyOf(entry),
+                .created = entry.created});
 }
 
 absl::Status ChunkStore::WaitUntilDurable(const ChunkKey& key, absl::Time deadline) {

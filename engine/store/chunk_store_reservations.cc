@@ -22,19 +22,16 @@ absl::StatusOr<ReserveResult> ChunkStore::LookupOrReserve(const ChunkAddress& ad
   const absl::StatusOr<int64_t> kv_bytes = ChunkKv::SizeBytes(address.format, address.num_tokens);
   if (!kv_bytes.ok()) return kv_bytes.status();
   std::optional<ChunkHandle> found;
-  bool pinned = false;
   Deferred deferred;
   {
     absl::MutexLock lock(&mutex_);
     if (Entry* entry = FindUsable(address.key, deferred); entry != nullptr) {
       found = HitLocked(entry);
-      pinned = entry->pinned;
+      OfferToLower(*entry);
     }
   }
   deferred.Run();
-  if (found.has_value()) {
-    WriteToLower(*found, pinned);
-  } else {
+  if (!found.has_value()) {
     std::vector<std::optional<ChunkHandle>> fetched(1);
     Fetch(absl::MakeConstSpan(&address.key, 1), /*reads=*/nullptr, fetched);
     found = std::move(fetched.front());
@@ -81,7 +78,6 @@ absl::StatusOr<ChunkHandle> ChunkStore::Commit(const ChunkAddress& address, std:
   AbandonLocked(address.key, deferred);
   lock.Release();
   deferred.Run();
-  if (handle.ok()) WriteToLower(*handle, options.pinned);
   return handle;
 }
 

@@ -5,6 +5,7 @@
 #include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -72,6 +73,7 @@ class LowerTier {
   struct PutOptions {
     std::string label = {};                     // at most 256 bytes
     double compute_cost_seconds = 0;            // finite, >= 0
+    int64_t frequency = 1;                      // how often it was asked for before, >= 1; for eviction
     absl::Time created = absl::InfinitePast();  // InfinitePast: now
   };
 
@@ -111,6 +113,11 @@ class LowerTier {
   /// where nothing can be pinned.
   virtual absl::Status Pin(NamespaceFilter filter, const ChunkKey& key) = 0;
   virtual absl::Status Unpin(NamespaceFilter filter, const ChunkKey& key) = 0;
+
+  /// Called with an entry that is being evicted though it was asked for more than once, while it can still be
+  /// read; `frequency` as PutOptions means it. Any thread of the tier, no lock held. Set once, before use.
+  using EvictionListener = std::function<void(std::shared_ptr<LowerTierEntry> entry, int64_t frequency)>;
+  virtual void SetEvictionListener(EvictionListener /*listener*/) {}
 };
 
 }  // namespace kvblend::store

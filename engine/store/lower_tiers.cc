@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
 #include <string>
 #include <tuple>
 
@@ -17,10 +18,86 @@ LowerTiers::LowerTiers(std::vector<std::unique_ptr<LowerTier>> tiers, int64_t ma
     auto writes = std::make_unique<WriteBehind>(*tier, max_queued_write_bytes);
     levels_.push_back({std::move(tier), std::move(writes)});
   }
+  for (size_t level = 0; level + 1 < levels_.size(); ++level) {
+    levels_[level].tier->SetEvictionListener(
+        [this, level](std::shared_ptr<LowerTierEntry> entry, int64_t frequency) {
+          Demote(level, std::move(entry), frequency);
+        });
+  }
 }
 
 LowerTiers::~LowerTiers() {
-  for (Level& level : levels_) level.writes.reset();
+  // From above: what one tier evicts while it ends is the next one's to write.
+  for (Level& level : levels_) {
+    level.writes.reset();
+    level.tier.reset();
+  }
+}
+
+/// Reads all of an entry, and then queues it. Kept alive by its reads.
+class LowerTiers::Demotion : public std::enable_shared_from_this<Demotion> {
+ public:
+  Demotion(LowerTiers& tiers, size_t level, std::shared_ptr<LowerTierEntry> entry,
+           std::shared_ptr<ChunkKv> kv, int64_t frequency)
+      : tiers_(tiers),
+        level_(level),
+        entry_(std::move(entry)),
+        kv_(std::move(kv)),
+        frequency_(frequency),
+        left_(kv_->format().num_layers) {}
+  ~Demotion() { --tiers_.demotions_; }
+
+  void Start() {
+    // Behind everything that a prompt waits for.
+    constexpr uint64_t kLast = std::numeric_limits<uint64_t>::max();
+    const int32_t num_layers = kv_->format().num_layers;
+    for (int32_t layer = 0; layer < num_layers; ++layer) {
+      const auto id =
+          entry_->ReadLayer(layer, kv_->MutableLayerBytes(layer), {kLast, layer},
+                            [self = shared_from_this()](const absl::Status& status) { self->Read(status); });
+      if (!id.ok()) Read(id.status());
+    }
+  }
+
+ private:
+  void Read(const absl::Status& status) {
+    if (!status.ok()) failed_ = true;
+    if (--left_ > 0 || failed_) return;
+    const EntryHeader& header = entry_->header();
+    for (size_t below = level_ + 1; below < tiers_.levels_.size(); ++below) {
+      const Level& level = tiers_.levels_[below];
+      if (level.tier->Contains(header.address.key)) continue;
+      level.writes->Enqueue(header.address, kv_, /*pinned=*/false,
+                            {.label = header.label,
+                             .compute_cost_seconds = header.compute_cost_seconds,
+                             .frequency = frequency_,
+                             .created = header.created});
+    }
+  }
+
+  LowerTiers& tiers_;
+  const size_t level_;
+  const std::shared_ptr<LowerTierEntry> entry_;
+  const std::shared_ptr<ChunkKv> kv_;
+  const int64_t frequency_;
+  std::atomic<int32_t> left_;  // layers
+  std::atomic<bool> failed_{false};
+};
+
+void LowerTiers::Demote(size_t level, std::shared_ptr<LowerTierEntry> entry, int64_t frequency) {
+  const EntryHeader& header = entry->header();
+  const bool wanted = std::any_of(levels_.begin() + level + 1, levels_.end(), [&](const Level& below) {
+    return !below.tier->Contains(header.address.key);
+  });
+  if (!wanted || header.address.num_tokens == 0) return;
+  absl::StatusOr<std::unique_ptr<ChunkKv>> kv =
+      ChunkKv::Allocate(header.address.format, header.address.num_tokens);
+  if (!kv.ok()) return;
+  if (++demotions_ > kMaxDemotions) {
+    --demotions_;
+    return;
+  }
+  std::make_shared<Demotion>(*this, level, std::move(entry), *std::move(kv), frequency)->Start();
 }
 
 bool LowerTiers::durable() const {

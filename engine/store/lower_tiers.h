@@ -1,6 +1,8 @@
 // The tiers below host memory as one: the disk over what is across the network.
 #pragma once
 
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -24,11 +26,14 @@
 namespace kvblend::store {
 
 /// Asks its tiers in order, and writes to each of them behind the caller, so that a slow one holds up none of
-/// the others. An entry that a tier could not read is not asked for there for a while. Thread-safe.
+/// the others. An entry that a tier could not read is not asked for there for a while. What a tier evicts
+/// though it was asked for more than once is written to the tiers below that have it not. Thread-safe.
 class LowerTiers {
  public:
   /// How long an entry that a tier failed to read is not asked for there.
   static constexpr absl::Duration kRetryUnreadable = absl::Minutes(1);
+  /// Entries that are read at once to be written further down. Beyond it, what is evicted is gone.
+  static constexpr int32_t kMaxDemotions = 4;
 
   /// `tiers`: the one to ask first first. `now`: thread-safe.
   LowerTiers(std::vector<std::unique_ptr<LowerTier>> tiers, int64_t max_queued_write_bytes,
@@ -90,9 +95,13 @@ class LowerTiers {
     absl::Time since;
   };
 
+  class Demotion;
+
+  void Demote(size_t level, std::shared_ptr<LowerTierEntry> entry, int64_t frequency);
   bool IsUnreadable(const ChunkKey& key, Tier tier) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const std::function<absl::Time()> now_;
+  std::atomic<int32_t> demotions_{0};  // under way
   std::vector<Level> levels_;
 
   absl::Mutex mutex_;

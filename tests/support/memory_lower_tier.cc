@@ -73,6 +73,20 @@ bool MemoryDisk::Contains(const ChunkKey& key) const {
   return entries_.contains(key);
 }
 
+int64_t MemoryDisk::FrequencyOf(const ChunkKey& key) const {
+  absl::MutexLock lock(&mutex_);
+  return entries_.at(key)->frequency;
+}
+
+void MemoryDisk::Evict(const ChunkKey& key, int64_t frequency) {
+  std::shared_ptr<Stored> stored;
+  {
+    absl::MutexLock lock(&mutex_);
+    stored = entries_.extract(key).mapped();
+  }
+  if (listener_) listener_(stored, frequency);
+}
+
 bool MemoryDisk::IsPinned(const ChunkKey& key) const {
   absl::MutexLock lock(&mutex_);
   const auto found = entries_.find(key);
@@ -154,6 +168,7 @@ class MemoryLowerTier final : public store::LowerTier {
                       .compute_cost_seconds = options.compute_cost_seconds,
                       .created = options.created,
                       .layers = ChecksumsOf(kv)};
+    stored->frequency = options.frequency;
     for (int32_t layer = 0; layer < address.format.num_layers; ++layer) {
       const absl::Span<const std::byte> bytes = kv.LayerBytes(layer);
       stored->bytes.insert(stored->bytes.end(), bytes.begin(), bytes.end());
@@ -161,6 +176,13 @@ class MemoryLowerTier final : public store::LowerTier {
     absl::MutexLock lock(&disk_->mutex_);
     disk_->entries_.try_emplace(address.key, std::move(stored));
     return absl::OkStatus();
+  }
+
+  void SetEvictionListener(EvictionListener listener) override {
+    disk_->listener_ = [this, listener = std::move(listener)](
+                           const std::shared_ptr<MemoryDisk::Stored>& stored, int64_t frequency) {
+      listener(std::make_shared<MemoryLowerEntry>(disk_, stored, tier_, false), frequency);
+    };
   }
 
   Tier tier() const override { return tier_; }

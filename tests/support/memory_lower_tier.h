@@ -26,6 +26,7 @@ class MemoryDisk {
   struct Stored {
     store::EntryHeader header;
     std::vector<std::byte> bytes;  // layers in order
+    int64_t frequency = 0;         // as PutOptions had it
     bool pinned = false;
   };
 
@@ -35,6 +36,9 @@ class MemoryDisk {
   bool Deliver();
   void DeliverAll();
   int64_t waiting_reads() const;
+
+  /// Tells the tier's eviction listener, and forgets the entry. REQUIRES: it is there, and one tier is.
+  void Evict(const store::ChunkKey& key, int64_t frequency);
 
   /// Called for every read; an error fails the read, and with kDataLoss the entry is lost.
   std::function<absl::Status(const store::ChunkKey& key, int32_t layer)> read_fault;
@@ -47,6 +51,7 @@ class MemoryDisk {
   int64_t entries() const;
   bool Contains(const store::ChunkKey& key) const;
   bool IsPinned(const store::ChunkKey& key) const;
+  int64_t FrequencyOf(const store::ChunkKey& key) const;
 
  private:
   friend class MemoryLowerTier;
@@ -62,6 +67,7 @@ class MemoryDisk {
   void CancelRead(store::ReadId id);
 
   std::atomic<int64_t> tiers_{0};
+  std::function<void(const std::shared_ptr<Stored>& stored, int64_t frequency)> listener_;
   mutable absl::Mutex mutex_;
   std::map<store::ChunkKey, std::shared_ptr<Stored>> entries_ ABSL_GUARDED_BY(mutex_);
   std::vector<Read> reads_ ABSL_GUARDED_BY(mutex_);

@@ -8,10 +8,11 @@
 
 namespace kvblend::store::internal {
 
-DiskIndex::DiskIndex()
+DiskIndex::DiskIndex(bool by_namespace)
     : by_key_(0, KeyHash{this}, KeyEqual{this}),
       by_namespace_(NamespaceLess{this}),
-      by_content_(ContentLess{this}) {}
+      by_content_(ContentLess{this}),
+      eviction_queue_(by_namespace) {}
 
 DiskIndex::NamespaceLess::Place DiskIndex::NamespaceLess::PlaceOf(Slot slot) const {
   const Entry& entry = index->at(slot);
@@ -52,11 +53,14 @@ DiskIndex::Slot DiskIndex::Insert(const NewEntry& fresh) {
   entry.last_used_micros = entry.created_micros;
   entry.generation = next_generation_++;
   entry.num_tokens = fresh.address.num_tokens;
+  entry.earlier_hits =
+      static_cast<uint8_t>(std::clamp<int64_t>(fresh.frequency - 1, 0, std::numeric_limits<uint8_t>::max()));
   entry.isolated = fresh.address.anchor_hash == IsolatedAnchorHash();
   by_key_.insert(slot);
   by_namespace_.insert(slot);
   by_content_.insert(slot);
   bytes_ += entry.bytes;
+  namespace_bytes_[entry.tenant_namespace] += entry.bytes;
   UpdateEvictability(slot);
   return slot;
 }
@@ -69,6 +73,9 @@ void DiskIndex::Erase(Slot slot) {
   by_content_.erase(slot);
   Entry& entry = Mutable(slot);
   bytes_ -= entry.bytes;
+  const auto namespace_bytes = namespace_bytes_.find(entry.tenant_namespace);
+  namespace_bytes->second -= entry.bytes;
+  if (namespace_bytes->second == 0) namespace_bytes_.erase(namespace_bytes);
   anchors_.Release(entry.anchor_hash);
   namespaces_.Release(entry.tenant_namespace);
   entry = Entry();
@@ -142,8 +149,22 @@ void DiskIndex::SetBusy(Slot slot, bool busy) {
   UpdateEvictability(slot);
 }
 
-std::optional<DiskIndex::Slot> DiskIndex::PopVictim() {
-  const std::optional<EvictionQueue::EntryId> id = eviction_queue_.Pop();
+std::optional<DiskIndex::Slot> DiskIndex::PopVictim() { return TakeVictim(eviction_queue_.Pop()); }
+
+std::optional<DiskIndex::Slot> DiskIndex::PopVictimOf(const std::string& tenant_namespace) {
+  return TakeVictim(eviction_queue_.PopOf(namespaces_.Find(tenant_namespace)));
+}
+
+int64_t DiskIndex::BytesOf(const std::string& tenant_namespace) const {
+  const auto found = namespace_bytes_.find(namespaces_.Find(tenant_namespace));
+  return found == namespace_bytes_.end() ? 0 : found->second;
+}
+
+int64_t DiskIndex::EvictableBytesOf(const std::string& tenant_namespace) const {
+  return eviction_queue_.bytes_of(namespaces_.Find(tenant_namespace));
+}
+
+std::optional<DiskIndex::Slot> DiskIndex::TakeVictim(std::optional<EvictionQueue::EntryId> id) {
   if (!id.has_value()) return std::nullopt;
   const auto slot = static_cast<Slot>(*id);
   Mutable(slot).evictable = false;
@@ -164,15 +185,18 @@ void DiskIndex::UpdateEvictability(Slot slot) {
   const bool evictable = !entry.pinned && !entry.busy;
   if (evictable == entry.evictable) return;
   if (evictable) {
-    const EvictionQueue::Ticket ticket =
-        eviction_queue_.Add(slot, int64_t{entry.hits} + 1, entry.compute_cost_seconds, entry.bytes);
+    const EvictionQueue::Ticket ticket = eviction_queue_.Add(
+        slot, FrequencyOf(entry), entry.compute_cost_seconds, entry.bytes, entry.tenant_namespace);
+    entry.on_probation = ticket.on_probation;
     entry.ticket_priority = ticket.priority;
     entry.ticket_sequence = ticket.sequence;
   } else {
     eviction_queue_.Remove({.priority = entry.ticket_priority,
                             .sequence = entry.ticket_sequence,
                             .id = slot,
-                            .bytes = entry.bytes});
+                            .bytes = entry.bytes,
+                            .owner = entry.tenant_namespace,
+                            .on_probation = entry.on_probation});
   }
   entry.evictable = evictable;
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/container/btree_set.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/container/node_hash_map.h"
 #include "absl/hash/hash.h"
@@ -33,6 +34,11 @@ class Interned {
     const auto found = values_.find(*value);
     if (--found->second == 0) values_.erase(found);
   }
+  /// nullptr: nobody has it.
+  const Value* Find(const Value& value) const {
+    const auto found = values_.find(value);
+    return found == values_.end() ? nullptr : &found->first;
+  }
 
  private:
   absl::node_hash_map<Value, int64_t> values_;
@@ -52,7 +58,8 @@ class DiskIndex {
     std::string_view label;  // at most 256 bytes
     double compute_cost_seconds = 0;
     absl::Time created;
-    int64_t bytes = 0;  // of the file
+    int64_t bytes = 0;      // of the file
+    int64_t frequency = 1;  // as LowerTier::PutOptions means it
   };
 
   /// What one entry is; the slots' numbers are used again after Erase, generations are not.
@@ -72,6 +79,8 @@ class DiskIndex {
     int32_t num_tokens = 0;
     uint32_t hits = 0;
     uint16_t label_bytes = 0;
+    uint8_t earlier_hits = 0;   // before it was stored here, as far as they count for eviction
+    bool on_probation = false;  // of its ticket
     bool isolated = false;
     bool pinned = false;
     bool busy = false;     // someone is changing its files
@@ -79,7 +88,8 @@ class DiskIndex {
     bool evictable = false;
   };
 
-  DiskIndex();
+  /// `by_namespace`: PopVictimOf will be used.
+  explicit DiskIndex(bool by_namespace = false);
   DiskIndex(const DiskIndex&) = delete;
   DiskIndex& operator=(const DiskIndex&) = delete;
 
@@ -103,6 +113,13 @@ class DiskIndex {
   void SetSuspect(Slot slot, bool suspect) { Mutable(slot).suspect = suspect; }
   /// The entry to give up first; it leaves the queue, not the index. Pinned and busy ones are never given up.
   std::optional<Slot> PopVictim();
+  /// The same of one namespace's entries.
+  std::optional<Slot> PopVictimOf(const std::string& tenant_namespace);
+  int64_t BytesOf(const std::string& tenant_namespace) const;
+  /// Of them, what PopVictimOf could free.
+  int64_t EvictableBytesOf(const std::string& tenant_namespace) const;
+  /// How often it was asked for, as far as that is known; at least 1.
+  static int64_t FrequencyOf(const Entry& entry) { return 1 + int64_t{entry.hits} + entry.earlier_hits; }
   /// Lets all entries queue again, so that among equals the oldest goes first. For an index just built.
   void RequeueOldestFirst();
 
@@ -147,6 +164,7 @@ class DiskIndex {
 
   Entry& Mutable(Slot slot) const { return blocks_[slot / kBlockSlots][slot % kBlockSlots]; }
   void UpdateEvictability(Slot slot);
+  std::optional<Slot> TakeVictim(std::optional<EvictionQueue::EntryId> id);
 
   std::vector<std::unique_ptr<Entry[]>> blocks_;
   std::vector<Slot> free_slots_;
@@ -156,6 +174,7 @@ class DiskIndex {
   absl::btree_set<Slot, NamespaceLess> by_namespace_;
   absl::btree_set<Slot, ContentLess> by_content_;
   EvictionQueue eviction_queue_;
+  absl::flat_hash_map<const std::string*, int64_t> namespace_bytes_;  // by interned name
   uint64_t next_generation_ = 1;
   int64_t bytes_ = 0;
   int64_t pinned_entries_ = 0;

@@ -17,6 +17,7 @@ absl::StatusOr<std::unique_ptr<DiskTier>> DiskTier::Open(Options options) {
       return absl::InvalidArgumentError(absl::StrCat("disk tier: ", name, " is ", value, "; allowed: >= 0"));
     }
   }
+  KVBLEND_RETURN_IF_ERROR(options.namespace_quotas.Check());
   std::unique_ptr<DiskTier> tier(new DiskTier(std::move(options)));
   KVBLEND_RETURN_IF_ERROR(tier->Start());
   return tier;
@@ -27,7 +28,8 @@ DiskTier::DiskTier(Options options)
       paths_{options_.path},
       fs_(*options_.fs),
       read_health_("reading from", options_.path),
-      write_health_("writing to", options_.path) {}
+      write_health_("writing to", options_.path),
+      index_(options_.namespace_quotas.limited()) {}
 
 DiskTier::~DiskTier() = default;
 

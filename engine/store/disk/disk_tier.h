@@ -42,6 +42,7 @@
 #include "engine/store/disk/file_system.h"
 #include "engine/store/disk/read_queue.h"
 #include "engine/store/lower_tier.h"
+#include "engine/store/namespace_quotas.h"
 
 namespace kvblend::store {
 
@@ -54,6 +55,7 @@ class DiskTier final : public LowerTier {
     int64_t min_free_bytes = int64_t{64} << 20;
     int64_t max_quarantined_files = 64;  // beyond it, damaged entries are deleted
     int32_t num_scan_threads = 8;        // reading headers when opened
+    NamespaceQuotas namespace_quotas = {};    // of quota_bytes
     ReadQueue::Options reads = {};
     FileSystem* fs = &PosixFileSystem();          // must outlive the tier
     std::function<absl::Time()> now = absl::Now;  // thread-safe; may not call back into the tier
@@ -107,6 +109,8 @@ class DiskTier final : public LowerTier {
   absl::Status Pin(NamespaceFilter filter, const ChunkKey& key) override;
   absl::Status Unpin(NamespaceFilter filter, const ChunkKey& key) override;
 
+  void SetEvictionListener(EvictionListener listener) override { eviction_listener_ = std::move(listener); }
+
   DiskTierStats Stats() const;
   const std::string& path() const { return options_.path; }
 
@@ -126,11 +130,16 @@ class DiskTier final : public LowerTier {
 
   // Writing.
   absl::Status PutClaimed(const ChunkAddress& address, const ChunkKv& kv, const PutOptions& options);
-  absl::Status MakeRoom(int64_t bytes);
+  struct Victim {
+    ChunkKey key;
+    uint64_t generation = 0;
+    int64_t frequency = 1;
+  };
+  absl::Status MakeRoom(const ChunkAddress& address, int64_t bytes);
   void EvictToQuota();
   absl::Status MakeRoomOnDisk(int64_t bytes);
-  void TakeVictim(std::vector<ChunkKey>& victims, Index::Slot slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void DeleteVictims(const std::vector<ChunkKey>& victims);
+  void TakeVictim(std::vector<Victim>& victims, Index::Slot slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void DeleteVictims(const std::vector<Victim>& victims);
   absl::Status WriteEntry(const ChunkKey& key, std::string_view header, const ChunkKv& kv, bool replaces);
   absl::Status MakeEntryFolder(const ChunkKey& key);
   absl::Status SetPinned(NamespaceFilter filter, const ChunkKey& key, bool pinned);
@@ -150,6 +159,7 @@ class DiskTier final : public LowerTier {
   const Options options_;
   const internal::DiskPaths paths_;
   FileSystem& fs_;
+  EvictionListener eviction_listener_;
   std::unique_ptr<FileLock> lock_;
   internal::DiskHealth read_health_;
   internal::DiskHealth write_health_;

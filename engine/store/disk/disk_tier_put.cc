@@ -56,7 +56,7 @@ absl::Status DiskTier::PutClaimed(const ChunkAddress& address, const ChunkKv& kv
                        .layers = ChecksumsOf(kv)};
     KVBLEND_ASSIGN_OR_RETURN(const std::string header_bytes, EncodeEntryHeader(header));
     const int64_t bytes = header.total_bytes();
-    if (absl::Status room = MakeRoom(bytes); !room.ok()) {
+    if (absl::Status room = MakeRoom(address, bytes); !room.ok()) {
       absl::MutexLock lock(&mutex_);
       ++stats_.put_rejections;
       return room;
@@ -72,7 +72,8 @@ absl::Status DiskTier::PutClaimed(const ChunkAddress& address, const ChunkKv& kv
                                               .label = header.label,
                                               .compute_cost_seconds = header.compute_cost_seconds,
                                               .created = header.created,
-                                              .bytes = bytes});
+                                              .bytes = bytes,
+                                              .frequency = options.frequency});
       index_.SetBusy(slot, true);  // until the claim goes
       index_.SetPinned(slot, pinned);
       ++stats_.puts;
@@ -89,27 +90,32 @@ absl::Status DiskTier::PutClaimed(const ChunkAddress& address, const ChunkKv& kv
 
 // --- room
 
-void DiskTier::TakeVictim(std::vector<ChunkKey>& victims, Index::Slot slot) {
+void DiskTier::TakeVictim(std::vector<Victim>& victims, Index::Slot slot) {
   const Index::Entry& entry = index_.at(slot);
   const ChunkKey key = entry.key;
   ++stats_.evictions;
   stats_.evicted_bytes += entry.bytes;
+  victims.push_back({key, entry.generation, Index::FrequencyOf(entry)});
   index_.Erase(slot);
   claimed_.insert(key);  // nobody has it: claimed entries are no victims
-  victims.push_back(key);
 }
 
-void DiskTier::DeleteVictims(const std::vector<ChunkKey>& victims) {
-  for (const ChunkKey& key : victims) {
-    const absl::Status status = fs_.Unlink(paths_.Entry(key));
+void DiskTier::DeleteVictims(const std::vector<Victim>& victims) {
+  for (const Victim& victim : victims) {
+    // An open entry can be read after its file is gone.
+    if (eviction_listener_ && victim.frequency > 1) {
+      absl::StatusOr<std::shared_ptr<DiskEntry>> entry = OpenFile(victim.key, victim.generation, false);
+      if (entry.ok()) eviction_listener_(*std::move(entry), victim.frequency);
+    }
+    const absl::Status status = fs_.Unlink(paths_.Entry(victim.key));
     absl::MutexLock lock(&mutex_);
-    claimed_.erase(key);
+    claimed_.erase(victim.key);
     if (!status.ok() && !absl::IsNotFound(status)) ++stats_.delete_failures;
   }
 }
 
-absl::Status DiskTier::MakeRoom(int64_t bytes) {
-  std::vector<ChunkKey> victims;
+absl::Status DiskTier::MakeRoom(const ChunkAddress& address, int64_t bytes) {
+  std::vector<Victim> victims;
   {
     absl::MutexLock lock(&mutex_);
     const int64_t kept = index_.bytes() - index_.evictable_bytes() + reserved_bytes_;
@@ -118,6 +124,18 @@ absl::Status DiskTier::MakeRoom(int64_t bytes) {
           absl::StrCat("disk tier: ", bytes, " bytes needed; of the quota of ", options_.quota_bytes,
                        " bytes ", kept, " are pinned (", index_.pinned_bytes(), ") or being written"));
     }
+    const std::string& owner = address.tenant_namespace;
+    const bool limited = options_.namespace_quotas.limited();
+    const int64_t quota = options_.namespace_quotas.BytesOf(owner, options_.quota_bytes);
+    if (limited) {
+      const int64_t kept_of_owner = index_.BytesOf(owner) - index_.EvictableBytesOf(owner);
+      if (bytes > quota - kept_of_owner) {
+        return absl::ResourceExhaustedError(absl::StrCat("disk tier: ", bytes, " bytes needed; namespace '",
+                                                         owner, "' may fill ", quota, " bytes, of which ",
+                                                         kept_of_owner, " are pinned"));
+      }
+    }
+    while (limited && bytes > quota - index_.BytesOf(owner)) TakeVictim(victims, *index_.PopVictimOf(owner));
     while (index_.bytes() + reserved_bytes_ > options_.quota_bytes - bytes) {
       TakeVictim(victims, *index_.PopVictim());
     }
@@ -128,7 +146,7 @@ absl::Status DiskTier::MakeRoom(int64_t bytes) {
 }
 
 void DiskTier::EvictToQuota() {
-  std::vector<ChunkKey> victims;
+  std::vector<Victim> victims;
   {
     absl::MutexLock lock(&mutex_);
     while (index_.bytes() > options_.quota_bytes) {
@@ -149,7 +167,7 @@ absl::Status DiskTier::MakeRoomOnDisk(int64_t bytes) {
   };
   int64_t missing = shortage();
   if (missing <= 0) return absl::OkStatus();
-  std::vector<ChunkKey> victims;
+  std::vector<Victim> victims;
   {
     absl::MutexLock lock(&mutex_);
     // Nothing is given up for what would not fit anyway.

@@ -2,10 +2,13 @@
 // end.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <list>
 #include <map>
 #include <memory>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/time/time.h"
@@ -21,7 +24,9 @@ struct ModelEntry {
   int64_t hits = 0;
   int64_t handles = 0;
   bool pinned = false;
-  double priority = 0;      // of the last time it became idle
+  bool proven = false;        // hit
+  bool on_probation = false;  // of the last time it became idle, as the next two
+  double priority = 0;
   int64_t idle_since = -1;  // counts; -1: not idle
   absl::Time created;
   absl::Time last_used;
@@ -29,7 +34,17 @@ struct ModelEntry {
 
 class Model {
  public:
-  Model(int64_t budget, int64_t pin_limit) : budget_(budget), pin_limit_(pin_limit) {}
+  /// `quota`: of each namespace.
+  Model(int64_t budget, int64_t pin_limit, int64_t quota)
+      : budget_(budget), pin_limit_(pin_limit), quota_(quota) {}
+
+  /// One more time that somebody asked for a chunk, stored or not.
+  void Ask(const ChunkKey& key) {
+    ++frequencies_[key];
+    if (++asked_ < std::max<int64_t>(1024, 16 * static_cast<int64_t>(resident_.size()))) return;
+    asked_ = 0;
+    for (auto& [asked, count] : frequencies_) count /= 2;
+  }
 
   ModelEntry* Find(const ChunkKey& key) {
     const auto found = resident_.find(key);
@@ -50,6 +65,7 @@ class Model {
 
   void Hit(ModelEntry* entry, absl::Time now) {
     ++entry->hits;
+    entry->proven = true;
     entry->last_used = now;
     ++entry->handles;
     Settle(entry);
@@ -70,9 +86,18 @@ class Model {
         *ChunkKv::SizeBytes(address.format, address.num_tokens) + ChunkStore::kEntryOverheadBytes;
     if (pinned && PinnedBytes() + bytes > pin_limit_) return Reject();
     if (Bytes() - IdleBytes() + bytes > budget_) return Reject();
-    while (Bytes() + bytes > budget_) EvictOne();
+    const std::string& owner = address.tenant_namespace;
+    if (quota_ < budget_ && BytesOf(owner) - IdleBytesOf(owner) + bytes > quota_) return Reject();
+    while (quota_ < budget_ && BytesOf(owner) + bytes > quota_) EvictOne(owner);
+    while (Bytes() + bytes > budget_) EvictOne(std::nullopt);
     auto entry = std::make_shared<ModelEntry>();
-    *entry = {address, bytes, cost, 0, 1, pinned, 0, -1, now, now};
+    *entry = {.address = address,
+              .bytes = bytes,
+              .cost = cost,
+              .handles = 1,
+              .pinned = pinned,
+              .created = now,
+              .last_used = now};
     resident_[address.key] = entry;
     return true;
   }
@@ -112,6 +137,16 @@ class Model {
   int64_t IdleBytes() const {
     return Sum([](const ModelEntry& e) { return e.idle_since >= 0; });
   }
+  int64_t BytesOf(const std::string& owner) const {
+    int64_t bytes = Sum([&](const ModelEntry& e) { return e.address.tenant_namespace == owner; });
+    for (const auto& entry : erased_held_) {
+      bytes += entry->address.tenant_namespace == owner ? entry->bytes : 0;
+    }
+    return bytes;
+  }
+  int64_t IdleBytesOf(const std::string& owner) const {
+    return Sum([&](const ModelEntry& e) { return e.idle_since >= 0 && e.address.tenant_namespace == owner; });
+  }
   int64_t PinnedBytes() const {
     return Sum([](const ModelEntry& e) { return e.pinned; });
   }
@@ -138,8 +173,12 @@ class Model {
       entry->idle_since = -1;
     } else if (entry->idle_since < 0) {
       entry->idle_since = next_count_++;
-      entry->priority =
-          clock_ + static_cast<double>(1 + entry->hits) * entry->cost / static_cast<double>(entry->bytes);
+      const auto asked = frequencies_.find(entry->address.key);
+      const int64_t frequency =
+          std::max<int64_t>(entry->proven ? 2 : 1, asked == frequencies_.end() ? 0 : asked->second);
+      entry->on_probation = frequency == 1;
+      entry->priority = (entry->on_probation ? probation_clock_ : clock_) +
+                        static_cast<double>(frequency) * entry->cost / static_cast<double>(entry->bytes);
     }
   }
 
@@ -148,25 +187,48 @@ class Model {
     return false;
   }
 
-  void EvictOne() {
+  /// The lowest idle entry that is, or is not, on probation; of one owner or of all.
+  const ModelEntry* Lowest(const std::optional<std::string>& owner, bool on_probation) const {
     const ModelEntry* lowest = nullptr;
     for (const auto& [key, entry] : resident_) {
-      if (entry->idle_since < 0) continue;
+      if (entry->idle_since < 0 || entry->on_probation != on_probation) continue;
+      if (owner.has_value() && entry->address.tenant_namespace != *owner) continue;
       if (lowest == nullptr ||
           std::pair(entry->priority, entry->idle_since) < std::pair(lowest->priority, lowest->idle_since)) {
         lowest = entry.get();
       }
     }
-    clock_ = lowest->priority;
+    return lowest;
+  }
+
+  void EvictOne(const std::optional<std::string>& owner) {
+    const auto bytes = [&](bool on_probation) {
+      return Sum([&](const ModelEntry& e) {
+        return e.idle_since >= 0 && e.on_probation == on_probation &&
+               (!owner.has_value() || e.address.tenant_namespace == *owner);
+      });
+    };
+    const auto probation = static_cast<double>(bytes(true));
+    const auto proven = static_cast<double>(bytes(false));
+    const bool from_probation = probation > 0.1 * (probation + proven) || proven == 0;
+    const ModelEntry* lowest = Lowest(owner, from_probation);
+    // Others that stay may lie below what one owner gives up.
+    if (lowest == Lowest(std::nullopt, from_probation)) {
+      (from_probation ? probation_clock_ : clock_) = lowest->priority;
+    }
     ++evictions_;
     resident_.erase(ChunkKey(lowest->address.key));
   }
 
   const int64_t budget_;
   const int64_t pin_limit_;
+  const int64_t quota_;
+  std::map<ChunkKey, int64_t> frequencies_;
+  int64_t asked_ = 0;
   std::map<ChunkKey, std::shared_ptr<ModelEntry>> resident_;
   std::list<std::shared_ptr<ModelEntry>> erased_held_;
   double clock_ = 0;
+  double probation_clock_ = 0;
   int64_t next_count_ = 0;
   int64_t evictions_ = 0;
   int64_t rejections_ = 0;

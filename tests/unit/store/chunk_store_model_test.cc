@@ -18,9 +18,12 @@ namespace {
 
 class ModelRun {
  public:
-  explicit ModelRun(uint64_t seed) : random_(seed), model_(kBudget, kPinLimit) {
-    store_ = *ChunkStore::Create(
-        {.byte_budget = kBudget, .pinned_byte_limit = kPinLimit, .now = [this] { return now_; }});
+  ModelRun(uint64_t seed, double namespace_share)
+      : random_(seed), model_(kBudget, kPinLimit, static_cast<int64_t>(namespace_share * kBudget)) {
+    store_ = *ChunkStore::Create({.byte_budget = kBudget,
+                                  .pinned_byte_limit = kPinLimit,
+                                  .namespace_quotas = {.default_share = namespace_share},
+                                  .now = [this] { return now_; }});
     for (const char* tenant : {"", "a"}) {
       for (int32_t token = 0; token < 12; ++token) {
         for (const std::vector<int32_t>& anchor : {std::vector<int32_t>{}, {1}, {2}}) {
@@ -62,10 +65,13 @@ class ModelRun {
       case 0:
       case 1:
       case 2:
+        model_.Ask(address.key);
         return ExpectHit(store_->Lookup(address.key), entry);
-      case 3:
-        return ExpectHit(store_->LookupAnyAnchor(address.content_key),
-                         model_.FindAnyAnchor(address.content_key));
+      case 3: {
+        ModelEntry* any = model_.FindAnyAnchor(address.content_key);
+        if (any != nullptr) model_.Ask(any->address.key);
+        return ExpectHit(store_->LookupAnyAnchor(address.content_key), any);
+      }
       case 4:
       case 5:
       case 6:
@@ -211,8 +217,10 @@ class ModelRun {
 TEST(ChunkStoreModelTest, RandomOperationsAgainstLists) {
   for (const uint64_t seed : {uint64_t{1}, uint64_t{2}, uint64_t{3}, uint64_t{std::random_device()()}}) {
     SCOPED_TRACE("seed " + std::to_string(seed));
-    ModelRun(seed).Run(4000);
-    if (HasFailure()) return;
+    for (const double namespace_share : {1.0, 0.6}) {
+      ModelRun(seed, namespace_share).Run(4000);
+      if (HasFailure()) return;
+    }
   }
 }
 

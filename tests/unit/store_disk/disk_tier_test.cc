@@ -210,6 +210,49 @@ TEST_F(DiskTierTest, APinWithoutAnEntryIsRemoved) {
   EXPECT_EQ(tier->Stats().foreign_files, 0);
 }
 
+TEST_F(DiskTierTest, ANamespaceGivesUpItsOwn) {
+  DiskTier::Options options = TierOptions(/*num_entries=*/4);
+  options.namespace_quotas.default_share = 0.5;
+  auto tier = *DiskTier::Open(options);
+  const auto put = [&](std::string_view tenant, int32_t token, double cost) {
+    const ChunkAddress address = SmallAddress(token, 8, {0}, tenant);
+    return tier->Put(address, *FilledKv(address), {.compute_cost_seconds = cost});
+  };
+  ASSERT_TRUE(put("quiet", 1, 0).ok());
+  for (int32_t token = 0; token < 10; ++token) ASSERT_TRUE(put("loud", token, 1000).ok());
+  EXPECT_EQ(tier->List("loud", std::nullopt, 100).size(), 2);
+  EXPECT_EQ(tier->List("quiet", std::nullopt, 100).size(), 1);
+  for (const ChunkInfo& info : tier->List("loud", std::nullopt, 100)) {
+    ASSERT_TRUE(tier->Pin("loud", info.key).ok());
+  }
+  const absl::Status refused = put("loud", 20, 1000);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(refused.message().find("namespace 'loud' may fill"), std::string::npos) << refused;
+  EXPECT_EQ(tier->List("quiet", std::nullopt, 100).size(), 1);
+}
+
+TEST_F(DiskTierTest, TellsOfWhatItGivesUpThoughItWasUsed) {
+  auto tier = *DiskTier::Open(TierOptions(/*num_entries=*/2));
+  std::vector<std::pair<ChunkKey, int64_t>> told;
+  tier->SetEvictionListener([&](const std::shared_ptr<LowerTierEntry>& entry, int64_t frequency) {
+    const PageBuffer buffer(entry->header().layer_bytes());
+    EXPECT_TRUE(ReadLayerNow(*entry, 1, buffer.bytes()).ok());
+    told.emplace_back(entry->header().address.key, frequency);
+  });
+  const auto put = [&](int32_t token, int64_t frequency) {
+    const ChunkAddress address = SmallAddress(token);
+    ASSERT_TRUE(tier->Put(address, *FilledKv(address), {.frequency = frequency}).ok());
+  };
+  put(1, 3);
+  ASSERT_TRUE(tier->OpenEntry(SmallAddress(1).key).ok());
+  for (int32_t token = 2; token < 6; ++token) put(token, 1);
+  EXPECT_TRUE(told.empty()) << "used once";
+  put(6, 9);
+  put(7, 9);
+  ASSERT_EQ(told.size(), 1);
+  EXPECT_EQ(told[0], std::pair(SmallAddress(1).key, int64_t{4}));
+}
+
 TEST_F(DiskTierTest, WhatIsOpenStaysReadableWhenErasedEvictedAndPutAgain) {
   auto tier = OpenTier(1);
   const ChunkAddress address = SmallAddress(1);

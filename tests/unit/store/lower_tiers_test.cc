@@ -1,0 +1,200 @@
+// ChunkStore with two tiers below host memory.
+#include "engine/store/lower_tiers.h"
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "engine/store/chunk_store.h"
+#include "gtest/gtest.h"
+#include "tests/support/memory_lower_tier.h"
+#include "tests/unit/store/test_chunks.h"
+
+namespace kvblend::store {
+namespace {
+
+using test_support::MakeMemoryLowerTier;
+using test_support::MemoryDisk;
+
+constexpr int64_t kChunkBytes = 2 * 2 * 4096 + ChunkStore::kEntryOverheadBytes;  // SmallAddress(token)
+constexpr Tier kRemote = Tier::kNone;                                            // any that is not durable
+
+class LowerTiersTest : public ::testing::Test {
+ protected:
+  std::unique_ptr<ChunkStore> Create(int64_t num_chunks) {
+    std::vector<std::unique_ptr<LowerTier>> tiers;
+    tiers.push_back(MakeMemoryLowerTier(disk_, Tier::kDisk));
+    tiers.push_back(MakeMemoryLowerTier(remote_, kRemote));
+    return *ChunkStore::Create({.byte_budget = num_chunks * kChunkBytes}, std::move(tiers));
+  }
+  static void Put(ChunkStore& store, const ChunkAddress& address, InsertOptions options = {}) {
+    ASSERT_TRUE(store.Insert(address, FilledKv(address), options).ok());
+    ASSERT_TRUE(store.FlushWrites(absl::InfiniteFuture()).ok());
+  }
+  /// Puts it into the store, and takes it out of memory again.
+  void PutBelow(ChunkStore& store, const ChunkAddress& address) {
+    Put(store, address);
+    Put(store, SmallAddress(1000, 8, {9}));
+    Put(store, SmallAddress(1001, 8, {9}));
+    ASSERT_EQ(store.Stat(kAllNamespaces, address.key)->tier, Tier::kDisk);
+  }
+  /// Looks it up, reads all of it, and lets it go.
+  static void Use(ChunkStore& store, const ChunkAddress& address, Tier from) {
+    const auto handle = store.Lookup(address.key);
+    ASSERT_TRUE(handle.has_value());
+    EXPECT_EQ(handle->tier(), from);
+    ExpectFilled(*handle);
+  }
+
+  const std::shared_ptr<MemoryDisk> disk_ = std::make_shared<MemoryDisk>();
+  const std::shared_ptr<MemoryDisk> remote_ = std::make_shared<MemoryDisk>();
+  const ChunkAddress chunk_ = SmallAddress(1);
+};
+
+TEST_F(LowerTiersTest, WritesToAllAndReadsFromTheFirst) {
+  auto store = Create(2);
+  EXPECT_TRUE(store->durable());
+  PutBelow(*store, chunk_);
+  EXPECT_TRUE(disk_->Contains(chunk_.key));
+  EXPECT_TRUE(remote_->Contains(chunk_.key));
+  disk_->HoldReads(true);
+  const auto handle = store->Lookup(chunk_.key);
+  EXPECT_EQ(handle->tier(), Tier::kDisk);
+  EXPECT_EQ(disk_->waiting_reads(), 2);
+  EXPECT_EQ(remote_->waiting_reads(), 0);
+  disk_->DeliverAll();
+}
+
+TEST_F(LowerTiersTest, ASlowTierHoldsUpNoOther) {
+  absl::Notification go_on;
+  remote_->write_fault = [&](const ChunkKey&) {
+    go_on.WaitForNotification();
+    return absl::UnavailableError("slow, and then gone");
+  };
+  auto store = Create(2);
+  ASSERT_TRUE(store->Insert(chunk_, FilledKv(chunk_), {}).ok());
+  EXPECT_TRUE(store->WaitUntilDurable(chunk_.key, absl::InfiniteFuture()).ok());
+  EXPECT_FALSE(remote_->Contains(chunk_.key));
+  go_on.Notify();
+}
+
+TEST_F(LowerTiersTest, WhatOneTierCannotReadAnotherMay) {
+  auto store = Create(2);
+  PutBelow(*store, chunk_);
+  disk_->read_fault = [](const ChunkKey&, int32_t) { return absl::UnavailableError("EIO"); };
+  disk_->HoldReads(true);
+  remote_->HoldReads(true);
+  {
+    const auto handle = store->Lookup(chunk_.key);
+    ASSERT_EQ(handle->tier(), Tier::kDisk);
+    disk_->DeliverAll();
+    EXPECT_EQ(handle->AcquireLayer(0, absl::InfiniteFuture()).status().code(), absl::StatusCode::kDataLoss);
+  }
+  const auto handle = store->Lookup(chunk_.key);
+  ASSERT_TRUE(handle.has_value());
+  EXPECT_EQ(handle->tier(), kRemote);
+  remote_->DeliverAll();
+  ExpectFilled(*handle);
+}
+
+TEST_F(LowerTiersTest, WhatIsAskedForAgainMovesUp) {
+  auto store = Create(2);
+  PutBelow(*store, chunk_);
+  disk_->Evict(chunk_.key, /*frequency=*/1);
+  remote_->HoldReads(true);
+  {
+    const auto once = store->Lookup(chunk_.key);
+    ASSERT_EQ(once->tier(), kRemote);
+    remote_->DeliverAll();
+    ExpectFilled(*once);
+  }
+  ASSERT_TRUE(store->FlushWrites(absl::InfiniteFuture()).ok());
+  EXPECT_FALSE(disk_->Contains(chunk_.key)) << "one request does not make it worth a write";
+  ASSERT_NO_FATAL_FAILURE(Use(*store, chunk_, Tier::kHostMemory));
+  ASSERT_TRUE(store->FlushWrites(absl::InfiniteFuture()).ok());
+  EXPECT_TRUE(disk_->Contains(chunk_.key));
+  EXPECT_EQ(disk_->FrequencyOf(chunk_.key), 2);
+}
+
+TEST_F(LowerTiersTest, WhatMemoryGivesUpThoughItWasUsedIsWrittenAgain) {
+  auto store = Create(2);
+  Put(*store, chunk_);
+  ASSERT_NO_FATAL_FAILURE(Use(*store, chunk_, Tier::kHostMemory));
+  disk_->Evict(chunk_.key, 1);
+  remote_->Evict(chunk_.key, 1);
+  const ChunkAddress once = SmallAddress(2);
+  Put(*store, once);
+  disk_->Evict(once.key, 1);
+  for (int32_t token = 10; token < 14; ++token) {  // on purpose: no probation for these
+    Put(*store, SmallAddress(token), {.compute_cost_seconds = 1, .on_purpose = true});
+  }
+  EXPECT_TRUE(disk_->Contains(chunk_.key));
+  EXPECT_TRUE(remote_->Contains(chunk_.key));
+  EXPECT_FALSE(disk_->Contains(once.key));
+}
+
+TEST_F(LowerTiersTest, WhatATierGivesUpGoesToTheNext) {
+  auto store = Create(2);
+  PutBelow(*store, chunk_);
+  remote_->Evict(chunk_.key, 1);
+  ASSERT_FALSE(remote_->Contains(chunk_.key));
+  disk_->Evict(chunk_.key, /*frequency=*/7);
+  ASSERT_TRUE(store->FlushWrites(absl::InfiniteFuture()).ok());
+  ASSERT_TRUE(remote_->Contains(chunk_.key));
+  EXPECT_EQ(remote_->FrequencyOf(chunk_.key), 7);
+  remote_->HoldReads(true);
+  const auto handle = store->Lookup(chunk_.key);
+  ASSERT_EQ(handle->tier(), kRemote);
+  remote_->DeliverAll();
+  ExpectFilled(*handle);
+}
+
+TEST_F(LowerTiersTest, AnEntryThatCannotBeReadIsNotDemoted) {
+  auto store = Create(2);
+  PutBelow(*store, chunk_);
+  remote_->Evict(chunk_.key, 1);
+  disk_->read_fault = [](const ChunkKey&, int32_t layer) {
+    return layer == 1 ? absl::DataLossError("flipped") : absl::OkStatus();
+  };
+  disk_->Evict(chunk_.key, 7);
+  ASSERT_TRUE(store->FlushWrites(absl::InfiniteFuture()).ok());
+  EXPECT_FALSE(remote_->Contains(chunk_.key));
+}
+
+TEST_F(LowerTiersTest, DemotionsAreBounded) {
+  auto store = Create(2);
+  constexpr int32_t kEntries = LowerTiers::kMaxDemotions + 3;
+  for (int32_t token = 0; token < kEntries; ++token) Put(*store, SmallAddress(token));
+  disk_->HoldReads(true);
+  for (int32_t token = 0; token < kEntries; ++token) {
+    remote_->Evict(SmallAddress(token).key, 1);
+    disk_->Evict(SmallAddress(token).key, 2);
+  }
+  disk_->DeliverAll();
+  ASSERT_TRUE(store->FlushWrites(absl::InfiniteFuture()).ok());
+  EXPECT_EQ(remote_->entries(), LowerTiers::kMaxDemotions);
+}
+
+TEST_F(LowerTiersTest, DemotionsThatWaitEndWithTheStore) {
+  auto store = Create(2);
+  PutBelow(*store, chunk_);
+  remote_->Evict(chunk_.key, 1);
+  disk_->HoldReads(true);
+  disk_->Evict(chunk_.key, 2);
+  store.reset();
+  EXPECT_FALSE(remote_->Contains(chunk_.key));
+}
+
+TEST_F(LowerTiersTest, ErasingErasesEverywhere) {
+  auto store = Create(2);
+  PutBelow(*store, chunk_);
+  EXPECT_TRUE(store->Erase(kAllNamespaces, chunk_.key));
+  EXPECT_FALSE(disk_->Contains(chunk_.key));
+  EXPECT_FALSE(remote_->Contains(chunk_.key));
+  EXPECT_FALSE(store->Lookup(chunk_.key).has_value());
+}
+
+}  // namespace
+}  // namespace kvblend::store
