@@ -37,6 +37,8 @@ struct EngineOptions {
   int64_t chunk_store_bytes = int64_t{4} << 30;
   std::string chunk_disk_path;  // folder where stored chunks outlive the process; empty: none
   int64_t chunk_disk_bytes = int64_t{32} << 30;  // what they may take there
+  store::NamespaceQuotas namespace_quotas = {};  // of chunk_store_bytes, and of chunk_disk_bytes
+  bool prefetch_queued = true;                   // bring stored chunks into memory while their prompt waits
   int32_t max_queued_requests = 64;              // beyond: kResourceExhausted
   int32_t max_chunks_per_request = 1024;
   int64_t max_text_bytes = int64_t{8} << 20;  // all texts of one request together
@@ -128,6 +130,10 @@ class Engine {
                                                                std::shared_ptr<ScoreObserver> observer) = 0;
   virtual absl::StatusOr<std::shared_ptr<RequestHandle>> PutChunks(
       PutChunksRequest request, std::shared_ptr<PutChunksObserver> observer) = 0;
+
+  /// Finds chunks, and starts bringing those that are only in lower tiers into memory; what is stored nowhere
+  /// is not computed. In the request's order. kInvalidArgument: bad field.
+  virtual absl::StatusOr<std::vector<PrefetchedChunk>> PrefetchChunks(PrefetchChunksRequest request) = 0;
 
   /// The chunk store, for Stat, List, Erase, Pin and Clear.
   virtual store::ChunkStore& chunk_store() = 0;

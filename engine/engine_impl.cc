@@ -74,12 +74,14 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
   std::unique_ptr<store::DiskTier> disk;
   if (!options.chunk_disk_path.empty()) {
     KVBLEND_ASSIGN_OR_RETURN(disk, store::DiskTier::Open({.path = options.chunk_disk_path,
-                                                          .quota_bytes = options.chunk_disk_bytes}));
+                                                          .quota_bytes = options.chunk_disk_bytes,
+                                                          .namespace_quotas = options.namespace_quotas}));
   }
   const store::DiskTier* disk_view = disk.get();
-  KVBLEND_ASSIGN_OR_RETURN(
-      std::unique_ptr<store::ChunkStore> chunk_store,
-      store::ChunkStore::Create({.byte_budget = options.chunk_store_bytes}, std::move(disk)));
+  KVBLEND_ASSIGN_OR_RETURN(std::unique_ptr<store::ChunkStore> chunk_store,
+                           store::ChunkStore::Create({.byte_budget = options.chunk_store_bytes,
+                                                      .namespace_quotas = options.namespace_quotas},
+                                                     std::move(disk)));
   KVBLEND_ASSIGN_OR_RETURN(std::unique_ptr<ModelRuntime> runtime, ModelRuntime::Load(options));
   if (options.max_chunks_per_request < 1) {
     return absl::InvalidArgumentError(
@@ -111,6 +113,9 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<ModelRuntim
       validator_(options_, *runtime_),
       info_(MakeInfo(*runtime_, self_check_max_error)),
       runner_(*runtime_, *chunk_store_),
+      prefetcher_(options_.prefetch_queued && chunk_store_->has_lower_tiers()
+                      ? std::make_unique<Prefetcher>(*chunk_store_, options_.chunk_store_bytes)
+                      : nullptr),
       scheduler_({.max_queued = options_.max_queued_requests}) {}
 
 EngineImpl::~EngineImpl() { Drain(absl::InfinitePast()).IgnoreError(); }
@@ -120,8 +125,10 @@ absl::StatusOr<std::shared_ptr<RequestHandle>> EngineImpl::Generate(
   KVBLEND_RETURN_IF_ERROR(validator_.Check(request));
   KVBLEND_ASSIGN_OR_RETURN(prompt::PromptLayout layout,
                            validator_.Layout(request.prompt, /*reserved_tokens=*/1));
+  const BlendOptions blend = request.blend;
   auto task =
       std::make_shared<GenerateTask>(std::move(request), std::move(layout), *runtime_, std::move(observer));
+  PrefetchFor(*task, task->layout(), blend);
   return Submit(std::move(task), schedule::Lane::kInteractive);
 }
 
@@ -131,9 +138,53 @@ absl::StatusOr<std::shared_ptr<RequestHandle>> EngineImpl::Score(ScoreRequest re
   KVBLEND_ASSIGN_OR_RETURN(std::vector<int32_t> continuation, validator_.Continuation(request));
   KVBLEND_ASSIGN_OR_RETURN(prompt::PromptLayout layout,
                            validator_.Layout(request.prompt, static_cast<int32_t>(continuation.size())));
+  const BlendOptions blend = request.blend;
   auto task = std::make_shared<ScoreTask>(std::move(request), std::move(layout), std::move(continuation),
                                           *runtime_, std::move(observer));
+  PrefetchFor(*task, task->layout(), blend);
   return Submit(std::move(task), schedule::Lane::kInteractive);
+}
+
+void EngineImpl::PrefetchFor(Task& task, const prompt::PromptLayout& layout, const BlendOptions& blend) {
+  if (prefetcher_ == nullptr) return;
+  // A prompt that need not wait looks its chunks up at once.
+  if (scheduler_.running() == 0 && scheduler_.waiting(schedule::Lane::kInteractive) == 0) return;
+  task.HoldPrefetch(
+      prefetcher_->Start(blend::KeysOf(layout, blend, runtime_->key_space, task.caller().tenant_namespace)));
+}
+
+absl::StatusOr<std::vector<PrefetchedChunk>> EngineImpl::PrefetchChunks(PrefetchChunksRequest request) {
+  const PutChunksRequest as_put{.caller = std::move(request.caller),
+                                .system_text = std::move(request.system_text),
+                                .lead_in = std::move(request.lead_in),
+                                .anchoring = request.anchoring,
+                                .chunks = std::move(request.chunks),
+                                .label = {}};
+  KVBLEND_RETURN_IF_ERROR(validator_.Check(as_put));
+  KVBLEND_ASSIGN_OR_RETURN(const std::vector<int32_t> anchor_ids, validator_.AnchorTokens(as_put));
+  KVBLEND_ASSIGN_OR_RETURN(const std::vector<std::vector<int32_t>> chunk_ids,
+                           validator_.ChunkTokens(as_put, anchor_ids.size()));
+  const std::string& tenant_namespace = as_put.caller.tenant_namespace;
+  std::vector<store::ChunkKey> keys;
+  for (const std::vector<int32_t>& token_ids : chunk_ids) {
+    keys.push_back(
+        blend::AddressIn(runtime_->key_space, tenant_namespace, store::HashTokens(anchor_ids), token_ids)
+            .key);
+  }
+  // Prompts behind this anchor begin with it.
+  std::vector<store::ChunkKey> wanted = keys;
+  if (!anchor_ids.empty()) {
+    wanted.push_back(
+        blend::AddressIn(runtime_->key_space, tenant_namespace, store::IsolatedAnchorHash(), anchor_ids).key);
+  }
+  const std::vector<std::optional<store::ChunkHandle>> found = chunk_store_->Prefetch(wanted);
+  std::vector<PrefetchedChunk> chunks;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    chunks.push_back({.key = keys[i].ToHex(),
+                      .tier = found[i].has_value() ? found[i]->tier() : Tier::kNone,
+                      .num_tokens = static_cast<int32_t>(chunk_ids[i].size())});
+  }
+  return chunks;
 }
 
 absl::StatusOr<std::shared_ptr<RequestHandle>> EngineImpl::PutChunks(

@@ -13,6 +13,7 @@
 #include "absl/synchronization/mutex.h"
 #include "engine/engine.h"
 #include "engine/model_runtime.h"
+#include "engine/prefetcher.h"
 #include "engine/prompt_runner.h"
 #include "engine/request_validation.h"
 #include "engine/schedule/scheduler.h"
@@ -36,6 +37,7 @@ class EngineImpl final : public Engine {
                                                        std::shared_ptr<ScoreObserver> observer) override;
   absl::StatusOr<std::shared_ptr<RequestHandle>> PutChunks(
       PutChunksRequest request, std::shared_ptr<PutChunksObserver> observer) override;
+  absl::StatusOr<std::vector<PrefetchedChunk>> PrefetchChunks(PrefetchChunksRequest request) override;
   store::ChunkStore& chunk_store() override { return *chunk_store_; }
   absl::StatusOr<int32_t> CountTokens(std::string_view text) override;
   const EngineInfo& info() const override { return info_; }
@@ -49,6 +51,7 @@ class EngineImpl final : public Engine {
   absl::Status Enqueue(const std::shared_ptr<Task>& task, schedule::Lane lane,
                        const std::shared_ptr<Handle>& handle, bool continues);
   void RunTask(const std::shared_ptr<Task>& task, schedule::Lane lane, const std::shared_ptr<Handle>& handle);
+  void PrefetchFor(Task& task, const prompt::PromptLayout& layout, const BlendOptions& blend);
   void StoreBehindResponse(const Caller& caller, std::vector<blend::MissingEntry> missing);
 
   const EngineOptions options_;
@@ -57,7 +60,8 @@ class EngineImpl final : public Engine {
   const store::DiskTier* const disk_;  // part of chunk_store_; null without one
   const RequestValidator validator_;
   const EngineInfo info_;
-  PromptRunner runner_;  // engine thread only
+  PromptRunner runner_;                           // engine thread only
+  const std::unique_ptr<Prefetcher> prefetcher_;  // null: there is nothing to prefetch from, or it is off
   const std::shared_ptr<BackgroundCounts> background_counts_ = std::make_shared<BackgroundCounts>();
 
   mutable absl::Mutex mutex_;  // never held while calling out

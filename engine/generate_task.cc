@@ -22,11 +22,13 @@ GenerateTask::GenerateTask(GenerateRequest request, prompt::PromptLayout layout,
 void GenerateTask::Run(PromptRunner& runner) {
   queue_seconds_ = SecondsSinceSubmission();
   const absl::Status status = Generate(runner);
+  DropPrefetch();
   result_.total_seconds = SecondsSinceSubmission();
   observer_->OnDone(status, result_);
 }
 
 void GenerateTask::Abandon(const absl::Status& status) {
+  DropPrefetch();
   result_.total_seconds = SecondsSinceSubmission();
   observer_->OnDone(status, result_);
 }
@@ -38,6 +40,7 @@ absl::Status GenerateTask::Generate(PromptRunner& runner) {
   KVBLEND_ASSIGN_OR_RETURN(PrefilledPrompt prompt,
                            runner.Prefill(layout_, request_.blend, caller().tenant_namespace,
                                           [this] { return cancellation().Check(); }));
+  DropPrefetch();
   if (request_.blend.store_misses) missing_ = std::move(prompt.missing);
   const prompt::Span& question = layout_.spans.back();
   for (int32_t position = question.begin; position < question.end; ++position) {

@@ -21,6 +21,8 @@ class GenerateTask final : public Task {
   GenerateTask(GenerateRequest request, prompt::PromptLayout layout, const ModelRuntime& runtime,
                std::shared_ptr<GenerateObserver> observer);
 
+  const prompt::PromptLayout& layout() const { return layout_; }
+
   void Run(PromptRunner& runner) override;
   void Abandon(const absl::Status& status) override;
   std::vector<blend::MissingEntry> TakeMissing() override { return std::move(missing_); }

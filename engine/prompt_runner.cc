@@ -159,12 +159,8 @@ absl::StatusOr<StoredChunk> PromptRunner::EnsureStored(std::string_view tenant_n
                                                        absl::Span<const int32_t> token_ids,
                                                        const StoreEntryOptions& options,
                                                        blend::KeepGoing keep_going) {
-  store::ChunkIdentity identity{.model_fingerprint = runtime_.key_space.model_fingerprint,
-                                .format = runtime_.key_space.format,
-                                .tenant_namespace = tenant_namespace,
-                                .anchor_hash = store::HashTokens(anchor_ids),
-                                .token_ids = token_ids};
-  const store::ChunkAddress address = store::AddressOf(identity);
+  const store::ChunkAddress address =
+      blend::AddressIn(runtime_.key_space, tenant_namespace, store::HashTokens(anchor_ids), token_ids);
   StoredChunk stored{.key = address.key, .num_tokens = static_cast<int32_t>(token_ids.size())};
 
   KVBLEND_ASSIGN_OR_RETURN(store::ReserveResult reserved, chunk_store_.LookupOrReserve(address));

@@ -118,6 +118,21 @@ struct PutChunksRequest {
   bool pin = false;
 };
 
+/// Which chunks to bring into memory ahead of the prompts that will place them.
+struct PrefetchChunksRequest {
+  Caller caller;
+  std::string system_text;  // as PutChunksRequest has it, and the next two
+  std::string lead_in;
+  Anchoring anchoring = Anchoring::kAnchored;
+  std::vector<std::string> chunks;
+};
+
+struct PrefetchedChunk {
+  std::string key;          // hex
+  Tier tier = Tier::kNone;  // where it was found; kNone: nowhere
+  int32_t num_tokens = 0;
+};
+
 // --- reports
 // ------------------------------------------------------------------------------------------------
 

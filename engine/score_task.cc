@@ -26,6 +26,7 @@ ScoreTask::ScoreTask(ScoreRequest request, prompt::PromptLayout layout, std::vec
 void ScoreTask::Run(PromptRunner& runner) {
   queue_seconds_ = SecondsSinceSubmission();
   const absl::Status status = Score(runner);
+  DropPrefetch();
   observer_->OnDone(status);
 }
 
@@ -33,6 +34,7 @@ absl::Status ScoreTask::Score(PromptRunner& runner) {
   const auto keep_going = [this] { return cancellation().Check(); };
   KVBLEND_ASSIGN_OR_RETURN(PrefilledPrompt prompt,
                            runner.Prefill(layout_, request_.blend, caller().tenant_namespace, keep_going));
+  DropPrefetch();
   if (request_.blend.store_misses) missing_ = std::move(prompt.missing);
   prompt.report.queue_seconds = queue_seconds_;
   prompt.report.time_to_first_token_seconds = SecondsSinceSubmission();

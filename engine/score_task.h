@@ -19,8 +19,13 @@ class ScoreTask final : public Task {
   ScoreTask(ScoreRequest request, prompt::PromptLayout layout, std::vector<int32_t> continuation,
             const ModelRuntime& runtime, std::shared_ptr<ScoreObserver> observer);
 
+  const prompt::PromptLayout& layout() const { return layout_; }
+
   void Run(PromptRunner& runner) override;
-  void Abandon(const absl::Status& status) override { observer_->OnDone(status); }
+  void Abandon(const absl::Status& status) override {
+    DropPrefetch();
+    observer_->OnDone(status);
+  }
   std::vector<blend::MissingEntry> TakeMissing() override { return std::move(missing_); }
 
  private:

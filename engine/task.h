@@ -9,6 +9,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "engine/blend/reuse_plan.h"
+#include "engine/prefetcher.h"
 #include "engine/prompt_runner.h"
 #include "engine/request.h"
 #include "engine/schedule/cancellation.h"
@@ -33,15 +34,22 @@ class Task {
   /// Entries that the store should get once the response is out. Valid after Run.
   virtual std::vector<blend::MissingEntry> TakeMissing() { return {}; }
 
+  /// Before it is submitted: what its prompt will look up, on its way into memory.
+  void HoldPrefetch(std::shared_ptr<Prefetch> prefetch) { prefetch_ = std::move(prefetch); }
+
   const Caller& caller() const { return caller_; }
   schedule::Cancellation& cancellation() { return cancellation_; }
 
  protected:
+  /// The prompt has what it needs, or needs nothing any more.
+  void DropPrefetch() { prefetch_.reset(); }
+
   double SecondsSinceSubmission() const { return absl::ToDoubleSeconds(absl::Now() - submitted_); }
 
  private:
   const Caller caller_;
   schedule::Cancellation cancellation_;
+  std::shared_ptr<Prefetch> prefetch_;
   const absl::Time submitted_ = absl::Now();
 };
 

@@ -43,14 +43,6 @@ class Matcher {
   }
 
  private:
-  store::ChunkIdentity Identity(const store::Digest& anchor_hash, absl::Span<const int32_t> token_ids) const {
-    return {.model_fingerprint = key_space_.model_fingerprint,
-            .format = key_space_.format,
-            .tenant_namespace = tenant_namespace_,
-            .anchor_hash = anchor_hash,
-            .token_ids = token_ids};
-  }
-
   /// Finds what is stored of the anchor and the chunks; all together, because a tier across the network
   /// answers many questions in the time of one.
   void LookUp(int32_t anchor_end) {
@@ -62,11 +54,10 @@ class Matcher {
       const bool is_anchor = span.kind != SpanKind::kChunk && span.begin == 0 && span.end == anchor_end;
       if (span.num_tokens() == 0 || (span.kind != SpanKind::kChunk && !is_anchor)) continue;
       stored.push_back(&span);
-      addresses.push_back(store::AddressOf(
-          is_anchor ? Identity(store::IsolatedAnchorHash(), layout_.anchor_ids)
-                    : Identity(options_.anchoring == Anchoring::kAnchored ? anchor_hash_
-                                                                          : store::IsolatedAnchorHash(),
-                               TokensOf(layout_, span.begin, span.end))));
+      const bool behind_anchor = !is_anchor && options_.anchoring == Anchoring::kAnchored;
+      addresses.push_back(AddressIn(key_space_, tenant_namespace_,
+                                    behind_anchor ? anchor_hash_ : store::IsolatedAnchorHash(),
+                                    TokensOf(layout_, span.begin, span.end)));
       keys.push_back(addresses.back().key);
       span.key = keys.back();
     }
@@ -164,6 +155,34 @@ ReusePlan PlanReuse(const prompt::PromptLayout& layout, const BlendOptions& opti
                     const KeySpace& key_space, std::string_view tenant_namespace,
                     store::ChunkStore& chunk_store) {
   return Matcher(layout, options, key_space, tenant_namespace, chunk_store).Plan();
+}
+
+std::vector<store::ChunkKey> KeysOf(const prompt::PromptLayout& layout, const BlendOptions& options,
+                                    const KeySpace& key_space, std::string_view tenant_namespace) {
+  std::vector<store::ChunkKey> keys;
+  if (options.reuse == Reuse::kNothing) return keys;
+  const store::Digest isolated = store::IsolatedAnchorHash();
+  const store::Digest behind =
+      options.anchoring == Anchoring::kAnchored ? store::HashTokens(layout.anchor_ids) : isolated;
+  const auto add = [&](const store::Digest& anchor_hash, absl::Span<const int32_t> token_ids) {
+    if (!token_ids.empty()) {
+      keys.push_back(AddressIn(key_space, tenant_namespace, anchor_hash, token_ids).key);
+    }
+  };
+  if (layout.anchor_is_prefix) add(isolated, layout.anchor_ids);
+  for (const prompt::Span& span : layout.spans) {
+    if (span.kind == SpanKind::kChunk) add(behind, TokensOf(layout, span.begin, span.end));
+  }
+  return keys;
+}
+
+store::ChunkAddress AddressIn(const KeySpace& key_space, std::string_view tenant_namespace,
+                              const store::Digest& anchor_hash, absl::Span<const int32_t> token_ids) {
+  return store::AddressOf({.model_fingerprint = key_space.model_fingerprint,
+                           .format = key_space.format,
+                           .tenant_namespace = tenant_namespace,
+                           .anchor_hash = anchor_hash,
+                           .token_ids = token_ids});
 }
 
 }  // namespace kvblend::blend

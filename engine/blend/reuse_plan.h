@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "engine/blend/selection_policy.h"
@@ -60,5 +61,13 @@ struct ReusePlan {
 ReusePlan PlanReuse(const prompt::PromptLayout& layout, const BlendOptions& options,
                     const KeySpace& key_space, std::string_view tenant_namespace,
                     store::ChunkStore& chunk_store);
+
+/// The keys that PlanReuse asks for first: what to prefetch for a prompt that waits.
+std::vector<store::ChunkKey> KeysOf(const prompt::PromptLayout& layout, const BlendOptions& options,
+                                    const KeySpace& key_space, std::string_view tenant_namespace);
+
+/// Where a chunk of these tokens behind this anchor is stored.
+store::ChunkAddress AddressIn(const KeySpace& key_space, std::string_view tenant_namespace,
+                              const store::Digest& anchor_hash, absl::Span<const int32_t> token_ids);
 
 }  // namespace kvblend::blend

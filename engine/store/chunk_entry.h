@@ -59,7 +59,8 @@ struct Entry {
   bool pinned = false;
   bool resident = true;
   bool promoted = false;  // written to the tiers above the one that it came from
-  bool proven = false;    // stored on purpose, or asked for again since it is here
+  bool unused = false;  // read from a lower tier for whoever asks next: that one is the first, not the second
+  bool proven = false;  // stored on purpose, or asked for again since it is here
   int64_t hits = 0;
   absl::Time last_used;
   std::optional<EvictionQueue::Ticket> eviction_ticket;  // set exactly while resident, idle and not pinned

@@ -33,6 +33,7 @@ const ChunkKey& ChunkHandle::key() const { return entry_->address.key; }
 const ContentKey& ChunkHandle::content_key() const { return entry_->address.content_key; }
 const Digest& ChunkHandle::anchor_hash() const { return entry_->address.anchor_hash; }
 const KvFormat& ChunkHandle::format() const { return entry_->address.format; }
+int64_t ChunkHandle::size_bytes() const { return entry_->bytes; }
 int32_t ChunkHandle::num_tokens() const { return entry_->address.num_tokens; }
 
 bool ChunkHandle::lost() const { return entry_->arriving != nullptr && entry_->arriving->failed(); }

@@ -37,6 +37,7 @@ class ChunkHandle {
   const Digest& anchor_hash() const;
   const KvFormat& format() const;
   int32_t num_tokens() const;
+  int64_t size_bytes() const;  // what its entry counts against the store's budget
   /// Where the lookup found the entry.
   Tier tier() const { return tier_; }
 

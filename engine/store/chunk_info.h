@@ -75,6 +75,7 @@ struct StoreStats {
 
   // The tier below host memory; all 0 without one.
   int64_t lower_hits = 0;      // since start: lookups of all kinds that found an entry there
+  int64_t prefetched = 0;      // since start: entries read from there ahead of the prompts that need them
   int64_t failed_entries = 0;  // since start: entries that could not be read to their end
   int64_t queued_writes = 0;   // entries on their way there
   int64_t queued_write_bytes = 0;

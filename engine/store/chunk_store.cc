@@ -71,12 +71,27 @@ std::vector<std::optional<ChunkHandle>> ChunkStore::Lookup(absl::Span<const Chun
     }
   }
   deferred.Run();
-  Fetch(keys, reads, found);
+  Fetch(keys, reads, /*is_use=*/true, found);
   absl::MutexLock lock(&mutex_);
   for (const std::optional<ChunkHandle>& handle : found) {
     ++stats_.lookups;
     ++(handle.has_value() ? stats_.hits : stats_.misses);
   }
+  return found;
+}
+
+std::vector<std::optional<ChunkHandle>> ChunkStore::Prefetch(absl::Span<const ChunkKey> keys) {
+  std::vector<std::optional<ChunkHandle>> found(keys.size());
+  Deferred deferred;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (size_t i = 0; i < keys.size(); ++i) {
+      Entry* entry = FindUsable(keys[i], deferred);
+      if (entry != nullptr) found[i] = HandleOf(entry);
+    }
+  }
+  deferred.Run();
+  Fetch(keys, /*reads=*/nullptr, /*is_use=*/false, found);
   return found;
 }
 
@@ -120,7 +135,7 @@ std::vector<std::optional<ChunkHandle>> ChunkStore::LookupAnyAnchor(absl::Span<c
   }
   deferred.Run();
   std::vector<std::optional<ChunkHandle>> fetched(wanted.size());
-  Fetch(wanted, reads, fetched);
+  Fetch(wanted, reads, /*is_use=*/true, fetched);
   for (size_t i = 0; i < wanted.size(); ++i) found[wanted_by[i]] = std::move(fetched[i]);
   absl::MutexLock lock(&mutex_);
   for (const std::optional<ChunkHandle>& handle : found)
@@ -293,8 +308,12 @@ ChunkStore::Entry* ChunkStore::FindUsable(ChunkKey key, Deferred& deferred) {
 
 ChunkHandle ChunkStore::HitLocked(Entry* entry) {
   ++entry->hits;
-  entry->proven = true;
+  if (!std::exchange(entry->unused, false)) entry->proven = true;
   entry->last_used = options_.now();
+  return HandleOf(entry);
+}
+
+ChunkHandle ChunkStore::HandleOf(Entry* entry) {
   AddHandle(entry);
   return ChunkHandle(this, entry, entry->is_whole() ? Tier::kHostMemory : entry->arriving->tier());
 }

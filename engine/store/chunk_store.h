@@ -104,6 +104,10 @@ class ChunkStore {
                                                  PromptReads* reads = nullptr);
   std::optional<ChunkHandle> Lookup(const ChunkKey& key, PromptReads* reads = nullptr);
 
+  /// As Lookup, but is no use of what it finds: neither a hit nor a sign that somebody asks for it. What is
+  /// only in lower tiers is on its way into memory when this returns.
+  std::vector<std::optional<ChunkHandle>> Prefetch(absl::Span<const ChunkKey> keys);
+
   /// An entry of the same chunk whatever its anchor; of several, an anchored one rather than an isolated one,
   /// and then the one with the smallest key: the same entries give the same choice, whatever happened before.
   std::vector<std::optional<ChunkHandle>> LookupAnyAnchor(absl::Span<const ContentKey> content_keys,
@@ -130,6 +134,7 @@ class ChunkStore {
   absl::Status WaitUntilDurable(const ChunkKey& key, absl::Time deadline);
   /// Whether there is a durable tier.
   bool durable() const { return lower_.durable(); }
+  bool has_lower_tiers() const { return !lower_.empty(); }
   /// Waits until nothing is on its way to the lower tiers. kDeadlineExceeded.
   absl::Status FlushWrites(absl::Time deadline);
 
@@ -219,6 +224,7 @@ class ChunkStore {
   Entry* FindUsable(ChunkKey key, Deferred& deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Entry* FindLocked(const ChunkKey& key) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Entry* FindLocked(NamespaceFilter filter, const ChunkKey& key) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  ChunkHandle HandleOf(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   ChunkHandle HitLocked(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddHandle(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropHandle(Entry* entry, Deferred& deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -231,9 +237,10 @@ class ChunkStore {
 
   // The lower tiers; called without the lock.
   /// Fills in the handles that are missing in `found`, which is in the order of `keys`.
-  void Fetch(absl::Span<const ChunkKey> keys, PromptReads* reads,
+  /// `is_use`: for a prompt that computes with it.
+  void Fetch(absl::Span<const ChunkKey> keys, PromptReads* reads, bool is_use,
              std::vector<std::optional<ChunkHandle>>& found);
-  std::optional<ChunkHandle> Admit(std::shared_ptr<LowerTierEntry> source, PromptReads& reads);
+  std::optional<ChunkHandle> Admit(std::shared_ptr<LowerTierEntry> source, bool is_use, PromptReads& reads);
   std::vector<ChunkInfo> ListHost(NamespaceFilter filter, const std::optional<NamespaceAndKey>& after,
                                   int64_t limit) const;
 

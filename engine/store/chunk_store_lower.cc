@@ -5,7 +5,7 @@
 
 namespace kvblend::store {
 
-void ChunkStore::Fetch(absl::Span<const ChunkKey> keys, PromptReads* reads,
+void ChunkStore::Fetch(absl::Span<const ChunkKey> keys, PromptReads* reads, bool is_use,
                        std::vector<std::optional<ChunkHandle>>& found) {
   if (lower_.empty()) return;
   std::vector<ChunkKey> missing;
@@ -21,11 +21,12 @@ void ChunkStore::Fetch(absl::Span<const ChunkKey> keys, PromptReads* reads,
   std::vector<std::shared_ptr<LowerTierEntry>> sources =
       lower_.Open(missing, reads->LookupDeadline(options_.lookup_budget));
   for (size_t i = 0; i < missing.size(); ++i) {
-    if (sources[i] != nullptr) found[missing_at[i]] = Admit(std::move(sources[i]), *reads);
+    if (sources[i] != nullptr) found[missing_at[i]] = Admit(std::move(sources[i]), is_use, *reads);
   }
 }
 
-std::optional<ChunkHandle> ChunkStore::Admit(std::shared_ptr<LowerTierEntry> source, PromptReads& reads) {
+std::optional<ChunkHandle> ChunkStore::Admit(std::shared_ptr<LowerTierEntry> source, bool is_use,
+                                             PromptReads& reads) {
   const EntryHeader& header = source->header();
   absl::StatusOr<std::unique_ptr<ChunkKv>> allocated =
       ChunkKv::Allocate(header.address.format, header.address.num_tokens);
@@ -38,7 +39,7 @@ std::optional<ChunkHandle> ChunkStore::Admit(std::shared_ptr<LowerTierEntry> sou
   {
     absl::MutexLock lock(&mutex_);
     if (Entry* resident = FindUsable(header.address.key, deferred); resident != nullptr) {
-      handle = HitLocked(resident);  // someone else was faster
+      handle = is_use ? HitLocked(resident) : HandleOf(resident);  // someone else was faster
     } else if (const int64_t bytes = kv->size_bytes() + kEntryOverheadBytes;
                MakeRoom(header.address, bytes, deferred).ok()) {
       Entry* entry = AddEntry(header.address, kv, bytes,
@@ -47,9 +48,9 @@ std::optional<ChunkHandle> ChunkStore::Admit(std::shared_ptr<LowerTierEntry> sou
                                .label = header.label},
                               header.created);
       entry->arriving = arriving;
-      handle = HitLocked(entry);
-      entry->proven = false;  // once, so far
-      ++stats_.lower_hits;
+      entry->unused = true;
+      handle = is_use ? HitLocked(entry) : HandleOf(entry);
+      ++(is_use ? stats_.lower_hits : stats_.prefetched);
       reads.Add(arriving);
     }
   }

@@ -33,7 +33,7 @@ absl::StatusOr<ReserveResult> ChunkStore::LookupOrReserve(const ChunkAddress& ad
   deferred.Run();
   if (!found.has_value()) {
     std::vector<std::optional<ChunkHandle>> fetched(1);
-    Fetch(absl::MakeConstSpan(&address.key, 1), /*reads=*/nullptr, fetched);
+    Fetch(absl::MakeConstSpan(&address.key, 1), /*reads=*/nullptr, /*is_use=*/true, fetched);
     found = std::move(fetched.front());
   }
 

@@ -1,0 +1,110 @@
+#include "engine/prefetcher.h"
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "engine/store/chunk_store.h"
+#include "gtest/gtest.h"
+#include "tests/support/memory_lower_tier.h"
+#include "tests/unit/store/test_chunks.h"
+
+namespace kvblend {
+namespace {
+
+using store::ChunkStore;
+using store::FilledKv;
+using store::SmallAddress;
+
+constexpr int64_t kChunkBytes = 2 * 2 * 4096 + ChunkStore::kEntryOverheadBytes;  // SmallAddress(token)
+
+class PrefetcherTest : public testing::Test {
+ protected:
+  PrefetcherTest() {
+    auto first = Create(4);
+    for (int32_t token = 0; token < 8; ++token) {
+      EXPECT_TRUE(first->Insert(SmallAddress(token), FilledKv(SmallAddress(token)), {}).ok());
+    }
+    EXPECT_TRUE(first->FlushWrites(absl::InfiniteFuture()).ok());
+  }
+
+  std::unique_ptr<ChunkStore> Create(int64_t num_chunks) {
+    return *ChunkStore::Create({.byte_budget = num_chunks * kChunkBytes},
+                               test_support::MakeMemoryLowerTier(disk_));
+  }
+  static std::vector<store::ChunkKey> Keys(int32_t first, int32_t count) {
+    std::vector<store::ChunkKey> keys;
+    for (int32_t token = first; token < first + count; ++token) keys.push_back(SmallAddress(token).key);
+    return keys;
+  }
+
+  const std::shared_ptr<test_support::MemoryDisk> disk_ = std::make_shared<test_support::MemoryDisk>();
+};
+
+TEST_F(PrefetcherTest, WhatWasPrefetchedIsInMemoryAndNoHit) {
+  auto store = Create(16);
+  Prefetcher prefetcher(*store, 16 * kChunkBytes);
+  const auto prefetch = prefetcher.Start(Keys(0, 4));
+  prefetcher.WaitUntilIdle();
+  EXPECT_EQ(store->Stats().prefetched, 4);
+  EXPECT_EQ(store->Stats().lookups, 0);
+  EXPECT_EQ(store->Stats().idle_bytes, 0) << "held until the prompt has looked";
+  for (int32_t token = 0; token < 4; ++token) {
+    const auto handle = store->Lookup(SmallAddress(token).key);
+    ASSERT_TRUE(handle.has_value());
+    EXPECT_EQ(handle->tier(), Tier::kHostMemory);
+    ExpectFilled(*handle);
+  }
+  EXPECT_EQ(store->Stats().hits, 4);
+  EXPECT_EQ(store->Stats().lower_hits, 0);
+}
+
+TEST_F(PrefetcherTest, DroppedBeforeItsTurnItReadsNothing) {
+  auto store = Create(16);
+  Prefetcher prefetcher(*store, 16 * kChunkBytes);
+  // The thread is busy with the first while the second is dropped.
+  disk_->read_fault = nullptr;
+  auto first = prefetcher.Start(Keys(0, 1));
+  auto second = prefetcher.Start(Keys(1, 1));
+  second.reset();
+  prefetcher.WaitUntilIdle();
+  EXPECT_LE(store->Stats().prefetched, 2);
+  first.reset();
+  EXPECT_EQ(store->Stats().idle_bytes, store->Stats().bytes);
+}
+
+TEST_F(PrefetcherTest, PromptsThatWaitHoldABoundedShare) {
+  auto store = Create(16);
+  Prefetcher prefetcher(*store, 16 * kChunkBytes);  // holds 4 at the most before it stops
+  std::vector<std::shared_ptr<Prefetch>> waiting;
+  for (int32_t token = 0; token < 8; token += 2) {
+    waiting.push_back(prefetcher.Start(Keys(token, 2)));
+    prefetcher.WaitUntilIdle();
+  }
+  EXPECT_EQ(store->Stats().prefetched, 4);
+  waiting.erase(waiting.begin());
+  waiting.push_back(prefetcher.Start(Keys(6, 2)));
+  prefetcher.WaitUntilIdle();
+  EXPECT_EQ(store->Stats().prefetched, 6);
+}
+
+TEST_F(PrefetcherTest, OnePrefetchIsNoSecondUse) {
+  auto store = Create(4);
+  // Two that are used again and again.
+  for (int32_t token = 0; token < 2; ++token) {
+    for (int i = 0; i < 3; ++i) ASSERT_TRUE(store->Lookup(SmallAddress(token).key).has_value());
+  }
+  Prefetcher prefetcher(*store, 4 * kChunkBytes);
+  for (int32_t token = 2; token < 8; ++token) {
+    const auto prefetch = prefetcher.Start(Keys(token, 1));
+    prefetcher.WaitUntilIdle();
+    ASSERT_TRUE(store->Lookup(SmallAddress(token).key).has_value());
+  }
+  for (int32_t token = 0; token < 2; ++token) {
+    EXPECT_EQ(store->Stat(store::kAllNamespaces, SmallAddress(token).key)->tier, Tier::kHostMemory);
+  }
+}
+
+}  // namespace
+}  // namespace kvblend
