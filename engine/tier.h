@@ -5,6 +5,6 @@
 
 namespace kvblend {
 
-enum class Tier : uint8_t { kNone, kHostMemory, kDisk };
+enum class Tier : uint8_t { kNone, kHostMemory, kDisk, kRedis };
 
 }  // namespace kvblend

@@ -23,8 +23,7 @@ absl::StatusOr<GenerateRequest> FromProto(v1::GenerateRequest&& request);
 absl::StatusOr<ScoreRequest> FromProto(v1::ScoreRequest&& request);
 absl::StatusOr<PutChunksRequest> FromProto(v1::PutChunksRequest&& request);
 
-/// Every field is written, defaults too, but for those of the ratio that are not set: there the server's
-/// settings hold. Of the caller only tenant_namespace travels in the message.
+/// Every field is written, defaults too. Of the caller only tenant_namespace travels in the message.
 v1::GenerateRequest ToProto(const GenerateRequest& request);
 v1::ScoreRequest ToProto(const ScoreRequest& request);
 v1::PutChunksRequest ToProto(const PutChunksRequest& request);

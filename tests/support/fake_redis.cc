@@ -18,6 +18,8 @@ namespace {
 using redis::Connection;
 using redis::Endpoint;
 
+constexpr char kWrongType[] = "-WRONGTYPE Operation against a key holding the wrong kind of value\r\n";
+
 std::string Bulk(const std::string& text) { return absl::StrCat("$", text.size(), "\r\n", text, "\r\n"); }
 std::string Integer(int64_t value) { return absl::StrCat(":", value, "\r\n"); }
 std::string ArrayOf(size_t size) { return absl::StrCat("*", size, "\r\n"); }
@@ -313,13 +315,17 @@ std::string FakeRedis::ExecuteOnKeys(Node& node, const Arguments& arguments) {
     node.values[key] = std::move(set);
     return "+OK\r\n";
   }
+  if (value != nullptr && value->is_set && (name == "GET" || name == "STRLEN")) return kWrongType;
   if (name == "GET" || name == "MGET") {
     std::string reply = name == "GET" ? "" : ArrayOf(arguments.size() - 1);
     for (size_t i = 1; i < arguments.size(); ++i) {
       const Value* found = Find(node, arguments[i]);
-      reply += found == nullptr ? "$-1\r\n" : Bulk(found->text);
+      reply += found == nullptr || found->is_set ? "$-1\r\n" : Bulk(found->text);
     }
     return reply;
+  }
+  if (name == "STRLEN") {
+    return Integer(value == nullptr ? 0 : static_cast<int64_t>(value->text.size()));
   }
   if (name == "EXISTS" || name == "UNLINK") {
     int64_t count = 0;
@@ -339,7 +345,7 @@ std::string FakeRedis::ExecuteOnKeys(Node& node, const Arguments& arguments) {
     return Integer(absl::ToInt64Milliseconds(value->expires - clock_.Now()));
   }
   if (value != nullptr && !value->is_set) {
-    return "-WRONGTYPE Operation against a key holding the wrong kind of value\r\n";
+    return kWrongType;
   }
   if (name == "ZADD") {
     Value& set = node.values[key];

@@ -248,7 +248,9 @@ void ClusterClient::Adopt(Topology topology) {
   if (routing_ != nullptr) {
     for (const auto& node : routing_->nodes) {
       const auto& kept = routing->nodes;
-      if (std::find(kept.begin(), kept.end(), node) == kept.end()) retired_.push_back(node);
+      if (std::find(kept.begin(), kept.end(), node) != kept.end()) continue;
+      retired_breaker_opens_ += node->stats().times_opened;
+      retired_.push_back(node);
     }
   }
   routing_ = std::move(routing);
@@ -281,15 +283,20 @@ ClusterStats ClusterClient::stats() const {
                      .connection_errors = counters_.connection_errors.load(kRelaxed),
                      .protocol_errors = counters_.protocol_errors.load(kRelaxed),
                      .error_replies = counters_.error_replies.load(kRelaxed),
+                     .breaker_opens = 0,
                      .unavailable = counters_.unavailable.load(kRelaxed)};
   std::shared_ptr<const Routing> routing;
   {
     absl::MutexLock lock(&mutex_);
     routing = routing_;
+    stats.breaker_opens = retired_breaker_opens_;
   }
   stats.has_topology = routing != nullptr;
   if (routing != nullptr) {
-    for (const auto& node : routing->nodes) stats.nodes.push_back(node->stats());
+    for (const auto& node : routing->nodes) {
+      stats.nodes.push_back(node->stats());
+      stats.breaker_opens += stats.nodes.back().times_opened;
+    }
   }
   return stats;
 }

@@ -47,7 +47,8 @@ struct ClusterStats {
   int64_t connection_errors = 0;  // refused, closed, reset, not authenticated
   int64_t protocol_errors = 0;    // replies that are no RESP
   int64_t error_replies = 0;      // -CLUSTERDOWN, -OOM, ...
-  int64_t unavailable = 0;        // commands that met a node which does not work
+  int64_t breaker_opens = 0;
+  int64_t unavailable = 0;  // commands that met a node which does not work
 };
 
 /// Thread-safe.
@@ -104,6 +105,7 @@ class ClusterClient final : private NodeObserver {
   mutable absl::Mutex mutex_;                                       // not held while anything is called
   std::shared_ptr<const Routing> routing_ ABSL_GUARDED_BY(mutex_);  // null: not heard of yet
   std::vector<std::shared_ptr<RedisNode>> retired_ ABSL_GUARDED_BY(mutex_);
+  int64_t retired_breaker_opens_ ABSL_GUARDED_BY(mutex_) = 0;
   bool refresh_wanted_ ABSL_GUARDED_BY(mutex_) = true;
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t changes_ ABSL_GUARDED_BY(mutex_) = 0;  // of anything that stats() tells

@@ -113,8 +113,9 @@ bool RedisNode::AwaitTurn(absl::Time not_before) {
   absl::MutexLock lock(&mutex_);
   while (!stop_) {
     const absl::Time at = std::max(not_before, breaker_.retry_at());
-    const absl::Duration left = at - options_.now();
-    if (breaker_.state() != NodeState::kProbing && left <= absl::ZeroDuration()) {
+    const bool is_probed = breaker_.state() == NodeState::kProbing;
+    const absl::Duration left = is_probed ? absl::InfiniteDuration() : at - options_.now();
+    if (left <= absl::ZeroDuration()) {
       breaker_.Probing();
       return true;
     }
@@ -122,8 +123,9 @@ bool RedisNode::AwaitTurn(absl::Time not_before) {
     const NodeState seen = breaker_.state();
     const auto changed = [&]()
                              ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stop_ || breaker_.state() != seen; };
-    mutex_.AwaitWithTimeout(absl::Condition(&changed),
-                            seen == NodeState::kProbing ? absl::InfiniteDuration() : left);
+    // options_.now may be another clock than this one's.
+    constexpr absl::Duration kLookAgain = absl::Milliseconds(100);
+    mutex_.AwaitWithTimeout(absl::Condition(&changed), std::min(left, kLookAgain));
   }
   return false;
 }

@@ -58,35 +58,15 @@ TEST_F(ServerConfigTest, DefaultsAreTheStructs) {
   EXPECT_EQ(parsed.config->max_message_bytes, int64_t{16} << 20);
   EXPECT_EQ(parsed.config->drain_timeout, defaults.drain_timeout);
   EXPECT_EQ(parsed.config->log_level, "info");
-  EXPECT_EQ(parsed.config->engine.ratio.mode, RatioMode::kFixed);
-  EXPECT_EQ(parsed.config->engine.ratio.ratio, 0.15);
-  EXPECT_EQ(parsed.config->engine.load_pipeline_depth, 2);
 }
 
 TEST_F(ServerConfigTest, EveryFlagArrives) {
-  const ParsedConfig parsed = Parse({"--model=m.gguf",
-                                     "--backend=reference",
-                                     "--threads=3",
-                                     "--gemm=f32",
-                                     "--kv-dtype=f16",
-                                     "--max-context-tokens=1000",
-                                     "--page-size=16",
-                                     "--chunk-store-bytes=2GiB",
-                                     "--max-queued-requests=5",
-                                     "--max-chunks-per-request=6",
-                                     "--max-text-bytes=7kb",
-                                     "--no-self-check",
-                                     "--grpc-address=[::1]:0",
-                                     "--http-address=0.0.0.0:1",
-                                     "--max-message-bytes=1MiB",
-                                     "--max-concurrent-streams=9",
-                                     "--drain-timeout=1.5",
-                                     "--port-file=p",
-                                     "--log-level=debug",
-                                     "--ratio=auto",
-                                     "--ratio-min=0.2",
-                                     "--ratio-max=0.7",
-                                     "--load-pipeline-depth=all"});
+  const ParsedConfig parsed = Parse(
+      {"--model=m.gguf", "--backend=reference", "--threads=3", "--gemm=f32", "--kv-dtype=f16",
+       "--max-context-tokens=1000", "--page-size=16", "--chunk-store-bytes=2GiB", "--max-queued-requests=5",
+       "--max-chunks-per-request=6", "--max-text-bytes=7kb", "--no-self-check", "--grpc-address=[::1]:0",
+       "--http-address=0.0.0.0:1", "--max-message-bytes=1MiB", "--max-concurrent-streams=9",
+       "--drain-timeout=1.5", "--port-file=p", "--log-level=debug"});
   ASSERT_TRUE(parsed.config) << parsed.error_output;
   const ServerConfig& config = *parsed.config;
   EXPECT_EQ(config.engine.backend, "reference");
@@ -107,18 +87,6 @@ TEST_F(ServerConfigTest, EveryFlagArrives) {
   EXPECT_EQ(config.drain_timeout, absl::Milliseconds(1500));
   EXPECT_EQ(config.port_file, "p");
   EXPECT_EQ(config.log_level, "debug");
-  EXPECT_EQ(config.engine.ratio.mode, RatioMode::kAuto);
-  EXPECT_EQ(config.engine.ratio.min, 0.2);
-  EXPECT_EQ(config.engine.ratio.max, 0.7);
-  EXPECT_EQ(config.engine.load_pipeline_depth, 0);
-}
-
-TEST_F(ServerConfigTest, ARatioAndADepthAreNumbersToo) {
-  const ParsedConfig parsed = Parse({"--model=m", "--ratio=0.05", "--load-pipeline-depth=7"});
-  ASSERT_TRUE(parsed.config) << parsed.error_output;
-  EXPECT_EQ(parsed.config->engine.ratio.mode, RatioMode::kFixed);
-  EXPECT_EQ(parsed.config->engine.ratio.ratio, 0.05);
-  EXPECT_EQ(parsed.config->engine.load_pipeline_depth, 7);
 }
 
 TEST_F(ServerConfigTest, SizesTakeUnits) {
@@ -138,12 +106,6 @@ TEST_F(ServerConfigTest, BadSettingsEndWithCodeTwoAndOneLine) {
       {{"--model=m", "--no-such-flag"}, "--no-such-flag"},
       {{"--model=m", "--backend=gpu"}, "--backend"},
       {{"--model=m", "--threads=-1"}, "--threads"},
-      {{"--model=m", "--ratio=most"}, "--ratio"},
-      {{"--model=m", "--ratio=1.5"}, "--ratio"},
-      {{"--model=m", "--ratio-min=-1"}, "--ratio-min"},
-      {{"--model=m", "--ratio-min=0.6", "--ratio-max=0.4"}, "--ratio-min"},
-      {{"--model=m", "--load-pipeline-depth=-1"}, "--load-pipeline-depth"},
-      {{"--model=m", "--load-pipeline-depth=deep"}, "--load-pipeline-depth"},
       {{"--model=m", "--threads=many"}, "--threads"},
       {{"--model=m", "--chunk-store-bytes=-1"}, "--chunk-store-bytes"},
       {{"--model=m", "--chunk-store-bytes=4parsec"}, "--chunk-store-bytes"},

@@ -1,0 +1,46 @@
+// The names of what the tier stores. docs/store-format.md documents them: other versions, and other programs,
+// read them.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "absl/strings/str_cat.h"
+#include "engine/store/chunk_key.h"
+#include "engine/store/lower_tier.h"
+
+namespace kvblend::store::redis {
+
+/// The keys of one entry; the braces keep them on one node.
+class EntryKeys {
+ public:
+  explicit EntryKeys(const ChunkKey& key) : prefix_(absl::StrCat("kvb1:{", key.ToHex(), "}:")) {}
+  std::string Header() const { return prefix_ + "header"; }
+  std::string K(int32_t layer) const { return absl::StrCat(prefix_, layer, ":k"); }
+  std::string V(int32_t layer) const { return absl::StrCat(prefix_, layer, ":v"); }
+
+ private:
+  const std::string prefix_;
+};
+
+/// A sorted set, all scores 0, of ContentMembers.
+inline std::string ContentIndexKey(const ContentKey& key) {
+  return absl::StrCat("kvb1:content:{", key.ToHex(), "}");
+}
+
+/// Ordered as ChunkStore::LookupAnyAnchor prefers them: "a" anchored or "i" isolated, then the chunk key.
+inline std::string ContentMember(const ContentMatch& match) {
+  return absl::StrCat(match.isolated ? "i" : "a", match.key.ToHex());
+}
+inline std::optional<ContentMatch> ParseContentMember(std::string_view text) {
+  if (text.empty() || (text[0] != 'a' && text[0] != 'i')) return std::nullopt;
+  const absl::StatusOr<ChunkKey> key = ChunkKey::FromHex(text.substr(1));
+  if (!key.ok()) return std::nullopt;
+  const ContentMatch match{.key = *key, .isolated = text[0] == 'i'};
+  // One way to write it, or the order would not be ours.
+  return ContentMember(match) == text ? std::optional(match) : std::nullopt;
+}
+
+}  // namespace kvblend::store::redis

@@ -1,0 +1,172 @@
+// Chunks in a Redis Cluster, or one Redis server, shared by all servers that use it.
+//
+//   auto tier = RedisTier::Create({.nodes = {{"redis-0", 6379}, {"redis-1", 6379}}});
+//   (*tier)->Put(address, *kv, {});
+//   auto entries = (*tier)->OpenEntries(keys, deadline);
+//
+// An entry is a kvb1 header and its sections, each the value of a key of its own, all with one hash tag
+// (docs/store-format.md). The header is written last and removed first, so an entry is there whole or not at
+// all; what an eviction or a hostile writer leaves of it is found out by the header's checksums before it is
+// used, removed, and a miss.
+//
+// Never in the way: nobody waits for a connection; lookups wait for answers at most for the budget, layers
+// for progress as long; a node that made somebody wait that long is left alone until a probe in the
+// background has found it working again. Redis down, slow or full costs hits, and nothing else.
+//
+// Nothing is pinned or listed here: entries go by time and by Redis's own eviction, and belong to all
+// servers.
+//
+// Threads: every method may be called from any thread. The tier must outlive the entries it gave out.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "engine/store/chunk_address.h"
+#include "engine/store/chunk_info.h"
+#include "engine/store/chunk_kv.h"
+#include "engine/store/entry_format.h"
+#include "engine/store/lower_tier.h"
+#include "engine/store/redis/known_keys.h"
+#include "engine/store/redis/redis_cluster.h"
+#include "engine/store/redis/redis_tier_stats.h"
+#include "engine/store/redis/tls_transport.h"
+#include "engine/store/redis/transport.h"
+
+namespace kvblend::store {
+
+class RedisEntry;
+
+class RedisTier final : public LowerTier {
+ public:
+  struct Options {
+    std::vector<redis::Endpoint> nodes;  // at least one of the cluster; it tells of the others
+    std::string user = {};               // of an ACL; empty: the default user
+    std::string password = {};           // empty: none is asked for
+    std::optional<redis::TlsOptions> tls = std::nullopt;
+    absl::Duration ttl = absl::Hours(24);  // since the last hit, about; whole seconds; 0: for ever
+    /// What Redis may cost a prompt: how long lookups wait for answers, and layers for progress.
+    absl::Duration budget = absl::Milliseconds(50);
+    int64_t max_value_bytes = int64_t{64} << 20;  // chunks with a larger section are not stored
+    int32_t connections_per_node = 2;             // for reading, besides one for writing
+    /// Create waits at most that long for the nodes to answer; they need not.
+    absl::Duration connect_timeout = absl::Seconds(1);
+    absl::Duration write_timeout = absl::Seconds(2);         // without progress
+    absl::Duration ping_interval = absl::Seconds(5);         // of idle connections
+    absl::Duration min_refresh_interval = absl::Seconds(1);  // of what is known of the cluster
+    redis::CircuitBreaker::Options breaker = {};
+    std::function<std::unique_ptr<redis::Transport>()> make_transport = nullptr;  // null: TCP or TLS
+    std::function<absl::Time()> now = absl::Now;  // thread-safe; may not call back into the tier
+  };
+
+  /// kInvalidArgument naming the option. That no node answers is no error.
+  static absl::StatusOr<std::unique_ptr<RedisTier>> Create(Options options);
+  /// Reads that wait are cancelled, those that run are waited for. REQUIRES: no other call is under way.
+  ~RedisTier() override;
+
+  Tier tier() const override { return Tier::kRedis; }
+  bool durable() const override { return false; }
+
+  // --- data path ------------------------------------------------------------------------------------------
+
+  /// Stores a chunk; OK at once when all of it is there. On error a lookup finds nothing of it, unless the
+  /// last answer was lost on its way: then all.
+  /// kInvalidArgument: `kv` isn't of the address's shape, a bad cost or too long a label. kResourceExhausted:
+  /// a section is larger than max_value_bytes, or Redis has no memory. kUnavailable: Redis does not work.
+  absl::Status Put(const ChunkAddress& address, const ChunkKv& kv, const PutOptions& options) override;
+
+  /// Blocks until all are answered, or min(deadline, budget). kNotFound. kDataLoss: damaged, and now removed.
+  /// kUnimplemented: by a newer version. kUnavailable, kDeadlineExceeded: no answer.
+  std::vector<absl::StatusOr<std::shared_ptr<LowerTierEntry>>> OpenEntries(absl::Span<const ChunkKey> keys,
+                                                                           absl::Time deadline) override;
+  std::vector<std::optional<ContentMatch>> FindAnyAnchor(absl::Span<const ContentKey> content_keys,
+                                                         absl::Time deadline) const override;
+
+  // --- for operators, and placement -----------------------------------------------------------------------
+
+  /// What this process has found or put there in the last minutes; asks nobody.
+  bool Contains(const ChunkKey& key) const override;
+  std::optional<ChunkInfo> Stat(NamespaceFilter filter, const ChunkKey& key) const override;
+  /// Nothing: a cluster that is shared, and has no order, can't be paged through.
+  std::vector<ChunkInfo> List(NamespaceFilter filter,
+                              const std::optional<std::pair<std::string, ChunkKey>>& after,
+                              int64_t limit) const override;
+  /// kUnavailable: Redis does not answer; no lookup of this process finds the entry, which the next one that
+  /// could removes.
+  absl::StatusOr<bool> Erase(NamespaceFilter filter, const ChunkKey& key) override;
+  /// kNotFound: nothing is pinned here.
+  absl::Status Pin(NamespaceFilter filter, const ChunkKey& key) override;
+  absl::Status Unpin(NamespaceFilter filter, const ChunkKey& key) override;
+
+  RedisTierStats Stats() const;
+  /// Waits until every node works, and their connections are made. False: not by `deadline` (real time).
+  bool AwaitAllWorking(absl::Time deadline) const { return cluster_->AwaitAllWorking(deadline); }
+
+  static constexpr int32_t kMaxIndexedAnchors = 64;  // per content key
+
+ private:
+  friend class RedisEntry;
+  using Command = redis::Command;
+  using Reply = redis::Reply;
+  using Commands = std::vector<std::unique_ptr<Command>>;
+
+  RedisTier(Options options, std::unique_ptr<redis::ClusterClient> cluster);
+
+  // Writing.
+  absl::Status PutChecked(const ChunkAddress& address, const ChunkKv& kv, const PutOptions& options);
+  absl::Status WriteEntry(const EntryHeader& header, const std::string& header_bytes, const ChunkKv& kv);
+  void IndexContent(const ChunkAddress& address);
+  /// `seconds` longer than the tier's TTL; no arguments when entries stay for ever.
+  std::unique_ptr<Command> SetCommand(const std::string& key, absl::Span<const std::byte> value,
+                                      int64_t more_seconds) const;
+  void RefreshTtl(const EntryHeader& header);
+
+  // Reading.
+  absl::StatusOr<EntryHeader> ReadHeader(const ChunkKey& key, const absl::StatusOr<Reply>& header,
+                                         const absl::StatusOr<Reply>& k_size,
+                                         const absl::StatusOr<Reply>& v_size);
+  /// Checks what was read of a layer; counts and acts on it.
+  absl::Status CheckLayer(RedisEntry& entry, int32_t layer, absl::Span<const std::byte> bytes,
+                          absl::Time asked, const absl::StatusOr<Reply>& reply);
+
+  // Removing: sent, and not waited for.
+  void RemoveEntry(const EntryHeader& header) const;
+  void RemoveEntryWithoutHeader(const ChunkKey& key) const;
+  void RemoveFromIndex(const ContentKey& content_key, const std::vector<std::string>& members) const;
+  void Forget(const ChunkKey& key) const;
+  void Remember(const ChunkKey& key, absl::Duration left) const;
+
+  static std::unique_ptr<Command> MakeCommand(redis::Lane lane, const std::vector<std::string>& arguments,
+                                              int64_t max_reply_bytes = 1 << 12);
+  /// Sends it and forgets it.
+  void Send(std::unique_ptr<Command> command) const;
+  absl::StatusOr<Reply> CallOne(std::unique_ptr<Command> command, absl::Time deadline) const;
+  static std::vector<std::string> SectionKeys(const ChunkKey& key, int32_t num_layers);
+
+  const Options options_;
+  const int64_t ttl_seconds_;  // 0: for ever
+
+  mutable absl::Mutex mutex_;  // not held while anything is called, but for options_.now
+  mutable redis::KnownKeys known_ ABSL_GUARDED_BY(mutex_);
+  redis::PendingErasures pending_erasures_ ABSL_GUARDED_BY(mutex_);
+  mutable RedisTierStats stats_ ABSL_GUARDED_BY(mutex_);
+  std::atomic<uint64_t> next_read_{1};
+
+  const std::unique_ptr<redis::ClusterClient> cluster_;  // last: its callbacks use everything above
+};
+
+}  // namespace kvblend::store

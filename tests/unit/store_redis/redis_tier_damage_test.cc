@@ -1,0 +1,154 @@
+// Whatever stands in Redis under an entry's names: nothing wrong is served, and what is damaged goes.
+#include <xxhash.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/unit/store_redis/redis_tier_fixture.h"
+
+namespace kvblend::store {
+namespace {
+
+class RedisTierDamageTest : public RedisTierTest {
+ protected:
+  /// Damages one value of a stored entry, and sees that it is a miss, removed, counted, and healed by Put.
+  template <typename Damage>
+  void ExpectFoundOut(RedisTier& tier, const std::string& key, const Damage& damage,
+                      const std::string& what) {
+    damage();
+    const RedisTierStats before = tier.Stats();
+    const absl::Status status = ReadAndCompare(tier, address_);
+    EXPECT_FALSE(status.ok()) << what << " of " << key;
+    AwaitWrites(tier);
+    EXPECT_EQ(NumKeysOf(address_), 0) << what << " of " << key;
+    const RedisTierStats after = tier.Stats();
+    const int64_t found =
+        after.damaged_entries + after.incomplete_entries - before.damaged_entries - before.incomplete_entries;
+    EXPECT_EQ(found, absl::IsNotFound(status) ? 0 : 1) << what << " of " << key;
+    EXPECT_FALSE(tier.Contains(address_.key));
+    ASSERT_TRUE(Put(tier, address_).ok());
+    ASSERT_TRUE(ReadAndCompare(tier, address_).ok());
+  }
+
+  const ChunkAddress address_ = SmallAddress(1);
+};
+
+TEST_F(RedisTierDamageTest, FlippedCutMissingAndForeignValuesAreFoundOut) {
+  const auto tier = OpenTier();
+  ASSERT_TRUE(Put(*tier, address_).ok());
+  const ChunkAddress other = SmallAddress(2);
+  ASSERT_TRUE(Put(*tier, other).ok());
+  std::mt19937 random(11);
+  const std::vector<std::string> keys = KeysOf(address_);
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const std::string& key = keys[i];
+    for (int32_t round = 0; round < 40; ++round) {
+      std::string value = *redis_.Get(key);
+      value[random() % value.size()] ^= static_cast<char>(1U << random() % 8);
+      ExpectFoundOut(
+          *tier, key, [&] { redis_.Set(key, value); }, "a flip");
+    }
+    for (const size_t size : {size_t{0}, size_t{1}, size_t{100}, size_t{4095}}) {
+      std::string value = redis_.Get(key)->substr(0, size);
+      ExpectFoundOut(
+          *tier, key, [&] { redis_.Set(key, value); }, "a cut");
+    }
+    std::string value = *redis_.Get(key) + "x";
+    ExpectFoundOut(
+        *tier, key, [&] { redis_.Set(key, value); }, "a longer one");
+    value = *redis_.Get(KeysOf(other)[i]);
+    ExpectFoundOut(
+        *tier, key, [&] { redis_.Set(key, value); }, "another entry's");
+    if (i > 0) {
+      ExpectFoundOut(
+          *tier, key, [&] { redis_.Erase(key); }, "eviction");
+    }
+    ExpectFoundOut(
+        *tier, key,
+        [&] {
+          redis_.Erase(key);
+          redis_.AddMember(key, "x");
+        },
+        "another type");
+  }
+  EXPECT_TRUE(ReadAndCompare(*tier, other).ok());
+}
+
+TEST_F(RedisTierDamageTest, WhatANewerVersionWroteIsAMissAndLeftAlone) {
+  const auto tier = OpenTier();
+  ASSERT_TRUE(Put(*tier, address_).ok());
+  std::string header = *redis_.Get(KeysOf(address_)[0]);
+  header[8] = 2;  // version
+  std::fill_n(header.begin() + 16, 8, '\0');
+  const uint64_t checksum = XXH3_64bits(header.data(), header.size());
+  std::memcpy(header.data() + 16, &checksum, sizeof(checksum));
+  redis_.Set(KeysOf(address_)[0], header);
+  EXPECT_EQ(Open(*tier, address_.key).status().code(), absl::StatusCode::kUnimplemented);
+  AwaitWrites(*tier);
+  EXPECT_EQ(NumKeysOf(address_), 5);
+  EXPECT_EQ(tier->Stats().unsupported_entries, 1);
+  EXPECT_EQ(tier->Stats().damaged_entries, 0);
+}
+
+TEST_F(RedisTierDamageTest, APutThatIsInterruptedLeavesAWholeEntryOrAMiss) {
+  using Then = FakeReply::Then;
+  struct Kind {
+    bool execute;
+    Then then;
+  };
+  for (const Kind& kind : {Kind{false, Then::kReset}, Kind{true, Then::kReset}, Kind{false, Then::kStall},
+                           Kind{true, Then::kStall}}) {
+    bool reached_the_end = false;
+    for (int32_t stop_at = 0; !reached_the_end; ++stop_at) {
+      FakeRedis redis(3);
+      RedisTier::Options options = TierOptions();
+      options.make_transport = [&] { return redis.NewTransport(); };
+      options.now = [&] { return redis.clock().Now(); };
+      const auto tier = OpenTier(options);
+      std::atomic<int32_t> count{0};
+      redis.SetScript([&](int32_t, const FakeRedis::Arguments& arguments) -> FakeReply {
+        if (arguments[0] == "PING" || arguments[0] == "CLUSTER" || count++ != stop_at) return {};
+        FakeReply reply;
+        reply.execute = kind.execute;
+        reply.keep_bytes = 0;
+        reply.then = kind.then;
+        return reply;
+      });
+      const absl::Status put = Put(*tier, address_);
+      reached_the_end = count <= stop_at;
+      redis.SetScript(nullptr);
+      redis.clock().Advance(absl::Seconds(1));
+      ASSERT_TRUE(tier->AwaitAllWorking(Soon()));
+      const absl::Status read = ReadAndCompare(*tier, address_);
+      if (put.ok()) {
+        EXPECT_TRUE(read.ok()) << read;
+      } else {
+        EXPECT_TRUE(read.ok() || absl::IsNotFound(read)) << read;
+      }
+      // Another try makes it whole.
+      ASSERT_TRUE(Put(*tier, address_).ok());
+      EXPECT_TRUE(ReadAndCompare(*tier, address_).ok());
+    }
+  }
+}
+
+TEST_F(RedisTierDamageTest, ARedisWithoutMemoryKeepsWorkingWithWhatItHas) {
+  const auto tier = OpenTier();
+  ASSERT_TRUE(Put(*tier, address_).ok());
+  redis_.SetScript([](int32_t, const FakeRedis::Arguments& arguments) -> FakeReply {
+    if (arguments[0] != "SET") return {};
+    return {.execute = false, .instead = "-OOM command not allowed when used memory > 'maxmemory'.\r\n"};
+  });
+  EXPECT_EQ(Put(*tier, SmallAddress(2)).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(tier->Stats().put_failures, 1);
+  EXPECT_TRUE(ReadAndCompare(*tier, address_).ok());
+  EXPECT_EQ(tier->Stats().breaker_opens, 0);
+}
+
+}  // namespace
+}  // namespace kvblend::store

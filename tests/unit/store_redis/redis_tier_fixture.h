@@ -1,0 +1,131 @@
+// A Redis tier over a cluster in this process, whose every command can fail.
+#pragma once
+
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "engine/store/host_memory.h"
+#include "engine/store/redis/redis_keys.h"
+#include "engine/store/redis/redis_tier.h"
+#include "gtest/gtest.h"
+#include "spdlog/spdlog.h"
+#include "tests/support/fake_redis.h"
+#include "tests/unit/store/test_chunks.h"
+
+namespace kvblend::store {
+
+/// For what must happen: reached only when the test fails.
+inline absl::Time Soon() { return absl::Now() + absl::Seconds(60); }
+
+/// A buffer as reads want it.
+class PageBuffer {
+ public:
+  explicit PageBuffer(int64_t size) : size_(size), data_(size == 0 ? nullptr : Heap().Allocate(size)) {}
+  ~PageBuffer() {
+    if (data_ != nullptr) Heap().Free(data_, size_);
+  }
+  PageBuffer(const PageBuffer&) = delete;
+  PageBuffer& operator=(const PageBuffer&) = delete;
+  absl::Span<std::byte> bytes() const { return {static_cast<std::byte*>(data_), static_cast<size_t>(size_)}; }
+
+ private:
+  const int64_t size_;
+  void* const data_;
+};
+
+inline absl::Status ReadLayerNow(LowerTierEntry& entry, int32_t layer, absl::Span<std::byte> out) {
+  absl::Notification done;
+  absl::Status outcome;
+  const absl::StatusOr<ReadId> id = entry.ReadLayer(layer, out, {}, [&](absl::Status status) {
+    outcome = std::move(status);
+    done.Notify();
+  });
+  if (!id.ok()) return id.status();
+  done.WaitForNotification();
+  return outcome;
+}
+
+inline absl::StatusOr<std::shared_ptr<LowerTierEntry>> Open(RedisTier& tier, const ChunkKey& key) {
+  return std::move(tier.OpenEntries({key}, absl::InfiniteFuture())[0]);
+}
+
+/// Opens and reads all of an entry. OK only with the very bytes that FilledKv gives; a wrong byte fails the
+/// test.
+inline absl::Status ReadAndCompare(RedisTier& tier, const ChunkAddress& address) {
+  const auto entry = Open(tier, address.key);
+  if (!entry.ok()) return entry.status();
+  EXPECT_EQ((*entry)->header().address.key, address.key);
+  EXPECT_EQ((*entry)->header().address.num_tokens, address.num_tokens);
+  const auto expected = FilledKv(address);
+  const PageBuffer buffer((*entry)->header().layer_bytes());
+  for (int32_t layer = 0; layer < address.format.num_layers; ++layer) {
+    if (absl::Status status = ReadLayerNow(**entry, layer, buffer.bytes()); !status.ok()) return status;
+    EXPECT_TRUE(buffer.bytes() == expected->LayerBytes(layer)) << "wrong bytes served, layer " << layer;
+  }
+  return absl::OkStatus();
+}
+
+inline absl::Status Put(RedisTier& tier, const ChunkAddress& address,
+                        const RedisTier::PutOptions& options = {}) {
+  return tier.Put(address, *FilledKv(address), options);
+}
+
+class RedisTierTest : public ::testing::Test {
+ protected:
+  static constexpr absl::Duration kBudget = absl::Milliseconds(50);
+  static constexpr absl::Duration kTtl = absl::Hours(1);
+
+  RedisTierTest() { spdlog::set_level(spdlog::level::off); }  // many failures, on purpose
+  ~RedisTierTest() override { spdlog::set_level(spdlog::level::info); }
+
+  RedisTier::Options TierOptions() {
+    return {.nodes = {FakeRedis::EndpointOf(0)},
+            .ttl = kTtl,
+            .budget = kBudget,
+            .connect_timeout = absl::Seconds(5),
+            .ping_interval = absl::InfiniteDuration(),
+            .min_refresh_interval = absl::Milliseconds(1),
+            .breaker = {.min_backoff = absl::Milliseconds(10), .max_backoff = absl::Milliseconds(20)},
+            .make_transport = [this] { return redis_.NewTransport(); },
+            .now = [this] { return redis_.clock().Now(); }};
+  }
+  std::unique_ptr<RedisTier> OpenTier() { return OpenTier(TierOptions()); }
+  static std::unique_ptr<RedisTier> OpenTier(const RedisTier::Options& options) {
+    auto tier = RedisTier::Create(options);
+    EXPECT_TRUE(tier.ok()) << tier.status();
+    EXPECT_TRUE((*tier)->AwaitAllWorking(Soon()));
+    return *std::move(tier);
+  }
+  /// Faults are over; lets the clock run until the nodes' back-off is too.
+  void Recover(RedisTier& tier) {
+    redis_.SetScript(nullptr);
+    redis_.clock().Advance(absl::Seconds(1));
+    EXPECT_TRUE(tier.AwaitAllWorking(Soon()));
+  }
+  /// What was sent and not waited for has been done: one connection writes, in order.
+  void AwaitWrites(RedisTier& tier) {
+    std::set<int32_t> nodes;
+    for (int32_t i = 10'000; nodes.size() < 3; ++i) {
+      if (!nodes.insert(redis_.NodeOf(KeysOf(SmallAddress(i))[0])).second) continue;
+      EXPECT_TRUE(tier.Erase(kAllNamespaces, SmallAddress(i).key).ok());
+    }
+  }
+  static std::vector<std::string> KeysOf(const ChunkAddress& address) {
+    const redis::EntryKeys names(address.key);
+    return {names.Header(), names.K(0), names.V(0), names.K(1), names.V(1)};
+  }
+  int64_t NumKeysOf(const ChunkAddress& address) {
+    int64_t count = 0;
+    for (const std::string& key : KeysOf(address)) count += redis_.TtlSeconds(key) != -2 ? 1 : 0;
+    return count;
+  }
+
+  FakeRedis redis_{3};
+};
+
+}  // namespace kvblend::store
