@@ -9,7 +9,7 @@ fi
 
 cd "$(dirname "$0")/.."
 ./deploy/install_dependencies.sh --lint
-mapfile -t sources < <(find kernels engine server tests -name '*.h' -o -name '*.cc' | sort)
+mapfile -t sources < <(find kernels engine server tests -name '*.h' -o -name '*.cc' -o -name '*.cu' | sort)
 
 case "${1:-}" in
   "") clang-format-14 --dry-run --Werror "${sources[@]}" ;;

@@ -4,6 +4,7 @@
 //
 //   KVBLEND_KERNEL(threads, blocks)  in place of `__global__ void __launch_bounds__(threads, blocks)`
 //   KVBLEND_DEVICE                   in front of device functions
+//   KVBLEND_UNROLL                   in front of loops that index registers
 //   ThreadIndex, BlockThreads, BlockX/Y/Z, GridX, Lane, Warp
 //   SyncThreads, SyncWarp            all threads of the block or the warp take part, always
 //   Shuffle, ShuffleXor, ShuffleUp, Ballot       likewise all 32 lanes
@@ -13,6 +14,7 @@
 //   LoadMatrix4, LoadMatrix4Transposed                 ldmatrix .x4 of 8x8 16-bit matrices
 //   MmaBf16, MmaF16                  mma.sync m16n8k16, fp32 accumulators
 //   Load128, Store128                16-byte accesses of global memory
+//   LoadShared128, StoreShared128    and of shared memory
 //   AddRn .. SqrtRn, FmaRn           rounded as written: never contracted, so equal on every compiler
 //   Exp2, Exp, RoundToInt            2^x (fast), e^x (accurate), to the nearest even integer
 //   ToBf16, FromBf16, ToF16, FromF16, PackBf16, PackF16    round to nearest even

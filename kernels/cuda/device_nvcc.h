@@ -9,6 +9,7 @@
 #include "kernels/cuda/launch.h"
 
 #define KVBLEND_KERNEL(threads, blocks) __global__ void __launch_bounds__(threads, blocks)
+#define KVBLEND_UNROLL _Pragma("unroll")
 #define KVBLEND_DEVICE __device__ __forceinline__
 
 namespace kvblend::kernels::cuda {
@@ -127,6 +128,13 @@ KVBLEND_DEVICE Bytes16 Load128(const void* address) {
 }
 KVBLEND_DEVICE void Store128(void* address, const Bytes16& value) {
   *static_cast<uint4*>(address) = make_uint4(value.words[0], value.words[1], value.words[2], value.words[3]);
+}
+
+KVBLEND_DEVICE Bytes16 LoadShared128(SharedArray<uint16_t> array, int index) {
+  return Load128(&array[index]);
+}
+KVBLEND_DEVICE void StoreShared128(SharedArray<uint16_t> array, int index, const Bytes16& value) {
+  Store128(&array[index], value);
 }
 
 KVBLEND_DEVICE float AddRn(float a, float b) { return __fadd_rn(a, b); }

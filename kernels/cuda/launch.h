@@ -28,6 +28,9 @@ struct [[nodiscard]] LaunchError {
   bool ok() const { return code == 0; }
 };
 
+/// cudaErrorInvalidValue: what launchers return for sizes that their kernels cannot count.
+inline constexpr int kInvalidValue = 1;
+
 constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 constexpr int64_t RoundUp(int64_t a, int64_t b) { return CeilDiv(a, b) * b; }
 

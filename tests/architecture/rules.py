@@ -50,7 +50,7 @@ TRANSPORT_LIBRARIES = ("grpc/", "grpcpp/", "grpc++/", "google/protobuf/", "kvble
 # Folders that may use Abseil and the standard library only.
 ABSEIL_ONLY = ("engine/text", "engine/prompt")
 
-SOURCE_SUFFIXES = (".h", ".cc", ".cpp", ".hpp", ".py", ".sh", ".cmake", ".proto")
+SOURCE_SUFFIXES = (".h", ".cc", ".cu", ".cpp", ".hpp", ".py", ".sh", ".cmake", ".proto")
 SOURCE_NAMES = ("CMakeLists.txt", "Dockerfile", "run")
 SKIPPED_FOLDERS = {".git", ".cache", "__pycache__", "build", "models", "node_modules", ".venv"}
 

@@ -67,13 +67,17 @@ std::vector<AttentionCase> Cases() {
                      kv_heads,
                      group});
   }
-  for (const int32_t head_dim : {2, 6, 33, 80, 128}) {
-    cases.push_back({absl::StrCat("head_dim ", head_dim),
-                     {.sequences = {{70, Range(0, 70)}, {40, {39}}}},
-                     2,
-                     2,
-                     head_dim});
+  for (const DataType dtype : {DataType::kBF16, DataType::kF16}) {
+    for (const int32_t head_dim : {2, 6, 33, 80, 128, 250}) {
+      cases.push_back({absl::StrCat("head_dim ", head_dim, ", ", std::string(Name(dtype))),
+                       {.sequences = {{70, Range(0, 70)}, {40, {39}}}},
+                       2,
+                       2,
+                       head_dim,
+                       dtype});
+    }
   }
+  cases.push_back({"head_dim 264", {.sequences = {{20, {3, 19}}}}, 1, 1, 264});
   cases.push_back(
       {"strides", {.sequences = {{70, Range(0, 70)}, {40, {39}}}}, 3, 3, 64, DataType::kBF16, 13});
   return cases;

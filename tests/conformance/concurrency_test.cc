@@ -15,7 +15,7 @@ struct Results {
 
 Results RunAll(Backend& backend, const PackedWeights& weights) {
   Rng rng(11);
-  auto stream = backend.CreateStream().value();
+  Stream& stream = TestStream(backend);
   const BatchCase batch{.sequences = {{300, RandomPositions(rng, 60, 300)}, {200, Range(100, 200)}}};
   const BatchCase one{.sequences = {{700, {699}}}};
   PagedBatch kv(backend, batch, 2, 64, DataType::kBF16, rng),
@@ -28,14 +28,14 @@ Results RunAll(Backend& backend, const PackedWeights& weights) {
   x.Randomize(rng);
   q.Randomize(rng);
   q_one.Randomize(rng);
-  EXPECT_TRUE(backend.Linear(*stream, x.view(), weights, false, linear.view()).ok());
+  EXPECT_TRUE(backend.Linear(stream, x.view(), weights, false, linear.view()).ok());
   EXPECT_TRUE(
-      backend.SelectiveAttention(*stream, kv.plan(), q.view(), 6, 0.125f, kv.pages(), attention.view()).ok());
+      backend.SelectiveAttention(stream, kv.plan(), q.view(), 6, 0.125f, kv.pages(), attention.view()).ok());
   EXPECT_TRUE(
       backend
-          .SelectiveAttention(*stream, kv_one.plan(), q_one.view(), 6, 0.125f, kv_one.pages(), decode.view())
+          .SelectiveAttention(stream, kv_one.plan(), q_one.view(), 6, 0.125f, kv_one.pages(), decode.view())
           .ok());
-  EXPECT_TRUE(backend.AttentionMass(*stream, kv.plan(), q.view(), 6, 0.125f, kv.pages(), mass.view()).ok());
+  EXPECT_TRUE(backend.AttentionMass(stream, kv.plan(), q.view(), 6, 0.125f, kv.pages(), mass.view()).ok());
   return {linear.Bytes(), attention.Bytes(), decode.Bytes(), mass.Bytes()};
 }
 
@@ -58,24 +58,6 @@ TEST_P(ConcurrencyTest, ThreadsDoNotDisturbEachOther) {
 }
 
 INSTANTIATE_CONFORMANCE(ConcurrencyTest);
-
-TEST(CpuBackendTest, OptionsAreChecked) {
-  for (const int num_threads : {-1, 100000}) {
-    const auto backend = CreateCpuBackend({.num_threads = num_threads});
-    EXPECT_EQ(backend.status().code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_NE(backend.status().message().find(std::to_string(num_threads)), absl::string_view::npos);
-  }
-  const auto backend = CreateBackend("gpu", 1);
-  EXPECT_EQ(backend.status().message(), "backend is 'gpu'; allowed: 'reference', 'cpu'");
-}
-
-TEST(CpuBackendTest, DescribesItself) {
-  const auto backend = CreateBackend("cpu", 2);
-  ASSERT_TRUE(backend.ok());
-  EXPECT_EQ((*backend)->name(), "cpu");
-  EXPECT_NE((*backend)->Describe().find("2 threads"), std::string::npos) << (*backend)->Describe();
-  EXPECT_EQ((*CreateBackend("reference", 1))->name(), "reference");
-}
 
 }  // namespace
 }  // namespace kvblend::kernels

@@ -5,11 +5,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <limits>
-#include <map>
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
-#include "hwy/targets.h"
 #include "kernels/host/float_convert.h"
 
 namespace kvblend::kernels {
@@ -17,33 +15,9 @@ namespace {
 
 constexpr std::byte kSentinel{0xA5};
 
-// KVBLEND_TEST_SIMD=avx2 or sse4 hides better instruction sets, so that their code is tested on this machine
-// too.
-bool LimitSimd() {
-  const char* limit = std::getenv("KVBLEND_TEST_SIMD");
-  if (limit == nullptr) return false;
-  const int64_t best = std::string(limit) == "sse4" ? HWY_SSE4 : HWY_AVX2;
-  hwy::DisableTargets(best - 1);  // better targets have lower bits
-  return true;
-}
-[[maybe_unused]] const bool kSimdLimited = LimitSimd();
-
-std::unique_ptr<Backend> MakeBackend(const std::string& name) {
-  if (name == "reference") return CreateReferenceBackend();
-  CpuBackendOptions options;
-  options.num_threads =
-      3;  // more than this suite's smallest machine has processors, so that threads interleave
-  options.gemm = name == "cpu_bf16" ? CpuBackendOptions::Gemm::kBF16 : CpuBackendOptions::Gemm::kF32;
-  auto backend = CreateCpuBackend(options);
-  return backend.ok() ? *std::move(backend) : nullptr;
-}
-
 std::map<std::string, std::unique_ptr<Backend>>& Backends() {
   static auto* backends = [] {
-    auto* map = new std::map<std::string, std::unique_ptr<Backend>>();
-    for (const char* name : {"reference", "cpu_f32", "cpu_bf16"}) {
-      if (auto backend = MakeBackend(name); backend != nullptr) map->emplace(name, std::move(backend));
-    }
+    auto* map = new std::map<std::string, std::unique_ptr<Backend>>(MakeTestBackends());
     // Threads must be joined before the sanitizers look for leaks.
     std::atexit([] { Backends().clear(); });
     return map;
@@ -55,13 +29,18 @@ std::map<std::string, std::unique_ptr<Backend>>& Backends() {
 
 Backend& TestBackend(const std::string& name) { return *Backends().at(name); }
 
+Stream& TestStream(Backend& backend) {
+  // Destroyed before the backends: a thread's objects go first.
+  static thread_local std::map<Backend*, std::unique_ptr<Stream>> streams;
+  auto& stream = streams[&backend];
+  if (stream == nullptr) stream = backend.CreateStream().value();
+  return *stream;
+}
+
 std::vector<std::string> TestBackendNames() {
   std::vector<std::string> names;
   for (const auto& [name, backend] : Backends()) {
-#ifdef __SANITIZE_THREAD__
-    if (name == "reference") continue;  // has one thread, and would take most of the time here
-#endif
-    names.push_back(name);
+    if (IsUnderTest(name)) names.push_back(name);
   }
   return names;
 }
@@ -79,9 +58,9 @@ Tensor::Tensor(Backend& backend, DataType dtype, int64_t rows, int64_t cols, int
 }
 
 void Tensor::Upload() {
-  auto stream = backend_.CreateStream().value();
-  EXPECT_TRUE(backend_.CopyFromHost(*stream, buffer_->data(), host_.data(), host_.size()).ok());
-  EXPECT_TRUE(backend_.Synchronize(*stream).ok());
+  Stream& stream = TestStream(backend_);
+  EXPECT_TRUE(backend_.CopyFromHost(stream, buffer_->data(), host_.data(), host_.size()).ok());
+  EXPECT_TRUE(backend_.Synchronize(stream).ok());
 }
 
 Tensor& Tensor::Randomize(Rng& rng, double deviation) {
@@ -102,9 +81,9 @@ double Tensor::at(int64_t row, int64_t col) const {
 }
 
 void Tensor::Download() {
-  auto stream = backend_.CreateStream().value();
-  EXPECT_TRUE(backend_.CopyToHost(*stream, host_.data(), buffer_->data(), host_.size()).ok());
-  EXPECT_TRUE(backend_.Synchronize(*stream).ok());
+  Stream& stream = TestStream(backend_);
+  EXPECT_TRUE(backend_.CopyToHost(stream, host_.data(), buffer_->data(), host_.size()).ok());
+  EXPECT_TRUE(backend_.Synchronize(stream).ok());
   for (int64_t r = 0; r + 1 < rows_; ++r) {
     for (int64_t i = (r * row_stride_ + cols_) * SizeOf(dtype_); i < (r + 1) * row_stride_ * SizeOf(dtype_);
          ++i) {

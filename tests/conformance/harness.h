@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <random>
 #include <string>
@@ -20,10 +21,16 @@ constexpr double UnitRoundoff(DataType dtype) {
   return dtype == DataType::kF32 ? 0x1p-24 : dtype == DataType::kBF16 ? 0x1p-8 : 0x1p-11;
 }
 
-/// One instance per name for the whole program: "reference", "cpu_f32", "cpu_bf16".
+/// Defined once per test program: the backends it knows, "reference" among them, and which the suite tests.
+std::map<std::string, std::unique_ptr<Backend>> MakeTestBackends();
+bool IsUnderTest(const std::string& name);
+
+/// One instance per name for the whole program.
 Backend& TestBackend(const std::string& name);
-/// The backends that this processor can run; without "reference" under ThreadSanitizer.
 std::vector<std::string> TestBackendNames();
+/// The calling thread's stream on a backend. Tensors move their values on it too, so they come in order with
+/// the operations that a test enqueues there.
+Stream& TestStream(Backend& backend);
 
 using Rng = std::mt19937;
 
@@ -136,19 +143,17 @@ std::unique_ptr<PackedWeights> Pack(Backend& backend, const Tensor& weights, Wei
 std::unique_ptr<RopeTable> MakeRope(Backend& backend, RopeLayout layout, int64_t head_dim,
                                     int64_t max_position);
 
-/// A test run once per backend: `backend` and `stream` are ready.
+/// A test run once per backend: `backend` and its TestStream are ready.
 class ConformanceTest : public testing::TestWithParam<std::string> {
  protected:
-  ConformanceTest() : backend(TestBackend(GetParam())), stream_owner_(backend.CreateStream().value()) {}
   /// The dtypes that RmsNorm, SiluMul and SelectiveAttention may write.
   std::vector<DataType> OutputTypes() const {
     if (backend.compute_dtype() == DataType::kF32) return {DataType::kF32};
     return {DataType::kF32, backend.compute_dtype()};
   }
 
-  Backend& backend;
-  std::unique_ptr<Stream> stream_owner_;
-  Stream& stream = *stream_owner_;
+  Backend& backend = TestBackend(GetParam());
+  Stream& stream = TestStream(backend);
   Rng rng{20261121};
 };
 

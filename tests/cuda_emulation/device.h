@@ -16,13 +16,14 @@
 #include "tests/cuda_emulation/launcher.h"
 
 #define KVBLEND_KERNEL(threads, blocks) void
+#define KVBLEND_UNROLL
 #define KVBLEND_DEVICE inline
 
 namespace kvblend::kernels::cuda {
 
 using cuda_emulation::Site;
 
-inline cuda_emulation::Executor& Emulator() { return cuda_emulation::Executor::Current(); }
+inline cuda_emulation::Executor& Emulator() { return cuda_emulation::Executor::Running(); }
 
 KVBLEND_DEVICE int ThreadIndex() { return Emulator().thread().index; }
 KVBLEND_DEVICE int BlockThreads() { return Emulator().num_threads(); }
@@ -170,6 +171,21 @@ KVBLEND_DEVICE Bytes16 Load128(const void* address) {
 KVBLEND_DEVICE void Store128(void* address, const Bytes16& value) {
   CheckAligned16("Store128", reinterpret_cast<uintptr_t>(address));
   std::memcpy(address, &value, 16);
+}
+
+KVBLEND_DEVICE Bytes16 LoadShared128(SharedArray<uint16_t> array, int index) {
+  const uint32_t offset = array.Address(index, 8);
+  CheckAligned16("LoadShared128", offset);
+  Bytes16 value;
+  auto& emulator = Emulator();
+  emulator.shared().Read(emulator.thread().index, emulator.warp_epoch(), offset, &value, 16);
+  return value;
+}
+KVBLEND_DEVICE void StoreShared128(SharedArray<uint16_t> array, int index, const Bytes16& value) {
+  const uint32_t offset = array.Address(index, 8);
+  CheckAligned16("StoreShared128", offset);
+  auto& emulator = Emulator();
+  emulator.shared().Write(emulator.thread().index, emulator.warp_epoch(), offset, &value, 16);
 }
 
 KVBLEND_DEVICE float AddRn(float a, float b) { return a + b; }

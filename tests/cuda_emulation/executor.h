@@ -64,6 +64,8 @@ class Executor {
  public:
   /// The calling thread's.
   static Executor& Current();
+  /// The same from inside a kernel, where it is known to be there.
+  static Executor& Running() { return *running_executor_; }
   ~Executor();
 
   /// Runs all blocks of a launch. `body` is the kernel with its parameters, for one thread.
@@ -100,6 +102,8 @@ class Executor {
     LaneSlot slots[2][kWarpSize];
   };
 
+  static inline constinit thread_local Executor* running_executor_ = nullptr;
+
   void RunBlock();
   void FiberMain();
   void CreateThread(int index);
@@ -118,7 +122,6 @@ class Executor {
   int at_barrier_ = 0;
   Site barrier_site_;
   bool quit_ = false;
-  bool running_ = false;
   SharedMemory shared_;
   std::vector<Warp> warps_;
   std::vector<std::unique_ptr<Thread>> threads_;

@@ -12,7 +12,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <utility>
 #include <vector>
 
@@ -47,7 +46,8 @@ constexpr size_t kAlignment = 256;
 
 struct Device {
   std::mutex mutex;
-  std::set<StreamObject*> streams;
+  // Shared: a thread may be waiting for all streams while another destroys one.
+  std::map<StreamObject*, std::shared_ptr<StreamObject>> streams;
   std::map<void*, int64_t> allocations;
   int64_t allocated = 0;
   int64_t limit = int64_t{8} << 30;
@@ -59,12 +59,12 @@ Device& TheDevice() {
 }
 
 void DrainAll() {
-  std::set<StreamObject*> streams;
+  std::map<StreamObject*, std::shared_ptr<StreamObject>> streams;
   {
     const std::lock_guard lock(TheDevice().mutex);
     streams = TheDevice().streams;
   }
-  for (StreamObject* stream : streams) stream->Drain();
+  for (const auto& [handle, stream] : streams) stream->Drain();
 }
 
 }  // namespace
@@ -105,19 +105,16 @@ void DeviceFree(void* data) {
 }
 
 absl::StatusOr<StreamHandle> CreateDeviceStream() {
-  auto* stream = new StreamObject();
+  auto stream = std::make_shared<StreamObject>();
   const std::lock_guard lock(TheDevice().mutex);
-  TheDevice().streams.insert(stream);
-  return stream;
+  TheDevice().streams[stream.get()] = stream;
+  return stream.get();
 }
 
 void DestroyDeviceStream(StreamHandle stream) {
   stream->Drain();
-  {
-    const std::lock_guard lock(TheDevice().mutex);
-    TheDevice().streams.erase(stream);
-  }
-  delete stream;
+  const std::lock_guard lock(TheDevice().mutex);
+  TheDevice().streams.erase(stream);
 }
 
 absl::Status SynchronizeStream(StreamHandle stream) {

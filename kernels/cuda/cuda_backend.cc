@@ -1,0 +1,253 @@
+#include "kernels/cuda/cuda_backend.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/checks.h"
+#include "kernels/cuda/gemm.h"
+#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/memory.h"
+#include "kernels/cuda/objects.h"
+#include "kernels/cuda/runtime.h"
+
+namespace kvblend::kernels {
+namespace cuda {
+namespace {
+
+#define KVBLEND_RETURN_IF_ERROR(expression)                              \
+  do {                                                                   \
+    if (absl::Status status = (expression); !status.ok()) return status; \
+  } while (false)
+#define KVBLEND_ASSIGN_OR_RETURN(variable, expression)        \
+  auto variable##_or = (expression);                          \
+  if (!(variable##_or).ok()) return (variable##_or).status(); \
+  auto variable = *std::move(variable##_or)
+
+using Scratch = DeviceStream::Scratch;
+
+DeviceStream& Of(Stream& stream) { return static_cast<DeviceStream&>(stream); }
+
+bool Empty(const ConstMatrixView& matrix) { return matrix.rows == 0 || matrix.cols == 0; }
+
+class CudaBackend final : public Backend {
+ public:
+  CudaBackend(DeviceInfo device, std::unique_ptr<Gemm> gemm)
+      : device_(std::move(device)), gemm_(std::move(gemm)) {}
+
+  std::string_view name() const override { return "cuda"; }
+  std::string Describe() const override {
+    return absl::StrCat("cuda: ", device_.name, ", ", device_.num_multiprocessors, " multiprocessors, ",
+                        device_.memory_bytes >> 20, " MiB, ", gemm_->name(), " in bf16");
+  }
+  DataType compute_dtype() const override { return DataType::kBF16; }
+
+  absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t bytes) override {
+    return DeviceBuffer::Allocate("Allocate", bytes);
+  }
+  absl::StatusOr<std::unique_ptr<Stream>> CreateStream() override { return DeviceStream::Create(); }
+  absl::Status CopyFromHost(Stream& stream, void* dst, const void* src, int64_t bytes) override {
+    KVBLEND_RETURN_IF_ERROR(CheckCopy("CopyFromHost", dst, src, bytes));
+    return bytes == 0 ? absl::OkStatus() : EnqueueCopyFromHost(Of(stream).handle(), dst, src, bytes);
+  }
+  absl::Status CopyToHost(Stream& stream, void* dst, const void* src, int64_t bytes) override {
+    KVBLEND_RETURN_IF_ERROR(CheckCopy("CopyToHost", dst, src, bytes));
+    return bytes == 0 ? absl::OkStatus() : EnqueueCopyToHost(Of(stream).handle(), dst, src, bytes);
+  }
+  absl::Status Synchronize(Stream& stream) override { return SynchronizeStream(Of(stream).handle()); }
+
+ protected:
+  absl::StatusOr<std::unique_ptr<PackedWeights>> DoPackWeights(int64_t rows, int64_t cols, WeightUsage usage,
+                                                               RowReader reader) override {
+    return DeviceWeights::Create(rows, cols, usage, reader);
+  }
+  absl::StatusOr<std::unique_ptr<RopeTable>> DoCreateRopeTable(const RopeSpec& spec) override {
+    return DeviceRopeTable::Create(spec);
+  }
+  absl::StatusOr<std::unique_ptr<BatchPlan>> DoPlanBatch(const BatchSpec& spec) override {
+    return DeviceBatchPlan::Create(spec);
+  }
+
+  absl::Status DoEmbed(Stream& stream, const PackedWeights& table, absl::Span<const int32_t> token_ids,
+                       MatrixView out) override {
+    KVBLEND_ASSIGN_OR_RETURN(weights, DeviceWeights::From(table));
+    if (Empty(out)) return absl::OkStatus();
+    KVBLEND_ASSIGN_OR_RETURN(ids, UploadIndices(stream, token_ids));
+    return StatusOf(LaunchEmbed(Of(stream).handle(), weights->view(), ids, out), "Embed");
+  }
+
+  absl::Status DoRmsNorm(Stream& stream, ConstMatrixView x, ConstMatrixView weight, float epsilon,
+                         MatrixView out) override {
+    if (Empty(out)) return absl::OkStatus();
+    return StatusOf(
+        LaunchRmsNorm(Of(stream).handle(), x, static_cast<const float*>(weight.data), epsilon, out),
+        "RmsNorm");
+  }
+
+  absl::Status DoLinear(Stream& stream, ConstMatrixView x, const PackedWeights& packed, bool accumulate,
+                        MatrixView out) override {
+    KVBLEND_ASSIGN_OR_RETURN(weights, DeviceWeights::From(packed));
+    if (Empty(out)) return absl::OkStatus();
+    const bool as_it_is =
+        x.dtype == DataType::kBF16 && x.row_stride % 8 == 0 && reinterpret_cast<uintptr_t>(x.data) % 16 == 0;
+    if (!as_it_is) {
+      const int64_t stride = RoundUp(x.cols, 8);
+      KVBLEND_ASSIGN_OR_RETURN(rounded, Of(stream).ScratchMemory(Scratch::kActivations, x.rows * stride * 2));
+      const MatrixView to{rounded, DataType::kBF16, x.rows, x.cols, stride};
+      KVBLEND_RETURN_IF_ERROR(StatusOf(LaunchConvert(Of(stream).handle(), x, to), "Linear"));
+      x = to;
+    }
+    void* workspace = nullptr;
+    if (gemm_->workspace_bytes() > 0) {
+      KVBLEND_ASSIGN_OR_RETURN(memory,
+                               Of(stream).ScratchMemory(Scratch::kWorkspace, gemm_->workspace_bytes()));
+      workspace = memory;
+    }
+    return gemm_->Run(Of(stream).handle(), x, weights->view(), accumulate, out, workspace);
+  }
+
+  absl::Status DoSiluMul(Stream& stream, ConstMatrixView gate, ConstMatrixView up, MatrixView out) override {
+    if (Empty(out)) return absl::OkStatus();
+    return StatusOf(LaunchSiluMul(Of(stream).handle(), gate, up, out), "SiluMul");
+  }
+
+  absl::Status DoRope(Stream& stream, const BatchPlan& batch, const RopeTable& table, int32_t num_heads,
+                      MatrixView x) override {
+    KVBLEND_ASSIGN_OR_RETURN(plan, DeviceBatchPlan::From(batch));
+    KVBLEND_ASSIGN_OR_RETURN(rope, DeviceRopeTable::From(table));
+    if (Empty(x)) return absl::OkStatus();
+    return StatusOf(LaunchRope(Of(stream).handle(), plan->view(), rope->view(), num_heads, x), "Rope");
+  }
+
+  absl::Status DoKvScatter(Stream& stream, const BatchPlan& batch, const RopeTable& table, ConstMatrixView k,
+                           ConstMatrixView v, KvPagesView pages) override {
+    return Scatter("KvScatter", stream, batch, table, KvSource::Of(k), KvSource::Of(v), pages);
+  }
+
+  absl::Status DoKvLoad(Stream& stream, const BatchPlan& batch, const RopeTable& table, KvSectionView k,
+                        KvSectionView v, KvPagesView pages) override {
+    return Scatter("KvLoad", stream, batch, table, KvSource::Of(k), KvSource::Of(v), pages);
+  }
+
+  absl::Status DoEncodeKv(Stream& stream, ConstMatrixView in, MutableKvSectionView out) override {
+    const int64_t bytes = out.layout().size_bytes;
+    if (bytes == 0) return absl::OkStatus();
+    KVBLEND_RETURN_IF_ERROR(EnqueueZero(Of(stream).handle(), out.data, bytes));  // the padding
+    return StatusOf(LaunchEncodeKv(Of(stream).handle(), in, out), "EncodeKv");
+  }
+
+  absl::Status DoDecodeKv(Stream& stream, KvSectionView in, MatrixView out) override {
+    if (Empty(out)) return absl::OkStatus();
+    return StatusOf(LaunchDecodeKv(Of(stream).handle(), KvSource::Of(in), out), "DecodeKv");
+  }
+
+  absl::Status DoSelectiveAttention(Stream& stream, const BatchPlan& batch, ConstMatrixView q,
+                                    int32_t num_heads, float scale, KvPagesView pages,
+                                    MatrixView out) override {
+    constexpr absl::string_view kOp = "SelectiveAttention";
+    KVBLEND_ASSIGN_OR_RETURN(plan, DeviceBatchPlan::From(batch));
+    KVBLEND_RETURN_IF_ERROR(CheckHeadDim(kOp, pages));
+    if (Empty(out)) return absl::OkStatus();
+    const AttentionShape shape = plan->ShapeOf(num_heads, pages, device_.num_multiprocessors);
+    AttentionWorkspace workspace;
+    if (shape.splits > 1) {
+      const int64_t heads = shape.splits * q.rows * num_heads;
+      KVBLEND_ASSIGN_OR_RETURN(
+          memory, Of(stream).ScratchMemory(Scratch::kWorkspace,
+                                           heads * (pages.head_dim + 2) * int64_t{sizeof(float)}));
+      workspace.out = static_cast<float*>(memory);
+      workspace.max = workspace.out + heads * pages.head_dim;
+      workspace.sum = workspace.max + heads;
+    }
+    return StatusOf(
+        LaunchSelectiveAttention(Of(stream).handle(), plan->view(), q, shape, scale, pages, workspace, out),
+        kOp);
+  }
+
+  absl::Status DoAttentionMass(Stream& stream, const BatchPlan& batch, ConstMatrixView q, int32_t num_heads,
+                               float scale, KvPagesView pages, MatrixView out) override {
+    constexpr absl::string_view kOp = "AttentionMass";
+    KVBLEND_ASSIGN_OR_RETURN(plan, DeviceBatchPlan::From(batch));
+    KVBLEND_RETURN_IF_ERROR(CheckHeadDim(kOp, pages));
+    if (Empty(out)) return absl::OkStatus();
+    const AttentionShape shape = plan->ShapeOf(num_heads, pages, device_.num_multiprocessors);
+    const int64_t heads = q.rows * num_heads, masses = pages.num_kv_heads * shape.total_kv_len;
+    KVBLEND_ASSIGN_OR_RETURN(
+        memory, Of(stream).ScratchMemory(Scratch::kWorkspace,
+                                         (heads * (2 * shape.splits + 1) + masses) * int64_t{sizeof(float)}));
+    AttentionWorkspace workspace;
+    workspace.max = static_cast<float*>(memory);
+    workspace.sum = workspace.max + shape.splits * heads;
+    workspace.log_sum = workspace.sum + shape.splits * heads;
+    workspace.head_mass = workspace.log_sum + heads;
+    return StatusOf(LaunchAttentionMass(Of(stream).handle(), plan->view(), q, shape, scale, pages, workspace,
+                                        static_cast<float*>(out.data)),
+                    kOp);
+  }
+
+  absl::Status DoKvDeviation(Stream& stream, ConstMatrixView fresh, ConstMatrixView cached,
+                             DeviationMetric metric, MatrixView out) override {
+    if (Empty(out)) return absl::OkStatus();
+    return StatusOf(LaunchKvDeviation(Of(stream).handle(), fresh, cached, metric == DeviationMetric::kL1,
+                                      static_cast<float*>(out.data)),
+                    "KvDeviation");
+  }
+
+  absl::Status DoGatherRows(Stream& stream, ConstMatrixView in, absl::Span<const int32_t> row_indices,
+                            MatrixView out) override {
+    if (Empty(out)) return absl::OkStatus();
+    KVBLEND_ASSIGN_OR_RETURN(indices, UploadIndices(stream, row_indices));
+    return StatusOf(LaunchGatherRows(Of(stream).handle(), in, indices, out), "GatherRows");
+  }
+
+  absl::Status DoConvert(Stream& stream, ConstMatrixView in, MatrixView out) override {
+    if (Empty(out)) return absl::OkStatus();
+    return StatusOf(LaunchConvert(Of(stream).handle(), in, out), "Convert");
+  }
+
+ private:
+  static absl::Status CheckCopy(absl::string_view op, const void* dst, const void* src, int64_t bytes) {
+    if (bytes < 0) return Invalid(op, "bytes is ", bytes, "; allowed: at least 0");
+    if (bytes > 0 && (dst == nullptr || src == nullptr)) {
+      return Invalid(op, dst == nullptr ? "dst" : "src", " is null with ", bytes, " bytes");
+    }
+    return absl::OkStatus();
+  }
+
+  static absl::Status CheckHeadDim(absl::string_view op, const KvPagesView& pages) {
+    if (pages.head_dim <= kMaxHeadDim) return absl::OkStatus();
+    return Invalid(op, "head_dim is ", pages.head_dim, "; allowed on this backend: up to ", kMaxHeadDim);
+  }
+
+  static absl::StatusOr<const int32_t*> UploadIndices(Stream& stream, absl::Span<const int32_t> indices) {
+    const auto bytes = static_cast<int64_t>(indices.size() * sizeof(int32_t));
+    KVBLEND_ASSIGN_OR_RETURN(memory, Of(stream).ScratchMemory(Scratch::kIndices, bytes));
+    KVBLEND_RETURN_IF_ERROR(EnqueueCopyFromHost(Of(stream).handle(), memory, indices.data(), bytes));
+    return static_cast<const int32_t*>(memory);
+  }
+
+  static absl::Status Scatter(absl::string_view op, Stream& stream, const BatchPlan& batch,
+                              const RopeTable& table, const KvSource& k, const KvSource& v,
+                              const KvPagesView& pages) {
+    KVBLEND_ASSIGN_OR_RETURN(plan, DeviceBatchPlan::From(batch));
+    KVBLEND_ASSIGN_OR_RETURN(rope, DeviceRopeTable::From(table));
+    if (plan->num_rows() == 0) return absl::OkStatus();
+    return StatusOf(LaunchKvScatter(Of(stream).handle(), plan->view(), rope->view(), k, v, pages), op);
+  }
+
+  const DeviceInfo device_;
+  const std::unique_ptr<Gemm> gemm_;
+};
+
+}  // namespace
+}  // namespace cuda
+
+absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend() {
+  auto device = cuda::OpenDevice();
+  if (!device.ok()) return device.status();
+  auto gemm = cuda::CreateGemm();
+  if (!gemm.ok()) return gemm.status();
+  return std::make_unique<cuda::CudaBackend>(*std::move(device), *std::move(gemm));
+}
+
+}  // namespace kvblend::kernels

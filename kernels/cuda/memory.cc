@@ -1,0 +1,43 @@
+#include "kernels/cuda/memory.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace kvblend::kernels::cuda {
+
+absl::StatusOr<std::unique_ptr<DeviceBuffer>> DeviceBuffer::Allocate(absl::string_view op, int64_t bytes) {
+  if (bytes < 0)
+    return absl::InvalidArgumentError(absl::StrCat(op, ": bytes is ", bytes, "; allowed: at least 0"));
+  void* data = nullptr;
+  if (bytes > 0) {
+    auto allocated = DeviceAllocate(bytes);
+    if (!allocated.ok()) {
+      return absl::Status(allocated.status().code(), absl::StrCat(op, ": ", allocated.status().message()));
+    }
+    data = *allocated;
+  }
+  return std::unique_ptr<DeviceBuffer>(new DeviceBuffer(data, bytes));
+}
+
+absl::StatusOr<std::unique_ptr<DeviceStream>> DeviceStream::Create() {
+  auto handle = CreateDeviceStream();
+  if (!handle.ok()) return handle.status();
+  return std::unique_ptr<DeviceStream>(new DeviceStream(*handle));
+}
+
+DeviceStream::~DeviceStream() { DestroyDeviceStream(handle_); }
+
+absl::StatusOr<void*> DeviceStream::ScratchMemory(Scratch use, int64_t bytes) {
+  auto& buffer = scratch_[static_cast<size_t>(use)];
+  if (buffer == nullptr || buffer->size_bytes() < bytes) {
+    buffer.reset();
+    auto larger = DeviceBuffer::Allocate("scratch memory", bytes);
+    if (!larger.ok()) return larger.status();
+    buffer = *std::move(larger);
+  }
+  return buffer->data();
+}
+
+}  // namespace kvblend::kernels::cuda

@@ -1,0 +1,161 @@
+#include "kernels/cuda/objects.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/host/batch_plan.h"
+#include "kernels/host/float_convert.h"
+
+namespace kvblend::kernels::cuda {
+namespace {
+
+template <typename Derived, typename Base>
+absl::StatusOr<const Derived*> Cast(const Base& object, absl::string_view what) {
+  if (const auto* device = dynamic_cast<const Derived*>(&object)) return device;
+  return absl::InvalidArgumentError(absl::StrCat("the ", what, " made by a backend of another kind"));
+}
+
+// Copies on a stream of its own and waits.
+absl::Status Upload(void* target, const void* source, int64_t bytes) {
+  if (bytes == 0) return absl::OkStatus();
+  auto stream = DeviceStream::Create();
+  if (!stream.ok()) return stream.status();
+  if (auto s = EnqueueCopyFromHost((*stream)->handle(), target, source, bytes); !s.ok()) return s;
+  return SynchronizeStream((*stream)->handle());
+}
+
+constexpr int64_t kUploadElements = int64_t{4} << 20;
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DeviceWeights>> DeviceWeights::Create(int64_t rows, int64_t cols,
+                                                                     WeightUsage usage, RowReader reader) {
+  const int64_t stride = RoundUp(cols, 8);
+  auto buffer = DeviceBuffer::Allocate("PackWeights", rows * stride * 2);
+  if (!buffer.ok()) return buffer.status();
+  // Several rows at a time, so that few copies are many bytes each.
+  const int64_t step = std::clamp<int64_t>(kUploadElements / stride, 1, rows);
+  std::vector<uint16_t> staged(step * stride, 0);
+  std::vector<float> row(cols);
+  for (int64_t first = 0; first < rows; first += step) {
+    const int64_t count = std::min(step, rows - first);
+    for (int64_t r = 0; r < count; ++r) {
+      if (absl::Status status = reader(first + r, absl::MakeSpan(row)); !status.ok()) return status;
+      for (int64_t c = 0; c < cols; ++c) staged[r * stride + c] = F32ToBf16(row[c]);
+    }
+    auto* target = static_cast<uint16_t*>((*buffer)->data()) + first * stride;
+    if (auto s = Upload(target, staged.data(), count * stride * 2); !s.ok()) return s;
+  }
+  return std::unique_ptr<DeviceWeights>(new DeviceWeights(rows, cols, usage, *std::move(buffer)));
+}
+
+absl::StatusOr<const DeviceWeights*> DeviceWeights::From(const PackedWeights& weights) {
+  return Cast<DeviceWeights>(weights, "PackedWeights were");
+}
+
+DeviceRopeTable::DeviceRopeTable(const RopeSpec& spec, std::unique_ptr<DeviceBuffer> buffer)
+    : layout_(spec.layout),
+      max_position_(spec.max_position),
+      head_dim_(spec.head_dim),
+      buffer_(std::move(buffer)) {}
+
+absl::StatusOr<std::unique_ptr<DeviceRopeTable>> DeviceRopeTable::Create(const RopeSpec& spec) {
+  auto host = HostRopeTable::Create(spec);
+  if (!host.ok()) return host.status();
+  const int64_t bytes = spec.max_position * spec.head_dim * static_cast<int64_t>(sizeof(float));
+  auto buffer = DeviceBuffer::Allocate("CreateRopeTable", bytes);
+  if (!buffer.ok()) return buffer.status();
+  // The host's rows lie one after the other, in the layout that RopeView names.
+  if (auto s = Upload((*buffer)->data(), (*host)->cos(0), bytes); !s.ok()) return s;
+  return std::unique_ptr<DeviceRopeTable>(new DeviceRopeTable(spec, *std::move(buffer)));
+}
+
+absl::StatusOr<const DeviceRopeTable*> DeviceRopeTable::From(const RopeTable& table) {
+  return Cast<DeviceRopeTable>(table, "RopeTable was");
+}
+
+RopeView DeviceRopeTable::view() const {
+  return {static_cast<const float*>(buffer_->data()), static_cast<int32_t>(head_dim_),
+          layout_ == RopeLayout::kInterleaved};
+}
+
+absl::StatusOr<std::unique_ptr<DeviceBatchPlan>> DeviceBatchPlan::Create(const BatchSpec& spec) {
+  std::unique_ptr<DeviceBatchPlan> plan(new DeviceBatchPlan());
+  const size_t num_sequences = spec.kv_len.size();
+  std::vector<int32_t> sequence_of_row(spec.positions.size());
+  std::vector<int64_t> kv_offset(num_sequences + 1, 0);
+  for (size_t s = 0; s < num_sequences; ++s) {
+    plan->rows_of_.push_back(spec.row_indptr[s + 1] - spec.row_indptr[s]);
+    plan->kv_len_.push_back(spec.kv_len[s]);
+    plan->max_kv_len_ = std::max(plan->max_kv_len_, spec.kv_len[s]);
+    kv_offset[s + 1] = kv_offset[s] + spec.kv_len[s];
+    std::fill(sequence_of_row.begin() + spec.row_indptr[s], sequence_of_row.begin() + spec.row_indptr[s + 1],
+              static_cast<int32_t>(s));
+  }
+  plan->total_kv_len_ = kv_offset.back();
+  for (const int32_t position : spec.positions)
+    plan->max_position_ = std::max<int64_t>(plan->max_position_, position);
+  for (const int32_t page : spec.page_indices)
+    plan->max_page_index_ = std::max<int64_t>(plan->max_page_index_, page);
+
+  // One allocation and one copy for all arrays, each at a multiple of 16 bytes.
+  std::vector<unsigned char> staged;
+  const auto append = [&](const void* data, size_t bytes) {
+    const size_t at = staged.size();
+    staged.resize(at + static_cast<size_t>(RoundUp(static_cast<int64_t>(bytes), 16)));
+    if (bytes > 0) std::memcpy(staged.data() + at, data, bytes);
+    return at;
+  };
+  const size_t row_indptr = append(spec.row_indptr.data(), spec.row_indptr.size() * 4);
+  const size_t positions = append(spec.positions.data(), spec.positions.size() * 4);
+  const size_t kv_len = append(spec.kv_len.data(), num_sequences * 4);
+  const size_t page_indptr = append(spec.page_indptr.data(), spec.page_indptr.size() * 4);
+  const size_t page_indices = append(spec.page_indices.data(), spec.page_indices.size() * 4);
+  const size_t sequences = append(sequence_of_row.data(), sequence_of_row.size() * 4);
+  const size_t offsets = append(kv_offset.data(), kv_offset.size() * 8);
+  auto buffer = DeviceBuffer::Allocate("PlanBatch", static_cast<int64_t>(staged.size()));
+  if (!buffer.ok()) return buffer.status();
+  plan->buffer_ = *std::move(buffer);
+  auto* base = static_cast<unsigned char*>(plan->buffer_->data());
+  if (auto s = Upload(base, staged.data(), static_cast<int64_t>(staged.size())); !s.ok()) return s;
+  const auto ints = [&](size_t at) { return reinterpret_cast<const int32_t*>(base + at); };
+  plan->view_ = {.row_indptr = ints(row_indptr),
+                 .positions = ints(positions),
+                 .kv_len = ints(kv_len),
+                 .page_indptr = ints(page_indptr),
+                 .page_indices = ints(page_indices),
+                 .sequence_of_row = ints(sequences),
+                 .kv_offset = reinterpret_cast<const int64_t*>(base + offsets),
+                 .num_sequences = static_cast<int32_t>(num_sequences),
+                 .num_rows = static_cast<int32_t>(spec.positions.size()),
+                 .sliding_window = spec.sliding_window,
+                 .page_size = FastDivisor::Of(spec.page_size)};
+  return plan;
+}
+
+absl::StatusOr<const DeviceBatchPlan*> DeviceBatchPlan::From(const BatchPlan& plan) {
+  return Cast<DeviceBatchPlan>(plan, "BatchPlan was");
+}
+
+AttentionShape DeviceBatchPlan::ShapeOf(int32_t num_heads, const KvPagesView& pages,
+                                        int num_multiprocessors) const {
+  AttentionShape shape;
+  shape.num_heads = num_heads;
+  shape.group = num_heads / pages.num_kv_heads;
+  shape.total_kv_len = total_kv_len_;
+  for (const int32_t rows : rows_of_) shape.row_tiles += CeilDiv(int64_t{rows} * shape.group, kRowTile);
+  for (const int32_t kv_len : kv_len_) shape.key_tiles += CeilDiv(kv_len, kKeyTile);
+  // Few queries make few blocks: their keys are shared out until there are about two for each
+  // multiprocessor, but a block keeps at least two tiles of keys.
+  const int64_t blocks = std::max<int64_t>(shape.row_tiles * pages.num_kv_heads, 1);
+  const int64_t wanted = CeilDiv(int64_t{2} * num_multiprocessors, blocks);
+  const int64_t most = CeilDiv(max_kv_len_, 2 * kKeyTile);
+  if (UsesTensorCores(pages)) {
+    shape.splits = static_cast<int32_t>(std::clamp<int64_t>(wanted, 1, std::max<int64_t>(most, 1)));
+  }
+  return shape;
+}
+
+}  // namespace kvblend::kernels::cuda

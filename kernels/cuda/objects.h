@@ -1,0 +1,80 @@
+// PackedWeights, RopeTable and BatchPlan in device memory. All are immutable after creation.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/backend.h"
+#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/memory.h"
+
+namespace kvblend::kernels::cuda {
+
+/// bf16, rows padded with zeros to a multiple of 8.
+class DeviceWeights final : public PackedWeights {
+ public:
+  static absl::StatusOr<std::unique_ptr<DeviceWeights>> Create(int64_t rows, int64_t cols, WeightUsage usage,
+                                                               RowReader reader);
+  /// kInvalidArgument when the weights were made by a backend of another kind.
+  static absl::StatusOr<const DeviceWeights*> From(const PackedWeights& weights);
+
+  int64_t rows() const override { return rows_; }
+  int64_t cols() const override { return cols_; }
+  WeightUsage usage() const override { return usage_; }
+  ConstMatrixView view() const { return {buffer_->data(), DataType::kBF16, rows_, cols_, RoundUp(cols_, 8)}; }
+
+ private:
+  DeviceWeights(int64_t rows, int64_t cols, WeightUsage usage, std::unique_ptr<DeviceBuffer> buffer)
+      : rows_(rows), cols_(cols), usage_(usage), buffer_(std::move(buffer)) {}
+  const int64_t rows_, cols_;
+  const WeightUsage usage_;
+  const std::unique_ptr<DeviceBuffer> buffer_;
+};
+
+class DeviceRopeTable final : public RopeTable {
+ public:
+  static absl::StatusOr<std::unique_ptr<DeviceRopeTable>> Create(const RopeSpec& spec);
+  static absl::StatusOr<const DeviceRopeTable*> From(const RopeTable& table);
+
+  int64_t max_position() const override { return max_position_; }
+  int64_t head_dim() const override { return head_dim_; }
+  RopeView view() const;
+
+ private:
+  DeviceRopeTable(const RopeSpec& spec, std::unique_ptr<DeviceBuffer> buffer);
+  const RopeLayout layout_;
+  const int64_t max_position_, head_dim_;
+  const std::unique_ptr<DeviceBuffer> buffer_;
+};
+
+class DeviceBatchPlan final : public BatchPlan {
+ public:
+  /// REQUIRES: `spec` passed CheckBatchSpec.
+  static absl::StatusOr<std::unique_ptr<DeviceBatchPlan>> Create(const BatchSpec& spec);
+  static absl::StatusOr<const DeviceBatchPlan*> From(const BatchPlan& plan);
+
+  int64_t num_rows() const override { return view_.num_rows; }
+  int64_t num_sequences() const override { return view_.num_sequences; }
+  int64_t total_kv_len() const override { return total_kv_len_; }
+  int64_t max_position() const override { return max_position_; }
+  int64_t max_page_index() const override { return max_page_index_; }
+  int32_t page_size() const override { return view_.page_size.divisor; }
+
+  const PlanView& view() const { return view_; }
+  /// Tiles, and how many blocks share a row tile so that `num_multiprocessors` are busy.
+  AttentionShape ShapeOf(int32_t num_heads, const KvPagesView& pages, int num_multiprocessors) const;
+
+ private:
+  DeviceBatchPlan() = default;
+  PlanView view_;
+  std::vector<int32_t> rows_of_, kv_len_;  // per sequence, on the host
+  int32_t max_kv_len_ = 0;
+  int64_t total_kv_len_ = 0;
+  int64_t max_position_ = -1;
+  int64_t max_page_index_ = -1;
+  std::unique_ptr<DeviceBuffer> buffer_;
+};
+
+}  // namespace kvblend::kernels::cuda

@@ -1,0 +1,98 @@
+// kernels/cuda/runtime.h over the CUDA runtime.
+#include <cuda_runtime.h>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/cuda/runtime.h"
+
+namespace kvblend::kernels::cuda {
+namespace {
+
+cudaStream_t Of(StreamHandle stream) { return reinterpret_cast<cudaStream_t>(stream); }
+
+absl::Status ToStatus(cudaError_t error, absl::string_view call) {
+  if (error == cudaSuccess) return absl::OkStatus();
+  const auto code =
+      error == cudaErrorMemoryAllocation ? absl::StatusCode::kResourceExhausted : absl::StatusCode::kInternal;
+  return absl::Status(code,
+                      absl::StrCat(call, ": ", cudaGetErrorName(error), ", ", cudaGetErrorString(error)));
+}
+
+}  // namespace
+
+absl::StatusOr<DeviceInfo> OpenDevice() {
+  int count = 0;
+  if (const cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess || count == 0) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "no usable CUDA device: ", error == cudaSuccess ? "none is visible" : cudaGetErrorString(error)));
+  }
+  cudaDeviceProp properties;
+  if (auto s = ToStatus(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties"); !s.ok())
+    return s;
+  if (properties.major < 8) {
+    return absl::FailedPreconditionError(absl::StrCat("the CUDA device ", properties.name,
+                                                      " has compute capability ", properties.major, ".",
+                                                      properties.minor, "; needed: at least 8.0"));
+  }
+  return DeviceInfo{.name = properties.name,
+                    .num_multiprocessors = properties.multiProcessorCount,
+                    .memory_bytes = static_cast<int64_t>(properties.totalGlobalMem)};
+}
+
+absl::StatusOr<void*> DeviceAllocate(int64_t bytes) {
+  void* data = nullptr;
+  const cudaError_t error = cudaMalloc(&data, static_cast<size_t>(bytes));
+  if (error == cudaErrorMemoryAllocation) {
+    (void)cudaGetLastError();  // not sticky: the next call must not report it again
+    size_t available = 0, total = 0;
+    if (cudaMemGetInfo(&available, &total) != cudaSuccess) available = total = 0;
+    return absl::ResourceExhaustedError(absl::StrCat("no device memory for ", bytes, " bytes; ",
+                                                     total - available, " of ", total, " are in use"));
+  }
+  if (auto s = ToStatus(error, "cudaMalloc"); !s.ok()) return s;
+  return data;
+}
+
+// Errors of earlier kernels come out here too; SynchronizeStream reports them.
+void DeviceFree(void* data) { (void)cudaFree(data); }
+
+absl::StatusOr<StreamHandle> CreateDeviceStream() {
+  cudaStream_t stream = nullptr;
+  if (auto s = ToStatus(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
+      !s.ok()) {
+    return s;
+  }
+  return reinterpret_cast<StreamHandle>(stream);
+}
+
+void DestroyDeviceStream(StreamHandle stream) {
+  (void)cudaStreamSynchronize(Of(stream));
+  (void)cudaStreamDestroy(Of(stream));
+}
+
+absl::Status SynchronizeStream(StreamHandle stream) {
+  return ToStatus(cudaStreamSynchronize(Of(stream)), "cudaStreamSynchronize");
+}
+
+absl::Status EnqueueCopyFromHost(StreamHandle stream, void* target, const void* source, int64_t bytes) {
+  return ToStatus(
+      cudaMemcpyAsync(target, source, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, Of(stream)),
+      "cudaMemcpyAsync to the device");
+}
+
+absl::Status EnqueueCopyToHost(StreamHandle stream, void* target, const void* source, int64_t bytes) {
+  return ToStatus(
+      cudaMemcpyAsync(target, source, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost, Of(stream)),
+      "cudaMemcpyAsync to the host");
+}
+
+absl::Status EnqueueZero(StreamHandle stream, void* target, int64_t bytes) {
+  return ToStatus(cudaMemsetAsync(target, 0, static_cast<size_t>(bytes), Of(stream)), "cudaMemsetAsync");
+}
+
+absl::Status StatusOf(LaunchError error, absl::string_view kernel) {
+  if (error.ok()) return absl::OkStatus();
+  (void)cudaGetLastError();
+  return ToStatus(static_cast<cudaError_t>(error.code), kernel);
+}
+
+}  // namespace kvblend::kernels::cuda

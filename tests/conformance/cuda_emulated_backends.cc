@@ -1,0 +1,72 @@
+// The backend of kernels_cuda_emulated_test: the CUDA backend over the emulated device. When the whole suite
+// has run, every kernel of the program must have: what is never executed is not tested.
+#include <cstdio>
+
+#include "kernels/cuda/cuda_backend.h"
+#include "tests/conformance/harness.h"
+#include "tests/cuda_emulation/launcher.h"
+#include "tests/cuda_emulation/runtime.h"
+
+namespace kvblend::kernels {
+namespace {
+
+constexpr char kName[] = "cuda_emulated";
+
+class AllKernelsRan : public testing::Environment {
+ public:
+  void TearDown() override {
+    if (GTEST_FLAG_GET(filter) != "*") return;
+    const std::vector<std::string> missing = cuda_emulation::KernelsNotExecuted();
+    std::printf("%zu CUDA kernels, of which %zu were not executed\n", cuda_emulation::AllKernels().size(),
+                missing.size());
+    for (const std::string& kernel : missing) std::printf("  not executed: %s\n", kernel.c_str());
+    EXPECT_TRUE(missing.empty());
+  }
+};
+
+[[maybe_unused]] const testing::Environment* const kAllKernelsRan =
+    testing::AddGlobalTestEnvironment(new AllKernelsRan());
+
+}  // namespace
+
+std::map<std::string, std::unique_ptr<Backend>> MakeTestBackends() {
+  std::map<std::string, std::unique_ptr<Backend>> backends;
+  backends.emplace("reference", CreateReferenceBackend());
+  backends.emplace(kName, CreateCudaBackend().value());
+  return backends;
+}
+
+bool IsUnderTest(const std::string& name) { return name == kName; }
+
+TEST(CudaBackendTest, DescribesItself) {
+  Backend& backend = TestBackend(kName);
+  EXPECT_EQ(backend.name(), "cuda");
+  EXPECT_EQ(backend.compute_dtype(), DataType::kBF16);
+  EXPECT_NE(backend.Describe().find("emulated"), std::string::npos) << backend.Describe();
+}
+
+TEST(CudaBackendTest, FullDeviceMemoryIsResourceExhausted) {
+  Backend& backend = TestBackend(kName);
+  Rng rng(1);
+  Tensor matrix(backend, DataType::kF32, 64, 64), x(backend, DataType::kF32, 64, 64);
+  const auto weights = Pack(backend, matrix, WeightUsage::kLinear);
+  const int64_t limit = cuda_emulation::SetMemoryLimit(cuda_emulation::AllocatedBytes());
+  const auto expect = [](const absl::Status& status, const char* operation) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+    EXPECT_NE(status.message().find(operation), absl::string_view::npos) << status;
+  };
+  const std::vector<int32_t> indptr{0, 1}, zero{0}, one{1};
+  const std::vector<float> inv_freq{1.0f};
+  const auto row = [](int64_t, absl::Span<float>) { return absl::OkStatus(); };
+  const auto stream = backend.CreateStream().value();
+  expect(backend.Allocate(1).status(), "Allocate");
+  expect(backend.PackWeights(4, 4, WeightUsage::kLinear, row).status(), "PackWeights");
+  expect(backend.CreateRopeTable({RopeLayout::kInterleaved, 2, 16, inv_freq}).status(), "CreateRopeTable");
+  expect(backend.PlanBatch({indptr, zero, one, indptr, zero, 16, 0}).status(), "PlanBatch");
+  expect(backend.Linear(*stream, x.view(), *weights, true, matrix.view()), "scratch memory");
+  cuda_emulation::SetMemoryLimit(limit);
+  EXPECT_TRUE(backend.Linear(*stream, x.view(), *weights, true, matrix.view()).ok());
+  EXPECT_TRUE(backend.Synchronize(*stream).ok());
+}
+
+}  // namespace kvblend::kernels
