@@ -97,8 +97,8 @@ class ScoreObserver {
   virtual void OnDone(const absl::Status& status) = 0;
 };
 
-/// OnProgress per chunk in order, once it is on disk where there is one, OnDone once. On error the chunks
-/// reported so far stay stored.
+/// OnProgress per chunk in order, once it is on disk where there is one, else as soon as it is stored; OnDone
+/// once. On error the chunks reported so far stay stored.
 class PutChunksObserver {
  public:
   virtual ~PutChunksObserver() = default;
@@ -138,6 +138,10 @@ class Engine {
   /// The chunk store, for Stat, List, Erase, Pin and Clear.
   virtual store::ChunkStore& chunk_store() = 0;
 
+  /// Cuts a document into chunks and looks them up; computes nothing. On the caller's thread: some
+  /// microseconds per token. kInvalidArgument: bad field.
+  virtual absl::StatusOr<DocumentChunks> SplitDocument(const SplitDocumentRequest& request) = 0;
+
   /// Number of tokens of a text on its own, as a chunk would have.
   virtual absl::StatusOr<int32_t> CountTokens(std::string_view text) = 0;
 
@@ -149,6 +153,10 @@ class Engine {
   /// be cancelled.
   virtual absl::Status Drain(absl::Time deadline) = 0;
 };
+
+/// The fingerprint in EngineInfo of a model file, without loading it. kNotFound, kInvalidArgument or
+/// kUnimplemented naming the file.
+absl::StatusOr<std::string> ModelFingerprint(const std::string& model_path);
 
 /// Names as clients write them: "query", "hkvd", ... ; "chunks", "prefix", "nothing"; "anchored", "isolated";
 /// "value", "key".

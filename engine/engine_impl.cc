@@ -161,7 +161,8 @@ absl::StatusOr<std::vector<PrefetchedChunk>> EngineImpl::PrefetchChunks(Prefetch
                                 .chunks = std::move(request.chunks),
                                 .label = {}};
   KVBLEND_RETURN_IF_ERROR(validator_.Check(as_put));
-  KVBLEND_ASSIGN_OR_RETURN(const std::vector<int32_t> anchor_ids, validator_.AnchorTokens(as_put));
+  KVBLEND_ASSIGN_OR_RETURN(const std::vector<int32_t> anchor_ids,
+                           validator_.AnchorTokens(as_put.anchoring, as_put.system_text, as_put.lead_in));
   KVBLEND_ASSIGN_OR_RETURN(const std::vector<std::vector<int32_t>> chunk_ids,
                            validator_.ChunkTokens(as_put, anchor_ids.size()));
   const std::string& tenant_namespace = as_put.caller.tenant_namespace;
@@ -190,7 +191,8 @@ absl::StatusOr<std::vector<PrefetchedChunk>> EngineImpl::PrefetchChunks(Prefetch
 absl::StatusOr<std::shared_ptr<RequestHandle>> EngineImpl::PutChunks(
     PutChunksRequest request, std::shared_ptr<PutChunksObserver> observer) {
   KVBLEND_RETURN_IF_ERROR(validator_.Check(request));
-  KVBLEND_ASSIGN_OR_RETURN(std::vector<int32_t> anchor_ids, validator_.AnchorTokens(request));
+  KVBLEND_ASSIGN_OR_RETURN(std::vector<int32_t> anchor_ids,
+                           validator_.AnchorTokens(request.anchoring, request.system_text, request.lead_in));
   KVBLEND_ASSIGN_OR_RETURN(std::vector<std::vector<int32_t>> chunk_ids,
                            validator_.ChunkTokens(request, anchor_ids.size()));
   auto task = std::make_shared<PutChunksTask>(std::move(request), std::move(anchor_ids), std::move(chunk_ids),

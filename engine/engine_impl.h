@@ -39,6 +39,7 @@ class EngineImpl final : public Engine {
       PutChunksRequest request, std::shared_ptr<PutChunksObserver> observer) override;
   absl::StatusOr<std::vector<PrefetchedChunk>> PrefetchChunks(PrefetchChunksRequest request) override;
   store::ChunkStore& chunk_store() override { return *chunk_store_; }
+  absl::StatusOr<DocumentChunks> SplitDocument(const SplitDocumentRequest& request) override;
   absl::StatusOr<int32_t> CountTokens(std::string_view text) override;
   const EngineInfo& info() const override { return info_; }
   EngineStats Stats() const override;

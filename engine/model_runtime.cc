@@ -128,4 +128,10 @@ absl::StatusOr<std::unique_ptr<ModelRuntime>> ModelRuntime::LoadOn(
   return runtime;
 }
 
+absl::StatusOr<std::string> ModelFingerprint(const std::string& model_path) {
+  KVBLEND_ASSIGN_OR_RETURN(const model::GgufFile file, model::GgufFile::Open(model_path));
+  KVBLEND_ASSIGN_OR_RETURN(const store::Digest fingerprint, model::Fingerprint(file));
+  return store::ToHex(fingerprint);
+}
+
 }  // namespace kvblend

@@ -215,6 +215,10 @@ absl::StatusOr<StoredChunk> PromptRunner::EnsureStored(std::string_view tenant_n
   return stored;
 }
 
+bool PromptRunner::IsBeingWritten(const store::ChunkKey& key) {
+  return absl::IsDeadlineExceeded(chunk_store_.WaitUntilDurable(key, absl::InfinitePast()));
+}
+
 bool PromptRunner::WaitUntilDurable(const store::ChunkKey& key, blend::KeepGoing keep_going) {
   const absl::Time give_up = absl::Now() + kMaxWriteWait;
   while (true) {

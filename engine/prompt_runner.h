@@ -68,6 +68,8 @@ class PromptRunner {
                                            absl::Span<const int32_t> token_ids,
                                            const StoreEntryOptions& options, blend::KeepGoing keep_going);
 
+  /// Whether WaitUntilDurable would have to wait.
+  bool IsBeingWritten(const store::ChunkKey& key);
   /// Whether the chunk outlives the process. Waits for it to reach the disk for as long as keep_going likes,
   /// at most kMaxWriteWait.
   bool WaitUntilDurable(const store::ChunkKey& key, blend::KeepGoing keep_going);

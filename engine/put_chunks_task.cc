@@ -26,10 +26,12 @@ void PutChunksTask::Run(PromptRunner& runner) {
 
 absl::Status PutChunksTask::PutNext(PromptRunner& runner) {
   KVBLEND_RETURN_IF_ERROR(cancellation().Check());
-  absl::StatusOr<StoredChunk> stored =
-      runner.EnsureStored(caller().tenant_namespace, anchor_ids_, chunk_ids_[next_],
-                          {.label = request_.label, .pinned = request_.pin, .on_purpose = true},
-                          [this] { return cancellation().Check(); });
+  absl::StatusOr<StoredChunk> stored = runner.EnsureStored(
+      caller().tenant_namespace, anchor_ids_, chunk_ids_[next_],
+      {.label = request_.chunk_labels.empty() ? request_.label : request_.chunk_labels[next_],
+       .pinned = request_.pin,
+       .on_purpose = true},
+      [this] { return cancellation().Check(); });
   // While this chunk was computed the one before went to disk.
   ReportStored(runner);
   if (!stored.ok()) {
@@ -39,6 +41,8 @@ absl::Status PutChunksTask::PutNext(PromptRunner& runner) {
   unreported_ = *std::move(stored);
   unreported_->entry.reset();
   ++next_;
+  // Only who has something to wait for waits behind the next chunk.
+  if (!runner.IsBeingWritten(unreported_->key)) ReportStored(runner);
   return absl::OkStatus();
 }
 

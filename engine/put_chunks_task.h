@@ -35,7 +35,7 @@ class PutChunksTask final : public Task {
   const std::vector<std::vector<int32_t>> chunk_ids_;
   const std::shared_ptr<PutChunksObserver> observer_;
   int32_t next_ = 0;
-  std::optional<StoredChunk> unreported_;  // the one before next_
+  std::optional<StoredChunk> unreported_;  // the one before next_, on its way to the disk
   bool finished_ = false;
 };
 

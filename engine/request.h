@@ -114,7 +114,8 @@ struct PutChunksRequest {
   std::string lead_in;
   Anchoring anchoring = Anchoring::kAnchored;
   std::vector<std::string> chunks;
-  std::string label;  // free text shown by List, at most 256 bytes
+  std::string label;                           // free text shown by List, at most 256 bytes
+  std::vector<std::string> chunk_labels = {};  // empty, or one for each chunk instead of `label`
   bool pin = false;
 };
 
@@ -131,6 +132,18 @@ struct PrefetchedChunk {
   std::string key;          // hex
   Tier tier = Tier::kNone;  // where it was found; kNone: nowhere
   int32_t num_tokens = 0;
+};
+
+/// Cutting a document into chunks as they will be stored; see engine/split/document_splitter.h.
+struct SplitDocumentRequest {
+  Caller caller;
+  std::string system_text;  // as in PutChunksRequest: part of the keys
+  std::string lead_in;
+  Anchoring anchoring = Anchoring::kAnchored;
+  std::string text;
+  bool goes_on = false;         // `text` is not all of the document: leave out chunks that need more of it
+  int32_t chunk_tokens = 512;   // [16, context - anchor]
+  int32_t overlap_tokens = 64;  // [0, chunk_tokens / 2]
 };
 
 // --- reports
@@ -204,6 +217,21 @@ struct ScoredToken {
   int32_t top_token_id = 0;  // the most likely token at this position
   double top_logprob = 0;
   std::vector<float> distribution;  // [vocab_size] log-probabilities, when asked for
+};
+
+/// One chunk of a document, and what the store knows of it.
+struct DocumentChunk {
+  int64_t begin_byte = 0;  // in SplitDocumentRequest::text
+  int64_t end_byte = 0;
+  int32_t num_tokens = 0;
+  int64_t stored_bytes = 0;  // what its KV takes in the store
+  std::string key;           // hex
+  bool stored = false;       // PutChunks would compute and write nothing
+};
+
+struct DocumentChunks {
+  std::vector<DocumentChunk> chunks;
+  int64_t next_byte = 0;  // where the next chunk begins: the text's size, unless it goes on
 };
 
 struct PutChunkProgress {

@@ -89,9 +89,26 @@ absl::Status RequestValidator::Check(const PutChunksRequest& request) const {
   if (request.chunks.empty()) return absl::InvalidArgumentError("chunks is empty; allowed: one or more");
   if (request.label.size() > kMaxLabelBytes) return TooLong("label", request.label.size(), kMaxLabelBytes);
   KVBLEND_RETURN_IF_ERROR(CheckUtf8("label", request.label));
+  if (!request.chunk_labels.empty() && request.chunk_labels.size() != request.chunks.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("chunk_labels has ", request.chunk_labels.size(),
+                                                   " entries; allowed: none, or one for each of ",
+                                                   request.chunks.size(), " chunks"));
+  }
+  for (size_t i = 0; i < request.chunk_labels.size(); ++i) {
+    const std::string field = absl::StrCat("chunk_labels[", i, "]");
+    const std::string& label = request.chunk_labels[i];
+    if (label.size() > kMaxLabelBytes) return TooLong(field, label.size(), kMaxLabelBytes);
+    KVBLEND_RETURN_IF_ERROR(CheckUtf8(field, label));
+  }
   int64_t bytes = request.system_text.size() + request.lead_in.size();
   for (const std::string& chunk : request.chunks) bytes += chunk.size();
   return CheckTextBytes(bytes);
+}
+
+absl::Status RequestValidator::Check(const SplitDocumentRequest& request) const {
+  KVBLEND_RETURN_IF_ERROR(CheckCaller(request.caller));
+  return CheckTextBytes(
+      static_cast<int64_t>(request.system_text.size() + request.lead_in.size() + request.text.size()));
 }
 
 absl::StatusOr<prompt::PromptLayout> RequestValidator::Layout(const Prompt& prompt,
@@ -121,9 +138,24 @@ absl::StatusOr<std::vector<int32_t>> RequestValidator::Continuation(const ScoreR
   return token_ids;
 }
 
-absl::StatusOr<std::vector<int32_t>> RequestValidator::AnchorTokens(const PutChunksRequest& request) const {
-  if (request.anchoring == Anchoring::kIsolated) return std::vector<int32_t>();
-  return prompt::AnchorTokens(request.system_text, request.lead_in, *runtime_.chat_template);
+absl::StatusOr<std::vector<int32_t>> RequestValidator::AnchorTokens(Anchoring anchoring,
+                                                                    std::string_view system_text,
+                                                                    std::string_view lead_in) const {
+  if (anchoring == Anchoring::kIsolated) return std::vector<int32_t>();
+  return prompt::AnchorTokens(system_text, lead_in, *runtime_.chat_template);
+}
+
+absl::StatusOr<split::SplitOptions> RequestValidator::SplitOptions(const SplitDocumentRequest& request,
+                                                                   int64_t anchor_tokens) const {
+  const split::SplitOptions options{.chunk_tokens = request.chunk_tokens,
+                                    .overlap_tokens = request.overlap_tokens};
+  KVBLEND_RETURN_IF_ERROR(split::Validate(options));
+  if (anchor_tokens + options.chunk_tokens > runtime_.max_context_tokens) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("chunk_tokens is ", options.chunk_tokens, " behind an anchor of ", anchor_tokens,
+                     " tokens; allowed: together at most ", runtime_.max_context_tokens));
+  }
+  return options;
 }
 
 absl::StatusOr<std::vector<std::vector<int32_t>>> RequestValidator::ChunkTokens(

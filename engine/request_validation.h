@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -12,6 +13,7 @@
 #include "engine/model_runtime.h"
 #include "engine/prompt/prompt_layout.h"
 #include "engine/request.h"
+#include "engine/split/document_splitter.h"
 
 namespace kvblend {
 
@@ -25,6 +27,7 @@ class RequestValidator {
   absl::Status Check(const GenerateRequest& request) const;
   absl::Status Check(const ScoreRequest& request) const;
   absl::Status Check(const PutChunksRequest& request) const;
+  absl::Status Check(const SplitDocumentRequest& request) const;
 
   /// The prompt's tokens; leaves room for `reserved_tokens` more in the context.
   absl::StatusOr<prompt::PromptLayout> Layout(const Prompt& prompt, int32_t reserved_tokens) const;
@@ -36,7 +39,11 @@ class RequestValidator {
   absl::StatusOr<std::vector<std::vector<int32_t>>> ChunkTokens(const PutChunksRequest& request,
                                                                 int64_t anchor_tokens) const;
   /// Empty for isolated chunks.
-  absl::StatusOr<std::vector<int32_t>> AnchorTokens(const PutChunksRequest& request) const;
+  absl::StatusOr<std::vector<int32_t>> AnchorTokens(Anchoring anchoring, std::string_view system_text,
+                                                    std::string_view lead_in) const;
+  /// The splitter's options, such that every chunk fits into the context behind the anchor.
+  absl::StatusOr<split::SplitOptions> SplitOptions(const SplitDocumentRequest& request,
+                                                   int64_t anchor_tokens) const;
 
  private:
   absl::Status CheckCaller(const Caller& caller) const;

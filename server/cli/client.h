@@ -86,8 +86,8 @@ struct Info {
   int32_t requests_running = 0;
 };
 
-/// Calls block until they are done; Ctrl-C ends them with kCancelled (see cancellation.h). Used by one
-/// thread. Errors carry the engine's code and message; kUnavailable when a server cannot be reached.
+/// Calls block until they are done; Ctrl-C ends them with kCancelled (see cancellation.h). Thread-safe.
+/// Errors carry the engine's code and message; kUnavailable when a server cannot be reached.
 class EngineClient {
  public:
   virtual ~EngineClient() = default;
@@ -97,6 +97,8 @@ class EngineClient {
   virtual absl::StatusOr<Scores> Score(const ScoreRequest& request) = 0;
   virtual absl::Status PutChunks(const PutChunksRequest& request,
                                  const std::function<void(const PutChunkProgress&)>& on_progress) = 0;
+
+  virtual absl::StatusOr<DocumentChunks> SplitDocument(const SplitDocumentRequest& request) = 0;
 
   virtual absl::StatusOr<StatResult> StatChunks(const std::string& tenant_namespace,
                                                 absl::Span<const std::string> keys) = 0;

@@ -66,6 +66,13 @@ class GrpcClient : public EngineClient {
         });
   }
 
+  absl::StatusOr<DocumentChunks> SplitDocument(const SplitDocumentRequest& request) override {
+    v1::SplitDocumentResponse response;
+    KVBLEND_RETURN_IF_ERROR(Unary(
+        [&](grpc::ClientContext& context) { return chunks_->Split(&context, ToProto(request), &response); }));
+    return FromProto(response);
+  }
+
   absl::StatusOr<StatResult> StatChunks(const std::string& tenant_namespace,
                                         absl::Span<const std::string> keys) override {
     v1::StatChunksRequest request;

@@ -122,6 +122,10 @@ class InProcessClient : public EngineClient {
     }
   }
 
+  absl::StatusOr<DocumentChunks> SplitDocument(const SplitDocumentRequest& request) override {
+    return engine_->SplitDocument(request);
+  }
+
   absl::StatusOr<StatResult> StatChunks(const std::string& tenant_namespace,
                                         absl::Span<const std::string> keys) override {
     StatResult result;

@@ -169,6 +169,35 @@ PutChunkProgress FromProto(const v1::PutChunkProgress& message) {
           .durable = message.durable()};
 }
 
+v1::SplitDocumentResponse ToProto(const DocumentChunks& chunks) {
+  v1::SplitDocumentResponse to;
+  for (const DocumentChunk& chunk : chunks.chunks) {
+    v1::DocumentChunk& message = *to.add_chunks();
+    message.set_begin_byte(chunk.begin_byte);
+    message.set_end_byte(chunk.end_byte);
+    message.set_num_tokens(chunk.num_tokens);
+    message.set_stored_bytes(chunk.stored_bytes);
+    message.set_key(chunk.key);
+    message.set_stored(chunk.stored);
+  }
+  to.set_next_byte(chunks.next_byte);
+  return to;
+}
+
+DocumentChunks FromProto(const v1::SplitDocumentResponse& response) {
+  DocumentChunks to;
+  for (const v1::DocumentChunk& chunk : response.chunks()) {
+    to.chunks.push_back({.begin_byte = chunk.begin_byte(),
+                         .end_byte = chunk.end_byte(),
+                         .num_tokens = chunk.num_tokens(),
+                         .stored_bytes = chunk.stored_bytes(),
+                         .key = chunk.key(),
+                         .stored = chunk.stored()});
+  }
+  to.next_byte = response.next_byte();
+  return to;
+}
+
 v1::ChunkInfo ToProto(const store::ChunkInfo& info) {
   v1::ChunkInfo to;
   to.set_key(info.key.ToHex());

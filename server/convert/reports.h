@@ -16,12 +16,14 @@ v1::TextDelta ToProto(const TextDelta& delta);
 v1::GenerateFinished ToProto(const GenerateResult& result);
 v1::ScoredToken ToProto(const ScoredToken& token);
 v1::PutChunkProgress ToProto(const PutChunkProgress& progress);
+v1::SplitDocumentResponse ToProto(const DocumentChunks& chunks);
 /// An enumeration value that this build does not know reads as the default.
 PromptReport FromProto(const v1::PromptReport& report);
 TextDelta FromProto(const v1::TextDelta& delta);
 GenerateResult FromProto(const v1::GenerateFinished& finished);
 ScoredToken FromProto(const v1::ScoredToken& token);
 PutChunkProgress FromProto(const v1::PutChunkProgress& progress);
+DocumentChunks FromProto(const v1::SplitDocumentResponse& response);
 
 v1::ChunkInfo ToProto(const store::ChunkInfo& info);
 

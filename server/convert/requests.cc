@@ -175,7 +175,23 @@ absl::StatusOr<PutChunksRequest> FromProto(v1::PutChunksRequest&& request) {
   to.lead_in = std::move(*request.mutable_lead_in());
   to.chunks = TakeStrings(request.mutable_chunks());
   to.label = std::move(*request.mutable_label());
+  to.chunk_labels = TakeStrings(request.mutable_chunk_labels());
   to.pin = request.pin();
+  return to;
+}
+
+absl::StatusOr<SplitDocumentRequest> FromProto(v1::SplitDocumentRequest&& request) {
+  SplitDocumentRequest to;
+  if (absl::Status status = Convert(request.anchoring(), "anchoring", &to.anchoring); !status.ok()) {
+    return status;
+  }
+  to.caller.tenant_namespace = std::move(*request.mutable_namespace_());
+  to.system_text = std::move(*request.mutable_system_text());
+  to.lead_in = std::move(*request.mutable_lead_in());
+  to.text = std::move(*request.mutable_text());
+  to.goes_on = request.goes_on();
+  if (request.has_chunk_tokens()) to.chunk_tokens = request.chunk_tokens();
+  if (request.has_overlap_tokens()) to.overlap_tokens = request.overlap_tokens();
   return to;
 }
 
@@ -211,7 +227,21 @@ v1::PutChunksRequest ToProto(const PutChunksRequest& request) {
   message.set_anchoring(ToProto(request.anchoring));
   for (const std::string& chunk : request.chunks) message.add_chunks(chunk);
   message.set_label(request.label);
+  for (const std::string& label : request.chunk_labels) message.add_chunk_labels(label);
   message.set_pin(request.pin);
+  return message;
+}
+
+v1::SplitDocumentRequest ToProto(const SplitDocumentRequest& request) {
+  v1::SplitDocumentRequest message;
+  message.set_namespace_(request.caller.tenant_namespace);
+  message.set_system_text(request.system_text);
+  message.set_lead_in(request.lead_in);
+  message.set_anchoring(ToProto(request.anchoring));
+  message.set_text(request.text);
+  message.set_goes_on(request.goes_on);
+  message.set_chunk_tokens(request.chunk_tokens);
+  message.set_overlap_tokens(request.overlap_tokens);
   return message;
 }
 

@@ -118,9 +118,18 @@ absl::StatusOr<v1::PinChunksResponse> Pin(store::ChunkStore& chunk_store,
   return response;
 }
 
-using ServiceBase = v1::Chunks::WithRawCallbackMethod_Put<v1::Chunks::WithRawCallbackMethod_Stat<
-    v1::Chunks::WithRawCallbackMethod_List<v1::Chunks::WithRawCallbackMethod_Delete<
-        v1::Chunks::WithRawCallbackMethod_Pin<v1::Chunks::Service>>>>>;
+absl::StatusOr<v1::SplitDocumentResponse> Split(Engine& engine, v1::SplitDocumentRequest&& wire) {
+  const absl::StatusOr<SplitDocumentRequest> request = FromProto(std::move(wire));
+  if (!request.ok()) return request.status();
+  const absl::StatusOr<DocumentChunks> chunks = engine.SplitDocument(*request);
+  if (!chunks.ok()) return chunks.status();
+  return ToProto(*chunks);
+}
+
+using ServiceBase = v1::Chunks::WithRawCallbackMethod_Put<
+    v1::Chunks::WithRawCallbackMethod_Split<v1::Chunks::WithRawCallbackMethod_Stat<
+        v1::Chunks::WithRawCallbackMethod_List<v1::Chunks::WithRawCallbackMethod_Delete<
+            v1::Chunks::WithRawCallbackMethod_Pin<v1::Chunks::Service>>>>>>;
 
 class ChunksService : public ServiceBase {
  public:
@@ -132,6 +141,14 @@ class ChunksService : public ServiceBase {
         [](Engine& engine, PutChunksRequest request, const StreamCall& call) {
           return engine.PutChunks(std::move(request), std::make_shared<PutToStream>(call));
         });
+  }
+
+  grpc::ServerUnaryReactor* Split(grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes,
+                                  grpc::ByteBuffer* response) override {
+    return ServeUnary<v1::SplitDocumentRequest>(context_, context, bytes, response, kService, "Split",
+                                                [](Engine& engine, v1::SplitDocumentRequest& request) {
+                                                  return server::Split(engine, std::move(request));
+                                                });
   }
 
   grpc::ServerUnaryReactor* Stat(grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes,

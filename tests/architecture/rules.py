@@ -1,7 +1,7 @@
 """Which folder may include which, and other rules that hold for every file of the tree.
 
 The direction is server -> engine -> kernels. Inside engine: schedule -> blend -> {model, kv, store} -> kernels;
-text and prompt use nothing but Abseil and the standard library.
+text, prompt and split use nothing but Abseil and the standard library.
 """
 
 import os
@@ -16,6 +16,7 @@ ALLOWED = {
     "kernels": set(),
     "engine/text": set(),
     "engine/prompt": {"engine/text"},
+    "engine/split": {"engine/text"},
     "engine/kv": {"kernels"},
     "engine/store": {"kernels"},
     "engine/store/disk": {"kernels", "engine/store"},
@@ -29,7 +30,7 @@ ALLOWED = {
     },
     "engine": {
         "kernels", "engine/kv", "engine/store", "engine/store/disk", "engine/model", "engine/blend", "engine/generate",
-        "engine/prompt", "engine/text", "engine/schedule",
+        "engine/prompt", "engine/split", "engine/text", "engine/schedule",
     },
     "server": {"engine", "engine/store", "engine/store/disk", "engine/text"},
 }
@@ -48,7 +49,7 @@ TRANSPORT_LIBRARIES = ("grpc/", "grpcpp/", "grpc++/", "google/protobuf/", "kvble
                        "CLI/", "server/")
 
 # Folders that may use Abseil and the standard library only.
-ABSEIL_ONLY = ("engine/text", "engine/prompt")
+ABSEIL_ONLY = ("engine/text", "engine/prompt", "engine/split")
 
 SOURCE_SUFFIXES = (".h", ".cc", ".cu", ".cpp", ".hpp", ".py", ".sh", ".cmake", ".proto")
 SOURCE_NAMES = ("CMakeLists.txt", "Dockerfile", "run")

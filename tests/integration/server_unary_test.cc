@@ -103,6 +103,30 @@ TEST_F(ServerUnaryTest, StatPinAndDeleteFindWhatIsThere) {
   }
 }
 
+TEST_F(ServerUnaryTest, SplitAsksTheEngine) {
+  v1::SplitDocumentRequest request;
+  request.set_text("0123456789");
+  request.set_chunk_tokens(4);
+  request.set_goes_on(true);
+  {
+    grpc::ClientContext context;
+    v1::SplitDocumentResponse response;
+    ASSERT_TRUE(chunks_->Split(&context, request, &response).ok());
+    ASSERT_EQ(response.chunks_size(), 2);
+    EXPECT_EQ(response.chunks(1).begin_byte(), 4);
+    EXPECT_EQ(response.chunks(1).end_byte(), 8);
+    EXPECT_TRUE(response.chunks(0).stored());
+    EXPECT_FALSE(response.chunks(1).stored());
+    EXPECT_EQ(response.next_byte(), 8);
+  }
+  request.set_anchoring(static_cast<v1::Anchoring>(7));
+  grpc::ClientContext context;
+  v1::SplitDocumentResponse response;
+  const grpc::Status status = chunks_->Split(&context, request, &response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(status.error_message(), HasSubstr("anchoring is 7"));
+}
+
 TEST_F(ServerUnaryTest, DeleteAllEmptiesOneNamespace) {
   for (int i = 0; i < 3; ++i) engine_.StoreChunk("tenant", i, 10);
   engine_.StoreChunk("other", 0, 10);

@@ -1,5 +1,7 @@
 #include "tests/support/fake_engine.h"
 
+#include <algorithm>
+
 #include "absl/time/clock.h"
 #include "engine/store/chunk_address.h"
 #include "engine/store/chunk_kv.h"
@@ -57,6 +59,32 @@ absl::StatusOr<std::shared_ptr<RequestHandle>> FakeEngine::Score(ScoreRequest re
 absl::StatusOr<std::shared_ptr<RequestHandle>> FakeEngine::PutChunks(
     PutChunksRequest request, std::shared_ptr<PutChunksObserver> observer) {
   return Accept(&puts_, std::move(request), std::move(observer));
+}
+
+absl::StatusOr<std::vector<PrefetchedChunk>> FakeEngine::PrefetchChunks(PrefetchChunksRequest request) {
+  std::vector<PrefetchedChunk> chunks;
+  for (const std::string& text : request.chunks) {
+    chunks.push_back(
+        {.key = std::string(64, 'b'), .tier = Tier::kDisk, .num_tokens = static_cast<int32_t>(text.size())});
+  }
+  return chunks;
+}
+
+absl::StatusOr<DocumentChunks> FakeEngine::SplitDocument(const SplitDocumentRequest& request) {
+  DocumentChunks result;
+  const auto size = static_cast<int64_t>(request.text.size());
+  while (result.next_byte < size) {
+    const int64_t end = std::min<int64_t>(result.next_byte + request.chunk_tokens, size);
+    if (end == size && request.goes_on) break;
+    result.chunks.push_back({.begin_byte = result.next_byte,
+                             .end_byte = end,
+                             .num_tokens = static_cast<int32_t>(end - result.next_byte),
+                             .stored_bytes = 100,
+                             .key = std::string(64, 'a'),
+                             .stored = result.next_byte == 0});
+    result.next_byte = end;
+  }
+  return result;
 }
 
 absl::StatusOr<int32_t> FakeEngine::CountTokens(std::string_view text) {

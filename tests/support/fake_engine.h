@@ -75,6 +75,10 @@ class FakeEngine : public Engine {
   absl::StatusOr<std::shared_ptr<RequestHandle>> PutChunks(
       PutChunksRequest request, std::shared_ptr<PutChunksObserver> observer) override;
   store::ChunkStore& chunk_store() override { return *chunk_store_; }
+  /// Finds every chunk on disk, with a token for each of its bytes.
+  absl::StatusOr<std::vector<PrefetchedChunk>> PrefetchChunks(PrefetchChunksRequest request) override;
+  /// One chunk for every chunk_tokens bytes, no overlap; of a text that goes on, whole ones only.
+  absl::StatusOr<DocumentChunks> SplitDocument(const SplitDocumentRequest& request) override;
   absl::StatusOr<int32_t> CountTokens(std::string_view text) override;
   const EngineInfo& info() const override { return info_; }
   EngineStats Stats() const override;

@@ -1,12 +1,15 @@
 // An EngineClient without an engine: it records what it is asked and answers as the test says.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "engine/status_macros.h"
 #include "server/cli/client.h"
 
 namespace kvblend::server::cli {
@@ -17,6 +20,8 @@ class FakeClient : public EngineClient {
   std::vector<GenerateRequest> generated;
   std::vector<ScoreRequest> scored;
   std::vector<PutChunksRequest> put;
+  std::vector<SplitDocumentRequest> split;
+  absl::Mutex mutex;  // commands may call PutChunks on several threads
   std::vector<std::vector<std::string>> deleted;
   std::vector<std::string> log;  // one word per call
 
@@ -24,6 +29,12 @@ class FakeClient : public EngineClient {
   std::function<absl::StatusOr<GenerateResult>(const GenerateRequest&, const GenerateCallbacks&)> on_generate;
   std::function<absl::StatusOr<Scores>(const ScoreRequest&)> on_score;
   absl::Status put_status;
+  absl::Status split_status;
+  std::function<absl::Status(const PutChunksRequest&)>
+      on_put;  // on the caller's thread, before anything else
+  int64_t bytes_per_token = 1;
+  int64_t next_byte_offset = 0;  // how wrong SplitDocumentResponse is
+  Info info_answer;
   absl::Status health;
   std::map<std::string, ChunkInfo> stored;  // by key
   size_t page_size = 2;
@@ -56,8 +67,35 @@ class FakeClient : public EngineClient {
     return scores;
   }
 
+  /// A chunk for every chunk_tokens * bytes_per_token bytes, without overlap; whole ones only of a text that
+  /// goes on. Keys are as PutChunks gives them: by length.
+  absl::StatusOr<DocumentChunks> SplitDocument(const SplitDocumentRequest& request) override {
+    absl::MutexLock lock(&mutex);
+    split.push_back(request);
+    if (!split_status.ok()) return split_status;
+    DocumentChunks result;
+    const auto size = static_cast<int64_t>(request.text.size());
+    while (result.next_byte < size) {
+      const int64_t end = std::min<int64_t>(result.next_byte + request.chunk_tokens * bytes_per_token, size);
+      if (end == size && request.goes_on) break;
+      const std::string key =
+          absl::StrCat("key-", std::string(Name(request.anchoring)), "-", end - result.next_byte);
+      result.chunks.push_back({.begin_byte = result.next_byte,
+                               .end_byte = end,
+                               .num_tokens = 3,
+                               .stored_bytes = 1000,
+                               .key = key,
+                               .stored = stored.contains(key)});
+      result.next_byte = end;
+    }
+    result.next_byte += next_byte_offset;
+    return result;
+  }
+
   absl::Status PutChunks(const PutChunksRequest& request,
                          const std::function<void(const PutChunkProgress&)>& on_progress) override {
+    if (on_put) KVBLEND_RETURN_IF_ERROR(on_put(request));
+    absl::MutexLock lock(&mutex);
     put.push_back(request);
     log.push_back("put");
     if (!put_status.ok()) return put_status;
@@ -131,7 +169,7 @@ class FakeClient : public EngineClient {
   }
 
   absl::StatusOr<Info> GetInfo() override {
-    Info info;
+    Info info = info_answer;
     info.engine.version = "1.2.3";
     info.engine.model_name = "fake";
     info.engine.backend = "none";

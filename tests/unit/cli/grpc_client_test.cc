@@ -89,6 +89,14 @@ class FakeChunks : public v1::Chunks::Service {
     }
     return grpc::Status::OK;
   }
+  grpc::Status Split(grpc::ServerContext*, const v1::SplitDocumentRequest* request,
+                     v1::SplitDocumentResponse* response) override {
+    last_split = *request;
+    response->add_chunks()->set_key("k");
+    response->mutable_chunks(0)->set_end_byte(4);
+    response->set_next_byte(4);
+    return grpc::Status::OK;
+  }
   grpc::Status Stat(grpc::ServerContext*, const v1::StatChunksRequest* request,
                     v1::StatChunksResponse* response) override {
     response->add_chunks()->set_key(request->keys(0));
@@ -114,6 +122,7 @@ class FakeChunks : public v1::Chunks::Service {
     return grpc::Status::OK;
   }
   v1::PutChunksRequest last_put;
+  v1::SplitDocumentRequest last_split;
 };
 
 class FakeAdmin : public v1::Admin::Service {
@@ -274,6 +283,7 @@ TEST_F(GrpcClientTest, Chunks) {
                        .anchoring = Anchoring::kIsolated,
                        .chunks = {"a", "b"},
                        .label = "x",
+                       .chunk_labels = {"y", "z"},
                        .pin = true};
   put.caller.tenant_namespace = "tenant";
   std::vector<bool> present;
@@ -300,6 +310,21 @@ TEST_F(GrpcClientTest, Chunks) {
   EXPECT_EQ(client_->DeleteAllChunks("t")->changed, 1000);
   EXPECT_EQ(client_->PinChunks("t", keys, false)->changed, 0);
   EXPECT_THAT(client_->PinChunks("t", keys, true)->missing_keys, ElementsAre("k1"));
+}
+
+TEST_F(GrpcClientTest, Split) {
+  SplitDocumentRequest request;
+  request.caller.tenant_namespace = "tenant";
+  request.lead_in = "L";
+  request.text = "text";
+  request.chunk_tokens = 20;
+  const auto split = client_->SplitDocument(request);
+  ASSERT_TRUE(split.ok()) << split.status();
+  EXPECT_EQ(chunks_.last_split.DebugString(), ToProto(request).DebugString());
+  ASSERT_THAT(split->chunks, SizeIs(1));
+  EXPECT_EQ(split->chunks[0].key, "k");
+  EXPECT_EQ(split->chunks[0].end_byte, 4);
+  EXPECT_EQ(split->next_byte, 4);
 }
 
 TEST_F(GrpcClientTest, InfoComesThrough) {

@@ -183,6 +183,28 @@ TEST(ConvertReportsTest, PutChunkProgress) {
   EXPECT_EQ(wire.compute_seconds(), 0.5);
 }
 
+TEST(ConvertReportsTest, DocumentChunks) {
+  DocumentChunks chunks;
+  chunks.chunks.push_back({.begin_byte = 1,
+                           .end_byte = 2,
+                           .num_tokens = 3,
+                           .stored_bytes = 4,
+                           .key = "key",
+                           .stored = true});
+  chunks.next_byte = 5;
+  const v1::SplitDocumentResponse wire = ToProto(chunks);
+  EXPECT_EQ(EmptyFields(wire), "");
+  EXPECT_EQ(EmptyFields(wire.chunks(0)), "");
+  EXPECT_EQ(ToProto(FromProto(wire)).DebugString(), wire.DebugString());
+  EXPECT_EQ(wire.next_byte(), 5);
+  EXPECT_EQ(wire.chunks(0).begin_byte(), 1);
+  EXPECT_EQ(wire.chunks(0).end_byte(), 2);
+  EXPECT_EQ(wire.chunks(0).num_tokens(), 3);
+  EXPECT_EQ(wire.chunks(0).stored_bytes(), 4);
+  EXPECT_EQ(wire.chunks(0).key(), "key");
+  EXPECT_TRUE(wire.chunks(0).stored());
+}
+
 TEST(ConvertReportsTest, ChunkInfo) {
   store::ChunkInfo info;
   store::Digest digest{};

@@ -267,6 +267,7 @@ TEST(ConvertRequestsTest, EveryFieldOfAPutRequestArrives) {
   request.set_anchoring(v1::ANCHORING_ISOLATED);
   request.add_chunks("one");
   request.set_label("corpus");
+  request.add_chunk_labels("one's");
   request.set_pin(true);
   const auto converted = FromProto(v1::PutChunksRequest(request));
   ASSERT_TRUE(converted.ok()) << converted.status();
@@ -277,9 +278,42 @@ TEST(ConvertRequestsTest, EveryFieldOfAPutRequestArrives) {
   EXPECT_EQ(converted->anchoring, Anchoring::kIsolated);
   EXPECT_THAT(converted->chunks, ElementsAre("one"));
   EXPECT_EQ(converted->label, "corpus");
+  EXPECT_THAT(converted->chunk_labels, ElementsAre("one's"));
   EXPECT_TRUE(converted->pin);
 
   v1::PutChunksRequest unknown;
+  unknown.set_anchoring(static_cast<v1::Anchoring>(8));
+  EXPECT_THAT(std::string(FromProto(std::move(unknown)).status().message()),
+              HasSubstr("anchoring is 8; allowed: "));
+}
+
+TEST(ConvertRequestsTest, EveryFieldOfASplitRequestArrives) {
+  v1::SplitDocumentRequest request;
+  request.set_namespace_("tenant");
+  request.set_system_text("system");
+  request.set_lead_in("lead");
+  request.set_anchoring(v1::ANCHORING_ISOLATED);
+  request.set_text("document");
+  request.set_goes_on(true);
+  request.set_chunk_tokens(99);
+  request.set_overlap_tokens(0);
+  const auto converted = FromProto(v1::SplitDocumentRequest(request));
+  ASSERT_TRUE(converted.ok()) << converted.status();
+  EXPECT_EQ(ToProto(*converted).DebugString(), request.DebugString());
+  EXPECT_EQ(converted->caller.tenant_namespace, "tenant");
+  EXPECT_EQ(converted->system_text, "system");
+  EXPECT_EQ(converted->lead_in, "lead");
+  EXPECT_EQ(converted->anchoring, Anchoring::kIsolated);
+  EXPECT_EQ(converted->text, "document");
+  EXPECT_TRUE(converted->goes_on);
+  EXPECT_EQ(converted->chunk_tokens, 99);
+  EXPECT_EQ(converted->overlap_tokens, 0);
+
+  const auto defaults = FromProto(v1::SplitDocumentRequest());
+  ASSERT_TRUE(defaults.ok());
+  EXPECT_EQ(defaults->chunk_tokens, 512);
+  EXPECT_EQ(defaults->overlap_tokens, 64);
+  v1::SplitDocumentRequest unknown;
   unknown.set_anchoring(static_cast<v1::Anchoring>(8));
   EXPECT_THAT(std::string(FromProto(std::move(unknown)).status().message()),
               HasSubstr("anchoring is 8; allowed: "));

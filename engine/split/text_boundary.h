@@ -1,0 +1,43 @@
+// Where prose may be cut: behind paragraphs, sentences and words. Pure functions; safe from any thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace kvblend::split {
+
+/// What ends just before a place, with the white space behind it. The greater, the better the place for a
+/// cut.
+enum class Boundary : uint8_t { kNone, kWord, kSentence, kParagraph };
+
+/// Walks over the places between the characters of a text, from its front, and tells the boundary at each.
+/// A paragraph ends with an empty line, a sentence with its full stop (or the like) or its line. Looks only
+/// back: what follows a place does not matter to it. Not thread-safe.
+class BoundaryScanner {
+ public:
+  /// `text` is valid UTF-8 and outlives the scanner.
+  explicit BoundaryScanner(std::string_view text) : text_(text) {}
+
+  /// Goes to the place behind the next character. False at the end of the text.
+  bool Next();
+
+  size_t position() const { return position_; }  // in bytes; 0 before the first Next
+  Boundary boundary() const { return boundary_; }
+  /// Whether white space follows: then the boundary at a later place is as good.
+  bool before_space() const;
+
+ private:
+  std::string_view text_;
+  size_t position_ = 0;
+  Boundary boundary_ = Boundary::kNone;
+  bool sentence_ended_ = false;  // by the characters before the white space at position_, if any
+  int line_breaks_ = 0;          // in the white space before position_
+};
+
+/// The last place of `text` at or before `position` that is no part of a character.
+size_t FloorToCharacter(std::string_view text, size_t position);
+/// The first at or behind it.
+size_t CeilToCharacter(std::string_view text, size_t position);
+
+}  // namespace kvblend::split
