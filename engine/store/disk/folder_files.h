@@ -1,0 +1,48 @@
+// The files of a disk tier's folder, by their names. Private to this folder.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/store/chunk_key.h"
+#include "engine/store/disk/disk_paths.h"
+#include "engine/store/disk/file_system.h"
+#include "engine/store/disk/folder_audit.h"
+
+namespace kvblend::store::internal {
+
+struct FolderFiles {
+  struct Entry {
+    ChunkKey key;
+    bool pinned = false;
+  };
+  std::vector<Entry> entries;        // by key
+  std::vector<ChunkKey> loose_pins;  // by key
+  std::vector<std::string> foreign;  // full paths, in order
+};
+
+/// kNotFound: there is no folder of entries. kCancelled.
+absl::StatusOr<FolderFiles> ListFolderFiles(FileSystem& fs, const DiskPaths& paths,
+                                            const std::function<bool()>& keep_going);
+
+/// Of the regular files in a folder; nothing where there is none.
+absl::StatusOr<FileTotals> TotalsOf(FileSystem& fs, const std::string& folder);
+
+/// Takes the folder's lock for someone who is no server. kFailedPrecondition names the folder and who has it.
+absl::StatusOr<std::unique_ptr<FileLock>> LockFolder(FileSystem& fs, const DiskPaths& paths);
+
+/// Unlinks; OK when the file is not there.
+absl::Status UnlinkIfThere(FileSystem& fs, const std::string& path);
+
+/// Calls work(0) ... work(count - 1) on up to num_threads threads, until one returns an error, which is then
+/// returned; kCancelled once keep_going says no.
+absl::Status ForEachInParallel(size_t count, int num_threads, const std::function<bool()>& keep_going,
+                               const std::function<absl::Status(size_t)>& work);
+
+}  // namespace kvblend::store::internal
