@@ -14,12 +14,14 @@ constexpr char kDescription[] =
 
 constexpr char kFooter[] =
     R"(Exit codes: 0 done, 1 error, 2 wrong usage or a refused value, 3 no such file or chunk,
-4 server unreachable, overloaded or too slow (try again), 130 interrupted.
+4 server unreachable, overloaded or too slow (try again), 5 done, but some of the input or of what is stored
+is damaged, 130 interrupted.
 Environment: KVBLEND_SERVER is the default of --server; NO_COLOR switches colours off.
 
 Examples:
   kvblend generate --chunk-file report.txt --question "What were the findings?"
   kvblend chunks put docs/*.txt
+  kvblend precompute docs/ --output chunks.jsonl
   kvblend bench --model model.gguf --data tests/fixtures/musique_sample.json
   kvblend COMMAND --help
 )";
@@ -35,6 +37,8 @@ int RunCommandLine(const std::vector<std::string>& arguments, Terminal& terminal
   app.get_formatter()->column_width(30);
   AddGenerateCommand(app, context);
   AddChunksCommand(app, context);
+  AddPrecomputeCommand(app, context);
+  AddStoreCommand(app, context);
   AddScoreCommand(app, context);
   AddBenchCommand(app, context);
   AddInfoCommand(app, context);

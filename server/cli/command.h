@@ -38,6 +38,8 @@ struct CommandContext {
 
 void AddGenerateCommand(CLI::App& root, CommandContext& context);
 void AddChunksCommand(CLI::App& root, CommandContext& context);
+void AddPrecomputeCommand(CLI::App& root, CommandContext& context);
+void AddStoreCommand(CLI::App& root, CommandContext& context);
 void AddScoreCommand(CLI::App& root, CommandContext& context);
 void AddBenchCommand(CLI::App& root, CommandContext& context);
 void AddInfoCommand(CLI::App& root, CommandContext& context);

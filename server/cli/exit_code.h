@@ -11,6 +11,7 @@ enum ExitCode : int {
   kExitUsage = 2,        // a wrong flag, or a value that the engine refuses
   kExitNotFound = 3,     // no such file or chunk
   kExitUnavailable = 4,  // the server can't be reached, is full, or too slow for the deadline: try again
+  kExitDamaged = 5,      // the rest was done, but some of what was read is damaged or of no use
   kExitInterrupted = 130,
 };
 
@@ -27,6 +28,8 @@ inline ExitCode ExitCodeOf(const absl::Status& status) {
     case absl::StatusCode::kResourceExhausted:
     case absl::StatusCode::kDeadlineExceeded:
       return kExitUnavailable;
+    case absl::StatusCode::kDataLoss:
+      return kExitDamaged;
     case absl::StatusCode::kCancelled:
       return kExitInterrupted;
     default:

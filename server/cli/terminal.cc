@@ -20,6 +20,7 @@ constexpr std::string_view kReset = "\033[0m";
 constexpr std::string_view kRed = "\033[1;31m";
 constexpr std::string_view kYellow = "\033[1;33m";
 constexpr std::string_view kDim = "\033[2m";
+constexpr absl::Duration kRedrawInterval = absl::Milliseconds(50);
 constexpr int kBarWidth = 24;  // leaves room for counts and a note in 80 columns
 
 std::string Coloured(bool colour, std::string_view code, std::string_view text) {
@@ -70,12 +71,15 @@ void ProgressBar::Clear() {
 
 void ProgressBar::Update(int64_t done, int64_t total, std::string_view note) {
   if (!terminal_.err_is_terminal) return;
+  const absl::Time now = absl::Now();
+  if (drawn_ && done < total && now - last_drawn_ < kRedrawInterval) return;
+  last_drawn_ = now;
   const double share =
       total > 0 ? std::clamp(static_cast<double>(done) / static_cast<double>(total), 0.0, 1.0) : 0;
   const int filled = static_cast<int>(std::lround(share * kBarWidth));
   std::string line = absl::StrFormat("\r\033[K%s [%s%s] %d/%d", label_, std::string(filled, '#'),
                                      std::string(kBarWidth - filled, '-'), done, total);
-  const double elapsed = absl::ToDoubleSeconds(absl::Now() - start_);
+  const double elapsed = absl::ToDoubleSeconds(now - start_);
   if (done > 0 && done < total && elapsed > 1) {
     absl::StrAppend(&line, ", ", HumanSeconds(elapsed / share - elapsed), " left");
   }

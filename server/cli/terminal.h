@@ -41,7 +41,7 @@ class ProgressBar {
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
 
-  /// `note` is shown behind the counts, and may be empty.
+  /// `note` is shown behind the counts, and may be empty. Cheap: draws no more often than people can read.
   void Update(int64_t done, int64_t total, std::string_view note);
   /// Makes way for other output; the next Update draws the bar again.
   void Clear();
@@ -51,6 +51,7 @@ class ProgressBar {
   const std::string label_;
   const absl::Time start_;
   bool drawn_ = false;
+  absl::Time last_drawn_ = absl::InfinitePast();
 };
 
 /// "532 KiB", "1.4 GiB".

@@ -88,6 +88,7 @@ TEST(ExitCodeTest, IsForShells) {
   EXPECT_EQ(ExitCodeOf(absl::UnavailableError("")), 4);
   EXPECT_EQ(ExitCodeOf(absl::ResourceExhaustedError("")), 4);
   EXPECT_EQ(ExitCodeOf(absl::DeadlineExceededError("")), 4);
+  EXPECT_EQ(ExitCodeOf(absl::DataLossError("")), 5);
   EXPECT_EQ(ExitCodeOf(absl::CancelledError("")), 130);
 }
 

@@ -1,0 +1,401 @@
+// kvblend precompute: a corpus of documents into the chunk store, ahead of the prompts that use them.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "engine/status_macros.h"
+#include "engine/text/utf8.h"
+#include "server/cli/command.h"
+#include "server/cli/files.h"
+#include "server/cli/flags.h"
+#include "server/cli/precompute/chunk_file.h"
+#include "server/cli/precompute/corpus_progress.h"
+#include "server/cli/precompute/corpus_reader.h"
+#include "server/cli/precompute/document_split.h"
+#include "server/cli/precompute/put_queue.h"
+
+namespace kvblend::server::cli {
+namespace {
+
+constexpr char kExamples[] =
+    R"(A chunk is found by prompts that place the same text behind the same system text and lead-in: take the
+texts from the file of --output. What is stored is skipped, so that after an interruption the same command
+goes on where it was. Exit code 5: done, but some of the input could not be used.
+
+Examples:
+  kvblend precompute docs/ --lead-in $'Passages:\n\n' --output chunks.jsonl
+  kvblend precompute corpus.jsonl --jsonl-field body --dry-run
+  kvblend precompute docs/ --model model.gguf --store /var/lib/kvblend/chunks
+)";
+
+struct PrecomputeFlags {
+  Connection connection;
+  CallerFlags caller;
+  std::vector<std::string> paths;
+  int32_t chunk_tokens = SplitDocumentRequest().chunk_tokens;
+  int32_t overlap_tokens = SplitDocumentRequest().overlap_tokens;
+  std::string text_field = CorpusReader::Options().text_field;
+  std::string id_field = CorpusReader::Options().id_field;
+  std::string system_text;
+  std::string system_file;
+  std::string lead_in;
+  std::string lead_in_file;
+  bool isolated = false;
+  bool pin = false;
+  int in_flight = PutQueue::Options().max_in_flight;
+  std::string output;
+  bool dry_run = false;
+  bool strict = false;
+  bool json = false;
+};
+
+// The most that a label may have.
+constexpr size_t kMaxLabelBytes = 256;
+
+/// The document and where in it the chunk begins; of a long name, its end.
+std::string LabelOf(const Document& document, int64_t begin_byte) {
+  std::string label;
+  text::AppendReplacingInvalidUtf8(absl::StrCat(document.Name(), "@", begin_byte), /*keep_incomplete=*/false,
+                                   &label);
+  if (label.size() <= kMaxLabelBytes) return label;
+  size_t cut = label.size() - kMaxLabelBytes + 3;
+  while ((static_cast<unsigned char>(label[cut]) & 0xC0) == 0x80) ++cut;
+  return absl::StrCat("...", label.substr(cut));
+}
+
+class Precompute {
+ public:
+  Precompute(const PrecomputeFlags& flags, CommandContext& context) : flags_(flags), context_(context) {}
+
+  absl::Status Run() {
+    KVBLEND_RETURN_IF_ERROR(ReadAnchorTexts());
+    if (!flags_.connection.engine_options.model_path.empty() && !flags_.dry_run &&
+        flags_.connection.engine_options.chunk_disk_path.empty()) {
+      return absl::InvalidArgumentError(
+          "with --model the chunks need a place that outlives this process: give --store DIR");
+    }
+    KVBLEND_ASSIGN_OR_RETURN(CorpusReader corpus,
+                             CorpusReader::Open({.paths = flags_.paths,
+                                                 .text_field = flags_.text_field,
+                                                 .id_field = flags_.id_field,
+                                                 .skipped_file = flags_.output},
+                                                [this](const absl::Status& what, int64_t input_bytes) {
+                                                  return OnBad(what, input_bytes);
+                                                }));
+    if (corpus.num_files() == 0 && num_bad_ == 0) {
+      return absl::InvalidArgumentError(
+          "nothing to read: there is no .txt, .md or .jsonl file in the folders given");
+    }
+    KVBLEND_ASSIGN_OR_RETURN(
+        client_, context_.make_client(flags_.connection, context_.cancellation, context_.terminal));
+    KVBLEND_ASSIGN_OR_RETURN(const Info before, client_->GetInfo());
+    if (!flags_.output.empty()) {
+      KVBLEND_ASSIGN_OR_RETURN(output_, ChunkFile::Create(flags_.output));
+    }
+    progress_.emplace(context_.terminal, corpus.total_bytes());
+    for (const absl::Status& bad : bad_before_start_) progress_->Warn(std::string(bad.message()));
+    progress_->Update([&](CorpusCounts& counts) { counts.bad_inputs = num_bad_; });
+    absl::Status status = PutAll(corpus);
+    if (status.ok() && output_ != nullptr) status = output_->Finish();
+    const CorpusCounts counts = progress_->counts();
+    const double seconds = progress_->seconds();
+    progress_.reset();
+    if (status.ok() && corpus.num_ignored_files() > 0) {
+      context_.terminal.PrintNote(absl::StrCat(corpus.num_ignored_files(),
+                                               " files in the folders are neither .txt nor .md nor .jsonl"));
+    }
+    if (flags_.dry_run) {
+      if (status.ok()) status = PrintEstimate(counts, before);
+    } else {
+      Summarize(counts, seconds, status);
+      if (status.ok()) status = CheckStored(counts, before);
+    }
+    KVBLEND_RETURN_IF_ERROR(status);
+    if (counts.bad_inputs == 0) return absl::OkStatus();
+    return absl::DataLossError(absl::StrCat(counts.bad_inputs, counts.bad_inputs == 1 ? " input" : " inputs",
+                                            " could not be used; everything else was done"));
+  }
+
+ private:
+  absl::Status ReadAnchorTexts() {
+    anchor_.system_text = flags_.system_text;
+    anchor_.lead_in = flags_.lead_in;
+    if (!flags_.system_file.empty()) {
+      KVBLEND_ASSIGN_OR_RETURN(anchor_.system_text, ReadFileOrStdin(flags_.system_file));
+    }
+    if (!flags_.lead_in_file.empty()) {
+      KVBLEND_ASSIGN_OR_RETURN(anchor_.lead_in, ReadFileOrStdin(flags_.lead_in_file));
+    }
+    anchor_.anchoring = flags_.isolated ? Anchoring::kIsolated : Anchoring::kAnchored;
+    ApplyFlags(flags_.caller, anchor_.caller);
+    return absl::OkStatus();
+  }
+
+  absl::Status OnBad(const absl::Status& what, int64_t input_bytes) {
+    if (flags_.strict) return what;
+    ++num_bad_;
+    if (!progress_.has_value()) {
+      bad_before_start_.push_back(what);
+      return absl::OkStatus();
+    }
+    progress_->Warn(std::string(what.message()));
+    progress_->Update([&](CorpusCounts& counts) {
+      ++counts.bad_inputs;
+      counts.input_bytes += input_bytes;
+      counts.present_input_bytes += input_bytes;
+    });
+    return absl::OkStatus();
+  }
+
+  absl::Status PutAll(CorpusReader& corpus) {
+    std::optional<PutQueue> queue;
+    if (!flags_.dry_run) {
+      PutQueue::Options options;
+      options.request = anchor_;
+      options.request.pin = flags_.pin;
+      options.max_in_flight = flags_.in_flight;
+      queue.emplace(
+          *client_, context_.cancellation, std::move(options),
+          [this](const PutChunkProgress& progress, const ChunkToPut& chunk) { OnStored(progress, chunk); });
+    }
+    while (true) {
+      if (context_.cancellation.requested()) return absl::CancelledError("interrupted");
+      KVBLEND_ASSIGN_OR_RETURN(const std::optional<Document> document, corpus.Next());
+      if (!document.has_value()) break;
+      KVBLEND_RETURN_IF_ERROR(Split(*document, queue.has_value() ? &*queue : nullptr));
+      progress_->Update([](CorpusCounts& counts) { ++counts.documents; });
+    }
+    return queue.has_value() ? queue->Finish() : absl::OkStatus();
+  }
+
+  absl::Status Split(const Document& document, PutQueue* queue) {
+    SplitDocumentRequest request{.caller = anchor_.caller,
+                                 .system_text = anchor_.system_text,
+                                 .lead_in = anchor_.lead_in,
+                                 .anchoring = anchor_.anchoring,
+                                 .text = "",
+                                 .chunk_tokens = flags_.chunk_tokens,
+                                 .overlap_tokens = flags_.overlap_tokens};
+    const double input_per_text =
+        static_cast<double>(document.input_bytes) / static_cast<double>(document.text.size());
+    return SplitInPieces(
+        *client_, std::move(request), document.text,
+        [&](const DocumentChunk& chunk, int64_t own_bytes) -> absl::Status {
+          if (context_.cancellation.requested()) return absl::CancelledError("interrupted");
+          ChunkToPut put{
+              .text = document.text.substr(static_cast<size_t>(chunk.begin_byte),
+                                           static_cast<size_t>(chunk.end_byte - chunk.begin_byte)),
+              .label = LabelOf(document, chunk.begin_byte),
+              .stored_bytes = chunk.stored_bytes,
+              .input_bytes = static_cast<int64_t>(static_cast<double>(own_bytes) * input_per_text)};
+          if (output_ != nullptr) KVBLEND_RETURN_IF_ERROR(output_->Write(document, chunk, put.text));
+          // Pinning is for the engine to do, whether it has the chunk or not.
+          if (queue != nullptr && (!chunk.stored || flags_.pin)) return queue->Add(std::move(put));
+          OnSeen(chunk, put);
+          return absl::OkStatus();
+        });
+  }
+
+  /// A chunk that is not sent: it is there, or this is a dry run.
+  void OnSeen(const DocumentChunk& chunk, const ChunkToPut& put) {
+    if (chunk.stored && known_keys_.size() < kMaxKnownKeys) known_keys_.push_back(chunk.key);
+    progress_->Update([&](CorpusCounts& counts) {
+      Add(put, chunk.num_tokens, counts);
+      counts.present_chunks += chunk.stored ? 1 : 0;
+      counts.present_input_bytes += chunk.stored ? put.input_bytes : 0;
+      counts.computed_tokens += chunk.stored ? 0 : chunk.num_tokens;
+    });
+  }
+
+  void OnStored(const PutChunkProgress& progress, const ChunkToPut& chunk) {
+    progress_->Update([&](CorpusCounts& counts) {
+      Add(chunk, progress.num_tokens, counts);
+      counts.present_chunks += progress.already_present ? 1 : 0;
+      counts.present_input_bytes += progress.already_present ? chunk.input_bytes : 0;
+      counts.computed_tokens += progress.already_present ? 0 : progress.num_tokens;
+      counts.compute_seconds += progress.compute_seconds;
+      counts.undurable_chunks += progress.durable ? 0 : 1;
+    });
+  }
+
+  static void Add(const ChunkToPut& chunk, int32_t num_tokens, CorpusCounts& counts) {
+    ++counts.chunks;
+    counts.tokens += num_tokens;
+    counts.stored_bytes += chunk.stored_bytes;
+    counts.input_bytes += chunk.input_bytes;
+  }
+
+  void Summarize(const CorpusCounts& counts, double seconds, const absl::Status& status) {
+    const double rate = seconds > 0 ? static_cast<double>(counts.computed_tokens) / seconds : 0;
+    if (flags_.json) {
+      context_.terminal.PrintJson({{"documents", counts.documents},
+                                   {"bad_inputs", counts.bad_inputs},
+                                   {"chunks", counts.chunks},
+                                   {"tokens", counts.tokens},
+                                   {"stored_bytes", counts.stored_bytes},
+                                   {"computed_chunks", counts.computed_chunks()},
+                                   {"computed_tokens", counts.computed_tokens},
+                                   {"compute_seconds", counts.compute_seconds},
+                                   {"seconds", seconds},
+                                   {"complete", status.ok()}});
+      return;
+    }
+    context_.terminal.PrintNote(absl::StrFormat(
+        "%d documents, %d chunks, %d tokens, %s: %d computed in %s (%.0f tokens/s), %d were there already",
+        counts.documents, counts.chunks, counts.tokens, HumanBytes(counts.stored_bytes),
+        counts.computed_chunks(), HumanSeconds(seconds), rate, counts.present_chunks));
+    if (!status.ok() && context_.cancellation.requested()) {
+      context_.terminal.PrintNote("What is stored stays; the same command goes on from here.");
+    }
+  }
+
+  /// Done is only what will still be there.
+  absl::Status CheckStored(const CorpusCounts& counts, const Info& before) {
+    KVBLEND_ASSIGN_OR_RETURN(const Info after, client_->GetInfo());
+    const bool on_disk = before.disk.has_value() && after.disk.has_value();
+    const int64_t evicted = on_disk ? after.disk->evictions - before.disk->evictions
+                                    : after.store.evictions - before.store.evictions;
+    if (evicted > 0) {
+      context_.terminal.PrintWarning(absl::StrCat(
+          evicted, " chunks were evicted meanwhile to make room: the store is smaller than the corpus"));
+    }
+    if (!on_disk || counts.undurable_chunks == 0) return absl::OkStatus();
+    return absl::UnavailableError(absl::StrCat(
+        counts.undurable_chunks, " chunks were computed but are not on disk: it is full or failing"));
+  }
+
+  /// Tokens per second of the chunks that were computed before, as far as the store knows; 0: none.
+  absl::StatusOr<double> KnownRate() {
+    if (known_keys_.empty()) return 0;
+    KVBLEND_ASSIGN_OR_RETURN(const StatResult known,
+                             client_->StatChunks(anchor_.caller.tenant_namespace, known_keys_));
+    double tokens = 0;
+    double seconds = 0;
+    for (const ChunkInfo& chunk : known.chunks) {
+      if (chunk.compute_seconds <= 0) continue;
+      tokens += chunk.num_tokens;
+      seconds += chunk.compute_seconds;
+    }
+    return seconds > 0 ? tokens / seconds : 0;
+  }
+
+  absl::Status PrintEstimate(const CorpusCounts& counts, const Info& info) {
+    KVBLEND_ASSIGN_OR_RETURN(const double rate, KnownRate());
+    const int64_t room = info.disk.has_value() ? info.disk->quota_bytes : info.store.budget_bytes;
+    if (flags_.json) {
+      OrderedJson estimate = {{"documents", counts.documents},
+                              {"bad_inputs", counts.bad_inputs},
+                              {"chunks", counts.chunks},
+                              {"tokens", counts.tokens},
+                              {"stored_bytes", counts.stored_bytes},
+                              {"store_bytes_limit", room},
+                              {"chunks_to_compute", counts.computed_chunks()},
+                              {"tokens_to_compute", counts.computed_tokens}};
+      if (rate > 0) estimate["estimated_seconds"] = static_cast<double>(counts.computed_tokens) / rate;
+      context_.terminal.PrintJson(estimate);
+      return absl::OkStatus();
+    }
+    const std::string time =
+        counts.computed_tokens == 0 ? "none: everything is there"
+        : rate > 0                  ? absl::StrFormat("%s, at %.0f tokens/s as measured before",
+                                                      HumanSeconds(static_cast<double>(counts.computed_tokens) / rate), rate)
+                                    : "not known: the store has none of these chunks to tell from";
+    context_.terminal.out << absl::StreamFormat("documents      %d\n", counts.documents)
+                          << absl::StreamFormat("chunks         %d, of which %d are there already\n",
+                                                counts.chunks, counts.present_chunks)
+                          << absl::StreamFormat("tokens         %d, to compute %d\n", counts.tokens,
+                                                counts.computed_tokens)
+                          << absl::StreamFormat("in the store   %s of the %s that it may take\n",
+                                                HumanBytes(counts.stored_bytes), HumanBytes(room))
+                          << absl::StreamFormat("time           %s\n", time) << std::flush;
+    if (counts.stored_bytes > room) {
+      context_.terminal.PrintWarning("the store is smaller than the corpus: chunks will be evicted");
+    }
+    return absl::OkStatus();
+  }
+
+  static constexpr size_t kMaxKnownKeys = 1000;  // what one Stat takes
+
+  const PrecomputeFlags& flags_;
+  CommandContext& context_;
+  std::unique_ptr<EngineClient> client_;
+  PutChunksRequest anchor_;  // without chunks
+  std::unique_ptr<ChunkFile> output_;
+  std::optional<CorpusProgress> progress_;
+  std::vector<absl::Status> bad_before_start_;  // folders that cannot be looked into
+  int64_t num_bad_ = 0;
+  std::vector<std::string> known_keys_;  // some of those that are stored
+};
+
+}  // namespace
+
+void AddPrecomputeCommand(CLI::App& root, CommandContext& context) {
+  CLI::App* command = root.add_subcommand(
+      "precompute", "Split documents (.txt, .md, .jsonl) into chunks and store the KV of each");
+  command->footer(kExamples);
+  const auto flags = std::make_shared<PrecomputeFlags>();
+  EngineOptions& engine = flags->connection.engine_options;
+  engine.chunk_store_bytes = int64_t{1} << 30;  // on its way to the disk; nobody asks for it here
+  AddConnectionFlags(*command, InProcess::kAllowed, flags->connection);
+  AddCallerFlags(*command, flags->caller);
+  command->add_option("paths", flags->paths, "Files, and folders with everything in them")->required();
+  command->add_option("--store", engine.chunk_disk_path, "The same as --disk-path")
+      ->needs("--model")
+      ->excludes("--disk-path")
+      ->type_name("DIR")
+      ->group("Engine, with --model");
+  command->add_option("--chunk-tokens", flags->chunk_tokens, "Most tokens of a chunk")
+      ->capture_default_str()
+      ->type_name("N");
+  command
+      ->add_option("--overlap-tokens", flags->overlap_tokens,
+                   "Tokens that a chunk shares with the one before it")
+      ->capture_default_str()
+      ->type_name("N");
+  command->add_option("--jsonl-field", flags->text_field, "Where lines of JSON have their text")
+      ->capture_default_str()
+      ->type_name("NAME");
+  command->add_option("--jsonl-id", flags->id_field, "Where they have their id, if they have one")
+      ->capture_default_str()
+      ->type_name("NAME");
+  auto* system = command->add_option("--system", flags->system_text, "System text of the prompts to come");
+  system->type_name("TEXT");
+  auto* system_file = command->add_option("--system-file", flags->system_file, "The same, from a file");
+  system_file->type_name("FILE")->excludes(system);
+  auto* lead_in =
+      command->add_option("--lead-in", flags->lead_in, "Text before the chunks in the prompts to come");
+  lead_in->type_name("TEXT");
+  auto* lead_in_file = command->add_option("--lead-in-file", flags->lead_in_file, "The same, from a file");
+  lead_in_file->type_name("FILE")->excludes(lead_in);
+  command
+      ->add_flag("--isolated", flags->isolated,
+                 "Compute chunks by themselves, not behind system text and lead-in")
+      ->excludes(system)
+      ->excludes(system_file)
+      ->excludes(lead_in)
+      ->excludes(lead_in_file);
+  command->add_flag("--pin", flags->pin, "Never evict these chunks");
+  command
+      ->add_option("--output", flags->output,
+                   "Write every chunk's text, key and place here, one JSON object per line, once all is done")
+      ->type_name("FILE");
+  command->add_option("--in-flight", flags->in_flight, "Batches of chunks under way at once")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 64))
+      ->type_name("N");
+  command->add_flag("--dry-run", flags->dry_run, "Only count: chunks, tokens, bytes in the store, and time");
+  command->add_flag("--strict", flags->strict,
+                    "Stop at the first input that cannot be used; default: name and skip it");
+  command->add_flag("--json", flags->json, "The summary as a JSON object");
+  command->callback([flags, &context] {
+    context.action = [flags, &context] { return Precompute(*flags, context).Run(); };
+  });
+}
+
+}  // namespace kvblend::server::cli

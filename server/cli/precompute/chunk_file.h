@@ -1,0 +1,37 @@
+// The chunks of a corpus as JSON Lines, for the retriever that will place them in prompts.
+#pragma once
+
+#include <fstream>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/request.h"
+#include "server/cli/precompute/corpus_reader.h"
+
+namespace kvblend::server::cli {
+
+/// Written beside `path` and put in its place by Finish, so that whoever reads it sees all of a corpus. What
+/// is not finished is removed. Errors are kInvalidArgument naming path and reason.
+class ChunkFile {
+ public:
+  static absl::StatusOr<std::unique_ptr<ChunkFile>> Create(const std::string& path);
+  ~ChunkFile();
+  ChunkFile(const ChunkFile&) = delete;
+  ChunkFile& operator=(const ChunkFile&) = delete;
+
+  absl::Status Write(const Document& document, const DocumentChunk& chunk, std::string_view text);
+  absl::Status Finish();
+
+ private:
+  explicit ChunkFile(const std::string& path) : path_(path), part_path_(path + ".part") {}
+  absl::Status Failed() const;
+
+  const std::string path_;
+  const std::string part_path_;
+  std::ofstream file_;
+};
+
+}  // namespace kvblend::server::cli

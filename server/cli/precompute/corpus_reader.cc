@@ -1,0 +1,202 @@
+#include "server/cli/precompute/corpus_reader.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "engine/status_macros.h"
+#include "engine/text/utf8.h"
+#include "nlohmann/json.hpp"
+#include "server/cli/files.h"
+
+namespace kvblend::server::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string Extension(const std::string& path) {
+  return absl::AsciiStrToLower(fs::path(path).extension().string());
+}
+
+/// Why a text is of no use as a document; OK when it is.
+absl::Status CheckText(std::string_view text) {
+  if (const size_t zero = text.find('\0'); zero != std::string_view::npos) {
+    return absl::InvalidArgumentError(absl::StrCat("is binary: byte ", zero, " is zero"));
+  }
+  if (const auto invalid = text::FirstInvalidUtf8(text)) {
+    const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<ptrdiff_t>(*invalid), '\n');
+    return absl::InvalidArgumentError(absl::StrCat("line ", line, " is not valid UTF-8, at byte ", *invalid));
+  }
+  if (text.find_first_not_of(" \t\r\n\v\f") == std::string_view::npos) {
+    return absl::InvalidArgumentError(text.empty() ? "is empty" : "is nothing but white space");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::string Document::Name() const { return id.empty() ? path : absl::StrCat(path, "#", id); }
+
+absl::StatusOr<CorpusReader> CorpusReader::Open(Options options, OnBad on_bad) {
+  CorpusReader reader(std::move(options), std::move(on_bad));
+  for (const std::string& path : reader.options_.paths) KVBLEND_RETURN_IF_ERROR(reader.AddPath(path));
+  return reader;
+}
+
+absl::Status CorpusReader::AddPath(const std::string& path) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (status.type() == fs::file_type::not_found) {
+    return absl::NotFoundError(absl::StrCat("cannot read ", path, ": no such file or folder"));
+  }
+  if (fs::is_directory(status)) return AddFolder(path);
+  AddFile(path);
+  return absl::OkStatus();
+}
+
+absl::Status CorpusReader::AddFolder(const std::string& folder) {
+  std::vector<std::string> found;
+  std::error_code error;
+  // Links to folders are not followed: they may lead in circles.
+  fs::recursive_directory_iterator item(folder, error);
+  while (!error && item != fs::recursive_directory_iterator()) {
+    const fs::path path = item->path();
+    std::error_code item_error;
+    const bool is_folder = item->is_directory(item_error);
+    if (is_folder && access(path.c_str(), R_OK | X_OK) != 0) {
+      item.disable_recursion_pending();
+      KVBLEND_RETURN_IF_ERROR(on_bad_(
+          absl::InvalidArgumentError(absl::StrCat("cannot read ", path.string(), ": ", std::strerror(errno))),
+          0));
+    }
+    if (!is_folder) found.push_back(path.string());
+    item.increment(error);
+  }
+  if (error) {
+    KVBLEND_RETURN_IF_ERROR(
+        on_bad_(absl::InvalidArgumentError(absl::StrCat("cannot read ", folder, ": ", error.message())), 0));
+  }
+  std::sort(found.begin(), found.end());
+  for (const std::string& path : found) {
+    const std::string extension = Extension(path);
+    if (!options_.skipped_file.empty() && fs::equivalent(path, options_.skipped_file, error)) continue;
+    if (extension == ".txt" || extension == ".md" || extension == ".jsonl") {
+      AddFile(path);
+    } else {
+      ++num_ignored_files_;
+    }
+  }
+  return absl::OkStatus();
+}
+
+void CorpusReader::AddFile(const std::string& path) {
+  std::error_code error;
+  const uintmax_t size = fs::file_size(path, error);
+  const int64_t bytes = error ? 0 : static_cast<int64_t>(size);
+  total_bytes_ += bytes;
+  files_.push_back({.path = path, .bytes = bytes, .is_json_lines = Extension(path) == ".jsonl"});
+}
+
+absl::StatusOr<std::optional<Document>> CorpusReader::Next() {
+  while (true) {
+    if (lines_ != nullptr) {
+      KVBLEND_ASSIGN_OR_RETURN(std::optional<Document> document, NextLine());
+      if (document.has_value()) return document;
+      lines_ = nullptr;
+    }
+    if (next_file_ == files_.size()) return std::nullopt;
+    const InputFile& file = files_[next_file_++];
+    if (file.is_json_lines) {
+      errno = 0;
+      auto lines = std::make_unique<std::ifstream>(file.path, std::ios::binary);
+      if (*lines) {
+        lines_ = std::move(lines);
+        line_number_ = 0;
+        if (lines_->peek() != std::ifstream::traits_type::eof()) continue;
+        lines_ = nullptr;
+        KVBLEND_RETURN_IF_ERROR(
+            on_bad_(absl::InvalidArgumentError(absl::StrCat(file.path, ": is empty")), file.bytes));
+        continue;
+      }
+      const absl::Status unreadable =
+          absl::InvalidArgumentError(absl::StrCat("cannot read ", file.path, ": ", std::strerror(errno)));
+      KVBLEND_RETURN_IF_ERROR(on_bad_(unreadable, file.bytes));
+      continue;
+    }
+    absl::StatusOr<Document> document = ReadTextFile(file);
+    if (document.ok()) return *std::move(document);
+    KVBLEND_RETURN_IF_ERROR(on_bad_(document.status(), file.bytes));
+  }
+}
+
+absl::StatusOr<Document> CorpusReader::ReadTextFile(const InputFile& file) const {
+  Document document{.path = file.path, .id = "", .text = "", .input_bytes = file.bytes};
+  KVBLEND_ASSIGN_OR_RETURN(document.text, ReadFileOrStdin(file.path));
+  if (const absl::Status status = CheckText(document.text); !status.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(file.path, ": ", status.message()));
+  }
+  return document;
+}
+
+absl::StatusOr<std::optional<Document>> CorpusReader::NextLine() {
+  const InputFile& file = files_[next_file_ - 1];
+  std::string line;
+  while (std::getline(*lines_, line)) {
+    ++line_number_;
+    const int64_t line_bytes = static_cast<int64_t>(line.size()) + (lines_->eof() ? 0 : 1);
+    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    absl::StatusOr<Document> document = ParseLine(file, line);
+    if (document.ok()) {
+      document->input_bytes = line_bytes;
+      return *std::move(document);
+    }
+    KVBLEND_RETURN_IF_ERROR(
+        on_bad_(absl::InvalidArgumentError(
+                    absl::StrCat(file.path, " line ", line_number_, ": ", document.status().message())),
+                line_bytes));
+  }
+  if (lines_->bad()) {
+    KVBLEND_RETURN_IF_ERROR(on_bad_(
+        absl::InvalidArgumentError(absl::StrCat(file.path, " line ", line_number_ + 1, ": cannot be read")),
+        0));
+  }
+  return std::nullopt;
+}
+
+absl::StatusOr<Document> CorpusReader::ParseLine(const InputFile& file, const std::string& line) const {
+  if (const auto invalid = text::FirstInvalidUtf8(line)) {
+    return absl::InvalidArgumentError(absl::StrCat("not valid UTF-8, at byte ", *invalid, " of the line"));
+  }
+  const auto json = nlohmann::json::parse(line, /*cb=*/nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded()) return absl::InvalidArgumentError("no JSON");
+  Document document{
+      .path = file.path, .id = absl::StrCat("line ", line_number_), .text = "", .input_bytes = 0};
+  if (json.is_string()) {
+    document.text = json.get<std::string>();
+  } else if (json.is_object()) {
+    const auto text = json.find(options_.text_field);
+    if (text == json.end() || !text->is_string()) {
+      return absl::InvalidArgumentError(absl::StrCat("no string \"", options_.text_field, "\" in it"));
+    }
+    document.text = text->get<std::string>();
+    if (const auto id = json.find(options_.id_field); id != json.end()) {
+      if (id->is_string()) document.id = id->get<std::string>();
+      if (id->is_number_integer()) document.id = id->dump();
+    }
+  } else {
+    return absl::InvalidArgumentError("neither a JSON string nor an object");
+  }
+  if (const absl::Status status = CheckText(document.text); !status.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("its text ", status.message()));
+  }
+  return document;
+}
+
+}  // namespace kvblend::server::cli

@@ -1,0 +1,79 @@
+// Walks over the documents of a corpus: text files, Markdown files, and JSON Lines with a document per line.
+#pragma once
+
+#include <cstdint>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace kvblend::server::cli {
+
+struct Document {
+  std::string path;         // the file, as the command line names it or the folder that it is in
+  std::string id;           // of a line of JSON: its id, or its number ("line 7"); else empty
+  std::string text;         // valid UTF-8, more than white space
+  int64_t input_bytes = 0;  // what it takes of CorpusReader::total_bytes
+
+  /// "docs/a.md", "docs/corpus.jsonl#42": what people know it by.
+  std::string Name() const;
+};
+
+/// One document after the other; memory for one at a time. Not thread-safe.
+class CorpusReader {
+ public:
+  struct Options {
+    std::vector<std::string> paths;  // files of any name, and folders, of which .txt, .md and .jsonl are read
+    std::string text_field = "text";  // of lines of JSON
+    std::string id_field = "id";
+    std::string skipped_file = {};  // in a folder: no document, but what comes out
+  };
+  /// Told of each input that cannot be used, such as "docs/c.jsonl line 7: no string \"text\"" (code
+  /// kInvalidArgument), and how many bytes it takes. What it returns ends the reading unless OK.
+  using OnBad = std::function<absl::Status(const absl::Status& what, int64_t input_bytes)>;
+
+  /// Looks through folders, in order of names; opens nothing. kNotFound: one of the paths is not there.
+  static absl::StatusOr<CorpusReader> Open(Options options, OnBad on_bad);
+
+  /// Nothing at the end of the corpus. Errors are on_bad's.
+  absl::StatusOr<std::optional<Document>> Next();
+
+  int64_t num_files() const { return static_cast<int64_t>(files_.size()); }
+  int64_t total_bytes() const { return total_bytes_; }
+  /// Files in folders that are of none of the kinds.
+  int64_t num_ignored_files() const { return num_ignored_files_; }
+
+ private:
+  struct InputFile {
+    std::string path;
+    int64_t bytes = 0;
+    bool is_json_lines = false;
+  };
+
+  CorpusReader(Options options, OnBad on_bad) : options_(std::move(options)), on_bad_(std::move(on_bad)) {}
+  absl::Status AddPath(const std::string& path);
+  absl::Status AddFolder(const std::string& folder);
+  void AddFile(const std::string& path);
+  /// A whole file, or why it is none.
+  absl::StatusOr<Document> ReadTextFile(const InputFile& file) const;
+  absl::StatusOr<Document> ParseLine(const InputFile& file, const std::string& line) const;
+  absl::StatusOr<std::optional<Document>> NextLine();
+
+  Options options_;
+  OnBad on_bad_;
+  std::vector<InputFile> files_;
+  int64_t total_bytes_ = 0;
+  int64_t num_ignored_files_ = 0;
+  size_t next_file_ = 0;
+  std::unique_ptr<std::ifstream> lines_;  // of files_[next_file_ - 1], when it is being read line by line
+  int64_t line_number_ = 0;
+};
+
+}  // namespace kvblend::server::cli

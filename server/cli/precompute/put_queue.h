@@ -1,0 +1,79 @@
+// Sends chunks to be stored: in batches, a few of them at once, so that the engine always has the next one.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "engine/request.h"
+#include "server/cli/cancellation.h"
+#include "server/cli/client.h"
+
+namespace kvblend::server::cli {
+
+struct ChunkToPut {
+  std::string text;
+  std::string label;
+  int64_t stored_bytes = 0;
+  int64_t input_bytes = 0;  // its share of the corpus, for progress
+};
+
+/// Add and Finish are for one thread; on_stored is called on others, one call at a time.
+class PutQueue {
+ public:
+  using OnStored = std::function<void(const PutChunkProgress& progress, const ChunkToPut& chunk)>;
+  struct Options {
+    PutChunksRequest request;  // all but chunks and labels
+    int max_in_flight = 2;
+    /// How often a batch is sent again when the engine has no room for it in its queue, waiting longer each
+    /// time.
+    int max_retries = 7;
+    absl::Duration first_wait = absl::Milliseconds(500);
+  };
+
+  /// Ends with kCancelled once `cancellation` is requested. `client` and `cancellation` must outlive it.
+  PutQueue(EngineClient& client, Cancellation& cancellation, Options options, OnStored on_stored);
+  /// Gives up what has not been sent; waits for what has.
+  ~PutQueue();
+  PutQueue(const PutQueue&) = delete;
+  PutQueue& operator=(const PutQueue&) = delete;
+
+  /// Waits while enough is on its way. The first error of any batch, or kCancelled.
+  absl::Status Add(ChunkToPut chunk);
+  /// Sends what is left and waits for everything.
+  absl::Status Finish();
+
+ private:
+  using Batch = std::vector<ChunkToPut>;
+
+  absl::Status Enqueue();
+  void Work();
+  absl::Status Send(const Batch& batch);
+  /// False when it was interrupted.
+  bool WaitBeforeRetry(int attempt);
+  void Fail(const absl::Status& status);
+
+  EngineClient& client_;
+  const Options options_;
+  const OnStored on_stored_;
+  Batch batch_;  // being filled
+  size_t batch_bytes_ = 0;
+
+  absl::Mutex on_stored_mutex_;  // held while on_stored_ is called
+  absl::Mutex mutex_;
+  std::deque<Batch> waiting_ ABSL_GUARDED_BY(mutex_);
+  int in_flight_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+  Cancellation::Listener on_cancel_;
+  std::vector<std::thread> workers_;
+};
+
+}  // namespace kvblend::server::cli

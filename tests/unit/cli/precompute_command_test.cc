@@ -1,0 +1,229 @@
+// `kvblend precompute` over a fake engine, which cuts every so many bytes and knows chunks by their length.
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/cli/commands_fixture.h"
+
+namespace kvblend::server::cli {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+class PrecomputeCommandTest : public CommandsTest {
+ protected:
+  std::vector<std::string> PutLabels() const {
+    std::vector<std::string> labels;
+    for (const PutChunksRequest& request : client_.put) {
+      labels.insert(labels.end(), request.chunk_labels.begin(), request.chunk_labels.end());
+    }
+    return labels;
+  }
+  static std::string Read(const std::string& path) {
+    std::ifstream file(path);
+    std::stringstream content;
+    content << file.rdbuf();
+    return content.str();
+  }
+};
+
+TEST_F(PrecomputeCommandTest, SplitsAndPutsWithLabelsBehindTheAnchor) {
+  const std::string a = File("a.txt", std::string(40, 'a'));
+  const std::string lines = File("c.jsonl", "{\"id\": \"x\", \"text\": \"123456789012345\"}\n");
+  EXPECT_EQ(Run({"precompute", a, lines, "--chunk-tokens", "30", "--overlap-tokens", "5", "--system", "S",
+                 "--lead-in", "L", "--namespace", "n"}),
+            0);
+  ASSERT_THAT(client_.put, SizeIs(1));
+  const PutChunksRequest& put = client_.put[0];
+  EXPECT_THAT(put.chunks, ElementsAre(std::string(30, 'a'), std::string(10, 'a'), "123456789012345"));
+  EXPECT_THAT(put.chunk_labels, ElementsAre(a + "@0", a + "@30", lines + "#x@0"));
+  EXPECT_EQ(put.system_text, "S");
+  EXPECT_EQ(put.lead_in, "L");
+  EXPECT_EQ(put.caller.tenant_namespace, "n");
+  EXPECT_EQ(client_.split[0].chunk_tokens, 30);
+  EXPECT_EQ(client_.split[0].overlap_tokens, 5);
+  EXPECT_EQ(client_.split[0].lead_in, "L");
+  EXPECT_EQ(client_.split[0].caller.tenant_namespace, "n");
+  EXPECT_THAT(Err(), HasSubstr("2 documents, 3 chunks, 9 tokens"));
+  EXPECT_EQ(Out(), "");
+}
+
+TEST_F(PrecomputeCommandTest, DefaultsAndTextsFromFiles) {
+  EXPECT_EQ(Run({"precompute", File("a.txt", "text"), "--system-file", File("s", "from a\nfile"),
+                 "--lead-in-file", File("l", "also")}),
+            0);
+  EXPECT_EQ(client_.split[0].chunk_tokens, 512);
+  EXPECT_EQ(client_.split[0].overlap_tokens, 64);
+  EXPECT_EQ(client_.put[0].system_text, "from a\nfile");
+  EXPECT_EQ(client_.put[0].lead_in, "also");
+  EXPECT_EQ(client_.put[0].anchoring, Anchoring::kAnchored);
+  EXPECT_EQ(Run({"precompute", File("b.txt", "other text"), "--isolated"}), 0);
+  EXPECT_EQ(client_.put[1].anchoring, Anchoring::kIsolated);
+}
+
+TEST_F(PrecomputeCommandTest, WhatIsStoredIsNotSent) {
+  const std::string file = File("a.txt", std::string(75, 'a'));
+  EXPECT_EQ(Run({"precompute", file, "--chunk-tokens", "30"}), 0);
+  ASSERT_THAT(client_.put, SizeIs(1));
+  EXPECT_THAT(Err(), HasSubstr("3 chunks"));
+  EXPECT_EQ(Run({"precompute", file, "--chunk-tokens", "30"}), 0);
+  EXPECT_THAT(client_.put, SizeIs(1)) << "all of it is there";
+  EXPECT_THAT(Err(), HasSubstr("0 computed"));
+  EXPECT_THAT(Err(), HasSubstr("3 were there already"));
+  EXPECT_EQ(Run({"precompute", file, "--chunk-tokens", "30", "--pin"}), 0);
+  ASSERT_THAT(client_.put, SizeIs(2)) << "pinning is the engine's";
+  EXPECT_TRUE(client_.put[1].pin);
+  EXPECT_THAT(Err(), HasSubstr("0 computed"));
+}
+
+TEST_F(PrecomputeCommandTest, AChunkSentTwiceAtOnceIsComputedOnce) {
+  EXPECT_EQ(Run({"precompute", File("a.txt", "same length"), File("b.txt", "equal size!"), "--json"}), 0);
+  const OrderedJson summary = OutJson().at(0);
+  EXPECT_EQ(summary["chunks"], 2);
+  EXPECT_EQ(summary["computed_chunks"], 1);
+  EXPECT_EQ(summary["complete"], true);
+}
+
+TEST_F(PrecomputeCommandTest, BadInputsAreSkippedNamedAndTold) {
+  std::filesystem::create_directories(folder_ / "docs");
+  File("docs/good.txt", "good");
+  File("docs/bad.txt", "\xFF");
+  File("docs/c.jsonl", "{}\n\"fine\"\n");
+  EXPECT_EQ(Run({"precompute", (folder_ / "docs").string()}), 5);
+  EXPECT_THAT(Err(), AllOf(HasSubstr("bad.txt: line 1 is not valid UTF-8"),
+                           HasSubstr("c.jsonl line 1: no string"), HasSubstr("2 inputs could not be used")));
+  EXPECT_THAT(PutLabels(), SizeIs(2));
+  client_.put.clear();
+  EXPECT_EQ(Run({"precompute", (folder_ / "docs").string(), "--strict"}), 2);
+  EXPECT_THAT(Err(), HasSubstr("bad.txt: line 1 is not valid UTF-8"));
+  EXPECT_THAT(client_.put, IsEmpty());
+}
+
+TEST_F(PrecomputeCommandTest, OutputHasEveryChunkWithItsKey) {
+  const std::string file = File("a.txt", std::string(20, 'a') + "tail \xC3\xA9");
+  const std::string lines = File("c.jsonl", "{\"id\": \"x\", \"text\": \"one\"}\n");
+  const std::string output = (folder_ / "chunks.jsonl").string();
+  EXPECT_EQ(Run({"precompute", file, lines, "--chunk-tokens", "20", "--output", output}), 0);
+  const std::string first = Read(output);
+  std::vector<OrderedJson> chunks;
+  for (const absl::string_view line : absl::StrSplit(first, '\n', absl::SkipEmpty())) {
+    chunks.push_back(OrderedJson::parse(std::string(line)));
+  }
+  ASSERT_THAT(chunks, SizeIs(3));
+  EXPECT_EQ(chunks[1], (OrderedJson{{"key", "key-anchored-7"},
+                                    {"text", "tail \xC3\xA9"},
+                                    {"path", file},
+                                    {"begin_byte", 20},
+                                    {"end_byte", 27},
+                                    {"num_tokens", 3}}));
+  EXPECT_EQ(chunks[2]["id"], "x");
+  // What is there already is in the file all the same.
+  EXPECT_EQ(Run({"precompute", file, lines, "--chunk-tokens", "20", "--output", output}), 0);
+  EXPECT_EQ(Read(output), first);
+  EXPECT_FALSE(std::filesystem::exists(output + ".part"));
+  EXPECT_EQ(Run({"precompute", file, "--output", "/no/such/folder/x"}), 2);
+}
+
+TEST_F(PrecomputeCommandTest, TheOutputIsNoInput) {
+  std::filesystem::create_directories(folder_ / "docs");
+  File("docs/a.txt", "text");
+  const std::string output = (folder_ / "docs" / "chunks.jsonl").string();
+  for (int run = 0; run < 2; ++run) {
+    EXPECT_EQ(Run({"precompute", (folder_ / "docs").string(), "--output", output, "--json"}), 0);
+    EXPECT_EQ(OutJson().at(0)["documents"], 1);
+  }
+}
+
+TEST_F(PrecomputeCommandTest, AnInterruptedRunLeavesNoHalfOutput) {
+  const std::string output = File("chunks.jsonl", "old");
+  client_.on_put = [this](const PutChunksRequest&) {
+    cancellation_.Request();
+    return absl::CancelledError("cancelled");
+  };
+  EXPECT_EQ(Run({"precompute", File("a.txt", "text"), "--output", output}), 130);
+  EXPECT_EQ(Read(output), "old");
+  EXPECT_FALSE(std::filesystem::exists(output + ".part"));
+  EXPECT_THAT(Err(), HasSubstr("the same command goes on from here"));
+}
+
+TEST_F(PrecomputeCommandTest, DryRunCountsAndSendsNothing) {
+  const std::string file = File("a.txt", std::string(75, 'a'));
+  EXPECT_EQ(Run({"precompute", file, "--chunk-tokens", "30", "--dry-run"}), 0);
+  EXPECT_THAT(client_.put, IsEmpty());
+  EXPECT_THAT(Out(),
+              AllOf(HasSubstr("documents      1\n"), HasSubstr("chunks         3, of which 0 are there"),
+                    HasSubstr("tokens         9, to compute 9\n"), HasSubstr("in the store   2.9 KiB"),
+                    HasSubstr("time           not known")));
+  // With one of them stored, how long it took tells of the others.
+  client_.stored["key-anchored-30"] = {.key = "key-anchored-30", .num_tokens = 30, .compute_seconds = 0.5};
+  client_.info_answer.store.budget_bytes = 1000;
+  EXPECT_EQ(Run({"precompute", file, "--chunk-tokens", "30", "--dry-run", "--json"}), 0);
+  const OrderedJson estimate = OutJson().at(0);
+  EXPECT_EQ(estimate["chunks"], 3);
+  EXPECT_EQ(estimate["chunks_to_compute"], 1);
+  EXPECT_EQ(estimate["tokens_to_compute"], 3);
+  EXPECT_EQ(estimate["stored_bytes"], 3000);
+  EXPECT_DOUBLE_EQ(estimate["estimated_seconds"], 0.05);
+  EXPECT_EQ(Run({"precompute", file, "--chunk-tokens", "30", "--dry-run"}), 0);
+  EXPECT_THAT(Err(), HasSubstr("the store is smaller than the corpus"));
+  client_.stored["key-anchored-15"] = {.key = "key-anchored-15", .num_tokens = 15};
+  EXPECT_EQ(Run({"precompute", file, "--chunk-tokens", "30", "--dry-run"}), 0);
+  EXPECT_THAT(Out(), HasSubstr("none: everything is there"));
+}
+
+TEST_F(PrecomputeCommandTest, WhatDidNotReachTheDiskIsAnError) {
+  client_.info_answer.disk = DiskSummary{.quota_bytes = 1 << 30};
+  EXPECT_EQ(Run({"precompute", File("a.txt", "text")}), 4);
+  EXPECT_THAT(Err(), HasSubstr("1 chunks were computed but are not on disk"));
+}
+
+TEST_F(PrecomputeCommandTest, AModelOfItsOwnNeedsAPlaceThatLasts) {
+  const std::string file = File("a.txt", "text");
+  EXPECT_EQ(Run({"precompute", file, "--model", "m.gguf"}), 2);
+  EXPECT_THAT(Err(), HasSubstr("--store DIR"));
+  EXPECT_EQ(Run({"precompute", file, "--model", "m.gguf", "--store", "d"}), 0);
+  EXPECT_EQ(connection_.engine_options.chunk_disk_path, "d");
+  EXPECT_EQ(Run({"precompute", file, "--model", "m.gguf", "--dry-run"}), 0);
+}
+
+TEST_F(PrecomputeCommandTest, WrongUsage) {
+  const std::string file = File("a.txt", "text");
+  std::filesystem::create_directories(folder_ / "empty");
+  EXPECT_EQ(Run({"precompute"}), 2);
+  EXPECT_EQ(Run({"precompute", (folder_ / "empty").string()}), 2);
+  EXPECT_THAT(Err(), HasSubstr("nothing to read"));
+  EXPECT_EQ(Run({"precompute", "/no/such/file"}), 3);
+  EXPECT_EQ(Run({"precompute", file, "--store", "d"}), 2);  // without --model
+  EXPECT_EQ(Run({"precompute", file, "--isolated", "--lead-in", "L"}), 2);
+  EXPECT_EQ(Run({"precompute", file, "--in-flight", "0"}), 2);
+  client_.split_status = absl::InvalidArgumentError("chunk_tokens is 3; allowed: 16 and up");
+  EXPECT_EQ(Run({"precompute", file, "--chunk-tokens", "3"}), 2);
+  EXPECT_THAT(Err(), HasSubstr("chunk_tokens is 3"));
+  EXPECT_THAT(client_.put, IsEmpty());
+}
+
+TEST_F(PrecomputeCommandTest, LongNamesKeepTheirEndAsLabels) {
+  const std::string lines = File(
+      "c.jsonl", "{\"id\": \"" + std::string(150, '\xC3') + "\", \"text\": \"t\"}\n" + "{\"id\": \"" + [] {
+        std::string id;
+        for (int i = 0; i < 200; ++i) id += "\xC3\xA9";
+        return id;
+      }() + "\", \"text\": \"tt\"}\n");
+  EXPECT_EQ(Run({"precompute", lines}), 5);
+  ASSERT_THAT(PutLabels(), SizeIs(1));
+  const std::string label = PutLabels()[0];
+  EXPECT_LE(label.size(), 256u);
+  EXPECT_GE(label.size(), 255u);
+  EXPECT_THAT(label, AllOf(testing::StartsWith("...\xC3\xA9"), testing::EndsWith("\xC3\xA9@0")));
+}
+
+}  // namespace
+}  // namespace kvblend::server::cli
