@@ -5,10 +5,11 @@ set -uo pipefail
 
 usage() {
   cat <<'USAGE'
-Usage: tests/run.sh [--sanitizers[=asan,tsan]] [--lint] [--no-install]
+Usage: tests/run.sh [--sanitizers[=asan,tsan]] [--fuzz[=SECONDS]] [--lint] [--no-install]
 
   --sanitizers   also build with AddressSanitizer + UndefinedBehaviorSanitizer (asan) and with
                  ThreadSanitizer (tsan), both or the named ones, and run ctest in each
+  --fuzz         also run the fuzzers (built with Clang), each for so many seconds; 60 without a number
   --lint         also check the formatting (tests/lint.sh)
   --no-install   take the packages as they are
 
@@ -20,6 +21,7 @@ USAGE
 cd "$(dirname "$0")/.." || exit 1
 root=$PWD
 sanitizers=()
+fuzz_seconds=
 lint=false
 install=true
 for argument in "$@"; do
@@ -33,6 +35,14 @@ for argument in "$@"; do
           exit 2
         fi
       done
+      ;;
+    --fuzz) fuzz_seconds=60 ;;
+    --fuzz=*)
+      fuzz_seconds=${argument#*=}
+      if ! [[ "$fuzz_seconds" =~ ^[1-9][0-9]*$ ]]; then
+        echo "run.sh: --fuzz is '$fuzz_seconds'; allowed: a number of seconds" >&2
+        exit 2
+      fi
       ;;
     --lint) lint=true ;;
     --no-install) install=false ;;
@@ -148,7 +158,12 @@ run_pytest() {
     "$VENV/bin/python" -m pytest -p no:cacheprovider -ra --junitxml="$results/pytest.xml" tests/deploy tests/e2e
 }
 
-! $install || prepare "install packages" ./deploy/install_dependencies.sh --test
+run_fuzzers() {
+  rm -rf build/fuzz/fuzz-findings
+  KVBLEND_FUZZ_SECONDS=$fuzz_seconds run_ctest fuzz
+}
+
+! $install || prepare "install packages" ./deploy/install_dependencies.sh --test ${fuzz_seconds:+--fuzz}
 ! $lint || prepare "lint" ./tests/lint.sh
 prepare "fetch the model" fetch_model
 if prepare "build release" ./deploy/build.sh release; then
@@ -162,6 +177,9 @@ for sanitizer in ${sanitizers[@]+"${sanitizers[@]}"}; do
     stage "ctest $sanitizer" "run_$sanitizer"
   fi
 done
+if [ -n "$fuzz_seconds" ] && prepare "build the fuzzers" ./deploy/build.sh fuzz fuzzers; then
+  stage "fuzz for $fuzz_seconds s each" run_fuzzers
+fi
 
 printf '\n=== summary\n'
 printf '%s\n' "${stage_lines[@]}"

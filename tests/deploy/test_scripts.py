@@ -7,6 +7,8 @@ import unittest
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SCRIPTS = ("deploy/install_dependencies.sh", "deploy/build.sh", "deploy/fetch_model.sh", "deploy/quickstart.sh",
            "tests/run.sh", "tests/lint.sh")
+# Called by other scripts only.
+INNER_SCRIPTS = (".ci/run", "tests/fuzz/run_fuzzer.sh")
 
 
 def run(*command):
@@ -15,7 +17,7 @@ def run(*command):
 
 class ScriptsTest(unittest.TestCase):
     def test_they_parse_and_can_be_run(self):
-        for script in SCRIPTS + (".ci/run",):
+        for script in SCRIPTS + INNER_SCRIPTS:
             self.assertEqual(0, run("bash", "-n", script).returncode, script)
             self.assertTrue(os.access(os.path.join(ROOT, script), os.X_OK), script)
 
@@ -33,6 +35,9 @@ class ScriptsTest(unittest.TestCase):
         done = run(os.path.join(ROOT, "tests/run.sh"), "--sanitizers=msan")
         self.assertEqual(2, done.returncode)
         self.assertIn("'msan'", done.stderr)
+        done = run(os.path.join(ROOT, "tests/run.sh"), "--fuzz=long")
+        self.assertEqual(2, done.returncode)
+        self.assertIn("'long'", done.stderr)
 
     def test_ci_runs_the_tests_of_the_readme(self):
         with open(os.path.join(ROOT, ".ci/run"), encoding="utf-8") as file:

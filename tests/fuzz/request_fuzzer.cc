@@ -1,0 +1,93 @@
+// Request messages as a client may send them, sound or not: parsing and converting gives a request or an
+// error that says why, and what is accepted is the same after another trip over the wire. Input: one byte
+// that chooses the message, then its bytes on the wire.
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "engine/text/utf8.h"
+#include "kvblend/v1/chunks.pb.h"
+#include "kvblend/v1/inference.pb.h"
+#include "server/convert/parse_message.h"
+#include "server/convert/requests.h"
+
+namespace kvblend::server {
+namespace {
+
+void Check(bool holds, const char* what) {
+  if (holds) return;
+  std::fprintf(stderr, "violated: %s\n", what);
+  std::abort();
+}
+
+void CheckError(const absl::Status& status) {
+  Check(status.code() == absl::StatusCode::kInvalidArgument, "the error's code");
+  Check(!status.message().empty(), "an error says why");
+  Check(!text::FirstInvalidUtf8({status.message().data(), status.message().size()}).has_value(),
+        "errors are UTF-8: gRPC sends them as text");
+}
+
+template <typename Message>
+bool Parse(std::string_view bytes, Message* message) {
+  const absl::Status parsed = ParseMessage(bytes, message);
+  if (!parsed.ok()) CheckError(parsed);
+  return parsed.ok();
+}
+
+template <typename Message>
+void ExerciseRequest(std::string_view bytes) {
+  Message message;
+  if (!Parse(bytes, &message)) return;
+  auto request = FromProto(std::move(message));
+  if (!request.ok()) return CheckError(request.status());
+  Message written = ToProto(*request);
+  const std::string first = written.SerializeAsString();
+  Message read;
+  Check(Parse(first, &read), "what is written can be read");
+  auto again = FromProto(std::move(read));
+  Check(again.ok(), "and is a request");
+  Check(ToProto(*again).SerializeAsString() == first, "and the same one");
+}
+
+}  // namespace
+}  // namespace kvblend::server
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace kvblend;
+  using namespace kvblend::server;
+  if (size == 0) return 0;
+  const std::string_view bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
+  switch (data[0] % 6) {
+    case 0:
+      ExerciseRequest<v1::GenerateRequest>(bytes);
+      break;
+    case 1:
+      ExerciseRequest<v1::ScoreRequest>(bytes);
+      break;
+    case 2:
+      ExerciseRequest<v1::PutChunksRequest>(bytes);
+      break;
+    case 3:
+      ExerciseRequest<v1::SplitDocumentRequest>(bytes);
+      break;
+    case 4: {
+      v1::ListChunksRequest request;
+      if (!Parse(bytes, &request)) break;
+      const auto page_size = PageSize(request);
+      if (!page_size.ok()) CheckError(page_size.status());
+      Check(!page_size.ok() || (*page_size >= 1 && *page_size <= kMaxPageSize), "pages have a size");
+      break;
+    }
+    default: {
+      v1::DeleteChunksRequest request;
+      if (!Parse(bytes, &request)) break;
+      const absl::Status count = CheckKeyCount(request.keys_size(), request.all());
+      if (!count.ok()) CheckError(count);
+    }
+  }
+  return 0;
+}
