@@ -185,12 +185,8 @@ TEST(ConvertReportsTest, PutChunkProgress) {
 
 TEST(ConvertReportsTest, DocumentChunks) {
   DocumentChunks chunks;
-  chunks.chunks.push_back({.begin_byte = 1,
-                           .end_byte = 2,
-                           .num_tokens = 3,
-                           .stored_bytes = 4,
-                           .key = "key",
-                           .stored = true});
+  chunks.chunks.push_back(
+      {.begin_byte = 1, .end_byte = 2, .num_tokens = 3, .stored_bytes = 4, .key = "key", .stored = true});
   chunks.next_byte = 5;
   const v1::SplitDocumentResponse wire = ToProto(chunks);
   EXPECT_EQ(EmptyFields(wire), "");
