@@ -99,6 +99,8 @@ class EngineClient {
                                  const std::function<void(const PutChunkProgress&)>& on_progress) = 0;
 
   virtual absl::StatusOr<DocumentChunks> SplitDocument(const SplitDocumentRequest& request) = 0;
+  virtual absl::StatusOr<std::vector<PrefetchedChunk>> PrefetchChunks(
+      const PrefetchChunksRequest& request) = 0;
 
   virtual absl::StatusOr<StatResult> StatChunks(const std::string& tenant_namespace,
                                                 absl::Span<const std::string> keys) = 0;

@@ -101,6 +101,18 @@ class GrpcClient : public EngineClient {
     return page;
   }
 
+  absl::StatusOr<std::vector<PrefetchedChunk>> PrefetchChunks(const PrefetchChunksRequest& request) override {
+    v1::PrefetchChunksResponse response;
+    KVBLEND_RETURN_IF_ERROR(Unary([&](grpc::ClientContext& context) {
+      return chunks_->Prefetch(&context, ToProto(request), &response);
+    }));
+    std::vector<PrefetchedChunk> chunks;
+    for (const v1::PrefetchedChunk& message : response.chunks()) {
+      chunks.push_back(ToPrefetchedChunk(message));
+    }
+    return chunks;
+  }
+
   absl::StatusOr<ChangeResult> DeleteChunks(const std::string& tenant_namespace,
                                             absl::Span<const std::string> keys) override {
     v1::DeleteChunksRequest request;

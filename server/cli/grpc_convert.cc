@@ -18,6 +18,12 @@ ChunkInfo ToChunkInfo(const v1::ChunkInfo& message) {
           .compute_seconds = message.compute_seconds()};
 }
 
+PrefetchedChunk ToPrefetchedChunk(const v1::PrefetchedChunk& message) {
+  return {.key = message.key(),
+          .tier = server::FromProto(message.tier()).value_or(Tier::kNone),
+          .num_tokens = message.num_tokens()};
+}
+
 Info ToInfo(const v1::GetInfoResponse& message) {
   Info info;
   info.engine.version = message.version();

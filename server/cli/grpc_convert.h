@@ -12,6 +12,7 @@ namespace kvblend::server::cli {
 
 /// An enumeration value that this client does not know reads as the default.
 ChunkInfo ToChunkInfo(const v1::ChunkInfo& message);
+PrefetchedChunk ToPrefetchedChunk(const v1::PrefetchedChunk& message);
 Info ToInfo(const v1::GetInfoResponse& message);
 
 /// The codes are the same by design; the message is kept.

@@ -126,6 +126,10 @@ class InProcessClient : public EngineClient {
     return engine_->SplitDocument(request);
   }
 
+  absl::StatusOr<std::vector<PrefetchedChunk>> PrefetchChunks(const PrefetchChunksRequest& request) override {
+    return engine_->PrefetchChunks(request);
+  }
+
   absl::StatusOr<StatResult> StatChunks(const std::string& tenant_namespace,
                                         absl::Span<const std::string> keys) override {
     StatResult result;

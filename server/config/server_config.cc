@@ -2,6 +2,8 @@
 
 #include <CLI/CLI.hpp>
 #include <limits>
+#include <string>
+#include <vector>
 
 namespace kvblend::server {
 namespace {
@@ -94,6 +96,24 @@ class Options {
         "Folder where stored chunks outlive the server; empty: none. One server per folder");
     AddBytes("chunk-disk-bytes", &engine->chunk_disk_bytes, 0, kMaxBytes,
              "Disk space for stored chunks (default 32GiB)");
+    Add("chunk-namespace-share", &engine->namespace_quotas.default_share,
+        "Share of main memory and disk for stored chunks that one namespace may fill")
+        ->check(CLI::Range(0.0, 1.0))
+        ->type_name("SHARE");
+    app_->add_option_function<std::vector<std::string>>(
+            "--chunk-namespace-shares",
+            [engine](const std::vector<std::string>& shares) {
+              for (const std::string& share : shares) AddShare(share, &engine->namespace_quotas);
+            },
+            "The same for single namespaces: NAME=SHARE[,NAME=SHARE...]")
+        ->delimiter(',')
+        ->type_name("NAME=SHARE")
+        ->group(group_)
+        ->envname(EnvironmentName("chunk-namespace-shares"));
+    app_->add_flag("--prefetch-queued,!--no-prefetch-queued", engine->prefetch_queued,
+                   "Bring stored chunks into main memory while their prompt waits (on by default)")
+        ->group(group_)
+        ->envname(EnvironmentName("prefetch-queued"));
   }
 
   void AddLimits(ServerConfig* config) {
@@ -139,6 +159,17 @@ class Options {
         ->type_name("FILE");
     Add("log-level", &config->log_level, "Least important messages to log, to stderr")
         ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error"}));
+  }
+
+  static void AddShare(const std::string& setting, store::NamespaceQuotas* quotas) {
+    const size_t equals = setting.rfind('=');
+    double share = 0;
+    if (equals == std::string::npos || !CLI::detail::lexical_cast(setting.substr(equals + 1), share) ||
+        !(share > 0 && share <= 1)) {
+      throw CLI::ValidationError("--chunk-namespace-shares",
+                                 "'" + setting + "' is not NAME=SHARE with a share above 0, at most 1");
+    }
+    quotas->named[setting.substr(0, equals)] = share;
   }
 
   CLI::App* const app_;

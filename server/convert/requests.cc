@@ -195,6 +195,18 @@ absl::StatusOr<SplitDocumentRequest> FromProto(v1::SplitDocumentRequest&& reques
   return to;
 }
 
+absl::StatusOr<PrefetchChunksRequest> FromProto(v1::PrefetchChunksRequest&& request) {
+  PrefetchChunksRequest to;
+  if (absl::Status status = Convert(request.anchoring(), "anchoring", &to.anchoring); !status.ok()) {
+    return status;
+  }
+  to.caller.tenant_namespace = std::move(*request.mutable_namespace_());
+  to.system_text = std::move(*request.mutable_system_text());
+  to.lead_in = std::move(*request.mutable_lead_in());
+  to.chunks = TakeStrings(request.mutable_chunks());
+  return to;
+}
+
 v1::GenerateRequest ToProto(const GenerateRequest& request) {
   v1::GenerateRequest message;
   message.set_namespace_(request.caller.tenant_namespace);
@@ -242,6 +254,16 @@ v1::SplitDocumentRequest ToProto(const SplitDocumentRequest& request) {
   message.set_goes_on(request.goes_on);
   message.set_chunk_tokens(request.chunk_tokens);
   message.set_overlap_tokens(request.overlap_tokens);
+  return message;
+}
+
+v1::PrefetchChunksRequest ToProto(const PrefetchChunksRequest& request) {
+  v1::PrefetchChunksRequest message;
+  message.set_namespace_(request.caller.tenant_namespace);
+  message.set_system_text(request.system_text);
+  message.set_lead_in(request.lead_in);
+  message.set_anchoring(ToProto(request.anchoring));
+  for (const std::string& chunk : request.chunks) message.add_chunks(chunk);
   return message;
 }
 

@@ -23,12 +23,14 @@ absl::StatusOr<GenerateRequest> FromProto(v1::GenerateRequest&& request);
 absl::StatusOr<ScoreRequest> FromProto(v1::ScoreRequest&& request);
 absl::StatusOr<PutChunksRequest> FromProto(v1::PutChunksRequest&& request);
 absl::StatusOr<SplitDocumentRequest> FromProto(v1::SplitDocumentRequest&& request);
+absl::StatusOr<PrefetchChunksRequest> FromProto(v1::PrefetchChunksRequest&& request);
 
 /// Every field is written, defaults too. Of the caller only tenant_namespace travels in the message.
 v1::GenerateRequest ToProto(const GenerateRequest& request);
 v1::ScoreRequest ToProto(const ScoreRequest& request);
 v1::PutChunksRequest ToProto(const PutChunksRequest& request);
 v1::SplitDocumentRequest ToProto(const SplitDocumentRequest& request);
+v1::PrefetchChunksRequest ToProto(const PrefetchChunksRequest& request);
 
 inline constexpr int kMaxKeysPerRequest = 1000;
 inline constexpr int kMaxPageSize = 1000;

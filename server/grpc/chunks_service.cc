@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/store/chunk_store.h"
 #include "kvblend/v1/chunks.grpc.pb.h"
+#include "server/convert/enums.h"
 #include "server/convert/reports.h"
 #include "server/grpc/call.h"
 
@@ -126,10 +127,25 @@ absl::StatusOr<v1::SplitDocumentResponse> Split(Engine& engine, v1::SplitDocumen
   return ToProto(*chunks);
 }
 
-using ServiceBase = v1::Chunks::WithRawCallbackMethod_Put<
-    v1::Chunks::WithRawCallbackMethod_Split<v1::Chunks::WithRawCallbackMethod_Stat<
-        v1::Chunks::WithRawCallbackMethod_List<v1::Chunks::WithRawCallbackMethod_Delete<
-            v1::Chunks::WithRawCallbackMethod_Pin<v1::Chunks::Service>>>>>>;
+absl::StatusOr<v1::PrefetchChunksResponse> Prefetch(Engine& engine, v1::PrefetchChunksRequest&& wire) {
+  absl::StatusOr<PrefetchChunksRequest> request = FromProto(std::move(wire));
+  if (!request.ok()) return request.status();
+  const auto chunks = engine.PrefetchChunks(*std::move(request));
+  if (!chunks.ok()) return chunks.status();
+  v1::PrefetchChunksResponse response;
+  for (const PrefetchedChunk& chunk : *chunks) {
+    v1::PrefetchedChunk& message = *response.add_chunks();
+    message.set_key(chunk.key);
+    message.set_tier(ToProto(chunk.tier));
+    message.set_num_tokens(chunk.num_tokens);
+  }
+  return response;
+}
+
+using ServiceBase = v1::Chunks::WithRawCallbackMethod_Put<v1::Chunks::WithRawCallbackMethod_Split<
+    v1::Chunks::WithRawCallbackMethod_Stat<v1::Chunks::WithRawCallbackMethod_List<
+        v1::Chunks::WithRawCallbackMethod_Delete<v1::Chunks::WithRawCallbackMethod_Pin<
+            v1::Chunks::WithRawCallbackMethod_Prefetch<v1::Chunks::Service>>>>>>>;
 
 class ChunksService : public ServiceBase {
  public:
@@ -149,6 +165,14 @@ class ChunksService : public ServiceBase {
                                                 [](Engine& engine, v1::SplitDocumentRequest& request) {
                                                   return server::Split(engine, std::move(request));
                                                 });
+  }
+
+  grpc::ServerUnaryReactor* Prefetch(grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes,
+                                     grpc::ByteBuffer* response) override {
+    return ServeUnary<v1::PrefetchChunksRequest>(context_, context, bytes, response, kService, "Prefetch",
+                                                 [](Engine& engine, v1::PrefetchChunksRequest& request) {
+                                                   return server::Prefetch(engine, std::move(request));
+                                                 });
   }
 
   grpc::ServerUnaryReactor* Stat(grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes,

@@ -108,6 +108,8 @@ void AddStore(const store::StoreStats& stats, FamilyList* list) {
   counter("evicted_bytes_total", "Bytes evicted to make room.", stats.evicted_bytes);
   counter("erased_total", "Chunks removed on request.", stats.erased);
   counter("lower_hits_total", "Lookups that found their chunk below main memory.", stats.lower_hits);
+  counter("prefetched_total", "Chunks read from below main memory ahead of the prompts that need them.",
+          stats.prefetched);
   counter("failed_entries_total", "Chunks below main memory that could not be read to their end.",
           stats.failed_entries);
   gauge("queued_writes", "Chunks on their way to the disk.", stats.queued_writes);

@@ -64,6 +64,40 @@ def test_chunks_outlive_the_server(v1, start_server, tmp_path):
     assert not entry_files(tmp_path)
 
 
+def test_prefetched_chunks_are_in_memory(v1, start_server, tmp_path):
+    first = start_server(*FLAGS, "--chunk-disk-path", str(tmp_path))
+    put(v1, first)
+    first.stop()
+    second = start_server(*FLAGS, "--chunk-disk-path", str(tmp_path))
+    request = v1.PrefetchChunksRequest(system_text=SYSTEM_TEXT, lead_in=LEAD_IN, chunks=[*CHUNKS, "Never stored."])
+    found = second.chunks.Prefetch(request).chunks
+    assert [chunk.tier for chunk in found] == [v1.TIER_DISK] * len(CHUNKS) + [v1.TIER_UNSPECIFIED]
+    assert all(chunk.num_tokens > 0 for chunk in found)
+    metrics = second.metrics()
+    assert metrics["kvblend_store_prefetched_total"] == len(CHUNKS) + 1  # the anchor too
+    assert metrics["kvblend_store_lookups_total"] == 0
+    layers = 30
+    wait_until(lambda: second.metrics()["kvblend_disk_reads_total"] == layers * (len(CHUNKS) + 1), "layers")
+    assert {chunk.tier for chunk in ask(v1, second)[0].chunks} == {v1.TIER_HOST_MEMORY}
+
+
+def test_a_prompt_that_waits_has_its_chunks_brought(v1, start_server, tmp_path):
+    first = start_server(*FLAGS, "--chunk-disk-path", str(tmp_path))
+    put(v1, first)
+    first.stop()
+    second = start_server(*FLAGS, "--chunk-disk-path", str(tmp_path))
+    busy = second.inference.Generate(v1.GenerateRequest(
+        prompt=v1.Prompt(question="Count."), sampling=v1.SamplingOptions(max_tokens=1500, ignore_eos=True)))
+    next(iter(busy))  # it runs
+    waiting = threading.Thread(target=lambda: ask(v1, second))
+    waiting.start()
+    wait_until(lambda: second.metrics()["kvblend_store_prefetched_total"] == len(CHUNKS) + 1, "prefetch")
+    assert second.metrics()["kvblend_store_lookups_total"] == 0
+    busy.cancel()
+    waiting.join()
+    assert {chunk.tier for chunk in ask(v1, second)[0].chunks} == {v1.TIER_HOST_MEMORY}
+
+
 def test_without_a_disk_nothing_is_durable(v1, server):
     assert not any(entry.durable for entry in put(v1, server, namespace="no disk"))
 

@@ -1,4 +1,5 @@
-// kvblend chunks list|stat|rm|pin: looking after the chunk store of a server. `put` is in chunks_put.cc.
+// kvblend chunks list|stat|rm|pin: looking after the chunk store of a server. `put` and `prefetch` are in
+// files of their own.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
@@ -12,6 +13,7 @@
 #include "absl/time/clock.h"
 #include "engine/status_macros.h"
 #include "server/cli/command.h"
+#include "server/cli/commands/chunks_prefetch.h"
 #include "server/cli/commands/chunks_put.h"
 #include "server/cli/files.h"
 #include "server/cli/flags.h"
@@ -217,6 +219,7 @@ void AddChunksCommand(CLI::App& root, CommandContext& context) {
   chunks->footer(kExamples);
   chunks->require_subcommand(1);
   AddChunksPutCommand(*chunks, context);
+  AddChunksPrefetchCommand(*chunks, context);
 
   const KeyCommand list = AddKeyCommand(*chunks, context, "list", "All chunks of a namespace", RunList);
   list.app->add_option("--limit", list.flags->limit, "At most so many; default: all")

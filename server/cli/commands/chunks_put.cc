@@ -6,12 +6,10 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_split.h"
 #include "engine/status_macros.h"
-#include "server/cli/files.h"
+#include "server/cli/commands/chunk_texts.h"
 #include "server/cli/flags.h"
 #include "server/cli/request_json.h"
 
@@ -33,35 +31,11 @@ constexpr size_t kBytesPerBatch = size_t{1} << 20;
 struct PutFlags {
   Connection connection;
   CallerFlags caller;
-  std::vector<std::string> files;
-  std::string jsonl;
-  std::string system_text;
-  std::string lead_in;
-  bool isolated = false;
+  ChunkTextFlags texts;
   std::string label;
   bool pin = false;
   bool json = false;
 };
-
-absl::Status ReadJsonLines(const std::string& path, std::vector<std::string>& chunks) {
-  KVBLEND_ASSIGN_OR_RETURN(const std::string content, ReadFileOrStdin(path));
-  int number = 0;
-  const std::vector<std::string> lines = absl::StrSplit(content, '\n');
-  for (const std::string& line : lines) {
-    ++number;
-    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    const auto json = nlohmann::json::parse(line, /*cb=*/nullptr, /*allow_exceptions=*/false);
-    if (json.is_string()) {
-      chunks.push_back(json.get<std::string>());
-    } else if (json.is_object() && json.contains("text") && json["text"].is_string()) {
-      chunks.push_back(json["text"].get<std::string>());
-    } else {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path, " line ", number, " must be a JSON string or an object with a string \"text\""));
-    }
-  }
-  return absl::OkStatus();
-}
 
 /// Sends batches and adds up what comes back.
 class Putter {
@@ -72,9 +46,9 @@ class Putter {
   absl::Status Put(std::vector<std::string> chunks) {
     PutChunksRequest request;
     ApplyFlags(flags_.caller, request.caller);
-    request.system_text = flags_.system_text;
-    request.lead_in = flags_.lead_in;
-    request.anchoring = flags_.isolated ? Anchoring::kIsolated : Anchoring::kAnchored;
+    request.system_text = flags_.texts.system_text;
+    request.lead_in = flags_.texts.lead_in;
+    request.anchoring = flags_.texts.anchoring();
     request.chunks = std::move(chunks);
     request.label = flags_.label;
     request.pin = flags_.pin;
@@ -125,13 +99,7 @@ class Putter {
 };
 
 absl::Status Run(const PutFlags& flags, CommandContext& context) {
-  std::vector<std::string> chunks;
-  for (const std::string& path : flags.files) {
-    KVBLEND_ASSIGN_OR_RETURN(chunks.emplace_back(), ReadFileOrStdin(path));
-  }
-  if (!flags.jsonl.empty()) KVBLEND_RETURN_IF_ERROR(ReadJsonLines(flags.jsonl, chunks));
-  if (chunks.empty())
-    return absl::InvalidArgumentError("no chunks: name files, or a --jsonl file that is not empty");
+  KVBLEND_ASSIGN_OR_RETURN(std::vector<std::string> chunks, ReadChunkTexts(flags.texts));
   KVBLEND_ASSIGN_OR_RETURN(const std::unique_ptr<EngineClient> client,
                            context.make_client(flags.connection, context.cancellation, context.terminal));
   Putter putter(flags, *client, context.terminal, chunks.size());
@@ -158,20 +126,7 @@ void AddChunksPutCommand(CLI::App& chunks, CommandContext& context) {
   const auto flags = std::make_shared<PutFlags>();
   AddConnectionFlags(*command, InProcess::kServerOnly, flags->connection);
   AddCallerFlags(*command, flags->caller);
-  command->add_option("files", flags->files,
-                      "Files that hold one chunk each; - reads one from standard input");
-  command->add_option("--jsonl", flags->jsonl, "A chunk per line: a JSON string or an object with \"text\"")
-      ->type_name("FILE");
-  auto* system = command->add_option("--system", flags->system_text, "System text of the prompts to come");
-  system->type_name("TEXT");
-  auto* lead_in =
-      command->add_option("--lead-in", flags->lead_in, "Text before the chunks in the prompts to come");
-  lead_in->type_name("TEXT");
-  command
-      ->add_flag("--isolated", flags->isolated,
-                 "Compute chunks by themselves, not behind system text and lead-in")
-      ->excludes(system)
-      ->excludes(lead_in);
+  AddChunkTextFlags(*command, flags->texts);
   command->add_option("--label", flags->label, "Free text shown by list")->type_name("TEXT");
   command->add_flag("--pin", flags->pin, "Never evict these chunks");
   command->add_flag("--json", flags->json, "One JSON object per chunk");

@@ -32,6 +32,9 @@ class Borrowed : public EngineClient {
   absl::StatusOr<DocumentChunks> SplitDocument(const SplitDocumentRequest& request) override {
     return client_.SplitDocument(request);
   }
+  absl::StatusOr<std::vector<PrefetchedChunk>> PrefetchChunks(const PrefetchChunksRequest& request) override {
+    return client_.PrefetchChunks(request);
+  }
   absl::StatusOr<StatResult> StatChunks(const std::string& tenant,
                                         absl::Span<const std::string> keys) override {
     return client_.StatChunks(tenant, keys);

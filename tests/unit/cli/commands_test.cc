@@ -21,6 +21,7 @@ TEST_F(CommandsTest, HelpExplainsAndSucceeds) {
                                                                                        {"generate"},
                                                                                        {"chunks"},
                                                                                        {"chunks", "put"},
+                                                                                       {"chunks", "prefetch"},
                                                                                        {"score"},
                                                                                        {"bench"},
                                                                                        {"info"},
@@ -259,6 +260,27 @@ TEST_F(CommandsTest, ChunksPutSendsACorpusInBatchesAndCountsItAsOne) {
     EXPECT_EQ(progress[i]["done"], i + 1);
     EXPECT_EQ(progress[i]["total"], 150);
   }
+}
+
+TEST_F(CommandsTest, ChunksPrefetchSaysWhereTheyWere) {
+  const std::string known = File("known.txt", "four");
+  const std::string unknown = File("unknown.txt", "seven..");
+  ASSERT_EQ(Run({"chunks", "put", "--system", "S", known}), 0);
+  client_.stored.begin()->second.tier = Tier::kDisk;
+  EXPECT_EQ(Run({"chunks", "prefetch", "--system", "S", "--lead-in", "L", "--namespace", "n", known}), 0);
+  EXPECT_THAT(Out(), HasSubstr("from disk"));
+  ASSERT_THAT(client_.prefetched, SizeIs(1));
+  EXPECT_EQ(client_.prefetched[0].system_text, "S");
+  EXPECT_EQ(client_.prefetched[0].lead_in, "L");
+  EXPECT_EQ(client_.prefetched[0].caller.tenant_namespace, "n");
+
+  EXPECT_EQ(Run({"chunks", "prefetch", "--json", known, unknown}), 3);
+  const std::vector<OrderedJson> objects = OutJson();
+  ASSERT_THAT(objects, SizeIs(2));
+  EXPECT_EQ(objects[0]["tier"], "disk");
+  EXPECT_EQ(objects[1]["num_tokens"], 3);
+  EXPECT_THAT(Err(), HasSubstr("1 of 2 chunks are not stored"));
+  EXPECT_EQ(Run({"chunks", "prefetch"}), 2);
 }
 
 TEST_F(CommandsTest, ChunksListFollowsPages) {

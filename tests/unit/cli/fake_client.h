@@ -20,6 +20,7 @@ class FakeClient : public EngineClient {
   std::vector<GenerateRequest> generated;
   std::vector<ScoreRequest> scored;
   std::vector<PutChunksRequest> put;
+  std::vector<PrefetchChunksRequest> prefetched;
   std::vector<SplitDocumentRequest> split;
   absl::Mutex mutex;  // commands may call PutChunks on several threads
   std::vector<std::vector<std::string>> deleted;
@@ -112,6 +113,19 @@ class FakeClient : public EngineClient {
                    .already_present = present});
     }
     return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::vector<PrefetchedChunk>> PrefetchChunks(const PrefetchChunksRequest& request) override {
+    prefetched.push_back(request);
+    log.push_back("prefetch");
+    std::vector<PrefetchedChunk> chunks;
+    for (const std::string& text : request.chunks) {
+      const std::string key = absl::StrCat("key-", std::string(Name(request.anchoring)), "-", text.size());
+      const auto found = stored.find(key);
+      chunks.push_back(
+          {.key = key, .tier = found == stored.end() ? Tier::kNone : found->second.tier, .num_tokens = 3});
+    }
+    return chunks;
   }
 
   absl::StatusOr<StatResult> StatChunks(const std::string&, absl::Span<const std::string> keys) override {

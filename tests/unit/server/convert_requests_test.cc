@@ -319,6 +319,23 @@ TEST(ConvertRequestsTest, EveryFieldOfASplitRequestArrives) {
               HasSubstr("anchoring is 8; allowed: "));
 }
 
+TEST(ConvertRequestsTest, EveryFieldOfAPrefetchRequestArrives) {
+  v1::PrefetchChunksRequest request;
+  request.set_namespace_("tenant");
+  request.set_system_text("system");
+  request.set_lead_in("lead");
+  request.set_anchoring(v1::ANCHORING_ISOLATED);
+  request.add_chunks("one");
+  const auto converted = FromProto(v1::PrefetchChunksRequest(request));
+  ASSERT_TRUE(converted.ok()) << converted.status();
+  EXPECT_EQ(ToProto(*converted).DebugString(), request.DebugString());
+  EXPECT_EQ(converted->caller.tenant_namespace, "tenant");
+  EXPECT_EQ(converted->system_text, "system");
+  EXPECT_EQ(converted->lead_in, "lead");
+  EXPECT_EQ(converted->anchoring, Anchoring::kIsolated);
+  EXPECT_THAT(converted->chunks, ElementsAre("one"));
+}
+
 TEST(ConvertRequestsTest, PageSizesAndKeyCountsHaveLimits) {
   v1::ListChunksRequest list;
   EXPECT_EQ(*PageSize(list), 100);

@@ -61,12 +61,28 @@ TEST_F(ServerConfigTest, DefaultsAreTheStructs) {
 }
 
 TEST_F(ServerConfigTest, EveryFlagArrives) {
-  const ParsedConfig parsed = Parse(
-      {"--model=m.gguf", "--backend=reference", "--threads=3", "--gemm=f32", "--kv-dtype=f16",
-       "--max-context-tokens=1000", "--page-size=16", "--chunk-store-bytes=2GiB", "--max-queued-requests=5",
-       "--max-chunks-per-request=6", "--max-text-bytes=7kb", "--no-self-check", "--grpc-address=[::1]:0",
-       "--http-address=0.0.0.0:1", "--max-message-bytes=1MiB", "--max-concurrent-streams=9",
-       "--drain-timeout=1.5", "--port-file=p", "--log-level=debug"});
+  const ParsedConfig parsed = Parse({"--model=m.gguf",
+                                     "--backend=reference",
+                                     "--threads=3",
+                                     "--gemm=f32",
+                                     "--kv-dtype=f16",
+                                     "--max-context-tokens=1000",
+                                     "--page-size=16",
+                                     "--chunk-store-bytes=2GiB",
+                                     "--max-queued-requests=5",
+                                     "--max-chunks-per-request=6",
+                                     "--max-text-bytes=7kb",
+                                     "--no-self-check",
+                                     "--grpc-address=[::1]:0",
+                                     "--http-address=0.0.0.0:1",
+                                     "--max-message-bytes=1MiB",
+                                     "--max-concurrent-streams=9",
+                                     "--drain-timeout=1.5",
+                                     "--port-file=p",
+                                     "--log-level=debug",
+                                     "--chunk-namespace-share=0.25",
+                                     "--chunk-namespace-shares=big=0.5,a=b=0.1",
+                                     "--no-prefetch-queued"});
   ASSERT_TRUE(parsed.config) << parsed.error_output;
   const ServerConfig& config = *parsed.config;
   EXPECT_EQ(config.engine.backend, "reference");
@@ -87,6 +103,11 @@ TEST_F(ServerConfigTest, EveryFlagArrives) {
   EXPECT_EQ(config.drain_timeout, absl::Milliseconds(1500));
   EXPECT_EQ(config.port_file, "p");
   EXPECT_EQ(config.log_level, "debug");
+  EXPECT_EQ(config.engine.namespace_quotas.default_share, 0.25);
+  EXPECT_EQ(config.engine.namespace_quotas.named.size(), 2);
+  EXPECT_EQ(config.engine.namespace_quotas.named.at("big"), 0.5);
+  EXPECT_EQ(config.engine.namespace_quotas.named.at("a=b"), 0.1);
+  EXPECT_FALSE(config.engine.prefetch_queued);
 }
 
 TEST_F(ServerConfigTest, SizesTakeUnits) {
@@ -112,6 +133,10 @@ TEST_F(ServerConfigTest, BadSettingsEndWithCodeTwoAndOneLine) {
       {{"--model=m", "--max-message-bytes=4GiB"}, "--max-message-bytes"},
       {{"--model=m", "--drain-timeout=-1"}, "--drain-timeout"},
       {{"--model=m", "--log-level=loud"}, "--log-level"},
+      {{"--model=m", "--chunk-namespace-share=1.5"}, "--chunk-namespace-share"},
+      {{"--model=m", "--chunk-namespace-shares=big"}, "'big' is not NAME=SHARE"},
+      {{"--model=m", "--chunk-namespace-shares=a=0.1,big=0"}, "'big=0' is not NAME=SHARE"},
+      {{"--model=m", "--chunk-namespace-shares=big=nan"}, "'big=nan' is not NAME=SHARE"},
       {{"--model=m", "--tls-key=/dev/null"}, "--tls-certificate"},
       {{"--model=m", "--config=/nonexistent/file"}, "/nonexistent/file"}};
   for (const auto& [arguments, name] : cases) {

@@ -1,0 +1,63 @@
+#include "server/cli/commands/chunk_texts.h"
+
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "engine/status_macros.h"
+#include "server/cli/files.h"
+
+namespace kvblend::server::cli {
+namespace {
+
+absl::Status ReadJsonLines(const std::string& path, std::vector<std::string>& chunks) {
+  KVBLEND_ASSIGN_OR_RETURN(const std::string content, ReadFileOrStdin(path));
+  int number = 0;
+  const std::vector<std::string> lines = absl::StrSplit(content, '\n');
+  for (const std::string& line : lines) {
+    ++number;
+    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    const auto json = nlohmann::json::parse(line, /*cb=*/nullptr, /*allow_exceptions=*/false);
+    if (json.is_string()) {
+      chunks.push_back(json.get<std::string>());
+    } else if (json.is_object() && json.contains("text") && json["text"].is_string()) {
+      chunks.push_back(json["text"].get<std::string>());
+    } else {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, " line ", number, " must be a JSON string or an object with a string \"text\""));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<std::string>> ReadChunkTexts(const ChunkTextFlags& flags) {
+  std::vector<std::string> chunks;
+  for (const std::string& path : flags.files) {
+    KVBLEND_ASSIGN_OR_RETURN(chunks.emplace_back(), ReadFileOrStdin(path));
+  }
+  if (!flags.jsonl.empty()) KVBLEND_RETURN_IF_ERROR(ReadJsonLines(flags.jsonl, chunks));
+  if (chunks.empty()) {
+    return absl::InvalidArgumentError("no chunks: name files, or a --jsonl file that is not empty");
+  }
+  return chunks;
+}
+
+void AddChunkTextFlags(CLI::App& command, ChunkTextFlags& flags) {
+  command.add_option("files", flags.files, "Files that hold one chunk each; - reads one from standard input");
+  command.add_option("--jsonl", flags.jsonl, "A chunk per line: a JSON string or an object with \"text\"")
+      ->type_name("FILE");
+  auto* system = command.add_option("--system", flags.system_text, "System text of the prompts to come");
+  system->type_name("TEXT");
+  auto* lead_in =
+      command.add_option("--lead-in", flags.lead_in, "Text before the chunks in the prompts to come");
+  lead_in->type_name("TEXT");
+  command
+      .add_flag("--isolated", flags.isolated,
+                "Compute chunks by themselves, not behind system text and lead-in")
+      ->excludes(system)
+      ->excludes(lead_in);
+}
+
+}  // namespace kvblend::server::cli
