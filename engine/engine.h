@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -23,6 +24,8 @@
 #include "engine/store/disk/disk_tier_stats.h"
 
 namespace kvblend {
+
+inline constexpr int32_t kMaxLoadPipelineDepth = 1 << 16;  // as many layers as a KV format may have
 
 struct EngineOptions {
   std::string model_path;             // a GGUF file
@@ -39,7 +42,9 @@ struct EngineOptions {
   int64_t chunk_disk_bytes = int64_t{32} << 30;  // what they may take there
   store::NamespaceQuotas namespace_quotas = {};  // of chunk_store_bytes, and of chunk_disk_bytes
   bool prefetch_queued = true;                   // bring stored chunks into memory while their prompt waits
-  int32_t max_queued_requests = 64;              // beyond: kResourceExhausted
+  int32_t load_pipeline_depth = 2;  // while layer l computes, layers up to l + depth are on their way; 0: all
+  RatioOptions ratio = {};          // where a request says nothing of it
+  int32_t max_queued_requests = 64;  // beyond: kResourceExhausted
   int32_t max_chunks_per_request = 1024;
   int64_t max_text_bytes = int64_t{8} << 20;  // all texts of one request together
   bool self_check = true;                     // at start-up: ratio 1 must equal full prefill
@@ -65,6 +70,14 @@ struct EngineInfo {
   double self_check_max_error = -1;  // largest logit difference relative to the logits' norm; -1: not run
 };
 
+/// What the loading controller has measured.
+struct LoadingStats {
+  std::map<Tier, double> read_bytes_per_second;  // of tiers that were read from
+  double compute_seconds_per_token = 0;  // through all layers, in the middle of 4,096 tokens; 0: not measured
+  double place_seconds_per_token =
+      0;  // stored KV in main memory -> pages, through all layers; 0: not measured
+};
+
 /// A snapshot for metrics and dashboards.
 struct EngineStats {
   int32_t requests_waiting = 0;
@@ -74,6 +87,7 @@ struct EngineStats {
   int32_t pages_total = 0;
   int64_t background_chunks_stored = 0;  // since start
   int64_t background_chunks_failed = 0;  // since start
+  LoadingStats loading;
   store::StoreStats store;
   std::optional<store::DiskTierStats> disk;  // with a chunk_disk_path
 };
@@ -159,7 +173,7 @@ class Engine {
 absl::StatusOr<std::string> ModelFingerprint(const std::string& model_path);
 
 /// Names as clients write them: "query", "hkvd", ... ; "chunks", "prefix", "nothing"; "anchored", "isolated";
-/// "value", "key".
+/// "value", "key"; "fixed", "auto".
 std::string_view Name(Policy policy);
 std::string_view Name(Reuse reuse);
 std::string_view Name(Anchoring anchoring);
@@ -167,10 +181,12 @@ std::string_view Name(ChunkSource source);
 std::string_view Name(Tier tier);
 std::string_view Name(FinishReason reason);
 std::string_view Name(DeviationSource source);
+std::string_view Name(RatioMode mode);
 /// kInvalidArgument listing the allowed names.
 absl::StatusOr<Policy> ParsePolicy(std::string_view name);
 absl::StatusOr<Reuse> ParseReuse(std::string_view name);
 absl::StatusOr<Anchoring> ParseAnchoring(std::string_view name);
 absl::StatusOr<DeviationSource> ParseDeviationSource(std::string_view name);
+absl::StatusOr<RatioMode> ParseRatioMode(std::string_view name);
 
 }  // namespace kvblend

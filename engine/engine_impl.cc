@@ -5,6 +5,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "engine/blend/selection_policy.h"
+#include "engine/cost_measurement.h"
 #include "engine/generate_task.h"
 #include "engine/put_chunks_task.h"
 #include "engine/score_task.h"
@@ -95,28 +97,43 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
     return absl::InvalidArgumentError(
         absl::StrCat("max_text_bytes is ", options.max_text_bytes, "; allowed: 1 or more"));
   }
+  if (options.load_pipeline_depth < 0 || options.load_pipeline_depth > kMaxLoadPipelineDepth) {
+    return absl::InvalidArgumentError(absl::StrCat("load_pipeline_depth is ", options.load_pipeline_depth,
+                                                   "; allowed: 0 (all layers) to ", kMaxLoadPipelineDepth));
+  }
+  // The engine's own ratios are checked as a request's are.
+  BlendOptions default_ratio;
+  default_ratio.ratio = options.ratio.ratio;
+  default_ratio.ratio_min = options.ratio.min;
+  default_ratio.ratio_max = options.ratio.max;
+  default_ratio.policy = Policy::kQuery;
+  KVBLEND_RETURN_IF_ERROR(blend::ValidateBlendOptions(default_ratio, runtime->config.num_layers));
   double self_check_max_error = -1;
   if (options.self_check) {
     KVBLEND_ASSIGN_OR_RETURN(self_check_max_error, RunSelfCheck(*runtime));
   }
+  KVBLEND_ASSIGN_OR_RETURN(const blend::PrefillMeasurements costs, MeasureCosts(*runtime));
   return std::make_unique<EngineImpl>(options, std::move(runtime), std::move(chunk_store), disk_view,
-                                      self_check_max_error);
+                                      self_check_max_error, costs);
 }
 
 EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<ModelRuntime> runtime,
                        std::unique_ptr<store::ChunkStore> chunk_store, const store::DiskTier* disk,
-                       double self_check_max_error)
+                       double self_check_max_error, const blend::PrefillMeasurements& costs)
     : options_(options),
       runtime_(std::move(runtime)),
       chunk_store_(std::move(chunk_store)),
       disk_(disk),
       validator_(options_, *runtime_),
       info_(MakeInfo(*runtime_, self_check_max_error)),
-      runner_(*runtime_, *chunk_store_),
+      runner_(*runtime_, *chunk_store_,
+              {.load_pipeline_depth = options_.load_pipeline_depth, .ratio = options_.ratio}),
       prefetcher_(options_.prefetch_queued && chunk_store_->has_lower_tiers()
                       ? std::make_unique<Prefetcher>(*chunk_store_, options_.chunk_store_bytes)
                       : nullptr),
-      scheduler_({.max_queued = options_.max_queued_requests}) {}
+      scheduler_({.max_queued = options_.max_queued_requests}) {
+  runner_.loading_controller().Observe(costs);
+}
 
 EngineImpl::~EngineImpl() { Drain(absl::InfinitePast()).IgnoreError(); }
 
@@ -277,6 +294,16 @@ EngineStats EngineImpl::Stats() const {
   stats.pages_total = runtime_->page_pool->num_pages();
   stats.background_chunks_stored = background_counts_->stored.load(std::memory_order_relaxed);
   stats.background_chunks_failed = background_counts_->failed.load(std::memory_order_relaxed);
+  const std::map<Tier, store::ReadRate> rates = chunk_store_->read_meter().Rates();
+  for (const auto& [tier, rate] : rates) {
+    stats.loading.read_bytes_per_second.emplace(tier, rate.bytes_per_second);
+  }
+  if (const std::optional<blend::LoadingCosts> costs = runner_.loading_controller().Costs(rates)) {
+    const int32_t num_layers = runtime_->config.num_layers;
+    const blend::PromptShape prompt{.num_layers = num_layers, .spans = {{.begin = 0, .end = 4096}}};
+    stats.loading.compute_seconds_per_token = blend::SecondsPerToken(costs->forward, prompt);
+    stats.loading.place_seconds_per_token = num_layers * costs->place_seconds;
+  }
   stats.store = chunk_store_->Stats();
   if (disk_ != nullptr) stats.disk = disk_->Stats();
   return stats;

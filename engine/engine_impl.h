@@ -28,7 +28,7 @@ class EngineImpl final : public Engine {
  public:
   EngineImpl(const EngineOptions& options, std::unique_ptr<ModelRuntime> runtime,
              std::unique_ptr<store::ChunkStore> chunk_store, const store::DiskTier* disk,
-             double self_check_max_error);
+             double self_check_max_error, const blend::PrefillMeasurements& costs);
   ~EngineImpl() override;
 
   absl::StatusOr<std::shared_ptr<RequestHandle>> Generate(

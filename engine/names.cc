@@ -25,16 +25,18 @@ constexpr NameTable<Reuse, 3> kReuses{
     {{Reuse::kChunks, "chunks"}, {Reuse::kPrefix, "prefix"}, {Reuse::kNothing, "nothing"}}};
 constexpr NameTable<Anchoring, 2> kAnchorings{
     {{Anchoring::kAnchored, "anchored"}, {Anchoring::kIsolated, "isolated"}}};
-constexpr NameTable<ChunkSource, 4> kChunkSources{{{ChunkSource::kMiss, "miss"},
+constexpr NameTable<ChunkSource, 5> kChunkSources{{{ChunkSource::kMiss, "miss"},
                                                    {ChunkSource::kExact, "exact"},
                                                    {ChunkSource::kBlended, "blended"},
-                                                   {ChunkSource::kOtherAnchor, "other_anchor"}}};
+                                                   {ChunkSource::kOtherAnchor, "other_anchor"},
+                                                   {ChunkSource::kBypassed, "bypassed"}}};
 constexpr NameTable<Tier, 3> kTiers{
     {{Tier::kNone, "none"}, {Tier::kHostMemory, "host_memory"}, {Tier::kDisk, "disk"}}};
 constexpr NameTable<FinishReason, 4> kFinishReasons{{{FinishReason::kEndOfText, "end_of_text"},
                                                      {FinishReason::kStopString, "stop_string"},
                                                      {FinishReason::kMaxTokens, "max_tokens"},
                                                      {FinishReason::kContextFull, "context_full"}}};
+constexpr NameTable<RatioMode, 2> kRatioModes{{{RatioMode::kFixed, "fixed"}, {RatioMode::kAuto, "auto"}}};
 constexpr NameTable<DeviationSource, 2> kDeviationSources{
     {{DeviationSource::kValue, "value"}, {DeviationSource::kKey, "key"}}};
 
@@ -66,12 +68,16 @@ std::string_view Name(Anchoring anchoring) { return NameIn(kAnchorings, anchorin
 std::string_view Name(ChunkSource source) { return NameIn(kChunkSources, source); }
 std::string_view Name(Tier tier) { return NameIn(kTiers, tier); }
 std::string_view Name(FinishReason reason) { return NameIn(kFinishReasons, reason); }
+std::string_view Name(RatioMode mode) { return NameIn(kRatioModes, mode); }
 std::string_view Name(DeviationSource source) { return NameIn(kDeviationSources, source); }
 
 absl::StatusOr<Policy> ParsePolicy(std::string_view name) { return ParseIn(kPolicies, "policy", name); }
 absl::StatusOr<Reuse> ParseReuse(std::string_view name) { return ParseIn(kReuses, "reuse", name); }
 absl::StatusOr<Anchoring> ParseAnchoring(std::string_view name) {
   return ParseIn(kAnchorings, "anchoring", name);
+}
+absl::StatusOr<RatioMode> ParseRatioMode(std::string_view name) {
+  return ParseIn(kRatioModes, "ratio_mode", name);
 }
 absl::StatusOr<DeviationSource> ParseDeviationSource(std::string_view name) {
   return ParseIn(kDeviationSources, "hkvd_source", name);

@@ -14,15 +14,22 @@
 namespace kvblend {
 namespace {
 
+/// Of a layer's matrix products, those that make Q, K and V.
+double ProjectionShare(const model::ModelConfig& config) {
+  const double head_columns = 1.0 * config.num_heads * config.head_dim;
+  const double qkv = config.hidden_dim * (head_columns + 2.0 * config.num_kv_heads * config.head_dim);
+  return qkv / (qkv + head_columns * config.hidden_dim + 3.0 * config.hidden_dim * config.ffn_dim);
+}
+
 double SecondsSince(absl::Time start) { return absl::ToDoubleSeconds(absl::Now() - start); }
 
 ChunkReport ReportChunk(const blend::PlannedSpan& span, absl::Span<const int32_t> recomputed) {
   ChunkReport chunk;
   chunk.index = span.chunk_index;
   chunk.source = span.source;
-  if (span.entry.has_value()) chunk.tier = span.entry->tier();
+  chunk.tier = span.tier;
   chunk.num_tokens = span.num_tokens();
-  if (span.source == ChunkSource::kMiss) {
+  if (span.source == ChunkSource::kMiss || span.source == ChunkSource::kBypassed) {
     chunk.recomputed_tokens = span.num_tokens();
   } else if (span.source != ChunkSource::kExact) {
     const auto first = std::lower_bound(recomputed.begin(), recomputed.end(), span.begin);
@@ -57,6 +64,30 @@ PromptReport ReportPrompt(const blend::ReusePlan& plan, const BlendOptions& opti
   return report;
 }
 
+LoadingReport ReportLoading(const RatioOptions& ratio, const blend::LoadingDecision& decision,
+                            const blend::PromptShape& shape, const blend::ReusePlan& plan,
+                            const std::optional<blend::LoadingCosts>& costs) {
+  LoadingReport report{.mode = ratio.mode, .ratio_min = ratio.min, .ratio_max = ratio.max};
+  report.ratio = decision.ratio;
+  for (const size_t span : decision.bypassed) {
+    if (plan.spans[span].chunk_index >= 0) ++report.bypassed_chunks;
+  }
+  for (const auto& [tier, layer_bytes] : blend::LayerBytesByTier(shape)) {
+    TierRead read{.tier = tier, .bytes = layer_bytes * shape.num_layers};
+    if (costs.has_value() && costs->reads.contains(tier)) {
+      read.bytes_per_second = costs->reads.at(tier).bytes_per_second;
+    }
+    report.reads.push_back(read);
+  }
+  if (!decision.prediction.has_value()) return report;
+  report.predicted = true;
+  report.predicted_seconds = decision.prediction->seconds;
+  report.predicted_load_seconds = decision.prediction->load_seconds;
+  report.predicted_compute_seconds = decision.prediction->compute_seconds;
+  report.compute_seconds_per_token = blend::SecondsPerToken(costs->forward, shape);
+  return report;
+}
+
 /// Whether the prompt failed because a stored entry could not be read: the next plan will not find it.
 bool LostEntry(const blend::ReusePlan& plan) {
   return std::any_of(plan.spans.begin(), plan.spans.end(), [](const blend::PlannedSpan& span) {
@@ -66,10 +97,13 @@ bool LostEntry(const blend::ReusePlan& plan) {
 
 }  // namespace
 
-PromptRunner::PromptRunner(ModelRuntime& runtime, store::ChunkStore& chunk_store)
+PromptRunner::PromptRunner(ModelRuntime& runtime, store::ChunkStore& chunk_store, const Options& options)
     : runtime_(runtime),
       chunk_store_(chunk_store),
-      blended_prefill_(*runtime.transformer, *runtime.weights.rope, *runtime.stream, state_) {}
+      options_(options),
+      loading_controller_(ProjectionShare(runtime.config)),
+      blended_prefill_(*runtime.transformer, *runtime.weights.rope, *runtime.stream, state_,
+                       options.load_pipeline_depth) {}
 
 absl::StatusOr<std::unique_ptr<kv::SequencePages>> PromptRunner::AllocatePages(int32_t num_tokens) {
   auto pages = std::make_unique<kv::SequencePages>(*runtime_.page_pool);
@@ -82,8 +116,9 @@ absl::StatusOr<PrefilledPrompt> PromptRunner::Prefill(const prompt::PromptLayout
                                                       std::string_view tenant_namespace,
                                                       blend::KeepGoing keep_going) {
   const absl::Time start = absl::Now();
-  KVBLEND_ASSIGN_OR_RETURN(const std::unique_ptr<blend::SelectionPolicy> policy,
-                           blend::CreateSelectionPolicy(options, runtime_.config.num_layers));
+  const int32_t num_layers = runtime_.config.num_layers;
+  KVBLEND_RETURN_IF_ERROR(blend::ValidateBlendOptions(options, num_layers));
+  const RatioOptions ratio = blend::ResolveRatio(options, options_.ratio);
   PrefilledPrompt prompt;
   prompt.num_tokens = static_cast<int32_t>(layout.token_ids.size());
   KVBLEND_ASSIGN_OR_RETURN(prompt.pages, AllocatePages(prompt.num_tokens));
@@ -93,6 +128,16 @@ absl::StatusOr<PrefilledPrompt> PromptRunner::Prefill(const prompt::PromptLayout
     const absl::Time plan_start = absl::Now();
     blend::ReusePlan plan =
         blend::PlanReuse(layout, options, runtime_.key_space, tenant_namespace, chunk_store_);
+    const blend::PromptShape shape = blend::ShapeOf(plan, num_layers);
+    const std::optional<blend::LoadingCosts> costs =
+        loading_controller_.Costs(chunk_store_.read_meter().Rates());
+    const blend::LoadingDecision decision =
+        blend::DecideLoading(shape, options, ratio, costs, options_.load_pipeline_depth);
+    blend::BypassSpans(decision.bypassed, plan);
+    BlendOptions decided = options;
+    decided.ratio = decision.ratio;
+    KVBLEND_ASSIGN_OR_RETURN(const std::unique_ptr<blend::SelectionPolicy> policy,
+                             blend::CreateSelectionPolicy(decided, num_layers));
     lookup_seconds += SecondsSince(plan_start);
     absl::StatusOr<blend::PrefillResult> prefill =
         blended_prefill_.Run(layout, plan, *policy, sequence, keep_going);
@@ -102,6 +147,8 @@ absl::StatusOr<PrefilledPrompt> PromptRunner::Prefill(const prompt::PromptLayout
     if (!prefill.ok()) return prefill.status();
     prompt.report = ReportPrompt(plan, options, *prefill);
     prompt.report.lookup_seconds = lookup_seconds;
+    prompt.report.loading = ReportLoading(ratio, decision, shape, plan, costs);
+    loading_controller_.Observe(prefill->measurements);
     prompt.logits = std::move(prefill->logits);
     prompt.recomputed = std::move(prefill->recomputed);
     prompt.missing = std::move(plan.missing);

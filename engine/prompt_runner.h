@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "engine/blend/blended_prefill.h"
+#include "engine/blend/loading_controller.h"
 #include "engine/blend/reuse_plan.h"
 #include "engine/kv/page_pool.h"
 #include "engine/kv/sequence_pages.h"
@@ -47,10 +48,20 @@ struct StoreEntryOptions {
   bool on_purpose = false;  // as store::InsertOptions means it
 };
 
-/// Not thread-safe: belongs to the engine thread. References must outlive it.
+/// Not thread-safe but for loading_controller(): belongs to the engine thread. References must outlive it.
 class PromptRunner {
  public:
-  PromptRunner(ModelRuntime& runtime, store::ChunkStore& chunk_store);
+  struct Options {
+    int32_t load_pipeline_depth = 2;  // see blend::KvLoader::Create
+    RatioOptions ratio = {};          // where a request says nothing of it
+  };
+
+  PromptRunner(ModelRuntime& runtime, store::ChunkStore& chunk_store)
+      : PromptRunner(runtime, chunk_store, {}) {}
+  PromptRunner(ModelRuntime& runtime, store::ChunkStore& chunk_store, const Options& options);
+
+  blend::LoadingController& loading_controller() { return loading_controller_; }
+  const blend::LoadingController& loading_controller() const { return loading_controller_; }
 
   /// kInvalidArgument for bad blend options; kResourceExhausted when there are too few pages; keep_going's
   /// error.
@@ -84,6 +95,8 @@ class PromptRunner {
 
   ModelRuntime& runtime_;
   store::ChunkStore& chunk_store_;
+  const Options options_;
+  blend::LoadingController loading_controller_;
   model::PassState state_;
   model::ScratchMatrix logits_;
   blend::BlendedPrefill blended_prefill_;

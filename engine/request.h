@@ -41,12 +41,30 @@ enum class Anchoring : uint8_t {
 
 enum class DeviationSource : uint8_t { kValue, kKey };
 
+/// Who sets the share of tokens that is recomputed.
+enum class RatioMode : uint8_t {
+  kFixed,  // the request, or the engine's default
+  kAuto,   // the loading controller: as many as loading hides; docs/algorithm.md
+};
+
+/// What holds where a request says nothing of it. Each in [0, 1].
+struct RatioOptions {
+  RatioMode mode = RatioMode::kFixed;
+  double ratio = 0.15;  // kFixed; with kAuto what holds, within the bounds, until enough has been measured
+  double min = 0.15;    // kAuto: the floor that keeps quality
+  double max = 0.5;     // kAuto; at least min
+};
+
 struct BlendOptions {
   Reuse reuse = Reuse::kChunks;
   Anchoring anchoring = Anchoring::kAnchored;
   Policy policy = Policy::kQuery;
-  double ratio =
-      0.15;  // [0, 1]: share of the reused, inexact chunk tokens to recompute; unused by link, none, all
+  // Share of the reused, inexact chunk tokens to recompute; unused by link, none, all. What is not set is the
+  // engine's default, but a ratio without a mode is kFixed.
+  std::optional<RatioMode> ratio_mode = std::nullopt;
+  std::optional<double> ratio = std::nullopt;  // each as in RatioOptions
+  std::optional<double> ratio_min = std::nullopt;
+  std::optional<double> ratio_max = std::nullopt;
   int32_t query_layers = 0;  // query: layers of the query pass that vote, from the first; 0 = all
   int32_t hkvd_layer = 1;    // hkvd: layer whose deviation selects; 1 .. num_layers - 1
   DeviationSource hkvd_source = DeviationSource::kValue;
@@ -154,6 +172,7 @@ enum class ChunkSource : uint8_t {
   kExact,        // stored KV is exactly what full prefill would give: nothing to recompute
   kBlended,      // reused, some tokens recomputed
   kOtherAnchor,  // blended from an entry that was computed behind another anchor
+  kBypassed,     // stored, but computed in place: loading it would have taken longer
 };
 
 struct ChunkReport {
@@ -161,8 +180,30 @@ struct ChunkReport {
   ChunkSource source = ChunkSource::kMiss;
   Tier tier = Tier::kNone;
   int32_t num_tokens = 0;
-  int32_t recomputed_tokens = 0;  // of num_tokens; all of them for a miss, none for an exact chunk
+  int32_t recomputed_tokens = 0;  // of num_tokens; all of a miss or a bypassed chunk, none of an exact one
   std::string key;                // hex
+};
+
+/// What was to be read from one tier for a prompt.
+struct TierRead {
+  Tier tier = Tier::kNone;
+  int64_t bytes = 0;
+  double bytes_per_second = 0;  // as measured until then; 0: not yet
+};
+
+/// How the ratio was chosen, and from what.
+struct LoadingReport {
+  RatioMode mode = RatioMode::kFixed;
+  double ratio_min = 0;  // kAuto: the bounds
+  double ratio_max = 0;
+  double ratio = 0;                      // what the policy was told
+  int32_t bypassed_chunks = 0;           // kAuto: computed because loading them would have taken longer
+  bool predicted = false;                // enough had been measured; the figures below are 0 otherwise
+  double predicted_seconds = 0;          // of load, select and prefill together
+  double predicted_load_seconds = 0;     // T_load: reading and placing stored KV, nothing computed beside it
+  double predicted_compute_seconds = 0;  // T_compute: the passes, with all stored KV in place
+  double compute_seconds_per_token = 0;  // what one more recomputed token costs, through all layers
+  std::vector<TierRead> reads = {};      // tiers below host memory that the prompt's chunks are read from
 };
 
 struct PromptReport {
@@ -174,7 +215,7 @@ struct PromptReport {
   int32_t exact_tokens = 0;       // reused exactly (prefix)
   int32_t reused_tokens = 0;      // reused inexactly and not recomputed
   int32_t recomputed_tokens = 0;  // tokens that were in the store but were recomputed by the policy
-  int32_t computed_tokens = 0;    // tokens never in the store: misses, history, question
+  int32_t computed_tokens = 0;    // tokens not taken from the store: misses, bypassed, history, question
   std::vector<ChunkReport> chunks;
   double queue_seconds = 0;
   double lookup_seconds = 0;   // tokenization, layout, store lookups
@@ -183,6 +224,7 @@ struct PromptReport {
   double select_seconds = 0;   // query pass or deviation, and the choice
   double prefill_seconds = 0;  // forward passes up to the first token's logits, selection excluded
   double time_to_first_token_seconds = 0;  // from submission
+  LoadingReport loading = {};
 };
 
 struct TokenLogprob {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/time/clock.h"
+#include "engine/blend/prefill_route.h"
 #include "engine/status_macros.h"
 
 namespace kvblend::blend {
@@ -22,12 +23,29 @@ class Stopwatch {
   const absl::Time start_ = absl::Now();
 };
 
-// True when the query pass over the computed tokens plus the blended pass would run at least as many token
-// rows as computing every inexact token once. Then the exact answer is also the cheaper one.
-bool SelectingIsDearerThanComputingAll(const ReusePlan& plan, int32_t budget) {
-  const int64_t computed = plan.computed.size();
-  return 2 * computed + budget >= computed + plan.candidates.num_tokens;
+PassSize SizeOf(absl::Span<const int32_t> positions) {
+  PassSize size{.rows = static_cast<double>(positions.size())};
+  for (const int32_t position : positions) size.visible_keys += position + 1;
+  return size;
 }
+
+/// Measures one pass, loading left out.
+class PassTimer {
+ public:
+  explicit PassTimer(const KvLoader& loader) : loader_(loader), loaded_before_(loader.seconds()) {}
+
+  PassMeasurement Take(PassMeasurement::Kind kind, absl::Span<const int32_t> active, int32_t layers) const {
+    return {.kind = kind,
+            .size = SizeOf(active),
+            .layers = layers,
+            .seconds = stopwatch_.Seconds() - (loader_.seconds() - loaded_before_)};
+  }
+
+ private:
+  const KvLoader& loader_;
+  const double loaded_before_;
+  const Stopwatch stopwatch_;
+};
 
 }  // namespace
 
@@ -37,6 +55,7 @@ struct BlendedPrefill::Pass {
   const SelectionPolicy& policy;
   const PagedSequence& sequence;
   KeepGoing keep_going;
+  std::vector<PassMeasurement>& measurements;
 };
 
 std::vector<int32_t> MergePositions(absl::Span<const int32_t> a, absl::Span<const int32_t> b) {
@@ -49,21 +68,21 @@ absl::StatusOr<PrefillResult> BlendedPrefill::Run(const prompt::PromptLayout& la
                                                   const SelectionPolicy& policy,
                                                   const PagedSequence& sequence, KeepGoing keep_going) {
   const Stopwatch total;
-  const Pass pass{layout, plan, policy, sequence, keep_going};
-  KVBLEND_ASSIGN_OR_RETURN(KvLoader loader, KvLoader::Create(plan, sequence, rope_, transformer_.backend()));
   PrefillResult result;
+  const Pass pass{layout, plan, policy, sequence, keep_going, result.measurements.passes};
+  KVBLEND_ASSIGN_OR_RETURN(KvLoader loader,
+                           KvLoader::Create(plan, sequence, rope_, transformer_.backend(), pipeline_depth_));
   result.policy = policy.policy();
   const int32_t budget = policy.Budget(plan.candidates);
-  Requirement requirement = policy.requirement();
-  if (budget == 0 || budget == plan.candidates.num_tokens) requirement.kind = Requirement::Kind::kNothing;
-
-  if (requirement.kind == Requirement::Kind::kQuestionAttention &&
-      SelectingIsDearerThanComputingAll(plan, budget)) {
+  const Requirement requirement = policy.requirement();
+  const PrefillRoute route = ChooseRoute(static_cast<int64_t>(plan.computed.size()),
+                                         plan.candidates.num_tokens, requirement, budget);
+  if (route == PrefillRoute::kAll) {
     result.policy = Policy::kAll;
     result.recomputed = plan.candidates.Positions();
     KVBLEND_RETURN_IF_ERROR(
         RunRows(pass, MergePositions(plan.computed, result.recomputed), loader, /*first_load=*/0));
-  } else if (requirement.kind == Requirement::Kind::kQuestionAttention) {
+  } else if (route == PrefillRoute::kQueryPass) {
     const Stopwatch query_pass;
     KVBLEND_ASSIGN_OR_RETURN(const std::vector<float> scores,
                              MeasureQuestionAttention(pass, requirement.layers, loader));
@@ -72,7 +91,7 @@ absl::StatusOr<PrefillResult> BlendedPrefill::Run(const prompt::PromptLayout& la
     // Layers that had no vote arrive while the first ones are recomputed.
     KVBLEND_RETURN_IF_ERROR(
         RunRows(pass, MergePositions(plan.computed, result.recomputed), loader, requirement.layers));
-  } else if (requirement.kind == Requirement::Kind::kKvDeviation) {
+  } else if (route == PrefillRoute::kDeviation) {
     KVBLEND_ASSIGN_OR_RETURN(result.recomputed,
                              RunSelectingByDeviation(pass, requirement, loader, result.select_seconds));
   } else {
@@ -82,6 +101,7 @@ absl::StatusOr<PrefillResult> BlendedPrefill::Run(const prompt::PromptLayout& la
         RunRows(pass, MergePositions(plan.computed, result.recomputed), loader, /*first_load=*/0));
   }
 
+  const Stopwatch head;
   // The last row is the last prompt token: the question is always computed and stands at the end.
   const int32_t vocab_size = transformer_.config().vocab_size;
   KVBLEND_ASSIGN_OR_RETURN(const MatrixView logits,
@@ -92,14 +112,19 @@ absl::StatusOr<PrefillResult> BlendedPrefill::Run(const prompt::PromptLayout& la
   KVBLEND_RETURN_IF_ERROR(transformer_.backend().CopyToHost(stream_, result.logits.data(), logits.data,
                                                             vocab_size * sizeof(float)));
   KVBLEND_RETURN_IF_ERROR(transformer_.backend().Synchronize(stream_));
+  result.measurements.head_seconds = head.Seconds();
+  result.measurements.placed_token_layers = static_cast<double>(loader.token_layers());
+  result.measurements.place_seconds = loader.seconds() - loader.stall_seconds();
   result.load_seconds = loader.seconds();
   result.stall_seconds = loader.stall_seconds();
   result.compute_seconds = total.Seconds() - result.load_seconds - result.select_seconds;
   return result;
 }
 
-absl::Status BlendedPrefill::RunLayers(const Pass& pass, const kernels::BatchPlan& rows, LayerRange layers,
-                                       KvLoader& loader, int32_t first_load, KvLoader::Which which) {
+absl::Status BlendedPrefill::RunLayers(const Pass& pass, absl::Span<const int32_t> active,
+                                       const kernels::BatchPlan& rows, LayerRange layers, KvLoader& loader,
+                                       int32_t first_load, KvLoader::Which which) {
+  const PassTimer timer(loader);
   for (int32_t layer = layers.begin; layer < layers.end; ++layer) {
     KVBLEND_RETURN_IF_ERROR(pass.keep_going());
     const kernels::KvPagesView pages = pass.sequence.Layer(layer);
@@ -111,6 +136,7 @@ absl::Status BlendedPrefill::RunLayers(const Pass& pass, const kernels::BatchPla
     KVBLEND_RETURN_IF_ERROR(transformer_.RotateQueries(stream_, rows, state_));
     KVBLEND_RETURN_IF_ERROR(transformer_.AttendAndMlp(stream_, layer, rows, pages, state_));
   }
+  pass.measurements.push_back(timer.Take(PassMeasurement::Kind::kForward, active, layers.end - layers.begin));
   return absl::OkStatus();
 }
 
@@ -121,7 +147,7 @@ absl::Status BlendedPrefill::RunRows(const Pass& pass, absl::Span<const int32_t>
   token_ids.reserve(active.size());
   for (int32_t position : active) token_ids.push_back(pass.layout.token_ids[position]);
   KVBLEND_RETURN_IF_ERROR(transformer_.Begin(stream_, token_ids, state_));
-  return RunLayers(pass, *rows, {0, transformer_.config().num_layers}, loader, first_load,
+  return RunLayers(pass, active, *rows, {0, transformer_.config().num_layers}, loader, first_load,
                    KvLoader::Which::kAll);
 }
 
@@ -143,6 +169,7 @@ absl::StatusOr<std::vector<float>> BlendedPrefill::MeasureQuestionAttention(cons
   for (int32_t position : plan.computed) token_ids.push_back(pass.layout.token_ids[position]);
   KVBLEND_RETURN_IF_ERROR(transformer_.Begin(stream_, token_ids, state_));
 
+  const PassTimer timer(loader);
   for (int32_t layer = 0; layer < voting_layers; ++layer) {
     KVBLEND_RETURN_IF_ERROR(pass.keep_going());
     const kernels::KvPagesView pages = pass.sequence.Layer(layer);
@@ -158,6 +185,7 @@ absl::StatusOr<std::vector<float>> BlendedPrefill::MeasureQuestionAttention(cons
       KVBLEND_RETURN_IF_ERROR(transformer_.AttendAndMlp(stream_, layer, *rows, pages, state_));
     }
   }
+  pass.measurements.push_back(timer.Take(PassMeasurement::Kind::kQuery, plan.computed, voting_layers));
   std::vector<float> host_mass(int64_t{voting_layers} * plan.prompt_tokens);
   KVBLEND_RETURN_IF_ERROR(transformer_.backend().CopyToHost(stream_, host_mass.data(), mass.data,
                                                             host_mass.size() * sizeof(float)));
@@ -179,8 +207,8 @@ absl::StatusOr<std::vector<int32_t>> BlendedPrefill::RunSelectingByDeviation(con
   token_ids.reserve(inexact.size());
   for (int32_t position : inexact) token_ids.push_back(pass.layout.token_ids[position]);
   KVBLEND_RETURN_IF_ERROR(transformer_.Begin(stream_, token_ids, state_));
-  KVBLEND_RETURN_IF_ERROR(
-      RunLayers(pass, *all_rows, {0, check_layer}, loader, /*first_load=*/0, KvLoader::Which::kExactOnly));
+  KVBLEND_RETURN_IF_ERROR(RunLayers(pass, inexact, *all_rows, {0, check_layer}, loader, /*first_load=*/0,
+                                    KvLoader::Which::kExactOnly));
 
   // At the check layer every inexact token has fresh KV, and it is kept for all; only the chosen rows go on.
   KVBLEND_RETURN_IF_ERROR(pass.keep_going());
@@ -205,7 +233,7 @@ absl::StatusOr<std::vector<int32_t>> BlendedPrefill::RunSelectingByDeviation(con
   KVBLEND_ASSIGN_OR_RETURN(const auto active_rows, pass.sequence.PlanRows(active, plan.prompt_tokens));
   KVBLEND_RETURN_IF_ERROR(transformer_.RotateQueries(stream_, *active_rows, state_));
   KVBLEND_RETURN_IF_ERROR(transformer_.AttendAndMlp(stream_, check_layer, *active_rows, pages, state_));
-  KVBLEND_RETURN_IF_ERROR(RunLayers(pass, *active_rows, {check_layer + 1, num_layers}, loader,
+  KVBLEND_RETURN_IF_ERROR(RunLayers(pass, active, *active_rows, {check_layer + 1, num_layers}, loader,
                                     /*first_load=*/0, KvLoader::Which::kAll));
   return chosen;
 }

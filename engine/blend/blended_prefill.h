@@ -21,6 +21,7 @@
 #include "absl/status/statusor.h"
 #include "engine/blend/acquire_layer.h"
 #include "engine/blend/kv_loader.h"
+#include "engine/blend/loading_controller.h"
 #include "engine/blend/paged_sequence.h"
 #include "engine/blend/reuse_plan.h"
 #include "engine/blend/selection_policy.h"
@@ -38,15 +39,21 @@ struct PrefillResult {
   double stall_seconds = 0;    // of load_seconds: waiting for layers to arrive
   double select_seconds = 0;   // query pass or deviation, and the choice; loading excluded
   double compute_seconds = 0;  // the rest
-  std::vector<float> logits;   // of the last prompt token [vocab_size]
+  PrefillMeasurements measurements;
+  std::vector<float> logits;  // of the last prompt token [vocab_size]
 };
 
 /// Holds scratch; one request at a time. References must outlive it.
 class BlendedPrefill {
  public:
+  /// `pipeline_depth`: see KvLoader::Create.
   BlendedPrefill(const model::Transformer& transformer, const kernels::RopeTable& rope,
-                 kernels::Stream& stream, model::PassState& state)
-      : transformer_(transformer), rope_(rope), stream_(stream), state_(state) {}
+                 kernels::Stream& stream, model::PassState& state, int32_t pipeline_depth)
+      : transformer_(transformer),
+        rope_(rope),
+        stream_(stream),
+        state_(state),
+        pipeline_depth_(pipeline_depth) {}
 
   /// Afterwards the pages hold the KV of the whole prompt.
   /// REQUIRES: the sequence has pages for plan.prompt_tokens; the last prompt position is in plan.computed.
@@ -63,8 +70,9 @@ class BlendedPrefill {
   };
 
   /// Layers before `first_load` have their stored KV in the pages already.
-  absl::Status RunLayers(const Pass& pass, const kernels::BatchPlan& rows, LayerRange layers,
-                         KvLoader& loader, int32_t first_load, KvLoader::Which which);
+  /// `active`: the positions of `rows`.
+  absl::Status RunLayers(const Pass& pass, absl::Span<const int32_t> active, const kernels::BatchPlan& rows,
+                         LayerRange layers, KvLoader& loader, int32_t first_load, KvLoader::Which which);
   absl::Status RunRows(const Pass& pass, absl::Span<const int32_t> active, KvLoader& loader,
                        int32_t first_load);
   /// Loads the voting layers only.
@@ -80,6 +88,7 @@ class BlendedPrefill {
   const kernels::RopeTable& rope_;
   kernels::Stream& stream_;
   model::PassState& state_;
+  const int32_t pipeline_depth_;
   model::ScratchMatrix measurements_;
   model::ScratchMatrix decoded_;  // one chunk's stored K or V of one layer, in fp32
   model::ScratchMatrix logits_;

@@ -23,10 +23,14 @@ class KvLoader {
  public:
   enum class Which : uint8_t { kAll, kExactOnly };
 
+  /// Asks for the first layers. `pipeline_depth`: while layer l is loaded and computed with, layers up to
+  /// l + pipeline_depth are asked for; 0: all at once.
   static absl::StatusOr<KvLoader> Create(const ReusePlan& plan, const PagedSequence& sequence,
-                                         const kernels::RopeTable& rope, kernels::Backend& backend);
+                                         const kernels::RopeTable& rope, kernels::Backend& backend,
+                                         int32_t pipeline_depth);
 
-  /// Writes one layer of the reused spans into the pages, waiting for those that are still on their way.
+  /// Writes one layer of the reused spans into the pages, waiting for those that are still on their way, and
+  /// asks for the layers that come next.
   /// Errors: an entry's (see store::ChunkHandle::AcquireLayer), keep_going's.
   absl::Status Load(kernels::Stream& stream, int32_t layer, Which which, KeepGoing keep_going);
 
@@ -34,21 +38,33 @@ class KvLoader {
   double seconds() const { return seconds_; }
   /// Of it, waiting for layers to arrive.
   double stall_seconds() const { return stall_seconds_; }
+  /// What was placed so far, in tokens times layers.
+  int64_t token_layers() const { return token_layers_; }
 
  private:
   struct Placement {
     const PlannedSpan* span;
     std::unique_ptr<kernels::BatchPlan> rows;
   };
-  KvLoader(const PagedSequence& sequence, const kernels::RopeTable& rope, kernels::Backend& backend)
-      : sequence_(&sequence), rope_(&rope), backend_(&backend) {}
+  KvLoader(const PagedSequence& sequence, const kernels::RopeTable& rope, kernels::Backend& backend,
+           store::PromptReads* reads, int32_t pipeline_depth)
+      : sequence_(&sequence),
+        rope_(&rope),
+        backend_(&backend),
+        reads_(reads),
+        pipeline_depth_(pipeline_depth) {}
+
+  void AskFrom(int32_t layer);
 
   const PagedSequence* sequence_;
   const kernels::RopeTable* rope_;
   kernels::Backend* backend_;
+  store::PromptReads* reads_;  // null: nothing to read
+  int32_t pipeline_depth_;
   std::vector<Placement> placements_;
   double seconds_ = 0;
   double stall_seconds_ = 0;
+  int64_t token_layers_ = 0;
 };
 
 }  // namespace kvblend::blend

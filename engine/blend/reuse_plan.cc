@@ -23,10 +23,10 @@ class Matcher {
         key_space_(key_space),
         tenant_namespace_(tenant_namespace),
         chunk_store_(chunk_store),
-        reads_(chunk_store.NewPrompt()),
         anchor_hash_(store::HashTokens(layout.anchor_ids)) {}
 
   ReusePlan Plan() {
+    plan_.reads = std::make_unique<store::PromptReads>(chunk_store_.NewPrompt());
     plan_.prompt_tokens = static_cast<int32_t>(layout_.token_ids.size());
     const int32_t anchor_end = layout_.anchor_is_prefix ? static_cast<int32_t>(layout_.anchor_ids.size()) : 0;
     if (anchor_end > 0) spans_.push_back({.kind = SpanKind::kLeadIn, .begin = 0, .end = anchor_end});
@@ -61,7 +61,7 @@ class Matcher {
       keys.push_back(addresses.back().key);
       span.key = keys.back();
     }
-    std::vector<std::optional<store::ChunkHandle>> found = chunk_store_.Lookup(keys, &reads_);
+    std::vector<std::optional<store::ChunkHandle>> found = chunk_store_.Lookup(keys, plan_.reads.get());
     std::vector<PlannedSpan*> elsewhere;
     std::vector<store::ContentKey> content_keys;
     for (size_t i = 0; i < stored.size(); ++i) {
@@ -79,7 +79,7 @@ class Matcher {
       elsewhere.push_back(&span);
       content_keys.push_back(addresses[i].content_key);
     }
-    found = chunk_store_.LookupAnyAnchor(content_keys, &reads_);
+    found = chunk_store_.LookupAnyAnchor(content_keys, plan_.reads.get());
     for (size_t i = 0; i < elsewhere.size(); ++i) {
       PlannedSpan& span = *elsewhere[i];
       span.entry = IfItFits(std::move(found[i]), span.num_tokens());
@@ -104,11 +104,13 @@ class Matcher {
       if (span.num_tokens() == 0) return AddExact(std::move(span));
     }
     if (!span.entry) return AddComputed(std::move(span));
+    span.tier = span.entry->tier();
     if (span.entry->anchor_hash() == store::HashTokens(TokensOf(layout_, 0, span.begin))) {
       return AddExact(std::move(span));
     }
     if (options_.reuse == Reuse::kPrefix) {
       span.entry.reset();
+      span.tier = Tier::kNone;
       return AddComputed(std::move(span));
     }
     if (span.source != ChunkSource::kOtherAnchor) span.source = ChunkSource::kBlended;
@@ -143,7 +145,6 @@ class Matcher {
   const KeySpace& key_space_;
   const std::string_view tenant_namespace_;
   store::ChunkStore& chunk_store_;
-  store::PromptReads reads_;  // begin when all is looked up
   const store::Digest anchor_hash_;
   std::vector<PlannedSpan> spans_;  // of the prompt, in order
   ReusePlan plan_;
@@ -183,6 +184,45 @@ store::ChunkAddress AddressIn(const KeySpace& key_space, std::string_view tenant
                            .tenant_namespace = tenant_namespace,
                            .anchor_hash = anchor_hash,
                            .token_ids = token_ids});
+}
+
+PromptShape ShapeOf(const ReusePlan& plan, int32_t num_layers) {
+  PromptShape shape{.num_layers = num_layers};
+  for (const PlannedSpan& span : plan.spans) {
+    ShapeSpan shape_span{.begin = span.begin, .end = span.end};
+    if (span.entry.has_value()) {
+      shape_span.use =
+          span.source == ChunkSource::kExact ? ShapeSpan::Use::kExact : ShapeSpan::Use::kCandidate;
+      if (span.entry->tier() != Tier::kHostMemory) {
+        shape_span.tier = span.entry->tier();
+        const store::KvFormat& format = span.entry->format();
+        // Of an entry that is half there, what is missing counts as if it were spread over all layers.
+        const int64_t bytes = store::ChunkKv::SizeBytes(format, span.num_tokens()).value_or(0);
+        shape_span.layer_bytes =
+            bytes / format.num_layers * span.entry->num_missing_layers() / format.num_layers;
+      }
+    }
+    shape.spans.push_back(shape_span);
+  }
+  return shape;
+}
+
+void BypassSpans(absl::Span<const size_t> bypassed, ReusePlan& plan) {
+  if (bypassed.empty()) return;
+  for (const size_t index : bypassed) {
+    PlannedSpan& span = plan.spans[index];
+    if (span.source == ChunkSource::kExact) {
+      plan.exact_tokens -= span.num_tokens();
+    } else {
+      plan.candidates.num_tokens -= span.num_tokens();
+      std::erase_if(plan.candidates.spans,
+                    [&](const CandidateSpan& candidate) { return candidate.begin == span.begin; });
+    }
+    span.source = ChunkSource::kBypassed;
+    span.entry.reset();
+    for (int32_t position = span.begin; position < span.end; ++position) plan.computed.push_back(position);
+  }
+  std::sort(plan.computed.begin(), plan.computed.end());
 }
 
 }  // namespace kvblend::blend

@@ -3,13 +3,17 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string_view>
 #include <vector>
 
+#include "absl/types/span.h"
+#include "engine/blend/prefill_prediction.h"
 #include "engine/blend/selection_policy.h"
 #include "engine/prompt/prompt_layout.h"
 #include "engine/request.h"
+#include "engine/store/arriving_kv.h"
 #include "engine/store/chunk_address.h"
 #include "engine/store/chunk_store.h"
 
@@ -29,7 +33,8 @@ struct PlannedSpan {
   int32_t end = 0;
   ChunkSource source = ChunkSource::kMiss;
   std::optional<store::ChunkKey> key =
-      std::nullopt;  // of the entry that belongs here; set for the anchor and chunks
+      std::nullopt;         // of the entry that belongs here; set for the anchor and chunks
+  Tier tier = Tier::kNone;  // where its entry was found
   std::optional<store::ChunkHandle> entry = std::nullopt;  // pinned while the plan lives; unset when computed
 
   int32_t num_tokens() const { return end - begin; }
@@ -50,6 +55,8 @@ struct ReusePlan {
   std::vector<int32_t> computed;  // positions never in the store: misses, history, question; ascending
   int32_t exact_tokens = 0;
   std::vector<MissingEntry> missing;  // without duplicates, anchor first
+  /// What has to be read for the entries. Nothing of it has begun: KvLoader asks for it layer by layer.
+  std::unique_ptr<store::PromptReads> reads;
 };
 
 /// Looks up every span on its own: a missing chunk never spoils its neighbours.
@@ -69,5 +76,12 @@ std::vector<store::ChunkKey> KeysOf(const prompt::PromptLayout& layout, const Bl
 /// Where a chunk of these tokens behind this anchor is stored.
 store::ChunkAddress AddressIn(const KeySpace& key_space, std::string_view tenant_namespace,
                               const store::Digest& anchor_hash, absl::Span<const int32_t> token_ids);
+
+/// What the loading controller looks at, span by span.
+PromptShape ShapeOf(const ReusePlan& plan, int32_t num_layers);
+
+/// Makes the spans `bypassed` (ascending indices into plan.spans, each with an entry) computed ones, as if
+/// their entries had not been found. Nothing of them was read yet, and nothing will be for this prompt.
+void BypassSpans(absl::Span<const size_t> bypassed, ReusePlan& plan);
 
 }  // namespace kvblend::blend

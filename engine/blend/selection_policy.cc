@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 #include <random>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -135,8 +136,20 @@ absl::Status ValidateBlendOptions(const BlendOptions& options, int32_t num_layer
     return OutOfRange("policy", absl::StrCat(static_cast<int>(options.policy)),
                       "query, hkvd, link, none, all, random");
   }
-  if (!(options.ratio >= 0.0 && options.ratio <= 1.0)) {  // also catches NaN
-    return OutOfRange("ratio", absl::StrCat(options.ratio), "0 to 1");
+  if (options.ratio_mode.has_value() && *options.ratio_mode > RatioMode::kAuto) {
+    return OutOfRange("ratio_mode", absl::StrCat(static_cast<int>(*options.ratio_mode)), "fixed, auto");
+  }
+  for (const auto& [field, share] : {std::pair("ratio", options.ratio),
+                                     {"ratio_min", options.ratio_min},
+                                     {"ratio_max", options.ratio_max}}) {
+    if (share.has_value() && !(*share >= 0.0 && *share <= 1.0)) {  // also catches NaN
+      return OutOfRange(field, absl::StrCat(*share), "0 to 1");
+    }
+  }
+  if (options.ratio_min.has_value() && options.ratio_max.has_value() &&
+      *options.ratio_min > *options.ratio_max) {
+    return OutOfRange("ratio_min", absl::StrCat(*options.ratio_min),
+                      absl::StrCat("0 to ratio_max (", *options.ratio_max, ")"));
   }
   if (options.query_layers < 0 || options.query_layers > num_layers) {
     return OutOfRange("query_layers", absl::StrCat(options.query_layers),
@@ -152,15 +165,20 @@ absl::Status ValidateBlendOptions(const BlendOptions& options, int32_t num_layer
   return absl::OkStatus();
 }
 
+bool HasRatio(Policy policy) {
+  return policy == Policy::kQuery || policy == Policy::kHkvd || policy == Policy::kRandom;
+}
+
 absl::StatusOr<std::unique_ptr<SelectionPolicy>> CreateSelectionPolicy(const BlendOptions& options,
                                                                        int32_t num_layers) {
   if (absl::Status status = ValidateBlendOptions(options, num_layers); !status.ok()) return status;
+  const double ratio = options.ratio.value_or(RatioOptions().ratio);
   switch (options.policy) {
     case Policy::kQuery:
-      return std::make_unique<QueryPolicy>(options.ratio,
+      return std::make_unique<QueryPolicy>(ratio,
                                            options.query_layers == 0 ? num_layers : options.query_layers);
     case Policy::kHkvd:
-      return std::make_unique<HkvdPolicy>(options.ratio, options.hkvd_layer, options.hkvd_source);
+      return std::make_unique<HkvdPolicy>(ratio, options.hkvd_layer, options.hkvd_source);
     case Policy::kLink:
       return std::make_unique<LinkPolicy>(options.link_tokens);
     case Policy::kNone:
@@ -168,7 +186,7 @@ absl::StatusOr<std::unique_ptr<SelectionPolicy>> CreateSelectionPolicy(const Ble
     case Policy::kAll:
       return std::make_unique<ConstantPolicy>(/*all=*/true);
     case Policy::kRandom:
-      return std::make_unique<RandomPolicy>(options.ratio, options.random_seed);
+      return std::make_unique<RandomPolicy>(ratio, options.random_seed);
   }
   return absl::InternalError("policy was validated but is unknown");
 }

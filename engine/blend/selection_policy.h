@@ -58,9 +58,13 @@ class SelectionPolicy {
   virtual std::vector<int32_t> Select(const Candidates& candidates, absl::Span<const float> scores) const = 0;
 };
 
-/// kInvalidArgument naming the field when an option is out of range for a model with `num_layers` layers.
+/// kInvalidArgument naming the field when an option is out of range for a model with `num_layers` layers. The
+/// ratio is options.ratio whatever the mode: the loading controller's choice is put there.
 absl::StatusOr<std::unique_ptr<SelectionPolicy>> CreateSelectionPolicy(const BlendOptions& options,
                                                                        int32_t num_layers);
+
+/// Whether the policy looks at the ratio.
+bool HasRatio(Policy policy);
 
 /// Checks every field that CreateSelectionPolicy would, without creating anything.
 absl::Status ValidateBlendOptions(const BlendOptions& options, int32_t num_layers);

@@ -36,6 +36,10 @@ const KvFormat& ChunkHandle::format() const { return entry_->address.format; }
 int64_t ChunkHandle::size_bytes() const { return entry_->bytes; }
 int32_t ChunkHandle::num_tokens() const { return entry_->address.num_tokens; }
 
+int32_t ChunkHandle::num_missing_layers() const {
+  return entry_->arriving == nullptr ? 0 : entry_->arriving->num_missing();
+}
+
 bool ChunkHandle::lost() const { return entry_->arriving != nullptr && entry_->arriving->failed(); }
 
 absl::StatusOr<LayerKv> ChunkHandle::AcquireLayer(int32_t layer, absl::Time deadline) const {

@@ -41,6 +41,9 @@ class ChunkHandle {
   /// Where the lookup found the entry.
   Tier tier() const { return tier_; }
 
+  /// Layers that have not arrived yet.
+  int32_t num_missing_layers() const;
+
   /// The KV of one layer, ready to be read, valid as long as this handle. At once in host memory; an entry of
   /// a slower tier waits here until the layer has arrived.
   /// kInvalidArgument: no such layer. kDeadlineExceeded: it has not arrived by `deadline`. kDataLoss: it

@@ -37,6 +37,7 @@ absl::StatusOr<std::unique_ptr<ChunkStore>> ChunkStore::Create(Options options,
 
 ChunkStore::ChunkStore(Options options, std::vector<std::unique_ptr<LowerTier>> lower)
     : options_(std::move(options)),
+      read_meter_(options_.now),
       eviction_queue_(options_.namespace_quotas.limited()),
       lower_(std::move(lower), options_.max_queued_write_bytes, options_.now) {
   absl::MutexLock lock(&mutex_);
@@ -67,7 +68,9 @@ std::vector<std::optional<ChunkHandle>> ChunkStore::Lookup(absl::Span<const Chun
     absl::MutexLock lock(&mutex_);
     for (size_t i = 0; i < keys.size(); ++i) {
       frequencies_.Record(keys[i], stats_.entries);
-      if (Entry* entry = FindUsable(keys[i], deferred); entry != nullptr) found[i] = HitLocked(entry);
+      if (Entry* entry = FindUsable(keys[i], deferred); entry != nullptr) {
+        found[i] = HitLocked(entry, reads);
+      }
     }
   }
   deferred.Run();
@@ -87,7 +90,7 @@ std::vector<std::optional<ChunkHandle>> ChunkStore::Prefetch(absl::Span<const Ch
     absl::MutexLock lock(&mutex_);
     for (size_t i = 0; i < keys.size(); ++i) {
       Entry* entry = FindUsable(keys[i], deferred);
-      if (entry != nullptr) found[i] = HandleOf(entry);
+      if (entry != nullptr) found[i] = HandleOf(entry, nullptr);
     }
   }
   deferred.Run();
@@ -125,7 +128,7 @@ std::vector<std::optional<ChunkHandle>> ChunkStore::LookupAnyAnchor(absl::Span<c
       if (here && (!below[i].has_value() ||
                    !(ContentIndexKey{content_key, below[i]->isolated, below[i]->key} < best->first))) {
         frequencies_.Record(best->first.key, stats_.entries);
-        found[i] = HitLocked(best->second);
+        found[i] = HitLocked(best->second, reads);
       } else if (below[i].has_value()) {
         frequencies_.Record(below[i]->key, stats_.entries);
         wanted.push_back(below[i]->key);
@@ -137,6 +140,7 @@ std::vector<std::optional<ChunkHandle>> ChunkStore::LookupAnyAnchor(absl::Span<c
   std::vector<std::optional<ChunkHandle>> fetched(wanted.size());
   Fetch(wanted, reads, /*is_use=*/true, fetched);
   for (size_t i = 0; i < wanted.size(); ++i) found[wanted_by[i]] = std::move(fetched[i]);
+  if (own.has_value()) own->AskForAll();
   absl::MutexLock lock(&mutex_);
   for (const std::optional<ChunkHandle>& handle : found)
     stats_.other_anchor_hits += handle.has_value() ? 1 : 0;
@@ -306,15 +310,17 @@ ChunkStore::Entry* ChunkStore::FindUsable(ChunkKey key, Deferred& deferred) {
   return nullptr;
 }
 
-ChunkHandle ChunkStore::HitLocked(Entry* entry) {
+ChunkHandle ChunkStore::HitLocked(Entry* entry, PromptReads* reads) {
   ++entry->hits;
   if (!std::exchange(entry->unused, false)) entry->proven = true;
   entry->last_used = options_.now();
-  return HandleOf(entry);
+  return HandleOf(entry, reads);
 }
 
-ChunkHandle ChunkStore::HandleOf(Entry* entry) {
+ChunkHandle ChunkStore::HandleOf(Entry* entry, PromptReads* reads) {
   AddHandle(entry);
+  // Also of an entry that another prompt has brought here, and may not come to ask for all of.
+  if (!entry->is_whole() && reads != nullptr) reads->Add(entry->arriving);
   return ChunkHandle(this, entry, entry->is_whole() ? Tier::kHostMemory : entry->arriving->tier());
 }
 
@@ -333,6 +339,14 @@ void ChunkStore::DropHandle(Entry* entry, Deferred& deferred) {
       OfferToLower(*entry);
     }
     UpdateEvictability(entry);
+    if (entry->handles == 0 && entry->arriving != nullptr && entry->arriving->num_unasked() > 0) {
+      // What nobody came to read need not be here; what somebody began to read is kept, so it is completed.
+      if (entry->arriving->num_unasked() == entry->arriving->num_layers() && !entry->pinned) {
+        TakeOut(entry, deferred);
+      } else {
+        deferred.unfinished.push_back(entry->arriving);
+      }
+    }
   } else if (entry->handles == 0) {
     stats_.erased_held_bytes -= entry->bytes;
     Free(entry, deferred);

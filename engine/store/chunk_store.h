@@ -97,9 +97,10 @@ class ChunkStore {
   /// A number for the PromptReads of one prompt: earlier prompts' reads go first.
   uint64_t NewPrompt() { return next_prompt_.fetch_add(1, std::memory_order_relaxed); }
 
-  /// In the order of `keys`. What has to be read for them is added to `reads`, and is on its way from
-  /// reads->Start on; without, at once. Keys that are looked up together cost a tier across the network one
-  /// round trip; over it, a prompt waits for its lookups together for at most lookup_budget.
+  /// In the order of `keys`. What has to be read for them is added to `reads`, and is on its way once that is
+  /// asked for; without, at once. When the last handle of an entry goes, it is taken out if none of its
+  /// layers was asked for, and else the rest of them is. Keys that are looked up together cost a tier across
+  /// the network one round trip; over it, a prompt waits for its lookups together for at most lookup_budget.
   std::vector<std::optional<ChunkHandle>> Lookup(absl::Span<const ChunkKey> keys,
                                                  PromptReads* reads = nullptr);
   std::optional<ChunkHandle> Lookup(const ChunkKey& key, PromptReads* reads = nullptr);
@@ -163,6 +164,8 @@ class ChunkStore {
   absl::Status Unpin(NamespaceFilter filter, const ChunkKey& key);
 
   StoreStats Stats() const;
+  /// How fast the lower tiers are.
+  const ReadMeter& read_meter() const { return read_meter_; }
 
  private:
   friend class ChunkHandle;
@@ -189,6 +192,7 @@ class ChunkStore {
   struct Deferred {
     std::vector<std::shared_ptr<Waiter>> ready;
     std::vector<std::unique_ptr<Entry>> freed;
+    std::vector<std::shared_ptr<ArrivingKv>> unfinished;  // of which nobody will ask for the rest
     void Run();
   };
 
@@ -224,8 +228,9 @@ class ChunkStore {
   Entry* FindUsable(ChunkKey key, Deferred& deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Entry* FindLocked(const ChunkKey& key) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Entry* FindLocked(NamespaceFilter filter, const ChunkKey& key) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  ChunkHandle HandleOf(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  ChunkHandle HitLocked(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// What is missing of the entry is added to `reads`, unless that is null.
+  ChunkHandle HandleOf(Entry* entry, PromptReads* reads) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  ChunkHandle HitLocked(Entry* entry, PromptReads* reads) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddHandle(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropHandle(Entry* entry, Deferred& deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ResolveWaiters(const ChunkKey& key, Entry* entry, Deferred& deferred)
@@ -245,6 +250,7 @@ class ChunkStore {
                                   int64_t limit) const;
 
   const Options options_;
+  ReadMeter read_meter_;  // outlives the reads of lower_
   std::atomic<uint64_t> next_prompt_{1};
 
   // Nothing is called, waited for or freed while mutex_ is held, but for options_.now, lower_.Write

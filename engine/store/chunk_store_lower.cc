@@ -23,6 +23,7 @@ void ChunkStore::Fetch(absl::Span<const ChunkKey> keys, PromptReads* reads, bool
   for (size_t i = 0; i < missing.size(); ++i) {
     if (sources[i] != nullptr) found[missing_at[i]] = Admit(std::move(sources[i]), is_use, *reads);
   }
+  if (own.has_value()) own->AskForAll();
 }
 
 std::optional<ChunkHandle> ChunkStore::Admit(std::shared_ptr<LowerTierEntry> source, bool is_use,
@@ -32,14 +33,14 @@ std::optional<ChunkHandle> ChunkStore::Admit(std::shared_ptr<LowerTierEntry> sou
       ChunkKv::Allocate(header.address.format, header.address.num_tokens);
   if (!allocated.ok()) return std::nullopt;
   const std::shared_ptr<ChunkKv> kv = *std::move(allocated);
-  const auto arriving = std::make_shared<ArrivingKv>(source, kv);
+  const auto arriving = std::make_shared<ArrivingKv>(source, kv, reads.prompt(), read_meter_);
 
   std::optional<ChunkHandle> handle;
   Deferred deferred;
   {
     absl::MutexLock lock(&mutex_);
     if (Entry* resident = FindUsable(header.address.key, deferred); resident != nullptr) {
-      handle = is_use ? HitLocked(resident) : HandleOf(resident);  // someone else was faster
+      handle = is_use ? HitLocked(resident, &reads) : HandleOf(resident, &reads);  // someone else was faster
     } else if (const int64_t bytes = kv->size_bytes() + kEntryOverheadBytes;
                MakeRoom(header.address, bytes, deferred).ok()) {
       Entry* entry = AddEntry(header.address, kv, bytes,
@@ -49,9 +50,8 @@ std::optional<ChunkHandle> ChunkStore::Admit(std::shared_ptr<LowerTierEntry> sou
                               header.created);
       entry->arriving = arriving;
       entry->unused = true;
-      handle = is_use ? HitLocked(entry) : HandleOf(entry);
+      handle = is_use ? HitLocked(entry, &reads) : HandleOf(entry, &reads);
       ++(is_use ? stats_.lower_hits : stats_.prefetched);
-      reads.Add(arriving);
     }
   }
   deferred.Run();

@@ -10,6 +10,8 @@ namespace kvblend::store {
 
 void ChunkStore::Deferred::Run() {
   freed.clear();
+  for (const std::shared_ptr<ArrivingKv>& arriving : unfinished) arriving->AskForRest();
+  unfinished.clear();
   for (const std::shared_ptr<Waiter>& waiter : ready) {
     waiter->ready.Notify();
     // Moved here under the lock by nobody else: `resolved` is set, so SetCallback no longer stores one.
@@ -26,7 +28,7 @@ absl::StatusOr<ReserveResult> ChunkStore::LookupOrReserve(const ChunkAddress& ad
   {
     absl::MutexLock lock(&mutex_);
     if (Entry* entry = FindUsable(address.key, deferred); entry != nullptr) {
-      found = HitLocked(entry);
+      found = HitLocked(entry, nullptr);
       OfferToLower(*entry);
     }
   }
@@ -40,7 +42,8 @@ absl::StatusOr<ReserveResult> ChunkStore::LookupOrReserve(const ChunkAddress& ad
   // Counted in one go, so that the sums hold at every moment.
   absl::MutexLock lock(&mutex_);
   if (!found.has_value()) {
-    if (Entry* entry = FindLocked(address.key); entry != nullptr) found = HitLocked(entry);  // since then
+    if (Entry* entry = FindLocked(address.key); entry != nullptr)
+      found = HitLocked(entry, nullptr);  // since then
   }
   if (found.has_value()) {
     ++stats_.reserve_lookups;

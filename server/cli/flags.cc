@@ -3,6 +3,8 @@
 #include <CLI/CLI.hpp>
 #include <utility>
 
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "engine/engine.h"
 #include "engine/status_macros.h"
@@ -10,6 +12,23 @@
 #include "server/cli/request_json.h"
 
 namespace kvblend::server::cli {
+namespace {
+
+absl::Status ApplyRatio(const std::string& text, BlendOptions& options) {
+  if (text == "auto") {
+    options.ratio_mode = RatioMode::kAuto;
+    return absl::OkStatus();
+  }
+  double ratio = 0;
+  if (!absl::SimpleAtod(text, &ratio)) {
+    return absl::InvalidArgumentError(absl::StrCat("--ratio is '", text, "'; allowed: 0 to 1, or auto"));
+  }
+  options.ratio_mode = RatioMode::kFixed;
+  options.ratio = ratio;
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 void AddConnectionFlags(CLI::App& command, InProcess in_process, Connection& connection) {
   auto* server = command.add_option("--server", connection.server, "Address of a running kvblend-server")
@@ -42,6 +61,9 @@ void AddConnectionFlags(CLI::App& command, InProcess in_process, Connection& con
       "N");
   add("--store-size", engine.chunk_store_bytes, "Memory for chunks, such as 500MB or 4GB", "SIZE")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false));
+  add("--load-pipeline-depth", engine.load_pipeline_depth,
+      "Layers on their way from disk ahead of the one that computes; 0: all", "N")
+      ->check(CLI::Range(0, kMaxLoadPipelineDepth));
   add("--disk-path", engine.chunk_disk_path, "Folder where chunks outlive this process", "DIR");
   add("--disk-size", engine.chunk_disk_bytes, "Disk space for chunks, such as 10GB", "SIZE")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false));
@@ -103,7 +125,13 @@ void AddBlendFlags(CLI::App& command, BlendFlags& flags) {
   add_flag("--isolated", flags.isolated, "Chunks computed by themselves")->excludes("--anchored");
   add("--policy", flags.policy,
       "How tokens to recompute are chosen: query (default), hkvd, link, none, all or random", "NAME");
-  add("--ratio", flags.ratio, "Share of the reused tokens to recompute, 0 to 1; default 0.15", "R");
+  add("--ratio", flags.ratio,
+      "Share of the reused tokens to recompute, 0 to 1, or auto: as many as loading hides; default 0.15, "
+      "with "
+      "--server its setting",
+      "R");
+  add("--ratio-min", flags.ratio_min, "auto: recompute at least this share; default 0.15", "R");
+  add("--ratio-max", flags.ratio_max, "auto: recompute at most this share; default 0.5", "R");
   add("--query-layers", flags.query_layers, "query: layers that vote; 0: all", "N");
   add("--hkvd-layer", flags.hkvd_layer, "hkvd: layer whose deviation selects; default 1", "N");
   add("--hkvd-source", flags.hkvd_source, "hkvd: what deviates, value (default) or key", "WHAT");
@@ -141,7 +169,11 @@ absl::Status ApplyFlags(const BlendFlags& flags, BlendOptions& options) {
   if (flags.policy) {
     KVBLEND_ASSIGN_OR_RETURN(options.policy, ParsePolicy(*flags.policy));
   }
-  if (flags.ratio) options.ratio = *flags.ratio;
+  if (flags.ratio) {
+    KVBLEND_RETURN_IF_ERROR(ApplyRatio(*flags.ratio, options));
+  }
+  if (flags.ratio_min) options.ratio_min = *flags.ratio_min;
+  if (flags.ratio_max) options.ratio_max = *flags.ratio_max;
   if (flags.query_layers) options.query_layers = *flags.query_layers;
   if (flags.hkvd_layer) options.hkvd_layer = *flags.hkvd_layer;
   if (flags.hkvd_source) {

@@ -40,7 +40,9 @@ struct BlendFlags {
   bool anchored = false;
   bool isolated = false;
   std::optional<std::string> policy;
-  std::optional<double> ratio;
+  std::optional<std::string> ratio;  // a number, or "auto"
+  std::optional<double> ratio_min;
+  std::optional<double> ratio_max;
   std::optional<int32_t> query_layers;
   std::optional<int32_t> hkvd_layer;
   std::optional<std::string> hkvd_source;

@@ -23,6 +23,40 @@ std::string DescribeReuse(const PromptReport& report) {
                          Name(report.anchoring), Name(report.policy), 100 * report.ratio);
 }
 
+/// Where a chunk lay, unless in main memory.
+std::string DescribeTier(const ChunkReport& chunk) {
+  if (chunk.tier == Tier::kNone || chunk.tier == Tier::kHostMemory) return "";
+  return absl::StrCat(chunk.source == ChunkSource::kBypassed ? "  left on " : "  from ",
+                      std::string(Name(chunk.tier)));
+}
+
+std::string DescribeLoading(const LoadingReport& loading) {
+  std::string line = "loading: ";
+  if (loading.mode == RatioMode::kAuto) {
+    absl::StrAppendFormat(&line, "ratio %.2f chosen between %.2f and %.2f", loading.ratio, loading.ratio_min,
+                          loading.ratio_max);
+    if (loading.bypassed_chunks > 0) {
+      absl::StrAppendFormat(&line, ", %d chunks bypassed", loading.bypassed_chunks);
+    }
+  } else {
+    absl::StrAppendFormat(&line, "ratio %.2f as asked", loading.ratio);
+  }
+  if (loading.predicted) {
+    absl::StrAppendFormat(
+        &line, "; predicted %s (load alone %s, compute alone %s)", HumanSeconds(loading.predicted_seconds),
+        HumanSeconds(loading.predicted_load_seconds), HumanSeconds(loading.predicted_compute_seconds));
+  } else if (loading.mode == RatioMode::kAuto) {
+    line += "; nothing measured yet to predict from";
+  }
+  for (const TierRead& read : loading.reads) {
+    absl::StrAppendFormat(&line, "; %s %s", Name(read.tier), HumanBytes(read.bytes));
+    if (read.bytes_per_second > 0) {
+      absl::StrAppendFormat(&line, " at %s/s", HumanBytes(static_cast<int64_t>(read.bytes_per_second)));
+    }
+  }
+  return line;
+}
+
 std::string DescribeFinish(const GenerateResult& result) {
   switch (result.finish_reason) {
     case FinishReason::kEndOfText:
@@ -52,7 +86,10 @@ std::vector<std::string> DescribePrompt(const PromptReport& report) {
     }
     lines.push_back(absl::StrFormat("  chunk %2d  %-12s %6d tokens, %d computed  %.12s%s", chunk.index + 1,
                                     Name(chunk.source), chunk.num_tokens, chunk.recomputed_tokens, chunk.key,
-                                    chunk.tier == Tier::kDisk ? "  from disk" : ""));
+                                    DescribeTier(chunk)));
+  }
+  if (report.loading.mode == RatioMode::kAuto || !report.loading.reads.empty()) {
+    lines.push_back(DescribeLoading(report.loading));
   }
   lines.push_back(absl::StrFormat("first token: %s = %s queue + %s lookup + %s load + %s select + %s prefill",
                                   HumanSeconds(report.time_to_first_token_seconds),

@@ -11,6 +11,25 @@ OrderedJson ToJson(const TokenLogprob& token) {
   return {{"token_id", token.token_id}, {"text", token.text}, {"logprob", token.logprob}};
 }
 
+OrderedJson ToJson(const LoadingReport& loading) {
+  OrderedJson reads = OrderedJson::array();
+  for (const TierRead& read : loading.reads) {
+    reads.push_back(
+        {{"tier", Name(read.tier)}, {"bytes", read.bytes}, {"bytes_per_second", read.bytes_per_second}});
+  }
+  return {{"mode", Name(loading.mode)},
+          {"ratio_min", loading.ratio_min},
+          {"ratio_max", loading.ratio_max},
+          {"ratio", loading.ratio},
+          {"bypassed_chunks", loading.bypassed_chunks},
+          {"predicted", loading.predicted},
+          {"predicted_seconds", loading.predicted_seconds},
+          {"predicted_load_seconds", loading.predicted_load_seconds},
+          {"predicted_compute_seconds", loading.predicted_compute_seconds},
+          {"compute_seconds_per_token", loading.compute_seconds_per_token},
+          {"reads", std::move(reads)}};
+}
+
 }  // namespace
 
 OrderedJson ToJson(const PromptReport& report) {
@@ -39,6 +58,7 @@ OrderedJson ToJson(const PromptReport& report) {
           {"select_seconds", report.select_seconds},
           {"prefill_seconds", report.prefill_seconds},
           {"time_to_first_token_seconds", report.time_to_first_token_seconds},
+          {"loading", ToJson(report.loading)},
           {"chunks", std::move(chunks)}};
 }
 

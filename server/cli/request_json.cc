@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -53,6 +54,11 @@ requires std::is_integral_v<Integer> absl::Status Read(const Json& value, const 
   }
   out = value.get<Integer>();
   return absl::OkStatus();
+}
+
+template <typename T>
+absl::Status Read(const Json& value, const std::string& path, std::optional<T>& out) {
+  return Read(value, path, out.emplace());
 }
 
 absl::Status Read(const Json& value, const std::string& path, std::vector<std::string>& out) {
@@ -138,7 +144,13 @@ absl::Status ReadBlend(const Json& value, const std::string& path, BlendOptions&
           return ReadEnum<Anchoring>(field, field_path, "ANCHORING_", ParseAnchoring, out.anchoring);
         }
         if (key == "policy") return ReadEnum<Policy>(field, field_path, "POLICY_", ParsePolicy, out.policy);
+        if (key == "ratio_mode") {
+          return ReadEnum<RatioMode>(field, field_path, "RATIO_MODE_", ParseRatioMode,
+                                     out.ratio_mode.emplace());
+        }
         if (key == "ratio") return Read(field, field_path, out.ratio);
+        if (key == "ratio_min") return Read(field, field_path, out.ratio_min);
+        if (key == "ratio_max") return Read(field, field_path, out.ratio_max);
         if (key == "query_layers") return Read(field, field_path, out.query_layers);
         if (key == "hkvd_layer") return Read(field, field_path, out.hkvd_layer);
         if (key == "hkvd_source") {

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/numbers.h"
+
 namespace kvblend::server {
 namespace {
 
@@ -43,6 +45,7 @@ class Options {
   Options(CLI::App* app, ServerConfig* config) : app_(app) {
     AddModelAndCompute(&config->engine);
     AddMemory(&config->engine);
+    AddBlending(&config->engine);
     AddLimits(config);
     AddServing(config);
   }
@@ -114,6 +117,55 @@ class Options {
                    "Bring stored chunks into main memory while their prompt waits (on by default)")
         ->group(group_)
         ->envname(EnvironmentName("prefetch-queued"));
+  }
+
+  void AddBlending(EngineOptions* engine) {
+    group_ = "Blending";
+    app_->add_option_function<std::string>(
+            "--ratio", [engine](const std::string& text) { SetRatio(text, &engine->ratio); },
+            "For requests that do not say: share of the reused tokens to recompute, 0 to 1, or auto: as many "
+            "as "
+            "loading hides")
+        ->default_str("0.15")
+        ->type_name("R")
+        ->group(group_)
+        ->envname(EnvironmentName("ratio"));
+    Add("ratio-min", &engine->ratio.min, "auto: recompute at least this share")->check(CLI::Range(0.0, 1.0));
+    Add("ratio-max", &engine->ratio.max, "auto: recompute at most this share")->check(CLI::Range(0.0, 1.0));
+    app_->add_option_function<std::string>(
+            "--load-pipeline-depth",
+            [engine](const std::string& text) { SetPipelineDepth(text, &engine->load_pipeline_depth); },
+            "While a layer computes, so many more are on their way from disk or network; all: every layer "
+            "from "
+            "the beginning")
+        ->default_str(std::to_string(engine->load_pipeline_depth))
+        ->type_name("N")
+        ->group(group_)
+        ->envname(EnvironmentName("load-pipeline-depth"));
+  }
+
+  static void SetRatio(const std::string& text, RatioOptions* ratio) {
+    if (text == "auto") {
+      ratio->mode = RatioMode::kAuto;
+      return;
+    }
+    double value = 0;
+    if (!absl::SimpleAtod(text, &value) || !(value >= 0 && value <= 1)) {
+      throw CLI::ValidationError("--ratio", "is '" + text + "'; allowed: 0 to 1, or auto");
+    }
+    ratio->mode = RatioMode::kFixed;
+    ratio->ratio = value;
+  }
+  static void SetPipelineDepth(const std::string& text, int32_t* depth) {
+    if (text == "all") {
+      *depth = 0;
+      return;
+    }
+    if (!absl::SimpleAtoi(text, depth) || *depth < 0 || *depth > kMaxLoadPipelineDepth) {
+      throw CLI::ValidationError(
+          "--load-pipeline-depth",
+          "is '" + text + "'; allowed: 1 to " + std::to_string(kMaxLoadPipelineDepth) + ", or all (0)");
+    }
   }
 
   void AddLimits(ServerConfig* config) {
@@ -198,6 +250,9 @@ ParsedConfig ParseConfig(int argc, const char* const* argv, const std::string& v
     const Options options(&app, &config);
     try {
       app.parse(argc, argv);
+      if (config.engine.ratio.min > config.engine.ratio.max) {
+        throw CLI::ValidationError("--ratio-min", "is above --ratio-max");
+      }
       parsed.config = std::move(config);
     } catch (const CLI::CallForHelp&) {
       parsed.output = app.help();

@@ -24,13 +24,16 @@ constexpr EnumTable<Anchoring, v1::Anchoring, 2> kAnchorings{
 constexpr EnumTable<DeviationSource, v1::DeviationSource, 2> kDeviationSources{
     {{DeviationSource::kValue, v1::DEVIATION_SOURCE_VALUE},
      {DeviationSource::kKey, v1::DEVIATION_SOURCE_KEY}}};
+constexpr EnumTable<RatioMode, v1::RatioMode, 2> kRatioModes{
+    {{RatioMode::kFixed, v1::RATIO_MODE_FIXED}, {RatioMode::kAuto, v1::RATIO_MODE_AUTO}}};
 constexpr EnumTable<Role, v1::Role, 2> kRoles{
     {{Role::kUser, v1::ROLE_USER}, {Role::kAssistant, v1::ROLE_ASSISTANT}}};
-constexpr EnumTable<ChunkSource, v1::ChunkSource, 4> kChunkSources{
+constexpr EnumTable<ChunkSource, v1::ChunkSource, 5> kChunkSources{
     {{ChunkSource::kMiss, v1::CHUNK_SOURCE_MISS},
      {ChunkSource::kExact, v1::CHUNK_SOURCE_EXACT},
      {ChunkSource::kBlended, v1::CHUNK_SOURCE_BLENDED},
-     {ChunkSource::kOtherAnchor, v1::CHUNK_SOURCE_OTHER_ANCHOR}}};
+     {ChunkSource::kOtherAnchor, v1::CHUNK_SOURCE_OTHER_ANCHOR},
+     {ChunkSource::kBypassed, v1::CHUNK_SOURCE_BYPASSED}}};
 constexpr EnumTable<Tier, v1::Tier, 3> kTiers{{{Tier::kNone, v1::TIER_UNSPECIFIED},
                                                {Tier::kHostMemory, v1::TIER_HOST_MEMORY},
                                                {Tier::kDisk, v1::TIER_DISK}}};
@@ -62,6 +65,7 @@ v1::Policy ToProto(Policy policy) { return WireValue(kPolicies, policy); }
 v1::Reuse ToProto(Reuse reuse) { return WireValue(kReuses, reuse); }
 v1::Anchoring ToProto(Anchoring anchoring) { return WireValue(kAnchorings, anchoring); }
 v1::DeviationSource ToProto(DeviationSource source) { return WireValue(kDeviationSources, source); }
+v1::RatioMode ToProto(RatioMode mode) { return WireValue(kRatioModes, mode); }
 v1::Role ToProto(Role role) { return WireValue(kRoles, role); }
 v1::ChunkSource ToProto(ChunkSource source) { return WireValue(kChunkSources, source); }
 v1::Tier ToProto(Tier tier) { return WireValue(kTiers, tier); }
@@ -73,6 +77,7 @@ std::optional<Anchoring> FromProto(v1::Anchoring anchoring) { return OurValue(kA
 std::optional<DeviationSource> FromProto(v1::DeviationSource source) {
   return OurValue(kDeviationSources, source);
 }
+std::optional<RatioMode> FromProto(v1::RatioMode mode) { return OurValue(kRatioModes, mode); }
 std::optional<Role> FromProto(v1::Role role) { return OurValue(kRoles, role); }
 std::optional<ChunkSource> FromProto(v1::ChunkSource source) { return OurValue(kChunkSources, source); }
 std::optional<Tier> FromProto(v1::Tier tier) { return OurValue(kTiers, tier); }

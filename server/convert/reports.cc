@@ -16,6 +16,44 @@ TokenLogprob FromProto(const v1::TokenLogprob& token) {
   return {.token_id = token.token_id(), .text = token.text(), .logprob = token.logprob()};
 }
 
+void ToProto(const LoadingReport& from, v1::LoadingReport* to) {
+  to->set_mode(server::ToProto(from.mode));
+  to->set_ratio_min(from.ratio_min);
+  to->set_ratio_max(from.ratio_max);
+  to->set_ratio(from.ratio);
+  to->set_bypassed_chunks(from.bypassed_chunks);
+  to->set_predicted(from.predicted);
+  to->set_predicted_seconds(from.predicted_seconds);
+  to->set_predicted_load_seconds(from.predicted_load_seconds);
+  to->set_predicted_compute_seconds(from.predicted_compute_seconds);
+  to->set_compute_seconds_per_token(from.compute_seconds_per_token);
+  for (const TierRead& read : from.reads) {
+    v1::TierRead* added = to->add_reads();
+    added->set_tier(server::ToProto(read.tier));
+    added->set_bytes(read.bytes);
+    added->set_bytes_per_second(read.bytes_per_second);
+  }
+}
+
+LoadingReport FromProto(const v1::LoadingReport& message) {
+  LoadingReport report{.mode = server::FromProto(message.mode()).value_or(RatioMode::kFixed),
+                       .ratio_min = message.ratio_min(),
+                       .ratio_max = message.ratio_max(),
+                       .ratio = message.ratio(),
+                       .bypassed_chunks = message.bypassed_chunks(),
+                       .predicted = message.predicted(),
+                       .predicted_seconds = message.predicted_seconds(),
+                       .predicted_load_seconds = message.predicted_load_seconds(),
+                       .predicted_compute_seconds = message.predicted_compute_seconds(),
+                       .compute_seconds_per_token = message.compute_seconds_per_token()};
+  for (const v1::TierRead& read : message.reads()) {
+    report.reads.push_back({.tier = server::FromProto(read.tier()).value_or(Tier::kNone),
+                            .bytes = read.bytes(),
+                            .bytes_per_second = read.bytes_per_second()});
+  }
+  return report;
+}
+
 double UnixSeconds(absl::Time time) { return absl::ToDoubleSeconds(time - absl::UnixEpoch()); }
 
 }  // namespace
@@ -47,6 +85,7 @@ v1::PromptReport ToProto(const PromptReport& report) {
   to.set_select_seconds(report.select_seconds);
   to.set_prefill_seconds(report.prefill_seconds);
   to.set_time_to_first_token_seconds(report.time_to_first_token_seconds);
+  ToProto(report.loading, to.mutable_loading());
   return to;
 }
 
@@ -67,7 +106,8 @@ PromptReport FromProto(const v1::PromptReport& message) {
                       .stall_seconds = message.stall_seconds(),
                       .select_seconds = message.select_seconds(),
                       .prefill_seconds = message.prefill_seconds(),
-                      .time_to_first_token_seconds = message.time_to_first_token_seconds()};
+                      .time_to_first_token_seconds = message.time_to_first_token_seconds(),
+                      .loading = FromProto(message.loading())};
   for (const v1::ChunkReport& chunk : message.chunks()) {
     report.chunks.push_back({.index = chunk.index(),
                              .source = FromProto(chunk.source()).value_or(ChunkSource::kMiss),

@@ -61,7 +61,12 @@ absl::Status Convert(const v1::BlendOptions& from, BlendOptions* to) {
   status.Update(Convert(from.anchoring(), "blend.anchoring", &to->anchoring));
   status.Update(Convert(from.policy(), "blend.policy", &to->policy));
   status.Update(Convert(from.hkvd_source(), "blend.hkvd_source", &to->hkvd_source));
+  if (from.ratio_mode() != v1::RATIO_MODE_UNSPECIFIED) {
+    status.Update(Convert(from.ratio_mode(), "blend.ratio_mode", &to->ratio_mode.emplace()));
+  }
   if (from.has_ratio()) to->ratio = from.ratio();
+  if (from.has_ratio_min()) to->ratio_min = from.ratio_min();
+  if (from.has_ratio_max()) to->ratio_max = from.ratio_max();
   to->query_layers = from.query_layers();
   if (from.has_hkvd_layer()) to->hkvd_layer = from.hkvd_layer();
   if (from.has_link_tokens()) to->link_tokens = from.link_tokens();
@@ -109,7 +114,10 @@ void Fill(const BlendOptions& options, v1::BlendOptions& out) {
   out.set_reuse(ToProto(options.reuse));
   out.set_anchoring(ToProto(options.anchoring));
   out.set_policy(ToProto(options.policy));
-  out.set_ratio(options.ratio);
+  if (options.ratio_mode.has_value()) out.set_ratio_mode(ToProto(*options.ratio_mode));
+  if (options.ratio.has_value()) out.set_ratio(*options.ratio);
+  if (options.ratio_min.has_value()) out.set_ratio_min(*options.ratio_min);
+  if (options.ratio_max.has_value()) out.set_ratio_max(*options.ratio_max);
   out.set_query_layers(options.query_layers);
   out.set_hkvd_layer(options.hkvd_layer);
   out.set_hkvd_source(ToProto(options.hkvd_source));

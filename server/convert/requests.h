@@ -25,7 +25,8 @@ absl::StatusOr<PutChunksRequest> FromProto(v1::PutChunksRequest&& request);
 absl::StatusOr<SplitDocumentRequest> FromProto(v1::SplitDocumentRequest&& request);
 absl::StatusOr<PrefetchChunksRequest> FromProto(v1::PrefetchChunksRequest&& request);
 
-/// Every field is written, defaults too. Of the caller only tenant_namespace travels in the message.
+/// Every field is written, defaults too, but for those of the ratio that are not set: there the server's
+/// settings hold. Of the caller only tenant_namespace travels in the message.
 v1::GenerateRequest ToProto(const GenerateRequest& request);
 v1::ScoreRequest ToProto(const ScoreRequest& request);
 v1::PutChunksRequest ToProto(const PutChunksRequest& request);

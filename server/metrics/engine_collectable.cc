@@ -28,6 +28,10 @@ class FamilyList {
     metric.label = std::move(label);
     Append(std::move(name), std::move(help), MetricType::Gauge, std::move(metric));
   }
+  /// One gauge per label; none: the family without values.
+  void AddGauges(std::string name, std::string help, std::vector<ClientMetric> metrics) {
+    families_.push_back({std::move(name), std::move(help), MetricType::Gauge, std::move(metrics)});
+  }
   void AddCounter(std::string name, std::string help, double value) {
     ClientMetric metric;
     metric.counter.value = value;
@@ -73,6 +77,24 @@ void AddEngine(const EngineStats& stats, FamilyList* list) {
   list->AddCounter("kvblend_background_chunks_failed_total",
                    "Chunks that could not be computed behind a response, or not stored.",
                    static_cast<double>(stats.background_chunks_failed));
+}
+
+void AddLoading(const LoadingStats& stats, FamilyList* list) {
+  std::vector<ClientMetric> tiers;
+  for (const auto& [tier, bytes_per_second] : stats.read_bytes_per_second) {
+    ClientMetric& metric = tiers.emplace_back();
+    metric.gauge.value = bytes_per_second;
+    metric.label = {{"tier", std::string(Name(tier))}};
+  }
+  list->AddGauges("kvblend_read_bandwidth_bytes_per_second",
+                  "How fast stored KV is read from a tier below main memory, median of the last reads.",
+                  std::move(tiers));
+  list->AddGauge("kvblend_compute_seconds_per_token",
+                 "What one token costs through all layers in the middle of 4096 tokens, as measured.",
+                 stats.compute_seconds_per_token);
+  list->AddGauge("kvblend_place_seconds_per_token",
+                 "Copying one token's stored KV from main memory into pages, as measured.",
+                 stats.place_seconds_per_token);
 }
 
 void AddStore(const store::StoreStats& stats, FamilyList* list) {
@@ -189,6 +211,7 @@ std::vector<prometheus::MetricFamily> EngineCollectable::Collect() const {
   if (stats_) {
     const EngineStats stats = stats_();
     AddEngine(stats, &list);
+    AddLoading(stats.loading, &list);
     AddStore(stats.store, &list);
     if (stats.disk.has_value()) AddDisk(*stats.disk, &list);
   }

@@ -51,6 +51,12 @@ const Buckets& Ratios() {
   return buckets;
 }
 
+// Predicted over actual: 1 is right, 2 is twice as long as it took.
+const Buckets& Quotients() {
+  static const Buckets buckets = {.1, .25, .5, .67, .8, .9, .95, 1, 1.05, 1.1, 1.25, 1.5, 2, 4, 10};
+  return buckets;
+}
+
 Histogram& AddHistogram(prometheus::Registry& registry, const char* name, const char* help,
                         const Buckets& buckets) {
   return prometheus::BuildHistogram().Name(name).Help(help).Register(registry).Add({}, buckets);
@@ -100,6 +106,20 @@ struct Metrics::Impl {
           .Name("kvblend_recompute_ratio")
           .Help("Recomputed share of the reusable, inexact tokens of a prompt, by selection policy.")
           .Register(registry);
+  Family<Histogram>& chosen_ratio =
+      prometheus::BuildHistogram()
+          .Name("kvblend_chosen_ratio")
+          .Help(
+              "The ratio that the policy was given for a prompt with stored chunks, by who set it: fixed or "
+              "auto, the loading controller.")
+          .Register(registry);
+  Histogram& prediction = AddHistogram(
+      registry, "kvblend_prefill_prediction_ratio",
+      "The loading controller's prediction of a prompt's load, select and prefill time over the actual one.",
+      Quotients());
+  Family<Counter>& bypassed =
+      AddCounters(registry, "kvblend_bypassed_chunks_total",
+                  "Stored chunks that were computed because loading them would have taken longer, by tier.");
   Family<Counter>& tokens_by_source = AddCounters(
       registry, "kvblend_prompt_tokens_total",
       "Prompt tokens by where their KV came from: exact (reused as a prefix), reused (inexactly), "
@@ -173,10 +193,22 @@ void Metrics::ObservePrompt(const PromptReport& report) {
   if (report.reused_tokens + report.recomputed_tokens > 0) {
     impl_->ratio.Add({{"policy", std::string(Name(report.policy))}}, Ratios()).Observe(report.ratio);
   }
+  const double actual_seconds = report.load_seconds + report.select_seconds + report.prefill_seconds;
+  if (report.loading.predicted && actual_seconds > 0) {
+    impl_->prediction.Observe(report.loading.predicted_seconds / actual_seconds);
+  }
   if (report.reuse == Reuse::kNothing) return;  // nothing was looked up
+  if (report.reused_tokens + report.recomputed_tokens > 0) {
+    impl_->chosen_ratio.Add({{"mode", std::string(Name(report.loading.mode))}}, Ratios())
+        .Observe(report.loading.ratio);
+  }
   impl_->chunk_lookups.Increment(static_cast<double>(report.chunks.size()));
   for (const ChunkReport& chunk : report.chunks) {
     if (chunk.source == ChunkSource::kMiss) continue;
+    if (chunk.source == ChunkSource::kBypassed) {
+      impl_->bypassed.Add({{"tier", std::string(Name(chunk.tier))}}).Increment();
+      continue;
+    }
     impl_->chunk_hits
         .Add({{"source", std::string(Name(chunk.source))}, {"tier", std::string(Name(chunk.tier))}})
         .Increment();

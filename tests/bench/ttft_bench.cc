@@ -8,13 +8,12 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "engine/engine.h"
-#include "nlohmann/json.hpp"
+#include "tests/bench/bench_prompt.h"
 #include "tests/support/engine_recorder.h"
 
 namespace kvblend {
@@ -95,29 +94,13 @@ int Main(int argc, char** argv) {
     if (flag == "--chunk-format") options.chunk_format = argv[i + 1];
     if (flag == "--disk") options.chunk_disk_path = argv[i + 1];
   }
-  std::ifstream file(argv[2]);
-  const nlohmann::json data = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
-  if (data.is_discarded() || question >= static_cast<int>(data.size())) {
-    return Fail(absl::InvalidArgumentError("no such data or question"));
-  }
+  const absl::StatusOr<Prompt> read = ReadBenchPrompt(argv[2], question, passages);
+  if (!read.ok()) return Fail(read.status());
+  const Prompt& prompt = *read;
   auto engine = Engine::Create(options);
   if (!engine.ok()) return Fail(engine.status());
   std::printf("%s\nself-check: %.2g\n", (*engine)->info().backend.c_str(),
               (*engine)->info().self_check_max_error);
-
-  Prompt prompt;
-  prompt.system_text =
-      "You are a helpful AI assistant. Answer the question based on the given passages. Answer with a few "
-      "words only.";
-  prompt.lead_in = "Passages:\n\n";
-  const nlohmann::json& entry = data[question];
-  for (int i = 0; i < std::min<int>(passages, entry["ctxs"].size()); ++i) {
-    const nlohmann::json& passage = entry["ctxs"][i];
-    prompt.chunks.push_back(passage["title"].get<std::string>() + "\n" + passage["text"].get<std::string>() +
-                            "\n\n");
-  }
-  prompt.question =
-      "Question: " + entry["question"].get<std::string>() + "\nAnswer the question with a few words only.";
 
   PutChunksRequest put;
   put.system_text = prompt.system_text;

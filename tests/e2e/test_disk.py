@@ -98,6 +98,31 @@ def test_a_prompt_that_waits_has_its_chunks_brought(v1, start_server, tmp_path):
     assert {chunk.tier for chunk in ask(v1, second)[0].chunks} == {v1.TIER_HOST_MEMORY}
 
 
+def test_a_server_that_sets_the_ratio_says_how(v1, start_server, tmp_path):
+    flags = (*FLAGS, "--chunk-disk-path", str(tmp_path), "--ratio", "auto", "--ratio-min", "0.2", "--ratio-max", "0.6")
+    first = start_server(*flags)
+    put(v1, first)
+    assert first.stop() == 0
+    second = start_server(*flags, "--load-pipeline-depth", "1")
+    loading = ask(v1, second)[0].loading
+    assert loading.mode == v1.RATIO_MODE_AUTO
+    assert (loading.ratio_min, loading.ratio_max) == (0.2, 0.6)
+    assert not loading.predicted and loading.ratio == 0.2, "the disk has not been read before"
+    assert [(read.tier, read.bytes > 0, read.bytes_per_second) for read in loading.reads] == [(v1.TIER_DISK, True, 0)]
+    loading = ask(v1, second)[0].loading
+    assert loading.predicted and 0.2 <= loading.ratio <= 0.6 and not loading.reads
+    assert loading.predicted_seconds >= loading.predicted_compute_seconds > 0
+    assert loading.compute_seconds_per_token > 0
+    asked = ask(v1, second, ratio=0.3)[0]
+    assert (asked.loading.mode, asked.loading.ratio) == (v1.RATIO_MODE_FIXED, 0.3)
+    metrics = second.metrics()
+    assert metrics['kvblend_read_bandwidth_bytes_per_second{tier="disk"}'] > 0
+    assert metrics["kvblend_compute_seconds_per_token"] > 0 and metrics["kvblend_place_seconds_per_token"] > 0
+    assert metrics['kvblend_chosen_ratio_count{mode="auto"}'] == 2
+    assert metrics['kvblend_chosen_ratio_count{mode="fixed"}'] == 1
+    assert metrics["kvblend_prefill_prediction_ratio_count"] == 2
+
+
 def test_without_a_disk_nothing_is_durable(v1, server):
     assert not any(entry.durable for entry in put(v1, server, namespace="no disk"))
 

@@ -39,7 +39,8 @@ class QueryPassTest : public BlendFixture {
     EXPECT_TRUE(pages.Grow(plan.prompt_tokens).ok());
     const blend::PagedSequence sequence(*runtime_->backend, *runtime_->page_pool, pages);
     model::PassState state;
-    blend::BlendedPrefill prefill(*runtime_->transformer, *runtime_->weights.rope, *runtime_->stream, state);
+    blend::BlendedPrefill prefill(*runtime_->transformer, *runtime_->weights.rope, *runtime_->stream, state,
+                                  /*pipeline_depth=*/2);
     const auto result = prefill.Run(layout_, plan, FixedChoice(positions), sequence, KeepRunning);
     EXPECT_TRUE(result.ok()) << result.status();
     return result.ok() ? result->logits : std::vector<float>();

@@ -94,7 +94,7 @@ TEST(BenchSpecTest, VariantsBecomeBlendOptions) {
   const BlendOptions blend = (*variants)[3].blend_options();
   EXPECT_EQ(blend.reuse, Reuse::kChunks);
   EXPECT_EQ(blend.policy, Policy::kHkvd);
-  EXPECT_DOUBLE_EQ(blend.ratio, 0.3);
+  EXPECT_EQ(blend.ratio, 0.3);
   EXPECT_EQ(blend.anchoring, Anchoring::kIsolated);
   for (const BenchVariant& variant : *variants) EXPECT_FALSE(variant.blend_options().store_misses);
 }

@@ -141,7 +141,7 @@ TEST_F(CommandsTest, GenerateStreamsTextAndReportsOnStandardError) {
   EXPECT_EQ(request.prompt.question, "Q");
   EXPECT_EQ(request.blend.anchoring, Anchoring::kIsolated);
   EXPECT_EQ(request.blend.policy, Policy::kHkvd);
-  EXPECT_DOUBLE_EQ(request.blend.ratio, 0.3);
+  EXPECT_EQ(request.blend.ratio, 0.3);
   EXPECT_FALSE(request.blend.store_misses);
   EXPECT_EQ(request.sampling.max_tokens, 9);
   EXPECT_THAT(request.sampling.stop, ElementsAre("x", "y"));
@@ -168,6 +168,20 @@ TEST_F(CommandsTest, GenerateJsonIsOneObjectPerEvent) {
   EXPECT_EQ(Err(), "");
 }
 
+TEST_F(CommandsTest, TheRatioIsANumberOrAuto) {
+  EXPECT_EQ(Run({"generate", "--question", "Q"}), 0);
+  EXPECT_FALSE(client_.generated.at(0).blend.ratio.has_value());  // the engine's or the server's
+  EXPECT_FALSE(client_.generated.at(0).blend.ratio_mode.has_value());
+  EXPECT_EQ(
+      Run({"generate", "--question", "Q", "--ratio", "auto", "--ratio-min", "0.1", "--ratio-max", "0.6"}), 0);
+  EXPECT_EQ(client_.generated.at(1).blend.ratio_mode, RatioMode::kAuto);
+  EXPECT_EQ(client_.generated.at(1).blend.ratio_min, 0.1);
+  EXPECT_EQ(client_.generated.at(1).blend.ratio_max, 0.6);
+  EXPECT_EQ(Run({"generate", "--question", "Q", "--ratio", "0.4"}), 0);
+  EXPECT_EQ(client_.generated.at(2).blend.ratio_mode, RatioMode::kFixed);
+  EXPECT_EQ(client_.generated.at(2).blend.ratio, 0.4);
+}
+
 TEST_F(CommandsTest, FlagsOverrideTheRequestFile) {
   const std::string file = File("request.json", R"({"prompt": {"question": "old", "chunks": ["a"]},
       "blend": {"policy": "link", "ratio": 0.9}, "sampling": {"max_tokens": 3}})");
@@ -176,7 +190,7 @@ TEST_F(CommandsTest, FlagsOverrideTheRequestFile) {
   EXPECT_EQ(request.prompt.question, "new");
   EXPECT_THAT(request.prompt.chunks, ElementsAre("a", "b"));
   EXPECT_EQ(request.blend.policy, Policy::kLink);
-  EXPECT_DOUBLE_EQ(request.blend.ratio, 0.2);
+  EXPECT_EQ(request.blend.ratio, 0.2);
   EXPECT_EQ(request.sampling.max_tokens, 3);
 }
 

@@ -19,7 +19,8 @@ TEST(RequestJsonTest, ReadsEveryField) {
                  "history": [{"role": "user", "text": "u"}, {"role": "ROLE_ASSISTANT", "text": "v"}]},
       "blend": {"reuse": "prefix", "anchoring": "ANCHORING_ISOLATED", "policy": "hkvd", "ratio": 0.25,
                 "query_layers": 3, "hkvd_layer": 2, "hkvd_source": "key", "link_tokens": 9,
-                "random_seed": 18446744073709551615, "store_misses": false},
+                "random_seed": 18446744073709551615, "store_misses": false,
+                "ratio_mode": "RATIO_MODE_AUTO", "ratio_min": 0.1, "ratio_max": 0.6},
       "sampling": {"max_tokens": 5, "temperature": 1, "top_k": 40, "top_p": 0.9, "min_p": 0.1,
                    "repetition_penalty": 1.5, "seed": 11, "stop": ["x", "yy"], "top_logprobs": 2, "ignore_eos": true}})");
   ASSERT_TRUE(request.ok()) << request.status();
@@ -35,7 +36,10 @@ TEST(RequestJsonTest, ReadsEveryField) {
   EXPECT_EQ(request->blend.reuse, Reuse::kPrefix);
   EXPECT_EQ(request->blend.anchoring, Anchoring::kIsolated);
   EXPECT_EQ(request->blend.policy, Policy::kHkvd);
-  EXPECT_DOUBLE_EQ(request->blend.ratio, 0.25);
+  EXPECT_EQ(request->blend.ratio, 0.25);
+  EXPECT_EQ(request->blend.ratio_mode, RatioMode::kAuto);
+  EXPECT_EQ(request->blend.ratio_min, 0.1);
+  EXPECT_EQ(request->blend.ratio_max, 0.6);
   EXPECT_EQ(request->blend.query_layers, 3);
   EXPECT_EQ(request->blend.hkvd_layer, 2);
   EXPECT_EQ(request->blend.hkvd_source, DeviationSource::kKey);
@@ -57,7 +61,7 @@ TEST(RequestJsonTest, ReadsEveryField) {
 TEST(RequestJsonTest, MissingFieldsKeepTheirDefaults) {
   const auto request = ParseGenerateRequest(R"({"prompt": {"question": "Q"}})");
   ASSERT_TRUE(request.ok()) << request.status();
-  EXPECT_DOUBLE_EQ(request->blend.ratio, 0.15);
+  EXPECT_FALSE(request->blend.ratio.has_value());  // the engine's
   EXPECT_EQ(request->sampling.max_tokens, 256);
   EXPECT_TRUE(request->blend.store_misses);
 }

@@ -40,6 +40,11 @@ TEST_F(EngineLimitsTest, BadFieldsAreNamedWithValueAndRange) {
                     "allowed: at most 4096");
   ExpectInvalidWhen([](GenerateRequest& r) { r.blend.ratio = std::nan(""); },
                     "ratio is nan; allowed: 0 to 1");
+  ExpectInvalidWhen([](GenerateRequest& r) { r.blend.ratio_min = -0.5; },
+                    "ratio_min is -0.5; allowed: 0 to 1");
+  ExpectInvalidWhen([](GenerateRequest& r) { r.blend.ratio_max = 2; }, "ratio_max is 2; allowed: 0 to 1");
+  ExpectInvalidWhen([](GenerateRequest& r) { r.blend.ratio_min = 0.5, r.blend.ratio_max = 0.25; },
+                    "ratio_min is 0.5; allowed: 0 to ratio_max (0.25)");
   ExpectInvalidWhen([](GenerateRequest& r) { r.sampling.temperature = -1; }, "temperature");
   ExpectInvalidWhen([](GenerateRequest& r) { r.sampling.max_tokens = 0; }, "max_tokens");
   ExpectInvalidWhen(

@@ -52,6 +52,17 @@ TEST(ConvertReportsTest, PromptReport) {
   report.select_seconds = 0.4;
   report.prefill_seconds = 0.5;
   report.time_to_first_token_seconds = 0.6;
+  report.loading = {.mode = RatioMode::kAuto,
+                    .ratio_min = 0.01,
+                    .ratio_max = 0.02,
+                    .ratio = 0.03,
+                    .bypassed_chunks = 4,
+                    .predicted = true,
+                    .predicted_seconds = 0.05,
+                    .predicted_load_seconds = 0.06,
+                    .predicted_compute_seconds = 0.07,
+                    .compute_seconds_per_token = 0.08,
+                    .reads = {{.tier = Tier::kDisk, .bytes = 9, .bytes_per_second = 10}}};
   const v1::PromptReport wire = ToProto(report);
   EXPECT_EQ(EmptyFields(wire), "");
   EXPECT_EQ(ToProto(FromProto(wire)).DebugString(), wire.DebugString());
@@ -80,6 +91,20 @@ TEST(ConvertReportsTest, PromptReport) {
   EXPECT_EQ(wire.select_seconds(), 0.4);
   EXPECT_EQ(wire.prefill_seconds(), 0.5);
   EXPECT_EQ(wire.time_to_first_token_seconds(), 0.6);
+  EXPECT_EQ(wire.loading().mode(), v1::RATIO_MODE_AUTO);
+  EXPECT_EQ(wire.loading().ratio_min(), 0.01);
+  EXPECT_EQ(wire.loading().ratio_max(), 0.02);
+  EXPECT_EQ(wire.loading().ratio(), 0.03);
+  EXPECT_EQ(wire.loading().bypassed_chunks(), 4);
+  EXPECT_TRUE(wire.loading().predicted());
+  EXPECT_EQ(wire.loading().predicted_seconds(), 0.05);
+  EXPECT_EQ(wire.loading().predicted_load_seconds(), 0.06);
+  EXPECT_EQ(wire.loading().predicted_compute_seconds(), 0.07);
+  EXPECT_EQ(wire.loading().compute_seconds_per_token(), 0.08);
+  ASSERT_EQ(wire.loading().reads_size(), 1);
+  EXPECT_EQ(wire.loading().reads(0).tier(), v1::TIER_DISK);
+  EXPECT_EQ(wire.loading().reads(0).bytes(), 9);
+  EXPECT_EQ(wire.loading().reads(0).bytes_per_second(), 10);
 }
 
 TEST(ConvertReportsTest, EveryEnumValueHasItsOwnCounterpart) {
@@ -103,6 +128,7 @@ TEST(ConvertReportsTest, EveryEnumValueHasItsOwnCounterpart) {
   EXPECT_EQ(source(ChunkSource::kExact), v1::CHUNK_SOURCE_EXACT);
   EXPECT_EQ(source(ChunkSource::kBlended), v1::CHUNK_SOURCE_BLENDED);
   EXPECT_EQ(source(ChunkSource::kOtherAnchor), v1::CHUNK_SOURCE_OTHER_ANCHOR);
+  EXPECT_EQ(source(ChunkSource::kBypassed), v1::CHUNK_SOURCE_BYPASSED);
   const auto reuse = [&](Reuse value) {
     report.reuse = value;
     return ToProto(report).reuse();

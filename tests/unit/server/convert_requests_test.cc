@@ -31,6 +31,9 @@ TEST(ConvertRequestsTest, UnsetFieldsHaveTheEnginesDefaults) {
   EXPECT_EQ(converted->blend.anchoring, defaults.blend.anchoring);
   EXPECT_EQ(converted->blend.policy, defaults.blend.policy);
   EXPECT_EQ(converted->blend.ratio, defaults.blend.ratio);
+  EXPECT_EQ(converted->blend.ratio_mode, defaults.blend.ratio_mode);
+  EXPECT_EQ(converted->blend.ratio_min, defaults.blend.ratio_min);
+  EXPECT_EQ(converted->blend.ratio_max, defaults.blend.ratio_max);
   EXPECT_EQ(converted->blend.query_layers, defaults.blend.query_layers);
   EXPECT_EQ(converted->blend.hkvd_layer, defaults.blend.hkvd_layer);
   EXPECT_EQ(converted->blend.hkvd_source, defaults.blend.hkvd_source);
@@ -52,7 +55,11 @@ TEST(ConvertRequestsTest, UnsetFieldsHaveTheEnginesDefaults) {
 // The documented defaults, which clients rely on, against the engine's.
 TEST(ConvertRequestsTest, EnginesDefaultsAreTheDocumentedOnes) {
   const GenerateRequest defaults;
-  EXPECT_EQ(defaults.blend.ratio, 0.15);
+  EXPECT_FALSE(defaults.blend.ratio.has_value());  // the engine's
+  EXPECT_EQ(RatioOptions().mode, RatioMode::kFixed);
+  EXPECT_EQ(RatioOptions().ratio, 0.15);
+  EXPECT_EQ(RatioOptions().min, 0.15);
+  EXPECT_EQ(RatioOptions().max, 0.5);
   EXPECT_EQ(defaults.blend.hkvd_layer, 1);
   EXPECT_EQ(defaults.blend.link_tokens, 32);
   EXPECT_TRUE(defaults.blend.store_misses);
@@ -89,6 +96,9 @@ TEST(ConvertRequestsTest, EveryFieldOfAGenerateRequestArrives) {
   blend->set_link_tokens(0);
   blend->set_random_seed(7);
   blend->set_store_misses(false);
+  blend->set_ratio_mode(v1::RATIO_MODE_AUTO);
+  blend->set_ratio_min(0.0);
+  blend->set_ratio_max(0.75);
   v1::SamplingOptions* sampling = request.mutable_sampling();
   sampling->set_max_tokens(0);
   sampling->set_temperature(0.5);
@@ -118,6 +128,9 @@ TEST(ConvertRequestsTest, EveryFieldOfAGenerateRequestArrives) {
   EXPECT_EQ(converted->blend.anchoring, Anchoring::kIsolated);
   EXPECT_EQ(converted->blend.policy, Policy::kHkvd);
   EXPECT_EQ(converted->blend.ratio, 0.0);
+  EXPECT_EQ(converted->blend.ratio_mode, RatioMode::kAuto);
+  EXPECT_EQ(converted->blend.ratio_min, 0.0);
+  EXPECT_EQ(converted->blend.ratio_max, 0.75);
   EXPECT_EQ(converted->blend.query_layers, 3);
   EXPECT_EQ(converted->blend.hkvd_layer, 0);
   EXPECT_EQ(converted->blend.hkvd_source, DeviationSource::kKey);

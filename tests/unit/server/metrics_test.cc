@@ -75,6 +75,44 @@ TEST(MetricsTest, APromptMovesTokensChunksAndTimes) {
   EXPECT_EQ(samples["kvblend_time_to_first_token_seconds_count"], 2);
 }
 
+TEST(MetricsTest, TheLoadingControllersChoicesAndErrorsAreCounted) {
+  Metrics metrics;
+  PromptReport report = Report();
+  report.loading = {.mode = RatioMode::kAuto, .ratio = 0.3, .bypassed_chunks = 1, .predicted = true};
+  report.loading.predicted_seconds = 0.6;
+  report.load_seconds = 0.1;
+  report.select_seconds = 0.1;
+  report.prefill_seconds = 0.2;
+  report.chunks.push_back({4, ChunkSource::kBypassed, Tier::kDisk, 10, 10, ""});
+  metrics.ObservePrompt(report);
+  auto samples = Samples(metrics);
+  EXPECT_EQ(samples["kvblend_chosen_ratio_sum{mode=\"auto\"}"], 0.3);
+  EXPECT_DOUBLE_EQ(samples["kvblend_prefill_prediction_ratio_sum"], 1.5);
+  EXPECT_EQ(samples["kvblend_bypassed_chunks_total{tier=\"disk\"}"], 1);
+  EXPECT_EQ(samples["kvblend_chunk_lookups_total"], 5);
+  EXPECT_EQ(samples.count("kvblend_chunk_hits_total{source=\"bypassed\",tier=\"disk\"}"), 0u);
+  report.loading.predicted = false;
+  report.loading.mode = RatioMode::kFixed;
+  metrics.ObservePrompt(report);
+  samples = Samples(metrics);
+  EXPECT_EQ(samples["kvblend_prefill_prediction_ratio_count"], 1);
+  EXPECT_EQ(samples["kvblend_chosen_ratio_count{mode=\"fixed\"}"], 1);
+}
+
+TEST(MetricsTest, MeasuredCostsAreGauges) {
+  Metrics metrics;
+  EngineStats stats;
+  stats.loading = {.read_bytes_per_second = {{Tier::kDisk, 1e9}},
+                   .compute_seconds_per_token = 0.25,
+                   .place_seconds_per_token = 0.5};
+  metrics.SetEngine({}, [&] { return stats; });
+  auto samples = Samples(metrics);
+  EXPECT_EQ(samples["kvblend_read_bandwidth_bytes_per_second{tier=\"disk\"}"], 1e9);
+  EXPECT_EQ(samples["kvblend_compute_seconds_per_token"], 0.25);
+  EXPECT_EQ(samples["kvblend_place_seconds_per_token"], 0.5);
+  metrics.ResetEngine();
+}
+
 TEST(MetricsTest, AnAnswerMovesLatencyTokensAndReason) {
   Metrics metrics;
   GenerateResult result;

@@ -58,6 +58,9 @@ TEST_F(ServerConfigTest, DefaultsAreTheStructs) {
   EXPECT_EQ(parsed.config->max_message_bytes, int64_t{16} << 20);
   EXPECT_EQ(parsed.config->drain_timeout, defaults.drain_timeout);
   EXPECT_EQ(parsed.config->log_level, "info");
+  EXPECT_EQ(parsed.config->engine.ratio.mode, RatioMode::kFixed);
+  EXPECT_EQ(parsed.config->engine.ratio.ratio, 0.15);
+  EXPECT_EQ(parsed.config->engine.load_pipeline_depth, 2);
 }
 
 TEST_F(ServerConfigTest, EveryFlagArrives) {
@@ -82,7 +85,11 @@ TEST_F(ServerConfigTest, EveryFlagArrives) {
                                      "--log-level=debug",
                                      "--chunk-namespace-share=0.25",
                                      "--chunk-namespace-shares=big=0.5,a=b=0.1",
-                                     "--no-prefetch-queued"});
+                                     "--no-prefetch-queued",
+                                     "--ratio=auto",
+                                     "--ratio-min=0.2",
+                                     "--ratio-max=0.7",
+                                     "--load-pipeline-depth=all"});
   ASSERT_TRUE(parsed.config) << parsed.error_output;
   const ServerConfig& config = *parsed.config;
   EXPECT_EQ(config.engine.backend, "reference");
@@ -108,6 +115,18 @@ TEST_F(ServerConfigTest, EveryFlagArrives) {
   EXPECT_EQ(config.engine.namespace_quotas.named.at("big"), 0.5);
   EXPECT_EQ(config.engine.namespace_quotas.named.at("a=b"), 0.1);
   EXPECT_FALSE(config.engine.prefetch_queued);
+  EXPECT_EQ(config.engine.ratio.mode, RatioMode::kAuto);
+  EXPECT_EQ(config.engine.ratio.min, 0.2);
+  EXPECT_EQ(config.engine.ratio.max, 0.7);
+  EXPECT_EQ(config.engine.load_pipeline_depth, 0);
+}
+
+TEST_F(ServerConfigTest, ARatioAndADepthAreNumbersToo) {
+  const ParsedConfig parsed = Parse({"--model=m", "--ratio=0.05", "--load-pipeline-depth=7"});
+  ASSERT_TRUE(parsed.config) << parsed.error_output;
+  EXPECT_EQ(parsed.config->engine.ratio.mode, RatioMode::kFixed);
+  EXPECT_EQ(parsed.config->engine.ratio.ratio, 0.05);
+  EXPECT_EQ(parsed.config->engine.load_pipeline_depth, 7);
 }
 
 TEST_F(ServerConfigTest, SizesTakeUnits) {
@@ -127,6 +146,12 @@ TEST_F(ServerConfigTest, BadSettingsEndWithCodeTwoAndOneLine) {
       {{"--model=m", "--no-such-flag"}, "--no-such-flag"},
       {{"--model=m", "--backend=gpu"}, "--backend"},
       {{"--model=m", "--threads=-1"}, "--threads"},
+      {{"--model=m", "--ratio=most"}, "--ratio"},
+      {{"--model=m", "--ratio=1.5"}, "--ratio"},
+      {{"--model=m", "--ratio-min=-1"}, "--ratio-min"},
+      {{"--model=m", "--ratio-min=0.6", "--ratio-max=0.4"}, "--ratio-min"},
+      {{"--model=m", "--load-pipeline-depth=-1"}, "--load-pipeline-depth"},
+      {{"--model=m", "--load-pipeline-depth=deep"}, "--load-pipeline-depth"},
       {{"--model=m", "--threads=many"}, "--threads"},
       {{"--model=m", "--chunk-store-bytes=-1"}, "--chunk-store-bytes"},
       {{"--model=m", "--chunk-store-bytes=4parsec"}, "--chunk-store-bytes"},

@@ -92,8 +92,8 @@ TEST_F(LowerTierTest, LayersArriveOneByOneAndThoseOfEarlierPromptsFirst) {
   const auto second = store->Lookup(SmallAddress(2).key, &later);
   const auto first = store->Lookup(SmallAddress(1).key, &earlier);
   EXPECT_EQ(disk_->waiting_reads(), 0);
-  later.Start();
-  earlier.Start();
+  later.AskForAll();
+  earlier.AskForAll();
   EXPECT_EQ(disk_->waiting_reads(), 4);
   ASSERT_TRUE(first.has_value() && second.has_value());
   EXPECT_EQ(first->tier(), Tier::kDisk);

@@ -1,0 +1,251 @@
+// Time to first token with KV on disk against what loading and computing allow, and what the depth of the
+// pipeline changes. One process, everything in turn within every round, so that a drifting machine hits all
+// alike; medians. The prompt's chunks lie on disk and nowhere else before every measurement from disk.
+//
+//   loading_bench MODEL.gguf DATA.json --disk DIR [--passages 10] [--rounds 5] [--question 0] [--gemm auto]
+//                 [--chunk-format auto] [--depths 2,1,4,0]
+//
+// T_full     full prefill
+// T_load     all layers read through the pipeline and placed, nothing computed
+// in memory  select and prefill of the policy, its loading left out: T_compute
+// bound      hkvd: max(T_load, T_compute).  query: T_load + ratio x T_full, and beside it what the machine
+// gives
+//            in memory: max(T_load, query pass) + recomputation
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "engine/blend/kv_loader.h"
+#include "engine/model_runtime.h"
+#include "engine/prompt/prompt_layout.h"
+#include "engine/prompt_runner.h"
+#include "engine/status_macros.h"
+#include "engine/store/disk/disk_tier.h"
+#include "spdlog/spdlog.h"
+#include "tests/bench/bench_prompt.h"
+
+namespace kvblend {
+namespace {
+
+absl::Status KeepRunning() { return absl::OkStatus(); }
+
+double SecondsSince(absl::Time start) { return absl::ToDoubleSeconds(absl::Now() - start); }
+
+double Median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
+  return values[values.size() / 2];
+}
+
+struct Variant {
+  std::string name;
+  BlendOptions blend;
+};
+
+/// What one way to answer the prompt took.
+struct Times {
+  std::vector<double> total, select, prefill, stall;
+
+  void Add(double seconds, const PromptReport& report) {
+    total.push_back(seconds);
+    select.push_back(report.select_seconds);
+    prefill.push_back(report.prefill_seconds);
+    stall.push_back(report.stall_seconds);
+  }
+};
+
+class Bench {
+ public:
+  Bench(std::unique_ptr<ModelRuntime> runtime, prompt::PromptLayout layout, std::string folder)
+      : runtime_(std::move(runtime)), layout_(std::move(layout)), folder_(std::move(folder)) {}
+
+  absl::Status Prepare() {
+    KVBLEND_ASSIGN_OR_RETURN(memory_, store::ChunkStore::Create({.byte_budget = int64_t{16} << 30}));
+    KVBLEND_RETURN_IF_ERROR(StoreAll(*memory_));
+    KVBLEND_ASSIGN_OR_RETURN(const auto disk, OpenDisk());
+    KVBLEND_RETURN_IF_ERROR(StoreAll(*disk));
+    return disk->FlushWrites(absl::InfiniteFuture());
+  }
+
+  absl::Status Prefill(bool from_disk, const BlendOptions& blend, int32_t depth, Times& times) {
+    std::unique_ptr<store::ChunkStore> disk;
+    if (from_disk) {
+      KVBLEND_ASSIGN_OR_RETURN(disk, OpenDisk());
+    }
+    PromptRunner runner(*runtime_, from_disk ? *disk : *memory_, {.load_pipeline_depth = depth});
+    const absl::Time start = absl::Now();
+    KVBLEND_ASSIGN_OR_RETURN(const PrefilledPrompt prompt,
+                             runner.Prefill(layout_, blend, /*tenant_namespace=*/"", KeepRunning));
+    times.Add(SecondsSince(start), prompt.report);
+    for (const ChunkReport& chunk : prompt.report.chunks) {
+      if (from_disk && chunk.tier != Tier::kDisk) return absl::InternalError("a chunk was not on disk");
+    }
+    return absl::OkStatus();
+  }
+
+  /// Reads and places everything through the pipeline, and computes nothing.
+  absl::Status Load(int32_t depth, std::vector<double>& seconds) {
+    KVBLEND_ASSIGN_OR_RETURN(const auto disk, OpenDisk());
+    kv::SequencePages pages(*runtime_->page_pool);
+    KVBLEND_RETURN_IF_ERROR(pages.Grow(static_cast<int32_t>(layout_.token_ids.size())));
+    const blend::PagedSequence sequence(*runtime_->backend, *runtime_->page_pool, pages);
+    const blend::ReusePlan plan = blend::PlanReuse(layout_, {}, runtime_->key_space, "", *disk);
+    const absl::Time start = absl::Now();
+    KVBLEND_ASSIGN_OR_RETURN(
+        blend::KvLoader loader,
+        blend::KvLoader::Create(plan, sequence, *runtime_->weights.rope, *runtime_->backend, depth));
+    for (int32_t layer = 0; layer < runtime_->config.num_layers; ++layer) {
+      KVBLEND_RETURN_IF_ERROR(
+          loader.Load(*runtime_->stream, layer, blend::KvLoader::Which::kAll, KeepRunning));
+    }
+    seconds.push_back(SecondsSince(start));
+    return absl::OkStatus();
+  }
+
+  int32_t prompt_tokens() const { return static_cast<int32_t>(layout_.token_ids.size()); }
+
+ private:
+  absl::StatusOr<std::unique_ptr<store::ChunkStore>> OpenDisk() {
+    KVBLEND_ASSIGN_OR_RETURN(std::unique_ptr<store::DiskTier> tier,
+                             store::DiskTier::Open({.path = folder_, .quota_bytes = int64_t{32} << 30}));
+    return store::ChunkStore::Create({.byte_budget = int64_t{16} << 30},
+                                     std::unique_ptr<store::LowerTier>(std::move(tier)));
+  }
+
+  absl::Status StoreAll(store::ChunkStore& chunk_store) {
+    PromptRunner runner(*runtime_, chunk_store);
+    for (const prompt::Span& span : layout_.spans) {
+      if (span.kind != prompt::SpanKind::kChunk) continue;
+      const auto tokens = absl::MakeConstSpan(layout_.token_ids).subspan(span.begin, span.end - span.begin);
+      KVBLEND_RETURN_IF_ERROR(runner.EnsureStored("", layout_.anchor_ids, tokens, {}, KeepRunning).status());
+    }
+    return absl::OkStatus();
+  }
+
+  const std::unique_ptr<ModelRuntime> runtime_;
+  const prompt::PromptLayout layout_;
+  const std::string folder_;
+  std::unique_ptr<store::ChunkStore> memory_;
+};
+
+struct Flags {
+  std::string model, data, folder;
+  int passages = 10, rounds = 5, question = 0;
+  std::vector<int32_t> depths = {2, 1, 4, 0};
+  EngineOptions engine;
+};
+
+absl::Status Run(const Flags& flags) {
+  KVBLEND_ASSIGN_OR_RETURN(const Prompt prompt, ReadBenchPrompt(flags.data, flags.question, flags.passages));
+  KVBLEND_ASSIGN_OR_RETURN(std::unique_ptr<ModelRuntime> runtime, ModelRuntime::Load(flags.engine));
+  const prompt::PromptInput input{.system_text = prompt.system_text,
+                                  .lead_in = prompt.lead_in,
+                                  .chunks = prompt.chunks,
+                                  .question = prompt.question,
+                                  .history = {}};
+  KVBLEND_ASSIGN_OR_RETURN(
+      prompt::PromptLayout layout,
+      prompt::BuildPromptLayout(input, *runtime->tokenizer, *runtime->chat_template,
+                                {.max_prompt_tokens = runtime->max_context_tokens - 1, .max_chunks = 1024}));
+  std::printf("%s\n", runtime->backend->Describe().c_str());
+  const int64_t bytes_per_token = runtime->key_space.format.BytesPerToken();
+  Bench bench(std::move(runtime), std::move(layout), flags.folder);
+  KVBLEND_RETURN_IF_ERROR(bench.Prepare());
+
+  std::vector<Variant> variants(2);
+  variants[0].name = "query 0.05";
+  variants[0].blend.ratio = 0.05;
+  variants[1].name = "hkvd 0.15";
+  variants[1].blend.policy = Policy::kHkvd;
+  variants[1].blend.ratio = 0.15;
+  BlendOptions full;
+  full.reuse = Reuse::kNothing;
+  Times full_times;
+  std::map<int32_t, std::vector<double>> load_seconds;
+  std::map<std::string, Times> in_memory;
+  std::map<std::pair<std::string, int32_t>, Times> from_disk;
+  for (int round = 0; round <= flags.rounds; ++round) {
+    if (round == 1) {  // the first one warmed caches
+      full_times = {};
+      load_seconds.clear();
+      in_memory.clear();
+      from_disk.clear();
+    }
+    KVBLEND_RETURN_IF_ERROR(bench.Prefill(/*from_disk=*/false, full, 0, full_times));
+    for (const int32_t depth : flags.depths) KVBLEND_RETURN_IF_ERROR(bench.Load(depth, load_seconds[depth]));
+    for (const Variant& variant : variants) {
+      KVBLEND_RETURN_IF_ERROR(bench.Prefill(/*from_disk=*/false, variant.blend, 0, in_memory[variant.name]));
+      for (const int32_t depth : flags.depths) {
+        KVBLEND_RETURN_IF_ERROR(
+            bench.Prefill(/*from_disk=*/true, variant.blend, depth, from_disk[{variant.name, depth}]));
+      }
+    }
+  }
+
+  const double t_full = Median(full_times.total);
+  std::printf("prompt %d tokens, %lld bytes stored per token, %d rounds, medians\nT_full %.3f s\n",
+              bench.prompt_tokens(), static_cast<long long>(bytes_per_token), flags.rounds, t_full);
+  std::printf("%-12s %6s %8s %10s %10s %9s %9s %9s %11s %9s %13s %9s\n", "", "depth", "T_load s",
+              "T_compute s", "of it sel.", "disk s", "stall s", "bound s", "disk/bound", "machine s",
+              "disk/machine", "");
+  for (const Variant& variant : variants) {
+    const Times& memory = in_memory[variant.name];
+    const double select = Median(memory.select), prefill = Median(memory.prefill);
+    for (const int32_t depth : flags.depths) {
+      const Times& disk = from_disk[{variant.name, depth}];
+      const double load = Median(load_seconds[depth]), total = Median(disk.total);
+      const bool is_query = variant.blend.policy == Policy::kQuery;
+      const double bound = is_query ? load + *variant.blend.ratio * t_full : std::max(load, select + prefill);
+      const double machine = is_query ? std::max(load, select) + prefill : bound;
+      std::printf("%-12s %6s %8.3f %10.3f %10.3f %9.3f %9.3f %9.3f %11.2f %9.3f %13.2f\n",
+                  variant.name.c_str(), depth == 0 ? "all" : std::to_string(depth).c_str(), load,
+                  select + prefill, select, total, Median(disk.stall), bound, total / bound, machine,
+                  total / machine);
+    }
+  }
+  return absl::OkStatus();
+}
+
+int Main(int argc, char** argv) {
+  Flags flags;
+  for (int i = 3; i + 1 < argc; i += 2) {
+    const std::string flag = argv[i], value = argv[i + 1];
+    if (flag == "--disk") flags.folder = value;
+    if (flag == "--passages") flags.passages = std::atoi(argv[i + 1]);
+    if (flag == "--rounds") flags.rounds = std::atoi(argv[i + 1]);
+    if (flag == "--question") flags.question = std::atoi(argv[i + 1]);
+    if (flag == "--gemm") flags.engine.gemm = value;
+    if (flag == "--chunk-format") flags.engine.chunk_format = value;
+    if (flag == "--depths") {
+      flags.depths.clear();
+      for (const auto& part : absl::StrSplit(value, ',')) {
+        int32_t depth = 0;
+        if (absl::SimpleAtoi(part, &depth) && depth >= 0) flags.depths.push_back(depth);
+      }
+    }
+  }
+  if (argc < 3 || flags.folder.empty() || flags.depths.empty()) {
+    std::fprintf(stderr,
+                 "usage: %s MODEL.gguf DATA.json --disk DIR [--passages N] [--rounds N] [--question N] "
+                 "[--gemm G] [--chunk-format F] [--depths 2,1,4,0]\n",
+                 argv[0]);
+    return 2;
+  }
+  flags.data = argv[2];
+  flags.engine.model_path = argv[1];
+  spdlog::set_level(spdlog::level::warn);
+  const absl::Status status = Run(flags);
+  if (!status.ok()) std::fprintf(stderr, "%s\n", status.ToString().c_str());
+  return status.ok() ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace kvblend
+
+int main(int argc, char** argv) { return kvblend::Main(argc, argv); }
