@@ -36,7 +36,7 @@ std::string DescribeLoading(const LoadingReport& loading) {
     absl::StrAppendFormat(&line, "ratio %.2f chosen between %.2f and %.2f", loading.ratio, loading.ratio_min,
                           loading.ratio_max);
     if (loading.bypassed_chunks > 0) {
-      absl::StrAppendFormat(&line, ", %d chunks bypassed", loading.bypassed_chunks);
+      absl::StrAppendFormat(&line, ", chunks bypassed: %d", loading.bypassed_chunks);
     }
   } else {
     absl::StrAppendFormat(&line, "ratio %.2f as asked", loading.ratio);

@@ -120,6 +120,34 @@ TEST(PromptReportTest, ManyChunksAreCut) {
   EXPECT_THAT(DescribePrompt(report), AllOf(SizeIs(1 + 20 + 1 + 1), Contains(HasSubstr("10 more chunks"))));
 }
 
+TEST(PromptReportTest, SaysHowTheRatioWasChosenAndFromWhat) {
+  PromptReport report;
+  report.chunks.resize(1);
+  report.chunks[0].source = ChunkSource::kBypassed;
+  report.chunks[0].tier = Tier::kDisk;
+  report.loading = {.mode = RatioMode::kAuto,
+                    .ratio_min = 0.15,
+                    .ratio_max = 0.5,
+                    .ratio = 0.234,
+                    .bypassed_chunks = 1,
+                    .predicted = true,
+                    .predicted_seconds = 0.9,
+                    .predicted_load_seconds = 0.5,
+                    .predicted_compute_seconds = 0.8,
+                    .compute_seconds_per_token = 0.001,
+                    .reads = {{.tier = Tier::kDisk, .bytes = 2 << 20, .bytes_per_second = 1e6}}};
+  std::vector<std::string> lines = DescribePrompt(report);
+  ASSERT_THAT(lines, SizeIs(4));
+  EXPECT_THAT(lines[1], AllOf(HasSubstr("bypassed"), HasSubstr("left on disk")));
+  EXPECT_THAT(lines[2], AllOf(HasSubstr("ratio 0.23 chosen between 0.15 and 0.50, chunks bypassed: 1"),
+                              HasSubstr("predicted 900 ms (load alone 500 ms, compute alone 800 ms)"),
+                              HasSubstr("disk 2.0 MiB at ")));
+  report.loading = {.mode = RatioMode::kAuto, .ratio = 0.15};
+  EXPECT_THAT(DescribePrompt(report)[2], HasSubstr("nothing measured yet"));
+  report.loading = {};  // a fixed ratio and nothing to read: nothing to say
+  EXPECT_THAT(DescribePrompt(report), SizeIs(3));
+}
+
 TEST(PromptReportTest, SaysHowTheAnswerEnded) {
   GenerateResult result;
   result.finish_reason = FinishReason::kStopString;
