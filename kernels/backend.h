@@ -3,7 +3,9 @@
 //
 // Memory: every pointer in a view lies in the backend's own memory (host memory for the CPU backends,
 // device memory for a GPU); CopyFromHost and CopyToHost move bytes between the two. `absl::Span`
-// arguments and everything inside a BatchSpec are host memory and are read before the call returns.
+// arguments and everything inside a BatchSpec are host memory and are read before the call returns. The
+// sections of KvLoad, EncodeKv and DecodeKv may also lie in host memory, where the store keeps them; they stay
+// unchanged, or are there, when Synchronize has returned.
 //
 // Streams: operations on one stream run in order. A CPU backend runs them before it returns; a GPU backend
 // enqueues them. Results are visible on the host after Synchronize(). One stream is used by one thread at a

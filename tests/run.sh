@@ -165,6 +165,7 @@ run_fuzzers() {
 
 ! $install || prepare "install packages" ./deploy/install_dependencies.sh --test ${fuzz_seconds:+--fuzz}
 ! $lint || prepare "lint" ./tests/lint.sh
+prepare "nvcc: CUDA kernels for sm_80 and sm_90" ./tests/gpu/check_kernels.sh
 prepare "fetch the model" fetch_model
 if prepare "build release" ./deploy/build.sh release; then
   stage "ctest release" run_ctest release

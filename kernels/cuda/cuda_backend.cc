@@ -126,18 +126,29 @@ class CudaBackend final : public Backend {
 
   absl::Status DoKvLoad(Stream& stream, const BatchPlan& batch, const RopeTable& table, KvSectionView k,
                         KvSectionView v, KvPagesView pages) override {
+    KVBLEND_RETURN_IF_ERROR(BringToDevice(stream, Scratch::kKeySection, k));
+    KVBLEND_RETURN_IF_ERROR(BringToDevice(stream, Scratch::kValueSection, v));
     return Scatter("KvLoad", stream, batch, table, KvSource::Of(k), KvSource::Of(v), pages);
   }
 
   absl::Status DoEncodeKv(Stream& stream, ConstMatrixView in, MutableKvSectionView out) override {
     const int64_t bytes = out.layout().size_bytes;
     if (bytes == 0) return absl::OkStatus();
-    KVBLEND_RETURN_IF_ERROR(EnqueueZero(Of(stream).handle(), out.data, bytes));  // the padding
-    return StatusOf(LaunchEncodeKv(Of(stream).handle(), in, out), "EncodeKv");
+    const StreamHandle handle = Of(stream).handle();
+    void* const target = out.data;
+    const bool on_device = IsDeviceMemory(target);
+    if (!on_device) {
+      KVBLEND_ASSIGN_OR_RETURN(memory, Of(stream).ScratchMemory(Scratch::kKeySection, bytes));
+      out.data = memory;
+    }
+    KVBLEND_RETURN_IF_ERROR(EnqueueZero(handle, out.data, bytes));  // the padding
+    KVBLEND_RETURN_IF_ERROR(StatusOf(LaunchEncodeKv(handle, in, out), "EncodeKv"));
+    return on_device ? absl::OkStatus() : EnqueueCopyToHost(handle, target, out.data, bytes);
   }
 
   absl::Status DoDecodeKv(Stream& stream, KvSectionView in, MatrixView out) override {
     if (Empty(out)) return absl::OkStatus();
+    KVBLEND_RETURN_IF_ERROR(BringToDevice(stream, Scratch::kKeySection, in));
     return StatusOf(LaunchDecodeKv(Of(stream).handle(), KvSource::Of(in), out), "DecodeKv");
   }
 
@@ -224,6 +235,15 @@ class CudaBackend final : public Backend {
     KVBLEND_ASSIGN_OR_RETURN(memory, Of(stream).ScratchMemory(Scratch::kIndices, bytes));
     KVBLEND_RETURN_IF_ERROR(EnqueueCopyFromHost(Of(stream).handle(), memory, indices.data(), bytes));
     return static_cast<const int32_t*>(memory);
+  }
+
+  // Sections may lie in host memory, where the store keeps them.
+  static absl::Status BringToDevice(Stream& stream, Scratch scratch, KvSectionView& section) {
+    const int64_t bytes = section.layout().size_bytes;
+    if (bytes == 0 || IsDeviceMemory(section.data)) return absl::OkStatus();
+    KVBLEND_ASSIGN_OR_RETURN(memory, Of(stream).ScratchMemory(scratch, bytes));
+    const void* source = std::exchange(section.data, memory);
+    return EnqueueCopyFromHost(Of(stream).handle(), memory, source, bytes);
   }
 
   static absl::Status Scatter(absl::string_view op, Stream& stream, const BatchPlan& batch,

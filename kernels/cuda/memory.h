@@ -31,7 +31,7 @@ class DeviceBuffer final : public Buffer {
 class DeviceStream final : public Stream {
  public:
   /// What scratch memory is for; one operation may use each once.
-  enum class Scratch : uint8_t { kIndices, kActivations, kWorkspace };
+  enum class Scratch : uint8_t { kIndices, kActivations, kWorkspace, kKeySection, kValueSection };
 
   static absl::StatusOr<std::unique_ptr<DeviceStream>> Create();
   ~DeviceStream() override;
@@ -44,7 +44,7 @@ class DeviceStream final : public Stream {
   explicit DeviceStream(StreamHandle handle) : handle_(handle) {}
 
   const StreamHandle handle_;
-  std::array<std::unique_ptr<DeviceBuffer>, 3> scratch_;
+  std::array<std::unique_ptr<DeviceBuffer>, 5> scratch_;
 };
 
 }  // namespace kvblend::kernels::cuda

@@ -42,6 +42,9 @@ absl::Status EnqueueCopyFromHost(StreamHandle stream, void* target, const void* 
 absl::Status EnqueueCopyToHost(StreamHandle stream, void* target, const void* source, int64_t bytes);
 absl::Status EnqueueZero(StreamHandle stream, void* target, int64_t bytes);
 
+/// Whether kernels can be given this address: memory of DeviceAllocate.
+bool IsDeviceMemory(const void* data);
+
 /// OK, or kInternal naming the kernel.
 absl::Status StatusOf(LaunchError error, absl::string_view kernel);
 

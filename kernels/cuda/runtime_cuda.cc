@@ -89,6 +89,15 @@ absl::Status EnqueueZero(StreamHandle stream, void* target, int64_t bytes) {
   return ToStatus(cudaMemsetAsync(target, 0, static_cast<size_t>(bytes), Of(stream)), "cudaMemsetAsync");
 }
 
+bool IsDeviceMemory(const void* data) {
+  cudaPointerAttributes attributes;
+  if (cudaPointerGetAttributes(&attributes, data) != cudaSuccess) {
+    (void)cudaGetLastError();
+    return false;
+  }
+  return attributes.type == cudaMemoryTypeDevice;
+}
+
 absl::Status StatusOf(LaunchError error, absl::string_view kernel) {
   if (error.ok()) return absl::OkStatus();
   (void)cudaGetLastError();

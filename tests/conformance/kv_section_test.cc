@@ -6,9 +6,11 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <tuple>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/host/memory.h"
 #include "tests/conformance/harness.h"
 
 namespace kvblend::kernels {
@@ -252,6 +254,41 @@ TEST_P(KvSectionConformance, KvLoadIsDecodeThenScatter) {
         }
       }
     }
+  }
+}
+
+// The store keeps sections in host memory, whatever memory the backend has.
+TEST_P(KvSectionConformance, SectionsMayLieInHostMemory) {
+  const BatchCase batch{.sequences = {{90, RandomPositions(rng, 41, 90)}}};
+  for (const KvEncoding encoding : kEncodings) {
+    SCOPED_TRACE(std::string(Name(encoding)));
+    const int64_t rows = batch.num_rows(), cols = 2 * 32;
+    Rng same = rng;
+    PagedBatch loaded(backend, batch, 2, 32, DataType::kBF16, rng),
+        expected(backend, batch, 2, 32, DataType::kBF16, same);
+    const auto rope = MakeRope(backend, RopeLayout::kSplitHalf, 32, 128);
+    Tensor k_values = Values(rows, cols), v_values = Values(rows, cols);
+    Section k(backend, encoding, KvPart::kKey, rows, cols), v(backend, encoding, KvPart::kValue, rows, cols);
+    MutableKvSectionView host_k = k.view(), host_v = v.view();
+    const auto k_memory = AllocateHostBuffer(k.layout().size_bytes).value();
+    const auto v_memory = AllocateHostBuffer(v.layout().size_bytes).value();
+    host_k.data = k_memory->data();
+    host_v.data = v_memory->data();
+    for (const auto& [values, section, host] : {std::tuple{&k_values, &k, host_k}, {&v_values, &v, host_v}}) {
+      ASSERT_OK(backend.EncodeKv(stream, values->view(), section->view()));
+      ASSERT_OK(backend.EncodeKv(stream, values->view(), host));
+      section->Download();  // synchronizes
+      ASSERT_EQ(std::memcmp(section->bytes().data(), host.data, section->bytes().size()), 0);
+      Tensor from_section(backend, DataType::kF32, rows, cols),
+          from_host(backend, DataType::kF32, rows, cols);
+      ASSERT_OK(backend.DecodeKv(stream, section->view(), from_section.view()));
+      ASSERT_OK(backend.DecodeKv(stream, host, from_host.view()));
+      ASSERT_EQ(from_section.Bytes(), from_host.Bytes());
+    }
+    ASSERT_OK(backend.KvLoad(stream, expected.plan(), *rope, k.view(), v.view(), expected.pages()));
+    ASSERT_OK(backend.KvLoad(stream, loaded.plan(), *rope, host_k, host_v, loaded.pages()));
+    ASSERT_EQ(loaded.k_tensor().Bytes(), expected.k_tensor().Bytes());
+    ASSERT_EQ(loaded.v_tensor().Bytes(), expected.v_tensor().Bytes());
   }
 }
 

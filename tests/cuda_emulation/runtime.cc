@@ -140,6 +140,15 @@ absl::Status EnqueueZero(StreamHandle stream, void* target, int64_t bytes) {
   return absl::OkStatus();
 }
 
+bool IsDeviceMemory(const void* data) {
+  Device& device = TheDevice();
+  const std::lock_guard lock(device.mutex);
+  auto after = device.allocations.upper_bound(const_cast<void*>(data));
+  if (after == device.allocations.begin()) return false;
+  const auto& [begin, bytes] = *--after;
+  return static_cast<const char*>(data) < static_cast<const char*>(begin) + bytes;
+}
+
 absl::Status StatusOf(LaunchError error, absl::string_view kernel) {
   if (error.ok()) return absl::OkStatus();
   return absl::InternalError(absl::StrCat(kernel, ": the launch failed with CUDA error ", error.code));

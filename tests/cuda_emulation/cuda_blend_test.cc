@@ -1,0 +1,143 @@
+// The engine's blended prefill on the CUDA backend over the emulated device: a model of 3 layers with grouped
+// queries, bf16 throughout.
+#include <gtest/gtest.h>
+
+#include "kernels/cuda/cuda_backend.h"
+#include "tests/unit/blend/blend_fixture.h"
+
+namespace kvblend {
+namespace {
+
+class CudaBlendTest : public testing::Test {
+ protected:
+  // Two computations of the same logits whose activations and KV are rounded to bf16 at other places: 2^-8
+  // per rounding, a few of them per layer.
+  static constexpr double kRounding = 0.03;
+
+  struct Setup {
+    std::unique_ptr<ModelRuntime> runtime;
+    std::unique_ptr<store::ChunkStore> chunk_store;
+    std::unique_ptr<PromptRunner> runner;
+  };
+
+  void SetUp() override {
+    path_ = testing::TempDir() + "/cuda_blend_test_" + std::to_string(getpid()) + ".gguf";
+    test_support::TinyModelSpec spec;
+    spec.num_layers = 3;
+    spec.hidden_dim = 64;
+    spec.num_heads = 6;
+    spec.num_kv_heads = 2;
+    spec.head_dim = 16;
+    spec.context_length = 512;
+    ASSERT_TRUE(test_support::WriteTinyModel(path_, spec).ok());
+  }
+
+  Setup On(std::unique_ptr<kernels::Backend> backend, const std::string& chunk_format,
+           const std::string& kv_dtype = "bf16") {
+    EngineOptions options;
+    options.model_path = path_;
+    options.kv_dtype = kv_dtype;
+    options.chunk_format = chunk_format;
+    options.page_size = 16;
+    Setup setup;
+    auto runtime = ModelRuntime::LoadOn(std::move(backend), options);
+    EXPECT_TRUE(runtime.ok()) << runtime.status();
+    setup.runtime = *std::move(runtime);
+    setup.chunk_store = *store::ChunkStore::Create({.byte_budget = int64_t{64} << 20});
+    setup.runner = std::make_unique<PromptRunner>(*setup.runtime, *setup.chunk_store);
+    return setup;
+  }
+  Setup OnCuda(const std::string& chunk_format) {
+    return On(kernels::CreateCudaBackend().value(), chunk_format);
+  }
+
+  Tokens RandomTokens(int32_t count) {
+    Tokens tokens(count);
+    for (int32_t& token : tokens)
+      token = test_support::kTinyFirstByte + static_cast<int32_t>(random_() % 256);
+    return tokens;
+  }
+
+  PrefilledPrompt Prefill(Setup& setup, const prompt::PromptLayout& layout, Policy policy, double ratio) {
+    BlendOptions options;
+    options.policy = policy;
+    options.ratio = ratio;
+    auto prompt = setup.runner->Prefill(layout, options, "", KeepRunning);
+    EXPECT_TRUE(prompt.ok()) << prompt.status();
+    return prompt.ok() ? *std::move(prompt) : PrefilledPrompt{};
+  }
+  std::vector<float> FullPrefill(Setup& setup, const prompt::PromptLayout& layout) {
+    BlendOptions options;
+    options.reuse = Reuse::kNothing;
+    auto prompt = setup.runner->Prefill(layout, options, "", KeepRunning);
+    EXPECT_TRUE(prompt.ok()) << prompt.status();
+    return prompt.ok() ? prompt->logits : std::vector<float>{};
+  }
+  void StoreAll(Setup& setup) {
+    for (const Tokens& chunk : chunks_) {
+      const auto stored = setup.runner->EnsureStored("", anchor_, chunk, {}, KeepRunning);
+      ASSERT_TRUE(stored.ok()) << stored.status();
+    }
+  }
+
+  std::mt19937 random_{20261121};
+  const Tokens anchor_ = RandomTokens(21);
+  const std::vector<Tokens> chunks_ = {RandomTokens(40), RandomTokens(33), RandomTokens(1), RandomTokens(50)};
+  const Tokens question_ = RandomTokens(13);
+  const prompt::PromptLayout layout_ = MakeLayout(anchor_, chunks_, question_);
+  std::string path_;
+};
+
+TEST_F(CudaBlendTest, FullPrefillIsTheReferences) {
+  Setup cuda = OnCuda("bf16"), reference = On(kernels::CreateReferenceBackend(), "f32", "f32");
+  EXPECT_LT(RelativeDistance(FullPrefill(cuda, layout_), FullPrefill(reference, layout_)), kRounding);
+}
+
+TEST_F(CudaBlendTest, RatioOneEqualsFullPrefillForEveryPolicyAndFormat) {
+  for (const char* format : {"bf16", "int8"}) {
+    Setup cuda = OnCuda(format);
+    StoreAll(cuda);
+    const std::vector<float> full = FullPrefill(cuda, layout_);
+    for (const Policy policy : {Policy::kAll, Policy::kQuery, Policy::kHkvd}) {
+      SCOPED_TRACE(std::string(format) + ", " + std::string(Name(policy)));
+      const PrefilledPrompt blended = Prefill(cuda, layout_, policy, 1.0);
+      EXPECT_LT(RelativeDistance(blended.logits, full), kRounding);
+    }
+    // Guards the bound: what is reused without recomputation is further away.
+    if (std::string(format) == "bf16") {
+      EXPECT_GT(RelativeDistance(Prefill(cuda, layout_, Policy::kNone, 0).logits, full), 2 * kRounding);
+    }
+  }
+}
+
+TEST_F(CudaBlendTest, PoliciesRecomputeTheSameNumberAsOnTheReference) {
+  Setup cuda = OnCuda("bf16"), reference = On(kernels::CreateReferenceBackend(), "f32", "f32");
+  StoreAll(cuda);
+  StoreAll(reference);
+  for (const Policy policy : {Policy::kQuery, Policy::kHkvd, Policy::kLink, Policy::kNone}) {
+    SCOPED_TRACE(std::string(Name(policy)));
+    const PrefilledPrompt on_cuda = Prefill(cuda, layout_, policy, 0.25);
+    const PrefilledPrompt on_reference = Prefill(reference, layout_, policy, 0.25);
+    EXPECT_EQ(on_cuda.report.recomputed_tokens, on_reference.report.recomputed_tokens);
+    EXPECT_EQ(on_cuda.report.exact_tokens, on_reference.report.exact_tokens);
+    if (policy == Policy::kNone ||
+        policy == Policy::kLink) {  // the others may choose otherwise in a close call
+      EXPECT_LT(RelativeDistance(on_cuda.logits, on_reference.logits), kRounding);
+    }
+  }
+}
+
+TEST_F(CudaBlendTest, DecodingGoesOnFromABlendedPrompt) {
+  Setup cuda = OnCuda("bf16");
+  StoreAll(cuda);
+  const Tokens more = RandomTokens(3);
+  Tokens longer = question_;
+  longer.insert(longer.end(), more.begin(), more.end());
+  PrefilledPrompt prompt = Prefill(cuda, layout_, Policy::kAll, 1.0);
+  std::vector<float> logits;
+  for (const int32_t token : more) logits = *cuda.runner->Extend(prompt, {token}, KeepRunning);
+  EXPECT_LT(RelativeDistance(logits, FullPrefill(cuda, MakeLayout(anchor_, chunks_, longer))), kRounding);
+}
+
+}  // namespace
+}  // namespace kvblend

@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# Compiles every CUDA kernel with nvcc for sm_80 and sm_90 (and, for what comes later, to PTX), all warnings
+# being errors, and holds what ptxas says of registers, spills and stack to tests/gpu/kernel_budget.txt. Needs
+# no GPU. Where there is no nvcc it says so and succeeds.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+if [ "${1:-}" = -h ] || [ "${1:-}" = --help ]; then
+  echo "Usage: tests/gpu/check_kernels.sh [--update]   (--update writes the budget anew, for a look at the diff)"
+  exit 0
+fi
+
+nvcc=${NVCC:-$(command -v nvcc || true)}
+if [ -z "$nvcc" ] && [ -x /usr/local/cuda/bin/nvcc ]; then
+  nvcc=/usr/local/cuda/bin/nvcc
+fi
+if [ -z "$nvcc" ]; then
+  echo "There is no nvcc on this machine: the CUDA kernels are NOT compiled for GPUs here."
+  echo "Their sources have run over the emulated device (kernels_cuda_emulated_test)."
+  exit 0
+fi
+"$nvcc" --version | tail -n 2
+
+out=build/nvcc
+mkdir -p "$out"
+compile() {
+  local source=$1 name
+  name=$(basename "$source" .cu)
+  for architecture in 80 90; do
+    local code=sm_$architecture
+    # The newest one also as PTX, which drivers compile for newer GPUs.
+    ((architecture != 90)) || code="[sm_90,compute_90]"
+    "$nvcc" -std=c++20 -O3 -I. --expt-relaxed-constexpr -Werror all-warnings \
+      -Xcompiler -Wall,-Wextra,-Werror -Xptxas -v,-warn-spills,-warn-lmem-usage \
+      -gencode "arch=compute_$architecture,code=$code" \
+      -c "$source" -o "$out/$name.$architecture.o" >"$out/$name.$architecture.log" 2>&1 || {
+      echo "nvcc failed on $source for sm_$architecture:" >&2
+      cat "$out/$name.$architecture.log" >&2
+      return 1
+    }
+  done
+}
+export -f compile
+export nvcc out
+printf '%s\n' kernels/cuda/*.cu | xargs -P "$(nproc)" -I{} bash -euo pipefail -c 'compile {}'
+python3 -B tests/gpu/kernel_budget.py "${1:-}" tests/gpu/kernel_budget.txt "$out"/*.log
