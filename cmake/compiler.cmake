@@ -17,7 +17,9 @@ endif()
 
 # Carries the warnings of this project's own code; never applied to generated code.
 add_library(kvblend_warnings INTERFACE)
-target_compile_options(kvblend_warnings INTERFACE -Wall -Wextra -Werror)
+target_compile_options(kvblend_warnings INTERFACE
+  "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Werror>"
+  "$<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings;-Xcompiler=-Wall,-Wextra,-Werror>")
 
 if(KVBLEND_SANITIZER STREQUAL "address")
   add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)

@@ -33,10 +33,18 @@ if(KVBLEND_BUILD_BENCHMARKS)
   find_package(benchmark REQUIRED CONFIG)
 endif()
 
-# The CUDA backend is a later addition; saying what was found keeps builds on GPU machines unsurprising.
-find_package(CUDAToolkit QUIET)
-if(CUDAToolkit_FOUND)
-  message(STATUS "CUDA ${CUDAToolkit_VERSION} found; kvblend has no CUDA backend so far, building the CPU backends only")
+# The CUDA backend's kernels are tested without any of this, over an emulated device: docs/cuda-backend.md.
+if(KVBLEND_CUDA)
+  if(KVBLEND_SANITIZER)
+    message(FATAL_ERROR "KVBLEND_CUDA and KVBLEND_SANITIZER do not go together; the emulated device does with 'address'")
+  endif()
+  set(CMAKE_CUDA_ARCHITECTURES 80-real 90)  # 90 as machine code and as PTX for what comes later
+  enable_language(CUDA)
+  # CMake 3.25 does not know that nvcc 13 knows C++20.
+  set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
+  set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
+  find_package(CUDAToolkit REQUIRED)
+  message(STATUS "CUDA ${CUDAToolkit_VERSION}: building the CUDA backend for GPUs")
 else()
-  message(STATUS "CUDA not found; building the CPU backends only")
+  message(STATUS "KVBLEND_CUDA is off: the CUDA backend is built for the emulated device of the tests only")
 endif()

@@ -1,11 +1,11 @@
-// The compute interface that the model is written against. Three implementations are foreseen:
-// kernels/reference (plain fp32 loops, the definition), kernels/cpu, and a CUDA backend.
+// The compute interface that the model is written against. Three implementations: kernels/reference (plain
+// fp32 loops, the definition), kernels/cpu and kernels/cuda.
 //
 // Memory: every pointer in a view lies in the backend's own memory (host memory for the CPU backends,
 // device memory for a GPU); CopyFromHost and CopyToHost move bytes between the two. `absl::Span`
 // arguments and everything inside a BatchSpec are host memory and are read before the call returns. The
-// sections of KvLoad, EncodeKv and DecodeKv may also lie in host memory, where the store keeps them; they stay
-// unchanged, or are there, when Synchronize has returned.
+// sections of KvLoad, EncodeKv and DecodeKv may also lie in host memory, where the store keeps them; that
+// memory must stay until Synchronize has returned, and EncodeKv's bytes are there then.
 //
 // Streams: operations on one stream run in order. A CPU backend runs them before it returns; a GPU backend
 // enqueues them. Results are visible on the host after Synchronize(). One stream is used by one thread at a
@@ -269,7 +269,8 @@ struct CpuBackendOptions {
 /// oneDNN GEMMs, blocked attention, Highway SIMD chosen at run time.
 absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(const CpuBackendOptions& options);
 
-/// By name: "reference", "cpu". kInvalidArgument listing the allowed names otherwise.
+/// By name: "reference", "cpu", and "cuda" in builds with KVBLEND_CUDA. kInvalidArgument listing the allowed
+/// names otherwise.
 absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(std::string_view name, int num_threads);
 
 }  // namespace kvblend::kernels

@@ -1,6 +1,7 @@
 // What CreateCpuBackend and CreateBackend accept, and what the backends say of themselves.
 #include <string>
 
+#include "absl/strings/match.h"
 #include "gtest/gtest.h"
 #include "kernels/backend.h"
 
@@ -14,7 +15,7 @@ TEST(CpuBackendTest, OptionsAreChecked) {
     EXPECT_NE(backend.status().message().find(std::to_string(num_threads)), absl::string_view::npos);
   }
   const auto backend = CreateBackend("gpu", 1);
-  EXPECT_EQ(backend.status().message(), "backend is 'gpu'; allowed: 'reference', 'cpu'");
+  EXPECT_TRUE(absl::StartsWith(backend.status().message(), "backend is 'gpu'; allowed: 'reference', 'cpu'"));
 }
 
 TEST(CpuBackendTest, DescribesItself) {
