@@ -19,9 +19,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "engine/redis_options.h"
 #include "engine/request.h"
 #include "engine/store/chunk_store.h"
 #include "engine/store/disk/disk_tier_stats.h"
+#include "engine/store/redis/redis_tier_stats.h"
 
 namespace kvblend {
 
@@ -40,6 +42,7 @@ struct EngineOptions {
   int64_t chunk_store_bytes = int64_t{4} << 30;
   std::string chunk_disk_path;  // folder where stored chunks outlive the process; empty: none
   int64_t chunk_disk_bytes = int64_t{32} << 30;  // what they may take there
+  RedisOptions chunk_redis = {};                 // what replicas share stored chunks through
   store::NamespaceQuotas namespace_quotas = {};  // of chunk_store_bytes, and of chunk_disk_bytes
   bool prefetch_queued = true;                   // bring stored chunks into memory while their prompt waits
   int32_t load_pipeline_depth = 2;  // while layer l computes, layers up to l + depth are on their way; 0: all
@@ -89,7 +92,8 @@ struct EngineStats {
   int64_t background_chunks_failed = 0;  // since start
   LoadingStats loading;
   store::StoreStats store;
-  std::optional<store::DiskTierStats> disk;  // with a chunk_disk_path
+  std::optional<store::DiskTierStats> disk;    // with a chunk_disk_path
+  std::optional<store::RedisTierStats> redis;  // with chunk_redis.nodes
 };
 
 /// Receives one Generate request's events in this order: OnPrompt once, OnText any number of times, OnDone

@@ -8,6 +8,7 @@
 #include "engine/blend/selection_policy.h"
 #include "engine/cost_measurement.h"
 #include "engine/generate_task.h"
+#include "engine/open_redis.h"
 #include "engine/put_chunks_task.h"
 #include "engine/score_task.h"
 #include "engine/self_check.h"
@@ -80,10 +81,20 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
                                                           .namespace_quotas = options.namespace_quotas}));
   }
   const store::DiskTier* disk_view = disk.get();
-  KVBLEND_ASSIGN_OR_RETURN(std::unique_ptr<store::ChunkStore> chunk_store,
-                           store::ChunkStore::Create({.byte_budget = options.chunk_store_bytes,
-                                                      .namespace_quotas = options.namespace_quotas},
-                                                     std::move(disk)));
+  std::unique_ptr<store::RedisTier> redis;
+  if (!options.chunk_redis.nodes.empty()) {
+    KVBLEND_ASSIGN_OR_RETURN(redis, OpenRedisTier(options.chunk_redis));
+  }
+  const store::RedisTier* redis_view = redis.get();
+  std::vector<std::unique_ptr<store::LowerTier>> tiers;  // what is nearer first
+  if (disk != nullptr) tiers.push_back(std::move(disk));
+  if (redis != nullptr) tiers.push_back(std::move(redis));
+  KVBLEND_ASSIGN_OR_RETURN(
+      std::unique_ptr<store::ChunkStore> chunk_store,
+      store::ChunkStore::Create({.byte_budget = options.chunk_store_bytes,
+                                 .namespace_quotas = options.namespace_quotas,
+                                 .lookup_budget = absl::Seconds(options.chunk_redis.budget_seconds)},
+                                std::move(tiers)));
   KVBLEND_ASSIGN_OR_RETURN(std::unique_ptr<ModelRuntime> runtime, ModelRuntime::Load(options));
   if (options.max_chunks_per_request < 1) {
     return absl::InvalidArgumentError(
@@ -114,16 +125,18 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
   }
   KVBLEND_ASSIGN_OR_RETURN(const blend::PrefillMeasurements costs, MeasureCosts(*runtime));
   return std::make_unique<EngineImpl>(options, std::move(runtime), std::move(chunk_store), disk_view,
-                                      self_check_max_error, costs);
+                                      redis_view, self_check_max_error, costs);
 }
 
 EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<ModelRuntime> runtime,
                        std::unique_ptr<store::ChunkStore> chunk_store, const store::DiskTier* disk,
-                       double self_check_max_error, const blend::PrefillMeasurements& costs)
+                       const store::RedisTier* redis, double self_check_max_error,
+                       const blend::PrefillMeasurements& costs)
     : options_(options),
       runtime_(std::move(runtime)),
       chunk_store_(std::move(chunk_store)),
       disk_(disk),
+      redis_(redis),
       validator_(options_, *runtime_),
       info_(MakeInfo(*runtime_, self_check_max_error)),
       runner_(*runtime_, *chunk_store_,
@@ -306,6 +319,7 @@ EngineStats EngineImpl::Stats() const {
   }
   stats.store = chunk_store_->Stats();
   if (disk_ != nullptr) stats.disk = disk_->Stats();
+  if (redis_ != nullptr) stats.redis = redis_->Stats();
   return stats;
 }
 

@@ -19,6 +19,7 @@
 #include "engine/schedule/scheduler.h"
 #include "engine/store/chunk_store.h"
 #include "engine/store/disk/disk_tier.h"
+#include "engine/store/redis/redis_tier.h"
 #include "engine/store_miss_task.h"
 #include "engine/task.h"
 
@@ -28,7 +29,8 @@ class EngineImpl final : public Engine {
  public:
   EngineImpl(const EngineOptions& options, std::unique_ptr<ModelRuntime> runtime,
              std::unique_ptr<store::ChunkStore> chunk_store, const store::DiskTier* disk,
-             double self_check_max_error, const blend::PrefillMeasurements& costs);
+             const store::RedisTier* redis, double self_check_max_error,
+             const blend::PrefillMeasurements& costs);
   ~EngineImpl() override;
 
   absl::StatusOr<std::shared_ptr<RequestHandle>> Generate(
@@ -58,7 +60,8 @@ class EngineImpl final : public Engine {
   const EngineOptions options_;
   const std::unique_ptr<ModelRuntime> runtime_;
   const std::unique_ptr<store::ChunkStore> chunk_store_;
-  const store::DiskTier* const disk_;  // part of chunk_store_; null without one
+  const store::DiskTier* const disk_;    // part of chunk_store_; null without one
+  const store::RedisTier* const redis_;  // the same
   const RequestValidator validator_;
   const EngineInfo info_;
   PromptRunner runner_;                           // engine thread only

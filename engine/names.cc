@@ -30,8 +30,10 @@ constexpr NameTable<ChunkSource, 5> kChunkSources{{{ChunkSource::kMiss, "miss"},
                                                    {ChunkSource::kBlended, "blended"},
                                                    {ChunkSource::kOtherAnchor, "other_anchor"},
                                                    {ChunkSource::kBypassed, "bypassed"}}};
-constexpr NameTable<Tier, 3> kTiers{
-    {{Tier::kNone, "none"}, {Tier::kHostMemory, "host_memory"}, {Tier::kDisk, "disk"}}};
+constexpr NameTable<Tier, 4> kTiers{{{Tier::kNone, "none"},
+                                     {Tier::kHostMemory, "host_memory"},
+                                     {Tier::kDisk, "disk"},
+                                     {Tier::kRedis, "redis"}}};
 constexpr NameTable<FinishReason, 4> kFinishReasons{{{FinishReason::kEndOfText, "end_of_text"},
                                                      {FinishReason::kStopString, "stop_string"},
                                                      {FinishReason::kMaxTokens, "max_tokens"},

@@ -78,10 +78,22 @@ struct DiskSummary {
   bool failing = false;
 };
 
+struct RedisSummary {
+  int32_t nodes = 0;
+  int32_t nodes_working = 0;
+  int64_t hits = 0;
+  int64_t misses = 0;
+  int64_t lookup_errors = 0;
+  int64_t puts = 0;
+  int64_t put_failures = 0;
+  int64_t damaged = 0;
+};
+
 struct Info {
   EngineInfo engine;
   StoreSummary store;
-  std::optional<DiskSummary> disk;  // absent without a disk for chunks
+  std::optional<DiskSummary> disk;    // absent without a disk for chunks
+  std::optional<RedisSummary> redis;  // absent without a Redis for chunks
   int32_t requests_waiting = 0;
   int32_t requests_running = 0;
 };

@@ -60,6 +60,16 @@ Info ToInfo(const v1::GetInfoResponse& message) {
                  .quarantined = message.disk().quarantined(),
                  .failing = message.disk().failing()};
   }
+  if (message.has_redis()) {
+    info.redis = {.nodes = message.redis().nodes(),
+                  .nodes_working = message.redis().nodes_working(),
+                  .hits = message.redis().hits(),
+                  .misses = message.redis().misses(),
+                  .lookup_errors = message.redis().lookup_errors(),
+                  .puts = message.redis().puts(),
+                  .put_failures = message.redis().put_failures(),
+                  .damaged = message.redis().damaged()};
+  }
   info.requests_waiting = message.load().requests_waiting();
   info.requests_running = message.load().requests_running();
   return info;

@@ -213,6 +213,7 @@ class InProcessClient : public EngineClient {
                           .hits = stats.store.hits,
                           .evictions = stats.store.evictions},
                 .disk = disk,
+                .redis = std::nullopt,  // there are no flags for it
                 .requests_waiting = stats.requests_waiting,
                 .requests_running = stats.requests_running};
   }

@@ -158,6 +158,16 @@ OrderedJson ToJson(const Info& info) {
                     {"quarantined", info.disk->quarantined},
                     {"failing", info.disk->failing}};
   }
+  if (info.redis.has_value()) {
+    json["redis"] = {{"nodes", info.redis->nodes},
+                     {"nodes_working", info.redis->nodes_working},
+                     {"hits", info.redis->hits},
+                     {"misses", info.redis->misses},
+                     {"lookup_errors", info.redis->lookup_errors},
+                     {"puts", info.redis->puts},
+                     {"put_failures", info.redis->put_failures},
+                     {"damaged", info.redis->damaged}};
+  }
   return json;
 }
 

@@ -1,11 +1,13 @@
 #include "server/config/server_config.h"
 
 #include <CLI/CLI.hpp>
+#include <cstdlib>
 #include <limits>
 #include <string>
 #include <vector>
 
 #include "absl/strings/numbers.h"
+#include "engine/store/redis/transport.h"
 
 namespace kvblend::server {
 namespace {
@@ -45,6 +47,7 @@ class Options {
   Options(CLI::App* app, ServerConfig* config) : app_(app) {
     AddModelAndCompute(&config->engine);
     AddMemory(&config->engine);
+    AddRedis(&config->engine.chunk_redis);
     AddBlending(&config->engine);
     AddLimits(config);
     AddServing(config);
@@ -168,6 +171,50 @@ class Options {
     }
   }
 
+  void AddRedis(RedisOptions* redis) {
+    group_ = "Chunks shared through Redis";
+    CLI::Option* nodes =
+        Add("chunk-redis", &redis->nodes,
+            "Redis Cluster, or one Redis server, through which servers share stored chunks; empty: none")
+            ->type_name("HOST:PORT[,HOST:PORT...]");
+    nodes->check([](const std::string& text) {
+      if (text.empty()) return std::string();
+      const auto endpoints = store::redis::ParseEndpoints(text);
+      return endpoints.ok() ? std::string() : std::string(endpoints.status().message());
+    });
+    Add("chunk-redis-user", &redis->user, "Name in Redis's ACL; empty: the default user");
+    // A password among the arguments would be there for every user of the machine to see.
+    Add("chunk-redis-password-file", &redis->password_file,
+        "File whose first line is the password; or KVBLEND_CHUNK_REDIS_PASSWORD in the environment")
+        ->check(CLI::ExistingFile)
+        ->type_name("FILE");
+    app_->add_flag("--chunk-redis-tls", redis->tls, "Speak TLS with Redis, and check its certificates")
+        ->group(group_)
+        ->envname(EnvironmentName("chunk-redis-tls"));
+    const auto add_file = [&](const std::string& name, std::string* path, const std::string& help) {
+      return Add(name, path, help)->check(CLI::ExistingFile)->type_name("FILE");
+    };
+    add_file("chunk-redis-tls-ca", &redis->tls_ca, "PEM certificate authorities; none: the system's");
+    CLI::Option* certificate = add_file("chunk-redis-tls-certificate", &redis->tls_certificate,
+                                        "PEM certificate that Redis is shown, with --chunk-redis-tls-key");
+    CLI::Option* key = add_file("chunk-redis-tls-key", &redis->tls_key, "PEM private key of the certificate");
+    certificate->needs(key);
+    key->needs(certificate);
+    Add("chunk-redis-tls-server-name", &redis->tls_server_name,
+        "Name that the nodes' certificates are for; empty: each node's own host");
+    Add("chunk-redis-ttl", &redis->ttl_seconds, "How long a chunk stays after its last use; 0: for ever")
+        ->check(CLI::Range(0.0, 86400.0 * 3650))
+        ->type_name("SECONDS");
+    Add("chunk-redis-budget", &redis->budget_seconds, "What a slow or dead Redis may cost a request")
+        ->check(CLI::Range(0.001, 60.0))
+        ->type_name("SECONDS");
+    AddBytes("chunk-redis-max-value-bytes", &redis->max_value_bytes, 1, int64_t{512} << 20,
+             "Chunks with a larger section are not stored there (default 64MiB)");
+    Add("chunk-redis-connections", &redis->connections_per_node,
+        "Connections per node for reading; one more writes")
+        ->check(CLI::Range(1, 64));
+  }
+
   void AddLimits(ServerConfig* config) {
     group_ = "Limits";
     Add("max-queued-requests", &config->engine.max_queued_requests,
@@ -252,6 +299,8 @@ ParsedConfig ParseConfig(int argc, const char* const* argv, const std::string& v
       app.parse(argc, argv);
       if (config.engine.ratio.min > config.engine.ratio.max) {
         throw CLI::ValidationError("--ratio-min", "is above --ratio-max");
+      if (const char* password = std::getenv("KVBLEND_CHUNK_REDIS_PASSWORD"); password != nullptr) {
+        config.engine.chunk_redis.password = password;
       }
       parsed.config = std::move(config);
     } catch (const CLI::CallForHelp&) {

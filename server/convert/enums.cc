@@ -34,9 +34,10 @@ constexpr EnumTable<ChunkSource, v1::ChunkSource, 5> kChunkSources{
      {ChunkSource::kBlended, v1::CHUNK_SOURCE_BLENDED},
      {ChunkSource::kOtherAnchor, v1::CHUNK_SOURCE_OTHER_ANCHOR},
      {ChunkSource::kBypassed, v1::CHUNK_SOURCE_BYPASSED}}};
-constexpr EnumTable<Tier, v1::Tier, 3> kTiers{{{Tier::kNone, v1::TIER_UNSPECIFIED},
+constexpr EnumTable<Tier, v1::Tier, 4> kTiers{{{Tier::kNone, v1::TIER_UNSPECIFIED},
                                                {Tier::kHostMemory, v1::TIER_HOST_MEMORY},
-                                               {Tier::kDisk, v1::TIER_DISK}}};
+                                               {Tier::kDisk, v1::TIER_DISK},
+                                               {Tier::kRedis, v1::TIER_REDIS}}};
 constexpr EnumTable<FinishReason, v1::FinishReason, 4> kFinishReasons{
     {{FinishReason::kEndOfText, v1::FINISH_REASON_END_OF_TEXT},
      {FinishReason::kStopString, v1::FINISH_REASON_STOP_STRING},

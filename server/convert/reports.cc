@@ -300,6 +300,17 @@ v1::GetInfoResponse ToProto(const EngineInfo& info, const EngineStats& stats, co
     disk->set_quarantined(stats.disk->quarantined);
     disk->set_failing(stats.disk->disk_full || stats.disk->write_failing || stats.disk->read_failing);
   }
+  if (stats.redis.has_value()) {
+    v1::RedisInfo* redis = to.mutable_redis();
+    redis->set_nodes(static_cast<int32_t>(stats.redis->nodes.size()));
+    redis->set_nodes_working(stats.redis->nodes_working());
+    redis->set_hits(stats.redis->hits);
+    redis->set_misses(stats.redis->misses);
+    redis->set_lookup_errors(stats.redis->lookup_errors);
+    redis->set_puts(stats.redis->puts);
+    redis->set_put_failures(stats.redis->put_failures);
+    redis->set_damaged(stats.redis->damaged_entries + stats.redis->incomplete_entries);
+  }
   v1::Load* load = to.mutable_load();
   load->set_requests_waiting(stats.requests_waiting);
   load->set_requests_running(stats.requests_running);

@@ -134,12 +134,12 @@ void AddStore(const store::StoreStats& stats, FamilyList* list) {
           stats.prefetched);
   counter("failed_entries_total", "Chunks below main memory that could not be read to their end.",
           stats.failed_entries);
-  gauge("queued_writes", "Chunks on their way to the disk.", stats.queued_writes);
-  gauge("queued_write_bytes", "Bytes of chunks on their way to the disk.", stats.queued_write_bytes);
-  counter("written_entries_total", "Chunks written to the disk.", stats.written_entries);
+  gauge("queued_writes", "Chunks on their way to disk and Redis.", stats.queued_writes);
+  gauge("queued_write_bytes", "Bytes of chunks on their way to disk and Redis.", stats.queued_write_bytes);
+  counter("written_entries_total", "Chunks written to disk and Redis.", stats.written_entries);
   counter("dropped_writes_total", "Chunks not written because too many were on their way.",
           stats.dropped_writes);
-  counter("failed_writes_total", "Chunks that the disk did not take.", stats.failed_writes);
+  counter("failed_writes_total", "Chunks that disk or Redis did not take.", stats.failed_writes);
 }
 
 void AddDisk(const store::DiskTierStats& stats, FamilyList* list) {
@@ -171,6 +171,66 @@ void AddDisk(const store::DiskTierStats& stats, FamilyList* list) {
   counter("read_errors_total", "Reads that failed, damage included.", stats.read_errors);
   counter("quarantined_total", "Damaged chunks found on disk.", stats.quarantined);
   counter("delete_failures_total", "Files of chunks that could not be removed.", stats.delete_failures);
+}
+
+void AddRedis(const store::RedisTierStats& stats, FamilyList* list) {
+  const auto gauge = [&](std::string name, std::string help, double value) {
+    list->AddGauge("kvblend_redis_" + std::move(name), std::move(help), value);
+  };
+  const auto counter = [&](std::string name, std::string help, auto value) {
+    list->AddCounter("kvblend_redis_" + std::move(name), std::move(help), static_cast<double>(value));
+  };
+  gauge("nodes", "Redis nodes known.", static_cast<double>(stats.nodes.size()));
+  gauge("nodes_working", "Redis nodes that are asked; the others are left alone until they answer again.",
+        stats.nodes_working());
+  counter("lookups_total", "Chunks looked up in Redis.", stats.lookups);
+  counter("hits_total", "Lookups in Redis that found their chunk.", stats.hits);
+  counter("misses_total", "Lookups in Redis that found nothing usable.", stats.misses);
+  counter("lookup_errors_total", "Lookups in Redis without an answer in time.", stats.lookup_errors);
+  counter("lookup_seconds_total", "Time that lookups waited for Redis.", stats.lookup_seconds);
+  counter("reads_total", "Layers read from Redis and found right.", stats.reads);
+  counter("read_bytes_total", "Bytes of layers read from Redis.", stats.read_bytes);
+  counter("read_errors_total", "Layers that could not be read from Redis, damage included.",
+          stats.read_errors);
+  counter("read_seconds_total", "Time from asking for a layer to having it, of all layers.",
+          stats.read_seconds);
+  counter("puts_total", "Chunks written to Redis.", stats.puts);
+  counter("put_bytes_total", "Bytes of chunks written to Redis.", stats.put_bytes);
+  counter("put_seconds_total", "Time that writing chunks to Redis took.", stats.put_seconds);
+  counter("duplicate_puts_total", "Chunks to be written that Redis had already.", stats.duplicate_puts);
+  counter("put_failures_total", "Chunks that Redis did not take.", stats.put_failures);
+  counter("too_large_puts_total", "Chunks with a section larger than the maximum value.",
+          stats.too_large_puts);
+  counter("damaged_total", "Damaged chunks found in Redis, and removed.", stats.damaged_entries);
+  counter("incomplete_total", "Chunks found in Redis without all their sections, and removed.",
+          stats.incomplete_entries);
+  counter("unsupported_total", "Chunks found in Redis that a newer version wrote.",
+          stats.unsupported_entries);
+  counter("erased_total", "Chunks removed from Redis on request.", stats.erased);
+  counter("erase_failures_total", "Chunks that could not be removed from Redis at once.",
+          stats.erase_failures);
+  counter("ttl_refreshes_total", "Chunks whose time in Redis was prolonged.", stats.ttl_refreshes);
+  counter("stale_anchors_total", "Names of chunks that are gone, taken out of the index of contents.",
+          stats.stale_anchors);
+  counter("index_errors_total", "Chunks written that the index of contents does not name.",
+          stats.index_errors);
+  counter("timeouts_total", "Connections to Redis that stopped answering.", stats.timeouts);
+  counter("connection_errors_total", "Connections to Redis refused, closed or reset.",
+          stats.connection_errors);
+  counter("protocol_errors_total", "Connections to Redis ended for replies that are none.",
+          stats.protocol_errors);
+  counter("error_replies_total", "Errors that Redis answered.", stats.error_replies);
+  counter("skipped_commands_total", "Commands not sent because their node does not work.",
+          stats.skipped_commands);
+  counter("moved_total", "Redirections to the node that has a slot now.", stats.moved);
+  counter("asked_total", "Redirections to the node that a slot is moving to.", stats.asked);
+  counter("redirected_too_often_total", "Commands given up after too many redirections.",
+          stats.redirected_too_often);
+  counter("breaker_opens_total", "How often a Redis node was found not to work.", stats.breaker_opens);
+  counter("topology_refreshes_total", "How often the cluster's map of slots was read.",
+          stats.topology_refreshes);
+  counter("failed_topology_refreshes_total", "How often no node told the map of slots.",
+          stats.failed_topology_refreshes);
 }
 
 }  // namespace
@@ -214,6 +274,7 @@ std::vector<prometheus::MetricFamily> EngineCollectable::Collect() const {
     AddLoading(stats.loading, &list);
     AddStore(stats.store, &list);
     if (stats.disk.has_value()) AddDisk(*stats.disk, &list);
+    if (stats.redis.has_value()) AddRedis(*stats.redis, &list);
   }
   return list.Take();
 }

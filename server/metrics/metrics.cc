@@ -153,7 +153,7 @@ Metrics::Metrics() : impl_(std::make_unique<Impl>()) {
     impl_->finished.Add({{"reason", std::string(Name(reason))}});
   }
   for (ChunkSource source : {ChunkSource::kExact, ChunkSource::kBlended, ChunkSource::kOtherAnchor}) {
-    for (Tier tier : {Tier::kHostMemory, Tier::kDisk}) {
+    for (Tier tier : {Tier::kHostMemory, Tier::kDisk, Tier::kRedis}) {
       impl_->chunk_hits.Add({{"source", std::string(Name(source))}, {"tier", std::string(Name(tier))}});
     }
   }

@@ -29,10 +29,10 @@ ALLOWED = {
         "engine/prompt", "engine/text",
     },
     "engine": {
-        "kernels", "engine/kv", "engine/store", "engine/store/disk", "engine/model", "engine/blend", "engine/generate",
-        "engine/prompt", "engine/split", "engine/text", "engine/schedule",
+        "kernels", "engine/kv", "engine/store", "engine/store/disk", "engine/store/redis", "engine/model", "engine/blend",
+        "engine/generate", "engine/prompt", "engine/split", "engine/text", "engine/schedule",
     },
-    "server": {"engine", "engine/store", "engine/store/disk", "engine/text"},
+    "server": {"engine", "engine/store", "engine/store/disk", "engine/store/redis", "engine/text"},
 }
 
 # What clients ask of the engine: plain data, which every folder of the engine except the lowest may name.

@@ -1,6 +1,7 @@
 // What the Redis tier tells about itself: plain data.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -8,8 +9,8 @@
 namespace kvblend::store {
 
 struct RedisNodeStats {
-  std::string address;        // host:port
-  std::string state;          // "connecting", "working", "down", "probing"
+  std::string address = {};        // host:port
+  std::string state = {};          // "connecting", "working", "down", "probing"
   int64_t breaker_opens = 0;  // since the node became known
   int32_t connections = 0;    // now
 };
@@ -59,6 +60,11 @@ struct RedisTierStats {
   double lookup_seconds = 0;  // that callers waited
   double read_seconds = 0;    // from asking for a layer to having it, of every layer
   double put_seconds = 0;
+
+  int32_t nodes_working() const {
+    return static_cast<int32_t>(std::count_if(
+        nodes.begin(), nodes.end(), [](const RedisNodeStats& node) { return node.state == "working"; }));
+  }
 };
 
 }  // namespace kvblend::store

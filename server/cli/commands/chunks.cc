@@ -80,10 +80,13 @@ class ChunkPrinter {
       terminal_.out << absl::StreamFormat("%-64s  %6s  %8s  %-6s  %5s  %3s  %6s  %s\n", "key", "tokens",
                                           "size", "tier", "hits", "pin", "age", "label");
     }
-    terminal_.out << absl::StreamFormat(
-        "%-64s  %6d  %8s  %-6s  %5d  %3s  %6s  %s\n", chunk.key, chunk.num_tokens,
-        HumanBytes(chunk.size_bytes), chunk.tier == Tier::kDisk ? "disk" : "memory", chunk.hits,
-        chunk.pinned ? "yes" : "no", Age(chunk.created_unix_seconds), chunk.label);
+    terminal_.out << absl::StreamFormat("%-64s  %6d  %8s  %-6s  %5d  %3s  %6s  %s\n", chunk.key,
+                                        chunk.num_tokens, HumanBytes(chunk.size_bytes),
+                                        chunk.tier == Tier::kDisk    ? "disk"
+                                        : chunk.tier == Tier::kRedis ? "Redis"
+                                                                     : "memory",
+                                        chunk.hits, chunk.pinned ? "yes" : "no",
+                                        Age(chunk.created_unix_seconds), chunk.label);
   }
 
  private:

@@ -51,6 +51,14 @@ void PrintForPeople(const Info& info, std::ostream& out) {
         disk.pinned_entries, HumanBytes(disk.used_bytes), HumanBytes(disk.quota_bytes), disk.hits,
         disk.evictions, disk.quarantined, disk.failing ? "; the disk is full or failing" : "");
   }
+  if (info.redis.has_value()) {
+    const RedisSummary& redis = *info.redis;
+    out << absl::StreamFormat(
+        "in Redis      %d of %d nodes work; %d hits, %d misses, %d without an answer, %d written, %d not, "
+        "%d damaged\n",
+        redis.nodes_working, redis.nodes, redis.hits, redis.misses, redis.lookup_errors, redis.puts,
+        redis.put_failures, redis.damaged);
+  }
   out << absl::StreamFormat("requests      %d running, %d waiting\n", info.requests_running,
                             info.requests_waiting)
       << std::flush;

@@ -205,7 +205,12 @@ TEST(MetricsTest, TheEnginesNumbersArePulledWhileThereIsAnEngine) {
 
 TEST(MetricsTest, FamiliesAppearOnceWithHelpAndTypeAndSoundNames) {
   Metrics metrics;
-  metrics.SetEngine({}, [] { return EngineStats(); });
+  metrics.SetEngine({}, [] {
+    EngineStats stats;
+    stats.disk.emplace();
+    stats.redis.emplace();
+    return stats;
+  });
   metrics.ObservePrompt(Report());
   metrics.CountCall("Inference", "Generate", "OK");
   std::istringstream lines(metrics.Expose());
@@ -224,9 +229,10 @@ TEST(MetricsTest, FamiliesAppearOnceWithHelpAndTypeAndSoundNames) {
     EXPECT_EQ(type == "counter", ends_in_total) << line;
   }
   EXPECT_EQ(helped, typed);
-  for (const char* name : {"kvblend_time_to_first_token_seconds", "kvblend_time_per_output_token_seconds",
-                           "kvblend_e2e_request_latency_seconds", "kvblend_num_requests_running",
-                           "kvblend_num_requests_waiting", "kvblend_build_info"}) {
+  for (const char* name :
+       {"kvblend_time_to_first_token_seconds", "kvblend_time_per_output_token_seconds",
+        "kvblend_e2e_request_latency_seconds", "kvblend_num_requests_running", "kvblend_num_requests_waiting",
+        "kvblend_build_info", "kvblend_disk_entries", "kvblend_redis_hits_total"}) {
     EXPECT_EQ(typed.count(name), 1u) << name;
   }
 }

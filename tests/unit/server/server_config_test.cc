@@ -129,6 +129,67 @@ TEST_F(ServerConfigTest, ARatioAndADepthAreNumbersToo) {
   EXPECT_EQ(parsed.config->engine.load_pipeline_depth, 7);
 }
 
+TEST_F(ServerConfigTest, RedisIsReachedAsItIsToldAndItsPasswordIsNoFlag) {
+  EXPECT_TRUE(Parse({"--model", "m"}).config->engine.chunk_redis.nodes.empty());
+  const ScopedVariable password("KVBLEND_CHUNK_REDIS_PASSWORD", "secret");
+  const ParsedConfig parsed = Parse({"--model",
+                                     "m",
+                                     "--chunk-redis",
+                                     "redis-0:7000,[::1]:7001",
+                                     "--chunk-redis-user",
+                                     "kvblend",
+                                     "--chunk-redis-tls",
+                                     "--chunk-redis-tls-ca",
+                                     "/dev/null",
+                                     "--chunk-redis-tls-certificate",
+                                     "/dev/null",
+                                     "--chunk-redis-tls-key",
+                                     "/dev/null",
+                                     "--chunk-redis-tls-server-name",
+                                     "redis",
+                                     "--chunk-redis-ttl",
+                                     "60",
+                                     "--chunk-redis-budget",
+                                     "0.02",
+                                     "--chunk-redis-max-value-bytes",
+                                     "1MiB",
+                                     "--chunk-redis-connections",
+                                     "3"});
+  ASSERT_TRUE(parsed.config) << parsed.error_output;
+  const RedisOptions& redis = parsed.config->engine.chunk_redis;
+  EXPECT_EQ(redis.nodes, "redis-0:7000,[::1]:7001");
+  EXPECT_EQ(redis.user, "kvblend");
+  EXPECT_EQ(redis.password, "secret");
+  EXPECT_TRUE(redis.tls);
+  EXPECT_EQ(redis.tls_ca, "/dev/null");
+  EXPECT_EQ(redis.tls_certificate, "/dev/null");
+  EXPECT_EQ(redis.tls_key, "/dev/null");
+  EXPECT_EQ(redis.tls_server_name, "redis");
+  EXPECT_EQ(redis.ttl_seconds, 60);
+  EXPECT_EQ(redis.budget_seconds, 0.02);
+  EXPECT_EQ(redis.max_value_bytes, int64_t{1} << 20);
+  EXPECT_EQ(redis.connections_per_node, 3);
+  EXPECT_EQ(Parse({"--model", "m", "--chunk-redis-password-file", "/dev/null"})
+                .config->engine.chunk_redis.password_file,
+            "/dev/null");
+  for (const std::vector<const char*>& bad :
+       std::vector<std::vector<const char*>>{{"--chunk-redis", "no port"},
+                                             {"--chunk-redis", "a:1,"},
+                                             {"--chunk-redis-password", "secret"},
+                                             {"--chunk-redis-password-file", "/no/such/file"},
+                                             {"--chunk-redis-tls-key", "/dev/null"},
+                                             {"--chunk-redis-ttl", "-1"},
+                                             {"--chunk-redis-budget", "0"},
+                                             {"--chunk-redis-connections", "0"}}) {
+    std::vector<const char*> arguments = {"--model", "m"};
+    arguments.insert(arguments.end(), bad.begin(), bad.end());
+    const ParsedConfig refused = Parse(arguments);
+    EXPECT_FALSE(refused.config) << bad[0];
+    EXPECT_EQ(refused.exit_code, 2);
+    EXPECT_THAT(refused.error_output, HasSubstr(bad[0]));
+  }
+}
+
 TEST_F(ServerConfigTest, SizesTakeUnits) {
   for (const auto& [text, bytes] : std::vector<std::pair<const char*, int64_t>>{{"65536", 65536},
                                                                                 {"4GiB", int64_t{4} << 30},

@@ -1,0 +1,201 @@
+"""Chunks that servers share through a Redis Cluster: hits across servers, damage, nodes that die under load."""
+
+import os
+import threading
+
+import pytest
+
+from conftest import CHUNKS, LEAD_IN, SYSTEM_TEXT, wait_until
+from redis_cluster import RedisCluster
+
+QUESTION = "Where was the engineer of the harbour of Westhaven born?"
+PASSWORD = "only for tests"
+
+
+@pytest.fixture
+def redis(tmp_path):
+    cluster = RedisCluster(tmp_path, PASSWORD)
+    yield cluster
+    cluster.stop()
+
+
+@pytest.fixture
+def start_sharing(start_server, redis, tmp_path):
+    """Starts a server on the cluster. On a busy machine a sound node may well take longer than 50 ms."""
+    password_file = tmp_path / "password"
+    password_file.write_text(PASSWORD + "\n")
+
+    def start(*flags, budget="10"):
+        server = start_server(
+            "--max-context-tokens", "2048", "--chunk-store-bytes", "256MiB", "--no-self-check",
+            "--chunk-redis", redis.addresses, "--chunk-redis-password-file", str(password_file),
+            "--chunk-redis-budget", budget, *flags)
+        wait_until(lambda: server.metrics()["kvblend_redis_nodes_working"] == 3, "all nodes of Redis")
+        return server
+
+    return start
+
+
+def put(v1, server, chunks=CHUNKS, **fields):
+    return list(server.chunks.Put(v1.PutChunksRequest(system_text=SYSTEM_TEXT, lead_in=LEAD_IN, chunks=chunks,
+                                                      **fields)))
+
+
+def put_and_wait(v1, server, chunks=CHUNKS):
+    entries = put(v1, server, chunks)
+    wait_until(lambda: server.metrics()["kvblend_store_queued_writes"] == 0, "writes to Redis")
+    return entries
+
+
+def prompt_of(v1, chunks):
+    return v1.Prompt(system_text=SYSTEM_TEXT, lead_in=LEAD_IN, chunks=chunks, question=QUESTION)
+
+
+def ask(v1, server, chunks=CHUNKS, **blend):
+    """(report, log-probabilities of a continuation): what tells one KV from another."""
+    report, tokens = server.score(v1.ScoreRequest(
+        prompt=prompt_of(v1, chunks), blend=v1.BlendOptions(store_misses=False, **blend),
+        continuation_text="In the mountain village of Skarn, at the foot of Mount Hollen."))
+    return report, [token.logprob for token in tokens]
+
+
+def test_what_one_server_computes_is_a_hit_on_the_other(v1, start_sharing, redis):
+    one = start_sharing()
+    entries = put_and_wait(v1, one)
+    assert not any(entry.durable for entry in entries)  # Redis may forget
+    _, expected = ask(v1, one)
+    other = start_sharing()
+    report, logprobs = ask(v1, other)
+    assert [chunk.tier for chunk in report.chunks] == [v1.TIER_REDIS] * len(CHUNKS)
+    assert [chunk.source for chunk in report.chunks] == [
+        v1.CHUNK_SOURCE_EXACT, v1.CHUNK_SOURCE_BLENDED, v1.CHUNK_SOURCE_BLENDED]
+    assert logprobs == expected
+    assert {chunk.tier for chunk in ask(v1, other)[0].chunks} == {v1.TIER_HOST_MEMORY}
+    metrics = other.metrics()
+    assert metrics["kvblend_redis_hits_total"] >= len(CHUNKS)
+    assert metrics["kvblend_redis_read_bytes_total"] > 0
+    info = other.admin.GetInfo(v1.GetInfoRequest())
+    assert (info.redis.nodes, info.redis.nodes_working) == (3, 3)
+    assert all(node.call("DBSIZE") > 0 for node in redis.nodes)
+
+    # What one deletes, a server that has it not in memory does not find.
+    stat = start_sharing().chunks.Stat
+    keys = [entry.key for entry in entries]
+    assert [chunk.tier for chunk in stat(v1.StatChunksRequest(keys=keys)).chunks] == [v1.TIER_REDIS] * len(keys)
+    assert one.chunks.Delete(v1.DeleteChunksRequest(keys=keys)).deleted == len(keys)
+    assert list(stat(v1.StatChunksRequest(keys=keys)).missing_keys) == keys
+
+
+def test_behind_another_anchor_too(v1, start_sharing):
+    put_and_wait(v1, start_sharing())
+    other = start_sharing()
+    prompt = prompt_of(v1, CHUNKS)
+    prompt.system_text = "You are brief."
+    report, _ = other.score(v1.ScoreRequest(prompt=prompt, blend=v1.BlendOptions(store_misses=False),
+                                            continuation_text="In Skarn."))
+    assert [chunk.source for chunk in report.chunks] == [v1.CHUNK_SOURCE_OTHER_ANCHOR] * len(CHUNKS)
+    assert {chunk.tier for chunk in report.chunks} == {v1.TIER_REDIS}
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "evict"])
+def test_damaged_values_are_misses(v1, start_sharing, redis, damage):
+    one = start_sharing()
+    put_and_wait(v1, one)
+    _, expected = ask(v1, one, reuse=v1.REUSE_NOTHING)
+    for key, node in redis.keys().items():
+        if not key.endswith(":29:v"):  # the last layer: found when most has been computed
+            continue
+        value = bytearray(node.call("GET", key))
+        if damage == "flip":
+            value[len(value) // 2] ^= 0x10
+        elif damage == "cut":
+            del value[len(value) // 2:]
+        if damage == "evict":
+            node.call("DEL", key)
+        else:
+            node.call("SET", key, bytes(value))
+    other = start_sharing()
+    report, logprobs = ask(v1, other)
+    assert {chunk.source for chunk in report.chunks} == {v1.CHUNK_SOURCE_MISS}
+    assert logprobs == expected
+    def found():
+        metrics = other.metrics()
+        return metrics["kvblend_redis_damaged_total"] + metrics["kvblend_redis_incomplete_total"]
+    assert wait_until(found, "damage found") == len(CHUNKS) + 1  # the anchor too
+    wait_until(lambda: not any(key.endswith(":header") for key in redis.keys()), "removal")
+    put_and_wait(v1, other)
+    assert {chunk.tier for chunk in ask(v1, start_sharing())[0].chunks} == {v1.TIER_REDIS}
+
+
+def test_a_node_that_dies_under_load_fails_no_request(v1, start_server, start_sharing, redis):
+    plain = start_server("--max-context-tokens", "2048", "--chunk-store-bytes", "256MiB", "--no-self-check")
+    chunks = [f"Passage {i}: the bridge of Aldmoor has {i + 2} arches, and its river no name.\n" for i in range(24)]
+    put_and_wait(v1, start_sharing(), chunks)
+
+    def request(number):
+        # With everything recomputed, the answer is that of a server without Redis, whatever was found.
+        picked = [chunks[(number * 5 + i) % len(chunks)] for i in range(3)]
+        return v1.GenerateRequest(prompt=prompt_of(v1, picked), blend=v1.BlendOptions(ratio=1, store_misses=False),
+                                  sampling=v1.SamplingOptions(max_tokens=4, temperature=0))
+    expected = {number: plain.generate(request(number))[1] for number in range(8)}
+    # Next to no memory for chunks: nearly every request asks Redis.
+    shared = start_sharing("--chunk-store-bytes", "4MiB", budget="0.05")
+    answers, errors = [], []
+    stop = threading.Event()
+
+    def load(first):
+        number = first
+        while not stop.is_set():
+            try:
+                answers.append((number % 8, shared.generate(request(number % 8))[1]))
+            except Exception as error:  # whatever it is, it is not to happen
+                errors.append(error)
+                return
+            number += 1
+
+    def answer_more(count):
+        seen = len(answers)
+        wait_until(lambda: errors or len(answers) >= seen + count, f"{count} answers")
+
+    workers = [threading.Thread(target=load, args=(first,)) for first in (0, 4)]
+    for worker in workers:
+        worker.start()
+    try:
+        answer_more(8)
+        redis.nodes[1].kill()
+        answer_more(16)
+        wait_until(lambda: shared.metrics()["kvblend_redis_nodes_working"] < 3, "the breaker to open")
+        for node in (redis.nodes[0], redis.nodes[2]):
+            node.kill()
+        answer_more(16)
+        for node in redis.nodes:
+            node.restart()
+        redis.wait_until_ok()
+        wait_until(lambda: shared.metrics()["kvblend_redis_nodes_working"] == 3, "the breakers to close")
+        answer_more(8)
+    finally:
+        stop.set()
+        for worker in workers:
+            worker.join()
+    assert not errors
+    assert all(text == expected[number] for number, text in answers)
+    # The cluster is back, and empty: it takes chunks again, and gives them.
+    put_and_wait(v1, start_sharing(), chunks)
+    before = shared.metrics()["kvblend_redis_hits_total"]
+
+    def hits():
+        for number in range(8):
+            shared.generate(request(number))
+        return shared.metrics()["kvblend_redis_hits_total"] > before
+    wait_until(hits, "hits again")
+    assert shared.metrics()["kvblend_redis_breaker_opens_total"] >= 3
+
+
+def test_a_redis_that_is_not_there_keeps_no_server_from_starting(v1, start_server):
+    server = start_server("--max-context-tokens", "2048", "--no-self-check", "--chunk-redis", "127.0.0.1:1")
+    put(v1, server)
+    assert {chunk.source for chunk in ask(v1, server)[0].chunks} == {
+        v1.CHUNK_SOURCE_EXACT, v1.CHUNK_SOURCE_BLENDED}
+    assert server.metrics()["kvblend_redis_nodes_working"] == 0
+    assert server.log().count("chunk store in Redis: the cluster does not answer") == 1
+    assert os.path.exists(server.log_path)
