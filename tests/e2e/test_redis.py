@@ -25,11 +25,11 @@ def start_sharing(start_server, redis, tmp_path):
     password_file = tmp_path / "password"
     password_file.write_text(PASSWORD + "\n")
 
-    def start(*flags, budget="10"):
+    def start(memory="256MiB", budget="10"):
         server = start_server(
-            "--max-context-tokens", "2048", "--chunk-store-bytes", "256MiB", "--no-self-check",
+            "--max-context-tokens", "2048", "--chunk-store-bytes", memory, "--no-self-check",
             "--chunk-redis", redis.addresses, "--chunk-redis-password-file", str(password_file),
-            "--chunk-redis-budget", budget, *flags)
+            "--chunk-redis-budget", budget)
         wait_until(lambda: server.metrics()["kvblend_redis_nodes_working"] == 3, "all nodes of Redis")
         return server
 
@@ -139,7 +139,7 @@ def test_a_node_that_dies_under_load_fails_no_request(v1, start_server, start_sh
                                   sampling=v1.SamplingOptions(max_tokens=4, temperature=0))
     expected = {number: plain.generate(request(number))[1] for number in range(8)}
     # Next to no memory for chunks: nearly every request asks Redis.
-    shared = start_sharing("--chunk-store-bytes", "4MiB", budget="0.05")
+    shared = start_sharing(memory="2MiB", budget="0.05")
     answers, errors = [], []
     stop = threading.Event()
 
