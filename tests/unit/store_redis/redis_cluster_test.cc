@@ -185,7 +185,7 @@ TEST_F(RedisClusterTest, ErrorRepliesAreRepliesAndTheConnectionLivesOn) {
   for (const std::string error : {"CLUSTERDOWN The cluster is down", "TRYAGAIN Multiple keys request",
                                   "LOADING Redis is loading the dataset in memory", "ERR whatever",
                                   "MOVED nowhere", "OOM command not allowed"}) {
-    redis.SetScript([&](int32_t, const FakeRedis::Arguments& arguments) -> FakeReply {
+    redis.SetScript([error](int32_t, const FakeRedis::Arguments& arguments) -> FakeReply {
       if (arguments[0] != "GET") return {};
       return {.execute = false, .instead = "-" + error + "\r\n"};
     });
@@ -258,7 +258,7 @@ TEST_F(RedisClusterTest, WhatFailsOnTheNetworkFailsTheCommandsAndHeals) {
         Fault{"too long", {.execute = false, .instead = "$99999999\r\n" + std::string(600'000, 'x')}},
         Fault{"too many", {.execute = false, .instead = "*99999999\r\n"}},
         Fault{"unasked", {.execute = false, .instead = "$1\r\nv\r\n$1\r\nw\r\n+more\r\n"}}}) {
-    redis.SetScript([&](int32_t, const FakeRedis::Arguments& arguments) {
+    redis.SetScript([fault](int32_t, const FakeRedis::Arguments& arguments) {
       return arguments[0] == "GET" ? fault.reply : FakeReply{};
     });
     auto command = MakeCommand({"GET", "key"});

@@ -109,9 +109,9 @@ TEST_F(RedisTierDamageTest, APutThatIsInterruptedLeavesAWholeEntryOrAMiss) {
       RedisTier::Options options = TierOptions();
       options.make_transport = [&] { return redis.NewTransport(); };
       options.now = [&] { return redis.clock().Now(); };
-      const auto tier = OpenTier(options);
       std::atomic<int32_t> count{0};
-      redis.SetScript([&](int32_t, const FakeRedis::Arguments& arguments) -> FakeReply {
+      const auto tier = OpenTier(options);
+      redis.SetScript([&count, kind, stop_at](int32_t, const FakeRedis::Arguments& arguments) -> FakeReply {
         if (arguments[0] == "PING" || arguments[0] == "CLUSTER" || count++ != stop_at) return {};
         FakeReply reply;
         reply.execute = kind.execute;

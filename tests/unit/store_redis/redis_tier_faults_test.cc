@@ -111,7 +111,7 @@ TEST_F(RedisTierFaultsTest, ErrorsOfTheClusterAreMissesAndNothingIsRemoved) {
         "-LOADING Redis is loading the dataset in memory\r\n", "-ERR something\r\n", "-NOPERM no\r\n",
         "-MASTERDOWN Link with MASTER is down\r\n", "-MOVED 1 10.0.0.77:7000\r\n", "-ASK x y\r\n"}) {
     for (const std::string command : {"GET", "MGET", "EXISTS", "ZRANGE", "SET"}) {
-      redis_.SetScript([&](int32_t, const FakeRedis::Arguments& arguments) -> FakeReply {
+      redis_.SetScript([error, command](int32_t, const FakeRedis::Arguments& arguments) -> FakeReply {
         if (arguments[0] != command) return {};
         return {.execute = false, .instead = error};
       });
@@ -138,7 +138,7 @@ TEST_F(RedisTierFaultsTest, RepliesThatAreRespButNotTheRightOnesHarmNobody) {
          {"GET", "PTTL", "STRLEN", "MGET", "EXISTS", "ZRANGE", "SET", "UNLINK", "ZADD"}) {
       redis_.SetScript(nullptr);
       Put(*tier, address).IgnoreError();
-      redis_.SetScript([&](int32_t, const FakeRedis::Arguments& arguments) -> FakeReply {
+      redis_.SetScript([reply, command](int32_t, const FakeRedis::Arguments& arguments) -> FakeReply {
         if (arguments[0] != command) return {};
         return {.execute = true, .instead = reply};
       });
@@ -165,9 +165,9 @@ TEST_F(RedisTierFaultsTest, UnderRandomFaultsNothingWrongIsServed) {
     absl::MutexLock lock(&mutex);
     return random() % below;
   };
-  std::vector<std::unique_ptr<RedisTier>> tiers;
-  for (int32_t i = 0; i < 2; ++i) tiers.push_back(OpenTier());
   std::atomic<uint32_t> percent{0};
+  std::vector<std::unique_ptr<RedisTier>> tiers;  // their threads use what stands above
+  for (int32_t i = 0; i < 2; ++i) tiers.push_back(OpenTier());
   redis_.SetScript([&](int32_t, const FakeRedis::Arguments& arguments) -> FakeReply {
     if (draw(100) >= percent) return {};
     FakeReply reply;
