@@ -299,6 +299,7 @@ ParsedConfig ParseConfig(int argc, const char* const* argv, const std::string& v
       app.parse(argc, argv);
       if (config.engine.ratio.min > config.engine.ratio.max) {
         throw CLI::ValidationError("--ratio-min", "is above --ratio-max");
+      }
       if (const char* password = std::getenv("KVBLEND_CHUNK_REDIS_PASSWORD"); password != nullptr) {
         config.engine.chunk_redis.password = password;
       }
