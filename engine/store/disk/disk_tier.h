@@ -53,9 +53,9 @@ class DiskTier final : public LowerTier {
     int64_t quota_bytes = 0;  // all entries' files together
     /// What entries leave free on the disk for others: rather than going below, they make room.
     int64_t min_free_bytes = int64_t{64} << 20;
-    int64_t max_quarantined_files = 64;  // beyond it, damaged entries are deleted
-    int32_t num_scan_threads = 8;        // reading headers when opened
-    NamespaceQuotas namespace_quotas = {};    // of quota_bytes
+    int64_t max_quarantined_files = 64;     // beyond it, damaged entries are deleted
+    int32_t num_scan_threads = 8;           // reading headers when opened
+    NamespaceQuotas namespace_quotas = {};  // of quota_bytes
     ReadQueue::Options reads = {};
     FileSystem* fs = &PosixFileSystem();          // must outlive the tier
     std::function<absl::Time()> now = absl::Now;  // thread-safe; may not call back into the tier

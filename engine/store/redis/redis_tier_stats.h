@@ -9,8 +9,8 @@
 namespace kvblend::store {
 
 struct RedisNodeStats {
-  std::string address = {};        // host:port
-  std::string state = {};          // "connecting", "working", "down", "probing"
+  std::string address = {};   // host:port
+  std::string state = {};     // "connecting", "working", "down", "probing"
   int64_t breaker_opens = 0;  // since the node became known
   int32_t connections = 0;    // now
 };
