@@ -30,10 +30,10 @@ EvictionQueue::Ticket EvictionQueue::Add(EntryId id, int64_t frequency, double c
   const bool on_probation = frequency == 1;
   const Ticket ticket{.priority = (on_probation ? probation_clock_ : clock_) + value,
                       .sequence = next_sequence_++,
+                      .on_probation = on_probation,
                       .id = id,
                       .bytes = bytes,
-                      .owner = owner,
-                      .on_probation = on_probation};
+                      .owner = owner};
   all_.Of(ticket).Insert(ticket);
   if (by_owner_) by_owners_[owner].Of(ticket).Insert(ticket);
   return ticket;

@@ -34,11 +34,11 @@ class EvictionQueue {
   /// An entry's place in the queue, to take it out with.
   struct Ticket {
     double priority = 0;
-    uint64_t sequence = 0;  // among equals, the one that has waited longest goes first
+    uint64_t sequence : 63 = 0;     // among equals, the one that has waited longest goes first
+    uint64_t on_probation : 1 = 0;  // here, because a disk has millions of tickets
     EntryId id = 0;
     int64_t bytes = 0;
     Owner owner = nullptr;
-    bool on_probation = false;
 
     friend bool operator<(const Ticket& a, const Ticket& b) {
       return a.priority != b.priority ? a.priority < b.priority : a.sequence < b.sequence;

@@ -129,7 +129,8 @@ void DiskIndex::Touch(Slot slot, absl::Time now) {
   Entry& entry = Mutable(slot);
   if (entry.hits < std::numeric_limits<uint32_t>::max()) ++entry.hits;
   entry.last_used_micros = absl::ToUnixMicros(now);
-  const bool was_busy = std::exchange(entry.busy, true);
+  const bool was_busy = entry.busy;
+  entry.busy = true;
   UpdateEvictability(slot);  // out of the queue, and
   entry.busy = was_busy;
   UpdateEvictability(slot);  // back into it, further behind
@@ -193,10 +194,10 @@ void DiskIndex::UpdateEvictability(Slot slot) {
   } else {
     eviction_queue_.Remove({.priority = entry.ticket_priority,
                             .sequence = entry.ticket_sequence,
+                            .on_probation = entry.on_probation,
                             .id = slot,
                             .bytes = entry.bytes,
-                            .owner = entry.tenant_namespace,
-                            .on_probation = entry.on_probation});
+                            .owner = entry.tenant_namespace});
   }
   entry.evictable = evictable;
 }

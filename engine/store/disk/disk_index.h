@@ -79,13 +79,13 @@ class DiskIndex {
     int32_t num_tokens = 0;
     uint32_t hits = 0;
     uint16_t label_bytes = 0;
-    uint8_t earlier_hits = 0;   // before it was stored here, as far as they count for eviction
-    bool on_probation = false;  // of its ticket
-    bool isolated = false;
-    bool pinned = false;
-    bool busy = false;     // someone is changing its files
-    bool suspect = false;  // a read of it failed, by no fault of the bytes
-    bool evictable = false;
+    uint8_t earlier_hits = 0;       // before it was stored here, as far as they count for eviction
+    bool on_probation : 1 = false;  // of its ticket
+    bool isolated : 1 = false;
+    bool pinned : 1 = false;
+    bool busy : 1 = false;     // someone is changing its files
+    bool suspect : 1 = false;  // a read of it failed, by no fault of the bytes
+    bool evictable : 1 = false;
   };
 
   /// `by_namespace`: PopVictimOf will be used.
