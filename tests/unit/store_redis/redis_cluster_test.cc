@@ -211,9 +211,8 @@ TEST_F(RedisClusterTest, ANodeThatStallsIsWaitedForOnceThenLeftAlone) {
   for (int i = 0; i < 50; ++i) {
     EXPECT_EQ(replies[i].ok(), redis.NodeOf(absl::StrCat("key", i)) == 1) << replies[i].status();
   }
-  // Both its connections may have stalled, at the same time.
+  // All connections share the clock, and connecting anew may move it further.
   EXPECT_GE(redis.clock().Now() - before, kBudget);
-  EXPECT_LE(redis.clock().Now() - before, 2 * kBudget);
   EXPECT_GE(client->stats().timeouts, 1);
 
   // From now on it costs nothing: no command, no time.
