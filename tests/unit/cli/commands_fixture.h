@@ -12,6 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "gtest/gtest.h"
 #include "server/cli/app.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/unit/cli/fake_client.h"
 
 namespace kvblend::server::cli {
@@ -63,13 +64,7 @@ class Borrowed : public EngineClient {
 
 class CommandsTest : public testing::Test {
  protected:
-  void SetUp() override {
-    unsetenv("KVBLEND_SERVER");
-    folder_ = std::filesystem::path(testing::TempDir()) /
-              testing::UnitTest::GetInstance()->current_test_info()->name();
-    std::filesystem::create_directories(folder_);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
+  void SetUp() override { unsetenv("KVBLEND_SERVER"); }
 
   int Run(const std::vector<std::string>& arguments) {
     out_.str("");
@@ -110,7 +105,8 @@ class CommandsTest : public testing::Test {
   absl::Status connect_status_;
   std::ostringstream out_;
   std::ostringstream err_;
-  std::filesystem::path folder_;
+  const test_support::TemporaryFolder temporary_folder_;
+  const std::filesystem::path folder_ = temporary_folder_.path();
 };
 
 }  // namespace kvblend::server::cli

@@ -11,6 +11,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/temporary_folder.h"
 
 namespace kvblend::server::cli {
 namespace {
@@ -22,13 +23,7 @@ using testing::IsEmpty;
 
 class CorpusReaderTest : public testing::Test {
  protected:
-  void SetUp() override {
-    folder_ = std::filesystem::path(testing::TempDir()) /
-              (std::string("corpus_reader_") + testing::UnitTest::GetInstance()->current_test_info()->name());
-    std::filesystem::remove_all(folder_);
-    std::filesystem::create_directories(folder_ / "docs" / "deep");
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
+  void SetUp() override { std::filesystem::create_directories(folder_ / "docs" / "deep"); }
 
   std::string File(const std::string& name, std::string_view content) {
     const std::filesystem::path path = folder_ / name;
@@ -58,7 +53,8 @@ class CorpusReaderTest : public testing::Test {
     return documents;
   }
 
-  std::filesystem::path folder_;
+  const test_support::TemporaryFolder temporary_folder_;
+  const std::filesystem::path folder_ = temporary_folder_.path();
   std::vector<std::string> bad_;
   absl::Status on_bad_;
   absl::Status status_;

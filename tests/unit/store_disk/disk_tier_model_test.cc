@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/unit/store_disk/disk_tier_fixture.h"
-#include "tests/unit/store_disk/temporary_folder.h"
 
 namespace kvblend::store {
 namespace {
@@ -160,7 +160,7 @@ TEST_F(DiskTierModelTest, RandomOperations) {
 
 TEST_F(DiskTierModelTest, ManyThreadsOnFewChunks) {
   // On the real file system, with whichever reader the kernel allows.
-  const TemporaryFolder folder;
+  const test_support::TemporaryFolder folder;
   DiskTier::Options options = TierOptions(6);
   options.path = folder.path() + "/chunks";
   options.fs = &PosixFileSystem();

@@ -9,8 +9,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/unit/store_disk/disk_tier_fixture.h"
-#include "tests/unit/store_disk/temporary_folder.h"
 
 namespace kvblend::store {
 namespace {
@@ -251,7 +251,7 @@ TEST_F(FolderAuditTest, ProgressAndInterruption) {
 }
 
 TEST(FolderAuditPosixTest, RealFilesPastThePageCache) {
-  const TemporaryFolder folder;
+  const test_support::TemporaryFolder folder;
   const ChunkAddress address = SmallAddress(7);
   {
     auto tier = *DiskTier::Open({.path = folder.path(), .quota_bytes = 1 << 20});

@@ -10,8 +10,8 @@
 #include "gtest/gtest.h"
 #include "spdlog/sinks/ostream_sink.h"
 #include "spdlog/spdlog.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/unit/store_disk/disk_tier_fixture.h"
-#include "tests/unit/store_disk/temporary_folder.h"
 
 namespace kvblend::store {
 namespace {
@@ -28,7 +28,7 @@ class PosixFileSystemTest : public ::testing::Test {
     return WriteFully(**file, 0, bytes);
   }
 
-  const TemporaryFolder folder_;
+  const test_support::TemporaryFolder folder_;
   FileSystem& fs_ = PosixFileSystem();
 };
 

@@ -15,8 +15,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/faulty_file_system.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/unit/store_disk/disk_tier_fixture.h"
-#include "tests/unit/store_disk/temporary_folder.h"
 
 namespace kvblend::store {
 namespace {
@@ -114,7 +114,7 @@ class ReadQueueTest : public ::testing::TestWithParam<bool> {
     return true;
   }
 
-  TemporaryFolder folder_;
+  test_support::TemporaryFolder folder_;
   std::shared_ptr<File> file_;
 };
 

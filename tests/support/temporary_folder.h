@@ -1,4 +1,4 @@
-// A folder of the real file system, gone after the test.
+// A folder of the real file system for one test alone, whatever runs beside it; gone after the test.
 #pragma once
 
 #include <stdlib.h>
@@ -8,12 +8,12 @@
 
 #include "gtest/gtest.h"
 
-namespace kvblend::store {
+namespace kvblend::test_support {
 
 class TemporaryFolder {
  public:
   TemporaryFolder() {
-    path_ = ::testing::TempDir() + "kvblend-disk-XXXXXX";
+    path_ = ::testing::TempDir() + "kvblend-test-XXXXXX";
     if (mkdtemp(path_.data()) == nullptr) ADD_FAILURE() << "mkdtemp failed: " << path_;
   }
   ~TemporaryFolder() {
@@ -28,4 +28,4 @@ class TemporaryFolder {
   std::string path_;
 };
 
-}  // namespace kvblend::store
+}  // namespace kvblend::test_support
