@@ -297,6 +297,16 @@ void MemoryFileSystem::SetContents(const std::string& path, std::vector<std::byt
   node->durable_bytes = node->bytes;
 }
 
+bool MemoryFileSystem::ChangeContents(const std::string& path,
+                                      absl::FunctionRef<void(std::vector<std::byte>&)> change) {
+  absl::MutexLock lock(&mutex_);
+  const std::shared_ptr<Node> node = Find(path);
+  if (node == nullptr) return false;
+  change(node->bytes);
+  node->durable_bytes = node->bytes;
+  return true;
+}
+
 std::vector<std::string> MemoryFileSystem::AllFiles() const {
   absl::MutexLock lock(&mutex_);
   std::vector<std::string> files;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/synchronization/mutex.h"
 #include "engine/store/disk/file_system.h"
 
@@ -45,6 +46,8 @@ class MemoryFileSystem final : public FileSystem {
   bool Exists(const std::string& path) const;
   std::vector<std::byte> Contents(const std::string& path) const;
   void SetContents(const std::string& path, std::vector<std::byte> bytes);  // makes folders too
+  /// False, and nothing is called, where no such file is (any more: others may be removing it).
+  bool ChangeContents(const std::string& path, absl::FunctionRef<void(std::vector<std::byte>&)> change);
   std::vector<std::string> AllFiles() const;
 
  private:
