@@ -9,45 +9,17 @@
 
 #include "absl/synchronization/notification.h"
 #include "engine/store/disk/disk_tier.h"
-#include "engine/store/host_memory.h"
 #include "gtest/gtest.h"
 #include "spdlog/spdlog.h"
 #include "tests/support/faulty_file_system.h"
 #include "tests/support/memory_file_system.h"
+#include "tests/unit/store/entry_reading.h"
 #include "tests/unit/store/test_chunks.h"
 
 namespace kvblend::store {
 
 /// One page of header, and per layer two sections of a page each: SmallAddress(token).
 inline constexpr int64_t kEntryFileBytes = 4096 + 2 * 2 * 4096;
-
-/// A buffer as reads want it.
-class PageBuffer {
- public:
-  explicit PageBuffer(int64_t size) : size_(size), data_(size == 0 ? nullptr : Heap().Allocate(size)) {}
-  ~PageBuffer() {
-    if (data_ != nullptr) Heap().Free(data_, size_);
-  }
-  PageBuffer(const PageBuffer&) = delete;
-  PageBuffer& operator=(const PageBuffer&) = delete;
-  absl::Span<std::byte> bytes() const { return {static_cast<std::byte*>(data_), static_cast<size_t>(size_)}; }
-
- private:
-  const int64_t size_;
-  void* const data_;
-};
-
-inline absl::Status ReadLayerNow(LowerTierEntry& entry, int32_t layer, absl::Span<std::byte> out) {
-  absl::Notification done;
-  absl::Status outcome;
-  const absl::StatusOr<ReadId> id = entry.ReadLayer(layer, out, {}, [&](absl::Status status) {
-    outcome = std::move(status);
-    done.Notify();
-  });
-  if (!id.ok()) return id.status();
-  done.WaitForNotification();
-  return outcome;
-}
 
 /// Opens and reads all of an entry. OK only with the very bytes that FilledKv gives; a wrong byte fails the
 /// test.

@@ -9,46 +9,18 @@
 
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
-#include "engine/store/host_memory.h"
 #include "engine/store/redis/redis_keys.h"
 #include "engine/store/redis/redis_tier.h"
 #include "gtest/gtest.h"
 #include "spdlog/spdlog.h"
 #include "tests/support/fake_redis.h"
+#include "tests/unit/store/entry_reading.h"
 #include "tests/unit/store/test_chunks.h"
 
 namespace kvblend::store {
 
 /// For what must happen: reached only when the test fails.
 inline absl::Time Soon() { return absl::Now() + absl::Seconds(60); }
-
-/// A buffer as reads want it.
-class PageBuffer {
- public:
-  explicit PageBuffer(int64_t size) : size_(size), data_(size == 0 ? nullptr : Heap().Allocate(size)) {}
-  ~PageBuffer() {
-    if (data_ != nullptr) Heap().Free(data_, size_);
-  }
-  PageBuffer(const PageBuffer&) = delete;
-  PageBuffer& operator=(const PageBuffer&) = delete;
-  absl::Span<std::byte> bytes() const { return {static_cast<std::byte*>(data_), static_cast<size_t>(size_)}; }
-
- private:
-  const int64_t size_;
-  void* const data_;
-};
-
-inline absl::Status ReadLayerNow(LowerTierEntry& entry, int32_t layer, absl::Span<std::byte> out) {
-  absl::Notification done;
-  absl::Status outcome;
-  const absl::StatusOr<ReadId> id = entry.ReadLayer(layer, out, {}, [&](absl::Status status) {
-    outcome = std::move(status);
-    done.Notify();
-  });
-  if (!id.ok()) return id.status();
-  done.WaitForNotification();
-  return outcome;
-}
 
 inline absl::StatusOr<std::shared_ptr<LowerTierEntry>> Open(RedisTier& tier, const ChunkKey& key) {
   return std::move(tier.OpenEntries({key}, absl::InfiniteFuture())[0]);
