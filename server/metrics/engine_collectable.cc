@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <fstream>
+#include <string>
 #include <utility>
 
 #include "absl/time/clock.h"
@@ -45,6 +46,17 @@ class FamilyList {
   }
   std::vector<MetricFamily> families_;
 };
+
+/// Two functions that add a gauge and a counter: what all metrics of one part of the engine are made with.
+auto Prefixed(const char* prefix, FamilyList* list) {
+  return std::pair(
+      [=](const char* name, std::string help, auto value) {
+        list->AddGauge(std::string(prefix) + name, std::move(help), static_cast<double>(value));
+      },
+      [=](const char* name, std::string help, auto value) {
+        list->AddCounter(std::string(prefix) + name, std::move(help), static_cast<double>(value));
+      });
+}
 
 double Seconds(const timeval& time) { return static_cast<double>(time.tv_sec) + 1e-6 * time.tv_usec; }
 
@@ -98,12 +110,7 @@ void AddLoading(const LoadingStats& stats, FamilyList* list) {
 }
 
 void AddStore(const store::StoreStats& stats, FamilyList* list) {
-  const auto gauge = [&](std::string name, std::string help, int64_t value) {
-    list->AddGauge("kvblend_store_" + std::move(name), std::move(help), static_cast<double>(value));
-  };
-  const auto counter = [&](std::string name, std::string help, int64_t value) {
-    list->AddCounter("kvblend_store_" + std::move(name), std::move(help), static_cast<double>(value));
-  };
+  const auto [gauge, counter] = Prefixed("kvblend_store_", list);
   gauge("entries", "Chunks in the store.", stats.entries);
   gauge("bytes", "Bytes in use by the chunk store.", stats.bytes);
   gauge("budget_bytes", "Bytes that the chunk store may use.", stats.byte_budget);
@@ -143,12 +150,7 @@ void AddStore(const store::StoreStats& stats, FamilyList* list) {
 }
 
 void AddDisk(const store::DiskTierStats& stats, FamilyList* list) {
-  const auto gauge = [&](std::string name, std::string help, int64_t value) {
-    list->AddGauge("kvblend_disk_" + std::move(name), std::move(help), static_cast<double>(value));
-  };
-  const auto counter = [&](std::string name, std::string help, int64_t value) {
-    list->AddCounter("kvblend_disk_" + std::move(name), std::move(help), static_cast<double>(value));
-  };
+  const auto [gauge, counter] = Prefixed("kvblend_disk_", list);
   gauge("entries", "Chunks on disk.", stats.entries);
   gauge("bytes", "Bytes of chunks on disk.", stats.bytes);
   gauge("quota_bytes", "Bytes that chunks may take on disk.", stats.quota_bytes);
@@ -174,12 +176,7 @@ void AddDisk(const store::DiskTierStats& stats, FamilyList* list) {
 }
 
 void AddRedis(const store::RedisTierStats& stats, FamilyList* list) {
-  const auto gauge = [&](std::string name, std::string help, double value) {
-    list->AddGauge("kvblend_redis_" + std::move(name), std::move(help), value);
-  };
-  const auto counter = [&](std::string name, std::string help, auto value) {
-    list->AddCounter("kvblend_redis_" + std::move(name), std::move(help), static_cast<double>(value));
-  };
+  const auto [gauge, counter] = Prefixed("kvblend_redis_", list);
   gauge("nodes", "Redis nodes known.", static_cast<double>(stats.nodes.size()));
   gauge("nodes_working", "Redis nodes that are asked; the others are left alone until they answer again.",
         stats.nodes_working());
