@@ -139,6 +139,23 @@ void Fill(const SamplingOptions& options, v1::SamplingOptions& out) {
   out.set_ignore_eos(options.ignore_eos);
 }
 
+/// Whose chunks, and what stands before them: what all requests about chunks' texts have in common.
+template <typename WireRequest, typename Request>
+absl::Status TakeAnchor(WireRequest& request, Request* to) {
+  to->caller.tenant_namespace = std::move(*request.mutable_namespace_());
+  to->system_text = std::move(*request.mutable_system_text());
+  to->lead_in = std::move(*request.mutable_lead_in());
+  return Convert(request.anchoring(), "anchoring", &to->anchoring);
+}
+
+template <typename Request, typename WireRequest>
+void FillAnchor(const Request& request, WireRequest& message) {
+  message.set_namespace_(request.caller.tenant_namespace);
+  message.set_system_text(request.system_text);
+  message.set_lead_in(request.lead_in);
+  message.set_anchoring(ToProto(request.anchoring));
+}
+
 }  // namespace
 
 absl::StatusOr<GenerateRequest> FromProto(v1::GenerateRequest&& request) {
@@ -175,12 +192,7 @@ absl::StatusOr<ScoreRequest> FromProto(v1::ScoreRequest&& request) {
 
 absl::StatusOr<PutChunksRequest> FromProto(v1::PutChunksRequest&& request) {
   PutChunksRequest to;
-  if (absl::Status status = Convert(request.anchoring(), "anchoring", &to.anchoring); !status.ok()) {
-    return status;
-  }
-  to.caller.tenant_namespace = std::move(*request.mutable_namespace_());
-  to.system_text = std::move(*request.mutable_system_text());
-  to.lead_in = std::move(*request.mutable_lead_in());
+  if (absl::Status status = TakeAnchor(request, &to); !status.ok()) return status;
   to.chunks = TakeStrings(request.mutable_chunks());
   to.label = std::move(*request.mutable_label());
   to.chunk_labels = TakeStrings(request.mutable_chunk_labels());
@@ -190,12 +202,7 @@ absl::StatusOr<PutChunksRequest> FromProto(v1::PutChunksRequest&& request) {
 
 absl::StatusOr<SplitDocumentRequest> FromProto(v1::SplitDocumentRequest&& request) {
   SplitDocumentRequest to;
-  if (absl::Status status = Convert(request.anchoring(), "anchoring", &to.anchoring); !status.ok()) {
-    return status;
-  }
-  to.caller.tenant_namespace = std::move(*request.mutable_namespace_());
-  to.system_text = std::move(*request.mutable_system_text());
-  to.lead_in = std::move(*request.mutable_lead_in());
+  if (absl::Status status = TakeAnchor(request, &to); !status.ok()) return status;
   to.text = std::move(*request.mutable_text());
   to.goes_on = request.goes_on();
   if (request.has_chunk_tokens()) to.chunk_tokens = request.chunk_tokens();
@@ -205,12 +212,7 @@ absl::StatusOr<SplitDocumentRequest> FromProto(v1::SplitDocumentRequest&& reques
 
 absl::StatusOr<PrefetchChunksRequest> FromProto(v1::PrefetchChunksRequest&& request) {
   PrefetchChunksRequest to;
-  if (absl::Status status = Convert(request.anchoring(), "anchoring", &to.anchoring); !status.ok()) {
-    return status;
-  }
-  to.caller.tenant_namespace = std::move(*request.mutable_namespace_());
-  to.system_text = std::move(*request.mutable_system_text());
-  to.lead_in = std::move(*request.mutable_lead_in());
+  if (absl::Status status = TakeAnchor(request, &to); !status.ok()) return status;
   to.chunks = TakeStrings(request.mutable_chunks());
   return to;
 }
@@ -241,10 +243,7 @@ v1::ScoreRequest ToProto(const ScoreRequest& request) {
 
 v1::PutChunksRequest ToProto(const PutChunksRequest& request) {
   v1::PutChunksRequest message;
-  message.set_namespace_(request.caller.tenant_namespace);
-  message.set_system_text(request.system_text);
-  message.set_lead_in(request.lead_in);
-  message.set_anchoring(ToProto(request.anchoring));
+  FillAnchor(request, message);
   for (const std::string& chunk : request.chunks) message.add_chunks(chunk);
   message.set_label(request.label);
   for (const std::string& label : request.chunk_labels) message.add_chunk_labels(label);
@@ -254,10 +253,7 @@ v1::PutChunksRequest ToProto(const PutChunksRequest& request) {
 
 v1::SplitDocumentRequest ToProto(const SplitDocumentRequest& request) {
   v1::SplitDocumentRequest message;
-  message.set_namespace_(request.caller.tenant_namespace);
-  message.set_system_text(request.system_text);
-  message.set_lead_in(request.lead_in);
-  message.set_anchoring(ToProto(request.anchoring));
+  FillAnchor(request, message);
   message.set_text(request.text);
   message.set_goes_on(request.goes_on);
   message.set_chunk_tokens(request.chunk_tokens);
@@ -267,10 +263,7 @@ v1::SplitDocumentRequest ToProto(const SplitDocumentRequest& request) {
 
 v1::PrefetchChunksRequest ToProto(const PrefetchChunksRequest& request) {
   v1::PrefetchChunksRequest message;
-  message.set_namespace_(request.caller.tenant_namespace);
-  message.set_system_text(request.system_text);
-  message.set_lead_in(request.lead_in);
-  message.set_anchoring(ToProto(request.anchoring));
+  FillAnchor(request, message);
   for (const std::string& chunk : request.chunks) message.add_chunks(chunk);
   return message;
 }
