@@ -4,6 +4,7 @@
 #include <numeric>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/time/clock.h"
 #include "engine/blend/prefill_route.h"
 #include "engine/status_macros.h"
@@ -72,6 +73,8 @@ absl::StatusOr<PrefillResult> BlendedPrefill::Run(const prompt::PromptLayout& la
   const Pass pass{layout, plan, policy, sequence, keep_going, result.measurements.passes};
   KVBLEND_ASSIGN_OR_RETURN(KvLoader loader,
                            KvLoader::Create(plan, sequence, rope_, transformer_.backend(), pipeline_depth_));
+  // Whatever ends this early: the device may still be reading what the plan's entries hold.
+  const absl::Cleanup settle = [this] { transformer_.backend().Synchronize(stream_).IgnoreError(); };
   result.policy = policy.policy();
   const int32_t budget = policy.Budget(plan.candidates);
   const Requirement requirement = policy.requirement();

@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "engine/status_macros.h"
 
 namespace kvblend::blend {
@@ -18,6 +19,8 @@ absl::StatusOr<std::unique_ptr<store::ChunkKv>> PrecomputeChunk(
   KVBLEND_ASSIGN_OR_RETURN(std::unique_ptr<store::ChunkKv> chunk,
                            store::ChunkKv::Allocate(format, chunk_tokens));
   if (chunk_tokens == 0) return chunk;
+  // Whatever ends this early: the device may still be writing into the chunk.
+  const absl::Cleanup settle = [&] { backend.Synchronize(stream).IgnoreError(); };
 
   const bool load_anchor = input.anchor != nullptr && anchor_tokens > 0;
   std::vector<int32_t> token_ids;
