@@ -1,5 +1,5 @@
 // SelectiveAttention and AttentionMass of the CPU backend; arguments as in kernels/backend.h, already
-// checked. REQUIRES: a OneDnnThreadScope.
+// checked.
 #pragma once
 
 #include <cstdint>

@@ -1,189 +1,229 @@
-// Attention of many rows: blocks of query rows against blocks of keys with an online softmax (Milakov and
+// Attention of many rows: tiles of query rows against blocks of keys with an online softmax (Milakov and
 // Gimelshein, 2018; Dao et al., FlashAttention, 2022). The query rows of all heads that share a kv head form
-// the rows of one product. Rows are ordered by position, so that the rows which a block of keys concerns are
-// contiguous.
+// the rows of one product. Rows are ordered by position and every tile ends at its own last key, so that
+// gathered rows cost no more per key than contiguous ones.
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <memory>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "kernels/cpu/attention.h"
+#include "kernels/cpu/attention_queries.h"
+#include "kernels/cpu/attention_tiles.h"
 #include "kernels/cpu/packed_kv.h"
 #include "kernels/cpu/simd.h"
 
 namespace kvblend::kernels {
 namespace {
 
-constexpr float kLog2E = 1.44269504088896340736f;
-// Row counts are rounded up to this, so that few shapes of products exist.
-constexpr int64_t kRowStep = 8;
-// Products reach full speed at about this many rows x heads.
-constexpr int64_t kProductRows = 192;
+// Enough rows that keys and values in the second-level cache are used often; their outputs stay there too.
+constexpr int64_t kRowsPerTask = 64;
 // KV copied at a time; longer contexts go head by head.
 constexpr int64_t kMaxPackedBytes = int64_t{256} << 20;
+// Several tasks per thread, so that they finish together; where rows are few, their keys are split.
+constexpr int64_t kTasksPerThread = 4;
+constexpr int64_t kMinKeysPerTask = 2 * kKeyBlock;
 
+/// Some rows of one unit and, where their keys are split, the keys of one part.
 struct Task {
   const KvUnit* unit;
   int64_t row_begin, row_end;
+  int64_t key_begin, key_end;
+  float* partial = nullptr;  // where the part's result goes; null: there is only this one
 };
 
 class BlockedTask {
  public:
-  BlockedTask(CpuContext& context, const AttentionArgs& args, const Task& task, MatrixView out)
-      : context_(context),
+  BlockedTask(const AttentionTiles& tiles, const AttentionArgs& args, const Task& task, MatrixView out)
+      : tiles_(tiles),
         args_(args),
         task_(task),
         out_(out),
-        dtype_(AttentionDtype(context, args.pages)),
-        group_(args.group()),
-        head_dim_(args.pages.head_dim),
-        rows_(task.row_end - task.row_begin),
-        padded_rows_(RoundUp(rows_, kRowStep)) {}
+        queries_(tiles, args, task.row_begin, task.row_end),
+        columns_(RoundUp(args.pages.head_dim, kKeyStep)) {}
 
-  absl::Status Run() {
-    const int64_t m = padded_rows_ * group_;
-    queries_ = ThreadScratch<std::byte>(ScratchSlot::kQuery, m * head_dim_ * SizeOf(dtype_));
-    scores_ = ThreadScratch<float>(ScratchSlot::kScores, m * kKeyBlock);
+  /// Floats that `partial` needs: outputs, maxima, sums of the padded rows.
+  static int64_t PartialFloats(const AttentionTiles& tiles, const AttentionArgs& args, int64_t row_begin,
+                               int64_t row_end) {
+    return TileQueries(tiles, args, row_begin, row_end).num_tiles() * kTileRows *
+           (RoundUp(args.pages.head_dim, kKeyStep) + 2);
+  }
+
+  void Run() {
+    const int64_t rows = queries_.num_tiles() * kTileRows;
+    words_ = ThreadScratch<uint32_t>(ScratchSlot::kQuery, queries_.words());
+    scores_ = ThreadScratch<float>(ScratchSlot::kScores, kTileRows * kKeyBlock);
     // In f32 the probabilities overwrite the scores.
-    probabilities_ = dtype_ == DataType::kF32 ? reinterpret_cast<std::byte*>(scores_)
-                                              : ThreadScratch<std::byte>(ScratchSlot::kProbabilities,
-                                                                         m * kKeyBlock * SizeOf(dtype_));
-    output_ = ThreadScratch<float>(ScratchSlot::kOutput, m * (head_dim_ + 2));
-    max_ = output_ + m * head_dim_;
-    sum_ = max_ + m;
-    std::fill(output_, output_ + m * head_dim_, 0.0f);
-    std::fill(max_, max_ + m, -std::numeric_limits<float>::infinity());
-    std::fill(sum_, sum_ + m, 0.0f);
-    GatherQueries();
-    const int64_t last = Position(rows_ - 1);
-    for (int64_t key = FirstVisible(0) / kKeyBlock * kKeyBlock; key <= last; key += kKeyBlock) {
-      if (absl::Status status = AddKeyBlock(key); !status.ok()) return status;
-    }
-    for (int64_t i = 0; i < rows_; ++i) {
-      for (int64_t g = 0; g < group_; ++g) {
-        const int64_t r = i * group_ + g, head = task_.unit->kv_head * group_ + g;
-        std::byte* target = static_cast<std::byte*>(out_.data) +
-                            ((task_.row_begin + i) * out_.row_stride + head * head_dim_) * SizeOf(out_.dtype);
-        simd::ScaleRow(output_ + r * head_dim_, 1.0f / sum_[r], target, out_.dtype, head_dim_);
+    probabilities_ = tiles_.dtype == DataType::kF32
+                         ? reinterpret_cast<uint32_t*>(scores_)
+                         : ThreadScratch<uint32_t>(ScratchSlot::kProbabilities, kTileRows * kKeyBlock / 2);
+    output_ = task_.partial != nullptr ? task_.partial
+                                       : ThreadScratch<float>(ScratchSlot::kOutput, rows * (columns_ + 2));
+    max_ = output_ + rows * columns_;
+    sum_ = max_ + rows;
+    std::fill(output_, output_ + rows * columns_, 0.0f);
+    std::fill(max_, max_ + rows, -std::numeric_limits<float>::infinity());
+    std::fill(sum_, sum_ + rows, 0.0f);
+    queries_.Gather(task_.unit->kv_head, words_);
+    int64_t first_tile = 0;  // those before it stand before the block
+    for (int64_t key = task_.key_begin; key < task_.key_end; key += kKeyBlock) {
+      const int64_t end = std::min(key + kKeyBlock, task_.key_end);
+      while (first_tile < queries_.num_tiles() && queries_.OfTile(first_tile).end <= key) ++first_tile;
+      for (int64_t tile = first_tile; tile < queries_.num_tiles(); ++tile) {
+        const VisibleKeys seen = queries_.OfTile(tile);
+        if (seen.begin >= end) break;  // and so have all later ones the block behind their window
+        AddBlock(tile, key, std::min(end, seen.end) - key);
       }
     }
-    return absl::OkStatus();
+    if (task_.partial != nullptr) return;
+    for (int64_t r = 0; r < queries_.num_products(); ++r) Write(r, output_ + r * columns_, sum_[r]);
+  }
+
+  /// Merges the results of the parts of the same rows, in memory one after the other.
+  void Merge(int64_t num_parts) {
+    const int64_t rows = queries_.num_tiles() * kTileRows, part_floats = rows * (columns_ + 2);
+    float* merged = ThreadScratch<float>(ScratchSlot::kOutput, columns_);
+    for (int64_t r = 0; r < queries_.num_products(); ++r) {
+      float max = -std::numeric_limits<float>::infinity(), sum = 0;
+      for (int64_t p = 0; p < num_parts; ++p) {
+        max = std::max(max, task_.partial[p * part_floats + rows * columns_ + r]);
+      }
+      std::fill(merged, merged + columns_, 0.0f);
+      for (int64_t p = 0; p < num_parts; ++p) {
+        const float* part = task_.partial + p * part_floats;
+        const float weight = std::exp2(part[rows * columns_ + r] - max);
+        sum += part[rows * columns_ + rows + r] * weight;
+        simd::AddScaledRow(part + r * columns_, weight, merged, args_.pages.head_dim);
+      }
+      Write(r, merged, sum);
+    }
   }
 
  private:
-  int64_t Position(int64_t i) const { return args_.plan.position(task_.row_begin + i); }
-  int64_t FirstVisible(int64_t i) const {
-    return args_.plan.FirstVisible(args_.plan.position(task_.row_begin + i));
-  }
-
-  // Scaled by scale * log2(e), so that the softmax can use powers of two.
-  void GatherQueries() {
-    const int64_t row_bytes = head_dim_ * SizeOf(dtype_);
-    for (int64_t i = 0; i < rows_; ++i) {
-      for (int64_t g = 0; g < group_; ++g) {
-        simd::ScaleRow(args_.query(task_.row_begin + i, task_.unit->kv_head * group_ + g),
-                       args_.scale * kLog2E, queries_ + (i * group_ + g) * row_bytes, dtype_, head_dim_);
-      }
-    }
-    std::memset(queries_ + rows_ * group_ * row_bytes, 0, (padded_rows_ - rows_) * group_ * row_bytes);
-  }
-
-  absl::Status AddKeyBlock(int64_t key) {
+  void AddBlock(int64_t tile, int64_t key, int64_t num_keys) {
     const KvUnit& unit = *task_.unit;
-    const int64_t keys =
-        std::min(RoundUp(std::min(unit.end, Position(rows_ - 1) + 1) - key, kKeyStep), kKeyBlock);
-    // Rows before `first` stand before the block, rows from `end` on have it behind their window.
-    int64_t first = 0, end = rows_;
-    while (Position(first) < key) ++first;
-    while (FirstVisible(end - 1) >= key + keys) --end;
-    if (first >= end) return absl::OkStatus();  // a gap between the windows of two rows
-    first = first / kRowStep * kRowStep;
-    end = std::min(RoundUp(end, kRowStep), padded_rows_);
-    const int64_t m = (end - first) * group_, offset = first * group_;
-    const int64_t kv_offset = (key - unit.begin) * head_dim_ * SizeOf(dtype_);
-
-    auto scores_gemm = context_.gemms.Get(
-        {.dtype = dtype_, .layout = GemmLayout::kTransposed, .m = m, .n = keys, .k = head_dim_});
-    if (!scores_gemm.ok()) return scores_gemm.status();
-    absl::Status status =
-        (*scores_gemm)->Run(queries_ + offset * head_dim_ * SizeOf(dtype_), unit.k + kv_offset, scores_);
-    if (!status.ok()) return status;
-
-    for (int64_t i = first; i < end; ++i) {
-      const bool real = i < rows_;
-      const int64_t visible_begin = real ? std::max<int64_t>(FirstVisible(i) - key, 0) : 0;
-      const int64_t visible_end = real ? std::min(Position(i) + 1 - key, keys) : 0;
-      for (int64_t g = 0; g < group_; ++g) {
-        const int64_t r = i * group_ + g, local = r - offset;
-        std::byte* target = probabilities_ + local * keys * SizeOf(dtype_);
-        if (visible_begin >= visible_end) {
-          std::memset(target, 0, keys * SizeOf(dtype_));
-          continue;
-        }
-        const float alpha = simd::SoftmaxRow(scores_ + local * keys, visible_begin, visible_end, keys,
-                                             max_ + r, sum_ + r, target, dtype_);
-        float* row = output_ + r * head_dim_;
-        if (alpha != 1.0f) simd::ScaleRow(row, alpha, row, DataType::kF32, head_dim_);
+    const int64_t keys = RoundUp(num_keys, kKeyStep), first = tile * kTileRows;
+    tiles_.scores(words_ + first * queries_.steps(), unit.keys + (key - unit.begin) * queries_.steps(),
+                  queries_.steps(), keys, scores_);
+    VisibleKeys visible[kTileRows];
+    queries_.OfBlock(tile, key, num_keys, visible);
+    float alphas[kTileRows];
+    for (int64_t r = 0; r < kTileRows; ++r) {
+      alphas[r] = 1.0f;
+      uint32_t* probabilities = probabilities_ + r * tiles_.Steps(kKeyBlock);
+      if (visible[r].begin < visible[r].end) {
+        alphas[r] = tiles_.softmax(scores_ + r * kKeyBlock, visible[r], keys, max_ + first + r,
+                                   sum_ + first + r, probabilities);
+      } else {
+        std::fill(probabilities, probabilities + tiles_.Steps(keys), 0u);
       }
     }
-
-    auto values_gemm = context_.gemms.Get({.dtype = dtype_,
-                                           .layout = GemmLayout::kRowMajor,
-                                           .accumulate = true,
-                                           .m = m,
-                                           .n = head_dim_,
-                                           .k = keys});
-    if (!values_gemm.ok()) return values_gemm.status();
-    return (*values_gemm)->Run(probabilities_, unit.v + kv_offset, output_ + offset * head_dim_);
+    tiles_.add_values(probabilities_, unit.values + tiles_.Steps(key - unit.begin) * columns_,
+                      tiles_.Steps(keys), columns_, alphas, output_ + first * columns_);
   }
 
-  CpuContext& context_;
+  void Write(int64_t product, const float* values, float sum) const {
+    const int64_t head_dim = args_.pages.head_dim,
+                  head = task_.unit->kv_head * args_.group() + product % args_.group();
+    std::byte* target = static_cast<std::byte*>(out_.data) +
+                        (queries_.row(product) * out_.row_stride + head * head_dim) * SizeOf(out_.dtype);
+    simd::ScaleRow(values, 1.0f / sum, target, out_.dtype, head_dim);
+  }
+
+  const AttentionTiles& tiles_;
   const AttentionArgs& args_;
   const Task& task_;
   const MatrixView out_;
-  const DataType dtype_;
-  const int64_t group_, head_dim_, rows_, padded_rows_;
-  std::byte* queries_ = nullptr;        // [padded_rows, group, head_dim] of dtype
-  float* scores_ = nullptr;             // [padded_rows, group, keys of the block]
-  std::byte* probabilities_ = nullptr;  // the same of dtype
-  float* output_ = nullptr;             // [padded_rows, group, head_dim], not yet divided by sum
-  float* max_ = nullptr;                // [padded_rows, group]
-  float* sum_ = nullptr;                // [padded_rows, group]
+  const TileQueries queries_;
+  const int64_t columns_;              // of an output row: head_dim, padded
+  uint32_t* words_ = nullptr;          // queries [padded rows, steps]
+  float* scores_ = nullptr;            // [kTileRows, kKeyBlock]
+  uint32_t* probabilities_ = nullptr;  // [kTileRows, words of kKeyBlock]
+  float* output_ = nullptr;            // [padded rows, columns], not yet divided by sum
+  float* max_ = nullptr;               // [padded rows]
+  float* sum_ = nullptr;               // [padded rows]
 };
 
-// Query rows per task: few enough that every thread gets several tasks.
-int64_t RowsPerTask(int64_t total_rows, int64_t num_kv_heads, int64_t group, int num_threads) {
-  int64_t rows = std::clamp<int64_t>(kProductRows / group / kRowStep * kRowStep, kRowStep, 64);
-  while (rows > kRowStep && (total_rows + rows - 1) / rows * num_kv_heads < 4 * num_threads) {
-    rows = std::max(kRowStep, rows / 2 / kRowStep * kRowStep);
+/// Splits rows, and where they are few their keys, into tasks; parts of the same rows are neighbours.
+std::vector<Task> MakeTasks(const AttentionArgs& args, const std::vector<KvUnit>& units, int num_threads) {
+  const HostBatchPlan& plan = args.plan;
+  int64_t row_tasks = 0;
+  for (const KvUnit& unit : units) {
+    row_tasks +=
+        (plan.row_end(unit.sequence) - plan.row_begin(unit.sequence) + kRowsPerTask - 1) / kRowsPerTask;
   }
-  return rows;
-}
-
-absl::Status RunUnits(CpuContext& context, const AttentionArgs& args, std::vector<KvUnit>& units,
-                      int64_t rows_per_task, MatrixView out) {
-  ScratchPool::Lease lease;
-  absl::Status status = PackKv(context, args.plan, args.pages, AttentionDtype(context, args.pages),
-                               /*with_values=*/true, units, lease);
-  if (!status.ok()) return status;
+  const int64_t wanted_parts = (kTasksPerThread * num_threads + row_tasks - 1) / row_tasks;
   std::vector<Task> tasks;
   for (const KvUnit& unit : units) {
-    const int64_t end = args.plan.row_end(unit.sequence);
-    for (int64_t row = args.plan.row_begin(unit.sequence); row < end; row += rows_per_task) {
-      tasks.push_back({&unit, row, std::min(end, row + rows_per_task)});
+    const int64_t end = plan.row_end(unit.sequence);
+    for (int64_t row = plan.row_begin(unit.sequence); row < end; row += kRowsPerTask) {
+      const int64_t row_end = std::min(end, row + kRowsPerTask);
+      const int64_t key_begin = plan.FirstVisible(plan.position(row)) / kPanelKeys * kPanelKeys,
+                    key_end = int64_t{plan.position(row_end - 1)} + 1;
+      const int64_t keys =
+          num_threads == 1
+              ? key_end - key_begin
+              : RoundUp(std::max((key_end - key_begin + wanted_parts - 1) / wanted_parts, kMinKeysPerTask),
+                        kPanelKeys);
+      for (int64_t key = key_begin; key < key_end; key += keys) {
+        tasks.push_back({&unit, row, row_end, key, std::min(key + keys, key_end)});
+      }
     }
   }
+  return tasks;
+}
+
+bool SameRows(const Task& a, const Task& b) { return a.unit == b.unit && a.row_begin == b.row_begin; }
+
+absl::Status RunUnits(CpuContext& context, const AttentionArgs& args, std::vector<KvUnit>& units,
+                      MatrixView out) {
+  const AttentionTiles& tiles = simd::GetAttentionTiles(AttentionDtype(context, args.pages));
+  ScratchPool::Lease kv_lease;
+  absl::Status status = PackKv(context, tiles, args.plan, args.pages, /*with_values=*/true, units, kv_lease);
+  if (!status.ok()) return status;
+  std::vector<Task> tasks = MakeTasks(args, units, context.pool.num_threads());
+
+  struct Merging {
+    int64_t first_task, num_parts;
+  };
+  std::vector<Merging> merging;
+  int64_t partial_floats = 0;
+  for (size_t begin = 0, end = 0; begin < tasks.size(); begin = end) {
+    while (end < tasks.size() && SameRows(tasks[begin], tasks[end])) ++end;
+    if (end - begin == 1) continue;
+    merging.push_back({static_cast<int64_t>(begin), static_cast<int64_t>(end - begin)});
+    partial_floats += static_cast<int64_t>(end - begin) *
+                      BlockedTask::PartialFloats(tiles, args, tasks[begin].row_begin, tasks[begin].row_end);
+  }
+  ScratchPool::Lease partial_lease;
+  if (partial_floats > 0) partial_lease = context.scratch.Borrow(partial_floats * sizeof(float));
+  if (partial_floats > 0 && !partial_lease) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "SelectiveAttention: no memory for ", partial_floats * sizeof(float), " bytes of partial sums"));
+  }
+  auto* next = reinterpret_cast<float*>(partial_lease.data());
+  for (const Merging& rows : merging) {
+    for (int64_t p = 0; p < rows.num_parts; ++p) {
+      Task& task = tasks[rows.first_task + p];
+      task.partial = next;
+      next += BlockedTask::PartialFloats(tiles, args, task.row_begin, task.row_end);
+    }
+  }
+
   // Later rows see more keys: the longest tasks first, so that the threads finish together.
-  std::stable_sort(tasks.begin(), tasks.end(), [&](const Task& a, const Task& b) {
-    return args.plan.position(a.row_end - 1) > args.plan.position(b.row_end - 1);
+  std::vector<const Task*> order;
+  for (const Task& task : tasks) order.push_back(&task);
+  const auto cost = [](const Task* t) { return (t->row_end - t->row_begin) * (t->key_end - t->key_begin); };
+  std::stable_sort(order.begin(), order.end(),
+                   [&](const Task* a, const Task* b) { return cost(a) > cost(b); });
+  context.pool.ParallelFor(static_cast<int64_t>(order.size()),
+                           [&](int64_t i) { BlockedTask(tiles, args, *order[i], out).Run(); });
+  context.pool.ParallelFor(static_cast<int64_t>(merging.size()), [&](int64_t i) {
+    BlockedTask(tiles, args, tasks[merging[i].first_task], out).Merge(merging[i].num_parts);
   });
-  FirstError error;
-  context.pool.ParallelFor(static_cast<int64_t>(tasks.size()), [&](int64_t i) {
-    if (error.ok()) error.Update(BlockedTask(context, args, tasks[i], out).Run());
-  });
-  return error.status();
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -192,25 +232,21 @@ absl::Status BlockedAttention(CpuContext& context, const AttentionArgs& args, Ma
   const HostBatchPlan& plan = args.plan;
   const int64_t key_bytes = 2 * args.pages.head_dim * SizeOf(AttentionDtype(context, args.pages));
   std::vector<KvUnit> all;
-  int64_t total_rows = 0;
   for (int64_t s = 0; s < plan.num_sequences(); ++s) {
     const int64_t begin = plan.row_begin(s), end = plan.row_end(s);
     if (end - begin <= kMaxDecodeRows) continue;
-    total_rows += end - begin;
-    const int64_t first_key = plan.FirstVisible(plan.position(begin)) / kKeyBlock * kKeyBlock;
+    const int64_t first_key = plan.FirstVisible(plan.position(begin)) / kPanelKeys * kPanelKeys;
     for (int32_t h = 0; h < args.pages.num_kv_heads; ++h) {
       all.push_back({.sequence = s, .kv_head = h, .begin = first_key, .end = plan.position(end - 1) + 1});
     }
   }
-  const int64_t rows_per_task =
-      RowsPerTask(total_rows, args.pages.num_kv_heads, args.group(), context.pool.num_threads());
   for (size_t next = 0; next < all.size();) {
     std::vector<KvUnit> units;
     for (int64_t bytes = 0; next < all.size() && (units.empty() || bytes < kMaxPackedBytes); ++next) {
-      bytes += all[next].padded_keys() * key_bytes;
+      bytes += (all[next].end - all[next].begin) * key_bytes;
       units.push_back(all[next]);
     }
-    if (absl::Status status = RunUnits(context, args, units, rows_per_task, out); !status.ok()) return status;
+    if (absl::Status status = RunUnits(context, args, units, out); !status.ok()) return status;
   }
   return absl::OkStatus();
 }

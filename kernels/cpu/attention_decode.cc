@@ -60,7 +60,7 @@ void RunPart(const AttentionArgs& args, const Part& part, float* max, float* sum
     });
     for (int64_t g = 0; g < group; ++g) {
       float* row = scores + g * kKeysPerStep;
-      const float alpha = simd::SoftmaxRow(row, 0, keys, keys, max + g, sum + g, row, DataType::kF32);
+      const float alpha = simd::SoftmaxRow(row, keys, max + g, sum + g);
       float* value = values + g * head_dim;
       if (alpha != 1.0f) simd::ScaleRow(value, alpha, value, DataType::kF32, head_dim);
     }

@@ -160,7 +160,6 @@ class CpuBackend final : public Backend {
                                     float scale, KvPagesView pages, MatrixView out) override {
     const auto plan = HostBatchPlan::From(batch);
     if (!plan.ok()) return plan.status();
-    const OneDnnThreadScope scope;
     return CpuSelectiveAttention(context_, {**plan, q, num_heads, scale, pages}, out);
   }
 
@@ -168,7 +167,6 @@ class CpuBackend final : public Backend {
                                float scale, KvPagesView pages, MatrixView out) override {
     const auto plan = HostBatchPlan::From(batch);
     if (!plan.ok()) return plan.status();
-    const OneDnnThreadScope scope;
     return CpuAttentionMass(context_, {**plan, q, num_heads, scale, pages}, out);
   }
 

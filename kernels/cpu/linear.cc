@@ -130,7 +130,6 @@ absl::Status CpuLinear(CpuContext& context, ConstMatrixView x, const CpuWeights&
     } else {
       for (const bool last_panel : {false, true}) {
         auto gemm = context.gemms.Get({.dtype = weights.dtype(),
-                                       .layout = GemmLayout::kPacked,
                                        .accumulate = accumulate && block.direct,
                                        .m = block.padded,
                                        .n = (last_panel ? panels.back() : panels.front()).count,

@@ -84,10 +84,7 @@ absl::StatusOr<std::shared_ptr<const Gemm>> Gemm::Create(const GemmSpec& spec) {
     std::shared_ptr<Gemm> gemm(new Gemm());
     const dnnl::memory::desc a({spec.m, spec.k}, ToOneDnn(spec.dtype), Tag::ab);
     const dnnl::memory::desc c({spec.m, spec.n}, ToOneDnn(DataType::kF32), Tag::ab);
-    const auto b = spec.layout == GemmLayout::kPacked
-                       ? PackedGemmDesc(spec.dtype, spec.k, spec.n)
-                       : dnnl::memory::desc({spec.k, spec.n}, ToOneDnn(spec.dtype),
-                                            spec.layout == GemmLayout::kRowMajor ? Tag::ab : Tag::ba);
+    const dnnl::memory::desc b = PackedGemmDesc(spec.dtype, spec.k, spec.n);
     dnnl::primitive_attr attributes;
     attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
     if (spec.accumulate) {
@@ -98,7 +95,6 @@ absl::StatusOr<std::shared_ptr<const Gemm>> Gemm::Create(const GemmSpec& spec) {
     const dnnl::matmul::primitive_desc description(dnnl::matmul::desc(a, b, c), attributes, OneDnnEngine());
     gemm->primitive_ = dnnl::matmul(description);
     gemm->a_ = a;
-    gemm->b_ = b;
     gemm->c_ = c;
     gemm->scratchpad_ = description.scratchpad_desc();
     return gemm;
@@ -111,7 +107,7 @@ absl::StatusOr<std::shared_ptr<const Gemm>> Gemm::Create(const GemmSpec& spec) {
 // oneDNN's memory objects, which hold no more than a pointer but cost several allocations to make: kept per
 // thread.
 struct Gemm::Handles {
-  dnnl::memory a, b, c, scratchpad;
+  dnnl::memory a, c, scratchpad;
 };
 
 Gemm::Gemm()
@@ -127,9 +123,7 @@ Gemm::Handles& Gemm::ThreadHandles() const {
   if (handles.size() >= kMaxHandles) handles.clear();
   const dnnl::engine& engine = OneDnnEngine();
   const auto empty = [&](const dnnl::memory::desc& desc) { return dnnl::memory(desc, engine, nullptr); };
-  return *handles
-              .emplace(id_, std::make_unique<Handles>(
-                                Handles{empty(a_), empty(b_), empty(c_), empty(scratchpad_)}))
+  return *handles.emplace(id_, std::make_unique<Handles>(Handles{empty(a_), empty(c_), empty(scratchpad_)}))
               .first->second;
 }
 
@@ -143,17 +137,6 @@ absl::Status Gemm::Execute(const Handles& handles, const dnnl::memory& b) const 
   if (status == dnnl_success) return absl::OkStatus();
   return absl::InternalError(
       absl::StrCat("oneDNN: matrix product failed with status ", static_cast<int>(status)));
-}
-
-absl::Status Gemm::Run(const void* a, const void* b, float* c) const {
-  try {
-    Handles& handles = ThreadHandles();
-    // Only read through the non-const handle: oneDNN has no const memory.
-    handles.b.set_data_handle(const_cast<void*>(b));
-    return Run(a, handles.b, c);
-  } catch (const dnnl::error& error) {
-    return FromError(error, "memory");
-  }
 }
 
 absl::Status Gemm::Run(const void* a, const dnnl::memory& b, float* c) const {

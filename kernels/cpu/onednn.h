@@ -47,24 +47,16 @@ bool OneDnnHasFastBF16();
 /// "2.6.3, avx512_core_bf16"
 std::string OneDnnDescription();
 
-/// How the right-hand matrix B [k, n] lies in memory.
-enum class GemmLayout : uint8_t {
-  kPacked,      // see PackedGemmDesc
-  kRowMajor,    // element (i, j) at i * n + j
-  kTransposed,  // element (i, j) at j * k + i
-};
-
 /// All matrices are dense: for any other row stride oneDNN 2.6 has only slow code.
 struct GemmSpec {
   DataType dtype = DataType::kF32;  // of A [m, k] and B: kF32 or kBF16; C [m, n] is f32
-  GemmLayout layout = GemmLayout::kPacked;
   bool accumulate = false;
   int64_t m = 0, n = 0, k = 0;
 
   friend bool operator==(const GemmSpec&, const GemmSpec&) = default;
   template <typename H>
   friend H AbslHashValue(H h, const GemmSpec& s) {
-    return H::combine(std::move(h), s.dtype, s.layout, s.accumulate, s.m, s.n, s.k);
+    return H::combine(std::move(h), s.dtype, s.accumulate, s.m, s.n, s.k);
   }
 };
 
@@ -74,8 +66,7 @@ class Gemm {
   static absl::StatusOr<std::shared_ptr<const Gemm>> Create(const GemmSpec& spec)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(OneDnnCreationMutex());
 
-  absl::Status Run(const void* a, const void* b, float* c) const;
-  /// For kPacked: `b` in its own descriptor.
+  /// b: as PackedGemmDesc
   absl::Status Run(const void* a, const dnnl::memory& b, float* c) const;
 
  private:
@@ -87,7 +78,7 @@ class Gemm {
 
   const uint64_t id_;  // unlike an address, never used twice
   dnnl::matmul primitive_;
-  dnnl::memory::desc a_, b_, c_, scratchpad_;
+  dnnl::memory::desc a_, c_, scratchpad_;
 };
 
 /// Whether packed weights lie in blocks of 64 outputs, each k-major, in which oneDNN and simd::PackedMatVec

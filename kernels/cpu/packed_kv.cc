@@ -9,58 +9,125 @@
 namespace kvblend::kernels {
 namespace {
 
-// Copies the rows of keys [begin, end) from `source` (pages.k or pages.v), page by page, into `target`.
-void CopyKeys(const HostBatchPlan& plan, const KvPagesView& pages, const void* source, const KvUnit& unit,
-              int64_t begin, int64_t end, DataType dtype, std::byte* target) {
-  const int64_t row_bytes = pages.head_dim * SizeOf(dtype);
-  for (int64_t key = begin; key < end;) {
-    const int64_t count = std::min(end - key, pages.page_size - key % pages.page_size);
-    const int64_t slot = plan.Slot(pages, unit.sequence, unit.kv_head, static_cast<int32_t>(key));
-    simd::ConvertRow(static_cast<const std::byte*>(source) + slot * SizeOf(pages.dtype), pages.dtype,
-                     target + (key - unit.begin) * row_bytes, dtype, count * pages.head_dim);
-    key += count;
+constexpr int64_t kKeysPerPart = 512;  // some ten microseconds of work
+
+/// Packs keys [begin, end) of one unit; begin is a multiple of kPanelKeys behind unit.begin.
+class PartPacker {
+ public:
+  PartPacker(const AttentionTiles& tiles, const HostBatchPlan& plan, const KvPagesView& pages,
+             const KvUnit& unit)
+      : tiles_(tiles), plan_(plan), pages_(pages), unit_(unit) {}
+
+  void PackKeys(int64_t begin, int64_t end) const {
+    const int64_t steps = tiles_.Steps(pages_.head_dim);
+    ForEachRun(pages_.k, begin, end, [&](int64_t key, int64_t count, const void* rows) {
+      // A quad of keys may not straddle two panels.
+      for (int64_t i = 0; i < count;) {
+        const int64_t column = (key + i - unit_.begin) % kPanelKeys;
+        const int64_t keys = std::min({count - i, int64_t{4}, kPanelKeys - column});
+        uint32_t* panel = unit_.keys + (key + i - unit_.begin - column) * steps;
+        simd::PackKeys(Row(rows, i), keys, pages_.head_dim, tiles_.elements_per_word(), panel, column);
+        i += keys;
+      }
+    });
+    if (end != unit_.end) return;
+    const int64_t used = (end - unit_.begin) % kPanelKeys;
+    if (used == 0) return;
+    uint32_t* panel = unit_.keys + (end - unit_.begin - used) * steps;
+    for (int64_t step = 0; step < steps; ++step) {
+      std::memset(panel + step * kPanelKeys + used, 0, (kPanelKeys - used) * sizeof(uint32_t));
+    }
   }
-}
+
+  void PackValues(int64_t begin, int64_t end) const {
+    const int64_t columns = RoundUp(pages_.head_dim, kKeyStep);
+    ForEachRun(pages_.v, begin, end, [&](int64_t key, int64_t count, const void* rows) {
+      simd::PackValues(rows, count, pages_.head_dim, tiles_.elements_per_word(),
+                       unit_.values + tiles_.Steps(key - unit_.begin) * columns, columns);
+    });
+    if (end != unit_.end) return;
+    const int64_t used = tiles_.Steps(end - unit_.begin),
+                  padded = tiles_.Steps(RoundUp(end - unit_.begin, kKeyStep));
+    std::memset(unit_.values + used * columns, 0, (padded - used) * columns * sizeof(uint32_t));
+  }
+
+ private:
+  const void* Row(const void* rows, int64_t i) const {
+    return static_cast<const std::byte*>(rows) + i * pages_.head_dim * SizeOf(tiles_.dtype);
+  }
+
+  // Calls body(key, count, rows in the tiles' type) for keys that are contiguous. Runs begin at even keys:
+  // two keys that share a word are in one run.
+  template <typename Body>
+  void ForEachRun(const void* source, int64_t begin, int64_t end, const Body& body) const {
+    const bool direct = pages_.dtype == tiles_.dtype && pages_.page_size % 2 == 0;
+    const int64_t run_keys = direct ? pages_.page_size : kPanelKeys;
+    for (int64_t key = begin; key < end;) {
+      const int64_t count = std::min(end - key, run_keys - key % run_keys);
+      body(key, count, direct ? Slot(source, key) : Gathered(source, key, count));
+      key += count;
+    }
+  }
+
+  const std::byte* Slot(const void* source, int64_t key) const {
+    return static_cast<const std::byte*>(source) +
+           plan_.Slot(pages_, unit_.sequence, unit_.kv_head, static_cast<int32_t>(key)) *
+               SizeOf(pages_.dtype);
+  }
+
+  const std::byte* Gathered(const void* source, int64_t begin, int64_t keys) const {
+    const int64_t row_bytes = pages_.head_dim * SizeOf(tiles_.dtype);
+    std::byte* rows = ThreadScratch<std::byte>(ScratchSlot::kRow, kPanelKeys * row_bytes);
+    for (int64_t key = begin; key < begin + keys;) {
+      const int64_t count = std::min(begin + keys - key, pages_.page_size - key % pages_.page_size);
+      simd::ConvertRow(Slot(source, key), pages_.dtype, rows + (key - begin) * row_bytes, tiles_.dtype,
+                       count * pages_.head_dim);
+      key += count;
+    }
+    return rows;
+  }
+
+  const AttentionTiles& tiles_;
+  const HostBatchPlan& plan_;
+  const KvPagesView& pages_;
+  const KvUnit& unit_;
+};
 
 }  // namespace
 
-absl::Status PackKv(CpuContext& context, const HostBatchPlan& plan, const KvPagesView& pages, DataType dtype,
-                    bool with_values, std::vector<KvUnit>& units, ScratchPool::Lease& lease) {
-  const int64_t row_bytes = pages.head_dim * SizeOf(dtype);
+absl::Status PackKv(CpuContext& context, const AttentionTiles& tiles, const HostBatchPlan& plan,
+                    const KvPagesView& pages, bool with_values, std::vector<KvUnit>& units,
+                    ScratchPool::Lease& lease) {
   struct Part {
     const KvUnit* unit;
     int64_t begin, end;
   };
   std::vector<Part> parts;
-  constexpr int64_t kKeysPerPart = 2 * kKeyBlock;
-  int64_t bytes = 0;
+  int64_t words = 0;
   for (const KvUnit& unit : units) {
-    bytes += RoundUp(unit.padded_keys() * row_bytes, 64) * (with_values ? 2 : 1);
+    words += unit.WordsOfKeys(tiles, pages.head_dim);
+    if (with_values) words += unit.WordsOfValues(tiles, pages.head_dim);
     for (int64_t key = unit.begin; key < unit.end; key += kKeysPerPart) {
       parts.push_back({&unit, key, std::min(unit.end, key + kKeysPerPart)});
     }
   }
-  lease = context.scratch.Borrow(bytes);
-  if (!lease)
-    return absl::ResourceExhaustedError(absl::StrCat("attention: no memory for ", bytes, " bytes of KV"));
-  std::byte* next = lease.data();
+  lease = context.scratch.Borrow(words * sizeof(uint32_t));
+  if (!lease) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("attention: no memory for ", words * sizeof(uint32_t), " bytes of KV"));
+  }
+  auto* next = reinterpret_cast<uint32_t*>(lease.data());
   for (KvUnit& unit : units) {
-    const int64_t unit_bytes = RoundUp(unit.padded_keys() * row_bytes, 64);
-    unit.k = next;
-    unit.v = with_values ? next + unit_bytes : nullptr;
-    next += unit_bytes * (with_values ? 2 : 1);
+    unit.keys = next;
+    next += unit.WordsOfKeys(tiles, pages.head_dim);
+    unit.values = with_values ? next : nullptr;
+    if (with_values) next += unit.WordsOfValues(tiles, pages.head_dim);
   }
   context.pool.ParallelFor(static_cast<int64_t>(parts.size()), [&](int64_t i) {
     const auto& [unit, begin, end] = parts[i];
-    for (const bool values : {false, true}) {
-      if (values && !with_values) continue;
-      std::byte* target = values ? unit->v : unit->k;
-      CopyKeys(plan, pages, values ? pages.v : pages.k, *unit, begin, end, dtype, target);
-      if (end == unit->end) {
-        const int64_t keys = unit->end - unit->begin;
-        std::memset(target + keys * row_bytes, 0, (unit->padded_keys() - keys) * row_bytes);
-      }
-    }
+    const PartPacker packer(tiles, plan, pages, *unit);
+    packer.PackKeys(begin, end);
+    if (with_values) packer.PackValues(begin, end);
   });
   return absl::OkStatus();
 }

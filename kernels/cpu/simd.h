@@ -15,8 +15,7 @@ namespace kvblend::kernels::simd {
 /// The instruction set in use, e.g. "AVX3".
 std::string TargetName();
 
-// --- rows.cc
-// --------------------------------------------------------------------------------------------------
+// --- rows.cc ---
 
 /// out = x / sqrt(mean(x^2) + epsilon) * weight; `out` may be `x` when f32.
 void RmsNormRow(const float* x, const float* weight, float epsilon, int64_t n, DataType out_dtype, void* out);
@@ -30,8 +29,7 @@ void AddScaledRow(const float* in, float scale, float* out, int64_t n);
 float Distance(const float* fresh, const void* cached, DataType cached_dtype, DeviationMetric metric,
                int64_t n);
 
-// --- rope.cc
-// --------------------------------------------------------------------------------------------------
+// --- rope.cc ---
 
 /// Rotates the heads of one row in place. cos, sin: [head_dim / 2]
 void RotateHeads(RopeLayout layout, const float* cos, const float* sin, int64_t head_dim, int64_t num_heads,
@@ -40,8 +38,7 @@ void RotateHeads(RopeLayout layout, const float* cos, const float* sin, int64_t 
 void RotateHeadsTo(RopeLayout layout, const float* cos, const float* sin, int64_t head_dim, int64_t num_heads,
                    const void* in, DataType in_dtype, void* out, DataType out_dtype, int64_t out_head_stride);
 
-// --- quantise.cc; kernels/kv_section.h defines the encodings
-// ----------------------------------------------------------
+// --- quantise.cc; kernels/kv_section.h defines the encodings ---
 
 /// Smallest and largest value of each column. NaN as smallest where a column has a NaN or an infinity.
 void ColumnRanges(const float* in, int64_t row_stride, int64_t rows, int64_t cols, float* low, float* high);
@@ -62,22 +59,24 @@ void DequantiseGroup(const uint8_t* codes, float offset, float step, int64_t n, 
 void PackNibbles(const uint8_t* codes, int64_t n, uint8_t* packed);
 void UnpackNibbles(const uint8_t* packed, int64_t n, uint8_t* codes);
 
-// --- softmax.cc
-// -------------------------------------------------------------------------------------------------
+// --- softmax.cc ---
 
-/// One row of an online softmax in base 2: `scores` are already multiplied by log2(e). Keys [begin, end) of n
-/// are visible, begin < end. Raises *max to the new maximum, writes 2^(score - *max) (0 where invisible) to
-/// `out` [n], and *sum becomes *sum * alpha + their sum. Returns alpha = 2^(old max - new max), by which what
-/// was accumulated so far must be multiplied; *max starts at -infinity. `out` may be `scores` when f32.
-float SoftmaxRow(const float* scores, int64_t begin, int64_t end, int64_t n, float* max, float* sum,
-                 void* out, DataType out_dtype);
-/// The largest of n > 0 values.
-float MaxOf(const float* values, int64_t n);
-/// values[j] = 2^(values[j] - max) in [begin, end), 0 elsewhere in [0, n); returns the sum.
-float Exp2Row(float* values, int64_t begin, int64_t end, int64_t n, float max);
+/// One row of an online softmax in base 2, in place: n > 0 scores, multiplied by log2(e) already, become
+/// 2^(score - *max) after *max was raised to the new maximum, and *sum becomes *sum * alpha + their sum.
+/// Returns alpha = 2^(old max - new max), by which what was accumulated so far must be multiplied; *max
+/// starts at -infinity.
+float SoftmaxRow(float* scores, int64_t n, float* max, float* sum);
 
-// --- dots.cc
-// ----------------------------------------------------------------------------------------------------
+// --- pack_kv.cc; attention_tiles.h describes the layout, `rows` have its type and are head_dim apart ---
+
+/// Up to four keys as columns [column, column + num_keys) of a panel.
+void PackKeys(const void* rows, int64_t num_keys, int64_t head_dim, int64_t elements_per_word,
+              uint32_t* panel, int64_t column);
+/// The values of num_keys keys, an even number unless they are the last. out: where the first of them belongs
+void PackValues(const void* rows, int64_t num_keys, int64_t head_dim, int64_t elements_per_word,
+                uint32_t* out, int64_t columns);
+
+// --- dots.cc ---
 
 /// scores[g * scores_stride + j] = q[g] . keys[j] for g < group, j < num_keys.
 /// q: f32 [group, head_dim]; keys: [num_keys, head_dim] contiguous

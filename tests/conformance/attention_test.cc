@@ -20,7 +20,7 @@ struct AttentionCase {
 std::vector<AttentionCase> Cases() {
   Rng rng(7);
   std::vector<AttentionCase> cases;
-  // Row counts around the decode limit and the row steps, key counts around pages, key steps and key blocks.
+  // Row counts around the decode limit and the tiles, key counts around pages, key steps and key blocks.
   for (const int32_t n : {1, 2, 4, 5, 8, 9, 17, 63, 64, 65, 129, 257, 300}) {
     cases.push_back({absl::StrCat("prefill ", n), {.sequences = {{n, Range(0, n)}}}});
   }
@@ -32,6 +32,13 @@ std::vector<AttentionCase> Cases() {
   cases.push_back({"gathered", {.sequences = {{600, RandomPositions(rng, 90, 600)}}}});
   cases.push_back({"gathered, few", {.sequences = {{600, {0, 299, 599}}}}});
   cases.push_back({"gathered, sparse", {.sequences = {{1200, {0, 1, 2, 3, 700, 701, 1100, 1199}}}}});
+  // Few rows over many keys: their keys are split, and what the parts give is merged.
+  for (const int32_t kv_len : {1023, 1025, 2200}) {
+    cases.push_back(
+        {absl::StrCat("split keys ", kv_len), {.sequences = {{kv_len, RandomPositions(rng, 11, kv_len)}}}});
+    cases.push_back({absl::StrCat("split keys in windows ", kv_len),
+                     {.sequences = {{kv_len, RandomPositions(rng, 30, kv_len)}}, .sliding_window = 700}});
+  }
   cases.push_back({"no rows", {.sequences = {{50, {}}}}});
   cases.push_back({"no sequences", {}});
   cases.push_back({"mixed batch",

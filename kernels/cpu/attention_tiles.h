@@ -1,0 +1,70 @@
+// The products and the softmax of attention, a tile of kTileRows query rows at a time, with everything that
+// is multiplied held in registers. One set of functions per instruction set and type of operand.
+//
+// Operands are 32-bit words: one f32, or a pair of bf16 (the even element in the lower half). A product's
+// inner dimension is counted in words ("steps"), so that both types share their layouts:
+//   queries, probabilities  [kTileRows][steps]
+//   keys                    panels of kPanelKeys keys, each [steps = head_dim in words][kPanelKeys]
+//   values                  [steps = keys in words][columns], columns = head_dim rounded up to kKeyStep
+// Scores and outputs are f32; sums are carried in fp32.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/tensor.h"
+
+namespace kvblend::kernels {
+
+/// Query rows per tile: with four vectors of columns they fill 24 of AVX-512's 32 registers.
+inline constexpr int64_t kTileRows = 6;
+inline constexpr int64_t kPanelKeys = 64;
+/// Numbers of keys are rounded up to this: the widest vector.
+inline constexpr int64_t kKeyStep = 16;
+/// Keys that a tile's scores are computed for at once. Keys and values of a block (2 * 256 * 64 bf16) are
+/// read from the second-level cache for every tile.
+inline constexpr int64_t kKeyBlock = 512;
+
+inline constexpr int64_t RoundUp(int64_t value, int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+/// Which keys of a block a row sees: [begin, end), none when begin >= end.
+struct VisibleKeys {
+  int64_t begin = 0, end = 0;
+};
+
+/// Thread-safe functions over raw memory that callers have checked. `keys`: a multiple of kKeyStep, at most
+/// kKeyBlock; rows of scores and of probabilities are kKeyBlock elements apart.
+struct AttentionTiles {
+  DataType dtype;  // of the operands: kF32 or kBF16
+
+  int64_t elements_per_word() const { return dtype == DataType::kF32 ? 1 : 2; }
+  /// Words of a row of `elements`, rounded up.
+  int64_t Steps(int64_t elements) const { return (elements + elements_per_word() - 1) / elements_per_word(); }
+
+  /// scores = queries * keys^T.
+  void (*scores)(const uint32_t* queries, const uint32_t* panels, int64_t steps, int64_t keys, float* scores);
+  /// One row of an online softmax in base 2; scores are multiplied by log2(e) already. Raises *max to the new
+  /// maximum, *sum becomes *sum * alpha + the new terms, and 2^(score - *max), 0 where invisible, becomes row
+  /// of probabilities (in f32 over the scores; then they are the same memory). Returns alpha = 2^(old max -
+  /// new max). *max starts at -infinity; REQUIRES: something is visible.
+  float (*softmax)(float* scores, VisibleKeys visible, int64_t keys, float* max, float* sum,
+                   void* probabilities);
+  /// out[row] = out[row] * alphas[row] + probabilities[row] * values. out: [kTileRows][columns]
+  void (*add_values)(const uint32_t* probabilities, const uint32_t* values, int64_t steps, int64_t columns,
+                     const float* alphas, float* out);
+
+  /// As `softmax`, without the probabilities.
+  void (*max_and_sum)(const float* scores, VisibleKeys visible, float* max, float* sum);
+  /// mass[j] += sum over rows that see key j of 2^(scores[row][j] - offsets[row]).
+  void (*add_mass)(const float* scores, const VisibleKeys* visible, const float* offsets, int64_t keys,
+                   float* mass);
+};
+
+namespace simd {
+/// The tiles with bf16 operands where `wanted` is kBF16 and the processor multiplies them, the f32 ones
+/// otherwise.
+const AttentionTiles& GetAttentionTiles(DataType wanted);
+}  // namespace simd
+
+}  // namespace kvblend::kernels
