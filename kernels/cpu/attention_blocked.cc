@@ -11,9 +11,9 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/attention_queries.h"
-#include "kernels/cpu/attention_tiles.h"
 #include "kernels/cpu/packed_kv.h"
 #include "kernels/cpu/simd.h"
+#include "kernels/cpu/tiles.h"
 
 namespace kvblend::kernels {
 namespace {
@@ -36,7 +36,7 @@ struct Task {
 
 class BlockedTask {
  public:
-  BlockedTask(const AttentionTiles& tiles, const AttentionArgs& args, const Task& task, MatrixView out)
+  BlockedTask(const Tiles& tiles, const AttentionArgs& args, const Task& task, MatrixView out)
       : tiles_(tiles),
         args_(args),
         task_(task),
@@ -45,7 +45,7 @@ class BlockedTask {
         columns_(RoundUp(args.pages.head_dim, kKeyStep)) {}
 
   /// Floats that `partial` needs: outputs, maxima, sums of the padded rows.
-  static int64_t PartialFloats(const AttentionTiles& tiles, const AttentionArgs& args, int64_t row_begin,
+  static int64_t PartialFloats(const Tiles& tiles, const AttentionArgs& args, int64_t row_begin,
                                int64_t row_end) {
     return TileQueries(tiles, args, row_begin, row_end).num_tiles() * kTileRows *
            (RoundUp(args.pages.head_dim, kKeyStep) + 2);
@@ -132,7 +132,7 @@ class BlockedTask {
     simd::ScaleRow(values, 1.0f / sum, target, out_.dtype, head_dim);
   }
 
-  const AttentionTiles& tiles_;
+  const Tiles& tiles_;
   const AttentionArgs& args_;
   const Task& task_;
   const MatrixView out_;
@@ -179,7 +179,7 @@ bool SameRows(const Task& a, const Task& b) { return a.unit == b.unit && a.row_b
 
 absl::Status RunUnits(CpuContext& context, const AttentionArgs& args, std::vector<KvUnit>& units,
                       MatrixView out) {
-  const AttentionTiles& tiles = simd::GetAttentionTiles(AttentionDtype(context, args.pages));
+  const Tiles& tiles = simd::GetTiles(AttentionDtype(context, args.pages));
   ScratchPool::Lease kv_lease;
   absl::Status status = PackKv(context, tiles, args.plan, args.pages, /*with_values=*/true, units, kv_lease);
   if (!status.ok()) return status;

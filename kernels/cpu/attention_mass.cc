@@ -9,8 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/attention_queries.h"
-#include "kernels/cpu/attention_tiles.h"
 #include "kernels/cpu/packed_kv.h"
+#include "kernels/cpu/tiles.h"
 
 namespace kvblend::kernels {
 namespace {
@@ -21,7 +21,7 @@ constexpr int64_t kKeysPerPart = 2 * kKeyBlock;
 /// All rows of one sequence, all kv heads. `units` hold the sequence's keys, one per kv head.
 class MassOfRows {
  public:
-  MassOfRows(CpuContext& context, const AttentionTiles& tiles, const AttentionArgs& args,
+  MassOfRows(CpuContext& context, const Tiles& tiles, const AttentionArgs& args,
              const std::vector<KvUnit>& units)
       : context_(context),
         tiles_(tiles),
@@ -125,7 +125,7 @@ class MassOfRows {
   }
 
   CpuContext& context_;
-  const AttentionTiles& tiles_;
+  const Tiles& tiles_;
   const AttentionArgs& args_;
   const std::vector<KvUnit>& units_;
   const TileQueries queries_;
@@ -140,7 +140,7 @@ class MassOfRows {
 
 absl::Status CpuAttentionMass(CpuContext& context, const AttentionArgs& args, MatrixView out) {
   const HostBatchPlan& plan = args.plan;
-  const AttentionTiles& tiles = simd::GetAttentionTiles(AttentionDtype(context, args.pages));
+  const Tiles& tiles = simd::GetTiles(AttentionDtype(context, args.pages));
   auto* mass = static_cast<float*>(out.data);
   std::fill(mass, mass + out.cols, 0.0f);
   for (int64_t s = 0; s < plan.num_sequences(); ++s) {

@@ -6,8 +6,8 @@
 #include <cstring>
 
 #include "kernels/cpu/attention.h"
-#include "kernels/cpu/attention_tiles.h"
 #include "kernels/cpu/simd.h"
+#include "kernels/cpu/tiles.h"
 
 namespace kvblend::kernels {
 
@@ -15,7 +15,7 @@ namespace kvblend::kernels {
 /// row_begin + r / group, head r % group of the group.
 class TileQueries {
  public:
-  TileQueries(const AttentionTiles& tiles, const AttentionArgs& args, int64_t row_begin, int64_t row_end)
+  TileQueries(const Tiles& tiles, const AttentionArgs& args, int64_t row_begin, int64_t row_end)
       : tiles_(tiles),
         args_(args),
         row_begin_(row_begin),
@@ -62,7 +62,7 @@ class TileQueries {
     return {args_.plan.FirstVisible(position), int64_t{position} + 1};
   }
 
-  const AttentionTiles& tiles_;
+  const Tiles& tiles_;
   const AttentionArgs& args_;
   const int64_t row_begin_;
   const int64_t num_products_;

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "kernels/cpu/simd.h"
+#include "kernels/cpu/tiles.h"
 
 namespace kvblend::kernels {
 namespace {
@@ -43,6 +44,53 @@ absl::Status MatVec(CpuContext& context, ConstMatrixView x, const CpuWeights& we
     const CpuWeights::Panel& panel = panels[i];
     simd::PackedMatVec(panel.memory.get_data_handle(), weights.dtype(), k, panel.count, input, x.rows,
                        accumulate, static_cast<float*>(out.data) + panel.first, out.row_stride);
+  });
+  return absl::OkStatus();
+}
+
+// Up to this many rows the tiles of tiles.h are faster than oneDNN, which pads rows and columns more.
+constexpr int64_t kMaxTiledRows = 64;
+
+// Block by block, so that each is read from memory once.
+absl::Status TiledLinear(CpuContext& context, const Tiles& tiles, ConstMatrixView x,
+                         const CpuWeights& weights, bool accumulate, MatrixView out) {
+  const int64_t num_tiles = (x.rows + kTileRows - 1) / kTileRows, steps = tiles.Steps(x.cols);
+  const int64_t words = num_tiles * kTileRows * steps;
+  ScratchPool::Lease lease = context.scratch.Borrow(words * sizeof(uint32_t));
+  if (!lease) return NoMemory("its input");
+  auto* input = reinterpret_cast<uint32_t*>(lease.data());
+  ForRows(context.pool, num_tiles * kTileRows, 2 * steps * static_cast<int64_t>(sizeof(uint32_t)),
+          [&](int64_t begin, int64_t end) {
+            for (int64_t r = begin; r < end; ++r) {
+              uint32_t* row = input + r * steps;
+              row[steps - 1] = 0;
+              if (r < x.rows) {
+                simd::ConvertRow(x.Rows(r, 1).data, x.dtype, row, tiles.dtype, x.cols);
+              } else {
+                std::fill(row, row + steps, 0u);
+              }
+            }
+          });
+  const auto* packed = static_cast<const uint32_t*>(weights.all().memory.get_data_handle());
+  const int64_t block_words = tiles.Steps(PackedColumns(tiles.dtype, x.cols)) * kPackedBlock;
+  const int64_t num_blocks = (weights.rows() + kPackedBlock - 1) / kPackedBlock;
+  context.pool.ParallelFor(num_blocks, [&](int64_t block) {
+    const int64_t columns = std::min(kPackedBlock, weights.rows() - block * kPackedBlock);
+    float edge[kTileRows * kPackedBlock];
+    for (int64_t tile = 0; tile < num_tiles; ++tile) {
+      const int64_t first = tile * kTileRows, rows = std::min(kTileRows, x.rows - first);
+      const bool whole = rows == kTileRows && columns == kPackedBlock;
+      float* target = static_cast<float*>(out.data) + first * out.row_stride + block * kPackedBlock;
+      tiles.linear(input + first * steps, packed + block * block_words, steps, accumulate && whole,
+                   /*prefetch=*/tile == 0, whole ? target : edge, whole ? out.row_stride : kPackedBlock);
+      if (whole) continue;
+      for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t c = 0; c < columns; ++c) {
+          float& value = target[r * out.row_stride + c];
+          value = edge[r * kPackedBlock + c] + (accumulate ? value : 0.0f);
+        }
+      }
+    }
   });
   return absl::OkStatus();
 }
@@ -111,6 +159,10 @@ absl::Status CpuLinear(CpuContext& context, ConstMatrixView x, const CpuWeights&
                        MatrixView out) {
   if (x.rows == 0) return absl::OkStatus();
   if (x.rows <= simd::kMaxMatVecRows && PackedInBlocks()) return MatVec(context, x, weights, accumulate, out);
+  const Tiles& tiles = simd::GetTiles(weights.dtype());
+  if (x.rows <= kMaxTiledRows && PackedInBlocks() && tiles.dtype == weights.dtype()) {
+    return TiledLinear(context, tiles, x, weights, accumulate, out);
+  }
   const Split split = ChooseSplit(x.rows, context.pool.num_threads(), weights.panels().size());
   const absl::Span<const CpuWeights::Panel> panels =
       split.panels ? absl::MakeConstSpan(weights.panels()) : absl::MakeConstSpan(&weights.all(), 1);

@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "kernels/cpu/tiles.h"
 #include "kernels/tensor.h"
 
 namespace kvblend::kernels {
@@ -81,11 +82,10 @@ class Gemm {
   dnnl::memory::desc a_, c_, scratchpad_;
 };
 
-/// Whether packed weights lie in blocks of 64 outputs, each k-major, in which oneDNN and simd::PackedMatVec
-/// read them best: f32 [n / 64][k / 16][16][64], bf16 [n / 64][k / 32][16][64][2], padded with zeros. So with
-/// AVX-512; otherwise they are row-major [k, n].
+/// Whether packed weights lie in blocks of kPackedBlock = 64 outputs, each k-major, in which oneDNN and
+/// simd::PackedMatVec read them best: f32 [n / 64][k / 16][16][64], bf16 [n / 64][k / 32][16][64][2], padded
+/// with zeros. So with AVX-512; otherwise they are row-major [k, n].
 bool PackedInBlocks();
-inline constexpr int64_t kPackedBlock = 64;
 /// k rounded up as blocks pad it.
 int64_t PackedColumns(DataType dtype, int64_t k);
 dnnl::memory::desc PackedGemmDesc(DataType dtype, int64_t k, int64_t n);

@@ -14,8 +14,7 @@ constexpr int64_t kKeysPerPart = 512;  // some ten microseconds of work
 /// Packs keys [begin, end) of one unit; begin is a multiple of kPanelKeys behind unit.begin.
 class PartPacker {
  public:
-  PartPacker(const AttentionTiles& tiles, const HostBatchPlan& plan, const KvPagesView& pages,
-             const KvUnit& unit)
+  PartPacker(const Tiles& tiles, const HostBatchPlan& plan, const KvPagesView& pages, const KvUnit& unit)
       : tiles_(tiles), plan_(plan), pages_(pages), unit_(unit) {}
 
   void PackKeys(int64_t begin, int64_t end) const {
@@ -87,7 +86,7 @@ class PartPacker {
     return rows;
   }
 
-  const AttentionTiles& tiles_;
+  const Tiles& tiles_;
   const HostBatchPlan& plan_;
   const KvPagesView& pages_;
   const KvUnit& unit_;
@@ -95,7 +94,7 @@ class PartPacker {
 
 }  // namespace
 
-absl::Status PackKv(CpuContext& context, const AttentionTiles& tiles, const HostBatchPlan& plan,
+absl::Status PackKv(CpuContext& context, const Tiles& tiles, const HostBatchPlan& plan,
                     const KvPagesView& pages, bool with_values, std::vector<KvUnit>& units,
                     ScratchPool::Lease& lease) {
   struct Part {

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "kernels/cpu/attention_tiles.h"
 #include "kernels/cpu/context.h"
+#include "kernels/cpu/tiles.h"
 #include "kernels/host/batch_plan.h"
 #include "kernels/tensor.h"
 
@@ -23,16 +23,16 @@ struct KvUnit {
   uint32_t* values = nullptr;  // padded with zeros to kKeyStep keys and columns; null when not wanted
 
   /// What PackKv will ask for.
-  int64_t WordsOfKeys(const AttentionTiles& tiles, int64_t head_dim) const {
+  int64_t WordsOfKeys(const Tiles& tiles, int64_t head_dim) const {
     return RoundUp(end - begin, kPanelKeys) * tiles.Steps(head_dim);
   }
-  int64_t WordsOfValues(const AttentionTiles& tiles, int64_t head_dim) const {
+  int64_t WordsOfValues(const Tiles& tiles, int64_t head_dim) const {
     return tiles.Steps(RoundUp(end - begin, kKeyStep)) * RoundUp(head_dim, kKeyStep);
   }
 };
 
 /// Fills keys, and values when wanted, of all units from pages; `lease` holds the memory.
-absl::Status PackKv(CpuContext& context, const AttentionTiles& tiles, const HostBatchPlan& plan,
+absl::Status PackKv(CpuContext& context, const Tiles& tiles, const HostBatchPlan& plan,
                     const KvPagesView& pages, bool with_values, std::vector<KvUnit>& units,
                     ScratchPool::Lease& lease);
 

@@ -15,7 +15,6 @@ namespace {
 
 // Wide enough for oneDNN to run at full speed, narrow enough that few rows still feed several threads.
 constexpr int64_t kPanelWidth = 4 * kPackedBlock;
-int64_t RoundUp(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
 }  // namespace
 

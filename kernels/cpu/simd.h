@@ -67,7 +67,7 @@ void UnpackNibbles(const uint8_t* packed, int64_t n, uint8_t* codes);
 /// starts at -infinity.
 float SoftmaxRow(float* scores, int64_t n, float* max, float* sum);
 
-// --- pack_kv.cc; attention_tiles.h describes the layout, `rows` have its type and are head_dim apart ---
+// --- pack_kv.cc; tiles.h describes the layout, `rows` have its type and are head_dim apart ---
 
 /// Up to four keys as columns [column, column + num_keys) of a panel.
 void PackKeys(const void* rows, int64_t num_keys, int64_t head_dim, int64_t elements_per_word,

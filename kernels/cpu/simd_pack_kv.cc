@@ -1,4 +1,4 @@
-// Keys and values in the layout of attention_tiles.h.
+// Keys and values in the layout of tiles.h.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/simd_pack_kv.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
@@ -9,8 +9,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "kernels/cpu/attention_tiles.h"
 #include "kernels/cpu/simd.h"
+#include "kernels/cpu/tiles.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace kvblend::kernels::simd::HWY_NAMESPACE {

@@ -159,8 +159,8 @@ void BM_Linear(benchmark::State& state) {
   ReportFlops(state, seconds, 2.0 * static_cast<double>(rows * in * out));
 }
 BENCHMARK(BM_Linear)
-    ->ArgsProduct({{1, 32, 300, 1024, 6000}, {576}, {960, 3072, 576}})
-    ->ArgsProduct({{1, 32, 300, 1024, 6000}, {1536}, {576}})
+    ->ArgsProduct({{1, 8, 32, 64, 128, 300, 1024, 6000}, {576}, {960, 3072, 576}})
+    ->ArgsProduct({{1, 8, 32, 64, 128, 300, 1024, 6000}, {1536}, {576}})
     ->UseRealTime();
 
 // Few rows over 30 layers' worth of different matrices, as in decoding: bound by memory. Arg: rows.

@@ -6,6 +6,7 @@
 //   queries, probabilities  [kTileRows][steps]
 //   keys                    panels of kPanelKeys keys, each [steps = head_dim in words][kPanelKeys]
 //   values                  [steps = keys in words][columns], columns = head_dim rounded up to kKeyStep
+//   weights                 blocks of kPackedBlock outputs, each [steps][kPackedBlock] (onednn.h)
 // Scores and outputs are f32; sums are carried in fp32.
 #pragma once
 
@@ -24,6 +25,9 @@ inline constexpr int64_t kKeyStep = 16;
 /// read from the second-level cache for every tile.
 inline constexpr int64_t kKeyBlock = 512;
 
+/// Outputs per block of packed weights.
+inline constexpr int64_t kPackedBlock = 64;
+
 inline constexpr int64_t RoundUp(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
@@ -35,12 +39,18 @@ struct VisibleKeys {
 
 /// Thread-safe functions over raw memory that callers have checked. `keys`: a multiple of kKeyStep, at most
 /// kKeyBlock; rows of scores and of probabilities are kKeyBlock elements apart.
-struct AttentionTiles {
+struct Tiles {
   DataType dtype;  // of the operands: kF32 or kBF16
 
   int64_t elements_per_word() const { return dtype == DataType::kF32 ? 1 : 2; }
   /// Words of a row of `elements`, rounded up.
   int64_t Steps(int64_t elements) const { return (elements + elements_per_word() - 1) / elements_per_word(); }
+
+  /// out = rows * block, or out += where `accumulate`, for one block of weights. rows: kTileRows, [steps]
+  /// each; out: [kTileRows][kPackedBlock], out_stride apart. `prefetch`: the block is read for the first
+  /// time, from memory.
+  void (*linear)(const uint32_t* rows, const uint32_t* block, int64_t steps, bool accumulate, bool prefetch,
+                 float* out, int64_t out_stride);
 
   /// scores = queries * keys^T.
   void (*scores)(const uint32_t* queries, const uint32_t* panels, int64_t steps, int64_t keys, float* scores);
@@ -64,7 +74,7 @@ struct AttentionTiles {
 namespace simd {
 /// The tiles with bf16 operands where `wanted` is kBF16 and the processor multiplies them, the f32 ones
 /// otherwise.
-const AttentionTiles& GetAttentionTiles(DataType wanted);
+const Tiles& GetTiles(DataType wanted);
 }  // namespace simd
 
 }  // namespace kvblend::kernels

@@ -1,6 +1,6 @@
-// AttentionTiles, once per instruction set.
+// Tiles, once per instruction set.
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "kernels/cpu/simd_attention.cc"
+#define HWY_TARGET_INCLUDE "kernels/cpu/simd_tiles.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 // clang-format off
 #include "hwy/highway.h"
@@ -10,10 +10,11 @@
 #include <cmath>
 #include <type_traits>
 
-#include "kernels/cpu/attention_tiles.h"
+#include "hwy/cache_control.h"
+#include "kernels/cpu/tiles.h"
 
 // Highway 1.0.3 has no target with AVX512-BF16: its instructions are added to AVX-512's, and only Bf16Words
-// uses them, which GetAttentionTiles gives out where the processor has them.
+// uses them, which GetTiles gives out where the processor has them.
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
 #define KVBLEND_BF16_WORDS 1
 #define KVBLEND_TILE_ATTR __attribute__((target(HWY_TARGET_STR ",avx512bf16")))  // of lambdas
@@ -73,11 +74,19 @@ struct Bf16Words {
 
 // --- products ---
 
-template <class Operands, int kVectors>
+// Words of b that are fetched ahead: the hardware's prefetcher stops at every 4 KiB page.
+constexpr int64_t kPrefetchWords = 4096 / sizeof(uint32_t);
+
+template <class Operands, int kVectors, bool kPrefetch = false>
 HWY_INLINE void MultiplyTile(const uint32_t* a, int64_t a_stride, const uint32_t* b, int64_t b_stride,
                              int64_t steps, F32s (&sums)[kTileRows][kVectors]) {
   const TileU32 d;
   for (int64_t step = 0; step < steps; ++step, b += b_stride) {
+    if constexpr (kPrefetch) {
+      for (int64_t word = 0; word < kVectors * static_cast<int64_t>(hn::Lanes(d)); word += 16) {
+        hwy::Prefetch(b + kPrefetchWords + word);
+      }
+    }
     Words columns[kVectors];
     for (int v = 0; v < kVectors; ++v) columns[v] = hn::LoadU(d, b + v * hn::Lanes(d));
     for (int64_t r = 0; r < kTileRows; ++r) {
@@ -98,6 +107,37 @@ HWY_INLINE void ScoreColumns(const uint32_t* queries, const uint32_t* panel, int
   for (int64_t r = 0; r < kTileRows; ++r) {
     for (int v = 0; v < kVectors; ++v) {
       hn::StoreU(sums[r][v], d, scores + r * kKeyBlock + v * hn::Lanes(d));
+    }
+  }
+}
+
+template <class Operands, bool kPrefetch>
+HWY_INLINE void LinearColumns(const uint32_t* rows, const uint32_t* block, int64_t steps, bool accumulate,
+                              float* out, int64_t out_stride) {
+  const TileF32 d;
+  F32s sums[kTileRows][kMaxVectors];
+  for (int64_t r = 0; r < kTileRows; ++r) {
+    for (int v = 0; v < kMaxVectors; ++v) {
+      sums[r][v] = accumulate ? hn::LoadU(d, out + r * out_stride + v * hn::Lanes(d)) : hn::Zero(d);
+    }
+  }
+  MultiplyTile<Operands, kMaxVectors, kPrefetch>(rows, steps, block, kPackedBlock, steps, sums);
+  for (int64_t r = 0; r < kTileRows; ++r) {
+    for (int v = 0; v < kMaxVectors; ++v) {
+      hn::StoreU(sums[r][v], d, out + r * out_stride + v * hn::Lanes(d));
+    }
+  }
+}
+
+template <class Operands>
+void Linear(const uint32_t* rows, const uint32_t* block, int64_t steps, bool accumulate, bool prefetch,
+            float* out, int64_t out_stride) {
+  const int64_t columns = kMaxVectors * static_cast<int64_t>(hn::Lanes(TileF32()));
+  for (int64_t column = 0; column < kPackedBlock; column += columns) {
+    if (prefetch) {
+      LinearColumns<Operands, true>(rows, block + column, steps, accumulate, out + column, out_stride);
+    } else {
+      LinearColumns<Operands, false>(rows, block + column, steps, accumulate, out + column, out_stride);
     }
   }
 }
@@ -262,8 +302,9 @@ void AddMass(const float* scores, const VisibleKeys* visible, const float* offse
 // --- the table ---
 
 template <class Operands>
-constexpr AttentionTiles MakeTiles() {
+constexpr Tiles MakeTiles() {
   return {.dtype = Operands::kType,
+          .linear = &Linear<Operands>,
           .scores = &Scores<Operands>,
           .softmax = &Softmax<Operands>,
           .add_values = &AddValues<Operands>,
@@ -271,12 +312,12 @@ constexpr AttentionTiles MakeTiles() {
           .add_mass = &AddMass<Operands>};
 }
 
-const AttentionTiles& TilesImpl([[maybe_unused]] DataType wanted) {
+const Tiles& TilesImpl([[maybe_unused]] DataType wanted) {
 #if KVBLEND_BF16_WORDS
-  static constexpr AttentionTiles kBf16 = MakeTiles<Bf16Words>();
+  static constexpr Tiles kBf16 = MakeTiles<Bf16Words>();
   if (wanted == DataType::kBF16 && __builtin_cpu_supports("avx512bf16")) return kBf16;
 #endif
-  static constexpr AttentionTiles kF32 = MakeTiles<F32Words>();
+  static constexpr Tiles kF32 = MakeTiles<F32Words>();
   return kF32;
 }
 
@@ -294,7 +335,7 @@ namespace kvblend::kernels::simd {
 
 HWY_EXPORT(TilesImpl);
 
-const AttentionTiles& GetAttentionTiles(DataType wanted) { return HWY_DYNAMIC_DISPATCH(TilesImpl)(wanted); }
+const Tiles& GetTiles(DataType wanted) { return HWY_DYNAMIC_DISPATCH(TilesImpl)(wanted); }
 
 }  // namespace kvblend::kernels::simd
 #endif  // HWY_ONCE
