@@ -280,7 +280,7 @@ void MeasureRead(const Flags& flags) {
 
 int Main(int argc, char** argv) {
   Flags flags;
-  if (argc < 2 || argc % 2 != 0) {
+  if (argc < 2 || argc % 2 != 0 || argv[1][0] == '-') {
     std::fprintf(stderr,
                  "usage: %s FOLDER [--what all|index|open|read] [--entries N] [--chunks N] [--tokens N]"
                  " [--depth N] [--rounds N]\n",
