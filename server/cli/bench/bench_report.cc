@@ -37,7 +37,10 @@ OrderedJson NumberOrNull(double value) {
 void AddVariant(const BenchVariant& variant, OrderedJson& json) {
   json["mode"] = Name(variant.mode);
   json["policy"] = variant.policy ? OrderedJson(kvblend::Name(*variant.policy)) : OrderedJson(nullptr);
-  json["ratio"] = variant.ratio ? OrderedJson(*variant.ratio) : OrderedJson(nullptr);
+  json["ratio"] = !variant.ratio   ? OrderedJson(nullptr)
+                  : *variant.ratio ? OrderedJson(**variant.ratio)
+                                   : OrderedJson(Name(kAutoRatio));
+  if (variant.query_layers > 0) json["query_layers"] = variant.query_layers;
   json["anchored"] = variant.anchoring == Anchoring::kAnchored;
 }
 
@@ -58,9 +61,9 @@ struct Column {
   int width;  // negative: aligned left
 };
 
-// With two blanks in between: 110 columns.
+// With two blanks in between: 112 columns.
 constexpr std::array<Column, 14> kColumns = {{{"mode", "", -6},
-                                              {"policy", "", -6},
+                                              {"policy", "", -8},
                                               {"ratio", "", 5},
                                               {"chunks", "", -8},
                                               {"prompt", "tokens", 6},
@@ -84,11 +87,21 @@ std::string FormatLine(const Cells& cells) {
   return absl::StrCat(absl::StripTrailingAsciiWhitespace(line), "\n");
 }
 
+// "query:20" where only the first 20 layers vote.
+std::string PolicyCell(const BenchVariant& variant) {
+  if (!variant.policy) return "-";
+  std::string cell(kvblend::Name(*variant.policy));
+  if (variant.query_layers > 0) absl::StrAppend(&cell, ":", variant.query_layers);
+  return cell;
+}
+
 Cells MakeCells(const BenchRow& row) {
   const BenchVariant& variant = row.variant;
   return {std::string(Name(variant.mode)),
-          variant.policy ? std::string(kvblend::Name(*variant.policy)) : "-",
-          variant.ratio ? absl::StrFormat("%.2f", *variant.ratio) : "-",
+          PolicyCell(variant),
+          !variant.ratio   ? "-"
+          : *variant.ratio ? absl::StrFormat("%.2f", **variant.ratio)
+                           : Name(kAutoRatio),
           variant.mode == BenchMode::kFull ? "-" : std::string(kvblend::Name(variant.anchoring)),
           Number(row.prompt_tokens_mean, 0),
           Number(row.recomputed_tokens_mean, 0),

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/status/status.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "engine/engine.h"
 
@@ -41,6 +42,18 @@ absl::StatusOr<BenchMode> ParseBenchMode(std::string_view name) {
       absl::StrCat("unknown mode '", std::string(name), "'; allowed: full, prefix, reuse, blend"));
 }
 
+absl::StatusOr<BenchRatio> ParseBenchRatio(std::string_view text) {
+  if (text == "auto") return kAutoRatio;
+  double ratio = 0;
+  if (!absl::SimpleAtod(std::string(text), &ratio) || !(ratio >= 0 && ratio <= 1)) {  // also refuses NaN
+    return absl::InvalidArgumentError(
+        absl::StrCat("ratio is '", std::string(text), "'; allowed: 0 to 1, or auto"));
+  }
+  return ratio;
+}
+
+std::string Name(const BenchRatio& ratio) { return ratio ? absl::StrCat(*ratio) : "auto"; }
+
 BlendOptions BenchVariant::blend_options() const {
   BlendOptions options;
   options.anchoring = anchoring;
@@ -58,29 +71,35 @@ BlendOptions BenchVariant::blend_options() const {
       break;
   }
   if (policy) options.policy = *policy;
-  if (ratio) options.ratio = *ratio;
+  if (ratio) {
+    options.ratio_mode = *ratio == kAutoRatio ? RatioMode::kAuto : RatioMode::kFixed;
+    options.ratio = *ratio;
+  }
+  options.query_layers = query_layers;
   return options;
 }
 
 std::string BenchVariant::Label() const {
   std::string label(Name(mode));
   if (mode == BenchMode::kBlend && policy) label.append(" ").append(kvblend::Name(*policy));
-  if (ratio) absl::StrAppend(&label, " ", *ratio);
+  if (query_layers > 0) absl::StrAppend(&label, " by ", query_layers, " layers");
+  if (ratio) absl::StrAppend(&label, " ", Name(*ratio));
   if (policy) label.append(" ").append(kvblend::Name(anchoring));
   return label;
 }
 
 absl::StatusOr<std::vector<BenchVariant>> MakeVariants(const std::vector<BenchMode>& modes,
                                                        const std::vector<Policy>& policies,
-                                                       const std::vector<double>& ratios,
-                                                       const std::vector<Anchoring>& anchorings) {
+                                                       const std::vector<BenchRatio>& ratios,
+                                                       const std::vector<Anchoring>& anchorings,
+                                                       const std::vector<int32_t>& query_layers) {
   if (modes.empty()) return absl::InvalidArgumentError("no modes; allowed: full, prefix, reuse, blend");
   if (anchorings.empty()) return absl::InvalidArgumentError("no anchoring; allowed: anchored, isolated");
   const bool blends = Contains(modes, BenchMode::kBlend);
   if (blends && policies.empty()) return absl::InvalidArgumentError("mode blend needs at least one policy");
-  for (const double ratio : ratios) {
-    if (!(ratio >= 0 && ratio <= 1)) {  // also refuses NaN
-      return absl::InvalidArgumentError(absl::StrCat("ratio is ", ratio, "; allowed: 0 to 1"));
+  for (const BenchRatio& ratio : ratios) {
+    if (ratio && !(*ratio >= 0 && *ratio <= 1)) {  // also refuses NaN
+      return absl::InvalidArgumentError(absl::StrCat("ratio is ", *ratio, "; allowed: 0 to 1, or auto"));
     }
   }
   std::vector<BenchVariant> variants;
@@ -101,9 +120,12 @@ absl::StatusOr<std::vector<BenchVariant>> MakeVariants(const std::vector<BenchMo
         return absl::InvalidArgumentError(
             absl::StrCat("policy ", std::string(kvblend::Name(policy)), " needs a ratio"));
       }
-      for (const double ratio : ratios) {
-        variant.ratio = ratio;
-        variants.push_back(variant);
+      for (const int32_t layers : policy == Policy::kQuery ? query_layers : std::vector<int32_t>{0}) {
+        variant.query_layers = layers;
+        for (const BenchRatio& ratio : ratios) {
+          variant.ratio = ratio;
+          variants.push_back(variant);
+        }
       }
     }
   }

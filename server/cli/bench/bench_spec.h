@@ -23,11 +23,20 @@ enum class BenchMode : uint8_t {
 std::string_view Name(BenchMode mode);
 absl::StatusOr<BenchMode> ParseBenchMode(std::string_view name);
 
+/// A share of tokens to recompute; kAutoRatio: what the engine chooses by what loading and computing cost.
+using BenchRatio = std::optional<double>;
+inline constexpr BenchRatio kAutoRatio = std::nullopt;
+/// A number or "auto".
+absl::StatusOr<BenchRatio> ParseBenchRatio(std::string_view text);
+/// "0.15" or "auto".
+std::string Name(const BenchRatio& ratio);
+
 /// One row of the table.
 struct BenchVariant {
   BenchMode mode = BenchMode::kFull;
-  std::optional<Policy> policy = std::nullopt;  // reuse: none; empty for full and prefix
-  std::optional<double> ratio = std::nullopt;   // only for policies that have one
+  std::optional<Policy> policy = std::nullopt;     // reuse: none; empty for full and prefix
+  std::optional<BenchRatio> ratio = std::nullopt;  // only for policies that have one
+  int32_t query_layers = 0;                        // policy query: layers that vote; 0: all
   Anchoring anchoring = Anchoring::kAnchored;
 
   BlendOptions blend_options() const;
@@ -36,13 +45,14 @@ struct BenchVariant {
 };
 
 /// One variant per combination that makes a difference: full and prefix come once (an exact prefix is always
-/// anchored), policies without a ratio once per anchoring. In the order full, prefix, then per anchoring
-/// reuse and blend, whatever the order of `modes`. kInvalidArgument when a list is empty that is needed, or a
-/// ratio is outside 0 to 1.
+/// anchored), policies without a ratio once per anchoring, numbers of voting layers only with policy query.
+/// In the order full, prefix, then per anchoring reuse and blend, whatever the order of `modes`.
+/// kInvalidArgument when a list is empty that is needed, or a ratio is outside 0 to 1.
 absl::StatusOr<std::vector<BenchVariant>> MakeVariants(const std::vector<BenchMode>& modes,
                                                        const std::vector<Policy>& policies,
-                                                       const std::vector<double>& ratios,
-                                                       const std::vector<Anchoring>& anchorings);
+                                                       const std::vector<BenchRatio>& ratios,
+                                                       const std::vector<Anchoring>& anchorings,
+                                                       const std::vector<int32_t>& query_layers = {0});
 
 /// What is measured; each costs time of its own.
 struct BenchMeasures {

@@ -37,7 +37,8 @@ struct BenchFlags {
   std::string per_question;
   std::vector<std::string> modes = {"full", "prefix", "reuse", "blend"};
   std::vector<std::string> policies = {"query"};
-  std::vector<double> ratios = {0.15};
+  std::vector<std::string> ratios = {"0.15"};
+  std::vector<int32_t> query_layers = {0};
   std::vector<std::string> measures = {"ttft", "kl", "nll", "f1"};
   bool anchored = false;
   bool isolated = false;
@@ -71,10 +72,15 @@ absl::StatusOr<BenchOptions> MakeOptions(const BenchFlags& flags) {
   for (const std::string& name : flags.policies) {
     KVBLEND_ASSIGN_OR_RETURN(policies.emplace_back(), ParsePolicy(name));
   }
+  std::vector<BenchRatio> ratios;
+  for (const std::string& text : flags.ratios) {
+    KVBLEND_ASSIGN_OR_RETURN(ratios.emplace_back(), ParseBenchRatio(text));
+  }
   std::vector<Anchoring> anchorings;
   if (flags.anchored || !flags.isolated) anchorings.push_back(Anchoring::kAnchored);
   if (flags.isolated) anchorings.push_back(Anchoring::kIsolated);
-  KVBLEND_ASSIGN_OR_RETURN(options.variants, MakeVariants(modes, policies, flags.ratios, anchorings));
+  KVBLEND_ASSIGN_OR_RETURN(options.variants,
+                           MakeVariants(modes, policies, ratios, anchorings, flags.query_layers));
   KVBLEND_ASSIGN_OR_RETURN(options.measures, ParseMeasures(flags.measures));
   return options;
 }
@@ -169,10 +175,17 @@ void AddBenchCommand(CLI::App& root, CommandContext& context) {
       ->delimiter(',')
       ->capture_default_str()
       ->type_name("NAME,...");
-  command->add_option("--ratio", flags->ratios, "Ratios for mode blend: a row for each")
+  command->add_option("--ratio", flags->ratios, "Ratios for mode blend, numbers or auto: a row for each")
       ->delimiter(',')
       ->capture_default_str()
       ->type_name("R,...");
+  command
+      ->add_option("--query-layers", flags->query_layers,
+                   "Policy query: layers that vote, 0: all; a row for each")
+      ->delimiter(',')
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str()
+      ->type_name("N,...");
   command->add_flag("--anchored", flags->anchored,
                     "Chunks computed behind system text and lead-in (default)");
   command->add_flag("--isolated", flags->isolated,

@@ -99,6 +99,24 @@ TEST(BenchSpecTest, VariantsBecomeBlendOptions) {
   for (const BenchVariant& variant : *variants) EXPECT_FALSE(variant.blend_options().store_misses);
 }
 
+TEST(BenchSpecTest, AutomaticRatiosAndVotingLayers) {
+  const auto variants = MakeVariants({BenchMode::kBlend}, {Policy::kQuery, Policy::kHkvd},
+                                     {*ParseBenchRatio("auto"), 0.1}, {Anchoring::kAnchored}, {0, 20});
+  ASSERT_TRUE(variants.ok()) << variants.status();
+  EXPECT_THAT(Labels(*variants),
+              ElementsAre("blend query auto anchored", "blend query 0.1 anchored",
+                          "blend query by 20 layers auto anchored", "blend query by 20 layers 0.1 anchored",
+                          "blend hkvd auto anchored", "blend hkvd 0.1 anchored"));
+  EXPECT_EQ((*variants)[0].blend_options().ratio_mode, RatioMode::kAuto);
+  EXPECT_FALSE((*variants)[0].blend_options().ratio.has_value());
+  EXPECT_EQ((*variants)[3].blend_options().ratio_mode, RatioMode::kFixed);
+  EXPECT_EQ((*variants)[3].blend_options().ratio, 0.1);
+  EXPECT_EQ((*variants)[3].blend_options().query_layers, 20);
+  for (const char* text : {"", "much", "-0.1", "1.5", "nan", "0.1x"}) {
+    EXPECT_THAT(ParseBenchRatio(text).status().ToString(), HasSubstr("allowed: 0 to 1, or auto")) << text;
+  }
+}
+
 TEST(BenchSpecTest, RefusesWhatMakesNoSense) {
   const std::vector<Anchoring> anchored = {Anchoring::kAnchored};
   EXPECT_FALSE(MakeVariants({}, {Policy::kQuery}, {0.1}, anchored).ok());

@@ -308,7 +308,7 @@ TEST(BenchReportTest, TableIsAlignedAndFits) {
   lines.pop_back();
   std::vector<size_t> widths;
   for (const std::string& line : lines) widths.push_back(line.size());
-  EXPECT_THAT(widths, Each(110u));
+  EXPECT_THAT(widths, Each(112u));
   // A column's cells end where its head ends.
   const size_t end = lines[0].find("speedup") + 7;
   EXPECT_EQ(lines[2].substr(end - 4, 4), "1.0x");
