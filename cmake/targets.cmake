@@ -10,7 +10,7 @@ endfunction()
 
 if(KVBLEND_SANITIZER STREQUAL "thread")
   add_library(kvblend_absl_for_tsan OBJECT ${PROJECT_SOURCE_DIR}/tests/sanitizers/absl_for_tsan.cc)
-  target_link_libraries(kvblend_absl_for_tsan PUBLIC absl::synchronization ${CMAKE_DL_LIBS} PRIVATE kvblend_warnings)
+  target_link_libraries(kvblend_absl_for_tsan PUBLIC absl::status absl::synchronization ${CMAKE_DL_LIBS} PRIVATE kvblend_warnings)
 endif()
 
 # kvblend_binary(NAME SRCS ... DEPS ...)

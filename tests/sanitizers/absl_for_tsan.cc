@@ -8,12 +8,15 @@
 #include <dlfcn.h>
 #include <sanitizer/tsan_interface.h>
 
+#include <atomic>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
 
 #include "absl/base/config.h"
 #include "absl/base/options.h"
+#include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
@@ -188,6 +191,15 @@ bool Notification::WaitForNotificationWithDeadline(Time deadline) const {
   const bool notified = original(this, deadline);
   if (notified) __tsan_acquire(const_cast<Notification*>(this));
   return notified;
+}
+
+// --- Status
+
+// Two threads may hold the same error, and the last one frees it. This is all that the library's own does,
+// which decreases the count and frees in one call: nothing could be annotated in between.
+void Status::UnrefNonInlined(uintptr_t rep) {
+  status_internal::StatusRep* shared = RepToPointer(rep);
+  if (shared->ref.fetch_sub(1, std::memory_order_acq_rel) == 1) delete shared;
 }
 
 ABSL_NAMESPACE_END
