@@ -266,7 +266,8 @@ struct CpuBackendOptions {
   } gemm = Gemm::kAuto;  // kAuto: bf16 where the CPU has it in hardware
 };
 
-/// oneDNN GEMMs, blocked attention, Highway SIMD chosen at run time.
+/// oneDNN GEMMs, own attention, SIMD chosen at run time; the environment's KVBLEND_CPU (portable, avx2,
+/// avx512, amx) holds it to fewer instructions. kFailedPrecondition: the processor has less than that.
 absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(const CpuBackendOptions& options);
 
 /// By name: "reference", "cpu", and "cuda" in builds with KVBLEND_CUDA. kInvalidArgument listing the allowed

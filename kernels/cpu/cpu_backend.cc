@@ -12,6 +12,7 @@
 #include "kernels/backend.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/context.h"
+#include "kernels/cpu/instruction_set.h"
 #include "kernels/cpu/kv_sections.h"
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/onednn.h"
@@ -213,6 +214,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(const CpuBackendOption
                                                    "; allowed: 0 (one per ", "available processor) .. ",
                                                    kMaxThreads));
   }
+  if (absl::Status status = ApplyInstructionSetLimit(); !status.ok()) return status;
   DataType gemm = DataType::kF32;
   switch (options.gemm) {
     case CpuBackendOptions::Gemm::kAuto:

@@ -1,24 +1,13 @@
 // The backends of kernels_conformance_test: "reference", "cpu_f32" and, where the processor has it,
 // "cpu_bf16".
 #include <cstdlib>
+#include <iostream>
 #include <utility>
 
-#include "hwy/targets.h"
 #include "tests/conformance/harness.h"
 
 namespace kvblend::kernels {
 namespace {
-
-// KVBLEND_TEST_SIMD=avx2 or sse4 hides better instruction sets, so that their code is tested on this machine
-// too.
-bool LimitSimd() {
-  const char* limit = std::getenv("KVBLEND_TEST_SIMD");
-  if (limit == nullptr) return false;
-  const int64_t best = std::string(limit) == "sse4" ? HWY_SSE4 : HWY_AVX2;
-  hwy::DisableTargets(best - 1);  // better targets have lower bits
-  return true;
-}
-[[maybe_unused]] const bool kSimdLimited = LimitSimd();
 
 std::unique_ptr<Backend> MakeBackend(const std::string& name) {
   if (name == "reference") return CreateReferenceBackend();
@@ -27,6 +16,10 @@ std::unique_ptr<Backend> MakeBackend(const std::string& name) {
       3;  // more than this suite's smallest machine has processors, so that threads interleave
   options.gemm = name == "cpu_bf16" ? CpuBackendOptions::Gemm::kBF16 : CpuBackendOptions::Gemm::kF32;
   auto backend = CreateCpuBackend(options);
+  if (!backend.ok() && options.gemm == CpuBackendOptions::Gemm::kF32) {
+    std::cerr << backend.status() << std::endl;
+    std::abort();
+  }
   return backend.ok() ? *std::move(backend) : nullptr;
 }
 

@@ -1,0 +1,27 @@
+// Which instructions the CPU backend may use: all that the processor has, or fewer.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace kvblend::kernels {
+
+enum class InstructionSet : uint8_t {
+  kPortable,  // SSE4.1
+  kAvx2,
+  kAvx512,  // with BF16 where the processor has it
+  kAmx,
+};
+
+/// "portable", "avx2", "avx512", "amx"; kInvalidArgument listing them.
+absl::StatusOr<InstructionSet> ParseInstructionSet(std::string_view name);
+
+/// Holds the process to the environment's KVBLEND_CPU, for tests and comparisons; nothing when it isn't set.
+/// The first call decides, before anything was computed. kInvalidArgument: an unknown name.
+/// kFailedPrecondition: the processor has less than that.
+absl::Status ApplyInstructionSetLimit();
+
+}  // namespace kvblend::kernels

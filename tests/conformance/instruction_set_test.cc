@@ -1,0 +1,44 @@
+// KVBLEND_CPU, in processes of their own: the first backend of a process decides.
+#include <cstdlib>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "gtest/gtest.h"
+#include "kernels/backend.h"
+
+namespace kvblend::kernels {
+namespace {
+
+class InstructionSetDeathTest : public testing::Test {
+ protected:
+  InstructionSetDeathTest() { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
+
+  [[noreturn]] static void TellBackend(const char* instruction_set) {
+    setenv("KVBLEND_CPU", instruction_set, /*overwrite=*/1);
+    const auto backend = CreateBackend("cpu", 1);
+    std::cerr << (backend.ok() ? (*backend)->Describe() : backend.status().ToString()) << std::endl;
+    std::exit(backend.ok() ? 0 : 3);
+  }
+};
+
+TEST_F(InstructionSetDeathTest, PortableHidesWhatIsBetter) {
+  EXPECT_EXIT(TellBackend("portable"), testing::ExitedWithCode(0), "GEMM in f32 .*sse41.*, SIMD SSE4");
+}
+
+TEST_F(InstructionSetDeathTest, UnknownNamesAreRefused) {
+  EXPECT_EXIT(TellBackend("fast"), testing::ExitedWithCode(3),
+              "KVBLEND_CPU is 'fast'; allowed: portable, avx2, avx512, amx");
+}
+
+TEST_F(InstructionSetDeathTest, WhatTheProcessorLacksIsRefused) {
+  std::ifstream file("/proc/cpuinfo");
+  const std::string processor((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  if (absl::StrContains(processor, "amx")) GTEST_SKIP() << "this processor has everything";
+  EXPECT_EXIT(TellBackend("amx"), testing::ExitedWithCode(3), "does not have; allowed here: portable");
+}
+
+}  // namespace
+}  // namespace kvblend::kernels
