@@ -1,5 +1,5 @@
-// The products and the softmax of attention, a tile of kTileRows query rows at a time, with everything that
-// is multiplied held in registers. One set of functions per instruction set and type of operand.
+// Products of kTileRows rows at a time, whose sums stay in registers, and the softmax between attention's
+// two. One set of functions per instruction set and type of operand.
 //
 // Operands are 32-bit words: one f32, or a pair of bf16 (the even element in the lower half). A product's
 // inner dimension is counted in words ("steps"), so that both types share their layouts:
@@ -21,8 +21,8 @@ inline constexpr int64_t kTileRows = 6;
 inline constexpr int64_t kPanelKeys = 64;
 /// Numbers of keys are rounded up to this: the widest vector.
 inline constexpr int64_t kKeyStep = 16;
-/// Keys that a tile's scores are computed for at once. Keys and values of a block (2 * 256 * 64 bf16) are
-/// read from the second-level cache for every tile.
+/// Keys that a tile's scores are computed for at once: they stay in the first-level cache, while keys and
+/// values of a block (2 * 512 * 64 bf16) are read from the second-level one for every tile.
 inline constexpr int64_t kKeyBlock = 512;
 
 /// Outputs per block of packed weights.
