@@ -8,12 +8,13 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/simd.h"
+#include "kernels/cpu/tiles.h"
 
 namespace kvblend::kernels {
 namespace {
 
 constexpr float kLog2E = 1.44269504088896340736f;
-constexpr int64_t kKeysPerStep = 128;     // keys and values of a step stay in the first-level cache
+constexpr int64_t kKeysPerStep = 128;     // a multiple of kKeyStep; a step stays in the first-level cache
 constexpr int64_t kMinKeysPerPart = 512;  // some ten microseconds of work
 
 // The keys [begin, end) of one row and one kv head.
@@ -42,6 +43,7 @@ const std::byte* Element(const void* data, DataType dtype, int64_t index) {
 void RunPart(const AttentionArgs& args, const Part& part, float* max, float* sum, float* values) {
   const int64_t group = args.group(), head_dim = args.pages.head_dim;
   const KvPagesView& pages = args.pages;
+  const Tiles& tiles = simd::GetTiles(DataType::kF32);
   const int64_t sequence = args.plan.sequence_of_row(part.row);
   float* queries = ThreadScratch<float>(ScratchSlot::kQuery, group * head_dim);
   float* scores = ThreadScratch<float>(ScratchSlot::kScores, group * kKeysPerStep);
@@ -60,7 +62,8 @@ void RunPart(const AttentionArgs& args, const Part& part, float* max, float* sum
     });
     for (int64_t g = 0; g < group; ++g) {
       float* row = scores + g * kKeysPerStep;
-      const float alpha = simd::SoftmaxRow(row, keys, max + g, sum + g);
+      const float alpha =
+          tiles.softmax(row, {0, keys}, RoundUp(keys, kKeyStep), max + g, sum + g, /*probabilities=*/row);
       float* value = values + g * head_dim;
       if (alpha != 1.0f) simd::ScaleRow(value, alpha, value, DataType::kF32, head_dim);
     }

@@ -59,14 +59,6 @@ void DequantiseGroup(const uint8_t* codes, float offset, float step, int64_t n, 
 void PackNibbles(const uint8_t* codes, int64_t n, uint8_t* packed);
 void UnpackNibbles(const uint8_t* packed, int64_t n, uint8_t* codes);
 
-// --- softmax.cc ---
-
-/// One row of an online softmax in base 2, in place: n > 0 scores, multiplied by log2(e) already, become
-/// 2^(score - *max) after *max was raised to the new maximum, and *sum becomes *sum * alpha + their sum.
-/// Returns alpha = 2^(old max - new max), by which what was accumulated so far must be multiplied; *max
-/// starts at -infinity.
-float SoftmaxRow(float* scores, int64_t n, float* max, float* sum);
-
 // --- pack_kv.cc; tiles.h describes the layout, `rows` have its type and are head_dim apart ---
 
 /// Up to four keys as columns [column, column + num_keys) of a panel.
