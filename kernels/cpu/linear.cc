@@ -48,7 +48,8 @@ absl::Status MatVec(CpuContext& context, ConstMatrixView x, const CpuWeights& we
   return absl::OkStatus();
 }
 
-// Up to this many rows the tiles of tiles.h are faster than oneDNN, which pads rows and columns more.
+// Up to this many rows the tiles of tiles.h are faster than oneDNN, which pads rows and columns more. Without
+// AVX-512 they take all, because oneDNN would want the weights in another layout.
 constexpr int64_t kMaxTiledRows = 64;
 
 // Block by block, so that each is read from memory once.
@@ -158,9 +159,9 @@ Split ChooseSplit(int64_t rows, int num_threads, size_t num_panels) {
 absl::Status CpuLinear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights, bool accumulate,
                        MatrixView out) {
   if (x.rows == 0) return absl::OkStatus();
-  if (x.rows <= simd::kMaxMatVecRows && PackedInBlocks()) return MatVec(context, x, weights, accumulate, out);
+  if (x.rows <= simd::kMaxMatVecRows) return MatVec(context, x, weights, accumulate, out);
   const Tiles& tiles = simd::GetTiles(weights.dtype());
-  if (x.rows <= kMaxTiledRows && PackedInBlocks() && tiles.dtype == weights.dtype()) {
+  if (tiles.dtype == weights.dtype() && (x.rows <= kMaxTiledRows || !OneDnnReadsBlocks())) {
     return TiledLinear(context, tiles, x, weights, accumulate, out);
   }
   const Split split = ChooseSplit(x.rows, context.pool.num_threads(), weights.panels().size());

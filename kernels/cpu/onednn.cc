@@ -67,7 +67,7 @@ std::string OneDnnDescription() {
   return absl::StrCat(version->major, ".", version->minor, ".", version->patch, ", ", isa);
 }
 
-bool PackedInBlocks() { return HasIsa(dnnl_cpu_isa_avx512_core); }
+bool OneDnnReadsBlocks() { return HasIsa(dnnl_cpu_isa_avx512_core); }
 
 int64_t PackedColumns(DataType dtype, int64_t k) {
   const int64_t multiple = dtype == DataType::kBF16 ? 32 : 16;
@@ -75,7 +75,7 @@ int64_t PackedColumns(DataType dtype, int64_t k) {
 }
 
 dnnl::memory::desc PackedGemmDesc(DataType dtype, int64_t k, int64_t n) {
-  const Tag tag = !PackedInBlocks() ? Tag::ab : dtype == DataType::kBF16 ? Tag::BA16a64b2a : Tag::BA16a64b;
+  const Tag tag = dtype == DataType::kBF16 ? Tag::BA16a64b2a : Tag::BA16a64b;
   return {{k, n}, ToOneDnn(dtype), tag};
 }
 

@@ -82,10 +82,10 @@ class Gemm {
   dnnl::memory::desc a_, c_, scratchpad_;
 };
 
-/// Whether packed weights lie in blocks of kPackedBlock = 64 outputs, each k-major, in which oneDNN and
-/// simd::PackedMatVec read them best: f32 [n / 64][k / 16][16][64], bf16 [n / 64][k / 32][16][64][2], padded
-/// with zeros. So with AVX-512; otherwise they are row-major [k, n].
-bool PackedInBlocks();
+/// Packed weights lie in blocks of kPackedBlock = 64 outputs, each k-major: f32 [n / 64][k / 16][16][64],
+/// bf16 [n / 64][k / 32][16][64][2], padded with zeros. Tiles and simd::PackedMatVec read them everywhere,
+/// oneDNN is fast with them from AVX-512 on.
+bool OneDnnReadsBlocks();
 /// k rounded up as blocks pad it.
 int64_t PackedColumns(DataType dtype, int64_t k);
 dnnl::memory::desc PackedGemmDesc(DataType dtype, int64_t k, int64_t n);

@@ -56,10 +56,6 @@ absl::Status CpuWeights::LayOut() {
   // Creating a memory object zeroes its padding, so the whole comes first and only then what shares its
   // bytes.
   all_ = {0, rows_, dnnl::memory(desc, OneDnnEngine(), packed_.get())};
-  if (!PackedInBlocks()) {
-    panels_.push_back(all_);
-    return absl::OkStatus();
-  }
   for (int64_t first = 0; first < rows_; first += kPanelWidth) {
     const int64_t count = std::min(kPanelWidth, rows_ - first);
     std::byte* data = packed_.get() + first * PackedColumns(dtype_, cols_) * SizeOf(dtype_);
@@ -74,12 +70,10 @@ absl::Status CpuWeights::Pack(RowReader reader) {
   dnnl::stream stream(OneDnnEngine());
   std::vector<float> row(cols_);
   const int64_t row_bytes = cols_ * SizeOf(dtype_);
-  const bool blocks = PackedInBlocks();
-  // Without blocks the whole matrix is one panel.
   HugeBytes panel_rows = AllocateHuge(panels_.empty() ? 0 : panels_[0].count * row_bytes);
   if (panel_rows == nullptr) return absl::ResourceExhaustedError("PackWeights: no memory for a panel");
-  for (int64_t first = 0; first < rows_; first += blocks ? kPanelWidth : rows_) {
-    const int64_t count = blocks ? std::min(kPanelWidth, rows_ - first) : rows_;
+  for (int64_t first = 0; first < rows_; first += kPanelWidth) {
+    const int64_t count = std::min(kPanelWidth, rows_ - first);
     for (int64_t r = 0; r < count; ++r) {
       if (absl::Status status = reader(first + r, absl::MakeSpan(row)); !status.ok()) return status;
       std::byte* panel_row = panels_.empty() ? nullptr : panel_rows.get() + r * row_bytes;
@@ -90,7 +84,7 @@ absl::Status CpuWeights::Pack(RowReader reader) {
     }
     if (panels_.empty()) continue;
     // oneDNN multiplies by [cols, count]: the transpose of the rows.
-    const Panel& panel = panels_[blocks ? first / kPanelWidth : 0];
+    const Panel& panel = panels_[first / kPanelWidth];
     const dnnl::memory::desc transposed({cols_, count}, type, dnnl::memory::dims{1, cols_});
     dnnl::memory source(transposed, OneDnnEngine(), panel_rows.get()), target = panel.memory;
     dnnl::reorder reorder;

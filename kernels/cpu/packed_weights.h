@@ -17,7 +17,7 @@ namespace kvblend::kernels {
 /// Immutable after creation, so any number of threads may read it.
 class CpuWeights final : public PackedWeights {
  public:
-  /// Output features [first, first + count) of W: a part of all(), when those lie in blocks.
+  /// Output features [first, first + count) of W: a part of all().
   struct Panel {
     int64_t first;
     int64_t count;
