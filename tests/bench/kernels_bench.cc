@@ -185,7 +185,7 @@ void BM_LinearFromMemory(benchmark::State& state) {
   });
   ReportBytes(state, seconds, 60.0 * in * out * static_cast<double>(SizeOf(Cpu().compute_dtype())));
 }
-BENCHMARK(BM_LinearFromMemory)->Arg(1)->Arg(4)->Arg(8)->Arg(32)->UseRealTime();
+BENCHMARK(BM_LinearFromMemory)->Arg(1)->Arg(4)->Arg(8)->Arg(32)->Arg(33)->UseRealTime();
 
 // Arg: rows of 6,000, evenly spread. 6000: full prefill; 900 and 300: blended at 15% and 5%; 1: decode.
 void BM_SelectiveAttention(benchmark::State& state) {

@@ -8,17 +8,17 @@
 // T_full     full prefill
 // T_load     all layers read through the pipeline and placed, nothing computed
 // in memory  select and prefill of the policy, its loading left out: T_compute
-// share      of full prefill's arithmetic that the chosen tokens are: tokens that stand late see more keys,
-// so
-//            it is not the ratio
-// bound      hkvd: max(T_load, T_compute).  query: T_load + ratio x T_full, beside it T_load + share x
-// T_full,
-//            and what the machine gives in memory: max(T_load, query pass) + recomputation
+// share      of full prefill's arithmetic that the chosen tokens are. It is not the ratio: tokens that stand
+//            late see more keys
+// bound      hkvd: max(T_load, T_compute).  query: T_load + ratio x T_full
+// by share   the same with the share in the ratio's place
+// machine    what this machine gives in memory: max(T_load, query pass) + recomputation
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -126,6 +126,14 @@ class Bench {
     return chosen / (tokens * per_row + per_key * tokens * (tokens + 1) / 2);
   }
 
+  /// The last span's positions: computed by every pass, whatever is reused.
+  std::vector<int32_t> Question() const {
+    const prompt::Span& span = layout_.spans.back();
+    std::vector<int32_t> positions(span.end - span.begin);
+    std::iota(positions.begin(), positions.end(), span.begin);
+    return positions;
+  }
+
   int32_t prompt_tokens() const { return static_cast<int32_t>(layout_.token_ids.size()); }
 
  private:
@@ -209,6 +217,8 @@ absl::Status Run(const Flags& flags) {
   const double t_full = Median(full_times.total);
   std::printf("prompt %d tokens, %lld bytes stored per token, %d rounds, medians\nT_full %.3f s\n",
               bench.prompt_tokens(), static_cast<long long>(bytes_per_token), flags.rounds, t_full);
+  std::printf("question %zu tokens, share %.3f\n", bench.Question().size(),
+              bench.ShareOfFull(bench.Question()));
   std::printf("%-11s %5s %7s %7s %10s %9s %8s %8s %8s %6s %8s %6s %8s %6s\n", "", "depth", "share", "T_load",
               "T_compute", "of it sel", "disk", "stall", "bound", "x", "by share", "x", "machine", "x");
   for (const Variant& variant : variants) {
