@@ -2,19 +2,25 @@
 // every round, so that a drifting machine hits all alike; medians.
 //
 //   ttft_bench MODEL.gguf DATA.json [--passages 10] [--rounds 5] [--question 0] [--gemm auto]
-//              [--chunk-format auto] [--disk DIR] [--mode "query 0.05"]
+//              [--chunk-format auto] [--disk DIR] [--mode "query 0.05"] [--threads 0] [--json FILE]
 //
-// With --mode only that one is measured, as a profiler wants it.
+// With --mode only that one is measured, as a profiler wants it; several are separated by commas. --json also
+// writes the figures there, times with their smallest and largest.
 // With --disk the chunks lie there and nowhere else: before every measured prompt the engine starts anew.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "engine/engine.h"
 #include "tests/bench/bench_prompt.h"
+#include "tests/bench/samples.h"
 #include "tests/support/engine_recorder.h"
 
 namespace kvblend {
@@ -39,10 +45,35 @@ Mode MakeMode(std::string name, Reuse reuse, Policy policy, double ratio,
 
 template <typename Field>
 double Median(const std::vector<PromptReport>& reports, Field field) {
-  std::vector<double> values;
-  for (const PromptReport& report : reports) values.push_back(field(report));
-  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-  return values[values.size() / 2];
+  Samples samples;
+  for (const PromptReport& report : reports) samples.Add(field(report));
+  return samples.Median();
+}
+
+absl::Status WriteJson(const std::string& path, const std::vector<Mode>& modes, const EngineInfo& info) {
+  nlohmann::ordered_json json;
+  json["backend"] = info.backend;
+  json["chunk_format"] = info.chunk_format;
+  json["prompt_tokens"] = modes[0].reports[0].prompt_tokens;
+  for (const Mode& mode : modes) {
+    Samples ttft, select, load, prefill;
+    for (const PromptReport& report : mode.reports) {
+      ttft.Add(report.time_to_first_token_seconds);
+      select.Add(report.select_seconds);
+      load.Add(report.load_seconds);
+      prefill.Add(report.prefill_seconds);
+    }
+    json["modes"].push_back({{"mode", mode.name},
+                             {"ttft_seconds", ttft.ToJson()},
+                             {"load_seconds", load.Median()},
+                             {"select_seconds", select.Median()},
+                             {"prefill_seconds", prefill.Median()},
+                             {"recomputed_tokens", mode.reports[0].recomputed_tokens}});
+  }
+  std::ofstream file(path);
+  file << json.dump(1) << "\n";
+  if (!file.flush()) return absl::UnavailableError("cannot write " + path);
+  return absl::OkStatus();
 }
 
 int Fail(const absl::Status& status) {
@@ -79,16 +110,23 @@ int Main(int argc, char** argv) {
   if (argc < 3) {
     std::fprintf(stderr,
                  "usage: %s MODEL.gguf DATA.json [--passages N] [--rounds N] [--question N] [--gemm G] "
-                 "[--chunk-format F] [--disk DIR] [--mode M]\n",
+                 "[--chunk-format F] [--disk DIR] [--mode M,...] [--threads N] [--json FILE]\n",
                  argv[0]);
     return 2;
   }
   int passages = 10, rounds = 5, question = 0;
-  std::string only;
+  std::string only, json_path;
   EngineOptions options;
   options.model_path = argv[1];
-  for (int i = 3; i + 1 < argc; i += 2) {
+  for (int i = 3; i < argc; i += 2) {
+    static const std::set<std::string> kFlags = {"--passages", "--rounds",       "--question",
+                                                 "--gemm",     "--chunk-format", "--disk",
+                                                 "--mode",     "--threads",      "--json"};
     const std::string flag = argv[i];
+    if (!kFlags.contains(flag) || i + 1 == argc) {
+      return Fail(absl::InvalidArgumentError(
+          flag + ": unknown, or without its value; allowed: " + absl::StrJoin(kFlags, ", ")));
+    }
     if (flag == "--passages") passages = std::atoi(argv[i + 1]);
     if (flag == "--rounds") rounds = std::atoi(argv[i + 1]);
     if (flag == "--question") question = std::atoi(argv[i + 1]);
@@ -96,7 +134,10 @@ int Main(int argc, char** argv) {
     if (flag == "--chunk-format") options.chunk_format = argv[i + 1];
     if (flag == "--disk") options.chunk_disk_path = argv[i + 1];
     if (flag == "--mode") only = argv[i + 1];
+    if (flag == "--threads") options.num_threads = std::atoi(argv[i + 1]);
+    if (flag == "--json") json_path = argv[i + 1];
   }
+  if (rounds < 1) return Fail(absl::InvalidArgumentError("--rounds: allowed: 1 or more"));
   const absl::StatusOr<Prompt> read = ReadBenchPrompt(argv[2], question, passages);
   if (!read.ok()) return Fail(read.status());
   const Prompt& prompt = *read;
@@ -121,8 +162,14 @@ int Main(int argc, char** argv) {
       MakeMode("query 0.15", Reuse::kChunks, Policy::kQuery, 0.15),
       MakeMode("hkvd 0.15", Reuse::kChunks, Policy::kHkvd, 0.15),
   };
-  if (!only.empty()) std::erase_if(modes, [&](const Mode& mode) { return mode.name != only; });
-  if (modes.empty()) return Fail(absl::InvalidArgumentError("--mode: no mode is called '" + only + "'"));
+  if (!only.empty()) {
+    std::set<std::string> wanted = absl::StrSplit(only, ',');
+    std::erase_if(modes, [&](const Mode& mode) { return !wanted.contains(mode.name); });
+    for (const Mode& mode : modes) wanted.erase(mode.name);
+    if (!wanted.empty()) {
+      return Fail(absl::InvalidArgumentError("--mode: no mode is called '" + *wanted.begin() + "'"));
+    }
+  }
   for (int round = 0; round <= rounds; ++round) {
     for (Mode& mode : modes) {
       if (!options.chunk_disk_path.empty() && mode.blend.reuse == Reuse::kChunks) {
@@ -149,6 +196,10 @@ int Main(int argc, char** argv) {
                 Median(mode.reports, [](const PromptReport& r) { return r.select_seconds; }),
                 Median(mode.reports, [](const PromptReport& r) { return r.prefill_seconds; }),
                 mode.reports[0].prompt_tokens / seconds, mode.reports[0].recomputed_tokens);
+  }
+  if (json_path.empty()) return 0;
+  if (const absl::Status written = WriteJson(json_path, modes, (*engine)->info()); !written.ok()) {
+    return Fail(written);
   }
   return 0;
 }

@@ -1,0 +1,32 @@
+// Repeated measurements of one figure.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "nlohmann/json.hpp"
+
+namespace kvblend {
+
+class Samples {
+ public:
+  void Add(double value) { values_.push_back(value); }
+  bool empty() const { return values_.empty(); }
+  double Median() const {
+    if (values_.empty()) return 0;
+    std::vector<double> sorted = values_;
+    std::sort(sorted.begin(), sorted.end());
+    const size_t middle = sorted.size() / 2;
+    return sorted.size() % 2 == 1 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
+  }
+  double Min() const { return values_.empty() ? 0 : *std::min_element(values_.begin(), values_.end()); }
+  double Max() const { return values_.empty() ? 0 : *std::max_element(values_.begin(), values_.end()); }
+  nlohmann::ordered_json ToJson() const {
+    return {{"median", Median()}, {"min", Min()}, {"max", Max()}, {"all", values_}};
+  }
+
+ private:
+  std::vector<double> values_;
+};
+
+}  // namespace kvblend

@@ -1,0 +1,494 @@
+// What the engine does per second, through its public API: full prefill, decoding alone and in company,
+// start-up, memory. Every round measures each figure once, in turn, so that a drifting machine hits all
+// alike. `throughput_bench --help` lists the options.
+#include <sched.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/synchronization/notification.h"
+#include "engine/engine.h"
+#include "engine/status_macros.h"
+#include "tests/bench/exact_prompt.h"
+#include "tests/bench/samples.h"
+
+namespace kvblend {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr char kUsage[] =
+    R"(usage: throughput_bench MODEL.gguf DATA.json [options]
+
+DATA.json is a JSON list of {ctxs: [{text}]}, tests/fixtures/musique_sample.json for example; prompts are made
+of its passages and have exactly the number of tokens that is asked for.
+
+  --parts LIST           what to measure: memory, load, prefill, decode, batch (default: all)
+  --prefill-tokens LIST  sizes of full prefill (512,2048,6000)
+  --decode-contexts LIST prompt sizes to decode behind (512,6000)
+  --decode-steps LIST    tokens to decode, one number per context (48,32)
+  --batch-requests N     requests decoded together (8)
+  --batch-context N      prompt size of each (512)
+  --memory-tokens N      prompt size of part memory (8000)
+  --rounds N             measured rounds (5)
+  --warm-up N            rounds before them (1)
+  --threads N            0: one per processor (0)
+  --gemm G, --kv-dtype T, --backend B, --page-size N    as kvblend-server has them
+  --json FILE            writes the figures there; - writes to standard output and the table to standard error
+  --write-tokens FILE    measures nothing: writes the token ids of the prompts of --prefill-tokens as JSON
+
+A prompt reuses nothing and its KV is not stored. Prefill: tokens per second until the first token, tokenization
+and queueing included. Decode: steps from the first to the last token, greedy, past any end of text.
+memory: peak resident memory (VmHWM) of the process after one request, before anything else is measured.
+load: Engine::Create, with and without the self-check, the file being in the page cache.
+)";
+
+struct Config {
+  EngineOptions engine;
+  std::string data_path, json_path, tokens_path;
+  std::vector<std::string> parts = {"memory", "load", "prefill", "decode", "batch"};
+  std::vector<int32_t> prefill_tokens = {512, 2048, 6000};
+  std::vector<int32_t> decode_contexts = {512, 6000}, decode_steps = {48, 32};
+  int32_t batch_requests = 8, batch_context = 512, memory_tokens = 8000;
+  int32_t rounds = 5, warm_up = 1;
+
+  bool Has(std::string_view part) const { return std::find(parts.begin(), parts.end(), part) != parts.end(); }
+};
+
+double Seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+/// When each token came.
+struct TokenTimes final : GenerateObserver {
+  PromptReport report;
+  std::vector<double> seconds;  // one per token
+  std::vector<int32_t> token_ids;
+  absl::Status status;
+  absl::Notification done;
+
+  void OnPrompt(const PromptReport& prompt_report) override { report = prompt_report; }
+  void OnText(const TextDelta& delta) override {
+    const double now = Seconds();
+    for (const int32_t token_id : delta.token_ids) {
+      seconds.push_back(now);
+      token_ids.push_back(token_id);
+    }
+  }
+  void OnDone(const absl::Status& final_status, const GenerateResult&) override {
+    status = final_status;
+    done.Notify();
+  }
+
+  double first() const { return seconds.front(); }
+  double last() const { return seconds.back(); }
+};
+
+absl::StatusOr<std::shared_ptr<TokenTimes>> Submit(Engine& engine, const Prompt& prompt, int32_t max_tokens) {
+  GenerateRequest request;
+  request.prompt = prompt;
+  request.blend.reuse = Reuse::kNothing;
+  request.blend.store_misses = false;
+  request.sampling.max_tokens = max_tokens;
+  request.sampling.ignore_eos = true;
+  auto times = std::make_shared<TokenTimes>();
+  KVBLEND_RETURN_IF_ERROR(engine.Generate(std::move(request), times).status());
+  return times;
+}
+
+absl::Status Wait(TokenTimes& times, int32_t max_tokens) {
+  times.done.WaitForNotification();
+  KVBLEND_RETURN_IF_ERROR(times.status);
+  if (static_cast<int32_t>(times.seconds.size()) != max_tokens) {
+    return absl::InternalError(
+        absl::StrCat(times.seconds.size(), " tokens came; asked for were ", max_tokens));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<TokenTimes>> Run(Engine& engine, const Prompt& prompt, int32_t max_tokens) {
+  KVBLEND_ASSIGN_OR_RETURN(std::shared_ptr<TokenTimes> times, Submit(engine, prompt, max_tokens));
+  KVBLEND_RETURN_IF_ERROR(Wait(*times, max_tokens));
+  return times;
+}
+
+/// Peak resident memory of this process, in bytes; 0 where /proc does not tell.
+int64_t PeakResidentBytes() {
+  std::ifstream file("/proc/self/status");
+  for (std::string line; std::getline(file, line);) {
+    if (line.rfind("VmHWM:", 0) == 0) return std::atoll(line.c_str() + 6) * 1024;
+  }
+  return 0;
+}
+
+int Processors() {
+  cpu_set_t set;
+  return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 0;
+}
+
+class Bench {
+ public:
+  Bench(Config config, ExactPrompts prompts) : config_(std::move(config)), prompts_(std::move(prompts)) {}
+
+  absl::Status Run() {
+    KVBLEND_RETURN_IF_ERROR(CreateEngine());
+    if (config_.Has("memory")) KVBLEND_RETURN_IF_ERROR(MeasureMemory());
+    if (config_.Has("load")) KVBLEND_RETURN_IF_ERROR(MeasureLoad());
+    KVBLEND_RETURN_IF_ERROR(AddFigures());
+    for (int round = -config_.warm_up; round < config_.rounds; ++round) {
+      for (const auto& figure : figures_) KVBLEND_RETURN_IF_ERROR(figure(round >= 0));
+    }
+    return absl::OkStatus();
+  }
+
+  Json Result() const {
+    Json result;
+    result["backend"] = engine_->info().backend;
+    result["model"] = engine_->info().model_name;
+    result["kv_dtype"] = engine_->info().kv_dtype;
+    result["threads"] = config_.engine.num_threads > 0 ? config_.engine.num_threads : Processors();
+    result["rounds"] = config_.rounds;
+    if (!memory_.is_null()) result["memory"] = memory_;
+    if (!load_.empty()) {
+      result["load"] = {{"seconds", load_.ToJson()}, {"seconds_without_self_check", bare_load_.ToJson()}};
+    }
+    for (const Prefill& prefill : prefills_) {
+      result["prefill"].push_back({{"tokens", prefill.tokens},
+                                   {"seconds", prefill.seconds.ToJson()},
+                                   {"tokens_per_second", prefill.rate.ToJson()}});
+    }
+    for (const Decode& decode : decodes_) {
+      result["decode"].push_back({{"context", decode.context},
+                                  {"steps", decode.steps},
+                                  {"tokens_per_second", decode.rate.ToJson()},
+                                  {"token_ids", decode.token_ids}});
+    }
+    if (!batch_.rate.empty()) {
+      result["batch"] = {{"requests", config_.batch_requests},
+                         {"context", config_.batch_context},
+                         {"steps", batch_.steps},
+                         {"overlap", batch_.overlap},
+                         {"tokens_per_second", batch_.rate.ToJson()},
+                         {"one", batch_.one.ToJson()},
+                         {"ratio", batch_.ratio.ToJson()}};
+    }
+    return result;
+  }
+
+  void Print(std::FILE* out) const {
+    std::fprintf(out, "%s\nmedians of %d rounds (smallest to largest)\n", engine_->info().backend.c_str(),
+                 config_.rounds);
+    for (const Prefill& p : prefills_) {
+      std::fprintf(out, "prefill %5d tokens    %9.1f tok/s  (%.1f to %.1f)  %.3f s\n", p.tokens,
+                   p.rate.Median(), p.rate.Min(), p.rate.Max(), p.seconds.Median());
+    }
+    for (const Decode& d : decodes_) {
+      std::fprintf(out, "decode behind %5d     %9.1f tok/s  (%.1f to %.1f)  %d steps\n", d.context,
+                   d.rate.Median(), d.rate.Min(), d.rate.Max(), d.steps);
+    }
+    if (!batch_.rate.empty()) {
+      std::fprintf(out, "%2d requests behind %4d %9.1f tok/s  (%.1f to %.1f)  %.2f times one%s\n",
+                   config_.batch_requests, config_.batch_context, batch_.rate.Median(), batch_.rate.Min(),
+                   batch_.rate.Max(), batch_.ratio.Median(),
+                   batch_.overlap ? "" : "; the engine ran them one after the other");
+    }
+    if (!load_.empty()) {
+      std::fprintf(out, "load                   %9.3f s      (%.3f to %.3f)  %.3f s without self-check\n",
+                   load_.Median(), load_.Min(), load_.Max(), bare_load_.Median());
+    }
+    if (!memory_.is_null()) {
+      std::fprintf(out, "memory %5d tokens     %9.0f MB peak, %.0f MB after loading\n",
+                   memory_["tokens"].get<int>(), memory_["peak_bytes"].get<double>() / 1e6,
+                   memory_["peak_bytes_loaded"].get<double>() / 1e6);
+    }
+  }
+
+ private:
+  struct Prefill {
+    int32_t tokens;
+    Samples seconds, rate;
+  };
+  struct Decode {
+    int32_t context, steps;
+    Samples rate;
+    std::vector<int32_t> token_ids;
+  };
+  struct Batch {
+    int32_t steps = 0;
+    bool overlap = false;
+    Samples rate, one, ratio;
+  };
+
+  absl::Status CreateEngine() {
+    KVBLEND_ASSIGN_OR_RETURN(engine_, Engine::Create(config_.engine));
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<Prompt> MakePrompt(int32_t tokens) {
+    if (frame_tokens_ == 0) {
+      KVBLEND_ASSIGN_OR_RETURN(const auto times, kvblend::Run(*engine_, prompts_.Frame(), 1));
+      frame_tokens_ = times->report.prompt_tokens;
+    }
+    if (tokens < frame_tokens_) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a prompt of ", tokens, " tokens; allowed: ", frame_tokens_, " or more"));
+    }
+    return prompts_.Make(tokens - frame_tokens_,
+                         [this](std::string_view text) { return engine_->CountTokens(text); });
+  }
+
+  absl::Status MeasureMemory() {
+    const int64_t loaded = PeakResidentBytes();
+    KVBLEND_ASSIGN_OR_RETURN(const Prompt prompt, MakePrompt(config_.memory_tokens));
+    KVBLEND_ASSIGN_OR_RETURN(const auto times, kvblend::Run(*engine_, prompt, 16));
+    memory_ = {{"tokens", times->report.prompt_tokens},
+               {"peak_bytes", PeakResidentBytes()},
+               {"peak_bytes_loaded", loaded}};
+    return absl::OkStatus();
+  }
+
+  absl::Status MeasureLoad() {
+    for (int round = 0; round < config_.rounds; ++round) {
+      for (const bool self_check : {false, true}) {
+        engine_.reset();
+        EngineOptions options = config_.engine;
+        options.self_check = self_check;
+        const double start = Seconds();
+        KVBLEND_ASSIGN_OR_RETURN(engine_, Engine::Create(options));
+        (self_check ? load_ : bare_load_).Add(Seconds() - start);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // What a round measures. Prompts are made once, outside of any time.
+  absl::Status AddFigures() {
+    if (config_.Has("prefill")) {
+      prefills_.reserve(config_.prefill_tokens.size());
+      for (const int32_t tokens : config_.prefill_tokens) {
+        KVBLEND_ASSIGN_OR_RETURN(Prompt prompt, MakePrompt(tokens));
+        prefills_.push_back({tokens, {}, {}});
+        figures_.push_back([this, prompt = std::move(prompt), &figure = prefills_.back()](bool keep) {
+          return MeasurePrefill(prompt, figure, keep);
+        });
+      }
+    }
+    if (config_.Has("decode")) {
+      decodes_.reserve(config_.decode_contexts.size());
+      for (size_t i = 0; i < config_.decode_contexts.size(); ++i) {
+        KVBLEND_ASSIGN_OR_RETURN(Prompt prompt, MakePrompt(config_.decode_contexts[i]));
+        decodes_.push_back({config_.decode_contexts[i], config_.decode_steps[i], {}, {}});
+        figures_.push_back([this, prompt = std::move(prompt), &figure = decodes_.back()](bool keep) {
+          return MeasureDecode(prompt, figure, keep);
+        });
+      }
+    }
+    if (config_.Has("batch")) {
+      KVBLEND_ASSIGN_OR_RETURN(Prompt prompt, MakePrompt(config_.batch_context));
+      batch_.steps = config_.decode_steps[0];
+      figures_.push_back(
+          [this, prompt = std::move(prompt)](bool keep) { return MeasureBatch(prompt, keep); });
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status MeasurePrefill(const Prompt& prompt, Prefill& figure, bool keep) {
+    KVBLEND_ASSIGN_OR_RETURN(const auto times, kvblend::Run(*engine_, prompt, 1));
+    if (times->report.prompt_tokens != figure.tokens) {
+      return absl::InternalError(
+          absl::StrCat("the prompt has ", times->report.prompt_tokens, " tokens; expected: ", figure.tokens));
+    }
+    const double seconds = times->report.time_to_first_token_seconds;
+    if (!keep) return absl::OkStatus();
+    figure.seconds.Add(seconds);
+    figure.rate.Add(figure.tokens / seconds);
+    return absl::OkStatus();
+  }
+
+  absl::Status MeasureDecode(const Prompt& prompt, Decode& figure, bool keep) {
+    KVBLEND_ASSIGN_OR_RETURN(const auto times, kvblend::Run(*engine_, prompt, figure.steps + 1));
+    if (!keep) return absl::OkStatus();
+    figure.rate.Add(figure.steps / (times->last() - times->first()));
+    figure.token_ids = times->token_ids;
+    return absl::OkStatus();
+  }
+
+  // The time counts from when all are decoding to when the first is done. Where there is no such time, the
+  // engine runs one after the other: then the times of all add up.
+  absl::Status MeasureBatch(const Prompt& prompt, bool keep) {
+    const int32_t max_tokens = batch_.steps + 1;
+    KVBLEND_ASSIGN_OR_RETURN(const auto alone, kvblend::Run(*engine_, prompt, max_tokens));
+    std::vector<std::shared_ptr<TokenTimes>> all;
+    for (int32_t i = 0; i < config_.batch_requests; ++i) {
+      KVBLEND_ASSIGN_OR_RETURN(all.emplace_back(), Submit(*engine_, prompt, max_tokens));
+    }
+    double begin = 0, end = 0, sum = 0;
+    for (const auto& times : all) {
+      KVBLEND_RETURN_IF_ERROR(Wait(*times, max_tokens));
+      begin = std::max(begin, times->first());
+      end = end == 0 ? times->last() : std::min(end, times->last());
+      sum += times->last() - times->first();
+    }
+    double tokens = static_cast<double>(batch_.steps) * config_.batch_requests, seconds = sum;
+    const bool overlap = end > begin;
+    if (overlap) {
+      tokens = 0;
+      for (const auto& times : all) {
+        tokens += static_cast<double>(std::count_if(times->seconds.begin(), times->seconds.end(),
+                                                    [&](double t) { return t > begin && t <= end; }));
+      }
+      seconds = end - begin;
+    }
+    if (!keep) return absl::OkStatus();
+    const double one = batch_.steps / (alone->last() - alone->first());
+    batch_.overlap = overlap;
+    batch_.one.Add(one);
+    batch_.rate.Add(tokens / seconds);
+    batch_.ratio.Add(tokens / seconds / one);
+    return absl::OkStatus();
+  }
+
+  const Config config_;
+  const ExactPrompts prompts_;
+  std::unique_ptr<Engine> engine_;
+  int32_t frame_tokens_ = 0;
+  Json memory_;
+  Samples load_, bare_load_;
+  std::vector<Prefill> prefills_;
+  std::vector<Decode> decodes_;
+  Batch batch_;
+  std::vector<std::function<absl::Status(bool keep)>> figures_;
+};
+
+absl::Status ParseInt(std::string_view flag, std::string_view value, int32_t smallest, int32_t* out) {
+  const std::string text(value);
+  if (absl::SimpleAtoi(text, out) && *out >= smallest && *out <= 1 << 20) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(std::string(flag), " is '", text, "'; allowed: ", smallest, " to ", 1 << 20));
+}
+
+absl::Status ParseInts(std::string_view flag, const std::string& value, std::vector<int32_t>* out) {
+  out->clear();
+  for (const auto item : absl::StrSplit(value, ',')) {
+    KVBLEND_RETURN_IF_ERROR(ParseInt(flag, std::string(item), 1, &out->emplace_back()));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Config> ParseArguments(const std::vector<std::string>& arguments) {
+  if (arguments.size() < 2 || arguments[0].rfind("--", 0) == 0 || arguments[1].rfind("--", 0) == 0) {
+    return absl::InvalidArgumentError("MODEL.gguf and DATA.json come first; see --help");
+  }
+  Config config;
+  config.engine.model_path = arguments[0];
+  config.data_path = arguments[1];
+  const std::vector<std::string> all_parts = config.parts;
+  for (size_t i = 2; i < arguments.size(); i += 2) {
+    const std::string& flag = arguments[i];
+    if (i + 1 == arguments.size()) return absl::InvalidArgumentError(flag + " needs a value; see --help");
+    const std::string& value = arguments[i + 1];
+    absl::Status status;
+    if (flag == "--parts") {
+      config.parts = absl::StrSplit(value, ',');
+      for (const std::string& part : config.parts) {
+        if (std::find(all_parts.begin(), all_parts.end(), part) != all_parts.end()) continue;
+        status = absl::InvalidArgumentError(
+            absl::StrCat("--parts has '", part, "'; allowed: ", absl::StrJoin(all_parts, ", ")));
+      }
+    } else if (flag == "--prefill-tokens") {
+      status = ParseInts(flag, value, &config.prefill_tokens);
+    } else if (flag == "--decode-contexts") {
+      status = ParseInts(flag, value, &config.decode_contexts);
+    } else if (flag == "--decode-steps") {
+      status = ParseInts(flag, value, &config.decode_steps);
+    } else if (flag == "--batch-requests") {
+      status = ParseInt(flag, value, 1, &config.batch_requests);
+    } else if (flag == "--batch-context") {
+      status = ParseInt(flag, value, 1, &config.batch_context);
+    } else if (flag == "--memory-tokens") {
+      status = ParseInt(flag, value, 1, &config.memory_tokens);
+    } else if (flag == "--rounds") {
+      status = ParseInt(flag, value, 1, &config.rounds);
+    } else if (flag == "--warm-up") {
+      status = ParseInt(flag, value, 0, &config.warm_up);
+    } else if (flag == "--threads") {
+      status = ParseInt(flag, value, 0, &config.engine.num_threads);
+    } else if (flag == "--page-size") {
+      status = ParseInt(flag, value, 1, &config.engine.page_size);
+    } else if (flag == "--gemm") {
+      config.engine.gemm = value;
+    } else if (flag == "--kv-dtype") {
+      config.engine.kv_dtype = value;
+    } else if (flag == "--backend") {
+      config.engine.backend = value;
+    } else if (flag == "--json") {
+      config.json_path = value;
+    } else if (flag == "--write-tokens") {
+      config.tokens_path = value;
+    } else {
+      status = absl::InvalidArgumentError("unknown option " + flag + "; see --help");
+    }
+    KVBLEND_RETURN_IF_ERROR(status);
+  }
+  if (config.decode_contexts.size() != config.decode_steps.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("--decode-steps has ", config.decode_steps.size(),
+                                                   " numbers, --decode-contexts ",
+                                                   config.decode_contexts.size(), "; allowed: as many"));
+  }
+  return config;
+}
+
+absl::Status Main(const Config& config) {
+  if (!config.tokens_path.empty()) {
+    return WriteTokens(config.engine.model_path, config.data_path, config.prefill_tokens, config.tokens_path);
+  }
+  KVBLEND_ASSIGN_OR_RETURN(ExactPrompts prompts, ExactPrompts::Read(config.data_path));
+  Bench bench(config, std::move(prompts));
+  KVBLEND_RETURN_IF_ERROR(bench.Run());
+  const bool json_on_stdout = config.json_path == "-";
+  bench.Print(json_on_stdout ? stderr : stdout);
+  const std::string json = bench.Result().dump(1) + "\n";
+  if (json_on_stdout) {
+    std::fputs(json.c_str(), stdout);
+  } else if (!config.json_path.empty()) {
+    std::ofstream file(config.json_path);
+    file << json;
+    if (!file.flush()) return absl::UnavailableError(absl::StrCat("cannot write ", config.json_path));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace kvblend
+
+int main(int argc, char** argv) {
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  for (const std::string& argument : arguments) {
+    if (argument == "--help" || argument == "-h") {
+      std::fputs(kvblend::kUsage, stdout);
+      return 0;
+    }
+  }
+  const absl::StatusOr<kvblend::Config> config = kvblend::ParseArguments(arguments);
+  if (!config.ok()) {
+    std::fprintf(stderr, "throughput_bench: %s\n", std::string(config.status().message()).c_str());
+    return 2;
+  }
+  if (const absl::Status status = kvblend::Main(*config); !status.ok()) {
+    std::fprintf(stderr, "throughput_bench: %s\n", status.ToString().c_str());
+    return 1;
+  }
+  return 0;
+}
