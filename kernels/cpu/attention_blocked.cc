@@ -47,18 +47,18 @@ class BlockedTask {
   /// Floats that `partial` needs: outputs, maxima, sums of the padded rows.
   static int64_t PartialFloats(const Tiles& tiles, const AttentionArgs& args, int64_t row_begin,
                                int64_t row_end) {
-    return TileQueries(tiles, args, row_begin, row_end).num_tiles() * kTileRows *
+    return TileQueries(tiles, args, row_begin, row_end).padded_products() *
            (RoundUp(args.pages.head_dim, kKeyStep) + 2);
   }
 
   void Run() {
-    const int64_t rows = queries_.num_tiles() * kTileRows;
+    const int64_t rows = queries_.padded_products();
     words_ = ThreadScratch<uint32_t>(ScratchSlot::kQuery, queries_.words());
-    scores_ = ThreadScratch<float>(ScratchSlot::kScores, kTileRows * kKeyBlock);
+    scores_ = ThreadScratch<float>(ScratchSlot::kScores, tiles_.rows * kKeyBlock);
     // In f32 the probabilities overwrite the scores.
     probabilities_ = tiles_.dtype == DataType::kF32
                          ? reinterpret_cast<uint32_t*>(scores_)
-                         : ThreadScratch<uint32_t>(ScratchSlot::kProbabilities, kTileRows * kKeyBlock / 2);
+                         : ThreadScratch<uint32_t>(ScratchSlot::kProbabilities, tiles_.rows * kKeyBlock / 2);
     output_ = task_.partial != nullptr ? task_.partial
                                        : ThreadScratch<float>(ScratchSlot::kOutput, rows * (columns_ + 2));
     max_ = output_ + rows * columns_;
@@ -83,7 +83,7 @@ class BlockedTask {
 
   /// Merges the results of the parts of the same rows, in memory one after the other.
   void Merge(int64_t num_parts) {
-    const int64_t rows = queries_.num_tiles() * kTileRows, part_floats = rows * (columns_ + 2);
+    const int64_t rows = queries_.padded_products(), part_floats = rows * (columns_ + 2);
     float* merged = ThreadScratch<float>(ScratchSlot::kOutput, columns_);
     for (int64_t r = 0; r < queries_.num_products(); ++r) {
       float max = -std::numeric_limits<float>::infinity(), sum = 0;
@@ -104,13 +104,13 @@ class BlockedTask {
  private:
   void AddBlock(int64_t tile, int64_t key, int64_t num_keys) {
     const KvUnit& unit = *task_.unit;
-    const int64_t keys = RoundUp(num_keys, kKeyStep), first = tile * kTileRows;
+    const int64_t keys = RoundUp(num_keys, kKeyStep), first = tile * tiles_.rows;
     tiles_.scores(words_ + first * queries_.steps(), unit.keys + (key - unit.begin) * queries_.steps(),
                   queries_.steps(), keys, scores_);
-    VisibleKeys visible[kTileRows];
+    VisibleKeys visible[kMaxTileRows];
     queries_.OfBlock(tile, key, num_keys, visible);
-    float alphas[kTileRows];
-    for (int64_t r = 0; r < kTileRows; ++r) {
+    float alphas[kMaxTileRows];
+    for (int64_t r = 0; r < tiles_.rows; ++r) {
       alphas[r] = 1.0f;
       uint32_t* probabilities = probabilities_ + r * tiles_.Steps(kKeyBlock);
       if (visible[r].begin < visible[r].end) {
@@ -139,8 +139,8 @@ class BlockedTask {
   const TileQueries queries_;
   const int64_t columns_;              // of an output row: head_dim, padded
   uint32_t* words_ = nullptr;          // queries [padded rows, steps]
-  float* scores_ = nullptr;            // [kTileRows, kKeyBlock]
-  uint32_t* probabilities_ = nullptr;  // [kTileRows, words of kKeyBlock]
+  float* scores_ = nullptr;            // [rows of a tile, kKeyBlock]
+  uint32_t* probabilities_ = nullptr;  // [rows of a tile, words of kKeyBlock]
   float* output_ = nullptr;            // [padded rows, columns], not yet divided by sum
   float* max_ = nullptr;               // [padded rows]
   float* sum_ = nullptr;               // [padded rows]

@@ -28,7 +28,7 @@ class MassOfRows {
         args_(args),
         units_(units),
         queries_(tiles, args, args.plan.row_begin(units[0].sequence), args.plan.row_end(units[0].sequence)),
-        rows_(queries_.num_tiles() * kTileRows),
+        rows_(queries_.padded_products()),
         num_parts_((units[0].end - units[0].begin + kKeysPerPart - 1) / kKeysPerPart) {}
 
   /// Adds to mass [kv_len of the sequence].
@@ -71,9 +71,9 @@ class MassOfRows {
         const VisibleKeys seen = queries_.OfTile(tile);
         if (seen.end <= key || seen.begin >= end) continue;
         const int64_t num_keys = std::min(end, seen.end) - key, keys = RoundUp(num_keys, kKeyStep);
-        tiles_.scores(words_ + head * queries_.words() + tile * kTileRows * queries_.steps(),
+        tiles_.scores(words_ + head * queries_.words() + tile * tiles_.rows * queries_.steps(),
                       unit.keys + (key - unit.begin) * queries_.steps(), queries_.steps(), keys, scores);
-        VisibleKeys visible[kTileRows];
+        VisibleKeys visible[kMaxTileRows];
         queries_.OfBlock(tile, key, num_keys, visible);
         body(tile, key, keys, visible);
       }
@@ -85,12 +85,12 @@ class MassOfRows {
     float* sum = Sum(head, part);
     std::fill(max, max + rows_, -std::numeric_limits<float>::infinity());
     std::fill(sum, sum + rows_, 0.0f);
-    float* scores = ThreadScratch<float>(ScratchSlot::kScores, kTileRows * kKeyBlock);
+    float* scores = ThreadScratch<float>(ScratchSlot::kScores, tiles_.rows * kKeyBlock);
     ForEachBlock(head, part, scores,
-                 [&](int64_t tile, int64_t, int64_t, const VisibleKeys(&visible)[kTileRows]) {
-                   for (int64_t r = 0; r < kTileRows; ++r) {
+                 [&](int64_t tile, int64_t, int64_t, const VisibleKeys(&visible)[kMaxTileRows]) {
+                   for (int64_t r = 0; r < tiles_.rows; ++r) {
                      if (visible[r].begin >= visible[r].end) continue;
-                     const int64_t row = tile * kTileRows + r;
+                     const int64_t row = tile * tiles_.rows + r;
                      tiles_.max_and_sum(scores + r * kKeyBlock, visible[r], max + row, sum + row);
                    }
                  });
@@ -109,16 +109,17 @@ class MassOfRows {
   }
 
   void AddPart(int64_t part, float* mass) {
-    float* scores = ThreadScratch<float>(ScratchSlot::kScores, kTileRows * kKeyBlock);
+    float* scores = ThreadScratch<float>(ScratchSlot::kScores, tiles_.rows * kKeyBlock);
     float* sums = ThreadScratch<float>(ScratchSlot::kOutput, kKeysPerPart);
     const int64_t begin = PartBegin(part), end = PartEnd(part);
     std::fill(sums, sums + kKeysPerPart, 0.0f);
     for (size_t head = 0; head < units_.size(); ++head) {
       ForEachBlock(static_cast<int64_t>(head), part, scores,
-                   [&](int64_t tile, int64_t key, int64_t keys, const VisibleKeys(&visible)[kTileRows]) {
-                     tiles_.add_mass(scores, visible,
-                                     offsets_.data() + static_cast<int64_t>(head) * rows_ + tile * kTileRows,
-                                     keys, sums + (key - begin));
+                   [&](int64_t tile, int64_t key, int64_t keys, const VisibleKeys(&visible)[kMaxTileRows]) {
+                     tiles_.add_mass(
+                         scores, visible,
+                         offsets_.data() + static_cast<int64_t>(head) * rows_ + tile * tiles_.rows,
+                         tiles_.rows, keys, sums + (key - begin));
                    });
     }
     for (int64_t key = begin; key < end; ++key) mass[key] += sums[key - begin];

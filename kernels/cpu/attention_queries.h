@@ -22,9 +22,10 @@ class TileQueries {
         num_products_((row_end - row_begin) * args.group()) {}
 
   int64_t num_products() const { return num_products_; }
-  int64_t num_tiles() const { return (num_products_ + kTileRows - 1) / kTileRows; }
+  int64_t num_tiles() const { return (num_products_ + tiles_.rows - 1) / tiles_.rows; }
+  int64_t padded_products() const { return num_tiles() * tiles_.rows; }
   int64_t steps() const { return tiles_.Steps(args_.pages.head_dim); }
-  int64_t words() const { return num_tiles() * kTileRows * steps(); }
+  int64_t words() const { return padded_products() * steps(); }
   int64_t row(int64_t product) const { return row_begin_ + product / args_.group(); }
 
   /// Multiplied by scale * log2(e), so that the softmax can use powers of two. out: [words()]
@@ -39,15 +40,15 @@ class TileQueries {
 
   /// The keys, of the whole sequence, that any row of a tile sees.
   VisibleKeys OfTile(int64_t tile) const {
-    const int64_t first = tile * kTileRows, last = std::min(first + kTileRows, num_products_) - 1;
+    const int64_t first = tile * tiles_.rows, last = std::min(first + tiles_.rows, num_products_) - 1;
     return {Of(first).begin, Of(last).end};
   }
 
   /// The keys of the block [key, key + keys) that each row of a tile sees, counted from `key`.
-  void OfBlock(int64_t tile, int64_t key, int64_t keys, VisibleKeys (&visible)[kTileRows]) const {
-    for (int64_t r = 0; r < kTileRows; ++r) {
+  void OfBlock(int64_t tile, int64_t key, int64_t keys, VisibleKeys (&visible)[kMaxTileRows]) const {
+    for (int64_t r = 0; r < tiles_.rows; ++r) {
       visible[r] = {};
-      const int64_t product = tile * kTileRows + r;
+      const int64_t product = tile * tiles_.rows + r;
       if (product >= num_products_) continue;
       const VisibleKeys all = Of(product);
       visible[r] = {std::max<int64_t>(all.begin - key, 0), std::min(all.end - key, keys)};

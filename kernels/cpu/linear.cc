@@ -55,12 +55,12 @@ constexpr int64_t kMaxTiledRows = 64;
 // Block by block, so that each is read from memory once.
 absl::Status TiledLinear(CpuContext& context, const Tiles& tiles, ConstMatrixView x,
                          const CpuWeights& weights, bool accumulate, MatrixView out) {
-  const int64_t num_tiles = (x.rows + kTileRows - 1) / kTileRows, steps = tiles.Steps(x.cols);
-  const int64_t words = num_tiles * kTileRows * steps;
+  const int64_t num_tiles = (x.rows + tiles.rows - 1) / tiles.rows, steps = tiles.Steps(x.cols);
+  const int64_t words = num_tiles * tiles.rows * steps;
   ScratchPool::Lease lease = context.scratch.Borrow(words * sizeof(uint32_t));
   if (!lease) return NoMemory("its input");
   auto* input = reinterpret_cast<uint32_t*>(lease.data());
-  ForRows(context.pool, num_tiles * kTileRows, 2 * steps * static_cast<int64_t>(sizeof(uint32_t)),
+  ForRows(context.pool, num_tiles * tiles.rows, 2 * steps * static_cast<int64_t>(sizeof(uint32_t)),
           [&](int64_t begin, int64_t end) {
             for (int64_t r = begin; r < end; ++r) {
               uint32_t* row = input + r * steps;
@@ -77,10 +77,10 @@ absl::Status TiledLinear(CpuContext& context, const Tiles& tiles, ConstMatrixVie
   const int64_t num_blocks = (weights.rows() + kPackedBlock - 1) / kPackedBlock;
   context.pool.ParallelFor(num_blocks, [&](int64_t block) {
     const int64_t columns = std::min(kPackedBlock, weights.rows() - block * kPackedBlock);
-    float edge[kTileRows * kPackedBlock];
+    float edge[kMaxTileRows * kPackedBlock];
     for (int64_t tile = 0; tile < num_tiles; ++tile) {
-      const int64_t first = tile * kTileRows, rows = std::min(kTileRows, x.rows - first);
-      const bool whole = rows == kTileRows && columns == kPackedBlock;
+      const int64_t first = tile * tiles.rows, rows = std::min(tiles.rows, x.rows - first);
+      const bool whole = rows == tiles.rows && columns == kPackedBlock;
       float* target = static_cast<float*>(out.data) + first * out.row_stride + block * kPackedBlock;
       tiles.linear(input + first * steps, packed + block * block_words, steps, accumulate && whole,
                    /*prefetch=*/tile == 0, whole ? target : edge, whole ? out.row_stride : kPackedBlock);

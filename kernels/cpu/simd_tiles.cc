@@ -31,6 +31,9 @@ using TileU32 = hn::RebindToUnsigned<TileF32>;
 using F32s = hn::Vec<TileF32>;
 using Words = hn::Vec<TileU32>;
 
+// With four vectors of columns they fill 24 of AVX-512's 32 registers.
+constexpr int64_t kTileRows = 6;
+static_assert(kTileRows <= kMaxTileRows);
 // Sums, a row's word and as many columns as these have must fit into the registers.
 constexpr int kMaxVectors = HWY_CAP_GE512 || HWY_TARGET == HWY_NEON ? 4 : 2;
 
@@ -279,18 +282,18 @@ void MaxAndSum(const float* scores, VisibleKeys visible, float* max, float* sum)
 }
 
 template <class Operands>
-void AddMass(const float* scores, const VisibleKeys* visible, const float* offsets, int64_t keys,
-             float* mass) {
+void AddMass(const float* scores, const VisibleKeys* visible, const float* offsets, int64_t count,
+             int64_t keys, float* mass) {
   const TileF32 d;
   VisibleKeys all{0, keys};  // what all rows see; a row that sees nothing leaves nothing
-  for (int64_t r = 0; r < kTileRows; ++r) {
+  for (int64_t r = 0; r < count; ++r) {
     all = {std::max(all.begin, visible[r].begin), std::min(all.end, visible[r].end)};
   }
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   for (int64_t j = 0; j < keys; j += lanes) {
     F32s total = hn::LoadU(d, mass + j);
     const bool whole = all.begin <= j && j + lanes <= all.end;
-    for (int64_t r = 0; r < kTileRows; ++r) {
+    for (int64_t r = 0; r < count; ++r) {
       const F32s p =
           Operands::Exp2(hn::Sub(hn::LoadU(d, scores + r * kKeyBlock + j), hn::Set(d, offsets[r])));
       total = hn::Add(total, whole ? p : hn::IfThenElseZero(VisibleLanes(visible[r], j), p));
@@ -304,6 +307,7 @@ void AddMass(const float* scores, const VisibleKeys* visible, const float* offse
 template <class Operands>
 constexpr Tiles MakeTiles() {
   return {.dtype = Operands::kType,
+          .rows = kTileRows,
           .linear = &Linear<Operands>,
           .scores = &Scores<Operands>,
           .softmax = &Softmax<Operands>,

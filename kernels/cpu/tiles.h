@@ -1,9 +1,9 @@
-// Products of kTileRows rows at a time, whose sums stay in registers, and the softmax between attention's
+// Products of a tile of rows at a time, whose sums stay in registers, and the softmax between attention's
 // two. One set of functions per instruction set and type of operand.
 //
 // Operands are 32-bit words: one f32, or a pair of bf16 (the even element in the lower half). A product's
 // inner dimension is counted in words ("steps"), so that both types share their layouts:
-//   queries, probabilities  [kTileRows][steps]
+//   queries, probabilities  [rows of the tile][steps]
 //   keys                    panels of kPanelKeys keys, each [steps = head_dim in words][kPanelKeys]
 //   values                  [steps = keys in words][columns], columns = head_dim rounded up to kKeyStep
 //   weights                 blocks of kPackedBlock outputs, each [steps][kPackedBlock] (onednn.h)
@@ -16,8 +16,8 @@
 
 namespace kvblend::kernels {
 
-/// Query rows per tile: with four vectors of columns they fill 24 of AVX-512's 32 registers.
-inline constexpr int64_t kTileRows = 6;
+/// Rows that a tile of any kind has at most.
+inline constexpr int64_t kMaxTileRows = 32;
 inline constexpr int64_t kPanelKeys = 64;
 /// Numbers of keys are rounded up to this: the widest vector.
 inline constexpr int64_t kKeyStep = 16;
@@ -41,13 +41,14 @@ struct VisibleKeys {
 /// kKeyBlock; rows of scores and of probabilities are kKeyBlock elements apart.
 struct Tiles {
   DataType dtype;  // of the operands: kF32 or kBF16
+  int64_t rows;    // of a tile; callers pad theirs with zeros
 
   int64_t elements_per_word() const { return dtype == DataType::kF32 ? 1 : 2; }
   /// Words of a row of `elements`, rounded up.
   int64_t Steps(int64_t elements) const { return (elements + elements_per_word() - 1) / elements_per_word(); }
 
-  /// out = rows * block, or out += where `accumulate`, for one block of weights. rows: kTileRows, [steps]
-  /// each; out: [kTileRows][kPackedBlock], out_stride apart. `prefetch`: the block is read for the first
+  /// out = rows * block, or out += where `accumulate`, for one block of weights. rows: [rows][steps];
+  /// out: [rows][kPackedBlock], out_stride apart. `prefetch`: the block is read for the first
   /// time, from memory.
   void (*linear)(const uint32_t* rows, const uint32_t* block, int64_t steps, bool accumulate, bool prefetch,
                  float* out, int64_t out_stride);
@@ -60,15 +61,15 @@ struct Tiles {
   /// new max). *max starts at -infinity; REQUIRES: something is visible.
   float (*softmax)(float* scores, VisibleKeys visible, int64_t keys, float* max, float* sum,
                    void* probabilities);
-  /// out[row] = out[row] * alphas[row] + probabilities[row] * values. out: [kTileRows][columns]
+  /// out[row] = out[row] * alphas[row] + probabilities[row] * values. out: [rows][columns]
   void (*add_values)(const uint32_t* probabilities, const uint32_t* values, int64_t steps, int64_t columns,
                      const float* alphas, float* out);
 
   /// As `softmax`, without the probabilities.
   void (*max_and_sum)(const float* scores, VisibleKeys visible, float* max, float* sum);
-  /// mass[j] += sum over rows that see key j of 2^(scores[row][j] - offsets[row]).
-  void (*add_mass)(const float* scores, const VisibleKeys* visible, const float* offsets, int64_t keys,
-                   float* mass);
+  /// mass[j] += sum over `count` rows, where they see key j, of 2^(scores[row][j] - offsets[row]).
+  void (*add_mass)(const float* scores, const VisibleKeys* visible, const float* offsets, int64_t count,
+                   int64_t keys, float* mass);
 };
 
 namespace simd {
