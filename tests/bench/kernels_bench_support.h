@@ -1,0 +1,114 @@
+// What the kernels' benches share: the backend under test, matrices, pages, and how figures are reported.
+#pragma once
+
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "tests/bench/machine_peaks.h"
+
+namespace kvblend::kernels {
+
+// Of SmolLM2-135M, and a prompt of ten passages.
+inline constexpr int kHeads = 9, kKvHeads = 3, kHeadDim = 64, kPageSize = 16, kContext = 6000, kLayers = 30;
+inline constexpr int kWidth = kHeads * kHeadDim, kKvWidth = kKvHeads * kHeadDim;
+inline constexpr float kScale = 0.125f;
+
+inline int num_threads = 0;  // one per available processor
+
+inline Backend& Cpu() {
+  static const auto backend = CreateBackend("cpu", num_threads).value();
+  return *backend;
+}
+inline Stream& TheStream() {
+  static const auto stream = Cpu().CreateStream().value();
+  return *stream;
+}
+
+inline bool InBf16() { return Cpu().compute_dtype() == DataType::kBF16; }
+
+// Cheap pseudo-random values in [-1, 1).
+inline float Uniform(int64_t i) {
+  return static_cast<float>(static_cast<int32_t>(static_cast<uint32_t>(i) * 2654435761u)) * 0x1p-31f;
+}
+
+struct Matrix {
+  Matrix(DataType dtype, int64_t rows, int64_t cols)
+      : buffer(Cpu().Allocate(rows * cols * SizeOf(dtype)).value()),
+        view{buffer->data(), dtype, rows, cols, cols} {
+    if (dtype == DataType::kF32) {
+      auto* data = static_cast<float*>(view.data);
+      for (int64_t i = 0; i < rows * cols; ++i) data[i] = Uniform(i);
+    } else {
+      const Matrix source(DataType::kF32, rows, cols);
+      (void)Cpu().Convert(TheStream(), source.view, view).ok();
+    }
+  }
+  std::unique_ptr<Buffer> buffer;
+  MatrixView view;
+};
+
+// One sequence of kContext tokens, its pages in shuffled order.
+struct Kv {
+  explicit Kv(const std::vector<int32_t>& positions)
+      : k(DataType::kBF16, kPages, int64_t{kKvHeads} * kPageSize * kHeadDim),
+        v(DataType::kBF16, kPages, int64_t{kKvHeads} * kPageSize * kHeadDim) {
+    std::vector<int32_t> pages(kPages);
+    std::iota(pages.begin(), pages.end(), 0);
+    std::shuffle(pages.begin(), pages.end(), std::mt19937(2));
+    const std::vector<int32_t> row_indptr = {0, static_cast<int32_t>(positions.size())}, kv_len = {kContext},
+                               page_indptr = {0, kPages};
+    plan = Cpu().PlanBatch({row_indptr, positions, kv_len, page_indptr, pages, kPageSize, 0}).value();
+    view = {k.view.data, v.view.data, DataType::kBF16, kPages, kKvHeads, kPageSize, kHeadDim};
+  }
+  static constexpr int32_t kPages = (kContext + kPageSize - 1) / kPageSize;
+  Matrix k, v;
+  std::unique_ptr<BatchPlan> plan;
+  KvPagesView view;
+};
+
+// `count` positions spread evenly, the last one at the end.
+inline std::vector<int32_t> Spread(int64_t count) {
+  std::vector<int32_t> positions;
+  for (int64_t i = 1; i <= count; ++i) positions.push_back(static_cast<int32_t>(i * kContext / count - 1));
+  return positions;
+}
+
+// Runs `operation` for every iteration and keeps the time that it took.
+template <typename Operation>
+double Measure(benchmark::State& state, const Operation& operation) {
+  const double start = Seconds();
+  for (auto _ : state) {
+    if (const absl::Status status = operation(); !status.ok()) {
+      state.SkipWithError(std::string(status.message()).c_str());
+      break;
+    }
+  }
+  return (Seconds() - start) / static_cast<double>(state.iterations());
+}
+
+inline void ReportFlops(benchmark::State& state, double seconds, double flops) {
+  state.counters["GFLOP/s"] = flops / seconds / 1e9;
+  state.counters["of_peak"] = flops / seconds / 1e9 / GemmPeakGflops(InBf16());
+}
+
+/// Bytes that are only read, from memory that no cache holds.
+inline void ReportRead(benchmark::State& state, double seconds, double bytes) {
+  state.counters["GB/s"] = bytes / seconds / 1e9;
+  state.counters["of_read"] = bytes / seconds / 1e9 / ReadGbps();
+}
+
+/// Bytes read and written together, of an operation that touches `footprint` bytes in every iteration.
+inline void ReportMoved(benchmark::State& state, double seconds, double bytes, double footprint) {
+  state.counters["GB/s"] = bytes / seconds / 1e9;
+  state.counters["of_copy"] = bytes / seconds / 1e9 / CopyGbps(static_cast<int64_t>(footprint));
+}
+
+}  // namespace kvblend::kernels

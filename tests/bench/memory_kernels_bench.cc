@@ -1,0 +1,117 @@
+// Speed of the operations that only move and convert: GB/s and the share of a plain copy's that touches as
+// much memory.
+#include "tests/bench/kernels_bench_support.h"
+
+namespace kvblend::kernels {
+namespace {
+
+constexpr double kPageBytes = 2.0 * kContext * kKvWidth * 2;  // of one layer: K and V in bf16
+
+std::unique_ptr<RopeTable> MakeRope(RopeLayout layout) {
+  std::vector<float> inv_freq(kHeadDim / 2);
+  for (size_t i = 0; i < inv_freq.size(); ++i) {
+    inv_freq[i] = static_cast<float>(std::pow(100000.0, -2.0 * static_cast<double>(i) / kHeadDim));
+  }
+  return Cpu().CreateRopeTable({layout, kHeadDim, 8192, inv_freq}).value();
+}
+
+// A layer's K or V as the store keeps it.
+struct Section {
+  Section(KvEncoding encoding, KvPart part)
+      : buffer(Cpu().Allocate(LayoutOf(encoding, part, kContext, kKvWidth).size_bytes).value()),
+        view{buffer->data(), encoding, part, kContext, kKvWidth} {
+    const Matrix values(DataType::kF32, kContext, kKvWidth);
+    (void)Cpu().EncodeKv(TheStream(), values.view, view).ok();
+  }
+  double bytes() const { return static_cast<double>(buffer->size_bytes()); }
+  std::unique_ptr<Buffer> buffer;
+  MutableKvSectionView view;
+};
+
+// A prompt's 6,000 tokens from the store into pages, all 30 layers: nothing of it stays in the caches. Arg:
+// KvEncoding.
+void BM_KvLoad(benchmark::State& state) {
+  const auto encoding = static_cast<KvEncoding>(state.range(0));
+  state.SetLabel(std::string(Name(encoding)));
+  const auto rope = MakeRope(RopeLayout::kInterleaved);
+  std::vector<Kv> pages;
+  std::vector<Section> k, v;
+  for (int layer = 0; layer < kLayers; ++layer) {
+    pages.emplace_back(Spread(kContext));
+    k.emplace_back(encoding, KvPart::kKey);
+    v.emplace_back(encoding, KvPart::kValue);
+  }
+  const double seconds = Measure(state, [&] {
+    absl::Status status;
+    for (int layer = 0; layer < kLayers; ++layer) {
+      status.Update(Cpu().KvLoad(TheStream(), *pages[layer].plan, *rope, k[layer].view, v[layer].view,
+                                 pages[layer].view));
+    }
+    return status;
+  });
+  const double bytes = kLayers * (k[0].bytes() + v[0].bytes() + kPageBytes);
+  ReportMoved(state, seconds, bytes, bytes);
+}
+BENCHMARK(BM_KvLoad)
+    ->Arg(static_cast<int>(KvEncoding::kBF16))
+    ->Arg(static_cast<int>(KvEncoding::kInt8))
+    ->Arg(static_cast<int>(KvEncoding::kInt4))
+    ->UseRealTime();
+
+// One layer's fresh KV, in the caches as the product that computed it has left it. Arg: 0 interleaved, 1
+// split halves.
+void BM_KvScatter(benchmark::State& state) {
+  Kv kv(Spread(kContext));
+  const auto rope = MakeRope(state.range(0) == 0 ? RopeLayout::kInterleaved : RopeLayout::kSplitHalf);
+  Matrix k(DataType::kBF16, kContext, kKvWidth), v(DataType::kBF16, kContext, kKvWidth);
+  const double seconds =
+      Measure(state, [&] { return Cpu().KvScatter(TheStream(), *kv.plan, *rope, k.view, v.view, kv.view); });
+  ReportMoved(state, seconds, 2 * kPageBytes, 2 * kPageBytes);
+}
+BENCHMARK(BM_KvScatter)->Arg(0)->Arg(1)->UseRealTime();
+
+// One layer's KV into its stored form, as int8. Arg: 0 K, 1 V.
+void BM_EncodeKv(benchmark::State& state) {
+  const KvPart part = state.range(0) == 0 ? KvPart::kKey : KvPart::kValue;
+  const Matrix values(DataType::kF32, kContext, kKvWidth);
+  Section section(KvEncoding::kInt8, part);
+  const double seconds =
+      Measure(state, [&] { return Cpu().EncodeKv(TheStream(), values.view, section.view); });
+  const double bytes = 4.0 * kContext * kKvWidth + section.bytes();
+  ReportMoved(state, seconds, bytes, bytes);
+}
+BENCHMARK(BM_EncodeKv)->Arg(0)->Arg(1)->UseRealTime();
+
+void BM_RmsNorm(benchmark::State& state) {
+  Matrix x(DataType::kF32, kContext, kWidth), weight(DataType::kF32, 1, kWidth),
+      out(Cpu().compute_dtype(), kContext, kWidth);
+  const double seconds =
+      Measure(state, [&] { return Cpu().RmsNorm(TheStream(), x.view, weight.view, 1e-5f, out.view); });
+  const double bytes = 1.0 * kContext * kWidth * static_cast<double>(4 + SizeOf(Cpu().compute_dtype()));
+  ReportMoved(state, seconds, bytes, bytes);
+}
+BENCHMARK(BM_RmsNorm)->UseRealTime();
+
+void BM_SiluMul(benchmark::State& state) {
+  Matrix both(DataType::kF32, kContext, 3072), out(Cpu().compute_dtype(), kContext, 1536);
+  const double seconds = Measure(state, [&] {
+    return Cpu().SiluMul(TheStream(), both.view.Columns(0, 1536), both.view.Columns(1536, 1536), out.view);
+  });
+  const double bytes = kContext * 1536.0 * static_cast<double>(8 + SizeOf(Cpu().compute_dtype()));
+  ReportMoved(state, seconds, bytes, bytes);
+}
+BENCHMARK(BM_SiluMul)->UseRealTime();
+
+// In place: it touches half of what it moves.
+void BM_Rope(benchmark::State& state) {
+  Kv kv(Spread(kContext));
+  const auto rope = MakeRope(RopeLayout::kInterleaved);
+  Matrix q(DataType::kF32, kContext, kWidth);
+  const double seconds =
+      Measure(state, [&] { return Cpu().Rope(TheStream(), *kv.plan, *rope, kHeads, q.view); });
+  ReportMoved(state, seconds, kContext * kWidth * 8.0, kContext * kWidth * 4.0);
+}
+BENCHMARK(BM_Rope)->UseRealTime();
+
+}  // namespace
+}  // namespace kvblend::kernels
