@@ -67,6 +67,7 @@ class BlockedTask {
     std::fill(max_, max_ + rows, -std::numeric_limits<float>::infinity());
     std::fill(sum_, sum_ + rows, 0.0f);
     queries_.Gather(task_.unit->kv_head, words_);
+    const TileScope scope(tiles_);
     int64_t first_tile = 0;  // those before it stand before the block
     for (int64_t key = task_.key_begin; key < task_.key_end; key += kKeyBlock) {
       const int64_t end = std::min(key + kKeyBlock, task_.key_end);
@@ -104,7 +105,7 @@ class BlockedTask {
  private:
   void AddBlock(int64_t tile, int64_t key, int64_t num_keys) {
     const KvUnit& unit = *task_.unit;
-    const int64_t keys = RoundUp(num_keys, kKeyStep), first = tile * tiles_.rows;
+    const int64_t keys = tiles_.KeysOfProduct(num_keys), first = tile * tiles_.rows;
     tiles_.scores(words_ + first * queries_.steps(), unit.keys + (key - unit.begin) * queries_.steps(),
                   queries_.steps(), keys, scores_);
     VisibleKeys visible[kMaxTileRows];
@@ -112,7 +113,7 @@ class BlockedTask {
     float alphas[kMaxTileRows];
     for (int64_t r = 0; r < tiles_.rows; ++r) {
       alphas[r] = 1.0f;
-      uint32_t* probabilities = probabilities_ + r * tiles_.Steps(kKeyBlock);
+      uint32_t* probabilities = probabilities_ + r * tiles_.Words(kKeyBlock);
       if (visible[r].begin < visible[r].end) {
         alphas[r] = tiles_.softmax(scores_ + r * kKeyBlock, visible[r], keys, max_ + first + r,
                                    sum_ + first + r, probabilities);
@@ -120,7 +121,7 @@ class BlockedTask {
         std::fill(probabilities, probabilities + tiles_.Steps(keys), 0u);
       }
     }
-    tiles_.add_values(probabilities_, unit.values + tiles_.Steps(key - unit.begin) * columns_,
+    tiles_.add_values(probabilities_, unit.values + tiles_.Words(key - unit.begin) * columns_,
                       tiles_.Steps(keys), columns_, alphas, output_ + first * columns_);
   }
 
@@ -179,7 +180,7 @@ bool SameRows(const Task& a, const Task& b) { return a.unit == b.unit && a.row_b
 
 absl::Status RunUnits(CpuContext& context, const AttentionArgs& args, std::vector<KvUnit>& units,
                       MatrixView out) {
-  const Tiles& tiles = simd::GetTiles(AttentionDtype(context, args.pages));
+  const Tiles& tiles = context.TilesFor(AttentionDtype(context, args.pages));
   ScratchPool::Lease kv_lease;
   absl::Status status = PackKv(context, tiles, args.plan, args.pages, /*with_values=*/true, units, kv_lease);
   if (!status.ok()) return status;

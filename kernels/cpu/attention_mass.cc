@@ -65,12 +65,13 @@ class MassOfRows {
   template <typename Body>
   void ForEachBlock(int64_t head, int64_t part, float* scores, const Body& body) const {
     const KvUnit& unit = units_[head];
+    const TileScope scope(tiles_);
     for (int64_t key = PartBegin(part); key < PartEnd(part); key += kKeyBlock) {
       const int64_t end = std::min(key + kKeyBlock, PartEnd(part));
       for (int64_t tile = 0; tile < queries_.num_tiles(); ++tile) {
         const VisibleKeys seen = queries_.OfTile(tile);
         if (seen.end <= key || seen.begin >= end) continue;
-        const int64_t num_keys = std::min(end, seen.end) - key, keys = RoundUp(num_keys, kKeyStep);
+        const int64_t num_keys = std::min(end, seen.end) - key, keys = tiles_.KeysOfProduct(num_keys);
         tiles_.scores(words_ + head * queries_.words() + tile * tiles_.rows * queries_.steps(),
                       unit.keys + (key - unit.begin) * queries_.steps(), queries_.steps(), keys, scores);
         VisibleKeys visible[kMaxTileRows];
@@ -141,7 +142,7 @@ class MassOfRows {
 
 absl::Status CpuAttentionMass(CpuContext& context, const AttentionArgs& args, MatrixView out) {
   const HostBatchPlan& plan = args.plan;
-  const Tiles& tiles = simd::GetTiles(AttentionDtype(context, args.pages));
+  const Tiles& tiles = context.TilesFor(AttentionDtype(context, args.pages));
   auto* mass = static_cast<float*>(out.data);
   std::fill(mass, mass + out.cols, 0.0f);
   for (int64_t s = 0; s < plan.num_sequences(); ++s) {

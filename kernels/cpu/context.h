@@ -13,17 +13,25 @@
 #include "kernels/cpu/onednn.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/thread_pool.h"
+#include "kernels/cpu/tiles.h"
 #include "kernels/tensor.h"
 
 namespace kvblend::kernels {
 
 struct CpuContext {
-  CpuContext(int num_threads, DataType gemm) : pool(num_threads, &UseOneOpenMpThread), gemm_dtype(gemm) {}
+  CpuContext(int num_threads, DataType gemm, const Tiles& bf16)
+      : pool(num_threads, &UseOneOpenMpThread), gemm_dtype(gemm), bf16_tiles(bf16) {}
+
+  /// What products of attention in `dtype` use.
+  const Tiles& TilesFor(DataType dtype) const {
+    return dtype == DataType::kBF16 ? bf16_tiles : simd::GetTiles(dtype);
+  }
 
   ThreadPool pool;
   ScratchPool scratch;
   GemmCache gemms;
   const DataType gemm_dtype;  // kF32 or kBF16
+  const Tiles& bf16_tiles;
 };
 
 /// Runs body(begin, end) over parts of 0 .. rows-1, in parallel when there is enough to do.

@@ -1,5 +1,7 @@
 // Wires the operations of the CPU backend together: each unpacks its arguments, splits its rows over the
 // threads and leaves the arithmetic to simd.h, linear.h and attention.h.
+#include "kernels/cpu/cpu_backend.h"
+
 #include <sched.h>
 
 #include <algorithm>
@@ -36,13 +38,15 @@ const float* F32Row(ConstMatrixView m, int64_t row) { return static_cast<const f
 
 class CpuBackend final : public Backend {
  public:
-  CpuBackend(int num_threads, DataType gemm) : context_(num_threads, gemm) {}
+  CpuBackend(int num_threads, DataType gemm, const Tiles& bf16_tiles)
+      : context_(num_threads, gemm, bf16_tiles) {}
 
   std::string_view name() const override { return "cpu"; }
   std::string Describe() const override {
     return absl::StrCat("cpu: ", context_.pool.num_threads(), " threads, GEMM in ",
                         std::string(Name(context_.gemm_dtype)), " (oneDNN ", OneDnnDescription(), "), SIMD ",
-                        simd::TargetName());
+                        simd::TargetName(), ", attention in ",
+                        std::string(context_.TilesFor(context_.gemm_dtype).name), " tiles");
   }
   DataType compute_dtype() const override { return context_.gemm_dtype; }
 
@@ -206,9 +210,8 @@ class CpuBackend final : public Backend {
   CpuContext context_;
 };
 
-}  // namespace
-
-absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(const CpuBackendOptions& options) {
+// bf16_tiles: null for the best.
+absl::StatusOr<std::unique_ptr<Backend>> Create(const CpuBackendOptions& options, const Tiles* bf16_tiles) {
   if (options.num_threads < 0 || options.num_threads > kMaxThreads) {
     return absl::InvalidArgumentError(absl::StrCat("num_threads is ", options.num_threads,
                                                    "; allowed: 0 (one per ", "available processor) .. ",
@@ -235,7 +238,19 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(const CpuBackendOption
           absl::StrCat("gemm is ", static_cast<int>(options.gemm), "; allowed: kAuto, kF32, kBF16"));
   }
   const int num_threads = options.num_threads == 0 ? AvailableProcessors() : options.num_threads;
-  return std::make_unique<CpuBackend>(num_threads, gemm);
+  return std::make_unique<CpuBackend>(num_threads, gemm,
+                                      bf16_tiles != nullptr ? *bf16_tiles : BestTiles(DataType::kBF16));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(const CpuBackendOptions& options) {
+  return Create(options, nullptr);
+}
+
+absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackendWithTiles(const CpuBackendOptions& options,
+                                                                   const Tiles& bf16_tiles) {
+  return Create(options, &bf16_tiles);
 }
 
 }  // namespace kvblend::kernels

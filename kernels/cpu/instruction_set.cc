@@ -1,5 +1,6 @@
 #include "kernels/cpu/instruction_set.h"
 
+#include <atomic>
 #include <cstdlib>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <string>
@@ -24,6 +25,8 @@ constexpr Limit kLimits[] = {
     {"avx512", InstructionSet::kAvx512, dnnl::cpu_isa::avx512_core_bf16, HWY_AVX3},
     {"amx", InstructionSet::kAmx, dnnl::cpu_isa::avx512_core_amx, HWY_AVX3},
 };
+
+std::atomic<InstructionSet> allowed{InstructionSet::kAmx};
 
 bool Has(InstructionSet set) {
 #if HWY_ARCH_X86
@@ -65,6 +68,7 @@ absl::Status Apply() {
     return absl::FailedPreconditionError(
         absl::StrCat("KVBLEND_CPU is '", wanted, "', but oneDNN has been used in this process before"));
   }
+  allowed.store(*set, std::memory_order_relaxed);
   return absl::OkStatus();
 }
 
@@ -82,5 +86,7 @@ absl::Status ApplyInstructionSetLimit() {
   static const absl::Status* const outcome = new absl::Status(Apply());
   return *outcome;
 }
+
+InstructionSet AllowedInstructionSet() { return allowed.load(std::memory_order_relaxed); }
 
 }  // namespace kvblend::kernels

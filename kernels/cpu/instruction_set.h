@@ -24,4 +24,7 @@ absl::StatusOr<InstructionSet> ParseInstructionSet(std::string_view name);
 /// kFailedPrecondition: the processor has less than that.
 absl::Status ApplyInstructionSetLimit();
 
+/// The best that KVBLEND_CPU allows: kAmx without it. Once ApplyInstructionSetLimit was called.
+InstructionSet AllowedInstructionSet();
+
 }  // namespace kvblend::kernels

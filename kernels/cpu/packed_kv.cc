@@ -29,6 +29,11 @@ class PartPacker {
         i += keys;
       }
     });
+    const int64_t words = tiles_.Words(pages_.head_dim);
+    for (int64_t key = begin; steps != words && key < end; key += kPanelKeys) {
+      std::memset(unit_.keys + (key - unit_.begin) * steps + words * kPanelKeys, 0,
+                  (steps - words) * kPanelKeys * sizeof(uint32_t));
+    }
     if (end != unit_.end) return;
     const int64_t used = (end - unit_.begin) % kPanelKeys;
     if (used == 0) return;
@@ -42,11 +47,11 @@ class PartPacker {
     const int64_t columns = RoundUp(pages_.head_dim, kKeyStep);
     ForEachRun(pages_.v, begin, end, [&](int64_t key, int64_t count, const void* rows) {
       simd::PackValues(rows, count, pages_.head_dim, tiles_.elements_per_word(),
-                       unit_.values + tiles_.Steps(key - unit_.begin) * columns, columns);
+                       unit_.values + tiles_.Words(key - unit_.begin) * columns, columns);
     });
     if (end != unit_.end) return;
-    const int64_t used = tiles_.Steps(end - unit_.begin),
-                  padded = tiles_.Steps(RoundUp(end - unit_.begin, kKeyStep));
+    const int64_t used = tiles_.Words(end - unit_.begin),
+                  padded = tiles_.Words(tiles_.KeysOfProduct(end - unit_.begin));
     std::memset(unit_.values + used * columns, 0, (padded - used) * columns * sizeof(uint32_t));
   }
 

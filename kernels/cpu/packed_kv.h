@@ -19,15 +19,15 @@ struct KvUnit {
   int32_t kv_head;
   int64_t begin;  // a multiple of kPanelKeys
   int64_t end;
-  uint32_t* keys = nullptr;    // panels, padded with zeros to kPanelKeys
-  uint32_t* values = nullptr;  // padded with zeros to kKeyStep keys and columns; null when not wanted
+  uint32_t* keys = nullptr;    // panels, padded with zeros to kPanelKeys and Steps
+  uint32_t* values = nullptr;  // padded with zeros to KeysOfProduct and to columns; null when not wanted
 
   /// What PackKv will ask for.
   int64_t WordsOfKeys(const Tiles& tiles, int64_t head_dim) const {
     return RoundUp(end - begin, kPanelKeys) * tiles.Steps(head_dim);
   }
   int64_t WordsOfValues(const Tiles& tiles, int64_t head_dim) const {
-    return tiles.Steps(RoundUp(end - begin, kKeyStep)) * RoundUp(head_dim, kKeyStep);
+    return tiles.Words(tiles.KeysOfProduct(end - begin)) * RoundUp(head_dim, kKeyStep);
   }
 };
 

@@ -38,6 +38,7 @@ static_assert(kTileRows <= kMaxTileRows);
 constexpr int kMaxVectors = HWY_CAP_GE512 || HWY_TARGET == HWY_NEON ? 4 : 2;
 
 struct F32Words {
+  static constexpr char kName[] = "f32";
   static constexpr DataType kType = DataType::kF32;
   static constexpr int64_t kElements = 1;
   static HWY_INLINE F32s MulAdd(Words a, Words b, F32s sum) {
@@ -52,6 +53,7 @@ struct F32Words {
 
 #if KVBLEND_BF16_WORDS
 struct Bf16Words {
+  static constexpr char kName[] = "avx512_bf16";
   static constexpr DataType kType = DataType::kBF16;
   static constexpr int64_t kElements = 2;
   static HWY_INLINE F32s MulAdd(Words a, Words b, F32s sum) {
@@ -306,8 +308,10 @@ void AddMass(const float* scores, const VisibleKeys* visible, const float* offse
 
 template <class Operands>
 constexpr Tiles MakeTiles() {
-  return {.dtype = Operands::kType,
+  return {.name = Operands::kName,
+          .dtype = Operands::kType,
           .rows = kTileRows,
+          .step_unit = 1,
           .linear = &Linear<Operands>,
           .scores = &Scores<Operands>,
           .softmax = &Softmax<Operands>,

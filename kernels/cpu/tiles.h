@@ -10,7 +10,9 @@
 // Scores and outputs are f32; sums are carried in fp32.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <string_view>
 
 #include "kernels/tensor.h"
 
@@ -19,7 +21,7 @@ namespace kvblend::kernels {
 /// Rows that a tile of any kind has at most.
 inline constexpr int64_t kMaxTileRows = 32;
 inline constexpr int64_t kPanelKeys = 64;
-/// Numbers of keys are rounded up to this: the widest vector.
+/// Columns, and numbers of keys, are multiples of this: the widest vector.
 inline constexpr int64_t kKeyStep = 16;
 /// Keys that a tile's scores are computed for at once: they stay in the first-level cache, while keys and
 /// values of a block (2 * 512 * 64 bf16) are read from the second-level one for every tile.
@@ -37,15 +39,28 @@ struct VisibleKeys {
   int64_t begin = 0, end = 0;
 };
 
-/// Thread-safe functions over raw memory that callers have checked. `keys`: a multiple of kKeyStep, at most
-/// kKeyBlock; rows of scores and of probabilities are kKeyBlock elements apart.
+/// Thread-safe functions over raw memory that callers have checked. `keys`: as KeysOfProduct, at most
+/// kKeyBlock; `steps`: as Steps. Rows of scores and of probabilities are kKeyBlock elements apart. A thread
+/// multiplies within a TileScope.
 struct Tiles {
-  DataType dtype;  // of the operands: kF32 or kBF16
-  int64_t rows;    // of a tile; callers pad theirs with zeros
+  std::string_view name;  // "f32", "avx512_bf16", "amx_bf16"
+  DataType dtype;         // of the operands: kF32 or kBF16
+  int64_t rows;           // of a tile; callers pad theirs with zeros
+  int64_t step_unit;      // products take this many steps at once; callers pad theirs with zeros
 
   int64_t elements_per_word() const { return dtype == DataType::kF32 ? 1 : 2; }
-  /// Words of a row of `elements`, rounded up.
-  int64_t Steps(int64_t elements) const { return (elements + elements_per_word() - 1) / elements_per_word(); }
+  /// Words that `elements` fill.
+  int64_t Words(int64_t elements) const { return (elements + elements_per_word() - 1) / elements_per_word(); }
+  /// Steps of a product over `elements`.
+  int64_t Steps(int64_t elements) const { return RoundUp(Words(elements), step_unit); }
+  /// Keys that products over `keys` take.
+  int64_t KeysOfProduct(int64_t keys) const {
+    return RoundUp(keys, std::max(kKeyStep, step_unit * elements_per_word()));
+  }
+
+  /// Prepare the calling thread for products, and end that; null where there is nothing to do.
+  void (*enter)() = nullptr;
+  void (*leave)() = nullptr;
 
   /// out = rows * block, or out += where `accumulate`, for one block of weights. rows: [rows][steps];
   /// out: [rows][kPackedBlock], out_stride apart. `prefetch`: the block is read for the first
@@ -71,6 +86,27 @@ struct Tiles {
   void (*add_mass)(const float* scores, const VisibleKeys* visible, const float* offsets, int64_t count,
                    int64_t keys, float* mass);
 };
+
+/// Around the products of one task of a thread, and around nothing that leads to others' products: oneDNN's
+/// leave registers in another state.
+class TileScope {
+ public:
+  explicit TileScope(const Tiles& tiles) : tiles_(tiles) {
+    if (tiles_.enter != nullptr) tiles_.enter();
+  }
+  ~TileScope() {
+    if (tiles_.leave != nullptr) tiles_.leave();
+  }
+  TileScope(const TileScope&) = delete;
+  TileScope& operator=(const TileScope&) = delete;
+
+ private:
+  const Tiles& tiles_;
+};
+
+/// The fastest tiles for `wanted` that this process may use; once ApplyInstructionSetLimit was called. f32
+/// ones where no others multiply bf16.
+const Tiles& BestTiles(DataType wanted);
 
 namespace simd {
 /// The tiles with bf16 operands where `wanted` is kBF16 and the processor multiplies them, the f32 ones

@@ -1,35 +1,67 @@
 // The backends of kernels_conformance_test: "reference", "cpu_f32" and, where the processor has it,
-// "cpu_bf16".
+// "cpu_bf16". Where it multiplies bf16 in vectors, these tiles are there for themselves too, and those of
+// AMX, emulated.
 #include <cstdlib>
 #include <iostream>
 #include <utility>
 
+#include "kernels/cpu/cpu_backend.h"
 #include "tests/conformance/harness.h"
+
+#ifdef KVBLEND_HAVE_AMX_EMULATION
+#include "tests/amx_emulation/emulated_tiles.h"
+#endif
 
 namespace kvblend::kernels {
 namespace {
 
-std::unique_ptr<Backend> MakeBackend(const std::string& name) {
-  if (name == "reference") return CreateReferenceBackend();
-  CpuBackendOptions options;
-  options.num_threads =
-      3;  // more than this suite's smallest machine has processors, so that threads interleave
-  options.gemm = name == "cpu_bf16" ? CpuBackendOptions::Gemm::kBF16 : CpuBackendOptions::Gemm::kF32;
-  auto backend = CreateCpuBackend(options);
-  if (!backend.ok() && options.gemm == CpuBackendOptions::Gemm::kF32) {
-    std::cerr << backend.status() << std::endl;
-    std::abort();
+using Gemm = CpuBackendOptions::Gemm;
+
+// More threads than this suite's smallest machine has processors, so that they interleave.
+constexpr int kNumThreads = 3;
+
+#ifdef KVBLEND_HAVE_AMX_EMULATION
+class TilesAreReleased : public testing::Environment {
+ public:
+  void TearDown() override {
+    const amx_emulation::Counts counts = amx_emulation::Executed();
+    std::cout << counts.products << " products of emulated AMX tiles" << std::endl;
+    EXPECT_EQ(counts.configured, counts.released);
+    if (GTEST_FLAG_GET(filter) != "*") return;
+    EXPECT_GT(counts.products, 0);
   }
-  return backend.ok() ? *std::move(backend) : nullptr;
+};
+
+std::unique_ptr<Backend> MakeEmulatedAmx(const Tiles& vectors) {
+  testing::AddGlobalTestEnvironment(new TilesAreReleased());
+  static const Tiles tiles = amx_emulation::WithEmulatedProducts(vectors);
+  return CreateCpuBackendWithTiles({.num_threads = kNumThreads, .gemm = Gemm::kBF16}, tiles).value();
 }
+#endif
 
 }  // namespace
 
 std::map<std::string, std::unique_ptr<Backend>> MakeTestBackends() {
   std::map<std::string, std::unique_ptr<Backend>> backends;
-  for (const char* name : {"reference", "cpu_f32", "cpu_bf16"}) {
-    if (auto backend = MakeBackend(name); backend != nullptr) backends.emplace(name, std::move(backend));
+  backends.emplace("reference", CreateReferenceBackend());
+  auto f32 = CreateCpuBackend({.num_threads = kNumThreads, .gemm = Gemm::kF32});
+  if (!f32.ok()) {
+    std::cerr << f32.status() << std::endl;
+    std::abort();
   }
+  backends.emplace("cpu_f32", *std::move(f32));
+  auto bf16 = CreateCpuBackend({.num_threads = kNumThreads, .gemm = Gemm::kBF16});
+  if (bf16.ok()) backends.emplace("cpu_bf16", *std::move(bf16));
+  const Tiles& vectors = simd::GetTiles(DataType::kBF16);
+  if (vectors.dtype != DataType::kBF16) return backends;
+  if (&vectors != &BestTiles(DataType::kBF16)) {
+    backends.emplace(
+        "cpu_bf16_vectors",
+        CreateCpuBackendWithTiles({.num_threads = kNumThreads, .gemm = Gemm::kBF16}, vectors).value());
+  }
+#ifdef KVBLEND_HAVE_AMX_EMULATION
+  backends.emplace("cpu_amx_emulated", MakeEmulatedAmx(vectors));
+#endif
   return backends;
 }
 

@@ -28,6 +28,15 @@ TEST_F(InstructionSetDeathTest, PortableHidesWhatIsBetter) {
   EXPECT_EXIT(TellBackend("portable"), testing::ExitedWithCode(0), "GEMM in f32 .*sse41.*, SIMD SSE4");
 }
 
+TEST_F(InstructionSetDeathTest, Avx512HidesAmx) {
+  if (!__builtin_cpu_supports("avx512bf16")) {
+    EXPECT_EXIT(TellBackend("avx512"), testing::ExitedWithCode(__builtin_cpu_supports("avx512bw") ? 0 : 3),
+                "");
+  } else {
+    EXPECT_EXIT(TellBackend("avx512"), testing::ExitedWithCode(0), "attention in avx512_bf16 tiles");
+  }
+}
+
 TEST_F(InstructionSetDeathTest, UnknownNamesAreRefused) {
   EXPECT_EXIT(TellBackend("fast"), testing::ExitedWithCode(3),
               "KVBLEND_CPU is 'fast'; allowed: portable, avx2, avx512, amx");
@@ -37,7 +46,8 @@ TEST_F(InstructionSetDeathTest, WhatTheProcessorLacksIsRefused) {
   std::ifstream file("/proc/cpuinfo");
   const std::string processor((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   if (absl::StrContains(processor, " amx_bf16")) {
-    EXPECT_EXIT(TellBackend("amx"), testing::ExitedWithCode(0), "avx512_core_amx");
+    EXPECT_EXIT(TellBackend("amx"), testing::ExitedWithCode(0),
+                "avx512_core_amx.*attention in amx_bf16 tiles");
   } else {
     EXPECT_EXIT(TellBackend("amx"), testing::ExitedWithCode(3), "does not have; allowed here: portable");
   }

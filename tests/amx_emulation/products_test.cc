@@ -1,0 +1,165 @@
+// The products of AMX's tiles, each by itself, against sums in double precision: emulated ones in many
+// shapes, and in few the machine code. In memory of exactly their size, for AddressSanitizer sees what
+// emulated instructions access.
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/cpu/amx_tiles.h"
+#include "kernels/host/float_convert.h"
+#include "tests/amx_emulation/emulated_tiles.h"
+#include "tests/amx_emulation/illegal_instructions.h"
+
+namespace kvblend::kernels {
+namespace {
+
+constexpr float kUntouched = -7777.0f;
+
+class AmxProductsTest : public testing::TestWithParam<bool> {
+ protected:
+  AmxProductsTest() {
+    if (is_machine_code_) amx_emulation::EmulateIllegalInstructions();
+  }
+
+  using Sizes = std::vector<int64_t>;
+  Sizes Few(const Sizes& few, const Sizes& all) const { return is_machine_code_ ? few : all; }
+
+  // Pairs of normally distributed numbers.
+  std::vector<uint32_t> Operand(int64_t words) {
+    std::normal_distribution<float> normal;
+    std::vector<uint32_t> operand(words);
+    for (uint32_t& word : operand) word = F32ToBf16(normal(rng_)) | uint32_t{F32ToBf16(normal(rng_))} << 16;
+    return operand;
+  }
+  std::vector<float> Floats(int64_t count) {
+    std::normal_distribution<float> normal;
+    std::vector<float> floats(count);
+    for (float& value : floats) value = normal(rng_);
+    return floats;
+  }
+
+  // row . column, where column's words are column_stride apart.
+  static double Dot(const uint32_t* row, const uint32_t* column, int64_t column_stride, int64_t steps) {
+    double sum = 0;
+    for (int64_t step = 0; step < steps; ++step) {
+      const uint32_t a = row[step], b = column[step * column_stride];
+      sum += double{Bf16ToF32(static_cast<uint16_t>(a))} * Bf16ToF32(static_cast<uint16_t>(b)) +
+             double{Bf16ToF32(static_cast<uint16_t>(a >> 16))} * Bf16ToF32(static_cast<uint16_t>(b >> 16));
+    }
+    return sum;
+  }
+  static double Bound(int64_t steps) { return 1e-5 * std::sqrt(static_cast<double>(steps)); }
+
+  const bool is_machine_code_ = GetParam();
+  const Tiles tiles_ = is_machine_code_
+                           ? WithAmxProducts(simd::GetTiles(DataType::kBF16))
+                           : amx_emulation::WithEmulatedProducts(simd::GetTiles(DataType::kBF16));
+  std::mt19937 rng_{20261122};
+};
+
+TEST_P(AmxProductsTest, Scores) {
+  for (const int64_t head_dim : Few({2, 80}, {2, 32, 64, 80, 250})) {
+    for (const int64_t num_keys : Few({40, 100}, {1, 32, 40, 64, 100, 512})) {
+      const int64_t steps = tiles_.Steps(head_dim), keys = tiles_.KeysOfProduct(num_keys);
+      const auto queries = Operand(tiles_.rows * steps), panels = Operand(RoundUp(keys, kPanelKeys) * steps);
+      std::vector<float> scores(tiles_.rows * kKeyBlock, kUntouched);
+      {
+        const TileScope scope(tiles_);
+        tiles_.scores(queries.data(), panels.data(), steps, keys, scores.data());
+      }
+      for (int64_t r = 0; r < tiles_.rows; ++r) {
+        for (int64_t key = 0; key < kKeyBlock; ++key) {
+          const float score = scores[r * kKeyBlock + key];
+          if (key >= keys) {
+            ASSERT_EQ(score, kUntouched) << "row " << r << ", key " << key << " of " << keys;
+            continue;
+          }
+          const uint32_t* column = panels.data() + key / kPanelKeys * kPanelKeys * steps + key % kPanelKeys;
+          ASSERT_NEAR(score, Dot(queries.data() + r * steps, column, kPanelKeys, steps), Bound(steps))
+              << "row " << r << ", key " << key << " of " << keys << ", head_dim " << head_dim;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(AmxProductsTest, AddValues) {
+  constexpr int64_t kRowWords = kKeyBlock / 2;
+  for (const int64_t columns : Few({48}, {16, 32, 48, 64, 80, 256})) {
+    for (const int64_t num_keys : Few({40}, {1, 32, 40, 512})) {
+      const int64_t steps = tiles_.Steps(tiles_.KeysOfProduct(num_keys));
+      const auto probabilities = Operand((tiles_.rows - 1) * kRowWords + steps);
+      const auto values = Operand(steps * columns);
+      auto alphas = Floats(tiles_.rows);
+      alphas[3] = 1.0f;
+      alphas[5] = 0.0f;
+      const auto before = Floats(tiles_.rows * columns);
+      auto out = before;
+      {
+        const TileScope scope(tiles_);
+        tiles_.add_values(probabilities.data(), values.data(), steps, columns, alphas.data(), out.data());
+      }
+      for (int64_t r = 0; r < tiles_.rows; ++r) {
+        for (int64_t c = 0; c < columns; ++c) {
+          const double expected =
+              double{before[r * columns + c]} * alphas[r] +
+              Dot(probabilities.data() + r * kRowWords, values.data() + c, columns, steps);
+          ASSERT_NEAR(out[r * columns + c], expected, Bound(steps))
+              << "row " << r << ", column " << c << " of " << columns << ", " << num_keys << " keys";
+        }
+      }
+    }
+  }
+}
+
+TEST_P(AmxProductsTest, Linear) {
+  for (const bool accumulate : {false, true}) {
+    for (const int64_t steps : Few({48}, {16, 48, 288})) {
+      constexpr int64_t kStride = kPackedBlock + 3;
+      const auto rows = Operand(tiles_.rows * steps), block = Operand(steps * kPackedBlock);
+      const auto before = Floats((tiles_.rows - 1) * kStride + kPackedBlock);
+      auto out = before;
+      {
+        const TileScope scope(tiles_);
+        tiles_.linear(rows.data(), block.data(), steps, accumulate, /*prefetch=*/true, out.data(), kStride);
+      }
+      for (int64_t i = 0; i < static_cast<int64_t>(out.size()); ++i) {
+        const int64_t r = i / kStride, c = i % kStride;
+        if (c >= kPackedBlock) {
+          ASSERT_EQ(out[i], before[i]);
+          continue;
+        }
+        const double expected = Dot(rows.data() + r * steps, block.data() + c, kPackedBlock, steps) +
+                                (accumulate ? before[i] : 0.0f);
+        ASSERT_NEAR(out[i], expected, Bound(steps)) << "row " << r << ", column " << c;
+      }
+    }
+  }
+}
+
+// Others' products in the same thread leave tiles of other sizes, or none.
+TEST_P(AmxProductsTest, ScopeReplacesWhatItFinds) {
+  AmxConfig others;
+  others.rows[0] = 3;
+  others.row_bytes[0] = 12;
+  if (is_machine_code_) {
+    AmxInstructions::Configure(others);
+  } else {
+    amx_emulation::EmulatedInstructions::Configure(others);
+  }
+  const auto queries = Operand(tiles_.rows * 16), panel = Operand(16 * kPanelKeys);
+  std::vector<float> scores(tiles_.rows * kKeyBlock), again(scores);
+  for (std::vector<float>* out : {&scores, &again}) {
+    const TileScope scope(tiles_);
+    tiles_.scores(queries.data(), panel.data(), 16, 32, out->data());
+  }
+  EXPECT_EQ(scores, again);
+  EXPECT_NEAR(scores[0], Dot(queries.data(), panel.data(), kPanelKeys, 16), Bound(16));
+}
+
+INSTANTIATE_TEST_SUITE_P(Tiles, AmxProductsTest, testing::Bool(),
+                         [](const auto& info) { return info.param ? "MachineCode" : "Emulated"; });
+
+}  // namespace
+}  // namespace kvblend::kernels
