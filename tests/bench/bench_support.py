@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import platform
+import signal
 import statistics
 import subprocess
 import sys
@@ -99,7 +100,7 @@ def machine_line(of: dict) -> str:
     line = (f"{of['date']}, {of['cpu']} ({of['family_model']}){virtual}, {of['processors']} processors ({sets}), "
             f"{of['memory_gb']} GB of memory")
     if of["load_before"] > 0.5:
-        line += f". **The machine was busy** (load average {of['load_before']:.1f} before the run): no figures to rely on"
+        line += f"; **the machine was busy** (load average {of['load_before']:.1f} before the run), no figures to rely on"
     return line
 
 
@@ -128,6 +129,7 @@ def spread(of: dict) -> str:
 
 
 def main_with_errors(main) -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as an exception, so that what runs is ended too
     try:
         sys.exit(main())
     except BenchError as error:

@@ -334,7 +334,7 @@ def main() -> int:
             log(f"round {round_number + 1} of {options.rounds}: {figure.name}")
             backend = figure.measure_ours(options)
             figure.measure_peer(peer, best[figure.name])
-    result = {"machine": machine, "kvblend": backend, "llama_cpp_python": VERSION, "llama.cpp": peer.system_info,
+    result = {"machine": machine, "arguments": sys.argv[1:], "kvblend": backend, "llama_cpp_python": VERSION, "llama.cpp": peer.system_info,
               "threads": options.threads, "rounds": options.rounds, "model": options.model.name, "search": search,
               "figures": [figure.result(best[figure.name]) for figure in figures]}
     if options.passages:

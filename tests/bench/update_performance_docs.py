@@ -159,7 +159,7 @@ def peer(options):
     if options.peer_json:
         figures = json.loads(support.need_file(options.peer_json, "--peer-json").read_text(encoding="utf-8"))
         options.machine = figures["machine"]
-        command[-1] = figures["rounds"]
+        command = [command[0], *figures["arguments"]]  # of that run
     else:
         real = [sys.executable, *command, "--bin", options.bin, "--data", options.data]
         if options.peer_venv:
