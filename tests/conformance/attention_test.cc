@@ -132,6 +132,37 @@ TEST_P(AttentionConformance, LargeScores) {
   }
 }
 
+// Working memory that an operation pads is not always new: what an earlier call left there, NaN even, changes
+// nothing.
+TEST_P(AttentionConformance, NothingIsLeftOfEarlierCalls) {
+  const auto run = [&](PagedBatch& kv, int32_t num_rows, int32_t head_dim, const auto& check) {
+    Tensor q(backend, DataType::kF32, num_rows, head_dim), out(backend, DataType::kF32, num_rows, head_dim);
+    Tensor mass(backend, DataType::kF32, 1, kv.plan().total_kv_len());
+    q.Randomize(rng);
+    ASSERT_OK(backend.SelectiveAttention(stream, kv.plan(), q.view(), 1, 0.1f, kv.pages(), out.view()));
+    ASSERT_OK(backend.AttentionMass(stream, kv.plan(), q.view(), 1, 0.1f, kv.pages(), mass.view()));
+    check(q, out, mass);
+  };
+  const BatchCase batch{.sequences = {{70, Range(3, 70)}}};
+  for (const int32_t head_dim : {33, 80}) {
+    SCOPED_TRACE(head_dim);
+    // Of many sizes, so that whichever block of memory is used again was in use.
+    for (int32_t kv_len = 640; kv_len > 0; kv_len -= 64) {
+      const BatchCase before{.sequences = {{kv_len, Range(kv_len - 20, kv_len)}}};
+      PagedBatch poison(backend, before, 1, 128, DataType::kBF16, rng);
+      poison.Clear();
+      run(poison, 20, 128, [](Tensor&, Tensor& out, Tensor&) { EXPECT_TRUE(std::isnan(out.Values()[0])); });
+    }
+    PagedBatch kv(backend, batch, 1, head_dim, DataType::kBF16, rng);
+    run(kv, 67, head_dim, [&](Tensor& q, Tensor& out, Tensor& mass) {
+      const AttentionOracle oracle = ComputeAttention(
+          batch, kv, q, 1, 1, head_dim, 0.1, backend.compute_dtype(), DataType::kBF16, DataType::kF32);
+      ExpectWithin(out.Values(), oracle.out, oracle.bound);
+      ExpectWithin(mass.Values(), oracle.mass, oracle.mass_bound);
+    });
+  }
+}
+
 // Published CacheBlend kernels mask gathered queries by row index, aligned to the bottom right: query j of n
 // then sees the keys up to total - n + j, its own future. The tolerance must tell that result from the right
 // one.
