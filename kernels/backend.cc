@@ -40,12 +40,27 @@ absl::Status CheckScatter(absl::string_view op, const BatchPlan& plan, const Rop
   return absl::OkStatus();
 }
 
+class ReadRows final : public WeightSource {
+ public:
+  explicit ReadRows(RowReader reader) : reader_(reader) {}
+  absl::Status ReadRow(int64_t row, absl::Span<float> out) const override { return reader_(row, out); }
+
+ private:
+  const RowReader reader_;
+};
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<PackedWeights>> Backend::PackWeights(int64_t rows, int64_t cols,
-                                                                    WeightUsage usage, RowReader reader) {
+                                                                    WeightUsage usage,
+                                                                    const WeightSource& source) {
   KVBLEND_RETURN_IF_ERROR(CheckWeightShape(rows, cols));
-  return DoPackWeights(rows, cols, usage, reader);
+  return DoPackWeights(rows, cols, usage, source);
+}
+
+absl::StatusOr<std::unique_ptr<PackedWeights>> Backend::PackWeights(int64_t rows, int64_t cols,
+                                                                    WeightUsage usage, RowReader reader) {
+  return PackWeights(rows, cols, usage, ReadRows(reader));
 }
 
 absl::StatusOr<std::unique_ptr<RopeTable>> Backend::CreateRopeTable(const RopeSpec& spec) {

@@ -31,6 +31,7 @@
 #include "absl/types/span.h"
 #include "kernels/kv_section.h"
 #include "kernels/tensor.h"
+#include "kernels/weight_source.h"
 
 namespace kvblend::kernels {
 
@@ -145,6 +146,9 @@ class Backend {
 
   // --- preparation ----------------------------------------------------------------------------------------
 
+  /// A backend may keep the source's codes instead of their values; the source is not needed afterwards.
+  absl::StatusOr<std::unique_ptr<PackedWeights>> PackWeights(int64_t rows, int64_t cols, WeightUsage usage,
+                                                             const WeightSource& source);
   absl::StatusOr<std::unique_ptr<PackedWeights>> PackWeights(int64_t rows, int64_t cols, WeightUsage usage,
                                                              RowReader reader);
   absl::StatusOr<std::unique_ptr<RopeTable>> CreateRopeTable(const RopeSpec& spec);
@@ -230,7 +234,7 @@ class Backend {
   // The checked entries above validate and call these; implementations may rely on every precondition.
   virtual absl::StatusOr<std::unique_ptr<PackedWeights>> DoPackWeights(int64_t rows, int64_t cols,
                                                                        WeightUsage usage,
-                                                                       RowReader reader) = 0;
+                                                                       const WeightSource& source) = 0;
   virtual absl::StatusOr<std::unique_ptr<RopeTable>> DoCreateRopeTable(const RopeSpec& spec) = 0;
   virtual absl::StatusOr<std::unique_ptr<BatchPlan>> DoPlanBatch(const BatchSpec& spec) = 0;
   virtual absl::Status DoEmbed(Stream&, const PackedWeights&, absl::Span<const int32_t>, MatrixView) = 0;

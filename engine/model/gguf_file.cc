@@ -15,6 +15,7 @@
 #include "engine/model/dequantize.h"
 #include "engine/model/gguf_parser.h"
 #include "engine/model/gguf_text.h"
+#include "engine/status_macros.h"
 
 namespace kvblend::model {
 
@@ -101,12 +102,22 @@ int64_t GgufTensor::row_bytes() const {
   return cols() / traits.block_elements * traits.block_bytes;
 }
 
-absl::Status GgufTensor::ReadRow(int64_t row, absl::Span<float> out) const {
+absl::StatusOr<absl::Span<const std::byte>> GgufTensor::RowBytes(int64_t row) const {
   if (row < 0 || row >= rows()) {
     return absl::InvalidArgumentError(
         Concat("tensor '", name, "': row ", row, " was asked for; allowed: 0 to ", rows() - 1));
   }
-  return DequantizeRow(type, data.subspan(row * row_bytes(), row_bytes()), out);
+  return data.subspan(row * row_bytes(), row_bytes());
+}
+
+absl::Status GgufTensor::ReadRow(int64_t row, absl::Span<float> out) const {
+  KVBLEND_ASSIGN_OR_RETURN(const absl::Span<const std::byte> bytes, RowBytes(row));
+  return DequantizeRow(type, bytes, out);
+}
+
+absl::Status GgufTensor::ReadCodes(int64_t row, const kernels::QuantisedRow& out) const {
+  KVBLEND_ASSIGN_OR_RETURN(const absl::Span<const std::byte> bytes, RowBytes(row));
+  return ReadQuantisedRow(type, bytes, out);
 }
 
 std::string GgufTensor::ShapeString() const { return Concat("[", absl::StrJoin(dims, ", "), "]"); }

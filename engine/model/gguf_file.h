@@ -30,6 +30,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "engine/model/gguf_types.h"
+#include "kernels/weight_source.h"
 
 namespace kvblend::model {
 
@@ -61,8 +62,13 @@ struct GgufTensor {
   int64_t row_bytes() const;
   /// Dequantises one row into `out` [cols].
   absl::Status ReadRow(int64_t row, absl::Span<float> out) const;
+  /// A row's codes, scales and minima. REQUIRES: QuantisedFormatOf(type).
+  absl::Status ReadCodes(int64_t row, const kernels::QuantisedRow& out) const;
   /// "[576, 49152]", row length first as in the file.
   std::string ShapeString() const;
+
+ private:
+  absl::StatusOr<absl::Span<const std::byte>> RowBytes(int64_t row) const;
 };
 
 class GgufFile {

@@ -1,10 +1,12 @@
 #include "engine/model/model_weights.h"
 
 #include <cmath>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 
+#include "engine/model/dequantize.h"
 #include "engine/model/gguf_text.h"
 #include "engine/model/model_tensors.h"
 #include "engine/status_macros.h"
@@ -14,6 +16,51 @@ namespace {
 
 using kernels::PackedWeights;
 using kernels::WeightUsage;
+
+absl::Status CheckFinite(const GgufFile& file, const GgufTensor& tensor, int64_t row,
+                         absl::Span<const float> values) {
+  for (const float value : values) {
+    if (!std::isfinite(value)) {
+      return absl::DataLossError(Concat(file.name(), ": tensor '", tensor.name, "' holds ", value, " in row ",
+                                        row, "; allowed: finite numbers"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+/// Tensors of as many columns, one below the other.
+class StackedTensors final : public kernels::WeightSource {
+ public:
+  explicit StackedTensors(const GgufFile& file) : file_(file) {}
+
+  void Add(const GgufTensor& tensor) { tensors_.push_back(&tensor); }
+
+  absl::Status ReadRow(int64_t row, absl::Span<float> out) const override {
+    const GgufTensor& tensor = Find(&row);
+    KVBLEND_RETURN_IF_ERROR(tensor.ReadRow(row, out));
+    return CheckFinite(file_, tensor, row, out);
+  }
+  std::optional<kernels::QuantisedFormat> FormatOf(int64_t row) const override {
+    return QuantisedFormatOf(Find(&row).type);
+  }
+  absl::Status ReadCodes(int64_t row, const kernels::QuantisedRow& out) const override {
+    const GgufTensor& tensor = Find(&row);
+    KVBLEND_RETURN_IF_ERROR(tensor.ReadCodes(row, out));
+    KVBLEND_RETURN_IF_ERROR(CheckFinite(file_, tensor, row, out.scales));
+    return CheckFinite(file_, tensor, row, out.minimums);
+  }
+
+ private:
+  /// The tensor that holds the row; *row becomes its row there.
+  const GgufTensor& Find(int64_t* row) const {
+    size_t index = 0;
+    while (*row >= tensors_[index]->rows()) *row -= tensors_[index++]->rows();
+    return *tensors_[index];
+  }
+
+  const GgufFile& file_;
+  std::vector<const GgufTensor*> tensors_;
+};
 
 class Loader {
  public:
@@ -31,39 +78,21 @@ class Loader {
   absl::Status LoadVector(std::string_view name, int64_t size, std::unique_ptr<kernels::Buffer>& buffer);
 
  private:
-  absl::Status ReadFiniteRow(const GgufTensor& tensor, int64_t row, absl::Span<float> out) const;
-
   const GgufFile& file_;
   kernels::Backend& backend_;
   kernels::Stream& stream_;
 };
 
-absl::Status Loader::ReadFiniteRow(const GgufTensor& tensor, int64_t row, absl::Span<float> out) const {
-  KVBLEND_RETURN_IF_ERROR(tensor.ReadRow(row, out));
-  for (const float value : out) {
-    if (!std::isfinite(value)) {
-      return absl::DataLossError(Concat(file_.name(), ": tensor '", tensor.name, "' holds ", value,
-                                        " in row ", row, "; allowed: finite numbers"));
-    }
-  }
-  return absl::OkStatus();
-}
-
 absl::Status Loader::Pack(absl::Span<const Part> parts, int64_t cols, WeightUsage usage,
                           std::unique_ptr<PackedWeights>& packed) {
-  std::vector<const GgufTensor*> tensors;
+  StackedTensors tensors(file_);
   int64_t rows = 0;
   for (const Part& part : parts) {
     KVBLEND_ASSIGN_OR_RETURN(const GgufTensor* tensor, RequireTensor(file_, part.name, part.rows, cols));
-    tensors.push_back(tensor);
+    tensors.Add(*tensor);
     rows += part.rows;
   }
-  const auto read_row = [&](int64_t row, absl::Span<float> out) {
-    size_t part = 0;
-    while (row >= parts[part].rows) row -= parts[part++].rows;
-    return ReadFiniteRow(*tensors[part], row, out);
-  };
-  KVBLEND_ASSIGN_OR_RETURN(packed, backend_.PackWeights(rows, cols, usage, read_row));
+  KVBLEND_ASSIGN_OR_RETURN(packed, backend_.PackWeights(rows, cols, usage, tensors));
   return absl::OkStatus();
 }
 
@@ -71,7 +100,8 @@ absl::Status Loader::LoadVector(std::string_view name, int64_t size,
                                 std::unique_ptr<kernels::Buffer>& buffer) {
   KVBLEND_ASSIGN_OR_RETURN(const GgufTensor* tensor, RequireTensor(file_, name, 1, size));
   std::vector<float> values(size);
-  KVBLEND_RETURN_IF_ERROR(ReadFiniteRow(*tensor, 0, absl::MakeSpan(values)));
+  KVBLEND_RETURN_IF_ERROR(tensor->ReadRow(0, absl::MakeSpan(values)));
+  KVBLEND_RETURN_IF_ERROR(CheckFinite(file_, *tensor, 0, values));
   const int64_t bytes = size * static_cast<int64_t>(sizeof(float));
   KVBLEND_ASSIGN_OR_RETURN(buffer, backend_.Allocate(bytes));
   KVBLEND_RETURN_IF_ERROR(backend_.CopyFromHost(stream_, buffer->data(), values.data(), bytes));

@@ -37,9 +37,10 @@ struct ModelWeights {
   }
 };
 
-/// Dequantises row by row straight into the backend's own form; the whole model never exists as floats.
-/// `config` comes from ReadModelConfig on the same file. kInvalidArgument naming a tensor of wrong shape,
-/// kDataLoss naming a row that holds an infinity or NaN, or the backend's error. Synchronizes the stream.
+/// Packs row by row into the backend's own form, which may keep the file's codes; the whole model never
+/// exists as floats. `config` comes from ReadModelConfig on the same file. kInvalidArgument naming a tensor
+/// of wrong shape, kDataLoss naming a row that holds an infinity or NaN, or the backend's error. Synchronizes
+/// the stream.
 absl::StatusOr<ModelWeights> LoadModelWeights(const GgufFile& file, const ModelConfig& config,
                                               kernels::Backend& backend, kernels::Stream& stream);
 

@@ -14,7 +14,7 @@ using kernels::MatrixView;
 
 // Rows that go through norm, projection and MLP together: enough to keep the GEMMs efficient, few enough that
 // a tile's widest activation (2 * ffn_dim floats per row) stays in the last-level cache.
-constexpr int64_t kRowTile = 256;
+constexpr int64_t kRowTile = 1024;
 
 ConstMatrixView NormWeight(const kernels::Buffer& buffer, int64_t dim) {
   return {buffer.data(), DataType::kF32, 1, dim, dim};

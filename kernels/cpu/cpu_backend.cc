@@ -64,9 +64,9 @@ class CpuBackend final : public Backend {
 
  protected:
   absl::StatusOr<std::unique_ptr<PackedWeights>> DoPackWeights(int64_t rows, int64_t cols, WeightUsage usage,
-                                                               RowReader reader) override {
+                                                               const WeightSource& source) override {
     const OneDnnThreadScope scope;
-    return CpuWeights::Create(rows, cols, usage, context_.gemm_dtype, reader);
+    return CpuWeights::Create(rows, cols, usage, context_.gemm_dtype, source);
   }
   absl::StatusOr<std::unique_ptr<RopeTable>> DoCreateRopeTable(const RopeSpec& spec) override {
     return HostRopeTable::Create(spec);
@@ -81,8 +81,7 @@ class CpuBackend final : public Backend {
     if (!weights.ok()) return weights.status();
     ForRows(context_.pool, out.rows, out.cols * 8, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
-        simd::ConvertRow((*weights)->embedding_row(token_ids[i]), (*weights)->dtype(), out.Rows(i, 1).data,
-                         DataType::kF32, out.cols);
+        (*weights)->ReadEmbeddingRow(token_ids[i], static_cast<float*>(out.Rows(i, 1).data));
       }
     });
     return absl::OkStatus();

@@ -1,9 +1,8 @@
 #include "kernels/cpu/packed_weights.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -16,86 +15,112 @@ namespace {
 // Wide enough for oneDNN to run at full speed, narrow enough that few rows still feed several threads.
 constexpr int64_t kPanelWidth = 4 * kPackedBlock;
 
+absl::Status NoMemory(int64_t rows, int64_t cols) {
+  return absl::ResourceExhaustedError(absl::StrCat("PackWeights: no memory for ", rows, " x ", cols));
+}
+
+// rows: [panel.count, cols] of dtype. oneDNN multiplies by [cols, count]: the transpose of the rows.
+void FillPanel(DataType dtype, int64_t cols, std::byte* rows, const WeightPanel& panel) {
+  const auto type = dtype == DataType::kBF16 ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
+  const dnnl::memory::desc transposed({cols, panel.count}, type, dnnl::memory::dims{1, cols});
+  dnnl::memory source(transposed, OneDnnEngine(), rows), target = panel.memory;
+  dnnl::reorder reorder;
+  {
+    absl::MutexLock lock(&OneDnnCreationMutex());
+    reorder = dnnl::reorder(source, target);
+  }
+  dnnl::stream stream(OneDnnEngine());
+  reorder.execute(stream, source, target);
+  stream.wait();
+}
+
 }  // namespace
 
-CpuWeights::HugeBytes CpuWeights::AllocateHuge(int64_t bytes) {
-  // Weights are streamed: with 4 KiB pages the processor would miss its TLB at every other block.
-  const size_t size = RoundUp(std::max<int64_t>(bytes, 1), 4096);
-  auto* data = static_cast<std::byte*>(::operator new (size, std::align_val_t{kHugePage}, std::nothrow));
-  if (data != nullptr && size >= kHugePage)
-    madvise(data, size, MADV_HUGEPAGE);  // a hint; failure is harmless
-  return HugeBytes(data);
+int64_t WeightPanels::Bytes(DataType dtype, int64_t rows, int64_t cols) {
+  return static_cast<int64_t>(PackedGemmDesc(dtype, cols, rows).get_size());
+}
+
+WeightPanels WeightPanels::Over(DataType dtype, int64_t rows, int64_t cols, std::byte* data) {
+  // Creating a memory object zeroes its padding, so the whole comes first and only then what shares its
+  // bytes.
+  WeightPanels result{{0, rows, dnnl::memory(PackedGemmDesc(dtype, cols, rows), OneDnnEngine(), data)}, {}};
+  for (int64_t first = 0; first < rows; first += kPanelWidth) {
+    const int64_t count = std::min(kPanelWidth, rows - first);
+    std::byte* panel = data + first * PackedColumns(dtype, cols) * SizeOf(dtype);
+    result.panels.push_back(
+        {first, count, dnnl::memory(PackedGemmDesc(dtype, cols, count), OneDnnEngine(), panel)});
+  }
+  return result;
 }
 
 absl::StatusOr<std::unique_ptr<CpuWeights>> CpuWeights::Create(int64_t rows, int64_t cols, WeightUsage usage,
-                                                               DataType dtype, RowReader reader) {
+                                                               DataType dtype, const WeightSource& source) {
   std::unique_ptr<CpuWeights> weights(new CpuWeights(rows, cols, usage, dtype));
+  auto quantised = QuantisedMatrix::Create(rows, cols, source);
+  if (!quantised.ok()) return quantised.status();
+  weights->quantised_ = *std::move(quantised);
+  if (weights->quantised_ != nullptr) return weights;
   try {
-    if (usage != WeightUsage::kEmbedding) {
-      if (absl::Status status = weights->LayOut(); !status.ok()) return status;
-    }
-    if (usage != WeightUsage::kLinear) {
-      weights->embedding_ = AllocateHuge(rows * cols * SizeOf(dtype));
-      if (weights->embedding_ == nullptr) {
-        return absl::ResourceExhaustedError(absl::StrCat("PackWeights: no memory for ", rows, " x ", cols));
-      }
-    }
-    if (absl::Status status = weights->Pack(reader); !status.ok()) return status;
+    if (absl::Status status = weights->PackValues(source); !status.ok()) return status;
   } catch (const dnnl::error& error) {
     return absl::InternalError(absl::StrCat("PackWeights: oneDNN: ", error.what()));
   }
   return weights;
 }
 
-absl::Status CpuWeights::LayOut() {
-  const dnnl::memory::desc desc = PackedGemmDesc(dtype_, cols_, rows_);
-  packed_ = AllocateHuge(static_cast<int64_t>(desc.get_size()));
-  if (packed_ == nullptr) {
-    return absl::ResourceExhaustedError(absl::StrCat("PackWeights: no memory for ", rows_, " x ", cols_));
-  }
-  // Creating a memory object zeroes its padding, so the whole comes first and only then what shares its
-  // bytes.
-  all_ = {0, rows_, dnnl::memory(desc, OneDnnEngine(), packed_.get())};
-  for (int64_t first = 0; first < rows_; first += kPanelWidth) {
-    const int64_t count = std::min(kPanelWidth, rows_ - first);
-    std::byte* data = packed_.get() + first * PackedColumns(dtype_, cols_) * SizeOf(dtype_);
-    panels_.push_back(
-        {first, count, dnnl::memory(PackedGemmDesc(dtype_, cols_, count), OneDnnEngine(), data)});
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CpuWeights::Pack(RowReader reader) {
-  const auto type = dtype_ == DataType::kBF16 ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
-  dnnl::stream stream(OneDnnEngine());
-  std::vector<float> row(cols_);
+absl::Status CpuWeights::PackValues(const WeightSource& source) {
   const int64_t row_bytes = cols_ * SizeOf(dtype_);
-  HugeBytes panel_rows = AllocateHuge(panels_.empty() ? 0 : panels_[0].count * row_bytes);
-  if (panel_rows == nullptr) return absl::ResourceExhaustedError("PackWeights: no memory for a panel");
+  HugeBytes panel_rows;
+  if (usage_ != WeightUsage::kEmbedding) {
+    packed_ = AllocateHuge(WeightPanels::Bytes(dtype_, rows_, cols_));
+    panel_rows = AllocateHuge(std::min(kPanelWidth, rows_) * row_bytes);
+    if (packed_ == nullptr || panel_rows == nullptr) return NoMemory(rows_, cols_);
+    panels_ = WeightPanels::Over(dtype_, rows_, cols_, packed_.get());
+  }
+  if (usage_ != WeightUsage::kLinear) {
+    embedding_ = AllocateHuge(rows_ * row_bytes);
+    if (embedding_ == nullptr) return NoMemory(rows_, cols_);
+  }
+  std::vector<float> row(cols_);
   for (int64_t first = 0; first < rows_; first += kPanelWidth) {
     const int64_t count = std::min(kPanelWidth, rows_ - first);
     for (int64_t r = 0; r < count; ++r) {
-      if (absl::Status status = reader(first + r, absl::MakeSpan(row)); !status.ok()) return status;
-      std::byte* panel_row = panels_.empty() ? nullptr : panel_rows.get() + r * row_bytes;
+      if (absl::Status status = source.ReadRow(first + r, absl::MakeSpan(row)); !status.ok()) return status;
+      std::byte* panel_row = panel_rows == nullptr ? nullptr : panel_rows.get() + r * row_bytes;
       std::byte* embedding_row = embedding_ == nullptr ? nullptr : embedding_.get() + (first + r) * row_bytes;
       for (std::byte* target : {panel_row, embedding_row}) {
         if (target != nullptr) simd::ConvertRow(row.data(), DataType::kF32, target, dtype_, cols_);
       }
     }
-    if (panels_.empty()) continue;
-    // oneDNN multiplies by [cols, count]: the transpose of the rows.
-    const Panel& panel = panels_[first / kPanelWidth];
-    const dnnl::memory::desc transposed({cols_, count}, type, dnnl::memory::dims{1, cols_});
-    dnnl::memory source(transposed, OneDnnEngine(), panel_rows.get()), target = panel.memory;
-    dnnl::reorder reorder;
-    {
-      absl::MutexLock lock(&OneDnnCreationMutex());
-      reorder = dnnl::reorder(source, target);
-    }
-    reorder.execute(stream, source, target);
-    stream.wait();
+    if (panel_rows != nullptr)
+      FillPanel(dtype_, cols_, panel_rows.get(), panels_.panels[first / kPanelWidth]);
   }
   return absl::OkStatus();
+}
+
+const uint32_t* CpuWeights::Block(int64_t index, uint32_t* scratch) const {
+  const int64_t steps =
+      PackedColumns(dtype_, cols_) * SizeOf(dtype_) / static_cast<int64_t>(sizeof(uint32_t));
+  if (quantised_ == nullptr) {
+    return reinterpret_cast<const uint32_t*>(packed_.get()) + index * steps * kPackedBlock;
+  }
+  constexpr int64_t kColumns = kPackedBlock / kColumnOutputs;
+  for (int64_t c = 0; c < kColumns; ++c) {
+    uint32_t* target = scratch + c * kColumnOutputs;
+    if (const int64_t column = index * kColumns + c; column < quantised_->num_columns()) {
+      simd::ExpandColumn(quantised_->column(column), dtype_, target, kPackedBlock);
+      continue;
+    }
+    for (int64_t step = 0; step < steps; ++step) {
+      std::fill_n(target + step * kPackedBlock, kColumnOutputs, 0u);
+    }
+  }
+  return scratch;
+}
+
+void CpuWeights::ReadEmbeddingRow(int64_t index, float* out) const {
+  if (quantised_ != nullptr) return quantised_->ReadRow(index, out);
+  simd::ConvertRow(embedding_.get() + index * cols_ * SizeOf(dtype_), dtype_, out, DataType::kF32, cols_);
 }
 
 absl::StatusOr<const CpuWeights*> CpuWeights::From(const PackedWeights& weights, DataType dtype) {

@@ -23,6 +23,7 @@ enum class ScratchSlot : uint8_t {
   kRow,
   kDecoded,
   kCodes,
+  kWeights,
   kCount
 };
 

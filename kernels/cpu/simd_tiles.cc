@@ -117,8 +117,8 @@ HWY_INLINE void ScoreColumns(const uint32_t* queries, const uint32_t* panel, int
 }
 
 template <class Operands, bool kPrefetch>
-HWY_INLINE void LinearColumns(const uint32_t* rows, const uint32_t* block, int64_t steps, bool accumulate,
-                              float* out, int64_t out_stride) {
+HWY_INLINE void LinearColumns(const uint32_t* rows, int64_t row_stride, const uint32_t* block, int64_t steps,
+                              bool accumulate, float* out, int64_t out_stride) {
   const TileF32 d;
   F32s sums[kTileRows][kMaxVectors];
   for (int64_t r = 0; r < kTileRows; ++r) {
@@ -126,7 +126,7 @@ HWY_INLINE void LinearColumns(const uint32_t* rows, const uint32_t* block, int64
       sums[r][v] = accumulate ? hn::LoadU(d, out + r * out_stride + v * hn::Lanes(d)) : hn::Zero(d);
     }
   }
-  MultiplyTile<Operands, kMaxVectors, kPrefetch>(rows, steps, block, kPackedBlock, steps, sums);
+  MultiplyTile<Operands, kMaxVectors, kPrefetch>(rows, row_stride, block, kPackedBlock, steps, sums);
   for (int64_t r = 0; r < kTileRows; ++r) {
     for (int v = 0; v < kMaxVectors; ++v) {
       hn::StoreU(sums[r][v], d, out + r * out_stride + v * hn::Lanes(d));
@@ -135,14 +135,16 @@ HWY_INLINE void LinearColumns(const uint32_t* rows, const uint32_t* block, int64
 }
 
 template <class Operands>
-void Linear(const uint32_t* rows, const uint32_t* block, int64_t steps, bool accumulate, bool prefetch,
-            float* out, int64_t out_stride) {
+void Linear(const uint32_t* rows, int64_t row_stride, const uint32_t* block, int64_t steps, bool accumulate,
+            bool prefetch, float* out, int64_t out_stride) {
   const int64_t columns = kMaxVectors * static_cast<int64_t>(hn::Lanes(TileF32()));
   for (int64_t column = 0; column < kPackedBlock; column += columns) {
     if (prefetch) {
-      LinearColumns<Operands, true>(rows, block + column, steps, accumulate, out + column, out_stride);
+      LinearColumns<Operands, true>(rows, row_stride, block + column, steps, accumulate, out + column,
+                                    out_stride);
     } else {
-      LinearColumns<Operands, false>(rows, block + column, steps, accumulate, out + column, out_stride);
+      LinearColumns<Operands, false>(rows, row_stride, block + column, steps, accumulate, out + column,
+                                     out_stride);
     }
   }
 }

@@ -62,11 +62,11 @@ struct Tiles {
   void (*enter)() = nullptr;
   void (*leave)() = nullptr;
 
-  /// out = rows * block, or out += where `accumulate`, for one block of weights. rows: [rows][steps];
-  /// out: [rows][kPackedBlock], out_stride apart. `prefetch`: the block is read for the first
-  /// time, from memory.
-  void (*linear)(const uint32_t* rows, const uint32_t* block, int64_t steps, bool accumulate, bool prefetch,
-                 float* out, int64_t out_stride);
+  /// out = rows * block, or out += where `accumulate`, for some steps of one block of weights. rows: [rows],
+  /// row_stride words apart; out: [rows][kPackedBlock], out_stride apart. `prefetch`: the block is read for
+  /// the first time, from memory.
+  void (*linear)(const uint32_t* rows, int64_t row_stride, const uint32_t* block, int64_t steps,
+                 bool accumulate, bool prefetch, float* out, int64_t out_stride);
 
   /// scores = queries * keys^T.
   void (*scores)(const uint32_t* queries, const uint32_t* panels, int64_t steps, int64_t keys, float* scores);

@@ -58,8 +58,8 @@ class CudaBackend final : public Backend {
 
  protected:
   absl::StatusOr<std::unique_ptr<PackedWeights>> DoPackWeights(int64_t rows, int64_t cols, WeightUsage usage,
-                                                               RowReader reader) override {
-    return DeviceWeights::Create(rows, cols, usage, reader);
+                                                               const WeightSource& source) override {
+    return DeviceWeights::Create(rows, cols, usage, source);
   }
   absl::StatusOr<std::unique_ptr<RopeTable>> DoCreateRopeTable(const RopeSpec& spec) override {
     return DeviceRopeTable::Create(spec);

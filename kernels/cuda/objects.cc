@@ -31,7 +31,8 @@ constexpr int64_t kUploadElements = int64_t{4} << 20;
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<DeviceWeights>> DeviceWeights::Create(int64_t rows, int64_t cols,
-                                                                     WeightUsage usage, RowReader reader) {
+                                                                     WeightUsage usage,
+                                                                     const WeightSource& source) {
   const int64_t stride = RoundUp(cols, 8);
   auto buffer = DeviceBuffer::Allocate("PackWeights", rows * stride * 2);
   if (!buffer.ok()) return buffer.status();
@@ -42,7 +43,7 @@ absl::StatusOr<std::unique_ptr<DeviceWeights>> DeviceWeights::Create(int64_t row
   for (int64_t first = 0; first < rows; first += step) {
     const int64_t count = std::min(step, rows - first);
     for (int64_t r = 0; r < count; ++r) {
-      if (absl::Status status = reader(first + r, absl::MakeSpan(row)); !status.ok()) return status;
+      if (absl::Status status = source.ReadRow(first + r, absl::MakeSpan(row)); !status.ok()) return status;
       for (int64_t c = 0; c < cols; ++c) staged[r * stride + c] = F32ToBf16(row[c]);
     }
     auto* target = static_cast<uint16_t*>((*buffer)->data()) + first * stride;

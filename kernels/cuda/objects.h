@@ -16,7 +16,7 @@ namespace kvblend::kernels::cuda {
 class DeviceWeights final : public PackedWeights {
  public:
   static absl::StatusOr<std::unique_ptr<DeviceWeights>> Create(int64_t rows, int64_t cols, WeightUsage usage,
-                                                               RowReader reader);
+                                                               const WeightSource& source);
   /// kInvalidArgument when the weights were made by a backend of another kind.
   static absl::StatusOr<const DeviceWeights*> From(const PackedWeights& weights);
 

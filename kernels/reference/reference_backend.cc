@@ -96,10 +96,10 @@ class ReferenceBackend final : public Backend {
 
  protected:
   absl::StatusOr<std::unique_ptr<PackedWeights>> DoPackWeights(int64_t rows, int64_t cols, WeightUsage usage,
-                                                               RowReader reader) override {
+                                                               const WeightSource& source) override {
     auto weights = std::make_unique<ReferenceWeights>(rows, cols, usage);
     for (int64_t r = 0; r < rows; ++r) {
-      if (absl::Status status = reader(r, weights->row(r)); !status.ok()) return status;
+      if (absl::Status status = source.ReadRow(r, weights->row(r)); !status.ok()) return status;
     }
     return weights;
   }

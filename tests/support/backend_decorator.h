@@ -35,10 +35,9 @@ class BackendDecorator : public kernels::Backend {
   using Stream = kernels::Stream;
   using Plan = kernels::BatchPlan;
 
-  absl::StatusOr<std::unique_ptr<kernels::PackedWeights>> DoPackWeights(int64_t rows, int64_t cols,
-                                                                        kernels::WeightUsage usage,
-                                                                        kernels::RowReader reader) override {
-    return inner_->PackWeights(rows, cols, usage, reader);
+  absl::StatusOr<std::unique_ptr<kernels::PackedWeights>> DoPackWeights(
+      int64_t rows, int64_t cols, kernels::WeightUsage usage, const kernels::WeightSource& source) override {
+    return inner_->PackWeights(rows, cols, usage, source);
   }
   absl::StatusOr<std::unique_ptr<kernels::RopeTable>> DoCreateRopeTable(
       const kernels::RopeSpec& spec) override {
