@@ -14,6 +14,7 @@
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/cpu/tiles.h"
+#include "kernels/cpu/weight_arena.h"
 #include "kernels/tensor.h"
 
 namespace kvblend::kernels {
@@ -29,6 +30,7 @@ struct CpuContext {
 
   ThreadPool pool;
   ScratchPool scratch;
+  WeightArena weights;
   GemmCache gemms;
   const DataType gemm_dtype;  // kF32 or kBF16
   const Tiles& bf16_tiles;

@@ -66,7 +66,7 @@ class CpuBackend final : public Backend {
   absl::StatusOr<std::unique_ptr<PackedWeights>> DoPackWeights(int64_t rows, int64_t cols, WeightUsage usage,
                                                                const WeightSource& source) override {
     const OneDnnThreadScope scope;
-    return CpuWeights::Create(rows, cols, usage, context_.gemm_dtype, source);
+    return CpuWeights::Create(context_, rows, cols, usage, source);
   }
   absl::StatusOr<std::unique_ptr<RopeTable>> DoCreateRopeTable(const RopeSpec& spec) override {
     return HostRopeTable::Create(spec);

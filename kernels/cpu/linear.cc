@@ -46,7 +46,8 @@ absl::Status QuantisedMatVec(CpuContext& context, DataType dtype, ConstMatrixVie
   const QuantisedMatrix& matrix = *weights.quantised();
   // Several even parts per thread, so that they finish together.
   const int64_t columns = matrix.num_columns(),
-                parts = std::min<int64_t>(columns, int64_t{4} * context.pool.num_threads());
+                parts = std::min<int64_t>(columns, int64_t{4} *
+                                                       context.pool.num_threads());
   context.pool.ParallelFor(parts, [&](int64_t part) {
     for (int64_t c = part * columns / parts; c < (part + 1) * columns / parts; ++c) {
       const int64_t first = c * kColumnOutputs;

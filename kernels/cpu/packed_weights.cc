@@ -53,32 +53,33 @@ WeightPanels WeightPanels::Over(DataType dtype, int64_t rows, int64_t cols, std:
   return result;
 }
 
-absl::StatusOr<std::unique_ptr<CpuWeights>> CpuWeights::Create(int64_t rows, int64_t cols, WeightUsage usage,
-                                                               DataType dtype, const WeightSource& source) {
-  std::unique_ptr<CpuWeights> weights(new CpuWeights(rows, cols, usage, dtype));
-  auto quantised = QuantisedMatrix::Create(rows, cols, source);
+absl::StatusOr<std::unique_ptr<CpuWeights>> CpuWeights::Create(CpuContext& context, int64_t rows,
+                                                               int64_t cols, WeightUsage usage,
+                                                               const WeightSource& source) {
+  std::unique_ptr<CpuWeights> weights(new CpuWeights(rows, cols, usage, context.gemm_dtype));
+  auto quantised = QuantisedMatrix::Create(context.weights, rows, cols, source);
   if (!quantised.ok()) return quantised.status();
   weights->quantised_ = *std::move(quantised);
   if (weights->quantised_ != nullptr) return weights;
   try {
-    if (absl::Status status = weights->PackValues(source); !status.ok()) return status;
+    if (absl::Status status = weights->PackValues(context, source); !status.ok()) return status;
   } catch (const dnnl::error& error) {
     return absl::InternalError(absl::StrCat("PackWeights: oneDNN: ", error.what()));
   }
   return weights;
 }
 
-absl::Status CpuWeights::PackValues(const WeightSource& source) {
+absl::Status CpuWeights::PackValues(CpuContext& context, const WeightSource& source) {
   const int64_t row_bytes = cols_ * SizeOf(dtype_);
-  HugeBytes panel_rows;
+  ScratchPool::Lease panel_rows;
   if (usage_ != WeightUsage::kEmbedding) {
-    packed_ = AllocateHuge(WeightPanels::Bytes(dtype_, rows_, cols_));
-    panel_rows = AllocateHuge(std::min(kPanelWidth, rows_) * row_bytes);
-    if (packed_ == nullptr || panel_rows == nullptr) return NoMemory(rows_, cols_);
+    packed_ = context.weights.Allocate(WeightPanels::Bytes(dtype_, rows_, cols_));
+    panel_rows = context.scratch.Borrow(std::min(kPanelWidth, rows_) * row_bytes);
+    if (packed_ == nullptr || !panel_rows) return NoMemory(rows_, cols_);
     panels_ = WeightPanels::Over(dtype_, rows_, cols_, packed_.get());
   }
   if (usage_ != WeightUsage::kLinear) {
-    embedding_ = AllocateHuge(rows_ * row_bytes);
+    embedding_ = context.weights.Allocate(rows_ * row_bytes);
     if (embedding_ == nullptr) return NoMemory(rows_, cols_);
   }
   std::vector<float> row(cols_);
@@ -86,14 +87,13 @@ absl::Status CpuWeights::PackValues(const WeightSource& source) {
     const int64_t count = std::min(kPanelWidth, rows_ - first);
     for (int64_t r = 0; r < count; ++r) {
       if (absl::Status status = source.ReadRow(first + r, absl::MakeSpan(row)); !status.ok()) return status;
-      std::byte* panel_row = panel_rows == nullptr ? nullptr : panel_rows.get() + r * row_bytes;
+      std::byte* panel_row = !panel_rows ? nullptr : panel_rows.data() + r * row_bytes;
       std::byte* embedding_row = embedding_ == nullptr ? nullptr : embedding_.get() + (first + r) * row_bytes;
       for (std::byte* target : {panel_row, embedding_row}) {
         if (target != nullptr) simd::ConvertRow(row.data(), DataType::kF32, target, dtype_, cols_);
       }
     }
-    if (panel_rows != nullptr)
-      FillPanel(dtype_, cols_, panel_rows.get(), panels_.panels[first / kPanelWidth]);
+    if (panel_rows) FillPanel(dtype_, cols_, panel_rows.data(), panels_.panels[first / kPanelWidth]);
   }
   return absl::OkStatus();
 }

@@ -11,8 +11,9 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
-#include "kernels/cpu/huge_bytes.h"
+#include "kernels/cpu/context.h"
 #include "kernels/cpu/quantised_matrix.h"
+#include "kernels/cpu/weight_arena.h"
 
 namespace kvblend::kernels {
 
@@ -36,9 +37,9 @@ struct WeightPanels {
 /// Immutable after creation, so any number of threads may read it.
 class CpuWeights final : public PackedWeights {
  public:
-  /// `dtype`: kF32 or kBF16, in which the products are computed. REQUIRES: a OneDnnThreadScope.
-  static absl::StatusOr<std::unique_ptr<CpuWeights>> Create(int64_t rows, int64_t cols, WeightUsage usage,
-                                                            DataType dtype, const WeightSource& source);
+  /// For products in context.gemm_dtype. REQUIRES: a OneDnnThreadScope.
+  static absl::StatusOr<std::unique_ptr<CpuWeights>> Create(CpuContext& context, int64_t rows, int64_t cols,
+                                                            WeightUsage usage, const WeightSource& source);
   /// kInvalidArgument when the weights were made by a backend of another kind or with another GEMM dtype.
   static absl::StatusOr<const CpuWeights*> From(const PackedWeights& weights, DataType dtype);
 
@@ -62,13 +63,13 @@ class CpuWeights final : public PackedWeights {
  private:
   CpuWeights(int64_t rows, int64_t cols, WeightUsage usage, DataType dtype)
       : rows_(rows), cols_(cols), usage_(usage), dtype_(dtype) {}
-  absl::Status PackValues(const WeightSource& source);
+  absl::Status PackValues(CpuContext& context, const WeightSource& source);
 
   const int64_t rows_, cols_;
   const WeightUsage usage_;
   const DataType dtype_;
   std::unique_ptr<QuantisedMatrix> quantised_;
-  HugeBytes embedding_, packed_;
+  WeightBytes embedding_, packed_;
   WeightPanels panels_;
 };
 

@@ -81,13 +81,14 @@ bool QuantisedMatrix::LayOut(int64_t rows, int64_t cols, const WeightSource& sou
   return true;
 }
 
-absl::StatusOr<std::unique_ptr<QuantisedMatrix>> QuantisedMatrix::Create(int64_t rows, int64_t cols,
+absl::StatusOr<std::unique_ptr<QuantisedMatrix>> QuantisedMatrix::Create(WeightArena& arena, int64_t rows,
+                                                                         int64_t cols,
                                                                          const WeightSource& source) {
   std::unique_ptr<QuantisedMatrix> matrix(new QuantisedMatrix());
   if (!matrix->LayOut(rows, cols, source)) return nullptr;
   int64_t total_bytes = 0;
   for (const QuantisedColumn& column : matrix->columns_) total_bytes += column.bytes();
-  matrix->bytes_ = AllocateHuge(total_bytes);
+  matrix->bytes_ = arena.Allocate(total_bytes);
   if (matrix->bytes_ == nullptr) {
     return absl::ResourceExhaustedError(absl::StrCat("PackWeights: no memory for ", rows, " x ", cols,
                                                      " quantised weights (", total_bytes, " bytes)"));

@@ -19,7 +19,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "kernels/cpu/huge_bytes.h"
+#include "kernels/cpu/weight_arena.h"
 #include "kernels/tensor.h"
 #include "kernels/weight_source.h"
 
@@ -52,8 +52,8 @@ class QuantisedMatrix {
   /// Null where the source's rows cannot be kept as codes: they are not quantised, sixteen neighbours differ
   /// in format, or a scale is too large for f16 (scales and minima are rounded to it; those of GGUF's simple
   /// types are f16). kResourceExhausted naming the size.
-  static absl::StatusOr<std::unique_ptr<QuantisedMatrix>> Create(int64_t rows, int64_t cols,
-                                                                 const WeightSource& source);
+  static absl::StatusOr<std::unique_ptr<QuantisedMatrix>> Create(WeightArena& arena, int64_t rows,
+                                                                 int64_t cols, const WeightSource& source);
 
   int64_t num_columns() const { return static_cast<int64_t>(columns_.size()); }
   /// Outputs [16 index, 16 index + 16); those past the last row are zero.
@@ -67,7 +67,7 @@ class QuantisedMatrix {
   /// False where the formats do not fit.
   bool LayOut(int64_t rows, int64_t cols, const WeightSource& source);
 
-  HugeBytes bytes_;
+  WeightBytes bytes_;
   std::vector<QuantisedColumn> columns_;
 };
 

@@ -145,8 +145,8 @@ struct Bf16Operands {
     for (int64_t r = 0; r < rows; ++r) {
       const auto pair = (__m512bh)hn::Set(d, x[r][x_word]).raw;
       F32s& sum = sums[r * chains + step % chains];
-      sum = F32s{_mm512_dpbf16_ps(sum.raw, pair, low)};
-      if constexpr (kUpperBits > 0) sum = F32s{_mm512_dpbf16_ps(sum.raw, pair, upper)};
+      sum = F32s{_mm512_dpbf16_ps(sum.raw, low, pair)};
+      if constexpr (kUpperBits > 0) sum = F32s{_mm512_dpbf16_ps(sum.raw, upper, pair)};
     }
   }
 

@@ -9,6 +9,8 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <optional>
+#include <random>
 #include <set>
 #include <string>
 #include <vector>
@@ -102,6 +104,58 @@ TEST(DequantizeTest, RefusesOtherTypesByName) {
     float out = 0;
     EXPECT_FALSE(DequantizeRow(static_cast<TensorType>(number), {}, {&out, 1}).ok());
   }
+}
+
+constexpr TensorType kAllTypes[] = {TensorType::kF32,  TensorType::kF16,  TensorType::kBF16,
+                                    TensorType::kQ4_0, TensorType::kQ4_1, TensorType::kQ5_0,
+                                    TensorType::kQ5_1, TensorType::kQ8_0, TensorType::kQ4_K,
+                                    TensorType::kQ5_K, TensorType::kQ6_K};
+
+// What backends keep of a quantised row gives the very values of DequantizeRow.
+TEST(DequantizeTest, CodesScalesAndMinimaMakeTheSameValues) {
+  std::mt19937 rng(7);
+  int quantised = 0;
+  for (const TensorType type : kAllTypes) {
+    const std::optional<kernels::QuantisedFormat> format = QuantisedFormatOf(type);
+    if (!format.has_value()) continue;
+    ++quantised;
+    const TensorTypeTraits& traits = TraitsOf(type);
+    SCOPED_TRACE(traits.name);
+    EXPECT_EQ(traits.block_elements % format->group, 0);
+    std::string row(3 * traits.block_bytes, '\0');
+    for (char& byte : row) byte = static_cast<char>(rng() % 124);  // no f16 becomes an infinity or NaN
+    const size_t elements = 3 * traits.block_elements, groups = elements / format->group;
+    std::vector<float> values(elements), scales(groups), minimums(groups, NAN);
+    std::vector<uint8_t> codes(elements);
+    ASSERT_TRUE(DequantizeRow(type, Bytes(row), absl::MakeSpan(values)).ok());
+    const kernels::QuantisedRow out{absl::MakeSpan(codes), absl::MakeSpan(scales), absl::MakeSpan(minimums)};
+    ASSERT_TRUE(ReadQuantisedRow(type, Bytes(row), out).ok());
+    for (size_t i = 0; i < elements; ++i) {
+      const size_t group = i / format->group;
+      ASSERT_LT(codes[i], 1 << format->bits);
+      ASSERT_EQ(scales[group] * static_cast<float>(codes[i] - format->zero_point) + minimums[group],
+                values[i])
+          << "element " << i;
+      if (!format->has_minimum) ASSERT_EQ(minimums[group], 0);
+    }
+  }
+  EXPECT_EQ(quantised, 8);
+}
+
+TEST(DequantizeTest, QuantisedRowsOfWrongSizesAreRefused) {
+  std::string row(TraitsOf(TensorType::kQ6_K).block_bytes, '\0');
+  std::vector<uint8_t> codes(256);
+  std::vector<float> scales(16), minimums(16);
+  const auto read = [&](TensorType type, size_t num_codes, size_t num_scales) {
+    return ReadQuantisedRow(
+        type, Bytes(row),
+        {absl::MakeSpan(codes.data(), num_codes), absl::MakeSpan(scales.data(), num_scales),
+         absl::MakeSpan(minimums.data(), num_scales)});
+  };
+  EXPECT_TRUE(read(TensorType::kQ6_K, 256, 16).ok());
+  EXPECT_THAT(std::string(read(TensorType::kQ6_K, 255, 16).message()), HasSubstr("do not make 255 elements"));
+  EXPECT_THAT(std::string(read(TensorType::kQ6_K, 256, 8).message()), HasSubstr("room for 8 scales"));
+  EXPECT_THAT(std::string(read(TensorType::kF16, 105, 8).message()), HasSubstr("type 1"));
 }
 
 }  // namespace
