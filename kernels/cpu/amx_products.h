@@ -22,15 +22,15 @@ class AmxProducts {
   static void Enter() { Amx::Configure(kWholeTiles); }
   static void Leave() { Amx::Release(); }
 
-  static void Linear(const uint32_t* rows, const uint32_t* block, int64_t steps, bool accumulate,
-                     bool /*prefetch*/, float* out, int64_t out_stride) {
+  static void Linear(const uint32_t* rows, int64_t row_stride, const uint32_t* block, int64_t steps,
+                     bool accumulate, bool /*prefetch*/, float* out, int64_t out_stride) {
     for (int64_t column = 0; column < kPackedBlock; column += 2 * kWords) {
       if (accumulate) {
         Pair::Load(out + column, out_stride);
       } else {
         Pair::Zero();
       }
-      Pair::AddProducts(rows, steps, block + column, kPackedBlock, steps);
+      Pair::AddProducts(rows, row_stride, block + column, kPackedBlock, steps);
       Pair::Store(out + column, out_stride);
     }
   }

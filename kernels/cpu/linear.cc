@@ -46,8 +46,7 @@ absl::Status QuantisedMatVec(CpuContext& context, DataType dtype, ConstMatrixVie
   const QuantisedMatrix& matrix = *weights.quantised();
   // Several even parts per thread, so that they finish together.
   const int64_t columns = matrix.num_columns(),
-                parts = std::min<int64_t>(columns, int64_t{4} *
-                                                       context.pool.num_threads());
+                parts = std::min<int64_t>(columns, int64_t{4} * context.pool.num_threads());
   context.pool.ParallelFor(parts, [&](int64_t part) {
     for (int64_t c = part * columns / parts; c < (part + 1) * columns / parts; ++c) {
       const int64_t first = c * kColumnOutputs;
@@ -61,18 +60,19 @@ absl::Status QuantisedMatVec(CpuContext& context, DataType dtype, ConstMatrixVie
 
 }  // namespace
 
-absl::Status FewRowsLinear(CpuContext& context, const Tiles& tiles, ConstMatrixView x,
-                           const CpuWeights& weights, bool accumulate, MatrixView out) {
-  return weights.quantised() != nullptr ? QuantisedMatVec(context, tiles.dtype, x, weights, accumulate, out)
-                                        : MatVec(context, x, weights, accumulate, out);
+absl::Status FewRowsLinear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights, bool accumulate,
+                           MatrixView out) {
+  if (weights.quantised() == nullptr) return MatVec(context, x, weights, accumulate, out);
+  const DataType dtype = simd::GetTiles(weights.dtype()).dtype;  // what vectors multiply
+  return QuantisedMatVec(context, dtype, x, weights, accumulate, out);
 }
 
 absl::Status CpuLinear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights, bool accumulate,
                        MatrixView out) {
   if (x.rows == 0) return absl::OkStatus();
-  const Tiles& tiles = simd::GetTiles(weights.dtype());
   const int64_t few_rows = weights.quantised() != nullptr ? simd::kMaxQuantisedRows : simd::kMaxMatVecRows;
-  if (x.rows <= few_rows) return FewRowsLinear(context, tiles, x, weights, accumulate, out);
+  if (x.rows <= few_rows) return FewRowsLinear(context, x, weights, accumulate, out);
+  const Tiles& tiles = context.TilesFor(weights.dtype());
   if (tiles.dtype == weights.dtype() && (x.rows <= kMaxTiledRows || !OneDnnReadsBlocks())) {
     return TiledLinear(context, tiles, x, weights, accumulate, out);
   }

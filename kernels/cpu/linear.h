@@ -19,8 +19,8 @@ absl::Status CpuLinear(CpuContext& context, ConstMatrixView x, const CpuWeights&
 
 /// Reads the weights once, as they lie, from memory. REQUIRES: x.rows <= simd::kMaxMatVecRows, or
 /// simd::kMaxQuantisedRows where they are quantised.
-absl::Status FewRowsLinear(CpuContext& context, const Tiles& tiles, ConstMatrixView x,
-                           const CpuWeights& weights, bool accumulate, MatrixView out);
+absl::Status FewRowsLinear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights, bool accumulate,
+                           MatrixView out);
 /// Own tiles, block by block of weights. REQUIRES: tiles.dtype == weights.dtype().
 absl::Status TiledLinear(CpuContext& context, const Tiles& tiles, ConstMatrixView x,
                          const CpuWeights& weights, bool accumulate, MatrixView out);

@@ -67,12 +67,9 @@ absl::Status TiledLinear(CpuContext& context, const Tiles& tiles, ConstMatrixVie
           [&](int64_t begin, int64_t end) {
             for (int64_t r = begin; r < end; ++r) {
               uint32_t* row = input + r * steps;
-              row[steps - 1] = 0;
-              if (r < x.rows) {
-                simd::ConvertRow(x.Rows(r, 1).data, x.dtype, row, tiles.dtype, x.cols);
-              } else {
-                std::fill(row, row + steps, 0u);
-              }
+              const int64_t filled = r < x.rows ? tiles.Words(x.cols) : 0;
+              std::fill(row + std::max<int64_t>(filled - 1, 0), row + steps, 0u);  // of the last word half
+              if (r < x.rows) simd::ConvertRow(x.Rows(r, 1).data, x.dtype, row, tiles.dtype, x.cols);
             }
           });
   const bool quantised = weights.quantised() != nullptr;
@@ -89,6 +86,7 @@ absl::Status TiledLinear(CpuContext& context, const Tiles& tiles, ConstMatrixVie
                   count = (part + 1) * num_tiles / row_tasks - first_tile,
                   first_row = first_tile * tiles.rows;
     auto* sums = ThreadScratch<float>(ScratchSlot::kOutput, count * tiles.rows * kPackedBlock);
+    const TileScope scope(tiles);
     task.Multiply(first_tile, count, packed, sums);
     WriteSums(sums, std::min(count * tiles.rows, x.rows - first_row),
               std::min(kPackedBlock, weights.rows() - block * kPackedBlock), accumulate,

@@ -117,12 +117,14 @@ TEST_P(AmxProductsTest, Linear) {
   for (const bool accumulate : {false, true}) {
     for (const int64_t steps : Few({48}, {16, 48, 288})) {
       constexpr int64_t kStride = kPackedBlock + 3;
-      const auto rows = Operand(tiles_.rows * steps), block = Operand(steps * kPackedBlock);
+      const int64_t row_stride = steps + 5;  // some steps of longer rows
+      const auto rows = Operand(tiles_.rows * row_stride), block = Operand(steps * kPackedBlock);
       const auto before = Floats((tiles_.rows - 1) * kStride + kPackedBlock);
       auto out = before;
       {
         const TileScope scope(tiles_);
-        tiles_.linear(rows.data(), block.data(), steps, accumulate, /*prefetch=*/true, out.data(), kStride);
+        tiles_.linear(rows.data(), row_stride, block.data(), steps, accumulate, /*prefetch=*/true, out.data(),
+                      kStride);
       }
       for (int64_t i = 0; i < static_cast<int64_t>(out.size()); ++i) {
         const int64_t r = i / kStride, c = i % kStride;
@@ -130,7 +132,7 @@ TEST_P(AmxProductsTest, Linear) {
           ASSERT_EQ(out[i], before[i]);
           continue;
         }
-        const double expected = Dot(rows.data() + r * steps, block.data() + c, kPackedBlock, steps) +
+        const double expected = Dot(rows.data() + r * row_stride, block.data() + c, kPackedBlock, steps) +
                                 (accumulate ? before[i] : 0.0f);
         ASSERT_NEAR(out[i], expected, Bound(steps)) << "row " << r << ", column " << c;
       }

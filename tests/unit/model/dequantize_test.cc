@@ -136,7 +136,7 @@ TEST(DequantizeTest, CodesScalesAndMinimaMakeTheSameValues) {
       ASSERT_EQ(scales[group] * static_cast<float>(codes[i] - format->zero_point) + minimums[group],
                 values[i])
           << "element " << i;
-      if (!format->has_minimum) ASSERT_EQ(minimums[group], 0);
+      ASSERT_TRUE(format->has_minimum || minimums[group] == 0);
     }
   }
   EXPECT_EQ(quantised, 8);
