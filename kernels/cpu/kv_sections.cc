@@ -1,8 +1,10 @@
 #include "kernels/cpu/kv_sections.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 
 #include "kernels/cpu/scratch.h"
@@ -31,6 +33,50 @@ void ScatterRow(const KvTarget& target, int64_t row, const void* k, const void* 
     simd::ConvertRow(values + h * pages.head_dim * SizeOf(dtype), dtype,
                      out + h * head_stride * SizeOf(pages.dtype), pages.dtype, pages.head_dim);
   }
+}
+
+/// Whether the fused loads take the section; others are decoded into rows of f32 first.
+bool LoadsDirectly(const KvPagesView& pages, KvEncoding encoding) {
+  const auto in_lines = [](const void* data) { return reinterpret_cast<uintptr_t>(data) % 64 == 0; };
+  return pages.dtype == DataType::kBF16 && simd::LoadsHeads(pages.head_dim) && in_lines(pages.k) &&
+         in_lines(pages.v) && (IsQuantised(encoding) || encoding == KvEncoding::kBF16);
+}
+
+simd::StoredRows StoredRowsOf(const KvSectionView& section, int64_t row, int64_t count) {
+  const KvSectionLayout layout = section.layout();
+  const auto* bytes = static_cast<const std::byte*>(section.data);
+  simd::StoredRows rows{.encoding = section.encoding,
+                        .codes = bytes + layout.codes + row * layout.code_row_bytes,
+                        .row_bytes = layout.code_row_bytes,
+                        .scale_cols = layout.scale_cols,
+                        .rows = count};
+  if (IsQuantised(section.encoding)) {
+    const int64_t scale = (section.part == KvPart::kKey ? row / kKvGroup : row) * layout.scale_cols;
+    rows.offsets = reinterpret_cast<const uint16_t*>(bytes + layout.offsets) + scale;
+    rows.steps = reinterpret_cast<const uint16_t*>(bytes + layout.steps) + scale;
+  }
+  return rows;
+}
+
+/// Rows [row, row + count) of one group of tokens.
+void LoadGroup(const KvTarget& target, int64_t row, int64_t count, const KvSectionView& k,
+               const KvSectionView& v) {
+  const KvPagesView& pages = target.pages;
+  std::array<int64_t, kKvGroup> slots;
+  std::array<const float*, kKvGroup> cos;
+  for (int64_t i = 0; i < count; ++i) {
+    const int32_t position = target.plan.position(row + i);
+    slots[i] = target.plan.Slot(pages, target.plan.sequence_of_row(row + i), 0, position);
+    cos[i] = target.rope.cos(position);
+  }
+  simd::PageRows out{.pages = static_cast<uint16_t*>(pages.k),
+                     .slots = slots.data(),
+                     .head_stride = int64_t{pages.page_size} * pages.head_dim,
+                     .num_heads = pages.num_kv_heads,
+                     .head_dim = pages.head_dim};
+  simd::LoadKeys(StoredRowsOf(k, row, count), target.rope.layout(), cos.data(), out);
+  out.pages = static_cast<uint16_t*>(pages.v);
+  simd::LoadValues(StoredRowsOf(v, row, count), out);
 }
 
 /// Reads the rows of one quantised section. Used by one thread.
@@ -151,6 +197,19 @@ void CpuKvScatter(CpuContext& context, const KvTarget& target, ConstMatrixView k
 }
 
 void CpuKvLoad(CpuContext& context, const KvTarget& target, KvSectionView k, KvSectionView v) {
+  if (LoadsDirectly(target.pages, k.encoding)) {
+    // Some groups at a time: the end of a part waits for its writes.
+    constexpr int64_t kGroupsPerPart = 4;
+    constexpr int64_t kPartRows = kGroupsPerPart * kKvGroup;
+    context.pool.ParallelFor((k.rows + kPartRows - 1) / kPartRows, [&](int64_t part) {
+      const int64_t end = std::min(k.rows, (part + 1) * kPartRows);
+      for (int64_t i = part * kPartRows; i < end; i += kKvGroup) {
+        LoadGroup(target, i, std::min(kKvGroup, end - i), k, v);
+      }
+      simd::FinishLoads();
+    });
+    return;
+  }
   if (!IsQuantised(k.encoding)) return CpuKvScatter(context, target, DenseMatrix(k), DenseMatrix(v));
   ForRows(context.pool, k.rows, k.cols * 8, [&](int64_t begin, int64_t end) {
     const RowDecoder keys(k), values(v);

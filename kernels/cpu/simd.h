@@ -4,10 +4,12 @@
 // bf16 and f16 are rounded to nearest even on every path; sums are carried in fp32.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
 #include "kernels/backend.h"
+#include "kernels/kv_section.h"
 #include "kernels/tensor.h"
 
 namespace kvblend::kernels::simd {
@@ -58,6 +60,35 @@ void DequantiseGroup(const uint8_t* codes, float offset, float step, int64_t n, 
 /// n codes below 16, two per byte, the first in the low nibble; the last high nibble is 0 when n is odd.
 void PackNibbles(const uint8_t* codes, int64_t n, uint8_t* packed);
 void UnpackNibbles(const uint8_t* packed, int64_t n, uint8_t* codes);
+
+// --- load_kv.cc: sections in bf16, int8 or int4 into pages in bf16 ---
+
+/// Successive rows of a section; of quantised K, all of one group of tokens.
+struct StoredRows {
+  KvEncoding encoding = KvEncoding::kBF16;
+  const std::byte* codes = nullptr;   // of the first row
+  int64_t row_bytes = 0;              // of codes
+  const uint16_t* offsets = nullptr;  // of the first row; null for bf16
+  const uint16_t* steps = nullptr;
+  int64_t scale_cols = 0;
+  int64_t rows = 0;
+};
+/// Where they go: row r of head h to pages[h * head_stride + slots[r] ..]
+struct PageRows {
+  uint16_t* pages = nullptr;
+  const int64_t* slots = nullptr;
+  int64_t head_stride = 0;
+  int64_t num_heads = 0;
+  int64_t head_dim = 0;
+};
+/// Whether heads are whole cache lines whose vectors have one scale.
+constexpr bool LoadsHeads(int64_t head_dim) { return head_dim % 64 == 0; }
+/// Both write past the caches: other threads may read the pages after this one called FinishLoads().
+/// REQUIRES: LoadsHeads(out.head_dim), pages aligned to 64 bytes.
+///   cos: per row head_dim / 2 cosines, then as many sines
+void LoadKeys(const StoredRows& rows, RopeLayout layout, const float* const* cos, const PageRows& out);
+void LoadValues(const StoredRows& rows, const PageRows& out);
+void FinishLoads();
 
 // --- pack_kv.cc; tiles.h describes the layout, `rows` have its type and are head_dim apart ---
 

@@ -230,7 +230,7 @@ TEST_P(KvSectionConformance, KvLoadIsDecodeThenScatter) {
   for (const KvEncoding encoding : kEncodings) {
     for (const DataType pages : {DataType::kF32, DataType::kBF16, DataType::kF16}) {
       for (const RopeLayout layout : {RopeLayout::kInterleaved, RopeLayout::kSplitHalf}) {
-        for (const int32_t head_dim : {2, 34, 64}) {
+        for (const int32_t head_dim : {2, 34, 64, 128}) {
           SCOPED_TRACE(absl::StrCat(std::string(Name(encoding)), " to ", std::string(Name(pages)),
                                     ", layout ", static_cast<int>(layout), ", head_dim ", head_dim));
           const int64_t rows = batch.num_rows(), cols = 3 * head_dim;
