@@ -29,6 +29,8 @@ namespace kvblend {
 
 inline constexpr int32_t kMaxLoadPipelineDepth = 1 << 16;  // as many layers as a KV format may have
 
+inline constexpr int32_t kMaxBatchSize = 256;
+
 struct EngineOptions {
   std::string model_path;             // a GGUF file
   std::string backend = "cpu";        // "cpu" or "reference"
@@ -39,6 +41,9 @@ struct EngineOptions {
                                       // kv_dtype where that is not auto
   int32_t max_context_tokens = 0;     // prompt and completion; 0: the model's own context length
   int32_t page_size = 64;             // tokens
+  int32_t max_batch_size = 8;         // answers decoded together, 1 to kMaxBatchSize
+  int64_t max_batch_tokens = 0;  // their KV, each with all that may still come; at least max_context_tokens;
+                                 // 0: four times that
   int64_t chunk_store_bytes = int64_t{4} << 30;
   std::string chunk_disk_path;  // folder where stored chunks outlive the process; empty: none
   int64_t chunk_disk_bytes = int64_t{32} << 30;  // what they may take there

@@ -141,10 +141,12 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<ModelRuntim
       info_(MakeInfo(*runtime_, self_check_max_error)),
       runner_(*runtime_, *chunk_store_,
               {.load_pipeline_depth = options_.load_pipeline_depth, .ratio = options_.ratio}),
+      decode_batch_(runner_,
+                    {.max_sequences = options_.max_batch_size, .max_tokens = runtime_->max_batch_tokens}),
       prefetcher_(options_.prefetch_queued && chunk_store_->has_lower_tiers()
                       ? std::make_unique<Prefetcher>(*chunk_store_, options_.chunk_store_bytes)
                       : nullptr),
-      scheduler_({.max_queued = options_.max_queued_requests}) {
+      scheduler_({.max_queued = options_.max_queued_requests, .ongoing = [this] { return StepDecoding(); }}) {
   runner_.loading_controller().Observe(costs);
 }
 
@@ -178,7 +180,9 @@ absl::StatusOr<std::shared_ptr<RequestHandle>> EngineImpl::Score(ScoreRequest re
 void EngineImpl::PrefetchFor(Task& task, const prompt::PromptLayout& layout, const BlendOptions& blend) {
   if (prefetcher_ == nullptr) return;
   // A prompt that need not wait looks its chunks up at once.
-  if (scheduler_.running() == 0 && scheduler_.waiting(schedule::Lane::kInteractive) == 0) return;
+  if (scheduler_.running() == 0 && !scheduler_.has_ongoing() &&
+      scheduler_.waiting(schedule::Lane::kInteractive) == 0)
+    return;
   task.HoldPrefetch(
       prefetcher_->Start(blend::KeysOf(layout, blend, runtime_->key_space, task.caller().tenant_namespace)));
 }
@@ -257,8 +261,7 @@ void EngineImpl::RunTask(const std::shared_ptr<Task>& task, schedule::Lane lane,
                          const std::shared_ptr<Handle>& handle) {
   {
     absl::MutexLock lock(&mutex_);
-    running_ = task;
-    running_lane_ = lane;
+    running_.emplace(task, lane);
     if (cancel_all_) task->cancellation().Cancel();
   }
   do {
@@ -266,9 +269,21 @@ void EngineImpl::RunTask(const std::shared_ptr<Task>& task, schedule::Lane lane,
     // A task with more to do goes to the back of its queue, so that others get their turn; when the queue
     // takes nothing any more it simply goes on.
   } while (task->unfinished() && !Enqueue(task, lane, handle, /*continues=*/true).ok());
+  const DecodingSequence* sequence = task->decoding();
+  if (sequence == nullptr) return Retire(task);
+  while (!decode_batch_.HasRoomFor(*sequence)) StepDecoding();
+  if (!decode_batch_.Add(task)) Retire(task);
+}
+
+bool EngineImpl::StepDecoding() {
+  for (const std::shared_ptr<Task>& ended : decode_batch_.Step()) Retire(ended);
+  return !decode_batch_.empty();
+}
+
+void EngineImpl::Retire(const std::shared_ptr<Task>& task) {
   {
     absl::MutexLock lock(&mutex_);
-    running_ = nullptr;
+    running_.erase(task);
   }
   StoreBehindResponse(task->caller(), task->TakeMissing());
 }
@@ -301,7 +316,9 @@ EngineStats EngineImpl::Stats() const {
   stats.background_waiting = scheduler_.waiting(schedule::Lane::kBackground);
   {
     absl::MutexLock lock(&mutex_);
-    stats.requests_running = running_ != nullptr && running_lane_ != schedule::Lane::kBackground ? 1 : 0;
+    for (const auto& [task, lane] : running_) {
+      if (lane != schedule::Lane::kBackground) ++stats.requests_running;
+    }
   }
   stats.pages_used = runtime_->page_pool->num_used();
   stats.pages_total = runtime_->page_pool->num_pages();
@@ -329,9 +346,9 @@ absl::Status EngineImpl::Drain(absl::Time deadline) {
   {
     absl::MutexLock lock(&mutex_);
     cancel_all_ = true;
-    if (running_ != nullptr) running_->cancellation().Cancel();
+    for (const auto& [task, lane] : running_) task->cancellation().Cancel();
   }
-  scheduler_.Drain(absl::InfiniteFuture()).IgnoreError();  // the running task ends within a layer
+  scheduler_.Drain(absl::InfiniteFuture()).IgnoreError();  // what runs ends within a layer or a token
   return drained;
 }
 

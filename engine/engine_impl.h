@@ -9,8 +9,10 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "engine/decode_batch.h"
 #include "engine/engine.h"
 #include "engine/model_runtime.h"
 #include "engine/prefetcher.h"
@@ -54,6 +56,10 @@ class EngineImpl final : public Engine {
   absl::Status Enqueue(const std::shared_ptr<Task>& task, schedule::Lane lane,
                        const std::shared_ptr<Handle>& handle, bool continues);
   void RunTask(const std::shared_ptr<Task>& task, schedule::Lane lane, const std::shared_ptr<Handle>& handle);
+  /// Carries all decoding tasks on by a token. Returns whether any go on.
+  bool StepDecoding();
+  /// The task is over.
+  void Retire(const std::shared_ptr<Task>& task);
   void PrefetchFor(Task& task, const prompt::PromptLayout& layout, const BlendOptions& blend);
   void StoreBehindResponse(const Caller& caller, std::vector<blend::MissingEntry> missing);
 
@@ -65,12 +71,12 @@ class EngineImpl final : public Engine {
   const RequestValidator validator_;
   const EngineInfo info_;
   PromptRunner runner_;                           // engine thread only
+  DecodeBatch decode_batch_;                      // the same
   const std::unique_ptr<Prefetcher> prefetcher_;  // null: there is nothing to prefetch from, or it is off
   const std::shared_ptr<BackgroundCounts> background_counts_ = std::make_shared<BackgroundCounts>();
 
   mutable absl::Mutex mutex_;  // never held while calling out
-  std::shared_ptr<Task> running_ ABSL_GUARDED_BY(mutex_);
-  schedule::Lane running_lane_ ABSL_GUARDED_BY(mutex_) = schedule::Lane::kInteractive;
+  absl::flat_hash_map<std::shared_ptr<Task>, schedule::Lane> running_ ABSL_GUARDED_BY(mutex_);  // or decoding
   bool cancel_all_ ABSL_GUARDED_BY(mutex_) = false;  // set when a drain's deadline has passed
 
   schedule::Scheduler scheduler_;  // last: its thread stops before anything above goes

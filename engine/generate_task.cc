@@ -1,11 +1,9 @@
 #include "engine/generate_task.h"
 
-#include <optional>
+#include <algorithm>
 #include <utility>
 
-#include "engine/generate/stop_matcher.h"
 #include "engine/status_macros.h"
-#include "engine/text/stream_decoder.h"
 
 namespace kvblend {
 
@@ -15,85 +13,104 @@ GenerateTask::GenerateTask(GenerateRequest request, prompt::PromptLayout layout,
       request_(std::move(request)),
       layout_(std::move(layout)),
       runtime_(runtime),
-      observer_(std::move(observer)) {
+      observer_(std::move(observer)),
+      decoder_(*runtime_.tokenizer),
+      stop_(request_.sampling.stop) {
   result_.prompt_tokens = static_cast<int32_t>(layout_.token_ids.size());
 }
 
 void GenerateTask::Run(PromptRunner& runner) {
   queue_seconds_ = SecondsSinceSubmission();
-  const absl::Status status = Generate(runner);
+  absl::Status status = Start(runner);
   DropPrefetch();
-  result_.total_seconds = SecondsSinceSubmission();
-  observer_->OnDone(status, result_);
+  if (status.ok()) status = Advance(std::exchange(prompt_.logits, {}));
+  if (!status.ok()) return Fail(status);
+  if (finish_.has_value()) return Finish();
+  decoding_ = true;
 }
 
-void GenerateTask::Abandon(const absl::Status& status) {
-  DropPrefetch();
-  result_.total_seconds = SecondsSinceSubmission();
-  observer_->OnDone(status, result_);
-}
-
-absl::Status GenerateTask::Generate(PromptRunner& runner) {
-  KVBLEND_ASSIGN_OR_RETURN(generate::Sampler sampler,
+absl::Status GenerateTask::Start(PromptRunner& runner) {
+  KVBLEND_ASSIGN_OR_RETURN(sampler_,
                            generate::Sampler::Create(request_.sampling, runtime_.config.vocab_size));
-  result_.seed = sampler.seed();
-  KVBLEND_ASSIGN_OR_RETURN(PrefilledPrompt prompt,
-                           runner.Prefill(layout_, request_.blend, caller().tenant_namespace,
-                                          [this] { return cancellation().Check(); }));
-  DropPrefetch();
-  if (request_.blend.store_misses) missing_ = std::move(prompt.missing);
+  result_.seed = sampler_->seed();
+  KVBLEND_ASSIGN_OR_RETURN(prompt_, runner.Prefill(layout_, request_.blend, caller().tenant_namespace,
+                                                   [this] { return cancellation().Check(); }));
+  if (request_.blend.store_misses) missing_ = std::move(prompt_.missing);
   const prompt::Span& question = layout_.spans.back();
   for (int32_t position = question.begin; position < question.end; ++position) {
-    sampler.Accept(layout_.token_ids[position]);
+    sampler_->Accept(layout_.token_ids[position]);
   }
-  return Decode(runner, sampler, prompt);
+  return cancellation().Check();
 }
 
-absl::Status GenerateTask::Decode(PromptRunner& runner, generate::Sampler& sampler, PrefilledPrompt& prompt) {
-  text::StreamDecoder decoder(*runtime_.tokenizer);
-  generate::StopMatcher stop(request_.sampling.stop);
-  std::vector<float> logits = std::move(prompt.logits);
-  std::optional<FinishReason> finish;
-  while (!finish.has_value()) {
-    KVBLEND_RETURN_IF_ERROR(cancellation().Check());
-    KVBLEND_ASSIGN_OR_RETURN(const generate::Sampled sampled, sampler.Sample(logits));
-    if (result_.completion_tokens == 0) {
-      result_.time_to_first_token_seconds = SecondsSinceSubmission();
-      prompt.report.queue_seconds = queue_seconds_;
-      prompt.report.time_to_first_token_seconds = result_.time_to_first_token_seconds;
-      observer_->OnPrompt(prompt.report);
-    }
-    if (!request_.sampling.ignore_eos && runtime_.tokenizer->IsEndOfGeneration(sampled.token_id)) {
-      // The end-of-text token is neither delivered nor counted.
-      finish = FinishReason::kEndOfText;
-      break;
-    }
-    sampler.Accept(sampled.token_id);
-    ++result_.completion_tokens;
-    TextDelta delta;
-    delta.token_ids.push_back(sampled.token_id);
-    if (request_.sampling.top_logprobs >= 0) AddLogprobs(sampled, delta);
-    delta.text = stop.Push(decoder.Append(sampled.token_id));
-    if (stop.matched()) {
-      finish = FinishReason::kStopString;
-      result_.stop_string = stop.matched_string();
-    } else if (result_.completion_tokens >= request_.sampling.max_tokens) {
-      finish = FinishReason::kMaxTokens;
-    } else if (prompt.num_tokens >= runtime_.max_context_tokens) {
-      finish = FinishReason::kContextFull;
-    }
-    observer_->OnText(delta);
-    if (!finish.has_value()) {
-      KVBLEND_ASSIGN_OR_RETURN(
-          logits, runner.Extend(prompt, {sampled.token_id}, [this] { return cancellation().Check(); }));
-    }
+int32_t GenerateTask::max_num_tokens() const {
+  return std::min(result_.prompt_tokens + request_.sampling.max_tokens, runtime_.max_context_tokens);
+}
+
+bool GenerateTask::Continue(absl::Span<const float> logits) {
+  if (absl::Status status = Advance(logits); !status.ok()) {
+    Fail(status);
+    return false;
   }
-  TextDelta rest;
-  rest.text = stop.Push(decoder.Flush());
-  rest.text += stop.Flush();
-  if (!rest.text.empty()) observer_->OnText(rest);
-  result_.finish_reason = *finish;
+  if (!finish_.has_value()) return true;
+  Finish();
+  return false;
+}
+
+absl::Status GenerateTask::Advance(absl::Span<const float> logits) {
+  KVBLEND_ASSIGN_OR_RETURN(const generate::Sampled sampled, sampler_->Sample(logits));
+  if (result_.completion_tokens == 0) {
+    result_.time_to_first_token_seconds = SecondsSinceSubmission();
+    prompt_.report.queue_seconds = queue_seconds_;
+    prompt_.report.time_to_first_token_seconds = result_.time_to_first_token_seconds;
+    observer_->OnPrompt(prompt_.report);
+  }
+  if (!request_.sampling.ignore_eos && runtime_.tokenizer->IsEndOfGeneration(sampled.token_id)) {
+    // The end-of-text token is neither delivered nor counted.
+    finish_ = FinishReason::kEndOfText;
+    return absl::OkStatus();
+  }
+  sampler_->Accept(sampled.token_id);
+  Deliver(sampled);
+  next_token_ = sampled.token_id;
   return absl::OkStatus();
+}
+
+void GenerateTask::Deliver(const generate::Sampled& sampled) {
+  ++result_.completion_tokens;
+  TextDelta delta;
+  delta.token_ids.push_back(sampled.token_id);
+  if (request_.sampling.top_logprobs >= 0) AddLogprobs(sampled, delta);
+  delta.text = stop_.Push(decoder_.Append(sampled.token_id));
+  if (stop_.matched()) {
+    finish_ = FinishReason::kStopString;
+    result_.stop_string = stop_.matched_string();
+  } else if (result_.completion_tokens >= request_.sampling.max_tokens) {
+    finish_ = FinishReason::kMaxTokens;
+  } else if (prompt_.num_tokens >= runtime_.max_context_tokens) {
+    finish_ = FinishReason::kContextFull;
+  }
+  observer_->OnText(delta);
+}
+
+void GenerateTask::Finish() {
+  decoding_ = false;
+  TextDelta rest;
+  rest.text = stop_.Push(decoder_.Flush());
+  rest.text += stop_.Flush();
+  if (!rest.text.empty()) observer_->OnText(rest);
+  result_.finish_reason = *finish_;
+  prompt_.pages.reset();
+  result_.total_seconds = SecondsSinceSubmission();
+  observer_->OnDone(absl::OkStatus(), result_);
+}
+
+void GenerateTask::Fail(const absl::Status& status) {
+  decoding_ = false;
+  DropPrefetch();
+  prompt_.pages.reset();
+  result_.total_seconds = SecondsSinceSubmission();
+  observer_->OnDone(status, result_);
 }
 
 void GenerateTask::AddLogprobs(const generate::Sampled& sampled, TextDelta& delta) const {

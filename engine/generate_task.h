@@ -1,21 +1,25 @@
-// Prefill and decode loop of one Generate request.
+// One Generate request: its prefill, and its part in the steps of a DecodeBatch.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "engine/decoding_sequence.h"
 #include "engine/engine.h"
 #include "engine/generate/sampler.h"
+#include "engine/generate/stop_matcher.h"
 #include "engine/model_runtime.h"
 #include "engine/prompt/prompt_layout.h"
 #include "engine/task.h"
+#include "engine/text/stream_decoder.h"
 
 namespace kvblend {
 
-class GenerateTask final : public Task {
+class GenerateTask final : public Task, public DecodingSequence {
  public:
   /// The request must have been validated. `runtime` must outlive the task.
   GenerateTask(GenerateRequest request, prompt::PromptLayout layout, const ModelRuntime& runtime,
@@ -23,13 +27,27 @@ class GenerateTask final : public Task {
 
   const prompt::PromptLayout& layout() const { return layout_; }
 
+  // Task
   void Run(PromptRunner& runner) override;
-  void Abandon(const absl::Status& status) override;
+  void Abandon(const absl::Status& status) override { Fail(status); }
+  DecodingSequence* decoding() override { return decoding_ ? this : nullptr; }
   std::vector<blend::MissingEntry> TakeMissing() override { return std::move(missing_); }
 
+  // DecodingSequence
+  PrefilledPrompt& prompt() override { return prompt_; }
+  int32_t next_token() const override { return next_token_; }
+  int32_t max_num_tokens() const override;
+  absl::Status KeepGoing() override { return cancellation().Check(); }
+  bool Continue(absl::Span<const float> logits) override;
+  void Fail(const absl::Status& status) override;
+
  private:
-  absl::Status Generate(PromptRunner& runner);
-  absl::Status Decode(PromptRunner& runner, generate::Sampler& sampler, PrefilledPrompt& prompt);
+  absl::Status Start(PromptRunner& runner);
+  /// Chooses and delivers a token; finish_ tells whether it was the last.
+  absl::Status Advance(absl::Span<const float> logits);
+  /// Delivers a token's text; sets finish_ when it ends the answer.
+  void Deliver(const generate::Sampled& sampled);
+  void Finish();
   void AddLogprobs(const generate::Sampled& sampled, TextDelta& delta) const;
 
   const GenerateRequest request_;
@@ -39,6 +57,14 @@ class GenerateTask final : public Task {
   double queue_seconds_ = 0;
   GenerateResult result_;
   std::vector<blend::MissingEntry> missing_;
+
+  PrefilledPrompt prompt_;
+  std::optional<generate::Sampler> sampler_;
+  text::StreamDecoder decoder_;
+  generate::StopMatcher stop_;
+  int32_t next_token_ = -1;
+  std::optional<FinishReason> finish_;
+  bool decoding_ = false;
 };
 
 }  // namespace kvblend

@@ -10,6 +10,8 @@
 namespace kvblend {
 namespace {
 
+constexpr int64_t kMaxBatchTokens = int64_t{1} << 24;
+
 absl::StatusOr<std::unique_ptr<kernels::Backend>> MakeBackend(const EngineOptions& options) {
   using Gemm = kernels::CpuBackendOptions::Gemm;
   if (options.num_threads < 0 || options.num_threads > 1024) {
@@ -116,13 +118,28 @@ absl::StatusOr<std::unique_ptr<ModelRuntime>> ModelRuntime::LoadOn(
     return absl::InvalidArgumentError(
         absl::StrCat("page_size is ", options.page_size, "; allowed: 1 to 1024 tokens"));
   }
-  // One sequence runs at a time, so the pool holds one full context.
+  if (options.max_batch_size < 1 || options.max_batch_size > kMaxBatchSize) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_batch_size is ", options.max_batch_size, "; allowed: 1 to ", kMaxBatchSize));
+  }
+  runtime->max_batch_tokens =
+      options.max_batch_tokens == 0 ? int64_t{4} * runtime->max_context_tokens : options.max_batch_tokens;
+  if (runtime->max_batch_tokens < runtime->max_context_tokens ||
+      runtime->max_batch_tokens > kMaxBatchTokens) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "max_batch_tokens is ", options.max_batch_tokens, "; allowed: 0 (four times the context), or ",
+        runtime->max_context_tokens, " (the context) to ", kMaxBatchTokens));
+  }
+  // One sequence runs beside those that are decoded, so that it never has to wait for their pages. A
+  // sequence's last page may be used in part. On the CPU a page takes memory once it is used.
   kv::PagePool::Options pool;
   pool.num_layers = config.num_layers;
   pool.num_kv_heads = config.num_kv_heads;
   pool.head_dim = config.head_dim;
   pool.page_size = options.page_size;
-  pool.num_pages = (runtime->max_context_tokens + options.page_size - 1) / options.page_size;
+  const auto pages_for = [&](int64_t tokens) { return (tokens + options.page_size - 1) / options.page_size; };
+  pool.num_pages = static_cast<int32_t>(pages_for(runtime->max_context_tokens) +
+                                        pages_for(runtime->max_batch_tokens) + options.max_batch_size);
   pool.dtype = kv_dtype;
   KVBLEND_ASSIGN_OR_RETURN(runtime->page_pool, kv::PagePool::Create(backend, pool));
   return runtime;

@@ -36,6 +36,7 @@ struct ModelRuntime {
   std::unique_ptr<model::Transformer> transformer;
   blend::KeySpace key_space;
   int32_t max_context_tokens = 0;
+  int64_t max_batch_tokens = 0;  // for which the pool has pages, besides one full context
   std::unique_ptr<kv::PagePool> page_pool;
 };
 

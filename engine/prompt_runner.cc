@@ -159,21 +159,55 @@ absl::StatusOr<PrefilledPrompt> PromptRunner::Prefill(const prompt::PromptLayout
 absl::StatusOr<std::vector<float>> PromptRunner::Extend(PrefilledPrompt& prompt,
                                                         absl::Span<const int32_t> token_ids,
                                                         blend::KeepGoing keep_going) {
-  const model::Transformer& transformer = *runtime_.transformer;
-  kernels::Stream& stream = *runtime_.stream;
-  const int32_t count = static_cast<int32_t>(token_ids.size());
-  const int32_t end = prompt.num_tokens + count;
+  const int32_t end = prompt.num_tokens + static_cast<int32_t>(token_ids.size());
   KVBLEND_RETURN_IF_ERROR(prompt.pages->Grow(end));
   const blend::PagedSequence sequence(*runtime_.backend, *runtime_.page_pool, *prompt.pages);
   KVBLEND_ASSIGN_OR_RETURN(const auto rows, sequence.PlanRange(prompt.num_tokens, end, end));
+  KVBLEND_ASSIGN_OR_RETURN(std::vector<float> logits, RunRows(token_ids, *rows, keep_going));
+  prompt.num_tokens = end;
+  return logits;
+}
+
+absl::StatusOr<std::vector<float>> PromptRunner::ExtendAll(absl::Span<const NextToken> next) {
+  std::vector<int32_t> token_ids, row_indptr = {0}, positions, kv_len, page_indptr = {0}, page_indices;
+  for (const auto& [prompt, token_id] : next) {
+    KVBLEND_RETURN_IF_ERROR(prompt->pages->Grow(prompt->num_tokens + 1));
+    token_ids.push_back(token_id);
+    positions.push_back(prompt->num_tokens);
+    kv_len.push_back(prompt->num_tokens + 1);
+    row_indptr.push_back(static_cast<int32_t>(token_ids.size()));
+    const absl::Span<const int32_t> pages = prompt->pages->page_indices();
+    page_indices.insert(page_indices.end(), pages.begin(), pages.end());
+    page_indptr.push_back(static_cast<int32_t>(page_indices.size()));
+  }
+  kernels::BatchSpec spec;
+  spec.row_indptr = row_indptr;
+  spec.positions = positions;
+  spec.kv_len = kv_len;
+  spec.page_indptr = page_indptr;
+  spec.page_indices = page_indices;
+  spec.page_size = runtime_.page_pool->page_size();
+  KVBLEND_ASSIGN_OR_RETURN(const auto rows, runtime_.backend->PlanBatch(spec));
+  KVBLEND_ASSIGN_OR_RETURN(std::vector<float> logits,
+                           RunRows(token_ids, *rows, [] { return absl::OkStatus(); }));
+  for (const NextToken& token : next) ++token.prompt->num_tokens;
+  return logits;
+}
+
+absl::StatusOr<std::vector<float>> PromptRunner::RunRows(absl::Span<const int32_t> token_ids,
+                                                         const kernels::BatchPlan& rows,
+                                                         blend::KeepGoing keep_going) {
+  const model::Transformer& transformer = *runtime_.transformer;
+  kernels::Stream& stream = *runtime_.stream;
+  const auto count = static_cast<int32_t>(token_ids.size());
   KVBLEND_RETURN_IF_ERROR(transformer.Begin(stream, token_ids, state_));
   for (int32_t layer = 0; layer < runtime_.config.num_layers; ++layer) {
     KVBLEND_RETURN_IF_ERROR(keep_going());
-    const kernels::KvPagesView pages = sequence.Layer(layer);
+    const kernels::KvPagesView pages = runtime_.page_pool->Layer(layer);
     KVBLEND_RETURN_IF_ERROR(transformer.ProjectQkv(stream, layer, state_));
-    KVBLEND_RETURN_IF_ERROR(transformer.WriteKv(stream, *rows, state_, pages));
-    KVBLEND_RETURN_IF_ERROR(transformer.RotateQueries(stream, *rows, state_));
-    KVBLEND_RETURN_IF_ERROR(transformer.AttendAndMlp(stream, layer, *rows, pages, state_));
+    KVBLEND_RETURN_IF_ERROR(transformer.WriteKv(stream, rows, state_, pages));
+    KVBLEND_RETURN_IF_ERROR(transformer.RotateQueries(stream, rows, state_));
+    KVBLEND_RETURN_IF_ERROR(transformer.AttendAndMlp(stream, layer, rows, pages, state_));
   }
   std::vector<int32_t> all_rows(count);
   std::iota(all_rows.begin(), all_rows.end(), 0);
@@ -185,7 +219,6 @@ absl::StatusOr<std::vector<float>> PromptRunner::Extend(PrefilledPrompt& prompt,
   KVBLEND_RETURN_IF_ERROR(runtime_.backend->CopyToHost(stream, host_logits.data(), logits.data,
                                                        host_logits.size() * sizeof(float)));
   KVBLEND_RETURN_IF_ERROR(runtime_.backend->Synchronize(stream));
-  prompt.num_tokens = end;
   return host_logits;
 }
 

@@ -1,4 +1,5 @@
-// Runs the model for one request at a time: blended prefill, decode steps, scoring, chunk precomputation.
+// Runs the model: blended prefill, scoring and chunk precomputation of one request at a time, decode steps of
+// several together.
 #pragma once
 
 #include <cstdint>
@@ -31,6 +32,12 @@ struct PrefilledPrompt {
   std::vector<int32_t> recomputed;           // positions of reused tokens that the policy chose, ascending
   PromptReport report;                       // queue and first-token times are the caller's to fill in
   std::vector<blend::MissingEntry> missing;  // to be stored behind the response
+};
+
+/// A prompt and the token that goes behind it.
+struct NextToken {
+  PrefilledPrompt* prompt;
+  int32_t token_id;
 };
 
 /// Where a stored chunk came from.
@@ -72,6 +79,10 @@ class PromptRunner {
   absl::StatusOr<std::vector<float>> Extend(PrefilledPrompt& prompt, absl::Span<const int32_t> token_ids,
                                             blend::KeepGoing keep_going);
 
+  /// Appends a token to each of several different prompts, all in one pass. Returns the logits after each:
+  /// [next.size()][vocab_size], row-major.
+  absl::StatusOr<std::vector<float>> ExtendAll(absl::Span<const NextToken> next);
+
   /// Makes sure that the store has the chunk behind this anchor, and the anchor itself. Computes what is
   /// missing.
   absl::StatusOr<StoredChunk> EnsureStored(std::string_view tenant_namespace,
@@ -88,6 +99,9 @@ class PromptRunner {
 
  private:
   absl::StatusOr<std::unique_ptr<kv::SequencePages>> AllocatePages(int32_t num_tokens);
+  /// Carries tokens through all layers; as many rows as `rows` has. Returns the logits after each.
+  absl::StatusOr<std::vector<float>> RunRows(absl::Span<const int32_t> token_ids,
+                                             const kernels::BatchPlan& rows, blend::KeepGoing keep_going);
   absl::StatusOr<std::unique_ptr<store::ChunkKv>> Compute(absl::Span<const int32_t> anchor_ids,
                                                           const store::ChunkHandle* anchor,
                                                           absl::Span<const int32_t> token_ids,

@@ -9,6 +9,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "engine/blend/reuse_plan.h"
+#include "engine/decoding_sequence.h"
 #include "engine/prefetcher.h"
 #include "engine/prompt_runner.h"
 #include "engine/request.h"
@@ -17,7 +18,8 @@
 namespace kvblend {
 
 /// Run is called once, and again as long as the task is unfinished; Abandon instead of a Run that does not
-/// come. The one that ends the task tells the observer how.
+/// come. What is then decoding() is carried on in a DecodeBatch. The one that ends the task tells the
+/// observer how.
 class Task {
  public:
   explicit Task(Caller caller) : caller_(std::move(caller)), cancellation_(caller_.deadline) {}
@@ -30,6 +32,9 @@ class Task {
 
   /// Whether Run has more to do and wants another turn.
   virtual bool unfinished() const { return false; }
+
+  /// After Run: what a DecodeBatch is to carry on and to end; null: Run has ended the task.
+  virtual DecodingSequence* decoding() { return nullptr; }
 
   /// Entries that the store should get once the response is out. Valid after Run.
   virtual std::vector<blend::MissingEntry> TakeMissing() { return {}; }

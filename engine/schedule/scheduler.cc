@@ -7,7 +7,8 @@
 namespace kvblend::schedule {
 
 Scheduler::Scheduler(const Options& options, Clock& clock)
-    : options_({std::max(options.max_queued, 1), std::max(options.max_queued_background, 1)}),
+    : options_(
+          {std::max(options.max_queued, 1), std::max(options.max_queued_background, 1), options.ongoing}),
       clock_(clock),
       engine_thread_([this] { RunEngine(); }),
       timer_thread_([this] { RunTimer(); }) {}
@@ -95,28 +96,56 @@ int32_t Scheduler::running() const {
   return running_;
 }
 
+bool Scheduler::has_ongoing() const {
+  absl::MutexLock lock(&mutex_);
+  return has_ongoing_;
+}
+
+bool Scheduler::OngoingIsNext() const {
+  if (!has_ongoing_ || queue_.empty()) return has_ongoing_;
+  return ongoing_since_job_ < (queue_.size(Lane::kInteractive) > 0 ? 1 : kOngoingPatience);
+}
+
 void Scheduler::RunEngine() {
   absl::MutexLock lock(&mutex_);
   while (true) {
-    while (queue_.empty() && !stopping_) work_.Wait(&mutex_);
-    if (stopping_) return;  // the destructor abandons what is queued
+    while (queue_.empty() && !has_ongoing_ && !stopping_) work_.Wait(&mutex_);
+    if (stopping_ && !has_ongoing_) return;  // the destructor abandons what is queued
     // The timer thread does this too, but may be late; an expired job may not cost its key a turn.
     const absl::Time now = clock_.Now();
     if (std::vector<Entry> expired = TakeExpired(now); !expired.empty()) {
       AbandonExpired(std::move(expired), now);
       continue;
     }
-    ++running_;
-    {
-      Entry entry = Take(queue_.Pop());
-      mutex_.Unlock();
-      entry.job.run();
-      entry = Entry();
-      mutex_.Lock();
+    if (OngoingIsNext()) {
+      RunOngoing();
+    } else {
+      RunJob();
     }
-    --running_;
     if (Idle()) idle_.SignalAll();
   }
+}
+
+void Scheduler::RunJob() {
+  ++running_;
+  {
+    Entry entry = Take(queue_.Pop());
+    mutex_.Unlock();
+    entry.job.run();
+    entry = Entry();
+    mutex_.Lock();
+  }
+  --running_;
+  has_ongoing_ = options_.ongoing != nullptr;  // it will tell
+  ongoing_since_job_ = 0;
+}
+
+void Scheduler::RunOngoing() {
+  mutex_.Unlock();
+  const bool more = options_.ongoing();
+  mutex_.Lock();
+  has_ongoing_ = more;
+  ++ongoing_since_job_;
 }
 
 void Scheduler::RunTimer() {
@@ -180,6 +209,6 @@ void Scheduler::AbandonCancelled(std::vector<Entry> entries) {
   if (Idle()) idle_.SignalAll();
 }
 
-bool Scheduler::Idle() const { return queue_.empty() && running_ == 0 && abandoning_ == 0; }
+bool Scheduler::Idle() const { return queue_.empty() && running_ == 0 && abandoning_ == 0 && !has_ongoing_; }
 
 }  // namespace kvblend::schedule

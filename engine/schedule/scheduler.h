@@ -13,6 +13,9 @@
 // running job takes; a job whose deadline has passed never starts. A running job is never interrupted: it
 // watches its Cancellation.
 //
+// Jobs may leave work behind that they share (a batch that is being decoded): Options::ongoing does a little
+// of it at a time, on the engine thread, between the jobs.
+//
 // Thread safety: every method may be called from any thread.
 #pragma once
 
@@ -51,11 +54,16 @@ class Scheduler {
   struct Options {
     int32_t max_queued = 64;              // waiting interactive and bulk jobs together; at least 1
     int32_t max_queued_background = 256;  // waiting background jobs; at least 1
+    /// Does a little of what jobs have left behind and returns whether more is left. Called after every job,
+    /// and again as long as there is more: once before the next interactive job, kOngoingPatience times
+    /// before a bulk or background one. Null: jobs leave nothing.
+    std::function<bool()> ongoing = nullptr;
   };
+  static constexpr int kOngoingPatience = 32;
 
   /// Starts the threads. `clock` must outlive the scheduler.
   explicit Scheduler(const Options& options, Clock& clock = Clock::System());
-  /// Abandons queued jobs with kCancelled and waits for the running one.
+  /// Abandons queued jobs with kCancelled and waits for the running one and for what is left behind.
   ~Scheduler();
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
@@ -70,12 +78,14 @@ class Scheduler {
   bool Abandon(JobId id, absl::Status status);
 
   /// Refuses new interactive and bulk jobs and waits until all accepted jobs, background jobs behind them
-  /// included, are done; then refuses everything. At `deadline` abandons the queued ones with kCancelled and
-  /// returns kDeadlineExceeded without waiting for a running job. May be called again, with another deadline.
+  /// included, and what they left behind are done; then refuses everything. At `deadline` abandons the queued
+  /// ones with kCancelled and returns kDeadlineExceeded without waiting for a running job or for what is left
+  /// behind. May be called again, with another deadline.
   absl::Status Drain(absl::Time deadline);
 
   int32_t waiting(Lane lane) const;
   int32_t running() const;  // 0 or 1
+  bool has_ongoing() const;
 
  private:
   struct Entry {
@@ -84,6 +94,10 @@ class Scheduler {
   };
 
   void RunEngine();
+  void RunJob() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void RunOngoing() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Whether what was left behind comes before the next job.
+  bool OngoingIsNext() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RunTimer();
 
   Entry Take(JobId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -107,7 +121,9 @@ class Scheduler {
       ABSL_GUARDED_BY(mutex_);  // finite ones of the queued
   JobId next_id_ ABSL_GUARDED_BY(mutex_) = 1;
   int32_t running_ ABSL_GUARDED_BY(mutex_) = 0;
-  int32_t abandoning_ ABSL_GUARDED_BY(mutex_) = 0;  // threads inside `abandon` callbacks
+  bool has_ongoing_ ABSL_GUARDED_BY(mutex_) = false;
+  int32_t ongoing_since_job_ ABSL_GUARDED_BY(mutex_) = 0;  // turns of it
+  int32_t abandoning_ ABSL_GUARDED_BY(mutex_) = 0;         // threads inside `abandon` callbacks
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

@@ -14,8 +14,10 @@ namespace kvblend::kernels {
 namespace {
 
 constexpr float kLog2E = 1.44269504088896340736f;
-constexpr int64_t kKeysPerStep = 128;     // a multiple of kKeyStep; a step stays in the first-level cache
-constexpr int64_t kMinKeysPerPart = 512;  // some ten microseconds of work
+constexpr int64_t kKeysPerStep = 128;  // a multiple of kKeyStep; a step stays in the first-level cache
+// Some ten microseconds of work. The same whatever else is computed, so that a row's result does not depend
+// on the others.
+constexpr int64_t kKeysPerPart = 512;
 
 // The keys [begin, end) of one row and one kv head.
 struct Part {
@@ -80,26 +82,20 @@ absl::Status DecodeAttention(CpuContext& context, const AttentionArgs& args, Mat
   const HostBatchPlan& plan = args.plan;
   const int64_t group = args.group(), head_dim = args.pages.head_dim;
   std::vector<int64_t> rows;
-  int64_t total_keys = 0;
   for (int64_t s = 0; s < plan.num_sequences(); ++s) {
     if (plan.row_end(s) - plan.row_begin(s) > kMaxDecodeRows) continue;
     for (int64_t row = plan.row_begin(s); row < plan.row_end(s); ++row) {
       rows.push_back(row);
-      total_keys += int64_t{plan.position(row)} + 1 - plan.FirstVisible(plan.position(row));
     }
   }
   if (rows.empty()) return absl::OkStatus();
 
-  // Several parts per thread, so that they finish together.
-  const int64_t wanted_parts = 4 * context.pool.num_threads();
-  const int64_t keys_per_part =
-      std::max(kMinKeysPerPart, (total_keys * args.pages.num_kv_heads + wanted_parts - 1) / wanted_parts);
   std::vector<Part> parts;
   for (const int64_t row : rows) {
     const int64_t begin = plan.FirstVisible(plan.position(row)), end = int64_t{plan.position(row)} + 1;
     for (int32_t h = 0; h < args.pages.num_kv_heads; ++h) {
-      for (int64_t key = begin; key < end; key += keys_per_part) {
-        parts.push_back({row, h, key, std::min(end, key + keys_per_part)});
+      for (int64_t key = begin; key < end; key += kKeysPerPart) {
+        parts.push_back({row, h, key, std::min(end, key + kKeysPerPart)});
       }
     }
   }

@@ -157,10 +157,13 @@ struct Bf16Operands {
 
 // --- products ---
 
+// Sums per row, over even and odd steps: two hide some of the products' latency. The same for any number of
+// rows, so that a row's result does not depend on the others.
+constexpr int64_t kChains = 2;
+
 template <class Operands, int kUpperBits, int kRows>
 HWY_INLINE void MatVecLanes(const Operands& operands, const QuantisedColumn& column, const uint32_t* const* x,
                             const float* const* sums, int64_t lane, float* out) {
-  constexpr int64_t kChains = std::max(1, 4 / kRows);  // independent sums hide the products' latency
   const ColumnF32 d;
   const int64_t groups_per_chunk = kChunkInputs / column.format.group, quads = kQuads / groups_per_chunk;
   const int64_t bytes_per_chunk = column.bytes() / column.chunks;
@@ -184,8 +187,7 @@ HWY_INLINE void MatVecLanes(const Operands& operands, const QuantisedColumn& col
       const int64_t group = chunk * groups_per_chunk + g;
       const GroupScales scales = LoadScales(column, group, lane, operands.zero_point);
       for (int r = 0; r < kRows; ++r) {
-        F32s product = products[r * kChains];
-        for (int64_t c = 1; c < kChains; ++c) product = hn::Add(product, products[r * kChains + c]);
+        const F32s product = hn::Add(products[r * kChains], products[r * kChains + 1]);
         totals[r] = hn::MulAdd(scales.scale, product, totals[r]);
         if (offset) {
           const float sum =

@@ -220,6 +220,13 @@ class Options {
     Add("max-queued-requests", &config->engine.max_queued_requests,
         "Requests that may wait; one more gets RESOURCE_EXHAUSTED")
         ->check(CLI::Range(1, 1'000'000));
+    Add("max-batch-size", &config->engine.max_batch_size, "Answers that are decoded together")
+        ->check(CLI::Range(1, kMaxBatchSize));
+    Add("max-batch-tokens", &config->engine.max_batch_tokens,
+        "KV of answers that are decoded together, each with all that may still come, in tokens; 0: four "
+        "times the "
+        "context")
+        ->check(CLI::Range(int64_t{0}, int64_t{1} << 24));
     Add("max-chunks-per-request", &config->engine.max_chunks_per_request, "Chunks in one request")
         ->check(CLI::Range(1, 1'000'000));
     AddBytes("max-text-bytes", &config->engine.max_text_bytes, 1, kMaxBytes,

@@ -196,6 +196,25 @@ TEST_P(QuantisedWeightsConformance, EmbedAndTiedWeights) {
   }
 }
 
+// An answer may not depend on what is decoded beside it.
+TEST_P(QuantisedWeightsConformance, ARowOfEightIsWhatItIsAlone) {
+  for (const QuantisedFormat& format : kFormats) {
+    const RandomCodes source(rng, 70, 96, [&](int64_t) { return format; });
+    const auto packed = backend.PackWeights(70, 96, WeightUsage::kLinear, source);
+    ASSERT_OK(packed.status());
+    Tensor x(backend, DataType::kF32, 8, 96), out(backend, DataType::kF32, 8, 70);
+    x.Randomize(rng);
+    for (int64_t count = 2; count <= 8; ++count) {
+      ASSERT_OK(backend.Linear(stream, x.view().Rows(0, count), **packed, false, out.view().Rows(0, count)));
+      const std::vector<double> together = out.Values();
+      for (int64_t row = 0; row < count; ++row) {
+        ASSERT_OK(backend.Linear(stream, x.view().Rows(row, 1), **packed, false, out.view().Rows(row, 1)));
+      }
+      EXPECT_EQ(together, out.Values()) << count << " rows, " << format.bits << " bits";
+    }
+  }
+}
+
 TEST_P(QuantisedWeightsConformance, SourceErrorsArePassedOn) {
   RandomCodes source(rng, 40, 64, [](int64_t) { return kFormats[0]; });
   source.failing_row = 33;

@@ -5,6 +5,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -342,6 +343,65 @@ TEST(SchedulerSystemClockTest, DeadlinesWorkWithTheSystemsClock) {
   over.WaitForNotification();
   EXPECT_EQ(abandoned.code(), absl::StatusCode::kDeadlineExceeded);
   gate.Notify();
+}
+
+// --- what jobs leave behind ---
+
+class OngoingTest : public SchedulerTest {
+ protected:
+  OngoingTest() {
+    scheduler_.reset();
+    scheduler_ = std::make_unique<Scheduler>(
+        Scheduler::Options{.max_queued = 8, .ongoing = [this] { return Ongoing(); }}, clock_);
+  }
+  ~OngoingTest() override { scheduler_.reset(); }
+
+  bool Ongoing() {
+    absl::MutexLock lock(&mutex_);
+    if (left_ == 0) return false;
+    order_.push_back("step");
+    return --left_ > 0;
+  }
+  Job Named(std::string name, Lane lane, int leaves = 0) {
+    Job job;
+    job.fairness_key = name;
+    job.lane = lane;
+    job.run = [this, name, leaves] {
+      absl::MutexLock lock(&mutex_);
+      order_.push_back(name);
+      left_ += leaves;
+    };
+    job.abandon = [](absl::Status status) { ADD_FAILURE() << status; };
+    return job;
+  }
+
+  absl::Mutex mutex_;
+  std::vector<std::string> order_;
+  int left_ = 0;
+};
+
+TEST_F(OngoingTest, RunsBetweenInteractiveJobsAndUntilNothingIsLeft) {
+  CloseGate();
+  ASSERT_TRUE(scheduler_->Submit(Named("a", Lane::kInteractive, 4)).ok());
+  ASSERT_TRUE(scheduler_->Submit(Named("b", Lane::kInteractive)).ok());
+  ASSERT_TRUE(scheduler_->Submit(Named("c", Lane::kInteractive)).ok());
+  gate_.Notify();
+  ASSERT_TRUE(scheduler_->Drain(absl::InfiniteFuture()).ok());
+  EXPECT_THAT(order_, ElementsAre("a", "step", "b", "step", "c", "step", "step"));
+  EXPECT_FALSE(scheduler_->has_ongoing());
+}
+
+TEST_F(OngoingTest, BulkJobsWaitForManyStepsButNotForAll) {
+  constexpr int kLeft = 3 * Scheduler::kOngoingPatience;
+  CloseGate();
+  ASSERT_TRUE(scheduler_->Submit(Named("a", Lane::kInteractive, kLeft)).ok());
+  ASSERT_TRUE(scheduler_->Submit(Named("bulk", Lane::kBulk)).ok());
+  ASSERT_TRUE(scheduler_->Submit(Named("background", Lane::kBackground)).ok());
+  gate_.Notify();
+  ASSERT_TRUE(scheduler_->Drain(absl::InfiniteFuture()).ok());
+  ASSERT_EQ(order_.size(), kLeft + 3);
+  EXPECT_EQ(order_[1 + Scheduler::kOngoingPatience], "bulk");
+  EXPECT_EQ(order_[2 + 2 * Scheduler::kOngoingPatience], "background");
 }
 
 }  // namespace

@@ -1,0 +1,62 @@
+#include "engine/decode_batch.h"
+
+#include <utility>
+
+namespace kvblend {
+
+bool DecodeBatch::HasRoomFor(const DecodingSequence& sequence) const {
+  if (members_.empty()) return true;
+  return static_cast<int64_t>(members_.size()) < options_.max_sequences &&
+         num_tokens_ + sequence.max_num_tokens() <= options_.max_tokens;
+}
+
+bool DecodeBatch::Add(std::shared_ptr<Task> task) {
+  DecodingSequence* sequence = task->decoding();
+  const int32_t num_tokens = sequence->max_num_tokens();
+  if (absl::Status status = sequence->prompt().pages->Grow(num_tokens); !status.ok()) {
+    sequence->Fail(status);
+    return false;
+  }
+  num_tokens_ += num_tokens;
+  members_.push_back({std::move(task), sequence, num_tokens});
+  return true;
+}
+
+std::vector<std::shared_ptr<Task>> DecodeBatch::Step() {
+  std::vector<Member> going;
+  std::vector<std::shared_ptr<Task>> ended;
+  const auto end = [&](Member& member) {
+    num_tokens_ -= member.num_tokens;
+    ended.push_back(std::move(member.task));
+  };
+  std::vector<NextToken> next;
+  for (Member& member : members_) {
+    if (absl::Status status = member.sequence->KeepGoing(); !status.ok()) {
+      member.sequence->Fail(status);
+      end(member);
+      continue;
+    }
+    next.push_back({&member.sequence->prompt(), member.sequence->next_token()});
+    going.push_back(std::move(member));
+  }
+  members_.clear();
+  if (going.empty()) return ended;
+  const absl::StatusOr<std::vector<float>> logits = runner_.ExtendAll(next);
+  for (size_t i = 0; i < going.size(); ++i) {
+    bool goes_on = false;
+    if (logits.ok()) {
+      const size_t vocab_size = logits->size() / going.size();
+      goes_on = going[i].sequence->Continue(absl::MakeConstSpan(*logits).subspan(i * vocab_size, vocab_size));
+    } else {
+      going[i].sequence->Fail(logits.status());
+    }
+    if (goes_on) {
+      members_.push_back(std::move(going[i]));
+    } else {
+      end(going[i]);
+    }
+  }
+  return ended;
+}
+
+}  // namespace kvblend

@@ -1,0 +1,47 @@
+// The sequences that are being decoded, one token each per step (continuous batching: they join and leave
+// between steps; Yu et al., Orca, OSDI 2022). A step reads the weights once for all of them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "engine/prompt_runner.h"
+#include "engine/task.h"
+
+namespace kvblend {
+
+/// Not thread-safe: belongs to the engine thread. The runner must outlive it.
+class DecodeBatch {
+ public:
+  struct Options {
+    int32_t max_sequences = 8;
+    int64_t max_tokens = 0;  // of all sequences together, each counted with what may still come
+  };
+
+  DecodeBatch(PromptRunner& runner, const Options& options) : runner_(runner), options_(options) {}
+
+  bool empty() const { return members_.empty(); }
+  /// An empty batch takes any sequence.
+  bool HasRoomFor(const DecodingSequence& sequence) const;
+  /// Sets the pages of task->decoding() aside; where there are none it fails, and false is returned.
+  /// REQUIRES: HasRoomFor
+  bool Add(std::shared_ptr<Task> task);
+
+  /// A token for every sequence. Returns the tasks that have ended.
+  std::vector<std::shared_ptr<Task>> Step();
+
+ private:
+  struct Member {
+    std::shared_ptr<Task> task;
+    DecodingSequence* sequence;  // the task's
+    int32_t num_tokens;          // set aside
+  };
+
+  PromptRunner& runner_;
+  const Options options_;
+  std::vector<Member> members_;
+  int64_t num_tokens_ = 0;  // set aside, together
+};
+
+}  // namespace kvblend

@@ -1,0 +1,30 @@
+// What a DecodeBatch needs of a sequence.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "engine/prompt_runner.h"
+
+namespace kvblend {
+
+/// A sequence whose prompt has been prefilled and whose first token has been chosen.
+class DecodingSequence {
+ public:
+  virtual ~DecodingSequence() = default;
+  virtual PrefilledPrompt& prompt() = 0;
+  /// Chosen, delivered, and not yet in the KV.
+  virtual int32_t next_token() const = 0;
+  /// With everything that may still come: its pages are set aside.
+  virtual int32_t max_num_tokens() const = 0;
+  /// Whether it may go on: not cancelled, not late.
+  virtual absl::Status KeepGoing() = 0;
+  /// Chooses and delivers the next token. Returns whether the sequence goes on; otherwise it has told its
+  /// observer.
+  virtual bool Continue(absl::Span<const float> logits) = 0;
+  /// Ends it with an error; tells its observer.
+  virtual void Fail(const absl::Status& status) = 0;
+};
+
+}  // namespace kvblend
