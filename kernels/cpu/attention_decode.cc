@@ -41,26 +41,41 @@ const std::byte* Element(const void* data, DataType dtype, int64_t index) {
   return static_cast<const std::byte*>(data) + index * SizeOf(dtype);
 }
 
-// Per head of the group: maximum, sum, and head_dim weighted values not yet divided by the sum.
-void RunPart(const AttentionArgs& args, const Part& part, float* max, float* sum, float* values) {
+// Per head of the group: maximum, sum, and head_dim weighted values not yet divided by the sum. `dtype`: of
+// the products' operands
+void RunPart(const AttentionArgs& args, DataType dtype, const Part& part, float* max, float* sum,
+             float* values) {
   const int64_t group = args.group(), head_dim = args.pages.head_dim;
   const KvPagesView& pages = args.pages;
   const Tiles& tiles = simd::GetTiles(DataType::kF32);
   const int64_t sequence = args.plan.sequence_of_row(part.row);
-  float* queries = ThreadScratch<float>(ScratchSlot::kQuery, group * head_dim);
+  std::byte* queries = ThreadScratch<std::byte>(ScratchSlot::kQuery, group * head_dim * SizeOf(dtype));
   float* scores = ThreadScratch<float>(ScratchSlot::kScores, group * kKeysPerStep);
   for (int64_t g = 0; g < group; ++g) {
     simd::ScaleRow(args.query(part.row, part.kv_head * group + g), args.scale * kLog2E,
-                   queries + g * head_dim, DataType::kF32, head_dim);
+                   queries + g * head_dim * SizeOf(dtype), dtype, head_dim);
   }
   std::fill(max, max + group, -std::numeric_limits<float>::infinity());
   std::fill(sum, sum + group, 0.0f);
   std::fill(values, values + group * head_dim, 0.0f);
+  // Runs lie apart in memory: what comes after one is fetched while that is multiplied.
+  const auto after = [&](const void* data, int64_t key) -> const std::byte* {
+    if (key >= part.end) return nullptr;
+    return Element(data, pages.dtype,
+                   args.plan.Slot(pages, sequence, part.kv_head, static_cast<int32_t>(key)));
+  };
   for (int64_t step = part.begin; step < part.end; step += kKeysPerStep) {
     const int64_t step_end = std::min(part.end, step + kKeysPerStep), keys = step_end - step;
     ForEachRun(args, sequence, part.kv_head, step, step_end, [&](int64_t key, int64_t count, int64_t slot) {
-      simd::KeyDots(queries, group, Element(pages.k, pages.dtype, slot), pages.dtype, count, head_dim,
-                    scores + (key - step), kKeysPerStep);
+      const std::byte* keys_run = Element(pages.k, pages.dtype, slot);
+      float* target = scores + (key - step);
+      if (dtype == DataType::kBF16) {
+        simd::KeyDotsBf16(queries, group, keys_run, after(pages.k, key + count), count, head_dim, target,
+                          kKeysPerStep);
+      } else {
+        simd::KeyDots(reinterpret_cast<const float*>(queries), group, keys_run, pages.dtype, count, head_dim,
+                      target, kKeysPerStep);
+      }
     });
     for (int64_t g = 0; g < group; ++g) {
       float* row = scores + g * kKeysPerStep;
@@ -70,8 +85,15 @@ void RunPart(const AttentionArgs& args, const Part& part, float* max, float* sum
       if (alpha != 1.0f) simd::ScaleRow(value, alpha, value, DataType::kF32, head_dim);
     }
     ForEachRun(args, sequence, part.kv_head, step, step_end, [&](int64_t key, int64_t count, int64_t slot) {
-      simd::AddWeightedValues(scores + (key - step), kKeysPerStep, group, Element(pages.v, pages.dtype, slot),
-                              pages.dtype, count, head_dim, values);
+      const std::byte* values_run = Element(pages.v, pages.dtype, slot);
+      const float* weights = scores + (key - step);
+      if (dtype == DataType::kBF16) {
+        simd::AddWeightedValuesBf16(weights, kKeysPerStep, group, values_run, after(pages.v, key + count),
+                                    count, head_dim, values);
+      } else {
+        simd::AddWeightedValues(weights, kKeysPerStep, group, values_run, pages.dtype, count, head_dim,
+                                values);
+      }
     });
   }
 }
@@ -106,9 +128,13 @@ absl::Status DecodeAttention(CpuContext& context, const AttentionArgs& args, Mat
         absl::StrCat("SelectiveAttention: no memory for ", parts.size(), " parts"));
   }
   auto* results = reinterpret_cast<float*>(lease.data());
+  const bool bf16 = args.pages.dtype == DataType::kBF16 &&
+                    AttentionDtype(context, args.pages) == DataType::kBF16 && head_dim % 32 == 0 &&
+                    simd::HasBf16Dots();
+  const DataType dtype = bf16 ? DataType::kBF16 : DataType::kF32;
   context.pool.ParallelFor(static_cast<int64_t>(parts.size()), [&](int64_t i) {
     float* result = results + i * part_floats;
-    RunPart(args, parts[i], result, result + group, result + 2 * group);
+    RunPart(args, dtype, parts[i], result, result + group, result + 2 * group);
   });
 
   // Parts of one row and kv head are neighbours.

@@ -99,7 +99,7 @@ void PackKeys(const void* rows, int64_t num_keys, int64_t head_dim, int64_t elem
 void PackValues(const void* rows, int64_t num_keys, int64_t head_dim, int64_t elements_per_word,
                 uint32_t* out, int64_t columns);
 
-// --- dots.cc ---
+// --- dots.cc, dots_bf16.cc ---
 
 /// scores[g * scores_stride + j] = q[g] . keys[j] for g < group, j < num_keys.
 /// q: f32 [group, head_dim]; keys: [num_keys, head_dim] contiguous
@@ -108,6 +108,16 @@ void KeyDots(const float* q, int64_t group, const void* keys, DataType dtype, in
 /// out[g] += sum over j of weights[g * weights_stride + j] * values[j]. out: f32 [group, head_dim]
 void AddWeightedValues(const float* weights, int64_t weights_stride, int64_t group, const void* values,
                        DataType dtype, int64_t num_keys, int64_t head_dim, float* out);
+
+/// Whether the two products below exist: where the processor multiplies bf16 vectors.
+bool HasBf16Dots();
+/// KeyDots and AddWeightedValues with bf16 operands, sums in f32; weights are rounded to bf16.
+/// REQUIRES: HasBf16Dots, head_dim % 32 == 0. q: bf16 [group, head_dim]; keys, values: bf16; next: as many
+/// rows that will be read after these, fetched meanwhile, or null
+void KeyDotsBf16(const void* q, int64_t group, const void* keys, const void* next, int64_t num_keys,
+                 int64_t head_dim, float* scores, int64_t scores_stride);
+void AddWeightedValuesBf16(const float* weights, int64_t weights_stride, int64_t group, const void* values,
+                           const void* next, int64_t num_keys, int64_t head_dim, float* out);
 
 /// Rows that PackedMatVec takes at most.
 inline constexpr int64_t kMaxMatVecRows = 4;

@@ -1,0 +1,175 @@
+// The products of decode attention with AVX512-BF16, for which Highway 1.0.3 has no target: intrinsics,
+// compiled for it and called where the processor has it.
+#include <algorithm>
+#include <cstddef>
+
+#include "kernels/cpu/simd.h"
+
+#if defined(__x86_64__)
+#if defined(__GNUC__) && !defined(__clang__)
+// GCC 12's own headers pass undefined vectors where a mask takes all lanes (GCC bug 105593).
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+#include <immintrin.h>
+
+#include "hwy/cache_control.h"
+#include "hwy/targets.h"
+
+#define KVBLEND_BF16_ATTR __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")))
+
+namespace kvblend::kernels::simd {
+namespace {
+
+constexpr int64_t kLanes = 16;     // sums per vector
+constexpr int64_t kElements = 32;  // bf16 per vector
+
+// [sum of a, sum of b, ...] of sixteen vectors.
+KVBLEND_BF16_ATTR inline __m512 SumsOfSixteen(const __m512 (&v)[kLanes]) {
+  __m512 fours[4];
+  for (int i = 0; i < 4; ++i) {
+    const __m512* x = v + 4 * i;
+    const __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(x[0], x[1]), _mm512_unpackhi_ps(x[0], x[1])),
+                 cd = _mm512_add_ps(_mm512_unpacklo_ps(x[2], x[3]), _mm512_unpackhi_ps(x[2], x[3]));
+    const __m512d abd = _mm512_castps_pd(ab), cdd = _mm512_castps_pd(cd);
+    fours[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(abd, cdd)),
+                             _mm512_castpd_ps(_mm512_unpackhi_pd(abd, cdd)));
+  }
+  const __m512 low = _mm512_add_ps(_mm512_shuffle_f32x4(fours[0], fours[1], 0x88),
+                                   _mm512_shuffle_f32x4(fours[0], fours[1], 0xDD)),
+               high = _mm512_add_ps(_mm512_shuffle_f32x4(fours[2], fours[3], 0x88),
+                                    _mm512_shuffle_f32x4(fours[2], fours[3], 0xDD));
+  return _mm512_add_ps(_mm512_shuffle_f32x4(low, high, 0x88), _mm512_shuffle_f32x4(low, high, 0xDD));
+}
+
+// The row of `next` that corresponds to a row at `offset`.
+inline void PrefetchRow(const void* next, int64_t offset, int64_t head_dim) {
+  if (next == nullptr) return;
+  constexpr int64_t kLine = 64;
+  const auto* row = static_cast<const std::byte*>(next) + offset * static_cast<int64_t>(sizeof(uint16_t));
+  for (int64_t byte = 0; byte < head_dim * static_cast<int64_t>(sizeof(uint16_t)); byte += kLine) {
+    hwy::Prefetch(row + byte);
+  }
+}
+
+KVBLEND_BF16_ATTR inline __m512bh LoadBf16(const uint16_t* data) {
+  return (__m512bh)_mm512_loadu_si512(data);
+}
+
+// Columns of kElements, kGroup heads: sums of weight times value, in the order in which two keys' values
+// interleave.
+template <int kGroup>
+KVBLEND_BF16_ATTR void AddValuesOf(const uint32_t* pairs, int64_t pairs_stride, const uint16_t* values,
+                                   const void* next, int64_t num_keys, int64_t head_dim, float* out) {
+  // 128 bits of a pair of interleaved vectors hold dims 8 b .. 8 b + 3, and 8 b + 4 .. 8 b + 7.
+  const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
+  const __m512i second = _mm512_setr_epi32(8, 9, 10, 11, 24, 25, 26, 27, 12, 13, 14, 15, 28, 29, 30, 31);
+  for (int64_t i = 0; i < head_dim; i += kElements) {
+    __m512 low[kGroup], high[kGroup];
+    for (int g = 0; g < kGroup; ++g) low[g] = high[g] = _mm512_setzero_ps();
+    for (int64_t j = 0; j < num_keys; j += 2) {
+      if (i == 0) {
+        PrefetchRow(next, j * head_dim, head_dim);
+        PrefetchRow(next, (j + 1) * head_dim, head_dim);
+      }
+      const __m512i even = _mm512_loadu_si512(values + j * head_dim + i);
+      const __m512i odd =
+          j + 1 < num_keys ? _mm512_loadu_si512(values + (j + 1) * head_dim + i) : _mm512_setzero_si512();
+      const auto a = (__m512bh)_mm512_unpacklo_epi16(even, odd),
+                 b = (__m512bh)_mm512_unpackhi_epi16(even, odd);
+      for (int g = 0; g < kGroup; ++g) {
+        const auto weight = (__m512bh)_mm512_set1_epi32(static_cast<int>(pairs[g * pairs_stride + j / 2]));
+        low[g] = _mm512_dpbf16_ps(low[g], a, weight);
+        high[g] = _mm512_dpbf16_ps(high[g], b, weight);
+      }
+    }
+    for (int g = 0; g < kGroup; ++g) {
+      float* target = out + g * head_dim + i;
+      const __m512 dims[] = {_mm512_permutex2var_ps(low[g], first, high[g]),
+                             _mm512_permutex2var_ps(low[g], second, high[g])};
+      for (int half = 0; half < 2; ++half) {
+        float* at = target + half * kLanes;
+        _mm512_storeu_ps(at, _mm512_add_ps(_mm512_loadu_ps(at), dims[half]));
+      }
+    }
+  }
+}
+
+KVBLEND_BF16_ATTR void KeyDotsOf(const uint16_t* q, int64_t group, const uint16_t* keys, const void* next,
+                                 int64_t num_keys, int64_t head_dim, float* scores, int64_t stride) {
+  for (int64_t key = 0; key < num_keys; key += kLanes) {
+    const int64_t count = std::min(kLanes, num_keys - key);
+    for (int64_t g = 0; g < group; ++g) {
+      __m512 sums[kLanes];
+      for (int64_t j = 0; j < kLanes; ++j) {
+        sums[j] = _mm512_setzero_ps();
+        const int64_t offset = (key + std::min(j, count - 1)) * head_dim;
+        const uint16_t* row = keys + offset;
+        if (g == 0) PrefetchRow(next, offset, head_dim);
+        for (int64_t i = 0; i < head_dim; i += kElements) {
+          sums[j] = _mm512_dpbf16_ps(sums[j], LoadBf16(q + g * head_dim + i), LoadBf16(row + i));
+        }
+      }
+      const auto mask = static_cast<__mmask16>((1u << count) - 1);
+      _mm512_mask_storeu_ps(scores + g * stride + key, mask, SumsOfSixteen(sums));
+    }
+  }
+}
+
+// Two neighbours' weights per word, rounded to bf16.
+KVBLEND_BF16_ATTR void PairWeights(const float* weights, int64_t num_keys, uint32_t* pairs) {
+  for (int64_t j = 0; j < num_keys; j += kLanes) {
+    const int64_t count = std::min(kLanes, num_keys - j);
+    const __m512 values = _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << count) - 1), weights + j);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(pairs + j / 2), (__m256i)_mm512_cvtneps_pbh(values));
+  }
+}
+
+}  // namespace
+
+bool HasBf16Dots() {
+  // Highway's targets follow KVBLEND_CPU.
+  return __builtin_cpu_supports("avx512bf16") && (hwy::SupportedTargets() & (HWY_AVX3 | HWY_AVX3_DL)) != 0;
+}
+
+void KeyDotsBf16(const void* q, int64_t group, const void* keys, const void* next, int64_t num_keys,
+                 int64_t head_dim, float* scores, int64_t scores_stride) {
+  KeyDotsOf(static_cast<const uint16_t*>(q), group, static_cast<const uint16_t*>(keys), next, num_keys,
+            head_dim, scores, scores_stride);
+}
+
+void AddWeightedValuesBf16(const float* weights, int64_t weights_stride, int64_t group, const void* values,
+                           const void* next, int64_t num_keys, int64_t head_dim, float* out) {
+  constexpr int64_t kMaxKeys = 128;
+  constexpr int kMaxGroup = 4;
+  const auto* rows = static_cast<const uint16_t*>(values);
+  for (int64_t key = 0; key < num_keys; key += kMaxKeys) {
+    const int64_t count = std::min(kMaxKeys, num_keys - key);
+    const auto* next_rows = next == nullptr ? nullptr : static_cast<const uint16_t*>(next) + key * head_dim;
+    for (int64_t g = 0; g < group; g += kMaxGroup) {
+      const int64_t heads = std::min<int64_t>(kMaxGroup, group - g);
+      uint32_t pairs[kMaxGroup][kMaxKeys / 2];
+      for (int64_t h = 0; h < heads; ++h)
+        PairWeights(weights + (g + h) * weights_stride + key, count, pairs[h]);
+      const auto add = heads == 1   ? &AddValuesOf<1>
+                       : heads == 2 ? &AddValuesOf<2>
+                       : heads == 3 ? &AddValuesOf<3>
+                                    : &AddValuesOf<4>;
+      add(pairs[0], kMaxKeys / 2, rows + key * head_dim, g == 0 ? next_rows : nullptr, count, head_dim,
+          out + g * head_dim);
+    }
+  }
+}
+
+}  // namespace kvblend::kernels::simd
+
+#else
+
+namespace kvblend::kernels::simd {
+
+bool HasBf16Dots() { return false; }
+void KeyDotsBf16(const void*, int64_t, const void*, const void*, int64_t, int64_t, float*, int64_t) {}
+void AddWeightedValuesBf16(const float*, int64_t, int64_t, const void*, const void*, int64_t, int64_t,
+                           float*) {}
+
+}  // namespace kvblend::kernels::simd
+#endif
