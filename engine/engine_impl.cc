@@ -269,10 +269,15 @@ void EngineImpl::RunTask(const std::shared_ptr<Task>& task, schedule::Lane lane,
     // A task with more to do goes to the back of its queue, so that others get their turn; when the queue
     // takes nothing any more it simply goes on.
   } while (task->unfinished() && !Enqueue(task, lane, handle, /*continues=*/true).ok());
-  const DecodingSequence* sequence = task->decoding();
-  if (sequence == nullptr) return Retire(task);
-  while (!decode_batch_.HasRoomFor(*sequence)) StepDecoding();
-  if (!decode_batch_.Add(task)) Retire(task);
+  DecodingSequence* sequence = task->decoding();
+  while (sequence != nullptr && !decode_batch_.HasRoomFor(*sequence)) {
+    StepDecoding();
+    if (const absl::Status status = sequence->KeepGoing(); !status.ok()) {
+      sequence->Fail(status);
+      sequence = nullptr;
+    }
+  }
+  if (sequence == nullptr || !decode_batch_.Add(task)) Retire(task);
 }
 
 bool EngineImpl::StepDecoding() {

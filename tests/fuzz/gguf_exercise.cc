@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "engine/model/dequantize.h"
 #include "engine/model/gguf_file.h"
 #include "engine/model/model_config.h"
 #include "engine/model/model_weights.h"
@@ -18,6 +19,12 @@ absl::Status ExerciseGguf(absl::Span<const std::byte> bytes) {
     std::vector<float> row(tensor.cols());
     for (const int64_t index : {int64_t{0}, tensor.rows() - 1}) {
       KVBLEND_RETURN_IF_ERROR(tensor.ReadRow(index, absl::MakeSpan(row)));
+      const auto format = QuantisedFormatOf(tensor.type);
+      if (!format.has_value()) continue;
+      std::vector<uint8_t> codes(tensor.cols());
+      std::vector<float> scales(tensor.cols() / format->group), minimums(scales.size());
+      KVBLEND_RETURN_IF_ERROR(
+          tensor.ReadCodes(index, {absl::MakeSpan(codes), absl::MakeSpan(scales), absl::MakeSpan(minimums)}));
     }
   }
   if (const auto fingerprint = Fingerprint(*file); !fingerprint.ok()) return fingerprint.status();
