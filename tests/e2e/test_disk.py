@@ -85,16 +85,19 @@ def test_a_prompt_that_waits_has_its_chunks_brought(v1, start_server, tmp_path):
     first = start_server(*FLAGS, "--chunk-disk-path", str(tmp_path))
     put(v1, first)
     first.stop()
-    second = start_server(*FLAGS, "--chunk-disk-path", str(tmp_path))
-    busy = second.inference.Generate(v1.GenerateRequest(
-        prompt=v1.Prompt(question="Count."), sampling=v1.SamplingOptions(max_tokens=1500, ignore_eos=True)))
-    next(iter(busy))  # it runs
+    second = start_server(*FLAGS, "--chunk-disk-path", str(tmp_path), "--max-batch-size", "1")
+    count = v1.GenerateRequest(prompt=v1.Prompt(question="Count."),
+                               sampling=v1.SamplingOptions(max_tokens=1500, ignore_eos=True))
+    busy = [second.inference.Generate(count) for _ in range(2)]
+    for answer in busy:
+        next(answer)  # one is decoded, one waits for room with its first token: no prompt gets its turn
     lookups = second.metrics()["kvblend_store_lookups_total"]
     waiting = threading.Thread(target=lambda: ask(v1, second))
     waiting.start()
     wait_until(lambda: second.metrics()["kvblend_store_prefetched_total"] == len(CHUNKS) + 1, "prefetch")
     assert second.metrics()["kvblend_store_lookups_total"] == lookups, "its turn has not come"
-    busy.cancel()
+    for answer in busy:
+        answer.cancel()
     waiting.join()
     assert {chunk.tier for chunk in ask(v1, second)[0].chunks} == {v1.TIER_HOST_MEMORY}
 
