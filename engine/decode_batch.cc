@@ -36,19 +36,19 @@ std::vector<std::shared_ptr<Task>> DecodeBatch::Step() {
       end(member);
       continue;
     }
-    next.push_back({&member.sequence->prompt(), member.sequence->next_token()});
+    next.push_back(
+        {&member.sequence->prompt(), member.sequence->next_token(), member.sequence->NextSampling()});
     going.push_back(std::move(member));
   }
   members_.clear();
   if (going.empty()) return ended;
-  const absl::StatusOr<std::vector<float>> logits = runner_.ExtendAll(next);
+  const absl::StatusOr<std::vector<kernels::SampledToken>> sampled = runner_.ExtendAll(next);
   for (size_t i = 0; i < going.size(); ++i) {
     bool goes_on = false;
-    if (logits.ok()) {
-      const size_t vocab_size = logits->size() / going.size();
-      goes_on = going[i].sequence->Continue(absl::MakeConstSpan(*logits).subspan(i * vocab_size, vocab_size));
+    if (sampled.ok()) {
+      goes_on = going[i].sequence->Continue((*sampled)[i]);
     } else {
-      going[i].sequence->Fail(logits.status());
+      going[i].sequence->Fail(sampled.status());
     }
     if (goes_on) {
       members_.push_back(std::move(going[i]));

@@ -4,8 +4,8 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "absl/types/span.h"
 #include "engine/prompt_runner.h"
+#include "kernels/sampling.h"
 
 namespace kvblend {
 
@@ -20,9 +20,12 @@ class DecodingSequence {
   virtual int32_t max_num_tokens() const = 0;
   /// Whether it may go on: not cancelled, not late.
   virtual absl::Status KeepGoing() = 0;
-  /// Chooses and delivers the next token. Returns whether the sequence goes on; otherwise it has told its
+  /// How the token after next_token() is to be chosen; once per step. What it points to is valid until
+  /// Continue.
+  virtual kernels::SamplingSpec NextSampling() = 0;
+  /// Delivers the token that was chosen. Returns whether the sequence goes on; otherwise it has told its
   /// observer.
-  virtual bool Continue(absl::Span<const float> logits) = 0;
+  virtual bool Continue(const kernels::SampledToken& sampled) = 0;
   /// Ends it with an error; tells its observer.
   virtual void Fail(const absl::Status& status) = 0;
 };

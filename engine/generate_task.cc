@@ -23,7 +23,7 @@ void GenerateTask::Run(PromptRunner& runner) {
   queue_seconds_ = SecondsSinceSubmission();
   absl::Status status = Start(runner);
   DropPrefetch();
-  if (status.ok()) status = Advance(std::exchange(prompt_.logits, {}));
+  if (status.ok()) status = Advance(sampler_->Sample(std::exchange(prompt_.logits, {})));
   if (!status.ok()) return Fail(status);
   if (finish_.has_value()) return Finish();
   decoding_ = true;
@@ -47,8 +47,8 @@ int32_t GenerateTask::max_num_tokens() const {
   return std::min(result_.prompt_tokens + request_.sampling.max_tokens, runtime_.max_context_tokens);
 }
 
-bool GenerateTask::Continue(absl::Span<const float> logits) {
-  if (absl::Status status = Advance(logits); !status.ok()) {
+bool GenerateTask::Continue(const kernels::SampledToken& sampled) {
+  if (absl::Status status = Advance(sampler_->Describe(sampled)); !status.ok()) {
     Fail(status);
     return false;
   }
@@ -57,22 +57,22 @@ bool GenerateTask::Continue(absl::Span<const float> logits) {
   return false;
 }
 
-absl::Status GenerateTask::Advance(absl::Span<const float> logits) {
-  KVBLEND_ASSIGN_OR_RETURN(const generate::Sampled sampled, sampler_->Sample(logits));
+absl::Status GenerateTask::Advance(const absl::StatusOr<generate::Sampled>& sampled) {
+  KVBLEND_RETURN_IF_ERROR(sampled.status());
   if (result_.completion_tokens == 0) {
     result_.time_to_first_token_seconds = SecondsSinceSubmission();
     prompt_.report.queue_seconds = queue_seconds_;
     prompt_.report.time_to_first_token_seconds = result_.time_to_first_token_seconds;
     observer_->OnPrompt(prompt_.report);
   }
-  if (!request_.sampling.ignore_eos && runtime_.tokenizer->IsEndOfGeneration(sampled.token_id)) {
+  if (!request_.sampling.ignore_eos && runtime_.tokenizer->IsEndOfGeneration(sampled->token_id)) {
     // The end-of-text token is neither delivered nor counted.
     finish_ = FinishReason::kEndOfText;
     return absl::OkStatus();
   }
-  sampler_->Accept(sampled.token_id);
-  Deliver(sampled);
-  next_token_ = sampled.token_id;
+  sampler_->Accept(sampled->token_id);
+  Deliver(*sampled);
+  next_token_ = sampled->token_id;
   return absl::OkStatus();
 }
 

@@ -38,13 +38,14 @@ class GenerateTask final : public Task, public DecodingSequence {
   int32_t next_token() const override { return next_token_; }
   int32_t max_num_tokens() const override;
   absl::Status KeepGoing() override { return cancellation().Check(); }
-  bool Continue(absl::Span<const float> logits) override;
+  kernels::SamplingSpec NextSampling() override { return sampler_->Next(); }
+  bool Continue(const kernels::SampledToken& sampled) override;
   void Fail(const absl::Status& status) override;
 
  private:
   absl::Status Start(PromptRunner& runner);
-  /// Chooses and delivers a token; finish_ tells whether it was the last.
-  absl::Status Advance(absl::Span<const float> logits);
+  /// Delivers a token; finish_ tells whether it was the last.
+  absl::Status Advance(const absl::StatusOr<generate::Sampled>& sampled);
   /// Delivers a token's text; sets finish_ when it ends the answer.
   void Deliver(const generate::Sampled& sampled);
   void Finish();

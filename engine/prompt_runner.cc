@@ -156,21 +156,50 @@ absl::StatusOr<PrefilledPrompt> PromptRunner::Prefill(const prompt::PromptLayout
   }
 }
 
-absl::StatusOr<std::vector<float>> PromptRunner::Extend(PrefilledPrompt& prompt,
-                                                        absl::Span<const int32_t> token_ids,
-                                                        blend::KeepGoing keep_going) {
+absl::StatusOr<kernels::MatrixView> PromptRunner::Append(PrefilledPrompt& prompt,
+                                                         absl::Span<const int32_t> token_ids,
+                                                         blend::KeepGoing keep_going) {
   const int32_t end = prompt.num_tokens + static_cast<int32_t>(token_ids.size());
   KVBLEND_RETURN_IF_ERROR(prompt.pages->Grow(end));
   const blend::PagedSequence sequence(*runtime_.backend, *runtime_.page_pool, *prompt.pages);
   KVBLEND_ASSIGN_OR_RETURN(const auto rows, sequence.PlanRange(prompt.num_tokens, end, end));
-  KVBLEND_ASSIGN_OR_RETURN(std::vector<float> logits, RunRows(token_ids, *rows, keep_going));
+  KVBLEND_ASSIGN_OR_RETURN(const kernels::MatrixView logits, RunRows(token_ids, *rows, keep_going));
   prompt.num_tokens = end;
   return logits;
 }
 
-absl::StatusOr<std::vector<float>> PromptRunner::ExtendAll(absl::Span<const NextToken> next) {
+absl::StatusOr<std::vector<float>> PromptRunner::Extend(PrefilledPrompt& prompt,
+                                                        absl::Span<const int32_t> token_ids,
+                                                        blend::KeepGoing keep_going) {
+  KVBLEND_ASSIGN_OR_RETURN(const kernels::MatrixView logits, Append(prompt, token_ids, keep_going));
+  std::vector<float> host_logits(logits.rows * logits.cols);
+  KVBLEND_RETURN_IF_ERROR(runtime_.backend->CopyToHost(*runtime_.stream, host_logits.data(), logits.data,
+                                                       host_logits.size() * sizeof(float)));
+  KVBLEND_RETURN_IF_ERROR(runtime_.backend->Synchronize(*runtime_.stream));
+  return host_logits;
+}
+
+absl::StatusOr<std::vector<kernels::SampledToken>> PromptRunner::ExtendAndSample(
+    PrefilledPrompt& prompt, absl::Span<const int32_t> token_ids,
+    absl::Span<const kernels::SamplingSpec> specs, blend::KeepGoing keep_going) {
+  KVBLEND_ASSIGN_OR_RETURN(const kernels::MatrixView logits, Append(prompt, token_ids, keep_going));
+  return Sample(logits, specs);
+}
+
+absl::StatusOr<std::vector<kernels::SampledToken>> PromptRunner::Sample(
+    kernels::MatrixView logits, absl::Span<const kernels::SamplingSpec> specs) {
+  std::vector<kernels::SampledToken> sampled(specs.size());
+  KVBLEND_RETURN_IF_ERROR(
+      runtime_.backend->SampleTokens(*runtime_.stream, logits, specs, absl::MakeSpan(sampled)));
+  KVBLEND_RETURN_IF_ERROR(runtime_.backend->Synchronize(*runtime_.stream));
+  return sampled;
+}
+
+absl::StatusOr<std::vector<kernels::SampledToken>> PromptRunner::ExtendAll(absl::Span<const NextToken> next) {
   std::vector<int32_t> token_ids, row_indptr = {0}, positions, kv_len, page_indptr = {0}, page_indices;
-  for (const auto& [prompt, token_id] : next) {
+  std::vector<kernels::SamplingSpec> specs;
+  for (const auto& [prompt, token_id, sampling] : next) {
+    specs.push_back(sampling);
     KVBLEND_RETURN_IF_ERROR(prompt->pages->Grow(prompt->num_tokens + 1));
     token_ids.push_back(token_id);
     positions.push_back(prompt->num_tokens);
@@ -188,15 +217,15 @@ absl::StatusOr<std::vector<float>> PromptRunner::ExtendAll(absl::Span<const Next
   spec.page_indices = page_indices;
   spec.page_size = runtime_.page_pool->page_size();
   KVBLEND_ASSIGN_OR_RETURN(const auto rows, runtime_.backend->PlanBatch(spec));
-  KVBLEND_ASSIGN_OR_RETURN(std::vector<float> logits,
+  KVBLEND_ASSIGN_OR_RETURN(const kernels::MatrixView logits,
                            RunRows(token_ids, *rows, [] { return absl::OkStatus(); }));
   for (const NextToken& token : next) ++token.prompt->num_tokens;
-  return logits;
+  return Sample(logits, specs);
 }
 
-absl::StatusOr<std::vector<float>> PromptRunner::RunRows(absl::Span<const int32_t> token_ids,
-                                                         const kernels::BatchPlan& rows,
-                                                         blend::KeepGoing keep_going) {
+absl::StatusOr<kernels::MatrixView> PromptRunner::RunRows(absl::Span<const int32_t> token_ids,
+                                                          const kernels::BatchPlan& rows,
+                                                          blend::KeepGoing keep_going) {
   const model::Transformer& transformer = *runtime_.transformer;
   kernels::Stream& stream = *runtime_.stream;
   const auto count = static_cast<int32_t>(token_ids.size());
@@ -215,11 +244,7 @@ absl::StatusOr<std::vector<float>> PromptRunner::RunRows(absl::Span<const int32_
       const kernels::MatrixView logits,
       logits_.Resize(*runtime_.backend, count, runtime_.config.vocab_size, kernels::DataType::kF32));
   KVBLEND_RETURN_IF_ERROR(transformer.Logits(stream, all_rows, state_, logits));
-  std::vector<float> host_logits(int64_t{count} * runtime_.config.vocab_size);
-  KVBLEND_RETURN_IF_ERROR(runtime_.backend->CopyToHost(stream, host_logits.data(), logits.data,
-                                                       host_logits.size() * sizeof(float)));
-  KVBLEND_RETURN_IF_ERROR(runtime_.backend->Synchronize(stream));
-  return host_logits;
+  return logits;
 }
 
 absl::StatusOr<std::unique_ptr<store::ChunkKv>> PromptRunner::Compute(absl::Span<const int32_t> anchor_ids,

@@ -34,10 +34,11 @@ struct PrefilledPrompt {
   std::vector<blend::MissingEntry> missing;  // to be stored behind the response
 };
 
-/// A prompt and the token that goes behind it.
+/// A prompt, the token that goes behind it, and how the one after that is chosen.
 struct NextToken {
   PrefilledPrompt* prompt;
   int32_t token_id;
+  kernels::SamplingSpec sampling;
 };
 
 /// Where a stored chunk came from.
@@ -79,9 +80,13 @@ class PromptRunner {
   absl::StatusOr<std::vector<float>> Extend(PrefilledPrompt& prompt, absl::Span<const int32_t> token_ids,
                                             blend::KeepGoing keep_going);
 
-  /// Appends a token to each of several different prompts, all in one pass. Returns the logits after each:
-  /// [next.size()][vocab_size], row-major.
-  absl::StatusOr<std::vector<float>> ExtendAll(absl::Span<const NextToken> next);
+  /// The same where the logits themselves are not needed: a token from each. One spec per token.
+  absl::StatusOr<std::vector<kernels::SampledToken>> ExtendAndSample(
+      PrefilledPrompt& prompt, absl::Span<const int32_t> token_ids,
+      absl::Span<const kernels::SamplingSpec> specs, blend::KeepGoing keep_going);
+
+  /// Appends a token to each of several different prompts, all in one pass. Returns what comes after each.
+  absl::StatusOr<std::vector<kernels::SampledToken>> ExtendAll(absl::Span<const NextToken> next);
 
   /// Makes sure that the store has the chunk behind this anchor, and the anchor itself. Computes what is
   /// missing.
@@ -99,9 +104,14 @@ class PromptRunner {
 
  private:
   absl::StatusOr<std::unique_ptr<kv::SequencePages>> AllocatePages(int32_t num_tokens);
-  /// Carries tokens through all layers; as many rows as `rows` has. Returns the logits after each.
-  absl::StatusOr<std::vector<float>> RunRows(absl::Span<const int32_t> token_ids,
-                                             const kernels::BatchPlan& rows, blend::KeepGoing keep_going);
+  /// Appends tokens. Returns the logits after each, in the backend's memory: valid until the next call.
+  absl::StatusOr<kernels::MatrixView> Append(PrefilledPrompt& prompt, absl::Span<const int32_t> token_ids,
+                                             blend::KeepGoing keep_going);
+  /// Carries tokens through all layers; as many rows as `rows` has. Returns as Append.
+  absl::StatusOr<kernels::MatrixView> RunRows(absl::Span<const int32_t> token_ids,
+                                              const kernels::BatchPlan& rows, blend::KeepGoing keep_going);
+  absl::StatusOr<std::vector<kernels::SampledToken>> Sample(kernels::MatrixView logits,
+                                                            absl::Span<const kernels::SamplingSpec> specs);
   absl::StatusOr<std::unique_ptr<store::ChunkKv>> Compute(absl::Span<const int32_t> anchor_ids,
                                                           const store::ChunkHandle* anchor,
                                                           absl::Span<const int32_t> token_ids,

@@ -1,16 +1,19 @@
 #include "engine/score_task.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "engine/generate/log_softmax.h"
 #include "engine/status_macros.h"
+#include "kernels/host/sample_row.h"
 
 namespace kvblend {
 namespace {
 
 // Positions whose logits are computed and held at once: bounds memory at kStep * vocab_size floats.
 constexpr size_t kStep = 64;
+
+/// The most likely token, and what the given one's log-probability follows from.
+kernels::SamplingSpec SpecFor(int32_t token_id) { return {.num_top = 0, .scored_token = token_id}; }
 
 }  // namespace
 
@@ -47,11 +50,21 @@ absl::Status ScoreTask::Score(PromptRunner& runner) {
   const absl::Span<const int32_t> inputs = absl::MakeConstSpan(continuation_).first(continuation_.size() - 1);
   for (size_t begin = 0; begin < inputs.size(); begin += kStep) {
     const absl::Span<const int32_t> step = inputs.subspan(begin, kStep);
-    KVBLEND_ASSIGN_OR_RETURN(const std::vector<float> logits, runner.Extend(prompt, step, keep_going));
+    if (request_.return_distributions) {
+      KVBLEND_ASSIGN_OR_RETURN(const std::vector<float> logits, runner.Extend(prompt, step, keep_going));
+      for (size_t i = 0; i < step.size(); ++i) {
+        KVBLEND_ASSIGN_OR_RETURN(const ScoredToken token,
+                                 ScoreToken(continuation_[begin + i + 1],
+                                            absl::MakeConstSpan(logits).subspan(i * vocab_size, vocab_size)));
+        observer_->OnToken(token);
+      }
+      continue;
+    }
+    std::vector<kernels::SamplingSpec> specs(step.size());
+    for (size_t i = 0; i < step.size(); ++i) specs[i] = SpecFor(continuation_[begin + i + 1]);
+    KVBLEND_ASSIGN_OR_RETURN(const auto sampled, runner.ExtendAndSample(prompt, step, specs, keep_going));
     for (size_t i = 0; i < step.size(); ++i) {
-      KVBLEND_ASSIGN_OR_RETURN(const ScoredToken token,
-                               ScoreToken(continuation_[begin + i + 1],
-                                          absl::MakeConstSpan(logits).subspan(i * vocab_size, vocab_size)));
+      KVBLEND_ASSIGN_OR_RETURN(const ScoredToken token, Describe(specs[i].scored_token, sampled[i]));
       observer_->OnToken(token);
     }
   }
@@ -59,15 +72,26 @@ absl::Status ScoreTask::Score(PromptRunner& runner) {
 }
 
 absl::StatusOr<ScoredToken> ScoreTask::ScoreToken(int32_t token_id, absl::Span<const float> logits) const {
-  KVBLEND_ASSIGN_OR_RETURN(std::vector<float> logprobs, generate::LogSoftmax(logits));
-  const auto top = std::max_element(logprobs.begin(), logprobs.end());
+  KVBLEND_ASSIGN_OR_RETURN(ScoredToken token,
+                           Describe(token_id, kernels::SampleRow(logits, SpecFor(token_id))));
+  if (request_.return_distributions) {
+    KVBLEND_ASSIGN_OR_RETURN(token.distribution, generate::LogSoftmax(logits));
+  }
+  return token;
+}
+
+absl::StatusOr<ScoredToken> ScoreTask::Describe(int32_t token_id,
+                                                const kernels::SampledToken& sampled) const {
+  if (sampled.invalid_token >= 0) {
+    return generate::InvalidLogit(sampled.invalid_token, sampled.invalid_logit);
+  }
+  const double log_sum = sampled.LogSumExp(runtime_.config.vocab_size);
   ScoredToken token;
   token.token_id = token_id;
   token.text = runtime_.tokenizer->Decode({&token_id, 1}, /*skip_special=*/false);
-  token.logprob = logprobs[token_id];
-  token.top_token_id = static_cast<int32_t>(top - logprobs.begin());
-  token.top_logprob = *top;
-  if (request_.return_distributions) token.distribution = std::move(logprobs);
+  token.logprob = static_cast<float>(sampled.scored_logit - log_sum);
+  token.top_token_id = sampled.token_id;
+  token.top_logprob = static_cast<float>(sampled.logit - log_sum);
   return token;
 }
 

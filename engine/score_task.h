@@ -10,6 +10,7 @@
 #include "engine/model_runtime.h"
 #include "engine/prompt/prompt_layout.h"
 #include "engine/task.h"
+#include "kernels/sampling.h"
 
 namespace kvblend {
 
@@ -31,6 +32,7 @@ class ScoreTask final : public Task {
  private:
   absl::Status Score(PromptRunner& runner);
   absl::StatusOr<ScoredToken> ScoreToken(int32_t token_id, absl::Span<const float> logits) const;
+  absl::StatusOr<ScoredToken> Describe(int32_t token_id, const kernels::SampledToken& sampled) const;
 
   const ScoreRequest request_;
   const prompt::PromptLayout layout_;

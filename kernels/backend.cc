@@ -2,6 +2,7 @@
 #include "kernels/backend.h"
 
 #include <cmath>
+#include <limits>
 #include <string>
 
 #include "absl/strings/string_view.h"
@@ -203,6 +204,53 @@ absl::Status Backend::KvDeviation(Stream& stream, ConstMatrixView fresh, ConstMa
   KVBLEND_RETURN_IF_ERROR(CheckDisjoint(kOp, fresh, "fresh", out));
   KVBLEND_RETURN_IF_ERROR(CheckDisjoint(kOp, cached, "cached", out));
   return DoKvDeviation(stream, fresh, cached, metric, out);
+}
+
+absl::Status Backend::MassScores(Stream& stream, ConstMatrixView mass, absl::Span<const ColumnRange> counted,
+                                 absl::Span<const ColumnRange> wanted, MatrixView out) {
+  constexpr absl::string_view kOp = "MassScores";
+  KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "mass", mass, mass.rows, mass.cols, {kF32}));
+  KVBLEND_RETURN_IF_ERROR(CheckColumns(kOp, "counted", counted, mass.cols));
+  KVBLEND_RETURN_IF_ERROR(CheckColumns(kOp, "wanted", wanted, mass.cols));
+  int64_t columns = 0;
+  for (const ColumnRange& range : wanted) columns += range.end - range.begin;
+  KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "out", out, 1, columns, {kF32}));
+  KVBLEND_RETURN_IF_ERROR(CheckDisjoint(kOp, mass, "mass", out));
+  return DoMassScores(stream, mass, counted, wanted, out);
+}
+
+absl::Status Backend::SelectTopK(Stream& stream, ConstMatrixView scores, IndicesView out) {
+  constexpr absl::string_view kOp = "SelectTopK";
+  KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "scores", scores, 1, scores.cols, {kF32}));
+  constexpr int64_t kMaxScores = std::numeric_limits<int32_t>::max();
+  if (scores.cols > kMaxScores) {
+    return Invalid(kOp, "scores.cols is ", scores.cols, "; allowed: up to ", kMaxScores);
+  }
+  if (out.size < 0 || out.size > scores.cols) {
+    return Invalid(kOp, "out.size is ", out.size, "; allowed: 0 .. scores.cols = ", scores.cols);
+  }
+  // Elements of the same size, so a matrix stands for the indices.
+  const MatrixView indices{out.data, kF32, 1, out.size, out.size};
+  KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "out", indices, 1, out.size, {kF32}));
+  KVBLEND_RETURN_IF_ERROR(CheckDisjoint(kOp, scores, "scores", indices));
+  return DoSelectTopK(stream, scores, out);
+}
+
+absl::Status Backend::SampleTokens(Stream& stream, ConstMatrixView logits,
+                                   absl::Span<const SamplingSpec> specs, absl::Span<SampledToken> out) {
+  constexpr absl::string_view kOp = "SampleTokens";
+  if (logits.cols < 1 || logits.cols > kMaxSampledVocab) {
+    return Invalid(kOp, "logits.cols is ", logits.cols, "; allowed: 1 .. ", kMaxSampledVocab);
+  }
+  KVBLEND_RETURN_IF_ERROR(
+      CheckMatrix(kOp, "logits", logits, static_cast<int64_t>(specs.size()), logits.cols, {kF32}));
+  if (out.size() != specs.size()) {
+    return Invalid(kOp, "out has ", out.size(), " tokens; allowed: one per spec = ", specs.size());
+  }
+  for (size_t i = 0; i < specs.size(); ++i) {
+    KVBLEND_RETURN_IF_ERROR(CheckSamplingSpec(kOp, i, specs[i], logits.cols));
+  }
+  return DoSampleTokens(stream, logits, specs, out);
 }
 
 absl::Status Backend::GatherRows(Stream& stream, ConstMatrixView in, absl::Span<const int32_t> row_indices,

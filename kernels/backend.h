@@ -30,6 +30,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "kernels/kv_section.h"
+#include "kernels/sampling.h"
 #include "kernels/tensor.h"
 #include "kernels/weight_source.h"
 
@@ -221,6 +222,25 @@ class Backend {
   absl::Status KvDeviation(Stream& stream, ConstMatrixView fresh, ConstMatrixView cached,
                            DeviationMetric metric, MatrixView out);
 
+  /// How much the layers of a query pass look at each of some columns, each layer by its own measure:
+  /// out[i] = max over rows r of mass[r][c_i] / (sum of mass[r] over `counted`), where c_i is the i-th column
+  /// of `wanted`. Sums are taken in double, column by column within a range, range by range. A row whose sum
+  /// is not above 0 has no say; NaN has none either; out is at least 0.
+  ///   mass: f32 [n, cols];  counted, wanted: host, each within 0 .. cols;  out: f32 [1, columns of `wanted`]
+  absl::Status MassScores(Stream& stream, ConstMatrixView mass, absl::Span<const ColumnRange> counted,
+                          absl::Span<const ColumnRange> wanted, MatrixView out);
+
+  /// The columns of the out.size highest scores, ascending. Equal scores: the lower column; NaN counts as
+  /// -infinity.
+  ///   scores: f32 [1, n];  out: up to n of them
+  absl::Status SelectTopK(Stream& stream, ConstMatrixView scores, IndicesView out);
+
+  /// A token from every row of logits, with what its log-probability follows from (kernels/sampling.h).
+  ///   logits: f32 [n, vocab_size], 1 .. kMaxSampledVocab columns;  specs: host [n]
+  ///   out: host memory [n], filled after Synchronize; must stay until then
+  absl::Status SampleTokens(Stream& stream, ConstMatrixView logits, absl::Span<const SamplingSpec> specs,
+                            absl::Span<SampledToken> out);
+
   /// out[i] = in[row_indices[i]]; indices may repeat.
   ///   row_indices: host [n], each < in.rows;  in, out: same dtype and cols
   absl::Status GatherRows(Stream& stream, ConstMatrixView in, absl::Span<const int32_t> row_indices,
@@ -254,6 +274,11 @@ class Backend {
                                        KvPagesView, MatrixView) = 0;
   virtual absl::Status DoKvDeviation(Stream&, ConstMatrixView, ConstMatrixView, DeviationMetric,
                                      MatrixView) = 0;
+  virtual absl::Status DoMassScores(Stream&, ConstMatrixView, absl::Span<const ColumnRange>,
+                                    absl::Span<const ColumnRange>, MatrixView) = 0;
+  virtual absl::Status DoSelectTopK(Stream&, ConstMatrixView, IndicesView) = 0;
+  virtual absl::Status DoSampleTokens(Stream&, ConstMatrixView, absl::Span<const SamplingSpec>,
+                                      absl::Span<SampledToken>) = 0;
   virtual absl::Status DoGatherRows(Stream&, ConstMatrixView, absl::Span<const int32_t>, MatrixView) = 0;
   virtual absl::Status DoConvert(Stream&, ConstMatrixView, MatrixView) = 0;
 };

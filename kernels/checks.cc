@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_join.h"
 
@@ -131,6 +132,44 @@ absl::Status CheckSectionDisjoint(absl::string_view op, KvSectionView section, a
   const uintptr_t matrix_end = matrix_begin + ExtentBytes(matrix);
   if (section_end <= matrix_begin || matrix_end <= section_begin) return absl::OkStatus();
   return Invalid(op, section_name, " overlaps ", matrix_name, "; allowed: separate memory");
+}
+
+absl::Status CheckColumns(absl::string_view op, absl::string_view what, absl::Span<const ColumnRange> ranges,
+                          int64_t cols) {
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    const auto& [begin, end] = ranges[i];
+    if (begin < 0 || begin > end || end > cols) {
+      return Invalid(op, what, "[", i, "] is columns ", begin, " to ", end, "; allowed: within 0 to ", cols);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSamplingSpec(absl::string_view op, size_t index, const SamplingSpec& spec,
+                               int64_t vocab_size) {
+  const auto check = [&](absl::string_view field, auto value, bool ok, const auto&... allowed) {
+    return ok ? absl::OkStatus()
+              : Invalid(op, "specs[", index, "].", field, " is ", value, "; allowed: ", allowed...);
+  };
+  const auto [temperature, penalty] = std::pair(spec.temperature, spec.repetition_penalty);
+  // Comparisons that fail for NaN.
+  absl::Status status =
+      check("temperature", temperature, temperature >= 0 && std::isfinite(temperature), "finite, at least 0");
+  status.Update(check("top_k", spec.top_k, spec.top_k >= 0, "at least 0"));
+  status.Update(check("top_p", spec.top_p, spec.top_p > 0 && spec.top_p <= 1, "above 0 to 1"));
+  status.Update(check("min_p", spec.min_p, spec.min_p >= 0 && spec.min_p <= 1, "0 to 1"));
+  status.Update(
+      check("repetition_penalty", penalty, penalty > 0 && std::isfinite(penalty), "finite, above 0"));
+  status.Update(check("uniform", spec.uniform, spec.uniform >= 0 && spec.uniform < 1, "0 to below 1"));
+  status.Update(check("num_top", spec.num_top, spec.num_top >= -1 && spec.num_top <= kMaxTopTokens, "-1 to ",
+                      kMaxTopTokens));
+  status.Update(check("scored_token", spec.scored_token,
+                      spec.scored_token >= -1 && spec.scored_token < vocab_size, "-1 to ", vocab_size - 1));
+  for (const int32_t token : spec.penalised) {
+    if (token >= 0 && token < vocab_size) continue;
+    status.Update(check("penalised", token, false, "0 to ", vocab_size - 1));
+  }
+  return status;
 }
 
 absl::Status CheckPages(absl::string_view op, KvPagesView pages) {

@@ -2,6 +2,7 @@
 // is allowed. All functions are thread-safe and touch no tensor memory.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 
@@ -37,6 +38,13 @@ absl::Status CheckSection(absl::string_view op, absl::string_view what, KvSectio
 /// A section and a matrix may share no byte.
 absl::Status CheckSectionDisjoint(absl::string_view op, KvSectionView section, absl::string_view section_name,
                                   ConstMatrixView matrix, absl::string_view matrix_name);
+
+/// Ranges within 0 .. cols, not backwards.
+absl::Status CheckColumns(absl::string_view op, absl::string_view what, absl::Span<const ColumnRange> ranges,
+                          int64_t cols);
+/// Spec `index` of several, for rows of `vocab_size` logits.
+absl::Status CheckSamplingSpec(absl::string_view op, size_t index, const SamplingSpec& spec,
+                               int64_t vocab_size);
 
 absl::Status CheckPages(absl::string_view op, KvPagesView pages);
 absl::Status CheckPlanFitsPages(absl::string_view op, const BatchPlan& plan, KvPagesView pages);

@@ -56,6 +56,18 @@ struct MatrixView {
   operator ConstMatrixView() const { return {data, dtype, rows, cols, row_stride}; }  // NOLINT: deliberate
 };
 
+/// Row or column numbers in a backend's memory.
+struct IndicesView {
+  int32_t* data = nullptr;
+  int64_t size = 0;
+};
+
+/// Columns begin .. end-1 of a matrix.
+struct ColumnRange {
+  int32_t begin = 0;
+  int32_t end = 0;
+};
+
 /// The KV of one layer, all pages, in a backend's memory. Layout kHND inside a page, so that the
 /// keys of one head are contiguous:
 ///   k, v: [num_pages, num_kv_heads, page_size, head_dim]

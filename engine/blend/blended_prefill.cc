@@ -30,6 +30,13 @@ PassSize SizeOf(absl::Span<const int32_t> positions) {
   return size;
 }
 
+std::vector<kernels::ColumnRange> ColumnsOf(absl::Span<const CandidateSpan> spans) {
+  std::vector<kernels::ColumnRange> columns;
+  columns.reserve(spans.size());
+  for (const CandidateSpan& span : spans) columns.push_back({span.begin, span.end});
+  return columns;
+}
+
 /// Measures one pass, loading left out.
 class PassTimer {
  public:
@@ -87,9 +94,8 @@ absl::StatusOr<PrefillResult> BlendedPrefill::Run(const prompt::PromptLayout& la
         RunRows(pass, MergePositions(plan.computed, result.recomputed), loader, /*first_load=*/0));
   } else if (route == PrefillRoute::kQueryPass) {
     const Stopwatch query_pass;
-    KVBLEND_ASSIGN_OR_RETURN(const std::vector<float> scores,
-                             MeasureQuestionAttention(pass, requirement.layers, loader));
-    result.recomputed = policy.Select(plan.candidates, scores);
+    KVBLEND_RETURN_IF_ERROR(MeasureQuestionAttention(pass, requirement.layers, loader));
+    KVBLEND_ASSIGN_OR_RETURN(result.recomputed, Choose(pass));
     result.select_seconds = query_pass.Seconds() - loader.seconds();
     // Layers that had no vote arrive while the first ones are recomputed.
     KVBLEND_RETURN_IF_ERROR(
@@ -98,8 +104,11 @@ absl::StatusOr<PrefillResult> BlendedPrefill::Run(const prompt::PromptLayout& la
     KVBLEND_ASSIGN_OR_RETURN(result.recomputed,
                              RunSelectingByDeviation(pass, requirement, loader, result.select_seconds));
   } else {
-    result.recomputed = budget == plan.candidates.num_tokens ? plan.candidates.Positions()
-                                                             : policy.Select(plan.candidates, {});
+    if (budget == plan.candidates.num_tokens) {
+      result.recomputed = plan.candidates.Positions();
+    } else {
+      KVBLEND_ASSIGN_OR_RETURN(result.recomputed, policy.Select(plan.candidates, NothingMeasured));
+    }
     KVBLEND_RETURN_IF_ERROR(
         RunRows(pass, MergePositions(plan.computed, result.recomputed), loader, /*first_load=*/0));
   }
@@ -156,17 +165,16 @@ absl::Status BlendedPrefill::RunRows(const Pass& pass, absl::Span<const int32_t>
 
 // The rows are all computed tokens, not only the question's, because the question may attend to missing
 // chunks and those have no other KV; only the question's rows vote.
-absl::StatusOr<std::vector<float>> BlendedPrefill::MeasureQuestionAttention(const Pass& pass,
-                                                                            int32_t voting_layers,
-                                                                            KvLoader& loader) {
+absl::Status BlendedPrefill::MeasureQuestionAttention(const Pass& pass, int32_t voting_layers,
+                                                      KvLoader& loader) {
   const ReusePlan& plan = pass.plan;
   const int32_t question_begin = plan.spans.back().begin;
   const int64_t question_rows = plan.prompt_tokens - question_begin;
   KVBLEND_ASSIGN_OR_RETURN(const auto rows, pass.sequence.PlanRows(plan.computed, plan.prompt_tokens));
   KVBLEND_ASSIGN_OR_RETURN(const auto question,
                            pass.sequence.PlanRange(question_begin, plan.prompt_tokens, plan.prompt_tokens));
-  KVBLEND_ASSIGN_OR_RETURN(const MatrixView mass, measurements_.Resize(transformer_.backend(), voting_layers,
-                                                                       plan.prompt_tokens, DataType::kF32));
+  KVBLEND_ASSIGN_OR_RETURN(const MatrixView mass, layer_mass_.Resize(transformer_.backend(), voting_layers,
+                                                                     plan.prompt_tokens, DataType::kF32));
   std::vector<int32_t> token_ids;
   token_ids.reserve(plan.computed.size());
   for (int32_t position : plan.computed) token_ids.push_back(pass.layout.token_ids[position]);
@@ -189,12 +197,27 @@ absl::StatusOr<std::vector<float>> BlendedPrefill::MeasureQuestionAttention(cons
     }
   }
   pass.measurements.push_back(timer.Take(PassMeasurement::Kind::kQuery, plan.computed, voting_layers));
-  std::vector<float> host_mass(int64_t{voting_layers} * plan.prompt_tokens);
-  KVBLEND_RETURN_IF_ERROR(transformer_.backend().CopyToHost(stream_, host_mass.data(), mass.data,
-                                                            host_mass.size() * sizeof(float)));
-  KVBLEND_RETURN_IF_ERROR(transformer_.backend().Synchronize(stream_));
-  return ScoreByQuestionAttention(host_mass, voting_layers, plan.prompt_tokens, plan.chunk_spans,
-                                  plan.candidates);
+  // Per layer the mass is divided by its sum over all placed chunk tokens, so that layers which mostly look
+  // elsewhere get the same say; a token's score is its maximum over layers.
+  KVBLEND_ASSIGN_OR_RETURN(
+      scores_, scores_storage_.Resize(transformer_.backend(), 1, plan.candidates.num_tokens, DataType::kF32));
+  return transformer_.backend().MassScores(stream_, mass, ColumnsOf(plan.chunk_spans),
+                                           ColumnsOf(plan.candidates.spans), scores_);
+}
+
+absl::StatusOr<std::vector<int32_t>> BlendedPrefill::Choose(const Pass& pass) {
+  kernels::Backend& backend = transformer_.backend();
+  return pass.policy.Select(pass.plan.candidates, [&](int32_t count) -> absl::StatusOr<std::vector<int32_t>> {
+    static_assert(sizeof(int32_t) == sizeof(float));
+    KVBLEND_ASSIGN_OR_RETURN(const MatrixView memory, chosen_.Resize(backend, 1, count, DataType::kF32));
+    const kernels::IndicesView indices{static_cast<int32_t*>(memory.data), count};
+    KVBLEND_RETURN_IF_ERROR(backend.SelectTopK(stream_, scores_, indices));
+    std::vector<int32_t> chosen(count);
+    KVBLEND_RETURN_IF_ERROR(
+        backend.CopyToHost(stream_, chosen.data(), indices.data, count * sizeof(int32_t)));
+    KVBLEND_RETURN_IF_ERROR(backend.Synchronize(stream_));
+    return chosen;
+  });
 }
 
 absl::StatusOr<std::vector<int32_t>> BlendedPrefill::RunSelectingByDeviation(const Pass& pass,
@@ -220,8 +243,8 @@ absl::StatusOr<std::vector<int32_t>> BlendedPrefill::RunSelectingByDeviation(con
   KVBLEND_RETURN_IF_ERROR(transformer_.ProjectQkv(stream_, check_layer, state_));
   KVBLEND_RETURN_IF_ERROR(transformer_.WriteKv(stream_, *all_rows, state_, pages));
   const Stopwatch selection;
-  KVBLEND_ASSIGN_OR_RETURN(const std::vector<float> scores, MeasureDeviation(pass, inexact, requirement));
-  std::vector<int32_t> chosen = pass.policy.Select(plan.candidates, scores);
+  KVBLEND_RETURN_IF_ERROR(MeasureDeviation(pass, inexact, requirement));
+  KVBLEND_ASSIGN_OR_RETURN(std::vector<int32_t> chosen, Choose(pass));
   select_seconds = selection.Seconds();
 
   const std::vector<int32_t> active = MergePositions(plan.computed, chosen);
@@ -241,13 +264,11 @@ absl::StatusOr<std::vector<int32_t>> BlendedPrefill::RunSelectingByDeviation(con
   return chosen;
 }
 
-absl::StatusOr<std::vector<float>> BlendedPrefill::MeasureDeviation(const Pass& pass,
-                                                                    absl::Span<const int32_t> active,
-                                                                    const Requirement& requirement) {
+absl::Status BlendedPrefill::MeasureDeviation(const Pass& pass, absl::Span<const int32_t> active,
+                                              const Requirement& requirement) {
   const ReusePlan& plan = pass.plan;
   KVBLEND_ASSIGN_OR_RETURN(
-      const MatrixView deviation,
-      measurements_.Resize(transformer_.backend(), 1, plan.candidates.num_tokens, DataType::kF32));
+      scores_, scores_storage_.Resize(transformer_.backend(), 1, plan.candidates.num_tokens, DataType::kF32));
   const bool by_key = requirement.source == DeviationSource::kKey;
   const MatrixView fresh = by_key ? transformer_.Keys(state_) : transformer_.Values(state_);
   int64_t done = 0;
@@ -262,14 +283,10 @@ absl::StatusOr<std::vector<float>> BlendedPrefill::MeasureDeviation(const Pass& 
     KVBLEND_RETURN_IF_ERROR(transformer_.backend().DecodeKv(stream_, section, cached));
     KVBLEND_RETURN_IF_ERROR(transformer_.backend().KvDeviation(
         stream_, fresh.Rows(first_row, span.num_tokens()), cached, kernels::DeviationMetric::kSquaredL2,
-        deviation.Columns(done, span.num_tokens())));
+        scores_.Columns(done, span.num_tokens())));
     done += span.num_tokens();
   }
-  std::vector<float> scores(plan.candidates.num_tokens);
-  KVBLEND_RETURN_IF_ERROR(transformer_.backend().CopyToHost(stream_, scores.data(), deviation.data,
-                                                            scores.size() * sizeof(float)));
-  KVBLEND_RETURN_IF_ERROR(transformer_.backend().Synchronize(stream_));
-  return scores;
+  return absl::OkStatus();
 }
 
 }  // namespace kvblend::blend

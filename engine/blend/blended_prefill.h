@@ -75,11 +75,13 @@ class BlendedPrefill {
                          LayerRange layers, KvLoader& loader, int32_t first_load, KvLoader::Which which);
   absl::Status RunRows(const Pass& pass, absl::Span<const int32_t> active, KvLoader& loader,
                        int32_t first_load);
+  // Both measure a score per candidate, in scores_, where Choose finds them.
   /// Loads the voting layers only.
-  absl::StatusOr<std::vector<float>> MeasureQuestionAttention(const Pass& pass, int32_t voting_layers,
-                                                              KvLoader& loader);
-  absl::StatusOr<std::vector<float>> MeasureDeviation(const Pass& pass, absl::Span<const int32_t> active,
-                                                      const Requirement& requirement);
+  absl::Status MeasureQuestionAttention(const Pass& pass, int32_t voting_layers, KvLoader& loader);
+  absl::Status MeasureDeviation(const Pass& pass, absl::Span<const int32_t> active,
+                                const Requirement& requirement);
+  /// The policy's choice. Only the chosen candidates' numbers leave the backend's memory.
+  absl::StatusOr<std::vector<int32_t>> Choose(const Pass& pass);
   absl::StatusOr<std::vector<int32_t>> RunSelectingByDeviation(const Pass& pass,
                                                                const Requirement& requirement,
                                                                KvLoader& loader, double& select_seconds);
@@ -89,7 +91,10 @@ class BlendedPrefill {
   kernels::Stream& stream_;
   model::PassState& state_;
   const int32_t pipeline_depth_;
-  model::ScratchMatrix measurements_;
+  model::ScratchMatrix layer_mass_;
+  model::ScratchMatrix scores_storage_;
+  kernels::MatrixView scores_;    // f32 [1, candidates]
+  model::ScratchMatrix chosen_;   // as many int32 as tokens are chosen
   model::ScratchMatrix decoded_;  // one chunk's stored K or V of one layer, in fp32
   model::ScratchMatrix logits_;
 };

@@ -17,6 +17,16 @@ int32_t ShareOf(double ratio, int32_t num_tokens) {
   return static_cast<int32_t>(std::llround(ratio * static_cast<double>(num_tokens)));
 }
 
+absl::StatusOr<std::vector<int32_t>> SelectHighest(const Candidates& candidates, int32_t count,
+                                                   HighestScores highest) {
+  if (count == 0) return std::vector<int32_t>();  // nothing was measured for it either
+  absl::StatusOr<std::vector<int32_t>> chosen = highest(count);
+  if (!chosen.ok()) return chosen;
+  const std::vector<int32_t> positions = candidates.Positions();
+  for (int32_t& candidate : *chosen) candidate = positions[candidate];
+  return chosen;
+}
+
 class QueryPolicy final : public SelectionPolicy {
  public:
   QueryPolicy(double ratio, int32_t layers) : ratio_(ratio), layers_(layers) {}
@@ -27,8 +37,9 @@ class QueryPolicy final : public SelectionPolicy {
   int32_t Budget(const Candidates& candidates) const override {
     return ShareOf(ratio_, candidates.num_tokens);
   }
-  std::vector<int32_t> Select(const Candidates& candidates, absl::Span<const float> scores) const override {
-    return TopPositions(candidates.Positions(), scores, Budget(candidates));
+  absl::StatusOr<std::vector<int32_t>> Select(const Candidates& candidates,
+                                              HighestScores highest) const override {
+    return SelectHighest(candidates, Budget(candidates), highest);
   }
 
  private:
@@ -47,8 +58,9 @@ class HkvdPolicy final : public SelectionPolicy {
   int32_t Budget(const Candidates& candidates) const override {
     return ShareOf(ratio_, candidates.num_tokens);
   }
-  std::vector<int32_t> Select(const Candidates& candidates, absl::Span<const float> scores) const override {
-    return TopPositions(candidates.Positions(), scores, Budget(candidates));
+  absl::StatusOr<std::vector<int32_t>> Select(const Candidates& candidates,
+                                              HighestScores highest) const override {
+    return SelectHighest(candidates, Budget(candidates), highest);
   }
 
  private:
@@ -67,7 +79,7 @@ class LinkPolicy final : public SelectionPolicy {
     for (const CandidateSpan& span : candidates.spans) budget += std::min(tokens_, span.end - span.begin);
     return budget;
   }
-  std::vector<int32_t> Select(const Candidates& candidates, absl::Span<const float>) const override {
+  absl::StatusOr<std::vector<int32_t>> Select(const Candidates& candidates, HighestScores) const override {
     std::vector<int32_t> chosen;
     for (const CandidateSpan& span : candidates.spans) {
       const int32_t end = span.begin + std::min(tokens_, span.end - span.begin);
@@ -87,7 +99,7 @@ class ConstantPolicy final : public SelectionPolicy {
   Policy policy() const override { return all_ ? Policy::kAll : Policy::kNone; }
   Requirement requirement() const override { return {}; }
   int32_t Budget(const Candidates& candidates) const override { return all_ ? candidates.num_tokens : 0; }
-  std::vector<int32_t> Select(const Candidates& candidates, absl::Span<const float>) const override {
+  absl::StatusOr<std::vector<int32_t>> Select(const Candidates& candidates, HighestScores) const override {
     return all_ ? candidates.Positions() : std::vector<int32_t>();
   }
 
@@ -103,7 +115,7 @@ class RandomPolicy final : public SelectionPolicy {
   int32_t Budget(const Candidates& candidates) const override {
     return ShareOf(ratio_, candidates.num_tokens);
   }
-  std::vector<int32_t> Select(const Candidates& candidates, absl::Span<const float>) const override {
+  absl::StatusOr<std::vector<int32_t>> Select(const Candidates& candidates, HighestScores) const override {
     // Random scores rather than std::shuffle: the standard leaves the shuffle's use of the generator open.
     std::mt19937_64 generator(seed_);
     std::vector<float> scores(candidates.num_tokens);
@@ -129,6 +141,11 @@ std::vector<int32_t> Candidates::Positions() const {
     for (int32_t position = span.begin; position < span.end; ++position) positions.push_back(position);
   }
   return positions;
+}
+
+absl::StatusOr<std::vector<int32_t>> NothingMeasured(int32_t count) {
+  return absl::InternalError(
+      absl::StrCat("the ", count, " highest scores were asked for, but none measured"));
 }
 
 absl::Status ValidateBlendOptions(const BlendOptions& options, int32_t num_layers) {
@@ -213,29 +230,6 @@ std::vector<int32_t> TopPositions(absl::Span<const int32_t> positions, absl::Spa
   for (int32_t i : order) chosen.push_back(positions[i]);
   std::sort(chosen.begin(), chosen.end());
   return chosen;
-}
-
-std::vector<float> ScoreByQuestionAttention(absl::Span<const float> layer_mass, int32_t num_layers,
-                                            int32_t prompt_tokens,
-                                            absl::Span<const CandidateSpan> chunk_spans,
-                                            const Candidates& candidates) {
-  std::vector<float> scores(candidates.num_tokens, 0.0f);
-  for (int32_t layer = 0; layer < num_layers; ++layer) {
-    const float* mass = layer_mass.data() + int64_t{layer} * prompt_tokens;
-    double total = 0;
-    for (const CandidateSpan& span : chunk_spans) {
-      total += std::accumulate(mass + span.begin, mass + span.end, 0.0);
-    }
-    if (!(total > 0)) continue;  // this layer does not look at the chunks at all
-    const float scale = static_cast<float>(1.0 / total);
-    int32_t i = 0;
-    for (const CandidateSpan& span : candidates.spans) {
-      for (int32_t position = span.begin; position < span.end; ++position, ++i) {
-        scores[i] = std::max(scores[i], mass[position] * scale);
-      }
-    }
-  }
-  return scores;
 }
 
 }  // namespace kvblend::blend

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "engine/request.h"
@@ -43,6 +44,12 @@ struct Requirement {
   DeviationSource source = DeviationSource::kValue;  // kKvDeviation
 };
 
+/// The candidates with the `count` highest of the measured scores, ascending: their numbers in the order of
+/// Candidates::Positions(). Equal scores: the earlier candidate. The scores themselves stay with the backend.
+using HighestScores = absl::FunctionRef<absl::StatusOr<std::vector<int32_t>>(int32_t count)>;
+/// For policies that need nothing measured: an error.
+absl::StatusOr<std::vector<int32_t>> NothingMeasured(int32_t count);
+
 /// Immutable; any thread may use it.
 class SelectionPolicy {
  public:
@@ -53,9 +60,9 @@ class SelectionPolicy {
   /// How many of `num_candidates` tokens Select will choose, known before anything is measured.
   virtual int32_t Budget(const Candidates& candidates) const = 0;
 
-  /// The positions to recompute, ascending, no duplicates, exactly Budget() of them.
-  ///   scores: one per candidate in the order of Positions(), higher = more important; empty for kNothing
-  virtual std::vector<int32_t> Select(const Candidates& candidates, absl::Span<const float> scores) const = 0;
+  /// The positions to recompute, ascending, no duplicates, exactly Budget() of them. Errors: `highest`'s.
+  virtual absl::StatusOr<std::vector<int32_t>> Select(const Candidates& candidates,
+                                                      HighestScores highest) const = 0;
 };
 
 /// kInvalidArgument naming the field when an option is out of range for a model with `num_layers` layers. The
@@ -74,14 +81,5 @@ absl::Status ValidateBlendOptions(const BlendOptions& options, int32_t num_layer
 ///   positions: ascending [n];  scores: [n]
 std::vector<int32_t> TopPositions(absl::Span<const int32_t> positions, absl::Span<const float> scores,
                                   int32_t count);
-
-/// Ranks tokens by the question's attention: per layer the mass is divided by its sum over `chunk_spans` (all
-/// placed chunk tokens), so that layers which mostly look elsewhere get the same say; a token's score is its
-/// maximum over layers.
-///   layer_mass: [num_layers][prompt_tokens] row-major;  result: one per candidate
-std::vector<float> ScoreByQuestionAttention(absl::Span<const float> layer_mass, int32_t num_layers,
-                                            int32_t prompt_tokens,
-                                            absl::Span<const CandidateSpan> chunk_spans,
-                                            const Candidates& candidates);
 
 }  // namespace kvblend::blend

@@ -5,10 +5,14 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/backend.h"
@@ -21,7 +25,9 @@
 #include "kernels/cpu/packed_weights.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/host/batch_plan.h"
+#include "kernels/host/mass_scores.h"
 #include "kernels/host/memory.h"
+#include "kernels/host/sample_row.h"
 
 namespace kvblend::kernels {
 namespace {
@@ -180,6 +186,40 @@ class CpuBackend final : public Backend {
       for (int64_t i = begin; i < end; ++i) {
         static_cast<float*>(out.data)[i] =
             simd::Distance(F32Row(fresh, i), cached.Rows(i, 1).data, cached.dtype, metric, fresh.cols);
+      }
+    });
+    return absl::OkStatus();
+  }
+
+  absl::Status DoMassScores(Stream&, ConstMatrixView mass, absl::Span<const ColumnRange> counted,
+                            absl::Span<const ColumnRange> wanted, MatrixView out) override {
+    ScoreColumns(mass, counted, wanted, static_cast<float*>(out.data));
+    return absl::OkStatus();
+  }
+
+  absl::Status DoSelectTopK(Stream&, ConstMatrixView scores, IndicesView out) override {
+    const float* values = F32Row(scores, 0);
+    const auto rank = [values](int32_t i) {
+      return std::isnan(values[i]) ? -std::numeric_limits<float>::infinity() : values[i];
+    };
+    std::vector<int32_t> order(scores.cols);
+    std::iota(order.begin(), order.end(), 0);
+    if (out.size < scores.cols) {
+      std::nth_element(order.begin(), order.begin() + out.size, order.end(), [&](int32_t a, int32_t b) {
+        const float rank_a = rank(a), rank_b = rank(b);
+        return rank_a != rank_b ? rank_a > rank_b : a < b;
+      });
+    }
+    std::sort(order.begin(), order.begin() + out.size);
+    std::copy_n(order.begin(), out.size, out.data);
+    return absl::OkStatus();
+  }
+
+  absl::Status DoSampleTokens(Stream&, ConstMatrixView logits, absl::Span<const SamplingSpec> specs,
+                              absl::Span<SampledToken> out) override {
+    ForRows(context_.pool, logits.rows, logits.cols * 16, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        out[i] = SampleRow({F32Row(logits, i), static_cast<size_t>(logits.cols)}, specs[i]);
       }
     });
     return absl::OkStatus();

@@ -2,6 +2,7 @@
 
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/checks.h"
@@ -10,6 +11,7 @@
 #include "kernels/cuda/memory.h"
 #include "kernels/cuda/objects.h"
 #include "kernels/cuda/runtime.h"
+#include "kernels/cuda/sample.h"
 
 namespace kvblend::kernels {
 namespace cuda {
@@ -202,6 +204,35 @@ class CudaBackend final : public Backend {
     return StatusOf(LaunchKvDeviation(Of(stream).handle(), fresh, cached, metric == DeviationMetric::kL1,
                                       static_cast<float*>(out.data)),
                     "KvDeviation");
+  }
+
+  absl::Status DoMassScores(Stream& stream, ConstMatrixView mass, absl::Span<const ColumnRange> counted,
+                            absl::Span<const ColumnRange> wanted, MatrixView out) override {
+    if (Empty(out)) return absl::OkStatus();
+    std::vector<int32_t> staged;  // the counted ranges, then the wanted columns one by one
+    for (const ColumnRange& range : counted) staged.insert(staged.end(), {range.begin, range.end});
+    for (const ColumnRange& range : wanted) {
+      for (int32_t column = range.begin; column < range.end; ++column) staged.push_back(column);
+    }
+    KVBLEND_ASSIGN_OR_RETURN(indices, UploadIndices(stream, staged));
+    KVBLEND_ASSIGN_OR_RETURN(
+        scale, Of(stream).ScratchMemory(Scratch::kWorkspace, (mass.rows + 1) * int64_t{sizeof(float)}));
+    const auto num_counted = static_cast<int32_t>(counted.size());
+    return StatusOf(LaunchMassScores(Of(stream).handle(), mass, reinterpret_cast<const ColumnRange*>(indices),
+                                     num_counted, indices + 2 * num_counted, static_cast<float*>(scale), out),
+                    "MassScores");
+  }
+
+  absl::Status DoSelectTopK(Stream& stream, ConstMatrixView scores, IndicesView out) override {
+    if (out.size == 0) return absl::OkStatus();
+    return StatusOf(
+        LaunchSelectTopK(Of(stream).handle(), static_cast<const float*>(scores.data), scores.cols, out),
+        "SelectTopK");
+  }
+
+  absl::Status DoSampleTokens(Stream& stream, ConstMatrixView logits, absl::Span<const SamplingSpec> specs,
+                              absl::Span<SampledToken> out) override {
+    return specs.empty() ? absl::OkStatus() : SampleOnDevice(Of(stream), logits, specs, out);
   }
 
   absl::Status DoGatherRows(Stream& stream, ConstMatrixView in, absl::Span<const int32_t> row_indices,

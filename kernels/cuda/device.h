@@ -15,7 +15,9 @@
 //   MmaBf16, MmaF16                  mma.sync m16n8k16, fp32 accumulators
 //   Load128, Store128                16-byte accesses of global memory
 //   LoadShared128, StoreShared128    and of shared memory
-//   AddRn .. SqrtRn, FmaRn           rounded as written: never contracted, so equal on every compiler
+//   AddRn .. SqrtRn, FmaRn           rounded as written: never contracted, so equal on every compiler (the
+//   first
+//                                    four also in double)
 //   Exp2, Exp, RoundToInt            2^x (fast), e^x (accurate), to the nearest even integer
 //   ToBf16, FromBf16, ToF16, FromF16, PackBf16, PackF16    round to nearest even
 //   Launch<Kernel>(stream, shape, params)           from host code
@@ -46,7 +48,8 @@ KVBLEND_DEVICE bool AnyLane(bool predicate) { return Ballot(predicate) != 0; }
 KVBLEND_DEVICE bool AllLanes(bool predicate) { return Ballot(predicate) == 0xFFFFFFFFu; }
 
 /// The sum over the warp, in every lane.
-KVBLEND_DEVICE float WarpSum(float value) {
+template <typename T>
+KVBLEND_DEVICE T WarpSum(T value) {
   for (int mask = 16; mask > 0; mask /= 2) value += ShuffleXor(value, mask);
   return value;
 }
@@ -60,10 +63,11 @@ KVBLEND_DEVICE float WarpMax(float value) {
   return value;
 }
 
-/// The sum over lanes 0 .. this lane.
-KVBLEND_DEVICE int WarpInclusiveSum(int value) {
+/// The sum over lanes 0 .. this lane, of whole numbers.
+template <typename T>
+KVBLEND_DEVICE T WarpInclusiveSum(T value) {
   for (int delta = 1; delta < kWarpSize; delta *= 2) {
-    const int other = ShuffleUp(value, delta);
+    const T other = ShuffleUp(value, delta);
     if (Lane() >= delta) value += other;
   }
   return value;

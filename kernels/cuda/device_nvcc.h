@@ -143,6 +143,10 @@ KVBLEND_DEVICE float MulRn(float a, float b) { return __fmul_rn(a, b); }
 KVBLEND_DEVICE float DivRn(float a, float b) { return __fdiv_rn(a, b); }
 KVBLEND_DEVICE float SqrtRn(float a) { return __fsqrt_rn(a); }
 KVBLEND_DEVICE float FmaRn(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+KVBLEND_DEVICE double AddRn(double a, double b) { return __dadd_rn(a, b); }
+KVBLEND_DEVICE double SubRn(double a, double b) { return __dsub_rn(a, b); }
+KVBLEND_DEVICE double MulRn(double a, double b) { return __dmul_rn(a, b); }
+KVBLEND_DEVICE double DivRn(double a, double b) { return __ddiv_rn(a, b); }
 KVBLEND_DEVICE float RoundToInt(float a) { return rintf(a); }
 KVBLEND_DEVICE float Exp(float a) { return expf(a); }
 KVBLEND_DEVICE float Log2(float a) { return log2f(a); }
@@ -153,6 +157,8 @@ KVBLEND_DEVICE float Exp2(float a) {
 }
 KVBLEND_DEVICE uint32_t FloatBits(float a) { return __float_as_uint(a); }
 KVBLEND_DEVICE float FloatFromBits(uint32_t a) { return __uint_as_float(a); }
+KVBLEND_DEVICE double DoubleFromBits(uint64_t a) { return __longlong_as_double(static_cast<long long>(a)); }
+KVBLEND_DEVICE int CountBits(uint32_t a) { return __popc(a); }
 KVBLEND_DEVICE uint32_t MulHigh(uint32_t a, uint32_t b) { return __umulhi(a, b); }
 
 KVBLEND_DEVICE float FromBf16(uint16_t bits) { return __uint_as_float(static_cast<uint32_t>(bits) << 16); }

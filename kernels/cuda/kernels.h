@@ -62,6 +62,10 @@ LaunchError LaunchRmsNorm(StreamHandle stream, ConstMatrixView x, const float* w
 LaunchError LaunchSiluMul(StreamHandle stream, ConstMatrixView gate, ConstMatrixView up, MatrixView out);
 LaunchError LaunchKvDeviation(StreamHandle stream, ConstMatrixView fresh, ConstMatrixView cached, bool l1,
                               float* out);
+/// scale: scratch, [mass.rows]; columns: [out.cols]
+LaunchError LaunchMassScores(StreamHandle stream, ConstMatrixView mass, const ColumnRange* counted,
+                             int32_t num_counted, const int32_t* columns, float* scale, MatrixView out);
+LaunchError LaunchSelectTopK(StreamHandle stream, const float* scores, int64_t n, IndicesView out);
 LaunchError LaunchGatherRows(StreamHandle stream, ConstMatrixView in, const int32_t* row_indices,
                              MatrixView out);
 LaunchError LaunchConvert(StreamHandle stream, ConstMatrixView in, MatrixView out);

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <memory>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -11,7 +13,9 @@
 #include "kernels/host/batch_plan.h"
 #include "kernels/host/float_convert.h"
 #include "kernels/host/kv_codec.h"
+#include "kernels/host/mass_scores.h"
 #include "kernels/host/memory.h"
+#include "kernels/host/sample_row.h"
 #include "kernels/reference/encode_section.h"
 
 namespace kvblend::kernels {
@@ -279,6 +283,34 @@ class ReferenceBackend final : public Backend {
         sum += metric == DeviationMetric::kL1 ? std::abs(difference) : difference * difference;
       }
       Set(out, 0, i, sum);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status DoMassScores(Stream&, ConstMatrixView mass, absl::Span<const ColumnRange> counted,
+                            absl::Span<const ColumnRange> wanted, MatrixView out) override {
+    ScoreColumns(mass, counted, wanted, static_cast<float*>(out.data));
+    return absl::OkStatus();
+  }
+
+  absl::Status DoSelectTopK(Stream&, ConstMatrixView scores, IndicesView out) override {
+    const auto rank = [&](int64_t i) {
+      const float score = Get(scores, 0, i);
+      return std::isnan(score) ? -std::numeric_limits<float>::infinity() : score;
+    };
+    std::vector<int32_t> order(scores.cols);
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return rank(a) > rank(b); });
+    std::sort(order.begin(), order.begin() + out.size);
+    std::copy_n(order.begin(), out.size, out.data);
+    return absl::OkStatus();
+  }
+
+  absl::Status DoSampleTokens(Stream&, ConstMatrixView logits, absl::Span<const SamplingSpec> specs,
+                              absl::Span<SampledToken> out) override {
+    for (int64_t i = 0; i < logits.rows; ++i) {
+      out[i] = SampleRow(
+          {static_cast<const float*>(logits.Rows(i, 1).data), static_cast<size_t>(logits.cols)}, specs[i]);
     }
     return absl::OkStatus();
   }

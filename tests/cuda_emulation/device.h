@@ -194,12 +194,18 @@ KVBLEND_DEVICE float MulRn(float a, float b) { return a * b; }
 KVBLEND_DEVICE float DivRn(float a, float b) { return a / b; }
 KVBLEND_DEVICE float SqrtRn(float a) { return std::sqrt(a); }
 KVBLEND_DEVICE float FmaRn(float a, float b, float c) { return std::fma(a, b, c); }
+KVBLEND_DEVICE double AddRn(double a, double b) { return a + b; }
+KVBLEND_DEVICE double SubRn(double a, double b) { return a - b; }
+KVBLEND_DEVICE double MulRn(double a, double b) { return a * b; }
+KVBLEND_DEVICE double DivRn(double a, double b) { return a / b; }
 KVBLEND_DEVICE float RoundToInt(float a) { return std::nearbyint(a); }
 KVBLEND_DEVICE float Exp(float a) { return std::exp(a); }
 KVBLEND_DEVICE float Exp2(float a) { return std::exp2(a); }
 KVBLEND_DEVICE float Log2(float a) { return std::log2(a); }
 KVBLEND_DEVICE uint32_t FloatBits(float a) { return std::bit_cast<uint32_t>(a); }
 KVBLEND_DEVICE float FloatFromBits(uint32_t a) { return std::bit_cast<float>(a); }
+KVBLEND_DEVICE double DoubleFromBits(uint64_t a) { return std::bit_cast<double>(a); }
+KVBLEND_DEVICE int CountBits(uint32_t a) { return std::popcount(a); }
 KVBLEND_DEVICE uint32_t MulHigh(uint32_t a, uint32_t b) {
   return static_cast<uint32_t>((uint64_t{a} * b) >> 32);
 }

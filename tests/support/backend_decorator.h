@@ -91,6 +91,17 @@ class BackendDecorator : public kernels::Backend {
                              Out out) override {
     return inner_->KvDeviation(stream, fresh, cached, metric, out);
   }
+  absl::Status DoMassScores(Stream& stream, View mass, absl::Span<const kernels::ColumnRange> counted,
+                            absl::Span<const kernels::ColumnRange> wanted, Out out) override {
+    return inner_->MassScores(stream, mass, counted, wanted, out);
+  }
+  absl::Status DoSelectTopK(Stream& stream, View scores, kernels::IndicesView out) override {
+    return inner_->SelectTopK(stream, scores, out);
+  }
+  absl::Status DoSampleTokens(Stream& stream, View logits, absl::Span<const kernels::SamplingSpec> specs,
+                              absl::Span<kernels::SampledToken> out) override {
+    return inner_->SampleTokens(stream, logits, specs, out);
+  }
   absl::Status DoGatherRows(Stream& stream, View in, absl::Span<const int32_t> row_indices,
                             Out out) override {
     return inner_->GatherRows(stream, in, row_indices, out);

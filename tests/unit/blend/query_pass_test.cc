@@ -16,7 +16,7 @@ class FixedChoice final : public blend::SelectionPolicy {
   Policy policy() const override { return Policy::kLink; }
   blend::Requirement requirement() const override { return {}; }
   int32_t Budget(const blend::Candidates&) const override { return static_cast<int32_t>(positions_.size()); }
-  std::vector<int32_t> Select(const blend::Candidates&, absl::Span<const float>) const override {
+  absl::StatusOr<std::vector<int32_t>> Select(const blend::Candidates&, blend::HighestScores) const override {
     return positions_;
   }
 

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <random>
 #include <set>
 
@@ -69,12 +70,17 @@ TEST(SelectionPolicy, EveryPolicyChoosesExactlyItsBudgetAmongTheCandidates) {
   std::mt19937 random(3);
   for (float& score : scores) score = static_cast<float>(random());
   const std::vector<int32_t> positions = candidates.Positions();
+  std::vector<int32_t> numbers(candidates.num_tokens);
+  std::iota(numbers.begin(), numbers.end(), 0);
+  const auto highest = [&](int32_t count) -> absl::StatusOr<std::vector<int32_t>> {
+    return TopPositions(numbers, scores, count);
+  };
   for (Policy policy :
        {Policy::kQuery, Policy::kHkvd, Policy::kLink, Policy::kNone, Policy::kAll, Policy::kRandom}) {
     int32_t previous = 0;
     for (double ratio : {0.0, 0.05, 0.15, 0.5, 1.0}) {
       const auto selection = *CreateSelectionPolicy(Options(policy, ratio), /*num_layers=*/4);
-      const std::vector<int32_t> chosen = selection->Select(candidates, scores);
+      const std::vector<int32_t> chosen = *selection->Select(candidates, highest);
       EXPECT_EQ(chosen.size(), selection->Budget(candidates));
       EXPECT_TRUE(std::is_sorted(chosen.begin(), chosen.end()));
       EXPECT_TRUE(std::includes(positions.begin(), positions.end(), chosen.begin(), chosen.end()));
@@ -88,17 +94,35 @@ TEST(SelectionPolicy, LinkTakesTheFirstTokensOfEveryChunk) {
   BlendOptions options = Options(Policy::kLink, 0);
   options.link_tokens = 2;
   const auto policy = *CreateSelectionPolicy(options, 4);
-  EXPECT_THAT(policy->Select(MakeCandidates({{0, 5, 9}, {1, 9, 10}, {2, 30, 33}}), {}),
+  EXPECT_THAT(*policy->Select(MakeCandidates({{0, 5, 9}, {1, 9, 10}, {2, 30, 33}}), NothingMeasured),
               ElementsAre(5, 6, 9, 30, 31));
 }
 
 TEST(SelectionPolicy, RandomIsAFunctionOfItsSeed) {
   const Candidates candidates = MakeCandidates({{0, 0, 200}});
   BlendOptions options = Options(Policy::kRandom, 0.1);
-  const auto first = (*CreateSelectionPolicy(options, 4))->Select(candidates, {});
-  EXPECT_EQ((*CreateSelectionPolicy(options, 4))->Select(candidates, {}), first);
+  const auto select = [&] {
+    return *(*CreateSelectionPolicy(options, 4))->Select(candidates, NothingMeasured);
+  };
+  const std::vector<int32_t> first = select();
+  EXPECT_EQ(select(), first);
   options.random_seed = 1;
-  EXPECT_NE((*CreateSelectionPolicy(options, 4))->Select(candidates, {}), first);
+  EXPECT_NE(select(), first);
+}
+
+TEST(SelectionPolicy, ChoosesThePositionsOfTheHighestCandidatesAndPassesErrorsOn) {
+  const Candidates candidates = MakeCandidates({{0, 5, 9}, {1, 20, 24}});
+  for (Policy policy : {Policy::kQuery, Policy::kHkvd}) {
+    const auto selection = *CreateSelectionPolicy(Options(policy, 0.375), 4);
+    const auto chosen = selection->Select(candidates, [](int32_t count) {
+      EXPECT_EQ(count, 3);
+      return absl::StatusOr<std::vector<int32_t>>({1, 3, 4});
+    });
+    EXPECT_THAT(*chosen, ElementsAre(6, 8, 20));
+    EXPECT_EQ(selection->Select(candidates, NothingMeasured).status().code(), absl::StatusCode::kInternal);
+    EXPECT_THAT(*(*CreateSelectionPolicy(Options(policy, 0), 4))->Select(candidates, NothingMeasured),
+                ElementsAre());
+  }
 }
 
 TEST(SelectionPolicy, RefusesBadOptionsByName) {
@@ -121,23 +145,6 @@ TEST(SelectionPolicy, RefusesBadOptionsByName) {
   EXPECT_THAT(message(options), HasSubstr("link_tokens is -1"));
   EXPECT_THAT(message(Options(static_cast<Policy>(77), 0.1)),
               HasSubstr("policy is 77; allowed: query, hkvd"));
-}
-
-TEST(ScoreByQuestionAttention, NormalisesEachLayerOverAllChunkTokensAndTakesTheMaximum) {
-  // Two layers, six positions: anchor 0, chunk A (exact) 1-2, chunk B (candidate) 3-4, question 5.
-  const std::vector<float> mass = {9, 1, 1, 2, 0, 1,   // chunk total 4
-                                   0, 0, 0, 3, 9, 0};  // chunk total 12
-  const Candidates candidates = MakeCandidates({{1, 3, 5}});
-  const std::vector<CandidateSpan> chunks = {{0, 1, 3}, {1, 3, 5}};
-  EXPECT_THAT(ScoreByQuestionAttention(mass, 2, 6, chunks, candidates),
-              ElementsAre(testing::FloatEq(0.5f), testing::FloatEq(0.75f)));
-}
-
-TEST(ScoreByQuestionAttention, ALayerThatSeesNoChunkHasNoSay) {
-  const std::vector<float> mass = {5, 0, 0, 1};
-  EXPECT_THAT(ScoreByQuestionAttention(mass, 1, 4, std::vector<CandidateSpan>{{0, 1, 3}},
-                                       MakeCandidates({{0, 1, 3}})),
-              ElementsAre(0.0f, 0.0f));
 }
 
 }  // namespace

@@ -7,16 +7,16 @@
 #include <bit>
 #include <cstdint>
 
-namespace kvblend::generate {
+namespace kvblend::kernels {
 
-/// 1 / n!; every n! here is exact in double.
+constexpr double InverseFactorial(int n) {
+  double factorial = 1;  // exact in double up to 22!
+  for (int i = 2; i <= n; ++i) factorial *= i;
+  return 1 / factorial;
+}
 inline constexpr std::array<double, 14> kInverseFactorials = [] {
   std::array<double, 14> values = {};
-  double factorial = 1;
-  for (int n = 0; n < 14; ++n) {
-    if (n > 0) factorial *= n;
-    values[n] = 1 / factorial;
-  }
+  for (int n = 0; n < 14; ++n) values[n] = InverseFactorial(n);
   return values;
 }();
 
@@ -39,4 +39,4 @@ inline double DeterministicExp(double x) {
   return sum * std::bit_cast<double>(exponent << 52);
 }
 
-}  // namespace kvblend::generate
+}  // namespace kvblend::kernels

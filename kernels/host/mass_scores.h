@@ -1,0 +1,13 @@
+// The definition of MassScores, for mass in host memory.
+#pragma once
+
+#include "absl/types/span.h"
+#include "kernels/tensor.h"
+
+namespace kvblend::kernels {
+
+/// As Backend::MassScores. out: [columns of `wanted`]
+void ScoreColumns(ConstMatrixView mass, absl::Span<const ColumnRange> counted,
+                  absl::Span<const ColumnRange> wanted, float* out);
+
+}  // namespace kvblend::kernels

@@ -1,0 +1,164 @@
+// MassScores and SelectTopK of every backend, exactly.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "tests/conformance/harness.h"
+
+namespace kvblend::kernels {
+namespace {
+
+using ::testing::ElementsAre;
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+class SelectionConformance : public ConformanceTest {
+ protected:
+  std::vector<int32_t> Select(const std::vector<float>& scores, int64_t k) {
+    Tensor row(backend, DataType::kF32, 1, scores.size());
+    row.Fill([&](int64_t, int64_t c) { return scores[c]; });
+    const auto buffer = backend.Allocate(k * int64_t{sizeof(int32_t)}).value();
+    EXPECT_TRUE(backend.SelectTopK(stream, row.view(), {static_cast<int32_t*>(buffer->data()), k}).ok());
+    std::vector<int32_t> chosen(k);
+    EXPECT_TRUE(backend.CopyToHost(stream, chosen.data(), buffer->data(), buffer->size_bytes()).ok());
+    EXPECT_TRUE(backend.Synchronize(stream).ok());
+    return chosen;
+  }
+
+  std::vector<double> Scores(const std::vector<std::vector<float>>& mass,
+                             const std::vector<ColumnRange>& counted,
+                             const std::vector<ColumnRange>& wanted) {
+    int64_t columns = 0;
+    for (const ColumnRange& range : wanted) columns += range.end - range.begin;
+    Tensor rows(backend, DataType::kF32, mass.size(), mass[0].size(), mass[0].size() + 3);
+    rows.Fill([&](int64_t r, int64_t c) { return mass[r][c]; });
+    Tensor out(backend, DataType::kF32, 1, columns);
+    EXPECT_TRUE(backend.MassScores(stream, rows.view(), counted, wanted, out.view()).ok());
+    return out.Values();
+  }
+};
+
+TEST_P(SelectionConformance, TakesTheHighestAscendingAndTheLowerOfEquals) {
+  const std::vector<float> scores = {1, 7, 3, 7, 2, 7};
+  EXPECT_THAT(Select(scores, 2), ElementsAre(1, 3));
+  EXPECT_THAT(Select(scores, 4), ElementsAre(1, 2, 3, 5));
+  EXPECT_THAT(Select(scores, 6), ElementsAre(0, 1, 2, 3, 4, 5));
+  EXPECT_THAT(Select(scores, 0), ElementsAre());
+  EXPECT_THAT(Select({}, 0), ElementsAre());
+}
+
+TEST_P(SelectionConformance, NanIsAsLowAsMinusInfinityAndZerosAreEqual) {
+  EXPECT_THAT(Select({kNan, -kInfinity, -5, kInfinity}, 2), ElementsAre(2, 3));
+  EXPECT_THAT(Select({kNan, -kInfinity, -5, kInfinity}, 3), ElementsAre(0, 2, 3));
+  EXPECT_THAT(Select({-kInfinity, kNan, -5, kInfinity}, 3), ElementsAre(0, 2, 3));
+  EXPECT_THAT(Select({-0.0f, 0.0f, -1e-45f, 0.0f}, 1), ElementsAre(0));
+  EXPECT_THAT(Select({-1e-45f, 0.0f, -0.0f, 1e-45f}, 3), ElementsAre(1, 2, 3));
+}
+
+TEST_P(SelectionConformance, AgreesWithSorting) {
+  for (const int64_t n : {1, 2, 31, 32, 33, 500, 512, 513, 6000}) {
+    for (const bool ties : {false, true}) {
+      std::normal_distribution<float> normal;
+      std::vector<float> scores(n);
+      for (float& score : scores) score = ties ? std::round(normal(rng)) : normal(rng);
+      std::vector<int32_t> order(n);
+      std::iota(order.begin(), order.end(), 0);
+      std::stable_sort(order.begin(), order.end(),
+                       [&](int32_t a, int32_t b) { return scores[a] > scores[b]; });
+      for (const int64_t k : {int64_t{1}, (n + 6) / 7, n / 2, n}) {
+        SCOPED_TRACE(absl::StrCat(k, " of ", n, ties ? ", many equal" : ""));
+        std::vector<int32_t> expected(order.begin(), order.begin() + k);
+        std::sort(expected.begin(), expected.end());
+        EXPECT_EQ(Select(scores, k), expected);
+      }
+    }
+  }
+}
+
+TEST_P(SelectionConformance, ScoresAreTheMaximumOfEachRowsShare) {
+  // Two layers, six positions: anchor 0, chunk A (exact) 1-2, chunk B (candidate) 3-4, question 5.
+  const std::vector<std::vector<float>> mass = {{9, 1, 1, 2, 0, 1},   // chunk total 4
+                                                {0, 0, 0, 3, 9, 0}};  // chunk total 12
+  EXPECT_THAT(Scores(mass, {{1, 3}, {3, 5}}, {{3, 5}}), ElementsAre(0.5, 0.75));
+}
+
+TEST_P(SelectionConformance, ARowThatSeesNothingCountedHasNoSay) {
+  EXPECT_THAT(Scores({{5, 0, 0, 1}}, {{1, 3}}, {{1, 3}}), ElementsAre(0, 0));
+  EXPECT_THAT(Scores({{5, 0, 0, 1}, {0, 1, 3, 0}}, {{1, 3}}, {{0, 1}, {2, 4}}), ElementsAre(0, 0.75, 0));
+  EXPECT_THAT(Scores({{5, kNan, 1}, {1, 1, 1}}, {{0, 3}}, {{0, 3}}),
+              ElementsAre(1 / 3.0f, 1 / 3.0f, 1 / 3.0f));
+  EXPECT_THAT(Scores({{1, 2}}, {}, {{0, 2}}), ElementsAre(0, 0));
+}
+
+TEST_P(SelectionConformance, ScoresOfManyLayersBitByBit) {
+  const int64_t columns = 700;
+  std::exponential_distribution<float> share;
+  std::vector<std::vector<float>> mass(5, std::vector<float>(columns));
+  for (auto& row : mass) {
+    for (float& value : row) value = share(rng);
+  }
+  const std::vector<ColumnRange> counted = {{3, 40}, {40, 41}, {100, 100}, {128, 660}};
+  const std::vector<ColumnRange> wanted = {{3, 20}, {200, 640}};
+  std::vector<double> expected;
+  for (const ColumnRange& range : wanted) {
+    for (int32_t c = range.begin; c < range.end; ++c) {
+      float best = 0;
+      for (const auto& row : mass) {
+        double total = 0;
+        for (const ColumnRange& part : counted) {
+          double sum = 0;
+          for (int32_t j = part.begin; j < part.end; ++j) sum += row[j];
+          total += sum;
+        }
+        best = std::max(best, row[c] * static_cast<float>(1.0 / total));
+      }
+      expected.push_back(best);
+    }
+  }
+  EXPECT_EQ(Scores(mass, counted, wanted), expected);
+}
+
+TEST_P(SelectionConformance, Errors) {
+  Tensor mass(backend, DataType::kF32, 2, 10), half(backend, DataType::kF16, 2, 10),
+      out(backend, DataType::kF32, 1, 4);
+  const auto expect = [](const absl::Status& status, std::initializer_list<const char*> parts) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    for (const char* part : parts) {
+      EXPECT_TRUE(absl::StrContains(status.message(), part)) << status << " lacks " << part;
+    }
+  };
+  const std::vector<ColumnRange> all = {{0, 10}}, four = {{2, 4}, {8, 10}}, beyond = {{0, 2}, {4, 11}},
+                                 backwards = {{4, 3}}, negative = {{-1, 3}};
+  const auto scores = [&](ConstMatrixView in, absl::Span<const ColumnRange> counted,
+                          absl::Span<const ColumnRange> wanted,
+                          MatrixView to) { return backend.MassScores(stream, in, counted, wanted, to); };
+  ASSERT_OK(scores(mass.Fill([](int64_t, int64_t) { return 1.0f; }).view(), all, four, out.view()));
+  expect(scores(half.view(), all, four, out.view()), {"MassScores", "mass.dtype is f16"});
+  expect(scores(mass.view(), beyond, four, out.view()), {"counted[1] is columns 4 to 11", "within 0 to 10"});
+  expect(scores(mass.view(), all, backwards, out.view()), {"wanted[0] is columns 4 to 3"});
+  expect(scores(mass.view(), negative, four, out.view()), {"counted[0] is columns -1 to 3"});
+  expect(scores(mass.view(), all, all, out.view()), {"out.cols is 4", "10"});
+  expect(scores(mass.view(), all, four, mass.view().Rows(0, 1).Columns(0, 4)), {"out overlaps mass"});
+
+  const auto indices = backend.Allocate(64).value();
+  auto* data = static_cast<int32_t*>(indices->data());
+  expect(backend.SelectTopK(stream, mass.view(), {data, 4}), {"SelectTopK", "scores.rows is 2", "1"});
+  expect(backend.SelectTopK(stream, half.view().Rows(0, 1), {data, 4}), {"scores.dtype is f16"});
+  expect(backend.SelectTopK(stream, mass.view().Rows(0, 1), {data, 11}),
+         {"out.size is 11", "scores.cols = 10"});
+  expect(backend.SelectTopK(stream, mass.view().Rows(0, 1), {data, -1}), {"out.size is -1"});
+  expect(backend.SelectTopK(stream, mass.view().Rows(0, 1), {nullptr, 4}), {"out.data is null"});
+  expect(backend.SelectTopK(stream, mass.view().Rows(0, 1), {static_cast<int32_t*>(mass.view().data), 4}),
+         {"out overlaps scores"});
+}
+
+INSTANTIATE_CONFORMANCE(SelectionConformance);
+
+}  // namespace
+}  // namespace kvblend::kernels
