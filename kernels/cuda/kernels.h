@@ -56,6 +56,20 @@ struct KvSource {
   static KvSource Of(const KvSectionView& section);
 };
 
+/// Rows of a quantised weight, one behind the other.
+struct CodedRows {
+  const unsigned char* codes = nullptr;  // [rows, cols], a byte each or, of 4 bits, half a byte
+  const float* scales = nullptr;         // [rows, cols / group]
+  const float* minimums = nullptr;       // the same
+  int64_t rows = 0;                      // up to 65535
+  int64_t cols = 0;                      // a multiple of `group`
+  int32_t group = 0;                     // a multiple of 8
+  int32_t zero_point = 0;
+  bool nibbles = false;
+};
+
+/// out: bf16, rows begin at multiples of 16 bytes
+LaunchError LaunchDequantise(StreamHandle stream, const CodedRows& rows, uint16_t* out, int64_t row_stride);
 LaunchError LaunchEmbed(StreamHandle stream, ConstMatrixView table, const int32_t* token_ids, MatrixView out);
 LaunchError LaunchRmsNorm(StreamHandle stream, ConstMatrixView x, const float* weight, float epsilon,
                           MatrixView out);

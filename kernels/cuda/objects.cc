@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/host/batch_plan.h"
-#include "kernels/host/float_convert.h"
 
 namespace kvblend::kernels::cuda {
 namespace {
@@ -26,35 +25,7 @@ absl::Status Upload(void* target, const void* source, int64_t bytes) {
   return SynchronizeStream((*stream)->handle());
 }
 
-constexpr int64_t kUploadElements = int64_t{4} << 20;
-
 }  // namespace
-
-absl::StatusOr<std::unique_ptr<DeviceWeights>> DeviceWeights::Create(int64_t rows, int64_t cols,
-                                                                     WeightUsage usage,
-                                                                     const WeightSource& source) {
-  const int64_t stride = RoundUp(cols, 8);
-  auto buffer = DeviceBuffer::Allocate("PackWeights", rows * stride * 2);
-  if (!buffer.ok()) return buffer.status();
-  // Several rows at a time, so that few copies are many bytes each.
-  const int64_t step = std::clamp<int64_t>(kUploadElements / stride, 1, rows);
-  std::vector<uint16_t> staged(step * stride, 0);
-  std::vector<float> row(cols);
-  for (int64_t first = 0; first < rows; first += step) {
-    const int64_t count = std::min(step, rows - first);
-    for (int64_t r = 0; r < count; ++r) {
-      if (absl::Status status = source.ReadRow(first + r, absl::MakeSpan(row)); !status.ok()) return status;
-      for (int64_t c = 0; c < cols; ++c) staged[r * stride + c] = F32ToBf16(row[c]);
-    }
-    auto* target = static_cast<uint16_t*>((*buffer)->data()) + first * stride;
-    if (auto s = Upload(target, staged.data(), count * stride * 2); !s.ok()) return s;
-  }
-  return std::unique_ptr<DeviceWeights>(new DeviceWeights(rows, cols, usage, *std::move(buffer)));
-}
-
-absl::StatusOr<const DeviceWeights*> DeviceWeights::From(const PackedWeights& weights) {
-  return Cast<DeviceWeights>(weights, "PackedWeights were");
-}
 
 DeviceRopeTable::DeviceRopeTable(const RopeSpec& spec, std::unique_ptr<DeviceBuffer> buffer)
     : layout_(spec.layout),

@@ -1,4 +1,4 @@
-// PackedWeights, RopeTable and BatchPlan in device memory. All are immutable after creation.
+// RopeTable and BatchPlan in device memory. All are immutable after creation.
 #pragma once
 
 #include <cstdint>
@@ -11,27 +11,6 @@
 #include "kernels/cuda/memory.h"
 
 namespace kvblend::kernels::cuda {
-
-/// bf16, rows padded with zeros to a multiple of 8.
-class DeviceWeights final : public PackedWeights {
- public:
-  static absl::StatusOr<std::unique_ptr<DeviceWeights>> Create(int64_t rows, int64_t cols, WeightUsage usage,
-                                                               const WeightSource& source);
-  /// kInvalidArgument when the weights were made by a backend of another kind.
-  static absl::StatusOr<const DeviceWeights*> From(const PackedWeights& weights);
-
-  int64_t rows() const override { return rows_; }
-  int64_t cols() const override { return cols_; }
-  WeightUsage usage() const override { return usage_; }
-  ConstMatrixView view() const { return {buffer_->data(), DataType::kBF16, rows_, cols_, RoundUp(cols_, 8)}; }
-
- private:
-  DeviceWeights(int64_t rows, int64_t cols, WeightUsage usage, std::unique_ptr<DeviceBuffer> buffer)
-      : rows_(rows), cols_(cols), usage_(usage), buffer_(std::move(buffer)) {}
-  const int64_t rows_, cols_;
-  const WeightUsage usage_;
-  const std::unique_ptr<DeviceBuffer> buffer_;
-};
 
 class DeviceRopeTable final : public RopeTable {
  public:
