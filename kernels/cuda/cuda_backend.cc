@@ -68,7 +68,7 @@ class CudaBackend final : public Backend {
     return DeviceRopeTable::Create(spec);
   }
   absl::StatusOr<std::unique_ptr<BatchPlan>> DoPlanBatch(const BatchSpec& spec) override {
-    return DeviceBatchPlan::Create(spec);
+    return DeviceBatchPlan::Create(spec, plan_memory_);
   }
 
   absl::Status DoEmbed(Stream& stream, const PackedWeights& table, absl::Span<const int32_t> token_ids,
@@ -119,7 +119,8 @@ class CudaBackend final : public Backend {
     KVBLEND_ASSIGN_OR_RETURN(plan, DeviceBatchPlan::From(batch));
     KVBLEND_ASSIGN_OR_RETURN(rope, DeviceRopeTable::From(table));
     if (Empty(x)) return absl::OkStatus();
-    return StatusOf(LaunchRope(Of(stream).handle(), plan->view(), rope->view(), num_heads, x), "Rope");
+    KVBLEND_ASSIGN_OR_RETURN(rows, plan->ViewOn(Of(stream)));
+    return StatusOf(LaunchRope(Of(stream).handle(), rows, rope->view(), num_heads, x), "Rope");
   }
 
   absl::Status DoKvScatter(Stream& stream, const BatchPlan& batch, const RopeTable& table, ConstMatrixView k,
@@ -129,9 +130,10 @@ class CudaBackend final : public Backend {
 
   absl::Status DoKvLoad(Stream& stream, const BatchPlan& batch, const RopeTable& table, KvSectionView k,
                         KvSectionView v, KvPagesView pages) override {
-    KVBLEND_RETURN_IF_ERROR(BringToDevice(stream, Scratch::kKeySection, k));
-    KVBLEND_RETURN_IF_ERROR(BringToDevice(stream, Scratch::kValueSection, v));
-    return Scatter("KvLoad", stream, batch, table, KvSource::Of(k), KvSource::Of(v), pages);
+    KVBLEND_RETURN_IF_ERROR(BringToDevice(stream, k));
+    KVBLEND_RETURN_IF_ERROR(BringToDevice(stream, v));
+    KVBLEND_RETURN_IF_ERROR(Scatter("KvLoad", stream, batch, table, KvSource::Of(k), KvSource::Of(v), pages));
+    return Of(stream).ReleaseSections();
   }
 
   absl::Status DoEncodeKv(Stream& stream, ConstMatrixView in, MutableKvSectionView out) override {
@@ -141,7 +143,7 @@ class CudaBackend final : public Backend {
     void* const target = out.data;
     const bool on_device = IsDeviceMemory(target);
     if (!on_device) {
-      KVBLEND_ASSIGN_OR_RETURN(memory, Of(stream).ScratchMemory(Scratch::kKeySection, bytes));
+      KVBLEND_ASSIGN_OR_RETURN(memory, Of(stream).ScratchMemory(Scratch::kEncodedSection, bytes));
       out.data = memory;
     }
     KVBLEND_RETURN_IF_ERROR(EnqueueZero(handle, out.data, bytes));  // the padding
@@ -151,8 +153,9 @@ class CudaBackend final : public Backend {
 
   absl::Status DoDecodeKv(Stream& stream, KvSectionView in, MatrixView out) override {
     if (Empty(out)) return absl::OkStatus();
-    KVBLEND_RETURN_IF_ERROR(BringToDevice(stream, Scratch::kKeySection, in));
-    return StatusOf(LaunchDecodeKv(Of(stream).handle(), KvSource::Of(in), out), "DecodeKv");
+    KVBLEND_RETURN_IF_ERROR(BringToDevice(stream, in));
+    KVBLEND_RETURN_IF_ERROR(StatusOf(LaunchDecodeKv(Of(stream).handle(), KvSource::Of(in), out), "DecodeKv"));
+    return Of(stream).ReleaseSections();
   }
 
   absl::Status DoSelectiveAttention(Stream& stream, const BatchPlan& batch, ConstMatrixView q,
@@ -162,6 +165,7 @@ class CudaBackend final : public Backend {
     KVBLEND_ASSIGN_OR_RETURN(plan, DeviceBatchPlan::From(batch));
     KVBLEND_RETURN_IF_ERROR(CheckHeadDim(kOp, pages));
     if (Empty(out)) return absl::OkStatus();
+    KVBLEND_ASSIGN_OR_RETURN(rows, plan->ViewOn(Of(stream)));
     const AttentionShape shape = plan->ShapeOf(num_heads, pages, device_.num_multiprocessors);
     AttentionWorkspace workspace;
     if (shape.splits > 1) {
@@ -174,8 +178,7 @@ class CudaBackend final : public Backend {
       workspace.sum = workspace.max + heads;
     }
     return StatusOf(
-        LaunchSelectiveAttention(Of(stream).handle(), plan->view(), q, shape, scale, pages, workspace, out),
-        kOp);
+        LaunchSelectiveAttention(Of(stream).handle(), rows, q, shape, scale, pages, workspace, out), kOp);
   }
 
   absl::Status DoAttentionMass(Stream& stream, const BatchPlan& batch, ConstMatrixView q, int32_t num_heads,
@@ -184,6 +187,7 @@ class CudaBackend final : public Backend {
     KVBLEND_ASSIGN_OR_RETURN(plan, DeviceBatchPlan::From(batch));
     KVBLEND_RETURN_IF_ERROR(CheckHeadDim(kOp, pages));
     if (Empty(out)) return absl::OkStatus();
+    KVBLEND_ASSIGN_OR_RETURN(rows, plan->ViewOn(Of(stream)));
     const AttentionShape shape = plan->ShapeOf(num_heads, pages, device_.num_multiprocessors);
     const int64_t heads = q.rows * num_heads, masses = pages.num_kv_heads * shape.total_kv_len;
     KVBLEND_ASSIGN_OR_RETURN(
@@ -194,7 +198,7 @@ class CudaBackend final : public Backend {
     workspace.sum = workspace.max + shape.splits * heads;
     workspace.log_sum = workspace.sum + shape.splits * heads;
     workspace.head_mass = workspace.log_sum + heads;
-    return StatusOf(LaunchAttentionMass(Of(stream).handle(), plan->view(), q, shape, scale, pages, workspace,
+    return StatusOf(LaunchAttentionMass(Of(stream).handle(), rows, q, shape, scale, pages, workspace,
                                         static_cast<float*>(out.data)),
                     kOp);
   }
@@ -270,12 +274,12 @@ class CudaBackend final : public Backend {
   }
 
   // Sections may lie in host memory, where the store keeps them.
-  static absl::Status BringToDevice(Stream& stream, Scratch scratch, KvSectionView& section) {
+  static absl::Status BringToDevice(Stream& stream, KvSectionView& section) {
     const int64_t bytes = section.layout().size_bytes;
     if (bytes == 0 || IsDeviceMemory(section.data)) return absl::OkStatus();
-    KVBLEND_ASSIGN_OR_RETURN(memory, Of(stream).ScratchMemory(scratch, bytes));
-    const void* source = std::exchange(section.data, memory);
-    return EnqueueCopyFromHost(Of(stream).handle(), memory, source, bytes);
+    KVBLEND_ASSIGN_OR_RETURN(memory, Of(stream).BringSection(section.data, bytes));
+    section.data = memory;
+    return absl::OkStatus();
   }
 
   static absl::Status Scatter(absl::string_view op, Stream& stream, const BatchPlan& batch,
@@ -284,11 +288,13 @@ class CudaBackend final : public Backend {
     KVBLEND_ASSIGN_OR_RETURN(plan, DeviceBatchPlan::From(batch));
     KVBLEND_ASSIGN_OR_RETURN(rope, DeviceRopeTable::From(table));
     if (plan->num_rows() == 0) return absl::OkStatus();
-    return StatusOf(LaunchKvScatter(Of(stream).handle(), plan->view(), rope->view(), k, v, pages), op);
+    KVBLEND_ASSIGN_OR_RETURN(rows, plan->ViewOn(Of(stream)));
+    return StatusOf(LaunchKvScatter(Of(stream).handle(), rows, rope->view(), k, v, pages), op);
   }
 
   const DeviceInfo device_;
   const std::unique_ptr<Gemm> gemm_;
+  PlanMemoryPool plan_memory_;
 };
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/cuda/section_staging.h"
 
 namespace kvblend::kernels::cuda {
 
@@ -27,7 +28,39 @@ absl::StatusOr<std::unique_ptr<DeviceStream>> DeviceStream::Create() {
   return std::unique_ptr<DeviceStream>(new DeviceStream(*handle));
 }
 
-DeviceStream::~DeviceStream() { DestroyDeviceStream(handle_); }
+DeviceStream::DeviceStream(StreamHandle handle)
+    : handle_(handle), living_(std::make_shared<LivingStream>(handle)) {}
+
+DeviceStream::~DeviceStream() { living_->End(); }
+
+absl::StatusOr<const void*> DeviceStream::BringSection(const void* source, int64_t bytes) {
+  if (staging_ == nullptr) {
+    auto created = SectionStaging::Create();
+    if (!created.ok()) return created.status();
+    staging_ = *std::move(created);
+  }
+  return staging_->Bring(handle(), source, bytes);
+}
+
+absl::Status DeviceStream::ReleaseSections() {
+  return staging_ == nullptr ? absl::OkStatus() : staging_->Release(handle());
+}
+
+bool LivingStream::Record(EventHandle event) {
+  const absl::MutexLock lock(&mutex_);
+  return handle_ != nullptr && RecordEvent(event, handle_).ok();
+}
+
+void LivingStream::Synchronize() {
+  const absl::MutexLock lock(&mutex_);
+  if (handle_ != nullptr) SynchronizeStream(handle_).IgnoreError();
+}
+
+void LivingStream::End() {
+  const absl::MutexLock lock(&mutex_);
+  DestroyDeviceStream(handle_);
+  handle_ = nullptr;
+}
 
 absl::StatusOr<void*> DeviceStream::ScratchMemory(Scratch use, int64_t bytes) {
   auto& buffer = scratch_[static_cast<size_t>(use)];

@@ -5,9 +5,11 @@
 #include <cstdint>
 #include <memory>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 #include "kernels/backend.h"
 #include "kernels/cuda/runtime.h"
 
@@ -27,11 +29,28 @@ class DeviceBuffer final : public Buffer {
   const int64_t size_bytes_;
 };
 
+/// A stream as those know it who have used it and may outlive it. Thread-safe.
+class LivingStream {
+ public:
+  explicit LivingStream(StreamHandle handle) : handle_(handle) {}
+  /// False when the stream is gone, and everything enqueued on it done, or when that failed.
+  bool Record(EventHandle event);
+  void Synchronize();
+  /// Destroys the stream, which waits for it.
+  void End();
+
+ private:
+  absl::Mutex mutex_;
+  StreamHandle handle_ ABSL_GUARDED_BY(mutex_);  // null once ended
+};
+
+class SectionStaging;
+
 /// Used by one thread at a time, as Stream is.
 class DeviceStream final : public Stream {
  public:
   /// What scratch memory is for; one operation may use each once.
-  enum class Scratch : uint8_t { kIndices, kActivations, kWorkspace, kKeySection, kValueSection };
+  enum class Scratch : uint8_t { kIndices, kActivations, kWorkspace, kEncodedSection };
 
   static absl::StatusOr<std::unique_ptr<DeviceStream>> Create();
   ~DeviceStream() override;
@@ -39,12 +58,18 @@ class DeviceStream final : public Stream {
   StreamHandle handle() const { return handle_; }
   /// At least `bytes`, the same memory again and again; grows to the largest request there was.
   absl::StatusOr<void*> ScratchMemory(Scratch use, int64_t bytes);
+  /// As SectionStaging does, which is made when it is needed first.
+  absl::StatusOr<const void*> BringSection(const void* source, int64_t bytes);
+  absl::Status ReleaseSections();
+  const std::shared_ptr<LivingStream>& living() const { return living_; }
 
  private:
-  explicit DeviceStream(StreamHandle handle) : handle_(handle) {}
+  explicit DeviceStream(StreamHandle handle);
 
   const StreamHandle handle_;
-  std::array<std::unique_ptr<DeviceBuffer>, 5> scratch_;
+  const std::shared_ptr<LivingStream> living_;
+  std::array<std::unique_ptr<DeviceBuffer>, 4> scratch_;
+  std::unique_ptr<SectionStaging> staging_;
 };
 
 }  // namespace kvblend::kernels::cuda

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -53,58 +54,70 @@ RopeView DeviceRopeTable::view() const {
           layout_ == RopeLayout::kInterleaved};
 }
 
-absl::StatusOr<std::unique_ptr<DeviceBatchPlan>> DeviceBatchPlan::Create(const BatchSpec& spec) {
-  std::unique_ptr<DeviceBatchPlan> plan(new DeviceBatchPlan());
+absl::StatusOr<std::unique_ptr<DeviceBatchPlan>> DeviceBatchPlan::Create(const BatchSpec& spec,
+                                                                         PlanMemoryPool& pool) {
   const size_t num_sequences = spec.kv_len.size();
   std::vector<int32_t> sequence_of_row(spec.positions.size());
   std::vector<int64_t> kv_offset(num_sequences + 1, 0);
   for (size_t s = 0; s < num_sequences; ++s) {
-    plan->rows_of_.push_back(spec.row_indptr[s + 1] - spec.row_indptr[s]);
-    plan->kv_len_.push_back(spec.kv_len[s]);
-    plan->max_kv_len_ = std::max(plan->max_kv_len_, spec.kv_len[s]);
     kv_offset[s + 1] = kv_offset[s] + spec.kv_len[s];
     std::fill(sequence_of_row.begin() + spec.row_indptr[s], sequence_of_row.begin() + spec.row_indptr[s + 1],
               static_cast<int32_t>(s));
+  }
+
+  // All arrays behind each other, each at a multiple of 16 bytes: one copy.
+  struct Array {
+    const void* data;
+    size_t bytes;
+  };
+  const auto array = [](const auto& values) {
+    return Array{values.data(), values.size() * sizeof(values[0])};
+  };
+  const Array arrays[] = {array(spec.row_indptr),  array(spec.positions),    array(spec.kv_len),
+                          array(spec.page_indptr), array(spec.page_indices), array(sequence_of_row),
+                          array(kv_offset)};
+  size_t offsets[std::size(arrays)], total = 0;
+  for (size_t i = 0; i < std::size(arrays); ++i) {
+    offsets[i] = total;
+    total += static_cast<size_t>(RoundUp(static_cast<int64_t>(arrays[i].bytes), 16));
+  }
+  auto memory = pool.Take(static_cast<int64_t>(total));
+  if (!memory.ok()) return memory.status();
+  const unsigned char* device = (*memory)->device();
+  for (size_t i = 0; i < std::size(arrays); ++i) {
+    if (arrays[i].bytes > 0) std::memcpy((*memory)->host() + offsets[i], arrays[i].data, arrays[i].bytes);
+  }
+
+  std::unique_ptr<DeviceBatchPlan> plan(new DeviceBatchPlan(pool, *std::move(memory)));
+  plan->size_bytes_ = static_cast<int64_t>(total);
+  plan->kv_len_.assign(spec.kv_len.begin(), spec.kv_len.end());
+  for (size_t s = 0; s < num_sequences; ++s) {
+    plan->rows_of_.push_back(spec.row_indptr[s + 1] - spec.row_indptr[s]);
+    plan->max_kv_len_ = std::max(plan->max_kv_len_, spec.kv_len[s]);
   }
   plan->total_kv_len_ = kv_offset.back();
   for (const int32_t position : spec.positions)
     plan->max_position_ = std::max<int64_t>(plan->max_position_, position);
   for (const int32_t page : spec.page_indices)
     plan->max_page_index_ = std::max<int64_t>(plan->max_page_index_, page);
-
-  // One allocation and one copy for all arrays, each at a multiple of 16 bytes.
-  std::vector<unsigned char> staged;
-  const auto append = [&](const void* data, size_t bytes) {
-    const size_t at = staged.size();
-    staged.resize(at + static_cast<size_t>(RoundUp(static_cast<int64_t>(bytes), 16)));
-    if (bytes > 0) std::memcpy(staged.data() + at, data, bytes);
-    return at;
-  };
-  const size_t row_indptr = append(spec.row_indptr.data(), spec.row_indptr.size() * 4);
-  const size_t positions = append(spec.positions.data(), spec.positions.size() * 4);
-  const size_t kv_len = append(spec.kv_len.data(), num_sequences * 4);
-  const size_t page_indptr = append(spec.page_indptr.data(), spec.page_indptr.size() * 4);
-  const size_t page_indices = append(spec.page_indices.data(), spec.page_indices.size() * 4);
-  const size_t sequences = append(sequence_of_row.data(), sequence_of_row.size() * 4);
-  const size_t offsets = append(kv_offset.data(), kv_offset.size() * 8);
-  auto buffer = DeviceBuffer::Allocate("PlanBatch", static_cast<int64_t>(staged.size()));
-  if (!buffer.ok()) return buffer.status();
-  plan->buffer_ = *std::move(buffer);
-  auto* base = static_cast<unsigned char*>(plan->buffer_->data());
-  if (auto s = Upload(base, staged.data(), static_cast<int64_t>(staged.size())); !s.ok()) return s;
-  const auto ints = [&](size_t at) { return reinterpret_cast<const int32_t*>(base + at); };
-  plan->view_ = {.row_indptr = ints(row_indptr),
-                 .positions = ints(positions),
-                 .kv_len = ints(kv_len),
-                 .page_indptr = ints(page_indptr),
-                 .page_indices = ints(page_indices),
-                 .sequence_of_row = ints(sequences),
-                 .kv_offset = reinterpret_cast<const int64_t*>(base + offsets),
+  const auto ints = [&](int i) { return reinterpret_cast<const int32_t*>(device + offsets[i]); };
+  plan->view_ = {.row_indptr = ints(0),
+                 .positions = ints(1),
+                 .kv_len = ints(2),
+                 .page_indptr = ints(3),
+                 .page_indices = ints(4),
+                 .sequence_of_row = ints(5),
+                 .kv_offset = reinterpret_cast<const int64_t*>(device + offsets[6]),
                  .num_sequences = static_cast<int32_t>(num_sequences),
                  .num_rows = static_cast<int32_t>(spec.positions.size()),
                  .sliding_window = spec.sliding_window,
                  .page_size = FastDivisor::Of(spec.page_size)};
   return plan;
+}
+
+absl::StatusOr<PlanView> DeviceBatchPlan::ViewOn(const DeviceStream& stream) const {
+  if (absl::Status s = memory_->MakeReady(stream, size_bytes_); !s.ok()) return s;
+  return view_;
 }
 
 absl::StatusOr<const DeviceBatchPlan*> DeviceBatchPlan::From(const BatchPlan& plan) {

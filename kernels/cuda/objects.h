@@ -1,14 +1,16 @@
-// RopeTable and BatchPlan in device memory. All are immutable after creation.
+// RopeTable and BatchPlan in device memory. Immutable after creation.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/memory.h"
+#include "kernels/cuda/plan_memory.h"
 
 namespace kvblend::kernels::cuda {
 
@@ -30,8 +32,9 @@ class DeviceRopeTable final : public RopeTable {
 
 class DeviceBatchPlan final : public BatchPlan {
  public:
-  /// REQUIRES: `spec` passed CheckBatchSpec.
-  static absl::StatusOr<std::unique_ptr<DeviceBatchPlan>> Create(const BatchSpec& spec);
+  /// `pool` must outlive the plan. REQUIRES: `spec` passed CheckBatchSpec.
+  static absl::StatusOr<std::unique_ptr<DeviceBatchPlan>> Create(const BatchSpec& spec, PlanMemoryPool& pool);
+  ~DeviceBatchPlan() override { pool_.Return(std::move(memory_)); }
   static absl::StatusOr<const DeviceBatchPlan*> From(const BatchPlan& plan);
 
   int64_t num_rows() const override { return view_.num_rows; }
@@ -41,19 +44,23 @@ class DeviceBatchPlan final : public BatchPlan {
   int64_t max_page_index() const override { return max_page_index_; }
   int32_t page_size() const override { return view_.page_size.divisor; }
 
-  const PlanView& view() const { return view_; }
+  /// For what is enqueued on `stream` next.
+  absl::StatusOr<PlanView> ViewOn(const DeviceStream& stream) const;
   /// Tiles, and how many blocks share a row tile so that `num_multiprocessors` are busy.
   AttentionShape ShapeOf(int32_t num_heads, const KvPagesView& pages, int num_multiprocessors) const;
 
  private:
-  DeviceBatchPlan() = default;
+  DeviceBatchPlan(PlanMemoryPool& pool, std::unique_ptr<PlanMemory> memory)
+      : pool_(pool), memory_(std::move(memory)) {}
+  PlanMemoryPool& pool_;
+  std::unique_ptr<PlanMemory> memory_;
+  int64_t size_bytes_ = 0;
   PlanView view_;
   std::vector<int32_t> rows_of_, kv_len_;  // per sequence, on the host
   int32_t max_kv_len_ = 0;
   int64_t total_kv_len_ = 0;
   int64_t max_position_ = -1;
   int64_t max_page_index_ = -1;
-  std::unique_ptr<DeviceBuffer> buffer_;
 };
 
 }  // namespace kvblend::kernels::cuda

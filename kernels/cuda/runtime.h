@@ -31,10 +31,27 @@ absl::StatusOr<void*> DeviceAllocate(int64_t bytes);
 /// Waits for everything that was enqueued before.
 void DeviceFree(void* data);
 
+/// Page-locked host memory, which the device copies from and to on its own: `bytes` above 0, aligned to 256.
+absl::StatusOr<void*> PinnedAllocate(int64_t bytes);
+/// What still copies from or to it must have been waited for.
+void PinnedFree(void* data);
+
 absl::StatusOr<StreamHandle> CreateDeviceStream();
 void DestroyDeviceStream(StreamHandle stream);
 /// Waits; returns the first error of anything enqueued since the last call.
 absl::Status SynchronizeStream(StreamHandle stream);
+
+/// Marks a place in a stream. Recording it again moves it; never recorded, it has been reached.
+struct EventObject;
+using EventHandle = EventObject*;
+absl::StatusOr<EventHandle> CreateDeviceEvent();
+void DestroyDeviceEvent(EventHandle event);
+/// Behind everything that was enqueued on `stream` so far.
+absl::Status RecordEvent(EventHandle event, StreamHandle stream);
+/// What is enqueued on `stream` from now on waits for the event as it is recorded now; the host does not.
+absl::Status WaitForEvent(StreamHandle stream, EventHandle event);
+/// Whether the event as it was recorded last has been reached.
+bool EventIsReached(EventHandle event);
 
 /// `source` may be changed when the call has returned, unless it is pinned memory.
 absl::Status EnqueueCopyFromHost(StreamHandle stream, void* target, const void* source, int64_t bytes);

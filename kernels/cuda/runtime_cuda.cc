@@ -8,6 +8,7 @@ namespace kvblend::kernels::cuda {
 namespace {
 
 cudaStream_t Of(StreamHandle stream) { return reinterpret_cast<cudaStream_t>(stream); }
+cudaEvent_t Of(EventHandle event) { return reinterpret_cast<cudaEvent_t>(event); }
 
 absl::Status ToStatus(cudaError_t error, absl::string_view call) {
   if (error == cudaSuccess) return absl::OkStatus();
@@ -54,6 +55,44 @@ absl::StatusOr<void*> DeviceAllocate(int64_t bytes) {
 
 // Errors of earlier kernels come out here too; SynchronizeStream reports them.
 void DeviceFree(void* data) { (void)cudaFree(data); }
+
+absl::StatusOr<void*> PinnedAllocate(int64_t bytes) {
+  void* data = nullptr;
+  const cudaError_t error = cudaHostAlloc(&data, static_cast<size_t>(bytes), cudaHostAllocDefault);
+  if (error == cudaErrorMemoryAllocation) {
+    (void)cudaGetLastError();
+    return absl::ResourceExhaustedError(absl::StrCat("no page-locked host memory for ", bytes, " bytes"));
+  }
+  if (auto s = ToStatus(error, "cudaHostAlloc"); !s.ok()) return s;
+  return data;
+}
+
+void PinnedFree(void* data) { (void)cudaFreeHost(data); }
+
+absl::StatusOr<EventHandle> CreateDeviceEvent() {
+  cudaEvent_t event = nullptr;
+  if (auto s = ToStatus(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate");
+      !s.ok()) {
+    return s;
+  }
+  return reinterpret_cast<EventHandle>(event);
+}
+
+void DestroyDeviceEvent(EventHandle event) { (void)cudaEventDestroy(Of(event)); }
+
+absl::Status RecordEvent(EventHandle event, StreamHandle stream) {
+  return ToStatus(cudaEventRecord(Of(event), Of(stream)), "cudaEventRecord");
+}
+
+absl::Status WaitForEvent(StreamHandle stream, EventHandle event) {
+  return ToStatus(cudaStreamWaitEvent(Of(stream), Of(event)), "cudaStreamWaitEvent");
+}
+
+bool EventIsReached(EventHandle event) {
+  const cudaError_t error = cudaEventQuery(Of(event));
+  if (error == cudaErrorNotReady) (void)cudaGetLastError();  // an answer, not an error
+  return error == cudaSuccess;
+}
 
 absl::StatusOr<StreamHandle> CreateDeviceStream() {
   cudaStream_t stream = nullptr;

@@ -50,6 +50,7 @@ TEST(CudaBackendTest, FullDeviceMemoryIsResourceExhausted) {
   Rng rng(1);
   Tensor matrix(backend, DataType::kF32, 64, 64), x(backend, DataType::kF32, 64, 64);
   const auto weights = Pack(backend, matrix, WeightUsage::kLinear);
+  const auto fresh = CreateCudaBackend().value();  // with no memory from earlier plans
   const int64_t limit = cuda_emulation::SetMemoryLimit(cuda_emulation::AllocatedBytes());
   const auto expect = [](const absl::Status& status, const char* operation) {
     EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
@@ -62,7 +63,7 @@ TEST(CudaBackendTest, FullDeviceMemoryIsResourceExhausted) {
   expect(backend.Allocate(1).status(), "Allocate");
   expect(backend.PackWeights(4, 4, WeightUsage::kLinear, row).status(), "PackWeights");
   expect(backend.CreateRopeTable({RopeLayout::kInterleaved, 2, 16, inv_freq}).status(), "CreateRopeTable");
-  expect(backend.PlanBatch({indptr, zero, one, indptr, zero, 16, 0}).status(), "PlanBatch");
+  expect(fresh->PlanBatch({indptr, zero, one, indptr, zero, 16, 0}).status(), "PlanBatch");
   expect(backend.Linear(*stream, x.view(), *weights, true, matrix.view()), "scratch memory");
   cuda_emulation::SetMemoryLimit(limit);
   EXPECT_TRUE(backend.Linear(*stream, x.view(), *weights, true, matrix.view()).ok());

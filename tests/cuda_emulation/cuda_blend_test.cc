@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/cuda/cuda_backend.h"
+#include "tests/cuda_emulation/runtime.h"
 #include "tests/unit/blend/blend_fixture.h"
 
 namespace kvblend {
@@ -137,6 +138,32 @@ TEST_F(CudaBlendTest, DecodingGoesOnFromABlendedPrompt) {
   std::vector<float> logits;
   for (const int32_t token : more) logits = *cuda.runner->Extend(prompt, {token}, KeepRunning);
   EXPECT_LT(RelativeDistance(logits, FullPrefill(cuda, MakeLayout(anchor_, chunks_, longer))), kRounding);
+}
+
+// Allocating, and making streams and events, costs milliseconds on a device or makes it wait for everything.
+TEST_F(CudaBlendTest, PromptsAndStepsOfAKnownShapeAllocateNothing) {
+  Setup cuda = OnCuda("int8");
+  StoreAll(cuda);
+  for (const Policy policy : {Policy::kQuery, Policy::kHkvd}) {
+    SCOPED_TRACE(std::string(Name(policy)));
+    cuda_emulation::RuntimeCounts before;
+    for (int round = 0; round < 6; ++round) {
+      if (round == 3) before = cuda_emulation::CountRuntimeObjects();
+      Prefill(cuda, layout_, policy, 0.25);
+    }
+    EXPECT_EQ(cuda_emulation::CountRuntimeObjects(), before);
+  }
+
+  PrefilledPrompt one = Prefill(cuda, layout_, Policy::kQuery, 0.25),
+                  other = Prefill(cuda, MakeLayout(anchor_, {}, question_), Policy::kQuery, 0.25);
+  cuda_emulation::RuntimeCounts before;
+  for (int32_t step = 0; step < 12; ++step) {
+    if (step == 4) before = cuda_emulation::CountRuntimeObjects();
+    const kernels::SamplingSpec draw{.temperature = 0.8, .top_p = 0.9, .uniform = 0.5};
+    const auto sampled = cuda.runner->ExtendAll(std::vector<NextToken>{{&one, 5, draw}, {&other, 6, {}}});
+    ASSERT_TRUE(sampled.ok()) << sampled.status();
+  }
+  EXPECT_EQ(cuda_emulation::CountRuntimeObjects(), before);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include "tests/cuda_emulation/runtime.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -12,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -30,11 +32,33 @@ struct StreamObject {
     const std::lock_guard lock(mutex);
     queue.push_back(std::move(work));
   }
+  void RunNext() {
+    const std::function<void()> work = std::move(queue.front());
+    queue.pop_front();
+    work();
+  }
   void Drain() {
     const std::lock_guard lock(mutex);
-    while (!queue.empty()) {
-      queue.front()();
-      queue.pop_front();
+    while (!queue.empty()) RunNext();
+  }
+};
+
+// Recordings are counted: to wait for one is to wait for its number.
+struct EventObject {
+  std::mutex mutex;
+  int64_t recorded = 0;
+  StreamObject* stream = nullptr;  // of the latest recording
+  std::atomic<int64_t> reached = 0;
+
+  // Runs the stream that the event was recorded on for as long as it takes. Another thread may be running it.
+  void RunUntil(StreamObject* recorded_on, int64_t number) {
+    while (reached < number) {
+      const std::unique_lock lock(recorded_on->mutex, std::try_to_lock);
+      if (!lock.owns_lock()) {
+        std::this_thread::yield();
+      } else if (reached < number) {
+        recorded_on->RunNext();
+      }
     }
   }
 };
@@ -48,14 +72,25 @@ struct Device {
   std::mutex mutex;
   // Shared: a thread may be waiting for all streams while another destroys one.
   std::map<StreamObject*, std::shared_ptr<StreamObject>> streams;
+  std::map<EventObject*, std::shared_ptr<EventObject>> events;
   std::map<void*, int64_t> allocations;
+  std::map<void*, int64_t> pinned;
   int64_t allocated = 0;
   int64_t limit = int64_t{8} << 30;
+  cuda_emulation::RuntimeCounts counts;
 };
 
 Device& TheDevice() {
   static auto* device = new Device();
   return *device;
+}
+
+// Whether `data` lies in one of `blocks`. REQUIRES: the device's mutex
+bool Contains(const std::map<void*, int64_t>& blocks, const void* data) {
+  auto after = blocks.upper_bound(const_cast<void*>(data));
+  if (after == blocks.begin()) return false;
+  const auto& [begin, bytes] = *--after;
+  return static_cast<const char*>(data) < static_cast<const char*>(begin) + bytes;
 }
 
 void DrainAll() {
@@ -89,7 +124,77 @@ absl::StatusOr<void*> DeviceAllocate(int64_t bytes) {
   std::memset(data, 0xFF, static_cast<size_t>(bytes));
   device.allocations[data] = bytes;
   device.allocated += bytes;
+  ++device.counts.device_allocations;
   return data;
+}
+
+absl::StatusOr<void*> PinnedAllocate(int64_t bytes) {
+  void* data = nullptr;
+  if (posix_memalign(&data, kAlignment, static_cast<size_t>(bytes)) != 0) {
+    return absl::ResourceExhaustedError(absl::StrCat("no page-locked host memory for ", bytes, " bytes"));
+  }
+  Device& device = TheDevice();
+  const std::lock_guard lock(device.mutex);
+  device.pinned[data] = bytes;
+  ++device.counts.pinned_allocations;
+  return data;
+}
+
+void PinnedFree(void* data) {
+  if (data == nullptr) return;
+  Device& device = TheDevice();
+  const std::lock_guard lock(device.mutex);
+  if (device.pinned.erase(data) == 0) cuda_emulation::Fail("PinnedFree of what was not allocated");
+  std::free(data);
+}
+
+absl::StatusOr<EventHandle> CreateDeviceEvent() {
+  auto event = std::make_shared<EventObject>();
+  const std::lock_guard lock(TheDevice().mutex);
+  TheDevice().events[event.get()] = event;
+  ++TheDevice().counts.events;
+  return event.get();
+}
+
+// Streams that still have to reach it keep it.
+void DestroyDeviceEvent(EventHandle event) {
+  const std::lock_guard lock(TheDevice().mutex);
+  TheDevice().events.erase(event);
+}
+
+absl::Status RecordEvent(EventHandle event, StreamHandle stream) {
+  std::shared_ptr<EventObject> shared;
+  {
+    const std::lock_guard lock(TheDevice().mutex);
+    shared = TheDevice().events.at(event);
+  }
+  const std::lock_guard lock(event->mutex);
+  const int64_t number = ++event->recorded;
+  event->stream = stream;
+  stream->Enqueue([shared, number] {
+    int64_t reached = shared->reached;
+    while (reached < number && !shared->reached.compare_exchange_weak(reached, number)) {
+    }
+  });
+  return absl::OkStatus();
+}
+
+absl::Status WaitForEvent(StreamHandle stream, EventHandle event) {
+  std::shared_ptr<EventObject> shared;
+  {
+    const std::lock_guard lock(TheDevice().mutex);
+    shared = TheDevice().events.at(event);
+  }
+  const std::lock_guard lock(event->mutex);
+  stream->Enqueue([shared, recorded_on = event->stream, number = event->recorded] {
+    shared->RunUntil(recorded_on, number);
+  });
+  return absl::OkStatus();
+}
+
+bool EventIsReached(EventHandle event) {
+  const std::lock_guard lock(event->mutex);
+  return event->reached >= event->recorded;
 }
 
 void DeviceFree(void* data) {
@@ -108,6 +213,7 @@ absl::StatusOr<StreamHandle> CreateDeviceStream() {
   auto stream = std::make_shared<StreamObject>();
   const std::lock_guard lock(TheDevice().mutex);
   TheDevice().streams[stream.get()] = stream;
+  ++TheDevice().counts.streams;
   return stream.get();
 }
 
@@ -123,6 +229,13 @@ absl::Status SynchronizeStream(StreamHandle stream) {
 }
 
 absl::Status EnqueueCopyFromHost(StreamHandle stream, void* target, const void* source, int64_t bytes) {
+  {
+    const std::lock_guard lock(TheDevice().mutex);
+    if (Contains(TheDevice().pinned, source)) {  // is read when its turn comes
+      stream->Enqueue([=] { std::memcpy(target, source, static_cast<size_t>(bytes)); });
+      return absl::OkStatus();
+    }
+  }
   const auto* begin = static_cast<const unsigned char*>(source);
   stream->Enqueue([target, copy = std::vector<unsigned char>(begin, begin + bytes)] {
     std::memcpy(target, copy.data(), copy.size());
@@ -143,10 +256,7 @@ absl::Status EnqueueZero(StreamHandle stream, void* target, int64_t bytes) {
 bool IsDeviceMemory(const void* data) {
   Device& device = TheDevice();
   const std::lock_guard lock(device.mutex);
-  auto after = device.allocations.upper_bound(const_cast<void*>(data));
-  if (after == device.allocations.begin()) return false;
-  const auto& [begin, bytes] = *--after;
-  return static_cast<const char*>(data) < static_cast<const char*>(begin) + bytes;
+  return Contains(device.allocations, data);
 }
 
 absl::Status StatusOf(LaunchError error, absl::string_view kernel) {
@@ -165,6 +275,11 @@ using kernels::cuda::TheDevice;
 int64_t SetMemoryLimit(int64_t bytes) {
   const std::lock_guard lock(TheDevice().mutex);
   return std::exchange(TheDevice().limit, bytes);
+}
+
+RuntimeCounts CountRuntimeObjects() {
+  const std::lock_guard lock(TheDevice().mutex);
+  return TheDevice().counts;
 }
 
 int64_t AllocatedBytes() {

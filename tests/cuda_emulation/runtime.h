@@ -9,4 +9,15 @@ namespace kvblend::cuda_emulation {
 int64_t SetMemoryLimit(int64_t bytes);
 int64_t AllocatedBytes();
 
+/// What was ever made: things that cost a device milliseconds, or make it wait for everything.
+struct RuntimeCounts {
+  int64_t device_allocations = 0;
+  int64_t pinned_allocations = 0;
+  int64_t streams = 0;
+  int64_t events = 0;
+
+  friend bool operator==(const RuntimeCounts&, const RuntimeCounts&) = default;
+};
+RuntimeCounts CountRuntimeObjects();
+
 }  // namespace kvblend::cuda_emulation

@@ -82,6 +82,67 @@ TEST(CudaEmulationRuntimeTest, HostThreadsRunKernelsAtOnce) {
   for (int t = 0; t < 4; ++t) EXPECT_EQ(out[t][31], t + 49 + 31);
 }
 
+TEST(CudaEmulationRuntimeTest, PinnedMemoryIsReadWhenItsTurnComes) {
+  const StreamHandle stream = *CreateDeviceStream();
+  auto* data = static_cast<int32_t*>(*DeviceAllocate(4));
+  auto* pinned = static_cast<int32_t*>(*PinnedAllocate(4));
+  *pinned = 1;
+  ASSERT_TRUE(EnqueueCopyFromHost(stream, data, pinned, 4).ok());
+  *pinned = 2;
+  ASSERT_TRUE(SynchronizeStream(stream).ok());
+  EXPECT_EQ(*data, 2);
+  DestroyDeviceStream(stream);
+  PinnedFree(pinned);
+  DeviceFree(data);
+}
+
+TEST(CudaEmulationRuntimeTest, StreamsWaitForEventsOfOthersAsTheyWereRecorded) {
+  const StreamHandle one = *CreateDeviceStream(), other = *CreateDeviceStream();
+  auto* data = static_cast<int32_t*>(*DeviceAllocate(32 * 4));
+  std::vector<int32_t> seen(32, -1), early(32, -1);
+  const EventHandle event = *CreateDeviceEvent(), never = *CreateDeviceEvent();
+  EXPECT_TRUE(EventIsReached(never));
+  ASSERT_TRUE(EnqueueZero(one, data, 128).ok());
+  ASSERT_TRUE(RecordEvent(event, one).ok());
+  EXPECT_FALSE(EventIsReached(event));
+  ASSERT_TRUE(WaitForEvent(other, never).ok());
+  ASSERT_TRUE(WaitForEvent(other, event).ok());
+  ASSERT_TRUE(EnqueueCopyToHost(other, early.data(), data, 128).ok());
+  ASSERT_TRUE(Launch<FillKernel>(one, {.threads = 32}, FillParams{data, 7}).ok());
+  ASSERT_TRUE(RecordEvent(event, one).ok());
+  // `other` waits for the first recording only, `seen` for the second.
+  ASSERT_TRUE(SynchronizeStream(other).ok());
+  EXPECT_EQ(early, std::vector<int32_t>(32, 0));
+  EXPECT_FALSE(EventIsReached(event));
+  ASSERT_TRUE(WaitForEvent(other, event).ok());
+  ASSERT_TRUE(EnqueueCopyToHost(other, seen.data(), data, 128).ok());
+  ASSERT_TRUE(SynchronizeStream(other).ok());
+  EXPECT_EQ(seen[31], 38);
+  EXPECT_TRUE(EventIsReached(event));
+  DestroyDeviceEvent(event);
+  DestroyDeviceEvent(never);
+  DestroyDeviceStream(one);
+  DestroyDeviceStream(other);
+  DeviceFree(data);
+}
+
+TEST(CudaEmulationRuntimeTest, ThreadsMayRunStreamsThatWaitForEachOther) {
+  const StreamHandle one = *CreateDeviceStream(), other = *CreateDeviceStream();
+  const EventHandle ping = *CreateDeviceEvent(), pong = *CreateDeviceEvent();
+  for (int i = 0; i < 200; ++i) {
+    ASSERT_TRUE(RecordEvent(ping, one).ok());
+    ASSERT_TRUE(WaitForEvent(other, ping).ok());
+    ASSERT_TRUE(RecordEvent(pong, other).ok());
+    ASSERT_TRUE(WaitForEvent(one, pong).ok());
+  }
+  std::thread thread([&] { EXPECT_TRUE(SynchronizeStream(one).ok()); });
+  EXPECT_TRUE(SynchronizeStream(other).ok());
+  thread.join();
+  EXPECT_TRUE(EventIsReached(ping) && EventIsReached(pong));
+  for (const EventHandle event : {ping, pong}) DestroyDeviceEvent(event);
+  for (const StreamHandle stream : {one, other}) DestroyDeviceStream(stream);
+}
+
 KVBLEND_KERNEL(32, 1) NeverRunKernel(FillParams p) { p.out[0] = 1; }
 
 TEST(CudaEmulationRuntimeTest, ListsKernelsThatHaveNotRun) {
