@@ -33,7 +33,7 @@ inline constexpr int32_t kMaxBatchSize = 256;
 
 struct EngineOptions {
   std::string model_path;             // a GGUF file
-  std::string backend = "cpu";        // "cpu" or "reference"
+  std::string device = "auto";        // what computes: "auto", "cpu", "cuda", "cuda:N" or "reference"
   int32_t num_threads = 0;            // 0: one per available processor
   std::string gemm = "auto";          // cpu: "auto", "bf16" or "f32"
   std::string kv_dtype = "auto";      // pages: "auto" (bf16, or f32 with fp32 GEMMs), "bf16", "f16" or "f32"
@@ -63,6 +63,9 @@ struct EngineInfo {
   std::string model_name;
   std::string model_architecture;
   std::string model_fingerprint;  // hex
+  std::string device;             // what computes: "cpu", "cuda:0", "reference"
+  std::string device_name;        // what it calls itself
+  std::string device_reason;      // why it was chosen
   std::string backend;            // one line for people
   std::string kv_dtype;           // of pages
   std::string chunk_format;       // of stored chunks
@@ -86,6 +89,12 @@ struct LoadingStats {
       0;  // stored KV in main memory -> pages, through all layers; 0: not measured
 };
 
+/// Of a device that has memory of its own: what is in use, by whomever, and what there is.
+struct DeviceMemoryStats {
+  int64_t used_bytes = 0;
+  int64_t total_bytes = 0;
+};
+
 /// A snapshot for metrics and dashboards.
 struct EngineStats {
   int32_t requests_waiting = 0;
@@ -93,8 +102,9 @@ struct EngineStats {
   int32_t background_waiting = 0;  // chunk computations behind responses
   int32_t pages_used = 0;
   int32_t pages_total = 0;
-  int64_t background_chunks_stored = 0;  // since start
-  int64_t background_chunks_failed = 0;  // since start
+  int64_t background_chunks_stored = 0;            // since start
+  int64_t background_chunks_failed = 0;            // since start
+  std::optional<DeviceMemoryStats> device_memory;  // on a GPU
   LoadingStats loading;
   store::StoreStats store;
   std::optional<store::DiskTierStats> disk;    // with a chunk_disk_path
@@ -180,6 +190,9 @@ class Engine {
 /// The fingerprint in EngineInfo of a model file, without loading it. kNotFound, kInvalidArgument or
 /// kUnimplemented naming the file.
 absl::StatusOr<std::string> ModelFingerprint(const std::string& model_path);
+
+/// OK for what EngineOptions.device may be, whether or not it is there; else kInvalidArgument listing it.
+absl::Status CheckDeviceName(std::string_view device);
 
 /// Names as clients write them: "query", "hkvd", ... ; "chunks", "prefix", "nothing"; "anchored", "isolated";
 /// "value", "key"; "fixed", "auto".

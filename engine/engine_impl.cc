@@ -25,6 +25,9 @@ EngineInfo MakeInfo(const ModelRuntime& runtime, double self_check_max_error) {
   info.model_name = config.name;
   info.model_architecture = config.architecture;
   info.model_fingerprint = store::ToHex(runtime.key_space.model_fingerprint);
+  info.device = runtime.device;
+  info.device_name = runtime.backend->device_name();
+  info.device_reason = runtime.device_reason;
   info.backend = runtime.backend->Describe();
   info.kv_dtype = kernels::Name(runtime.page_pool->dtype());
   info.chunk_format = kernels::Name(format.encoding);
@@ -327,6 +330,9 @@ EngineStats EngineImpl::Stats() const {
   }
   stats.pages_used = runtime_->page_pool->num_used();
   stats.pages_total = runtime_->page_pool->num_pages();
+  if (const std::optional<kernels::DeviceMemory> memory = runtime_->backend->device_memory()) {
+    stats.device_memory = {.used_bytes = memory->used_bytes, .total_bytes = memory->total_bytes};
+  }
   stats.background_chunks_stored = background_counts_->stored.load(std::memory_order_relaxed);
   stats.background_chunks_failed = background_counts_->failed.load(std::memory_order_relaxed);
   const std::map<Tier, store::ReadRate> rates = chunk_store_->read_meter().Rates();

@@ -6,13 +6,15 @@
 #include "absl/strings/str_cat.h"
 #include "engine/model/gguf_file.h"
 #include "engine/status_macros.h"
+#include "kernels/device_choice.h"
+#include "spdlog/spdlog.h"
 
 namespace kvblend {
 namespace {
 
 constexpr int64_t kMaxBatchTokens = int64_t{1} << 24;
 
-absl::StatusOr<std::unique_ptr<kernels::Backend>> MakeBackend(const EngineOptions& options) {
+absl::StatusOr<kernels::CpuBackendOptions> ToCpuOptions(const EngineOptions& options) {
   using Gemm = kernels::CpuBackendOptions::Gemm;
   if (options.num_threads < 0 || options.num_threads > 1024) {
     return absl::InvalidArgumentError(
@@ -28,10 +30,7 @@ absl::StatusOr<std::unique_ptr<kernels::Backend>> MakeBackend(const EngineOption
   } else {
     return absl::InvalidArgumentError(absl::StrCat("gemm is '", options.gemm, "'; allowed: auto, bf16, f32"));
   }
-  if (options.backend == "cpu") {
-    return kernels::CreateCpuBackend({.num_threads = options.num_threads, .gemm = gemm});
-  }
-  return kernels::CreateBackend(options.backend, options.num_threads);
+  return kernels::CpuBackendOptions{.num_threads = options.num_threads, .gemm = gemm};
 }
 
 absl::StatusOr<kernels::DataType> KvDataType(const std::string& name, const kernels::Backend& backend) {
@@ -72,14 +71,22 @@ text::TokenizerSpec ToTokenizerSpec(model::TokenizerData data) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ModelRuntime>> ModelRuntime::Load(const EngineOptions& options) {
-  KVBLEND_ASSIGN_OR_RETURN(std::unique_ptr<kernels::Backend> backend, MakeBackend(options));
-  return LoadOn(std::move(backend), options);
+  KVBLEND_ASSIGN_OR_RETURN(const kernels::CpuBackendOptions cpu, ToCpuOptions(options));
+  KVBLEND_ASSIGN_OR_RETURN(const kernels::DeviceChoice choice,
+                           kernels::ChooseDevice(options.device, kernels::ProbeCuda));
+  spdlog::info("device {}: {}", choice.name(), choice.reason);
+  KVBLEND_ASSIGN_OR_RETURN(std::unique_ptr<kernels::Backend> backend, kernels::CreateBackend(choice, cpu));
+  KVBLEND_ASSIGN_OR_RETURN(std::unique_ptr<ModelRuntime> runtime, LoadOn(std::move(backend), options));
+  runtime->device = choice.name();
+  runtime->device_reason = choice.reason;
+  return runtime;
 }
 
 absl::StatusOr<std::unique_ptr<ModelRuntime>> ModelRuntime::LoadOn(
     std::unique_ptr<kernels::Backend> given_backend, const EngineOptions& options) {
   auto runtime = std::make_unique<ModelRuntime>();
   runtime->backend = std::move(given_backend);
+  runtime->device = runtime->backend->name();
   kernels::Backend& backend = *runtime->backend;
   KVBLEND_ASSIGN_OR_RETURN(const kernels::DataType kv_dtype, KvDataType(options.kv_dtype, backend));
   KVBLEND_ASSIGN_OR_RETURN(const kernels::KvEncoding chunk_encoding, ChunkEncoding(options, kv_dtype));

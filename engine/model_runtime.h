@@ -23,10 +23,12 @@ namespace kvblend {
 struct ModelRuntime {
   /// kNotFound, kInvalidArgument, kUnimplemented or kResourceExhausted naming the file or option.
   static absl::StatusOr<std::unique_ptr<ModelRuntime>> Load(const EngineOptions& options);
-  /// The same on a given backend; options.backend, num_threads and gemm are not looked at.
+  /// The same on a given backend; options.device, num_threads and gemm are not looked at.
   static absl::StatusOr<std::unique_ptr<ModelRuntime>> LoadOn(std::unique_ptr<kernels::Backend> backend,
                                                               const EngineOptions& options);
 
+  std::string device;         // "cpu", "cuda:0", ...
+  std::string device_reason;  // why it was chosen
   std::unique_ptr<kernels::Backend> backend;
   std::unique_ptr<kernels::Stream> stream;
   model::ModelConfig config;

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/engine.h"
+#include "kernels/device_choice.h"
 
 namespace kvblend {
 namespace {
@@ -84,5 +85,7 @@ absl::StatusOr<RatioMode> ParseRatioMode(std::string_view name) {
 absl::StatusOr<DeviationSource> ParseDeviationSource(std::string_view name) {
   return ParseIn(kDeviationSources, "hkvd_source", name);
 }
+
+absl::Status CheckDeviceName(std::string_view device) { return kernels::CheckDeviceName(device); }
 
 }  // namespace kvblend

@@ -22,6 +22,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -122,6 +123,12 @@ class BatchPlan {
 /// How KvDeviation measures the distance of a fresh row from a cached one.
 enum class DeviationMetric : uint8_t { kSquaredL2, kL1 };
 
+/// Of a device with memory of its own: bytes in use, by whomever, and all there are.
+struct DeviceMemory {
+  int64_t used_bytes = 0;
+  int64_t total_bytes = 0;
+};
+
 /// Thread-safe: different threads may call different operations at once on different streams.
 class Backend {
  public:
@@ -131,6 +138,10 @@ class Backend {
   virtual std::string_view name() const = 0;
   /// One line for people: instruction sets, threads, GEMM dtype.
   virtual std::string Describe() const = 0;
+  /// What the device calls itself.
+  virtual std::string device_name() const { return "CPU"; }
+  /// Nothing where memory is the process's own, or when the device does not say.
+  virtual std::optional<DeviceMemory> device_memory() const { return std::nullopt; }
   /// dtype in which GEMM inputs are best given (kF32 or kBF16). RmsNorm, SelectiveAttention and SiluMul write
   /// it.
   virtual DataType compute_dtype() const = 0;
@@ -299,8 +310,7 @@ struct CpuBackendOptions {
 /// avx512, amx) holds it to fewer instructions. kFailedPrecondition: the processor has less than that.
 absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(const CpuBackendOptions& options);
 
-/// By name: "reference", "cpu", and "cuda" in builds with KVBLEND_CUDA. kInvalidArgument listing the allowed
-/// names otherwise.
-absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(std::string_view name, int num_threads);
+/// By the name of a device, as ChooseDevice (kernels/device_choice.h) takes it, with its errors.
+absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(std::string_view device, int num_threads);
 
 }  // namespace kvblend::kernels

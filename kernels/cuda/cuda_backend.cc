@@ -1,5 +1,6 @@
 #include "kernels/cuda/cuda_backend.h"
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -44,6 +45,11 @@ class CudaBackend final : public Backend {
                         device_.memory_bytes >> 20, " MiB, ", gemm_->name(), " in bf16");
   }
   DataType compute_dtype() const override { return DataType::kBF16; }
+  std::string device_name() const override { return device_.name; }
+  std::optional<DeviceMemory> device_memory() const override {
+    const auto memory = QueryDeviceMemory();
+    return memory.ok() ? std::optional(*memory) : std::nullopt;
+  }
 
   absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t bytes) override {
     return DeviceBuffer::Allocate("Allocate", bytes);
@@ -300,12 +306,25 @@ class CudaBackend final : public Backend {
 }  // namespace
 }  // namespace cuda
 
-absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend() {
-  auto device = cuda::OpenDevice();
+absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(int index) {
+  auto device = cuda::OpenDevice(index);
   if (!device.ok()) return device.status();
   auto gemm = cuda::CreateGemm();
   if (!gemm.ok()) return gemm.status();
   return std::make_unique<cuda::CudaBackend>(*std::move(device), *std::move(gemm));
+}
+
+CudaProbe ProbeCudaDevices() {
+  CudaProbe probe{.in_build = true, .error = "", .devices = {}};
+  const auto devices = cuda::ListDevices();
+  if (!devices.ok()) {
+    probe.error = std::string(devices.status().message());
+    return probe;
+  }
+  for (const cuda::DeviceInfo& device : *devices) {
+    probe.devices.push_back({device.name, device.compute_major, device.compute_minor});
+  }
+  return probe;
 }
 
 }  // namespace kvblend::kernels

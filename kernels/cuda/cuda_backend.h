@@ -6,11 +6,16 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
+#include "kernels/device_choice.h"
 
 namespace kvblend::kernels {
 
-/// On the first visible device (CUDA_VISIBLE_DEVICES chooses). kFailedPrecondition when there is none that
-/// the kernels can run on.
-absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend();
+/// On visible device `index` (CUDA_VISIBLE_DEVICES says what is visible), for the whole process.
+/// kFailedPrecondition when the kernels can't run on it or the process uses another one already,
+/// kInvalidArgument when there are not so many.
+absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(int index = 0);
+
+/// The devices that are visible, opening none.
+CudaProbe ProbeCudaDevices();
 
 }  // namespace kvblend::kernels

@@ -55,7 +55,11 @@ class DeviceStream final : public Stream {
   static absl::StatusOr<std::unique_ptr<DeviceStream>> Create();
   ~DeviceStream() override;
 
-  StreamHandle handle() const { return handle_; }
+  /// For the calling thread, which gets the stream's device.
+  StreamHandle handle() const {
+    UseDevice();
+    return handle_;
+  }
   /// At least `bytes`, the same memory again and again; grows to the largest request there was.
   absl::StatusOr<void*> ScratchMemory(Scratch use, int64_t bytes);
   /// As SectionStaging does, which is made when it is needed first.

@@ -8,23 +8,43 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "kernels/backend.h"
 #include "kernels/cuda/launch.h"
 
 namespace kvblend::kernels::cuda {
 
 struct DeviceInfo {
   std::string name;
+  int compute_major = 0;
+  int compute_minor = 0;
   int num_multiprocessors = 0;
   int64_t memory_bytes = 0;
 };
 
-/// Opens the first device that is visible. kFailedPrecondition when there is none that kernels can run on
-/// (compute capability below 8.0, no driver).
-absl::StatusOr<DeviceInfo> OpenDevice();
+/// All that are visible, opening none. kFailedPrecondition with the runtime's words when it has none to list
+/// (no driver).
+absl::StatusOr<std::vector<DeviceInfo>> ListDevices();
+
+/// Opens visible device `index`. A process uses one device: kFailedPrecondition when it uses another one
+/// already, when there is none, or none that kernels can run on (compute capability below 8.0);
+/// kInvalidArgument for an index beyond them.
+absl::StatusOr<DeviceInfo> OpenDevice(int index);
+
+/// Makes the opened device the calling thread's, which allocating, making streams and launching need. Costs
+/// next to nothing when it is already. What asks for a DeviceBuffer or for a DeviceStream's handle
+/// (kernels/cuda/memory.h) has it done.
+void UseDevice();
+
+/// Version of the driver as CUDA counts: 13000 is 13.0. 0 when there is none.
+int DriverVersion();
+
+/// Of the opened device.
+absl::StatusOr<DeviceMemory> QueryDeviceMemory();
 
 /// Aligned to 256 bytes, uninitialised. `bytes` above 0.
 absl::StatusOr<void*> DeviceAllocate(int64_t bytes);

@@ -1,11 +1,17 @@
 // kernels/cuda/runtime.h over the CUDA runtime.
 #include <cuda_runtime.h>
 
+#include <atomic>
+
 #include "absl/strings/str_cat.h"
+#include "kernels/cuda/open_device.h"
 #include "kernels/cuda/runtime.h"
 
 namespace kvblend::kernels::cuda {
 namespace {
+
+constexpr int kNoDevice = -1;
+std::atomic<int> opened_device = kNoDevice;
 
 cudaStream_t Of(StreamHandle stream) { return reinterpret_cast<cudaStream_t>(stream); }
 cudaEvent_t Of(EventHandle event) { return reinterpret_cast<cudaEvent_t>(event); }
@@ -20,23 +26,58 @@ absl::Status ToStatus(cudaError_t error, absl::string_view call) {
 
 }  // namespace
 
-absl::StatusOr<DeviceInfo> OpenDevice() {
+absl::StatusOr<std::vector<DeviceInfo>> ListDevices() {
   int count = 0;
-  if (const cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess || count == 0) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "no usable CUDA device: ", error == cudaSuccess ? "none is visible" : cudaGetErrorString(error)));
+  if (const cudaError_t error = cudaGetDeviceCount(&count); error == cudaErrorNoDevice) {
+    count = 0;
+  } else if (error != cudaSuccess) {
+    return absl::FailedPreconditionError(cudaGetErrorString(error));
   }
-  cudaDeviceProp properties;
-  if (auto s = ToStatus(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties"); !s.ok())
-    return s;
-  if (properties.major < 8) {
-    return absl::FailedPreconditionError(absl::StrCat("the CUDA device ", properties.name,
-                                                      " has compute capability ", properties.major, ".",
-                                                      properties.minor, "; needed: at least 8.0"));
+  std::vector<DeviceInfo> devices;
+  for (int i = 0; i < count; ++i) {
+    cudaDeviceProp properties;
+    if (auto s = ToStatus(cudaGetDeviceProperties(&properties, i), "cudaGetDeviceProperties"); !s.ok())
+      return s;
+    devices.push_back({.name = properties.name,
+                       .compute_major = properties.major,
+                       .compute_minor = properties.minor,
+                       .num_multiprocessors = properties.multiProcessorCount,
+                       .memory_bytes = static_cast<int64_t>(properties.totalGlobalMem)});
   }
-  return DeviceInfo{.name = properties.name,
-                    .num_multiprocessors = properties.multiProcessorCount,
-                    .memory_bytes = static_cast<int64_t>(properties.totalGlobalMem)};
+  return devices;
+}
+
+absl::StatusOr<DeviceInfo> OpenDevice(int index) {
+  const auto devices = ListDevices();
+  if (!devices.ok()) return devices.status();
+  if (absl::Status status = CheckDeviceIndex(index, *devices); !status.ok()) return status;
+  int used = kNoDevice;
+  if (!opened_device.compare_exchange_strong(used, index) && used != index) return AnotherDevice(used, index);
+  UseDevice();
+  // Makes the context, so that a device that refuses one (in use exclusively, broken) shows here.
+  if (auto s = ToStatus(cudaFree(nullptr), "opening the CUDA device"); !s.ok()) return s;
+  return (*devices)[index];
+}
+
+void UseDevice() {
+  thread_local int current = kNoDevice;
+  const int opened = opened_device.load(std::memory_order_relaxed);
+  if (current == opened || opened == kNoDevice) return;
+  // When it fails, whatever the device is needed for says so.
+  if (cudaSetDevice(opened) == cudaSuccess) current = opened;
+}
+
+int DriverVersion() {
+  int version = 0;
+  return cudaDriverGetVersion(&version) == cudaSuccess ? version : 0;
+}
+
+absl::StatusOr<DeviceMemory> QueryDeviceMemory() {
+  UseDevice();
+  size_t available = 0, total = 0;
+  if (auto s = ToStatus(cudaMemGetInfo(&available, &total), "cudaMemGetInfo"); !s.ok()) return s;
+  return DeviceMemory{.used_bytes = static_cast<int64_t>(total - available),
+                      .total_bytes = static_cast<int64_t>(total)};
 }
 
 absl::StatusOr<void*> DeviceAllocate(int64_t bytes) {

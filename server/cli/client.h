@@ -92,8 +92,11 @@ struct RedisSummary {
 struct Info {
   EngineInfo engine;
   StoreSummary store;
-  std::optional<DiskSummary> disk;    // absent without a disk for chunks
-  std::optional<RedisSummary> redis;  // absent without a Redis for chunks
+  std::optional<DiskSummary> disk;                 // absent without a disk for chunks
+  std::optional<RedisSummary> redis;               // absent without a Redis for chunks
+  std::optional<DeviceMemoryStats> device_memory;  // absent on the CPU
+  int32_t pages_used = 0;
+  int32_t pages_total = 0;
   int32_t requests_waiting = 0;
   int32_t requests_running = 0;
 };

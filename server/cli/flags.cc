@@ -50,7 +50,8 @@ void AddConnectionFlags(CLI::App& command, InProcess in_process, Connection& con
         ->type_name(type)
         ->group("Engine, with --model");
   };
-  add("--backend", engine.backend, "What computes: cpu or reference", "NAME");
+  add("--device", engine.device,
+      "What computes: auto (a usable GPU, else the CPU), cpu, cuda, cuda:N or reference", "DEVICE");
   add("--threads", engine.num_threads, "Threads; 0: one per processor", "N");
   add("--gemm", engine.gemm, "Precision of matrix products: auto, bf16 or f32", "TYPE");
   add("--kv-dtype", engine.kv_dtype, "Type of KV in pages: auto, bf16, f16 or f32", "TYPE");

@@ -30,6 +30,13 @@ Info ToInfo(const v1::GetInfoResponse& message) {
   info.engine.model_name = message.model().name();
   info.engine.model_architecture = message.model().architecture();
   info.engine.model_fingerprint = message.model().fingerprint();
+  info.engine.device = message.device().device();
+  info.engine.device_name = message.device().name();
+  info.engine.device_reason = message.device().reason();
+  if (message.device().memory_total_bytes() > 0) {
+    info.device_memory = {.used_bytes = message.device().memory_used_bytes(),
+                          .total_bytes = message.device().memory_total_bytes()};
+  }
   info.engine.backend = message.backend();
   info.engine.kv_dtype = message.kv_format().dtype();
   info.engine.chunk_format = message.kv_format().chunk_format();
@@ -70,6 +77,8 @@ Info ToInfo(const v1::GetInfoResponse& message) {
                   .put_failures = message.redis().put_failures(),
                   .damaged = message.redis().damaged()};
   }
+  info.pages_used = message.load().pages_used();
+  info.pages_total = message.load().pages_total();
   info.requests_waiting = message.load().requests_waiting();
   info.requests_running = message.load().requests_running();
   return info;

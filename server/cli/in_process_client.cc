@@ -214,6 +214,9 @@ class InProcessClient : public EngineClient {
                           .evictions = stats.store.evictions},
                 .disk = disk,
                 .redis = std::nullopt,  // there are no flags for it
+                .device_memory = stats.device_memory,
+                .pages_used = stats.pages_used,
+                .pages_total = stats.pages_total,
                 .requests_waiting = stats.requests_waiting,
                 .requests_running = stats.requests_running};
   }

@@ -72,8 +72,11 @@ class Options {
   void AddModelAndCompute(EngineOptions* engine) {
     group_ = "Model and computation";
     Add("model", &engine->model_path, "GGUF file to serve")->required()->type_name("FILE");
-    Add("backend", &engine->backend, "What computes: cpu, or reference (slow, for comparisons)")
-        ->check(CLI::IsMember({"cpu", "reference"}));
+    Add("device", &engine->device,
+        "What computes: auto (a usable GPU, else the CPU), cpu, cuda, cuda:N (the N-th visible GPU), or "
+        "reference (slow, for comparisons)")
+        ->type_name("DEVICE")
+        ->check([](const std::string& device) { return std::string(CheckDeviceName(device).message()); });
     Add("threads", &engine->num_threads, "Threads that compute; 0: one per available processor")
         ->check(CLI::Range(0, 1024));
     Add("gemm", &engine->gemm, "Arithmetic of matrix products on the cpu backend")

@@ -317,6 +317,14 @@ v1::GetInfoResponse ToProto(const EngineInfo& info, const EngineStats& stats, co
   load->set_background_waiting(stats.background_waiting);
   load->set_pages_used(stats.pages_used);
   load->set_pages_total(stats.pages_total);
+  v1::DeviceInfo* device = to.mutable_device();
+  device->set_device(info.device);
+  device->set_name(info.device_name);
+  device->set_reason(info.device_reason);
+  if (stats.device_memory.has_value()) {
+    device->set_memory_used_bytes(stats.device_memory->used_bytes);
+    device->set_memory_total_bytes(stats.device_memory->total_bytes);
+  }
   to.set_backend(info.backend);
   to.set_self_check_max_error(info.self_check_max_error);
   return to;

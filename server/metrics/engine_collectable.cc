@@ -84,6 +84,14 @@ void AddEngine(const EngineStats& stats, FamilyList* list) {
                  stats.background_waiting);
   list->AddGauge("kvblend_kv_pages_used", "KV pages in use.", stats.pages_used);
   list->AddGauge("kvblend_kv_pages_capacity", "KV pages reserved at the start.", stats.pages_total);
+  list->AddGauge("kvblend_kv_pages_used_ratio", "Share of the KV pages that is in use, 0 to 1.",
+                 stats.pages_total == 0 ? 0.0 : static_cast<double>(stats.pages_used) / stats.pages_total);
+  if (stats.device_memory.has_value()) {
+    list->AddGauge("kvblend_device_memory_used_bytes", "GPU memory in use, by all processes.",
+                   static_cast<double>(stats.device_memory->used_bytes));
+    list->AddGauge("kvblend_device_memory_capacity_bytes", "GPU memory.",
+                   static_cast<double>(stats.device_memory->total_bytes));
+  }
   list->AddCounter("kvblend_background_chunks_stored_total", "Chunks computed behind responses and stored.",
                    static_cast<double>(stats.background_chunks_stored));
   list->AddCounter("kvblend_background_chunks_failed_total",
@@ -264,6 +272,8 @@ std::vector<prometheus::MetricFamily> EngineCollectable::Collect() const {
                    {"backend", info_->backend},
                    {"kv_dtype", info_->kv_dtype},
                    {"chunk_format", info_->chunk_format}});
+    list.AddGauge("kvblend_device_info", "What computes; the value is always 1.", 1,
+                  {{"device", info_->device}, {"name", info_->device_name}});
   }
   if (stats_) {
     const EngineStats stats = stats_();

@@ -45,7 +45,7 @@ of its passages and have exactly the number of tokens that is asked for.
   --rounds N             measured rounds (5)
   --warm-up N            rounds before them (1)
   --threads N            0: one per processor (0)
-  --gemm G, --kv-dtype T, --backend B, --page-size N    as kvblend-server has them
+  --gemm G, --kv-dtype T, --device D, --page-size N    as kvblend-server has them
   --json FILE            writes the figures there; - writes to standard output and the table to standard error
   --write-tokens FILE    measures nothing: writes the token ids of the prompts of --prefill-tokens as JSON
 
@@ -434,8 +434,8 @@ absl::StatusOr<Config> ParseArguments(const std::vector<std::string>& arguments)
       config.engine.gemm = value;
     } else if (flag == "--kv-dtype") {
       config.engine.kv_dtype = value;
-    } else if (flag == "--backend") {
-      config.engine.backend = value;
+    } else if (flag == "--device") {
+      config.engine.device = value;
     } else if (flag == "--json") {
       config.json_path = value;
     } else if (flag == "--write-tokens") {

@@ -15,7 +15,7 @@ TEST(CpuBackendTest, OptionsAreChecked) {
     EXPECT_NE(backend.status().message().find(std::to_string(num_threads)), absl::string_view::npos);
   }
   const auto backend = CreateBackend("gpu", 1);
-  EXPECT_TRUE(absl::StartsWith(backend.status().message(), "backend is 'gpu'; allowed: 'reference', 'cpu'"));
+  EXPECT_TRUE(absl::StartsWith(backend.status().message(), "device is 'gpu'; allowed: auto, cpu"));
 }
 
 TEST(CpuBackendTest, DescribesItself) {

@@ -1,5 +1,5 @@
-// The backend of kernels_cuda_test: CUDA on the first GPU. Without a usable one the program ends with an
-// error.
+// The backend of kernels_cuda_test: CUDA on the GPU that KVBLEND_TEST_CUDA_DEVICE names, or the first.
+// Without a usable one the program ends with an error.
 #include <cstdio>
 #include <cstdlib>
 
@@ -9,7 +9,8 @@
 namespace kvblend::kernels {
 
 std::map<std::string, std::unique_ptr<Backend>> MakeTestBackends() {
-  auto cuda = CreateCudaBackend();
+  const char* device = std::getenv("KVBLEND_TEST_CUDA_DEVICE");
+  auto cuda = CreateCudaBackend(device == nullptr ? 0 : std::atoi(device));
   if (!cuda.ok()) {
     std::fprintf(stderr, "kernels_cuda_test: %s\n", cuda.status().ToString().c_str());
     std::exit(2);

@@ -32,7 +32,8 @@ class AllKernelsRan : public testing::Environment {
 std::map<std::string, std::unique_ptr<Backend>> MakeTestBackends() {
   std::map<std::string, std::unique_ptr<Backend>> backends;
   backends.emplace("reference", CreateReferenceBackend());
-  backends.emplace(kName, CreateCudaBackend().value());
+  // Not the device that threads have to begin with, so that an operation which does not see to it fails.
+  backends.emplace(kName, CreateCudaBackend(1).value());
   return backends;
 }
 
@@ -50,7 +51,7 @@ TEST(CudaBackendTest, FullDeviceMemoryIsResourceExhausted) {
   Rng rng(1);
   Tensor matrix(backend, DataType::kF32, 64, 64), x(backend, DataType::kF32, 64, 64);
   const auto weights = Pack(backend, matrix, WeightUsage::kLinear);
-  const auto fresh = CreateCudaBackend().value();  // with no memory from earlier plans
+  const auto fresh = CreateCudaBackend(1).value();  // with no memory from earlier plans
   const int64_t limit = cuda_emulation::SetMemoryLimit(cuda_emulation::AllocatedBytes());
   const auto expect = [](const absl::Status& status, const char* operation) {
     EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;

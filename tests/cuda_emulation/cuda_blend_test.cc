@@ -49,7 +49,7 @@ class CudaBlendTest : public testing::Test {
     return setup;
   }
   Setup OnCuda(const std::string& chunk_format) {
-    return On(kernels::CreateCudaBackend().value(), chunk_format);
+    return On(kernels::CreateCudaBackend(1).value(), chunk_format);
   }
 
   Tokens RandomTokens(int32_t count) {

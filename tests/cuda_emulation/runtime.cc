@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/cuda/open_device.h"
 #include "kernels/cuda/runtime.h"
 #include "tests/cuda_emulation/executor.h"
 #include "tests/cuda_emulation/launcher.h"
@@ -78,6 +79,10 @@ struct Device {
   int64_t allocated = 0;
   int64_t limit = int64_t{8} << 30;
   cuda_emulation::RuntimeCounts counts;
+  absl::StatusOr<std::vector<DeviceInfo>> visible = cuda_emulation::TwoDevices();
+  int opened = 0;  // until OpenDevice it is the first, as in CUDA
+  bool open = false;
+  uint64_t generation = 0;  // of SetDevices
 };
 
 Device& TheDevice() {
@@ -93,6 +98,29 @@ bool Contains(const std::map<void*, int64_t>& blocks, const void* data) {
   return static_cast<const char*>(data) < static_cast<const char*>(begin) + bytes;
 }
 
+struct ThreadsDevice {
+  uint64_t generation = 0;
+  int index = 0;
+};
+ThreadsDevice& CurrentDevice() {
+  static thread_local ThreadsDevice current;
+  return current;
+}
+
+// A device would work on the wrong memory, or refuse.
+void CheckCurrentDevice(const char* what) {
+  int current = 0, opened = 0;
+  {
+    const std::lock_guard lock(TheDevice().mutex);
+    opened = TheDevice().opened;
+    current = CurrentDevice().generation == TheDevice().generation ? CurrentDevice().index : 0;
+  }
+  if (current != opened) {
+    cuda_emulation::Fail(absl::StrCat(what, " on device ", current, " of a process that opened device ",
+                                      opened, ": the thread has not called UseDevice"));
+  }
+}
+
 void DrainAll() {
   std::map<StreamObject*, std::shared_ptr<StreamObject>> streams;
   {
@@ -104,11 +132,41 @@ void DrainAll() {
 
 }  // namespace
 
-absl::StatusOr<DeviceInfo> OpenDevice() {
-  return DeviceInfo{.name = "emulated", .num_multiprocessors = 4, .memory_bytes = TheDevice().limit};
+absl::StatusOr<std::vector<DeviceInfo>> ListDevices() {
+  const std::lock_guard lock(TheDevice().mutex);
+  return TheDevice().visible;
+}
+
+absl::StatusOr<DeviceInfo> OpenDevice(int index) {
+  const auto devices = ListDevices();
+  if (!devices.ok()) return devices.status();
+  if (absl::Status status = CheckDeviceIndex(index, *devices); !status.ok()) return status;
+  {
+    Device& device = TheDevice();
+    const std::lock_guard lock(device.mutex);
+    if (device.open && device.opened != index) return AnotherDevice(device.opened, index);
+    device.open = true;
+    device.opened = index;
+  }
+  UseDevice();
+  return (*devices)[index];
+}
+
+void UseDevice() {
+  const std::lock_guard lock(TheDevice().mutex);
+  CurrentDevice() = {TheDevice().generation, TheDevice().opened};
+}
+
+int DriverVersion() { return 0; }
+
+absl::StatusOr<DeviceMemory> QueryDeviceMemory() {
+  CheckCurrentDevice("asking for its memory");
+  const std::lock_guard lock(TheDevice().mutex);
+  return DeviceMemory{.used_bytes = TheDevice().allocated, .total_bytes = TheDevice().limit};
 }
 
 absl::StatusOr<void*> DeviceAllocate(int64_t bytes) {
+  CheckCurrentDevice("an allocation");
   Device& device = TheDevice();
   const std::lock_guard lock(device.mutex);
   void* data = nullptr;
@@ -210,6 +268,7 @@ void DeviceFree(void* data) {
 }
 
 absl::StatusOr<StreamHandle> CreateDeviceStream() {
+  CheckCurrentDevice("making a stream");
   auto stream = std::make_shared<StreamObject>();
   const std::lock_guard lock(TheDevice().mutex);
   TheDevice().streams[stream.get()] = stream;
@@ -268,6 +327,7 @@ absl::Status StatusOf(LaunchError error, absl::string_view kernel) {
 
 namespace kvblend::cuda_emulation {
 
+using kernels::cuda::DeviceInfo;
 using kernels::cuda::LaunchError;
 using kernels::cuda::LaunchShape;
 using kernels::cuda::TheDevice;
@@ -282,9 +342,32 @@ RuntimeCounts CountRuntimeObjects() {
   return TheDevice().counts;
 }
 
+std::vector<DeviceInfo> TwoDevices() {
+  const DeviceInfo device{.name = "emulated",
+                          .compute_major = 8,
+                          .compute_minor = 0,
+                          .num_multiprocessors = 4,
+                          .memory_bytes = int64_t{8} << 30};
+  return {device, device};
+}
+
+void SetDevices(absl::StatusOr<std::vector<DeviceInfo>> devices) {
+  kernels::cuda::Device& device = TheDevice();
+  const std::lock_guard lock(device.mutex);
+  if (!device.allocations.empty() || !device.streams.empty()) Fail("SetDevices while the device is in use");
+  device.visible = std::move(devices);
+  device.open = false;
+  device.opened = 0;
+  ++device.generation;
+}
+
 int64_t AllocatedBytes() {
   const std::lock_guard lock(TheDevice().mutex);
   return TheDevice().allocated;
+}
+
+void EnqueueHost(kernels::cuda::StreamHandle stream, std::function<void()> work) {
+  stream->Enqueue(std::move(work));
 }
 
 LaunchError EnqueueLaunch(kernels::cuda::StreamHandle stream, const LaunchShape& shape, KernelEntry& kernel,
@@ -295,6 +378,7 @@ LaunchError EnqueueLaunch(kernels::cuda::StreamHandle stream, const LaunchShape&
       shape.shared_bytes < 0 || shape.shared_bytes > kernels::cuda::kMaxSharedBytes) {
     return {kernels::cuda::kInvalidConfiguration};
   }
+  kernels::cuda::CheckCurrentDevice("a launch");
   stream->Enqueue([shape, &kernel, body = std::move(body)] {
     kernel.executed = true;
     Executor::Current().Run(kernel.name, shape, body);

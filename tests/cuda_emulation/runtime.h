@@ -2,6 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/cuda/runtime.h"
 
 namespace kvblend::cuda_emulation {
 
@@ -19,5 +23,12 @@ struct RuntimeCounts {
   friend bool operator==(const RuntimeCounts&, const RuntimeCounts&) = default;
 };
 RuntimeCounts CountRuntimeObjects();
+
+/// The devices that are visible from now on, none of them opened yet; two of which the second one is opened
+/// in most tests, so that a thread that forgets UseDevice is found. An error: there is no driver. REQUIRES:
+/// no device memory and no streams.
+void SetDevices(absl::StatusOr<std::vector<kernels::cuda::DeviceInfo>> devices);
+/// What SetDevices is to begin with.
+std::vector<kernels::cuda::DeviceInfo> TwoDevices();
 
 }  // namespace kvblend::cuda_emulation

@@ -112,6 +112,38 @@ def run(*flags):
                           timeout=120, env=ENVIRONMENT)
 
 
+def test_the_device_is_named_with_the_reason(v1, start_server):
+    server = start_server("--device", "auto", "--max-context-tokens", "512", "--no-self-check")
+    device = server.admin.GetInfo(v1.GetInfoRequest()).device
+    # A build without CUDA, or a machine without a GPU.
+    assert device.device == "cpu" and device.name
+    assert device.reason == "this build has no CUDA" or device.reason.startswith("no usable GPU: ")
+    assert f"device cpu: {device.reason}" in server.log()
+    assert device.memory_total_bytes == 0
+    metrics = server.metrics()
+    assert metrics[f'kvblend_device_info{{device="cpu",name="{device.name}"}}'] == 1
+    assert 0 <= metrics["kvblend_kv_pages_used_ratio"] <= 1
+    assert "kvblend_device_memory_used_bytes" not in metrics
+    shown = subprocess.run([str(BIN_DIR / "kvblend"), "info", "--server", f"127.0.0.1:{server.grpc_port}"],
+                           capture_output=True, text=True, check=True, timeout=60, env=ENVIRONMENT).stdout
+    assert f"cpu: {device.reason}" in shown
+
+
+def test_a_device_that_is_not_there_is_refused():
+    listen = ("--log-level", "error", "--grpc-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0")
+    for device in ("cuda", "cuda:7"):
+        done = run("--model", str(MODEL), *listen, "--device", device)
+        assert done.returncode == 1
+        assert f"device is '{device}', but " in done.stderr and done.stderr.count("\n") == 1
+        done = subprocess.run([str(BIN_DIR / "kvblend"), "info", "--model", str(MODEL), "--device", device],
+                              capture_output=True, text=True, check=False, timeout=60, env=ENVIRONMENT)
+        assert done.returncode not in (0, 2)
+        assert f"device is '{device}', but " in done.stderr
+    done = run("--model", str(MODEL), "--device", "tpu")
+    assert done.returncode == 2
+    assert "allowed: auto, cpu, cuda, cuda:N (from 0), reference" in done.stderr and done.stderr.count("\n") == 1
+
+
 def test_help_and_version():
     done = run("--help")
     assert done.returncode == 0 and "Examples:" in done.stdout and not done.stderr

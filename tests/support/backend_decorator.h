@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -16,6 +17,8 @@ class BackendDecorator : public kernels::Backend {
 
   std::string_view name() const override { return inner_->name(); }
   std::string Describe() const override { return inner_->Describe(); }
+  std::string device_name() const override { return inner_->device_name(); }
+  std::optional<kernels::DeviceMemory> device_memory() const override { return inner_->device_memory(); }
   kernels::DataType compute_dtype() const override { return inner_->compute_dtype(); }
   absl::StatusOr<std::unique_ptr<kernels::Buffer>> Allocate(int64_t bytes) override {
     return inner_->Allocate(bytes);

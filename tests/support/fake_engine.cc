@@ -20,6 +20,9 @@ FakeEngine::FakeEngine()
   info_.model_name = "fake";
   info_.model_architecture = "llama";
   info_.model_fingerprint = "00ff";
+  info_.device = "cpu";
+  info_.device_name = "CPU";
+  info_.device_reason = "as asked for";
   info_.backend = "none";
   info_.kv_dtype = "f32";
   info_.chunk_format = "f32";

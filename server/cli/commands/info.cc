@@ -28,7 +28,12 @@ void PrintForPeople(const Info& info, std::ostream& out) {
                             engine.model_name, engine.model_architecture, engine.num_layers, engine.num_heads,
                             engine.num_kv_heads, engine.head_dim, engine.vocab_size)
       << absl::StreamFormat("fingerprint   %s\n", engine.model_fingerprint)
-      << absl::StreamFormat("backend       %s\n", engine.backend)
+      << absl::StreamFormat("device        %s: %s\n", engine.device, engine.device_reason);
+  if (info.device_memory.has_value()) {
+    out << absl::StreamFormat("GPU memory    %s of %s in use\n", HumanBytes(info.device_memory->used_bytes),
+                              HumanBytes(info.device_memory->total_bytes));
+  }
+  out << absl::StreamFormat("backend       %s\n", engine.backend)
       << absl::StreamFormat("context       %d tokens, pages of %d\n", engine.max_context_tokens,
                             engine.page_size)
       << absl::StreamFormat("KV            %s; stored chunks %s, %s per token\n", engine.kv_dtype,
@@ -59,7 +64,8 @@ void PrintForPeople(const Info& info, std::ostream& out) {
         redis.nodes_working, redis.nodes, redis.hits, redis.misses, redis.lookup_errors, redis.puts,
         redis.put_failures, redis.damaged);
   }
-  out << absl::StreamFormat("requests      %d running, %d waiting\n", info.requests_running,
+  out << absl::StreamFormat("KV pages      %d of %d in use\n", info.pages_used, info.pages_total)
+      << absl::StreamFormat("requests      %d running, %d waiting\n", info.requests_running,
                             info.requests_waiting)
       << std::flush;
 }

@@ -68,7 +68,7 @@ class BlendFixture : public testing::TestWithParam<std::string> {
     ASSERT_TRUE(test_support::WriteTinyModel(path, spec).ok());
     EngineOptions options;
     options.model_path = path;
-    options.backend = GetParam();
+    options.device = GetParam();
     options.num_threads = 2;
     options.gemm = "f32";
     options.kv_dtype = "f32";

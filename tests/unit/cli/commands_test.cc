@@ -331,8 +331,14 @@ TEST_F(CommandsTest, ChunksStatRemovePin) {
 TEST_F(CommandsTest, InfoForPeopleAndMachines) {
   EXPECT_EQ(Run({"info"}), 0);
   EXPECT_THAT(Out(), HasSubstr("version       1.2.3"));
+  EXPECT_THAT(Out(), HasSubstr("device        cuda:1: GPU with compute capability 9.0\nGPU memory    "));
+  EXPECT_THAT(Out(), HasSubstr("KV pages      5 of 6 in use"));
   EXPECT_EQ(Run({"info", "--json"}), 0);
   EXPECT_EQ(OutJson().at(0)["model"]["name"], "fake");
+  EXPECT_EQ(OutJson().at(0)["device"].dump(),
+            R"({"device":"cuda:1","name":"GPU","reason":"GPU with compute capability 9.0",)"
+            R"("memory_used_bytes":3145728,"memory_total_bytes":4194304})");
+  EXPECT_EQ(OutJson().at(0)["pages_total"], 6);
 }
 
 TEST_F(CommandsTest, BenchWritesJsonAndTable) {

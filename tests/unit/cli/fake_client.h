@@ -186,7 +186,13 @@ class FakeClient : public EngineClient {
     Info info = info_answer;
     info.engine.version = "1.2.3";
     info.engine.model_name = "fake";
+    info.engine.device = "cuda:1";
+    info.engine.device_name = "GPU";
+    info.engine.device_reason = "GPU with compute capability 9.0";
     info.engine.backend = "none";
+    info.device_memory = {.used_bytes = 3 << 20, .total_bytes = 4 << 20};
+    info.pages_used = 5;
+    info.pages_total = 6;
     return info;
   }
 

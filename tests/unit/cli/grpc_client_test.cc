@@ -132,6 +132,14 @@ class FakeAdmin : public v1::Admin::Service {
     response->set_version("9.9");
     response->mutable_model()->set_vocab_size(49152);
     response->mutable_store()->set_entries(12);
+    v1::DeviceInfo* device = response->mutable_device();
+    device->set_device("cuda:1");
+    device->set_name("GPU");
+    device->set_reason("asked for");
+    device->set_memory_used_bytes(13);
+    device->set_memory_total_bytes(14);
+    response->mutable_load()->set_pages_used(15);
+    response->mutable_load()->set_pages_total(16);
     return grpc::Status::OK;
   }
 };
@@ -333,6 +341,14 @@ TEST_F(GrpcClientTest, InfoComesThrough) {
   EXPECT_EQ(info->engine.version, "9.9");
   EXPECT_EQ(info->engine.vocab_size, 49152);
   EXPECT_EQ(info->store.entries, 12);
+  EXPECT_EQ(info->engine.device, "cuda:1");
+  EXPECT_EQ(info->engine.device_name, "GPU");
+  EXPECT_EQ(info->engine.device_reason, "asked for");
+  ASSERT_TRUE(info->device_memory.has_value());
+  EXPECT_EQ(info->device_memory->used_bytes, 13);
+  EXPECT_EQ(info->device_memory->total_bytes, 14);
+  EXPECT_EQ(info->pages_used, 15);
+  EXPECT_EQ(info->pages_total, 16);
 }
 
 TEST_F(GrpcClientTest, HealthFollowsTheHealthService) {

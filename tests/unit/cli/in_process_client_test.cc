@@ -29,7 +29,7 @@ class InProcessClientTest : public testing::Test {
     ASSERT_TRUE(test_support::WriteTinyModel(path, {}).ok());
     EngineOptions options;
     options.model_path = path;
-    options.backend = "reference";
+    options.device = "reference";
     options.kv_dtype = "f32";
     options.chunk_store_bytes = int64_t{64} << 20;
     auto client = CreateInProcessClient(options, cancellation_);

@@ -60,7 +60,7 @@ class DecodeBatchOnBackendTest : public DecodeBatchTest, public testing::WithPar
  protected:
   EngineOptions Options() override {
     EngineOptions options = DecodeBatchTest::Options();
-    options.backend = GetParam();
+    options.device = GetParam();
     options.gemm = GetParam() == "cpu" ? "f32" : "auto";
     return options;
   }
@@ -189,7 +189,7 @@ TEST_F(SmallDecodeBatchTest, PutsAndScoresRunBesideADecodingRequest) {
 
 TEST(DecodeBatchOptionsTest, AreChecked) {
   EngineOptions options;
-  options.backend = "reference";
+  options.device = "reference";
   options.max_context_tokens = 300;
   options.model_path = testing::TempDir() + "/decode_batch_test_" + std::to_string(getpid()) + ".gguf";
   ASSERT_TRUE(test_support::WriteTinyModel(options.model_path, {}).ok());

@@ -22,7 +22,7 @@ class EngineFixture : public testing::Test {
  protected:
   virtual EngineOptions Options() {
     EngineOptions options;
-    options.backend = "reference";
+    options.device = "reference";
     options.kv_dtype = "f32";
     options.chunk_store_bytes = int64_t{64} << 20;
     options.self_check = false;  // has its own test

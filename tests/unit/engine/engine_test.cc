@@ -203,6 +203,9 @@ TEST_F(EngineTest, InfoDescribesTheModel) {
   EXPECT_EQ(info.model_fingerprint.size(), 64);
   EXPECT_EQ(info.chunk_bytes_per_token, 2 * 2 * 2 * 8 * 4);
   EXPECT_EQ(info.version, "0.1.0");
+  EXPECT_EQ(info.device, "reference");
+  EXPECT_EQ(info.device_reason, "as asked for");
+  EXPECT_FALSE(engine_->Stats().device_memory.has_value());
   EXPECT_EQ(engine_->CountTokens("abc").value(), 3);
 }
 
@@ -225,7 +228,7 @@ TEST(EngineCreate, SaysWhatIsWrongWithItsOptions) {
   };
   EXPECT_THAT(message({}), HasSubstr("/nonexistent/model.gguf"));
   EngineOptions options;
-  options.backend = "tpu";
+  options.device = "tpu";
   EXPECT_THAT(message(options), HasSubstr("tpu"));
   options = {};
   options.kv_dtype = "int3";

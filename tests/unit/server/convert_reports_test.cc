@@ -262,13 +262,15 @@ TEST(ConvertReportsTest, ChunkInfo) {
 }
 
 TEST(ConvertReportsTest, Info) {
-  EngineInfo info = {"1.2.3", "model", "llama", "ff", "cpu", "bf16", "int8", 1, 2, 3, 4, 5, 6, 7, 8, 9, 0.25};
+  EngineInfo info = {"1.2.3", "model", "llama", "ff", "cuda:1", "GPU", "usable", "cpu", "bf16", "int8",
+                     1,       2,       3,       4,    5,        6,     7,        8,     9,      0.25};
   EngineStats stats;
   stats.requests_waiting = 21;
   stats.requests_running = 22;
   stats.background_waiting = 23;
   stats.pages_used = 24;
   stats.pages_total = 25;
+  stats.device_memory = {.used_bytes = 26, .total_bytes = 27};
   stats.store.entries = 31;
   stats.store.bytes = 32;
   stats.store.byte_budget = 33;
@@ -323,6 +325,12 @@ TEST(ConvertReportsTest, Info) {
   EXPECT_EQ(wire.redis().damaged(), 66);
   EXPECT_EQ(wire.version(), "1.2.3");
   EXPECT_EQ(wire.backend(), "cpu");
+  EXPECT_EQ(wire.device().device(), "cuda:1");
+  EXPECT_EQ(wire.device().name(), "GPU");
+  EXPECT_EQ(wire.device().reason(), "usable");
+  EXPECT_EQ(wire.device().memory_used_bytes(), 26);
+  EXPECT_EQ(wire.device().memory_total_bytes(), 27);
+  EXPECT_EQ(ToProto(info, EngineStats(), options).device().memory_total_bytes(), 0);
   EXPECT_EQ(wire.self_check_max_error(), 0.25);
   EXPECT_EQ(wire.model().name(), "model");
   EXPECT_EQ(wire.model().architecture(), "llama");

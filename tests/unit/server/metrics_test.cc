@@ -169,6 +169,8 @@ TEST(MetricsTest, TheEnginesNumbersArePulledWhileThereIsAnEngine) {
   EngineInfo info;
   info.version = "1.2.3";
   info.model_name = "a \"model\"";
+  info.device = "cuda:1";
+  info.device_name = "GPU";
   EngineStats stats;
   metrics.SetEngine(info, [&stats] { return stats; });
   metrics.SetReady(true);
@@ -190,6 +192,13 @@ TEST(MetricsTest, TheEnginesNumbersArePulledWhileThereIsAnEngine) {
   EXPECT_EQ(samples["kvblend_num_requests_waiting"], 2);
   EXPECT_EQ(samples["kvblend_kv_pages_used"], 3);
   EXPECT_EQ(samples["kvblend_kv_pages_capacity"], 4);
+  EXPECT_EQ(samples["kvblend_kv_pages_used_ratio"], 0.75);
+  EXPECT_EQ(samples["kvblend_device_info{device=\"cuda:1\",name=\"GPU\"}"], 1);
+  EXPECT_EQ(samples.count("kvblend_device_memory_used_bytes"), 0u);
+  stats.device_memory = {.used_bytes = 13, .total_bytes = 14};
+  samples = Samples(metrics);
+  EXPECT_EQ(samples["kvblend_device_memory_used_bytes"], 13);
+  EXPECT_EQ(samples["kvblend_device_memory_capacity_bytes"], 14);
   EXPECT_EQ(samples["kvblend_num_background_waiting"], 5);
   EXPECT_EQ(samples["kvblend_background_chunks_stored_total"], 6);
   EXPECT_EQ(samples["kvblend_background_chunks_failed_total"], 7);

@@ -49,7 +49,7 @@ TEST_F(ServerConfigTest, DefaultsAreTheStructs) {
   ASSERT_TRUE(parsed.config) << parsed.error_output;
   const ServerConfig defaults;
   EXPECT_EQ(parsed.config->engine.model_path, "m.gguf");
-  EXPECT_EQ(parsed.config->engine.backend, "cpu");
+  EXPECT_EQ(parsed.config->engine.device, "auto");
   EXPECT_EQ(parsed.config->engine.chunk_store_bytes, int64_t{4} << 30);
   EXPECT_EQ(parsed.config->engine.max_text_bytes, int64_t{8} << 20);
   EXPECT_TRUE(parsed.config->engine.self_check);
@@ -65,7 +65,7 @@ TEST_F(ServerConfigTest, DefaultsAreTheStructs) {
 
 TEST_F(ServerConfigTest, EveryFlagArrives) {
   const ParsedConfig parsed = Parse({"--model=m.gguf",
-                                     "--backend=reference",
+                                     "--device=cuda:3",
                                      "--threads=3",
                                      "--gemm=f32",
                                      "--kv-dtype=f16",
@@ -92,7 +92,7 @@ TEST_F(ServerConfigTest, EveryFlagArrives) {
                                      "--load-pipeline-depth=all"});
   ASSERT_TRUE(parsed.config) << parsed.error_output;
   const ServerConfig& config = *parsed.config;
-  EXPECT_EQ(config.engine.backend, "reference");
+  EXPECT_EQ(config.engine.device, "cuda:3");
   EXPECT_EQ(config.engine.num_threads, 3);
   EXPECT_EQ(config.engine.gemm, "f32");
   EXPECT_EQ(config.engine.kv_dtype, "f16");
@@ -205,7 +205,8 @@ TEST_F(ServerConfigTest, BadSettingsEndWithCodeTwoAndOneLine) {
   const std::vector<std::pair<std::vector<const char*>, std::string>> cases = {
       {{}, "--model"},
       {{"--model=m", "--no-such-flag"}, "--no-such-flag"},
-      {{"--model=m", "--backend=gpu"}, "--backend"},
+      {{"--model=m", "--device=gpu"}, "--device"},
+      {{"--model=m", "--device=cuda:-1"}, "allowed: auto, cpu, cuda, cuda:N (from 0), reference"},
       {{"--model=m", "--threads=-1"}, "--threads"},
       {{"--model=m", "--ratio=most"}, "--ratio"},
       {{"--model=m", "--ratio=1.5"}, "--ratio"},
