@@ -19,6 +19,11 @@ class DeviceWeights final : public PackedWeights {
   /// ReadRow would give.
   static absl::StatusOr<std::unique_ptr<DeviceWeights>> Create(int64_t rows, int64_t cols, WeightUsage usage,
                                                                const WeightSource& source);
+  /// Of bf16 [rows, cols] that lie in device memory already. REQUIRES: cols is a multiple of 8.
+  static std::unique_ptr<DeviceWeights> Adopt(int64_t rows, int64_t cols, WeightUsage usage,
+                                              std::unique_ptr<DeviceBuffer> buffer) {
+    return std::unique_ptr<DeviceWeights>(new DeviceWeights(rows, cols, usage, std::move(buffer)));
+  }
   /// kInvalidArgument when the weights were made by a backend of another kind.
   static absl::StatusOr<const DeviceWeights*> From(const PackedWeights& weights);
 

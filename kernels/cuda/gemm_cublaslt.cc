@@ -1,6 +1,4 @@
 // GEMMs of cuBLASLt: bf16 in, fp32 sums and results. The algorithm for a shape is chosen once.
-#include <cublasLt.h>
-
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -10,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "kernels/cuda/cublaslt_library.h"
 #include "kernels/cuda/gemm.h"
 
 namespace kvblend::kernels::cuda {
@@ -17,43 +16,48 @@ namespace {
 
 constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;  // what NVIDIA advises for Hopper
 
-absl::Status ToStatus(cublasStatus_t status, absl::string_view call) {
+absl::Status ToStatus(const CublasLt& lt, cublasStatus_t status, absl::string_view call) {
   if (status == CUBLAS_STATUS_SUCCESS) return absl::OkStatus();
   const auto code = status == CUBLAS_STATUS_ALLOC_FAILED ? absl::StatusCode::kResourceExhausted
                                                          : absl::StatusCode::kInternal;
-  return absl::Status(code, absl::StrCat(call, ": ", cublasLtGetStatusString(status)));
+  return absl::Status(code, absl::StrCat(call, ": ", lt.GetStatusString(status)));
 }
 
-#define KVBLEND_RETURN_IF_CUBLAS_ERROR(call)                                        \
-  do {                                                                              \
-    if (absl::Status status = ToStatus((call), #call); !status.ok()) return status; \
+#define KVBLEND_RETURN_IF_CUBLAS_ERROR(function, ...)                                         \
+  do {                                                                                        \
+    if (absl::Status status = ToStatus(lt_, lt_.function(__VA_ARGS__), "cublasLt" #function); \
+        !status.ok()) {                                                                       \
+      return status;                                                                          \
+    }                                                                                         \
   } while (false)
 
 struct Layouts {
+  const CublasLt& lt;
   cublasLtMatmulDesc_t operation = nullptr;
   cublasLtMatrixLayout_t w = nullptr, x = nullptr, out = nullptr;
 
-  Layouts() = default;
+  explicit Layouts(const CublasLt& library) : lt(library) {}
   Layouts(const Layouts&) = delete;
   Layouts& operator=(const Layouts&) = delete;
   ~Layouts() {
-    if (operation != nullptr) (void)cublasLtMatmulDescDestroy(operation);
+    if (operation != nullptr) (void)lt.MatmulDescDestroy(operation);
     for (cublasLtMatrixLayout_t layout : {w, x, out}) {
-      if (layout != nullptr) (void)cublasLtMatrixLayoutDestroy(layout);
+      if (layout != nullptr) (void)lt.MatrixLayoutDestroy(layout);
     }
   }
 };
 
 /// Everything about a product but its addresses; made once per shape.
 struct Product {
+  explicit Product(const CublasLt& library) : layouts(library) {}
   Layouts layouts;
   cublasLtMatmulAlgo_t algorithm;
 };
 
 class CublasLtGemm final : public Gemm {
  public:
-  explicit CublasLtGemm(cublasLtHandle_t handle) : handle_(handle) {}
-  ~CublasLtGemm() override { (void)cublasLtDestroy(handle_); }
+  CublasLtGemm(const CublasLt& library, cublasLtHandle_t handle) : lt_(library), handle_(handle) {}
+  ~CublasLtGemm() override { (void)lt_.Destroy(handle_); }
   const char* name() const override { return "cuBLASLt"; }
   int64_t workspace_bytes() const override { return kWorkspaceBytes; }
 
@@ -63,10 +67,10 @@ class CublasLtGemm final : public Gemm {
     if (!product.ok()) return product.status();
     const float alpha = 1.0f, beta = accumulate ? 1.0f : 0.0f;
     const Layouts& layouts = (*product)->layouts;
-    KVBLEND_RETURN_IF_CUBLAS_ERROR(cublasLtMatmul(handle_, layouts.operation, &alpha, w.data, layouts.w,
-                                                  x.data, layouts.x, &beta, out.data, layouts.out, out.data,
-                                                  layouts.out, &(*product)->algorithm, workspace,
-                                                  kWorkspaceBytes, reinterpret_cast<cudaStream_t>(stream)));
+    KVBLEND_RETURN_IF_CUBLAS_ERROR(Matmul, handle_, layouts.operation, &alpha, w.data, layouts.w, x.data,
+                                   layouts.x, &beta, out.data, layouts.out, out.data, layouts.out,
+                                   &(*product)->algorithm, workspace, kWorkspaceBytes,
+                                   reinterpret_cast<cudaStream_t>(stream));
     return absl::OkStatus();
   }
 
@@ -88,7 +92,7 @@ class CublasLtGemm final : public Gemm {
     const absl::MutexLock lock(&mutex_);
     auto& product = products_[key];
     if (product == nullptr) {
-      auto made = std::make_unique<Product>();
+      auto made = std::make_unique<Product>(lt_);
       if (absl::Status status = Choose(x, w, out, alignment, *made); !status.ok()) return status;
       product = std::move(made);
     }
@@ -100,23 +104,20 @@ class CublasLtGemm final : public Gemm {
   absl::Status Choose(const ConstMatrixView& x, const ConstMatrixView& w, const MatrixView& out,
                       uint32_t alignment, Product& product) const {
     Layouts& layouts = product.layouts;
-    KVBLEND_RETURN_IF_CUBLAS_ERROR(
-        cublasLtMatmulDescCreate(&layouts.operation, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    KVBLEND_RETURN_IF_CUBLAS_ERROR(MatmulDescCreate, &layouts.operation, CUBLAS_COMPUTE_32F, CUDA_R_32F);
     const cublasOperation_t transpose = CUBLAS_OP_T;
-    KVBLEND_RETURN_IF_CUBLAS_ERROR(cublasLtMatmulDescSetAttribute(
-        layouts.operation, CUBLASLT_MATMUL_DESC_TRANSA, &transpose, sizeof(transpose)));
-    KVBLEND_RETURN_IF_CUBLAS_ERROR(
-        cublasLtMatrixLayoutCreate(&layouts.w, CUDA_R_16BF, w.cols, w.rows, w.row_stride));
-    KVBLEND_RETURN_IF_CUBLAS_ERROR(
-        cublasLtMatrixLayoutCreate(&layouts.x, CUDA_R_16BF, x.cols, x.rows, x.row_stride));
-    KVBLEND_RETURN_IF_CUBLAS_ERROR(
-        cublasLtMatrixLayoutCreate(&layouts.out, CUDA_R_32F, out.cols, out.rows, out.row_stride));
+    KVBLEND_RETURN_IF_CUBLAS_ERROR(MatmulDescSetAttribute, layouts.operation, CUBLASLT_MATMUL_DESC_TRANSA,
+                                   &transpose, sizeof(transpose));
+    KVBLEND_RETURN_IF_CUBLAS_ERROR(MatrixLayoutCreate, &layouts.w, CUDA_R_16BF, w.cols, w.rows, w.row_stride);
+    KVBLEND_RETURN_IF_CUBLAS_ERROR(MatrixLayoutCreate, &layouts.x, CUDA_R_16BF, x.cols, x.rows, x.row_stride);
+    KVBLEND_RETURN_IF_CUBLAS_ERROR(MatrixLayoutCreate, &layouts.out, CUDA_R_32F, out.cols, out.rows,
+                                   out.row_stride);
     cublasLtMatmulPreference_t preference = nullptr;
-    KVBLEND_RETURN_IF_CUBLAS_ERROR(cublasLtMatmulPreferenceCreate(&preference));
-    const auto destroy = [](cublasLtMatmulPreference_t p) { (void)cublasLtMatmulPreferenceDestroy(p); };
+    KVBLEND_RETURN_IF_CUBLAS_ERROR(MatmulPreferenceCreate, &preference);
+    const auto destroy = [this](cublasLtMatmulPreference_t p) { (void)lt_.MatmulPreferenceDestroy(p); };
     const std::unique_ptr<cublasLtMatmulPreferenceOpaque_t, decltype(destroy)> owner(preference, destroy);
     const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
-      return ToStatus(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value)),
+      return ToStatus(lt_, lt_.MatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value)),
                       "cublasLtMatmulPreferenceSetAttribute");
     };
     const auto workspace = static_cast<size_t>(kWorkspaceBytes);
@@ -128,9 +129,8 @@ class CublasLtGemm final : public Gemm {
     }
     cublasLtMatmulHeuristicResult_t best;
     int found = 0;
-    KVBLEND_RETURN_IF_CUBLAS_ERROR(cublasLtMatmulAlgoGetHeuristic(handle_, layouts.operation, layouts.w,
-                                                                  layouts.x, layouts.out, layouts.out,
-                                                                  preference, 1, &best, &found));
+    KVBLEND_RETURN_IF_CUBLAS_ERROR(MatmulAlgoGetHeuristic, handle_, layouts.operation, layouts.w, layouts.x,
+                                   layouts.out, layouts.out, preference, 1, &best, &found);
     if (found == 0) {
       return absl::InternalError(absl::StrCat("cuBLASLt has no algorithm for [", x.rows, ", ", x.cols,
                                               "] x [", w.rows, ", ", w.cols, "]^T"));
@@ -139,6 +139,7 @@ class CublasLtGemm final : public Gemm {
     return absl::OkStatus();
   }
 
+  const CublasLt& lt_;
   const cublasLtHandle_t handle_;
   absl::Mutex mutex_;
   std::map<Key, std::unique_ptr<Product>> products_ ABSL_GUARDED_BY(mutex_);
@@ -147,9 +148,11 @@ class CublasLtGemm final : public Gemm {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Gemm>> CreateGemm() {
+  const auto library = LoadCublasLt();
+  if (!library.ok()) return library.status();
   cublasLtHandle_t handle = nullptr;
-  KVBLEND_RETURN_IF_CUBLAS_ERROR(cublasLtCreate(&handle));
-  return std::make_unique<CublasLtGemm>(handle);
+  if (auto s = ToStatus(**library, (*library)->Create(&handle), "cublasLtCreate"); !s.ok()) return s;
+  return std::make_unique<CublasLtGemm>(**library, handle);
 }
 
 }  // namespace kvblend::kernels::cuda

@@ -13,7 +13,6 @@ absl::StatusOr<std::unique_ptr<DeviceBuffer>> DeviceBuffer::Allocate(absl::strin
     return absl::InvalidArgumentError(absl::StrCat(op, ": bytes is ", bytes, "; allowed: at least 0"));
   void* data = nullptr;
   if (bytes > 0) {
-    UseDevice();
     auto allocated = DeviceAllocate(bytes);
     if (!allocated.ok()) {
       return absl::Status(allocated.status().code(), absl::StrCat(op, ": ", allocated.status().message()));
@@ -24,7 +23,6 @@ absl::StatusOr<std::unique_ptr<DeviceBuffer>> DeviceBuffer::Allocate(absl::strin
 }
 
 absl::StatusOr<std::unique_ptr<DeviceStream>> DeviceStream::Create() {
-  UseDevice();
   auto handle = CreateDeviceStream();
   if (!handle.ok()) return handle.status();
   return std::unique_ptr<DeviceStream>(new DeviceStream(*handle));

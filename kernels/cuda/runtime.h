@@ -35,9 +35,9 @@ absl::StatusOr<std::vector<DeviceInfo>> ListDevices();
 /// kInvalidArgument for an index beyond them.
 absl::StatusOr<DeviceInfo> OpenDevice(int index);
 
-/// Makes the opened device the calling thread's, which allocating, making streams and launching need. Costs
-/// next to nothing when it is already. What asks for a DeviceBuffer or for a DeviceStream's handle
-/// (kernels/cuda/memory.h) has it done.
+/// Makes the opened device the calling thread's, which launches need. Costs next to nothing when it is
+/// already. Whoever asks a DeviceStream (kernels/cuda/memory.h) for its handle has it done; what allocates or
+/// makes streams and events does it itself.
 void UseDevice();
 
 /// Version of the driver as CUDA counts: 13000 is 13.0. 0 when there is none.

@@ -81,6 +81,7 @@ absl::StatusOr<DeviceMemory> QueryDeviceMemory() {
 }
 
 absl::StatusOr<void*> DeviceAllocate(int64_t bytes) {
+  UseDevice();
   void* data = nullptr;
   const cudaError_t error = cudaMalloc(&data, static_cast<size_t>(bytes));
   if (error == cudaErrorMemoryAllocation) {
@@ -98,6 +99,7 @@ absl::StatusOr<void*> DeviceAllocate(int64_t bytes) {
 void DeviceFree(void* data) { (void)cudaFree(data); }
 
 absl::StatusOr<void*> PinnedAllocate(int64_t bytes) {
+  UseDevice();
   void* data = nullptr;
   const cudaError_t error = cudaHostAlloc(&data, static_cast<size_t>(bytes), cudaHostAllocDefault);
   if (error == cudaErrorMemoryAllocation) {
@@ -111,6 +113,7 @@ absl::StatusOr<void*> PinnedAllocate(int64_t bytes) {
 void PinnedFree(void* data) { (void)cudaFreeHost(data); }
 
 absl::StatusOr<EventHandle> CreateDeviceEvent() {
+  UseDevice();
   cudaEvent_t event = nullptr;
   if (auto s = ToStatus(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate");
       !s.ok()) {
@@ -136,6 +139,7 @@ bool EventIsReached(EventHandle event) {
 }
 
 absl::StatusOr<StreamHandle> CreateDeviceStream() {
+  UseDevice();
   cudaStream_t stream = nullptr;
   if (auto s = ToStatus(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
       !s.ok()) {

@@ -1,4 +1,6 @@
 // Which device is opened, what a process may ask of it, and that every thread works on it.
+#include "kernels/cuda/device.h"
+
 #include <thread>
 
 #include "gmock/gmock.h"
@@ -91,12 +93,18 @@ TEST_F(CudaDeviceTest, OperationsSeeToTheirThreadsDevice) {
 
 using CudaDeviceDeathTest = CudaDeviceTest;
 
+struct NoParams {
+  int unused = 0;
+};
+KVBLEND_KERNEL(32, 1) NothingKernel(NoParams) {}
+
 TEST_F(CudaDeviceDeathTest, AThreadOnAnotherDeviceIsFound) {
   const auto forget = [] {
     (void)cuda::OpenDevice(1);
-    std::thread([] { (void)cuda::DeviceAllocate(4); }).join();
+    const cuda::StreamHandle stream = cuda::CreateDeviceStream().value();
+    std::thread([stream] { (void)cuda::Launch<NothingKernel>(stream, {.threads = 32}, NoParams{}); }).join();
   };
-  EXPECT_DEATH(forget(), "an allocation on device 0 of a process that opened device 1");
+  EXPECT_DEATH(forget(), "a launch on device 0 of a process that opened device 1");
 }
 
 }  // namespace

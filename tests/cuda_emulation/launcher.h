@@ -35,4 +35,7 @@ kernels::cuda::LaunchError EnqueueLaunch(kernels::cuda::StreamHandle stream,
                                          const kernels::cuda::LaunchShape& shape, KernelEntry& kernel,
                                          std::function<void()> body);
 
+/// Runs `work` on the host in the stream's order.
+void EnqueueHost(kernels::cuda::StreamHandle stream, std::function<void()> work);
+
 }  // namespace kvblend::cuda_emulation

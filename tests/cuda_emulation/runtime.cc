@@ -160,13 +160,13 @@ void UseDevice() {
 int DriverVersion() { return 0; }
 
 absl::StatusOr<DeviceMemory> QueryDeviceMemory() {
-  CheckCurrentDevice("asking for its memory");
+  UseDevice();
   const std::lock_guard lock(TheDevice().mutex);
   return DeviceMemory{.used_bytes = TheDevice().allocated, .total_bytes = TheDevice().limit};
 }
 
 absl::StatusOr<void*> DeviceAllocate(int64_t bytes) {
-  CheckCurrentDevice("an allocation");
+  UseDevice();
   Device& device = TheDevice();
   const std::lock_guard lock(device.mutex);
   void* data = nullptr;
@@ -187,6 +187,7 @@ absl::StatusOr<void*> DeviceAllocate(int64_t bytes) {
 }
 
 absl::StatusOr<void*> PinnedAllocate(int64_t bytes) {
+  UseDevice();
   void* data = nullptr;
   if (posix_memalign(&data, kAlignment, static_cast<size_t>(bytes)) != 0) {
     return absl::ResourceExhaustedError(absl::StrCat("no page-locked host memory for ", bytes, " bytes"));
@@ -207,6 +208,7 @@ void PinnedFree(void* data) {
 }
 
 absl::StatusOr<EventHandle> CreateDeviceEvent() {
+  UseDevice();
   auto event = std::make_shared<EventObject>();
   const std::lock_guard lock(TheDevice().mutex);
   TheDevice().events[event.get()] = event;
@@ -268,7 +270,7 @@ void DeviceFree(void* data) {
 }
 
 absl::StatusOr<StreamHandle> CreateDeviceStream() {
-  CheckCurrentDevice("making a stream");
+  UseDevice();
   auto stream = std::make_shared<StreamObject>();
   const std::lock_guard lock(TheDevice().mutex);
   TheDevice().streams[stream.get()] = stream;

@@ -1,0 +1,138 @@
+#include "tests/bench/gpu/bench.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/status_macros.h"
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/runtime.h"
+#include "tests/bench/gpu/random_weights.h"
+
+namespace kvblend::gpu_bench {
+namespace {
+
+using kernels::DataType;
+using kernels::cuda::Stopwatch;
+
+}  // namespace
+
+Sizes Sizes::Tiny() {
+  Sizes tiny;
+  tiny.num_heads = 4;
+  tiny.num_kv_heads = 2;
+  tiny.head_dim = 32;
+  tiny.hidden_dim = 128;
+  tiny.ffn_dim = 192;
+  tiny.tokens = 150;
+  tiny.gathered = 20;
+  tiny.question = 5;
+  tiny.page_size = 16;
+  tiny.repetitions = 3;
+  tiny.model_repetitions = 1;
+  tiny.flush_bytes = 4096;
+  tiny.peak_dim = 64;
+  tiny.copy_bytes = 1 << 16;
+  return tiny;
+}
+
+absl::StatusOr<std::unique_ptr<Bench>> Bench::Create(const Sizes& sizes, int device) {
+  std::unique_ptr<Bench> bench(new Bench(sizes));
+  KVBLEND_ASSIGN_OR_RETURN(bench->backend_, kernels::CreateCudaBackend(device));
+  KVBLEND_ASSIGN_OR_RETURN(bench->stream_, kernels::cuda::DeviceStream::Create());
+  KVBLEND_ASSIGN_OR_RETURN(bench->flush_, bench->backend_->Allocate(sizes.flush_bytes));
+  return bench;
+}
+
+absl::StatusOr<Time> Bench::Measure(absl::FunctionRef<absl::Status()> enqueue) {
+  KVBLEND_ASSIGN_OR_RETURN(const std::unique_ptr<Stopwatch> stopwatch, Stopwatch::Create());
+  std::vector<double> seconds;
+  for (int32_t i = 0; i <= sizes_.repetitions; ++i) {
+    // Takes the device longer than it takes the host to enqueue what follows, which is then timed without
+    // the host.
+    KVBLEND_RETURN_IF_ERROR(
+        kernels::cuda::EnqueueZero(stream_->handle(), flush_->data(), flush_->size_bytes()));
+    KVBLEND_RETURN_IF_ERROR(stopwatch->Start(stream_->handle()));
+    KVBLEND_RETURN_IF_ERROR(enqueue());
+    KVBLEND_RETURN_IF_ERROR(stopwatch->Stop(stream_->handle()));
+    KVBLEND_RETURN_IF_ERROR(backend_->Synchronize(*stream_));
+    KVBLEND_ASSIGN_OR_RETURN(const double time, stopwatch->Seconds());
+    if (i > 0) seconds.push_back(time);
+  }
+  std::sort(seconds.begin(), seconds.end());
+  return Time{.median = seconds[seconds.size() / 2], .min = seconds.front(), .max = seconds.back()};
+}
+
+absl::Status Bench::MeasurePeaks() {
+  const int64_t dim = sizes_.peak_dim;
+  KVBLEND_ASSIGN_OR_RETURN(const auto weights, MakeRandomWeights(dim, dim, kernels::WeightUsage::kLinear, 1));
+  KVBLEND_ASSIGN_OR_RETURN(const auto x, backend_->Allocate(dim * dim * 2));
+  KVBLEND_ASSIGN_OR_RETURN(const auto out, backend_->Allocate(dim * dim * 4));
+  KVBLEND_RETURN_IF_ERROR(kernels::cuda::StatusOf(
+      LaunchFillRandom(stream_->handle(), static_cast<uint16_t*>(x->data()), dim * dim, 1.0f, 2),
+      "FillRandomKernel"));
+  KVBLEND_ASSIGN_OR_RETURN(const Time product, Measure([&] {
+                             return backend_->Linear(*stream_, {x->data(), DataType::kBF16, dim, dim, dim},
+                                                     *weights, false,
+                                                     {out->data(), DataType::kF32, dim, dim, dim});
+                           }));
+  gemm_flops_per_second_ = 2.0 * static_cast<double>(dim) * static_cast<double>(dim * dim) / product.median;
+  KVBLEND_ASSIGN_OR_RETURN(const auto source, backend_->Allocate(sizes_.copy_bytes));
+  KVBLEND_ASSIGN_OR_RETURN(const auto target, backend_->Allocate(sizes_.copy_bytes));
+  KVBLEND_ASSIGN_OR_RETURN(const Time copy, Measure([&] {
+                             return kernels::cuda::EnqueueDeviceCopy(stream_->handle(), target->data(),
+                                                                     source->data(), sizes_.copy_bytes);
+                           }));
+  copy_bytes_per_second_ = 2.0 * static_cast<double>(sizes_.copy_bytes) / copy.median;
+  return absl::OkStatus();
+}
+
+absl::Status Bench::Download(void* host, const void* device, int64_t bytes) {
+  KVBLEND_RETURN_IF_ERROR(backend_->CopyToHost(*stream_, host, device, bytes));
+  return backend_->Synchronize(*stream_);
+}
+
+absl::Status Bench::Upload(void* device, const void* host, int64_t bytes) {
+  KVBLEND_RETURN_IF_ERROR(backend_->CopyFromHost(*stream_, device, host, bytes));
+  return backend_->Synchronize(*stream_);
+}
+
+absl::StatusOr<nlohmann::ordered_json> Report(Bench& bench, const Work& work,
+                                              absl::FunctionRef<absl::Status()> enqueue) {
+  if (!(work.error <= work.error_bound)) {
+    return absl::InternalError(absl::StrCat(work.operation, ", ", work.shape, ": is off by ", work.error,
+                                            " of the reference's norm; allowed: ", work.error_bound));
+  }
+  KVBLEND_ASSIGN_OR_RETURN(const Time time, bench.Measure(enqueue));
+  nlohmann::ordered_json line = {
+      {"operation", work.operation},
+      {"shape", work.shape},
+      {"seconds", time.median},
+      {"seconds_min", time.min},
+      {"seconds_max", time.max},
+      {"bytes", work.bytes},
+      {"bytes_per_second", work.bytes / time.median},
+      {"share_of_copy_peak", work.bytes / time.median / bench.copy_bytes_per_second()},
+      {"error", work.error},
+      {"error_bound", work.error_bound}};
+  if (work.flops > 0) {
+    line["flops"] = work.flops;
+    line["flops_per_second"] = work.flops / time.median;
+    line["share_of_gemm_peak"] = work.flops / time.median / bench.gemm_flops_per_second();
+  }
+  return line;
+}
+
+double RelativeError(const std::vector<float>& actual, const std::vector<float>& expected) {
+  double difference = 0, norm = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    difference += (double{actual[i]} - expected[i]) * (double{actual[i]} - expected[i]);
+    norm += double{expected[i]} * expected[i];
+  }
+  const double error = norm > 0 ? std::sqrt(difference / norm) : std::sqrt(difference);
+  return std::isfinite(error) ? error : std::numeric_limits<double>::infinity();
+}
+
+}  // namespace kvblend::gpu_bench

@@ -1,0 +1,67 @@
+// The CUDA backend with parts of its work left out, to time the others by themselves.
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "tests/support/backend_decorator.h"
+
+namespace kvblend::gpu_bench {
+
+class StagedBackend final : public test_support::BackendDecorator {
+ public:
+  enum class Part : uint8_t { kAll, kLoading, kComputing };
+
+  explicit StagedBackend(std::unique_ptr<kernels::Backend> inner) : BackendDecorator(std::move(inner)) {}
+
+  /// What is done from now on; the rest returns at once, leaving its outputs as they are.
+  void Do(Part part) { part_ = part; }
+
+ protected:
+  absl::Status DoEmbed(Stream& stream, const kernels::PackedWeights& table, absl::Span<const int32_t> ids,
+                       Out out) override {
+    return Computes() ? BackendDecorator::DoEmbed(stream, table, ids, out) : absl::OkStatus();
+  }
+  absl::Status DoRmsNorm(Stream& stream, View x, View weight, float epsilon, Out out) override {
+    return Computes() ? BackendDecorator::DoRmsNorm(stream, x, weight, epsilon, out) : absl::OkStatus();
+  }
+  absl::Status DoLinear(Stream& stream, View x, const kernels::PackedWeights& weights, bool accumulate,
+                        Out out) override {
+    return Computes() ? BackendDecorator::DoLinear(stream, x, weights, accumulate, out) : absl::OkStatus();
+  }
+  absl::Status DoSiluMul(Stream& stream, View gate, View up, Out out) override {
+    return Computes() ? BackendDecorator::DoSiluMul(stream, gate, up, out) : absl::OkStatus();
+  }
+  absl::Status DoRope(Stream& stream, const Plan& plan, const kernels::RopeTable& rope, int32_t num_heads,
+                      Out x) override {
+    return Computes() ? BackendDecorator::DoRope(stream, plan, rope, num_heads, x) : absl::OkStatus();
+  }
+  absl::Status DoKvScatter(Stream& stream, const Plan& plan, const kernels::RopeTable& rope, View k, View v,
+                           kernels::KvPagesView pages) override {
+    return Computes() ? BackendDecorator::DoKvScatter(stream, plan, rope, k, v, pages) : absl::OkStatus();
+  }
+  absl::Status DoKvLoad(Stream& stream, const Plan& plan, const kernels::RopeTable& rope,
+                        kernels::KvSectionView k, kernels::KvSectionView v,
+                        kernels::KvPagesView pages) override {
+    return part_ != Part::kComputing ? BackendDecorator::DoKvLoad(stream, plan, rope, k, v, pages)
+                                     : absl::OkStatus();
+  }
+  absl::Status DoSelectiveAttention(Stream& stream, const Plan& plan, View q, int32_t num_heads, float scale,
+                                    kernels::KvPagesView pages, Out out) override {
+    return Computes() ? BackendDecorator::DoSelectiveAttention(stream, plan, q, num_heads, scale, pages, out)
+                      : absl::OkStatus();
+  }
+  absl::Status DoGatherRows(Stream& stream, View in, absl::Span<const int32_t> rows, Out out) override {
+    return Computes() ? BackendDecorator::DoGatherRows(stream, in, rows, out) : absl::OkStatus();
+  }
+  absl::Status DoConvert(Stream& stream, View in, Out out) override {
+    return Computes() ? BackendDecorator::DoConvert(stream, in, out) : absl::OkStatus();
+  }
+
+ private:
+  bool Computes() const { return part_ != Part::kLoading; }
+
+  Part part_ = Part::kAll;
+};
+
+}  // namespace kvblend::gpu_bench
