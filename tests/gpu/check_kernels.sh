@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Compiles every CUDA kernel with nvcc for sm_80 and sm_90 (and, for what comes later, to PTX), all warnings
-# being errors, and holds what ptxas says of registers, spills and stack to tests/gpu/kernel_budget.txt. Needs
-# no GPU. Where there is no nvcc it says so and succeeds.
+# being errors, and holds what ptxas says of registers, spills and stack to tests/gpu/kernel_budget.txt and the machine
+# code of the hot kernels to tests/gpu/sass_budget.txt. Needs no GPU. Where there is no nvcc it says so and succeeds.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 if [ "${1:-}" = -h ] || [ "${1:-}" = --help ]; then
-  echo "Usage: tests/gpu/check_kernels.sh [--update]   (--update writes the budget anew, for a look at the diff)"
+  echo "Usage: tests/gpu/check_kernels.sh [--update]   (--update writes the budgets anew, for a look at the diff)"
   exit 0
 fi
 
@@ -42,5 +42,34 @@ compile() {
 }
 export -f compile
 export nvcc out
-printf '%s\n' kernels/cuda/*.cu | xargs -P "$(nproc)" -I{} bash -euo pipefail -c 'compile {}'
+printf '%s\n' kernels/cuda/*.cu tests/bench/gpu/*.cu |
+  xargs -P "$(nproc)" -I{} bash -euo pipefail -c 'compile {}'
 python3 -B tests/gpu/kernel_budget.py "${1:-}" tests/gpu/kernel_budget.txt "$out"/*.log
+
+# The disassembler comes with CUDA, and by itself as Python packages.
+cuobjdump=${CUOBJDUMP:-$(command -v cuobjdump || true)}
+if [ -z "$cuobjdump" ] && [ -x /usr/local/cuda/bin/cuobjdump ]; then
+  cuobjdump=/usr/local/cuda/bin/cuobjdump
+fi
+if [ -z "$cuobjdump" ]; then
+  tools=build/nvcc-tools
+  find_it() { find "$tools" -path '*/bin/cuobjdump' 2>/dev/null | head -n 1 || true; }
+  cuobjdump=$(find_it)
+  if [ -z "$cuobjdump" ] && python3 -m venv "$tools" &&
+    "$tools/bin/python" -m pip install --quiet 'nvidia-cuda-cuobjdump==13.*' 'nvidia-cuda-nvdisasm==13.*'; then
+    cuobjdump=$(find_it)
+  fi
+fi
+if [ -z "$cuobjdump" ]; then
+  echo "There is no cuobjdump on this machine, and none could be installed: the machine code is NOT looked at."
+  exit 0
+fi
+export PATH=$(dirname "$cuobjdump"):$PATH  # it calls nvdisasm
+listings=()
+for object in "$out"/*.o; do
+  architecture=${object%.o}
+  architecture=sm_${architecture##*.}
+  "$cuobjdump" -sass "$object" >"${object%.o}.sass"
+  listings+=("$architecture=${object%.o}.sass")
+done
+python3 -B tests/gpu/sass_budget.py "${1:-}" tests/gpu/sass_budget.txt "${listings[@]}"
