@@ -66,7 +66,7 @@ class CostMeasurement {
     store::KvFormat format = runtime_.key_space.format;
     format.num_layers = 1;
     KVBLEND_ASSIGN_OR_RETURN(const std::unique_ptr<store::ChunkKv> kv,
-                             store::ChunkKv::Allocate(format, context_tokens_));
+                             store::ChunkKv::Allocate(format, context_tokens_, *runtime_.host_memory));
     std::memset(kv->MutableLayerBytes(0).data(), 0, kv->MutableLayerBytes(0).size());
     const store::LayerKv stored = kv->Layer(0);
     KVBLEND_ASSIGN_OR_RETURN(const auto plan, sequence_.PlanRange(0, context_tokens_, context_tokens_));

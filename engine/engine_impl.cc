@@ -92,13 +92,14 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
   std::vector<std::unique_ptr<store::LowerTier>> tiers;  // what is nearer first
   if (disk != nullptr) tiers.push_back(std::move(disk));
   if (redis != nullptr) tiers.push_back(std::move(redis));
+  KVBLEND_ASSIGN_OR_RETURN(std::unique_ptr<ModelRuntime> runtime, ModelRuntime::Load(options));
   KVBLEND_ASSIGN_OR_RETURN(
       std::unique_ptr<store::ChunkStore> chunk_store,
       store::ChunkStore::Create({.byte_budget = options.chunk_store_bytes,
+                                 .memory = runtime->host_memory.get(),
                                  .namespace_quotas = options.namespace_quotas,
                                  .lookup_budget = absl::Seconds(options.chunk_redis.budget_seconds)},
                                 std::move(tiers)));
-  KVBLEND_ASSIGN_OR_RETURN(std::unique_ptr<ModelRuntime> runtime, ModelRuntime::Load(options));
   if (options.max_chunks_per_request < 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("max_chunks_per_request is ", options.max_chunks_per_request, "; allowed: 1 or more"));

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/model/gguf_file.h"
 #include "engine/status_macros.h"
+#include "engine/store/backend_memory.h"
 #include "kernels/device_choice.h"
 #include "spdlog/spdlog.h"
 
@@ -88,6 +89,7 @@ absl::StatusOr<std::unique_ptr<ModelRuntime>> ModelRuntime::LoadOn(
   runtime->backend = std::move(given_backend);
   runtime->device = runtime->backend->name();
   kernels::Backend& backend = *runtime->backend;
+  runtime->host_memory = std::make_unique<store::BackendMemory>(backend);
   KVBLEND_ASSIGN_OR_RETURN(const kernels::DataType kv_dtype, KvDataType(options.kv_dtype, backend));
   KVBLEND_ASSIGN_OR_RETURN(const kernels::KvEncoding chunk_encoding, ChunkEncoding(options, kv_dtype));
   KVBLEND_ASSIGN_OR_RETURN(runtime->stream, backend.CreateStream());

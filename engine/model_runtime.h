@@ -12,6 +12,7 @@
 #include "engine/model/model_config.h"
 #include "engine/model/model_weights.h"
 #include "engine/model/transformer.h"
+#include "engine/store/host_memory.h"
 #include "engine/text/chat_template.h"
 #include "engine/text/tokenizer.h"
 #include "kernels/backend.h"
@@ -30,6 +31,7 @@ struct ModelRuntime {
   std::string device;         // "cpu", "cuda:0", ...
   std::string device_reason;  // why it was chosen
   std::unique_ptr<kernels::Backend> backend;
+  std::unique_ptr<store::HostMemory> host_memory;  // for stored KV: the backend's
   std::unique_ptr<kernels::Stream> stream;
   model::ModelConfig config;
   model::ModelWeights weights;

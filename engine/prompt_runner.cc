@@ -255,8 +255,8 @@ absl::StatusOr<std::unique_ptr<store::ChunkKv>> PromptRunner::Compute(absl::Span
                            AllocatePages(static_cast<int32_t>(anchor_ids.size() + token_ids.size())));
   const blend::PagedSequence sequence(*runtime_.backend, *runtime_.page_pool, *pages);
   return blend::PrecomputeChunk({.anchor_ids = anchor_ids, .anchor = anchor, .token_ids = token_ids},
-                                runtime_.key_space.format, *runtime_.transformer, *runtime_.weights.rope,
-                                *runtime_.stream, state_, sequence, keep_going);
+                                runtime_.key_space.format, *runtime_.host_memory, *runtime_.transformer,
+                                *runtime_.weights.rope, *runtime_.stream, state_, sequence, keep_going);
 }
 
 absl::StatusOr<StoredChunk> PromptRunner::EnsureStored(std::string_view tenant_namespace,

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <limits>
+#include <new>
 #include <string>
 
 #include "absl/strings/string_view.h"
@@ -10,6 +11,8 @@
 
 namespace kvblend::kernels {
 namespace {
+
+constexpr std::align_val_t kHostAlignment{4096};
 
 constexpr DataType kF32 = DataType::kF32;
 constexpr DataType kBF16 = DataType::kBF16;
@@ -51,6 +54,12 @@ class ReadRows final : public WeightSource {
 };
 
 }  // namespace
+
+void* Backend::AllocateHost(int64_t bytes) {
+  return ::operator new(static_cast<size_t>(bytes), kHostAlignment, std::nothrow);
+}
+
+void Backend::FreeHost(void* data, int64_t) { ::operator delete(data, kHostAlignment); }
 
 absl::StatusOr<std::unique_ptr<PackedWeights>> Backend::PackWeights(int64_t rows, int64_t cols,
                                                                     WeightUsage usage,

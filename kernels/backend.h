@@ -150,6 +150,11 @@ class Backend {
 
   /// kResourceExhausted when there is not enough memory, naming the bytes asked for.
   virtual absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t bytes) = 0;
+  /// Host memory from which and to which copying is fastest: page-locked where the device has memory of its
+  /// own. At a multiple of 4096; null when there is none. Thread-safe. REQUIRES: bytes > 0
+  virtual void* AllocateHost(int64_t bytes);
+  /// `bytes` as it was allocated. What is enqueued and uses it must have been waited for.
+  virtual void FreeHost(void* data, int64_t bytes);
   virtual absl::StatusOr<std::unique_ptr<Stream>> CreateStream() = 0;
   virtual absl::Status CopyFromHost(Stream& stream, void* dst, const void* src, int64_t bytes) = 0;
   virtual absl::Status CopyToHost(Stream& stream, void* dst, const void* src, int64_t bytes) = 0;

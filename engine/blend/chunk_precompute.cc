@@ -9,15 +9,15 @@
 namespace kvblend::blend {
 
 absl::StatusOr<std::unique_ptr<store::ChunkKv>> PrecomputeChunk(
-    const PrecomputeInput& input, const store::KvFormat& format, const model::Transformer& transformer,
-    const kernels::RopeTable& rope, kernels::Stream& stream, model::PassState& state,
-    const PagedSequence& sequence, KeepGoing keep_going) {
+    const PrecomputeInput& input, const store::KvFormat& format, store::HostMemory& memory,
+    const model::Transformer& transformer, const kernels::RopeTable& rope, kernels::Stream& stream,
+    model::PassState& state, const PagedSequence& sequence, KeepGoing keep_going) {
   kernels::Backend& backend = transformer.backend();
   const int32_t anchor_tokens = static_cast<int32_t>(input.anchor_ids.size());
   const int32_t chunk_tokens = static_cast<int32_t>(input.token_ids.size());
   const int32_t total_tokens = anchor_tokens + chunk_tokens;
   KVBLEND_ASSIGN_OR_RETURN(std::unique_ptr<store::ChunkKv> chunk,
-                           store::ChunkKv::Allocate(format, chunk_tokens));
+                           store::ChunkKv::Allocate(format, chunk_tokens, memory));
   if (chunk_tokens == 0) return chunk;
   // Whatever ends this early: the device may still be writing into the chunk.
   const absl::Cleanup settle = [&] { backend.Synchronize(stream).IgnoreError(); };

@@ -26,11 +26,11 @@ struct PrecomputeInput {
   absl::Span<const int32_t> token_ids;  // the chunk
 };
 
-/// The chunk's KV, K un-rotated, in `format`.
+/// The chunk's KV, K un-rotated, in `format`, in `memory`, which must outlive it.
 /// REQUIRES: the sequence has pages for anchor and chunk together.
 absl::StatusOr<std::unique_ptr<store::ChunkKv>> PrecomputeChunk(
-    const PrecomputeInput& input, const store::KvFormat& format, const model::Transformer& transformer,
-    const kernels::RopeTable& rope, kernels::Stream& stream, model::PassState& state,
-    const PagedSequence& sequence, KeepGoing keep_going);
+    const PrecomputeInput& input, const store::KvFormat& format, store::HostMemory& memory,
+    const model::Transformer& transformer, const kernels::RopeTable& rope, kernels::Stream& stream,
+    model::PassState& state, const PagedSequence& sequence, KeepGoing keep_going);
 
 }  // namespace kvblend::blend

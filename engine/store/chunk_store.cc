@@ -39,7 +39,7 @@ ChunkStore::ChunkStore(Options options, std::vector<std::unique_ptr<LowerTier>> 
     : options_(std::move(options)),
       read_meter_(options_.now),
       eviction_queue_(options_.namespace_quotas.limited()),
-      lower_(std::move(lower), options_.max_queued_write_bytes, options_.now) {
+      lower_(std::move(lower), *options_.memory, options_.max_queued_write_bytes, options_.now) {
   absl::MutexLock lock(&mutex_);
   stats_.byte_budget = options_.byte_budget;
   stats_.pinned_byte_limit = options_.pinned_byte_limit;

@@ -71,6 +71,7 @@ class ChunkStore {
  public:
   struct Options {
     int64_t byte_budget = int64_t{4} << 30;
+    HostMemory* memory = &Heap();    // of entries that come from lower tiers; must outlive the store
     int64_t pinned_byte_limit = -1;  // what operators may pin, at most byte_budget; -1: half of it
     NamespaceQuotas namespace_quotas = {};
     int64_t max_queued_write_bytes = int64_t{256} << 20;  // on their way to each lower tier

@@ -30,7 +30,7 @@ std::optional<ChunkHandle> ChunkStore::Admit(std::shared_ptr<LowerTierEntry> sou
                                              PromptReads& reads) {
   const EntryHeader& header = source->header();
   absl::StatusOr<std::unique_ptr<ChunkKv>> allocated =
-      ChunkKv::Allocate(header.address.format, header.address.num_tokens);
+      ChunkKv::Allocate(header.address.format, header.address.num_tokens, *options_.memory);
   if (!allocated.ok()) return std::nullopt;
   const std::shared_ptr<ChunkKv> kv = *std::move(allocated);
   const auto arriving = std::make_shared<ArrivingKv>(source, kv, reads.prompt(), read_meter_);

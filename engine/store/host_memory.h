@@ -1,5 +1,5 @@
-// Where the bytes of chunk KV come from: the seam for page-locked memory (GPU staging) and for tests in which
-// memory runs out.
+// Where the bytes of chunk KV come from: the seam for page-locked memory (backend_memory.h) and for tests in
+// which memory runs out.
 #pragma once
 
 #include <cstdint>

@@ -11,9 +11,9 @@
 
 namespace kvblend::store {
 
-LowerTiers::LowerTiers(std::vector<std::unique_ptr<LowerTier>> tiers, int64_t max_queued_write_bytes,
-                       std::function<absl::Time()> now)
-    : now_(std::move(now)) {
+LowerTiers::LowerTiers(std::vector<std::unique_ptr<LowerTier>> tiers, HostMemory& memory,
+                       int64_t max_queued_write_bytes, std::function<absl::Time()> now)
+    : memory_(memory), now_(std::move(now)) {
   for (std::unique_ptr<LowerTier>& tier : tiers) {
     auto writes = std::make_unique<WriteBehind>(*tier, max_queued_write_bytes);
     levels_.push_back({std::move(tier), std::move(writes)});
@@ -91,7 +91,7 @@ void LowerTiers::Demote(size_t level, std::shared_ptr<LowerTierEntry> entry, int
   });
   if (!wanted || header.address.num_tokens == 0) return;
   absl::StatusOr<std::unique_ptr<ChunkKv>> kv =
-      ChunkKv::Allocate(header.address.format, header.address.num_tokens);
+      ChunkKv::Allocate(header.address.format, header.address.num_tokens, memory_);
   if (!kv.ok()) return;
   if (++demotions_ > kMaxDemotions) {
     --demotions_;

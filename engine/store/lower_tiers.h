@@ -35,9 +35,9 @@ class LowerTiers {
   /// Entries that are read at once to be written further down. Beyond it, what is evicted is gone.
   static constexpr int32_t kMaxDemotions = 4;
 
-  /// `tiers`: the one to ask first first. `now`: thread-safe.
-  LowerTiers(std::vector<std::unique_ptr<LowerTier>> tiers, int64_t max_queued_write_bytes,
-             std::function<absl::Time()> now);
+  /// `tiers`: the one to ask first first. `memory` outlives them. `now`: thread-safe.
+  LowerTiers(std::vector<std::unique_ptr<LowerTier>> tiers, HostMemory& memory,
+             int64_t max_queued_write_bytes, std::function<absl::Time()> now);
   /// Finishes what is on its way to the tiers.
   ~LowerTiers();
 
@@ -100,6 +100,7 @@ class LowerTiers {
   void Demote(size_t level, std::shared_ptr<LowerTierEntry> entry, int64_t frequency);
   bool IsUnreadable(const ChunkKey& key, Tier tier) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  HostMemory& memory_;
   const std::function<absl::Time()> now_;
   std::atomic<int32_t> demotions_{0};  // under way
   std::vector<Level> levels_;

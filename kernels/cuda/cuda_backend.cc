@@ -12,6 +12,7 @@
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/memory.h"
 #include "kernels/cuda/objects.h"
+#include "kernels/cuda/pinned_pool.h"
 #include "kernels/cuda/runtime.h"
 #include "kernels/cuda/sample.h"
 
@@ -53,6 +54,10 @@ class CudaBackend final : public Backend {
 
   absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t bytes) override {
     return DeviceBuffer::Allocate("Allocate", bytes);
+  }
+  void* AllocateHost(int64_t bytes) override { return host_memory_.Take(bytes); }
+  void FreeHost(void* data, int64_t bytes) override {
+    if (data != nullptr) host_memory_.Return(data, bytes);
   }
   absl::StatusOr<std::unique_ptr<Stream>> CreateStream() override { return DeviceStream::Create(); }
   absl::Status CopyFromHost(Stream& stream, void* dst, const void* src, int64_t bytes) override {
@@ -301,6 +306,7 @@ class CudaBackend final : public Backend {
   const DeviceInfo device_;
   const std::unique_ptr<Gemm> gemm_;
   PlanMemoryPool plan_memory_;
+  PinnedPool host_memory_;
 };
 
 }  // namespace

@@ -84,6 +84,16 @@ absl::StatusOr<std::unique_ptr<PlanMemory>> PlanMemoryPool::Take(int64_t bytes) 
       return taken;
     }
   }
+  auto memory = PlanMemory::Allocate(size);
+  if (memory.ok()) return memory;
+  // What earlier plans of other sizes have left may be enough.
+  std::vector<std::unique_ptr<PlanMemory>> returned;
+  {
+    const absl::MutexLock lock(&mutex_);
+    returned.swap(returned_);
+  }
+  if (returned.empty()) return memory;
+  returned.clear();
   return PlanMemory::Allocate(size);
 }
 

@@ -51,7 +51,7 @@ absl::StatusOr<void*> DeviceAllocate(int64_t bytes);
 /// Waits for everything that was enqueued before.
 void DeviceFree(void* data);
 
-/// Page-locked host memory, which the device copies from and to on its own: `bytes` above 0, aligned to 256.
+/// Page-locked host memory, which the device copies from and to on its own: `bytes` above 0, aligned to 4096.
 absl::StatusOr<void*> PinnedAllocate(int64_t bytes);
 /// What still copies from or to it must have been waited for.
 void PinnedFree(void* data);

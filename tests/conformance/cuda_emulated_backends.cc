@@ -46,6 +46,23 @@ TEST(CudaBackendTest, DescribesItself) {
   EXPECT_NE(backend.Describe().find("emulated"), std::string::npos) << backend.Describe();
 }
 
+TEST(CudaBackendTest, HostMemoryIsPinnedAndKept) {
+  const auto fresh = CreateCudaBackend(1).value();
+  void* first = fresh->AllocateHost(100'000);
+  void* second = fresh->AllocateHost(100'000);
+  EXPECT_TRUE(cuda_emulation::IsPinnedMemory(first));
+  EXPECT_TRUE(cuda_emulation::IsPinnedMemory(static_cast<char*>(second) + 99'999));
+  fresh->FreeHost(second, 100'000);
+  const cuda_emulation::RuntimeCounts before = cuda_emulation::CountRuntimeObjects();
+  EXPECT_EQ(fresh->AllocateHost(98'500), second);  // about as many bytes: the same block
+  EXPECT_EQ(cuda_emulation::CountRuntimeObjects(), before);
+  fresh->FreeHost(first, 100'000);
+  fresh->FreeHost(second, 98'500);
+  void* large = fresh->AllocateHost(int64_t{300} << 20);
+  fresh->FreeHost(large, int64_t{300} << 20);  // more than is kept unused
+  EXPECT_FALSE(cuda_emulation::IsPinnedMemory(large));
+}
+
 TEST(CudaBackendTest, FullDeviceMemoryIsResourceExhausted) {
   Backend& backend = TestBackend(kName);
   Rng rng(1);
@@ -66,6 +83,13 @@ TEST(CudaBackendTest, FullDeviceMemoryIsResourceExhausted) {
   expect(backend.CreateRopeTable({RopeLayout::kInterleaved, 2, 16, inv_freq}).status(), "CreateRopeTable");
   expect(fresh->PlanBatch({indptr, zero, one, indptr, zero, 16, 0}).status(), "PlanBatch");
   expect(backend.Linear(*stream, x.view(), *weights, true, matrix.view()), "scratch memory");
+  cuda_emulation::SetMemoryLimit(limit);
+  // Memory that an earlier plan left makes room for a larger one.
+  fresh->PlanBatch({indptr, zero, one, indptr, zero, 16, 0}).value().reset();
+  const int64_t full = cuda_emulation::AllocatedBytes();
+  const std::vector<int32_t> many_pages(10'000, 0), to_all{0, 10'000};
+  cuda_emulation::SetMemoryLimit(full + (64 << 10) - (16 << 10));
+  EXPECT_TRUE(fresh->PlanBatch({indptr, zero, one, to_all, many_pages, 16, 0}).ok());
   cuda_emulation::SetMemoryLimit(limit);
   EXPECT_TRUE(backend.Linear(*stream, x.view(), *weights, true, matrix.view()).ok());
   EXPECT_TRUE(backend.Synchronize(*stream).ok());

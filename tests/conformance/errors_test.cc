@@ -90,6 +90,23 @@ TEST_P(ErrorConformance, Memory) {
   ASSERT_OK(backend.CopyToHost(stream, nullptr, nullptr, 0));
 }
 
+TEST_P(ErrorConformance, HostMemory) {
+  for (const int64_t bytes : {1, 4096, 100'000}) {
+    auto* data = static_cast<unsigned char*>(backend.AllocateHost(bytes));
+    ASSERT_NE(data, nullptr);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(data) % 4096, 0u);
+    std::fill_n(data, bytes, static_cast<unsigned char>(bytes));
+    const auto buffer = backend.Allocate(bytes).value();
+    std::vector<unsigned char> back(bytes);
+    ASSERT_OK(backend.CopyFromHost(stream, buffer->data(), data, bytes));
+    ASSERT_OK(backend.CopyToHost(stream, back.data(), buffer->data(), bytes));
+    ASSERT_OK(backend.Synchronize(stream));
+    EXPECT_EQ(back, std::vector<unsigned char>(bytes, static_cast<unsigned char>(bytes)));
+    backend.FreeHost(data, bytes);
+  }
+  backend.FreeHost(nullptr, 1);
+}
+
 TEST_P(ErrorConformance, Elementwise) {
   Tensor x(backend, kF32, 3, 8), out(backend, kF32, 3, 8), weight(backend, kF32, 1, 8),
       half(backend, DataType::kF16, 3, 8);

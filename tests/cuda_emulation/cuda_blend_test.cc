@@ -44,7 +44,8 @@ class CudaBlendTest : public testing::Test {
     auto runtime = ModelRuntime::LoadOn(std::move(backend), options);
     EXPECT_TRUE(runtime.ok()) << runtime.status();
     setup.runtime = *std::move(runtime);
-    setup.chunk_store = *store::ChunkStore::Create({.byte_budget = int64_t{64} << 20});
+    setup.chunk_store = *store::ChunkStore::Create(
+        {.byte_budget = int64_t{64} << 20, .memory = setup.runtime->host_memory.get()});
     setup.runner = std::make_unique<PromptRunner>(*setup.runtime, *setup.chunk_store);
     return setup;
   }
@@ -98,6 +99,10 @@ TEST_F(CudaBlendTest, RatioOneEqualsFullPrefillForEveryPolicyAndFormat) {
   for (const char* format : {"bf16", "int8"}) {
     Setup cuda = OnCuda(format);
     StoreAll(cuda);
+    {
+      const auto stored = cuda.runner->EnsureStored("", anchor_, chunks_[0], {}, KeepRunning);
+      EXPECT_TRUE(cuda_emulation::IsPinnedMemory(stored->entry->AcquireLayer(0)->k.data));
+    }
     const std::vector<float> full = FullPrefill(cuda, layout_);
     for (const Policy policy : {Policy::kAll, Policy::kQuery, Policy::kHkvd}) {
       SCOPED_TRACE(std::string(format) + ", " + std::string(Name(policy)));

@@ -68,6 +68,7 @@ namespace {
 
 constexpr int kInvalidConfiguration = 9;  // cudaErrorInvalidConfiguration
 constexpr size_t kAlignment = 256;
+constexpr size_t kPageBytes = 4096;
 
 struct Device {
   std::mutex mutex;
@@ -189,7 +190,7 @@ absl::StatusOr<void*> DeviceAllocate(int64_t bytes) {
 absl::StatusOr<void*> PinnedAllocate(int64_t bytes) {
   UseDevice();
   void* data = nullptr;
-  if (posix_memalign(&data, kAlignment, static_cast<size_t>(bytes)) != 0) {
+  if (posix_memalign(&data, kPageBytes, static_cast<size_t>(bytes)) != 0) {
     return absl::ResourceExhaustedError(absl::StrCat("no page-locked host memory for ", bytes, " bytes"));
   }
   Device& device = TheDevice();
@@ -337,6 +338,11 @@ using kernels::cuda::TheDevice;
 int64_t SetMemoryLimit(int64_t bytes) {
   const std::lock_guard lock(TheDevice().mutex);
   return std::exchange(TheDevice().limit, bytes);
+}
+
+bool IsPinnedMemory(const void* data) {
+  const std::lock_guard lock(TheDevice().mutex);
+  return kernels::cuda::Contains(TheDevice().pinned, data);
 }
 
 RuntimeCounts CountRuntimeObjects() {

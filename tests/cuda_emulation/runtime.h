@@ -31,4 +31,7 @@ void SetDevices(absl::StatusOr<std::vector<kernels::cuda::DeviceInfo>> devices);
 /// What SetDevices is to begin with.
 std::vector<kernels::cuda::DeviceInfo> TwoDevices();
 
+/// Whether the address lies in memory of PinnedAllocate.
+bool IsPinnedMemory(const void* data);
+
 }  // namespace kvblend::cuda_emulation

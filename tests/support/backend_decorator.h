@@ -23,6 +23,8 @@ class BackendDecorator : public kernels::Backend {
   absl::StatusOr<std::unique_ptr<kernels::Buffer>> Allocate(int64_t bytes) override {
     return inner_->Allocate(bytes);
   }
+  void* AllocateHost(int64_t bytes) override { return inner_->AllocateHost(bytes); }
+  void FreeHost(void* data, int64_t bytes) override { inner_->FreeHost(data, bytes); }
   absl::StatusOr<std::unique_ptr<kernels::Stream>> CreateStream() override { return inner_->CreateStream(); }
   absl::Status CopyFromHost(kernels::Stream& stream, void* dst, const void* src, int64_t bytes) override {
     return inner_->CopyFromHost(stream, dst, src, bytes);
