@@ -9,6 +9,7 @@
 #include "engine/model_runtime.h"
 #include "engine/prompt_runner.h"
 #include "engine/status_macros.h"
+#include "engine/store/backend_memory.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "tests/bench/gpu/inputs.h"
 #include "tests/bench/gpu/random_weights.h"
@@ -94,6 +95,7 @@ absl::StatusOr<std::unique_ptr<ModelRuntime>> MakeRuntime(const ModelShape& shap
   auto owner = std::make_unique<StagedBackend>(std::move(backend));
   *staged = owner.get();
   runtime->backend = std::move(owner);
+  runtime->host_memory = std::make_unique<store::BackendMemory>(*runtime->backend);
   KVBLEND_ASSIGN_OR_RETURN(runtime->stream, runtime->backend->CreateStream());
   // One page more than the prompt takes.
   runtime->config = ConfigOf(shape, sizes.tokens + sizes.page_size);
@@ -157,12 +159,15 @@ class ModelBench {
       : bench_(bench),
         shape_(shape),
         staged_(staged),
+        runtime_(runtime),
         runner_(runtime, chunk_store),
         layout_(MakePrompt(bench.sizes(), shape.vocab_size)) {}
 
   absl::StatusOr<nlohmann::ordered_json> Run() {
+    int64_t stored_tokens = 0;
     for (const prompt::Span& span : layout_.spans) {
       if (span.kind != prompt::SpanKind::kChunk) continue;
+      stored_tokens += span.end - span.begin;
       const absl::Span<const int32_t> tokens =
           absl::MakeConstSpan(layout_.token_ids).subspan(span.begin, span.end - span.begin);
       KVBLEND_RETURN_IF_ERROR(runner_.EnsureStored("", layout_.anchor_ids, tokens, {}, KeepRunning).status());
@@ -175,6 +180,7 @@ class ModelBench {
         {"model", shape_.name},
         {"tokens", layout_.token_ids.size()},
         {"chunks", kChunks},
+        {"stored_bytes", stored_tokens * runtime_.key_space.format.BytesPerToken()},
         {"full_prefill",
          {{"ttft_seconds", full.time.median},
           {"ttft_seconds_min", full.time.min},
@@ -240,6 +246,7 @@ class ModelBench {
   Bench& bench_;
   const ModelShape shape_;
   StagedBackend& staged_;
+  ModelRuntime& runtime_;
   PromptRunner runner_;
   const prompt::PromptLayout layout_;
 };
@@ -257,8 +264,9 @@ ModelShape TinyShape() { return {"tiny", 3, 64, 4, 2, 32, 96, 104, 10000.0f}; }
 absl::StatusOr<nlohmann::ordered_json> MeasureModel(Bench& bench, const ModelShape& shape, int device) {
   StagedBackend* staged = nullptr;
   KVBLEND_ASSIGN_OR_RETURN(const auto runtime, MakeRuntime(shape, bench.sizes(), device, &staged));
-  KVBLEND_ASSIGN_OR_RETURN(const auto chunk_store,
-                           store::ChunkStore::Create({.byte_budget = int64_t{24} << 30}));
+  KVBLEND_ASSIGN_OR_RETURN(
+      const auto chunk_store,
+      store::ChunkStore::Create({.byte_budget = int64_t{24} << 30, .memory = runtime->host_memory.get()}));
   return ModelBench(bench, shape, *runtime, *staged, *chunk_store).Run();
 }
 
