@@ -16,8 +16,6 @@ class DecodingSequence {
   virtual PrefilledPrompt& prompt() = 0;
   /// Chosen, delivered, and not yet in the KV.
   virtual int32_t next_token() const = 0;
-  /// With everything that may still come: its pages are set aside.
-  virtual int32_t max_num_tokens() const = 0;
   /// Whether it may go on: not cancelled, not late.
   virtual absl::Status KeepGoing() = 0;
   /// How the token after next_token() is to be chosen; once per step. What it points to is valid until

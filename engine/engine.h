@@ -32,11 +32,12 @@ inline constexpr int32_t kMaxLoadPipelineDepth = 1 << 16;  // as many layers as 
 inline constexpr int32_t kMaxBatchSize = 256;
 
 struct EngineOptions {
-  std::string model_path;             // a GGUF file
-  std::string device = "auto";        // what computes: "auto", "cpu", "cuda", "cuda:N" or "reference"
-  int32_t num_threads = 0;            // 0: one per available processor
-  std::string gemm = "auto";          // cpu: "auto", "bf16" or "f32"
-  std::string kv_dtype = "auto";      // pages: "auto" (bf16, or f32 with fp32 GEMMs), "bf16", "f16" or "f32"
+  std::string model_path;         // a GGUF file
+  std::string device = "auto";    // what computes: "auto", "cpu", "cuda", "cuda:N" or "reference"
+  int32_t num_threads = 0;        // 0: one per available processor
+  std::string gemm = "auto";      // cpu: "auto", "bf16", "f32" or "int8" (kernels::CpuBackendOptions)
+  std::string kv_dtype = "auto";  // pages: "auto" (bf16, or f32 with fp32 GEMMs), "bf16", "f16", "f32", or
+                                  // "int8" (half of bf16's memory)
   std::string chunk_format = "auto";  // stored chunks: "int8", "int4", "bf16", "f16" or "f32"; auto: int8, or
                                       // kv_dtype where that is not auto
   int32_t max_context_tokens = 0;     // prompt and completion; 0: the model's own context length
@@ -78,6 +79,8 @@ struct EngineInfo {
   int32_t vocab_size = 0;
   int32_t max_context_tokens = 0;
   int32_t page_size = 0;
+  int32_t max_batch_size = 0;        // answers decoded together
+  int64_t max_batch_tokens = 0;      // of their KV
   double self_check_max_error = -1;  // largest logit difference relative to the logits' norm; -1: not run
 };
 
@@ -99,6 +102,9 @@ struct DeviceMemoryStats {
 struct EngineStats {
   int32_t requests_waiting = 0;
   int32_t requests_running = 0;
+  int32_t sequences_decoding = 0;  // of the running: answers that get a token each per step
+  int64_t decode_steps = 0;        // since start
+  int64_t decoded_tokens = 0;      // since start, by those steps
   int32_t background_waiting = 0;  // chunk computations behind responses
   int32_t pages_used = 0;
   int32_t pages_total = 0;

@@ -17,7 +17,7 @@
 namespace kvblend {
 namespace {
 
-EngineInfo MakeInfo(const ModelRuntime& runtime, double self_check_max_error) {
+EngineInfo MakeInfo(const ModelRuntime& runtime, const EngineOptions& options, double self_check_max_error) {
   const model::ModelConfig& config = runtime.config;
   const store::KvFormat& format = runtime.key_space.format;
   EngineInfo info;
@@ -40,6 +40,8 @@ EngineInfo MakeInfo(const ModelRuntime& runtime, double self_check_max_error) {
   info.vocab_size = config.vocab_size;
   info.max_context_tokens = runtime.max_context_tokens;
   info.page_size = runtime.page_pool->page_size();
+  info.max_batch_size = options.max_batch_size;
+  info.max_batch_tokens = runtime.max_batch_tokens;
   info.self_check_max_error = self_check_max_error;
   return info;
 }
@@ -142,7 +144,7 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<ModelRuntim
       disk_(disk),
       redis_(redis),
       validator_(options_, *runtime_),
-      info_(MakeInfo(*runtime_, self_check_max_error)),
+      info_(MakeInfo(*runtime_, options_, self_check_max_error)),
       runner_(*runtime_, *chunk_store_,
               {.load_pipeline_depth = options_.load_pipeline_depth, .ratio = options_.ratio}),
       decode_batch_(runner_,
@@ -252,6 +254,10 @@ absl::Status EngineImpl::Enqueue(const std::shared_ptr<Task>& task, schedule::La
   job.lane = lane;
   job.deadline = task->caller().deadline;
   job.continues = continues;
+  // No prompt is prefilled before its answer has room: it would keep its pages, and the lanes behind it wait.
+  if (const int32_t num_tokens = task->max_decoding_tokens(); num_tokens > 0) {
+    job.has_room = [this, num_tokens] { return decode_batch_.HasRoomFor(num_tokens); };
+  }
   job.run = [this, task, lane, handle] { RunTask(task, lane, handle); };
   job.abandon = [task](const absl::Status& status) { task->Abandon(status); };
   KVBLEND_ASSIGN_OR_RETURN(const schedule::JobId id, scheduler_.Submit(std::move(job)));
@@ -273,15 +279,7 @@ void EngineImpl::RunTask(const std::shared_ptr<Task>& task, schedule::Lane lane,
     // A task with more to do goes to the back of its queue, so that others get their turn; when the queue
     // takes nothing any more it simply goes on.
   } while (task->unfinished() && !Enqueue(task, lane, handle, /*continues=*/true).ok());
-  DecodingSequence* sequence = task->decoding();
-  while (sequence != nullptr && !decode_batch_.HasRoomFor(*sequence)) {
-    StepDecoding();
-    if (const absl::Status status = sequence->KeepGoing(); !status.ok()) {
-      sequence->Fail(status);
-      sequence = nullptr;
-    }
-  }
-  if (sequence == nullptr || !decode_batch_.Add(task)) Retire(task);
+  if (task->decoding() == nullptr || !decode_batch_.Add(task)) Retire(task);
 }
 
 bool EngineImpl::StepDecoding() {
@@ -329,6 +327,10 @@ EngineStats EngineImpl::Stats() const {
       if (lane != schedule::Lane::kBackground) ++stats.requests_running;
     }
   }
+  const DecodeBatch::Counts& decoding = decode_batch_.counts();
+  stats.sequences_decoding = decoding.sequences.load(std::memory_order_relaxed);
+  stats.decode_steps = decoding.steps.load(std::memory_order_relaxed);
+  stats.decoded_tokens = decoding.tokens.load(std::memory_order_relaxed);
   stats.pages_used = runtime_->page_pool->num_used();
   stats.pages_total = runtime_->page_pool->num_pages();
   if (const std::optional<kernels::DeviceMemory> memory = runtime_->backend->device_memory()) {

@@ -43,7 +43,8 @@ absl::Status GenerateTask::Start(PromptRunner& runner) {
   return cancellation().Check();
 }
 
-int32_t GenerateTask::max_num_tokens() const {
+int32_t GenerateTask::max_decoding_tokens() const {
+  if (request_.sampling.max_tokens <= 1) return 0;  // the prefill gives the first
   return std::min(result_.prompt_tokens + request_.sampling.max_tokens, runtime_.max_context_tokens);
 }
 

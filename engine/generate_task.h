@@ -30,13 +30,13 @@ class GenerateTask final : public Task, public DecodingSequence {
   // Task
   void Run(PromptRunner& runner) override;
   void Abandon(const absl::Status& status) override { Fail(status); }
+  int32_t max_decoding_tokens() const override;
   DecodingSequence* decoding() override { return decoding_ ? this : nullptr; }
   std::vector<blend::MissingEntry> TakeMissing() override { return std::move(missing_); }
 
   // DecodingSequence
   PrefilledPrompt& prompt() override { return prompt_; }
   int32_t next_token() const override { return next_token_; }
-  int32_t max_num_tokens() const override;
   absl::Status KeepGoing() override { return cancellation().Check(); }
   kernels::SamplingSpec NextSampling() override { return sampler_->Next(); }
   bool Continue(const kernels::SampledToken& sampled) override;

@@ -33,6 +33,10 @@ class Task {
   /// Whether Run has more to do and wants another turn.
   virtual bool unfinished() const { return false; }
 
+  /// Before and after Run: the tokens of decoding(), the prompt's and all that may come; 0: it will have
+  /// none.
+  virtual int32_t max_decoding_tokens() const { return 0; }
+
   /// After Run: what a DecodeBatch is to carry on and to end; null: Run has ended the task.
   virtual DecodingSequence* decoding() { return nullptr; }
 

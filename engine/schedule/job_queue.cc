@@ -14,11 +14,21 @@ void JobQueue::Push(JobId id, Lane lane, const std::string& fairness_key) {
   places_[id] = {static_cast<int>(lane), turn, std::prev(turn->jobs.end())};
 }
 
-JobId JobQueue::Pop() {
-  const int chosen = ChooseLane();
+std::optional<JobId> JobQueue::Front(Lane lane) const {
+  const LaneQueue& queue = lanes_[static_cast<int>(lane)];
+  if (queue.size == 0) return std::nullopt;
+  return queue.turns.front().jobs.front();
+}
+
+JobId JobQueue::Pop(const LaneSet& lanes) {
+  const int chosen = ChooseLane(lanes);
   for (int i = 0; i < kNumLanes; ++i) {
     LaneQueue& lane = lanes_[i];
-    lane.times_passed_over = i == chosen || lane.size == 0 ? 0 : lane.times_passed_over + 1;
+    if (i == chosen || lane.size == 0) {
+      lane.times_passed_over = 0;
+    } else if (lanes[i]) {
+      ++lane.times_passed_over;
+    }
   }
   LaneQueue& lane = lanes_[chosen];
   const auto turn = lane.turns.begin();
@@ -43,13 +53,15 @@ bool JobQueue::Remove(JobId id) {
   return true;
 }
 
-int JobQueue::ChooseLane() const {
-  const LaneQueue& bulk = lanes_[static_cast<int>(Lane::kBulk)];
-  const LaneQueue& background = lanes_[static_cast<int>(Lane::kBackground)];
-  if (background.times_passed_over >= kBackgroundPatience) return static_cast<int>(Lane::kBackground);
-  if (bulk.times_passed_over >= kBulkPatience) return static_cast<int>(Lane::kBulk);
+int JobQueue::ChooseLane(const LaneSet& lanes) const {
+  const auto impatient = [&](Lane lane, int patience) {
+    const int i = static_cast<int>(lane);
+    return lanes[i] && lanes_[i].times_passed_over >= patience;
+  };
+  if (impatient(Lane::kBackground, kBackgroundPatience)) return static_cast<int>(Lane::kBackground);
+  if (impatient(Lane::kBulk, kBulkPatience)) return static_cast<int>(Lane::kBulk);
   int lane = 0;
-  while (lane < kNumLanes - 1 && lanes_[lane].size == 0) ++lane;
+  while (lane < kNumLanes - 1 && (!lanes[lane] || lanes_[lane].size == 0)) ++lane;
   return lane;
 }
 

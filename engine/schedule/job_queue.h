@@ -15,6 +15,7 @@
 #include <array>
 #include <cstdint>
 #include <list>
+#include <optional>
 #include <string>
 
 #include "absl/container/flat_hash_map.h"
@@ -30,6 +31,10 @@ inline constexpr int kNumLanes = 3;
 
 using JobId = int64_t;
 
+/// Of each lane, whether it is meant.
+using LaneSet = std::array<bool, kNumLanes>;
+inline constexpr LaneSet kAllLanes = {true, true, true};
+
 class JobQueue {
  public:
   static constexpr int kBulkPatience = 4;
@@ -37,8 +42,10 @@ class JobQueue {
 
   /// REQUIRES: `id` is not in the queue.
   void Push(JobId id, Lane lane, const std::string& fairness_key);
-  /// The next job, taken out. REQUIRES: not empty.
-  JobId Pop();
+  /// The job of a lane that is next; none where the lane is empty.
+  std::optional<JobId> Front(Lane lane) const;
+  /// The next job of these lanes, taken out; the others are not passed over. REQUIRES: one of them has a job.
+  JobId Pop(const LaneSet& lanes = kAllLanes);
   /// Whether the job was there. Constant time.
   bool Remove(JobId id);
 
@@ -62,7 +69,7 @@ class JobQueue {
     std::list<JobId>::iterator job;
   };
 
-  int ChooseLane() const;
+  int ChooseLane(const LaneSet& lanes) const;
   static void EndTurnIfEmpty(LaneQueue& lane, std::list<Turn>::iterator turn);
 
   std::array<LaneQueue, kNumLanes> lanes_;

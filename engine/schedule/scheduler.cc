@@ -1,6 +1,7 @@
 #include "engine/schedule/scheduler.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 
@@ -101,9 +102,21 @@ bool Scheduler::has_ongoing() const {
   return has_ongoing_;
 }
 
-bool Scheduler::OngoingIsNext() const {
-  if (!has_ongoing_ || queue_.empty()) return has_ongoing_;
-  return ongoing_since_job_ < (queue_.size(Lane::kInteractive) > 0 ? 1 : kOngoingPatience);
+LaneSet Scheduler::LanesToStart() const {
+  LaneSet lanes = {};
+  for (int i = 0; i < kNumLanes; ++i) {
+    const std::optional<JobId> id = queue_.Front(static_cast<Lane>(i));
+    if (!id.has_value()) continue;
+    const Job& job = entries_.find(*id)->second.job;
+    lanes[i] = !has_ongoing_ || job.has_room == nullptr || job.has_room();
+  }
+  return lanes;
+}
+
+bool Scheduler::OngoingIsNext(const LaneSet& lanes) const {
+  if (!has_ongoing_) return false;
+  if (lanes[static_cast<int>(Lane::kInteractive)]) return ongoing_since_job_ < 1;
+  return lanes == LaneSet{} || ongoing_since_job_ < kOngoingPatience;
 }
 
 void Scheduler::RunEngine() {
@@ -117,19 +130,20 @@ void Scheduler::RunEngine() {
       AbandonExpired(std::move(expired), now);
       continue;
     }
-    if (OngoingIsNext()) {
+    const LaneSet lanes = LanesToStart();
+    if (OngoingIsNext(lanes)) {
       RunOngoing();
     } else {
-      RunJob();
+      RunJob(lanes);
     }
     if (Idle()) idle_.SignalAll();
   }
 }
 
-void Scheduler::RunJob() {
+void Scheduler::RunJob(const LaneSet& lanes) {
   ++running_;
   {
-    Entry entry = Take(queue_.Pop());
+    Entry entry = Take(queue_.Pop(lanes));
     mutex_.Unlock();
     entry.job.run();
     entry = Entry();

@@ -14,7 +14,9 @@
 // watches its Cancellation.
 //
 // Jobs may leave work behind that they share (a batch that is being decoded): Options::ongoing does a little
-// of it at a time, on the engine thread, between the jobs.
+// of it at a time, on the engine thread, between the jobs. A job may wait until that work has room for what
+// it will leave (Job::has_room); its lane waits behind it, so that a large one is not overtaken for ever, and
+// the other lanes go on.
 //
 // Thread safety: every method may be called from any thread.
 #pragma once
@@ -45,6 +47,9 @@ struct Job {
   /// Goes on with a job accepted before (the next chunk of a long put, so that others get their turn in
   /// between): not refused for a full queue or for draining.
   bool continues = false;
+  /// Asked on the engine thread whenever the job is its lane's next and there is ongoing work; false: later.
+  /// The scheduler's lock is held: it may not call back. Null: always.
+  std::function<bool()> has_room = nullptr;
   std::function<void()> run;
   std::function<void(absl::Status)> abandon;
 };
@@ -55,8 +60,8 @@ class Scheduler {
     int32_t max_queued = 64;              // waiting interactive and bulk jobs together; at least 1
     int32_t max_queued_background = 256;  // waiting background jobs; at least 1
     /// Does a little of what jobs have left behind and returns whether more is left. Called after every job,
-    /// and again as long as there is more: once before the next interactive job, kOngoingPatience times
-    /// before a bulk or background one. Null: jobs leave nothing.
+    /// and again as long as there is more: once before an interactive job that may start, kOngoingPatience
+    /// times before a bulk or background one. Null: jobs leave nothing.
     std::function<bool()> ongoing = nullptr;
   };
   static constexpr int kOngoingPatience = 32;
@@ -94,10 +99,12 @@ class Scheduler {
   };
 
   void RunEngine();
-  void RunJob() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void RunJob(const LaneSet& lanes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RunOngoing() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  /// Whether what was left behind comes before the next job.
-  bool OngoingIsNext() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// The lanes whose next job may start.
+  LaneSet LanesToStart() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Whether what was left behind comes before the next job of these lanes.
+  bool OngoingIsNext(const LaneSet& lanes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RunTimer();
 
   Entry Take(JobId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

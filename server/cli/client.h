@@ -99,6 +99,7 @@ struct Info {
   int32_t pages_total = 0;
   int32_t requests_waiting = 0;
   int32_t requests_running = 0;
+  int32_t sequences_decoding = 0;
 };
 
 /// Calls block until they are done; Ctrl-C ends them with kCancelled (see cancellation.h). Thread-safe.

@@ -49,6 +49,8 @@ Info ToInfo(const v1::GetInfoResponse& message) {
   info.engine.vocab_size = message.model().vocab_size();
   info.engine.max_context_tokens = message.limits().max_context_tokens();
   info.engine.page_size = message.kv_format().page_size();
+  info.engine.max_batch_size = message.limits().max_batch_size();
+  info.engine.max_batch_tokens = message.limits().max_batch_tokens();
   info.engine.self_check_max_error = message.self_check_max_error();
   info.store = {.entries = message.store().entries(),
                 .used_bytes = message.store().used_bytes(),
@@ -81,6 +83,7 @@ Info ToInfo(const v1::GetInfoResponse& message) {
   info.pages_total = message.load().pages_total();
   info.requests_waiting = message.load().requests_waiting();
   info.requests_running = message.load().requests_running();
+  info.sequences_decoding = message.load().sequences_decoding();
   return info;
 }
 

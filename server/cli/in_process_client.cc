@@ -218,7 +218,8 @@ class InProcessClient : public EngineClient {
                 .pages_used = stats.pages_used,
                 .pages_total = stats.pages_total,
                 .requests_waiting = stats.requests_waiting,
-                .requests_running = stats.requests_running};
+                .requests_running = stats.requests_running,
+                .sequences_decoding = stats.sequences_decoding};
   }
 
   // An engine that exists has passed its self-check and accepts requests.

@@ -139,6 +139,8 @@ OrderedJson ToJson(const Info& info) {
       {"chunk_bytes_per_token", engine.chunk_bytes_per_token},
       {"page_size", engine.page_size},
       {"max_context_tokens", engine.max_context_tokens},
+      {"max_batch_size", engine.max_batch_size},
+      {"max_batch_tokens", engine.max_batch_tokens},
       {"self_check_max_error", engine.self_check_max_error},
       {"store",
        {{"entries", info.store.entries},
@@ -151,7 +153,8 @@ OrderedJson ToJson(const Info& info) {
       {"pages_used", info.pages_used},
       {"pages_total", info.pages_total},
       {"requests_waiting", info.requests_waiting},
-      {"requests_running", info.requests_running}};
+      {"requests_running", info.requests_running},
+      {"sequences_decoding", info.sequences_decoding}};
   if (info.device_memory.has_value()) {
     json["device"]["memory_used_bytes"] = info.device_memory->used_bytes;
     json["device"]["memory_total_bytes"] = info.device_memory->total_bytes;

@@ -273,6 +273,8 @@ v1::GetInfoResponse ToProto(const EngineInfo& info, const EngineStats& stats, co
   limits->set_max_queued_requests(options.max_queued_requests);
   limits->set_max_chunks_per_request(options.max_chunks_per_request);
   limits->set_max_text_bytes(options.max_text_bytes);
+  limits->set_max_batch_size(info.max_batch_size);
+  limits->set_max_batch_tokens(info.max_batch_tokens);
   v1::KvFormat* kv_format = to.mutable_kv_format();
   kv_format->set_dtype(info.kv_dtype);
   kv_format->set_chunk_format(info.chunk_format);
@@ -314,6 +316,7 @@ v1::GetInfoResponse ToProto(const EngineInfo& info, const EngineStats& stats, co
   v1::Load* load = to.mutable_load();
   load->set_requests_waiting(stats.requests_waiting);
   load->set_requests_running(stats.requests_running);
+  load->set_sequences_decoding(stats.sequences_decoding);
   load->set_background_waiting(stats.background_waiting);
   load->set_pages_used(stats.pages_used);
   load->set_pages_total(stats.pages_total);

@@ -80,6 +80,13 @@ void AddProcess(double start_unix_seconds, FamilyList* list) {
 void AddEngine(const EngineStats& stats, FamilyList* list) {
   list->AddGauge("kvblend_num_requests_running", "Requests being worked on.", stats.requests_running);
   list->AddGauge("kvblend_num_requests_waiting", "Requests waiting for their turn.", stats.requests_waiting);
+  list->AddGauge("kvblend_num_sequences_decoding", "Answers being decoded together, one token each per step.",
+                 stats.sequences_decoding);
+  list->AddCounter("kvblend_decode_steps_total", "Steps of decoding, each a token for every answer in it.",
+                   static_cast<double>(stats.decode_steps));
+  list->AddCounter("kvblend_decoded_tokens_total",
+                   "Tokens of those steps; over kvblend_decode_steps_total: answers per step.",
+                   static_cast<double>(stats.decoded_tokens));
   list->AddGauge("kvblend_num_background_waiting", "Chunk computations waiting behind responses.",
                  stats.background_waiting);
   list->AddGauge("kvblend_kv_pages_used", "KV pages in use.", stats.pages_used);

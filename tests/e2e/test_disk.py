@@ -88,16 +88,17 @@ def test_a_prompt_that_waits_has_its_chunks_brought(v1, start_server, tmp_path):
     second = start_server(*FLAGS, "--chunk-disk-path", str(tmp_path), "--max-batch-size", "1")
     count = v1.GenerateRequest(prompt=v1.Prompt(question="Count."),
                                sampling=v1.SamplingOptions(max_tokens=1500, ignore_eos=True))
-    busy = [second.inference.Generate(count) for _ in range(2)]
-    for answer in busy:
-        next(answer)  # one is decoded, one waits for room with its first token: no prompt gets its turn
+    busy = second.inference.Generate(count)
+    next(busy)
+    behind = second.inference.Generate(count)  # has no room in the batch, so what comes after it waits too
+    wait_until(lambda: second.metrics()["kvblend_num_requests_waiting"] == 1, "a waiting request")
     lookups = second.metrics()["kvblend_store_lookups_total"]
     waiting = threading.Thread(target=lambda: ask(v1, second))
     waiting.start()
     wait_until(lambda: second.metrics()["kvblend_store_prefetched_total"] == len(CHUNKS) + 1, "prefetch")
     assert second.metrics()["kvblend_store_lookups_total"] == lookups, "its turn has not come"
-    for answer in busy:
-        answer.cancel()
+    behind.cancel()
+    busy.cancel()
     waiting.join()
     assert {chunk.tier for chunk in ask(v1, second)[0].chunks} == {v1.TIER_HOST_MEMORY}
 

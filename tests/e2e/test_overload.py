@@ -40,8 +40,6 @@ def test_the_deadline_stops_the_work(v1, small_server, prompt):
 def test_a_full_queue_says_when_to_come_back(v1, small_server, prompt):
     running = small_server.inference.Generate(long_request(v1, prompt))
     next(running)
-    ready = small_server.inference.Generate(long_request(v1, prompt))
-    next(ready)  # has its first token, and waits for room among the answers being decoded
     waiting = small_server.inference.Generate(long_request(v1, prompt))
     wait_until(lambda: small_server.metrics()["kvblend_num_requests_waiting"] == 1, "a waiting request")
     with pytest.raises(grpc.RpcError) as error:
@@ -49,20 +47,33 @@ def test_a_full_queue_says_when_to_come_back(v1, small_server, prompt):
     assert error.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
     hints = [value for key, value in error.value.trailing_metadata() if key == "retry-after-ms"]
     assert len(hints) == 1 and int(hints[0]) > 0
-    assert small_server.metrics()["kvblend_num_requests_running"] == 2
+    metrics = small_server.metrics()
+    assert metrics["kvblend_num_requests_running"] == metrics["kvblend_num_sequences_decoding"] == 1
     waiting.cancel()
-    ready.cancel()
     running.cancel()
     small_server.wait_until_idle()
     small_server.generate(long_request(v1, prompt, max_tokens=1))
+
+
+def test_one_token_and_chunk_puts_need_no_room_in_the_batch(v1, small_server, prompt):
+    running = small_server.inference.Generate(long_request(v1, prompt))
+    next(running)
+    waiting = small_server.inference.Generate(long_request(v1, prompt))
+    wait_until(lambda: small_server.metrics()["kvblend_num_requests_waiting"] == 1, "a waiting request")
+    list(small_server.chunks.Put(v1.PutChunksRequest(chunks=["Lisbon is the capital of Portugal."])))
+    metrics = small_server.metrics()
+    assert metrics["kvblend_num_sequences_decoding"] == metrics["kvblend_num_requests_waiting"] == 1
+    waiting.cancel()
+    small_server.generate(long_request(v1, prompt, max_tokens=1))
+    assert small_server.metrics()["kvblend_num_sequences_decoding"] == 1
+    running.cancel()
+    small_server.wait_until_idle()
 
 
 def test_sigterm_finishes_what_was_accepted(v1, start_server, prompt):
     server = start_server("--max-context-tokens", "2048", "--max-batch-size", "1", "--no-self-check")
     running = server.inference.Generate(long_request(v1, prompt, max_tokens=800))
     next(running)
-    ready = server.inference.Generate(long_request(v1, prompt, max_tokens=2))
-    next(ready)
     queued = server.inference.Generate(long_request(v1, prompt, max_tokens=3))
     wait_until(lambda: server.metrics()["kvblend_num_requests_waiting"] == 1, "a waiting request")
     server.process.send_signal(signal.SIGTERM)
@@ -73,7 +84,6 @@ def test_sigterm_finishes_what_was_accepted(v1, start_server, prompt):
         list(server.inference.Generate(long_request(v1, prompt, max_tokens=1)))
     assert error.value.code() == grpc.StatusCode.UNAVAILABLE
     assert list(running)[-1].finished.usage.completion_tokens == 800
-    assert list(ready)[-1].finished.usage.completion_tokens == 2
     assert list(queued)[-1].finished.usage.completion_tokens == 3
     assert server.process.wait(60) == 0
     assert "stopped" in server.log()

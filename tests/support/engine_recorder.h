@@ -65,9 +65,13 @@ struct ScoreRecorder final : ScoreObserver {
 struct PutRecorder final : PutChunksObserver {
   std::vector<PutChunkProgress> progress;
   absl::Status status = absl::UnknownError("not done");
+  std::function<void()> on_progress = [] {};
   absl::Notification done;
 
-  void OnProgress(const PutChunkProgress& chunk) override { progress.push_back(chunk); }
+  void OnProgress(const PutChunkProgress& chunk) override {
+    progress.push_back(chunk);
+    on_progress();
+  }
   void OnDone(const absl::Status& final_status) override {
     status = final_status;
     done.Notify();

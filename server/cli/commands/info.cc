@@ -36,6 +36,8 @@ void PrintForPeople(const Info& info, std::ostream& out) {
   out << absl::StreamFormat("backend       %s\n", engine.backend)
       << absl::StreamFormat("context       %d tokens, pages of %d\n", engine.max_context_tokens,
                             engine.page_size)
+      << absl::StreamFormat("batch         %d answers decoded together, of %d tokens\n",
+                            engine.max_batch_size, engine.max_batch_tokens)
       << absl::StreamFormat("KV            %s; stored chunks %s, %s per token\n", engine.kv_dtype,
                             engine.chunk_format, HumanBytes(engine.chunk_bytes_per_token));
   if (engine.self_check_max_error >= 0) {
@@ -65,8 +67,8 @@ void PrintForPeople(const Info& info, std::ostream& out) {
         redis.put_failures, redis.damaged);
   }
   out << absl::StreamFormat("KV pages      %d of %d in use\n", info.pages_used, info.pages_total)
-      << absl::StreamFormat("requests      %d running, %d waiting\n", info.requests_running,
-                            info.requests_waiting)
+      << absl::StreamFormat("requests      %d running (%d decoding), %d waiting\n", info.requests_running,
+                            info.sequences_decoding, info.requests_waiting)
       << std::flush;
 }
 

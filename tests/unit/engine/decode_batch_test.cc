@@ -164,7 +164,7 @@ class SmallDecodeBatchTest : public DecodeBatchTest {
 
 TEST_F(SmallDecodeBatchTest, OthersWaitForTheirTurnAndAllAreAnswered) {
   const auto together = GenerateTogether(6);
-  EXPECT_LE(most_running_, 3);  // two decode, one has just been prefilled
+  EXPECT_LE(most_running_, 2);  // nothing is prefilled before there is room for its answer
   for (const auto& recorder : together) EXPECT_TRUE(recorder->status.ok()) << recorder->status;
   ASSERT_TRUE(engine_->Drain(absl::InfiniteFuture()).ok());
   EXPECT_EQ(engine_->Stats().pages_used, 0);
@@ -185,6 +185,40 @@ TEST_F(SmallDecodeBatchTest, PutsAndScoresRunBesideADecodingRequest) {
   score.continuation = "In France.";
   EXPECT_TRUE(Score(score)->status.ok());
   EXPECT_TRUE(answer->Wait().status.ok()) << answer->status;
+}
+
+// An answer that has no room yet holds up the answers behind it, and nothing else.
+TEST_F(SmallDecodeBatchTest, PutsRunWhileAnAnswerWaitsForRoom) {
+  absl::Notification started, go_on;
+  std::vector<std::shared_ptr<GenerateRecorder>> recorders;
+  GenerateRequest request = NumberedRequest(0);
+  request.sampling.max_tokens = 240;  // as many tokens as the batch may have
+  for (int i = 0; i < 2; ++i) {
+    auto recorder = recorders.emplace_back(std::make_shared<GenerateRecorder>());
+    if (i == 0) {
+      recorder->on_prompt = [&] {
+        started.Notify();
+        go_on.WaitForNotification();
+      };
+    }
+    handles_.push_back(*engine_->Generate(request, recorder));
+    if (i == 0) started.WaitForNotification();
+  }
+  auto put = std::make_shared<PutRecorder>();
+  PutChunksRequest chunks;
+  chunks.chunks = {"Oslo is in Norway.\n"};
+  size_t written = 0;
+  int32_t waiting = -1;
+  put->on_progress = [&] {
+    written = recorders[0]->token_ids.size();
+    waiting = engine_->Stats().requests_waiting;
+  };
+  ASSERT_TRUE(engine_->PutChunks(chunks, put).ok());
+  go_on.Notify();
+  EXPECT_TRUE(put->Wait().status.ok()) << put->status;
+  EXPECT_LT(written, 240);  // the first answer had not ended
+  EXPECT_EQ(waiting, 1);    // the second
+  for (const auto& recorder : recorders) EXPECT_TRUE(recorder->Wait().status.ok()) << recorder->status;
 }
 
 TEST(DecodeBatchOptionsTest, AreChecked) {

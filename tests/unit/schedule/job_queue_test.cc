@@ -143,6 +143,33 @@ class ModelQueue {
   std::array<int, 3> passed_ = {};
 };
 
+TEST(JobQueueTest, LanesThatMayNotStartKeepTheirPlace) {
+  JobQueue queue;
+  queue.Push(1, Lane::kInteractive, "a");
+  queue.Push(2, Lane::kInteractive, "b");
+  queue.Push(3, Lane::kBulk, "a");
+  queue.Push(4, Lane::kBackground, "a");
+  const LaneSet others = {false, true, true};
+  EXPECT_EQ(queue.Front(Lane::kInteractive), 1);
+  EXPECT_EQ(queue.Pop(others), 3);
+  EXPECT_EQ(queue.Front(Lane::kBulk), std::nullopt);
+  EXPECT_EQ(queue.Pop(others), 4);
+  EXPECT_EQ(queue.Pop(), 1);
+  EXPECT_EQ(queue.Pop(), 2);
+  EXPECT_TRUE(queue.empty());
+}
+
+// A lane that could not start was not passed over: its patience counts turns that it could have had.
+TEST(JobQueueTest, PatienceCountsOnlyTurnsThatALaneCouldHaveHad) {
+  JobQueue queue;
+  constexpr int kTurns = 2 * JobQueue::kBulkPatience;
+  for (JobId id = 1; id <= kTurns; ++id) queue.Push(id, Lane::kInteractive, "a");
+  queue.Push(100, Lane::kBulk, "a");
+  for (JobId id = 1; id <= JobQueue::kBulkPatience + 1; ++id) EXPECT_EQ(queue.Pop({true, false, true}), id);
+  for (JobId id = JobQueue::kBulkPatience + 2; id <= kTurns; ++id) EXPECT_EQ(queue.Pop(), id);
+  EXPECT_EQ(queue.Pop(), 100);
+}
+
 TEST(JobQueueTest, RandomOperationsAgreeWithTheModelAndAreFair) {
   for (uint64_t seed = 1; seed <= 100; ++seed) {
     SCOPED_TRACE(::testing::Message() << "seed " << seed);

@@ -404,5 +404,53 @@ TEST_F(OngoingTest, BulkJobsWaitForManyStepsButNotForAll) {
   EXPECT_EQ(order_[2 + 2 * Scheduler::kOngoingPatience], "background");
 }
 
+TEST_F(OngoingTest, AJobWaitsUntilThereIsRoomForWhatItLeaves) {
+  CloseGate();
+  Job large = Named("large", Lane::kInteractive, 2);
+  large.has_room = [this] {
+    absl::MutexLock lock(&mutex_);
+    return left_ <= 1;
+  };
+  ASSERT_TRUE(scheduler_->Submit(Named("first", Lane::kInteractive, 4)).ok());
+  ASSERT_TRUE(scheduler_->Submit(large).ok());
+  ASSERT_TRUE(scheduler_->Submit(Named("behind it", Lane::kInteractive)).ok());
+  gate_.Notify();
+  ASSERT_TRUE(scheduler_->Drain(absl::InfiniteFuture()).ok());
+  EXPECT_THAT(order_,
+              ElementsAre("first", "step", "step", "step", "large", "step", "behind it", "step", "step"));
+}
+
+TEST_F(OngoingTest, OtherLanesGoOnWhileAJobHasNoRoom) {
+  constexpr int kLeft = 3 * Scheduler::kOngoingPatience;
+  CloseGate();
+  Job waits = Named("waits", Lane::kInteractive);
+  waits.has_room = [] { return false; };  // until nothing is ongoing
+  ASSERT_TRUE(scheduler_->Submit(Named("first", Lane::kInteractive, kLeft)).ok());
+  ASSERT_TRUE(scheduler_->Submit(waits).ok());
+  ASSERT_TRUE(scheduler_->Submit(Named("bulk", Lane::kBulk)).ok());
+  gate_.Notify();
+  ASSERT_TRUE(scheduler_->Drain(absl::InfiniteFuture()).ok());
+  ASSERT_EQ(order_.size(), kLeft + 3);
+  EXPECT_EQ(order_[1 + Scheduler::kOngoingPatience], "bulk");
+  EXPECT_EQ(order_.back(), "waits");
+}
+
+TEST_F(OngoingTest, AJobWithoutRoomCanBeAbandoned) {
+  auto outcome = std::make_shared<Outcome>();
+  CloseGate();
+  ASSERT_TRUE(scheduler_->Submit(Named("first", Lane::kInteractive, 1 << 30)).ok());
+  Job job = MakeJob(outcome);
+  job.has_room = [] { return false; };
+  const JobId id = scheduler_->Submit(job).value();
+  gate_.Notify();
+  EXPECT_TRUE(scheduler_->Abandon(id, absl::CancelledError("")));
+  {
+    absl::MutexLock lock(&mutex_);
+    left_ = 1;
+  }
+  ASSERT_TRUE(scheduler_->Drain(absl::InfiniteFuture()).ok());
+  EXPECT_FALSE(outcome->ran);
+}
+
 }  // namespace
 }  // namespace kvblend::schedule

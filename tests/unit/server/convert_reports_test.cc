@@ -262,8 +262,8 @@ TEST(ConvertReportsTest, ChunkInfo) {
 }
 
 TEST(ConvertReportsTest, Info) {
-  EngineInfo info = {"1.2.3", "model", "llama", "ff", "cuda:1", "GPU", "usable", "cpu", "bf16", "int8",
-                     1,       2,       3,       4,    5,        6,     7,        8,     9,      0.25};
+  EngineInfo info = {"1.2.3", "model", "llama", "ff", "cuda:1", "GPU", "usable", "cpu", "bf16", "int8", 1,
+                     2,       3,       4,       5,    6,        7,     8,        9,     10,     11,     0.25};
   EngineStats stats;
   stats.requests_waiting = 21;
   stats.requests_running = 22;
@@ -271,6 +271,7 @@ TEST(ConvertReportsTest, Info) {
   stats.pages_used = 24;
   stats.pages_total = 25;
   stats.device_memory = {.used_bytes = 26, .total_bytes = 27};
+  stats.sequences_decoding = 28;
   stats.store.entries = 31;
   stats.store.bytes = 32;
   stats.store.byte_budget = 33;
@@ -351,6 +352,9 @@ TEST(ConvertReportsTest, Info) {
   EXPECT_EQ(wire.load().background_waiting(), 23);
   EXPECT_EQ(wire.load().pages_used(), 24);
   EXPECT_EQ(wire.load().pages_total(), 25);
+  EXPECT_EQ(wire.load().sequences_decoding(), 28);
+  EXPECT_EQ(wire.limits().max_batch_size(), 10);
+  EXPECT_EQ(wire.limits().max_batch_tokens(), 11);
   EXPECT_EQ(wire.store().entries(), 31);
   EXPECT_EQ(wire.store().used_bytes(), 32);
   EXPECT_EQ(wire.store().budget_bytes(), 33);

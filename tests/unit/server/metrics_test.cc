@@ -181,6 +181,9 @@ TEST(MetricsTest, TheEnginesNumbersArePulledWhileThereIsAnEngine) {
   stats.background_waiting = 5;
   stats.background_chunks_stored = 6;
   stats.background_chunks_failed = 7;
+  stats.sequences_decoding = 13;
+  stats.decode_steps = 14;
+  stats.decoded_tokens = 15;
   stats.store.entries = 8;
   stats.store.bytes = 9;
   stats.store.byte_budget = 10;
@@ -202,6 +205,9 @@ TEST(MetricsTest, TheEnginesNumbersArePulledWhileThereIsAnEngine) {
   EXPECT_EQ(samples["kvblend_num_background_waiting"], 5);
   EXPECT_EQ(samples["kvblend_background_chunks_stored_total"], 6);
   EXPECT_EQ(samples["kvblend_background_chunks_failed_total"], 7);
+  EXPECT_EQ(samples["kvblend_num_sequences_decoding"], 13);
+  EXPECT_EQ(samples["kvblend_decode_steps_total"], 14);
+  EXPECT_EQ(samples["kvblend_decoded_tokens_total"], 15);
   EXPECT_EQ(samples["kvblend_store_entries"], 8);
   EXPECT_EQ(samples["kvblend_store_bytes"], 9);
   EXPECT_EQ(samples["kvblend_store_budget_bytes"], 10);
