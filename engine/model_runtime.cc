@@ -28,8 +28,11 @@ absl::StatusOr<kernels::CpuBackendOptions> ToCpuOptions(const EngineOptions& opt
     gemm = Gemm::kBF16;
   } else if (options.gemm == "f32") {
     gemm = Gemm::kF32;
+  } else if (options.gemm == "int8") {
+    gemm = Gemm::kInt8;
   } else {
-    return absl::InvalidArgumentError(absl::StrCat("gemm is '", options.gemm, "'; allowed: auto, bf16, f32"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("gemm is '", options.gemm, "'; allowed: auto, bf16, f32, int8"));
   }
   return kernels::CpuBackendOptions{.num_threads = options.num_threads, .gemm = gemm};
 }
@@ -40,14 +43,18 @@ absl::StatusOr<kernels::DataType> KvDataType(const std::string& name, const kern
        {kernels::DataType::kBF16, kernels::DataType::kF16, kernels::DataType::kF32}) {
     if (name == kernels::Name(type)) return type;
   }
-  return absl::InvalidArgumentError(absl::StrCat("kv_dtype is '", name, "'; allowed: auto, bf16, f16, f32"));
+  const bool has_int8 = backend.has_int8_pages();
+  if (name == kernels::Name(kernels::DataType::kInt8) && has_int8) return kernels::DataType::kInt8;
+  return absl::InvalidArgumentError(absl::StrCat("kv_dtype is '", name, "'; allowed: auto, bf16, f16, f32",
+                                                 has_int8 ? ", int8" : " on this backend"));
 }
 
 absl::StatusOr<kernels::KvEncoding> ChunkEncoding(const EngineOptions& options, kernels::DataType kv_dtype) {
   using enum kernels::KvEncoding;
   if (options.chunk_format == "auto") {
     // Whoever asks for a type of KV gets it throughout.
-    return options.kv_dtype == "auto" ? kInt8 : kernels::DenseEncoding(kv_dtype);
+    const bool int8 = options.kv_dtype == "auto" || kv_dtype == kernels::DataType::kInt8;
+    return int8 ? kInt8 : kernels::DenseEncoding(kv_dtype);
   }
   for (const kernels::KvEncoding encoding : {kInt8, kInt4, kBF16, kF16, kF32}) {
     if (options.chunk_format == kernels::Name(encoding)) return encoding;

@@ -25,8 +25,8 @@ constexpr DataType kF16 = DataType::kF16;
 
 // q and out of the two attention operations share everything but out's shape.
 absl::Status CheckAttention(absl::string_view op, const BatchPlan& plan, ConstMatrixView q, int32_t num_heads,
-                            float scale, KvPagesView pages) {
-  KVBLEND_RETURN_IF_ERROR(CheckPages(op, pages));
+                            float scale, KvPagesView pages, bool int8) {
+  KVBLEND_RETURN_IF_ERROR(CheckPages(op, pages, int8));
   KVBLEND_RETURN_IF_ERROR(CheckPlanFitsPages(op, plan, pages));
   KVBLEND_RETURN_IF_ERROR(CheckHeads(op, num_heads, scale, pages));
   return CheckMatrix(op, "q", q, plan.num_rows(), int64_t{num_heads} * pages.head_dim, {kF32});
@@ -34,8 +34,8 @@ absl::Status CheckAttention(absl::string_view op, const BatchPlan& plan, ConstMa
 
 // What writing KV into pages needs, wherever the KV comes from.
 absl::Status CheckScatter(absl::string_view op, const BatchPlan& plan, const RopeTable& rope,
-                          KvPagesView pages) {
-  KVBLEND_RETURN_IF_ERROR(CheckPages(op, pages));
+                          KvPagesView pages, bool int8) {
+  KVBLEND_RETURN_IF_ERROR(CheckPages(op, pages, int8));
   KVBLEND_RETURN_IF_ERROR(CheckPlanFitsPages(op, plan, pages));
   KVBLEND_RETURN_IF_ERROR(CheckPlanFitsRope(op, plan, rope));
   if (rope.head_dim() != pages.head_dim) {
@@ -146,9 +146,10 @@ absl::Status Backend::Rope(Stream& stream, const BatchPlan& plan, const RopeTabl
 absl::Status Backend::KvScatter(Stream& stream, const BatchPlan& plan, const RopeTable& rope,
                                 ConstMatrixView k, ConstMatrixView v, KvPagesView pages) {
   constexpr absl::string_view kOp = "KvScatter";
-  KVBLEND_RETURN_IF_ERROR(CheckScatter(kOp, plan, rope, pages));
+  KVBLEND_RETURN_IF_ERROR(CheckScatter(kOp, plan, rope, pages, has_int8_pages()));
   const int64_t cols = int64_t{pages.num_kv_heads} * pages.head_dim;
-  KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "k", k, plan.num_rows(), cols, {kF32, pages.dtype}));
+  const DataType of_pages = pages.dtype == DataType::kInt8 ? kF32 : pages.dtype;
+  KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "k", k, plan.num_rows(), cols, {kF32, of_pages}));
   KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "v", v, plan.num_rows(), cols, {k.dtype}));
   return DoKvScatter(stream, plan, rope, k, v, pages);
 }
@@ -156,7 +157,7 @@ absl::Status Backend::KvScatter(Stream& stream, const BatchPlan& plan, const Rop
 absl::Status Backend::KvLoad(Stream& stream, const BatchPlan& plan, const RopeTable& rope, KvSectionView k,
                              KvSectionView v, KvPagesView pages) {
   constexpr absl::string_view kOp = "KvLoad";
-  KVBLEND_RETURN_IF_ERROR(CheckScatter(kOp, plan, rope, pages));
+  KVBLEND_RETURN_IF_ERROR(CheckScatter(kOp, plan, rope, pages, has_int8_pages()));
   const int64_t cols = int64_t{pages.num_kv_heads} * pages.head_dim;
   KVBLEND_RETURN_IF_ERROR(CheckSection(kOp, "k", k, KvPart::kKey, plan.num_rows(), cols));
   KVBLEND_RETURN_IF_ERROR(CheckSection(kOp, "v", v, KvPart::kValue, plan.num_rows(), cols));
@@ -186,7 +187,7 @@ absl::Status Backend::DecodeKv(Stream& stream, KvSectionView in, MatrixView out)
 absl::Status Backend::SelectiveAttention(Stream& stream, const BatchPlan& plan, ConstMatrixView q,
                                          int32_t num_heads, float scale, KvPagesView pages, MatrixView out) {
   constexpr absl::string_view kOp = "SelectiveAttention";
-  KVBLEND_RETURN_IF_ERROR(CheckAttention(kOp, plan, q, num_heads, scale, pages));
+  KVBLEND_RETURN_IF_ERROR(CheckAttention(kOp, plan, q, num_heads, scale, pages, has_int8_pages()));
   KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "out", out, q.rows, q.cols, {kF32, compute_dtype()}));
   KVBLEND_RETURN_IF_ERROR(CheckDisjoint(kOp, q, "q", out));
   return DoSelectiveAttention(stream, plan, q, num_heads, scale, pages, out);
@@ -195,7 +196,7 @@ absl::Status Backend::SelectiveAttention(Stream& stream, const BatchPlan& plan, 
 absl::Status Backend::AttentionMass(Stream& stream, const BatchPlan& plan, ConstMatrixView q,
                                     int32_t num_heads, float scale, KvPagesView pages, MatrixView out) {
   constexpr absl::string_view kOp = "AttentionMass";
-  KVBLEND_RETURN_IF_ERROR(CheckAttention(kOp, plan, q, num_heads, scale, pages));
+  KVBLEND_RETURN_IF_ERROR(CheckAttention(kOp, plan, q, num_heads, scale, pages, has_int8_pages()));
   KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "out", out, 1, plan.total_kv_len(), {kF32}));
   KVBLEND_RETURN_IF_ERROR(CheckDisjoint(kOp, q, "q", out));
   return DoAttentionMass(stream, plan, q, num_heads, scale, pages, out);

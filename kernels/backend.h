@@ -145,6 +145,8 @@ class Backend {
   /// dtype in which GEMM inputs are best given (kF32 or kBF16). RmsNorm, SelectiveAttention and SiluMul write
   /// it.
   virtual DataType compute_dtype() const = 0;
+  /// Whether KV pages may be int8 (KvPagesView); f32, bf16 and f16 always may.
+  virtual bool has_int8_pages() const { return false; }
 
   // --- memory ---------------------------------------------------------------------------------------------
 
@@ -198,7 +200,8 @@ class Backend {
                     MatrixView x);
 
   /// Writes fresh KV of row i into its sequence's page slot, K rotated to positions[i] on the way.
-  ///   k (un-rotated), v: f32 or pages.dtype [plan.num_rows, num_kv_heads * head_dim], both of one dtype
+  ///   k (un-rotated), v: f32 or pages.dtype (not int8) [plan.num_rows, num_kv_heads * head_dim], both of one
+  ///   dtype
   absl::Status KvScatter(Stream& stream, const BatchPlan& plan, const RopeTable& rope, ConstMatrixView k,
                          ConstMatrixView v, KvPagesView pages);
 
@@ -305,14 +308,16 @@ std::unique_ptr<Backend> CreateReferenceBackend();
 struct CpuBackendOptions {
   int num_threads = 0;  // 0: one per available processor
   enum class Gemm : uint8_t {
-    kAuto,
+    kAuto,  // bf16 where the CPU has it in hardware
     kF32,
-    kBF16
-  } gemm = Gemm::kAuto;  // kAuto: bf16 where the CPU has it in hardware
+    kBF16,
+    kInt8  // products of many rows with weights, which are rounded to 8 bits; all else as kAuto
+  } gemm = Gemm::kAuto;
 };
 
 /// oneDNN GEMMs, own attention, SIMD chosen at run time; the environment's KVBLEND_CPU (portable, avx2,
-/// avx512, amx) holds it to fewer instructions. kFailedPrecondition: the processor has less than that.
+/// avx512, amx) holds it to fewer instructions. kFailedPrecondition: the processor has less than that, or
+/// than `gemm` needs.
 absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(const CpuBackendOptions& options);
 
 /// By the name of a device, as ChooseDevice (kernels/device_choice.h) takes it, with its errors.

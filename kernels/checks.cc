@@ -172,7 +172,10 @@ absl::Status CheckSamplingSpec(absl::string_view op, size_t index, const Samplin
   return status;
 }
 
-absl::Status CheckPages(absl::string_view op, KvPagesView pages) {
+absl::Status CheckPages(absl::string_view op, KvPagesView pages, bool int8) {
+  if (pages.dtype == DataType::kInt8 && !int8) {
+    return Invalid(op, "pages.dtype is int8; allowed on this backend: f32, bf16, f16");
+  }
   if (pages.num_pages < 0)
     return Invalid(op, "pages.num_pages is ", pages.num_pages, "; allowed: at least 0");
   if (pages.num_kv_heads <= 0)
@@ -195,6 +198,16 @@ absl::Status CheckPages(absl::string_view op, KvPagesView pages) {
   if (reinterpret_cast<uintptr_t>(pages.k) % align != 0 ||
       reinterpret_cast<uintptr_t>(pages.v) % align != 0) {
     return Invalid(op, "pages.k or pages.v is not aligned to its element of ", align, " bytes");
+  }
+  if (pages.dtype == DataType::kInt8 && pages.num_pages > 0) {
+    if (pages.k_steps == nullptr || pages.v_steps == nullptr) {
+      return Invalid(op, "pages.", pages.k_steps == nullptr ? "k_steps" : "v_steps",
+                     " is null; int8 pages have steps");
+    }
+    if (reinterpret_cast<uintptr_t>(pages.k_steps) % 2 != 0 ||
+        reinterpret_cast<uintptr_t>(pages.v_steps) % 2 != 0) {
+      return Invalid(op, "pages.k_steps or pages.v_steps is not aligned to its element of 2 bytes");
+    }
   }
   return absl::OkStatus();
 }

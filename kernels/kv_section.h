@@ -61,6 +61,7 @@ constexpr KvEncoding DenseEncoding(DataType dtype) {
       return KvEncoding::kBF16;
     case DataType::kF16:
       return KvEncoding::kF16;
+    case DataType::kInt8:  // no matrix has it
     case DataType::kF32:
       break;
   }

@@ -7,9 +7,12 @@
 
 namespace kvblend::kernels {
 
-enum class DataType : uint8_t { kF32, kBF16, kF16 };
+/// kInt8 is a type of KV pages only, which hold the codes' steps beside them.
+enum class DataType : uint8_t { kF32, kBF16, kF16, kInt8 };
 
-constexpr int64_t SizeOf(DataType type) { return type == DataType::kF32 ? 4 : 2; }
+constexpr int64_t SizeOf(DataType type) {
+  return type == DataType::kF32 ? 4 : type == DataType::kInt8 ? 1 : 2;
+}
 
 constexpr std::string_view Name(DataType type) {
   switch (type) {
@@ -19,6 +22,8 @@ constexpr std::string_view Name(DataType type) {
       return "bf16";
     case DataType::kF16:
       return "f16";
+    case DataType::kInt8:
+      return "int8";
   }
   return "?";
 }
@@ -68,18 +73,30 @@ struct ColumnRange {
   int32_t end = 0;
 };
 
+/// Channels of a head that share a step in int8 pages.
+inline constexpr int64_t kPageGroup = 32;
+
 /// The KV of one layer, all pages, in a backend's memory. Layout kHND inside a page, so that the
 /// keys of one head are contiguous:
 ///   k, v: [num_pages, num_kv_heads, page_size, head_dim]
 /// K is stored here *rotated* to its absolute position (chunk entries in the store hold it un-rotated).
+///
+/// int8 pages hold codes -127 .. 127 of one step per kPageGroup channels of a token and head, value = step *
+/// code; a group whose values are not all finite has a NaN as its step:
+///   k_steps, v_steps: bf16 [num_pages, num_kv_heads, page_size, steps_per_head]; null for other types
 struct KvPagesView {
   void* k = nullptr;
   void* v = nullptr;
+  void* k_steps = nullptr;
+  void* v_steps = nullptr;
   DataType dtype = DataType::kF32;
   int64_t num_pages = 0;
   int32_t num_kv_heads = 0;
   int32_t page_size = 0;  // tokens
   int32_t head_dim = 0;
+
+  int64_t steps_per_head() const { return StepsPerHead(head_dim); }
+  static constexpr int64_t StepsPerHead(int64_t head_dim) { return (head_dim + kPageGroup - 1) / kPageGroup; }
 };
 
 }  // namespace kvblend::kernels

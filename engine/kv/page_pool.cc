@@ -27,10 +27,18 @@ absl::Status Validate(const PagePool::Options& options) {
   return CheckOption("num_pages", options.num_pages, INT32_MAX);
 }
 
-/// K (or V) of one page in one layer.
-int64_t SectionPageBytes(const PagePool::Options& options) {
+/// K (or V) of one page in one layer: its elements, and the steps of int8 ones.
+int64_t ElementPageBytes(const PagePool::Options& options) {
   return int64_t{options.num_kv_heads} * options.page_size * options.head_dim *
          kernels::SizeOf(options.dtype);
+}
+int64_t StepPageBytes(const PagePool::Options& options) {
+  if (options.dtype != kernels::DataType::kInt8) return 0;
+  return int64_t{options.num_kv_heads} * options.page_size *
+         kernels::KvPagesView::StepsPerHead(options.head_dim) * static_cast<int64_t>(sizeof(uint16_t));
+}
+int64_t SectionPageBytes(const PagePool::Options& options) {
+  return ElementPageBytes(options) + StepPageBytes(options);
 }
 
 }  // namespace
@@ -106,9 +114,14 @@ PagePool::~PagePool() { assert(num_used() == 0 && "a PageList outlives its pool"
 kernels::KvPagesView PagePool::Layer(int32_t layer) const {
   assert(layer >= 0 && layer < options_.num_layers);
   const kernels::Buffer& buffer = *layers_[static_cast<size_t>(layer)];
-  auto* data = static_cast<std::byte*>(buffer.data());
-  return {.k = data,
-          .v = data + section_bytes_,
+  auto* k = static_cast<std::byte*>(buffer.data());
+  std::byte* v = k + section_bytes_;
+  const bool int8 = options_.dtype == kernels::DataType::kInt8;
+  const int64_t steps = ElementPageBytes(options_) * options_.num_pages;  // behind the elements
+  return {.k = k,
+          .v = v,
+          .k_steps = int8 ? k + steps : nullptr,
+          .v_steps = int8 ? v + steps : nullptr,
           .dtype = options_.dtype,
           .num_pages = options_.num_pages,
           .num_kv_heads = options_.num_kv_heads,

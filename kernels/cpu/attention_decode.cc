@@ -9,6 +9,7 @@
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/tiles.h"
+#include "kernels/host/page_codec.h"
 
 namespace kvblend::kernels {
 namespace {
@@ -26,29 +27,67 @@ struct Part {
   int64_t begin, end;
 };
 
-// Calls body(first key, count, element offset into pages.k and pages.v) for runs of keys within one page.
-template <typename Body>
-void ForEachRun(const AttentionArgs& args, int64_t sequence, int32_t kv_head, int64_t begin, int64_t end,
-                const Body& body) {
-  for (int64_t key = begin; key < end;) {
-    const int64_t count = std::min(end - key, args.pages.page_size - key % args.pages.page_size);
-    body(key, count, args.plan.Slot(args.pages, sequence, kv_head, static_cast<int32_t>(key)));
-    key += count;
-  }
-}
+// Keys or values as they lie in one page, or in working memory.
+struct Run {
+  int64_t key, count;
+  const std::byte* rows;  // [count, head_dim]
+  DataType dtype;
+  const std::byte* next;  // what follows, where it is not fetched already
+};
 
-const std::byte* Element(const void* data, DataType dtype, int64_t index) {
-  return static_cast<const std::byte*>(data) + index * SizeOf(dtype);
-}
+// The runs of one part's keys, or of its values: those of int8 pages as `dtype`.
+class PageRuns {
+ public:
+  PageRuns(const AttentionArgs& args, const Part& part, const PageValues& source, DataType dtype)
+      : args_(args),
+        part_(part),
+        source_(source),
+        dtype_(dtype),
+        sequence_(args.plan.sequence_of_row(part.row)) {}
+
+  template <typename Body>
+  void ForEach(int64_t begin, int64_t end, const Body& body) const {
+    for (int64_t key = begin; key < end;) {
+      const int64_t count = std::min(end - key, args_.pages.page_size - key % args_.pages.page_size);
+      body(source_.dtype == DataType::kInt8 ? Decoded(key, count)
+                                            : Run{key, count, At(key), source_.dtype, After(key + count)});
+      key += count;
+    }
+  }
+
+ private:
+  int64_t Slot(int64_t key) const {
+    return args_.plan.Slot(args_.pages, sequence_, part_.kv_head, static_cast<int32_t>(key));
+  }
+  const std::byte* At(int64_t key) const {
+    return static_cast<const std::byte*>(source_.data) + Slot(key) * SizeOf(source_.dtype);
+  }
+  // Runs lie apart in memory: what comes after one is fetched while that is multiplied.
+  const std::byte* After(int64_t key) const { return key < part_.end ? At(key) : nullptr; }
+
+  Run Decoded(int64_t key, int64_t count) const {
+    const int64_t head_dim = args_.pages.head_dim, slot = Slot(key);
+    auto* rows = ThreadScratch<std::byte>(ScratchSlot::kHeads, count * head_dim * SizeOf(dtype_));
+    simd::DequantiseHeads(source_.CodesAt(slot), source_.StepsAt(slot), count, head_dim, dtype_, rows,
+                          reinterpret_cast<const int8_t*>(After(key + count)));
+    return {key, count, rows, dtype_, nullptr};
+  }
+
+  const AttentionArgs& args_;
+  const Part& part_;
+  const PageValues source_;
+  const DataType dtype_;
+  const int64_t sequence_;
+};
 
 // Per head of the group: maximum, sum, and head_dim weighted values not yet divided by the sum. `dtype`: of
 // the products' operands
 void RunPart(const AttentionArgs& args, DataType dtype, const Part& part, float* max, float* sum,
              float* values) {
   const int64_t group = args.group(), head_dim = args.pages.head_dim;
-  const KvPagesView& pages = args.pages;
+  const PageRuns keys_of_part(args, part, PageValues::Keys(args.pages), dtype),
+      values_of_part(args, part, PageValues::Values(args.pages), dtype);
   const Tiles& tiles = simd::GetTiles(DataType::kF32);
-  const int64_t sequence = args.plan.sequence_of_row(part.row);
   std::byte* queries = ThreadScratch<std::byte>(ScratchSlot::kQuery, group * head_dim * SizeOf(dtype));
   float* scores = ThreadScratch<float>(ScratchSlot::kScores, group * kKeysPerStep);
   for (int64_t g = 0; g < group; ++g) {
@@ -58,23 +97,15 @@ void RunPart(const AttentionArgs& args, DataType dtype, const Part& part, float*
   std::fill(max, max + group, -std::numeric_limits<float>::infinity());
   std::fill(sum, sum + group, 0.0f);
   std::fill(values, values + group * head_dim, 0.0f);
-  // Runs lie apart in memory: what comes after one is fetched while that is multiplied.
-  const auto after = [&](const void* data, int64_t key) -> const std::byte* {
-    if (key >= part.end) return nullptr;
-    return Element(data, pages.dtype,
-                   args.plan.Slot(pages, sequence, part.kv_head, static_cast<int32_t>(key)));
-  };
   for (int64_t step = part.begin; step < part.end; step += kKeysPerStep) {
     const int64_t step_end = std::min(part.end, step + kKeysPerStep), keys = step_end - step;
-    ForEachRun(args, sequence, part.kv_head, step, step_end, [&](int64_t key, int64_t count, int64_t slot) {
-      const std::byte* keys_run = Element(pages.k, pages.dtype, slot);
-      float* target = scores + (key - step);
+    keys_of_part.ForEach(step, step_end, [&](const Run& run) {
+      float* target = scores + (run.key - step);
       if (dtype == DataType::kBF16) {
-        simd::KeyDotsBf16(queries, group, keys_run, after(pages.k, key + count), count, head_dim, target,
-                          kKeysPerStep);
+        simd::KeyDotsBf16(queries, group, run.rows, run.next, run.count, head_dim, target, kKeysPerStep);
       } else {
-        simd::KeyDots(reinterpret_cast<const float*>(queries), group, keys_run, pages.dtype, count, head_dim,
-                      target, kKeysPerStep);
+        simd::KeyDots(reinterpret_cast<const float*>(queries), group, run.rows, run.dtype, run.count,
+                      head_dim, target, kKeysPerStep);
       }
     });
     for (int64_t g = 0; g < group; ++g) {
@@ -84,14 +115,13 @@ void RunPart(const AttentionArgs& args, DataType dtype, const Part& part, float*
       float* value = values + g * head_dim;
       if (alpha != 1.0f) simd::ScaleRow(value, alpha, value, DataType::kF32, head_dim);
     }
-    ForEachRun(args, sequence, part.kv_head, step, step_end, [&](int64_t key, int64_t count, int64_t slot) {
-      const std::byte* values_run = Element(pages.v, pages.dtype, slot);
-      const float* weights = scores + (key - step);
+    values_of_part.ForEach(step, step_end, [&](const Run& run) {
+      const float* weights = scores + (run.key - step);
       if (dtype == DataType::kBF16) {
-        simd::AddWeightedValuesBf16(weights, kKeysPerStep, group, values_run, after(pages.v, key + count),
-                                    count, head_dim, values);
+        simd::AddWeightedValuesBf16(weights, kKeysPerStep, group, run.rows, run.next, run.count, head_dim,
+                                    values);
       } else {
-        simd::AddWeightedValues(weights, kKeysPerStep, group, values_run, pages.dtype, count, head_dim,
+        simd::AddWeightedValues(weights, kKeysPerStep, group, run.rows, run.dtype, run.count, head_dim,
                                 values);
       }
     });
@@ -128,7 +158,7 @@ absl::Status DecodeAttention(CpuContext& context, const AttentionArgs& args, Mat
         absl::StrCat("SelectiveAttention: no memory for ", parts.size(), " parts"));
   }
   auto* results = reinterpret_cast<float*>(lease.data());
-  const bool bf16 = args.pages.dtype == DataType::kBF16 &&
+  const bool bf16 = (args.pages.dtype == DataType::kBF16 || args.pages.dtype == DataType::kInt8) &&
                     AttentionDtype(context, args.pages) == DataType::kBF16 && head_dim % 32 == 0 &&
                     simd::HasBf16Dots();
   const DataType dtype = bf16 ? DataType::kBF16 : DataType::kF32;

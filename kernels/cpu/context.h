@@ -20,8 +20,8 @@
 namespace kvblend::kernels {
 
 struct CpuContext {
-  CpuContext(int num_threads, DataType gemm, const Tiles& bf16)
-      : pool(num_threads, &UseOneOpenMpThread), gemm_dtype(gemm), bf16_tiles(bf16) {}
+  CpuContext(int num_threads, DataType gemm, bool int8, const Tiles& bf16)
+      : pool(num_threads, &UseOneOpenMpThread), gemm_dtype(gemm), int8_products(int8), bf16_tiles(bf16) {}
 
   /// What products of attention in `dtype` use.
   const Tiles& TilesFor(DataType dtype) const {
@@ -33,6 +33,7 @@ struct CpuContext {
   WeightArena weights;
   GemmCache gemms;
   const DataType gemm_dtype;  // kF32 or kBF16
+  const bool int8_products;   // of many rows with weights
   const Tiles& bf16_tiles;
 };
 

@@ -44,17 +44,18 @@ const float* F32Row(ConstMatrixView m, int64_t row) { return static_cast<const f
 
 class CpuBackend final : public Backend {
  public:
-  CpuBackend(int num_threads, DataType gemm, const Tiles& bf16_tiles)
-      : context_(num_threads, gemm, bf16_tiles) {}
+  CpuBackend(int num_threads, DataType gemm, bool int8, const Tiles& bf16_tiles)
+      : context_(num_threads, gemm, int8, bf16_tiles) {}
 
   std::string_view name() const override { return "cpu"; }
   std::string Describe() const override {
     return absl::StrCat("cpu: ", context_.pool.num_threads(), " threads, GEMM in ",
-                        std::string(Name(context_.gemm_dtype)), " (oneDNN ", OneDnnDescription(), "), SIMD ",
-                        simd::TargetName(), ", attention in ",
+                        context_.int8_products ? "int8 and " : "", std::string(Name(context_.gemm_dtype)),
+                        " (oneDNN ", OneDnnDescription(), "), SIMD ", simd::TargetName(), ", attention in ",
                         std::string(context_.TilesFor(context_.gemm_dtype).name), " tiles");
   }
   DataType compute_dtype() const override { return context_.gemm_dtype; }
+  bool has_int8_pages() const override { return true; }
 
   absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t bytes) override {
     return AllocateHostBuffer(bytes);
@@ -258,7 +259,16 @@ absl::StatusOr<std::unique_ptr<Backend>> Create(const CpuBackendOptions& options
   }
   if (absl::Status status = ApplyInstructionSetLimit(); !status.ok()) return status;
   DataType gemm = DataType::kF32;
+  bool int8 = false;
   switch (options.gemm) {
+    case CpuBackendOptions::Gemm::kInt8:
+      if (!OneDnnHasFastInt8()) {
+        return absl::FailedPreconditionError(
+            absl::StrCat("gemm is kInt8, which needs AVX512-VNNI; this processor has ", OneDnnDescription(),
+                         "; allowed here: kAuto, kF32, kBF16"));
+      }
+      int8 = true;
+      [[fallthrough]];
     case CpuBackendOptions::Gemm::kAuto:
       gemm = OneDnnHasFastBF16() ? DataType::kBF16 : DataType::kF32;
       break;
@@ -274,10 +284,10 @@ absl::StatusOr<std::unique_ptr<Backend>> Create(const CpuBackendOptions& options
       break;
     default:
       return absl::InvalidArgumentError(
-          absl::StrCat("gemm is ", static_cast<int>(options.gemm), "; allowed: kAuto, kF32, kBF16"));
+          absl::StrCat("gemm is ", static_cast<int>(options.gemm), "; allowed: kAuto, kF32, kBF16, kInt8"));
   }
   const int num_threads = options.num_threads == 0 ? AvailableProcessors() : options.num_threads;
-  return std::make_unique<CpuBackend>(num_threads, gemm,
+  return std::make_unique<CpuBackend>(num_threads, gemm, int8,
                                       bf16_tiles != nullptr ? *bf16_tiles : BestTiles(DataType::kBF16));
 }
 

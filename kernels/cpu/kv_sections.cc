@@ -10,6 +10,7 @@
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/host/kv_codec.h"
+#include "kernels/host/page_codec.h"
 
 namespace kvblend::kernels {
 namespace {
@@ -18,8 +19,26 @@ ConstMatrixView DenseMatrix(const KvSectionView& section) {
   return {section.data, DenseType(section.encoding), section.rows, section.cols, section.cols};
 }
 
+void ScatterRowToCodes(const KvTarget& target, int64_t row, const void* k, const void* v, DataType dtype) {
+  const KvPagesView& pages = target.pages;
+  const PageValues keys = PageValues::Keys(pages), values = PageValues::Values(pages);
+  const int64_t head_dim = pages.head_dim, num_values = pages.num_kv_heads * head_dim;
+  const int32_t position = target.plan.position(row), sequence = target.plan.sequence_of_row(row);
+  auto* heads = ThreadScratch<float>(ScratchSlot::kHeads, 2 * num_values);
+  simd::RotateHeadsTo(target.rope.layout(), target.rope.cos(position), target.rope.sin(position), head_dim,
+                      pages.num_kv_heads, k, dtype, heads, DataType::kF32, head_dim);
+  simd::ConvertRow(v, dtype, heads + num_values, DataType::kF32, num_values);
+  for (int32_t h = 0; h < pages.num_kv_heads; ++h) {
+    const int64_t slot = target.plan.Slot(pages, sequence, h, position);
+    const float* head = heads + h * head_dim;
+    simd::QuantiseHead(head, head_dim, keys.CodesAt(slot), keys.StepsAt(slot));
+    simd::QuantiseHead(head + num_values, head_dim, values.CodesAt(slot), values.StepsAt(slot));
+  }
+}
+
 void ScatterRow(const KvTarget& target, int64_t row, const void* k, const void* v, DataType dtype) {
   const KvPagesView& pages = target.pages;
+  if (pages.dtype == DataType::kInt8) return ScatterRowToCodes(target, row, k, v, dtype);
   const int32_t position = target.plan.position(row);
   const int64_t slot =
       target.plan.Slot(pages, target.plan.sequence_of_row(row), 0, position) * SizeOf(pages.dtype);

@@ -76,6 +76,7 @@ absl::Status CpuLinear(CpuContext& context, ConstMatrixView x, const CpuWeights&
   if (tiles.dtype == weights.dtype() && (x.rows <= kMaxTiledRows || !OneDnnReadsBlocks())) {
     return TiledLinear(context, tiles, x, weights, accumulate, out);
   }
+  if (context.int8_products) return Int8Linear(context, x, weights, accumulate, out);
   return OneDnnLinear(context, x, weights, accumulate, out);
 }
 

@@ -26,6 +26,9 @@ absl::Status TiledLinear(CpuContext& context, const Tiles& tiles, ConstMatrixVie
                          const CpuWeights& weights, bool accumulate, MatrixView out);
 absl::Status OneDnnLinear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights, bool accumulate,
                           MatrixView out);
+/// Rows of x and outputs of the weights rounded to 8 bits, one scale each. REQUIRES: OneDnnHasFastInt8().
+absl::Status Int8Linear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights, bool accumulate,
+                        MatrixView out);
 
 inline absl::Status NoMemoryForLinear(const char* what) {
   return absl::ResourceExhaustedError(absl::StrCat("Linear: no memory for ", what));

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/simd.h"
+#include "kernels/host/page_codec.h"
 
 namespace kvblend::kernels {
 namespace {
@@ -19,7 +20,7 @@ class PartPacker {
 
   void PackKeys(int64_t begin, int64_t end) const {
     const int64_t steps = tiles_.Steps(pages_.head_dim);
-    ForEachRun(pages_.k, begin, end, [&](int64_t key, int64_t count, const void* rows) {
+    ForEachRun(PageValues::Keys(pages_), begin, end, [&](int64_t key, int64_t count, const void* rows) {
       // A quad of keys may not straddle two panels.
       for (int64_t i = 0; i < count;) {
         const int64_t column = (key + i - unit_.begin) % kPanelKeys;
@@ -45,7 +46,7 @@ class PartPacker {
 
   void PackValues(int64_t begin, int64_t end) const {
     const int64_t columns = RoundUp(pages_.head_dim, kKeyStep);
-    ForEachRun(pages_.v, begin, end, [&](int64_t key, int64_t count, const void* rows) {
+    ForEachRun(PageValues::Values(pages_), begin, end, [&](int64_t key, int64_t count, const void* rows) {
       simd::PackValues(rows, count, pages_.head_dim, tiles_.elements_per_word(),
                        unit_.values + tiles_.Words(key - unit_.begin) * columns, columns);
     });
@@ -63,29 +64,36 @@ class PartPacker {
   // Calls body(key, count, rows in the tiles' type) for keys that are contiguous. Runs begin at even keys:
   // two keys that share a word are in one run.
   template <typename Body>
-  void ForEachRun(const void* source, int64_t begin, int64_t end, const Body& body) const {
+  void ForEachRun(const PageValues& source, int64_t begin, int64_t end, const Body& body) const {
     const bool direct = pages_.dtype == tiles_.dtype && pages_.page_size % 2 == 0;
     const int64_t run_keys = direct ? pages_.page_size : kPanelKeys;
     for (int64_t key = begin; key < end;) {
       const int64_t count = std::min(end - key, run_keys - key % run_keys);
-      body(key, count, direct ? Slot(source, key) : Gathered(source, key, count));
+      body(key, count, direct ? Dense(source, Slot(key)) : Gathered(source, key, count));
       key += count;
     }
   }
 
-  const std::byte* Slot(const void* source, int64_t key) const {
-    return static_cast<const std::byte*>(source) +
-           plan_.Slot(pages_, unit_.sequence, unit_.kv_head, static_cast<int32_t>(key)) *
-               SizeOf(pages_.dtype);
+  int64_t Slot(int64_t key) const {
+    return plan_.Slot(pages_, unit_.sequence, unit_.kv_head, static_cast<int32_t>(key));
+  }
+  static const std::byte* Dense(const PageValues& source, int64_t slot) {
+    return static_cast<const std::byte*>(source.data) + slot * SizeOf(source.dtype);
   }
 
-  const std::byte* Gathered(const void* source, int64_t begin, int64_t keys) const {
+  const std::byte* Gathered(const PageValues& source, int64_t begin, int64_t keys) const {
     const int64_t row_bytes = pages_.head_dim * SizeOf(tiles_.dtype);
     std::byte* rows = ThreadScratch<std::byte>(ScratchSlot::kRow, kPanelKeys * row_bytes);
     for (int64_t key = begin; key < begin + keys;) {
       const int64_t count = std::min(begin + keys - key, pages_.page_size - key % pages_.page_size);
-      simd::ConvertRow(Slot(source, key), pages_.dtype, rows + (key - begin) * row_bytes, tiles_.dtype,
-                       count * pages_.head_dim);
+      const int64_t slot = Slot(key);
+      std::byte* target = rows + (key - begin) * row_bytes;
+      if (source.dtype == DataType::kInt8) {
+        simd::DequantiseHeads(source.CodesAt(slot), source.StepsAt(slot), count, pages_.head_dim,
+                              tiles_.dtype, target, /*next=*/nullptr);
+      } else {
+        simd::ConvertRow(Dense(source, slot), source.dtype, target, tiles_.dtype, count * pages_.head_dim);
+      }
       key += count;
     }
     return rows;

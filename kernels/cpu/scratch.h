@@ -24,6 +24,7 @@ enum class ScratchSlot : uint8_t {
   kDecoded,
   kCodes,
   kWeights,
+  kHeads,
   kCount
 };
 

@@ -121,6 +121,8 @@ HWY_INLINE float Sum(FullF32 d, hn::Vec<FullF32> v) { return hn::GetLane(hn::Sum
         call;                                       \
         break;                                      \
       }                                             \
+      case DataType::kInt8: /* no matrix has it */  \
+        break;                                      \
     }                                               \
   } while (false)
 

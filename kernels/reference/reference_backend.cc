@@ -15,6 +15,7 @@
 #include "kernels/host/kv_codec.h"
 #include "kernels/host/mass_scores.h"
 #include "kernels/host/memory.h"
+#include "kernels/host/page_codec.h"
 #include "kernels/host/sample_row.h"
 #include "kernels/reference/encode_section.h"
 
@@ -64,12 +65,13 @@ std::vector<float> AttentionRow(const HostBatchPlan& plan, int64_t row, ConstMat
                                 int32_t kv_head, float scale, const KvPagesView& pages, int32_t* first) {
   const int32_t sequence = plan.sequence_of_row(row), position = plan.position(row);
   *first = plan.FirstVisible(position);
+  const PageValues keys = PageValues::Keys(pages);
   std::vector<float> probabilities;
   for (int32_t key = *first; key <= position; ++key) {
     const int64_t slot = plan.Slot(pages, sequence, kv_head, key);
     float dot = 0;
     for (int32_t d = 0; d < pages.head_dim; ++d) {
-      dot += Get(q, row, head * pages.head_dim + d) * LoadElement(pages.k, pages.dtype, slot + d);
+      dot += Get(q, row, head * pages.head_dim + d) * keys.Load(slot, d);
     }
     probabilities.push_back(dot * scale);
   }
@@ -85,6 +87,7 @@ class ReferenceBackend final : public Backend {
   std::string_view name() const override { return "reference"; }
   std::string Describe() const override { return "reference: plain fp32 loops, 1 thread"; }
   DataType compute_dtype() const override { return DataType::kF32; }
+  bool has_int8_pages() const override { return true; }
 
   absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t bytes) override {
     return AllocateHostBuffer(bytes);
@@ -215,6 +218,7 @@ class ReferenceBackend final : public Backend {
     if (!plan.ok()) return plan.status();
     const auto rope = HostRopeTable::From(table);
     if (!rope.ok()) return rope.status();
+    const PageValues keys = PageValues::Keys(pages), values = PageValues::Values(pages);
     std::vector<float> head(pages.head_dim);
     for (int64_t i = 0; i < batch.num_rows(); ++i) {
       const int32_t position = (*plan)->position(i);
@@ -223,10 +227,9 @@ class ReferenceBackend final : public Backend {
         const int64_t first = int64_t{h} * pages.head_dim;
         for (int32_t d = 0; d < pages.head_dim; ++d) head[d] = k(i, first + d);
         RotateHead(**rope, position, head.data());
-        for (int32_t d = 0; d < pages.head_dim; ++d) {
-          StoreElement(pages.k, pages.dtype, slot + d, head[d]);
-          StoreElement(pages.v, pages.dtype, slot + d, v(i, first + d));
-        }
+        keys.Store(slot, head.data());
+        for (int32_t d = 0; d < pages.head_dim; ++d) head[d] = v(i, first + d);
+        values.Store(slot, head.data());
       }
     }
     return absl::OkStatus();
@@ -237,6 +240,7 @@ class ReferenceBackend final : public Backend {
     const auto plan = HostBatchPlan::From(batch);
     if (!plan.ok()) return plan.status();
     const int32_t group = num_heads / pages.num_kv_heads;
+    const PageValues values = PageValues::Values(pages);
     for (int64_t i = 0; i < q.rows; ++i) {
       for (int32_t h = 0; h < num_heads; ++h) {
         int32_t first = 0;
@@ -245,8 +249,7 @@ class ReferenceBackend final : public Backend {
         for (size_t j = 0; j < p.size(); ++j) {
           const auto key = static_cast<int32_t>(first + j);
           const int64_t slot = (*plan)->Slot(pages, (*plan)->sequence_of_row(i), h / group, key);
-          for (int32_t d = 0; d < pages.head_dim; ++d)
-            sum[d] += p[j] * LoadElement(pages.v, pages.dtype, slot + d);
+          for (int32_t d = 0; d < pages.head_dim; ++d) sum[d] += p[j] * values.Load(slot, d);
         }
         for (int32_t d = 0; d < pages.head_dim; ++d) Set(out, i, int64_t{h} * pages.head_dim + d, sum[d]);
       }

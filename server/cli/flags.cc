@@ -53,8 +53,8 @@ void AddConnectionFlags(CLI::App& command, InProcess in_process, Connection& con
   add("--device", engine.device,
       "What computes: auto (a usable GPU, else the CPU), cpu, cuda, cuda:N or reference", "DEVICE");
   add("--threads", engine.num_threads, "Threads; 0: one per processor", "N");
-  add("--gemm", engine.gemm, "Precision of matrix products: auto, bf16 or f32", "TYPE");
-  add("--kv-dtype", engine.kv_dtype, "Type of KV in pages: auto, bf16, f16 or f32", "TYPE");
+  add("--gemm", engine.gemm, "Precision of matrix products: auto, bf16, f32 or int8", "TYPE");
+  add("--kv-dtype", engine.kv_dtype, "Type of KV in pages: auto, bf16, f16, f32 or int8", "TYPE");
   add("--chunk-format", engine.chunk_format,
       "Form of KV in stored chunks: int8, int4, bf16, f16, f32; auto: int8, or the --kv-dtype given",
       "FORMAT");

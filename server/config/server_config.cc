@@ -80,7 +80,7 @@ class Options {
     Add("threads", &engine->num_threads, "Threads that compute; 0: one per available processor")
         ->check(CLI::Range(0, 1024));
     Add("gemm", &engine->gemm, "Arithmetic of matrix products on the cpu backend")
-        ->check(CLI::IsMember({"auto", "bf16", "f32"}));
+        ->check(CLI::IsMember({"auto", "bf16", "f32", "int8"}));
     app_->add_flag("--self-check,!--no-self-check", engine->self_check,
                    "At start-up, check on a short prompt that ratio 1 equals full prefill (on by default)")
         ->group(group_)
@@ -90,8 +90,10 @@ class Options {
   void AddMemory(EngineOptions* engine) {
     group_ = "Memory";
     Add("kv-dtype", &engine->kv_dtype,
-        "Element type of KV in pages: auto is bf16, or f32 with f32 matrix products")
-        ->check(CLI::IsMember({"auto", "bf16", "f16", "f32"}));
+        "Element type of KV in pages: auto is bf16, or f32 with f32 matrix products; int8 takes half of "
+        "bf16's "
+        "memory")
+        ->check(CLI::IsMember({"auto", "bf16", "f16", "f32", "int8"}));
     Add("chunk-format", &engine->chunk_format,
         "Form of KV in stored chunks: auto is int8, or the kv-dtype where that is given")
         ->check(CLI::IsMember({"auto", "int8", "int4", "bf16", "f16", "f32"}));

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/kv/page_pool.h"
 #include "engine/model/gguf_file.h"
 #include "engine/model/model_config.h"
 #include "engine/model/model_weights.h"
@@ -91,14 +92,14 @@ void ModelLogitsTest::Compare(kernels::Backend& backend, DataType kv_dtype, int3
   // matters.
   std::vector<int32_t> page_indices(num_pages);
   std::iota(page_indices.rbegin(), page_indices.rend(), 0);
-  const int64_t page_bytes =
-      int64_t{num_pages} * config->num_kv_heads * kPageSize * config->head_dim * SizeOf(kv_dtype);
-  auto k_pages = backend.Allocate(page_bytes);
-  auto v_pages = backend.Allocate(page_bytes);
-  ASSERT_OK(k_pages.status());
-  ASSERT_OK(v_pages.status());
-  const kernels::KvPagesView pages = {(*k_pages)->data(),   (*v_pages)->data(), kv_dtype,        num_pages,
-                                      config->num_kv_heads, kPageSize,          config->head_dim};
+  auto pool = kv::PagePool::Create(backend, {.num_layers = 1,
+                                             .num_kv_heads = config->num_kv_heads,
+                                             .head_dim = config->head_dim,
+                                             .page_size = kPageSize,
+                                             .num_pages = num_pages,
+                                             .dtype = kv_dtype});
+  ASSERT_OK(pool.status());
+  const kernels::KvPagesView pages = (*pool)->Layer(0);
   kernels::BatchSpec batch;
   const std::vector<int32_t> row_indptr = {0, num_tokens};
   const std::vector<int32_t> kv_len = {num_tokens};
@@ -180,6 +181,29 @@ TEST_F(ModelLogitsTest, CpuInItsFastestForm) {
   EXPECT_LT(Max(agreement.full_kl), 1e-2);
   EXPECT_LT(Max(agreement.partial_kl), 1e-2);
   EXPECT_GE(agreement.same_top1, 0.99 * kAllTokens);
+}
+
+// What 8 bits cost (docs/performance.md). Not the defaults: those stay below a mean of 2e-3.
+TEST_F(ModelLogitsTest, PagesInInt8) {
+  const auto backend = kernels::CreateCpuBackend({});
+  ASSERT_TRUE(backend.ok()) << backend.status();
+  Agreement agreement;
+  ASSERT_NO_FATAL_FAILURE(Compare(**backend, DataType::kInt8, kAllTokens, agreement));
+  EXPECT_LT(Mean(agreement.full_kl), 6e-3);     // measured: 3.0e-3
+  EXPECT_LT(Mean(agreement.partial_kl), 3e-3);  // 1.3e-3
+  EXPECT_GE(agreement.same_top1, 0.98 * kAllTokens);
+}
+
+TEST_F(ModelLogitsTest, ProductsInInt8) {
+  const auto backend = kernels::CreateCpuBackend({.gemm = kernels::CpuBackendOptions::Gemm::kInt8});
+  // tests/conformance/int8_linear_test.cc looks at this.
+  if (absl::IsFailedPrecondition(backend.status())) return;
+  ASSERT_TRUE(backend.ok()) << backend.status();
+  Agreement agreement;
+  ASSERT_NO_FATAL_FAILURE(Compare(**backend, DataType::kBF16, kAllTokens, agreement));
+  EXPECT_LT(Mean(agreement.full_kl), 0.13);     // measured: 0.067
+  EXPECT_LT(Mean(agreement.partial_kl), 0.06);  // 0.029
+  EXPECT_GE(agreement.same_top1, 0.92 * kAllTokens);
 }
 
 }  // namespace

@@ -1,0 +1,104 @@
+// Heads of int8 pages: to codes, and back.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/simd_page_codes.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+// clang-format off
+#include "hwy/highway.h"
+#include "kernels/cpu/simd-inl.h"
+// clang-format on
+#include <algorithm>
+
+#include "hwy/cache_control.h"
+#include "kernels/cpu/simd.h"
+#include "kernels/host/page_codec.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kvblend::kernels::simd::HWY_NAMESPACE {
+
+void QuantiseGroupOf(const float* x, size_t n, int8_t* codes, uint16_t* step) {
+  const OneF32 one;
+  const FullF32 full;
+  auto largest = hn::Zero(one), finite = hn::Zero(one);
+  size_t i = 0;
+  if (n >= hn::Lanes(full)) {
+    auto largest_vector = hn::Zero(full), finite_vector = hn::Zero(full);
+    for (; i + hn::Lanes(full) <= n; i += hn::Lanes(full)) {
+      const auto v = hn::LoadU(full, x + i);
+      largest_vector = hn::Max(largest_vector, hn::Abs(v));
+      finite_vector = hn::MulAdd(v, hn::Zero(full), finite_vector);
+    }
+    largest = hn::Set(one, hn::GetLane(hn::MaxOfLanes(full, largest_vector)));
+    finite = hn::Set(one, hn::GetLane(hn::SumOfLanes(full, finite_vector)));
+  }
+  for (; i < n; ++i) {
+    const auto v = hn::LoadU(one, x + i);
+    largest = hn::Max(largest, hn::Abs(v));
+    finite = hn::MulAdd(v, hn::Zero(one), finite);
+  }
+  const float not_finite = hn::GetLane(finite);
+  *step = CeilToBf16(hn::GetLane(largest) / kLargestPageCode + not_finite);
+  if (not_finite != 0) {  // NaN
+    std::fill_n(codes, n, int8_t{0});
+    return;
+  }
+  const float inverse = InverseStep(*step);
+  ForEach(n, [&](auto d, size_t j) HWY_ATTR {
+    const hn::Rebind<int8_t, decltype(d)> d8;
+    const hn::RebindToSigned<decltype(d)> d32;
+    // Steps round up, so that no code passes 127; a subnormal one may have no inverse.
+    const auto code = hn::NearestInt(hn::Mul(hn::LoadU(d, x + j), hn::Set(d, inverse)));
+    const auto limited = hn::Max(hn::Min(code, hn::Set(d32, 127)), hn::Set(d32, -127));
+    hn::StoreU(hn::DemoteTo(d8, limited), d8, codes + j);
+  });
+}
+
+void QuantiseHeadImpl(const float* x, int64_t head_dim, int8_t* codes, uint16_t* steps) {
+  for (int64_t d = 0; d < head_dim; d += kPageGroup) {
+    QuantiseGroupOf(x + d, static_cast<size_t>(std::min(kPageGroup, head_dim - d)), codes + d, steps++);
+  }
+}
+
+template <DataType kType>
+void DequantiseHeadsOf(const int8_t* codes, const uint16_t* steps, int64_t heads, int64_t head_dim, void* out,
+                       const int8_t* next) {
+  for (int64_t head = 0; head < heads; ++head) {
+    if (next != nullptr) {
+      for (int64_t byte = 0; byte < head_dim; byte += 64) hwy::Prefetch(next + head * head_dim + byte);
+    }
+    for (int64_t begin = 0; begin < head_dim; begin += kPageGroup) {
+      const float step = Bf16ToF32(*steps++);
+      const int64_t first = head * head_dim + begin;
+      ForEach(std::min(kPageGroup, head_dim - begin), [&](auto d, size_t i) HWY_ATTR {
+        const hn::Rebind<int8_t, decltype(d)> d8;
+        const hn::RebindToSigned<decltype(d)> d32;
+        const auto code = hn::ConvertTo(d, hn::PromoteTo(d32, hn::LoadU(d8, codes + first + i)));
+        StoreF32<kType>(d, hn::Mul(code, hn::Set(d, step)), out, first + i);
+      });
+    }
+  }
+}
+
+void DequantiseHeadsImpl(const int8_t* codes, const uint16_t* steps, int64_t heads, int64_t head_dim,
+                         DataType out_dtype, void* out, const int8_t* next) {
+  KVBLEND_FOR_DTYPE(out_dtype, DequantiseHeadsOf<kType>(codes, steps, heads, head_dim, out, next));
+}
+
+}  // namespace kvblend::kernels::simd::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace kvblend::kernels::simd {
+
+HWY_EXPORT(QuantiseHeadImpl);
+HWY_EXPORT(DequantiseHeadsImpl);
+
+void QuantiseHead(const float* x, int64_t head_dim, int8_t* codes, uint16_t* steps) {
+  HWY_DYNAMIC_DISPATCH(QuantiseHeadImpl)(x, head_dim, codes, steps);
+}
+void DequantiseHeads(const int8_t* codes, const uint16_t* steps, int64_t heads, int64_t head_dim,
+                     DataType out_dtype, void* out, const int8_t* next) {
+  HWY_DYNAMIC_DISPATCH(DequantiseHeadsImpl)(codes, steps, heads, head_dim, out_dtype, out, next);
+}
+
+}  // namespace kvblend::kernels::simd
+#endif  // HWY_ONCE
