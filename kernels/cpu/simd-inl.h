@@ -11,9 +11,32 @@
 #define KVBLEND_KERNELS_CPU_SIMD_INL_H_
 #endif
 
+// Highway 1.0.3 has no target with AVX512-BF16. Files that begin and end their namespace with these macros
+// have its instructions added to AVX-512's, where KVBLEND_BF16_WORDS is 1; they use them once HasBf16() has
+// told that the processor has them. KVBLEND_BF16_ATTR stands where HWY_ATTR does otherwise, at lambdas.
+#undef KVBLEND_BF16_WORDS
+#undef KVBLEND_BF16_ATTR
+#undef KVBLEND_BEFORE_BF16_NAMESPACE
+#undef KVBLEND_AFTER_BF16_NAMESPACE
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+#define KVBLEND_BF16_WORDS 1
+#define KVBLEND_BF16_ATTR __attribute__((target(HWY_TARGET_STR ",avx512bf16")))
+#define KVBLEND_BEFORE_BF16_NAMESPACE() HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512bf16") static_assert(true)
+#define KVBLEND_AFTER_BF16_NAMESPACE() HWY_POP_ATTRIBUTES static_assert(true)
+#else
+#define KVBLEND_BF16_WORDS 0
+#define KVBLEND_BF16_ATTR HWY_ATTR
+#define KVBLEND_BEFORE_BF16_NAMESPACE() HWY_BEFORE_NAMESPACE()
+#define KVBLEND_AFTER_BF16_NAMESPACE() HWY_AFTER_NAMESPACE()
+#endif
+
 HWY_BEFORE_NAMESPACE();
 namespace kvblend::kernels::simd::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
+
+#if KVBLEND_BF16_WORDS
+HWY_INLINE bool HasBf16() { return __builtin_cpu_supports("avx512bf16"); }
+#endif
 
 using FullF32 = hn::ScalableTag<float>;
 using OneF32 = hn::CappedTag<float, 1>;

@@ -127,8 +127,11 @@ KVBLEND_BF16_ATTR void PairWeights(const float* weights, int64_t num_keys, uint3
 }  // namespace
 
 bool HasBf16Dots() {
-  // Highway's targets follow KVBLEND_CPU.
-  return __builtin_cpu_supports("avx512bf16") && (hwy::SupportedTargets() & (HWY_AVX3 | HWY_AVX3_DL)) != 0;
+  // Highway's targets follow KVBLEND_CPU. It asks the processor anew each time, which takes a virtual machine
+  // long.
+  static const bool has =
+      __builtin_cpu_supports("avx512bf16") && (hwy::SupportedTargets() & (HWY_AVX3 | HWY_AVX3_DL)) != 0;
+  return has;
 }
 
 void KeyDotsBf16(const void* q, int64_t group, const void* keys, const void* next, int64_t num_keys,

@@ -15,14 +15,7 @@
 #include "hwy/cache_control.h"
 #include "kernels/cpu/simd.h"
 
-// As in simd_tiles.cc: AVX512-BF16 is added to AVX-512, and used where the processor has it.
-#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
-#define KVBLEND_BF16_WORDS 1
-HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512bf16")
-#else
-#define KVBLEND_BF16_WORDS 0
-HWY_BEFORE_NAMESPACE();
-#endif
+KVBLEND_BEFORE_BF16_NAMESPACE();
 namespace kvblend::kernels::simd::HWY_NAMESPACE {
 
 // 16 pairs are 32 channels, a group of V, so no vector has two scales.
@@ -240,18 +233,13 @@ void LoadRowsWith(const StoredRows& rows, RopeLayout layout, const float* const*
 
 void LoadRowsImpl(const StoredRows& rows, RopeLayout layout, const float* const* cos, const PageRows& out) {
 #if KVBLEND_BF16_WORDS
-  if (__builtin_cpu_supports("avx512bf16")) return LoadRowsWith<HardwareRounding>(rows, layout, cos, out);
+  if (HasBf16()) return LoadRowsWith<HardwareRounding>(rows, layout, cos, out);
 #endif
   LoadRowsWith<SoftwareRounding>(rows, layout, cos, out);
 }
 
 }  // namespace kvblend::kernels::simd::HWY_NAMESPACE
-#if KVBLEND_BF16_WORDS
-HWY_POP_ATTRIBUTES
-#else
-HWY_AFTER_NAMESPACE();
-#endif
-#undef KVBLEND_BF16_WORDS
+KVBLEND_AFTER_BF16_NAMESPACE();
 
 #if HWY_ONCE
 namespace kvblend::kernels::simd {

@@ -12,7 +12,7 @@
 #include "kernels/cpu/simd.h"
 #include "kernels/host/page_codec.h"
 
-HWY_BEFORE_NAMESPACE();
+KVBLEND_BEFORE_BF16_NAMESPACE();
 namespace kvblend::kernels::simd::HWY_NAMESPACE {
 
 void QuantiseGroupOf(const float* x, size_t n, int8_t* codes, uint16_t* step) {
@@ -58,6 +58,28 @@ void QuantiseHeadImpl(const float* x, int64_t head_dim, int8_t* codes, uint16_t*
   }
 }
 
+#if KVBLEND_BF16_WORDS
+// A group of 32 codes as one vector.
+HWY_INLINE void DequantiseGroupToBf16(const int8_t* codes, float step, uint16_t* out) {
+  const hn::CappedTag<float, 16> d;
+  const hn::Rebind<int8_t, decltype(d)> d8;
+  const hn::RebindToSigned<decltype(d)> d32;
+  const auto values = [&](int64_t i) KVBLEND_BF16_ATTR {
+    return hn::Mul(hn::ConvertTo(d, hn::PromoteTo(d32, hn::LoadU(d8, codes + i))), hn::Set(d, step));
+  };
+  _mm512_storeu_si512(out, (__m512i)_mm512_cvtne2ps_pbh(values(16).raw, values(0).raw));
+}
+
+void DequantiseHeadsToBf16(const int8_t* codes, const uint16_t* steps, int64_t heads, int64_t head_dim,
+                           uint16_t* out, const int8_t* next) {
+  static_assert(kPageGroup == 32);
+  for (int64_t i = 0; i < heads * head_dim; i += kPageGroup) {
+    if (next != nullptr && i % 64 == 0) hwy::Prefetch(next + i);
+    DequantiseGroupToBf16(codes + i, Bf16ToF32(steps[i / kPageGroup]), out + i);
+  }
+}
+#endif
+
 template <DataType kType>
 void DequantiseHeadsOf(const int8_t* codes, const uint16_t* steps, int64_t heads, int64_t head_dim, void* out,
                        const int8_t* next) {
@@ -80,11 +102,16 @@ void DequantiseHeadsOf(const int8_t* codes, const uint16_t* steps, int64_t heads
 
 void DequantiseHeadsImpl(const int8_t* codes, const uint16_t* steps, int64_t heads, int64_t head_dim,
                          DataType out_dtype, void* out, const int8_t* next) {
+#if KVBLEND_BF16_WORDS
+  if (out_dtype == DataType::kBF16 && head_dim % kPageGroup == 0 && HasBf16()) {
+    return DequantiseHeadsToBf16(codes, steps, heads, head_dim, static_cast<uint16_t*>(out), next);
+  }
+#endif
   KVBLEND_FOR_DTYPE(out_dtype, DequantiseHeadsOf<kType>(codes, steps, heads, head_dim, out, next));
 }
 
 }  // namespace kvblend::kernels::simd::HWY_NAMESPACE
-HWY_AFTER_NAMESPACE();
+KVBLEND_AFTER_BF16_NAMESPACE();
 
 #if HWY_ONCE
 namespace kvblend::kernels::simd {

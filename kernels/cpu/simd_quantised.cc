@@ -13,14 +13,7 @@
 #include "kernels/cpu/quantised_matrix.h"
 #include "kernels/cpu/tiles.h"
 
-// As in simd_tiles.cc: AVX512-BF16 is added to AVX-512, and used where the processor has it.
-#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
-#define KVBLEND_BF16_WORDS 1
-HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512bf16")
-#else
-#define KVBLEND_BF16_WORDS 0
-HWY_BEFORE_NAMESPACE();
-#endif
+KVBLEND_BEFORE_BF16_NAMESPACE();
 namespace kvblend::kernels::simd::HWY_NAMESPACE {
 
 using ColumnF32 = hn::CappedTag<float, kColumnOutputs>;
@@ -134,8 +127,7 @@ struct Bf16Operands {
                          int64_t x_word, int64_t rows, F32s* sums, int64_t chains) const {
     const hn::Repartition<uint16_t, ColumnF32> d16;
     const ColumnU32 d;
-    const auto codes = [&](Words plane, int shift, __m512i table)
-        __attribute__((target(HWY_TARGET_STR ",avx512bf16"))) {
+    const auto codes = [&](Words plane, int shift, __m512i table) KVBLEND_BF16_ATTR {
       const auto index = hn::ShiftRightSame(hn::BitCast(d16, plane), shift);
       return (__m512bh)_mm512_permutexvar_epi16(index.raw, table);
     };
@@ -261,7 +253,7 @@ void QuantisedMatVecImpl(const QuantisedColumn& column, DataType dtype, const ui
 HWY_INLINE Words PairOf(F32s even, F32s odd) {
   const ColumnF32 d;
 #if KVBLEND_BF16_WORDS
-  if (__builtin_cpu_supports("avx512bf16")) {
+  if (HasBf16()) {
     // [even 0 .. 15, odd 0 .. 15] to pairs
     alignas(64) static constexpr auto kOrder = [] {
       std::array<uint16_t, 32> order{};
@@ -335,12 +327,7 @@ void SumSixteensImpl(const void* x, DataType dtype, int64_t n, float* sums) {
 }
 
 }  // namespace kvblend::kernels::simd::HWY_NAMESPACE
-#if KVBLEND_BF16_WORDS
-HWY_POP_ATTRIBUTES
-#else
-HWY_AFTER_NAMESPACE();
-#endif
-#undef KVBLEND_BF16_WORDS
+KVBLEND_AFTER_BF16_NAMESPACE();
 
 #if HWY_ONCE
 namespace kvblend::kernels::simd {

@@ -13,17 +13,7 @@
 #include "hwy/cache_control.h"
 #include "kernels/cpu/tiles.h"
 
-// Highway 1.0.3 has no target with AVX512-BF16: its instructions are added to AVX-512's, and only Bf16Words
-// uses them, which GetTiles gives out where the processor has them.
-#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
-#define KVBLEND_BF16_WORDS 1
-#define KVBLEND_TILE_ATTR __attribute__((target(HWY_TARGET_STR ",avx512bf16")))  // of lambdas
-HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512bf16")
-#else
-#define KVBLEND_BF16_WORDS 0
-#define KVBLEND_TILE_ATTR HWY_ATTR
-HWY_BEFORE_NAMESPACE();
-#endif
+KVBLEND_BEFORE_BF16_NAMESPACE();
 namespace kvblend::kernels::simd::HWY_NAMESPACE {
 
 using TileF32 = hn::CappedTag<float, kKeyStep>;
@@ -165,7 +155,7 @@ template <class Operands>
 void Scores(const uint32_t* queries, const uint32_t* panels, int64_t steps, int64_t keys, float* scores) {
   for (int64_t key = 0; key < keys; key += kPanelKeys) {
     const uint32_t* panel = panels + key * steps;
-    ForColumns(std::min(kPanelKeys, keys - key), [&](auto vectors, int64_t column) KVBLEND_TILE_ATTR {
+    ForColumns(std::min(kPanelKeys, keys - key), [&](auto vectors, int64_t column) KVBLEND_BF16_ATTR {
       ScoreColumns<Operands, vectors()>(queries, panel + column, steps, scores + key + column);
     });
   }
@@ -192,7 +182,7 @@ HWY_INLINE void AddValueColumns(const uint32_t* probabilities, const uint32_t* v
 template <class Operands>
 void AddValues(const uint32_t* probabilities, const uint32_t* values, int64_t steps, int64_t columns,
                const float* alphas, float* out) {
-  ForColumns(columns, [&](auto vectors, int64_t column) KVBLEND_TILE_ATTR {
+  ForColumns(columns, [&](auto vectors, int64_t column) KVBLEND_BF16_ATTR {
     AddValueColumns<Operands, vectors()>(probabilities, values + column, steps, columns, alphas,
                                          out + column);
   });
@@ -226,9 +216,9 @@ HWY_INLINE float MaxOfVisible(const float* scores, VisibleKeys visible) {
   const F32s lowest = hn::Set(d, -HUGE_VALF);
   F32s max = lowest;
   ForVisible(
-      visible, [&](int64_t j) KVBLEND_TILE_ATTR { max = hn::Max(max, hn::LoadU(d, scores + j)); },
+      visible, [&](int64_t j) KVBLEND_BF16_ATTR { max = hn::Max(max, hn::LoadU(d, scores + j)); },
       [&](int64_t j, auto mask)
-          KVBLEND_TILE_ATTR { max = hn::Max(max, hn::IfThenElse(mask, hn::LoadU(d, scores + j), lowest)); });
+          KVBLEND_BF16_ATTR { max = hn::Max(max, hn::IfThenElse(mask, hn::LoadU(d, scores + j), lowest)); });
   return hn::GetLane(hn::MaxOfLanes(d, max));
 }
 
@@ -248,12 +238,12 @@ float Softmax(float* scores, VisibleKeys visible, int64_t keys, float* max, floa
   for (int64_t j = 0; j + lanes <= visible.begin; j += lanes) Operands::Store(hn::Zero(d), probabilities, j);
   ForVisible(
       visible,
-      [&](int64_t j) KVBLEND_TILE_ATTR {
+      [&](int64_t j) KVBLEND_BF16_ATTR {
         const F32s p = Operands::Exp2(hn::Sub(hn::LoadU(d, scores + j), vmax));
         total = hn::Add(total, p);
         Operands::Store(p, probabilities, j);
       },
-      [&](int64_t j, auto mask) KVBLEND_TILE_ATTR {
+      [&](int64_t j, auto mask) KVBLEND_BF16_ATTR {
         const F32s p = hn::IfThenElseZero(mask, Operands::Exp2(hn::Sub(hn::LoadU(d, scores + j), vmax)));
         total = hn::Add(total, p);
         Operands::Store(p, probabilities, j);
@@ -274,10 +264,10 @@ void MaxAndSum(const float* scores, VisibleKeys visible, float* max, float* sum)
   F32s total = hn::Zero(d);
   ForVisible(
       visible,
-      [&](int64_t j) KVBLEND_TILE_ATTR {
+      [&](int64_t j) KVBLEND_BF16_ATTR {
         total = hn::Add(total, Operands::Exp2(hn::Sub(hn::LoadU(d, scores + j), vmax)));
       },
-      [&](int64_t j, auto mask) KVBLEND_TILE_ATTR {
+      [&](int64_t j, auto mask) KVBLEND_BF16_ATTR {
         total =
             hn::Add(total, hn::IfThenElseZero(mask, Operands::Exp2(hn::Sub(hn::LoadU(d, scores + j), vmax))));
       });
@@ -325,20 +315,14 @@ constexpr Tiles MakeTiles() {
 const Tiles& TilesImpl([[maybe_unused]] DataType wanted) {
 #if KVBLEND_BF16_WORDS
   static constexpr Tiles kBf16 = MakeTiles<Bf16Words>();
-  if (wanted == DataType::kBF16 && __builtin_cpu_supports("avx512bf16")) return kBf16;
+  if (wanted == DataType::kBF16 && HasBf16()) return kBf16;
 #endif
   static constexpr Tiles kF32 = MakeTiles<F32Words>();
   return kF32;
 }
 
 }  // namespace kvblend::kernels::simd::HWY_NAMESPACE
-#if KVBLEND_BF16_WORDS
-HWY_POP_ATTRIBUTES
-#else
-HWY_AFTER_NAMESPACE();
-#endif
-#undef KVBLEND_BF16_WORDS
-#undef KVBLEND_TILE_ATTR
+KVBLEND_AFTER_BF16_NAMESPACE();
 
 #if HWY_ONCE
 namespace kvblend::kernels::simd {
