@@ -21,16 +21,17 @@ class BenchError(Exception):
     """Says to the user what is wrong."""
 
 
-def run(command, what, **options) -> str:
-    """Standard output of a command that must succeed; its standard error is shown only when it does not."""
+def run(command, what, show_progress=False, **options) -> str:
+    """Standard output of a command that must succeed; its standard error is shown at once, or when it does not."""
     command = [str(part) for part in command]
     try:
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=None if show_progress else subprocess.PIPE, text=True,
+                              **options)
     except OSError as error:
         raise BenchError(f"{what}: cannot run {command[0]}: {error.strerror}") from None
     if done.returncode != 0:
         how = f"exit code {done.returncode}" if done.returncode > 0 else f"signal {-done.returncode}"
-        raise BenchError(f"{what}: {how}\n  {' '.join(command)}\n{done.stderr[-2000:].rstrip()}")
+        raise BenchError(f"{what}: {how}\n  {' '.join(command)}\n{(done.stderr or '')[-2000:].rstrip()}")
     return done.stdout
 
 

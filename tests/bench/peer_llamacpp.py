@@ -176,7 +176,8 @@ class Figure:
             ["prefill", "--prefill-tokens", self.tokens]
         result = support.run_json(
             [options.throughput_bench, options.model, options.data, "--parts", *part, "--rounds", self.repeats,
-             "--warm-up", 1, "--threads", options.threads, "--kv-dtype", options.kv_dtype, "--json", "-"], "throughput_bench")
+             "--warm-up", 1, "--threads", options.threads, "--kv-dtype", options.kv_dtype, "--gemm", options.gemm,
+             "--json", "-"], "throughput_bench")
         row = result["decode" if self.steps else "prefill"][0]
         self.ours.append(row["tokens_per_second"]["median"])
         self.ids_ours = row.get("token_ids", [])
@@ -269,6 +270,7 @@ def parse_arguments():
     parser.add_argument("--decode", type=integers, default=[512, 6000], help="prompt sizes to decode behind (default: 512,6000)")
     parser.add_argument("--steps", type=integers, default=[48, 32], help="tokens to decode behind each (default: 48,32)")
     parser.add_argument("--passages", type=int, default=10, help="of the blended prompt; 0: measure none (default: %(default)s)")
+    parser.add_argument("--gemm", default="auto", help="kvblend's matrix products (default: %(default)s)")
     parser.add_argument("--kv-dtype", default="auto", help="kvblend's pages (default: %(default)s)")
     group = parser.add_argument_group("settings of llama.cpp to search, lists")
     group.add_argument("--fa", type=integers, default=[1, 0], help="flash attention on, off (default: 1,0)")
@@ -327,6 +329,9 @@ def main() -> int:
     else:
         log("searching llama.cpp's best settings, tok/s")
         best, search = peer.search(figures)
+        if options.json:  # for --settings-from, should the comparison be interrupted
+            settings = [{"figure": name, "setting": setting} for name, setting in best.items()]
+            options.json.write_text(json.dumps({"search": search, "figures": settings}, indent=1) + "\n", encoding="utf-8")
 
     backend = ""
     for round_number in range(options.rounds):

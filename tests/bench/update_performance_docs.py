@@ -45,7 +45,8 @@ def shown(command, options) -> str:
     """The command as a reader types it, from the project's root."""
     words = []
     for word in map(str, command):
-        for path, name in ((options.bin, "build/release/bin"), (options.model, "MODEL"), (support.ROOT, ".")):
+        for path, name in ((options.bin, "build/release/bin"), (options.model, "MODEL"), (options.peer_settings, "SETTINGS"),
+                           (support.ROOT, ".")):
             word = word.replace(str(path), name)
         words.append(shlex.quote(word.removeprefix("./")))
     return " ".join(words)
@@ -55,12 +56,12 @@ def head(command, options, note="") -> str:
     return f"{support.machine_line(options.machine)}{note}.\n\n    {shown(command, options)}\n"
 
 
-def measured_json(command, what):
+def measured_json(command, what, show_progress=False):
     """The JSON that a bench writes to the file behind its last argument."""
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "figures.json"
         print(what, file=sys.stderr, flush=True)
-        support.run([*command, path], what)
+        support.run([*command, path], what, show_progress)
         return json.loads(path.read_text(encoding="utf-8"))
 
 
@@ -156,6 +157,8 @@ def peer(options):
     command = [support.ROOT / "tests/bench/peer_llamacpp.py", "--model", options.model, "--rounds", options.rounds]
     if options.threads:
         command += ["--threads", options.threads]
+    if options.peer_settings:
+        command += ["--settings-from", options.peer_settings]
     if options.peer_json:
         figures = json.loads(support.need_file(options.peer_json, "--peer-json").read_text(encoding="utf-8"))
         options.machine = figures["machine"]
@@ -164,7 +167,7 @@ def peer(options):
         real = [sys.executable, *command, "--bin", options.bin, "--data", options.data]
         if options.peer_venv:
             real += ["--venv", options.peer_venv]
-        figures = measured_json([*real, "--json"], "peer_llamacpp.py")
+        figures = measured_json([*real, "--json"], "peer_llamacpp.py", show_progress=True)
     note = f"; {figures['kvblend']}; llama.cpp of llama-cpp-python {figures['llama_cpp_python']}; {figures['threads']} threads each"
     same = [f"{row['figure']}: {row['same_tokens']} of {row['decoded_tokens']}" for row in figures["figures"]
             if "same_tokens" in row]
@@ -192,6 +195,8 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=0, help="0: one per processor (default)")
     parser.add_argument("--rounds", type=int, default=5, help="of each (default: %(default)s)")
     parser.add_argument("--peer-venv", type=pathlib.Path, help="virtual environment with llama.cpp (default: peer_llamacpp.py's)")
+    parser.add_argument("--peer-settings", type=pathlib.Path,
+                        help="llama.cpp's settings from an earlier result of peer_llamacpp.py --json")
     parser.add_argument("--peer-json", type=pathlib.Path, help="an earlier result of peer_llamacpp.py --json instead of measuring")
     parser.add_argument("--file", type=pathlib.Path, default=support.ROOT / "docs/performance.md",
                         help="what to write into (default: %(default)s)")
