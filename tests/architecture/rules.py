@@ -128,6 +128,19 @@ def check_text(path, text, exists):
     return violations
 
 
+# What a slip of the shell leaves behind (`> 1.2x`) does not look like this.
+FILE_NAME = re.compile(r"^[A-Za-z_.][A-Za-z0-9_.-]*$")
+
+
+def badly_named_files(root):
+    """Paths of files below root whose names begin with no letter, or hold what scripts trip over."""
+    found = []
+    for folder, folders, names in os.walk(root):
+        folders[:] = [name for name in folders if name not in SKIPPED_FOLDERS]
+        found += [os.path.relpath(os.path.join(folder, name), root) for name in names if not FILE_NAME.match(name)]
+    return sorted(found)
+
+
 def source_files(root):
     """Paths of all source files below root, relative to it, sorted."""
     found = []

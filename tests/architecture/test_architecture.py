@@ -24,6 +24,13 @@ class TreeTest(unittest.TestCase):
         violations = rules.check_tree(ROOT)
         self.assertEqual([], [str(violation) for violation in violations])
 
+    def test_files_have_names_that_somebody_chose(self):
+        self.assertEqual([], rules.badly_named_files(ROOT))
+        with tempfile.TemporaryDirectory() as root:
+            for name in ("1.2x", "README.md", ".gitignore", "a b", "make_x.py"):
+                open(os.path.join(root, name), "w", encoding="utf-8").close()
+            self.assertEqual(["1.2x", "a b"], rules.badly_named_files(root))
+
     def test_the_tree_is_really_looked_at(self):
         files = rules.source_files(ROOT)
         self.assertIn("kernels/backend.h", files)
