@@ -435,19 +435,31 @@ TEST_F(OngoingTest, OtherLanesGoOnWhileAJobHasNoRoom) {
   EXPECT_EQ(order_.back(), "waits");
 }
 
-TEST_F(OngoingTest, AJobWithoutRoomCanBeAbandoned) {
-  auto outcome = std::make_shared<Outcome>();
+TEST_F(SchedulerTest, AJobWithoutRoomCanBeAbandoned) {
+  absl::Notification stepping, go_on;
+  scheduler_.reset();
+  scheduler_ = std::make_unique<Scheduler>(Scheduler::Options{.ongoing =
+                                                                  [&] {
+                                                                    stepping.Notify();
+                                                                    go_on.WaitForNotification();
+                                                                    return false;
+                                                                  }},
+                                           clock_);
   CloseGate();
-  ASSERT_TRUE(scheduler_->Submit(Named("first", Lane::kInteractive, 1 << 30)).ok());
+  auto outcome = std::make_shared<Outcome>();
+  bool asked = false;  // by the engine thread, before it steps
   Job job = MakeJob(outcome);
-  job.has_room = [] { return false; };
+  job.has_room = [&] {
+    asked = true;
+    return false;
+  };
   const JobId id = scheduler_->Submit(job).value();
   gate_.Notify();
-  EXPECT_TRUE(scheduler_->Abandon(id, absl::CancelledError("")));
-  {
-    absl::MutexLock lock(&mutex_);
-    left_ = 1;
-  }
+  stepping.WaitForNotification();
+  EXPECT_TRUE(asked);
+  EXPECT_TRUE(scheduler_->Abandon(id, absl::CancelledError("no longer wanted")));
+  EXPECT_EQ(outcome->abandoned, absl::CancelledError("no longer wanted"));
+  go_on.Notify();
   ASSERT_TRUE(scheduler_->Drain(absl::InfiniteFuture()).ok());
   EXPECT_FALSE(outcome->ran);
 }
