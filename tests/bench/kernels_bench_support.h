@@ -66,7 +66,13 @@ struct Kv {
     const std::vector<int32_t> row_indptr = {0, static_cast<int32_t>(positions.size())}, kv_len = {kContext},
                                page_indptr = {0, kPages};
     plan = Cpu().PlanBatch({row_indptr, positions, kv_len, page_indptr, pages, kPageSize, 0}).value();
-    view = {k.view.data, v.view.data, DataType::kBF16, kPages, kKvHeads, kPageSize, kHeadDim};
+    view = {.k = k.view.data,
+            .v = v.view.data,
+            .dtype = DataType::kBF16,
+            .num_pages = kPages,
+            .num_kv_heads = kKvHeads,
+            .page_size = kPageSize,
+            .head_dim = kHeadDim};
   }
   static constexpr int32_t kPages = (kContext + kPageSize - 1) / kPageSize;
   Matrix k, v;
