@@ -125,6 +125,31 @@ HWY_INLINE hn::Vec<D> Exp2(D d, hn::Vec<D> x) {
 
 HWY_INLINE float Sum(FullF32 d, hn::Vec<FullF32> v) { return hn::GetLane(hn::SumOfLanes(d, v)); }
 
+struct Magnitude {
+  float largest;     // of the absolute values
+  float not_finite;  // 0 where all values are finite, NaN otherwise
+};
+template <DataType kType>
+HWY_INLINE Magnitude MagnitudeOf(const void* x, size_t n) {
+  const FullF32 full;
+  const OneF32 one;
+  auto largest = hn::Zero(full), not_finite = hn::Zero(full);
+  size_t i = 0;
+  for (; i + hn::Lanes(full) <= n; i += hn::Lanes(full)) {
+    const auto v = LoadF32<kType>(full, x, i);
+    largest = hn::Max(largest, hn::Abs(v));
+    not_finite = hn::MulAdd(v, hn::Zero(full), not_finite);
+  }
+  auto one_largest = hn::Set(one, hn::GetLane(hn::MaxOfLanes(full, largest)));
+  auto one_not_finite = hn::Set(one, hn::GetLane(hn::SumOfLanes(full, not_finite)));
+  for (; i < n; ++i) {
+    const auto v = LoadF32<kType>(one, x, i);
+    one_largest = hn::Max(one_largest, hn::Abs(v));
+    one_not_finite = hn::MulAdd(v, hn::Zero(one), one_not_finite);
+  }
+  return {hn::GetLane(one_largest), hn::GetLane(one_not_finite)};
+}
+
 // Calls function<DataType>() for a data type known at run time.
 #define KVBLEND_FOR_DTYPE(dtype, call)              \
   do {                                              \

@@ -18,18 +18,18 @@ namespace kvblend::kernels::simd::HWY_NAMESPACE {
 
 constexpr float kLargestCode = 127.0f;
 
-// Of a step of a code: NaN where `finite`, 0 times the values, says that one of them is not.
+// Of a step of a code. `not_finite`: as in Magnitude.
 template <class D>
-HWY_INLINE hn::Vec<D> StepOf(D d, hn::Vec<D> largest, hn::Vec<D> finite) {
-  return hn::Add(hn::Mul(largest, hn::Set(d, 1.0f / kLargestCode)), finite);
+HWY_INLINE hn::Vec<D> StepOf(D d, hn::Vec<D> largest, hn::Vec<D> not_finite) {
+  return hn::Add(hn::Mul(largest, hn::Set(d, 1.0f / kLargestCode)), not_finite);
 }
 
 // Codes per unit; none where there is nothing, or nothing finite, to encode.
 template <class D>
-HWY_INLINE hn::Vec<D> InverseOf(D d, hn::Vec<D> largest, hn::Vec<D> finite) {
+HWY_INLINE hn::Vec<D> InverseOf(D d, hn::Vec<D> largest, hn::Vec<D> not_finite) {
   // A subnormal maximum has no finite inverse.
-  const auto encodable =
-      hn::And(hn::Ge(largest, hn::Set(d, std::numeric_limits<float>::min())), hn::Eq(finite, hn::Zero(d)));
+  const auto encodable = hn::And(hn::Ge(largest, hn::Set(d, std::numeric_limits<float>::min())),
+                                 hn::Eq(not_finite, hn::Zero(d)));
   const auto inverse =
       hn::Div(hn::Set(d, kLargestCode), hn::IfThenElse(encodable, largest, hn::Set(d, 1.0f)));
   return hn::IfThenElseZero(encodable, inverse);
@@ -37,32 +37,18 @@ HWY_INLINE hn::Vec<D> InverseOf(D d, hn::Vec<D> largest, hn::Vec<D> finite) {
 
 template <DataType kType>
 float QuantiseActivationsOf(const void* x, int64_t n, uint8_t* codes) {
-  const OneF32 one;
-  const FullF32 full;
-  auto largest_vector = hn::Zero(full), finite_vector = hn::Zero(full);
-  auto largest = hn::Zero(one), finite = hn::Zero(one);
-  size_t i = 0;
   const auto count = static_cast<size_t>(n);
-  for (; i + hn::Lanes(full) <= count; i += hn::Lanes(full)) {
-    const auto v = LoadF32<kType>(full, x, i);
-    largest_vector = hn::Max(largest_vector, hn::Abs(v));
-    finite_vector = hn::MulAdd(v, hn::Zero(full), finite_vector);
-  }
-  for (; i < count; ++i) {
-    const auto v = LoadF32<kType>(one, x, i);
-    largest = hn::Max(largest, hn::Abs(v));
-    finite = hn::MulAdd(v, hn::Zero(one), finite);
-  }
-  largest = hn::Max(largest, hn::Set(one, hn::GetLane(hn::MaxOfLanes(full, largest_vector))));
-  finite = hn::Add(finite, hn::Set(one, hn::GetLane(hn::SumOfLanes(full, finite_vector))));
-  const float inverse = hn::GetLane(InverseOf(one, largest, finite));
+  const Magnitude magnitude = MagnitudeOf<kType>(x, count);
+  const OneF32 one;
+  const auto largest = hn::Set(one, magnitude.largest), not_finite = hn::Set(one, magnitude.not_finite);
+  const float inverse = hn::GetLane(InverseOf(one, largest, not_finite));
   ForEach(count, [&](auto d, size_t j) HWY_ATTR {
     const hn::Rebind<uint8_t, decltype(d)> d8;
     const hn::RebindToSigned<decltype(d)> d32;
     const auto code = hn::NearestInt(hn::Mul(LoadF32<kType>(d, x, j), hn::Set(d, inverse)));
     hn::StoreU(hn::DemoteTo(d8, hn::Add(code, hn::Set(d32, 128))), d8, codes + j);
   });
-  return hn::GetLane(StepOf(one, largest, finite));
+  return hn::GetLane(StepOf(one, largest, not_finite));
 }
 
 float QuantiseActivationsImpl(const void* x, DataType dtype, int64_t n, uint8_t* codes) {
@@ -93,15 +79,15 @@ void QuantiseWeightBlockOf(const uint32_t* words, int64_t steps, int64_t quads, 
   const hn::RebindToSigned<BlockF32> di;
   const hn::RebindToUnsigned<BlockF32> du;
   for (int64_t lane = 0; lane < kPackedBlock; lane += static_cast<int64_t>(hn::Lanes(d))) {
-    auto largest = hn::Zero(d), finite = hn::Zero(d);
+    auto largest = hn::Zero(d), not_finite = hn::Zero(d);
     for (int64_t quad = 0; quad < quads; ++quad) {
       for (int i = 0; i < 4; ++i) {
         const auto v = LoadInput<kPairs>(words, steps, quad, i, lane);
         largest = hn::Max(largest, hn::Abs(v));
-        finite = hn::MulAdd(v, hn::Zero(d), finite);
+        not_finite = hn::MulAdd(v, hn::Zero(d), not_finite);
       }
     }
-    const auto inverse = InverseOf(d, largest, finite);
+    const auto inverse = InverseOf(d, largest, not_finite);
     auto sum = hn::Zero(di);
     for (int64_t quad = 0; quad < quads; ++quad) {
       const auto code = [&](int i) HWY_ATTR {
@@ -116,7 +102,7 @@ void QuantiseWeightBlockOf(const uint32_t* words, int64_t steps, int64_t quads, 
           hn::Or(hn::ShiftLeft<16>(hn::And(hn::BitCast(du, c), byte)), hn::ShiftLeft<24>(hn::BitCast(du, e)));
       hn::StoreU(hn::Or(low, high), du, codes + quad * kPackedBlock + lane);
     }
-    hn::StoreU(StepOf(d, largest, finite), d, scales + lane);
+    hn::StoreU(StepOf(d, largest, not_finite), d, scales + lane);
     hn::StoreU(hn::ShiftLeft<7>(sum), di, offsets + lane);
   }
 }

@@ -16,28 +16,9 @@ KVBLEND_BEFORE_BF16_NAMESPACE();
 namespace kvblend::kernels::simd::HWY_NAMESPACE {
 
 void QuantiseGroupOf(const float* x, size_t n, int8_t* codes, uint16_t* step) {
-  const OneF32 one;
-  const FullF32 full;
-  auto largest = hn::Zero(one), finite = hn::Zero(one);
-  size_t i = 0;
-  if (n >= hn::Lanes(full)) {
-    auto largest_vector = hn::Zero(full), finite_vector = hn::Zero(full);
-    for (; i + hn::Lanes(full) <= n; i += hn::Lanes(full)) {
-      const auto v = hn::LoadU(full, x + i);
-      largest_vector = hn::Max(largest_vector, hn::Abs(v));
-      finite_vector = hn::MulAdd(v, hn::Zero(full), finite_vector);
-    }
-    largest = hn::Set(one, hn::GetLane(hn::MaxOfLanes(full, largest_vector)));
-    finite = hn::Set(one, hn::GetLane(hn::SumOfLanes(full, finite_vector)));
-  }
-  for (; i < n; ++i) {
-    const auto v = hn::LoadU(one, x + i);
-    largest = hn::Max(largest, hn::Abs(v));
-    finite = hn::MulAdd(v, hn::Zero(one), finite);
-  }
-  const float not_finite = hn::GetLane(finite);
-  *step = CeilToBf16(hn::GetLane(largest) / kLargestPageCode + not_finite);
-  if (not_finite != 0) {  // NaN
+  const Magnitude magnitude = MagnitudeOf<DataType::kF32>(x, n);
+  *step = CeilToBf16(magnitude.largest / kLargestPageCode + magnitude.not_finite);
+  if (magnitude.not_finite != 0) {  // NaN
     std::fill_n(codes, n, int8_t{0});
     return;
   }
