@@ -8,7 +8,6 @@
 #include "engine/status_macros.h"
 #include "engine/store/backend_memory.h"
 #include "kernels/device_choice.h"
-#include "spdlog/spdlog.h"
 
 namespace kvblend {
 namespace {
@@ -82,7 +81,6 @@ absl::StatusOr<std::unique_ptr<ModelRuntime>> ModelRuntime::Load(const EngineOpt
   KVBLEND_ASSIGN_OR_RETURN(const kernels::CpuBackendOptions cpu, ToCpuOptions(options));
   KVBLEND_ASSIGN_OR_RETURN(const kernels::DeviceChoice choice,
                            kernels::ChooseDevice(options.device, kernels::ProbeCuda));
-  spdlog::info("device {}: {}", choice.name(), choice.reason);
   KVBLEND_ASSIGN_OR_RETURN(std::unique_ptr<kernels::Backend> backend, kernels::CreateBackend(choice, cpu));
   KVBLEND_ASSIGN_OR_RETURN(std::unique_ptr<ModelRuntime> runtime, LoadOn(std::move(backend), options));
   runtime->device = choice.name();

@@ -92,6 +92,7 @@ int RunServer(const ServerConfig& config, const EngineFactory& create_engine,
   if (!loaded.ok()) return FailToStart(loaded.status());
   engine = *std::move(loaded);
   const EngineInfo& info = engine->info();
+  spdlog::info("device {}: {}", info.device, info.device_reason);
   metrics.SetEngine(info, [raw = engine.get()] { return raw->Stats(); });
 
   if (!stop.HasBeenNotified()) {

@@ -21,7 +21,6 @@
 #include "absl/synchronization/notification.h"
 #include "engine/engine.h"
 #include "engine/status_macros.h"
-#include "spdlog/spdlog.h"
 #include "tests/bench/exact_prompt.h"
 #include "tests/bench/samples.h"
 
@@ -478,7 +477,6 @@ absl::Status Main(const Config& config) {
 }  // namespace kvblend
 
 int main(int argc, char** argv) {
-  spdlog::set_level(spdlog::level::warn);  // standard output is for figures
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   for (const std::string& argument : arguments) {
     if (argument == "--help" || argument == "-h") {
