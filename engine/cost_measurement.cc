@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <memory>
 #include <vector>
 
@@ -47,12 +48,8 @@ class CostMeasurement {
       KVBLEND_RETURN_IF_ERROR(transformer.ProjectQkv(stream, layer, state_));
       KVBLEND_RETURN_IF_ERROR(transformer.WriteKv(stream, *plan, state_, pages));
       KVBLEND_RETURN_IF_ERROR(transformer.RotateQueries(stream, *plan, state_));
-      if (measures_attention) {
-        KVBLEND_RETURN_IF_ERROR(backend.AttentionMass(stream, *plan, transformer.Queries(state_),
-                                                      runtime_.config.num_heads,
-                                                      transformer.attention_scale(), pages, mass));
-      }
-      KVBLEND_RETURN_IF_ERROR(transformer.AttendAndMlp(stream, layer, *plan, pages, state_));
+      KVBLEND_RETURN_IF_ERROR(transformer.AttendAndMlp(
+          stream, layer, *plan, pages, state_, measures_attention ? std::optional(mass) : std::nullopt));
     }
     KVBLEND_RETURN_IF_ERROR(backend.Synchronize(stream));
     return blend::PassMeasurement{.kind = measures_attention ? Kind::kQuery : Kind::kForward,

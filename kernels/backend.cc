@@ -202,6 +202,26 @@ absl::Status Backend::AttentionMass(Stream& stream, const BatchPlan& plan, Const
   return DoAttentionMass(stream, plan, q, num_heads, scale, pages, out);
 }
 
+absl::Status Backend::SelectiveAttentionWithMass(Stream& stream, const BatchPlan& plan, ConstMatrixView q,
+                                                 int32_t num_heads, float scale, KvPagesView pages,
+                                                 MatrixView out, MatrixView mass) {
+  constexpr absl::string_view kOp = "SelectiveAttentionWithMass";
+  KVBLEND_RETURN_IF_ERROR(CheckAttention(kOp, plan, q, num_heads, scale, pages, has_int8_pages()));
+  KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "out", out, q.rows, q.cols, {kF32, compute_dtype()}));
+  KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "mass", mass, 1, plan.total_kv_len(), {kF32}));
+  KVBLEND_RETURN_IF_ERROR(CheckDisjoint(kOp, q, "q", out));
+  KVBLEND_RETURN_IF_ERROR(CheckDisjoint(kOp, q, "q", mass, "mass"));
+  KVBLEND_RETURN_IF_ERROR(CheckDisjoint(kOp, out, "out", mass, "mass"));
+  return DoSelectiveAttentionWithMass(stream, plan, q, num_heads, scale, pages, out, mass);
+}
+
+absl::Status Backend::DoSelectiveAttentionWithMass(Stream& stream, const BatchPlan& plan, ConstMatrixView q,
+                                                   int32_t num_heads, float scale, KvPagesView pages,
+                                                   MatrixView out, MatrixView mass) {
+  KVBLEND_RETURN_IF_ERROR(DoAttentionMass(stream, plan, q, num_heads, scale, pages, mass));
+  return DoSelectiveAttention(stream, plan, q, num_heads, scale, pages, out);
+}
+
 absl::Status Backend::KvDeviation(Stream& stream, ConstMatrixView fresh, ConstMatrixView cached,
                                   DeviationMetric metric, MatrixView out) {
   constexpr absl::string_view kOp = "KvDeviation";

@@ -236,6 +236,13 @@ class Backend {
   absl::Status AttentionMass(Stream& stream, const BatchPlan& plan, ConstMatrixView q, int32_t num_heads,
                              float scale, KvPagesView pages, MatrixView out);
 
+  /// Both at once, for a pass whose every row votes: what SelectiveAttention gives, bit for bit, and the mass
+  /// of its probabilities as they are multiplied (rounded to the compute dtype).
+  ///   q, out: as of SelectiveAttention;  mass: as AttentionMass's out
+  absl::Status SelectiveAttentionWithMass(Stream& stream, const BatchPlan& plan, ConstMatrixView q,
+                                          int32_t num_heads, float scale, KvPagesView pages, MatrixView out,
+                                          MatrixView mass);
+
   /// out[i] = distance(fresh[i], cached[i]) (CacheBlend, EuroSys 2025, section 4.3).
   ///   fresh: f32 [n, d];  cached: f32, bf16 or f16 [n, d];  out: f32 [1, n]
   absl::Status KvDeviation(Stream& stream, ConstMatrixView fresh, ConstMatrixView cached,
@@ -291,6 +298,9 @@ class Backend {
                                             KvPagesView, MatrixView) = 0;
   virtual absl::Status DoAttentionMass(Stream&, const BatchPlan&, ConstMatrixView, int32_t, float,
                                        KvPagesView, MatrixView) = 0;
+  /// One after the other, unless a backend knows better.
+  virtual absl::Status DoSelectiveAttentionWithMass(Stream&, const BatchPlan&, ConstMatrixView, int32_t,
+                                                    float, KvPagesView, MatrixView out, MatrixView mass);
   virtual absl::Status DoKvDeviation(Stream&, ConstMatrixView, ConstMatrixView, DeviationMetric,
                                      MatrixView) = 0;
   virtual absl::Status DoMassScores(Stream&, ConstMatrixView, absl::Span<const ColumnRange>,

@@ -83,9 +83,9 @@ absl::Status CheckMatrix(absl::string_view op, absl::string_view what, ConstMatr
 }
 
 absl::Status CheckDisjoint(absl::string_view op, ConstMatrixView input, absl::string_view input_name,
-                           ConstMatrixView out) {
+                           ConstMatrixView out, absl::string_view out_name) {
   if (!Overlaps(input, out)) return absl::OkStatus();
-  return Invalid(op, "out overlaps ", input_name, "; allowed: separate memory");
+  return Invalid(op, out_name, " overlaps ", input_name, "; allowed: separate memory");
 }
 
 absl::Status CheckDisjointOrInPlace(absl::string_view op, ConstMatrixView input, absl::string_view input_name,

@@ -26,7 +26,7 @@ absl::Status CheckMatrix(absl::string_view op, absl::string_view what, ConstMatr
 /// The two may share no element. Interleaved columns of one buffer (equal row strides) do not count as
 /// overlap.
 absl::Status CheckDisjoint(absl::string_view op, ConstMatrixView input, absl::string_view input_name,
-                           ConstMatrixView out);
+                           ConstMatrixView out, absl::string_view out_name = "out");
 
 /// As CheckDisjoint, but `out` may also be exactly `input` when both are f32.
 absl::Status CheckDisjointOrInPlace(absl::string_view op, ConstMatrixView input, absl::string_view input_name,

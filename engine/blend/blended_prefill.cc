@@ -188,13 +188,16 @@ absl::Status BlendedPrefill::MeasureQuestionAttention(const Pass& pass, int32_t 
     KVBLEND_RETURN_IF_ERROR(transformer_.ProjectQkv(stream_, layer, state_));
     KVBLEND_RETURN_IF_ERROR(transformer_.WriteKv(stream_, *rows, state_, pages));
     KVBLEND_RETURN_IF_ERROR(transformer_.RotateQueries(stream_, *rows, state_));
-    const MatrixView queries = transformer_.Queries(state_);
+    const MatrixView queries = transformer_.Queries(state_), layer_mass = mass.Rows(layer, 1);
+    const bool goes_on = layer + 1 < voting_layers;
+    if (goes_on && question_rows == queries.rows) {
+      KVBLEND_RETURN_IF_ERROR(transformer_.AttendAndMlp(stream_, layer, *rows, pages, state_, layer_mass));
+      continue;
+    }
     KVBLEND_RETURN_IF_ERROR(transformer_.backend().AttentionMass(
         stream_, *question, queries.Rows(queries.rows - question_rows, question_rows),
-        transformer_.config().num_heads, transformer_.attention_scale(), pages, mass.Rows(layer, 1)));
-    if (layer + 1 < voting_layers) {
-      KVBLEND_RETURN_IF_ERROR(transformer_.AttendAndMlp(stream_, layer, *rows, pages, state_));
-    }
+        transformer_.config().num_heads, transformer_.attention_scale(), pages, layer_mass));
+    if (goes_on) KVBLEND_RETURN_IF_ERROR(transformer_.AttendAndMlp(stream_, layer, *rows, pages, state_));
   }
   pass.measurements.push_back(timer.Take(PassMeasurement::Kind::kQuery, plan.computed, voting_layers));
   // Per layer the mass is divided by its sum over all placed chunk tokens, so that layers which mostly look

@@ -78,15 +78,21 @@ absl::Status Transformer::RotateQueries(kernels::Stream& stream, const kernels::
 }
 
 absl::Status Transformer::AttendAndMlp(kernels::Stream& stream, int32_t layer, const kernels::BatchPlan& plan,
-                                       kernels::KvPagesView pages, PassState& state) const {
+                                       kernels::KvPagesView pages, PassState& state,
+                                       std::optional<MatrixView> mass) const {
   const LayerWeights& weights = weights_.layers[layer];
   const int64_t rows = state.hidden.rows;
   const DataType compute = backend_.compute_dtype();
   KVBLEND_ASSIGN_OR_RETURN(
       const MatrixView attention,
       state.attention.Resize(backend_, rows, int64_t{config_.num_heads} * config_.head_dim, compute));
-  KVBLEND_RETURN_IF_ERROR(backend_.SelectiveAttention(stream, plan, Queries(state), config_.num_heads,
-                                                      attention_scale(), pages, attention));
+  if (mass.has_value()) {
+    KVBLEND_RETURN_IF_ERROR(backend_.SelectiveAttentionWithMass(
+        stream, plan, Queries(state), config_.num_heads, attention_scale(), pages, attention, *mass));
+  } else {
+    KVBLEND_RETURN_IF_ERROR(backend_.SelectiveAttention(stream, plan, Queries(state), config_.num_heads,
+                                                        attention_scale(), pages, attention));
+  }
 
   const int64_t tile = std::min(rows, kRowTile);
   KVBLEND_ASSIGN_OR_RETURN(const MatrixView normed,

@@ -15,6 +15,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
@@ -65,8 +66,11 @@ class Transformer {
   absl::Status RotateQueries(kernels::Stream& stream, const kernels::BatchPlan& plan, PassState& state) const;
 
   /// Attention over the pages, output projection and MLP. REQUIRES: RotateQueries.
+  ///   mass: where the attention goes that all rows pay to each position, f32 [1, plan.total_kv_len], if
+  ///   wanted
   absl::Status AttendAndMlp(kernels::Stream& stream, int32_t layer, const kernels::BatchPlan& plan,
-                            kernels::KvPagesView pages, PassState& state) const;
+                            kernels::KvPagesView pages, PassState& state,
+                            std::optional<kernels::MatrixView> mass = std::nullopt) const;
 
   /// Keeps only the rows `row_indices` (ascending) of state.hidden and state.qkv.
   absl::Status KeepRows(kernels::Stream& stream, absl::Span<const int32_t> row_indices,

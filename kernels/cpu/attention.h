@@ -36,9 +36,12 @@ inline constexpr int64_t kMaxDecodeRows = 4;
 
 absl::Status CpuSelectiveAttention(CpuContext& context, const AttentionArgs& args, MatrixView out);
 absl::Status CpuAttentionMass(CpuContext& context, const AttentionArgs& args, MatrixView out);
+absl::Status CpuSelectiveAttentionWithMass(CpuContext& context, const AttentionArgs& args, MatrixView out,
+                                           MatrixView mass);
 
 // The two halves of CpuSelectiveAttention: sequences with more, and with at most kMaxDecodeRows rows.
-absl::Status BlockedAttention(CpuContext& context, const AttentionArgs& args, MatrixView out);
+/// Adds the attention mass of its rows to `mass` [plan.total_kv_len] where that is not null.
+absl::Status BlockedAttention(CpuContext& context, const AttentionArgs& args, MatrixView out, float* mass);
 absl::Status DecodeAttention(CpuContext& context, const AttentionArgs& args, MatrixView out);
 
 }  // namespace kvblend::kernels

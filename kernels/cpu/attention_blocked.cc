@@ -3,16 +3,15 @@
 // the rows of one product. Rows are ordered by position and every tile ends at its own last key, so that
 // gathered rows cost no more per key than contiguous ones.
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <memory>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "kernels/cpu/attention.h"
-#include "kernels/cpu/attention_queries.h"
+#include "kernels/cpu/attention_task.h"
 #include "kernels/cpu/packed_kv.h"
-#include "kernels/cpu/simd.h"
+#include "kernels/cpu/scratch.h"
 #include "kernels/cpu/tiles.h"
 
 namespace kvblend::kernels {
@@ -25,130 +24,12 @@ constexpr int64_t kMaxPackedBytes = int64_t{256} << 20;
 // Several tasks per thread, so that they finish together; where rows are few, their keys are split.
 constexpr int64_t kTasksPerThread = 4;
 constexpr int64_t kMinKeysPerTask = 2 * kKeyBlock;
-
-/// Some rows of one unit and, where their keys are split, the keys of one part.
-struct Task {
-  const KvUnit* unit;
-  int64_t row_begin, row_end;
-  int64_t key_begin, key_end;
-  float* partial = nullptr;  // where the part's result goes; null: there is only this one
-};
-
-class BlockedTask {
- public:
-  BlockedTask(const Tiles& tiles, const AttentionArgs& args, const Task& task, MatrixView out)
-      : tiles_(tiles),
-        args_(args),
-        task_(task),
-        out_(out),
-        queries_(tiles, args, task.row_begin, task.row_end),
-        columns_(RoundUp(args.pages.head_dim, kKeyStep)) {}
-
-  /// Floats that `partial` needs: outputs, maxima, sums of the padded rows.
-  static int64_t PartialFloats(const Tiles& tiles, const AttentionArgs& args, int64_t row_begin,
-                               int64_t row_end) {
-    return TileQueries(tiles, args, row_begin, row_end).padded_products() *
-           (RoundUp(args.pages.head_dim, kKeyStep) + 2);
-  }
-
-  void Run() {
-    const int64_t rows = queries_.padded_products();
-    words_ = ThreadScratch<uint32_t>(ScratchSlot::kQuery, queries_.words());
-    scores_ = ThreadScratch<float>(ScratchSlot::kScores, tiles_.rows * kKeyBlock);
-    // In f32 the probabilities overwrite the scores.
-    probabilities_ = tiles_.dtype == DataType::kF32
-                         ? reinterpret_cast<uint32_t*>(scores_)
-                         : ThreadScratch<uint32_t>(ScratchSlot::kProbabilities, tiles_.rows * kKeyBlock / 2);
-    output_ = task_.partial != nullptr ? task_.partial
-                                       : ThreadScratch<float>(ScratchSlot::kOutput, rows * (columns_ + 2));
-    max_ = output_ + rows * columns_;
-    sum_ = max_ + rows;
-    std::fill(output_, output_ + rows * columns_, 0.0f);
-    std::fill(max_, max_ + rows, -std::numeric_limits<float>::infinity());
-    std::fill(sum_, sum_ + rows, 0.0f);
-    queries_.Gather(task_.unit->kv_head, words_);
-    const TileScope scope(tiles_);
-    int64_t first_tile = 0;  // those before it stand before the block
-    for (int64_t key = task_.key_begin; key < task_.key_end; key += kKeyBlock) {
-      const int64_t end = std::min(key + kKeyBlock, task_.key_end);
-      while (first_tile < queries_.num_tiles() && queries_.OfTile(first_tile).end <= key) ++first_tile;
-      for (int64_t tile = first_tile; tile < queries_.num_tiles(); ++tile) {
-        const VisibleKeys seen = queries_.OfTile(tile);
-        if (seen.begin >= end) break;  // and so have all later ones the block behind their window
-        AddBlock(tile, key, std::min(end, seen.end) - key);
-      }
-    }
-    if (task_.partial != nullptr) return;
-    for (int64_t r = 0; r < queries_.num_products(); ++r) Write(r, output_ + r * columns_, sum_[r]);
-  }
-
-  /// Merges the results of the parts of the same rows, in memory one after the other.
-  void Merge(int64_t num_parts) {
-    const int64_t rows = queries_.padded_products(), part_floats = rows * (columns_ + 2);
-    float* merged = ThreadScratch<float>(ScratchSlot::kOutput, columns_);
-    for (int64_t r = 0; r < queries_.num_products(); ++r) {
-      float max = -std::numeric_limits<float>::infinity(), sum = 0;
-      for (int64_t p = 0; p < num_parts; ++p) {
-        max = std::max(max, task_.partial[p * part_floats + rows * columns_ + r]);
-      }
-      std::fill(merged, merged + columns_, 0.0f);
-      for (int64_t p = 0; p < num_parts; ++p) {
-        const float* part = task_.partial + p * part_floats;
-        const float weight = std::exp2(part[rows * columns_ + r] - max);
-        sum += part[rows * columns_ + rows + r] * weight;
-        simd::AddScaledRow(part + r * columns_, weight, merged, args_.pages.head_dim);
-      }
-      Write(r, merged, sum);
-    }
-  }
-
- private:
-  void AddBlock(int64_t tile, int64_t key, int64_t num_keys) {
-    const KvUnit& unit = *task_.unit;
-    const int64_t keys = tiles_.KeysOfProduct(num_keys), first = tile * tiles_.rows;
-    tiles_.scores(words_ + first * queries_.steps(), unit.keys + (key - unit.begin) * queries_.steps(),
-                  queries_.steps(), keys, scores_);
-    VisibleKeys visible[kMaxTileRows];
-    queries_.OfBlock(tile, key, num_keys, visible);
-    float alphas[kMaxTileRows];
-    for (int64_t r = 0; r < tiles_.rows; ++r) {
-      alphas[r] = 1.0f;
-      uint32_t* probabilities = probabilities_ + r * tiles_.Words(kKeyBlock);
-      if (visible[r].begin < visible[r].end) {
-        alphas[r] = tiles_.softmax(scores_ + r * kKeyBlock, visible[r], keys, max_ + first + r,
-                                   sum_ + first + r, probabilities);
-      } else {
-        std::fill(probabilities, probabilities + tiles_.Steps(keys), 0u);
-      }
-    }
-    tiles_.add_values(probabilities_, unit.values + tiles_.Words(key - unit.begin) * columns_,
-                      tiles_.Steps(keys), columns_, alphas, output_ + first * columns_);
-  }
-
-  void Write(int64_t product, const float* values, float sum) const {
-    const int64_t head_dim = args_.pages.head_dim,
-                  head = task_.unit->kv_head * args_.group() + product % args_.group();
-    std::byte* target = static_cast<std::byte*>(out_.data) +
-                        (queries_.row(product) * out_.row_stride + head * head_dim) * SizeOf(out_.dtype);
-    simd::ScaleRow(values, 1.0f / sum, target, out_.dtype, head_dim);
-  }
-
-  const Tiles& tiles_;
-  const AttentionArgs& args_;
-  const Task& task_;
-  const MatrixView out_;
-  const TileQueries queries_;
-  const int64_t columns_;              // of an output row: head_dim, padded
-  uint32_t* words_ = nullptr;          // queries [padded rows, steps]
-  float* scores_ = nullptr;            // [rows of a tile, kKeyBlock]
-  uint32_t* probabilities_ = nullptr;  // [rows of a tile, words of kKeyBlock]
-  float* output_ = nullptr;            // [padded rows, columns], not yet divided by sum
-  float* max_ = nullptr;               // [padded rows]
-  float* sum_ = nullptr;               // [padded rows]
-};
+// Probabilities kept from one pass over the keys to the sums per key; more rows compute their scores again.
+constexpr int64_t kMaxKeptBytes = int64_t{64} << 20;
 
 /// Splits rows, and where they are few their keys, into tasks; parts of the same rows are neighbours.
-std::vector<Task> MakeTasks(const AttentionArgs& args, const std::vector<KvUnit>& units, int num_threads) {
+std::vector<AttentionTask> MakeTasks(const AttentionArgs& args, const std::vector<KvUnit>& units,
+                                     int num_threads) {
   const HostBatchPlan& plan = args.plan;
   int64_t row_tasks = 0;
   for (const KvUnit& unit : units) {
@@ -156,7 +37,7 @@ std::vector<Task> MakeTasks(const AttentionArgs& args, const std::vector<KvUnit>
         (plan.row_end(unit.sequence) - plan.row_begin(unit.sequence) + kRowsPerTask - 1) / kRowsPerTask;
   }
   const int64_t wanted_parts = (kTasksPerThread * num_threads + row_tasks - 1) / row_tasks;
-  std::vector<Task> tasks;
+  std::vector<AttentionTask> tasks;
   for (const KvUnit& unit : units) {
     const int64_t end = plan.row_end(unit.sequence);
     for (int64_t row = plan.row_begin(unit.sequence); row < end; row += kRowsPerTask) {
@@ -176,60 +57,100 @@ std::vector<Task> MakeTasks(const AttentionArgs& args, const std::vector<KvUnit>
   return tasks;
 }
 
-bool SameRows(const Task& a, const Task& b) { return a.unit == b.unit && a.row_begin == b.row_begin; }
+// Where the parts of the same rows begin in the list of tasks, and how many there are.
+struct SameRows {
+  int64_t first_task, num_parts;
+};
 
+/// Gives every task the memory that it writes to, from what `lease` borrows: results where keys are split,
+/// and, with `keeps_mass`, of all, with probabilities.
+absl::Status GiveMemory(CpuContext& context, const Tiles& tiles, const AttentionArgs& args, bool keeps_mass,
+                        absl::Span<const SameRows> groups, std::vector<AttentionTask>& tasks,
+                        ScratchPool::Lease& lease) {
+  const auto give = [&](float* memory) {
+    int64_t words = 0;
+    const auto take = [&](int64_t count) {
+      float* taken = memory == nullptr ? nullptr : memory + words;
+      words += RoundUp(count, kKeyStep);
+      return taken;
+    };
+    for (const SameRows& group : groups) {
+      if (group.num_parts == 1 && !keeps_mass) continue;
+      // The parts' results lie one after the other.
+      const int64_t floats = AttentionTaskRunner(tiles, args, tasks[group.first_task], {}).PartialFloats();
+      float* partial = take(group.num_parts * floats);
+      for (int64_t p = 0; p < group.num_parts; ++p) {
+        AttentionTask& task = tasks[group.first_task + p];
+        task.partial = memory == nullptr ? nullptr : partial + p * floats;
+        if (!keeps_mass) continue;
+        const AttentionTaskRunner runner(tiles, args, task, {});
+        task.kept = reinterpret_cast<uint32_t*>(take(runner.KeptWords()));
+        task.kept_max = take(runner.KeptMaxFloats());
+        task.mass = take(runner.MassFloats());
+      }
+    }
+    return words * static_cast<int64_t>(sizeof(float));
+  };
+  const int64_t bytes = give(nullptr);
+  if (bytes == 0) return absl::OkStatus();
+  lease = context.scratch.Borrow(bytes);
+  if (!lease) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("SelectiveAttention: no memory for ", bytes, " bytes of partial sums"));
+  }
+  give(reinterpret_cast<float*>(lease.data()));
+  return absl::OkStatus();
+}
+
+/// mass: of all sequences, added to; null: nobody asks for it.
 absl::Status RunUnits(CpuContext& context, const AttentionArgs& args, std::vector<KvUnit>& units,
-                      MatrixView out) {
+                      MatrixView out, float* mass) {
   const Tiles& tiles = context.TilesFor(AttentionDtype(context, args.pages));
   ScratchPool::Lease kv_lease;
   absl::Status status = PackKv(context, tiles, args.plan, args.pages, /*with_values=*/true, units, kv_lease);
   if (!status.ok()) return status;
-  std::vector<Task> tasks = MakeTasks(args, units, context.pool.num_threads());
-
-  struct Merging {
-    int64_t first_task, num_parts;
-  };
-  std::vector<Merging> merging;
-  int64_t partial_floats = 0;
+  std::vector<AttentionTask> tasks = MakeTasks(args, units, context.pool.num_threads());
+  std::vector<SameRows> groups;
   for (size_t begin = 0, end = 0; begin < tasks.size(); begin = end) {
-    while (end < tasks.size() && SameRows(tasks[begin], tasks[end])) ++end;
-    if (end - begin == 1) continue;
-    merging.push_back({static_cast<int64_t>(begin), static_cast<int64_t>(end - begin)});
-    partial_floats += static_cast<int64_t>(end - begin) *
-                      BlockedTask::PartialFloats(tiles, args, tasks[begin].row_begin, tasks[begin].row_end);
+    while (end < tasks.size() && tasks[begin].SameRows(tasks[end])) ++end;
+    groups.push_back({static_cast<int64_t>(begin), static_cast<int64_t>(end - begin)});
   }
-  ScratchPool::Lease partial_lease;
-  if (partial_floats > 0) partial_lease = context.scratch.Borrow(partial_floats * sizeof(float));
-  if (partial_floats > 0 && !partial_lease) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "SelectiveAttention: no memory for ", partial_floats * sizeof(float), " bytes of partial sums"));
-  }
-  auto* next = reinterpret_cast<float*>(partial_lease.data());
-  for (const Merging& rows : merging) {
-    for (int64_t p = 0; p < rows.num_parts; ++p) {
-      Task& task = tasks[rows.first_task + p];
-      task.partial = next;
-      next += BlockedTask::PartialFloats(tiles, args, task.row_begin, task.row_end);
-    }
-  }
+  ScratchPool::Lease lease;
+  status = GiveMemory(context, tiles, args, /*keeps_mass=*/mass != nullptr, groups, tasks, lease);
+  if (!status.ok()) return status;
 
   // Later rows see more keys: the longest tasks first, so that the threads finish together.
-  std::vector<const Task*> order;
-  for (const Task& task : tasks) order.push_back(&task);
-  const auto cost = [](const Task* t) { return (t->row_end - t->row_begin) * (t->key_end - t->key_begin); };
+  std::vector<const AttentionTask*> order;
+  for (const AttentionTask& task : tasks) order.push_back(&task);
+  const auto cost = [](const AttentionTask* t) { return (t->row_end - t->row_begin) * t->num_keys(); };
   std::stable_sort(order.begin(), order.end(),
-                   [&](const Task* a, const Task* b) { return cost(a) > cost(b); });
+                   [&](const AttentionTask* a, const AttentionTask* b) { return cost(a) > cost(b); });
   context.pool.ParallelFor(static_cast<int64_t>(order.size()),
-                           [&](int64_t i) { BlockedTask(tiles, args, *order[i], out).Run(); });
-  context.pool.ParallelFor(static_cast<int64_t>(merging.size()), [&](int64_t i) {
-    BlockedTask(tiles, args, tasks[merging[i].first_task], out).Merge(merging[i].num_parts);
+                           [&](int64_t i) { AttentionTaskRunner(tiles, args, *order[i], out).Run(); });
+  context.pool.ParallelFor(static_cast<int64_t>(groups.size()), [&](int64_t i) {
+    const AttentionTask& first = tasks[groups[i].first_task];
+    if (first.partial != nullptr) AttentionTaskRunner(tiles, args, first, out).Merge(groups[i].num_parts);
   });
+  if (mass == nullptr) return absl::OkStatus();
+
+  std::vector<absl::Span<const AttentionTask>> parts(tasks.size());
+  for (const SameRows& group : groups) {
+    std::fill_n(parts.begin() + group.first_task, group.num_parts,
+                absl::MakeConstSpan(tasks).subspan(group.first_task, group.num_parts));
+  }
+  context.pool.ParallelFor(static_cast<int64_t>(tasks.size()), [&](int64_t i) {
+    AttentionTaskRunner(tiles, args, tasks[i], out).SumMass(parts[i]);
+  });
+  for (const AttentionTask& task : tasks) {  // in one order, whatever the threads did
+    float* target = mass + args.plan.kv_offset(task.unit->sequence) + task.key_begin;
+    for (int64_t key = 0; key < task.num_keys(); ++key) target[key] += task.mass[key];
+  }
   return absl::OkStatus();
 }
 
 }  // namespace
 
-absl::Status BlockedAttention(CpuContext& context, const AttentionArgs& args, MatrixView out) {
+absl::Status BlockedAttention(CpuContext& context, const AttentionArgs& args, MatrixView out, float* mass) {
   const HostBatchPlan& plan = args.plan;
   const int64_t key_bytes = 2 * args.pages.head_dim * SizeOf(AttentionDtype(context, args.pages));
   std::vector<KvUnit> all;
@@ -247,14 +168,35 @@ absl::Status BlockedAttention(CpuContext& context, const AttentionArgs& args, Ma
       bytes += (all[next].end - all[next].begin) * key_bytes;
       units.push_back(all[next]);
     }
-    if (absl::Status status = RunUnits(context, args, units, out); !status.ok()) return status;
+    if (absl::Status status = RunUnits(context, args, units, out, mass); !status.ok()) return status;
   }
   return absl::OkStatus();
 }
 
 absl::Status CpuSelectiveAttention(CpuContext& context, const AttentionArgs& args, MatrixView out) {
-  absl::Status status = BlockedAttention(context, args, out);
+  absl::Status status = BlockedAttention(context, args, out, /*mass=*/nullptr);
   return status.ok() ? DecodeAttention(context, args, out) : status;
+}
+
+absl::Status CpuSelectiveAttentionWithMass(CpuContext& context, const AttentionArgs& args, MatrixView out,
+                                           MatrixView mass) {
+  const HostBatchPlan& plan = args.plan;
+  const int64_t element = SizeOf(AttentionDtype(context, args.pages));
+  int64_t kept_bytes = 0;
+  bool all_blocked = true;
+  for (int64_t s = 0; s < plan.num_sequences(); ++s) {
+    const int64_t begin = plan.row_begin(s), end = plan.row_end(s);
+    if (begin == end) continue;
+    all_blocked = all_blocked && end - begin > kMaxDecodeRows;
+    kept_bytes += (end - begin) * args.num_heads * (int64_t{plan.position(end - 1)} + 1) * element;
+  }
+  if (!all_blocked || kept_bytes > kMaxKeptBytes) {
+    absl::Status status = CpuAttentionMass(context, args, mass);
+    return status.ok() ? CpuSelectiveAttention(context, args, out) : status;
+  }
+  auto* sums = static_cast<float*>(mass.data);
+  std::fill_n(sums, mass.cols, 0.0f);
+  return BlockedAttention(context, args, out, sums);
 }
 
 }  // namespace kvblend::kernels

@@ -181,6 +181,14 @@ class CpuBackend final : public Backend {
     return CpuAttentionMass(context_, {**plan, q, num_heads, scale, pages}, out);
   }
 
+  absl::Status DoSelectiveAttentionWithMass(Stream&, const BatchPlan& batch, ConstMatrixView q,
+                                            int32_t num_heads, float scale, KvPagesView pages, MatrixView out,
+                                            MatrixView mass) override {
+    const auto plan = HostBatchPlan::From(batch);
+    if (!plan.ok()) return plan.status();
+    return CpuSelectiveAttentionWithMass(context_, {**plan, q, num_heads, scale, pages}, out, mass);
+  }
+
   absl::Status DoKvDeviation(Stream&, ConstMatrixView fresh, ConstMatrixView cached, DeviationMetric metric,
                              MatrixView out) override {
     ForRows(context_.pool, fresh.rows, fresh.cols * 8, [&](int64_t begin, int64_t end) {

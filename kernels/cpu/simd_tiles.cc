@@ -257,6 +257,22 @@ float Softmax(float* scores, VisibleKeys visible, int64_t keys, float* max, floa
 }
 
 template <class Operands>
+void AddWeighted(const uint32_t* probabilities, const float* weights, int64_t count, int64_t keys,
+                 float* mass) {
+  const TileF32 d;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  constexpr int64_t kRowWords = kKeyBlock / Operands::kElements;
+  for (int64_t j = 0; j < keys; j += lanes) {
+    F32s total = hn::LoadU(d, mass + j);
+    for (int64_t r = 0; r < count; ++r) {
+      const F32s p = LoadF32<Operands::kType>(d, probabilities + r * kRowWords, static_cast<size_t>(j));
+      total = hn::MulAdd(hn::Set(d, weights[r]), p, total);
+    }
+    hn::StoreU(total, d, mass + j);
+  }
+}
+
+template <class Operands>
 void MaxAndSum(const float* scores, VisibleKeys visible, float* max, float* sum) {
   const TileF32 d;
   const float new_max = std::max(*max, MaxOfVisible(scores, visible));
@@ -308,6 +324,7 @@ constexpr Tiles MakeTiles() {
           .scores = &Scores<Operands>,
           .softmax = &Softmax<Operands>,
           .add_values = &AddValues<Operands>,
+          .add_weighted = &AddWeighted<Operands>,
           .max_and_sum = &MaxAndSum<Operands>,
           .add_mass = &AddMass<Operands>};
 }

@@ -80,6 +80,9 @@ struct Tiles {
   void (*add_values)(const uint32_t* probabilities, const uint32_t* values, int64_t steps, int64_t columns,
                      const float* alphas, float* out);
 
+  /// mass[j] += sum over `count` rows of weights[row] * probabilities[row][j]. keys: a multiple of kKeyStep
+  void (*add_weighted)(const uint32_t* probabilities, const float* weights, int64_t count, int64_t keys,
+                       float* mass);
   /// As `softmax`, without the probabilities.
   void (*max_and_sum)(const float* scores, VisibleKeys visible, float* max, float* sum);
   /// mass[j] += sum over `count` rows, where they see key j, of 2^(scores[row][j] - offsets[row]).

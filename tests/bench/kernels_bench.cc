@@ -96,6 +96,23 @@ void BM_AttentionMass(benchmark::State& state) {
 }
 BENCHMARK(BM_AttentionMass)->Arg(30)->UseRealTime();
 
+// A layer's attention in the query pass. Arg: rows of the question.
+void BM_SelectiveAttentionWithMass(benchmark::State& state) {
+  std::vector<int32_t> positions(state.range(0));
+  std::iota(positions.begin(), positions.end(), kContext - static_cast<int32_t>(state.range(0)));
+  Kv kv(positions);
+  Matrix q(DataType::kF32, state.range(0), kHeads * kHeadDim), mass(DataType::kF32, 1, kContext);
+  Matrix out(Cpu().compute_dtype(), state.range(0), kHeads * kHeadDim);
+  const double seconds = Measure(state, [&] {
+    return Cpu().SelectiveAttentionWithMass(TheStream(), *kv.plan, q.view, kHeads, kScale, kv.view, out.view,
+                                            mass.view);
+  });
+  double keys = 0;
+  for (const int32_t position : positions) keys += position + 1;
+  ReportFlops(state, seconds, 4.0 * keys * kHeads * kHeadDim);
+}
+BENCHMARK(BM_SelectiveAttentionWithMass)->Arg(30)->UseRealTime();
+
 }  // namespace
 }  // namespace kvblend::kernels
 

@@ -30,6 +30,7 @@ SIZES = [
     (r"SelectiveAttention/1", "1 row (decode)"),
     (r"SelectiveAttention/(\d+)", r"\1 gathered rows"),
     (r"AttentionMass/(\d+)", r"last \1 rows"),
+    (r"SelectiveAttentionWithMass/(\d+)", r"last \1 rows"),
     (r"KvLoad/\d+", "6000 tokens, 30 layers, from {label}"),
     (r"KvScatter/0", "6000 tokens, interleaved"),
     (r"KvScatter/1", "6000 tokens, split halves"),

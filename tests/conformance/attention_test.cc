@@ -113,6 +113,17 @@ TEST_P(AttentionConformance, MatchesDefinition) {
       ASSERT_OK(
           backend.AttentionMass(stream, kv.plan(), q.view(), num_heads, scale, kv.pages(), mass.view()));
       ExpectWithin(mass.Values(), oracle.mass, oracle.mass_bound);
+
+      Tensor out_of_both(backend, out_dtype, c.batch.num_rows(), cols, stride);
+      Tensor mass_of_both(backend, DataType::kF32, 1, kv.plan().total_kv_len());
+      ASSERT_OK(backend.SelectiveAttentionWithMass(stream, kv.plan(), q.view(), num_heads, scale, kv.pages(),
+                                                   out_of_both.view(), mass_of_both.view()));
+      EXPECT_EQ(out_of_both.Values(), out.Values());
+      std::vector<double> bound = oracle.mass_bound;
+      for (size_t j = 0; j < bound.size(); ++j) {
+        bound[j] += UnitRoundoff(backend.compute_dtype()) * oracle.mass[j];
+      }
+      ExpectWithin(mass_of_both.Values(), oracle.mass, bound);
     }
   }
 }
