@@ -46,13 +46,22 @@ void RmsNormRowImpl(const float* x, const float* weight, float epsilon, int64_t 
                     }));
 }
 
+// exp(-|z|), for a result that is rounded to kOut: 2^(-|z| log2(e)) has |z| times f32's rounding error.
+template <DataType kOut, class D>
+HWY_INLINE hn::Vec<D> ExpOfMinusAbs(D d, hn::Vec<D> z) {
+  const auto x = hn::Neg(hn::Abs(z));
+  if constexpr (kOut == DataType::kF32) return hn::Exp(d, x);
+  return Exp2(d, hn::Mul(x, hn::Set(d, 1.44269504088896340736f)));
+}
+
 void SiluMulRowImpl(const float* gate, const float* up, int64_t n, DataType out_dtype, void* out) {
   KVBLEND_FOR_DTYPE(out_dtype, ForEach(n, [&](auto d, size_t i) HWY_ATTR {
+                      // z / (1 + exp(-z)), without an exponential that could overflow.
                       const auto z = hn::LoadU(d, gate + i);
-                      // Highway's Exp is wrong beyond its overflow; at e^88 silu has long become 0.
-                      const auto denominator =
-                          hn::Add(hn::Set(d, 1.0f), hn::Exp(d, hn::Min(hn::Neg(z), hn::Set(d, 88.0f))));
-                      StoreF32<kType>(d, hn::Mul(hn::Div(z, denominator), hn::LoadU(d, up + i)), out, i);
+                      const auto one = hn::Set(d, 1.0f), e = ExpOfMinusAbs<kType>(d, z);
+                      const auto numerator = hn::Mul(z, hn::IfThenElse(hn::Lt(z, hn::Zero(d)), e, one));
+                      const auto silu = hn::Div(numerator, hn::Add(one, e));
+                      StoreF32<kType>(d, hn::Mul(silu, hn::LoadU(d, up + i)), out, i);
                     }));
 }
 

@@ -52,7 +52,7 @@ struct Bf16Words {
   // 2^x for x <= 0 with a relative error below 2.6e-6, a thousandth of what rounding to bf16 adds.
   static HWY_INLINE F32s Exp2(F32s x) {
     const TileF32 d;
-    const F32s f = hn::Sub(x, F32s{_mm512_roundscale_ps(x.raw, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)});
+    const F32s f{_mm512_reduce_ps(x.raw, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)};  // x - floor(x)
     // Minimax polynomial of degree 4 for 2^f in [0, 1).
     auto p = hn::MulAdd(hn::Set(d, 0.013534167f), f, hn::Set(d, 0.052011464f));
     p = hn::MulAdd(p, f, hn::Set(d, 0.24144275f));
@@ -153,7 +153,13 @@ HWY_INLINE void ForColumns(int64_t columns, const Body& body) {
 
 template <class Operands>
 void Scores(const uint32_t* queries, const uint32_t* panels, int64_t steps, int64_t keys, float* scores) {
-  for (int64_t key = 0; key < keys; key += kPanelKeys) {
+  int64_t key = 0;
+  if constexpr (kMaxVectors * kKeyStep == kPanelKeys && HWY_CAP_GE512) {
+    for (; key + kPanelKeys <= keys; key += kPanelKeys) {
+      ScoreColumns<Operands, kMaxVectors>(queries, panels + key * steps, steps, scores + key);
+    }
+  }
+  for (; key < keys; key += kPanelKeys) {
     const uint32_t* panel = panels + key * steps;
     ForColumns(std::min(kPanelKeys, keys - key), [&](auto vectors, int64_t column) KVBLEND_BF16_ATTR {
       ScoreColumns<Operands, vectors()>(queries, panel + column, steps, scores + key + column);
