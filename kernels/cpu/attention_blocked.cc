@@ -3,7 +3,8 @@
 // the rows of one product. Rows are ordered by position and every tile ends at its own last key, so that
 // gathered rows cost no more per key than contiguous ones.
 #include <algorithm>
-#include <memory>
+#include <memory_resource>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -28,8 +29,8 @@ constexpr int64_t kMinKeysPerTask = 2 * kKeyBlock;
 constexpr int64_t kMaxKeptBytes = int64_t{64} << 20;
 
 /// Splits rows, and where they are few their keys, into tasks; parts of the same rows are neighbours.
-std::vector<AttentionTask> MakeTasks(const AttentionArgs& args, const std::vector<KvUnit>& units,
-                                     int num_threads) {
+std::pmr::vector<AttentionTask> MakeTasks(const AttentionArgs& args, absl::Span<const KvUnit> units,
+                                          int num_threads, std::pmr::memory_resource* memory) {
   const HostBatchPlan& plan = args.plan;
   int64_t row_tasks = 0;
   for (const KvUnit& unit : units) {
@@ -37,7 +38,7 @@ std::vector<AttentionTask> MakeTasks(const AttentionArgs& args, const std::vecto
         (plan.row_end(unit.sequence) - plan.row_begin(unit.sequence) + kRowsPerTask - 1) / kRowsPerTask;
   }
   const int64_t wanted_parts = (kTasksPerThread * num_threads + row_tasks - 1) / row_tasks;
-  std::vector<AttentionTask> tasks;
+  std::pmr::vector<AttentionTask> tasks(memory);
   for (const KvUnit& unit : units) {
     const int64_t end = plan.row_end(unit.sequence);
     for (int64_t row = plan.row_begin(unit.sequence); row < end; row += kRowsPerTask) {
@@ -65,7 +66,7 @@ struct SameRows {
 /// Gives every task the memory that it writes to, from what `lease` borrows: results where keys are split,
 /// and, with `keeps_mass`, of all, with probabilities.
 absl::Status GiveMemory(CpuContext& context, const Tiles& tiles, const AttentionArgs& args, bool keeps_mass,
-                        absl::Span<const SameRows> groups, std::vector<AttentionTask>& tasks,
+                        absl::Span<const SameRows> groups, absl::Span<AttentionTask> tasks,
                         ScratchPool::Lease& lease) {
   const auto give = [&](float* memory) {
     int64_t words = 0;
@@ -103,28 +104,33 @@ absl::Status GiveMemory(CpuContext& context, const Tiles& tiles, const Attention
 }
 
 /// mass: of all sequences, added to; null: nobody asks for it.
-absl::Status RunUnits(CpuContext& context, const AttentionArgs& args, std::vector<KvUnit>& units,
+absl::Status RunUnits(CpuContext& context, const AttentionArgs& args, absl::Span<KvUnit> units,
                       MatrixView out, float* mass) {
   const Tiles& tiles = context.TilesFor(AttentionDtype(context, args.pages));
   ScratchPool::Lease kv_lease;
   absl::Status status = PackKv(context, tiles, args.plan, args.pages, /*with_values=*/true, units, kv_lease);
   if (!status.ok()) return status;
-  std::vector<AttentionTask> tasks = MakeTasks(args, units, context.pool.num_threads());
-  std::vector<SameRows> groups;
+  ListMemory lists(context.scratch);
+  std::pmr::vector<AttentionTask> tasks =
+      MakeTasks(args, units, context.pool.num_threads(), lists.resource());
+  std::pmr::vector<SameRows> groups(lists.resource());
   for (size_t begin = 0, end = 0; begin < tasks.size(); begin = end) {
     while (end < tasks.size() && tasks[begin].SameRows(tasks[end])) ++end;
     groups.push_back({static_cast<int64_t>(begin), static_cast<int64_t>(end - begin)});
   }
   ScratchPool::Lease lease;
-  status = GiveMemory(context, tiles, args, /*keeps_mass=*/mass != nullptr, groups, tasks, lease);
+  status =
+      GiveMemory(context, tiles, args, /*keeps_mass=*/mass != nullptr, groups, absl::MakeSpan(tasks), lease);
   if (!status.ok()) return status;
 
   // Later rows see more keys: the longest tasks first, so that the threads finish together.
-  std::vector<const AttentionTask*> order;
+  std::pmr::vector<const AttentionTask*> order(lists.resource());
+  order.reserve(tasks.size());
   for (const AttentionTask& task : tasks) order.push_back(&task);
   const auto cost = [](const AttentionTask* t) { return (t->row_end - t->row_begin) * t->num_keys(); };
-  std::stable_sort(order.begin(), order.end(),
-                   [&](const AttentionTask* a, const AttentionTask* b) { return cost(a) > cost(b); });
+  std::sort(order.begin(), order.end(), [&](const AttentionTask* a, const AttentionTask* b) {
+    return std::pair(-cost(a), a) < std::pair(-cost(b), b);
+  });
   context.pool.ParallelFor(static_cast<int64_t>(order.size()),
                            [&](int64_t i) { AttentionTaskRunner(tiles, args, *order[i], out).Run(); });
   context.pool.ParallelFor(static_cast<int64_t>(groups.size()), [&](int64_t i) {
@@ -133,7 +139,7 @@ absl::Status RunUnits(CpuContext& context, const AttentionArgs& args, std::vecto
   });
   if (mass == nullptr) return absl::OkStatus();
 
-  std::vector<absl::Span<const AttentionTask>> parts(tasks.size());
+  std::pmr::vector<absl::Span<const AttentionTask>> parts(tasks.size(), lists.resource());
   for (const SameRows& group : groups) {
     std::fill_n(parts.begin() + group.first_task, group.num_parts,
                 absl::MakeConstSpan(tasks).subspan(group.first_task, group.num_parts));
@@ -153,7 +159,8 @@ absl::Status RunUnits(CpuContext& context, const AttentionArgs& args, std::vecto
 absl::Status BlockedAttention(CpuContext& context, const AttentionArgs& args, MatrixView out, float* mass) {
   const HostBatchPlan& plan = args.plan;
   const int64_t key_bytes = 2 * args.pages.head_dim * SizeOf(AttentionDtype(context, args.pages));
-  std::vector<KvUnit> all;
+  ListMemory lists(context.scratch);
+  std::pmr::vector<KvUnit> all(lists.resource());
   for (int64_t s = 0; s < plan.num_sequences(); ++s) {
     const int64_t begin = plan.row_begin(s), end = plan.row_end(s);
     if (end - begin <= kMaxDecodeRows) continue;
@@ -162,13 +169,13 @@ absl::Status BlockedAttention(CpuContext& context, const AttentionArgs& args, Ma
       all.push_back({.sequence = s, .kv_head = h, .begin = first_key, .end = plan.position(end - 1) + 1});
     }
   }
-  for (size_t next = 0; next < all.size();) {
-    std::vector<KvUnit> units;
-    for (int64_t bytes = 0; next < all.size() && (units.empty() || bytes < kMaxPackedBytes); ++next) {
+  for (size_t first = 0, next = 0; next < all.size(); first = next) {
+    for (int64_t bytes = 0; next < all.size() && (next == first || bytes < kMaxPackedBytes); ++next) {
       bytes += (all[next].end - all[next].begin) * key_bytes;
-      units.push_back(all[next]);
     }
-    if (absl::Status status = RunUnits(context, args, units, out, mass); !status.ok()) return status;
+    absl::Status status =
+        RunUnits(context, args, absl::MakeSpan(all).subspan(first, next - first), out, mass);
+    if (!status.ok()) return status;
   }
   return absl::OkStatus();
 }

@@ -133,7 +133,9 @@ void RunPart(const AttentionArgs& args, DataType dtype, const Part& part, float*
 absl::Status DecodeAttention(CpuContext& context, const AttentionArgs& args, MatrixView out) {
   const HostBatchPlan& plan = args.plan;
   const int64_t group = args.group(), head_dim = args.pages.head_dim;
-  std::vector<int64_t> rows;
+  ListMemory lists(context.scratch);
+  std::pmr::vector<int64_t> rows(lists.resource());
+  rows.reserve(plan.num_rows());
   for (int64_t s = 0; s < plan.num_sequences(); ++s) {
     if (plan.row_end(s) - plan.row_begin(s) > kMaxDecodeRows) continue;
     for (int64_t row = plan.row_begin(s); row < plan.row_end(s); ++row) {
@@ -142,7 +144,7 @@ absl::Status DecodeAttention(CpuContext& context, const AttentionArgs& args, Mat
   }
   if (rows.empty()) return absl::OkStatus();
 
-  std::vector<Part> parts;
+  std::pmr::vector<Part> parts(lists.resource());
   for (const int64_t row : rows) {
     const int64_t begin = plan.FirstVisible(plan.position(row)), end = int64_t{plan.position(row)} + 1;
     for (int32_t h = 0; h < args.pages.num_kv_heads; ++h) {

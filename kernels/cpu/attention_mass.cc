@@ -4,12 +4,15 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <memory_resource>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/attention_queries.h"
 #include "kernels/cpu/packed_kv.h"
+#include "kernels/cpu/scratch.h"
 #include "kernels/cpu/tiles.h"
 
 namespace kvblend::kernels {
@@ -22,7 +25,7 @@ constexpr int64_t kKeysPerPart = 2 * kKeyBlock;
 class MassOfRows {
  public:
   MassOfRows(CpuContext& context, const Tiles& tiles, const AttentionArgs& args,
-             const std::vector<KvUnit>& units)
+             absl::Span<const KvUnit> units)
       : context_(context),
         tiles_(tiles),
         args_(args),
@@ -35,7 +38,9 @@ class MassOfRows {
   absl::Status AddTo(float* mass) {
     const auto num_kv_heads = static_cast<int64_t>(units_.size());
     const int64_t query_bytes = num_kv_heads * queries_.words() * static_cast<int64_t>(sizeof(uint32_t));
-    const int64_t partial_bytes = num_kv_heads * num_parts_ * 2 * rows_ * static_cast<int64_t>(sizeof(float));
+    const int64_t partial_floats = num_kv_heads * num_parts_ * 2 * rows_,
+                  offset_floats = num_kv_heads * rows_;
+    const int64_t partial_bytes = (partial_floats + offset_floats) * static_cast<int64_t>(sizeof(float));
     ScratchPool::Lease query_lease = context_.scratch.Borrow(query_bytes);
     ScratchPool::Lease partial_lease = context_.scratch.Borrow(partial_bytes);
     if (!query_lease || !partial_lease) {
@@ -44,7 +49,7 @@ class MassOfRows {
     }
     words_ = reinterpret_cast<uint32_t*>(query_lease.data());
     partial_ = reinterpret_cast<float*>(partial_lease.data());
-    offsets_.assign(num_kv_heads * rows_, 0.0f);
+    offsets_ = partial_ + partial_floats;
     for (int64_t h = 0; h < num_kv_heads; ++h) {
       queries_.Gather(static_cast<int32_t>(h), words_ + h * queries_.words());
     }
@@ -99,6 +104,7 @@ class MassOfRows {
 
   // 2^(score - offset) is the row's probability over the number of heads.
   void Merge(int64_t head) {
+    std::fill_n(offsets_ + head * rows_, rows_, 0.0f);  // of the padding too
     for (int64_t r = 0; r < queries_.num_products(); ++r) {
       float max = -std::numeric_limits<float>::infinity(), sum = 0;
       for (int64_t part = 0; part < num_parts_; ++part) max = std::max(max, Max(head, part)[r]);
@@ -117,10 +123,9 @@ class MassOfRows {
     for (size_t head = 0; head < units_.size(); ++head) {
       ForEachBlock(static_cast<int64_t>(head), part, scores,
                    [&](int64_t tile, int64_t key, int64_t keys, const VisibleKeys(&visible)[kMaxTileRows]) {
-                     tiles_.add_mass(
-                         scores, visible,
-                         offsets_.data() + static_cast<int64_t>(head) * rows_ + tile * tiles_.rows,
-                         tiles_.rows, keys, sums + (key - begin));
+                     tiles_.add_mass(scores, visible,
+                                     offsets_ + static_cast<int64_t>(head) * rows_ + tile * tiles_.rows,
+                                     tiles_.rows, keys, sums + (key - begin));
                    });
     }
     for (int64_t key = begin; key < end; ++key) mass[key] += sums[key - begin];
@@ -129,13 +134,13 @@ class MassOfRows {
   CpuContext& context_;
   const Tiles& tiles_;
   const AttentionArgs& args_;
-  const std::vector<KvUnit>& units_;
+  const absl::Span<const KvUnit> units_;
   const TileQueries queries_;
   const int64_t rows_;  // padded
   const int64_t num_parts_;
-  uint32_t* words_ = nullptr;   // queries [num_kv_heads, padded rows, steps]
-  float* partial_ = nullptr;    // [num_kv_heads, num_parts, 2, padded rows]: maxima, sums
-  std::vector<float> offsets_;  // [num_kv_heads, padded rows]
+  uint32_t* words_ = nullptr;  // queries [num_kv_heads, padded rows, steps]
+  float* partial_ = nullptr;   // [num_kv_heads, num_parts, 2, padded rows]: maxima, sums
+  float* offsets_ = nullptr;   // [num_kv_heads, padded rows]
 };
 
 }  // namespace
@@ -148,7 +153,8 @@ absl::Status CpuAttentionMass(CpuContext& context, const AttentionArgs& args, Ma
   for (int64_t s = 0; s < plan.num_sequences(); ++s) {
     const int64_t begin = plan.row_begin(s), end = plan.row_end(s);
     if (begin == end) continue;
-    std::vector<KvUnit> units;
+    ListMemory lists(context.scratch);
+    std::pmr::vector<KvUnit> units(lists.resource());
     for (int32_t h = 0; h < args.pages.num_kv_heads; ++h) {
       units.push_back({.sequence = s,
                        .kv_head = h,
@@ -156,7 +162,8 @@ absl::Status CpuAttentionMass(CpuContext& context, const AttentionArgs& args, Ma
                        .end = plan.position(end - 1) + 1});
     }
     ScratchPool::Lease lease;
-    absl::Status status = PackKv(context, tiles, plan, args.pages, /*with_values=*/false, units, lease);
+    absl::Status status =
+        PackKv(context, tiles, plan, args.pages, /*with_values=*/false, absl::MakeSpan(units), lease);
     if (!status.ok()) return status;
     status = MassOfRows(context, tiles, args, units).AddTo(mass + plan.kv_offset(s));
     if (!status.ok()) return status;

@@ -4,11 +4,13 @@
 #include <cstring>
 #include <iterator>
 #include <memory>
+#include <memory_resource>
 #include <vector>
 
 #include "absl/types/span.h"
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/onednn.h"
+#include "kernels/cpu/scratch.h"
 #include "kernels/cpu/simd.h"
 
 namespace kvblend::kernels {
@@ -92,8 +94,9 @@ absl::Status MultiplyPanels(CpuContext& context, ConstMatrixView x, DataType dty
   const absl::Span<const WeightPanel> panels =
       split.panels ? absl::MakeConstSpan(weights.panels) : absl::MakeConstSpan(&weights.all, 1);
 
-  std::vector<RowBlock> blocks;
-  std::vector<std::shared_ptr<const Gemm>> gemms;  // keeps them alive
+  ListMemory lists(context.scratch);
+  std::pmr::vector<RowBlock> blocks(lists.resource());
+  std::pmr::vector<std::shared_ptr<const Gemm>> gemms(lists.resource());  // keeps them alive
   for (int64_t first = 0; first < x.rows; first += split.rows) {
     RowBlock block{.first = first,
                    .count = std::min(split.rows, x.rows - first),

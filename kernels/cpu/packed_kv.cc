@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory_resource>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/simd.h"
@@ -108,13 +110,14 @@ class PartPacker {
 }  // namespace
 
 absl::Status PackKv(CpuContext& context, const Tiles& tiles, const HostBatchPlan& plan,
-                    const KvPagesView& pages, bool with_values, std::vector<KvUnit>& units,
+                    const KvPagesView& pages, bool with_values, absl::Span<KvUnit> units,
                     ScratchPool::Lease& lease) {
   struct Part {
     const KvUnit* unit;
     int64_t begin, end;
   };
-  std::vector<Part> parts;
+  ListMemory lists(context.scratch);
+  std::pmr::vector<Part> parts(lists.resource());
   int64_t words = 0;
   for (const KvUnit& unit : units) {
     words += unit.WordsOfKeys(tiles, pages.head_dim);

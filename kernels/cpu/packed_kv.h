@@ -3,9 +3,9 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "kernels/cpu/context.h"
 #include "kernels/cpu/tiles.h"
 #include "kernels/host/batch_plan.h"
@@ -33,7 +33,7 @@ struct KvUnit {
 
 /// Fills keys, and values when wanted, of all units from pages; `lease` holds the memory.
 absl::Status PackKv(CpuContext& context, const Tiles& tiles, const HostBatchPlan& plan,
-                    const KvPagesView& pages, bool with_values, std::vector<KvUnit>& units,
+                    const KvPagesView& pages, bool with_values, absl::Span<KvUnit> units,
                     ScratchPool::Lease& lease);
 
 }  // namespace kvblend::kernels

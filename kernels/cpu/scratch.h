@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <memory_resource>
 #include <new>
 #include <utility>
 #include <vector>
@@ -82,6 +83,21 @@ class ScratchPool {
 
   absl::Mutex mutex_;
   std::vector<Block> free_ ABSL_GUARDED_BY(mutex_);
+};
+
+/// Memory for an operation's lists of tasks, in std::pmr containers: on loan as well. Lists that outgrow it
+/// get more from the heap.
+class ListMemory {
+ public:
+  explicit ListMemory(ScratchPool& pool)
+      : lease_(pool.Borrow(kBytes)), resource_(lease_.data(), lease_ ? kBytes : 0) {}
+  std::pmr::memory_resource* resource() { return &resource_; }
+
+ private:
+  static constexpr size_t kBytes = 256 << 10;
+
+  const ScratchPool::Lease lease_;
+  std::pmr::monotonic_buffer_resource resource_;
 };
 
 }  // namespace kvblend::kernels
