@@ -1,7 +1,6 @@
 #include "engine/prompt_runner.h"
 
 #include <algorithm>
-#include <numeric>
 #include <optional>
 #include <utility>
 #include <variant>
@@ -103,7 +102,8 @@ PromptRunner::PromptRunner(ModelRuntime& runtime, store::ChunkStore& chunk_store
       options_(options),
       loading_controller_(ProjectionShare(runtime.config)),
       blended_prefill_(*runtime.transformer, *runtime.weights.rope, *runtime.stream, state_,
-                       options.load_pipeline_depth) {}
+                       options.load_pipeline_depth),
+      step_(runtime.backend->CreateRepeatedStep(*runtime.stream)) {}
 
 absl::StatusOr<std::unique_ptr<kv::SequencePages>> PromptRunner::AllocatePages(int32_t num_tokens) {
   auto pages = std::make_unique<kv::SequencePages>(*runtime_.page_pool);
@@ -163,7 +163,7 @@ absl::StatusOr<kernels::MatrixView> PromptRunner::Append(PrefilledPrompt& prompt
   KVBLEND_RETURN_IF_ERROR(prompt.pages->Grow(end));
   const blend::PagedSequence sequence(*runtime_.backend, *runtime_.page_pool, *prompt.pages);
   KVBLEND_ASSIGN_OR_RETURN(const auto rows, sequence.PlanRange(prompt.num_tokens, end, end));
-  KVBLEND_ASSIGN_OR_RETURN(const kernels::MatrixView logits, RunRows(token_ids, *rows, keep_going));
+  KVBLEND_ASSIGN_OR_RETURN(const kernels::MatrixView logits, RunRows(token_ids, *rows, state_, keep_going));
   prompt.num_tokens = end;
   return logits;
 }
@@ -217,33 +217,39 @@ absl::StatusOr<std::vector<kernels::SampledToken>> PromptRunner::ExtendAll(absl:
   spec.page_indices = page_indices;
   spec.page_size = runtime_.page_pool->page_size();
   KVBLEND_ASSIGN_OR_RETURN(const auto rows, runtime_.backend->PlanBatch(spec));
-  KVBLEND_ASSIGN_OR_RETURN(const kernels::MatrixView logits,
-                           RunRows(token_ids, *rows, [] { return absl::OkStatus(); }));
+  std::vector<kernels::SampledToken> sampled(next.size());
+  const kernels::StepValues values{*rows, token_ids, specs, absl::MakeSpan(sampled)};
+  KVBLEND_RETURN_IF_ERROR(step_->Run(values, [&]() -> absl::Status {
+    KVBLEND_ASSIGN_OR_RETURN(
+        const kernels::MatrixView logits,
+        RunRows(values.token_ids, values.plan, step_state_, [] { return absl::OkStatus(); }));
+    return runtime_.backend->SampleTokens(*runtime_.stream, logits, values.specs, values.out);
+  }));
   for (const NextToken& token : next) ++token.prompt->num_tokens;
-  return Sample(logits, specs);
+  KVBLEND_RETURN_IF_ERROR(runtime_.backend->Synchronize(*runtime_.stream));
+  return sampled;
 }
 
 absl::StatusOr<kernels::MatrixView> PromptRunner::RunRows(absl::Span<const int32_t> token_ids,
                                                           const kernels::BatchPlan& rows,
+                                                          model::PassState& state,
                                                           blend::KeepGoing keep_going) {
   const model::Transformer& transformer = *runtime_.transformer;
   kernels::Stream& stream = *runtime_.stream;
   const auto count = static_cast<int32_t>(token_ids.size());
-  KVBLEND_RETURN_IF_ERROR(transformer.Begin(stream, token_ids, state_));
+  KVBLEND_RETURN_IF_ERROR(transformer.Begin(stream, token_ids, state));
   for (int32_t layer = 0; layer < runtime_.config.num_layers; ++layer) {
     KVBLEND_RETURN_IF_ERROR(keep_going());
     const kernels::KvPagesView pages = runtime_.page_pool->Layer(layer);
-    KVBLEND_RETURN_IF_ERROR(transformer.ProjectQkv(stream, layer, state_));
-    KVBLEND_RETURN_IF_ERROR(transformer.WriteKv(stream, rows, state_, pages));
-    KVBLEND_RETURN_IF_ERROR(transformer.RotateQueries(stream, rows, state_));
-    KVBLEND_RETURN_IF_ERROR(transformer.AttendAndMlp(stream, layer, rows, pages, state_));
+    KVBLEND_RETURN_IF_ERROR(transformer.ProjectQkv(stream, layer, state));
+    KVBLEND_RETURN_IF_ERROR(transformer.WriteKv(stream, rows, state, pages));
+    KVBLEND_RETURN_IF_ERROR(transformer.RotateQueries(stream, rows, state));
+    KVBLEND_RETURN_IF_ERROR(transformer.AttendAndMlp(stream, layer, rows, pages, state));
   }
-  std::vector<int32_t> all_rows(count);
-  std::iota(all_rows.begin(), all_rows.end(), 0);
   KVBLEND_ASSIGN_OR_RETURN(
       const kernels::MatrixView logits,
       logits_.Resize(*runtime_.backend, count, runtime_.config.vocab_size, kernels::DataType::kF32));
-  KVBLEND_RETURN_IF_ERROR(transformer.Logits(stream, all_rows, state_, logits));
+  KVBLEND_RETURN_IF_ERROR(transformer.AllLogits(stream, state, logits));
   return logits;
 }
 

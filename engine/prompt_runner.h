@@ -109,7 +109,8 @@ class PromptRunner {
                                              blend::KeepGoing keep_going);
   /// Carries tokens through all layers; as many rows as `rows` has. Returns as Append.
   absl::StatusOr<kernels::MatrixView> RunRows(absl::Span<const int32_t> token_ids,
-                                              const kernels::BatchPlan& rows, blend::KeepGoing keep_going);
+                                              const kernels::BatchPlan& rows, model::PassState& state,
+                                              blend::KeepGoing keep_going);
   absl::StatusOr<std::vector<kernels::SampledToken>> Sample(kernels::MatrixView logits,
                                                             absl::Span<const kernels::SamplingSpec> specs);
   absl::StatusOr<std::unique_ptr<store::ChunkKv>> Compute(absl::Span<const int32_t> anchor_ids,
@@ -122,8 +123,10 @@ class PromptRunner {
   const Options options_;
   blend::LoadingController loading_controller_;
   model::PassState state_;
+  model::PassState step_state_;  // of ExtendAll alone, which finds it as it left it: see RepeatedStep
   model::ScratchMatrix logits_;
   blend::BlendedPrefill blended_prefill_;
+  std::unique_ptr<kernels::RepeatedStep> step_;
 };
 
 }  // namespace kvblend

@@ -53,6 +53,13 @@ class ReadRows final : public WeightSource {
   const RowReader reader_;
 };
 
+class RunEveryTime final : public RepeatedStep {
+ public:
+  absl::Status Run(const StepValues&, absl::FunctionRef<absl::Status()> operations) override {
+    return operations();
+  }
+};
+
 }  // namespace
 
 void* Backend::AllocateHost(int64_t bytes) {
@@ -60,6 +67,10 @@ void* Backend::AllocateHost(int64_t bytes) {
 }
 
 void Backend::FreeHost(void* data, int64_t) { ::operator delete(data, kHostAlignment); }
+
+std::unique_ptr<RepeatedStep> Backend::CreateRepeatedStep(Stream&) {
+  return std::make_unique<RunEveryTime>();
+}
 
 absl::StatusOr<std::unique_ptr<PackedWeights>> Backend::PackWeights(int64_t rows, int64_t cols,
                                                                     WeightUsage usage,

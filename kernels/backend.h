@@ -123,6 +123,30 @@ class BatchPlan {
 /// How KvDeviation measures the distance of a fresh row from a cached one.
 enum class DeviationMetric : uint8_t { kSquaredL2, kL1 };
 
+/// What one step of a RepeatedStep has of its own. Everything is host memory.
+struct StepValues {
+  const BatchPlan& plan;
+  absl::Span<const int32_t> token_ids;   // [plan.num_rows]: for Embed
+  absl::Span<const SamplingSpec> specs;  // [plan.num_rows]: for SampleTokens
+  absl::Span<SampledToken> out;          // [plan.num_rows]: as SampleTokens fills it
+};
+
+/// Operations on a stream that come again and again with other values, as the steps of decoding do. A backend
+/// for a device may record them, once for every shape of the values, and have the device repeat what was
+/// recorded; others run them every time. Used by the stream's thread. Its stream must outlive it.
+class RepeatedStep {
+ public:
+  virtual ~RepeatedStep() = default;
+  /// Enqueues a step. `operations` does that by operations of the backend on the stream, SampleTokens among
+  /// them; it is called once, twice or not at all. Errors: those of the operations.
+  /// REQUIRES: for as many rows, `operations` does the same every time, with the same weights, tables, pages
+  /// and numbers, but for `values`, which are used as they were given here. It reads no other memory of the
+  /// host, waits for nothing, and has allocated what it needs once it has run.
+  virtual absl::Status Run(const StepValues& values, absl::FunctionRef<absl::Status()> operations) = 0;
+  /// Why nothing is recorded any more; empty while there is no reason.
+  virtual std::string problem() const { return ""; }
+};
+
 /// Of a device with memory of its own: bytes in use, by whomever, and all there are.
 struct DeviceMemory {
   int64_t used_bytes = 0;
@@ -162,6 +186,8 @@ class Backend {
   virtual absl::Status CopyToHost(Stream& stream, void* dst, const void* src, int64_t bytes) = 0;
   /// Waits until everything enqueued on the stream is done; returns the first asynchronous error.
   virtual absl::Status Synchronize(Stream& stream) = 0;
+  /// By default one that runs the operations every time.
+  virtual std::unique_ptr<RepeatedStep> CreateRepeatedStep(Stream& stream);
 
   // --- preparation ----------------------------------------------------------------------------------------
 

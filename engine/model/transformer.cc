@@ -144,10 +144,20 @@ absl::Status Transformer::Logits(kernels::Stream& stream, absl::Span<const int32
   KVBLEND_ASSIGN_OR_RETURN(const MatrixView chosen,
                            state.hidden_gathered.Resize(backend_, rows, config_.hidden_dim, DataType::kF32));
   KVBLEND_RETURN_IF_ERROR(backend_.GatherRows(stream, state.hidden, row_indices, chosen));
-  KVBLEND_ASSIGN_OR_RETURN(const MatrixView normed,
-                           state.normed.Resize(backend_, rows, config_.hidden_dim, backend_.compute_dtype()));
+  return LogitsOf(stream, chosen, state, logits);
+}
+
+absl::Status Transformer::AllLogits(kernels::Stream& stream, PassState& state, MatrixView logits) const {
+  return LogitsOf(stream, state.hidden, state, logits);
+}
+
+absl::Status Transformer::LogitsOf(kernels::Stream& stream, ConstMatrixView hidden, PassState& state,
+                                   MatrixView logits) const {
+  KVBLEND_ASSIGN_OR_RETURN(
+      const MatrixView normed,
+      state.normed.Resize(backend_, hidden.rows, config_.hidden_dim, backend_.compute_dtype()));
   KVBLEND_RETURN_IF_ERROR(backend_.RmsNorm(
-      stream, chosen, NormWeight(*weights_.output_norm, config_.hidden_dim), config_.rms_epsilon, normed));
+      stream, hidden, NormWeight(*weights_.output_norm, config_.hidden_dim), config_.rms_epsilon, normed));
   const kernels::PackedWeights& output = weights_.output ? *weights_.output : *weights_.token_embedding;
   return backend_.Linear(stream, normed, output, /*accumulate=*/false, logits);
 }

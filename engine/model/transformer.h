@@ -80,6 +80,9 @@ class Transformer {
   absl::Status Logits(kernels::Stream& stream, absl::Span<const int32_t> row_indices, PassState& state,
                       kernels::MatrixView logits) const;
 
+  /// The same of all rows, with no list of them.
+  absl::Status AllLogits(kernels::Stream& stream, PassState& state, kernels::MatrixView logits) const;
+
   /// Views of the parts of state.qkv.
   kernels::MatrixView Queries(const PassState& state) const;
   kernels::MatrixView Keys(const PassState& state) const;
@@ -89,6 +92,9 @@ class Transformer {
   float attention_scale() const;
 
  private:
+  absl::Status LogitsOf(kernels::Stream& stream, kernels::ConstMatrixView hidden, PassState& state,
+                        kernels::MatrixView logits) const;
+
   const ModelConfig& config_;
   const ModelWeights& weights_;
   kernels::Backend& backend_;

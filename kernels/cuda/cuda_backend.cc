@@ -15,6 +15,8 @@
 #include "kernels/cuda/pinned_pool.h"
 #include "kernels/cuda/runtime.h"
 #include "kernels/cuda/sample.h"
+#include "kernels/cuda/step_graphs.h"
+#include "kernels/cuda/step_recording.h"
 
 namespace kvblend::kernels {
 namespace cuda {
@@ -62,13 +64,21 @@ class CudaBackend final : public Backend {
   absl::StatusOr<std::unique_ptr<Stream>> CreateStream() override { return DeviceStream::Create(); }
   absl::Status CopyFromHost(Stream& stream, void* dst, const void* src, int64_t bytes) override {
     KVBLEND_RETURN_IF_ERROR(CheckCopy("CopyFromHost", dst, src, bytes));
+    KVBLEND_RETURN_IF_ERROR(CheckNotRecorded(Of(stream), "CopyFromHost", "reads host memory"));
     return bytes == 0 ? absl::OkStatus() : EnqueueCopyFromHost(Of(stream).handle(), dst, src, bytes);
   }
   absl::Status CopyToHost(Stream& stream, void* dst, const void* src, int64_t bytes) override {
     KVBLEND_RETURN_IF_ERROR(CheckCopy("CopyToHost", dst, src, bytes));
+    KVBLEND_RETURN_IF_ERROR(CheckNotRecorded(Of(stream), "CopyToHost", "writes host memory"));
     return bytes == 0 ? absl::OkStatus() : EnqueueCopyToHost(Of(stream).handle(), dst, src, bytes);
   }
-  absl::Status Synchronize(Stream& stream) override { return SynchronizeStream(Of(stream).handle()); }
+  absl::Status Synchronize(Stream& stream) override {
+    KVBLEND_RETURN_IF_ERROR(CheckNotRecorded(Of(stream), "Synchronize", "waits"));
+    return Of(stream).Synchronize();
+  }
+  std::unique_ptr<RepeatedStep> CreateRepeatedStep(Stream& stream) override {
+    return std::make_unique<StepGraphs>(Of(stream));
+  }
 
  protected:
   absl::StatusOr<std::unique_ptr<PackedWeights>> DoPackWeights(int64_t rows, int64_t cols, WeightUsage usage,
@@ -86,7 +96,9 @@ class CudaBackend final : public Backend {
                        MatrixView out) override {
     KVBLEND_ASSIGN_OR_RETURN(weights, DeviceWeights::From(table));
     if (Empty(out)) return absl::OkStatus();
-    KVBLEND_ASSIGN_OR_RETURN(ids, UploadIndices(stream, token_ids));
+    StepRecording* const recording = Of(stream).recording();
+    KVBLEND_ASSIGN_OR_RETURN(ids, recording != nullptr ? recording->TokenIds(token_ids, table.rows())
+                                                       : UploadIndices("Embed", stream, token_ids));
     return StatusOf(LaunchEmbed(Of(stream).handle(), weights->view(), ids, out), "Embed");
   }
 
@@ -130,6 +142,7 @@ class CudaBackend final : public Backend {
     KVBLEND_ASSIGN_OR_RETURN(plan, DeviceBatchPlan::From(batch));
     KVBLEND_ASSIGN_OR_RETURN(rope, DeviceRopeTable::From(table));
     if (Empty(x)) return absl::OkStatus();
+    if (StepRecording* step = Of(stream).recording()) step->UsesRope(table);
     KVBLEND_ASSIGN_OR_RETURN(rows, plan->ViewOn(Of(stream)));
     return StatusOf(LaunchRope(Of(stream).handle(), rows, rope->view(), num_heads, x), "Rope");
   }
@@ -154,6 +167,7 @@ class CudaBackend final : public Backend {
     void* const target = out.data;
     const bool on_device = IsDeviceMemory(target);
     if (!on_device) {
+      KVBLEND_RETURN_IF_ERROR(CheckNotRecorded(Of(stream), "EncodeKv", "writes host memory"));
       KVBLEND_ASSIGN_OR_RETURN(memory, Of(stream).ScratchMemory(Scratch::kEncodedSection, bytes));
       out.data = memory;
     }
@@ -176,6 +190,7 @@ class CudaBackend final : public Backend {
     KVBLEND_ASSIGN_OR_RETURN(plan, DeviceBatchPlan::From(batch));
     KVBLEND_RETURN_IF_ERROR(CheckHeadDim(kOp, pages));
     if (Empty(out)) return absl::OkStatus();
+    if (StepRecording* step = Of(stream).recording()) step->UsesPages(pages);
     KVBLEND_ASSIGN_OR_RETURN(rows, plan->ViewOn(Of(stream)));
     const AttentionShape shape = plan->ShapeOf(num_heads, pages, device_.num_multiprocessors);
     AttentionWorkspace workspace;
@@ -197,6 +212,7 @@ class CudaBackend final : public Backend {
     constexpr absl::string_view kOp = "AttentionMass";
     KVBLEND_ASSIGN_OR_RETURN(plan, DeviceBatchPlan::From(batch));
     KVBLEND_RETURN_IF_ERROR(CheckHeadDim(kOp, pages));
+    KVBLEND_RETURN_IF_ERROR(CheckNotRecorded(Of(stream), kOp, "writes as much as contexts are long"));
     if (Empty(out)) return absl::OkStatus();
     KVBLEND_ASSIGN_OR_RETURN(rows, plan->ViewOn(Of(stream)));
     const AttentionShape shape = plan->ShapeOf(num_heads, pages, device_.num_multiprocessors);
@@ -230,7 +246,7 @@ class CudaBackend final : public Backend {
     for (const ColumnRange& range : wanted) {
       for (int32_t column = range.begin; column < range.end; ++column) staged.push_back(column);
     }
-    KVBLEND_ASSIGN_OR_RETURN(indices, UploadIndices(stream, staged));
+    KVBLEND_ASSIGN_OR_RETURN(indices, UploadIndices("MassScores", stream, staged));
     KVBLEND_ASSIGN_OR_RETURN(
         scale, Of(stream).ScratchMemory(Scratch::kWorkspace, (mass.rows + 1) * int64_t{sizeof(float)}));
     const auto num_counted = static_cast<int32_t>(counted.size());
@@ -254,7 +270,7 @@ class CudaBackend final : public Backend {
   absl::Status DoGatherRows(Stream& stream, ConstMatrixView in, absl::Span<const int32_t> row_indices,
                             MatrixView out) override {
     if (Empty(out)) return absl::OkStatus();
-    KVBLEND_ASSIGN_OR_RETURN(indices, UploadIndices(stream, row_indices));
+    KVBLEND_ASSIGN_OR_RETURN(indices, UploadIndices("GatherRows", stream, row_indices));
     return StatusOf(LaunchGatherRows(Of(stream).handle(), in, indices, out), "GatherRows");
   }
 
@@ -277,7 +293,9 @@ class CudaBackend final : public Backend {
     return Invalid(op, "head_dim is ", pages.head_dim, "; allowed on this backend: up to ", kMaxHeadDim);
   }
 
-  static absl::StatusOr<const int32_t*> UploadIndices(Stream& stream, absl::Span<const int32_t> indices) {
+  static absl::StatusOr<const int32_t*> UploadIndices(absl::string_view op, Stream& stream,
+                                                      absl::Span<const int32_t> indices) {
+    KVBLEND_RETURN_IF_ERROR(CheckNotRecorded(Of(stream), op, "reads host memory"));
     const auto bytes = static_cast<int64_t>(indices.size() * sizeof(int32_t));
     KVBLEND_ASSIGN_OR_RETURN(memory, Of(stream).ScratchMemory(Scratch::kIndices, bytes));
     KVBLEND_RETURN_IF_ERROR(EnqueueCopyFromHost(Of(stream).handle(), memory, indices.data(), bytes));
@@ -288,6 +306,7 @@ class CudaBackend final : public Backend {
   static absl::Status BringToDevice(Stream& stream, KvSectionView& section) {
     const int64_t bytes = section.layout().size_bytes;
     if (bytes == 0 || IsDeviceMemory(section.data)) return absl::OkStatus();
+    KVBLEND_RETURN_IF_ERROR(CheckNotRecorded(Of(stream), "Reading a section", "reads host memory"));
     KVBLEND_ASSIGN_OR_RETURN(memory, Of(stream).BringSection(section.data, bytes));
     section.data = memory;
     return absl::OkStatus();
@@ -299,6 +318,10 @@ class CudaBackend final : public Backend {
     KVBLEND_ASSIGN_OR_RETURN(plan, DeviceBatchPlan::From(batch));
     KVBLEND_ASSIGN_OR_RETURN(rope, DeviceRopeTable::From(table));
     if (plan->num_rows() == 0) return absl::OkStatus();
+    if (StepRecording* step = Of(stream).recording()) {
+      step->UsesRope(table);
+      step->UsesPages(pages);
+    }
     KVBLEND_ASSIGN_OR_RETURN(rows, plan->ViewOn(Of(stream)));
     return StatusOf(LaunchKvScatter(Of(stream).handle(), rows, rope->view(), k, v, pages), op);
   }

@@ -1,5 +1,7 @@
 #include "kernels/cuda/memory.h"
 
+#include <atomic>
+#include <cstring>
 #include <string>
 #include <utility>
 
@@ -7,6 +9,19 @@
 #include "kernels/cuda/section_staging.h"
 
 namespace kvblend::kernels::cuda {
+namespace {
+
+std::atomic<int64_t> freed_buffers = 0;
+
+}  // namespace
+
+int64_t FreedDeviceBuffers() { return freed_buffers.load(); }
+
+DeviceBuffer::~DeviceBuffer() {
+  if (data_ == nullptr) return;
+  freed_buffers.fetch_add(1);
+  DeviceFree(data_);
+}
 
 absl::StatusOr<std::unique_ptr<DeviceBuffer>> DeviceBuffer::Allocate(absl::string_view op, int64_t bytes) {
   if (bytes < 0)
@@ -46,6 +61,18 @@ absl::Status DeviceStream::ReleaseSections() {
   return staging_ == nullptr ? absl::OkStatus() : staging_->Release(handle());
 }
 
+absl::Status DeviceStream::Synchronize() {
+  const absl::Status status = SynchronizeStream(handle());
+  ++synchronisations_;
+  if (status.ok()) {
+    for (const Delivery& delivery : deliveries_) {
+      std::memcpy(delivery.target, delivery.source, static_cast<size_t>(delivery.bytes));
+    }
+  }
+  deliveries_.clear();
+  return status;
+}
+
 bool LivingStream::Record(EventHandle event) {
   const absl::MutexLock lock(&mutex_);
   return handle_ != nullptr && RecordEvent(event, handle_).ok();
@@ -65,6 +92,10 @@ void LivingStream::End() {
 absl::StatusOr<void*> DeviceStream::ScratchMemory(Scratch use, int64_t bytes) {
   auto& buffer = scratch_[static_cast<size_t>(use)];
   if (buffer == nullptr || buffer->size_bytes() < bytes) {
+    if (recording_ != nullptr) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "scratch memory: ", bytes, " bytes are more than there are when the step is recorded"));
+    }
     buffer.reset();
     auto larger = DeviceBuffer::Allocate("scratch memory", bytes);
     if (!larger.ok()) return larger.status();

@@ -1,11 +1,13 @@
 #include "kernels/cuda/objects.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/cuda/step_recording.h"
 #include "kernels/host/batch_plan.h"
 
 namespace kvblend::kernels::cuda {
@@ -83,7 +85,6 @@ absl::StatusOr<std::unique_ptr<DeviceBatchPlan>> DeviceBatchPlan::Create(const B
   }
   auto memory = pool.Take(static_cast<int64_t>(total));
   if (!memory.ok()) return memory.status();
-  const unsigned char* device = (*memory)->device();
   for (size_t i = 0; i < std::size(arrays); ++i) {
     if (arrays[i].bytes > 0) std::memcpy((*memory)->host() + offsets[i], arrays[i].data, arrays[i].bytes);
   }
@@ -100,28 +101,43 @@ absl::StatusOr<std::unique_ptr<DeviceBatchPlan>> DeviceBatchPlan::Create(const B
     plan->max_position_ = std::max<int64_t>(plan->max_position_, position);
   for (const int32_t page : spec.page_indices)
     plan->max_page_index_ = std::max<int64_t>(plan->max_page_index_, page);
-  const auto ints = [&](int i) { return reinterpret_cast<const int32_t*>(device + offsets[i]); };
-  plan->view_ = {.row_indptr = ints(0),
-                 .positions = ints(1),
-                 .kv_len = ints(2),
-                 .page_indptr = ints(3),
-                 .page_indices = ints(4),
-                 .sequence_of_row = ints(5),
-                 .kv_offset = reinterpret_cast<const int64_t*>(device + offsets[6]),
-                 .num_sequences = static_cast<int32_t>(num_sequences),
-                 .num_rows = static_cast<int32_t>(spec.positions.size()),
-                 .sliding_window = spec.sliding_window,
-                 .page_size = FastDivisor::Of(spec.page_size)};
+  const auto view_at = [&](const unsigned char* memory) {
+    const auto ints = [&](int i) { return reinterpret_cast<const int32_t*>(memory + offsets[i]); };
+    return PlanView{.row_indptr = ints(0),
+                    .positions = ints(1),
+                    .kv_len = ints(2),
+                    .page_indptr = ints(3),
+                    .page_indices = ints(4),
+                    .sequence_of_row = ints(5),
+                    .kv_offset = reinterpret_cast<const int64_t*>(memory + offsets[6]),
+                    .num_sequences = static_cast<int32_t>(num_sequences),
+                    .num_rows = static_cast<int32_t>(spec.positions.size()),
+                    .sliding_window = spec.sliding_window,
+                    .page_size = FastDivisor::Of(spec.page_size)};
+  };
+  plan->view_ = view_at(plan->memory_->device());
+  plan->host_view_ = view_at(plan->memory_->host());
+  plan->num_page_indices_ = static_cast<int64_t>(spec.page_indices.size());
   return plan;
 }
 
 absl::StatusOr<PlanView> DeviceBatchPlan::ViewOn(const DeviceStream& stream) const {
+  if (const StepRecording* recording = stream.recording()) return recording->ViewOf(*this);
   if (absl::Status s = memory_->MakeReady(stream, size_bytes_); !s.ok()) return s;
   return view_;
 }
 
 absl::StatusOr<const DeviceBatchPlan*> DeviceBatchPlan::From(const BatchPlan& plan) {
   return Cast<DeviceBatchPlan>(plan, "BatchPlan was");
+}
+
+bool DeviceBatchPlan::has_one_row_each() const {
+  return std::all_of(rows_of_.begin(), rows_of_.end(), [](int32_t rows) { return rows == 1; });
+}
+
+int32_t DeviceBatchPlan::most_splits() const {
+  const int64_t parts = CeilDiv(max_kv_len_, 2 * kKeyTile);
+  return static_cast<int32_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(parts, 1))));
 }
 
 AttentionShape DeviceBatchPlan::ShapeOf(int32_t num_heads, const KvPagesView& pages,
@@ -133,12 +149,11 @@ AttentionShape DeviceBatchPlan::ShapeOf(int32_t num_heads, const KvPagesView& pa
   for (const int32_t rows : rows_of_) shape.row_tiles += CeilDiv(int64_t{rows} * shape.group, kRowTile);
   for (const int32_t kv_len : kv_len_) shape.key_tiles += CeilDiv(kv_len, kKeyTile);
   // Few queries make few blocks: their keys are shared out until there are about two for each
-  // multiprocessor, but a block keeps at least two tiles of keys.
+  // multiprocessor, but a block keeps one or two tiles of keys at least.
   const int64_t blocks = std::max<int64_t>(shape.row_tiles * pages.num_kv_heads, 1);
   const int64_t wanted = CeilDiv(int64_t{2} * num_multiprocessors, blocks);
-  const int64_t most = CeilDiv(max_kv_len_, 2 * kKeyTile);
   if (UsesTensorCores(pages)) {
-    shape.splits = static_cast<int32_t>(std::clamp<int64_t>(wanted, 1, std::max<int64_t>(most, 1)));
+    shape.splits = static_cast<int32_t>(std::clamp<int64_t>(wanted, 1, most_splits()));
   }
   return shape;
 }

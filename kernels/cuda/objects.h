@@ -44,8 +44,16 @@ class DeviceBatchPlan final : public BatchPlan {
   int64_t max_page_index() const override { return max_page_index_; }
   int32_t page_size() const override { return view_.page_size.divisor; }
 
-  /// For what is enqueued on `stream` next.
+  /// For what is enqueued on `stream` next; while a step is recorded there, for what is recorded.
   absl::StatusOr<PlanView> ViewOn(const DeviceStream& stream) const;
+  /// The same arrays in host memory, and how many pages the list has.
+  const PlanView& host_view() const { return host_view_; }
+  int64_t num_page_indices() const { return num_page_indices_; }
+  /// Whether every sequence has one row, as in a step of decoding.
+  bool has_one_row_each() const;
+  /// Into at most how many parts attention cuts keys. Powers of two, so that few shapes come up while
+  /// contexts grow.
+  int32_t most_splits() const;
   /// Tiles, and how many blocks share a row tile so that `num_multiprocessors` are busy.
   AttentionShape ShapeOf(int32_t num_heads, const KvPagesView& pages, int num_multiprocessors) const;
 
@@ -55,7 +63,8 @@ class DeviceBatchPlan final : public BatchPlan {
   PlanMemoryPool& pool_;
   std::unique_ptr<PlanMemory> memory_;
   int64_t size_bytes_ = 0;
-  PlanView view_;
+  PlanView view_, host_view_;
+  int64_t num_page_indices_ = 0;
   std::vector<int32_t> rows_of_, kv_len_;  // per sequence, on the host
   int32_t max_kv_len_ = 0;
   int64_t total_kv_len_ = 0;

@@ -73,6 +73,21 @@ absl::Status WaitForEvent(StreamHandle stream, EventHandle event);
 /// Whether the event as it was recorded last has been reached.
 bool EventIsReached(EventHandle event);
 
+/// What was enqueued on a stream, recorded once, to be launched as one any number of times.
+struct GraphObject;
+using GraphHandle = GraphObject*;
+/// From now on what the calling thread enqueues on `stream` is recorded and does not run. Until EndCapture
+/// the thread may not wait for anything, allocate or free, ask whether an event is reached, or record events;
+/// nor may it copy from or to host memory that is not pinned. Other threads and their streams are free.
+absl::Status BeginCapture(StreamHandle stream);
+/// The graph of what was recorded, or, where something forbidden was done meanwhile or memory is out, the
+/// error: then nothing of it ever runs. The stream is as before BeginCapture in any case.
+absl::StatusOr<GraphHandle> EndCapture(StreamHandle stream);
+/// Enqueues all of it. Addresses are those of the recording, the bytes there those of the run.
+absl::Status LaunchGraph(GraphHandle graph, StreamHandle stream);
+/// REQUIRES: its launches have been waited for.
+void DestroyGraph(GraphHandle graph);
+
 /// `source` may be changed when the call has returned, unless it is pinned memory.
 absl::Status EnqueueCopyFromHost(StreamHandle stream, void* target, const void* source, int64_t bytes);
 /// `target` holds the bytes after SynchronizeStream.

@@ -15,6 +15,7 @@ std::atomic<int> opened_device = kNoDevice;
 
 cudaStream_t Of(StreamHandle stream) { return reinterpret_cast<cudaStream_t>(stream); }
 cudaEvent_t Of(EventHandle event) { return reinterpret_cast<cudaEvent_t>(event); }
+cudaGraphExec_t Of(GraphHandle graph) { return reinterpret_cast<cudaGraphExec_t>(graph); }
 
 absl::Status ToStatus(cudaError_t error, absl::string_view call) {
   if (error == cudaSuccess) return absl::OkStatus();
@@ -156,6 +157,33 @@ void DestroyDeviceStream(StreamHandle stream) {
 absl::Status SynchronizeStream(StreamHandle stream) {
   return ToStatus(cudaStreamSynchronize(Of(stream)), "cudaStreamSynchronize");
 }
+
+absl::Status BeginCapture(StreamHandle stream) {
+  // Other threads may allocate and wait meanwhile.
+  return ToStatus(cudaStreamBeginCapture(Of(stream), cudaStreamCaptureModeThreadLocal),
+                  "cudaStreamBeginCapture");
+}
+
+absl::StatusOr<GraphHandle> EndCapture(StreamHandle stream) {
+  cudaGraph_t recorded = nullptr;
+  absl::Status status = ToStatus(cudaStreamEndCapture(Of(stream), &recorded), "cudaStreamEndCapture");
+  cudaGraphExec_t graph = nullptr;
+  if (status.ok()) status = ToStatus(cudaGraphInstantiate(&graph, recorded, 0), "cudaGraphInstantiate");
+  if (recorded != nullptr) (void)cudaGraphDestroy(recorded);
+  if (!status.ok()) {
+    (void)cudaGetLastError();  // the stream itself is well: later calls must not report it
+    return status;
+  }
+  return reinterpret_cast<GraphHandle>(graph);
+}
+
+absl::Status LaunchGraph(GraphHandle graph, StreamHandle stream) {
+  const cudaError_t error = cudaGraphLaunch(Of(graph), Of(stream));
+  if (error != cudaSuccess) (void)cudaGetLastError();
+  return ToStatus(error, "cudaGraphLaunch");
+}
+
+void DestroyGraph(GraphHandle graph) { (void)cudaGraphExecDestroy(Of(graph)); }
 
 absl::Status EnqueueCopyFromHost(StreamHandle stream, void* target, const void* source, int64_t bytes) {
   return ToStatus(

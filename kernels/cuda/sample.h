@@ -1,13 +1,21 @@
 // SampleTokens on the device.
 #pragma once
 
+#include <cstdint>
+
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "kernels/cuda/memory.h"
+#include "kernels/cuda/sampling.h"
 #include "kernels/sampling.h"
 #include "kernels/tensor.h"
 
 namespace kvblend::kernels::cuda {
+
+int64_t CountPenalised(absl::Span<const SamplingSpec> specs);
+bool AnyDraws(absl::Span<const SamplingSpec> specs);
+/// As the kernel reads them: rows [specs.size()], penalised [CountPenalised(specs)].
+void WriteSampling(absl::Span<const SamplingSpec> specs, RowSampling* rows, int32_t* penalised);
 
 /// REQUIRES: what Backend::SampleTokens checks; at least one row.
 absl::Status SampleOnDevice(DeviceStream& stream, ConstMatrixView logits,

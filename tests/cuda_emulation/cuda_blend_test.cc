@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/cuda_backend.h"
 #include "tests/cuda_emulation/runtime.h"
+#include "tests/support/backend_decorator.h"
 #include "tests/unit/blend/blend_fixture.h"
 
 namespace kvblend {
@@ -145,6 +146,54 @@ TEST_F(CudaBlendTest, DecodingGoesOnFromABlendedPrompt) {
   EXPECT_LT(RelativeDistance(logits, FullPrefill(cuda, MakeLayout(anchor_, chunks_, longer))), kRounding);
 }
 
+// Answers come and go, in contexts of several lengths, some drawn and some not.
+TEST_F(CudaBlendTest, StepsAsGraphsAnswerAsStepsOfSingleKernelsDo) {
+  // A decorator's operations are called in every step.
+  Setup graphs = OnCuda("bf16"),
+        kernel_by_kernel = On(
+            std::make_unique<test_support::BackendDecorator>(kernels::CreateCudaBackend(1).value()), "bf16");
+  std::vector<prompt::PromptLayout> layouts;
+  for (const int32_t length : {20, 90, 118, 250}) {
+    layouts.push_back(MakeLayout(RandomTokens(length), {}, RandomTokens(5)));
+  }
+  const auto prefill_all = [&](Setup& setup) {
+    std::vector<PrefilledPrompt> prompts;
+    for (const prompt::PromptLayout& layout : layouts) {
+      prompts.push_back(Prefill(setup, layout, Policy::kNone, 0));
+    }
+    return prompts;
+  };
+  std::vector<PrefilledPrompt> prompts = prefill_all(graphs), others = prefill_all(kernel_by_kernel);
+  const cuda_emulation::WorkCounts before = cuda_emulation::CountWork();
+  const int64_t graphs_before = cuda_emulation::CountRuntimeObjects().graphs;
+  std::vector<int32_t> tokens(prompts.size(), 7);
+  constexpr int32_t kSteps = 32;
+  for (int32_t step = 0; step < kSteps; ++step) {
+    SCOPED_TRACE("step " + std::to_string(step));
+    std::vector<NextToken> next, next_others;
+    std::vector<size_t> rows;
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      if ((step / 8 + i) % 3 == 0) continue;  // comes or goes every 8 steps
+      const kernels::SamplingSpec spec{.temperature = i % 2 == 0 ? 0.0 : 1.5, .uniform = step / 32.0};
+      next.push_back({&prompts[i], tokens[i], spec});
+      next_others.push_back({&others[i], tokens[i], spec});
+      rows.push_back(i);
+    }
+    const auto sampled = graphs.runner->ExtendAll(next),
+               expected = kernel_by_kernel.runner->ExtendAll(next_others);
+    ASSERT_TRUE(sampled.ok() && expected.ok()) << sampled.status() << expected.status();
+    for (size_t row = 0; row < rows.size(); ++row) {
+      EXPECT_EQ((*sampled)[row].token_id, (*expected)[row].token_id);
+      EXPECT_EQ((*sampled)[row].logit, (*expected)[row].logit);
+      tokens[rows[row]] = (*sampled)[row].token_id;
+    }
+  }
+  // All but the first of each shape: 2 or 3 rows, 128 or 256 or 512 tokens.
+  const int64_t launched = cuda_emulation::CountWork().graph_launches - before.graph_launches;
+  EXPECT_EQ(launched, kSteps - (cuda_emulation::CountRuntimeObjects().graphs - graphs_before));
+  EXPECT_GE(launched, kSteps - 6);
+}
+
 // Allocating, and making streams and events, costs milliseconds on a device or makes it wait for everything.
 TEST_F(CudaBlendTest, PromptsAndStepsOfAKnownShapeAllocateNothing) {
   Setup cuda = OnCuda("int8");
@@ -164,9 +213,13 @@ TEST_F(CudaBlendTest, PromptsAndStepsOfAKnownShapeAllocateNothing) {
   cuda_emulation::RuntimeCounts before;
   for (int32_t step = 0; step < 12; ++step) {
     if (step == 4) before = cuda_emulation::CountRuntimeObjects();
+    const cuda_emulation::WorkCounts work = cuda_emulation::CountWork();
     const kernels::SamplingSpec draw{.temperature = 0.8, .top_p = 0.9, .uniform = 0.5};
     const auto sampled = cuda.runner->ExtendAll(std::vector<NextToken>{{&one, 5, draw}, {&other, 6, {}}});
     ASSERT_TRUE(sampled.ok()) << sampled.status();
+    if (step < 4) continue;
+    EXPECT_EQ(cuda_emulation::CountWork().enqueued, work.enqueued + 1);  // the graph, and nothing else
+    EXPECT_EQ(cuda_emulation::CountWork().graph_launches, work.graph_launches + 1);
   }
   EXPECT_EQ(cuda_emulation::CountRuntimeObjects(), before);
 }

@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -25,16 +26,36 @@
 
 namespace kvblend::kernels::cuda {
 
+using Work = std::function<void()>;
+
+// What a stream is given while it is captured, in place of running it.
+struct Capture {
+  std::vector<Work> work;
+  std::string broken_by;  // what was done that may not be
+};
+
+struct GraphObject {
+  std::vector<Work> work;
+  std::atomic<int> launches = 0;  // that have not run
+};
+
 struct StreamObject {
   std::recursive_mutex mutex;
-  std::deque<std::function<void()>> queue;
+  std::deque<Work> queue;
+  std::unique_ptr<Capture> capture;
+  std::atomic<int64_t> enqueued = 0;  // not counting what is captured
 
-  void Enqueue(std::function<void()> work) {
+  void Enqueue(Work work) {
     const std::lock_guard lock(mutex);
-    queue.push_back(std::move(work));
+    if (capture != nullptr) {
+      capture->work.push_back(std::move(work));
+    } else {
+      queue.push_back(std::move(work));
+      ++enqueued;
+    }
   }
   void RunNext() {
-    const std::function<void()> work = std::move(queue.front());
+    const Work work = std::move(queue.front());
     queue.pop_front();
     work();
   }
@@ -75,6 +96,10 @@ struct Device {
   // Shared: a thread may be waiting for all streams while another destroys one.
   std::map<StreamObject*, std::shared_ptr<StreamObject>> streams;
   std::map<EventObject*, std::shared_ptr<EventObject>> events;
+  std::map<GraphObject*, std::shared_ptr<GraphObject>> graphs;
+  absl::Status graph_error;  // of what makes or launches one
+  int64_t graph_launches = 0;
+  int64_t enqueued_on_gone_streams = 0;
   std::map<void*, int64_t> allocations;
   std::map<void*, int64_t> pinned;
   int64_t allocated = 0;
@@ -119,6 +144,28 @@ void CheckCurrentDevice(const char* what) {
   if (current != opened) {
     cuda_emulation::Fail(absl::StrCat(what, " on device ", current, " of a process that opened device ",
                                       opened, ": the thread has not called UseDevice"));
+  }
+}
+
+// The stream that the calling thread captures.
+StreamObject*& CapturedByThread() {
+  static thread_local StreamObject* stream = nullptr;
+  return stream;
+}
+
+// While the thread captures, `call` is refused, and the capture is lost, as on a device.
+absl::Status RefuseWhileCapturing(const char* call) {
+  StreamObject* stream = CapturedByThread();
+  if (stream == nullptr) return absl::OkStatus();
+  const std::lock_guard lock(stream->mutex);
+  if (stream->capture->broken_by.empty()) stream->capture->broken_by = call;
+  return absl::InternalError(absl::StrCat(call, ": not permitted while the thread captures a stream"));
+}
+
+// For calls that have no status to return: who makes them does not know that it captures.
+void FailWhileCapturing(const char* call) {
+  if (CapturedByThread() != nullptr) {
+    cuda_emulation::Fail(absl::StrCat(call, " while the thread captures a stream"));
   }
 }
 
@@ -168,6 +215,7 @@ absl::StatusOr<DeviceMemory> QueryDeviceMemory() {
 
 absl::StatusOr<void*> DeviceAllocate(int64_t bytes) {
   UseDevice();
+  if (absl::Status status = RefuseWhileCapturing("DeviceAllocate"); !status.ok()) return status;
   Device& device = TheDevice();
   const std::lock_guard lock(device.mutex);
   void* data = nullptr;
@@ -189,6 +237,7 @@ absl::StatusOr<void*> DeviceAllocate(int64_t bytes) {
 
 absl::StatusOr<void*> PinnedAllocate(int64_t bytes) {
   UseDevice();
+  if (absl::Status status = RefuseWhileCapturing("PinnedAllocate"); !status.ok()) return status;
   void* data = nullptr;
   if (posix_memalign(&data, kPageBytes, static_cast<size_t>(bytes)) != 0) {
     return absl::ResourceExhaustedError(absl::StrCat("no page-locked host memory for ", bytes, " bytes"));
@@ -202,6 +251,7 @@ absl::StatusOr<void*> PinnedAllocate(int64_t bytes) {
 
 void PinnedFree(void* data) {
   if (data == nullptr) return;
+  FailWhileCapturing("PinnedFree");
   Device& device = TheDevice();
   const std::lock_guard lock(device.mutex);
   if (device.pinned.erase(data) == 0) cuda_emulation::Fail("PinnedFree of what was not allocated");
@@ -224,6 +274,7 @@ void DestroyDeviceEvent(EventHandle event) {
 }
 
 absl::Status RecordEvent(EventHandle event, StreamHandle stream) {
+  if (absl::Status status = RefuseWhileCapturing("RecordEvent"); !status.ok()) return status;
   std::shared_ptr<EventObject> shared;
   {
     const std::lock_guard lock(TheDevice().mutex);
@@ -241,6 +292,7 @@ absl::Status RecordEvent(EventHandle event, StreamHandle stream) {
 }
 
 absl::Status WaitForEvent(StreamHandle stream, EventHandle event) {
+  if (absl::Status status = RefuseWhileCapturing("WaitForEvent"); !status.ok()) return status;
   std::shared_ptr<EventObject> shared;
   {
     const std::lock_guard lock(TheDevice().mutex);
@@ -254,12 +306,14 @@ absl::Status WaitForEvent(StreamHandle stream, EventHandle event) {
 }
 
 bool EventIsReached(EventHandle event) {
+  FailWhileCapturing("EventIsReached");
   const std::lock_guard lock(event->mutex);
   return event->reached >= event->recorded;
 }
 
 void DeviceFree(void* data) {
   if (data == nullptr) return;
+  FailWhileCapturing("DeviceFree");
   DrainAll();
   Device& device = TheDevice();
   const std::lock_guard lock(device.mutex);
@@ -280,14 +334,85 @@ absl::StatusOr<StreamHandle> CreateDeviceStream() {
 }
 
 void DestroyDeviceStream(StreamHandle stream) {
+  FailWhileCapturing("DestroyDeviceStream");
   stream->Drain();
   const std::lock_guard lock(TheDevice().mutex);
+  TheDevice().enqueued_on_gone_streams += stream->enqueued;
   TheDevice().streams.erase(stream);
 }
 
 absl::Status SynchronizeStream(StreamHandle stream) {
+  if (absl::Status status = RefuseWhileCapturing("SynchronizeStream"); !status.ok()) return status;
   stream->Drain();
   return absl::OkStatus();
+}
+
+absl::Status BeginCapture(StreamHandle stream) {
+  CheckCurrentDevice("a capture");
+  if (absl::Status status = RefuseWhileCapturing("BeginCapture"); !status.ok()) return status;
+  const std::lock_guard lock(stream->mutex);
+  stream->capture = std::make_unique<Capture>();
+  CapturedByThread() = stream;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<GraphHandle> EndCapture(StreamHandle stream) {
+  if (CapturedByThread() != stream) {
+    return absl::InternalError("EndCapture: the thread does not capture this stream");
+  }
+  CapturedByThread() = nullptr;
+  std::unique_ptr<Capture> capture;
+  {
+    const std::lock_guard lock(stream->mutex);
+    capture = std::move(stream->capture);
+  }
+  if (!capture->broken_by.empty()) {
+    return absl::InternalError(absl::StrCat("EndCapture: invalidated by ", capture->broken_by));
+  }
+  Device& device = TheDevice();
+  const std::lock_guard lock(device.mutex);
+  if (!device.graph_error.ok()) return device.graph_error;
+  if (cuda_emulation::kGraphBytes > device.limit - device.allocated) {
+    return absl::ResourceExhaustedError("no device memory for a graph");
+  }
+  auto graph = std::make_shared<GraphObject>();
+  graph->work = std::move(capture->work);
+  device.allocated += cuda_emulation::kGraphBytes;
+  device.graphs[graph.get()] = graph;
+  ++device.counts.graphs;
+  return graph.get();
+}
+
+absl::Status LaunchGraph(GraphHandle graph, StreamHandle stream) {
+  CheckCurrentDevice("the launch of a graph");
+  if (absl::Status status = RefuseWhileCapturing("LaunchGraph"); !status.ok()) return status;
+  std::shared_ptr<GraphObject> shared;
+  {
+    Device& device = TheDevice();
+    const std::lock_guard lock(device.mutex);
+    const auto found = device.graphs.find(graph);
+    if (found == device.graphs.end()) cuda_emulation::Fail("LaunchGraph of what is no graph");
+    if (!device.graph_error.ok()) return device.graph_error;
+    shared = found->second;
+    ++device.graph_launches;
+  }
+  ++shared->launches;
+  stream->Enqueue([shared] {
+    for (const Work& work : shared->work) work();
+    --shared->launches;
+  });
+  return absl::OkStatus();
+}
+
+void DestroyGraph(GraphHandle graph) {
+  FailWhileCapturing("DestroyGraph");
+  Device& device = TheDevice();
+  const std::lock_guard lock(device.mutex);
+  const auto found = device.graphs.find(graph);
+  if (found == device.graphs.end()) cuda_emulation::Fail("DestroyGraph of what is no graph");
+  if (graph->launches > 0) cuda_emulation::Fail("DestroyGraph of a graph whose launch was not waited for");
+  device.graphs.erase(found);
+  device.allocated -= cuda_emulation::kGraphBytes;
 }
 
 absl::Status EnqueueCopyFromHost(StreamHandle stream, void* target, const void* source, int64_t bytes) {
@@ -298,6 +423,9 @@ absl::Status EnqueueCopyFromHost(StreamHandle stream, void* target, const void* 
       return absl::OkStatus();
     }
   }
+  if (absl::Status status = RefuseWhileCapturing("a copy from memory that is not pinned"); !status.ok()) {
+    return status;
+  }
   const auto* begin = static_cast<const unsigned char*>(source);
   stream->Enqueue([target, copy = std::vector<unsigned char>(begin, begin + bytes)] {
     std::memcpy(target, copy.data(), copy.size());
@@ -306,6 +434,11 @@ absl::Status EnqueueCopyFromHost(StreamHandle stream, void* target, const void* 
 }
 
 absl::Status EnqueueCopyToHost(StreamHandle stream, void* target, const void* source, int64_t bytes) {
+  if (!cuda_emulation::IsPinnedMemory(target)) {
+    if (absl::Status status = RefuseWhileCapturing("a copy to memory that is not pinned"); !status.ok()) {
+      return status;
+    }
+  }
   stream->Enqueue([=] { std::memcpy(target, source, static_cast<size_t>(bytes)); });
   return absl::OkStatus();
 }
@@ -348,6 +481,19 @@ bool IsPinnedMemory(const void* data) {
 RuntimeCounts CountRuntimeObjects() {
   const std::lock_guard lock(TheDevice().mutex);
   return TheDevice().counts;
+}
+
+WorkCounts CountWork() {
+  kernels::cuda::Device& device = TheDevice();
+  const std::lock_guard lock(device.mutex);
+  WorkCounts counts{.enqueued = device.enqueued_on_gone_streams, .graph_launches = device.graph_launches};
+  for (const auto& [handle, stream] : device.streams) counts.enqueued += stream->enqueued;
+  return counts;
+}
+
+void SetGraphError(absl::Status error) {
+  const std::lock_guard lock(TheDevice().mutex);
+  TheDevice().graph_error = std::move(error);
 }
 
 std::vector<DeviceInfo> TwoDevices() {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/cuda/runtime.h"
 
@@ -19,10 +20,23 @@ struct RuntimeCounts {
   int64_t pinned_allocations = 0;
   int64_t streams = 0;
   int64_t events = 0;
+  int64_t graphs = 0;
 
   friend bool operator==(const RuntimeCounts&, const RuntimeCounts&) = default;
 };
 RuntimeCounts CountRuntimeObjects();
+
+/// What the host has ever enqueued: kernels, copies, events and graphs, each as one, and the graphs among it.
+struct WorkCounts {
+  int64_t enqueued = 0;
+  int64_t graph_launches = 0;
+};
+WorkCounts CountWork();
+
+/// Of the device memory, as long as a graph lives.
+inline constexpr int64_t kGraphBytes = 64 << 10;
+/// Until it is OK again, graphs are neither made nor launched; this is the error.
+void SetGraphError(absl::Status error);
 
 /// The devices that are visible from now on, none of them opened yet; two of which the second one is opened
 /// in most tests, so that a thread that forgets UseDevice is found. An error: there is no driver. REQUIRES:

@@ -2,9 +2,13 @@
 #include "tests/cuda_emulation/runtime.h"
 
 #include <algorithm>
+#include <functional>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "tests/cuda_emulation/run_kernel.h"
 
 namespace kvblend::kernels::cuda {
@@ -141,6 +145,111 @@ TEST(CudaEmulationRuntimeTest, ThreadsMayRunStreamsThatWaitForEachOther) {
   EXPECT_TRUE(EventIsReached(ping) && EventIsReached(pong));
   for (const EventHandle event : {ping, pong}) DestroyDeviceEvent(event);
   for (const StreamHandle stream : {one, other}) DestroyDeviceStream(stream);
+}
+
+TEST(CudaEmulationRuntimeTest, GraphsRunWithTheBytesThatAreThereThen) {
+  const StreamHandle stream = *CreateDeviceStream();
+  auto* data = static_cast<int32_t*>(*DeviceAllocate(32 * 4));
+  auto* in = static_cast<int32_t*>(*PinnedAllocate(4));
+  auto* out = static_cast<int32_t*>(*PinnedAllocate(32 * 4));
+  const auto expect_out = [&](int32_t first, int32_t last) {
+    ASSERT_TRUE(SynchronizeStream(stream).ok());
+    EXPECT_EQ(out[0], first);
+    EXPECT_EQ(out[31], last);
+  };
+  ASSERT_TRUE(Launch<FillKernel>(stream, {.threads = 32}, FillParams{data, 100}).ok());  // not of the graph
+  ASSERT_TRUE(BeginCapture(stream).ok());
+  ASSERT_TRUE(Launch<FillKernel>(stream, {.threads = 32}, FillParams{data, 5}).ok());
+  ASSERT_TRUE(EnqueueCopyFromHost(stream, data, in, 4).ok());
+  ASSERT_TRUE(EnqueueCopyToHost(stream, out, data, 128).ok());
+  const absl::StatusOr<GraphHandle> graph = EndCapture(stream);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  std::fill_n(out, 32, -1);
+  expect_out(-1, -1);
+  EXPECT_EQ(data[31], 131);
+  const cuda_emulation::WorkCounts before = cuda_emulation::CountWork();
+  for (const int32_t value : {7, 8}) {
+    *in = value;
+    ASSERT_TRUE(LaunchGraph(*graph, stream).ok());
+    expect_out(value, 36);
+    std::fill_n(out, 32, -1);
+  }
+  EXPECT_EQ(cuda_emulation::CountWork().graph_launches, before.graph_launches + 2);
+  EXPECT_EQ(cuda_emulation::CountWork().enqueued, before.enqueued + 2);
+  DestroyGraph(*graph);
+  DestroyDeviceStream(stream);
+  PinnedFree(in);
+  PinnedFree(out);
+  DeviceFree(data);
+}
+
+TEST(CudaEmulationRuntimeTest, CapturesRefuseWhatADeviceRefuses) {
+  const StreamHandle stream = *CreateDeviceStream(), other = *CreateDeviceStream();
+  const EventHandle event = *CreateDeviceEvent();
+  void* data = *DeviceAllocate(128);
+  std::vector<int32_t> host(32);
+  const std::vector<std::pair<const char*, std::function<absl::Status()>>> calls = {
+      {"SynchronizeStream", [&] { return SynchronizeStream(stream); }},
+      {"DeviceAllocate", [&] { return DeviceAllocate(16).status(); }},
+      {"PinnedAllocate", [&] { return PinnedAllocate(16).status(); }},
+      {"RecordEvent", [&] { return RecordEvent(event, stream); }},
+      {"WaitForEvent", [&] { return WaitForEvent(stream, event); }},
+      {"BeginCapture", [&] { return BeginCapture(other); }},
+      {"not pinned", [&] { return EnqueueCopyFromHost(stream, data, host.data(), 128); }},
+      {"not pinned", [&] { return EnqueueCopyToHost(stream, host.data(), data, 128); }}};
+  for (const auto& [name, call] : calls) {
+    SCOPED_TRACE(name);
+    ASSERT_TRUE(BeginCapture(stream).ok());
+    EXPECT_TRUE(absl::StrContains(call().message(), name));
+    const absl::StatusOr<GraphHandle> graph = EndCapture(stream);  // fails, though nobody looked at the error
+    EXPECT_TRUE(absl::StrContains(graph.status().message(), name)) << graph.status();
+    EXPECT_TRUE(call().ok());  // outside of a capture
+    if (name == std::string("BeginCapture")) DestroyGraph(*EndCapture(other));
+  }
+  EXPECT_FALSE(EndCapture(stream).ok());
+  for (const StreamHandle each : {stream, other}) DestroyDeviceStream(each);
+  DestroyDeviceEvent(event);
+  DeviceFree(data);
+}
+
+TEST(CudaEmulationRuntimeTest, ACaptureHoldsItsOwnThreadOnly) {
+  const StreamHandle stream = *CreateDeviceStream();
+  ASSERT_TRUE(BeginCapture(stream).ok());
+  std::thread([] {
+    void* data = *DeviceAllocate(16);
+    const StreamHandle other = *CreateDeviceStream();
+    EXPECT_TRUE(EnqueueZero(other, data, 16).ok());
+    EXPECT_TRUE(SynchronizeStream(other).ok());
+    DestroyDeviceStream(other);
+    DeviceFree(data);
+  }).join();
+  const absl::StatusOr<GraphHandle> graph = EndCapture(stream);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  DestroyGraph(*graph);
+  DestroyDeviceStream(stream);
+}
+
+TEST(CudaEmulationRuntimeDeathTest, WhatHasNoStatusToReturnEndsTheProgram) {
+  const StreamHandle stream = *CreateDeviceStream();
+  const EventHandle event = *CreateDeviceEvent();
+  void* data = *DeviceAllocate(128);
+  void* pinned = *PinnedAllocate(16);
+  ASSERT_TRUE(BeginCapture(stream).ok());
+  EXPECT_DEATH(DeviceFree(data), "DeviceFree while the thread captures");
+  EXPECT_DEATH(PinnedFree(pinned), "PinnedFree while the thread captures");
+  EXPECT_DEATH((void)EventIsReached(event), "EventIsReached while the thread captures");
+  EXPECT_DEATH(DestroyDeviceStream(stream), "DestroyDeviceStream while the thread captures");
+  ASSERT_TRUE(EnqueueZero(stream, data, 128).ok());
+  const GraphHandle graph = *EndCapture(stream);
+  ASSERT_TRUE(LaunchGraph(graph, stream).ok());
+  EXPECT_DEATH(DestroyGraph(graph), "launch was not waited for");
+  ASSERT_TRUE(SynchronizeStream(stream).ok());
+  DestroyGraph(graph);
+  EXPECT_DEATH(LaunchGraph(graph, stream).IgnoreError(), "LaunchGraph of what is no graph");
+  DestroyDeviceEvent(event);
+  DestroyDeviceStream(stream);
+  PinnedFree(pinned);
+  DeviceFree(data);
 }
 
 KVBLEND_KERNEL(32, 1) NeverRunKernel(FillParams p) { p.out[0] = 1; }

@@ -1,0 +1,152 @@
+#include "tests/conformance/tiny_decoder.h"
+
+#include <algorithm>
+#include <bit>
+#include <numeric>
+#include <string>
+
+namespace kvblend::kernels {
+
+#define RETURN_IF_ERROR(expression)                                      \
+  do {                                                                   \
+    if (absl::Status status = (expression); !status.ok()) return status; \
+  } while (false)
+
+TinyDecoder::TinyDecoder(Backend& backend, int32_t num_sequences, DataType pages)
+    : backend_(backend),
+      stream_(backend.CreateStream().value()),
+      lengths_(num_sequences, 0),
+      k_(backend, pages, int64_t{num_sequences} * kMaxContext * kKvHeads, kHeadDim),
+      v_(backend, pages, int64_t{num_sequences} * kMaxContext * kKvHeads, kHeadDim),
+      norm_(backend, DataType::kF32, 1, kDim),
+      hidden_(backend, DataType::kF32, kMostRows, kDim),
+      normed_(backend, backend.compute_dtype(), kMostRows, kDim),
+      qkv_(backend, DataType::kF32, kMostRows, (kHeads + 2 * kKvHeads) * kHeadDim),
+      attention_(backend, backend.compute_dtype(), kMostRows, kHeads * kHeadDim),
+      logits_(backend, DataType::kF32, kMostRows, kVocab),
+      rope_(MakeRope(backend, RopeLayout::kInterleaved, kHeadDim, kMaxPosition)) {
+  k_.Randomize(rng_);
+  v_.Randomize(rng_);
+  norm_.Randomize(rng_);
+  const auto pack = [&](int64_t rows, int64_t cols, WeightUsage usage) {
+    Tensor values(backend, DataType::kF32, rows, cols);
+    values.Randomize(rng_, 0.3);
+    return Pack(backend, values, usage);
+  };
+  embedding_ = pack(kVocab, kDim, WeightUsage::kLinearAndEmbedding);
+  projection_ = pack(qkv_.cols(), kDim, WeightUsage::kLinear);
+  output_ = pack(kDim, kHeads * kHeadDim, WeightUsage::kLinear);
+  std::vector<int32_t> pages_in_order(num_sequences * kPagesPerSequence);
+  std::iota(pages_in_order.begin(), pages_in_order.end(), 0);
+  std::shuffle(pages_in_order.begin(), pages_in_order.end(), rng_);
+  for (int32_t s = 0; s < num_sequences; ++s) {
+    const auto begin = pages_in_order.begin() + s * kPagesPerSequence;
+    pages_of_.emplace_back(begin, begin + kPagesPerSequence);
+  }
+}
+
+absl::StatusOr<std::vector<SampledToken>> TinyDecoder::Run(RepeatedStep* step,
+                                                           const std::vector<Next>& next) {
+  std::vector<SampledToken> out(next.size());
+  RETURN_IF_ERROR(Enqueue(step, next, absl::MakeSpan(out)));
+  RETURN_IF_ERROR(backend_.Synchronize(*stream_));
+  return out;
+}
+
+// Everything on the host is gone when this returns: neither a recording nor a repetition may need it later.
+absl::Status TinyDecoder::Enqueue(RepeatedStep* step, const std::vector<Next>& next,
+                                  absl::Span<SampledToken> out) {
+  std::vector<int32_t> tokens, row_indptr{0}, positions, kv_len, page_indptr{0}, page_indices;
+  std::vector<SamplingSpec> specs;
+  for (const Next& row : next) {
+    tokens.push_back(row.token);
+    specs.push_back(row.spec);
+    positions.push_back(lengths_[row.sequence]++);
+    kv_len.push_back(lengths_[row.sequence]);
+    row_indptr.push_back(static_cast<int32_t>(tokens.size()));
+    const auto& pages = pages_of_[row.sequence];
+    page_indices.insert(page_indices.end(), pages.begin(), pages.begin() + 1 + positions.back() / kPageSize);
+    page_indptr.push_back(static_cast<int32_t>(page_indices.size()));
+  }
+  const auto plan =
+      backend_.PlanBatch({row_indptr, positions, kv_len, page_indptr, page_indices, kPageSize, 0});
+  if (!plan.ok()) return plan.status();
+  const StepValues values{**plan, tokens, specs, out};
+  if (step == nullptr) return Operations(values);
+  return step->Run(values, [&] { return Operations(values); });
+}
+
+absl::Status TinyDecoder::Operations(const StepValues& values) {
+  constexpr int64_t kQueries = kHeads * kHeadDim, kKv = kKvHeads * kHeadDim;
+  constexpr float kEpsilon = 1e-5f;
+  const int64_t rows = values.plan.num_rows();
+  const auto first = [rows](Tensor& tensor) { return tensor.view().Rows(0, rows); };
+  const MatrixView hidden = first(hidden_), normed = first(normed_), qkv = first(qkv_),
+                   attention = first(attention_), logits = first(logits_);
+  const KvPagesView pages{.k = k_.view().data,
+                          .v = v_.view().data,
+                          .dtype = k_.view().dtype,
+                          .num_pages = static_cast<int64_t>(lengths_.size()) * kPagesPerSequence,
+                          .num_kv_heads = kKvHeads,
+                          .page_size = kPageSize,
+                          .head_dim = kHeadDim};
+  RETURN_IF_ERROR(backend_.Embed(*stream_, *embedding_, values.token_ids, hidden));
+  RETURN_IF_ERROR(backend_.RmsNorm(*stream_, hidden, norm_.view(), kEpsilon, normed));
+  RETURN_IF_ERROR(backend_.Linear(*stream_, normed, *projection_, /*accumulate=*/false, qkv));
+  RETURN_IF_ERROR(backend_.KvScatter(*stream_, values.plan, *rope_, qkv.Columns(kQueries, kKv),
+                                     qkv.Columns(kQueries + kKv, kKv), pages));
+  RETURN_IF_ERROR(backend_.Rope(*stream_, values.plan, *rope_, kHeads, qkv.Columns(0, kQueries)));
+  if (extra_) RETURN_IF_ERROR(extra_());
+  RETURN_IF_ERROR(backend_.SelectiveAttention(*stream_, values.plan, qkv.Columns(0, kQueries), kHeads,
+                                              /*scale=*/0.25f, pages, attention));
+  RETURN_IF_ERROR(backend_.Linear(*stream_, attention, *output_, /*accumulate=*/true, hidden));
+  RETURN_IF_ERROR(backend_.RmsNorm(*stream_, hidden, norm_.view(), kEpsilon, normed));
+  RETURN_IF_ERROR(backend_.Linear(*stream_, normed, *embedding_, /*accumulate=*/false, logits));
+  return backend_.SampleTokens(*stream_, logits, values.specs, values.out);
+}
+
+std::vector<std::byte> TinyDecoder::Kv() {
+  std::vector<std::byte> all = k_.Bytes();
+  const std::vector<std::byte> v = v_.Bytes();
+  all.insert(all.end(), v.begin(), v.end());
+  return all;
+}
+
+void ExpectSameTokens(const std::vector<SampledToken>& actual, const std::vector<SampledToken>& expected) {
+  ASSERT_EQ(actual.size(), expected.size());
+  const auto bits = [](float value) { return std::bit_cast<uint32_t>(value); };
+  for (size_t i = 0; i < actual.size(); ++i) {
+    SCOPED_TRACE("row " + std::to_string(i));
+    const SampledToken &a = actual[i], &e = expected[i];
+    EXPECT_EQ(a.token_id, e.token_id);
+    EXPECT_EQ(bits(a.logit), bits(e.logit));
+    EXPECT_EQ(a.invalid_token, e.invalid_token);
+    EXPECT_EQ(bits(a.scored_logit), bits(e.scored_logit));
+    EXPECT_EQ(bits(a.max_logit), bits(e.max_logit));
+    EXPECT_EQ(a.weight_sum, e.weight_sum);
+    ASSERT_EQ(a.num_top, e.num_top);
+    for (int32_t j = 0; j < a.num_top; ++j) {
+      EXPECT_EQ(a.top_ids[j], e.top_ids[j]);
+      EXPECT_EQ(bits(a.top_logits[j]), bits(e.top_logits[j]));
+    }
+  }
+}
+
+SamplingSpec RandomSpec(Rng& rng, const std::vector<int32_t>& penalised) {
+  SamplingSpec spec;
+  if (rng() % 2 == 0) {
+    spec.temperature = 0.7;
+    spec.top_p = rng() % 2 == 0 ? 0.9 : 1.0;
+    spec.top_k = rng() % 2 == 0 ? 40 : 0;
+    spec.uniform = static_cast<double>(rng() % 1000) / 1000;
+  }
+  if (rng() % 4 == 0) {
+    spec.repetition_penalty = 1.3;
+    spec.penalised = penalised;
+  }
+  if (rng() % 3 == 0) spec.num_top = static_cast<int32_t>(rng() % 6);
+  if (rng() % 3 == 0) spec.scored_token = static_cast<int32_t>(rng() % TinyDecoder::kVocab);
+  return spec;
+}
+
+}  // namespace kvblend::kernels
