@@ -35,6 +35,7 @@ struct EngineOptions {
   std::string model_path;         // a GGUF file
   std::string device = "auto";    // what computes: "auto", "cpu", "cuda", "cuda:N" or "reference"
   int32_t num_threads = 0;        // 0: one per available processor
+  bool pin_threads = false;       // each worker thread of the CPU backend to a processor of its own
   std::string gemm = "auto";      // cpu: "auto", "bf16", "f32" or "int8" (kernels::CpuBackendOptions)
   std::string kv_dtype = "auto";  // pages: "auto" (bf16, or f32 with fp32 GEMMs), "bf16", "f16", "f32", or
                                   // "int8" (half of bf16's memory)

@@ -342,7 +342,8 @@ class Backend {
 std::unique_ptr<Backend> CreateReferenceBackend();
 
 struct CpuBackendOptions {
-  int num_threads = 0;  // 0: one per available processor
+  int num_threads = 0;       // 0: one per available processor
+  bool pin_threads = false;  // each worker to a processor of its own; the calling thread stays free
   enum class Gemm : uint8_t {
     kAuto,  // bf16 where the CPU has it in hardware
     kF32,

@@ -5,12 +5,14 @@
 #include <atomic>
 #include <cstdint>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "kernels/cpu/onednn.h"
+#include "kernels/cpu/processors.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/cpu/tiles.h"
@@ -20,8 +22,17 @@
 namespace kvblend::kernels {
 
 struct CpuContext {
-  CpuContext(int num_threads, DataType gemm, bool int8, const Tiles& bf16)
-      : pool(num_threads, &UseOneOpenMpThread), gemm_dtype(gemm), int8_products(int8), bf16_tiles(bf16) {}
+  /// pin_to: the processors that the pool's threads are pinned to, one each, the first being left to the
+  /// caller; empty: they are not.
+  CpuContext(int num_threads, std::vector<int> pin_to, DataType gemm, bool int8, const Tiles& bf16)
+      : pool(num_threads,
+             [pin_to = std::move(pin_to)](int worker) {
+               UseOneOpenMpThread();
+               if (!pin_to.empty()) PinThisThread(pin_to[worker % pin_to.size()]);
+             }),
+        gemm_dtype(gemm),
+        int8_products(int8),
+        bf16_tiles(bf16) {}
 
   /// What products of attention in `dtype` use.
   const Tiles& TilesFor(DataType dtype) const {

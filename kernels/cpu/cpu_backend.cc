@@ -2,8 +2,6 @@
 // threads and leaves the arithmetic to simd.h, linear.h and attention.h.
 #include "kernels/cpu/cpu_backend.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -11,7 +9,6 @@
 #include <memory>
 #include <numeric>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -23,6 +20,7 @@
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/onednn.h"
 #include "kernels/cpu/packed_weights.h"
+#include "kernels/cpu/processors.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/host/batch_plan.h"
 #include "kernels/host/mass_scores.h"
@@ -34,24 +32,19 @@ namespace {
 
 constexpr int kMaxThreads = 1024;
 
-int AvailableProcessors() {
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof(set), &set) == 0) return std::max(1, CPU_COUNT(&set));
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-}
-
 const float* F32Row(ConstMatrixView m, int64_t row) { return static_cast<const float*>(m.Rows(row, 1).data); }
 
 class CpuBackend final : public Backend {
  public:
-  CpuBackend(int num_threads, DataType gemm, bool int8, const Tiles& bf16_tiles)
-      : context_(num_threads, gemm, int8, bf16_tiles) {}
+  CpuBackend(int num_threads, std::vector<int> pin_to, DataType gemm, bool int8, const Tiles& bf16_tiles)
+      : pinned_(!pin_to.empty()), context_(num_threads, std::move(pin_to), gemm, int8, bf16_tiles) {}
 
   std::string_view name() const override { return "cpu"; }
   std::string Describe() const override {
-    return absl::StrCat("cpu: ", context_.pool.num_threads(), " threads, GEMM in ",
-                        context_.int8_products ? "int8 and " : "", std::string(Name(context_.gemm_dtype)),
-                        " (oneDNN ", OneDnnDescription(), "), SIMD ", simd::TargetName(), ", attention in ",
+    return absl::StrCat("cpu: ", context_.pool.num_threads(), pinned_ ? " threads, pinned" : " threads",
+                        ", GEMM in ", context_.int8_products ? "int8 and " : "",
+                        std::string(Name(context_.gemm_dtype)), " (oneDNN ", OneDnnDescription(), "), SIMD ",
+                        simd::TargetName(), ", attention in ",
                         std::string(context_.TilesFor(context_.gemm_dtype).name), " tiles");
   }
   DataType compute_dtype() const override { return context_.gemm_dtype; }
@@ -255,6 +248,7 @@ class CpuBackend final : public Backend {
   }
 
  private:
+  const bool pinned_;
   CpuContext context_;
 };
 
@@ -294,8 +288,12 @@ absl::StatusOr<std::unique_ptr<Backend>> Create(const CpuBackendOptions& options
       return absl::InvalidArgumentError(
           absl::StrCat("gemm is ", static_cast<int>(options.gemm), "; allowed: kAuto, kF32, kBF16, kInt8"));
   }
-  const int num_threads = options.num_threads == 0 ? AvailableProcessors() : options.num_threads;
-  return std::make_unique<CpuBackend>(num_threads, gemm, int8,
+  std::vector<int> processors = AllowedProcessors();
+  const int num_threads = options.num_threads == 0
+                              ? std::min(static_cast<int>(processors.size()), kMaxThreads)
+                              : options.num_threads;
+  if (!options.pin_threads) processors.clear();
+  return std::make_unique<CpuBackend>(num_threads, std::move(processors), gemm, int8,
                                       bf16_tiles != nullptr ? *bf16_tiles : BestTiles(DataType::kBF16));
 }
 

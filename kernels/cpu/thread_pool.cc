@@ -1,6 +1,7 @@
 #include "kernels/cpu/thread_pool.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "hwy/cache_control.h"
 
@@ -22,10 +23,10 @@ bool SpinUntil(Condition condition) {
 
 }  // namespace
 
-ThreadPool::ThreadPool(int num_threads, void (*on_start)()) {
+ThreadPool::ThreadPool(int num_threads, std::function<void(int)> on_start) : on_start_(std::move(on_start)) {
   for (int i = 1; i < num_threads; ++i) {
-    workers_.emplace_back([this, on_start] {
-      on_start();
+    workers_.emplace_back([this, i] {
+      on_start_(i);
       WorkerMain();
     });
   }

@@ -79,6 +79,10 @@ class Options {
         ->check([](const std::string& device) { return std::string(CheckDeviceName(device).message()); });
     Add("threads", &engine->num_threads, "Threads that compute; 0: one per available processor")
         ->check(CLI::Range(0, 1024));
+    app_->add_flag("--pin-threads", engine->pin_threads,
+                   "Pin each worker thread to a processor of its own (off by default)")
+        ->group(group_)
+        ->envname(EnvironmentName("pin-threads"));
     Add("gemm", &engine->gemm, "Arithmetic of matrix products on the cpu backend")
         ->check(CLI::IsMember({"auto", "bf16", "f32", "int8"}));
     app_->add_flag("--self-check,!--no-self-check", engine->self_check,

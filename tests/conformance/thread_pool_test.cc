@@ -11,7 +11,7 @@ namespace kvblend::kernels {
 namespace {
 
 std::atomic<int> started{0};
-void CountStart() { ++started; }
+void CountStart(int) { ++started; }
 
 TEST(ThreadPoolTest, RunsEveryIterationOnce) {
   for (const int threads : {1, 2, 5}) {
@@ -30,6 +30,15 @@ TEST(ThreadPoolTest, StartsWorkersOnly) {
   started = 0;
   { const ThreadPool pool(4, &CountStart); }
   EXPECT_EQ(started, 3);
+}
+
+TEST(ThreadPoolTest, NumbersWorkersFromOne) {
+  std::vector<std::atomic<int>> starts(4);
+  {
+    const ThreadPool pool(4, [&](int worker) { ++starts[worker]; });
+  }
+  EXPECT_EQ(starts[0], 0);
+  for (const int worker : {1, 2, 3}) EXPECT_EQ(starts[worker], 1);
 }
 
 // Back to back and after pauses longer than the spin: no loop is lost, none is entered after it has ended.

@@ -67,6 +67,7 @@ TEST_F(ServerConfigTest, EveryFlagArrives) {
   const ParsedConfig parsed = Parse({"--model=m.gguf",
                                      "--device=cuda:3",
                                      "--threads=3",
+                                     "--pin-threads",
                                      "--gemm=f32",
                                      "--kv-dtype=f16",
                                      "--max-context-tokens=1000",
@@ -94,6 +95,7 @@ TEST_F(ServerConfigTest, EveryFlagArrives) {
   const ServerConfig& config = *parsed.config;
   EXPECT_EQ(config.engine.device, "cuda:3");
   EXPECT_EQ(config.engine.num_threads, 3);
+  EXPECT_TRUE(config.engine.pin_threads);
   EXPECT_EQ(config.engine.gemm, "f32");
   EXPECT_EQ(config.engine.kv_dtype, "f16");
   EXPECT_EQ(config.engine.max_context_tokens, 1000);
