@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <string>
 #include <utility>
 #include <variant>
 
@@ -9,6 +10,7 @@
 #include "engine/blend/chunk_precompute.h"
 #include "engine/status_macros.h"
 #include "engine/store/chunk_address.h"
+#include "spdlog/spdlog.h"
 
 namespace kvblend {
 namespace {
@@ -225,6 +227,9 @@ absl::StatusOr<std::vector<kernels::SampledToken>> PromptRunner::ExtendAll(absl:
         RunRows(values.token_ids, values.plan, step_state_, [] { return absl::OkStatus(); }));
     return runtime_.backend->SampleTokens(*runtime_.stream, logits, values.specs, values.out);
   }));
+  if (const std::string problem = step_->problem(); !problem.empty() && !std::exchange(said_problem_, true)) {
+    spdlog::warn("{}", problem);
+  }
   for (const NextToken& token : next) ++token.prompt->num_tokens;
   KVBLEND_RETURN_IF_ERROR(runtime_.backend->Synchronize(*runtime_.stream));
   return sampled;

@@ -127,6 +127,7 @@ class PromptRunner {
   model::ScratchMatrix logits_;
   blend::BlendedPrefill blended_prefill_;
   std::unique_ptr<kernels::RepeatedStep> step_;
+  bool said_problem_ = false;  // of step_
 };
 
 }  // namespace kvblend

@@ -1,5 +1,6 @@
 #include "kernels/cuda/cuda_backend.h"
 
+#include <cstdlib>
 #include <optional>
 #include <string>
 #include <utility>
@@ -39,13 +40,14 @@ bool Empty(const ConstMatrixView& matrix) { return matrix.rows == 0 || matrix.co
 
 class CudaBackend final : public Backend {
  public:
-  CudaBackend(DeviceInfo device, std::unique_ptr<Gemm> gemm)
-      : device_(std::move(device)), gemm_(std::move(gemm)) {}
+  CudaBackend(DeviceInfo device, std::unique_ptr<Gemm> gemm, bool graphs)
+      : device_(std::move(device)), gemm_(std::move(gemm)), graphs_(graphs) {}
 
   std::string_view name() const override { return "cuda"; }
   std::string Describe() const override {
     return absl::StrCat("cuda: ", device_.name, ", ", device_.num_multiprocessors, " multiprocessors, ",
-                        device_.memory_bytes >> 20, " MiB, ", gemm_->name(), " in bf16");
+                        device_.memory_bytes >> 20, " MiB, ", gemm_->name(), " in bf16",
+                        graphs_ ? "" : ", no CUDA graphs");
   }
   DataType compute_dtype() const override { return DataType::kBF16; }
   std::string device_name() const override { return device_.name; }
@@ -77,6 +79,7 @@ class CudaBackend final : public Backend {
     return Of(stream).Synchronize();
   }
   std::unique_ptr<RepeatedStep> CreateRepeatedStep(Stream& stream) override {
+    if (!graphs_) return Backend::CreateRepeatedStep(stream);
     return std::make_unique<StepGraphs>(Of(stream));
   }
 
@@ -328,6 +331,7 @@ class CudaBackend final : public Backend {
 
   const DeviceInfo device_;
   const std::unique_ptr<Gemm> gemm_;
+  const bool graphs_;
   PlanMemoryPool plan_memory_;
   PinnedPool host_memory_;
 };
@@ -336,11 +340,17 @@ class CudaBackend final : public Backend {
 }  // namespace cuda
 
 absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(int index) {
+  const char* graphs = std::getenv("KVBLEND_CUDA_GRAPHS");
+  const absl::string_view wanted = graphs == nullptr ? "on" : graphs;
+  if (wanted != "on" && wanted != "off") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("KVBLEND_CUDA_GRAPHS is '", wanted, "'; allowed: on, off"));
+  }
   auto device = cuda::OpenDevice(index);
   if (!device.ok()) return device.status();
   auto gemm = cuda::CreateGemm();
   if (!gemm.ok()) return gemm.status();
-  return std::make_unique<cuda::CudaBackend>(*std::move(device), *std::move(gemm));
+  return std::make_unique<cuda::CudaBackend>(*std::move(device), *std::move(gemm), wanted == "on");
 }
 
 CudaProbe ProbeCudaDevices() {

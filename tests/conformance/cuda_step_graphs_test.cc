@@ -2,10 +2,12 @@
 // that nothing is lost when it can't be.
 #include <gmock/gmock.h>
 
+#include <cstdlib>
 #include <functional>
 #include <string>
 #include <utility>
 
+#include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/step_graphs.h"
 #include "tests/conformance/tiny_decoder.h"
 #include "tests/cuda_emulation/runtime.h"
@@ -143,6 +145,24 @@ TEST_F(CudaStepGraphsTest, WhatIsEnqueuedIsDoneWhenTheStepGoes) {
   step_.reset();
   ASSERT_OK(backend_.Synchronize(decoder_.stream()));
   ExpectSameTokens(actual, *direct_.Run(nullptr, {{0, 9}}));
+}
+
+TEST_F(CudaStepGraphsTest, TheEnvironmentSwitchesThemOff) {
+  const auto makes_graphs = [&](const char* value) {
+    ::setenv("KVBLEND_CUDA_GRAPHS", value, /*overwrite=*/1);
+    const auto backend = CreateCudaBackend(1);
+    ::unsetenv("KVBLEND_CUDA_GRAPHS");
+    if (!backend.ok()) return std::string(backend.status().message());
+    const auto stream = (*backend)->CreateStream().value();
+    const auto step = (*backend)->CreateRepeatedStep(*stream);
+    const bool makes = dynamic_cast<StepGraphs*>(step.get()) != nullptr;
+    const bool said = (*backend)->Describe().find("no CUDA graphs") != std::string::npos;
+    EXPECT_NE(makes, said);
+    return std::string(makes ? "graphs" : "no graphs");
+  };
+  EXPECT_EQ(makes_graphs("on"), "graphs");
+  EXPECT_EQ(makes_graphs("off"), "no graphs");
+  EXPECT_EQ(makes_graphs("0"), "KVBLEND_CUDA_GRAPHS is '0'; allowed: on, off");
 }
 
 TEST_F(CudaStepGraphsTest, AGraphThatCannotBeMadeCostsNothingButTime) {

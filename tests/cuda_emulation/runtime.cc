@@ -3,18 +3,13 @@
 // which forgets to wait, or frees what is in use, is found.
 #include "tests/cuda_emulation/runtime.h"
 
-#include <algorithm>
-#include <atomic>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
 #include <functional>
 #include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -23,98 +18,14 @@
 #include "kernels/cuda/runtime.h"
 #include "tests/cuda_emulation/executor.h"
 #include "tests/cuda_emulation/launcher.h"
+#include "tests/cuda_emulation/runtime_objects.h"
 
 namespace kvblend::kernels::cuda {
-
-using Work = std::function<void()>;
-
-// What a stream is given while it is captured, in place of running it.
-struct Capture {
-  std::vector<Work> work;
-  std::string broken_by;  // what was done that may not be
-};
-
-struct GraphObject {
-  std::vector<Work> work;
-  std::atomic<int> launches = 0;  // that have not run
-};
-
-struct StreamObject {
-  std::recursive_mutex mutex;
-  std::deque<Work> queue;
-  std::unique_ptr<Capture> capture;
-  std::atomic<int64_t> enqueued = 0;  // not counting what is captured
-
-  void Enqueue(Work work) {
-    const std::lock_guard lock(mutex);
-    if (capture != nullptr) {
-      capture->work.push_back(std::move(work));
-    } else {
-      queue.push_back(std::move(work));
-      ++enqueued;
-    }
-  }
-  void RunNext() {
-    const Work work = std::move(queue.front());
-    queue.pop_front();
-    work();
-  }
-  void Drain() {
-    const std::lock_guard lock(mutex);
-    while (!queue.empty()) RunNext();
-  }
-};
-
-// Recordings are counted: to wait for one is to wait for its number.
-struct EventObject {
-  std::mutex mutex;
-  int64_t recorded = 0;
-  StreamObject* stream = nullptr;  // of the latest recording
-  std::atomic<int64_t> reached = 0;
-
-  // Runs the stream that the event was recorded on for as long as it takes. Another thread may be running it.
-  void RunUntil(StreamObject* recorded_on, int64_t number) {
-    while (reached < number) {
-      const std::unique_lock lock(recorded_on->mutex, std::try_to_lock);
-      if (!lock.owns_lock()) {
-        std::this_thread::yield();
-      } else if (reached < number) {
-        recorded_on->RunNext();
-      }
-    }
-  }
-};
-
 namespace {
 
 constexpr int kInvalidConfiguration = 9;  // cudaErrorInvalidConfiguration
 constexpr size_t kAlignment = 256;
 constexpr size_t kPageBytes = 4096;
-
-struct Device {
-  std::mutex mutex;
-  // Shared: a thread may be waiting for all streams while another destroys one.
-  std::map<StreamObject*, std::shared_ptr<StreamObject>> streams;
-  std::map<EventObject*, std::shared_ptr<EventObject>> events;
-  std::map<GraphObject*, std::shared_ptr<GraphObject>> graphs;
-  absl::Status graph_error;  // of what makes or launches one
-  int64_t graph_launches = 0;
-  int64_t enqueued_on_gone_streams = 0;
-  std::map<void*, int64_t> allocations;
-  std::map<void*, int64_t> pinned;
-  int64_t allocated = 0;
-  int64_t limit = int64_t{8} << 30;
-  cuda_emulation::RuntimeCounts counts;
-  absl::StatusOr<std::vector<DeviceInfo>> visible = cuda_emulation::TwoDevices();
-  int opened = 0;  // until OpenDevice it is the first, as in CUDA
-  bool open = false;
-  uint64_t generation = 0;  // of SetDevices
-};
-
-Device& TheDevice() {
-  static auto* device = new Device();
-  return *device;
-}
 
 // Whether `data` lies in one of `blocks`. REQUIRES: the device's mutex
 bool Contains(const std::map<void*, int64_t>& blocks, const void* data) {
@@ -133,7 +44,22 @@ ThreadsDevice& CurrentDevice() {
   return current;
 }
 
-// A device would work on the wrong memory, or refuse.
+void DrainAll() {
+  std::map<StreamObject*, std::shared_ptr<StreamObject>> streams;
+  {
+    const std::lock_guard lock(TheDevice().mutex);
+    streams = TheDevice().streams;
+  }
+  for (const auto& [handle, stream] : streams) stream->Drain();
+}
+
+}  // namespace
+
+Device& TheDevice() {
+  static auto* device = new Device();
+  return *device;
+}
+
 void CheckCurrentDevice(const char* what) {
   int current = 0, opened = 0;
   {
@@ -146,39 +72,6 @@ void CheckCurrentDevice(const char* what) {
                                       opened, ": the thread has not called UseDevice"));
   }
 }
-
-// The stream that the calling thread captures.
-StreamObject*& CapturedByThread() {
-  static thread_local StreamObject* stream = nullptr;
-  return stream;
-}
-
-// While the thread captures, `call` is refused, and the capture is lost, as on a device.
-absl::Status RefuseWhileCapturing(const char* call) {
-  StreamObject* stream = CapturedByThread();
-  if (stream == nullptr) return absl::OkStatus();
-  const std::lock_guard lock(stream->mutex);
-  if (stream->capture->broken_by.empty()) stream->capture->broken_by = call;
-  return absl::InternalError(absl::StrCat(call, ": not permitted while the thread captures a stream"));
-}
-
-// For calls that have no status to return: who makes them does not know that it captures.
-void FailWhileCapturing(const char* call) {
-  if (CapturedByThread() != nullptr) {
-    cuda_emulation::Fail(absl::StrCat(call, " while the thread captures a stream"));
-  }
-}
-
-void DrainAll() {
-  std::map<StreamObject*, std::shared_ptr<StreamObject>> streams;
-  {
-    const std::lock_guard lock(TheDevice().mutex);
-    streams = TheDevice().streams;
-  }
-  for (const auto& [handle, stream] : streams) stream->Drain();
-}
-
-}  // namespace
 
 absl::StatusOr<std::vector<DeviceInfo>> ListDevices() {
   const std::lock_guard lock(TheDevice().mutex);
@@ -347,74 +240,6 @@ absl::Status SynchronizeStream(StreamHandle stream) {
   return absl::OkStatus();
 }
 
-absl::Status BeginCapture(StreamHandle stream) {
-  CheckCurrentDevice("a capture");
-  if (absl::Status status = RefuseWhileCapturing("BeginCapture"); !status.ok()) return status;
-  const std::lock_guard lock(stream->mutex);
-  stream->capture = std::make_unique<Capture>();
-  CapturedByThread() = stream;
-  return absl::OkStatus();
-}
-
-absl::StatusOr<GraphHandle> EndCapture(StreamHandle stream) {
-  if (CapturedByThread() != stream) {
-    return absl::InternalError("EndCapture: the thread does not capture this stream");
-  }
-  CapturedByThread() = nullptr;
-  std::unique_ptr<Capture> capture;
-  {
-    const std::lock_guard lock(stream->mutex);
-    capture = std::move(stream->capture);
-  }
-  if (!capture->broken_by.empty()) {
-    return absl::InternalError(absl::StrCat("EndCapture: invalidated by ", capture->broken_by));
-  }
-  Device& device = TheDevice();
-  const std::lock_guard lock(device.mutex);
-  if (!device.graph_error.ok()) return device.graph_error;
-  if (cuda_emulation::kGraphBytes > device.limit - device.allocated) {
-    return absl::ResourceExhaustedError("no device memory for a graph");
-  }
-  auto graph = std::make_shared<GraphObject>();
-  graph->work = std::move(capture->work);
-  device.allocated += cuda_emulation::kGraphBytes;
-  device.graphs[graph.get()] = graph;
-  ++device.counts.graphs;
-  return graph.get();
-}
-
-absl::Status LaunchGraph(GraphHandle graph, StreamHandle stream) {
-  CheckCurrentDevice("the launch of a graph");
-  if (absl::Status status = RefuseWhileCapturing("LaunchGraph"); !status.ok()) return status;
-  std::shared_ptr<GraphObject> shared;
-  {
-    Device& device = TheDevice();
-    const std::lock_guard lock(device.mutex);
-    const auto found = device.graphs.find(graph);
-    if (found == device.graphs.end()) cuda_emulation::Fail("LaunchGraph of what is no graph");
-    if (!device.graph_error.ok()) return device.graph_error;
-    shared = found->second;
-    ++device.graph_launches;
-  }
-  ++shared->launches;
-  stream->Enqueue([shared] {
-    for (const Work& work : shared->work) work();
-    --shared->launches;
-  });
-  return absl::OkStatus();
-}
-
-void DestroyGraph(GraphHandle graph) {
-  FailWhileCapturing("DestroyGraph");
-  Device& device = TheDevice();
-  const std::lock_guard lock(device.mutex);
-  const auto found = device.graphs.find(graph);
-  if (found == device.graphs.end()) cuda_emulation::Fail("DestroyGraph of what is no graph");
-  if (graph->launches > 0) cuda_emulation::Fail("DestroyGraph of a graph whose launch was not waited for");
-  device.graphs.erase(found);
-  device.allocated -= cuda_emulation::kGraphBytes;
-}
-
 absl::Status EnqueueCopyFromHost(StreamHandle stream, void* target, const void* source, int64_t bytes) {
   {
     const std::lock_guard lock(TheDevice().mutex);
@@ -489,11 +314,6 @@ WorkCounts CountWork() {
   WorkCounts counts{.enqueued = device.enqueued_on_gone_streams, .graph_launches = device.graph_launches};
   for (const auto& [handle, stream] : device.streams) counts.enqueued += stream->enqueued;
   return counts;
-}
-
-void SetGraphError(absl::Status error) {
-  const std::lock_guard lock(TheDevice().mutex);
-  TheDevice().graph_error = std::move(error);
 }
 
 std::vector<DeviceInfo> TwoDevices() {
