@@ -39,8 +39,8 @@ struct EngineOptions {
   std::string gemm = "auto";      // cpu: "auto", "bf16", "f32" or "int8" (kernels::CpuBackendOptions)
   std::string kv_dtype = "auto";  // pages: "auto" (bf16, or f32 with fp32 GEMMs), "bf16", "f16", "f32", or
                                   // "int8" (half of bf16's memory)
-  std::string chunk_format = "auto";  // stored chunks: "int8", "int4", "bf16", "f16" or "f32"; auto: int8, or
-                                      // kv_dtype where that is not auto
+  std::string chunk_format = "auto";  // stored chunks: "int8", "int4", "fp8", "bf16", "f16" or "f32"; auto:
+                                      // int8, or kv_dtype where that is not auto
   int32_t max_context_tokens = 0;     // prompt and completion; 0: the model's own context length
   int32_t page_size = 64;             // tokens
   int32_t max_batch_size = 8;         // answers decoded together, 1 to kMaxBatchSize

@@ -56,11 +56,11 @@ absl::StatusOr<kernels::KvEncoding> ChunkEncoding(const EngineOptions& options, 
     const bool int8 = options.kv_dtype == "auto" || kv_dtype == kernels::DataType::kInt8;
     return int8 ? kInt8 : kernels::DenseEncoding(kv_dtype);
   }
-  for (const kernels::KvEncoding encoding : {kInt8, kInt4, kBF16, kF16, kF32}) {
+  for (const kernels::KvEncoding encoding : {kInt8, kInt4, kFp8, kBF16, kF16, kF32}) {
     if (options.chunk_format == kernels::Name(encoding)) return encoding;
   }
   return absl::InvalidArgumentError(absl::StrCat("chunk_format is '", options.chunk_format,
-                                                 "'; allowed: auto, int8, int4, bf16, f16, f32"));
+                                                 "'; allowed: auto, int8, int4, fp8, bf16, f16, f32"));
 }
 
 text::TokenizerSpec ToTokenizerSpec(model::TokenizerData data) {

@@ -54,7 +54,7 @@ double RelativeError(absl::Span<const float> value, absl::Span<const float> expe
 // KV: 2^-9. Blending bugs (a wrong position, mask or rotation) give errors of order 1.
 double Limit(const ModelRuntime& runtime) {
   const kernels::KvEncoding encoding = runtime.key_space.format.encoding;
-  if (encoding == kernels::KvEncoding::kInt4) return 0.3;
+  if (encoding == kernels::KvEncoding::kInt4 || encoding == kernels::KvEncoding::kFp8) return 0.3;
   const bool low_precision = runtime.backend->compute_dtype() != kernels::DataType::kF32 ||
                              runtime.page_pool->dtype() != kernels::DataType::kF32 ||
                              encoding != kernels::KvEncoding::kF32;

@@ -101,7 +101,7 @@ absl::Status CheckSection(absl::string_view op, absl::string_view what, KvSectio
                           int64_t rows, int64_t cols) {
   if (Name(section.encoding) == "?") {
     return Invalid(op, what, ".encoding is ", static_cast<int>(section.encoding),
-                   "; allowed: f32, bf16, f16, int8, int4");
+                   "; allowed: f32, bf16, f16, int8, int4, fp8");
   }
   if (section.part != part || (part != KvPart::kKey && part != KvPart::kValue)) {
     return Invalid(op, what, ".part is ", static_cast<int>(section.part),

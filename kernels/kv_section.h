@@ -10,6 +10,11 @@
 //     codes    int8: u8 [rows, cols]
 //              int4: u8 [rows, ceil(cols / 2)], column 2j in the low and 2j + 1 in the high nibble of byte j
 //
+// or, where codes have signs, two: steps at the section's first byte, then codes.
+//
+//     steps    bf16 [scale_rows, scale_cols]      value = step * code
+//     codes    fp8: E4M3 [rows, cols]
+//
 // K has channels of very different size that keep it over the tokens, V has not, so K is quantised per
 // channel over groups of kKvGroup tokens (scales [ceil(rows / kKvGroup), cols]) and V per token over groups
 // of kKvGroup channels (scales [rows, ceil(cols / kKvGroup)]). (Liu et al., "KIVI", ICML 2024, section 3;
@@ -17,6 +22,15 @@
 //
 // Offsets round down and steps up, so that the codes reach every value of a group and what bf16 rounds away
 // is no error: a value decodes to within half a step. A group that holds a NaN or an infinity decodes to NaN.
+//
+// E4M3 is a sign, 4 bits of exponent (bias 7) and 3 of mantissa: 0, subnormals from 2^-9, normals from 2^-6
+// to 448, no infinities; 0x7F and 0xFF are NaN. (Micikevicius et al., "FP8 Formats for Deep Learning", 2022;
+// OCP 8-bit Floating Point Specification 1.0.) The step is the group's largest magnitude / 448, rounded up to
+// bf16, but at most 0x1.24p119, so that step * 448 is finite. A code is value * (1 / step), rounded to the
+// nearest E4M3, ties to even, at most 448, with the value's sign, zeros too; where 1 / step is not finite
+// (all magnitudes below 2^-119) it is a zero. A value decodes to within 1/16 of itself or 2^-10 steps,
+// whichever is more. In a group that holds a NaN or an infinity the step is NaN, those are 0x7F and the
+// others zeros.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +42,7 @@
 namespace kvblend::kernels {
 
 /// Values are part of stored entries: never renumber.
-enum class KvEncoding : uint8_t { kF32 = 0, kBF16 = 1, kF16 = 2, kInt8 = 3, kInt4 = 4 };
+enum class KvEncoding : uint8_t { kF32 = 0, kBF16 = 1, kF16 = 2, kInt8 = 3, kInt4 = 4, kFp8 = 5 };
 
 enum class KvPart : uint8_t { kKey, kValue };
 
@@ -47,13 +61,27 @@ constexpr std::string_view Name(KvEncoding encoding) {
       return "int8";
     case KvEncoding::kInt4:
       return "int4";
+    case KvEncoding::kFp8:
+      return "fp8";
   }
   return "?";
 }
 
+/// Whether groups of values share scales.
 constexpr bool IsQuantised(KvEncoding encoding) {
-  return encoding == KvEncoding::kInt8 || encoding == KvEncoding::kInt4;
+  return encoding == KvEncoding::kInt8 || encoding == KvEncoding::kInt4 || encoding == KvEncoding::kFp8;
 }
+
+/// Whether the scales of a group are an offset and a step, or a step alone. REQUIRES: IsQuantised(encoding)
+constexpr bool HasOffsets(KvEncoding encoding) { return encoding != KvEncoding::kFp8; }
+
+/// The largest code. REQUIRES: IsQuantised(encoding)
+constexpr float MaxCode(KvEncoding encoding) {
+  if (encoding == KvEncoding::kFp8) return 448.0f;
+  return encoding == KvEncoding::kInt8 ? 255.0f : 15.0f;
+}
+
+inline constexpr uint16_t kMaxFp8Step = 0x7B12;  // in bf16
 
 constexpr KvEncoding DenseEncoding(DataType dtype) {
   switch (dtype) {
@@ -84,7 +112,7 @@ constexpr DataType DenseType(KvEncoding encoding) {
 struct KvSectionLayout {
   int64_t scale_rows = 0;  // 0 for dense encodings
   int64_t scale_cols = 0;
-  int64_t offsets = 0;  // from the section's first byte
+  int64_t offsets = 0;  // from the section's first byte; meaningless without HasOffsets
   int64_t steps = 0;
   int64_t codes = 0;  // of dense encodings: the elements
   int64_t code_row_bytes = 0;
@@ -101,9 +129,10 @@ constexpr KvSectionLayout LayoutOf(KvEncoding encoding, KvPart part, int64_t row
   if (IsQuantised(encoding)) {
     layout.scale_rows = part == KvPart::kKey ? groups(rows) : rows;
     layout.scale_cols = part == KvPart::kKey ? cols : groups(cols);
-    layout.steps = aligned(layout.scale_rows * layout.scale_cols * 2);
-    layout.codes = 2 * layout.steps;
-    layout.code_row_bytes = encoding == KvEncoding::kInt8 ? cols : (cols + 1) / 2;
+    const int64_t plane = aligned(layout.scale_rows * layout.scale_cols * 2);
+    layout.steps = HasOffsets(encoding) ? plane : 0;
+    layout.codes = layout.steps + plane;
+    layout.code_row_bytes = encoding == KvEncoding::kInt4 ? (cols + 1) / 2 : cols;
   } else {
     layout.code_row_bytes = cols * SizeOf(DenseType(encoding));
   }

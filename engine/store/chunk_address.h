@@ -27,7 +27,7 @@ struct ChunkIdentity {
 ///     u32(1)                      version of this serialisation
 ///     u8(kind)                    1: chunk key, 2: content key
 ///     model fingerprint           32 bytes
-///     str(encoding name)          "f32", "bf16", "f16", "int8", "int4"
+///     str(encoding name)          "f32", "bf16", "f16", "int8", "int4", "fp8"
 ///     u32(num_layers) u32(num_kv_heads) u32(head_dim) u32(format.version)
 ///     str(tenant namespace)
 ///   * anchor hash                 32 bytes

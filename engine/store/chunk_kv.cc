@@ -28,17 +28,18 @@ int64_t KvFormat::BytesPerToken() const {
   if (!kernels::IsQuantised(encoding)) {
     return 2 * num_layers * elements * kernels::SizeOf(kernels::DenseType(encoding));
   }
-  // Offset and step are 2 bytes each: per token and group of channels for V, and for K per channel and group
-  // of tokens, of which a token's share counts.
+  // Offset, if any, and step are 2 bytes each: per token and group of channels for V, and for K per channel
+  // and group of tokens, of which a token's share counts.
+  const int64_t scale_bytes = kernels::HasOffsets(encoding) ? 4 : 2;
   const auto groups = [](int64_t count) { return (count + kernels::kKvGroup - 1) / kernels::kKvGroup; };
   const int64_t codes = kernels::LayoutOf(encoding, kernels::KvPart::kKey, 1, elements).code_row_bytes;
-  return num_layers * (2 * codes + groups(4 * elements) + 4 * groups(elements));
+  return num_layers * (2 * codes + groups(scale_bytes * elements) + scale_bytes * groups(elements));
 }
 
 absl::Status KvFormat::Validate() const {
   if (kernels::Name(encoding) == "?") {
     return absl::InvalidArgumentError(absl::StrCat("KV format: encoding is ", static_cast<int>(encoding),
-                                                   "; allowed: f32, bf16, f16, int8, int4"));
+                                                   "; allowed: f32, bf16, f16, int8, int4, fp8"));
   }
   // Far above any model, and small enough that BytesPerToken (< 2^58) can't overflow.
   if (absl::Status s = CheckDimension("num_layers", num_layers, 1 << 16); !s.ok()) return s;

@@ -102,7 +102,8 @@ class HeaderReader {
     const uint32_t encoding = U32(kEncodingAt);
     if (encoding > std::numeric_limits<uint8_t>::max() ||
         kernels::Name(static_cast<kernels::KvEncoding>(encoding)) == "?") {
-      return NotKnown("encoding is ", encoding, "; known: 0 (f32), 1 (bf16), 2 (f16), 3 (int8), 4 (int4)");
+      return NotKnown("encoding is ", encoding,
+                      "; known: 0 (f32), 1 (bf16), 2 (f16), 3 (int8), 4 (int4), 5 (fp8)");
     }
     format.encoding = static_cast<kernels::KvEncoding>(encoding);
     if (const uint32_t version = U32(kFormatVersionAt); version != 1) {

@@ -71,7 +71,9 @@ simd::StoredRows StoredRowsOf(const KvSectionView& section, int64_t row, int64_t
                         .rows = count};
   if (IsQuantised(section.encoding)) {
     const int64_t scale = (section.part == KvPart::kKey ? row / kKvGroup : row) * layout.scale_cols;
-    rows.offsets = reinterpret_cast<const uint16_t*>(bytes + layout.offsets) + scale;
+    if (HasOffsets(section.encoding)) {
+      rows.offsets = reinterpret_cast<const uint16_t*>(bytes + layout.offsets) + scale;
+    }
     rows.steps = reinterpret_cast<const uint16_t*>(bytes + layout.steps) + scale;
   }
   return rows;
@@ -117,10 +119,11 @@ class RowDecoder {
       codes = unpacked_;
     }
     const int64_t scale_row = section_.part == KvPart::kKey ? row / kKvGroup : row;
-    const auto* offsets =
-        reinterpret_cast<const uint16_t*>(bytes_ + layout_.offsets) + scale_row * layout_.scale_cols;
     const auto* steps =
         reinterpret_cast<const uint16_t*>(bytes_ + layout_.steps) + scale_row * layout_.scale_cols;
+    if (!HasOffsets(section_.encoding)) return DecodeFp8(codes, steps, out);
+    const auto* offsets =
+        reinterpret_cast<const uint16_t*>(bytes_ + layout_.offsets) + scale_row * layout_.scale_cols;
     if (section_.part == KvPart::kKey) {
       simd::DequantiseRow(codes, offsets, steps, section_.cols, out);
       return;
@@ -132,6 +135,14 @@ class RowDecoder {
   }
 
  private:
+  void DecodeFp8(const uint8_t* codes, const uint16_t* steps, float* out) const {
+    if (section_.part == KvPart::kKey) return simd::DequantiseRowFp8(codes, steps, section_.cols, out);
+    for (int64_t col = 0; col < section_.cols; col += kKvGroup) {
+      simd::DequantiseGroupFp8(codes + col, Bf16ToF32(*steps++), std::min(kKvGroup, section_.cols - col),
+                               out + col);
+    }
+  }
+
   const KvSectionView section_;
   const KvSectionLayout layout_;
   const uint8_t* const bytes_;
@@ -157,13 +168,17 @@ class RowEncoder {
     float* inverse_steps = offsets + cols;
     simd::ColumnRanges(Row(in, begin), in.row_stride, end - begin, cols, offsets, inverse_steps);
     for (int64_t col = 0; col < cols; ++col) {
-      const KvScale scale = ScaleOf(offsets[col], inverse_steps[col], max_code_);
+      const KvScale scale = ScaleOf(offsets[col], inverse_steps[col], section_.encoding);
       StoreScale(begin / kKvGroup * layout_.scale_cols + col, scale);
       offsets[col] = Bf16ToF32(scale.offset);
       inverse_steps[col] = InverseStep(scale.step);
     }
     for (int64_t row = begin; row < end; ++row) {
-      simd::QuantiseRow(Row(in, row), offsets, inverse_steps, max_code_, cols, Codes(row));
+      if (HasOffsets(section_.encoding)) {
+        simd::QuantiseRow(Row(in, row), offsets, inverse_steps, max_code_, cols, Codes(row));
+      } else {
+        simd::QuantiseRowFp8(Row(in, row), inverse_steps, cols, Codes(row));
+      }
       FinishCodes(row);
     }
   }
@@ -174,10 +189,15 @@ class RowEncoder {
       const int64_t count = std::min(kKvGroup, section_.cols - col);
       float low = 0, high = 0;
       simd::RowRange(Row(in, row) + col, count, &low, &high);
-      const KvScale scale = ScaleOf(low, high, max_code_);
+      const KvScale scale = ScaleOf(low, high, section_.encoding);
       StoreScale(row * layout_.scale_cols + col / kKvGroup, scale);
-      simd::QuantiseGroup(Row(in, row) + col, Bf16ToF32(scale.offset), InverseStep(scale.step), max_code_,
-                          count, Codes(row) + col);
+      const float inverse_step = InverseStep(scale.step);
+      if (HasOffsets(section_.encoding)) {
+        simd::QuantiseGroup(Row(in, row) + col, Bf16ToF32(scale.offset), inverse_step, max_code_, count,
+                            Codes(row) + col);
+      } else {
+        simd::QuantiseGroupFp8(Row(in, row) + col, inverse_step, count, Codes(row) + col);
+      }
     }
     FinishCodes(row);
   }
@@ -187,7 +207,9 @@ class RowEncoder {
     return static_cast<const float*>(in.data) + row * in.row_stride;
   }
   void StoreScale(int64_t index, const KvScale& scale) const {
-    reinterpret_cast<uint16_t*>(bytes_ + layout_.offsets)[index] = scale.offset;
+    if (HasOffsets(section_.encoding)) {
+      reinterpret_cast<uint16_t*>(bytes_ + layout_.offsets)[index] = scale.offset;
+    }
     reinterpret_cast<uint16_t*>(bytes_ + layout_.steps)[index] = scale.step;
   }
   uint8_t* Codes(int64_t row) const {
@@ -258,7 +280,7 @@ void CpuEncodeKv(CpuContext& context, ConstMatrixView in, MutableKvSectionView o
     return;
   }
   const int64_t scale_bytes = layout.scale_rows * layout.scale_cols * 2;
-  zero(layout.offsets + scale_bytes, layout.steps);
+  if (HasOffsets(out.encoding)) zero(layout.offsets + scale_bytes, layout.steps);
   zero(layout.steps + scale_bytes, layout.codes);
   if (out.part == KvPart::kKey) {
     ForRows(context.pool, layout.scale_rows, kKvGroup * out.cols * 12, [&](int64_t begin, int64_t end) {

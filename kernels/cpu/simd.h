@@ -61,6 +61,17 @@ void DequantiseGroup(const uint8_t* codes, float offset, float step, int64_t n, 
 void PackNibbles(const uint8_t* codes, int64_t n, uint8_t* packed);
 void UnpackNibbles(const uint8_t* packed, int64_t n, uint8_t* codes);
 
+// --- fp8.cc: fp8 sections ---
+
+/// codes[j] = E4M3 nearest to x[j] * inverse_steps[j]; 0x7F for NaN.
+void QuantiseRowFp8(const float* x, const float* inverse_steps, int64_t n, uint8_t* codes);
+/// The same with one step.
+void QuantiseGroupFp8(const float* x, float inverse_step, int64_t n, uint8_t* codes);
+/// out[j] = steps[j] * codes[j]; steps: bf16
+void DequantiseRowFp8(const uint8_t* codes, const uint16_t* steps, int64_t n, float* out);
+/// The same with one step.
+void DequantiseGroupFp8(const uint8_t* codes, float step, int64_t n, float* out);
+
 // --- int8.cc: products of activations quantised per row and weights per output ---
 
 /// codes[i] = round(127 x[i] / max |x|) + 128. Returns what a step of a code is worth: 0 for a row of zeros,
@@ -84,15 +95,15 @@ void QuantiseHead(const float* x, int64_t head_dim, int8_t* codes, uint16_t* ste
 void DequantiseHeads(const int8_t* codes, const uint16_t* steps, int64_t heads, int64_t head_dim,
                      DataType out_dtype, void* out, const int8_t* next);
 
-// --- load_kv.cc: sections in bf16, int8 or int4 into pages in bf16 ---
+// --- load_kv.cc: sections in bf16, int8, int4 or fp8 into pages in bf16 ---
 
 /// Successive rows of a section; of quantised K, all of one group of tokens.
 struct StoredRows {
   KvEncoding encoding = KvEncoding::kBF16;
   const std::byte* codes = nullptr;   // of the first row
   int64_t row_bytes = 0;              // of codes
-  const uint16_t* offsets = nullptr;  // of the first row; null for bf16
-  const uint16_t* steps = nullptr;
+  const uint16_t* offsets = nullptr;  // of the first row; null for bf16 and fp8
+  const uint16_t* steps = nullptr;    // of the first row; null for bf16
   int64_t scale_cols = 0;
   int64_t rows = 0;
 };

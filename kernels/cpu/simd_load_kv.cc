@@ -9,6 +9,7 @@
 // clang-format off
 #include "hwy/highway.h"
 #include "kernels/cpu/simd-inl.h"
+#include "kernels/cpu/simd_fp8-inl.h"
 // clang-format on
 #include <array>
 
@@ -55,6 +56,16 @@ HWY_INLINE Pairs LoadPairs(const std::byte* row, size_t pair) {
     const hn::Rebind<uint8_t, PairF32> d8;
     const auto codes = hn::PromoteTo(d32, hn::LoadU(d8, reinterpret_cast<const uint8_t*>(row) + pair));
     return FromCodes(hn::And(codes, hn::Set(d32, 15u)), hn::ShiftRight<4>(codes));
+  } else if constexpr (kEncoding == KvEncoding::kFp8) {
+#if KVBLEND_BF16_WORDS
+    const auto* codes = reinterpret_cast<const __m256i*>(row + 2 * pair);
+    return FromBf16(Words{E4M3ToBf16(_mm256_loadu_si256(codes))});
+#else
+    const PairF32 d;
+    const hn::Rebind<uint16_t, PairF32> d16;
+    const auto codes = hn::PromoteTo(d32, hn::LoadU(d16, reinterpret_cast<const uint16_t*>(row) + pair));
+    return {E4M3ToF32(d, codes), E4M3ToF32(d, hn::ShiftRight<8>(codes))};
+#endif
   } else {
     return FromBf16(LoadBf16Words(row, pair));
   }
@@ -94,6 +105,10 @@ struct HardwareRounding {
 };
 #endif
 
+HWY_INLINE Pairs Scaled(const Pairs& codes, const Pairs& steps) {
+  return {hn::Mul(steps.even, codes.even), hn::Mul(steps.odd, codes.odd)};
+}
+
 // Steps and offsets of K's channels, kept over the rows of a group; nothing for bf16.
 template <KvEncoding kEncoding>
 struct ChannelScales {
@@ -104,6 +119,14 @@ struct ChannelScales {
     return Scaled(LoadPairs<kEncoding>(row, pair), steps, offsets);
   }
   Pairs steps, offsets;
+};
+template <>
+struct ChannelScales<KvEncoding::kFp8> {
+  ChannelScales(const StoredRows& rows, size_t pair) : steps(FromBf16(LoadBf16Words(rows.steps, pair))) {}
+  HWY_INLINE Pairs Load(const std::byte* row, size_t pair) const {
+    return Scaled(LoadPairs<KvEncoding::kFp8>(row, pair), steps);
+  }
+  Pairs steps;
 };
 template <>
 struct ChannelScales<KvEncoding::kBF16> {
@@ -126,8 +149,8 @@ class Fetcher {
 
  private:
   static constexpr size_t kPairBytes = kEncoding == KvEncoding::kBF16   ? 4
-                                       : kEncoding == KvEncoding::kInt8 ? 2
-                                                                        : 1;
+                                       : kEncoding == KvEncoding::kInt4 ? 1
+                                                                        : 2;
   const std::byte* next_;
 };
 
@@ -204,8 +227,13 @@ void LoadValuesFrom(const StoredRows& rows, const PageRows& out) {
         } else {
           const int64_t group = r * rows.scale_cols + pair / kGroupPairs;
           const auto step = hn::Set(d, Bf16ToF32(rows.steps[group]));
-          const auto offset = hn::Set(d, Bf16ToF32(rows.offsets[group]));
-          Rounding::Store(Scaled(LoadPairs<kEncoding>(row, pair), {step, step}, {offset, offset}), target, i);
+          const Pairs codes = LoadPairs<kEncoding>(row, pair);
+          if constexpr (HasOffsets(kEncoding)) {
+            const auto offset = hn::Set(d, Bf16ToF32(rows.offsets[group]));
+            Rounding::Store(Scaled(codes, {step, step}, {offset, offset}), target, i);
+          } else {
+            Rounding::Store(Scaled(codes, {step, step}), target, i);
+          }
         }
       }
     }
@@ -226,6 +254,8 @@ void LoadRowsWith(const StoredRows& rows, RopeLayout layout, const float* const*
       return LoadRowsFrom<KvEncoding::kInt8, Rounding>(rows, layout, cos, out);
     case KvEncoding::kInt4:
       return LoadRowsFrom<KvEncoding::kInt4, Rounding>(rows, layout, cos, out);
+    case KvEncoding::kFp8:
+      return LoadRowsFrom<KvEncoding::kFp8, Rounding>(rows, layout, cos, out);
     default:
       return LoadRowsFrom<KvEncoding::kBF16, Rounding>(rows, layout, cos, out);
   }

@@ -20,6 +20,7 @@
 //                                    four also in double)
 //   Exp2, Exp, RoundToInt            2^x (fast), e^x (accurate), to the nearest even integer
 //   ToBf16, FromBf16, ToF16, FromF16, PackBf16, PackF16    round to nearest even
+//   KVBLEND_HARDWARE_E4M3            whether it converts E4M3 by itself; kernels/cuda/e4m3.h does it anywhere
 //   Launch<Kernel>(stream, shape, params)           from host code
 #pragma once
 

@@ -189,6 +189,24 @@ KVBLEND_DEVICE uint32_t PackF16(float low, float high) {
   return bits;
 }
 
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+#define KVBLEND_HARDWARE_E4M3 1
+/// Two E4M3 to two f16, exactly. The first is in the low bits of either.
+KVBLEND_DEVICE uint32_t E4M3PairToF16(uint16_t codes) {
+  uint32_t halves;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(codes));
+  return halves;
+}
+/// To nearest even, at most 448; 0x7F for NaN.
+KVBLEND_DEVICE uint16_t F32PairToE4M3(float low, float high) {
+  uint16_t codes;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(high), "f"(low));
+  return codes;
+}
+#else
+#define KVBLEND_HARDWARE_E4M3 0
+#endif
+
 /// Enqueues a kernel, which takes one parameter by value.
 template <auto Kernel, typename Params>
 LaunchError Launch(StreamHandle stream, const LaunchShape& shape, const Params& params) {

@@ -1,4 +1,5 @@
 // EncodeKv: the bytes that kernels/reference/encode_section.cc defines.
+#include "kernels/cuda/e4m3.h"
 #include "kernels/cuda/elements.h"
 
 namespace kvblend::kernels::cuda {
@@ -8,6 +9,8 @@ constexpr int kThreads = 128;
 constexpr int kGroup = static_cast<int>(kKvGroup);
 
 KVBLEND_DEVICE bool IsFinite(float value) { return (FloatBits(value) & 0x7F800000u) != 0x7F800000u; }
+
+KVBLEND_DEVICE float Magnitude(float value) { return FloatFromBits(FloatBits(value) & 0x7FFFFFFFu); }
 
 // `value` is finite.
 KVBLEND_DEVICE uint16_t FloorBf16(float value) {
@@ -20,11 +23,18 @@ KVBLEND_DEVICE uint16_t CeilBf16(float value) {
 }
 
 struct Scale {
-  uint16_t offset, step;
+  uint16_t offset, step;  // offset 0 where there is none
 };
 
-KVBLEND_DEVICE Scale ScaleOfRange(bool finite, float low, float high, float max_code) {
+KVBLEND_DEVICE Scale ScaleOfRange(bool finite, float low, float high, KvEncoding encoding) {
   constexpr Scale kNan{0x7FC0, 0x7FC0};
+  const float max_code = MaxCode(encoding);
+  if (!HasOffsets(encoding)) {
+    if (!finite) return {0, kNan.step};
+    const uint16_t step = CeilBf16(DivRn(Max(Magnitude(low), Magnitude(high)), max_code));
+    constexpr uint16_t kMax = kMaxFp8Step;
+    return {0, step < kMax ? step : kMax};
+  }
   if (!finite) return kNan;
   const uint16_t offset = FloorBf16(low);
   const float width = SubRn(DivRn(high, max_code), DivRn(FromBf16(offset), max_code));
@@ -33,9 +43,11 @@ KVBLEND_DEVICE Scale ScaleOfRange(bool finite, float low, float high, float max_
   return IsFinite(FromBf16(offset)) && IsFinite(FromBf16(step)) ? Scale{offset, step} : kNan;
 }
 
-KVBLEND_DEVICE uint32_t CodeOfValue(float value, const Scale& scale, float max_code) {
+KVBLEND_DEVICE uint32_t CodeOfValue(float value, const Scale& scale, KvEncoding encoding) {
   float inverse = DivRn(1.0f, FromBf16(scale.step));
   if (!IsFinite(inverse)) inverse = 0.0f;
+  if (!HasOffsets(encoding)) return ToE4M3(MulRn(value, inverse));
+  const float max_code = MaxCode(encoding);
   const float code = RoundToInt(MulRn(SubRn(value, FromBf16(scale.offset)), inverse));
   return static_cast<uint32_t>(code > 0 ? (code < max_code ? code : max_code) : 0.0f);
 }
@@ -45,11 +57,11 @@ struct EncodeParams {
   unsigned char* out;
   int64_t rows, cols;
   int64_t scale_cols, steps, codes, code_row_bytes;
-  bool int8;
+  KvEncoding encoding;
 };
 
 KVBLEND_DEVICE void StoreScale(const EncodeParams& p, int64_t index, const Scale& scale) {
-  reinterpret_cast<uint16_t*>(p.out)[index] = scale.offset;
+  if (HasOffsets(p.encoding)) reinterpret_cast<uint16_t*>(p.out)[index] = scale.offset;
   reinterpret_cast<uint16_t*>(p.out + p.steps)[index] = scale.step;
 }
 
@@ -61,9 +73,10 @@ KVBLEND_KERNEL(kThreads, 8) EncodeKeysKernel(EncodeParams p) {
   const int64_t row_end = row_begin + kGroup < p.rows ? row_begin + kGroup : p.rows;
   const int columns = col + 1 < p.cols ? 2 : 1;
   const float* in = static_cast<const float*>(p.in.data) + col;
-  const float max_code = p.int8 ? 255.0f : 15.0f;
   Scale scales[2];
-  for (int i = 0; i < columns; ++i) {
+  KVBLEND_UNROLL
+  for (int i = 0; i < 2; ++i) {
+    if (i >= columns) break;
     float low = in[row_begin * p.in.row_stride + i], high = low;
     bool finite = true;
     for (int64_t row = row_begin; row < row_end; ++row) {
@@ -72,21 +85,23 @@ KVBLEND_KERNEL(kThreads, 8) EncodeKeysKernel(EncodeParams p) {
       low = value < low ? value : low;
       high = value > high ? value : high;
     }
-    scales[i] = ScaleOfRange(finite, low, high, max_code);
+    scales[i] = ScaleOfRange(finite, low, high, p.encoding);
     StoreScale(p, int64_t{BlockY()} * p.scale_cols + col + i, scales[i]);
   }
   for (int64_t row = row_begin; row < row_end; ++row) {
     unsigned char* codes = p.out + p.codes + row * p.code_row_bytes;
     uint32_t byte = 0;
-    for (int i = 0; i < columns; ++i) {
-      const uint32_t code = CodeOfValue(in[row * p.in.row_stride + i], scales[i], max_code);
-      if (p.int8) {
+    KVBLEND_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      if (i >= columns) break;
+      const uint32_t code = CodeOfValue(in[row * p.in.row_stride + i], scales[i], p.encoding);
+      if (p.encoding != KvEncoding::kInt4) {
         codes[col + i] = static_cast<unsigned char>(code);
       } else {
         byte |= code << (4 * i);
       }
     }
-    if (!p.int8) codes[col / 2] = static_cast<unsigned char>(byte);
+    if (p.encoding == KvEncoding::kInt4) codes[col / 2] = static_cast<unsigned char>(byte);
   }
 }
 
@@ -109,14 +124,13 @@ KVBLEND_KERNEL(kThreads, 8) EncodeValuesKernel(EncodeParams p) {
     low = other_low < low ? other_low : low;
     high = other_high > high ? other_high : high;
   }
-  const float max_code = p.int8 ? 255.0f : 15.0f;
-  const Scale scale = ScaleOfRange(finite, Shuffle(low, 0), Shuffle(high, 0), max_code);
+  const Scale scale = ScaleOfRange(finite, Shuffle(low, 0), Shuffle(high, 0), p.encoding);
   if (in_matrix && Lane() == 0) StoreScale(p, group, scale);
-  const uint32_t code = valid ? CodeOfValue(value, scale, max_code) : 0;
+  const uint32_t code = valid ? CodeOfValue(value, scale, p.encoding) : 0;
   const uint32_t next = Shuffle(code, Lane() + 1);
   if (!valid) return;
   unsigned char* codes = p.out + p.codes + row * p.code_row_bytes;
-  if (p.int8) {
+  if (p.encoding != KvEncoding::kInt4) {
     codes[col] = static_cast<unsigned char>(code);
   } else if (Lane() % 2 == 0) {
     codes[col / 2] = static_cast<unsigned char>(code | next << 4);
@@ -138,7 +152,7 @@ LaunchError LaunchEncodeKv(StreamHandle stream, ConstMatrixView in, MutableKvSec
                             .steps = layout.steps,
                             .codes = layout.codes,
                             .code_row_bytes = layout.code_row_bytes,
-                            .int8 = out.encoding == KvEncoding::kInt8};
+                            .encoding = out.encoding};
   if (out.part == KvPart::kKey) {
     return Launch<EncodeKeysKernel>(
         stream,

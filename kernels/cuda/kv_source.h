@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/e4m3.h"
 #include "kernels/cuda/elements.h"
 
 namespace kvblend::kernels::cuda {
@@ -17,29 +18,44 @@ KVBLEND_DEVICE float Dequantise(float offset, float step, uint32_t code) {
   return AddRn(offset, MulRn(step, static_cast<float>(code)));
 }
 
+/// The offsets or steps of kWidth columns.
+template <int kWidth>
+KVBLEND_DEVICE void LoadScales(const KvSource& source, const unsigned char* plane, int64_t scale,
+                               float (&scales)[kWidth]) {
+  if (kWidth == 8 && source.per_channel) {
+    LoadValues(plane, DataType::kBF16, scale, scales);
+  } else {
+    const float one = LoadValue(plane, DataType::kBF16, scale);
+    for (int i = 0; i < kWidth; ++i) scales[i] = one;
+  }
+}
+
 /// Values of columns [col, col + kWidth) of a row; kWidth is 1, or 8 where col is a multiple of 8 and
 /// VectorisesSource holds.
 template <int kWidth>
 KVBLEND_DEVICE void LoadKv(const KvSource& source, int64_t row, int64_t col, float (&values)[kWidth]) {
-  if (source.encoding != KvEncoding::kInt8 && source.encoding != KvEncoding::kInt4) {
+  if (!IsQuantised(source.encoding)) {
     LoadValues(source.data, DenseTypeOf(source.encoding), row * source.row_stride + col, values);
     return;
   }
   const int64_t scale = source.per_channel ? row / kKvGroup * source.scale_cols + col
                                            : row * source.scale_cols + col / kKvGroup;
   float offset[kWidth], step[kWidth];
-  if (kWidth == 8 && source.per_channel) {
-    LoadValues(source.data, DataType::kBF16, scale, offset);
-    LoadValues(source.data + source.steps, DataType::kBF16, scale, step);
-  } else {
-    const float one_offset = LoadValue(source.data, DataType::kBF16, scale);
-    const float one_step = LoadValue(source.data + source.steps, DataType::kBF16, scale);
-    for (int i = 0; i < kWidth; ++i) {
-      offset[i] = one_offset;
-      step[i] = one_step;
-    }
-  }
+  LoadScales(source, source.data + source.steps, scale, step);
   const unsigned char* codes = source.data + source.codes + row * source.row_stride;
+  if (source.encoding == KvEncoding::kFp8) {
+    if constexpr (kWidth == 8) {
+      const auto* words = reinterpret_cast<const uint32_t*>(codes + col);
+      for (int i = 0; i < 8; i += 2) {
+        FromE4M3Pair(words[i / 4] >> (i % 4 * 8), values[i], values[i + 1]);
+      }
+    } else {
+      values[0] = FromE4M3(codes[col]);
+    }
+    for (int i = 0; i < kWidth; ++i) values[i] = MulRn(step[i], values[i]);
+    return;
+  }
+  LoadScales(source, source.data, scale, offset);
   if (source.encoding == KvEncoding::kInt8) {
     if constexpr (kWidth == 8) {
       const auto* words = reinterpret_cast<const uint32_t*>(codes + col);

@@ -1,10 +1,14 @@
 // bf16 and f16 as bit patterns, converted one value at a time: the definition that vectorised code is held
 // against. Round to nearest, ties to even; infinities stay, NaN stays NaN (quiet); f16 overflows to infinity
-// and keeps subnormals.
+// and keeps subnormals. E4M3 likewise, whose largest value takes the place of infinity
+// (kernels/kv_section.h).
 #pragma once
 
+#include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstdint>
+#include <limits>
 
 #include "kernels/tensor.h"
 
@@ -44,6 +48,24 @@ inline uint16_t F32ToF16(float value) {
   }
   const uint32_t rounded = magnitude + 0xFFFu + ((magnitude >> 13) & 1u);
   return static_cast<uint16_t>(sign | ((rounded - 0x38000000u) >> 13));
+}
+
+inline float E4M3ToF32(uint8_t code) {
+  const int exponent = code >> 3 & 15, mantissa = code & 7;
+  float magnitude = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9)
+                                  : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
+  if (exponent == 15 && mantissa == 7) magnitude = std::numeric_limits<float>::quiet_NaN();
+  return (code & 0x80) != 0 ? -magnitude : magnitude;
+}
+
+inline uint8_t F32ToE4M3(float value) {
+  if (std::isnan(value)) return 0x7F;
+  const float magnitude = std::min(std::fabs(value), 448.0f);
+  // Values from 2^e on are 2^(e - 3) apart, those below 2^-6 as those above.
+  const int exponent = std::max(magnitude > 0 ? std::ilogb(magnitude) : -6, -6);
+  const int count = static_cast<int>(std::nearbyint(std::ldexp(magnitude, 3 - exponent)));  // 0 .. 16
+  const int code = (exponent + 7) * 8 + count - 8;
+  return static_cast<uint8_t>(code | (std::signbit(value) ? 0x80 : 0));
 }
 
 /// Element `index` of an array of `dtype`.

@@ -2,6 +2,7 @@
 // kernels/kv_section.h defines the encodings.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -10,9 +11,6 @@
 #include "kernels/kv_section.h"
 
 namespace kvblend::kernels {
-
-/// The largest code.
-constexpr float MaxCode(KvEncoding encoding) { return encoding == KvEncoding::kInt8 ? 255.0f : 15.0f; }
 
 /// The largest bf16 value that is at most `value`. NaN stays NaN.
 inline uint16_t FloorToBf16(float value) {
@@ -31,14 +29,20 @@ inline uint16_t CeilToBf16(float value) {
 
 /// The bf16 scales of one group of values.
 struct KvScale {
-  uint16_t offset = 0;
+  uint16_t offset = 0;  // of encodings without offsets: 0
   uint16_t step = 0;
 };
 
 /// Scales of a group whose smallest and largest values are `low` and `high`; a NaN or an infinity in either
 /// gives scales that decode every code to NaN.
-inline KvScale ScaleOf(float low, float high, float max_code) {
+inline KvScale ScaleOf(float low, float high, KvEncoding encoding) {
   constexpr uint16_t kNan = 0x7FC0;
+  const float max_code = MaxCode(encoding);
+  if (!HasOffsets(encoding)) {
+    if (!std::isfinite(low) || !std::isfinite(high)) return {0, kNan};
+    const float largest = std::max(std::fabs(low), std::fabs(high));
+    return {0, std::min(CeilToBf16(largest / max_code), kMaxFp8Step)};
+  }
   const uint16_t offset = FloorToBf16(low);
   const uint16_t step = CeilToBf16(high / max_code - Bf16ToF32(offset) / max_code);
   if (!std::isfinite(low) || !std::isfinite(high) || !std::isfinite(Bf16ToF32(offset)) ||
@@ -55,8 +59,10 @@ inline float InverseStep(uint16_t step) {
   return std::isfinite(inverse) ? inverse : 0.0f;
 }
 
-/// Rounds to nearest even, clamped to 0 .. max_code.
-inline uint8_t CodeOf(float value, float offset, float inverse_step, float max_code) {
+/// Rounds to nearest even; to what the encoding's codes reach.
+inline uint8_t CodeOf(float value, float offset, float inverse_step, KvEncoding encoding) {
+  if (!HasOffsets(encoding)) return F32ToE4M3(value * inverse_step);
+  const float max_code = MaxCode(encoding);
   const float code = std::nearbyint((value - offset) * inverse_step);
   return static_cast<uint8_t>(code > 0 ? (code < max_code ? code : max_code) : 0.0f);
 }
@@ -70,9 +76,10 @@ inline float LoadSectionElement(const KvSectionView& section, const KvSectionLay
   }
   const int64_t scale = section.part == KvPart::kKey ? row / kKvGroup * layout.scale_cols + col
                                                      : row * layout.scale_cols + col / kKvGroup;
-  const float offset = LoadElement(bytes + layout.offsets, DataType::kBF16, scale);
   const float step = LoadElement(bytes + layout.steps, DataType::kBF16, scale);
   const uint8_t* codes = bytes + layout.codes + row * layout.code_row_bytes;
+  if (!HasOffsets(section.encoding)) return step * E4M3ToF32(codes[col]);
+  const float offset = LoadElement(bytes + layout.offsets, DataType::kBF16, scale);
   const int code = section.encoding == KvEncoding::kInt8 ? codes[col] : codes[col / 2] >> (col % 2 * 4) & 15;
   return offset + step * static_cast<float>(code);
 }

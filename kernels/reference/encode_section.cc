@@ -21,7 +21,6 @@ struct Range {
 // Encodes one group of values: rows x cols of `in`, which share their scales.
 void EncodeGroup(ConstMatrixView in, MutableKvSectionView out, const KvSectionLayout& layout, Range rows,
                  Range cols) {
-  const float max_code = MaxCode(out.encoding);
   float low = Value(in, rows.begin, cols.begin), high = low;
   bool finite = true;
   for (int64_t row = rows.begin; row < rows.end; ++row) {
@@ -32,21 +31,21 @@ void EncodeGroup(ConstMatrixView in, MutableKvSectionView out, const KvSectionLa
       high = std::max(high, value);
     }
   }
-  const KvScale scale = ScaleOf(finite ? low : NAN, high, max_code);
+  const KvScale scale = ScaleOf(finite ? low : NAN, high, out.encoding);
   auto* bytes = static_cast<uint8_t*>(out.data);
   const int64_t index = out.part == KvPart::kKey ? rows.begin / kKvGroup * layout.scale_cols + cols.begin
                                                  : rows.begin * layout.scale_cols + cols.begin / kKvGroup;
-  std::memcpy(bytes + layout.offsets + 2 * index, &scale.offset, 2);
+  if (HasOffsets(out.encoding)) std::memcpy(bytes + layout.offsets + 2 * index, &scale.offset, 2);
   std::memcpy(bytes + layout.steps + 2 * index, &scale.step, 2);
   const float inverse_step = InverseStep(scale.step);
   for (int64_t row = rows.begin; row < rows.end; ++row) {
     uint8_t* codes = bytes + layout.codes + row * layout.code_row_bytes;
     for (int64_t col = cols.begin; col < cols.end; ++col) {
-      const uint8_t code = CodeOf(Value(in, row, col), Bf16ToF32(scale.offset), inverse_step, max_code);
-      if (out.encoding == KvEncoding::kInt8) {
-        codes[col] = code;
-      } else {
+      const uint8_t code = CodeOf(Value(in, row, col), Bf16ToF32(scale.offset), inverse_step, out.encoding);
+      if (out.encoding == KvEncoding::kInt4) {
         codes[col / 2] |= static_cast<uint8_t>(code << (col % 2 * 4));
+      } else {
+        codes[col] = code;
       }
     }
   }

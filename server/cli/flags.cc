@@ -56,7 +56,7 @@ void AddConnectionFlags(CLI::App& command, InProcess in_process, Connection& con
   add("--gemm", engine.gemm, "Precision of matrix products: auto, bf16, f32 or int8", "TYPE");
   add("--kv-dtype", engine.kv_dtype, "Type of KV in pages: auto, bf16, f16, f32 or int8", "TYPE");
   add("--chunk-format", engine.chunk_format,
-      "Form of KV in stored chunks: int8, int4, bf16, f16, f32; auto: int8, or the --kv-dtype given",
+      "Form of KV in stored chunks: int8, int4, fp8, bf16, f16, f32; auto: int8, or the --kv-dtype given",
       "FORMAT");
   add("--max-context", engine.max_context_tokens, "Tokens of prompt and answer; 0: the model's own limit",
       "N");

@@ -100,7 +100,7 @@ class Options {
         ->check(CLI::IsMember({"auto", "bf16", "f16", "f32", "int8"}));
     Add("chunk-format", &engine->chunk_format,
         "Form of KV in stored chunks: auto is int8, or the kv-dtype where that is given")
-        ->check(CLI::IsMember({"auto", "int8", "int4", "bf16", "f16", "f32"}));
+        ->check(CLI::IsMember({"auto", "int8", "int4", "fp8", "bf16", "f16", "f32"}));
     Add("max-context-tokens", &engine->max_context_tokens,
         "Most tokens of a prompt and its answer; 0: the model's own context length")
         ->check(CLI::Range(0, std::numeric_limits<int32_t>::max()));

@@ -56,6 +56,7 @@ BENCHMARK(BM_KvLoad)
     ->Arg(static_cast<int>(KvEncoding::kBF16))
     ->Arg(static_cast<int>(KvEncoding::kInt8))
     ->Arg(static_cast<int>(KvEncoding::kInt4))
+    ->Arg(static_cast<int>(KvEncoding::kFp8))
     ->UseRealTime();
 
 // One layer's fresh KV, in the caches as the product that computed it has left it. Arg: 0 interleaved, 1

@@ -2,7 +2,6 @@
 #include "kernels/kv_section.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -12,72 +11,19 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/host/memory.h"
 #include "tests/conformance/harness.h"
+#include "tests/conformance/stored_section.h"
 
 namespace kvblend::kernels {
 namespace {
 
-constexpr KvEncoding kEncodings[] = {KvEncoding::kF32, KvEncoding::kBF16, KvEncoding::kF16, KvEncoding::kInt8,
-                                     KvEncoding::kInt4};
+constexpr KvEncoding kEncodings[] = {KvEncoding::kF32,  KvEncoding::kBF16, KvEncoding::kF16,
+                                     KvEncoding::kInt8, KvEncoding::kInt4, KvEncoding::kFp8};
 constexpr KvPart kParts[] = {KvPart::kKey, KvPart::kValue};
 
 std::string Describe(KvEncoding encoding, KvPart part, int64_t rows, int64_t cols) {
   return absl::StrCat(std::string(Name(encoding)), part == KvPart::kKey ? " K [" : " V [", rows, ", ", cols,
                       "]");
 }
-
-/// A section in a backend's memory, prefilled with bytes that no encoder writes by accident.
-class Section {
- public:
-  Section(Backend& backend, KvEncoding encoding, KvPart part, int64_t rows, int64_t cols)
-      : backend_(backend),
-        layout_(LayoutOf(encoding, part, rows, cols)),
-        bytes_(layout_.size_bytes, std::byte{0xA5}),
-        buffer_(*backend.Allocate(std::max<int64_t>(layout_.size_bytes, 1))),
-        stream_(TestStream(backend)) {
-    view_ = {buffer_->data(), encoding, part, rows, cols};
-    Upload();
-  }
-
-  MutableKvSectionView view() const { return view_; }
-  const KvSectionLayout& layout() const { return layout_; }
-  std::vector<std::byte>& bytes() { return bytes_; }
-  void Upload() {
-    EXPECT_TRUE(backend_.CopyFromHost(stream_, buffer_->data(), bytes_.data(), layout_.size_bytes).ok());
-    EXPECT_TRUE(backend_.Synchronize(stream_).ok());
-  }
-  const std::vector<std::byte>& Download() {
-    EXPECT_TRUE(backend_.CopyToHost(stream_, bytes_.data(), buffer_->data(), layout_.size_bytes).ok());
-    EXPECT_TRUE(backend_.Synchronize(stream_).ok());
-    return bytes_;
-  }
-
-  // Read from the bytes by the definition in kernels/kv_section.h.
-  double Bf16At(int64_t byte) const {
-    uint16_t bits;
-    std::memcpy(&bits, bytes_.data() + byte, 2);
-    return std::bit_cast<float>(uint32_t{bits} << 16);
-  }
-  int64_t ScaleIndex(int64_t row, int64_t col) const {
-    return view_.part == KvPart::kKey ? row / 32 * layout_.scale_cols + col
-                                      : row * layout_.scale_cols + col / 32;
-  }
-  double Offset(int64_t row, int64_t col) const { return Bf16At(layout_.offsets + 2 * ScaleIndex(row, col)); }
-  double Step(int64_t row, int64_t col) const { return Bf16At(layout_.steps + 2 * ScaleIndex(row, col)); }
-  int Code(int64_t row, int64_t col) const {
-    const auto* codes =
-        reinterpret_cast<const uint8_t*>(bytes_.data()) + layout_.codes + row * layout_.code_row_bytes;
-    if (view_.encoding == KvEncoding::kInt8) return codes[col];
-    return col % 2 == 0 ? codes[col / 2] & 15 : codes[col / 2] >> 4;
-  }
-
- private:
-  Backend& backend_;
-  const KvSectionLayout layout_;
-  std::vector<std::byte> bytes_;
-  std::unique_ptr<Buffer> buffer_;
-  Stream& stream_;
-  MutableKvSectionView view_;
-};
 
 struct Shape {
   int64_t rows, cols;
@@ -176,7 +122,7 @@ TEST_P(KvSectionConformance, BytesAreTheReferences) {
 }
 
 TEST_P(KvSectionConformance, EqualValuesAreExactAndExtremesStayInRange) {
-  for (const KvEncoding encoding : {KvEncoding::kInt8, KvEncoding::kInt4}) {
+  for (const KvEncoding encoding : {KvEncoding::kInt8, KvEncoding::kInt4, KvEncoding::kFp8}) {
     for (const KvPart part : kParts) {
       for (const float value : {0.0f, -0.0f, 1.5f, -1.5f, 3.0e38f, -3.0e38f, 1e-40f}) {
         SCOPED_TRACE(absl::StrCat(Describe(encoding, part, 40, 40), " of ", value));
@@ -187,7 +133,9 @@ TEST_P(KvSectionConformance, EqualValuesAreExactAndExtremesStayInRange) {
         Tensor decoded(backend, DataType::kF32, 40, 40);
         ASSERT_OK(backend.DecodeKv(stream, section.view(), decoded.view()));
         for (const double d : decoded.Values()) {
-          ASSERT_NEAR(d, value, 0x1p-7 * std::abs(value) / 15 / 2 + 1e-38);
+          // What the step was rounded by; half of that of the offset, where there is one.
+          const double rounding = encoding == KvEncoding::kFp8 ? 0x1p-7 : 0x1p-8 / 15;
+          ASSERT_NEAR(d, value, rounding * std::abs(value) + 1e-38);
         }
       }
     }
@@ -195,7 +143,7 @@ TEST_P(KvSectionConformance, EqualValuesAreExactAndExtremesStayInRange) {
 }
 
 TEST_P(KvSectionConformance, AGroupWithoutAFiniteValueIsNanAndItsNeighboursAreNot) {
-  for (const KvEncoding encoding : {KvEncoding::kInt8, KvEncoding::kInt4}) {
+  for (const KvEncoding encoding : {KvEncoding::kInt8, KvEncoding::kInt4, KvEncoding::kFp8}) {
     for (const KvPart part : kParts) {
       for (const float bad : {std::numeric_limits<float>::quiet_NaN(), INFINITY, -INFINITY}) {
         for (const auto& [bad_row, bad_col] : {Shape{0, 0}, {31, 63}, {40, 17}}) {

@@ -221,6 +221,8 @@ KVBLEND_DEVICE uint32_t PackF16(float low, float high) {
   return uint32_t{F32ToF16(low)} | uint32_t{F32ToF16(high)} << 16;
 }
 
+#define KVBLEND_HARDWARE_E4M3 0
+
 /// Enqueues a kernel, which takes one parameter by value.
 template <auto Kernel, typename Params>
 LaunchError Launch(StreamHandle stream, const LaunchShape& shape, const Params& params) {

@@ -232,7 +232,8 @@ class MovementBench {
 
 absl::Status MeasureMovement(Bench& bench, Lines& lines) {
   KVBLEND_ASSIGN_OR_RETURN(MovementBench movement, MovementBench::Create(bench));
-  for (const KvEncoding encoding : {KvEncoding::kBF16, KvEncoding::kInt8, KvEncoding::kInt4}) {
+  for (const KvEncoding encoding :
+       {KvEncoding::kBF16, KvEncoding::kInt8, KvEncoding::kInt4, KvEncoding::kFp8}) {
     KVBLEND_RETURN_IF_ERROR(movement.KvLoad(encoding, lines));
   }
   KVBLEND_RETURN_IF_ERROR(movement.KvScatter(lines));

@@ -13,7 +13,7 @@ namespace {
 using testing::HasSubstr;
 
 absl::StatusOr<double> CheckOn(std::unique_ptr<kernels::Backend> backend, const std::string& kv_dtype = "f32",
-                               int32_t context = 1024) {
+                               int32_t context = 1024, const std::string& chunk_format = "auto") {
   const std::string path = testing::TempDir() + "/self_check_" + std::to_string(getpid()) + ".gguf";
   test_support::TinyModelSpec spec;
   spec.context_length = context;
@@ -21,8 +21,10 @@ absl::StatusOr<double> CheckOn(std::unique_ptr<kernels::Backend> backend, const 
   EngineOptions options;
   options.model_path = path;
   options.kv_dtype = kv_dtype;
+  options.chunk_format = chunk_format;
   auto runtime = ModelRuntime::LoadOn(std::move(backend), options);
   if (!runtime.ok()) return runtime.status();
+  if (chunk_format != "auto") EXPECT_EQ(kernels::Name((*runtime)->key_space.format.encoding), chunk_format);
   return RunSelfCheck(**runtime);
 }
 
@@ -30,6 +32,15 @@ TEST(SelfCheck, PassesOnTheReferenceBackendInEveryKvFormat) {
   EXPECT_LT(CheckOn(kernels::CreateReferenceBackend(), "f32").value(), 1e-5);
   EXPECT_LT(CheckOn(kernels::CreateReferenceBackend(), "bf16").value(), 0.05);
   EXPECT_LT(CheckOn(kernels::CreateReferenceBackend(), "f16").value(), 0.01);
+}
+
+TEST(SelfCheck, PassesInEveryFormatOfStoredChunks) {
+  for (const char* format : {"int8", "int4", "fp8", "bf16", "f16", "f32"}) {
+    const auto error = CheckOn(kernels::CreateReferenceBackend(), "f32", 1024, format);
+    EXPECT_TRUE(error.ok()) << format << ": " << error.status();
+  }
+  EXPECT_THAT(CheckOn(kernels::CreateReferenceBackend(), "f32", 1024, "fp4").status().message(),
+              HasSubstr("allowed: auto, int8, int4, fp8, bf16, f16, f32"));
 }
 
 TEST(SelfCheck, PassesWithTheShortestContextThatItCanUseAndSaysWhichThatIs) {

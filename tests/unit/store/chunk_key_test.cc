@@ -33,7 +33,7 @@ int32_t ParseInt(const std::string& text) {
 
 kernels::KvEncoding ParseEncoding(const std::string& name) {
   using enum kernels::KvEncoding;
-  for (const auto encoding : {kF32, kBF16, kF16, kInt8, kInt4}) {
+  for (const auto encoding : {kF32, kBF16, kF16, kInt8, kInt4, kFp8}) {
     if (kernels::Name(encoding) == name) return encoding;
   }
   ADD_FAILURE() << "encoding " << name;
@@ -70,7 +70,7 @@ TEST(ChunkKeyTest, AgreesWithTheIndependentImplementation) {
     EXPECT_TRUE(keys.insert(f[11]).second) << "two cases have one key";
     ++num_vectors;
   }
-  EXPECT_EQ(num_vectors, 12);
+  EXPECT_EQ(num_vectors, 13);
 }
 
 TEST(ChunkKeyTest, ContentKeyLeavesOutTheAnchorAndNothingElse) {

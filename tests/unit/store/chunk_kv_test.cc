@@ -33,7 +33,7 @@ class LimitedMemory final : public HostMemory {
 
 TEST(ChunkKvTest, SectionsAreAlignedDisjointAndOfTheFormatsShape) {
   using enum kernels::KvEncoding;
-  for (const auto encoding : {kF32, kBF16, kF16, kInt8, kInt4}) {
+  for (const auto encoding : {kF32, kBF16, kF16, kInt8, kInt4, kFp8}) {
     for (const int32_t num_tokens : {1, 7, 300}) {
       const KvFormat format = {.encoding = encoding, .num_layers = 3, .num_kv_heads = 3, .head_dim = 5};
       auto kv = *ChunkKv::Allocate(format, num_tokens);
@@ -75,6 +75,8 @@ TEST(ChunkKvTest, BytesPerTokenCountScales) {
   // K: 128 channels' scales of 4 bytes per 32 tokens; V: 4 groups' per token.
   EXPECT_EQ(bytes(kernels::KvEncoding::kInt8), 2 * (2 * 128 + 16 + 16));
   EXPECT_EQ(bytes(kernels::KvEncoding::kInt4), 2 * (2 * 64 + 16 + 16));
+  // Steps without offsets.
+  EXPECT_EQ(bytes(kernels::KvEncoding::kFp8), 2 * (2 * 128 + 8 + 8));
 }
 
 TEST(ChunkKvTest, PaddingBetweenSectionsIsZero) {

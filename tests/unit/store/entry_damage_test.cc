@@ -126,8 +126,8 @@ TEST(EntryDamageTest, WhatANewerVersionWroteIsRefusedByName) {
            Case{8, 2, "version is 2", "this one reads 1"},
            Case{8, 0xFFFFFFFF, "version is 4294967295", "this one reads 1"},
            Case{24, 0x10, "flags are 0x10", "version 1 knows none"},
-           Case{160, 5, "encoding is 5", "known: 0 (f32)"},
-           Case{160, 0x103, "encoding is 259", "4 (int4)"},
+           Case{160, 6, "encoding is 6", "known: 0 (f32)"},
+           Case{160, 0x103, "encoding is 259", "5 (fp8)"},
            Case{164, 2, "KV format's version is 2", "known: 1"},
            Case{164, 0, "KV format's version is 0", "known: 1"},
        }) {

@@ -22,7 +22,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using enum kernels::KvEncoding;
 
-constexpr kernels::KvEncoding kEncodings[] = {kF32, kBF16, kF16, kInt8, kInt4};
+constexpr kernels::KvEncoding kEncodings[] = {kF32, kBF16, kF16, kInt8, kInt4, kFp8};
 
 KvFormat FormatOf(kernels::KvEncoding encoding, int32_t num_layers, int32_t num_kv_heads, int32_t head_dim) {
   return {.encoding = encoding, .num_layers = num_layers, .num_kv_heads = num_kv_heads, .head_dim = head_dim};
@@ -145,8 +145,8 @@ TEST(EntryFormatTest, TheWriterRefusesByName) {
            Case{"num_layers is 0", [](EntryHeader& h) { h.address.format.num_layers = 0; }},
            Case{"head_dim is -4", [](EntryHeader& h) { h.address.format.head_dim = -4; }},
            Case{"num_tokens is -1", [](EntryHeader& h) { h.address.num_tokens = -1; }},
-           Case{"encoding is 5",
-                [](EntryHeader& h) { h.address.format.encoding = static_cast<kernels::KvEncoding>(5); }},
+           Case{"encoding is 6",
+                [](EntryHeader& h) { h.address.format.encoding = static_cast<kernels::KvEncoding>(6); }},
            Case{"version is 2", [](EntryHeader& h) { h.address.format.version = 2; }},
        }) {
     EntryHeader header = SampleHeader(FormatOf(kInt8, 2, 1, 4), 3);
@@ -252,7 +252,7 @@ void FillAsTheVectors(ChunkKv& kv) {
 
 TEST(EntryFormatTest, AgreesWithTheIndependentImplementation) {
   const std::vector<Vector> vectors = ReadVectors();
-  ASSERT_EQ(vectors.size(), 6u);
+  ASSERT_EQ(vectors.size(), 7u);
   for (const Vector& vector : vectors) {
     SCOPED_TRACE(vector.fields.at("entry"));
     EntryHeader expected = HeaderOf(vector);

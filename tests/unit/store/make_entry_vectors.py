@@ -15,7 +15,7 @@ import xxhash
 
 PAGE = 4096
 TABLE = 640
-ENCODINGS = {"f32": 0, "bf16": 1, "f16": 2, "int8": 3, "int4": 4}
+ENCODINGS = {"f32": 0, "bf16": 1, "f16": 2, "int8": 3, "int4": 4, "fp8": 5}
 ELEMENT_BYTES = {"f32": 4, "bf16": 2, "f16": 2}
 
 
@@ -27,8 +27,9 @@ def section_bytes(encoding, is_value, tokens, cols):
     if encoding in ELEMENT_BYTES:
         return up(tokens * cols * ELEMENT_BYTES[encoding], 64)
     scales = tokens * -(-cols // 32) if is_value else -(-tokens // 32) * cols
-    row = cols if encoding == "int8" else (cols + 1) // 2
-    return 2 * up(2 * scales, 64) + up(tokens * row, 64)
+    row = (cols + 1) // 2 if encoding == "int4" else cols
+    planes = 1 if encoding == "fp8" else 2  # of scales
+    return planes * up(2 * scales, 64) + up(tokens * row, 64)
 
 
 def section(layer, is_value, size):
@@ -81,6 +82,7 @@ ENTRIES = [
     entry("bf16", "bf16", 1, 2, 8, 1, 0.0, -1, "m\u00fcller".encode(), b"a\x00\xff"),
     entry("f16", "f16", 1, 1, 1, 1, 3.5, 2**63 - 1, b"", b""),
     entry("f32_full_strings", "f32", 1, 1, 3, 3, 12.75, -2**63, b"n" * 128, b"l" * 256),
+    entry("fp8", "fp8", 1, 3, 11, 2, 2.25, 1795219200123457, b"", b""),
     entry("no_tokens_two_pages", "int8", 73, 1, 1, 0, 0.0, 1, b"", b""),
 ]
 

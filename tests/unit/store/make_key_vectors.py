@@ -44,6 +44,7 @@ CASES = [
     ("tenant", COUNTING, SMOLLM2, "tenant-a", [0], [1, 2, 3]),
     ("tenant_utf8", COUNTING, SMOLLM2, "m\u00fcller \u4e2d", [0], [1, 2, 3]),
     ("f16", COUNTING, ("f16", 30, 3, 64, 1), "", [0], [1, 2, 3]),
+    ("fp8", COUNTING, ("fp8", 30, 3, 64, 1), "", [0], [1, 2, 3]),
     ("heads_swapped", COUNTING, ("bf16", 30, 64, 3, 1), "", [0], [1, 2, 3]),
     ("other_model", bytes(reversed(COUNTING)), SMOLLM2, "", [0], [1, 2, 3]),
     ("format_version", COUNTING, ("bf16", 30, 3, 64, 2), "", [0], [1, 2, 3]),

@@ -1,0 +1,72 @@
+// A stored section of KV in a backend's memory, read by the definition in kernels/kv_section.h.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "kernels/kv_section.h"
+#include "tests/conformance/harness.h"
+
+namespace kvblend::kernels {
+
+/// A section in a backend's memory, prefilled with bytes that no encoder writes by accident.
+class Section {
+ public:
+  Section(Backend& backend, KvEncoding encoding, KvPart part, int64_t rows, int64_t cols)
+      : backend_(backend),
+        layout_(LayoutOf(encoding, part, rows, cols)),
+        bytes_(layout_.size_bytes, std::byte{0xA5}),
+        buffer_(*backend.Allocate(std::max<int64_t>(layout_.size_bytes, 1))),
+        stream_(TestStream(backend)) {
+    view_ = {buffer_->data(), encoding, part, rows, cols};
+    Upload();
+  }
+
+  MutableKvSectionView view() const { return view_; }
+  const KvSectionLayout& layout() const { return layout_; }
+  std::vector<std::byte>& bytes() { return bytes_; }
+  void Upload() {
+    EXPECT_TRUE(backend_.CopyFromHost(stream_, buffer_->data(), bytes_.data(), layout_.size_bytes).ok());
+    EXPECT_TRUE(backend_.Synchronize(stream_).ok());
+  }
+  const std::vector<std::byte>& Download() {
+    EXPECT_TRUE(backend_.CopyToHost(stream_, bytes_.data(), buffer_->data(), layout_.size_bytes).ok());
+    EXPECT_TRUE(backend_.Synchronize(stream_).ok());
+    return bytes_;
+  }
+
+  // Read from the bytes by the definition in kernels/kv_section.h.
+  double Bf16At(int64_t byte) const {
+    uint16_t bits;
+    std::memcpy(&bits, bytes_.data() + byte, 2);
+    return std::bit_cast<float>(uint32_t{bits} << 16);
+  }
+  int64_t ScaleIndex(int64_t row, int64_t col) const {
+    return view_.part == KvPart::kKey ? row / 32 * layout_.scale_cols + col
+                                      : row * layout_.scale_cols + col / 32;
+  }
+  void SetStep(int64_t row, int64_t col, uint16_t bf16) {
+    std::memcpy(bytes_.data() + layout_.steps + 2 * ScaleIndex(row, col), &bf16, 2);
+  }
+  double Offset(int64_t row, int64_t col) const { return Bf16At(layout_.offsets + 2 * ScaleIndex(row, col)); }
+  double Step(int64_t row, int64_t col) const { return Bf16At(layout_.steps + 2 * ScaleIndex(row, col)); }
+  int Code(int64_t row, int64_t col) const {
+    const auto* codes =
+        reinterpret_cast<const uint8_t*>(bytes_.data()) + layout_.codes + row * layout_.code_row_bytes;
+    if (view_.encoding != KvEncoding::kInt4) return codes[col];
+    return col % 2 == 0 ? codes[col / 2] & 15 : codes[col / 2] >> 4;
+  }
+
+ private:
+  Backend& backend_;
+  const KvSectionLayout layout_;
+  std::vector<std::byte> bytes_;
+  std::unique_ptr<Buffer> buffer_;
+  Stream& stream_;
+  MutableKvSectionView view_;
+};
+
+}  // namespace kvblend::kernels
