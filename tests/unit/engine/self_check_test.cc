@@ -24,7 +24,9 @@ absl::StatusOr<double> CheckOn(std::unique_ptr<kernels::Backend> backend, const 
   options.chunk_format = chunk_format;
   auto runtime = ModelRuntime::LoadOn(std::move(backend), options);
   if (!runtime.ok()) return runtime.status();
-  if (chunk_format != "auto") EXPECT_EQ(kernels::Name((*runtime)->key_space.format.encoding), chunk_format);
+  if (chunk_format != "auto") {
+    EXPECT_EQ(kernels::Name((*runtime)->key_space.format.encoding), chunk_format);
+  }
   return RunSelfCheck(**runtime);
 }
 
