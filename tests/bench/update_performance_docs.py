@@ -212,8 +212,8 @@ def main() -> int:
     support.need_file(options.data, "--data")
     support.need_file(options.file, "--file")
     measure = {"kernels": kernels, "throughput": throughput, "ttft": ttft, "peer": peer}
+    options.machine = support.machine()  # once: a section's own load is no other's
     for name in options.sections:
-        options.machine = support.machine()
         content = measure[name](options)
         # Written at once, so that an interrupted run keeps what it has.
         text = replace_section(options.file.read_text(encoding="utf-8"), name, content)
