@@ -233,18 +233,18 @@ absl::Status Backend::DoSelectiveAttentionWithMass(Stream& stream, const BatchPl
   return DoSelectiveAttention(stream, plan, q, num_heads, scale, pages, out);
 }
 
-absl::Status Backend::KvDeviation(Stream& stream, ConstMatrixView fresh, ConstMatrixView cached,
+absl::Status Backend::KvDeviation(Stream& stream, ConstMatrixView fresh, KvSectionView stored,
                                   DeviationMetric metric, MatrixView out) {
   constexpr absl::string_view kOp = "KvDeviation";
   if (metric != DeviationMetric::kSquaredL2 && metric != DeviationMetric::kL1) {
     return Invalid(kOp, "metric is ", static_cast<int>(metric), "; allowed: kSquaredL2, kL1");
   }
   KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "fresh", fresh, fresh.rows, fresh.cols, {kF32}));
-  KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "cached", cached, fresh.rows, fresh.cols, {kF32, kBF16, kF16}));
+  KVBLEND_RETURN_IF_ERROR(CheckSection(kOp, "stored", stored, stored.part, fresh.rows, fresh.cols));
   KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "out", out, 1, fresh.rows, {kF32}));
   KVBLEND_RETURN_IF_ERROR(CheckDisjoint(kOp, fresh, "fresh", out));
-  KVBLEND_RETURN_IF_ERROR(CheckDisjoint(kOp, cached, "cached", out));
-  return DoKvDeviation(stream, fresh, cached, metric, out);
+  KVBLEND_RETURN_IF_ERROR(CheckSectionDisjoint(kOp, stored, "stored", out, "out"));
+  return DoKvDeviation(stream, fresh, stored, metric, out);
 }
 
 absl::Status Backend::MassScores(Stream& stream, ConstMatrixView mass, absl::Span<const ColumnRange> counted,

@@ -4,8 +4,8 @@
 // Memory: every pointer in a view lies in the backend's own memory (host memory for the CPU backends,
 // device memory for a GPU); CopyFromHost and CopyToHost move bytes between the two. `absl::Span`
 // arguments and everything inside a BatchSpec are host memory and are read before the call returns. The
-// sections of KvLoad, EncodeKv and DecodeKv may also lie in host memory, where the store keeps them; that
-// memory must stay until Synchronize has returned, and EncodeKv's bytes are there then.
+// sections of KvLoad, EncodeKv, DecodeKv and KvDeviation may also lie in host memory, where the store keeps
+// them; that memory must stay until Synchronize has returned, and EncodeKv's bytes are there then.
 //
 // Streams: operations on one stream run in order. A CPU backend runs them before it returns; a GPU backend
 // enqueues them. Results are visible on the host after Synchronize(). One stream is used by one thread at a
@@ -120,7 +120,7 @@ class BatchPlan {
   virtual int32_t page_size() const = 0;
 };
 
-/// How KvDeviation measures the distance of a fresh row from a cached one.
+/// How KvDeviation measures the distance of a fresh row from a stored one.
 enum class DeviationMetric : uint8_t { kSquaredL2, kL1 };
 
 /// What one step of a RepeatedStep has of its own. Everything is host memory.
@@ -269,9 +269,10 @@ class Backend {
                                           int32_t num_heads, float scale, KvPagesView pages, MatrixView out,
                                           MatrixView mass);
 
-  /// out[i] = distance(fresh[i], cached[i]) (CacheBlend, EuroSys 2025, section 4.3).
-  ///   fresh: f32 [n, d];  cached: f32, bf16 or f16 [n, d];  out: f32 [1, n]
-  absl::Status KvDeviation(Stream& stream, ConstMatrixView fresh, ConstMatrixView cached,
+  /// out[i] = distance(fresh[i], row i of what is stored), decoded as it is read (CacheBlend, EuroSys 2025,
+  /// section 4.3).
+  ///   fresh: f32 [n, d];  stored: [n, d], either part, any encoding;  out: f32 [1, n]
+  absl::Status KvDeviation(Stream& stream, ConstMatrixView fresh, KvSectionView stored,
                            DeviationMetric metric, MatrixView out);
 
   /// How much the layers of a query pass look at each of some columns, each layer by its own measure:
@@ -327,7 +328,7 @@ class Backend {
   /// One after the other, unless a backend knows better.
   virtual absl::Status DoSelectiveAttentionWithMass(Stream&, const BatchPlan&, ConstMatrixView, int32_t,
                                                     float, KvPagesView, MatrixView out, MatrixView mass);
-  virtual absl::Status DoKvDeviation(Stream&, ConstMatrixView, ConstMatrixView, DeviationMetric,
+  virtual absl::Status DoKvDeviation(Stream&, ConstMatrixView, KvSectionView, DeviationMetric,
                                      MatrixView) = 0;
   virtual absl::Status DoMassScores(Stream&, ConstMatrixView, absl::Span<const ColumnRange>,
                                     absl::Span<const ColumnRange>, MatrixView) = 0;

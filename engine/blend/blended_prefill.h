@@ -93,9 +93,8 @@ class BlendedPrefill {
   const int32_t pipeline_depth_;
   model::ScratchMatrix layer_mass_;
   model::ScratchMatrix scores_storage_;
-  kernels::MatrixView scores_;    // f32 [1, candidates]
-  model::ScratchMatrix chosen_;   // as many int32 as tokens are chosen
-  model::ScratchMatrix decoded_;  // one chunk's stored K or V of one layer, in fp32
+  kernels::MatrixView scores_;   // f32 [1, candidates]
+  model::ScratchMatrix chosen_;  // as many int32 as tokens are chosen
   model::ScratchMatrix logits_;
 };
 

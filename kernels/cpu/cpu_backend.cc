@@ -182,14 +182,9 @@ class CpuBackend final : public Backend {
     return CpuSelectiveAttentionWithMass(context_, {**plan, q, num_heads, scale, pages}, out, mass);
   }
 
-  absl::Status DoKvDeviation(Stream&, ConstMatrixView fresh, ConstMatrixView cached, DeviationMetric metric,
+  absl::Status DoKvDeviation(Stream&, ConstMatrixView fresh, KvSectionView stored, DeviationMetric metric,
                              MatrixView out) override {
-    ForRows(context_.pool, fresh.rows, fresh.cols * 8, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        static_cast<float*>(out.data)[i] =
-            simd::Distance(F32Row(fresh, i), cached.Rows(i, 1).data, cached.dtype, metric, fresh.cols);
-      }
-    });
+    CpuKvDeviation(context_, fresh, stored, metric, static_cast<float*>(out.data));
     return absl::OkStatus();
   }
 

@@ -311,4 +311,25 @@ void CpuDecodeKv(CpuContext& context, KvSectionView in, MatrixView out) {
   });
 }
 
+void CpuKvDeviation(CpuContext& context, ConstMatrixView fresh, KvSectionView stored, DeviationMetric metric,
+                    float* out) {
+  ForRows(context.pool, fresh.rows, fresh.cols * 8, [&](int64_t begin, int64_t end) {
+    const auto compare = [&](int64_t i, const void* row, DataType dtype) {
+      const auto* fresh_row = static_cast<const float*>(fresh.Rows(i, 1).data);
+      out[i] = simd::Distance(fresh_row, row, dtype, metric, fresh.cols);
+    };
+    if (!IsQuantised(stored.encoding)) {
+      const ConstMatrixView dense = DenseMatrix(stored);
+      for (int64_t i = begin; i < end; ++i) compare(i, dense.Rows(i, 1).data, dense.dtype);
+      return;
+    }
+    const RowDecoder decoder(stored);
+    auto* decoded = ThreadScratch<float>(ScratchSlot::kDecoded, stored.cols);
+    for (int64_t i = begin; i < end; ++i) {
+      decoder.Decode(i, decoded);
+      compare(i, decoded, DataType::kF32);
+    }
+  });
+}
+
 }  // namespace kvblend::kernels

@@ -2,6 +2,7 @@
 // split over the context's threads.
 #pragma once
 
+#include "kernels/backend.h"
 #include "kernels/cpu/context.h"
 #include "kernels/host/batch_plan.h"
 #include "kernels/kv_section.h"
@@ -20,5 +21,7 @@ void CpuKvScatter(CpuContext& context, const KvTarget& target, ConstMatrixView k
 void CpuKvLoad(CpuContext& context, const KvTarget& target, KvSectionView k, KvSectionView v);
 void CpuEncodeKv(CpuContext& context, ConstMatrixView in, MutableKvSectionView out);
 void CpuDecodeKv(CpuContext& context, KvSectionView in, MatrixView out);
+void CpuKvDeviation(CpuContext& context, ConstMatrixView fresh, KvSectionView stored, DeviationMetric metric,
+                    float* out);
 
 }  // namespace kvblend::kernels

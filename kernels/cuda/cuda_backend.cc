@@ -233,12 +233,15 @@ class CudaBackend final : public Backend {
                     kOp);
   }
 
-  absl::Status DoKvDeviation(Stream& stream, ConstMatrixView fresh, ConstMatrixView cached,
+  absl::Status DoKvDeviation(Stream& stream, ConstMatrixView fresh, KvSectionView stored,
                              DeviationMetric metric, MatrixView out) override {
     if (Empty(out)) return absl::OkStatus();
-    return StatusOf(LaunchKvDeviation(Of(stream).handle(), fresh, cached, metric == DeviationMetric::kL1,
-                                      static_cast<float*>(out.data)),
-                    "KvDeviation");
+    KVBLEND_RETURN_IF_ERROR(BringToDevice(stream, stored));
+    KVBLEND_RETURN_IF_ERROR(
+        StatusOf(LaunchKvDeviation(Of(stream).handle(), fresh, KvSource::Of(stored),
+                                   metric == DeviationMetric::kL1, static_cast<float*>(out.data)),
+                 "KvDeviation"));
+    return Of(stream).ReleaseSections();
   }
 
   absl::Status DoMassScores(Stream& stream, ConstMatrixView mass, absl::Span<const ColumnRange> counted,

@@ -1,4 +1,4 @@
-// RmsNorm, SiluMul, KvDeviation, Convert, Embed and GatherRows: one block per row, eight elements per thread
+// RmsNorm, SiluMul, Convert, Embed and GatherRows: one block per row, eight elements per thread
 // and step where all rows begin at multiples of 16 bytes.
 #include "kernels/cuda/elements.h"
 
@@ -64,31 +64,6 @@ SiluMulKernel(SiluMulParams p) {
   }
 }
 
-struct KvDeviationParams {
-  ConstMatrixView fresh;
-  ConstMatrixView cached;
-  bool l1;
-  float* out;
-};
-
-template <int kWidth>
-KVBLEND_KERNEL(kThreads, 4)
-KvDeviationKernel(KvDeviationParams p) {
-  SharedArena arena;
-  float sum = 0;
-  for (int64_t c = ThreadIndex() * kWidth; c < p.fresh.cols; c += kThreads * kWidth) {
-    float fresh[kWidth], cached[kWidth];
-    LoadValues(p.fresh.data, DataType::kF32, BlockX() * p.fresh.row_stride + c, fresh);
-    LoadValues(p.cached.data, p.cached.dtype, BlockX() * p.cached.row_stride + c, cached);
-    for (int i = 0; i < kWidth; ++i) {
-      const float difference = fresh[i] - cached[i];
-      sum += p.l1 ? (difference < 0 ? -difference : difference) : difference * difference;
-    }
-  }
-  sum = BlockSum(sum, arena.Take<float>(32));
-  if (ThreadIndex() == 0) p.out[BlockX()] = sum;
-}
-
 struct ConvertParams {
   ConstMatrixView in;
   MatrixView out;
@@ -139,13 +114,6 @@ LaunchError LaunchSiluMul(StreamHandle stream, ConstMatrixView gate, ConstMatrix
   const SiluMulParams params{gate, up, out};
   return KVBLEND_LAUNCH_ROWS(SiluMulKernel, Vectorises(gate) && Vectorises(up) && Vectorises(out), stream,
                              OneBlockPerRow(out.rows), params);
-}
-
-LaunchError LaunchKvDeviation(StreamHandle stream, ConstMatrixView fresh, ConstMatrixView cached, bool l1,
-                              float* out) {
-  const KvDeviationParams params{fresh, cached, l1, out};
-  return KVBLEND_LAUNCH_ROWS(KvDeviationKernel, Vectorises(fresh) && Vectorises(cached), stream,
-                             OneBlockPerRow(fresh.rows, 32 * sizeof(float)), params);
 }
 
 LaunchError LaunchConvert(StreamHandle stream, ConstMatrixView in, MatrixView out) {

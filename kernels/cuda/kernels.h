@@ -74,7 +74,7 @@ LaunchError LaunchEmbed(StreamHandle stream, ConstMatrixView table, const int32_
 LaunchError LaunchRmsNorm(StreamHandle stream, ConstMatrixView x, const float* weight, float epsilon,
                           MatrixView out);
 LaunchError LaunchSiluMul(StreamHandle stream, ConstMatrixView gate, ConstMatrixView up, MatrixView out);
-LaunchError LaunchKvDeviation(StreamHandle stream, ConstMatrixView fresh, ConstMatrixView cached, bool l1,
+LaunchError LaunchKvDeviation(StreamHandle stream, ConstMatrixView fresh, const KvSource& stored, bool l1,
                               float* out);
 /// scale: scratch, [mass.rows]; columns: [out.cols]
 LaunchError LaunchMassScores(StreamHandle stream, ConstMatrixView mass, const ColumnRange* counted,

@@ -277,12 +277,13 @@ class ReferenceBackend final : public Backend {
     return absl::OkStatus();
   }
 
-  absl::Status DoKvDeviation(Stream&, ConstMatrixView fresh, ConstMatrixView cached, DeviationMetric metric,
+  absl::Status DoKvDeviation(Stream&, ConstMatrixView fresh, KvSectionView stored, DeviationMetric metric,
                              MatrixView out) override {
+    const KvSectionLayout layout = stored.layout();
     for (int64_t i = 0; i < fresh.rows; ++i) {
       float sum = 0;
       for (int64_t c = 0; c < fresh.cols; ++c) {
-        const float difference = Get(fresh, i, c) - Get(cached, i, c);
+        const float difference = Get(fresh, i, c) - LoadSectionElement(stored, layout, i, c);
         sum += metric == DeviationMetric::kL1 ? std::abs(difference) : difference * difference;
       }
       Set(out, 0, i, sum);

@@ -1,5 +1,4 @@
-// Embed, Linear, RmsNorm, SiluMul, Convert, GatherRows and KvDeviation of every backend against double
-// precision.
+// Embed, Linear, RmsNorm, SiluMul, Convert and GatherRows of every backend against double precision.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -280,32 +279,6 @@ TEST_P(ElementwiseConformance, GatherRows) {
     for (size_t i = 0; i < values.size(); ++i) ASSERT_EQ(values[i], in.at(indices[i / 21], i % 21));
     Tensor none(backend, dtype, 0, 21);
     ASSERT_OK(backend.GatherRows(stream, in.view(), {}, none.view()));
-  }
-}
-
-TEST_P(ElementwiseConformance, KvDeviation) {
-  for (const DataType cached_dtype : {DataType::kF32, DataType::kBF16, DataType::kF16}) {
-    for (const Shape& s : kShapes) {
-      Tensor fresh(backend, DataType::kF32, s.rows, s.cols, s.cols + s.extra_stride);
-      Tensor cached(backend, cached_dtype, s.rows, s.cols, s.cols + 3 * s.extra_stride);
-      Tensor out(backend, DataType::kF32, 1, s.rows);
-      fresh.Randomize(rng);
-      cached.Randomize(rng);
-      for (const DeviationMetric metric : {DeviationMetric::kSquaredL2, DeviationMetric::kL1}) {
-        ASSERT_OK(backend.KvDeviation(stream, fresh.view(), cached.view(), metric, out.view()));
-        std::vector<double> expected, bound;
-        for (int64_t r = 0; r < s.rows; ++r) {
-          double sum = 0;
-          for (int64_t c = 0; c < s.cols; ++c) {
-            const double difference = std::abs(fresh.at(r, c) - cached.at(r, c));
-            sum += metric == DeviationMetric::kL1 ? difference : difference * difference;
-          }
-          expected.push_back(sum);
-          bound.push_back(sum * (std::sqrt(s.cols) + 4) * 0x1p-24 + 1e-30);
-        }
-        ExpectWithin(out.Values(), expected, bound);
-      }
-    }
   }
 }
 

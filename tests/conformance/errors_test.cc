@@ -3,6 +3,7 @@
 
 #include "absl/strings/match.h"
 #include "tests/conformance/harness.h"
+#include "tests/conformance/stored_section.h"
 
 namespace kvblend::kernels {
 namespace {
@@ -147,17 +148,21 @@ TEST_P(ErrorConformance, Elementwise) {
   ExpectInvalid(silu(x.view(), wide.view().Columns(0, 8), wide.view().Columns(1, 8)), {"out overlaps up"});
 
   Tensor distance(backend, kF32, 1, 3);
-  const auto deviation = [&](ConstMatrixView fresh, ConstMatrixView cached, DeviationMetric metric,
+  const Section stored(backend, KvEncoding::kInt8, KvPart::kValue, 3, 8),
+      one(backend, KvEncoding::kInt8, KvPart::kValue, 1, 8);
+  const auto deviation = [&](ConstMatrixView fresh, KvSectionView section, DeviationMetric metric,
                              MatrixView to) {
-    return backend.KvDeviation(stream, fresh, cached, metric, to);
+    return backend.KvDeviation(stream, fresh, section, metric, to);
   };
-  ExpectInvalid(deviation(half.view(), x.view(), DeviationMetric::kL1, distance.view()),
+  ExpectInvalid(deviation(half.view(), stored.view(), DeviationMetric::kL1, distance.view()),
                 {"KvDeviation", "fresh.dtype"});
-  ExpectInvalid(deviation(x.view(), x.view().Rows(0, 1), DeviationMetric::kL1, distance.view()),
-                {"cached.rows is 1"});
-  ExpectInvalid(deviation(x.view(), x.view(), DeviationMetric::kL1, weight.view()), {"out.cols is 8", "3"});
-  ExpectInvalid(deviation(x.view(), x.view(), static_cast<DeviationMetric>(7), distance.view()),
+  ExpectInvalid(deviation(x.view(), one.view(), DeviationMetric::kL1, distance.view()), {"stored.rows is 1"});
+  ExpectInvalid(deviation(x.view(), stored.view(), DeviationMetric::kL1, weight.view()),
+                {"out.cols is 8", "3"});
+  ExpectInvalid(deviation(x.view(), stored.view(), static_cast<DeviationMetric>(7), distance.view()),
                 {"metric is 7"});
+  ExpectInvalid(deviation(x.view(), stored.view(), DeviationMetric::kL1, {stored.view().data, kF32, 1, 3, 3}),
+                {"stored overlaps out"});
 
   const std::vector<int32_t> indices = {0, 3}, negative = {-1, 0};
   MatrixView two = out.view().Rows(0, 2);

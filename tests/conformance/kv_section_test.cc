@@ -1,4 +1,4 @@
-// EncodeKv, DecodeKv and KvLoad of every backend.
+// EncodeKv, DecodeKv, KvLoad and KvDeviation of every backend.
 #include "kernels/kv_section.h"
 
 #include <algorithm>
@@ -280,6 +280,41 @@ TEST_P(KvSectionConformance, RefusesWhatIsNoSection) {
   MutableKvSectionView huge = k.view();
   huge.rows = int64_t{1} << 60;
   expect(backend.DecodeKv(stream, huge, x.view()), "does not fit into the address space");
+}
+
+TEST_P(KvSectionConformance, DeviationIsFromWhatTheSectionDecodesTo) {
+  constexpr Shape kWide[] = {{65, 1536}, {300, 96}};
+  std::vector<Shape> shapes(std::begin(kShapes), std::end(kShapes));
+  shapes.insert(shapes.end(), std::begin(kWide), std::end(kWide));
+  for (const KvEncoding encoding : kEncodings) {
+    for (const KvPart part : kParts) {
+      for (const auto& [rows, cols] : shapes) {
+        SCOPED_TRACE(Describe(encoding, part, rows, cols));
+        Section stored(backend, encoding, part, rows, cols);
+        ASSERT_OK(backend.EncodeKv(stream, Values(rows, cols).view(), stored.view()));
+        Tensor decoded(backend, DataType::kF32, rows, cols);
+        ASSERT_OK(backend.DecodeKv(stream, stored.view(), decoded.view()));
+        decoded.Download();
+        Tensor fresh(backend, DataType::kF32, rows, cols, rows % 2 == 0 ? cols : cols + 5);
+        fresh.Randomize(rng, 10.0);
+        Tensor out(backend, DataType::kF32, 1, rows);
+        for (const DeviationMetric metric : {DeviationMetric::kSquaredL2, DeviationMetric::kL1}) {
+          ASSERT_OK(backend.KvDeviation(stream, fresh.view(), stored.view(), metric, out.view()));
+          std::vector<double> expected, bound;
+          for (int64_t r = 0; r < rows; ++r) {
+            double sum = 0;
+            for (int64_t c = 0; c < cols; ++c) {
+              const double difference = std::abs(fresh.at(r, c) - decoded.at(r, c));
+              sum += metric == DeviationMetric::kL1 ? difference : difference * difference;
+            }
+            expected.push_back(sum);
+            bound.push_back(sum * (4 * std::sqrt(cols) + 4) * 0x1p-24 + 1e-30);
+          }
+          ExpectWithin(out.Values(), expected, bound);
+        }
+      }
+    }
+  }
 }
 
 INSTANTIATE_CONFORMANCE(KvSectionConformance);

@@ -92,9 +92,9 @@ class BackendDecorator : public kernels::Backend {
                                kernels::KvPagesView pages, Out out) override {
     return inner_->AttentionMass(stream, plan, q, num_heads, scale, pages, out);
   }
-  absl::Status DoKvDeviation(Stream& stream, View fresh, View cached, kernels::DeviationMetric metric,
-                             Out out) override {
-    return inner_->KvDeviation(stream, fresh, cached, metric, out);
+  absl::Status DoKvDeviation(Stream& stream, View fresh, kernels::KvSectionView stored,
+                             kernels::DeviationMetric metric, Out out) override {
+    return inner_->KvDeviation(stream, fresh, stored, metric, out);
   }
   absl::Status DoMassScores(Stream& stream, View mass, absl::Span<const kernels::ColumnRange> counted,
                             absl::Span<const kernels::ColumnRange> wanted, Out out) override {

@@ -72,22 +72,24 @@ class MovementBench {
 
   absl::Status KvDeviation(Lines& lines) {
     KVBLEND_ASSIGN_OR_RETURN(Mirror fresh, Mirror::Random(bench_, DataType::kF32, tokens(), kv_cols(), 25));
-    KVBLEND_ASSIGN_OR_RETURN(Mirror cached, Mirror::Random(bench_, DataType::kF32, tokens(), kv_cols(), 26));
+    KVBLEND_ASSIGN_OR_RETURN(Section stored, Store(KvEncoding::kInt8, KvPart::kValue, 26));
     KVBLEND_ASSIGN_OR_RETURN(Mirror out, Mirror::Zeros(bench_, DataType::kF32, 1, tokens()));
     const auto metric = kernels::DeviationMetric::kSquaredL2;
     const auto compare = [&] {
-      return backend().KvDeviation(bench_.stream(), fresh.device(), cached.device(), metric, out.device());
+      return backend().KvDeviation(bench_.stream(), fresh.device(), stored.view(stored.device->data()),
+                                   metric, out.device());
     };
     KVBLEND_RETURN_IF_ERROR(compare());
-    KVBLEND_RETURN_IF_ERROR(
-        host().KvDeviation(*reference_.stream, fresh.host(), cached.host(), metric, out.host()));
+    KVBLEND_RETURN_IF_ERROR(host().KvDeviation(*reference_.stream, fresh.host(),
+                                               stored.view(stored.host->data()), metric, out.host()));
     KVBLEND_ASSIGN_OR_RETURN(const double error, out.RelativeError(bench_));
-    return Add({.operation = "KvDeviation",
-                .shape = absl::StrCat("f32, [", tokens(), ", ", kv_cols(), "]"),
-                .bytes = static_cast<double>(2 * tokens() * kv_cols() * 4 + tokens() * 4),
-                .error = error,
-                .error_bound = kFp32Bound},
-               compare, lines);
+    return Add(
+        {.operation = "KvDeviation",
+         .shape = absl::StrCat("f32 against int8, [", tokens(), ", ", kv_cols(), "]"),
+         .bytes = static_cast<double>(tokens() * kv_cols() * 4 + stored.device->size_bytes() + tokens() * 4),
+         .error = error,
+         .error_bound = kFp32Bound},
+        compare, lines);
   }
 
   absl::Status RmsNorm(Lines& lines) {
