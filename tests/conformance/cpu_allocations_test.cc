@@ -1,62 +1,7 @@
 // The operations of a layer allocate nothing once their shapes are known: working memory is borrowed and
-// returned. This program counts what `new` is asked for.
-#include <atomic>
-#include <cstdlib>
-#include <new>
-
+// returned.
 #include "tests/conformance/harness.h"
-
-namespace {
-
-std::atomic<int64_t> allocations{0};
-
-void* Counted(size_t bytes, size_t alignment) {
-  allocations.fetch_add(1, std::memory_order_relaxed);
-  void* data = nullptr;
-  if (alignment <= alignof(std::max_align_t)) {
-    data = std::malloc(bytes == 0 ? 1 : bytes);
-  } else if (posix_memalign(&data, alignment, bytes) != 0) {
-    data = nullptr;
-  }
-  return data;
-}
-
-void* CountedOrThrow(size_t bytes, size_t alignment) {
-  void* data = Counted(bytes, alignment);
-  if (data == nullptr) throw std::bad_alloc();
-  return data;
-}
-
-}  // namespace
-
-void* operator new(size_t bytes) { return CountedOrThrow(bytes, 1); }
-void* operator new[](size_t bytes) { return CountedOrThrow(bytes, 1); }
-void* operator new(size_t bytes, std::align_val_t alignment) {
-  return CountedOrThrow(bytes, static_cast<size_t>(alignment));
-}
-void* operator new[](size_t bytes, std::align_val_t alignment) {
-  return CountedOrThrow(bytes, static_cast<size_t>(alignment));
-}
-void* operator new(size_t bytes, const std::nothrow_t&) noexcept { return Counted(bytes, 1); }
-void* operator new[](size_t bytes, const std::nothrow_t&) noexcept { return Counted(bytes, 1); }
-void* operator new(size_t bytes, std::align_val_t alignment, const std::nothrow_t&) noexcept {
-  return Counted(bytes, static_cast<size_t>(alignment));
-}
-void* operator new[](size_t bytes, std::align_val_t alignment, const std::nothrow_t&) noexcept {
-  return Counted(bytes, static_cast<size_t>(alignment));
-}
-void operator delete(void* data) noexcept { std::free(data); }
-void operator delete[](void* data) noexcept { std::free(data); }
-void operator delete(void* data, size_t) noexcept { std::free(data); }
-void operator delete[](void* data, size_t) noexcept { std::free(data); }
-void operator delete(void* data, std::align_val_t) noexcept { std::free(data); }
-void operator delete[](void* data, std::align_val_t) noexcept { std::free(data); }
-void operator delete(void* data, size_t, std::align_val_t) noexcept { std::free(data); }
-void operator delete[](void* data, size_t, std::align_val_t) noexcept { std::free(data); }
-void operator delete(void* data, const std::nothrow_t&) noexcept { std::free(data); }
-void operator delete[](void* data, const std::nothrow_t&) noexcept { std::free(data); }
-void operator delete(void* data, std::align_val_t, const std::nothrow_t&) noexcept { std::free(data); }
-void operator delete[](void* data, std::align_val_t, const std::nothrow_t&) noexcept { std::free(data); }
+#include "tests/support/allocation_counter.h"
 
 namespace kvblend::kernels {
 
@@ -80,10 +25,10 @@ class CpuAllocationsTest : public ConformanceTest {
   int64_t CountSteady(const Operation& operation) {
     int64_t before = 0;
     for (int call = 0; call < 3; ++call) {
-      before = allocations.load();
+      before = test_support::NumAllocations();
       EXPECT_TRUE(operation().ok());
     }
-    return allocations.load() - before;
+    return test_support::NumAllocations() - before;
   }
 
   void ExpectNoneIn(const BatchCase& batch, DataType pages_dtype) {
@@ -154,9 +99,9 @@ TEST_P(CpuAllocationsTest, NoneInF32) {
 
 // The counter counts: a shape that is new needs working memory.
 TEST_P(CpuAllocationsTest, NewShapesAllocate) {
-  const int64_t before = allocations.load();
+  const int64_t before = test_support::NumAllocations();
   ExpectNoneIn({.sequences = {{4000, Range(3900, 4000)}}}, DataType::kBF16);
-  EXPECT_GT(allocations.load(), before);
+  EXPECT_GT(test_support::NumAllocations(), before);
 }
 
 INSTANTIATE_CONFORMANCE(CpuAllocationsTest);
