@@ -81,9 +81,12 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
   // Before the model is loaded: another server on the same folder shows at once.
   std::unique_ptr<store::DiskTier> disk;
   if (!options.chunk_disk_path.empty()) {
-    KVBLEND_ASSIGN_OR_RETURN(disk, store::DiskTier::Open({.path = options.chunk_disk_path,
-                                                          .quota_bytes = options.chunk_disk_bytes,
-                                                          .namespace_quotas = options.namespace_quotas}));
+    store::DiskTier::Options
+        folder;  // named, for GCC 12 at -O3 mistakes a temporary for uninitialised memory
+    folder.path = options.chunk_disk_path;
+    folder.quota_bytes = options.chunk_disk_bytes;
+    folder.namespace_quotas = options.namespace_quotas;
+    KVBLEND_ASSIGN_OR_RETURN(disk, store::DiskTier::Open(std::move(folder)));
   }
   const store::DiskTier* disk_view = disk.get();
   std::unique_ptr<store::RedisTier> redis;
