@@ -81,8 +81,8 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
   // Before the model is loaded: another server on the same folder shows at once.
   std::unique_ptr<store::DiskTier> disk;
   if (!options.chunk_disk_path.empty()) {
-    store::DiskTier::Options
-        folder;  // named, for GCC 12 at -O3 mistakes a temporary for uninitialised memory
+    // Named, for GCC 12 at -O3 takes a temporary for uninitialised memory.
+    store::DiskTier::Options folder;
     folder.path = options.chunk_disk_path;
     folder.quota_bytes = options.chunk_disk_bytes;
     folder.namespace_quotas = options.namespace_quotas;
