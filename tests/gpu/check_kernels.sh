@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Compiles every CUDA kernel with nvcc for sm_80 and sm_90 (and, for what comes later, to PTX), all warnings
-# being errors, and holds what ptxas says of registers, spills and stack to tests/gpu/kernel_budget.txt and the machine
-# code of the hot kernels to tests/gpu/sass_budget.txt. Needs no GPU. Where there is no nvcc it says so and succeeds.
+# Compiles every CUDA kernel with nvcc for sm_80 and sm_90 (and, for what comes later, to PTX), and the host code that
+# is for GPUs alone, all warnings being errors, and holds what ptxas says of registers, spills and stack to
+# tests/gpu/kernel_budget.txt and the machine code of the hot kernels to tests/gpu/sass_budget.txt. Needs no GPU. Where
+# there is no nvcc it says so and succeeds.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -44,6 +45,11 @@ export -f compile
 export nvcc out
 printf '%s\n' kernels/cuda/*.cu tests/bench/gpu/*.cu |
   xargs -P "$(nproc)" -I{} bash -euo pipefail -c 'compile {}'
+# What of the backend's host code no build without CUDA compiles, with the optimisation of tests/gpu/run.sh's build.
+for source in kernels/cuda/{runtime_cuda,stopwatch_cuda,gemm_cublaslt,cublaslt_library}.cc tests/conformance/cuda_backends.cc; do
+  "$nvcc" -std=c++20 -O3 -I. -Xcompiler -Wall,-Wextra,-Werror -c "$source" -o "$out/host.o"
+  rm "$out/host.o"
+done
 python3 -B tests/gpu/kernel_budget.py "${1:-}" tests/gpu/kernel_budget.txt "$out"/*.log
 
 # The disassembler comes with CUDA, and by itself as Python packages.
