@@ -2,10 +2,13 @@
 // over the threads; the partial softmaxes are merged at the end.
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <limits>
+#include <memory_resource>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/tiles.h"
@@ -15,24 +18,45 @@ namespace kvblend::kernels {
 namespace {
 
 constexpr float kLog2E = 1.44269504088896340736f;
-constexpr int64_t kKeysPerStep = 128;  // a multiple of kKeyStep; a step stays in the first-level cache
-// Some ten microseconds of work. The same whatever else is computed, so that a row's result does not depend
-// on the others.
-constexpr int64_t kKeysPerPart = 512;
+// K and V of one part. Where one ends and the next begins, memory has to be waited for; a short row has some
+// parts all the same, so that threads share it evenly.
+constexpr int64_t kMinBytesPerPart = 96 << 10, kMaxBytesPerPart = 384 << 10;
+constexpr int64_t kPartsPerRow = 8;
 
-// The keys [begin, end) of one row and one kv head.
+// How many of a row's `visible` keys one part takes: whole pages, mostly. Nothing else counts, so that a
+// row's result does not depend on what is computed beside it.
+int64_t KeysPerPart(const KvPagesView& pages, int64_t visible) {
+  const int64_t bytes_per_key = 2 * int64_t{pages.num_kv_heads} * pages.head_dim * SizeOf(pages.dtype);
+  const int64_t bytes =
+      std::clamp(visible / kPartsPerRow * bytes_per_key, kMinBytesPerPart, kMaxBytesPerPart);
+  return RoundUp(std::max<int64_t>(bytes / bytes_per_key, 1), kPanelKeys);
+}
+
+// The keys [begin, end) of one row, of all heads: a page's heads lie one after the other, and so do pages
+// that were allocated together, which the processor fetches ahead by itself.
 struct Part {
   int64_t row;
-  int32_t kv_head;
   int64_t begin, end;
 };
 
-// Keys or values as they lie in one page, or in working memory.
+// What a part computes, per query head: the largest score, the sum of the probabilities relative to it, and
+// the values weighted with them, [num_heads, head_dim].
+struct PartResult {
+  PartResult(float* memory, int64_t num_heads) : max(memory), sum(max + num_heads), values(sum + num_heads) {}
+  static int64_t Floats(int64_t num_heads, int64_t head_dim) { return num_heads * (head_dim + 2); }
+
+  float* max;
+  float* sum;
+  float* values;
+};
+
+// Keys or values of one kv head as they lie in one page, or in working memory.
 struct Run {
   int64_t key, count;
+  int32_t kv_head;
   const std::byte* rows;  // [count, head_dim]
   DataType dtype;
-  const std::byte* next;  // what follows, where it is not fetched already
+  const std::byte* next;  // what is read after them, where it lies elsewhere
 };
 
 // The runs of one part's keys, or of its values: those of int8 pages as `dtype`.
@@ -46,31 +70,40 @@ class PageRuns {
         sequence_(args.plan.sequence_of_row(part.row)) {}
 
   template <typename Body>
-  void ForEach(int64_t begin, int64_t end, const Body& body) const {
-    for (int64_t key = begin; key < end;) {
-      const int64_t count = std::min(end - key, args_.pages.page_size - key % args_.pages.page_size);
-      body(source_.dtype == DataType::kInt8 ? Decoded(key, count)
-                                            : Run{key, count, At(key), source_.dtype, After(key + count)});
+  void ForEach(const Body& body) const {
+    for (int64_t key = part_.begin; key < part_.end;) {
+      const int64_t count = std::min(part_.end - key, args_.pages.page_size - key % args_.pages.page_size);
+      for (int32_t head = 0; head < args_.pages.num_kv_heads; ++head) {
+        const std::byte* next = Next(key, count, head);
+        body(source_.dtype == DataType::kInt8
+                 ? Decoded(key, count, head, next)
+                 : Run{key, count, head, At(Slot(key, head)), source_.dtype, next});
+      }
       key += count;
     }
   }
 
  private:
-  int64_t Slot(int64_t key) const {
-    return args_.plan.Slot(args_.pages, sequence_, part_.kv_head, static_cast<int32_t>(key));
+  int64_t Slot(int64_t key, int32_t head) const {
+    return args_.plan.Slot(args_.pages, sequence_, head, static_cast<int32_t>(key));
   }
-  const std::byte* At(int64_t key) const {
-    return static_cast<const std::byte*>(source_.data) + Slot(key) * SizeOf(source_.dtype);
+  const std::byte* At(int64_t slot) const {
+    return static_cast<const std::byte*>(source_.data) + slot * SizeOf(source_.dtype);
   }
-  // Runs lie apart in memory: what comes after one is fetched while that is multiplied.
-  const std::byte* After(int64_t key) const { return key < part_.end ? At(key) : nullptr; }
+  // Null where it follows: the processor finds that sooner than instructions tell it.
+  const std::byte* Next(int64_t key, int64_t count, int32_t head) const {
+    const bool last_head = head + 1 == args_.pages.num_kv_heads;
+    if (last_head && key + count == part_.end) return nullptr;
+    const int64_t slot = last_head ? Slot(key + count, 0) : Slot(key, head + 1);
+    return slot == Slot(key, head) + count * args_.pages.head_dim ? nullptr : At(slot);
+  }
 
-  Run Decoded(int64_t key, int64_t count) const {
-    const int64_t head_dim = args_.pages.head_dim, slot = Slot(key);
+  Run Decoded(int64_t key, int64_t count, int32_t head, const std::byte* next) const {
+    const int64_t head_dim = args_.pages.head_dim, slot = Slot(key, head);
     auto* rows = ThreadScratch<std::byte>(ScratchSlot::kHeads, count * head_dim * SizeOf(dtype_));
     simd::DequantiseHeads(source_.CodesAt(slot), source_.StepsAt(slot), count, head_dim, dtype_, rows,
-                          reinterpret_cast<const int8_t*>(After(key + count)));
-    return {key, count, rows, dtype_, nullptr};
+                          reinterpret_cast<const int8_t*>(next));
+    return {key, count, head, rows, dtype_, nullptr};
   }
 
   const AttentionArgs& args_;
@@ -80,118 +113,116 @@ class PageRuns {
   const int64_t sequence_;
 };
 
-// Per head of the group: maximum, sum, and head_dim weighted values not yet divided by the sum. `dtype`: of
-// the products' operands
-void RunPart(const AttentionArgs& args, DataType dtype, const Part& part, float* max, float* sum,
-             float* values) {
-  const int64_t group = args.group(), head_dim = args.pages.head_dim;
+// `dtype`: of the products' operands
+void RunPart(const AttentionArgs& args, DataType dtype, const Part& part, const PartResult& out) {
+  const int64_t group = args.group(), head_dim = args.pages.head_dim, num_heads = args.num_heads;
   const PageRuns keys_of_part(args, part, PageValues::Keys(args.pages), dtype),
       values_of_part(args, part, PageValues::Values(args.pages), dtype);
   const Tiles& tiles = simd::GetTiles(DataType::kF32);
-  std::byte* queries = ThreadScratch<std::byte>(ScratchSlot::kQuery, group * head_dim * SizeOf(dtype));
-  float* scores = ThreadScratch<float>(ScratchSlot::kScores, group * kKeysPerStep);
-  for (int64_t g = 0; g < group; ++g) {
-    simd::ScaleRow(args.query(part.row, part.kv_head * group + g), args.scale * kLog2E,
-                   queries + g * head_dim * SizeOf(dtype), dtype, head_dim);
-  }
-  std::fill(max, max + group, -std::numeric_limits<float>::infinity());
-  std::fill(sum, sum + group, 0.0f);
-  std::fill(values, values + group * head_dim, 0.0f);
-  for (int64_t step = part.begin; step < part.end; step += kKeysPerStep) {
-    const int64_t step_end = std::min(part.end, step + kKeysPerStep), keys = step_end - step;
-    keys_of_part.ForEach(step, step_end, [&](const Run& run) {
-      float* target = scores + (run.key - step);
-      if (dtype == DataType::kBF16) {
-        simd::KeyDotsBf16(queries, group, run.rows, run.next, run.count, head_dim, target, kKeysPerStep);
-      } else {
-        simd::KeyDots(reinterpret_cast<const float*>(queries), group, run.rows, run.dtype, run.count,
-                      head_dim, target, kKeysPerStep);
-      }
-    });
-    for (int64_t g = 0; g < group; ++g) {
-      float* row = scores + g * kKeysPerStep;
-      const float alpha =
-          tiles.softmax(row, {0, keys}, RoundUp(keys, kKeyStep), max + g, sum + g, /*probabilities=*/row);
-      float* value = values + g * head_dim;
-      if (alpha != 1.0f) simd::ScaleRow(value, alpha, value, DataType::kF32, head_dim);
+  const int64_t row_bytes = head_dim * SizeOf(dtype);
+  std::byte* queries = ThreadScratch<std::byte>(ScratchSlot::kQuery, num_heads * row_bytes);
+  const int64_t keys = part.end - part.begin, padded_keys = RoundUp(keys, kKeyStep);
+  float* scores = ThreadScratch<float>(ScratchSlot::kScores, num_heads * padded_keys);
+  const auto scores_of = [&](const Run& run) {
+    return scores + run.kv_head * group * padded_keys + (run.key - part.begin);
+  };
+  simd::ScaleRow(args.query(part.row, 0), args.scale * kLog2E, queries, dtype, num_heads * head_dim);
+  keys_of_part.ForEach([&](const Run& run) {
+    const std::byte* query = queries + run.kv_head * group * row_bytes;
+    if (dtype == DataType::kBF16) {
+      simd::KeyDotsBf16(query, group, run.rows, run.next, run.count, head_dim, scores_of(run), padded_keys);
+    } else {
+      simd::KeyDots(reinterpret_cast<const float*>(query), group, run.rows, run.dtype, run.count, head_dim,
+                    scores_of(run), padded_keys);
     }
-    values_of_part.ForEach(step, step_end, [&](const Run& run) {
-      const float* weights = scores + (run.key - step);
-      if (dtype == DataType::kBF16) {
-        simd::AddWeightedValuesBf16(weights, kKeysPerStep, group, run.rows, run.next, run.count, head_dim,
-                                    values);
-      } else {
-        simd::AddWeightedValues(weights, kKeysPerStep, group, run.rows, run.dtype, run.count, head_dim,
-                                values);
-      }
-    });
+  });
+  std::fill(out.max, out.max + num_heads, -std::numeric_limits<float>::infinity());
+  std::fill(out.sum, out.sum + num_heads, 0.0f);
+  for (int64_t head = 0; head < num_heads; ++head) {
+    float* row = scores + head * padded_keys;
+    tiles.softmax(row, {0, keys}, padded_keys, out.max + head, out.sum + head, /*probabilities=*/row);
   }
+  std::fill(out.values, out.values + num_heads * head_dim, 0.0f);
+  values_of_part.ForEach([&](const Run& run) {
+    float* values = out.values + run.kv_head * group * head_dim;
+    if (dtype == DataType::kBF16) {
+      simd::AddWeightedValuesBf16(scores_of(run), padded_keys, group, run.rows, run.next, run.count, head_dim,
+                                  values);
+    } else {
+      simd::AddWeightedValues(scores_of(run), padded_keys, group, run.rows, run.dtype, run.count, head_dim,
+                              values);
+    }
+  });
+}
+
+// One head of one row from the results of the row's parts. merged: [head_dim] of working memory
+void MergeHead(absl::Span<const PartResult> parts, int64_t head, int64_t head_dim, float* merged,
+               std::byte* out, DataType dtype) {
+  float max = -std::numeric_limits<float>::infinity(), sum = 0;
+  for (const PartResult& part : parts) max = std::max(max, part.max[head]);
+  std::fill(merged, merged + head_dim, 0.0f);
+  for (const PartResult& part : parts) {
+    const float weight = std::exp2(part.max[head] - max);
+    sum += part.sum[head] * weight;
+    simd::AddScaledRow(part.values + head * head_dim, weight, merged, head_dim);
+  }
+  simd::ScaleRow(merged, 1.0f / sum, out, dtype, head_dim);
 }
 
 }  // namespace
 
 absl::Status DecodeAttention(CpuContext& context, const AttentionArgs& args, MatrixView out) {
   const HostBatchPlan& plan = args.plan;
-  const int64_t group = args.group(), head_dim = args.pages.head_dim;
+  const int64_t head_dim = args.pages.head_dim, num_heads = args.num_heads;
   ListMemory lists(context.scratch);
-  std::pmr::vector<int64_t> rows(lists.resource());
-  rows.reserve(plan.num_rows());
+  std::pmr::vector<Part> parts(lists.resource());
+  std::pmr::vector<int64_t> first_part(lists.resource());  // of each row, and where the last one's end
   for (int64_t s = 0; s < plan.num_sequences(); ++s) {
     if (plan.row_end(s) - plan.row_begin(s) > kMaxDecodeRows) continue;
     for (int64_t row = plan.row_begin(s); row < plan.row_end(s); ++row) {
-      rows.push_back(row);
-    }
-  }
-  if (rows.empty()) return absl::OkStatus();
-
-  std::pmr::vector<Part> parts(lists.resource());
-  for (const int64_t row : rows) {
-    const int64_t begin = plan.FirstVisible(plan.position(row)), end = int64_t{plan.position(row)} + 1;
-    for (int32_t h = 0; h < args.pages.num_kv_heads; ++h) {
-      for (int64_t key = begin; key < end; key += kKeysPerPart) {
-        parts.push_back({row, h, key, std::min(end, key + kKeysPerPart)});
+      first_part.push_back(static_cast<int64_t>(parts.size()));
+      const int64_t begin = plan.FirstVisible(plan.position(row)), end = int64_t{plan.position(row)} + 1;
+      const int64_t keys = KeysPerPart(args.pages, end - begin);
+      for (int64_t key = begin; key < end; key += keys) {
+        parts.push_back({row, key, std::min(end, key + keys)});
       }
     }
   }
-  const int64_t part_floats = group * (head_dim + 2);
-  ScratchPool::Lease lease = context.scratch.Borrow(parts.size() * part_floats * sizeof(float));
+  if (parts.empty()) return absl::OkStatus();
+  const auto num_parts = static_cast<int64_t>(parts.size()),
+             num_rows = static_cast<int64_t>(first_part.size());
+  first_part.push_back(num_parts);
+
+  const int64_t part_floats = PartResult::Floats(num_heads, head_dim);
+  ScratchPool::Lease lease = context.scratch.Borrow(num_parts * part_floats * sizeof(float));
   if (!lease) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("SelectiveAttention: no memory for ", parts.size(), " parts"));
+        absl::StrCat("SelectiveAttention: no memory for ", num_parts, " parts"));
   }
-  auto* results = reinterpret_cast<float*>(lease.data());
+  std::pmr::vector<PartResult> results(lists.resource());
+  results.reserve(num_parts);
+  for (int64_t i = 0; i < num_parts; ++i) {
+    results.emplace_back(reinterpret_cast<float*>(lease.data()) + i * part_floats, num_heads);
+  }
   const bool bf16 = (args.pages.dtype == DataType::kBF16 || args.pages.dtype == DataType::kInt8) &&
                     AttentionDtype(context, args.pages) == DataType::kBF16 && head_dim % 32 == 0 &&
                     simd::HasBf16Dots();
   const DataType dtype = bf16 ? DataType::kBF16 : DataType::kF32;
-  context.pool.ParallelFor(static_cast<int64_t>(parts.size()), [&](int64_t i) {
-    float* result = results + i * part_floats;
-    RunPart(args, dtype, parts[i], result, result + group, result + 2 * group);
-  });
+  context.pool.ParallelFor(num_parts, [&](int64_t i) { RunPart(args, dtype, parts[i], results[i]); });
 
-  // Parts of one row and kv head are neighbours.
-  float* merged = ThreadScratch<float>(ScratchSlot::kOutput, head_dim);
-  for (size_t begin = 0, end = 0; begin < parts.size(); begin = end) {
-    while (end < parts.size() && parts[end].row == parts[begin].row &&
-           parts[end].kv_head == parts[begin].kv_head) {
-      ++end;
-    }
-    for (int64_t g = 0; g < group; ++g) {
-      float max = -std::numeric_limits<float>::infinity(), sum = 0;
-      for (size_t p = begin; p < end; ++p) max = std::max(max, results[p * part_floats + g]);
-      std::fill(merged, merged + head_dim, 0.0f);
-      for (size_t p = begin; p < end; ++p) {
-        const float* result = results + p * part_floats;
-        const float weight = std::exp2(result[g] - max);
-        sum += result[group + g] * weight;
-        simd::AddScaledRow(result + 2 * group + g * head_dim, weight, merged, head_dim);
+  const int64_t bytes_per_row = num_parts / num_rows * part_floats * static_cast<int64_t>(sizeof(float));
+  ForRows(context.pool, num_rows, bytes_per_row, [&](int64_t begin, int64_t end) {
+    float* merged = ThreadScratch<float>(ScratchSlot::kOutput, head_dim);
+    for (int64_t i = begin; i < end; ++i) {
+      const auto of_row =
+          absl::MakeConstSpan(results).subspan(first_part[i], first_part[i + 1] - first_part[i]);
+      std::byte* target =
+          static_cast<std::byte*>(out.data) + parts[first_part[i]].row * out.row_stride * SizeOf(out.dtype);
+      for (int64_t head = 0; head < num_heads; ++head) {
+        MergeHead(of_row, head, head_dim, merged, target + head * head_dim * SizeOf(out.dtype), out.dtype);
       }
-      const int64_t head = parts[begin].kv_head * group + g;
-      std::byte* target = static_cast<std::byte*>(out.data) +
-                          (parts[begin].row * out.row_stride + head * head_dim) * SizeOf(out.dtype);
-      simd::ScaleRow(merged, 1.0f / sum, target, out.dtype, head_dim);
     }
-  }
+  });
   return absl::OkStatus();
 }
 

@@ -2,6 +2,7 @@
 // compiled for it and called where the processor has it.
 #include <algorithm>
 #include <cstddef>
+#include <type_traits>
 
 #include "kernels/cpu/simd.h"
 
@@ -55,43 +56,62 @@ KVBLEND_BF16_ATTR inline __m512bh LoadBf16(const uint16_t* data) {
   return (__m512bh)_mm512_loadu_si512(data);
 }
 
-// Columns of kElements, kGroup heads: sums of weight times value, in the order in which two keys' values
-// interleave.
-template <int kGroup>
-KVBLEND_BF16_ATTR void AddValuesOf(const uint32_t* pairs, int64_t pairs_stride, const uint16_t* values,
-                                   const void* next, int64_t num_keys, int64_t head_dim, float* out) {
+// kBlocks times kElements columns, kGroup heads: sums of weight times value, in the order in which two keys'
+// values interleave. Whole rows where registers allow, so that memory is read from front to back.
+template <int kGroup, int kBlocks>
+KVBLEND_BF16_ATTR void AddColumns(const uint32_t* pairs, int64_t pairs_stride, const uint16_t* values,
+                                  const void* next, int64_t num_keys, int64_t head_dim, float* out) {
+  __m512 low[kGroup][kBlocks], high[kGroup][kBlocks];
+  for (int g = 0; g < kGroup; ++g) {
+    for (int b = 0; b < kBlocks; ++b) low[g][b] = high[g][b] = _mm512_setzero_ps();
+  }
+  for (int64_t j = 0; j < num_keys; j += 2) {
+    PrefetchRow(next, j * head_dim, head_dim);
+    PrefetchRow(next, (j + 1) * head_dim, head_dim);
+    __m512bh weights[kGroup];
+    for (int g = 0; g < kGroup; ++g) {
+      weights[g] = (__m512bh)_mm512_set1_epi32(static_cast<int>(pairs[g * pairs_stride + j / 2]));
+    }
+    for (int b = 0; b < kBlocks; ++b) {
+      const uint16_t* block = values + j * head_dim + b * kElements;
+      const __m512i even = _mm512_loadu_si512(block);
+      const __m512i odd = j + 1 < num_keys ? _mm512_loadu_si512(block + head_dim) : _mm512_setzero_si512();
+      const auto first = (__m512bh)_mm512_unpacklo_epi16(even, odd),
+                 second = (__m512bh)_mm512_unpackhi_epi16(even, odd);
+      for (int g = 0; g < kGroup; ++g) {
+        low[g][b] = _mm512_dpbf16_ps(low[g][b], first, weights[g]);
+        high[g][b] = _mm512_dpbf16_ps(high[g][b], second, weights[g]);
+      }
+    }
+  }
   // 128 bits of a pair of interleaved vectors hold dims 8 b .. 8 b + 3, and 8 b + 4 .. 8 b + 7.
   const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
   const __m512i second = _mm512_setr_epi32(8, 9, 10, 11, 24, 25, 26, 27, 12, 13, 14, 15, 28, 29, 30, 31);
-  for (int64_t i = 0; i < head_dim; i += kElements) {
-    __m512 low[kGroup], high[kGroup];
-    for (int g = 0; g < kGroup; ++g) low[g] = high[g] = _mm512_setzero_ps();
-    for (int64_t j = 0; j < num_keys; j += 2) {
-      if (i == 0) {
-        PrefetchRow(next, j * head_dim, head_dim);
-        PrefetchRow(next, (j + 1) * head_dim, head_dim);
-      }
-      const __m512i even = _mm512_loadu_si512(values + j * head_dim + i);
-      const __m512i odd =
-          j + 1 < num_keys ? _mm512_loadu_si512(values + (j + 1) * head_dim + i) : _mm512_setzero_si512();
-      const auto a = (__m512bh)_mm512_unpacklo_epi16(even, odd),
-                 b = (__m512bh)_mm512_unpackhi_epi16(even, odd);
-      for (int g = 0; g < kGroup; ++g) {
-        const auto weight = (__m512bh)_mm512_set1_epi32(static_cast<int>(pairs[g * pairs_stride + j / 2]));
-        low[g] = _mm512_dpbf16_ps(low[g], a, weight);
-        high[g] = _mm512_dpbf16_ps(high[g], b, weight);
-      }
-    }
-    for (int g = 0; g < kGroup; ++g) {
-      float* target = out + g * head_dim + i;
-      const __m512 dims[] = {_mm512_permutex2var_ps(low[g], first, high[g]),
-                             _mm512_permutex2var_ps(low[g], second, high[g])};
+  for (int g = 0; g < kGroup; ++g) {
+    for (int b = 0; b < kBlocks; ++b) {
+      const __m512 dims[] = {_mm512_permutex2var_ps(low[g][b], first, high[g][b]),
+                             _mm512_permutex2var_ps(low[g][b], second, high[g][b])};
       for (int half = 0; half < 2; ++half) {
-        float* at = target + half * kLanes;
+        float* at = out + g * head_dim + b * kElements + half * kLanes;
         _mm512_storeu_ps(at, _mm512_add_ps(_mm512_loadu_ps(at), dims[half]));
       }
     }
   }
+}
+
+template <int kGroup>
+KVBLEND_BF16_ATTR void AddValuesOf(const uint32_t* pairs, int64_t pairs_stride, const uint16_t* values,
+                                   const void* next, int64_t num_keys, int64_t head_dim, float* out) {
+  constexpr int kBlocks = kGroup <= 3 ? 4 : 2;  // at most 24 of 32 registers are sums
+  int64_t column = 0;
+  const auto add = [&](auto blocks) KVBLEND_BF16_ATTR {
+    AddColumns<kGroup, blocks()>(pairs, pairs_stride, values + column, column == 0 ? next : nullptr, num_keys,
+                                 head_dim, out + column);
+    column += blocks() * kElements;
+  };
+  while (head_dim - column >= kBlocks * kElements) add(std::integral_constant<int, kBlocks>());
+  if (head_dim - column >= 2 * kElements) add(std::integral_constant<int, 2>());
+  if (head_dim - column >= kElements) add(std::integral_constant<int, 1>());
 }
 
 KVBLEND_BF16_ATTR void KeyDotsOf(const uint16_t* q, int64_t group, const uint16_t* keys, const void* next,

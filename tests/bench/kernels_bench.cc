@@ -81,6 +81,53 @@ void BM_SelectiveAttention(benchmark::State& state) {
 }
 BENCHMARK(BM_SelectiveAttention)->Arg(6000)->Arg(900)->Arg(300)->Arg(30)->Arg(1)->UseRealTime();
 
+// A step of decoding, all layers, whose KV no cache holds. Args: sequences, tokens of each, tokens per page,
+// whether a sequence's pages lie one after the other.
+void BM_DecodeAttentionFromMemory(benchmark::State& state) {
+  const auto sequences = static_cast<int32_t>(state.range(0)), tokens = static_cast<int32_t>(state.range(1)),
+             page_size = static_cast<int32_t>(state.range(2));
+  const int32_t pages_each = (tokens + page_size - 1) / page_size, num_pages = sequences * pages_each;
+  const int64_t page_elements = int64_t{kKvHeads} * page_size * kHeadDim;
+  std::vector<Matrix> keys, values;
+  for (int i = 0; i < kLayers; ++i) {
+    keys.emplace_back(DataType::kBF16, num_pages, page_elements);
+    values.emplace_back(DataType::kBF16, num_pages, page_elements);
+  }
+  std::vector<int32_t> row_indptr = {0}, positions, kv_len, page_indptr = {0}, pages(num_pages);
+  for (int32_t s = 1; s <= sequences; ++s) {
+    row_indptr.push_back(s);
+    positions.push_back(tokens - 1);
+    kv_len.push_back(tokens);
+    page_indptr.push_back(s * pages_each);
+  }
+  std::iota(pages.begin(), pages.end(), 0);
+  if (state.range(3) == 0) std::shuffle(pages.begin(), pages.end(), std::mt19937(2));
+  const auto plan =
+      Cpu().PlanBatch({row_indptr, positions, kv_len, page_indptr, pages, page_size, 0}).value();
+  Matrix q(DataType::kF32, sequences, kHeads * kHeadDim);
+  Matrix out(Cpu().compute_dtype(), sequences, kHeads * kHeadDim);
+  const double seconds = Measure(state, [&] {
+    absl::Status status;
+    for (int i = 0; i < kLayers; ++i) {
+      const KvPagesView view = {.k = keys[i].view.data,
+                                .v = values[i].view.data,
+                                .dtype = DataType::kBF16,
+                                .num_pages = num_pages,
+                                .num_kv_heads = kKvHeads,
+                                .page_size = page_size,
+                                .head_dim = kHeadDim};
+      status.Update(Cpu().SelectiveAttention(TheStream(), *plan, q.view, kHeads, kScale, view, out.view));
+    }
+    return status;
+  });
+  ReportRead(state, seconds, 2.0 * kLayers * sequences * tokens * kKvWidth * sizeof(uint16_t));
+}
+BENCHMARK(BM_DecodeAttentionFromMemory)
+    ->ArgNames({"sequences", "tokens", "page", "in_order"})
+    ->ArgsProduct({{1}, {6000}, {16, 64}, {0, 1}})
+    ->ArgsProduct({{1, 8}, {512}, {64}, {0, 1}})
+    ->UseRealTime();
+
 // The question's rows at the end of the prompt. Arg: rows.
 void BM_AttentionMass(benchmark::State& state) {
   std::vector<int32_t> positions(state.range(0));
