@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/host/logit_scan.h"
 #include "kernels/host/sample_row.h"
 
 namespace kvblend::generate {

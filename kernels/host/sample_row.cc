@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/host/logit_scan.h"
+
 namespace kvblend::kernels {
 namespace {
 
@@ -84,7 +86,7 @@ int32_t Draw(absl::Span<const float> logits, const SamplingSpec& spec) {
     candidates.reserve(logits.size());
     for (int32_t i = 0; i < vocab_size; ++i) candidates.push_back({i, logits[i], 0});
   }
-  const double max = *std::max_element(logits.begin(), logits.end());
+  const double max = logits[MostLikely(logits)];
   for (Candidate& candidate : candidates) {
     candidate.weight = WeightOf((candidate.logit - max) / spec.temperature, bits);
   }
@@ -113,13 +115,6 @@ int32_t Draw(absl::Span<const float> logits, const SamplingSpec& spec) {
 
 }  // namespace
 
-int32_t FindInvalid(absl::Span<const float> logits) {
-  for (size_t i = 0; i < logits.size(); ++i) {
-    if (!std::isfinite(logits[i])) return static_cast<int32_t>(i);
-  }
-  return -1;
-}
-
 uint64_t SumOfWeights(absl::Span<const float> logits, float max) {
   const int bits = WeightBits(static_cast<int64_t>(logits.size()));
   uint64_t sum = 0;
@@ -134,17 +129,14 @@ SampledToken SampleRow(absl::Span<const float> logits, const SamplingSpec& spec)
     sampled.invalid_logit = logits[sampled.invalid_token];
     return sampled;
   }
-  const auto most_likely = [](absl::Span<const float> row) {  // the first of the largest
-    return static_cast<int32_t>(std::max_element(row.begin(), row.end()) - row.begin());
-  };
   std::vector<float> penalised;
   if (!spec.penalised.empty()) penalised = Penalised(logits, spec);
   const absl::Span<const float> row = spec.penalised.empty() ? logits : absl::MakeConstSpan(penalised);
-  sampled.token_id = spec.temperature == 0 ? most_likely(row) : Draw(row, spec);
+  sampled.token_id = spec.temperature == 0 ? MostLikely(row) : Draw(row, spec);
   sampled.logit = logits[sampled.token_id];
   if (spec.scored_token >= 0) sampled.scored_logit = logits[spec.scored_token];
   if (!spec.wants_logprobs()) return sampled;
-  sampled.max_logit = *std::max_element(logits.begin(), logits.end());
+  sampled.max_logit = logits[MostLikely(logits)];
   sampled.weight_sum = SumOfWeights(logits, sampled.max_logit);
   for (const Candidate& token : TopTokens(logits, spec.num_top)) {
     sampled.top_ids[sampled.num_top] = token.id;

@@ -19,9 +19,6 @@ inline bool MoreLikely(float logit_a, int32_t id_a, float logit_b, int32_t id_b)
   return logit_a != logit_b ? logit_a > logit_b : id_a < id_b;
 }
 
-/// The first token whose logit is NaN or infinite; -1: there is none.
-int32_t FindInvalid(absl::Span<const float> logits);
-
 /// The sum of exp(logits[i] - max) in units of 2^-WeightBits. REQUIRES: all finite, at least one
 uint64_t SumOfWeights(absl::Span<const float> logits, float max);
 
