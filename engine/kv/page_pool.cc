@@ -104,9 +104,7 @@ PagePool::PagePool(const Options& options, int64_t section_bytes,
                    std::vector<std::unique_ptr<kernels::Buffer>> layers)
     : options_(options), section_bytes_(section_bytes), layers_(std::move(layers)) {
   absl::MutexLock lock(&mutex_);
-  used_.assign(static_cast<size_t>(options.num_pages), false);
-  free_.reserve(static_cast<size_t>(options.num_pages));
-  for (int32_t page = options.num_pages - 1; page >= 0; --page) free_.push_back(page);
+  free_.Add(0, options.num_pages);
 }
 
 PagePool::~PagePool() { assert(num_used() == 0 && "a PageList outlives its pool"); }
@@ -134,29 +132,25 @@ absl::StatusOr<PageList> PagePool::Allocate(int64_t num_pages) {
     return absl::InvalidArgumentError(absl::StrCat("page pool: num_pages is ", num_pages, "; allowed: >= 0"));
   }
   absl::MutexLock lock(&mutex_);
-  if (num_pages > static_cast<int64_t>(free_.size())) {
+  if (num_pages > free_.num_pages()) {
     return absl::ResourceExhaustedError(absl::StrCat("page pool: ", num_pages, " pages needed, ",
-                                                     free_.size(), " of ", options_.num_pages, " free (",
+                                                     free_.num_pages(), " of ", options_.num_pages, " free (",
                                                      options_.page_size, " tokens each)"));
   }
-  std::vector<int32_t> pages(free_.rbegin(), free_.rbegin() + num_pages);
-  free_.resize(free_.size() - static_cast<size_t>(num_pages));
-  for (const int32_t page : pages) used_[static_cast<size_t>(page)] = true;
-  return PageList(this, std::move(pages));
+  return PageList(this, free_.Take(static_cast<int32_t>(num_pages)));
 }
 
 void PagePool::Release(absl::Span<const int32_t> pages) {
   absl::MutexLock lock(&mutex_);
-  for (auto it = pages.rbegin(); it != pages.rend(); ++it) {
-    assert(used_[static_cast<size_t>(*it)] && "page given back twice");
-    used_[static_cast<size_t>(*it)] = false;
-    free_.push_back(*it);
+  for (size_t begin = 0, end = 0; begin < pages.size(); begin = end) {
+    for (end = begin + 1; end < pages.size() && pages[end] == pages[end - 1] + 1;) ++end;
+    free_.Add(pages[begin], static_cast<int32_t>(end - begin));
   }
 }
 
 int32_t PagePool::num_free() const {
   absl::MutexLock lock(&mutex_);
-  return static_cast<int32_t>(free_.size());
+  return free_.num_pages();
 }
 
 }  // namespace kvblend::kv

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
+#include "engine/kv/page_ranges.h"
 #include "kernels/backend.h"
 #include "kernels/tensor.h"
 
@@ -78,7 +79,9 @@ class PagePool {
   /// All pages of one layer, valid as long as the pool. REQUIRES: 0 <= layer < num_layers
   kernels::KvPagesView Layer(int32_t layer) const;
 
-  /// All or nothing. kResourceExhausted naming pages needed and free; kInvalidArgument: num_pages < 0.
+  /// All or nothing: pages that follow each other where there are so many, because attention reads them from
+  /// front to back, and few ranges of such otherwise. kResourceExhausted naming pages needed and free;
+  /// kInvalidArgument: num_pages < 0.
   absl::StatusOr<PageList> Allocate(int64_t num_pages);
 
   int32_t num_free() const;
@@ -94,9 +97,8 @@ class PagePool {
   const int64_t section_bytes_;  // of the K of all pages of a layer, padded for alignment
   const std::vector<std::unique_ptr<kernels::Buffer>> layers_;  // per layer: the K of all pages, then the V
 
-  mutable absl::Mutex mutex_;                          // the only lock; nothing is called while it is held
-  std::vector<int32_t> free_ ABSL_GUARDED_BY(mutex_);  // a stack: what was used last is in the caches
-  std::vector<bool> used_ ABSL_GUARDED_BY(mutex_);     // per page
+  mutable absl::Mutex mutex_;  // the only lock; nothing is called while it is held
+  PageRanges free_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace kvblend::kv
