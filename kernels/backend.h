@@ -349,7 +349,8 @@ struct CpuBackendOptions {
     kAuto,  // bf16 where the CPU has it in hardware
     kF32,
     kBF16,
-    kInt8  // products of many rows with weights, which are rounded to 8 bits; all else as kAuto
+    kInt8  // products of more than a few rows with weights in 8 bits, rounded in groups of 32 inputs (a
+           // file's codes stay as they are); all else as kAuto. Needs AVX512-VNNI
   } gemm = Gemm::kAuto;
 };
 

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/backend.h"
 #include "kernels/cpu/attention.h"
+#include "kernels/cpu/code_products.h"
 #include "kernels/cpu/context.h"
 #include "kernels/cpu/instruction_set.h"
 #include "kernels/cpu/kv_sections.h"
@@ -259,7 +260,7 @@ absl::StatusOr<std::unique_ptr<Backend>> Create(const CpuBackendOptions& options
   bool int8 = false;
   switch (options.gemm) {
     case CpuBackendOptions::Gemm::kInt8:
-      if (!OneDnnHasFastInt8()) {
+      if (!simd::HasCodeProducts()) {
         return absl::FailedPreconditionError(
             absl::StrCat("gemm is kInt8, which needs AVX512-VNNI; this processor has ", OneDnnDescription(),
                          "; allowed here: kAuto, kF32, kBF16"));

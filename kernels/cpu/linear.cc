@@ -72,11 +72,11 @@ absl::Status CpuLinear(CpuContext& context, ConstMatrixView x, const CpuWeights&
   if (x.rows == 0) return absl::OkStatus();
   const int64_t few_rows = weights.quantised() != nullptr ? simd::kMaxQuantisedRows : simd::kMaxMatVecRows;
   if (x.rows <= few_rows) return FewRowsLinear(context, x, weights, accumulate, out);
+  if (context.int8_products) return Int8Linear(context, x, weights, accumulate, out);
   const Tiles& tiles = context.TilesFor(weights.dtype());
   if (tiles.dtype == weights.dtype() && (x.rows <= kMaxTiledRows || !OneDnnReadsBlocks())) {
     return TiledLinear(context, tiles, x, weights, accumulate, out);
   }
-  if (context.int8_products) return Int8Linear(context, x, weights, accumulate, out);
   return OneDnnLinear(context, x, weights, accumulate, out);
 }
 

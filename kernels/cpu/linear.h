@@ -26,7 +26,8 @@ absl::Status TiledLinear(CpuContext& context, const Tiles& tiles, ConstMatrixVie
                          const CpuWeights& weights, bool accumulate, MatrixView out);
 absl::Status OneDnnLinear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights, bool accumulate,
                           MatrixView out);
-/// Rows of x and outputs of the weights rounded to 8 bits, one scale each. REQUIRES: OneDnnHasFastInt8().
+/// Rows of x, and weights that are not codes already, rounded to 8 bits in groups (code_products.h).
+/// REQUIRES: simd::HasCodeProducts().
 absl::Status Int8Linear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights, bool accumulate,
                         MatrixView out);
 

@@ -109,7 +109,7 @@ absl::Status MultiplyPanels(CpuContext& context, ConstMatrixView x, DataType dty
       std::copy_n(blocks.back().gemm, 2, block.gemm);
     } else {
       for (const bool last_panel : {false, true}) {
-        auto gemm = context.gemms.Get({.types = GemmTypesOf(dtype),
+        auto gemm = context.gemms.Get({.dtype = dtype,
                                        .accumulate = accumulate && block.direct,
                                        .m = block.padded,
                                        .n = (last_panel ? panels.back() : panels.front()).count,
@@ -168,7 +168,7 @@ absl::Status MultiplyQuantised(CpuContext& context, ConstMatrixView x, const Cpu
   for (int64_t block = 0; block < num_blocks; block += blocks_at_once) {
     const int64_t first = block * kPackedBlock,
                   outputs = std::min(blocks_at_once * kPackedBlock, weights.rows() - first);
-    const WeightPanels panels = WeightPanels::Over(GemmTypesOf(dtype), outputs, x.cols, lease.data());
+    const WeightPanels panels = WeightPanels::Over(dtype, outputs, x.cols, lease.data());
     context.pool.ParallelFor((outputs + kPackedBlock - 1) / kPackedBlock, [&](int64_t i) {
       weights.Block(block + i, reinterpret_cast<uint32_t*>(lease.data()) + i * block_words);
     });

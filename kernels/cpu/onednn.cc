@@ -17,23 +17,15 @@ using Tag = dnnl::memory::format_tag;
 
 using OneDnnType = dnnl::memory::data_type;
 
-// How oneDNN calls the types, and the layout of B.
+// How oneDNN calls a type of A and B, and the layout of B.
 struct TypeNames {
-  OneDnnType a, b, c;
+  OneDnnType dtype;
   Tag packed;
   int64_t inner;  // B's rows in a block
-  const char* name;
 };
-TypeNames NamesOf(GemmTypes types) {
-  switch (types) {
-    case GemmTypes::kBF16:
-      return {OneDnnType::bf16, OneDnnType::bf16, OneDnnType::f32, Tag::BA16a64b2a, 32, "bf16"};
-    case GemmTypes::kInt8:
-      return {OneDnnType::u8, OneDnnType::s8, OneDnnType::s32, Tag::BA16a64b4a, 64, "int8"};
-    case GemmTypes::kF32:
-      break;
-  }
-  return {OneDnnType::f32, OneDnnType::f32, OneDnnType::f32, Tag::BA16a64b, 16, "f32"};
+TypeNames NamesOf(DataType dtype) {
+  return dtype == DataType::kBF16 ? TypeNames{OneDnnType::bf16, Tag::BA16a64b2a, 32}
+                                  : TypeNames{OneDnnType::f32, Tag::BA16a64b, 16};
 }
 
 absl::Status FromError(const dnnl::error& error, const std::string& what) {
@@ -73,7 +65,6 @@ absl::Mutex& OneDnnCreationMutex() {
 
 bool OneDnnSupportsBF16() { return HasIsa(dnnl_cpu_isa_avx512_core); }
 bool OneDnnHasFastBF16() { return HasIsa(dnnl_cpu_isa_avx512_core_bf16); }
-bool OneDnnHasFastInt8() { return HasIsa(dnnl_cpu_isa_avx512_core_vnni); }
 
 std::string OneDnnDescription() {
   const dnnl_version_t* version = dnnl::version();
@@ -87,20 +78,20 @@ std::string OneDnnDescription() {
 
 bool OneDnnReadsBlocks() { return HasIsa(dnnl_cpu_isa_avx512_core); }
 
-int64_t PackedColumns(GemmTypes types, int64_t k) { return RoundUp(k, NamesOf(types).inner); }
+int64_t PackedColumns(DataType dtype, int64_t k) { return RoundUp(k, NamesOf(dtype).inner); }
 
-dnnl::memory::desc PackedGemmDesc(GemmTypes types, int64_t k, int64_t n) {
-  const TypeNames names = NamesOf(types);
-  return {{k, n}, names.b, names.packed};
+dnnl::memory::desc PackedGemmDesc(DataType dtype, int64_t k, int64_t n) {
+  const TypeNames names = NamesOf(dtype);
+  return {{k, n}, names.dtype, names.packed};
 }
 
 absl::StatusOr<std::shared_ptr<const Gemm>> Gemm::Create(const GemmSpec& spec) {
   try {
     std::shared_ptr<Gemm> gemm(new Gemm());
-    const TypeNames names = NamesOf(spec.types);
-    const dnnl::memory::desc a({spec.m, spec.k}, names.a, Tag::ab);
-    const dnnl::memory::desc c({spec.m, spec.n}, names.c, Tag::ab);
-    const dnnl::memory::desc b = PackedGemmDesc(spec.types, spec.k, spec.n);
+    const TypeNames names = NamesOf(spec.dtype);
+    const dnnl::memory::desc a({spec.m, spec.k}, names.dtype, Tag::ab);
+    const dnnl::memory::desc c({spec.m, spec.n}, OneDnnType::f32, Tag::ab);
+    const dnnl::memory::desc b = PackedGemmDesc(spec.dtype, spec.k, spec.n);
     dnnl::primitive_attr attributes;
     attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
     if (spec.accumulate) {
@@ -116,7 +107,7 @@ absl::StatusOr<std::shared_ptr<const Gemm>> Gemm::Create(const GemmSpec& spec) {
     return gemm;
   } catch (const dnnl::error& error) {
     return FromError(error, absl::StrCat("no product [", spec.m, ", ", spec.k, "] x [", spec.k, ", ", spec.n,
-                                         "] of ", NamesOf(spec.types).name));
+                                         "] of ", std::string(kernels::Name(spec.dtype))));
   }
 }
 

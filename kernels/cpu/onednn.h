@@ -45,31 +45,19 @@ absl::Mutex& OneDnnCreationMutex();
 /// bf16 products exist at all (AVX-512), and are faster than f32 (AVX512-BF16 or AMX).
 bool OneDnnSupportsBF16();
 bool OneDnnHasFastBF16();
-/// Products of 8-bit integers that neither saturate on the way nor take longer than others (AVX512-VNNI).
-bool OneDnnHasFastInt8();
 /// "2.6.3, avx512_core_bf16"
 std::string OneDnnDescription();
 
-/// Types of a product's matrices.
-enum class GemmTypes : uint8_t {
-  kF32,   // A, B and C
-  kBF16,  // A and B; C is f32
-  kInt8,  // A is u8, B is s8, C is s32
-};
-constexpr GemmTypes GemmTypesOf(DataType dtype) {
-  return dtype == DataType::kBF16 ? GemmTypes::kBF16 : GemmTypes::kF32;
-}
-
 /// All matrices are dense: for any other row stride oneDNN 2.6 has only slow code.
 struct GemmSpec {
-  GemmTypes types = GemmTypes::kF32;
-  bool accumulate = false;  // not with kInt8
+  DataType dtype = DataType::kF32;  // of A and B: kF32 or kBF16; C is f32
+  bool accumulate = false;
   int64_t m = 0, n = 0, k = 0;
 
   friend bool operator==(const GemmSpec&, const GemmSpec&) = default;
   template <typename H>
   friend H AbslHashValue(H h, const GemmSpec& s) {
-    return H::combine(std::move(h), s.types, s.accumulate, s.m, s.n, s.k);
+    return H::combine(std::move(h), s.dtype, s.accumulate, s.m, s.n, s.k);
   }
 };
 
@@ -95,17 +83,12 @@ class Gemm {
 };
 
 /// Packed weights lie in blocks of kPackedBlock = 64 outputs, each k-major: f32 [n / 64][k / 16][16][64],
-/// bf16 [n / 64][k / 32][16][64][2], s8 [n / 64][k / 64][16][64][4], padded with zeros. Tiles and
-/// simd::PackedMatVec read those of floats everywhere, oneDNN is fast with all from AVX-512 on.
+/// bf16 [n / 64][k / 32][16][64][2], padded with zeros. Tiles and simd::PackedMatVec read them everywhere,
+/// oneDNN is fast with them from AVX-512 on.
 bool OneDnnReadsBlocks();
-/// Of an element of B.
-constexpr int64_t PackedElementBytes(GemmTypes types) {
-  return types == GemmTypes::kF32 ? 4 : types == GemmTypes::kBF16 ? 2 : 1;
-}
 /// k rounded up as blocks pad it.
-int64_t PackedColumns(GemmTypes types, int64_t k);
-inline int64_t PackedColumns(DataType dtype, int64_t k) { return PackedColumns(GemmTypesOf(dtype), k); }
-dnnl::memory::desc PackedGemmDesc(GemmTypes types, int64_t k, int64_t n);
+int64_t PackedColumns(DataType dtype, int64_t k);
+dnnl::memory::desc PackedGemmDesc(DataType dtype, int64_t k, int64_t n);
 
 /// Products already prepared (preparing one generates machine code: up to a millisecond). Thread-safe.
 class GemmCache {

@@ -36,19 +36,19 @@ void FillPanel(DataType dtype, int64_t cols, std::byte* rows, const WeightPanel&
 
 }  // namespace
 
-int64_t WeightPanels::Bytes(GemmTypes types, int64_t rows, int64_t cols) {
-  return static_cast<int64_t>(PackedGemmDesc(types, cols, rows).get_size());
+int64_t WeightPanels::Bytes(DataType dtype, int64_t rows, int64_t cols) {
+  return static_cast<int64_t>(PackedGemmDesc(dtype, cols, rows).get_size());
 }
 
-WeightPanels WeightPanels::Over(GemmTypes types, int64_t rows, int64_t cols, std::byte* data) {
+WeightPanels WeightPanels::Over(DataType dtype, int64_t rows, int64_t cols, std::byte* data) {
   // Creating a memory object zeroes its padding, so the whole comes first and only then what shares its
   // bytes.
-  WeightPanels result{{0, rows, dnnl::memory(PackedGemmDesc(types, cols, rows), OneDnnEngine(), data)}, {}};
+  WeightPanels result{{0, rows, dnnl::memory(PackedGemmDesc(dtype, cols, rows), OneDnnEngine(), data)}, {}};
   for (int64_t first = 0; first < rows; first += kPanelWidth) {
     const int64_t count = std::min(kPanelWidth, rows - first);
-    std::byte* panel = data + first * PackedColumns(types, cols) * PackedElementBytes(types);
+    std::byte* panel = data + first * PackedColumns(dtype, cols) * SizeOf(dtype);
     result.panels.push_back(
-        {first, count, dnnl::memory(PackedGemmDesc(types, cols, count), OneDnnEngine(), panel)});
+        {first, count, dnnl::memory(PackedGemmDesc(dtype, cols, count), OneDnnEngine(), panel)});
   }
   return result;
 }
@@ -73,10 +73,10 @@ absl::Status CpuWeights::PackValues(CpuContext& context, const WeightSource& sou
   const int64_t row_bytes = cols_ * SizeOf(dtype_);
   ScratchPool::Lease panel_rows;
   if (usage_ != WeightUsage::kEmbedding) {
-    packed_ = context.weights.Allocate(WeightPanels::Bytes(GemmTypesOf(dtype_), rows_, cols_));
+    packed_ = context.weights.Allocate(WeightPanels::Bytes(dtype_, rows_, cols_));
     panel_rows = context.scratch.Borrow(std::min(kPanelWidth, rows_) * row_bytes);
     if (packed_ == nullptr || !panel_rows) return NoMemory(rows_, cols_);
-    panels_ = WeightPanels::Over(GemmTypesOf(dtype_), rows_, cols_, packed_.get());
+    panels_ = WeightPanels::Over(dtype_, rows_, cols_, packed_.get());
   }
   if (usage_ != WeightUsage::kLinear) {
     embedding_ = context.weights.Allocate(rows_ * row_bytes);

@@ -26,9 +26,9 @@ struct WeightPanel {
 
 /// A matrix in blocks (onednn.h), as a whole and in panels that several threads can share.
 struct WeightPanels {
-  /// `data`: PackedGemmDesc(types, cols, rows) bytes, written afterwards; not owned. Throws dnnl::error.
-  static WeightPanels Over(GemmTypes types, int64_t rows, int64_t cols, std::byte* data);
-  static int64_t Bytes(GemmTypes types, int64_t rows, int64_t cols);
+  /// `data`: PackedGemmDesc(dtype, cols, rows) bytes, written afterwards; not owned. Throws dnnl::error.
+  static WeightPanels Over(DataType dtype, int64_t rows, int64_t cols, std::byte* data);
+  static int64_t Bytes(DataType dtype, int64_t rows, int64_t cols);
 
   WeightPanel all;
   std::vector<WeightPanel> panels;

@@ -73,6 +73,7 @@ bool QuantisedMatrix::LayOut(int64_t rows, int64_t cols, const WeightSource& sou
     const std::optional<QuantisedFormat> format = source.FormatOf(row);
     if (!format.has_value() || !Known(*format)) return false;
     if (row % kColumnOutputs == 0) {
+      smallest_group_ = std::min<int64_t>(smallest_group_, format->group);
       columns_.push_back({.format = *format, .data = nullptr, .chunks = cols / kChunkInputs});
     } else if (columns_.back().format != *format) {
       return false;

@@ -55,6 +55,8 @@ class QuantisedMatrix {
   static absl::StatusOr<std::unique_ptr<QuantisedMatrix>> Create(WeightArena& arena, int64_t rows,
                                                                  int64_t cols, const WeightSource& source);
 
+  /// Of all columns' formats.
+  int64_t smallest_group() const { return smallest_group_; }
   int64_t num_columns() const { return static_cast<int64_t>(columns_.size()); }
   /// Outputs [16 index, 16 index + 16); those past the last row are zero.
   const QuantisedColumn& column(int64_t index) const { return columns_[index]; }
@@ -69,6 +71,7 @@ class QuantisedMatrix {
 
   WeightBytes bytes_;
   std::vector<QuantisedColumn> columns_;
+  int64_t smallest_group_ = kChunkInputs;
 };
 
 namespace simd {

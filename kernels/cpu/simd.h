@@ -72,20 +72,6 @@ void DequantiseRowFp8(const uint8_t* codes, const uint16_t* steps, int64_t n, fl
 /// The same with one step.
 void DequantiseGroupFp8(const uint8_t* codes, float step, int64_t n, float* out);
 
-// --- int8.cc: products of activations quantised per row and weights per output ---
-
-/// codes[i] = round(127 x[i] / max |x|) + 128. Returns what a step of a code is worth: 0 for a row of zeros,
-/// NaN where x has a NaN or an infinity. x: f32 or bf16 [n]
-float QuantiseActivations(const void* x, DataType dtype, int64_t n, uint8_t* codes);
-/// The same, without the 128, for 64 outputs of weights in words of f32 or bf16, [steps][64] (tiles.h), to
-/// words of four inputs each, [quads][64], of which those behind the last input are zero.
-///   scales: [64], of a step; offsets: [64], 128 times the sum of an output's codes
-void QuantiseWeightBlock(const uint32_t* words, DataType dtype, int64_t steps, int64_t quads, uint32_t* codes,
-                         float* scales, int32_t* offsets);
-/// out[j] (+)= (sums[j] - offsets[j]) * scales[j] * row_scale
-void ScaleSums(const int32_t* sums, const int32_t* offsets, const float* scales, float row_scale,
-               bool accumulate, int64_t n, float* out);
-
 // --- page_codes.cc: heads of int8 pages (kernels/tensor.h) ---
 
 /// codes: [head_dim], steps: [head_dim / kPageGroup, rounded up]

@@ -1,4 +1,4 @@
-// Activations and weights in 8 bits, and what becomes of their products.
+// Activations and weights as codes of 8 bits (code_products.h).
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/simd_int8.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
@@ -8,15 +8,17 @@
 // clang-format on
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 
-#include "kernels/cpu/simd.h"
+#include "kernels/cpu/code_products.h"
 #include "kernels/cpu/tiles.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace kvblend::kernels::simd::HWY_NAMESPACE {
 
 constexpr float kLargestCode = 127.0f;
+constexpr size_t kGroupLanes = 16;  // divides every group
 
 // Of a step of a code. `not_finite`: as in Magnitude.
 template <class D>
@@ -35,26 +37,52 @@ HWY_INLINE hn::Vec<D> InverseOf(D d, hn::Vec<D> largest, hn::Vec<D> not_finite) 
   return hn::IfThenElseZero(encodable, inverse);
 }
 
+// One group, of whole vectors.
 template <DataType kType>
-float QuantiseActivationsOf(const void* x, int64_t n, uint8_t* codes) {
-  const auto count = static_cast<size_t>(n);
-  const Magnitude magnitude = MagnitudeOf<kType>(x, count);
-  const OneF32 one;
-  const auto largest = hn::Set(one, magnitude.largest), not_finite = hn::Set(one, magnitude.not_finite);
-  const float inverse = hn::GetLane(InverseOf(one, largest, not_finite));
-  ForEach(count, [&](auto d, size_t j) HWY_ATTR {
-    const hn::Rebind<uint8_t, decltype(d)> d8;
-    const hn::RebindToSigned<decltype(d)> d32;
-    const auto code = hn::NearestInt(hn::Mul(LoadF32<kType>(d, x, j), hn::Set(d, inverse)));
-    hn::StoreU(hn::DemoteTo(d8, hn::Add(code, hn::Set(d32, 128))), d8, codes + j);
-  });
-  return hn::GetLane(StepOf(one, largest, not_finite));
+HWY_INLINE void QuantiseGroupOf(const void* x, int64_t i, int64_t group, int8_t* codes, float* step,
+                                float* sum) {
+  const hn::CappedTag<float, kGroupLanes> d;
+  const hn::RebindToSigned<decltype(d)> d32;
+  const hn::Rebind<int8_t, decltype(d)> d8;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  auto largest = hn::Zero(d), not_finite = hn::Zero(d);
+  for (int64_t j = 0; j < group; j += lanes) {
+    const auto v = LoadF32<kType>(d, x, i + j);
+    largest = hn::Max(largest, hn::Abs(v));
+    not_finite = hn::MulAdd(v, hn::Zero(d), not_finite);
+  }
+  largest = hn::MaxOfLanes(d, largest);
+  not_finite = hn::SumOfLanes(d, not_finite);
+  const auto inverse = InverseOf(d, largest, not_finite);
+  auto total = hn::Zero(d32);
+  for (int64_t j = 0; j < group; j += lanes) {
+    const auto code = hn::NearestInt(hn::Mul(LoadF32<kType>(d, x, i + j), inverse));
+    total = hn::Add(total, code);
+    hn::StoreU(hn::DemoteTo(d8, code), d8, codes + j);
+  }
+  *step = hn::GetLane(StepOf(d, largest, not_finite));
+  *sum = *step * static_cast<float>(hn::GetLane(hn::SumOfLanes(d32, total)));
 }
 
-float QuantiseActivationsImpl(const void* x, DataType dtype, int64_t n, uint8_t* codes) {
-  float step = 0;
-  KVBLEND_FOR_DTYPE(dtype, step = QuantiseActivationsOf<kType>(x, n, codes));
-  return step;
+template <DataType kType>
+void QuantiseActivationsOf(const void* x, int64_t n, const RowCodes& out) {
+  const int64_t group = out.group, whole = n / group;
+  for (int64_t g = 0; g < whole; ++g) {
+    QuantiseGroupOf<kType>(x, g * group, group, out.codes + g * group, out.steps + g, out.sums + g);
+  }
+  float rest[kChunkInputs] = {};  // of the last group, and zeros
+  const OneF32 one;
+  for (int64_t i = whole * group; i < n; ++i) {
+    rest[i - whole * group] = hn::GetLane(LoadF32<kType>(one, x, i));
+  }
+  for (int64_t g = whole; g < out.groups(); ++g) {
+    QuantiseGroupOf<DataType::kF32>(rest, 0, group, out.codes + g * group, out.steps + g, out.sums + g);
+    std::fill(std::begin(rest), std::end(rest), 0.0f);
+  }
+}
+
+void QuantiseActivationsImpl(const void* x, DataType dtype, int64_t n, const RowCodes& out) {
+  KVBLEND_FOR_DTYPE(dtype, QuantiseActivationsOf<kType>(x, n, out));
 }
 
 using BlockF32 = hn::CappedTag<float, kKeyStep>;
@@ -73,58 +101,48 @@ HWY_INLINE hn::Vec<BlockF32> LoadInput(const uint32_t* words, int64_t steps, int
 }
 
 template <bool kPairs>
-void QuantiseWeightBlockOf(const uint32_t* words, int64_t steps, int64_t quads, uint32_t* codes,
-                           float* scales, int32_t* offsets) {
+void QuantiseWeightBlockOf(const uint32_t* words, int64_t steps, int64_t cols, int64_t group,
+                           const BlockCodes& out) {
   const BlockF32 d;
   const hn::RebindToSigned<BlockF32> di;
   const hn::RebindToUnsigned<BlockF32> du;
+  const auto zero_code = hn::Set(di, 128);  // codes are 1 .. 255
+  const int64_t quads = group / kCodesPerWord;
   for (int64_t lane = 0; lane < kPackedBlock; lane += static_cast<int64_t>(hn::Lanes(d))) {
-    auto largest = hn::Zero(d), not_finite = hn::Zero(d);
-    for (int64_t quad = 0; quad < quads; ++quad) {
-      for (int i = 0; i < 4; ++i) {
-        const auto v = LoadInput<kPairs>(words, steps, quad, i, lane);
-        largest = hn::Max(largest, hn::Abs(v));
-        not_finite = hn::MulAdd(v, hn::Zero(d), not_finite);
+    for (int64_t g = 0; g < cols / group; ++g) {
+      auto largest = hn::Zero(d), not_finite = hn::Zero(d);
+      for (int64_t quad = g * quads; quad < (g + 1) * quads; ++quad) {
+        for (int i = 0; i < kCodesPerWord; ++i) {
+          const auto v = LoadInput<kPairs>(words, steps, quad, i, lane);
+          largest = hn::Max(largest, hn::Abs(v));
+          not_finite = hn::MulAdd(v, hn::Zero(d), not_finite);
+        }
       }
+      const auto inverse = InverseOf(d, largest, not_finite);
+      for (int64_t quad = g * quads; quad < (g + 1) * quads; ++quad) {
+        const auto code = [&](int i) HWY_ATTR {
+          const auto scaled = hn::Mul(LoadInput<kPairs>(words, steps, quad, i, lane), inverse);
+          // 0 where there is a NaN: its step is one.
+          return hn::And(hn::BitCast(du, hn::Add(hn::NearestInt(scaled), zero_code)), hn::Set(du, 255u));
+        };
+        const auto low = hn::Or(code(0), hn::ShiftLeft<8>(code(1))),
+                   high = hn::Or(code(2), hn::ShiftLeft<8>(code(3)));
+        hn::StoreU(hn::Or(low, hn::ShiftLeft<16>(high)), du, out.codes + quad * kPackedBlock + lane);
+      }
+      const auto step = StepOf(d, largest, not_finite);
+      hn::StoreU(step, d, out.steps + g * kPackedBlock + lane);
+      hn::StoreU(hn::Mul(step, hn::Set(d, -128.0f)), d, out.minimums + g * kPackedBlock + lane);
     }
-    const auto inverse = InverseOf(d, largest, not_finite);
-    auto sum = hn::Zero(di);
-    for (int64_t quad = 0; quad < quads; ++quad) {
-      const auto code = [&](int i) HWY_ATTR {
-        return hn::NearestInt(hn::Mul(LoadInput<kPairs>(words, steps, quad, i, lane), inverse));
-      };
-      const auto a = code(0), b = code(1), c = code(2), e = code(3);
-      sum = hn::Add(sum, hn::Add(hn::Add(a, b), hn::Add(c, e)));
-      const auto byte = hn::Set(du, 255u);
-      const auto low =
-          hn::Or(hn::And(hn::BitCast(du, a), byte), hn::ShiftLeft<8>(hn::And(hn::BitCast(du, b), byte)));
-      const auto high =
-          hn::Or(hn::ShiftLeft<16>(hn::And(hn::BitCast(du, c), byte)), hn::ShiftLeft<24>(hn::BitCast(du, e)));
-      hn::StoreU(hn::Or(low, high), du, codes + quad * kPackedBlock + lane);
-    }
-    hn::StoreU(StepOf(d, largest, not_finite), d, scales + lane);
-    hn::StoreU(hn::ShiftLeft<7>(sum), di, offsets + lane);
   }
 }
 
-void QuantiseWeightBlockImpl(const uint32_t* words, DataType dtype, int64_t steps, int64_t quads,
-                             uint32_t* codes, float* scales, int32_t* offsets) {
+void QuantiseWeightBlockImpl(const uint32_t* words, DataType dtype, int64_t steps, int64_t cols,
+                             int64_t group, const BlockCodes& out) {
   if (dtype == DataType::kBF16) {
-    QuantiseWeightBlockOf<true>(words, steps, quads, codes, scales, offsets);
+    QuantiseWeightBlockOf<true>(words, steps, cols, group, out);
   } else {
-    QuantiseWeightBlockOf<false>(words, steps, quads, codes, scales, offsets);
+    QuantiseWeightBlockOf<false>(words, steps, cols, group, out);
   }
-}
-
-void ScaleSumsImpl(const int32_t* sums, const int32_t* offsets, const float* scales, float row_scale,
-                   bool accumulate, int64_t n, float* out) {
-  ForEach(n, [&](auto d, size_t i) HWY_ATTR {
-    const hn::RebindToSigned<decltype(d)> di;
-    const auto product = hn::ConvertTo(d, hn::Sub(hn::LoadU(di, sums + i), hn::LoadU(di, offsets + i)));
-    const auto scale = hn::Mul(hn::LoadU(d, scales + i), hn::Set(d, row_scale));
-    const auto base = accumulate ? hn::LoadU(d, out + i) : hn::Zero(d);
-    hn::StoreU(hn::MulAdd(product, scale, base), d, out + i);
-  });
 }
 
 }  // namespace kvblend::kernels::simd::HWY_NAMESPACE
@@ -135,18 +153,13 @@ namespace kvblend::kernels::simd {
 
 HWY_EXPORT(QuantiseActivationsImpl);
 HWY_EXPORT(QuantiseWeightBlockImpl);
-HWY_EXPORT(ScaleSumsImpl);
 
-float QuantiseActivations(const void* x, DataType dtype, int64_t n, uint8_t* codes) {
-  return HWY_DYNAMIC_DISPATCH(QuantiseActivationsImpl)(x, dtype, n, codes);
+void QuantiseActivations(const void* x, DataType dtype, int64_t n, const RowCodes& out) {
+  HWY_DYNAMIC_DISPATCH(QuantiseActivationsImpl)(x, dtype, n, out);
 }
-void QuantiseWeightBlock(const uint32_t* words, DataType dtype, int64_t steps, int64_t quads, uint32_t* codes,
-                         float* scales, int32_t* offsets) {
-  HWY_DYNAMIC_DISPATCH(QuantiseWeightBlockImpl)(words, dtype, steps, quads, codes, scales, offsets);
-}
-void ScaleSums(const int32_t* sums, const int32_t* offsets, const float* scales, float row_scale,
-               bool accumulate, int64_t n, float* out) {
-  HWY_DYNAMIC_DISPATCH(ScaleSumsImpl)(sums, offsets, scales, row_scale, accumulate, n, out);
+void QuantiseWeightBlock(const uint32_t* words, DataType dtype, int64_t steps, int64_t cols, int64_t group,
+                         const BlockCodes& out) {
+  HWY_DYNAMIC_DISPATCH(QuantiseWeightBlockImpl)(words, dtype, steps, cols, group, out);
 }
 
 }  // namespace kvblend::kernels::simd

@@ -2,10 +2,14 @@
 // otherwise.
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
+#include <optional>
+#include <vector>
 
-#include "kernels/cpu/onednn.h"
+#include "kernels/cpu/code_products.h"
 #include "tests/conformance/harness.h"
+#include "tests/conformance/random_codes.h"
 
 namespace kvblend::kernels {
 namespace {
@@ -13,12 +17,13 @@ namespace {
 using Gemm = CpuBackendOptions::Gemm;
 using Size = struct { int64_t rows, cols, outputs; };
 
-// From 65 rows on products are in 8 bits.
-constexpr Size kSizes[] = {{65, 64, 64}, {65, 33, 1}, {130, 576, 100}, {300, 200, 320}, {66, 1536, 70}};
+// From 9 rows on products are in 8 bits.
+constexpr Size kSizes[] = {{9, 64, 64}, {65, 33, 1}, {130, 576, 100}, {300, 200, 320}, {66, 1536, 70}};
+constexpr int64_t kGroup = 32;  // inputs that share a step
 
 TEST(Int8GemmTest, IsRefusedWhereTheProcessorDoesNotHaveIt) {
   const auto backend = CreateCpuBackend({.num_threads = 1, .gemm = Gemm::kInt8});
-  if (OneDnnHasFastInt8()) {
+  if (simd::HasCodeProducts()) {
     ASSERT_TRUE(backend.ok()) << backend.status();
     EXPECT_NE((*backend)->Describe().find("GEMM in int8 and "), std::string::npos) << (*backend)->Describe();
   } else {
@@ -54,8 +59,8 @@ TEST_P(Int8LinearTest, CodesAreMultipliedExactly) {
       SCOPED_TRACE(testing::Message() << rows << " x " << cols << " -> " << outputs << ", " << accumulate);
       Tensor x(*backend_, DataType::kF32, rows, cols, cols + 3), w(*backend_, DataType::kF32, outputs, cols),
           out(*backend_, DataType::kF32, rows, outputs, outputs + 5);
-      // Whole numbers up to 127, which every row has: each is its own code.
-      const auto code = [&](int64_t, int64_t col) { return col == cols / 2 ? -127.0f : Code(); };
+      // Whole numbers up to 127, which every group has: each is its own code.
+      const auto code = [&](int64_t, int64_t col) { return col % kGroup == 0 ? -127.0f : Code(); };
       x.Fill(code);
       w.Fill(code);
       out.Randomize(rng_);
@@ -78,6 +83,39 @@ TEST_P(Int8LinearTest, CodesAreMultipliedExactly) {
   }
 }
 
+// Weights that come as codes keep them: activations that are codes give exact sums in every format, also
+// where neighbours' groups differ.
+TEST_P(Int8LinearTest, AFilesCodesAreMultipliedAsTheyAre) {
+  constexpr int64_t kRows = 64, kCols = 320, kOutputs = 112;
+  constexpr QuantisedFormat kFormats[] = {{4, 32, 0, true},   {4, 32, 8, false},   {5, 32, 0, true},
+                                          {5, 32, 16, false}, {8, 32, 128, false}, {4, 16, 0, true},
+                                          {6, 16, 32, false}};
+  for (size_t f = 0; f <= std::size(kFormats); ++f) {
+    SCOPED_TRACE(f);
+    const RandomCodes weights(rng_, kOutputs, kCols, [&](int64_t row) -> std::optional<QuantisedFormat> {
+      return kFormats[f < std::size(kFormats) ? f : row / 16 % std::size(kFormats)];
+    });
+    Tensor x(*backend_, DataType::kF32, kRows, kCols), out(*backend_, DataType::kF32, kRows, kOutputs);
+    x.Fill([&](int64_t, int64_t col) { return col % 16 == 3 ? 127.0f : Code(); });
+    std::vector<double> expected, bound;
+    for (int64_t r = 0; r < kRows; ++r) {
+      for (int64_t o = 0; o < kOutputs; ++o) {
+        double sum = 0, magnitude = 0;
+        for (int64_t c = 0; c < kCols; ++c) {
+          sum += x.at(r, c) * weights.at(o, c);
+          magnitude += std::abs(x.at(r, c)) * weights.Magnitude(o, c);
+        }
+        expected.push_back(sum);
+        bound.push_back(16 * 0x1p-24 * magnitude);
+      }
+    }
+    const auto packed = backend_->PackWeights(kOutputs, kCols, WeightUsage::kLinear, weights);
+    ASSERT_OK(packed.status());
+    ASSERT_OK(backend_->Linear(stream_, x.view(), **packed, false, out.view()));
+    ExpectWithin(out.Values(), expected, bound);
+  }
+}
+
 TEST_P(Int8LinearTest, OtherValuesAreRoundedToTheNearestCode) {
   for (const auto& [rows, cols, outputs] : kSizes) {
     for (const DataType dtype : {DataType::kF32, backend_->compute_dtype()}) {
@@ -85,25 +123,31 @@ TEST_P(Int8LinearTest, OtherValuesAreRoundedToTheNearestCode) {
                    << rows << " x " << cols << " -> " << outputs << " " << std::string(Name(dtype)));
       Tensor x(*backend_, dtype, rows, cols), w(*backend_, DataType::kF32, outputs, cols),
           out(*backend_, DataType::kF32, rows, outputs);
-      // Rows and outputs of very different size.
+      // Rows, outputs and groups of very different size.
       std::normal_distribution<float> normal;
-      x.Fill(
-          [&](int64_t row, int64_t) { return std::exp2(static_cast<float>(row % 40 - 20)) * normal(rng_); });
-      w.Fill(
-          [&](int64_t row, int64_t) { return std::exp2(static_cast<float>(row % 30 - 15)) * normal(rng_); });
-      const auto half_step = [cols = cols](const Tensor& tensor, int64_t row) {
-        double largest = 0;
-        for (int64_t c = 0; c < cols; ++c) largest = std::max(largest, std::abs(tensor.at(row, c)));
-        return largest / 254;
+      const auto size = [](int64_t row, int64_t col) {
+        return std::exp2(static_cast<float>(row % 30 - 15 + col / kGroup * 5 % 17));
       };
+      x.Fill([&](int64_t row, int64_t col) { return size(row, col) * normal(rng_); });
+      w.Fill([&](int64_t row, int64_t col) { return size(row, col + kGroup) * normal(rng_); });
+      // Of all groups of a row.
+      const auto half_steps = [cols = cols](const Tensor& tensor, int64_t row) {
+        std::vector<double> errors((cols + kGroup - 1) / kGroup);
+        for (int64_t c = 0; c < cols; ++c) {
+          errors[c / kGroup] = std::max(errors[c / kGroup], std::abs(tensor.at(row, c)) / 254);
+        }
+        return errors;
+      };
+      std::vector<std::vector<double>> w_errors;
+      for (int64_t o = 0; o < outputs; ++o) w_errors.push_back(half_steps(w, o));
       std::vector<double> expected, bound;
       for (int64_t r = 0; r < rows; ++r) {
-        const double x_error = half_step(x, r);
+        const std::vector<double> x_errors = half_steps(x, r);
         for (int64_t o = 0; o < outputs; ++o) {
-          const double w_error = half_step(w, o);
           double sum = 0, error = 0;
           for (int64_t c = 0; c < cols; ++c) {
-            const double x_size = std::abs(x.at(r, c)), w_size = std::abs(w.at(o, c));
+            const double x_size = std::abs(x.at(r, c)), w_size = std::abs(w.at(o, c)),
+                         x_error = x_errors[c / kGroup], w_error = w_errors[o][c / kGroup];
             sum += x.at(r, c) * w.at(o, c);
             const double w_total = w_error + w_size * UnitRoundoff(backend_->compute_dtype());
             error += x_error * w_size + x_size * w_total + x_error * w_total;

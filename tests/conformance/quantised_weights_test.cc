@@ -9,73 +9,10 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/host/float_convert.h"
 #include "tests/conformance/harness.h"
+#include "tests/conformance/random_codes.h"
 
 namespace kvblend::kernels {
 namespace {
-
-/// Random codes, scales and minima. Scales and minima are what f16 holds, unless `any_scale`.
-class RandomCodes final : public WeightSource {
- public:
-  using FormatFunction = std::function<std::optional<QuantisedFormat>(int64_t row)>;
-
-  RandomCodes(Rng& rng, int64_t rows, int64_t cols, FormatFunction format_of, bool any_scale = false)
-      : format_of_(std::move(format_of)), codes_(rows), scales_(rows), minimums_(rows) {
-    std::normal_distribution<float> normal;
-    const auto value = [&](float deviation) {
-      const float drawn = normal(rng) * deviation;
-      return any_scale ? drawn : F16ToF32(F32ToF16(drawn));
-    };
-    for (int64_t row = 0; row < rows; ++row) {
-      const QuantisedFormat format = FormatOr(row);
-      std::uniform_int_distribution<int> code(0, (1 << format.bits) - 1);
-      for (int64_t c = 0; c < cols; ++c) codes_[row].push_back(static_cast<uint8_t>(code(rng)));
-      for (int64_t g = 0; g < cols / format.group; ++g) {
-        scales_[row].push_back(value(1.0f / static_cast<float>(1 << format.bits)));
-        minimums_[row].push_back(format.has_minimum ? value(0.5f) : 0);
-      }
-    }
-  }
-
-  double at(int64_t row, int64_t col) const {
-    const QuantisedFormat format = FormatOr(row);
-    const int64_t g = col / format.group;
-    return double{scales_[row][g]} * (codes_[row][col] - format.zero_point) + minimums_[row][g];
-  }
-  /// Of the terms that a product may be computed from, which cancel.
-  double Magnitude(int64_t row, int64_t col) const {
-    const QuantisedFormat format = FormatOr(row);
-    const int64_t g = col / format.group;
-    return std::abs(scales_[row][g]) * (codes_[row][col] + format.zero_point) + std::abs(minimums_[row][g]);
-  }
-  void set_scale(int64_t row, int64_t group, float scale) { scales_[row][group] = scale; }
-
-  absl::Status ReadRow(int64_t row, absl::Span<float> out) const override {
-    if (row == failing_row) return absl::DataLossError("a torn row");
-    for (size_t c = 0; c < out.size(); ++c) out[c] = static_cast<float>(at(row, static_cast<int64_t>(c)));
-    return absl::OkStatus();
-  }
-  std::optional<QuantisedFormat> FormatOf(int64_t row) const override { return format_of_(row); }
-  absl::Status ReadCodes(int64_t row, const QuantisedRow& out) const override {
-    if (row == failing_row) return absl::DataLossError("a torn row");
-    std::copy(codes_[row].begin(), codes_[row].end(), out.codes.begin());
-    std::copy(scales_[row].begin(), scales_[row].end(), out.scales.begin());
-    std::copy(minimums_[row].begin(), minimums_[row].end(), out.minimums.begin());
-    return absl::OkStatus();
-  }
-
-  int64_t failing_row = -1;
-
- private:
-  // What rows that are said to be no codes are made of.
-  QuantisedFormat FormatOr(int64_t row) const {
-    return format_of_(row).value_or(
-        QuantisedFormat{.bits = 8, .group = 32, .zero_point = 128, .has_minimum = false});
-  }
-
-  const FormatFunction format_of_;
-  std::vector<std::vector<uint8_t>> codes_;
-  std::vector<std::vector<float>> scales_, minimums_;
-};
 
 class QuantisedWeightsConformance : public ConformanceTest {
  protected:
