@@ -18,18 +18,18 @@ namespace kvblend::kernels {
 namespace {
 
 constexpr float kLog2E = 1.44269504088896340736f;
-// K and V of one part. Where one ends and the next begins, memory has to be waited for; a short row has some
-// parts all the same, so that threads share it evenly.
-constexpr int64_t kMinBytesPerPart = 96 << 10, kMaxBytesPerPart = 384 << 10;
-constexpr int64_t kPartsPerRow = 8;
+// K and V of one part: small enough that threads share a short row evenly.
+constexpr int64_t kBytesPerPart = 96 << 10;
+// Parts that one task reads, first all of their keys, then all of their values: where a task begins, and
+// between keys and values, memory has to be waited for. Fewer where there would not be enough tasks.
+constexpr int64_t kMaxPartsPerTask = 4;
+constexpr int64_t kTasksPerThread = 4;
 
-// How many of a row's `visible` keys one part takes: whole pages, mostly. Nothing else counts, so that a
-// row's result does not depend on what is computed beside it.
-int64_t KeysPerPart(const KvPagesView& pages, int64_t visible) {
+// Keys of one part: whole pages, mostly. They follow from the model's shape and nothing else, so that a row's
+// result does not depend on what is computed beside it; tasks may, for they leave every part's sums alone.
+int64_t KeysPerPart(const KvPagesView& pages) {
   const int64_t bytes_per_key = 2 * int64_t{pages.num_kv_heads} * pages.head_dim * SizeOf(pages.dtype);
-  const int64_t bytes =
-      std::clamp(visible / kPartsPerRow * bytes_per_key, kMinBytesPerPart, kMaxBytesPerPart);
-  return RoundUp(std::max<int64_t>(bytes / bytes_per_key, 1), kPanelKeys);
+  return RoundUp(std::clamp<int64_t>(kBytesPerPart / bytes_per_key, 1, 512), kPanelKeys);
 }
 
 // The keys [begin, end) of one row, of all heads: a page's heads lie one after the other, and so do pages
@@ -59,20 +59,20 @@ struct Run {
   const std::byte* next;  // what is read after them, where it lies elsewhere
 };
 
-// The runs of one part's keys, or of its values: those of int8 pages as `dtype`.
+// The runs of the keys of neighbouring parts, or of their values: those of int8 pages as `dtype`.
 class PageRuns {
  public:
-  PageRuns(const AttentionArgs& args, const Part& part, const PageValues& source, DataType dtype)
+  PageRuns(const AttentionArgs& args, absl::Span<const Part> parts, const PageValues& source, DataType dtype)
       : args_(args),
-        part_(part),
+        end_(parts.back().end),
         source_(source),
         dtype_(dtype),
-        sequence_(args.plan.sequence_of_row(part.row)) {}
+        sequence_(args.plan.sequence_of_row(parts.front().row)) {}
 
   template <typename Body>
-  void ForEach(const Body& body) const {
-    for (int64_t key = part_.begin; key < part_.end;) {
-      const int64_t count = std::min(part_.end - key, args_.pages.page_size - key % args_.pages.page_size);
+  void ForEach(int64_t begin, int64_t end, const Body& body) const {
+    for (int64_t key = begin; key < end;) {
+      const int64_t count = std::min(end - key, args_.pages.page_size - key % args_.pages.page_size);
       for (int32_t head = 0; head < args_.pages.num_kv_heads; ++head) {
         const std::byte* next = Next(key, count, head);
         body(source_.dtype == DataType::kInt8
@@ -93,7 +93,7 @@ class PageRuns {
   // Null where it follows: the processor finds that sooner than instructions tell it.
   const std::byte* Next(int64_t key, int64_t count, int32_t head) const {
     const bool last_head = head + 1 == args_.pages.num_kv_heads;
-    if (last_head && key + count == part_.end) return nullptr;
+    if (last_head && key + count == end_) return nullptr;
     const int64_t slot = last_head ? Slot(key + count, 0) : Slot(key, head + 1);
     return slot == Slot(key, head) + count * args_.pages.head_dim ? nullptr : At(slot);
   }
@@ -107,52 +107,60 @@ class PageRuns {
   }
 
   const AttentionArgs& args_;
-  const Part& part_;
+  const int64_t end_;  // of the last part
   const PageValues source_;
   const DataType dtype_;
   const int64_t sequence_;
 };
 
-// `dtype`: of the products' operands
-void RunPart(const AttentionArgs& args, DataType dtype, const Part& part, const PartResult& out) {
+// Neighbouring parts of one row. `dtype`: of the products' operands
+void RunParts(const AttentionArgs& args, DataType dtype, absl::Span<const Part> parts,
+              absl::Span<const PartResult> results) {
   const int64_t group = args.group(), head_dim = args.pages.head_dim, num_heads = args.num_heads;
-  const PageRuns keys_of_part(args, part, PageValues::Keys(args.pages), dtype),
-      values_of_part(args, part, PageValues::Values(args.pages), dtype);
+  const PageRuns keys_of_parts(args, parts, PageValues::Keys(args.pages), dtype),
+      values_of_parts(args, parts, PageValues::Values(args.pages), dtype);
   const Tiles& tiles = simd::GetTiles(DataType::kF32);
-  const int64_t row_bytes = head_dim * SizeOf(dtype);
+  const int64_t row_bytes = head_dim * SizeOf(dtype), row = parts.front().row;
   std::byte* queries = ThreadScratch<std::byte>(ScratchSlot::kQuery, num_heads * row_bytes);
-  const int64_t keys = part.end - part.begin, padded_keys = RoundUp(keys, kKeyStep);
-  float* scores = ThreadScratch<float>(ScratchSlot::kScores, num_heads * padded_keys);
+  // Parts but a row's last have whole vectors of keys, so no other part's scores lie in this one's.
+  const int64_t begin = parts.front().begin, end = parts.back().end;
+  const int64_t stride = RoundUp(end - begin, kKeyStep);
+  float* scores = ThreadScratch<float>(ScratchSlot::kScores, num_heads * stride);
   const auto scores_of = [&](const Run& run) {
-    return scores + run.kv_head * group * padded_keys + (run.key - part.begin);
+    return scores + run.kv_head * group * stride + (run.key - begin);
   };
-  simd::ScaleRow(args.query(part.row, 0), args.scale * kLog2E, queries, dtype, num_heads * head_dim);
-  keys_of_part.ForEach([&](const Run& run) {
+  simd::ScaleRow(args.query(row, 0), args.scale * kLog2E, queries, dtype, num_heads * head_dim);
+  keys_of_parts.ForEach(begin, end, [&](const Run& run) {
     const std::byte* query = queries + run.kv_head * group * row_bytes;
     if (dtype == DataType::kBF16) {
-      simd::KeyDotsBf16(query, group, run.rows, run.next, run.count, head_dim, scores_of(run), padded_keys);
+      simd::KeyDotsBf16(query, group, run.rows, run.next, run.count, head_dim, scores_of(run), stride);
     } else {
       simd::KeyDots(reinterpret_cast<const float*>(query), group, run.rows, run.dtype, run.count, head_dim,
-                    scores_of(run), padded_keys);
+                    scores_of(run), stride);
     }
   });
-  std::fill(out.max, out.max + num_heads, -std::numeric_limits<float>::infinity());
-  std::fill(out.sum, out.sum + num_heads, 0.0f);
-  for (int64_t head = 0; head < num_heads; ++head) {
-    float* row = scores + head * padded_keys;
-    tiles.softmax(row, {0, keys}, padded_keys, out.max + head, out.sum + head, /*probabilities=*/row);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const PartResult& out = results[i];
+    const int64_t keys = parts[i].end - parts[i].begin;
+    std::fill(out.max, out.max + num_heads, -std::numeric_limits<float>::infinity());
+    std::fill(out.sum, out.sum + num_heads, 0.0f);
+    for (int64_t head = 0; head < num_heads; ++head) {
+      float* of_head = scores + head * stride + (parts[i].begin - begin);
+      tiles.softmax(of_head, {0, keys}, RoundUp(keys, kKeyStep), out.max + head, out.sum + head,
+                    /*probabilities=*/of_head);
+    }
+    std::fill(out.values, out.values + num_heads * head_dim, 0.0f);
+    values_of_parts.ForEach(parts[i].begin, parts[i].end, [&](const Run& run) {
+      float* values = out.values + run.kv_head * group * head_dim;
+      if (dtype == DataType::kBF16) {
+        simd::AddWeightedValuesBf16(scores_of(run), stride, group, run.rows, run.next, run.count, head_dim,
+                                    values);
+      } else {
+        simd::AddWeightedValues(scores_of(run), stride, group, run.rows, run.dtype, run.count, head_dim,
+                                values);
+      }
+    });
   }
-  std::fill(out.values, out.values + num_heads * head_dim, 0.0f);
-  values_of_part.ForEach([&](const Run& run) {
-    float* values = out.values + run.kv_head * group * head_dim;
-    if (dtype == DataType::kBF16) {
-      simd::AddWeightedValuesBf16(scores_of(run), padded_keys, group, run.rows, run.next, run.count, head_dim,
-                                  values);
-    } else {
-      simd::AddWeightedValues(scores_of(run), padded_keys, group, run.rows, run.dtype, run.count, head_dim,
-                              values);
-    }
-  });
 }
 
 // One head of one row from the results of the row's parts. merged: [head_dim] of working memory
@@ -174,6 +182,7 @@ void MergeHead(absl::Span<const PartResult> parts, int64_t head, int64_t head_di
 absl::Status DecodeAttention(CpuContext& context, const AttentionArgs& args, MatrixView out) {
   const HostBatchPlan& plan = args.plan;
   const int64_t head_dim = args.pages.head_dim, num_heads = args.num_heads;
+  const int64_t keys_per_part = KeysPerPart(args.pages);
   ListMemory lists(context.scratch);
   std::pmr::vector<Part> parts(lists.resource());
   std::pmr::vector<int64_t> first_part(lists.resource());  // of each row, and where the last one's end
@@ -181,10 +190,9 @@ absl::Status DecodeAttention(CpuContext& context, const AttentionArgs& args, Mat
     if (plan.row_end(s) - plan.row_begin(s) > kMaxDecodeRows) continue;
     for (int64_t row = plan.row_begin(s); row < plan.row_end(s); ++row) {
       first_part.push_back(static_cast<int64_t>(parts.size()));
-      const int64_t begin = plan.FirstVisible(plan.position(row)), end = int64_t{plan.position(row)} + 1;
-      const int64_t keys = KeysPerPart(args.pages, end - begin);
-      for (int64_t key = begin; key < end; key += keys) {
-        parts.push_back({row, key, std::min(end, key + keys)});
+      const int64_t end = int64_t{plan.position(row)} + 1;
+      for (int64_t key = plan.FirstVisible(plan.position(row)); key < end; key += keys_per_part) {
+        parts.push_back({row, key, std::min(end, key + keys_per_part)});
       }
     }
   }
@@ -208,7 +216,20 @@ absl::Status DecodeAttention(CpuContext& context, const AttentionArgs& args, Mat
                     AttentionDtype(context, args.pages) == DataType::kBF16 && head_dim % 32 == 0 &&
                     simd::HasBf16Dots();
   const DataType dtype = bf16 ? DataType::kBF16 : DataType::kF32;
-  context.pool.ParallelFor(num_parts, [&](int64_t i) { RunPart(args, dtype, parts[i], results[i]); });
+
+  const int64_t parts_per_task =
+      std::clamp<int64_t>(num_parts / (kTasksPerThread * context.pool.num_threads()), 1, kMaxPartsPerTask);
+  std::pmr::vector<int64_t> tasks(lists.resource());  // the first part of each, and where the last one's end
+  for (int64_t i = 0; i < num_rows; ++i) {
+    for (int64_t part = first_part[i]; part < first_part[i + 1]; part += parts_per_task)
+      tasks.push_back(part);
+  }
+  tasks.push_back(num_parts);
+  context.pool.ParallelFor(static_cast<int64_t>(tasks.size()) - 1, [&](int64_t i) {
+    const int64_t count = tasks[i + 1] - tasks[i];
+    RunParts(args, dtype, absl::MakeConstSpan(parts).subspan(tasks[i], count),
+             absl::MakeConstSpan(results).subspan(tasks[i], count));
+  });
 
   const int64_t bytes_per_row = num_parts / num_rows * part_floats * static_cast<int64_t>(sizeof(float));
   ForRows(context.pool, num_rows, bytes_per_row, [&](int64_t begin, int64_t end) {
