@@ -205,7 +205,7 @@ def measure_blended(options):
     """Time to first token by mode, of a process of its own."""
     with tempfile.NamedTemporaryFile("r", suffix=".json") as out:
         support.run([options.ttft_bench, options.model, options.data, "--passages", options.passages, "--rounds", 1,
-                     "--threads", options.threads, "--mode", ",".join(["full", *BLENDED_MODES]), "--json", out.name],
+                     "--threads", options.threads, "--gemm", options.gemm, "--kv-dtype", options.kv_dtype, "--mode", ",".join(["full", *BLENDED_MODES]), "--json", out.name],
                     "ttft_bench")
         return json.load(out)
 

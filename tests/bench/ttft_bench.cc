@@ -2,7 +2,7 @@
 // every round, so that a drifting machine hits all alike; medians.
 //
 //   ttft_bench MODEL.gguf DATA.json [--passages 10] [--rounds 5] [--question 0] [--gemm auto]
-//              [--chunk-format auto] [--disk DIR] [--mode "query 0.05"] [--threads 0] [--json FILE]
+//              [--kv-dtype auto] [--chunk-format auto] [--disk DIR] [--mode "query 0.05"] [--threads 0] [--json FILE]
 //
 // With --mode only that one is measured, as a profiler wants it; several are separated by commas. --json also
 // writes the figures there, times with their smallest and largest.
@@ -109,7 +109,7 @@ absl::StatusOr<std::unique_ptr<Engine>> StartAnew(EngineOptions options, Prompt 
 int Main(int argc, char** argv) {
   if (argc < 3) {
     std::fprintf(stderr,
-                 "usage: %s MODEL.gguf DATA.json [--passages N] [--rounds N] [--question N] [--gemm G] "
+                 "usage: %s MODEL.gguf DATA.json [--passages N] [--rounds N] [--question N] [--gemm G] [--kv-dtype T] "
                  "[--chunk-format F] [--disk DIR] [--mode M,...] [--threads N] [--json FILE]\n",
                  argv[0]);
     return 2;
@@ -120,8 +120,9 @@ int Main(int argc, char** argv) {
   options.model_path = argv[1];
   for (int i = 3; i < argc; i += 2) {
     static const std::set<std::string> kFlags = {"--passages", "--rounds",       "--question",
-                                                 "--gemm",     "--chunk-format", "--disk",
-                                                 "--mode",     "--threads",      "--json"};
+                                                 "--gemm",     "--kv-dtype",     "--chunk-format",
+                                                 "--disk",     "--mode",         "--threads",
+                                                 "--json"};
     const std::string flag = argv[i];
     if (!kFlags.contains(flag) || i + 1 == argc) {
       return Fail(absl::InvalidArgumentError(
@@ -131,6 +132,7 @@ int Main(int argc, char** argv) {
     if (flag == "--rounds") rounds = std::atoi(argv[i + 1]);
     if (flag == "--question") question = std::atoi(argv[i + 1]);
     if (flag == "--gemm") options.gemm = argv[i + 1];
+    if (flag == "--kv-dtype") options.kv_dtype = argv[i + 1];
     if (flag == "--chunk-format") options.chunk_format = argv[i + 1];
     if (flag == "--disk") options.chunk_disk_path = argv[i + 1];
     if (flag == "--mode") only = argv[i + 1];

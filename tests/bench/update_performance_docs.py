@@ -3,6 +3,7 @@
 
     tests/bench/update_performance_docs.py                    # kernels, throughput, ttft: about 10 minutes
     tests/bench/update_performance_docs.py --sections peer    # against llama.cpp: about 15 minutes, the first time more
+    tests/bench/update_performance_docs.py --sections peer-int8    # the same with --gemm int8
 
 Every section lies between <!-- begin: NAME --> and <!-- end: NAME -->; what stands there is replaced by the new tables with
 machine, date and command, all else in the file stays. Sections that are not asked for stay too. The machine should be doing
@@ -19,13 +20,17 @@ import tempfile
 import bench_support as support
 from bench_support import BenchError
 
-SECTIONS = ["kernels", "throughput", "ttft", "peer"]
+SECTIONS = ["kernels", "throughput", "ttft", "peer", "peer-int8"]
 LINEAR_ROWS = "1|32|300|1024|6000"
 KERNELS_FILTER = f"BM_Linear/({LINEAR_ROWS})/|BM_[^L]|BM_LinearFromMemory"
 # Arguments of a benchmark -> what they are.
 SIZES = [
     (r"Linear/(\d+)/(\d+)/(\d+)", r"\1 x \2 -> \3"),
     (r"LinearFromMemory/(\d+)", r"\1 x 576 -> 3072, 60 matrices one after the other"),
+    (r"DecodeAttentionFromMemory/sequences:(\d+)/tokens:(\d+)/page:(\d+)/in_order:1",
+     r"\1 x \2 tokens, 30 layers, pages of \3 in order"),
+    (r"DecodeAttentionFromMemory/sequences:(\d+)/tokens:(\d+)/page:(\d+)/in_order:0",
+     r"\1 x \2 tokens, 30 layers, pages of \3 shuffled"),
     (r"SelectiveAttention/6000", "6000 rows (full prefill)"),
     (r"SelectiveAttention/1", "1 row (decode)"),
     (r"SelectiveAttention/(\d+)", r"\1 gathered rows"),
@@ -153,9 +158,11 @@ def ttft(options):
                                       "computing", "recomputed tokens"], rows))
 
 
-def peer(options):
+def peer(options, gemm=None):
     import peer_llamacpp
     command = [support.ROOT / "tests/bench/peer_llamacpp.py", "--model", options.model, "--rounds", options.rounds]
+    if gemm:
+        command += ["--gemm", gemm]
     if options.threads:
         command += ["--threads", options.threads]
     if options.peer_settings:
@@ -189,7 +196,7 @@ def replace_section(text, name, content) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sections", type=lambda text: text.split(","), default=SECTIONS[:3],
-                        help=f"which of {', '.join(SECTIONS)} to measure and write (default: all but peer)")
+                        help=f"which of {', '.join(SECTIONS)} to measure and write (default: all but those with llama.cpp)")
     parser.add_argument("--model", type=pathlib.Path, default=support.DEFAULT_MODEL, help="GGUF file (default: %(default)s)")
     parser.add_argument("--data", type=pathlib.Path, default=support.DEFAULT_DATA, help="questions with passages (default: %(default)s)")
     parser.add_argument("--bin", type=pathlib.Path, default=support.DEFAULT_BIN, help="kvblend's benches (default: %(default)s)")
@@ -211,7 +218,8 @@ def main() -> int:
         options.model = support.need_file(options.model, "--model")
     support.need_file(options.data, "--data")
     support.need_file(options.file, "--file")
-    measure = {"kernels": kernels, "throughput": throughput, "ttft": ttft, "peer": peer}
+    measure = {"kernels": kernels, "throughput": throughput, "ttft": ttft, "peer": peer,
+               "peer-int8": lambda options: peer(options, "int8")}
     options.machine = support.machine()  # once: a section's own load is no other's
     for name in options.sections:
         content = measure[name](options)
