@@ -2,7 +2,8 @@
 // every round, so that a drifting machine hits all alike; medians.
 //
 //   ttft_bench MODEL.gguf DATA.json [--passages 10] [--rounds 5] [--question 0] [--gemm auto]
-//              [--kv-dtype auto] [--chunk-format auto] [--disk DIR] [--mode "query 0.05"] [--threads 0] [--json FILE]
+//              [--kv-dtype auto] [--chunk-format auto] [--disk DIR] [--mode "query 0.05"] [--threads 0]
+//              [--json FILE]
 //
 // With --mode only that one is measured, as a profiler wants it; several are separated by commas. --json also
 // writes the figures there, times with their smallest and largest.
@@ -108,10 +109,11 @@ absl::StatusOr<std::unique_ptr<Engine>> StartAnew(EngineOptions options, Prompt 
 
 int Main(int argc, char** argv) {
   if (argc < 3) {
-    std::fprintf(stderr,
-                 "usage: %s MODEL.gguf DATA.json [--passages N] [--rounds N] [--question N] [--gemm G] [--kv-dtype T] "
-                 "[--chunk-format F] [--disk DIR] [--mode M,...] [--threads N] [--json FILE]\n",
-                 argv[0]);
+    std::fprintf(
+        stderr,
+        "usage: %s MODEL.gguf DATA.json [--passages N] [--rounds N] [--question N] [--gemm G] [--kv-dtype T] "
+        "[--chunk-format F] [--disk DIR] [--mode M,...] [--threads N] [--json FILE]\n",
+        argv[0]);
     return 2;
   }
   int passages = 10, rounds = 5, question = 0;
@@ -119,10 +121,9 @@ int Main(int argc, char** argv) {
   EngineOptions options;
   options.model_path = argv[1];
   for (int i = 3; i < argc; i += 2) {
-    static const std::set<std::string> kFlags = {"--passages", "--rounds",       "--question",
-                                                 "--gemm",     "--kv-dtype",     "--chunk-format",
-                                                 "--disk",     "--mode",         "--threads",
-                                                 "--json"};
+    static const std::set<std::string> kFlags = {"--passages", "--rounds",       "--question", "--gemm",
+                                                 "--kv-dtype", "--chunk-format", "--disk",     "--mode",
+                                                 "--threads",  "--json"};
     const std::string flag = argv[i];
     if (!kFlags.contains(flag) || i + 1 == argc) {
       return Fail(absl::InvalidArgumentError(
