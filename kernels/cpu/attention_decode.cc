@@ -56,7 +56,7 @@ struct Run {
   int32_t kv_head;
   const std::byte* rows;  // [count, head_dim]
   DataType dtype;
-  const std::byte* next;  // what is read after them, where it lies elsewhere
+  const std::byte* next;  // what is read after them; null: what lies behind them
 };
 
 // The runs of the keys of neighbouring parts, or of their values: those of int8 pages as `dtype`.
@@ -90,7 +90,6 @@ class PageRuns {
   const std::byte* At(int64_t slot) const {
     return static_cast<const std::byte*>(source_.data) + slot * SizeOf(source_.dtype);
   }
-  // Null where it follows: the processor finds that sooner than instructions tell it.
   const std::byte* Next(int64_t key, int64_t count, int32_t head) const {
     const bool last_head = head + 1 == args_.pages.num_kv_heads;
     if (last_head && key + count == end_) return nullptr;

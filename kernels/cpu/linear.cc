@@ -44,9 +44,10 @@ absl::Status QuantisedMatVec(CpuContext& context, DataType dtype, ConstMatrixVie
     simd::SumSixteens(input + r * steps, dtype, x.cols, sums + r * sixteens);
   }
   const QuantisedMatrix& matrix = *weights.quantised();
-  // Several even parts per thread, so that they finish together.
+  // Many even parts per thread, so that they finish together: a step of decoding waits for some hundred of
+  // these products.
   const int64_t columns = matrix.num_columns(),
-                parts = std::min<int64_t>(columns, int64_t{4} * context.pool.num_threads());
+                parts = std::min<int64_t>(columns, int64_t{16} * context.pool.num_threads());
   context.pool.ParallelFor(parts, [&](int64_t part) {
     for (int64_t c = part * columns / parts; c < (part + 1) * columns / parts; ++c) {
       const int64_t first = c * kColumnOutputs;

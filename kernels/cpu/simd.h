@@ -133,7 +133,7 @@ void AddWeightedValues(const float* weights, int64_t weights_stride, int64_t gro
 bool HasBf16Dots();
 /// KeyDots and AddWeightedValues with bf16 operands, sums in f32; weights are rounded to bf16.
 /// REQUIRES: HasBf16Dots, head_dim % 32 == 0. q: bf16 [group, head_dim]; keys, values: bf16; next: as many
-/// rows that will be read after these, fetched meanwhile, or null
+/// rows that are read after these, fetched meanwhile; null: those behind them
 void KeyDotsBf16(const void* q, int64_t group, const void* keys, const void* next, int64_t num_keys,
                  int64_t head_dim, float* scores, int64_t scores_stride);
 void AddWeightedValuesBf16(const float* weights, int64_t weights_stride, int64_t group, const void* values,

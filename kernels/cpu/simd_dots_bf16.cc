@@ -23,18 +23,19 @@ namespace {
 
 constexpr int64_t kLanes = 16;     // sums per vector
 constexpr int64_t kElements = 32;  // bf16 per vector
+constexpr int kMaxGroup = 4;       // heads at a time
 
-// [sum of a, sum of b, ...] of sixteen vectors.
-KVBLEND_BF16_ATTR inline __m512 SumsOfSixteen(const __m512 (&v)[kLanes]) {
-  __m512 fours[4];
-  for (int i = 0; i < 4; ++i) {
-    const __m512* x = v + 4 * i;
-    const __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(x[0], x[1]), _mm512_unpackhi_ps(x[0], x[1])),
-                 cd = _mm512_add_ps(_mm512_unpacklo_ps(x[2], x[3]), _mm512_unpackhi_ps(x[2], x[3]));
-    const __m512d abd = _mm512_castps_pd(ab), cdd = _mm512_castps_pd(cd);
-    fours[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(abd, cdd)),
-                             _mm512_castpd_ps(_mm512_unpackhi_pd(abd, cdd)));
-  }
+// Sums of quarters of four vectors: lane 4 l + i has that of v[i]'s lanes 4 l .. 4 l + 3.
+KVBLEND_BF16_ATTR inline __m512 SumsOfFour(const __m512 (&v)[4]) {
+  const __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(v[0], v[1]), _mm512_unpackhi_ps(v[0], v[1])),
+               cd = _mm512_add_ps(_mm512_unpacklo_ps(v[2], v[3]), _mm512_unpackhi_ps(v[2], v[3]));
+  const __m512d abd = _mm512_castps_pd(ab), cdd = _mm512_castps_pd(cd);
+  return _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(abd, cdd)),
+                       _mm512_castpd_ps(_mm512_unpackhi_pd(abd, cdd)));
+}
+
+// The sums of sixteen vectors from what SumsOfFour made of them.
+KVBLEND_BF16_ATTR inline __m512 SumsOfSixteen(const __m512 (&fours)[4]) {
   const __m512 low = _mm512_add_ps(_mm512_shuffle_f32x4(fours[0], fours[1], 0x88),
                                    _mm512_shuffle_f32x4(fours[0], fours[1], 0xDD)),
                high = _mm512_add_ps(_mm512_shuffle_f32x4(fours[2], fours[3], 0x88),
@@ -42,11 +43,18 @@ KVBLEND_BF16_ATTR inline __m512 SumsOfSixteen(const __m512 (&v)[kLanes]) {
   return _mm512_add_ps(_mm512_shuffle_f32x4(low, high, 0x88), _mm512_shuffle_f32x4(low, high, 0xDD));
 }
 
-// The row of `next` that corresponds to a row at `offset`.
-inline void PrefetchRow(const void* next, int64_t offset, int64_t head_dim) {
-  if (next == nullptr) return;
+// What to fetch while a row is multiplied, `offset` elements behind the first: the row of `next` that
+// corresponds to it, or, where that is null, what lies some keys ahead. The processor's own prefetcher alone
+// stops at every 4 KiB.
+inline const std::byte* AheadOf(const uint16_t* row, const void* next, int64_t offset) {
+  constexpr int64_t kBytesAhead = 4096;
+  return next != nullptr
+             ? static_cast<const std::byte*>(next) + offset * static_cast<int64_t>(sizeof(uint16_t))
+             : reinterpret_cast<const std::byte*>(row) + kBytesAhead;
+}
+
+inline void Prefetch(const std::byte* row, int64_t head_dim) {
   constexpr int64_t kLine = 64;
-  const auto* row = static_cast<const std::byte*>(next) + offset * static_cast<int64_t>(sizeof(uint16_t));
   for (int64_t byte = 0; byte < head_dim * static_cast<int64_t>(sizeof(uint16_t)); byte += kLine) {
     hwy::Prefetch(row + byte);
   }
@@ -66,8 +74,9 @@ KVBLEND_BF16_ATTR void AddColumns(const uint32_t* pairs, int64_t pairs_stride, c
     for (int b = 0; b < kBlocks; ++b) low[g][b] = high[g][b] = _mm512_setzero_ps();
   }
   for (int64_t j = 0; j < num_keys; j += 2) {
-    PrefetchRow(next, j * head_dim, head_dim);
-    PrefetchRow(next, (j + 1) * head_dim, head_dim);
+    for (int64_t key = j; key < j + 2; ++key) {
+      Prefetch(AheadOf(values + key * head_dim, next, key * head_dim), head_dim);
+    }
     __m512bh weights[kGroup];
     for (int g = 0; g < kGroup; ++g) {
       weights[g] = (__m512bh)_mm512_set1_epi32(static_cast<int>(pairs[g * pairs_stride + j / 2]));
@@ -114,23 +123,38 @@ KVBLEND_BF16_ATTR void AddValuesOf(const uint32_t* pairs, int64_t pairs_stride, 
   if (head_dim - column >= kElements) add(std::integral_constant<int, 1>());
 }
 
-KVBLEND_BF16_ATTR void KeyDotsOf(const uint16_t* q, int64_t group, const uint16_t* keys, const void* next,
-                                 int64_t num_keys, int64_t head_dim, float* scores, int64_t stride) {
+// Four keys at a time, so that their products with kGroup heads, and what is left of the keys before, stay in
+// registers.
+template <int kGroup>
+KVBLEND_BF16_ATTR void KeyDotsOf(const uint16_t* q, const uint16_t* keys, const void* next, int64_t num_keys,
+                                 int64_t head_dim, float* scores, int64_t stride) {
   for (int64_t key = 0; key < num_keys; key += kLanes) {
     const int64_t count = std::min(kLanes, num_keys - key);
-    for (int64_t g = 0; g < group; ++g) {
-      __m512 sums[kLanes];
-      for (int64_t j = 0; j < kLanes; ++j) {
-        sums[j] = _mm512_setzero_ps();
-        const int64_t offset = (key + std::min(j, count - 1)) * head_dim;
-        const uint16_t* row = keys + offset;
-        if (g == 0) PrefetchRow(next, offset, head_dim);
-        for (int64_t i = 0; i < head_dim; i += kElements) {
-          sums[j] = _mm512_dpbf16_ps(sums[j], LoadBf16(q + g * head_dim + i), LoadBf16(row + i));
+    __m512 fours[kGroup][4];
+    for (int four = 0; four < 4; ++four) {
+      const uint16_t* rows[4];
+      for (int j = 0; j < 4; ++j) {
+        const int64_t offset = (key + std::min<int64_t>(4 * four + j, count - 1)) * head_dim;
+        rows[j] = keys + offset;
+        Prefetch(AheadOf(rows[j], next, offset), head_dim);
+      }
+      __m512 sums[kGroup][4];
+      for (int g = 0; g < kGroup; ++g) {
+        for (int j = 0; j < 4; ++j) sums[g][j] = _mm512_setzero_ps();
+      }
+      for (int64_t i = 0; i < head_dim; i += kElements) {
+        for (int j = 0; j < 4; ++j) {
+          const __m512bh row = LoadBf16(rows[j] + i);
+          for (int g = 0; g < kGroup; ++g) {
+            sums[g][j] = _mm512_dpbf16_ps(sums[g][j], LoadBf16(q + g * head_dim + i), row);
+          }
         }
       }
-      const auto mask = static_cast<__mmask16>((1u << count) - 1);
-      _mm512_mask_storeu_ps(scores + g * stride + key, mask, SumsOfSixteen(sums));
+      for (int g = 0; g < kGroup; ++g) fours[g][four] = SumsOfFour(sums[g]);
+    }
+    const auto mask = static_cast<__mmask16>((1u << count) - 1);
+    for (int g = 0; g < kGroup; ++g) {
+      _mm512_mask_storeu_ps(scores + g * stride + key, mask, SumsOfSixteen(fours[g]));
     }
   }
 }
@@ -156,14 +180,21 @@ bool HasBf16Dots() {
 
 void KeyDotsBf16(const void* q, int64_t group, const void* keys, const void* next, int64_t num_keys,
                  int64_t head_dim, float* scores, int64_t scores_stride) {
-  KeyDotsOf(static_cast<const uint16_t*>(q), group, static_cast<const uint16_t*>(keys), next, num_keys,
-            head_dim, scores, scores_stride);
+  const auto* queries = static_cast<const uint16_t*>(q);
+  for (int64_t g = 0; g < group; g += kMaxGroup) {
+    const int64_t heads = std::min<int64_t>(kMaxGroup, group - g);
+    const auto dots = heads == 1   ? &KeyDotsOf<1>
+                      : heads == 2 ? &KeyDotsOf<2>
+                      : heads == 3 ? &KeyDotsOf<3>
+                                   : &KeyDotsOf<4>;
+    dots(queries + g * head_dim, static_cast<const uint16_t*>(keys), g == 0 ? next : nullptr, num_keys,
+         head_dim, scores + g * scores_stride, scores_stride);
+  }
 }
 
 void AddWeightedValuesBf16(const float* weights, int64_t weights_stride, int64_t group, const void* values,
                            const void* next, int64_t num_keys, int64_t head_dim, float* out) {
   constexpr int64_t kMaxKeys = 128;
-  constexpr int kMaxGroup = 4;
   const auto* rows = static_cast<const uint16_t*>(values);
   for (int64_t key = 0; key < num_keys; key += kMaxKeys) {
     const int64_t count = std::min(kMaxKeys, num_keys - key);
