@@ -11,7 +11,7 @@
 #endif
 #include <immintrin.h>
 
-#include "hwy/targets.h"
+#include "kernels/cpu/instruction_set.h"
 
 #define KVBLEND_VNNI_ATTR __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")))
 
@@ -83,10 +83,8 @@ KVBLEND_VNNI_ATTR void MultiplyVectors(const RowCodes& rows, const BlockCodes& b
 }  // namespace
 
 bool HasCodeProducts() {
-  // Highway's targets follow KVBLEND_CPU. It asks the processor anew each time, which takes a virtual machine
-  // long.
   static const bool has =
-      __builtin_cpu_supports("avx512vnni") && (hwy::SupportedTargets() & (HWY_AVX3 | HWY_AVX3_DL)) != 0;
+      __builtin_cpu_supports("avx512vnni") && AllowedInstructionSet() >= InstructionSet::kAvx512;
   return has;
 }
 

@@ -45,14 +45,9 @@ HWY_INLINE void QuantiseGroupOf(const void* x, int64_t i, int64_t group, int8_t*
   const hn::RebindToSigned<decltype(d)> d32;
   const hn::Rebind<int8_t, decltype(d)> d8;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
-  auto largest = hn::Zero(d), not_finite = hn::Zero(d);
-  for (int64_t j = 0; j < group; j += lanes) {
-    const auto v = LoadF32<kType>(d, x, i + j);
-    largest = hn::Max(largest, hn::Abs(v));
-    not_finite = hn::MulAdd(v, hn::Zero(d), not_finite);
-  }
-  largest = hn::MaxOfLanes(d, largest);
-  not_finite = hn::SumOfLanes(d, not_finite);
+  const Magnitude magnitude =
+      MagnitudeOf<kType>(static_cast<const std::byte*>(x) + i * SizeOf(kType), static_cast<size_t>(group));
+  const auto largest = hn::Set(d, magnitude.largest), not_finite = hn::Set(d, magnitude.not_finite);
   const auto inverse = InverseOf(d, largest, not_finite);
   auto total = hn::Zero(d32);
   for (int64_t j = 0; j < group; j += lanes) {
