@@ -23,10 +23,14 @@ constexpr DataType kF16 = DataType::kF16;
     if (absl::Status status = (expression); !status.ok()) return status; \
   } while (false)
 
+PageLayout BestLayout(const Backend& backend, const KvPagesView& pages) {
+  return backend.best_page_layout(pages.dtype, pages.page_size, pages.head_dim);
+}
+
 // q and out of the two attention operations share everything but out's shape.
 absl::Status CheckAttention(absl::string_view op, const BatchPlan& plan, ConstMatrixView q, int32_t num_heads,
-                            float scale, KvPagesView pages, bool int8) {
-  KVBLEND_RETURN_IF_ERROR(CheckPages(op, pages, int8));
+                            float scale, KvPagesView pages, bool int8, PageLayout best) {
+  KVBLEND_RETURN_IF_ERROR(CheckPages(op, pages, int8, best));
   KVBLEND_RETURN_IF_ERROR(CheckPlanFitsPages(op, plan, pages));
   KVBLEND_RETURN_IF_ERROR(CheckHeads(op, num_heads, scale, pages));
   return CheckMatrix(op, "q", q, plan.num_rows(), int64_t{num_heads} * pages.head_dim, {kF32});
@@ -34,8 +38,8 @@ absl::Status CheckAttention(absl::string_view op, const BatchPlan& plan, ConstMa
 
 // What writing KV into pages needs, wherever the KV comes from.
 absl::Status CheckScatter(absl::string_view op, const BatchPlan& plan, const RopeTable& rope,
-                          KvPagesView pages, bool int8) {
-  KVBLEND_RETURN_IF_ERROR(CheckPages(op, pages, int8));
+                          KvPagesView pages, bool int8, PageLayout best) {
+  KVBLEND_RETURN_IF_ERROR(CheckPages(op, pages, int8, best));
   KVBLEND_RETURN_IF_ERROR(CheckPlanFitsPages(op, plan, pages));
   KVBLEND_RETURN_IF_ERROR(CheckPlanFitsRope(op, plan, rope));
   if (rope.head_dim() != pages.head_dim) {
@@ -157,7 +161,7 @@ absl::Status Backend::Rope(Stream& stream, const BatchPlan& plan, const RopeTabl
 absl::Status Backend::KvScatter(Stream& stream, const BatchPlan& plan, const RopeTable& rope,
                                 ConstMatrixView k, ConstMatrixView v, KvPagesView pages) {
   constexpr absl::string_view kOp = "KvScatter";
-  KVBLEND_RETURN_IF_ERROR(CheckScatter(kOp, plan, rope, pages, has_int8_pages()));
+  KVBLEND_RETURN_IF_ERROR(CheckScatter(kOp, plan, rope, pages, has_int8_pages(), BestLayout(*this, pages)));
   const int64_t cols = int64_t{pages.num_kv_heads} * pages.head_dim;
   const DataType of_pages = pages.dtype == DataType::kInt8 ? kF32 : pages.dtype;
   KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "k", k, plan.num_rows(), cols, {kF32, of_pages}));
@@ -168,7 +172,7 @@ absl::Status Backend::KvScatter(Stream& stream, const BatchPlan& plan, const Rop
 absl::Status Backend::KvLoad(Stream& stream, const BatchPlan& plan, const RopeTable& rope, KvSectionView k,
                              KvSectionView v, KvPagesView pages) {
   constexpr absl::string_view kOp = "KvLoad";
-  KVBLEND_RETURN_IF_ERROR(CheckScatter(kOp, plan, rope, pages, has_int8_pages()));
+  KVBLEND_RETURN_IF_ERROR(CheckScatter(kOp, plan, rope, pages, has_int8_pages(), BestLayout(*this, pages)));
   const int64_t cols = int64_t{pages.num_kv_heads} * pages.head_dim;
   KVBLEND_RETURN_IF_ERROR(CheckSection(kOp, "k", k, KvPart::kKey, plan.num_rows(), cols));
   KVBLEND_RETURN_IF_ERROR(CheckSection(kOp, "v", v, KvPart::kValue, plan.num_rows(), cols));
@@ -198,7 +202,8 @@ absl::Status Backend::DecodeKv(Stream& stream, KvSectionView in, MatrixView out)
 absl::Status Backend::SelectiveAttention(Stream& stream, const BatchPlan& plan, ConstMatrixView q,
                                          int32_t num_heads, float scale, KvPagesView pages, MatrixView out) {
   constexpr absl::string_view kOp = "SelectiveAttention";
-  KVBLEND_RETURN_IF_ERROR(CheckAttention(kOp, plan, q, num_heads, scale, pages, has_int8_pages()));
+  KVBLEND_RETURN_IF_ERROR(
+      CheckAttention(kOp, plan, q, num_heads, scale, pages, has_int8_pages(), BestLayout(*this, pages)));
   KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "out", out, q.rows, q.cols, {kF32, compute_dtype()}));
   KVBLEND_RETURN_IF_ERROR(CheckDisjoint(kOp, q, "q", out));
   return DoSelectiveAttention(stream, plan, q, num_heads, scale, pages, out);
@@ -207,7 +212,8 @@ absl::Status Backend::SelectiveAttention(Stream& stream, const BatchPlan& plan, 
 absl::Status Backend::AttentionMass(Stream& stream, const BatchPlan& plan, ConstMatrixView q,
                                     int32_t num_heads, float scale, KvPagesView pages, MatrixView out) {
   constexpr absl::string_view kOp = "AttentionMass";
-  KVBLEND_RETURN_IF_ERROR(CheckAttention(kOp, plan, q, num_heads, scale, pages, has_int8_pages()));
+  KVBLEND_RETURN_IF_ERROR(
+      CheckAttention(kOp, plan, q, num_heads, scale, pages, has_int8_pages(), BestLayout(*this, pages)));
   KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "out", out, 1, plan.total_kv_len(), {kF32}));
   KVBLEND_RETURN_IF_ERROR(CheckDisjoint(kOp, q, "q", out));
   return DoAttentionMass(stream, plan, q, num_heads, scale, pages, out);
@@ -217,7 +223,8 @@ absl::Status Backend::SelectiveAttentionWithMass(Stream& stream, const BatchPlan
                                                  int32_t num_heads, float scale, KvPagesView pages,
                                                  MatrixView out, MatrixView mass) {
   constexpr absl::string_view kOp = "SelectiveAttentionWithMass";
-  KVBLEND_RETURN_IF_ERROR(CheckAttention(kOp, plan, q, num_heads, scale, pages, has_int8_pages()));
+  KVBLEND_RETURN_IF_ERROR(
+      CheckAttention(kOp, plan, q, num_heads, scale, pages, has_int8_pages(), BestLayout(*this, pages)));
   KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "out", out, q.rows, q.cols, {kF32, compute_dtype()}));
   KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "mass", mass, 1, plan.total_kv_len(), {kF32}));
   KVBLEND_RETURN_IF_ERROR(CheckDisjoint(kOp, q, "q", out));

@@ -171,6 +171,10 @@ class Backend {
   virtual DataType compute_dtype() const = 0;
   /// Whether KV pages may be int8 (KvPagesView); f32, bf16 and f16 always may.
   virtual bool has_int8_pages() const { return false; }
+  /// The layout in which pages are best given, of any arguments; kRows always may be.
+  virtual PageLayout best_page_layout(DataType /*dtype*/, int32_t /*page_size*/, int32_t /*head_dim*/) const {
+    return PageLayout::kRows;
+  }
 
   // --- memory ---------------------------------------------------------------------------------------------
 

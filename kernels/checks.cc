@@ -172,7 +172,7 @@ absl::Status CheckSamplingSpec(absl::string_view op, size_t index, const Samplin
   return status;
 }
 
-absl::Status CheckPages(absl::string_view op, KvPagesView pages, bool int8) {
+absl::Status CheckPages(absl::string_view op, KvPagesView pages, bool int8, PageLayout best) {
   if (pages.dtype == DataType::kInt8 && !int8) {
     return Invalid(op, "pages.dtype is int8; allowed on this backend: f32, bf16, f16");
   }
@@ -183,6 +183,11 @@ absl::Status CheckPages(absl::string_view op, KvPagesView pages, bool int8) {
   if (pages.page_size <= 0)
     return Invalid(op, "pages.page_size is ", pages.page_size, "; allowed: at least 1");
   if (pages.head_dim <= 0) return Invalid(op, "pages.head_dim is ", pages.head_dim, "; allowed: at least 1");
+  if (pages.layout != PageLayout::kRows && pages.layout != best) {
+    return Invalid(op, "pages.layout is ", std::string(Name(pages.layout)), " with ",
+                   std::string(Name(pages.dtype)), " pages of ", pages.page_size, " tokens x ",
+                   pages.head_dim, "; allowed on this backend: rows");
+  }
   // Three int32 factors fit into 93 bits, so the product is checked factor by factor.
   int64_t limit = std::numeric_limits<int64_t>::max() / SizeOf(pages.dtype);
   for (int64_t factor : {int64_t{pages.num_kv_heads}, int64_t{pages.page_size}, int64_t{pages.head_dim}})

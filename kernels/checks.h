@@ -46,8 +46,8 @@ absl::Status CheckColumns(absl::string_view op, absl::string_view what, absl::Sp
 absl::Status CheckSamplingSpec(absl::string_view op, size_t index, const SamplingSpec& spec,
                                int64_t vocab_size);
 
-/// `int8`: whether pages may be int8.
-absl::Status CheckPages(absl::string_view op, KvPagesView pages, bool int8);
+/// `int8`: whether pages may be of that type; `best`: the backend's best layout of such pages.
+absl::Status CheckPages(absl::string_view op, KvPagesView pages, bool int8, PageLayout best);
 absl::Status CheckPlanFitsPages(absl::string_view op, const BatchPlan& plan, KvPagesView pages);
 absl::Status CheckPlanFitsRope(absl::string_view op, const BatchPlan& plan, const RopeTable& rope);
 absl::Status CheckHeads(absl::string_view op, int32_t num_heads, float scale, KvPagesView pages);

@@ -76,10 +76,30 @@ struct ColumnRange {
 /// Channels of a head that share a step in int8 pages.
 inline constexpr int64_t kPageGroup = 32;
 
-/// The KV of one layer, all pages, in a backend's memory. Layout kHND inside a page, so that the
-/// keys of one head are contiguous:
-///   k, v: [num_pages, num_kv_heads, page_size, head_dim]
-/// K is stored here *rotated* to its absolute position (chunk entries in the store hold it un-rotated).
+/// How the elements of a page lie. Either way the KV of one head is contiguous.
+///   kRows    k, v: [num_pages, num_kv_heads, page_size, head_dim]
+///   kTiles   what processors multiply that take pairs of bf16, written once in the order in which attention
+///            reads it. Only where HasTiles() is true.
+///            k: [num_pages, num_kv_heads, page_size / kPageTile, head_dim / 2, kPageTile, 2]: pairs of
+///               channels, of kPageTile tokens each
+///            v: [num_pages, num_kv_heads, page_size / 2, head_dim, 2]: channels of pairs of tokens
+enum class PageLayout : uint8_t { kRows, kTiles };
+
+constexpr std::string_view Name(PageLayout layout) {
+  switch (layout) {
+    case PageLayout::kRows:
+      return "rows";
+    case PageLayout::kTiles:
+      return "tiles";
+  }
+  return "?";
+}
+
+/// Tokens of one tile of K.
+inline constexpr int32_t kPageTile = 64;
+
+/// The KV of one layer, all pages, in a backend's memory. K is stored here *rotated* to its absolute position
+/// (chunk entries in the store hold it un-rotated).
 ///
 /// int8 pages hold codes -127 .. 127 of one step per kPageGroup channels of a token and head, value = step *
 /// code; a group whose values are not all finite has a NaN as its step:
@@ -90,12 +110,17 @@ struct KvPagesView {
   void* k_steps = nullptr;
   void* v_steps = nullptr;
   DataType dtype = DataType::kF32;
+  PageLayout layout = PageLayout::kRows;
   int64_t num_pages = 0;
   int32_t num_kv_heads = 0;
   int32_t page_size = 0;  // tokens
   int32_t head_dim = 0;
 
   int64_t steps_per_head() const { return StepsPerHead(head_dim); }
+  /// Whether such pages can be of layout kTiles.
+  static constexpr bool HasTiles(DataType dtype, int32_t page_size, int32_t head_dim) {
+    return dtype == DataType::kBF16 && page_size % kPageTile == 0 && head_dim % 32 == 0;
+  }
   static constexpr int64_t StepsPerHead(int64_t head_dim) { return (head_dim + kPageGroup - 1) / kPageGroup; }
 };
 

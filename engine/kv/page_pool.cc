@@ -97,12 +97,14 @@ absl::StatusOr<std::unique_ptr<PagePool>> PagePool::Create(kernels::Backend& bac
     }
     layers.push_back(*std::move(buffer));
   }
-  return std::unique_ptr<PagePool>(new PagePool(options, layer_bytes / 2, std::move(layers)));
+  return std::unique_ptr<PagePool>(
+      new PagePool(options, backend.best_page_layout(options.dtype, options.page_size, options.head_dim),
+                   layer_bytes / 2, std::move(layers)));
 }
 
-PagePool::PagePool(const Options& options, int64_t section_bytes,
+PagePool::PagePool(const Options& options, kernels::PageLayout layout, int64_t section_bytes,
                    std::vector<std::unique_ptr<kernels::Buffer>> layers)
-    : options_(options), section_bytes_(section_bytes), layers_(std::move(layers)) {
+    : options_(options), layout_(layout), section_bytes_(section_bytes), layers_(std::move(layers)) {
   absl::MutexLock lock(&mutex_);
   free_.Add(0, options.num_pages);
 }
@@ -121,6 +123,7 @@ kernels::KvPagesView PagePool::Layer(int32_t layer) const {
           .k_steps = int8 ? k + steps : nullptr,
           .v_steps = int8 ? v + steps : nullptr,
           .dtype = options_.dtype,
+          .layout = layout_,
           .num_pages = options_.num_pages,
           .num_kv_heads = options_.num_kv_heads,
           .page_size = options_.page_size,

@@ -89,12 +89,13 @@ class PagePool {
 
  private:
   friend class PageList;
-  PagePool(const Options& options, int64_t section_bytes,
+  PagePool(const Options& options, kernels::PageLayout layout, int64_t section_bytes,
            std::vector<std::unique_ptr<kernels::Buffer>> layers);
   void Release(absl::Span<const int32_t> pages);
 
   const Options options_;
-  const int64_t section_bytes_;  // of the K of all pages of a layer, padded for alignment
+  const kernels::PageLayout layout_;  // the backend's best
+  const int64_t section_bytes_;       // of the K of all pages of a layer, padded for alignment
   const std::vector<std::unique_ptr<kernels::Buffer>> layers_;  // per layer: the K of all pages, then the V
 
   mutable absl::Mutex mutex_;  // the only lock; nothing is called while it is held

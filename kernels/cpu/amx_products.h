@@ -2,6 +2,7 @@
 // tests have some for processors without AMX.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "kernels/cpu/amx_instructions.h"
@@ -35,28 +36,28 @@ class AmxProducts {
     }
   }
 
-  static void Scores(const uint32_t* queries, const uint32_t* panels, int64_t steps, int64_t keys,
+  static void Scores(const uint32_t* queries, const uint32_t* const* panels, int64_t steps, int64_t keys,
                      float* scores) {
     for (int64_t key = 0; key < keys; key += 2 * kWords) {
-      const int64_t column = key % kPanelKeys;
       Pair::Zero();
-      Pair::AddProducts(queries, steps, panels + (key - column) * steps + column, kPanelKeys, steps);
+      Pair::AddProducts(queries, steps, panels[key / kPanelKeys] + key % kPanelKeys, kPanelKeys, steps);
       Pair::Store(scores + key, kKeyBlock);
     }
   }
 
-  static void AddValues(const uint32_t* probabilities, const uint32_t* values, int64_t steps, int64_t columns,
-                        const float* alphas, float* out) {
+  static void AddValues(const uint32_t* probabilities, const uint32_t* const* panels, int64_t steps,
+                        int64_t columns, const float* alphas, float* out) {
     for (int64_t r = 0; r < kRows; ++r) {
       if (alphas[r] == 1.0f) continue;  // most: maxima are found early
       simd::ScaleRow(out + r * columns, alphas[r], out + r * columns, DataType::kF32, columns);
     }
     int64_t column = 0;
     for (; column + 2 * kWords <= columns; column += 2 * kWords) {
-      AddValueColumns<Pair>(probabilities, values + column, steps, columns, out + column);
+      AddValueColumns<Pair>(probabilities, panels, steps, column, columns, out + column);
     }
-    if (column < columns)
-      AddValueColumns<Single>(probabilities, values + column, steps, columns, out + column);
+    if (column < columns) {
+      AddValueColumns<Single>(probabilities, panels, steps, column, columns, out + column);
+    }
   }
 
  private:
@@ -134,10 +135,14 @@ class AmxProducts {
   using Single = Sums</*kOneColumn=*/true>;
 
   template <class Columns>
-  static void AddValueColumns(const uint32_t* probabilities, const uint32_t* values, int64_t steps,
-                              int64_t columns, float* out) {
+  static void AddValueColumns(const uint32_t* probabilities, const uint32_t* const* panels, int64_t steps,
+                              int64_t column, int64_t columns, float* out) {
+    constexpr int64_t kPanelSteps = kPanelKeys / 2;
     Columns::Load(out, columns);
-    Columns::AddProducts(probabilities, kKeyBlock / 2, values, columns, steps);
+    for (int64_t step = 0; step < steps; step += kPanelSteps) {
+      Columns::AddProducts(probabilities + step, kKeyBlock / 2, *panels++ + column, columns,
+                           std::min(kPanelSteps, steps - step));
+    }
     Columns::Store(out, columns);
   }
 };

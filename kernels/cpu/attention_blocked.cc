@@ -11,7 +11,7 @@
 #include "absl/types/span.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/attention_task.h"
-#include "kernels/cpu/packed_kv.h"
+#include "kernels/cpu/kv_panels.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/tiles.h"
 
@@ -23,7 +23,7 @@ constexpr int64_t kRowsPerTask = 64;
 // KV copied at a time; longer contexts go head by head.
 constexpr int64_t kMaxPackedBytes = int64_t{256} << 20;
 // Several tasks per thread, so that they finish together; where rows are few, their keys are split.
-constexpr int64_t kTasksPerThread = 4;
+constexpr int64_t kTasksPerThread = 8;
 constexpr int64_t kMinKeysPerTask = 2 * kKeyBlock;
 // Probabilities kept from one pass over the keys to the sums per key; more rows compute their scores again.
 constexpr int64_t kMaxKeptBytes = int64_t{64} << 20;
@@ -108,7 +108,8 @@ absl::Status RunUnits(CpuContext& context, const AttentionArgs& args, absl::Span
                       MatrixView out, float* mass) {
   const Tiles& tiles = context.TilesFor(AttentionDtype(context, args.pages));
   ScratchPool::Lease kv_lease;
-  absl::Status status = PackKv(context, tiles, args.plan, args.pages, /*with_values=*/true, units, kv_lease);
+  absl::Status status =
+      FindPanels(context, tiles, args.plan, args.pages, /*with_values=*/true, units, kv_lease);
   if (!status.ok()) return status;
   ListMemory lists(context.scratch);
   std::pmr::vector<AttentionTask> tasks =

@@ -33,10 +33,12 @@ int64_t KeysPerPart(const KvPagesView& pages) {
 }
 
 // The keys [begin, end) of one row, of all heads: a page's heads lie one after the other, and so do pages
-// that were allocated together, which the processor fetches ahead by itself.
+// that were allocated together, which the processor fetches ahead by itself. `begin` is a multiple of
+// kPanelKeys; keys before `visible` are read, but have no weight.
 struct Part {
   int64_t row;
   int64_t begin, end;
+  int64_t visible;
 };
 
 // What a part computes, per query head: the largest score, the sum of the probabilities relative to it, and
@@ -50,13 +52,13 @@ struct PartResult {
   float* values;
 };
 
-// Keys or values of one kv head as they lie in one page, or in working memory.
+// Keys or values of one kv head: rows as they lie in one page or in working memory, or one tile.
 struct Run {
   int64_t key, count;
   int32_t kv_head;
-  const std::byte* rows;  // [count, head_dim]
+  const std::byte* data;  // [count, head_dim], or a tile
   DataType dtype;
-  const std::byte* next;  // what is read after them; null: what lies behind them
+  const std::byte* next;  // what is read after them, to be fetched meanwhile; null: what lies behind them
 };
 
 // The runs of the keys of neighbouring parts, or of their values: those of int8 pages as `dtype`.
@@ -67,17 +69,15 @@ class PageRuns {
         end_(parts.back().end),
         source_(source),
         dtype_(dtype),
+        run_keys_(source.layout == PageLayout::kTiles ? kPageTile : args.pages.page_size),
         sequence_(args.plan.sequence_of_row(parts.front().row)) {}
 
   template <typename Body>
   void ForEach(int64_t begin, int64_t end, const Body& body) const {
     for (int64_t key = begin; key < end;) {
-      const int64_t count = std::min(end - key, args_.pages.page_size - key % args_.pages.page_size);
+      const int64_t count = std::min(end - key, run_keys_ - key % run_keys_);
       for (int32_t head = 0; head < args_.pages.num_kv_heads; ++head) {
-        const std::byte* next = Next(key, count, head);
-        body(source_.dtype == DataType::kInt8
-                 ? Decoded(key, count, head, next)
-                 : Run{key, count, head, At(Slot(key, head)), source_.dtype, next});
+        body(source_.dtype == DataType::kInt8 ? Decoded(key, count, head) : Stored(key, count, head));
       }
       key += count;
     }
@@ -90,26 +90,69 @@ class PageRuns {
   const std::byte* At(int64_t slot) const {
     return static_cast<const std::byte*>(source_.data) + slot * SizeOf(source_.dtype);
   }
+  // What is read after a run; null after the last.
   const std::byte* Next(int64_t key, int64_t count, int32_t head) const {
-    const bool last_head = head + 1 == args_.pages.num_kv_heads;
-    if (last_head && key + count == end_) return nullptr;
-    const int64_t slot = last_head ? Slot(key + count, 0) : Slot(key, head + 1);
-    return slot == Slot(key, head) + count * args_.pages.head_dim ? nullptr : At(slot);
+    if (head + 1 < args_.pages.num_kv_heads) return At(Slot(key, head + 1));
+    return key + count < end_ ? At(Slot(key + count, 0)) : nullptr;
   }
 
-  Run Decoded(int64_t key, int64_t count, int32_t head, const std::byte* next) const {
+  Run Stored(int64_t key, int64_t count, int32_t head) const {
+    const std::byte* data = At(Slot(key, head));
+    const std::byte* next = Next(key, count, head);
+    // Rows are fetched some way ahead, so what follows them needs no help.
+    const bool adjacent = next == data + count * args_.pages.head_dim * SizeOf(source_.dtype);
+    if (source_.layout == PageLayout::kRows && adjacent) next = nullptr;
+    return {key, count, head, data, source_.dtype, next};
+  }
+
+  Run Decoded(int64_t key, int64_t count, int32_t head) const {
     const int64_t head_dim = args_.pages.head_dim, slot = Slot(key, head);
     auto* rows = ThreadScratch<std::byte>(ScratchSlot::kHeads, count * head_dim * SizeOf(dtype_));
     simd::DequantiseHeads(source_.CodesAt(slot), source_.StepsAt(slot), count, head_dim, dtype_, rows,
-                          reinterpret_cast<const int8_t*>(next));
-    return {key, count, head, rows, dtype_, nullptr};
+                          reinterpret_cast<const int8_t*>(Next(key, count, head)));
+    return {key, count, head, rows, dtype_, /*next=*/rows};
   }
 
   const AttentionArgs& args_;
   const int64_t end_;  // of the last part
   const PageValues source_;
   const DataType dtype_;
+  const int64_t run_keys_;
   const int64_t sequence_;
+};
+
+// The two products, with operands of one type in one layout. queries: [num_heads, head_dim]
+class Products {
+ public:
+  Products(const AttentionArgs& args, DataType dtype)
+      : group_(args.group()), head_dim_(args.pages.head_dim), dtype_(dtype), layout_(args.pages.layout) {}
+
+  void Scores(const std::byte* queries, const Run& run, float* scores, int64_t stride) const {
+    const std::byte* query = queries + run.kv_head * group_ * head_dim_ * SizeOf(dtype_);
+    if (layout_ == PageLayout::kTiles) {
+      simd::TileKeyDotsBf16(query, group_, run.data, run.next, run.count, head_dim_, scores, stride);
+    } else if (dtype_ == DataType::kBF16) {
+      simd::KeyDotsBf16(query, group_, run.data, run.next, run.count, head_dim_, scores, stride);
+    } else {
+      simd::KeyDots(reinterpret_cast<const float*>(query), group_, run.data, run.dtype, run.count, head_dim_,
+                    scores, stride);
+    }
+  }
+
+  void AddValues(const float* weights, int64_t stride, const Run& run, float* out) const {
+    if (layout_ == PageLayout::kTiles) {
+      simd::AddWeightedTileBf16(weights, stride, group_, run.data, run.next, run.count, head_dim_, out);
+    } else if (dtype_ == DataType::kBF16) {
+      simd::AddWeightedValuesBf16(weights, stride, group_, run.data, run.next, run.count, head_dim_, out);
+    } else {
+      simd::AddWeightedValues(weights, stride, group_, run.data, run.dtype, run.count, head_dim_, out);
+    }
+  }
+
+ private:
+  const int64_t group_, head_dim_;
+  const DataType dtype_;
+  const PageLayout layout_;
 };
 
 // Neighbouring parts of one row. `dtype`: of the products' operands
@@ -119,8 +162,8 @@ void RunParts(const AttentionArgs& args, DataType dtype, absl::Span<const Part> 
   const PageRuns keys_of_parts(args, parts, PageValues::Keys(args.pages), dtype),
       values_of_parts(args, parts, PageValues::Values(args.pages), dtype);
   const Tiles& tiles = simd::GetTiles(DataType::kF32);
-  const int64_t row_bytes = head_dim * SizeOf(dtype), row = parts.front().row;
-  std::byte* queries = ThreadScratch<std::byte>(ScratchSlot::kQuery, num_heads * row_bytes);
+  const int64_t row = parts.front().row;
+  std::byte* queries = ThreadScratch<std::byte>(ScratchSlot::kQuery, num_heads * head_dim * SizeOf(dtype));
   // Parts but a row's last have whole vectors of keys, so no other part's scores lie in this one's.
   const int64_t begin = parts.front().begin, end = parts.back().end;
   const int64_t stride = RoundUp(end - begin, kKeyStep);
@@ -129,15 +172,9 @@ void RunParts(const AttentionArgs& args, DataType dtype, absl::Span<const Part> 
     return scores + run.kv_head * group * stride + (run.key - begin);
   };
   simd::ScaleRow(args.query(row, 0), args.scale * kLog2E, queries, dtype, num_heads * head_dim);
-  keys_of_parts.ForEach(begin, end, [&](const Run& run) {
-    const std::byte* query = queries + run.kv_head * group * row_bytes;
-    if (dtype == DataType::kBF16) {
-      simd::KeyDotsBf16(query, group, run.rows, run.next, run.count, head_dim, scores_of(run), stride);
-    } else {
-      simd::KeyDots(reinterpret_cast<const float*>(query), group, run.rows, run.dtype, run.count, head_dim,
-                    scores_of(run), stride);
-    }
-  });
+  const Products products(args, dtype);
+  keys_of_parts.ForEach(begin, end,
+                        [&](const Run& run) { products.Scores(queries, run, scores_of(run), stride); });
   for (size_t i = 0; i < parts.size(); ++i) {
     const PartResult& out = results[i];
     const int64_t keys = parts[i].end - parts[i].begin;
@@ -145,19 +182,13 @@ void RunParts(const AttentionArgs& args, DataType dtype, absl::Span<const Part> 
     std::fill(out.sum, out.sum + num_heads, 0.0f);
     for (int64_t head = 0; head < num_heads; ++head) {
       float* of_head = scores + head * stride + (parts[i].begin - begin);
-      tiles.softmax(of_head, {0, keys}, RoundUp(keys, kKeyStep), out.max + head, out.sum + head,
+      tiles.softmax(of_head, {parts[i].visible - parts[i].begin, keys}, RoundUp(keys, kKeyStep),
+                    out.max + head, out.sum + head,
                     /*probabilities=*/of_head);
     }
     std::fill(out.values, out.values + num_heads * head_dim, 0.0f);
     values_of_parts.ForEach(parts[i].begin, parts[i].end, [&](const Run& run) {
-      float* values = out.values + run.kv_head * group * head_dim;
-      if (dtype == DataType::kBF16) {
-        simd::AddWeightedValuesBf16(scores_of(run), stride, group, run.rows, run.next, run.count, head_dim,
-                                    values);
-      } else {
-        simd::AddWeightedValues(scores_of(run), stride, group, run.rows, run.dtype, run.count, head_dim,
-                                values);
-      }
+      products.AddValues(scores_of(run), stride, run, out.values + run.kv_head * group * head_dim);
     });
   }
 }
@@ -189,9 +220,9 @@ absl::Status DecodeAttention(CpuContext& context, const AttentionArgs& args, Mat
     if (plan.row_end(s) - plan.row_begin(s) > kMaxDecodeRows) continue;
     for (int64_t row = plan.row_begin(s); row < plan.row_end(s); ++row) {
       first_part.push_back(static_cast<int64_t>(parts.size()));
-      const int64_t end = int64_t{plan.position(row)} + 1;
-      for (int64_t key = plan.FirstVisible(plan.position(row)); key < end; key += keys_per_part) {
-        parts.push_back({row, key, std::min(end, key + keys_per_part)});
+      const int64_t first = plan.FirstVisible(plan.position(row)), end = int64_t{plan.position(row)} + 1;
+      for (int64_t key = first / kPanelKeys * kPanelKeys; key < end; key += keys_per_part) {
+        parts.push_back({row, key, std::min(end, key + keys_per_part), std::max(first, key)});
       }
     }
   }

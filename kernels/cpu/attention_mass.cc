@@ -11,7 +11,7 @@
 #include "absl/types/span.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/attention_queries.h"
-#include "kernels/cpu/packed_kv.h"
+#include "kernels/cpu/kv_panels.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/tiles.h"
 
@@ -78,7 +78,7 @@ class MassOfRows {
         if (seen.end <= key || seen.begin >= end) continue;
         const int64_t num_keys = std::min(end, seen.end) - key, keys = tiles_.KeysOfProduct(num_keys);
         tiles_.scores(words_ + head * queries_.words() + tile * tiles_.rows * queries_.steps(),
-                      unit.keys + (key - unit.begin) * queries_.steps(), queries_.steps(), keys, scores);
+                      unit.keys + (key - unit.begin) / kPanelKeys, queries_.steps(), keys, scores);
         VisibleKeys visible[kMaxTileRows];
         queries_.OfBlock(tile, key, num_keys, visible);
         body(tile, key, keys, visible);
@@ -163,7 +163,7 @@ absl::Status CpuAttentionMass(CpuContext& context, const AttentionArgs& args, Ma
     }
     ScratchPool::Lease lease;
     absl::Status status =
-        PackKv(context, tiles, plan, args.pages, /*with_values=*/false, absl::MakeSpan(units), lease);
+        FindPanels(context, tiles, plan, args.pages, /*with_values=*/false, absl::MakeSpan(units), lease);
     if (!status.ok()) return status;
     status = MassOfRows(context, tiles, args, units).AddTo(mass + plan.kv_offset(s));
     if (!status.ok()) return status;

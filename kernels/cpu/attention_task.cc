@@ -52,8 +52,8 @@ void AttentionTaskRunner::AddBlock(int64_t tile, int64_t key, int64_t num_keys) 
     probabilities_ = Kept(tile, Block(key));
     if (tiles_.dtype == DataType::kF32) scores_ = reinterpret_cast<float*>(probabilities_);
   }
-  tiles_.scores(words_ + first * queries_.steps(), unit.keys + (key - unit.begin) * queries_.steps(),
-                queries_.steps(), keys, scores_);
+  const int64_t panel = (key - unit.begin) / kPanelKeys;
+  tiles_.scores(words_ + first * queries_.steps(), unit.keys + panel, queries_.steps(), keys, scores_);
   VisibleKeys visible[kMaxTileRows];
   queries_.OfBlock(tile, key, num_keys, visible);
   float alphas[kMaxTileRows];
@@ -67,8 +67,8 @@ void AttentionTaskRunner::AddBlock(int64_t tile, int64_t key, int64_t num_keys) 
       std::fill(probabilities, probabilities + tiles_.Steps(keys), 0u);
     }
   }
-  tiles_.add_values(probabilities_, unit.values + tiles_.Words(key - unit.begin) * columns_,
-                    tiles_.Steps(keys), columns_, alphas, output_ + first * columns_);
+  tiles_.add_values(probabilities_, unit.values + panel, tiles_.Steps(keys), columns_, alphas,
+                    output_ + first * columns_);
   if (task_.kept_max != nullptr) std::copy_n(max_ + first, tiles_.rows, KeptMax(tile, Block(key)));
 }
 

@@ -6,7 +6,7 @@
 #include "absl/types/span.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/attention_queries.h"
-#include "kernels/cpu/packed_kv.h"
+#include "kernels/cpu/kv_panels.h"
 #include "kernels/cpu/tiles.h"
 #include "kernels/tensor.h"
 

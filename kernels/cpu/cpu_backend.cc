@@ -50,6 +50,12 @@ class CpuBackend final : public Backend {
   }
   DataType compute_dtype() const override { return context_.gemm_dtype; }
   bool has_int8_pages() const override { return true; }
+  PageLayout best_page_layout(DataType dtype, int32_t page_size, int32_t head_dim) const override {
+    // Both kinds of attention must multiply pairs of bf16.
+    const bool pairs = context_.TilesFor(context_.gemm_dtype).dtype == DataType::kBF16 && simd::HasBf16Dots();
+    return pairs && KvPagesView::HasTiles(dtype, page_size, head_dim) ? PageLayout::kTiles
+                                                                      : PageLayout::kRows;
+  }
 
   absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t bytes) override {
     return AllocateHostBuffer(bytes);

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/types/span.h"
 #include "kernels/backend.h"
 #include "kernels/kv_section.h"
 #include "kernels/tensor.h"
@@ -81,7 +82,7 @@ void QuantiseHead(const float* x, int64_t head_dim, int8_t* codes, uint16_t* ste
 void DequantiseHeads(const int8_t* codes, const uint16_t* steps, int64_t heads, int64_t head_dim,
                      DataType out_dtype, void* out, const int8_t* next);
 
-// --- load_kv.cc: sections in bf16, int8, int4 or fp8 into pages in bf16 ---
+// --- load_kv.cc: sections in bf16, int8, int4 or fp8 into bf16 pages of layout kRows ---
 
 /// Successive rows of a section; of quantised K, all of one group of tokens.
 struct StoredRows {
@@ -110,6 +111,31 @@ void LoadKeys(const StoredRows& rows, RopeLayout layout, const float* const* cos
 void LoadValues(const StoredRows& rows, const PageRows& out);
 void FinishLoads();
 
+// --- load_tiles.cc: the same into pages of layout kTiles ---
+
+/// Keys of a sequence that follow each other, within kTileColumns of a tile that begin at a multiple of it.
+inline constexpr int64_t kTileColumns = 16;
+struct TileKeys {
+  uint32_t* column = nullptr;  // the first of the kTileColumns, of head 0
+  int64_t first = 0;           // which of them the first key is
+  int64_t head_stride = 0;     // words
+  int64_t num_heads = 0;
+  int64_t head_dim = 0;
+};
+/// Values of tokens of a sequence that follow each other.
+struct TileValues {
+  uint32_t* pair = nullptr;  // of the first token, of head 0
+  bool odd = false;          // whether the first token is the second of its pair
+  int64_t head_stride = 0;   // words
+  int64_t num_heads = 0;
+  int64_t head_dim = 0;
+};
+/// As LoadKeys and LoadValues. parts: one or two groups' rows, at most kTileColumns - first in all; cos: one
+/// per row of all parts. REQUIRES: HasBf16Dots(), LoadsHeads(out.head_dim), pages aligned to 64 bytes.
+void LoadKeyTile(absl::Span<const StoredRows> parts, RopeLayout layout, const float* const* cos,
+                 const TileKeys& out);
+void LoadValuePairs(const StoredRows& rows, const TileValues& out);
+
 // --- pack_kv.cc; tiles.h describes the layout, `rows` have its type and are head_dim apart ---
 
 /// Up to four keys as columns [column, column + num_keys) of a panel.
@@ -119,7 +145,7 @@ void PackKeys(const void* rows, int64_t num_keys, int64_t head_dim, int64_t elem
 void PackValues(const void* rows, int64_t num_keys, int64_t head_dim, int64_t elements_per_word,
                 uint32_t* out, int64_t columns);
 
-// --- dots.cc, dots_bf16.cc ---
+// --- dots.cc, dots_bf16.cc, tiled_dots_bf16.cc ---
 
 /// scores[g * scores_stride + j] = q[g] . keys[j] for g < group, j < num_keys.
 /// q: f32 [group, head_dim]; keys: [num_keys, head_dim] contiguous
@@ -138,6 +164,13 @@ void KeyDotsBf16(const void* q, int64_t group, const void* keys, const void* nex
                  int64_t head_dim, float* scores, int64_t scores_stride);
 void AddWeightedValuesBf16(const float* weights, int64_t weights_stride, int64_t group, const void* values,
                            const void* next, int64_t num_keys, int64_t head_dim, float* out);
+
+/// The same over the first num_keys keys of one tile of pages of layout kTiles, and over its values.
+/// next: the tile that is read afterwards; null: there is none
+void TileKeyDotsBf16(const void* q, int64_t group, const void* tile, const void* next, int64_t num_keys,
+                     int64_t head_dim, float* scores, int64_t scores_stride);
+void AddWeightedTileBf16(const float* weights, int64_t weights_stride, int64_t group, const void* tile,
+                         const void* next, int64_t num_keys, int64_t head_dim, float* out);
 
 /// Rows that PackedMatVec takes at most.
 inline constexpr int64_t kMaxMatVecRows = 4;

@@ -1,5 +1,4 @@
-// The products of decode attention with AVX512-BF16, for which Highway 1.0.3 has no target: intrinsics,
-// compiled for it and called where the processor has it.
+// The products of decode attention over rows, with AVX512-BF16.
 #include <algorithm>
 #include <cstddef>
 #include <type_traits>
@@ -7,23 +6,13 @@
 #include "kernels/cpu/simd.h"
 
 #if defined(__x86_64__)
-#if defined(__GNUC__) && !defined(__clang__)
-// GCC 12's own headers pass undefined vectors where a mask takes all lanes (GCC bug 105593).
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#endif
-#include <immintrin.h>
-
-#include "hwy/cache_control.h"
-#include "hwy/targets.h"
-
-#define KVBLEND_BF16_ATTR __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")))
+#include "kernels/cpu/bf16_intrinsics.h"
+#include "kernels/cpu/instruction_set.h"
 
 namespace kvblend::kernels::simd {
 namespace {
 
-constexpr int64_t kLanes = 16;     // sums per vector
 constexpr int64_t kElements = 32;  // bf16 per vector
-constexpr int kMaxGroup = 4;       // heads at a time
 
 // Sums of quarters of four vectors: lane 4 l + i has that of v[i]'s lanes 4 l .. 4 l + 3.
 KVBLEND_BF16_ATTR inline __m512 SumsOfFour(const __m512 (&v)[4]) {
@@ -54,10 +43,7 @@ inline const std::byte* AheadOf(const uint16_t* row, const void* next, int64_t o
 }
 
 inline void Prefetch(const std::byte* row, int64_t head_dim) {
-  constexpr int64_t kLine = 64;
-  for (int64_t byte = 0; byte < head_dim * static_cast<int64_t>(sizeof(uint16_t)); byte += kLine) {
-    hwy::Prefetch(row + byte);
-  }
+  PrefetchBytes(row, head_dim * static_cast<int64_t>(sizeof(uint16_t)));
 }
 
 KVBLEND_BF16_ATTR inline __m512bh LoadBf16(const uint16_t* data) {
@@ -101,7 +87,7 @@ KVBLEND_BF16_ATTR void AddColumns(const uint32_t* pairs, int64_t pairs_stride, c
       const __m512 dims[] = {_mm512_permutex2var_ps(low[g][b], first, high[g][b]),
                              _mm512_permutex2var_ps(low[g][b], second, high[g][b])};
       for (int half = 0; half < 2; ++half) {
-        float* at = out + g * head_dim + b * kElements + half * kLanes;
+        float* at = out + g * head_dim + b * kElements + half * kF32Lanes;
         _mm512_storeu_ps(at, _mm512_add_ps(_mm512_loadu_ps(at), dims[half]));
       }
     }
@@ -114,7 +100,7 @@ KVBLEND_BF16_ATTR void AddValuesOf(const uint32_t* pairs, int64_t pairs_stride, 
   constexpr int kBlocks = kGroup <= 3 ? 4 : 2;  // at most 24 of 32 registers are sums
   int64_t column = 0;
   const auto add = [&](auto blocks) KVBLEND_BF16_ATTR {
-    AddColumns<kGroup, blocks()>(pairs, pairs_stride, values + column, column == 0 ? next : nullptr, num_keys,
+    AddColumns<kGroup, blocks()>(pairs, pairs_stride, values + column, column == 0 ? next : values, num_keys,
                                  head_dim, out + column);
     column += blocks() * kElements;
   };
@@ -128,8 +114,8 @@ KVBLEND_BF16_ATTR void AddValuesOf(const uint32_t* pairs, int64_t pairs_stride, 
 template <int kGroup>
 KVBLEND_BF16_ATTR void KeyDotsOf(const uint16_t* q, const uint16_t* keys, const void* next, int64_t num_keys,
                                  int64_t head_dim, float* scores, int64_t stride) {
-  for (int64_t key = 0; key < num_keys; key += kLanes) {
-    const int64_t count = std::min(kLanes, num_keys - key);
+  for (int64_t key = 0; key < num_keys; key += kF32Lanes) {
+    const int64_t count = std::min(kF32Lanes, num_keys - key);
     __m512 fours[kGroup][4];
     for (int four = 0; four < 4; ++four) {
       const uint16_t* rows[4];
@@ -159,58 +145,38 @@ KVBLEND_BF16_ATTR void KeyDotsOf(const uint16_t* q, const uint16_t* keys, const 
   }
 }
 
-// Two neighbours' weights per word, rounded to bf16.
-KVBLEND_BF16_ATTR void PairWeights(const float* weights, int64_t num_keys, uint32_t* pairs) {
-  for (int64_t j = 0; j < num_keys; j += kLanes) {
-    const int64_t count = std::min(kLanes, num_keys - j);
-    const __m512 values = _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << count) - 1), weights + j);
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(pairs + j / 2), (__m256i)_mm512_cvtneps_pbh(values));
-  }
-}
-
 }  // namespace
 
 bool HasBf16Dots() {
-  // Highway's targets follow KVBLEND_CPU. It asks the processor anew each time, which takes a virtual machine
-  // long.
   static const bool has =
-      __builtin_cpu_supports("avx512bf16") && (hwy::SupportedTargets() & (HWY_AVX3 | HWY_AVX3_DL)) != 0;
+      __builtin_cpu_supports("avx512bf16") && AllowedInstructionSet() >= InstructionSet::kAvx512;
   return has;
 }
 
+// Heads behind the first ones find the rows in the caches, and fetch nothing but them.
 void KeyDotsBf16(const void* q, int64_t group, const void* keys, const void* next, int64_t num_keys,
                  int64_t head_dim, float* scores, int64_t scores_stride) {
-  const auto* queries = static_cast<const uint16_t*>(q);
-  for (int64_t g = 0; g < group; g += kMaxGroup) {
-    const int64_t heads = std::min<int64_t>(kMaxGroup, group - g);
-    const auto dots = heads == 1   ? &KeyDotsOf<1>
-                      : heads == 2 ? &KeyDotsOf<2>
-                      : heads == 3 ? &KeyDotsOf<3>
-                                   : &KeyDotsOf<4>;
-    dots(queries + g * head_dim, static_cast<const uint16_t*>(keys), g == 0 ? next : nullptr, num_keys,
-         head_dim, scores + g * scores_stride, scores_stride);
-  }
+  ForHeads(group, [&](auto heads, int64_t g) {
+    KeyDotsOf<heads()>(static_cast<const uint16_t*>(q) + g * head_dim, static_cast<const uint16_t*>(keys),
+                       g == 0 ? next : keys, num_keys, head_dim, scores + g * scores_stride, scores_stride);
+  });
 }
 
 void AddWeightedValuesBf16(const float* weights, int64_t weights_stride, int64_t group, const void* values,
                            const void* next, int64_t num_keys, int64_t head_dim, float* out) {
-  constexpr int64_t kMaxKeys = 128;
-  const auto* rows = static_cast<const uint16_t*>(values);
+  constexpr int64_t kMaxKeys = 128, kPairs = kMaxKeys / 2;
   for (int64_t key = 0; key < num_keys; key += kMaxKeys) {
     const int64_t count = std::min(kMaxKeys, num_keys - key);
+    const auto* rows = static_cast<const uint16_t*>(values) + key * head_dim;
     const auto* next_rows = next == nullptr ? nullptr : static_cast<const uint16_t*>(next) + key * head_dim;
-    for (int64_t g = 0; g < group; g += kMaxGroup) {
-      const int64_t heads = std::min<int64_t>(kMaxGroup, group - g);
-      uint32_t pairs[kMaxGroup][kMaxKeys / 2];
-      for (int64_t h = 0; h < heads; ++h)
-        PairWeights(weights + (g + h) * weights_stride + key, count, pairs[h]);
-      const auto add = heads == 1   ? &AddValuesOf<1>
-                       : heads == 2 ? &AddValuesOf<2>
-                       : heads == 3 ? &AddValuesOf<3>
-                                    : &AddValuesOf<4>;
-      add(pairs[0], kMaxKeys / 2, rows + key * head_dim, g == 0 ? next_rows : nullptr, count, head_dim,
-          out + g * head_dim);
-    }
+    ForHeads(group, [&](auto heads, int64_t g) {
+      uint32_t pairs[heads() * kPairs];
+      for (int64_t h = 0; h < heads(); ++h) {
+        PairWeights(weights + (g + h) * weights_stride + key, count, pairs + h * kPairs);
+      }
+      AddValuesOf<heads()>(pairs, kPairs, rows, g == 0 ? next_rows : rows, count, head_dim,
+                           out + g * head_dim);
+    });
   }
 }
 

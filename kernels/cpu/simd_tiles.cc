@@ -152,15 +152,16 @@ HWY_INLINE void ForColumns(int64_t columns, const Body& body) {
 }
 
 template <class Operands>
-void Scores(const uint32_t* queries, const uint32_t* panels, int64_t steps, int64_t keys, float* scores) {
+void Scores(const uint32_t* queries, const uint32_t* const* panels, int64_t steps, int64_t keys,
+            float* scores) {
   int64_t key = 0;
   if constexpr (kMaxVectors * kKeyStep == kPanelKeys && HWY_CAP_GE512) {
     for (; key + kPanelKeys <= keys; key += kPanelKeys) {
-      ScoreColumns<Operands, kMaxVectors>(queries, panels + key * steps, steps, scores + key);
+      ScoreColumns<Operands, kMaxVectors>(queries, *panels++, steps, scores + key);
     }
   }
   for (; key < keys; key += kPanelKeys) {
-    const uint32_t* panel = panels + key * steps;
+    const uint32_t* panel = *panels++;
     ForColumns(std::min(kPanelKeys, keys - key), [&](auto vectors, int64_t column) KVBLEND_BF16_ATTR {
       ScoreColumns<Operands, vectors()>(queries, panel + column, steps, scores + key + column);
     });
@@ -168,8 +169,8 @@ void Scores(const uint32_t* queries, const uint32_t* panels, int64_t steps, int6
 }
 
 template <class Operands, int kVectors>
-HWY_INLINE void AddValueColumns(const uint32_t* probabilities, const uint32_t* values, int64_t steps,
-                                int64_t columns, const float* alphas, float* out) {
+HWY_INLINE void AddValueColumns(const uint32_t* probabilities, const uint32_t* const* panels, int64_t steps,
+                                int64_t column, int64_t columns, const float* alphas, float* out) {
   const TileF32 d;
   F32s sums[kTileRows][kVectors];
   for (int64_t r = 0; r < kTileRows; ++r) {
@@ -178,19 +179,21 @@ HWY_INLINE void AddValueColumns(const uint32_t* probabilities, const uint32_t* v
       sums[r][v] = hn::Mul(alpha, hn::LoadU(d, out + r * columns + v * hn::Lanes(d)));
     }
   }
-  MultiplyTile<Operands, kVectors>(probabilities, kKeyBlock / Operands::kElements, values, columns, steps,
-                                   sums);
+  constexpr int64_t kPanelSteps = kPanelKeys / Operands::kElements;
+  for (int64_t step = 0; step < steps; step += kPanelSteps) {
+    MultiplyTile<Operands, kVectors>(probabilities + step, kKeyBlock / Operands::kElements,
+                                     *panels++ + column, columns, std::min(kPanelSteps, steps - step), sums);
+  }
   for (int64_t r = 0; r < kTileRows; ++r) {
     for (int v = 0; v < kVectors; ++v) hn::StoreU(sums[r][v], d, out + r * columns + v * hn::Lanes(d));
   }
 }
 
 template <class Operands>
-void AddValues(const uint32_t* probabilities, const uint32_t* values, int64_t steps, int64_t columns,
+void AddValues(const uint32_t* probabilities, const uint32_t* const* panels, int64_t steps, int64_t columns,
                const float* alphas, float* out) {
   ForColumns(columns, [&](auto vectors, int64_t column) KVBLEND_BF16_ATTR {
-    AddValueColumns<Operands, vectors()>(probabilities, values + column, steps, columns, alphas,
-                                         out + column);
+    AddValueColumns<Operands, vectors()>(probabilities, panels, steps, column, columns, alphas, out + column);
   });
 }
 

@@ -5,9 +5,11 @@
 // inner dimension is counted in words ("steps"), so that both types share their layouts:
 //   queries, probabilities  [rows of the tile][steps]
 //   keys                    panels of kPanelKeys keys, each [steps = head_dim in words][kPanelKeys]
-//   values                  [steps = keys in words][columns], columns = head_dim rounded up to kKeyStep
+//   values                  panels of kPanelKeys keys, each [steps = keys in words][columns],
+//                           columns = head_dim rounded up to kKeyStep
 //   weights                 blocks of kPackedBlock outputs, each [steps][kPackedBlock] (onednn.h)
-// Scores and outputs are f32; sums are carried in fp32.
+// Panels lie anywhere: functions take pointers to as many as there are keys. Those of bf16 are what pages of
+// layout kTiles hold (kernels/tensor.h). Scores and outputs are f32; sums are carried in fp32.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +22,7 @@ namespace kvblend::kernels {
 
 /// Rows that a tile of any kind has at most.
 inline constexpr int64_t kMaxTileRows = 32;
-inline constexpr int64_t kPanelKeys = 64;
+inline constexpr int64_t kPanelKeys = kPageTile;
 /// Columns, and numbers of keys, are multiples of this: the widest vector.
 inline constexpr int64_t kKeyStep = 16;
 /// Keys that a tile's scores are computed for at once: they stay in the first-level cache, while keys and
@@ -69,7 +71,8 @@ struct Tiles {
                  bool accumulate, bool prefetch, float* out, int64_t out_stride);
 
   /// scores = queries * keys^T.
-  void (*scores)(const uint32_t* queries, const uint32_t* panels, int64_t steps, int64_t keys, float* scores);
+  void (*scores)(const uint32_t* queries, const uint32_t* const* panels, int64_t steps, int64_t keys,
+                 float* scores);
   /// One row of an online softmax in base 2; scores are multiplied by log2(e) already. Raises *max to the new
   /// maximum, *sum becomes *sum * alpha + the new terms, and 2^(score - *max), 0 where invisible, becomes row
   /// of probabilities (in f32 over the scores; then they are the same memory). Returns alpha = 2^(old max -
@@ -77,8 +80,8 @@ struct Tiles {
   float (*softmax)(float* scores, VisibleKeys visible, int64_t keys, float* max, float* sum,
                    void* probabilities);
   /// out[row] = out[row] * alphas[row] + probabilities[row] * values. out: [rows][columns]
-  void (*add_values)(const uint32_t* probabilities, const uint32_t* values, int64_t steps, int64_t columns,
-                     const float* alphas, float* out);
+  void (*add_values)(const uint32_t* probabilities, const uint32_t* const* panels, int64_t steps,
+                     int64_t columns, const float* alphas, float* out);
 
   /// mass[j] += sum over `count` rows of weights[row] * probabilities[row][j]. keys: a multiple of kKeyStep
   void (*add_weighted)(const uint32_t* probabilities, const float* weights, int64_t count, int64_t keys,

@@ -19,13 +19,31 @@ struct PageValues {
   void* data;
   uint16_t* steps;  // null but for int8 pages
   DataType dtype;
+  PageLayout layout;
+  bool is_keys;
+  int64_t page_size;
   int64_t head_dim;
 
   static PageValues Keys(const KvPagesView& pages) {
-    return {pages.k, static_cast<uint16_t*>(pages.k_steps), pages.dtype, pages.head_dim};
+    return {pages.k,       static_cast<uint16_t*>(pages.k_steps),
+            pages.dtype,   pages.layout,
+            true,          pages.page_size,
+            pages.head_dim};
   }
   static PageValues Values(const KvPagesView& pages) {
-    return {pages.v, static_cast<uint16_t*>(pages.v_steps), pages.dtype, pages.head_dim};
+    return {pages.v,       static_cast<uint16_t*>(pages.v_steps),
+            pages.dtype,   pages.layout,
+            false,         pages.page_size,
+            pages.head_dim};
+  }
+
+  /// Where element d of the head at `slot`, a multiple of head_dim, lies.
+  int64_t Index(int64_t slot, int64_t d) const {
+    if (layout == PageLayout::kRows) return slot + d;
+    const int64_t token = slot / head_dim % page_size, run = slot - token * head_dim;
+    if (!is_keys) return run + (token / 2 * head_dim + d) * 2 + token % 2;
+    const int64_t tile = token / kPageTile;
+    return run + ((tile * head_dim / 2 + d / 2) * kPageTile + token % kPageTile) * 2 + d % 2;
   }
 
   /// Of the head at `slot`, a multiple of head_dim.
@@ -35,14 +53,14 @@ struct PageValues {
   int8_t* CodesAt(int64_t slot) const { return static_cast<int8_t*>(data) + slot; }
 
   float Load(int64_t slot, int64_t d) const {
-    if (dtype != DataType::kInt8) return LoadElement(data, dtype, slot + d);
+    if (dtype != DataType::kInt8) return LoadElement(data, dtype, Index(slot, d));
     return Bf16ToF32(StepsAt(slot)[d / kPageGroup]) * static_cast<float>(CodesAt(slot)[d]);
   }
 
   /// Stores a head. values: [head_dim]
   void Store(int64_t slot, const float* values) const {
     if (dtype != DataType::kInt8) {
-      for (int64_t d = 0; d < head_dim; ++d) StoreElement(data, dtype, slot + d, values[d]);
+      for (int64_t d = 0; d < head_dim; ++d) StoreElement(data, dtype, Index(slot, d), values[d]);
       return;
     }
     for (int64_t begin = 0; begin < head_dim; begin += kPageGroup) {

@@ -88,6 +88,9 @@ class ReferenceBackend final : public Backend {
   std::string Describe() const override { return "reference: plain fp32 loops, 1 thread"; }
   DataType compute_dtype() const override { return DataType::kF32; }
   bool has_int8_pages() const override { return true; }
+  PageLayout best_page_layout(DataType dtype, int32_t page_size, int32_t head_dim) const override {
+    return KvPagesView::HasTiles(dtype, page_size, head_dim) ? PageLayout::kTiles : PageLayout::kRows;
+  }
 
   absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t bytes) override {
     return AllocateHostBuffer(bytes);

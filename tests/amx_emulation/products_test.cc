@@ -1,6 +1,7 @@
 // The products of AMX's tiles, each by itself, against sums in double precision: emulated ones in many
 // shapes, and in few the machine code. In memory of exactly their size, for AddressSanitizer sees what
 // emulated instructions access.
+#include <algorithm>
 #include <cmath>
 #include <random>
 #include <vector>
@@ -39,6 +40,21 @@ class AmxProductsTest : public testing::TestWithParam<bool> {
     return floats;
   }
 
+  // Some steps, each `width` words, of panels in memory of their own.
+  using Panels = std::vector<std::vector<uint32_t>>;
+  Panels MakePanels(int64_t steps, int64_t panel_steps, int64_t width) {
+    Panels panels;
+    for (int64_t step = 0; step < steps; step += panel_steps) {
+      panels.push_back(Operand(std::min(panel_steps, steps - step) * width));
+    }
+    return panels;
+  }
+  static std::vector<const uint32_t*> Pointers(const Panels& panels) {
+    std::vector<const uint32_t*> pointers;
+    for (const auto& panel : panels) pointers.push_back(panel.data());
+    return pointers;
+  }
+
   // row . column, where column's words are column_stride apart.
   static double Dot(const uint32_t* row, const uint32_t* column, int64_t column_stride, int64_t steps) {
     double sum = 0;
@@ -62,11 +78,12 @@ TEST_P(AmxProductsTest, Scores) {
   for (const int64_t head_dim : Few({2, 80}, {2, 32, 64, 80, 250})) {
     for (const int64_t num_keys : Few({40, 100}, {1, 32, 40, 64, 100, 512})) {
       const int64_t steps = tiles_.Steps(head_dim), keys = tiles_.KeysOfProduct(num_keys);
-      const auto queries = Operand(tiles_.rows * steps), panels = Operand(RoundUp(keys, kPanelKeys) * steps);
+      const auto queries = Operand(tiles_.rows * steps);
+      const Panels panels = MakePanels(RoundUp(keys, kPanelKeys) / kPanelKeys * steps, steps, kPanelKeys);
       std::vector<float> scores(tiles_.rows * kKeyBlock, kUntouched);
       {
         const TileScope scope(tiles_);
-        tiles_.scores(queries.data(), panels.data(), steps, keys, scores.data());
+        tiles_.scores(queries.data(), Pointers(panels).data(), steps, keys, scores.data());
       }
       for (int64_t r = 0; r < tiles_.rows; ++r) {
         for (int64_t key = 0; key < kKeyBlock; ++key) {
@@ -75,7 +92,7 @@ TEST_P(AmxProductsTest, Scores) {
             ASSERT_EQ(score, kUntouched) << "row " << r << ", key " << key << " of " << keys;
             continue;
           }
-          const uint32_t* column = panels.data() + key / kPanelKeys * kPanelKeys * steps + key % kPanelKeys;
+          const uint32_t* column = panels[key / kPanelKeys].data() + key % kPanelKeys;
           ASSERT_NEAR(score, Dot(queries.data() + r * steps, column, kPanelKeys, steps), Bound(steps))
               << "row " << r << ", key " << key << " of " << keys << ", head_dim " << head_dim;
         }
@@ -90,7 +107,8 @@ TEST_P(AmxProductsTest, AddValues) {
     for (const int64_t num_keys : Few({40}, {1, 32, 40, 512})) {
       const int64_t steps = tiles_.Steps(tiles_.KeysOfProduct(num_keys));
       const auto probabilities = Operand((tiles_.rows - 1) * kRowWords + steps);
-      const auto values = Operand(steps * columns);
+      constexpr int64_t kPanelSteps = kPanelKeys / 2;
+      const Panels values = MakePanels(steps, kPanelSteps, columns);
       auto alphas = Floats(tiles_.rows);
       alphas[3] = 1.0f;
       alphas[5] = 0.0f;
@@ -98,13 +116,17 @@ TEST_P(AmxProductsTest, AddValues) {
       auto out = before;
       {
         const TileScope scope(tiles_);
-        tiles_.add_values(probabilities.data(), values.data(), steps, columns, alphas.data(), out.data());
+        tiles_.add_values(probabilities.data(), Pointers(values).data(), steps, columns, alphas.data(),
+                          out.data());
       }
       for (int64_t r = 0; r < tiles_.rows; ++r) {
         for (int64_t c = 0; c < columns; ++c) {
-          const double expected =
-              double{before[r * columns + c]} * alphas[r] +
-              Dot(probabilities.data() + r * kRowWords, values.data() + c, columns, steps);
+          double expected = double{before[r * columns + c]} * alphas[r];
+          for (int64_t step = 0; step < steps; step += kPanelSteps) {
+            expected +=
+                Dot(probabilities.data() + r * kRowWords + step, values[step / kPanelSteps].data() + c,
+                    columns, std::min(kPanelSteps, steps - step));
+          }
           ASSERT_NEAR(out[r * columns + c], expected, Bound(steps))
               << "row " << r << ", column " << c << " of " << columns << ", " << num_keys << " keys";
         }
@@ -151,10 +173,11 @@ TEST_P(AmxProductsTest, ScopeReplacesWhatItFinds) {
     amx_emulation::EmulatedInstructions::Configure(others);
   }
   const auto queries = Operand(tiles_.rows * 16), panel = Operand(16 * kPanelKeys);
+  const uint32_t* const keys = panel.data();
   std::vector<float> scores(tiles_.rows * kKeyBlock), again(scores);
   for (std::vector<float>* out : {&scores, &again}) {
     const TileScope scope(tiles_);
-    tiles_.scores(queries.data(), panel.data(), 16, 32, out->data());
+    tiles_.scores(queries.data(), &keys, 16, 32, out->data());
   }
   EXPECT_EQ(scores, again);
   EXPECT_NEAR(scores[0], Dot(queries.data(), panel.data(), kPanelKeys, 16), Bound(16));

@@ -143,6 +143,7 @@ TEST_P(AttentionIdentities, MassSumsToNumberOfRows) {
 TEST_P(AttentionIdentities, ConstantValuesAreReturned) {
   const BatchCase batch{.sequences = {{500, RandomPositions(rng, 70, 500)}, {300, {299}}}};
   PagedBatch kv(backend, batch, kKvHeads, kHeadDim, DataType::kBF16, rng);
+  ASSERT_EQ(kv.pages().layout, PageLayout::kRows);
   kv.v_tensor().Fill([](int64_t, int64_t d) { return static_cast<float>(d) - 20.0f; });
   Tensor q(backend, DataType::kF32, batch.num_rows(), kHeads * kHeadDim);
   q.Randomize(rng, 3.0);

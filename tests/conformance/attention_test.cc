@@ -55,6 +55,15 @@ std::vector<AttentionCase> Cases() {
   }
   cases.push_back(
       {"window with gaps", {.sequences = {{1500, {1, 2, 3, 4, 5, 1400, 1450}}}, .sliding_window = 16}});
+  // Several parts in several tasks, in rows that end anywhere in them.
+  for (const int32_t window : {0, 777}) {
+    cases.push_back({absl::StrCat("long decode, window ", window),
+                     {.sequences = {{900, {899}}, {1037, {1035, 1036}}, {961, {960}}, {1024, {1023}}},
+                      .sliding_window = window},
+                     4,
+                     2,
+                     128});
+  }
   for (const int32_t page_size : {1, 5, 16, 64, 256}) {
     cases.push_back({absl::StrCat("page size ", page_size),
                      {.sequences = {{131, Range(20, 131)}, {77, {3, 76}}}, .page_size = page_size}});
@@ -90,10 +99,25 @@ std::vector<AttentionCase> Cases() {
   return cases;
 }
 
-class AttentionConformance : public ConformanceTest {};
+class AttentionConformance : public ConformanceTest {
+ protected:
+  /// Cases() and, where the backend has pages of layout kTiles, those that can have them once more in such.
+  std::vector<AttentionCase> CasesOfAllLayouts() const {
+    std::vector<AttentionCase> cases = Cases();
+    for (const AttentionCase& c : Cases()) {
+      AttentionCase tiled = c;
+      tiled.batch.page_size = static_cast<int32_t>(1 + cases.size() % 2) * kPageTile;
+      if (backend.best_page_layout(c.pages, tiled.batch.page_size, c.head_dim) != PageLayout::kTiles)
+        continue;
+      tiled.name += ", tiles";
+      cases.push_back(tiled);
+    }
+    return cases;
+  }
+};
 
 TEST_P(AttentionConformance, MatchesDefinition) {
-  for (const AttentionCase& c : Cases()) {
+  for (const AttentionCase& c : CasesOfAllLayouts()) {
     for (const DataType out_dtype : OutputTypes()) {
       SCOPED_TRACE(absl::StrCat(c.name, ", out ", std::string(Name(out_dtype))));
       const int32_t num_heads = c.num_kv_heads * c.group;

@@ -1,5 +1,4 @@
-// Several threads use one backend at once, each on its own stream; results do not depend on the company, nor
-// on the number of threads that compute them.
+// Several threads use one backend at once, each on its own stream; results do not depend on the company.
 #include <cmath>
 #include <thread>
 

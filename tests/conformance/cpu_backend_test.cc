@@ -1,9 +1,12 @@
-// What CreateCpuBackend and CreateBackend accept, and what the backends say of themselves.
+// What CreateCpuBackend and CreateBackend accept, what the backends say of themselves, and what their threads
+// must not change.
 #include <string>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "kernels/backend.h"
+#include "tests/conformance/harness.h"
 
 namespace kvblend::kernels {
 namespace {
@@ -24,6 +27,32 @@ TEST(CpuBackendTest, DescribesItself) {
   EXPECT_EQ((*backend)->name(), "cpu");
   EXPECT_NE((*backend)->Describe().find("2 threads"), std::string::npos) << (*backend)->Describe();
   EXPECT_EQ((*CreateBackend("reference", 1))->name(), "reference");
+}
+
+// An answer does not depend on the machine that gives it, nor on what is decoded beside it.
+TEST(CpuBackendTest, DecodingGivesTheSameBitsWithAnyNumberOfThreads) {
+  for (const auto& [pages, page_size] :
+       {std::pair{DataType::kF32, 16}, {DataType::kBF16, 16}, {DataType::kBF16, 64}}) {
+    const BatchCase batch{.sequences = {{1700, {1699}}, {70, {69}}, {900, {898, 899}}},
+                          .page_size = page_size};
+    std::vector<std::byte> expected;
+    for (const int num_threads : {1, 2, 7}) {
+      SCOPED_TRACE(
+          absl::StrCat(std::string(Name(pages)), ", page_size ", page_size, ", ", num_threads, " threads"));
+      const auto backend = CreateCpuBackend({.num_threads = num_threads}).value();
+      {
+        Rng rng(3);
+        const auto stream = backend->CreateStream().value();
+        PagedBatch kv(*backend, batch, 4, 64, pages, rng);
+        Tensor q(*backend, DataType::kF32, 4, 8 * 64), out(*backend, DataType::kF32, 4, 8 * 64);
+        q.Randomize(rng);
+        ASSERT_OK(
+            backend->SelectiveAttention(*stream, kv.plan(), q.view(), 8, 0.125f, kv.pages(), out.view()));
+        if (expected.empty()) expected = out.Bytes();
+        EXPECT_TRUE(out.Bytes() == expected);
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -240,6 +240,8 @@ TEST_P(ErrorConformance, RopeAndKvScatter) {
     return scatter(*rope, k.view(), v.view(), pages);
   };
   ExpectInvalid(with([](KvPagesView& p) { p.page_size = 8; }), {"pages.page_size is 8", "16"});
+  ExpectInvalid(with([](KvPagesView& p) { p.layout = PageLayout::kTiles; }),
+                {"pages.layout is tiles", "pages of 16 tokens x 8", "allowed on this backend: rows"});
   ExpectInvalid(with([](KvPagesView& p) { p.num_pages = 1; }),
                 {"the plan uses page", "below pages.num_pages = 1"});
   ExpectInvalid(with([](KvPagesView& p) { p.num_pages = -1; }), {"num_pages is -1"});

@@ -70,10 +70,12 @@ TEST_P(Fp8SectionConformance, EveryCodeIsStepTimesItsValue) {
 
 TEST_P(Fp8SectionConformance, EveryCodeIsLoadedAsItIsDecoded) {
   const std::vector<uint16_t> steps = {0x3F80, 0x3F52, 0x3A19, 0x4277, 0x7FC0};
-  const BatchCase batch{.sequences = {{300, RandomPositions(rng, 256, 300)}}};
+  BatchCase batch{.sequences = {{300, RandomPositions(rng, 256, 300)}}};
   for (const RopeLayout layout : {RopeLayout::kInterleaved, RopeLayout::kSplitHalf}) {
-    for (const int32_t head_dim : {64, 34}) {
-      SCOPED_TRACE(absl::StrCat("layout ", static_cast<int>(layout), ", head_dim ", head_dim));
+    for (const auto& [head_dim, page_size] : {std::pair{64, 16}, {34, 16}, {64, 64}}) {
+      SCOPED_TRACE(absl::StrCat("layout ", static_cast<int>(layout), ", head_dim ", head_dim, ", page_size ",
+                                page_size));
+      batch.page_size = page_size;
       const int64_t cols = 2 * head_dim;
       Section k = AllCodes(KvPart::kKey, cols, steps), v = AllCodes(KvPart::kValue, cols, steps);
       Tensor k_values(backend, DataType::kF32, 256, cols), v_values(backend, DataType::kF32, 256, cols);

@@ -141,6 +141,7 @@ PagedBatch::PagedBatch(Backend& backend, const BatchCase& batch, int32_t num_kv_
                        DataType dtype, Rng& rng)
     : batch_(batch),
       num_kv_heads_(num_kv_heads),
+      layout_(backend.best_page_layout(dtype, batch.page_size, head_dim)),
       num_pages_(CountPages(batch)),
       k_(backend, dtype, num_pages_ * num_kv_heads * batch.page_size, head_dim),
       v_(backend, dtype, num_pages_ * num_kv_heads * batch.page_size, head_dim) {
@@ -172,6 +173,7 @@ KvPagesView PagedBatch::pages() {
   return {.k = k_.view().data,
           .v = v_.view().data,
           .dtype = k_.view().dtype,
+          .layout = layout_,
           .num_pages = num_pages_,
           .num_kv_heads = num_kv_heads_,
           .page_size = batch_.page_size,
@@ -183,25 +185,44 @@ int64_t PagedBatch::SlotRow(size_t sequence, int64_t position, int64_t head) con
   return (page * num_kv_heads_ + head) * batch_.page_size + position % batch_.page_size;
 }
 
+// As kernels/tensor.h describes the layouts.
+int64_t PagedBatch::KeyElement(int64_t slot_row, int64_t d) const {
+  const int64_t head_dim = k_.cols();
+  if (layout_ == PageLayout::kRows) return slot_row * head_dim + d;
+  const int64_t tile = slot_row / kPageTile, token = slot_row % kPageTile;
+  return ((tile * (head_dim / 2) + d / 2) * kPageTile + token) * 2 + d % 2;
+}
+int64_t PagedBatch::ValueElement(int64_t slot_row, int64_t d) const {
+  const int64_t head_dim = v_.cols();
+  if (layout_ == PageLayout::kRows) return slot_row * head_dim + d;
+  return (slot_row / 2 * head_dim + d) * 2 + slot_row % 2;
+}
+
 double PagedBatch::k(size_t s, int64_t position, int64_t head, int64_t d) const {
-  return k_.at(SlotRow(s, position, head), d);
+  const int64_t element = KeyElement(SlotRow(s, position, head), d);
+  return k_.at(element / k_.cols(), element % k_.cols());
 }
 double PagedBatch::v(size_t s, int64_t position, int64_t head, int64_t d) const {
-  return v_.at(SlotRow(s, position, head), d);
+  const int64_t element = ValueElement(SlotRow(s, position, head), d);
+  return v_.at(element / v_.cols(), element % v_.cols());
 }
 
 void PagedBatch::Randomize(Rng& rng) {
-  std::vector<bool> owned(k_.rows(), false);
-  for (size_t s = 0; s < batch_.sequences.size(); ++s) {
-    for (int64_t p = 0; p < batch_.sequences[s].kv_len; ++p) {
-      for (int64_t h = 0; h < num_kv_heads_; ++h) owned[SlotRow(s, p, h)] = true;
-    }
-  }
+  const int64_t head_dim = k_.cols();
   std::normal_distribution<float> normal;
-  const float nan = std::numeric_limits<float>::quiet_NaN();
-  for (Tensor* tensor : {&k_, &v_}) {
-    tensor->Fill([&](int64_t row, int64_t) { return owned[row] ? normal(rng) : nan; });
-  }
+  const auto fill = [&](Tensor& tensor, int64_t (PagedBatch::*element)(int64_t, int64_t) const) {
+    std::vector<float> values(tensor.rows() * head_dim, std::numeric_limits<float>::quiet_NaN());
+    for (size_t s = 0; s < batch_.sequences.size(); ++s) {
+      for (int64_t p = 0; p < batch_.sequences[s].kv_len; ++p) {
+        for (int64_t h = 0; h < num_kv_heads_; ++h) {
+          for (int64_t d = 0; d < head_dim; ++d) values[(this->*element)(SlotRow(s, p, h), d)] = normal(rng);
+        }
+      }
+    }
+    tensor.Fill([&](int64_t row, int64_t col) { return values[row * head_dim + col]; });
+  };
+  fill(k_, &PagedBatch::KeyElement);
+  fill(v_, &PagedBatch::ValueElement);
 }
 
 void PagedBatch::Clear() {

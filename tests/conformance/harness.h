@@ -81,7 +81,8 @@ std::vector<int32_t> Range(int32_t begin, int32_t end);
 /// `count` different positions below `end`, ascending.
 std::vector<int32_t> RandomPositions(Rng& rng, int32_t count, int32_t end);
 
-/// A BatchCase laid out: the plan, and the KV of one layer. Slots that no sequence owns hold NaN.
+/// A BatchCase laid out: the plan, and the KV of one layer, in the layout that the backend likes best. Slots
+/// that no sequence owns hold NaN.
 class PagedBatch {
  public:
   PagedBatch(Backend& backend, const BatchCase& batch, int32_t num_kv_heads, int32_t head_dim, DataType dtype,
@@ -91,11 +92,14 @@ class PagedBatch {
   KvPagesView pages();
   double k(size_t sequence, int64_t position, int64_t head, int64_t d) const;
   double v(size_t sequence, int64_t position, int64_t head, int64_t d) const;
+  /// Element of k_tensor() and of v_tensor(), counted row by row, that holds element d of `slot_row`.
+  int64_t KeyElement(int64_t slot_row, int64_t d) const;
+  int64_t ValueElement(int64_t slot_row, int64_t d) const;
   /// Fills all slots of all sequences with random values, or with NaN.
   void Randomize(Rng& rng);
   void Clear();
   void Download();
-  /// Row of the k and v tensors that holds (sequence, position, head).
+  /// Where (sequence, position, head) lies: of layout kRows, the row of the k and v tensors.
   int64_t SlotRow(size_t sequence, int64_t position, int64_t head) const;
   Tensor& k_tensor() { return k_; }
   Tensor& v_tensor() { return v_; }
@@ -103,6 +107,7 @@ class PagedBatch {
  private:
   BatchCase batch_;
   int32_t num_kv_heads_;
+  PageLayout layout_;
   std::vector<std::vector<int32_t>> pages_of_;  // [sequence][page]
   int64_t num_pages_;
   Tensor k_, v_;  // [num_pages * num_kv_heads * page_size, head_dim]

@@ -173,14 +173,25 @@ TEST_P(KvSectionConformance, AGroupWithoutAFiniteValueIsNanAndItsNeighboursAreNo
 }
 
 TEST_P(KvSectionConformance, KvLoadIsDecodeThenScatter) {
-  const BatchCase batch{.sequences = {{200, RandomPositions(rng, 61, 200)}, {17, Range(0, 17)}, {33, {32}}},
-                        .page_size = 16};
+  // Positions that follow each other, from even and odd ones on, within tiles and across them, and such that
+  // do not.
+  BatchCase batch{.sequences = {{200, RandomPositions(rng, 61, 200)},
+                                {17, Range(0, 17)},
+                                {33, {32}},
+                                {90, {4, 5, 6, 9, 10, 31, 32, 33, 63, 64, 65, 80, 89}},
+                                {250, Range(23, 250)},
+                                {200, Range(16, 200)}}};
   for (const KvEncoding encoding : kEncodings) {
     for (const DataType pages : {DataType::kF32, DataType::kBF16, DataType::kF16}) {
       for (const RopeLayout layout : {RopeLayout::kInterleaved, RopeLayout::kSplitHalf}) {
-        for (const int32_t head_dim : {2, 34, 64, 128}) {
+        for (const auto& [head_dim, page_size] :
+             {std::pair{2, 16}, {34, 16}, {64, 16}, {128, 16}, {64, 64}, {128, 64}, {32, 64}, {64, 192}}) {
+          const bool tiled = backend.best_page_layout(pages, page_size, head_dim) == PageLayout::kTiles;
+          if (page_size % kPageTile == 0 && !tiled) continue;
+          batch.page_size = page_size;
           SCOPED_TRACE(absl::StrCat(std::string(Name(encoding)), " to ", std::string(Name(pages)),
-                                    ", layout ", static_cast<int>(layout), ", head_dim ", head_dim));
+                                    ", layout ", static_cast<int>(layout), ", head_dim ", head_dim,
+                                    ", page_size ", page_size));
           const int64_t rows = batch.num_rows(), cols = 3 * head_dim;
           Rng same = rng;
           PagedBatch loaded(backend, batch, 3, head_dim, pages, rng),

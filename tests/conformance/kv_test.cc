@@ -66,13 +66,16 @@ TEST_P(KvConformance, KvScatterWritesRotatedKeysIntoTheirSlotsOnly) {
                              {DataType::kF32, DataType::kF16},
                              {DataType::kF16, DataType::kF16}}) {
     for (const RopeLayout layout : {RopeLayout::kInterleaved, RopeLayout::kSplitHalf}) {
-      for (const int32_t head_dim : {2, 34, 64}) {
+      for (const auto& [head_dim, page_size] : {std::pair{2, 16}, {34, 16}, {64, 16}, {96, 64}, {64, 128}}) {
         SCOPED_TRACE(absl::StrCat(std::string(Name(types.in)), " to ", std::string(Name(types.pages)),
-                                  ", layout ", static_cast<int>(layout), ", head_dim ", head_dim));
+                                  ", layout ", static_cast<int>(layout), ", head_dim ", head_dim,
+                                  ", page_size ", page_size));
         const int32_t kv_heads = 3;
-        const BatchCase batch{
-            .sequences = {{200, RandomPositions(rng, 61, 200)}, {17, Range(0, 17)}, {33, {32}}},
-            .page_size = 16};
+        const BatchCase batch{.sequences = {{200, RandomPositions(rng, 61, 200)},
+                                            {17, Range(0, 17)},
+                                            {33, {32}},
+                                            {140, Range(59, 140)}},
+                              .page_size = page_size};
         PagedBatch kv(backend, batch, kv_heads, head_dim, types.pages, rng);
         const auto rope = MakeRope(backend, layout, head_dim, 256);
         const int64_t cols = kv_heads * head_dim;
@@ -87,13 +90,15 @@ TEST_P(KvConformance, KvScatterWritesRotatedKeysIntoTheirSlotsOnly) {
         for (size_t s = 0; s < batch.sequences.size(); ++s) {
           for (const int32_t position : batch.sequences[s].positions) {
             for (int64_t i = 0; i < cols; ++i) {
-              const int64_t slot = kv.SlotRow(s, position, i / head_dim) * head_dim + i % head_dim;
+              const int64_t slot = kv.SlotRow(s, position, i / head_dim);
+              const int64_t at_k = kv.KeyElement(slot, i % head_dim),
+                            at_v = kv.ValueElement(slot, i % head_dim);
               const auto [value, size] =
                   Rotated(k, row, i / head_dim, i % head_dim, head_dim, position, layout);
-              expected_k[slot] = value;
-              bound_k[slot] = 4 * 0x1p-24 * size + u * std::abs(value) + (u > 0 ? 0x1p-25 : 0);
-              expected_v[slot] = v.at(row, i);
-              bound_v[slot] = types.in == types.pages ? 0 : u * std::abs(v.at(row, i)) + 0x1p-25;
+              expected_k[at_k] = value;
+              bound_k[at_k] = 4 * 0x1p-24 * size + u * std::abs(value) + (u > 0 ? 0x1p-25 : 0);
+              expected_v[at_v] = v.at(row, i);
+              bound_v[at_v] = types.in == types.pages ? 0 : u * std::abs(v.at(row, i)) + 0x1p-25;
             }
             ++row;
           }

@@ -40,6 +40,16 @@ class PagePoolTest : public ::testing::Test {
   std::unique_ptr<kernels::Backend> backend_ = kernels::CreateReferenceBackend();
 };
 
+TEST_F(PagePoolTest, LayoutIsTheBackendsBest) {
+  PagePool::Options options = SmallOptions(1);
+  EXPECT_EQ(Create(options)->Layer(0).layout, kernels::PageLayout::kRows);
+  options.dtype = kernels::DataType::kBF16;
+  options.page_size = 128;
+  options.head_dim = 96;
+  ASSERT_EQ(backend_->best_page_layout(options.dtype, 128, 96), kernels::PageLayout::kTiles);
+  EXPECT_EQ(Create(options)->Layer(2).layout, kernels::PageLayout::kTiles);
+}
+
 TEST_F(PagePoolTest, LayersAreDisjointAndCoverEveryPage) {
   const auto options = SmallOptions(7);
   auto pool = Create(options);
