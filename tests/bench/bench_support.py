@@ -8,6 +8,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DEFAULT_BIN = ROOT / "build/release/bin"
@@ -79,6 +80,16 @@ def cpu_fields() -> dict:
     return fields
 
 
+BUSY_LOAD = 0.5  # average over a minute
+
+
+def wait_until_idle(seconds) -> None:
+    """Until what ran before no longer counts as load, but no longer than that."""
+    end = time.monotonic() + seconds
+    while os.getloadavg()[0] > BUSY_LOAD and time.monotonic() < end:
+        time.sleep(2)
+
+
 def machine() -> dict:
     cpu = cpu_fields()
     flags = set(cpu.get("flags", "").split())
@@ -100,7 +111,7 @@ def machine_line(of: dict) -> str:
     virtual = " virtual machine" if of["virtual"] else ""
     line = (f"{of['date']}, {of['cpu']} ({of['family_model']}){virtual}, {of['processors']} processors ({sets}), "
             f"{of['memory_gb']} GB of memory")
-    if of["load_before"] > 0.5:
+    if of["load_before"] > BUSY_LOAD:
         line += f"; **the machine was busy** (load average {of['load_before']:.1f} before the run), no figures to rely on"
     return line
 

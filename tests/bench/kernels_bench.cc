@@ -6,7 +6,7 @@
 //   of_copy    of memcpy's bytes per second, read and written, in as much memory as the operation touches
 //   of_read    of the bytes per second of reading what no cache holds
 //
-//   kernels_bench [--threads=N] [--cpu_time] [--benchmark_filter=REGEX]
+//   kernels_bench [--threads=N] [--cpu_time] [--pages_in_rows] [--benchmark_filter=REGEX]
 //
 // --cpu_time: rates (and the peaks) per second of processor time instead of per second, with one thread: for
 // machines that are busy with other things.
@@ -112,6 +112,7 @@ void BM_DecodeAttentionFromMemory(benchmark::State& state) {
       const KvPagesView view = {.k = keys[i].view.data,
                                 .v = values[i].view.data,
                                 .dtype = DataType::kBF16,
+                                .layout = LayoutOfPages(page_size),
                                 .num_pages = num_pages,
                                 .num_kv_heads = kKvHeads,
                                 .page_size = page_size,
@@ -171,6 +172,8 @@ int main(int argc, char** argv) {
     const std::string_view arg = argv[i];
     if (arg.rfind("--threads=", 0) == 0) {
       kvblend::kernels::num_threads = std::atoi(argv[i] + 10);
+    } else if (arg == "--pages_in_rows") {
+      kvblend::kernels::pages_in_rows = true;
     } else if (arg == "--cpu_time") {
       cpu_time = true;
       kvblend::kernels::num_threads = 1;

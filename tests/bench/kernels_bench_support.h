@@ -17,11 +17,12 @@
 namespace kvblend::kernels {
 
 // Of SmolLM2-135M, and a prompt of ten passages.
-inline constexpr int kHeads = 9, kKvHeads = 3, kHeadDim = 64, kPageSize = 16, kContext = 6000, kLayers = 30;
+inline constexpr int kHeads = 9, kKvHeads = 3, kHeadDim = 64, kPageSize = 64, kContext = 6000, kLayers = 30;
 inline constexpr int kWidth = kHeads * kHeadDim, kKvWidth = kKvHeads * kHeadDim;
 inline constexpr float kScale = 0.125f;
 
-inline int num_threads = 0;  // one per available processor
+inline int num_threads = 0;         // one per available processor
+inline bool pages_in_rows = false;  // in place of the backend's best layout
 
 inline Backend& Cpu() {
   static const auto backend = CreateBackend("cpu", num_threads).value();
@@ -37,6 +38,10 @@ inline bool InBf16() { return Cpu().compute_dtype() == DataType::kBF16; }
 // Cheap pseudo-random values in [-1, 1).
 inline float Uniform(int64_t i) {
   return static_cast<float>(static_cast<int32_t>(static_cast<uint32_t>(i) * 2654435761u)) * 0x1p-31f;
+}
+
+inline PageLayout LayoutOfPages(int32_t page_size) {
+  return pages_in_rows ? PageLayout::kRows : Cpu().best_page_layout(DataType::kBF16, page_size, kHeadDim);
 }
 
 struct Matrix {
@@ -69,6 +74,7 @@ struct Kv {
     view = {.k = k.view.data,
             .v = v.view.data,
             .dtype = DataType::kBF16,
+            .layout = LayoutOfPages(kPageSize),
             .num_pages = kPages,
             .num_kv_heads = kKvHeads,
             .page_size = kPageSize,

@@ -220,6 +220,7 @@ def main() -> int:
     support.need_file(options.file, "--file")
     measure = {"kernels": kernels, "throughput": throughput, "ttft": ttft, "peer": peer,
                "peer-int8": lambda options: peer(options, "int8")}
+    support.wait_until_idle(180)
     options.machine = support.machine()  # once: a section's own load is no other's
     for name in options.sections:
         content = measure[name](options)
