@@ -184,12 +184,14 @@ absl::Status Run(const Flags& flags) {
   Bench bench(std::move(runtime), std::move(layout), flags.folder);
   KVBLEND_RETURN_IF_ERROR(bench.Prepare());
 
-  std::vector<Variant> variants(2);
+  std::vector<Variant> variants(3);
   variants[0].name = "query 0.05";
   variants[0].blend.ratio = 0.05;
   variants[1].name = "hkvd 0.15";
   variants[1].blend.policy = Policy::kHkvd;
   variants[1].blend.ratio = 0.15;
+  variants[2].name = "query 0.15";
+  variants[2].blend.ratio = 0.15;
   BlendOptions full;
   full.reuse = Reuse::kNothing;
   Times full_times;

@@ -310,6 +310,7 @@ def main() -> int:
     python = install(options.venv)
     if options.install_only:
         return 0
+    support.wait_until_idle(180)
     machine = support.machine()
     options.model = support.need_file(options.model, "--model").resolve()
     support.need_file(options.data, "--data")
