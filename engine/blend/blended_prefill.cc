@@ -145,11 +145,24 @@ absl::Status BlendedPrefill::RunLayers(const Pass& pass, absl::Span<const int32_
     }
     KVBLEND_RETURN_IF_ERROR(transformer_.ProjectQkv(stream_, layer, state_));
     KVBLEND_RETURN_IF_ERROR(transformer_.WriteKv(stream_, rows, state_, pages));
+    if (layer + 1 == transformer_.config().num_layers) {
+      KVBLEND_RETURN_IF_ERROR(FinishLastRow(pass, pages));
+      continue;
+    }
     KVBLEND_RETURN_IF_ERROR(transformer_.RotateQueries(stream_, rows, state_));
     KVBLEND_RETURN_IF_ERROR(transformer_.AttendAndMlp(stream_, layer, rows, pages, state_));
   }
   pass.measurements.push_back(timer.Take(PassMeasurement::Kind::kForward, active, layers.end - layers.begin));
   return absl::OkStatus();
+}
+
+absl::Status BlendedPrefill::FinishLastRow(const Pass& pass, kernels::KvPagesView pages) {
+  const int32_t end = pass.plan.prompt_tokens;
+  KVBLEND_ASSIGN_OR_RETURN(const auto last, pass.sequence.PlanRange(end - 1, end, end));
+  KVBLEND_RETURN_IF_ERROR(
+      transformer_.KeepRows(stream_, {static_cast<int32_t>(state_.hidden.rows) - 1}, state_));
+  KVBLEND_RETURN_IF_ERROR(transformer_.RotateQueries(stream_, *last, state_));
+  return transformer_.AttendAndMlp(stream_, transformer_.config().num_layers - 1, *last, pages, state_);
 }
 
 absl::Status BlendedPrefill::RunRows(const Pass& pass, absl::Span<const int32_t> active, KvLoader& loader,

@@ -73,6 +73,8 @@ class BlendedPrefill {
   /// `active`: the positions of `rows`.
   absl::Status RunLayers(const Pass& pass, absl::Span<const int32_t> active, const kernels::BatchPlan& rows,
                          LayerRange layers, KvLoader& loader, int32_t first_load, KvLoader::Which which);
+  /// The last layer from its KV on, for the last row alone: nobody reads what becomes of the others.
+  absl::Status FinishLastRow(const Pass& pass, kernels::KvPagesView pages);
   absl::Status RunRows(const Pass& pass, absl::Span<const int32_t> active, KvLoader& loader,
                        int32_t first_load);
   // Both measure a score per candidate, in scores_, where Choose finds them.
