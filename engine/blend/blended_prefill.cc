@@ -6,8 +6,8 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/time/clock.h"
+#include "engine/api/status_macros.h"
 #include "engine/blend/prefill_route.h"
-#include "engine/status_macros.h"
 
 namespace kvblend::blend {
 namespace {

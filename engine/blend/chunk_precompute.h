@@ -13,8 +13,8 @@
 #include "engine/blend/blended_prefill.h"
 #include "engine/blend/paged_sequence.h"
 #include "engine/model/transformer.h"
-#include "engine/store/chunk_kv.h"
 #include "engine/store/chunk_store.h"
+#include "engine/store/format/chunk_kv.h"
 #include "kernels/backend.h"
 
 namespace kvblend::blend {

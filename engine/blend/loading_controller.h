@@ -13,10 +13,10 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "engine/api/request.h"
 #include "engine/blend/pass_cost.h"
 #include "engine/blend/prefill_prediction.h"
 #include "engine/blend/selection_policy.h"
-#include "engine/request.h"
 #include "engine/store/measured_rate.h"
 #include "engine/store/read_meter.h"
 

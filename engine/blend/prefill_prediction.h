@@ -5,11 +5,11 @@
 #include <map>
 #include <vector>
 
+#include "engine/api/tier.h"
 #include "engine/blend/load_timeline.h"
 #include "engine/blend/pass_cost.h"
 #include "engine/blend/selection_policy.h"
 #include "engine/store/read_meter.h"
-#include "engine/tier.h"
 
 namespace kvblend::blend {
 

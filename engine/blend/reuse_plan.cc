@@ -48,7 +48,7 @@ class Matcher {
   void LookUp(int32_t anchor_end) {
     std::vector<PlannedSpan*> stored;  // spans that could be
     std::vector<store::ChunkAddress> addresses;
-    std::vector<store::ChunkKey> keys;
+    std::vector<ChunkKey> keys;
     for (PlannedSpan& span : spans_) {
       // The anchor is an entry like any other: computed by itself, and exact because it stands at position 0.
       const bool is_anchor = span.kind != SpanKind::kChunk && span.begin == 0 && span.end == anchor_end;
@@ -63,7 +63,7 @@ class Matcher {
     }
     std::vector<std::optional<store::ChunkHandle>> found = chunk_store_.Lookup(keys, plan_.reads.get());
     std::vector<PlannedSpan*> elsewhere;
-    std::vector<store::ContentKey> content_keys;
+    std::vector<ContentKey> content_keys;
     for (size_t i = 0; i < stored.size(); ++i) {
       PlannedSpan& span = *stored[i];
       span.entry = IfItFits(std::move(found[i]), span.num_tokens());
@@ -145,7 +145,7 @@ class Matcher {
   const KeySpace& key_space_;
   const std::string_view tenant_namespace_;
   store::ChunkStore& chunk_store_;
-  const store::Digest anchor_hash_;
+  const Digest anchor_hash_;
   std::vector<PlannedSpan> spans_;  // of the prompt, in order
   ReusePlan plan_;
 };
@@ -158,14 +158,14 @@ ReusePlan PlanReuse(const prompt::PromptLayout& layout, const BlendOptions& opti
   return Matcher(layout, options, key_space, tenant_namespace, chunk_store).Plan();
 }
 
-std::vector<store::ChunkKey> KeysOf(const prompt::PromptLayout& layout, const BlendOptions& options,
-                                    const KeySpace& key_space, std::string_view tenant_namespace) {
-  std::vector<store::ChunkKey> keys;
+std::vector<ChunkKey> KeysOf(const prompt::PromptLayout& layout, const BlendOptions& options,
+                             const KeySpace& key_space, std::string_view tenant_namespace) {
+  std::vector<ChunkKey> keys;
   if (options.reuse == Reuse::kNothing) return keys;
-  const store::Digest isolated = store::IsolatedAnchorHash();
-  const store::Digest behind =
+  const Digest isolated = store::IsolatedAnchorHash();
+  const Digest behind =
       options.anchoring == Anchoring::kAnchored ? store::HashTokens(layout.anchor_ids) : isolated;
-  const auto add = [&](const store::Digest& anchor_hash, absl::Span<const int32_t> token_ids) {
+  const auto add = [&](const Digest& anchor_hash, absl::Span<const int32_t> token_ids) {
     if (!token_ids.empty()) {
       keys.push_back(AddressIn(key_space, tenant_namespace, anchor_hash, token_ids).key);
     }
@@ -178,7 +178,7 @@ std::vector<store::ChunkKey> KeysOf(const prompt::PromptLayout& layout, const Bl
 }
 
 store::ChunkAddress AddressIn(const KeySpace& key_space, std::string_view tenant_namespace,
-                              const store::Digest& anchor_hash, absl::Span<const int32_t> token_ids) {
+                              const Digest& anchor_hash, absl::Span<const int32_t> token_ids) {
   return store::AddressOf({.model_fingerprint = key_space.model_fingerprint,
                            .format = key_space.format,
                            .tenant_namespace = tenant_namespace,

@@ -9,19 +9,19 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "engine/api/request.h"
 #include "engine/blend/prefill_prediction.h"
 #include "engine/blend/selection_policy.h"
 #include "engine/prompt/prompt_layout.h"
-#include "engine/request.h"
 #include "engine/store/arriving_kv.h"
-#include "engine/store/chunk_address.h"
 #include "engine/store/chunk_store.h"
+#include "engine/store/format/chunk_address.h"
 
 namespace kvblend::blend {
 
 /// What everything in one engine's keys has in common.
 struct KeySpace {
-  store::Digest model_fingerprint{};
+  Digest model_fingerprint{};
   store::KvFormat format;
 };
 
@@ -32,7 +32,7 @@ struct PlannedSpan {
   int32_t begin = 0;         // prompt positions [begin, end)
   int32_t end = 0;
   ChunkSource source = ChunkSource::kMiss;
-  std::optional<store::ChunkKey> key =
+  std::optional<ChunkKey> key =
       std::nullopt;         // of the entry that belongs here; set for the anchor and chunks
   Tier tier = Tier::kNone;  // where its entry was found
   std::optional<store::ChunkHandle> entry = std::nullopt;  // pinned while the plan lives; unset when computed
@@ -70,12 +70,12 @@ ReusePlan PlanReuse(const prompt::PromptLayout& layout, const BlendOptions& opti
                     store::ChunkStore& chunk_store);
 
 /// The keys that PlanReuse asks for first: what to prefetch for a prompt that waits.
-std::vector<store::ChunkKey> KeysOf(const prompt::PromptLayout& layout, const BlendOptions& options,
-                                    const KeySpace& key_space, std::string_view tenant_namespace);
+std::vector<ChunkKey> KeysOf(const prompt::PromptLayout& layout, const BlendOptions& options,
+                             const KeySpace& key_space, std::string_view tenant_namespace);
 
 /// Where a chunk of these tokens behind this anchor is stored.
 store::ChunkAddress AddressIn(const KeySpace& key_space, std::string_view tenant_namespace,
-                              const store::Digest& anchor_hash, absl::Span<const int32_t> token_ids);
+                              const Digest& anchor_hash, absl::Span<const int32_t> token_ids);
 
 /// What the loading controller looks at, span by span.
 PromptShape ShapeOf(const ReusePlan& plan, int32_t num_layers);

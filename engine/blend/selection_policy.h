@@ -16,7 +16,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "engine/request.h"
+#include "engine/api/request.h"
 
 namespace kvblend::blend {
 

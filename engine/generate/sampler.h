@@ -15,8 +15,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "engine/api/request.h"
 #include "engine/generate/sampling_options.h"
-#include "engine/request.h"
 #include "kernels/sampling.h"
 
 namespace kvblend::generate {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "absl/status/status.h"
-#include "engine/request.h"
+#include "engine/api/request.h"
 
 namespace kvblend::generate {
 

@@ -12,10 +12,10 @@
 #include <utility>
 
 #include "absl/strings/str_join.h"
+#include "engine/api/status_macros.h"
 #include "engine/model/dequantize.h"
 #include "engine/model/gguf_parser.h"
 #include "engine/model/gguf_text.h"
-#include "engine/status_macros.h"
 
 namespace kvblend::model {
 

@@ -9,9 +9,9 @@
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
+#include "engine/api/status_macros.h"
 #include "engine/model/gguf_cursor.h"
 #include "engine/model/gguf_text.h"
-#include "engine/status_macros.h"
 
 namespace kvblend::model {
 namespace {

@@ -6,8 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "engine/api/status_macros.h"
 #include "engine/model/gguf_text.h"
-#include "engine/status_macros.h"
 
 namespace kvblend::model {
 namespace {

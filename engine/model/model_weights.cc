@@ -6,10 +6,10 @@
 #include <string_view>
 #include <utility>
 
+#include "engine/api/status_macros.h"
 #include "engine/model/dequantize.h"
 #include "engine/model/gguf_text.h"
 #include "engine/model/model_tensors.h"
-#include "engine/status_macros.h"
 
 namespace kvblend::model {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "engine/status_macros.h"
+#include "engine/api/status_macros.h"
 
 namespace kvblend::model {
 namespace {

@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "engine/store/chunk_kv.h"
+#include "engine/store/format/chunk_kv.h"
 #include "engine/store/lower_tier.h"
 #include "engine/store/read_meter.h"
 

@@ -8,9 +8,9 @@
 
 #include "absl/time/time.h"
 #include "engine/store/arriving_kv.h"
-#include "engine/store/chunk_address.h"
-#include "engine/store/chunk_kv.h"
 #include "engine/store/eviction.h"
+#include "engine/store/format/chunk_address.h"
+#include "engine/store/format/chunk_kv.h"
 
 namespace kvblend::store::internal {
 

@@ -11,9 +11,9 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "engine/store/chunk_address.h"
-#include "engine/store/chunk_info.h"
-#include "engine/store/chunk_kv.h"
+#include "engine/api/chunk_info.h"
+#include "engine/store/format/chunk_address.h"
+#include "engine/store/format/chunk_kv.h"
 
 namespace kvblend::store {
 

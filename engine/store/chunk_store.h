@@ -47,16 +47,17 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "engine/store/chunk_address.h"
+#include "engine/api/chunk_catalog.h"
+#include "engine/api/options.h"
+#include "engine/api/stats.h"
 #include "engine/store/chunk_entry.h"
 #include "engine/store/chunk_handle.h"
-#include "engine/store/chunk_info.h"
-#include "engine/store/chunk_kv.h"
 #include "engine/store/eviction.h"
+#include "engine/store/format/chunk_address.h"
+#include "engine/store/format/chunk_kv.h"
 #include "engine/store/frequency_sketch.h"
 #include "engine/store/lower_tier.h"
 #include "engine/store/lower_tiers.h"
-#include "engine/store/namespace_quotas.h"
 
 namespace kvblend::store {
 
@@ -67,7 +68,7 @@ struct InsertOptions {
   std::string label = {};   // free text shown by List
 };
 
-class ChunkStore {
+class ChunkStore final : public ChunkCatalog {
  public:
   struct Options {
     int64_t byte_budget = int64_t{4} << 30;
@@ -83,7 +84,6 @@ class ChunkStore {
   /// What an entry counts against the budget besides its KV: bookkeeping, generously, so that chunks without
   /// tokens are bounded as well.
   static constexpr int64_t kEntryOverheadBytes = 1024;
-  static constexpr int32_t kMaxPageSize = 1000;
 
   /// `lower`: the tier to ask first first. kInvalidArgument naming the option.
   static absl::StatusOr<std::unique_ptr<ChunkStore>> Create(
@@ -91,7 +91,7 @@ class ChunkStore {
   static absl::StatusOr<std::unique_ptr<ChunkStore>> Create(Options options,
                                                             std::unique_ptr<LowerTier> lower);
   /// Finishes what is on its way to the lower tiers.
-  ~ChunkStore();
+  ~ChunkStore() override;
 
   // --- data path ------------------------------------------------------------------------------------------
 
@@ -140,31 +140,21 @@ class ChunkStore {
   /// Waits until nothing is on its way to the lower tiers. kDeadlineExceeded.
   absl::Status FlushWrites(absl::Time deadline);
 
-  // --- for operators --------------------------------------------------------------------------------------
+  // --- for operators: see ChunkCatalog ---------------------------------------------------------------------
 
-  /// kNotFound. Is no hit and leaves eviction as it is.
-  absl::StatusOr<ChunkInfo> Stat(NamespaceFilter filter, const ChunkKey& key) const;
-
-  /// Entries in order of (namespace, key), `page_size` (1 .. kMaxPageSize) at a time. `page_token` is empty
-  /// or the last page's next_page_token. Entries that stay resident throughout are listed exactly once,
-  /// whatever comes and goes meanwhile. kInvalidArgument: page size or token.
+  absl::StatusOr<ChunkInfo> Stat(NamespaceFilter filter, const ChunkKey& key) const override;
   absl::StatusOr<ChunkPage> List(NamespaceFilter filter, std::string_view page_token,
-                                 int32_t page_size) const;
-
-  /// Pinned entries are erased too. Afterwards no lookup finds the entry; memory is freed when the last
-  /// handle goes. A computation that is under way may insert it again. Returns whether there was one.
-  bool Erase(NamespaceFilter filter, const ChunkKey& key);
+                                 int32_t page_size) const override;
+  bool Erase(NamespaceFilter filter, const ChunkKey& key) override;
   /// Erase under every anchor. Returns the number of entries erased.
   int64_t EraseContent(NamespaceFilter filter, const ContentKey& content_key);
-  /// Erases everything. Returns the number of entries erased.
-  int64_t Clear(NamespaceFilter filter);
-
-  /// Keeps an entry from being evicted until Unpin or Erase; idempotent. kNotFound. kResourceExhausted: limit
-  /// of pinned bytes.
-  absl::Status Pin(NamespaceFilter filter, const ChunkKey& key);
-  absl::Status Unpin(NamespaceFilter filter, const ChunkKey& key);
+  int64_t Clear(NamespaceFilter filter) override;
+  absl::Status Pin(NamespaceFilter filter, const ChunkKey& key) override;
+  absl::Status Unpin(NamespaceFilter filter, const ChunkKey& key) override;
 
   StoreStats Stats() const;
+  /// Of the tiers below, in the order of lookups.
+  std::vector<TierStats> LowerTierStats() const { return lower_.Report(); }
   /// How fast the lower tiers are.
   const ReadMeter& read_meter() const { return read_meter_; }
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "engine/store/chunk_key.h"
+#include "engine/api/chunk_key.h"
 
 namespace kvblend::store {
 

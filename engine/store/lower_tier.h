@@ -17,10 +17,11 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "engine/store/chunk_address.h"
-#include "engine/store/chunk_info.h"
-#include "engine/store/chunk_kv.h"
-#include "engine/store/entry_format.h"
+#include "engine/api/chunk_info.h"
+#include "engine/api/stats.h"
+#include "engine/store/format/chunk_address.h"
+#include "engine/store/format/chunk_kv.h"
+#include "engine/store/format/entry_format.h"
 
 namespace kvblend::store {
 
@@ -113,6 +114,9 @@ class LowerTier {
   /// where nothing can be pinned.
   virtual absl::Status Pin(NamespaceFilter filter, const ChunkKey& key) = 0;
   virtual absl::Status Unpin(NamespaceFilter filter, const ChunkKey& key) = 0;
+
+  /// What it tells about itself.
+  virtual TierStats Report() const = 0;
 
   /// Called with an entry that is being evicted though it was asked for more than once, while it can still be
   /// read; `frequency` as PutOptions means it. Any thread of the tier, no lock held. Set once, before use.

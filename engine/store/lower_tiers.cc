@@ -204,6 +204,12 @@ absl::Status LowerTiers::FlushWrites(absl::Time deadline) {
   return first;
 }
 
+std::vector<TierStats> LowerTiers::Report() const {
+  std::vector<TierStats> reports;
+  for (const Level& level : levels_) reports.push_back(level.tier->Report());
+  return reports;
+}
+
 WriteBehind::Stats LowerTiers::write_stats() const {
   WriteBehind::Stats sum;
   for (const Level& level : levels_) {

@@ -17,9 +17,9 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "engine/store/chunk_address.h"
-#include "engine/store/chunk_info.h"
-#include "engine/store/chunk_kv.h"
+#include "engine/api/chunk_info.h"
+#include "engine/store/format/chunk_address.h"
+#include "engine/store/format/chunk_kv.h"
 #include "engine/store/lower_tier.h"
 #include "engine/store/write_behind.h"
 
@@ -71,6 +71,8 @@ class LowerTiers {
   absl::Status FlushWrites(absl::Time deadline);
   /// Sums over the tiers.
   WriteBehind::Stats write_stats() const;
+  /// In the order of lookups.
+  std::vector<TierStats> Report() const;
 
   // --- for operators --------------------------------------------------------------------------------------
 

@@ -9,8 +9,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "engine/api/tier.h"
 #include "engine/store/measured_rate.h"
-#include "engine/tier.h"
 
 namespace kvblend::store {
 

@@ -14,8 +14,8 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "engine/store/chunk_address.h"
-#include "engine/store/chunk_kv.h"
+#include "engine/store/format/chunk_address.h"
+#include "engine/store/format/chunk_kv.h"
 #include "engine/store/lower_tier.h"
 
 namespace kvblend::store {

@@ -5,7 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
-#include "kernels/cpu/tiles.h"
+#include "kernels/cpu/machine/tiles.h"
 
 namespace kvblend::kernels {
 

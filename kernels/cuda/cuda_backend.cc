@@ -8,16 +8,16 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/checks.h"
-#include "kernels/cuda/device_weights.h"
-#include "kernels/cuda/gemm.h"
-#include "kernels/cuda/kernels.h"
-#include "kernels/cuda/memory.h"
-#include "kernels/cuda/objects.h"
-#include "kernels/cuda/pinned_pool.h"
-#include "kernels/cuda/runtime.h"
-#include "kernels/cuda/sample.h"
-#include "kernels/cuda/step_graphs.h"
-#include "kernels/cuda/step_recording.h"
+#include "kernels/cuda/device/kernels.h"
+#include "kernels/cuda/linear/device_weights.h"
+#include "kernels/cuda/linear/gemm.h"
+#include "kernels/cuda/runtime/memory.h"
+#include "kernels/cuda/runtime/objects.h"
+#include "kernels/cuda/runtime/pinned_pool.h"
+#include "kernels/cuda/runtime/runtime.h"
+#include "kernels/cuda/runtime/sample.h"
+#include "kernels/cuda/runtime/step_graphs.h"
+#include "kernels/cuda/runtime/step_recording.h"
 
 namespace kvblend::kernels {
 namespace cuda {

@@ -11,8 +11,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "engine/engine.h"
-#include "engine/request.h"
+#include "engine/api/engine.h"
+#include "engine/api/request.h"
 
 namespace kvblend::server::cli {
 

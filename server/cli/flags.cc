@@ -6,8 +6,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "engine/engine.h"
-#include "engine/status_macros.h"
+#include "engine/api/engine.h"
+#include "engine/api/status_macros.h"
 #include "server/cli/files.h"
 #include "server/cli/request_json.h"
 

@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "engine/request.h"
+#include "engine/api/request.h"
 #include "server/cli/command.h"
 
 namespace kvblend::server::cli {

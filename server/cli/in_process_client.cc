@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "engine/status_macros.h"
-#include "engine/store/chunk_key.h"
+#include "engine/api/chunk_key.h"
+#include "engine/api/status_macros.h"
 #include "engine/store/chunk_store.h"
 #include "server/cli/event_queue.h"
 
@@ -49,14 +49,14 @@ class PutChunksQueue : public PutChunksObserver {
   EventQueue<Event> events;
 };
 
-ChunkInfo Convert(const store::ChunkInfo& chunk) {
+ChunkInfo Convert(const kvblend::ChunkInfo& chunk) {
   return {.key = chunk.key.ToHex(),
           .tier = chunk.tier,
           .num_tokens = chunk.num_tokens,
           .size_bytes = chunk.bytes,
           .pinned = chunk.pinned,
           .label = chunk.label,
-          .anchor_hash = store::ToHex(chunk.anchor_hash),
+          .anchor_hash = kvblend::ToHex(chunk.anchor_hash),
           .hits = chunk.hits,
           .created_unix_seconds = absl::ToDoubleSeconds(chunk.created - absl::UnixEpoch()),
           .last_used_unix_seconds = absl::ToDoubleSeconds(chunk.last_used - absl::UnixEpoch()),
@@ -134,8 +134,8 @@ class InProcessClient : public EngineClient {
                                         absl::Span<const std::string> keys) override {
     StatResult result;
     for (const std::string& hex : keys) {
-      KVBLEND_ASSIGN_OR_RETURN(const store::ChunkKey key, store::ChunkKey::FromHex(hex));
-      const auto chunk = engine_->chunk_store().Stat(tenant_namespace, key);
+      KVBLEND_ASSIGN_OR_RETURN(const kvblend::ChunkKey key, kvblend::ChunkKey::FromHex(hex));
+      const auto chunk = engine_->chunks().Stat(tenant_namespace, key);
       if (chunk.ok()) {
         result.chunks.push_back(Convert(*chunk));
       } else {
@@ -147,11 +147,11 @@ class InProcessClient : public EngineClient {
 
   absl::StatusOr<ChunkPage> ListChunks(const std::string& tenant_namespace, int32_t page_size,
                                        const std::string& page_token) override {
-    KVBLEND_ASSIGN_OR_RETURN(const store::ChunkPage page,
-                             engine_->chunk_store().List(tenant_namespace, page_token,
-                                                         page_size == 0 ? kDefaultPageSize : page_size));
+    KVBLEND_ASSIGN_OR_RETURN(
+        const kvblend::ChunkPage page,
+        engine_->chunks().List(tenant_namespace, page_token, page_size == 0 ? kDefaultPageSize : page_size));
     ChunkPage result{.chunks = {}, .next_page_token = page.next_page_token};
-    for (const store::ChunkInfo& chunk : page.chunks) result.chunks.push_back(Convert(chunk));
+    for (const kvblend::ChunkInfo& chunk : page.chunks) result.chunks.push_back(Convert(chunk));
     return result;
   }
 
@@ -159,8 +159,8 @@ class InProcessClient : public EngineClient {
                                             absl::Span<const std::string> keys) override {
     ChangeResult result;
     for (const std::string& hex : keys) {
-      KVBLEND_ASSIGN_OR_RETURN(const store::ChunkKey key, store::ChunkKey::FromHex(hex));
-      if (engine_->chunk_store().Erase(tenant_namespace, key)) {
+      KVBLEND_ASSIGN_OR_RETURN(const kvblend::ChunkKey key, kvblend::ChunkKey::FromHex(hex));
+      if (engine_->chunks().Erase(tenant_namespace, key)) {
         ++result.changed;
       } else {
         result.missing_keys.push_back(hex);
@@ -170,15 +170,15 @@ class InProcessClient : public EngineClient {
   }
 
   absl::StatusOr<ChangeResult> DeleteAllChunks(const std::string& tenant_namespace) override {
-    return ChangeResult{.changed = engine_->chunk_store().Clear(tenant_namespace), .missing_keys = {}};
+    return ChangeResult{.changed = engine_->chunks().Clear(tenant_namespace), .missing_keys = {}};
   }
 
   absl::StatusOr<ChangeResult> PinChunks(const std::string& tenant_namespace,
                                          absl::Span<const std::string> keys, bool pinned) override {
     ChangeResult result;
-    store::ChunkStore& store = engine_->chunk_store();
+    ChunkCatalog& store = engine_->chunks();
     for (const std::string& hex : keys) {
-      KVBLEND_ASSIGN_OR_RETURN(const store::ChunkKey key, store::ChunkKey::FromHex(hex));
+      KVBLEND_ASSIGN_OR_RETURN(const kvblend::ChunkKey key, kvblend::ChunkKey::FromHex(hex));
       const absl::Status status =
           pinned ? store.Pin(tenant_namespace, key) : store.Unpin(tenant_namespace, key);
       if (absl::IsNotFound(status)) {

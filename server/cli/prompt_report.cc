@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "engine/engine.h"
+#include "engine/api/engine.h"
 #include "server/cli/terminal.h"
 
 namespace kvblend::server::cli {

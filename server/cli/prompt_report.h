@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/request.h"
+#include "engine/api/request.h"
 
 namespace kvblend::server::cli {
 

@@ -1,7 +1,7 @@
 // The ToJson half of request_json.h: what the engine says, for machines.
 #include <string>
 
-#include "engine/engine.h"
+#include "engine/api/engine.h"
 #include "server/cli/request_json.h"
 
 namespace kvblend::server::cli {

@@ -11,8 +11,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "engine/engine.h"
-#include "engine/status_macros.h"
+#include "engine/api/engine.h"
+#include "engine/api/status_macros.h"
 
 namespace kvblend::server::cli {
 namespace {

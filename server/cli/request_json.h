@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
-#include "engine/request.h"
+#include "engine/api/request.h"
 #include "server/cli/client.h"
 #include "server/cli/terminal.h"
 

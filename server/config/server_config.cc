@@ -276,7 +276,7 @@ class Options {
         ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error"}));
   }
 
-  static void AddShare(const std::string& setting, store::NamespaceQuotas* quotas) {
+  static void AddShare(const std::string& setting, NamespaceQuotas* quotas) {
     const size_t equals = setting.rfind('=');
     double share = 0;
     if (equals == std::string::npos || !CLI::detail::lexical_cast(setting.substr(equals + 1), share) ||

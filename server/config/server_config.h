@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/time/time.h"
-#include "engine/engine.h"
+#include "engine/api/engine.h"
 
 namespace kvblend::server {
 

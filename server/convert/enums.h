@@ -4,7 +4,7 @@
 
 #include <optional>
 
-#include "engine/request.h"
+#include "engine/api/request.h"
 #include "kvblend/v1/chunks.pb.h"
 #include "kvblend/v1/inference.pb.h"
 

@@ -238,7 +238,7 @@ DocumentChunks FromProto(const v1::SplitDocumentResponse& response) {
   return to;
 }
 
-v1::ChunkInfo ToProto(const store::ChunkInfo& info) {
+v1::ChunkInfo ToProto(const ChunkInfo& info) {
   v1::ChunkInfo to;
   to.set_key(info.key.ToHex());
   to.set_content_key(info.content_key.ToHex());
@@ -247,7 +247,7 @@ v1::ChunkInfo ToProto(const store::ChunkInfo& info) {
   to.set_size_bytes(info.bytes);
   to.set_pinned(info.pinned);
   to.set_label(info.label);
-  to.set_anchor_hash(store::ToHex(info.anchor_hash));
+  to.set_anchor_hash(ToHex(info.anchor_hash));
   to.set_hits(info.hits);
   to.set_created_unix_seconds(UnixSeconds(info.created));
   to.set_last_used_unix_seconds(UnixSeconds(info.last_used));
@@ -291,27 +291,11 @@ v1::GetInfoResponse ToProto(const EngineInfo& info, const EngineStats& stats, co
   store->set_hits(stats.store.hits);
   store->set_other_anchor_hits(stats.store.other_anchor_hits);
   store->set_evictions(stats.store.evictions);
-  if (stats.disk.has_value()) {
-    v1::DiskInfo* disk = to.mutable_disk();
-    disk->set_entries(stats.disk->entries);
-    disk->set_used_bytes(stats.disk->bytes);
-    disk->set_quota_bytes(stats.disk->quota_bytes);
-    disk->set_pinned_entries(stats.disk->pinned_entries);
-    disk->set_hits(stats.disk->opens);
-    disk->set_evictions(stats.disk->evictions);
-    disk->set_quarantined(stats.disk->quarantined);
-    disk->set_failing(stats.disk->disk_full || stats.disk->write_failing || stats.disk->read_failing);
-  }
-  if (stats.redis.has_value()) {
-    v1::RedisInfo* redis = to.mutable_redis();
-    redis->set_nodes(static_cast<int32_t>(stats.redis->nodes.size()));
-    redis->set_nodes_working(stats.redis->nodes_working());
-    redis->set_hits(stats.redis->hits);
-    redis->set_misses(stats.redis->misses);
-    redis->set_lookup_errors(stats.redis->lookup_errors);
-    redis->set_puts(stats.redis->puts);
-    redis->set_put_failures(stats.redis->put_failures);
-    redis->set_damaged(stats.redis->damaged_entries + stats.redis->incomplete_entries);
+  for (const TierStats& tier : stats.tiers) {
+    v1::TierInfo* to_tier = to.add_tiers();
+    to_tier->set_tier(ToProto(tier.tier));
+    to_tier->set_failing(tier.failing);
+    for (const TierStat& stat : tier.values) (*to_tier->mutable_stats())[std::string(stat.name)] = stat.value;
   }
   v1::Load* load = to.mutable_load();
   load->set_requests_waiting(stats.requests_waiting);

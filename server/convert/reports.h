@@ -2,9 +2,9 @@
 // reads them. Stateless, thread-safe.
 #pragma once
 
-#include "engine/engine.h"
-#include "engine/request.h"
-#include "engine/store/chunk_info.h"
+#include "engine/api/chunk_info.h"
+#include "engine/api/engine.h"
+#include "engine/api/request.h"
 #include "kvblend/v1/admin.pb.h"
 #include "kvblend/v1/chunks.pb.h"
 #include "kvblend/v1/inference.pb.h"
@@ -25,7 +25,7 @@ ScoredToken FromProto(const v1::ScoredToken& token);
 PutChunkProgress FromProto(const v1::PutChunkProgress& progress);
 DocumentChunks FromProto(const v1::SplitDocumentResponse& response);
 
-v1::ChunkInfo ToProto(const store::ChunkInfo& info);
+v1::ChunkInfo ToProto(const ChunkInfo& info);
 
 /// Limits come from the options that the engine was made with, the rest from what it says of itself.
 v1::GetInfoResponse ToProto(const EngineInfo& info, const EngineStats& stats, const EngineOptions& options);

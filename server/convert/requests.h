@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "engine/request.h"
+#include "engine/api/request.h"
 #include "google/protobuf/repeated_ptr_field.h"
 #include "kvblend/v1/chunks.pb.h"
 #include "kvblend/v1/inference.pb.h"

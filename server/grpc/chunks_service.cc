@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "engine/store/chunk_store.h"
+#include "engine/api/chunk_catalog.h"
 #include "kvblend/v1/chunks.grpc.pb.h"
 #include "server/convert/enums.h"
 #include "server/convert/reports.h"
@@ -32,12 +32,11 @@ class PutToStream : public PutChunksObserver {
 };
 
 // The keys of a request; kInvalidArgument names the first that is none.
-absl::StatusOr<std::vector<store::ChunkKey>> ParseKeys(
-    const google::protobuf::RepeatedPtrField<std::string>& keys) {
-  std::vector<store::ChunkKey> parsed;
+absl::StatusOr<std::vector<ChunkKey>> ParseKeys(const google::protobuf::RepeatedPtrField<std::string>& keys) {
+  std::vector<ChunkKey> parsed;
   parsed.reserve(keys.size());
   for (int i = 0; i < keys.size(); ++i) {
-    absl::StatusOr<store::ChunkKey> key = store::ChunkKey::FromHex(keys[i]);
+    absl::StatusOr<ChunkKey> key = ChunkKey::FromHex(keys[i]);
     if (!key.ok()) {
       return absl::InvalidArgumentError(absl::StrCat("keys[", i, "]: ", key.status().message()));
     }
@@ -46,14 +45,13 @@ absl::StatusOr<std::vector<store::ChunkKey>> ParseKeys(
   return parsed;
 }
 
-absl::StatusOr<v1::StatChunksResponse> Stat(store::ChunkStore& chunk_store,
-                                            const v1::StatChunksRequest& request) {
+absl::StatusOr<v1::StatChunksResponse> Stat(ChunkCatalog& chunk_store, const v1::StatChunksRequest& request) {
   if (absl::Status status = CheckKeyCount(request.keys_size(), false); !status.ok()) return status;
   const auto keys = ParseKeys(request.keys());
   if (!keys.ok()) return keys.status();
   v1::StatChunksResponse response;
-  for (const store::ChunkKey& key : *keys) {
-    const absl::StatusOr<store::ChunkInfo> info = chunk_store.Stat(request.namespace_(), key);
+  for (const ChunkKey& key : *keys) {
+    const absl::StatusOr<ChunkInfo> info = chunk_store.Stat(request.namespace_(), key);
     if (info.ok()) {
       *response.add_chunks() = ToProto(*info);
     } else if (absl::IsNotFound(info.status())) {
@@ -65,20 +63,19 @@ absl::StatusOr<v1::StatChunksResponse> Stat(store::ChunkStore& chunk_store,
   return response;
 }
 
-absl::StatusOr<v1::ListChunksResponse> List(store::ChunkStore& chunk_store,
-                                            const v1::ListChunksRequest& request) {
+absl::StatusOr<v1::ListChunksResponse> List(ChunkCatalog& chunk_store, const v1::ListChunksRequest& request) {
   const absl::StatusOr<int> page_size = PageSize(request);
   if (!page_size.ok()) return page_size.status();
-  const absl::StatusOr<store::ChunkPage> page =
+  const absl::StatusOr<ChunkPage> page =
       chunk_store.List(request.namespace_(), request.page_token(), *page_size);
   if (!page.ok()) return page.status();
   v1::ListChunksResponse response;
-  for (const store::ChunkInfo& info : page->chunks) *response.add_chunks() = ToProto(info);
+  for (const ChunkInfo& info : page->chunks) *response.add_chunks() = ToProto(info);
   response.set_next_page_token(page->next_page_token);
   return response;
 }
 
-absl::StatusOr<v1::DeleteChunksResponse> Delete(store::ChunkStore& chunk_store,
+absl::StatusOr<v1::DeleteChunksResponse> Delete(ChunkCatalog& chunk_store,
                                                 const v1::DeleteChunksRequest& request) {
   if (absl::Status status = CheckKeyCount(request.keys_size(), request.all()); !status.ok()) return status;
   const auto keys = ParseKeys(request.keys());
@@ -88,7 +85,7 @@ absl::StatusOr<v1::DeleteChunksResponse> Delete(store::ChunkStore& chunk_store,
     response.set_deleted(chunk_store.Clear(request.namespace_()));
     return response;
   }
-  for (const store::ChunkKey& key : *keys) {
+  for (const ChunkKey& key : *keys) {
     if (chunk_store.Erase(request.namespace_(), key)) {
       response.set_deleted(response.deleted() + 1);
     } else {
@@ -98,14 +95,13 @@ absl::StatusOr<v1::DeleteChunksResponse> Delete(store::ChunkStore& chunk_store,
   return response;
 }
 
-absl::StatusOr<v1::PinChunksResponse> Pin(store::ChunkStore& chunk_store,
-                                          const v1::PinChunksRequest& request) {
+absl::StatusOr<v1::PinChunksResponse> Pin(ChunkCatalog& chunk_store, const v1::PinChunksRequest& request) {
   if (absl::Status status = CheckKeyCount(request.keys_size(), false); !status.ok()) return status;
   const auto keys = ParseKeys(request.keys());
   if (!keys.ok()) return keys.status();
   const bool pinned = request.has_pinned() ? request.pinned() : true;
   v1::PinChunksResponse response;
-  for (const store::ChunkKey& key : *keys) {
+  for (const ChunkKey& key : *keys) {
     const absl::Status status =
         pinned ? chunk_store.Pin(request.namespace_(), key) : chunk_store.Unpin(request.namespace_(), key);
     if (status.ok()) {
@@ -199,7 +195,7 @@ class ChunksService : public ServiceBase {
                                            const char* method, Operation operation) {
     return ServeUnary<WireRequest>(context_, context, bytes, response, kService, method,
                                    [operation](Engine& engine, const WireRequest& request) {
-                                     return operation(engine.chunk_store(), request);
+                                     return operation(engine.chunks(), request);
                                    });
   }
 

@@ -6,7 +6,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "engine/engine.h"
+#include "engine/api/engine.h"
 
 namespace kvblend::server {
 

@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "absl/time/time.h"
-#include "engine/engine.h"
+#include "engine/api/engine.h"
 #include "server/grpc/engine_slot.h"
 #include "server/metrics/metrics.h"
 

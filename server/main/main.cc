@@ -1,7 +1,7 @@
 // kvblend-server: loads a model and serves it over gRPC, with metrics and health over HTTP.
 #include <iostream>
 
-#include "engine/engine.h"
+#include "engine/api/engine.h"
 #include "server/config/server_config.h"
 #include "server/main/run_server.h"
 #include "server/main/stop_signals.h"

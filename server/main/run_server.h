@@ -9,7 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/synchronization/notification.h"
-#include "engine/engine.h"
+#include "engine/api/engine.h"
 #include "server/config/server_config.h"
 
 namespace kvblend::server {

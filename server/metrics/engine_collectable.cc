@@ -124,7 +124,7 @@ void AddLoading(const LoadingStats& stats, FamilyList* list) {
                  stats.place_seconds_per_token);
 }
 
-void AddStore(const store::StoreStats& stats, FamilyList* list) {
+void AddStore(const StoreStats& stats, FamilyList* list) {
   const auto [gauge, counter] = Prefixed("kvblend_store_", list);
   gauge("entries", "Chunks in the store.", stats.entries);
   gauge("bytes", "Bytes in use by the chunk store.", stats.bytes);
@@ -164,85 +164,17 @@ void AddStore(const store::StoreStats& stats, FamilyList* list) {
   counter("failed_writes_total", "Chunks that disk or Redis did not take.", stats.failed_writes);
 }
 
-void AddDisk(const store::DiskTierStats& stats, FamilyList* list) {
-  const auto [gauge, counter] = Prefixed("kvblend_disk_", list);
-  gauge("entries", "Chunks on disk.", stats.entries);
-  gauge("bytes", "Bytes of chunks on disk.", stats.bytes);
-  gauge("quota_bytes", "Bytes that chunks may take on disk.", stats.quota_bytes);
-  gauge("pinned_entries", "Chunks pinned on disk.", stats.pinned_entries);
-  gauge("quarantined_files", "Damaged files set aside.", stats.quarantined_files);
-  gauge("full", "1 when the last write found no space.", stats.disk_full ? 1 : 0);
-  gauge("write_failing", "1 when the last write failed.", stats.write_failing ? 1 : 0);
-  gauge("read_failing", "1 when the last read failed.", stats.read_failing ? 1 : 0);
-  counter("puts_total", "Chunks written to disk.", stats.puts);
-  counter("put_bytes_total", "Bytes of chunks written to disk.", stats.put_bytes);
-  counter("put_failures_total", "Chunks not written because the disk was full or failed.",
-          stats.put_failures);
-  counter("put_rejections_total", "Chunks too large for the quota beside what is pinned.",
-          stats.put_rejections);
-  counter("evictions_total", "Chunks evicted from disk.", stats.evictions);
-  counter("evicted_bytes_total", "Bytes of chunks evicted from disk.", stats.evicted_bytes);
-  counter("opens_total", "Chunks opened for reading.", stats.opens);
-  counter("reads_total", "Layers read and found right.", stats.reads);
-  counter("read_bytes_total", "Bytes of layers read.", stats.read_bytes);
-  counter("read_errors_total", "Reads that failed, damage included.", stats.read_errors);
-  counter("quarantined_total", "Damaged chunks found on disk.", stats.quarantined);
-  counter("delete_failures_total", "Files of chunks that could not be removed.", stats.delete_failures);
-}
-
-void AddRedis(const store::RedisTierStats& stats, FamilyList* list) {
-  const auto [gauge, counter] = Prefixed("kvblend_redis_", list);
-  gauge("nodes", "Redis nodes known.", static_cast<double>(stats.nodes.size()));
-  gauge("nodes_working", "Redis nodes that are asked; the others are left alone until they answer again.",
-        stats.nodes_working());
-  counter("lookups_total", "Chunks looked up in Redis.", stats.lookups);
-  counter("hits_total", "Lookups in Redis that found their chunk.", stats.hits);
-  counter("misses_total", "Lookups in Redis that found nothing usable.", stats.misses);
-  counter("lookup_errors_total", "Lookups in Redis without an answer in time.", stats.lookup_errors);
-  counter("lookup_seconds_total", "Time that lookups waited for Redis.", stats.lookup_seconds);
-  counter("reads_total", "Layers read from Redis and found right.", stats.reads);
-  counter("read_bytes_total", "Bytes of layers read from Redis.", stats.read_bytes);
-  counter("read_errors_total", "Layers that could not be read from Redis, damage included.",
-          stats.read_errors);
-  counter("read_seconds_total", "Time from asking for a layer to having it, of all layers.",
-          stats.read_seconds);
-  counter("puts_total", "Chunks written to Redis.", stats.puts);
-  counter("put_bytes_total", "Bytes of chunks written to Redis.", stats.put_bytes);
-  counter("put_seconds_total", "Time that writing chunks to Redis took.", stats.put_seconds);
-  counter("duplicate_puts_total", "Chunks to be written that Redis had already.", stats.duplicate_puts);
-  counter("put_failures_total", "Chunks that Redis did not take.", stats.put_failures);
-  counter("too_large_puts_total", "Chunks with a section larger than the maximum value.",
-          stats.too_large_puts);
-  counter("damaged_total", "Damaged chunks found in Redis, and removed.", stats.damaged_entries);
-  counter("incomplete_total", "Chunks found in Redis without all their sections, and removed.",
-          stats.incomplete_entries);
-  counter("unsupported_total", "Chunks found in Redis that a newer version wrote.",
-          stats.unsupported_entries);
-  counter("erased_total", "Chunks removed from Redis on request.", stats.erased);
-  counter("erase_failures_total", "Chunks that could not be removed from Redis at once.",
-          stats.erase_failures);
-  counter("ttl_refreshes_total", "Chunks whose time in Redis was prolonged.", stats.ttl_refreshes);
-  counter("stale_anchors_total", "Names of chunks that are gone, taken out of the index of contents.",
-          stats.stale_anchors);
-  counter("index_errors_total", "Chunks written that the index of contents does not name.",
-          stats.index_errors);
-  counter("timeouts_total", "Connections to Redis that stopped answering.", stats.timeouts);
-  counter("connection_errors_total", "Connections to Redis refused, closed or reset.",
-          stats.connection_errors);
-  counter("protocol_errors_total", "Connections to Redis ended for replies that are none.",
-          stats.protocol_errors);
-  counter("error_replies_total", "Errors that Redis answered.", stats.error_replies);
-  counter("skipped_commands_total", "Commands not sent because their node does not work.",
-          stats.skipped_commands);
-  counter("moved_total", "Redirections to the node that has a slot now.", stats.moved);
-  counter("asked_total", "Redirections to the node that a slot is moving to.", stats.asked);
-  counter("redirected_too_often_total", "Commands given up after too many redirections.",
-          stats.redirected_too_often);
-  counter("breaker_opens_total", "How often a Redis node was found not to work.", stats.breaker_opens);
-  counter("topology_refreshes_total", "How often the cluster's map of slots was read.",
-          stats.topology_refreshes);
-  counter("failed_topology_refreshes_total", "How often no node told the map of slots.",
-          stats.failed_topology_refreshes);
+// A tier lists its own: kvblend_disk_puts_total, kvblend_redis_nodes, ...
+void AddTier(const TierStats& tier, FamilyList* list) {
+  for (const TierStat& stat : tier.values) {
+    std::string name = "kvblend_";
+    name.append(Name(tier.tier)).append("_").append(stat.name);
+    if (stat.kind == TierStat::Kind::kGauge) {
+      list->AddGauge(std::move(name), std::string(stat.help), stat.value);
+    } else {
+      list->AddCounter(name.append("_total"), std::string(stat.help), stat.value);
+    }
+  }
 }
 
 }  // namespace
@@ -287,8 +219,7 @@ std::vector<prometheus::MetricFamily> EngineCollectable::Collect() const {
     AddEngine(stats, &list);
     AddLoading(stats.loading, &list);
     AddStore(stats.store, &list);
-    if (stats.disk.has_value()) AddDisk(*stats.disk, &list);
-    if (stats.redis.has_value()) AddRedis(*stats.redis, &list);
+    for (const TierStats& tier : stats.tiers) AddTier(tier, &list);
   }
   return list.Take();
 }

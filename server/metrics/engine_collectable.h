@@ -8,7 +8,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "engine/engine.h"
+#include "engine/api/engine.h"
 #include "prometheus/collectable.h"
 #include "prometheus/metric_family.h"
 

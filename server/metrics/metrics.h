@@ -15,8 +15,8 @@
 #include <string>
 #include <string_view>
 
-#include "engine/engine.h"
-#include "engine/request.h"
+#include "engine/api/engine.h"
+#include "engine/api/request.h"
 
 namespace kvblend::server {
 

@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-#include "kernels/cpu/amx_products.h"
+#include "kernels/cpu/amx/amx_products.h"
 #include "tests/amx_emulation/tile_state.h"
 
 namespace kvblend::amx_emulation {

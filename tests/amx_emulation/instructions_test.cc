@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/cpu/amx_instructions.h"
+#include "kernels/cpu/amx/amx_instructions.h"
 #include "kernels/host/float_convert.h"
 #include "tests/amx_emulation/illegal_instructions.h"
 

@@ -36,13 +36,13 @@ ALLOWED = {
 }
 
 # What clients ask of the engine: plain data, which every folder of the engine except the lowest may name.
-REQUEST_TYPES = "engine/request.h"
+REQUEST_TYPES = "engine/api/request.h"
 MAY_NAME_REQUEST_TYPES = {
     "engine/blend", "engine/generate", "engine/prompt", "engine/schedule", "engine/store", "engine", "server",
 }
 
 # Small headers that themselves use Abseil only; every folder above kernels may include them.
-SHARED_HEADERS = {"engine/status_macros.h", "engine/tier.h"}
+SHARED_HEADERS = {"engine/api/status_macros.h", "engine/api/tier.h"}
 
 # Libraries of the transports: unknown to engine and kernels, so that both build without them.
 TRANSPORT_LIBRARIES = ("grpc/", "grpcpp/", "grpc++/", "google/protobuf/", "kvblend/v1/", "httplib.h", "prometheus/",

@@ -34,7 +34,7 @@ class TreeTest(unittest.TestCase):
     def test_the_tree_is_really_looked_at(self):
         files = rules.source_files(ROOT)
         self.assertIn("kernels/backend.h", files)
-        self.assertIn("engine/engine.h", files)
+        self.assertIn("engine/api/engine.h", files)
         for folder in rules.ALLOWED:
             self.assertTrue(any(rules.owner(path) == folder for path in files), f"no source file in {folder}")
         self.assertFalse([path for path in files if path.startswith("build/")])
@@ -66,13 +66,13 @@ class DetectionTest(unittest.TestCase):
         self.assertEqual([], messages(path, f"#pragma once\n#include {include}\n"))
 
     def test_layers(self):
-        self.assert_refused("kernels/cpu/linear.cc", '"engine/engine.h"')
-        self.assert_refused("kernels/cpu/linear.cc", '"engine/model/model.h"')
+        self.assert_refused("kernels/cpu/linear/linear.cc", '"engine/api/engine.h"')
+        self.assert_refused("kernels/cpu/linear/linear.cc", '"engine/model/model.h"')
         self.assert_refused("engine/schedule/engine_thread.cc", '"server/grpc/service.h"')
-        self.assert_refused("engine/engine.h", '"server/grpc/service.h"')
+        self.assert_refused("engine/api/engine.h", '"server/grpc/service.h"')
         self.assert_refused("server/grpc/service.cc", '"kernels/backend.h"')
         self.assert_refused("server/grpc/service.cc", '"engine/blend/blender.h"')
-        self.assert_accepted("server/grpc/service.cc", '"engine/engine.h"')
+        self.assert_accepted("server/grpc/service.cc", '"engine/api/engine.h"')
         self.assert_accepted("server/grpc/service.cc", '"server/metrics/metrics.h"')
         self.assert_accepted("engine/schedule/loop.cc", '"engine/blend/blender.h"')
         self.assert_accepted("tests/unit/blend/blender_test.cc", '"kernels/backend.h"')
@@ -81,14 +81,14 @@ class DetectionTest(unittest.TestCase):
         self.assert_refused("engine/blend/blender.cc", '"engine/schedule/loop.h"')
         self.assert_refused("engine/model/model.cc", '"engine/blend/blender.h"')
         self.assert_refused("engine/kv/page_pool.h", '"engine/store/chunk_store.h"')
-        self.assert_refused("engine/kv/page_pool.h", '"engine/request.h"')
-        self.assert_refused("engine/store/chunk_store.h", '"engine/engine.h"')
+        self.assert_refused("engine/kv/page_pool.h", '"engine/api/request.h"')
+        self.assert_refused("engine/store/chunk_store.h", '"engine/api/engine.h"')
         self.assert_refused("engine/store/chunk_store.h", '"engine/store/disk/disk_tier.h"')
         self.assert_refused("engine/blend/kv_loader.h", '"engine/store/disk/disk_tier.h"')
         self.assert_accepted("engine/store/disk/disk_tier.h", '"engine/store/chunk_info.h"')
         self.assert_refused("engine/text/tokenizer.h", '"engine/prompt/layout.h"')
         self.assert_accepted("engine/prompt/layout.h", '"engine/text/tokenizer.h"')
-        self.assert_accepted("engine/blend/blender.h", '"engine/request.h"')
+        self.assert_accepted("engine/blend/blender.h", '"engine/api/request.h"')
 
     def test_text_and_prompt_use_abseil_only(self):
         self.assert_refused("engine/text/tokenizer.cc", "<nlohmann/json.hpp>", "Abseil")
@@ -98,16 +98,16 @@ class DetectionTest(unittest.TestCase):
         self.assert_accepted("engine/text/tokenizer.cc", '"absl/strings/str_cat.h"')
 
     def test_shared_headers(self):
-        self.assert_accepted("engine/text/tokenizer.cc", '"engine/status_macros.h"')
-        self.assert_refused("kernels/backend.cc", '"engine/status_macros.h"')
-        self.assert_refused("engine/status_macros.h", '"engine/model/model.h"', "Abseil")
+        self.assert_accepted("engine/text/tokenizer.cc", '"engine/api/status_macros.h"')
+        self.assert_refused("kernels/backend.cc", '"engine/api/status_macros.h"')
+        self.assert_refused("engine/api/status_macros.h", '"engine/model/model.h"', "Abseil")
 
     def test_transports_stay_in_the_server(self):
         for include in ("<grpcpp/grpcpp.h>", '"grpcpp/grpcpp.h"', "<google/protobuf/message.h>", "<httplib.h>",
                         '"kvblend/v1/inference.pb.h"', "<prometheus/counter.h>", "<CLI/CLI.hpp>"):
             self.assertIn(True, ["transports" in text or "from the root" in text
                                  for text in messages("engine/schedule/loop.cc", f"#include {include}\n")], include)
-            self.assertNotEqual([], messages("kernels/cpu/linear.cc", f"#include {include}\n"), include)
+            self.assertNotEqual([], messages("kernels/cpu/linear/linear.cc", f"#include {include}\n"), include)
         self.assert_accepted("server/http/http_server.cc", "<httplib.h>")
         self.assert_accepted("server/cli/main.cc", "<CLI/CLI.hpp>")
 
@@ -131,7 +131,7 @@ class DetectionTest(unittest.TestCase):
             os.makedirs(os.path.join(root, "kernels", "cpu"))
             os.makedirs(os.path.join(root, "build", "release"))
             with open(os.path.join(root, "kernels", "cpu", "bad.h"), "w", encoding="utf-8") as file:
-                file.write('#include "engine/engine.h"\n')
+                file.write('#include "engine/api/engine.h"\n')
             with open(os.path.join(root, "build", "release", "ignored.h"), "w", encoding="utf-8") as file:
                 file.write("generated\n")
             found = [str(violation) for violation in rules.check_tree(root)]

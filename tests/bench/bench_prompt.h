@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "engine/request.h"
+#include "engine/api/request.h"
 #include "nlohmann/json.hpp"
 
 namespace kvblend {

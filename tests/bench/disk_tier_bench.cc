@@ -22,7 +22,7 @@
 
 #include "absl/synchronization/mutex.h"
 #include "engine/store/disk/disk_tier.h"
-#include "engine/store/host_memory.h"
+#include "engine/store/format/host_memory.h"
 #include "tests/bench/synthetic_file_system.h"
 
 namespace kvblend::store {

@@ -20,7 +20,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "engine/store/chunk_key.h"
+#include "engine/api/chunk_key.h"
 #include "engine/store/eviction.h"
 #include "engine/store/frequency_sketch.h"
 

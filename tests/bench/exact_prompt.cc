@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "engine/model_runtime.h"
+#include "engine/api/status_macros.h"
 #include "engine/prompt/prompt_layout.h"
-#include "engine/status_macros.h"
+#include "engine/runtime/model_runtime.h"
 #include "nlohmann/json.hpp"
 
 namespace kvblend {

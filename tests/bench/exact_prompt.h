@@ -9,7 +9,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "engine/request.h"
+#include "engine/api/request.h"
 
 namespace kvblend {
 

@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/store/disk/disk_paths.h"
 #include "engine/store/disk/file_system.h"
-#include "engine/store/entry_format.h"
+#include "engine/store/format/entry_format.h"
 
 namespace kvblend::store {
 

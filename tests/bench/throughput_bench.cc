@@ -19,8 +19,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/synchronization/notification.h"
-#include "engine/engine.h"
-#include "engine/status_macros.h"
+#include "engine/api/engine.h"
+#include "engine/api/status_macros.h"
 #include "tests/bench/exact_prompt.h"
 #include "tests/bench/samples.h"
 

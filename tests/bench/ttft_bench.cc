@@ -19,7 +19,7 @@
 
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "engine/engine.h"
+#include "engine/api/engine.h"
 #include "tests/bench/bench_prompt.h"
 #include "tests/bench/samples.h"
 #include "tests/support/engine_recorder.h"

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/step_graphs.h"
+#include "kernels/cuda/runtime/step_graphs.h"
 #include "tests/conformance/tiny_decoder.h"
 #include "tests/cuda_emulation/runtime.h"
 

@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "kernels/cpu/code_products.h"
+#include "kernels/cpu/linear/code_products.h"
 #include "tests/conformance/harness.h"
 #include "tests/conformance/random_codes.h"
 

@@ -1,4 +1,4 @@
-#include "kernels/cpu/processors.h"
+#include "kernels/cpu/machine/processors.h"
 
 #include <sched.h>
 

@@ -1,5 +1,5 @@
-// kernels/cuda/device.h without a GPU: the same functions over the emulator's executor. Include
-// kernels/cuda/device.h, not this.
+// kernels/cuda/device/device.h without a GPU: the same functions over the emulator's executor. Include
+// kernels/cuda/device/device.h, not this.
 #pragma once
 
 #include <bit>
@@ -9,7 +9,7 @@
 #include <string>
 #include <type_traits>
 
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/device/launch.h"
 #include "kernels/host/float_convert.h"
 #include "tests/cuda_emulation/executor.h"
 #include "tests/cuda_emulation/failure.h"

@@ -1,11 +1,11 @@
 // Which device is opened, what a process may ask of it, and that every thread works on it.
-#include "kernels/cuda/device.h"
+#include "kernels/cuda/device/device.h"
 
 #include <thread>
 
 #include "gmock/gmock.h"
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/memory.h"
+#include "kernels/cuda/runtime/memory.h"
 #include "tests/cuda_emulation/runtime.h"
 
 namespace kvblend::kernels {

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/device/launch.h"
 #include "tests/cuda_emulation/failure.h"
 #include "tests/cuda_emulation/shared_memory.h"
 

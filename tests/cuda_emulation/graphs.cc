@@ -1,11 +1,11 @@
-// The graphs of kernels/cuda/runtime.h over the emulator: lists of work, recorded once and run again and
+// The graphs of kernels/cuda/runtime/runtime.h over the emulator: lists of work, recorded once and run again and
 // again.
 #include <memory>
 #include <mutex>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/cuda/runtime.h"
+#include "kernels/cuda/runtime/runtime.h"
 #include "tests/cuda_emulation/failure.h"
 #include "tests/cuda_emulation/runtime_objects.h"
 

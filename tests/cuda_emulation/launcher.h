@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/device/launch.h"
 
 namespace kvblend::cuda_emulation {
 

@@ -1,6 +1,6 @@
 // cp.async, ldmatrix and mma.sync, with the fragment layouts of the PTX ISA (sections "ldmatrix" and "Matrix
 // Fragments for mma.m16n8k16 with floating point type").
-#include "kernels/cuda/device.h"
+#include "kernels/cuda/device/device.h"
 
 namespace kvblend::kernels::cuda {
 namespace {

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "gtest/gtest.h"
-#include "kernels/cuda/device.h"
-#include "kernels/cuda/runtime.h"
+#include "kernels/cuda/device/device.h"
+#include "kernels/cuda/runtime/runtime.h"
 
 namespace kvblend::kernels::cuda {
 

@@ -1,4 +1,4 @@
-// kernels/cuda/runtime.h over the emulator. Device memory is host memory with red zones where
+// kernels/cuda/runtime/runtime.h over the emulator. Device memory is host memory with red zones where
 // AddressSanitizer sees them. Streams are queues that run when somebody waits for them, so that host code
 // which forgets to wait, or frees what is in use, is found.
 #include "tests/cuda_emulation/runtime.h"
@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/cuda/open_device.h"
-#include "kernels/cuda/runtime.h"
+#include "kernels/cuda/runtime/open_device.h"
+#include "kernels/cuda/runtime/runtime.h"
 #include "tests/cuda_emulation/executor.h"
 #include "tests/cuda_emulation/launcher.h"
 #include "tests/cuda_emulation/runtime_objects.h"

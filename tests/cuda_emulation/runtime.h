@@ -1,4 +1,4 @@
-// What tests may ask of the emulated runtime beyond kernels/cuda/runtime.h.
+// What tests may ask of the emulated runtime beyond kernels/cuda/runtime/runtime.h.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "kernels/cuda/runtime.h"
+#include "kernels/cuda/runtime/runtime.h"
 
 namespace kvblend::cuda_emulation {
 

@@ -1,5 +1,5 @@
-// kernels/cuda/stopwatch.h over the emulator: the time that the emulation takes, which says nothing of a GPU.
-#include "kernels/cuda/stopwatch.h"
+// kernels/cuda/runtime/stopwatch.h over the emulator: the time that the emulation takes, which says nothing of a GPU.
+#include "kernels/cuda/runtime/stopwatch.h"
 
 #include <chrono>
 #include <cstring>

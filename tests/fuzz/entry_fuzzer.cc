@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/store/entry_format.h"
+#include "engine/store/format/entry_format.h"
 #include "tests/unit/store/entry_bytes.h"
 
 namespace kvblend::store {

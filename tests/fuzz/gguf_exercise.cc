@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <vector>
 
+#include "engine/api/status_macros.h"
 #include "engine/model/dequantize.h"
 #include "engine/model/gguf_file.h"
 #include "engine/model/model_config.h"
 #include "engine/model/model_weights.h"
-#include "engine/status_macros.h"
 #include "kernels/backend.h"
 
 namespace kvblend::model {

@@ -16,7 +16,7 @@
 
 #include "absl/synchronization/notification.h"
 #include "engine/store/disk/disk_tier.h"
-#include "engine/store/host_memory.h"
+#include "engine/store/format/host_memory.h"
 #include "spdlog/spdlog.h"
 #include "tests/support/memory_file_system.h"
 #include "tests/unit/store/entry_bytes.h"

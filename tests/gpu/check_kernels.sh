@@ -43,10 +43,10 @@ compile() {
 }
 export -f compile
 export nvcc out
-printf '%s\n' kernels/cuda/*.cu tests/bench/gpu/*.cu |
+printf '%s\n' kernels/cuda/*/*.cu tests/bench/gpu/*.cu |
   xargs -P "$(nproc)" -I{} bash -euo pipefail -c 'compile {}'
 # What of the backend's host code no build without CUDA compiles, with the optimisation of tests/gpu/run.sh's build.
-for source in kernels/cuda/{runtime_cuda,stopwatch_cuda,gemm_cublaslt,cublaslt_library}.cc tests/conformance/cuda_backends.cc; do
+for source in kernels/cuda/{runtime/runtime_cuda,runtime/stopwatch_cuda,linear/gemm_cublaslt,linear/cublaslt_library}.cc tests/conformance/cuda_backends.cc; do
   "$nvcc" -std=c++20 -O3 -I. -Xcompiler -Wall,-Wextra,-Werror -c "$source" -o "$out/host.o"
   rm "$out/host.o"
 done

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/model_runtime.h"
-#include "engine/prompt_runner.h"
+#include "engine/runtime/model_runtime.h"
+#include "engine/serve/prompt_runner.h"
 #include "engine/store/chunk_store.h"
 #include "nlohmann/json.hpp"
 #include "tests/support/real_model.h"

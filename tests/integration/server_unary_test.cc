@@ -137,7 +137,7 @@ TEST_F(ServerUnaryTest, DeleteAllEmptiesOneNamespace) {
   v1::DeleteChunksResponse response;
   ASSERT_TRUE(chunks_->Delete(&context, request, &response).ok());
   EXPECT_EQ(response.deleted(), 3);
-  EXPECT_EQ(engine_.chunk_store().Stats().entries, 1);
+  EXPECT_EQ(engine_.chunks().Stats().entries, 1);
 }
 
 TEST_F(ServerUnaryTest, PinningBeyondTheLimitIsRefused) {

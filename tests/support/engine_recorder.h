@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
-#include "engine/engine.h"
+#include "engine/api/engine.h"
 
 namespace kvblend::test_support {
 

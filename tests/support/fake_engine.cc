@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "absl/time/clock.h"
-#include "engine/store/chunk_address.h"
-#include "engine/store/chunk_kv.h"
+#include "engine/store/format/chunk_address.h"
+#include "engine/store/format/chunk_kv.h"
 
 namespace kvblend::testing {
 namespace {
@@ -152,8 +152,8 @@ template std::shared_ptr<FakeGenerate> FakeEngine::Next(Calls<FakeGenerate>*);
 template std::shared_ptr<FakeScore> FakeEngine::Next(Calls<FakeScore>*);
 template std::shared_ptr<FakePutChunks> FakeEngine::Next(Calls<FakePutChunks>*);
 
-store::ChunkKey FakeEngine::StoreChunk(std::string_view tenant_namespace, int32_t seed, int32_t num_tokens,
-                                       const std::string& label) {
+ChunkKey FakeEngine::StoreChunk(std::string_view tenant_namespace, int32_t seed, int32_t num_tokens,
+                                const std::string& label) {
   const std::vector<int32_t> tokens(num_tokens, seed);
   store::ChunkIdentity identity;
   identity.format = kFormat;
@@ -163,7 +163,7 @@ store::ChunkKey FakeEngine::StoreChunk(std::string_view tenant_namespace, int32_
   auto kv = *store::ChunkKv::Allocate(kFormat, num_tokens);
   const auto handle =
       chunk_store_->Insert(address, std::move(kv), {.compute_cost_seconds = 0.5, .label = label});
-  return handle.ok() ? address.key : store::ChunkKey();
+  return handle.ok() ? address.key : ChunkKey();
 }
 
 }  // namespace kvblend::testing

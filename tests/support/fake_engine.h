@@ -15,7 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
-#include "engine/engine.h"
+#include "engine/api/engine.h"
 #include "engine/store/chunk_store.h"
 
 namespace kvblend::testing {
@@ -74,7 +74,8 @@ class FakeEngine : public Engine {
                                                        std::shared_ptr<ScoreObserver> observer) override;
   absl::StatusOr<std::shared_ptr<RequestHandle>> PutChunks(
       PutChunksRequest request, std::shared_ptr<PutChunksObserver> observer) override;
-  store::ChunkStore& chunk_store() override { return *chunk_store_; }
+  ChunkCatalog& chunks() override { return *chunk_store_; }
+  store::ChunkStore& chunk_store() { return *chunk_store_; }
   /// Finds every chunk on disk, with a token for each of its bytes.
   absl::StatusOr<std::vector<PrefetchedChunk>> PrefetchChunks(PrefetchChunksRequest request) override;
   /// One chunk for every chunk_tokens bytes, no overlap; of a text that goes on, whole ones only.
@@ -94,8 +95,8 @@ class FakeEngine : public Engine {
   std::shared_ptr<FakePutChunks> NextPutChunks() { return Next(&puts_); }
 
   /// Stores a chunk of `num_tokens` tokens; `seed` makes its key.
-  store::ChunkKey StoreChunk(std::string_view tenant_namespace, int32_t seed, int32_t num_tokens,
-                             const std::string& label = "");
+  ChunkKey StoreChunk(std::string_view tenant_namespace, int32_t seed, int32_t num_tokens,
+                      const std::string& label = "");
 
   const absl::Notification& draining() const { return draining_; }
 

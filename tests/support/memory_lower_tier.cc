@@ -6,8 +6,8 @@
 
 namespace kvblend::test_support {
 
-using store::ChunkInfo;
-using store::ChunkKey;
+using kvblend::ChunkInfo;
+using kvblend::ChunkKey;
 
 void MemoryDisk::HoldReads(bool hold) {
   absl::MutexLock lock(&mutex_);
@@ -186,6 +186,7 @@ class MemoryLowerTier final : public store::LowerTier {
   }
 
   Tier tier() const override { return tier_; }
+  TierStats Report() const override { return {.tier = tier(), .failing = false, .values = {}}; }
   bool durable() const override { return tier_ == Tier::kDisk; }
 
   std::vector<absl::StatusOr<std::shared_ptr<store::LowerTierEntry>>> OpenEntries(
@@ -204,12 +205,12 @@ class MemoryLowerTier final : public store::LowerTier {
     return entries;
   }
 
-  std::vector<std::optional<store::ContentMatch>> FindAnyAnchor(
-      absl::Span<const store::ContentKey> content_keys, absl::Time /*deadline*/) const override {
+  std::vector<std::optional<store::ContentMatch>> FindAnyAnchor(absl::Span<const ContentKey> content_keys,
+                                                                absl::Time /*deadline*/) const override {
     std::vector<std::optional<store::ContentMatch>> matches;
-    for (const store::ContentKey& content_key : content_keys) {
+    for (const ContentKey& content_key : content_keys) {
       std::optional<std::pair<bool, ChunkKey>> best;
-      for (const ChunkInfo& info : All(store::kAllNamespaces)) {
+      for (const ChunkInfo& info : All(kAllNamespaces)) {
         const std::pair match(info.anchor_hash == store::IsolatedAnchorHash(), info.key);
         if (info.content_key == content_key && (!best.has_value() || match < *best)) best = match;
       }
@@ -219,14 +220,14 @@ class MemoryLowerTier final : public store::LowerTier {
     }
     return matches;
   }
-  std::optional<ChunkInfo> Stat(store::NamespaceFilter filter, const ChunkKey& key) const override {
+  std::optional<ChunkInfo> Stat(NamespaceFilter filter, const ChunkKey& key) const override {
     for (const ChunkInfo& info : All(filter)) {
       if (info.key == key) return info;
     }
     return std::nullopt;
   }
   bool Contains(const ChunkKey& key) const override { return disk_->Contains(key); }
-  std::vector<ChunkInfo> List(store::NamespaceFilter filter,
+  std::vector<ChunkInfo> List(NamespaceFilter filter,
                               const std::optional<std::pair<std::string, ChunkKey>>& after,
                               int64_t limit) const override {
     std::vector<ChunkInfo> found;
@@ -237,20 +238,20 @@ class MemoryLowerTier final : public store::LowerTier {
     return found;
   }
 
-  absl::StatusOr<bool> Erase(store::NamespaceFilter filter, const ChunkKey& key) override {
+  absl::StatusOr<bool> Erase(NamespaceFilter filter, const ChunkKey& key) override {
     if (!Stat(filter, key).has_value()) return false;
     absl::MutexLock lock(&disk_->mutex_);
     return disk_->entries_.erase(key) > 0;
   }
-  absl::Status Pin(store::NamespaceFilter filter, const ChunkKey& key) override {
+  absl::Status Pin(NamespaceFilter filter, const ChunkKey& key) override {
     return SetPinned(filter, key, true);
   }
-  absl::Status Unpin(store::NamespaceFilter filter, const ChunkKey& key) override {
+  absl::Status Unpin(NamespaceFilter filter, const ChunkKey& key) override {
     return SetPinned(filter, key, false);
   }
 
  private:
-  absl::Status SetPinned(store::NamespaceFilter filter, const ChunkKey& key, bool pinned) {
+  absl::Status SetPinned(NamespaceFilter filter, const ChunkKey& key, bool pinned) {
     if (!Stat(filter, key).has_value()) return absl::NotFoundError("no such entry");
     absl::MutexLock lock(&disk_->mutex_);
     if (const auto found = disk_->entries_.find(key); found != disk_->entries_.end()) {
@@ -260,7 +261,7 @@ class MemoryLowerTier final : public store::LowerTier {
   }
 
   /// In order of (namespace, key).
-  std::vector<ChunkInfo> All(store::NamespaceFilter filter) const {
+  std::vector<ChunkInfo> All(NamespaceFilter filter) const {
     std::vector<ChunkInfo> all;
     absl::MutexLock lock(&disk_->mutex_);
     for (const auto& [key, stored] : disk_->entries_) {

@@ -38,20 +38,20 @@ class MemoryDisk {
   int64_t waiting_reads() const;
 
   /// Tells the tier's eviction listener, and forgets the entry. REQUIRES: it is there, and one tier is.
-  void Evict(const store::ChunkKey& key, int64_t frequency);
+  void Evict(const ChunkKey& key, int64_t frequency);
 
   /// Called for every read; an error fails the read, and with kDataLoss the entry is lost.
-  std::function<absl::Status(const store::ChunkKey& key, int32_t layer)> read_fault;
+  std::function<absl::Status(const ChunkKey& key, int32_t layer)> read_fault;
   /// Called for every Put.
-  std::function<absl::Status(const store::ChunkKey& key)> write_fault;
+  std::function<absl::Status(const ChunkKey& key)> write_fault;
 
   /// Entries that were told to do something after their tier was gone.
   std::atomic<int64_t> calls_without_tier{0};
 
   int64_t entries() const;
-  bool Contains(const store::ChunkKey& key) const;
-  bool IsPinned(const store::ChunkKey& key) const;
-  int64_t FrequencyOf(const store::ChunkKey& key) const;
+  bool Contains(const ChunkKey& key) const;
+  bool IsPinned(const ChunkKey& key) const;
+  int64_t FrequencyOf(const ChunkKey& key) const;
 
  private:
   friend class MemoryLowerTier;
@@ -69,7 +69,7 @@ class MemoryDisk {
   std::atomic<int64_t> tiers_{0};
   std::function<void(const std::shared_ptr<Stored>& stored, int64_t frequency)> listener_;
   mutable absl::Mutex mutex_;
-  std::map<store::ChunkKey, std::shared_ptr<Stored>> entries_ ABSL_GUARDED_BY(mutex_);
+  std::map<ChunkKey, std::shared_ptr<Stored>> entries_ ABSL_GUARDED_BY(mutex_);
   std::vector<Read> reads_ ABSL_GUARDED_BY(mutex_);
   bool hold_ ABSL_GUARDED_BY(mutex_) = false;
   store::ReadId next_id_ ABSL_GUARDED_BY(mutex_) = 1;

@@ -12,7 +12,7 @@
 #include "absl/types/span.h"
 #include "engine/store/disk/file_system.h"
 #include "engine/store/disk/read_queue.h"
-#include "engine/store/entry_format.h"
+#include "engine/store/format/entry_format.h"
 #include "engine/store/lower_tier.h"
 
 namespace kvblend::store {

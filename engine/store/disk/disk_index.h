@@ -15,9 +15,9 @@
 #include "absl/container/node_hash_map.h"
 #include "absl/hash/hash.h"
 #include "absl/time/time.h"
-#include "engine/store/chunk_address.h"
-#include "engine/store/chunk_info.h"
+#include "engine/api/chunk_info.h"
 #include "engine/store/eviction.h"
+#include "engine/store/format/chunk_address.h"
 
 namespace kvblend::store::internal {
 

@@ -12,7 +12,7 @@
 #include <string_view>
 
 #include "absl/strings/str_cat.h"
-#include "engine/store/chunk_key.h"
+#include "engine/api/chunk_key.h"
 
 namespace kvblend::store::internal {
 

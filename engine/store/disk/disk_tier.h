@@ -1,4 +1,4 @@
-// Chunks in a folder on local disk: one kvb1 file each (engine/store/entry_format.h).
+// Chunks in a folder on local disk: one kvb1 file each (engine/store/format/entry_format.h).
 //
 //   auto tier = DiskTier::Open({.path = "/var/lib/kvblend/chunks", .quota_bytes = 100 << 30});
 //   (*tier)->Put(address, *kv, {.label = "doc 7"});
@@ -31,9 +31,8 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "engine/store/chunk_address.h"
-#include "engine/store/chunk_info.h"
-#include "engine/store/chunk_kv.h"
+#include "engine/api/chunk_info.h"
+#include "engine/api/options.h"
 #include "engine/store/disk/disk_entry.h"
 #include "engine/store/disk/disk_health.h"
 #include "engine/store/disk/disk_index.h"
@@ -41,8 +40,9 @@
 #include "engine/store/disk/disk_tier_stats.h"
 #include "engine/store/disk/file_system.h"
 #include "engine/store/disk/read_queue.h"
+#include "engine/store/format/chunk_address.h"
+#include "engine/store/format/chunk_kv.h"
 #include "engine/store/lower_tier.h"
-#include "engine/store/namespace_quotas.h"
 
 namespace kvblend::store {
 
@@ -112,6 +112,7 @@ class DiskTier final : public LowerTier {
   void SetEvictionListener(EvictionListener listener) override { eviction_listener_ = std::move(listener); }
 
   DiskTierStats Stats() const;
+  TierStats Report() const override { return store::Report(Stats()); }
   const std::string& path() const { return options_.path; }
 
  private:

@@ -1,6 +1,6 @@
 // The disk tier's Erase, Pin and Unpin.
 #include "absl/strings/str_cat.h"
-#include "engine/status_macros.h"
+#include "engine/api/status_macros.h"
 #include "engine/store/disk/disk_tier.h"
 #include "engine/store/disk/disk_tier_claim.h"
 

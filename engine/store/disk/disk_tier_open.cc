@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "engine/status_macros.h"
+#include "engine/api/status_macros.h"
 #include "engine/store/disk/disk_tier.h"
 #include "engine/store/disk/read_header.h"
 #include "spdlog/spdlog.h"

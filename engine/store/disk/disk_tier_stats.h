@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "engine/api/stats.h"
+
 namespace kvblend::store {
 
 /// Counts of what is there are as of now; everything under "since start" only grows.
@@ -44,5 +46,8 @@ struct DiskTierStats {
   int64_t read_errors = 0;  // reads that failed, of headers and layers, damage included
   int64_t cancelled_reads = 0;
 };
+
+/// The same for metrics and for people, who know no tier by its kind.
+TierStats Report(const DiskTierStats& stats);
 
 }  // namespace kvblend::store

@@ -9,12 +9,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/synchronization/mutex.h"
-#include "engine/status_macros.h"
+#include "engine/api/status_macros.h"
 #include "engine/store/disk/disk_paths.h"
 #include "engine/store/disk/folder_files.h"
 #include "engine/store/disk/read_header.h"
-#include "engine/store/entry_format.h"
-#include "engine/store/host_memory.h"
+#include "engine/store/format/entry_format.h"
+#include "engine/store/format/host_memory.h"
 
 namespace kvblend::store {
 namespace {

@@ -13,8 +13,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "engine/store/chunk_address.h"
 #include "engine/store/disk/file_system.h"
+#include "engine/store/format/chunk_address.h"
 
 namespace kvblend::store {
 

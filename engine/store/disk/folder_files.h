@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "engine/store/chunk_key.h"
+#include "engine/api/chunk_key.h"
 #include "engine/store/disk/disk_paths.h"
 #include "engine/store/disk/file_system.h"
 #include "engine/store/disk/folder_audit.h"

@@ -4,8 +4,8 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "engine/status_macros.h"
-#include "engine/store/host_memory.h"
+#include "engine/api/status_macros.h"
+#include "engine/store/format/host_memory.h"
 
 namespace kvblend::store::internal {
 namespace {

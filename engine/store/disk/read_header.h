@@ -2,9 +2,9 @@
 #pragma once
 
 #include "absl/status/statusor.h"
-#include "engine/store/chunk_key.h"
+#include "engine/api/chunk_key.h"
 #include "engine/store/disk/file_system.h"
-#include "engine/store/entry_format.h"
+#include "engine/store/format/entry_format.h"
 
 namespace kvblend::store::internal {
 

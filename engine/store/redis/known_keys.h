@@ -9,7 +9,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
-#include "engine/store/chunk_key.h"
+#include "engine/api/chunk_key.h"
 
 namespace kvblend::store::redis {
 

@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "engine/store/entry_format.h"
+#include "engine/store/format/entry_format.h"
 #include "engine/store/lower_tier.h"
 
 namespace kvblend::store {

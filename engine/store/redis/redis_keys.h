@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "absl/strings/str_cat.h"
-#include "engine/store/chunk_key.h"
+#include "engine/api/chunk_key.h"
 #include "engine/store/lower_tier.h"
 
 namespace kvblend::store::redis {

@@ -1,7 +1,7 @@
 #include "engine/store/redis/redis_tier.h"
 
 #include "absl/strings/str_cat.h"
-#include "engine/status_macros.h"
+#include "engine/api/status_macros.h"
 #include "engine/store/redis/redis_keys.h"
 #include "engine/store/redis/socket_transport.h"
 

@@ -36,10 +36,10 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "engine/store/chunk_address.h"
-#include "engine/store/chunk_info.h"
-#include "engine/store/chunk_kv.h"
-#include "engine/store/entry_format.h"
+#include "engine/api/chunk_info.h"
+#include "engine/store/format/chunk_address.h"
+#include "engine/store/format/chunk_kv.h"
+#include "engine/store/format/entry_format.h"
 #include "engine/store/lower_tier.h"
 #include "engine/store/redis/known_keys.h"
 #include "engine/store/redis/redis_cluster.h"
@@ -113,6 +113,7 @@ class RedisTier final : public LowerTier {
   absl::Status Unpin(NamespaceFilter filter, const ChunkKey& key) override;
 
   RedisTierStats Stats() const;
+  TierStats Report() const override { return store::Report(Stats()); }
   /// Waits until every node works, and their connections are made. False: not by `deadline` (real time).
   bool AwaitAllWorking(absl::Time deadline) const { return cluster_->AwaitAllWorking(deadline); }
 

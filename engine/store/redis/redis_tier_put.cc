@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "engine/status_macros.h"
+#include "engine/api/status_macros.h"
 #include "engine/store/redis/redis_keys.h"
 #include "engine/store/redis/redis_tier.h"
 

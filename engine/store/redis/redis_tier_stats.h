@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/api/stats.h"
+
 namespace kvblend::store {
 
 struct RedisNodeStats {
@@ -66,5 +68,8 @@ struct RedisTierStats {
         nodes.begin(), nodes.end(), [](const RedisNodeStats& node) { return node.state == "working"; }));
   }
 };
+
+/// The same for metrics and for people, who know no tier by its kind.
+TierStats Report(const RedisTierStats& stats);
 
 }  // namespace kvblend::store

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
-#include "engine/engine.h"
+#include "engine/api/engine.h"
 #include "server/cli/bench/statistics.h"
 
 namespace kvblend::server::cli {

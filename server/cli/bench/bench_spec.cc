@@ -5,7 +5,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "engine/engine.h"
+#include "engine/api/engine.h"
 
 namespace kvblend::server::cli {
 namespace {

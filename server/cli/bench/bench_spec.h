@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "engine/request.h"
+#include "engine/api/request.h"
 
 namespace kvblend::server::cli {
 

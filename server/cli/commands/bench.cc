@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "engine/engine.h"
-#include "engine/status_macros.h"
+#include "engine/api/engine.h"
+#include "engine/api/status_macros.h"
 #include "server/cli/bench/bench_report.h"
 #include "server/cli/bench/bench_runner.h"
 #include "server/cli/bench/bench_spec.h"

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "engine/status_macros.h"
+#include "engine/api/status_macros.h"
 #include "server/cli/files.h"
 
 namespace kvblend::server::cli {

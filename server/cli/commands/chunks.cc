@@ -11,7 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
-#include "engine/status_macros.h"
+#include "engine/api/status_macros.h"
 #include "server/cli/command.h"
 #include "server/cli/commands/chunks_prefetch.h"
 #include "server/cli/commands/chunks_put.h"

@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "engine/status_macros.h"
+#include "engine/api/status_macros.h"
 #include "server/cli/commands/chunk_texts.h"
 #include "server/cli/flags.h"
 

@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "engine/status_macros.h"
+#include "engine/api/status_macros.h"
 #include "server/cli/command.h"
 #include "server/cli/flags.h"
 #include "server/cli/prompt_report.h"

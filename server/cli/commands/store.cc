@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
-#include "engine/status_macros.h"
+#include "engine/api/status_macros.h"
 #include "engine/store/disk/folder_audit.h"
 #include "server/cli/command.h"
 #include "server/cli/commands/store_commands.h"
@@ -236,7 +236,7 @@ absl::Status RunStats(const StoreFlags& flags, CommandContext& context) {
                            Audit(flags, /*read_sections=*/false, "Reading", context));
   std::map<GroupName, Group> groups;
   for (const AuditedEntry& entry : audit.entries) {
-    groups[{store::ToHex(entry.model_fingerprint), FormatName(entry.format), entry.tenant_namespace}].Add(
+    groups[{kvblend::ToHex(entry.model_fingerprint), FormatName(entry.format), entry.tenant_namespace}].Add(
         entry);
   }
   if (flags.json) {

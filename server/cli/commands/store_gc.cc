@@ -9,8 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
-#include "engine/engine.h"
-#include "engine/status_macros.h"
+#include "engine/api/engine.h"
+#include "engine/api/status_macros.h"
 #include "engine/store/disk/folder_cleanup.h"
 #include "server/cli/command.h"
 #include "server/cli/commands/store_commands.h"
@@ -83,7 +83,7 @@ absl::StatusOr<store::CleanupOptions> OptionsOf(const GcFlags& flags, CommandCon
     options.created_before = absl::Now() - age;
   }
   if (!flags.model.empty()) {
-    const absl::StatusOr<store::Digest> model = store::DigestFromHex(flags.model);
+    const absl::StatusOr<kvblend::Digest> model = kvblend::DigestFromHex(flags.model);
     if (!model.ok()) {
       return absl::InvalidArgumentError(
           absl::StrCat("--model is '", flags.model,
@@ -93,7 +93,7 @@ absl::StatusOr<store::CleanupOptions> OptionsOf(const GcFlags& flags, CommandCon
   }
   if (!flags.other_models_than.empty()) {
     KVBLEND_ASSIGN_OR_RETURN(const std::string fingerprint, ModelFingerprint(flags.other_models_than));
-    KVBLEND_ASSIGN_OR_RETURN(options.other_models_than, store::DigestFromHex(fingerprint));
+    KVBLEND_ASSIGN_OR_RETURN(options.other_models_than, kvblend::DigestFromHex(fingerprint));
   }
   options.quarantine = flags.quarantine;
   options.dry_run = flags.dry_run;

@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "engine/request.h"
+#include "engine/api/request.h"
 #include "server/cli/precompute/corpus_reader.h"
 
 namespace kvblend::server::cli {

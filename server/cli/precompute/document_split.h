@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "absl/status/status.h"
-#include "engine/request.h"
+#include "engine/api/request.h"
 #include "server/cli/client.h"
 
 namespace kvblend::server::cli {

@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "engine/request.h"
+#include "engine/api/request.h"
 #include "server/cli/cancellation.h"
 #include "server/cli/client.h"
 

@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "engine/status_macros.h"
+#include "engine/api/status_macros.h"
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/runtime.h"
+#include "kernels/cuda/runtime/runtime.h"
 #include "tests/bench/gpu/random_weights.h"
 
 namespace kvblend::gpu_bench {

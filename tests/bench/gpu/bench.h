@@ -10,8 +10,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
-#include "kernels/cuda/memory.h"
-#include "kernels/cuda/stopwatch.h"
+#include "kernels/cuda/runtime/memory.h"
+#include "kernels/cuda/runtime/stopwatch.h"
 #include "nlohmann/json.hpp"
 
 namespace kvblend::gpu_bench {

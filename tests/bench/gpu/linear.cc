@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "engine/status_macros.h"
-#include "kernels/cuda/device_weights.h"
+#include "engine/api/status_macros.h"
+#include "kernels/cuda/linear/device_weights.h"
 #include "kernels/host/float_convert.h"
 #include "tests/bench/gpu/inputs.h"
 #include "tests/bench/gpu/operations.h"

@@ -3,10 +3,10 @@
 #include <cmath>
 #include <utility>
 
-#include "engine/status_macros.h"
-#include "kernels/cuda/device_weights.h"
-#include "kernels/cuda/memory.h"
-#include "kernels/cuda/runtime.h"
+#include "engine/api/status_macros.h"
+#include "kernels/cuda/linear/device_weights.h"
+#include "kernels/cuda/runtime/memory.h"
+#include "kernels/cuda/runtime/runtime.h"
 
 namespace kvblend::gpu_bench {
 

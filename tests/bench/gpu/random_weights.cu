@@ -1,4 +1,4 @@
-#include "kernels/cuda/device.h"
+#include "kernels/cuda/device/device.h"
 #include "tests/bench/gpu/random_weights.h"
 
 namespace kvblend::gpu_bench {

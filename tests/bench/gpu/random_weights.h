@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/device/launch.h"
 
 namespace kvblend::gpu_bench {
 

@@ -22,7 +22,7 @@ class AutoRatioTest : public BlendFixture {
     Restart();
     for (const Tokens& chunk : chunks_) Store(anchor_, chunk);
     ASSERT_TRUE(chunk_store_->FlushWrites(absl::InfiniteFuture()).ok());
-    disk_->read_fault = [this](const store::ChunkKey& key, int32_t) {
+    disk_->read_fault = [this](const ChunkKey& key, int32_t) {
       read_keys_.push_back(key.ToHex());
       now_ += absl::Seconds(seconds_per_read_);
       return absl::OkStatus();
@@ -58,7 +58,7 @@ class AutoRatioTest : public BlendFixture {
     read_keys_.clear();
   }
 
-  store::ChunkKey KeyOf(const Tokens& anchor, const Tokens& tokens) const {
+  ChunkKey KeyOf(const Tokens& anchor, const Tokens& tokens) const {
     return store::AddressOf({.model_fingerprint = runtime_->key_space.model_fingerprint,
                              .format = runtime_->key_space.format,
                              .tenant_namespace = "",

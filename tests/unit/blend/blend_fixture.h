@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "engine/model_runtime.h"
-#include "engine/prompt_runner.h"
+#include "engine/runtime/model_runtime.h"
+#include "engine/serve/prompt_runner.h"
 #include "engine/store/chunk_store.h"
 #include "tests/support/tiny_model.h"
 

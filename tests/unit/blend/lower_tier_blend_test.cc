@@ -78,7 +78,7 @@ TEST_P(LowerTierBlendTest, AChunkThatFailsAtAnyLayerIsAMiss) {
       StoreAll(chunks_);
       Restart(disk);
       int faults = 0;
-      disk->read_fault = [&](const store::ChunkKey& key, int32_t layer) {
+      disk->read_fault = [&](const ChunkKey& key, int32_t layer) {
         if (key.ToHex() != expected.report.chunks[1].key || layer != bad_layer) return absl::OkStatus();
         ++faults;
         return absl::DataLossError("checksum");
@@ -100,7 +100,7 @@ TEST_P(LowerTierBlendTest, WhenEverythingIsDamagedThePromptIsComputed) {
   StoreAll(chunks_);
   const PrefilledPrompt full = FullPrefill(layout_);
   Restart(disk);
-  disk->read_fault = [](const store::ChunkKey&, int32_t layer) {
+  disk->read_fault = [](const ChunkKey&, int32_t layer) {
     return layer == 2 ? absl::UnavailableError("the device is gone") : absl::OkStatus();
   };
   const PrefilledPrompt prompt = Prefill(layout_, With(Policy::kQuery));
@@ -131,7 +131,7 @@ TEST_P(LowerTierBlendTest, StoringReplacesWhatIsDamaged) {
   Restart(disk);
   StoreAll(chunks_);
   Restart(disk);
-  disk->read_fault = [](const store::ChunkKey&, int32_t layer) {
+  disk->read_fault = [](const ChunkKey&, int32_t layer) {
     return layer == 3 ? absl::DataLossError("checksum") : absl::OkStatus();
   };
   EXPECT_FALSE(runner_->EnsureStored("", anchor_, chunks_[0], {}, KeepRunning)->already_present);

@@ -45,7 +45,7 @@ class PipelineTest : public BlendFixture {
     Restart(2);
     for (const Tokens& chunk : chunks_) Store(anchor_, chunk);
     ASSERT_TRUE(chunk_store_->FlushWrites(absl::InfiniteFuture()).ok());
-    disk_->read_fault = [this](const store::ChunkKey&, int32_t layer) {
+    disk_->read_fault = [this](const ChunkKey&, int32_t layer) {
       absl::MutexLock lock(&mutex_);
       ++reads_;
       deepest_layer_ = std::max(deepest_layer_, layer);
@@ -70,8 +70,8 @@ class PipelineTest : public BlendFixture {
     return reads_;
   }
   int32_t num_layers() const { return runtime_->config.num_layers; }
-  std::vector<store::ChunkKey> Keys() const {
-    std::vector<store::ChunkKey> keys;
+  std::vector<ChunkKey> Keys() const {
+    std::vector<ChunkKey> keys;
     for (const Tokens& chunk : chunks_) {
       keys.push_back(store::AddressOf({.model_fingerprint = runtime_->key_space.model_fingerprint,
                                        .format = runtime_->key_space.format,
@@ -84,8 +84,8 @@ class PipelineTest : public BlendFixture {
   }
   /// What is in host memory is there to the last layer.
   void ExpectNothingLeftHalfWay() {
-    for (const store::ChunkKey& key : Keys()) {
-      const absl::StatusOr<store::ChunkInfo> info = chunk_store_->Stat("", key);
+    for (const ChunkKey& key : Keys()) {
+      const absl::StatusOr<ChunkInfo> info = chunk_store_->Stat("", key);
       ASSERT_TRUE(info.ok());
       if (info->tier != Tier::kHostMemory) continue;
       const auto handle = chunk_store_->Lookup(key);
@@ -208,7 +208,7 @@ TEST_P(PipelineTest, ManyThreadsLeaveNothingHalfWay) {
     for (uint32_t thread = 0; thread < 4; ++thread) {
       threads.emplace_back([this, seed = 10 * round + thread] {
         std::mt19937 random(seed);
-        const std::vector<store::ChunkKey> keys = Keys();
+        const std::vector<ChunkKey> keys = Keys();
         for (int i = 0; i < 200; ++i) {
           store::PromptReads reads(chunk_store_->NewPrompt());
           const auto handles = chunk_store_->Lookup(keys, random() % 4 == 0 ? nullptr : &reads);

@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "engine/status_macros.h"
+#include "engine/api/status_macros.h"
 #include "server/cli/client.h"
 
 namespace kvblend::server::cli {

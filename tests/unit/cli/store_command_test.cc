@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/engine.h"
+#include "engine/api/engine.h"
 #include "engine/store/disk/disk_tier.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -27,7 +27,7 @@ class StoreCommandTest : public CommandsTest {
     Put(*tier, "", 1);
     Put(*tier, "", 2);
     Put(*tier, "tenant", 3);
-    ASSERT_TRUE(tier->Pin(store::kAllNamespaces, addresses_[2].key).ok());
+    ASSERT_TRUE(tier->Pin(kvblend::kAllNamespaces, addresses_[2].key).ok());
   }
 
   std::unique_ptr<store::DiskTier> Open() {
@@ -35,7 +35,8 @@ class StoreCommandTest : public CommandsTest {
     EXPECT_TRUE(tier.ok()) << tier.status();
     return tier.ok() ? *std::move(tier) : nullptr;
   }
-  void Put(store::DiskTier& tier, const std::string& tenant, int32_t token, const store::Digest& model = {}) {
+  void Put(store::DiskTier& tier, const std::string& tenant, int32_t token,
+           const kvblend::Digest& model = {}) {
     const std::vector<int32_t> token_ids(8, token);
     addresses_.push_back(store::AddressOf({.model_fingerprint = model,
                                            .format = store::SmallFormat(),
@@ -89,14 +90,14 @@ TEST_F(StoreCommandTest, CheckNamesWhatIsDamagedAndWhy) {
 }
 
 TEST_F(StoreCommandTest, StatsByModelFormatAndNamespace) {
-  store::Digest other{};
+  kvblend::Digest other{};
   other[31] = 7;
   Put(*Open(), "", 4, other);
   EXPECT_EQ(Run({"store", "stats", store_}), 0);
-  EXPECT_THAT(
-      Out(), AllOf(HasSubstr("model " + std::string(64, '0') + "\n"),
-                   HasSubstr("model " + store::ToHex(other)), HasSubstr("f32 2x2x64"), HasSubstr("(default)"),
-                   HasSubstr("tenant"), HasSubstr("total       4 entries, 32 tokens, 80.0 KiB, 1 pinned\n")));
+  EXPECT_THAT(Out(), AllOf(HasSubstr("model " + std::string(64, '0') + "\n"),
+                           HasSubstr("model " + kvblend::ToHex(other)), HasSubstr("f32 2x2x64"),
+                           HasSubstr("(default)"), HasSubstr("tenant"),
+                           HasSubstr("total       4 entries, 32 tokens, 80.0 KiB, 1 pinned\n")));
   EXPECT_EQ(Run({"store", "stats", store_, "--json"}), 0);
   const OrderedJson stats = OutJson().at(0);
   ASSERT_EQ(stats["groups"].size(), 3u);
@@ -104,7 +105,7 @@ TEST_F(StoreCommandTest, StatsByModelFormatAndNamespace) {
   EXPECT_EQ(stats["groups"][0]["tokens"], 16);
   EXPECT_EQ(stats["groups"][1]["namespace"], "tenant");
   EXPECT_EQ(stats["groups"][1]["pinned_entries"], 1);
-  EXPECT_EQ(stats["groups"][2]["model_fingerprint"], store::ToHex(other));
+  EXPECT_EQ(stats["groups"][2]["model_fingerprint"], kvblend::ToHex(other));
   EXPECT_GT(stats["groups"][2]["oldest_unix_seconds"], 1.7e9);
 }
 
@@ -128,7 +129,7 @@ TEST_F(StoreCommandTest, GcByModel) {
   ASSERT_TRUE(test_support::WriteTinyModel(model, {}).ok());
   const auto fingerprint = ModelFingerprint(model);
   ASSERT_TRUE(fingerprint.ok()) << fingerprint.status();
-  Put(*Open(), "", 4, *store::DigestFromHex(*fingerprint));
+  Put(*Open(), "", 4, *kvblend::DigestFromHex(*fingerprint));
   EXPECT_EQ(Run({"store", "gc", store_, "--other-models-than", model}), 0);
   EXPECT_THAT(Out(), HasSubstr("removed       2 entries"));
   EXPECT_TRUE(std::filesystem::exists(EntryPath(3)));

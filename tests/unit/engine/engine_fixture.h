@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "engine/engine.h"
+#include "engine/api/engine.h"
 #include "tests/support/engine_recorder.h"
 #include "tests/support/tiny_model.h"
 

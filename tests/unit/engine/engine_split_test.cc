@@ -44,7 +44,7 @@ TEST_F(EngineSplitTest, KeysAndTokensAreThoseOfPutChunks) {
   ASSERT_GT(split->chunks.size(), 5u);
   EXPECT_EQ(split->next_byte, static_cast<int64_t>(document.text.size()));
   EXPECT_THAT(split->chunks, Each(Field("stored", &DocumentChunk::stored, false)));
-  EXPECT_EQ(engine_->chunk_store().Stats().entries, 0) << "nothing is computed";
+  EXPECT_EQ(engine_->Stats().store.entries, 0) << "nothing is computed";
 
   std::vector<std::string> texts;
   for (const DocumentChunk& chunk : split->chunks) {
@@ -55,7 +55,7 @@ TEST_F(EngineSplitTest, KeysAndTokensAreThoseOfPutChunks) {
   for (size_t i = 0; i < texts.size(); ++i) {
     EXPECT_EQ(put->progress[i].key, split->chunks[i].key);
     EXPECT_EQ(put->progress[i].num_tokens, split->chunks[i].num_tokens);
-    const auto stored = engine_->chunk_store().Stat("", *store::ChunkKey::FromHex(split->chunks[i].key));
+    const auto stored = engine_->chunks().Stat("", *ChunkKey::FromHex(split->chunks[i].key));
     ASSERT_TRUE(stored.ok());
     EXPECT_GE(stored->bytes, split->chunks[i].stored_bytes);
     EXPECT_LE(stored->bytes, split->chunks[i].stored_bytes + 1024) << "but for the bookkeeping";
@@ -116,7 +116,7 @@ TEST_F(EngineSplitTest, EachChunkMayHaveItsOwnLabel) {
   recorder->Wait();
   std::vector<std::string> labels;
   for (const PutChunkProgress& chunk : recorder->progress) {
-    labels.push_back(engine_->chunk_store().Stat("", *store::ChunkKey::FromHex(chunk.key))->label);
+    labels.push_back(engine_->chunks().Stat("", *ChunkKey::FromHex(chunk.key))->label);
   }
   EXPECT_THAT(labels, ElementsAre("a@0", "b@7"));
   request.chunk_labels.pop_back();
@@ -129,13 +129,13 @@ TEST_F(EngineSplitTest, EachChunkMayHaveItsOwnLabel) {
 
 /// How many chunks are in the store when each is reported.
 struct CountingObserver final : PutChunksObserver {
-  explicit CountingObserver(store::ChunkStore& store) : store(store) {}
-  void OnProgress(const PutChunkProgress&) override { stored.push_back(store.Stats().insertions); }
+  explicit CountingObserver(Engine& engine) : engine(engine) {}
+  void OnProgress(const PutChunkProgress&) override { stored.push_back(engine.Stats().store.insertions); }
   void OnDone(const absl::Status& final_status) override {
     status = final_status;
     done.Notify();
   }
-  store::ChunkStore& store;
+  Engine& engine;
   std::vector<int64_t> stored;
   absl::Status status;
   absl::Notification done;
@@ -145,7 +145,7 @@ TEST_F(EngineSplitTest, WithoutADiskChunksAreReportedAtOnce) {
   PutChunksRequest request;
   request.anchoring = Anchoring::kIsolated;
   request.chunks = {"one", "two", "three"};
-  const auto observer = std::make_shared<CountingObserver>(engine_->chunk_store());
+  const auto observer = std::make_shared<CountingObserver>(*engine_);
   ASSERT_TRUE(engine_->PutChunks(request, observer).ok());
   observer->done.WaitForNotification();
   EXPECT_TRUE(observer->status.ok());

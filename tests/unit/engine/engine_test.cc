@@ -1,4 +1,4 @@
-#include "engine/engine.h"
+#include "engine/api/engine.h"
 
 #include <cmath>
 #include <numeric>
@@ -181,8 +181,8 @@ TEST_F(EngineTest, PutChunksCancelKeepsWhatIsStored) {
   recorder->Wait();
   EXPECT_EQ(recorder->status.code(), absl::StatusCode::kCancelled);
   for (const PutChunkProgress& chunk : recorder->progress) {
-    const auto key = *store::ChunkKey::FromHex(chunk.key);
-    EXPECT_TRUE(engine_->chunk_store().Stat("", key).ok());
+    const auto key = *ChunkKey::FromHex(chunk.key);
+    EXPECT_TRUE(engine_->chunks().Stat("", key).ok());
   }
 }
 

@@ -1,4 +1,4 @@
-#include "engine/prefetcher.h"
+#include "engine/serve/prefetcher.h"
 
 #include <memory>
 #include <utility>
@@ -33,8 +33,8 @@ class PrefetcherTest : public testing::Test {
     return *ChunkStore::Create({.byte_budget = num_chunks * kChunkBytes},
                                test_support::MakeMemoryLowerTier(disk_));
   }
-  static std::vector<store::ChunkKey> Keys(int32_t first, int32_t count) {
-    std::vector<store::ChunkKey> keys;
+  static std::vector<ChunkKey> Keys(int32_t first, int32_t count) {
+    std::vector<ChunkKey> keys;
     for (int32_t token = first; token < first + count; ++token) keys.push_back(SmallAddress(token).key);
     return keys;
   }
@@ -102,7 +102,7 @@ TEST_F(PrefetcherTest, OnePrefetchIsNoSecondUse) {
     ASSERT_TRUE(store->Lookup(SmallAddress(token).key).has_value());
   }
   for (int32_t token = 0; token < 2; ++token) {
-    EXPECT_EQ(store->Stat(store::kAllNamespaces, SmallAddress(token).key)->tier, Tier::kHostMemory);
+    EXPECT_EQ(store->Stat(kAllNamespaces, SmallAddress(token).key)->tier, Tier::kHostMemory);
   }
 }
 

@@ -1,5 +1,5 @@
 // The self-check must let a right backend through and stop every wrong one.
-#include "engine/self_check.h"
+#include "engine/serve/self_check.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -228,12 +228,12 @@ TEST(ConvertReportsTest, DocumentChunks) {
 }
 
 TEST(ConvertReportsTest, ChunkInfo) {
-  store::ChunkInfo info;
-  store::Digest digest{};
+  ChunkInfo info;
+  Digest digest{};
   digest[0] = 0xab;
-  info.key = store::ChunkKey(digest);
+  info.key = ChunkKey(digest);
   digest[0] = 0xcd;
-  info.content_key = store::ContentKey(digest);
+  info.content_key = ContentKey(digest);
   digest[0] = 0xef;
   info.anchor_hash = digest;
   info.label = "label";
@@ -282,48 +282,24 @@ TEST(ConvertReportsTest, Info) {
   stats.store.hits = 38;
   stats.store.other_anchor_hits = 39;
   stats.store.evictions = 40;
-  stats.disk = store::DiskTierStats{};
-  stats.disk->entries = 51;
-  stats.disk->bytes = 52;
-  stats.disk->quota_bytes = 53;
-  stats.disk->pinned_entries = 54;
-  stats.disk->opens = 55;
-  stats.disk->evictions = 56;
-  stats.disk->quarantined = 57;
-  stats.disk->read_failing = true;
-  stats.redis = store::RedisTierStats{};
-  stats.redis->nodes = {{.address = "a:1", .state = "working"}, {.address = "b:2", .state = "down"}};
-  stats.redis->hits = 61;
-  stats.redis->misses = 62;
-  stats.redis->lookup_errors = 63;
-  stats.redis->puts = 64;
-  stats.redis->put_failures = 65;
-  stats.redis->damaged_entries = 60;
-  stats.redis->incomplete_entries = 6;
+  stats.tiers = {{.tier = Tier::kDisk,
+                  .failing = true,
+                  .values = {{.name = "entries", .help = "", .kind = TierStat::Kind::kGauge, .value = 51},
+                             {.name = "puts", .help = "", .value = 52}}},
+                 {.tier = Tier::kRedis, .failing = false, .values = {}}};
   EngineOptions options;
   options.max_queued_requests = 41;
   options.max_chunks_per_request = 42;
   options.max_text_bytes = 43;
   const v1::GetInfoResponse wire = ToProto(info, stats, options);
   EXPECT_EQ(EmptyFields(wire), "limits.max_message_bytes uptime_seconds ");  // the server's to fill in
-  EXPECT_FALSE(ToProto(info, EngineStats(), options).has_disk());
-  EXPECT_EQ(wire.disk().entries(), 51);
-  EXPECT_EQ(wire.disk().used_bytes(), 52);
-  EXPECT_EQ(wire.disk().quota_bytes(), 53);
-  EXPECT_EQ(wire.disk().pinned_entries(), 54);
-  EXPECT_EQ(wire.disk().hits(), 55);
-  EXPECT_EQ(wire.disk().evictions(), 56);
-  EXPECT_EQ(wire.disk().quarantined(), 57);
-  EXPECT_TRUE(wire.disk().failing());
-  EXPECT_FALSE(ToProto(info, EngineStats(), options).has_redis());
-  EXPECT_EQ(wire.redis().nodes(), 2);
-  EXPECT_EQ(wire.redis().nodes_working(), 1);
-  EXPECT_EQ(wire.redis().hits(), 61);
-  EXPECT_EQ(wire.redis().misses(), 62);
-  EXPECT_EQ(wire.redis().lookup_errors(), 63);
-  EXPECT_EQ(wire.redis().puts(), 64);
-  EXPECT_EQ(wire.redis().put_failures(), 65);
-  EXPECT_EQ(wire.redis().damaged(), 66);
+  ASSERT_EQ(wire.tiers_size(), 2);
+  EXPECT_EQ(wire.tiers(0).tier(), v1::TIER_DISK);
+  EXPECT_TRUE(wire.tiers(0).failing());
+  EXPECT_EQ(wire.tiers(0).stats().at("entries"), 51);
+  EXPECT_EQ(wire.tiers(0).stats().at("puts"), 52);
+  EXPECT_EQ(wire.tiers(1).tier(), v1::TIER_REDIS);
+  EXPECT_FALSE(wire.tiers(1).failing());
   EXPECT_EQ(wire.version(), "1.2.3");
   EXPECT_EQ(wire.backend(), "cpu");
   EXPECT_EQ(wire.device().device(), "cuda:1");

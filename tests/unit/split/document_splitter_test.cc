@@ -1,5 +1,5 @@
 // What holds for every document, over random texts and vocabularies; and a few documents by hand.
-#include "engine/split/document_splitter.h"
+#include "engine/prompt/document_splitter.h"
 
 #include <algorithm>
 #include <iostream>

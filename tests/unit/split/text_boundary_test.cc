@@ -1,4 +1,4 @@
-#include "engine/split/text_boundary.h"
+#include "engine/prompt/text_boundary.h"
 
 #include <string>
 

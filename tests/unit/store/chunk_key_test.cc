@@ -1,4 +1,4 @@
-#include "engine/store/chunk_key.h"
+#include "engine/api/chunk_key.h"
 
 #include <fstream>
 #include <set>
@@ -8,7 +8,8 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
-#include "engine/store/chunk_address.h"
+#include "engine/store/format/chunk_address.h"
+#include "engine/store/format/token_hash.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

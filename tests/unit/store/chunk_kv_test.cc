@@ -1,4 +1,4 @@
-#include "engine/store/chunk_kv.h"
+#include "engine/store/format/chunk_kv.h"
 
 #include <cstdint>
 #include <cstring>

@@ -12,8 +12,8 @@
 #include <utility>
 
 #include "absl/time/time.h"
-#include "engine/store/chunk_address.h"
 #include "engine/store/chunk_store.h"
+#include "engine/store/format/chunk_address.h"
 
 namespace kvblend::store {
 

@@ -13,8 +13,8 @@
 #include <utility>
 
 #include "absl/types/span.h"
-#include "engine/store/chunk_kv.h"
-#include "engine/store/entry_format.h"
+#include "engine/store/format/chunk_kv.h"
+#include "engine/store/format/entry_format.h"
 
 namespace kvblend::store {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/store/entry_format.h"
+#include "engine/store/format/entry_format.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/store/entry_bytes.h"

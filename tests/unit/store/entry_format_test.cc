@@ -1,4 +1,4 @@
-#include "engine/store/entry_format.h"
+#include "engine/store/format/entry_format.h"
 
 #include <cstdlib>
 #include <fstream>

@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/notification.h"
 #include "absl/types/span.h"
-#include "engine/store/host_memory.h"
+#include "engine/store/format/host_memory.h"
 #include "engine/store/lower_tier.h"
 
 namespace kvblend::store {

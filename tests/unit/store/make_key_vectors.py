@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes chunk_key_vectors.tsv: keys computed from the serialisation documented in engine/store/chunk_address.h,
+"""Writes chunk_key_vectors.tsv: keys computed from the serialisation documented in engine/store/format/chunk_address.h,
 with Python's hashlib and struct only.
 
     python3 tests/unit/store/make_key_vectors.py > tests/unit/store/chunk_key_vectors.tsv

@@ -1,9 +1,8 @@
-#include "engine/store/namespace_quotas.h"
-
 #include <limits>
 #include <memory>
 #include <string_view>
 
+#include "engine/api/options.h"
 #include "engine/store/chunk_store.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "engine/store/chunk_address.h"
 #include "engine/store/chunk_handle.h"
-#include "engine/store/chunk_kv.h"
+#include "engine/store/format/chunk_address.h"
+#include "engine/store/format/chunk_kv.h"
 #include "gtest/gtest.h"
 
 namespace kvblend::store {

@@ -1,0 +1,43 @@
+// The stored chunks as an operator sees them.
+//
+// Thread-safe. Each method acts within one namespace as if nothing else existed; kAllNamespaces is for the
+// deployment's owner.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/api/chunk_info.h"
+
+namespace kvblend {
+
+class ChunkCatalog {
+ public:
+  static constexpr int32_t kMaxPageSize = 1000;
+
+  virtual ~ChunkCatalog() = default;
+
+  /// kNotFound. Is no hit and leaves eviction as it is.
+  virtual absl::StatusOr<ChunkInfo> Stat(NamespaceFilter filter, const ChunkKey& key) const = 0;
+
+  /// Entries in order of (namespace, key), `page_size` (1 .. kMaxPageSize) at a time. `page_token` is empty
+  /// or the last page's next_page_token. Entries that stay resident throughout are listed exactly once,
+  /// whatever comes and goes meanwhile. kInvalidArgument: page size or token.
+  virtual absl::StatusOr<ChunkPage> List(NamespaceFilter filter, std::string_view page_token,
+                                         int32_t page_size) const = 0;
+
+  /// Pinned entries are erased too. Afterwards no lookup finds the entry; memory is freed when nobody uses it
+  /// any more. A computation that is under way may insert it again. Returns whether there was one.
+  virtual bool Erase(NamespaceFilter filter, const ChunkKey& key) = 0;
+  /// Erases everything. Returns the number of entries erased.
+  virtual int64_t Clear(NamespaceFilter filter) = 0;
+
+  /// Keeps an entry from being evicted until Unpin or Erase; idempotent. kNotFound. kResourceExhausted: limit
+  /// of pinned bytes.
+  virtual absl::Status Pin(NamespaceFilter filter, const ChunkKey& key) = 0;
+  virtual absl::Status Unpin(NamespaceFilter filter, const ChunkKey& key) = 0;
+};
+
+}  // namespace kvblend

@@ -1,0 +1,76 @@
+// What an engine is made with. Plain data.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "engine/api/request.h"
+
+namespace kvblend {
+
+/// Shares of a tier's bytes. A namespace that has used up its share gives up its own entries for new ones;
+/// the others' stay.
+struct NamespaceQuotas {
+  double default_share = 1.0;                // of every namespace that is not named; (0, 1]
+  std::map<std::string, double> named = {};  // (0, 1]
+
+  bool limited() const { return default_share < 1 || !named.empty(); }
+  int64_t BytesOf(std::string_view tenant_namespace, int64_t tier_bytes) const;
+  /// kInvalidArgument naming the namespace, its share and what is allowed.
+  absl::Status Check() const;
+};
+
+/// How to reach the Redis that stored chunks are shared through.
+struct RedisOptions {
+  std::string nodes;          // "host:port[,host:port...]", of one cluster or one server; empty: none
+  std::string user;           // of an ACL; empty: the default user
+  std::string password;       // that, or the file
+  std::string password_file;  // its first line
+  bool tls = false;
+  std::string tls_ca;           // PEM; empty: the system's authorities
+  std::string tls_certificate;  // PEM, with its key: what this client shows
+  std::string tls_key;
+  std::string tls_server_name;   // what the nodes' certificates are for; empty: their addresses
+  double ttl_seconds = 86400;    // since the last hit, about; 0: for ever
+  double budget_seconds = 0.05;  // what Redis may cost a prompt
+  int64_t max_value_bytes = int64_t{64} << 20;  // chunks with a larger section are not stored
+  int32_t connections_per_node = 2;             // for reading
+};
+
+inline constexpr int32_t kMaxLoadPipelineDepth = 1 << 16;  // as many layers as a KV format may have
+
+inline constexpr int32_t kMaxBatchSize = 256;
+
+struct EngineOptions {
+  std::string model_path;         // a GGUF file
+  std::string device = "auto";    // what computes: "auto", "cpu", "cuda", "cuda:N" or "reference"
+  int32_t num_threads = 0;        // 0: one per available processor
+  bool pin_threads = false;       // each worker thread of the CPU backend to a processor of its own
+  std::string gemm = "auto";      // cpu: "auto", "bf16", "f32" or "int8" (kernels::CpuBackendOptions)
+  std::string kv_dtype = "auto";  // pages: "auto" (bf16, or f32 with fp32 GEMMs), "bf16", "f16", "f32", or
+                                  // "int8" (half of bf16's memory)
+  std::string chunk_format = "auto";  // stored chunks: "int8", "int4", "fp8", "bf16", "f16" or "f32"; auto:
+                                      // int8, or kv_dtype where that is not auto
+  int32_t max_context_tokens = 0;     // prompt and completion; 0: the model's own context length
+  int32_t page_size = 64;             // tokens
+  int32_t max_batch_size = 8;         // answers decoded together, 1 to kMaxBatchSize
+  int64_t max_batch_tokens = 0;  // their KV, each with all that may still come; at least max_context_tokens;
+                                 // 0: four times that
+  int64_t chunk_store_bytes = int64_t{4} << 30;
+  std::string chunk_disk_path;  // folder where stored chunks outlive the process; empty: none
+  int64_t chunk_disk_bytes = int64_t{32} << 30;  // what they may take there
+  RedisOptions chunk_redis = {};                 // what replicas share stored chunks through
+  NamespaceQuotas namespace_quotas = {};         // of chunk_store_bytes, and of chunk_disk_bytes
+  bool prefetch_queued = true;                   // bring stored chunks into memory while their prompt waits
+  int32_t load_pipeline_depth = 2;  // while layer l computes, layers up to l + depth are on their way; 0: all
+  RatioOptions ratio = {};          // where a request says nothing of it
+  int32_t max_queued_requests = 64;  // beyond: kResourceExhausted
+  int32_t max_chunks_per_request = 1024;
+  int64_t max_text_bytes = int64_t{8} << 20;  // all texts of one request together
+  bool self_check = true;                     // at start-up: ratio 1 must equal full prefill
+};
+
+}  // namespace kvblend

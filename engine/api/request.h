@@ -1,0 +1,290 @@
+// What clients ask of the engine and what they get back: plain data, no behaviour, no transport.
+//
+// Units: *_tokens count tokens, *_bytes bytes, *_seconds seconds. Text is UTF-8; the engine refuses anything
+// else with kInvalidArgument. Defaults here are the defaults of the gRPC API.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "engine/api/tier.h"
+
+namespace kvblend {
+
+/// How tokens to recompute are chosen. See docs/algorithm.md.
+enum class Policy : uint8_t {
+  kQuery,   // what the question attends to (guided; the default)
+  kHkvd,    // high KV deviation at one layer (CacheBlend, EuroSys 2025)
+  kLink,    // the first `link_tokens` tokens of every chunk (EPIC's LegoLink)
+  kNone,    // nothing: plain reuse
+  kAll,     // everything: equals full prefill
+  kRandom,  // a random share: the control
+};
+
+/// What may be reused from the chunk store.
+enum class Reuse : uint8_t {
+  kChunks,   // every chunk at any position, blended (the default)
+  kPrefix,   // only the exact prefix, as prefix caching would
+  kNothing,  // full prefill
+};
+
+/// In what context a chunk's KV is precomputed.
+enum class Anchoring : uint8_t {
+  kAnchored,  // behind the system text and lead-in, whose KV is dropped afterwards (the default)
+  kIsolated,  // by itself from position 0, as CacheBlend publishes it
+};
+
+enum class DeviationSource : uint8_t { kValue, kKey };
+
+/// Who sets the share of tokens that is recomputed.
+enum class RatioMode : uint8_t {
+  kFixed,  // the request, or the engine's default
+  kAuto,   // the loading controller: as many as loading hides; docs/algorithm.md
+};
+
+/// What holds where a request says nothing of it. Each in [0, 1].
+struct RatioOptions {
+  RatioMode mode = RatioMode::kFixed;
+  double ratio = 0.15;  // kFixed; with kAuto what holds, within the bounds, until enough has been measured
+  double min = 0.15;    // kAuto: the floor that keeps quality
+  double max = 0.5;     // kAuto; at least min
+};
+
+struct BlendOptions {
+  Reuse reuse = Reuse::kChunks;
+  Anchoring anchoring = Anchoring::kAnchored;
+  Policy policy = Policy::kQuery;
+  // Share of the reused, inexact chunk tokens to recompute; unused by link, none, all. What is not set is the
+  // engine's default, but a ratio without a mode is kFixed.
+  std::optional<RatioMode> ratio_mode = std::nullopt;
+  std::optional<double> ratio = std::nullopt;  // each as in RatioOptions
+  std::optional<double> ratio_min = std::nullopt;
+  std::optional<double> ratio_max = std::nullopt;
+  int32_t query_layers = 0;  // query: layers of the query pass that vote, from the first; 0 = all
+  int32_t hkvd_layer = 1;    // hkvd: layer whose deviation selects; 1 .. num_layers - 1
+  DeviationSource hkvd_source = DeviationSource::kValue;
+  int32_t link_tokens = 32;  // link: tokens per chunk, >= 0
+  uint64_t random_seed = 0;  // random
+  bool store_misses = true;  // compute missing chunks behind the response and store them
+};
+
+struct SamplingOptions {
+  int32_t max_tokens = 256;         // [1, context]
+  double temperature = 0.0;         // [0, 10]; 0 = greedy
+  int32_t top_k = 0;                // >= 0; 0 = off
+  double top_p = 1.0;               // (0, 1]; 1 = off
+  double min_p = 0.0;               // [0, 1]; 0 = off
+  double repetition_penalty = 1.0;  // (0, 10]; 1 = off; over prompt's question, and generated tokens
+  uint64_t seed = 0;                // 0: chosen by the engine and echoed
+  std::vector<std::string> stop;    // up to 16 strings, none empty; the match is not part of the text
+  bool ignore_eos = false;          // generate on past end-of-text tokens, up to max_tokens: for measurements
+  int32_t top_logprobs =
+      -1;  // -1: no log-probabilities; 0: of the sampled token; n <= 20: also of the n most likely
+};
+
+enum class Role : uint8_t { kUser, kAssistant };
+
+struct Turn {
+  Role role = Role::kUser;
+  std::string text;
+};
+
+struct Prompt {
+  std::string system_text;          // may be empty
+  std::string lead_in;              // text before the chunks inside the user's turn; may be empty
+  std::vector<std::string> chunks;  // placed as they are, nothing is put in between
+  std::string question;             // not empty
+  std::vector<Turn> history;        // earlier turns, between system text and lead-in
+};
+
+/// Who asks, and for how long they wait.
+struct Caller {
+  std::string tenant_namespace;  // chunks of one namespace are invisible in another; at most 128 bytes
+  std::string fairness_key;      // requests queue per key and keys take turns
+  absl::Time deadline = absl::InfiniteFuture();
+};
+
+struct GenerateRequest {
+  Caller caller;
+  Prompt prompt;
+  BlendOptions blend;
+  SamplingOptions sampling;
+};
+
+/// Teacher-forced log-probabilities of a continuation of the prompt.
+struct ScoreRequest {
+  Caller caller;
+  Prompt prompt;
+  BlendOptions blend;
+  std::string continuation;  // tokenized on its own; exactly one of the two is given
+  std::vector<int32_t> continuation_token_ids;
+  bool return_distributions = false;  // also the log-probabilities of the whole vocabulary per position
+};
+
+struct PutChunksRequest {
+  Caller caller;
+  std::string system_text;  // with lead_in: the anchor, as the prompts will have it
+  std::string lead_in;
+  Anchoring anchoring = Anchoring::kAnchored;
+  std::vector<std::string> chunks;
+  std::string label;                           // free text shown by List, at most 256 bytes
+  std::vector<std::string> chunk_labels = {};  // empty, or one for each chunk instead of `label`
+  bool pin = false;
+};
+
+/// Which chunks to bring into memory ahead of the prompts that will place them.
+struct PrefetchChunksRequest {
+  Caller caller;
+  std::string system_text;  // as PutChunksRequest has it, and the next two
+  std::string lead_in;
+  Anchoring anchoring = Anchoring::kAnchored;
+  std::vector<std::string> chunks;
+};
+
+struct PrefetchedChunk {
+  std::string key;          // hex
+  Tier tier = Tier::kNone;  // where it was found; kNone: nowhere
+  int32_t num_tokens = 0;
+};
+
+/// Cutting a document into chunks as they will be stored; see engine/prompt/document_splitter.h.
+struct SplitDocumentRequest {
+  Caller caller;
+  std::string system_text;  // as in PutChunksRequest: part of the keys
+  std::string lead_in;
+  Anchoring anchoring = Anchoring::kAnchored;
+  std::string text;
+  bool goes_on = false;         // `text` is not all of the document: leave out chunks that need more of it
+  int32_t chunk_tokens = 512;   // [16, context - anchor]
+  int32_t overlap_tokens = 64;  // [0, chunk_tokens / 2]
+};
+
+// --- reports
+// ------------------------------------------------------------------------------------------------
+
+enum class ChunkSource : uint8_t {
+  kMiss,         // not in the store: computed in place
+  kExact,        // stored KV is exactly what full prefill would give: nothing to recompute
+  kBlended,      // reused, some tokens recomputed
+  kOtherAnchor,  // blended from an entry that was computed behind another anchor
+  kBypassed,     // stored, but computed in place: loading it would have taken longer
+};
+
+struct ChunkReport {
+  int32_t index = 0;
+  ChunkSource source = ChunkSource::kMiss;
+  Tier tier = Tier::kNone;
+  int32_t num_tokens = 0;
+  int32_t recomputed_tokens = 0;  // of num_tokens; all of a miss or a bypassed chunk, none of an exact one
+  std::string key;                // hex
+};
+
+/// What was to be read from one tier for a prompt.
+struct TierRead {
+  Tier tier = Tier::kNone;
+  int64_t bytes = 0;
+  double bytes_per_second = 0;  // as measured until then; 0: not yet
+};
+
+/// How the ratio was chosen, and from what.
+struct LoadingReport {
+  RatioMode mode = RatioMode::kFixed;
+  double ratio_min = 0;  // kAuto: the bounds
+  double ratio_max = 0;
+  double ratio = 0;                      // what the policy was told
+  int32_t bypassed_chunks = 0;           // kAuto: computed because loading them would have taken longer
+  bool predicted = false;                // enough had been measured; the figures below are 0 otherwise
+  double predicted_seconds = 0;          // of load, select and prefill together
+  double predicted_load_seconds = 0;     // T_load: reading and placing stored KV, nothing computed beside it
+  double predicted_compute_seconds = 0;  // T_compute: the passes, with all stored KV in place
+  double compute_seconds_per_token = 0;  // what one more recomputed token costs, through all layers
+  std::vector<TierRead> reads = {};      // tiers below host memory that the prompt's chunks are read from
+};
+
+struct PromptReport {
+  Policy policy = Policy::kQuery;  // effective
+  double ratio = 0;  // effective: recomputed / (recomputed + reused) over the reusable, inexact tokens
+  Reuse reuse = Reuse::kChunks;
+  Anchoring anchoring = Anchoring::kAnchored;
+  int32_t prompt_tokens = 0;
+  int32_t exact_tokens = 0;       // reused exactly (prefix)
+  int32_t reused_tokens = 0;      // reused inexactly and not recomputed
+  int32_t recomputed_tokens = 0;  // tokens that were in the store but were recomputed by the policy
+  int32_t computed_tokens = 0;    // tokens not taken from the store: misses, bypassed, history, question
+  std::vector<ChunkReport> chunks;
+  double queue_seconds = 0;
+  double lookup_seconds = 0;   // tokenization, layout, store lookups
+  double load_seconds = 0;     // stored KV -> pages
+  double stall_seconds = 0;    // of load_seconds: waiting for layers from a slower tier
+  double select_seconds = 0;   // query pass or deviation, and the choice
+  double prefill_seconds = 0;  // forward passes up to the first token's logits, selection excluded
+  double time_to_first_token_seconds = 0;  // from submission
+  LoadingReport loading = {};
+};
+
+struct TokenLogprob {
+  int32_t token_id = 0;
+  std::string text;    // may hold a part of a UTF-8 character, replaced by U+FFFD
+  double logprob = 0;  // natural logarithm, of the model's own distribution (before temperature and filters)
+};
+
+struct TextDelta {
+  std::string text;  // complete UTF-8 characters; may be empty while a character or stop string is pending
+  std::vector<int32_t> token_ids;                       // the tokens generated since the last delta
+  std::vector<TokenLogprob> logprobs;                   // one per token, when asked for
+  std::vector<std::vector<TokenLogprob>> top_logprobs;  // per token, most likely first, when asked for
+};
+
+enum class FinishReason : uint8_t { kEndOfText, kStopString, kMaxTokens, kContextFull };
+
+struct GenerateResult {
+  FinishReason finish_reason = FinishReason::kEndOfText;
+  std::string stop_string;  // the one that matched
+  int32_t prompt_tokens = 0;
+  int32_t completion_tokens = 0;
+  uint64_t seed = 0;  // the seed used
+  double time_to_first_token_seconds = 0;
+  double total_seconds = 0;  // from submission
+};
+
+struct ScoredToken {
+  int32_t token_id = 0;
+  std::string text;
+  double logprob = 0;
+  int32_t top_token_id = 0;  // the most likely token at this position
+  double top_logprob = 0;
+  std::vector<float> distribution;  // [vocab_size] log-probabilities, when asked for
+};
+
+/// One chunk of a document, and what the store knows of it.
+struct DocumentChunk {
+  int64_t begin_byte = 0;  // in SplitDocumentRequest::text
+  int64_t end_byte = 0;
+  int32_t num_tokens = 0;
+  int64_t stored_bytes = 0;  // what its KV takes in the store
+  std::string key;           // hex
+  bool stored = false;       // PutChunks would compute and write nothing
+};
+
+struct DocumentChunks {
+  std::vector<DocumentChunk> chunks;
+  int64_t next_byte = 0;  // where the next chunk begins: the text's size, unless it goes on
+};
+
+struct PutChunkProgress {
+  int32_t index = 0;  // into PutChunksRequest::chunks
+  int32_t done = 0;   // chunks finished so far, this one included
+  int32_t total = 0;
+  std::string key;  // hex
+  int32_t num_tokens = 0;
+  bool already_present = false;
+  double compute_seconds = 0;
+  bool durable = false;  // on disk: it will be there after a restart
+};
+
+}  // namespace kvblend

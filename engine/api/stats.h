@@ -1,0 +1,142 @@
+// What an engine tells about itself: plain data.
+//
+// Units: *_tokens tokens, *_bytes and bytes bytes, *_seconds seconds. What is there is as of now; everything
+// under "since start" only grows.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/api/tier.h"
+
+namespace kvblend {
+
+struct EngineInfo {
+  std::string version;
+  std::string model_name;
+  std::string model_architecture;
+  std::string model_fingerprint;  // hex
+  std::string device;             // what computes: "cpu", "cuda:0", "reference"
+  std::string device_name;        // what it calls itself
+  std::string device_reason;      // why it was chosen
+  std::string backend;            // one line for people
+  std::string kv_dtype;           // of pages
+  std::string chunk_format;       // of stored chunks
+  int64_t chunk_bytes_per_token = 0;
+  int32_t num_layers = 0;
+  int32_t num_heads = 0;
+  int32_t num_kv_heads = 0;
+  int32_t head_dim = 0;
+  int32_t hidden_dim = 0;
+  int32_t vocab_size = 0;
+  int32_t max_context_tokens = 0;
+  int32_t page_size = 0;
+  int32_t max_batch_size = 0;        // answers decoded together
+  int64_t max_batch_tokens = 0;      // of their KV
+  double self_check_max_error = -1;  // largest logit difference relative to the logits' norm; -1: not run
+};
+
+/// Entries and bytes are as of now; everything under "since start" only grows.
+struct StoreStats {
+  int64_t entries = 0;            // resident, that is, found by lookups
+  int64_t bytes = 0;              // in use by resident entries and by erased ones that handles still hold
+  int64_t idle_bytes = 0;         // of bytes: could be evicted at once
+  int64_t pinned_entries = 0;     // of entries: pinned by operators
+  int64_t pinned_bytes = 0;       // of bytes: pinned by operators
+  int64_t erased_held_bytes = 0;  // of bytes: erased, but held by handles
+  int64_t byte_budget = 0;
+  int64_t pinned_byte_limit = 0;
+  int64_t reservations = 0;  // chunks being computed for the store
+
+  // Since start. What prompts find is counted apart from what precomputation finds, so that hits / lookups is
+  // the share of reuse: lookups = hits + misses; reserve_lookups = reserve_hits + reservations_made + waits +
+  // refusals.
+  int64_t lookups = 0;  // Lookup
+  int64_t hits = 0;
+  int64_t misses = 0;
+  int64_t reserve_lookups = 0;  // LookupOrReserve
+  int64_t reserve_hits = 0;
+  int64_t reservations_made = 0;
+  int64_t waits = 0;                 // told to wait for another caller's computation
+  int64_t other_anchor_lookups = 0;  // LookupAnyAnchor
+  int64_t other_anchor_hits = 0;
+  int64_t insertions = 0;
+  int64_t inserted_bytes = 0;
+  int64_t duplicate_insertions = 0;  // the key was already resident: nothing stored
+  int64_t rejected_insertions = 0;   // did not fit
+  int64_t evictions = 0;
+  int64_t evicted_bytes = 0;
+  int64_t erased = 0;  // entries taken out by Erase, EraseContent and Clear, of all tiers
+
+  // The tier below host memory; all 0 without one.
+  int64_t lower_hits = 0;      // since start: lookups of all kinds that found an entry there
+  int64_t prefetched = 0;      // since start: entries read from there ahead of the prompts that need them
+  int64_t failed_entries = 0;  // since start: entries that could not be read to their end
+  int64_t queued_writes = 0;   // entries on their way there
+  int64_t queued_write_bytes = 0;
+  int64_t written_entries = 0;  // since start
+  int64_t dropped_writes = 0;   // since start: too many bytes were on their way
+  int64_t failed_writes = 0;    // since start
+};
+
+/// One number that a tier below host memory tells about itself.
+struct TierStat {
+  enum class Kind : uint8_t { kGauge, kCounter };
+  std::string_view name;  // of the metric, without prefix and "_total": "evictions", "read_bytes"
+  std::string_view help;  // a sentence for people
+  Kind kind = Kind::kCounter;
+  double value = 0;
+};
+
+/// What one tier below host memory tells about itself.
+struct TierStats {
+  Tier tier = Tier::kNone;
+  bool failing = false;  // the last write or read failed, or nobody answers
+  std::vector<TierStat> values;
+
+  /// The value of that name; 0 when the tier has none.
+  double Value(std::string_view name) const {
+    for (const TierStat& stat : values) {
+      if (stat.name == name) return stat.value;
+    }
+    return 0;
+  }
+};
+
+/// What the loading controller has measured.
+struct LoadingStats {
+  std::map<Tier, double> read_bytes_per_second;  // of tiers that were read from
+  double compute_seconds_per_token = 0;  // through all layers, in the middle of 4,096 tokens; 0: not measured
+  double place_seconds_per_token =
+      0;  // stored KV in main memory -> pages, through all layers; 0: not measured
+};
+
+/// Of a device that has memory of its own: what is in use, by whomever, and what there is.
+struct DeviceMemoryStats {
+  int64_t used_bytes = 0;
+  int64_t total_bytes = 0;
+};
+
+/// A snapshot for metrics and dashboards.
+struct EngineStats {
+  int32_t requests_waiting = 0;
+  int32_t requests_running = 0;
+  int32_t sequences_decoding = 0;  // of the running: answers that get a token each per step
+  int64_t decode_steps = 0;        // since start
+  int64_t decoded_tokens = 0;      // since start, by those steps
+  int32_t background_waiting = 0;  // chunk computations behind responses
+  int32_t pages_used = 0;
+  int32_t pages_total = 0;
+  int64_t background_chunks_stored = 0;            // since start
+  int64_t background_chunks_failed = 0;            // since start
+  std::optional<DeviceMemoryStats> device_memory;  // on a GPU
+  LoadingStats loading;
+  StoreStats store;
+  std::vector<TierStats> tiers;  // those below host memory that the engine has, in the order of lookups
+};
+
+}  // namespace kvblend

@@ -1,0 +1,47 @@
+// A loaded model with everything that running it needs: backend, weights, tokenizer, chat template, KV pages.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/api/engine.h"
+#include "engine/blend/reuse_plan.h"
+#include "engine/kv/page_pool.h"
+#include "engine/model/model_config.h"
+#include "engine/model/model_weights.h"
+#include "engine/model/transformer.h"
+#include "engine/store/format/host_memory.h"
+#include "engine/text/chat_template.h"
+#include "engine/text/tokenizer.h"
+#include "kernels/backend.h"
+
+namespace kvblend {
+
+/// Immutable after Load but for the page pool, which is thread-safe. Members are declared in the order in
+/// which they depend on each other, so that destruction runs the other way.
+struct ModelRuntime {
+  /// kNotFound, kInvalidArgument, kUnimplemented or kResourceExhausted naming the file or option.
+  static absl::StatusOr<std::unique_ptr<ModelRuntime>> Load(const EngineOptions& options);
+  /// The same on a given backend; options.device, num_threads and gemm are not looked at.
+  static absl::StatusOr<std::unique_ptr<ModelRuntime>> LoadOn(std::unique_ptr<kernels::Backend> backend,
+                                                              const EngineOptions& options);
+
+  std::string device;         // "cpu", "cuda:0", ...
+  std::string device_reason;  // why it was chosen
+  std::unique_ptr<kernels::Backend> backend;
+  std::unique_ptr<store::HostMemory> host_memory;  // for stored KV: the backend's
+  std::unique_ptr<kernels::Stream> stream;
+  model::ModelConfig config;
+  model::ModelWeights weights;
+  std::unique_ptr<text::Tokenizer> tokenizer;
+  std::unique_ptr<text::ChatTemplate> chat_template;
+  std::unique_ptr<model::Transformer> transformer;
+  blend::KeySpace key_space;
+  int32_t max_context_tokens = 0;
+  int64_t max_batch_tokens = 0;  // for which the pool has pages, besides one full context
+  std::unique_ptr<kv::PagePool> page_pool;
+};
+
+}  // namespace kvblend

@@ -1,0 +1,59 @@
+// The sequences that are being decoded, one token each per step (continuous batching: they join and leave
+// between steps; Yu et al., Orca, OSDI 2022). A step reads the weights once for all of them.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "engine/serve/prompt_runner.h"
+#include "engine/serve/task.h"
+
+namespace kvblend {
+
+/// Belongs to the engine thread, but for counts(). The runner must outlive it.
+class DecodeBatch {
+ public:
+  struct Options {
+    int32_t max_sequences = 8;
+    int64_t max_tokens = 0;  // of all sequences together, each counted with what may still come
+  };
+
+  DecodeBatch(PromptRunner& runner, const Options& options) : runner_(runner), options_(options) {}
+
+  bool empty() const { return members_.empty(); }
+  /// For a sequence that will have so many tokens at most. An empty batch takes any.
+  bool HasRoomFor(int32_t num_tokens) const;
+  /// Sets the pages of task->decoding() aside; where there are none it fails, and false is returned.
+  /// REQUIRES: HasRoomFor(task->max_decoding_tokens())
+  bool Add(std::shared_ptr<Task> task);
+
+  /// A token for every sequence. Returns the tasks that have ended.
+  std::vector<std::shared_ptr<Task>> Step();
+
+  /// Since the batch was made: may be read from any thread.
+  struct Counts {
+    std::atomic<int32_t> sequences = 0;  // now
+    std::atomic<int64_t> steps = 0;
+    std::atomic<int64_t> tokens = 0;  // of those steps
+  };
+  const Counts& counts() const { return counts_; }
+
+ private:
+  struct Member {
+    std::shared_ptr<Task> task;
+    DecodingSequence* sequence;  // the task's
+    int32_t num_tokens;          // set aside
+  };
+
+  void CountSequences();
+
+  PromptRunner& runner_;
+  const Options options_;
+  std::vector<Member> members_;
+  int64_t num_tokens_ = 0;  // set aside, together
+  Counts counts_;
+};
+
+}  // namespace kvblend

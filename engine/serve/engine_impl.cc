@@ -1,0 +1,367 @@
+#include "engine/serve/engine_impl.h"
+
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "engine/api/status_macros.h"
+#include "engine/blend/selection_policy.h"
+#include "engine/runtime/cost_measurement.h"
+#include "engine/serve/generate_task.h"
+#include "engine/serve/open_redis.h"
+#include "engine/serve/put_chunks_task.h"
+#include "engine/serve/score_task.h"
+#include "engine/serve/self_check.h"
+#include "engine/store/disk/disk_tier.h"
+
+namespace kvblend {
+namespace {
+
+EngineInfo MakeInfo(const ModelRuntime& runtime, const EngineOptions& options, double self_check_max_error) {
+  const model::ModelConfig& config = runtime.config;
+  const store::KvFormat& format = runtime.key_space.format;
+  EngineInfo info;
+  info.version = KVBLEND_VERSION;  // set by CMake from the project's version
+  info.model_name = config.name;
+  info.model_architecture = config.architecture;
+  info.model_fingerprint = ToHex(runtime.key_space.model_fingerprint);
+  info.device = runtime.device;
+  info.device_name = runtime.backend->device_name();
+  info.device_reason = runtime.device_reason;
+  info.backend = runtime.backend->Describe();
+  info.kv_dtype = kernels::Name(runtime.page_pool->dtype());
+  info.chunk_format = kernels::Name(format.encoding);
+  info.chunk_bytes_per_token = format.BytesPerToken();
+  info.num_layers = config.num_layers;
+  info.num_heads = config.num_heads;
+  info.num_kv_heads = config.num_kv_heads;
+  info.head_dim = config.head_dim;
+  info.hidden_dim = config.hidden_dim;
+  info.vocab_size = config.vocab_size;
+  info.max_context_tokens = runtime.max_context_tokens;
+  info.page_size = runtime.page_pool->page_size();
+  info.max_batch_size = options.max_batch_size;
+  info.max_batch_tokens = runtime.max_batch_tokens;
+  info.self_check_max_error = self_check_max_error;
+  return info;
+}
+
+}  // namespace
+
+/// Shared by the client and the engine; outlives neither's interest.
+class EngineImpl::Handle final : public RequestHandle {
+ public:
+  Handle(std::shared_ptr<Task> task, schedule::Scheduler* scheduler)
+      : task_(std::move(task)), scheduler_(scheduler) {}
+
+  void Cancel() override {
+    task_->cancellation().Cancel();
+    schedule::JobId job;
+    {
+      absl::MutexLock lock(&mutex_);
+      job = job_;
+    }
+    // Still queued: it ends here. Running: it ends at the next layer.
+    scheduler_->Abandon(job, absl::CancelledError("the request was cancelled by the client"));
+  }
+
+  void SetJob(schedule::JobId job) {
+    absl::MutexLock lock(&mutex_);
+    job_ = job;
+  }
+
+ private:
+  const std::shared_ptr<Task> task_;
+  schedule::Scheduler* const scheduler_;  // outlives every request
+  absl::Mutex mutex_;
+  schedule::JobId job_ ABSL_GUARDED_BY(mutex_) = {};  // changes with every turn of a PutChunks request
+};
+
+absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
+  // Before the model is loaded: another server on the same folder shows at once.
+  std::unique_ptr<store::DiskTier> disk;
+  if (!options.chunk_disk_path.empty()) {
+    // Named, for GCC 12 at -O3 takes a temporary for uninitialised memory.
+    store::DiskTier::Options folder;
+    folder.path = options.chunk_disk_path;
+    folder.quota_bytes = options.chunk_disk_bytes;
+    folder.namespace_quotas = options.namespace_quotas;
+    KVBLEND_ASSIGN_OR_RETURN(disk, store::DiskTier::Open(std::move(folder)));
+  }
+  std::unique_ptr<store::RedisTier> redis;
+  if (!options.chunk_redis.nodes.empty()) {
+    KVBLEND_ASSIGN_OR_RETURN(redis, OpenRedisTier(options.chunk_redis));
+  }
+  std::vector<std::unique_ptr<store::LowerTier>> tiers;  // what is nearer first
+  if (disk != nullptr) tiers.push_back(std::move(disk));
+  if (redis != nullptr) tiers.push_back(std::move(redis));
+  KVBLEND_ASSIGN_OR_RETURN(std::unique_ptr<ModelRuntime> runtime, ModelRuntime::Load(options));
+  KVBLEND_ASSIGN_OR_RETURN(
+      std::unique_ptr<store::ChunkStore> chunk_store,
+      store::ChunkStore::Create({.byte_budget = options.chunk_store_bytes,
+                                 .memory = runtime->host_memory.get(),
+                                 .namespace_quotas = options.namespace_quotas,
+                                 .lookup_budget = absl::Seconds(options.chunk_redis.budget_seconds)},
+                                std::move(tiers)));
+  if (options.max_chunks_per_request < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_chunks_per_request is ", options.max_chunks_per_request, "; allowed: 1 or more"));
+  }
+  if (options.max_queued_requests < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_queued_requests is ", options.max_queued_requests, "; allowed: 1 or more"));
+  }
+  if (options.max_text_bytes < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_text_bytes is ", options.max_text_bytes, "; allowed: 1 or more"));
+  }
+  if (options.load_pipeline_depth < 0 || options.load_pipeline_depth > kMaxLoadPipelineDepth) {
+    return absl::InvalidArgumentError(absl::StrCat("load_pipeline_depth is ", options.load_pipeline_depth,
+                                                   "; allowed: 0 (all layers) to ", kMaxLoadPipelineDepth));
+  }
+  // The engine's own ratios are checked as a request's are.
+  BlendOptions default_ratio;
+  default_ratio.ratio = options.ratio.ratio;
+  default_ratio.ratio_min = options.ratio.min;
+  default_ratio.ratio_max = options.ratio.max;
+  default_ratio.policy = Policy::kQuery;
+  KVBLEND_RETURN_IF_ERROR(blend::ValidateBlendOptions(default_ratio, runtime->config.num_layers));
+  double self_check_max_error = -1;
+  if (options.self_check) {
+    KVBLEND_ASSIGN_OR_RETURN(self_check_max_error, RunSelfCheck(*runtime));
+  }
+  KVBLEND_ASSIGN_OR_RETURN(const blend::PrefillMeasurements costs, MeasureCosts(*runtime));
+  return std::make_unique<EngineImpl>(options, std::move(runtime), std::move(chunk_store),
+                                      self_check_max_error, costs);
+}
+
+EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<ModelRuntime> runtime,
+                       std::unique_ptr<store::ChunkStore> chunk_store, double self_check_max_error,
+                       const blend::PrefillMeasurements& costs)
+    : options_(options),
+      runtime_(std::move(runtime)),
+      chunk_store_(std::move(chunk_store)),
+      validator_(options_, *runtime_),
+      info_(MakeInfo(*runtime_, options_, self_check_max_error)),
+      runner_(*runtime_, *chunk_store_,
+              {.load_pipeline_depth = options_.load_pipeline_depth, .ratio = options_.ratio}),
+      decode_batch_(runner_,
+                    {.max_sequences = options_.max_batch_size, .max_tokens = runtime_->max_batch_tokens}),
+      prefetcher_(options_.prefetch_queued && chunk_store_->has_lower_tiers()
+                      ? std::make_unique<Prefetcher>(*chunk_store_, options_.chunk_store_bytes)
+                      : nullptr),
+      scheduler_({.max_queued = options_.max_queued_requests, .ongoing = [this] { return StepDecoding(); }}) {
+  runner_.loading_controller().Observe(costs);
+}
+
+EngineImpl::~EngineImpl() { Drain(absl::InfinitePast()).IgnoreError(); }
+
+absl::StatusOr<std::shared_ptr<RequestHandle>> EngineImpl::Generate(
+    GenerateRequest request, std::shared_ptr<GenerateObserver> observer) {
+  KVBLEND_RETURN_IF_ERROR(validator_.Check(request));
+  KVBLEND_ASSIGN_OR_RETURN(prompt::PromptLayout layout,
+                           validator_.Layout(request.prompt, /*reserved_tokens=*/1));
+  const BlendOptions blend = request.blend;
+  auto task =
+      std::make_shared<GenerateTask>(std::move(request), std::move(layout), *runtime_, std::move(observer));
+  PrefetchFor(*task, task->layout(), blend);
+  return Submit(std::move(task), schedule::Lane::kInteractive);
+}
+
+absl::StatusOr<std::shared_ptr<RequestHandle>> EngineImpl::Score(ScoreRequest request,
+                                                                 std::shared_ptr<ScoreObserver> observer) {
+  KVBLEND_RETURN_IF_ERROR(validator_.Check(request));
+  KVBLEND_ASSIGN_OR_RETURN(std::vector<int32_t> continuation, validator_.Continuation(request));
+  KVBLEND_ASSIGN_OR_RETURN(prompt::PromptLayout layout,
+                           validator_.Layout(request.prompt, static_cast<int32_t>(continuation.size())));
+  const BlendOptions blend = request.blend;
+  auto task = std::make_shared<ScoreTask>(std::move(request), std::move(layout), std::move(continuation),
+                                          *runtime_, std::move(observer));
+  PrefetchFor(*task, task->layout(), blend);
+  return Submit(std::move(task), schedule::Lane::kInteractive);
+}
+
+void EngineImpl::PrefetchFor(Task& task, const prompt::PromptLayout& layout, const BlendOptions& blend) {
+  if (prefetcher_ == nullptr) return;
+  // A prompt that need not wait looks its chunks up at once.
+  if (scheduler_.running() == 0 && !scheduler_.has_ongoing() &&
+      scheduler_.waiting(schedule::Lane::kInteractive) == 0)
+    return;
+  task.HoldPrefetch(
+      prefetcher_->Start(blend::KeysOf(layout, blend, runtime_->key_space, task.caller().tenant_namespace)));
+}
+
+absl::StatusOr<std::vector<PrefetchedChunk>> EngineImpl::PrefetchChunks(PrefetchChunksRequest request) {
+  const PutChunksRequest as_put{.caller = std::move(request.caller),
+                                .system_text = std::move(request.system_text),
+                                .lead_in = std::move(request.lead_in),
+                                .anchoring = request.anchoring,
+                                .chunks = std::move(request.chunks),
+                                .label = {}};
+  KVBLEND_RETURN_IF_ERROR(validator_.Check(as_put));
+  KVBLEND_ASSIGN_OR_RETURN(const std::vector<int32_t> anchor_ids,
+                           validator_.AnchorTokens(as_put.anchoring, as_put.system_text, as_put.lead_in));
+  KVBLEND_ASSIGN_OR_RETURN(const std::vector<std::vector<int32_t>> chunk_ids,
+                           validator_.ChunkTokens(as_put, anchor_ids.size()));
+  const std::string& tenant_namespace = as_put.caller.tenant_namespace;
+  std::vector<ChunkKey> keys;
+  for (const std::vector<int32_t>& token_ids : chunk_ids) {
+    keys.push_back(
+        blend::AddressIn(runtime_->key_space, tenant_namespace, store::HashTokens(anchor_ids), token_ids)
+            .key);
+  }
+  // Prompts behind this anchor begin with it.
+  std::vector<ChunkKey> wanted = keys;
+  if (!anchor_ids.empty()) {
+    wanted.push_back(
+        blend::AddressIn(runtime_->key_space, tenant_namespace, store::IsolatedAnchorHash(), anchor_ids).key);
+  }
+  const std::vector<std::optional<store::ChunkHandle>> found = chunk_store_->Prefetch(wanted);
+  std::vector<PrefetchedChunk> chunks;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    chunks.push_back({.key = keys[i].ToHex(),
+                      .tier = found[i].has_value() ? found[i]->tier() : Tier::kNone,
+                      .num_tokens = static_cast<int32_t>(chunk_ids[i].size())});
+  }
+  return chunks;
+}
+
+absl::StatusOr<std::shared_ptr<RequestHandle>> EngineImpl::PutChunks(
+    PutChunksRequest request, std::shared_ptr<PutChunksObserver> observer) {
+  KVBLEND_RETURN_IF_ERROR(validator_.Check(request));
+  KVBLEND_ASSIGN_OR_RETURN(std::vector<int32_t> anchor_ids,
+                           validator_.AnchorTokens(request.anchoring, request.system_text, request.lead_in));
+  KVBLEND_ASSIGN_OR_RETURN(std::vector<std::vector<int32_t>> chunk_ids,
+                           validator_.ChunkTokens(request, anchor_ids.size()));
+  auto task = std::make_shared<PutChunksTask>(std::move(request), std::move(anchor_ids), std::move(chunk_ids),
+                                              std::move(observer));
+  return Submit(std::move(task), schedule::Lane::kBulk);
+}
+
+absl::StatusOr<std::shared_ptr<RequestHandle>> EngineImpl::Submit(std::shared_ptr<Task> task,
+                                                                  schedule::Lane lane) {
+  auto handle = std::make_shared<Handle>(task, &scheduler_);
+  KVBLEND_RETURN_IF_ERROR(Enqueue(task, lane, handle, /*continues=*/false));
+  return handle;
+}
+
+absl::Status EngineImpl::Enqueue(const std::shared_ptr<Task>& task, schedule::Lane lane,
+                                 const std::shared_ptr<Handle>& handle, bool continues) {
+  schedule::Job job;
+  job.fairness_key = task->caller().fairness_key;
+  job.lane = lane;
+  job.deadline = task->caller().deadline;
+  job.continues = continues;
+  // No prompt is prefilled before its answer has room: it would keep its pages, and the lanes behind it wait.
+  if (const int32_t num_tokens = task->max_decoding_tokens(); num_tokens > 0) {
+    job.has_room = [this, num_tokens] { return decode_batch_.HasRoomFor(num_tokens); };
+  }
+  job.run = [this, task, lane, handle] { RunTask(task, lane, handle); };
+  job.abandon = [task](const absl::Status& status) { task->Abandon(status); };
+  KVBLEND_ASSIGN_OR_RETURN(const schedule::JobId id, scheduler_.Submit(std::move(job)));
+  handle->SetJob(id);
+  // A Cancel that came before SetJob knew no job to take out of the queue; its flag ends the task at the next
+  // look.
+  return absl::OkStatus();
+}
+
+void EngineImpl::RunTask(const std::shared_ptr<Task>& task, schedule::Lane lane,
+                         const std::shared_ptr<Handle>& handle) {
+  {
+    absl::MutexLock lock(&mutex_);
+    running_.emplace(task, lane);
+    if (cancel_all_) task->cancellation().Cancel();
+  }
+  do {
+    task->Run(runner_);
+    // A task with more to do goes to the back of its queue, so that others get their turn; when the queue
+    // takes nothing any more it simply goes on.
+  } while (task->unfinished() && !Enqueue(task, lane, handle, /*continues=*/true).ok());
+  if (task->decoding() == nullptr || !decode_batch_.Add(task)) Retire(task);
+}
+
+bool EngineImpl::StepDecoding() {
+  for (const std::shared_ptr<Task>& ended : decode_batch_.Step()) Retire(ended);
+  return !decode_batch_.empty();
+}
+
+void EngineImpl::Retire(const std::shared_ptr<Task>& task) {
+  {
+    absl::MutexLock lock(&mutex_);
+    running_.erase(task);
+  }
+  StoreBehindResponse(task->caller(), task->TakeMissing());
+}
+
+void EngineImpl::StoreBehindResponse(const Caller& caller, std::vector<blend::MissingEntry> missing) {
+  for (blend::MissingEntry& entry : missing) {
+    auto task =
+        std::make_shared<StoreMissTask>(caller.tenant_namespace, std::move(entry), background_counts_);
+    schedule::Job job;
+    job.fairness_key = caller.fairness_key;
+    job.lane = schedule::Lane::kBackground;
+    job.run = [this, task] { RunTask(task, schedule::Lane::kBackground, nullptr); };
+    job.abandon = [task](const absl::Status& status) { task->Abandon(status); };
+    // A full background queue costs a later miss, nothing else.
+    const absl::Status submitted = scheduler_.Submit(std::move(job)).status();
+    if (!submitted.ok()) task->Abandon(submitted);
+  }
+}
+
+absl::StatusOr<int32_t> EngineImpl::CountTokens(std::string_view text) {
+  KVBLEND_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens,
+                           prompt::ChunkTokens(text, "text", *runtime_->tokenizer));
+  return static_cast<int32_t>(tokens.size());
+}
+
+EngineStats EngineImpl::Stats() const {
+  EngineStats stats;
+  stats.requests_waiting =
+      scheduler_.waiting(schedule::Lane::kInteractive) + scheduler_.waiting(schedule::Lane::kBulk);
+  stats.background_waiting = scheduler_.waiting(schedule::Lane::kBackground);
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const auto& [task, lane] : running_) {
+      if (lane != schedule::Lane::kBackground) ++stats.requests_running;
+    }
+  }
+  const DecodeBatch::Counts& decoding = decode_batch_.counts();
+  stats.sequences_decoding = decoding.sequences.load(std::memory_order_relaxed);
+  stats.decode_steps = decoding.steps.load(std::memory_order_relaxed);
+  stats.decoded_tokens = decoding.tokens.load(std::memory_order_relaxed);
+  stats.pages_used = runtime_->page_pool->num_used();
+  stats.pages_total = runtime_->page_pool->num_pages();
+  if (const std::optional<kernels::DeviceMemory> memory = runtime_->backend->device_memory()) {
+    stats.device_memory = {.used_bytes = memory->used_bytes, .total_bytes = memory->total_bytes};
+  }
+  stats.background_chunks_stored = background_counts_->stored.load(std::memory_order_relaxed);
+  stats.background_chunks_failed = background_counts_->failed.load(std::memory_order_relaxed);
+  const std::map<Tier, store::ReadRate> rates = chunk_store_->read_meter().Rates();
+  for (const auto& [tier, rate] : rates) {
+    stats.loading.read_bytes_per_second.emplace(tier, rate.bytes_per_second);
+  }
+  if (const std::optional<blend::LoadingCosts> costs = runner_.loading_controller().Costs(rates)) {
+    const int32_t num_layers = runtime_->config.num_layers;
+    const blend::PromptShape prompt{.num_layers = num_layers, .spans = {{.begin = 0, .end = 4096}}};
+    stats.loading.compute_seconds_per_token = blend::SecondsPerToken(costs->forward, prompt);
+    stats.loading.place_seconds_per_token = num_layers * costs->place_seconds;
+  }
+  stats.store = chunk_store_->Stats();
+  stats.tiers = chunk_store_->LowerTierStats();
+  return stats;
+}
+
+absl::Status EngineImpl::Drain(absl::Time deadline) {
+  const absl::Status drained = scheduler_.Drain(deadline);
+  if (drained.ok()) return chunk_store_->FlushWrites(deadline);
+  {
+    absl::MutexLock lock(&mutex_);
+    cancel_all_ = true;
+    for (const auto& [task, lane] : running_) task->cancellation().Cancel();
+  }
+  scheduler_.Drain(absl::InfiniteFuture()).IgnoreError();  // what runs ends within a layer or a token
+  return drained;
+}
+
+}  // namespace kvblend

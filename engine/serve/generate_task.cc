@@ -1,0 +1,127 @@
+#include "engine/serve/generate_task.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/api/status_macros.h"
+
+namespace kvblend {
+
+GenerateTask::GenerateTask(GenerateRequest request, prompt::PromptLayout layout, const ModelRuntime& runtime,
+                           std::shared_ptr<GenerateObserver> observer)
+    : Task(request.caller),
+      request_(std::move(request)),
+      layout_(std::move(layout)),
+      runtime_(runtime),
+      observer_(std::move(observer)),
+      decoder_(*runtime_.tokenizer),
+      stop_(request_.sampling.stop) {
+  result_.prompt_tokens = static_cast<int32_t>(layout_.token_ids.size());
+}
+
+void GenerateTask::Run(PromptRunner& runner) {
+  queue_seconds_ = SecondsSinceSubmission();
+  absl::Status status = Start(runner);
+  DropPrefetch();
+  if (status.ok()) status = Advance(sampler_->Sample(std::exchange(prompt_.logits, {})));
+  if (!status.ok()) return Fail(status);
+  if (finish_.has_value()) return Finish();
+  decoding_ = true;
+}
+
+absl::Status GenerateTask::Start(PromptRunner& runner) {
+  KVBLEND_ASSIGN_OR_RETURN(sampler_,
+                           generate::Sampler::Create(request_.sampling, runtime_.config.vocab_size));
+  result_.seed = sampler_->seed();
+  KVBLEND_ASSIGN_OR_RETURN(prompt_, runner.Prefill(layout_, request_.blend, caller().tenant_namespace,
+                                                   [this] { return cancellation().Check(); }));
+  if (request_.blend.store_misses) missing_ = std::move(prompt_.missing);
+  const prompt::Span& question = layout_.spans.back();
+  for (int32_t position = question.begin; position < question.end; ++position) {
+    sampler_->Accept(layout_.token_ids[position]);
+  }
+  return cancellation().Check();
+}
+
+int32_t GenerateTask::max_decoding_tokens() const {
+  if (request_.sampling.max_tokens <= 1) return 0;  // the prefill gives the first
+  return std::min(result_.prompt_tokens + request_.sampling.max_tokens, runtime_.max_context_tokens);
+}
+
+bool GenerateTask::Continue(const kernels::SampledToken& sampled) {
+  if (absl::Status status = Advance(sampler_->Describe(sampled)); !status.ok()) {
+    Fail(status);
+    return false;
+  }
+  if (!finish_.has_value()) return true;
+  Finish();
+  return false;
+}
+
+absl::Status GenerateTask::Advance(const absl::StatusOr<generate::Sampled>& sampled) {
+  KVBLEND_RETURN_IF_ERROR(sampled.status());
+  if (result_.completion_tokens == 0) {
+    result_.time_to_first_token_seconds = SecondsSinceSubmission();
+    prompt_.report.queue_seconds = queue_seconds_;
+    prompt_.report.time_to_first_token_seconds = result_.time_to_first_token_seconds;
+    observer_->OnPrompt(prompt_.report);
+  }
+  if (!request_.sampling.ignore_eos && runtime_.tokenizer->IsEndOfGeneration(sampled->token_id)) {
+    // The end-of-text token is neither delivered nor counted.
+    finish_ = FinishReason::kEndOfText;
+    return absl::OkStatus();
+  }
+  sampler_->Accept(sampled->token_id);
+  Deliver(*sampled);
+  next_token_ = sampled->token_id;
+  return absl::OkStatus();
+}
+
+void GenerateTask::Deliver(const generate::Sampled& sampled) {
+  ++result_.completion_tokens;
+  TextDelta delta;
+  delta.token_ids.push_back(sampled.token_id);
+  if (request_.sampling.top_logprobs >= 0) AddLogprobs(sampled, delta);
+  delta.text = stop_.Push(decoder_.Append(sampled.token_id));
+  if (stop_.matched()) {
+    finish_ = FinishReason::kStopString;
+    result_.stop_string = stop_.matched_string();
+  } else if (result_.completion_tokens >= request_.sampling.max_tokens) {
+    finish_ = FinishReason::kMaxTokens;
+  } else if (prompt_.num_tokens >= runtime_.max_context_tokens) {
+    finish_ = FinishReason::kContextFull;
+  }
+  observer_->OnText(delta);
+}
+
+void GenerateTask::Finish() {
+  decoding_ = false;
+  TextDelta rest;
+  rest.text = stop_.Push(decoder_.Flush());
+  rest.text += stop_.Flush();
+  if (!rest.text.empty()) observer_->OnText(rest);
+  result_.finish_reason = *finish_;
+  prompt_.pages.reset();
+  result_.total_seconds = SecondsSinceSubmission();
+  observer_->OnDone(absl::OkStatus(), result_);
+}
+
+void GenerateTask::Fail(const absl::Status& status) {
+  decoding_ = false;
+  DropPrefetch();
+  prompt_.pages.reset();
+  result_.total_seconds = SecondsSinceSubmission();
+  observer_->OnDone(status, result_);
+}
+
+void GenerateTask::AddLogprobs(const generate::Sampled& sampled, TextDelta& delta) const {
+  const auto describe = [this](int32_t token_id, double logprob) {
+    return TokenLogprob{token_id, runtime_.tokenizer->Decode({&token_id, 1}, /*skip_special=*/false),
+                        logprob};
+  };
+  delta.logprobs.push_back(describe(sampled.token_id, sampled.logprob));
+  std::vector<TokenLogprob>& top = delta.top_logprobs.emplace_back();
+  for (const generate::IdLogprob& other : sampled.top) top.push_back(describe(other.token_id, other.logprob));
+}
+
+}  // namespace kvblend

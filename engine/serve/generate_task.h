@@ -1,0 +1,71 @@
+// One Generate request: its prefill, and its part in the steps of a DecodeBatch.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "engine/api/engine.h"
+#include "engine/generate/sampler.h"
+#include "engine/generate/stop_matcher.h"
+#include "engine/prompt/prompt_layout.h"
+#include "engine/runtime/model_runtime.h"
+#include "engine/serve/decoding_sequence.h"
+#include "engine/serve/task.h"
+#include "engine/text/stream_decoder.h"
+
+namespace kvblend {
+
+class GenerateTask final : public Task, public DecodingSequence {
+ public:
+  /// The request must have been validated. `runtime` must outlive the task.
+  GenerateTask(GenerateRequest request, prompt::PromptLayout layout, const ModelRuntime& runtime,
+               std::shared_ptr<GenerateObserver> observer);
+
+  const prompt::PromptLayout& layout() const { return layout_; }
+
+  // Task
+  void Run(PromptRunner& runner) override;
+  void Abandon(const absl::Status& status) override { Fail(status); }
+  int32_t max_decoding_tokens() const override;
+  DecodingSequence* decoding() override { return decoding_ ? this : nullptr; }
+  std::vector<blend::MissingEntry> TakeMissing() override { return std::move(missing_); }
+
+  // DecodingSequence
+  PrefilledPrompt& prompt() override { return prompt_; }
+  int32_t next_token() const override { return next_token_; }
+  absl::Status KeepGoing() override { return cancellation().Check(); }
+  kernels::SamplingSpec NextSampling() override { return sampler_->Next(); }
+  bool Continue(const kernels::SampledToken& sampled) override;
+  void Fail(const absl::Status& status) override;
+
+ private:
+  absl::Status Start(PromptRunner& runner);
+  /// Delivers a token; finish_ tells whether it was the last.
+  absl::Status Advance(const absl::StatusOr<generate::Sampled>& sampled);
+  /// Delivers a token's text; sets finish_ when it ends the answer.
+  void Deliver(const generate::Sampled& sampled);
+  void Finish();
+  void AddLogprobs(const generate::Sampled& sampled, TextDelta& delta) const;
+
+  const GenerateRequest request_;
+  const prompt::PromptLayout layout_;
+  const ModelRuntime& runtime_;
+  const std::shared_ptr<GenerateObserver> observer_;
+  double queue_seconds_ = 0;
+  GenerateResult result_;
+  std::vector<blend::MissingEntry> missing_;
+
+  PrefilledPrompt prompt_;
+  std::optional<generate::Sampler> sampler_;
+  text::StreamDecoder decoder_;
+  generate::StopMatcher stop_;
+  int32_t next_token_ = -1;
+  std::optional<FinishReason> finish_;
+  bool decoding_ = false;
+};
+
+}  // namespace kvblend

@@ -1,0 +1,347 @@
+#include "engine/serve/prompt_runner.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+
+#include "absl/time/clock.h"
+#include "engine/api/status_macros.h"
+#include "engine/blend/chunk_precompute.h"
+#include "engine/store/format/chunk_address.h"
+#include "spdlog/spdlog.h"
+
+namespace kvblend {
+namespace {
+
+/// Of a layer's matrix products, those that make Q, K and V.
+double ProjectionShare(const model::ModelConfig& config) {
+  const double head_columns = 1.0 * config.num_heads * config.head_dim;
+  const double qkv = config.hidden_dim * (head_columns + 2.0 * config.num_kv_heads * config.head_dim);
+  return qkv / (qkv + head_columns * config.hidden_dim + 3.0 * config.hidden_dim * config.ffn_dim);
+}
+
+double SecondsSince(absl::Time start) { return absl::ToDoubleSeconds(absl::Now() - start); }
+
+ChunkReport ReportChunk(const blend::PlannedSpan& span, absl::Span<const int32_t> recomputed) {
+  ChunkReport chunk;
+  chunk.index = span.chunk_index;
+  chunk.source = span.source;
+  chunk.tier = span.tier;
+  chunk.num_tokens = span.num_tokens();
+  if (span.source == ChunkSource::kMiss || span.source == ChunkSource::kBypassed) {
+    chunk.recomputed_tokens = span.num_tokens();
+  } else if (span.source != ChunkSource::kExact) {
+    const auto first = std::lower_bound(recomputed.begin(), recomputed.end(), span.begin);
+    const auto end = std::lower_bound(first, recomputed.end(), span.end);
+    chunk.recomputed_tokens = static_cast<int32_t>(end - first);
+  }
+  if (span.key.has_value()) chunk.key = span.key->ToHex();
+  return chunk;
+}
+
+PromptReport ReportPrompt(const blend::ReusePlan& plan, const BlendOptions& options,
+                          const blend::PrefillResult& prefill) {
+  PromptReport report;
+  report.policy = prefill.policy;
+  report.reuse = options.reuse;
+  report.anchoring = options.anchoring;
+  report.prompt_tokens = plan.prompt_tokens;
+  report.exact_tokens = plan.exact_tokens;
+  report.recomputed_tokens = static_cast<int32_t>(prefill.recomputed.size());
+  report.reused_tokens = plan.candidates.num_tokens - report.recomputed_tokens;
+  report.computed_tokens = static_cast<int32_t>(plan.computed.size());
+  report.ratio = plan.candidates.num_tokens == 0
+                     ? 0.0
+                     : static_cast<double>(report.recomputed_tokens) / plan.candidates.num_tokens;
+  for (const blend::PlannedSpan& span : plan.spans) {
+    if (span.chunk_index >= 0) report.chunks.push_back(ReportChunk(span, prefill.recomputed));
+  }
+  report.load_seconds = prefill.load_seconds;
+  report.stall_seconds = prefill.stall_seconds;
+  report.select_seconds = prefill.select_seconds;
+  report.prefill_seconds = prefill.compute_seconds;
+  return report;
+}
+
+LoadingReport ReportLoading(const RatioOptions& ratio, const blend::LoadingDecision& decision,
+                            const blend::PromptShape& shape, const blend::ReusePlan& plan,
+                            const std::optional<blend::LoadingCosts>& costs) {
+  LoadingReport report{.mode = ratio.mode, .ratio_min = ratio.min, .ratio_max = ratio.max};
+  report.ratio = decision.ratio;
+  for (const size_t span : decision.bypassed) {
+    if (plan.spans[span].chunk_index >= 0) ++report.bypassed_chunks;
+  }
+  for (const auto& [tier, layer_bytes] : blend::LayerBytesByTier(shape)) {
+    TierRead read{.tier = tier, .bytes = layer_bytes * shape.num_layers};
+    if (costs.has_value() && costs->reads.contains(tier)) {
+      read.bytes_per_second = costs->reads.at(tier).bytes_per_second;
+    }
+    report.reads.push_back(read);
+  }
+  if (!decision.prediction.has_value()) return report;
+  report.predicted = true;
+  report.predicted_seconds = decision.prediction->seconds;
+  report.predicted_load_seconds = decision.prediction->load_seconds;
+  report.predicted_compute_seconds = decision.prediction->compute_seconds;
+  report.compute_seconds_per_token = blend::SecondsPerToken(costs->forward, shape);
+  return report;
+}
+
+/// Whether the prompt failed because a stored entry could not be read: the next plan will not find it.
+bool LostEntry(const blend::ReusePlan& plan) {
+  return std::any_of(plan.spans.begin(), plan.spans.end(), [](const blend::PlannedSpan& span) {
+    return span.entry.has_value() && span.entry->lost();
+  });
+}
+
+}  // namespace
+
+PromptRunner::PromptRunner(ModelRuntime& runtime, store::ChunkStore& chunk_store, const Options& options)
+    : runtime_(runtime),
+      chunk_store_(chunk_store),
+      options_(options),
+      loading_controller_(ProjectionShare(runtime.config)),
+      blended_prefill_(*runtime.transformer, *runtime.weights.rope, *runtime.stream, state_,
+                       options.load_pipeline_depth),
+      step_(runtime.backend->CreateRepeatedStep(*runtime.stream)) {}
+
+absl::StatusOr<std::unique_ptr<kv::SequencePages>> PromptRunner::AllocatePages(int32_t num_tokens) {
+  auto pages = std::make_unique<kv::SequencePages>(*runtime_.page_pool);
+  KVBLEND_RETURN_IF_ERROR(pages->Grow(num_tokens));
+  return pages;
+}
+
+absl::StatusOr<PrefilledPrompt> PromptRunner::Prefill(const prompt::PromptLayout& layout,
+                                                      const BlendOptions& options,
+                                                      std::string_view tenant_namespace,
+                                                      blend::KeepGoing keep_going) {
+  const absl::Time start = absl::Now();
+  const int32_t num_layers = runtime_.config.num_layers;
+  KVBLEND_RETURN_IF_ERROR(blend::ValidateBlendOptions(options, num_layers));
+  const RatioOptions ratio = blend::ResolveRatio(options, options_.ratio);
+  PrefilledPrompt prompt;
+  prompt.num_tokens = static_cast<int32_t>(layout.token_ids.size());
+  KVBLEND_ASSIGN_OR_RETURN(prompt.pages, AllocatePages(prompt.num_tokens));
+  const blend::PagedSequence sequence(*runtime_.backend, *runtime_.page_pool, *prompt.pages);
+  double lookup_seconds = SecondsSince(start);
+  while (true) {
+    const absl::Time plan_start = absl::Now();
+    blend::ReusePlan plan =
+        blend::PlanReuse(layout, options, runtime_.key_space, tenant_namespace, chunk_store_);
+    const blend::PromptShape shape = blend::ShapeOf(plan, num_layers);
+    const std::optional<blend::LoadingCosts> costs =
+        loading_controller_.Costs(chunk_store_.read_meter().Rates());
+    const blend::LoadingDecision decision =
+        blend::DecideLoading(shape, options, ratio, costs, options_.load_pipeline_depth);
+    blend::BypassSpans(decision.bypassed, plan);
+    BlendOptions decided = options;
+    decided.ratio = decision.ratio;
+    KVBLEND_ASSIGN_OR_RETURN(const std::unique_ptr<blend::SelectionPolicy> policy,
+                             blend::CreateSelectionPolicy(decided, num_layers));
+    lookup_seconds += SecondsSince(plan_start);
+    absl::StatusOr<blend::PrefillResult> prefill =
+        blended_prefill_.Run(layout, plan, *policy, sequence, keep_going);
+    // An entry that turns out to be damaged half way has spoilt what was computed from it. Every round loses
+    // one at least, and in the end they are all misses.
+    if (!prefill.ok() && LostEntry(plan)) continue;
+    if (!prefill.ok()) return prefill.status();
+    prompt.report = ReportPrompt(plan, options, *prefill);
+    prompt.report.lookup_seconds = lookup_seconds;
+    prompt.report.loading = ReportLoading(ratio, decision, shape, plan, costs);
+    loading_controller_.Observe(prefill->measurements);
+    prompt.logits = std::move(prefill->logits);
+    prompt.recomputed = std::move(prefill->recomputed);
+    prompt.missing = std::move(plan.missing);
+    return prompt;
+  }
+}
+
+absl::StatusOr<kernels::MatrixView> PromptRunner::Append(PrefilledPrompt& prompt,
+                                                         absl::Span<const int32_t> token_ids,
+                                                         blend::KeepGoing keep_going) {
+  const int32_t end = prompt.num_tokens + static_cast<int32_t>(token_ids.size());
+  KVBLEND_RETURN_IF_ERROR(prompt.pages->Grow(end));
+  const blend::PagedSequence sequence(*runtime_.backend, *runtime_.page_pool, *prompt.pages);
+  KVBLEND_ASSIGN_OR_RETURN(const auto rows, sequence.PlanRange(prompt.num_tokens, end, end));
+  KVBLEND_ASSIGN_OR_RETURN(const kernels::MatrixView logits, RunRows(token_ids, *rows, state_, keep_going));
+  prompt.num_tokens = end;
+  return logits;
+}
+
+absl::StatusOr<std::vector<float>> PromptRunner::Extend(PrefilledPrompt& prompt,
+                                                        absl::Span<const int32_t> token_ids,
+                                                        blend::KeepGoing keep_going) {
+  KVBLEND_ASSIGN_OR_RETURN(const kernels::MatrixView logits, Append(prompt, token_ids, keep_going));
+  std::vector<float> host_logits(logits.rows * logits.cols);
+  KVBLEND_RETURN_IF_ERROR(runtime_.backend->CopyToHost(*runtime_.stream, host_logits.data(), logits.data,
+                                                       host_logits.size() * sizeof(float)));
+  KVBLEND_RETURN_IF_ERROR(runtime_.backend->Synchronize(*runtime_.stream));
+  return host_logits;
+}
+
+absl::StatusOr<std::vector<kernels::SampledToken>> PromptRunner::ExtendAndSample(
+    PrefilledPrompt& prompt, absl::Span<const int32_t> token_ids,
+    absl::Span<const kernels::SamplingSpec> specs, blend::KeepGoing keep_going) {
+  KVBLEND_ASSIGN_OR_RETURN(const kernels::MatrixView logits, Append(prompt, token_ids, keep_going));
+  return Sample(logits, specs);
+}
+
+absl::StatusOr<std::vector<kernels::SampledToken>> PromptRunner::Sample(
+    kernels::MatrixView logits, absl::Span<const kernels::SamplingSpec> specs) {
+  std::vector<kernels::SampledToken> sampled(specs.size());
+  KVBLEND_RETURN_IF_ERROR(
+      runtime_.backend->SampleTokens(*runtime_.stream, logits, specs, absl::MakeSpan(sampled)));
+  KVBLEND_RETURN_IF_ERROR(runtime_.backend->Synchronize(*runtime_.stream));
+  return sampled;
+}
+
+absl::StatusOr<std::vector<kernels::SampledToken>> PromptRunner::ExtendAll(absl::Span<const NextToken> next) {
+  std::vector<int32_t> token_ids, row_indptr = {0}, positions, kv_len, page_indptr = {0}, page_indices;
+  std::vector<kernels::SamplingSpec> specs;
+  for (const auto& [prompt, token_id, sampling] : next) {
+    specs.push_back(sampling);
+    KVBLEND_RETURN_IF_ERROR(prompt->pages->Grow(prompt->num_tokens + 1));
+    token_ids.push_back(token_id);
+    positions.push_back(prompt->num_tokens);
+    kv_len.push_back(prompt->num_tokens + 1);
+    row_indptr.push_back(static_cast<int32_t>(token_ids.size()));
+    const absl::Span<const int32_t> pages = prompt->pages->page_indices();
+    page_indices.insert(page_indices.end(), pages.begin(), pages.end());
+    page_indptr.push_back(static_cast<int32_t>(page_indices.size()));
+  }
+  kernels::BatchSpec spec;
+  spec.row_indptr = row_indptr;
+  spec.positions = positions;
+  spec.kv_len = kv_len;
+  spec.page_indptr = page_indptr;
+  spec.page_indices = page_indices;
+  spec.page_size = runtime_.page_pool->page_size();
+  KVBLEND_ASSIGN_OR_RETURN(const auto rows, runtime_.backend->PlanBatch(spec));
+  std::vector<kernels::SampledToken> sampled(next.size());
+  const kernels::StepValues values{*rows, token_ids, specs, absl::MakeSpan(sampled)};
+  KVBLEND_RETURN_IF_ERROR(step_->Run(values, [&]() -> absl::Status {
+    KVBLEND_ASSIGN_OR_RETURN(
+        const kernels::MatrixView logits,
+        RunRows(values.token_ids, values.plan, step_state_, [] { return absl::OkStatus(); }));
+    return runtime_.backend->SampleTokens(*runtime_.stream, logits, values.specs, values.out);
+  }));
+  if (const std::string problem = step_->problem(); !problem.empty() && !std::exchange(said_problem_, true)) {
+    spdlog::warn("{}", problem);
+  }
+  for (const NextToken& token : next) ++token.prompt->num_tokens;
+  KVBLEND_RETURN_IF_ERROR(runtime_.backend->Synchronize(*runtime_.stream));
+  return sampled;
+}
+
+absl::StatusOr<kernels::MatrixView> PromptRunner::RunRows(absl::Span<const int32_t> token_ids,
+                                                          const kernels::BatchPlan& rows,
+                                                          model::PassState& state,
+                                                          blend::KeepGoing keep_going) {
+  const model::Transformer& transformer = *runtime_.transformer;
+  kernels::Stream& stream = *runtime_.stream;
+  const auto count = static_cast<int32_t>(token_ids.size());
+  KVBLEND_RETURN_IF_ERROR(transformer.Begin(stream, token_ids, state));
+  for (int32_t layer = 0; layer < runtime_.config.num_layers; ++layer) {
+    KVBLEND_RETURN_IF_ERROR(keep_going());
+    const kernels::KvPagesView pages = runtime_.page_pool->Layer(layer);
+    KVBLEND_RETURN_IF_ERROR(transformer.ProjectQkv(stream, layer, state));
+    KVBLEND_RETURN_IF_ERROR(transformer.WriteKv(stream, rows, state, pages));
+    KVBLEND_RETURN_IF_ERROR(transformer.RotateQueries(stream, rows, state));
+    KVBLEND_RETURN_IF_ERROR(transformer.AttendAndMlp(stream, layer, rows, pages, state));
+  }
+  KVBLEND_ASSIGN_OR_RETURN(
+      const kernels::MatrixView logits,
+      logits_.Resize(*runtime_.backend, count, runtime_.config.vocab_size, kernels::DataType::kF32));
+  KVBLEND_RETURN_IF_ERROR(transformer.AllLogits(stream, state, logits));
+  return logits;
+}
+
+absl::StatusOr<std::unique_ptr<store::ChunkKv>> PromptRunner::Compute(absl::Span<const int32_t> anchor_ids,
+                                                                      const store::ChunkHandle* anchor,
+                                                                      absl::Span<const int32_t> token_ids,
+                                                                      blend::KeepGoing keep_going) {
+  KVBLEND_ASSIGN_OR_RETURN(const std::unique_ptr<kv::SequencePages> pages,
+                           AllocatePages(static_cast<int32_t>(anchor_ids.size() + token_ids.size())));
+  const blend::PagedSequence sequence(*runtime_.backend, *runtime_.page_pool, *pages);
+  return blend::PrecomputeChunk({.anchor_ids = anchor_ids, .anchor = anchor, .token_ids = token_ids},
+                                runtime_.key_space.format, *runtime_.host_memory, *runtime_.transformer,
+                                *runtime_.weights.rope, *runtime_.stream, state_, sequence, keep_going);
+}
+
+absl::StatusOr<StoredChunk> PromptRunner::EnsureStored(std::string_view tenant_namespace,
+                                                       absl::Span<const int32_t> anchor_ids,
+                                                       absl::Span<const int32_t> token_ids,
+                                                       const StoreEntryOptions& options,
+                                                       blend::KeepGoing keep_going) {
+  const store::ChunkAddress address =
+      blend::AddressIn(runtime_.key_space, tenant_namespace, store::HashTokens(anchor_ids), token_ids);
+  StoredChunk stored{.key = address.key, .num_tokens = static_cast<int32_t>(token_ids.size())};
+
+  KVBLEND_ASSIGN_OR_RETURN(store::ReserveResult reserved, chunk_store_.LookupOrReserve(address));
+  while (auto* entry = std::get_if<store::ChunkHandle>(&reserved)) {
+    // Stored means that it can be read, and that shows when it has been.
+    absl::Status arrived;
+    for (int32_t layer = 0; layer < runtime_.config.num_layers && arrived.ok(); ++layer) {
+      arrived = blend::AcquireLayer(*entry, layer, keep_going).status();
+    }
+    if (!arrived.ok() && entry->lost()) {
+      KVBLEND_ASSIGN_OR_RETURN(reserved, chunk_store_.LookupOrReserve(address));
+      continue;
+    }
+    KVBLEND_RETURN_IF_ERROR(arrived);
+    stored.entry = std::move(*entry);
+    stored.already_present = true;
+    if (options.pinned) KVBLEND_RETURN_IF_ERROR(chunk_store_.Pin(tenant_namespace, address.key));
+    return stored;
+  }
+
+  StoredChunk anchor;
+  if (!anchor_ids.empty()) {
+    // The anchor is an entry of its own: prompts reuse it exactly, and the next chunk behind it starts from
+    // it. A store too full for it costs time, not the chunk.
+    KVBLEND_RETURN_IF_ERROR(keep_going());
+    absl::StatusOr<StoredChunk> stored_anchor = EnsureStored(
+        tenant_namespace, {}, anchor_ids, {.label = "anchor", .on_purpose = options.on_purpose}, keep_going);
+    if (stored_anchor.ok()) {
+      anchor = *std::move(stored_anchor);
+    } else if (!absl::IsResourceExhausted(stored_anchor.status())) {
+      return stored_anchor.status();
+    }
+  }
+  const absl::Time start = absl::Now();
+  // The anchor is all there: EnsureStored has waited for it.
+  KVBLEND_ASSIGN_OR_RETURN(
+      std::unique_ptr<store::ChunkKv> kv,
+      Compute(anchor_ids, anchor.entry.has_value() ? &*anchor.entry : nullptr, token_ids, keep_going));
+  stored.compute_seconds = SecondsSince(start);
+  const store::InsertOptions insert{.compute_cost_seconds = stored.compute_seconds,
+                                    .pinned = options.pinned,
+                                    .on_purpose = options.on_purpose,
+                                    .label = options.label};
+  // Without a reservation someone else computes the same chunk; this thread may be the one they need, so it
+  // does not wait: equal key, equal KV, and Insert serves both.
+  auto* reservation = std::get_if<store::Reservation>(&reserved);
+  absl::StatusOr<store::ChunkHandle> entry = reservation != nullptr
+                                                 ? reservation->Commit(std::move(kv), insert)
+                                                 : chunk_store_.Insert(address, std::move(kv), insert);
+  if (!entry.ok()) return entry.status();
+  stored.entry = *std::move(entry);
+  return stored;
+}
+
+bool PromptRunner::IsBeingWritten(const ChunkKey& key) {
+  return absl::IsDeadlineExceeded(chunk_store_.WaitUntilDurable(key, absl::InfinitePast()));
+}
+
+bool PromptRunner::WaitUntilDurable(const ChunkKey& key, blend::KeepGoing keep_going) {
+  const absl::Time give_up = absl::Now() + kMaxWriteWait;
+  while (true) {
+    const absl::Status written = chunk_store_.WaitUntilDurable(key, absl::Now() + blend::kPatience);
+    if (written.ok()) return true;
+    if (!absl::IsDeadlineExceeded(written) || absl::Now() > give_up || !keep_going().ok()) return false;
+  }
+}
+
+}  // namespace kvblend

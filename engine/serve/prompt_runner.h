@@ -1,0 +1,133 @@
+// Runs the model: blended prefill, scoring and chunk precomputation of one request at a time, decode steps of
+// several together.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "engine/api/request.h"
+#include "engine/blend/blended_prefill.h"
+#include "engine/blend/loading_controller.h"
+#include "engine/blend/reuse_plan.h"
+#include "engine/kv/page_pool.h"
+#include "engine/kv/sequence_pages.h"
+#include "engine/prompt/prompt_layout.h"
+#include "engine/runtime/model_runtime.h"
+#include "engine/store/chunk_store.h"
+
+namespace kvblend {
+
+/// A prompt whose KV is in pages, ready to be continued.
+struct PrefilledPrompt {
+  std::unique_ptr<kv::SequencePages> pages;
+  int32_t num_tokens = 0;                    // with KV in the pages
+  std::vector<float> logits;                 // after the last token [vocab_size]
+  std::vector<int32_t> recomputed;           // positions of reused tokens that the policy chose, ascending
+  PromptReport report;                       // queue and first-token times are the caller's to fill in
+  std::vector<blend::MissingEntry> missing;  // to be stored behind the response
+};
+
+/// A prompt, the token that goes behind it, and how the one after that is chosen.
+struct NextToken {
+  PrefilledPrompt* prompt;
+  int32_t token_id;
+  kernels::SamplingSpec sampling;
+};
+
+/// Where a stored chunk came from.
+struct StoredChunk {
+  ChunkKey key;
+  std::optional<store::ChunkHandle> entry = std::nullopt;  // keeps it in the store while this lives
+  int32_t num_tokens = 0;
+  bool already_present = false;
+  double compute_seconds = 0;
+};
+
+struct StoreEntryOptions {
+  std::string label;
+  bool pinned = false;
+  bool on_purpose = false;  // as store::InsertOptions means it
+};
+
+/// Not thread-safe but for loading_controller(): belongs to the engine thread. References must outlive it.
+class PromptRunner {
+ public:
+  struct Options {
+    int32_t load_pipeline_depth = 2;  // see blend::KvLoader::Create
+    RatioOptions ratio = {};          // where a request says nothing of it
+  };
+
+  PromptRunner(ModelRuntime& runtime, store::ChunkStore& chunk_store)
+      : PromptRunner(runtime, chunk_store, {}) {}
+  PromptRunner(ModelRuntime& runtime, store::ChunkStore& chunk_store, const Options& options);
+
+  blend::LoadingController& loading_controller() { return loading_controller_; }
+  const blend::LoadingController& loading_controller() const { return loading_controller_; }
+
+  /// kInvalidArgument for bad blend options; kResourceExhausted when there are too few pages; keep_going's
+  /// error.
+  absl::StatusOr<PrefilledPrompt> Prefill(const prompt::PromptLayout& layout, const BlendOptions& options,
+                                          std::string_view tenant_namespace, blend::KeepGoing keep_going);
+
+  /// Appends tokens to the prompt. Returns the logits after each: [token_ids.size()][vocab_size], row-major.
+  absl::StatusOr<std::vector<float>> Extend(PrefilledPrompt& prompt, absl::Span<const int32_t> token_ids,
+                                            blend::KeepGoing keep_going);
+
+  /// The same where the logits themselves are not needed: a token from each. One spec per token.
+  absl::StatusOr<std::vector<kernels::SampledToken>> ExtendAndSample(
+      PrefilledPrompt& prompt, absl::Span<const int32_t> token_ids,
+      absl::Span<const kernels::SamplingSpec> specs, blend::KeepGoing keep_going);
+
+  /// Appends a token to each of several different prompts, all in one pass. Returns what comes after each.
+  absl::StatusOr<std::vector<kernels::SampledToken>> ExtendAll(absl::Span<const NextToken> next);
+
+  /// Makes sure that the store has the chunk behind this anchor, and the anchor itself. Computes what is
+  /// missing.
+  absl::StatusOr<StoredChunk> EnsureStored(std::string_view tenant_namespace,
+                                           absl::Span<const int32_t> anchor_ids,
+                                           absl::Span<const int32_t> token_ids,
+                                           const StoreEntryOptions& options, blend::KeepGoing keep_going);
+
+  /// Whether WaitUntilDurable would have to wait.
+  bool IsBeingWritten(const ChunkKey& key);
+  /// Whether the chunk outlives the process. Waits for it to reach the disk for as long as keep_going likes,
+  /// at most kMaxWriteWait.
+  bool WaitUntilDurable(const ChunkKey& key, blend::KeepGoing keep_going);
+  static constexpr absl::Duration kMaxWriteWait = absl::Seconds(10);
+
+ private:
+  absl::StatusOr<std::unique_ptr<kv::SequencePages>> AllocatePages(int32_t num_tokens);
+  /// Appends tokens. Returns the logits after each, in the backend's memory: valid until the next call.
+  absl::StatusOr<kernels::MatrixView> Append(PrefilledPrompt& prompt, absl::Span<const int32_t> token_ids,
+                                             blend::KeepGoing keep_going);
+  /// Carries tokens through all layers; as many rows as `rows` has. Returns as Append.
+  absl::StatusOr<kernels::MatrixView> RunRows(absl::Span<const int32_t> token_ids,
+                                              const kernels::BatchPlan& rows, model::PassState& state,
+                                              blend::KeepGoing keep_going);
+  absl::StatusOr<std::vector<kernels::SampledToken>> Sample(kernels::MatrixView logits,
+                                                            absl::Span<const kernels::SamplingSpec> specs);
+  absl::StatusOr<std::unique_ptr<store::ChunkKv>> Compute(absl::Span<const int32_t> anchor_ids,
+                                                          const store::ChunkHandle* anchor,
+                                                          absl::Span<const int32_t> token_ids,
+                                                          blend::KeepGoing keep_going);
+
+  ModelRuntime& runtime_;
+  store::ChunkStore& chunk_store_;
+  const Options options_;
+  blend::LoadingController loading_controller_;
+  model::PassState state_;
+  model::PassState step_state_;  // of ExtendAll alone, which finds it as it left it: see RepeatedStep
+  model::ScratchMatrix logits_;
+  blend::BlendedPrefill blended_prefill_;
+  std::unique_ptr<kernels::RepeatedStep> step_;
+  bool said_problem_ = false;  // of step_
+};
+
+}  // namespace kvblend

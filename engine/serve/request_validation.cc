@@ -1,0 +1,178 @@
+#include "engine/serve/request_validation.h"
+
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/api/status_macros.h"
+#include "engine/blend/selection_policy.h"
+#include "engine/generate/sampling_options.h"
+#include "engine/text/utf8.h"
+
+namespace kvblend {
+namespace {
+
+constexpr size_t kMaxNamespaceBytes = 128;
+constexpr size_t kMaxLabelBytes = 256;
+
+absl::Status TooLong(absl::string_view field, size_t bytes, size_t limit) {
+  return absl::InvalidArgumentError(absl::StrCat(field, " has ", bytes, " bytes; allowed: at most ", limit));
+}
+
+absl::Status CheckUtf8(absl::string_view field, std::string_view text) {
+  const auto invalid = text::FirstInvalidUtf8(text);
+  if (!invalid.has_value()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(field, " is not valid UTF-8 at byte ", *invalid));
+}
+
+}  // namespace
+
+absl::Status RequestValidator::CheckCaller(const Caller& caller) const {
+  if (caller.tenant_namespace.size() > kMaxNamespaceBytes) {
+    return TooLong("namespace", caller.tenant_namespace.size(), kMaxNamespaceBytes);
+  }
+  return CheckUtf8("namespace", caller.tenant_namespace);
+}
+
+absl::Status RequestValidator::CheckChunkCount(size_t count) const {
+  if (count <= static_cast<size_t>(options_.max_chunks_per_request)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("chunks has ", count, " entries; allowed: at most ", options_.max_chunks_per_request));
+}
+
+absl::Status RequestValidator::CheckTextBytes(int64_t bytes) const {
+  if (bytes <= options_.max_text_bytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("the request's texts have ", bytes, " bytes; allowed: at most ", options_.max_text_bytes));
+}
+
+absl::Status RequestValidator::CheckPrompt(const Prompt& prompt) const {
+  KVBLEND_RETURN_IF_ERROR(CheckChunkCount(prompt.chunks.size()));
+  int64_t bytes = prompt.system_text.size() + prompt.lead_in.size() + prompt.question.size();
+  for (const std::string& chunk : prompt.chunks) bytes += chunk.size();
+  for (const Turn& turn : prompt.history) bytes += turn.text.size();
+  return CheckTextBytes(bytes);
+}
+
+absl::Status RequestValidator::Check(const GenerateRequest& request) const {
+  KVBLEND_RETURN_IF_ERROR(CheckCaller(request.caller));
+  KVBLEND_RETURN_IF_ERROR(CheckPrompt(request.prompt));
+  KVBLEND_RETURN_IF_ERROR(blend::ValidateBlendOptions(request.blend, runtime_.config.num_layers));
+  for (size_t i = 0; i < request.sampling.stop.size(); ++i) {
+    KVBLEND_RETURN_IF_ERROR(CheckUtf8(absl::StrCat("stop[", i, "]"), request.sampling.stop[i]));
+  }
+  return generate::ValidateSampling(request.sampling);
+}
+
+absl::Status RequestValidator::Check(const ScoreRequest& request) const {
+  KVBLEND_RETURN_IF_ERROR(CheckCaller(request.caller));
+  KVBLEND_RETURN_IF_ERROR(CheckPrompt(request.prompt));
+  KVBLEND_RETURN_IF_ERROR(CheckTextBytes(request.continuation.size()));
+  KVBLEND_RETURN_IF_ERROR(CheckUtf8("continuation", request.continuation));
+  if (request.continuation.empty() == request.continuation_token_ids.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(request.continuation.empty() ? "neither" : "both",
+                                                   " of continuation and continuation_token_ids "
+                                                   "given; allowed: exactly one, not empty"));
+  }
+  for (size_t i = 0; i < request.continuation_token_ids.size(); ++i) {
+    const int32_t token = request.continuation_token_ids[i];
+    if (token >= 0 && token < runtime_.config.vocab_size) continue;
+    return absl::InvalidArgumentError(absl::StrCat("continuation_token_ids[", i, "] is ", token,
+                                                   "; allowed: 0 to ", runtime_.config.vocab_size - 1));
+  }
+  return blend::ValidateBlendOptions(request.blend, runtime_.config.num_layers);
+}
+
+absl::Status RequestValidator::Check(const PutChunksRequest& request) const {
+  KVBLEND_RETURN_IF_ERROR(CheckCaller(request.caller));
+  KVBLEND_RETURN_IF_ERROR(CheckChunkCount(request.chunks.size()));
+  if (request.chunks.empty()) return absl::InvalidArgumentError("chunks is empty; allowed: one or more");
+  if (request.label.size() > kMaxLabelBytes) return TooLong("label", request.label.size(), kMaxLabelBytes);
+  KVBLEND_RETURN_IF_ERROR(CheckUtf8("label", request.label));
+  if (!request.chunk_labels.empty() && request.chunk_labels.size() != request.chunks.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("chunk_labels has ", request.chunk_labels.size(),
+                                                   " entries; allowed: none, or one for each of ",
+                                                   request.chunks.size(), " chunks"));
+  }
+  for (size_t i = 0; i < request.chunk_labels.size(); ++i) {
+    const std::string field = absl::StrCat("chunk_labels[", i, "]");
+    const std::string& label = request.chunk_labels[i];
+    if (label.size() > kMaxLabelBytes) return TooLong(field, label.size(), kMaxLabelBytes);
+    KVBLEND_RETURN_IF_ERROR(CheckUtf8(field, label));
+  }
+  int64_t bytes = request.system_text.size() + request.lead_in.size();
+  for (const std::string& chunk : request.chunks) bytes += chunk.size();
+  return CheckTextBytes(bytes);
+}
+
+absl::Status RequestValidator::Check(const SplitDocumentRequest& request) const {
+  KVBLEND_RETURN_IF_ERROR(CheckCaller(request.caller));
+  return CheckTextBytes(
+      static_cast<int64_t>(request.system_text.size() + request.lead_in.size() + request.text.size()));
+}
+
+absl::StatusOr<prompt::PromptLayout> RequestValidator::Layout(const Prompt& prompt,
+                                                              int32_t reserved_tokens) const {
+  prompt::PromptInput input;
+  input.system_text = prompt.system_text;
+  input.lead_in = prompt.lead_in;
+  input.chunks = prompt.chunks;
+  input.question = prompt.question;
+  for (const Turn& turn : prompt.history) {
+    input.history.push_back(
+        {turn.role == Role::kUser ? prompt::Role::kUser : prompt::Role::kAssistant, turn.text});
+  }
+  const prompt::PromptLimits limits{.max_prompt_tokens = runtime_.max_context_tokens - reserved_tokens,
+                                    .max_chunks = options_.max_chunks_per_request};
+  return prompt::BuildPromptLayout(input, *runtime_.tokenizer, *runtime_.chat_template, limits);
+}
+
+absl::StatusOr<std::vector<int32_t>> RequestValidator::Continuation(const ScoreRequest& request) const {
+  std::vector<int32_t> token_ids = request.continuation_token_ids;
+  if (token_ids.empty()) token_ids = runtime_.tokenizer->Encode(request.continuation);
+  if (static_cast<int64_t>(token_ids.size()) >= runtime_.max_context_tokens) {
+    return absl::InvalidArgumentError(absl::StrCat("continuation has ", token_ids.size(),
+                                                   " tokens; allowed: fewer than the context's ",
+                                                   runtime_.max_context_tokens));
+  }
+  return token_ids;
+}
+
+absl::StatusOr<std::vector<int32_t>> RequestValidator::AnchorTokens(Anchoring anchoring,
+                                                                    std::string_view system_text,
+                                                                    std::string_view lead_in) const {
+  if (anchoring == Anchoring::kIsolated) return std::vector<int32_t>();
+  return prompt::AnchorTokens(system_text, lead_in, *runtime_.chat_template);
+}
+
+absl::StatusOr<split::SplitOptions> RequestValidator::SplitOptions(const SplitDocumentRequest& request,
+                                                                   int64_t anchor_tokens) const {
+  const split::SplitOptions options{.chunk_tokens = request.chunk_tokens,
+                                    .overlap_tokens = request.overlap_tokens};
+  KVBLEND_RETURN_IF_ERROR(split::Validate(options));
+  if (anchor_tokens + options.chunk_tokens > runtime_.max_context_tokens) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("chunk_tokens is ", options.chunk_tokens, " behind an anchor of ", anchor_tokens,
+                     " tokens; allowed: together at most ", runtime_.max_context_tokens));
+  }
+  return options;
+}
+
+absl::StatusOr<std::vector<std::vector<int32_t>>> RequestValidator::ChunkTokens(
+    const PutChunksRequest& request, int64_t anchor_tokens) const {
+  std::vector<std::vector<int32_t>> chunks;
+  for (size_t i = 0; i < request.chunks.size(); ++i) {
+    const std::string field = absl::StrCat("chunks[", i, "]");
+    KVBLEND_ASSIGN_OR_RETURN(std::vector<int32_t> tokens,
+                             prompt::ChunkTokens(request.chunks[i], field, *runtime_.tokenizer));
+    if (anchor_tokens + static_cast<int64_t>(tokens.size()) > runtime_.max_context_tokens) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(field, " has ", tokens.size(), " tokens behind an anchor of ", anchor_tokens,
+                       "; allowed: together at most ", runtime_.max_context_tokens));
+    }
+    chunks.push_back(std::move(tokens));
+  }
+  return chunks;
+}
+
+}  // namespace kvblend

@@ -1,0 +1,98 @@
+#include "engine/serve/score_task.h"
+
+#include <utility>
+
+#include "engine/api/status_macros.h"
+#include "engine/generate/log_softmax.h"
+#include "kernels/host/sample_row.h"
+
+namespace kvblend {
+namespace {
+
+// Positions whose logits are computed and held at once: bounds memory at kStep * vocab_size floats.
+constexpr size_t kStep = 64;
+
+/// The most likely token, and what the given one's log-probability follows from.
+kernels::SamplingSpec SpecFor(int32_t token_id) { return {.num_top = 0, .scored_token = token_id}; }
+
+}  // namespace
+
+ScoreTask::ScoreTask(ScoreRequest request, prompt::PromptLayout layout, std::vector<int32_t> continuation,
+                     const ModelRuntime& runtime, std::shared_ptr<ScoreObserver> observer)
+    : Task(request.caller),
+      request_(std::move(request)),
+      layout_(std::move(layout)),
+      continuation_(std::move(continuation)),
+      runtime_(runtime),
+      observer_(std::move(observer)) {}
+
+void ScoreTask::Run(PromptRunner& runner) {
+  queue_seconds_ = SecondsSinceSubmission();
+  const absl::Status status = Score(runner);
+  DropPrefetch();
+  observer_->OnDone(status);
+}
+
+absl::Status ScoreTask::Score(PromptRunner& runner) {
+  const auto keep_going = [this] { return cancellation().Check(); };
+  KVBLEND_ASSIGN_OR_RETURN(PrefilledPrompt prompt,
+                           runner.Prefill(layout_, request_.blend, caller().tenant_namespace, keep_going));
+  DropPrefetch();
+  if (request_.blend.store_misses) missing_ = std::move(prompt.missing);
+  prompt.report.queue_seconds = queue_seconds_;
+  prompt.report.time_to_first_token_seconds = SecondsSinceSubmission();
+  observer_->OnPrompt(prompt.report);
+
+  KVBLEND_ASSIGN_OR_RETURN(const ScoredToken first, ScoreToken(continuation_[0], prompt.logits));
+  observer_->OnToken(first);
+  // Token i is scored by the logits after token i - 1, so the last token itself is never run.
+  const size_t vocab_size = runtime_.config.vocab_size;
+  const absl::Span<const int32_t> inputs = absl::MakeConstSpan(continuation_).first(continuation_.size() - 1);
+  for (size_t begin = 0; begin < inputs.size(); begin += kStep) {
+    const absl::Span<const int32_t> step = inputs.subspan(begin, kStep);
+    if (request_.return_distributions) {
+      KVBLEND_ASSIGN_OR_RETURN(const std::vector<float> logits, runner.Extend(prompt, step, keep_going));
+      for (size_t i = 0; i < step.size(); ++i) {
+        KVBLEND_ASSIGN_OR_RETURN(const ScoredToken token,
+                                 ScoreToken(continuation_[begin + i + 1],
+                                            absl::MakeConstSpan(logits).subspan(i * vocab_size, vocab_size)));
+        observer_->OnToken(token);
+      }
+      continue;
+    }
+    std::vector<kernels::SamplingSpec> specs(step.size());
+    for (size_t i = 0; i < step.size(); ++i) specs[i] = SpecFor(continuation_[begin + i + 1]);
+    KVBLEND_ASSIGN_OR_RETURN(const auto sampled, runner.ExtendAndSample(prompt, step, specs, keep_going));
+    for (size_t i = 0; i < step.size(); ++i) {
+      KVBLEND_ASSIGN_OR_RETURN(const ScoredToken token, Describe(specs[i].scored_token, sampled[i]));
+      observer_->OnToken(token);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ScoredToken> ScoreTask::ScoreToken(int32_t token_id, absl::Span<const float> logits) const {
+  KVBLEND_ASSIGN_OR_RETURN(ScoredToken token,
+                           Describe(token_id, kernels::SampleRow(logits, SpecFor(token_id))));
+  if (request_.return_distributions) {
+    KVBLEND_ASSIGN_OR_RETURN(token.distribution, generate::LogSoftmax(logits));
+  }
+  return token;
+}
+
+absl::StatusOr<ScoredToken> ScoreTask::Describe(int32_t token_id,
+                                                const kernels::SampledToken& sampled) const {
+  if (sampled.invalid_token >= 0) {
+    return generate::InvalidLogit(sampled.invalid_token, sampled.invalid_logit);
+  }
+  const double log_sum = sampled.LogSumExp(runtime_.config.vocab_size);
+  ScoredToken token;
+  token.token_id = token_id;
+  token.text = runtime_.tokenizer->Decode({&token_id, 1}, /*skip_special=*/false);
+  token.logprob = static_cast<float>(sampled.scored_logit - log_sum);
+  token.top_token_id = sampled.token_id;
+  token.top_logprob = static_cast<float>(sampled.logit - log_sum);
+  return token;
+}
+
+}  // namespace kvblend

@@ -1,0 +1,84 @@
+#include "kernels/cpu/linear/linear.h"
+
+#include <algorithm>
+
+#include "kernels/cpu/machine/onednn.h"
+#include "kernels/cpu/simd/simd.h"
+
+namespace kvblend::kernels {
+namespace {
+
+// Up to this many rows the tiles of tiles.h are faster than oneDNN, which pads rows and columns more. Without
+// AVX-512 they take all, because oneDNN would want the weights in another layout.
+constexpr int64_t kMaxTiledRows = 64;
+
+absl::Status MatVec(CpuContext& context, ConstMatrixView x, const CpuWeights& weights, bool accumulate,
+                    MatrixView out) {
+  const int64_t k = PackedColumns(weights.dtype(), weights.cols());
+  ScratchPool::Lease lease = context.scratch.Borrow(x.rows * k * sizeof(float));
+  if (!lease) return NoMemoryForLinear("its input");
+  auto* input = reinterpret_cast<float*>(lease.data());
+  for (int64_t r = 0; r < x.rows; ++r) {
+    simd::ConvertRow(x.Rows(r, 1).data, x.dtype, input + r * k, DataType::kF32, x.cols);
+    std::fill(input + r * k + x.cols, input + (r + 1) * k, 0.0f);
+  }
+  const auto& panels = weights.panels().panels;
+  context.pool.ParallelFor(static_cast<int64_t>(panels.size()), [&](int64_t i) {
+    const WeightPanel& panel = panels[i];
+    simd::PackedMatVec(panel.memory.get_data_handle(), weights.dtype(), k, panel.count, input, x.rows,
+                       accumulate, static_cast<float*>(out.data) + panel.first, out.row_stride);
+  });
+  return absl::OkStatus();
+}
+
+absl::Status QuantisedMatVec(CpuContext& context, DataType dtype, ConstMatrixView x,
+                             const CpuWeights& weights, bool accumulate, MatrixView out) {
+  const int64_t steps = x.cols * SizeOf(dtype) / static_cast<int64_t>(sizeof(uint32_t)),
+                sixteens = x.cols / 16;
+  ScratchPool::Lease lease = context.scratch.Borrow(x.rows * (steps + sixteens) * sizeof(uint32_t));
+  if (!lease) return NoMemoryForLinear("its input");
+  auto* input = reinterpret_cast<uint32_t*>(lease.data());
+  auto* sums = reinterpret_cast<float*>(input + x.rows * steps);
+  for (int64_t r = 0; r < x.rows; ++r) {
+    simd::ConvertRow(x.Rows(r, 1).data, x.dtype, input + r * steps, dtype, x.cols);
+    simd::SumSixteens(input + r * steps, dtype, x.cols, sums + r * sixteens);
+  }
+  const QuantisedMatrix& matrix = *weights.quantised();
+  // Many even parts per thread, so that they finish together: a step of decoding waits for some hundred of
+  // these products.
+  const int64_t columns = matrix.num_columns(),
+                parts = std::min<int64_t>(columns, int64_t{16} * context.pool.num_threads());
+  context.pool.ParallelFor(parts, [&](int64_t part) {
+    for (int64_t c = part * columns / parts; c < (part + 1) * columns / parts; ++c) {
+      const int64_t first = c * kColumnOutputs;
+      simd::QuantisedMatVec(matrix.column(c), dtype, input, steps, sums, x.rows, accumulate,
+                            std::min(kColumnOutputs, weights.rows() - first),
+                            static_cast<float*>(out.data) + first, out.row_stride);
+    }
+  });
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status FewRowsLinear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights, bool accumulate,
+                           MatrixView out) {
+  if (weights.quantised() == nullptr) return MatVec(context, x, weights, accumulate, out);
+  const DataType dtype = simd::GetTiles(weights.dtype()).dtype;  // what vectors multiply
+  return QuantisedMatVec(context, dtype, x, weights, accumulate, out);
+}
+
+absl::Status CpuLinear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights, bool accumulate,
+                       MatrixView out) {
+  if (x.rows == 0) return absl::OkStatus();
+  const int64_t few_rows = weights.quantised() != nullptr ? simd::kMaxQuantisedRows : simd::kMaxMatVecRows;
+  if (x.rows <= few_rows) return FewRowsLinear(context, x, weights, accumulate, out);
+  if (context.int8_products) return Int8Linear(context, x, weights, accumulate, out);
+  const Tiles& tiles = context.TilesFor(weights.dtype());
+  if (tiles.dtype == weights.dtype() && (x.rows <= kMaxTiledRows || !OneDnnReadsBlocks())) {
+    return TiledLinear(context, tiles, x, weights, accumulate, out);
+  }
+  return OneDnnLinear(context, x, weights, accumulate, out);
+}
+
+}  // namespace kvblend::kernels

@@ -1,0 +1,38 @@
+// Products with packed weights: which way is fastest depends on the number of rows, on whether the weights
+// are quantised, and on what the processor can do.
+#pragma once
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "kernels/cpu/linear/packed_weights.h"
+#include "kernels/cpu/machine/context.h"
+#include "kernels/cpu/machine/tiles.h"
+#include "kernels/tensor.h"
+
+namespace kvblend::kernels {
+
+/// Backend::Linear with checked arguments. REQUIRES: a OneDnnThreadScope.
+absl::Status CpuLinear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights, bool accumulate,
+                       MatrixView out);
+
+// Its ways. REQUIRES: x.rows > 0.
+
+/// Reads the weights once, as they lie, from memory. REQUIRES: x.rows <= simd::kMaxMatVecRows, or
+/// simd::kMaxQuantisedRows where they are quantised.
+absl::Status FewRowsLinear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights, bool accumulate,
+                           MatrixView out);
+/// Own tiles, block by block of weights. REQUIRES: tiles.dtype == weights.dtype().
+absl::Status TiledLinear(CpuContext& context, const Tiles& tiles, ConstMatrixView x,
+                         const CpuWeights& weights, bool accumulate, MatrixView out);
+absl::Status OneDnnLinear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights, bool accumulate,
+                          MatrixView out);
+/// Rows of x, and weights that are not codes already, rounded to 8 bits in groups (code_products.h).
+/// REQUIRES: simd::HasCodeProducts().
+absl::Status Int8Linear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights, bool accumulate,
+                        MatrixView out);
+
+inline absl::Status NoMemoryForLinear(const char* what) {
+  return absl::ResourceExhaustedError(absl::StrCat("Linear: no memory for ", what));
+}
+
+}  // namespace kvblend::kernels

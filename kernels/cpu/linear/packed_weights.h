@@ -1,0 +1,76 @@
+// Weight matrices as the CPU backend keeps them: as the codes of the model file where those are quantised
+// (quantised_matrix.h), otherwise as panels of output features, each in oneDNN's layout, and rows for
+// embeddings.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <oneapi/dnnl/dnnl.hpp>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/backend.h"
+#include "kernels/cpu/linear/quantised_matrix.h"
+#include "kernels/cpu/machine/context.h"
+#include "kernels/cpu/machine/weight_arena.h"
+
+namespace kvblend::kernels {
+
+/// Output features [first, first + count) of a matrix, for oneDNN.
+struct WeightPanel {
+  int64_t first;
+  int64_t count;
+  dnnl::memory memory;  // only ever read
+};
+
+/// A matrix in blocks (onednn.h), as a whole and in panels that several threads can share.
+struct WeightPanels {
+  /// `data`: PackedGemmDesc(dtype, cols, rows) bytes, written afterwards; not owned. Throws dnnl::error.
+  static WeightPanels Over(DataType dtype, int64_t rows, int64_t cols, std::byte* data);
+  static int64_t Bytes(DataType dtype, int64_t rows, int64_t cols);
+
+  WeightPanel all;
+  std::vector<WeightPanel> panels;
+};
+
+/// Immutable after creation, so any number of threads may read it.
+class CpuWeights final : public PackedWeights {
+ public:
+  /// For products in context.gemm_dtype. REQUIRES: a OneDnnThreadScope.
+  static absl::StatusOr<std::unique_ptr<CpuWeights>> Create(CpuContext& context, int64_t rows, int64_t cols,
+                                                            WeightUsage usage, const WeightSource& source);
+  /// kInvalidArgument when the weights were made by a backend of another kind or with another GEMM dtype.
+  static absl::StatusOr<const CpuWeights*> From(const PackedWeights& weights, DataType dtype);
+
+  int64_t rows() const override { return rows_; }
+  int64_t cols() const override { return cols_; }
+  WeightUsage usage() const override { return usage_; }
+  DataType dtype() const { return dtype_; }
+
+  /// Null where the weights are kept as values.
+  const QuantisedMatrix* quantised() const { return quantised_.get(); }
+  /// REQUIRES: quantised() == nullptr
+  const WeightPanels& panels() const { return panels_; }
+
+  /// kPackedBlock outputs as [steps][kPackedBlock] words of dtype() (tiles.h): where they lie, or dequantised
+  /// into `scratch` of as many words.
+  const uint32_t* Block(int64_t index, uint32_t* scratch) const;
+
+  /// Row `index` of an embedding as f32; out: [cols]
+  void ReadEmbeddingRow(int64_t index, float* out) const;
+
+ private:
+  CpuWeights(int64_t rows, int64_t cols, WeightUsage usage, DataType dtype)
+      : rows_(rows), cols_(cols), usage_(usage), dtype_(dtype) {}
+  absl::Status PackValues(CpuContext& context, const WeightSource& source);
+
+  const int64_t rows_, cols_;
+  const WeightUsage usage_;
+  const DataType dtype_;
+  std::unique_ptr<QuantisedMatrix> quantised_;
+  WeightBytes embedding_, packed_;
+  WeightPanels panels_;
+};
+
+}  // namespace kvblend::kernels

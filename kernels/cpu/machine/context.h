@@ -1,0 +1,85 @@
+// What the operations of one CpuBackend share.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "kernels/cpu/machine/onednn.h"
+#include "kernels/cpu/machine/processors.h"
+#include "kernels/cpu/machine/scratch.h"
+#include "kernels/cpu/machine/thread_pool.h"
+#include "kernels/cpu/machine/tiles.h"
+#include "kernels/cpu/machine/weight_arena.h"
+#include "kernels/tensor.h"
+
+namespace kvblend::kernels {
+
+struct CpuContext {
+  /// pin_to: the processors that the pool's threads are pinned to, one each, the first being left to the
+  /// caller; empty: they are not.
+  CpuContext(int num_threads, std::vector<int> pin_to, DataType gemm, bool int8, const Tiles& bf16)
+      : pool(num_threads,
+             [pin_to = std::move(pin_to)](int worker) {
+               UseOneOpenMpThread();
+               if (!pin_to.empty()) PinThisThread(pin_to[worker % pin_to.size()]);
+             }),
+        gemm_dtype(gemm),
+        int8_products(int8),
+        bf16_tiles(bf16) {}
+
+  /// What products of attention in `dtype` use.
+  const Tiles& TilesFor(DataType dtype) const {
+    return dtype == DataType::kBF16 ? bf16_tiles : simd::GetTiles(dtype);
+  }
+
+  ThreadPool pool;
+  ScratchPool scratch;
+  WeightArena weights;
+  GemmCache gemms;
+  const DataType gemm_dtype;  // kF32 or kBF16
+  const bool int8_products;   // of many rows with weights
+  const Tiles& bf16_tiles;
+};
+
+/// Runs body(begin, end) over parts of 0 .. rows-1, in parallel when there is enough to do.
+inline void ForRows(ThreadPool& pool, int64_t rows, int64_t bytes_per_row,
+                    absl::FunctionRef<void(int64_t, int64_t)> body) {
+  if (rows <= 0) return;
+  // 64 KiB take some microseconds, a few times what handing a part to another thread costs.
+  constexpr int64_t kBytesPerPart = 64 << 10;
+  const int64_t rows_per_part = std::max<int64_t>(1, kBytesPerPart / std::max<int64_t>(bytes_per_row, 1));
+  const int64_t parts = (rows + rows_per_part - 1) / rows_per_part;
+  pool.ParallelFor(
+      parts, [&](int64_t part) { body(part * rows_per_part, std::min(rows, (part + 1) * rows_per_part)); });
+}
+
+/// The first error of a parallel loop. Thread-safe.
+class FirstError {
+ public:
+  /// Whether to go on.
+  bool ok() const { return !failed_.load(std::memory_order_relaxed); }
+  void Update(absl::Status status) {
+    if (status.ok()) return;
+    absl::MutexLock lock(&mutex_);
+    status_.Update(std::move(status));
+    failed_.store(true, std::memory_order_relaxed);
+  }
+  absl::Status status() const {
+    absl::MutexLock lock(&mutex_);
+    return status_;
+  }
+
+ private:
+  std::atomic<bool> failed_{false};
+  mutable absl::Mutex mutex_;
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace kvblend::kernels

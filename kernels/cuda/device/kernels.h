@@ -1,0 +1,139 @@
+// The kernels' host entries: each checks nothing, launches on `stream`, and returns the launch's error.
+// Shapes, dtypes and meanings are those of kernels/backend.h; every pointer is device memory.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/device/launch.h"
+#include "kernels/kv_section.h"
+#include "kernels/tensor.h"
+
+namespace kvblend::kernels::cuda {
+
+/// Division of 0 .. 2^31 - 1 by a number above 0 without dividing (Granlund, Montgomery, "Division by
+/// Invariant Integers using Multiplication", PLDI 1994): with s = ceil(log2 d) and m = ceil(2^(31+s) / d),
+/// n / d = (n m) >> (31 + s).
+struct FastDivisor {
+  uint32_t multiplier = 0;  // 0: the divisor is 1
+  int32_t shift = 0;
+  int32_t divisor = 1;
+
+  static FastDivisor Of(int32_t divisor);
+};
+
+/// A BatchPlan's arrays in device memory.
+struct PlanView {
+  const int32_t* row_indptr = nullptr;
+  const int32_t* positions = nullptr;
+  const int32_t* kv_len = nullptr;
+  const int32_t* page_indptr = nullptr;
+  const int32_t* page_indices = nullptr;
+  const int32_t* sequence_of_row = nullptr;
+  const int64_t* kv_offset = nullptr;  // where a sequence's keys begin when all are laid in a row
+  int32_t num_sequences = 0;
+  int32_t num_rows = 0;
+  int32_t sliding_window = 0;
+  FastDivisor page_size;
+};
+
+struct RopeView {
+  const float* table = nullptr;  // per position: head_dim / 2 cosines, head_dim / 2 sines
+  int32_t head_dim = 0;
+  bool interleaved = true;
+};
+
+/// A dense matrix or a section (kernels/kv_section.h) to read KV from.
+struct KvSource {
+  const unsigned char* data = nullptr;
+  KvEncoding encoding = KvEncoding::kF32;
+  bool per_channel = false;  // scales as K has them
+  int64_t row_stride = 0;    // dense: elements; quantised: bytes of a row of codes
+  int64_t scale_cols = 0;
+  int64_t steps = 0;  // byte offsets, as in KvSectionLayout
+  int64_t codes = 0;
+
+  static KvSource Of(ConstMatrixView matrix);
+  static KvSource Of(const KvSectionView& section);
+};
+
+/// Rows of a quantised weight, one behind the other.
+struct CodedRows {
+  const unsigned char* codes = nullptr;  // [rows, cols], a byte each or, of 4 bits, half a byte
+  const float* scales = nullptr;         // [rows, cols / group]
+  const float* minimums = nullptr;       // the same
+  int64_t rows = 0;                      // up to 65535
+  int64_t cols = 0;                      // a multiple of `group`
+  int32_t group = 0;                     // a multiple of 8
+  int32_t zero_point = 0;
+  bool nibbles = false;
+};
+
+/// out: bf16, rows begin at multiples of 16 bytes
+LaunchError LaunchDequantise(StreamHandle stream, const CodedRows& rows, uint16_t* out, int64_t row_stride);
+LaunchError LaunchEmbed(StreamHandle stream, ConstMatrixView table, const int32_t* token_ids, MatrixView out);
+LaunchError LaunchRmsNorm(StreamHandle stream, ConstMatrixView x, const float* weight, float epsilon,
+                          MatrixView out);
+LaunchError LaunchSiluMul(StreamHandle stream, ConstMatrixView gate, ConstMatrixView up, MatrixView out);
+LaunchError LaunchKvDeviation(StreamHandle stream, ConstMatrixView fresh, const KvSource& stored, bool l1,
+                              float* out);
+/// scale: scratch, [mass.rows]; columns: [out.cols]
+LaunchError LaunchMassScores(StreamHandle stream, ConstMatrixView mass, const ColumnRange* counted,
+                             int32_t num_counted, const int32_t* columns, float* scale, MatrixView out);
+LaunchError LaunchSelectTopK(StreamHandle stream, const float* scores, int64_t n, IndicesView out);
+LaunchError LaunchGatherRows(StreamHandle stream, ConstMatrixView in, const int32_t* row_indices,
+                             MatrixView out);
+LaunchError LaunchConvert(StreamHandle stream, ConstMatrixView in, MatrixView out);
+
+LaunchError LaunchRope(StreamHandle stream, const PlanView& plan, const RopeView& rope, int32_t num_heads,
+                       MatrixView x);
+/// KvScatter and KvLoad: one kernel, whatever the KV comes from.
+LaunchError LaunchKvScatter(StreamHandle stream, const PlanView& plan, const RopeView& rope,
+                            const KvSource& k, const KvSource& v, KvPagesView pages);
+LaunchError LaunchDecodeKv(StreamHandle stream, const KvSource& in, MatrixView out);
+/// Writes everything but the padding of quantised sections.
+LaunchError LaunchEncodeKv(StreamHandle stream, ConstMatrixView in, MutableKvSectionView out);
+
+/// out (+)= x w^T on tensor cores. x: bf16 [n, k]; w: bf16 [m, k]; out: f32 [n, m]; the rows of x and w begin
+/// at multiples of 16 bytes.
+LaunchError LaunchMatmul(StreamHandle stream, ConstMatrixView x, ConstMatrixView w, bool accumulate,
+                         MatrixView out);
+
+struct AttentionShape {
+  int32_t num_heads = 0;
+  int32_t group = 0;     // query heads per kv head
+  int32_t max_rows = 0;  // of a sequence
+  int32_t max_kv_len = 0;
+  int64_t row_tiles = 0;  // of all sequences: CountRowTiles
+  int64_t key_tiles = 0;  // likewise: CountKeyTiles
+  int64_t total_kv_len = 0;
+  int32_t splits = 1;  // blocks that share the keys of one row tile
+};
+
+/// Rows of (token, head of a group), and keys, that one block works on.
+inline constexpr int kRowTile = 64;
+inline constexpr int kKeyTile = 64;
+
+/// Largest head_dim that tensor cores are used for; beyond it, and for f32 pages, plain fp32 kernels run.
+inline constexpr int kMaxTensorHeadDim = 256;
+inline constexpr int kMaxHeadDim = 4096;
+constexpr bool UsesTensorCores(const KvPagesView& pages) {
+  return pages.dtype != DataType::kF32 && pages.head_dim <= kMaxTensorHeadDim;
+}
+
+/// What the attention kernels leave behind when splits > 1, or for AttentionMass: f32 each.
+struct AttentionWorkspace {
+  float* out = nullptr;        // [splits, rows, heads, head_dim], unnormalised
+  float* max = nullptr;        // [splits, rows, heads], of scores in base 2
+  float* sum = nullptr;        // [splits, rows, heads]
+  float* log_sum = nullptr;    // [rows, heads]: log2 of the sum of 2^score over all keys
+  float* head_mass = nullptr;  // [kv heads, total_kv_len]
+};
+
+LaunchError LaunchSelectiveAttention(StreamHandle stream, const PlanView& plan, ConstMatrixView q,
+                                     const AttentionShape& shape, float scale, const KvPagesView& pages,
+                                     const AttentionWorkspace& workspace, MatrixView out);
+LaunchError LaunchAttentionMass(StreamHandle stream, const PlanView& plan, ConstMatrixView q,
+                                const AttentionShape& shape, float scale, const KvPagesView& pages,
+                                const AttentionWorkspace& workspace, float* out);
+
+}  // namespace kvblend::kernels::cuda

@@ -1,0 +1,31 @@
+// The sampling kernel's host entry. Apart from kernels.h, which more files include.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/device/launch.h"
+#include "kernels/sampled_token.h"
+#include "kernels/tensor.h"
+
+namespace kvblend::kernels::cuda {
+
+/// A SamplingSpec in device memory.
+struct RowSampling {
+  double temperature, top_p, min_p, repetition_penalty, uniform;
+  int32_t top_k, num_top, scored_token;
+  int32_t penalised_begin, penalised_end;  // of SampleParams::penalised
+  int32_t penalised_row, weights_row;      // of the scratch memory; -1: needs none
+};
+
+struct SampleParams {
+  ConstMatrixView logits;
+  const RowSampling* rows = nullptr;   // [n]
+  const int32_t* penalised = nullptr;  // token ids
+  float* penalised_logits = nullptr;   // scratch: [rows that have penalised tokens, vocab_size]
+  uint64_t* weights = nullptr;         // scratch: [rows that draw, vocab_size]
+  SampledToken* out = nullptr;         // [n]
+};
+
+LaunchError LaunchSample(StreamHandle stream, const SampleParams& params);
+
+}  // namespace kvblend::kernels::cuda

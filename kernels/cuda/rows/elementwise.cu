@@ -1,0 +1,139 @@
+// RmsNorm, SiluMul, Convert, Embed and GatherRows: one block per row, eight elements per thread
+// and step where all rows begin at multiples of 16 bytes.
+#include "kernels/cuda/device/elements.h"
+
+namespace kvblend::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+bool Aligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
+bool Vectorises(const ConstMatrixView& m) {
+  return m.cols % 8 == 0 && m.row_stride % 8 == 0 && Aligned(m.data);
+}
+
+// Launches kKernel<8> where `vectorises`, kKernel<1> otherwise.
+#define KVBLEND_LAUNCH_ROWS(kernel, vectorises, stream, shape, params) \
+  ((vectorises) ? Launch<kernel<8>>(stream, shape, params) : Launch<kernel<1>>(stream, shape, params))
+
+struct RmsNormParams {
+  ConstMatrixView x;
+  const float* weight;
+  float epsilon;
+  MatrixView out;
+};
+
+template <int kWidth>
+KVBLEND_KERNEL(kThreads, 4)
+RmsNormKernel(RmsNormParams p) {
+  SharedArena arena;
+  const int64_t in_row = BlockX() * p.x.row_stride, out_row = BlockX() * p.out.row_stride;
+  float sum = 0;
+  for (int64_t c = ThreadIndex() * kWidth; c < p.x.cols; c += kThreads * kWidth) {
+    float x[kWidth];
+    LoadValues(p.x.data, DataType::kF32, in_row + c, x);
+    for (int i = 0; i < kWidth; ++i) sum += x[i] * x[i];
+  }
+  sum = BlockSum(sum, arena.Take<float>(32));
+  const float mean = DivRn(sum, static_cast<float>(p.x.cols));
+  const float inverse = DivRn(1.0f, SqrtRn(mean + p.epsilon));
+  for (int64_t c = ThreadIndex() * kWidth; c < p.x.cols; c += kThreads * kWidth) {
+    float x[kWidth], weight[kWidth];
+    LoadValues(p.x.data, DataType::kF32, in_row + c, x);
+    LoadValues(p.weight, DataType::kF32, c, weight);
+    for (int i = 0; i < kWidth; ++i) x[i] = x[i] * inverse * weight[i];
+    StoreValues(p.out.data, p.out.dtype, out_row + c, x);
+  }
+}
+
+struct SiluMulParams {
+  ConstMatrixView gate;
+  ConstMatrixView up;
+  MatrixView out;
+};
+
+template <int kWidth>
+KVBLEND_KERNEL(kThreads, 4)
+SiluMulKernel(SiluMulParams p) {
+  for (int64_t c = ThreadIndex() * kWidth; c < p.out.cols; c += kThreads * kWidth) {
+    float gate[kWidth], up[kWidth];
+    LoadValues(p.gate.data, DataType::kF32, BlockX() * p.gate.row_stride + c, gate);
+    LoadValues(p.up.data, DataType::kF32, BlockX() * p.up.row_stride + c, up);
+    for (int i = 0; i < kWidth; ++i) gate[i] = DivRn(gate[i], 1.0f + Exp(-gate[i])) * up[i];
+    StoreValues(p.out.data, p.out.dtype, BlockX() * p.out.row_stride + c, gate);
+  }
+}
+
+struct ConvertParams {
+  ConstMatrixView in;
+  MatrixView out;
+  const int32_t* rows;  // of `in`; null: row i for row i
+};
+
+template <int kWidth>
+KVBLEND_KERNEL(kThreads, 4)
+ConvertRowsKernel(ConvertParams p) {
+  const int64_t in_row = p.rows == nullptr ? BlockX() : p.rows[BlockX()];
+  for (int64_t c = ThreadIndex() * kWidth; c < p.out.cols; c += kThreads * kWidth) {
+    float values[kWidth];
+    LoadValues(p.in.data, p.in.dtype, in_row * p.in.row_stride + c, values);
+    StoreValues(p.out.data, p.out.dtype, BlockX() * p.out.row_stride + c, values);
+  }
+}
+
+// As bytes, so that every pattern stays as it is.
+template <int kWidth>
+KVBLEND_KERNEL(kThreads, 4)
+GatherRowsKernel(ConvertParams p) {
+  const int64_t unit = SizeOf(p.in.dtype) / 2;  // 16-bit units per element
+  const auto* in = static_cast<const uint16_t*>(p.in.data) + p.rows[BlockX()] * p.in.row_stride * unit;
+  auto* out = static_cast<uint16_t*>(p.out.data) + BlockX() * p.out.row_stride * unit;
+  for (int64_t c = ThreadIndex() * kWidth; c < p.out.cols * unit; c += kThreads * kWidth) {
+    if constexpr (kWidth == 8) {
+      Store128(out + c, Load128(in + c));
+    } else {
+      out[c] = in[c];
+    }
+  }
+}
+
+LaunchShape OneBlockPerRow(int64_t rows, int shared_bytes = 0) {
+  return {.blocks_x = rows, .threads = kThreads, .shared_bytes = shared_bytes};
+}
+
+}  // namespace
+
+LaunchError LaunchRmsNorm(StreamHandle stream, ConstMatrixView x, const float* weight, float epsilon,
+                          MatrixView out) {
+  const RmsNormParams params{x, weight, epsilon, out};
+  return KVBLEND_LAUNCH_ROWS(RmsNormKernel, Vectorises(x) && Vectorises(out) && Aligned(weight), stream,
+                             OneBlockPerRow(x.rows, 32 * sizeof(float)), params);
+}
+
+LaunchError LaunchSiluMul(StreamHandle stream, ConstMatrixView gate, ConstMatrixView up, MatrixView out) {
+  const SiluMulParams params{gate, up, out};
+  return KVBLEND_LAUNCH_ROWS(SiluMulKernel, Vectorises(gate) && Vectorises(up) && Vectorises(out), stream,
+                             OneBlockPerRow(out.rows), params);
+}
+
+LaunchError LaunchConvert(StreamHandle stream, ConstMatrixView in, MatrixView out) {
+  const ConvertParams params{in, out, nullptr};
+  return KVBLEND_LAUNCH_ROWS(ConvertRowsKernel, Vectorises(in) && Vectorises(out), stream,
+                             OneBlockPerRow(out.rows), params);
+}
+
+LaunchError LaunchEmbed(StreamHandle stream, ConstMatrixView table, const int32_t* token_ids,
+                        MatrixView out) {
+  const ConvertParams params{table, out, token_ids};
+  return KVBLEND_LAUNCH_ROWS(ConvertRowsKernel, Vectorises(table) && Vectorises(out), stream,
+                             OneBlockPerRow(out.rows), params);
+}
+
+LaunchError LaunchGatherRows(StreamHandle stream, ConstMatrixView in, const int32_t* row_indices,
+                             MatrixView out) {
+  const ConvertParams params{in, out, row_indices};
+  return KVBLEND_LAUNCH_ROWS(GatherRowsKernel, Vectorises(in) && Vectorises(out), stream,
+                             OneBlockPerRow(out.rows), params);
+}
+
+}  // namespace kvblend::kernels::cuda

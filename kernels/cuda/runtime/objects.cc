@@ -1,0 +1,161 @@
+#include "kernels/cuda/runtime/objects.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <iterator>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/cuda/runtime/step_recording.h"
+#include "kernels/host/batch_plan.h"
+
+namespace kvblend::kernels::cuda {
+namespace {
+
+template <typename Derived, typename Base>
+absl::StatusOr<const Derived*> Cast(const Base& object, absl::string_view what) {
+  if (const auto* device = dynamic_cast<const Derived*>(&object)) return device;
+  return absl::InvalidArgumentError(absl::StrCat("the ", what, " made by a backend of another kind"));
+}
+
+// Copies on a stream of its own and waits.
+absl::Status Upload(void* target, const void* source, int64_t bytes) {
+  if (bytes == 0) return absl::OkStatus();
+  auto stream = DeviceStream::Create();
+  if (!stream.ok()) return stream.status();
+  if (auto s = EnqueueCopyFromHost((*stream)->handle(), target, source, bytes); !s.ok()) return s;
+  return SynchronizeStream((*stream)->handle());
+}
+
+}  // namespace
+
+DeviceRopeTable::DeviceRopeTable(const RopeSpec& spec, std::unique_ptr<DeviceBuffer> buffer)
+    : layout_(spec.layout),
+      max_position_(spec.max_position),
+      head_dim_(spec.head_dim),
+      buffer_(std::move(buffer)) {}
+
+absl::StatusOr<std::unique_ptr<DeviceRopeTable>> DeviceRopeTable::Create(const RopeSpec& spec) {
+  auto host = HostRopeTable::Create(spec);
+  if (!host.ok()) return host.status();
+  const int64_t bytes = spec.max_position * spec.head_dim * static_cast<int64_t>(sizeof(float));
+  auto buffer = DeviceBuffer::Allocate("CreateRopeTable", bytes);
+  if (!buffer.ok()) return buffer.status();
+  // The host's rows lie one after the other, in the layout that RopeView names.
+  if (auto s = Upload((*buffer)->data(), (*host)->cos(0), bytes); !s.ok()) return s;
+  return std::unique_ptr<DeviceRopeTable>(new DeviceRopeTable(spec, *std::move(buffer)));
+}
+
+absl::StatusOr<const DeviceRopeTable*> DeviceRopeTable::From(const RopeTable& table) {
+  return Cast<DeviceRopeTable>(table, "RopeTable was");
+}
+
+RopeView DeviceRopeTable::view() const {
+  return {static_cast<const float*>(buffer_->data()), static_cast<int32_t>(head_dim_),
+          layout_ == RopeLayout::kInterleaved};
+}
+
+absl::StatusOr<std::unique_ptr<DeviceBatchPlan>> DeviceBatchPlan::Create(const BatchSpec& spec,
+                                                                         PlanMemoryPool& pool) {
+  const size_t num_sequences = spec.kv_len.size();
+  std::vector<int32_t> sequence_of_row(spec.positions.size());
+  std::vector<int64_t> kv_offset(num_sequences + 1, 0);
+  for (size_t s = 0; s < num_sequences; ++s) {
+    kv_offset[s + 1] = kv_offset[s] + spec.kv_len[s];
+    std::fill(sequence_of_row.begin() + spec.row_indptr[s], sequence_of_row.begin() + spec.row_indptr[s + 1],
+              static_cast<int32_t>(s));
+  }
+
+  // All arrays behind each other, each at a multiple of 16 bytes: one copy.
+  struct Array {
+    const void* data;
+    size_t bytes;
+  };
+  const auto array = [](const auto& values) {
+    return Array{values.data(), values.size() * sizeof(values[0])};
+  };
+  const Array arrays[] = {array(spec.row_indptr),  array(spec.positions),    array(spec.kv_len),
+                          array(spec.page_indptr), array(spec.page_indices), array(sequence_of_row),
+                          array(kv_offset)};
+  size_t offsets[std::size(arrays)], total = 0;
+  for (size_t i = 0; i < std::size(arrays); ++i) {
+    offsets[i] = total;
+    total += static_cast<size_t>(RoundUp(static_cast<int64_t>(arrays[i].bytes), 16));
+  }
+  auto memory = pool.Take(static_cast<int64_t>(total));
+  if (!memory.ok()) return memory.status();
+  for (size_t i = 0; i < std::size(arrays); ++i) {
+    if (arrays[i].bytes > 0) std::memcpy((*memory)->host() + offsets[i], arrays[i].data, arrays[i].bytes);
+  }
+
+  std::unique_ptr<DeviceBatchPlan> plan(new DeviceBatchPlan(pool, *std::move(memory)));
+  plan->size_bytes_ = static_cast<int64_t>(total);
+  plan->kv_len_.assign(spec.kv_len.begin(), spec.kv_len.end());
+  for (size_t s = 0; s < num_sequences; ++s) {
+    plan->rows_of_.push_back(spec.row_indptr[s + 1] - spec.row_indptr[s]);
+    plan->max_kv_len_ = std::max(plan->max_kv_len_, spec.kv_len[s]);
+  }
+  plan->total_kv_len_ = kv_offset.back();
+  for (const int32_t position : spec.positions)
+    plan->max_position_ = std::max<int64_t>(plan->max_position_, position);
+  for (const int32_t page : spec.page_indices)
+    plan->max_page_index_ = std::max<int64_t>(plan->max_page_index_, page);
+  const auto view_at = [&](const unsigned char* memory) {
+    const auto ints = [&](int i) { return reinterpret_cast<const int32_t*>(memory + offsets[i]); };
+    return PlanView{.row_indptr = ints(0),
+                    .positions = ints(1),
+                    .kv_len = ints(2),
+                    .page_indptr = ints(3),
+                    .page_indices = ints(4),
+                    .sequence_of_row = ints(5),
+                    .kv_offset = reinterpret_cast<const int64_t*>(memory + offsets[6]),
+                    .num_sequences = static_cast<int32_t>(num_sequences),
+                    .num_rows = static_cast<int32_t>(spec.positions.size()),
+                    .sliding_window = spec.sliding_window,
+                    .page_size = FastDivisor::Of(spec.page_size)};
+  };
+  plan->view_ = view_at(plan->memory_->device());
+  plan->host_view_ = view_at(plan->memory_->host());
+  plan->num_page_indices_ = static_cast<int64_t>(spec.page_indices.size());
+  return plan;
+}
+
+absl::StatusOr<PlanView> DeviceBatchPlan::ViewOn(const DeviceStream& stream) const {
+  if (const StepRecording* recording = stream.recording()) return recording->ViewOf(*this);
+  if (absl::Status s = memory_->MakeReady(stream, size_bytes_); !s.ok()) return s;
+  return view_;
+}
+
+absl::StatusOr<const DeviceBatchPlan*> DeviceBatchPlan::From(const BatchPlan& plan) {
+  return Cast<DeviceBatchPlan>(plan, "BatchPlan was");
+}
+
+bool DeviceBatchPlan::has_one_row_each() const {
+  return std::all_of(rows_of_.begin(), rows_of_.end(), [](int32_t rows) { return rows == 1; });
+}
+
+int32_t DeviceBatchPlan::most_splits() const {
+  const int64_t parts = CeilDiv(max_kv_len_, 2 * kKeyTile);
+  return static_cast<int32_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(parts, 1))));
+}
+
+AttentionShape DeviceBatchPlan::ShapeOf(int32_t num_heads, const KvPagesView& pages,
+                                        int num_multiprocessors) const {
+  AttentionShape shape;
+  shape.num_heads = num_heads;
+  shape.group = num_heads / pages.num_kv_heads;
+  shape.total_kv_len = total_kv_len_;
+  for (const int32_t rows : rows_of_) shape.row_tiles += CeilDiv(int64_t{rows} * shape.group, kRowTile);
+  for (const int32_t kv_len : kv_len_) shape.key_tiles += CeilDiv(kv_len, kKeyTile);
+  // Few queries make few blocks: their keys are shared out until there are about two for each
+  // multiprocessor, but a block keeps one or two tiles of keys at least.
+  const int64_t blocks = std::max<int64_t>(shape.row_tiles * pages.num_kv_heads, 1);
+  const int64_t wanted = CeilDiv(int64_t{2} * num_multiprocessors, blocks);
+  if (UsesTensorCores(pages)) {
+    shape.splits = static_cast<int32_t>(std::clamp<int64_t>(wanted, 1, most_splits()));
+  }
+  return shape;
+}
+
+}  // namespace kvblend::kernels::cuda

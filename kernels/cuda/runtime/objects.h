@@ -1,0 +1,75 @@
+// RopeTable and BatchPlan in device memory. Immutable after creation.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/backend.h"
+#include "kernels/cuda/device/kernels.h"
+#include "kernels/cuda/runtime/memory.h"
+#include "kernels/cuda/runtime/plan_memory.h"
+
+namespace kvblend::kernels::cuda {
+
+class DeviceRopeTable final : public RopeTable {
+ public:
+  static absl::StatusOr<std::unique_ptr<DeviceRopeTable>> Create(const RopeSpec& spec);
+  static absl::StatusOr<const DeviceRopeTable*> From(const RopeTable& table);
+
+  int64_t max_position() const override { return max_position_; }
+  int64_t head_dim() const override { return head_dim_; }
+  RopeView view() const;
+
+ private:
+  DeviceRopeTable(const RopeSpec& spec, std::unique_ptr<DeviceBuffer> buffer);
+  const RopeLayout layout_;
+  const int64_t max_position_, head_dim_;
+  const std::unique_ptr<DeviceBuffer> buffer_;
+};
+
+class DeviceBatchPlan final : public BatchPlan {
+ public:
+  /// `pool` must outlive the plan. REQUIRES: `spec` passed CheckBatchSpec.
+  static absl::StatusOr<std::unique_ptr<DeviceBatchPlan>> Create(const BatchSpec& spec, PlanMemoryPool& pool);
+  ~DeviceBatchPlan() override { pool_.Return(std::move(memory_)); }
+  static absl::StatusOr<const DeviceBatchPlan*> From(const BatchPlan& plan);
+
+  int64_t num_rows() const override { return view_.num_rows; }
+  int64_t num_sequences() const override { return view_.num_sequences; }
+  int64_t total_kv_len() const override { return total_kv_len_; }
+  int64_t max_position() const override { return max_position_; }
+  int64_t max_page_index() const override { return max_page_index_; }
+  int32_t page_size() const override { return view_.page_size.divisor; }
+
+  /// For what is enqueued on `stream` next; while a step is recorded there, for what is recorded.
+  absl::StatusOr<PlanView> ViewOn(const DeviceStream& stream) const;
+  /// The same arrays in host memory, and how many pages the list has.
+  const PlanView& host_view() const { return host_view_; }
+  int64_t num_page_indices() const { return num_page_indices_; }
+  /// Whether every sequence has one row, as in a step of decoding.
+  bool has_one_row_each() const;
+  /// Into at most how many parts attention cuts keys. Powers of two, so that few shapes come up while
+  /// contexts grow.
+  int32_t most_splits() const;
+  /// Tiles, and how many blocks share a row tile so that `num_multiprocessors` are busy.
+  AttentionShape ShapeOf(int32_t num_heads, const KvPagesView& pages, int num_multiprocessors) const;
+
+ private:
+  DeviceBatchPlan(PlanMemoryPool& pool, std::unique_ptr<PlanMemory> memory)
+      : pool_(pool), memory_(std::move(memory)) {}
+  PlanMemoryPool& pool_;
+  std::unique_ptr<PlanMemory> memory_;
+  int64_t size_bytes_ = 0;
+  PlanView view_, host_view_;
+  int64_t num_page_indices_ = 0;
+  std::vector<int32_t> rows_of_, kv_len_;  // per sequence, on the host
+  int32_t max_kv_len_ = 0;
+  int64_t total_kv_len_ = 0;
+  int64_t max_position_ = -1;
+  int64_t max_page_index_ = -1;
+};
+
+}  // namespace kvblend::kernels::cuda

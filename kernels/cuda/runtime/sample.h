@@ -1,0 +1,24 @@
+// SampleTokens on the device.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "kernels/cuda/device/sampling.h"
+#include "kernels/cuda/runtime/memory.h"
+#include "kernels/sampling.h"
+#include "kernels/tensor.h"
+
+namespace kvblend::kernels::cuda {
+
+int64_t CountPenalised(absl::Span<const SamplingSpec> specs);
+bool AnyDraws(absl::Span<const SamplingSpec> specs);
+/// As the kernel reads them: rows [specs.size()], penalised [CountPenalised(specs)].
+void WriteSampling(absl::Span<const SamplingSpec> specs, RowSampling* rows, int32_t* penalised);
+
+/// REQUIRES: what Backend::SampleTokens checks; at least one row.
+absl::Status SampleOnDevice(DeviceStream& stream, ConstMatrixView logits,
+                            absl::Span<const SamplingSpec> specs, absl::Span<SampledToken> out);
+
+}  // namespace kvblend::kernels::cuda
