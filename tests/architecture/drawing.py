@@ -34,7 +34,7 @@ def drawing(root):
     lines = []
     for room in sorted(graph, key=lambda name: (-floors[name], name)):
         below = " ".join(sorted(graph[room]))
-        lines.append(f"floor {floors[room]}   {room:{width}}" + (f" -> {below}" if below else ""))
+        lines.append(f"floor {floors[room]}   " + (f"{room:{width}} -> {below}" if below else room))
     number_of_arrows = sum(map(len, graph.values()))
     lines.append(f"{len(graph)} rooms, {max(floors.values())} floors, {number_of_arrows} arrows")
     return "\n".join(lines) + "\n"
