@@ -154,7 +154,7 @@ TEST_F(RedisClusterTest, AMovedStormEndsAndDoesNotFloodTheCluster) {
     EXPECT_EQ(reply.status().code(), absl::StatusCode::kUnavailable);
     EXPECT_THAT(reply.status().message(), HasSubstr("redirected"));
   }
-  EXPECT_EQ(redis.num_commands() - before, 20 * (1 + options.max_hops));
+  EXPECT_EQ(redis.num_commands() - before, 20 * (1 + ClusterClient::kMaxHops));
   EXPECT_EQ(client->stats().redirected_too_often, 20);
   EXPECT_EQ(client->stats().refreshes, 1);
   redis.SetScript(nullptr);
