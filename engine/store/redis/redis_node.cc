@@ -205,13 +205,12 @@ class RedisNode::Session {
       if (!command->wire.payload.empty()) {
         KVBLEND_RETURN_IF_ERROR(Write(AsBytes(small)));
         KVBLEND_RETURN_IF_ERROR(Write(command->wire.payload));
+        Progressed();  // a node that takes values is alive; a small command would only lie in its socket
         small.clear();
       }
       small += command->wire.tail;
     }
-    KVBLEND_RETURN_IF_ERROR(Write(AsBytes(small)));
-    Progressed();
-    return absl::OkStatus();
+    return Write(AsBytes(small));
   }
 
   /// Waits for bytes, and finishes the commands whose replies are complete.

@@ -65,8 +65,9 @@ class RespReader {
   RespReader(const RespReader&) = delete;
   RespReader& operator=(const RespReader&) = delete;
 
-  /// What the next reply may be. `destinations`: where its string goes if it has just that size, or the strings
-  /// of an array, in order; strings of other sizes are in Reply::text as always. `max_bytes`: on the wire.
+  /// What the next reply may be. `destinations`: where its string goes if it has just that size, or the
+  /// strings of an array, in order; strings of other sizes are in Reply::text as always. `max_bytes`: on the
+  /// wire.
   void ExpectNext(absl::Span<const absl::Span<std::byte>> destinations, int64_t max_bytes);
 
   /// kDataLoss: that is no RESP, or more than is allowed; the stream is of no use any more.
