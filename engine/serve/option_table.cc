@@ -145,7 +145,7 @@ const std::vector<EngineOption>& EngineOptionTable() {
       {"chunk-disk-bytes", kMemory, "SIZE", "Disk space for stored chunks",
        BytesOption{In<&EngineOptions::chunk_disk_bytes>, 0, kMaxBytes}},
       {"chunk-namespace-share", kMemory, "SHARE",
-       "Share of main memory and disk for stored chunks that one namespace may fill, above 0, at most 1",
+       "Share of main memory and disk for stored chunks that one namespace may fill",
        Real{In<&NamespaceQuotas::default_share>, 0, 1}},
       {"chunk-namespace-shares", kMemory, "NAME=SHARE",
        "The same for single namespaces: NAME=SHARE[,NAME=SHARE...]",

@@ -1,6 +1,7 @@
 #include "server/config/engine_flags.h"
 
 #include <cstdlib>
+#include <limits>
 #include <string>
 
 #include "absl/strings/numbers.h"
@@ -40,6 +41,9 @@ struct Adder {
   template <typename T>
   CLI::Option* operator()(const NumberOption<T>& number) const {
     CLI::Option* added = AddValue(number.field(options));
+    if (number.max < std::numeric_limits<T>::max()) {
+      added->description(absl::StrCat(option.help, "; ", number.min, " to ", number.max));
+    }
     if (number.word_for_zero == nullptr) return added;
     const std::string word = number.word_for_zero;
     if (number.field(options) == 0) added->default_str(word);
@@ -53,7 +57,7 @@ struct Adder {
   CLI::Option* operator()(const BytesOption& bytes) const { return AsBytes(AddValue(bytes.field(options))); }
   CLI::Option* operator()(const TextOption& text) const { return AddValue(text.field(options)); }
   CLI::Option* operator()(const FileOption& file) const {
-    return AddValue(file.field(options))->check(CLI::ExistingFile);
+    return AddValue(file.field(options))->check(CLI::Validator(CLI::ExistingFile).description(""));
   }
   CLI::Option* operator()(const SwitchOption& on) const {
     bool& value = on.field(options);
@@ -84,7 +88,8 @@ CLI::Option* AsBytes(CLI::Option* option) {
   if (int64_t bytes = 0; absl::SimpleAtoi(option->get_default_str(), &bytes)) {
     option->default_str(ShortSize(bytes));
   }
-  return option->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))->type_name("SIZE");
+  return option->transform(CLI::Validator(CLI::AsSizeValue(/*kb_is_1000=*/true)).description(""))
+      ->type_name("SIZE");
 }
 
 std::vector<CLI::Option*> AddEngineFlags(CLI::App& app, EngineOptions& options) {

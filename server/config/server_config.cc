@@ -48,7 +48,9 @@ CLI::Option* Add(CLI::App& app, const char* group, const std::string& name, T& v
 
 CLI::Option* AddFile(CLI::App& app, const char* group, const std::string& name, std::string& path,
                      const std::string& help) {
-  return Add(app, group, name, path, help)->check(CLI::ExistingFile)->type_name("FILE");
+  return Add(app, group, name, path, help)
+      ->check(CLI::Validator(CLI::ExistingFile).description(""))
+      ->type_name("FILE");
 }
 
 void SetRatio(const std::string& text, RatioOptions& ratio) {

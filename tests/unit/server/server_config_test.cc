@@ -260,7 +260,7 @@ TEST_F(ServerConfigTest, EverySettingOfTheEngineIsAFlagAndAVariable) {
       variable += c == '-' ? '_' : static_cast<char>(std::toupper(c));
     EXPECT_THAT(help, AllOf(HasSubstr("--" + std::string(option.name)), HasSubstr(variable + ")")));
   }
-  EXPECT_THAT(help, AllOf(HasSubstr("[4GiB]"), HasSubstr("[32GiB]"), HasSubstr("[16MiB]")));  // defaults
+  EXPECT_THAT(help, AllOf(HasSubstr("SIZE=4GiB"), HasSubstr("SIZE=32GiB"), HasSubstr("0 to 1024")));
 }
 
 TEST_F(ServerConfigTest, FlagsWinOverTheFileAndTheFileOverVariables) {
