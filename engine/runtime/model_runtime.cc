@@ -33,8 +33,7 @@ absl::StatusOr<kernels::CpuBackendOptions> ToCpuOptions(const EngineOptions& opt
     return absl::InvalidArgumentError(
         absl::StrCat("gemm is '", options.gemm, "'; allowed: auto, bf16, f32, int8"));
   }
-  return kernels::CpuBackendOptions{
-      .num_threads = options.num_threads, .pin_threads = options.pin_threads, .gemm = gemm};
+  return kernels::CpuBackendOptions{.num_threads = options.num_threads, .gemm = gemm};
 }
 
 absl::StatusOr<kernels::DataType> KvDataType(const std::string& name, const kernels::Backend& backend) {

@@ -2,6 +2,8 @@
 // threads and leaves the arithmetic to simd.h, linear.h and attention.h.
 #include "kernels/cpu/cpu_backend.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -14,14 +16,13 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/backend.h"
 #include "kernels/cpu/attention/attention.h"
-#include "kernels/cpu/kv/kv_sections.h"
+#include "kernels/cpu/kv/sections.h"
 #include "kernels/cpu/linear/code_products.h"
 #include "kernels/cpu/linear/linear.h"
 #include "kernels/cpu/linear/packed_weights.h"
 #include "kernels/cpu/machine/context.h"
 #include "kernels/cpu/machine/instruction_set.h"
 #include "kernels/cpu/machine/onednn.h"
-#include "kernels/cpu/machine/processors.h"
 #include "kernels/cpu/simd/simd.h"
 #include "kernels/host/batch_plan.h"
 #include "kernels/host/mass_scores.h"
@@ -37,15 +38,14 @@ const float* F32Row(ConstMatrixView m, int64_t row) { return static_cast<const f
 
 class CpuBackend final : public Backend {
  public:
-  CpuBackend(int num_threads, std::vector<int> pin_to, DataType gemm, bool int8, const Tiles& bf16_tiles)
-      : pinned_(!pin_to.empty()), context_(num_threads, std::move(pin_to), gemm, int8, bf16_tiles) {}
+  CpuBackend(int num_threads, DataType gemm, bool int8, const Tiles& bf16_tiles)
+      : context_(num_threads, gemm, int8, bf16_tiles) {}
 
   std::string_view name() const override { return "cpu"; }
   std::string Describe() const override {
-    return absl::StrCat("cpu: ", context_.pool.num_threads(), pinned_ ? " threads, pinned" : " threads",
-                        ", GEMM in ", context_.int8_products ? "int8 and " : "",
-                        std::string(Name(context_.gemm_dtype)), " (oneDNN ", OneDnnDescription(), "), SIMD ",
-                        simd::TargetName(), ", attention in ",
+    return absl::StrCat("cpu: ", context_.pool.num_threads(), " threads, GEMM in ",
+                        context_.int8_products ? "int8 and " : "", std::string(Name(context_.gemm_dtype)),
+                        " (oneDNN ", OneDnnDescription(), "), SIMD ", simd::TargetName(), ", attention in ",
                         std::string(context_.TilesFor(context_.gemm_dtype).name), " tiles");
   }
   DataType compute_dtype() const override { return context_.gemm_dtype; }
@@ -162,11 +162,6 @@ class CpuBackend final : public Backend {
     return absl::OkStatus();
   }
 
-  absl::Status DoDecodeKv(Stream&, KvSectionView in, MatrixView out) override {
-    CpuDecodeKv(context_, in, out);
-    return absl::OkStatus();
-  }
-
   absl::Status DoSelectiveAttention(Stream&, const BatchPlan& batch, ConstMatrixView q, int32_t num_heads,
                                     float scale, KvPagesView pages, MatrixView out) override {
     const auto plan = HostBatchPlan::From(batch);
@@ -240,25 +235,22 @@ class CpuBackend final : public Backend {
     return absl::OkStatus();
   }
 
-  absl::Status DoConvert(Stream&, ConstMatrixView in, MatrixView out) override {
-    ForRows(context_.pool, in.rows, in.cols * 8, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        simd::ConvertRow(in.Rows(i, 1).data, in.dtype, out.Rows(i, 1).data, out.dtype, in.cols);
-      }
-    });
-    return absl::OkStatus();
-  }
-
  private:
-  const bool pinned_;
   CpuContext context_;
 };
+
+// How many this process may run on (taskset, a container's cpuset).
+int AvailableProcessors() {
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof(allowed), &allowed) == 0) return CPU_COUNT(&allowed);
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
 
 // bf16_tiles: null for the best.
 absl::StatusOr<std::unique_ptr<Backend>> Create(const CpuBackendOptions& options, const Tiles* bf16_tiles) {
   if (options.num_threads < 0 || options.num_threads > kMaxThreads) {
     return absl::InvalidArgumentError(absl::StrCat("num_threads is ", options.num_threads,
-                                                   "; allowed: 0 (one per ", "available processor) .. ",
+                                                   "; allowed: 0 (one per available processor) .. ",
                                                    kMaxThreads));
   }
   if (absl::Status status = ApplyInstructionSetLimit(); !status.ok()) return status;
@@ -290,12 +282,9 @@ absl::StatusOr<std::unique_ptr<Backend>> Create(const CpuBackendOptions& options
       return absl::InvalidArgumentError(
           absl::StrCat("gemm is ", static_cast<int>(options.gemm), "; allowed: kAuto, kF32, kBF16, kInt8"));
   }
-  std::vector<int> processors = AllowedProcessors();
-  const int num_threads = options.num_threads == 0
-                              ? std::min(static_cast<int>(processors.size()), kMaxThreads)
-                              : options.num_threads;
-  if (!options.pin_threads) processors.clear();
-  return std::make_unique<CpuBackend>(num_threads, std::move(processors), gemm, int8,
+  const int num_threads =
+      options.num_threads == 0 ? std::min(AvailableProcessors(), kMaxThreads) : options.num_threads;
+  return std::make_unique<CpuBackend>(num_threads, gemm, int8,
                                       bf16_tiles != nullptr ? *bf16_tiles : BestTiles(DataType::kBF16));
 }
 

@@ -179,13 +179,6 @@ class CudaBackend final : public Backend {
     return on_device ? absl::OkStatus() : EnqueueCopyToHost(handle, target, out.data, bytes);
   }
 
-  absl::Status DoDecodeKv(Stream& stream, KvSectionView in, MatrixView out) override {
-    if (Empty(out)) return absl::OkStatus();
-    KVBLEND_RETURN_IF_ERROR(BringToDevice(stream, in));
-    KVBLEND_RETURN_IF_ERROR(StatusOf(LaunchDecodeKv(Of(stream).handle(), KvSource::Of(in), out), "DecodeKv"));
-    return Of(stream).ReleaseSections();
-  }
-
   absl::Status DoSelectiveAttention(Stream& stream, const BatchPlan& batch, ConstMatrixView q,
                                     int32_t num_heads, float scale, KvPagesView pages,
                                     MatrixView out) override {
@@ -234,13 +227,12 @@ class CudaBackend final : public Backend {
   }
 
   absl::Status DoKvDeviation(Stream& stream, ConstMatrixView fresh, KvSectionView stored,
-                             DeviationMetric metric, MatrixView out) override {
+                             MatrixView out) override {
     if (Empty(out)) return absl::OkStatus();
     KVBLEND_RETURN_IF_ERROR(BringToDevice(stream, stored));
-    KVBLEND_RETURN_IF_ERROR(
-        StatusOf(LaunchKvDeviation(Of(stream).handle(), fresh, KvSource::Of(stored),
-                                   metric == DeviationMetric::kL1, static_cast<float*>(out.data)),
-                 "KvDeviation"));
+    KVBLEND_RETURN_IF_ERROR(StatusOf(
+        LaunchKvDeviation(Of(stream).handle(), fresh, KvSource::Of(stored), static_cast<float*>(out.data)),
+        "KvDeviation"));
     return Of(stream).ReleaseSections();
   }
 
@@ -278,11 +270,6 @@ class CudaBackend final : public Backend {
     if (Empty(out)) return absl::OkStatus();
     KVBLEND_ASSIGN_OR_RETURN(indices, UploadIndices("GatherRows", stream, row_indices));
     return StatusOf(LaunchGatherRows(Of(stream).handle(), in, indices, out), "GatherRows");
-  }
-
-  absl::Status DoConvert(Stream& stream, ConstMatrixView in, MatrixView out) override {
-    if (Empty(out)) return absl::OkStatus();
-    return StatusOf(LaunchConvert(Of(stream).handle(), in, out), "Convert");
   }
 
  private:

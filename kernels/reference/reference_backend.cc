@@ -203,41 +203,6 @@ class ReferenceBackend final : public Backend {
     return absl::OkStatus();
   }
 
-  absl::Status DoDecodeKv(Stream&, KvSectionView in, MatrixView out) override {
-    const KvSectionLayout layout = in.layout();
-    for (int64_t row = 0; row < in.rows; ++row) {
-      for (int64_t col = 0; col < in.cols; ++col) {
-        Set(out, row, col, LoadSectionElement(in, layout, row, col));
-      }
-    }
-    return absl::OkStatus();
-  }
-
-  // Writes row i of K (rotated) and of V into its page slot; k(row, col) and v(row, col) give the values.
-  template <typename K, typename V>
-  static absl::Status Scatter(const BatchPlan& batch, const RopeTable& table, KvPagesView pages, const K& k,
-                              const V& v) {
-    const auto plan = HostBatchPlan::From(batch);
-    if (!plan.ok()) return plan.status();
-    const auto rope = HostRopeTable::From(table);
-    if (!rope.ok()) return rope.status();
-    const PageValues keys = PageValues::Keys(pages), values = PageValues::Values(pages);
-    std::vector<float> head(pages.head_dim);
-    for (int64_t i = 0; i < batch.num_rows(); ++i) {
-      const int32_t position = (*plan)->position(i);
-      for (int32_t h = 0; h < pages.num_kv_heads; ++h) {
-        const int64_t slot = (*plan)->Slot(pages, (*plan)->sequence_of_row(i), h, position);
-        const int64_t first = int64_t{h} * pages.head_dim;
-        for (int32_t d = 0; d < pages.head_dim; ++d) head[d] = k(i, first + d);
-        RotateHead(**rope, position, head.data());
-        keys.Store(slot, head.data());
-        for (int32_t d = 0; d < pages.head_dim; ++d) head[d] = v(i, first + d);
-        values.Store(slot, head.data());
-      }
-    }
-    return absl::OkStatus();
-  }
-
   absl::Status DoSelectiveAttention(Stream&, const BatchPlan& batch, ConstMatrixView q, int32_t num_heads,
                                     float scale, KvPagesView pages, MatrixView out) override {
     const auto plan = HostBatchPlan::From(batch);
@@ -280,14 +245,13 @@ class ReferenceBackend final : public Backend {
     return absl::OkStatus();
   }
 
-  absl::Status DoKvDeviation(Stream&, ConstMatrixView fresh, KvSectionView stored, DeviationMetric metric,
-                             MatrixView out) override {
+  absl::Status DoKvDeviation(Stream&, ConstMatrixView fresh, KvSectionView stored, MatrixView out) override {
     const KvSectionLayout layout = stored.layout();
     for (int64_t i = 0; i < fresh.rows; ++i) {
       float sum = 0;
       for (int64_t c = 0; c < fresh.cols; ++c) {
         const float difference = Get(fresh, i, c) - LoadSectionElement(stored, layout, i, c);
-        sum += metric == DeviationMetric::kL1 ? std::abs(difference) : difference * difference;
+        sum += difference * difference;
       }
       Set(out, 0, i, sum);
     }
@@ -326,13 +290,6 @@ class ReferenceBackend final : public Backend {
                             MatrixView out) override {
     for (int64_t i = 0; i < out.rows; ++i) {
       std::memcpy(out.Rows(i, 1).data, in.Rows(row_indices[i], 1).data, in.cols * SizeOf(in.dtype));
-    }
-    return absl::OkStatus();
-  }
-
-  absl::Status DoConvert(Stream&, ConstMatrixView in, MatrixView out) override {
-    for (int64_t i = 0; i < in.rows; ++i) {
-      for (int64_t c = 0; c < in.cols; ++c) Set(out, i, c, Get(in, i, c));
     }
     return absl::OkStatus();
   }

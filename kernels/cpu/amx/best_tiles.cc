@@ -1,4 +1,4 @@
-#include "kernels/cpu/amx/amx_tiles.h"
+#include "kernels/cpu/amx/tiles.h"
 #include "kernels/cpu/machine/instruction_set.h"
 #include "kernels/cpu/machine/tiles.h"
 

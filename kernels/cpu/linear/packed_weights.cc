@@ -57,10 +57,10 @@ absl::StatusOr<std::unique_ptr<CpuWeights>> CpuWeights::Create(CpuContext& conte
                                                                int64_t cols, WeightUsage usage,
                                                                const WeightSource& source) {
   std::unique_ptr<CpuWeights> weights(new CpuWeights(rows, cols, usage, context.gemm_dtype));
-  auto quantised = QuantisedMatrix::Create(context.weights, rows, cols, source);
-  if (!quantised.ok()) return quantised.status();
-  weights->quantised_ = *std::move(quantised);
-  if (weights->quantised_ != nullptr) return weights;
+  auto quantized = QuantizedMatrix::Create(context.weights, rows, cols, source);
+  if (!quantized.ok()) return quantized.status();
+  weights->quantized_ = *std::move(quantized);
+  if (weights->quantized_ != nullptr) return weights;
   try {
     if (absl::Status status = weights->PackValues(context, source); !status.ok()) return status;
   } catch (const dnnl::error& error) {
@@ -101,14 +101,14 @@ absl::Status CpuWeights::PackValues(CpuContext& context, const WeightSource& sou
 const uint32_t* CpuWeights::Block(int64_t index, uint32_t* scratch) const {
   const int64_t steps =
       PackedColumns(dtype_, cols_) * SizeOf(dtype_) / static_cast<int64_t>(sizeof(uint32_t));
-  if (quantised_ == nullptr) {
+  if (quantized_ == nullptr) {
     return reinterpret_cast<const uint32_t*>(packed_.get()) + index * steps * kPackedBlock;
   }
   constexpr int64_t kColumns = kPackedBlock / kColumnOutputs;
   for (int64_t c = 0; c < kColumns; ++c) {
     uint32_t* target = scratch + c * kColumnOutputs;
-    if (const int64_t column = index * kColumns + c; column < quantised_->num_columns()) {
-      simd::ExpandColumn(quantised_->column(column), dtype_, target, kPackedBlock);
+    if (const int64_t column = index * kColumns + c; column < quantized_->num_columns()) {
+      simd::ExpandColumn(quantized_->column(column), dtype_, target, kPackedBlock);
       continue;
     }
     for (int64_t step = 0; step < steps; ++step) {
@@ -119,7 +119,7 @@ const uint32_t* CpuWeights::Block(int64_t index, uint32_t* scratch) const {
 }
 
 void CpuWeights::ReadEmbeddingRow(int64_t index, float* out) const {
-  if (quantised_ != nullptr) return quantised_->ReadRow(index, out);
+  if (quantized_ != nullptr) return quantized_->ReadRow(index, out);
   simd::ConvertRow(embedding_.get() + index * cols_ * SizeOf(dtype_), dtype_, out, DataType::kF32, cols_);
 }
 
