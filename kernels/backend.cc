@@ -8,6 +8,7 @@
 
 #include "absl/strings/string_view.h"
 #include "kernels/checks.h"
+#include "kernels/status_macros.h"
 
 namespace kvblend::kernels {
 namespace {
@@ -17,11 +18,6 @@ constexpr std::align_val_t kHostAlignment{4096};
 constexpr DataType kF32 = DataType::kF32;
 constexpr DataType kBF16 = DataType::kBF16;
 constexpr DataType kF16 = DataType::kF16;
-
-#define KVBLEND_RETURN_IF_ERROR(expression)                              \
-  do {                                                                   \
-    if (absl::Status status = (expression); !status.ok()) return status; \
-  } while (false)
 
 // Pages that `backend` can hold, and all that the plan uses of them.
 absl::Status CheckPagesOfPlan(absl::string_view op, const Backend& backend, const BatchPlan& plan,

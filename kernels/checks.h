@@ -19,6 +19,9 @@ absl::Status Invalid(absl::string_view op, const Args&... args) {
   return absl::InvalidArgumentError(absl::StrCat(op, ": ", args...));
 }
 
+/// The arguments of CopyFromHost and CopyToHost.
+absl::Status CheckCopy(absl::string_view op, const void* dst, const void* src, int64_t bytes);
+
 /// Shape, dtype, stride, alignment and size of one matrix argument called `what`.
 absl::Status CheckMatrix(absl::string_view op, absl::string_view what, ConstMatrixView view, int64_t rows,
                          int64_t cols, std::initializer_list<DataType> dtypes);

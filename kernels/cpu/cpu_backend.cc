@@ -15,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/backend.h"
+#include "kernels/cpu/amx/tiles.h"
 #include "kernels/cpu/attention/attention.h"
 #include "kernels/cpu/kv/sections.h"
 #include "kernels/cpu/linear/code_products.h"
@@ -25,9 +26,9 @@
 #include "kernels/cpu/machine/onednn.h"
 #include "kernels/cpu/simd/simd.h"
 #include "kernels/host/batch_plan.h"
-#include "kernels/host/mass_scores.h"
-#include "kernels/host/memory.h"
+#include "kernels/host/host_backend.h"
 #include "kernels/host/sample_row.h"
+#include "kernels/status_macros.h"
 
 namespace kvblend::kernels {
 namespace {
@@ -36,10 +37,10 @@ constexpr int kMaxThreads = 1024;
 
 const float* F32Row(ConstMatrixView m, int64_t row) { return static_cast<const float*>(m.Rows(row, 1).data); }
 
-class CpuBackend final : public Backend {
+class CpuBackend final : public HostBackend {
  public:
   CpuBackend(int num_threads, DataType gemm, bool int8, const Tiles& bf16_tiles)
-      : context_(num_threads, gemm, int8, bf16_tiles) {}
+      : context_(num_threads, gemm, int8, simd::GetTiles(DataType::kF32), bf16_tiles) {}
 
   std::string_view name() const override { return "cpu"; }
   std::string Describe() const override {
@@ -57,38 +58,18 @@ class CpuBackend final : public Backend {
                                                                       : PageLayout::kRows;
   }
 
-  absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t bytes) override {
-    return AllocateHostBuffer(bytes);
-  }
-  absl::StatusOr<std::unique_ptr<Stream>> CreateStream() override { return std::make_unique<HostStream>(); }
-  absl::Status CopyFromHost(Stream&, void* dst, const void* src, int64_t bytes) override {
-    return CopyHostBytes("CopyFromHost", dst, src, bytes);
-  }
-  absl::Status CopyToHost(Stream&, void* dst, const void* src, int64_t bytes) override {
-    return CopyHostBytes("CopyToHost", dst, src, bytes);
-  }
-  absl::Status Synchronize(Stream&) override { return absl::OkStatus(); }
-
  protected:
   absl::StatusOr<std::unique_ptr<PackedWeights>> DoPackWeights(int64_t rows, int64_t cols, WeightUsage usage,
                                                                const WeightSource& source) override {
     const OneDnnThreadScope scope;
     return CpuWeights::Create(context_, rows, cols, usage, source);
   }
-  absl::StatusOr<std::unique_ptr<RopeTable>> DoCreateRopeTable(const RopeSpec& spec) override {
-    return HostRopeTable::Create(spec);
-  }
-  absl::StatusOr<std::unique_ptr<BatchPlan>> DoPlanBatch(const BatchSpec& spec) override {
-    return std::make_unique<HostBatchPlan>(spec);
-  }
-
   absl::Status DoEmbed(Stream&, const PackedWeights& table, absl::Span<const int32_t> token_ids,
                        MatrixView out) override {
-    const auto weights = CpuWeights::From(table, context_.gemm_dtype);
-    if (!weights.ok()) return weights.status();
+    KVBLEND_ASSIGN_OR_RETURN(const auto* weights, CpuWeights::From(table, context_.gemm_dtype));
     ForRows(context_.pool, out.rows, out.cols * 8, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
-        (*weights)->ReadEmbeddingRow(token_ids[i], static_cast<float*>(out.Rows(i, 1).data));
+        weights->ReadEmbeddingRow(token_ids[i], static_cast<float*>(out.Rows(i, 1).data));
       }
     });
     return absl::OkStatus();
@@ -106,10 +87,9 @@ class CpuBackend final : public Backend {
 
   absl::Status DoLinear(Stream&, ConstMatrixView x, const PackedWeights& packed, bool accumulate,
                         MatrixView out) override {
-    const auto weights = CpuWeights::From(packed, context_.gemm_dtype);
-    if (!weights.ok()) return weights.status();
+    KVBLEND_ASSIGN_OR_RETURN(const auto* weights, CpuWeights::From(packed, context_.gemm_dtype));
     const OneDnnThreadScope scope;
-    return CpuLinear(context_, x, **weights, accumulate, out);
+    return CpuLinear(context_, x, *weights, accumulate, out);
   }
 
   absl::Status DoSiluMul(Stream&, ConstMatrixView gate, ConstMatrixView up, MatrixView out) override {
@@ -123,15 +103,13 @@ class CpuBackend final : public Backend {
 
   absl::Status DoRope(Stream&, const BatchPlan& batch, const RopeTable& table, int32_t num_heads,
                       MatrixView x) override {
-    const auto plan = HostBatchPlan::From(batch);
-    if (!plan.ok()) return plan.status();
-    const auto rope = HostRopeTable::From(table);
-    if (!rope.ok()) return rope.status();
+    KVBLEND_ASSIGN_OR_RETURN(const auto* plan, HostBatchPlan::From(batch));
+    KVBLEND_ASSIGN_OR_RETURN(const auto* rope, HostRopeTable::From(table));
     ForRows(context_.pool, x.rows, x.cols * 8, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
-        const int64_t position = (*plan)->position(i);
-        simd::RotateHeads((*rope)->layout(), (*rope)->cos(position), (*rope)->sin(position),
-                          (*rope)->head_dim(), num_heads, static_cast<float*>(x.Rows(i, 1).data));
+        const int64_t position = plan->position(i);
+        simd::RotateHeads(rope->layout(), rope->cos(position), rope->sin(position), rope->head_dim(),
+                          num_heads, static_cast<float*>(x.Rows(i, 1).data));
       }
     });
     return absl::OkStatus();
@@ -139,21 +117,17 @@ class CpuBackend final : public Backend {
 
   absl::Status DoKvScatter(Stream&, const BatchPlan& batch, const RopeTable& table, ConstMatrixView k,
                            ConstMatrixView v, KvPagesView pages) override {
-    const auto plan = HostBatchPlan::From(batch);
-    if (!plan.ok()) return plan.status();
-    const auto rope = HostRopeTable::From(table);
-    if (!rope.ok()) return rope.status();
-    CpuKvScatter(context_, {**plan, **rope, pages}, k, v);
+    KVBLEND_ASSIGN_OR_RETURN(const auto* plan, HostBatchPlan::From(batch));
+    KVBLEND_ASSIGN_OR_RETURN(const auto* rope, HostRopeTable::From(table));
+    CpuKvScatter(context_, {*plan, *rope, pages}, k, v);
     return absl::OkStatus();
   }
 
   absl::Status DoKvLoad(Stream&, const BatchPlan& batch, const RopeTable& table, KvSectionView k,
                         KvSectionView v, KvPagesView pages) override {
-    const auto plan = HostBatchPlan::From(batch);
-    if (!plan.ok()) return plan.status();
-    const auto rope = HostRopeTable::From(table);
-    if (!rope.ok()) return rope.status();
-    CpuKvLoad(context_, {**plan, **rope, pages}, k, v);
+    KVBLEND_ASSIGN_OR_RETURN(const auto* plan, HostBatchPlan::From(batch));
+    KVBLEND_ASSIGN_OR_RETURN(const auto* rope, HostRopeTable::From(table));
+    CpuKvLoad(context_, {*plan, *rope, pages}, k, v);
     return absl::OkStatus();
   }
 
@@ -164,35 +138,25 @@ class CpuBackend final : public Backend {
 
   absl::Status DoSelectiveAttention(Stream&, const BatchPlan& batch, ConstMatrixView q, int32_t num_heads,
                                     float scale, KvPagesView pages, MatrixView out) override {
-    const auto plan = HostBatchPlan::From(batch);
-    if (!plan.ok()) return plan.status();
-    return CpuSelectiveAttention(context_, {**plan, q, num_heads, scale, pages}, out);
+    KVBLEND_ASSIGN_OR_RETURN(const auto* plan, HostBatchPlan::From(batch));
+    return CpuSelectiveAttention(context_, {*plan, q, num_heads, scale, pages}, out);
   }
 
   absl::Status DoAttentionMass(Stream&, const BatchPlan& batch, ConstMatrixView q, int32_t num_heads,
                                float scale, KvPagesView pages, MatrixView out) override {
-    const auto plan = HostBatchPlan::From(batch);
-    if (!plan.ok()) return plan.status();
-    return CpuAttentionMass(context_, {**plan, q, num_heads, scale, pages}, out);
+    KVBLEND_ASSIGN_OR_RETURN(const auto* plan, HostBatchPlan::From(batch));
+    return CpuAttentionMass(context_, {*plan, q, num_heads, scale, pages}, out);
   }
 
   absl::Status DoSelectiveAttentionWithMass(Stream&, const BatchPlan& batch, ConstMatrixView q,
                                             int32_t num_heads, float scale, KvPagesView pages, MatrixView out,
                                             MatrixView mass) override {
-    const auto plan = HostBatchPlan::From(batch);
-    if (!plan.ok()) return plan.status();
-    return CpuSelectiveAttentionWithMass(context_, {**plan, q, num_heads, scale, pages}, out, mass);
+    KVBLEND_ASSIGN_OR_RETURN(const auto* plan, HostBatchPlan::From(batch));
+    return CpuSelectiveAttentionWithMass(context_, {*plan, q, num_heads, scale, pages}, out, mass);
   }
 
-  absl::Status DoKvDeviation(Stream&, ConstMatrixView fresh, KvSectionView stored, DeviationMetric metric,
-                             MatrixView out) override {
-    CpuKvDeviation(context_, fresh, stored, metric, static_cast<float*>(out.data));
-    return absl::OkStatus();
-  }
-
-  absl::Status DoMassScores(Stream&, ConstMatrixView mass, absl::Span<const ColumnRange> counted,
-                            absl::Span<const ColumnRange> wanted, MatrixView out) override {
-    ScoreColumns(mass, counted, wanted, static_cast<float*>(out.data));
+  absl::Status DoKvDeviation(Stream&, ConstMatrixView fresh, KvSectionView stored, MatrixView out) override {
+    CpuKvDeviation(context_, fresh, stored, static_cast<float*>(out.data));
     return absl::OkStatus();
   }
 
@@ -253,7 +217,7 @@ absl::StatusOr<std::unique_ptr<Backend>> Create(const CpuBackendOptions& options
                                                    "; allowed: 0 (one per available processor) .. ",
                                                    kMaxThreads));
   }
-  if (absl::Status status = ApplyInstructionSetLimit(); !status.ok()) return status;
+  KVBLEND_RETURN_IF_ERROR(ApplyInstructionSetLimit());
   DataType gemm = DataType::kF32;
   bool int8 = false;
   switch (options.gemm) {

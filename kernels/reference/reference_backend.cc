@@ -12,12 +12,12 @@
 #include "kernels/backend.h"
 #include "kernels/host/batch_plan.h"
 #include "kernels/host/float_convert.h"
+#include "kernels/host/host_backend.h"
 #include "kernels/host/kv_codec.h"
-#include "kernels/host/mass_scores.h"
-#include "kernels/host/memory.h"
 #include "kernels/host/page_codec.h"
 #include "kernels/host/sample_row.h"
 #include "kernels/reference/encode_section.h"
+#include "kernels/status_macros.h"
 
 namespace kvblend::kernels {
 namespace {
@@ -82,7 +82,7 @@ std::vector<float> AttentionRow(const HostBatchPlan& plan, int64_t row, ConstMat
   return probabilities;
 }
 
-class ReferenceBackend final : public Backend {
+class ReferenceBackend final : public HostBackend {
  public:
   std::string_view name() const override { return "reference"; }
   std::string Describe() const override { return "reference: plain fp32 loops, 1 thread"; }
@@ -92,18 +92,6 @@ class ReferenceBackend final : public Backend {
     return KvPagesView::HasTiles(dtype, page_size, head_dim) ? PageLayout::kTiles : PageLayout::kRows;
   }
 
-  absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t bytes) override {
-    return AllocateHostBuffer(bytes);
-  }
-  absl::StatusOr<std::unique_ptr<Stream>> CreateStream() override { return std::make_unique<HostStream>(); }
-  absl::Status CopyFromHost(Stream&, void* dst, const void* src, int64_t bytes) override {
-    return CopyHostBytes("CopyFromHost", dst, src, bytes);
-  }
-  absl::Status CopyToHost(Stream&, void* dst, const void* src, int64_t bytes) override {
-    return CopyHostBytes("CopyToHost", dst, src, bytes);
-  }
-  absl::Status Synchronize(Stream&) override { return absl::OkStatus(); }
-
  protected:
   absl::StatusOr<std::unique_ptr<PackedWeights>> DoPackWeights(int64_t rows, int64_t cols, WeightUsage usage,
                                                                const WeightSource& source) override {
@@ -112,14 +100,6 @@ class ReferenceBackend final : public Backend {
       if (absl::Status status = source.ReadRow(r, weights->row(r)); !status.ok()) return status;
     }
     return weights;
-  }
-
-  absl::StatusOr<std::unique_ptr<RopeTable>> DoCreateRopeTable(const RopeSpec& spec) override {
-    return HostRopeTable::Create(spec);
-  }
-
-  absl::StatusOr<std::unique_ptr<BatchPlan>> DoPlanBatch(const BatchSpec& spec) override {
-    return std::make_unique<HostBatchPlan>(spec);
   }
 
   absl::Status DoEmbed(Stream&, const PackedWeights& table, absl::Span<const int32_t> token_ids,
@@ -169,14 +149,12 @@ class ReferenceBackend final : public Backend {
 
   absl::Status DoRope(Stream&, const BatchPlan& batch, const RopeTable& table, int32_t num_heads,
                       MatrixView x) override {
-    const auto plan = HostBatchPlan::From(batch);
-    if (!plan.ok()) return plan.status();
-    const auto rope = HostRopeTable::From(table);
-    if (!rope.ok()) return rope.status();
+    KVBLEND_ASSIGN_OR_RETURN(const auto* plan, HostBatchPlan::From(batch));
+    KVBLEND_ASSIGN_OR_RETURN(const auto* rope, HostRopeTable::From(table));
     for (int64_t i = 0; i < x.rows; ++i) {
       for (int64_t h = 0; h < num_heads; ++h) {
-        RotateHead(**rope, (*plan)->position(i),
-                   static_cast<float*>(x.data) + i * x.row_stride + h * (*rope)->head_dim());
+        RotateHead(*rope, plan->position(i),
+                   static_cast<float*>(x.data) + i * x.row_stride + h * rope->head_dim());
       }
     }
     return absl::OkStatus();
@@ -203,20 +181,42 @@ class ReferenceBackend final : public Backend {
     return absl::OkStatus();
   }
 
+  // Writes row i of K (rotated) and of V into its page slot; k(row, col) and v(row, col) give the values.
+  template <typename K, typename V>
+  static absl::Status Scatter(const BatchPlan& batch, const RopeTable& table, KvPagesView pages, const K& k,
+                              const V& v) {
+    KVBLEND_ASSIGN_OR_RETURN(const auto* plan, HostBatchPlan::From(batch));
+    KVBLEND_ASSIGN_OR_RETURN(const auto* rope, HostRopeTable::From(table));
+    const PageValues keys = PageValues::Keys(pages), values = PageValues::Values(pages);
+    std::vector<float> head(pages.head_dim);
+    for (int64_t i = 0; i < batch.num_rows(); ++i) {
+      const int32_t position = plan->position(i);
+      for (int32_t h = 0; h < pages.num_kv_heads; ++h) {
+        const int64_t slot = plan->Slot(pages, plan->sequence_of_row(i), h, position);
+        const int64_t first = int64_t{h} * pages.head_dim;
+        for (int32_t d = 0; d < pages.head_dim; ++d) head[d] = k(i, first + d);
+        RotateHead(*rope, position, head.data());
+        keys.Store(slot, head.data());
+        for (int32_t d = 0; d < pages.head_dim; ++d) head[d] = v(i, first + d);
+        values.Store(slot, head.data());
+      }
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status DoSelectiveAttention(Stream&, const BatchPlan& batch, ConstMatrixView q, int32_t num_heads,
                                     float scale, KvPagesView pages, MatrixView out) override {
-    const auto plan = HostBatchPlan::From(batch);
-    if (!plan.ok()) return plan.status();
+    KVBLEND_ASSIGN_OR_RETURN(const auto* plan, HostBatchPlan::From(batch));
     const int32_t group = num_heads / pages.num_kv_heads;
     const PageValues values = PageValues::Values(pages);
     for (int64_t i = 0; i < q.rows; ++i) {
       for (int32_t h = 0; h < num_heads; ++h) {
         int32_t first = 0;
-        const std::vector<float> p = AttentionRow(**plan, i, q, h, h / group, scale, pages, &first);
+        const std::vector<float> p = AttentionRow(*plan, i, q, h, h / group, scale, pages, &first);
         std::vector<float> sum(pages.head_dim, 0.0f);
         for (size_t j = 0; j < p.size(); ++j) {
           const auto key = static_cast<int32_t>(first + j);
-          const int64_t slot = (*plan)->Slot(pages, (*plan)->sequence_of_row(i), h / group, key);
+          const int64_t slot = plan->Slot(pages, plan->sequence_of_row(i), h / group, key);
           for (int32_t d = 0; d < pages.head_dim; ++d) sum[d] += p[j] * values.Load(slot, d);
         }
         for (int32_t d = 0; d < pages.head_dim; ++d) Set(out, i, int64_t{h} * pages.head_dim + d, sum[d]);
@@ -227,15 +227,14 @@ class ReferenceBackend final : public Backend {
 
   absl::Status DoAttentionMass(Stream&, const BatchPlan& batch, ConstMatrixView q, int32_t num_heads,
                                float scale, KvPagesView pages, MatrixView out) override {
-    const auto plan = HostBatchPlan::From(batch);
-    if (!plan.ok()) return plan.status();
+    KVBLEND_ASSIGN_OR_RETURN(const auto* plan, HostBatchPlan::From(batch));
     for (int64_t j = 0; j < out.cols; ++j) Set(out, 0, j, 0.0f);
     for (int64_t i = 0; i < q.rows; ++i) {
-      const int64_t offset = (*plan)->kv_offset((*plan)->sequence_of_row(i));
+      const int64_t offset = plan->kv_offset(plan->sequence_of_row(i));
       for (int32_t h = 0; h < num_heads; ++h) {
         int32_t first = 0;
         const int32_t kv_head = h / (num_heads / pages.num_kv_heads);
-        const std::vector<float> p = AttentionRow(**plan, i, q, h, kv_head, scale, pages, &first);
+        const std::vector<float> p = AttentionRow(*plan, i, q, h, kv_head, scale, pages, &first);
         for (size_t j = 0; j < p.size(); ++j) {
           const int64_t key = offset + first + static_cast<int64_t>(j);
           Set(out, 0, key, Get(out, 0, key) + p[j] / static_cast<float>(num_heads));
@@ -255,12 +254,6 @@ class ReferenceBackend final : public Backend {
       }
       Set(out, 0, i, sum);
     }
-    return absl::OkStatus();
-  }
-
-  absl::Status DoMassScores(Stream&, ConstMatrixView mass, absl::Span<const ColumnRange> counted,
-                            absl::Span<const ColumnRange> wanted, MatrixView out) override {
-    ScoreColumns(mass, counted, wanted, static_cast<float*>(out.data));
     return absl::OkStatus();
   }
 

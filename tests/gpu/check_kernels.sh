@@ -22,6 +22,7 @@ fi
 "$nvcc" --version | tail -n 2
 
 out=build/nvcc
+rm -rf "$out"  # an earlier run may have left what no source stands for any more
 mkdir -p "$out"
 compile() {
   local source=$1 name

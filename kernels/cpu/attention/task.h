@@ -75,7 +75,7 @@ class AttentionTaskRunner {
   }
   const float* PartSum(const AttentionTask& part) const { return PartMax(part) + queries_.padded_products(); }
   int64_t Block(int64_t key) const { return (key - task_.key_begin) / kKeyBlock; }
-  /// Of the first row of a tile; the tile's others follow, kKeyBlock elements apart.
+  /// Where the first row of a tile is kept; the tile's others follow, kKeyBlock elements apart.
   uint32_t* Kept(int64_t tile, int64_t block) const {
     return task_.kept + (tile * task_.num_blocks() + block) * tiles_.rows * tiles_.Words(kKeyBlock);
   }

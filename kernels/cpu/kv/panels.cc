@@ -195,7 +195,8 @@ absl::Status PackUnits(CpuContext& context, const Tiles& tiles, const HostBatchP
 }
 
 /// Points at the units' tiles in their pages. Only what a product reads behind a unit's last value is copied,
-/// as zeros: a probability of zero leaves nothing of a number, but what nobody has written may be none.
+/// as zeros: its probability is zero, but zero times a NaN, which memory that nobody has written may hold, is
+/// NaN.
 absl::Status PointAtTiles(CpuContext& context, const Tiles& tiles, const HostBatchPlan& plan,
                           const KvPagesView& pages, bool with_values, absl::Span<KvUnit> units,
                           ScratchPool::Lease& lease) {

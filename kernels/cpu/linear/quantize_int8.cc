@@ -20,7 +20,7 @@ namespace kvblend::kernels::simd::HWY_NAMESPACE {
 constexpr float kLargestCode = 127.0f;
 constexpr size_t kGroupLanes = 16;  // divides every group
 
-// Of a step of a code. `not_finite`: as in Magnitude.
+// The step of a group's codes. `not_finite`: as in Magnitude.
 template <class D>
 HWY_INLINE hn::Vec<D> StepOf(D d, hn::Vec<D> largest, hn::Vec<D> not_finite) {
   return hn::Add(hn::Mul(largest, hn::Set(d, 1.0f / kLargestCode)), not_finite);

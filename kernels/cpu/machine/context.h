@@ -20,13 +20,15 @@
 namespace kvblend::kernels {
 
 struct CpuContext {
-  CpuContext(int num_threads, DataType gemm, bool int8, const Tiles& bf16)
-      : pool(num_threads, UseOneOpenMpThread), gemm_dtype(gemm), int8_products(int8), bf16_tiles(bf16) {}
+  CpuContext(int num_threads, DataType gemm, bool int8, const Tiles& f32, const Tiles& bf16)
+      : pool(num_threads, UseOneOpenMpThread),
+        gemm_dtype(gemm),
+        int8_products(int8),
+        f32_tiles(f32),
+        bf16_tiles(bf16) {}
 
   /// The tiles that multiply operands of `dtype`.
-  const Tiles& TilesFor(DataType dtype) const {
-    return dtype == DataType::kBF16 ? bf16_tiles : simd::GetTiles(dtype);
-  }
+  const Tiles& TilesFor(DataType dtype) const { return dtype == DataType::kBF16 ? bf16_tiles : f32_tiles; }
 
   ThreadPool pool;
   ScratchPool scratch;
@@ -34,6 +36,7 @@ struct CpuContext {
   GemmCache gemms;
   const DataType gemm_dtype;  // kF32 or kBF16
   const bool int8_products;   // whether many rows are multiplied with weights in 8 bits
+  const Tiles& f32_tiles;
   const Tiles& bf16_tiles;
 };
 

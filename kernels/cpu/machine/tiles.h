@@ -110,14 +110,4 @@ class TileScope {
   const Tiles& tiles_;
 };
 
-/// The fastest tiles for `wanted` that this process may use; those of f32 where nothing multiplies bf16.
-/// REQUIRES: ApplyInstructionSetLimit was called.
-const Tiles& BestTiles(DataType wanted);
-
-namespace simd {
-/// The tiles with bf16 operands where `wanted` is kBF16 and the processor multiplies them, the f32 ones
-/// otherwise.
-const Tiles& GetTiles(DataType wanted);
-}  // namespace simd
-
 }  // namespace kvblend::kernels

@@ -10,6 +10,7 @@
 
 #include "absl/types/span.h"
 #include "kernels/backend.h"
+#include "kernels/cpu/machine/tiles.h"
 #include "kernels/kv_section.h"
 #include "kernels/tensor.h"
 
@@ -17,6 +18,12 @@ namespace kvblend::kernels::simd {
 
 /// The instruction set in use, e.g. "AVX3".
 std::string TargetName();
+
+// --- tiles.cc ---
+
+/// The vectors' tiles with bf16 operands where `wanted` is kBF16 and the processor multiplies them, those
+/// with f32 operands otherwise.
+const Tiles& GetTiles(DataType wanted);
 
 // --- rows.cc ---
 

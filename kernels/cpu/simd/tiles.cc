@@ -12,6 +12,7 @@
 
 #include "hwy/cache_control.h"
 #include "kernels/cpu/machine/tiles.h"
+#include "kernels/cpu/simd/simd.h"
 
 KVBLEND_BEFORE_BF16_NAMESPACE();
 namespace kvblend::kernels::simd::HWY_NAMESPACE {

@@ -1,6 +1,7 @@
 // The one header that kernels include: everything they know of the machine. It is the hardware
 // (device_nvcc.h), unless the build defines KVBLEND_DEVICE_HEADER as the path of another header that offers
-// the same, which is how kernels run over an emulated device. docs/cuda-backend.md tells how to write kernels.
+// the same, which is how kernels run over an emulated device. docs/cuda-backend.md tells how to write
+// kernels.
 //
 //   KVBLEND_KERNEL(threads, blocks)                in place of `__global__ void __launch_bounds__(...)`
 //   KVBLEND_DEVICE                                 in front of device functions

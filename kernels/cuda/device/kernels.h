@@ -81,6 +81,7 @@ LaunchError LaunchMassScores(StreamHandle stream, ConstMatrixView mass, const Co
 LaunchError LaunchSelectTopK(StreamHandle stream, const float* scores, int64_t n, IndicesView out);
 LaunchError LaunchGatherRows(StreamHandle stream, ConstMatrixView in, const int32_t* row_indices,
                              MatrixView out);
+/// out = in, element by element converted to out.dtype
 LaunchError LaunchConvert(StreamHandle stream, ConstMatrixView in, MatrixView out);
 
 LaunchError LaunchRope(StreamHandle stream, const PlanView& plan, const RopeView& rope, int32_t num_heads,
@@ -90,11 +91,6 @@ LaunchError LaunchKvScatter(StreamHandle stream, const PlanView& plan, const Rop
                             const KvSource& k, const KvSource& v, KvPagesView pages);
 /// Writes everything but the padding of quantized sections.
 LaunchError LaunchEncodeKv(StreamHandle stream, ConstMatrixView in, MutableKvSectionView out);
-
-/// out (+)= x w^T on tensor cores. x: bf16 [n, k]; w: bf16 [m, k]; out: f32 [n, m]; the rows of x and w begin
-/// at multiples of 16 bytes.
-LaunchError LaunchMatmul(StreamHandle stream, ConstMatrixView x, ConstMatrixView w, bool accumulate,
-                         MatrixView out);
 
 struct AttentionShape {
   int32_t num_heads = 0;

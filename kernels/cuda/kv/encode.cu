@@ -117,7 +117,7 @@ KVBLEND_KERNEL(kThreads, 8) EncodeValuesKernel(EncodeParams p) {
   float value = 0;
   if (in_matrix) value = in[valid ? col : group_col * kGroup];
   const bool finite = AllLanes(IsFinite(value));
-  // Of equal values the first stays, as in the reference: zeros have signs.
+  // The first of equal values stays, as in the reference: zeros have signs.
   float low = value, high = value;
   for (int delta = 1; delta < kWarpSize; delta *= 2) {
     const float other_low = Shuffle(low, Lane() + delta), other_high = Shuffle(high, Lane() + delta);

@@ -5,7 +5,9 @@
 #include <iostream>
 #include <utility>
 
+#include "kernels/cpu/amx/tiles.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/simd/simd.h"
 #include "tests/conformance/harness.h"
 
 #ifdef KVBLEND_HAVE_AMX_EMULATION

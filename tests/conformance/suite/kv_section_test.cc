@@ -9,7 +9,6 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "kernels/host/memory.h"
 #include "tests/conformance/harness.h"
 #include "tests/conformance/stored_section.h"
 
@@ -213,8 +212,8 @@ TEST_P(KvSectionConformance, SectionsMayLieInHostMemory) {
     Tensor fresh = Values(rows, cols);
     Section k(backend, encoding, KvPart::kKey, rows, cols), v(backend, encoding, KvPart::kValue, rows, cols);
     MutableKvSectionView host_k = k.view(), host_v = v.view();
-    const auto k_memory = AllocateHostBuffer(k.layout().size_bytes).value();
-    const auto v_memory = AllocateHostBuffer(v.layout().size_bytes).value();
+    const auto k_memory = TestBackend("reference").Allocate(k.layout().size_bytes).value();
+    const auto v_memory = TestBackend("reference").Allocate(v.layout().size_bytes).value();
     host_k.data = k_memory->data();
     host_v.data = v_memory->data();
     for (const auto& [values, section, host] : {std::tuple{&k_values, &k, host_k}, {&v_values, &v, host_v}}) {
