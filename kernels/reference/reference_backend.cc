@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/backend.h"
+#include "kernels/checks.h"
 #include "kernels/host/batch_plan.h"
 #include "kernels/host/float_convert.h"
 #include "kernels/host/host_backend.h"
@@ -104,8 +105,8 @@ class ReferenceBackend final : public HostBackend {
 
   absl::Status DoEmbed(Stream&, const PackedWeights& table, absl::Span<const int32_t> token_ids,
                        MatrixView out) override {
-    const auto* weights = dynamic_cast<const ReferenceWeights*>(&table);
-    if (weights == nullptr) return ForeignWeights();
+    KVBLEND_ASSIGN_OR_RETURN(const auto* weights,
+                             OfOwnKind<ReferenceWeights>(table, "the PackedWeights were"));
     for (int64_t i = 0; i < out.rows; ++i) {
       for (int64_t c = 0; c < out.cols; ++c) Set(out, i, c, weights->at(token_ids[i], c));
     }
@@ -125,8 +126,8 @@ class ReferenceBackend final : public HostBackend {
 
   absl::Status DoLinear(Stream&, ConstMatrixView x, const PackedWeights& packed, bool accumulate,
                         MatrixView out) override {
-    const auto* weights = dynamic_cast<const ReferenceWeights*>(&packed);
-    if (weights == nullptr) return ForeignWeights();
+    KVBLEND_ASSIGN_OR_RETURN(const auto* weights,
+                             OfOwnKind<ReferenceWeights>(packed, "the PackedWeights were"));
     for (int64_t i = 0; i < x.rows; ++i) {
       for (int64_t n = 0; n < out.cols; ++n) {
         float sum = accumulate ? Get(out, i, n) : 0.0f;
@@ -285,11 +286,6 @@ class ReferenceBackend final : public HostBackend {
       std::memcpy(out.Rows(i, 1).data, in.Rows(row_indices[i], 1).data, in.cols * SizeOf(in.dtype));
     }
     return absl::OkStatus();
-  }
-
- private:
-  static absl::Status ForeignWeights() {
-    return absl::InvalidArgumentError("the PackedWeights were made by a backend of another kind");
   }
 };
 

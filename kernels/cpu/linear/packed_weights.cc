@@ -6,8 +6,10 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/checks.h"
 #include "kernels/cpu/machine/onednn.h"
 #include "kernels/cpu/simd/simd.h"
+#include "kernels/status_macros.h"
 
 namespace kvblend::kernels {
 namespace {
@@ -124,9 +126,7 @@ void CpuWeights::ReadEmbeddingRow(int64_t index, float* out) const {
 }
 
 absl::StatusOr<const CpuWeights*> CpuWeights::From(const PackedWeights& weights, DataType dtype) {
-  const auto* cpu = dynamic_cast<const CpuWeights*>(&weights);
-  if (cpu == nullptr)
-    return absl::InvalidArgumentError("the PackedWeights were made by a backend of another kind");
+  KVBLEND_ASSIGN_OR_RETURN(const auto* cpu, OfOwnKind<CpuWeights>(weights, "the PackedWeights were"));
   if (cpu->dtype() != dtype) {
     return absl::InvalidArgumentError(
         absl::StrCat("the PackedWeights were made by a backend that computes in ",

@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "kernels/checks.h"
 #include "kernels/host/float_convert.h"
 
 namespace kvblend::kernels::cuda {
@@ -113,8 +114,7 @@ absl::StatusOr<std::unique_ptr<DeviceWeights>> DeviceWeights::Create(int64_t row
 }
 
 absl::StatusOr<const DeviceWeights*> DeviceWeights::From(const PackedWeights& weights) {
-  if (const auto* device = dynamic_cast<const DeviceWeights*>(&weights)) return device;
-  return absl::InvalidArgumentError("the PackedWeights were made by a backend of another kind");
+  return OfOwnKind<DeviceWeights>(weights, "the PackedWeights were");
 }
 
 }  // namespace kvblend::kernels::cuda

@@ -5,6 +5,7 @@
 #include <iostream>
 #include <utility>
 
+#include "gmock/gmock.h"
 #include "kernels/cpu/amx/tiles.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/simd/simd.h"
@@ -72,6 +73,19 @@ bool IsUnderTest([[maybe_unused]] const std::string& name) {
   return name != "reference";  // has one thread, and would take most of the time here
 #else
   return true;
+#endif
+}
+
+// The suite has no test of what its processor lacks: this one tells.
+TEST(TestBackendsTest, ProductsOfBf16AreAmongThem) {
+  const auto bf16 = CreateCpuBackend({.num_threads = 1, .gemm = Gemm::kBF16});
+  if (!bf16.ok()) GTEST_SKIP() << "the suite runs in f32 alone: " << bf16.status().message();
+  if (simd::GetTiles(DataType::kBF16).dtype != DataType::kBF16) {
+    GTEST_SKIP() << "attention runs in f32 tiles alone, AMX's are not emulated: no AVX512-BF16 for vectors";
+  }
+  EXPECT_THAT(TestBackendNames(), testing::Contains("cpu_bf16"));
+#ifdef KVBLEND_HAVE_AMX_EMULATION
+  EXPECT_THAT(TestBackendNames(), testing::Contains("cpu_amx_emulated"));
 #endif
 }
 
