@@ -14,7 +14,8 @@ namespace kvblend {
 namespace {
 
 absl::StatusOr<kernels::DataType> KvDataType(const std::string& name, const kernels::Backend& backend) {
-  KVBLEND_ASSIGN_OR_RETURN(const std::optional<kernels::DataType> type, ParseIn(kKvDtypes, "kv-dtype", name));
+  KVBLEND_ASSIGN_OR_RETURN(const std::optional<kernels::DataType> type,
+                           ParseTypeName(kKvDtypes, "kv-dtype", name));
   if (type == kernels::DataType::kInt8 && !backend.has_int8_pages()) {
     return absl::InvalidArgumentError(
         absl::StrCat("kv-dtype is '", name, "'; allowed: auto, bf16, f16, f32 on this backend"));
@@ -24,7 +25,7 @@ absl::StatusOr<kernels::DataType> KvDataType(const std::string& name, const kern
 
 absl::StatusOr<kernels::KvEncoding> ChunkEncoding(const EngineOptions& options, kernels::DataType kv_dtype) {
   KVBLEND_ASSIGN_OR_RETURN(const std::optional<kernels::KvEncoding> encoding,
-                           ParseIn(kChunkFormats, "chunk-format", options.chunk_format));
+                           ParseTypeName(kChunkFormats, "chunk-format", options.chunk_format));
   // Whoever asks for a type of KV gets it throughout.
   const bool int8 = options.kv_dtype == "auto" || kv_dtype == kernels::DataType::kInt8;
   return encoding.value_or(int8 ? kernels::KvEncoding::kInt8 : kernels::DenseEncoding(kv_dtype));
@@ -47,7 +48,7 @@ text::TokenizerSpec ToTokenizerSpec(model::TokenizerData data) {
 
 absl::StatusOr<std::unique_ptr<ModelRuntime>> ModelRuntime::Load(const EngineOptions& options) {
   kernels::CpuBackendOptions cpu{.num_threads = options.num_threads};
-  KVBLEND_ASSIGN_OR_RETURN(cpu.gemm, ParseIn(kGemms, "gemm", options.gemm));
+  KVBLEND_ASSIGN_OR_RETURN(cpu.gemm, ParseTypeName(kGemms, "gemm", options.gemm));
   KVBLEND_ASSIGN_OR_RETURN(const kernels::DeviceChoice choice,
                            kernels::ChooseDevice(options.device, kernels::ProbeCuda));
   KVBLEND_ASSIGN_OR_RETURN(std::unique_ptr<kernels::Backend> backend, kernels::CreateBackend(choice, cpu));

@@ -40,10 +40,12 @@ auto& In(EngineOptions& options) {
   return PartOf(options, kMember).*kMember;
 }
 
-absl::Status CheckGemm(std::string_view name) { return ParseIn(kGemms, "gemm", name).status(); }
-absl::Status CheckKvDtype(std::string_view name) { return ParseIn(kKvDtypes, "kv-dtype", name).status(); }
+absl::Status CheckGemm(std::string_view name) { return ParseTypeName(kGemms, "gemm", name).status(); }
+absl::Status CheckKvDtype(std::string_view name) {
+  return ParseTypeName(kKvDtypes, "kv-dtype", name).status();
+}
 absl::Status CheckChunkFormat(std::string_view name) {
-  return ParseIn(kChunkFormats, "chunk-format", name).status();
+  return ParseTypeName(kChunkFormats, "chunk-format", name).status();
 }
 absl::Status CheckRedisNodes(std::string_view nodes) {
   if (nodes.empty()) return absl::OkStatus();
@@ -118,7 +120,7 @@ const std::vector<EngineOption>& EngineOptionTable() {
       {"threads", kCompute, "N", "Threads that compute; 0: one per available processor",
        Int{In<&EngineOptions::num_threads>, 0, 1024}},
       {"gemm", kCompute, "TYPE",
-       absl::StrCat("Arithmetic of matrix products on the CPU: ", NamesIn(kGemms),
+       absl::StrCat("Arithmetic of matrix products on the CPU: ", ListOf(kGemms),
                     "; auto: bf16 where the processor has it, else f32"),
        TextOption{In<&EngineOptions::gemm>, CheckGemm}},
       {"self-check", kCompute, "",
@@ -126,11 +128,11 @@ const std::vector<EngineOption>& EngineOptionTable() {
        SwitchOption{In<&EngineOptions::self_check>}},
 
       {"kv-dtype", kMemory, "TYPE",
-       absl::StrCat("Element type of KV in pages: ", NamesIn(kKvDtypes),
+       absl::StrCat("Element type of KV in pages: ", ListOf(kKvDtypes),
                     "; auto: bf16, or f32 with f32 matrix products; int8 takes half of bf16's memory"),
        TextOption{In<&EngineOptions::kv_dtype>, CheckKvDtype}},
       {"chunk-format", kMemory, "FORMAT",
-       absl::StrCat("Form of KV in stored chunks: ", NamesIn(kChunkFormats),
+       absl::StrCat("Form of KV in stored chunks: ", ListOf(kChunkFormats),
                     "; auto: int8, or the kv-dtype where that is given"),
        TextOption{In<&EngineOptions::chunk_format>, CheckChunkFormat}},
       {"max-context-tokens", kMemory, "N",

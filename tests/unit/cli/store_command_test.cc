@@ -110,7 +110,7 @@ TEST_F(StoreCommandTest, StatsByModelFormatAndNamespace) {
 }
 
 TEST_F(StoreCommandTest, GcForetellsAndRemoves) {
-  EXPECT_EQ(Run({"store", "gc", store_, "--max-bytes", "20KB", "--dry-run"}), 0);
+  EXPECT_EQ(Run({"store", "gc", store_, "--max-bytes", "20KiB", "--dry-run"}), 0);
   EXPECT_EQ(Out(), "would remove  2 entries, 40.0 KiB\nwould keep    1 entries, 20.0 KiB\n");
   EXPECT_TRUE(std::filesystem::exists(EntryPath(0)));
   EXPECT_EQ(Run({"store", "gc", store_, "--older-than", "1h"}), 0);
