@@ -234,6 +234,7 @@ TEST_F(CudaStepGraphsTest, OperationsThatCannotBeRepeatedAreNotRecorded) {
     EXPECT_THAT(step->problem(), HasSubstr(reason));
   }
   // What can be repeated may be there.
+  tensor.Fill([](int64_t, int64_t) { return 1.0f; });  // a copy from above has filled it with zeros
   decoder_.set_extra_operation(
       [&] { return backend_.SiluMul(stream, tensor.view(), tensor.view(), other.view()); });
   Step(2);
