@@ -17,6 +17,12 @@ namespace {
 constexpr FieldFlag kNamespaceFlags[] = {
     {"--namespace", "namespace", "Chunks of one namespace are invisible in another", "NAME"}};
 
+constexpr FieldFlag kAnchorFlags[] = {
+    {"--system", "system_text", "System text of the prompts to come", "TEXT"},
+    {"--lead-in", "lead_in", "Text before the chunks in the prompts to come", "TEXT"},
+    {"--isolated", "anchoring", "Compute chunks by themselves, not behind system text and lead-in", "",
+     "isolated"}};
+
 constexpr FieldFlag kPromptFlags[] = {
     {"--system", "prompt.system_text", "System text", "TEXT"},
     {"--lead-in", "prompt.lead_in", "Text before the chunks", "TEXT"},
@@ -122,6 +128,13 @@ void AddCallerFlags(CLI::App& command, const google::protobuf::Descriptor& messa
       ->check(CLI::PositiveNumber)
       ->type_name("SECONDS")
       ->group("Connection");
+}
+
+void AddAnchorFlags(CLI::App& command, const google::protobuf::Descriptor& message, FieldFlags& fields) {
+  fields.Add(command, message, "Options", kAnchorFlags);
+  command.get_option("--isolated")
+      ->excludes(command.get_option("--system"))
+      ->excludes(command.get_option("--lead-in"));
 }
 
 absl::Time CallerFlags::deadline() const {

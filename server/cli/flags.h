@@ -31,6 +31,9 @@ struct CallerFlags {
 void AddCallerFlags(CLI::App& command, const google::protobuf::Descriptor& message, FieldFlags& fields,
                     CallerFlags& flags);
 
+/// --system, --lead-in and, excluding these, --isolated: what stands before chunks that are to be stored.
+void AddAnchorFlags(CLI::App& command, const google::protobuf::Descriptor& message, FieldFlags& fields);
+
 /// The flags of a prompt and of how it is answered.
 struct RequestFlags {
   std::string request_file;

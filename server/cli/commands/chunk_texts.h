@@ -6,22 +6,19 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "engine/api/request.h"
+#include "server/cli/field_flags.h"
 
 namespace kvblend::server::cli {
 
 struct ChunkTextFlags {
   std::vector<std::string> files;
   std::string jsonl;
-  std::string system_text;
-  std::string lead_in;
-  bool isolated = false;
-
-  Anchoring anchoring() const { return isolated ? Anchoring::kIsolated : Anchoring::kAnchored; }
 };
 
-/// `flags` must live as long as the command.
-void AddChunkTextFlags(CLI::App& command, ChunkTextFlags& flags);
+/// `flags` and `fields` must live as long as the command. The texts before the chunks are fields of
+/// `message`.
+void AddChunkTextFlags(CLI::App& command, const google::protobuf::Descriptor& message, FieldFlags& fields,
+                       ChunkTextFlags& flags);
 
 /// The chunks' texts: of the files, then of the JSON lines. kInvalidArgument: there are none, or a bad line.
 absl::StatusOr<std::vector<std::string>> ReadChunkTexts(const ChunkTextFlags& flags);
