@@ -1,4 +1,4 @@
-// Calls as commands make them: one after the other, ended by Ctrl-C.
+// Calls as commands make them: they block, and Ctrl-C ends them.
 #pragma once
 
 #include <functional>

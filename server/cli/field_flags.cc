@@ -96,8 +96,8 @@ void FieldFlags::Add(CLI::App& command, const Descriptor& message, const char* g
     const FieldDescriptor* field = FieldsOf(&message, row.field).back();
     Given& given = given_.emplace_back(Given{row});
     if (*row.type == '\0') {
-      CLI::Option* option =
-          command.add_flag_callback(row.name, [&given] { given.values = {given.flag.value}; }, row.help);
+      CLI::Option* option = command.add_flag_callback(
+          row.name, [&given] { given.values = {given.flag.value}; }, row.help);
       option->group(group);
       const auto [other, added] = without_value.emplace(row.field, option);
       if (!added) option->excludes(other->second);
@@ -105,7 +105,14 @@ void FieldFlags::Add(CLI::App& command, const Descriptor& message, const char* g
     }
     std::string help = row.help;
     if (field->enum_type() != nullptr) absl::StrAppend(&help, ": ", ChoicesOf(*field->enum_type()));
-    CLI::Option* option = command.add_option(row.name, given.values, help);
+    // As they were written: CLI11's own conversion to a list would take "{}" for an empty one.
+    CLI::Option* option = command.add_option(
+        row.name,
+        [&given](const CLI::results_t& values) {
+          given.values = values;
+          return true;
+        },
+        help);
     option->expected(1)->type_name(row.type)->group(group);
     if (field->is_repeated()) option->take_all();
   }

@@ -30,7 +30,8 @@ constexpr FieldFlag kPromptFlags[] = {
 
 constexpr FieldFlag kBlendFlags[] = {
     {"--reuse", "blend.reuse", "What may be reused", "WHAT"},
-    {"--anchored", "blend.anchoring", "Chunks computed behind system text and lead-in (default)", "", "anchored"},
+    {"--anchored", "blend.anchoring", "Chunks computed behind system text and lead-in (default)", "",
+     "anchored"},
     {"--isolated", "blend.anchoring", "Chunks computed by themselves", "", "isolated"},
     {"--policy", "blend.policy", "How tokens to recompute are chosen", "NAME"},
     {"--ratio-min", "blend.ratio_min", "auto: recompute at least this share; default 0.15", "R"},
@@ -46,7 +47,8 @@ constexpr FieldFlag kSamplingFlags[] = {
     {"--max-tokens", "sampling.max_tokens", "Most tokens to generate; default 256", "N"},
     {"--temperature", "sampling.temperature", "0 to 10; 0 (default) always takes the most likely token", "T"},
     {"--top-k", "sampling.top_k", "Sample among the k most likely tokens; 0: off", "K"},
-    {"--top-p", "sampling.top_p", "Sample among the tokens that together reach this probability; 1: off", "P"},
+    {"--top-p", "sampling.top_p", "Sample among the tokens that together reach this probability; 1: off",
+     "P"},
     {"--min-p", "sampling.min_p", "Leave out tokens below this share of the likeliest; 0: off", "P"},
     {"--repetition-penalty", "sampling.repetition_penalty", "Above 0, to 10; 1: off", "X"},
     {"--seed", "sampling.seed", "Seed of the sampling; 0: chosen and reported", "N"},
@@ -62,8 +64,7 @@ absl::Status SetRatio(const std::string& text, v1::BlendOptions& options) {
   }
   double ratio = 0;
   if (!absl::SimpleAtod(text, &ratio)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--ratio is '", text, "'; allowed: 0 to 1, or auto"));
+    return absl::InvalidArgumentError(absl::StrCat("--ratio is '", text, "'; allowed: 0 to 1, or auto"));
   }
   options.set_ratio_mode(v1::RATIO_MODE_FIXED);
   options.set_ratio(ratio);

@@ -27,8 +27,8 @@ std::string DescribeTier(const v1::ChunkReport& chunk) {
 std::string DescribeLoading(const v1::LoadingReport& loading) {
   std::string line = "loading: ";
   if (loading.mode() == v1::RATIO_MODE_AUTO) {
-    absl::StrAppendFormat(&line, "ratio %.2f chosen between %.2f and %.2f", loading.ratio(), loading.ratio_min(),
-                          loading.ratio_max());
+    absl::StrAppendFormat(&line, "ratio %.2f chosen between %.2f and %.2f", loading.ratio(),
+                          loading.ratio_min(), loading.ratio_max());
     if (loading.bypassed_chunks() > 0) {
       absl::StrAppendFormat(&line, ", chunks bypassed: %d", loading.bypassed_chunks());
     }
@@ -81,8 +81,8 @@ std::vector<std::string> DescribePrompt(const v1::PromptReport& report) {
       break;
     }
     lines.push_back(absl::StrFormat("  chunk %2d  %-12s %6d tokens, %d computed  %.12s%s", chunk.index() + 1,
-                                    Name(chunk.source()), chunk.num_tokens(), chunk.recomputed_tokens(), chunk.key(),
-                                    DescribeTier(chunk)));
+                                    Name(chunk.source()), chunk.num_tokens(), chunk.recomputed_tokens(),
+                                    chunk.key(), DescribeTier(chunk)));
   }
   if (report.loading().mode() == v1::RATIO_MODE_AUTO || !report.loading().reads().empty()) {
     lines.push_back(DescribeLoading(report.loading()));

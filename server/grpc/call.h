@@ -52,8 +52,7 @@ class StreamSink : public EventSink<Event> {
 class CallHandler {
  public:
   /// `service` must outlive this object.
-  CallHandler(const ServiceContext& services, const char* service)
-      : services_(services), service_(service) {}
+  CallHandler(const ServiceContext& services, const char* service) : services_(services), service_(service) {}
 
   template <typename Request, typename Event>
   ByteWriteReactor* Stream(grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes,

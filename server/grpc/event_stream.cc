@@ -71,9 +71,9 @@ void EventStream::Close(absl::Status status) {
     absl::MutexLock lock(&mutex_);
     closed_ = true;
     if (too_slow_) {
-      status = absl::ResourceExhaustedError(
-          absl::StrCat("the client reads too slowly: more than ", max_unsent_bytes_,
-                       " bytes of the answer were waiting to be sent"));
+      status = absl::ResourceExhaustedError(absl::StrCat("the client reads too slowly: more than ",
+                                                         max_unsent_bytes_,
+                                                         " bytes of the answer were waiting to be sent"));
     } else if (absl::IsCancelled(status) && absl::Now() >= deadline_ - kDeadlineSlack) {
       status = absl::DeadlineExceededError("the call's deadline has passed");
     }

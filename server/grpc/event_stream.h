@@ -1,14 +1,14 @@
-// The sending side of a server-streaming call, fed by the engine's observers.
+// The sending side of a server-streaming call, fed by the engine's thread through an EventSink.
 //
 //   engine thread:  Push, Push, .., Close                gRPC threads:  OnSent, OnCancel, OnDone
 //
 // Two objects with two lifetimes. The reactor belongs to gRPC, which calls it until OnDone, where it deletes
-// itself. The EventStream is shared: by the reactor, and by the observer, which the engine may hold longer.
+// itself. The EventStream is shared: by the reactor, and by the sink, which the engine may hold longer.
 // It touches the reactor only while an operation of its own is due, and gRPC calls OnDone only after Finish,
-// which is the last of them: so an observer that is still on its way out of Close never meets a deleted
+// which is the last of them: so a sink that is still on its way out of Close never meets a deleted
 // reactor.
 //
-// Every stream is closed exactly once by whoever feeds it: by the observer's OnDone, or by the service when
+// Every stream is closed exactly once by whoever feeds it: by the sink's OnDone, or by the service when
 // the engine refused the request. A cancelled call is no exception: it is passed on to the engine, whose
 // OnDone then closes the stream.
 #pragma once
@@ -60,7 +60,7 @@ class EventStream {
   /// The client has gone, or the deadline has passed.
   void OnCancel();
 
-  // --- for the service and its observer
+  // --- for the call and its sink
 
   /// What to cancel when the client goes away. If it has already gone, `handle` is cancelled at once.
   void SetHandle(std::shared_ptr<RequestHandle> handle);

@@ -162,7 +162,8 @@ class QuestionRunner {
     return scores;
   }
 
-  static void NotePrompt(const v1::PromptReport& report, const BenchVariant& variant, QuestionResult& result) {
+  static void NotePrompt(const v1::PromptReport& report, const BenchVariant& variant,
+                         QuestionResult& result) {
     result.prompt_tokens = report.prompt_tokens();
     result.exact_tokens = report.exact_tokens();
     result.reused_tokens = report.reused_tokens();
@@ -170,7 +171,8 @@ class QuestionRunner {
     result.computed_tokens = report.computed_tokens();
     if (variant.mode != BenchMode::kReuse && variant.mode != BenchMode::kBlend) return;
     int missing = 0;
-    for (const v1::ChunkReport& chunk : report.chunks()) missing += chunk.source() == v1::CHUNK_SOURCE_MISS ? 1 : 0;
+    for (const v1::ChunkReport& chunk : report.chunks())
+      missing += chunk.source() == v1::CHUNK_SOURCE_MISS ? 1 : 0;
     result.missing_chunks = std::max(result.missing_chunks, missing);
   }
 

@@ -94,8 +94,7 @@ absl::StatusOr<std::vector<BenchVariant>> MakeVariants(const std::vector<BenchMo
         continue;
       }
       if (ratios.empty()) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("policy ", Name(policy), " needs a ratio"));
+        return absl::InvalidArgumentError(absl::StrCat("policy ", Name(policy), " needs a ratio"));
       }
       for (const int32_t layers : policy == v1::POLICY_QUERY ? query_layers : std::vector<int32_t>{0}) {
         variant.query_layers = layers;

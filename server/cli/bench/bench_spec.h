@@ -36,8 +36,8 @@ std::string RatioName(const BenchRatio& ratio);
 struct BenchVariant {
   BenchMode mode = BenchMode::kFull;
   std::optional<v1::Policy> policy = std::nullopt;  // reuse: none; empty for full and prefix
-  std::optional<BenchRatio> ratio = std::nullopt;  // only for policies that have one
-  int32_t query_layers = 0;                        // policy query: layers that vote; 0: all
+  std::optional<BenchRatio> ratio = std::nullopt;   // only for policies that have one
+  int32_t query_layers = 0;                         // policy query: layers that vote; 0: all
   v1::Anchoring anchoring = v1::ANCHORING_ANCHORED;
 
   v1::BlendOptions blend_options() const;

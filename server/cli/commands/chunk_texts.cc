@@ -1,4 +1,4 @@
-#include "server/cli/commands/chunk_texts.h"
+#include "server/cli/commands/chunks_commands.h"
 
 #include <nlohmann/json.hpp>
 

@@ -12,9 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "engine/api/status_macros.h"
-#include "server/cli/command.h"
-#include "server/cli/commands/chunks_prefetch.h"
-#include "server/cli/commands/chunks_put.h"
+#include "server/cli/commands/chunks_commands.h"
 #include "server/cli/files.h"
 #include "server/cli/flags.h"
 #include "server/cli/message_json.h"
@@ -84,10 +82,10 @@ class ChunkPrinter {
       terminal_.out << absl::StreamFormat("%-64s  %6s  %8s  %-6s  %5s  %3s  %6s  %s\n", "key", "tokens",
                                           "size", "tier", "hits", "pin", "age", "label");
     }
-    terminal_.out << absl::StreamFormat(
-        "%-64s  %6d  %8s  %-6s  %5d  %3s  %6s  %s\n", chunk.key(), chunk.num_tokens(),
-        HumanBytes(chunk.size_bytes()), TierName(chunk.tier()), chunk.hits(), chunk.pinned() ? "yes" : "no",
-        Age(chunk.created_unix_seconds()), chunk.label());
+    terminal_.out << absl::StreamFormat("%-64s  %6d  %8s  %-6s  %5d  %3s  %6s  %s\n", chunk.key(),
+                                        chunk.num_tokens(), HumanBytes(chunk.size_bytes()),
+                                        TierName(chunk.tier()), chunk.hits(), chunk.pinned() ? "yes" : "no",
+                                        Age(chunk.created_unix_seconds()), chunk.label());
   }
 
  private:
@@ -176,8 +174,9 @@ absl::Status RunRemove(const KeyFlags& flags, CommandContext& context, Calls& ca
   v1::DeleteChunksRequest request;
   request.set_namespace_(flags.tenant_namespace);
   request.set_all(flags.all);
-  KVBLEND_ASSIGN_OR_RETURN(const v1::DeleteChunksResponse total,
-                           flags.all ? calls.Delete(request) : InBatches(flags, calls, &Calls::Delete, request));
+  KVBLEND_ASSIGN_OR_RETURN(
+      const v1::DeleteChunksResponse total,
+      flags.all ? calls.Delete(request) : InBatches(flags, calls, &Calls::Delete, request));
   return ReportChange(total, total.deleted(), "removed", flags, context.terminal);
 }
 

@@ -1,5 +1,4 @@
-#include "server/cli/commands/chunks_prefetch.h"
-
+// kvblend chunks prefetch.
 #include <memory>
 #include <string>
 #include <vector>
@@ -7,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "engine/api/status_macros.h"
-#include "server/cli/commands/chunk_texts.h"
+#include "server/cli/commands/chunks_commands.h"
 #include "server/cli/flags.h"
 #include "server/cli/message_json.h"
 #include "server/convert/enums.h"

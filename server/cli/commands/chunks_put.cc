@@ -1,5 +1,4 @@
-#include "server/cli/commands/chunks_put.h"
-
+// kvblend chunks put.
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
@@ -9,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "engine/api/status_macros.h"
-#include "server/cli/commands/chunk_texts.h"
+#include "server/cli/commands/chunks_commands.h"
 #include "server/cli/flags.h"
 #include "server/cli/message_json.h"
 
@@ -81,9 +80,10 @@ class Putter {
     if (flags_.json) {
       terminal_.PrintLine(ToJson(progress));
     } else {
-      terminal_.out << absl::StreamFormat(
-                           "%s  %6d tokens  %s\n", progress.key(), progress.num_tokens(),
-                           progress.already_present() ? "there already" : HumanSeconds(progress.compute_seconds()))
+      terminal_.out << absl::StreamFormat("%s  %6d tokens  %s\n", progress.key(), progress.num_tokens(),
+                                          progress.already_present()
+                                              ? "there already"
+                                              : HumanSeconds(progress.compute_seconds()))
                     << std::flush;
     }
     bar_.Update(static_cast<int64_t>(done_), static_cast<int64_t>(total_), absl::StrCat(tokens_, " tokens"));

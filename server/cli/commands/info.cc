@@ -25,10 +25,10 @@ struct InfoFlags {
 void PrintTier(const v1::TierInfo& tier, std::ostream& out) {
   const auto stat = [&](const char* name) { return TierStat(tier, name); };
   if (tier.tier() == v1::TIER_DISK) {
-    out << absl::StreamFormat("on disk       %d chunks (%d pinned), %s of %s; %d read, %d evicted, %d damaged%s\n",
-                              stat("entries"), stat("pinned_entries"), HumanBytes(stat("bytes")),
-                              HumanBytes(stat("quota_bytes")), stat("opens"), stat("evictions"),
-                              stat("quarantined"), tier.failing() ? "; the disk is full or failing" : "");
+    out << absl::StreamFormat(
+        "on disk       %d chunks (%d pinned), %s of %s; %d read, %d evicted, %d damaged%s\n", stat("entries"),
+        stat("pinned_entries"), HumanBytes(stat("bytes")), HumanBytes(stat("quota_bytes")), stat("opens"),
+        stat("evictions"), stat("quarantined"), tier.failing() ? "; the disk is full or failing" : "");
   } else if (tier.tier() == v1::TIER_REDIS) {
     out << absl::StreamFormat(
         "in Redis      %d of %d nodes work; %d hits, %d misses, %d without an answer, %d written, %d not, "

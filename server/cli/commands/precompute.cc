@@ -165,9 +165,10 @@ class Precompute {
       options.request = put_;
       options.deadline = flags_.caller.deadline();
       options.max_in_flight = flags_.in_flight;
-      queue.emplace(
-          *client_, context_.cancellation, std::move(options),
-          [this](const v1::PutChunkProgress& progress, const ChunkToPut& chunk) { OnStored(progress, chunk); });
+      queue.emplace(*client_, context_.cancellation, std::move(options),
+                    [this](const v1::PutChunkProgress& progress, const ChunkToPut& chunk) {
+                      OnStored(progress, chunk);
+                    });
     }
     while (true) {
       if (context_.cancellation.requested()) return absl::CancelledError("interrupted");

@@ -63,8 +63,7 @@ absl::Status Run(const ScoreFlags& flags, CommandContext& context) {
     request.set_continuation_text(flags.continuation);
   }
   KVBLEND_ASSIGN_OR_RETURN(Client client, context.Connect(flags.connection));
-  KVBLEND_ASSIGN_OR_RETURN(const Scores scores,
-                           client.Score(request, flags.request.caller.deadline()));
+  KVBLEND_ASSIGN_OR_RETURN(const Scores scores, client.Score(request, flags.request.caller.deadline()));
   if (scores.tokens.empty()) return absl::InternalError("the engine scored no tokens");
   double nll = 0;
   for (const v1::ScoredToken& token : scores.tokens) nll -= token.logprob();

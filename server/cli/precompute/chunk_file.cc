@@ -23,7 +23,8 @@ ChunkFile::~ChunkFile() {
   std::remove(part_path_.c_str());
 }
 
-absl::Status ChunkFile::Write(const Document& document, const v1::DocumentChunk& chunk, std::string_view text) {
+absl::Status ChunkFile::Write(const Document& document, const v1::DocumentChunk& chunk,
+                              std::string_view text) {
   nlohmann::ordered_json line = {{"key", chunk.key()}, {"text", text}, {"path", document.path}};
   if (!document.id.empty()) line["id"] = document.id;
   line["begin_byte"] = chunk.begin_byte();

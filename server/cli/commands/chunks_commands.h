@@ -1,4 +1,4 @@
-// The chunks that `chunks put` and `chunks prefetch` are given, and what stands before them in prompts.
+// Parts of `kvblend chunks`, for the sources of that command only.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -6,10 +6,15 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "server/cli/command.h"
 #include "server/cli/field_flags.h"
 
 namespace kvblend::server::cli {
 
+void AddChunksPutCommand(CLI::App& chunks, CommandContext& context);
+void AddChunksPrefetchCommand(CLI::App& chunks, CommandContext& context);
+
+/// The chunks that `put` and `prefetch` are given.
 struct ChunkTextFlags {
   std::vector<std::string> files;
   std::string jsonl;
