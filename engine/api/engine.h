@@ -20,6 +20,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "engine/api/chunk_catalog.h"
+#include "engine/api/names.h"
 #include "engine/api/options.h"
 #include "engine/api/request.h"
 #include "engine/api/stats.h"
@@ -105,22 +106,5 @@ class Engine {
 /// The fingerprint in EngineInfo of a model file, without loading it. kNotFound, kInvalidArgument or
 /// kUnimplemented naming the file.
 absl::StatusOr<std::string> ModelFingerprint(const std::string& model_path);
-
-/// Names as clients write them: "query", "hkvd", ... ; "chunks", "prefix", "nothing"; "anchored", "isolated";
-/// "value", "key"; "fixed", "auto".
-std::string_view Name(Policy policy);
-std::string_view Name(Reuse reuse);
-std::string_view Name(Anchoring anchoring);
-std::string_view Name(ChunkSource source);
-std::string_view Name(Tier tier);
-std::string_view Name(FinishReason reason);
-std::string_view Name(DeviationSource source);
-std::string_view Name(RatioMode mode);
-/// kInvalidArgument listing the allowed names.
-absl::StatusOr<Policy> ParsePolicy(std::string_view name);
-absl::StatusOr<Reuse> ParseReuse(std::string_view name);
-absl::StatusOr<Anchoring> ParseAnchoring(std::string_view name);
-absl::StatusOr<DeviationSource> ParseDeviationSource(std::string_view name);
-absl::StatusOr<RatioMode> ParseRatioMode(std::string_view name);
 
 }  // namespace kvblend

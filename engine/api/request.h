@@ -164,8 +164,8 @@ struct SplitDocumentRequest {
   int32_t overlap_tokens = 64;  // [0, chunk_tokens / 2]
 };
 
-// --- reports
-// ------------------------------------------------------------------------------------------------
+// What comes back: reports on prompts, answers and chunks, and what they are
+// made of.
 
 enum class ChunkSource : uint8_t {
   kMiss,         // not in the store: computed in place

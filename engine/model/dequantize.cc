@@ -143,13 +143,13 @@ void BlockQ6_K(const uint8_t* in, const BlockOut& out) {
   for (int i = 0; i < 16; ++i) out.scales[i] = scale * static_cast<float>(static_cast<int8_t>(in[192 + i]));
 }
 
-struct QuantisedType {
+struct QuantizedType {
   TensorType type;
   kernels::QuantizedFormat format;
   void (*read_block)(const uint8_t* in, const BlockOut& out);
 };
 
-constexpr QuantisedType kQuantisedTypes[] = {
+constexpr QuantizedType kQuantizedTypes[] = {
     {TensorType::kQ4_0, {.bits = 4, .group = 32, .zero_point = 8, .has_minimum = false}, BlockQ4_0},
     {TensorType::kQ4_1, {.bits = 4, .group = 32, .zero_point = 0, .has_minimum = true}, BlockQ4_1},
     {TensorType::kQ5_0, {.bits = 5, .group = 32, .zero_point = 16, .has_minimum = false}, BlockQ5_0},
@@ -160,17 +160,17 @@ constexpr QuantisedType kQuantisedTypes[] = {
     {TensorType::kQ6_K, {.bits = 6, .group = 16, .zero_point = 32, .has_minimum = false}, BlockQ6_K},
 };
 
-const QuantisedType* FindQuantised(TensorType type) {
-  for (const QuantisedType& quantised : kQuantisedTypes) {
-    if (quantised.type == type) return &quantised;
+const QuantizedType* FindQuantized(TensorType type) {
+  for (const QuantizedType& quantized : kQuantizedTypes) {
+    if (quantized.type == type) return &quantized;
   }
   return nullptr;
 }
 
 constexpr int64_t kMaxBlockElements = 256;
 
-// One block, dequantised.
-void ExpandBlock(const QuantisedType& type, const uint8_t* in, int64_t elements, float* out) {
+// One block, dequantized.
+void ExpandBlock(const QuantizedType& type, const uint8_t* in, int64_t elements, float* out) {
   uint8_t codes[kMaxBlockElements];
   float scales[kMaxBlockElements / 16], minimums[kMaxBlockElements / 16];
   type.read_block(in, {codes, scales, minimums});
@@ -221,10 +221,10 @@ absl::Status DequantizeRow(TensorType type, absl::Span<const std::byte> row, abs
   const TensorTypeTraits& traits = TraitsOf(type);
   KVBLEND_RETURN_IF_ERROR(CheckSizes("DequantizeRow", traits, row.size(), out.size()));
   const auto* in = reinterpret_cast<const uint8_t*>(row.data());
-  const QuantisedType* quantised = FindQuantised(type);
+  const QuantizedType* quantized = FindQuantized(type);
   for (size_t begin = 0; begin < out.size(); begin += traits.block_elements, in += traits.block_bytes) {
-    if (quantised != nullptr) {
-      ExpandBlock(*quantised, in, traits.block_elements, out.data() + begin);
+    if (quantized != nullptr) {
+      ExpandBlock(*quantized, in, traits.block_elements, out.data() + begin);
     } else {
       out[begin] = ReadElement(type, in);
     }
@@ -232,31 +232,31 @@ absl::Status DequantizeRow(TensorType type, absl::Span<const std::byte> row, abs
   return absl::OkStatus();
 }
 
-std::optional<kernels::QuantizedFormat> QuantisedFormatOf(TensorType type) {
-  const QuantisedType* quantised = FindQuantised(type);
-  if (quantised == nullptr) return std::nullopt;
-  return quantised->format;
+std::optional<kernels::QuantizedFormat> QuantizedFormatOf(TensorType type) {
+  const QuantizedType* quantized = FindQuantized(type);
+  if (quantized == nullptr) return std::nullopt;
+  return quantized->format;
 }
 
-absl::Status ReadQuantisedRow(TensorType type, absl::Span<const std::byte> row,
+absl::Status ReadQuantizedRow(TensorType type, absl::Span<const std::byte> row,
                               const kernels::QuantizedRow& out) {
-  const QuantisedType* quantised = FindQuantised(type);
-  if (quantised == nullptr) {
-    return absl::InvalidArgumentError(Concat("ReadQuantisedRow: type ", static_cast<uint32_t>(type),
-                                             "; allowed: the quantised types (Q4_0, ..., Q6_K)"));
+  const QuantizedType* quantized = FindQuantized(type);
+  if (quantized == nullptr) {
+    return absl::InvalidArgumentError(Concat("ReadQuantizedRow: type ", static_cast<uint32_t>(type),
+                                             "; allowed: the quantized types (Q4_0, ..., Q6_K)"));
   }
   const TensorTypeTraits& traits = TraitsOf(type);
-  KVBLEND_RETURN_IF_ERROR(CheckSizes("ReadQuantisedRow", traits, row.size(), out.codes.size()));
-  const size_t groups = out.codes.size() / quantised->format.group;
+  KVBLEND_RETURN_IF_ERROR(CheckSizes("ReadQuantizedRow", traits, row.size(), out.codes.size()));
+  const size_t groups = out.codes.size() / quantized->format.group;
   if (out.scales.size() != groups || out.minimums.size() != groups) {
-    return absl::InvalidArgumentError(Concat("ReadQuantisedRow: room for ", out.scales.size(), " scales and ",
+    return absl::InvalidArgumentError(Concat("ReadQuantizedRow: room for ", out.scales.size(), " scales and ",
                                              out.minimums.size(), " minima; allowed: ", groups));
   }
-  if (!quantised->format.has_minimum) std::fill(out.minimums.begin(), out.minimums.end(), 0.0f);
+  if (!quantized->format.has_minimum) std::fill(out.minimums.begin(), out.minimums.end(), 0.0f);
   const auto* in = reinterpret_cast<const uint8_t*>(row.data());
   for (size_t begin = 0; begin < out.codes.size(); begin += traits.block_elements, in += traits.block_bytes) {
-    const size_t group = begin / quantised->format.group;
-    quantised->read_block(in,
+    const size_t group = begin / quantized->format.group;
+    quantized->read_block(in,
                           {out.codes.data() + begin, out.scales.data() + group, out.minimums.data() + group});
   }
   return absl::OkStatus();

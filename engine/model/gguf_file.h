@@ -60,9 +60,9 @@ struct GgufTensor {
   /// Product of all dims but the first.
   int64_t rows() const;
   int64_t row_bytes() const;
-  /// Dequantises one row into `out` [cols].
+  /// Dequantizes one row into `out` [cols].
   absl::Status ReadRow(int64_t row, absl::Span<float> out) const;
-  /// A row's codes, scales and minima. REQUIRES: QuantisedFormatOf(type).
+  /// A row's codes, scales and minima. REQUIRES: QuantizedFormatOf(type).
   absl::Status ReadCodes(int64_t row, const kernels::QuantizedRow& out) const;
   /// "[576, 49152]", row length first as in the file.
   std::string ShapeString() const;

@@ -41,7 +41,7 @@ class StackedTensors final : public kernels::WeightSource {
     return CheckFinite(file_, tensor, row, out);
   }
   std::optional<kernels::QuantizedFormat> FormatOf(int64_t row) const override {
-    return QuantisedFormatOf(Find(&row).type);
+    return QuantizedFormatOf(Find(&row).type);
   }
   absl::Status ReadCodes(int64_t row, const kernels::QuantizedRow& out) const override {
     const GgufTensor& tensor = Find(&row);

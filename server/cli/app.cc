@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/api/status_macros.h"
 #include "server/cli/exit_code.h"
 
 namespace kvblend::server::cli {
@@ -28,9 +29,14 @@ Examples:
 
 }  // namespace
 
+absl::StatusOr<Client> CommandContext::Connect(const Connection& connection) {
+  KVBLEND_ASSIGN_OR_RETURN(std::shared_ptr<Calls> calls, make_calls(connection, cancellation, terminal));
+  return Client(std::move(calls), cancellation);
+}
+
 int RunCommandLine(const std::vector<std::string>& arguments, Terminal& terminal, Cancellation& cancellation,
-                   ClientFactory make_client) {
-  CommandContext context{terminal, cancellation, std::move(make_client), nullptr};
+                   CallsFactory make_calls) {
+  CommandContext context{terminal, cancellation, std::move(make_calls), nullptr};
   CLI::App app(kDescription, "kvblend");
   app.footer(kFooter);
   app.require_subcommand(1);

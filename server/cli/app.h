@@ -12,6 +12,6 @@ namespace kvblend::server::cli {
 
 /// Runs one command; `arguments` without the program's name. Returns the exit code (exit_code.h).
 int RunCommandLine(const std::vector<std::string>& arguments, Terminal& terminal, Cancellation& cancellation,
-                   ClientFactory make_client);
+                   CallsFactory make_calls);
 
 }  // namespace kvblend::server::cli

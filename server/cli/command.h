@@ -24,16 +24,18 @@ struct Connection {
   EngineOptions engine_options;  // model_path empty: use the server
 };
 
-using ClientFactory = std::function<absl::StatusOr<std::unique_ptr<EngineClient>>(
+using CallsFactory = std::function<absl::StatusOr<std::shared_ptr<Calls>>(
     const Connection& connection, Cancellation& cancellation, Terminal& terminal)>;
 
 /// Outlives the parsed command line.
 struct CommandContext {
   Terminal& terminal;
   Cancellation& cancellation;
-  ClientFactory make_client;
+  CallsFactory make_calls;
   /// Set by the command that was chosen; run once parsing has succeeded. Errors become exit codes.
   std::function<absl::Status()> action;
+
+  absl::StatusOr<Client> Connect(const Connection& connection);
 };
 
 void AddGenerateCommand(CLI::App& root, CommandContext& context);

@@ -1,4 +1,4 @@
-// Hands the events of one request from the engine's thread to the thread that waits for them.
+// Hands the events of one request to the thread that waits for them.
 #pragma once
 
 #include <deque>

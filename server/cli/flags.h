@@ -1,16 +1,18 @@
-// Groups of flags that several commands share. A flag that was not given stays empty, so that what a request
-// file or the engine's defaults say holds.
+// Groups of flags that several commands share. A flag that was not given leaves what a request file or the
+// engine's defaults say.
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "engine/api/request.h"
+#include "absl/time/time.h"
+#include "kvblend/v1/inference.pb.h"
 #include "server/cli/command.h"
+#include "server/cli/field_flags.h"
 
 namespace kvblend::server::cli {
 
@@ -19,60 +21,33 @@ enum class InProcess : uint8_t { kAllowed, kServerOnly };
 /// --server, and with kAllowed --model and the engine's options.
 void AddConnectionFlags(CLI::App& command, InProcess in_process, Connection& connection);
 
-struct PromptFlags {
+/// Who calls, for all requests.
+struct CallerFlags {
+  std::optional<double> timeout_seconds;
+
+  absl::Time deadline() const;
+};
+/// --namespace, among `fields` of the request, and --timeout.
+void AddCallerFlags(CLI::App& command, const google::protobuf::Descriptor& message, FieldFlags& fields,
+                    CallerFlags& flags);
+
+/// --system, --lead-in and, excluding these, --isolated: what stands before chunks that are to be stored.
+void AddAnchorFlags(CLI::App& command, const google::protobuf::Descriptor& message, FieldFlags& fields);
+
+/// The flags of a prompt and of how it is answered.
+struct RequestFlags {
   std::string request_file;
-  std::optional<std::string> system_text;
-  std::optional<std::string> lead_in;
   std::vector<std::string> chunk_texts;
   std::vector<std::string> chunk_files;
-  std::optional<std::string> question;
-};
-void AddPromptFlags(CLI::App& command, PromptFlags& flags);
-
-struct CallerFlags {
-  std::optional<std::string> tenant_namespace;
-  std::optional<double> timeout_seconds;
-};
-void AddCallerFlags(CLI::App& command, CallerFlags& flags);
-
-struct BlendFlags {
-  std::optional<std::string> reuse;
-  bool anchored = false;
-  bool isolated = false;
-  std::optional<std::string> policy;
   std::optional<std::string> ratio;  // a number, or "auto"
-  std::optional<double> ratio_min;
-  std::optional<double> ratio_max;
-  std::optional<int32_t> query_layers;
-  std::optional<int32_t> hkvd_layer;
-  std::optional<std::string> hkvd_source;
-  std::optional<int32_t> link_tokens;
-  std::optional<uint64_t> random_seed;
-  bool no_store_misses = false;
+  FieldFlags fields;                 // of v1::GenerateRequest
+  CallerFlags caller;
 };
-void AddBlendFlags(CLI::App& command, BlendFlags& flags);
-
-struct SamplingFlags {
-  std::optional<int32_t> max_tokens;
-  std::optional<double> temperature;
-  std::optional<int32_t> top_k;
-  std::optional<double> top_p;
-  std::optional<double> min_p;
-  std::optional<double> repetition_penalty;
-  std::optional<uint64_t> seed;
-  std::vector<std::string> stop;
-  std::optional<int32_t> top_logprobs;
-  bool ignore_eos = false;
-};
-void AddSamplingFlags(CLI::App& command, SamplingFlags& flags);
+enum class Sampling : uint8_t { kYes, kNo };
+void AddRequestFlags(CLI::App& command, Sampling sampling, RequestFlags& flags);
 
 /// The request file's content (if one is named) with the flags on top. Chunks of flags come after the file's:
 /// first --chunk, then --chunk-file. kInvalidArgument when there is no question.
-absl::StatusOr<GenerateRequest> BuildRequest(const PromptFlags& prompt, const CallerFlags& caller,
-                                             const BlendFlags& blend, const SamplingFlags& sampling);
-
-absl::Status ApplyFlags(const BlendFlags& flags, BlendOptions& options);
-void ApplyFlags(const SamplingFlags& flags, SamplingOptions& options);
-void ApplyFlags(const CallerFlags& flags, Caller& caller);
+absl::StatusOr<v1::GenerateRequest> BuildRequest(const RequestFlags& flags);
 
 }  // namespace kvblend::server::cli

@@ -5,28 +5,28 @@
 
 #include "server/cli/app.h"
 #include "server/cli/cancellation.h"
-#include "server/cli/grpc_client.h"
-#include "server/cli/in_process_client.h"
+#include "server/cli/in_process_calls.h"
 #include "server/cli/terminal.h"
+#include "server/grpc/grpc_calls.h"
 #include "spdlog/sinks/stdout_color_sinks.h"
 #include "spdlog/spdlog.h"
 
 namespace {
 
+using kvblend::server::Calls;
 using kvblend::server::cli::Cancellation;
 using kvblend::server::cli::Connection;
-using kvblend::server::cli::EngineClient;
 using kvblend::server::cli::Terminal;
 
-absl::StatusOr<std::unique_ptr<EngineClient>> MakeClient(const Connection& connection,
-                                                         Cancellation& cancellation, Terminal& terminal) {
+absl::StatusOr<std::shared_ptr<Calls>> MakeCalls(const Connection& connection, Cancellation& cancellation,
+                                                 Terminal& terminal) {
   if (connection.engine_options.model_path.empty()) {
-    return kvblend::server::cli::CreateGrpcClient(connection.server, cancellation);
+    return kvblend::server::MakeGrpcCalls(connection.server);
   }
   if (terminal.err_is_terminal) terminal.err << "Loading the model ..." << std::flush;
-  auto client = kvblend::server::cli::CreateInProcessClient(connection.engine_options, cancellation);
+  auto calls = kvblend::server::cli::MakeInProcessCalls(connection.engine_options, cancellation);
   if (terminal.err_is_terminal) terminal.err << "\r\033[K" << std::flush;
-  return client;
+  return calls;
 }
 
 }  // namespace
@@ -39,5 +39,5 @@ int main(int argc, char** argv) {
   Cancellation cancellation;
   const kvblend::server::cli::CancelOnSignal cancel_on_signal(cancellation);
   return kvblend::server::cli::RunCommandLine(std::vector<std::string>(argv + 1, argv + argc), terminal,
-                                              cancellation, MakeClient);
+                                              cancellation, MakeCalls);
 }

@@ -43,10 +43,11 @@ Terminal Terminal::Standard() {
       .out = std::cout, .err = std::cerr, .err_is_terminal = is_terminal && !dumb, .colour = colour};
 }
 
+void Terminal::PrintLine(std::string_view line) { out << line << std::endl; }
+
 void Terminal::PrintJson(const OrderedJson& object) {
-  out << object.dump(/*indent=*/-1, /*indent_char=*/' ', /*ensure_ascii=*/false,
-                     OrderedJson::error_handler_t::replace)
-      << std::endl;
+  PrintLine(object.dump(/*indent=*/-1, /*indent_char=*/' ', /*ensure_ascii=*/false,
+                        OrderedJson::error_handler_t::replace));
 }
 
 void Terminal::PrintError(const absl::Status& status) {

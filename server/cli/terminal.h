@@ -24,7 +24,9 @@ struct Terminal {
   /// The process's own streams.
   static Terminal Standard();
 
-  /// One JSON object on a line of its own; flushed. Bytes that are no UTF-8 become U+FFFD.
+  /// Flushed.
+  void PrintLine(std::string_view line);
+  /// One JSON object on a line of its own. Bytes that are no UTF-8 become U+FFFD.
   void PrintJson(const OrderedJson& object);
   /// "error: ..." on err; `code` is named for machines that read logs.
   void PrintError(const absl::Status& status);

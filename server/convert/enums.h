@@ -1,34 +1,57 @@
-// The engine's enumerations and the wire's: one table per enumeration, read in both directions.
+// The wire's enumerations: their values are found by the engine's names (engine/api/names.h), so that no
+// value is written down twice. POLICY_QUERY is "query"; the value 0, ..._UNSPECIFIED, is "unspecified".
 // Stateless, thread-safe.
 #pragma once
 
+#include <map>
 #include <optional>
+#include <string>
+#include <string_view>
 
-#include "engine/api/request.h"
-#include "kvblend/v1/chunks.pb.h"
-#include "kvblend/v1/inference.pb.h"
+#include "engine/api/names.h"
+#include "google/protobuf/descriptor.h"
+#include "google/protobuf/generated_enum_reflection.h"
 
 namespace kvblend::server {
 
-v1::Policy ToProto(Policy policy);
-v1::Reuse ToProto(Reuse reuse);
-v1::Anchoring ToProto(Anchoring anchoring);
-v1::DeviationSource ToProto(DeviationSource source);
-v1::RatioMode ToProto(RatioMode mode);
-v1::Role ToProto(Role role);
-v1::ChunkSource ToProto(ChunkSource source);
-v1::Tier ToProto(Tier tier);
-v1::FinishReason ToProto(FinishReason reason);
+/// "query" of POLICY_QUERY.
+std::string ShortName(const google::protobuf::EnumValueDescriptor& value);
+/// The value called "query" or "POLICY_QUERY"; null when there is none.
+const google::protobuf::EnumValueDescriptor* FindValue(const google::protobuf::EnumDescriptor& enumeration,
+                                                       std::string_view name);
+/// "query, hkvd, link": all short names but that of the value 0.
+std::string ListNames(const google::protobuf::EnumDescriptor& enumeration);
 
-/// Nothing for a number without a counterpart: ..._UNSPECIFIED, and values that came after this build.
-std::optional<Policy> FromProto(v1::Policy policy);
-std::optional<Reuse> FromProto(v1::Reuse reuse);
-std::optional<Anchoring> FromProto(v1::Anchoring anchoring);
-std::optional<DeviationSource> FromProto(v1::DeviationSource source);
-std::optional<RatioMode> FromProto(v1::RatioMode mode);
-std::optional<Role> FromProto(v1::Role role);
-std::optional<ChunkSource> FromProto(v1::ChunkSource source);
-std::optional<Tier> FromProto(v1::Tier tier);
-std::optional<FinishReason> FromProto(v1::FinishReason reason);
+/// "query" for v1::POLICY_QUERY; "unknown" for a number that came after this build.
+template <typename Wire>
+std::string Name(Wire value) requires google::protobuf::is_proto_enum<Wire>::value {
+  const auto* found = google::protobuf::GetEnumDescriptor<Wire>()->FindValueByNumber(value);
+  return found == nullptr ? "unknown" : ShortName(*found);
+}
+
+/// ..._UNSPECIFIED where the wire has no value of that name, as for Tier::kNone.
+template <typename Wire, HasNames Ours>
+Wire ToWire(Ours value) {
+  static const std::map<Ours, Wire> values = [] {
+    std::map<Ours, Wire> found;
+    for (const auto& [ours, name] : NamesOf(Ours{})) {
+      const auto* wire = FindValue(*google::protobuf::GetEnumDescriptor<Wire>(), name);
+      found[ours] = wire == nullptr ? Wire{} : static_cast<Wire>(wire->number());
+    }
+    return found;
+  }();
+  const auto found = values.find(value);
+  return found == values.end() ? Wire{} : found->second;
+}
+
+/// Nothing for ..._UNSPECIFIED and for numbers that came after this build.
+template <HasNames Ours, typename Wire>
+std::optional<Ours> FromWire(Wire value) {
+  if (value == Wire{}) return std::nullopt;
+  for (const auto& [ours, name] : NamesOf(Ours{})) {
+    if (ToWire<Wire>(ours) == value) return ours;
+  }
+  return std::nullopt;
+}
 
 }  // namespace kvblend::server

@@ -12,12 +12,8 @@ void ToProto(const TokenLogprob& from, v1::TokenLogprob* to) {
   to->set_logprob(from.logprob);
 }
 
-TokenLogprob FromProto(const v1::TokenLogprob& token) {
-  return {.token_id = token.token_id(), .text = token.text(), .logprob = token.logprob()};
-}
-
 void ToProto(const LoadingReport& from, v1::LoadingReport* to) {
-  to->set_mode(server::ToProto(from.mode));
+  to->set_mode(ToWire<v1::RatioMode>(from.mode));
   to->set_ratio_min(from.ratio_min);
   to->set_ratio_max(from.ratio_max);
   to->set_ratio(from.ratio);
@@ -29,29 +25,10 @@ void ToProto(const LoadingReport& from, v1::LoadingReport* to) {
   to->set_compute_seconds_per_token(from.compute_seconds_per_token);
   for (const TierRead& read : from.reads) {
     v1::TierRead* added = to->add_reads();
-    added->set_tier(server::ToProto(read.tier));
+    added->set_tier(ToWire<v1::Tier>(read.tier));
     added->set_bytes(read.bytes);
     added->set_bytes_per_second(read.bytes_per_second);
   }
-}
-
-LoadingReport FromProto(const v1::LoadingReport& message) {
-  LoadingReport report{.mode = server::FromProto(message.mode()).value_or(RatioMode::kFixed),
-                       .ratio_min = message.ratio_min(),
-                       .ratio_max = message.ratio_max(),
-                       .ratio = message.ratio(),
-                       .bypassed_chunks = message.bypassed_chunks(),
-                       .predicted = message.predicted(),
-                       .predicted_seconds = message.predicted_seconds(),
-                       .predicted_load_seconds = message.predicted_load_seconds(),
-                       .predicted_compute_seconds = message.predicted_compute_seconds(),
-                       .compute_seconds_per_token = message.compute_seconds_per_token()};
-  for (const v1::TierRead& read : message.reads()) {
-    report.reads.push_back({.tier = server::FromProto(read.tier()).value_or(Tier::kNone),
-                            .bytes = read.bytes(),
-                            .bytes_per_second = read.bytes_per_second()});
-  }
-  return report;
 }
 
 double UnixSeconds(absl::Time time) { return absl::ToDoubleSeconds(time - absl::UnixEpoch()); }
@@ -60,10 +37,10 @@ double UnixSeconds(absl::Time time) { return absl::ToDoubleSeconds(time - absl::
 
 v1::PromptReport ToProto(const PromptReport& report) {
   v1::PromptReport to;
-  to.set_policy(ToProto(report.policy));
+  to.set_policy(ToWire<v1::Policy>(report.policy));
   to.set_ratio(report.ratio);
-  to.set_reuse(ToProto(report.reuse));
-  to.set_anchoring(ToProto(report.anchoring));
+  to.set_reuse(ToWire<v1::Reuse>(report.reuse));
+  to.set_anchoring(ToWire<v1::Anchoring>(report.anchoring));
   to.set_prompt_tokens(report.prompt_tokens);
   to.set_exact_tokens(report.exact_tokens);
   to.set_reused_tokens(report.reused_tokens);
@@ -72,8 +49,8 @@ v1::PromptReport ToProto(const PromptReport& report) {
   for (const ChunkReport& chunk : report.chunks) {
     v1::ChunkReport* added = to.add_chunks();
     added->set_index(chunk.index);
-    added->set_source(ToProto(chunk.source));
-    added->set_tier(ToProto(chunk.tier));
+    added->set_source(ToWire<v1::ChunkSource>(chunk.source));
+    added->set_tier(ToWire<v1::Tier>(chunk.tier));
     added->set_num_tokens(chunk.num_tokens);
     added->set_recomputed_tokens(chunk.recomputed_tokens);
     added->set_key(chunk.key);
@@ -89,36 +66,6 @@ v1::PromptReport ToProto(const PromptReport& report) {
   return to;
 }
 
-PromptReport FromProto(const v1::PromptReport& message) {
-  PromptReport report{.policy = FromProto(message.policy()).value_or(Policy::kQuery),
-                      .ratio = message.ratio(),
-                      .reuse = FromProto(message.reuse()).value_or(Reuse::kChunks),
-                      .anchoring = FromProto(message.anchoring()).value_or(Anchoring::kAnchored),
-                      .prompt_tokens = message.prompt_tokens(),
-                      .exact_tokens = message.exact_tokens(),
-                      .reused_tokens = message.reused_tokens(),
-                      .recomputed_tokens = message.recomputed_tokens(),
-                      .computed_tokens = message.computed_tokens(),
-                      .chunks = {},
-                      .queue_seconds = message.queue_seconds(),
-                      .lookup_seconds = message.lookup_seconds(),
-                      .load_seconds = message.load_seconds(),
-                      .stall_seconds = message.stall_seconds(),
-                      .select_seconds = message.select_seconds(),
-                      .prefill_seconds = message.prefill_seconds(),
-                      .time_to_first_token_seconds = message.time_to_first_token_seconds(),
-                      .loading = FromProto(message.loading())};
-  for (const v1::ChunkReport& chunk : message.chunks()) {
-    report.chunks.push_back({.index = chunk.index(),
-                             .source = FromProto(chunk.source()).value_or(ChunkSource::kMiss),
-                             .tier = FromProto(chunk.tier()).value_or(Tier::kNone),
-                             .num_tokens = chunk.num_tokens(),
-                             .recomputed_tokens = chunk.recomputed_tokens(),
-                             .key = chunk.key()});
-  }
-  return report;
-}
-
 v1::TextDelta ToProto(const TextDelta& delta) {
   v1::TextDelta to;
   to.set_text(delta.text);
@@ -131,21 +78,9 @@ v1::TextDelta ToProto(const TextDelta& delta) {
   return to;
 }
 
-TextDelta FromProto(const v1::TextDelta& message) {
-  TextDelta delta;
-  delta.text = message.text();
-  delta.token_ids.assign(message.token_ids().begin(), message.token_ids().end());
-  for (const v1::TokenLogprob& token : message.logprobs()) delta.logprobs.push_back(FromProto(token));
-  for (const v1::TopLogprobs& position : message.top_logprobs()) {
-    auto& tokens = delta.top_logprobs.emplace_back();
-    for (const v1::TokenLogprob& token : position.tokens()) tokens.push_back(FromProto(token));
-  }
-  return delta;
-}
-
 v1::GenerateFinished ToProto(const GenerateResult& result) {
   v1::GenerateFinished to;
-  to.set_reason(ToProto(result.finish_reason));
+  to.set_reason(ToWire<v1::FinishReason>(result.finish_reason));
   to.set_stop_string(result.stop_string);
   to.mutable_usage()->set_prompt_tokens(result.prompt_tokens);
   to.mutable_usage()->set_completion_tokens(result.completion_tokens);
@@ -153,16 +88,6 @@ v1::GenerateFinished ToProto(const GenerateResult& result) {
   to.mutable_timings()->set_time_to_first_token_seconds(result.time_to_first_token_seconds);
   to.mutable_timings()->set_total_seconds(result.total_seconds);
   return to;
-}
-
-GenerateResult FromProto(const v1::GenerateFinished& message) {
-  return {.finish_reason = FromProto(message.reason()).value_or(FinishReason::kEndOfText),
-          .stop_string = message.stop_string(),
-          .prompt_tokens = message.usage().prompt_tokens(),
-          .completion_tokens = message.usage().completion_tokens(),
-          .seed = message.seed(),
-          .time_to_first_token_seconds = message.timings().time_to_first_token_seconds(),
-          .total_seconds = message.timings().total_seconds()};
 }
 
 v1::ScoredToken ToProto(const ScoredToken& token) {
@@ -176,15 +101,6 @@ v1::ScoredToken ToProto(const ScoredToken& token) {
   return to;
 }
 
-ScoredToken FromProto(const v1::ScoredToken& message) {
-  return {.token_id = message.token_id(),
-          .text = message.text(),
-          .logprob = message.logprob(),
-          .top_token_id = message.top_token_id(),
-          .top_logprob = message.top_logprob(),
-          .distribution = {message.distribution().begin(), message.distribution().end()}};
-}
-
 v1::PutChunkProgress ToProto(const PutChunkProgress& progress) {
   v1::PutChunkProgress to;
   to.set_index(progress.index);
@@ -196,17 +112,6 @@ v1::PutChunkProgress ToProto(const PutChunkProgress& progress) {
   to.set_compute_seconds(progress.compute_seconds);
   to.set_durable(progress.durable);
   return to;
-}
-
-PutChunkProgress FromProto(const v1::PutChunkProgress& message) {
-  return {.index = message.index(),
-          .done = message.done(),
-          .total = message.total(),
-          .key = message.key(),
-          .num_tokens = message.num_tokens(),
-          .already_present = message.already_present(),
-          .compute_seconds = message.compute_seconds(),
-          .durable = message.durable()};
 }
 
 v1::SplitDocumentResponse ToProto(const DocumentChunks& chunks) {
@@ -224,17 +129,14 @@ v1::SplitDocumentResponse ToProto(const DocumentChunks& chunks) {
   return to;
 }
 
-DocumentChunks FromProto(const v1::SplitDocumentResponse& response) {
-  DocumentChunks to;
-  for (const v1::DocumentChunk& chunk : response.chunks()) {
-    to.chunks.push_back({.begin_byte = chunk.begin_byte(),
-                         .end_byte = chunk.end_byte(),
-                         .num_tokens = chunk.num_tokens(),
-                         .stored_bytes = chunk.stored_bytes(),
-                         .key = chunk.key(),
-                         .stored = chunk.stored()});
+v1::PrefetchChunksResponse ToProto(const std::vector<PrefetchedChunk>& chunks) {
+  v1::PrefetchChunksResponse to;
+  for (const PrefetchedChunk& chunk : chunks) {
+    v1::PrefetchedChunk& message = *to.add_chunks();
+    message.set_key(chunk.key);
+    message.set_tier(ToWire<v1::Tier>(chunk.tier));
+    message.set_num_tokens(chunk.num_tokens);
   }
-  to.next_byte = response.next_byte();
   return to;
 }
 
@@ -242,7 +144,7 @@ v1::ChunkInfo ToProto(const ChunkInfo& info) {
   v1::ChunkInfo to;
   to.set_key(info.key.ToHex());
   to.set_content_key(info.content_key.ToHex());
-  to.set_tier(ToProto(info.tier));
+  to.set_tier(ToWire<v1::Tier>(info.tier));
   to.set_num_tokens(info.num_tokens);
   to.set_size_bytes(info.bytes);
   to.set_pinned(info.pinned);
@@ -293,7 +195,7 @@ v1::GetInfoResponse ToProto(const EngineInfo& info, const EngineStats& stats, co
   store->set_evictions(stats.store.evictions);
   for (const TierStats& tier : stats.tiers) {
     v1::TierInfo* to_tier = to.add_tiers();
-    to_tier->set_tier(ToProto(tier.tier));
+    to_tier->set_tier(ToWire<v1::Tier>(tier.tier));
     to_tier->set_failing(tier.failing);
     for (const TierStat& stat : tier.values) (*to_tier->mutable_stats())[std::string(stat.name)] = stat.value;
   }

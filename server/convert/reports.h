@@ -1,6 +1,7 @@
-// Reports: from the engine's structs to the wire's messages, as the server writes them, and back, as a client
-// reads them. Stateless, thread-safe.
+// Reports: from the engine's structs to the wire's messages. Stateless, thread-safe.
 #pragma once
+
+#include <vector>
 
 #include "engine/api/chunk_info.h"
 #include "engine/api/engine.h"
@@ -17,14 +18,7 @@ v1::GenerateFinished ToProto(const GenerateResult& result);
 v1::ScoredToken ToProto(const ScoredToken& token);
 v1::PutChunkProgress ToProto(const PutChunkProgress& progress);
 v1::SplitDocumentResponse ToProto(const DocumentChunks& chunks);
-/// An enumeration value that this build does not know reads as the default.
-PromptReport FromProto(const v1::PromptReport& report);
-TextDelta FromProto(const v1::TextDelta& delta);
-GenerateResult FromProto(const v1::GenerateFinished& finished);
-ScoredToken FromProto(const v1::ScoredToken& token);
-PutChunkProgress FromProto(const v1::PutChunkProgress& progress);
-DocumentChunks FromProto(const v1::SplitDocumentResponse& response);
-
+v1::PrefetchChunksResponse ToProto(const std::vector<PrefetchedChunk>& chunks);
 v1::ChunkInfo ToProto(const ChunkInfo& info);
 
 /// Limits come from the options that the engine was made with, the rest from what it says of itself.

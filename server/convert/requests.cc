@@ -25,7 +25,7 @@ absl::Status UnknownEnumValue(const std::string& field, int number,
 template <typename Wire, typename Ours>
 absl::Status Convert(Wire from, const std::string& field, Ours* to) {
   if (from == Wire{}) return absl::OkStatus();
-  const std::optional<Ours> value = FromProto(from);
+  const std::optional<Ours> value = FromWire<Ours>(from);
   if (!value.has_value()) {
     return UnknownEnumValue(field, from, *google::protobuf::GetEnumDescriptor<Wire>());
   }
@@ -98,47 +98,6 @@ absl::Status ConvertPromptAndBlend(From& from, To* to) {
   return status;
 }
 
-void Fill(const Prompt& prompt, v1::Prompt& out) {
-  out.set_system_text(prompt.system_text);
-  out.set_lead_in(prompt.lead_in);
-  for (const std::string& chunk : prompt.chunks) out.add_chunks(chunk);
-  out.set_question(prompt.question);
-  for (const Turn& turn : prompt.history) {
-    v1::Turn& message = *out.add_history();
-    message.set_role(ToProto(turn.role));
-    message.set_text(turn.text);
-  }
-}
-
-void Fill(const BlendOptions& options, v1::BlendOptions& out) {
-  out.set_reuse(ToProto(options.reuse));
-  out.set_anchoring(ToProto(options.anchoring));
-  out.set_policy(ToProto(options.policy));
-  if (options.ratio_mode.has_value()) out.set_ratio_mode(ToProto(*options.ratio_mode));
-  if (options.ratio.has_value()) out.set_ratio(*options.ratio);
-  if (options.ratio_min.has_value()) out.set_ratio_min(*options.ratio_min);
-  if (options.ratio_max.has_value()) out.set_ratio_max(*options.ratio_max);
-  out.set_query_layers(options.query_layers);
-  out.set_hkvd_layer(options.hkvd_layer);
-  out.set_hkvd_source(ToProto(options.hkvd_source));
-  out.set_link_tokens(options.link_tokens);
-  out.set_random_seed(options.random_seed);
-  out.set_store_misses(options.store_misses);
-}
-
-void Fill(const SamplingOptions& options, v1::SamplingOptions& out) {
-  out.set_max_tokens(options.max_tokens);
-  out.set_temperature(options.temperature);
-  out.set_top_k(options.top_k);
-  out.set_top_p(options.top_p);
-  out.set_min_p(options.min_p);
-  out.set_repetition_penalty(options.repetition_penalty);
-  out.set_seed(options.seed);
-  for (const std::string& stop : options.stop) out.add_stop(stop);
-  out.set_top_logprobs(options.top_logprobs);
-  out.set_ignore_eos(options.ignore_eos);
-}
-
 /// Whose chunks, and what stands before them: what all requests about chunks' texts have in common.
 template <typename WireRequest, typename Request>
 absl::Status TakeAnchor(WireRequest& request, Request* to) {
@@ -146,14 +105,6 @@ absl::Status TakeAnchor(WireRequest& request, Request* to) {
   to->system_text = std::move(*request.mutable_system_text());
   to->lead_in = std::move(*request.mutable_lead_in());
   return Convert(request.anchoring(), "anchoring", &to->anchoring);
-}
-
-template <typename Request, typename WireRequest>
-void FillAnchor(const Request& request, WireRequest& message) {
-  message.set_namespace_(request.caller.tenant_namespace);
-  message.set_system_text(request.system_text);
-  message.set_lead_in(request.lead_in);
-  message.set_anchoring(ToProto(request.anchoring));
 }
 
 }  // namespace
@@ -217,76 +168,21 @@ absl::StatusOr<PrefetchChunksRequest> FromProto(v1::PrefetchChunksRequest&& requ
   return to;
 }
 
-v1::GenerateRequest ToProto(const GenerateRequest& request) {
-  v1::GenerateRequest message;
-  message.set_namespace_(request.caller.tenant_namespace);
-  Fill(request.prompt, *message.mutable_prompt());
-  Fill(request.blend, *message.mutable_blend());
-  Fill(request.sampling, *message.mutable_sampling());
-  return message;
-}
-
-v1::ScoreRequest ToProto(const ScoreRequest& request) {
-  v1::ScoreRequest message;
-  message.set_namespace_(request.caller.tenant_namespace);
-  Fill(request.prompt, *message.mutable_prompt());
-  Fill(request.blend, *message.mutable_blend());
-  if (request.continuation_token_ids.empty()) {
-    message.set_continuation_text(request.continuation);
-  } else {
-    message.mutable_continuation_token_ids()->mutable_ids()->Add(request.continuation_token_ids.begin(),
-                                                                 request.continuation_token_ids.end());
-  }
-  message.set_return_distributions(request.return_distributions);
-  return message;
-}
-
-v1::PutChunksRequest ToProto(const PutChunksRequest& request) {
-  v1::PutChunksRequest message;
-  FillAnchor(request, message);
-  for (const std::string& chunk : request.chunks) message.add_chunks(chunk);
-  message.set_label(request.label);
-  for (const std::string& label : request.chunk_labels) message.add_chunk_labels(label);
-  message.set_pin(request.pin);
-  return message;
-}
-
-v1::SplitDocumentRequest ToProto(const SplitDocumentRequest& request) {
-  v1::SplitDocumentRequest message;
-  FillAnchor(request, message);
-  message.set_text(request.text);
-  message.set_goes_on(request.goes_on);
-  message.set_chunk_tokens(request.chunk_tokens);
-  message.set_overlap_tokens(request.overlap_tokens);
-  return message;
-}
-
-v1::PrefetchChunksRequest ToProto(const PrefetchChunksRequest& request) {
-  v1::PrefetchChunksRequest message;
-  FillAnchor(request, message);
-  for (const std::string& chunk : request.chunks) message.add_chunks(chunk);
-  return message;
-}
-
-absl::StatusOr<int> PageSize(const v1::ListChunksRequest& request) {
-  if (!request.has_page_size()) return kDefaultPageSize;
-  if (request.page_size() < 1 || request.page_size() > kMaxPageSize) {
+absl::StatusOr<std::vector<ChunkKey>> ParseKeys(const google::protobuf::RepeatedPtrField<std::string>& keys) {
+  if (keys.empty() || keys.size() > kMaxKeysPerRequest) {
     return absl::InvalidArgumentError(
-        absl::StrCat("page_size is ", request.page_size(), "; allowed: 1 to ", kMaxPageSize));
+        absl::StrCat("keys has ", keys.size(), " keys; allowed: 1 to ", kMaxKeysPerRequest));
   }
-  return request.page_size();
-}
-
-absl::Status CheckKeyCount(int count, bool all) {
-  if (all && count > 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("keys has ", count, " keys; allowed: none, as all is set"));
+  std::vector<ChunkKey> parsed;
+  parsed.reserve(keys.size());
+  for (int i = 0; i < keys.size(); ++i) {
+    const absl::StatusOr<ChunkKey> key = ChunkKey::FromHex(keys[i]);
+    if (!key.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("keys[", i, "]: ", key.status().message()));
+    }
+    parsed.push_back(*key);
   }
-  if (!all && (count < 1 || count > kMaxKeysPerRequest)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("keys has ", count, " keys; allowed: 1 to ", kMaxKeysPerRequest));
-  }
-  return absl::OkStatus();
+  return parsed;
 }
 
 }  // namespace kvblend::server

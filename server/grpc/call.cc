@@ -23,10 +23,6 @@ absl::Time DeadlineOf(const grpc::CallbackServerContext& context) {
   return absl::FromChrono(deadline);
 }
 
-std::string FairnessKey(const std::string& tenant_namespace, const std::string& peer) {
-  return absl::StrCat(tenant_namespace, "\n", PeerHost(peer));
-}
-
 void AddRetryHint(grpc::CallbackServerContext* context) {
   context->AddTrailingMetadata("retry-after-ms", absl::StrCat(absl::ToInt64Milliseconds(kRetryAfter)));
 }

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "server/grpc/status.h"
 
 namespace kvblend::server {
 
@@ -31,7 +32,7 @@ class Reactor : public grpc::ServerWriteReactor<grpc::ByteBuffer>, public Messag
 }  // namespace
 
 EventStream::EventStream(size_t max_unsent_bytes, absl::Time deadline,
-                         std::function<void(const grpc::Status&)> on_closed)
+                         std::function<void(const absl::Status&)> on_closed)
     : max_unsent_bytes_(max_unsent_bytes), deadline_(deadline), on_closed_(std::move(on_closed)) {}
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* EventStream::MakeReactor(std::shared_ptr<EventStream> stream) {
@@ -65,17 +66,16 @@ void EventStream::Push(grpc::ByteBuffer message) {
   Advance();
 }
 
-void EventStream::Close(grpc::Status status) {
+void EventStream::Close(absl::Status status) {
   {
     absl::MutexLock lock(&mutex_);
     closed_ = true;
     if (too_slow_) {
-      status = grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED,
-                            absl::StrCat("the client reads too slowly: more than ", max_unsent_bytes_,
-                                         " bytes of the answer were waiting to be sent"));
-    } else if (status.error_code() == grpc::StatusCode::CANCELLED &&
-               absl::Now() >= deadline_ - kDeadlineSlack) {
-      status = grpc::Status(grpc::StatusCode::DEADLINE_EXCEEDED, "the call's deadline has passed");
+      status = absl::ResourceExhaustedError(absl::StrCat("the client reads too slowly: more than ",
+                                                         max_unsent_bytes_,
+                                                         " bytes of the answer were waiting to be sent"));
+    } else if (absl::IsCancelled(status) && absl::Now() >= deadline_ - kDeadlineSlack) {
+      status = absl::DeadlineExceededError("the call's deadline has passed");
     }
     status_ = status;
     handle_ = nullptr;
@@ -118,7 +118,7 @@ void EventStream::CancelRequest() {
 
 void EventStream::Advance() {
   bool finish = false;
-  grpc::Status status;
+  absl::Status status;
   {
     absl::MutexLock lock(&mutex_);
     finish = unsent_.empty();
@@ -135,7 +135,7 @@ void EventStream::Advance() {
   // busy_ makes this thread the only one here, until gRPC reports that the operation is done; after Finish,
   // for good.
   if (finish) {
-    sender_->FinishCall(std::move(status));
+    sender_->FinishCall(ToGrpcStatus(status));
   } else {
     sender_->Send(&sending_);
   }

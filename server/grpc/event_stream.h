@@ -1,14 +1,14 @@
-// The sending side of a server-streaming call, fed by the engine's observers.
+// The sending side of a server-streaming call, fed by the engine's thread through an EventSink.
 //
 //   engine thread:  Push, Push, .., Close                gRPC threads:  OnSent, OnCancel, OnDone
 //
 // Two objects with two lifetimes. The reactor belongs to gRPC, which calls it until OnDone, where it deletes
-// itself. The EventStream is shared: by the reactor, and by the observer, which the engine may hold longer.
+// itself. The EventStream is shared: by the reactor, and by the sink, which the engine may hold longer.
 // It touches the reactor only while an operation of its own is due, and gRPC calls OnDone only after Finish,
-// which is the last of them: so an observer that is still on its way out of Close never meets a deleted
+// which is the last of them: so a sink that is still on its way out of Close never meets a deleted
 // reactor.
 //
-// Every stream is closed exactly once by whoever feeds it: by the observer's OnDone, or by the service when
+// Every stream is closed exactly once by whoever feeds it: by the sink's OnDone, or by the service when
 // the engine refused the request. A cancelled call is no exception: it is passed on to the engine, whose
 // OnDone then closes the stream.
 #pragma once
@@ -19,6 +19,7 @@
 #include <memory>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "engine/api/engine.h"
@@ -45,7 +46,7 @@ class EventStream {
   /// that is cancelled close to its `deadline` was cancelled by it: it is closed with DEADLINE_EXCEEDED, as
   /// the client sees.
   EventStream(size_t max_unsent_bytes, absl::Time deadline,
-              std::function<void(const grpc::Status&)> on_closed);
+              std::function<void(const absl::Status&)> on_closed);
 
   /// The reactor for gRPC; to be called once, before anything is pushed. It keeps this stream alive.
   static grpc::ServerWriteReactor<grpc::ByteBuffer>* MakeReactor(std::shared_ptr<EventStream> stream);
@@ -59,7 +60,7 @@ class EventStream {
   /// The client has gone, or the deadline has passed.
   void OnCancel();
 
-  // --- for the service and its observer
+  // --- for the call and its sink
 
   /// What to cancel when the client goes away. If it has already gone, `handle` is cancelled at once.
   void SetHandle(std::shared_ptr<RequestHandle> handle);
@@ -69,7 +70,7 @@ class EventStream {
   void Push(grpc::ByteBuffer message);
 
   /// Ends the call after all that was pushed. After it neither Push nor Close may be called.
-  void Close(grpc::Status status);
+  void Close(absl::Status status);
 
  private:
   /// Starts the next operation, if one is due and none is under way. Called without the lock, since gRPC may
@@ -79,7 +80,7 @@ class EventStream {
 
   const size_t max_unsent_bytes_;
   const absl::Time deadline_;
-  const std::function<void(const grpc::Status&)> on_closed_;
+  const std::function<void(const absl::Status&)> on_closed_;
   MessageSender* sender_ = nullptr;
 
   absl::Mutex mutex_;
@@ -91,7 +92,7 @@ class EventStream {
   bool too_slow_ ABSL_GUARDED_BY(mutex_) = false;  // the reason for that is the client's reading
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
-  grpc::Status status_ ABSL_GUARDED_BY(mutex_);
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<RequestHandle> handle_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -56,8 +56,7 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> Credentials(const GrpcS
 
 class GrpcServerImpl : public GrpcServer {
  public:
-  explicit GrpcServerImpl(const ServiceContext& context)
-      : services_{MakeInferenceService(context), MakeChunksService(context), MakeAdminService(context)} {}
+  explicit GrpcServerImpl(const ServiceContext& context) : services_(MakeServices(context)) {}
 
   ~GrpcServerImpl() override {
     if (server_ != nullptr) Shutdown(absl::Now());
@@ -128,9 +127,8 @@ void ConfigureLibraries() {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(const GrpcServerOptions& options,
-                                                              ServiceContext context) {
+                                                              const ServiceContext& context) {
   ConfigureLibraries();
-  context.max_message_bytes = options.max_message_bytes;
   auto server = std::make_unique<GrpcServerImpl>(context);
   if (absl::Status status = server->Start(options); !status.ok()) return status;
   return server;

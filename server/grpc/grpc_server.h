@@ -22,11 +22,10 @@ struct GrpcServerOptions {
 /// Thread-safe.
 class GrpcServer {
  public:
-  /// Listens at once; calls are refused with UNAVAILABLE and health says NOT_SERVING until the engine slot
-  /// serves and SetServing(true) was called. context.max_message_bytes is taken from the options.
+  /// Listens at once; health says NOT_SERVING until SetServing(true).
   /// kUnavailable: the address can't be bound. kInvalidArgument: TLS files.
   static absl::StatusOr<std::unique_ptr<GrpcServer>> Start(const GrpcServerOptions& options,
-                                                           ServiceContext context);
+                                                           const ServiceContext& context);
   /// Cancels what is still running.
   virtual ~GrpcServer() = default;
 

@@ -2,12 +2,10 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <memory>
+#include <vector>
 
-#include "absl/time/time.h"
-#include "engine/api/engine.h"
-#include "server/grpc/engine_slot.h"
+#include "server/calls/calls.h"
 #include "server/metrics/metrics.h"
 
 namespace grpc {
@@ -18,16 +16,12 @@ namespace kvblend::server {
 
 /// What the services work with; all of it must outlive them, and `metrics` the engine as well.
 struct ServiceContext {
-  EngineSlot* engine_slot = nullptr;
+  Calls* calls = nullptr;
   Metrics* metrics = nullptr;
-  EngineOptions engine_options;         // for Admin.GetInfo's limits
-  int64_t max_message_bytes = 0;        // likewise
   size_t max_unsent_bytes = 256 << 20;  // of one stream; see EventStream
-  absl::Time started;
 };
 
-std::shared_ptr<grpc::Service> MakeInferenceService(const ServiceContext& context);
-std::shared_ptr<grpc::Service> MakeChunksService(const ServiceContext& context);
-std::shared_ptr<grpc::Service> MakeAdminService(const ServiceContext& context);
+/// Inference, Chunks and Admin of kvblend.v1.
+std::vector<std::shared_ptr<grpc::Service>> MakeServices(const ServiceContext& context);
 
 }  // namespace kvblend::server

@@ -1,6 +1,6 @@
 #include "server/grpc/status.h"
 
-#include "absl/strings/str_cat.h"
+#include <string>
 
 namespace kvblend::server {
 
@@ -9,12 +9,8 @@ grpc::Status ToGrpcStatus(const absl::Status& status) {
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
 }
 
-std::string CodeName(grpc::StatusCode code) {
-  // Abseil took its codes and their names from gRPC.
-  if (code < grpc::StatusCode::OK || code > grpc::StatusCode::UNAUTHENTICATED) {
-    return absl::StrCat("CODE_", static_cast<int>(code));
-  }
-  return absl::StatusCodeToString(static_cast<absl::StatusCode>(code));
+absl::Status FromGrpcStatus(const grpc::Status& status) {
+  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
 }
 
 }  // namespace kvblend::server

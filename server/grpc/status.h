@@ -1,7 +1,5 @@
-// Statuses: from Abseil's to gRPC's. The codes are the same; messages go to the client as they are.
+// Statuses of Abseil and of gRPC. The codes are the same by design; messages stay as they are.
 #pragma once
-
-#include <string>
 
 #include "absl/status/status.h"
 #include "grpcpp/support/status.h"
@@ -9,8 +7,6 @@
 namespace kvblend::server {
 
 grpc::Status ToGrpcStatus(const absl::Status& status);
-
-/// "INVALID_ARGUMENT"; "CODE_99" for a number that gRPC does not define.
-std::string CodeName(grpc::StatusCode code);
+absl::Status FromGrpcStatus(const grpc::Status& status);
 
 }  // namespace kvblend::server

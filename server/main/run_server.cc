@@ -10,7 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "server/grpc/engine_slot.h"
+#include "server/calls/engine_calls.h"
+#include "server/calls/engine_slot.h"
 #include "server/grpc/grpc_server.h"
 #include "server/http/http_server.h"
 #include "server/metrics/metrics.h"
@@ -58,11 +59,12 @@ int RunServer(const ServerConfig& config, const EngineFactory& create_engine,
   EngineSlot engine_slot;
   std::unique_ptr<Engine> engine;
 
+  EngineCalls calls(&engine_slot, {.engine_options = config.engine,
+                                   .max_message_bytes = config.max_message_bytes,
+                                   .started = absl::Now()});
   ServiceContext context;
-  context.engine_slot = &engine_slot;
+  context.calls = &calls;
   context.metrics = &metrics;
-  context.engine_options = config.engine;
-  context.started = absl::Now();
   GrpcServerOptions grpc_options;
   grpc_options.address = config.grpc_address;
   grpc_options.max_message_bytes = config.max_message_bytes;

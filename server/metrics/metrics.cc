@@ -8,6 +8,7 @@
 #include "prometheus/histogram.h"
 #include "prometheus/registry.h"
 #include "prometheus/text_serializer.h"
+#include "server/convert/enums.h"
 #include "server/metrics/engine_collectable.h"
 
 namespace kvblend::server {
@@ -148,13 +149,13 @@ struct Metrics::Impl {
 
 Metrics::Metrics() : impl_(std::make_unique<Impl>()) {
   // Label values that are known beforehand exist from the start, so that rates have a zero to start from.
-  for (FinishReason reason : {FinishReason::kEndOfText, FinishReason::kStopString, FinishReason::kMaxTokens,
-                              FinishReason::kContextFull}) {
-    impl_->finished.Add({{"reason", std::string(Name(reason))}});
+  for (const auto& [reason, name] : NamesOf(FinishReason())) {
+    impl_->finished.Add({{"reason", std::string(name)}});
   }
   for (ChunkSource source : {ChunkSource::kExact, ChunkSource::kBlended, ChunkSource::kOtherAnchor}) {
     for (Tier tier : {Tier::kHostMemory, Tier::kDisk, Tier::kRedis}) {
-      impl_->chunk_hits.Add({{"source", std::string(Name(source))}, {"tier", std::string(Name(tier))}});
+      impl_->chunk_hits.Add(
+          {{"source", std::string(kvblend::Name(source))}, {"tier", std::string(kvblend::Name(tier))}});
     }
   }
   for (const char* result : {"computed", "present"}) impl_->put_chunks.Add({{"result", result}});
@@ -176,61 +177,61 @@ void Metrics::CountCall(std::string_view service, std::string_view method, std::
       .Increment();
 }
 
-void Metrics::ObservePrompt(const PromptReport& report) {
-  impl_->first_token.Observe(report.time_to_first_token_seconds);
-  impl_->queue.Observe(report.queue_seconds);
-  impl_->lookup.Observe(report.lookup_seconds);
-  impl_->load.Observe(report.load_seconds);
-  impl_->stall.Observe(report.stall_seconds);
-  impl_->select.Observe(report.select_seconds);
-  impl_->prefill.Observe(report.prefill_seconds);
-  impl_->prompt_tokens.Observe(report.prompt_tokens);
-  impl_->exact_tokens.Increment(report.exact_tokens);
-  impl_->reused_tokens.Increment(report.reused_tokens);
-  impl_->recomputed_tokens.Increment(report.recomputed_tokens);
-  impl_->computed_tokens.Increment(report.computed_tokens);
+void Metrics::ObservePrompt(const v1::PromptReport& report) {
+  impl_->first_token.Observe(report.time_to_first_token_seconds());
+  impl_->queue.Observe(report.queue_seconds());
+  impl_->lookup.Observe(report.lookup_seconds());
+  impl_->load.Observe(report.load_seconds());
+  impl_->stall.Observe(report.stall_seconds());
+  impl_->select.Observe(report.select_seconds());
+  impl_->prefill.Observe(report.prefill_seconds());
+  impl_->prompt_tokens.Observe(report.prompt_tokens());
+  impl_->exact_tokens.Increment(report.exact_tokens());
+  impl_->reused_tokens.Increment(report.reused_tokens());
+  impl_->recomputed_tokens.Increment(report.recomputed_tokens());
+  impl_->computed_tokens.Increment(report.computed_tokens());
   // Without reusable, inexact tokens there was nothing to choose from, and no ratio.
-  if (report.reused_tokens + report.recomputed_tokens > 0) {
-    impl_->ratio.Add({{"policy", std::string(Name(report.policy))}}, Ratios()).Observe(report.ratio);
+  const bool has_ratio = report.reused_tokens() + report.recomputed_tokens() > 0;
+  if (has_ratio) {
+    impl_->ratio.Add({{"policy", Name(report.policy())}}, Ratios()).Observe(report.ratio());
   }
-  const double actual_seconds = report.load_seconds + report.select_seconds + report.prefill_seconds;
-  if (report.loading.predicted && actual_seconds > 0) {
-    impl_->prediction.Observe(report.loading.predicted_seconds / actual_seconds);
+  const v1::LoadingReport& loading = report.loading();
+  const double actual_seconds = report.load_seconds() + report.select_seconds() + report.prefill_seconds();
+  if (loading.predicted() && actual_seconds > 0) {
+    impl_->prediction.Observe(loading.predicted_seconds() / actual_seconds);
   }
-  if (report.reuse == Reuse::kNothing) return;  // nothing was looked up
-  if (report.reused_tokens + report.recomputed_tokens > 0) {
-    impl_->chosen_ratio.Add({{"mode", std::string(Name(report.loading.mode))}}, Ratios())
-        .Observe(report.loading.ratio);
+  if (report.reuse() == v1::REUSE_NOTHING) return;  // nothing was looked up
+  if (has_ratio) {
+    impl_->chosen_ratio.Add({{"mode", Name(loading.mode())}}, Ratios()).Observe(loading.ratio());
   }
-  impl_->chunk_lookups.Increment(static_cast<double>(report.chunks.size()));
-  for (const ChunkReport& chunk : report.chunks) {
-    if (chunk.source == ChunkSource::kMiss) continue;
-    if (chunk.source == ChunkSource::kBypassed) {
-      impl_->bypassed.Add({{"tier", std::string(Name(chunk.tier))}}).Increment();
+  impl_->chunk_lookups.Increment(report.chunks_size());
+  for (const v1::ChunkReport& chunk : report.chunks()) {
+    if (chunk.source() == v1::CHUNK_SOURCE_MISS) continue;
+    if (chunk.source() == v1::CHUNK_SOURCE_BYPASSED) {
+      impl_->bypassed.Add({{"tier", Name(chunk.tier())}}).Increment();
       continue;
     }
-    impl_->chunk_hits
-        .Add({{"source", std::string(Name(chunk.source))}, {"tier", std::string(Name(chunk.tier))}})
-        .Increment();
+    impl_->chunk_hits.Add({{"source", Name(chunk.source())}, {"tier", Name(chunk.tier())}}).Increment();
   }
 }
 
-void Metrics::ObserveGenerate(const GenerateResult& result) {
-  impl_->latency.Observe(result.total_seconds);
-  if (result.completion_tokens > 1) {
-    impl_->per_token.Observe((result.total_seconds - result.time_to_first_token_seconds) /
-                             (result.completion_tokens - 1));
+void Metrics::ObserveGenerate(const v1::GenerateFinished& finished) {
+  const int32_t tokens = finished.usage().completion_tokens();
+  const double seconds = finished.timings().total_seconds();
+  impl_->latency.Observe(seconds);
+  if (tokens > 1) {
+    impl_->per_token.Observe((seconds - finished.timings().time_to_first_token_seconds()) / (tokens - 1));
   }
-  impl_->generation_tokens.Observe(result.completion_tokens);
-  impl_->generated_tokens.Increment(result.completion_tokens);
-  impl_->finished.Add({{"reason", std::string(Name(result.finish_reason))}}).Increment();
+  impl_->generation_tokens.Observe(tokens);
+  impl_->generated_tokens.Increment(tokens);
+  impl_->finished.Add({{"reason", Name(finished.reason())}}).Increment();
 }
 
 void Metrics::CountScoredToken() { impl_->scored_tokens.Increment(); }
 
-void Metrics::ObservePutChunk(const PutChunkProgress& progress) {
-  impl_->put_chunks.Add({{"result", progress.already_present ? "present" : "computed"}}).Increment();
-  if (!progress.already_present) impl_->chunk_compute.Observe(progress.compute_seconds);
+void Metrics::ObservePutChunk(const v1::PutChunkProgress& progress) {
+  impl_->put_chunks.Add({{"result", progress.already_present() ? "present" : "computed"}}).Increment();
+  if (!progress.already_present()) impl_->chunk_compute.Observe(progress.compute_seconds());
 }
 
 std::string Metrics::Expose() const {

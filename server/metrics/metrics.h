@@ -16,7 +16,8 @@
 #include <string_view>
 
 #include "engine/api/engine.h"
-#include "engine/api/request.h"
+#include "kvblend/v1/chunks.pb.h"
+#include "kvblend/v1/inference.pb.h"
 
 namespace kvblend::server {
 
@@ -37,11 +38,11 @@ class Metrics {
   void CountCall(std::string_view service, std::string_view method, std::string_view code);
 
   /// One prompt's blend report, of Generate or Score.
-  void ObservePrompt(const PromptReport& report);
+  void ObservePrompt(const v1::PromptReport& report);
   /// One finished Generate: latency, time per token, tokens, reason.
-  void ObserveGenerate(const GenerateResult& result);
+  void ObserveGenerate(const v1::GenerateFinished& finished);
   void CountScoredToken();
-  void ObservePutChunk(const PutChunkProgress& progress);
+  void ObservePutChunk(const v1::PutChunkProgress& progress);
 
   /// The whole exposition, text format 0.0.4.
   std::string Expose() const;

@@ -74,8 +74,8 @@ def test_what_one_server_computes_is_a_hit_on_the_other(v1, start_sharing, redis
     metrics = other.metrics()
     assert metrics["kvblend_redis_hits_total"] >= len(CHUNKS)
     assert metrics["kvblend_redis_read_bytes_total"] > 0
-    info = other.admin.GetInfo(v1.GetInfoRequest())
-    assert (info.redis.nodes, info.redis.nodes_working) == (3, 3)
+    (tier,) = other.admin.GetInfo(v1.GetInfoRequest()).tiers
+    assert (tier.tier, tier.stats["nodes"], tier.stats["nodes_working"]) == (v1.TIER_REDIS, 3, 3)
     assert all(node.call("DBSIZE") > 0 for node in redis.nodes)
 
     # What one deletes, a server that has it not in memory does not find.

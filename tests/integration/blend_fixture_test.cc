@@ -33,12 +33,12 @@ struct Case {
 Case ReadCase(const nlohmann::json& json) {
   Case expected;
   BlendOptions& options = expected.options;
-  options.policy = ParsePolicy(json["policy"].get<std::string>()).value();
-  options.anchoring = ParseAnchoring(json["anchoring"].get<std::string>()).value();
+  options.policy = ParseName<Policy>("policy", json["policy"].get<std::string>()).value();
+  options.anchoring = ParseName<Anchoring>("anchoring", json["anchoring"].get<std::string>()).value();
   options.ratio = json.value("ratio", 0.0);
   options.query_layers = json.value("query_layers", 0);
   options.hkvd_layer = json.value("hkvd_layer", 1);
-  options.hkvd_source = ParseDeviationSource(json.value("hkvd_source", "value")).value();
+  options.hkvd_source = ParseName<DeviationSource>("hkvd_source", json.value("hkvd_source", "value")).value();
   options.link_tokens = json.value("link_tokens", 0);
   expected.recomputed = json["recomputed"].get<Tokens>();
   expected.top_tokens = json["top_tokens"].get<Tokens>();

@@ -14,7 +14,8 @@
 #include "kvblend/v1/admin.grpc.pb.h"
 #include "kvblend/v1/chunks.grpc.pb.h"
 #include "kvblend/v1/inference.grpc.pb.h"
-#include "server/grpc/engine_slot.h"
+#include "server/calls/engine_calls.h"
+#include "server/calls/engine_slot.h"
 #include "server/grpc/grpc_server.h"
 #include "server/metrics/metrics.h"
 #include "tests/support/fake_engine.h"
@@ -24,6 +25,7 @@ namespace kvblend::server {
 class ServerFixture : public ::testing::Test {
  protected:
   static constexpr size_t kMaxUnsentBytes = 1 << 20;
+  static constexpr int64_t kMaxMessageBytes = 1 << 20;
 
   void SetUp() override {
     engine_slot_.Serve(&engine_);
@@ -33,13 +35,12 @@ class ServerFixture : public ::testing::Test {
 
   void Start(const std::string& address) {
     ServiceContext context;
-    context.engine_slot = &engine_slot_;
+    context.calls = &calls_;
     context.metrics = &metrics_;
     context.max_unsent_bytes = kMaxUnsentBytes;
-    context.started = absl::Now();
     GrpcServerOptions options;
     options.address = address;
-    options.max_message_bytes = 1 << 20;
+    options.max_message_bytes = kMaxMessageBytes;
     auto server = GrpcServer::Start(options, context);
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
@@ -64,6 +65,8 @@ class ServerFixture : public ::testing::Test {
   // Destroyed from the bottom up: the server before what it uses.
   Metrics metrics_;
   EngineSlot engine_slot_;
+  EngineCalls calls_{&engine_slot_,
+                     {.engine_options = {}, .max_message_bytes = kMaxMessageBytes, .started = absl::Now()}};
   testing::FakeEngine engine_;
   std::unique_ptr<GrpcServer> server_;
   std::shared_ptr<grpc::Channel> channel_;

@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
-#include "engine/api/engine.h"
 #include "server/cli/bench/statistics.h"
+#include "server/convert/enums.h"
 
 namespace kvblend::server::cli {
 namespace {
@@ -35,13 +35,13 @@ OrderedJson NumberOrNull(double value) {
 }
 
 void AddVariant(const BenchVariant& variant, OrderedJson& json) {
-  json["mode"] = Name(variant.mode);
-  json["policy"] = variant.policy ? OrderedJson(kvblend::Name(*variant.policy)) : OrderedJson(nullptr);
+  json["mode"] = kvblend::Name(variant.mode);
+  json["policy"] = variant.policy ? OrderedJson(Name(*variant.policy)) : OrderedJson(nullptr);
   json["ratio"] = !variant.ratio   ? OrderedJson(nullptr)
                   : *variant.ratio ? OrderedJson(**variant.ratio)
-                                   : OrderedJson(Name(kAutoRatio));
+                                   : OrderedJson(RatioName(kAutoRatio));
   if (variant.query_layers > 0) json["query_layers"] = variant.query_layers;
-  json["anchored"] = variant.anchoring == Anchoring::kAnchored;
+  json["anchored"] = variant.anchoring == v1::ANCHORING_ANCHORED;
 }
 
 std::string Number(double value, int decimals) {
@@ -90,19 +90,19 @@ std::string FormatLine(const Cells& cells) {
 // "query:20" where only the first 20 layers vote.
 std::string PolicyCell(const BenchVariant& variant) {
   if (!variant.policy) return "-";
-  std::string cell(kvblend::Name(*variant.policy));
+  std::string cell = Name(*variant.policy);
   if (variant.query_layers > 0) absl::StrAppend(&cell, ":", variant.query_layers);
   return cell;
 }
 
 Cells MakeCells(const BenchRow& row) {
   const BenchVariant& variant = row.variant;
-  return {std::string(Name(variant.mode)),
+  return {std::string(kvblend::Name(variant.mode)),
           PolicyCell(variant),
           !variant.ratio   ? "-"
           : *variant.ratio ? absl::StrFormat("%.2f", **variant.ratio)
-                           : Name(kAutoRatio),
-          variant.mode == BenchMode::kFull ? "-" : std::string(kvblend::Name(variant.anchoring)),
+                           : RatioName(kAutoRatio),
+          variant.mode == BenchMode::kFull ? "-" : Name(variant.anchoring),
           Number(row.prompt_tokens_mean, 0),
           Number(row.recomputed_tokens_mean, 0),
           Seconds(row.ttft_p50),

@@ -15,15 +15,17 @@
 namespace kvblend::server::cli {
 namespace {
 
+const absl::Time kNoDeadline = absl::InfiniteFuture();
+
 /// Everything of one question that its variants share.
 struct Reference {
   std::vector<int32_t> greedy_tokens;
-  std::vector<ScoredToken> scores;  // full prefill's, over greedy_tokens
+  std::vector<v1::ScoredToken> scores;  // full prefill's, over greedy_tokens
 };
 
 class QuestionRunner {
  public:
-  QuestionRunner(EngineClient& client, const BenchQuestion& question, const BenchOptions& options)
+  QuestionRunner(Client& client, const BenchQuestion& question, const BenchOptions& options)
       : client_(client),
         question_(question),
         options_(options),
@@ -31,42 +33,42 @@ class QuestionRunner {
 
   // Puts the chunks that the variants reuse; remembers which ones to remove.
   absl::Status StoreChunks() {
-    std::set<Anchoring> anchorings;
+    std::set<v1::Anchoring> anchorings;
     for (const BenchVariant& variant : options_.variants) {
       if (variant.mode != BenchMode::kFull) anchorings.insert(variant.anchoring);
     }
-    for (const Anchoring anchoring : anchorings) {
-      PutChunksRequest request;
-      request.caller.tenant_namespace = options_.tenant_namespace;
-      request.system_text = prompt_.system_text;
-      request.lead_in = prompt_.lead_in;
-      request.anchoring = anchoring;
-      request.chunks = prompt_.chunks;
-      request.label = "kvblend bench";
-      KVBLEND_RETURN_IF_ERROR(client_.PutChunks(request, [this](const PutChunkProgress& chunk) {
-        if (!chunk.already_present) new_keys_.insert(chunk.key);
+    for (const v1::Anchoring anchoring : anchorings) {
+      v1::PutChunksRequest request;
+      request.set_namespace_(options_.tenant_namespace);
+      request.set_system_text(prompt_.system_text());
+      request.set_lead_in(prompt_.lead_in());
+      request.set_anchoring(anchoring);
+      *request.mutable_chunks() = prompt_.chunks();
+      request.set_label("kvblend bench");
+      KVBLEND_RETURN_IF_ERROR(client_.Put(request, kNoDeadline, [this](const v1::PutChunkProgress& chunk) {
+        if (!chunk.already_present()) new_keys_.insert(chunk.key());
       }));
     }
     return absl::OkStatus();
   }
 
   absl::Status RemoveChunks() {
-    const std::vector<std::string> keys(new_keys_.begin(), new_keys_.end());
+    v1::DeleteChunksRequest request;
+    request.set_namespace_(options_.tenant_namespace);
+    request.mutable_keys()->Assign(new_keys_.begin(), new_keys_.end());
     new_keys_.clear();
-    if (keys.empty()) return absl::OkStatus();
-    return client_.DeleteChunks(options_.tenant_namespace, keys).status();
+    return request.keys().empty() ? absl::OkStatus() : client_.calls().Delete(request).status();
   }
 
   absl::Status MakeReference() {
     const BenchVariant full{.mode = BenchMode::kFull};
-    GenerateRequest request = MakeGenerate(full, options_.kl_tokens);
-    request.sampling.ignore_eos = true;
-    GenerateCallbacks callbacks;
-    callbacks.on_text = [this](const TextDelta& delta) {
-      reference_.greedy_tokens.insert(reference_.greedy_tokens.end(), delta.token_ids.begin(),
-                                      delta.token_ids.end());
+    v1::GenerateRequest request = MakeGenerate(full, options_.kl_tokens);
+    request.mutable_sampling()->set_ignore_eos(true);
+    const auto on_event = [this](const v1::GenerateEvent& event) {
+      const auto& ids = event.text().token_ids();
+      reference_.greedy_tokens.insert(reference_.greedy_tokens.end(), ids.begin(), ids.end());
     };
-    KVBLEND_RETURN_IF_ERROR(client_.Generate(request, callbacks).status());
+    KVBLEND_RETURN_IF_ERROR(client_.Generate(request, kNoDeadline, on_event).status());
     if (reference_.greedy_tokens.empty()) return absl::InternalError("full prefill generated no tokens");
     KVBLEND_ASSIGN_OR_RETURN(Scores scores, ScoreReference(full));
     reference_.scores = std::move(scores.tokens);
@@ -74,20 +76,20 @@ class QuestionRunner {
   }
 
   absl::Status MeasureDivergence(const BenchVariant& variant, QuestionResult& result) {
-    std::vector<ScoredToken> own;
+    std::vector<v1::ScoredToken> own;
     if (variant.mode != BenchMode::kFull) {
       KVBLEND_ASSIGN_OR_RETURN(Scores scores, ScoreReference(variant));
       NotePrompt(scores.prompt, variant, result);
       own = std::move(scores.tokens);
     }
-    const std::vector<ScoredToken>& tokens = variant.mode == BenchMode::kFull ? reference_.scores : own;
+    const std::vector<v1::ScoredToken>& tokens = variant.mode == BenchMode::kFull ? reference_.scores : own;
     std::vector<double> divergences;
     int agreeing = 0;
     for (size_t i = 0; i < tokens.size(); ++i) {
       KVBLEND_ASSIGN_OR_RETURN(const double divergence,
-                               KlDivergence(reference_.scores[i].distribution, tokens[i].distribution));
+                               KlDivergence(reference_.scores[i].distribution(), tokens[i].distribution()));
       divergences.push_back(divergence);
-      agreeing += tokens[i].top_token_id == reference_.greedy_tokens[i] ? 1 : 0;
+      agreeing += tokens[i].top_token_id() == reference_.greedy_tokens[i] ? 1 : 0;
     }
     result.kl_first_token = divergences.front();
     result.kl = Mean(divergences);
@@ -96,61 +98,63 @@ class QuestionRunner {
   }
 
   absl::Status MeasureLikelihood(const BenchVariant& variant, QuestionResult& result) {
-    ScoreRequest request = MakeScore(variant);
-    request.continuation = question_.answers.front();
-    KVBLEND_ASSIGN_OR_RETURN(const Scores scores, client_.Score(request));
+    v1::ScoreRequest request = MakeRequest<v1::ScoreRequest>(variant);
+    request.set_continuation_text(question_.answers.front());
+    KVBLEND_ASSIGN_OR_RETURN(const Scores scores, client_.Score(request, kNoDeadline));
     NotePrompt(scores.prompt, variant, result);
     if (scores.tokens.empty()) return absl::InternalError("the gold answer was scored as no tokens");
     double sum = 0;
-    for (const ScoredToken& token : scores.tokens) sum -= token.logprob;
+    for (const v1::ScoredToken& token : scores.tokens) sum -= token.logprob();
     result.answer_nll = sum / static_cast<double>(scores.tokens.size());
     return absl::OkStatus();
   }
 
   absl::Status MeasureAnswer(const BenchVariant& variant, QuestionResult& result) {
     std::string text;
-    GenerateCallbacks callbacks;
-    callbacks.on_prompt = [&](const PromptReport& report) { NotePrompt(report, variant, result); };
-    callbacks.on_text = [&](const TextDelta& delta) { text += delta.text; };
+    const auto on_event = [&](const v1::GenerateEvent& event) {
+      if (event.has_prompt()) NotePrompt(event.prompt(), variant, result);
+      text += event.text().text();
+    };
     KVBLEND_RETURN_IF_ERROR(
-        client_.Generate(MakeGenerate(variant, options_.answer_tokens), callbacks).status());
+        client_.Generate(MakeGenerate(variant, options_.answer_tokens), kNoDeadline, on_event).status());
     result.answer = FirstLine(text);
     result.answer_f1 = BestAnswerF1(result.answer, question_.answers);
     return absl::OkStatus();
   }
 
   absl::Status MeasureTtft(const BenchVariant& variant, QuestionResult& result) {
-    GenerateCallbacks callbacks;
-    callbacks.on_prompt = [&](const PromptReport& report) { NotePrompt(report, variant, result); };
-    KVBLEND_ASSIGN_OR_RETURN(const GenerateResult generated,
-                             client_.Generate(MakeGenerate(variant, /*max_tokens=*/1), callbacks));
-    result.ttft_seconds.push_back(generated.time_to_first_token_seconds);
+    const auto on_event = [&](const v1::GenerateEvent& event) {
+      if (event.has_prompt()) NotePrompt(event.prompt(), variant, result);
+    };
+    KVBLEND_ASSIGN_OR_RETURN(
+        const v1::GenerateFinished finished,
+        client_.Generate(MakeGenerate(variant, /*max_tokens=*/1), kNoDeadline, on_event));
+    result.ttft_seconds.push_back(finished.timings().time_to_first_token_seconds());
     return absl::OkStatus();
   }
 
  private:
-  GenerateRequest MakeGenerate(const BenchVariant& variant, int32_t max_tokens) const {
-    GenerateRequest request;
-    request.caller.tenant_namespace = options_.tenant_namespace;
-    request.prompt = prompt_;
-    request.blend = variant.blend_options();
-    request.sampling.max_tokens = max_tokens;
+  template <typename Request>
+  Request MakeRequest(const BenchVariant& variant) const {
+    Request request;
+    request.set_namespace_(options_.tenant_namespace);
+    *request.mutable_prompt() = prompt_;
+    *request.mutable_blend() = variant.blend_options();
     return request;
   }
 
-  ScoreRequest MakeScore(const BenchVariant& variant) const {
-    ScoreRequest request;
-    request.caller.tenant_namespace = options_.tenant_namespace;
-    request.prompt = prompt_;
-    request.blend = variant.blend_options();
+  v1::GenerateRequest MakeGenerate(const BenchVariant& variant, int32_t max_tokens) const {
+    auto request = MakeRequest<v1::GenerateRequest>(variant);
+    request.mutable_sampling()->set_max_tokens(max_tokens);
     return request;
   }
 
   absl::StatusOr<Scores> ScoreReference(const BenchVariant& variant) const {
-    ScoreRequest request = MakeScore(variant);
-    request.continuation_token_ids = reference_.greedy_tokens;
-    request.return_distributions = true;
-    KVBLEND_ASSIGN_OR_RETURN(Scores scores, client_.Score(request));
+    v1::ScoreRequest request = MakeRequest<v1::ScoreRequest>(variant);
+    request.mutable_continuation_token_ids()->mutable_ids()->Assign(reference_.greedy_tokens.begin(),
+                                                                    reference_.greedy_tokens.end());
+    request.set_return_distributions(true);
+    KVBLEND_ASSIGN_OR_RETURN(Scores scores, client_.Score(request, kNoDeadline));
     if (scores.tokens.size() != reference_.greedy_tokens.size()) {
       return absl::InternalError(absl::StrCat("asked for the scores of ", reference_.greedy_tokens.size(),
                                               " tokens, got ", scores.tokens.size()));
@@ -158,22 +162,24 @@ class QuestionRunner {
     return scores;
   }
 
-  static void NotePrompt(const PromptReport& report, const BenchVariant& variant, QuestionResult& result) {
-    result.prompt_tokens = report.prompt_tokens;
-    result.exact_tokens = report.exact_tokens;
-    result.reused_tokens = report.reused_tokens;
-    result.recomputed_tokens = report.recomputed_tokens;
-    result.computed_tokens = report.computed_tokens;
+  static void NotePrompt(const v1::PromptReport& report, const BenchVariant& variant,
+                         QuestionResult& result) {
+    result.prompt_tokens = report.prompt_tokens();
+    result.exact_tokens = report.exact_tokens();
+    result.reused_tokens = report.reused_tokens();
+    result.recomputed_tokens = report.recomputed_tokens();
+    result.computed_tokens = report.computed_tokens();
     if (variant.mode != BenchMode::kReuse && variant.mode != BenchMode::kBlend) return;
     int missing = 0;
-    for (const ChunkReport& chunk : report.chunks) missing += chunk.source == ChunkSource::kMiss ? 1 : 0;
+    for (const v1::ChunkReport& chunk : report.chunks())
+      missing += chunk.source() == v1::CHUNK_SOURCE_MISS ? 1 : 0;
     result.missing_chunks = std::max(result.missing_chunks, missing);
   }
 
-  EngineClient& client_;
+  Client& client_;
   const BenchQuestion& question_;
   const BenchOptions& options_;
-  const Prompt prompt_;
+  const v1::Prompt prompt_;
   Reference reference_;
   std::set<std::string> new_keys_;
 };
@@ -223,7 +229,7 @@ absl::Status RunQuestion(QuestionRunner& runner, int index, const BenchOptions& 
 
 }  // namespace
 
-absl::Status RunBench(EngineClient& client, const std::vector<BenchQuestion>& questions,
+absl::Status RunBench(Client& client, const std::vector<BenchQuestion>& questions,
                       const BenchOptions& options, const BenchProgress& progress,
                       std::vector<VariantResults>& results) {
   results.clear();

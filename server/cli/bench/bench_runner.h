@@ -48,7 +48,7 @@ using BenchProgress = std::function<void(int done, int total, std::string_view w
 /// are removed again.
 /// `results` gets one element per variant with the questions that were finished, also when an error ends the
 /// run.
-absl::Status RunBench(EngineClient& client, const std::vector<BenchQuestion>& questions,
+absl::Status RunBench(Client& client, const std::vector<BenchQuestion>& questions,
                       const BenchOptions& options, const BenchProgress& progress,
                       std::vector<VariantResults>& results);
 

@@ -5,13 +5,13 @@
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "engine/api/engine.h"
+#include "server/convert/enums.h"
 
 namespace kvblend::server::cli {
 namespace {
 
-bool HasRatio(Policy policy) {
-  return policy == Policy::kQuery || policy == Policy::kHkvd || policy == Policy::kRandom;
+bool HasRatio(v1::Policy policy) {
+  return policy == v1::POLICY_QUERY || policy == v1::POLICY_HKVD || policy == v1::POLICY_RANDOM;
 }
 
 bool Contains(const std::vector<BenchMode>& modes, BenchMode mode) {
@@ -20,26 +20,12 @@ bool Contains(const std::vector<BenchMode>& modes, BenchMode mode) {
 
 }  // namespace
 
-std::string_view Name(BenchMode mode) {
-  switch (mode) {
-    case BenchMode::kFull:
-      return "full";
-    case BenchMode::kPrefix:
-      return "prefix";
-    case BenchMode::kReuse:
-      return "reuse";
-    case BenchMode::kBlend:
-      return "blend";
-  }
-  return "unknown";
-}
-
-absl::StatusOr<BenchMode> ParseBenchMode(std::string_view name) {
-  for (const BenchMode mode : {BenchMode::kFull, BenchMode::kPrefix, BenchMode::kReuse, BenchMode::kBlend}) {
-    if (name == Name(mode)) return mode;
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("unknown mode '", std::string(name), "'; allowed: full, prefix, reuse, blend"));
+NameTable<BenchMode> NamesOf(BenchMode) {
+  static constexpr NamedValue<BenchMode> kModes[] = {{BenchMode::kFull, "full"},
+                                                     {BenchMode::kPrefix, "prefix"},
+                                                     {BenchMode::kReuse, "reuse"},
+                                                     {BenchMode::kBlend, "blend"}};
+  return kModes;
 }
 
 absl::StatusOr<BenchRatio> ParseBenchRatio(std::string_view text) {
@@ -52,46 +38,37 @@ absl::StatusOr<BenchRatio> ParseBenchRatio(std::string_view text) {
   return ratio;
 }
 
-std::string Name(const BenchRatio& ratio) { return ratio ? absl::StrCat(*ratio) : "auto"; }
+std::string RatioName(const BenchRatio& ratio) { return ratio ? absl::StrCat(*ratio) : "auto"; }
 
-BlendOptions BenchVariant::blend_options() const {
-  BlendOptions options;
-  options.anchoring = anchoring;
-  options.store_misses = false;  // a measurement must not change what the next one finds
-  switch (mode) {
-    case BenchMode::kFull:
-      options.reuse = Reuse::kNothing;
-      break;
-    case BenchMode::kPrefix:
-      options.reuse = Reuse::kPrefix;
-      break;
-    case BenchMode::kReuse:
-    case BenchMode::kBlend:
-      options.reuse = Reuse::kChunks;
-      break;
-  }
-  if (policy) options.policy = *policy;
+v1::BlendOptions BenchVariant::blend_options() const {
+  v1::BlendOptions options;
+  options.set_anchoring(anchoring);
+  options.set_store_misses(false);  // a measurement must not change what the next one finds
+  options.set_reuse(mode == BenchMode::kFull     ? v1::REUSE_NOTHING
+                    : mode == BenchMode::kPrefix ? v1::REUSE_PREFIX
+                                                 : v1::REUSE_CHUNKS);
+  if (policy) options.set_policy(*policy);
   if (ratio) {
-    options.ratio_mode = *ratio == kAutoRatio ? RatioMode::kAuto : RatioMode::kFixed;
-    options.ratio = *ratio;
+    options.set_ratio_mode(*ratio == kAutoRatio ? v1::RATIO_MODE_AUTO : v1::RATIO_MODE_FIXED);
+    if (*ratio != kAutoRatio) options.set_ratio(**ratio);
   }
-  options.query_layers = query_layers;
+  options.set_query_layers(query_layers);
   return options;
 }
 
 std::string BenchVariant::Label() const {
-  std::string label(Name(mode));
-  if (mode == BenchMode::kBlend && policy) label.append(" ").append(kvblend::Name(*policy));
+  std::string label(kvblend::Name(mode));
+  if (mode == BenchMode::kBlend && policy) absl::StrAppend(&label, " ", Name(*policy));
   if (query_layers > 0) absl::StrAppend(&label, " by ", query_layers, " layers");
-  if (ratio) absl::StrAppend(&label, " ", Name(*ratio));
-  if (policy) label.append(" ").append(kvblend::Name(anchoring));
+  if (ratio) absl::StrAppend(&label, " ", RatioName(*ratio));
+  if (policy) absl::StrAppend(&label, " ", Name(anchoring));
   return label;
 }
 
 absl::StatusOr<std::vector<BenchVariant>> MakeVariants(const std::vector<BenchMode>& modes,
-                                                       const std::vector<Policy>& policies,
+                                                       const std::vector<v1::Policy>& policies,
                                                        const std::vector<BenchRatio>& ratios,
-                                                       const std::vector<Anchoring>& anchorings,
+                                                       const std::vector<v1::Anchoring>& anchorings,
                                                        const std::vector<int32_t>& query_layers) {
   if (modes.empty()) return absl::InvalidArgumentError("no modes; allowed: full, prefix, reuse, blend");
   if (anchorings.empty()) return absl::InvalidArgumentError("no anchoring; allowed: anchored, isolated");
@@ -105,22 +82,21 @@ absl::StatusOr<std::vector<BenchVariant>> MakeVariants(const std::vector<BenchMo
   std::vector<BenchVariant> variants;
   if (Contains(modes, BenchMode::kFull)) variants.push_back({.mode = BenchMode::kFull});
   if (Contains(modes, BenchMode::kPrefix)) variants.push_back({.mode = BenchMode::kPrefix});
-  for (const Anchoring anchoring : anchorings) {
+  for (const v1::Anchoring anchoring : anchorings) {
     if (Contains(modes, BenchMode::kReuse)) {
-      variants.push_back({.mode = BenchMode::kReuse, .policy = Policy::kNone, .anchoring = anchoring});
+      variants.push_back({.mode = BenchMode::kReuse, .policy = v1::POLICY_NONE, .anchoring = anchoring});
     }
     if (!blends) continue;
-    for (const Policy policy : policies) {
+    for (const v1::Policy policy : policies) {
       BenchVariant variant{.mode = BenchMode::kBlend, .policy = policy, .anchoring = anchoring};
       if (!HasRatio(policy)) {
         variants.push_back(variant);
         continue;
       }
       if (ratios.empty()) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("policy ", std::string(kvblend::Name(policy)), " needs a ratio"));
+        return absl::InvalidArgumentError(absl::StrCat("policy ", Name(policy), " needs a ratio"));
       }
-      for (const int32_t layers : policy == Policy::kQuery ? query_layers : std::vector<int32_t>{0}) {
+      for (const int32_t layers : policy == v1::POLICY_QUERY ? query_layers : std::vector<int32_t>{0}) {
         variant.query_layers = layers;
         for (const BenchRatio& ratio : ratios) {
           variant.ratio = ratio;

@@ -8,7 +8,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "engine/api/request.h"
+#include "engine/api/names.h"
+#include "kvblend/v1/inference.pb.h"
 
 namespace kvblend::server::cli {
 
@@ -20,8 +21,8 @@ enum class BenchMode : uint8_t {
   kBlend,   // every chunk reused, a policy's choice of tokens recomputed
 };
 
-std::string_view Name(BenchMode mode);
-absl::StatusOr<BenchMode> ParseBenchMode(std::string_view name);
+/// For Name and ParseName.
+NameTable<BenchMode> NamesOf(BenchMode);
 
 /// A share of tokens to recompute; kAutoRatio: what the engine chooses by what loading and computing cost.
 using BenchRatio = std::optional<double>;
@@ -29,17 +30,17 @@ inline constexpr BenchRatio kAutoRatio = std::nullopt;
 /// A number or "auto".
 absl::StatusOr<BenchRatio> ParseBenchRatio(std::string_view text);
 /// "0.15" or "auto".
-std::string Name(const BenchRatio& ratio);
+std::string RatioName(const BenchRatio& ratio);
 
 /// One row of the table.
 struct BenchVariant {
   BenchMode mode = BenchMode::kFull;
-  std::optional<Policy> policy = std::nullopt;     // reuse: none; empty for full and prefix
-  std::optional<BenchRatio> ratio = std::nullopt;  // only for policies that have one
-  int32_t query_layers = 0;                        // policy query: layers that vote; 0: all
-  Anchoring anchoring = Anchoring::kAnchored;
+  std::optional<v1::Policy> policy = std::nullopt;  // reuse: none; empty for full and prefix
+  std::optional<BenchRatio> ratio = std::nullopt;   // only for policies that have one
+  int32_t query_layers = 0;                         // policy query: layers that vote; 0: all
+  v1::Anchoring anchoring = v1::ANCHORING_ANCHORED;
 
-  BlendOptions blend_options() const;
+  v1::BlendOptions blend_options() const;
   /// "blend query 0.15 anchored", for progress and warnings.
   std::string Label() const;
 };
@@ -49,9 +50,9 @@ struct BenchVariant {
 /// In the order full, prefix, then per anchoring reuse and blend, whatever the order of `modes`.
 /// kInvalidArgument when a list is empty that is needed, or a ratio is outside 0 to 1.
 absl::StatusOr<std::vector<BenchVariant>> MakeVariants(const std::vector<BenchMode>& modes,
-                                                       const std::vector<Policy>& policies,
+                                                       const std::vector<v1::Policy>& policies,
                                                        const std::vector<BenchRatio>& ratios,
-                                                       const std::vector<Anchoring>& anchorings,
+                                                       const std::vector<v1::Anchoring>& anchorings,
                                                        const std::vector<int32_t>& query_layers = {0});
 
 /// What is measured; each costs time of its own.

@@ -11,10 +11,10 @@
 namespace kvblend::server::cli {
 namespace {
 
-constexpr std::string_view kSystemText =
+constexpr char kSystemText[] =
     "You are a helpful AI assistant. Answer the question based on the given passages. "
     "Answer with a few words only.";
-constexpr std::string_view kLeadIn = "Passages:\n\n";
+constexpr char kLeadIn[] = "Passages:\n\n";
 
 using Json = nlohmann::json;
 
@@ -87,18 +87,17 @@ absl::StatusOr<std::vector<BenchQuestion>> LoadQuestions(const std::string& path
   return questions;
 }
 
-Prompt MakePrompt(const BenchQuestion& question, int max_passages) {
-  Prompt prompt;
-  prompt.system_text = kSystemText;
-  prompt.lead_in = kLeadIn;
+v1::Prompt MakePrompt(const BenchQuestion& question, int max_passages) {
+  v1::Prompt prompt;
+  prompt.set_system_text(kSystemText);
+  prompt.set_lead_in(kLeadIn);
   const size_t available = question.passages.size();
   const size_t count = max_passages > 0 ? std::min<size_t>(max_passages, available) : available;
   for (size_t i = 0; i < count; ++i) {
-    prompt.chunks.push_back(
-        absl::StrCat(question.passages[i].title, "\n", question.passages[i].text, "\n\n"));
+    prompt.add_chunks(absl::StrCat(question.passages[i].title, "\n", question.passages[i].text, "\n\n"));
   }
-  prompt.question =
-      absl::StrCat("Question: ", question.question, "\nAnswer the question with a few words only.");
+  prompt.set_question(
+      absl::StrCat("Question: ", question.question, "\nAnswer the question with a few words only."));
   return prompt;
 }
 

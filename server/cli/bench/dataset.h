@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "engine/api/request.h"
+#include "kvblend/v1/inference.pb.h"
 
 namespace kvblend::server::cli {
 
@@ -29,6 +29,6 @@ absl::StatusOr<std::vector<BenchQuestion>> ParseQuestions(std::string_view json)
 
 /// The prompt over the first `max_passages` passages (0: all). Every passage is one chunk:
 /// "{title}\n{text}\n\n".
-Prompt MakePrompt(const BenchQuestion& question, int max_passages);
+v1::Prompt MakePrompt(const BenchQuestion& question, int max_passages);
 
 }  // namespace kvblend::server::cli

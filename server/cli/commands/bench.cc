@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "engine/api/engine.h"
 #include "engine/api/status_macros.h"
 #include "server/cli/bench/bench_report.h"
 #include "server/cli/bench/bench_runner.h"
@@ -15,6 +14,7 @@
 #include "server/cli/command.h"
 #include "server/cli/files.h"
 #include "server/cli/flags.h"
+#include "server/convert/enums.h"
 
 namespace kvblend::server::cli {
 namespace {
@@ -66,19 +66,20 @@ absl::StatusOr<BenchOptions> MakeOptions(const BenchFlags& flags) {
   BenchOptions options = flags.options;
   std::vector<BenchMode> modes;
   for (const std::string& name : flags.modes) {
-    KVBLEND_ASSIGN_OR_RETURN(modes.emplace_back(), ParseBenchMode(name));
+    KVBLEND_ASSIGN_OR_RETURN(modes.emplace_back(), ParseName<BenchMode>("mode", name));
   }
-  std::vector<Policy> policies;
+  std::vector<v1::Policy> policies;
   for (const std::string& name : flags.policies) {
-    KVBLEND_ASSIGN_OR_RETURN(policies.emplace_back(), ParsePolicy(name));
+    KVBLEND_ASSIGN_OR_RETURN(const Policy policy, ParseName<Policy>("policy", name));
+    policies.push_back(ToWire<v1::Policy>(policy));
   }
   std::vector<BenchRatio> ratios;
   for (const std::string& text : flags.ratios) {
     KVBLEND_ASSIGN_OR_RETURN(ratios.emplace_back(), ParseBenchRatio(text));
   }
-  std::vector<Anchoring> anchorings;
-  if (flags.anchored || !flags.isolated) anchorings.push_back(Anchoring::kAnchored);
-  if (flags.isolated) anchorings.push_back(Anchoring::kIsolated);
+  std::vector<v1::Anchoring> anchorings;
+  if (flags.anchored || !flags.isolated) anchorings.push_back(v1::ANCHORING_ANCHORED);
+  if (flags.isolated) anchorings.push_back(v1::ANCHORING_ISOLATED);
   KVBLEND_ASSIGN_OR_RETURN(options.variants,
                            MakeVariants(modes, policies, ratios, anchorings, flags.query_layers));
   KVBLEND_ASSIGN_OR_RETURN(options.measures, ParseMeasures(flags.measures));
@@ -121,16 +122,15 @@ absl::Status Run(const BenchFlags& flags, CommandContext& context) {
   Terminal& terminal = context.terminal;
   KVBLEND_ASSIGN_OR_RETURN(const BenchOptions options, MakeOptions(flags));
   KVBLEND_ASSIGN_OR_RETURN(const std::vector<BenchQuestion> questions, LoadQuestions(flags.data));
-  KVBLEND_ASSIGN_OR_RETURN(const std::unique_ptr<EngineClient> client,
-                           context.make_client(flags.connection, context.cancellation, terminal));
-  KVBLEND_ASSIGN_OR_RETURN(const Info info, client->GetInfo());
+  KVBLEND_ASSIGN_OR_RETURN(Client client, context.Connect(flags.connection));
+  KVBLEND_ASSIGN_OR_RETURN(const v1::GetInfoResponse info, client.calls().GetInfo({}));
 
   std::vector<VariantResults> results;
   absl::Status status;
   {
     ProgressBar bar(terminal, "Bench");
     status = RunBench(
-        *client, questions, options,
+        client, questions, options,
         [&](int done, int total, std::string_view what) { bar.Update(done, total, what); }, results);
   }
   // An interrupted run still tells what it has measured so far.
@@ -140,7 +140,7 @@ absl::Status Run(const BenchFlags& flags, CommandContext& context) {
   KVBLEND_RETURN_IF_ERROR(WriteResults(flags, results, rows, terminal));
   // With --json - standard output belongs to the machine.
   std::ostream& table = flags.json == "-" ? terminal.err : terminal.out;
-  table << absl::StreamFormat("%s on %s\n", info.engine.model_name, info.engine.backend);
+  table << absl::StreamFormat("%s on %s\n", info.model().name(), info.backend());
   table << "questions: " << rows.front().num_questions;
   if (options.measures.ttft) table << ", time measurements per question and row: " << options.repeats;
   table << "\n\n" << FormatTable(rows) << std::flush;

@@ -1,4 +1,4 @@
-#include "server/cli/commands/chunk_texts.h"
+#include "server/cli/commands/chunks_commands.h"
 
 #include <nlohmann/json.hpp>
 
@@ -6,6 +6,7 @@
 #include "absl/strings/str_split.h"
 #include "engine/api/status_macros.h"
 #include "server/cli/files.h"
+#include "server/cli/flags.h"
 
 namespace kvblend::server::cli {
 namespace {
@@ -44,20 +45,12 @@ absl::StatusOr<std::vector<std::string>> ReadChunkTexts(const ChunkTextFlags& fl
   return chunks;
 }
 
-void AddChunkTextFlags(CLI::App& command, ChunkTextFlags& flags) {
+void AddChunkTextFlags(CLI::App& command, const google::protobuf::Descriptor& message, FieldFlags& fields,
+                       ChunkTextFlags& flags) {
   command.add_option("files", flags.files, "Files that hold one chunk each; - reads one from standard input");
   command.add_option("--jsonl", flags.jsonl, "A chunk per line: a JSON string or an object with \"text\"")
       ->type_name("FILE");
-  auto* system = command.add_option("--system", flags.system_text, "System text of the prompts to come");
-  system->type_name("TEXT");
-  auto* lead_in =
-      command.add_option("--lead-in", flags.lead_in, "Text before the chunks in the prompts to come");
-  lead_in->type_name("TEXT");
-  command
-      .add_flag("--isolated", flags.isolated,
-                "Compute chunks by themselves, not behind system text and lead-in")
-      ->excludes(system)
-      ->excludes(lead_in);
+  AddAnchorFlags(command, message, fields);
 }
 
 }  // namespace kvblend::server::cli

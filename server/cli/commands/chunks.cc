@@ -12,12 +12,10 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "engine/api/status_macros.h"
-#include "server/cli/command.h"
-#include "server/cli/commands/chunks_prefetch.h"
-#include "server/cli/commands/chunks_put.h"
+#include "server/cli/commands/chunks_commands.h"
 #include "server/cli/files.h"
 #include "server/cli/flags.h"
-#include "server/cli/request_json.h"
+#include "server/cli/message_json.h"
 
 namespace kvblend::server::cli {
 namespace {
@@ -66,27 +64,28 @@ std::string Age(double since_unix_seconds) {
   return absl::StrFormat("%.0f d", seconds / 86400);
 }
 
+const char* TierName(v1::Tier tier) {
+  return tier == v1::TIER_DISK ? "disk" : tier == v1::TIER_REDIS ? "Redis" : "memory";
+}
+
 /// Prints chunks as a table whose header comes with the first row, or as JSON lines.
 class ChunkPrinter {
  public:
   ChunkPrinter(bool json, Terminal& terminal) : json_(json), terminal_(terminal) {}
 
-  void Print(const ChunkInfo& chunk) {
+  void Print(const v1::ChunkInfo& chunk) {
     if (json_) {
-      terminal_.PrintJson(ToJson(chunk));
+      terminal_.PrintLine(ToJson(chunk));
       return;
     }
     if (std::exchange(header_due_, false)) {
       terminal_.out << absl::StreamFormat("%-64s  %6s  %8s  %-6s  %5s  %3s  %6s  %s\n", "key", "tokens",
                                           "size", "tier", "hits", "pin", "age", "label");
     }
-    terminal_.out << absl::StreamFormat("%-64s  %6d  %8s  %-6s  %5d  %3s  %6s  %s\n", chunk.key,
-                                        chunk.num_tokens, HumanBytes(chunk.size_bytes),
-                                        chunk.tier == Tier::kDisk    ? "disk"
-                                        : chunk.tier == Tier::kRedis ? "Redis"
-                                                                     : "memory",
-                                        chunk.hits, chunk.pinned ? "yes" : "no",
-                                        Age(chunk.created_unix_seconds), chunk.label);
+    terminal_.out << absl::StreamFormat("%-64s  %6d  %8s  %-6s  %5d  %3s  %6s  %s\n", chunk.key(),
+                                        chunk.num_tokens(), HumanBytes(chunk.size_bytes()),
+                                        TierName(chunk.tier()), chunk.hits(), chunk.pinned() ? "yes" : "no",
+                                        Age(chunk.created_unix_seconds()), chunk.label());
   }
 
  private:
@@ -95,97 +94,97 @@ class ChunkPrinter {
   bool header_due_ = true;
 };
 
-absl::Status Missing(const std::vector<std::string>& keys) {
+using Keys = google::protobuf::RepeatedPtrField<std::string>;
+
+absl::Status Missing(const Keys& keys) {
   if (keys.empty()) return absl::OkStatus();
-  std::string message = absl::StrCat("not in the store: ", keys.front());
+  std::string message = absl::StrCat("not in the store: ", keys[0]);
   if (keys.size() > 1) absl::StrAppend(&message, " and ", keys.size() - 1, " more");
   return absl::NotFoundError(message);
 }
 
-// Calls `call` with up to kKeysPerCall keys at a time.
-template <typename Call>
-absl::Status InBatches(const std::vector<std::string>& keys, Call call) {
-  for (size_t begin = 0; begin < keys.size(); begin += kKeysPerCall) {
-    const size_t count = std::min(kKeysPerCall, keys.size() - begin);
-    KVBLEND_RETURN_IF_ERROR(call(absl::MakeConstSpan(keys).subspan(begin, count)));
-  }
-  return absl::OkStatus();
+void Accumulate(const v1::StatChunksResponse& part, v1::StatChunksResponse& total) { total.MergeFrom(part); }
+void Accumulate(const v1::DeleteChunksResponse& part, v1::DeleteChunksResponse& total) {
+  const int64_t deleted = total.deleted() + part.deleted();
+  total.MergeFrom(part);
+  total.set_deleted(deleted);
+}
+void Accumulate(const v1::PinChunksResponse& part, v1::PinChunksResponse& total) {
+  const int64_t changed = total.changed() + part.changed();
+  total.MergeFrom(part);
+  total.set_changed(changed);
 }
 
-absl::Status RunList(const KeyFlags& flags, CommandContext& context, EngineClient& client) {
+/// Makes `call` about up to kKeysPerCall of the keys at a time; what it finds is put together.
+template <typename Request, typename Response>
+absl::StatusOr<Response> InBatches(const KeyFlags& flags, Calls& calls,
+                                   absl::StatusOr<Response> (Calls::*call)(Request), Request request) {
+  KVBLEND_ASSIGN_OR_RETURN(const std::vector<std::string> keys, ExpandKeys(flags.keys));
+  request.set_namespace_(flags.tenant_namespace);
+  Response total;
+  for (size_t begin = 0; begin < keys.size(); begin += kKeysPerCall) {
+    const size_t end = std::min(begin + kKeysPerCall, keys.size());
+    request.mutable_keys()->Assign(keys.begin() + begin, keys.begin() + end);
+    KVBLEND_ASSIGN_OR_RETURN(const Response part, (calls.*call)(request));
+    Accumulate(part, total);
+  }
+  return total;
+}
+
+absl::Status RunList(const KeyFlags& flags, CommandContext& context, Calls& calls) {
   ChunkPrinter printer(flags.json, context.terminal);
-  std::string page_token;
+  v1::ListChunksRequest request;
+  request.set_namespace_(flags.tenant_namespace);
   int64_t listed = 0;
   do {
     if (context.cancellation.requested()) return absl::CancelledError("interrupted");
-    KVBLEND_ASSIGN_OR_RETURN(const ChunkPage page,
-                             client.ListChunks(flags.tenant_namespace, /*page_size=*/0, page_token));
-    for (const ChunkInfo& chunk : page.chunks) {
+    KVBLEND_ASSIGN_OR_RETURN(const v1::ListChunksResponse page, calls.List(request));
+    for (const v1::ChunkInfo& chunk : page.chunks()) {
       printer.Print(chunk);
       if (++listed == flags.limit) break;
     }
-    page_token = page.next_page_token;
-  } while (!page_token.empty() && listed != flags.limit);
+    request.set_page_token(page.next_page_token());
+  } while (!request.page_token().empty() && listed != flags.limit);
   context.terminal.out << std::flush;
   if (!flags.json && listed == 0) context.terminal.PrintNote("no chunks in this namespace");
   return absl::OkStatus();
 }
 
-absl::Status RunStat(const KeyFlags& flags, CommandContext& context, EngineClient& client) {
-  KVBLEND_ASSIGN_OR_RETURN(const std::vector<std::string> keys, ExpandKeys(flags.keys));
+absl::Status RunStat(const KeyFlags& flags, CommandContext& context, Calls& calls) {
+  KVBLEND_ASSIGN_OR_RETURN(const auto found, InBatches(flags, calls, &Calls::Stat, v1::StatChunksRequest()));
   ChunkPrinter printer(flags.json, context.terminal);
-  std::vector<std::string> missing;
-  KVBLEND_RETURN_IF_ERROR(InBatches(keys, [&](absl::Span<const std::string> batch) -> absl::Status {
-    KVBLEND_ASSIGN_OR_RETURN(const StatResult result, client.StatChunks(flags.tenant_namespace, batch));
-    for (const ChunkInfo& chunk : result.chunks) printer.Print(chunk);
-    missing.insert(missing.end(), result.missing_keys.begin(), result.missing_keys.end());
-    return absl::OkStatus();
-  }));
+  for (const v1::ChunkInfo& chunk : found.chunks()) printer.Print(chunk);
   context.terminal.out << std::flush;
-  return Missing(missing);
+  return Missing(found.missing_keys());
 }
 
-absl::Status ReportChange(const ChangeResult& total, const char* verb, const KeyFlags& flags,
+template <typename Response>
+absl::Status ReportChange(const Response& total, int64_t count, const char* verb, const KeyFlags& flags,
                           Terminal& terminal) {
   if (flags.json) {
-    terminal.PrintJson({{verb, total.changed}, {"missing_keys", total.missing_keys}});
+    terminal.PrintLine(ToJson(total));
   } else {
-    terminal.out << absl::StreamFormat("%d %s %s\n", total.changed, total.changed == 1 ? "chunk" : "chunks",
-                                       verb)
+    terminal.out << absl::StreamFormat("%d %s %s\n", count, count == 1 ? "chunk" : "chunks", verb)
                  << std::flush;
   }
-  return Missing(total.missing_keys);
+  return Missing(total.missing_keys());
 }
 
-void Accumulate(const ChangeResult& part, ChangeResult& total) {
-  total.changed += part.changed;
-  total.missing_keys.insert(total.missing_keys.end(), part.missing_keys.begin(), part.missing_keys.end());
+absl::Status RunRemove(const KeyFlags& flags, CommandContext& context, Calls& calls) {
+  v1::DeleteChunksRequest request;
+  request.set_namespace_(flags.tenant_namespace);
+  request.set_all(flags.all);
+  KVBLEND_ASSIGN_OR_RETURN(
+      const v1::DeleteChunksResponse total,
+      flags.all ? calls.Delete(request) : InBatches(flags, calls, &Calls::Delete, request));
+  return ReportChange(total, total.deleted(), "removed", flags, context.terminal);
 }
 
-absl::Status RunRemove(const KeyFlags& flags, CommandContext& context, EngineClient& client) {
-  KVBLEND_ASSIGN_OR_RETURN(const std::vector<std::string> keys, ExpandKeys(flags.keys));
-  ChangeResult total;
-  if (flags.all) {
-    KVBLEND_ASSIGN_OR_RETURN(total, client.DeleteAllChunks(flags.tenant_namespace));
-  }
-  KVBLEND_RETURN_IF_ERROR(InBatches(keys, [&](absl::Span<const std::string> batch) -> absl::Status {
-    KVBLEND_ASSIGN_OR_RETURN(const ChangeResult part, client.DeleteChunks(flags.tenant_namespace, batch));
-    Accumulate(part, total);
-    return absl::OkStatus();
-  }));
-  return ReportChange(total, "removed", flags, context.terminal);
-}
-
-absl::Status RunPin(const KeyFlags& flags, CommandContext& context, EngineClient& client) {
-  KVBLEND_ASSIGN_OR_RETURN(const std::vector<std::string> keys, ExpandKeys(flags.keys));
-  ChangeResult total;
-  KVBLEND_RETURN_IF_ERROR(InBatches(keys, [&](absl::Span<const std::string> batch) -> absl::Status {
-    KVBLEND_ASSIGN_OR_RETURN(const ChangeResult part,
-                             client.PinChunks(flags.tenant_namespace, batch, !flags.unpin));
-    Accumulate(part, total);
-    return absl::OkStatus();
-  }));
-  return ReportChange(total, flags.unpin ? "unpinned" : "pinned", flags, context.terminal);
+absl::Status RunPin(const KeyFlags& flags, CommandContext& context, Calls& calls) {
+  v1::PinChunksRequest request;
+  request.set_pinned(!flags.unpin);
+  KVBLEND_ASSIGN_OR_RETURN(const v1::PinChunksResponse total, InBatches(flags, calls, &Calls::Pin, request));
+  return ReportChange(total, total.changed(), flags.unpin ? "unpinned" : "pinned", flags, context.terminal);
 }
 
 struct KeyCommand {
@@ -194,7 +193,7 @@ struct KeyCommand {
 };
 
 KeyCommand AddKeyCommand(CLI::App& parent, CommandContext& context, const char* name, const char* help,
-                         absl::Status (*run)(const KeyFlags&, CommandContext&, EngineClient&)) {
+                         absl::Status (*run)(const KeyFlags&, CommandContext&, Calls&)) {
   CLI::App* command = parent.add_subcommand(name, help);
   const auto flags = std::make_shared<KeyFlags>();
   AddConnectionFlags(*command, InProcess::kServerOnly, flags->connection);
@@ -204,10 +203,8 @@ KeyCommand AddKeyCommand(CLI::App& parent, CommandContext& context, const char* 
   command->add_flag("--json", flags->json, "JSON, one object per line");
   command->callback([flags, run, &context] {
     context.action = [flags, run, &context]() -> absl::Status {
-      KVBLEND_ASSIGN_OR_RETURN(
-          const std::unique_ptr<EngineClient> client,
-          context.make_client(flags->connection, context.cancellation, context.terminal));
-      return run(*flags, context, *client);
+      KVBLEND_ASSIGN_OR_RETURN(Client client, context.Connect(flags->connection));
+      return run(*flags, context, client.calls());
     };
   });
   return {command, flags};

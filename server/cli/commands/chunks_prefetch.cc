@@ -1,17 +1,15 @@
-#include "server/cli/commands/chunks_prefetch.h"
-
-#include <algorithm>
+// kvblend chunks prefetch.
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "engine/api/status_macros.h"
-#include "server/cli/commands/chunk_texts.h"
+#include "server/cli/commands/chunks_commands.h"
 #include "server/cli/flags.h"
+#include "server/cli/message_json.h"
+#include "server/convert/enums.h"
 
 namespace kvblend::server::cli {
 namespace {
@@ -26,34 +24,31 @@ Examples:
 struct PrefetchFlags {
   Connection connection;
   CallerFlags caller;
+  FieldFlags fields;  // of v1::PrefetchChunksRequest
   ChunkTextFlags texts;
   bool json = false;
 };
 
 absl::Status Run(const PrefetchFlags& flags, CommandContext& context) {
-  PrefetchChunksRequest request;
-  ApplyFlags(flags.caller, request.caller);
-  request.system_text = flags.texts.system_text;
-  request.lead_in = flags.texts.lead_in;
-  request.anchoring = flags.texts.anchoring();
-  KVBLEND_ASSIGN_OR_RETURN(request.chunks, ReadChunkTexts(flags.texts));
-  KVBLEND_ASSIGN_OR_RETURN(const std::unique_ptr<EngineClient> client,
-                           context.make_client(flags.connection, context.cancellation, context.terminal));
-  KVBLEND_ASSIGN_OR_RETURN(const std::vector<PrefetchedChunk> chunks, client->PrefetchChunks(request));
-  for (const PrefetchedChunk& chunk : chunks) {
+  v1::PrefetchChunksRequest request;
+  KVBLEND_RETURN_IF_ERROR(flags.fields.Apply(request));
+  KVBLEND_ASSIGN_OR_RETURN(const std::vector<std::string> texts, ReadChunkTexts(flags.texts));
+  request.mutable_chunks()->Assign(texts.begin(), texts.end());
+  KVBLEND_ASSIGN_OR_RETURN(Client client, context.Connect(flags.connection));
+  KVBLEND_ASSIGN_OR_RETURN(const v1::PrefetchChunksResponse response, client.calls().Prefetch(request));
+  int missing = 0;
+  for (const v1::PrefetchedChunk& chunk : response.chunks()) {
+    const bool stored = chunk.tier() != v1::TIER_UNSPECIFIED;
+    missing += stored ? 0 : 1;
     if (flags.json) {
-      context.terminal.PrintJson(
-          {{"key", chunk.key}, {"tier", Name(chunk.tier)}, {"num_tokens", chunk.num_tokens}});
+      context.terminal.PrintLine(ToJson(chunk));
     } else {
-      context.terminal.out << absl::StreamFormat(
-          "%s  %6d tokens  %s\n", chunk.key, chunk.num_tokens,
-          chunk.tier == Tier::kNone ? "not stored" : absl::StrCat("from ", std::string(Name(chunk.tier))));
+      context.terminal.out << absl::StreamFormat("%s  %6d tokens  %s\n", chunk.key(), chunk.num_tokens(),
+                                                 stored ? "from " + Name(chunk.tier()) : "not stored");
     }
   }
-  const auto missing = std::count_if(chunks.begin(), chunks.end(),
-                                     [](const PrefetchedChunk& chunk) { return chunk.tier == Tier::kNone; });
   if (missing == 0) return absl::OkStatus();
-  return absl::NotFoundError(absl::StrCat(missing, " of ", chunks.size(), " chunks are not stored"));
+  return absl::NotFoundError(absl::StrCat(missing, " of ", response.chunks_size(), " chunks are not stored"));
 }
 
 }  // namespace
@@ -64,8 +59,9 @@ void AddChunksPrefetchCommand(CLI::App& chunks, CommandContext& context) {
   command->footer(kExamples);
   const auto flags = std::make_shared<PrefetchFlags>();
   AddConnectionFlags(*command, InProcess::kServerOnly, flags->connection);
-  AddCallerFlags(*command, flags->caller);
-  AddChunkTextFlags(*command, flags->texts);
+  const google::protobuf::Descriptor& message = *v1::PrefetchChunksRequest::descriptor();
+  AddCallerFlags(*command, message, flags->fields, flags->caller);
+  AddChunkTextFlags(*command, message, flags->fields, flags->texts);
   command->add_flag("--json", flags->json, "One JSON object per chunk");
   command->callback(
       [flags, &context] { context.action = [flags, &context] { return Run(*flags, context); }; });

@@ -1,5 +1,4 @@
-#include "server/cli/commands/chunks_put.h"
-
+// kvblend chunks put.
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
@@ -9,9 +8,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "engine/api/status_macros.h"
-#include "server/cli/commands/chunk_texts.h"
+#include "server/cli/commands/chunks_commands.h"
 #include "server/cli/flags.h"
-#include "server/cli/request_json.h"
+#include "server/cli/message_json.h"
 
 namespace kvblend::server::cli {
 namespace {
@@ -28,36 +27,38 @@ Examples:
 constexpr size_t kChunksPerBatch = 64;
 constexpr size_t kBytesPerBatch = size_t{1} << 20;
 
+constexpr FieldFlag kPutFlags[] = {{"--label", "label", "Free text shown by list", "TEXT"},
+                                   {"--pin", "pin", "Never evict these chunks", ""}};
+
 struct PutFlags {
   Connection connection;
   CallerFlags caller;
+  FieldFlags fields;  // of v1::PutChunksRequest
   ChunkTextFlags texts;
-  std::string label;
-  bool pin = false;
   bool json = false;
 };
 
 /// Sends batches and adds up what comes back.
 class Putter {
  public:
-  Putter(const PutFlags& flags, EngineClient& client, Terminal& terminal, size_t total)
-      : flags_(flags), client_(client), terminal_(terminal), total_(total), bar_(terminal, "Precomputing") {}
+  /// `request` has everything but the chunks.
+  Putter(const PutFlags& flags, v1::PutChunksRequest request, Client& client, Terminal& terminal,
+         size_t total)
+      : flags_(flags),
+        request_(std::move(request)),
+        client_(client),
+        terminal_(terminal),
+        total_(total),
+        bar_(terminal, "Precomputing") {}
 
-  absl::Status Put(std::vector<std::string> chunks) {
-    PutChunksRequest request;
-    ApplyFlags(flags_.caller, request.caller);
-    request.system_text = flags_.texts.system_text;
-    request.lead_in = flags_.texts.lead_in;
-    request.anchoring = flags_.texts.anchoring();
-    request.chunks = std::move(chunks);
-    request.label = flags_.label;
-    request.pin = flags_.pin;
+  absl::Status Put(const std::vector<std::string>& chunks) {
+    request_.mutable_chunks()->Assign(chunks.begin(), chunks.end());
     const auto before = static_cast<int32_t>(done_);
-    return client_.PutChunks(request, [&](PutChunkProgress progress) {
+    return client_.Put(request_, flags_.caller.deadline(), [&](v1::PutChunkProgress progress) {
       // Counted over all batches: to the user it is one corpus.
-      progress.index += before;
-      progress.done += before;
-      progress.total = static_cast<int32_t>(total_);
+      progress.set_index(progress.index() + before);
+      progress.set_done(progress.done() + before);
+      progress.set_total(static_cast<int32_t>(total_));
       Report(progress);
     });
   }
@@ -70,25 +71,27 @@ class Putter {
   }
 
  private:
-  void Report(const PutChunkProgress& progress) {
+  void Report(const v1::PutChunkProgress& progress) {
     ++done_;
-    tokens_ += progress.num_tokens;
-    present_ += progress.already_present ? 1 : 0;
-    compute_seconds_ += progress.compute_seconds;
+    tokens_ += progress.num_tokens();
+    present_ += progress.already_present() ? 1 : 0;
+    compute_seconds_ += progress.compute_seconds();
     bar_.Clear();
     if (flags_.json) {
-      terminal_.PrintJson(ToJson(progress));
+      terminal_.PrintLine(ToJson(progress));
     } else {
-      terminal_.out << absl::StreamFormat("%s  %6d tokens  %s\n", progress.key, progress.num_tokens,
-                                          progress.already_present ? "there already"
-                                                                   : HumanSeconds(progress.compute_seconds))
+      terminal_.out << absl::StreamFormat("%s  %6d tokens  %s\n", progress.key(), progress.num_tokens(),
+                                          progress.already_present()
+                                              ? "there already"
+                                              : HumanSeconds(progress.compute_seconds()))
                     << std::flush;
     }
     bar_.Update(static_cast<int64_t>(done_), static_cast<int64_t>(total_), absl::StrCat(tokens_, " tokens"));
   }
 
   const PutFlags& flags_;
-  EngineClient& client_;
+  v1::PutChunksRequest request_;
+  Client& client_;
   Terminal& terminal_;
   const size_t total_;
   ProgressBar bar_;
@@ -100,9 +103,10 @@ class Putter {
 
 absl::Status Run(const PutFlags& flags, CommandContext& context) {
   KVBLEND_ASSIGN_OR_RETURN(std::vector<std::string> chunks, ReadChunkTexts(flags.texts));
-  KVBLEND_ASSIGN_OR_RETURN(const std::unique_ptr<EngineClient> client,
-                           context.make_client(flags.connection, context.cancellation, context.terminal));
-  Putter putter(flags, *client, context.terminal, chunks.size());
+  v1::PutChunksRequest request;
+  KVBLEND_RETURN_IF_ERROR(flags.fields.Apply(request));
+  KVBLEND_ASSIGN_OR_RETURN(Client client, context.Connect(flags.connection));
+  Putter putter(flags, std::move(request), client, context.terminal, chunks.size());
   absl::Status status;
   std::vector<std::string> batch;
   size_t batch_bytes = 0;
@@ -125,10 +129,10 @@ void AddChunksPutCommand(CLI::App& chunks, CommandContext& context) {
   command->footer(kExamples);
   const auto flags = std::make_shared<PutFlags>();
   AddConnectionFlags(*command, InProcess::kServerOnly, flags->connection);
-  AddCallerFlags(*command, flags->caller);
-  AddChunkTextFlags(*command, flags->texts);
-  command->add_option("--label", flags->label, "Free text shown by list")->type_name("TEXT");
-  command->add_flag("--pin", flags->pin, "Never evict these chunks");
+  const google::protobuf::Descriptor& message = *v1::PutChunksRequest::descriptor();
+  AddCallerFlags(*command, message, flags->fields, flags->caller);
+  AddChunkTextFlags(*command, message, flags->fields, flags->texts);
+  flags->fields.Add(*command, message, "Options", kPutFlags);
   command->add_flag("--json", flags->json, "One JSON object per chunk");
   command->callback(
       [flags, &context] { context.action = [flags, &context] { return Run(*flags, context); }; });

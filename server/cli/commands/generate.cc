@@ -7,8 +7,8 @@
 #include "engine/api/status_macros.h"
 #include "server/cli/command.h"
 #include "server/cli/flags.h"
+#include "server/cli/message_json.h"
 #include "server/cli/prompt_report.h"
-#include "server/cli/request_json.h"
 
 namespace kvblend::server::cli {
 namespace {
@@ -22,61 +22,52 @@ constexpr char kExamples[] = R"(Examples:
 
 struct GenerateFlags {
   Connection connection;
-  PromptFlags prompt;
-  CallerFlags caller;
-  BlendFlags blend;
-  SamplingFlags sampling;
+  RequestFlags request;
   bool json = false;
   bool quiet = false;
   bool put_first = false;
 };
 
-absl::Status PutFirst(EngineClient& client, const GenerateRequest& request, Terminal& terminal) {
-  if (request.prompt.chunks.empty()) return absl::OkStatus();
-  PutChunksRequest put;
-  put.caller = request.caller;
-  put.system_text = request.prompt.system_text;
-  put.lead_in = request.prompt.lead_in;
-  put.anchoring = request.blend.anchoring;
-  put.chunks = request.prompt.chunks;
+absl::Status PutFirst(Client& client, const v1::GenerateRequest& request, absl::Time deadline,
+                      Terminal& terminal) {
+  if (request.prompt().chunks().empty()) return absl::OkStatus();
+  v1::PutChunksRequest put;
+  put.set_namespace_(request.namespace_());
+  put.set_system_text(request.prompt().system_text());
+  put.set_lead_in(request.prompt().lead_in());
+  put.set_anchoring(request.blend().anchoring());
+  *put.mutable_chunks() = request.prompt().chunks();
   ProgressBar bar(terminal, "Precomputing chunks");
-  return client.PutChunks(
-      put, [&](const PutChunkProgress& progress) { bar.Update(progress.done, progress.total, ""); });
+  return client.Put(put, deadline, [&](const v1::PutChunkProgress& progress) {
+    bar.Update(progress.done(), progress.total(), "");
+  });
 }
 
 absl::Status Run(const GenerateFlags& flags, CommandContext& context) {
   Terminal& terminal = context.terminal;
-  KVBLEND_ASSIGN_OR_RETURN(const GenerateRequest request,
-                           BuildRequest(flags.prompt, flags.caller, flags.blend, flags.sampling));
-  KVBLEND_ASSIGN_OR_RETURN(const std::unique_ptr<EngineClient> client,
-                           context.make_client(flags.connection, context.cancellation, terminal));
-  if (flags.put_first) KVBLEND_RETURN_IF_ERROR(PutFirst(*client, request, terminal));
+  KVBLEND_ASSIGN_OR_RETURN(const v1::GenerateRequest request, BuildRequest(flags.request));
+  const absl::Time deadline = flags.request.caller.deadline();
+  KVBLEND_ASSIGN_OR_RETURN(Client client, context.Connect(flags.connection));
+  if (flags.put_first) KVBLEND_RETURN_IF_ERROR(PutFirst(client, request, deadline, terminal));
 
-  std::optional<PromptReport> report;
+  std::optional<v1::PromptReport> report;
   bool ends_with_newline = true;
-  GenerateCallbacks callbacks;
-  callbacks.on_prompt = [&](const PromptReport& prompt) {
-    report = prompt;
-    if (flags.json) terminal.PrintJson({{"prompt", ToJson(prompt)}});
-  };
-  callbacks.on_text = [&](const TextDelta& delta) {
+  const auto finished = client.Generate(request, deadline, [&](const v1::GenerateEvent& event) {
+    if (event.has_prompt()) report = event.prompt();
     if (flags.json) {
-      terminal.PrintJson({{"text", ToJson(delta)}});
-    } else if (!delta.text.empty()) {
-      terminal.out << delta.text << std::flush;
-      ends_with_newline = delta.text.back() == '\n';
+      terminal.PrintLine(ToJson(event));
+    } else if (!event.text().text().empty()) {
+      terminal.out << event.text().text() << std::flush;
+      ends_with_newline = event.text().text().back() == '\n';
     }
-  };
-  const absl::StatusOr<GenerateResult> result = client->Generate(request, callbacks);
+  });
   if (!flags.json && !ends_with_newline) terminal.out << std::endl;
-  KVBLEND_RETURN_IF_ERROR(result.status());
-  if (flags.json) {
-    terminal.PrintJson({{"finished", ToJson(*result)}});
-  } else if (!flags.quiet) {
+  KVBLEND_RETURN_IF_ERROR(finished.status());
+  if (!flags.json && !flags.quiet) {
     if (report) {
       for (const std::string& line : DescribePrompt(*report)) terminal.PrintNote(line);
     }
-    terminal.PrintNote(DescribeResult(*result));
+    terminal.PrintNote(DescribeResult(*finished));
   }
   return absl::OkStatus();
 }
@@ -89,10 +80,7 @@ void AddGenerateCommand(CLI::App& root, CommandContext& context) {
   command->footer(kExamples);
   const auto flags = std::make_shared<GenerateFlags>();
   AddConnectionFlags(*command, InProcess::kAllowed, flags->connection);
-  AddCallerFlags(*command, flags->caller);
-  AddPromptFlags(*command, flags->prompt);
-  AddBlendFlags(*command, flags->blend);
-  AddSamplingFlags(*command, flags->sampling);
+  AddRequestFlags(*command, Sampling::kYes, flags->request);
   command->add_flag("--put", flags->put_first, "Store the chunks first, so that this prompt finds them")
       ->group("Blending");
   command->add_flag("--json", flags->json, "One JSON object per event: prompt, text ..., finished");

@@ -17,9 +17,8 @@ Examples:
 )";
 
 absl::Status Run(const Connection& connection, CommandContext& context) {
-  KVBLEND_ASSIGN_OR_RETURN(const std::unique_ptr<EngineClient> client,
-                           context.make_client(connection, context.cancellation, context.terminal));
-  KVBLEND_RETURN_IF_ERROR(client->CheckHealth());
+  KVBLEND_ASSIGN_OR_RETURN(Client client, context.Connect(connection));
+  KVBLEND_RETURN_IF_ERROR(client.calls().CheckHealth());
   context.terminal.out << "serving" << std::endl;
   return absl::OkStatus();
 }

@@ -6,7 +6,8 @@
 #include "engine/api/status_macros.h"
 #include "server/cli/command.h"
 #include "server/cli/flags.h"
-#include "server/cli/request_json.h"
+#include "server/cli/message_json.h"
+#include "server/cli/tier_stats.h"
 
 namespace kvblend::server::cli {
 namespace {
@@ -21,63 +22,67 @@ struct InfoFlags {
   bool json = false;
 };
 
-void PrintForPeople(const Info& info, std::ostream& out) {
-  const EngineInfo& engine = info.engine;
-  out << absl::StreamFormat("version       %s\n", engine.version)
-      << absl::StreamFormat("model         %s (%s, %d layers, %d heads, %d KV heads of %d, vocabulary %d)\n",
-                            engine.model_name, engine.model_architecture, engine.num_layers, engine.num_heads,
-                            engine.num_kv_heads, engine.head_dim, engine.vocab_size)
-      << absl::StreamFormat("fingerprint   %s\n", engine.model_fingerprint)
-      << absl::StreamFormat("device        %s: %s\n", engine.device, engine.device_reason);
-  if (info.device_memory.has_value()) {
-    out << absl::StreamFormat("GPU memory    %s of %s in use\n", HumanBytes(info.device_memory->used_bytes),
-                              HumanBytes(info.device_memory->total_bytes));
-  }
-  out << absl::StreamFormat("backend       %s\n", engine.backend)
-      << absl::StreamFormat("context       %d tokens, pages of %d\n", engine.max_context_tokens,
-                            engine.page_size)
-      << absl::StreamFormat("batch         %d answers decoded together, of %d tokens\n",
-                            engine.max_batch_size, engine.max_batch_tokens)
-      << absl::StreamFormat("KV            %s; stored chunks %s, %s per token\n", engine.kv_dtype,
-                            engine.chunk_format, HumanBytes(engine.chunk_bytes_per_token));
-  if (engine.self_check_max_error >= 0) {
-    out << absl::StreamFormat("self-check    passed, largest relative error %.2g\n",
-                              engine.self_check_max_error);
-  } else {
-    out << "self-check    switched off\n";
-  }
-  const StoreSummary& store = info.store;
-  out << absl::StreamFormat(
-      "chunk store   %d chunks (%d pinned), %s of %s; %d lookups, %d hits, %d evictions\n", store.entries,
-      store.pinned_entries, HumanBytes(store.used_bytes), HumanBytes(store.budget_bytes), store.lookups,
-      store.hits, store.evictions);
-  if (info.disk.has_value()) {
-    const DiskSummary& disk = *info.disk;
+void PrintTier(const v1::TierInfo& tier, std::ostream& out) {
+  const auto stat = [&](const char* name) { return TierStat(tier, name); };
+  if (tier.tier() == v1::TIER_DISK) {
     out << absl::StreamFormat(
-        "on disk       %d chunks (%d pinned), %s of %s; %d read, %d evicted, %d damaged%s\n", disk.entries,
-        disk.pinned_entries, HumanBytes(disk.used_bytes), HumanBytes(disk.quota_bytes), disk.hits,
-        disk.evictions, disk.quarantined, disk.failing ? "; the disk is full or failing" : "");
-  }
-  if (info.redis.has_value()) {
-    const RedisSummary& redis = *info.redis;
+        "on disk       %d chunks (%d pinned), %s of %s; %d read, %d evicted, %d damaged%s\n", stat("entries"),
+        stat("pinned_entries"), HumanBytes(stat("bytes")), HumanBytes(stat("quota_bytes")), stat("opens"),
+        stat("evictions"), stat("quarantined"), tier.failing() ? "; the disk is full or failing" : "");
+  } else if (tier.tier() == v1::TIER_REDIS) {
     out << absl::StreamFormat(
         "in Redis      %d of %d nodes work; %d hits, %d misses, %d without an answer, %d written, %d not, "
         "%d damaged\n",
-        redis.nodes_working, redis.nodes, redis.hits, redis.misses, redis.lookup_errors, redis.puts,
-        redis.put_failures, redis.damaged);
+        stat("nodes_working"), stat("nodes"), stat("hits"), stat("misses"), stat("lookup_errors"),
+        stat("puts"), stat("put_failures"), stat("damaged"));
   }
-  out << absl::StreamFormat("KV pages      %d of %d in use\n", info.pages_used, info.pages_total)
-      << absl::StreamFormat("requests      %d running (%d decoding), %d waiting\n", info.requests_running,
-                            info.sequences_decoding, info.requests_waiting)
+}
+
+void PrintForPeople(const v1::GetInfoResponse& info, std::ostream& out) {
+  const v1::ModelInfo& model = info.model();
+  const v1::DeviceInfo& device = info.device();
+  const v1::KvFormat& kv_format = info.kv_format();
+  const v1::StoreInfo& store = info.store();
+  const v1::Load& load = info.load();
+  out << absl::StreamFormat("version       %s\n", info.version())
+      << absl::StreamFormat("model         %s (%s, %d layers, %d heads, %d KV heads of %d, vocabulary %d)\n",
+                            model.name(), model.architecture(), model.num_layers(), model.num_heads(),
+                            model.num_kv_heads(), model.head_dim(), model.vocab_size())
+      << absl::StreamFormat("fingerprint   %s\n", model.fingerprint())
+      << absl::StreamFormat("device        %s: %s\n", device.device(), device.reason());
+  if (device.memory_total_bytes() > 0) {
+    out << absl::StreamFormat("GPU memory    %s of %s in use\n", HumanBytes(device.memory_used_bytes()),
+                              HumanBytes(device.memory_total_bytes()));
+  }
+  out << absl::StreamFormat("backend       %s\n", info.backend())
+      << absl::StreamFormat("context       %d tokens, pages of %d\n", info.limits().max_context_tokens(),
+                            kv_format.page_size())
+      << absl::StreamFormat("batch         %d answers decoded together, of %d tokens\n",
+                            info.limits().max_batch_size(), info.limits().max_batch_tokens())
+      << absl::StreamFormat("KV            %s; stored chunks %s, %s per token\n", kv_format.dtype(),
+                            kv_format.chunk_format(), HumanBytes(kv_format.chunk_bytes_per_token()));
+  if (info.self_check_max_error() >= 0) {
+    out << absl::StreamFormat("self-check    passed, largest relative error %.2g\n",
+                              info.self_check_max_error());
+  } else {
+    out << "self-check    switched off\n";
+  }
+  out << absl::StreamFormat(
+      "chunk store   %d chunks (%d pinned), %s of %s; %d lookups, %d hits, %d evictions\n", store.entries(),
+      store.pinned_entries(), HumanBytes(store.used_bytes()), HumanBytes(store.budget_bytes()),
+      store.lookups(), store.hits(), store.evictions());
+  for (const v1::TierInfo& tier : info.tiers()) PrintTier(tier, out);
+  out << absl::StreamFormat("KV pages      %d of %d in use\n", load.pages_used(), load.pages_total())
+      << absl::StreamFormat("requests      %d running (%d decoding), %d waiting\n", load.requests_running(),
+                            load.sequences_decoding(), load.requests_waiting())
       << std::flush;
 }
 
 absl::Status Run(const InfoFlags& flags, CommandContext& context) {
-  KVBLEND_ASSIGN_OR_RETURN(const std::unique_ptr<EngineClient> client,
-                           context.make_client(flags.connection, context.cancellation, context.terminal));
-  KVBLEND_ASSIGN_OR_RETURN(const Info info, client->GetInfo());
+  KVBLEND_ASSIGN_OR_RETURN(Client client, context.Connect(flags.connection));
+  KVBLEND_ASSIGN_OR_RETURN(const v1::GetInfoResponse info, client.calls().GetInfo({}));
   if (flags.json) {
-    context.terminal.PrintJson(ToJson(info));
+    context.terminal.PrintLine(ToJson(info));
   } else {
     PrintForPeople(info, context.terminal.out);
   }

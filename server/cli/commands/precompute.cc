@@ -19,6 +19,7 @@
 #include "server/cli/precompute/corpus_reader.h"
 #include "server/cli/precompute/document_split.h"
 #include "server/cli/precompute/put_queue.h"
+#include "server/cli/tier_stats.h"
 
 namespace kvblend::server::cli {
 namespace {
@@ -38,22 +39,24 @@ struct PrecomputeFlags {
   Connection connection;
   CallerFlags caller;
   std::vector<std::string> paths;
-  int32_t chunk_tokens = SplitDocumentRequest().chunk_tokens;
-  int32_t overlap_tokens = SplitDocumentRequest().overlap_tokens;
+  FieldFlags split_fields;  // of v1::SplitDocumentRequest
+  FieldFlags put_fields;    // of v1::PutChunksRequest
   std::string text_field = CorpusReader::Options().text_field;
   std::string id_field = CorpusReader::Options().id_field;
-  std::string system_text;
   std::string system_file;
-  std::string lead_in;
   std::string lead_in_file;
-  bool isolated = false;
-  bool pin = false;
   int in_flight = PutQueue::Options().max_in_flight;
   std::string output;
   bool dry_run = false;
   bool strict = false;
   bool json = false;
 };
+
+constexpr FieldFlag kSplitFlags[] = {
+    {"--chunk-tokens", "chunk_tokens", "Most tokens of a chunk; default 512", "N"},
+    {"--overlap-tokens", "overlap_tokens", "Tokens that a chunk shares with the one before it; default 64",
+     "N"}};
+constexpr FieldFlag kPutFlags[] = {{"--pin", "pin", "Never evict these chunks", ""}};
 
 // The most that a label may have.
 constexpr size_t kMaxLabelBytes = 256;
@@ -74,7 +77,7 @@ class Precompute {
   Precompute(const PrecomputeFlags& flags, CommandContext& context) : flags_(flags), context_(context) {}
 
   absl::Status Run() {
-    KVBLEND_RETURN_IF_ERROR(ReadAnchorTexts());
+    KVBLEND_RETURN_IF_ERROR(MakeRequests());
     if (!flags_.connection.engine_options.model_path.empty() && !flags_.dry_run &&
         flags_.connection.engine_options.chunk_disk_path.empty()) {
       return absl::InvalidArgumentError(
@@ -92,9 +95,9 @@ class Precompute {
       return absl::InvalidArgumentError(
           "nothing to read: there is no .txt, .md or .jsonl file in the folders given");
     }
-    KVBLEND_ASSIGN_OR_RETURN(
-        client_, context_.make_client(flags_.connection, context_.cancellation, context_.terminal));
-    KVBLEND_ASSIGN_OR_RETURN(const Info before, client_->GetInfo());
+    KVBLEND_ASSIGN_OR_RETURN(Client client, context_.Connect(flags_.connection));
+    client_.emplace(std::move(client));
+    KVBLEND_ASSIGN_OR_RETURN(const v1::GetInfoResponse before, client_->calls().GetInfo({}));
     if (!flags_.output.empty()) {
       KVBLEND_ASSIGN_OR_RETURN(output_, ChunkFile::Create(flags_.output));
     }
@@ -123,18 +126,20 @@ class Precompute {
   }
 
  private:
-  absl::Status ReadAnchorTexts() {
-    anchor_.system_text = flags_.system_text;
-    anchor_.lead_in = flags_.lead_in;
+  /// The requests but for texts and labels: those before the chunks are the same for both.
+  absl::Status MakeRequests() {
+    KVBLEND_RETURN_IF_ERROR(flags_.put_fields.Apply(put_));
     if (!flags_.system_file.empty()) {
-      KVBLEND_ASSIGN_OR_RETURN(anchor_.system_text, ReadFileOrStdin(flags_.system_file));
+      KVBLEND_ASSIGN_OR_RETURN(*put_.mutable_system_text(), ReadFileOrStdin(flags_.system_file));
     }
     if (!flags_.lead_in_file.empty()) {
-      KVBLEND_ASSIGN_OR_RETURN(anchor_.lead_in, ReadFileOrStdin(flags_.lead_in_file));
+      KVBLEND_ASSIGN_OR_RETURN(*put_.mutable_lead_in(), ReadFileOrStdin(flags_.lead_in_file));
     }
-    anchor_.anchoring = flags_.isolated ? Anchoring::kIsolated : Anchoring::kAnchored;
-    ApplyFlags(flags_.caller, anchor_.caller);
-    return absl::OkStatus();
+    split_.set_namespace_(put_.namespace_());
+    split_.set_system_text(put_.system_text());
+    split_.set_lead_in(put_.lead_in());
+    split_.set_anchoring(put_.anchoring());
+    return flags_.split_fields.Apply(split_);
   }
 
   absl::Status OnBad(const absl::Status& what, int64_t input_bytes) {
@@ -157,12 +162,13 @@ class Precompute {
     std::optional<PutQueue> queue;
     if (!flags_.dry_run) {
       PutQueue::Options options;
-      options.request = anchor_;
-      options.request.pin = flags_.pin;
+      options.request = put_;
+      options.deadline = flags_.caller.deadline();
       options.max_in_flight = flags_.in_flight;
-      queue.emplace(
-          *client_, context_.cancellation, std::move(options),
-          [this](const PutChunkProgress& progress, const ChunkToPut& chunk) { OnStored(progress, chunk); });
+      queue.emplace(*client_, context_.cancellation, std::move(options),
+                    [this](const v1::PutChunkProgress& progress, const ChunkToPut& chunk) {
+                      OnStored(progress, chunk);
+                    });
     }
     while (true) {
       if (context_.cancellation.requested()) return absl::CancelledError("interrupted");
@@ -175,52 +181,45 @@ class Precompute {
   }
 
   absl::Status Split(const Document& document, PutQueue* queue) {
-    SplitDocumentRequest request{.caller = anchor_.caller,
-                                 .system_text = anchor_.system_text,
-                                 .lead_in = anchor_.lead_in,
-                                 .anchoring = anchor_.anchoring,
-                                 .text = "",
-                                 .chunk_tokens = flags_.chunk_tokens,
-                                 .overlap_tokens = flags_.overlap_tokens};
     const double input_per_text =
         static_cast<double>(document.input_bytes) / static_cast<double>(document.text.size());
     return SplitInPieces(
-        *client_, std::move(request), document.text,
-        [&](const DocumentChunk& chunk, int64_t own_bytes) -> absl::Status {
+        client_->calls(), split_, document.text,
+        [&](const v1::DocumentChunk& chunk, int64_t own_bytes) -> absl::Status {
           if (context_.cancellation.requested()) return absl::CancelledError("interrupted");
           ChunkToPut put{
-              .text = document.text.substr(static_cast<size_t>(chunk.begin_byte),
-                                           static_cast<size_t>(chunk.end_byte - chunk.begin_byte)),
-              .label = LabelOf(document, chunk.begin_byte),
-              .stored_bytes = chunk.stored_bytes,
+              .text = document.text.substr(static_cast<size_t>(chunk.begin_byte()),
+                                           static_cast<size_t>(chunk.end_byte() - chunk.begin_byte())),
+              .label = LabelOf(document, chunk.begin_byte()),
+              .stored_bytes = chunk.stored_bytes(),
               .input_bytes = static_cast<int64_t>(static_cast<double>(own_bytes) * input_per_text)};
           if (output_ != nullptr) KVBLEND_RETURN_IF_ERROR(output_->Write(document, chunk, put.text));
           // Pinning is for the engine to do, whether it has the chunk or not.
-          if (queue != nullptr && (!chunk.stored || flags_.pin)) return queue->Add(std::move(put));
+          if (queue != nullptr && (!chunk.stored() || put_.pin())) return queue->Add(std::move(put));
           OnSeen(chunk, put);
           return absl::OkStatus();
         });
   }
 
   /// A chunk that is not sent: it is there, or this is a dry run.
-  void OnSeen(const DocumentChunk& chunk, const ChunkToPut& put) {
-    if (chunk.stored && known_keys_.size() < kMaxKnownKeys) known_keys_.push_back(chunk.key);
+  void OnSeen(const v1::DocumentChunk& chunk, const ChunkToPut& put) {
+    if (chunk.stored() && known_keys_.size() < kMaxKnownKeys) known_keys_.push_back(chunk.key());
     progress_->Update([&](CorpusCounts& counts) {
-      Add(put, chunk.num_tokens, counts);
-      counts.present_chunks += chunk.stored ? 1 : 0;
-      counts.present_input_bytes += chunk.stored ? put.input_bytes : 0;
-      counts.computed_tokens += chunk.stored ? 0 : chunk.num_tokens;
+      Add(put, chunk.num_tokens(), counts);
+      counts.present_chunks += chunk.stored() ? 1 : 0;
+      counts.present_input_bytes += chunk.stored() ? put.input_bytes : 0;
+      counts.computed_tokens += chunk.stored() ? 0 : chunk.num_tokens();
     });
   }
 
-  void OnStored(const PutChunkProgress& progress, const ChunkToPut& chunk) {
+  void OnStored(const v1::PutChunkProgress& progress, const ChunkToPut& chunk) {
     progress_->Update([&](CorpusCounts& counts) {
-      Add(chunk, progress.num_tokens, counts);
-      counts.present_chunks += progress.already_present ? 1 : 0;
-      counts.present_input_bytes += progress.already_present ? chunk.input_bytes : 0;
-      counts.computed_tokens += progress.already_present ? 0 : progress.num_tokens;
-      counts.compute_seconds += progress.compute_seconds;
-      counts.undurable_chunks += progress.durable ? 0 : 1;
+      Add(chunk, progress.num_tokens(), counts);
+      counts.present_chunks += progress.already_present() ? 1 : 0;
+      counts.present_input_bytes += progress.already_present() ? chunk.input_bytes : 0;
+      counts.computed_tokens += progress.already_present() ? 0 : progress.num_tokens();
+      counts.compute_seconds += progress.compute_seconds();
+      counts.undurable_chunks += progress.durable() ? 0 : 1;
     });
   }
 
@@ -256,11 +255,13 @@ class Precompute {
   }
 
   /// Done is only what will still be there.
-  absl::Status CheckStored(const CorpusCounts& counts, const Info& before) {
-    KVBLEND_ASSIGN_OR_RETURN(const Info after, client_->GetInfo());
-    const bool on_disk = before.disk.has_value() && after.disk.has_value();
-    const int64_t evicted = on_disk ? after.disk->evictions - before.disk->evictions
-                                    : after.store.evictions - before.store.evictions;
+  absl::Status CheckStored(const CorpusCounts& counts, const v1::GetInfoResponse& before) {
+    KVBLEND_ASSIGN_OR_RETURN(const v1::GetInfoResponse after, client_->calls().GetInfo({}));
+    const v1::TierInfo* disk_before = FindTier(before, v1::TIER_DISK);
+    const v1::TierInfo* disk = FindTier(after, v1::TIER_DISK);
+    const bool on_disk = disk_before != nullptr && disk != nullptr;
+    const int64_t evicted = on_disk ? TierStat(*disk, "evictions") - TierStat(*disk_before, "evictions")
+                                    : after.store().evictions() - before.store().evictions();
     if (evicted > 0) {
       context_.terminal.PrintWarning(absl::StrCat(
           evicted, " chunks were evicted meanwhile to make room: the store is smaller than the corpus"));
@@ -273,21 +274,24 @@ class Precompute {
   /// Tokens per second of the chunks that were computed before, as far as the store knows; 0: none.
   absl::StatusOr<double> KnownRate() {
     if (known_keys_.empty()) return 0;
-    KVBLEND_ASSIGN_OR_RETURN(const StatResult known,
-                             client_->StatChunks(anchor_.caller.tenant_namespace, known_keys_));
+    v1::StatChunksRequest request;
+    request.set_namespace_(put_.namespace_());
+    request.mutable_keys()->Assign(known_keys_.begin(), known_keys_.end());
+    KVBLEND_ASSIGN_OR_RETURN(const v1::StatChunksResponse known, client_->calls().Stat(request));
     double tokens = 0;
     double seconds = 0;
-    for (const ChunkInfo& chunk : known.chunks) {
-      if (chunk.compute_seconds <= 0) continue;
-      tokens += chunk.num_tokens;
-      seconds += chunk.compute_seconds;
+    for (const v1::ChunkInfo& chunk : known.chunks()) {
+      if (chunk.compute_seconds() <= 0) continue;
+      tokens += chunk.num_tokens();
+      seconds += chunk.compute_seconds();
     }
     return seconds > 0 ? tokens / seconds : 0;
   }
 
-  absl::Status PrintEstimate(const CorpusCounts& counts, const Info& info) {
+  absl::Status PrintEstimate(const CorpusCounts& counts, const v1::GetInfoResponse& info) {
     KVBLEND_ASSIGN_OR_RETURN(const double rate, KnownRate());
-    const int64_t room = info.disk.has_value() ? info.disk->quota_bytes : info.store.budget_bytes;
+    const v1::TierInfo* disk = FindTier(info, v1::TIER_DISK);
+    const int64_t room = disk != nullptr ? TierStat(*disk, "quota_bytes") : info.store().budget_bytes();
     if (flags_.json) {
       OrderedJson estimate = {{"documents", counts.documents},
                               {"bad_inputs", counts.bad_inputs},
@@ -324,8 +328,9 @@ class Precompute {
 
   const PrecomputeFlags& flags_;
   CommandContext& context_;
-  std::unique_ptr<EngineClient> client_;
-  PutChunksRequest anchor_;  // without chunks
+  std::optional<Client> client_;
+  v1::PutChunksRequest put_;        // without chunks
+  v1::SplitDocumentRequest split_;  // without text
   std::unique_ptr<ChunkFile> output_;
   std::optional<CorpusProgress> progress_;
   std::vector<absl::Status> bad_before_start_;  // folders that cannot be looked into
@@ -343,39 +348,27 @@ void AddPrecomputeCommand(CLI::App& root, CommandContext& context) {
   // On its way to the disk; nobody asks for it here.
   flags->connection.engine_options.chunk_store_bytes = int64_t{1} << 30;
   AddConnectionFlags(*command, InProcess::kAllowed, flags->connection);
-  AddCallerFlags(*command, flags->caller);
+  const google::protobuf::Descriptor& put = *v1::PutChunksRequest::descriptor();
+  AddCallerFlags(*command, put, flags->put_fields, flags->caller);
   command->add_option("paths", flags->paths, "Files, and folders with everything in them")->required();
-  command->add_option("--chunk-tokens", flags->chunk_tokens, "Most tokens of a chunk")
-      ->capture_default_str()
-      ->type_name("N");
-  command
-      ->add_option("--overlap-tokens", flags->overlap_tokens,
-                   "Tokens that a chunk shares with the one before it")
-      ->capture_default_str()
-      ->type_name("N");
+  flags->split_fields.Add(*command, *v1::SplitDocumentRequest::descriptor(), "Options", kSplitFlags);
   command->add_option("--jsonl-field", flags->text_field, "Where lines of JSON have their text")
       ->capture_default_str()
       ->type_name("NAME");
   command->add_option("--jsonl-id", flags->id_field, "Where they have their id, if they have one")
       ->capture_default_str()
       ->type_name("NAME");
-  auto* system = command->add_option("--system", flags->system_text, "System text of the prompts to come");
-  system->type_name("TEXT");
-  auto* system_file = command->add_option("--system-file", flags->system_file, "The same, from a file");
-  system_file->type_name("FILE")->excludes(system);
-  auto* lead_in =
-      command->add_option("--lead-in", flags->lead_in, "Text before the chunks in the prompts to come");
-  lead_in->type_name("TEXT");
-  auto* lead_in_file = command->add_option("--lead-in-file", flags->lead_in_file, "The same, from a file");
-  lead_in_file->type_name("FILE")->excludes(lead_in);
-  command
-      ->add_flag("--isolated", flags->isolated,
-                 "Compute chunks by themselves, not behind system text and lead-in")
-      ->excludes(system)
-      ->excludes(system_file)
-      ->excludes(lead_in)
-      ->excludes(lead_in_file);
-  command->add_flag("--pin", flags->pin, "Never evict these chunks");
+  AddAnchorFlags(*command, put, flags->put_fields);
+  CLI::Option* isolated = command->get_option("--isolated");
+  command->add_option("--system-file", flags->system_file, "The system text from a file")
+      ->type_name("FILE")
+      ->excludes("--system")
+      ->excludes(isolated);
+  command->add_option("--lead-in-file", flags->lead_in_file, "The text before the chunks from a file")
+      ->type_name("FILE")
+      ->excludes("--lead-in")
+      ->excludes(isolated);
+  flags->put_fields.Add(*command, put, "Options", kPutFlags);
   command
       ->add_option("--output", flags->output,
                    "Write every chunk's text, key and place here, one JSON object per line, once all is done")

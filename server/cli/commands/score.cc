@@ -11,8 +11,8 @@
 #include "server/cli/command.h"
 #include "server/cli/files.h"
 #include "server/cli/flags.h"
+#include "server/cli/message_json.h"
 #include "server/cli/prompt_report.h"
-#include "server/cli/request_json.h"
 
 namespace kvblend::server::cli {
 namespace {
@@ -25,9 +25,7 @@ constexpr char kExamples[] = R"(Examples:
 
 struct ScoreFlags {
   Connection connection;
-  PromptFlags prompt;
-  CallerFlags caller;
-  BlendFlags blend;
+  RequestFlags request;
   std::string continuation;
   std::string continuation_file;
   std::vector<int32_t> continuation_ids;
@@ -36,12 +34,11 @@ struct ScoreFlags {
 
 void PrintForPeople(const Scores& scores, double nll, Terminal& terminal) {
   terminal.out << "token id  log-prob  likeliest  log-prob  text\n";
-  for (const ScoredToken& token : scores.tokens) {
+  for (const v1::ScoredToken& token : scores.tokens) {
     // Quoted, so that white space shows.
-    const std::string text =
-        OrderedJson(token.text).dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
-    terminal.out << absl::StreamFormat("%8d  %8.4f  %9d  %8.4f  %s\n", token.token_id, token.logprob,
-                                       token.top_token_id, token.top_logprob, text);
+    const std::string text = OrderedJson(token.text()).dump();
+    terminal.out << absl::StreamFormat("%8d  %8.4f  %9d  %8.4f  %s\n", token.token_id(), token.logprob(),
+                                       token.top_token_id(), token.top_logprob(), text);
   }
   const double mean = nll / static_cast<double>(scores.tokens.size());
   terminal.out << absl::StreamFormat(
@@ -52,32 +49,35 @@ void PrintForPeople(const Scores& scores, double nll, Terminal& terminal) {
 }
 
 absl::Status Run(const ScoreFlags& flags, CommandContext& context) {
-  KVBLEND_ASSIGN_OR_RETURN(GenerateRequest prompt,
-                           BuildRequest(flags.prompt, flags.caller, flags.blend, SamplingFlags()));
-  ScoreRequest request;
-  request.caller = std::move(prompt.caller);
-  request.prompt = std::move(prompt.prompt);
-  request.blend = prompt.blend;
-  request.continuation = flags.continuation;
-  request.continuation_token_ids = flags.continuation_ids;
-  if (!flags.continuation_file.empty()) {
-    KVBLEND_ASSIGN_OR_RETURN(request.continuation, ReadFileOrStdin(flags.continuation_file));
+  KVBLEND_ASSIGN_OR_RETURN(v1::GenerateRequest prompt, BuildRequest(flags.request));
+  v1::ScoreRequest request;
+  request.set_namespace_(prompt.namespace_());
+  request.mutable_prompt()->Swap(prompt.mutable_prompt());
+  request.mutable_blend()->Swap(prompt.mutable_blend());
+  if (!flags.continuation_ids.empty()) {
+    request.mutable_continuation_token_ids()->mutable_ids()->Assign(flags.continuation_ids.begin(),
+                                                                    flags.continuation_ids.end());
+  } else if (!flags.continuation_file.empty()) {
+    KVBLEND_ASSIGN_OR_RETURN(*request.mutable_continuation_text(), ReadFileOrStdin(flags.continuation_file));
+  } else {
+    request.set_continuation_text(flags.continuation);
   }
-  if (request.continuation.empty() && request.continuation_token_ids.empty()) {
-    return absl::InvalidArgumentError("the continuation to score is empty");
-  }
-  KVBLEND_ASSIGN_OR_RETURN(const std::unique_ptr<EngineClient> client,
-                           context.make_client(flags.connection, context.cancellation, context.terminal));
-  KVBLEND_ASSIGN_OR_RETURN(const Scores scores, client->Score(request));
+  KVBLEND_ASSIGN_OR_RETURN(Client client, context.Connect(flags.connection));
+  KVBLEND_ASSIGN_OR_RETURN(const Scores scores, client.Score(request, flags.request.caller.deadline()));
   if (scores.tokens.empty()) return absl::InternalError("the engine scored no tokens");
   double nll = 0;
-  for (const ScoredToken& token : scores.tokens) nll -= token.logprob;
+  for (const v1::ScoredToken& token : scores.tokens) nll -= token.logprob();
   if (!flags.json) {
     PrintForPeople(scores, nll, context.terminal);
     return absl::OkStatus();
   }
-  context.terminal.PrintJson({{"prompt", ToJson(scores.prompt)}});
-  for (const ScoredToken& token : scores.tokens) context.terminal.PrintJson({{"token", ToJson(token)}});
+  v1::ScoreEvent event;
+  *event.mutable_prompt() = scores.prompt;
+  context.terminal.PrintLine(ToJson(event));
+  for (const v1::ScoredToken& token : scores.tokens) {
+    *event.mutable_token() = token;
+    context.terminal.PrintLine(ToJson(event));
+  }
   context.terminal.PrintJson({{"total",
                                {{"tokens", scores.tokens.size()},
                                 {"nll", nll},
@@ -92,9 +92,7 @@ void AddScoreCommand(CLI::App& root, CommandContext& context) {
   command->footer(kExamples);
   const auto flags = std::make_shared<ScoreFlags>();
   AddConnectionFlags(*command, InProcess::kAllowed, flags->connection);
-  AddCallerFlags(*command, flags->caller);
-  AddPromptFlags(*command, flags->prompt);
-  AddBlendFlags(*command, flags->blend);
+  AddRequestFlags(*command, Sampling::kNo, flags->request);
   auto* group = command->add_option_group("Continuation", "What is scored; exactly one");
   group->add_option("--continuation", flags->continuation, "As text")->type_name("TEXT");
   group->add_option("--continuation-file", flags->continuation_file, "As a text file")->type_name("FILE");

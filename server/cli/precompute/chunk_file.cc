@@ -23,12 +23,13 @@ ChunkFile::~ChunkFile() {
   std::remove(part_path_.c_str());
 }
 
-absl::Status ChunkFile::Write(const Document& document, const DocumentChunk& chunk, std::string_view text) {
-  nlohmann::ordered_json line = {{"key", chunk.key}, {"text", text}, {"path", document.path}};
+absl::Status ChunkFile::Write(const Document& document, const v1::DocumentChunk& chunk,
+                              std::string_view text) {
+  nlohmann::ordered_json line = {{"key", chunk.key()}, {"text", text}, {"path", document.path}};
   if (!document.id.empty()) line["id"] = document.id;
-  line["begin_byte"] = chunk.begin_byte;
-  line["end_byte"] = chunk.end_byte;
-  line["num_tokens"] = chunk.num_tokens;
+  line["begin_byte"] = chunk.begin_byte();
+  line["end_byte"] = chunk.end_byte();
+  line["num_tokens"] = chunk.num_tokens();
   errno = 0;
   // Paths are bytes; the texts are UTF-8.
   file_ << line.dump(/*indent=*/-1, ' ', /*ensure_ascii=*/false,

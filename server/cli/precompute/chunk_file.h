@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "engine/api/request.h"
+#include "kvblend/v1/chunks.pb.h"
 #include "server/cli/precompute/corpus_reader.h"
 
 namespace kvblend::server::cli {
@@ -22,7 +22,7 @@ class ChunkFile {
   ChunkFile(const ChunkFile&) = delete;
   ChunkFile& operator=(const ChunkFile&) = delete;
 
-  absl::Status Write(const Document& document, const DocumentChunk& chunk, std::string_view text);
+  absl::Status Write(const Document& document, const v1::DocumentChunk& chunk, std::string_view text);
   absl::Status Finish();
 
  private:

@@ -1,20 +1,19 @@
-// Splits documents of any length through a client whose requests have a limit.
+// Splits documents of any length by calls whose requests have a limit.
 #pragma once
 
 #include <functional>
 #include <string_view>
 
 #include "absl/status/status.h"
-#include "engine/api/request.h"
-#include "server/cli/client.h"
+#include "server/calls/calls.h"
 
 namespace kvblend::server::cli {
 
 /// Calls `on_chunk` for each chunk of `text`, in order; positions are in `text`, own_bytes is how far the
 /// next chunk begins behind this one. `request` has everything but the text, which is sent piece by piece:
-/// the chunks are the same. Errors are the client's and on_chunk's.
+/// the chunks are the same. Errors are the calls' and on_chunk's.
 absl::Status SplitInPieces(
-    EngineClient& client, SplitDocumentRequest request, std::string_view text,
-    const std::function<absl::Status(const DocumentChunk& chunk, int64_t own_bytes)>& on_chunk);
+    Calls& calls, v1::SplitDocumentRequest request, std::string_view text,
+    const std::function<absl::Status(const v1::DocumentChunk& chunk, int64_t own_bytes)>& on_chunk);
 
 }  // namespace kvblend::server::cli

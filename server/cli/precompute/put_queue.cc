@@ -12,7 +12,7 @@ constexpr size_t kBytesPerBatch = size_t{32} << 10;
 
 }  // namespace
 
-PutQueue::PutQueue(EngineClient& client, Cancellation& cancellation, Options options, OnStored on_stored)
+PutQueue::PutQueue(Client& client, Cancellation& cancellation, Options options, OnStored on_stored)
     : client_(client),
       options_(std::move(options)),
       on_stored_(std::move(on_stored)),
@@ -83,19 +83,20 @@ void PutQueue::Work() {
 }
 
 absl::Status PutQueue::Send(const Batch& batch) {
-  PutChunksRequest request = options_.request;
+  v1::PutChunksRequest request = options_.request;
   for (const ChunkToPut& chunk : batch) {
-    request.chunks.push_back(chunk.text);
-    request.chunk_labels.push_back(chunk.label);
+    request.add_chunks(chunk.text);
+    request.add_chunk_labels(chunk.label);
   }
   for (int attempt = 0;; ++attempt) {
     bool accepted = false;
-    const absl::Status status = client_.PutChunks(request, [&](const PutChunkProgress& progress) {
+    const auto on_progress = [&](const v1::PutChunkProgress& progress) {
       accepted = true;
-      if (progress.index < 0 || static_cast<size_t>(progress.index) >= batch.size()) return;
+      if (progress.index() < 0 || static_cast<size_t>(progress.index()) >= batch.size()) return;
       absl::MutexLock lock(&on_stored_mutex_);
-      on_stored_(progress, batch[static_cast<size_t>(progress.index)]);
-    });
+      on_stored_(progress, batch[static_cast<size_t>(progress.index())]);
+    };
+    const absl::Status status = client_.Put(request, options_.deadline, on_progress);
     const bool queue_full = absl::IsResourceExhausted(status) && !accepted;
     if (!queue_full || attempt >= options_.max_retries || !WaitBeforeRetry(attempt)) return status;
   }

@@ -12,7 +12,6 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "engine/api/request.h"
 #include "server/cli/cancellation.h"
 #include "server/cli/client.h"
 
@@ -28,9 +27,10 @@ struct ChunkToPut {
 /// Add and Finish are for one thread; on_stored is called on others, one call at a time.
 class PutQueue {
  public:
-  using OnStored = std::function<void(const PutChunkProgress& progress, const ChunkToPut& chunk)>;
+  using OnStored = std::function<void(const v1::PutChunkProgress& progress, const ChunkToPut& chunk)>;
   struct Options {
-    PutChunksRequest request;  // all but chunks and labels
+    v1::PutChunksRequest request;  // all but chunks and labels
+    absl::Time deadline = absl::InfiniteFuture();
     int max_in_flight = 2;
     /// How often a batch is sent again when the engine has no room for it in its queue, waiting longer each
     /// time.
@@ -39,7 +39,7 @@ class PutQueue {
   };
 
   /// Ends with kCancelled once `cancellation` is requested. `client` and `cancellation` must outlive it.
-  PutQueue(EngineClient& client, Cancellation& cancellation, Options options, OnStored on_stored);
+  PutQueue(Client& client, Cancellation& cancellation, Options options, OnStored on_stored);
   /// Gives up what has not been sent; waits for what has.
   ~PutQueue();
   PutQueue(const PutQueue&) = delete;
@@ -60,7 +60,7 @@ class PutQueue {
   bool WaitBeforeRetry(int attempt);
   void Fail(const absl::Status& status);
 
-  EngineClient& client_;
+  Client& client_;
   const Options options_;
   const OnStored on_stored_;
   Batch batch_;  // being filled

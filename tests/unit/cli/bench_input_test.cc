@@ -20,17 +20,17 @@ TEST(DatasetTest, PromptIsTheReferenceOneToTheLetter) {
   ASSERT_TRUE(questions.ok()) << questions.status();
   ASSERT_EQ(questions->size(), 1u);
   EXPECT_THAT(questions->front().answers, ElementsAre("She", "Her"));
-  const Prompt prompt = MakePrompt(questions->front(), /*max_passages=*/2);
-  EXPECT_EQ(prompt.system_text,
+  const v1::Prompt prompt = MakePrompt(questions->front(), /*max_passages=*/2);
+  EXPECT_EQ(prompt.system_text(),
             "You are a helpful AI assistant. Answer the question based on the given passages. Answer with a "
             "few words "
             "only.");
-  EXPECT_EQ(prompt.lead_in, "Passages:\n\n");
-  EXPECT_THAT(prompt.chunks, ElementsAre("T1\nOne.\n\n", "T2\nTwo.\n\n"));
-  EXPECT_EQ(prompt.question, "Question: Who?\nAnswer the question with a few words only.");
-  EXPECT_TRUE(prompt.history.empty());
-  EXPECT_EQ(MakePrompt(questions->front(), 0).chunks.size(), 3u);
-  EXPECT_EQ(MakePrompt(questions->front(), 99).chunks.size(), 3u);
+  EXPECT_EQ(prompt.lead_in(), "Passages:\n\n");
+  EXPECT_THAT(prompt.chunks(), ElementsAre("T1\nOne.\n\n", "T2\nTwo.\n\n"));
+  EXPECT_EQ(prompt.question(), "Question: Who?\nAnswer the question with a few words only.");
+  EXPECT_TRUE(prompt.history().empty());
+  EXPECT_EQ(MakePrompt(questions->front(), 0).chunks_size(), 3);
+  EXPECT_EQ(MakePrompt(questions->front(), 99).chunks_size(), 3);
 }
 
 TEST(DatasetTest, ErrorsNameQuestionAndKey) {
@@ -72,7 +72,7 @@ std::vector<std::string> Labels(const std::vector<BenchVariant>& variants) {
 TEST(BenchSpecTest, OneVariantPerCombinationThatMatters) {
   const auto variants = MakeVariants(
       {BenchMode::kBlend, BenchMode::kFull, BenchMode::kReuse, BenchMode::kPrefix},
-      {Policy::kQuery, Policy::kLink}, {0.05, 0.15}, {Anchoring::kAnchored, Anchoring::kIsolated});
+      {v1::POLICY_QUERY, v1::POLICY_LINK}, {0.05, 0.15}, {v1::ANCHORING_ANCHORED, v1::ANCHORING_ISOLATED});
   ASSERT_TRUE(variants.ok()) << variants.status();
   EXPECT_THAT(Labels(*variants),
               ElementsAre("full", "prefix", "reuse anchored", "blend query 0.05 anchored",
@@ -83,52 +83,54 @@ TEST(BenchSpecTest, OneVariantPerCombinationThatMatters) {
 TEST(BenchSpecTest, VariantsBecomeBlendOptions) {
   const auto variants =
       MakeVariants({BenchMode::kFull, BenchMode::kPrefix, BenchMode::kReuse, BenchMode::kBlend},
-                   {Policy::kHkvd}, {0.3}, {Anchoring::kIsolated});
+                   {v1::POLICY_HKVD}, {0.3}, {v1::ANCHORING_ISOLATED});
   ASSERT_TRUE(variants.ok()) << variants.status();
   ASSERT_EQ(variants->size(), 4u);
-  EXPECT_EQ((*variants)[0].blend_options().reuse, Reuse::kNothing);
-  EXPECT_EQ((*variants)[1].blend_options().reuse, Reuse::kPrefix);
-  EXPECT_EQ((*variants)[1].blend_options().anchoring, Anchoring::kAnchored);
-  EXPECT_EQ((*variants)[2].blend_options().reuse, Reuse::kChunks);
-  EXPECT_EQ((*variants)[2].blend_options().policy, Policy::kNone);
-  const BlendOptions blend = (*variants)[3].blend_options();
-  EXPECT_EQ(blend.reuse, Reuse::kChunks);
-  EXPECT_EQ(blend.policy, Policy::kHkvd);
-  EXPECT_EQ(blend.ratio, 0.3);
-  EXPECT_EQ(blend.anchoring, Anchoring::kIsolated);
-  for (const BenchVariant& variant : *variants) EXPECT_FALSE(variant.blend_options().store_misses);
+  EXPECT_EQ((*variants)[0].blend_options().reuse(), v1::REUSE_NOTHING);
+  EXPECT_EQ((*variants)[1].blend_options().reuse(), v1::REUSE_PREFIX);
+  EXPECT_EQ((*variants)[1].blend_options().anchoring(), v1::ANCHORING_ANCHORED);
+  EXPECT_EQ((*variants)[2].blend_options().reuse(), v1::REUSE_CHUNKS);
+  EXPECT_EQ((*variants)[2].blend_options().policy(), v1::POLICY_NONE);
+  const v1::BlendOptions blend = (*variants)[3].blend_options();
+  EXPECT_EQ(blend.reuse(), v1::REUSE_CHUNKS);
+  EXPECT_EQ(blend.policy(), v1::POLICY_HKVD);
+  EXPECT_EQ(blend.ratio(), 0.3);
+  EXPECT_EQ(blend.anchoring(), v1::ANCHORING_ISOLATED);
+  for (const BenchVariant& variant : *variants)
+    EXPECT_TRUE(variant.blend_options().has_store_misses() && !variant.blend_options().store_misses());
 }
 
 TEST(BenchSpecTest, AutomaticRatiosAndVotingLayers) {
-  const auto variants = MakeVariants({BenchMode::kBlend}, {Policy::kQuery, Policy::kHkvd},
-                                     {*ParseBenchRatio("auto"), 0.1}, {Anchoring::kAnchored}, {0, 20});
+  const auto variants = MakeVariants({BenchMode::kBlend}, {v1::POLICY_QUERY, v1::POLICY_HKVD},
+                                     {*ParseBenchRatio("auto"), 0.1}, {v1::ANCHORING_ANCHORED}, {0, 20});
   ASSERT_TRUE(variants.ok()) << variants.status();
   EXPECT_THAT(Labels(*variants),
               ElementsAre("blend query auto anchored", "blend query 0.1 anchored",
                           "blend query by 20 layers auto anchored", "blend query by 20 layers 0.1 anchored",
                           "blend hkvd auto anchored", "blend hkvd 0.1 anchored"));
-  EXPECT_EQ((*variants)[0].blend_options().ratio_mode, RatioMode::kAuto);
-  EXPECT_FALSE((*variants)[0].blend_options().ratio.has_value());
-  EXPECT_EQ((*variants)[3].blend_options().ratio_mode, RatioMode::kFixed);
-  EXPECT_EQ((*variants)[3].blend_options().ratio, 0.1);
-  EXPECT_EQ((*variants)[3].blend_options().query_layers, 20);
+  EXPECT_EQ((*variants)[0].blend_options().ratio_mode(), v1::RATIO_MODE_AUTO);
+  EXPECT_FALSE((*variants)[0].blend_options().has_ratio());
+  EXPECT_EQ((*variants)[3].blend_options().ratio_mode(), v1::RATIO_MODE_FIXED);
+  EXPECT_EQ((*variants)[3].blend_options().ratio(), 0.1);
+  EXPECT_EQ((*variants)[3].blend_options().query_layers(), 20);
   for (const char* text : {"", "much", "-0.1", "1.5", "nan", "0.1x"}) {
     EXPECT_THAT(ParseBenchRatio(text).status().ToString(), HasSubstr("allowed: 0 to 1, or auto")) << text;
   }
 }
 
 TEST(BenchSpecTest, RefusesWhatMakesNoSense) {
-  const std::vector<Anchoring> anchored = {Anchoring::kAnchored};
-  EXPECT_FALSE(MakeVariants({}, {Policy::kQuery}, {0.1}, anchored).ok());
+  const std::vector<v1::Anchoring> anchored = {v1::ANCHORING_ANCHORED};
+  EXPECT_FALSE(MakeVariants({}, {v1::POLICY_QUERY}, {0.1}, anchored).ok());
   EXPECT_FALSE(MakeVariants({BenchMode::kBlend}, {}, {0.1}, anchored).ok());
-  EXPECT_FALSE(MakeVariants({BenchMode::kBlend}, {Policy::kQuery}, {}, anchored).ok());
-  EXPECT_TRUE(MakeVariants({BenchMode::kBlend}, {Policy::kAll}, {}, anchored).ok());
+  EXPECT_FALSE(MakeVariants({BenchMode::kBlend}, {v1::POLICY_QUERY}, {}, anchored).ok());
+  EXPECT_TRUE(MakeVariants({BenchMode::kBlend}, {v1::POLICY_ALL}, {}, anchored).ok());
   for (const double ratio : {-0.1, 1.1, std::numeric_limits<double>::quiet_NaN()}) {
-    const auto variants = MakeVariants({BenchMode::kBlend}, {Policy::kQuery}, {ratio}, anchored);
+    const auto variants = MakeVariants({BenchMode::kBlend}, {v1::POLICY_QUERY}, {ratio}, anchored);
     EXPECT_EQ(variants.status().code(), absl::StatusCode::kInvalidArgument) << ratio;
     EXPECT_THAT(variants.status().ToString(), HasSubstr("allowed: 0 to 1"));
   }
-  EXPECT_THAT(ParseBenchMode("fast").status().ToString(), HasSubstr("full, prefix, reuse, blend"));
+  EXPECT_THAT(ParseName<BenchMode>("mode", "fast").status().ToString(),
+              HasSubstr("full, prefix, reuse, blend"));
 }
 
 }  // namespace

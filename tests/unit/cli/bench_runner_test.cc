@@ -9,7 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/cli/bench/bench_report.h"
-#include "tests/unit/cli/fake_client.h"
+#include "tests/unit/cli/fake_calls.h"
 
 namespace kvblend::server::cli {
 namespace {
@@ -27,58 +27,59 @@ std::vector<float> Distribution(double p0) {
 /// Full prefill: (0.6, 0.4) everywhere, so token 0 is its greedy one. Whatever reuses chunks gives (0.3, 0.7)
 /// for the first token and (0.6, 0.4) after it. Full prefill takes 8 s, the exact prefix 4 s, reuse 1 s,
 /// blending 2 s.
-class KnownEngine : public FakeClient {
+class KnownEngine : public FakeCalls {
  public:
   KnownEngine() {
-    on_generate = [this](const GenerateRequest& request, const GenerateCallbacks& callbacks) {
-      return KnownGenerate(request, callbacks);
+    on_generate = [this](const v1::GenerateRequest& request, const Send<v1::GenerateEvent>& send) {
+      return KnownGenerate(request, send);
     };
-    on_score = [](const ScoreRequest& request) { return KnownScore(request); };
+    on_score = [](const v1::ScoreRequest& request, const Send<v1::ScoreEvent>& send) {
+      return KnownScore(request, send);
+    };
   }
 
   int failing_generate = -1;  // index of the Generate call that fails
 
  private:
-  static double Seconds(const BlendOptions& blend) {
-    if (blend.reuse == Reuse::kNothing) return 8;
-    if (blend.reuse == Reuse::kPrefix) return 4;
-    return blend.policy == Policy::kNone ? 1 : 2;
+  static double Seconds(const v1::BlendOptions& blend) {
+    if (blend.reuse() == v1::REUSE_NOTHING) return 8;
+    if (blend.reuse() == v1::REUSE_PREFIX) return 4;
+    return blend.policy() == v1::POLICY_NONE ? 1 : 2;
   }
 
-  absl::StatusOr<GenerateResult> KnownGenerate(const GenerateRequest& request,
-                                               const GenerateCallbacks& callbacks) {
+  absl::Status KnownGenerate(const v1::GenerateRequest& request, const Send<v1::GenerateEvent>& send) {
     if (static_cast<int>(generated.size()) - 1 == failing_generate) return absl::UnavailableError("gone");
-    PromptReport report = Report(request.prompt, request.blend);
-    report.recomputed_tokens =
-        request.blend.policy == Policy::kQuery && request.blend.reuse == Reuse::kChunks ? 15 : 0;
-    if (callbacks.on_prompt) callbacks.on_prompt(report);
-    if (callbacks.on_text) {
-      // In two deltas, to see that they are put together.
-      const int count = request.sampling.ignore_eos ? request.sampling.max_tokens : 2;
-      callbacks.on_text({.text = "\nThe gold", .token_ids = {0}, .logprobs = {}, .top_logprobs = {}});
-      callbacks.on_text({.text = " answer\nmore",
-                         .token_ids = std::vector<int32_t>(count - 1, 0),
-                         .logprobs = {},
-                         .top_logprobs = {}});
-    }
-    GenerateResult result;
-    result.time_to_first_token_seconds = Seconds(request.blend);
-    return result;
+    v1::GenerateEvent event = PromptEvent(request);
+    const v1::BlendOptions& blend = request.blend();
+    event.mutable_prompt()->set_recomputed_tokens(
+        blend.policy() == v1::POLICY_QUERY && blend.reuse() == v1::REUSE_CHUNKS ? 15 : 0);
+    send(event);
+    // In two deltas, to see that they are put together.
+    const int count = request.sampling().ignore_eos() ? request.sampling().max_tokens() : 2;
+    send(TextEvent("\nThe gold", {0}));
+    send(TextEvent(" answer\nmore", std::vector<int32_t>(count - 1, 0)));
+    send(FinishedEvent(v1::FINISH_REASON_MAX_TOKENS, Seconds(blend)));
+    return absl::OkStatus();
   }
 
-  static absl::StatusOr<Scores> KnownScore(const ScoreRequest& request) {
-    Scores scores{.prompt = Report(request.prompt, request.blend), .tokens = {}};
-    const bool exact = request.blend.reuse != Reuse::kChunks;
-    const size_t count = request.continuation.empty() ? request.continuation_token_ids.size() : 2;
-    for (size_t i = 0; i < count; ++i) {
+  static absl::Status KnownScore(const v1::ScoreRequest& request, const Send<v1::ScoreEvent>& send) {
+    v1::ScoreEvent event;
+    *event.mutable_prompt() = Report(request.prompt(), request.blend());
+    send(event);
+    const bool exact = request.blend().reuse() != v1::REUSE_CHUNKS;
+    const int count = request.has_continuation_text() ? 2 : request.continuation_token_ids().ids_size();
+    for (int i = 0; i < count; ++i) {
       const double p0 = exact || i > 0 ? 0.6 : 0.3;
-      ScoredToken token;
-      token.logprob = std::log(p0);
-      token.top_token_id = p0 > 0.5 ? 0 : 1;
-      if (request.return_distributions) token.distribution = Distribution(p0);
-      scores.tokens.push_back(token);
+      v1::ScoredToken token;
+      token.set_logprob(std::log(p0));
+      token.set_top_token_id(p0 > 0.5 ? 0 : 1);
+      if (request.return_distributions()) {
+        for (const float value : Distribution(p0)) token.add_distribution(value);
+      }
+      *event.mutable_token() = token;
+      send(event);
     }
-    return scores;
+    return absl::OkStatus();
   }
 };
 
@@ -95,16 +96,18 @@ std::vector<BenchQuestion> Questions(int count) {
 
 BenchOptions Options(std::vector<BenchMode> modes) {
   BenchOptions options;
-  options.variants = *MakeVariants(modes, {Policy::kQuery}, {0.15}, {Anchoring::kAnchored});
+  options.variants = *MakeVariants(modes, {v1::POLICY_QUERY}, {0.15}, {v1::ANCHORING_ANCHORED});
   options.repeats = 2;
   options.tenant_namespace = "bench";
   return options;
 }
 
-absl::StatusOr<std::vector<VariantResults>> Bench(EngineClient& client,
+absl::StatusOr<std::vector<VariantResults>> Bench(KnownEngine& engine,
                                                   const std::vector<BenchQuestion>& questions,
                                                   const BenchOptions& options,
                                                   const BenchProgress& progress) {
+  Cancellation cancellation;
+  Client client(engine.Lend(), cancellation);
   std::vector<VariantResults> results;
   const absl::Status status = RunBench(client, questions, options, progress, results);
   if (!status.ok()) return status;
@@ -156,33 +159,36 @@ TEST(BenchRunnerTest, AsksForWhatItMeasures) {
   // Stored once, before anything else.
   ASSERT_THAT(engine.put, SizeIs(1));
   EXPECT_EQ(engine.log.front(), "put");
-  EXPECT_EQ(engine.put[0].lead_in, "Passages:\n\n");
-  EXPECT_EQ(engine.put[0].anchoring, Anchoring::kAnchored);
-  EXPECT_EQ(engine.put[0].caller.tenant_namespace, "bench");
+  EXPECT_EQ(engine.put[0].lead_in(), "Passages:\n\n");
+  EXPECT_EQ(engine.put[0].anchoring(), v1::ANCHORING_ANCHORED);
+  EXPECT_EQ(engine.put[0].namespace_(), "bench");
   // The reference: full prefill, 16 tokens whatever the model says, greedy.
-  EXPECT_EQ(engine.generated[0].blend.reuse, Reuse::kNothing);
-  EXPECT_TRUE(engine.generated[0].sampling.ignore_eos);
-  EXPECT_EQ(engine.generated[0].sampling.max_tokens, kTokens);
-  EXPECT_EQ(engine.generated[0].sampling.temperature, 0);
+  EXPECT_EQ(engine.generated[0].blend().reuse(), v1::REUSE_NOTHING);
+  EXPECT_TRUE(engine.generated[0].sampling().ignore_eos());
+  EXPECT_EQ(engine.generated[0].sampling().max_tokens(), kTokens);
+  EXPECT_EQ(engine.generated[0].sampling().temperature(), 0);
   // Answers end where the model ends them.
-  EXPECT_FALSE(engine.generated[1].sampling.ignore_eos);
-  EXPECT_EQ(engine.generated[1].sampling.max_tokens, 32);
+  EXPECT_FALSE(engine.generated[1].sampling().ignore_eos());
+  EXPECT_EQ(engine.generated[1].sampling().max_tokens(), 32);
   // Times at last, the variants in turns.
   ASSERT_THAT(engine.generated, SizeIs(1 + 4 + 2 * 4));
-  std::vector<Reuse> order;
+  std::vector<v1::Reuse> order;
   for (size_t i = 5; i < engine.generated.size(); ++i) {
-    EXPECT_EQ(engine.generated[i].sampling.max_tokens, 1);
-    order.push_back(engine.generated[i].blend.reuse);
+    EXPECT_EQ(engine.generated[i].sampling().max_tokens(), 1);
+    order.push_back(engine.generated[i].blend().reuse());
   }
-  EXPECT_THAT(order, ElementsAre(Reuse::kNothing, Reuse::kPrefix, Reuse::kChunks, Reuse::kChunks,
-                                 Reuse::kNothing, Reuse::kPrefix, Reuse::kChunks, Reuse::kChunks));
+  EXPECT_THAT(order, ElementsAre(v1::REUSE_NOTHING, v1::REUSE_PREFIX, v1::REUSE_CHUNKS, v1::REUSE_CHUNKS,
+                                 v1::REUSE_NOTHING, v1::REUSE_PREFIX, v1::REUSE_CHUNKS, v1::REUSE_CHUNKS));
   // 16 tokens with distributions and the gold answer without, per variant; full prefill's 16 only once.
   ASSERT_THAT(engine.scored, SizeIs(8));
-  EXPECT_THAT(engine.scored[0].continuation_token_ids, SizeIs(kTokens));
-  EXPECT_TRUE(engine.scored[0].return_distributions);
-  EXPECT_EQ(engine.scored[1].continuation, "gold answer");
-  EXPECT_FALSE(engine.scored[1].return_distributions);
-  for (const ScoreRequest& request : engine.scored) EXPECT_FALSE(request.blend.store_misses);
+  EXPECT_THAT(engine.scored[0].continuation_token_ids().ids(), SizeIs(kTokens));
+  EXPECT_TRUE(engine.scored[0].return_distributions());
+  EXPECT_EQ(engine.scored[1].continuation_text(), "gold answer");
+  EXPECT_FALSE(engine.scored[1].return_distributions());
+  for (const v1::ScoreRequest& request : engine.scored) {
+    EXPECT_TRUE(request.blend().has_store_misses());
+    EXPECT_FALSE(request.blend().store_misses());
+  }
 }
 
 TEST(BenchRunnerTest, WithoutModeFullTheReferenceIsStillFullPrefill) {
@@ -193,7 +199,7 @@ TEST(BenchRunnerTest, WithoutModeFullTheReferenceIsStillFullPrefill) {
   ASSERT_THAT(rows, SizeIs(1));
   EXPECT_GT(rows[0].kl_mean, 0);
   EXPECT_TRUE(std::isnan(rows[0].ttft_speedup));
-  EXPECT_EQ(engine.generated[0].blend.reuse, Reuse::kNothing);
+  EXPECT_EQ(engine.generated[0].blend().reuse(), v1::REUSE_NOTHING);
 }
 
 TEST(BenchRunnerTest, MeasuresOnlyWhatIsAsked) {
@@ -213,8 +219,8 @@ TEST(BenchRunnerTest, MeasuresOnlyWhatIsAsked) {
 TEST(BenchRunnerTest, LeavesTheStoreAsItWasFound) {
   KnownEngine engine;
   const std::vector<BenchQuestion> questions = Questions(2);
-  const std::string kept = absl::StrCat("key-anchored-", MakePrompt(questions[0], 0).chunks[0].size());
-  engine.stored[kept] = ChunkInfo{.key = kept};
+  const std::string kept = absl::StrCat("key-anchored-", MakePrompt(questions[0], 0).chunks(0).size());
+  engine.stored[kept] = FakeCalls::Chunk(kept);
   ASSERT_TRUE(Bench(engine, questions, Options(kAllModes), nullptr).ok());
   ASSERT_THAT(engine.stored, SizeIs(1));
   EXPECT_EQ(engine.stored.begin()->first, kept);
@@ -224,7 +230,9 @@ TEST(BenchRunnerTest, CleansUpAfterAnErrorAndNamesTheQuestion) {
   KnownEngine engine;
   engine.failing_generate = 15;  // in the second question: each makes 13 calls
   std::vector<VariantResults> results;
-  const absl::Status status = RunBench(engine, Questions(3), Options(kAllModes), nullptr, results);
+  Cancellation cancellation;
+  Client client(engine.Lend(), cancellation);
+  const absl::Status status = RunBench(client, Questions(3), Options(kAllModes), nullptr, results);
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(status.message(), "question 2: gone");
   ASSERT_THAT(results, SizeIs(4));
@@ -236,23 +244,21 @@ TEST(BenchRunnerTest, CleansUpAfterAnErrorAndNamesTheQuestion) {
 TEST(BenchRunnerTest, StoresBothAnchoringsAndAnchorsForThePrefix) {
   KnownEngine engine;
   BenchOptions options = Options({BenchMode::kFull});
-  options.variants = *MakeVariants({BenchMode::kPrefix, BenchMode::kReuse}, {}, {}, {Anchoring::kIsolated});
+  options.variants = *MakeVariants({BenchMode::kPrefix, BenchMode::kReuse}, {}, {}, {v1::ANCHORING_ISOLATED});
   ASSERT_TRUE(Bench(engine, Questions(1), options, nullptr).ok());
-  std::vector<Anchoring> anchorings;
-  for (const PutChunksRequest& request : engine.put) anchorings.push_back(request.anchoring);
-  EXPECT_THAT(anchorings, ElementsAre(Anchoring::kAnchored, Anchoring::kIsolated));
+  std::vector<v1::Anchoring> anchorings;
+  for (const v1::PutChunksRequest& request : engine.put) anchorings.push_back(request.anchoring());
+  EXPECT_THAT(anchorings, ElementsAre(v1::ANCHORING_ANCHORED, v1::ANCHORING_ISOLATED));
 }
 
 TEST(BenchRunnerTest, CountsChunksThatWentMissing) {
   KnownEngine engine;
   const auto known = engine.on_generate;
-  engine.on_generate = [&](const GenerateRequest& request, const GenerateCallbacks& callbacks) {
-    GenerateCallbacks changed = callbacks;
-    changed.on_prompt = [&](PromptReport report) {
-      report.chunks[1].source = ChunkSource::kMiss;
-      if (callbacks.on_prompt) callbacks.on_prompt(report);
-    };
-    return known(request, changed);
+  engine.on_generate = [&](const v1::GenerateRequest& request, const auto& send) {
+    return known(request, [&](v1::GenerateEvent event) {
+      if (event.has_prompt()) event.mutable_prompt()->mutable_chunks(1)->set_source(v1::CHUNK_SOURCE_MISS);
+      send(event);
+    });
   };
   const auto results = Bench(engine, Questions(2), Options(kAllModes), nullptr);
   ASSERT_TRUE(results.ok()) << results.status();

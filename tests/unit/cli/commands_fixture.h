@@ -1,4 +1,4 @@
-// The command line from arguments to exit code, over a fake engine.
+// The command line from arguments to exit code, over fake calls.
 #pragma once
 
 #include <cstdlib>
@@ -13,54 +13,9 @@
 #include "gtest/gtest.h"
 #include "server/cli/app.h"
 #include "tests/support/temporary_folder.h"
-#include "tests/unit/cli/fake_client.h"
+#include "tests/unit/cli/fake_calls.h"
 
 namespace kvblend::server::cli {
-
-/// Lends the test's client to the command.
-class Borrowed : public EngineClient {
- public:
-  explicit Borrowed(FakeClient& client) : client_(client) {}
-  absl::StatusOr<GenerateResult> Generate(const GenerateRequest& request,
-                                          const GenerateCallbacks& callbacks) override {
-    return client_.Generate(request, callbacks);
-  }
-  absl::StatusOr<Scores> Score(const ScoreRequest& request) override { return client_.Score(request); }
-  absl::Status PutChunks(const PutChunksRequest& request,
-                         const std::function<void(const PutChunkProgress&)>& on_progress) override {
-    return client_.PutChunks(request, on_progress);
-  }
-  absl::StatusOr<DocumentChunks> SplitDocument(const SplitDocumentRequest& request) override {
-    return client_.SplitDocument(request);
-  }
-  absl::StatusOr<std::vector<PrefetchedChunk>> PrefetchChunks(const PrefetchChunksRequest& request) override {
-    return client_.PrefetchChunks(request);
-  }
-  absl::StatusOr<StatResult> StatChunks(const std::string& tenant,
-                                        absl::Span<const std::string> keys) override {
-    return client_.StatChunks(tenant, keys);
-  }
-  absl::StatusOr<ChunkPage> ListChunks(const std::string& tenant, int32_t size,
-                                       const std::string& token) override {
-    return client_.ListChunks(tenant, size, token);
-  }
-  absl::StatusOr<ChangeResult> DeleteChunks(const std::string& tenant,
-                                            absl::Span<const std::string> keys) override {
-    return client_.DeleteChunks(tenant, keys);
-  }
-  absl::StatusOr<ChangeResult> DeleteAllChunks(const std::string& tenant) override {
-    return client_.DeleteAllChunks(tenant);
-  }
-  absl::StatusOr<ChangeResult> PinChunks(const std::string& tenant, absl::Span<const std::string> keys,
-                                         bool pinned) override {
-    return client_.PinChunks(tenant, keys, pinned);
-  }
-  absl::StatusOr<Info> GetInfo() override { return client_.GetInfo(); }
-  absl::Status CheckHealth() override { return client_.CheckHealth(); }
-
- private:
-  FakeClient& client_;
-};
 
 class CommandsTest : public testing::Test {
  protected:
@@ -72,10 +27,10 @@ class CommandsTest : public testing::Test {
     Terminal terminal{out_, err_};
     return RunCommandLine(arguments, terminal, cancellation_,
                           [this](const Connection& connection, Cancellation&,
-                                 Terminal&) -> absl::StatusOr<std::unique_ptr<EngineClient>> {
+                                 Terminal&) -> absl::StatusOr<std::shared_ptr<Calls>> {
                             connection_ = connection;
                             if (!connect_status_.ok()) return connect_status_;
-                            return std::make_unique<Borrowed>(client_);
+                            return calls_.Lend();
                           });
   }
 
@@ -99,7 +54,7 @@ class CommandsTest : public testing::Test {
     return objects;
   }
 
-  FakeClient client_;
+  FakeCalls calls_;
   Cancellation cancellation_;
   Connection connection_;
   absl::Status connect_status_;

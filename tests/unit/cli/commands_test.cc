@@ -1,8 +1,9 @@
-// The command line from arguments to exit code, over a fake engine.
+// The command line from arguments to exit code, over fake calls.
 #include <cstdlib>
 #include <string>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/cli/commands_fixture.h"
@@ -69,7 +70,7 @@ TEST_F(CommandsTest, WrongUsageIsTwoAndSaysSoOnStandardError) {
     EXPECT_EQ(Out(), "") << testing::PrintToString(arguments);
     EXPECT_NE(Err(), "") << testing::PrintToString(arguments);
   }
-  EXPECT_THAT(client_.log, IsEmpty());
+  EXPECT_THAT(calls_.log, IsEmpty());
 }
 
 TEST_F(CommandsTest, ServerOrModel) {
@@ -92,7 +93,7 @@ TEST_F(CommandsTest, ServerOrModel) {
 TEST_F(CommandsTest, HealthIsAnExitCode) {
   EXPECT_EQ(Run({"health"}), 0);
   EXPECT_EQ(Out(), "serving\n");
-  client_.health = absl::UnavailableError("server x is not serving");
+  calls_.health = absl::UnavailableError("server x is not serving");
   EXPECT_EQ(Run({"health", "--server", "x"}), 4);
   EXPECT_EQ(connection_.server, "x");
   EXPECT_EQ(Out(), "");
@@ -134,21 +135,46 @@ TEST_F(CommandsTest, GenerateStreamsTextAndReportsOnStandardError) {
             0);
   EXPECT_EQ(Out(), "Hello you\n");
   EXPECT_THAT(Err(), HasSubstr("prompt: 100 tokens"));
-  ASSERT_THAT(client_.generated, SizeIs(1));
-  const GenerateRequest& request = client_.generated[0];
-  EXPECT_EQ(request.prompt.system_text, "S");
-  EXPECT_EQ(request.prompt.lead_in, "L");
-  EXPECT_THAT(request.prompt.chunks, ElementsAre("one", "two", "from a file"));
-  EXPECT_EQ(request.prompt.question, "Q");
-  EXPECT_EQ(request.blend.anchoring, Anchoring::kIsolated);
-  EXPECT_EQ(request.blend.policy, Policy::kHkvd);
-  EXPECT_EQ(request.blend.ratio, 0.3);
-  EXPECT_FALSE(request.blend.store_misses);
-  EXPECT_EQ(request.sampling.max_tokens, 9);
-  EXPECT_THAT(request.sampling.stop, ElementsAre("x", "y"));
-  EXPECT_EQ(request.sampling.seed, 4u);
-  EXPECT_EQ(request.caller.tenant_namespace, "n");
-  EXPECT_EQ(request.caller.deadline, absl::InfiniteFuture());
+  ASSERT_THAT(calls_.generated, SizeIs(1));
+  const v1::GenerateRequest& request = calls_.generated[0];
+  EXPECT_EQ(request.prompt().system_text(), "S");
+  EXPECT_EQ(request.prompt().lead_in(), "L");
+  EXPECT_THAT(request.prompt().chunks(), ElementsAre("one", "two", "from a file"));
+  EXPECT_EQ(request.prompt().question(), "Q");
+  EXPECT_EQ(request.blend().anchoring(), v1::ANCHORING_ISOLATED);
+  EXPECT_EQ(request.blend().policy(), v1::POLICY_HKVD);
+  EXPECT_EQ(request.blend().ratio(), 0.3);
+  EXPECT_TRUE(request.blend().has_store_misses());
+  EXPECT_FALSE(request.blend().store_misses());
+  EXPECT_EQ(request.sampling().max_tokens(), 9);
+  EXPECT_THAT(request.sampling().stop(), ElementsAre("x", "y"));
+  EXPECT_EQ(request.sampling().seed(), 4u);
+  EXPECT_FALSE(request.sampling().has_top_p());  // what was not given is left to the engine
+  EXPECT_EQ(request.namespace_(), "n");
+  EXPECT_EQ(calls_.deadlines[0], absl::InfiniteFuture());
+}
+
+TEST_F(CommandsTest, ATimeoutIsADeadline) {
+  const absl::Time before = absl::Now();
+  EXPECT_EQ(Run({"generate", "--question", "Q", "--timeout", "60"}), 0);
+  EXPECT_GE(calls_.deadlines.at(0), before + absl::Seconds(60));
+  EXPECT_LE(calls_.deadlines.at(0), absl::Now() + absl::Seconds(60));
+}
+
+TEST_F(CommandsTest, RefusedFlagsNameWhatIsAllowed) {
+  const auto refusal = [this](const std::string& flag, const std::string& value) {
+    EXPECT_EQ(Run({"generate", "--question", "Q", flag, value}), 2);
+    return Err();
+  };
+  EXPECT_THAT(refusal("--policy", "best"),
+              HasSubstr("--policy is 'best'; allowed: query, hkvd, link, none, all, random"));
+  EXPECT_THAT(refusal("--top-k", "1.5"), HasSubstr("--top-k is '1.5'; allowed: a whole number"));
+  EXPECT_THAT(refusal("--seed", "-1"), HasSubstr("--seed is '-1'; allowed: a whole number from 0"));
+  EXPECT_THAT(refusal("--top-p", "much"), HasSubstr("--top-p is 'much'; allowed: a number"));
+  EXPECT_THAT(refusal("--ratio", "much"), HasSubstr("--ratio is 'much'; allowed: 0 to 1, or auto"));
+  EXPECT_THAT(calls_.generated, IsEmpty());
+  EXPECT_EQ(Run({"generate", "--help"}), 0);
+  EXPECT_THAT(Out(), HasSubstr("chosen: query (default), hkvd, link, none, all or random"));
 }
 
 TEST_F(CommandsTest, GenerateQuietSaysNothingElse) {
@@ -162,50 +188,50 @@ TEST_F(CommandsTest, GenerateJsonIsOneObjectPerEvent) {
   const std::vector<OrderedJson> events = OutJson();
   ASSERT_THAT(events, SizeIs(4));
   EXPECT_EQ(events[0]["prompt"]["prompt_tokens"], 100);
-  EXPECT_EQ(events[0]["prompt"]["chunks"][0]["source"], "blended");
+  EXPECT_EQ(events[0]["prompt"]["chunks"][0]["source"], "CHUNK_SOURCE_BLENDED");
   EXPECT_EQ(events[1]["text"]["text"], "Hello");
   EXPECT_EQ(events[2]["text"]["token_ids"], OrderedJson({8}));
-  EXPECT_EQ(events[3]["finished"]["finish_reason"], "end_of_text");
+  EXPECT_EQ(events[3]["finished"]["reason"], "FINISH_REASON_END_OF_TEXT");
   EXPECT_EQ(Err(), "");
 }
 
 TEST_F(CommandsTest, TheRatioIsANumberOrAuto) {
   EXPECT_EQ(Run({"generate", "--question", "Q"}), 0);
-  EXPECT_FALSE(client_.generated.at(0).blend.ratio.has_value());  // the engine's or the server's
-  EXPECT_FALSE(client_.generated.at(0).blend.ratio_mode.has_value());
+  EXPECT_FALSE(calls_.generated.at(0).blend().has_ratio());  // the engine's or the server's
+  EXPECT_EQ(calls_.generated.at(0).blend().ratio_mode(), v1::RATIO_MODE_UNSPECIFIED);
   EXPECT_EQ(
       Run({"generate", "--question", "Q", "--ratio", "auto", "--ratio-min", "0.1", "--ratio-max", "0.6"}), 0);
-  EXPECT_EQ(client_.generated.at(1).blend.ratio_mode, RatioMode::kAuto);
-  EXPECT_EQ(client_.generated.at(1).blend.ratio_min, 0.1);
-  EXPECT_EQ(client_.generated.at(1).blend.ratio_max, 0.6);
+  EXPECT_EQ(calls_.generated.at(1).blend().ratio_mode(), v1::RATIO_MODE_AUTO);
+  EXPECT_EQ(calls_.generated.at(1).blend().ratio_min(), 0.1);
+  EXPECT_EQ(calls_.generated.at(1).blend().ratio_max(), 0.6);
   EXPECT_EQ(Run({"generate", "--question", "Q", "--ratio", "0.4"}), 0);
-  EXPECT_EQ(client_.generated.at(2).blend.ratio_mode, RatioMode::kFixed);
-  EXPECT_EQ(client_.generated.at(2).blend.ratio, 0.4);
+  EXPECT_EQ(calls_.generated.at(2).blend().ratio_mode(), v1::RATIO_MODE_FIXED);
+  EXPECT_EQ(calls_.generated.at(2).blend().ratio(), 0.4);
 }
 
 TEST_F(CommandsTest, FlagsOverrideTheRequestFile) {
   const std::string file = File("request.json", R"({"prompt": {"question": "old", "chunks": ["a"]},
       "blend": {"policy": "link", "ratio": 0.9}, "sampling": {"max_tokens": 3}})");
   EXPECT_EQ(Run({"generate", "--request", file, "--question", "new", "--chunk", "b", "--ratio", "0.2"}), 0);
-  const GenerateRequest& request = client_.generated.at(0);
-  EXPECT_EQ(request.prompt.question, "new");
-  EXPECT_THAT(request.prompt.chunks, ElementsAre("a", "b"));
-  EXPECT_EQ(request.blend.policy, Policy::kLink);
-  EXPECT_EQ(request.blend.ratio, 0.2);
-  EXPECT_EQ(request.sampling.max_tokens, 3);
+  const v1::GenerateRequest& request = calls_.generated.at(0);
+  EXPECT_EQ(request.prompt().question(), "new");
+  EXPECT_THAT(request.prompt().chunks(), ElementsAre("a", "b"));
+  EXPECT_EQ(request.blend().policy(), v1::POLICY_LINK);
+  EXPECT_EQ(request.blend().ratio(), 0.2);
+  EXPECT_EQ(request.sampling().max_tokens(), 3);
 }
 
 TEST_F(CommandsTest, GeneratePutsChunksFirstWhenAsked) {
   EXPECT_EQ(Run({"generate", "--question", "Q", "--chunk", "c", "--system", "S", "--put"}), 0);
-  EXPECT_THAT(client_.log, ElementsAre("put", "generate"));
-  EXPECT_EQ(client_.put[0].system_text, "S");
+  EXPECT_THAT(calls_.log, ElementsAre("put", "generate"));
+  EXPECT_EQ(calls_.put[0].system_text(), "S");
   EXPECT_EQ(Run({"generate", "--question", "Q", "--put"}), 0);  // nothing to put
-  EXPECT_THAT(client_.log, ElementsAre("put", "generate", "generate"));
+  EXPECT_THAT(calls_.log, ElementsAre("put", "generate", "generate"));
 }
 
 TEST_F(CommandsTest, ErrorsBecomeExitCodes) {
   const auto run_with = [this](absl::Status status) {
-    client_.on_generate = [status](const GenerateRequest&, const GenerateCallbacks&) { return status; };
+    calls_.on_generate = [status](const v1::GenerateRequest&, const auto&) { return status; };
     const int code = Run({"generate", "--question", "Q", "--json"});
     EXPECT_EQ(Out(), "");
     EXPECT_THAT(Err(), HasSubstr(std::string(status.message())));
@@ -220,8 +246,8 @@ TEST_F(CommandsTest, ErrorsBecomeExitCodes) {
 }
 
 TEST_F(CommandsTest, InterruptionIs130AndKeepsWhatCame) {
-  client_.on_generate = [this](const GenerateRequest&, const GenerateCallbacks& callbacks) {
-    callbacks.on_text({.text = "Hel", .token_ids = {7}, .logprobs = {}, .top_logprobs = {}});
+  calls_.on_generate = [this](const v1::GenerateRequest&, const auto& send) {
+    send(FakeCalls::TextEvent("Hel", {7}));
     cancellation_.Request();
     return absl::CancelledError("stopped by the client");
   };
@@ -233,10 +259,10 @@ TEST_F(CommandsTest, InterruptionIs130AndKeepsWhatCame) {
 TEST_F(CommandsTest, ScorePrintsTokensAndTotals) {
   EXPECT_EQ(Run({"score", "--question", "Q", "--continuation", "P"}), 0);
   EXPECT_THAT(Out(), HasSubstr("perplexity 1.649"));  // exp(0.5)
-  EXPECT_EQ(client_.scored.at(0).continuation, "P");
-  EXPECT_FALSE(client_.scored.at(0).return_distributions);
+  EXPECT_EQ(calls_.scored.at(0).continuation_text(), "P");
+  EXPECT_FALSE(calls_.scored.at(0).return_distributions());
   EXPECT_EQ(Run({"score", "--question", "Q", "--continuation-ids", "5,6", "--json"}), 0);
-  EXPECT_THAT(client_.scored.at(1).continuation_token_ids, ElementsAre(5, 6));
+  EXPECT_THAT(calls_.scored.at(1).continuation_token_ids().ids(), ElementsAre(5, 6));
   const std::vector<OrderedJson> lines = OutJson();
   ASSERT_THAT(lines, SizeIs(3));
   EXPECT_EQ(lines[1]["token"]["token_id"], 5);
@@ -249,11 +275,11 @@ TEST_F(CommandsTest, ChunksPutReadsFilesAndJsonLines) {
   EXPECT_EQ(Run({"chunks", "put", a, "--jsonl", lines, "--system", "S", "--lead-in", "L", "--label", "x",
                  "--pin", "--json"}),
             0);
-  ASSERT_THAT(client_.put, SizeIs(1));
-  EXPECT_THAT(client_.put[0].chunks, ElementsAre("1", "22", "333"));
-  EXPECT_EQ(client_.put[0].lead_in, "L");
-  EXPECT_EQ(client_.put[0].label, "x");
-  EXPECT_TRUE(client_.put[0].pin);
+  ASSERT_THAT(calls_.put, SizeIs(1));
+  EXPECT_THAT(calls_.put[0].chunks(), ElementsAre("1", "22", "333"));
+  EXPECT_EQ(calls_.put[0].lead_in(), "L");
+  EXPECT_EQ(calls_.put[0].label(), "x");
+  EXPECT_TRUE(calls_.put[0].pin());
   ASSERT_THAT(OutJson(), SizeIs(3));
   EXPECT_EQ(OutJson()[2]["done"], 3);
   EXPECT_EQ(OutJson()[2]["already_present"], false);
@@ -265,9 +291,9 @@ TEST_F(CommandsTest, ChunksPutSendsACorpusInBatchesAndCountsItAsOne) {
   std::string lines;
   for (int i = 0; i < 150; ++i) lines += "\"" + std::string(i + 1, 'x') + "\"\n";
   EXPECT_EQ(Run({"chunks", "put", "--jsonl", File("corpus.jsonl", lines), "--json"}), 0);
-  ASSERT_THAT(client_.put, SizeIs(3));
-  EXPECT_THAT(client_.put[0].chunks, SizeIs(64));
-  EXPECT_THAT(client_.put[2].chunks, SizeIs(22));
+  ASSERT_THAT(calls_.put, SizeIs(3));
+  EXPECT_THAT(calls_.put[0].chunks(), SizeIs(64));
+  EXPECT_THAT(calls_.put[2].chunks(), SizeIs(22));
   const std::vector<OrderedJson> progress = OutJson();
   ASSERT_THAT(progress, SizeIs(150));
   for (int i = 0; i < 150; ++i) {
@@ -281,65 +307,88 @@ TEST_F(CommandsTest, ChunksPrefetchSaysWhereTheyWere) {
   const std::string known = File("known.txt", "four");
   const std::string unknown = File("unknown.txt", "seven..");
   ASSERT_EQ(Run({"chunks", "put", "--system", "S", known}), 0);
-  client_.stored.begin()->second.tier = Tier::kDisk;
+  calls_.stored.begin()->second.set_tier(v1::TIER_DISK);
   EXPECT_EQ(Run({"chunks", "prefetch", "--system", "S", "--lead-in", "L", "--namespace", "n", known}), 0);
   EXPECT_THAT(Out(), HasSubstr("from disk"));
-  ASSERT_THAT(client_.prefetched, SizeIs(1));
-  EXPECT_EQ(client_.prefetched[0].system_text, "S");
-  EXPECT_EQ(client_.prefetched[0].lead_in, "L");
-  EXPECT_EQ(client_.prefetched[0].caller.tenant_namespace, "n");
+  ASSERT_THAT(calls_.prefetched, SizeIs(1));
+  EXPECT_EQ(calls_.prefetched[0].system_text(), "S");
+  EXPECT_EQ(calls_.prefetched[0].lead_in(), "L");
+  EXPECT_EQ(calls_.prefetched[0].namespace_(), "n");
 
   EXPECT_EQ(Run({"chunks", "prefetch", "--json", known, unknown}), 3);
   const std::vector<OrderedJson> objects = OutJson();
   ASSERT_THAT(objects, SizeIs(2));
-  EXPECT_EQ(objects[0]["tier"], "disk");
+  EXPECT_EQ(objects[0]["tier"], "TIER_DISK");
   EXPECT_EQ(objects[1]["num_tokens"], 3);
   EXPECT_THAT(Err(), HasSubstr("1 of 2 chunks are not stored"));
   EXPECT_EQ(Run({"chunks", "prefetch"}), 2);
 }
 
 TEST_F(CommandsTest, ChunksListFollowsPages) {
-  for (const char* key : {"a", "b", "c", "d", "e"}) client_.stored[key] = ChunkInfo{.key = key, .label = "l"};
+  for (const char* key : {"a", "b", "c", "d", "e"}) calls_.stored[key] = FakeCalls::Chunk(key);
   EXPECT_EQ(Run({"chunks", "list", "--json"}), 0);
   EXPECT_THAT(OutJson(), SizeIs(5));
   EXPECT_EQ(Run({"chunks", "list", "--limit", "3"}), 0);
   EXPECT_THAT(Out(), HasSubstr("tokens"));
   EXPECT_THAT(Out(), HasSubstr("\nc "));
   EXPECT_THAT(Out(), Not(HasSubstr("\nd ")));
-  client_.stored.clear();
+  calls_.stored.clear();
   EXPECT_EQ(Run({"chunks", "list"}), 0);
   EXPECT_EQ(Out(), "");
 }
 
 TEST_F(CommandsTest, ChunksStatRemovePin) {
-  for (const char* key : {"a", "b", "c"}) client_.stored[key] = ChunkInfo{.key = key};
+  for (const char* key : {"a", "b", "c"}) calls_.stored[key] = FakeCalls::Chunk(key);
   EXPECT_EQ(Run({"chunks", "stat", "a", "c", "--json"}), 0);
   EXPECT_THAT(OutJson(), SizeIs(2));
   EXPECT_EQ(Run({"chunks", "stat", "a", "zz"}), 3);
   EXPECT_THAT(Out(), HasSubstr("\na "));
   EXPECT_THAT(Err(), HasSubstr("zz"));
   EXPECT_EQ(Run({"chunks", "pin", "a", "b"}), 0);
-  EXPECT_TRUE(client_.stored["a"].pinned);
+  EXPECT_TRUE(calls_.stored["a"].pinned());
   EXPECT_EQ(Run({"chunks", "pin", "a", "--unpin"}), 0);
-  EXPECT_FALSE(client_.stored["a"].pinned);
+  EXPECT_FALSE(calls_.stored["a"].pinned());
   EXPECT_EQ(Run({"chunks", "rm", "a", "a2", "--json"}), 3);
-  EXPECT_EQ(OutJson().at(0).dump(), R"({"removed":1,"missing_keys":["a2"]})");
+  EXPECT_EQ(OutJson().at(0).dump(), R"({"deleted":"1","missing_keys":["a2"]})");
   EXPECT_EQ(Run({"chunks", "rm", "--all"}), 0);
   EXPECT_EQ(Out(), "2 chunks removed\n");
-  EXPECT_THAT(client_.stored, IsEmpty());
+  EXPECT_THAT(calls_.stored, IsEmpty());
 }
 
 TEST_F(CommandsTest, InfoForPeopleAndMachines) {
+  v1::GetInfoResponse& info = calls_.info;
+  info.set_version("1.2.3");
+  info.mutable_model()->set_name("fake");
+  info.mutable_device()->set_device("cuda:1");
+  info.mutable_device()->set_reason("GPU with compute capability 9.0");
+  info.mutable_device()->set_memory_used_bytes(3 << 20);
+  info.mutable_device()->set_memory_total_bytes(4 << 20);
+  info.mutable_load()->set_pages_used(5);
+  info.mutable_load()->set_pages_total(6);
+  v1::TierInfo& disk = *info.add_tiers();
+  disk.set_tier(v1::TIER_DISK);
+  disk.set_failing(true);
+  (*disk.mutable_stats())["entries"] = 12;
+  (*disk.mutable_stats())["pinned_entries"] = 1;
+  (*disk.mutable_stats())["bytes"] = 3 << 20;
+  (*disk.mutable_stats())["quota_bytes"] = 4 << 20;
+  (*disk.mutable_stats())["opens"] = 7;
+  v1::TierInfo& redis = *info.add_tiers();
+  redis.set_tier(v1::TIER_REDIS);
+  (*redis.mutable_stats())["nodes"] = 3;
+  (*redis.mutable_stats())["nodes_working"] = 2;
   EXPECT_EQ(Run({"info"}), 0);
   EXPECT_THAT(Out(), HasSubstr("version       1.2.3"));
   EXPECT_THAT(Out(), HasSubstr("device        cuda:1: GPU with compute capability 9.0\nGPU memory    "));
   EXPECT_THAT(Out(), HasSubstr("KV pages      5 of 6 in use"));
+  EXPECT_THAT(Out(), HasSubstr("\non disk       12 chunks (1 pinned), 3.0 MiB of 4.0 MiB; 7 read, 0 evicted, "
+                               "0 damaged; the disk is full or failing\n"
+                               "in Redis      2 of 3 nodes work; 0 hits"));
   EXPECT_EQ(Run({"info", "--json"}), 0);
   EXPECT_EQ(OutJson().at(0)["model"]["name"], "fake");
-  EXPECT_EQ(OutJson().at(0)["device"].dump(),
-            R"({"device":"cuda:1","name":"GPU","reason":"GPU with compute capability 9.0",)"
-            R"("memory_used_bytes":3145728,"memory_total_bytes":4194304})");
-  EXPECT_EQ(OutJson().at(0)["pages_total"], 6);
+  EXPECT_EQ(OutJson().at(0)["device"]["memory_used_bytes"], "3145728");
+  EXPECT_EQ(OutJson().at(0)["load"]["pages_total"], 6);
+  EXPECT_EQ(OutJson().at(0)["tiers"][0]["stats"]["entries"], 12);
 }
 
 TEST_F(CommandsTest, BenchWritesJsonAndTable) {
@@ -365,21 +414,21 @@ TEST_F(CommandsTest, BenchWritesJsonAndTable) {
   EXPECT_EQ(Run(to_stdout), 0);
   EXPECT_THAT(OutJson(), SizeIs(lines.size()));
   EXPECT_THAT(Err(), HasSubstr("speedup"));
-  EXPECT_THAT(client_.stored, IsEmpty());
+  EXPECT_THAT(calls_.stored, IsEmpty());
 }
 
 TEST_F(CommandsTest, InterruptedBenchTellsWhatItHasMeasured) {
   const std::string data = File("data.json", R"([
       {"question": "Q1", "answers": ["a"], "ctxs": [{"title": "T", "text": "One."}]},
       {"question": "Q2", "answers": ["a"], "ctxs": [{"title": "T", "text": "Another."}]}])");
-  client_.on_generate = [this](const GenerateRequest& request,
-                               const GenerateCallbacks& callbacks) -> absl::StatusOr<GenerateResult> {
-    if (client_.generated.size() == 4) {  // three for the first question
+  calls_.on_generate = [this](const v1::GenerateRequest& request, const auto& send) -> absl::Status {
+    if (calls_.generated.size() == 4) {  // three for the first question
       cancellation_.Request();
       return absl::CancelledError("stopped by the client");
     }
-    callbacks.on_prompt(FakeClient::Report(request.prompt, request.blend));
-    return GenerateResult{.finish_reason = FinishReason::kMaxTokens, .stop_string = ""};
+    send(FakeCalls::PromptEvent(request));
+    send(FakeCalls::FinishedEvent(v1::FINISH_REASON_MAX_TOKENS));
+    return absl::OkStatus();
   };
   EXPECT_EQ(Run({"bench", "--data", data, "--modes", "full", "--measure", "ttft", "--json", "-"}), 130);
   ASSERT_THAT(OutJson(), SizeIs(1));

@@ -5,7 +5,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/unit/cli/fake_client.h"
+#include "tests/unit/cli/fake_calls.h"
 
 namespace kvblend::server::cli {
 namespace {
@@ -18,13 +18,12 @@ struct Part {
   int64_t own_bytes;
 };
 
-absl::Status Split(FakeClient& client, std::string_view text, int32_t chunk_tokens,
-                   std::vector<Part>& parts) {
-  SplitDocumentRequest request;
-  request.chunk_tokens = chunk_tokens;
-  request.lead_in = "L";
-  return SplitInPieces(client, request, text, [&](const DocumentChunk& chunk, int64_t own_bytes) {
-    parts.push_back({chunk.begin_byte, chunk.end_byte, own_bytes});
+absl::Status Split(FakeCalls& calls, std::string_view text, int32_t chunk_tokens, std::vector<Part>& parts) {
+  v1::SplitDocumentRequest request;
+  request.set_chunk_tokens(chunk_tokens);
+  request.set_lead_in("L");
+  return SplitInPieces(calls, request, text, [&](const v1::DocumentChunk& chunk, int64_t own_bytes) {
+    parts.push_back({chunk.begin_byte(), chunk.end_byte(), own_bytes});
     return absl::OkStatus();
   });
 }
@@ -32,10 +31,10 @@ absl::Status Split(FakeClient& client, std::string_view text, int32_t chunk_toke
 TEST(DocumentSplitTest, LongDocumentsGoInPiecesThatCutNoCharacter) {
   std::string text;
   while (text.size() < 200000) text += "\xE4\xB8\x96x";
-  FakeClient client;
+  FakeCalls calls;
   std::vector<Part> parts;
-  ASSERT_TRUE(Split(client, text, 100, parts).ok());
-  EXPECT_GT(client.split.size(), 3u);
+  ASSERT_TRUE(Split(calls, text, 100, parts).ok());
+  EXPECT_GT(calls.split.size(), 3u);
   int64_t own_bytes = 0;
   int64_t end = 0;
   for (const Part& part : parts) {
@@ -46,42 +45,42 @@ TEST(DocumentSplitTest, LongDocumentsGoInPiecesThatCutNoCharacter) {
   EXPECT_EQ(end, static_cast<int64_t>(text.size()));
   EXPECT_EQ(own_bytes, end);
   EXPECT_EQ(parts.size(), (text.size() + 99) / 100);
-  for (const SplitDocumentRequest& request : client.split) {
-    EXPECT_EQ(request.lead_in, "L");
-    EXPECT_LE(request.text.size(), 40000u);
+  for (const v1::SplitDocumentRequest& request : calls.split) {
+    EXPECT_EQ(request.lead_in(), "L");
+    EXPECT_LE(request.text().size(), 40000u);
   }
-  EXPECT_FALSE(client.split.back().goes_on);
+  EXPECT_FALSE(calls.split.back().goes_on());
 }
 
 TEST(DocumentSplitTest, APieceWithoutAChunkGrows) {
   const std::string text(300000, 'a');
-  FakeClient client;
+  FakeCalls calls;
   std::vector<Part> parts;
-  client.bytes_per_token = 10000;  // no chunk ends in the first piece
-  ASSERT_TRUE(Split(client, text, 16, parts).ok());
+  calls.bytes_per_token = 10000;  // no chunk ends in the first piece
+  ASSERT_TRUE(Split(calls, text, 16, parts).ok());
   ASSERT_EQ(parts.size(), 2u);
   EXPECT_EQ(parts[0].end, 160000);
   EXPECT_EQ(parts[1].end, 300000);
 }
 
 TEST(DocumentSplitTest, ErrorsEndIt) {
-  FakeClient client;
+  FakeCalls calls;
   std::vector<Part> parts;
-  client.split_status = absl::InvalidArgumentError("chunk_tokens is 3");
-  EXPECT_THAT(std::string(Split(client, "text", 3, parts).message()), HasSubstr("chunk_tokens is 3"));
-  client.split_status = absl::OkStatus();
+  calls.split_status = absl::InvalidArgumentError("chunk_tokens is 3");
+  EXPECT_THAT(std::string(Split(calls, "text", 3, parts).message()), HasSubstr("chunk_tokens is 3"));
+  calls.split_status = absl::OkStatus();
   const absl::Status stopped = SplitInPieces(
-      client, {}, "text", [](const DocumentChunk&, int64_t) { return absl::CancelledError(""); });
+      calls, {}, "text", [](const v1::DocumentChunk&, int64_t) { return absl::CancelledError(""); });
   EXPECT_EQ(stopped.code(), absl::StatusCode::kCancelled);
-  EXPECT_TRUE(Split(client, "", 3, parts).ok());
+  EXPECT_TRUE(Split(calls, "", 3, parts).ok());
   EXPECT_TRUE(parts.empty());
 }
 
 TEST(DocumentSplitTest, AnEngineThatMakesNoSenseIsAnError) {
-  FakeClient client;
-  client.next_byte_offset = 1;
+  FakeCalls calls;
+  calls.next_byte_offset = 1;
   std::vector<Part> parts;
-  EXPECT_EQ(Split(client, "some text", 100, parts).code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(Split(calls, "some text", 100, parts).code(), absl::StatusCode::kInternal);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// `kvblend precompute` over a fake engine, which cuts every so many bytes and knows chunks by their length.
+// `kvblend precompute` over fake calls, which cut every so many bytes and know chunks by their length.
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -22,8 +22,8 @@ class PrecomputeCommandTest : public CommandsTest {
  protected:
   std::vector<std::string> PutLabels() const {
     std::vector<std::string> labels;
-    for (const PutChunksRequest& request : client_.put) {
-      labels.insert(labels.end(), request.chunk_labels.begin(), request.chunk_labels.end());
+    for (const v1::PutChunksRequest& request : calls_.put) {
+      labels.insert(labels.end(), request.chunk_labels().begin(), request.chunk_labels().end());
     }
     return labels;
   }
@@ -41,17 +41,17 @@ TEST_F(PrecomputeCommandTest, SplitsAndPutsWithLabelsBehindTheAnchor) {
   EXPECT_EQ(Run({"precompute", a, lines, "--chunk-tokens", "30", "--overlap-tokens", "5", "--system", "S",
                  "--lead-in", "L", "--namespace", "n"}),
             0);
-  ASSERT_THAT(client_.put, SizeIs(1));
-  const PutChunksRequest& put = client_.put[0];
-  EXPECT_THAT(put.chunks, ElementsAre(std::string(30, 'a'), std::string(10, 'a'), "123456789012345"));
-  EXPECT_THAT(put.chunk_labels, ElementsAre(a + "@0", a + "@30", lines + "#x@0"));
-  EXPECT_EQ(put.system_text, "S");
-  EXPECT_EQ(put.lead_in, "L");
-  EXPECT_EQ(put.caller.tenant_namespace, "n");
-  EXPECT_EQ(client_.split[0].chunk_tokens, 30);
-  EXPECT_EQ(client_.split[0].overlap_tokens, 5);
-  EXPECT_EQ(client_.split[0].lead_in, "L");
-  EXPECT_EQ(client_.split[0].caller.tenant_namespace, "n");
+  ASSERT_THAT(calls_.put, SizeIs(1));
+  const v1::PutChunksRequest& put = calls_.put[0];
+  EXPECT_THAT(put.chunks(), ElementsAre(std::string(30, 'a'), std::string(10, 'a'), "123456789012345"));
+  EXPECT_THAT(put.chunk_labels(), ElementsAre(a + "@0", a + "@30", lines + "#x@0"));
+  EXPECT_EQ(put.system_text(), "S");
+  EXPECT_EQ(put.lead_in(), "L");
+  EXPECT_EQ(put.namespace_(), "n");
+  EXPECT_EQ(calls_.split[0].chunk_tokens(), 30);
+  EXPECT_EQ(calls_.split[0].overlap_tokens(), 5);
+  EXPECT_EQ(calls_.split[0].lead_in(), "L");
+  EXPECT_EQ(calls_.split[0].namespace_(), "n");
   EXPECT_THAT(Err(), HasSubstr("2 documents, 3 chunks, 9 tokens"));
   EXPECT_EQ(Out(), "");
 }
@@ -60,27 +60,27 @@ TEST_F(PrecomputeCommandTest, DefaultsAndTextsFromFiles) {
   EXPECT_EQ(Run({"precompute", File("a.txt", "text"), "--system-file", File("s", "from a\nfile"),
                  "--lead-in-file", File("l", "also")}),
             0);
-  EXPECT_EQ(client_.split[0].chunk_tokens, 512);
-  EXPECT_EQ(client_.split[0].overlap_tokens, 64);
-  EXPECT_EQ(client_.put[0].system_text, "from a\nfile");
-  EXPECT_EQ(client_.put[0].lead_in, "also");
-  EXPECT_EQ(client_.put[0].anchoring, Anchoring::kAnchored);
+  EXPECT_FALSE(calls_.split[0].has_chunk_tokens());  // the engine's
+  EXPECT_FALSE(calls_.split[0].has_overlap_tokens());
+  EXPECT_EQ(calls_.put[0].system_text(), "from a\nfile");
+  EXPECT_EQ(calls_.put[0].lead_in(), "also");
+  EXPECT_EQ(calls_.put[0].anchoring(), v1::ANCHORING_UNSPECIFIED);
   EXPECT_EQ(Run({"precompute", File("b.txt", "other text"), "--isolated"}), 0);
-  EXPECT_EQ(client_.put[1].anchoring, Anchoring::kIsolated);
+  EXPECT_EQ(calls_.put[1].anchoring(), v1::ANCHORING_ISOLATED);
 }
 
 TEST_F(PrecomputeCommandTest, WhatIsStoredIsNotSent) {
   const std::string file = File("a.txt", std::string(75, 'a'));
   EXPECT_EQ(Run({"precompute", file, "--chunk-tokens", "30"}), 0);
-  ASSERT_THAT(client_.put, SizeIs(1));
+  ASSERT_THAT(calls_.put, SizeIs(1));
   EXPECT_THAT(Err(), HasSubstr("3 chunks"));
   EXPECT_EQ(Run({"precompute", file, "--chunk-tokens", "30"}), 0);
-  EXPECT_THAT(client_.put, SizeIs(1)) << "all of it is there";
+  EXPECT_THAT(calls_.put, SizeIs(1)) << "all of it is there";
   EXPECT_THAT(Err(), HasSubstr("0 computed"));
   EXPECT_THAT(Err(), HasSubstr("3 were there already"));
   EXPECT_EQ(Run({"precompute", file, "--chunk-tokens", "30", "--pin"}), 0);
-  ASSERT_THAT(client_.put, SizeIs(2)) << "pinning is the engine's";
-  EXPECT_TRUE(client_.put[1].pin);
+  ASSERT_THAT(calls_.put, SizeIs(2)) << "pinning is the engine's";
+  EXPECT_TRUE(calls_.put[1].pin());
   EXPECT_THAT(Err(), HasSubstr("0 computed"));
 }
 
@@ -101,10 +101,10 @@ TEST_F(PrecomputeCommandTest, BadInputsAreSkippedNamedAndTold) {
   EXPECT_THAT(Err(), AllOf(HasSubstr("bad.txt: line 1 is not valid UTF-8"),
                            HasSubstr("c.jsonl line 1: no string"), HasSubstr("2 inputs could not be used")));
   EXPECT_THAT(PutLabels(), SizeIs(2));
-  client_.put.clear();
+  calls_.put.clear();
   EXPECT_EQ(Run({"precompute", (folder_ / "docs").string(), "--strict"}), 2);
   EXPECT_THAT(Err(), HasSubstr("bad.txt: line 1 is not valid UTF-8"));
-  EXPECT_THAT(client_.put, IsEmpty());
+  EXPECT_THAT(calls_.put, IsEmpty());
 }
 
 TEST_F(PrecomputeCommandTest, OutputHasEveryChunkWithItsKey) {
@@ -144,7 +144,7 @@ TEST_F(PrecomputeCommandTest, TheOutputIsNoInput) {
 
 TEST_F(PrecomputeCommandTest, AnInterruptedRunLeavesNoHalfOutput) {
   const std::string output = File("chunks.jsonl", "old");
-  client_.on_put = [this](const PutChunksRequest&) {
+  calls_.on_put = [this](const v1::PutChunksRequest&) {
     cancellation_.Request();
     return absl::CancelledError("cancelled");
   };
@@ -157,14 +157,15 @@ TEST_F(PrecomputeCommandTest, AnInterruptedRunLeavesNoHalfOutput) {
 TEST_F(PrecomputeCommandTest, DryRunCountsAndSendsNothing) {
   const std::string file = File("a.txt", std::string(75, 'a'));
   EXPECT_EQ(Run({"precompute", file, "--chunk-tokens", "30", "--dry-run"}), 0);
-  EXPECT_THAT(client_.put, IsEmpty());
+  EXPECT_THAT(calls_.put, IsEmpty());
   EXPECT_THAT(Out(),
               AllOf(HasSubstr("documents      1\n"), HasSubstr("chunks         3, of which 0 are there"),
                     HasSubstr("tokens         9, to compute 9\n"), HasSubstr("in the store   2.9 KiB"),
                     HasSubstr("time           not known")));
   // With one of them stored, how long it took tells of the others.
-  client_.stored["key-anchored-30"] = {.key = "key-anchored-30", .num_tokens = 30, .compute_seconds = 0.5};
-  client_.info_answer.store.budget_bytes = 1000;
+  calls_.stored["key-anchored-30"] = FakeCalls::Chunk("key-anchored-30", 30);
+  calls_.stored["key-anchored-30"].set_compute_seconds(0.5);
+  calls_.info.mutable_store()->set_budget_bytes(1000);
   EXPECT_EQ(Run({"precompute", file, "--chunk-tokens", "30", "--dry-run", "--json"}), 0);
   const OrderedJson estimate = OutJson().at(0);
   EXPECT_EQ(estimate["chunks"], 3);
@@ -174,13 +175,13 @@ TEST_F(PrecomputeCommandTest, DryRunCountsAndSendsNothing) {
   EXPECT_DOUBLE_EQ(estimate["estimated_seconds"], 0.05);
   EXPECT_EQ(Run({"precompute", file, "--chunk-tokens", "30", "--dry-run"}), 0);
   EXPECT_THAT(Err(), HasSubstr("the store is smaller than the corpus"));
-  client_.stored["key-anchored-15"] = {.key = "key-anchored-15", .num_tokens = 15};
+  calls_.stored["key-anchored-15"] = FakeCalls::Chunk("key-anchored-15", 15);
   EXPECT_EQ(Run({"precompute", file, "--chunk-tokens", "30", "--dry-run"}), 0);
   EXPECT_THAT(Out(), HasSubstr("none: everything is there"));
 }
 
 TEST_F(PrecomputeCommandTest, WhatDidNotReachTheDiskIsAnError) {
-  client_.info_answer.disk = DiskSummary{.quota_bytes = 1 << 30};
+  calls_.info.add_tiers()->set_tier(v1::TIER_DISK);
   EXPECT_EQ(Run({"precompute", File("a.txt", "text")}), 4);
   EXPECT_THAT(Err(), HasSubstr("1 chunks were computed but are not on disk"));
 }
@@ -204,10 +205,10 @@ TEST_F(PrecomputeCommandTest, WrongUsage) {
   EXPECT_EQ(Run({"precompute", file, "--chunk-disk-path", "d"}), 2);  // without --model
   EXPECT_EQ(Run({"precompute", file, "--isolated", "--lead-in", "L"}), 2);
   EXPECT_EQ(Run({"precompute", file, "--in-flight", "0"}), 2);
-  client_.split_status = absl::InvalidArgumentError("chunk_tokens is 3; allowed: 16 and up");
+  calls_.split_status = absl::InvalidArgumentError("chunk_tokens is 3; allowed: 16 and up");
   EXPECT_EQ(Run({"precompute", file, "--chunk-tokens", "3"}), 2);
   EXPECT_THAT(Err(), HasSubstr("chunk_tokens is 3"));
-  EXPECT_THAT(client_.put, IsEmpty());
+  EXPECT_THAT(calls_.put, IsEmpty());
 }
 
 TEST_F(PrecomputeCommandTest, LongNamesKeepTheirEndAsLabels) {

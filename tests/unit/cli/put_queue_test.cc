@@ -9,7 +9,7 @@
 #include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/unit/cli/fake_client.h"
+#include "tests/unit/cli/fake_calls.h"
 
 namespace kvblend::server::cli {
 namespace {
@@ -18,14 +18,14 @@ class PutQueueTest : public testing::Test {
  protected:
   PutQueue::Options Options(int max_in_flight = 2) {
     PutQueue::Options options;
-    options.request.lead_in = "L";
+    options.request.set_lead_in("L");
     options.max_in_flight = max_in_flight;
     options.max_retries = 3;
     options.first_wait = absl::Microseconds(1);
     return options;
   }
   PutQueue::OnStored Count() {
-    return [this](const PutChunkProgress&, const ChunkToPut& chunk) { stored_.push_back(chunk.label); };
+    return [this](const v1::PutChunkProgress&, const ChunkToPut& chunk) { stored_.push_back(chunk.label); };
   }
   static ChunkToPut Chunk(int number, size_t bytes = 10) {
     return {.text = std::string(bytes, 'x'),
@@ -34,8 +34,9 @@ class PutQueueTest : public testing::Test {
             .input_bytes = 1};
   }
 
-  FakeClient client_;
+  FakeCalls calls_;
   Cancellation cancellation_;
+  Client client_{calls_.Lend(), cancellation_};
   std::vector<std::string> stored_;
 };
 
@@ -46,11 +47,11 @@ TEST_F(PutQueueTest, EveryChunkOnceInBatches) {
   std::vector<std::string> expected;
   for (int i = 0; i < 100; ++i) expected.push_back(std::to_string(i));
   EXPECT_THAT(stored_, testing::UnorderedElementsAreArray(expected));
-  EXPECT_EQ(client_.put.size(), 7u);
-  for (const PutChunksRequest& request : client_.put) {
-    EXPECT_EQ(request.lead_in, "L");
-    EXPECT_EQ(request.chunks.size(), request.chunk_labels.size());
-    EXPECT_LE(request.chunks.size(), 16u);
+  EXPECT_EQ(calls_.put.size(), 7u);
+  for (const v1::PutChunksRequest& request : calls_.put) {
+    EXPECT_EQ(request.lead_in(), "L");
+    EXPECT_EQ(request.chunks_size(), request.chunk_labels_size());
+    EXPECT_LE(request.chunks_size(), 16);
   }
 }
 
@@ -58,7 +59,7 @@ TEST_F(PutQueueTest, BatchesOfLongChunksAreSmall) {
   PutQueue queue(client_, cancellation_, Options(), Count());
   for (int i = 0; i < 5; ++i) ASSERT_TRUE(queue.Add(Chunk(i, 20000)).ok());
   ASSERT_TRUE(queue.Finish().ok());
-  EXPECT_EQ(client_.put.size(), 5u);
+  EXPECT_EQ(calls_.put.size(), 5u);
   EXPECT_EQ(stored_.size(), 5u);
 }
 
@@ -67,7 +68,7 @@ TEST_F(PutQueueTest, SoManyAtOnceAndNoMore) {
   std::atomic<int> most = 0;
   std::latch three_are_under_way(3);
   std::atomic<int> calls = 0;
-  client_.on_put = [&](const PutChunksRequest&) {
+  calls_.on_put = [&](const v1::PutChunksRequest&) {
     most = std::max(most.load(), ++now);
     if (++calls <= 3) three_are_under_way.arrive_and_wait();
     --now;
@@ -82,22 +83,22 @@ TEST_F(PutQueueTest, SoManyAtOnceAndNoMore) {
 
 TEST_F(PutQueueTest, AFullQueueIsTriedAgain) {
   std::atomic<int> calls = 0;
-  client_.on_put = [&](const PutChunksRequest&) {
+  calls_.on_put = [&](const v1::PutChunksRequest&) {
     return ++calls % 3 == 0 ? absl::OkStatus() : absl::ResourceExhaustedError("queue full");
   };
   PutQueue queue(client_, cancellation_, Options(1), Count());
   for (int i = 0; i < 40; ++i) ASSERT_TRUE(queue.Add(Chunk(i)).ok());
   ASSERT_TRUE(queue.Finish().ok());
   EXPECT_EQ(stored_.size(), 40u);
-  client_.on_put = [](const PutChunksRequest&) { return absl::ResourceExhaustedError("queue full"); };
+  calls_.on_put = [](const v1::PutChunksRequest&) { return absl::ResourceExhaustedError("queue full"); };
   PutQueue never(client_, cancellation_, Options(1), Count());
   ASSERT_TRUE(never.Add(Chunk(1)).ok());
   EXPECT_EQ(never.Finish().code(), absl::StatusCode::kResourceExhausted);
 }
 
 TEST_F(PutQueueTest, TheFirstErrorEndsIt) {
-  client_.on_put = [](const PutChunksRequest& request) {
-    return request.chunk_labels[0] == "16" ? absl::UnavailableError("gone") : absl::OkStatus();
+  calls_.on_put = [](const v1::PutChunksRequest& request) {
+    return request.chunk_labels(0) == "16" ? absl::UnavailableError("gone") : absl::OkStatus();
   };
   PutQueue queue(client_, cancellation_, Options(1), Count());
   absl::Status status;
@@ -109,7 +110,7 @@ TEST_F(PutQueueTest, TheFirstErrorEndsIt) {
 
 TEST_F(PutQueueTest, CancellationWakesWhoeverWaits) {
   absl::Notification under_way;
-  client_.on_put = [&](const PutChunksRequest&) {
+  calls_.on_put = [&](const v1::PutChunksRequest&) {
     under_way.Notify();
     absl::Notification cancelled;
     const Cancellation::Listener listener(cancellation_, [&] { cancelled.Notify(); });

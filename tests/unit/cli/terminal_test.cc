@@ -6,6 +6,7 @@
 #include "gtest/gtest.h"
 #include "server/cli/exit_code.h"
 #include "server/cli/prompt_report.h"
+#include "server/convert/reports.h"
 
 namespace kvblend::server::cli {
 namespace {
@@ -104,7 +105,7 @@ TEST(PromptReportTest, SaysWhatBecameOfEveryToken) {
   report.chunks.resize(2);
   report.chunks[1].index = 1;
   report.chunks[1].source = ChunkSource::kExact;
-  const std::vector<std::string> lines = DescribePrompt(report);
+  const std::vector<std::string> lines = DescribePrompt(ToProto(report));
   EXPECT_THAT(lines, SizeIs(4));
   EXPECT_THAT(lines[0],
               AllOf(HasSubstr("3051 tokens = 600 exact + 2000 reused + 400 recomputed + 51 computed"),
@@ -117,7 +118,7 @@ TEST(PromptReportTest, SaysWhatBecameOfEveryToken) {
 TEST(PromptReportTest, ManyChunksAreCut) {
   PromptReport report;
   report.chunks.resize(30);
-  EXPECT_THAT(DescribePrompt(report), AllOf(SizeIs(1 + 20 + 1 + 1), Contains(HasSubstr("10 more chunks"))));
+  EXPECT_THAT(DescribePrompt(ToProto(report)), AllOf(SizeIs(1 + 20 + 1 + 1), Contains(HasSubstr("10 more chunks"))));
 }
 
 TEST(PromptReportTest, SaysHowTheRatioWasChosenAndFromWhat) {
@@ -136,16 +137,16 @@ TEST(PromptReportTest, SaysHowTheRatioWasChosenAndFromWhat) {
                     .predicted_compute_seconds = 0.8,
                     .compute_seconds_per_token = 0.001,
                     .reads = {{.tier = Tier::kDisk, .bytes = 2 << 20, .bytes_per_second = 1e6}}};
-  std::vector<std::string> lines = DescribePrompt(report);
+  std::vector<std::string> lines = DescribePrompt(ToProto(report));
   ASSERT_THAT(lines, SizeIs(4));
   EXPECT_THAT(lines[1], AllOf(HasSubstr("bypassed"), HasSubstr("left on disk")));
   EXPECT_THAT(lines[2], AllOf(HasSubstr("ratio 0.23 chosen between 0.15 and 0.50, chunks bypassed: 1"),
                               HasSubstr("predicted 900 ms (load alone 500 ms, compute alone 800 ms)"),
                               HasSubstr("disk 2.0 MiB at ")));
   report.loading = {.mode = RatioMode::kAuto, .ratio = 0.15};
-  EXPECT_THAT(DescribePrompt(report)[2], HasSubstr("nothing measured yet"));
+  EXPECT_THAT(DescribePrompt(ToProto(report))[2], HasSubstr("nothing measured yet"));
   report.loading = {};  // a fixed ratio and nothing to read: nothing to say
-  EXPECT_THAT(DescribePrompt(report), SizeIs(3));
+  EXPECT_THAT(DescribePrompt(ToProto(report)), SizeIs(3));
 }
 
 TEST(PromptReportTest, SaysHowTheAnswerEnded) {
@@ -155,7 +156,7 @@ TEST(PromptReportTest, SaysHowTheAnswerEnded) {
   result.completion_tokens = 11;
   result.time_to_first_token_seconds = 1;
   result.total_seconds = 2;
-  EXPECT_THAT(DescribeResult(result), AllOf(HasSubstr("11 tokens in 2.00 s"), HasSubstr("10.0 tokens/s"),
+  EXPECT_THAT(DescribeResult(ToProto(result)), AllOf(HasSubstr("11 tokens in 2.00 s"), HasSubstr("10.0 tokens/s"),
                                             HasSubstr("\"END\""), Not(HasSubstr("seed"))));
 }
 

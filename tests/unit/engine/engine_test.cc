@@ -212,12 +212,13 @@ TEST_F(EngineTest, InfoDescribesTheModel) {
 TEST(EngineNames, RoundTripAndRefuseByName) {
   for (Policy policy :
        {Policy::kQuery, Policy::kHkvd, Policy::kLink, Policy::kNone, Policy::kAll, Policy::kRandom}) {
-    EXPECT_EQ(ParsePolicy(Name(policy)).value(), policy);
+    EXPECT_EQ(ParseName<Policy>("policy", Name(policy)).value(), policy);
   }
   for (Reuse reuse : {Reuse::kChunks, Reuse::kPrefix, Reuse::kNothing}) {
-    EXPECT_EQ(ParseReuse(Name(reuse)).value(), reuse);
+    EXPECT_EQ(ParseName<Reuse>("reuse", Name(reuse)).value(), reuse);
   }
-  EXPECT_THAT(ParsePolicy("best").status().message(),
+  EXPECT_EQ(Name(static_cast<Policy>(99)), "unknown");
+  EXPECT_THAT(ParseName<Policy>("policy", "best").status().message(),
               "policy is 'best'; allowed: query, hkvd, link, none, all, random");
 }
 

@@ -111,14 +111,14 @@ constexpr TensorType kAllTypes[] = {TensorType::kF32,  TensorType::kF16,  Tensor
                                     TensorType::kQ5_1, TensorType::kQ8_0, TensorType::kQ4_K,
                                     TensorType::kQ5_K, TensorType::kQ6_K};
 
-// What backends keep of a quantised row gives the very values of DequantizeRow.
+// What backends keep of a quantized row gives the very values of DequantizeRow.
 TEST(DequantizeTest, CodesScalesAndMinimaMakeTheSameValues) {
   std::mt19937 rng(7);
-  int quantised = 0;
+  int quantized = 0;
   for (const TensorType type : kAllTypes) {
-    const std::optional<kernels::QuantizedFormat> format = QuantisedFormatOf(type);
+    const std::optional<kernels::QuantizedFormat> format = QuantizedFormatOf(type);
     if (!format.has_value()) continue;
-    ++quantised;
+    ++quantized;
     const TensorTypeTraits& traits = TraitsOf(type);
     SCOPED_TRACE(traits.name);
     EXPECT_EQ(traits.block_elements % format->group, 0);
@@ -129,7 +129,7 @@ TEST(DequantizeTest, CodesScalesAndMinimaMakeTheSameValues) {
     std::vector<uint8_t> codes(elements);
     ASSERT_TRUE(DequantizeRow(type, Bytes(row), absl::MakeSpan(values)).ok());
     const kernels::QuantizedRow out{absl::MakeSpan(codes), absl::MakeSpan(scales), absl::MakeSpan(minimums)};
-    ASSERT_TRUE(ReadQuantisedRow(type, Bytes(row), out).ok());
+    ASSERT_TRUE(ReadQuantizedRow(type, Bytes(row), out).ok());
     for (size_t i = 0; i < elements; ++i) {
       const size_t group = i / format->group;
       ASSERT_LT(codes[i], 1 << format->bits);
@@ -139,15 +139,15 @@ TEST(DequantizeTest, CodesScalesAndMinimaMakeTheSameValues) {
       ASSERT_TRUE(format->has_minimum || minimums[group] == 0);
     }
   }
-  EXPECT_EQ(quantised, 8);
+  EXPECT_EQ(quantized, 8);
 }
 
-TEST(DequantizeTest, QuantisedRowsOfWrongSizesAreRefused) {
+TEST(DequantizeTest, QuantizedRowsOfWrongSizesAreRefused) {
   std::string row(TraitsOf(TensorType::kQ6_K).block_bytes, '\0');
   std::vector<uint8_t> codes(256);
   std::vector<float> scales(16), minimums(16);
   const auto read = [&](TensorType type, size_t num_codes, size_t num_scales) {
-    return ReadQuantisedRow(
+    return ReadQuantizedRow(
         type, Bytes(row),
         {absl::MakeSpan(codes.data(), num_codes), absl::MakeSpan(scales.data(), num_scales),
          absl::MakeSpan(minimums.data(), num_scales)});

@@ -144,7 +144,7 @@ TEST_F(ModelWeightsTest, EveryMatrixLandsInItsPlace) {
   }
 }
 
-TEST_F(ModelWeightsTest, QuantisedMatricesAreCloseToTheirOriginals) {
+TEST_F(ModelWeightsTest, QuantizedMatricesAreCloseToTheirOriginals) {
   TinyModelSpec spec;
   const auto exact = Load(TinyModelBuilder(spec));
   ASSERT_TRUE(exact.ok()) << exact.status();

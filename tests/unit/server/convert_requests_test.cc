@@ -113,7 +113,6 @@ TEST(ConvertRequestsTest, EveryFieldOfAGenerateRequestArrives) {
   prompt->mutable_history(0)->set_role(v1::ROLE_USER);
   const auto converted = FromProto(v1::GenerateRequest(request));
   ASSERT_TRUE(converted.ok()) << converted.status();
-  EXPECT_EQ(ToProto(*converted).DebugString(), request.DebugString());
   EXPECT_EQ(converted->caller.tenant_namespace, "tenant");
   EXPECT_EQ(converted->prompt.system_text, "system");
   EXPECT_EQ(converted->prompt.lead_in, "lead");
@@ -147,30 +146,6 @@ TEST(ConvertRequestsTest, EveryFieldOfAGenerateRequestArrives) {
   EXPECT_THAT(converted->sampling.stop, ElementsAre("\n"));
   EXPECT_TRUE(converted->sampling.ignore_eos);
   EXPECT_EQ(converted->sampling.top_logprobs, 0);
-}
-
-TEST(ConvertRequestsTest, EveryPolicyAndReuseHasItsCounterpart) {
-  const std::vector<std::pair<v1::Policy, Policy>> policies = {
-      {v1::POLICY_UNSPECIFIED, Policy::kQuery}, {v1::POLICY_QUERY, Policy::kQuery},
-      {v1::POLICY_HKVD, Policy::kHkvd},         {v1::POLICY_LINK, Policy::kLink},
-      {v1::POLICY_NONE, Policy::kNone},         {v1::POLICY_ALL, Policy::kAll},
-      {v1::POLICY_RANDOM, Policy::kRandom}};
-  ASSERT_EQ(static_cast<int>(policies.size()), v1::Policy_descriptor()->value_count());
-  for (const auto& [wire, policy] : policies) {
-    v1::GenerateRequest request = Minimal();
-    request.mutable_blend()->set_policy(wire);
-    EXPECT_EQ(FromProto(std::move(request))->blend.policy, policy) << v1::Policy_Name(wire);
-  }
-  const std::vector<std::pair<v1::Reuse, Reuse>> reuses = {{v1::REUSE_UNSPECIFIED, Reuse::kChunks},
-                                                           {v1::REUSE_CHUNKS, Reuse::kChunks},
-                                                           {v1::REUSE_PREFIX, Reuse::kPrefix},
-                                                           {v1::REUSE_NOTHING, Reuse::kNothing}};
-  ASSERT_EQ(static_cast<int>(reuses.size()), v1::Reuse_descriptor()->value_count());
-  for (const auto& [wire, reuse] : reuses) {
-    v1::GenerateRequest request = Minimal();
-    request.mutable_blend()->set_reuse(wire);
-    EXPECT_EQ(FromProto(std::move(request))->blend.reuse, reuse) << v1::Reuse_Name(wire);
-  }
 }
 
 TEST(ConvertRequestsTest, UnknownEnumNumbersAreRefusedByFieldValueAndRange) {
@@ -230,29 +205,6 @@ TEST(ConvertRequestsTest, ScoreTakesTextOrTokenIds) {
   EXPECT_TRUE(by_ids->return_distributions);
 }
 
-TEST(ConvertRequestsTest, AScoreRequestComesBackAsItWas) {
-  ScoreRequest request;
-  request.caller.tenant_namespace = "tenant";
-  request.prompt.question = "why?";
-  request.blend.policy = Policy::kHkvd;
-  request.return_distributions = true;
-  request.continuation = "because";
-  auto by_text = FromProto(ToProto(request));
-  ASSERT_TRUE(by_text.ok()) << by_text.status();
-  EXPECT_EQ(by_text->caller.tenant_namespace, "tenant");
-  EXPECT_EQ(by_text->prompt.question, "why?");
-  EXPECT_EQ(by_text->blend.policy, Policy::kHkvd);
-  EXPECT_EQ(by_text->continuation, "because");
-  EXPECT_TRUE(by_text->return_distributions);
-
-  request.continuation.clear();
-  request.continuation_token_ids = {5, 6};
-  auto by_ids = FromProto(ToProto(request));
-  ASSERT_TRUE(by_ids.ok()) << by_ids.status();
-  EXPECT_EQ(by_ids->continuation, "");
-  EXPECT_THAT(by_ids->continuation_token_ids, ElementsAre(5, 6));
-}
-
 TEST(ConvertRequestsTest, ScoreWithoutAContinuationIsRefused) {
   v1::ScoreRequest empty_text = MinimalScore();
   empty_text.set_continuation_text("");
@@ -284,7 +236,6 @@ TEST(ConvertRequestsTest, EveryFieldOfAPutRequestArrives) {
   request.set_pin(true);
   const auto converted = FromProto(v1::PutChunksRequest(request));
   ASSERT_TRUE(converted.ok()) << converted.status();
-  EXPECT_EQ(ToProto(*converted).DebugString(), request.DebugString());
   EXPECT_EQ(converted->caller.tenant_namespace, "tenant");
   EXPECT_EQ(converted->system_text, "system");
   EXPECT_EQ(converted->lead_in, "lead");
@@ -312,7 +263,6 @@ TEST(ConvertRequestsTest, EveryFieldOfASplitRequestArrives) {
   request.set_overlap_tokens(0);
   const auto converted = FromProto(v1::SplitDocumentRequest(request));
   ASSERT_TRUE(converted.ok()) << converted.status();
-  EXPECT_EQ(ToProto(*converted).DebugString(), request.DebugString());
   EXPECT_EQ(converted->caller.tenant_namespace, "tenant");
   EXPECT_EQ(converted->system_text, "system");
   EXPECT_EQ(converted->lead_in, "lead");
@@ -341,7 +291,6 @@ TEST(ConvertRequestsTest, EveryFieldOfAPrefetchRequestArrives) {
   request.add_chunks("one");
   const auto converted = FromProto(v1::PrefetchChunksRequest(request));
   ASSERT_TRUE(converted.ok()) << converted.status();
-  EXPECT_EQ(ToProto(*converted).DebugString(), request.DebugString());
   EXPECT_EQ(converted->caller.tenant_namespace, "tenant");
   EXPECT_EQ(converted->system_text, "system");
   EXPECT_EQ(converted->lead_in, "lead");
@@ -349,25 +298,20 @@ TEST(ConvertRequestsTest, EveryFieldOfAPrefetchRequestArrives) {
   EXPECT_THAT(converted->chunks, ElementsAre("one"));
 }
 
-TEST(ConvertRequestsTest, PageSizesAndKeyCountsHaveLimits) {
-  v1::ListChunksRequest list;
-  EXPECT_EQ(*PageSize(list), 100);
-  for (int size : {1, 1000}) {
-    list.set_page_size(size);
-    EXPECT_EQ(*PageSize(list), size);
-  }
-  for (int size : {0, -1, 1001}) {
-    list.set_page_size(size);
-    EXPECT_EQ(PageSize(list).status().code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_EQ(std::string(PageSize(list).status().message()),
-              "page_size is " + std::to_string(size) + "; allowed: 1 to 1000");
-  }
-  EXPECT_TRUE(CheckKeyCount(1, false).ok());
-  EXPECT_TRUE(CheckKeyCount(1000, false).ok());
-  EXPECT_TRUE(CheckKeyCount(0, true).ok());
-  EXPECT_FALSE(CheckKeyCount(0, false).ok());
-  EXPECT_FALSE(CheckKeyCount(1001, false).ok());
-  EXPECT_FALSE(CheckKeyCount(1, true).ok());
+TEST(ConvertRequestsTest, KeysAreCountedAndChecked) {
+  v1::StatChunksRequest request;
+  EXPECT_EQ(ParseKeys(request.keys()).status(),
+            absl::InvalidArgumentError("keys has 0 keys; allowed: 1 to 1000"));
+  for (int i = 0; i < 1000; ++i) request.add_keys(std::string(64, 'A'));
+  const auto keys = ParseKeys(request.keys());
+  ASSERT_TRUE(keys.ok()) << keys.status();
+  EXPECT_EQ(keys->size(), 1000u);
+  EXPECT_EQ(keys->back().ToHex(), std::string(64, 'a'));
+  request.add_keys(std::string(64, 'A'));
+  EXPECT_FALSE(ParseKeys(request.keys()).ok());
+  request.mutable_keys()->DeleteSubrange(2, 999);
+  request.set_keys(1, "zz");
+  EXPECT_THAT(std::string(ParseKeys(request.keys()).status().message()), HasSubstr("keys[1]: "));
 }
 
 }  // namespace

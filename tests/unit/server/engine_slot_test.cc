@@ -1,4 +1,4 @@
-#include "server/grpc/engine_slot.h"
+#include "server/calls/engine_slot.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

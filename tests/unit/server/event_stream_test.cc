@@ -55,13 +55,13 @@ class EventStreamTest : public ::testing::Test {
   std::shared_ptr<EventStream> NewStream(absl::Time deadline = absl::InfiniteFuture()) {
     auto stream = std::make_shared<EventStream>(
         /*max_unsent_bytes=*/10, deadline,
-        [this](const grpc::Status& status) { closed_.push_back(status.error_code()); });
+        [this](const absl::Status& status) { closed_.push_back(status.code()); });
     stream->Attach(&sender_);
     return stream;
   }
 
   ManualSender sender_;
-  std::vector<grpc::StatusCode> closed_;
+  std::vector<absl::StatusCode> closed_;
 };
 
 TEST_F(EventStreamTest, SendsOneAtATimeAndFinishesLast) {
@@ -69,8 +69,8 @@ TEST_F(EventStreamTest, SendsOneAtATimeAndFinishesLast) {
   stream->Push(Message("a"));
   stream->Push(Message("b"));
   EXPECT_THAT(sender_.sent, ElementsAre("a"));
-  stream->Close(grpc::Status::OK);
-  EXPECT_THAT(closed_, ElementsAre(grpc::StatusCode::OK));
+  stream->Close(absl::OkStatus());
+  EXPECT_THAT(closed_, ElementsAre(absl::StatusCode::kOk));
   stream->OnSent(true);
   EXPECT_THAT(sender_.sent, ElementsAre("a", "b"));
   EXPECT_THAT(sender_.finished, IsEmpty());
@@ -91,8 +91,8 @@ TEST_F(EventStreamTest, ACancelledCallCancelsTheRequestAndWaitsForItsEnd) {
   stream->Push(Message("c"));
   EXPECT_THAT(sender_.sent, ElementsAre("a"));
   EXPECT_THAT(sender_.finished, IsEmpty());
-  stream->Close(grpc::Status(grpc::StatusCode::CANCELLED, ""));
-  EXPECT_THAT(closed_, ElementsAre(grpc::StatusCode::CANCELLED));
+  stream->Close(absl::CancelledError(""));
+  EXPECT_THAT(closed_, ElementsAre(absl::StatusCode::kCancelled));
   EXPECT_EQ(sender_.finished.size(), 1u);
 }
 
@@ -108,7 +108,7 @@ TEST_F(EventStreamTest, TheHandleIsDroppedWithTheEnd) {
   const auto stream = NewStream();
   auto handle = std::make_shared<CountingHandle>();
   stream->SetHandle(handle);
-  stream->Close(grpc::Status::OK);
+  stream->Close(absl::OkStatus());
   stream->OnCancel();
   EXPECT_EQ(handle->cancels, 0);
   EXPECT_EQ(handle.use_count(), 1);
@@ -123,24 +123,24 @@ TEST_F(EventStreamTest, TooMuchUnsentEndsTheCall) {
   EXPECT_EQ(handle->cancels, 0);
   stream->Push(Message("x"));
   EXPECT_EQ(handle->cancels, 1);
-  stream->Close(grpc::Status(grpc::StatusCode::CANCELLED, ""));
+  stream->Close(absl::CancelledError(""));
   EXPECT_THAT(sender_.finished, IsEmpty());
   stream->OnSent(true);
   EXPECT_THAT(sender_.sent, ElementsAre("12345"));
   ASSERT_EQ(sender_.finished.size(), 1u);
   EXPECT_EQ(sender_.finished[0].error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_THAT(sender_.finished[0].error_message(), HasSubstr("more than 10 bytes"));
-  EXPECT_THAT(closed_, ElementsAre(grpc::StatusCode::RESOURCE_EXHAUSTED));
+  EXPECT_THAT(closed_, ElementsAre(absl::StatusCode::kResourceExhausted));
 }
 
 TEST_F(EventStreamTest, CancelledByTheDeadlineReadsDeadlineExceeded) {
   const auto close = [this](absl::Time deadline) {
-    NewStream(deadline)->Close(grpc::Status(grpc::StatusCode::CANCELLED, ""));
+    NewStream(deadline)->Close(absl::CancelledError(""));
     return closed_.back();
   };
-  EXPECT_EQ(close(absl::Now() - absl::Seconds(1)), grpc::StatusCode::DEADLINE_EXCEEDED);
-  EXPECT_EQ(close(absl::Now() + absl::Hours(1)), grpc::StatusCode::CANCELLED);
-  EXPECT_EQ(close(absl::InfiniteFuture()), grpc::StatusCode::CANCELLED);
+  EXPECT_EQ(close(absl::Now() - absl::Seconds(1)), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(close(absl::Now() + absl::Hours(1)), absl::StatusCode::kCancelled);
+  EXPECT_EQ(close(absl::InfiniteFuture()), absl::StatusCode::kCancelled);
 }
 
 // Answers on a thread of its own, as gRPC does, and cancels at a random moment.
@@ -207,11 +207,11 @@ TEST(EventStreamThreadsTest, EndsOnceWhateverTheInterleaving) {
     std::vector<std::string> texts;
     {
       auto stream = std::make_shared<EventStream>(1 << 20, absl::InfiniteFuture(),
-                                                  [&closed](const grpc::Status&) { ++closed; });
+                                                  [&closed](const absl::Status&) { ++closed; });
       ThreadedSender sender(stream, random() % 40);
       std::thread engine([stream] {
         for (int i = 0; i < 20; ++i) stream->Push(Message(std::to_string(i)));
-        stream->Close(grpc::Status::OK);
+        stream->Close(absl::OkStatus());
       });
       stream->SetHandle(handle);
       engine.join();

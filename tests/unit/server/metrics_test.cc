@@ -9,6 +9,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/convert/reports.h"
 
 namespace kvblend::server {
 namespace {
@@ -48,7 +49,7 @@ PromptReport Report() {
 
 TEST(MetricsTest, APromptMovesTokensChunksAndTimes) {
   Metrics metrics;
-  metrics.ObservePrompt(Report());
+  metrics.ObservePrompt(ToProto(Report()));
   auto samples = Samples(metrics);
   EXPECT_EQ(samples["kvblend_prompt_tokens_total{source=\"exact\"}"], 30);
   EXPECT_EQ(samples["kvblend_prompt_tokens_total{source=\"reused\"}"], 30);
@@ -68,7 +69,7 @@ TEST(MetricsTest, APromptMovesTokensChunksAndTimes) {
   PromptReport nothing = Report();
   nothing.reuse = Reuse::kNothing;
   nothing.reused_tokens = nothing.recomputed_tokens = 0;
-  metrics.ObservePrompt(nothing);
+  metrics.ObservePrompt(ToProto(nothing));
   samples = Samples(metrics);
   EXPECT_EQ(samples["kvblend_chunk_lookups_total"], 4);  // full prefill looks nothing up
   EXPECT_EQ(samples["kvblend_recompute_ratio_count{policy=\"query\"}"], 1);
@@ -84,7 +85,7 @@ TEST(MetricsTest, TheLoadingControllersChoicesAndErrorsAreCounted) {
   report.select_seconds = 0.1;
   report.prefill_seconds = 0.2;
   report.chunks.push_back({4, ChunkSource::kBypassed, Tier::kDisk, 10, 10, ""});
-  metrics.ObservePrompt(report);
+  metrics.ObservePrompt(ToProto(report));
   auto samples = Samples(metrics);
   EXPECT_EQ(samples["kvblend_chosen_ratio_sum{mode=\"auto\"}"], 0.3);
   EXPECT_DOUBLE_EQ(samples["kvblend_prefill_prediction_ratio_sum"], 1.5);
@@ -93,7 +94,7 @@ TEST(MetricsTest, TheLoadingControllersChoicesAndErrorsAreCounted) {
   EXPECT_EQ(samples.count("kvblend_chunk_hits_total{source=\"bypassed\",tier=\"disk\"}"), 0u);
   report.loading.predicted = false;
   report.loading.mode = RatioMode::kFixed;
-  metrics.ObservePrompt(report);
+  metrics.ObservePrompt(ToProto(report));
   samples = Samples(metrics);
   EXPECT_EQ(samples["kvblend_prefill_prediction_ratio_count"], 1);
   EXPECT_EQ(samples["kvblend_chosen_ratio_count{mode=\"fixed\"}"], 1);
@@ -120,9 +121,9 @@ TEST(MetricsTest, AnAnswerMovesLatencyTokensAndReason) {
   result.completion_tokens = 11;
   result.time_to_first_token_seconds = 1;
   result.total_seconds = 3;
-  metrics.ObserveGenerate(result);
+  metrics.ObserveGenerate(ToProto(result));
   result.completion_tokens = 1;  // no time per token without a second token
-  metrics.ObserveGenerate(result);
+  metrics.ObserveGenerate(ToProto(result));
   auto samples = Samples(metrics);
   EXPECT_EQ(samples["kvblend_e2e_request_latency_seconds_sum"], 6);
   EXPECT_EQ(samples["kvblend_time_per_output_token_seconds_count"], 1);
@@ -141,9 +142,9 @@ TEST(MetricsTest, CallsScoresAndPuts) {
   metrics.CountScoredToken();
   PutChunkProgress progress;
   progress.compute_seconds = 0.5;
-  metrics.ObservePutChunk(progress);
+  metrics.ObservePutChunk(ToProto(progress));
   progress.already_present = true;
-  metrics.ObservePutChunk(progress);
+  metrics.ObservePutChunk(ToProto(progress));
   auto samples = Samples(metrics);
   EXPECT_EQ(samples["kvblend_grpc_calls_total{code=\"OK\",method=\"Generate\",service=\"Inference\"}"], 2);
   EXPECT_EQ(
@@ -226,7 +227,7 @@ TEST(MetricsTest, FamiliesAppearOnceWithHelpAndTypeAndSoundNames) {
     stats.redis.emplace();
     return stats;
   });
-  metrics.ObservePrompt(Report());
+  metrics.ObservePrompt(ToProto(Report()));
   metrics.CountCall("Inference", "Generate", "OK");
   std::istringstream lines(metrics.Expose());
   std::set<std::string> helped, typed;
@@ -259,7 +260,7 @@ TEST(MetricsTest, ScrapesRunBesideUpdates) {
   for (int i = 0; i < 3; ++i) {
     threads.emplace_back([&metrics, i] {
       for (int k = 0; k < 50; ++k) {
-        metrics.ObservePrompt(Report());
+        metrics.ObservePrompt(ToProto(Report()));
         metrics.CountCall("Inference", "Generate", i == 0 ? "OK" : "CANCELLED");
         metrics.SetReady(k % 2 == 0);
         if (i == 0) metrics.Expose();

@@ -1,11 +1,13 @@
-// One line per call in the log, and its count in the metrics.
+// One line per call in the log, and what the metrics count of it.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "grpcpp/support/status.h"
+#include "kvblend/v1/chunks.pb.h"
+#include "kvblend/v1/inference.pb.h"
 #include "server/metrics/metrics.h"
 
 namespace kvblend::server {
@@ -16,22 +18,27 @@ class CallLog {
   /// `service` and `method` must outlive this object. `metrics` as well.
   CallLog(Metrics* metrics, const char* service, const char* method, std::string peer);
 
-  /// Facts to be logged at the end.
-  int64_t prompt_tokens = 0;
-  int64_t completion_tokens = 0;
-  int64_t recomputed_tokens = 0;
-  double time_to_first_token_seconds = -1;  // -1: there was none
+  /// Every event that is sent.
+  void Note(const v1::GenerateEvent& event);
+  void Note(const v1::ScoreEvent& event);
+  void Note(const v1::PutChunkProgress& progress);
 
   /// To be called once. OK and the client's own doing (its cancellation, its deadline) at info, what the
   /// server could not do at error, bad requests and overload at warning.
-  void End(const grpc::Status& status);
+  void End(const absl::Status& status);
 
  private:
+  void NotePrompt(const v1::PromptReport& report);
+
   Metrics* const metrics_;
   const char* const service_;
   const char* const method_;
   const std::string peer_;
   const absl::Time start_;
+  int64_t prompt_tokens_ = 0;
+  int64_t completion_tokens_ = 0;
+  int64_t recomputed_tokens_ = 0;
+  double time_to_first_token_seconds_ = -1;  // -1: there was none
 };
 
 }  // namespace kvblend::server

@@ -1,4 +1,4 @@
-// Where the services find the engine: empty while it is being loaded, closed while the server shuts down.
+// Where calls find the engine: empty while it is being loaded, closed while the server shuts down.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@ namespace kvblend::server {
 /// Thread-safe. starting -> serving -> draining, never back.
 class EngineSlot {
  public:
-  /// From now on requests are accepted. `engine` must outlive every service that uses this slot.
+  /// From now on requests are accepted. `engine` must outlive every call that uses this slot.
   void Serve(Engine* engine);
   /// From now on requests are refused.
   void Drain();

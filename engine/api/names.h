@@ -1,0 +1,63 @@
+// Names of the engine's enumerations as clients write and read them: one table for each, from which flags,
+// JSON, errors, metrics and the wire take theirs.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "engine/api/request.h"
+#include "engine/api/tier.h"
+
+namespace kvblend {
+
+template <typename Enum>
+struct NamedValue {
+  Enum value;
+  std::string_view name;
+};
+template <typename Enum>
+using NameTable = absl::Span<const NamedValue<Enum>>;
+
+/// All values of the argument's type, in the order of their numbers.
+NameTable<Policy> NamesOf(Policy);
+NameTable<Reuse> NamesOf(Reuse);
+NameTable<Anchoring> NamesOf(Anchoring);
+NameTable<DeviationSource> NamesOf(DeviationSource);
+NameTable<RatioMode> NamesOf(RatioMode);
+NameTable<Role> NamesOf(Role);
+NameTable<ChunkSource> NamesOf(ChunkSource);
+NameTable<Tier> NamesOf(Tier);
+NameTable<FinishReason> NamesOf(FinishReason);
+
+template <typename Enum>
+concept HasNames = requires(Enum value) {
+  NamesOf(value);
+};
+
+/// "query", "hkvd", ... ; "unknown" for a number that is none of the enumeration's.
+template <HasNames Enum>
+std::string_view Name(Enum value) {
+  for (const auto& [candidate, name] : NamesOf(value)) {
+    if (candidate == value) return name;
+  }
+  return "unknown";
+}
+
+/// kInvalidArgument: "policy is 'best'; allowed: query, hkvd, ...", where `field` is "policy".
+template <HasNames Enum>
+absl::StatusOr<Enum> ParseName(std::string_view field, std::string_view text) {
+  std::string message;
+  message.append(field).append(" is '").append(text).append("'; allowed: ");
+  const char* separator = "";
+  for (const auto& [value, name] : NamesOf(Enum{})) {
+    if (name == text) return value;
+    message.append(std::exchange(separator, ", ")).append(name);
+  }
+  return absl::InvalidArgumentError(message);
+}
+
+}  // namespace kvblend

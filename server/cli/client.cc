@@ -1,0 +1,70 @@
+#include "server/cli/client.h"
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+
+#include "engine/api/status_macros.h"
+#include "server/cli/event_queue.h"
+
+namespace kvblend::server::cli {
+namespace {
+
+/// Hands a stream's events to the thread that waits for them.
+template <typename Event>
+class QueueSink : public EventSink<Event> {
+ public:
+  void OnEvent(const Event& event) override { events.Push(event); }
+  void OnDone(const absl::Status& status) override { events.Push(status); }
+
+  EventQueue<std::variant<Event, absl::Status>> events;
+};
+
+}  // namespace
+
+Client::Client(std::shared_ptr<Calls> calls, Cancellation& cancellation)
+    : calls_(std::move(calls)), cancellation_(cancellation) {}
+
+template <typename Request, typename Event, typename OnEvent>
+absl::Status Client::Stream(Calls::Started (Calls::*call)(Request, const CallerContext&,
+                                                          std::shared_ptr<EventSink<Event>>),
+                            const Request& request, absl::Time deadline, OnEvent on_event) {
+  const auto sink = std::make_shared<QueueSink<Event>>();
+  KVBLEND_ASSIGN_OR_RETURN(const std::shared_ptr<RequestHandle> handle,
+                           (*calls_.*call)(request, {.client = "", .deadline = deadline}, sink));
+  const Cancellation::Listener listener(cancellation_, [&] { handle->Cancel(); });
+  while (true) {
+    std::variant<Event, absl::Status> event = sink->events.Pop();
+    if (const auto* status = std::get_if<absl::Status>(&event)) return *status;
+    on_event(std::move(std::get<Event>(event)));
+  }
+}
+
+absl::StatusOr<v1::GenerateFinished> Client::Generate(
+    const v1::GenerateRequest& request, absl::Time deadline,
+    const std::function<void(const v1::GenerateEvent&)>& on_event) {
+  std::optional<v1::GenerateFinished> finished;
+  KVBLEND_RETURN_IF_ERROR(Stream(&Calls::Generate, request, deadline, [&](const v1::GenerateEvent& event) {
+    if (event.has_finished()) finished = event.finished();
+    on_event(event);
+  }));
+  if (!finished) return absl::InternalError("the answer ended without saying why");
+  return *std::move(finished);
+}
+
+absl::StatusOr<Scores> Client::Score(const v1::ScoreRequest& request, absl::Time deadline) {
+  Scores scores;
+  KVBLEND_RETURN_IF_ERROR(Stream(&Calls::Score, request, deadline, [&](v1::ScoreEvent event) {
+    if (event.has_prompt()) scores.prompt = std::move(*event.mutable_prompt());
+    if (event.has_token()) scores.tokens.push_back(std::move(*event.mutable_token()));
+  }));
+  return scores;
+}
+
+absl::Status Client::Put(const v1::PutChunksRequest& request, absl::Time deadline,
+                         const std::function<void(const v1::PutChunkProgress&)>& on_progress) {
+  return Stream(&Calls::Put, request, deadline, on_progress);
+}
+
+}  // namespace kvblend::server::cli

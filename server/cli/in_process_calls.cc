@@ -1,0 +1,44 @@
+#include "server/cli/in_process_calls.h"
+
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "engine/api/status_macros.h"
+#include "server/calls/engine_calls.h"
+
+namespace kvblend::server::cli {
+namespace {
+
+/// An engine and the slot that it serves from, made before EngineCalls and destroyed after it.
+struct OwnedEngine {
+  explicit OwnedEngine(std::unique_ptr<Engine> owned) : engine(std::move(owned)) { slot.Serve(engine.get()); }
+  const std::unique_ptr<Engine> engine;
+  EngineSlot slot;
+};
+
+class InProcessCalls : private OwnedEngine, public EngineCalls {
+ public:
+  InProcessCalls(std::unique_ptr<Engine> engine, const EngineOptions& options,
+                 const Cancellation& cancellation)
+      : OwnedEngine(std::move(engine)),
+        EngineCalls(&slot, {.engine_options = options, .max_message_bytes = 0, .started = absl::Now()}),
+        cancellation_(cancellation) {}
+  ~InProcessCalls() override {
+    // Stored chunks that outlive this process: those that answers left to be computed are part of its work.
+    const bool finish = !engine->Stats().tiers.empty() && !cancellation_.requested();
+    engine->Drain(finish ? absl::InfiniteFuture() : absl::InfinitePast()).IgnoreError();
+  }
+
+ private:
+  const Cancellation& cancellation_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<Calls>> MakeInProcessCalls(const EngineOptions& options,
+                                                          const Cancellation& cancellation) {
+  KVBLEND_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, Engine::Create(options));
+  return std::make_shared<InProcessCalls>(std::move(engine), options, cancellation);
+}
+
+}  // namespace kvblend::server::cli

@@ -1,0 +1,174 @@
+#include "server/grpc/grpc_calls.h"
+
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "engine/api/status_macros.h"
+#include "google/protobuf/empty.pb.h"
+#include "google/protobuf/wrappers.pb.h"
+#include "grpcpp/generic/generic_stub.h"
+#include "grpcpp/grpcpp.h"
+#include "kvblend/v1/admin.grpc.pb.h"
+#include "kvblend/v1/chunks.grpc.pb.h"
+#include "kvblend/v1/inference.grpc.pb.h"
+#include "server/grpc/status.h"
+
+namespace kvblend::server {
+namespace {
+
+// Unary calls only look things up; a server that needs longer for that hangs.
+constexpr std::chrono::seconds kUnaryTimeout{30};
+
+absl::Status Explain(const std::string& address, const grpc::Status& status) {
+  const absl::Status converted = FromGrpcStatus(status);
+  if (!absl::IsUnavailable(converted)) return converted;
+  return absl::UnavailableError(absl::StrCat("server ", address, ": ", converted.message()));
+}
+
+/// One stream: reads until the end and keeps itself alive until then.
+template <typename Request, typename Event>
+class StreamReader : public grpc::ClientReadReactor<Event>, public RequestHandle {
+ public:
+  StreamReader(std::string address, Request request, std::shared_ptr<EventSink<Event>> sink)
+      : address_(std::move(address)), request_(std::move(request)), sink_(std::move(sink)) {}
+
+  /// `start(context, request, reactor)` is the stub's method.
+  template <typename Start>
+  static std::shared_ptr<RequestHandle> Run(std::shared_ptr<StreamReader> reader, absl::Time deadline,
+                                            Start start) {
+    if (deadline != absl::InfiniteFuture()) reader->context_.set_deadline(absl::ToChronoTime(deadline));
+    reader->self_ = reader;
+    start(&reader->context_, &reader->request_, reader.get());
+    reader->StartRead(&reader->event_);
+    reader->StartCall();
+    return reader;
+  }
+
+  void Cancel() override { context_.TryCancel(); }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) return;
+    sink_->OnEvent(event_);
+    this->StartRead(&event_);
+  }
+  void OnDone(const grpc::Status& status) override {
+    const std::shared_ptr<StreamReader> self = std::move(self_);
+    sink_->OnDone(Explain(address_, status));
+  }
+
+ private:
+  const std::string address_;
+  const Request request_;
+  const std::shared_ptr<EventSink<Event>> sink_;
+  grpc::ClientContext context_;
+  Event event_;
+  std::shared_ptr<StreamReader> self_;
+};
+
+class GrpcCalls : public Calls {
+ public:
+  explicit GrpcCalls(const std::string& address) : address_(address), channel_(MakeChannel(address)) {}
+
+  Started Generate(v1::GenerateRequest request, const CallerContext& caller,
+                   std::shared_ptr<EventSink<v1::GenerateEvent>> sink) override {
+    return Stream(std::move(request), caller, std::move(sink),
+                  [this](auto... arguments) { inference_->async()->Generate(arguments...); });
+  }
+  Started Score(v1::ScoreRequest request, const CallerContext& caller,
+                std::shared_ptr<EventSink<v1::ScoreEvent>> sink) override {
+    return Stream(std::move(request), caller, std::move(sink),
+                  [this](auto... arguments) { inference_->async()->Score(arguments...); });
+  }
+  Started Put(v1::PutChunksRequest request, const CallerContext& caller,
+              std::shared_ptr<EventSink<v1::PutChunkProgress>> sink) override {
+    return Stream(std::move(request), caller, std::move(sink),
+                  [this](auto... arguments) { chunks_->async()->Put(arguments...); });
+  }
+
+  absl::StatusOr<v1::SplitDocumentResponse> Split(v1::SplitDocumentRequest request) override {
+    return Unary(*chunks_, &v1::Chunks::Stub::Split, request);
+  }
+  absl::StatusOr<v1::PrefetchChunksResponse> Prefetch(v1::PrefetchChunksRequest request) override {
+    return Unary(*chunks_, &v1::Chunks::Stub::Prefetch, request);
+  }
+  absl::StatusOr<v1::StatChunksResponse> Stat(v1::StatChunksRequest request) override {
+    return Unary(*chunks_, &v1::Chunks::Stub::Stat, request);
+  }
+  absl::StatusOr<v1::ListChunksResponse> List(v1::ListChunksRequest request) override {
+    return Unary(*chunks_, &v1::Chunks::Stub::List, request);
+  }
+  absl::StatusOr<v1::DeleteChunksResponse> Delete(v1::DeleteChunksRequest request) override {
+    return Unary(*chunks_, &v1::Chunks::Stub::Delete, request);
+  }
+  absl::StatusOr<v1::PinChunksResponse> Pin(v1::PinChunksRequest request) override {
+    return Unary(*chunks_, &v1::Chunks::Stub::Pin, request);
+  }
+  absl::StatusOr<v1::GetInfoResponse> GetInfo(v1::GetInfoRequest request) override {
+    return Unary(*admin_, &v1::Admin::Stub::GetInfo, request);
+  }
+
+  // The messages of grpc.health.v1 are not packaged for C++; on the wire an empty request asks about the
+  // whole server, and the response is a message whose field 1 is an enumeration.
+  absl::Status CheckHealth() override {
+    constexpr char kMethod[] = "/grpc.health.v1.Health/Check";
+    constexpr int kServing = 1;
+    const google::protobuf::Empty request;
+    google::protobuf::Int32Value response;
+    grpc::TemplatedGenericStub<google::protobuf::Empty, google::protobuf::Int32Value> health(channel_);
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + kUnaryTimeout);
+    grpc::Status result;
+    absl::Notification done;
+    health.UnaryCall(&context, kMethod, grpc::StubOptions(), &request, &response, [&](grpc::Status status) {
+      result = std::move(status);
+      done.Notify();
+    });
+    done.WaitForNotification();
+    KVBLEND_RETURN_IF_ERROR(Explain(address_, result));
+    if (response.value() == kServing) return absl::OkStatus();
+    return absl::UnavailableError(
+        absl::StrCat("server ", address_, " is not serving: starting or shutting down"));
+  }
+
+ private:
+  static std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
+    grpc::ChannelArguments arguments;
+    arguments.SetMaxReceiveMessageSize(-1);  // distributions over a large vocabulary take megabytes
+    return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  }
+
+  template <typename Request, typename Event, typename Start>
+  Started Stream(Request request, const CallerContext& caller, std::shared_ptr<EventSink<Event>> sink,
+                 Start start) {
+    using Reader = StreamReader<Request, Event>;
+    return Reader::Run(std::make_shared<Reader>(address_, std::move(request), std::move(sink)),
+                       caller.deadline, start);
+  }
+
+  template <typename Stub, typename Request, typename Response>
+  absl::StatusOr<Response> Unary(Stub& stub,
+                                 grpc::Status (Stub::*call)(grpc::ClientContext*, const Request&, Response*),
+                                 const Request& request) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + kUnaryTimeout);
+    Response response;
+    KVBLEND_RETURN_IF_ERROR(Explain(address_, (stub.*call)(&context, request, &response)));
+    return response;
+  }
+
+  const std::string address_;
+  const std::shared_ptr<grpc::Channel> channel_;
+  const std::unique_ptr<v1::Inference::Stub> inference_ = v1::Inference::NewStub(channel_);
+  const std::unique_ptr<v1::Chunks::Stub> chunks_ = v1::Chunks::NewStub(channel_);
+  const std::unique_ptr<v1::Admin::Stub> admin_ = v1::Admin::NewStub(channel_);
+};
+
+}  // namespace
+
+std::shared_ptr<Calls> MakeGrpcCalls(const std::string& address) {
+  return std::make_shared<GrpcCalls>(address);
+}
+
+}  // namespace kvblend::server

@@ -1,0 +1,16 @@
+// The calls as a server at some address answers them.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "server/calls/calls.h"
+
+namespace kvblend::server {
+
+/// `address` is "host:port" or what else gRPC resolves. Connects at the first call. CallerContext::client is
+/// not used: the server tells clients apart by itself. Errors carry the server's code and message;
+/// kUnavailable, naming the address, when it can't be reached.
+std::shared_ptr<Calls> MakeGrpcCalls(const std::string& address);
+
+}  // namespace kvblend::server

@@ -1,0 +1,141 @@
+// Calls over a fake engine; tests/integration has the same behind gRPC.
+#include "server/calls/engine_calls.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/fake_engine.h"
+
+namespace kvblend::server {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+template <typename Event>
+class Recorder : public EventSink<Event> {
+ public:
+  void OnEvent(const Event& event) override { events.push_back(event); }
+  void OnDone(const absl::Status& status) override { statuses.push_back(status); }
+  std::vector<Event> events;
+  std::vector<absl::Status> statuses;
+};
+
+class EngineCallsTest : public ::testing::Test {
+ protected:
+  EngineCallsTest() { slot_.Serve(&engine_); }
+
+  static v1::GenerateRequest Question(const std::string& tenant = "") {
+    v1::GenerateRequest request;
+    request.set_namespace_(tenant);
+    request.mutable_prompt()->set_question("why?");
+    return request;
+  }
+  Caller CallerOf(const v1::GenerateRequest& request, const CallerContext& caller) {
+    const auto recorder = std::make_shared<Recorder<v1::GenerateEvent>>();
+    EXPECT_TRUE(calls_.Generate(request, caller, recorder).ok());
+    const auto call = engine_.NextGenerate();
+    call->Finish(absl::OkStatus(), GenerateResult());
+    return call->request.caller;
+  }
+
+  testing::FakeEngine engine_;
+  EngineSlot slot_;
+  EngineCalls calls_{&slot_, {.engine_options = {}, .max_message_bytes = 5, .started = absl::Now()}};
+};
+
+TEST_F(EngineCallsTest, ClientAndNamespaceTakeTurns) {
+  const std::string key = CallerOf(Question("a"), {.client = "10.0.0.7"}).fairness_key;
+  EXPECT_EQ(CallerOf(Question("a"), {.client = "10.0.0.7"}).fairness_key, key);
+  EXPECT_NE(CallerOf(Question("b"), {.client = "10.0.0.7"}).fairness_key, key);
+  EXPECT_NE(CallerOf(Question("a"), {.client = "10.0.0.8"}).fairness_key, key);
+  const absl::Time deadline = absl::FromUnixSeconds(7);
+  EXPECT_EQ(CallerOf(Question(), {.client = "", .deadline = deadline}).deadline, deadline);
+}
+
+TEST_F(EngineCallsTest, AnAnswersEventsComeInOrderAndOnlySuccessIsFinished) {
+  for (const absl::Status& status : {absl::OkStatus(), absl::CancelledError("stopped")}) {
+    const auto recorder = std::make_shared<Recorder<v1::GenerateEvent>>();
+    ASSERT_TRUE(calls_.Generate(Question(), {}, recorder).ok());
+    const auto call = engine_.NextGenerate();
+    call->observer->OnPrompt({.prompt_tokens = 3});
+    call->observer->OnText({.text = "a", .token_ids = {1}, .logprobs = {}, .top_logprobs = {}});
+    call->Finish(status, GenerateResult{.finish_reason = FinishReason::kMaxTokens, .stop_string = ""});
+    ASSERT_EQ(recorder->events.size(), status.ok() ? 3u : 2u);
+    EXPECT_EQ(recorder->events[0].prompt().prompt_tokens(), 3);
+    EXPECT_EQ(recorder->events[1].text().text(), "a");
+    if (status.ok()) EXPECT_EQ(recorder->events[2].finished().reason(), v1::FINISH_REASON_MAX_TOKENS);
+    EXPECT_THAT(recorder->statuses, ElementsAre(status));
+  }
+}
+
+TEST_F(EngineCallsTest, RefusedRequestsNeverReachTheSink) {
+  const auto recorder = std::make_shared<Recorder<v1::GenerateEvent>>();
+  EXPECT_EQ(calls_.Generate({}, {}, recorder).status().code(), absl::StatusCode::kInvalidArgument);
+  engine_.RefuseWith(absl::ResourceExhaustedError("queue full"));
+  EXPECT_EQ(calls_.Generate(Question(), {}, recorder).status().code(), absl::StatusCode::kResourceExhausted);
+  slot_.Drain();
+  EXPECT_THAT(std::string(calls_.Generate(Question(), {}, recorder).status().message()),
+              HasSubstr("shutting down"));
+  EXPECT_EQ(calls_.GetInfo({}).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(calls_.CheckHealth().code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(recorder->statuses.empty());
+}
+
+TEST_F(EngineCallsTest, LooksAfterStoredChunks) {
+  const std::string one = engine_.StoreChunk("t", 1, 10, "label").ToHex();
+  const std::string two = engine_.StoreChunk("t", 2, 20).ToHex();
+  const std::string unknown(64, '0');
+  v1::StatChunksRequest stat;
+  stat.set_namespace_("t");
+  for (const std::string& key : {two, unknown, one}) stat.add_keys(key);
+  const auto found = calls_.Stat(stat);
+  ASSERT_TRUE(found.ok()) << found.status();
+  ASSERT_EQ(found->chunks_size(), 2);
+  EXPECT_EQ(found->chunks(0).key(), two);
+  EXPECT_EQ(found->chunks(1).label(), "label");
+  EXPECT_THAT(found->missing_keys(), ElementsAre(unknown));
+
+  v1::PinChunksRequest pin;
+  pin.set_namespace_("t");
+  for (const std::string& key : {one, unknown}) pin.add_keys(key);
+  EXPECT_EQ(calls_.Pin(pin)->changed(), 1);
+  EXPECT_THAT(calls_.Pin(pin)->missing_keys(), ElementsAre(unknown));
+  EXPECT_TRUE(calls_.Stat(stat)->chunks(1).pinned());
+  pin.set_pinned(false);
+  EXPECT_EQ(calls_.Pin(pin)->changed(), 1);
+  EXPECT_FALSE(calls_.Stat(stat)->chunks(1).pinned());
+
+  v1::ListChunksRequest list;
+  list.set_namespace_("t");
+  list.set_page_size(1);
+  const auto page = calls_.List(list);
+  ASSERT_EQ(page->chunks_size(), 1);
+  list.set_page_token(page->next_page_token());
+  EXPECT_NE(calls_.List(list)->chunks(0).key(), page->chunks(0).key());
+  EXPECT_EQ(calls_.List(list)->next_page_token(), "");
+  for (const int size : {0, 1001}) {
+    list.set_page_size(size);
+    EXPECT_EQ(calls_.List(list).status(),
+              absl::InvalidArgumentError("page_size is " + std::to_string(size) + "; allowed: 1 to 1000"));
+  }
+
+  v1::DeleteChunksRequest remove;
+  remove.set_namespace_("t");
+  EXPECT_EQ(calls_.Delete(remove).status().code(), absl::StatusCode::kInvalidArgument);
+  for (const std::string& key : {one, unknown}) remove.add_keys(key);
+  remove.set_all(true);
+  EXPECT_THAT(std::string(calls_.Delete(remove).status().message()), HasSubstr("none, as all is set"));
+  remove.set_all(false);
+  EXPECT_EQ(calls_.Delete(remove)->deleted(), 1);
+  EXPECT_THAT(calls_.Delete(remove)->missing_keys(), ElementsAre(one, unknown));
+  remove.clear_keys();
+  remove.set_all(true);
+  EXPECT_EQ(calls_.Delete(remove)->deleted(), 1);
+}
+
+}  // namespace
+}  // namespace kvblend::server
