@@ -2,7 +2,7 @@
 # Compiles every CUDA kernel with nvcc for sm_80 and sm_90 (and, for what comes later, to PTX), and the host code that
 # is for GPUs alone, all warnings being errors, and holds what ptxas says of registers, spills and stack to
 # tests/gpu/kernel_budget.txt and the machine code of the hot kernels to tests/gpu/sass_budget.txt. Needs no GPU. Where
-# there is no nvcc it says so and succeeds.
+# there is no nvcc, or no cuobjdump, it exits with 77 and says on its last line what was not checked.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -16,9 +16,8 @@ if [ -z "$nvcc" ] && [ -x /usr/local/cuda/bin/nvcc ]; then
   nvcc=/usr/local/cuda/bin/nvcc
 fi
 if [ -z "$nvcc" ]; then
-  echo "There is no nvcc on this machine: the CUDA kernels are NOT compiled for GPUs here."
-  echo "Their sources have run over the emulated device (kernels_cuda_emulated_test)."
-  exit 0
+  echo "no nvcc on this machine: the CUDA kernels were not compiled for GPUs, only run over the emulated device"
+  exit 77
 fi
 "$nvcc" --version | tail -n 2
 
@@ -67,8 +66,8 @@ if [ -z "$cuobjdump" ]; then
   fi
 fi
 if [ -z "$cuobjdump" ]; then
-  echo "There is no cuobjdump on this machine, and none could be installed: the machine code is NOT looked at."
-  exit 0
+  echo "no cuobjdump on this machine, and none could be installed: the machine code was not looked at"
+  exit 77
 fi
 export PATH=$(dirname "$cuobjdump"):$PATH  # it calls nvdisasm
 listings=()
