@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Adds up the results of tests/run.sh: summary.py [--failed STAGE]... [--skipped STAGE=REASON]... RESULTS_FOLDER...
 
-A results folder holds ctest.xml (JUnit, written by ctest), gtest/NAME.xml (one per test of ctest that is a GoogleTest binary) and perhaps
-pytest.xml. Prints every skipped test with its reason and one line per suite, then the closing line
+A results folder holds ctest.xml (JUnit, written by ctest), gtest/NAME.xml (for each of its tests that is a GoogleTest
+binary) and perhaps pytest.xml. Prints every skipped test with its reason and one line per suite, then the closing line
 'N passed, N failed, N skipped'. Exits with 1 when anything failed or nothing has run.
 """
 

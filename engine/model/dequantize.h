@@ -27,7 +27,4 @@ std::optional<kernels::QuantisedFormat> QuantisedFormatOf(TensorType type);
 absl::Status ReadQuantisedRow(TensorType type, absl::Span<const std::byte> row,
                               const kernels::QuantisedRow& out);
 
-/// IEEE 754 binary16 to binary32, exact.
-float HalfToFloat(uint16_t half);
-
 }  // namespace kvblend::model

@@ -79,7 +79,6 @@ class Tokenizer {
 
   int32_t vocab_size() const { return static_cast<int32_t>(types_.size()); }
   std::optional<TokenId> bos() const { return bos_; }
-  std::optional<TokenId> eos() const { return eos_; }
   bool add_bos() const { return add_bos_; }
 
  private:
@@ -104,7 +103,6 @@ class Tokenizer {
   BpeMerges merges_;
   absl::flat_hash_set<TokenId> end_of_generation_;
   std::optional<TokenId> bos_;
-  std::optional<TokenId> eos_;
   bool add_bos_ = false;
 };
 
