@@ -49,7 +49,7 @@ EngineInfo MakeInfo(const ModelRuntime& runtime, const EngineOptions& options, d
 
 }  // namespace
 
-/// Shared by the client and the engine; outlives neither's interest.
+/// Held by the client, who may cancel, and by the task's jobs, which tell it which of them is queued.
 class EngineImpl::Handle final : public RequestHandle {
  public:
   Handle(std::shared_ptr<Task> task, schedule::Scheduler* scheduler)
