@@ -70,9 +70,9 @@ absl::Status RequestValidator::Check(const ScoreRequest& request) const {
   KVBLEND_RETURN_IF_ERROR(CheckTextBytes(request.continuation.size()));
   KVBLEND_RETURN_IF_ERROR(CheckUtf8("continuation", request.continuation));
   if (request.continuation.empty() == request.continuation_token_ids.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(request.continuation.empty() ? "neither" : "both",
-                                                   " of continuation and continuation_token_ids "
-                                                   "given; allowed: exactly one, not empty"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(request.continuation.empty() ? "neither" : "both",
+                     " of continuation and continuation_token_ids given; allowed: exactly one, not empty"));
   }
   for (size_t i = 0; i < request.continuation_token_ids.size(); ++i) {
     const int32_t token = request.continuation_token_ids[i];

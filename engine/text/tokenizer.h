@@ -52,7 +52,7 @@ class Tokenizer {
  public:
   /// kUnimplemented: a pre-tokenizer that is not known. kInvalidArgument: a vocabulary that contradicts
   /// itself (the message names key, index and value).
-  static absl::StatusOr<std::unique_ptr<Tokenizer>> Create(TokenizerSpec spec);
+  static absl::StatusOr<std::unique_ptr<Tokenizer>> Create(const TokenizerSpec& spec);
 
   /// Ids of `text`, without BOS. The text is not normalised (a GGUF file names no normalisation). Ill-formed
   /// UTF-8 counts as U+FFFD, one per maximal subpart (utf8.h). Control tokens never come out; tokens of type

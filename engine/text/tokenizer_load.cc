@@ -34,7 +34,7 @@ absl::Status CheckId(const char* key, TokenId id, int32_t vocab_size) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Create(TokenizerSpec spec) {
+absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Create(const TokenizerSpec& spec) {
   std::unique_ptr<Tokenizer> tokenizer(new Tokenizer);
   KVBLEND_ASSIGN_OR_RETURN(tokenizer->pre_tokenizer_, ParsePreTokenizer(spec.pre_tokenizer));
   KVBLEND_RETURN_IF_ERROR(tokenizer->LoadTokens(spec));

@@ -157,6 +157,7 @@ TEST_F(InProcessClientTest, BenchOnARealEngine) {
   options.tenant_namespace = "bench";
   std::vector<VariantResults> results;
   ASSERT_TRUE(RunBench(*client_, questions, options, nullptr, results).ok());
+  ASSERT_EQ(results.size(), options.variants.size());
   for (const BenchRow& row : Summarize(results)) {
     SCOPED_TRACE(row.variant.Label());
     EXPECT_EQ(row.missing_chunks, 0);
