@@ -47,7 +47,7 @@ enum class RatioMode : uint8_t {
   kAuto,   // the loading controller: as many as loading hides; docs/algorithm.md
 };
 
-/// What holds where a request says nothing of it. Each in [0, 1].
+/// The ratio unless a request says otherwise. Each in [0, 1].
 struct RatioOptions {
   RatioMode mode = RatioMode::kFixed;
   double ratio = 0.15;  // with kFixed; with kAuto too, within its bounds, until enough has been measured

@@ -353,7 +353,7 @@ EngineStats EngineImpl::Stats() const {
 }
 
 absl::Status EngineImpl::Drain(absl::Time deadline) {
-  const absl::Status drained = scheduler_.Drain(deadline);
+  absl::Status drained = scheduler_.Drain(deadline);
   if (drained.ok()) return chunk_store_->FlushWrites(deadline);
   {
     absl::MutexLock lock(&mutex_);

@@ -61,7 +61,7 @@ class PromptRunner {
  public:
   struct Options {
     int32_t load_pipeline_depth = 2;  // see blend::KvLoader::Create
-    RatioOptions ratio = {};          // where a request says nothing of it
+    RatioOptions ratio = {};          // unless a request says otherwise
   };
 
   PromptRunner(ModelRuntime& runtime, store::ChunkStore& chunk_store)
