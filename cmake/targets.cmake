@@ -25,7 +25,7 @@ function(kvblend_binary NAME)
 endfunction()
 
 # kvblend_test(NAME SRCS ... DEPS ... [LABELS unit]): one GoogleTest binary, one CTest entry.
-# KVBLEND_SOURCE_DIR is where tests find fixtures.
+# KVBLEND_SOURCE_DIR is where tests find fixtures. tests/summary.py reads the result file.
 function(kvblend_test NAME)
   cmake_parse_arguments(ARG "" "TIMEOUT" "SRCS;DEPS;LABELS" ${ARGN})
   kvblend_binary(${NAME} SRCS ${ARG_SRCS} DEPS ${ARG_DEPS} GTest::gmock GTest::gtest_main)
@@ -34,5 +34,6 @@ function(kvblend_test NAME)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
   endif()
-  set_tests_properties(${NAME} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
+  set_tests_properties(${NAME} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}"
+    ENVIRONMENT "GTEST_OUTPUT=xml:${CMAKE_BINARY_DIR}/results/gtest/${NAME}.xml")
 endfunction()

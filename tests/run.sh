@@ -1,16 +1,19 @@
 #!/usr/bin/env bash
 # Runs every test of the project: installs packages, builds, fetches the model, then ctest and pytest.
-# All suites run before the script fails. The last line reads 'N passed, N failed'.
+# All suites run before the script fails. The last line reads 'N passed, N failed, N skipped'; before it, every
+# skipped test stands with its reason.
 set -uo pipefail
 
 usage() {
   cat <<'USAGE'
-Usage: tests/run.sh [--sanitizers[=asan,tsan]] [--fuzz[=SECONDS]] [--lint] [--no-install]
+Usage: tests/run.sh [--all] [--sanitizers[=asan,tsan]] [--fuzz[=SECONDS]] [--lint] [--deployment] [--no-install]
 
+  --all          everything below: what to run once a night, or before a release
   --sanitizers   also build with AddressSanitizer + UndefinedBehaviorSanitizer (asan) and with
                  ThreadSanitizer (tsan), both or the named ones, and run ctest in each
   --fuzz         also run the fuzzers (built with Clang), each for so many seconds; 60 without a number
-  --lint         also check the formatting (tests/lint.sh)
+  --lint         also check the formatting (seconds); with --lint=tidy run clang-tidy too (the better part of an hour)
+  --deployment   also build the Debian package, install it and start what is in it
   --no-install   take the packages as they are
 
 Results lie in build/PRESET/results. KVBLEND_MODEL names another model file than the default one;
@@ -22,10 +25,17 @@ cd "$(dirname "$0")/.." || exit 1
 root=$PWD
 sanitizers=()
 fuzz_seconds=
-lint=false
+lint=
+deployment=false
 install=true
 for argument in "$@"; do
   case "$argument" in
+    --all)
+      sanitizers=(asan tsan)
+      fuzz_seconds=${fuzz_seconds:-60}
+      lint=tidy
+      deployment=true
+      ;;
     --sanitizers) sanitizers=(asan tsan) ;;
     --sanitizers=*)
       IFS=, read -ra sanitizers <<<"${argument#*=}"
@@ -44,7 +54,9 @@ for argument in "$@"; do
         exit 2
       fi
       ;;
-    --lint) lint=true ;;
+    --lint) lint=${lint:-format} ;;
+    --lint=tidy) lint=tidy ;;
+    --deployment) deployment=true ;;
     --no-install) install=false ;;
     -h | --help)
       usage
@@ -64,29 +76,42 @@ trap 'exit 143' TERM
 
 stage_lines=()
 failed_stages=()
-failed_preparations=()  # stages that run no tests themselves; each counts as one failure
+summary_arguments=()  # what became of stages that run no tests themselves
+skip_reason=          # of the stage that runs: set by may_skip
 
 # stage NAME COMMAND...: runs the command, keeps its time and whether it failed.
 stage() {
-  local name=$1 start=$SECONDS status=0
+  local name=$1 start=$SECONDS status=0 outcome=ok
   shift
   printf '\n=== %s\n' "$name"
+  skip_reason=
   "$@" || status=$?
-  local outcome=ok
   if ((status != 0)); then
     outcome=FAILED
     failed_stages+=("$name")
+  elif [ -n "$skip_reason" ]; then
+    outcome=skipped
+    summary_arguments+=(--skipped "$name=$skip_reason")
   fi
-  stage_lines+=("$(printf '%6d s  %-6s  %s' $((SECONDS - start)) "$outcome" "$name")")
+  stage_lines+=("$(printf '%6d s  %-7s  %s' $((SECONDS - start)) "$outcome" "$name")")
   return "$status"
 }
 
-# prepare NAME COMMAND...: a stage without tests of its own.
+# prepare NAME COMMAND...: a stage without tests of its own; it counts as one failure when it fails.
 prepare() {
   stage "$@" || {
-    failed_preparations+=("$1")
+    summary_arguments+=(--failed "$1")
     return 1
   }
+}
+
+# may_skip COMMAND...: a command that exits with 77 where it cannot do its work, the reason on its last line.
+may_skip() {
+  local log=build/stage.log status=0
+  mkdir -p build
+  "$@" 2>&1 | tee "$log" || status=$?
+  ((status == 77)) || return "$status"
+  skip_reason=$(tail -n 1 "$log")
 }
 
 fetch_model() {
@@ -129,10 +154,9 @@ run_ctest() {
   local preset=$1 results=$root/build/$1/results
   shift
   rm -rf "$results"
-  mkdir -p "$results/gtest"
+  mkdir -p "$results"
   suites+=("$results")
-  GTEST_OUTPUT="xml:$results/gtest/" \
-    "$@" ctest --preset "$preset" --parallel "$test_jobs" --no-tests=error --output-junit "$results/ctest.xml"
+  "$@" ctest --preset "$preset" --parallel "$test_jobs" --no-tests=error --output-junit "$results/ctest.xml"
 }
 
 run_asan() {
@@ -164,14 +188,18 @@ run_fuzzers() {
 }
 
 ! $install || prepare "install packages" ./deploy/install_dependencies.sh --test ${fuzz_seconds:+--fuzz}
-! $lint || prepare "lint" ./tests/lint.sh
-prepare "nvcc: CUDA kernels for sm_80 and sm_90" ./tests/gpu/check_kernels.sh
+[ -z "$lint" ] || prepare "lint" ./tests/lint.sh
+prepare "nvcc: CUDA kernels for sm_80 and sm_90" may_skip ./tests/gpu/check_kernels.sh
 prepare "fetch the model" fetch_model
 if prepare "build release" ./deploy/build.sh release; then
   stage "ctest release" run_ctest release
   if prepare "python environment" make_venv; then
     stage "pytest: deployment and end to end" run_pytest
   fi
+  [ "$lint" != tidy ] || prepare "clang-tidy" ./tests/lint.sh --tidy
+fi
+if $deployment && [ -x tests/deploy/check_deb.sh ]; then
+  prepare "Debian package" may_skip ./tests/deploy/check_deb.sh
 fi
 for sanitizer in ${sanitizers[@]+"${sanitizers[@]}"}; do
   if prepare "build $sanitizer" ./deploy/build.sh "$sanitizer"; then
@@ -184,6 +212,6 @@ fi
 
 printf '\n=== summary\n'
 printf '%s\n' "${stage_lines[@]}"
-python3 -B tests/summary.py --more-failures "${#failed_preparations[@]}" ${suites[@]+"${suites[@]}"}
+python3 -B tests/summary.py ${summary_arguments[@]+"${summary_arguments[@]}"} ${suites[@]+"${suites[@]}"}
 summary_status=$?
 ((summary_status == 0 && ${#failed_stages[@]} == 0))

@@ -19,7 +19,7 @@ class ChunkCatalog {
 
   virtual ~ChunkCatalog() = default;
 
-  /// kNotFound. Is no hit and leaves eviction as it is.
+  /// kNotFound. Does not count as a hit, and leaves the order of eviction as it is.
   virtual absl::StatusOr<ChunkInfo> Stat(NamespaceFilter filter, const ChunkKey& key) const = 0;
 
   /// Entries in order of (namespace, key), `page_size` (1 .. kMaxPageSize) at a time. `page_token` is empty
@@ -28,8 +28,8 @@ class ChunkCatalog {
   virtual absl::StatusOr<ChunkPage> List(NamespaceFilter filter, std::string_view page_token,
                                          int32_t page_size) const = 0;
 
-  /// Pinned entries are erased too. Afterwards no lookup finds the entry; memory is freed when nobody uses it
-  /// any more. A computation that is under way may insert it again. Returns whether there was one.
+  /// Erases the entry, pinned or not: no lookup finds it afterwards, and its memory is freed once nobody uses
+  /// it. A computation that is under way may insert it again. Returns whether there was one.
   virtual bool Erase(NamespaceFilter filter, const ChunkKey& key) = 0;
   /// Erases everything. Returns the number of entries erased.
   virtual int64_t Clear(NamespaceFilter filter) = 0;

@@ -30,7 +30,7 @@ struct ChunkInfo {
   int64_t bytes = 0;  // what the entry counts against the budget: KV and bookkeeping
   Tier tier = Tier::kHostMemory;
   bool pinned = false;  // by an operator: never evicted
-  int64_t hits = 0;     // handles given out since insertion, the inserter's own left out
+  int64_t hits = 0;     // handles given out since insertion, not counting the inserter's own
   double compute_cost_seconds = 0;
   absl::Time created;
   absl::Time last_used;  // last hit, or created

@@ -47,10 +47,10 @@ enum class RatioMode : uint8_t {
   kAuto,   // the loading controller: as many as loading hides; docs/algorithm.md
 };
 
-/// What holds where a request says nothing of it. Each in [0, 1].
+/// The ratio unless a request says otherwise. Each in [0, 1].
 struct RatioOptions {
   RatioMode mode = RatioMode::kFixed;
-  double ratio = 0.15;  // kFixed; with kAuto what holds, within the bounds, until enough has been measured
+  double ratio = 0.15;  // with kFixed; with kAuto too, within its bounds, until enough has been measured
   double min = 0.15;    // kAuto: the floor that keeps quality
   double max = 0.5;     // kAuto; at least min
 };
@@ -60,7 +60,7 @@ struct BlendOptions {
   Anchoring anchoring = Anchoring::kAnchored;
   Policy policy = Policy::kQuery;
   // Share of the reused, inexact chunk tokens to recompute; unused by link, none, all. What is not set is the
-  // engine's default, but a ratio without a mode is kFixed.
+  // engine's default, except that a ratio without a mode is kFixed.
   std::optional<RatioMode> ratio_mode = std::nullopt;
   std::optional<double> ratio = std::nullopt;  // each as in RatioOptions
   std::optional<double> ratio_min = std::nullopt;
@@ -79,12 +79,12 @@ struct SamplingOptions {
   int32_t top_k = 0;                // >= 0; 0 = off
   double top_p = 1.0;               // (0, 1]; 1 = off
   double min_p = 0.0;               // [0, 1]; 0 = off
-  double repetition_penalty = 1.0;  // (0, 10]; 1 = off; over prompt's question, and generated tokens
+  double repetition_penalty = 1.0;  // (0, 10]; 1 = off; for tokens of the question and of the answer so far
   uint64_t seed = 0;                // 0: chosen by the engine and echoed
   std::vector<std::string> stop;    // up to 16 strings, none empty; the match is not part of the text
-  bool ignore_eos = false;          // generate on past end-of-text tokens, up to max_tokens: for measurements
-  int32_t top_logprobs =
-      -1;  // -1: no log-probabilities; 0: of the sampled token; n <= 20: also of the n most likely
+  bool ignore_eos = false;          // goes on behind end-of-text tokens, up to max_tokens: for measurements
+  // Log-probabilities. -1: none; 0: the sampled token's; 1 to 20: also those of so many most likely tokens.
+  int32_t top_logprobs = -1;
 };
 
 enum class Role : uint8_t { kUser, kAssistant };
@@ -95,11 +95,11 @@ struct Turn {
 };
 
 struct Prompt {
-  std::string system_text;          // may be empty
-  std::string lead_in;              // text before the chunks inside the user's turn; may be empty
-  std::vector<std::string> chunks;  // placed as they are, nothing is put in between
-  std::string question;             // not empty
-  std::vector<Turn> history;        // earlier turns, between system text and lead-in
+  std::string system_text = {};          // may be empty: the prompt then has no system block
+  std::string lead_in = {};              // text before the chunks inside the user's turn; may be empty
+  std::vector<std::string> chunks = {};  // placed as they are, with nothing in between; may be empty
+  std::string question = {};             // not empty
+  std::vector<Turn> history = {};        // earlier turns, oldest first, between system text and lead-in
 };
 
 /// Who asks, and for how long they wait.
@@ -121,14 +121,15 @@ struct ScoreRequest {
   Caller caller;
   Prompt prompt;
   BlendOptions blend;
-  std::string continuation;  // tokenized on its own; exactly one of the two is given
+  // Exactly one of the two is given; the text is tokenized on its own.
+  std::string continuation;
   std::vector<int32_t> continuation_token_ids;
   bool return_distributions = false;  // also the log-probabilities of the whole vocabulary per position
 };
 
 struct PutChunksRequest {
   Caller caller;
-  std::string system_text;  // with lead_in: the anchor, as the prompts will have it
+  std::string system_text;  // the anchor: this and lead_in, as the prompts will have them
   std::string lead_in;
   Anchoring anchoring = Anchoring::kAnchored;
   std::vector<std::string> chunks;
@@ -140,7 +141,7 @@ struct PutChunksRequest {
 /// Which chunks to bring into memory ahead of the prompts that will place them.
 struct PrefetchChunksRequest {
   Caller caller;
-  std::string system_text;  // as PutChunksRequest has it, and the next two
+  std::string system_text;  // this and the next two as in PutChunksRequest
   std::string lead_in;
   Anchoring anchoring = Anchoring::kAnchored;
   std::vector<std::string> chunks;
@@ -155,7 +156,7 @@ struct PrefetchedChunk {
 /// Cutting a document into chunks as they will be stored; see engine/prompt/document_splitter.h.
 struct SplitDocumentRequest {
   Caller caller;
-  std::string system_text;  // as in PutChunksRequest: part of the keys
+  std::string system_text;  // this and the next two as in PutChunksRequest: they are part of the keys
   std::string lead_in;
   Anchoring anchoring = Anchoring::kAnchored;
   std::string text;
@@ -164,8 +165,7 @@ struct SplitDocumentRequest {
   int32_t overlap_tokens = 64;  // [0, chunk_tokens / 2]
 };
 
-// What comes back: reports on prompts, answers and chunks, and what they are
-// made of.
+// --- reports ---------------------------------------------------------------------------------------------
 
 enum class ChunkSource : uint8_t {
   kMiss,         // not in the store: computed in place
@@ -184,11 +184,11 @@ struct ChunkReport {
   std::string key;                // hex
 };
 
-/// What was to be read from one tier for a prompt.
+/// What had to be read from one tier for a prompt.
 struct TierRead {
   Tier tier = Tier::kNone;
   int64_t bytes = 0;
-  double bytes_per_second = 0;  // as measured until then; 0: not yet
+  double bytes_per_second = 0;  // as measured before this prompt; 0: never measured
 };
 
 /// How the ratio was chosen, and from what.
@@ -220,7 +220,7 @@ struct PromptReport {
   double queue_seconds = 0;
   double lookup_seconds = 0;   // tokenization, layout, store lookups
   double load_seconds = 0;     // stored KV -> pages
-  double stall_seconds = 0;    // of load_seconds: waiting for layers from a slower tier
+  double stall_seconds = 0;    // the part of load_seconds spent waiting for layers from a slower tier
   double select_seconds = 0;   // query pass or deviation, and the choice
   double prefill_seconds = 0;  // forward passes up to the first token's logits, selection excluded
   double time_to_first_token_seconds = 0;  // from submission

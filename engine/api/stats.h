@@ -1,7 +1,7 @@
 // What an engine tells about itself: plain data.
 //
-// Units: *_tokens tokens, *_bytes and bytes bytes, *_seconds seconds. What is there is as of now; everything
-// under "since start" only grows.
+// Units: *_tokens tokens, *_bytes and bytes bytes, *_seconds seconds. Figures say how things are now; those
+// marked "since start" only grow.
 #pragma once
 
 #include <cstdint>
@@ -40,21 +40,20 @@ struct EngineInfo {
   double self_check_max_error = -1;  // largest logit difference relative to the logits' norm; -1: not run
 };
 
-/// Entries and bytes are as of now; everything under "since start" only grows.
 struct StoreStats {
   int64_t entries = 0;            // resident, that is, found by lookups
   int64_t bytes = 0;              // in use by resident entries and by erased ones that handles still hold
-  int64_t idle_bytes = 0;         // of bytes: could be evicted at once
-  int64_t pinned_entries = 0;     // of entries: pinned by operators
-  int64_t pinned_bytes = 0;       // of bytes: pinned by operators
-  int64_t erased_held_bytes = 0;  // of bytes: erased, but held by handles
+  int64_t idle_bytes = 0;         // the part of bytes that could be evicted at once
+  int64_t pinned_entries = 0;     // those of the entries that operators have pinned
+  int64_t pinned_bytes = 0;       // the part of bytes that operators have pinned
+  int64_t erased_held_bytes = 0;  // the part of bytes that is erased, but held by handles
   int64_t byte_budget = 0;
   int64_t pinned_byte_limit = 0;
   int64_t reservations = 0;  // chunks being computed for the store
 
-  // Since start. What prompts find is counted apart from what precomputation finds, so that hits / lookups is
-  // the share of reuse: lookups = hits + misses; reserve_lookups = reserve_hits + reservations_made + waits +
-  // refusals.
+  // Since start, down to `erased`. What prompts find is counted apart from what precomputation finds, so that
+  // hits / lookups is the share of reuse: lookups = hits + misses; reserve_lookups = reserve_hits +
+  // reservations_made + waits + refusals.
   int64_t lookups = 0;  // Lookup
   int64_t hits = 0;
   int64_t misses = 0;
@@ -70,7 +69,7 @@ struct StoreStats {
   int64_t rejected_insertions = 0;   // did not fit
   int64_t evictions = 0;
   int64_t evicted_bytes = 0;
-  int64_t erased = 0;  // entries taken out by Erase, EraseContent and Clear, of all tiers
+  int64_t erased = 0;  // entries taken out by Erase and Clear, of all tiers
 
   // The tier below host memory; all 0 without one.
   int64_t lower_hits = 0;      // since start: lookups of all kinds that found an entry there
@@ -110,12 +109,12 @@ struct TierStats {
 /// What the loading controller has measured.
 struct LoadingStats {
   std::map<Tier, double> read_bytes_per_second;  // of tiers that were read from
-  double compute_seconds_per_token = 0;  // through all layers, in the middle of 4,096 tokens; 0: not measured
-  double place_seconds_per_token =
-      0;  // stored KV in main memory -> pages, through all layers; 0: not measured
+  // Through all layers; 0: not measured.
+  double compute_seconds_per_token = 0;  // in the middle of 4,096 tokens
+  double place_seconds_per_token = 0;    // stored KV in host memory -> pages
 };
 
-/// Of a device that has memory of its own: what is in use, by whomever, and what there is.
+/// The memory of a device that has its own: what all programs together use of it, and how much there is.
 struct DeviceMemoryStats {
   int64_t used_bytes = 0;
   int64_t total_bytes = 0;
@@ -125,7 +124,7 @@ struct DeviceMemoryStats {
 struct EngineStats {
   int32_t requests_waiting = 0;
   int32_t requests_running = 0;
-  int32_t sequences_decoding = 0;  // of the running: answers that get a token each per step
+  int32_t sequences_decoding = 0;  // those of the running whose answers get a token per step
   int64_t decode_steps = 0;        // since start
   int64_t decoded_tokens = 0;      // since start, by those steps
   int32_t background_waiting = 0;  // chunk computations behind responses

@@ -2,13 +2,11 @@
 //
 // Passes (docs/algorithm.md has the reasoning and costs):
 //   no measurement   one pass: per layer, load stored KV, overwrite the active tokens' KV with fresh, attend
-//   question's       a query pass runs the computed tokens over the loaded KV through the layers that vote
-//   and attention        sums the question's attention per token; then one pass over the chosen tokens and
-//   the
-//                    computed ones, which loads the layers that did not vote
+//   question's       a query pass runs the computed tokens over the loaded KV through the layers that vote,
+//   attention        and sums the question's attention per token; then one pass over the chosen tokens and
+//                    the computed ones, which loads the layers that did not vote
 //   KV deviation     all inexact tokens run up to the check layer, where the tokens with the largest
-//   deviation
-//                    between fresh and stored KV stay active (CacheBlend, EuroSys 2025, section 4.3)
+//                    deviation between fresh and stored KV stay active (CacheBlend, EuroSys 2025, 4.3)
 //
 // Active tokens are gathered rows, each masked by its own position.
 #pragma once
@@ -32,11 +30,10 @@
 namespace kvblend::blend {
 
 struct PrefillResult {
-  Policy policy =
-      Policy::kQuery;  // effective: kAll when selecting would have cost more than computing everything
+  Policy policy = Policy::kQuery;   // kAll when selecting would have cost more than computing everything
   std::vector<int32_t> recomputed;  // candidate positions that were recomputed, ascending
   double load_seconds = 0;
-  double stall_seconds = 0;    // of load_seconds: waiting for layers to arrive
+  double stall_seconds = 0;    // the part of load_seconds spent waiting for layers to arrive
   double select_seconds = 0;   // query pass or deviation, and the choice; loading excluded
   double compute_seconds = 0;  // the rest
   PrefillMeasurements measurements;
@@ -69,15 +66,14 @@ class BlendedPrefill {
     int32_t end = 0;
   };
 
-  /// Layers before `first_load` have their stored KV in the pages already.
-  /// `active`: the positions of `rows`.
+  /// Layers before `first_load` have their stored KV in the pages already. `active`: the positions of `rows`.
   absl::Status RunLayers(const Pass& pass, absl::Span<const int32_t> active, const kernels::BatchPlan& rows,
                          LayerRange layers, KvLoader& loader, int32_t first_load, KvLoader::Which which);
   /// The last layer from its KV on, for the last row alone: nobody reads what becomes of the others.
   absl::Status FinishLastRow(const Pass& pass, kernels::KvPagesView pages);
   absl::Status RunRows(const Pass& pass, absl::Span<const int32_t> active, KvLoader& loader,
                        int32_t first_load);
-  // Both measure a score per candidate, in scores_, where Choose finds them.
+  // Both measure a score for every candidate and leave it in scores_, where Choose finds it.
   /// Loads the voting layers only.
   absl::Status MeasureQuestionAttention(const Pass& pass, int32_t voting_layers, KvLoader& loader);
   absl::Status MeasureDeviation(const Pass& pass, absl::Span<const int32_t> active,

@@ -1,8 +1,8 @@
 // Computes the KV of a chunk ahead of its use, behind an anchor whose own KV is then dropped.
 //
-// A chunk computed by itself turns its first tokens into attention sinks, which no token in the middle of a
-// prompt is; behind the prompt's own system text it does not. With an empty anchor the chunk is isolated, as
-// CacheBlend publishes.
+// The first tokens of a chunk that is computed by itself become attention sinks, which no token in the middle
+// of a prompt is; behind the prompt's own system text they do not. With an empty anchor the chunk is
+// isolated, as in the CacheBlend paper.
 #pragma once
 
 #include <cstdint>
@@ -20,10 +20,9 @@
 namespace kvblend::blend {
 
 struct PrecomputeInput {
-  absl::Span<const int32_t> anchor_ids;  // may be empty
-  const store::ChunkHandle* anchor =
-      nullptr;                          // the anchor's own entry when the store has it; else it is computed
-  absl::Span<const int32_t> token_ids;  // the chunk
+  absl::Span<const int32_t> anchor_ids;        // may be empty
+  const store::ChunkHandle* anchor = nullptr;  // the anchor's own entry; null: it is computed
+  absl::Span<const int32_t> token_ids;         // the chunk
 };
 
 /// The chunk's KV, K un-rotated, in `format`, in `memory`, which must outlive it.

@@ -29,14 +29,14 @@ class KvLoader {
                                          const kernels::RopeTable& rope, kernels::Backend& backend,
                                          int32_t pipeline_depth);
 
-  /// Writes one layer of the reused spans into the pages, waiting for those that are still on their way, and
-  /// asks for the layers that come next.
+  /// Asks for the layers that come next, and writes one layer of the reused spans into the pages, waiting for
+  /// those that are still on their way.
   /// Errors: an entry's (see store::ChunkHandle::AcquireLayer), keep_going's.
   absl::Status Load(kernels::Stream& stream, int32_t layer, Which which, KeepGoing keep_going);
 
   /// Time spent in Load so far.
   double seconds() const { return seconds_; }
-  /// Of it, waiting for layers to arrive.
+  /// The part of it spent waiting for layers to arrive.
   double stall_seconds() const { return stall_seconds_; }
   /// What was placed so far, in tokens times layers.
   int64_t token_layers() const { return token_layers_; }

@@ -22,15 +22,15 @@ struct Timeline {
   int32_t num_layers = 0;
   /// While layer l is computed, layers up to l + depth are asked for; 0: all from the beginning.
   int32_t depth = 0;
-  /// Of every tier that is read from: the time to read one layer of all its chunks. Tiers read at the same
-  /// time, each layer after layer.
+  /// For every tier that is read from, the time to read one layer of all its chunks. The tiers read at the
+  /// same time, each one layer after another.
   std::vector<double> read_seconds_per_layer = {};
   std::vector<TimelineStep> steps = {};  // one after the other
 };
 
 struct TimelineResult {
   double seconds = 0;        // until the last step has ended
-  double stall_seconds = 0;  // of it, waiting for layers
+  double stall_seconds = 0;  // the part of it spent waiting for layers
 };
 
 /// Layer k of a tier is there at

@@ -50,6 +50,7 @@ std::vector<size_t> BypassOrder(const PromptShape& shape, const LoadingCosts& co
   }
   std::sort(order.begin(), order.end());
   std::vector<size_t> spans;
+  spans.reserve(order.size());
   for (const auto& [loss, i] : order) spans.push_back(i);
   return spans;
 }

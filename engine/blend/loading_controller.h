@@ -29,7 +29,7 @@ RatioOptions ResolveRatio(const BlendOptions& options, const RatioOptions& defau
 struct LoadingDecision {
   double ratio = 0;                             // for the policy
   std::vector<size_t> bypassed;                 // indices into the shape's spans, ascending: to be computed
-  std::optional<PrefillPrediction> prediction;  // of what was decided; nothing: too little is measured
+  std::optional<PrefillPrediction> prediction;  // of what was decided; nullopt: too little is measured
 };
 
 /// Predictions within this share of each other count as equal.
@@ -39,12 +39,13 @@ inline constexpr double kBypassGain = 0.05;
 
 /// Chooses by `ratio` (resolved) for a prompt of `shape`. Pure.
 ///
-/// kFixed: ratio.ratio, nothing bypassed. kAuto: first, at ratio.min, spans that are read from tiers below
-/// host memory and measured lately are bypassed, those first that lose most by being loaded, as long as the
-/// whole prompt is predicted to gain; then the largest ratio in [min, max], on a grid of kRatioStep, at which
-/// the prediction is at most (1 + kHiddenTolerance) times that at min. Without `costs`, or with a tier that
-/// was never measured, nothing can be predicted: ratio.ratio within the bounds, nothing bypassed. `options`:
-/// valid; its ratio fields are not looked at.
+/// kFixed: ratio.ratio, nothing bypassed.
+/// kAuto: first, at ratio.min, spans are bypassed that would be read from a tier below host memory whose rate
+/// was measured lately: as many as give the whole prompt the shortest predicted time, beginning with those
+/// that lose most by being loaded. Then the largest ratio in [min, max], on a grid of kRatioStep, at which
+/// the prediction is at most (1 + kHiddenTolerance) times that at min.
+/// Without `costs`, or with a tier that was never measured, nothing can be predicted: then it is ratio.ratio
+/// within the bounds, and nothing is bypassed. `options`: valid; its ratio fields are not looked at.
 LoadingDecision DecideLoading(const PromptShape& shape, const BlendOptions& options,
                               const RatioOptions& ratio, const std::optional<LoadingCosts>& costs,
                               int32_t pipeline_depth);
@@ -76,7 +77,7 @@ class LoadingController {
 
   void Observe(const PrefillMeasurements& measurements);
 
-  /// Nothing: no pass was measured yet.
+  /// nullopt until a pass has been measured.
   std::optional<LoadingCosts> Costs(std::map<Tier, store::ReadRate> reads) const;
 
  private:

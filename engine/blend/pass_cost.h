@@ -29,17 +29,17 @@ struct PassCost {
 };
 
 /// Fits a PassCost to measurements: least squares of the relative error, with no term below 0 (else small
-/// passes would get negative times), and outliers weigh less (a pass that was interrupted says nothing of the
-/// next). Terms that the measurements can't tell apart are left out.
+/// passes would get negative times), and outliers weigh less (a pass that was interrupted says nothing about
+/// the next). Terms that the measurements can't tell apart are left out.
 ///
-/// Passes of one size don't push out what is known of others: some are kept of each size, the last ones.
+/// Keeps the last few passes of each size, so that many of one size don't push out what is known of others.
 /// Not thread-safe.
 class PassCostFit {
  public:
   /// A pass of `size` took `seconds` for one layer, on average. Ignored unless rows and seconds are above 0.
   void Add(const PassSize& size, double layer_seconds);
 
-  /// Nothing: nothing was measured yet.
+  /// nullopt until something has been measured.
   std::optional<PassCost> Fit() const;
 
  private:

@@ -62,13 +62,14 @@ std::map<Tier, int64_t> LayerBytesByTier(const PromptShape& shape) {
   return bytes;
 }
 
+namespace {
+
 Timeline MakeTimeline(const PromptShape& shape, const SelectionPolicy& policy, const LoadingCosts& costs,
                       int32_t pipeline_depth) {
   Timeline timeline{.num_layers = shape.num_layers, .depth = pipeline_depth};
   for (const auto& [tier, bytes] : LayerBytesByTier(shape)) {
-    const auto rate = costs.reads.find(tier);
-    if (rate == costs.reads.end()) continue;
-    timeline.read_seconds_per_layer.push_back(static_cast<double>(bytes) / rate->second.bytes_per_second);
+    timeline.read_seconds_per_layer.push_back(static_cast<double>(bytes) /
+                                              costs.reads.at(tier).bytes_per_second);
   }
   Candidates candidates;
   const Totals totals = TotalsOf(shape, candidates);
@@ -118,6 +119,8 @@ Timeline MakeTimeline(const PromptShape& shape, const SelectionPolicy& policy, c
   }
   return timeline;
 }
+
+}  // namespace
 
 PrefillPrediction PredictPrefill(const PromptShape& shape, const SelectionPolicy& policy,
                                  const LoadingCosts& costs, int32_t pipeline_depth) {

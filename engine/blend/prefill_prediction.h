@@ -25,7 +25,7 @@ struct ShapeSpan {
   int32_t num_tokens() const { return end - begin; }
 };
 
-/// What a prediction looks at of a prompt.
+/// What a prediction needs to know of a prompt.
 struct PromptShape {
   int32_t num_layers = 0;
   std::vector<ShapeSpan> spans = {};  // in prompt order, covering the prompt
@@ -43,23 +43,13 @@ struct LoadingCosts {
 
 struct PrefillPrediction {
   double seconds = 0;          // from the first read to the first token's logits
-  double stall_seconds = 0;    // of it, waiting for layers
+  double stall_seconds = 0;    // the part of it spent waiting for layers
   double load_seconds = 0;     // T_load: reading and placing all stored KV with nothing computed beside it
   double compute_seconds = 0;  // T_compute: the passes with all stored KV in place
 };
 
-/// The passes of a prefill that `policy` would run on `shape`, and the reads beside them.
-///
-/// `all tokens at once` (policies link, none, all, random): one pass; each step loads its layer.
-/// kQuestionAttention: a query pass over the computed tokens that loads the layers that vote, then one over
-/// the computed and the chosen tokens that loads the others. kKvDeviation: all inexact tokens up to the check
-/// layer, which only place what is exact; then the computed and the chosen tokens, loading each layer.
-/// Chosen tokens are taken to lie evenly among the candidates.
-Timeline MakeTimeline(const PromptShape& shape, const SelectionPolicy& policy, const LoadingCosts& costs,
-                      int32_t pipeline_depth);
-
-/// Tiers that are not in costs.reads are taken to cost nothing: the caller asks only when it knows
-/// them all.
+/// Plays the passes of a prefill that `policy` would run on `shape`, and the reads beside them. Chosen tokens
+/// are taken to lie evenly among the candidates. REQUIRES: costs.reads has every tier of the shape.
 PrefillPrediction PredictPrefill(const PromptShape& shape, const SelectionPolicy& policy,
                                  const LoadingCosts& costs, int32_t pipeline_depth);
 

@@ -196,7 +196,7 @@ PromptShape ShapeOf(const ReusePlan& plan, int32_t num_layers) {
       if (span.entry->tier() != Tier::kHostMemory) {
         shape_span.tier = span.entry->tier();
         const store::KvFormat& format = span.entry->format();
-        // Of an entry that is half there, what is missing counts as if it were spread over all layers.
+        // What an entry still lacks counts as if it were spread over all layers.
         const int64_t bytes = store::ChunkKv::SizeBytes(format, span.num_tokens()).value_or(0);
         shape_span.layer_bytes =
             bytes / format.num_layers * span.entry->num_missing_layers() / format.num_layers;

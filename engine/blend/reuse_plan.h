@@ -32,15 +32,14 @@ struct PlannedSpan {
   int32_t begin = 0;         // prompt positions [begin, end)
   int32_t end = 0;
   ChunkSource source = ChunkSource::kMiss;
-  std::optional<ChunkKey> key =
-      std::nullopt;         // of the entry that belongs here; set for the anchor and chunks
-  Tier tier = Tier::kNone;  // where its entry was found
+  std::optional<ChunkKey> key = std::nullopt;  // the entry that belongs here; set for the anchor and chunks
+  Tier tier = Tier::kNone;                     // where its entry was found
   std::optional<store::ChunkHandle> entry = std::nullopt;  // pinned while the plan lives; unset when computed
 
   int32_t num_tokens() const { return end - begin; }
 };
 
-/// An entry that the store should have for prompts like this one and hasn't.
+/// An entry that the store should have for prompts like this one, and does not have.
 struct MissingEntry {
   std::vector<int32_t> anchor_ids;  // what it is computed behind; empty: by itself
   std::vector<int32_t> token_ids;
@@ -55,7 +54,7 @@ struct ReusePlan {
   std::vector<int32_t> computed;  // positions never in the store: misses, history, question; ascending
   int32_t exact_tokens = 0;
   std::vector<MissingEntry> missing;  // without duplicates, anchor first
-  /// What has to be read for the entries. Nothing of it has begun: KvLoader asks for it layer by layer.
+  /// What has to be read for the entries. None of it has been asked for: KvLoader does that layer by layer.
   std::unique_ptr<store::PromptReads> reads;
 };
 
@@ -69,7 +68,7 @@ ReusePlan PlanReuse(const prompt::PromptLayout& layout, const BlendOptions& opti
                     const KeySpace& key_space, std::string_view tenant_namespace,
                     store::ChunkStore& chunk_store);
 
-/// The keys that PlanReuse asks for first: what to prefetch for a prompt that waits.
+/// The keys that PlanReuse looks up first: what to prefetch for a prompt that waits.
 std::vector<ChunkKey> KeysOf(const prompt::PromptLayout& layout, const BlendOptions& options,
                              const KeySpace& key_space, std::string_view tenant_namespace);
 
@@ -81,7 +80,7 @@ store::ChunkAddress AddressIn(const KeySpace& key_space, std::string_view tenant
 PromptShape ShapeOf(const ReusePlan& plan, int32_t num_layers);
 
 /// Makes the spans `bypassed` (ascending indices into plan.spans, each with an entry) computed ones, as if
-/// their entries had not been found. Nothing of them was read yet, and nothing will be for this prompt.
+/// their entries had not been found. None of their KV has been read yet, and none will be for this prompt.
 void BypassSpans(absl::Span<const size_t> bypassed, ReusePlan& plan);
 
 }  // namespace kvblend::blend

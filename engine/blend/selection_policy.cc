@@ -2,13 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
-#include <numeric>
 #include <random>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "engine/api/status_macros.h"
 
 namespace kvblend::blend {
 namespace {
@@ -17,56 +16,30 @@ int32_t ShareOf(double ratio, int32_t num_tokens) {
   return static_cast<int32_t>(std::llround(ratio * static_cast<double>(num_tokens)));
 }
 
-absl::StatusOr<std::vector<int32_t>> SelectHighest(const Candidates& candidates, int32_t count,
-                                                   HighestScores highest) {
-  if (count == 0) return std::vector<int32_t>();  // nothing was measured for it either
-  absl::StatusOr<std::vector<int32_t>> chosen = highest(count);
-  if (!chosen.ok()) return chosen;
-  const std::vector<int32_t> positions = candidates.Positions();
-  for (int32_t& candidate : *chosen) candidate = positions[candidate];
-  return chosen;
-}
-
-class QueryPolicy final : public SelectionPolicy {
+/// `query` and `hkvd`: those that were measured highest.
+class MeasuredPolicy final : public SelectionPolicy {
  public:
-  QueryPolicy(double ratio, int32_t layers) : ratio_(ratio), layers_(layers) {}
-  Policy policy() const override { return Policy::kQuery; }
-  Requirement requirement() const override {
-    return {.kind = Requirement::Kind::kQuestionAttention, .layers = layers_};
-  }
+  MeasuredPolicy(Policy policy, double ratio, const Requirement& requirement)
+      : policy_(policy), ratio_(ratio), requirement_(requirement) {}
+  Policy policy() const override { return policy_; }
+  Requirement requirement() const override { return requirement_; }
   int32_t Budget(const Candidates& candidates) const override {
     return ShareOf(ratio_, candidates.num_tokens);
   }
   absl::StatusOr<std::vector<int32_t>> Select(const Candidates& candidates,
                                               HighestScores highest) const override {
-    return SelectHighest(candidates, Budget(candidates), highest);
+    const int32_t count = Budget(candidates);
+    if (count == 0) return std::vector<int32_t>();  // nothing was measured for it either
+    KVBLEND_ASSIGN_OR_RETURN(std::vector<int32_t> chosen, highest(count));
+    const std::vector<int32_t> positions = candidates.Positions();
+    for (int32_t& candidate : chosen) candidate = positions[candidate];
+    return chosen;
   }
 
  private:
+  const Policy policy_;
   const double ratio_;
-  const int32_t layers_;
-};
-
-class HkvdPolicy final : public SelectionPolicy {
- public:
-  HkvdPolicy(double ratio, int32_t layer, DeviationSource source)
-      : ratio_(ratio), layer_(layer), source_(source) {}
-  Policy policy() const override { return Policy::kHkvd; }
-  Requirement requirement() const override {
-    return {.kind = Requirement::Kind::kKvDeviation, .layers = layer_, .source = source_};
-  }
-  int32_t Budget(const Candidates& candidates) const override {
-    return ShareOf(ratio_, candidates.num_tokens);
-  }
-  absl::StatusOr<std::vector<int32_t>> Select(const Candidates& candidates,
-                                              HighestScores highest) const override {
-    return SelectHighest(candidates, Budget(candidates), highest);
-  }
-
- private:
-  const double ratio_;
-  const int32_t layer_;
-  const DeviationSource source_;
+  const Requirement requirement_;
 };
 
 class LinkPolicy final : public SelectionPolicy {
@@ -118,9 +91,17 @@ class RandomPolicy final : public SelectionPolicy {
   absl::StatusOr<std::vector<int32_t>> Select(const Candidates& candidates, HighestScores) const override {
     // Random scores rather than std::shuffle: the standard leaves the shuffle's use of the generator open.
     std::mt19937_64 generator(seed_);
-    std::vector<float> scores(candidates.num_tokens);
-    for (float& score : scores) score = static_cast<float>(generator() >> 40);  // 24 bits: exact in a float
-    return TopPositions(candidates.Positions(), scores, Budget(candidates));
+    std::vector<std::pair<int32_t, int32_t>> order(candidates.num_tokens);  // (rank, number of the candidate)
+    for (int32_t i = 0; i < candidates.num_tokens; ++i) {
+      order[i] = {-static_cast<int32_t>(generator() >> 40), i};
+    }
+    const int32_t count = Budget(candidates);
+    std::nth_element(order.begin(), order.begin() + count, order.end());
+    const std::vector<int32_t> positions = candidates.Positions();
+    std::vector<int32_t> chosen(count);
+    for (int32_t i = 0; i < count; ++i) chosen[i] = positions[order[i].second];
+    std::sort(chosen.begin(), chosen.end());
+    return chosen;
   }
 
  private:
@@ -188,14 +169,19 @@ bool HasRatio(Policy policy) {
 
 absl::StatusOr<std::unique_ptr<SelectionPolicy>> CreateSelectionPolicy(const BlendOptions& options,
                                                                        int32_t num_layers) {
-  if (absl::Status status = ValidateBlendOptions(options, num_layers); !status.ok()) return status;
+  KVBLEND_RETURN_IF_ERROR(ValidateBlendOptions(options, num_layers));
   const double ratio = options.ratio.value_or(RatioOptions().ratio);
   switch (options.policy) {
     case Policy::kQuery:
-      return std::make_unique<QueryPolicy>(ratio,
-                                           options.query_layers == 0 ? num_layers : options.query_layers);
+      return std::make_unique<MeasuredPolicy>(
+          options.policy, ratio,
+          Requirement{.kind = Requirement::Kind::kQuestionAttention,
+                      .layers = options.query_layers == 0 ? num_layers : options.query_layers});
     case Policy::kHkvd:
-      return std::make_unique<HkvdPolicy>(ratio, options.hkvd_layer, options.hkvd_source);
+      return std::make_unique<MeasuredPolicy>(options.policy, ratio,
+                                              Requirement{.kind = Requirement::Kind::kKvDeviation,
+                                                          .layers = options.hkvd_layer,
+                                                          .source = options.hkvd_source});
     case Policy::kLink:
       return std::make_unique<LinkPolicy>(options.link_tokens);
     case Policy::kNone:
@@ -206,30 +192,6 @@ absl::StatusOr<std::unique_ptr<SelectionPolicy>> CreateSelectionPolicy(const Ble
       return std::make_unique<RandomPolicy>(ratio, options.random_seed);
   }
   return absl::InternalError("policy was validated but is unknown");
-}
-
-std::vector<int32_t> TopPositions(absl::Span<const int32_t> positions, absl::Span<const float> scores,
-                                  int32_t count) {
-  if (count <= 0) return {};
-  std::vector<int32_t> order(positions.size());
-  std::iota(order.begin(), order.end(), 0);
-  const auto rank = [&](int32_t i) {
-    return std::isnan(scores[i]) ? -std::numeric_limits<float>::infinity() : scores[i];
-  };
-  const auto more_important = [&](int32_t a, int32_t b) {
-    const float score_a = rank(a), score_b = rank(b);
-    return score_a != score_b ? score_a > score_b : a < b;
-  };
-  count = std::min(count, static_cast<int32_t>(order.size()));
-  if (count < static_cast<int32_t>(order.size())) {
-    std::nth_element(order.begin(), order.begin() + count, order.end(), more_important);
-    order.resize(count);
-  }
-  std::vector<int32_t> chosen;
-  chosen.reserve(order.size());
-  for (int32_t i : order) chosen.push_back(positions[i]);
-  std::sort(chosen.begin(), chosen.end());
-  return chosen;
 }
 
 }  // namespace kvblend::blend

@@ -1,9 +1,9 @@
 // Which reused tokens are recomputed. One interface for both kinds of policy:
 //
 //   guided     know before the blended pass: `query` (from the attention of the question), `link`, `random`,
-//   `none`, `all` deviation  learn during it: `hkvd` runs the layers up to a check layer on all tokens and
-//   then chooses by how far
-//              their fresh KV is from the stored one (CacheBlend, Yao et al., EuroSys 2025, section 4.3)
+//              `none`, `all`
+//   deviation  learn during it: `hkvd` runs the layers up to a check layer on all tokens and then chooses
+//              by how far their fresh KV is from the stored one (CacheBlend, EuroSys 2025, section 4.3)
 //
 // A policy says what it needs measured and then chooses among the candidates. It keeps no request state.
 #pragma once
@@ -15,7 +15,6 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
-#include "absl/types/span.h"
 #include "engine/api/request.h"
 
 namespace kvblend::blend {
@@ -57,7 +56,7 @@ class SelectionPolicy {
   virtual Policy policy() const = 0;
   virtual Requirement requirement() const = 0;
 
-  /// How many of `num_candidates` tokens Select will choose, known before anything is measured.
+  /// How many of the candidates Select will choose, known before anything is measured.
   virtual int32_t Budget(const Candidates& candidates) const = 0;
 
   /// The positions to recompute, ascending, no duplicates, exactly Budget() of them. Errors: `highest`'s.
@@ -75,11 +74,5 @@ bool HasRatio(Policy policy);
 
 /// Checks every field that CreateSelectionPolicy would, without creating anything.
 absl::Status ValidateBlendOptions(const BlendOptions& options, int32_t num_layers);
-
-/// Positions of the `count` highest scores, ascending; equal scores: the earlier position wins; NaN counts as
-/// lowest.
-///   positions: ascending [n];  scores: [n]
-std::vector<int32_t> TopPositions(absl::Span<const int32_t> positions, absl::Span<const float> scores,
-                                  int32_t count);
 
 }  // namespace kvblend::blend

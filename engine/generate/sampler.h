@@ -45,8 +45,8 @@ class Sampler {
   /// What came of Next(). kInternal when a logit is not finite.
   absl::StatusOr<Sampled> Describe(const kernels::SampledToken& sampled) const;
 
-  /// Both, for logits in host memory. The caller Accepts the token to go on. kInternal also when the row has
-  /// the wrong length.
+  /// Next, the sampling itself and Describe, for logits in host memory. The caller Accepts the token to go
+  /// on. kInternal also when the row has the wrong length.
   absl::StatusOr<Sampled> Sample(absl::Span<const float> logits /* [vocab_size] */);
 
   /// Puts a token under the repetition penalty: every generated one, and those of the prompt that should
@@ -59,7 +59,7 @@ class Sampler {
  private:
   Sampler(const SamplingOptions& options, int32_t vocab_size, uint64_t seed);
 
-  kernels::SamplingSpec spec_;  // but for what changes from token to token
+  kernels::SamplingSpec spec_;  // without what changes from token to token
   int32_t vocab_size_;
   uint64_t seed_;
   std::mt19937_64 random_;

@@ -40,7 +40,7 @@ class PageList {
   friend class PagePool;
   PageList(PagePool* pool, std::vector<int32_t> pages) : pool_(pool), pages_(std::move(pages)) {}
 
-  PagePool* pool_ = nullptr;  // null when empty by default or moved from
+  PagePool* pool_ = nullptr;  // null when made empty or moved from
   std::vector<int32_t> pages_;
 };
 
@@ -67,7 +67,6 @@ class PagePool {
   PagePool(const PagePool&) = delete;
   PagePool& operator=(const PagePool&) = delete;
 
-  const Options& options() const { return options_; }
   kernels::DataType dtype() const { return options_.dtype; }
   int32_t page_size() const { return options_.page_size; }
   int32_t num_pages() const { return options_.num_pages; }
@@ -79,9 +78,9 @@ class PagePool {
   /// All pages of one layer, valid as long as the pool. REQUIRES: 0 <= layer < num_layers
   kernels::KvPagesView Layer(int32_t layer) const;
 
-  /// All or nothing: pages that follow each other where there are so many, because attention reads them from
-  /// front to back, and few ranges of such otherwise. kResourceExhausted naming pages needed and free;
-  /// kInvalidArgument: num_pages < 0.
+  /// All or nothing. The pages follow each other where so many in a row are free, because attention reads
+  /// them from front to back; otherwise they form few ranges. kResourceExhausted naming pages needed and
+  /// free; kInvalidArgument: num_pages < 0.
   absl::StatusOr<PageList> Allocate(int64_t num_pages);
 
   int32_t num_free() const;

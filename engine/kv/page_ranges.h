@@ -17,9 +17,9 @@ class PageRanges {
   /// Pages [first, first + count), merged with their neighbours. REQUIRES: none of them is here already
   void Add(int32_t first, int32_t count);
 
-  /// Takes out `count` pages: the first of the smallest range that has so many, so that large ranges stay
-  /// whole; where none has, all of the largest ones. Each range's pages ascend. REQUIRES: 0 <= count <=
-  /// num_pages()
+  /// Takes out `count` pages: from the smallest range that has so many, so that large ranges stay whole;
+  /// where no range has, whole ranges from the largest down. Pages of one range ascend.
+  /// REQUIRES: 0 <= count <= num_pages()
   std::vector<int32_t> Take(int32_t count);
 
  private:

@@ -13,21 +13,17 @@ namespace kvblend::kv {
 /// pool is. Used by one thread at a time.
 class SequencePages {
  public:
-  explicit SequencePages(PagePool& pool) : pool_(&pool) {}
-  SequencePages(SequencePages&&) noexcept = default;
-  SequencePages& operator=(SequencePages&&) noexcept = default;
+  explicit SequencePages(PagePool& pool) : pool_(pool) {}
 
-  /// Makes room for positions 0 .. num_tokens-1; no-op when there is. On error (kResourceExhausted: pool
-  /// empty; kInvalidArgument: num_tokens < 0) the sequence keeps what it had.
+  /// Makes room for positions 0 .. num_tokens-1 where there is none yet. On error (kResourceExhausted: too
+  /// few free pages; kInvalidArgument: num_tokens < 0) the sequence keeps what it had.
   absl::Status Grow(int64_t num_tokens);
 
   /// The KV of position p is in slot p % page_size of page page_indices()[p / page_size]. Valid until Grow.
   absl::Span<const int32_t> page_indices() const { return pages_.page_indices(); }
-  /// Tokens for which there is room.
-  int64_t capacity_tokens() const { return int64_t{pages_.size()} * pool_->page_size(); }
 
  private:
-  PagePool* pool_;
+  PagePool& pool_;
   PageList pages_;
 };
 

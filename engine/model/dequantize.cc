@@ -8,6 +8,7 @@
 
 #include "engine/api/status_macros.h"
 #include "engine/model/gguf_text.h"
+#include "kernels/host/float_convert.h"
 
 namespace kvblend::model {
 namespace {
@@ -21,7 +22,7 @@ T Load(const uint8_t* bytes) {
   return value;
 }
 
-float LoadHalf(const uint8_t* bytes) { return HalfToFloat(Load<uint16_t>(bytes)); }
+float LoadHalf(const uint8_t* bytes) { return kernels::F16ToF32(Load<uint16_t>(bytes)); }
 
 // Where one block's codes, scales and minima go.
 struct BlockOut {
@@ -187,7 +188,7 @@ float ReadElement(TensorType type, const uint8_t* in) {
     case TensorType::kF16:
       return LoadHalf(in);
     case TensorType::kBF16:
-      return std::bit_cast<float>(static_cast<uint32_t>(Load<uint16_t>(in)) << 16);
+      return kernels::Bf16ToF32(Load<uint16_t>(in));
     default:
       return Load<float>(in);
   }
@@ -203,18 +204,6 @@ absl::Status CheckSizes(std::string_view operation, const TensorTypeTraits& trai
 }
 
 }  // namespace
-
-float HalfToFloat(uint16_t half) {
-  const uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16;
-  const uint32_t exponent = half >> 10 & 31;
-  const uint32_t fraction = half & 1023;
-  if (exponent == 0) {  // zero or subnormal: fraction * 2^-24, exact in fp32
-    const float magnitude = static_cast<float>(fraction) * 0x1p-24f;
-    return sign != 0 ? -magnitude : magnitude;
-  }
-  const uint32_t wide_exponent = exponent == 31 ? 255 : exponent + (127 - 15);
-  return std::bit_cast<float>(sign | wide_exponent << 23 | fraction << 13);
-}
 
 absl::Status DequantizeRow(TensorType type, absl::Span<const std::byte> row, absl::Span<float> out) {
   KVBLEND_RETURN_IF_ERROR(FindTensorType(static_cast<uint32_t>(type)).status());

@@ -27,7 +27,4 @@ std::optional<kernels::QuantizedFormat> QuantizedFormatOf(TensorType type);
 absl::Status ReadQuantizedRow(TensorType type, absl::Span<const std::byte> row,
                               const kernels::QuantizedRow& out);
 
-/// IEEE 754 binary16 to binary32, exact.
-float HalfToFloat(uint16_t half);
-
 }  // namespace kvblend::model

@@ -36,7 +36,8 @@ class GgufCursor {
   /// The next `count` bytes. REQUIRES: count <= remaining().
   absl::Span<const std::byte> Take(uint64_t count);
 
-  /// Errors that name the file: of a value that is not allowed, and of a file that contradicts itself.
+  /// Errors that name the file, for a value that is not allowed, a file that contradicts itself, and a
+  /// feature that is not read.
   absl::Status Invalid(std::string_view what) const;
   absl::Status Damaged(std::string_view what) const;
   absl::Status Unimplemented(std::string_view what) const;

@@ -140,7 +140,6 @@ absl::StatusOr<GgufFile> GgufFile::FromMemory(absl::Span<const std::byte> bytes,
   if (!contents.ok()) return contents.status();
   GgufFile file;
   file.name_ = std::move(name);
-  file.version_ = contents->version;
   file.metadata_ = std::move(contents->metadata);
   file.tensors_ = std::move(contents->tensors);
   for (size_t i = 0; i < file.metadata_.size(); ++i) file.metadata_index_.emplace(file.metadata_[i].key, i);

@@ -7,9 +7,10 @@
 //
 // Errors name the file, the field, the value found and what is allowed:
 //   kNotFound, kPermissionDenied, ...  the file cannot be opened
-//   kInvalidArgument  not a GGUF file, or a value has the wrong type or range
-//   kDataLoss         truncated or contradictory: something points outside the file, overlaps, or appears
-//   twice kUnimplemented    a version, tensor type or feature that kvblend does not read
+//   kInvalidArgument                   not a GGUF file, or a value has the wrong type or range
+//   kDataLoss                          truncated or contradictory: something points outside the file,
+//                                      overlaps, or appears twice
+//   kUnimplemented                     a version, tensor type or feature that kvblend does not read
 //
 // Thread safety: immutable after creation. All spans and string views live as long as the GgufFile they come
 // from (moving it keeps them valid). A file that another process truncates while it is mapped makes reads
@@ -38,7 +39,7 @@ namespace kvblend::model {
 struct GgufArray {
   GgufValueType element_type = GgufValueType::kUint8;
   int64_t count = 0;
-  absl::Span<const std::byte> scalars;    // count * ScalarBytes(element_type) bytes, unaligned
+  absl::Span<const std::byte> scalars;    // else: count * ScalarBytes(element_type) bytes, unaligned
   std::vector<std::string_view> strings;  // when element_type is kString
 };
 
@@ -82,7 +83,6 @@ class GgufFile {
   ~GgufFile();
 
   const std::string& name() const { return name_; }
-  uint32_t version() const { return version_; }
   /// In the order of the file.
   absl::Span<const GgufEntry> metadata() const { return metadata_; }
   absl::Span<const GgufTensor> tensors() const { return tensors_; }
@@ -110,7 +110,6 @@ class GgufFile {
 
   std::unique_ptr<Mapping> mapping_;  // null when the bytes belong to someone else
   std::string name_;
-  uint32_t version_ = 0;
   std::vector<GgufEntry> metadata_;
   std::vector<GgufTensor> tensors_;
   absl::flat_hash_map<std::string_view, size_t> metadata_index_;

@@ -60,10 +60,11 @@ absl::Status Parser::ParseHeader() {
   if (std::memcmp(magic.data(), "GGUF", 4) != 0) {
     return in_.Invalid(Concat("magic number is ", Quote({magic.data(), 4}), "; allowed: 'GGUF'"));
   }
-  KVBLEND_RETURN_IF_ERROR(in_.Read("the version", contents_.version));
-  if (contents_.version != 2 && contents_.version != 3) {
-    const bool swapped = contents_.version != 0 && (contents_.version & 0xFFFF) == 0;
-    return in_.Unimplemented(Concat("GGUF version ", contents_.version, swapped ? " (a big-endian file)" : "",
+  uint32_t version = 0;
+  KVBLEND_RETURN_IF_ERROR(in_.Read("the version", version));
+  if (version != 2 && version != 3) {
+    const bool swapped = version != 0 && (version & 0xFFFF) == 0;
+    return in_.Unimplemented(Concat("GGUF version ", version, swapped ? " (a big-endian file)" : "",
                                     " cannot be read; readable: 2, 3, little endian"));
   }
   KVBLEND_RETURN_IF_ERROR(in_.Read("the tensor count", num_tensors_));

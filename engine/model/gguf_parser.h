@@ -13,7 +13,6 @@
 namespace kvblend::model {
 
 struct GgufContents {
-  uint32_t version = 0;
   std::vector<GgufEntry> metadata;
   std::vector<GgufTensor> tensors;
 };

@@ -28,8 +28,7 @@ struct ModelConfig {
   int32_t head_dim = 0;      // even
   int32_t ffn_dim = 0;
   int32_t vocab_size = 0;
-  int32_t context_length =
-      0;  // tokens; may be lowered before LoadModelWeights, which sizes the RoPE table by it
+  int32_t context_length = 0;  // tokens; LoadModelWeights sizes the RoPE table by it, so lower it before
   float rms_epsilon = 0;
   kernels::RopeLayout rope_layout = kernels::RopeLayout::kInterleaved;
   float rope_freq_base = 0;
@@ -41,27 +40,15 @@ struct ModelConfig {
 /// kInvalidArgument, kDataLoss or kUnimplemented naming the file and the key or tensor.
 absl::StatusOr<ModelConfig> ReadModelConfig(const GgufFile& file);
 
-/// Kinds of token, as GGUF numbers them in tokenizer.ggml.token_type.
-enum class TokenType : int32_t {
-  kNormal = 1,
-  kUnknown = 2,
-  kControl = 3,
-  kUserDefined = 4,
-  kUnused = 5,
-  kByte = 6
-};
-
+/// The data of a byte-level BPE tokenizer.
 struct TokenizerData {
-  std::string model;  // "gpt2": byte-level BPE
-  std::string pre;    // name of the pre-tokenizer: "smollm", "llama-bpe", ...; "default" when absent
+  std::string pre;  // name of the pre-tokenizer: "smollm", "llama-bpe", ...; "default" when absent
   std::vector<std::string> tokens;   // by id; UTF-8 in the GPT-2 byte alphabet, except control tokens
   std::vector<std::string> merges;   // "left right", highest priority first
-  std::vector<int32_t> token_types;  // TokenType by id; all kNormal when the file has none
+  std::vector<int32_t> token_types;  // by id, 1 to 6 as in tokenizer.ggml.token_type; empty: all normal
   std::optional<int32_t> bos_id;
   std::optional<int32_t> eos_id;
   std::optional<int32_t> eot_id;
-  std::optional<int32_t> unknown_id;
-  std::optional<int32_t> padding_id;
   bool add_bos = false;
 };
 

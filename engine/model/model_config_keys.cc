@@ -12,7 +12,7 @@
 namespace kvblend::model {
 namespace {
 
-// Read by model_config.cc or tokenizer_data in model_config_tokenizer.cc.
+// Read by model_config.cc.
 constexpr std::array<std::string_view, 16> kReadModelKeys = {
     "llama.attention.head_count",
     "llama.attention.head_count_kv",

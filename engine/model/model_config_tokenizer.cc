@@ -51,10 +51,7 @@ absl::Status ReadMerges(const GgufFile& file, TokenizerData& data) {
 
 absl::Status ReadTokenTypes(const GgufFile& file, TokenizerData& data) {
   constexpr std::string_view kKey = "tokenizer.ggml.token_type";
-  if (!file.HasKey(kKey)) {
-    data.token_types.assign(data.tokens.size(), static_cast<int32_t>(TokenType::kNormal));
-    return absl::OkStatus();
-  }
+  if (!file.HasKey(kKey)) return absl::OkStatus();
   KVBLEND_ASSIGN_OR_RETURN(auto types, file.GetInt32Array(kKey));
   if (types.size() != data.tokens.size()) {
     return Refuse(file, Concat("key '", kKey, "' has ", types.size(), " elements; allowed: one per token, ",
@@ -86,7 +83,6 @@ absl::StatusOr<TokenizerData> ReadTokenizerData(const GgufFile& file) {
     return absl::UnimplementedError(Concat(file.name(), ": key 'tokenizer.ggml.model' is '", model,
                                            "'; implemented: 'gpt2' (byte-level BPE)"));
   }
-  data.model = model;
   data.pre = "default";
   if (file.HasKey("tokenizer.ggml.pre")) {
     KVBLEND_ASSIGN_OR_RETURN(data.pre, file.GetString("tokenizer.ggml.pre"));
@@ -98,8 +94,6 @@ absl::StatusOr<TokenizerData> ReadTokenizerData(const GgufFile& file) {
       {"tokenizer.ggml.bos_token_id", &data.bos_id},
       {"tokenizer.ggml.eos_token_id", &data.eos_id},
       {"tokenizer.ggml.eot_token_id", &data.eot_id},
-      {"tokenizer.ggml.unknown_token_id", &data.unknown_id},
-      {"tokenizer.ggml.padding_token_id", &data.padding_id},
   };
   for (const auto& [key, id] : ids) {
     KVBLEND_RETURN_IF_ERROR(ReadId(file, key, data.tokens.size(), *id));

@@ -25,10 +25,9 @@ struct LayerWeights {
 /// Immutable after loading, so any number of threads may use it. Must not outlive the backend it was loaded
 /// into; needs neither the file nor the stream any more.
 struct ModelWeights {
-  std::unique_ptr<kernels::PackedWeights>
-      token_embedding;                             // [vocab, hidden]; also the output layer when tied
-  std::unique_ptr<kernels::PackedWeights> output;  // [vocab, hidden]; null when tied
-  std::unique_ptr<kernels::Buffer> output_norm;    // f32 [1, hidden]
+  std::unique_ptr<kernels::PackedWeights> token_embedding;  // [vocab, hidden]; the output layer too when tied
+  std::unique_ptr<kernels::PackedWeights> output;           // [vocab, hidden]; null when tied
+  std::unique_ptr<kernels::Buffer> output_norm;             // f32 [1, hidden]
   std::vector<LayerWeights> layers;
   std::unique_ptr<kernels::RopeTable> rope;  // positions below config.context_length
 

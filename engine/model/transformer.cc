@@ -158,8 +158,7 @@ absl::Status Transformer::LogitsOf(kernels::Stream& stream, ConstMatrixView hidd
       state.normed.Resize(backend_, hidden.rows, config_.hidden_dim, backend_.compute_dtype()));
   KVBLEND_RETURN_IF_ERROR(backend_.RmsNorm(
       stream, hidden, NormWeight(*weights_.output_norm, config_.hidden_dim), config_.rms_epsilon, normed));
-  const kernels::PackedWeights& output = weights_.output ? *weights_.output : *weights_.token_embedding;
-  return backend_.Linear(stream, normed, output, /*accumulate=*/false, logits);
+  return backend_.Linear(stream, normed, weights_.output_layer(), /*accumulate=*/false, logits);
 }
 
 }  // namespace kvblend::model

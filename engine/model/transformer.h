@@ -6,12 +6,13 @@
 // the caller's choice: full prefill, blended prefill, the query pass and decode are compositions of the steps
 // below:
 //
-//   Begin            hidden = embedding of the tokens
-//   per layer l:
-//     ProjectQkv     q, k, v of every row, un-rotated
-//     WriteKv        rotated k, v -> pages
-//     FinishLayer    rotate q, selective attention over the pages, output projection, MLP; hidden is updated
-//   Logits           of chosen rows
+//   Begin             hidden = embedding of the tokens
+//   per layer:
+//     ProjectQkv      q, k, v of every row, un-rotated
+//     WriteKv         rotated k, and v -> pages
+//     RotateQueries   q is rotated in place
+//     AttendAndMlp    selective attention over the pages, output projection, MLP; hidden is updated
+//   Logits            of chosen rows, or AllLogits
 #pragma once
 
 #include <cstdint>
@@ -61,13 +62,13 @@ class Transformer {
   absl::Status WriteKv(kernels::Stream& stream, const kernels::BatchPlan& plan, const PassState& state,
                        kernels::KvPagesView pages) const;
 
-  /// Rotates the queries of state.qkv in place. Separate from Attend so that their attention mass can be
-  /// measured.
+  /// Rotates the queries of state.qkv in place. Separate from AttendAndMlp so that their attention mass can
+  /// be measured.
   absl::Status RotateQueries(kernels::Stream& stream, const kernels::BatchPlan& plan, PassState& state) const;
 
   /// Attention over the pages, output projection and MLP. REQUIRES: RotateQueries.
-  ///   mass: where the attention goes that all rows pay to each position, f32 [1, plan.total_kv_len], if
-  ///   wanted
+  ///   mass: if given, receives the attention that all rows together pay to each position,
+  ///         f32 [1, plan.total_kv_len]
   absl::Status AttendAndMlp(kernels::Stream& stream, int32_t layer, const kernels::BatchPlan& plan,
                             kernels::KvPagesView pages, PassState& state,
                             std::optional<kernels::MatrixView> mass = std::nullopt) const;
@@ -76,11 +77,11 @@ class Transformer {
   absl::Status KeepRows(kernels::Stream& stream, absl::Span<const int32_t> row_indices,
                         PassState& state) const;
 
-  /// logits[i] = output layer of row row_indices[i].  logits: f32 [row_indices.size(), vocab_size]
+  /// logits[i] = output layer of the row row_indices[i].  logits: f32 [row_indices.size(), vocab_size]
   absl::Status Logits(kernels::Stream& stream, absl::Span<const int32_t> row_indices, PassState& state,
                       kernels::MatrixView logits) const;
 
-  /// The same of all rows, with no list of them.
+  /// The same for all rows, without a list of them.
   absl::Status AllLogits(kernels::Stream& stream, PassState& state, kernels::MatrixView logits) const;
 
   /// Views of the parts of state.qkv.

@@ -8,7 +8,7 @@
 #include "engine/prompt/text_boundary.h"
 #include "engine/text/utf8.h"
 
-namespace kvblend::split {
+namespace kvblend::prompt {
 namespace {
 
 using text::TokenId;
@@ -164,7 +164,7 @@ class Splitter {
 
 }  // namespace
 
-absl::Status Validate(const SplitOptions& options) {
+absl::Status ValidateSplitOptions(const SplitOptions& options) {
   if (options.chunk_tokens < kMinChunkTokens) {
     return absl::InvalidArgumentError(
         absl::StrCat("chunk_tokens is ", options.chunk_tokens, "; allowed: ", kMinChunkTokens, " and up"));
@@ -179,11 +179,11 @@ absl::Status Validate(const SplitOptions& options) {
 
 absl::StatusOr<DocumentChunks> SplitDocument(std::string_view text, bool goes_on, const SplitOptions& options,
                                              const text::Tokenizer& tokenizer) {
-  if (absl::Status status = Validate(options); !status.ok()) return status;
+  if (absl::Status status = ValidateSplitOptions(options); !status.ok()) return status;
   if (const auto offset = text::FirstInvalidUtf8(text)) {
     return absl::InvalidArgumentError(absl::StrCat("text is not valid UTF-8 at byte ", *offset));
   }
   return Splitter(text, goes_on, options, tokenizer).Run();
 }
 
-}  // namespace kvblend::split
+}  // namespace kvblend::prompt

@@ -21,7 +21,7 @@
 #include "absl/status/statusor.h"
 #include "engine/text/tokenizer.h"
 
-namespace kvblend::split {
+namespace kvblend::prompt {
 
 inline constexpr int32_t kMinChunkTokens = 16;
 
@@ -31,7 +31,7 @@ struct SplitOptions {
 };
 
 /// kInvalidArgument naming field, value and what is allowed.
-absl::Status Validate(const SplitOptions& options);
+absl::Status ValidateSplitOptions(const SplitOptions& options);
 
 /// The bytes [begin, end) of the text.
 struct DocumentChunk {
@@ -46,10 +46,10 @@ struct DocumentChunks {
   size_t next_begin = 0;
 };
 
-/// Every byte of the text is in a chunk; chunks come in order, the first begins with the text, and only a
-/// text that is empty has none. A chunk but the last has at least half of chunk_tokens unless the text has
-/// few places to cut. It begins inside the one before, so that the two share at most overlap_tokens tokens,
-/// and at least half of them; the better the place to begin, the more is given up for it.
+/// Every byte of the text is in a chunk; chunks come in order, the first begins with the text, and only an
+/// empty text has none. Each but the last has at least half of chunk_tokens, unless the text has few places
+/// to cut. Each but the first begins inside the one before: the two share at most overlap_tokens tokens, and
+/// at least half as many, so that the second can begin at a good place.
 ///
 /// With `goes_on`, `text` is the front of a longer document, cut between two characters: chunks that could
 /// depend on what follows are left out, and next_begin is where the next piece has to begin.
@@ -58,4 +58,4 @@ struct DocumentChunks {
 absl::StatusOr<DocumentChunks> SplitDocument(std::string_view text, bool goes_on, const SplitOptions& options,
                                              const text::Tokenizer& tokenizer);
 
-}  // namespace kvblend::split
+}  // namespace kvblend::prompt

@@ -5,6 +5,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "engine/api/status_macros.h"
 #include "engine/text/utf8.h"
 
 namespace kvblend::prompt {
@@ -19,27 +20,22 @@ absl::Status CheckUtf8(std::string_view field, std::string_view text) {
 }
 
 // Cheap checks, all of them before the first text is tokenized.
-absl::Status CheckInput(const PromptInput& input, const PromptLimits& limits) {
-  if (input.question.empty()) {
+absl::Status CheckPrompt(const Prompt& prompt, const PromptLimits& limits) {
+  if (prompt.question.empty()) {
     return absl::InvalidArgumentError("question is empty; allowed: at least one character");
   }
-  if (input.chunks.size() > static_cast<size_t>(limits.max_chunks)) {
+  if (prompt.chunks.size() > static_cast<size_t>(limits.max_chunks)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("chunks has ", input.chunks.size(), " entries; allowed: up to ", limits.max_chunks));
+        absl::StrCat("chunks has ", prompt.chunks.size(), " entries; allowed: up to ", limits.max_chunks));
   }
-  if (absl::Status status = CheckUtf8("system_text", input.system_text); !status.ok()) return status;
-  if (absl::Status status = CheckUtf8("lead_in", input.lead_in); !status.ok()) return status;
-  if (absl::Status status = CheckUtf8("question", input.question); !status.ok()) return status;
-  for (size_t i = 0; i < input.chunks.size(); ++i) {
-    if (absl::Status status = CheckUtf8(absl::StrCat("chunks[", i, "]"), input.chunks[i]); !status.ok()) {
-      return status;
-    }
+  KVBLEND_RETURN_IF_ERROR(CheckUtf8("system_text", prompt.system_text));
+  KVBLEND_RETURN_IF_ERROR(CheckUtf8("lead_in", prompt.lead_in));
+  KVBLEND_RETURN_IF_ERROR(CheckUtf8("question", prompt.question));
+  for (size_t i = 0; i < prompt.chunks.size(); ++i) {
+    KVBLEND_RETURN_IF_ERROR(CheckUtf8(absl::StrCat("chunks[", i, "]"), prompt.chunks[i]));
   }
-  for (size_t i = 0; i < input.history.size(); ++i) {
-    if (absl::Status status = CheckUtf8(absl::StrCat("history[", i, "].text"), input.history[i].text);
-        !status.ok()) {
-      return status;
-    }
+  for (size_t i = 0; i < prompt.history.size(); ++i) {
+    KVBLEND_RETURN_IF_ERROR(CheckUtf8(absl::StrCat("history[", i, "].text"), prompt.history[i].text));
   }
   return absl::OkStatus();
 }
@@ -80,29 +76,32 @@ std::vector<text::TokenId> SystemSpan(std::string_view system_text, const text::
 
 }  // namespace
 
-absl::StatusOr<PromptLayout> BuildPromptLayout(const PromptInput& input, const text::Tokenizer& tokenizer,
+absl::StatusOr<PromptLayout> BuildPromptLayout(const Prompt& prompt, const text::Tokenizer& tokenizer,
                                                const text::ChatTemplate& chat_template,
                                                const PromptLimits& limits) {
-  if (absl::Status status = CheckInput(input, limits); !status.ok()) return status;
+  KVBLEND_RETURN_IF_ERROR(CheckPrompt(prompt, limits));
 
   PromptLayout layout;
-  layout.spans.reserve(input.chunks.size() + 4);
+  layout.spans.reserve(prompt.chunks.size() + 4);
   LayoutBuilder builder(&layout, limits.max_prompt_tokens);
-  layout.anchor_ids = SystemSpan(input.system_text, chat_template);
+  layout.anchor_ids = SystemSpan(prompt.system_text, chat_template);
   builder.Append(layout.anchor_ids);
   builder.End(SpanKind::kSystem);
-  for (const Turn& turn : input.history) builder.Append(chat_template.HistoryTurn(turn.role, turn.text));
+  for (const Turn& turn : prompt.history) {
+    const auto role = turn.role == Role::kUser ? text::Role::kUser : text::Role::kAssistant;
+    builder.Append(chat_template.HistoryTurn(role, turn.text));
+  }
   builder.End(SpanKind::kHistory);
-  const std::vector<text::TokenId> opening = chat_template.UserOpening(input.lead_in);
+  const std::vector<text::TokenId> opening = chat_template.UserOpening(prompt.lead_in);
   layout.anchor_ids.insert(layout.anchor_ids.end(), opening.begin(), opening.end());
-  layout.anchor_is_prefix = input.history.empty();
+  layout.anchor_is_prefix = prompt.history.empty();
   builder.Append(opening);
   builder.End(SpanKind::kLeadIn);
-  for (size_t i = 0; i < input.chunks.size(); ++i) {
-    builder.Append(tokenizer.Encode(input.chunks[i]));
+  for (size_t i = 0; i < prompt.chunks.size(); ++i) {
+    builder.Append(tokenizer.Encode(prompt.chunks[i]));
     builder.End(SpanKind::kChunk, static_cast<int32_t>(i));
   }
-  builder.Append(chat_template.UserClosing(input.question));
+  builder.Append(chat_template.UserClosing(prompt.question));
   builder.End(SpanKind::kQuestion);
 
   if (!builder.fits()) {
@@ -115,8 +114,8 @@ absl::StatusOr<PromptLayout> BuildPromptLayout(const PromptInput& input, const t
 absl::StatusOr<std::vector<text::TokenId>> AnchorTokens(std::string_view system_text,
                                                         std::string_view lead_in,
                                                         const text::ChatTemplate& chat_template) {
-  if (absl::Status status = CheckUtf8("system_text", system_text); !status.ok()) return status;
-  if (absl::Status status = CheckUtf8("lead_in", lead_in); !status.ok()) return status;
+  KVBLEND_RETURN_IF_ERROR(CheckUtf8("system_text", system_text));
+  KVBLEND_RETURN_IF_ERROR(CheckUtf8("lead_in", lead_in));
   std::vector<text::TokenId> tokens = SystemSpan(system_text, chat_template);
   const std::vector<text::TokenId> opening = chat_template.UserOpening(lead_in);
   tokens.insert(tokens.end(), opening.begin(), opening.end());
@@ -125,7 +124,7 @@ absl::StatusOr<std::vector<text::TokenId>> AnchorTokens(std::string_view system_
 
 absl::StatusOr<std::vector<text::TokenId>> ChunkTokens(std::string_view chunk, std::string_view field,
                                                        const text::Tokenizer& tokenizer) {
-  if (absl::Status status = CheckUtf8(field, chunk); !status.ok()) return status;
+  KVBLEND_RETURN_IF_ERROR(CheckUtf8(field, chunk));
   return tokenizer.Encode(chunk);
 }
 

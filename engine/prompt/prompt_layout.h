@@ -13,32 +13,17 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/api/request.h"
 #include "engine/text/chat_template.h"
 #include "engine/text/tokenizer.h"
 
 namespace kvblend::prompt {
 
-using Role = text::Role;
-
-struct Turn {
-  Role role = Role::kUser;
-  std::string text;
-};
-
-/// All texts are UTF-8.
-struct PromptInput {
-  std::string system_text = {};          // empty: the prompt has no system block
-  std::string lead_in = {};              // what the user says before the chunks; may be empty
-  std::vector<std::string> chunks = {};  // in the order of the prompt; empty ones are allowed
-  std::string question = {};             // required
-  std::vector<Turn> history = {};        // earlier turns, oldest first
-};
-
 enum class SpanKind { kSystem, kHistory, kLeadIn, kChunk, kQuestion };
 
 struct Span {
   SpanKind kind;
-  int32_t chunk_index;  // into PromptInput::chunks; -1 for other kinds
+  int32_t chunk_index;  // into Prompt::chunks; -1 for other kinds
   int32_t begin;        // token positions, [begin, end)
   int32_t end;
 
@@ -50,7 +35,7 @@ struct PromptLayout {
   /// In order and covering all tokens: system, history, lead-in, each chunk, question. All are present, some
   /// may be empty. The system span begins with BOS for models that want it.
   std::vector<Span> spans;
-  /// What chunk caches of this deployment are precomputed behind: the system and the lead-in span's tokens.
+  /// What anchored chunks are computed behind: the tokens of the system and the lead-in span.
   std::vector<text::TokenId> anchor_ids;
   /// Whether token_ids begins with anchor_ids: no history lies in between.
   bool anchor_is_prefix = false;
@@ -63,7 +48,7 @@ struct PromptLimits {
 
 /// kInvalidArgument, naming field, value and what is allowed: an empty question, ill-formed UTF-8 (with its
 /// byte offset), more chunks or tokens than `limits` allows.
-absl::StatusOr<PromptLayout> BuildPromptLayout(const PromptInput& input, const text::Tokenizer& tokenizer,
+absl::StatusOr<PromptLayout> BuildPromptLayout(const Prompt& prompt, const text::Tokenizer& tokenizer,
                                                const text::ChatTemplate& chat_template,
                                                const PromptLimits& limits);
 

@@ -3,7 +3,7 @@
 #include "engine/text/char_class.h"
 #include "engine/text/utf8.h"
 
-namespace kvblend::split {
+namespace kvblend::prompt {
 namespace {
 
 bool IsSpace(uint32_t code_point) { return text::ClassOf(code_point) == text::CharClass::kSpace; }
@@ -88,4 +88,4 @@ size_t CeilToCharacter(std::string_view text, size_t position) {
   return position < text.size() ? position : text.size();
 }
 
-}  // namespace kvblend::split
+}  // namespace kvblend::prompt

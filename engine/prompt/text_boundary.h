@@ -5,10 +5,10 @@
 #include <cstdint>
 #include <string_view>
 
-namespace kvblend::split {
+namespace kvblend::prompt {
 
-/// What ends just before a place, with the white space behind it. The greater, the better the place for a
-/// cut.
+/// What ends just before a place (white space belongs to what it follows). The greater, the better the place
+/// for a cut.
 enum class Boundary : uint8_t { kNone, kWord, kSentence, kParagraph };
 
 /// Walks over the places between the characters of a text, from its front, and tells the boundary at each.
@@ -31,13 +31,13 @@ class BoundaryScanner {
   std::string_view text_;
   size_t position_ = 0;
   Boundary boundary_ = Boundary::kNone;
-  bool sentence_ended_ = false;  // by the characters before the white space at position_, if any
+  bool sentence_ended_ = false;  // before position_, or before the white space that lies before it
   int line_breaks_ = 0;          // in the white space before position_
 };
 
-/// The last place of `text` at or before `position` that is no part of a character.
+/// The last place between two characters of `text` at or before `position`.
 size_t FloorToCharacter(std::string_view text, size_t position);
-/// The first at or behind it.
+/// The first such place at or behind `position`.
 size_t CeilToCharacter(std::string_view text, size_t position);
 
-}  // namespace kvblend::split
+}  // namespace kvblend::prompt

@@ -19,7 +19,7 @@
 
 namespace kvblend {
 
-/// Immutable after Load but for the page pool, which is thread-safe. Members are declared in the order in
+/// Immutable after Load except the page pool, which is thread-safe. Members are declared in the order in
 /// which they depend on each other, so that destruction runs the other way.
 struct ModelRuntime {
   /// kNotFound, kInvalidArgument, kUnimplemented or kResourceExhausted naming the file or option.

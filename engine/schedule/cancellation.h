@@ -26,8 +26,6 @@ class Cancellation {
   /// kCancelled after Cancel; kDeadlineExceeded from the deadline on, saying by how much it was missed.
   absl::Status Check() const;
 
-  absl::Time deadline() const { return deadline_; }
-
  private:
   const absl::Time deadline_;
   Clock& clock_;

@@ -1,8 +1,8 @@
 // The order in which waiting jobs get their turn.
 //
 // Within a lane, fairness keys take turns, one job each; a key's own jobs come in the order of their arrival,
-// and a key without jobs loses its place. So a key waits for at most one job of every other key, however many
-// they sent.
+// and a key without jobs loses its place. So a key waits for at most one job of each other key, however many
+// those have sent.
 //
 // Between lanes, interactive jobs come before bulk and those before background ones, but no lane starves: a
 // lane that has been passed over kBulkPatience (kBackgroundPatience) times in a row while it had jobs is
@@ -31,7 +31,7 @@ inline constexpr int kNumLanes = 3;
 
 using JobId = int64_t;
 
-/// Of each lane, whether it is meant.
+/// A choice of lanes: for each, whether it is in it.
 using LaneSet = std::array<bool, kNumLanes>;
 inline constexpr LaneSet kAllLanes = {true, true, true};
 
@@ -42,11 +42,12 @@ class JobQueue {
 
   /// REQUIRES: `id` is not in the queue.
   void Push(JobId id, Lane lane, const std::string& fairness_key);
-  /// The job of a lane that is next; none where the lane is empty.
+  /// The next job of a lane; nullopt when the lane is empty.
   std::optional<JobId> Front(Lane lane) const;
-  /// The next job of these lanes, taken out; the others are not passed over. REQUIRES: one of them has a job.
+  /// Takes out the next job of these lanes; other lanes do not count as passed over.
+  /// REQUIRES: one of these lanes has a job.
   JobId Pop(const LaneSet& lanes = kAllLanes);
-  /// Whether the job was there. Constant time.
+  /// Returns whether the job was there. Constant time.
   bool Remove(JobId id);
 
   bool empty() const { return places_.empty(); }

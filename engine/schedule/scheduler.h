@@ -74,8 +74,8 @@ class Scheduler {
   Scheduler& operator=(const Scheduler&) = delete;
 
   /// The job may already run, or be over, when this returns.
-  /// kResourceExhausted: the lane's queue is full. kUnavailable: draining. kDeadlineExceeded: too late
-  /// already. REQUIRES: both functions are set.
+  /// kResourceExhausted: the lane's queue is full. kUnavailable: draining. kDeadlineExceeded: the deadline
+  /// has passed. REQUIRES: both functions are set.
   absl::StatusOr<JobId> Submit(Job job);
 
   /// Abandons a queued job with `status` before returning true; false, without effect, when it runs, is over
@@ -124,12 +124,12 @@ class Scheduler {
   absl::CondVar idle_;      // Drain waits
   JobQueue queue_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<JobId, Entry> entries_ ABSL_GUARDED_BY(mutex_);  // the queued ones
-  absl::btree_set<std::pair<absl::Time, JobId>> deadlines_
-      ABSL_GUARDED_BY(mutex_);  // finite ones of the queued
+  // The queued jobs that have a deadline.
+  absl::btree_set<std::pair<absl::Time, JobId>> deadlines_ ABSL_GUARDED_BY(mutex_);
   JobId next_id_ ABSL_GUARDED_BY(mutex_) = 1;
   int32_t running_ ABSL_GUARDED_BY(mutex_) = 0;
   bool has_ongoing_ ABSL_GUARDED_BY(mutex_) = false;
-  int32_t ongoing_since_job_ ABSL_GUARDED_BY(mutex_) = 0;  // turns of it
+  int32_t ongoing_since_job_ ABSL_GUARDED_BY(mutex_) = 0;  // its turns since the last job
   int32_t abandoning_ ABSL_GUARDED_BY(mutex_) = 0;         // threads inside `abandon` callbacks
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;

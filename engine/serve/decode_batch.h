@@ -12,7 +12,7 @@
 
 namespace kvblend {
 
-/// Belongs to the engine thread, but for counts(). The runner must outlive it.
+/// For the engine thread only, except counts(). The runner must outlive it.
 class DecodeBatch {
  public:
   struct Options {
@@ -23,16 +23,16 @@ class DecodeBatch {
   DecodeBatch(PromptRunner& runner, const Options& options) : runner_(runner), options_(options) {}
 
   bool empty() const { return members_.empty(); }
-  /// For a sequence that will have so many tokens at most. An empty batch takes any.
+  /// Whether a sequence that will have at most so many tokens fits in. An empty batch takes any.
   bool HasRoomFor(int32_t num_tokens) const;
-  /// Sets the pages of task->decoding() aside; where there are none it fails, and false is returned.
-  /// REQUIRES: HasRoomFor(task->max_decoding_tokens())
+  /// Sets aside the pages that task->decoding() may need. Where the pool has too few, ends it with that error
+  /// and returns false. REQUIRES: HasRoomFor(task->max_decoding_tokens())
   bool Add(std::shared_ptr<Task> task);
 
   /// A token for every sequence. Returns the tasks that have ended.
   std::vector<std::shared_ptr<Task>> Step();
 
-  /// Since the batch was made: may be read from any thread.
+  /// Counts since the batch was made, which any thread may read.
   struct Counts {
     std::atomic<int32_t> sequences = 0;  // now
     std::atomic<int64_t> steps = 0;

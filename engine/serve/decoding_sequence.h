@@ -14,9 +14,9 @@ class DecodingSequence {
  public:
   virtual ~DecodingSequence() = default;
   virtual PrefilledPrompt& prompt() = 0;
-  /// Chosen, delivered, and not yet in the KV.
+  /// The last token that was chosen and delivered: its KV is not in the pages yet.
   virtual int32_t next_token() const = 0;
-  /// Whether it may go on: not cancelled, not late.
+  /// OK unless it was cancelled or its deadline has passed.
   virtual absl::Status KeepGoing() = 0;
   /// How the token after next_token() is to be chosen; once per step. What it points to is valid until
   /// Continue.

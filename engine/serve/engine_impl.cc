@@ -48,7 +48,7 @@ EngineInfo MakeInfo(const ModelRuntime& runtime, const EngineOptions& options, d
 
 }  // namespace
 
-/// Shared by the client and the engine; outlives neither's interest.
+/// Held by the client, who may cancel, and by the task's jobs, which tell it which of them is queued.
 class EngineImpl::Handle final : public RequestHandle {
  public:
   Handle(std::shared_ptr<Task> task, schedule::Scheduler* scheduler)
@@ -315,7 +315,7 @@ EngineStats EngineImpl::Stats() const {
 }
 
 absl::Status EngineImpl::Drain(absl::Time deadline) {
-  const absl::Status drained = scheduler_.Drain(deadline);
+  absl::Status drained = scheduler_.Drain(deadline);
   if (drained.ok()) return chunk_store_->FlushWrites(deadline);
   {
     absl::MutexLock lock(&mutex_);

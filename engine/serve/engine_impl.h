@@ -66,12 +66,13 @@ class EngineImpl final : public Engine {
   const RequestValidator validator_;
   const EngineInfo info_;
   PromptRunner runner_;                           // engine thread only
-  DecodeBatch decode_batch_;                      // the same
+  DecodeBatch decode_batch_;                      // engine thread only
   const std::unique_ptr<Prefetcher> prefetcher_;  // null: there is nothing to prefetch from, or it is off
   const std::shared_ptr<BackgroundCounts> background_counts_ = std::make_shared<BackgroundCounts>();
 
   mutable absl::Mutex mutex_;  // never held while calling out
-  absl::flat_hash_map<std::shared_ptr<Task>, schedule::Lane> running_ ABSL_GUARDED_BY(mutex_);  // or decoding
+  // Those being decoded too.
+  absl::flat_hash_map<std::shared_ptr<Task>, schedule::Lane> running_ ABSL_GUARDED_BY(mutex_);
   bool cancel_all_ ABSL_GUARDED_BY(mutex_) = false;  // set when a drain's deadline has passed
 
   schedule::Scheduler scheduler_;  // last: its thread stops before anything above goes

@@ -25,15 +25,15 @@ absl::StatusOr<DocumentChunks> EngineImpl::SplitDocument(const SplitDocumentRequ
   KVBLEND_RETURN_IF_ERROR(validator_.Check(request));
   KVBLEND_ASSIGN_OR_RETURN(const std::vector<int32_t> anchor_ids,
                            validator_.AnchorTokens(request.anchoring, request.system_text, request.lead_in));
-  KVBLEND_ASSIGN_OR_RETURN(const split::SplitOptions options,
+  KVBLEND_ASSIGN_OR_RETURN(const prompt::SplitOptions options,
                            validator_.SplitOptions(request, static_cast<int64_t>(anchor_ids.size())));
   KVBLEND_ASSIGN_OR_RETURN(
-      const split::DocumentChunks split,
-      split::SplitDocument(request.text, request.goes_on, options, *runtime_->tokenizer));
+      const prompt::DocumentChunks split,
+      prompt::SplitDocument(request.text, request.goes_on, options, *runtime_->tokenizer));
   const Digest anchor_hash = store::HashTokens(anchor_ids);
   DocumentChunks result;
   result.next_byte = static_cast<int64_t>(split.next_begin);
-  for (const split::DocumentChunk& chunk : split.chunks) {
+  for (const prompt::DocumentChunk& chunk : split.chunks) {
     const store::ChunkAddress address =
         blend::AddressIn(runtime_->key_space, request.caller.tenant_namespace, anchor_hash, chunk.token_ids);
     KVBLEND_ASSIGN_OR_RETURN(const int64_t stored_bytes,

@@ -15,7 +15,7 @@
 namespace kvblend {
 namespace {
 
-/// Of a layer's matrix products, those that make Q, K and V.
+/// The share of a layer's matrix products that makes Q, K and V.
 double ProjectionShare(const model::ModelConfig& config) {
   const double head_columns = 1.0 * config.num_heads * config.head_dim;
   const double qkv = config.hidden_dim * (head_columns + 2.0 * config.num_kv_heads * config.head_dim);

@@ -56,12 +56,12 @@ struct StoreEntryOptions {
   bool on_purpose = false;  // as store::InsertOptions means it
 };
 
-/// Not thread-safe but for loading_controller(): belongs to the engine thread. References must outlive it.
+/// For the engine thread only, except loading_controller(). References must outlive it.
 class PromptRunner {
  public:
   struct Options {
     int32_t load_pipeline_depth = 2;  // see blend::KvLoader::Create
-    RatioOptions ratio = {};          // where a request says nothing of it
+    RatioOptions ratio = {};          // unless a request says otherwise
   };
 
   PromptRunner(ModelRuntime& runtime, store::ChunkStore& chunk_store)
@@ -80,7 +80,7 @@ class PromptRunner {
   absl::StatusOr<std::vector<float>> Extend(PrefilledPrompt& prompt, absl::Span<const int32_t> token_ids,
                                             blend::KeepGoing keep_going);
 
-  /// The same where the logits themselves are not needed: a token from each. One spec per token.
+  /// The same where the logits themselves are not needed: draws a token from each. One spec per token.
   absl::StatusOr<std::vector<kernels::SampledToken>> ExtendAndSample(
       PrefilledPrompt& prompt, absl::Span<const int32_t> token_ids,
       absl::Span<const kernels::SamplingSpec> specs, blend::KeepGoing keep_going);
@@ -123,11 +123,11 @@ class PromptRunner {
   const Options options_;
   blend::LoadingController loading_controller_;
   model::PassState state_;
-  model::PassState step_state_;  // of ExtendAll alone, which finds it as it left it: see RepeatedStep
+  model::PassState step_state_;  // of ExtendAll alone: a RepeatedStep must find it as the last one left it
   model::ScratchMatrix logits_;
   blend::BlendedPrefill blended_prefill_;
   std::unique_ptr<kernels::RepeatedStep> step_;
-  bool said_problem_ = false;  // of step_
+  bool said_problem_ = false;  // that step_->problem() has been logged
 };
 
 }  // namespace kvblend

@@ -41,7 +41,7 @@ absl::Status PutChunksTask::PutNext(PromptRunner& runner) {
   unreported_ = *std::move(stored);
   unreported_->entry.reset();
   ++next_;
-  // Only who has something to wait for waits behind the next chunk.
+  // A chunk that is not being written need not wait for the next one to be reported.
   if (!runner.IsBeingWritten(unreported_->key)) ReportStored(runner);
   return absl::OkStatus();
 }

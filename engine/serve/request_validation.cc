@@ -70,9 +70,9 @@ absl::Status RequestValidator::Check(const ScoreRequest& request) const {
   KVBLEND_RETURN_IF_ERROR(CheckTextBytes(request.continuation.size()));
   KVBLEND_RETURN_IF_ERROR(CheckUtf8("continuation", request.continuation));
   if (request.continuation.empty() == request.continuation_token_ids.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(request.continuation.empty() ? "neither" : "both",
-                                                   " of continuation and continuation_token_ids "
-                                                   "given; allowed: exactly one, not empty"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(request.continuation.empty() ? "neither" : "both",
+                     " of continuation and continuation_token_ids given; allowed: exactly one, not empty"));
   }
   for (size_t i = 0; i < request.continuation_token_ids.size(); ++i) {
     const int32_t token = request.continuation_token_ids[i];
@@ -113,18 +113,9 @@ absl::Status RequestValidator::Check(const SplitDocumentRequest& request) const 
 
 absl::StatusOr<prompt::PromptLayout> RequestValidator::Layout(const Prompt& prompt,
                                                               int32_t reserved_tokens) const {
-  prompt::PromptInput input;
-  input.system_text = prompt.system_text;
-  input.lead_in = prompt.lead_in;
-  input.chunks = prompt.chunks;
-  input.question = prompt.question;
-  for (const Turn& turn : prompt.history) {
-    input.history.push_back(
-        {turn.role == Role::kUser ? prompt::Role::kUser : prompt::Role::kAssistant, turn.text});
-  }
   const prompt::PromptLimits limits{.max_prompt_tokens = runtime_.max_context_tokens - reserved_tokens,
                                     .max_chunks = options_.max_chunks_per_request};
-  return prompt::BuildPromptLayout(input, *runtime_.tokenizer, *runtime_.chat_template, limits);
+  return prompt::BuildPromptLayout(prompt, *runtime_.tokenizer, *runtime_.chat_template, limits);
 }
 
 absl::StatusOr<std::vector<int32_t>> RequestValidator::Continuation(const ScoreRequest& request) const {
@@ -145,11 +136,11 @@ absl::StatusOr<std::vector<int32_t>> RequestValidator::AnchorTokens(Anchoring an
   return prompt::AnchorTokens(system_text, lead_in, *runtime_.chat_template);
 }
 
-absl::StatusOr<split::SplitOptions> RequestValidator::SplitOptions(const SplitDocumentRequest& request,
-                                                                   int64_t anchor_tokens) const {
-  const split::SplitOptions options{.chunk_tokens = request.chunk_tokens,
-                                    .overlap_tokens = request.overlap_tokens};
-  KVBLEND_RETURN_IF_ERROR(split::Validate(options));
+absl::StatusOr<prompt::SplitOptions> RequestValidator::SplitOptions(const SplitDocumentRequest& request,
+                                                                    int64_t anchor_tokens) const {
+  const prompt::SplitOptions options{.chunk_tokens = request.chunk_tokens,
+                                     .overlap_tokens = request.overlap_tokens};
+  KVBLEND_RETURN_IF_ERROR(prompt::ValidateSplitOptions(options));
   if (anchor_tokens + options.chunk_tokens > runtime_.max_context_tokens) {
     return absl::InvalidArgumentError(
         absl::StrCat("chunk_tokens is ", options.chunk_tokens, " behind an anchor of ", anchor_tokens,

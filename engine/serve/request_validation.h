@@ -42,8 +42,8 @@ class RequestValidator {
   absl::StatusOr<std::vector<int32_t>> AnchorTokens(Anchoring anchoring, std::string_view system_text,
                                                     std::string_view lead_in) const;
   /// The splitter's options, such that every chunk fits into the context behind the anchor.
-  absl::StatusOr<split::SplitOptions> SplitOptions(const SplitDocumentRequest& request,
-                                                   int64_t anchor_tokens) const;
+  absl::StatusOr<prompt::SplitOptions> SplitOptions(const SplitDocumentRequest& request,
+                                                    int64_t anchor_tokens) const;
 
  private:
   absl::Status CheckCaller(const Caller& caller) const;

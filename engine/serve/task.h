@@ -17,9 +17,9 @@
 
 namespace kvblend {
 
-/// Run is called once, and again as long as the task is unfinished; Abandon instead of a Run that does not
-/// come. What is then decoding() is carried on in a DecodeBatch. The one that ends the task tells the
-/// observer how.
+/// Run is called once, and again while the task is unfinished(). If a Run is never going to come, Abandon is
+/// called in its place. If decoding() is set after Run, a DecodeBatch carries that sequence on. Whichever of
+/// them ends the task tells its observer how.
 class Task {
  public:
   explicit Task(Caller caller) : caller_(std::move(caller)), cancellation_(caller_.deadline) {}
@@ -33,24 +33,24 @@ class Task {
   /// Whether Run has more to do and wants another turn.
   virtual bool unfinished() const { return false; }
 
-  /// Before and after Run: the tokens of decoding(), the prompt's and all that may come; 0: it will have
-  /// none.
+  /// How many tokens decoding() may have, prompt and answer together; 0: it will never be set. Valid before
+  /// and after Run.
   virtual int32_t max_decoding_tokens() const { return 0; }
 
-  /// After Run: what a DecodeBatch is to carry on and to end; null: Run has ended the task.
+  /// After Run: what a DecodeBatch has to carry on and end; null: Run has ended the task.
   virtual DecodingSequence* decoding() { return nullptr; }
 
   /// Entries that the store should get once the response is out. Valid after Run.
   virtual std::vector<blend::MissingEntry> TakeMissing() { return {}; }
 
-  /// Before it is submitted: what its prompt will look up, on its way into memory.
+  /// Called before the task is submitted: keeps what its prompt will look up on its way into memory.
   void HoldPrefetch(std::shared_ptr<Prefetch> prefetch) { prefetch_ = std::move(prefetch); }
 
   const Caller& caller() const { return caller_; }
   schedule::Cancellation& cancellation() { return cancellation_; }
 
  protected:
-  /// The prompt has what it needs, or needs nothing any more.
+  /// For when the prompt has looked up its chunks, or will not do so any more.
   void DropPrefetch() { prefetch_.reset(); }
 
   double SecondsSinceSubmission() const { return absl::ToDoubleSeconds(absl::Now() - submitted_); }

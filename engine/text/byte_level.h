@@ -12,7 +12,4 @@ namespace kvblend::text {
 /// stands for no byte.
 std::optional<std::string> BytesOfTokenString(std::string_view token_string);
 
-/// The inverse: how a vocabulary spells `bytes`.
-std::string TokenStringOfBytes(std::string_view bytes);
-
 }  // namespace kvblend::text

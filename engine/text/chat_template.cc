@@ -18,8 +18,6 @@ class ChatMlTemplate final : public ChatTemplate {
   ChatMlTemplate(const Tokenizer& tokenizer, TokenId turn_begin, TokenId turn_end)
       : tokenizer_(tokenizer), turn_begin_(turn_begin), turn_end_(turn_end) {}
 
-  std::string_view name() const override { return "chatml"; }
-
   std::vector<TokenId> PromptStart() const override {
     if (!tokenizer_.add_bos() || !tokenizer_.bos()) return {};
     return {*tokenizer_.bos()};
@@ -110,7 +108,7 @@ absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::Create(const Tokeniz
   if (!turn_begin || !turn_end || !tokenizer.IsSpecial(*turn_begin) || !tokenizer.IsSpecial(*turn_end)) {
     return absl::InvalidArgumentError(
         absl::StrCat("tokenizer.chat_template is chatml, which needs the control tokens ", kTurnBegin,
-                     " and ", kTurnEnd, "; the vocabulary has them not"));
+                     " and ", kTurnEnd, "; the vocabulary lacks one of them"));
   }
   return std::make_unique<ChatMlTemplate>(tokenizer, *turn_begin, *turn_end);
 }

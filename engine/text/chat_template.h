@@ -17,7 +17,7 @@ namespace kvblend::text {
 
 enum class Role { kUser, kAssistant };
 
-/// Immutable; safe from any thread. New chat formats are further subclasses, known to Create().
+/// Immutable; safe from any thread. Every chat format is a subclass that Create() knows.
 class ChatTemplate {
  public:
   /// Recognises the format by the template (tokenizer.chat_template, a Jinja source; it is not executed) and
@@ -27,8 +27,6 @@ class ChatTemplate {
   static absl::StatusOr<std::unique_ptr<ChatTemplate>> Create(const Tokenizer& tokenizer,
                                                               std::string_view gguf_template);
   virtual ~ChatTemplate() = default;
-
-  virtual std::string_view name() const = 0;
 
   /// BOS for models that want it, else nothing.
   virtual std::vector<TokenId> PromptStart() const = 0;

@@ -24,9 +24,9 @@ absl::StatusOr<PreTokenizer> ParsePreTokenizer(std::string_view name) {
   if (name == "smollm") return PreTokenizer::kSmolLm;
   if (name == "llama-bpe") return PreTokenizer::kLlamaBpe;
   if (name == "qwen2") return PreTokenizer::kQwen2;
-  return absl::UnimplementedError(absl::StrCat("tokenizer.ggml.pre is '", std::string(name),
-                                               "', which is not implemented; allowed: 'gpt-2', 'llama-bpe', "
-                                               "'qwen2', 'smollm'"));
+  return absl::UnimplementedError(
+      absl::StrCat("tokenizer.ggml.pre is '", std::string(name),
+                   "', which is not implemented; allowed: 'gpt-2', 'llama-bpe', 'qwen2', 'smollm'"));
 }
 
 WordScanner::WordScanner(PreTokenizer pre_tokenizer, std::string_view text)

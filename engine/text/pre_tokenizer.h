@@ -1,6 +1,6 @@
 // Pre-tokenizers of byte-level BPE: they cut text into words, inside which alone merges happen.
 //
-// Each scanner is written by hand for one published pattern (the tokenizer.json files of GPT-2, SmolLM2,
+// Each scanner is written by hand for one published pattern (of the tokenizer.json files of GPT-2, SmolLM2,
 // Llama 3 and Qwen2) and runs in time linear in the text, without recursion:
 //
 //   gpt-2      's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+

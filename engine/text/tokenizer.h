@@ -52,7 +52,7 @@ class Tokenizer {
  public:
   /// kUnimplemented: a pre-tokenizer that is not known. kInvalidArgument: a vocabulary that contradicts
   /// itself (the message names key, index and value).
-  static absl::StatusOr<std::unique_ptr<Tokenizer>> Create(TokenizerSpec spec);
+  static absl::StatusOr<std::unique_ptr<Tokenizer>> Create(const TokenizerSpec& spec);
 
   /// Ids of `text`, without BOS. The text is not normalised (a GGUF file names no normalisation). Ill-formed
   /// UTF-8 counts as U+FFFD, one per maximal subpart (utf8.h). Control tokens never come out; tokens of type
@@ -79,7 +79,6 @@ class Tokenizer {
 
   int32_t vocab_size() const { return static_cast<int32_t>(types_.size()); }
   std::optional<TokenId> bos() const { return bos_; }
-  std::optional<TokenId> eos() const { return eos_; }
   bool add_bos() const { return add_bos_; }
 
  private:
@@ -104,7 +103,6 @@ class Tokenizer {
   BpeMerges merges_;
   absl::flat_hash_set<TokenId> end_of_generation_;
   std::optional<TokenId> bos_;
-  std::optional<TokenId> eos_;
   bool add_bos_ = false;
 };
 

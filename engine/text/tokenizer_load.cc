@@ -6,6 +6,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "engine/api/status_macros.h"
 #include "engine/text/byte_level.h"
 #include "engine/text/tokenizer.h"
 #include "engine/text/utf8.h"
@@ -33,14 +34,12 @@ absl::Status CheckId(const char* key, TokenId id, int32_t vocab_size) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Create(TokenizerSpec spec) {
-  absl::StatusOr<PreTokenizer> pre_tokenizer = ParsePreTokenizer(spec.pre_tokenizer);
-  if (!pre_tokenizer.ok()) return pre_tokenizer.status();
+absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Create(const TokenizerSpec& spec) {
   std::unique_ptr<Tokenizer> tokenizer(new Tokenizer);
-  tokenizer->pre_tokenizer_ = *pre_tokenizer;
-  if (absl::Status status = tokenizer->LoadTokens(spec); !status.ok()) return status;
-  if (absl::Status status = tokenizer->LoadMerges(spec); !status.ok()) return status;
-  if (absl::Status status = tokenizer->LoadMarkers(spec); !status.ok()) return status;
+  KVBLEND_ASSIGN_OR_RETURN(tokenizer->pre_tokenizer_, ParsePreTokenizer(spec.pre_tokenizer));
+  KVBLEND_RETURN_IF_ERROR(tokenizer->LoadTokens(spec));
+  KVBLEND_RETURN_IF_ERROR(tokenizer->LoadMerges(spec));
+  KVBLEND_RETURN_IF_ERROR(tokenizer->LoadMarkers(spec));
   return tokenizer;
 }
 
@@ -130,15 +129,9 @@ absl::Status Tokenizer::LoadMerges(const TokenizerSpec& spec) {
 }
 
 absl::Status Tokenizer::LoadMarkers(const TokenizerSpec& spec) {
-  if (spec.bos) {
-    if (absl::Status status = CheckId("tokenizer.ggml.bos_token_id", *spec.bos, vocab_size()); !status.ok()) {
-      return status;
-    }
-  }
+  if (spec.bos) KVBLEND_RETURN_IF_ERROR(CheckId("tokenizer.ggml.bos_token_id", *spec.bos, vocab_size()));
   if (spec.eos) {
-    if (absl::Status status = CheckId("tokenizer.ggml.eos_token_id", *spec.eos, vocab_size()); !status.ok()) {
-      return status;
-    }
+    KVBLEND_RETURN_IF_ERROR(CheckId("tokenizer.ggml.eos_token_id", *spec.eos, vocab_size()));
     end_of_generation_.insert(*spec.eos);
   }
   if (spec.add_bos && !spec.bos) {
@@ -146,16 +139,13 @@ absl::Status Tokenizer::LoadMarkers(const TokenizerSpec& spec) {
         "tokenizer.ggml.add_bos_token is true, but there is no tokenizer.ggml.bos_token_id");
   }
   for (const TokenId id : spec.end_of_generation) {
-    if (absl::Status status = CheckId("an end-of-generation token", id, vocab_size()); !status.ok()) {
-      return status;
-    }
+    KVBLEND_RETURN_IF_ERROR(CheckId("an end-of-generation token", id, vocab_size()));
     end_of_generation_.insert(id);
   }
   for (const std::string_view marker : kEndMarkers) {
     if (const auto token = FindSpecial(marker); token && IsSpecial(*token)) end_of_generation_.insert(*token);
   }
   bos_ = spec.bos;
-  eos_ = spec.eos;
   add_bos_ = spec.add_bos;
   return absl::OkStatus();
 }

@@ -15,8 +15,7 @@ struct Utf8Step {
   enum class Kind {
     kValid,    // `code_point` in `length` bytes
     kInvalid,  // `length` bytes form one maximal subpart of an ill-formed sequence (Unicode 3.9, table 3-8)
-    kIncomplete,  // the `length` bytes up to the end of the text begin a character; more bytes may complete
-                  // it
+    kIncomplete,  // the last `length` bytes of the text begin a character, which more bytes may complete
   };
   Kind kind;
   uint32_t code_point;  // only when kValid

@@ -170,14 +170,9 @@ struct Flags {
 absl::Status Run(const Flags& flags) {
   KVBLEND_ASSIGN_OR_RETURN(const Prompt prompt, ReadBenchPrompt(flags.data, flags.question, flags.passages));
   KVBLEND_ASSIGN_OR_RETURN(std::unique_ptr<ModelRuntime> runtime, ModelRuntime::Load(flags.engine));
-  const prompt::PromptInput input{.system_text = prompt.system_text,
-                                  .lead_in = prompt.lead_in,
-                                  .chunks = prompt.chunks,
-                                  .question = prompt.question,
-                                  .history = {}};
   KVBLEND_ASSIGN_OR_RETURN(
       prompt::PromptLayout layout,
-      prompt::BuildPromptLayout(input, *runtime->tokenizer, *runtime->chat_template,
+      prompt::BuildPromptLayout(prompt, *runtime->tokenizer, *runtime->chat_template,
                                 {.max_prompt_tokens = runtime->max_context_tokens - 1, .max_chunks = 1024}));
   std::printf("%s\n", runtime->backend->Describe().c_str());
   const int64_t bytes_per_token = runtime->key_space.format.BytesPerToken();

@@ -41,7 +41,7 @@ class ScriptsTest(unittest.TestCase):
 
     def test_ci_runs_the_tests_of_the_readme(self):
         with open(os.path.join(ROOT, ".ci/run"), encoding="utf-8") as file:
-            self.assertIn("./tests/run.sh --sanitizers=asan", file.read())
+            self.assertIn("./tests/run.sh --lint --sanitizers=asan --fuzz=", file.read())
 
     def test_package_lists_have_no_duplicates_and_differ(self):
         build = run("deploy/install_dependencies.sh", "--build", "--print").stdout.split()

@@ -3,8 +3,6 @@
 // Input: one byte that says whether control tokens are shown, then two bytes (little endian) per token id.
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,16 +10,13 @@
 #include "engine/text/stream_decoder.h"
 #include "engine/text/tokenizer.h"
 #include "engine/text/utf8.h"
+#include "tests/fuzz/check.h"
 #include "tests/unit/text/small_vocabulary.h"
 
 namespace kvblend::text {
 namespace {
 
-void Check(bool holds, const char* what) {
-  if (holds) return;
-  std::fprintf(stderr, "violated: %s\n", what);
-  std::abort();
-}
+using test_support::Check;
 
 std::unique_ptr<Tokenizer> MakeTokenizer() {
   SmallVocabulary vocabulary;

@@ -7,12 +7,11 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <string>
 #include <vector>
 
 #include "engine/store/format/entry_format.h"
+#include "tests/fuzz/check.h"
 #include "tests/unit/store/entry_bytes.h"
 
 namespace kvblend::store {
@@ -20,11 +19,7 @@ namespace {
 
 constexpr uint64_t kMaxFilledBytes = 64 << 10;  // keeps runs quick
 
-void Check(bool holds, const char* what) {
-  if (holds) return;
-  std::fprintf(stderr, "violated: %s\n", what);
-  std::abort();
-}
+using test_support::Check;
 
 /// Does nothing when the bytes give no shape.
 void WriteTable(std::string& bytes) {

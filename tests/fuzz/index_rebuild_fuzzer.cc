@@ -8,8 +8,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
@@ -18,6 +16,7 @@
 #include "engine/store/disk/disk_tier.h"
 #include "engine/store/format/host_memory.h"
 #include "spdlog/spdlog.h"
+#include "tests/fuzz/check.h"
 #include "tests/support/memory_file_system.h"
 #include "tests/unit/store/entry_bytes.h"
 
@@ -27,11 +26,7 @@ namespace {
 constexpr uint64_t kMaxFilledBytes = 64 << 10;  // keeps runs quick
 constexpr int64_t kMaxLayerBytes = 16 << 20;
 
-void Check(bool holds, const char* what) {
-  if (holds) return;
-  std::fprintf(stderr, "violated: %s\n", what);
-  std::abort();
-}
+using test_support::Check;
 
 ChunkAddress SoundAddress() {
   const std::vector<int32_t> token_ids = {1, 2, 3};

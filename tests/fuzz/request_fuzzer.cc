@@ -3,8 +3,6 @@
 // that chooses the message, then its bytes on the wire.
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -15,15 +13,12 @@
 #include "kvblend/v1/inference.pb.h"
 #include "server/convert/parse_message.h"
 #include "server/convert/requests.h"
+#include "tests/fuzz/check.h"
 
 namespace kvblend::server {
 namespace {
 
-void Check(bool holds, const char* what) {
-  if (holds) return;
-  std::fprintf(stderr, "violated: %s\n", what);
-  std::abort();
-}
+using test_support::Check;
 
 void CheckError(const absl::Status& status) {
   Check(status.code() == absl::StatusCode::kInvalidArgument, "the error's code");

@@ -3,8 +3,6 @@
 // Input: one byte that chooses the pre-tokenizer, then the text.
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -14,16 +12,13 @@
 #include "engine/text/pre_tokenizer.h"
 #include "engine/text/tokenizer.h"
 #include "engine/text/utf8.h"
+#include "tests/fuzz/check.h"
 #include "tests/unit/text/small_vocabulary.h"
 
 namespace kvblend::text {
 namespace {
 
-void Check(bool holds, const char* what) {
-  if (holds) return;
-  std::fprintf(stderr, "violated: %s\n", what);
-  std::abort();
-}
+using test_support::Check;
 
 std::unique_ptr<Tokenizer> MakeTokenizer(const char* pre_tokenizer) {
   SmallVocabulary vocabulary(pre_tokenizer);

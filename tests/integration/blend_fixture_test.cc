@@ -1,5 +1,7 @@
 // Blending on the real model against an independent implementation in float64: which tokens every policy
 // chooses, and what logits come out. tests/fixtures/make_blend.py writes the expectations.
+#include "tests/unit/blend/blend_fixture.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,18 +11,11 @@
 #include <string>
 #include <vector>
 
-#include "engine/runtime/model_runtime.h"
-#include "engine/serve/prompt_runner.h"
-#include "engine/store/chunk_store.h"
 #include "nlohmann/json.hpp"
 #include "tests/support/real_model.h"
 
 namespace kvblend {
 namespace {
-
-using Tokens = std::vector<int32_t>;
-
-absl::Status KeepRunning() { return absl::OkStatus(); }
 
 struct Case {
   BlendOptions options;
@@ -47,23 +42,6 @@ Case ReadCase(const nlohmann::json& json) {
   for (const char* key : {"recomputed", "top_tokens", "top_logits"}) name.erase(key);
   expected.name = name.dump();
   return expected;
-}
-
-prompt::PromptLayout MakeLayout(const Tokens& anchor, const std::vector<Tokens>& chunks,
-                                const Tokens& question) {
-  prompt::PromptLayout layout;
-  const auto add = [&](prompt::SpanKind kind, int32_t chunk_index, const Tokens& tokens) {
-    const auto begin = static_cast<int32_t>(layout.token_ids.size());
-    layout.token_ids.insert(layout.token_ids.end(), tokens.begin(), tokens.end());
-    layout.spans.push_back({kind, chunk_index, begin, static_cast<int32_t>(layout.token_ids.size())});
-  };
-  add(prompt::SpanKind::kSystem, -1, anchor);
-  for (size_t i = 0; i < chunks.size(); ++i)
-    add(prompt::SpanKind::kChunk, static_cast<int32_t>(i), chunks[i]);
-  add(prompt::SpanKind::kQuestion, -1, question);
-  layout.anchor_ids = anchor;
-  layout.anchor_is_prefix = true;
-  return layout;
 }
 
 TEST(BlendFixture, TokensChosenAndLogitsAgreeWithAnIndependentImplementation) {

@@ -3,11 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
-#include <limits>
+#include <functional>
 #include <numeric>
-#include <random>
-#include <set>
 
 namespace kvblend::blend {
 namespace {
@@ -28,52 +27,13 @@ BlendOptions Options(Policy policy, double ratio) {
   return options;
 }
 
-TEST(TopPositions, TakesTheHighestInPromptOrderAndTheEarlierOfEquals) {
-  const std::vector<int32_t> positions = {10, 11, 12, 20, 21};
-  const std::vector<float> scores = {1, 5, 3, 5, 3};
-  EXPECT_THAT(TopPositions(positions, scores, 2), ElementsAre(11, 20));
-  EXPECT_THAT(TopPositions(positions, scores, 3), ElementsAre(11, 12, 20));
-  EXPECT_THAT(TopPositions(positions, scores, 0), ElementsAre());
-  EXPECT_THAT(TopPositions(positions, scores, 99), ElementsAre(10, 11, 12, 20, 21));
-}
-
-TEST(TopPositions, NanComesLast) {
-  const std::vector<int32_t> positions = {0, 1, 2};
-  const std::vector<float> scores = {std::numeric_limits<float>::quiet_NaN(), -1.0f, -2.0f};
-  EXPECT_THAT(TopPositions(positions, scores, 2), ElementsAre(1, 2));
-}
-
-TEST(TopPositions, AgreesWithSortingOnRandomScores) {
-  std::mt19937 random(7);
-  for (int round = 0; round < 200; ++round) {
-    const int32_t n = 1 + random() % 50;
-    std::vector<int32_t> positions(n);
-    std::vector<float> scores(n);
-    for (int32_t i = 0; i < n; ++i) {
-      positions[i] = 3 * i;
-      scores[i] = static_cast<float>(random() % 10);
-    }
-    const int32_t count = random() % (n + 1);
-    std::vector<int32_t> order(n);
-    for (int32_t i = 0; i < n; ++i) order[i] = i;
-    std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return scores[a] > scores[b]; });
-    std::set<int32_t> expected;
-    for (int32_t i = 0; i < count; ++i) expected.insert(positions[order[i]]);
-    EXPECT_EQ(TopPositions(positions, scores, count), std::vector<int32_t>(expected.begin(), expected.end()))
-        << "round " << round;
-  }
-}
-
 TEST(SelectionPolicy, EveryPolicyChoosesExactlyItsBudgetAmongTheCandidates) {
   const Candidates candidates = MakeCandidates({{0, 5, 45}, {1, 45, 46}, {2, 60, 100}});
-  std::vector<float> scores(candidates.num_tokens);
-  std::mt19937 random(3);
-  for (float& score : scores) score = static_cast<float>(random());
   const std::vector<int32_t> positions = candidates.Positions();
   std::vector<int32_t> numbers(candidates.num_tokens);
   std::iota(numbers.begin(), numbers.end(), 0);
   const auto highest = [&](int32_t count) -> absl::StatusOr<std::vector<int32_t>> {
-    return TopPositions(numbers, scores, count);
+    return std::vector<int32_t>(numbers.end() - count, numbers.end());
   };
   for (Policy policy :
        {Policy::kQuery, Policy::kHkvd, Policy::kLink, Policy::kNone, Policy::kAll, Policy::kRandom}) {
@@ -82,7 +42,7 @@ TEST(SelectionPolicy, EveryPolicyChoosesExactlyItsBudgetAmongTheCandidates) {
       const auto selection = *CreateSelectionPolicy(Options(policy, ratio), /*num_layers=*/4);
       const std::vector<int32_t> chosen = *selection->Select(candidates, highest);
       EXPECT_EQ(chosen.size(), selection->Budget(candidates));
-      EXPECT_TRUE(std::is_sorted(chosen.begin(), chosen.end()));
+      EXPECT_EQ(std::adjacent_find(chosen.begin(), chosen.end(), std::greater_equal<>()), chosen.end());
       EXPECT_TRUE(std::includes(positions.begin(), positions.end(), chosen.begin(), chosen.end()));
       EXPECT_GE(selection->Budget(candidates), previous);  // monotone in the ratio
       previous = selection->Budget(candidates);

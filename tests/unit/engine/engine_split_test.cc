@@ -173,7 +173,9 @@ TEST_F(EngineSplitOnDiskTest, StoredMeansDurable) {
   for (const DocumentChunk& chunk : split->chunks) {
     texts.push_back(document.text.substr(chunk.begin_byte, chunk.end_byte - chunk.begin_byte));
   }
+  ASSERT_FALSE(texts.empty());
   const auto put = Put(texts);
+  ASSERT_THAT(put->progress, SizeIs(texts.size()));
   for (const PutChunkProgress& chunk : put->progress) EXPECT_TRUE(chunk.durable);
   EXPECT_THAT(engine_->SplitDocument(document)->chunks, Each(Field("stored", &DocumentChunk::stored, true)));
 }

@@ -176,10 +176,20 @@ TEST_F(EngineTest, PutChunksCancelKeepsWhatIsStored) {
   auto recorder = std::make_shared<PutRecorder>();
   PutChunksRequest request;
   for (int i = 0; i < 200; ++i) request.chunks.push_back("chunk " + std::to_string(i));
+  absl::Notification some_stored, cancelled;
+  recorder->on_progress = [&, stored = 0]() mutable {
+    if (++stored != 3) return;
+    some_stored.Notify();
+    cancelled.WaitForNotification();
+  };
   const auto handle = *engine_->PutChunks(request, recorder);
+  some_stored.WaitForNotification();
   handle->Cancel();
+  cancelled.Notify();
   recorder->Wait();
   EXPECT_EQ(recorder->status.code(), absl::StatusCode::kCancelled);
+  EXPECT_GE(recorder->progress.size(), 3u);
+  EXPECT_LT(recorder->progress.size(), request.chunks.size());
   for (const PutChunkProgress& chunk : recorder->progress) {
     const auto key = *ChunkKey::FromHex(chunk.key);
     EXPECT_TRUE(engine_->chunks().Stat("", key).ok());

@@ -147,19 +147,19 @@ TEST_F(PagePoolTest, SequenceGrowsByWholePagesAndKeepsWhatItHasWhenThePoolIsEmpt
   auto pool = Create(SmallOptions(4));
   SequencePages sequence(*pool);
   EXPECT_TRUE(sequence.Grow(0).ok());
-  EXPECT_EQ(sequence.capacity_tokens(), 0);
+  EXPECT_EQ(sequence.page_indices().size(), 0u);
   EXPECT_TRUE(sequence.Grow(5).ok());
-  EXPECT_EQ(sequence.capacity_tokens(), 8);
+  EXPECT_EQ(sequence.page_indices().size(), 2u);
   const int32_t first = sequence.page_indices()[0];
   EXPECT_TRUE(sequence.Grow(8).ok());
   EXPECT_EQ(sequence.page_indices().size(), 2u);
   EXPECT_EQ(sequence.Grow(17).code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(sequence.Grow(-1).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(sequence.capacity_tokens(), 8);
+  EXPECT_EQ(sequence.page_indices().size(), 2u);
   EXPECT_TRUE(sequence.Grow(9).ok());
   EXPECT_EQ(sequence.page_indices()[0], first);
   EXPECT_TRUE(sequence.Grow(1).ok());
-  EXPECT_EQ(sequence.capacity_tokens(), 12);
+  EXPECT_EQ(sequence.page_indices().size(), 3u);
 }
 
 // Random growth, truncation and death of sequences against a set of pages: no page has two owners, and free
@@ -175,12 +175,12 @@ void RunRandomOperations(PagePool& pool, uint64_t seed) {
     } else if (random() % 4 == 0) {
       sequence.reset();
     } else {
-      const int64_t before = sequence->capacity_tokens();
+      const int64_t before = sequence->page_indices().size();
       const int64_t tokens = static_cast<int64_t>(random() % 60);
-      const int64_t missing = std::max<int64_t>(0, pool.PagesForTokens(tokens) - before / pool.page_size());
+      const int64_t missing = std::max<int64_t>(0, pool.PagesForTokens(tokens) - before);
       const bool expected = missing <= pool.num_free();
       ASSERT_EQ(sequence->Grow(tokens).ok(), expected);
-      ASSERT_EQ(sequence->capacity_tokens(), before + (expected ? missing * pool.page_size() : 0));
+      ASSERT_EQ(sequence->page_indices().size(), before + (expected ? missing : 0));
     }
     std::set<int32_t> owned;
     size_t total = 0;

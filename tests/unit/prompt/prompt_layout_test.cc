@@ -44,7 +44,7 @@ class PromptLayoutTest : public testing::Test {
     template_ = *ChatTemplate::Create(*tokenizer_, kChatMl);
   }
 
-  absl::StatusOr<PromptLayout> Build(const PromptInput& input, const PromptLimits& limits = {}) const {
+  absl::StatusOr<PromptLayout> Build(const Prompt& input, const PromptLimits& limits = {}) const {
     return BuildPromptLayout(input, *tokenizer_, *template_, limits);
   }
 
@@ -58,8 +58,7 @@ class PromptLayoutTest : public testing::Test {
     return texts;
   }
 
-  void ExpectRefusal(const PromptInput& input, const std::string& message,
-                     const PromptLimits& limits = {}) const {
+  void ExpectRefusal(const Prompt& input, const std::string& message, const PromptLimits& limits = {}) const {
     const absl::Status status = Build(input, limits).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_EQ(std::string(status.message()), message);
@@ -132,7 +131,7 @@ TEST_F(PromptLayoutTest, RefusesBadInputNamingFieldValueAndWhatIsAllowed) {
 }
 
 TEST_F(PromptLayoutTest, CountsTokensAgainstTheLimit) {
-  const PromptInput input = {.chunks = {std::string(100, 'c')}, .question = "Q"};
+  const Prompt input = {.chunks = {std::string(100, 'c')}, .question = "Q"};
   const auto layout = Build(input);
   ASSERT_TRUE(layout.ok()) << layout.status();
   const auto count = static_cast<int32_t>(layout->token_ids.size());
@@ -156,7 +155,7 @@ TEST_F(PromptLayoutTest, RandomPromptsAreCoveredAndChunksKeepTheirTokens) {
     return result;
   };
   for (int round = 0; round < 500; ++round) {
-    PromptInput input = {.system_text = word(5), .lead_in = word(5), .question = "?" + word(5)};
+    Prompt input = {.system_text = word(5), .lead_in = word(5), .question = "?" + word(5)};
     for (unsigned count = random() % 5; count > 0; --count) input.chunks.push_back(word(12));
     for (unsigned count = random() % 3; count > 0; --count) {
       input.history.push_back({random() % 2 == 0 ? Role::kUser : Role::kAssistant, word(6)});
@@ -204,7 +203,7 @@ TEST(PromptFixtureTest, MusiquePromptsEqualHuggingFaceTokenizers) {
   ASSERT_TRUE(fixture.is_object());
   ASSERT_GE(fixture["cases"].size(), 3u);
   for (const nlohmann::json& fixture_case : fixture["cases"]) {
-    PromptInput input;
+    Prompt input;
     input.system_text = fixture["system_text"].get<std::string>();
     input.lead_in = fixture["lead_in"].get<std::string>();
     input.chunks = fixture_case["chunks"].get<std::vector<std::string>>();

@@ -37,7 +37,7 @@ std::unique_ptr<Tokenizer> LoadModelTokenizer(const std::string& pre_tokenizer) 
   spec.bos = data->bos_id;
   spec.eos = data->eos_id;
   spec.add_bos = data->add_bos;
-  absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = Tokenizer::Create(std::move(spec));
+  absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = Tokenizer::Create(spec);
   if (!tokenizer.ok()) {
     ADD_FAILURE() << tokenizer.status();
     return nullptr;

@@ -8,10 +8,24 @@
 #include <utility>
 #include <vector>
 
-#include "engine/text/byte_level.h"
 #include "engine/text/tokenizer.h"
 
 namespace kvblend::text {
+
+/// How GPT-2's vocabularies spell bytes: printable ones of Latin-1 as they are, the others from U+0100 on.
+inline std::string TokenStringOfBytes(std::string_view bytes) {
+  std::string spelled;
+  for (const char c : bytes) {
+    const int byte = static_cast<uint8_t>(c);
+    int code_point = byte;
+    if (byte <= 0x20) code_point = 0x100 + byte;
+    if (byte >= 0x7F && byte <= 0xA0) code_point = 0x121 + byte - 0x7F;
+    if (byte == 0xAD) code_point = 0x143;
+    if (code_point >= 0x80) spelled.push_back(static_cast<char>(0xC0 | code_point >> 6));
+    spelled.push_back(static_cast<char>(code_point >= 0x80 ? 0x80 | (code_point & 0x3F) : code_point));
+  }
+  return spelled;
+}
 
 struct SmallVocabulary {
   static constexpr TokenId kEndOfText = 0;

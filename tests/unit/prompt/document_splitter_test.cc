@@ -14,7 +14,7 @@
 #include "gtest/gtest.h"
 #include "tests/unit/text/small_vocabulary.h"
 
-namespace kvblend::split {
+namespace kvblend::prompt {
 namespace {
 
 using ::testing::HasSubstr;
@@ -196,4 +196,4 @@ TEST_F(DocumentSplitterExampleTest, WhatIsWrongIsNamed) {
 }
 
 }  // namespace
-}  // namespace kvblend::split
+}  // namespace kvblend::prompt

@@ -4,7 +4,7 @@
 
 #include "gtest/gtest.h"
 
-namespace kvblend::split {
+namespace kvblend::prompt {
 namespace {
 
 /// One letter per place between characters: 'p'aragraph, 's'entence, 'w'ord or '.'.
@@ -65,4 +65,4 @@ TEST(TextBoundaryTest, Characters) {
 }
 
 }  // namespace
-}  // namespace kvblend::split
+}  // namespace kvblend::prompt
