@@ -20,8 +20,9 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # -fpch-preprocess: ccache needs it. The rest: g++ spends a tenth of its time collecting garbage in heaps that fit.
   add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess;--param=ggc-min-heapsize=1000000>")
 endif()
-# Targets that share precompiled headers agree about macros; liburing and hiredis ask for this one.
+# Targets that share precompiled headers agree about macros; protobuf, liburing and hiredis ask for these.
 add_compile_definitions(_FILE_OFFSET_BITS=64)
+add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-pthread>")
 
 # Carries the warnings of this project's own code; never applied to generated code.
 add_library(kvblend_warnings INTERFACE)

@@ -3,7 +3,7 @@
 # of one of ours would then compile everything anew.
 option(KVBLEND_PCH "Precompile the headers from outside that most files include" ON)
 
-# kvblend_precompile(NAME HEADERS <header>... [DEPS target...]): what kvblend_library(... PCH NAME) reuses.
+# kvblend_precompile(NAME HEADERS <header>... [DEPS target...]): what targets reuse.
 function(kvblend_precompile NAME)
   cmake_parse_arguments(ARG "" "" "HEADERS;DEPS" ${ARGN})
   set(source ${PROJECT_BINARY_DIR}/precompiled/${NAME}.cc)
@@ -13,11 +13,20 @@ function(kvblend_precompile NAME)
   target_precompile_headers(kvblend_pch_${NAME} PRIVATE ${ARG_HEADERS})
 endfunction()
 
-# kvblend_reuse_precompiled(TARGET NAME): NAME is one of those below, or "none".
-function(kvblend_reuse_precompiled TARGET NAME)
-  if(KVBLEND_PCH AND NOT NAME STREQUAL "none")
-    target_precompile_headers(${TARGET} REUSE_FROM kvblend_pch_${NAME})
+# kvblend_reuse_precompiled(TARGET dependency...): the headers that fit what TARGET uses.
+function(kvblend_reuse_precompiled TARGET)
+  if(NOT KVBLEND_PCH)
+    return()
   endif()
+  set(name common)
+  if("GTest::gmock" IN_LIST ARGN)
+    set(name tests)
+  elseif("CLI11::CLI11" IN_LIST ARGN)
+    set(name cli)
+  elseif("gRPC::grpc++" IN_LIST ARGN OR "proto" IN_LIST ARGN OR "proto_messages" IN_LIST ARGN)
+    set(name grpc)
+  endif()
+  target_precompile_headers(${TARGET} REUSE_FROM kvblend_pch_${name})
 endfunction()
 
 if(KVBLEND_PCH)

@@ -1,8 +1,8 @@
 # One target per folder: a folder can use only what its target names in DEPS, else it fails to link.
 
-# kvblend_library(NAME SRCS a.cc b.cc DEPS target... [PCH common]): PCH names headers of cmake/precompiled.cmake.
+# kvblend_library(NAME SRCS a.cc b.cc DEPS target...)
 function(kvblend_library NAME)
-  cmake_parse_arguments(ARG "" "PCH" "SRCS;DEPS;PRIVATE_DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "SRCS;DEPS;PRIVATE_DEPS" ${ARGN})
   add_library(${NAME} STATIC ${ARG_SRCS})
   target_include_directories(${NAME} PUBLIC
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/kvblend>)
@@ -10,10 +10,7 @@ function(kvblend_library NAME)
   if(CMAKE_CURRENT_SOURCE_DIR MATCHES "^${PROJECT_SOURCE_DIR}/(engine|kernels)")
     set_property(GLOBAL APPEND PROPERTY KVBLEND_ENGINE_LIBRARIES ${NAME})  # cmake/install.cmake
   endif()
-  if(NOT ARG_PCH)
-    set(ARG_PCH common)
-  endif()
-  kvblend_reuse_precompiled(${NAME} ${ARG_PCH})
+  kvblend_reuse_precompiled(${NAME} ${ARG_DEPS} ${ARG_PRIVATE_DEPS})
 endfunction()
 
 if(KVBLEND_SANITIZER STREQUAL "thread")
@@ -21,26 +18,23 @@ if(KVBLEND_SANITIZER STREQUAL "thread")
   target_link_libraries(kvblend_absl_for_tsan PUBLIC absl::status absl::synchronization ${CMAKE_DL_LIBS} PRIVATE kvblend_warnings)
 endif()
 
-# kvblend_binary(NAME SRCS ... DEPS ... [PCH common])
+# kvblend_binary(NAME SRCS ... DEPS ...)
 function(kvblend_binary NAME)
-  cmake_parse_arguments(ARG "" "PCH" "SRCS;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "SRCS;DEPS" ${ARGN})
   add_executable(${NAME} ${ARG_SRCS})
   target_include_directories(${NAME} PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(${NAME} PRIVATE ${ARG_DEPS} kvblend_warnings)
   if(TARGET kvblend_absl_for_tsan)
     target_link_libraries(${NAME} PRIVATE kvblend_absl_for_tsan)
   endif()
-  if(NOT ARG_PCH)
-    set(ARG_PCH common)
-  endif()
-  kvblend_reuse_precompiled(${NAME} ${ARG_PCH})
+  kvblend_reuse_precompiled(${NAME} ${ARG_DEPS})
 endfunction()
 
 # kvblend_test(NAME SRCS ... DEPS ... [LABELS unit]): one GoogleTest binary, one CTest entry.
 # KVBLEND_SOURCE_DIR is where tests find fixtures.
 function(kvblend_test NAME)
   cmake_parse_arguments(ARG "" "TIMEOUT" "SRCS;DEPS;LABELS" ${ARGN})
-  kvblend_binary(${NAME} SRCS ${ARG_SRCS} DEPS ${ARG_DEPS} GTest::gmock GTest::gtest_main PCH tests)
+  kvblend_binary(${NAME} SRCS ${ARG_SRCS} DEPS ${ARG_DEPS} GTest::gmock GTest::gtest_main)
   target_compile_definitions(${NAME} PRIVATE KVBLEND_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   add_test(NAME ${NAME} COMMAND ${NAME} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
   if(NOT ARG_TIMEOUT)

@@ -8,6 +8,7 @@
 
 #include "absl/strings/string_view.h"
 #include "kernels/checks.h"
+#include "kernels/status_macros.h"
 
 namespace kvblend::kernels {
 namespace {
@@ -18,44 +19,32 @@ constexpr DataType kF32 = DataType::kF32;
 constexpr DataType kBF16 = DataType::kBF16;
 constexpr DataType kF16 = DataType::kF16;
 
-#define KVBLEND_RETURN_IF_ERROR(expression)                              \
-  do {                                                                   \
-    if (absl::Status status = (expression); !status.ok()) return status; \
-  } while (false)
-
-PageLayout BestLayout(const Backend& backend, const KvPagesView& pages) {
-  return backend.best_page_layout(pages.dtype, pages.page_size, pages.head_dim);
+// Pages that `backend` can hold, and all that the plan uses of them.
+absl::Status CheckPagesOfPlan(absl::string_view op, const Backend& backend, const BatchPlan& plan,
+                              const KvPagesView& pages) {
+  const PageLayout best = backend.best_page_layout(pages.dtype, pages.page_size, pages.head_dim);
+  KVBLEND_RETURN_IF_ERROR(CheckPages(op, pages, backend.has_int8_pages(), best));
+  return CheckPlanFitsPages(op, plan, pages);
 }
 
-// q and out of the two attention operations share everything but out's shape.
-absl::Status CheckAttention(absl::string_view op, const BatchPlan& plan, ConstMatrixView q, int32_t num_heads,
-                            float scale, KvPagesView pages, bool int8, PageLayout best) {
-  KVBLEND_RETURN_IF_ERROR(CheckPages(op, pages, int8, best));
-  KVBLEND_RETURN_IF_ERROR(CheckPlanFitsPages(op, plan, pages));
+// What the attention operations have in common: all but their outputs.
+absl::Status CheckAttention(absl::string_view op, const Backend& backend, const BatchPlan& plan,
+                            ConstMatrixView q, int32_t num_heads, float scale, const KvPagesView& pages) {
+  KVBLEND_RETURN_IF_ERROR(CheckPagesOfPlan(op, backend, plan, pages));
   KVBLEND_RETURN_IF_ERROR(CheckHeads(op, num_heads, scale, pages));
   return CheckMatrix(op, "q", q, plan.num_rows(), int64_t{num_heads} * pages.head_dim, {kF32});
 }
 
 // What writing KV into pages needs, wherever the KV comes from.
-absl::Status CheckScatter(absl::string_view op, const BatchPlan& plan, const RopeTable& rope,
-                          KvPagesView pages, bool int8, PageLayout best) {
-  KVBLEND_RETURN_IF_ERROR(CheckPages(op, pages, int8, best));
-  KVBLEND_RETURN_IF_ERROR(CheckPlanFitsPages(op, plan, pages));
+absl::Status CheckScatter(absl::string_view op, const Backend& backend, const BatchPlan& plan,
+                          const RopeTable& rope, const KvPagesView& pages) {
+  KVBLEND_RETURN_IF_ERROR(CheckPagesOfPlan(op, backend, plan, pages));
   KVBLEND_RETURN_IF_ERROR(CheckPlanFitsRope(op, plan, rope));
   if (rope.head_dim() != pages.head_dim) {
     return Invalid(op, "rope.head_dim is ", rope.head_dim(), "; allowed: the pages' ", pages.head_dim);
   }
   return absl::OkStatus();
 }
-
-class ReadRows final : public WeightSource {
- public:
-  explicit ReadRows(RowReader reader) : reader_(reader) {}
-  absl::Status ReadRow(int64_t row, absl::Span<float> out) const override { return reader_(row, out); }
-
- private:
-  const RowReader reader_;
-};
 
 class RunEveryTime final : public RepeatedStep {
  public:
@@ -81,11 +70,6 @@ absl::StatusOr<std::unique_ptr<PackedWeights>> Backend::PackWeights(int64_t rows
                                                                     const WeightSource& source) {
   KVBLEND_RETURN_IF_ERROR(CheckWeightShape(rows, cols));
   return DoPackWeights(rows, cols, usage, source);
-}
-
-absl::StatusOr<std::unique_ptr<PackedWeights>> Backend::PackWeights(int64_t rows, int64_t cols,
-                                                                    WeightUsage usage, RowReader reader) {
-  return PackWeights(rows, cols, usage, ReadRows(reader));
 }
 
 absl::StatusOr<std::unique_ptr<RopeTable>> Backend::CreateRopeTable(const RopeSpec& spec) {
@@ -161,7 +145,7 @@ absl::Status Backend::Rope(Stream& stream, const BatchPlan& plan, const RopeTabl
 absl::Status Backend::KvScatter(Stream& stream, const BatchPlan& plan, const RopeTable& rope,
                                 ConstMatrixView k, ConstMatrixView v, KvPagesView pages) {
   constexpr absl::string_view kOp = "KvScatter";
-  KVBLEND_RETURN_IF_ERROR(CheckScatter(kOp, plan, rope, pages, has_int8_pages(), BestLayout(*this, pages)));
+  KVBLEND_RETURN_IF_ERROR(CheckScatter(kOp, *this, plan, rope, pages));
   const int64_t cols = int64_t{pages.num_kv_heads} * pages.head_dim;
   const DataType of_pages = pages.dtype == DataType::kInt8 ? kF32 : pages.dtype;
   KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "k", k, plan.num_rows(), cols, {kF32, of_pages}));
@@ -172,7 +156,7 @@ absl::Status Backend::KvScatter(Stream& stream, const BatchPlan& plan, const Rop
 absl::Status Backend::KvLoad(Stream& stream, const BatchPlan& plan, const RopeTable& rope, KvSectionView k,
                              KvSectionView v, KvPagesView pages) {
   constexpr absl::string_view kOp = "KvLoad";
-  KVBLEND_RETURN_IF_ERROR(CheckScatter(kOp, plan, rope, pages, has_int8_pages(), BestLayout(*this, pages)));
+  KVBLEND_RETURN_IF_ERROR(CheckScatter(kOp, *this, plan, rope, pages));
   const int64_t cols = int64_t{pages.num_kv_heads} * pages.head_dim;
   KVBLEND_RETURN_IF_ERROR(CheckSection(kOp, "k", k, KvPart::kKey, plan.num_rows(), cols));
   KVBLEND_RETURN_IF_ERROR(CheckSection(kOp, "v", v, KvPart::kValue, plan.num_rows(), cols));
@@ -191,19 +175,10 @@ absl::Status Backend::EncodeKv(Stream& stream, ConstMatrixView in, MutableKvSect
   return DoEncodeKv(stream, in, out);
 }
 
-absl::Status Backend::DecodeKv(Stream& stream, KvSectionView in, MatrixView out) {
-  constexpr absl::string_view kOp = "DecodeKv";
-  KVBLEND_RETURN_IF_ERROR(CheckSection(kOp, "in", in, in.part, in.rows, in.cols));
-  KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "out", out, in.rows, in.cols, {kF32}));
-  KVBLEND_RETURN_IF_ERROR(CheckSectionDisjoint(kOp, in, "in", out, "out"));
-  return DoDecodeKv(stream, in, out);
-}
-
 absl::Status Backend::SelectiveAttention(Stream& stream, const BatchPlan& plan, ConstMatrixView q,
                                          int32_t num_heads, float scale, KvPagesView pages, MatrixView out) {
   constexpr absl::string_view kOp = "SelectiveAttention";
-  KVBLEND_RETURN_IF_ERROR(
-      CheckAttention(kOp, plan, q, num_heads, scale, pages, has_int8_pages(), BestLayout(*this, pages)));
+  KVBLEND_RETURN_IF_ERROR(CheckAttention(kOp, *this, plan, q, num_heads, scale, pages));
   KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "out", out, q.rows, q.cols, {kF32, compute_dtype()}));
   KVBLEND_RETURN_IF_ERROR(CheckDisjoint(kOp, q, "q", out));
   return DoSelectiveAttention(stream, plan, q, num_heads, scale, pages, out);
@@ -212,8 +187,7 @@ absl::Status Backend::SelectiveAttention(Stream& stream, const BatchPlan& plan, 
 absl::Status Backend::AttentionMass(Stream& stream, const BatchPlan& plan, ConstMatrixView q,
                                     int32_t num_heads, float scale, KvPagesView pages, MatrixView out) {
   constexpr absl::string_view kOp = "AttentionMass";
-  KVBLEND_RETURN_IF_ERROR(
-      CheckAttention(kOp, plan, q, num_heads, scale, pages, has_int8_pages(), BestLayout(*this, pages)));
+  KVBLEND_RETURN_IF_ERROR(CheckAttention(kOp, *this, plan, q, num_heads, scale, pages));
   KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "out", out, 1, plan.total_kv_len(), {kF32}));
   KVBLEND_RETURN_IF_ERROR(CheckDisjoint(kOp, q, "q", out));
   return DoAttentionMass(stream, plan, q, num_heads, scale, pages, out);
@@ -223,8 +197,7 @@ absl::Status Backend::SelectiveAttentionWithMass(Stream& stream, const BatchPlan
                                                  int32_t num_heads, float scale, KvPagesView pages,
                                                  MatrixView out, MatrixView mass) {
   constexpr absl::string_view kOp = "SelectiveAttentionWithMass";
-  KVBLEND_RETURN_IF_ERROR(
-      CheckAttention(kOp, plan, q, num_heads, scale, pages, has_int8_pages(), BestLayout(*this, pages)));
+  KVBLEND_RETURN_IF_ERROR(CheckAttention(kOp, *this, plan, q, num_heads, scale, pages));
   KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "out", out, q.rows, q.cols, {kF32, compute_dtype()}));
   KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "mass", mass, 1, plan.total_kv_len(), {kF32}));
   KVBLEND_RETURN_IF_ERROR(CheckDisjoint(kOp, q, "q", out));
@@ -241,17 +214,14 @@ absl::Status Backend::DoSelectiveAttentionWithMass(Stream& stream, const BatchPl
 }
 
 absl::Status Backend::KvDeviation(Stream& stream, ConstMatrixView fresh, KvSectionView stored,
-                                  DeviationMetric metric, MatrixView out) {
+                                  MatrixView out) {
   constexpr absl::string_view kOp = "KvDeviation";
-  if (metric != DeviationMetric::kSquaredL2 && metric != DeviationMetric::kL1) {
-    return Invalid(kOp, "metric is ", static_cast<int>(metric), "; allowed: kSquaredL2, kL1");
-  }
   KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "fresh", fresh, fresh.rows, fresh.cols, {kF32}));
   KVBLEND_RETURN_IF_ERROR(CheckSection(kOp, "stored", stored, stored.part, fresh.rows, fresh.cols));
   KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "out", out, 1, fresh.rows, {kF32}));
   KVBLEND_RETURN_IF_ERROR(CheckDisjoint(kOp, fresh, "fresh", out));
   KVBLEND_RETURN_IF_ERROR(CheckSectionDisjoint(kOp, stored, "stored", out, "out"));
-  return DoKvDeviation(stream, fresh, stored, metric, out);
+  return DoKvDeviation(stream, fresh, stored, out);
 }
 
 absl::Status Backend::MassScores(Stream& stream, ConstMatrixView mass, absl::Span<const ColumnRange> counted,
@@ -313,14 +283,6 @@ absl::Status Backend::GatherRows(Stream& stream, ConstMatrixView in, absl::Span<
   }
   KVBLEND_RETURN_IF_ERROR(CheckDisjoint(kOp, in, "in", out));
   return DoGatherRows(stream, in, row_indices, out);
-}
-
-absl::Status Backend::Convert(Stream& stream, ConstMatrixView in, MatrixView out) {
-  constexpr absl::string_view kOp = "Convert";
-  KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "in", in, in.rows, in.cols, {kF32, kBF16, kF16}));
-  KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "out", out, in.rows, in.cols, {kF32, kBF16, kF16}));
-  KVBLEND_RETURN_IF_ERROR(CheckDisjoint(kOp, in, "in", out));
-  return DoConvert(stream, in, out);
 }
 
 }  // namespace kvblend::kernels

@@ -4,7 +4,7 @@
 // Memory: every pointer in a view lies in the backend's own memory (host memory for the CPU backends,
 // device memory for a GPU); CopyFromHost and CopyToHost move bytes between the two. `absl::Span`
 // arguments and everything inside a BatchSpec are host memory and are read before the call returns. The
-// sections of KvLoad, EncodeKv, DecodeKv and KvDeviation may also lie in host memory, where the store keeps
+// sections of KvLoad, EncodeKv and KvDeviation may also lie in host memory, where the store keeps
 // them; that memory must stay until Synchronize has returned, and EncodeKv's bytes are there then.
 //
 // Streams: operations on one stream run in order. A CPU backend runs them before it returns; a GPU backend
@@ -67,9 +67,6 @@ class PackedWeights {
   virtual WeightUsage usage() const = 0;
 };
 
-/// Writes row `row` of the source weight, dequantised, into `out` [cols]. Called from one thread at a time.
-using RowReader = absl::FunctionRef<absl::Status(int64_t row, absl::Span<float> out)>;
-
 /// Which elements of a head form the pairs that RoPE rotates.
 enum class RopeLayout : uint8_t {
   kInterleaved,  // (0,1), (2,3), ...: GGUF's `llama`
@@ -120,9 +117,6 @@ class BatchPlan {
   virtual int32_t page_size() const = 0;
 };
 
-/// How KvDeviation measures the distance of a fresh row from a stored one.
-enum class DeviationMetric : uint8_t { kSquaredL2, kL1 };
-
 /// What one step of a RepeatedStep has of its own. Everything is host memory.
 struct StepValues {
   const BatchPlan& plan;
@@ -147,7 +141,7 @@ class RepeatedStep {
   virtual std::string problem() const { return ""; }
 };
 
-/// Of a device with memory of its own: bytes in use, by whomever, and all there are.
+/// The memory of a device that has its own: the bytes that this process and others use, and all there are.
 struct DeviceMemory {
   int64_t used_bytes = 0;
   int64_t total_bytes = 0;
@@ -164,14 +158,14 @@ class Backend {
   virtual std::string Describe() const = 0;
   /// What the device calls itself.
   virtual std::string device_name() const { return "CPU"; }
-  /// Nothing where memory is the process's own, or when the device does not say.
+  /// nullopt where the backend computes in the process's own memory, or when the device does not tell.
   virtual std::optional<DeviceMemory> device_memory() const { return std::nullopt; }
   /// dtype in which GEMM inputs are best given (kF32 or kBF16). RmsNorm, SelectiveAttention and SiluMul write
   /// it.
   virtual DataType compute_dtype() const = 0;
   /// Whether KV pages may be int8 (KvPagesView); f32, bf16 and f16 always may.
   virtual bool has_int8_pages() const { return false; }
-  /// The layout in which pages are best given, of any arguments; kRows always may be.
+  /// The fastest layout for pages with these properties, which may be any; kRows is always allowed.
   virtual PageLayout best_page_layout(DataType /*dtype*/, int32_t /*page_size*/, int32_t /*head_dim*/) const {
     return PageLayout::kRows;
   }
@@ -180,17 +174,17 @@ class Backend {
 
   /// kResourceExhausted when there is not enough memory, naming the bytes asked for.
   virtual absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t bytes) = 0;
-  /// Host memory from which and to which copying is fastest: page-locked where the device has memory of its
-  /// own. At a multiple of 4096; null when there is none. Thread-safe. REQUIRES: bytes > 0
+  /// Host memory that copies from and to the device are fastest with: page-locked where the device has its
+  /// own. Aligned to 4096 bytes; null when there is not enough. Thread-safe. REQUIRES: bytes > 0
   virtual void* AllocateHost(int64_t bytes);
-  /// `bytes` as it was allocated. What is enqueued and uses it must have been waited for.
+  /// `bytes` as given to AllocateHost. REQUIRES: nothing that is still enqueued uses the memory.
   virtual void FreeHost(void* data, int64_t bytes);
   virtual absl::StatusOr<std::unique_ptr<Stream>> CreateStream() = 0;
   virtual absl::Status CopyFromHost(Stream& stream, void* dst, const void* src, int64_t bytes) = 0;
   virtual absl::Status CopyToHost(Stream& stream, void* dst, const void* src, int64_t bytes) = 0;
   /// Waits until everything enqueued on the stream is done; returns the first asynchronous error.
   virtual absl::Status Synchronize(Stream& stream) = 0;
-  /// By default one that runs the operations every time.
+  /// The default runs the operations every time.
   virtual std::unique_ptr<RepeatedStep> CreateRepeatedStep(Stream& stream);
 
   // --- preparation ----------------------------------------------------------------------------------------
@@ -198,8 +192,6 @@ class Backend {
   /// A backend may keep the source's codes instead of their values; the source is not needed afterwards.
   absl::StatusOr<std::unique_ptr<PackedWeights>> PackWeights(int64_t rows, int64_t cols, WeightUsage usage,
                                                              const WeightSource& source);
-  absl::StatusOr<std::unique_ptr<PackedWeights>> PackWeights(int64_t rows, int64_t cols, WeightUsage usage,
-                                                             RowReader reader);
   absl::StatusOr<std::unique_ptr<RopeTable>> CreateRopeTable(const RopeSpec& spec);
   absl::StatusOr<std::unique_ptr<BatchPlan>> PlanBatch(const BatchSpec& spec);
 
@@ -246,10 +238,6 @@ class Backend {
   ///   in: f32 [out.rows, out.cols]
   absl::Status EncodeKv(Stream& stream, ConstMatrixView in, MutableKvSectionView out);
 
-  /// The values of a section.
-  ///   out: f32 [in.rows, in.cols]
-  absl::Status DecodeKv(Stream& stream, KvSectionView in, MatrixView out);
-
   /// Attention of gathered rows, each masked by its *own position*: row i of sequence s sees the keys at
   /// positions k <= positions[i] (and within the sliding window). Full prefill, blended prefill, chunked
   /// prefill and decode are this one operation. GQA: query head h reads kv head h / (num_heads /
@@ -266,23 +254,22 @@ class Backend {
   absl::Status AttentionMass(Stream& stream, const BatchPlan& plan, ConstMatrixView q, int32_t num_heads,
                              float scale, KvPagesView pages, MatrixView out);
 
-  /// Both at once, for a pass whose every row votes: what SelectiveAttention gives, bit for bit, and the mass
-  /// of its probabilities as they are multiplied (rounded to the compute dtype).
+  /// Both at once: `out` is what SelectiveAttention gives, bit for bit; `mass` sums the probabilities as they
+  /// are multiplied with the values (rounded to the compute dtype).
   ///   q, out: as of SelectiveAttention;  mass: as AttentionMass's out
   absl::Status SelectiveAttentionWithMass(Stream& stream, const BatchPlan& plan, ConstMatrixView q,
                                           int32_t num_heads, float scale, KvPagesView pages, MatrixView out,
                                           MatrixView mass);
 
-  /// out[i] = distance(fresh[i], row i of what is stored), decoded as it is read (CacheBlend, EuroSys 2025,
-  /// section 4.3).
+  /// out[i] = the squared distance of fresh[i] from row i of what is stored, which is decoded as it is read
+  /// (CacheBlend, EuroSys 2025, section 4.3).
   ///   fresh: f32 [n, d];  stored: [n, d], either part, any encoding;  out: f32 [1, n]
-  absl::Status KvDeviation(Stream& stream, ConstMatrixView fresh, KvSectionView stored,
-                           DeviationMetric metric, MatrixView out);
+  absl::Status KvDeviation(Stream& stream, ConstMatrixView fresh, KvSectionView stored, MatrixView out);
 
-  /// How much the layers of a query pass look at each of some columns, each layer by its own measure:
-  /// out[i] = max over rows r of mass[r][c_i] / (sum of mass[r] over `counted`), where c_i is the i-th column
-  /// of `wanted`. Sums are taken in double, column by column within a range, range by range. A row whose sum
-  /// is not above 0 has no say; NaN has none either; out is at least 0.
+  /// How strongly any layer of a query pass attends to each wanted column, row r of `mass` being layer r's
+  /// attention mass: out[i] = max over rows r of mass[r][c_i] / (sum of mass[r] over `counted`), where c_i is
+  /// the i-th column of `wanted`. Sums are taken in double, column by column within a range, range by range.
+  /// Rows whose sum is not above 0 are left out, and so are quotients that are NaN; out is at least 0.
   ///   mass: f32 [n, cols];  counted, wanted: host, each within 0 .. cols;  out: f32 [1, columns of `wanted`]
   absl::Status MassScores(Stream& stream, ConstMatrixView mass, absl::Span<const ColumnRange> counted,
                           absl::Span<const ColumnRange> wanted, MatrixView out);
@@ -303,10 +290,6 @@ class Backend {
   absl::Status GatherRows(Stream& stream, ConstMatrixView in, absl::Span<const int32_t> row_indices,
                           MatrixView out);
 
-  /// out = in, element by element converted to out.dtype (round to nearest even). Same shape; any pair of
-  /// dtypes.
-  absl::Status Convert(Stream& stream, ConstMatrixView in, MatrixView out);
-
  protected:
   // The checked entries above validate and call these; implementations may rely on every precondition.
   virtual absl::StatusOr<std::unique_ptr<PackedWeights>> DoPackWeights(int64_t rows, int64_t cols,
@@ -324,7 +307,6 @@ class Backend {
   virtual absl::Status DoKvLoad(Stream&, const BatchPlan&, const RopeTable&, KvSectionView, KvSectionView,
                                 KvPagesView) = 0;
   virtual absl::Status DoEncodeKv(Stream&, ConstMatrixView, MutableKvSectionView) = 0;
-  virtual absl::Status DoDecodeKv(Stream&, KvSectionView, MatrixView) = 0;
   virtual absl::Status DoSelectiveAttention(Stream&, const BatchPlan&, ConstMatrixView, int32_t, float,
                                             KvPagesView, MatrixView) = 0;
   virtual absl::Status DoAttentionMass(Stream&, const BatchPlan&, ConstMatrixView, int32_t, float,
@@ -332,35 +314,33 @@ class Backend {
   /// One after the other, unless a backend knows better.
   virtual absl::Status DoSelectiveAttentionWithMass(Stream&, const BatchPlan&, ConstMatrixView, int32_t,
                                                     float, KvPagesView, MatrixView out, MatrixView mass);
-  virtual absl::Status DoKvDeviation(Stream&, ConstMatrixView, KvSectionView, DeviationMetric,
-                                     MatrixView) = 0;
+  virtual absl::Status DoKvDeviation(Stream&, ConstMatrixView, KvSectionView, MatrixView) = 0;
   virtual absl::Status DoMassScores(Stream&, ConstMatrixView, absl::Span<const ColumnRange>,
                                     absl::Span<const ColumnRange>, MatrixView) = 0;
   virtual absl::Status DoSelectTopK(Stream&, ConstMatrixView, IndicesView) = 0;
   virtual absl::Status DoSampleTokens(Stream&, ConstMatrixView, absl::Span<const SamplingSpec>,
                                       absl::Span<SampledToken>) = 0;
   virtual absl::Status DoGatherRows(Stream&, ConstMatrixView, absl::Span<const int32_t>, MatrixView) = 0;
-  virtual absl::Status DoConvert(Stream&, ConstMatrixView, MatrixView) = 0;
 };
 
 /// The definition of every operation: plain fp32 loops, single-threaded.
 std::unique_ptr<Backend> CreateReferenceBackend();
 
 struct CpuBackendOptions {
-  int num_threads = 0;       // 0: one per available processor
-  bool pin_threads = false;  // each worker to a processor of its own; the calling thread stays free
+  int num_threads = 0;  // 0: one per available processor
   enum class Gemm : uint8_t {
     kAuto,  // bf16 where the CPU has it in hardware
     kF32,
     kBF16,
-    kInt8  // products of more than a few rows with weights in 8 bits, rounded in groups of 32 inputs (a
-           // file's codes stay as they are); all else as kAuto. Needs AVX512-VNNI
+    // Products of weights with more than a few rows in 8 bits, rounded in groups of 32 inputs (a file's codes
+    // stay as they are); everything else as kAuto. Needs AVX512-VNNI.
+    kInt8,
   } gemm = Gemm::kAuto;
 };
 
 /// oneDNN GEMMs, own attention, SIMD chosen at run time; the environment's KVBLEND_CPU (portable, avx2,
-/// avx512, amx) holds it to fewer instructions. kFailedPrecondition: the processor has less than that, or
-/// than `gemm` needs.
+/// avx512, amx) limits it to fewer instructions. kFailedPrecondition: the processor lacks those, or those
+/// that `gemm` needs.
 absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(const CpuBackendOptions& options);
 
 /// By the name of a device, as ChooseDevice (kernels/device_choice.h) takes it, with its errors.

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_join.h"
+#include "kernels/status_macros.h"
 
 namespace kvblend::kernels {
 namespace {
@@ -53,6 +54,14 @@ absl::Status CheckIndptr(absl::string_view name, absl::Span<const int32_t> indpt
 }
 
 }  // namespace
+
+absl::Status CheckCopy(absl::string_view op, const void* dst, const void* src, int64_t bytes) {
+  if (bytes < 0) return Invalid(op, "bytes is ", bytes, "; allowed: at least 0");
+  if (bytes > 0 && (dst == nullptr || src == nullptr)) {
+    return Invalid(op, dst == nullptr ? "dst" : "src", " is null with ", bytes, " bytes");
+  }
+  return absl::OkStatus();
+}
 
 absl::Status CheckMatrix(absl::string_view op, absl::string_view what, ConstMatrixView view, int64_t rows,
                          int64_t cols, std::initializer_list<DataType> dtypes) {
@@ -251,10 +260,9 @@ absl::Status CheckBatchSpec(const BatchSpec& spec) {
   if (spec.sliding_window < 0)
     return Invalid(kOp, "sliding_window is ", spec.sliding_window, "; allowed: at least 0");
   const size_t num_sequences = spec.kv_len.size();
-  if (auto s = CheckIndptr("row_indptr", spec.row_indptr, num_sequences, spec.positions.size()); !s.ok())
-    return s;
-  if (auto s = CheckIndptr("page_indptr", spec.page_indptr, num_sequences, spec.page_indices.size()); !s.ok())
-    return s;
+  KVBLEND_RETURN_IF_ERROR(CheckIndptr("row_indptr", spec.row_indptr, num_sequences, spec.positions.size()));
+  KVBLEND_RETURN_IF_ERROR(
+      CheckIndptr("page_indptr", spec.page_indptr, num_sequences, spec.page_indices.size()));
   for (size_t i = 0; i < spec.page_indices.size(); ++i) {
     if (spec.page_indices[i] < 0) {
       return Invalid(kOp, "page_indices[", i, "] is ", spec.page_indices[i], "; allowed: at least 0");

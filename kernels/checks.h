@@ -7,6 +7,7 @@
 #include <initializer_list>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "kernels/backend.h"
@@ -18,6 +19,16 @@ template <typename... Args>
 absl::Status Invalid(absl::string_view op, const Args&... args) {
   return absl::InvalidArgumentError(absl::StrCat(op, ": ", args...));
 }
+
+/// A plan, table or weight as the type that this kind of backend makes. `what`: "the BatchPlan was"
+template <typename Own, typename Base>
+absl::StatusOr<const Own*> OfOwnKind(const Base& object, absl::string_view what) {
+  if (const auto* own = dynamic_cast<const Own*>(&object)) return own;
+  return absl::InvalidArgumentError(absl::StrCat(what, " made by a backend of another kind"));
+}
+
+/// The arguments of CopyFromHost and CopyToHost.
+absl::Status CheckCopy(absl::string_view op, const void* dst, const void* src, int64_t bytes);
 
 /// Shape, dtype, stride, alignment and size of one matrix argument called `what`.
 absl::Status CheckMatrix(absl::string_view op, absl::string_view what, ConstMatrixView view, int64_t rows,

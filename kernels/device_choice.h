@@ -23,7 +23,7 @@ struct CudaDevice {
 /// The oldest compute capability that the kernels are built for.
 inline constexpr int kMinComputeMajor = 8;
 
-/// What looking for CUDA devices came to.
+/// What a search for CUDA devices found.
 struct CudaProbe {
   bool in_build = false;            // this build has the CUDA backend
   std::string error;                // the CUDA runtime's words when it could not list devices
@@ -49,10 +49,10 @@ absl::Status CheckDeviceName(std::string_view device);
 /// device that the kernels run on.
 absl::StatusOr<DeviceChoice> ChooseDevice(std::string_view device, absl::FunctionRef<CudaProbe()> probe);
 
-/// Of this build and machine.
+/// Looks for the devices of this machine, in a build that has CUDA.
 CudaProbe ProbeCuda();
 
-/// `cpu` is looked at when the choice is the CPU.
+/// `cpu` matters only when the choice is the CPU.
 absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const DeviceChoice& choice,
                                                        const CpuBackendOptions& cpu);
 

@@ -2,7 +2,7 @@
 // run of bytes that can be read from a disk, sent over a network and loaded by a GPU as it is.
 //
 // With rows = tokens and cols = num_kv_heads * head_dim, a section of a dense encoding is the row-major
-// matrix [rows, cols]. A quantised section is three planes, each starting at a multiple of
+// matrix [rows, cols]. A quantized section is three planes, each starting at a multiple of
 // kKvSectionAlignment bytes:
 //
 //     offsets  bf16 [scale_rows, scale_cols]      value = offset + step * code
@@ -15,10 +15,10 @@
 //     steps    bf16 [scale_rows, scale_cols]      value = step * code
 //     codes    fp8: E4M3 [rows, cols]
 //
-// K has channels of very different size that keep it over the tokens, V has not, so K is quantised per
-// channel over groups of kKvGroup tokens (scales [ceil(rows / kKvGroup), cols]) and V per token over groups
-// of kKvGroup channels (scales [rows, ceil(cols / kKvGroup)]). (Liu et al., "KIVI", ICML 2024, section 3;
-// Hooper et al., "KVQuant", NeurIPS 2024, sections 3.1 and 3.2, for K before RoPE.)
+// K's channels differ much in size and keep their size from token to token; V's do not. So K is quantized
+// per channel over groups of kKvGroup tokens (scales [ceil(rows / kKvGroup), cols]) and V per token over
+// groups of kKvGroup channels (scales [rows, ceil(cols / kKvGroup)]). (Liu et al., "KIVI", ICML 2024, section
+// 3; Hooper et al., "KVQuant", NeurIPS 2024, sections 3.1 and 3.2, for K before RoPE.)
 //
 // Offsets round down and steps up, so that the codes reach every value of a group and what bf16 rounds away
 // is no error: a value decodes to within half a step. A group that holds a NaN or an infinity decodes to NaN.
@@ -68,14 +68,14 @@ constexpr std::string_view Name(KvEncoding encoding) {
 }
 
 /// Whether groups of values share scales.
-constexpr bool IsQuantised(KvEncoding encoding) {
+constexpr bool IsQuantized(KvEncoding encoding) {
   return encoding == KvEncoding::kInt8 || encoding == KvEncoding::kInt4 || encoding == KvEncoding::kFp8;
 }
 
-/// Whether the scales of a group are an offset and a step, or a step alone. REQUIRES: IsQuantised(encoding)
+/// Whether the scales of a group are an offset and a step, or a step alone. REQUIRES: IsQuantized(encoding)
 constexpr bool HasOffsets(KvEncoding encoding) { return encoding != KvEncoding::kFp8; }
 
-/// The largest code. REQUIRES: IsQuantised(encoding)
+/// The largest code. REQUIRES: IsQuantized(encoding)
 constexpr float MaxCode(KvEncoding encoding) {
   if (encoding == KvEncoding::kFp8) return 448.0f;
   return encoding == KvEncoding::kInt8 ? 255.0f : 15.0f;
@@ -96,7 +96,7 @@ constexpr KvEncoding DenseEncoding(DataType dtype) {
   return KvEncoding::kF32;
 }
 
-/// The elements' type. REQUIRES: !IsQuantised(encoding)
+/// The elements' type. REQUIRES: !IsQuantized(encoding)
 constexpr DataType DenseType(KvEncoding encoding) {
   switch (encoding) {
     case KvEncoding::kBF16:
@@ -114,7 +114,7 @@ struct KvSectionLayout {
   int64_t scale_cols = 0;
   int64_t offsets = 0;  // from the section's first byte; meaningless without HasOffsets
   int64_t steps = 0;
-  int64_t codes = 0;  // of dense encodings: the elements
+  int64_t codes = 0;  // the elements where the encoding is dense
   int64_t code_row_bytes = 0;
   int64_t size_bytes = 0;  // of the whole section, a multiple of kKvSectionAlignment
 };
@@ -126,7 +126,7 @@ constexpr KvSectionLayout LayoutOf(KvEncoding encoding, KvPart part, int64_t row
   };
   const auto groups = [](int64_t count) { return (count + kKvGroup - 1) / kKvGroup; };
   KvSectionLayout layout;
-  if (IsQuantised(encoding)) {
+  if (IsQuantized(encoding)) {
     layout.scale_rows = part == KvPart::kKey ? groups(rows) : rows;
     layout.scale_cols = part == KvPart::kKey ? cols : groups(cols);
     const int64_t plane = aligned(layout.scale_rows * layout.scale_cols * 2);

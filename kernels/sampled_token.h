@@ -10,7 +10,7 @@ inline constexpr int32_t kMaxTopTokens = 20;
 /// Columns that a row of logits may have.
 inline constexpr int64_t kMaxSampledVocab = int64_t{1} << 24;
 
-/// Sums of a vocabulary's weights are at most 2^63.
+/// Fractional bits of a token's weight: so many that the sum over a vocabulary is at most 2^63.
 constexpr int WeightBits(int64_t vocab_size) {
   int bits = 52;
   while ((int64_t{1} << (63 - bits)) < vocab_size) --bits;
@@ -31,7 +31,7 @@ struct SampledToken {
   int32_t top_ids[kMaxTopTokens] = {};  // most likely first
   float top_logits[kMaxTopTokens] = {};
 
-  /// What a token's logit exceeds its natural log-probability by.
+  /// A token's natural log-probability is its logit less this.
   double LogSumExp(int64_t vocab_size) const {
     return max_logit + std::log(std::ldexp(static_cast<double>(weight_sum), -WeightBits(vocab_size)));
   }

@@ -78,8 +78,8 @@ inline constexpr int64_t kPageGroup = 32;
 
 /// How the elements of a page lie. Either way the KV of one head is contiguous.
 ///   kRows    k, v: [num_pages, num_kv_heads, page_size, head_dim]
-///   kTiles   what processors multiply that take pairs of bf16, written once in the order in which attention
-///            reads it. Only where HasTiles() is true.
+///   kTiles   the order in which attention reads KV on processors that multiply pairs of bf16. Only where
+///            HasTiles() is true.
 ///            k: [num_pages, num_kv_heads, page_size / kPageTile, head_dim / 2, kPageTile, 2]: pairs of
 ///               channels, of kPageTile tokens each
 ///            v: [num_pages, num_kv_heads, page_size / 2, head_dim, 2]: channels of pairs of tokens
@@ -103,7 +103,7 @@ inline constexpr int32_t kPageTile = 64;
 ///
 /// int8 pages hold codes -127 .. 127 of one step per kPageGroup channels of a token and head, value = step *
 /// code; a group whose values are not all finite has a NaN as its step:
-///   k_steps, v_steps: bf16 [num_pages, num_kv_heads, page_size, steps_per_head]; null for other types
+///   k_steps, v_steps: bf16 [num_pages, num_kv_heads, page_size, StepsPerHead]; null for other types
 struct KvPagesView {
   void* k = nullptr;
   void* v = nullptr;
@@ -116,8 +116,7 @@ struct KvPagesView {
   int32_t page_size = 0;  // tokens
   int32_t head_dim = 0;
 
-  int64_t steps_per_head() const { return StepsPerHead(head_dim); }
-  /// Whether such pages can be of layout kTiles.
+  /// Whether pages with these properties can have the layout kTiles.
   static constexpr bool HasTiles(DataType dtype, int32_t page_size, int32_t head_dim) {
     return dtype == DataType::kBF16 && page_size % kPageTile == 0 && head_dim % 32 == 0;
   }

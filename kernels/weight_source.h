@@ -9,38 +9,38 @@
 
 namespace kvblend::kernels {
 
-/// How the values of a row are quantised: value = scale * (code - zero_point) + minimum, with a scale and a
+/// How the values of a row are quantized: value = scale * (code - zero_point) + minimum, with a scale and a
 /// minimum for every `group` columns.
-struct QuantisedFormat {
+struct QuantizedFormat {
   int32_t bits = 0;         // 4, 5, 6 or 8: codes are 0 .. 2^bits - 1
   int32_t group = 0;        // columns: 16 or 32; divides the number of columns
   int32_t zero_point = 0;   // a code
   bool has_minimum = true;  // otherwise minima are 0
 
-  friend bool operator==(const QuantisedFormat&, const QuantisedFormat&) = default;
+  friend bool operator==(const QuantizedFormat&, const QuantizedFormat&) = default;
 };
 
 /// One row as it is stored.
-struct QuantisedRow {
+struct QuantizedRow {
   absl::Span<uint8_t> codes;   // [cols]
   absl::Span<float> scales;    // [cols / group]
   absl::Span<float> minimums;  // [cols / group]; 0 where the format has none
 };
 
-/// Rows of a weight, dequantised or as they are stored. Used from one thread at a time.
+/// Rows of a weight, dequantized or as they are stored. Used from one thread at a time.
 class WeightSource {
  public:
   virtual ~WeightSource() = default;
 
-  /// Writes a row, dequantised, into `out` [cols].
+  /// Writes a row, dequantized, into `out` [cols].
   virtual absl::Status ReadRow(int64_t row, absl::Span<float> out) const = 0;
 
   /// How a row is stored, where that is a format that a backend may keep; rows may differ.
-  virtual std::optional<QuantisedFormat> FormatOf(int64_t /*row*/) const { return std::nullopt; }
+  virtual std::optional<QuantizedFormat> FormatOf(int64_t /*row*/) const { return std::nullopt; }
 
   /// Writes a row as it is stored. REQUIRES: FormatOf(row).
-  virtual absl::Status ReadCodes(int64_t /*row*/, const QuantisedRow& /*out*/) const {
-    return absl::UnimplementedError("the rows of this weight are not quantised");
+  virtual absl::Status ReadCodes(int64_t /*row*/, const QuantizedRow& /*out*/) const {
+    return absl::UnimplementedError("the rows of this weight are not quantized");
   }
 };
 

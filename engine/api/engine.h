@@ -106,9 +106,6 @@ class Engine {
 /// kUnimplemented naming the file.
 absl::StatusOr<std::string> ModelFingerprint(const std::string& model_path);
 
-/// OK for what EngineOptions.device may be, whether or not it is there; else kInvalidArgument listing it.
-absl::Status CheckDeviceName(std::string_view device);
-
 /// Names as clients write them: "query", "hkvd", ... ; "chunks", "prefix", "nothing"; "anchored", "isolated";
 /// "value", "key"; "fixed", "auto".
 std::string_view Name(Policy policy);

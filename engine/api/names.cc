@@ -1,19 +1,13 @@
 // Names of the engine's enumerations as clients write and read them.
 
-#include <array>
-#include <string>
 #include <string_view>
-#include <utility>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/api/engine.h"
+#include "engine/api/name_table.h"
 
 namespace kvblend {
 namespace {
-
-template <typename Enum, size_t kCount>
-using NameTable = std::array<std::pair<Enum, std::string_view>, kCount>;
 
 constexpr NameTable<Policy, 6> kPolicies{{{Policy::kQuery, "query"},
                                           {Policy::kHkvd, "hkvd"},
@@ -41,26 +35,6 @@ constexpr NameTable<FinishReason, 4> kFinishReasons{{{FinishReason::kEndOfText, 
 constexpr NameTable<RatioMode, 2> kRatioModes{{{RatioMode::kFixed, "fixed"}, {RatioMode::kAuto, "auto"}}};
 constexpr NameTable<DeviationSource, 2> kDeviationSources{
     {{DeviationSource::kValue, "value"}, {DeviationSource::kKey, "key"}}};
-
-template <typename Enum, size_t kCount>
-std::string_view NameIn(const NameTable<Enum, kCount>& table, Enum value) {
-  for (const auto& [candidate, name] : table) {
-    if (candidate == value) return name;
-  }
-  return "unknown";
-}
-
-template <typename Enum, size_t kCount>
-absl::StatusOr<Enum> ParseIn(const NameTable<Enum, kCount>& table, std::string_view field,
-                             std::string_view text) {
-  for (const auto& [value, name] : table) {
-    if (name == text) return value;
-  }
-  std::string message;
-  message.append(field).append(" is '").append(text).append("'; allowed: ");
-  for (size_t i = 0; i < kCount; ++i) message.append(i == 0 ? "" : ", ").append(table[i].second);
-  return absl::InvalidArgumentError(message);
-}
 
 }  // namespace
 

@@ -40,15 +40,14 @@ struct RedisOptions {
   int32_t connections_per_node = 2;             // for reading
 };
 
-inline constexpr int32_t kMaxLoadPipelineDepth = 1 << 16;  // as many layers as a KV format may have
-
 inline constexpr int32_t kMaxBatchSize = 256;
+inline constexpr int64_t kMaxBatchTokens = int64_t{1} << 24;
 
+/// What is allowed, and what users call it: engine/serve/option_table.cc.
 struct EngineOptions {
   std::string model_path;         // a GGUF file
   std::string device = "auto";    // what computes: "auto", "cpu", "cuda", "cuda:N" or "reference"
   int32_t num_threads = 0;        // 0: one per available processor
-  bool pin_threads = false;       // each worker thread of the CPU backend to a processor of its own
   std::string gemm = "auto";      // cpu: "auto", "bf16", "f32" or "int8" (kernels::CpuBackendOptions)
   std::string kv_dtype = "auto";  // pages: "auto" (bf16, or f32 with fp32 GEMMs), "bf16", "f16", "f32", or
                                   // "int8" (half of bf16's memory)
@@ -56,7 +55,7 @@ struct EngineOptions {
                                       // int8, or kv_dtype where that is not auto
   int32_t max_context_tokens = 0;     // prompt and completion; 0: the model's own context length
   int32_t page_size = 64;             // tokens
-  int32_t max_batch_size = 8;         // answers decoded together, 1 to kMaxBatchSize
+  int32_t max_batch_size = 8;         // answers decoded together
   int64_t max_batch_tokens = 0;  // their KV, each with all that may still come; at least max_context_tokens;
                                  // 0: four times that
   int64_t chunk_store_bytes = int64_t{4} << 30;

@@ -294,9 +294,9 @@ absl::Status BlendedPrefill::MeasureDeviation(const Pass& pass, absl::Span<const
                              AcquireLayer(*span.entry, requirement.layers, pass.keep_going));
     const int64_t first_row = std::lower_bound(active.begin(), active.end(), span.begin) - active.begin();
     const kernels::KvSectionView& section = by_key ? stored.k : stored.v;
-    KVBLEND_RETURN_IF_ERROR(transformer_.backend().KvDeviation(
-        stream_, fresh.Rows(first_row, span.num_tokens()), section, kernels::DeviationMetric::kSquaredL2,
-        scores_.Columns(done, span.num_tokens())));
+    KVBLEND_RETURN_IF_ERROR(
+        transformer_.backend().KvDeviation(stream_, fresh.Rows(first_row, span.num_tokens()), section,
+                                           scores_.Columns(done, span.num_tokens())));
     done += span.num_tokens();
   }
   return absl::OkStatus();

@@ -14,7 +14,7 @@ namespace kvblend::blend {
 struct TimelineStep {
   int32_t layer = 0;
   bool loads = false;        // waits for the layer
-  double place_seconds = 0;  // dequantise, rotate, scatter; only when it loads
+  double place_seconds = 0;  // dequantize, rotate, scatter; only when it loads
   double compute_seconds = 0;
 };
 

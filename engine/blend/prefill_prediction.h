@@ -35,7 +35,7 @@ struct PromptShape {
 struct LoadingCosts {
   PassCost forward = {};          // passes that compute tokens
   PassCost query = {};            // query passes, the measuring of attention included
-  double place_seconds = 0;       // per token and layer: dequantise, rotate, scatter
+  double place_seconds = 0;       // per token and layer: dequantize, rotate, scatter
   double head_seconds = 0;        // after the last layer: the first token's logits
   double projection_share = 0.2;  // of a layer's matrix products: Q, K and V
   std::map<Tier, store::ReadRate> reads = {};

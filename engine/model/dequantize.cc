@@ -145,7 +145,7 @@ void BlockQ6_K(const uint8_t* in, const BlockOut& out) {
 
 struct QuantisedType {
   TensorType type;
-  kernels::QuantisedFormat format;
+  kernels::QuantizedFormat format;
   void (*read_block)(const uint8_t* in, const BlockOut& out);
 };
 
@@ -174,7 +174,7 @@ void ExpandBlock(const QuantisedType& type, const uint8_t* in, int64_t elements,
   uint8_t codes[kMaxBlockElements];
   float scales[kMaxBlockElements / 16], minimums[kMaxBlockElements / 16];
   type.read_block(in, {codes, scales, minimums});
-  const kernels::QuantisedFormat& format = type.format;
+  const kernels::QuantizedFormat& format = type.format;
   for (int64_t i = 0; i < elements; ++i) {
     const int64_t group = i / format.group;
     out[i] = scales[group] * static_cast<float>(codes[i] - format.zero_point);
@@ -232,14 +232,14 @@ absl::Status DequantizeRow(TensorType type, absl::Span<const std::byte> row, abs
   return absl::OkStatus();
 }
 
-std::optional<kernels::QuantisedFormat> QuantisedFormatOf(TensorType type) {
+std::optional<kernels::QuantizedFormat> QuantisedFormatOf(TensorType type) {
   const QuantisedType* quantised = FindQuantised(type);
   if (quantised == nullptr) return std::nullopt;
   return quantised->format;
 }
 
 absl::Status ReadQuantisedRow(TensorType type, absl::Span<const std::byte> row,
-                              const kernels::QuantisedRow& out) {
+                              const kernels::QuantizedRow& out) {
   const QuantisedType* quantised = FindQuantised(type);
   if (quantised == nullptr) {
     return absl::InvalidArgumentError(Concat("ReadQuantisedRow: type ", static_cast<uint32_t>(type),

@@ -20,12 +20,12 @@ namespace kvblend::model {
 absl::Status DequantizeRow(TensorType type, absl::Span<const std::byte> row, absl::Span<float> out);
 
 /// How the elements of a quantised type are made of codes, scales and minima; none for F32, F16 and BF16.
-std::optional<kernels::QuantisedFormat> QuantisedFormatOf(TensorType type);
+std::optional<kernels::QuantizedFormat> QuantisedFormatOf(TensorType type);
 
 /// Writes a row's codes, scales and minima, from which DequantizeRow's elements follow. Thread-safe.
 /// kInvalidArgument when the type is not quantised or the sizes do not belong together.
 absl::Status ReadQuantisedRow(TensorType type, absl::Span<const std::byte> row,
-                              const kernels::QuantisedRow& out);
+                              const kernels::QuantizedRow& out);
 
 /// IEEE 754 binary16 to binary32, exact.
 float HalfToFloat(uint16_t half);

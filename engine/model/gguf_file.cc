@@ -115,7 +115,7 @@ absl::Status GgufTensor::ReadRow(int64_t row, absl::Span<float> out) const {
   return DequantizeRow(type, bytes, out);
 }
 
-absl::Status GgufTensor::ReadCodes(int64_t row, const kernels::QuantisedRow& out) const {
+absl::Status GgufTensor::ReadCodes(int64_t row, const kernels::QuantizedRow& out) const {
   KVBLEND_ASSIGN_OR_RETURN(const absl::Span<const std::byte> bytes, RowBytes(row));
   return ReadQuantisedRow(type, bytes, out);
 }

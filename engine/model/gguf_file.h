@@ -63,7 +63,7 @@ struct GgufTensor {
   /// Dequantises one row into `out` [cols].
   absl::Status ReadRow(int64_t row, absl::Span<float> out) const;
   /// A row's codes, scales and minima. REQUIRES: QuantisedFormatOf(type).
-  absl::Status ReadCodes(int64_t row, const kernels::QuantisedRow& out) const;
+  absl::Status ReadCodes(int64_t row, const kernels::QuantizedRow& out) const;
   /// "[576, 49152]", row length first as in the file.
   std::string ShapeString() const;
 

@@ -129,7 +129,7 @@ absl::Status CheckKey(const GgufFile& file, const GgufEntry& entry) {
     }
     return absl::OkStatus();
   }
-  // Provenance, authors, licences, data sets, how the file was quantised, the shards' tensor total.
+  // Provenance, authors, licences, data sets, how the file was quantized, the shards' tensor total.
   if (key.starts_with("general.") || key.starts_with("quantize.") || key == "split.tensors.count") {
     return absl::OkStatus();
   }

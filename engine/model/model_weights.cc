@@ -40,10 +40,10 @@ class StackedTensors final : public kernels::WeightSource {
     KVBLEND_RETURN_IF_ERROR(tensor.ReadRow(row, out));
     return CheckFinite(file_, tensor, row, out);
   }
-  std::optional<kernels::QuantisedFormat> FormatOf(int64_t row) const override {
+  std::optional<kernels::QuantizedFormat> FormatOf(int64_t row) const override {
     return QuantisedFormatOf(Find(&row).type);
   }
-  absl::Status ReadCodes(int64_t row, const kernels::QuantisedRow& out) const override {
+  absl::Status ReadCodes(int64_t row, const kernels::QuantizedRow& out) const override {
     const GgufTensor& tensor = Find(&row);
     KVBLEND_RETURN_IF_ERROR(tensor.ReadCodes(row, out));
     KVBLEND_RETURN_IF_ERROR(CheckFinite(file_, tensor, row, out.scales));

@@ -6,61 +6,28 @@
 #include "absl/strings/str_cat.h"
 #include "engine/api/status_macros.h"
 #include "engine/model/gguf_file.h"
+#include "engine/runtime/compute_names.h"
 #include "engine/store/format/backend_memory.h"
 #include "kernels/device_choice.h"
 
 namespace kvblend {
 namespace {
 
-constexpr int64_t kMaxBatchTokens = int64_t{1} << 24;
-
-absl::StatusOr<kernels::CpuBackendOptions> ToCpuOptions(const EngineOptions& options) {
-  using Gemm = kernels::CpuBackendOptions::Gemm;
-  if (options.num_threads < 0 || options.num_threads > 1024) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("num_threads is ", options.num_threads, "; allowed: 0 (one per processor) to 1024"));
-  }
-  Gemm gemm;
-  if (options.gemm == "auto") {
-    gemm = Gemm::kAuto;
-  } else if (options.gemm == "bf16") {
-    gemm = Gemm::kBF16;
-  } else if (options.gemm == "f32") {
-    gemm = Gemm::kF32;
-  } else if (options.gemm == "int8") {
-    gemm = Gemm::kInt8;
-  } else {
-    return absl::InvalidArgumentError(
-        absl::StrCat("gemm is '", options.gemm, "'; allowed: auto, bf16, f32, int8"));
-  }
-  return kernels::CpuBackendOptions{
-      .num_threads = options.num_threads, .pin_threads = options.pin_threads, .gemm = gemm};
-}
-
 absl::StatusOr<kernels::DataType> KvDataType(const std::string& name, const kernels::Backend& backend) {
-  if (name == "auto") return backend.compute_dtype();
-  for (kernels::DataType type :
-       {kernels::DataType::kBF16, kernels::DataType::kF16, kernels::DataType::kF32}) {
-    if (name == kernels::Name(type)) return type;
+  KVBLEND_ASSIGN_OR_RETURN(const std::optional<kernels::DataType> type, ParseIn(kKvDtypes, "kv-dtype", name));
+  if (type == kernels::DataType::kInt8 && !backend.has_int8_pages()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("kv-dtype is '", name, "'; allowed: auto, bf16, f16, f32 on this backend"));
   }
-  const bool has_int8 = backend.has_int8_pages();
-  if (name == kernels::Name(kernels::DataType::kInt8) && has_int8) return kernels::DataType::kInt8;
-  return absl::InvalidArgumentError(absl::StrCat("kv_dtype is '", name, "'; allowed: auto, bf16, f16, f32",
-                                                 has_int8 ? ", int8" : " on this backend"));
+  return type.value_or(backend.compute_dtype());
 }
 
 absl::StatusOr<kernels::KvEncoding> ChunkEncoding(const EngineOptions& options, kernels::DataType kv_dtype) {
-  using enum kernels::KvEncoding;
-  if (options.chunk_format == "auto") {
-    // Whoever asks for a type of KV gets it throughout.
-    const bool int8 = options.kv_dtype == "auto" || kv_dtype == kernels::DataType::kInt8;
-    return int8 ? kInt8 : kernels::DenseEncoding(kv_dtype);
-  }
-  for (const kernels::KvEncoding encoding : {kInt8, kInt4, kFp8, kBF16, kF16, kF32}) {
-    if (options.chunk_format == kernels::Name(encoding)) return encoding;
-  }
-  return absl::InvalidArgumentError(absl::StrCat("chunk_format is '", options.chunk_format,
-                                                 "'; allowed: auto, int8, int4, fp8, bf16, f16, f32"));
+  KVBLEND_ASSIGN_OR_RETURN(const std::optional<kernels::KvEncoding> encoding,
+                           ParseIn(kChunkFormats, "chunk-format", options.chunk_format));
+  // Whoever asks for a type of KV gets it throughout.
+  const bool int8 = options.kv_dtype == "auto" || kv_dtype == kernels::DataType::kInt8;
+  return encoding.value_or(int8 ? kernels::KvEncoding::kInt8 : kernels::DenseEncoding(kv_dtype));
 }
 
 text::TokenizerSpec ToTokenizerSpec(model::TokenizerData data) {
@@ -79,7 +46,8 @@ text::TokenizerSpec ToTokenizerSpec(model::TokenizerData data) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ModelRuntime>> ModelRuntime::Load(const EngineOptions& options) {
-  KVBLEND_ASSIGN_OR_RETURN(const kernels::CpuBackendOptions cpu, ToCpuOptions(options));
+  kernels::CpuBackendOptions cpu{.num_threads = options.num_threads};
+  KVBLEND_ASSIGN_OR_RETURN(cpu.gemm, ParseIn(kGemms, "gemm", options.gemm));
   KVBLEND_ASSIGN_OR_RETURN(const kernels::DeviceChoice choice,
                            kernels::ChooseDevice(options.device, kernels::ProbeCuda));
   KVBLEND_ASSIGN_OR_RETURN(std::unique_ptr<kernels::Backend> backend, kernels::CreateBackend(choice, cpu));
@@ -104,7 +72,7 @@ absl::StatusOr<std::unique_ptr<ModelRuntime>> ModelRuntime::LoadOn(
   KVBLEND_ASSIGN_OR_RETURN(runtime->config, model::ReadModelConfig(file));
   model::ModelConfig& config = runtime->config;
   if (options.max_context_tokens < 0 || options.max_context_tokens > config.context_length) {
-    return absl::InvalidArgumentError(absl::StrCat("max_context_tokens is ", options.max_context_tokens,
+    return absl::InvalidArgumentError(absl::StrCat("max-context-tokens is ", options.max_context_tokens,
                                                    "; allowed: 0 (the model's own) to ",
                                                    config.context_length));
   }
@@ -129,20 +97,12 @@ absl::StatusOr<std::unique_ptr<ModelRuntime>> ModelRuntime::LoadOn(
                                .num_kv_heads = config.num_kv_heads,
                                .head_dim = config.head_dim};
 
-  if (options.page_size < 1 || options.page_size > 1024) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("page_size is ", options.page_size, "; allowed: 1 to 1024 tokens"));
-  }
-  if (options.max_batch_size < 1 || options.max_batch_size > kMaxBatchSize) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("max_batch_size is ", options.max_batch_size, "; allowed: 1 to ", kMaxBatchSize));
-  }
   runtime->max_batch_tokens =
       options.max_batch_tokens == 0 ? int64_t{4} * runtime->max_context_tokens : options.max_batch_tokens;
   if (runtime->max_batch_tokens < runtime->max_context_tokens ||
       runtime->max_batch_tokens > kMaxBatchTokens) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "max_batch_tokens is ", options.max_batch_tokens, "; allowed: 0 (four times the context), or ",
+        "max-batch-tokens is ", options.max_batch_tokens, "; allowed: 0 (four times the context), or ",
         runtime->max_context_tokens, " (the context) to ", kMaxBatchTokens));
   }
   // One sequence runs beside those that are decoded, so that it never has to wait for their pages. A
@@ -165,7 +125,5 @@ absl::StatusOr<std::string> ModelFingerprint(const std::string& model_path) {
   KVBLEND_ASSIGN_OR_RETURN(const Digest fingerprint, model::Fingerprint(file));
   return ToHex(fingerprint);
 }
-
-absl::Status CheckDeviceName(std::string_view device) { return kernels::CheckDeviceName(device); }
 
 }  // namespace kvblend

@@ -23,6 +23,7 @@ namespace kvblend {
 /// which they depend on each other, so that destruction runs the other way.
 struct ModelRuntime {
   /// kNotFound, kInvalidArgument, kUnimplemented or kResourceExhausted naming the file or option.
+  /// REQUIRES: the options' numbers are as CheckEngineOptions wants them (engine/api/option_table.h).
   static absl::StatusOr<std::unique_ptr<ModelRuntime>> Load(const EngineOptions& options);
   /// The same on a given backend; options.device, num_threads and gemm are not looked at.
   static absl::StatusOr<std::unique_ptr<ModelRuntime>> LoadOn(std::unique_ptr<kernels::Backend> backend,

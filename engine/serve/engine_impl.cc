@@ -5,15 +5,14 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "engine/api/option_table.h"
 #include "engine/api/status_macros.h"
-#include "engine/blend/selection_policy.h"
 #include "engine/runtime/cost_measurement.h"
 #include "engine/serve/generate_task.h"
-#include "engine/serve/open_redis.h"
+#include "engine/serve/open_tiers.h"
 #include "engine/serve/put_chunks_task.h"
 #include "engine/serve/score_task.h"
 #include "engine/serve/self_check.h"
-#include "engine/store/disk/disk_tier.h"
 
 namespace kvblend {
 namespace {
@@ -79,23 +78,9 @@ class EngineImpl::Handle final : public RequestHandle {
 };
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
+  KVBLEND_RETURN_IF_ERROR(CheckEngineOptions(options));
   // Before the model is loaded: another server on the same folder shows at once.
-  std::unique_ptr<store::DiskTier> disk;
-  if (!options.chunk_disk_path.empty()) {
-    // Named, for GCC 12 at -O3 takes a temporary for uninitialised memory.
-    store::DiskTier::Options folder;
-    folder.path = options.chunk_disk_path;
-    folder.quota_bytes = options.chunk_disk_bytes;
-    folder.namespace_quotas = options.namespace_quotas;
-    KVBLEND_ASSIGN_OR_RETURN(disk, store::DiskTier::Open(std::move(folder)));
-  }
-  std::unique_ptr<store::RedisTier> redis;
-  if (!options.chunk_redis.nodes.empty()) {
-    KVBLEND_ASSIGN_OR_RETURN(redis, OpenRedisTier(options.chunk_redis));
-  }
-  std::vector<std::unique_ptr<store::LowerTier>> tiers;  // what is nearer first
-  if (disk != nullptr) tiers.push_back(std::move(disk));
-  if (redis != nullptr) tiers.push_back(std::move(redis));
+  KVBLEND_ASSIGN_OR_RETURN(auto lower_tiers, OpenLowerTiers(options));
   KVBLEND_ASSIGN_OR_RETURN(std::unique_ptr<ModelRuntime> runtime, ModelRuntime::Load(options));
   KVBLEND_ASSIGN_OR_RETURN(
       std::unique_ptr<store::ChunkStore> chunk_store,
@@ -103,30 +88,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
                                  .memory = runtime->host_memory.get(),
                                  .namespace_quotas = options.namespace_quotas,
                                  .lookup_budget = absl::Seconds(options.chunk_redis.budget_seconds)},
-                                std::move(tiers)));
-  if (options.max_chunks_per_request < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("max_chunks_per_request is ", options.max_chunks_per_request, "; allowed: 1 or more"));
-  }
-  if (options.max_queued_requests < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("max_queued_requests is ", options.max_queued_requests, "; allowed: 1 or more"));
-  }
-  if (options.max_text_bytes < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("max_text_bytes is ", options.max_text_bytes, "; allowed: 1 or more"));
-  }
-  if (options.load_pipeline_depth < 0 || options.load_pipeline_depth > kMaxLoadPipelineDepth) {
-    return absl::InvalidArgumentError(absl::StrCat("load_pipeline_depth is ", options.load_pipeline_depth,
-                                                   "; allowed: 0 (all layers) to ", kMaxLoadPipelineDepth));
-  }
-  // The engine's own ratios are checked as a request's are.
-  BlendOptions default_ratio;
-  default_ratio.ratio = options.ratio.ratio;
-  default_ratio.ratio_min = options.ratio.min;
-  default_ratio.ratio_max = options.ratio.max;
-  default_ratio.policy = Policy::kQuery;
-  KVBLEND_RETURN_IF_ERROR(blend::ValidateBlendOptions(default_ratio, runtime->config.num_layers));
+                                std::move(lower_tiers)));
   double self_check_max_error = -1;
   if (options.self_check) {
     KVBLEND_ASSIGN_OR_RETURN(self_check_max_error, RunSelfCheck(*runtime));

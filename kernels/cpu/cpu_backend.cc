@@ -2,6 +2,8 @@
 // threads and leaves the arithmetic to simd.h, linear.h and attention.h.
 #include "kernels/cpu/cpu_backend.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -13,20 +15,20 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/backend.h"
+#include "kernels/cpu/amx/tiles.h"
 #include "kernels/cpu/attention/attention.h"
-#include "kernels/cpu/kv/kv_sections.h"
+#include "kernels/cpu/kv/sections.h"
 #include "kernels/cpu/linear/code_products.h"
 #include "kernels/cpu/linear/linear.h"
 #include "kernels/cpu/linear/packed_weights.h"
 #include "kernels/cpu/machine/context.h"
 #include "kernels/cpu/machine/instruction_set.h"
 #include "kernels/cpu/machine/onednn.h"
-#include "kernels/cpu/machine/processors.h"
 #include "kernels/cpu/simd/simd.h"
 #include "kernels/host/batch_plan.h"
-#include "kernels/host/mass_scores.h"
-#include "kernels/host/memory.h"
+#include "kernels/host/host_backend.h"
 #include "kernels/host/sample_row.h"
+#include "kernels/status_macros.h"
 
 namespace kvblend::kernels {
 namespace {
@@ -35,17 +37,16 @@ constexpr int kMaxThreads = 1024;
 
 const float* F32Row(ConstMatrixView m, int64_t row) { return static_cast<const float*>(m.Rows(row, 1).data); }
 
-class CpuBackend final : public Backend {
+class CpuBackend final : public HostBackend {
  public:
-  CpuBackend(int num_threads, std::vector<int> pin_to, DataType gemm, bool int8, const Tiles& bf16_tiles)
-      : pinned_(!pin_to.empty()), context_(num_threads, std::move(pin_to), gemm, int8, bf16_tiles) {}
+  CpuBackend(int num_threads, DataType gemm, bool int8, const Tiles& bf16_tiles)
+      : context_(num_threads, gemm, int8, simd::GetTiles(DataType::kF32), bf16_tiles) {}
 
   std::string_view name() const override { return "cpu"; }
   std::string Describe() const override {
-    return absl::StrCat("cpu: ", context_.pool.num_threads(), pinned_ ? " threads, pinned" : " threads",
-                        ", GEMM in ", context_.int8_products ? "int8 and " : "",
-                        std::string(Name(context_.gemm_dtype)), " (oneDNN ", OneDnnDescription(), "), SIMD ",
-                        simd::TargetName(), ", attention in ",
+    return absl::StrCat("cpu: ", context_.pool.num_threads(), " threads, GEMM in ",
+                        context_.int8_products ? "int8 and " : "", std::string(Name(context_.gemm_dtype)),
+                        " (oneDNN ", OneDnnDescription(), "), SIMD ", simd::TargetName(), ", attention in ",
                         std::string(context_.TilesFor(context_.gemm_dtype).name), " tiles");
   }
   DataType compute_dtype() const override { return context_.gemm_dtype; }
@@ -57,38 +58,18 @@ class CpuBackend final : public Backend {
                                                                       : PageLayout::kRows;
   }
 
-  absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t bytes) override {
-    return AllocateHostBuffer(bytes);
-  }
-  absl::StatusOr<std::unique_ptr<Stream>> CreateStream() override { return std::make_unique<HostStream>(); }
-  absl::Status CopyFromHost(Stream&, void* dst, const void* src, int64_t bytes) override {
-    return CopyHostBytes("CopyFromHost", dst, src, bytes);
-  }
-  absl::Status CopyToHost(Stream&, void* dst, const void* src, int64_t bytes) override {
-    return CopyHostBytes("CopyToHost", dst, src, bytes);
-  }
-  absl::Status Synchronize(Stream&) override { return absl::OkStatus(); }
-
  protected:
   absl::StatusOr<std::unique_ptr<PackedWeights>> DoPackWeights(int64_t rows, int64_t cols, WeightUsage usage,
                                                                const WeightSource& source) override {
     const OneDnnThreadScope scope;
     return CpuWeights::Create(context_, rows, cols, usage, source);
   }
-  absl::StatusOr<std::unique_ptr<RopeTable>> DoCreateRopeTable(const RopeSpec& spec) override {
-    return HostRopeTable::Create(spec);
-  }
-  absl::StatusOr<std::unique_ptr<BatchPlan>> DoPlanBatch(const BatchSpec& spec) override {
-    return std::make_unique<HostBatchPlan>(spec);
-  }
-
   absl::Status DoEmbed(Stream&, const PackedWeights& table, absl::Span<const int32_t> token_ids,
                        MatrixView out) override {
-    const auto weights = CpuWeights::From(table, context_.gemm_dtype);
-    if (!weights.ok()) return weights.status();
+    KVBLEND_ASSIGN_OR_RETURN(const auto* weights, CpuWeights::From(table, context_.gemm_dtype));
     ForRows(context_.pool, out.rows, out.cols * 8, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
-        (*weights)->ReadEmbeddingRow(token_ids[i], static_cast<float*>(out.Rows(i, 1).data));
+        weights->ReadEmbeddingRow(token_ids[i], static_cast<float*>(out.Rows(i, 1).data));
       }
     });
     return absl::OkStatus();
@@ -106,10 +87,9 @@ class CpuBackend final : public Backend {
 
   absl::Status DoLinear(Stream&, ConstMatrixView x, const PackedWeights& packed, bool accumulate,
                         MatrixView out) override {
-    const auto weights = CpuWeights::From(packed, context_.gemm_dtype);
-    if (!weights.ok()) return weights.status();
+    KVBLEND_ASSIGN_OR_RETURN(const auto* weights, CpuWeights::From(packed, context_.gemm_dtype));
     const OneDnnThreadScope scope;
-    return CpuLinear(context_, x, **weights, accumulate, out);
+    return CpuLinear(context_, x, *weights, accumulate, out);
   }
 
   absl::Status DoSiluMul(Stream&, ConstMatrixView gate, ConstMatrixView up, MatrixView out) override {
@@ -123,15 +103,13 @@ class CpuBackend final : public Backend {
 
   absl::Status DoRope(Stream&, const BatchPlan& batch, const RopeTable& table, int32_t num_heads,
                       MatrixView x) override {
-    const auto plan = HostBatchPlan::From(batch);
-    if (!plan.ok()) return plan.status();
-    const auto rope = HostRopeTable::From(table);
-    if (!rope.ok()) return rope.status();
+    KVBLEND_ASSIGN_OR_RETURN(const auto* plan, HostBatchPlan::From(batch));
+    KVBLEND_ASSIGN_OR_RETURN(const auto* rope, HostRopeTable::From(table));
     ForRows(context_.pool, x.rows, x.cols * 8, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
-        const int64_t position = (*plan)->position(i);
-        simd::RotateHeads((*rope)->layout(), (*rope)->cos(position), (*rope)->sin(position),
-                          (*rope)->head_dim(), num_heads, static_cast<float*>(x.Rows(i, 1).data));
+        const int64_t position = plan->position(i);
+        simd::RotateHeads(rope->layout(), rope->cos(position), rope->sin(position), rope->head_dim(),
+                          num_heads, static_cast<float*>(x.Rows(i, 1).data));
       }
     });
     return absl::OkStatus();
@@ -139,21 +117,17 @@ class CpuBackend final : public Backend {
 
   absl::Status DoKvScatter(Stream&, const BatchPlan& batch, const RopeTable& table, ConstMatrixView k,
                            ConstMatrixView v, KvPagesView pages) override {
-    const auto plan = HostBatchPlan::From(batch);
-    if (!plan.ok()) return plan.status();
-    const auto rope = HostRopeTable::From(table);
-    if (!rope.ok()) return rope.status();
-    CpuKvScatter(context_, {**plan, **rope, pages}, k, v);
+    KVBLEND_ASSIGN_OR_RETURN(const auto* plan, HostBatchPlan::From(batch));
+    KVBLEND_ASSIGN_OR_RETURN(const auto* rope, HostRopeTable::From(table));
+    CpuKvScatter(context_, {*plan, *rope, pages}, k, v);
     return absl::OkStatus();
   }
 
   absl::Status DoKvLoad(Stream&, const BatchPlan& batch, const RopeTable& table, KvSectionView k,
                         KvSectionView v, KvPagesView pages) override {
-    const auto plan = HostBatchPlan::From(batch);
-    if (!plan.ok()) return plan.status();
-    const auto rope = HostRopeTable::From(table);
-    if (!rope.ok()) return rope.status();
-    CpuKvLoad(context_, {**plan, **rope, pages}, k, v);
+    KVBLEND_ASSIGN_OR_RETURN(const auto* plan, HostBatchPlan::From(batch));
+    KVBLEND_ASSIGN_OR_RETURN(const auto* rope, HostRopeTable::From(table));
+    CpuKvLoad(context_, {*plan, *rope, pages}, k, v);
     return absl::OkStatus();
   }
 
@@ -162,42 +136,27 @@ class CpuBackend final : public Backend {
     return absl::OkStatus();
   }
 
-  absl::Status DoDecodeKv(Stream&, KvSectionView in, MatrixView out) override {
-    CpuDecodeKv(context_, in, out);
-    return absl::OkStatus();
-  }
-
   absl::Status DoSelectiveAttention(Stream&, const BatchPlan& batch, ConstMatrixView q, int32_t num_heads,
                                     float scale, KvPagesView pages, MatrixView out) override {
-    const auto plan = HostBatchPlan::From(batch);
-    if (!plan.ok()) return plan.status();
-    return CpuSelectiveAttention(context_, {**plan, q, num_heads, scale, pages}, out);
+    KVBLEND_ASSIGN_OR_RETURN(const auto* plan, HostBatchPlan::From(batch));
+    return CpuSelectiveAttention(context_, {*plan, q, num_heads, scale, pages}, out);
   }
 
   absl::Status DoAttentionMass(Stream&, const BatchPlan& batch, ConstMatrixView q, int32_t num_heads,
                                float scale, KvPagesView pages, MatrixView out) override {
-    const auto plan = HostBatchPlan::From(batch);
-    if (!plan.ok()) return plan.status();
-    return CpuAttentionMass(context_, {**plan, q, num_heads, scale, pages}, out);
+    KVBLEND_ASSIGN_OR_RETURN(const auto* plan, HostBatchPlan::From(batch));
+    return CpuAttentionMass(context_, {*plan, q, num_heads, scale, pages}, out);
   }
 
   absl::Status DoSelectiveAttentionWithMass(Stream&, const BatchPlan& batch, ConstMatrixView q,
                                             int32_t num_heads, float scale, KvPagesView pages, MatrixView out,
                                             MatrixView mass) override {
-    const auto plan = HostBatchPlan::From(batch);
-    if (!plan.ok()) return plan.status();
-    return CpuSelectiveAttentionWithMass(context_, {**plan, q, num_heads, scale, pages}, out, mass);
+    KVBLEND_ASSIGN_OR_RETURN(const auto* plan, HostBatchPlan::From(batch));
+    return CpuSelectiveAttentionWithMass(context_, {*plan, q, num_heads, scale, pages}, out, mass);
   }
 
-  absl::Status DoKvDeviation(Stream&, ConstMatrixView fresh, KvSectionView stored, DeviationMetric metric,
-                             MatrixView out) override {
-    CpuKvDeviation(context_, fresh, stored, metric, static_cast<float*>(out.data));
-    return absl::OkStatus();
-  }
-
-  absl::Status DoMassScores(Stream&, ConstMatrixView mass, absl::Span<const ColumnRange> counted,
-                            absl::Span<const ColumnRange> wanted, MatrixView out) override {
-    ScoreColumns(mass, counted, wanted, static_cast<float*>(out.data));
+  absl::Status DoKvDeviation(Stream&, ConstMatrixView fresh, KvSectionView stored, MatrixView out) override {
+    CpuKvDeviation(context_, fresh, stored, static_cast<float*>(out.data));
     return absl::OkStatus();
   }
 
@@ -240,28 +199,25 @@ class CpuBackend final : public Backend {
     return absl::OkStatus();
   }
 
-  absl::Status DoConvert(Stream&, ConstMatrixView in, MatrixView out) override {
-    ForRows(context_.pool, in.rows, in.cols * 8, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        simd::ConvertRow(in.Rows(i, 1).data, in.dtype, out.Rows(i, 1).data, out.dtype, in.cols);
-      }
-    });
-    return absl::OkStatus();
-  }
-
  private:
-  const bool pinned_;
   CpuContext context_;
 };
+
+// How many this process may run on (taskset, a container's cpuset).
+int AvailableProcessors() {
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof(allowed), &allowed) == 0) return CPU_COUNT(&allowed);
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
 
 // bf16_tiles: null for the best.
 absl::StatusOr<std::unique_ptr<Backend>> Create(const CpuBackendOptions& options, const Tiles* bf16_tiles) {
   if (options.num_threads < 0 || options.num_threads > kMaxThreads) {
     return absl::InvalidArgumentError(absl::StrCat("num_threads is ", options.num_threads,
-                                                   "; allowed: 0 (one per ", "available processor) .. ",
+                                                   "; allowed: 0 (one per available processor) .. ",
                                                    kMaxThreads));
   }
-  if (absl::Status status = ApplyInstructionSetLimit(); !status.ok()) return status;
+  KVBLEND_RETURN_IF_ERROR(ApplyInstructionSetLimit());
   DataType gemm = DataType::kF32;
   bool int8 = false;
   switch (options.gemm) {
@@ -290,12 +246,9 @@ absl::StatusOr<std::unique_ptr<Backend>> Create(const CpuBackendOptions& options
       return absl::InvalidArgumentError(
           absl::StrCat("gemm is ", static_cast<int>(options.gemm), "; allowed: kAuto, kF32, kBF16, kInt8"));
   }
-  std::vector<int> processors = AllowedProcessors();
-  const int num_threads = options.num_threads == 0
-                              ? std::min(static_cast<int>(processors.size()), kMaxThreads)
-                              : options.num_threads;
-  if (!options.pin_threads) processors.clear();
-  return std::make_unique<CpuBackend>(num_threads, std::move(processors), gemm, int8,
+  const int num_threads =
+      options.num_threads == 0 ? std::min(AvailableProcessors(), kMaxThreads) : options.num_threads;
+  return std::make_unique<CpuBackend>(num_threads, gemm, int8,
                                       bf16_tiles != nullptr ? *bf16_tiles : BestTiles(DataType::kBF16));
 }
 

@@ -1,4 +1,4 @@
-// What kernels/backend.h does not offer to the engine.
+// A CPU backend whose tiles the caller chooses, which kernels/backend.h does not offer.
 #pragma once
 
 #include <memory>
@@ -9,8 +9,8 @@
 
 namespace kvblend::kernels {
 
-/// CreateCpuBackend with other tiles of bf16 than the best: for tests of those that the processor would not
-/// choose. `bf16_tiles` must outlive the backend.
+/// CreateCpuBackend with these tiles for bf16 instead of the best ones, so that the conformance suite reaches
+/// tiles that BestTiles would not choose on its processor. `bf16_tiles` must outlive the backend.
 absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackendWithTiles(const CpuBackendOptions& options,
                                                                    const Tiles& bf16_tiles);
 

@@ -18,19 +18,11 @@
 #include "kernels/cuda/runtime/sample.h"
 #include "kernels/cuda/runtime/step_graphs.h"
 #include "kernels/cuda/runtime/step_recording.h"
+#include "kernels/status_macros.h"
 
 namespace kvblend::kernels {
 namespace cuda {
 namespace {
-
-#define KVBLEND_RETURN_IF_ERROR(expression)                              \
-  do {                                                                   \
-    if (absl::Status status = (expression); !status.ok()) return status; \
-  } while (false)
-#define KVBLEND_ASSIGN_OR_RETURN(variable, expression)        \
-  auto variable##_or = (expression);                          \
-  if (!(variable##_or).ok()) return (variable##_or).status(); \
-  auto variable = *std::move(variable##_or)
 
 using Scratch = DeviceStream::Scratch;
 
@@ -97,11 +89,11 @@ class CudaBackend final : public Backend {
 
   absl::Status DoEmbed(Stream& stream, const PackedWeights& table, absl::Span<const int32_t> token_ids,
                        MatrixView out) override {
-    KVBLEND_ASSIGN_OR_RETURN(weights, DeviceWeights::From(table));
+    KVBLEND_ASSIGN_OR_RETURN(auto weights, DeviceWeights::From(table));
     if (Empty(out)) return absl::OkStatus();
     StepRecording* const recording = Of(stream).recording();
-    KVBLEND_ASSIGN_OR_RETURN(ids, recording != nullptr ? recording->TokenIds(token_ids, table.rows())
-                                                       : UploadIndices("Embed", stream, token_ids));
+    KVBLEND_ASSIGN_OR_RETURN(auto ids, recording != nullptr ? recording->TokenIds(token_ids, table.rows())
+                                                            : UploadIndices("Embed", stream, token_ids));
     return StatusOf(LaunchEmbed(Of(stream).handle(), weights->view(), ids, out), "Embed");
   }
 
@@ -115,20 +107,21 @@ class CudaBackend final : public Backend {
 
   absl::Status DoLinear(Stream& stream, ConstMatrixView x, const PackedWeights& packed, bool accumulate,
                         MatrixView out) override {
-    KVBLEND_ASSIGN_OR_RETURN(weights, DeviceWeights::From(packed));
+    KVBLEND_ASSIGN_OR_RETURN(auto weights, DeviceWeights::From(packed));
     if (Empty(out)) return absl::OkStatus();
     const bool as_it_is =
         x.dtype == DataType::kBF16 && x.row_stride % 8 == 0 && reinterpret_cast<uintptr_t>(x.data) % 16 == 0;
     if (!as_it_is) {
       const int64_t stride = RoundUp(x.cols, 8);
-      KVBLEND_ASSIGN_OR_RETURN(rounded, Of(stream).ScratchMemory(Scratch::kActivations, x.rows * stride * 2));
+      KVBLEND_ASSIGN_OR_RETURN(auto rounded,
+                               Of(stream).ScratchMemory(Scratch::kActivations, x.rows * stride * 2));
       const MatrixView to{rounded, DataType::kBF16, x.rows, x.cols, stride};
       KVBLEND_RETURN_IF_ERROR(StatusOf(LaunchConvert(Of(stream).handle(), x, to), "Linear"));
       x = to;
     }
     void* workspace = nullptr;
     if (gemm_->workspace_bytes() > 0) {
-      KVBLEND_ASSIGN_OR_RETURN(memory,
+      KVBLEND_ASSIGN_OR_RETURN(auto memory,
                                Of(stream).ScratchMemory(Scratch::kWorkspace, gemm_->workspace_bytes()));
       workspace = memory;
     }
@@ -142,11 +135,11 @@ class CudaBackend final : public Backend {
 
   absl::Status DoRope(Stream& stream, const BatchPlan& batch, const RopeTable& table, int32_t num_heads,
                       MatrixView x) override {
-    KVBLEND_ASSIGN_OR_RETURN(plan, DeviceBatchPlan::From(batch));
-    KVBLEND_ASSIGN_OR_RETURN(rope, DeviceRopeTable::From(table));
+    KVBLEND_ASSIGN_OR_RETURN(auto plan, DeviceBatchPlan::From(batch));
+    KVBLEND_ASSIGN_OR_RETURN(auto rope, DeviceRopeTable::From(table));
     if (Empty(x)) return absl::OkStatus();
     if (StepRecording* step = Of(stream).recording()) step->UsesRope(table);
-    KVBLEND_ASSIGN_OR_RETURN(rows, plan->ViewOn(Of(stream)));
+    KVBLEND_ASSIGN_OR_RETURN(auto rows, plan->ViewOn(Of(stream)));
     return StatusOf(LaunchRope(Of(stream).handle(), rows, rope->view(), num_heads, x), "Rope");
   }
 
@@ -171,7 +164,7 @@ class CudaBackend final : public Backend {
     const bool on_device = IsDeviceMemory(target);
     if (!on_device) {
       KVBLEND_RETURN_IF_ERROR(CheckNotRecorded(Of(stream), "EncodeKv", "writes host memory"));
-      KVBLEND_ASSIGN_OR_RETURN(memory, Of(stream).ScratchMemory(Scratch::kEncodedSection, bytes));
+      KVBLEND_ASSIGN_OR_RETURN(auto memory, Of(stream).ScratchMemory(Scratch::kEncodedSection, bytes));
       out.data = memory;
     }
     KVBLEND_RETURN_IF_ERROR(EnqueueZero(handle, out.data, bytes));  // the padding
@@ -179,29 +172,22 @@ class CudaBackend final : public Backend {
     return on_device ? absl::OkStatus() : EnqueueCopyToHost(handle, target, out.data, bytes);
   }
 
-  absl::Status DoDecodeKv(Stream& stream, KvSectionView in, MatrixView out) override {
-    if (Empty(out)) return absl::OkStatus();
-    KVBLEND_RETURN_IF_ERROR(BringToDevice(stream, in));
-    KVBLEND_RETURN_IF_ERROR(StatusOf(LaunchDecodeKv(Of(stream).handle(), KvSource::Of(in), out), "DecodeKv"));
-    return Of(stream).ReleaseSections();
-  }
-
   absl::Status DoSelectiveAttention(Stream& stream, const BatchPlan& batch, ConstMatrixView q,
                                     int32_t num_heads, float scale, KvPagesView pages,
                                     MatrixView out) override {
     constexpr absl::string_view kOp = "SelectiveAttention";
-    KVBLEND_ASSIGN_OR_RETURN(plan, DeviceBatchPlan::From(batch));
+    KVBLEND_ASSIGN_OR_RETURN(auto plan, DeviceBatchPlan::From(batch));
     KVBLEND_RETURN_IF_ERROR(CheckHeadDim(kOp, pages));
     if (Empty(out)) return absl::OkStatus();
     if (StepRecording* step = Of(stream).recording()) step->UsesPages(pages);
-    KVBLEND_ASSIGN_OR_RETURN(rows, plan->ViewOn(Of(stream)));
+    KVBLEND_ASSIGN_OR_RETURN(auto rows, plan->ViewOn(Of(stream)));
     const AttentionShape shape = plan->ShapeOf(num_heads, pages, device_.num_multiprocessors);
     AttentionWorkspace workspace;
     if (shape.splits > 1) {
       const int64_t heads = shape.splits * q.rows * num_heads;
       KVBLEND_ASSIGN_OR_RETURN(
-          memory, Of(stream).ScratchMemory(Scratch::kWorkspace,
-                                           heads * (pages.head_dim + 2) * int64_t{sizeof(float)}));
+          auto memory, Of(stream).ScratchMemory(Scratch::kWorkspace,
+                                                heads * (pages.head_dim + 2) * int64_t{sizeof(float)}));
       workspace.out = static_cast<float*>(memory);
       workspace.max = workspace.out + heads * pages.head_dim;
       workspace.sum = workspace.max + heads;
@@ -213,16 +199,16 @@ class CudaBackend final : public Backend {
   absl::Status DoAttentionMass(Stream& stream, const BatchPlan& batch, ConstMatrixView q, int32_t num_heads,
                                float scale, KvPagesView pages, MatrixView out) override {
     constexpr absl::string_view kOp = "AttentionMass";
-    KVBLEND_ASSIGN_OR_RETURN(plan, DeviceBatchPlan::From(batch));
+    KVBLEND_ASSIGN_OR_RETURN(auto plan, DeviceBatchPlan::From(batch));
     KVBLEND_RETURN_IF_ERROR(CheckHeadDim(kOp, pages));
     KVBLEND_RETURN_IF_ERROR(CheckNotRecorded(Of(stream), kOp, "writes as much as contexts are long"));
     if (Empty(out)) return absl::OkStatus();
-    KVBLEND_ASSIGN_OR_RETURN(rows, plan->ViewOn(Of(stream)));
+    KVBLEND_ASSIGN_OR_RETURN(auto rows, plan->ViewOn(Of(stream)));
     const AttentionShape shape = plan->ShapeOf(num_heads, pages, device_.num_multiprocessors);
     const int64_t heads = q.rows * num_heads, masses = pages.num_kv_heads * shape.total_kv_len;
     KVBLEND_ASSIGN_OR_RETURN(
-        memory, Of(stream).ScratchMemory(Scratch::kWorkspace,
-                                         (heads * (2 * shape.splits + 1) + masses) * int64_t{sizeof(float)}));
+        auto memory, Of(stream).ScratchMemory(Scratch::kWorkspace, (heads * (2 * shape.splits + 1) + masses) *
+                                                                       int64_t{sizeof(float)}));
     AttentionWorkspace workspace;
     workspace.max = static_cast<float*>(memory);
     workspace.sum = workspace.max + shape.splits * heads;
@@ -234,13 +220,12 @@ class CudaBackend final : public Backend {
   }
 
   absl::Status DoKvDeviation(Stream& stream, ConstMatrixView fresh, KvSectionView stored,
-                             DeviationMetric metric, MatrixView out) override {
+                             MatrixView out) override {
     if (Empty(out)) return absl::OkStatus();
     KVBLEND_RETURN_IF_ERROR(BringToDevice(stream, stored));
-    KVBLEND_RETURN_IF_ERROR(
-        StatusOf(LaunchKvDeviation(Of(stream).handle(), fresh, KvSource::Of(stored),
-                                   metric == DeviationMetric::kL1, static_cast<float*>(out.data)),
-                 "KvDeviation"));
+    KVBLEND_RETURN_IF_ERROR(StatusOf(
+        LaunchKvDeviation(Of(stream).handle(), fresh, KvSource::Of(stored), static_cast<float*>(out.data)),
+        "KvDeviation"));
     return Of(stream).ReleaseSections();
   }
 
@@ -252,9 +237,9 @@ class CudaBackend final : public Backend {
     for (const ColumnRange& range : wanted) {
       for (int32_t column = range.begin; column < range.end; ++column) staged.push_back(column);
     }
-    KVBLEND_ASSIGN_OR_RETURN(indices, UploadIndices("MassScores", stream, staged));
+    KVBLEND_ASSIGN_OR_RETURN(auto indices, UploadIndices("MassScores", stream, staged));
     KVBLEND_ASSIGN_OR_RETURN(
-        scale, Of(stream).ScratchMemory(Scratch::kWorkspace, (mass.rows + 1) * int64_t{sizeof(float)}));
+        auto scale, Of(stream).ScratchMemory(Scratch::kWorkspace, (mass.rows + 1) * int64_t{sizeof(float)}));
     const auto num_counted = static_cast<int32_t>(counted.size());
     return StatusOf(LaunchMassScores(Of(stream).handle(), mass, reinterpret_cast<const ColumnRange*>(indices),
                                      num_counted, indices + 2 * num_counted, static_cast<float*>(scale), out),
@@ -276,24 +261,11 @@ class CudaBackend final : public Backend {
   absl::Status DoGatherRows(Stream& stream, ConstMatrixView in, absl::Span<const int32_t> row_indices,
                             MatrixView out) override {
     if (Empty(out)) return absl::OkStatus();
-    KVBLEND_ASSIGN_OR_RETURN(indices, UploadIndices("GatherRows", stream, row_indices));
+    KVBLEND_ASSIGN_OR_RETURN(auto indices, UploadIndices("GatherRows", stream, row_indices));
     return StatusOf(LaunchGatherRows(Of(stream).handle(), in, indices, out), "GatherRows");
   }
 
-  absl::Status DoConvert(Stream& stream, ConstMatrixView in, MatrixView out) override {
-    if (Empty(out)) return absl::OkStatus();
-    return StatusOf(LaunchConvert(Of(stream).handle(), in, out), "Convert");
-  }
-
  private:
-  static absl::Status CheckCopy(absl::string_view op, const void* dst, const void* src, int64_t bytes) {
-    if (bytes < 0) return Invalid(op, "bytes is ", bytes, "; allowed: at least 0");
-    if (bytes > 0 && (dst == nullptr || src == nullptr)) {
-      return Invalid(op, dst == nullptr ? "dst" : "src", " is null with ", bytes, " bytes");
-    }
-    return absl::OkStatus();
-  }
-
   static absl::Status CheckHeadDim(absl::string_view op, const KvPagesView& pages) {
     if (pages.head_dim <= kMaxHeadDim) return absl::OkStatus();
     return Invalid(op, "head_dim is ", pages.head_dim, "; allowed on this backend: up to ", kMaxHeadDim);
@@ -303,7 +275,7 @@ class CudaBackend final : public Backend {
                                                       absl::Span<const int32_t> indices) {
     KVBLEND_RETURN_IF_ERROR(CheckNotRecorded(Of(stream), op, "reads host memory"));
     const auto bytes = static_cast<int64_t>(indices.size() * sizeof(int32_t));
-    KVBLEND_ASSIGN_OR_RETURN(memory, Of(stream).ScratchMemory(Scratch::kIndices, bytes));
+    KVBLEND_ASSIGN_OR_RETURN(auto memory, Of(stream).ScratchMemory(Scratch::kIndices, bytes));
     KVBLEND_RETURN_IF_ERROR(EnqueueCopyFromHost(Of(stream).handle(), memory, indices.data(), bytes));
     return static_cast<const int32_t*>(memory);
   }
@@ -313,7 +285,7 @@ class CudaBackend final : public Backend {
     const int64_t bytes = section.layout().size_bytes;
     if (bytes == 0 || IsDeviceMemory(section.data)) return absl::OkStatus();
     KVBLEND_RETURN_IF_ERROR(CheckNotRecorded(Of(stream), "Reading a section", "reads host memory"));
-    KVBLEND_ASSIGN_OR_RETURN(memory, Of(stream).BringSection(section.data, bytes));
+    KVBLEND_ASSIGN_OR_RETURN(auto memory, Of(stream).BringSection(section.data, bytes));
     section.data = memory;
     return absl::OkStatus();
   }
@@ -321,14 +293,14 @@ class CudaBackend final : public Backend {
   static absl::Status Scatter(absl::string_view op, Stream& stream, const BatchPlan& batch,
                               const RopeTable& table, const KvSource& k, const KvSource& v,
                               const KvPagesView& pages) {
-    KVBLEND_ASSIGN_OR_RETURN(plan, DeviceBatchPlan::From(batch));
-    KVBLEND_ASSIGN_OR_RETURN(rope, DeviceRopeTable::From(table));
+    KVBLEND_ASSIGN_OR_RETURN(auto plan, DeviceBatchPlan::From(batch));
+    KVBLEND_ASSIGN_OR_RETURN(auto rope, DeviceRopeTable::From(table));
     if (plan->num_rows() == 0) return absl::OkStatus();
     if (StepRecording* step = Of(stream).recording()) {
       step->UsesRope(table);
       step->UsesPages(pages);
     }
-    KVBLEND_ASSIGN_OR_RETURN(rows, plan->ViewOn(Of(stream)));
+    KVBLEND_ASSIGN_OR_RETURN(auto rows, plan->ViewOn(Of(stream)));
     return StatusOf(LaunchKvScatter(Of(stream).handle(), rows, rope->view(), k, v, pages), op);
   }
 
@@ -349,11 +321,9 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(int index) {
     return absl::InvalidArgumentError(
         absl::StrCat("KVBLEND_CUDA_GRAPHS is '", wanted, "'; allowed: on, off"));
   }
-  auto device = cuda::OpenDevice(index);
-  if (!device.ok()) return device.status();
-  auto gemm = cuda::CreateGemm();
-  if (!gemm.ok()) return gemm.status();
-  return std::make_unique<cuda::CudaBackend>(*std::move(device), *std::move(gemm), wanted == "on");
+  KVBLEND_ASSIGN_OR_RETURN(auto device, cuda::OpenDevice(index));
+  KVBLEND_ASSIGN_OR_RETURN(auto gemm, cuda::CreateGemm());
+  return std::make_unique<cuda::CudaBackend>(std::move(device), std::move(gemm), wanted == "on");
 }
 
 CudaProbe ProbeCudaDevices() {

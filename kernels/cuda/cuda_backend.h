@@ -1,5 +1,5 @@
-// The CUDA backend: cuBLASLt (or this project's own matmul kernel) for GEMMs, own kernels for the rest, bf16
-// inputs with fp32 sums. docs/cuda-backend.md.
+// The CUDA backend: cuBLASLt for GEMMs, own kernels for the rest, bf16 inputs with fp32 sums.
+// docs/cuda-backend.md.
 #pragma once
 
 #include <memory>

@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/checks.h"
 
 namespace kvblend::kernels {
 
@@ -29,8 +30,7 @@ HostBatchPlan::HostBatchPlan(const BatchSpec& spec)
 }
 
 absl::StatusOr<const HostBatchPlan*> HostBatchPlan::From(const BatchPlan& plan) {
-  if (const auto* host = dynamic_cast<const HostBatchPlan*>(&plan)) return host;
-  return absl::InvalidArgumentError("the BatchPlan was made by a backend of another kind");
+  return OfOwnKind<HostBatchPlan>(plan, "the BatchPlan was");
 }
 
 absl::StatusOr<std::unique_ptr<HostRopeTable>> HostRopeTable::Create(const RopeSpec& spec) {
@@ -63,8 +63,7 @@ absl::StatusOr<std::unique_ptr<HostRopeTable>> HostRopeTable::Create(const RopeS
 }
 
 absl::StatusOr<const HostRopeTable*> HostRopeTable::From(const RopeTable& table) {
-  if (const auto* host = dynamic_cast<const HostRopeTable*>(&table)) return host;
-  return absl::InvalidArgumentError("the RopeTable was made by a backend of another kind");
+  return OfOwnKind<HostRopeTable>(table, "the RopeTable was");
 }
 
 }  // namespace kvblend::kernels

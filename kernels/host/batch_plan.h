@@ -68,10 +68,9 @@ class HostRopeTable final : public RopeTable {
   int64_t max_position() const override { return max_position_; }
   int64_t head_dim() const override { return head_dim_; }
   RopeLayout layout() const { return layout_; }
-  const float* cos(int64_t position) const {
-    return values_.data() + position * head_dim_;
-  }                                                                                   // [head_dim / 2]
-  const float* sin(int64_t position) const { return cos(position) + head_dim_ / 2; }  // [head_dim / 2]
+  /// Both [head_dim / 2].
+  const float* cos(int64_t position) const { return values_.data() + position * head_dim_; }
+  const float* sin(int64_t position) const { return cos(position) + head_dim_ / 2; }
 
  private:
   HostRopeTable() = default;

@@ -41,8 +41,8 @@ inline uint16_t F32ToF16(float value) {
   const uint32_t magnitude = bits & 0x7FFFFFFFu;
   if (magnitude > 0x7F800000u) return static_cast<uint16_t>(sign | 0x7E00u);
   if (magnitude >= 0x477FF000u) return static_cast<uint16_t>(sign | 0x7C00u);  // rounds to 65520 or more
-  if (magnitude <
-      0x38800000u) {  // below 2^-14: adding 0.5 leaves the value's multiple of 2^-24 in the low bits
+  if (magnitude < 0x38800000u) {
+    // Below 2^-14, adding 0.5 leaves the value's multiple of 2^-24 in the low bits.
     const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
     return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(shifted) - 0x3F000000u));
   }

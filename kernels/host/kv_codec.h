@@ -1,4 +1,4 @@
-// Quantised KV, one value or group at a time: the definition that vectorised code is held against.
+// Quantized KV, one value or group at a time: the definition that vectorised code is held against.
 // kernels/kv_section.h defines the encodings.
 #pragma once
 
@@ -29,7 +29,7 @@ inline uint16_t CeilToBf16(float value) {
 
 /// The bf16 scales of one group of values.
 struct KvScale {
-  uint16_t offset = 0;  // of encodings without offsets: 0
+  uint16_t offset = 0;  // stays 0 for encodings without offsets
   uint16_t step = 0;
 };
 
@@ -71,7 +71,7 @@ inline uint8_t CodeOf(float value, float offset, float inverse_step, KvEncoding 
 inline float LoadSectionElement(const KvSectionView& section, const KvSectionLayout& layout, int64_t row,
                                 int64_t col) {
   const auto* bytes = static_cast<const uint8_t*>(section.data);
-  if (!IsQuantised(section.encoding)) {
+  if (!IsQuantized(section.encoding)) {
     return LoadElement(bytes, DenseType(section.encoding), row * section.cols + col);
   }
   const int64_t scale = section.part == KvPart::kKey ? row / kKvGroup * layout.scale_cols + col

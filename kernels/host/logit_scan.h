@@ -1,5 +1,5 @@
-// What every sampling does with a whole row of logits, in loops that compilers vectorise: they bit-test and
-// order floats as integers, because NaN keeps them from vectorising the same with comparisons.
+// What every sampling does with a whole row of logits. The loops test and order floats by their bits, as
+// integers: comparisons of floats, which NaN makes special, would keep compilers from vectorising them.
 #pragma once
 
 #include <cstdint>

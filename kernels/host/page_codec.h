@@ -46,7 +46,7 @@ struct PageValues {
     return run + ((tile * head_dim / 2 + d / 2) * kPageTile + token % kPageTile) * 2 + d % 2;
   }
 
-  /// Of the head at `slot`, a multiple of head_dim.
+  /// The steps and the codes of the head at `slot`, a multiple of head_dim.
   uint16_t* StepsAt(int64_t slot) const {
     return steps + slot / head_dim * KvPagesView::StepsPerHead(head_dim);
   }

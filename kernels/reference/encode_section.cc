@@ -58,7 +58,7 @@ void EncodeSection(ConstMatrixView in, MutableKvSectionView out) {
   const KvSectionLayout layout = out.layout();
   auto* bytes = static_cast<std::byte*>(out.data);
   std::memset(bytes, 0, layout.size_bytes);
-  if (!IsQuantised(out.encoding)) {
+  if (!IsQuantized(out.encoding)) {
     for (int64_t row = 0; row < out.rows; ++row) {
       for (int64_t col = 0; col < out.cols; ++col) {
         StoreElement(bytes, DenseType(out.encoding), row * out.cols + col, Value(in, row, col));

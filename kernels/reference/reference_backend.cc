@@ -10,14 +10,15 @@
 #include <vector>
 
 #include "kernels/backend.h"
+#include "kernels/checks.h"
 #include "kernels/host/batch_plan.h"
 #include "kernels/host/float_convert.h"
+#include "kernels/host/host_backend.h"
 #include "kernels/host/kv_codec.h"
-#include "kernels/host/mass_scores.h"
-#include "kernels/host/memory.h"
 #include "kernels/host/page_codec.h"
 #include "kernels/host/sample_row.h"
 #include "kernels/reference/encode_section.h"
+#include "kernels/status_macros.h"
 
 namespace kvblend::kernels {
 namespace {
@@ -82,7 +83,7 @@ std::vector<float> AttentionRow(const HostBatchPlan& plan, int64_t row, ConstMat
   return probabilities;
 }
 
-class ReferenceBackend final : public Backend {
+class ReferenceBackend final : public HostBackend {
  public:
   std::string_view name() const override { return "reference"; }
   std::string Describe() const override { return "reference: plain fp32 loops, 1 thread"; }
@@ -91,18 +92,6 @@ class ReferenceBackend final : public Backend {
   PageLayout best_page_layout(DataType dtype, int32_t page_size, int32_t head_dim) const override {
     return KvPagesView::HasTiles(dtype, page_size, head_dim) ? PageLayout::kTiles : PageLayout::kRows;
   }
-
-  absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t bytes) override {
-    return AllocateHostBuffer(bytes);
-  }
-  absl::StatusOr<std::unique_ptr<Stream>> CreateStream() override { return std::make_unique<HostStream>(); }
-  absl::Status CopyFromHost(Stream&, void* dst, const void* src, int64_t bytes) override {
-    return CopyHostBytes("CopyFromHost", dst, src, bytes);
-  }
-  absl::Status CopyToHost(Stream&, void* dst, const void* src, int64_t bytes) override {
-    return CopyHostBytes("CopyToHost", dst, src, bytes);
-  }
-  absl::Status Synchronize(Stream&) override { return absl::OkStatus(); }
 
  protected:
   absl::StatusOr<std::unique_ptr<PackedWeights>> DoPackWeights(int64_t rows, int64_t cols, WeightUsage usage,
@@ -114,18 +103,10 @@ class ReferenceBackend final : public Backend {
     return weights;
   }
 
-  absl::StatusOr<std::unique_ptr<RopeTable>> DoCreateRopeTable(const RopeSpec& spec) override {
-    return HostRopeTable::Create(spec);
-  }
-
-  absl::StatusOr<std::unique_ptr<BatchPlan>> DoPlanBatch(const BatchSpec& spec) override {
-    return std::make_unique<HostBatchPlan>(spec);
-  }
-
   absl::Status DoEmbed(Stream&, const PackedWeights& table, absl::Span<const int32_t> token_ids,
                        MatrixView out) override {
-    const auto* weights = dynamic_cast<const ReferenceWeights*>(&table);
-    if (weights == nullptr) return ForeignWeights();
+    KVBLEND_ASSIGN_OR_RETURN(const auto* weights,
+                             OfOwnKind<ReferenceWeights>(table, "the PackedWeights were"));
     for (int64_t i = 0; i < out.rows; ++i) {
       for (int64_t c = 0; c < out.cols; ++c) Set(out, i, c, weights->at(token_ids[i], c));
     }
@@ -145,8 +126,8 @@ class ReferenceBackend final : public Backend {
 
   absl::Status DoLinear(Stream&, ConstMatrixView x, const PackedWeights& packed, bool accumulate,
                         MatrixView out) override {
-    const auto* weights = dynamic_cast<const ReferenceWeights*>(&packed);
-    if (weights == nullptr) return ForeignWeights();
+    KVBLEND_ASSIGN_OR_RETURN(const auto* weights,
+                             OfOwnKind<ReferenceWeights>(packed, "the PackedWeights were"));
     for (int64_t i = 0; i < x.rows; ++i) {
       for (int64_t n = 0; n < out.cols; ++n) {
         float sum = accumulate ? Get(out, i, n) : 0.0f;
@@ -169,14 +150,12 @@ class ReferenceBackend final : public Backend {
 
   absl::Status DoRope(Stream&, const BatchPlan& batch, const RopeTable& table, int32_t num_heads,
                       MatrixView x) override {
-    const auto plan = HostBatchPlan::From(batch);
-    if (!plan.ok()) return plan.status();
-    const auto rope = HostRopeTable::From(table);
-    if (!rope.ok()) return rope.status();
+    KVBLEND_ASSIGN_OR_RETURN(const auto* plan, HostBatchPlan::From(batch));
+    KVBLEND_ASSIGN_OR_RETURN(const auto* rope, HostRopeTable::From(table));
     for (int64_t i = 0; i < x.rows; ++i) {
       for (int64_t h = 0; h < num_heads; ++h) {
-        RotateHead(**rope, (*plan)->position(i),
-                   static_cast<float*>(x.data) + i * x.row_stride + h * (*rope)->head_dim());
+        RotateHead(*rope, plan->position(i),
+                   static_cast<float*>(x.data) + i * x.row_stride + h * rope->head_dim());
       }
     }
     return absl::OkStatus();
@@ -203,33 +182,21 @@ class ReferenceBackend final : public Backend {
     return absl::OkStatus();
   }
 
-  absl::Status DoDecodeKv(Stream&, KvSectionView in, MatrixView out) override {
-    const KvSectionLayout layout = in.layout();
-    for (int64_t row = 0; row < in.rows; ++row) {
-      for (int64_t col = 0; col < in.cols; ++col) {
-        Set(out, row, col, LoadSectionElement(in, layout, row, col));
-      }
-    }
-    return absl::OkStatus();
-  }
-
   // Writes row i of K (rotated) and of V into its page slot; k(row, col) and v(row, col) give the values.
   template <typename K, typename V>
   static absl::Status Scatter(const BatchPlan& batch, const RopeTable& table, KvPagesView pages, const K& k,
                               const V& v) {
-    const auto plan = HostBatchPlan::From(batch);
-    if (!plan.ok()) return plan.status();
-    const auto rope = HostRopeTable::From(table);
-    if (!rope.ok()) return rope.status();
+    KVBLEND_ASSIGN_OR_RETURN(const auto* plan, HostBatchPlan::From(batch));
+    KVBLEND_ASSIGN_OR_RETURN(const auto* rope, HostRopeTable::From(table));
     const PageValues keys = PageValues::Keys(pages), values = PageValues::Values(pages);
     std::vector<float> head(pages.head_dim);
     for (int64_t i = 0; i < batch.num_rows(); ++i) {
-      const int32_t position = (*plan)->position(i);
+      const int32_t position = plan->position(i);
       for (int32_t h = 0; h < pages.num_kv_heads; ++h) {
-        const int64_t slot = (*plan)->Slot(pages, (*plan)->sequence_of_row(i), h, position);
+        const int64_t slot = plan->Slot(pages, plan->sequence_of_row(i), h, position);
         const int64_t first = int64_t{h} * pages.head_dim;
         for (int32_t d = 0; d < pages.head_dim; ++d) head[d] = k(i, first + d);
-        RotateHead(**rope, position, head.data());
+        RotateHead(*rope, position, head.data());
         keys.Store(slot, head.data());
         for (int32_t d = 0; d < pages.head_dim; ++d) head[d] = v(i, first + d);
         values.Store(slot, head.data());
@@ -240,18 +207,17 @@ class ReferenceBackend final : public Backend {
 
   absl::Status DoSelectiveAttention(Stream&, const BatchPlan& batch, ConstMatrixView q, int32_t num_heads,
                                     float scale, KvPagesView pages, MatrixView out) override {
-    const auto plan = HostBatchPlan::From(batch);
-    if (!plan.ok()) return plan.status();
+    KVBLEND_ASSIGN_OR_RETURN(const auto* plan, HostBatchPlan::From(batch));
     const int32_t group = num_heads / pages.num_kv_heads;
     const PageValues values = PageValues::Values(pages);
     for (int64_t i = 0; i < q.rows; ++i) {
       for (int32_t h = 0; h < num_heads; ++h) {
         int32_t first = 0;
-        const std::vector<float> p = AttentionRow(**plan, i, q, h, h / group, scale, pages, &first);
+        const std::vector<float> p = AttentionRow(*plan, i, q, h, h / group, scale, pages, &first);
         std::vector<float> sum(pages.head_dim, 0.0f);
         for (size_t j = 0; j < p.size(); ++j) {
           const auto key = static_cast<int32_t>(first + j);
-          const int64_t slot = (*plan)->Slot(pages, (*plan)->sequence_of_row(i), h / group, key);
+          const int64_t slot = plan->Slot(pages, plan->sequence_of_row(i), h / group, key);
           for (int32_t d = 0; d < pages.head_dim; ++d) sum[d] += p[j] * values.Load(slot, d);
         }
         for (int32_t d = 0; d < pages.head_dim; ++d) Set(out, i, int64_t{h} * pages.head_dim + d, sum[d]);
@@ -262,15 +228,14 @@ class ReferenceBackend final : public Backend {
 
   absl::Status DoAttentionMass(Stream&, const BatchPlan& batch, ConstMatrixView q, int32_t num_heads,
                                float scale, KvPagesView pages, MatrixView out) override {
-    const auto plan = HostBatchPlan::From(batch);
-    if (!plan.ok()) return plan.status();
+    KVBLEND_ASSIGN_OR_RETURN(const auto* plan, HostBatchPlan::From(batch));
     for (int64_t j = 0; j < out.cols; ++j) Set(out, 0, j, 0.0f);
     for (int64_t i = 0; i < q.rows; ++i) {
-      const int64_t offset = (*plan)->kv_offset((*plan)->sequence_of_row(i));
+      const int64_t offset = plan->kv_offset(plan->sequence_of_row(i));
       for (int32_t h = 0; h < num_heads; ++h) {
         int32_t first = 0;
         const int32_t kv_head = h / (num_heads / pages.num_kv_heads);
-        const std::vector<float> p = AttentionRow(**plan, i, q, h, kv_head, scale, pages, &first);
+        const std::vector<float> p = AttentionRow(*plan, i, q, h, kv_head, scale, pages, &first);
         for (size_t j = 0; j < p.size(); ++j) {
           const int64_t key = offset + first + static_cast<int64_t>(j);
           Set(out, 0, key, Get(out, 0, key) + p[j] / static_cast<float>(num_heads));
@@ -280,23 +245,16 @@ class ReferenceBackend final : public Backend {
     return absl::OkStatus();
   }
 
-  absl::Status DoKvDeviation(Stream&, ConstMatrixView fresh, KvSectionView stored, DeviationMetric metric,
-                             MatrixView out) override {
+  absl::Status DoKvDeviation(Stream&, ConstMatrixView fresh, KvSectionView stored, MatrixView out) override {
     const KvSectionLayout layout = stored.layout();
     for (int64_t i = 0; i < fresh.rows; ++i) {
       float sum = 0;
       for (int64_t c = 0; c < fresh.cols; ++c) {
         const float difference = Get(fresh, i, c) - LoadSectionElement(stored, layout, i, c);
-        sum += metric == DeviationMetric::kL1 ? std::abs(difference) : difference * difference;
+        sum += difference * difference;
       }
       Set(out, 0, i, sum);
     }
-    return absl::OkStatus();
-  }
-
-  absl::Status DoMassScores(Stream&, ConstMatrixView mass, absl::Span<const ColumnRange> counted,
-                            absl::Span<const ColumnRange> wanted, MatrixView out) override {
-    ScoreColumns(mass, counted, wanted, static_cast<float*>(out.data));
     return absl::OkStatus();
   }
 
@@ -328,18 +286,6 @@ class ReferenceBackend final : public Backend {
       std::memcpy(out.Rows(i, 1).data, in.Rows(row_indices[i], 1).data, in.cols * SizeOf(in.dtype));
     }
     return absl::OkStatus();
-  }
-
-  absl::Status DoConvert(Stream&, ConstMatrixView in, MatrixView out) override {
-    for (int64_t i = 0; i < in.rows; ++i) {
-      for (int64_t c = 0; c < in.cols; ++c) Set(out, i, c, Get(in, i, c));
-    }
-    return absl::OkStatus();
-  }
-
- private:
-  static absl::Status ForeignWeights() {
-    return absl::InvalidArgumentError("the PackedWeights were made by a backend of another kind");
   }
 };
 

@@ -10,6 +10,7 @@
 #include "engine/api/status_macros.h"
 #include "server/cli/files.h"
 #include "server/cli/request_json.h"
+#include "server/config/engine_flags.h"
 
 namespace kvblend::server::cli {
 namespace {
@@ -43,39 +44,21 @@ void AddConnectionFlags(CLI::App& command, InProcess in_process, Connection& con
           .add_option("--model", engine.model_path, "Run this GGUF model in this process, without a server")
           ->type_name("FILE")
           ->group("Connection");
-  const auto add = [&](const char* name, auto& value, const char* help, const char* type) {
-    return command.add_option(name, value, help)
-        ->needs(model)
-        ->capture_default_str()
-        ->type_name(type)
-        ->group("Engine, with --model");
-  };
-  add("--device", engine.device,
-      "What computes: auto (a usable GPU, else the CPU), cpu, cuda, cuda:N or reference", "DEVICE");
-  add("--threads", engine.num_threads, "Threads; 0: one per processor", "N");
-  add("--gemm", engine.gemm, "Precision of matrix products: auto, bf16, f32 or int8", "TYPE");
-  add("--kv-dtype", engine.kv_dtype, "Type of KV in pages: auto, bf16, f16, f32 or int8", "TYPE");
-  add("--chunk-format", engine.chunk_format,
-      "Form of KV in stored chunks: int8, int4, fp8, bf16, f16, f32; auto: int8, or the --kv-dtype given",
-      "FORMAT");
-  add("--max-context", engine.max_context_tokens, "Tokens of prompt and answer; 0: the model's own limit",
-      "N");
-  add("--store-size", engine.chunk_store_bytes, "Memory for chunks, such as 500MB or 4GB", "SIZE")
-      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false));
-  add("--load-pipeline-depth", engine.load_pipeline_depth,
-      "Layers on their way from disk ahead of the one that computes; 0: all", "N")
-      ->check(CLI::Range(0, kMaxLoadPipelineDepth));
-  add("--disk-path", engine.chunk_disk_path, "Folder where chunks outlive this process", "DIR");
-  add("--disk-size", engine.chunk_disk_bytes, "Disk space for chunks, such as 10GB", "SIZE")
-      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false));
+  for (CLI::Option* option : AddEngineFlags(command, engine)) {
+    option->needs(model)->group("With --model: " + option->get_group());
+  }
   // The server's address may come from the environment; naming a model on the command line is the stronger
   // wish.
-  command.parse_complete_callback([server, model, &command] {
+  command.parse_complete_callback([server, model, &command, &engine] {
     const auto given = [&](const CLI::Option* option) {
       const auto parsed = command.parse_order();
       return std::find(parsed.begin(), parsed.end(), option) != parsed.end();
     };
     if (given(server) && given(model)) throw CLI::ValidationError("--server and --model exclude each other");
+    if (!given(model)) return;
+    if (const absl::Status checked = FinishEngineOptions(engine); !checked.ok()) {
+      throw CLI::ValidationError(std::string(checked.message()));
+    }
   });
 }
 

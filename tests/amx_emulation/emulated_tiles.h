@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-#include "kernels/cpu/amx/amx_products.h"
+#include "kernels/cpu/amx/products.h"
 #include "tests/amx_emulation/tile_state.h"
 
 namespace kvblend::amx_emulation {

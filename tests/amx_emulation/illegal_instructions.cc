@@ -5,7 +5,7 @@
 
 #include <cstring>
 
-#include "kernels/cpu/amx/amx_tiles.h"
+#include "kernels/cpu/amx/tiles.h"
 #include "tests/amx_emulation/tile_state.h"
 
 namespace kvblend::amx_emulation {

@@ -1,5 +1,7 @@
 // AMX's instructions, the processor's or emulated ones, against what they are defined to do; and that the
 // emulation stops what a processor would not execute.
+#include "kernels/cpu/amx/instructions.h"
+
 #include <algorithm>
 #include <cstring>
 #include <random>
@@ -8,7 +10,6 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/cpu/amx/amx_instructions.h"
 #include "kernels/host/float_convert.h"
 #include "tests/amx_emulation/illegal_instructions.h"
 

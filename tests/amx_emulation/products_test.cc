@@ -7,7 +7,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/cpu/amx/amx_tiles.h"
+#include "kernels/cpu/amx/tiles.h"
+#include "kernels/cpu/simd/simd.h"
 #include "kernels/host/float_convert.h"
 #include "tests/amx_emulation/emulated_tiles.h"
 #include "tests/amx_emulation/illegal_instructions.h"

@@ -1,7 +1,7 @@
 """Which folder may include which, and other rules that hold for every file of the tree.
 
-The direction is server -> engine -> kernels. Inside engine: schedule -> blend -> {model, kv, store} -> kernels;
-text, prompt and split use nothing but Abseil and the standard library.
+The direction is server -> engine -> kernels, and inside each of them the arrows of ALLOWED. They are all in use: an
+arrow that no include needs is taken out, so that ALLOWED is the drawing of docs/architecture.md (drawing.py writes it).
 """
 
 import os
@@ -9,51 +9,73 @@ import re
 from dataclasses import dataclass
 
 MAX_LINES = 500
+MAX_FILES_PER_FOLDER = 30
+MAX_ENGINE_ROOMS = 14
+MAX_ENGINE_ARROWS = 40
 
-# Folder -> folders whose headers it may include besides its own. A file belongs to the longest entry that is
-# a prefix of its path. Folders that are not named here (tests, for one) may include anything.
+# Room -> rooms whose headers it includes besides its own. A file belongs to the longest entry that is a prefix of
+# its path. Folders that are not named here (tests, for one) may include anything.
 ALLOWED = {
     "kernels": set(),
+    "kernels/create": {"kernels", "kernels/cuda"},
+    "kernels/host": {"kernels"},
+    "kernels/reference": {"kernels", "kernels/host"},
+    "kernels/cpu/machine": {"kernels"},
+    "kernels/cpu/simd": {"kernels", "kernels/host", "kernels/cpu/machine"},
+    "kernels/cpu/amx": {"kernels/cpu/machine", "kernels/cpu/simd"},
+    "kernels/cpu/kv": {"kernels", "kernels/host", "kernels/cpu/machine", "kernels/cpu/simd"},
+    "kernels/cpu/linear": {"kernels", "kernels/host", "kernels/cpu/machine", "kernels/cpu/simd"},
+    "kernels/cpu/attention": {
+        "kernels", "kernels/host", "kernels/cpu/kv", "kernels/cpu/machine", "kernels/cpu/simd",
+    },
+    "kernels/cpu": {
+        "kernels", "kernels/host", "kernels/cpu/amx", "kernels/cpu/attention", "kernels/cpu/kv", "kernels/cpu/linear",
+        "kernels/cpu/machine", "kernels/cpu/simd",
+    },
+    "kernels/cuda/device": {"kernels"},
+    "kernels/cuda/attention": {"kernels/cuda/device"},
+    "kernels/cuda/kv": {"kernels/cuda/device"},
+    "kernels/cuda/rows": {"kernels/host", "kernels/cuda/device"},
+    "kernels/cuda/runtime": {"kernels", "kernels/host", "kernels/cuda/device"},
+    "kernels/cuda/linear": {"kernels", "kernels/host", "kernels/cuda/device", "kernels/cuda/runtime"},
+    "kernels/cuda": {"kernels", "kernels/cuda/device", "kernels/cuda/linear", "kernels/cuda/runtime"},
+    "engine/api": set(),
+    "engine/kv": {"kernels"},
+    "engine/schedule": set(),
     "engine/text": set(),
     "engine/prompt": {"engine/text"},
-    "engine/split": {"engine/text"},
-    "engine/kv": {"kernels"},
-    "engine/store": {"kernels"},
-    "engine/store/disk": {"kernels", "engine/store"},
-    "engine/store/redis": {"kernels", "engine/store"},
-    "engine/model": {"kernels", "engine/kv"},
-    "engine/blend": {"kernels", "engine/kv", "engine/store", "engine/model", "engine/prompt"},
-    "engine/generate": {"kernels", "engine/text"},
-    "engine/schedule": {
-        "kernels", "engine/kv", "engine/store", "engine/model", "engine/blend", "engine/generate",
-        "engine/prompt", "engine/text",
+    "engine/generate": {"kernels", "kernels/host", "engine/api"},
+    "engine/model": {"kernels", "engine/api"},
+    "engine/store/format": {"kernels", "engine/api"},
+    "engine/store": {"engine/api", "engine/store/format"},
+    "engine/store/disk": {"engine/api", "engine/store", "engine/store/format"},
+    "engine/store/redis": {"engine/api", "engine/store", "engine/store/format"},
+    "engine/blend": {
+        "kernels", "engine/api", "engine/kv", "engine/model", "engine/prompt", "engine/store", "engine/store/format",
     },
-    "engine": {
-        "kernels", "engine/kv", "engine/store", "engine/store/disk", "engine/store/redis", "engine/model", "engine/blend",
-        "engine/generate", "engine/prompt", "engine/split", "engine/text", "engine/schedule",
+    "engine/runtime": {
+        "kernels", "engine/api", "engine/blend", "engine/kv", "engine/model", "engine/store/format", "engine/text",
     },
-    "server": {"engine", "engine/store", "engine/store/disk", "engine/store/redis", "engine/text"},
+    "engine/serve": {
+        "kernels", "kernels/host", "engine/api", "engine/blend", "engine/generate", "engine/kv", "engine/prompt",
+        "engine/runtime", "engine/schedule", "engine/store", "engine/store/disk", "engine/store/format",
+        "engine/store/redis", "engine/text",
+    },
+    "server": {"engine/api"},
 }
-
-# What clients ask of the engine: plain data, which every folder of the engine except the lowest may name.
-REQUEST_TYPES = "engine/api/request.h"
-MAY_NAME_REQUEST_TYPES = {
-    "engine/blend", "engine/generate", "engine/prompt", "engine/schedule", "engine/store", "engine", "server",
-}
-
-# Small headers that themselves use Abseil only; every folder above kernels may include them.
-SHARED_HEADERS = {"engine/api/status_macros.h", "engine/api/tier.h"}
 
 # Libraries of the transports: unknown to engine and kernels, so that both build without them.
 TRANSPORT_LIBRARIES = ("grpc/", "grpcpp/", "grpc++/", "google/protobuf/", "kvblend/v1/", "httplib.h", "prometheus/",
                        "CLI/", "server/")
 
-# Folders that may use Abseil and the standard library only.
-ABSEIL_ONLY = ("engine/text", "engine/prompt", "engine/split")
+# Rooms that may use Abseil and the standard library only.
+ABSEIL_ONLY = ("engine/api", "engine/text", "engine/prompt")
 
-SOURCE_SUFFIXES = (".h", ".cc", ".cu", ".cpp", ".hpp", ".py", ".sh", ".cmake", ".proto")
+SOURCE_SUFFIXES = (".h", ".cc", ".cu", ".cpp", ".hpp", ".inc", ".py", ".sh", ".cmake", ".proto")
+INCLUDING_SUFFIXES = (".h", ".hpp", ".cc", ".cpp", ".cu", ".cuh", ".inc")
 SOURCE_NAMES = ("CMakeLists.txt", "Dockerfile", "run")
 SKIPPED_FOLDERS = {".git", ".cache", "__pycache__", "build", "models", "node_modules", ".venv"}
+PRODUCT = ("kernels/", "engine/", "server/")
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 STANDARD_HEADER = re.compile(r"^[a-z_0-9]+$")
@@ -70,12 +92,12 @@ class Violation:
         return f"{self.path}:{self.line}: {self.message}"
 
 
-def owner(path):
+def room_of(path):
     """The entry of ALLOWED that a path belongs to, or None."""
     best = None
-    for folder in ALLOWED:
-        if path.startswith(folder + "/") and (best is None or len(folder) > len(best)):
-            best = folder
+    for room in ALLOWED:
+        if path.startswith(room + "/") and (best is None or len(room) > len(best)):
+            best = room
     return best
 
 
@@ -83,27 +105,34 @@ def include_problem(path, bracket, target, exists):
     """Why the file at `path` may not include `target`, or None. `exists` tells whether a path is in the tree."""
     if bracket == '"' and (target.startswith(".") or "/" not in target):
         return f'"{target}": includes are written from the root of the repository'
-    folder = owner(path)
-    if folder is None:
+    room = room_of(path)
+    if room is None:
         return None
-    if folder != "server" and target.startswith(TRANSPORT_LIBRARIES):
-        return f"{folder} may not know {target}: transports stay in server"
-    if target in SHARED_HEADERS and folder != "kernels":
-        return None
-    if target == REQUEST_TYPES:
-        return None if folder in MAY_NAME_REQUEST_TYPES else f"{folder} may not include {target}"
-    if folder in ABSEIL_ONLY or path in SHARED_HEADERS:
-        library = target.startswith("absl/") or (bracket == "<" and STANDARD_HEADER.match(target))
-        if not library and (owner(target) is None or path in SHARED_HEADERS):
+    if target.startswith("tests/"):
+        return f"{path} may not include {target}: the product knows nothing of its tests"
+    if not room.startswith("server") and target.startswith(TRANSPORT_LIBRARIES):
+        return f"{room} may not know {target}: transports stay in server"
+    target_room = room_of(target)
+    if room in ABSEIL_ONLY and target_room is None:
+        if not (target.startswith("absl/") or (bracket == "<" and STANDARD_HEADER.match(target))):
             return f"{path} may use Abseil and the standard library only, not {target}"
-    target_folder = owner(target)
-    if target_folder is None:
+    if target_room is None:
         return None
-    if target_folder != folder and target_folder not in ALLOWED[folder]:
-        return f"{folder} may not include {target}; it may include {sorted(ALLOWED[folder]) or 'nothing of ours'}"
+    if target_room != room and target_room not in ALLOWED[room]:
+        return f"{room} may not include {target}; it may include {sorted(ALLOWED[room]) or 'nothing of ours'}"
     if not exists(target):
         return f'"{target}" does not exist'
     return None
+
+
+def includes(text):
+    """(line number, bracket, target) of every include in a file's text."""
+    found = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        match = INCLUDE.match(line)
+        if match:
+            found.append((number, match.group(1), match.group(2)))
+    return found
 
 
 def check_text(path, text, exists):
@@ -116,13 +145,12 @@ def check_text(path, text, exists):
     header = path.endswith((".h", ".hpp")) and not path.endswith("-inl.h")
     if header and not any(line.strip() == "#pragma once" for line in lines):
         violations.append(Violation(path, 1, "#pragma once is missing"))
-    cpp = path.endswith((".h", ".hpp", ".cc", ".cpp"))
     for number, line in enumerate(lines, start=1):
         if UNFINISHED.search(line):
             violations.append(Violation(path, number, f"unfinished work: {line.strip()}"))
-        match = INCLUDE.match(line) if cpp else None
-        if match:
-            problem = include_problem(path, match.group(1), match.group(2), exists)
+    if path.endswith(INCLUDING_SUFFIXES):
+        for number, bracket, target in includes(text):
+            problem = include_problem(path, bracket, target, exists)
             if problem:
                 violations.append(Violation(path, number, problem))
     return violations
@@ -132,30 +160,89 @@ def check_text(path, text, exists):
 FILE_NAME = re.compile(r"^[A-Za-z_.][A-Za-z0-9_.-]*$")
 
 
-def badly_named_files(root):
-    """Paths of files below root whose names begin with no letter, or hold what scripts trip over."""
+def all_files(root):
+    """Paths of all files below root, relative to it, sorted; build folders and the like left out."""
     found = []
     for folder, folders, names in os.walk(root):
         folders[:] = [name for name in folders if name not in SKIPPED_FOLDERS]
-        found += [os.path.relpath(os.path.join(folder, name), root) for name in names if not FILE_NAME.match(name)]
+        found += [os.path.relpath(os.path.join(folder, name), root).replace(os.sep, "/") for name in names]
     return sorted(found)
+
+
+def badly_named_files(root):
+    """Paths of files below root whose names begin with no letter, or hold what scripts trip over."""
+    return [path for path in all_files(root) if not FILE_NAME.match(os.path.basename(path))]
+
+
+def crowded_folders(root):
+    """(folder, number of files) of folders with more files than a reader takes in; fuzzers' corpora are no reading."""
+    counts = {}
+    for path in all_files(root):
+        if not path.startswith("tests/fuzz/corpus/"):
+            folder = os.path.dirname(path)
+            counts[folder] = counts.get(folder, 0) + 1
+    return sorted((folder, count) for folder, count in counts.items() if count > MAX_FILES_PER_FOLDER)
 
 
 def source_files(root):
     """Paths of all source files below root, relative to it, sorted."""
-    found = []
-    for folder, folders, names in os.walk(root):
-        folders[:] = [name for name in folders if name not in SKIPPED_FOLDERS]
-        for name in names:
-            if name.endswith(SOURCE_SUFFIXES) or name in SOURCE_NAMES:
-                found.append(os.path.relpath(os.path.join(folder, name), root).replace(os.sep, "/"))
-    return sorted(found)
+    return [path for path in all_files(root)
+            if path.endswith(SOURCE_SUFFIXES) or os.path.basename(path) in SOURCE_NAMES]
+
+
+def read(root, path):
+    with open(os.path.join(root, path), encoding="utf-8", errors="replace") as file:
+        return file.read()
+
+
+def arrows(root):
+    """Room -> rooms that files of it include, as the tree has it."""
+    found = {room: set() for room in ALLOWED}
+    for path in source_files(root):
+        room = room_of(path)
+        if room is None or not path.endswith(INCLUDING_SUFFIXES):
+            continue
+        for _, _, target in includes(read(root, path)):
+            target_room = room_of(target)
+            if target_room is not None and target_room != room:
+                found[room].add(target_room)
+    return found
+
+
+LIBRARY = re.compile(r"kvblend_library\((\w+)\s(.*?)\)\n", re.DOTALL)
+
+
+def linked_rooms(root, prefix):
+    """Room -> rooms that its CMake target names, for the rooms below `prefix` that are targets of their own."""
+    targets, named = {}, {}
+    for path in all_files(root):
+        if os.path.basename(path) != "CMakeLists.txt" or not path.startswith(PRODUCT):
+            continue
+        for name, body in LIBRARY.findall(re.sub(r"#.*", "", read(root, path))):
+            room = os.path.dirname(path)
+            targets[name] = room
+            if room.startswith(prefix):
+                named.setdefault(room, set()).update(re.findall(r"\b[a-z]\w+\b", body[body.index("DEPS"):]))
+    return {room: {targets[name] for name in names if name in targets} - {room} for room, names in named.items()}
+
+
+def floors(graph):
+    """Room -> its floor: one above the highest of the rooms that it includes. REQUIRES: no circle."""
+    known = {}
+
+    def floor(room):
+        if room not in known:
+            known[room] = 1 + max((floor(below) for below in graph[room]), default=0)
+        return known[room]
+
+    for room in graph:
+        floor(room)
+    return known
 
 
 def check_tree(root):
     """All violations in the tree at root."""
     violations = []
     for path in source_files(root):
-        with open(os.path.join(root, path), encoding="utf-8", errors="replace") as file:
-            violations += check_text(path, file.read(), lambda target: os.path.exists(os.path.join(root, target)))
+        violations += check_text(path, read(root, path), lambda target: os.path.exists(os.path.join(root, target)))
     return violations

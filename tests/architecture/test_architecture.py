@@ -9,6 +9,7 @@ import tempfile
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import drawing  # noqa: E402
 import rules  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -31,29 +32,64 @@ class TreeTest(unittest.TestCase):
                 open(os.path.join(root, name), "w", encoding="utf-8").close()
             self.assertEqual(["1.2x", "a b"], rules.badly_named_files(root))
 
+    def test_no_folder_is_crowded(self):
+        self.assertEqual([], rules.crowded_folders(ROOT))
+
     def test_the_tree_is_really_looked_at(self):
         files = rules.source_files(ROOT)
         self.assertIn("kernels/backend.h", files)
         self.assertIn("engine/api/engine.h", files)
-        for folder in rules.ALLOWED:
-            self.assertTrue(any(rules.owner(path) == folder for path in files), f"no source file in {folder}")
+        for room in rules.ALLOWED:
+            self.assertTrue(any(rules.room_of(path) == room for path in files), f"no source file in {room}")
         self.assertFalse([path for path in files if path.startswith("build/")])
 
-    def test_allowed_directions_form_no_cycle(self):
+    def test_every_folder_of_the_product_is_a_room_or_in_one(self):
+        homeless = [path for path in rules.source_files(ROOT)
+                    if path.startswith(rules.PRODUCT) and path.endswith(rules.INCLUDING_SUFFIXES)
+                    and rules.room_of(path) is None]
+        self.assertEqual([], homeless)
+
+
+class ArrowsTest(unittest.TestCase):
+    """The rules, the includes, the targets of CMake and the documents name the same arrows."""
+
+    def test_every_allowed_arrow_is_in_use(self):
+        used = rules.arrows(ROOT)
+        self.assertEqual({}, {room: sorted(allowed - used[room]) for room, allowed in rules.ALLOWED.items()
+                              if allowed - used[room]})
+
+    def test_no_circle(self):
         finished, open_ = set(), []
 
-        def visit(folder):
-            self.assertNotIn(folder, open_, f"cycle: {open_ + [folder]}")
-            if folder in finished:
+        def visit(room):
+            self.assertNotIn(room, open_, f"circle: {open_ + [room]}")
+            if room in finished:
                 return
-            open_.append(folder)
-            for below in sorted(rules.ALLOWED[folder]):
+            open_.append(room)
+            for below in sorted(rules.ALLOWED[room]):
                 visit(below)
             open_.pop()
-            finished.add(folder)
+            finished.add(room)
 
-        for folder in rules.ALLOWED:
-            visit(folder)
+        for room in rules.ALLOWED:
+            visit(room)
+
+    def test_the_engine_stays_small_enough_to_keep_in_mind(self):
+        graph = drawing.engine_arrows(ROOT)
+        self.assertLessEqual(len(graph), rules.MAX_ENGINE_ROOMS)
+        self.assertLessEqual(sum(map(len, graph.values())), rules.MAX_ENGINE_ARROWS)
+
+    def test_cmake_names_the_same_arrows(self):
+        linked = rules.linked_rooms(ROOT, "engine/")
+        self.assertEqual({room: sorted(allowed) for room, allowed in rules.ALLOWED.items()
+                          if room.startswith("engine/")},
+                         {room: sorted(rooms) for room, rooms in linked.items()})
+
+    def test_the_document_shows_the_same_arrows(self):
+        with open(drawing.DOCUMENT, encoding="utf-8") as file:
+            text = file.read()
+        self.assertEqual(drawing.drawing(ROOT), drawing.documented(text), "tests/architecture/drawing.py --update")
+        self.assertIsNone(drawing.documented("no drawing"))
 
 
 class DetectionTest(unittest.TestCase):
@@ -68,45 +104,47 @@ class DetectionTest(unittest.TestCase):
     def test_layers(self):
         self.assert_refused("kernels/cpu/linear/linear.cc", '"engine/api/engine.h"')
         self.assert_refused("kernels/cpu/linear/linear.cc", '"engine/model/model.h"')
-        self.assert_refused("engine/schedule/engine_thread.cc", '"server/grpc/service.h"')
+        self.assert_refused("kernels/cpu/kv/kv_pages.cc", '"kernels/cpu/attention/attention.h"')
+        self.assert_refused("kernels/cuda/rows/sampling.cu", '"kernels/cuda/cuda_backend.h"')
+        self.assert_refused("engine/serve/engine_thread.cc", '"server/grpc/service.h"')
         self.assert_refused("engine/api/engine.h", '"server/grpc/service.h"')
         self.assert_refused("server/grpc/service.cc", '"kernels/backend.h"')
         self.assert_refused("server/grpc/service.cc", '"engine/blend/blender.h"')
         self.assert_accepted("server/grpc/service.cc", '"engine/api/engine.h"')
-        self.assert_accepted("server/grpc/service.cc", '"server/metrics/metrics.h"')
-        self.assert_accepted("engine/schedule/loop.cc", '"engine/blend/blender.h"')
+        self.assert_accepted("engine/serve/loop.cc", '"engine/blend/blender.h"')
         self.assert_accepted("tests/unit/blend/blender_test.cc", '"kernels/backend.h"')
+
+    def test_the_product_knows_nothing_of_its_tests(self):
+        self.assert_refused("kernels/cuda/device/device.h", '"tests/cuda_emulation/device.h"', "its tests")
+        self.assert_refused("server/cli/app.cc", '"tests/support/fake_engine.h"', "its tests")
 
     def test_inside_the_engine(self):
         self.assert_refused("engine/blend/blender.cc", '"engine/schedule/loop.h"')
         self.assert_refused("engine/model/model.cc", '"engine/blend/blender.h"')
         self.assert_refused("engine/kv/page_pool.h", '"engine/store/chunk_store.h"')
         self.assert_refused("engine/kv/page_pool.h", '"engine/api/request.h"')
-        self.assert_refused("engine/store/chunk_store.h", '"engine/api/engine.h"')
+        self.assert_refused("engine/api/engine.h", '"engine/store/chunk_store.h"')
         self.assert_refused("engine/store/chunk_store.h", '"engine/store/disk/disk_tier.h"')
+        self.assert_refused("engine/store/format/entry_format.h", '"engine/store/lower_tier.h"')
         self.assert_refused("engine/blend/kv_loader.h", '"engine/store/disk/disk_tier.h"')
-        self.assert_accepted("engine/store/disk/disk_tier.h", '"engine/store/chunk_info.h"')
+        self.assert_accepted("engine/store/disk/disk_tier.h", '"engine/store/lower_tier.h"')
         self.assert_refused("engine/text/tokenizer.h", '"engine/prompt/layout.h"')
         self.assert_accepted("engine/prompt/layout.h", '"engine/text/tokenizer.h"')
         self.assert_accepted("engine/blend/blender.h", '"engine/api/request.h"')
 
-    def test_text_and_prompt_use_abseil_only(self):
+    def test_some_rooms_use_abseil_only(self):
+        self.assert_refused("engine/api/engine.h", "<nlohmann/json.hpp>", "Abseil")
         self.assert_refused("engine/text/tokenizer.cc", "<nlohmann/json.hpp>", "Abseil")
         self.assert_refused("engine/text/tokenizer.cc", '"kernels/backend.h"')
         self.assert_refused("engine/prompt/layout.cc", "<unistd.h>", "Abseil")
         self.assert_accepted("engine/text/tokenizer.cc", "<string_view>")
         self.assert_accepted("engine/text/tokenizer.cc", '"absl/strings/str_cat.h"')
 
-    def test_shared_headers(self):
-        self.assert_accepted("engine/text/tokenizer.cc", '"engine/api/status_macros.h"')
-        self.assert_refused("kernels/backend.cc", '"engine/api/status_macros.h"')
-        self.assert_refused("engine/api/status_macros.h", '"engine/model/model.h"', "Abseil")
-
     def test_transports_stay_in_the_server(self):
         for include in ("<grpcpp/grpcpp.h>", '"grpcpp/grpcpp.h"', "<google/protobuf/message.h>", "<httplib.h>",
                         '"kvblend/v1/inference.pb.h"', "<prometheus/counter.h>", "<CLI/CLI.hpp>"):
             self.assertIn(True, ["transports" in text or "from the root" in text
-                                 for text in messages("engine/schedule/loop.cc", f"#include {include}\n")], include)
+                                 for text in messages("engine/serve/loop.cc", f"#include {include}\n")], include)
             self.assertNotEqual([], messages("kernels/cpu/linear/linear.cc", f"#include {include}\n"), include)
         self.assert_accepted("server/http/http_server.cc", "<httplib.h>")
         self.assert_accepted("server/cli/main.cc", "<CLI/CLI.hpp>")

@@ -13,7 +13,7 @@ import argparse
 import json
 import sys
 
-# PyTorch reference results: SmolLM2-135M-Instruct Q4_1 dequantised to fp32, MuSiQue dev questions, 2026-11-21.
+# PyTorch reference results: SmolLM2-135M-Instruct Q4_1 dequantized to fp32, MuSiQue dev questions, 2026-11-21.
 # (passages, n): {(anchored, policy, ratio): (KL mean, KL of the first token, top-1 agreement, NLL of the gold answer)}
 REFERENCE = {
     (5, 8): {

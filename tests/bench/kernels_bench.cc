@@ -14,6 +14,7 @@
 #include <string_view>
 
 #include "tests/bench/kernels_bench_support.h"
+#include "tests/support/row_function.h"
 
 namespace kvblend::kernels {
 namespace {
@@ -21,11 +22,11 @@ namespace {
 // Args: rows, input features, output features. One matrix, so few rows find it in the caches.
 void BM_Linear(benchmark::State& state) {
   const int64_t rows = state.range(0), in = state.range(1), out = state.range(2);
-  const auto weights =
-      Cpu().PackWeights(out, in, WeightUsage::kLinear, [&](int64_t r, absl::Span<float> row) {
-        for (size_t i = 0; i < row.size(); ++i) row[i] = Uniform(r * in + static_cast<int64_t>(i));
-        return absl::OkStatus();
-      });
+  const test_support::RowFunction uniform([&](int64_t r, absl::Span<float> row) {
+    for (size_t i = 0; i < row.size(); ++i) row[i] = Uniform(r * in + static_cast<int64_t>(i));
+    return absl::OkStatus();
+  });
+  const auto weights = Cpu().PackWeights(out, in, WeightUsage::kLinear, uniform);
   Matrix x(Cpu().compute_dtype(), rows, in), y(DataType::kF32, rows, out);
   const double seconds =
       Measure(state, [&] { return Cpu().Linear(TheStream(), x.view, **weights, false, y.view); });
@@ -40,15 +41,13 @@ BENCHMARK(BM_Linear)
 // Few rows over 30 layers' worth of different matrices, as in decoding: bound by memory. Arg: rows.
 void BM_LinearFromMemory(benchmark::State& state) {
   const int64_t rows = state.range(0), in = 576, out = 3072;
+  const test_support::RowFunction halves([](int64_t, absl::Span<float> row) {
+    std::fill(row.begin(), row.end(), 0.5f);
+    return absl::OkStatus();
+  });
   std::vector<std::unique_ptr<PackedWeights>> layers;
   for (int i = 0; i < 60; ++i) {
-    layers.push_back(Cpu()
-                         .PackWeights(out, in, WeightUsage::kLinear,
-                                      [&](int64_t, absl::Span<float> row) {
-                                        std::fill(row.begin(), row.end(), 0.5f);
-                                        return absl::OkStatus();
-                                      })
-                         .value());
+    layers.push_back(Cpu().PackWeights(out, in, WeightUsage::kLinear, halves).value());
   }
   Matrix x(DataType::kF32, rows, in), y(DataType::kF32, rows, out);
   const double seconds = Measure(state, [&] {

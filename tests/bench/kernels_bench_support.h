@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels/backend.h"
+#include "kernels/host/float_convert.h"
 #include "tests/bench/machine_peaks.h"
 
 namespace kvblend::kernels {
@@ -48,13 +49,7 @@ struct Matrix {
   Matrix(DataType dtype, int64_t rows, int64_t cols)
       : buffer(Cpu().Allocate(rows * cols * SizeOf(dtype)).value()),
         view{buffer->data(), dtype, rows, cols, cols} {
-    if (dtype == DataType::kF32) {
-      auto* data = static_cast<float*>(view.data);
-      for (int64_t i = 0; i < rows * cols; ++i) data[i] = Uniform(i);
-    } else {
-      const Matrix source(DataType::kF32, rows, cols);
-      (void)Cpu().Convert(TheStream(), source.view, view).ok();
-    }
+    for (int64_t i = 0; i < rows * cols; ++i) StoreElement(view.data, dtype, i, Uniform(i));
   }
   std::unique_ptr<Buffer> buffer;
   MatrixView view;

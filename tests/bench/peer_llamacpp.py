@@ -9,7 +9,7 @@
    are those of the medians; beside them the smallest and largest ratio of neighbours.
 
 kvblend's prefill is its time to the first token, tokenization included; llama.cpp's is llama_decode and the logits. What is
-best for llama.cpp may be another type of weights: Q8_0, requantised from the same file. Blended prompts (ttft_bench) are
+best for llama.cpp may be another type of weights: Q8_0, requantized from the same file. Blended prompts (ttft_bench) are
 held against llama.cpp's prefill of as many tokens.
 
 Needs clang, OpenMP for clang (Debian: clang libomp-dev), python3 with venv, and kvblend's release build with
@@ -81,7 +81,7 @@ def build(python):
                      "-r", pinned.name], "building llama-cpp-python", env=environment)
 
 
-def requantise(python, model, folder, threads) -> pathlib.Path:
+def requantize(python, model, folder, threads) -> pathlib.Path:
     """The model with Q8_0 weights, kept under `folder`."""
     with open(model, "rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()[:12] if hasattr(hashlib, "file_digest") else \
@@ -90,7 +90,7 @@ def requantise(python, model, folder, threads) -> pathlib.Path:
     if not target.is_file():
         folder.mkdir(parents=True, exist_ok=True)
         temporary = target.with_suffix(".partial")
-        work(python, {"quantize": {"from": str(model), "to": str(temporary), "threads": threads}}, "requantising")
+        work(python, {"quantize": {"from": str(model), "to": str(temporary), "threads": threads}}, "requantizing")
         temporary.rename(target)
     return target
 
@@ -109,7 +109,7 @@ class Peer:
         self.options, self.python, self.tokens = options, python, tokens
         self.models = {"as given": options.model}
         if "q8_0" in options.weights:
-            self.models["Q8_0"] = requantise(python, options.model, options.folder, options.threads)
+            self.models["Q8_0"] = requantize(python, options.model, options.folder, options.threads)
         if "given" not in options.weights:
             del self.models["as given"]
         self.system_info = ""
@@ -261,7 +261,7 @@ def parse_arguments():
                         help="questions with passages, of which prompts are made (default: %(default)s)")
     parser.add_argument("--bin", type=pathlib.Path, default=support.DEFAULT_BIN, help="kvblend's benches (default: %(default)s)")
     parser.add_argument("--folder", type=pathlib.Path, default=support.ROOT / "build/peer",
-                        help="where the virtual environment and the requantised model go (default: %(default)s)")
+                        help="where the virtual environment and the requantized model go (default: %(default)s)")
     parser.add_argument("--venv", type=pathlib.Path, help="virtual environment (default: FOLDER/venv)")
     parser.add_argument("--install-only", action="store_true", help="build llama.cpp and stop")
     parser.add_argument("--threads", type=int, default=support.processors(), help="of both (default: %(default)s)")

@@ -45,7 +45,6 @@ of its passages and have exactly the number of tokens that is asked for.
   --rounds N             measured rounds (5)
   --warm-up N            rounds before them (1)
   --threads N            0: one per processor (0)
-  --pin-threads 1        each worker on a processor of its own (0)
   --gemm G, --kv-dtype T, --device D, --page-size N    as kvblend-server has them
   --json FILE            writes the figures there; - writes to standard output and the table to standard error
   --write-tokens FILE    measures nothing: writes the token ids of the prompts of --prefill-tokens as JSON
@@ -429,8 +428,6 @@ absl::StatusOr<Config> ParseArguments(const std::vector<std::string>& arguments)
       status = ParseInt(flag, value, 0, &config.warm_up);
     } else if (flag == "--threads") {
       status = ParseInt(flag, value, 0, &config.engine.num_threads);
-    } else if (flag == "--pin-threads") {
-      config.engine.pin_threads = value != "0";
     } else if (flag == "--page-size") {
       status = ParseInt(flag, value, 1, &config.engine.page_size);
     } else if (flag == "--gemm") {

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/host/float_convert.h"
+#include "tests/support/row_function.h"
 
 namespace kvblend::kernels {
 namespace {
@@ -341,13 +342,11 @@ void ExpectWithin(const std::vector<double>& actual, const std::vector<double>& 
 }
 
 std::unique_ptr<PackedWeights> Pack(Backend& backend, const Tensor& weights, WeightUsage usage) {
-  return backend
-      .PackWeights(weights.rows(), weights.cols(), usage,
-                   [&](int64_t row, absl::Span<float> out) {
-                     for (size_t c = 0; c < out.size(); ++c) out[c] = static_cast<float>(weights.at(row, c));
-                     return absl::OkStatus();
-                   })
-      .value();
+  const test_support::RowFunction rows([&](int64_t row, absl::Span<float> out) {
+    for (size_t c = 0; c < out.size(); ++c) out[c] = static_cast<float>(weights.at(row, c));
+    return absl::OkStatus();
+  });
+  return backend.PackWeights(weights.rows(), weights.cols(), usage, rows).value();
 }
 
 std::unique_ptr<RopeTable> MakeRope(Backend& backend, RopeLayout layout, int64_t head_dim,

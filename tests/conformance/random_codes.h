@@ -21,7 +21,7 @@ namespace kvblend::kernels {
 /// Random codes, scales and minima. Scales and minima are what f16 holds, unless `any_scale`.
 class RandomCodes final : public WeightSource {
  public:
-  using FormatFunction = std::function<std::optional<QuantisedFormat>(int64_t row)>;
+  using FormatFunction = std::function<std::optional<QuantizedFormat>(int64_t row)>;
 
   RandomCodes(Rng& rng, int64_t rows, int64_t cols, FormatFunction format_of, bool any_scale = false)
       : format_of_(std::move(format_of)), codes_(rows), scales_(rows), minimums_(rows) {
@@ -31,7 +31,7 @@ class RandomCodes final : public WeightSource {
       return any_scale ? drawn : F16ToF32(F32ToF16(drawn));
     };
     for (int64_t row = 0; row < rows; ++row) {
-      const QuantisedFormat format = FormatOr(row);
+      const QuantizedFormat format = FormatOr(row);
       std::uniform_int_distribution<int> code(0, (1 << format.bits) - 1);
       for (int64_t c = 0; c < cols; ++c) codes_[row].push_back(static_cast<uint8_t>(code(rng)));
       for (int64_t g = 0; g < cols / format.group; ++g) {
@@ -42,13 +42,13 @@ class RandomCodes final : public WeightSource {
   }
 
   double at(int64_t row, int64_t col) const {
-    const QuantisedFormat format = FormatOr(row);
+    const QuantizedFormat format = FormatOr(row);
     const int64_t g = col / format.group;
     return double{scales_[row][g]} * (codes_[row][col] - format.zero_point) + minimums_[row][g];
   }
   /// Of the terms that a product may be computed from, which cancel.
   double Magnitude(int64_t row, int64_t col) const {
-    const QuantisedFormat format = FormatOr(row);
+    const QuantizedFormat format = FormatOr(row);
     const int64_t g = col / format.group;
     return std::abs(scales_[row][g]) * (codes_[row][col] + format.zero_point) + std::abs(minimums_[row][g]);
   }
@@ -59,8 +59,8 @@ class RandomCodes final : public WeightSource {
     for (size_t c = 0; c < out.size(); ++c) out[c] = static_cast<float>(at(row, static_cast<int64_t>(c)));
     return absl::OkStatus();
   }
-  std::optional<QuantisedFormat> FormatOf(int64_t row) const override { return format_of_(row); }
-  absl::Status ReadCodes(int64_t row, const QuantisedRow& out) const override {
+  std::optional<QuantizedFormat> FormatOf(int64_t row) const override { return format_of_(row); }
+  absl::Status ReadCodes(int64_t row, const QuantizedRow& out) const override {
     if (row == failing_row) return absl::DataLossError("a torn row");
     std::copy(codes_[row].begin(), codes_[row].end(), out.codes.begin());
     std::copy(scales_[row].begin(), scales_[row].end(), out.scales.begin());
@@ -72,9 +72,9 @@ class RandomCodes final : public WeightSource {
 
  private:
   // What rows that are said to be no codes are made of.
-  QuantisedFormat FormatOr(int64_t row) const {
+  QuantizedFormat FormatOr(int64_t row) const {
     return format_of_(row).value_or(
-        QuantisedFormat{.bits = 8, .group = 32, .zero_point = 128, .has_minimum = false});
+        QuantizedFormat{.bits = 8, .group = 32, .zero_point = 128, .has_minimum = false});
   }
 
   const FormatFunction format_of_;

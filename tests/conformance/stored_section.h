@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "kernels/host/kv_codec.h"
 #include "kernels/kv_section.h"
 #include "tests/conformance/harness.h"
 
@@ -53,6 +54,12 @@ class Section {
   }
   double Offset(int64_t row, int64_t col) const { return Bf16At(layout_.offsets + 2 * ScaleIndex(row, col)); }
   double Step(int64_t row, int64_t col) const { return Bf16At(layout_.steps + 2 * ScaleIndex(row, col)); }
+  /// As kernels/host/kv_codec.h decodes it.
+  float Value(int64_t row, int64_t col) const {
+    KvSectionView host = view_;
+    host.data = bytes_.data();
+    return LoadSectionElement(host, layout_, row, col);
+  }
   int Code(int64_t row, int64_t col) const {
     const auto* codes =
         reinterpret_cast<const uint8_t*>(bytes_.data()) + layout_.codes + row * layout_.code_row_bytes;

@@ -64,13 +64,6 @@ KVBLEND_DEVICE uint32_t Ballot(bool predicate, Site site = Site::Current()) {
 }
 KVBLEND_DEVICE int FirstSet(uint32_t bits) { return bits == 0 ? -1 : std::countr_zero(bits); }
 
-// Blocks run one after the other on one host thread, so plain additions are atomic.
-KVBLEND_DEVICE void AtomicAdd(float* address, float value) { *address += value; }
-KVBLEND_DEVICE void AtomicAdd(int32_t* address, int32_t value) { *address += value; }
-KVBLEND_DEVICE void AtomicMax(int32_t* address, int32_t value) {
-  if (value > *address) *address = value;
-}
-
 /// What SharedArray<T>::operator[] gives: reads and writes are checked and noted.
 template <typename T>
 class SharedReference {
@@ -173,14 +166,6 @@ KVBLEND_DEVICE void Store128(void* address, const Bytes16& value) {
   std::memcpy(address, &value, 16);
 }
 
-KVBLEND_DEVICE Bytes16 LoadShared128(SharedArray<uint16_t> array, int index) {
-  const uint32_t offset = array.Address(index, 8);
-  CheckAligned16("LoadShared128", offset);
-  Bytes16 value;
-  auto& emulator = Emulator();
-  emulator.shared().Read(emulator.thread().index, emulator.warp_epoch(), offset, &value, 16);
-  return value;
-}
 KVBLEND_DEVICE void StoreShared128(SharedArray<uint16_t> array, int index, const Bytes16& value) {
   const uint32_t offset = array.Address(index, 8);
   CheckAligned16("StoreShared128", offset);

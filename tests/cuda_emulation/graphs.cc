@@ -1,5 +1,5 @@
-// The graphs of kernels/cuda/runtime/runtime.h over the emulator: lists of work, recorded once and run again and
-// again.
+// The graphs of kernels/cuda/runtime/runtime.h over the emulator: lists of work, recorded once and run again
+// and again.
 #include <memory>
 #include <mutex>
 #include <utility>

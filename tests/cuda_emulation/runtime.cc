@@ -98,8 +98,6 @@ void UseDevice() {
   CurrentDevice() = {TheDevice().generation, TheDevice().opened};
 }
 
-int DriverVersion() { return 0; }
-
 absl::StatusOr<DeviceMemory> QueryDeviceMemory() {
   UseDevice();
   const std::lock_guard lock(TheDevice().mutex);

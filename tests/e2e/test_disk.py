@@ -176,7 +176,7 @@ def test_the_command_line_keeps_chunks_between_runs(tmp_path):
     for number, text in enumerate(CHUNKS):
         (tmp_path / f"{number}.txt").write_text(text)
         texts.append(str(tmp_path / f"{number}.txt"))
-    command = [str(BIN_DIR / "kvblend"), "generate", "--model", str(MODEL), "--disk-path", str(tmp_path / "disk"),
+    command = [str(BIN_DIR / "kvblend"), "generate", "--model", str(MODEL), "--chunk-disk-path", str(tmp_path / "disk"),
                "--system", SYSTEM_TEXT, "--max-tokens", "8", "--question", "Where was Ada Lorne born?", "--ratio", "1",
                "--chunk-file", *texts]
     first, second = (subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=120)

@@ -129,7 +129,7 @@ def test_killed_runs_go_on_where_they_were(corpus, tmp_path):
     print("seed", seed)
     rng = random.Random(seed)
     store = tmp_path / "store"
-    command = ("precompute", corpus, "--model", MODEL, "--store", store, *SIZES, "--json")
+    command = ("precompute", corpus, "--model", MODEL, "--chunk-disk-path", store, *SIZES, "--json")
     for sign in (signal.SIGKILL, signal.SIGINT, signal.SIGKILL):
         code, out, err = run_until(command, store, rng.uniform(0, 0.5), sign)
         if code == 0:  # it was faster

@@ -8,7 +8,7 @@
 
 namespace kvblend::model {
 
-/// Parses the bytes, reads configuration and tokenizer, dequantises the outer rows of every tensor, takes the
+/// Parses the bytes, reads configuration and tokenizer, dequantizes the outer rows of every tensor, takes the
 /// fingerprint and loads the weights. Returns the first error, or OK when the file is a model that could be
 /// run.
 absl::Status ExerciseGguf(absl::Span<const std::byte> bytes);

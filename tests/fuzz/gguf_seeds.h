@@ -6,7 +6,7 @@
 
 namespace kvblend::test_support {
 
-/// Models of a few kilobytes: tied, untied, scaled RoPE, quantised, version 2.
+/// Models of a few kilobytes: tied, untied, scaled RoPE, quantized, version 2.
 std::vector<std::string> GgufSeeds();
 
 }  // namespace kvblend::test_support

@@ -86,9 +86,6 @@ class BackendDecorator : public kernels::Backend {
   absl::Status DoEncodeKv(Stream& stream, View in, kernels::MutableKvSectionView out) override {
     return inner_->EncodeKv(stream, in, out);
   }
-  absl::Status DoDecodeKv(Stream& stream, kernels::KvSectionView in, Out out) override {
-    return inner_->DecodeKv(stream, in, out);
-  }
   absl::Status DoSelectiveAttention(Stream& stream, const Plan& plan, View q, int32_t num_heads, float scale,
                                     kernels::KvPagesView pages, Out out) override {
     return inner_->SelectiveAttention(stream, plan, q, num_heads, scale, pages, out);
@@ -97,9 +94,8 @@ class BackendDecorator : public kernels::Backend {
                                kernels::KvPagesView pages, Out out) override {
     return inner_->AttentionMass(stream, plan, q, num_heads, scale, pages, out);
   }
-  absl::Status DoKvDeviation(Stream& stream, View fresh, kernels::KvSectionView stored,
-                             kernels::DeviationMetric metric, Out out) override {
-    return inner_->KvDeviation(stream, fresh, stored, metric, out);
+  absl::Status DoKvDeviation(Stream& stream, View fresh, kernels::KvSectionView stored, Out out) override {
+    return inner_->KvDeviation(stream, fresh, stored, out);
   }
   absl::Status DoMassScores(Stream& stream, View mass, absl::Span<const kernels::ColumnRange> counted,
                             absl::Span<const kernels::ColumnRange> wanted, Out out) override {
@@ -115,9 +111,6 @@ class BackendDecorator : public kernels::Backend {
   absl::Status DoGatherRows(Stream& stream, View in, absl::Span<const int32_t> row_indices,
                             Out out) override {
     return inner_->GatherRows(stream, in, row_indices, out);
-  }
-  absl::Status DoConvert(Stream& stream, View in, Out out) override {
-    return inner_->Convert(stream, in, out);
   }
 
   kernels::Backend& inner() { return *inner_; }

@@ -25,7 +25,7 @@ int64_t SectionBytes(const KvFormat& format, kernels::KvPart part, int32_t num_t
 
 int64_t KvFormat::BytesPerToken() const {
   const int64_t elements = RowElements();
-  if (!kernels::IsQuantised(encoding)) {
+  if (!kernels::IsQuantized(encoding)) {
     return 2 * num_layers * elements * kernels::SizeOf(kernels::DenseType(encoding));
   }
   // Offset, if any, and step are 2 bytes each: per token and group of channels for V, and for K per channel

@@ -51,7 +51,7 @@ class CircuitBreaker {
   absl::Time retry_at_ = absl::InfinitePast();
   absl::Time working_since_ = absl::InfinitePast();
   absl::Duration backoff_ = absl::ZeroDuration();
-  bool said_down_ = false;  // the log's last word
+  bool said_down_ = false;  // the last line in the log about this node
   int64_t times_opened_ = 0;
 };
 

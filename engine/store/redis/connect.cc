@@ -7,13 +7,6 @@
 #include "engine/store/redis/redis_node.h"
 
 namespace kvblend::store::redis {
-namespace {
-
-absl::Span<const std::byte> AsBytes(const std::string& text) {
-  return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
-}
-
-}  // namespace
 
 absl::StatusOr<Reply> CallNow(Connection& connection, const Wire& wire, int64_t max_reply_bytes,
                               absl::Time deadline) {

@@ -11,6 +11,8 @@ namespace kvblend::store::redis {
 namespace {
 
 constexpr auto kRelaxed = std::memory_order_relaxed;
+constexpr absl::Duration kRefreshInterval =
+    absl::Seconds(60);  // of the map of slots, when nothing asks for it
 
 void Count(std::atomic<int64_t>& counter) { counter.fetch_add(1, kRelaxed); }
 
@@ -114,7 +116,7 @@ void ClusterClient::Finish(std::unique_ptr<Command> command, absl::StatusOr<Repl
     if (redirect.has_value()) {
       Count(redirect->ask ? counters_.asked : counters_.moved);
       if (!redirect->ask) WantRefresh();
-      if (++command->hops <= options_.max_hops) {
+      if (++command->hops <= kMaxHops) {
         command->asking = redirect->ask;
         const std::shared_ptr<RedisNode> node = NodeAt(redirect->endpoint);
         const absl::Status status =
@@ -181,7 +183,7 @@ void ClusterClient::RunRefresh() {
     // Asked for as often as may be, by a storm of MOVED, it is done no oftener than this.
     mutex_.AwaitWithTimeout(absl::Condition(&stop_), pause);
     const auto work = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stop_ || refresh_wanted_; };
-    if (status.ok()) mutex_.AwaitWithTimeout(absl::Condition(&work), options_.refresh_interval);
+    if (status.ok()) mutex_.AwaitWithTimeout(absl::Condition(&work), kRefreshInterval);
     if (stop_) return;
     refresh_wanted_ = false;
   }

@@ -13,12 +13,10 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "absl/types/span.h"
 #include "engine/store/redis/redis_node.h"
 #include "engine/store/redis/topology.h"
 #include "engine/store/redis/transport.h"
@@ -28,9 +26,7 @@ namespace kvblend::store::redis {
 struct ClusterOptions {
   std::vector<Endpoint> seeds;  // at least one; any of them tells of the others
   NodeOptions node;
-  int32_t max_hops = 3;                                    // redirections that one command follows
-  absl::Duration min_refresh_interval = absl::Seconds(1);  // of the map of slots
-  absl::Duration refresh_interval = absl::Seconds(60);     // without being asked to
+  absl::Duration min_refresh_interval = absl::Seconds(1);  // between two readings of the map of slots
 };
 
 struct ClusterStats {
@@ -54,6 +50,8 @@ struct ClusterStats {
 /// Thread-safe.
 class ClusterClient final : private NodeObserver {
  public:
+  static constexpr int32_t kMaxHops = 3;  // redirections that one command follows
+
   /// Begins to connect.
   ClusterClient(ClusterOptions options, std::unique_ptr<Transport> transport);
   /// Cancels what waits, and waits for what is under way. REQUIRES: no call is.
@@ -82,7 +80,7 @@ class ClusterClient final : private NodeObserver {
  private:
   struct Routing {
     Topology topology;
-    std::vector<std::shared_ptr<RedisNode>> nodes;  // of topology.masters
+    std::vector<std::shared_ptr<RedisNode>> nodes;  // one for each of topology.masters
   };
 
   // NodeObserver
@@ -103,13 +101,13 @@ class ClusterClient final : private NodeObserver {
   const std::unique_ptr<Transport> transport_;
 
   mutable absl::Mutex mutex_;                                       // not held while anything is called
-  std::shared_ptr<const Routing> routing_ ABSL_GUARDED_BY(mutex_);  // null: not heard of yet
+  std::shared_ptr<const Routing> routing_ ABSL_GUARDED_BY(mutex_);  // null until a node has told
   std::vector<std::shared_ptr<RedisNode>> retired_ ABSL_GUARDED_BY(mutex_);
   int64_t retired_breaker_opens_ ABSL_GUARDED_BY(mutex_) = 0;
   bool refresh_wanted_ ABSL_GUARDED_BY(mutex_) = true;
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
-  uint64_t changes_ ABSL_GUARDED_BY(mutex_) = 0;  // of anything that stats() tells
-  bool said_unreachable_ = false;                 // the refreshing thread's
+  uint64_t changes_ ABSL_GUARDED_BY(mutex_) = 0;  // how often what stats() tells has changed
+  bool said_unreachable_ = false;                 // used by the refreshing thread only
 
   struct Counters {
     std::atomic<int64_t> moved{0}, asked{0}, redirected_too_often{0}, refreshes{0}, failed_refreshes{0},

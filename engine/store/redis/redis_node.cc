@@ -12,11 +12,9 @@ namespace {
 /// Less than this in one stall period is no progress: a node that trickles is as good as dead.
 constexpr int64_t kProgressBytes = int64_t{64} << 10;
 constexpr size_t kReadBytes = size_t{256} << 10;
-constexpr size_t kWriteBytes = size_t{1} << 20;  // in one stall period
-
-absl::Span<const std::byte> AsBytes(const std::string& text) {
-  return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
-}
+constexpr size_t kWriteBytes = size_t{1} << 20;          // in one stall period
+constexpr int64_t kMaxBytesInFlight = int64_t{8} << 20;  // of replies, per connection
+constexpr size_t kMaxWaiting = size_t{1} << 16;          // commands, per lane
 
 }  // namespace
 
@@ -58,10 +56,10 @@ absl::Status RedisNode::Submit(std::unique_ptr<Command>& command) {
     return absl::UnavailableError(
         absl::StrCat("Redis node ", endpoint_.ToString(), " is ", NameOf(breaker_.state())));
   }
-  if (static_cast<int64_t>(lane.waiting.size()) >= options_.max_waiting) {
+  if (lane.waiting.size() >= kMaxWaiting) {
     return absl::ResourceExhaustedError(absl::StrCat("Redis node ", endpoint_.ToString(), ": ",
                                                      lane.waiting.size(),
-                                                     " commands wait; allowed: ", options_.max_waiting));
+                                                     " commands wait; allowed: ", kMaxWaiting));
   }
   const Place place(command->priority, next_place_++);
   if (command->id != 0) by_id_[command->id] = {command->lane, place};
@@ -100,10 +98,7 @@ NodeStats RedisNode::stats() const {
   absl::MutexLock lock(&mutex_);
   NodeStats stats{
       .address = endpoint_.ToString(), .state = breaker_.state(), .times_opened = breaker_.times_opened()};
-  for (const LaneState& lane : lanes_) {
-    stats.connections += lane.connections;
-    stats.waiting += static_cast<int64_t>(lane.waiting.size());
-  }
+  for (const LaneState& lane : lanes_) stats.connections += lane.connections;
   return stats;
 }
 
@@ -189,7 +184,7 @@ class RedisNode::Session {
   bool has_room(size_t more, int64_t more_bytes) const {
     const size_t count = in_flight_.size() + more;
     return count == 0 || (count < static_cast<size_t>(node_.options_.max_commands_in_flight) &&
-                          bytes_in_flight_ + more_bytes < node_.options_.max_bytes_in_flight);
+                          bytes_in_flight_ + more_bytes < kMaxBytesInFlight);
   }
 
   /// The reply is due from now on; nothing is sent yet. nullptr: a reply that nobody wants.
@@ -210,13 +205,12 @@ class RedisNode::Session {
       if (!command->wire.payload.empty()) {
         KVBLEND_RETURN_IF_ERROR(Write(AsBytes(small)));
         KVBLEND_RETURN_IF_ERROR(Write(command->wire.payload));
+        Progressed();  // a node that takes values is alive; a small command would only lie in its socket
         small.clear();
       }
       small += command->wire.tail;
     }
-    KVBLEND_RETURN_IF_ERROR(Write(AsBytes(small)));
-    Progressed();
-    return absl::OkStatus();
+    return Write(AsBytes(small));
   }
 
   /// Waits for bytes, and finishes the commands whose replies are complete.

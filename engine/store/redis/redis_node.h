@@ -32,7 +32,7 @@ namespace kvblend::store::redis {
 enum class Lane : uint8_t { kRead, kWrite };
 inline constexpr int32_t kNumLanes = 2;
 
-/// Less goes first.
+/// The smallest goes first.
 struct CommandPriority {
   bool bulk = false;  // looking something up goes before reading layers
   uint64_t prompt = 0;
@@ -54,7 +54,7 @@ struct Command {
   /// replies.
   absl::AnyInvocable<void(absl::StatusOr<Reply>)> done = nullptr;
 
-  // The client's.
+  // Set by the client.
   bool asking = false;
   int32_t hops = 0;
 };
@@ -69,8 +69,6 @@ struct NodeOptions {
   absl::Duration connect_timeout = absl::Seconds(1);
   absl::Duration ping_interval = absl::Seconds(5);  // of connections without work
   int32_t max_commands_in_flight = 64;              // per connection
-  int64_t max_bytes_in_flight = int64_t{8} << 20;   // of replies, per connection
-  int64_t max_waiting = int64_t{1} << 16;           // commands
   CircuitBreaker::Options breaker = {};
   std::function<absl::Time()> now = absl::Now;  // thread-safe
 };
@@ -80,7 +78,6 @@ struct NodeStats {
   NodeState state = NodeState::kConnecting;
   int64_t times_opened = 0;
   int32_t connections = 0;
-  int64_t waiting = 0;  // commands
 };
 
 /// What nodes tell who made them. Called with no lock of the node held, on its threads.

@@ -23,7 +23,7 @@ struct SocketAddress {
   socklen_t size = 0;
 };
 
-/// getaddrinfo can't be told when to give up. Thread-safe.
+/// Runs getaddrinfo, which can't be told when to give up, on a thread of its own. Thread-safe.
 class Resolver {
  public:
   Resolver() = default;
@@ -45,7 +45,7 @@ class Resolver {
   absl::Mutex mutex_;
   std::deque<std::shared_ptr<Query>> queries_ ABSL_GUARDED_BY(mutex_);
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread thread_ ABSL_GUARDED_BY(mutex_);  // begun with the first name that is no address
+  std::thread thread_ ABSL_GUARDED_BY(mutex_);  // started by the first name that is no address
 };
 
 }  // namespace kvblend::store::redis

@@ -86,8 +86,8 @@ struct RespReader::Functions {
     // A few bytes may ask for a lot of memory.
     int32_t& all = Self(task).num_elements_;
     if (task->parent == nullptr) all = 0;
-    if (elements < 0 || elements > kMaxElements - all) return nullptr;
-    all += elements;
+    all = elements < 0 || elements > kMaxElements - all ? kMaxElements + 1 : all + elements;
+    if (all > kMaxElements) return nullptr;
     Reply* reply = Make(task);
     if (reply == nullptr) return nullptr;
     reply->type = Reply::Type::kArray;
@@ -137,6 +137,9 @@ absl::StatusOr<std::optional<Reply>> RespReader::Next() {
   if (reader_ == nullptr) return absl::ResourceExhaustedError("no memory for replies");
   void* taken = nullptr;
   if (redisReaderGetReply(reader_.get(), &taken) != REDIS_OK) {
+    if (num_elements_ > kMaxElements) {
+      return absl::DataLossError(absl::StrCat("bad reply: too many elements; allowed: ", kMaxElements));
+    }
     return absl::DataLossError(absl::StrCat("bad reply: ", reader_->errstr));
   }
   if (taken == nullptr) {

@@ -51,6 +51,10 @@ inline Wire FormatCommand(std::initializer_list<std::string_view> arguments) {
 Wire FormatCommand(std::initializer_list<std::string_view> before, absl::Span<const std::byte> payload,
                    std::initializer_list<std::string_view> after);
 
+inline absl::Span<const std::byte> AsBytes(std::string_view text) {
+  return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
+}
+
 /// Replies out of a stream of bytes. Not thread-safe.
 class RespReader {
  public:
@@ -61,8 +65,9 @@ class RespReader {
   RespReader(const RespReader&) = delete;
   RespReader& operator=(const RespReader&) = delete;
 
-  /// For the next reply: where its string goes if it has just that size, or each string of an array, in
-  /// order. How many bytes it may take on the wire. Strings of other sizes are in Reply::text as always.
+  /// What the next reply may be. `destinations`: where its string goes if it has just that size, or the
+  /// strings of an array, in order; strings of other sizes are in Reply::text as always. `max_bytes`: on the
+  /// wire.
   void ExpectNext(absl::Span<const absl::Span<std::byte>> destinations, int64_t max_bytes);
 
   /// kDataLoss: that is no RESP, or more than is allowed; the stream is of no use any more.
@@ -79,7 +84,7 @@ class RespReader {
   std::unique_ptr<redisReader, FreeReader> reader_;
   std::vector<absl::Span<std::byte>> destinations_;
   int64_t max_bytes_ = 1 << 16;
-  int32_t num_elements_ = 0;  // of the reply that is being read
+  int32_t num_elements_ = 0;  // in the reply that is being read; above kMaxElements: it was refused
 };
 
 }  // namespace kvblend::store::redis

@@ -1,4 +1,4 @@
-// TCP.
+// Connections over TCP.
 #pragma once
 
 #include <memory>

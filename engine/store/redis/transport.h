@@ -20,11 +20,7 @@ struct Endpoint {
   uint16_t port = 0;
 
   std::string ToString() const;  // "host:port", "[v6]:port"
-  friend auto operator<=>(const Endpoint&, const Endpoint&) = default;
-  template <typename H>
-  friend H AbslHashValue(H h, const Endpoint& endpoint) {
-    return H::combine(std::move(h), endpoint.host, endpoint.port);
-  }
+  friend bool operator==(const Endpoint&, const Endpoint&) = default;
 };
 
 /// "host:port" or "[v6]:port". kInvalidArgument naming the text.

@@ -1,6 +1,7 @@
-#include "kernels/cpu/amx/amx_tiles.h"
+#include "kernels/cpu/amx/tiles.h"
 #include "kernels/cpu/machine/instruction_set.h"
 #include "kernels/cpu/machine/tiles.h"
+#include "kernels/cpu/simd/simd.h"
 
 namespace kvblend::kernels {
 

@@ -30,7 +30,7 @@ inline DataType AttentionDtype(const CpuContext& context, const KvPagesView& pag
   return pages.dtype == DataType::kF32 ? DataType::kF32 : context.gemm_dtype;
 }
 
-/// Sequences with at most this many rows read their pages directly (attention_decode.cc): copying the KV
+/// Sequences with at most this many rows read their pages directly (decode.cc): copying the KV
 /// would cost more than it saves.
 inline constexpr int64_t kMaxDecodeRows = 4;
 
@@ -39,9 +39,10 @@ absl::Status CpuAttentionMass(CpuContext& context, const AttentionArgs& args, Ma
 absl::Status CpuSelectiveAttentionWithMass(CpuContext& context, const AttentionArgs& args, MatrixView out,
                                            MatrixView mass);
 
-// The two halves of CpuSelectiveAttention: sequences with more, and with at most kMaxDecodeRows rows.
-/// Adds the attention mass of its rows to `mass` [plan.total_kv_len] where that is not null.
+/// CpuSelectiveAttention of the sequences with more than kMaxDecodeRows rows. Adds their attention mass to
+/// `mass` [plan.total_kv_len] where that is not null.
 absl::Status BlockedAttention(CpuContext& context, const AttentionArgs& args, MatrixView out, float* mass);
+/// CpuSelectiveAttention of the sequences with at most kMaxDecodeRows rows.
 absl::Status DecodeAttention(CpuContext& context, const AttentionArgs& args, MatrixView out);
 
 }  // namespace kvblend::kernels

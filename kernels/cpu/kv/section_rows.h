@@ -12,12 +12,12 @@
 
 namespace kvblend::kernels {
 
-/// REQUIRES: !IsQuantised(section.encoding)
+/// REQUIRES: !IsQuantized(section.encoding)
 inline ConstMatrixView DenseMatrix(const KvSectionView& section) {
   return {section.data, DenseType(section.encoding), section.rows, section.cols, section.cols};
 }
 
-/// Reads the rows of one quantised section. Used by one thread.
+/// Reads the rows of one quantized section. Used by one thread.
 class RowDecoder {
  public:
   explicit RowDecoder(const KvSectionView& section)
@@ -42,20 +42,20 @@ class RowDecoder {
     const auto* offsets =
         reinterpret_cast<const uint16_t*>(bytes_ + layout_.offsets) + scale_row * layout_.scale_cols;
     if (section_.part == KvPart::kKey) {
-      simd::DequantiseRow(codes, offsets, steps, section_.cols, out);
+      simd::DequantizeRow(codes, offsets, steps, section_.cols, out);
       return;
     }
     for (int64_t col = 0; col < section_.cols; col += kKvGroup) {
-      simd::DequantiseGroup(codes + col, Bf16ToF32(*offsets++), Bf16ToF32(*steps++),
+      simd::DequantizeGroup(codes + col, Bf16ToF32(*offsets++), Bf16ToF32(*steps++),
                             std::min(kKvGroup, section_.cols - col), out + col);
     }
   }
 
  private:
   void DecodeFp8(const uint8_t* codes, const uint16_t* steps, float* out) const {
-    if (section_.part == KvPart::kKey) return simd::DequantiseRowFp8(codes, steps, section_.cols, out);
+    if (section_.part == KvPart::kKey) return simd::DequantizeRowFp8(codes, steps, section_.cols, out);
     for (int64_t col = 0; col < section_.cols; col += kKvGroup) {
-      simd::DequantiseGroupFp8(codes + col, Bf16ToF32(*steps++), std::min(kKvGroup, section_.cols - col),
+      simd::DequantizeGroupFp8(codes + col, Bf16ToF32(*steps++), std::min(kKvGroup, section_.cols - col),
                                out + col);
     }
   }

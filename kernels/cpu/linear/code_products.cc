@@ -19,8 +19,8 @@ namespace kvblend::kernels::simd {
 namespace {
 
 constexpr int64_t kLanes = 16;
-// Of the block's outputs at a time. With kCodeRows rows, sums of codes and sums of groups are 24 of 32
-// registers.
+// Vectors of outputs that are computed at a time. With kCodeRows rows, sums of codes and sums of groups take
+// 24 of 32 registers.
 constexpr int kVectors = 2;
 
 KVBLEND_VNNI_ATTR inline __m512i BroadcastCodes(const int8_t* codes) {

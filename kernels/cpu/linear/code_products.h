@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "kernels/cpu/linear/quantised_matrix.h"
+#include "kernels/cpu/linear/quantized_matrix.h"
 #include "kernels/cpu/machine/tiles.h"
 #include "kernels/tensor.h"
 
@@ -22,7 +22,7 @@ inline constexpr int64_t kCodesPerWord = 4;
 struct RowCodes {
   int8_t* codes = nullptr;  // [rows, cols] -127 .. 127
   float* steps = nullptr;   // [rows, groups]
-  float* sums = nullptr;    // [rows, groups]: of a group's values
+  float* sums = nullptr;    // [rows, groups]: sums of a group's values
   int64_t cols = 0;
   int64_t group = 0;  // inputs: 16 or 32
 
@@ -45,16 +45,16 @@ namespace simd {
 
 /// One row. A group of zeros has step 0, one that has a NaN or an infinity has NaN. x: f32 or bf16 [n];
 /// out.cols: RoundUp(n, kChunkInputs)
-void QuantiseActivations(const void* x, DataType dtype, int64_t n, const RowCodes& out);
+void QuantizeActivations(const void* x, DataType dtype, int64_t n, const RowCodes& out);
 
 /// A block of weights in words of `dtype`, [steps][kPackedBlock] (tiles.h), to the nearest of 255 codes with
 /// steps of their own for every `group` of `cols` inputs; inputs behind the last word are zeros.
-void QuantiseWeightBlock(const uint32_t* words, DataType dtype, int64_t steps, int64_t cols, int64_t group,
+void QuantizeWeightBlock(const uint32_t* words, DataType dtype, int64_t steps, int64_t cols, int64_t group,
                          const BlockCodes& out);
 
 /// The codes of a column as they are, for its sixteen outputs. REQUIRES: column.format.group is a multiple of
 /// `group`
-void ExpandCodes(const QuantisedColumn& column, int64_t group, const BlockCodes& out);
+void ExpandCodes(const QuantizedColumn& column, int64_t group, const BlockCodes& out);
 
 /// Whether MultiplyCodes exists: AVX512-VNNI.
 bool HasCodeProducts();

@@ -31,7 +31,7 @@ absl::Status MatVec(CpuContext& context, ConstMatrixView x, const CpuWeights& we
   return absl::OkStatus();
 }
 
-absl::Status QuantisedMatVec(CpuContext& context, DataType dtype, ConstMatrixView x,
+absl::Status QuantizedMatVec(CpuContext& context, DataType dtype, ConstMatrixView x,
                              const CpuWeights& weights, bool accumulate, MatrixView out) {
   const int64_t steps = x.cols * SizeOf(dtype) / static_cast<int64_t>(sizeof(uint32_t)),
                 sixteens = x.cols / 16;
@@ -43,7 +43,7 @@ absl::Status QuantisedMatVec(CpuContext& context, DataType dtype, ConstMatrixVie
     simd::ConvertRow(x.Rows(r, 1).data, x.dtype, input + r * steps, dtype, x.cols);
     simd::SumSixteens(input + r * steps, dtype, x.cols, sums + r * sixteens);
   }
-  const QuantisedMatrix& matrix = *weights.quantised();
+  const QuantizedMatrix& matrix = *weights.quantized();
   // Many even parts per thread, so that they finish together: a step of decoding waits for some hundred of
   // these products.
   const int64_t columns = matrix.num_columns(),
@@ -51,7 +51,7 @@ absl::Status QuantisedMatVec(CpuContext& context, DataType dtype, ConstMatrixVie
   context.pool.ParallelFor(parts, [&](int64_t part) {
     for (int64_t c = part * columns / parts; c < (part + 1) * columns / parts; ++c) {
       const int64_t first = c * kColumnOutputs;
-      simd::QuantisedMatVec(matrix.column(c), dtype, input, steps, sums, x.rows, accumulate,
+      simd::QuantizedMatVec(matrix.column(c), dtype, input, steps, sums, x.rows, accumulate,
                             std::min(kColumnOutputs, weights.rows() - first),
                             static_cast<float*>(out.data) + first, out.row_stride);
     }
@@ -63,15 +63,15 @@ absl::Status QuantisedMatVec(CpuContext& context, DataType dtype, ConstMatrixVie
 
 absl::Status FewRowsLinear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights, bool accumulate,
                            MatrixView out) {
-  if (weights.quantised() == nullptr) return MatVec(context, x, weights, accumulate, out);
+  if (weights.quantized() == nullptr) return MatVec(context, x, weights, accumulate, out);
   const DataType dtype = simd::GetTiles(weights.dtype()).dtype;  // what vectors multiply
-  return QuantisedMatVec(context, dtype, x, weights, accumulate, out);
+  return QuantizedMatVec(context, dtype, x, weights, accumulate, out);
 }
 
 absl::Status CpuLinear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights, bool accumulate,
                        MatrixView out) {
   if (x.rows == 0) return absl::OkStatus();
-  const int64_t few_rows = weights.quantised() != nullptr ? simd::kMaxQuantisedRows : simd::kMaxMatVecRows;
+  const int64_t few_rows = weights.quantized() != nullptr ? simd::kMaxQuantizedRows : simd::kMaxMatVecRows;
   if (x.rows <= few_rows) return FewRowsLinear(context, x, weights, accumulate, out);
   if (context.int8_products) return Int8Linear(context, x, weights, accumulate, out);
   const Tiles& tiles = context.TilesFor(weights.dtype());

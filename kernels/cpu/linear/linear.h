@@ -1,5 +1,5 @@
 // Products with packed weights: which way is fastest depends on the number of rows, on whether the weights
-// are quantised, and on what the processor can do.
+// are quantized, and on what the processor can do.
 #pragma once
 
 #include "absl/status/status.h"
@@ -18,7 +18,7 @@ absl::Status CpuLinear(CpuContext& context, ConstMatrixView x, const CpuWeights&
 // Its ways. REQUIRES: x.rows > 0.
 
 /// Reads the weights once, as they lie, from memory. REQUIRES: x.rows <= simd::kMaxMatVecRows, or
-/// simd::kMaxQuantisedRows where they are quantised.
+/// simd::kMaxQuantizedRows where they are quantized.
 absl::Status FewRowsLinear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights, bool accumulate,
                            MatrixView out);
 /// Own tiles, block by block of weights. REQUIRES: tiles.dtype == weights.dtype().

@@ -6,8 +6,10 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/checks.h"
 #include "kernels/cpu/machine/onednn.h"
 #include "kernels/cpu/simd/simd.h"
+#include "kernels/status_macros.h"
 
 namespace kvblend::kernels {
 namespace {
@@ -57,10 +59,10 @@ absl::StatusOr<std::unique_ptr<CpuWeights>> CpuWeights::Create(CpuContext& conte
                                                                int64_t cols, WeightUsage usage,
                                                                const WeightSource& source) {
   std::unique_ptr<CpuWeights> weights(new CpuWeights(rows, cols, usage, context.gemm_dtype));
-  auto quantised = QuantisedMatrix::Create(context.weights, rows, cols, source);
-  if (!quantised.ok()) return quantised.status();
-  weights->quantised_ = *std::move(quantised);
-  if (weights->quantised_ != nullptr) return weights;
+  auto quantized = QuantizedMatrix::Create(context.weights, rows, cols, source);
+  if (!quantized.ok()) return quantized.status();
+  weights->quantized_ = *std::move(quantized);
+  if (weights->quantized_ != nullptr) return weights;
   try {
     if (absl::Status status = weights->PackValues(context, source); !status.ok()) return status;
   } catch (const dnnl::error& error) {
@@ -101,14 +103,14 @@ absl::Status CpuWeights::PackValues(CpuContext& context, const WeightSource& sou
 const uint32_t* CpuWeights::Block(int64_t index, uint32_t* scratch) const {
   const int64_t steps =
       PackedColumns(dtype_, cols_) * SizeOf(dtype_) / static_cast<int64_t>(sizeof(uint32_t));
-  if (quantised_ == nullptr) {
+  if (quantized_ == nullptr) {
     return reinterpret_cast<const uint32_t*>(packed_.get()) + index * steps * kPackedBlock;
   }
   constexpr int64_t kColumns = kPackedBlock / kColumnOutputs;
   for (int64_t c = 0; c < kColumns; ++c) {
     uint32_t* target = scratch + c * kColumnOutputs;
-    if (const int64_t column = index * kColumns + c; column < quantised_->num_columns()) {
-      simd::ExpandColumn(quantised_->column(column), dtype_, target, kPackedBlock);
+    if (const int64_t column = index * kColumns + c; column < quantized_->num_columns()) {
+      simd::ExpandColumn(quantized_->column(column), dtype_, target, kPackedBlock);
       continue;
     }
     for (int64_t step = 0; step < steps; ++step) {
@@ -119,14 +121,12 @@ const uint32_t* CpuWeights::Block(int64_t index, uint32_t* scratch) const {
 }
 
 void CpuWeights::ReadEmbeddingRow(int64_t index, float* out) const {
-  if (quantised_ != nullptr) return quantised_->ReadRow(index, out);
+  if (quantized_ != nullptr) return quantized_->ReadRow(index, out);
   simd::ConvertRow(embedding_.get() + index * cols_ * SizeOf(dtype_), dtype_, out, DataType::kF32, cols_);
 }
 
 absl::StatusOr<const CpuWeights*> CpuWeights::From(const PackedWeights& weights, DataType dtype) {
-  const auto* cpu = dynamic_cast<const CpuWeights*>(&weights);
-  if (cpu == nullptr)
-    return absl::InvalidArgumentError("the PackedWeights were made by a backend of another kind");
+  KVBLEND_ASSIGN_OR_RETURN(const auto* cpu, OfOwnKind<CpuWeights>(weights, "the PackedWeights were"));
   if (cpu->dtype() != dtype) {
     return absl::InvalidArgumentError(
         absl::StrCat("the PackedWeights were made by a backend that computes in ",

@@ -1,5 +1,5 @@
-// Weight matrices as the CPU backend keeps them: as the codes of the model file where those are quantised
-// (quantised_matrix.h), otherwise as panels of output features, each in oneDNN's layout, and rows for
+// Weight matrices as the CPU backend keeps them: as the codes of the model file where those are quantized
+// (quantized_matrix.h), otherwise as panels of output features, each in oneDNN's layout, and rows for
 // embeddings.
 #pragma once
 
@@ -11,7 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
-#include "kernels/cpu/linear/quantised_matrix.h"
+#include "kernels/cpu/linear/quantized_matrix.h"
 #include "kernels/cpu/machine/context.h"
 #include "kernels/cpu/machine/weight_arena.h"
 
@@ -49,11 +49,11 @@ class CpuWeights final : public PackedWeights {
   DataType dtype() const { return dtype_; }
 
   /// Null where the weights are kept as values.
-  const QuantisedMatrix* quantised() const { return quantised_.get(); }
-  /// REQUIRES: quantised() == nullptr
+  const QuantizedMatrix* quantized() const { return quantized_.get(); }
+  /// REQUIRES: quantized() == nullptr
   const WeightPanels& panels() const { return panels_; }
 
-  /// kPackedBlock outputs as [steps][kPackedBlock] words of dtype() (tiles.h): where they lie, or dequantised
+  /// kPackedBlock outputs as [steps][kPackedBlock] words of dtype() (tiles.h): where they lie, or dequantized
   /// into `scratch` of as many words.
   const uint32_t* Block(int64_t index, uint32_t* scratch) const;
 
@@ -68,7 +68,7 @@ class CpuWeights final : public PackedWeights {
   const int64_t rows_, cols_;
   const WeightUsage usage_;
   const DataType dtype_;
-  std::unique_ptr<QuantisedMatrix> quantised_;
+  std::unique_ptr<QuantizedMatrix> quantized_;
   WeightBytes embedding_, packed_;
   WeightPanels panels_;
 };

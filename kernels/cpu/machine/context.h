@@ -5,14 +5,12 @@
 #include <atomic>
 #include <cstdint>
 #include <utility>
-#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "kernels/cpu/machine/onednn.h"
-#include "kernels/cpu/machine/processors.h"
 #include "kernels/cpu/machine/scratch.h"
 #include "kernels/cpu/machine/thread_pool.h"
 #include "kernels/cpu/machine/tiles.h"
@@ -22,29 +20,23 @@
 namespace kvblend::kernels {
 
 struct CpuContext {
-  /// pin_to: the processors that the pool's threads are pinned to, one each, the first being left to the
-  /// caller; empty: they are not.
-  CpuContext(int num_threads, std::vector<int> pin_to, DataType gemm, bool int8, const Tiles& bf16)
-      : pool(num_threads,
-             [pin_to = std::move(pin_to)](int worker) {
-               UseOneOpenMpThread();
-               if (!pin_to.empty()) PinThisThread(pin_to[worker % pin_to.size()]);
-             }),
+  CpuContext(int num_threads, DataType gemm, bool int8, const Tiles& f32, const Tiles& bf16)
+      : pool(num_threads, UseOneOpenMpThread),
         gemm_dtype(gemm),
         int8_products(int8),
+        f32_tiles(f32),
         bf16_tiles(bf16) {}
 
-  /// What products of attention in `dtype` use.
-  const Tiles& TilesFor(DataType dtype) const {
-    return dtype == DataType::kBF16 ? bf16_tiles : simd::GetTiles(dtype);
-  }
+  /// The tiles that multiply operands of `dtype`.
+  const Tiles& TilesFor(DataType dtype) const { return dtype == DataType::kBF16 ? bf16_tiles : f32_tiles; }
 
   ThreadPool pool;
   ScratchPool scratch;
   WeightArena weights;
   GemmCache gemms;
   const DataType gemm_dtype;  // kF32 or kBF16
-  const bool int8_products;   // of many rows with weights
+  const bool int8_products;   // whether many rows are multiplied with weights in 8 bits
+  const Tiles& f32_tiles;
   const Tiles& bf16_tiles;
 };
 
@@ -63,7 +55,7 @@ inline void ForRows(ThreadPool& pool, int64_t rows, int64_t bytes_per_row,
 /// The first error of a parallel loop. Thread-safe.
 class FirstError {
  public:
-  /// Whether to go on.
+  /// False once there is an error: the loop may stop.
   bool ok() const { return !failed_.load(std::memory_order_relaxed); }
   void Update(absl::Status status) {
     if (status.ok()) return;

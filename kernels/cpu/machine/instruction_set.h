@@ -16,15 +16,15 @@ enum class InstructionSet : uint8_t {
   kAmx,
 };
 
-/// "portable", "avx2", "avx512", "amx"; kInvalidArgument listing them.
+/// "portable", "avx2", "avx512", "amx"; kInvalidArgument for other names.
 absl::StatusOr<InstructionSet> ParseInstructionSet(std::string_view name);
 
-/// Holds the process to the environment's KVBLEND_CPU, for tests and comparisons; nothing when it isn't set.
-/// The first call decides, before anything was computed. kInvalidArgument: an unknown name.
+/// Limits the process to the environment's KVBLEND_CPU, for tests and comparisons; without it, to nothing.
+/// The first call decides, which comes before anything is computed. kInvalidArgument: an unknown name.
 /// kFailedPrecondition: the processor has less than that.
 absl::Status ApplyInstructionSetLimit();
 
-/// The best that KVBLEND_CPU allows: kAmx without it. Once ApplyInstructionSetLimit was called.
+/// The best that KVBLEND_CPU allows: kAmx without it. REQUIRES: ApplyInstructionSetLimit was called.
 InstructionSet AllowedInstructionSet();
 
 }  // namespace kvblend::kernels

@@ -42,8 +42,9 @@ const dnnl::engine& OneDnnEngine();
 /// ways that ThreadSanitizer cannot see in an uninstrumented library; creation is rare enough to be serial.
 absl::Mutex& OneDnnCreationMutex();
 
-/// bf16 products exist at all (AVX-512), and are faster than f32 (AVX512-BF16 or AMX).
+/// Whether there are bf16 products at all (AVX-512).
 bool OneDnnSupportsBF16();
+/// Whether they are faster than those of f32 (AVX512-BF16 or AMX).
 bool OneDnnHasFastBF16();
 /// "2.6.3, avx512_core_bf16"
 std::string OneDnnDescription();

@@ -23,10 +23,10 @@ bool SpinUntil(Condition condition) {
 
 }  // namespace
 
-ThreadPool::ThreadPool(int num_threads, std::function<void(int)> on_start) : on_start_(std::move(on_start)) {
+ThreadPool::ThreadPool(int num_threads, void (*on_start)()) {
   for (int i = 1; i < num_threads; ++i) {
-    workers_.emplace_back([this, i] {
-      on_start_(i);
+    workers_.emplace_back([this, on_start] {
+      on_start();
       WorkerMain();
     });
   }

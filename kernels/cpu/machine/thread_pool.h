@@ -7,7 +7,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <thread>
 #include <vector>
 
@@ -22,8 +21,8 @@ namespace kvblend::kernels {
 class ThreadPool {
  public:
   /// `num_threads` >= 1 counts the calling thread: num_threads - 1 workers are started. `on_start` runs once
-  /// in every worker, with its number from 1 on.
-  ThreadPool(int num_threads, std::function<void(int worker)> on_start);
+  /// in every worker.
+  ThreadPool(int num_threads, void (*on_start)());
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
@@ -54,7 +53,6 @@ class ThreadPool {
   int num_sleeping_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   std::atomic<uint32_t> epoch_{0};  // grows with every loop, so that spinning workers need no lock
-  const std::function<void(int)> on_start_;
   std::vector<std::thread> workers_;
 };
 

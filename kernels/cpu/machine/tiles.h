@@ -41,9 +41,9 @@ struct VisibleKeys {
   int64_t begin = 0, end = 0;
 };
 
-/// Thread-safe functions over raw memory that callers have checked. `keys`: as KeysOfProduct, at most
-/// kKeyBlock; `steps`: as Steps. Rows of scores and of probabilities are kKeyBlock elements apart. A thread
-/// multiplies within a TileScope.
+/// Thread-safe functions over raw memory that callers have checked. `keys`: what KeysOfProduct gives, at most
+/// kKeyBlock; `steps`: what Steps gives. Rows of scores and of probabilities are kKeyBlock elements apart. A
+/// thread multiplies within a TileScope.
 struct Tiles {
   std::string_view name;  // "f32", "avx512_bf16", "amx_bf16"
   DataType dtype;         // of the operands: kF32 or kBF16
@@ -93,8 +93,8 @@ struct Tiles {
                    int64_t keys, float* mass);
 };
 
-/// Around the products of one task of a thread, and around nothing that leads to others' products: oneDNN's
-/// leave registers in another state.
+/// Prepares the calling thread for the products of one task, as long as the scope lives. Nothing within it
+/// may call oneDNN, which leaves the registers in another state.
 class TileScope {
  public:
   explicit TileScope(const Tiles& tiles) : tiles_(tiles) {
@@ -109,15 +109,5 @@ class TileScope {
  private:
   const Tiles& tiles_;
 };
-
-/// The fastest tiles for `wanted` that this process may use; once ApplyInstructionSetLimit was called. f32
-/// ones where no others multiply bf16.
-const Tiles& BestTiles(DataType wanted);
-
-namespace simd {
-/// The tiles with bf16 operands where `wanted` is kBF16 and the processor multiplies them, the f32 ones
-/// otherwise.
-const Tiles& GetTiles(DataType wanted);
-}  // namespace simd
 
 }  // namespace kvblend::kernels

@@ -1,4 +1,4 @@
-// Highway helpers shared by the simd_*.cc files; included once per instruction set by each of them.
+// Highway helpers of the files with inner loops; included once per instruction set by each of them.
 #include "hwy/highway.h"
 #include "kernels/host/float_convert.h"
 #include "kernels/tensor.h"

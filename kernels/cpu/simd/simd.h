@@ -10,6 +10,7 @@
 
 #include "absl/types/span.h"
 #include "kernels/backend.h"
+#include "kernels/cpu/machine/tiles.h"
 #include "kernels/kv_section.h"
 #include "kernels/tensor.h"
 
@@ -17,6 +18,12 @@ namespace kvblend::kernels::simd {
 
 /// The instruction set in use, e.g. "AVX3".
 std::string TargetName();
+
+// --- tiles.cc ---
+
+/// The vectors' tiles with bf16 operands where `wanted` is kBF16 and the processor multiplies them, those
+/// with f32 operands otherwise.
+const Tiles& GetTiles(DataType wanted);
 
 // --- rows.cc ---
 
@@ -29,8 +36,8 @@ void ConvertRow(const void* in, DataType in_dtype, void* out, DataType out_dtype
 void ScaleRow(const float* in, float scale, void* out, DataType out_dtype, int64_t n);
 /// out += in * scale
 void AddScaledRow(const float* in, float scale, float* out, int64_t n);
-float Distance(const float* fresh, const void* cached, DataType cached_dtype, DeviationMetric metric,
-               int64_t n);
+/// |fresh - cached|^2
+float SquaredDistance(const float* fresh, const void* cached, DataType cached_dtype, int64_t n);
 
 // --- rope.cc ---
 
@@ -41,23 +48,23 @@ void RotateHeads(RopeLayout layout, const float* cos, const float* sin, int64_t 
 void RotateHeadsTo(RopeLayout layout, const float* cos, const float* sin, int64_t head_dim, int64_t num_heads,
                    const void* in, DataType in_dtype, void* out, DataType out_dtype, int64_t out_head_stride);
 
-// --- quantise.cc; kernels/kv_section.h defines the encodings ---
+// --- quantize.cc; kernels/kv_section.h defines the encodings ---
 
 /// Smallest and largest value of each column. NaN as smallest where a column has a NaN or an infinity.
 void ColumnRanges(const float* in, int64_t row_stride, int64_t rows, int64_t cols, float* low, float* high);
 /// The same of one row.
 void RowRange(const float* in, int64_t n, float* low, float* high);
 /// codes[j] = round((x[j] - offsets[j]) * inverse_steps[j]), clamped to 0 .. max_code; 0 for NaN.
-void QuantiseRow(const float* x, const float* offsets, const float* inverse_steps, float max_code, int64_t n,
+void QuantizeRow(const float* x, const float* offsets, const float* inverse_steps, float max_code, int64_t n,
                  uint8_t* codes);
 /// The same with one offset and step.
-void QuantiseGroup(const float* x, float offset, float inverse_step, float max_code, int64_t n,
+void QuantizeGroup(const float* x, float offset, float inverse_step, float max_code, int64_t n,
                    uint8_t* codes);
 /// out[j] = offsets[j] + steps[j] * codes[j]; offsets, steps: bf16
-void DequantiseRow(const uint8_t* codes, const uint16_t* offsets, const uint16_t* steps, int64_t n,
+void DequantizeRow(const uint8_t* codes, const uint16_t* offsets, const uint16_t* steps, int64_t n,
                    float* out);
 /// The same with one offset and step.
-void DequantiseGroup(const uint8_t* codes, float offset, float step, int64_t n, float* out);
+void DequantizeGroup(const uint8_t* codes, float offset, float step, int64_t n, float* out);
 /// n codes below 16, two per byte, the first in the low nibble; the last high nibble is 0 when n is odd.
 void PackNibbles(const uint8_t* codes, int64_t n, uint8_t* packed);
 void UnpackNibbles(const uint8_t* packed, int64_t n, uint8_t* codes);
@@ -65,26 +72,26 @@ void UnpackNibbles(const uint8_t* packed, int64_t n, uint8_t* codes);
 // --- fp8.cc: fp8 sections ---
 
 /// codes[j] = E4M3 nearest to x[j] * inverse_steps[j]; 0x7F for NaN.
-void QuantiseRowFp8(const float* x, const float* inverse_steps, int64_t n, uint8_t* codes);
+void QuantizeRowFp8(const float* x, const float* inverse_steps, int64_t n, uint8_t* codes);
 /// The same with one step.
-void QuantiseGroupFp8(const float* x, float inverse_step, int64_t n, uint8_t* codes);
+void QuantizeGroupFp8(const float* x, float inverse_step, int64_t n, uint8_t* codes);
 /// out[j] = steps[j] * codes[j]; steps: bf16
-void DequantiseRowFp8(const uint8_t* codes, const uint16_t* steps, int64_t n, float* out);
+void DequantizeRowFp8(const uint8_t* codes, const uint16_t* steps, int64_t n, float* out);
 /// The same with one step.
-void DequantiseGroupFp8(const uint8_t* codes, float step, int64_t n, float* out);
+void DequantizeGroupFp8(const uint8_t* codes, float step, int64_t n, float* out);
 
 // --- page_codes.cc: heads of int8 pages (kernels/tensor.h) ---
 
 /// codes: [head_dim], steps: [head_dim / kPageGroup, rounded up]
-void QuantiseHead(const float* x, int64_t head_dim, int8_t* codes, uint16_t* steps);
+void QuantizeHead(const float* x, int64_t head_dim, int8_t* codes, uint16_t* steps);
 /// `heads` of them, one after the other. out: bf16 or f32 [heads, head_dim]; next: as many codes that will be
 /// read after these, fetched meanwhile, or null
-void DequantiseHeads(const int8_t* codes, const uint16_t* steps, int64_t heads, int64_t head_dim,
+void DequantizeHeads(const int8_t* codes, const uint16_t* steps, int64_t heads, int64_t head_dim,
                      DataType out_dtype, void* out, const int8_t* next);
 
 // --- load_kv.cc: sections in bf16, int8, int4 or fp8 into bf16 pages of layout kRows ---
 
-/// Successive rows of a section; of quantised K, all of one group of tokens.
+/// Successive rows of a section; of quantized K, all of one group of tokens.
 struct StoredRows {
   KvEncoding encoding = KvEncoding::kBF16;
   const std::byte* codes = nullptr;   // of the first row

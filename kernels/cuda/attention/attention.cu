@@ -2,7 +2,7 @@
 #include <cfloat>
 #include <cmath>
 
-#include "kernels/cuda/attention/attention_launch.h"
+#include "kernels/cuda/attention/launch.h"
 #include "kernels/cuda/device/elements.h"
 
 namespace kvblend::kernels::cuda {

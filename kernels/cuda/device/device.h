@@ -1,27 +1,32 @@
-// The one header that kernels include: everything they know of the machine. Compiled by nvcc it is the
-// hardware (kernels/cuda/device/device_nvcc.h); compiled by a host compiler it is an emulation that checks what it
-// runs (tests/cuda_emulation/device.h). docs/cuda-backend.md tells how to write a kernel.
+// The one header that kernels include: everything they know of the machine. It is the hardware
+// (device_nvcc.h), unless the build defines KVBLEND_DEVICE_HEADER as the path of another header that offers
+// the same, which is how kernels run over an emulated device. docs/cuda-backend.md tells how to write
+// kernels.
 //
-//   KVBLEND_KERNEL(threads, blocks)  in place of `__global__ void __launch_bounds__(threads, blocks)`
-//   KVBLEND_DEVICE                   in front of device functions
-//   KVBLEND_UNROLL                   in front of loops that index registers
-//   ThreadIndex, BlockThreads, BlockX/Y/Z, GridX, Lane, Warp
-//   SyncThreads, SyncWarp            all threads of the block or the warp take part, always
-//   Shuffle, ShuffleXor, ShuffleUp, Ballot       likewise all 32 lanes
-//   AtomicAdd, AtomicMax             on global memory
-//   SharedArena, SharedArray<T>      the only way to shared memory
-//   CopyAsync16, CopyAsyncCommit, CopyAsyncWait<n>     cp.async of 16 bytes, the rest filled with zeros
-//   LoadMatrix4, LoadMatrix4Transposed                 ldmatrix .x4 of 8x8 16-bit matrices
-//   MmaBf16, MmaF16                  mma.sync m16n8k16, fp32 accumulators
-//   Load128, Store128                16-byte accesses of global memory
-//   LoadShared128, StoreShared128    and of shared memory
-//   AddRn .. SqrtRn, FmaRn           rounded as written: never contracted, so equal on every compiler (the
-//   first
-//                                    four also in double)
-//   Exp2, Exp, RoundToInt            2^x (fast), e^x (accurate), to the nearest even integer
-//   ToBf16, FromBf16, ToF16, FromF16, PackBf16, PackF16    round to nearest even
-//   KVBLEND_HARDWARE_E4M3            whether it converts E4M3 by itself; kernels/cuda/device/e4m3.h does it anywhere
-//   Launch<Kernel>(stream, shape, params)           from host code
+//   KVBLEND_KERNEL(threads, blocks)                in place of `__global__ void __launch_bounds__(...)`
+//   KVBLEND_DEVICE                                 in front of device functions
+//   KVBLEND_UNROLL                                 in front of loops that index registers
+//   ThreadIndex, BlockThreads, BlockX, BlockY,
+//   BlockZ, GridX, GridZ, Lane, Warp               where the calling thread stands
+//   SyncThreads, SyncWarp                          all threads of the block or the warp take part, always
+//   Shuffle, ShuffleXor, ShuffleUp, Ballot         likewise all 32 lanes
+//   SharedArena, SharedArray<T>                    the only way to shared memory
+//   CopyAsync16, CopyAsyncCommit, CopyAsyncWait    cp.async of 16 bytes, the rest filled with zeros
+//   LoadMatrix4, LoadMatrix4Transposed             ldmatrix .x4 of 8x8 16-bit matrices
+//   MmaBf16, MmaF16                                mma.sync m16n8k16 with fp32 accumulators
+//   Load128, Store128                              16 bytes of global memory at once
+//   StoreShared128                                 16 bytes of shared memory at once
+//   AddRn, SubRn, MulRn, DivRn (float, double),
+//   SqrtRn, FmaRn (float)                          rounded as written: no compiler contracts them, so all
+//                                                  give the same bits
+//   Exp2, Log2, Exp, RoundToInt                    2^x (fast), log2, e^x (accurate); ties round to even
+//   ToBf16, FromBf16, ToF16, FromF16,
+//   PackBf16, PackF16                              round to nearest even
+//   FloatBits, FloatFromBits, DoubleFromBits,
+//   FirstSet, CountBits, MulHigh                   of integers and bit patterns
+//   KVBLEND_HARDWARE_E4M3                          whether the device converts E4M3 by itself;
+//                                                  kernels/cuda/device/e4m3.h converts it everywhere
+//   Launch<Kernel>(stream, shape, params)          from host code
 #pragma once
 
 #include <cstdint>
@@ -37,15 +42,14 @@ struct alignas(16) Bytes16 {
 
 }  // namespace kvblend::kernels::cuda
 
-#ifdef __CUDACC__
-#include "kernels/cuda/device/device_nvcc.h"
+#ifdef KVBLEND_DEVICE_HEADER
+#include KVBLEND_DEVICE_HEADER
 #else
-#include "tests/cuda_emulation/device.h"
+#include "kernels/cuda/device/device_nvcc.h"
 #endif
 
 namespace kvblend::kernels::cuda {
 
-KVBLEND_DEVICE bool AnyLane(bool predicate) { return Ballot(predicate) != 0; }
 KVBLEND_DEVICE bool AllLanes(bool predicate) { return Ballot(predicate) == 0xFFFFFFFFu; }
 
 /// The sum over the warp, in every lane.

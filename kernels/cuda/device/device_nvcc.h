@@ -42,10 +42,6 @@ KVBLEND_DEVICE T ShuffleUp(T value, int delta) {
 KVBLEND_DEVICE uint32_t Ballot(bool predicate) { return __ballot_sync(0xFFFFFFFFu, predicate); }
 KVBLEND_DEVICE int FirstSet(uint32_t bits) { return __ffs(static_cast<int>(bits)) - 1; }
 
-KVBLEND_DEVICE void AtomicAdd(float* address, float value) { atomicAdd(address, value); }
-KVBLEND_DEVICE void AtomicAdd(int32_t* address, int32_t value) { atomicAdd(address, value); }
-KVBLEND_DEVICE void AtomicMax(int32_t* address, int32_t value) { atomicMax(address, value); }
-
 /// Dynamic shared memory, handed out piece by piece; every thread takes the same pieces.
 template <typename T>
 class SharedArray {
@@ -130,9 +126,6 @@ KVBLEND_DEVICE void Store128(void* address, const Bytes16& value) {
   *static_cast<uint4*>(address) = make_uint4(value.words[0], value.words[1], value.words[2], value.words[3]);
 }
 
-KVBLEND_DEVICE Bytes16 LoadShared128(SharedArray<uint16_t> array, int index) {
-  return Load128(&array[index]);
-}
 KVBLEND_DEVICE void StoreShared128(SharedArray<uint16_t> array, int index, const Bytes16& value) {
   Store128(&array[index], value);
 }

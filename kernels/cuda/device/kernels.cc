@@ -22,7 +22,7 @@ KvSource KvSource::Of(const KvSectionView& section) {
   return {.data = static_cast<const unsigned char*>(section.data),
           .encoding = section.encoding,
           .per_channel = section.part == KvPart::kKey,
-          .row_stride = IsQuantised(section.encoding) ? layout.code_row_bytes : section.cols,
+          .row_stride = IsQuantized(section.encoding) ? layout.code_row_bytes : section.cols,
           .scale_cols = layout.scale_cols,
           .steps = layout.steps,
           .codes = layout.codes};

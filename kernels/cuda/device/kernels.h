@@ -47,7 +47,7 @@ struct KvSource {
   const unsigned char* data = nullptr;
   KvEncoding encoding = KvEncoding::kF32;
   bool per_channel = false;  // scales as K has them
-  int64_t row_stride = 0;    // dense: elements; quantised: bytes of a row of codes
+  int64_t row_stride = 0;    // dense: elements; quantized: bytes of a row of codes
   int64_t scale_cols = 0;
   int64_t steps = 0;  // byte offsets, as in KvSectionLayout
   int64_t codes = 0;
@@ -56,7 +56,7 @@ struct KvSource {
   static KvSource Of(const KvSectionView& section);
 };
 
-/// Rows of a quantised weight, one behind the other.
+/// Rows of a quantized weight, one behind the other.
 struct CodedRows {
   const unsigned char* codes = nullptr;  // [rows, cols], a byte each or, of 4 bits, half a byte
   const float* scales = nullptr;         // [rows, cols / group]
@@ -69,19 +69,19 @@ struct CodedRows {
 };
 
 /// out: bf16, rows begin at multiples of 16 bytes
-LaunchError LaunchDequantise(StreamHandle stream, const CodedRows& rows, uint16_t* out, int64_t row_stride);
+LaunchError LaunchDequantize(StreamHandle stream, const CodedRows& rows, uint16_t* out, int64_t row_stride);
 LaunchError LaunchEmbed(StreamHandle stream, ConstMatrixView table, const int32_t* token_ids, MatrixView out);
 LaunchError LaunchRmsNorm(StreamHandle stream, ConstMatrixView x, const float* weight, float epsilon,
                           MatrixView out);
 LaunchError LaunchSiluMul(StreamHandle stream, ConstMatrixView gate, ConstMatrixView up, MatrixView out);
-LaunchError LaunchKvDeviation(StreamHandle stream, ConstMatrixView fresh, const KvSource& stored, bool l1,
-                              float* out);
+LaunchError LaunchKvDeviation(StreamHandle stream, ConstMatrixView fresh, const KvSource& stored, float* out);
 /// scale: scratch, [mass.rows]; columns: [out.cols]
 LaunchError LaunchMassScores(StreamHandle stream, ConstMatrixView mass, const ColumnRange* counted,
                              int32_t num_counted, const int32_t* columns, float* scale, MatrixView out);
 LaunchError LaunchSelectTopK(StreamHandle stream, const float* scores, int64_t n, IndicesView out);
 LaunchError LaunchGatherRows(StreamHandle stream, ConstMatrixView in, const int32_t* row_indices,
                              MatrixView out);
+/// out = in, element by element converted to out.dtype
 LaunchError LaunchConvert(StreamHandle stream, ConstMatrixView in, MatrixView out);
 
 LaunchError LaunchRope(StreamHandle stream, const PlanView& plan, const RopeView& rope, int32_t num_heads,
@@ -89,20 +89,12 @@ LaunchError LaunchRope(StreamHandle stream, const PlanView& plan, const RopeView
 /// KvScatter and KvLoad: one kernel, whatever the KV comes from.
 LaunchError LaunchKvScatter(StreamHandle stream, const PlanView& plan, const RopeView& rope,
                             const KvSource& k, const KvSource& v, KvPagesView pages);
-LaunchError LaunchDecodeKv(StreamHandle stream, const KvSource& in, MatrixView out);
-/// Writes everything but the padding of quantised sections.
+/// Writes everything but the padding of quantized sections.
 LaunchError LaunchEncodeKv(StreamHandle stream, ConstMatrixView in, MutableKvSectionView out);
-
-/// out (+)= x w^T on tensor cores. x: bf16 [n, k]; w: bf16 [m, k]; out: f32 [n, m]; the rows of x and w begin
-/// at multiples of 16 bytes.
-LaunchError LaunchMatmul(StreamHandle stream, ConstMatrixView x, ConstMatrixView w, bool accumulate,
-                         MatrixView out);
 
 struct AttentionShape {
   int32_t num_heads = 0;
-  int32_t group = 0;     // query heads per kv head
-  int32_t max_rows = 0;  // of a sequence
-  int32_t max_kv_len = 0;
+  int32_t group = 0;      // query heads per kv head
   int64_t row_tiles = 0;  // of all sequences: CountRowTiles
   int64_t key_tiles = 0;  // likewise: CountKeyTiles
   int64_t total_kv_len = 0;

@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "kernels/checks.h"
 #include "kernels/host/float_convert.h"
 
 namespace kvblend::kernels::cuda {
@@ -34,7 +35,7 @@ class RowWriter {
                                count * stride_ * int64_t{sizeof(uint16_t)});
   }
 
-  absl::Status WriteCodes(const WeightSource& source, const QuantisedFormat& format, int64_t first,
+  absl::Status WriteCodes(const WeightSource& source, const QuantizedFormat& format, int64_t first,
                           int64_t count) {
     const int64_t groups = cols_ / format.group;
     const bool nibbles = format.bits == 4;
@@ -45,7 +46,7 @@ class RowWriter {
     scales_.resize(groups);
     minimums_.resize(groups);
     for (int64_t r = 0; r < count; ++r) {
-      const QuantisedRow row{absl::MakeSpan(codes_), absl::MakeSpan(scales_), absl::MakeSpan(minimums_)};
+      const QuantizedRow row{absl::MakeSpan(codes_), absl::MakeSpan(scales_), absl::MakeSpan(minimums_)};
       if (absl::Status s = source.ReadCodes(first + r, row); !s.ok()) return s;
       if (nibbles) {
         unsigned char* packed = bytes_.data() + r * (cols_ / 2);
@@ -72,7 +73,7 @@ class RowWriter {
                          .group = format.group,
                          .zero_point = format.zero_point,
                          .nibbles = nibbles};
-    return StatusOf(LaunchDequantise(stream_.handle(), rows, out_ + first * stride_, stride_), "PackWeights");
+    return StatusOf(LaunchDequantize(stream_.handle(), rows, out_ + first * stride_, stride_), "PackWeights");
   }
 
  private:
@@ -97,7 +98,7 @@ absl::StatusOr<std::unique_ptr<DeviceWeights>> DeviceWeights::Create(int64_t row
   RowWriter writer(**stream, static_cast<uint16_t*>((*buffer)->data()), cols);
   int64_t first = 0;
   while (first < rows) {
-    const std::optional<QuantisedFormat> format = source.FormatOf(first);
+    const std::optional<QuantizedFormat> format = source.FormatOf(first);
     const int64_t end = std::min(rows, first + writer.MaxRows());
     int64_t next = first + 1;
     while (next < end && source.FormatOf(next) == format) ++next;
@@ -113,8 +114,7 @@ absl::StatusOr<std::unique_ptr<DeviceWeights>> DeviceWeights::Create(int64_t row
 }
 
 absl::StatusOr<const DeviceWeights*> DeviceWeights::From(const PackedWeights& weights) {
-  if (const auto* device = dynamic_cast<const DeviceWeights*>(&weights)) return device;
-  return absl::InvalidArgumentError("the PackedWeights were made by a backend of another kind");
+  return OfOwnKind<DeviceWeights>(weights, "the PackedWeights were");
 }
 
 }  // namespace kvblend::kernels::cuda

@@ -15,11 +15,11 @@ namespace kvblend::kernels::cuda {
 /// bf16, rows padded with zeros to a multiple of 8. Immutable after creation.
 class DeviceWeights final : public PackedWeights {
  public:
-  /// Rows that the source keeps as codes cross to the device as such and are dequantised there, to what
+  /// Rows that the source keeps as codes cross to the device as such and are dequantized there, to what
   /// ReadRow would give.
   static absl::StatusOr<std::unique_ptr<DeviceWeights>> Create(int64_t rows, int64_t cols, WeightUsage usage,
                                                                const WeightSource& source);
-  /// Of bf16 [rows, cols] that lie in device memory already. REQUIRES: cols is a multiple of 8.
+  /// Takes bf16 [rows, cols] that lie in device memory already. REQUIRES: cols is a multiple of 8.
   static std::unique_ptr<DeviceWeights> Adopt(int64_t rows, int64_t cols, WeightUsage usage,
                                               std::unique_ptr<DeviceBuffer> buffer) {
     return std::unique_ptr<DeviceWeights>(new DeviceWeights(rows, cols, usage, std::move(buffer)));

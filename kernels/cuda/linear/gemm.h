@@ -1,5 +1,5 @@
-// out (+)= x w^T behind an interface: cuBLASLt on the hardware, an own kernel where there is none. A program
-// links one of gemm_cublaslt.cc and gemm_own.cc.
+// out (+)= x w^T behind an interface, so that the backend also runs where there is no cuBLASLt:
+// gemm_cublaslt.cc is the hardware's, and a program that links no other one gets it.
 #pragma once
 
 #include <cstdint>

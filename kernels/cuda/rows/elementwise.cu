@@ -1,5 +1,5 @@
-// RmsNorm, SiluMul, Convert, Embed and GatherRows: one block per row, eight elements per thread
-// and step where all rows begin at multiples of 16 bytes.
+// RmsNorm, SiluMul, Embed, GatherRows and conversions: one block per row, eight elements per thread and step
+// where all rows begin at multiples of 16 bytes.
 #include "kernels/cuda/device/elements.h"
 
 namespace kvblend::kernels::cuda {

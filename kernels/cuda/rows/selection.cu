@@ -47,7 +47,7 @@ KVBLEND_KERNEL(kWarpSize, 1) MassScaleKernel(MassScaleParams p) {
     }
     total = AddRn(total, sum);
   }
-  // 0 for rows that have no say: no score is below 0.
+  // 0 for rows that are left out: no score is below 0.
   if (Lane() == 0) p.scale[BlockX()] = total > 0 ? static_cast<float>(DivRn(1.0, total)) : 0.0f;
 }
 

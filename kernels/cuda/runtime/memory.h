@@ -30,10 +30,11 @@ class DeviceBuffer final : public Buffer {
   const int64_t size_bytes_;
 };
 
-/// How many DeviceBuffers are gone: an address that somebody noted may be another's now. Thread-safe.
+/// How many DeviceBuffers were freed so far. Where it has grown, an address that was noted before may be
+/// another buffer's now. Thread-safe.
 int64_t FreedDeviceBuffers();
 
-/// A stream as those know it who have used it and may outlive it. Thread-safe.
+/// A stream, shared with those who enqueued work on it and may outlive it. Thread-safe.
 class LivingStream {
  public:
   explicit LivingStream(StreamHandle handle) : handle_(handle) {}
@@ -60,16 +61,16 @@ class DeviceStream final : public Stream {
   static absl::StatusOr<std::unique_ptr<DeviceStream>> Create();
   ~DeviceStream() override;
 
-  /// For the calling thread, which gets the stream's device.
+  /// For calls from this thread, whose current device becomes the stream's.
   StreamHandle handle() const {
     UseDevice();
     return handle_;
   }
-  /// Waits, and puts what was to be delivered where it belongs, unless there is an error.
+  /// Waits for the stream, then makes the copies that DeliverOnSynchronize noted, unless there is an error.
   absl::Status Synchronize();
-  /// How often that was done.
+  /// How often Synchronize was called.
   int64_t synchronisations() const { return synchronisations_; }
-  /// Copies host memory when the stream is synchronised next.
+  /// Notes a copy within host memory for the next Synchronize.
   void DeliverOnSynchronize(void* target, const void* source, int64_t bytes) {
     deliveries_.push_back({target, source, bytes});
   }
@@ -81,7 +82,7 @@ class DeviceStream final : public Stream {
   /// At least `bytes`, the same memory again and again; grows to the largest request there was, but not while
   /// a step is recorded: kFailedPrecondition.
   absl::StatusOr<void*> ScratchMemory(Scratch use, int64_t bytes);
-  /// As SectionStaging does, which is made when it is needed first.
+  /// Bring and Release of SectionStaging, which is made when it is needed first.
   absl::StatusOr<const void*> BringSection(const void* source, int64_t bytes);
   absl::Status ReleaseSections();
   const std::shared_ptr<LivingStream>& living() const { return living_; }

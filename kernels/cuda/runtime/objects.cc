@@ -6,18 +6,12 @@
 #include <iterator>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "kernels/checks.h"
 #include "kernels/cuda/runtime/step_recording.h"
 #include "kernels/host/batch_plan.h"
 
 namespace kvblend::kernels::cuda {
 namespace {
-
-template <typename Derived, typename Base>
-absl::StatusOr<const Derived*> Cast(const Base& object, absl::string_view what) {
-  if (const auto* device = dynamic_cast<const Derived*>(&object)) return device;
-  return absl::InvalidArgumentError(absl::StrCat("the ", what, " made by a backend of another kind"));
-}
 
 // Copies on a stream of its own and waits.
 absl::Status Upload(void* target, const void* source, int64_t bytes) {
@@ -48,7 +42,7 @@ absl::StatusOr<std::unique_ptr<DeviceRopeTable>> DeviceRopeTable::Create(const R
 }
 
 absl::StatusOr<const DeviceRopeTable*> DeviceRopeTable::From(const RopeTable& table) {
-  return Cast<DeviceRopeTable>(table, "RopeTable was");
+  return OfOwnKind<DeviceRopeTable>(table, "the RopeTable was");
 }
 
 RopeView DeviceRopeTable::view() const {
@@ -128,7 +122,7 @@ absl::StatusOr<PlanView> DeviceBatchPlan::ViewOn(const DeviceStream& stream) con
 }
 
 absl::StatusOr<const DeviceBatchPlan*> DeviceBatchPlan::From(const BatchPlan& plan) {
-  return Cast<DeviceBatchPlan>(plan, "BatchPlan was");
+  return OfOwnKind<DeviceBatchPlan>(plan, "the BatchPlan was");
 }
 
 bool DeviceBatchPlan::has_one_row_each() const {

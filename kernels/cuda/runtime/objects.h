@@ -44,15 +44,15 @@ class DeviceBatchPlan final : public BatchPlan {
   int64_t max_page_index() const override { return max_page_index_; }
   int32_t page_size() const override { return view_.page_size.divisor; }
 
-  /// For what is enqueued on `stream` next; while a step is recorded there, for what is recorded.
+  /// The arrays for what is enqueued on `stream` next or, while a step is recorded there, for the recording.
   absl::StatusOr<PlanView> ViewOn(const DeviceStream& stream) const;
   /// The same arrays in host memory, and how many pages the list has.
   const PlanView& host_view() const { return host_view_; }
   int64_t num_page_indices() const { return num_page_indices_; }
   /// Whether every sequence has one row, as in a step of decoding.
   bool has_one_row_each() const;
-  /// Into at most how many parts attention cuts keys. Powers of two, so that few shapes come up while
-  /// contexts grow.
+  /// The most parts that attention splits a sequence's keys into: a power of two, so that few shapes come up
+  /// while contexts grow.
   int32_t most_splits() const;
   /// Tiles, and how many blocks share a row tile so that `num_multiprocessors` are busy.
   AttentionShape ShapeOf(int32_t num_heads, const KvPagesView& pages, int num_multiprocessors) const;

@@ -10,10 +10,10 @@
 
 namespace kvblend::kernels::cuda {
 
-/// Thread-safe. All that was taken must have been returned before it goes.
+/// Thread-safe. Whatever was taken must be returned before the pool is destroyed.
 class PinnedPool {
  public:
-  /// What may lie unused, besides an eighth of what is in use.
+  /// How much may lie unused, in addition to an eighth of what is in use.
   static constexpr int64_t kUnusedBytes = int64_t{256} << 20;
 
   PinnedPool() = default;
@@ -21,9 +21,9 @@ class PinnedPool {
   PinnedPool(const PinnedPool&) = delete;
   PinnedPool& operator=(const PinnedPool&) = delete;
 
-  /// At a multiple of 4096; null when there is none. REQUIRES: bytes > 0
+  /// Aligned to 4096 bytes; null when there is not enough. REQUIRES: bytes > 0
   void* Take(int64_t bytes);
-  /// `bytes` as it was taken. Nothing enqueued copies from or to it any more.
+  /// `bytes` as given to Take. REQUIRES: nothing that is still enqueued copies from or to the memory.
   void Return(void* data, int64_t bytes);
 
  private:

@@ -61,7 +61,7 @@ void PlanMemory::EndUse() {
     ends_.push_back(*event);
   }
   for (size_t i = 0; i < users_.size(); ++i) {
-    // Without a mark: wait here.
+    // Where the end of the use can't be marked, it is waited for.
     if (i >= ends_.size() || !users_[i]->Record(ends_[i])) users_[i]->Synchronize();
   }
   users_.clear();

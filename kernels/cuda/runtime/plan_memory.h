@@ -29,7 +29,7 @@ class PlanMemory {
 
   /// What is enqueued on `stream` from now on finds `bytes` bytes on the device. Thread-safe.
   absl::Status MakeReady(const DeviceStream& stream, int64_t bytes);
-  /// Nothing more will be enqueued that reads it.
+  /// Called when nothing more will be enqueued that reads the arrays.
   void EndUse();
   /// Whether all that was enqueued before EndUse is done.
   bool IsIdle();

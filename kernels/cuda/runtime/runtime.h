@@ -1,6 +1,6 @@
-// The thin seam between the backend and the CUDA runtime, so that all host code above it also runs over the
-// emulator: kernels/cuda/runtime/runtime_cuda.cc is the hardware's, tests/cuda_emulation/runtime.cc the emulated one;
-// a program links one of them. All functions are thread-safe; one stream is used by one thread at a time.
+// The thin seam between the backend and the CUDA runtime, so that all host code above it also runs over an
+// emulated device: runtime_cuda.cc is the hardware's, and a program that links no other one gets it. All
+// functions are thread-safe; one stream is used by one thread at a time.
 //
 // Streams run behind the host in both. Errors: kResourceExhausted when device memory is out, kInternal with
 // the runtime's own words otherwise.
@@ -35,15 +35,12 @@ absl::StatusOr<std::vector<DeviceInfo>> ListDevices();
 /// kInvalidArgument for an index beyond them.
 absl::StatusOr<DeviceInfo> OpenDevice(int index);
 
-/// Makes the opened device the calling thread's, which launches need. Costs next to nothing when it is
-/// already. Whoever asks a DeviceStream (kernels/cuda/runtime/memory.h) for its handle has it done; what allocates or
-/// makes streams and events does it itself.
+/// Makes the opened device the calling thread's current one, which launches need. Costs next to nothing when
+/// it is that already. DeviceStream::handle (memory.h) calls it, and so do the functions below that allocate
+/// or create something.
 void UseDevice();
 
-/// Version of the driver as CUDA counts: 13000 is 13.0. 0 when there is none.
-int DriverVersion();
-
-/// Of the opened device.
+/// The memory of the opened device.
 absl::StatusOr<DeviceMemory> QueryDeviceMemory();
 
 /// Aligned to 256 bytes, uninitialised. `bytes` above 0.
@@ -53,7 +50,7 @@ void DeviceFree(void* data);
 
 /// Page-locked host memory, which the device copies from and to on its own: `bytes` above 0, aligned to 4096.
 absl::StatusOr<void*> PinnedAllocate(int64_t bytes);
-/// What still copies from or to it must have been waited for.
+/// REQUIRES: nothing that is still enqueued copies from or to it.
 void PinnedFree(void* data);
 
 absl::StatusOr<StreamHandle> CreateDeviceStream();
@@ -66,7 +63,7 @@ struct EventObject;
 using EventHandle = EventObject*;
 absl::StatusOr<EventHandle> CreateDeviceEvent();
 void DestroyDeviceEvent(EventHandle event);
-/// Behind everything that was enqueued on `stream` so far.
+/// Moves the event behind everything that was enqueued on `stream` so far.
 absl::Status RecordEvent(EventHandle event, StreamHandle stream);
 /// What is enqueued on `stream` from now on waits for the event as it is recorded now; the host does not.
 absl::Status WaitForEvent(StreamHandle stream, EventHandle event);

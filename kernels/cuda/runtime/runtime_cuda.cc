@@ -68,11 +68,6 @@ void UseDevice() {
   if (cudaSetDevice(opened) == cudaSuccess) current = opened;
 }
 
-int DriverVersion() {
-  int version = 0;
-  return cudaDriverGetVersion(&version) == cudaSuccess ? version : 0;
-}
-
 absl::StatusOr<DeviceMemory> QueryDeviceMemory() {
   UseDevice();
   size_t available = 0, total = 0;

@@ -25,7 +25,7 @@ class SectionStaging {
   /// Where the bytes at `source` (host memory) are for what is enqueued on `computing` next, up to and not
   /// beyond the next Release. At most kSlots between two of them.
   absl::StatusOr<const void*> Bring(StreamHandle computing, const void* source, int64_t bytes);
-  /// All that reads what was brought is enqueued on `computing`.
+  /// Called when everything that reads what was brought has been enqueued on `computing`.
   absl::Status Release(StreamHandle computing);
 
   /// K and V of four layers of a chunk.

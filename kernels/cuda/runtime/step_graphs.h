@@ -41,7 +41,7 @@ class StepGraphs final : public RepeatedStep {
     StepLimits limits = {};
   };
 
-  /// Makes it the latest used one; null when it is new.
+  /// The entry of a shape, which becomes the one used last; null for a new shape.
   Known* Find(const StepShape& shape);
   void Remember(const StepShape& shape);
   absl::Status Record(Known& known, const StepValues& values, absl::FunctionRef<absl::Status()> operations);

@@ -31,7 +31,7 @@ struct StepShape {
   int64_t penalised_slots = 0;  // room for all penalised tokens; 0: there are none
   bool draws = false;           // some row has a temperature
 
-  /// Nothing when a step of such values is not one of decoding, a row for every sequence.
+  /// nullopt unless the step has one row for every sequence, as steps of decoding have.
   static std::optional<StepShape> Of(const StepValues& values);
   friend bool operator==(const StepShape&, const StepShape&) = default;
 };
@@ -67,8 +67,8 @@ class StepMemory {
   unsigned char* host_ = nullptr;
 };
 
-/// What the operations of a recorded step checked their values against. Nobody checks them when it is
-/// repeated, so that values beyond must not be.
+/// What the operations of a recorded step checked their values against. Nothing is checked when the graph
+/// runs, so it may run only with values that stay within these limits.
 struct StepLimits {
   int64_t positions = std::numeric_limits<int64_t>::max();  // below
   int64_t pages = std::numeric_limits<int64_t>::max();      // below
@@ -111,7 +111,8 @@ class StepRecording {
   StepLimits limits_;
 };
 
-/// OK, or, while a step is recorded on the stream, that `op` is nothing for one, because it `does` that.
+/// OK, or, while a step is recorded on the stream, an error: `op` can't be part of one, because it `does`
+/// that.
 absl::Status CheckNotRecorded(const DeviceStream& stream, absl::string_view op, absl::string_view does);
 
 }  // namespace kvblend::kernels::cuda

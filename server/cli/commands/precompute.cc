@@ -31,7 +31,7 @@ goes on where it was. Exit code 5: done, but some of the input could not be used
 Examples:
   kvblend precompute docs/ --lead-in $'Passages:\n\n' --output chunks.jsonl
   kvblend precompute corpus.jsonl --jsonl-field body --dry-run
-  kvblend precompute docs/ --model model.gguf --store /var/lib/kvblend/chunks
+  kvblend precompute docs/ --model model.gguf --chunk-disk-path /var/lib/kvblend/chunks
 )";
 
 struct PrecomputeFlags {
@@ -78,7 +78,7 @@ class Precompute {
     if (!flags_.connection.engine_options.model_path.empty() && !flags_.dry_run &&
         flags_.connection.engine_options.chunk_disk_path.empty()) {
       return absl::InvalidArgumentError(
-          "with --model the chunks need a place that outlives this process: give --store DIR");
+          "with --model the chunks need a place that outlives this process: give --chunk-disk-path DIR");
     }
     KVBLEND_ASSIGN_OR_RETURN(CorpusReader corpus,
                              CorpusReader::Open({.paths = flags_.paths,
@@ -340,16 +340,11 @@ void AddPrecomputeCommand(CLI::App& root, CommandContext& context) {
       "precompute", "Split documents (.txt, .md, .jsonl) into chunks and store the KV of each");
   command->footer(kExamples);
   const auto flags = std::make_shared<PrecomputeFlags>();
-  EngineOptions& engine = flags->connection.engine_options;
-  engine.chunk_store_bytes = int64_t{1} << 30;  // on its way to the disk; nobody asks for it here
+  // On its way to the disk; nobody asks for it here.
+  flags->connection.engine_options.chunk_store_bytes = int64_t{1} << 30;
   AddConnectionFlags(*command, InProcess::kAllowed, flags->connection);
   AddCallerFlags(*command, flags->caller);
   command->add_option("paths", flags->paths, "Files, and folders with everything in them")->required();
-  command->add_option("--store", engine.chunk_disk_path, "The same as --disk-path")
-      ->needs("--model")
-      ->excludes("--disk-path")
-      ->type_name("DIR")
-      ->group("Engine, with --model");
   command->add_option("--chunk-tokens", flags->chunk_tokens, "Most tokens of a chunk")
       ->capture_default_str()
       ->type_name("N");

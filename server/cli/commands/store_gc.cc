@@ -14,6 +14,7 @@
 #include "engine/store/disk/folder_cleanup.h"
 #include "server/cli/command.h"
 #include "server/cli/commands/store_commands.h"
+#include "server/config/engine_flags.h"
 
 namespace kvblend::server::cli {
 namespace {
@@ -159,9 +160,8 @@ void AddStoreGcCommand(CLI::App& store, CommandContext& context) {
   command->footer(kExamples);
   const auto flags = std::make_shared<GcFlags>();
   command->add_option("folder", flags->folder, "The folder of stored chunks")->required()->type_name("DIR");
-  command->add_option("--max-bytes", flags->max_bytes, "What entries may take afterwards, such as 50GB")
-      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
-      ->type_name("SIZE");
+  AsBytes(command->add_option("--max-bytes", flags->max_bytes,
+                              "What entries may take afterwards, such as 50GB (50 * 10^9 bytes) or 50GiB"));
   command
       ->add_option("--older-than", flags->older_than, "Stored longer ago than this, such as 30d, 12h or 4w")
       ->type_name("AGE");

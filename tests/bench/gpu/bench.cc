@@ -15,7 +15,6 @@ namespace kvblend::gpu_bench {
 namespace {
 
 using kernels::DataType;
-using kernels::cuda::Stopwatch;
 
 }  // namespace
 
@@ -82,8 +81,8 @@ absl::Status Bench::MeasurePeaks() {
   KVBLEND_ASSIGN_OR_RETURN(const auto source, backend_->Allocate(sizes_.copy_bytes));
   KVBLEND_ASSIGN_OR_RETURN(const auto target, backend_->Allocate(sizes_.copy_bytes));
   KVBLEND_ASSIGN_OR_RETURN(const Time copy, Measure([&] {
-                             return kernels::cuda::EnqueueDeviceCopy(stream_->handle(), target->data(),
-                                                                     source->data(), sizes_.copy_bytes);
+                             return EnqueueDeviceCopy(stream_->handle(), target->data(), source->data(),
+                                                      sizes_.copy_bytes);
                            }));
   copy_bytes_per_second_ = 2.0 * static_cast<double>(sizes_.copy_bytes) / copy.median;
   return absl::OkStatus();

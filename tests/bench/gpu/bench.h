@@ -11,8 +11,8 @@
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
 #include "kernels/cuda/runtime/memory.h"
-#include "kernels/cuda/runtime/stopwatch.h"
 #include "nlohmann/json.hpp"
+#include "tests/bench/gpu/stopwatch.h"
 
 namespace kvblend::gpu_bench {
 

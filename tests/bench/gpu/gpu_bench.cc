@@ -81,7 +81,7 @@ absl::StatusOr<nlohmann::ordered_json> Run(const Options& options) {
   nlohmann::ordered_json result = {{"date", absl::FormatTime("%Y-%m-%d", absl::Now(), absl::UTCTimeZone())},
                                    {"device", bench->backend().device_name()},
                                    {"backend", bench->backend().Describe()},
-                                   {"cuda_driver", kernels::cuda::DriverVersion()},
+                                   {"cuda_driver", DriverVersion()},
                                    {"repetitions", sizes.repetitions},
                                    {"gemm_peak_flops_per_second", bench->gemm_flops_per_second()},
                                    {"copy_peak_bytes_per_second", bench->copy_bytes_per_second()}};

@@ -74,14 +74,13 @@ class MovementBench {
     KVBLEND_ASSIGN_OR_RETURN(Mirror fresh, Mirror::Random(bench_, DataType::kF32, tokens(), kv_cols(), 25));
     KVBLEND_ASSIGN_OR_RETURN(Section stored, Store(KvEncoding::kInt8, KvPart::kValue, 26));
     KVBLEND_ASSIGN_OR_RETURN(Mirror out, Mirror::Zeros(bench_, DataType::kF32, 1, tokens()));
-    const auto metric = kernels::DeviationMetric::kSquaredL2;
     const auto compare = [&] {
       return backend().KvDeviation(bench_.stream(), fresh.device(), stored.view(stored.device->data()),
-                                   metric, out.device());
+                                   out.device());
     };
     KVBLEND_RETURN_IF_ERROR(compare());
-    KVBLEND_RETURN_IF_ERROR(host().KvDeviation(*reference_.stream, fresh.host(),
-                                               stored.view(stored.host->data()), metric, out.host()));
+    KVBLEND_RETURN_IF_ERROR(
+        host().KvDeviation(*reference_.stream, fresh.host(), stored.view(stored.host->data()), out.host()));
     KVBLEND_ASSIGN_OR_RETURN(const double error, out.RelativeError(bench_));
     return Add(
         {.operation = "KvDeviation",

@@ -54,9 +54,6 @@ class StagedBackend final : public test_support::BackendDecorator {
   absl::Status DoGatherRows(Stream& stream, View in, absl::Span<const int32_t> rows, Out out) override {
     return Computes() ? BackendDecorator::DoGatherRows(stream, in, rows, out) : absl::OkStatus();
   }
-  absl::Status DoConvert(Stream& stream, View in, Out out) override {
-    return Computes() ? BackendDecorator::DoConvert(stream, in, out) : absl::OkStatus();
-  }
 
  private:
   bool Computes() const { return part_ != Part::kLoading; }

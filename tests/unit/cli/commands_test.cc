@@ -52,6 +52,7 @@ TEST_F(CommandsTest, WrongUsageIsTwoAndSaysSoOnStandardError) {
            {"generate", "--question", "Q", "--timeout", "-1"},
            {"generate", "--question", "Q", "--model", "m", "--server", "s"},
            {"generate", "--question", "Q", "--threads", "2"},  // without --model
+           {"generate", "--question", "Q", "--model", "m", "--threads", "-1"},
            {"score", "--question", "Q"},
            {"score", "--question", "Q", "--continuation", "a", "--continuation-ids", "1"},
            {"chunks"},
@@ -81,10 +82,10 @@ TEST_F(CommandsTest, ServerOrModel) {
   EXPECT_EQ(Run({"info", "--server", "near:2"}), 0);
   EXPECT_EQ(connection_.server, "near:2");
   // A model on the command line wins over a server in the environment.
-  EXPECT_EQ(Run({"info", "--model", "m.gguf", "--threads", "3", "--store-size", "2MB"}), 0);
+  EXPECT_EQ(Run({"info", "--model", "m.gguf", "--threads", "3", "--chunk-store-bytes", "2MB"}), 0);
   EXPECT_EQ(connection_.engine_options.model_path, "m.gguf");
   EXPECT_EQ(connection_.engine_options.num_threads, 3);
-  EXPECT_EQ(connection_.engine_options.chunk_store_bytes, 2 << 20);
+  EXPECT_EQ(connection_.engine_options.chunk_store_bytes, 2'000'000);
   unsetenv("KVBLEND_SERVER");
 }
 

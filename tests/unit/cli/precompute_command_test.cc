@@ -188,8 +188,8 @@ TEST_F(PrecomputeCommandTest, WhatDidNotReachTheDiskIsAnError) {
 TEST_F(PrecomputeCommandTest, AModelOfItsOwnNeedsAPlaceThatLasts) {
   const std::string file = File("a.txt", "text");
   EXPECT_EQ(Run({"precompute", file, "--model", "m.gguf"}), 2);
-  EXPECT_THAT(Err(), HasSubstr("--store DIR"));
-  EXPECT_EQ(Run({"precompute", file, "--model", "m.gguf", "--store", "d"}), 0);
+  EXPECT_THAT(Err(), HasSubstr("--chunk-disk-path DIR"));
+  EXPECT_EQ(Run({"precompute", file, "--model", "m.gguf", "--chunk-disk-path", "d"}), 0);
   EXPECT_EQ(connection_.engine_options.chunk_disk_path, "d");
   EXPECT_EQ(Run({"precompute", file, "--model", "m.gguf", "--dry-run"}), 0);
 }
@@ -201,7 +201,7 @@ TEST_F(PrecomputeCommandTest, WrongUsage) {
   EXPECT_EQ(Run({"precompute", (folder_ / "empty").string()}), 2);
   EXPECT_THAT(Err(), HasSubstr("nothing to read"));
   EXPECT_EQ(Run({"precompute", "/no/such/file"}), 3);
-  EXPECT_EQ(Run({"precompute", file, "--store", "d"}), 2);  // without --model
+  EXPECT_EQ(Run({"precompute", file, "--chunk-disk-path", "d"}), 2);  // without --model
   EXPECT_EQ(Run({"precompute", file, "--isolated", "--lead-in", "L"}), 2);
   EXPECT_EQ(Run({"precompute", file, "--in-flight", "0"}), 2);
   client_.split_status = absl::InvalidArgumentError("chunk_tokens is 3; allowed: 16 and up");

@@ -231,13 +231,13 @@ TEST(DecodeBatchOptionsTest, AreChecked) {
     EngineOptions bad = options;
     bad.max_batch_size = size;
     EXPECT_THAT(std::string(Engine::Create(bad).status().message()),
-                HasSubstr("max_batch_size is " + std::to_string(size) + "; allowed: 1 to"));
+                HasSubstr("max-batch-size is " + std::to_string(size) + "; allowed: 1 to"));
   }
   for (const int64_t tokens : {int64_t{-1}, int64_t{299}, int64_t{1} << 40}) {
     EngineOptions bad = options;
     bad.max_batch_tokens = tokens;
     EXPECT_THAT(std::string(Engine::Create(bad).status().message()),
-                HasSubstr("max_batch_tokens is " + std::to_string(tokens) + "; allowed: 0"));
+                HasSubstr("max-batch-tokens is " + std::to_string(tokens) + "; allowed: 0"));
   }
 }
 

@@ -232,7 +232,7 @@ TEST(EngineCreate, SaysWhatIsWrongWithItsOptions) {
   EXPECT_THAT(message(options), HasSubstr("tpu"));
   options = {};
   options.kv_dtype = "int3";
-  EXPECT_THAT(message(options), HasSubstr("kv_dtype is 'int3'; allowed: auto, bf16, f16, f32"));
+  EXPECT_THAT(message(options), HasSubstr("kv-dtype is 'int3'; allowed: auto, bf16, f16, f32, int8"));
   options = {};
   options.gemm = "fp4";
   EXPECT_THAT(message(options), HasSubstr("gemm is 'fp4'"));

@@ -116,7 +116,7 @@ TEST(DequantizeTest, CodesScalesAndMinimaMakeTheSameValues) {
   std::mt19937 rng(7);
   int quantised = 0;
   for (const TensorType type : kAllTypes) {
-    const std::optional<kernels::QuantisedFormat> format = QuantisedFormatOf(type);
+    const std::optional<kernels::QuantizedFormat> format = QuantisedFormatOf(type);
     if (!format.has_value()) continue;
     ++quantised;
     const TensorTypeTraits& traits = TraitsOf(type);
@@ -128,7 +128,7 @@ TEST(DequantizeTest, CodesScalesAndMinimaMakeTheSameValues) {
     std::vector<float> values(elements), scales(groups), minimums(groups, NAN);
     std::vector<uint8_t> codes(elements);
     ASSERT_TRUE(DequantizeRow(type, Bytes(row), absl::MakeSpan(values)).ok());
-    const kernels::QuantisedRow out{absl::MakeSpan(codes), absl::MakeSpan(scales), absl::MakeSpan(minimums)};
+    const kernels::QuantizedRow out{absl::MakeSpan(codes), absl::MakeSpan(scales), absl::MakeSpan(minimums)};
     ASSERT_TRUE(ReadQuantisedRow(type, Bytes(row), out).ok());
     for (size_t i = 0; i < elements; ++i) {
       const size_t group = i / format->group;

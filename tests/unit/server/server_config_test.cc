@@ -2,11 +2,13 @@
 
 #include <unistd.h>
 
+#include <cctype>
 #include <cstdlib>
 #include <fstream>
 #include <string>
 #include <vector>
 
+#include "engine/api/option_table.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -67,7 +69,6 @@ TEST_F(ServerConfigTest, EveryFlagArrives) {
   const ParsedConfig parsed = Parse({"--model=m.gguf",
                                      "--device=cuda:3",
                                      "--threads=3",
-                                     "--pin-threads",
                                      "--gemm=f32",
                                      "--kv-dtype=f16",
                                      "--max-context-tokens=1000",
@@ -95,7 +96,6 @@ TEST_F(ServerConfigTest, EveryFlagArrives) {
   const ServerConfig& config = *parsed.config;
   EXPECT_EQ(config.engine.device, "cuda:3");
   EXPECT_EQ(config.engine.num_threads, 3);
-  EXPECT_TRUE(config.engine.pin_threads);
   EXPECT_EQ(config.engine.gemm, "f32");
   EXPECT_EQ(config.engine.kv_dtype, "f16");
   EXPECT_EQ(config.engine.max_context_tokens, 1000);
@@ -188,7 +188,7 @@ TEST_F(ServerConfigTest, RedisIsReachedAsItIsToldAndItsPasswordIsNoFlag) {
     const ParsedConfig refused = Parse(arguments);
     EXPECT_FALSE(refused.config) << bad[0];
     EXPECT_EQ(refused.exit_code, 2);
-    EXPECT_THAT(refused.error_output, HasSubstr(bad[0]));
+    EXPECT_THAT(refused.error_output, HasSubstr(bad[0] + 2));  // without the dashes
   }
 }
 
@@ -207,25 +207,27 @@ TEST_F(ServerConfigTest, BadSettingsEndWithCodeTwoAndOneLine) {
   const std::vector<std::pair<std::vector<const char*>, std::string>> cases = {
       {{}, "--model"},
       {{"--model=m", "--no-such-flag"}, "--no-such-flag"},
-      {{"--model=m", "--device=gpu"}, "--device"},
+      {{"--model=m", "--device=gpu"}, "device is 'gpu'"},
       {{"--model=m", "--device=cuda:-1"}, "allowed: auto, cpu, cuda, cuda:N (from 0), reference"},
-      {{"--model=m", "--threads=-1"}, "--threads"},
-      {{"--model=m", "--ratio=most"}, "--ratio"},
-      {{"--model=m", "--ratio=1.5"}, "--ratio"},
-      {{"--model=m", "--ratio-min=-1"}, "--ratio-min"},
-      {{"--model=m", "--ratio-min=0.6", "--ratio-max=0.4"}, "--ratio-min"},
-      {{"--model=m", "--load-pipeline-depth=-1"}, "--load-pipeline-depth"},
+      {{"--model=m", "--threads=-1"}, "threads is -1; allowed: 0 to 1024"},
+      {{"--model=m", "--ratio=most"}, "ratio is 'most'; allowed: 0 to 1, or auto"},
+      {{"--model=m", "--ratio=1.5"}, "ratio is 1.5; allowed: 0 to 1"},
+      {{"--model=m", "--ratio-min=-1"}, "ratio-min is -1; allowed: 0 to 1"},
+      {{"--model=m", "--ratio-min=0.6", "--ratio-max=0.4"},
+       "ratio-min is 0.6; allowed: 0 to ratio-max (0.4)"},
+      {{"--model=m", "--load-pipeline-depth=-1"}, "load-pipeline-depth is -1; allowed: 0 (all) to 65536"},
       {{"--model=m", "--load-pipeline-depth=deep"}, "--load-pipeline-depth"},
       {{"--model=m", "--threads=many"}, "--threads"},
-      {{"--model=m", "--chunk-store-bytes=-1"}, "--chunk-store-bytes"},
+      {{"--model=m", "--chunk-store-bytes=-1"}, "chunk-store-bytes is -1; allowed: 0 to "},
       {{"--model=m", "--chunk-store-bytes=4parsec"}, "--chunk-store-bytes"},
       {{"--model=m", "--max-message-bytes=4GiB"}, "--max-message-bytes"},
       {{"--model=m", "--drain-timeout=-1"}, "--drain-timeout"},
       {{"--model=m", "--log-level=loud"}, "--log-level"},
-      {{"--model=m", "--chunk-namespace-share=1.5"}, "--chunk-namespace-share"},
+      {{"--model=m", "--chunk-namespace-share=1.5"}, "chunk-namespace-share is 1.5; allowed: 0 to 1"},
       {{"--model=m", "--chunk-namespace-shares=big"}, "'big' is not NAME=SHARE"},
-      {{"--model=m", "--chunk-namespace-shares=a=0.1,big=0"}, "'big=0' is not NAME=SHARE"},
-      {{"--model=m", "--chunk-namespace-shares=big=nan"}, "'big=nan' is not NAME=SHARE"},
+      {{"--model=m", "--chunk-namespace-shares=a=0.1,big=0"},
+       "namespace 'big' may fill is 0; allowed: above 0, at most 1"},
+      {{"--model=m", "--chunk-namespace-shares=big=nan"}, "namespace 'big' may fill is nan"},
       {{"--model=m", "--tls-key=/dev/null"}, "--tls-certificate"},
       {{"--model=m", "--config=/nonexistent/file"}, "/nonexistent/file"}};
   for (const auto& [arguments, name] : cases) {
@@ -248,6 +250,17 @@ TEST_F(ServerConfigTest, HelpAndVersionGoToStdout) {
   const ParsedConfig version = Parse({"--version"});
   EXPECT_EQ(version.exit_code, 0);
   EXPECT_EQ(version.output, "kvblend-server 1.2.3\n");
+}
+
+TEST_F(ServerConfigTest, EverySettingOfTheEngineIsAFlagAndAVariable) {
+  const std::string help = Parse({"--help"}).output;
+  for (const EngineOption& option : EngineOptionTable()) {
+    std::string variable = "(Env:KVBLEND_";
+    for (const char c : std::string(option.name))
+      variable += c == '-' ? '_' : static_cast<char>(std::toupper(c));
+    EXPECT_THAT(help, AllOf(HasSubstr("--" + std::string(option.name)), HasSubstr(variable + ")")));
+  }
+  EXPECT_THAT(help, AllOf(HasSubstr("SIZE=4GiB"), HasSubstr("SIZE=32GiB"), HasSubstr("0 to 1024")));
 }
 
 TEST_F(ServerConfigTest, FlagsWinOverTheFileAndTheFileOverVariables) {

@@ -154,7 +154,7 @@ TEST_F(RedisClusterTest, AMovedStormEndsAndDoesNotFloodTheCluster) {
     EXPECT_EQ(reply.status().code(), absl::StatusCode::kUnavailable);
     EXPECT_THAT(reply.status().message(), HasSubstr("redirected"));
   }
-  EXPECT_EQ(redis.num_commands() - before, 20 * (1 + options.max_hops));
+  EXPECT_EQ(redis.num_commands() - before, 20 * (1 + ClusterClient::kMaxHops));
   EXPECT_EQ(client->stats().redirected_too_often, 20);
   EXPECT_EQ(client->stats().refreshes, 1);
   redis.SetScript(nullptr);
@@ -233,6 +233,59 @@ TEST_F(RedisClusterTest, ANodeThatStallsIsWaitedForOnceThenLeftAlone) {
   redis.SetScript(nullptr);
   Recover(redis, *client);
   EXPECT_TRUE(Call(*client, {"GET", key}).ok());
+}
+
+/// Passes bytes on one at a time, every 20 ms of the fake clock, once `trickles` is set.
+class TricklingTransport : public Transport {
+ public:
+  TricklingTransport(FakeRedis& redis, const std::atomic<bool>& trickles)
+      : redis_(redis), trickles_(trickles), inner_(redis.NewTransport()) {}
+
+  absl::StatusOr<std::unique_ptr<redis::Connection>> Connect(const Endpoint& endpoint,
+                                                             absl::Time deadline) override {
+    auto inner = inner_->Connect(endpoint, deadline);
+    if (!inner.ok()) return inner;
+    return std::make_unique<Connection>(*this, *std::move(inner));
+  }
+
+ private:
+  class Connection : public redis::Connection {
+   public:
+    Connection(TricklingTransport& transport, std::unique_ptr<redis::Connection> inner)
+        : transport_(transport), inner_(std::move(inner)) {}
+    absl::StatusOr<size_t> Read(absl::Span<std::byte> buffer, absl::Time deadline) override {
+      if (!transport_.trickles_) return inner_->Read(buffer, deadline);
+      FakeClock& clock = transport_.redis_.clock();
+      const absl::Time at = clock.Now() + absl::Milliseconds(20);
+      clock.AdvanceTo(std::min(at, deadline));
+      if (at > deadline) return absl::DeadlineExceededError("no byte in time");
+      return inner_->Read(buffer.first(1), deadline);
+    }
+    absl::Status Write(absl::Span<const std::byte> bytes, absl::Time deadline) override {
+      return inner_->Write(bytes, deadline);
+    }
+
+   private:
+    TricklingTransport& transport_;
+    const std::unique_ptr<redis::Connection> inner_;
+  };
+
+  FakeRedis& redis_;
+  const std::atomic<bool>& trickles_;
+  const std::unique_ptr<Transport> inner_;
+};
+
+TEST_F(RedisClusterTest, ANodeThatTricklesIsGivenUp) {
+  FakeRedis redis(1);
+  redis.Set("key", std::string(1000, 'v'));
+  std::atomic<bool> trickles{false};
+  ClusterOptions options = Options(redis);
+  options.node.breaker = {.min_backoff = absl::Hours(1), .max_backoff = absl::Hours(1)};
+  ClusterClient client(options, std::make_unique<TricklingTransport>(redis, trickles));
+  ASSERT_TRUE(client.AwaitAllWorking(Soon()));
+  trickles = true;
+  EXPECT_EQ(Call(client, {"GET", "key"}).status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(Call(client, {"GET", "key"}).status().code(), absl::StatusCode::kUnavailable);
 }
 
 TEST_F(RedisClusterTest, WhatFailsOnTheNetworkFailsTheCommandsAndHeals) {

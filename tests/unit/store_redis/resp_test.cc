@@ -10,10 +10,6 @@
 namespace kvblend::store::redis {
 namespace {
 
-absl::Span<const std::byte> AsBytes(const std::string& text) {
-  return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
-}
-
 TEST(FormatCommandTest, IsAnArrayOfBulkStrings) {
   EXPECT_EQ(FormatCommand({"SET", "k\r\n", ""}).head, "*3\r\n$3\r\nSET\r\n$3\r\nk\r\n\r\n$0\r\n\r\n");
   const std::string value = "value";
@@ -99,6 +95,10 @@ TEST(RespReaderTest, RefusesGarbageAndMoreThanIsAllowed) {
   EXPECT_TRUE(fails("+" + std::string(1001, 'x')));
   EXPECT_FALSE(fails("$5000\r\n" + std::string(500, 'x')));  // more may come
   EXPECT_FALSE(fails("*2\r\n:1\r\n"));
+
+  RespReader reader;
+  ASSERT_TRUE(reader.Feed(AsBytes("*100000000\r\n")).ok());
+  EXPECT_EQ(reader.Next().status().message(), "bad reply: too many elements; allowed: 65536");
 }
 
 }  // namespace

@@ -1,0 +1,64 @@
+// Every setting of an engine but its model, once: what users call it, where it lies in EngineOptions, and what
+// is allowed. The flags of kvblend-server and kvblend, the server's environment variables and configuration
+// file, and the engine's own checks all come from this table.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "engine/api/options.h"
+
+namespace kvblend {
+
+template <typename T>
+using OptionField = T& (*)(EngineOptions& options);
+
+template <typename T>
+struct NumberOption {
+  OptionField<T> field;
+  T min;
+  T max;
+  const char* word_for_zero = nullptr;  // which may be written for 0
+};
+struct BytesOption {
+  OptionField<int64_t> field;
+  int64_t min;
+  int64_t max;
+};
+struct SwitchOption {
+  OptionField<bool> field;
+};
+struct TextOption {
+  OptionField<std::string> field;
+  /// kInvalidArgument saying what is allowed; null: any text is.
+  absl::Status (*check)(std::string_view text) = nullptr;
+};
+struct FileOption {
+  OptionField<std::string> field;  // of a file that must be there, or empty
+};
+struct SharesOption {
+  OptionField<std::map<std::string, double>> field;  // by name
+};
+
+struct EngineOption {
+  const char* name;  // "chunk-store-bytes"
+  const char* group;
+  const char* type;  // of the value, for people: "SIZE", "N"
+  std::string help;
+  std::variant<NumberOption<int32_t>, NumberOption<double>, NumberOption<int64_t>, BytesOption, SwitchOption,
+               TextOption, FileOption, SharesOption>
+      value;
+};
+
+const std::vector<EngineOption>& EngineOptionTable();
+
+/// Whether an engine could be made with these options as far as can be told without the model, the device and
+/// the files they name. kInvalidArgument: "page-size is 0; allowed: 1 to 1024".
+absl::Status CheckEngineOptions(EngineOptions options);
+
+}  // namespace kvblend

@@ -1,0 +1,215 @@
+#include "engine/api/option_table.h"
+
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/api/status_macros.h"
+#include "engine/runtime/compute_names.h"
+#include "engine/store/redis/transport.h"
+#include "kernels/device_choice.h"
+
+namespace kvblend {
+namespace {
+
+constexpr int64_t kMaxBytes = int64_t{1} << 60;
+constexpr int64_t kMaxRedisValueBytes = int64_t{512} << 20;  // Redis takes no larger ones, unless told to
+constexpr int32_t kMaxLayers = 1 << 16;                      // that a KV format may have
+constexpr double kTenYears = 86400.0 * 3650;                 // seconds
+
+constexpr char kCompute[] = "Model and computation";
+constexpr char kMemory[] = "Memory";
+constexpr char kRedis[] = "Chunks shared through Redis";
+constexpr char kLimits[] = "Limits";
+
+// Which part of the options a member belongs to.
+template <typename T>
+EngineOptions& PartOf(EngineOptions& options, T EngineOptions::*) {
+  return options;
+}
+template <typename T>
+RedisOptions& PartOf(EngineOptions& options, T RedisOptions::*) {
+  return options.chunk_redis;
+}
+template <typename T>
+NamespaceQuotas& PartOf(EngineOptions& options, T NamespaceQuotas::*) {
+  return options.namespace_quotas;
+}
+template <auto kMember>
+auto& In(EngineOptions& options) {
+  return PartOf(options, kMember).*kMember;
+}
+
+absl::Status CheckGemm(std::string_view name) { return ParseIn(kGemms, "gemm", name).status(); }
+absl::Status CheckKvDtype(std::string_view name) { return ParseIn(kKvDtypes, "kv-dtype", name).status(); }
+absl::Status CheckChunkFormat(std::string_view name) {
+  return ParseIn(kChunkFormats, "chunk-format", name).status();
+}
+absl::Status CheckRedisNodes(std::string_view nodes) {
+  if (nodes.empty()) return absl::OkStatus();
+  const absl::Status status = store::redis::ParseEndpoints(nodes).status();
+  return status.ok() ? status : absl::InvalidArgumentError(absl::StrCat("chunk-redis: ", status.message()));
+}
+
+template <typename T>
+absl::Status CheckRange(const char* name, T value, T min, T max, const char* word_for_zero = nullptr) {
+  if (value >= min && value <= max) return absl::OkStatus();  // NaN is neither
+  const std::string zero = word_for_zero == nullptr ? "" : absl::StrCat(" (", word_for_zero, ")");
+  return absl::InvalidArgumentError(absl::StrCat(name, " is ", value, "; allowed: ", min, zero, " to ", max));
+}
+
+// One value of the table.
+struct Checker {
+  const char* name;
+  EngineOptions& options;
+
+  template <typename T>
+  absl::Status operator()(const NumberOption<T>& number) const {
+    return CheckRange(name, number.field(options), number.min, number.max, number.word_for_zero);
+  }
+  absl::Status operator()(const BytesOption& bytes) const {
+    return CheckRange(name, bytes.field(options), bytes.min, bytes.max);
+  }
+  absl::Status operator()(const TextOption& text) const {
+    return text.check == nullptr ? absl::OkStatus() : text.check(text.field(options));
+  }
+  absl::Status operator()(const SwitchOption&) const { return absl::OkStatus(); }
+  absl::Status operator()(const FileOption&) const { return absl::OkStatus(); }
+  absl::Status operator()(const SharesOption&) const { return options.namespace_quotas.Check(); }
+};
+
+absl::Status CheckRatio(const RatioOptions& ratio) {
+  KVBLEND_RETURN_IF_ERROR(CheckRange("ratio", ratio.ratio, 0.0, 1.0));
+  KVBLEND_RETURN_IF_ERROR(CheckRange("ratio-min", ratio.min, 0.0, 1.0));
+  KVBLEND_RETURN_IF_ERROR(CheckRange("ratio-max", ratio.max, 0.0, 1.0));
+  if (ratio.min <= ratio.max) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("ratio-min is ", ratio.min, "; allowed: 0 to ratio-max (", ratio.max, ")"));
+}
+
+absl::Status CheckRedis(const RedisOptions& redis) {
+  if (redis.tls_certificate.empty() != redis.tls_key.empty()) {
+    return absl::InvalidArgumentError(
+        "chunk-redis-tls-certificate and chunk-redis-tls-key: one is empty; allowed: both or neither");
+  }
+  if (redis.nodes.empty()) return absl::OkStatus();
+  if (!redis.password.empty() && !redis.password_file.empty()) {
+    return absl::InvalidArgumentError("chunk-redis: there are a password and a password file; allowed: one");
+  }
+  const bool has_tls_settings =
+      !redis.tls_ca.empty() || !redis.tls_certificate.empty() || !redis.tls_server_name.empty();
+  if (has_tls_settings && !redis.tls) {
+    return absl::InvalidArgumentError("chunk-redis-tls is off, but there are settings for TLS");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+const std::vector<EngineOption>& EngineOptionTable() {
+  using Int = NumberOption<int32_t>;
+  using Real = NumberOption<double>;
+  using Redis = RedisOptions;
+  static const auto& table = *new std::vector<EngineOption>{
+      {"device", kCompute, "DEVICE",
+       "What computes: auto (a usable GPU, else the CPU), cpu, cuda, cuda:N (the N-th visible GPU), or "
+       "reference (slow, for comparisons)",
+       TextOption{In<&EngineOptions::device>, kernels::CheckDeviceName}},
+      {"threads", kCompute, "N", "Threads that compute; 0: one per available processor",
+       Int{In<&EngineOptions::num_threads>, 0, 1024}},
+      {"gemm", kCompute, "TYPE",
+       absl::StrCat("Arithmetic of matrix products on the CPU: ", NamesIn(kGemms),
+                    "; auto: bf16 where the processor has it, else f32"),
+       TextOption{In<&EngineOptions::gemm>, CheckGemm}},
+      {"self-check", kCompute, "",
+       "At start-up, check on a short prompt that ratio 1 equals full prefill (on by default)",
+       SwitchOption{In<&EngineOptions::self_check>}},
+
+      {"kv-dtype", kMemory, "TYPE",
+       absl::StrCat("Element type of KV in pages: ", NamesIn(kKvDtypes),
+                    "; auto: bf16, or f32 with f32 matrix products; int8 takes half of bf16's memory"),
+       TextOption{In<&EngineOptions::kv_dtype>, CheckKvDtype}},
+      {"chunk-format", kMemory, "FORMAT",
+       absl::StrCat("Form of KV in stored chunks: ", NamesIn(kChunkFormats),
+                    "; auto: int8, or the kv-dtype where that is given"),
+       TextOption{In<&EngineOptions::chunk_format>, CheckChunkFormat}},
+      {"max-context-tokens", kMemory, "N",
+       "Most tokens of a prompt and its answer; 0: the model's own context length",
+       Int{In<&EngineOptions::max_context_tokens>, 0, std::numeric_limits<int32_t>::max()}},
+      {"page-size", kMemory, "N", "Tokens per KV page", Int{In<&EngineOptions::page_size>, 1, 1024}},
+      {"chunk-store-bytes", kMemory, "SIZE", "Main memory for stored chunks",
+       BytesOption{In<&EngineOptions::chunk_store_bytes>, 0, kMaxBytes}},
+      {"chunk-disk-path", kMemory, "DIR",
+       "Folder where stored chunks outlive the process; empty: none. One process per folder",
+       TextOption{In<&EngineOptions::chunk_disk_path>}},
+      {"chunk-disk-bytes", kMemory, "SIZE", "Disk space for stored chunks",
+       BytesOption{In<&EngineOptions::chunk_disk_bytes>, 0, kMaxBytes}},
+      {"chunk-namespace-share", kMemory, "SHARE",
+       "Share of main memory and disk for stored chunks that one namespace may fill",
+       Real{In<&NamespaceQuotas::default_share>, 0, 1}},
+      {"chunk-namespace-shares", kMemory, "NAME=SHARE",
+       "The same for single namespaces: NAME=SHARE[,NAME=SHARE...]",
+       SharesOption{In<&NamespaceQuotas::named>}},
+      {"prefetch-queued", kMemory, "",
+       "Bring stored chunks into main memory while their prompt waits (on by default)",
+       SwitchOption{In<&EngineOptions::prefetch_queued>}},
+      {"load-pipeline-depth", kMemory, "N",
+       "While a layer computes, so many more are on their way from disk or network; all: every layer from the "
+       "beginning",
+       Int{In<&EngineOptions::load_pipeline_depth>, 0, kMaxLayers, "all"}},
+
+      {"chunk-redis", kRedis, "HOST:PORT[,HOST:PORT...]",
+       "Redis Cluster, or one Redis server, through which servers share stored chunks; empty: none",
+       TextOption{In<&Redis::nodes>, CheckRedisNodes}},
+      {"chunk-redis-user", kRedis, "NAME", "Name in Redis's ACL; empty: the default user",
+       TextOption{In<&Redis::user>}},
+      // A password among the arguments would be there for every user of the machine to see.
+      {"chunk-redis-password-file", kRedis, "FILE",
+       "File whose first line is the password; or KVBLEND_CHUNK_REDIS_PASSWORD in the environment",
+       FileOption{In<&Redis::password_file>}},
+      {"chunk-redis-tls", kRedis, "", "Speak TLS with Redis, and check its certificates",
+       SwitchOption{In<&Redis::tls>}},
+      {"chunk-redis-tls-ca", kRedis, "FILE", "PEM certificate authorities; none: the system's",
+       FileOption{In<&Redis::tls_ca>}},
+      {"chunk-redis-tls-certificate", kRedis, "FILE",
+       "PEM certificate that Redis is shown, with --chunk-redis-tls-key",
+       FileOption{In<&Redis::tls_certificate>}},
+      {"chunk-redis-tls-key", kRedis, "FILE", "PEM private key of the certificate",
+       FileOption{In<&Redis::tls_key>}},
+      {"chunk-redis-tls-server-name", kRedis, "NAME",
+       "Name that the nodes' certificates are for; empty: each node's own host",
+       TextOption{In<&Redis::tls_server_name>}},
+      {"chunk-redis-ttl", kRedis, "SECONDS", "How long a chunk stays after its last use; 0: for ever",
+       Real{In<&Redis::ttl_seconds>, 0, kTenYears}},
+      {"chunk-redis-budget", kRedis, "SECONDS", "What a slow or dead Redis may cost a request",
+       Real{In<&Redis::budget_seconds>, 0.001, 60}},
+      {"chunk-redis-max-value-bytes", kRedis, "SIZE", "Chunks with a larger section are not stored there",
+       BytesOption{In<&Redis::max_value_bytes>, 1, kMaxRedisValueBytes}},
+      {"chunk-redis-connections", kRedis, "N", "Connections per node for reading; one more writes",
+       Int{In<&Redis::connections_per_node>, 1, 64}},
+
+      {"max-queued-requests", kLimits, "N", "Requests that may wait; one more gets RESOURCE_EXHAUSTED",
+       Int{In<&EngineOptions::max_queued_requests>, 1, 1'000'000}},
+      {"max-batch-size", kLimits, "N", "Answers that are decoded together",
+       Int{In<&EngineOptions::max_batch_size>, 1, kMaxBatchSize}},
+      {"max-batch-tokens", kLimits, "N",
+       "KV of answers that are decoded together, each with all that may still come, in tokens; 0: four times "
+       "the context",
+       NumberOption<int64_t>{In<&EngineOptions::max_batch_tokens>, 0, kMaxBatchTokens}},
+      {"max-chunks-per-request", kLimits, "N", "Chunks in one request",
+       Int{In<&EngineOptions::max_chunks_per_request>, 1, 1'000'000}},
+      {"max-text-bytes", kLimits, "SIZE", "All texts of one request together",
+       BytesOption{In<&EngineOptions::max_text_bytes>, 1, kMaxBytes}},
+  };
+  return table;
+}
+
+absl::Status CheckEngineOptions(EngineOptions options) {
+  for (const EngineOption& option : EngineOptionTable()) {
+    KVBLEND_RETURN_IF_ERROR(std::visit(Checker{option.name, options}, option.value));
+  }
+  KVBLEND_RETURN_IF_ERROR(CheckRatio(options.ratio));
+  return CheckRedis(options.chunk_redis);
+}
+
+}  // namespace kvblend

@@ -1,0 +1,265 @@
+// KV on its way into pages of either layout: fresh, or from its stored form.
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/types/span.h"
+#include "kernels/cpu/kv/section_rows.h"
+#include "kernels/cpu/kv/sections.h"
+#include "kernels/cpu/machine/scratch.h"
+#include "kernels/cpu/simd/simd.h"
+#include "kernels/host/page_codec.h"
+
+namespace kvblend::kernels {
+namespace {
+
+void ScatterRowToCodes(const KvTarget& target, int64_t row, const void* k, const void* v, DataType dtype) {
+  const KvPagesView& pages = target.pages;
+  const PageValues keys = PageValues::Keys(pages), values = PageValues::Values(pages);
+  const int64_t head_dim = pages.head_dim, num_values = pages.num_kv_heads * head_dim;
+  const int32_t position = target.plan.position(row), sequence = target.plan.sequence_of_row(row);
+  auto* heads = ThreadScratch<float>(ScratchSlot::kHeads, 2 * num_values);
+  simd::RotateHeadsTo(target.rope.layout(), target.rope.cos(position), target.rope.sin(position), head_dim,
+                      pages.num_kv_heads, k, dtype, heads, DataType::kF32, head_dim);
+  simd::ConvertRow(v, dtype, heads + num_values, DataType::kF32, num_values);
+  for (int32_t h = 0; h < pages.num_kv_heads; ++h) {
+    const int64_t slot = target.plan.Slot(pages, sequence, h, position);
+    const float* head = heads + h * head_dim;
+    simd::QuantizeHead(head, head_dim, keys.CodesAt(slot), keys.StepsAt(slot));
+    simd::QuantizeHead(head + num_values, head_dim, values.CodesAt(slot), values.StepsAt(slot));
+  }
+}
+
+/// Into pages of layout kRows.
+void ScatterRow(const KvTarget& target, int64_t row, const void* k, const void* v, DataType dtype) {
+  const KvPagesView& pages = target.pages;
+  if (pages.dtype == DataType::kInt8) return ScatterRowToCodes(target, row, k, v, dtype);
+  const int32_t position = target.plan.position(row);
+  const int64_t slot =
+      target.plan.Slot(pages, target.plan.sequence_of_row(row), 0, position) * SizeOf(pages.dtype);
+  const int64_t head_stride = int64_t{pages.page_size} * pages.head_dim;
+  simd::RotateHeadsTo(target.rope.layout(), target.rope.cos(position), target.rope.sin(position),
+                      pages.head_dim, pages.num_kv_heads, k, dtype, static_cast<std::byte*>(pages.k) + slot,
+                      pages.dtype, head_stride);
+  const auto* values = static_cast<const std::byte*>(v);
+  auto* out = static_cast<std::byte*>(pages.v) + slot;
+  for (int32_t h = 0; h < pages.num_kv_heads; ++h) {
+    simd::ConvertRow(values + h * pages.head_dim * SizeOf(dtype), dtype,
+                     out + h * head_stride * SizeOf(pages.dtype), pages.dtype, pages.head_dim);
+  }
+}
+
+/// Whether the fused loads take the section; others are decoded into rows of f32 first.
+bool LoadsDirectly(const KvPagesView& pages, KvEncoding encoding) {
+  const auto in_lines = [](const void* data) { return reinterpret_cast<uintptr_t>(data) % 64 == 0; };
+  return pages.dtype == DataType::kBF16 && simd::LoadsHeads(pages.head_dim) && in_lines(pages.k) &&
+         in_lines(pages.v) && (IsQuantized(encoding) || encoding == KvEncoding::kBF16);
+}
+
+simd::StoredRows StoredRowsOf(const KvSectionView& section, int64_t row, int64_t count) {
+  const KvSectionLayout layout = section.layout();
+  const auto* bytes = static_cast<const std::byte*>(section.data);
+  simd::StoredRows rows{.encoding = section.encoding,
+                        .codes = bytes + layout.codes + row * layout.code_row_bytes,
+                        .row_bytes = layout.code_row_bytes,
+                        .scale_cols = layout.scale_cols,
+                        .rows = count};
+  if (IsQuantized(section.encoding)) {
+    const int64_t scale = (section.part == KvPart::kKey ? row / kKvGroup : row) * layout.scale_cols;
+    if (HasOffsets(section.encoding)) {
+      rows.offsets = reinterpret_cast<const uint16_t*>(bytes + layout.offsets) + scale;
+    }
+    rows.steps = reinterpret_cast<const uint16_t*>(bytes + layout.steps) + scale;
+  }
+  return rows;
+}
+
+/// Rows [row, row + count) of one group of tokens, into pages of layout kRows.
+void LoadGroup(const KvTarget& target, int64_t row, int64_t count, const KvSectionView& k,
+               const KvSectionView& v) {
+  const KvPagesView& pages = target.pages;
+  std::array<int64_t, kKvGroup> slots;
+  std::array<const float*, kKvGroup> cos;
+  for (int64_t i = 0; i < count; ++i) {
+    const int32_t position = target.plan.position(row + i);
+    slots[i] = target.plan.Slot(pages, target.plan.sequence_of_row(row + i), 0, position);
+    cos[i] = target.rope.cos(position);
+  }
+  simd::PageRows out{.pages = static_cast<uint16_t*>(pages.k),
+                     .slots = slots.data(),
+                     .head_stride = int64_t{pages.page_size} * pages.head_dim,
+                     .num_heads = pages.num_kv_heads,
+                     .head_dim = pages.head_dim};
+  simd::LoadKeys(StoredRowsOf(k, row, count), target.rope.layout(), cos.data(), out);
+  out.pages = static_cast<uint16_t*>(pages.v);
+  simd::LoadValues(StoredRowsOf(v, row, count), out);
+}
+
+// --- pages of layout kTiles ---
+
+/// Where a head's token lies in a tile of K, and its pair of tokens in V.
+uint32_t* KeyColumn(const KvPagesView& pages, int64_t head_slot, int64_t token) {
+  const int64_t tile = token / kPageTile * kPageTile * pages.head_dim;
+  return reinterpret_cast<uint32_t*>(static_cast<uint16_t*>(pages.k) + head_slot + tile) + token % kPageTile;
+}
+uint32_t* ValuePair(const KvPagesView& pages, int64_t head_slot, int64_t token) {
+  return reinterpret_cast<uint32_t*>(static_cast<uint16_t*>(pages.v) + head_slot) +
+         token / 2 * pages.head_dim;
+}
+
+/// Rows of a batch whose tokens follow each other in one page.
+struct TokenRun {
+  int64_t row, count;
+  int64_t slot;   // of the page, head 0
+  int64_t token;  // in the page
+
+  /// The longest that begins with `row`, ends before `end` and does not cross a multiple of `unit` tokens,
+  /// which divides the page's.
+  static TokenRun At(const KvTarget& target, int64_t row, int64_t end, int64_t unit) {
+    const HostBatchPlan& plan = target.plan;
+    const int32_t sequence = plan.sequence_of_row(row), position = plan.position(row);
+    int64_t next = row + 1;
+    while (next < end && plan.sequence_of_row(next) == sequence &&
+           plan.position(next) == position + (next - row) && plan.position(next) % unit != 0) {
+      ++next;
+    }
+    const int64_t token = position % target.pages.page_size;
+    return {row, next - row, plan.Slot(target.pages, sequence, 0, static_cast<int32_t>(position - token)),
+            token};
+  }
+};
+
+constexpr int64_t kScatterTokens = 4;  // that are brought into the layout at once
+
+/// At most kScatterTokens tokens that do not cross a multiple of it. k, v: of the run's first row
+void ScatterRun(const KvTarget& target, const TokenRun& run, ConstMatrixView k, ConstMatrixView v) {
+  const KvPagesView& pages = target.pages;
+  const int64_t head_dim = pages.head_dim, head_rows = kScatterTokens * head_dim,
+                head_stride = pages.page_size * head_dim;
+  auto* keys = ThreadScratch<uint16_t>(ScratchSlot::kHeads, 2 * pages.num_kv_heads * head_rows);
+  uint16_t* values = keys + pages.num_kv_heads * head_rows;  // both [heads, kScatterTokens, head_dim]
+  for (int64_t i = 0; i < run.count; ++i) {
+    const int32_t position = target.plan.position(run.row + i);
+    simd::RotateHeadsTo(target.rope.layout(), target.rope.cos(position), target.rope.sin(position), head_dim,
+                        pages.num_kv_heads, k.Rows(i, 1).data, k.dtype, keys + i * head_dim, pages.dtype,
+                        head_rows);
+    for (int32_t h = 0; h < pages.num_kv_heads; ++h) {
+      simd::ConvertRow(static_cast<const std::byte*>(v.Rows(i, 1).data) + h * head_dim * SizeOf(v.dtype),
+                       v.dtype, values + h * head_rows + i * head_dim, pages.dtype, head_dim);
+    }
+  }
+  for (int32_t h = 0; h < pages.num_kv_heads; ++h) {
+    uint32_t* tile = KeyColumn(pages, run.slot + h * head_stride, run.token / kPageTile * kPageTile);
+    simd::PackKeys(keys + h * head_rows, run.count, head_dim, /*elements_per_word=*/2, tile,
+                   run.token % kPageTile);
+    for (int64_t i = 0; i < run.count;) {
+      const uint16_t* row = values + h * head_rows + i * head_dim;
+      const int64_t token = run.token + i;
+      uint32_t* pair = ValuePair(pages, run.slot + h * head_stride, token);
+      if (token % 2 == 0 && i + 1 < run.count) {
+        simd::PackValues(row, 2, head_dim, /*elements_per_word=*/2, pair, head_dim);
+        i += 2;
+        continue;
+      }
+      // Its neighbour may be written by another thread meanwhile.
+      uint16_t* halves = reinterpret_cast<uint16_t*>(pair) + token % 2;
+      for (int64_t d = 0; d < head_dim; ++d) halves[2 * d] = row[d];
+      ++i;
+    }
+  }
+}
+
+/// Tokens of one page.
+void LoadRun(const KvTarget& target, const TokenRun& run, const KvSectionView& k, const KvSectionView& v) {
+  const KvPagesView& pages = target.pages;
+  const int64_t head_stride = pages.page_size * pages.head_dim / 2;  // words
+  simd::LoadValuePairs(StoredRowsOf(v, run.row, run.count), {.pair = ValuePair(pages, run.slot, run.token),
+                                                             .odd = run.token % 2 != 0,
+                                                             .head_stride = head_stride,
+                                                             .num_heads = pages.num_kv_heads,
+                                                             .head_dim = pages.head_dim});
+  std::array<const float*, simd::kTileColumns> cos;
+  for (int64_t i = 0; i < run.count;) {
+    const int64_t first = (run.token + i) % simd::kTileColumns,
+                  count = std::min(run.count - i, simd::kTileColumns - first);
+    std::array<simd::StoredRows, 2> parts;  // of different groups
+    const int64_t row = run.row + i, of_group = std::min(count, kKvGroup - row % kKvGroup);
+    parts[0] = StoredRowsOf(k, row, of_group);
+    if (of_group < count) parts[1] = StoredRowsOf(k, row + of_group, count - of_group);
+    for (int64_t j = 0; j < count; ++j) cos[j] = target.rope.cos(target.plan.position(row + j));
+    simd::LoadKeyTile(absl::MakeConstSpan(parts.data(), of_group < count ? 2 : 1), target.rope.layout(),
+                      cos.data(),
+                      {.column = KeyColumn(pages, run.slot, run.token + i - first),
+                       .first = first,
+                       .head_stride = head_stride,
+                       .num_heads = pages.num_kv_heads,
+                       .head_dim = pages.head_dim});
+    i += count;
+  }
+}
+
+/// Rows [begin, end) of the batch. k, v: these rows
+void ScatterRows(const KvTarget& target, int64_t begin, int64_t end, ConstMatrixView k, ConstMatrixView v) {
+  if (target.pages.layout == PageLayout::kRows) {
+    for (int64_t i = begin; i < end; ++i) {
+      ScatterRow(target, i, k.Rows(i - begin, 1).data, v.Rows(i - begin, 1).data, k.dtype);
+    }
+    return;
+  }
+  for (int64_t i = begin; i < end;) {
+    const TokenRun run = TokenRun::At(target, i, end, kScatterTokens);
+    ScatterRun(target, run, k.Rows(i - begin, run.count), v.Rows(i - begin, run.count));
+    i += run.count;
+  }
+}
+
+}  // namespace
+
+void CpuKvScatter(CpuContext& context, const KvTarget& target, ConstMatrixView k, ConstMatrixView v) {
+  ForRows(context.pool, k.rows, k.cols * 8, [&](int64_t begin, int64_t end) {
+    ScatterRows(target, begin, end, k.Rows(begin, end - begin), v.Rows(begin, end - begin));
+  });
+}
+
+void CpuKvLoad(CpuContext& context, const KvTarget& target, KvSectionView k, KvSectionView v) {
+  if (LoadsDirectly(target.pages, k.encoding)) {
+    // Some groups at a time: the end of a part waits for its writes.
+    constexpr int64_t kGroupsPerPart = 4;
+    constexpr int64_t kPartRows = kGroupsPerPart * kKvGroup;
+    context.pool.ParallelFor((k.rows + kPartRows - 1) / kPartRows, [&](int64_t part) {
+      const int64_t begin = part * kPartRows, end = std::min(k.rows, begin + kPartRows);
+      if (target.pages.layout == PageLayout::kTiles) {
+        for (int64_t i = begin; i < end;) {
+          const TokenRun run = TokenRun::At(target, i, end, target.pages.page_size);
+          LoadRun(target, run, k, v);
+          i += run.count;
+        }
+      } else {
+        for (int64_t i = begin; i < end; i += kKvGroup) {
+          LoadGroup(target, i, std::min(kKvGroup, end - i), k, v);
+        }
+      }
+      simd::FinishLoads();
+    });
+    return;
+  }
+  if (!IsQuantized(k.encoding)) return CpuKvScatter(context, target, DenseMatrix(k), DenseMatrix(v));
+  ForRows(context.pool, k.rows, k.cols * 8, [&](int64_t begin, int64_t end) {
+    const RowDecoder keys(k), values(v);
+    // As many at a time as are brought into the layout at once.
+    auto* decoded = ThreadScratch<float>(ScratchSlot::kDecoded, 2 * kScatterTokens * k.cols);
+    for (int64_t i = begin; i < end; i += kScatterTokens) {
+      const int64_t count = std::min(kScatterTokens, end - i);
+      const MatrixView k_rows = {decoded, DataType::kF32, count, k.cols, k.cols},
+                       v_rows = {decoded + count * k.cols, DataType::kF32, count, k.cols, k.cols};
+      for (int64_t j = 0; j < count; ++j) {
+        keys.Decode(i + j, static_cast<float*>(k_rows.Rows(j, 1).data));
+        values.Decode(i + j, static_cast<float*>(v_rows.Rows(j, 1).data));
+      }
+      ScatterRows(target, i, i + count, k_rows, v_rows);
+    }
+  });
+}
+
+}  // namespace kvblend::kernels

@@ -1,0 +1,149 @@
+// Stored KV straight into bf16 pages of layout kRows: decoded, rotated and rounded in registers.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/simd/load_kv.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+// clang-format off
+#include "hwy/highway.h"
+#include "kernels/cpu/simd/simd-inl.h"
+#include "kernels/cpu/simd/stored_rows-inl.h"
+// clang-format on
+#include "hwy/cache_control.h"
+#include "kernels/cpu/simd/simd.h"
+
+KVBLEND_BEFORE_BF16_NAMESPACE();
+namespace kvblend::kernels::simd::HWY_NAMESPACE {
+
+// Pages outgrow the caches, and every line is written whole: past the caches, it need not be read before.
+HWY_INLINE void StoreWords(Words words, uint16_t* row, size_t pair) {
+  hn::Stream(words, PairU32(), reinterpret_cast<uint32_t*>(row) + pair);
+}
+
+struct SoftwareRounding {
+  static HWY_INLINE void Store(const Pairs& pairs, uint16_t* row, size_t pair) {
+    const PairF32 d;
+    const auto even = hn::ShiftRight<16>(RoundToBF16(d, pairs.even));
+    const auto odd = hn::And(RoundToBF16(d, pairs.odd), hn::Set(PairU32(), 0xFFFF0000u));
+    StoreWords(hn::Or(even, odd), row, pair);
+  }
+};
+
+#if KVBLEND_BF16_WORDS
+struct HardwareRounding {
+  static HWY_INLINE void Store(const Pairs& pairs, uint16_t* row, size_t pair) {
+    StoreWords(RoundedByHardware(pairs), row, pair);
+  }
+};
+#endif
+
+template <KvEncoding kEncoding, class Rounding>
+void LoadKeysInterleaved(const StoredRows& rows, const float* const* cos, const PageRows& out) {
+  const PairF32 d;
+  const size_t head_pairs = out.head_dim / 2;
+  Fetcher<kEncoding> fetcher(rows);
+  for (int64_t head = 0; head < out.num_heads; ++head) {
+    uint16_t* const pages = out.pages + head * out.head_stride;
+    for (size_t i = 0; i < head_pairs; i += hn::Lanes(d)) {
+      const size_t pair = head * head_pairs + i;
+      const ChannelScales<kEncoding> scales(rows, pair);
+      for (int64_t r = 0; r < rows.rows; ++r) {
+        fetcher.Step(1);
+        const Pairs x = scales.Load(rows.codes + r * rows.row_bytes, pair);
+        Rounding::Store(RotatedPairs(x, cos[r] + i, cos[r] + head_pairs + i), pages + out.slots[r], i);
+      }
+    }
+  }
+}
+
+template <KvEncoding kEncoding, class Rounding>
+void LoadKeysSplitHalf(const StoredRows& rows, const float* const* cos, const PageRows& out) {
+  const PairF32 d;
+  const size_t half = out.head_dim / 2, half_pairs = half / 2;
+  Fetcher<kEncoding> fetcher(rows);
+  for (int64_t head = 0; head < out.num_heads; ++head) {
+    uint16_t* const pages = out.pages + head * out.head_stride;
+    for (size_t i = 0; i < half_pairs; i += hn::Lanes(d)) {
+      const size_t pair = 2 * head * half_pairs + i;
+      const ChannelScales<kEncoding> a_scales(rows, pair), b_scales(rows, pair + half_pairs);
+      for (int64_t r = 0; r < rows.rows; ++r) {
+        fetcher.Step(2);
+        const std::byte* row = rows.codes + r * rows.row_bytes;
+        const Pairs a = a_scales.Load(row, pair), b = b_scales.Load(row, pair + half_pairs);
+        const Halves x = RotatedHalves(a, b, cos[r] + 2 * i, cos[r] + half + 2 * i);
+        uint16_t* const target = pages + out.slots[r];
+        Rounding::Store(x.low, target, i);
+        Rounding::Store(x.high, target, half_pairs + i);
+      }
+    }
+  }
+}
+
+template <KvEncoding kEncoding, class Rounding>
+void LoadValuesFrom(const StoredRows& rows, const PageRows& out) {
+  const PairF32 d;
+  const size_t head_pairs = out.head_dim / 2;
+  Fetcher<kEncoding> fetcher(rows);
+  for (int64_t r = 0; r < rows.rows; ++r) {
+    const std::byte* row = rows.codes + r * rows.row_bytes;
+    size_t pair = 0;
+    for (int64_t head = 0; head < out.num_heads; ++head) {
+      uint16_t* const target = out.pages + head * out.head_stride + out.slots[r];
+      for (size_t i = 0; i < head_pairs; i += hn::Lanes(d), pair += hn::Lanes(d)) {
+        fetcher.Step(1);
+        if constexpr (kEncoding == KvEncoding::kBF16) {
+          StoreWords(LoadBf16Words(row, pair), target, i);
+        } else {
+          Rounding::Store(ScaledValues<kEncoding>(rows, r, pair), target, i);
+        }
+      }
+    }
+  }
+}
+
+template <KvEncoding kEncoding, class Rounding>
+void LoadRowsFrom(const StoredRows& rows, RopeLayout layout, const float* const* cos, const PageRows& out) {
+  if (cos == nullptr) return LoadValuesFrom<kEncoding, Rounding>(rows, out);
+  if (layout == RopeLayout::kSplitHalf) return LoadKeysSplitHalf<kEncoding, Rounding>(rows, cos, out);
+  LoadKeysInterleaved<kEncoding, Rounding>(rows, cos, out);
+}
+
+template <class Rounding>
+void LoadRowsWith(const StoredRows& rows, RopeLayout layout, const float* const* cos, const PageRows& out) {
+  switch (rows.encoding) {
+    case KvEncoding::kInt8:
+      return LoadRowsFrom<KvEncoding::kInt8, Rounding>(rows, layout, cos, out);
+    case KvEncoding::kInt4:
+      return LoadRowsFrom<KvEncoding::kInt4, Rounding>(rows, layout, cos, out);
+    case KvEncoding::kFp8:
+      return LoadRowsFrom<KvEncoding::kFp8, Rounding>(rows, layout, cos, out);
+    default:
+      return LoadRowsFrom<KvEncoding::kBF16, Rounding>(rows, layout, cos, out);
+  }
+}
+
+void LoadRowsImpl(const StoredRows& rows, RopeLayout layout, const float* const* cos, const PageRows& out) {
+#if KVBLEND_BF16_WORDS
+  if (HasBf16()) return LoadRowsWith<HardwareRounding>(rows, layout, cos, out);
+#endif
+  LoadRowsWith<SoftwareRounding>(rows, layout, cos, out);
+}
+
+}  // namespace kvblend::kernels::simd::HWY_NAMESPACE
+KVBLEND_AFTER_BF16_NAMESPACE();
+
+#if HWY_ONCE
+namespace kvblend::kernels::simd {
+
+HWY_EXPORT(LoadRowsImpl);
+
+void LoadKeys(const StoredRows& rows, RopeLayout layout, const float* const* cos, const PageRows& out) {
+  HWY_DYNAMIC_DISPATCH(LoadRowsImpl)(rows, layout, cos, out);
+}
+
+void LoadValues(const StoredRows& rows, const PageRows& out) {
+  HWY_DYNAMIC_DISPATCH(LoadRowsImpl)(rows, RopeLayout::kInterleaved, nullptr, out);
+}
+
+void FinishLoads() { hwy::FlushStream(); }
+
+}  // namespace kvblend::kernels::simd
+#endif  // HWY_ONCE

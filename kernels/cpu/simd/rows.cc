@@ -1,0 +1,149 @@
+// Row-wise operations: norms, activations, conversions, distances.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/simd/rows.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+// clang-format off
+#include "hwy/highway.h"
+#include "hwy/contrib/math/math-inl.h"
+#include "kernels/cpu/simd/simd-inl.h"
+// clang-format on
+#include <cmath>
+#include <cstring>
+
+#include "kernels/cpu/simd/simd.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kvblend::kernels::simd::HWY_NAMESPACE {
+
+// The sum of body(tag, i) over all i; two accumulators hide the latency of additions.
+template <class Body>
+HWY_INLINE float SumOver(size_t n, const Body& body) {
+  const FullF32 full;
+  const OneF32 one;
+  const size_t lanes = hn::Lanes(full);
+  auto sum0 = hn::Zero(full), sum1 = hn::Zero(full);
+  size_t i = 0;
+  for (; i + 2 * lanes <= n; i += 2 * lanes) {
+    sum0 = hn::Add(sum0, body(full, i));
+    sum1 = hn::Add(sum1, body(full, i + lanes));
+  }
+  float tail = 0;
+  for (; i < n; ++i) tail += hn::GetLane(body(one, i));
+  return Sum(full, hn::Add(sum0, sum1)) + tail;
+}
+
+void RmsNormRowImpl(const float* x, const float* weight, float epsilon, int64_t n, DataType out_dtype,
+                    void* out) {
+  const float sum = SumOver(n, [&](auto d, size_t i) HWY_ATTR {
+    const auto v = hn::LoadU(d, x + i);
+    return hn::Mul(v, v);
+  });
+  const float inverse = 1.0f / std::sqrt(sum / static_cast<float>(n) + epsilon);
+  KVBLEND_FOR_DTYPE(out_dtype, ForEach(n, [&](auto d, size_t i) HWY_ATTR {
+                      const auto v = hn::Mul(hn::Mul(hn::LoadU(d, x + i), hn::Set(d, inverse)),
+                                             hn::LoadU(d, weight + i));
+                      StoreF32<kType>(d, v, out, i);
+                    }));
+}
+
+// exp(-|z|), for a result that is rounded to kOut: 2^(-|z| log2(e)) has |z| times f32's rounding error.
+template <DataType kOut, class D>
+HWY_INLINE hn::Vec<D> ExpOfMinusAbs(D d, hn::Vec<D> z) {
+  const auto x = hn::Neg(hn::Abs(z));
+  if constexpr (kOut == DataType::kF32) return hn::Exp(d, x);
+  return Exp2(d, hn::Mul(x, hn::Set(d, 1.44269504088896340736f)));
+}
+
+void SiluMulRowImpl(const float* gate, const float* up, int64_t n, DataType out_dtype, void* out) {
+  KVBLEND_FOR_DTYPE(out_dtype, ForEach(n, [&](auto d, size_t i) HWY_ATTR {
+                      // z / (1 + exp(-z)), without an exponential that could overflow.
+                      const auto z = hn::LoadU(d, gate + i);
+                      const auto one = hn::Set(d, 1.0f), e = ExpOfMinusAbs<kType>(d, z);
+                      const auto numerator = hn::Mul(z, hn::IfThenElse(hn::Lt(z, hn::Zero(d)), e, one));
+                      const auto silu = hn::Div(numerator, hn::Add(one, e));
+                      StoreF32<kType>(d, hn::Mul(silu, hn::LoadU(d, up + i)), out, i);
+                    }));
+}
+
+template <DataType kIn>
+void ConvertRowFrom(const void* in, void* out, DataType out_dtype, int64_t n) {
+  KVBLEND_FOR_DTYPE(out_dtype, ForEach(n, [&](auto d, size_t i) HWY_ATTR {
+                      StoreF32<kType>(d, LoadF32<kIn>(d, in, i), out, i);
+                    }));
+}
+
+void ConvertRowImpl(const void* in, DataType in_dtype, void* out, DataType out_dtype, int64_t n) {
+  if (in_dtype == out_dtype) {
+    std::memcpy(out, in, n * SizeOf(in_dtype));
+    return;
+  }
+  KVBLEND_FOR_DTYPE(in_dtype, ConvertRowFrom<kType>(in, out, out_dtype, n));
+}
+
+void ScaleRowImpl(const float* in, float scale, void* out, DataType out_dtype, int64_t n) {
+  KVBLEND_FOR_DTYPE(out_dtype, ForEach(n, [&](auto d, size_t i) HWY_ATTR {
+                      StoreF32<kType>(d, hn::Mul(hn::LoadU(d, in + i), hn::Set(d, scale)), out, i);
+                    }));
+}
+
+void AddScaledRowImpl(const float* in, float scale, float* out, int64_t n) {
+  ForEach(n, [&](auto d, size_t i) HWY_ATTR {
+    hn::StoreU(hn::MulAdd(hn::LoadU(d, in + i), hn::Set(d, scale), hn::LoadU(d, out + i)), d, out + i);
+  });
+}
+
+template <DataType kCached>
+float SquaredDistanceTo(const float* fresh, const void* cached, int64_t n) {
+  return SumOver(n, [&](auto d, size_t i) HWY_ATTR {
+    const auto difference = hn::Sub(hn::LoadU(d, fresh + i), LoadF32<kCached>(d, cached, i));
+    return hn::Mul(difference, difference);
+  });
+}
+
+float SquaredDistanceImpl(const float* fresh, const void* cached, DataType cached_dtype, int64_t n) {
+  float result = 0;
+  KVBLEND_FOR_DTYPE(cached_dtype, result = SquaredDistanceTo<kType>(fresh, cached, n));
+  return result;
+}
+
+}  // namespace kvblend::kernels::simd::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace kvblend::kernels::simd {
+
+HWY_EXPORT(RmsNormRowImpl);
+HWY_EXPORT(SiluMulRowImpl);
+HWY_EXPORT(ConvertRowImpl);
+HWY_EXPORT(ScaleRowImpl);
+HWY_EXPORT(AddScaledRowImpl);
+HWY_EXPORT(SquaredDistanceImpl);
+
+std::string TargetName() {
+  // The best of those both compiled and supported has the lowest bit.
+  const int64_t targets = hwy::SupportedTargets() & HWY_TARGETS;
+  return hwy::TargetName(targets & -targets);
+}
+
+void RmsNormRow(const float* x, const float* weight, float epsilon, int64_t n, DataType out_dtype,
+                void* out) {
+  HWY_DYNAMIC_DISPATCH(RmsNormRowImpl)(x, weight, epsilon, n, out_dtype, out);
+}
+void SiluMulRow(const float* gate, const float* up, int64_t n, DataType out_dtype, void* out) {
+  HWY_DYNAMIC_DISPATCH(SiluMulRowImpl)(gate, up, n, out_dtype, out);
+}
+void ConvertRow(const void* in, DataType in_dtype, void* out, DataType out_dtype, int64_t n) {
+  HWY_DYNAMIC_DISPATCH(ConvertRowImpl)(in, in_dtype, out, out_dtype, n);
+}
+void ScaleRow(const float* in, float scale, void* out, DataType out_dtype, int64_t n) {
+  HWY_DYNAMIC_DISPATCH(ScaleRowImpl)(in, scale, out, out_dtype, n);
+}
+void AddScaledRow(const float* in, float scale, float* out, int64_t n) {
+  HWY_DYNAMIC_DISPATCH(AddScaledRowImpl)(in, scale, out, n);
+}
+float SquaredDistance(const float* fresh, const void* cached, DataType cached_dtype, int64_t n) {
+  return HWY_DYNAMIC_DISPATCH(SquaredDistanceImpl)(fresh, cached, cached_dtype, n);
+}
+
+}  // namespace kvblend::kernels::simd
+#endif  // HWY_ONCE

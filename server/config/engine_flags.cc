@@ -1,0 +1,112 @@
+#include "server/config/engine_flags.h"
+
+#include <cstdlib>
+#include <limits>
+#include <string>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "engine/api/option_table.h"
+
+namespace kvblend::server {
+namespace {
+
+// The shortest way to write a default: "4GiB".
+std::string ShortSize(int64_t bytes) {
+  const char* unit = "";
+  for (const char* larger : {"KiB", "MiB", "GiB"}) {
+    if (bytes == 0 || bytes % 1024 != 0) break;
+    bytes /= 1024;
+    unit = larger;
+  }
+  return absl::StrCat(bytes, unit);
+}
+
+void AddShare(const std::string& setting, std::map<std::string, double>& shares) {
+  const size_t equals = setting.rfind('=');
+  double share = 0;
+  if (equals == std::string::npos || !absl::SimpleAtod(setting.substr(equals + 1), &share)) {
+    throw CLI::ValidationError("'" + setting + "' is not NAME=SHARE");
+  }
+  shares[setting.substr(0, equals)] = share;
+}
+
+// Adds the flag of one row.
+struct Adder {
+  CLI::App& app;
+  EngineOptions& options;
+  const EngineOption& option;
+  const std::string flag = absl::StrCat("--", option.name);
+
+  template <typename T>
+  CLI::Option* operator()(const NumberOption<T>& number) const {
+    CLI::Option* added = AddValue(number.field(options));
+    if (number.max < std::numeric_limits<T>::max()) {
+      added->description(absl::StrCat(option.help, "; ", number.min, " to ", number.max));
+    }
+    if (number.word_for_zero == nullptr) return added;
+    const std::string word = number.word_for_zero;
+    if (number.field(options) == 0) added->default_str(word);
+    return added->transform(CLI::Validator(
+        [word](std::string& text) {
+          if (text == word) text = "0";
+          return std::string();
+        },
+        ""));
+  }
+  CLI::Option* operator()(const BytesOption& bytes) const { return AsBytes(AddValue(bytes.field(options))); }
+  CLI::Option* operator()(const TextOption& text) const { return AddValue(text.field(options)); }
+  CLI::Option* operator()(const FileOption& file) const {
+    return AddValue(file.field(options))->check(CLI::Validator(CLI::ExistingFile).description(""));
+  }
+  CLI::Option* operator()(const SwitchOption& on) const {
+    bool& value = on.field(options);
+    const std::string off = value ? absl::StrCat(",!--no-", option.name) : "";
+    return app.add_flag(flag + off, value, option.help);
+  }
+  CLI::Option* operator()(const SharesOption& shares) const {
+    std::map<std::string, double>& by_name = shares.field(options);
+    return app
+        .add_option_function<std::vector<std::string>>(
+            flag,
+            [&by_name](const std::vector<std::string>& settings) {
+              for (const std::string& setting : settings) AddShare(setting, by_name);
+            },
+            option.help)
+        ->delimiter(',');
+  }
+
+  template <typename T>
+  CLI::Option* AddValue(T& value) const {
+    return app.add_option(flag, value, option.help)->capture_default_str();
+  }
+};
+
+}  // namespace
+
+CLI::Option* AsBytes(CLI::Option* option) {
+  if (int64_t bytes = 0; absl::SimpleAtoi(option->get_default_str(), &bytes)) {
+    option->default_str(ShortSize(bytes));
+  }
+  return option->transform(CLI::Validator(CLI::AsSizeValue(/*kb_is_1000=*/true)).description(""))
+      ->type_name("SIZE");
+}
+
+std::vector<CLI::Option*> AddEngineFlags(CLI::App& app, EngineOptions& options) {
+  std::vector<CLI::Option*> added;
+  for (const EngineOption& option : EngineOptionTable()) {
+    added.push_back(std::visit(Adder{app, options, option}, option.value));
+    added.back()->group(option.group);
+    if (*option.type != '\0') added.back()->type_name(option.type);
+  }
+  return added;
+}
+
+absl::Status FinishEngineOptions(EngineOptions& options) {
+  if (const char* password = std::getenv("KVBLEND_CHUNK_REDIS_PASSWORD"); password != nullptr) {
+    options.chunk_redis.password = password;
+  }
+  return CheckEngineOptions(options);
+}
+
+}  // namespace kvblend::server

@@ -1,0 +1,211 @@
+// Products in 8 bits: exact where activations and weights are codes already, within half a step of each
+// otherwise.
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "kernels/cpu/linear/code_products.h"
+#include "tests/conformance/harness.h"
+#include "tests/conformance/random_codes.h"
+
+namespace kvblend::kernels {
+namespace {
+
+using Gemm = CpuBackendOptions::Gemm;
+using Size = struct { int64_t rows, cols, outputs; };
+
+// From 9 rows on products are in 8 bits.
+constexpr Size kSizes[] = {{9, 64, 64}, {65, 33, 1}, {130, 576, 100}, {300, 200, 320}, {66, 1536, 70}};
+constexpr int64_t kGroup = 32;  // inputs that share a step
+
+TEST(Int8GemmTest, IsRefusedWhereTheProcessorDoesNotHaveIt) {
+  const auto backend = CreateCpuBackend({.num_threads = 1, .gemm = Gemm::kInt8});
+  if (simd::HasCodeProducts()) {
+    ASSERT_TRUE(backend.ok()) << backend.status();
+    EXPECT_NE((*backend)->Describe().find("GEMM in int8 and "), std::string::npos) << (*backend)->Describe();
+  } else {
+    EXPECT_EQ(backend.status().code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_NE(backend.status().message().find("gemm is kInt8, which needs AVX512-VNNI"),
+              absl::string_view::npos)
+        << backend.status();
+  }
+}
+
+class Int8LinearTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    auto backend = CreateCpuBackend({.num_threads = 3, .gemm = Gemm::kInt8});
+    if (absl::IsFailedPrecondition(backend.status())) GTEST_SKIP() << backend.status().message();
+    ASSERT_OK(backend.status());
+    backend_ = *std::move(backend);
+  }
+  Stream& stream() { return TestStream(*backend_); }
+
+  float Code() { return static_cast<float>(static_cast<int>(rng_() % 255) - 127); }
+
+  std::unique_ptr<Backend> backend_;
+  Rng rng_{20261122};
+};
+
+TEST_F(Int8LinearTest, CodesAreMultipliedExactly) {
+  for (const auto& [rows, cols, outputs] : kSizes) {
+    for (const bool accumulate : {false, true}) {
+      SCOPED_TRACE(testing::Message() << rows << " x " << cols << " -> " << outputs << ", " << accumulate);
+      Tensor x(*backend_, DataType::kF32, rows, cols, cols + 3), w(*backend_, DataType::kF32, outputs, cols),
+          out(*backend_, DataType::kF32, rows, outputs, outputs + 5);
+      // Whole numbers up to 127, which every group has: each is its own code.
+      const auto code = [&](int64_t, int64_t col) { return col % kGroup == 0 ? -127.0f : Code(); };
+      x.Fill(code);
+      w.Fill(code);
+      out.Randomize(rng_);
+      std::vector<double> expected, bound;
+      for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t o = 0; o < outputs; ++o) {
+          double sum = accumulate ? out.at(r, o) : 0, size = std::abs(sum);
+          for (int64_t c = 0; c < cols; ++c) {
+            sum += x.at(r, c) * w.at(o, c);
+            size = std::max(size, std::abs(sum));
+          }
+          expected.push_back(sum);
+          bound.push_back(8 * 0x1p-24 * (std::abs(sum) + size + 127 * 127));
+        }
+      }
+      ASSERT_OK(backend_->Linear(stream(), x.view(), *Pack(*backend_, w, WeightUsage::kLinear), accumulate,
+                                 out.view()));
+      ExpectWithin(out.Values(), expected, bound);
+    }
+  }
+}
+
+// Weights that come as codes keep them: activations that are codes give exact sums in every format, also
+// where neighbours' groups differ.
+TEST_F(Int8LinearTest, AFilesCodesAreMultipliedAsTheyAre) {
+  constexpr int64_t kRows = 64, kCols = 320, kOutputs = 112;
+  constexpr QuantizedFormat kFormats[] = {{4, 32, 0, true},   {4, 32, 8, false},   {5, 32, 0, true},
+                                          {5, 32, 16, false}, {8, 32, 128, false}, {4, 16, 0, true},
+                                          {6, 16, 32, false}};
+  for (size_t f = 0; f <= std::size(kFormats); ++f) {
+    SCOPED_TRACE(f);
+    const RandomCodes weights(rng_, kOutputs, kCols, [&](int64_t row) -> std::optional<QuantizedFormat> {
+      return kFormats[f < std::size(kFormats) ? f : row / 16 % std::size(kFormats)];
+    });
+    Tensor x(*backend_, DataType::kF32, kRows, kCols), out(*backend_, DataType::kF32, kRows, kOutputs);
+    x.Fill([&](int64_t, int64_t col) { return col % 16 == 3 ? 127.0f : Code(); });
+    std::vector<double> expected, bound;
+    for (int64_t r = 0; r < kRows; ++r) {
+      for (int64_t o = 0; o < kOutputs; ++o) {
+        double sum = 0, magnitude = 0;
+        for (int64_t c = 0; c < kCols; ++c) {
+          sum += x.at(r, c) * weights.at(o, c);
+          magnitude += std::abs(x.at(r, c)) * weights.Magnitude(o, c);
+        }
+        expected.push_back(sum);
+        bound.push_back(16 * 0x1p-24 * magnitude);
+      }
+    }
+    const auto packed = backend_->PackWeights(kOutputs, kCols, WeightUsage::kLinear, weights);
+    ASSERT_OK(packed.status());
+    ASSERT_OK(backend_->Linear(stream(), x.view(), **packed, false, out.view()));
+    ExpectWithin(out.Values(), expected, bound);
+  }
+}
+
+TEST_F(Int8LinearTest, OtherValuesAreRoundedToTheNearestCode) {
+  for (const auto& [rows, cols, outputs] : kSizes) {
+    for (const DataType dtype : {DataType::kF32, backend_->compute_dtype()}) {
+      SCOPED_TRACE(testing::Message()
+                   << rows << " x " << cols << " -> " << outputs << " " << std::string(Name(dtype)));
+      Tensor x(*backend_, dtype, rows, cols), w(*backend_, DataType::kF32, outputs, cols),
+          out(*backend_, DataType::kF32, rows, outputs);
+      // Rows, outputs and groups of very different size.
+      std::normal_distribution<float> normal;
+      const auto size = [](int64_t row, int64_t col) {
+        return std::exp2(static_cast<float>(row % 30 - 15 + col / kGroup * 5 % 17));
+      };
+      x.Fill([&](int64_t row, int64_t col) { return size(row, col) * normal(rng_); });
+      w.Fill([&](int64_t row, int64_t col) { return size(row, col + kGroup) * normal(rng_); });
+      // Of all groups of a row.
+      const auto half_steps = [cols = cols](const Tensor& tensor, int64_t row) {
+        std::vector<double> errors((cols + kGroup - 1) / kGroup);
+        for (int64_t c = 0; c < cols; ++c) {
+          errors[c / kGroup] = std::max(errors[c / kGroup], std::abs(tensor.at(row, c)) / 254);
+        }
+        return errors;
+      };
+      std::vector<std::vector<double>> w_errors;
+      for (int64_t o = 0; o < outputs; ++o) w_errors.push_back(half_steps(w, o));
+      std::vector<double> expected, bound;
+      for (int64_t r = 0; r < rows; ++r) {
+        const std::vector<double> x_errors = half_steps(x, r);
+        for (int64_t o = 0; o < outputs; ++o) {
+          double sum = 0, error = 0;
+          for (int64_t c = 0; c < cols; ++c) {
+            const double x_size = std::abs(x.at(r, c)), w_size = std::abs(w.at(o, c)),
+                         x_error = x_errors[c / kGroup], w_error = w_errors[o][c / kGroup];
+            sum += x.at(r, c) * w.at(o, c);
+            const double w_total = w_error + w_size * UnitRoundoff(backend_->compute_dtype());
+            error += x_error * w_size + x_size * w_total + x_error * w_total;
+          }
+          expected.push_back(sum);
+          bound.push_back(1.001 * error);
+        }
+      }
+      ASSERT_OK(
+          backend_->Linear(stream(), x.view(), *Pack(*backend_, w, WeightUsage::kLinear), false, out.view()));
+      ExpectWithin(out.Values(), expected, bound);
+    }
+  }
+}
+
+TEST_F(Int8LinearTest, ZerosStayZerosAndWhatIsNotFiniteShows) {
+  constexpr int64_t kRows = 70, kCols = 100, kOutputs = 66;
+  constexpr float kNaN = std::numeric_limits<float>::quiet_NaN(),
+                  kInfinity = std::numeric_limits<float>::infinity();
+  Tensor x(*backend_, DataType::kF32, kRows, kCols), w(*backend_, DataType::kF32, kOutputs, kCols),
+      out(*backend_, DataType::kF32, kRows, kOutputs);
+  w.Randomize(rng_);
+  x.Fill([&](int64_t row, int64_t col) {
+    if (row == 3) return col == 99 ? kNaN : 1.0f;
+    if (row == 4) return col == 0 ? -kInfinity : 1.0f;
+    if (row == 5) return 1e-40f;  // has no inverse
+    return row % 2 == 0 ? 0.0f : 1.0f;
+  });
+  ASSERT_OK(
+      backend_->Linear(stream(), x.view(), *Pack(*backend_, w, WeightUsage::kLinear), false, out.view()));
+  out.Download();
+  for (int64_t r = 0; r < kRows; ++r) {
+    SCOPED_TRACE(r);
+    for (int64_t o = 0; o < kOutputs; ++o) {
+      if (r == 3 || r == 4) {
+        ASSERT_TRUE(std::isnan(out.at(r, o)));
+      } else if (r % 2 == 0) {
+        ASSERT_EQ(out.at(r, o), 0);
+      } else {
+        ASSERT_TRUE(std::isfinite(out.at(r, o)));
+      }
+    }
+  }
+}
+
+// A batch's answers do not depend on how many rows they were computed with.
+TEST_F(Int8LinearTest, ARowsResultDoesNotDependOnTheOthers) {
+  constexpr int64_t kRows = 200, kCols = 576, kOutputs = 130;
+  Tensor x(*backend_, DataType::kF32, kRows, kCols), w(*backend_, DataType::kF32, kOutputs, kCols),
+      all(*backend_, DataType::kF32, kRows, kOutputs), some(*backend_, DataType::kF32, 80, kOutputs);
+  x.Randomize(rng_);
+  w.Randomize(rng_);
+  const auto packed = Pack(*backend_, w, WeightUsage::kLinear);
+  ASSERT_OK(backend_->Linear(stream(), x.view(), *packed, false, all.view()));
+  ASSERT_OK(backend_->Linear(stream(), ConstMatrixView(x.view()).Rows(50, 80), *packed, false, some.view()));
+  all.Download();
+  some.Download();
+  for (int64_t r = 0; r < 80; ++r) {
+    for (int64_t o = 0; o < kOutputs; ++o) ASSERT_EQ(some.at(r, o), all.at(50 + r, o));
+  }
+}
+
+}  // namespace
+}  // namespace kvblend::kernels

@@ -1,0 +1,70 @@
+#include "kernels/cpu/machine/thread_pool.h"
+
+#include <atomic>
+#include <numeric>
+#include <thread>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace kvblend::kernels {
+namespace {
+
+std::atomic<int> started{0};
+void CountStart() { ++started; }
+
+TEST(ThreadPoolTest, RunsEveryIterationOnce) {
+  for (const int threads : {1, 2, 5}) {
+    ThreadPool pool(threads, &CountStart);
+    EXPECT_EQ(pool.num_threads(), threads);
+    for (const int64_t n : {0, 1, 2, 3, 100, 10000}) {
+      std::vector<int> counts(
+          n, 0);  // plain ints: each iteration belongs to one thread, and the end is a barrier
+      pool.ParallelFor(n, [&](int64_t i) { ++counts[i]; });
+      for (const int count : counts) ASSERT_EQ(count, 1);
+    }
+  }
+}
+
+TEST(ThreadPoolTest, StartsWorkersOnly) {
+  started = 0;
+  { const ThreadPool pool(4, &CountStart); }
+  EXPECT_EQ(started, 3);
+}
+
+// Back to back and after pauses longer than the spin: no loop is lost, none is entered after it has ended.
+TEST(ThreadPoolTest, ManyShortLoops) {
+  ThreadPool pool(3, &CountStart);
+  int64_t sum = 0;
+  for (int loop = 0; loop < 3000; ++loop) {
+    std::atomic<int64_t> local{0};
+    pool.ParallelFor(loop % 7, [&](int64_t i) { local += i + 1; });
+    sum += local;
+    if (loop % 500 == 0) std::this_thread::yield();
+  }
+  int64_t expected = 0;
+  for (int loop = 0; loop < 3000; ++loop) expected += (loop % 7) * (loop % 7 + 1) / 2;
+  EXPECT_EQ(sum, expected);
+}
+
+TEST(ThreadPoolTest, ConcurrentCallers) {
+  ThreadPool pool(3, &CountStart);
+  std::vector<std::thread> callers;
+  std::vector<int64_t> sums(4, 0);
+  for (size_t caller = 0; caller < sums.size(); ++caller) {
+    callers.emplace_back([&, caller] {
+      for (int loop = 0; loop < 300; ++loop) {
+        std::vector<int64_t> values(50);
+        pool.ParallelFor(50, [&](int64_t i) { values[i] = i * static_cast<int64_t>(caller + 1); });
+        sums[caller] += std::accumulate(values.begin(), values.end(), int64_t{0});
+      }
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  for (size_t caller = 0; caller < sums.size(); ++caller) {
+    EXPECT_EQ(sums[caller], 300 * 1225 * static_cast<int64_t>(caller + 1));
+  }
+}
+
+}  // namespace
+}  // namespace kvblend::kernels

@@ -1,0 +1,204 @@
+// Embed, Linear, RmsNorm, SiluMul and GatherRows of every backend against double precision.
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "tests/conformance/harness.h"
+#include "tests/support/row_function.h"
+
+namespace kvblend::kernels {
+namespace {
+
+class ElementwiseConformance : public ConformanceTest {};
+
+struct Shape {
+  int64_t rows, cols, extra_stride;
+};
+const Shape kShapes[] = {{0, 8, 0},  {1, 1, 0},  {1, 576, 0},   {3, 17, 5},
+                         {2, 15, 0}, {7, 64, 1}, {65, 1536, 0}, {300, 96, 32}};
+
+TEST_P(ElementwiseConformance, RmsNorm) {
+  for (const DataType out_dtype : OutputTypes()) {
+    for (const Shape& s : kShapes) {
+      SCOPED_TRACE(absl::StrCat(s.rows, " x ", s.cols, " to ", std::string(Name(out_dtype))));
+      Tensor x(backend, DataType::kF32, s.rows, s.cols, s.cols + s.extra_stride);
+      Tensor weight(backend, DataType::kF32, 1, s.cols);
+      Tensor out(backend, out_dtype, s.rows, s.cols, s.cols + 2 * s.extra_stride);
+      x.Randomize(rng, 3.0);
+      weight.Randomize(rng);
+      const float epsilon = 1e-5f;
+      ASSERT_OK(backend.RmsNorm(stream, x.view(), weight.view(), epsilon, out.view()));
+      std::vector<double> expected, bound;
+      for (int64_t r = 0; r < s.rows; ++r) {
+        double sum = 0;
+        for (int64_t c = 0; c < s.cols; ++c) sum += x.at(r, c) * x.at(r, c);
+        for (int64_t c = 0; c < s.cols; ++c) {
+          expected.push_back(x.at(r, c) / std::sqrt(sum / s.cols + epsilon) * weight.at(0, c));
+          bound.push_back(std::abs(expected.back()) *
+                              ((std::sqrt(s.cols) + 6) * 0x1p-24 + UnitRoundoff(out_dtype)) +
+                          1e-30);
+        }
+      }
+      ExpectWithin(out.Values(), expected, bound);
+      if (out_dtype != DataType::kF32) continue;
+      ASSERT_OK(backend.RmsNorm(stream, x.view(), weight.view(), epsilon, x.view()));  // in place
+      ExpectWithin(x.Values(), expected, bound);
+    }
+  }
+}
+
+TEST_P(ElementwiseConformance, SiluMul) {
+  for (const DataType out_dtype : OutputTypes()) {
+    for (const Shape& s : kShapes) {
+      SCOPED_TRACE(absl::StrCat(s.rows, " x ", s.cols, " to ", std::string(Name(out_dtype))));
+      // gate and up are the two halves of one product, as the model computes them.
+      Tensor both(backend, DataType::kF32, s.rows, 2 * s.cols, 2 * s.cols + s.extra_stride);
+      Tensor out(backend, out_dtype, s.rows, s.cols, s.cols + s.extra_stride);
+      both.Randomize(rng, 8.0);
+      const MatrixView gate = both.view().Columns(0, s.cols), up = both.view().Columns(s.cols, s.cols);
+      ASSERT_OK(backend.SiluMul(stream, gate, up, out.view()));
+      std::vector<double> expected, bound;
+      for (int64_t r = 0; r < s.rows; ++r) {
+        for (int64_t c = 0; c < s.cols; ++c) {
+          const double z = both.at(r, c);
+          expected.push_back(z / (1 + std::exp(-z)) * both.at(r, s.cols + c));
+          bound.push_back(std::abs(expected.back()) * (8 * 0x1p-24 + UnitRoundoff(out_dtype)) + 1e-30);
+        }
+      }
+      ExpectWithin(out.Values(), expected, bound);
+      if (out_dtype != DataType::kF32) continue;
+      ASSERT_OK(backend.SiluMul(stream, gate, up, gate));  // in place
+      both.Download();
+      std::vector<double> in_place;
+      for (int64_t r = 0; r < s.rows; ++r) {
+        for (int64_t c = 0; c < s.cols; ++c) in_place.push_back(both.at(r, c));
+      }
+      ExpectWithin(in_place, expected, bound);
+    }
+  }
+}
+
+TEST_P(ElementwiseConformance, SiluMulOfExtremes) {
+  const float big = std::numeric_limits<float>::max(), infinity = std::numeric_limits<float>::infinity();
+  const std::vector<float> gates = {0.0f, -0.0f, 100.0f, -100.0f, 1000.0f, -1000.0f, big, infinity};
+  const std::vector<double> expected = {0, 0, 100, 0, 1000, 0, big, infinity};
+  Tensor gate(backend, DataType::kF32, 1, gates.size()), up(backend, DataType::kF32, 1, gates.size());
+  Tensor out(backend, DataType::kF32, 1, gates.size());
+  gate.Fill([&](int64_t, int64_t c) { return gates[c]; });
+  up.Fill([](int64_t, int64_t) { return 1.0f; });
+  ASSERT_OK(backend.SiluMul(stream, gate.view(), up.view(), out.view()));
+  std::vector<double> bound;
+  for (const double value : expected) bound.push_back(std::abs(value) * 1e-6 + 1e-34);
+  ExpectWithin(out.Values(), expected, bound);
+}
+
+TEST_P(ElementwiseConformance, Linear) {
+  std::vector<DataType> inputs = OutputTypes();
+  const double u = UnitRoundoff(backend.compute_dtype());
+  struct Sizes {
+    int64_t out_features, in_features;
+  };
+  for (const Sizes& w : {Sizes{1, 1}, {5, 7}, {64, 64}, {100, 96}, {300, 33}, {520, 128}, {192, 577}}) {
+    Tensor weights(backend, DataType::kF32, w.out_features, w.in_features);
+    weights.Randomize(rng);
+    const auto packed = Pack(backend, weights, WeightUsage::kLinear);
+    for (const int64_t rows : {0, 1, 3, 4, 5, 8, 33, 64, 130}) {
+      for (const DataType x_dtype : inputs) {
+        for (const bool accumulate : {false, true}) {
+          SCOPED_TRACE(absl::StrCat(rows, " x ", w.in_features, " to ", w.out_features, " from ",
+                                    std::string(Name(x_dtype)), accumulate ? ", accumulated" : ""));
+          const int64_t extra = rows % 3;  // strides with and without padding
+          Tensor x(backend, x_dtype, rows, w.in_features, w.in_features + extra);
+          Tensor out(backend, DataType::kF32, rows, w.out_features, w.out_features + 2 * extra);
+          x.Randomize(rng);
+          out.Randomize(rng);
+          std::vector<double> expected, bound;
+          for (int64_t r = 0; r < rows; ++r) {
+            for (int64_t n = 0; n < w.out_features; ++n) {
+              double sum = 0, squares = 0, magnitude = accumulate ? std::abs(out.at(r, n)) : 0;
+              for (int64_t c = 0; c < w.in_features; ++c) {
+                const double product = x.at(r, c) * weights.at(n, c);
+                sum += product;
+                squares += product * product;
+                magnitude += std::abs(product);
+              }
+              expected.push_back(sum + (accumulate ? out.at(r, n) : 0));
+              // Roundings of x and W are independent; 6 u times the 2-norm of the products is 7 standard
+              // deviations.
+              bound.push_back(6 * u * std::sqrt(squares) +
+                              (std::sqrt(w.in_features) + 4) * 0x1p-24 * magnitude + 1e-30);
+            }
+          }
+          ASSERT_OK(backend.Linear(stream, x.view(), *packed, accumulate, out.view()));
+          ExpectWithin(out.Values(), expected, bound);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(ElementwiseConformance, EmbedAndTiedWeights) {
+  Tensor table(backend, DataType::kF32, 300, 40);
+  table.Randomize(rng);
+  const std::vector<int32_t> ids = {0, 299, 7, 7, 150};
+  for (const WeightUsage usage : {WeightUsage::kEmbedding, WeightUsage::kLinearAndEmbedding}) {
+    const auto packed = Pack(backend, table, usage);
+    EXPECT_EQ(packed->rows(), 300);
+    EXPECT_EQ(packed->cols(), 40);
+    EXPECT_EQ(packed->usage(), usage);
+    Tensor out(backend, DataType::kF32, ids.size(), 40, 41);
+    ASSERT_OK(backend.Embed(stream, *packed, ids, out.view()));
+    std::vector<double> expected, bound;
+    for (const int32_t id : ids) {
+      for (int64_t c = 0; c < 40; ++c) {
+        expected.push_back(table.at(id, c));
+        bound.push_back(std::abs(expected.back()) * (backend.compute_dtype() == DataType::kF32
+                                                         ? 0
+                                                         : UnitRoundoff(backend.compute_dtype())));
+      }
+    }
+    ExpectWithin(out.Values(), expected, bound);
+    Tensor none(backend, DataType::kF32, 0, 40);
+    ASSERT_OK(backend.Embed(stream, *packed, {}, none.view()));
+  }
+  // The output layer's product from the same weights: a row against itself is its squared length.
+  const auto packed = Pack(backend, table, WeightUsage::kLinearAndEmbedding);
+  Tensor logits(backend, DataType::kF32, 300, 300);
+  ASSERT_OK(backend.Linear(stream, table.view(), *packed, false, logits.view()));
+  logits.Download();
+  for (int64_t r = 0; r < 300; ++r) {
+    double length = 0;
+    for (int64_t c = 0; c < 40; ++c) length += table.at(r, c) * table.at(r, c);
+    EXPECT_NEAR(logits.at(r, r), length, length * (2 * UnitRoundoff(backend.compute_dtype()) + 1e-5));
+  }
+}
+
+TEST_P(ElementwiseConformance, PackWeightsPassesReaderErrorsOn) {
+  const test_support::RowFunction torn([](int64_t row, absl::Span<float> out) -> absl::Status {
+    std::fill(out.begin(), out.end(), 1.0f);
+    if (row == 7) return absl::DataLossError("row 7 is torn");
+    return absl::OkStatus();
+  });
+  EXPECT_EQ(backend.PackWeights(10, 4, WeightUsage::kLinear, torn).status(),
+            absl::DataLossError("row 7 is torn"));
+}
+
+TEST_P(ElementwiseConformance, GatherRows) {
+  const std::vector<int32_t> indices = {4, 0, 0, 29, 13};
+  for (const DataType dtype : {DataType::kF32, DataType::kBF16, DataType::kF16}) {
+    Tensor in(backend, dtype, 30, 21, 25), out(backend, dtype, indices.size(), 21, 22);
+    in.Randomize(rng);
+    ASSERT_OK(backend.GatherRows(stream, in.view(), indices, out.view()));
+    const std::vector<double> values = out.Values();
+    for (size_t i = 0; i < values.size(); ++i) ASSERT_EQ(values[i], in.at(indices[i / 21], i % 21));
+    Tensor none(backend, dtype, 0, 21);
+    ASSERT_OK(backend.GatherRows(stream, in.view(), {}, none.view()));
+  }
+}
+
+INSTANTIATE_CONFORMANCE(ElementwiseConformance);
+
+}  // namespace
+}  // namespace kvblend::kernels

@@ -1,0 +1,262 @@
+// KV in int8 pages: written within half a step, read exactly as what its codes stand for; refused where a
+// backend has none.
+#include <cmath>
+#include <limits>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "kernels/host/float_convert.h"
+#include "tests/conformance/harness.h"
+
+namespace kvblend::kernels {
+namespace {
+
+constexpr DataType kF32 = DataType::kF32;
+
+/// K or V of int8 pages in a backend's memory.
+class CodedRows {
+ public:
+  CodedRows(Backend& backend, int64_t rows, int64_t head_dim)
+      : backend_(backend),
+        head_dim_(head_dim),
+        groups_(KvPagesView::StepsPerHead(head_dim)),
+        codes_(rows * head_dim, kUntouched),
+        steps_(rows * groups_, kUntouchedStep),
+        code_buffer_(backend.Allocate(rows * head_dim).value()),
+        step_buffer_(backend.Allocate(rows * groups_ * 2).value()) {
+    Upload();
+  }
+
+  void Randomize(Rng& rng) {
+    for (int8_t& code : codes_) code = static_cast<int8_t>(static_cast<int>(rng() % 255) - 127);
+    for (uint16_t& step : steps_) step = F32ToBf16(0.001f * static_cast<float>(1 + rng() % 40));
+    Upload();
+  }
+  void Upload() {
+    Stream& stream = TestStream(backend_);
+    EXPECT_TRUE(backend_.CopyFromHost(stream, code_data(), codes_.data(), codes_.size()).ok());
+    EXPECT_TRUE(backend_.CopyFromHost(stream, step_data(), steps_.data(), steps_.size() * 2).ok());
+    EXPECT_TRUE(backend_.Synchronize(stream).ok());
+  }
+  void Download() {
+    Stream& stream = TestStream(backend_);
+    EXPECT_TRUE(backend_.CopyToHost(stream, codes_.data(), code_data(), codes_.size()).ok());
+    EXPECT_TRUE(backend_.CopyToHost(stream, steps_.data(), step_data(), steps_.size() * 2).ok());
+    EXPECT_TRUE(backend_.Synchronize(stream).ok());
+  }
+
+  float step(int64_t row, int64_t d) const { return Bf16ToF32(steps_[row * groups_ + d / kPageGroup]); }
+  float value(int64_t row, int64_t d) const {
+    return step(row, d) * static_cast<float>(codes_[row * head_dim_ + d]);
+  }
+  bool untouched(int64_t row, int64_t d) const {
+    return codes_[row * head_dim_ + d] == kUntouched &&
+           steps_[row * groups_ + d / kPageGroup] == kUntouchedStep;
+  }
+  void* code_data() { return code_buffer_->data(); }
+  void* step_data() { return step_buffer_->data(); }
+
+ private:
+  static constexpr int8_t kUntouched = -128;  // no code
+  static constexpr uint16_t kUntouchedStep = 0xBEEF;
+
+  Backend& backend_;
+  const int64_t head_dim_, groups_;
+  std::vector<int8_t> codes_;
+  std::vector<uint16_t> steps_;
+  std::unique_ptr<Buffer> code_buffer_, step_buffer_;
+};
+
+class Int8PagesRefusalConformance : public ConformanceTest {
+ protected:
+  /// The pages of `kv`, which must have f32 elements, as int8 ones.
+  static KvPagesView Coded(PagedBatch& kv, CodedRows& k, CodedRows& v) {
+    KvPagesView pages = kv.pages();
+    pages.dtype = DataType::kInt8;
+    pages.k = k.code_data();
+    pages.v = v.code_data();
+    pages.k_steps = k.step_data();
+    pages.v_steps = v.step_data();
+    return pages;
+  }
+};
+
+class Int8PagesConformance : public Int8PagesRefusalConformance {
+ protected:
+  void SetUp() override {
+    if (!backend.has_int8_pages()) GTEST_SKIP() << "the backend " << GetParam() << " has no int8 pages";
+  }
+};
+
+TEST_P(Int8PagesRefusalConformance, AreRefusedByBackendsWithoutThemAndWithoutTheirSteps) {
+  const BatchCase batch{.sequences = {{20, Range(0, 20)}}};
+  PagedBatch kv(backend, batch, 1, 64, kF32, rng);
+  CodedRows k(backend, kv.k_tensor().rows(), 64), v(backend, kv.k_tensor().rows(), 64);
+  const KvPagesView good = Coded(kv, k, v);
+  Tensor q(backend, kF32, 20, 64), out(backend, kF32, 20, 64), mass(backend, kF32, 1, 20);
+  const auto rope = MakeRope(backend, RopeLayout::kInterleaved, 64, 64);
+  const auto statuses = [&](const KvPagesView& pages) {
+    return std::vector<absl::Status>{
+        backend.SelectiveAttention(stream, kv.plan(), q.view(), 1, 0.1f, pages, out.view()),
+        backend.AttentionMass(stream, kv.plan(), q.view(), 1, 0.1f, pages, mass.view()),
+        backend.KvScatter(stream, kv.plan(), *rope, q.view(), q.view(), pages),
+    };
+  };
+  k.Randomize(rng);
+  v.Randomize(rng);
+  q.Randomize(rng);
+  const auto expect_refused = [&](const KvPagesView& pages, const char* why) {
+    for (const absl::Status& status : statuses(pages)) {
+      EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+      EXPECT_TRUE(absl::StrContains(status.message(), why)) << status;
+    }
+  };
+  KvPagesView without = good, misaligned = good;
+  without.v_steps = nullptr;
+  misaligned.k_steps = static_cast<std::byte*>(good.k_steps) + 1;
+  if (backend.has_int8_pages()) {
+    for (const absl::Status& status : statuses(good)) EXPECT_TRUE(status.ok()) << status;
+    expect_refused(without, "pages.v_steps is null");
+    expect_refused(misaligned, "k_steps or pages.v_steps is not aligned");
+  } else {
+    for (const KvPagesView& pages : {good, without, misaligned}) {
+      expect_refused(pages, "pages.dtype is int8; allowed on this backend: f32, bf16, f16");
+    }
+  }
+}
+
+// What KvScatter and KvLoad write into f32 pages, each value within half a step of its group; and nothing
+// else.
+TEST_P(Int8PagesConformance, AreWrittenWithinHalfAStepIntoTheirSlotsOnly) {
+  constexpr int32_t kHeads = 3;
+  for (const int32_t head_dim : {2, 34, 64, 80, 128}) {
+    const int64_t cols = kHeads * head_dim;
+    const BatchCase batch{.sequences = {{200, RandomPositions(rng, 61, 200)}, {17, Range(0, 17)}, {33, {32}}},
+                          .page_size = 16};
+    PagedBatch kv(backend, batch, kHeads, head_dim, kF32, rng);
+    const auto rope = MakeRope(backend, RopeLayout::kInterleaved, head_dim, 256);
+    Tensor k(backend, kF32, batch.num_rows(), cols, cols + 6), v(backend, kF32, batch.num_rows(), cols);
+    // Heads of very different size; one group is zeros.
+    std::normal_distribution<float> normal;
+    k.Fill([&](int64_t row, int64_t col) { return row == 3 ? 0.0f : std::exp2f(col % 9 - 4) * normal(rng); });
+    v.Fill([&](int64_t row, int64_t) { return std::exp2f(row % 30 - 15) * normal(rng); });
+    const auto encoded = [&](Tensor& values, KvPart part, Buffer& bytes) {
+      const MutableKvSectionView section{bytes.data(), KvEncoding::kInt8, part, values.rows(), cols};
+      EXPECT_TRUE(backend.EncodeKv(stream, values.view(), section).ok());
+      return KvSectionView(section);
+    };
+    const auto section_buffer = [&](KvPart part) {
+      return backend.Allocate(LayoutOf(KvEncoding::kInt8, part, batch.num_rows(), cols).size_bytes).value();
+    };
+    const auto k_bytes = section_buffer(KvPart::kKey), v_bytes = section_buffer(KvPart::kValue);
+    for (const bool stored : {false, true}) {
+      SCOPED_TRACE(absl::StrCat("head_dim ", head_dim, stored ? ", KvLoad" : ", KvScatter"));
+      CodedRows k_codes(backend, kv.k_tensor().rows(), head_dim),
+          v_codes(backend, kv.k_tensor().rows(), head_dim);
+      for (const KvPagesView& pages : {kv.pages(), Coded(kv, k_codes, v_codes)}) {
+        if (stored) {
+          ASSERT_OK(backend.KvLoad(stream, kv.plan(), *rope, encoded(k, KvPart::kKey, *k_bytes),
+                                   encoded(v, KvPart::kValue, *v_bytes), pages));
+        } else {
+          ASSERT_OK(backend.KvScatter(stream, kv.plan(), *rope, k.view(), v.view(), pages));
+        }
+      }
+      kv.Download();
+      k_codes.Download();
+      v_codes.Download();
+      std::vector<bool> written(kv.k_tensor().rows(), false);
+      for (size_t s = 0; s < batch.sequences.size(); ++s) {
+        for (const int32_t position : batch.sequences[s].positions) {
+          for (int32_t h = 0; h < kHeads; ++h) written[kv.SlotRow(s, position, h)] = true;
+        }
+      }
+      for (int64_t row = 0; row < kv.k_tensor().rows(); ++row) {
+        for (int64_t d = 0; d < head_dim; ++d) {
+          for (const auto& [coded, exact] :
+               {std::pair(&k_codes, &kv.k_tensor()), {&v_codes, &kv.v_tensor()}}) {
+            if (!written[row]) {
+              ASSERT_TRUE(coded->untouched(row, d)) << row;
+              continue;
+            }
+            const double step = coded->step(row, d), value = exact->at(row, d);
+            ASSERT_NEAR(coded->value(row, d), value, 0.5 * step + 1e-5 * std::abs(value)) << row << " " << d;
+            // Not wider than it must be: bf16 rounds a step up by a hundredth at most.
+            double largest = 0;
+            const int64_t begin = d / kPageGroup * kPageGroup;
+            for (int64_t i = begin; i < std::min<int64_t>(begin + kPageGroup, head_dim); ++i) {
+              largest = std::max(largest, std::abs(exact->at(row, i)));
+            }
+            ASSERT_LE(step, 1.01 * largest / 127) << row << " " << d;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Int8PagesConformance, AttentionSeesWhatTheCodesStandFor) {
+  struct Case {
+    const char* name;
+    BatchCase batch;
+    int32_t kv_heads, group, head_dim;
+  };
+  const Case cases[] = {
+      {"prefill", {.sequences = {{300, Range(0, 300)}}}, 2, 3, 64},
+      {"decode", {.sequences = {{700, {699}}, {33, {32}}, {1, {0}}}}, 3, 3, 64},
+      {"decode, head_dim 80", {.sequences = {{150, {149}}}}, 2, 5, 80},
+      {"gathered", {.sequences = {{600, RandomPositions(rng, 90, 600)}, {70, {3, 69}}}}, 2, 3, 64},
+      {"few rows", {.sequences = {{1200, RandomPositions(rng, 11, 1200)}}, .sliding_window = 700}, 1, 4, 128},
+      {"odd pages", {.sequences = {{131, Range(20, 131)}, {77, {76}}}, .page_size = 5}, 2, 2, 34},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.name);
+    const int32_t num_heads = c.kv_heads * c.group;
+    const float scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim));
+    PagedBatch kv(backend, c.batch, c.kv_heads, c.head_dim, kF32, rng);
+    CodedRows k(backend, kv.k_tensor().rows(), c.head_dim), v(backend, kv.k_tensor().rows(), c.head_dim);
+    k.Randomize(rng);
+    v.Randomize(rng);
+    kv.k_tensor().Fill([&](int64_t row, int64_t d) { return k.value(row, d); });
+    kv.v_tensor().Fill([&](int64_t row, int64_t d) { return v.value(row, d); });
+    const int64_t cols = int64_t{num_heads} * c.head_dim;
+    Tensor q(backend, kF32, c.batch.num_rows(), cols), out(backend, kF32, c.batch.num_rows(), cols);
+    Tensor mass(backend, kF32, 1, kv.plan().total_kv_len());
+    q.Randomize(rng);
+    const KvPagesView pages = Coded(kv, k, v);
+    ASSERT_OK(backend.SelectiveAttention(stream, kv.plan(), q.view(), num_heads, scale, pages, out.view()));
+    ASSERT_OK(backend.AttentionMass(stream, kv.plan(), q.view(), num_heads, scale, pages, mass.view()));
+    // Backends may round what they decode to the type that they multiply.
+    const DataType multiplied = backend.compute_dtype();
+    const AttentionOracle oracle =
+        ComputeAttention(c.batch, kv, q, num_heads, c.kv_heads, c.head_dim, scale, multiplied,
+                         multiplied == kF32 ? kF32 : DataType::kF16, kF32);
+    ExpectWithin(out.Values(), oracle.out, oracle.bound);
+    ExpectWithin(mass.Values(), oracle.mass, oracle.mass_bound);
+  }
+}
+
+TEST_P(Int8PagesConformance, WhatIsNotFiniteShows) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), kInfinity, -kInfinity}) {
+    const BatchCase batch{.sequences = {{10, Range(0, 10)}}};
+    PagedBatch kv(backend, batch, 1, 64, kF32, rng);
+    CodedRows k(backend, kv.k_tensor().rows(), 64), v(backend, kv.k_tensor().rows(), 64);
+    const auto rope = MakeRope(backend, RopeLayout::kInterleaved, 64, 64);
+    Tensor values(backend, kF32, 10, 64), q(backend, kF32, 10, 64), out(backend, kF32, 10, 64);
+    q.Randomize(rng);
+    values.Fill([&](int64_t row, int64_t col) { return row == 5 && col == 40 ? bad : 1.0f; });
+    const KvPagesView pages = Coded(kv, k, v);
+    ASSERT_OK(backend.KvScatter(stream, kv.plan(), *rope, q.view(), values.view(), pages));
+    ASSERT_OK(backend.SelectiveAttention(stream, kv.plan(), q.view(), 1, 0.1f, pages, out.view()));
+    out.Download();
+    EXPECT_TRUE(std::isnan(out.at(5, 40)));
+    EXPECT_TRUE(std::isnan(out.at(9, 40)));
+    EXPECT_TRUE(std::isfinite(out.at(9, 0)));  // of another group
+  }
+}
+
+INSTANTIATE_CONFORMANCE(Int8PagesRefusalConformance);
+INSTANTIATE_CONFORMANCE(Int8PagesConformance);
+
+}  // namespace
+}  // namespace kvblend::kernels
