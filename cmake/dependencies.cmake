@@ -1,20 +1,6 @@
 # Everything from outside, as Debian 12 packages it. deploy/install_dependencies.sh installs the packages.
 
-find_package(Threads REQUIRED)
-find_package(absl REQUIRED)
-# Debian's dnnl-config.cmake also demands OpenCL, which the CPU engine of oneDNN does not use.
-find_path(DNNL_INCLUDE_DIR oneapi/dnnl/dnnl.hpp REQUIRED)
-find_library(DNNL_LIBRARY dnnl REQUIRED)
-add_library(kvblend_dnnl INTERFACE)
-target_include_directories(kvblend_dnnl SYSTEM INTERFACE ${DNNL_INCLUDE_DIR})
-target_link_libraries(kvblend_dnnl INTERFACE ${DNNL_LIBRARY})
-find_package(PkgConfig REQUIRED)
-pkg_check_modules(hiredis REQUIRED IMPORTED_TARGET hiredis)
-pkg_check_modules(hwy REQUIRED IMPORTED_TARGET libhwy)
-pkg_check_modules(liburing REQUIRED IMPORTED_TARGET liburing)
-pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
-find_package(OpenSSL REQUIRED COMPONENTS Crypto SSL)
-find_package(spdlog REQUIRED CONFIG)
+include(${CMAKE_CURRENT_LIST_DIR}/dependencies_engine.cmake)
 find_package(nlohmann_json REQUIRED CONFIG)
 
 if(KVBLEND_BUILD_SERVER)

@@ -4,8 +4,13 @@
 function(kvblend_library NAME)
   cmake_parse_arguments(ARG "" "" "SRCS;DEPS;PRIVATE_DEPS" ${ARGN})
   add_library(${NAME} STATIC ${ARG_SRCS})
-  target_include_directories(${NAME} PUBLIC ${PROJECT_SOURCE_DIR})
-  target_link_libraries(${NAME} PUBLIC ${ARG_DEPS} PRIVATE ${ARG_PRIVATE_DEPS} kvblend_warnings)
+  target_include_directories(${NAME} PUBLIC
+    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/kvblend>)
+  target_link_libraries(${NAME} PUBLIC ${ARG_DEPS} PRIVATE ${ARG_PRIVATE_DEPS} $<BUILD_INTERFACE:kvblend_warnings>)
+  if(CMAKE_CURRENT_SOURCE_DIR MATCHES "^${PROJECT_SOURCE_DIR}/(engine|kernels)")
+    set_property(GLOBAL APPEND PROPERTY KVBLEND_ENGINE_LIBRARIES ${NAME})  # cmake/install.cmake
+  endif()
+  kvblend_reuse_precompiled(${NAME} ${ARG_DEPS} ${ARG_PRIVATE_DEPS})
 endfunction()
 
 if(KVBLEND_SANITIZER STREQUAL "thread")
@@ -22,6 +27,7 @@ function(kvblend_binary NAME)
   if(TARGET kvblend_absl_for_tsan)
     target_link_libraries(${NAME} PRIVATE kvblend_absl_for_tsan)
   endif()
+  kvblend_reuse_precompiled(${NAME} ${ARG_DEPS})
 endfunction()
 
 # kvblend_test(NAME SRCS ... DEPS ... [LABELS unit]): one GoogleTest binary, one CTest entry.
