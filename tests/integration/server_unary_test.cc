@@ -137,7 +137,7 @@ TEST_F(ServerUnaryTest, DeleteAllEmptiesOneNamespace) {
   v1::DeleteChunksResponse response;
   ASSERT_TRUE(chunks_->Delete(&context, request, &response).ok());
   EXPECT_EQ(response.deleted(), 3);
-  EXPECT_EQ(engine_.chunks().Stats().entries, 1);
+  EXPECT_EQ(engine_.chunk_store().Stats().entries, 1);
 }
 
 TEST_F(ServerUnaryTest, PinningBeyondTheLimitIsRefused) {
@@ -224,7 +224,7 @@ TEST_F(ServerUnaryTest, AnAddressInUseIsAnErrorThatNamesIt) {
   GrpcServerOptions options;
   options.address = absl::StrCat("127.0.0.1:", server_->port());
   ServiceContext context;
-  context.engine_slot = &engine_slot_;
+  context.calls = &calls_;
   context.metrics = &metrics_;
   const auto in_use = GrpcServer::Start(options, context);
   EXPECT_EQ(in_use.status().code(), absl::StatusCode::kUnavailable);
