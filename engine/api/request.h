@@ -83,8 +83,7 @@ struct SamplingOptions {
   uint64_t seed = 0;                // 0: chosen by the engine and echoed
   std::vector<std::string> stop;    // up to 16 strings, none empty; the match is not part of the text
   bool ignore_eos = false;          // generate on past end-of-text tokens, up to max_tokens: for measurements
-  int32_t top_logprobs =
-      -1;  // -1: no log-probabilities; 0: of the sampled token; n <= 20: also of the n most likely
+  int32_t top_logprobs = -1;        // -1: none; 0: of the sampled token; n <= 20: also of the n most likely
 };
 
 enum class Role : uint8_t { kUser, kAssistant };
