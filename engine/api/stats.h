@@ -61,7 +61,7 @@ struct StoreStats {
   int64_t reserve_lookups = 0;  // LookupOrReserve
   int64_t reserve_hits = 0;
   int64_t reservations_made = 0;
-  int64_t waits = 0;                 // told to wait for another caller's computation
+  int64_t waits = 0;                 // told that another caller computes the chunk
   int64_t other_anchor_lookups = 0;  // LookupAnyAnchor
   int64_t other_anchor_hits = 0;
   int64_t insertions = 0;
@@ -70,7 +70,7 @@ struct StoreStats {
   int64_t rejected_insertions = 0;   // did not fit
   int64_t evictions = 0;
   int64_t evicted_bytes = 0;
-  int64_t erased = 0;  // entries taken out by Erase, EraseContent and Clear, of all tiers
+  int64_t erased = 0;  // entries taken out by Erase and Clear, of all tiers
 
   // The tier below host memory; all 0 without one.
   int64_t lower_hits = 0;      // since start: lookups of all kinds that found an entry there

@@ -100,11 +100,6 @@ void LowerTiers::Demote(size_t level, std::shared_ptr<LowerTierEntry> entry, int
   std::make_shared<Demotion>(*this, level, std::move(entry), *std::move(kv), frequency)->Start();
 }
 
-bool LowerTiers::durable() const {
-  return std::any_of(levels_.begin(), levels_.end(),
-                     [](const Level& level) { return level.tier->durable(); });
-}
-
 // --- reading
 
 bool LowerTiers::IsUnreadable(const ChunkKey& key, Tier tier) {
@@ -176,8 +171,8 @@ void LowerTiers::Write(const ChunkAddress& address, const std::shared_ptr<const 
   }
 }
 
-void LowerTiers::CancelWrites(absl::FunctionRef<bool(const ChunkAddress&)> wanted) {
-  for (const Level& level : levels_) level.writes->Cancel(wanted);
+void LowerTiers::CancelWrites(absl::FunctionRef<bool(const ChunkAddress&)> unwanted) {
+  for (const Level& level : levels_) level.writes->Cancel(unwanted);
 }
 
 absl::Status LowerTiers::WaitUntilWritten(const ChunkKey& key, absl::Time deadline) {
@@ -232,10 +227,9 @@ std::optional<ChunkInfo> LowerTiers::Stat(NamespaceFilter filter, const ChunkKey
   return std::nullopt;
 }
 
-std::vector<ChunkInfo> LowerTiers::List(NamespaceFilter filter,
-                                        const std::optional<std::pair<std::string, ChunkKey>>& after,
-                                        int64_t limit) const {
-  std::vector<ChunkInfo> listed;
+std::vector<ChunkInfo> LowerTiers::List(NamespaceFilter filter, const std::optional<ListPlace>& after,
+                                        int64_t limit, std::vector<ChunkInfo> host) const {
+  std::vector<ChunkInfo> listed = std::move(host);
   for (const Level& level : levels_) {
     const std::vector<ChunkInfo> more = level.tier->List(filter, after, limit);
     std::vector<ChunkInfo> merged;
@@ -245,7 +239,9 @@ std::vector<ChunkInfo> LowerTiers::List(NamespaceFilter filter,
                    });
     listed = std::move(merged);
   }
-  if (static_cast<int64_t>(listed.size()) > limit) listed.resize(limit);
+  if (static_cast<int64_t>(listed.size()) > limit) {
+    listed.erase(listed.begin() + limit, listed.end());
+  }
   return listed;
 }
 
