@@ -11,8 +11,8 @@
 #include "absl/synchronization/mutex.h"
 #include "engine/api/status_macros.h"
 #include "engine/store/disk/disk_paths.h"
+#include "engine/store/disk/entry_files.h"
 #include "engine/store/disk/folder_files.h"
-#include "engine/store/disk/read_header.h"
 #include "engine/store/format/entry_format.h"
 #include "engine/store/format/host_memory.h"
 

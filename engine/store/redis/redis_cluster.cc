@@ -16,6 +16,17 @@ void Count(std::atomic<int64_t>& counter) { counter.fetch_add(1, kRelaxed); }
 
 }  // namespace
 
+std::unique_ptr<Command> MakeCommand(Lane lane, const std::vector<std::string>& arguments,
+                                     int64_t max_reply_bytes) {
+  auto command = std::make_unique<Command>();
+  const std::vector<std::string_view> views(arguments.begin(), arguments.end());
+  command->wire = FormatCommand(views);
+  command->slot = SlotOf(arguments[1]);
+  command->lane = lane;
+  command->max_reply_bytes = max_reply_bytes;
+  return command;
+}
+
 ClusterClient::ClusterClient(ClusterOptions options, std::unique_ptr<Transport> transport)
     : options_(std::move(options)), transport_(std::move(transport)), refresher_([this] { RunRefresh(); }) {}
 
@@ -92,6 +103,19 @@ std::vector<absl::StatusOr<Reply>> ClusterClient::Call(std::vector<std::unique_p
       deadline == absl::InfiniteFuture() ? absl::InfiniteDuration() : deadline - now();
   shared->mutex.AwaitWithTimeout(absl::Condition(&complete), left);
   return std::exchange(shared->replies, {});
+}
+
+absl::StatusOr<Reply> ClusterClient::CallOne(std::unique_ptr<Command> command, absl::Time deadline) {
+  std::vector<std::unique_ptr<Command>> commands;
+  commands.push_back(std::move(command));
+  absl::StatusOr<Reply> reply = std::move(Call(std::move(commands), deadline)[0]);
+  if (reply.ok() && reply->is_error()) return absl::UnavailableError("Redis answers: " + reply->text);
+  return reply;
+}
+
+void ClusterClient::Send(std::unique_ptr<Command> command) {
+  command->done = [](const absl::StatusOr<Reply>&) {};
+  Submit(std::move(command)).IgnoreError();
 }
 
 void ClusterClient::Cancel(uint64_t id) {

@@ -51,6 +51,10 @@ struct ClusterStats {
   int64_t unavailable = 0;  // commands that met a node which does not work
 };
 
+/// A command whose first argument but the name is a key, which says where it goes.
+std::unique_ptr<Command> MakeCommand(Lane lane, const std::vector<std::string>& arguments,
+                                     int64_t max_reply_bytes = 1 << 12);
+
 /// Thread-safe.
 class ClusterClient final : private NodeObserver {
  public:
@@ -68,6 +72,13 @@ class ClusterClient final : private NodeObserver {
   std::vector<absl::StatusOr<Reply>> Call(std::vector<std::unique_ptr<Command>> commands,
                                           absl::Time deadline);
 
+  /// As Call, of one command; an error that Redis answers is kUnavailable.
+  absl::StatusOr<Reply> CallOne(std::unique_ptr<Command> command, absl::Time deadline);
+  /// Sends a command, and forgets it.
+  void Send(std::unique_ptr<Command> command);
+
+  /// For Command::id.
+  uint64_t NewId() { return next_id_.fetch_add(1, std::memory_order_relaxed); }
   /// As RedisNode::Cancel.
   void Cancel(uint64_t id);
 
@@ -116,6 +127,7 @@ class ClusterClient final : private NodeObserver {
         timeouts{0}, connection_errors{0}, protocol_errors{0}, error_replies{0}, unavailable{0};
   };
   Counters counters_;
+  std::atomic<uint64_t> next_id_{1};
 
   std::thread refresher_;
 };

@@ -78,7 +78,8 @@ class DiskTierModelTest : public DiskTierTest {
         };
         if (best == nullptr || rank(info) < rank(*best)) best = &info;
       }
-      const std::optional<ContentMatch> found = tier.FindAnyAnchor(address.content_key);
+      const std::optional<ContentMatch> found =
+          tier.FindAnyAnchor({address.content_key}, absl::InfiniteFuture())[0];
       ASSERT_EQ(found.has_value(), best != nullptr);
       EXPECT_TRUE(best == nullptr || found->key == best->key);
     }

@@ -30,7 +30,7 @@ class FailingDiskTest : public DiskTierTest {
   /// A few chunks in memory, more on disk.
   std::unique_ptr<ChunkStore> CreateStore() {
     auto store = ChunkStore::Create({.byte_budget = 6 * kChunkBytes, .now = [this] { return now_; }},
-                                    OpenTier(/*num_entries=*/12));
+                                    Only(OpenTier(/*num_entries=*/12)));
     EXPECT_TRUE(store.ok()) << store.status();
     return *std::move(store);
   }

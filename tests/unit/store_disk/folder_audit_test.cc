@@ -254,7 +254,10 @@ TEST(FolderAuditPosixTest, RealFilesPastThePageCache) {
   const test_support::TemporaryFolder folder;
   const ChunkAddress address = SmallAddress(7);
   {
-    auto tier = *DiskTier::Open({.path = folder.path(), .quota_bytes = 1 << 20});
+    DiskTier::Options options;  // named, for GCC 12 takes a temporary for uninitialised memory
+    options.path = folder.path();
+    options.quota_bytes = 1 << 20;
+    auto tier = *DiskTier::Open(options);
     ASSERT_TRUE(tier->Put(address, *FilledKv(address), {}).ok());
   }
   AuditOptions options;

@@ -148,28 +148,6 @@ TEST_P(ReadQueueTest, ReadsEveryOffsetAndSize) {
   }
 }
 
-TEST_P(ReadQueueTest, RegisteredBuffersAreReadInto) {
-  const PageBuffer registered(16 * kPage);
-  const PageBuffer other(kPage);
-  const auto queue = Create(2, {.registered_buffers = {registered.bytes()}});
-  for (int64_t page = 0; page < 16; ++page) {
-    Outcome inside;
-    Outcome outside;
-    const auto out = registered.bytes().subspan(static_cast<size_t>(page * kPage), kPage);
-    ASSERT_TRUE(
-        queue->Submit({.file = file_, .offset = page * kPage, .out = out, .done = inside.Callback()}).ok());
-    ASSERT_TRUE(
-        queue
-            ->Submit(
-                {.file = file_, .offset = page * kPage, .out = other.bytes(), .done = outside.Callback()})
-            .ok());
-    EXPECT_TRUE(inside.Wait().ok());
-    EXPECT_TRUE(outside.Wait().ok());
-    EXPECT_TRUE(IsFilled(out, page * kPage));
-    EXPECT_TRUE(IsFilled(other.bytes(), page * kPage));
-  }
-}
-
 TEST_P(ReadQueueTest, AFileThatEndsIsDataLoss) {
   const auto queue = Create(2);
   const PageBuffer buffer(4 * kPage);
