@@ -82,8 +82,8 @@ class Reservation {
   Reservation& operator=(Reservation&& other) noexcept;
   ~Reservation();
 
-  /// ChunkStore::Insert under the reserved address. Afterwards, whatever the outcome, the duty is over and only
-  /// destruction is allowed. kFailedPrecondition: it was over already.
+  /// ChunkStore::Insert under the reserved address. Afterwards, whatever the outcome, the duty is over and
+  /// only destruction is allowed. kFailedPrecondition: it was over already.
   absl::StatusOr<ChunkHandle> Commit(std::unique_ptr<ChunkKv> kv, const InsertOptions& options);
 
  private:
@@ -91,9 +91,9 @@ class Reservation {
   ChunkAddress address_;
 };
 
-/// Someone else has the duty to compute this chunk. Nobody is told when it is there, and no thread waits for it:
-/// whoever works on several prompts in turn asks LookupOrReserve again in the prompt's next turn, and gets the
-/// entry, or the duty if the other one gave up.
+/// Someone else has the duty to compute this chunk. Nobody is told when it is there, and no thread waits
+/// for it: whoever works on several prompts in turn asks LookupOrReserve again in the prompt's next turn,
+/// and gets the entry, or the duty if the other one gave up.
 struct BeingComputed {};
 
 /// LookupOrReserve's answer.

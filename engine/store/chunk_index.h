@@ -22,9 +22,9 @@
 
 namespace kvblend::store::internal {
 
-/// Entries by key, by content and by namespace; their bytes, which never exceed the budget; the order in which
-/// idle ones are evicted. Knows nothing of lower tiers and of what the entries' bytes are. No lock: not
-/// thread-safe.
+/// Entries by key, by content and by namespace; their bytes, which never exceed the budget; the order in
+/// which idle ones are evicted. Knows nothing of lower tiers and of what the entries' bytes are. No lock:
+/// not thread-safe.
 class ChunkIndex {
  public:
   struct Limits {

@@ -17,8 +17,8 @@
 // ones. An entry that can't be read is a miss from then on; nothing that was read is used unchecked.
 //
 // Placement: an entry is evicted as EvictionQueue says, within its namespace's quota first. What is evicted
-// from memory, or read from a lower tier other than the first, and was asked for more than once, is written to
-// those tiers that do not have it.
+// from memory, or read from a lower tier other than the first, and was asked for more than once, is written
+// to those tiers that do not have it.
 //
 // Memory: entries, erased ones that handles still hold included, never exceed the byte budget. KV that is
 // being computed is not counted until it is inserted; callers bound how much of it there is. KV on its way to
@@ -152,7 +152,8 @@ class ChunkStore final : public ChunkCatalog, private internal::Lender {
 
  private:
   using Entry = internal::Entry;
-  /// What a method leaves for after it has released the lock. Declared before the lock, so that it goes after.
+  /// What a method leaves for after it has released the lock. Declared before the lock, so that it goes
+  /// after.
   struct Leftovers {
     internal::ChunkIndex::Removed removed;                // to be freed
     std::vector<std::shared_ptr<ArrivingKv>> unfinished;  // nobody else will ask for the rest of their layers

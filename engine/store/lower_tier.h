@@ -1,5 +1,5 @@
-// What the chunk store asks of a tier below host memory: a place where entries outlive eviction, and may outlive
-// the process. Implemented by engine/store/disk and engine/store/redis.
+// What the chunk store asks of a tier below host memory: a place where entries outlive eviction, and may
+// outlive the process. Implemented by engine/store/disk and engine/store/redis.
 #pragma once
 
 #include <compare>
@@ -93,8 +93,7 @@ class LowerTier {
   virtual std::vector<absl::StatusOr<std::shared_ptr<LowerTierEntry>>> OpenEntries(
       absl::Span<const ChunkKey> keys, absl::Time deadline) = 0;
 
-  /// Per content key the best match.
-  /// Blocks as OpenEntries does.
+  /// Per content key the best match. Blocks as OpenEntries does.
   virtual std::vector<std::optional<ContentMatch>> FindAnyAnchor(absl::Span<const ContentKey> content_keys,
                                                                  absl::Time deadline) const = 0;
 
@@ -108,10 +107,9 @@ class LowerTier {
 
   /// Whether there was one.
   virtual absl::StatusOr<bool> Erase(NamespaceFilter filter, const ChunkKey& key) = 0;
-  /// Keeps an entry from being evicted until Unpin or Erase, restarts included; idempotent. kNotFound, also
-  /// where nothing can be pinned.
-  virtual absl::Status Pin(NamespaceFilter filter, const ChunkKey& key) = 0;
-  virtual absl::Status Unpin(NamespaceFilter filter, const ChunkKey& key) = 0;
+  /// What is pinned is not evicted, restarts included; idempotent. kNotFound, also where nothing can be
+  /// pinned.
+  virtual absl::Status SetPinned(NamespaceFilter filter, const ChunkKey& key, bool pinned) = 0;
 
   /// What it tells about itself.
   virtual TierStats Report() const = 0;

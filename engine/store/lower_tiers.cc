@@ -262,7 +262,7 @@ bool LowerTiers::Erase(NamespaceFilter filter, const ChunkKey& key) {
 absl::Status LowerTiers::SetPinned(NamespaceFilter filter, const ChunkKey& key, bool pinned) {
   absl::Status status = absl::NotFoundError(absl::StrCat("chunk ", key.ToHex(), " is not in the store"));
   for (const Level& level : levels_) {
-    absl::Status here = pinned ? level.tier->Pin(filter, key) : level.tier->Unpin(filter, key);
+    absl::Status here = level.tier->SetPinned(filter, key, pinned);
     if (!absl::IsNotFound(here)) status = std::move(here);
   }
   return status;

@@ -14,8 +14,8 @@ namespace kvblend::store::internal {
 /// `last`: of the page.
 std::string EncodePageToken(const ChunkInfo& last);
 
-/// Nothing for an empty token, which begins a list. kInvalidArgument: not a token, or one of a list of another
-/// namespace than `filter`.
+/// Nothing for an empty token, which begins a list. kInvalidArgument: not a token, or one of a list of
+/// another namespace than `filter`.
 absl::StatusOr<std::optional<ListPlace>> DecodePageToken(NamespaceFilter filter, std::string_view token);
 
 }  // namespace kvblend::store::internal

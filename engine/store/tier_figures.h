@@ -15,9 +15,9 @@ namespace kvblend::store {
 template <typename Counts>
 struct TierFigure {
   std::variant<int64_t Counts::*, double Counts::*, bool Counts::*> member;
-  TierStat::Kind kind = TierStat::Kind::kCounter;
   std::string_view name;  // as TierStat says
   std::string_view help;
+  TierStat::Kind kind = TierStat::Kind::kCounter;
 };
 
 template <typename Counts>

@@ -51,7 +51,7 @@ void WriteBehind::Run() {
     writing_ = item.address;
     mutex_.Unlock();
     absl::Status status = tier_.Put(item.address, *item.kv, item.options);
-    if (status.ok() && item.pinned) status = tier_.Pin(kAllNamespaces, item.address.key);
+    if (status.ok() && item.pinned) status = tier_.SetPinned(kAllNamespaces, item.address.key, true);
     const int64_t bytes = item.kv->size_bytes();
     item.kv.reset();  // the last reference may free a lot
     mutex_.Lock();

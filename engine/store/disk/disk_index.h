@@ -96,7 +96,8 @@ class DiskIndex {
     bool evictable : 1 = false;
   };
 
-  /// An entry that was given up. It is no longer in the index, and its key is claimed until its files are gone.
+  /// An entry that was given up. It is no longer in the index, and its key is claimed until its files are
+  /// gone.
   struct Victim {
     ChunkKey key;
     uint64_t generation = 0;
@@ -135,8 +136,8 @@ class DiskIndex {
   void Unclaim(const ChunkKey& key);
 
   /// Sets bytes of the quota aside for an entry of this namespace, giving up the entries that save the least
-  /// computing per byte, the namespace's own first. kResourceExhausted, with nothing changed: does not fit beside
-  /// what is pinned, claimed or set aside already; names the bytes.
+  /// computing per byte, the namespace's own first. kResourceExhausted, with nothing changed: does not fit
+  /// beside what is pinned, claimed or set aside already; names the bytes.
   absl::StatusOr<std::vector<Victim>> Reserve(const std::string& tenant_namespace, int64_t bytes);
   void EndReservation(int64_t bytes) { reserved_bytes_ -= bytes; }
   /// Gives up entries until the rest fits the quota, or only pinned ones are left.

@@ -299,8 +299,8 @@ void DiskTier::ReportRead(const ChunkKey& key, uint64_t generation, const absl::
     } else {
       ++stats_.read_errors;
     }
-    // A device's error says nothing of the bytes, which may be read another time; but should somebody have the
-    // chunk's KV meanwhile, Put writes it anew.
+    // A device's error says nothing of the bytes, which may be read another time; but should somebody have
+    // the chunk's KV meanwhile, Put writes it anew.
     if (const auto slot = FindGeneration(key, generation); slot.has_value() && !is_damaged) {
       index_.SetSuspect(*slot, !status.ok());
     }

@@ -78,8 +78,8 @@ class DiskTier final : public LowerTier {
   absl::Status Put(const ChunkAddress& address, const ChunkKv& kv, const PutOptions& options) override;
 
   /// Blocks for one small read of each, whatever the deadline: a disk that hangs is found by reading, not by
-  /// opening. kNotFound. kDataLoss: it is damaged, and now in quarantine. kInternal, kUnavailable: it can't be
-  /// read now.
+  /// opening. kNotFound. kDataLoss: it is damaged, and now in quarantine. kInternal, kUnavailable: it can't
+  /// be read now.
   std::vector<absl::StatusOr<std::shared_ptr<LowerTierEntry>>> OpenEntries(absl::Span<const ChunkKey> keys,
                                                                            absl::Time deadline) override;
   std::vector<std::optional<ContentMatch>> FindAnyAnchor(absl::Span<const ContentKey> content_keys,
@@ -95,14 +95,8 @@ class DiskTier final : public LowerTier {
   /// Pinned entries too. Entries that are open stay readable. Whether there was one; when true, it does not
   /// come back. kUnavailable: no lookup finds it now, but its file could not be removed.
   absl::StatusOr<bool> Erase(NamespaceFilter filter, const ChunkKey& key) override;
-  /// Keeps an entry from being evicted until Unpin or Erase, restarts included; idempotent. kNotFound.
-  /// kResourceExhausted, kUnavailable: the disk is full or fails; nothing has changed.
-  absl::Status Pin(NamespaceFilter filter, const ChunkKey& key) override {
-    return SetPinned(filter, key, true);
-  }
-  absl::Status Unpin(NamespaceFilter filter, const ChunkKey& key) override {
-    return SetPinned(filter, key, false);
-  }
+  /// kNotFound. kResourceExhausted, kUnavailable: the disk is full or fails; nothing has changed.
+  absl::Status SetPinned(NamespaceFilter filter, const ChunkKey& key, bool pinned) override;
 
   void SetEvictionListener(EvictionListener listener) override { eviction_listener_ = std::move(listener); }
 
@@ -121,7 +115,6 @@ class DiskTier final : public LowerTier {
   absl::Status MakeRoomOnDisk(int64_t bytes);
   /// Tells the listener of them, and removes their files.
   void Delete(const std::vector<Index::Victim>& victims);
-  absl::Status SetPinned(NamespaceFilter filter, const ChunkKey& key, bool pinned);
 
   // Reading. A generation tells an entry from earlier and later ones of the same key.
   absl::StatusOr<std::shared_ptr<LowerTierEntry>> OpenEntry(const ChunkKey& key);

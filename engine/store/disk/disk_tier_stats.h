@@ -1,6 +1,7 @@
 // What the disk tier counts: plain data.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string_view>
 
@@ -47,34 +48,31 @@ struct DiskTierStats {
   int64_t read_errors = 0;  // of headers and layers
 };
 
-inline constexpr TierFigure<DiskTierStats> kDiskFigures[] = {
-    {&DiskTierStats::entries, TierStat::Kind::kGauge, "entries", "Chunks on disk."},
-    {&DiskTierStats::bytes, TierStat::Kind::kGauge, "bytes", "Bytes of chunks on disk."},
-    {&DiskTierStats::quota_bytes, TierStat::Kind::kGauge, "quota_bytes",
-     "Bytes that chunks may take on disk."},
-    {&DiskTierStats::pinned_entries, TierStat::Kind::kGauge, "pinned_entries", "Chunks pinned on disk."},
-    {&DiskTierStats::quarantined_files, TierStat::Kind::kGauge, "quarantined_files",
-     "Damaged files set aside."},
-    {&DiskTierStats::disk_full, TierStat::Kind::kGauge, "full", "1 when the last write found no space."},
-    {&DiskTierStats::write_failing, TierStat::Kind::kGauge, "write_failing", "1 when the last write failed."},
-    {&DiskTierStats::read_failing, TierStat::Kind::kGauge, "read_failing", "1 when the last read failed."},
-    {&DiskTierStats::puts, TierStat::Kind::kCounter, "puts", "Chunks written to disk."},
-    {&DiskTierStats::put_bytes, TierStat::Kind::kCounter, "put_bytes", "Bytes of chunks written to disk."},
-    {&DiskTierStats::put_failures, TierStat::Kind::kCounter, "put_failures",
-     "Chunks not written because the disk was full or failed."},
-    {&DiskTierStats::put_rejections, TierStat::Kind::kCounter, "put_rejections",
-     "Chunks too large for the quota beside what is pinned."},
-    {&DiskTierStats::evictions, TierStat::Kind::kCounter, "evictions", "Chunks evicted from disk."},
-    {&DiskTierStats::evicted_bytes, TierStat::Kind::kCounter, "evicted_bytes",
-     "Bytes of chunks evicted from disk."},
-    {&DiskTierStats::opens, TierStat::Kind::kCounter, "opens", "Chunks opened for reading."},
-    {&DiskTierStats::reads, TierStat::Kind::kCounter, "reads", "Layers read and found right."},
-    {&DiskTierStats::read_bytes, TierStat::Kind::kCounter, "read_bytes", "Bytes of layers read."},
-    {&DiskTierStats::read_errors, TierStat::Kind::kCounter, "read_errors",
-     "Reads that failed, damage included."},
-    {&DiskTierStats::quarantined, TierStat::Kind::kCounter, "quarantined", "Damaged chunks found on disk."},
-    {&DiskTierStats::delete_failures, TierStat::Kind::kCounter, "delete_failures",
-     "Files of chunks that could not be removed."},
-};
+inline constexpr auto kDiskFigures = [] {
+  using S = DiskTierStats;
+  constexpr auto kGauge = TierStat::Kind::kGauge;
+  return std::to_array<TierFigure<S>>({
+      {&S::entries, "entries", "Chunks on disk.", kGauge},
+      {&S::bytes, "bytes", "Bytes of chunks on disk.", kGauge},
+      {&S::quota_bytes, "quota_bytes", "Bytes that chunks may take on disk.", kGauge},
+      {&S::pinned_entries, "pinned_entries", "Chunks pinned on disk.", kGauge},
+      {&S::quarantined_files, "quarantined_files", "Damaged files set aside.", kGauge},
+      {&S::disk_full, "full", "1 when the last write found no space.", kGauge},
+      {&S::write_failing, "write_failing", "1 when the last write failed.", kGauge},
+      {&S::read_failing, "read_failing", "1 when the last read failed.", kGauge},
+      {&S::puts, "puts", "Chunks written to disk."},
+      {&S::put_bytes, "put_bytes", "Bytes of chunks written to disk."},
+      {&S::put_failures, "put_failures", "Chunks not written because the disk was full or failed."},
+      {&S::put_rejections, "put_rejections", "Chunks too large for the quota beside what is pinned."},
+      {&S::evictions, "evictions", "Chunks evicted from disk."},
+      {&S::evicted_bytes, "evicted_bytes", "Bytes of chunks evicted from disk."},
+      {&S::opens, "opens", "Chunks opened for reading."},
+      {&S::reads, "reads", "Layers read and found right."},
+      {&S::read_bytes, "read_bytes", "Bytes of layers read."},
+      {&S::read_errors, "read_errors", "Reads that failed, damage included."},
+      {&S::quarantined, "quarantined", "Damaged chunks found on disk."},
+      {&S::delete_failures, "delete_failures", "Files of chunks that could not be removed."},
+  });
+}();
 
 }  // namespace kvblend::store

@@ -20,21 +20,21 @@
 
 namespace kvblend::store::internal {
 
-/// Reads and checks the header of an entry's file. kDataLoss naming the file: damaged, of another key than `key`,
-/// or the file is longer or shorter than the header says. kUnimplemented: of a newer version, or so it says.
-/// Otherwise the file could not be read.
+/// Reads and checks the header of an entry's file. kDataLoss naming the file: damaged, of another key than
+/// `key`, or the file is longer or shorter than the header says. kUnimplemented: of a newer version, or so
+/// it says. Otherwise the file could not be read.
 absl::StatusOr<EntryHeader> ReadHeader(File& file, const ChunkKey& key);
 
-/// Writes, opens and removes them. Thread-safe, but callers see to it that only one at a time changes the files of
-/// a key.
+/// Writes, opens and removes them. Thread-safe, but callers see to it that only one at a time changes the
+/// files of a key.
 class EntryFiles {
  public:
   /// `fs` must outlive it. `max_quarantined_files`: beyond it, damaged entries are deleted.
   EntryFiles(FileSystem& fs, DiskPaths paths, int64_t max_quarantined_files)
       : fs_(fs), paths_(std::move(paths)), max_quarantined_files_(max_quarantined_files) {}
 
-  /// The entry is durable when this returns OK, and otherwise not there; but when it `replaces` another of the
-  /// same chunk, one of the two is.
+  /// The entry is durable when this returns OK, and otherwise not there; but when it `replaces` another of
+  /// the same chunk, one of the two is.
   absl::Status Write(const ChunkKey& key, std::string_view header, const ChunkKv& kv, bool replaces);
   /// Makes sure that what is in the folder of an entry's file is durable.
   absl::Status MakeFolderDurable(const ChunkKey& key);

@@ -99,7 +99,8 @@ class Auditor {
 
   absl::StatusOr<FolderAudit> Run() {
     KVBLEND_ASSIGN_OR_RETURN(const FolderFiles files,
-                             internal::ListFolderFiles(fs_, paths_, options_.keep_going));
+                             internal::ListFolderFiles(fs_, paths_, options_.num_threads, options_.keep_going,
+                                                       [](const absl::Status& listed) { return listed; }));
     std::unique_ptr<FileLock> lock;
     if (options_.quarantine) {
       KVBLEND_ASSIGN_OR_RETURN(lock, internal::LockFolder(fs_, paths_));

@@ -21,9 +21,10 @@ struct ScanCounts {
   int64_t damaged_entries = 0;
 };
 
-/// Reads the headers of all entries on up to num_threads threads, sets damaged ones aside, and removes pins that
-/// have no entry. `on_entry` is called for each sound one, on any thread, one call at a time. Folders and files
-/// that can't be read are told to `health`; only that the folder of entries can't be listed is an error.
+/// Reads the headers of all entries on up to num_threads threads, sets damaged ones aside, and removes pins
+/// that have no entry. `on_entry` is called for each sound one, on any thread, one call at a time. Folders
+/// and files that can't be read are told to `health`; only that the folder of entries can't be listed is an
+/// error.
 absl::StatusOr<ScanCounts> ScanFolder(
     FileSystem& fs, const DiskPaths& paths, EntryFiles& files, DiskHealth& health, int num_threads,
     const std::function<void(const EntryHeader& header, bool pinned)>& on_entry);

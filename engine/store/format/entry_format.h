@@ -51,8 +51,8 @@ struct EntryHeader {
 /// The bytes that every header begins with; enough for EntryHeaderBytes.
 inline constexpr int64_t kEntryPageBytes = 4096;
 
-/// Whether `kv` may be stored under `address` with that cost. kInvalidArgument, beginning with `where`: `kv` is
-/// not of the address's shape, or the cost is negative or not finite.
+/// Whether `kv` may be stored under `address` with that cost. kInvalidArgument, beginning with `where`:
+/// `kv` is not of the address's shape, or the cost is negative or not finite.
 absl::Status CheckStorable(absl::string_view where, const ChunkAddress& address, const ChunkKv& kv,
                            double compute_cost_seconds);
 

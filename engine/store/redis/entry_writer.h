@@ -14,8 +14,8 @@
 
 namespace kvblend::store::redis {
 
-/// The header of an entry is written last and removed first, so that it never stands over sections that are not
-/// its own. Thread-safe.
+/// The header of an entry is written last and removed first, so that it never stands over sections that are
+/// not its own. Thread-safe.
 class EntryWriter {
  public:
   /// `cluster` must outlive it. ttl_seconds: 0: for ever.

@@ -61,8 +61,8 @@ class RedisEntry final : public LowerTierEntry, public std::enable_shared_from_t
   bool pinned() const override { return false; }
 
   /// As LowerTierEntry says. kDataLoss: the entry is damaged or sections are gone; the rest is being removed.
-  /// kUnavailable, kDeadlineExceeded: the node fails. What CheckRead says, kUnavailable and kResourceExhausted
-  /// (too many reads wait) are returned.
+  /// kUnavailable, kDeadlineExceeded: the node fails. What CheckRead says, kUnavailable and
+  /// kResourceExhausted (too many reads wait) are returned.
   absl::StatusOr<ReadId> ReadLayer(int32_t layer, absl::Span<std::byte> out, ReadPriority priority,
                                    absl::AnyInvocable<void(absl::Status)> done) override;
   void CancelRead(ReadId id) override { cluster_.Cancel(id); }

@@ -76,11 +76,9 @@ struct NodeOptions {
 };
 
 struct NodeStats {
-  std::string address;
   NodeState state = NodeState::kConnecting;
   int64_t times_opened = 0;
   int32_t connections = 0;
-  int64_t waiting = 0;  // commands
 };
 
 /// What nodes tell who made them. Called with no lock of the node held, on its threads.

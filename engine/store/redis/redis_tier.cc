@@ -310,7 +310,7 @@ absl::StatusOr<bool> RedisTier::Erase(NamespaceFilter filter, const ChunkKey& ke
   return absl::UnavailableError(status.message());
 }
 
-absl::Status RedisTier::Pin(NamespaceFilter /*filter*/, const ChunkKey& key) {
+absl::Status RedisTier::SetPinned(NamespaceFilter /*filter*/, const ChunkKey& key, bool /*pinned*/) {
   return absl::NotFoundError(absl::StrCat("chunk ", key.ToHex(), ": nothing can be pinned in Redis"));
 }
 
@@ -318,21 +318,11 @@ RedisTierStats RedisTier::Stats() const {
   const redis::ClusterStats network = cluster_->stats();
   absl::MutexLock lock(&mutex_);
   RedisTierStats stats = stats_;
+  static_cast<redis::ClusterCounters&>(stats) = network;
   stats.nodes = static_cast<int64_t>(network.nodes.size());
   stats.nodes_working = std::count_if(network.nodes.begin(), network.nodes.end(), [](const auto& node) {
     return node.state == redis::NodeState::kWorking;
   });
-  stats.breaker_opens = network.breaker_opens;
-  stats.timeouts = network.timeouts;
-  stats.connection_errors = network.connection_errors;
-  stats.protocol_errors = network.protocol_errors;
-  stats.error_replies = network.error_replies;
-  stats.skipped_commands = network.unavailable;
-  stats.moved = network.moved;
-  stats.asked = network.asked;
-  stats.redirected_too_often = network.redirected_too_often;
-  stats.topology_refreshes = network.refreshes;
-  stats.failed_topology_refreshes = network.failed_refreshes;
   return stats;
 }
 

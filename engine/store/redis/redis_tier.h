@@ -108,8 +108,7 @@ class RedisTier final : public LowerTier {
   /// could removes.
   absl::StatusOr<bool> Erase(NamespaceFilter filter, const ChunkKey& key) override;
   /// kNotFound: nothing is pinned here.
-  absl::Status Pin(NamespaceFilter filter, const ChunkKey& key) override;
-  absl::Status Unpin(NamespaceFilter filter, const ChunkKey& key) override { return Pin(filter, key); }
+  absl::Status SetPinned(NamespaceFilter filter, const ChunkKey& key, bool pinned) override;
 
   RedisTierStats Stats() const;
   TierStats Report() const override;

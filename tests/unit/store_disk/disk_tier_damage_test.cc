@@ -17,7 +17,7 @@ class DiskTierDamageTest : public DiskTierTest {
   void SetUp() override {
     auto tier = OpenTier();
     ASSERT_TRUE(Put(*tier, address_).ok());
-    ASSERT_TRUE(tier->Pin(kAllNamespaces, address_.key).ok());
+    ASSERT_TRUE(tier->SetPinned(kAllNamespaces, address_.key, true).ok());
     whole_ = memory_.Contents(PathOf(address_.key));
     ASSERT_EQ(whole_.size(), kEntryFileBytes);
   }

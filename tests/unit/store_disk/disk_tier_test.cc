@@ -181,11 +181,11 @@ TEST_F(DiskTierTest, TheQuotaIsKeptByGivingUpTheCheapest) {
 TEST_F(DiskTierTest, PinsLastOverRestartsUntilUnpinned) {
   auto tier = OpenTier(2);
   const ChunkAddress pinned = SmallAddress(1);
-  EXPECT_EQ(tier->Pin("", pinned.key).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(tier->SetPinned("", pinned.key, true).code(), absl::StatusCode::kNotFound);
   ASSERT_TRUE(Put(*tier, pinned).ok());
-  EXPECT_EQ(tier->Pin("other", pinned.key).code(), absl::StatusCode::kNotFound);
-  ASSERT_TRUE(tier->Pin("", pinned.key).ok());
-  ASSERT_TRUE(tier->Pin("", pinned.key).ok());
+  EXPECT_EQ(tier->SetPinned("other", pinned.key, true).code(), absl::StatusCode::kNotFound);
+  ASSERT_TRUE(tier->SetPinned("", pinned.key, true).ok());
+  ASSERT_TRUE(tier->SetPinned("", pinned.key, true).ok());
   EXPECT_EQ(tier->Stats().pinned_entries, 1);
   EXPECT_EQ(tier->Stats().pinned_bytes, kEntryFileBytes);
   tier.reset();
@@ -193,9 +193,9 @@ TEST_F(DiskTierTest, PinsLastOverRestartsUntilUnpinned) {
   EXPECT_TRUE(tier->Stat("", pinned.key)->pinned);
   for (int32_t i = 2; i < 6; ++i) ASSERT_TRUE(Put(*tier, SmallAddress(i), {.compute_cost_seconds = 1}).ok());
   EXPECT_TRUE(tier->Contains(pinned.key));
-  ASSERT_TRUE(tier->Pin("", SmallAddress(5).key).ok());
+  ASSERT_TRUE(tier->SetPinned("", SmallAddress(5).key, true).ok());
   EXPECT_EQ(Put(*tier, SmallAddress(6)).code(), absl::StatusCode::kResourceExhausted);
-  ASSERT_TRUE(tier->Unpin("", pinned.key).ok());
+  ASSERT_TRUE(tier->SetPinned("", pinned.key, false).ok());
   ASSERT_TRUE(Put(*tier, SmallAddress(6)).ok());
   EXPECT_FALSE(tier->Contains(pinned.key));
   ASSERT_TRUE(*tier->Erase("", SmallAddress(5).key));
@@ -225,7 +225,7 @@ TEST_F(DiskTierTest, ANamespaceGivesUpItsOwn) {
   EXPECT_EQ(tier->List("loud", std::nullopt, 100).size(), 2);
   EXPECT_EQ(tier->List("quiet", std::nullopt, 100).size(), 1);
   for (const ChunkInfo& info : tier->List("loud", std::nullopt, 100)) {
-    ASSERT_TRUE(tier->Pin("loud", info.key).ok());
+    ASSERT_TRUE(tier->SetPinned("loud", info.key, true).ok());
   }
   const absl::Status refused = put("loud", 20, 1000);
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);

@@ -172,7 +172,7 @@ TEST_F(SlowDiskTest, AWriteThatTakesLongHoldsUpNobody) {
   EXPECT_TRUE(ReadAndCompare(*tier, SmallAddress(1)).ok());
   EXPECT_TRUE(tier->Stat(kAllNamespaces, SmallAddress(1).key).has_value());
   EXPECT_TRUE(Put(*tier, SmallAddress(3)).ok());
-  EXPECT_TRUE(tier->Pin(kAllNamespaces, SmallAddress(3).key).ok());
+  EXPECT_TRUE(tier->SetPinned(kAllNamespaces, SmallAddress(3).key, true).ok());
   EXPECT_TRUE(*tier->Erase(kAllNamespaces, SmallAddress(3).key));
   EXPECT_EQ(tier->Stats().entries, 1);
   go_on_.Notify();

@@ -27,7 +27,7 @@ class FolderAuditTest : public DiskTierTest {
     auto tier = OpenTier();
     ASSERT_TRUE(Put(*tier, first_, {.label = "first", .compute_cost_seconds = 0.5}).ok());
     ASSERT_TRUE(Put(*tier, second_).ok());
-    ASSERT_TRUE(tier->Pin(kAllNamespaces, second_.key).ok());
+    ASSERT_TRUE(tier->SetPinned(kAllNamespaces, second_.key, true).ok());
   }
 
   AuditOptions Options() {

@@ -241,8 +241,8 @@ TEST_F(RedisTierTest, EraseLeavesNothing) {
   EXPECT_EQ(NumKeysOf(address), 0);
   EXPECT_TRUE(redis_.Members(redis::ContentIndexKey(address.content_key)).empty());
   EXPECT_EQ(tier->Stats().erased, 1);
-  EXPECT_EQ(tier->Pin("tenant", address.key).code(), absl::StatusCode::kNotFound);
-  EXPECT_EQ(tier->Unpin("tenant", address.key).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(tier->SetPinned("tenant", address.key, true).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(tier->SetPinned("tenant", address.key, false).code(), absl::StatusCode::kNotFound);
 }
 
 TEST_F(RedisTierTest, WhatCouldNotBeErasedIsNotServedAndGoesLater) {
