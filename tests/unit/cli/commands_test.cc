@@ -154,6 +154,12 @@ TEST_F(CommandsTest, GenerateStreamsTextAndReportsOnStandardError) {
   EXPECT_EQ(calls_.deadlines[0], absl::InfiniteFuture());
 }
 
+TEST_F(CommandsTest, TextsArriveAsTheyAre) {
+  EXPECT_EQ(Run({"generate", "--question", "{}", "--stop", "[a,b]", "--namespace", ""}), 0);
+  EXPECT_EQ(calls_.generated.at(0).prompt().question(), "{}");
+  EXPECT_THAT(calls_.generated.at(0).sampling().stop(), ElementsAre("[a,b]"));
+}
+
 TEST_F(CommandsTest, ATimeoutIsADeadline) {
   const absl::Time before = absl::Now();
   EXPECT_EQ(Run({"generate", "--question", "Q", "--timeout", "60"}), 0);
