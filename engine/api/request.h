@@ -82,9 +82,8 @@ struct SamplingOptions {
   double repetition_penalty = 1.0;  // (0, 10]; 1 = off; for tokens of the question and of the answer so far
   uint64_t seed = 0;                // 0: chosen by the engine and echoed
   std::vector<std::string> stop;    // up to 16 strings, none empty; the match is not part of the text
-  bool ignore_eos = false;          // goes on behind end-of-text tokens, up to max_tokens: for measurements
-  // Log-probabilities. -1: none; 0: the sampled token's; 1 to 20: also those of so many most likely tokens.
-  int32_t top_logprobs = -1;
+  bool ignore_eos = false;          // generate on past end-of-text tokens, up to max_tokens: for measurements
+  int32_t top_logprobs = -1;        // -1: none; 0: of the sampled token; n <= 20: also of the n most likely
 };
 
 enum class Role : uint8_t { kUser, kAssistant };

@@ -60,7 +60,7 @@ struct StoreStats {
   int64_t reserve_lookups = 0;  // LookupOrReserve
   int64_t reserve_hits = 0;
   int64_t reservations_made = 0;
-  int64_t waits = 0;                 // told to wait for another caller's computation
+  int64_t waits = 0;                 // told that another caller computes the chunk
   int64_t other_anchor_lookups = 0;  // LookupAnyAnchor
   int64_t other_anchor_hits = 0;
   int64_t insertions = 0;

@@ -16,37 +16,34 @@ namespace kvblend::store::internal {
 
 /// The life of a chunk in the store:
 ///
-///                LookupOrReserve misses            Reservation::Commit
-///     (absent) --------------------------> reserved -----------------> resident <---- Insert ---- (absent)
-///         ^                                   |                            |
-///         +---- last interested caller gives up                            |
-///                                                                          v
-///            resident:   in use: handles > 0  <---- lookup / last handle goes ---->  idle: handles == 0
-///                        never evicted                                    not pinned: in the eviction queue
-///                                                                         pinned by an operator: never
-///                                                                         evicted
-///                           |                                                      |
-///                           | Erase                                                | evicted, or Erase
-///                           v                                                      v
-///            erased, held: no lookup finds it, its bytes still count  ------->   freed
-///                                                            last handle goes
+///              LookupOrReserve                Commit
+///     absent ------------------> reserved ------------> resident
+///        ^                          |                    ^   |
+///        +----- given up -----------+                    |   |  evicted (only when idle), or erased
+///        |                                               |   v
+///        +-- Insert, or found in a lower tier -----------+  freed, once the last handle has gone
 ///
-/// `reserved` has no Entry yet; it is a ReservationSlot of the store. An entry found in the lower tier
-/// becomes resident at once, and its layers arrive behind the handle; when one can't be read, the entry is
-/// erased by the next lookup that comes upon it.
+///     resident is one of:
+///       in use    handles > 0: never evicted
+///       pinned    by an operator: never evicted
+///       idle      neither: in the queue for eviction
+///
+/// A reserved chunk has no Entry yet. An entry found in a lower tier is resident at once, and its layers
+/// arrive behind the handle; when one of them can't be read, the next lookup that comes upon the entry
+/// erases it.
 struct Entry {
   // Written once, before any other thread can see the entry.
-  EvictionQueue::EntryId id = 0;
   ChunkAddress address;
   std::shared_ptr<const ChunkKv> kv;
   std::shared_ptr<ArrivingKv> arriving;  // null: all of kv was there from the beginning
   int64_t bytes = 0;
-  int64_t* namespace_bytes = nullptr;  // of its namespace, in the store
   std::string label;
   double compute_cost_seconds = 0;
   absl::Time created;
+  EvictionQueue::EntryId id = 0;       // the index gives it, as the next
+  int64_t* namespace_bytes = nullptr;  // what the entry's namespace takes, in the index
 
-  // Memory that is still being written outlives this; see ArrivingKv.
+  // Memory that is still being written outlives the entry; see ArrivingKv.
   ~Entry() {
     if (arriving != nullptr) arriving->Cancel();
   }
@@ -55,14 +52,16 @@ struct Entry {
   bool is_whole() const { return arriving == nullptr || arriving->complete(); }
 
   // Guarded by the store's mutex.
-  int64_t handles = 0;
-  bool pinned = false;
-  bool resident = true;
   bool promoted = false;  // written to the tiers above the one that it came from
   bool unused = false;  // read from a lower tier for whoever asks next: that one is the first, not the second
   bool proven = false;  // stored on purpose, or asked for again since it is here
   int64_t hits = 0;
   absl::Time last_used;
+
+  // The same; the index alone changes them.
+  int64_t handles = 0;
+  bool pinned = false;
+  bool resident = true;
   std::optional<EvictionQueue::Ticket> eviction_ticket;  // set exactly while resident, idle and not pinned
 };
 

@@ -1,5 +1,5 @@
-// What lookups give out: handles that pin entries, and the two sides of computing a missing chunk only once.
-// All three types are move-only, refer to the ChunkStore that gave them out, and must be gone before it is.
+// What lookups give out: handles that pin entries, and the duty to compute a missing chunk.
+// Both types are move-only, refer to the ChunkStore that gave them out, and must be gone before it is.
 // One object is used by one thread at a time; different objects by different threads at once.
 #pragma once
 
@@ -8,7 +8,6 @@
 #include <utility>
 #include <variant>
 
-#include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "engine/api/chunk_info.h"
@@ -17,23 +16,37 @@
 
 namespace kvblend::store {
 
-class ChunkStore;
+class ChunkHandle;
 struct InsertOptions;
+
 namespace internal {
 struct Entry;
-struct Waiter;
+
+/// Who gave out a handle or a reservation, and takes it back: the store.
+class Lender {
+ public:
+  virtual void Return(Entry* entry) = 0;
+  virtual absl::StatusOr<ChunkHandle> Commit(const ChunkAddress& address, std::unique_ptr<ChunkKv> kv,
+                                             const InsertOptions& options) = 0;
+  virtual void Abandon(const ChunkKey& key) = 0;
+
+ protected:
+  ~Lender() = default;
+};
 }  // namespace internal
 
 /// Keeps one entry's bytes in place: while it lives the entry is neither evicted nor freed, even when erased.
 /// A moved-from handle may only be assigned to or destroyed.
 class ChunkHandle {
  public:
+  /// For the store: takes over one handle that `entry` counts.
+  ChunkHandle(internal::Lender& lender, internal::Entry* entry, Tier tier)
+      : lender_(&lender), entry_(entry), tier_(tier) {}
   ChunkHandle(ChunkHandle&& other) noexcept;
   ChunkHandle& operator=(ChunkHandle&& other) noexcept;
   ~ChunkHandle();
 
   const ChunkKey& key() const;
-  const ContentKey& content_key() const;
   const Digest& anchor_hash() const;
   const KvFormat& format() const;
   int32_t num_tokens() const;
@@ -53,69 +66,37 @@ class ChunkHandle {
   bool lost() const;
 
  private:
-  friend class ChunkStore;
-  friend class Pending;
-  ChunkHandle(ChunkStore* store, internal::Entry* entry, Tier tier = Tier::kHostMemory)
-      : store_(store), entry_(entry), tier_(tier) {}
-
-  ChunkStore* store_;
+  internal::Lender* lender_;
   internal::Entry* entry_;  // null after a move
   Tier tier_;
 };
 
-/// The holder is the one who computes this chunk; others who ask for it wait. Going without Commit hands the
-/// duty to the caller who has waited longest, if there is one.
+/// The duty to compute a missing chunk. While it lives, others who ask for the chunk hear BeingComputed; when
+/// it goes without Commit, the next one who asks gets the duty.
 class Reservation {
  public:
+  /// For the store.
+  Reservation(internal::Lender& lender, ChunkAddress address)
+      : lender_(&lender), address_(std::move(address)) {}
   Reservation(Reservation&& other) noexcept;
   Reservation& operator=(Reservation&& other) noexcept;
   ~Reservation();
 
-  const ChunkAddress& address() const { return address_; }
-
-  /// ChunkStore::Insert under the reserved address. On success everyone who waits gets a handle too; on error
-  /// the duty passes on as if the reservation had been dropped. Afterwards only destruction is allowed.
+  /// ChunkStore::Insert under the reserved address. Afterwards, whatever the outcome, the duty is over and
+  /// only destruction is allowed. kFailedPrecondition: it was over already.
   absl::StatusOr<ChunkHandle> Commit(std::unique_ptr<ChunkKv> kv, const InsertOptions& options);
 
  private:
-  friend class ChunkStore;
-  friend class Pending;
-  Reservation(ChunkStore* store, ChunkAddress address) : store_(store), address_(std::move(address)) {}
-
-  ChunkStore* store_;  // null when moved from or committed
+  internal::Lender* lender_;  // null when moved from or committed
   ChunkAddress address_;
 };
 
-/// Someone else computes this chunk. Dropping it stops waiting.
-class Pending {
- public:
-  /// The entry, or the duty to compute it, because the one before gave up.
-  using Outcome = std::variant<ChunkHandle, Reservation>;
-
-  Pending(Pending&& other) noexcept;
-  Pending& operator=(Pending&& other) noexcept;
-  ~Pending();
-
-  /// Waits until there is an outcome and takes it. kDeadlineExceeded when there is none by then: one may wait
-  /// again (absl::InfinitePast() asks without waiting). kFailedPrecondition once the outcome was taken.
-  absl::StatusOr<Outcome> Wait(absl::Time deadline);
-
-  /// Calls `ready` once, as soon as Wait would not block: now, or later on the thread that brings the outcome
-  /// about, with no lock held. Replaces an earlier callback. Destroying this object takes the callback back,
-  /// but one that is just about to run still runs: it should own what it touches. REQUIRES: the outcome was
-  /// not taken.
-  void NotifyWhenReady(absl::AnyInvocable<void()> ready);
-
- private:
-  friend class ChunkStore;
-  Pending(ChunkStore* store, ChunkAddress address, std::shared_ptr<internal::Waiter> waiter);
-
-  ChunkStore* store_;
-  ChunkAddress address_;
-  std::shared_ptr<internal::Waiter> waiter_;  // null when moved from or taken
-};
+/// Someone else has the duty to compute this chunk. Nobody is told when it is there, and no thread waits
+/// for it: whoever works on several prompts in turn asks LookupOrReserve again in the prompt's next turn,
+/// and gets the entry, or the duty if the other one gave up.
+struct BeingComputed {};
 
 /// LookupOrReserve's answer.
-using ReserveResult = std::variant<ChunkHandle, Reservation, Pending>;
+using ReserveResult = std::variant<ChunkHandle, Reservation, BeingComputed>;
 
 }  // namespace kvblend::store

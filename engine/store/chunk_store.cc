@@ -2,14 +2,19 @@
 
 #include <algorithm>
 #include <cassert>
-#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "engine/api/status_macros.h"
+#include "engine/store/page_token.h"
 
 namespace kvblend::store {
-absl::StatusOr<std::unique_ptr<ChunkStore>> ChunkStore::Create(
-    Options options, std::vector<std::unique_ptr<LowerTier>> lower) {
+namespace {
+
+/// How long pinning waits for an entry to reach the lower tier.
+constexpr absl::Duration kPinWait = absl::Seconds(10);
+
+absl::StatusOr<ChunkStore::Options> Checked(ChunkStore::Options options) {
   if (options.byte_budget < 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("chunk store: byte_budget is ", options.byte_budget, "; allowed: >= 0"));
@@ -24,57 +29,79 @@ absl::StatusOr<std::unique_ptr<ChunkStore>> ChunkStore::Create(
     return absl::InvalidArgumentError(absl::StrCat("chunk store: max_queued_write_bytes is ",
                                                    options.max_queued_write_bytes, "; allowed: >= 0"));
   }
-  if (absl::Status s = options.namespace_quotas.Check(); !s.ok()) return s;
-  return std::unique_ptr<ChunkStore>(new ChunkStore(std::move(options), std::move(lower)));
+  KVBLEND_RETURN_IF_ERROR(options.namespace_quotas.Check());
+  return options;
 }
 
-absl::StatusOr<std::unique_ptr<ChunkStore>> ChunkStore::Create(Options options,
-                                                               std::unique_ptr<LowerTier> lower) {
-  std::vector<std::unique_ptr<LowerTier>> tiers;
-  if (lower != nullptr) tiers.push_back(std::move(lower));
-  return Create(std::move(options), std::move(tiers));
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ChunkStore>> ChunkStore::Create(
+    Options options, std::vector<std::unique_ptr<LowerTier>> lower) {
+  KVBLEND_ASSIGN_OR_RETURN(options, Checked(std::move(options)));
+  return std::unique_ptr<ChunkStore>(new ChunkStore(std::move(options), std::move(lower)));
 }
 
 ChunkStore::ChunkStore(Options options, std::vector<std::unique_ptr<LowerTier>> lower)
     : options_(std::move(options)),
       read_meter_(options_.now),
-      eviction_queue_(options_.namespace_quotas.limited()),
-      lower_(std::move(lower), *options_.memory, options_.max_queued_write_bytes, options_.now) {
-  absl::MutexLock lock(&mutex_);
-  stats_.byte_budget = options_.byte_budget;
-  stats_.pinned_byte_limit = options_.pinned_byte_limit;
-}
+      lower_(std::move(lower), *options_.memory, options_.max_queued_write_bytes, options_.now),
+      index_({.byte_budget = options_.byte_budget,
+              .pinned_byte_limit = options_.pinned_byte_limit,
+              .namespace_quotas = options_.namespace_quotas}) {}
 
 ChunkStore::~ChunkStore() {
-  // Entries that are still arriving take their reads back from the tier, so they go first.
-  decltype(entries_) entries;
-  {
-    absl::MutexLock lock(&mutex_);
-    assert(reservations_.empty() && "a Reservation or Pending outlives the store");
-    entries.swap(entries_);
-  }
-  for ([[maybe_unused]] const auto& [id, entry] : entries) {
-    assert(entry->handles == 0 && "a ChunkHandle outlives the store");
-  }
+  absl::MutexLock lock(&mutex_);
+  assert(reserved_.empty() && "a Reservation outlives the store");
+}
+
+ChunkStore::Leftovers::~Leftovers() {
+  removed.clear();
+  for (const std::shared_ptr<ArrivingKv>& arriving : unfinished) arriving->AskForRest();
 }
 
 // --- lookups
 
-std::vector<std::optional<ChunkHandle>> ChunkStore::Lookup(absl::Span<const ChunkKey> keys,
-                                                           PromptReads* reads) {
+ChunkStore::Entry* ChunkStore::FindUsable(const ChunkKey& key, Leftovers& leftovers) {
+  Entry* entry = index_.Find(key);
+  if (entry == nullptr || entry->arriving == nullptr || !entry->arriving->failed()) return entry;
+  ++stats_.failed_entries;
+  lower_.MarkUnreadable(key, entry->arriving->tier());
+  index_.Erase(entry, leftovers.removed);
+  return nullptr;
+}
+
+ChunkHandle ChunkStore::HandOut(Entry* entry, PromptReads* reads, bool is_use) {
+  if (is_use) {
+    ++entry->hits;
+    if (!std::exchange(entry->unused, false)) entry->proven = true;
+    entry->last_used = options_.now();
+  }
+  index_.AddHandle(entry);
+  const bool is_whole = entry->is_whole();
+  // Also of an entry that another prompt has brought here, and may not come to ask for all of.
+  if (!is_whole && reads != nullptr) reads->Add(entry->arriving);
+  return ChunkHandle(*this, entry, is_whole ? Tier::kHostMemory : entry->arriving->tier());
+}
+
+std::vector<std::optional<ChunkHandle>> ChunkStore::Find(absl::Span<const ChunkKey> keys, PromptReads* reads,
+                                                         bool is_use) {
   std::vector<std::optional<ChunkHandle>> found(keys.size());
-  Deferred deferred;
   {
+    Leftovers leftovers;
     absl::MutexLock lock(&mutex_);
     for (size_t i = 0; i < keys.size(); ++i) {
-      frequencies_.Record(keys[i], stats_.entries);
-      if (Entry* entry = FindUsable(keys[i], deferred); entry != nullptr) {
-        found[i] = HitLocked(entry, reads);
-      }
+      if (is_use) index_.RecordAsked(keys[i]);
+      Entry* entry = FindUsable(keys[i], leftovers);
+      if (entry != nullptr) found[i] = HandOut(entry, reads, is_use);
     }
   }
-  deferred.Run();
-  Fetch(keys, reads, /*is_use=*/true, found);
+  Fetch(keys, reads, is_use, found);
+  return found;
+}
+
+std::vector<std::optional<ChunkHandle>> ChunkStore::Lookup(absl::Span<const ChunkKey> keys,
+                                                           PromptReads* reads) {
+  std::vector<std::optional<ChunkHandle>> found = Find(keys, reads, /*is_use=*/true);
   absl::MutexLock lock(&mutex_);
   for (const std::optional<ChunkHandle>& handle : found) {
     ++stats_.lookups;
@@ -84,22 +111,7 @@ std::vector<std::optional<ChunkHandle>> ChunkStore::Lookup(absl::Span<const Chun
 }
 
 std::vector<std::optional<ChunkHandle>> ChunkStore::Prefetch(absl::Span<const ChunkKey> keys) {
-  std::vector<std::optional<ChunkHandle>> found(keys.size());
-  Deferred deferred;
-  {
-    absl::MutexLock lock(&mutex_);
-    for (size_t i = 0; i < keys.size(); ++i) {
-      Entry* entry = FindUsable(keys[i], deferred);
-      if (entry != nullptr) found[i] = HandleOf(entry, nullptr);
-    }
-  }
-  deferred.Run();
-  Fetch(keys, /*reads=*/nullptr, /*is_use=*/false, found);
-  return found;
-}
-
-std::optional<ChunkHandle> ChunkStore::Lookup(const ChunkKey& key, PromptReads* reads) {
-  return std::move(Lookup(absl::MakeConstSpan(&key, 1), reads).front());
+  return Find(keys, /*reads=*/nullptr, /*is_use=*/false);
 }
 
 std::vector<std::optional<ChunkHandle>> ChunkStore::LookupAnyAnchor(absl::Span<const ContentKey> content_keys,
@@ -113,292 +125,329 @@ std::vector<std::optional<ChunkHandle>> ChunkStore::LookupAnyAnchor(absl::Span<c
                      : lower_.FindAnyAnchor(content_keys, reads->LookupDeadline(options_.lookup_budget));
   std::vector<ChunkKey> wanted;
   std::vector<size_t> wanted_by;
-  Deferred deferred;
   {
+    Leftovers leftovers;
     absl::MutexLock lock(&mutex_);
     for (size_t i = 0; i < content_keys.size(); ++i) {
-      const ContentKey& content_key = content_keys[i];
       ++stats_.other_anchor_lookups;
-      auto best = by_content_.lower_bound({content_key, false, ChunkKey()});
-      while (best != by_content_.end() && best->first.content_key == content_key &&
-             FindUsable(best->first.key, deferred) == nullptr) {
-        best = by_content_.lower_bound({content_key, false, ChunkKey()});
+      Entry* best = index_.FindAnyAnchor(content_keys[i]);
+      while (best != nullptr && FindUsable(best->address.key, leftovers) == nullptr) {
+        best = index_.FindAnyAnchor(content_keys[i]);
       }
-      const bool here = best != by_content_.end() && best->first.content_key == content_key;
-      if (here && (!below[i].has_value() ||
-                   !(ContentIndexKey{content_key, below[i]->isolated, below[i]->key} < best->first))) {
-        frequencies_.Record(best->first.key, stats_.entries);
-        found[i] = HitLocked(best->second, reads);
+      if (best != nullptr && (!below[i].has_value() || !(*below[i] < MatchOf(best->address)))) {
+        index_.RecordAsked(best->address.key);
+        found[i] = HandOut(best, reads, /*is_use=*/true);
       } else if (below[i].has_value()) {
-        frequencies_.Record(below[i]->key, stats_.entries);
+        index_.RecordAsked(below[i]->key);
         wanted.push_back(below[i]->key);
         wanted_by.push_back(i);
       }
     }
   }
-  deferred.Run();
   std::vector<std::optional<ChunkHandle>> fetched(wanted.size());
   Fetch(wanted, reads, /*is_use=*/true, fetched);
   for (size_t i = 0; i < wanted.size(); ++i) found[wanted_by[i]] = std::move(fetched[i]);
   if (own.has_value()) own->AskForAll();
   absl::MutexLock lock(&mutex_);
-  for (const std::optional<ChunkHandle>& handle : found)
+  for (const std::optional<ChunkHandle>& handle : found) {
     stats_.other_anchor_hits += handle.has_value() ? 1 : 0;
+  }
   return found;
 }
 
-std::optional<ChunkHandle> ChunkStore::LookupAnyAnchor(const ContentKey& content_key, PromptReads* reads) {
-  return std::move(LookupAnyAnchor(absl::MakeConstSpan(&content_key, 1), reads).front());
+// --- lower tiers
+
+void ChunkStore::Fetch(absl::Span<const ChunkKey> keys, PromptReads* reads, bool is_use,
+                       std::vector<std::optional<ChunkHandle>>& found) {
+  if (lower_.empty()) return;
+  std::vector<ChunkKey> missing;
+  std::vector<size_t> missing_at;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (found[i].has_value()) continue;
+    missing.push_back(keys[i]);
+    missing_at.push_back(i);
+  }
+  if (missing.empty()) return;
+  std::optional<PromptReads> own;
+  if (reads == nullptr) reads = &own.emplace(NewPrompt());
+  std::vector<std::shared_ptr<LowerTierEntry>> sources =
+      lower_.Open(missing, reads->LookupDeadline(options_.lookup_budget));
+  for (size_t i = 0; i < missing.size(); ++i) {
+    if (sources[i] != nullptr) found[missing_at[i]] = Admit(std::move(sources[i]), *reads, is_use);
+  }
+  if (own.has_value()) own->AskForAll();
+}
+
+std::optional<ChunkHandle> ChunkStore::Admit(std::shared_ptr<LowerTierEntry> source, PromptReads& reads,
+                                             bool is_use) {
+  const EntryHeader& header = source->header();
+  absl::StatusOr<std::unique_ptr<ChunkKv>> allocated =
+      ChunkKv::Allocate(header.address.format, header.address.num_tokens, *options_.memory);
+  if (!allocated.ok()) return std::nullopt;
+  const std::shared_ptr<ChunkKv> kv = *std::move(allocated);
+  auto fresh = std::make_unique<Entry>();
+  Entry* const entry = fresh.get();
+  entry->address = header.address;
+  entry->kv = kv;
+  entry->arriving = std::make_shared<ArrivingKv>(source, kv, reads.prompt(), read_meter_);
+  entry->bytes = kv->size_bytes() + kEntryOverheadBytes;
+  entry->label = header.label;
+  entry->compute_cost_seconds = header.compute_cost_seconds;
+  entry->created = header.created;
+  entry->last_used = header.created;
+  entry->unused = true;
+
+  Leftovers leftovers;
+  absl::MutexLock lock(&mutex_);
+  // Someone else may have been faster.
+  if (Entry* resident = FindUsable(header.address.key, leftovers); resident != nullptr) {
+    return HandOut(resident, &reads, is_use);
+  }
+  entry->pinned = source->pinned() && index_.CheckPinLimit(entry->bytes).ok();
+  if (!AddEntry(fresh, leftovers).ok()) return std::nullopt;
+  ++(is_use ? stats_.lower_hits : stats_.prefetched);
+  return HandOut(entry, &reads, is_use);
+}
+
+absl::Status ChunkStore::AddEntry(std::unique_ptr<Entry>& entry, Leftovers& leftovers) {
+  internal::ChunkIndex::Removed evicted;
+  absl::Status added = index_.Add(entry, evicted);
+  for (std::unique_ptr<Entry>& gone : evicted) {
+    if (index_.FrequencyOf(*gone) > 1) OfferToLower(*gone);
+    leftovers.removed.push_back(std::move(gone));
+  }
+  return added;
+}
+
+void ChunkStore::OfferToLower(const Entry& entry) {
+  if (lower_.empty() || !entry.is_whole()) return;
+  lower_.Write(entry.address, entry.kv, entry.pinned,
+               {.label = entry.label,
+                .compute_cost_seconds = entry.compute_cost_seconds,
+                .frequency = index_.FrequencyOf(entry),
+                .created = entry.created});
+}
+
+void ChunkStore::Return(Entry* entry) {
+  Leftovers leftovers;
+  absl::MutexLock lock(&mutex_);
+  ArrivingKv* const arriving = entry->arriving.get();
+  if (entry->handles == 1 && entry->resident && arriving != nullptr) {
+    // What came from a lower tier other than the first is worth having nearer once it is asked for again.
+    if (!entry->promoted && index_.FrequencyOf(*entry) > 1) {
+      entry->promoted = entry->is_whole();
+      OfferToLower(*entry);
+    }
+    const int32_t num_unasked = arriving->num_unasked();
+    if (num_unasked == arriving->num_layers() && !entry->pinned) {
+      // What nobody came to read need not be here; what somebody began to read is kept, so it is completed.
+      index_.Erase(entry, leftovers.removed);
+    } else if (num_unasked > 0) {
+      leftovers.unfinished.push_back(entry->arriving);
+    }
+  }
+  index_.DropHandle(entry, leftovers.removed);
 }
 
 // --- insertion
 
-absl::Status ChunkStore::CheckInsert(const ChunkAddress& address, const ChunkKv* kv,
-                                     const InsertOptions& options) const {
-  if (kv == nullptr) return absl::InvalidArgumentError("chunk store: no KV given");
-  if (kv->format() != address.format || kv->num_tokens() != address.num_tokens) {
-    return absl::InvalidArgumentError(absl::StrCat("chunk store: KV of ", kv->num_tokens(),
-                                                   " tokens is not of the shape that its address names (",
-                                                   address.num_tokens, " tokens), or of another format"));
-  }
-  if (!std::isfinite(options.compute_cost_seconds) || options.compute_cost_seconds < 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "chunk store: compute_cost_seconds is ", options.compute_cost_seconds, "; allowed: finite and >= 0"));
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<ChunkHandle> ChunkStore::Insert(const ChunkAddress& address, std::unique_ptr<ChunkKv> kv,
                                                const InsertOptions& options) {
-  if (absl::Status s = CheckInsert(address, kv.get(), options); !s.ok()) return s;
-  Deferred deferred;
-  absl::ReleasableMutexLock lock(&mutex_);
-  absl::StatusOr<ChunkHandle> handle = InsertLocked(address, kv, options, deferred);
-  lock.Release();
-  deferred.Run();
-  return handle;
+  return InsertOrCommit(address, std::move(kv), options, /*is_commit=*/false);
 }
 
-absl::StatusOr<ChunkHandle> ChunkStore::InsertLocked(const ChunkAddress& address,
-                                                     std::unique_ptr<ChunkKv>& kv,
-                                                     const InsertOptions& options, Deferred& deferred) {
-  Entry* entry = FindUsable(address.key, deferred);
+absl::StatusOr<ChunkHandle> ChunkStore::Commit(const ChunkAddress& address, std::unique_ptr<ChunkKv> kv,
+                                               const InsertOptions& options) {
+  return InsertOrCommit(address, std::move(kv), options, /*is_commit=*/true);
+}
+
+absl::StatusOr<ChunkHandle> ChunkStore::InsertOrCommit(const ChunkAddress& address,
+                                                       std::unique_ptr<ChunkKv> kv,
+                                                       const InsertOptions& options, bool is_commit) {
+  const absl::Status sound = kv == nullptr
+                                 ? absl::InvalidArgumentError("chunk store: no KV given")
+                                 : CheckStorable("chunk store", address, *kv, options.compute_cost_seconds);
+  auto fresh = std::make_unique<Entry>();
+  if (sound.ok()) {
+    fresh->address = address;
+    fresh->bytes = kv->size_bytes() + kEntryOverheadBytes;
+    fresh->kv = std::move(kv);
+    fresh->label = options.label;
+    fresh->compute_cost_seconds = options.compute_cost_seconds;
+    fresh->created = options_.now();
+    fresh->last_used = fresh->created;
+    fresh->pinned = options.pinned;
+    fresh->proven = options.on_purpose;
+  }
+  Leftovers leftovers;
+  absl::MutexLock lock(&mutex_);
+  if (is_commit) reserved_.erase(address.key);
+  KVBLEND_RETURN_IF_ERROR(sound);
+  Entry* entry = FindUsable(address.key, leftovers);
+  absl::Status stored;
   if (entry != nullptr) {
-    if (options.pinned && !entry->pinned) {
-      if (absl::Status s = CheckPinLimit(entry->bytes); !s.ok()) {
-        ++stats_.rejected_insertions;
-        return s;
-      }
-      entry->pinned = true;
-      ++stats_.pinned_entries;
-      stats_.pinned_bytes += entry->bytes;
+    if (options.pinned) stored = index_.SetPinned(entry, true);
+    if (stored.ok()) {
+      entry->proven |= options.on_purpose;
+      ++stats_.duplicate_insertions;
     }
-    entry->proven |= options.on_purpose;
-    ++stats_.duplicate_insertions;
   } else {
-    const int64_t bytes = kv->size_bytes() + kEntryOverheadBytes;
-    absl::Status fits = options.pinned ? CheckPinLimit(bytes) : absl::OkStatus();
-    if (fits.ok()) fits = MakeRoom(address, bytes, deferred);
-    if (!fits.ok()) {
-      ++stats_.rejected_insertions;
-      return fits;
+    entry = fresh.get();
+    stored = AddEntry(fresh, leftovers);
+    if (stored.ok()) {
+      ++stats_.insertions;
+      stats_.inserted_bytes += entry->bytes;
     }
-    entry = AddEntry(address, std::move(kv), bytes, options, options_.now());
-    ++stats_.insertions;
-    stats_.inserted_bytes += bytes;
+  }
+  if (!stored.ok()) {
+    ++stats_.rejected_insertions;
+    return stored;
   }
   OfferToLower(*entry);
-  AddHandle(entry);
-  ResolveWaiters(address.key, entry, deferred);
-  return ChunkHandle(this, entry);
+  index_.AddHandle(entry);
+  return ChunkHandle(*this, entry, Tier::kHostMemory);
 }
 
-ChunkStore::Entry* ChunkStore::AddEntry(const ChunkAddress& address, std::shared_ptr<const ChunkKv> kv,
-                                        int64_t bytes, const InsertOptions& options, absl::Time created) {
-  auto owned = std::make_unique<Entry>();
-  Entry* entry = owned.get();
-  entry->id = next_id_++;
-  entry->address = address;
-  entry->kv = std::move(kv);
-  entry->bytes = bytes;
-  entry->label = options.label;
-  entry->compute_cost_seconds = options.compute_cost_seconds;
-  entry->created = created;
-  entry->last_used = created;
-  entry->pinned = options.pinned;
-  entry->proven = options.on_purpose;
-  entry->namespace_bytes = &namespace_bytes_[address.tenant_namespace];
-  *entry->namespace_bytes += bytes;
-  entries_.emplace(entry->id, std::move(owned));
-  by_key_.emplace(address.key, entry);
-  by_namespace_.emplace(NamespaceAndKey(address.tenant_namespace, address.key), entry);
-  by_content_.emplace(
-      ContentIndexKey{address.content_key, address.anchor_hash == IsolatedAnchorHash(), address.key}, entry);
-  ++stats_.entries;
-  stats_.bytes += bytes;
-  stats_.pinned_entries += options.pinned ? 1 : 0;
-  stats_.pinned_bytes += options.pinned ? bytes : 0;
-  return entry;
-}
+// --- reservations
 
-absl::Status ChunkStore::CheckPinLimit(int64_t bytes) const {
-  if (bytes <= options_.pinned_byte_limit - stats_.pinned_bytes) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat("chunk store: pinning needs ", bytes, " bytes; ",
-                                                   stats_.pinned_bytes, " of at most ",
-                                                   options_.pinned_byte_limit, " bytes are pinned"));
-}
-
-absl::Status ChunkStore::MakeRoom(const ChunkAddress& address, int64_t bytes, Deferred& deferred) {
-  const int64_t kept = stats_.bytes - eviction_queue_.bytes();
-  if (bytes > options_.byte_budget - kept) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("chunk store: ", bytes, " bytes needed; of the budget of ", options_.byte_budget,
-                     " bytes ", kept, " are pinned (", stats_.pinned_bytes, ") or in use"));
-  }
-  if (options_.namespace_quotas.limited()) {
-    if (absl::Status s = MakeRoomInNamespace(address.tenant_namespace, bytes, deferred); !s.ok()) return s;
-  }
-  while (bytes > options_.byte_budget - stats_.bytes) Evict(*eviction_queue_.Pop(), deferred);
-  return absl::OkStatus();
-}
-
-absl::Status ChunkStore::MakeRoomInNamespace(const std::string& tenant_namespace, int64_t bytes,
-                                             Deferred& deferred) {
-  const int64_t quota = options_.namespace_quotas.BytesOf(tenant_namespace, options_.byte_budget);
-  auto used = namespace_bytes_.find(tenant_namespace);
-  const int64_t kept =
-      used == namespace_bytes_.end() ? 0 : used->second - eviction_queue_.bytes_of(&used->second);
-  if (bytes > quota - kept) {
-    return absl::ResourceExhaustedError(absl::StrCat("chunk store: ", bytes, " bytes needed; namespace '",
-                                                     tenant_namespace, "' may fill ", quota,
-                                                     " bytes, of which ", kept, " are pinned or in use"));
-  }
-  // Its last entry takes the namespace's count with it.
-  for (; used != namespace_bytes_.end() && bytes > quota - used->second;
-       used = namespace_bytes_.find(tenant_namespace)) {
-    Evict(*eviction_queue_.PopOf(&used->second), deferred);
-  }
-  return absl::OkStatus();
-}
-
-void ChunkStore::Evict(EvictionQueue::EntryId id, Deferred& deferred) {
-  Entry* entry = entries_.at(id).get();
-  entry->eviction_ticket.reset();
-  ++stats_.evictions;
-  stats_.evicted_bytes += entry->bytes;
-  if (FrequencyOf(*entry) > 1) OfferToLower(*entry);
-  TakeOut(entry, deferred);
-}
-
-int64_t ChunkStore::FrequencyOf(const Entry& entry) const {
-  return std::max<int64_t>(frequencies_.Estimate(entry.address.key), entry.proven ? 2 : 1);
-}
-
-// --- entries
-
-ChunkStore::Entry* ChunkStore::FindLocked(const ChunkKey& key) const {
-  const auto found = by_key_.find(key);
-  return found == by_key_.end() ? nullptr : found->second;
-}
-
-ChunkStore::Entry* ChunkStore::FindUsable(ChunkKey key, Deferred& deferred) {
-  Entry* entry = FindLocked(key);
-  if (entry == nullptr || entry->arriving == nullptr || !entry->arriving->failed()) return entry;
-  ++stats_.failed_entries;
-  lower_.MarkUnreadable(key, entry->arriving->tier());
-  TakeOut(entry, deferred);
-  return nullptr;
-}
-
-ChunkHandle ChunkStore::HitLocked(Entry* entry, PromptReads* reads) {
-  ++entry->hits;
-  if (!std::exchange(entry->unused, false)) entry->proven = true;
-  entry->last_used = options_.now();
-  return HandleOf(entry, reads);
-}
-
-ChunkHandle ChunkStore::HandleOf(Entry* entry, PromptReads* reads) {
-  AddHandle(entry);
-  // Also of an entry that another prompt has brought here, and may not come to ask for all of.
-  if (!entry->is_whole() && reads != nullptr) reads->Add(entry->arriving);
-  return ChunkHandle(this, entry, entry->is_whole() ? Tier::kHostMemory : entry->arriving->tier());
-}
-
-void ChunkStore::AddHandle(Entry* entry) {
-  ++entry->handles;
-  UpdateEvictability(entry);
-}
-
-void ChunkStore::DropHandle(Entry* entry, Deferred& deferred) {
-  assert(entry->handles > 0);
-  --entry->handles;
-  if (entry->resident) {
-    // What came from a lower tier but the first is worth having nearer once it is asked for again.
-    if (entry->handles == 0 && entry->arriving != nullptr && !entry->promoted && FrequencyOf(*entry) > 1) {
-      entry->promoted = entry->is_whole();
+absl::StatusOr<ReserveResult> ChunkStore::LookupOrReserve(const ChunkAddress& address) {
+  KVBLEND_ASSIGN_OR_RETURN(const int64_t kv_bytes, ChunkKv::SizeBytes(address.format, address.num_tokens));
+  std::vector<std::optional<ChunkHandle>> found(1);
+  {
+    Leftovers leftovers;
+    absl::MutexLock lock(&mutex_);
+    if (Entry* entry = FindUsable(address.key, leftovers); entry != nullptr) {
+      found[0] = HandOut(entry, /*reads=*/nullptr, /*is_use=*/true);
       OfferToLower(*entry);
+    } else if (reserved_.contains(address.key)) {  // without asking the lower tiers again and again
+      ++stats_.reserve_lookups;
+      ++stats_.waits;
+      return BeingComputed();
     }
-    UpdateEvictability(entry);
-    if (entry->handles == 0 && entry->arriving != nullptr && entry->arriving->num_unasked() > 0) {
-      // What nobody came to read need not be here; what somebody began to read is kept, so it is completed.
-      if (entry->arriving->num_unasked() == entry->arriving->num_layers() && !entry->pinned) {
-        TakeOut(entry, deferred);
-      } else {
-        deferred.unfinished.push_back(entry->arriving);
-      }
-    }
-  } else if (entry->handles == 0) {
-    stats_.erased_held_bytes -= entry->bytes;
-    Free(entry, deferred);
   }
+  Fetch(absl::MakeConstSpan(&address.key, 1), /*reads=*/nullptr, /*is_use=*/true, found);
+
+  // Counted in one go, so that the sums hold at every moment.
+  absl::MutexLock lock(&mutex_);
+  if (!found[0].has_value()) {  // since then, somebody may have inserted it
+    if (Entry* entry = index_.Find(address.key); entry != nullptr) {
+      found[0] = HandOut(entry, /*reads=*/nullptr, /*is_use=*/true);
+    }
+  }
+  ++stats_.reserve_lookups;
+  if (found[0].has_value()) {
+    ++stats_.reserve_hits;
+    return *std::move(found[0]);
+  }
+  if (reserved_.contains(address.key)) {
+    ++stats_.waits;
+    return BeingComputed();
+  }
+  const int64_t pinned_bytes = index_.pinned_bytes();
+  if (kv_bytes > options_.byte_budget - pinned_bytes - kEntryOverheadBytes) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "chunk store: a chunk of ", address.num_tokens, " tokens needs ", kv_bytes + kEntryOverheadBytes,
+        " bytes; the budget is ", options_.byte_budget, " bytes, of which ", pinned_bytes, " are pinned"));
+  }
+  ++stats_.reservations_made;
+  reserved_.insert(address.key);
+  return Reservation(*this, address);
 }
 
-void ChunkStore::Free(Entry* entry, Deferred& deferred) {
-  stats_.bytes -= entry->bytes;
-  *entry->namespace_bytes -= entry->bytes;
-  if (*entry->namespace_bytes == 0) namespace_bytes_.erase(entry->address.tenant_namespace);
-  deferred.freed.push_back(std::move(entries_.extract(entry->id).mapped()));
+void ChunkStore::Abandon(const ChunkKey& key) {
+  absl::MutexLock lock(&mutex_);
+  reserved_.erase(key);
 }
 
-void ChunkStore::ReleaseHandle(Entry* entry) {
-  Deferred deferred;
+// --- for operators
+
+absl::StatusOr<ChunkInfo> ChunkStore::Stat(NamespaceFilter filter, const ChunkKey& key) const {
   {
     absl::MutexLock lock(&mutex_);
-    DropHandle(entry, deferred);
+    const Entry* entry = index_.Find(filter, key);
+    if (entry != nullptr) return internal::ChunkIndex::InfoOf(*entry);
   }
-  deferred.Run();
+  std::optional<ChunkInfo> below = lower_.Stat(filter, key);
+  if (below.has_value()) return *std::move(below);
+  return absl::NotFoundError(absl::StrCat("chunk ", key.ToHex(), " is not in the store"));
 }
 
-void ChunkStore::UpdateEvictability(Entry* entry) {
-  const bool evictable = entry->resident && entry->handles == 0 && !entry->pinned;
-  if (evictable == entry->eviction_ticket.has_value()) return;
-  if (evictable) {
-    entry->eviction_ticket = eviction_queue_.Add(entry->id, FrequencyOf(*entry), entry->compute_cost_seconds,
-                                                 entry->bytes, entry->namespace_bytes);
-  } else {
-    eviction_queue_.Remove(*entry->eviction_ticket);
-    entry->eviction_ticket.reset();
+absl::StatusOr<ChunkPage> ChunkStore::List(NamespaceFilter filter, std::string_view page_token,
+                                           int32_t page_size) const {
+  if (page_size < 1 || page_size > kMaxPageSize) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("page_size is ", page_size, "; allowed: 1 to ", kMaxPageSize));
   }
+  KVBLEND_ASSIGN_OR_RETURN(const std::optional<ListPlace> after,
+                           internal::DecodePageToken(filter, page_token));
+  // One more than the page holds tells whether it is the last one.
+  ChunkPage page;
+  {
+    absl::MutexLock lock(&mutex_);
+    page.chunks = index_.List(filter, after, page_size + 1);
+  }
+  page.chunks = lower_.List(filter, after, page_size + 1, std::move(page.chunks));
+  if (static_cast<int64_t>(page.chunks.size()) > page_size) {
+    page.chunks.erase(page.chunks.begin() + page_size, page.chunks.end());
+    page.next_page_token = internal::EncodePageToken(page.chunks.back());
+  }
+  return page;
 }
 
-void ChunkStore::TakeOut(Entry* entry, Deferred& deferred) {
-  const ChunkAddress& address = entry->address;
-  by_key_.erase(address.key);
-  by_namespace_.erase(NamespaceAndKey(address.tenant_namespace, address.key));
-  by_content_.erase({address.content_key, address.anchor_hash == IsolatedAnchorHash(), address.key});
-  --stats_.entries;
-  if (entry->pinned) {
-    --stats_.pinned_entries;
-    stats_.pinned_bytes -= entry->bytes;
-    entry->pinned = false;
-  }
-  entry->resident = false;
-  UpdateEvictability(entry);
-  if (entry->handles > 0) {
-    stats_.erased_held_bytes += entry->bytes;
-  } else {
-    Free(entry, deferred);
-  }
+bool ChunkStore::EraseFromMemory(NamespaceFilter filter, const ChunkKey& key) {
+  Leftovers leftovers;
+  absl::MutexLock lock(&mutex_);
+  Entry* entry = index_.Find(filter, key);
+  if (entry == nullptr) return false;
+  index_.Erase(entry, leftovers.removed);
+  return true;
+}
+
+bool ChunkStore::Erase(NamespaceFilter filter, const ChunkKey& key) {
+  bool found = EraseFromMemory(filter, key);
+  // Only resident entries are queued for a tier: from here on nothing of it is written.
+  lower_.CancelWrites(
+      [&](const ChunkAddress& address) { return address.key == key && address.IsIn(filter); });
+  found |= lower_.Erase(filter, key);
+  found |= EraseFromMemory(filter, key);  // a lookup may have found it below meanwhile
+  absl::MutexLock lock(&mutex_);
+  stats_.erased += found ? 1 : 0;
+  return found;
+}
+
+int64_t ChunkStore::Clear(NamespaceFilter filter) {
+  lower_.CancelWrites([&](const ChunkAddress& address) { return address.IsIn(filter); });
+  int64_t num_erased = 0;
+  std::string page_token;
+  do {
+    const absl::StatusOr<ChunkPage> page = List(filter, page_token, kMaxPageSize);
+    for (const ChunkInfo& info : page->chunks) num_erased += Erase(filter, info.key) ? 1 : 0;
+    page_token = page->next_page_token;
+  } while (!page_token.empty());
+  return num_erased;
+}
+
+absl::Status ChunkStore::SetPinned(NamespaceFilter filter, const ChunkKey& key, bool pinned) {
+  // What is on its way must arrive, or the tiers below would refuse.
+  lower_.WaitUntilWritten(key, absl::Now() + kPinWait).IgnoreError();
+  absl::Status below = lower_.SetPinned(filter, key, pinned);
+  absl::MutexLock lock(&mutex_);
+  Entry* entry = index_.Find(filter, key);
+  return entry == nullptr ? below : index_.SetPinned(entry, pinned);
+}
+
+StoreStats ChunkStore::Stats() const {
+  const WriteBehind::Stats writes = lower_.write_stats();
+  absl::MutexLock lock(&mutex_);
+  StoreStats stats = stats_;
+  index_.Report(stats);
+  stats.reservations = static_cast<int64_t>(reserved_.size());
+  stats.queued_writes = writes.queued_entries;
+  stats.queued_write_bytes = writes.queued_bytes;
+  stats.written_entries = writes.written;
+  stats.dropped_writes = writes.dropped;
+  stats.failed_writes = writes.failed;
+  return stats;
 }
 
 }  // namespace kvblend::store

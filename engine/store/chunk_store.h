@@ -4,7 +4,7 @@
 //   auto result = store->LookupOrReserve(store::AddressOf(identity));
 //
 // gives one of three: a ChunkHandle, whose layers AcquireLayer hands out; a Reservation, with the duty to
-// compute the chunk and Commit it; or a Pending, to Wait for whoever has that duty.
+// compute the chunk and Commit it; or BeingComputed, when somebody else has that duty.
 //
 // Threads: every method may be called from any thread. The store must outlive what it gave out.
 //
@@ -17,8 +17,8 @@
 // ones. An entry that can't be read is a miss from then on; nothing that was read is used unchecked.
 //
 // Placement: an entry is evicted as EvictionQueue says, within its namespace's quota first. What is evicted
-// from memory, or read from a lower tier but the first, and was asked for more than once, is written to the
-// tiers that have it not.
+// from memory, or read from a lower tier other than the first, and was asked for more than once, is written
+// to those tiers that do not have it.
 //
 // Memory: entries, erased ones that handles still hold included, never exceed the byte budget. KV that is
 // being computed is not counted until it is inserted; callers bound how much of it there is. KV on its way to
@@ -27,20 +27,15 @@
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <tuple>
-#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/container/btree_map.h"
-#include "absl/container/flat_hash_map.h"
-#include "absl/container/node_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
@@ -50,14 +45,13 @@
 #include "engine/api/chunk_catalog.h"
 #include "engine/api/options.h"
 #include "engine/api/stats.h"
-#include "engine/store/chunk_entry.h"
 #include "engine/store/chunk_handle.h"
-#include "engine/store/eviction.h"
+#include "engine/store/chunk_index.h"
 #include "engine/store/format/chunk_address.h"
 #include "engine/store/format/chunk_kv.h"
-#include "engine/store/frequency_sketch.h"
 #include "engine/store/lower_tier.h"
 #include "engine/store/lower_tiers.h"
+#include "engine/store/read_meter.h"
 
 namespace kvblend::store {
 
@@ -68,7 +62,7 @@ struct InsertOptions {
   std::string label = {};   // free text shown by List
 };
 
-class ChunkStore final : public ChunkCatalog {
+class ChunkStore final : public ChunkCatalog, private internal::Lender {
  public:
   struct Options {
     int64_t byte_budget = int64_t{4} << 30;
@@ -85,11 +79,9 @@ class ChunkStore final : public ChunkCatalog {
   /// tokens are bounded as well.
   static constexpr int64_t kEntryOverheadBytes = 1024;
 
-  /// `lower`: the tier to ask first first. kInvalidArgument naming the option.
+  /// `lower`: in the order in which lookups ask them. kInvalidArgument naming the option.
   static absl::StatusOr<std::unique_ptr<ChunkStore>> Create(
       Options options, std::vector<std::unique_ptr<LowerTier>> lower = {});
-  static absl::StatusOr<std::unique_ptr<ChunkStore>> Create(Options options,
-                                                            std::unique_ptr<LowerTier> lower);
   /// Finishes what is on its way to the lower tiers.
   ~ChunkStore() override;
 
@@ -98,31 +90,29 @@ class ChunkStore final : public ChunkCatalog {
   /// A number for the PromptReads of one prompt: earlier prompts' reads go first.
   uint64_t NewPrompt() { return next_prompt_.fetch_add(1, std::memory_order_relaxed); }
 
-  /// In the order of `keys`. What has to be read for them is added to `reads`, and is on its way once that is
-  /// asked for; without, at once. When the last handle of an entry goes, it is taken out if none of its
-  /// layers was asked for, and else the rest of them is. Keys that are looked up together cost a tier across
-  /// the network one round trip; over it, a prompt waits for its lookups together for at most lookup_budget.
+  /// A handle per key, or nothing, in the order of `keys`. What has to be read for the handles is added to
+  /// `reads`, and begins once layers are asked for there; without `reads`, it begins at once.
+  /// When an entry's last handle goes before any of its layers was asked for, the entry goes too; else the
+  /// rest of its layers is asked for. Keys that are looked up together cost a tier across the network one
+  /// round trip; all lookups of a prompt together wait for such tiers at most for lookup_budget.
   std::vector<std::optional<ChunkHandle>> Lookup(absl::Span<const ChunkKey> keys,
                                                  PromptReads* reads = nullptr);
-  std::optional<ChunkHandle> Lookup(const ChunkKey& key, PromptReads* reads = nullptr);
 
   /// As Lookup, but is no use of what it finds: neither a hit nor a sign that somebody asks for it. What is
   /// only in lower tiers is on its way into memory when this returns.
   std::vector<std::optional<ChunkHandle>> Prefetch(absl::Span<const ChunkKey> keys);
 
-  /// An entry of the same chunk whatever its anchor; of several, an anchored one rather than an isolated one,
-  /// and then the one with the smallest key: the same entries give the same choice, whatever happened before.
+  /// An entry of the same chunk whatever its anchor; of several, the best ContentMatch.
   std::vector<std::optional<ChunkHandle>> LookupAnyAnchor(absl::Span<const ContentKey> content_keys,
                                                           PromptReads* reads = nullptr);
-  std::optional<ChunkHandle> LookupAnyAnchor(const ContentKey& content_key, PromptReads* reads = nullptr);
 
-  /// The entry, or the duty to compute it, or a place in the queue behind the one who does. An entry that a
-  /// lower tier has not (it was full, or has evicted it) is written there again.
+  /// The entry, or the duty to compute it, or that someone else has the duty. An entry that a lower tier does
+  /// not have (it was full, or has evicted it) is written there again.
   /// kResourceExhausted when it could not be stored however much were evicted: larger than the budget without
   /// what operators pinned. kInvalidArgument: bad format.
   absl::StatusOr<ReserveResult> LookupOrReserve(const ChunkAddress& address);
 
-  /// Stores a chunk; needs no reservation, and serves whoever waits for it. Evicts idle entries to make room.
+  /// Stores a chunk; needs no reservation. Evicts idle entries to make room.
   /// When the key is already resident its entry is returned (and pinned, if so asked) and `kv` dropped: equal
   /// key, equal KV. On error the store is unchanged. kResourceExhausted: does not fit beside what is pinned
   /// or in use, or over the limit of pinned bytes; names the bytes. kInvalidArgument: `kv` isn't of the
@@ -133,12 +123,12 @@ class ChunkStore final : public ChunkCatalog {
   /// Waits until a chunk that was inserted is in the durable tier: it will be there after a restart.
   /// kFailedPrecondition: there is none. kDeadlineExceeded: not by then. Otherwise why it could not be
   /// written.
-  absl::Status WaitUntilDurable(const ChunkKey& key, absl::Time deadline);
-  /// Whether there is a durable tier.
-  bool durable() const { return lower_.durable(); }
+  absl::Status WaitUntilDurable(const ChunkKey& key, absl::Time deadline) {
+    return lower_.WaitUntilDurable(key, deadline);
+  }
   bool has_lower_tiers() const { return !lower_.empty(); }
   /// Waits until nothing is on its way to the lower tiers. kDeadlineExceeded.
-  absl::Status FlushWrites(absl::Time deadline);
+  absl::Status FlushWrites(absl::Time deadline) { return lower_.FlushWrites(deadline); }
 
   // --- for operators: see ChunkCatalog ---------------------------------------------------------------------
 
@@ -146,120 +136,70 @@ class ChunkStore final : public ChunkCatalog {
   absl::StatusOr<ChunkPage> List(NamespaceFilter filter, std::string_view page_token,
                                  int32_t page_size) const override;
   bool Erase(NamespaceFilter filter, const ChunkKey& key) override;
-  /// Erase under every anchor. Returns the number of entries erased.
-  int64_t EraseContent(NamespaceFilter filter, const ContentKey& content_key);
   int64_t Clear(NamespaceFilter filter) override;
-  absl::Status Pin(NamespaceFilter filter, const ChunkKey& key) override;
-  absl::Status Unpin(NamespaceFilter filter, const ChunkKey& key) override;
+  absl::Status Pin(NamespaceFilter filter, const ChunkKey& key) override {
+    return SetPinned(filter, key, true);
+  }
+  absl::Status Unpin(NamespaceFilter filter, const ChunkKey& key) override {
+    return SetPinned(filter, key, false);
+  }
 
   StoreStats Stats() const;
-  /// Of the tiers below, in the order of lookups.
+  /// One for each lower tier, in the order of lookups.
   std::vector<TierStats> LowerTierStats() const { return lower_.Report(); }
   /// How fast the lower tiers are.
   const ReadMeter& read_meter() const { return read_meter_; }
 
  private:
-  friend class ChunkHandle;
-  friend class Reservation;
-  friend class Pending;
   using Entry = internal::Entry;
-  using Waiter = internal::Waiter;
-  using NamespaceAndKey = std::pair<std::string, ChunkKey>;
-  /// Someone has the duty to compute this chunk: a Reservation, or a waiter that was given it and hasn't
-  /// looked yet.
-  struct ReservationSlot {
-    std::deque<std::shared_ptr<Waiter>> waiters;
-  };
-  /// In LookupAnyAnchor's order of preference.
-  struct ContentIndexKey {
-    ContentKey content_key;
-    bool isolated = false;
-    ChunkKey key;
-    friend bool operator<(const ContentIndexKey& a, const ContentIndexKey& b) {
-      return std::tie(a.content_key, a.isolated, a.key) < std::tie(b.content_key, b.isolated, b.key);
-    }
-  };
-  /// What is left to do once the lock is released: callbacks run and memory is freed outside it.
-  struct Deferred {
-    std::vector<std::shared_ptr<Waiter>> ready;
-    std::vector<std::unique_ptr<Entry>> freed;
-    std::vector<std::shared_ptr<ArrivingKv>> unfinished;  // of which nobody will ask for the rest
-    void Run();
+  /// What a method leaves for after it has released the lock. Declared before the lock, so that it goes
+  /// after.
+  struct Leftovers {
+    internal::ChunkIndex::Removed removed;                // to be freed
+    std::vector<std::shared_ptr<ArrivingKv>> unfinished;  // nobody else will ask for the rest of their layers
+    ~Leftovers();
   };
 
   ChunkStore(Options options, std::vector<std::unique_ptr<LowerTier>> lower);
 
-  // Called by handles, reservations and waiters.
-  void ReleaseHandle(Entry* entry);
+  // Lender
+  void Return(Entry* entry) override;
   absl::StatusOr<ChunkHandle> Commit(const ChunkAddress& address, std::unique_ptr<ChunkKv> kv,
-                                     const InsertOptions& options);
-  void Abandon(const ChunkKey& key);
-  Pending::Outcome TakeOutcome(const ChunkAddress& address, Waiter& waiter);
-  void SetCallback(Waiter& waiter, absl::AnyInvocable<void()> ready);
-  void StopWaiting(const ChunkKey& key, const std::shared_ptr<Waiter>& waiter);
+                                     const InsertOptions& options) override;
+  void Abandon(const ChunkKey& key) override;
 
-  absl::Status CheckInsert(const ChunkAddress& address, const ChunkKv* kv,
-                           const InsertOptions& options) const;
-  absl::StatusOr<ChunkHandle> InsertLocked(const ChunkAddress& address, std::unique_ptr<ChunkKv>& kv,
-                                           const InsertOptions& options, Deferred& deferred)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status MakeRoom(const ChunkAddress& address, int64_t bytes, Deferred& deferred)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Evict(EvictionQueue::EntryId id, Deferred& deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status MakeRoomInNamespace(const std::string& tenant_namespace, int64_t bytes, Deferred& deferred)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  int64_t FrequencyOf(const Entry& entry) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  /// Queues it for the lower tiers that have it not, when all of it is here.
-  void OfferToLower(const Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Free(Entry* entry, Deferred& deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status CheckPinLimit(int64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  Entry* AddEntry(const ChunkAddress& address, std::shared_ptr<const ChunkKv> kv, int64_t bytes,
-                  const InsertOptions& options, absl::Time created) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  /// FindLocked, but entries that could not be read are taken out.
-  Entry* FindUsable(ChunkKey key, Deferred& deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  Entry* FindLocked(const ChunkKey& key) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  Entry* FindLocked(NamespaceFilter filter, const ChunkKey& key) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  /// What is missing of the entry is added to `reads`, unless that is null.
-  ChunkHandle HandleOf(Entry* entry, PromptReads* reads) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  ChunkHandle HitLocked(Entry* entry, PromptReads* reads) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void AddHandle(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void DropHandle(Entry* entry, Deferred& deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void ResolveWaiters(const ChunkKey& key, Entry* entry, Deferred& deferred)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void AbandonLocked(const ChunkKey& key, Deferred& deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void UpdateEvictability(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void TakeOut(Entry* entry, Deferred& deferred) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  static ChunkInfo InfoOf(const Entry& entry);
-
-  // The lower tiers; called without the lock.
-  /// Fills in the handles that are missing in `found`, which is in the order of `keys`.
   /// `is_use`: for a prompt that computes with it.
+  std::vector<std::optional<ChunkHandle>> Find(absl::Span<const ChunkKey> keys, PromptReads* reads,
+                                               bool is_use);
+  /// The resident entry; one that could not be read is taken out.
+  Entry* FindUsable(const ChunkKey& key, Leftovers& leftovers) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// What is missing of the entry is added to `reads`, unless that is null.
+  ChunkHandle HandOut(Entry* entry, PromptReads* reads, bool is_use) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Looks in the lower tiers for what is missing in `found`, which is in the order of `keys`.
   void Fetch(absl::Span<const ChunkKey> keys, PromptReads* reads, bool is_use,
              std::vector<std::optional<ChunkHandle>>& found);
-  std::optional<ChunkHandle> Admit(std::shared_ptr<LowerTierEntry> source, bool is_use, PromptReads& reads);
-  std::vector<ChunkInfo> ListHost(NamespaceFilter filter, const std::optional<NamespaceAndKey>& after,
-                                  int64_t limit) const;
+  std::optional<ChunkHandle> Admit(std::shared_ptr<LowerTierEntry> source, PromptReads& reads, bool is_use);
+
+  absl::StatusOr<ChunkHandle> InsertOrCommit(const ChunkAddress& address, std::unique_ptr<ChunkKv> kv,
+                                             const InsertOptions& options, bool is_commit);
+  absl::Status AddEntry(std::unique_ptr<Entry>& entry, Leftovers& leftovers)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Queues it for the lower tiers that do not have it, when all of it is here.
+  void OfferToLower(const Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool EraseFromMemory(NamespaceFilter filter, const ChunkKey& key);
+  absl::Status SetPinned(NamespaceFilter filter, const ChunkKey& key, bool pinned);
 
   const Options options_;
   ReadMeter read_meter_;  // outlives the reads of lower_
   std::atomic<uint64_t> next_prompt_{1};
+  LowerTiers lower_;  // outlives the entries, which take back their reads
 
   // Nothing is called, waited for or freed while mutex_ is held, but for options_.now, lower_.Write
-  // and lower_.MarkUnreadable, which do not wait; see Deferred.
+  // and lower_.MarkUnreadable, which do not wait; see Leftovers.
   mutable absl::Mutex mutex_;
-  absl::flat_hash_map<EvictionQueue::EntryId, std::unique_ptr<Entry>> entries_
-      ABSL_GUARDED_BY(mutex_);                                            // resident, and erased but held
-  absl::flat_hash_map<ChunkKey, Entry*> by_key_ ABSL_GUARDED_BY(mutex_);  // resident
-  absl::btree_map<NamespaceAndKey, Entry*> by_namespace_ ABSL_GUARDED_BY(mutex_);  // resident
-  absl::btree_map<ContentIndexKey, Entry*> by_content_ ABSL_GUARDED_BY(mutex_);    // resident
-  absl::flat_hash_map<ChunkKey, ReservationSlot> reservations_ ABSL_GUARDED_BY(mutex_);
-  EvictionQueue eviction_queue_ ABSL_GUARDED_BY(mutex_);
-  FrequencySketch frequencies_ ABSL_GUARDED_BY(mutex_);
-  absl::node_hash_map<std::string, int64_t> namespace_bytes_ ABSL_GUARDED_BY(mutex_);  // as stats_.bytes
-  EvictionQueue::EntryId next_id_ ABSL_GUARDED_BY(mutex_) = 0;
-  StoreStats stats_ ABSL_GUARDED_BY(mutex_);
-
-  LowerTiers lower_;
+  internal::ChunkIndex index_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_set<ChunkKey> reserved_ ABSL_GUARDED_BY(mutex_);
+  StoreStats stats_ ABSL_GUARDED_BY(mutex_);  // without what the index and the lower tiers report
 };
 
 }  // namespace kvblend::store

@@ -1,5 +1,5 @@
-// What the chunk store asks of a tier below host memory: a place where entries outlive eviction and the
-// process. Implemented by engine/store/disk; a tier across the network fits the same calls.
+// What the chunk store asks of a tier below host memory: a place where entries outlive eviction, and may
+// outlive the process. Implemented by engine/store/disk and engine/store/redis.
 #pragma once
 
 #include <compare>
@@ -60,12 +60,10 @@ class LowerTierEntry {
 
   /// Returns at once; `done` comes with kCancelled unless it is on its way.
   virtual void CancelRead(ReadId id) = 0;
-};
 
-/// What FindAnyAnchor finds: enough to choose between tiers as ChunkStore::LookupAnyAnchor does.
-struct ContentMatch {
-  ChunkKey key;
-  bool isolated = false;
+ protected:
+  /// Whether ReadLayer may be asked for this; kInvalidArgument naming what is wrong.
+  absl::Status CheckRead(int32_t layer, absl::Span<const std::byte> out) const;
 };
 
 /// Thread-safe. Destruction cancels the reads that wait and waits for those that run.
@@ -86,6 +84,7 @@ class LowerTier {
   virtual bool durable() const = 0;
 
   /// Stores an entry, whole or not at all; OK at once when it is there. Blocks.
+  /// kInvalidArgument: as CheckStorable and EncodeEntryHeader say.
   virtual absl::Status Put(const ChunkAddress& address, const ChunkKv& kv, const PutOptions& options) = 0;
 
   /// Opens entries, in the order of `keys`. May block for a small read of each, and where time matters to the
@@ -94,8 +93,7 @@ class LowerTier {
   virtual std::vector<absl::StatusOr<std::shared_ptr<LowerTierEntry>>> OpenEntries(
       absl::Span<const ChunkKey> keys, absl::Time deadline) = 0;
 
-  /// Per content key an entry of that chunk whatever its anchor, chosen as by ChunkStore::LookupAnyAnchor.
-  /// Blocks as OpenEntries does.
+  /// Per content key the best match. Blocks as OpenEntries does.
   virtual std::vector<std::optional<ContentMatch>> FindAnyAnchor(absl::Span<const ContentKey> content_keys,
                                                                  absl::Time deadline) const = 0;
 
@@ -103,17 +101,15 @@ class LowerTier {
   /// may be wrong either way.
   virtual bool Contains(const ChunkKey& key) const = 0;
   virtual std::optional<ChunkInfo> Stat(NamespaceFilter filter, const ChunkKey& key) const = 0;
-  /// The first `limit` entries after `after` in order of (namespace, key); none where they can't be listed.
-  virtual std::vector<ChunkInfo> List(NamespaceFilter filter,
-                                      const std::optional<std::pair<std::string, ChunkKey>>& after,
+  /// The first `limit` entries after `after`; none where they can't be listed.
+  virtual std::vector<ChunkInfo> List(NamespaceFilter filter, const std::optional<ListPlace>& after,
                                       int64_t limit) const = 0;
 
   /// Whether there was one.
   virtual absl::StatusOr<bool> Erase(NamespaceFilter filter, const ChunkKey& key) = 0;
-  /// Keeps an entry from being evicted until Unpin or Erase, restarts included; idempotent. kNotFound, also
-  /// where nothing can be pinned.
-  virtual absl::Status Pin(NamespaceFilter filter, const ChunkKey& key) = 0;
-  virtual absl::Status Unpin(NamespaceFilter filter, const ChunkKey& key) = 0;
+  /// What is pinned is not evicted, restarts included; idempotent. kNotFound, also where nothing can be
+  /// pinned.
+  virtual absl::Status SetPinned(NamespaceFilter filter, const ChunkKey& key, bool pinned) = 0;
 
   /// What it tells about itself.
   virtual TierStats Report() const = 0;
@@ -122,6 +118,11 @@ class LowerTier {
   /// read; `frequency` as PutOptions means it. Any thread of the tier, no lock held. Set once, before use.
   using EvictionListener = std::function<void(std::shared_ptr<LowerTierEntry> entry, int64_t frequency)>;
   virtual void SetEvictionListener(EvictionListener /*listener*/) {}
+
+ protected:
+  /// The header of what is put. REQUIRES: CheckStorable says OK.
+  static EntryHeader HeaderOf(const ChunkAddress& address, const ChunkKv& kv, const PutOptions& options,
+                              absl::Time now);
 };
 
 }  // namespace kvblend::store

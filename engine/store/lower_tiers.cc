@@ -100,11 +100,6 @@ void LowerTiers::Demote(size_t level, std::shared_ptr<LowerTierEntry> entry, int
   std::make_shared<Demotion>(*this, level, std::move(entry), *std::move(kv), frequency)->Start();
 }
 
-bool LowerTiers::durable() const {
-  return std::any_of(levels_.begin(), levels_.end(),
-                     [](const Level& level) { return level.tier->durable(); });
-}
-
 // --- reading
 
 bool LowerTiers::IsUnreadable(const ChunkKey& key, Tier tier) {
@@ -176,8 +171,8 @@ void LowerTiers::Write(const ChunkAddress& address, const std::shared_ptr<const 
   }
 }
 
-void LowerTiers::CancelWrites(absl::FunctionRef<bool(const ChunkAddress&)> wanted) {
-  for (const Level& level : levels_) level.writes->Cancel(wanted);
+void LowerTiers::CancelWrites(absl::FunctionRef<bool(const ChunkAddress&)> unwanted) {
+  for (const Level& level : levels_) level.writes->Cancel(unwanted);
 }
 
 absl::Status LowerTiers::WaitUntilWritten(const ChunkKey& key, absl::Time deadline) {
@@ -232,10 +227,9 @@ std::optional<ChunkInfo> LowerTiers::Stat(NamespaceFilter filter, const ChunkKey
   return std::nullopt;
 }
 
-std::vector<ChunkInfo> LowerTiers::List(NamespaceFilter filter,
-                                        const std::optional<std::pair<std::string, ChunkKey>>& after,
-                                        int64_t limit) const {
-  std::vector<ChunkInfo> listed;
+std::vector<ChunkInfo> LowerTiers::List(NamespaceFilter filter, const std::optional<ListPlace>& after,
+                                        int64_t limit, std::vector<ChunkInfo> host) const {
+  std::vector<ChunkInfo> listed = std::move(host);
   for (const Level& level : levels_) {
     const std::vector<ChunkInfo> more = level.tier->List(filter, after, limit);
     std::vector<ChunkInfo> merged;
@@ -245,7 +239,9 @@ std::vector<ChunkInfo> LowerTiers::List(NamespaceFilter filter,
                    });
     listed = std::move(merged);
   }
-  if (static_cast<int64_t>(listed.size()) > limit) listed.resize(limit);
+  if (static_cast<int64_t>(listed.size()) > limit) {
+    listed.erase(listed.begin() + limit, listed.end());
+  }
   return listed;
 }
 
@@ -266,7 +262,7 @@ bool LowerTiers::Erase(NamespaceFilter filter, const ChunkKey& key) {
 absl::Status LowerTiers::SetPinned(NamespaceFilter filter, const ChunkKey& key, bool pinned) {
   absl::Status status = absl::NotFoundError(absl::StrCat("chunk ", key.ToHex(), " is not in the store"));
   for (const Level& level : levels_) {
-    absl::Status here = pinned ? level.tier->Pin(filter, key) : level.tier->Unpin(filter, key);
+    absl::Status here = level.tier->SetPinned(filter, key, pinned);
     if (!absl::IsNotFound(here)) status = std::move(here);
   }
   return status;

@@ -26,8 +26,9 @@
 namespace kvblend::store {
 
 /// Asks its tiers in order, and writes to each of them behind the caller, so that a slow one holds up none of
-/// the others. An entry that a tier could not read is not asked for there for a while. What a tier evicts
-/// though it was asked for more than once is written to the tiers below that have it not. Thread-safe.
+/// the others. An entry that a tier could not read is not asked for there for a while. An entry that a tier
+/// evicts, and that was asked for more than once, is written to those tiers below that do not have it.
+/// Thread-safe.
 class LowerTiers {
  public:
   /// How long an entry that a tier failed to read is not asked for there.
@@ -35,15 +36,13 @@ class LowerTiers {
   /// Entries that are read at once to be written further down. Beyond it, what is evicted is gone.
   static constexpr int32_t kMaxDemotions = 4;
 
-  /// `tiers`: the one to ask first first. `memory` outlives them. `now`: thread-safe.
+  /// `tiers`: in the order in which they are asked. `memory` outlives them. `now`: thread-safe.
   LowerTiers(std::vector<std::unique_ptr<LowerTier>> tiers, HostMemory& memory,
              int64_t max_queued_write_bytes, std::function<absl::Time()> now);
   /// Finishes what is on its way to the tiers.
   ~LowerTiers();
 
   bool empty() const { return levels_.empty(); }
-  /// Whether one of them is.
-  bool durable() const;
 
   // --- reading --------------------------------------------------------------------------------------------
 
@@ -57,11 +56,11 @@ class LowerTiers {
 
   // --- writing --------------------------------------------------------------------------------------------
 
-  /// Queues an entry for every tier that has it not, to be pinned where it can be when `pinned`.
+  /// Queues an entry for every tier that does not have it; when `pinned`, to be pinned where a tier can.
   void Write(const ChunkAddress& address, const std::shared_ptr<const ChunkKv>& kv, bool pinned,
              const LowerTier::PutOptions& options);
-  /// Takes back the queued entries that `wanted` says; waits for those that are being written.
-  void CancelWrites(absl::FunctionRef<bool(const ChunkAddress&)> wanted);
+  /// Takes back the queued entries for which `unwanted` is true; waits for those that are being written.
+  void CancelWrites(absl::FunctionRef<bool(const ChunkAddress&)> unwanted);
   /// Waits until no tier has this entry in its queue. kDeadlineExceeded.
   absl::Status WaitUntilWritten(const ChunkKey& key, absl::Time deadline);
   /// Waits until the durable tier has this entry. kFailedPrecondition: there is none. kDeadlineExceeded: not
@@ -77,11 +76,10 @@ class LowerTiers {
   // --- for operators --------------------------------------------------------------------------------------
 
   std::optional<ChunkInfo> Stat(NamespaceFilter filter, const ChunkKey& key) const;
-  /// The first `limit` entries after `after` in order of (namespace, key); of one that several tiers have,
-  /// the first tier's.
-  std::vector<ChunkInfo> List(NamespaceFilter filter,
-                              const std::optional<std::pair<std::string, ChunkKey>>& after,
-                              int64_t limit) const;
+  /// The first `limit` entries after `after`, of host memory, whose list is `host`, and of all tiers; of an
+  /// entry that several of them have, what the first of them says.
+  std::vector<ChunkInfo> List(NamespaceFilter filter, const std::optional<ListPlace>& after, int64_t limit,
+                              std::vector<ChunkInfo> host) const;
   /// In all tiers. Whether there was one; a tier that could not delete its own is logged.
   bool Erase(NamespaceFilter filter, const ChunkKey& key);
   /// In the tiers that pin. kNotFound: it is in none of them.

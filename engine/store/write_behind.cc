@@ -23,22 +23,21 @@ bool WriteBehind::IsQueued(const ChunkKey& key) const {
          std::any_of(queue_.begin(), queue_.end(), [&](const Item& item) { return item.address.key == key; });
 }
 
-bool WriteBehind::Enqueue(const ChunkAddress& address, std::shared_ptr<const ChunkKv> kv, bool pinned,
+void WriteBehind::Enqueue(const ChunkAddress& address, std::shared_ptr<const ChunkKv> kv, bool pinned,
                           LowerTier::PutOptions options) {
   absl::MutexLock lock(&mutex_);
-  if (IsQueued(address.key)) return true;
+  if (IsQueued(address.key)) return;
   failures_.erase(address.key);
   if (stats_.queued_bytes + kv->size_bytes() > max_queued_bytes_) {
     ++stats_.dropped;
     RememberFailure(address.key, absl::ResourceExhaustedError(absl::StrCat(
                                      "chunk ", address.key.ToHex(), " was not written: ", stats_.queued_bytes,
                                      " bytes wait already; allowed: ", max_queued_bytes_)));
-    return false;
+    return;
   }
   ++stats_.queued_entries;
   stats_.queued_bytes += kv->size_bytes();
   queue_.push_back({address, std::move(kv), pinned, std::move(options)});
-  return true;
 }
 
 void WriteBehind::Run() {
@@ -52,7 +51,7 @@ void WriteBehind::Run() {
     writing_ = item.address;
     mutex_.Unlock();
     absl::Status status = tier_.Put(item.address, *item.kv, item.options);
-    if (status.ok() && item.pinned) status = tier_.Pin(kAllNamespaces, item.address.key);
+    if (status.ok() && item.pinned) status = tier_.SetPinned(kAllNamespaces, item.address.key, true);
     const int64_t bytes = item.kv->size_bytes();
     item.kv.reset();  // the last reference may free a lot
     mutex_.Lock();
@@ -72,10 +71,10 @@ void WriteBehind::RememberFailure(const ChunkKey& key, const absl::Status& statu
   }
 }
 
-void WriteBehind::Cancel(absl::FunctionRef<bool(const ChunkAddress&)> wanted) {
+void WriteBehind::Cancel(absl::FunctionRef<bool(const ChunkAddress&)> unwanted) {
   absl::MutexLock lock(&mutex_);
   for (auto it = queue_.begin(); it != queue_.end();) {
-    if (!wanted(it->address)) {
+    if (!unwanted(it->address)) {
       ++it;
       continue;
     }
@@ -83,7 +82,7 @@ void WriteBehind::Cancel(absl::FunctionRef<bool(const ChunkAddress&)> wanted) {
     stats_.queued_bytes -= it->kv->size_bytes();
     it = queue_.erase(it);
   }
-  if (!writing_.has_value() || !wanted(*writing_)) return;
+  if (!writing_.has_value() || !unwanted(*writing_)) return;
   const ChunkKey key = writing_->key;
   const auto done = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
     return !writing_.has_value() || writing_->key != key;

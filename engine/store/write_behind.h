@@ -37,12 +37,13 @@ class WriteBehind {
   /// Writes what is queued first; Flush with a deadline before to bound that.
   ~WriteBehind();
 
-  /// Queues an entry, to be pinned there when `pinned`, unless it is queued already. False: dropped.
-  bool Enqueue(const ChunkAddress& address, std::shared_ptr<const ChunkKv> kv, bool pinned,
+  /// Queues an entry, to be pinned there when `pinned`, unless it is queued already; drops it when the queue
+  /// is full.
+  void Enqueue(const ChunkAddress& address, std::shared_ptr<const ChunkKv> kv, bool pinned,
                LowerTier::PutOptions options);
 
-  /// Takes back the queued entries that `wanted` says; when one is being written, waits for its end.
-  void Cancel(absl::FunctionRef<bool(const ChunkAddress&)> wanted);
+  /// Takes back the queued entries for which `unwanted` is true; waits for the end of one being written.
+  void Cancel(absl::FunctionRef<bool(const ChunkAddress&)> unwanted);
 
   /// Waits until this entry is no longer queued and says what became of it, as long as that is remembered
   /// (the last kRememberedFailures failures are). kDeadlineExceeded.

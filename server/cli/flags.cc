@@ -39,7 +39,7 @@ constexpr FieldFlag kBlendFlags[] = {
     {"--ratio-max", "blend.ratio_max", "auto: recompute at most this share; default 0.5", "R"},
     {"--query-layers", "blend.query_layers", "query: layers that vote; 0: all", "N"},
     {"--hkvd-layer", "blend.hkvd_layer", "hkvd: layer whose deviation selects; default 1", "N"},
-    {"--hkvd-source", "blend.hkvd_source", "hkvd: what deviates", "WHAT"},
+    {"--hkvd-source", "blend.hkvd_source", "hkvd: on what the deviation is measured", "WHAT"},
     {"--link-tokens", "blend.link_tokens", "link: tokens per chunk; default 32", "N"},
     {"--random-seed", "blend.random_seed", "random: seed of the choice", "N"},
     {"--no-store-misses", "blend.store_misses", "Do not store chunks that were missing", "", "false"}};

@@ -127,7 +127,6 @@ class Buffers {
     for (int64_t i = 0; i < count; ++i) free_.push_back(static_cast<std::byte*>(data_) + i * bytes);
   }
   ~Buffers() { Heap().Free(data_, size_); }
-  absl::Span<std::byte> all() const { return {static_cast<std::byte*>(data_), static_cast<size_t>(size_)}; }
   absl::Span<std::byte> Take() {
     absl::MutexLock lock(&mutex_);
     mutex_.Await(absl::Condition(
@@ -204,7 +203,7 @@ double TierReadSeconds(DiskTier& tier, const std::vector<ChunkAddress>& chunks, 
   const double start = Now();
   std::vector<std::shared_ptr<LowerTierEntry>> entries;
   for (const ChunkAddress& chunk : chunks) {
-    auto entry = tier.OpenEntry(chunk.key);
+    auto entry = std::move(tier.OpenEntries({chunk.key}, absl::InfiniteFuture()).front());
     Require(entry.status());
     entries.push_back(*std::move(entry));
   }
@@ -237,7 +236,6 @@ void MeasureRead(const Flags& flags) {
   Buffers buffers(static_cast<int64_t>(num_buffers), layer_bytes);
   DiskTier::Options options{.path = flags.folder, .quota_bytes = INT64_MAX / 2};
   options.reads.depth = flags.depth;
-  options.reads.registered_buffers = {buffers.all()};
   auto tier = DiskTier::Open(options);
   Require(tier.status());
   double put_seconds = -Now();

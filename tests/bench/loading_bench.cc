@@ -138,10 +138,13 @@ class Bench {
 
  private:
   absl::StatusOr<std::unique_ptr<store::ChunkStore>> OpenDisk() {
-    KVBLEND_ASSIGN_OR_RETURN(std::unique_ptr<store::DiskTier> tier,
-                             store::DiskTier::Open({.path = folder_, .quota_bytes = int64_t{32} << 30}));
-    return store::ChunkStore::Create({.byte_budget = int64_t{16} << 30},
-                                     std::unique_ptr<store::LowerTier>(std::move(tier)));
+    store::DiskTier::Options folder;  // named, for GCC 12 takes a temporary for uninitialised memory
+    folder.path = folder_;
+    folder.quota_bytes = int64_t{32} << 30;
+    KVBLEND_ASSIGN_OR_RETURN(std::unique_ptr<store::DiskTier> tier, store::DiskTier::Open(std::move(folder)));
+    std::vector<std::unique_ptr<store::LowerTier>> tiers;
+    tiers.push_back(std::move(tier));
+    return store::ChunkStore::Create({.byte_budget = int64_t{16} << 30}, std::move(tiers));
   }
 
   absl::Status StoreAll(store::ChunkStore& chunk_store) {

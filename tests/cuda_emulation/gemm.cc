@@ -36,7 +36,8 @@ class HostGemm final : public Gemm {
   absl::Status Run(StreamHandle stream, ConstMatrixView x, ConstMatrixView w, bool accumulate, MatrixView out,
                    void*) override {
     if (!RowsAreAligned(x) || !RowsAreAligned(w)) {
-      return absl::InternalError("rows of a product's operands begin elsewhere than at multiples of 16 bytes");
+      return absl::InternalError(
+          "rows of a product's operands begin elsewhere than at multiples of 16 bytes");
     }
     cuda_emulation::EnqueueHost(stream, [=] { Multiply(x, w, accumulate, out); });
     return absl::OkStatus();

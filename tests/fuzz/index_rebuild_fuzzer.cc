@@ -128,7 +128,7 @@ int64_t OpenAndRead(MemoryFileSystem& fs, const std::string& sound) {
   Check(tier.ok(), "the tier opens, whatever is in its folder");
   int64_t num_whole = 0;
   for (const ChunkInfo& info : (*tier)->List(kAllNamespaces, std::nullopt, 1000)) {
-    const auto entry = (*tier)->OpenEntry(info.key);
+    const auto entry = (*tier)->OpenEntries({info.key}, absl::InfiniteFuture()).front();
     Check(entry.ok(), "what the index has can be opened");
     const EntryHeader& header = (*entry)->header();
     Check(header.address.key == info.key && header.address.num_tokens == info.num_tokens,

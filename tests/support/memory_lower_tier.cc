@@ -209,14 +209,12 @@ class MemoryLowerTier final : public store::LowerTier {
                                                                 absl::Time /*deadline*/) const override {
     std::vector<std::optional<store::ContentMatch>> matches;
     for (const ContentKey& content_key : content_keys) {
-      std::optional<std::pair<bool, ChunkKey>> best;
+      std::optional<store::ContentMatch> best;
       for (const ChunkInfo& info : All(kAllNamespaces)) {
-        const std::pair match(info.anchor_hash == store::IsolatedAnchorHash(), info.key);
+        const store::ContentMatch match{info.key, info.anchor_hash == store::IsolatedAnchorHash()};
         if (info.content_key == content_key && (!best.has_value() || match < *best)) best = match;
       }
-      matches.push_back(best.has_value()
-                            ? std::optional(store::ContentMatch{.key = best->second, .isolated = best->first})
-                            : std::nullopt);
+      matches.push_back(best);
     }
     return matches;
   }
@@ -243,15 +241,7 @@ class MemoryLowerTier final : public store::LowerTier {
     absl::MutexLock lock(&disk_->mutex_);
     return disk_->entries_.erase(key) > 0;
   }
-  absl::Status Pin(NamespaceFilter filter, const ChunkKey& key) override {
-    return SetPinned(filter, key, true);
-  }
-  absl::Status Unpin(NamespaceFilter filter, const ChunkKey& key) override {
-    return SetPinned(filter, key, false);
-  }
-
- private:
-  absl::Status SetPinned(NamespaceFilter filter, const ChunkKey& key, bool pinned) {
+  absl::Status SetPinned(NamespaceFilter filter, const ChunkKey& key, bool pinned) override {
     if (!Stat(filter, key).has_value()) return absl::NotFoundError("no such entry");
     absl::MutexLock lock(&disk_->mutex_);
     if (const auto found = disk_->entries_.find(key); found != disk_->entries_.end()) {
@@ -260,6 +250,7 @@ class MemoryLowerTier final : public store::LowerTier {
     return absl::OkStatus();
   }
 
+ private:
   /// In order of (namespace, key).
   std::vector<ChunkInfo> All(NamespaceFilter filter) const {
     std::vector<ChunkInfo> all;

@@ -15,7 +15,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "engine/store/redis/redis_node.h"
-#include "engine/store/redis/socket_transport.h"
 #include "gtest/gtest.h"
 
 extern char** environ;  // NOLINT: that is what posix_spawn wants

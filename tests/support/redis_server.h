@@ -10,7 +10,6 @@
 
 #include "absl/status/statusor.h"
 #include "engine/store/redis/resp.h"
-#include "engine/store/redis/tls_transport.h"
 #include "engine/store/redis/transport.h"
 
 namespace kvblend::store {

@@ -1,8 +1,9 @@
-// One entry of the disk tier, open for reading.
+// One entry of the disk tier, open for reading. Private to this folder.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <utility>
 
@@ -15,40 +16,38 @@
 #include "engine/store/format/entry_format.h"
 #include "engine/store/lower_tier.h"
 
-namespace kvblend::store {
+namespace kvblend::store::internal {
 
-class DiskTier;
-
-/// Keeps its file open: erasing or evicting the entry meanwhile does no harm. Thread-safe; the tier must
-/// outlive it.
+/// Keeps its file open: erasing or evicting the entry meanwhile does no harm. Thread-safe.
 class DiskEntry final : public LowerTierEntry, public std::enable_shared_from_this<DiskEntry> {
  public:
+  /// Told the outcome of every read, and its bytes, before the reader is. Thread-safe.
+  using OnRead = std::function<void(const absl::Status& status, int64_t bytes)>;
+
+  /// `reads`, and what `on_read` uses, must outlive it.
+  DiskEntry(ReadQueue& reads, std::shared_ptr<File> file, EntryHeader header, bool pinned, OnRead on_read)
+      : reads_(reads),
+        file_(std::move(file)),
+        header_(std::move(header)),
+        pinned_(pinned),
+        on_read_(std::move(on_read)) {}
+
   Tier tier() const override { return Tier::kDisk; }
-  /// Checked: its checksum is right, and it is of the key that was asked for.
   const EntryHeader& header() const override { return header_; }
   bool pinned() const override { return pinned_; }
 
   /// As LowerTierEntry says. kDataLoss: the entry is damaged, and in quarantine by the time `done` hears of
-  /// it. kInvalidArgument (no such layer, `out` of another size or alignment) and kResourceExhausted (too
-  /// many reads wait) are returned.
+  /// it. What CheckRead says, and kResourceExhausted (too many reads wait), are returned.
   absl::StatusOr<ReadId> ReadLayer(int32_t layer, absl::Span<std::byte> out, ReadPriority priority,
                                    absl::AnyInvocable<void(absl::Status)> done) override;
-  void CancelRead(ReadId id) override;
+  void CancelRead(ReadId id) override { reads_.Cancel(id); }
 
  private:
-  friend class DiskTier;
-  DiskEntry(DiskTier& tier, uint64_t generation, std::shared_ptr<File> file, EntryHeader header, bool pinned)
-      : tier_(tier),
-        generation_(generation),
-        file_(std::move(file)),
-        header_(std::move(header)),
-        pinned_(pinned) {}
-
-  DiskTier& tier_;
-  const uint64_t generation_;
+  ReadQueue& reads_;
   const std::shared_ptr<File> file_;
   const EntryHeader header_;
   const bool pinned_;
+  const OnRead on_read_;
 };
 
-}  // namespace kvblend::store
+}  // namespace kvblend::store::internal

@@ -6,13 +6,16 @@
 #include <limits>
 #include <tuple>
 
+#include "absl/strings/str_cat.h"
+
 namespace kvblend::store::internal {
 
-DiskIndex::DiskIndex(bool by_namespace)
-    : by_key_(0, KeyHash{this}, KeyEqual{this}),
+DiskIndex::DiskIndex(Limits limits)
+    : limits_(std::move(limits)),
+      by_key_(0, KeyHash{this}, KeyEqual{this}),
       by_namespace_(NamespaceLess{this}),
       by_content_(ContentLess{this}),
-      eviction_queue_(by_namespace) {}
+      eviction_queue_(limits_.namespace_quotas.limited()) {}
 
 DiskIndex::NamespaceLess::Place DiskIndex::NamespaceLess::PlaceOf(Slot slot) const {
   const Entry& entry = index->at(slot);
@@ -55,7 +58,8 @@ DiskIndex::Slot DiskIndex::Insert(const NewEntry& fresh) {
   entry.num_tokens = fresh.address.num_tokens;
   entry.earlier_hits =
       static_cast<uint8_t>(std::clamp<int64_t>(fresh.frequency - 1, 0, std::numeric_limits<uint8_t>::max()));
-  entry.isolated = fresh.address.anchor_hash == IsolatedAnchorHash();
+  entry.isolated = MatchOf(fresh.address).isolated;
+  entry.busy = IsClaimed(entry.key);
   by_key_.insert(slot);
   by_namespace_.insert(slot);
   by_content_.insert(slot);
@@ -88,6 +92,12 @@ std::optional<DiskIndex::Slot> DiskIndex::Find(const ChunkKey& key) const {
   return *found;
 }
 
+std::optional<DiskIndex::Slot> DiskIndex::Find(NamespaceFilter filter, const ChunkKey& key) const {
+  const std::optional<Slot> slot = Find(key);
+  if (slot.has_value() && filter.has_value() && *at(*slot).tenant_namespace != *filter) return std::nullopt;
+  return slot;
+}
+
 std::optional<DiskIndex::Slot> DiskIndex::FindAnyAnchor(const ContentKey& content_key) const {
   const auto best = by_content_.lower_bound(content_key);
   if (best == by_content_.end() || at(*best).content_key != content_key) return std::nullopt;
@@ -111,8 +121,7 @@ ChunkInfo DiskIndex::InfoOf(Slot slot) const {
           .last_used = absl::FromUnixMicros(entry.last_used_micros)};
 }
 
-std::vector<ChunkInfo> DiskIndex::List(NamespaceFilter filter,
-                                       const std::optional<std::pair<std::string, ChunkKey>>& after,
+std::vector<ChunkInfo> DiskIndex::List(NamespaceFilter filter, const std::optional<ListPlace>& after,
                                        int64_t limit) const {
   auto it = after.has_value()
                 ? by_namespace_.upper_bound(NamespaceLess::Place(after->first, after->second))
@@ -150,26 +159,70 @@ void DiskIndex::SetBusy(Slot slot, bool busy) {
   UpdateEvictability(slot);
 }
 
-std::optional<DiskIndex::Slot> DiskIndex::PopVictim() { return TakeVictim(eviction_queue_.Pop()); }
-
-std::optional<DiskIndex::Slot> DiskIndex::PopVictimOf(const std::string& tenant_namespace) {
-  return TakeVictim(eviction_queue_.PopOf(namespaces_.Find(tenant_namespace)));
+void DiskIndex::Claim(const ChunkKey& key) {
+  claimed_.insert(key);
+  if (const std::optional<Slot> slot = Find(key)) SetBusy(*slot, true);
 }
 
-int64_t DiskIndex::BytesOf(const std::string& tenant_namespace) const {
-  const auto found = namespace_bytes_.find(namespaces_.Find(tenant_namespace));
-  return found == namespace_bytes_.end() ? 0 : found->second;
+void DiskIndex::Unclaim(const ChunkKey& key) {
+  claimed_.erase(key);
+  if (const std::optional<Slot> slot = Find(key)) SetBusy(*slot, false);
 }
 
-int64_t DiskIndex::EvictableBytesOf(const std::string& tenant_namespace) const {
-  return eviction_queue_.bytes_of(namespaces_.Find(tenant_namespace));
-}
+// --- room
 
-std::optional<DiskIndex::Slot> DiskIndex::TakeVictim(std::optional<EvictionQueue::EntryId> id) {
-  if (!id.has_value()) return std::nullopt;
+void DiskIndex::GiveUp(std::optional<EvictionQueue::EntryId> id, std::vector<Victim>& victims) {
   const auto slot = static_cast<Slot>(*id);
-  Mutable(slot).evictable = false;
-  return slot;
+  Entry& entry = Mutable(slot);
+  entry.evictable = false;
+  const ChunkKey key = entry.key;
+  victims.push_back({key, entry.generation, entry.bytes, FrequencyOf(entry)});
+  Erase(slot);
+  claimed_.insert(key);  // nobody has it: claimed entries are not in the queue
+}
+
+absl::StatusOr<std::vector<DiskIndex::Victim>> DiskIndex::Reserve(const std::string& tenant_namespace,
+                                                                  int64_t bytes) {
+  const int64_t kept = bytes_ - eviction_queue_.bytes() + reserved_bytes_;
+  if (bytes > limits_.quota_bytes - kept) {
+    return absl::ResourceExhaustedError(absl::StrCat("disk tier: ", bytes, " bytes needed; of the quota of ",
+                                                     limits_.quota_bytes, " bytes ", kept, " are pinned (",
+                                                     pinned_bytes_, ") or being written"));
+  }
+  std::vector<Victim> victims;
+  if (limits_.namespace_quotas.limited()) {
+    const int64_t quota = limits_.namespace_quotas.BytesOf(tenant_namespace, limits_.quota_bytes);
+    const auto used = [&] {
+      const auto found = namespace_bytes_.find(namespaces_.Find(tenant_namespace));
+      return found == namespace_bytes_.end() ? 0 : found->second;
+    };
+    const int64_t kept_of_namespace = used() - eviction_queue_.bytes_of(namespaces_.Find(tenant_namespace));
+    if (bytes > quota - kept_of_namespace) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("disk tier: ", bytes, " bytes needed; namespace '", tenant_namespace, "' may fill ",
+                       quota, " bytes, of which ", kept_of_namespace, " are pinned"));
+    }
+    while (bytes > quota - used()) {
+      GiveUp(eviction_queue_.PopOf(namespaces_.Find(tenant_namespace)), victims);
+    }
+  }
+  while (bytes_ + reserved_bytes_ > limits_.quota_bytes - bytes) GiveUp(eviction_queue_.Pop(), victims);
+  reserved_bytes_ += bytes;
+  return victims;
+}
+
+std::vector<DiskIndex::Victim> DiskIndex::EvictToQuota() {
+  std::vector<Victim> victims;
+  while (bytes_ > limits_.quota_bytes && eviction_queue_.size() > 0) GiveUp(eviction_queue_.Pop(), victims);
+  return victims;
+}
+
+std::vector<DiskIndex::Victim> DiskIndex::EvictAtLeast(int64_t bytes) {
+  std::vector<Victim> victims;
+  if (bytes > eviction_queue_.bytes()) return victims;
+  for (int64_t freed = 0; freed < bytes; freed += victims.back().bytes)
+    GiveUp(eviction_queue_.Pop(), victims);
+  return victims;
 }
 
 void DiskIndex::RequeueOldestFirst() {

@@ -14,8 +14,10 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/container/node_hash_map.h"
 #include "absl/hash/hash.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "engine/api/chunk_info.h"
+#include "engine/api/options.h"
 #include "engine/store/eviction.h"
 #include "engine/store/format/chunk_address.h"
 
@@ -44,7 +46,8 @@ class Interned {
   absl::node_hash_map<Value, int64_t> values_;
 };
 
-/// Entries by key, by content, by namespace, and in the order of eviction. No IO, no lock: not thread-safe.
+/// Entries by key, by content and by namespace; what they take of the quota, and which of them go for others;
+/// which keys somebody is changing the files of. No IO, no lock: not thread-safe.
 ///
 /// Made for millions of entries: they lie in blocks and are named by 4-byte slots in all containers, so that
 /// an entry costs at most 512 bytes, containers and the longest label included (tests/bench/disk_tier_bench
@@ -52,6 +55,11 @@ class Interned {
 class DiskIndex {
  public:
   using Slot = uint32_t;
+
+  struct Limits {
+    int64_t quota_bytes = 0;
+    NamespaceQuotas namespace_quotas = {};  // of quota_bytes
+  };
 
   struct NewEntry {
     const ChunkAddress& address;
@@ -83,13 +91,21 @@ class DiskIndex {
     bool on_probation : 1 = false;  // of its ticket
     bool isolated : 1 = false;
     bool pinned : 1 = false;
-    bool busy : 1 = false;     // someone is changing its files
+    bool busy : 1 = false;     // its key is claimed
     bool suspect : 1 = false;  // a read of it failed, by no fault of the bytes
     bool evictable : 1 = false;
   };
 
-  /// `by_namespace`: PopVictimOf will be used.
-  explicit DiskIndex(bool by_namespace = false);
+  /// An entry that was given up. It is no longer in the index, and its key is claimed until its files are
+  /// gone.
+  struct Victim {
+    ChunkKey key;
+    uint64_t generation = 0;
+    int64_t bytes = 0;
+    int64_t frequency = 1;  // how often it was asked for, as far as that is known; at least 1
+  };
+
+  explicit DiskIndex(Limits limits);
   DiskIndex(const DiskIndex&) = delete;
   DiskIndex& operator=(const DiskIndex&) = delete;
 
@@ -98,34 +114,40 @@ class DiskIndex {
   void Erase(Slot slot);
 
   std::optional<Slot> Find(const ChunkKey& key) const;
-  /// Prefers as ChunkStore::LookupAnyAnchor does.
+  std::optional<Slot> Find(NamespaceFilter filter, const ChunkKey& key) const;
+  /// The best ContentMatch.
   std::optional<Slot> FindAnyAnchor(const ContentKey& content_key) const;
   const Entry& at(Slot slot) const { return Mutable(slot); }
   ChunkInfo InfoOf(Slot slot) const;
-  /// At most `limit` entries after `after` in order of (namespace, key); of one namespace or all.
-  std::vector<ChunkInfo> List(NamespaceFilter filter,
-                              const std::optional<std::pair<std::string, ChunkKey>>& after,
+  /// The first `limit` entries after `after`.
+  std::vector<ChunkInfo> List(NamespaceFilter filter, const std::optional<ListPlace>& after,
                               int64_t limit) const;
 
   void Touch(Slot slot, absl::Time now);
   void SetPinned(Slot slot, bool pinned);
-  void SetBusy(Slot slot, bool busy);
   void SetSuspect(Slot slot, bool suspect) { Mutable(slot).suspect = suspect; }
-  /// The entry to give up first; it leaves the queue, not the index. Pinned and busy ones are never given up.
-  std::optional<Slot> PopVictim();
-  /// The same of one namespace's entries.
-  std::optional<Slot> PopVictimOf(const std::string& tenant_namespace);
-  int64_t BytesOf(const std::string& tenant_namespace) const;
-  /// Of them, what PopVictimOf could free.
-  int64_t EvictableBytesOf(const std::string& tenant_namespace) const;
-  /// How often it was asked for, as far as that is known; at least 1.
-  static int64_t FrequencyOf(const Entry& entry) { return 1 + int64_t{entry.hits} + entry.earlier_hits; }
   /// Lets all entries queue again, so that among equals the oldest goes first. For an index just built.
   void RequeueOldestFirst();
 
+  /// Claimed: somebody changes the files of this key, and nobody else may; its entry is not given up.
+  bool IsClaimed(const ChunkKey& key) const { return claimed_.contains(key); }
+  /// REQUIRES: not claimed.
+  void Claim(const ChunkKey& key);
+  void Unclaim(const ChunkKey& key);
+
+  /// Sets bytes of the quota aside for an entry of this namespace, giving up the entries that save the least
+  /// computing per byte, the namespace's own first. kResourceExhausted, with nothing changed: does not fit
+  /// beside what is pinned, claimed or set aside already; names the bytes.
+  absl::StatusOr<std::vector<Victim>> Reserve(const std::string& tenant_namespace, int64_t bytes);
+  void EndReservation(int64_t bytes) { reserved_bytes_ -= bytes; }
+  /// Gives up entries until the rest fits the quota, or only pinned ones are left.
+  std::vector<Victim> EvictToQuota();
+  /// Gives up entries of at least so many bytes together; none when that can't be.
+  std::vector<Victim> EvictAtLeast(int64_t bytes);
+
   int64_t size() const { return static_cast<int64_t>(by_key_.size()); }
   int64_t bytes() const { return bytes_; }
-  int64_t evictable_bytes() const { return eviction_queue_.bytes(); }
+  int64_t reserved_bytes() const { return reserved_bytes_; }
   int64_t pinned_entries() const { return pinned_entries_; }
   int64_t pinned_bytes() const { return pinned_bytes_; }
 
@@ -163,9 +185,13 @@ class DiskIndex {
   };
 
   Entry& Mutable(Slot slot) const { return blocks_[slot / kBlockSlots][slot % kBlockSlots]; }
+  static int64_t FrequencyOf(const Entry& entry) { return 1 + int64_t{entry.hits} + entry.earlier_hits; }
+  void SetBusy(Slot slot, bool busy);
   void UpdateEvictability(Slot slot);
-  std::optional<Slot> TakeVictim(std::optional<EvictionQueue::EntryId> id);
+  /// REQUIRES: `id` comes from the eviction queue, and is no longer in it.
+  void GiveUp(std::optional<EvictionQueue::EntryId> id, std::vector<Victim>& victims);
 
+  const Limits limits_;
   std::vector<std::unique_ptr<Entry[]>> blocks_;
   std::vector<Slot> free_slots_;
   Interned<Digest> anchors_;
@@ -175,8 +201,10 @@ class DiskIndex {
   absl::btree_set<Slot, ContentLess> by_content_;
   EvictionQueue eviction_queue_;
   absl::flat_hash_map<const std::string*, int64_t> namespace_bytes_;  // by interned name
+  absl::flat_hash_set<ChunkKey> claimed_;
   uint64_t next_generation_ = 1;
   int64_t bytes_ = 0;
+  int64_t reserved_bytes_ = 0;
   int64_t pinned_entries_ = 0;
   int64_t pinned_bytes_ = 0;
 };

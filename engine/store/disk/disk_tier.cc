@@ -1,11 +1,51 @@
 #include "engine/store/disk/disk_tier.h"
 
+#include <unistd.h>
+
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "engine/api/status_macros.h"
+#include "engine/store/disk/disk_entry.h"
+#include "engine/store/disk/folder_scan.h"
+#include "spdlog/spdlog.h"
 
 namespace kvblend::store {
+namespace {
+
+absl::Status AsUnavailable(const absl::Status& status) {
+  if (status.ok() || absl::IsResourceExhausted(status)) return status;
+  return absl::UnavailableError(status.message());
+}
+
+absl::Status NotOnDisk(const ChunkKey& key) {
+  return absl::NotFoundError(absl::StrCat("chunk ", key.ToHex(), " is not on disk"));
+}
+
+}  // namespace
+
+/// The right to change the files of one key. Waits for whoever has it; who has one doesn't wait for another.
+class DiskTier::Claim {
+ public:
+  Claim(DiskTier& tier, const ChunkKey& key) : tier_(tier), key_(key) {
+    absl::MutexLock lock(&tier_.mutex_);
+    const auto is_free = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return !tier_.index_.IsClaimed(key_); };
+    tier_.mutex_.Await(absl::Condition(&is_free));
+    tier_.index_.Claim(key_);
+  }
+  ~Claim() {
+    absl::MutexLock lock(&tier_.mutex_);
+    tier_.index_.Unclaim(key_);
+  }
+  Claim(const Claim&) = delete;
+  Claim& operator=(const Claim&) = delete;
+
+ private:
+  DiskTier& tier_;
+  const ChunkKey key_;
+};
+
+// --- opening
 
 absl::StatusOr<std::unique_ptr<DiskTier>> DiskTier::Open(Options options) {
   while (options.path.size() > 1 && options.path.back() == '/') options.path.pop_back();
@@ -27,23 +67,277 @@ DiskTier::DiskTier(Options options)
     : options_(std::move(options)),
       paths_{options_.path},
       fs_(*options_.fs),
+      files_(fs_, paths_, options_.max_quarantined_files),
       read_health_("reading from", options_.path),
       write_health_("writing to", options_.path),
-      index_(options_.namespace_quotas.limited()) {}
+      index_({.quota_bytes = options_.quota_bytes, .namespace_quotas = options_.namespace_quotas}) {}
 
 DiskTier::~DiskTier() = default;
 
-std::optional<DiskTier::Index::Slot> DiskTier::FindLocked(NamespaceFilter filter, const ChunkKey& key) const {
-  const std::optional<Index::Slot> slot = index_.Find(key);
-  if (slot.has_value() && filter.has_value() && *index_.at(*slot).tenant_namespace != *filter) {
-    return std::nullopt;
+absl::Status DiskTier::Start() {
+  KVBLEND_RETURN_IF_ERROR(MakeFolders(fs_, options_.path));
+  KVBLEND_ASSIGN_OR_RETURN(lock_, fs_.Lock(paths_.Lock(), absl::StrCat("process ", getpid())));
+  for (const std::string& folder : {paths_.Entries(), paths_.Temporary(), paths_.Quarantine()}) {
+    KVBLEND_RETURN_IF_ERROR(MakeFolders(fs_, folder));
   }
-  return slot;
+  KVBLEND_RETURN_IF_ERROR(fs_.SyncFolder(options_.path));
+  // It may have been made by a process that died before it synced it. Who may not read the folder above
+  // can't.
+  const absl::Status above = fs_.SyncFolder(FolderAbove(options_.path));
+  if (!above.ok() && !absl::IsPermissionDenied(above)) return above;
+  KVBLEND_ASSIGN_OR_RETURN(const std::vector<FolderItem> temporary, fs_.List(paths_.Temporary()));
+  int64_t num_temporary = 0;
+  for (const FolderItem& item : temporary) {
+    if (item.is_folder) continue;
+    KVBLEND_RETURN_IF_ERROR(fs_.Unlink(absl::StrCat(paths_.Temporary(), "/", item.name)));
+    ++num_temporary;
+  }
+  KVBLEND_ASSIGN_OR_RETURN(const std::vector<FolderItem> quarantined, fs_.List(paths_.Quarantine()));
+  files_.SetQuarantinedFiles(static_cast<int64_t>(quarantined.size()));
+  KVBLEND_ASSIGN_OR_RETURN(const internal::ScanCounts found,
+                           internal::ScanFolder(fs_, paths_, files_, read_health_, options_.num_scan_threads,
+                                                [this](const EntryHeader& header, bool pinned) {
+                                                  absl::MutexLock lock(&mutex_);
+                                                  const Index::Slot slot = index_.Insert(
+                                                      {.address = header.address,
+                                                       .label = header.label,
+                                                       .compute_cost_seconds = header.compute_cost_seconds,
+                                                       .created = header.created,
+                                                       .bytes = header.total_bytes()});
+                                                  index_.SetPinned(slot, pinned);
+                                                }));
+  std::vector<Index::Victim> victims;
+  {
+    absl::MutexLock lock(&mutex_);
+    stats_.removed_temporary_files = num_temporary;
+    stats_.foreign_files = found.foreign_files;
+    stats_.unsupported_entries = found.unsupported_entries;
+    stats_.unreadable_entries = found.unreadable_entries;
+    stats_.quarantined = found.damaged_entries;
+    stats_.found_entries = index_.size();
+    index_.RequeueOldestFirst();
+    victims = index_.EvictToQuota();
+  }
+  Delete(victims);
+  reads_ = ReadQueue::Create(options_.reads);
+  const DiskTierStats stats = Stats();
+  spdlog::info(
+      "chunk store on disk: {} holds {} entries ({} of {} bytes), read with {}; {} damaged, {} of a newer "
+      "version, {} unreadable, {} foreign files, {} temporary files removed",
+      options_.path, stats.entries, stats.bytes, stats.quota_bytes, stats.reader, stats.quarantined,
+      stats.unsupported_entries, stats.unreadable_entries, stats.foreign_files,
+      stats.removed_temporary_files);
+  return absl::OkStatus();
+}
+
+// --- writing
+
+absl::Status DiskTier::Put(const ChunkAddress& address, const ChunkKv& kv, const PutOptions& options) {
+  KVBLEND_RETURN_IF_ERROR(CheckStorable("disk tier", address, kv, options.compute_cost_seconds));
+  const Claim claim(*this, address.key);
+  return PutClaimed(address, kv, options);
+}
+
+absl::Status DiskTier::PutClaimed(const ChunkAddress& address, const ChunkKv& kv, const PutOptions& options) {
+  const ChunkKey& key = address.key;
+  std::optional<Index::Slot> old;  // keeps its meaning: only who has the claim takes the entry out
+  bool is_sound = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    old = index_.Find(key);
+    is_sound = old.has_value() && !index_.at(*old).suspect;
+  }
+  absl::Status status;
+  if (is_sound) {
+    status = files_.MakeFolderDurable(key);
+    if (status.ok()) {
+      absl::MutexLock lock(&mutex_);
+      ++stats_.duplicate_puts;
+      return status;
+    }
+  } else {
+    const EntryHeader header = HeaderOf(address, kv, options, options_.now());
+    KVBLEND_ASSIGN_OR_RETURN(const std::string header_bytes, EncodeEntryHeader(header));
+    const int64_t bytes = header.total_bytes();
+    absl::StatusOr<std::vector<Index::Victim>> victims;
+    {
+      absl::MutexLock lock(&mutex_);
+      victims = index_.Reserve(address.tenant_namespace, bytes);
+      if (!victims.ok()) {
+        ++stats_.put_rejections;
+        return victims.status();
+      }
+    }
+    Delete(*victims);
+    status = MakeRoomOnDisk(bytes);
+    if (status.ok()) status = files_.Write(key, header_bytes, kv, old.has_value());
+    absl::MutexLock lock(&mutex_);
+    index_.EndReservation(bytes);
+    if (status.ok()) {
+      const bool pinned = old.has_value() && index_.at(*old).pinned;
+      if (old.has_value()) index_.Erase(*old);
+      const Index::Slot slot = index_.Insert({.address = address,
+                                              .label = header.label,
+                                              .compute_cost_seconds = header.compute_cost_seconds,
+                                              .created = header.created,
+                                              .bytes = bytes,
+                                              .frequency = options.frequency});
+      index_.SetPinned(slot, pinned);
+      ++stats_.puts;
+      stats_.put_bytes += bytes;
+    }
+  }
+  write_health_.Report(status);
+  if (status.ok()) return status;
+  absl::MutexLock lock(&mutex_);
+  ++stats_.put_failures;
+  return AsUnavailable(status);
+}
+
+void DiskTier::Delete(const std::vector<Index::Victim>& victims) {
+  for (const Index::Victim& victim : victims) {
+    // An open entry can be read after its file is gone.
+    if (eviction_listener_ && victim.frequency > 1) {
+      absl::StatusOr<std::shared_ptr<LowerTierEntry>> entry = OpenFile(victim.key, victim.generation, false);
+      if (entry.ok()) eviction_listener_(*std::move(entry), victim.frequency);
+    }
+    files_.Unlink(victim.key);
+    absl::MutexLock lock(&mutex_);
+    ++stats_.evictions;
+    stats_.evicted_bytes += victim.bytes;
+    index_.Unclaim(victim.key);
+  }
+}
+
+absl::Status DiskTier::MakeRoomOnDisk(int64_t bytes) {
+  const auto shortage = [&]() -> int64_t {
+    const absl::StatusOr<Space> space = fs_.SpaceOf(options_.path);
+    if (!space.ok()) return 0;  // writing will tell
+    absl::MutexLock lock(&mutex_);
+    return index_.reserved_bytes() + options_.min_free_bytes - space->available_bytes;  // with `bytes`
+  };
+  int64_t missing = shortage();
+  if (missing <= 0) return absl::OkStatus();
+  std::vector<Index::Victim> victims;
+  {
+    absl::MutexLock lock(&mutex_);
+    victims = index_.EvictAtLeast(missing);
+  }
+  Delete(victims);
+  missing = shortage();
+  if (missing <= 0) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      options_.path, ": writing ", bytes, " bytes would leave ", options_.min_free_bytes - missing,
+      " bytes of the disk free; ", "at least ", options_.min_free_bytes, " must stay free"));
+}
+
+// --- reading
+
+std::optional<DiskTier::Index::Slot> DiskTier::FindGeneration(const ChunkKey& key,
+                                                              uint64_t generation) const {
+  const std::optional<Index::Slot> slot = index_.Find(key);
+  return slot.has_value() && index_.at(*slot).generation == generation ? slot : std::nullopt;
+}
+
+std::vector<absl::StatusOr<std::shared_ptr<LowerTierEntry>>> DiskTier::OpenEntries(
+    absl::Span<const ChunkKey> keys, absl::Time /*deadline*/) {
+  std::vector<absl::StatusOr<std::shared_ptr<LowerTierEntry>>> entries;
+  entries.reserve(keys.size());
+  for (const ChunkKey& key : keys) entries.push_back(OpenEntry(key));
+  return entries;
+}
+
+absl::StatusOr<std::shared_ptr<LowerTierEntry>> DiskTier::OpenEntry(const ChunkKey& key) {
+  uint64_t generation = 0;
+  bool pinned = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    const std::optional<Index::Slot> slot = index_.Find(key);
+    if (!slot.has_value()) return NotOnDisk(key);
+    generation = index_.at(*slot).generation;
+    pinned = index_.at(*slot).pinned;
+  }
+  absl::StatusOr<std::shared_ptr<LowerTierEntry>> entry = OpenFile(key, generation, pinned);
+  if (entry.ok()) {
+    absl::MutexLock lock(&mutex_);
+    ++stats_.opens;
+    if (const auto slot = FindGeneration(key, generation)) index_.Touch(*slot, options_.now());
+  } else if (absl::IsNotFound(entry.status())) {
+    absl::MutexLock lock(&mutex_);
+    const auto slot = FindGeneration(key, generation);
+    // Nobody is at it, so nobody of us removed the file.
+    if (slot.has_value() && !index_.IsClaimed(key)) {
+      index_.Erase(*slot);
+      ++stats_.vanished;
+    }
+  } else {
+    ReportRead(key, generation, entry.status(), 0);
+  }
+  return entry;
+}
+
+absl::StatusOr<std::shared_ptr<LowerTierEntry>> DiskTier::OpenFile(const ChunkKey& key, uint64_t generation,
+                                                                   bool pinned) {
+  KVBLEND_ASSIGN_OR_RETURN(internal::EntryFiles::OpenFile opened, files_.Open(key));
+  return std::make_shared<internal::DiskEntry>(
+      *reads_, std::move(opened.file), std::move(opened.header), pinned,
+      [this, key, generation](const absl::Status& status, int64_t bytes) {
+        ReportRead(key, generation, status, bytes);
+      });
+}
+
+void DiskTier::ReportRead(const ChunkKey& key, uint64_t generation, const absl::Status& status,
+                          int64_t bytes) {
+  if (absl::IsCancelled(status)) return;
+  const bool is_damaged = absl::IsDataLoss(status);
+  if (!is_damaged) read_health_.Report(status);
+  {
+    absl::MutexLock lock(&mutex_);
+    if (status.ok()) {
+      ++stats_.reads;
+      stats_.read_bytes += bytes;
+    } else {
+      ++stats_.read_errors;
+    }
+    // A device's error says nothing of the bytes, which may be read another time; but should somebody have
+    // the chunk's KV meanwhile, Put writes it anew.
+    if (const auto slot = FindGeneration(key, generation); slot.has_value() && !is_damaged) {
+      index_.SetSuspect(*slot, !status.ok());
+    }
+  }
+  if (is_damaged) Quarantine(key, generation, status);
+}
+
+void DiskTier::Quarantine(const ChunkKey& key, uint64_t generation, const absl::Status& reason) {
+  const Claim claim(*this, key);
+  {
+    absl::MutexLock lock(&mutex_);
+    const std::optional<Index::Slot> slot = FindGeneration(key, generation);
+    if (!slot.has_value()) return;  // it was replaced or is gone
+    index_.Erase(*slot);
+    ++stats_.quarantined;
+  }
+  spdlog::warn("chunk store on disk: damaged entry set aside: {}", reason.ToString());
+  files_.Quarantine(key);
+}
+
+// --- for operators, and placement
+
+std::vector<std::optional<ContentMatch>> DiskTier::FindAnyAnchor(absl::Span<const ContentKey> content_keys,
+                                                                 absl::Time /*deadline*/) const {
+  std::vector<std::optional<ContentMatch>> found(content_keys.size());
+  absl::MutexLock lock(&mutex_);
+  for (size_t i = 0; i < content_keys.size(); ++i) {
+    const std::optional<Index::Slot> slot = index_.FindAnyAnchor(content_keys[i]);
+    if (!slot.has_value()) continue;
+    found[i] = ContentMatch{.key = index_.at(*slot).key, .isolated = index_.at(*slot).isolated};
+  }
+  return found;
 }
 
 std::optional<ChunkInfo> DiskTier::Stat(NamespaceFilter filter, const ChunkKey& key) const {
   absl::MutexLock lock(&mutex_);
-  const std::optional<Index::Slot> slot = FindLocked(filter, key);
+  const std::optional<Index::Slot> slot = index_.Find(filter, key);
   if (!slot.has_value()) return std::nullopt;
   return index_.InfoOf(*slot);
 }
@@ -53,26 +347,42 @@ bool DiskTier::Contains(const ChunkKey& key) const {
   return index_.Find(key).has_value();
 }
 
-std::optional<ContentMatch> DiskTier::FindAnyAnchor(const ContentKey& content_key) const {
-  absl::MutexLock lock(&mutex_);
-  const std::optional<Index::Slot> slot = index_.FindAnyAnchor(content_key);
-  if (!slot.has_value()) return std::nullopt;
-  return ContentMatch{.key = index_.at(*slot).key, .isolated = index_.at(*slot).isolated};
-}
-
-std::vector<std::optional<ContentMatch>> DiskTier::FindAnyAnchor(absl::Span<const ContentKey> content_keys,
-                                                                 absl::Time /*deadline*/) const {
-  std::vector<std::optional<ContentMatch>> found;
-  found.reserve(content_keys.size());
-  for (const ContentKey& content_key : content_keys) found.push_back(FindAnyAnchor(content_key));
-  return found;
-}
-
-std::vector<ChunkInfo> DiskTier::List(NamespaceFilter filter,
-                                      const std::optional<std::pair<std::string, ChunkKey>>& after,
+std::vector<ChunkInfo> DiskTier::List(NamespaceFilter filter, const std::optional<ListPlace>& after,
                                       int64_t limit) const {
   absl::MutexLock lock(&mutex_);
   return index_.List(filter, after, limit);
+}
+
+absl::StatusOr<bool> DiskTier::Erase(NamespaceFilter filter, const ChunkKey& key) {
+  const Claim claim(*this, key);
+  {
+    absl::MutexLock lock(&mutex_);
+    const std::optional<Index::Slot> slot = index_.Find(filter, key);
+    if (!slot.has_value()) return false;
+    index_.Erase(*slot);
+    ++stats_.erased;
+  }
+  const absl::Status status = files_.Erase(key);
+  if (status.ok()) return true;
+  write_health_.Report(status);
+  return AsUnavailable(status);
+}
+
+absl::Status DiskTier::SetPinned(NamespaceFilter filter, const ChunkKey& key, bool pinned) {
+  const Claim claim(*this, key);
+  {
+    absl::MutexLock lock(&mutex_);
+    const std::optional<Index::Slot> slot = index_.Find(filter, key);
+    if (!slot.has_value()) return NotOnDisk(key);
+    if (index_.at(*slot).pinned == pinned) return absl::OkStatus();
+  }
+  const absl::Status status = files_.SetPinned(key, pinned);
+  write_health_.Report(status);
+  if (!status.ok()) return AsUnavailable(status);
+  absl::MutexLock lock(&mutex_);
+  // Still there: only who has the claim takes it out.
+  index_.SetPinned(*index_.Find(key), pinned);
+  return absl::OkStatus();
 }
 
 DiskTierStats DiskTier::Stats() const {
@@ -85,11 +395,20 @@ DiskTierStats DiskTier::Stats() const {
   stats.quota_bytes = options_.quota_bytes;
   stats.pinned_entries = index_.pinned_entries();
   stats.pinned_bytes = index_.pinned_bytes();
+  stats.quarantined_files = files_.quarantined_files();
+  stats.delete_failures = files_.delete_failures();
   stats.disk_full = writing == State::kFull;
   stats.write_failing = writing == State::kFailing;
   stats.read_failing = read_health_.state() != State::kWorking;
   stats.reader = reads_->name();
   return stats;
+}
+
+TierStats DiskTier::Report() const {
+  const DiskTierStats stats = Stats();
+  return {.tier = tier(),
+          .failing = stats.disk_full || stats.write_failing || stats.read_failing,
+          .values = FiguresOf<DiskTierStats>(stats, kDiskFigures)};
 }
 
 }  // namespace kvblend::store

@@ -2,8 +2,8 @@
 //
 //   auto tier = DiskTier::Open({.path = "/var/lib/kvblend/chunks", .quota_bytes = 100 << 30});
 //   (*tier)->Put(address, *kv, {.label = "doc 7"});
-//   auto entry = (*tier)->OpenEntry(address.key);
-//   (*entry)->ReadLayer(0, buffer, {prompt, 0}, [](absl::Status status) { ... });
+//   auto entries = (*tier)->OpenEntries(keys, deadline);
+//   (*entries[0])->ReadLayer(0, buffer, {prompt, 0}, [](absl::Status status) { ... });
 //
 // Durable: when Put returns OK, the entry survives the death of the process and of the machine; whatever dies
 // in between leaves the entry whole or leaves none.
@@ -19,13 +19,10 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_set.h"
-#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
@@ -33,11 +30,11 @@
 #include "absl/time/time.h"
 #include "engine/api/chunk_info.h"
 #include "engine/api/options.h"
-#include "engine/store/disk/disk_entry.h"
 #include "engine/store/disk/disk_health.h"
 #include "engine/store/disk/disk_index.h"
 #include "engine/store/disk/disk_paths.h"
 #include "engine/store/disk/disk_tier_stats.h"
+#include "engine/store/disk/entry_files.h"
 #include "engine/store/disk/file_system.h"
 #include "engine/store/disk/read_queue.h"
 #include "engine/store/format/chunk_address.h"
@@ -80,15 +77,11 @@ class DiskTier final : public LowerTier {
   /// of the entry is left.
   absl::Status Put(const ChunkAddress& address, const ChunkKv& kv, const PutOptions& options) override;
 
-  /// Opens an entry for reading, and checks its header. Blocks for one small read.
-  /// kNotFound. kDataLoss: it is damaged, and now in quarantine. kInternal, kUnavailable: it can't be read
-  /// now.
-  absl::StatusOr<std::shared_ptr<LowerTierEntry>> OpenEntry(const ChunkKey& key);
-  /// `deadline` does not matter: a disk that hangs is found by reading, not by opening.
+  /// Blocks for one small read of each, whatever the deadline: a disk that hangs is found by reading, not by
+  /// opening. kNotFound. kDataLoss: it is damaged, and now in quarantine. kInternal, kUnavailable: it can't
+  /// be read now.
   std::vector<absl::StatusOr<std::shared_ptr<LowerTierEntry>>> OpenEntries(absl::Span<const ChunkKey> keys,
                                                                            absl::Time deadline) override;
-
-  std::optional<ContentMatch> FindAnyAnchor(const ContentKey& content_key) const;
   std::vector<std::optional<ContentMatch>> FindAnyAnchor(absl::Span<const ContentKey> content_keys,
                                                          absl::Time deadline) const override;
 
@@ -97,85 +90,55 @@ class DiskTier final : public LowerTier {
   /// Is no hit.
   std::optional<ChunkInfo> Stat(NamespaceFilter filter, const ChunkKey& key) const override;
   bool Contains(const ChunkKey& key) const override;
-  /// The first `limit` entries after `after` in order of (namespace, key).
-  std::vector<ChunkInfo> List(NamespaceFilter filter,
-                              const std::optional<std::pair<std::string, ChunkKey>>& after,
+  std::vector<ChunkInfo> List(NamespaceFilter filter, const std::optional<ListPlace>& after,
                               int64_t limit) const override;
   /// Pinned entries too. Entries that are open stay readable. Whether there was one; when true, it does not
   /// come back. kUnavailable: no lookup finds it now, but its file could not be removed.
   absl::StatusOr<bool> Erase(NamespaceFilter filter, const ChunkKey& key) override;
-  /// Keeps an entry from being evicted until Unpin or Erase, restarts included; idempotent. kNotFound.
-  /// kResourceExhausted, kUnavailable: the disk is full or fails; nothing has changed.
-  absl::Status Pin(NamespaceFilter filter, const ChunkKey& key) override;
-  absl::Status Unpin(NamespaceFilter filter, const ChunkKey& key) override;
+  /// kNotFound. kResourceExhausted, kUnavailable: the disk is full or fails; nothing has changed.
+  absl::Status SetPinned(NamespaceFilter filter, const ChunkKey& key, bool pinned) override;
 
   void SetEvictionListener(EvictionListener listener) override { eviction_listener_ = std::move(listener); }
 
   DiskTierStats Stats() const;
-  TierStats Report() const override { return store::Report(Stats()); }
-  const std::string& path() const { return options_.path; }
+  TierStats Report() const override;
 
  private:
-  friend class DiskEntry;
   using Index = internal::DiskIndex;
   class Claim;
 
   explicit DiskTier(Options options);
-
-  // Opening.
   absl::Status Start();
-  absl::Status RemoveTemporaryFiles();
-  absl::Status ScanEntries();
-  void ScanOuterFolder(const std::string& outer);
-  void ScanInnerFolder(const std::string& outer, const std::string& inner);
 
   // Writing.
   absl::Status PutClaimed(const ChunkAddress& address, const ChunkKv& kv, const PutOptions& options);
-  struct Victim {
-    ChunkKey key;
-    uint64_t generation = 0;
-    int64_t frequency = 1;
-  };
-  absl::Status MakeRoom(const ChunkAddress& address, int64_t bytes);
-  void EvictToQuota();
   absl::Status MakeRoomOnDisk(int64_t bytes);
-  void TakeVictim(std::vector<Victim>& victims, Index::Slot slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void DeleteVictims(const std::vector<Victim>& victims);
-  absl::Status WriteEntry(const ChunkKey& key, std::string_view header, const ChunkKv& kv, bool replaces);
-  absl::Status MakeEntryFolder(const ChunkKey& key);
-  absl::Status SetPinned(NamespaceFilter filter, const ChunkKey& key, bool pinned);
+  /// Tells the listener of them, and removes their files.
+  void Delete(const std::vector<Index::Victim>& victims);
 
-  // Reading; also called by entries.
-  absl::StatusOr<std::shared_ptr<DiskEntry>> OpenFile(const ChunkKey& key, uint64_t generation, bool pinned);
-  /// Counts and acts on the outcome of a read of entry `generation` of `key`.
+  // Reading. A generation tells an entry from earlier and later ones of the same key.
+  absl::StatusOr<std::shared_ptr<LowerTierEntry>> OpenEntry(const ChunkKey& key);
+  absl::StatusOr<std::shared_ptr<LowerTierEntry>> OpenFile(const ChunkKey& key, uint64_t generation,
+                                                           bool pinned);
+  /// Counts and acts on the outcome of a read.
   void ReportRead(const ChunkKey& key, uint64_t generation, const absl::Status& status, int64_t bytes);
   void Quarantine(const ChunkKey& key, uint64_t generation, const absl::Status& reason);
-  void MoveToQuarantine(const ChunkKey& key);
-  std::optional<Index::Slot> FindLocked(NamespaceFilter filter, const ChunkKey& key) const
+  std::optional<Index::Slot> FindGeneration(const ChunkKey& key, uint64_t generation) const
       ABSL_SHARED_LOCKS_REQUIRED(mutex_);
-  bool IsGeneration(Index::Slot slot, uint64_t generation) const ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
-    return index_.at(slot).generation == generation;
-  }
 
   const Options options_;
   const internal::DiskPaths paths_;
   FileSystem& fs_;
+  internal::EntryFiles files_;
   EvictionListener eviction_listener_;
   std::unique_ptr<FileLock> lock_;
   internal::DiskHealth read_health_;
   internal::DiskHealth write_health_;
 
-  // Lock order: mutex_ is the only lock. No IO, and nothing is called, while it is held, but for
-  // options_.now.
+  // No IO, and nothing is called, while it is held, but for options_.now.
   mutable absl::Mutex mutex_;
   Index index_ ABSL_GUARDED_BY(mutex_);
-  /// Keys whose files someone is changing; only that someone may change them. Who holds one doesn't wait for
-  /// another.
-  absl::flat_hash_set<ChunkKey> claimed_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_set<uint16_t> durable_folders_ ABSL_GUARDED_BY(mutex_);  // entries/ab/cd known to be synced
-  int64_t reserved_bytes_ ABSL_GUARDED_BY(mutex_) = 0;                     // of entries being written
-  uint64_t next_temporary_ ABSL_GUARDED_BY(mutex_) = 0;
-  DiskTierStats stats_ ABSL_GUARDED_BY(mutex_);
+  DiskTierStats stats_ ABSL_GUARDED_BY(mutex_);  // without what index_ and files_ know
 
   std::unique_ptr<ReadQueue> reads_;  // last: its callbacks use everything above
 };

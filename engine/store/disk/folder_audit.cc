@@ -11,8 +11,8 @@
 #include "absl/synchronization/mutex.h"
 #include "engine/api/status_macros.h"
 #include "engine/store/disk/disk_paths.h"
+#include "engine/store/disk/entry_files.h"
 #include "engine/store/disk/folder_files.h"
-#include "engine/store/disk/read_header.h"
 #include "engine/store/format/entry_format.h"
 #include "engine/store/format/host_memory.h"
 
@@ -99,7 +99,8 @@ class Auditor {
 
   absl::StatusOr<FolderAudit> Run() {
     KVBLEND_ASSIGN_OR_RETURN(const FolderFiles files,
-                             internal::ListFolderFiles(fs_, paths_, options_.keep_going));
+                             internal::ListFolderFiles(fs_, paths_, options_.num_threads, options_.keep_going,
+                                                       [](const absl::Status& listed) { return listed; }));
     std::unique_ptr<FileLock> lock;
     if (options_.quarantine) {
       KVBLEND_ASSIGN_OR_RETURN(lock, internal::LockFolder(fs_, paths_));

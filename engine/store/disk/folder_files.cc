@@ -25,58 +25,98 @@ absl::Status ForEachItem(FileSystem& fs, const std::string& folder,
   return absl::OkStatus();
 }
 
-absl::Status ListInnerFolder(FileSystem& fs, const DiskPaths& paths, const std::string& outer,
-                             const std::string& inner, FolderFiles& files) {
-  const std::string folder = absl::StrCat(paths.Entries(), "/", outer, "/", inner);
-  std::set<ChunkKey> keys;
-  std::set<ChunkKey> pins;
-  KVBLEND_RETURN_IF_ERROR(ForEachItem(fs, folder, [&](const FolderItem& item) {
-    if (const auto key = DiskPaths::KeyOf(outer, inner, item.name, ".kvb1"); key && item.is_file) {
-      keys.insert(*key);
-    } else if (const auto pin = DiskPaths::KeyOf(outer, inner, item.name, ".pin"); pin && item.is_file) {
-      pins.insert(*pin);
-    } else {
-      files.foreign.push_back(absl::StrCat(folder, "/", item.name));
-    }
-    return absl::OkStatus();
-  }));
-  for (const ChunkKey& key : keys) files.entries.push_back({.key = key, .pinned = pins.contains(key)});
-  for (const ChunkKey& pin : pins) {
-    if (!keys.contains(pin)) files.loose_pins.push_back(pin);
+/// One folder of the two levels below that of the entries.
+class FolderLister {
+ public:
+  using OnListed = std::function<absl::Status(const absl::Status&)>;
+  FolderLister(FileSystem& fs, const DiskPaths& paths, const OnListed& on_listed)
+      : fs_(fs), paths_(paths), on_listed_(on_listed) {}
+
+  absl::Status ListOuter(const std::string& outer) {
+    const std::string folder = absl::StrCat(paths_.Entries(), "/", outer);
+    return List(folder, [&](const FolderItem& item) {
+      if (item.is_folder && DiskPaths::IsFolderName(item.name)) {
+        return ListInner(absl::StrCat(folder, "/", item.name), outer, item.name);
+      }
+      found_.foreign.push_back(absl::StrCat(folder, "/", item.name));
+      return absl::OkStatus();
+    });
   }
-  return absl::OkStatus();
+  const FolderFiles& found() const { return found_; }
+
+ private:
+  absl::Status List(const std::string& folder,
+                    const std::function<absl::Status(const FolderItem&)>& on_item) {
+    absl::Status outcome;
+    const absl::Status listed = ForEachItem(fs_, folder, [&](const FolderItem& item) {
+      outcome.Update(on_item(item));
+      return absl::OkStatus();
+    });
+    outcome.Update(on_listed_(listed));
+    return outcome;
+  }
+
+  absl::Status ListInner(const std::string& folder, const std::string& outer, const std::string& inner) {
+    const size_t first = found_.entries.size();
+    std::set<ChunkKey> pins;
+    KVBLEND_RETURN_IF_ERROR(List(folder, [&](const FolderItem& item) {
+      if (const auto key = DiskPaths::KeyOf(outer, inner, item.name, ".kvb1"); key && item.is_file) {
+        found_.entries.push_back({.key = *key});
+      } else if (const auto pin = DiskPaths::KeyOf(outer, inner, item.name, ".pin"); pin && item.is_file) {
+        pins.insert(*pin);
+      } else {
+        found_.foreign.push_back(absl::StrCat(folder, "/", item.name));
+      }
+      return absl::OkStatus();
+    }));
+    for (size_t i = first; i < found_.entries.size(); ++i) {
+      found_.entries[i].pinned = pins.erase(found_.entries[i].key) > 0;
+    }
+    found_.loose_pins.insert(found_.loose_pins.end(), pins.begin(), pins.end());
+    return absl::OkStatus();
+  }
+
+  FileSystem& fs_;
+  const DiskPaths& paths_;
+  const OnListed& on_listed_;
+  FolderFiles found_;
+};
+
+template <typename T>
+void Append(const std::vector<T>& more, std::vector<T>& all) {
+  all.insert(all.end(), more.begin(), more.end());
 }
 
 }  // namespace
 
-absl::StatusOr<FolderFiles> ListFolderFiles(FileSystem& fs, const DiskPaths& paths,
-                                            const std::function<bool()>& keep_going) {
-  const absl::StatusOr<std::vector<FolderItem>> outer_items = fs.List(paths.Entries());
-  if (absl::IsNotFound(outer_items.status())) {
+absl::StatusOr<FolderFiles> ListFolderFiles(
+    FileSystem& fs, const DiskPaths& paths, int num_threads, const std::function<bool()>& keep_going,
+    const std::function<absl::Status(const absl::Status&)>& on_listed) {
+  const absl::StatusOr<std::vector<FolderItem>> items = fs.List(paths.Entries());
+  if (absl::IsNotFound(items.status())) {
     return absl::NotFoundError(
         absl::StrCat(paths.root, " is no folder of stored chunks: there is no ", paths.Entries()));
   }
-  KVBLEND_RETURN_IF_ERROR(outer_items.status());
-  FolderFiles files;
-  for (const FolderItem& outer : *outer_items) {
-    if (!outer.is_folder || !DiskPaths::IsFolderName(outer.name)) {
-      files.foreign.push_back(absl::StrCat(paths.Entries(), "/", outer.name));
-      continue;
+  KVBLEND_RETURN_IF_ERROR(items.status());
+  absl::Mutex mutex;
+  FolderFiles files;  // guarded by mutex
+  std::vector<std::string> outer_folders;
+  for (const FolderItem& item : *items) {
+    if (item.is_folder && DiskPaths::IsFolderName(item.name)) {
+      outer_folders.push_back(item.name);
+    } else {
+      files.foreign.push_back(absl::StrCat(paths.Entries(), "/", item.name));
     }
-    if (!keep_going()) return absl::CancelledError("interrupted");
-    const std::string folder = absl::StrCat(paths.Entries(), "/", outer.name);
-    KVBLEND_RETURN_IF_ERROR(ForEachItem(fs, folder, [&](const FolderItem& inner) {
-      if (inner.is_folder && DiskPaths::IsFolderName(inner.name)) {
-        return ListInnerFolder(fs, paths, outer.name, inner.name, files);
-      }
-      files.foreign.push_back(absl::StrCat(folder, "/", inner.name));
-      return absl::OkStatus();
-    }));
   }
-  std::sort(files.entries.begin(), files.entries.end(),
-            [](const auto& a, const auto& b) { return a.key < b.key; });
-  std::sort(files.loose_pins.begin(), files.loose_pins.end());
-  std::sort(files.foreign.begin(), files.foreign.end());
+  KVBLEND_RETURN_IF_ERROR(ForEachInParallel(outer_folders.size(), num_threads, keep_going, [&](size_t i) {
+    FolderLister lister(fs, paths, on_listed);
+    KVBLEND_RETURN_IF_ERROR(lister.ListOuter(outer_folders[i]));
+    absl::MutexLock lock(&mutex);
+    Append(lister.found().entries, files.entries);
+    Append(lister.found().loose_pins, files.loose_pins);
+    Append(lister.found().foreign, files.foreign);
+    return absl::OkStatus();
+  }));
   return files;
 }
 

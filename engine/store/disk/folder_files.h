@@ -17,19 +17,23 @@
 
 namespace kvblend::store::internal {
 
+/// In any order.
 struct FolderFiles {
   struct Entry {
     ChunkKey key;
     bool pinned = false;
   };
-  std::vector<Entry> entries;        // by key
-  std::vector<ChunkKey> loose_pins;  // by key
-  std::vector<std::string> foreign;  // full paths, in order
+  std::vector<Entry> entries;
+  std::vector<ChunkKey> loose_pins;  // of entries that are not there
+  std::vector<std::string> foreign;  // full paths of what has no name of ours
 };
 
-/// kNotFound: there is no folder of entries. kCancelled.
-absl::StatusOr<FolderFiles> ListFolderFiles(FileSystem& fs, const DiskPaths& paths,
-                                            const std::function<bool()>& keep_going);
+/// `on_listed` is told, on any thread, how the listing of each folder below that of the entries went; when it
+/// returns an error, that is the outcome. kNotFound: there is no folder of entries. kCancelled: keep_going
+/// says no.
+absl::StatusOr<FolderFiles> ListFolderFiles(
+    FileSystem& fs, const DiskPaths& paths, int num_threads, const std::function<bool()>& keep_going,
+    const std::function<absl::Status(const absl::Status&)>& on_listed);
 
 /// Of the regular files in a folder; nothing where there is none.
 absl::StatusOr<FileTotals> TotalsOf(FileSystem& fs, const std::string& folder);

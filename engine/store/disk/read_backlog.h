@@ -68,4 +68,7 @@ class ReadBacklog {
   absl::flat_hash_map<ReadId, bool> running_ ABSL_GUARDED_BY(mutex_);  // whether it was cancelled
 };
 
+/// nullptr where the kernel refuses io_uring.
+std::unique_ptr<ReadQueue> CreateUringReadQueue(const ReadQueue::Options& options);
+
 }  // namespace kvblend::store::internal

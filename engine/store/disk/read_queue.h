@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <memory>
 #include <string_view>
-#include <vector>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
@@ -46,10 +45,6 @@ class ReadQueue {
     int32_t depth = 32;            // with io_uring: reads at the device at once
     int64_t max_waiting = 65536;   // reads that may wait besides
     bool allow_io_uring = true;
-    /// With io_uring: buffers that most reads will go to, page-locked once instead of for each read. They may
-    /// be used for other things too, and must outlive the queue. Where the kernel refuses, reads go on
-    /// without.
-    std::vector<absl::Span<std::byte>> registered_buffers = {};
   };
 
   /// Options out of range are brought into it: there is at least one thread and a depth of one.
@@ -64,7 +59,6 @@ class ReadQueue {
   virtual bool Cancel(ReadId id) = 0;
   /// "io_uring" or "threads"
   virtual std::string_view name() const = 0;
-  virtual bool buffers_registered() const = 0;
 };
 
 }  // namespace kvblend::store

@@ -3,19 +3,18 @@
 #include <liburing.h>
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <functional>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "engine/store/disk/thread_read_queue.h"
+#include "engine/store/disk/read_backlog.h"
 
 namespace kvblend::store::internal {
 namespace {
@@ -32,7 +31,6 @@ class UringReadQueue final : public ReadQueue {
   absl::StatusOr<ReadId> Submit(ReadRequest request) override;
   bool Cancel(ReadId id) override;
   std::string_view name() const override { return "io_uring"; }
-  bool buffers_registered() const override { return !buffers_.empty(); }
 
  private:
   struct Reader {
@@ -54,30 +52,18 @@ class UringReadQueue final : public ReadQueue {
   void Prepare(Reader& reader, std::unique_ptr<PendingRead> read);
   void Complete(Reader& reader, std::unique_ptr<PendingRead> read, int32_t result);
   void ReadInline(std::unique_ptr<PendingRead> read);
-  int BufferIndex(const std::byte* begin, size_t size) const;
 
   ReadBacklog backlog_;
-  std::vector<iovec> buffers_;  // registered with every ring; const once started
   std::vector<std::unique_ptr<Reader>> readers_;
 };
 
 bool UringReadQueue::Start(const Options& options) {
-  for (const absl::Span<std::byte> buffer : options.registered_buffers) {
-    if (!buffer.empty()) buffers_.push_back({buffer.data(), buffer.size()});
-  }
   const int32_t depth = std::clamp(options.depth, 1, 4096);
   const int32_t num_readers = std::clamp(options.num_ring_threads, 1, depth);
   for (int32_t i = 0; i < num_readers; ++i) {
     readers_.push_back(std::make_unique<Reader>());
     if (!StartReader(*readers_.back(), static_cast<uint32_t>((depth + i) / num_readers))) return false;
   }
-  // All rings or none: which one a read meets is chance.
-  bool registered = !buffers_.empty();
-  for (const auto& reader : readers_) {
-    registered = registered && io_uring_register_buffers(&reader->ring, buffers_.data(),
-                                                         static_cast<unsigned>(buffers_.size())) == 0;
-  }
-  if (!registered) buffers_.clear();
   for (const auto& reader : readers_)
     reader->thread = std::thread([this, &reader = *reader] { Run(reader); });
   return true;
@@ -201,11 +187,7 @@ void UringReadQueue::Prepare(Reader& reader, std::unique_ptr<PendingRead> read) 
   const int fd = request.file->descriptor();
   io_uring_sqe* const sqe = io_uring_get_sqe(&reader.ring);
   if (sqe == nullptr) return ReadInline(std::move(read));
-  if (const int index = BufferIndex(begin, size); index >= 0) {
-    io_uring_prep_read_fixed(sqe, fd, begin, size, offset, index);
-  } else {
-    io_uring_prep_read(sqe, fd, begin, size, offset);
-  }
+  io_uring_prep_read(sqe, fd, begin, size, offset);
   io_uring_sqe_set_data(sqe, read.release());  // the ring's, until its completion comes
   ++reader.in_flight;
 }
@@ -223,16 +205,6 @@ void UringReadQueue::ReadInline(std::unique_ptr<PendingRead> read) {
   const ReadRequest& request = read->request;
   absl::Status status = ReadFully(*request.file, request.offset, request.out);
   backlog_.Finish(std::move(read), std::move(status));
-}
-
-int UringReadQueue::BufferIndex(const std::byte* begin, size_t size) const {
-  for (size_t i = 0; i < buffers_.size(); ++i) {
-    const auto* const first = static_cast<const std::byte*>(buffers_[i].iov_base);
-    const bool inside = std::greater_equal<>()(begin, first) &&
-                        std::less_equal<>()(begin + size, first + buffers_[i].iov_len);
-    if (inside) return static_cast<int>(i);
-  }
-  return -1;
 }
 
 }  // namespace

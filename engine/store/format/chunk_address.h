@@ -4,8 +4,11 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <tuple>
+#include <utility>
 
 #include "absl/types/span.h"
+#include "engine/api/chunk_info.h"
 #include "engine/api/chunk_key.h"
 #include "engine/store/format/kv_format.h"
 #include "engine/store/format/token_hash.h"
@@ -44,8 +47,29 @@ struct ChunkAddress {
   KvFormat format;
   std::string tenant_namespace;
   int32_t num_tokens = 0;
+
+  bool IsIn(NamespaceFilter filter) const { return !filter.has_value() || *filter == tenant_namespace; }
 };
 
 ChunkAddress AddressOf(const ChunkIdentity& identity);
+
+/// One of the entries of a content key. Less is better: an anchored entry rather than an isolated one, and of
+/// several the one with the smallest key, so that the same entries give the same choice, whatever happened
+/// before.
+struct ContentMatch {
+  ChunkKey key;
+  bool isolated = false;
+
+  friend bool operator<(const ContentMatch& a, const ContentMatch& b) {
+    return std::tie(a.isolated, a.key) < std::tie(b.isolated, b.key);
+  }
+};
+
+inline ContentMatch MatchOf(const ChunkAddress& address) {
+  return {.key = address.key, .isolated = address.anchor_hash == IsolatedAnchorHash()};
+}
+
+/// The order in which entries are listed: by namespace, then by key.
+using ListPlace = std::pair<std::string, ChunkKey>;
 
 }  // namespace kvblend::store

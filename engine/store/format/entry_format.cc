@@ -50,6 +50,20 @@ int64_t EntryHeader::total_bytes() const {
   return header_bytes() + address.format.num_layers * layer_bytes();
 }
 
+absl::Status CheckStorable(absl::string_view where, const ChunkAddress& address, const ChunkKv& kv,
+                           double compute_cost_seconds) {
+  if (kv.format() != address.format || kv.num_tokens() != address.num_tokens) {
+    return absl::InvalidArgumentError(absl::StrCat(where, ": KV of ", kv.num_tokens(),
+                                                   " tokens is not of the shape that its address names (",
+                                                   address.num_tokens, " tokens), or of another format"));
+  }
+  if (!std::isfinite(compute_cost_seconds) || compute_cost_seconds < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(where, ": compute_cost_seconds is ", compute_cost_seconds,
+                                                   "; allowed: finite and >= 0"));
+  }
+  return absl::OkStatus();
+}
+
 std::vector<LayerChecksums> ChecksumsOf(const ChunkKv& kv) {
   std::vector<LayerChecksums> checksums(static_cast<size_t>(kv.format().num_layers));
   for (int32_t layer = 0; layer < kv.format().num_layers; ++layer) {

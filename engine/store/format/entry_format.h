@@ -19,6 +19,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "engine/store/format/chunk_address.h"
@@ -47,8 +48,13 @@ struct EntryHeader {
   int64_t total_bytes() const;
 };
 
-/// The bytes that every header begins with; enough for HeaderBytes.
+/// The bytes that every header begins with; enough for EntryHeaderBytes.
 inline constexpr int64_t kEntryPageBytes = 4096;
+
+/// Whether `kv` may be stored under `address` with that cost. kInvalidArgument, beginning with `where`:
+/// `kv` is not of the address's shape, or the cost is negative or not finite.
+absl::Status CheckStorable(absl::string_view where, const ChunkAddress& address, const ChunkKv& kv,
+                           double compute_cost_seconds);
 
 /// Checksums of all layers. Reads all of `kv`.
 std::vector<LayerChecksums> ChecksumsOf(const ChunkKv& kv);

@@ -10,13 +10,21 @@
 namespace kvblend::store::redis {
 namespace {
 
-constexpr auto kRelaxed = std::memory_order_relaxed;
 constexpr absl::Duration kRefreshInterval =
     absl::Seconds(60);  // of the map of slots, when nothing asks for it
 
-void Count(std::atomic<int64_t>& counter) { counter.fetch_add(1, kRelaxed); }
-
 }  // namespace
+
+std::unique_ptr<Command> MakeCommand(Lane lane, const std::vector<std::string>& arguments,
+                                     int64_t max_reply_bytes) {
+  auto command = std::make_unique<Command>();
+  const std::vector<std::string_view> views(arguments.begin(), arguments.end());
+  command->wire = FormatCommand(views);
+  command->slot = SlotOf(arguments[1]);
+  command->lane = lane;
+  command->max_reply_bytes = max_reply_bytes;
+  return command;
+}
 
 ClusterClient::ClusterClient(ClusterOptions options, std::unique_ptr<Transport> transport)
     : options_(std::move(options)), transport_(std::move(transport)), refresher_([this] { RunRefresh(); }) {}
@@ -59,7 +67,7 @@ absl::Status ClusterClient::Submit(std::unique_ptr<Command> command) {
       node == nullptr
           ? absl::UnavailableError(absl::StrCat("no Redis node is known for slot ", command->slot))
           : node->Submit(command);
-  if (!status.ok()) Count(counters_.unavailable);
+  if (!status.ok()) Count(&ClusterCounters::skipped_commands);
   return status;
 }
 
@@ -96,6 +104,19 @@ std::vector<absl::StatusOr<Reply>> ClusterClient::Call(std::vector<std::unique_p
   return std::exchange(shared->replies, {});
 }
 
+absl::StatusOr<Reply> ClusterClient::CallOne(std::unique_ptr<Command> command, absl::Time deadline) {
+  std::vector<std::unique_ptr<Command>> commands;
+  commands.push_back(std::move(command));
+  absl::StatusOr<Reply> reply = std::move(Call(std::move(commands), deadline)[0]);
+  if (reply.ok() && reply->is_error()) return absl::UnavailableError("Redis answers: " + reply->text);
+  return reply;
+}
+
+void ClusterClient::Send(std::unique_ptr<Command> command) {
+  command->done = [](const absl::StatusOr<Reply>&) {};
+  Submit(std::move(command)).IgnoreError();
+}
+
 void ClusterClient::Cancel(uint64_t id) {
   std::shared_ptr<const Routing> routing;
   std::vector<std::shared_ptr<RedisNode>> retired;
@@ -114,7 +135,7 @@ void ClusterClient::Finish(std::unique_ptr<Command> command, absl::StatusOr<Repl
   if (reply.ok() && reply->is_error()) {
     const std::optional<Redirect> redirect = ParseRedirect(*reply, from);
     if (redirect.has_value()) {
-      Count(redirect->ask ? counters_.asked : counters_.moved);
+      Count(redirect->ask ? &ClusterCounters::asked : &ClusterCounters::moved);
       if (!redirect->ask) WantRefresh();
       if (++command->hops <= kMaxHops) {
         command->asking = redirect->ask;
@@ -125,15 +146,15 @@ void ClusterClient::Finish(std::unique_ptr<Command> command, absl::StatusOr<Repl
                             : node->Submit(command);
         if (status.ok()) return;
         if (node == nullptr) WantRefresh();
-        Count(counters_.unavailable);
+        Count(&ClusterCounters::skipped_commands);
         reply = status;
       } else {
-        Count(counters_.redirected_too_often);
+        Count(&ClusterCounters::redirected_too_often);
         reply = absl::UnavailableError(
             absl::StrCat("Redis redirected a command ", command->hops, " times: ", reply->text));
       }
     } else {
-      Count(counters_.error_replies);
+      Count(&ClusterCounters::error_replies);
       if (reply->is_error("CLUSTERDOWN") || reply->is_error("MOVED") || reply->is_error("READONLY")) {
         WantRefresh();
       }
@@ -150,9 +171,9 @@ void ClusterClient::StateChanged() {
 }
 
 void ClusterClient::ConnectionFailed(const absl::Status& status) {
-  Count(absl::IsDeadlineExceeded(status) ? counters_.timeouts
-        : absl::IsDataLoss(status)       ? counters_.protocol_errors
-                                         : counters_.connection_errors);
+  Count(absl::IsDeadlineExceeded(status) ? &ClusterCounters::timeouts
+        : absl::IsDataLoss(status)       ? &ClusterCounters::protocol_errors
+                                         : &ClusterCounters::connection_errors);
   WantRefresh();  // perhaps a replica is the master now
 }
 
@@ -166,11 +187,11 @@ void ClusterClient::RunRefresh() {
   while (true) {
     const absl::Status status = Refresh();
     if (status.ok()) {
-      Count(counters_.refreshes);
+      Count(&ClusterCounters::topology_refreshes);
       pause = options_.min_refresh_interval;
       if (std::exchange(said_unreachable_, false)) spdlog::info("chunk store in Redis: the cluster answers");
     } else {
-      Count(counters_.failed_refreshes);
+      Count(&ClusterCounters::failed_topology_refreshes);
       pause = std::min(2 * pause, std::max(options_.min_refresh_interval, options_.node.breaker.max_backoff));
       if (!std::exchange(said_unreachable_, true)) {
         spdlog::warn("chunk store in Redis: the cluster does not answer; going on without it: {}",
@@ -273,20 +294,17 @@ void ClusterClient::DropRetired() {
   std::erase_if(retired_, last);
 }
 
+void ClusterClient::Count(int64_t ClusterCounters::*counter) {
+  absl::MutexLock lock(&counters_mutex_);
+  ++(counters_.*counter);
+}
+
 ClusterStats ClusterClient::stats() const {
-  ClusterStats stats{.has_topology = false,
-                     .nodes = {},
-                     .moved = counters_.moved.load(kRelaxed),
-                     .asked = counters_.asked.load(kRelaxed),
-                     .redirected_too_often = counters_.redirected_too_often.load(kRelaxed),
-                     .refreshes = counters_.refreshes.load(kRelaxed),
-                     .failed_refreshes = counters_.failed_refreshes.load(kRelaxed),
-                     .timeouts = counters_.timeouts.load(kRelaxed),
-                     .connection_errors = counters_.connection_errors.load(kRelaxed),
-                     .protocol_errors = counters_.protocol_errors.load(kRelaxed),
-                     .error_replies = counters_.error_replies.load(kRelaxed),
-                     .breaker_opens = 0,
-                     .unavailable = counters_.unavailable.load(kRelaxed)};
+  ClusterStats stats;
+  {
+    absl::MutexLock lock(&counters_mutex_);
+    static_cast<ClusterCounters&>(stats) = counters_;
+  }
   std::shared_ptr<const Routing> routing;
   {
     absl::MutexLock lock(&mutex_);

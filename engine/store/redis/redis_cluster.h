@@ -29,23 +29,29 @@ struct ClusterOptions {
   absl::Duration min_refresh_interval = absl::Seconds(1);  // between two readings of the map of slots
 };
 
-struct ClusterStats {
-  bool has_topology = false;
-  std::vector<NodeStats> nodes;
-
-  // Since start.
-  int64_t moved = 0;
-  int64_t asked = 0;  // ASK
-  int64_t redirected_too_often = 0;
-  int64_t refreshes = 0;
-  int64_t failed_refreshes = 0;
+/// Since start.
+struct ClusterCounters {
   int64_t timeouts = 0;           // connections that stopped answering
   int64_t connection_errors = 0;  // refused, closed, reset, not authenticated
   int64_t protocol_errors = 0;    // replies that are no RESP
   int64_t error_replies = 0;      // -CLUSTERDOWN, -OOM, ...
+  int64_t skipped_commands = 0;   // met a node that does not work: not sent
+  int64_t moved = 0;
+  int64_t asked = 0;  // ASK
+  int64_t redirected_too_often = 0;
   int64_t breaker_opens = 0;
-  int64_t unavailable = 0;  // commands that met a node which does not work
+  int64_t topology_refreshes = 0;
+  int64_t failed_topology_refreshes = 0;
 };
+
+struct ClusterStats : ClusterCounters {
+  bool has_topology = false;
+  std::vector<NodeStats> nodes;
+};
+
+/// A command whose first argument but the name is a key, which says where it goes.
+std::unique_ptr<Command> MakeCommand(Lane lane, const std::vector<std::string>& arguments,
+                                     int64_t max_reply_bytes = 1 << 12);
 
 /// Thread-safe.
 class ClusterClient final : private NodeObserver {
@@ -66,6 +72,13 @@ class ClusterClient final : private NodeObserver {
   std::vector<absl::StatusOr<Reply>> Call(std::vector<std::unique_ptr<Command>> commands,
                                           absl::Time deadline);
 
+  /// As Call, of one command; an error that Redis answers is kUnavailable.
+  absl::StatusOr<Reply> CallOne(std::unique_ptr<Command> command, absl::Time deadline);
+  /// Sends a command, and forgets it.
+  void Send(std::unique_ptr<Command> command);
+
+  /// For Command::id.
+  uint64_t NewId() { return next_id_.fetch_add(1, std::memory_order_relaxed); }
   /// As RedisNode::Cancel.
   void Cancel(uint64_t id);
 
@@ -88,6 +101,7 @@ class ClusterClient final : private NodeObserver {
   void StateChanged() override;
   void ConnectionFailed(const absl::Status& status) override;
 
+  void Count(int64_t ClusterCounters::*counter);
   std::shared_ptr<RedisNode> NodeOf(int32_t slot) const;
   std::shared_ptr<RedisNode> NodeAt(const Endpoint& endpoint) const;
   void RunRefresh();
@@ -109,11 +123,9 @@ class ClusterClient final : private NodeObserver {
   uint64_t changes_ ABSL_GUARDED_BY(mutex_) = 0;  // how often what stats() tells has changed
   bool said_unreachable_ = false;                 // used by the refreshing thread only
 
-  struct Counters {
-    std::atomic<int64_t> moved{0}, asked{0}, redirected_too_often{0}, refreshes{0}, failed_refreshes{0},
-        timeouts{0}, connection_errors{0}, protocol_errors{0}, error_replies{0}, unavailable{0};
-  };
-  Counters counters_;
+  mutable absl::Mutex counters_mutex_;
+  ClusterCounters counters_ ABSL_GUARDED_BY(counters_mutex_);  // breaker_opens is counted by the nodes
+  std::atomic<uint64_t> next_id_{1};
 
   std::thread refresher_;
 };

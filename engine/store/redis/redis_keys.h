@@ -6,12 +6,18 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "engine/api/chunk_key.h"
-#include "engine/store/lower_tier.h"
+#include "engine/store/format/chunk_address.h"
 
 namespace kvblend::store::redis {
+
+/// The most that a reader takes for a header, whichever version wrote it.
+inline constexpr int64_t kMaxHeaderBytes = int64_t{16} << 20;
+/// Sections and the content index outlive the header by that much, at least.
+inline constexpr int64_t kSlackSeconds = 60;
 
 /// The keys of one entry; the braces keep them on one node.
 class EntryKeys {
@@ -20,6 +26,14 @@ class EntryKeys {
   std::string Header() const { return prefix_ + "header"; }
   std::string K(int32_t layer) const { return absl::StrCat(prefix_, layer, ":k"); }
   std::string V(int32_t layer) const { return absl::StrCat(prefix_, layer, ":v"); }
+  std::vector<std::string> Sections(int32_t num_layers) const {
+    std::vector<std::string> names;
+    for (int32_t layer = 0; layer < num_layers; ++layer) {
+      names.push_back(K(layer));
+      names.push_back(V(layer));
+    }
+    return names;
+  }
 
  private:
   const std::string prefix_;
@@ -30,7 +44,7 @@ inline std::string ContentIndexKey(const ContentKey& key) {
   return absl::StrCat("kvb1:content:{", key.ToHex(), "}");
 }
 
-/// Ordered as ChunkStore::LookupAnyAnchor prefers them: "a" anchored or "i" isolated, then the chunk key.
+/// In the order of ContentMatch: "a" anchored or "i" isolated, then the chunk key.
 inline std::string ContentMember(const ContentMatch& match) {
   return absl::StrCat(match.isolated ? "i" : "a", match.key.ToHex());
 }

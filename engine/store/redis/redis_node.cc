@@ -96,8 +96,7 @@ void RedisNode::FinishAll(std::vector<std::unique_ptr<Command>> commands, const 
 
 NodeStats RedisNode::stats() const {
   absl::MutexLock lock(&mutex_);
-  NodeStats stats{
-      .address = endpoint_.ToString(), .state = breaker_.state(), .times_opened = breaker_.times_opened()};
+  NodeStats stats{.state = breaker_.state(), .times_opened = breaker_.times_opened()};
   for (const LaneState& lane : lanes_) stats.connections += lane.connections;
   return stats;
 }

@@ -74,7 +74,6 @@ struct NodeOptions {
 };
 
 struct NodeStats {
-  std::string address;
   NodeState state = NodeState::kConnecting;
   int64_t times_opened = 0;
   int32_t connections = 0;

@@ -1,9 +1,11 @@
 #include "engine/store/redis/redis_tier.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "engine/api/status_macros.h"
-#include "engine/store/redis/redis_keys.h"
-#include "engine/store/redis/socket_transport.h"
+#include "spdlog/spdlog.h"
 
 namespace kvblend::store {
 namespace {
@@ -73,55 +75,20 @@ RedisTier::RedisTier(Options options, std::unique_ptr<redis::ClusterClient> clus
       ttl_seconds_(absl::ToInt64Seconds(options_.ttl)),
       known_(kMaxKnownKeys),
       pending_erasures_(kMaxPendingErasures),
+      content_(*cluster, ttl_seconds_),
+      writer_(*cluster, ttl_seconds_),
       cluster_(std::move(cluster)) {}
 
 RedisTier::~RedisTier() = default;
 
-// --- commands
-
-std::unique_ptr<redis::Command> RedisTier::MakeCommand(redis::Lane lane,
-                                                       const std::vector<std::string>& arguments,
-                                                       int64_t max_reply_bytes) {
-  auto command = std::make_unique<Command>();
-  const std::vector<std::string_view> views(arguments.begin(), arguments.end());
-  command->wire = redis::FormatCommand(views);
-  command->slot = redis::SlotOf(arguments[1]);
-  command->lane = lane;
-  command->max_reply_bytes = max_reply_bytes;
-  return command;
-}
-
-void RedisTier::Send(std::unique_ptr<Command> command) const {
-  command->done = [](const absl::StatusOr<Reply>&) {};
-  cluster_->Submit(std::move(command)).IgnoreError();
-}
-
-absl::StatusOr<redis::Reply> RedisTier::CallOne(std::unique_ptr<Command> command, absl::Time deadline) const {
-  Commands commands;
-  commands.push_back(std::move(command));
-  absl::StatusOr<Reply> reply = std::move(cluster_->Call(std::move(commands), deadline)[0]);
-  if (reply.ok() && reply->is_error()) return absl::UnavailableError("Redis answers: " + reply->text);
-  return reply;
-}
-
-std::vector<std::string> RedisTier::SectionKeys(const ChunkKey& key, int32_t num_layers) {
-  const redis::EntryKeys keys(key);
-  std::vector<std::string> names;
-  for (int32_t layer = 0; layer < num_layers; ++layer) {
-    names.push_back(keys.K(layer));
-    names.push_back(keys.V(layer));
-  }
-  return names;
-}
-
 // --- what is known here
 
-void RedisTier::Remember(const ChunkKey& key, absl::Duration left) const {
+void RedisTier::Remember(const ChunkKey& key, absl::Duration left) {
   absl::MutexLock lock(&mutex_);
   known_.Insert(key, options_.now() + std::min(left * 0.9, kRemember));
 }
 
-void RedisTier::Forget(const ChunkKey& key) const {
+void RedisTier::Forget(const ChunkKey& key) {
   absl::MutexLock lock(&mutex_);
   known_.Erase(key);
 }
@@ -131,41 +98,239 @@ bool RedisTier::Contains(const ChunkKey& key) const {
   return known_.Contains(key, options_.now());
 }
 
-std::vector<ChunkInfo> RedisTier::List(NamespaceFilter /*filter*/,
-                                       const std::optional<std::pair<std::string, ChunkKey>>& /*after*/,
-                                       int64_t /*limit*/) const {
-  return {};
+// --- writing
+
+absl::Status RedisTier::Put(const ChunkAddress& address, const ChunkKv& kv, const PutOptions& options) {
+  KVBLEND_RETURN_IF_ERROR(CheckStorable("Redis tier", address, kv, options.compute_cost_seconds));
+  const int64_t largest = std::max(kv.k_section_bytes(), kv.layer_bytes() - kv.k_section_bytes());
+  if (largest > options_.max_value_bytes) {
+    absl::MutexLock lock(&mutex_);
+    ++stats_.too_large_puts;
+    return absl::ResourceExhaustedError(
+        absl::StrCat("Redis tier: a section is ", largest, " bytes; allowed: ", options_.max_value_bytes));
+  }
+  const absl::Time begin = options_.now();
+  absl::Status status = PutStorable(address, kv, options);
+  absl::MutexLock lock(&mutex_);
+  stats_.put_seconds += absl::ToDoubleSeconds(options_.now() - begin);
+  if (!status.ok() && !absl::IsInvalidArgument(status)) ++stats_.put_failures;
+  return status;
 }
 
-absl::Status RedisTier::Pin(NamespaceFilter /*filter*/, const ChunkKey& key) {
+absl::Status RedisTier::PutStorable(const ChunkAddress& address, const ChunkKv& kv,
+                                    const PutOptions& options) {
+  using Presence = redis::EntryWriter::Presence;
+  KVBLEND_ASSIGN_OR_RETURN(const Presence presence, writer_.Find(address.key, kv));
+  bool is_whole = presence == Presence::kWhole;
+  if (is_whole) {
+    absl::MutexLock lock(&mutex_);
+    // Who was told to erase it, and then to put it, wants it.
+    is_whole = !pending_erasures_.Contains(address.key);
+    if (is_whole) ++stats_.duplicate_puts;
+  }
+  if (is_whole) {
+    Remember(address.key, ttl_seconds_ > 0 ? absl::Seconds(ttl_seconds_) / 2 : absl::InfiniteDuration());
+    return absl::OkStatus();
+  }
+  const EntryHeader header = HeaderOf(address, kv, options, options_.now());
+  KVBLEND_ASSIGN_OR_RETURN(const std::string header_bytes, EncodeEntryHeader(header));
+  // A header must never stand over sections that are not its own.
+  if (presence != Presence::kNone) KVBLEND_RETURN_IF_ERROR(writer_.RemoveHeader(address.key));
+  if (absl::Status status = writer_.Write(header, header_bytes, kv); !status.ok()) {
+    Remove(address);  // what is not found is not kept either
+    return status;
+  }
+  Remember(address.key, ttl_seconds_ > 0 ? absl::Seconds(ttl_seconds_) : absl::InfiniteDuration());
+  {
+    absl::MutexLock lock(&mutex_);
+    pending_erasures_.Erase(address.key);
+    ++stats_.puts;
+    stats_.put_bytes += header.total_bytes();
+  }
+  if (content_.Add(address)) return absl::OkStatus();
+  absl::MutexLock lock(&mutex_);
+  ++stats_.index_errors;
+  return absl::OkStatus();
+}
+
+void RedisTier::Remove(const ChunkAddress& address) {
+  Forget(address.key);
+  writer_.Remove(address.key, address.format.num_layers);
+  content_.Remove(address);
+}
+
+// --- reading
+
+bool RedisTier::CountLookup(const ChunkKey& key, const redis::FoundHeader& found) {
+  const absl::StatusOr<EntryHeader>& header = found.header;
+  absl::MutexLock lock(&mutex_);
+  ++stats_.lookups;
+  const bool erased = header.ok() && pending_erasures_.IsOf(key, header->address.tenant_namespace);
+  if (header.ok() || absl::IsNotFound(header.status())) pending_erasures_.Erase(key);
+  switch (header.status().code()) {
+    case absl::StatusCode::kOk:
+      ++(erased ? stats_.misses : stats_.hits);
+      break;
+    case absl::StatusCode::kNotFound:
+      ++stats_.misses;
+      break;
+    case absl::StatusCode::kDataLoss:
+      ++stats_.misses;
+      ++(found.without_sections ? stats_.incomplete_entries : stats_.damaged_entries);
+      break;
+    case absl::StatusCode::kUnimplemented:
+      ++stats_.misses;
+      ++stats_.unsupported_entries;
+      break;
+    default:
+      ++stats_.lookup_errors;
+  }
+  return erased;
+}
+
+std::vector<absl::StatusOr<std::shared_ptr<LowerTierEntry>>> RedisTier::OpenEntries(
+    absl::Span<const ChunkKey> keys, absl::Time deadline) {
+  const absl::Time begin = options_.now();
+  std::vector<redis::FoundHeader> headers =
+      redis::ReadHeaders(*cluster_, keys, std::min(deadline, begin + options_.budget));
+  std::vector<absl::StatusOr<std::shared_ptr<LowerTierEntry>>> opened;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const ChunkKey& key = keys[i];
+    auto& [header, without_sections, time_left] = headers[i];
+    if (CountLookup(key, headers[i])) {
+      Remove(header->address);
+      opened.emplace_back(absl::NotFoundError(absl::StrCat("chunk ", key.ToHex(), " was deleted")));
+      continue;
+    }
+    if (!header.ok()) {
+      if (absl::IsDataLoss(header.status())) {
+        spdlog::debug("chunk store in Redis: chunk {} removed: {}", key.ToHex(), header.status().ToString());
+        writer_.RemoveAllLayers(key);
+      }
+      if (absl::IsDataLoss(header.status()) || absl::IsNotFound(header.status())) Forget(key);
+      opened.emplace_back(header.status());
+      continue;
+    }
+    Remember(key, time_left.value_or(absl::InfiniteDuration()));
+    if (ttl_seconds_ > 0 && time_left.has_value() && *time_left < absl::Seconds(ttl_seconds_) / 2) {
+      writer_.RefreshTtl(key, header->address.format.num_layers);
+      content_.RefreshTtl(header->address.content_key);
+      absl::MutexLock lock(&mutex_);
+      ++stats_.ttl_refreshes;
+    }
+    opened.emplace_back(std::make_shared<redis::RedisEntry>(
+        *cluster_, *std::move(header),
+        [this](const EntryHeader& read, const redis::RedisEntry::Outcome& outcome) {
+          ReportRead(read, outcome);
+        }));
+  }
+  absl::MutexLock lock(&mutex_);
+  stats_.lookup_seconds += absl::ToDoubleSeconds(options_.now() - begin);
+  return opened;
+}
+
+void RedisTier::ReportRead(const EntryHeader& header, const redis::RedisEntry::Outcome& outcome) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (outcome.status.ok()) {
+      ++stats_.reads;
+      stats_.read_bytes += outcome.bytes;
+      stats_.read_seconds += absl::ToDoubleSeconds(outcome.waited);
+    } else if (!absl::IsCancelled(outcome.status)) {
+      ++stats_.read_errors;
+    }
+    if (outcome.is_lost) ++(outcome.without_section ? stats_.incomplete_entries : stats_.damaged_entries);
+  }
+  if (outcome.is_lost) Remove(header.address);
+}
+
+std::vector<std::optional<ContentMatch>> RedisTier::FindAnyAnchor(absl::Span<const ContentKey> content_keys,
+                                                                  absl::Time deadline) const {
+  const absl::Time begin = options_.now();
+  redis::ContentIndex::Found found =
+      content_.Find(content_keys, std::min(deadline, begin + options_.budget), [this](const ChunkKey& key) {
+        absl::MutexLock lock(&mutex_);
+        return pending_erasures_.Contains(key);
+      });
+  absl::MutexLock lock(&mutex_);
+  stats_.stale_anchors += found.stale_names;
+  stats_.lookup_seconds += absl::ToDoubleSeconds(options_.now() - begin);
+  return std::move(found.matches);
+}
+
+// --- for operators
+
+std::optional<ChunkInfo> RedisTier::Stat(NamespaceFilter filter, const ChunkKey& key) const {
+  const absl::StatusOr<EntryHeader> header =
+      redis::ReadHeader(*cluster_, redis::Lane::kRead, key, options_.now() + options_.budget);
+  if (!header.ok() || !header->address.IsIn(filter)) return std::nullopt;
+  const ChunkAddress& address = header->address;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (pending_erasures_.IsOf(key, address.tenant_namespace)) return std::nullopt;
+  }
+  return ChunkInfo{.key = key,
+                   .content_key = address.content_key,
+                   .anchor_hash = address.anchor_hash,
+                   .tenant_namespace = address.tenant_namespace,
+                   .label = header->label,
+                   .num_tokens = address.num_tokens,
+                   .bytes = header->total_bytes(),
+                   .tier = Tier::kRedis,
+                   .pinned = false,
+                   .hits = 0,
+                   .compute_cost_seconds = header->compute_cost_seconds,
+                   .created = header->created,
+                   .last_used = header->created};
+}
+
+absl::StatusOr<bool> RedisTier::Erase(NamespaceFilter filter, const ChunkKey& key) {
+  const absl::StatusOr<EntryHeader> header =
+      redis::ReadHeader(*cluster_, redis::Lane::kWrite, key, absl::InfiniteFuture());
+  if (header.ok() && !header->address.IsIn(filter)) return false;
+  const bool is_damaged = absl::IsDataLoss(header.status()) || absl::IsUnimplemented(header.status());
+  const bool found = header.ok() || is_damaged;
+  absl::Status status = absl::IsNotFound(header.status()) ? absl::OkStatus() : header.status();
+  if (found) {
+    Forget(key);
+    // Waited for: when this returns, no server finds it.
+    status = writer_.RemoveHeader(key);
+    if (status.ok() && header.ok()) Remove(header->address);
+    if (status.ok() && is_damaged) writer_.RemoveAllLayers(key);
+  }
+  absl::MutexLock lock(&mutex_);
+  if (status.ok()) {
+    pending_erasures_.Erase(key);
+    stats_.erased += found ? 1 : 0;
+    return found;
+  }
+  ++stats_.erase_failures;
+  known_.Erase(key);
+  pending_erasures_.Insert(key, filter.has_value() ? std::optional<std::string>(*filter) : std::nullopt);
+  return absl::UnavailableError(status.message());
+}
+
+absl::Status RedisTier::SetPinned(NamespaceFilter /*filter*/, const ChunkKey& key, bool /*pinned*/) {
   return absl::NotFoundError(absl::StrCat("chunk ", key.ToHex(), ": nothing can be pinned in Redis"));
 }
-
-absl::Status RedisTier::Unpin(NamespaceFilter filter, const ChunkKey& key) { return Pin(filter, key); }
 
 RedisTierStats RedisTier::Stats() const {
   const redis::ClusterStats network = cluster_->stats();
   absl::MutexLock lock(&mutex_);
   RedisTierStats stats = stats_;
-  for (const redis::NodeStats& node : network.nodes) {
-    stats.nodes.push_back({.address = node.address,
-                           .state = redis::NameOf(node.state),
-                           .breaker_opens = node.times_opened,
-                           .connections = node.connections});
-    stats.connected |= node.state == redis::NodeState::kWorking;
-  }
-  stats.breaker_opens = network.breaker_opens;
-  stats.timeouts = network.timeouts;
-  stats.connection_errors = network.connection_errors;
-  stats.protocol_errors = network.protocol_errors;
-  stats.error_replies = network.error_replies;
-  stats.skipped_commands = network.unavailable;
-  stats.moved = network.moved;
-  stats.asked = network.asked;
-  stats.redirected_too_often = network.redirected_too_often;
-  stats.topology_refreshes = network.refreshes;
-  stats.failed_topology_refreshes = network.failed_refreshes;
+  static_cast<redis::ClusterCounters&>(stats) = network;
+  stats.nodes = static_cast<int64_t>(network.nodes.size());
+  stats.nodes_working = std::count_if(network.nodes.begin(), network.nodes.end(), [](const auto& node) {
+    return node.state == redis::NodeState::kWorking;
+  });
   return stats;
+}
+
+TierStats RedisTier::Report() const {
+  const RedisTierStats stats = Stats();
+  return {.tier = tier(),
+          .failing = stats.nodes_working == 0,
+          .values = FiguresOf<RedisTierStats>(stats, kRedisFigures)};
 }
 
 }  // namespace kvblend::store

@@ -19,7 +19,6 @@
 // Threads: every method may be called from any thread. The tier must outlive the entries it gave out.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -29,7 +28,6 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
@@ -41,15 +39,15 @@
 #include "engine/store/format/chunk_kv.h"
 #include "engine/store/format/entry_format.h"
 #include "engine/store/lower_tier.h"
+#include "engine/store/redis/content_index.h"
+#include "engine/store/redis/entry_writer.h"
 #include "engine/store/redis/known_keys.h"
 #include "engine/store/redis/redis_cluster.h"
+#include "engine/store/redis/redis_entry.h"
 #include "engine/store/redis/redis_tier_stats.h"
-#include "engine/store/redis/tls_transport.h"
 #include "engine/store/redis/transport.h"
 
 namespace kvblend::store {
-
-class RedisEntry;
 
 class RedisTier final : public LowerTier {
  public:
@@ -102,71 +100,44 @@ class RedisTier final : public LowerTier {
   bool Contains(const ChunkKey& key) const override;
   std::optional<ChunkInfo> Stat(NamespaceFilter filter, const ChunkKey& key) const override;
   /// Nothing: a cluster that is shared, and has no order, can't be paged through.
-  std::vector<ChunkInfo> List(NamespaceFilter filter,
-                              const std::optional<std::pair<std::string, ChunkKey>>& after,
-                              int64_t limit) const override;
+  std::vector<ChunkInfo> List(NamespaceFilter /*filter*/, const std::optional<ListPlace>& /*after*/,
+                              int64_t /*limit*/) const override {
+    return {};
+  }
   /// kUnavailable: Redis does not answer; no lookup of this process finds the entry, which the next one that
   /// could removes.
   absl::StatusOr<bool> Erase(NamespaceFilter filter, const ChunkKey& key) override;
   /// kNotFound: nothing is pinned here.
-  absl::Status Pin(NamespaceFilter filter, const ChunkKey& key) override;
-  absl::Status Unpin(NamespaceFilter filter, const ChunkKey& key) override;
+  absl::Status SetPinned(NamespaceFilter filter, const ChunkKey& key, bool pinned) override;
 
   RedisTierStats Stats() const;
-  TierStats Report() const override { return store::Report(Stats()); }
+  TierStats Report() const override;
   /// Waits until every node works, and their connections are made. False: not by `deadline` (real time).
   bool AwaitAllWorking(absl::Time deadline) const { return cluster_->AwaitAllWorking(deadline); }
 
-  static constexpr int32_t kMaxIndexedAnchors = 64;  // per content key
-
  private:
-  friend class RedisEntry;
-  using Command = redis::Command;
-  using Reply = redis::Reply;
-  using Commands = std::vector<std::unique_ptr<Command>>;
-
   RedisTier(Options options, std::unique_ptr<redis::ClusterClient> cluster);
 
-  // Writing.
-  absl::Status PutChecked(const ChunkAddress& address, const ChunkKv& kv, const PutOptions& options);
-  absl::Status WriteEntry(const EntryHeader& header, const std::string& header_bytes, const ChunkKv& kv);
-  void IndexContent(const ChunkAddress& address);
-  /// `seconds` longer than the tier's TTL; no arguments when entries stay for ever.
-  std::unique_ptr<Command> SetCommand(const std::string& key, absl::Span<const std::byte> value,
-                                      int64_t more_seconds) const;
-  void RefreshTtl(const EntryHeader& header);
-
-  // Reading.
-  absl::StatusOr<EntryHeader> ReadHeader(const ChunkKey& key, const absl::StatusOr<Reply>& header,
-                                         const absl::StatusOr<Reply>& k_size,
-                                         const absl::StatusOr<Reply>& v_size);
-  /// Checks what was read of a layer; counts and acts on it.
-  absl::Status CheckLayer(RedisEntry& entry, int32_t layer, absl::Span<const std::byte> bytes,
-                          absl::Time asked, const absl::StatusOr<Reply>& reply);
-
-  // Removing: sent, and not waited for.
-  void RemoveEntry(const EntryHeader& header) const;
-  void RemoveEntryWithoutHeader(const ChunkKey& key) const;
-  void RemoveFromIndex(const ContentKey& content_key, const std::vector<std::string>& members) const;
-  void Forget(const ChunkKey& key) const;
-  void Remember(const ChunkKey& key, absl::Duration left) const;
-
-  static std::unique_ptr<Command> MakeCommand(redis::Lane lane, const std::vector<std::string>& arguments,
-                                              int64_t max_reply_bytes = 1 << 12);
-  /// Sends it and forgets it.
-  void Send(std::unique_ptr<Command> command) const;
-  absl::StatusOr<Reply> CallOne(std::unique_ptr<Command> command, absl::Time deadline) const;
-  static std::vector<std::string> SectionKeys(const ChunkKey& key, int32_t num_layers);
+  absl::Status PutStorable(const ChunkAddress& address, const ChunkKv& kv, const PutOptions& options);
+  /// Counts what was found for a lookup. Whether it is an entry that was to be erased, and shall be now.
+  bool CountLookup(const ChunkKey& key, const redis::FoundHeader& found);
+  /// Counts and acts on the outcome of a layer's read.
+  void ReportRead(const EntryHeader& header, const redis::RedisEntry::Outcome& outcome);
+  /// Not waited for.
+  void Remove(const ChunkAddress& address);
+  void Forget(const ChunkKey& key);
+  void Remember(const ChunkKey& key, absl::Duration left);
 
   const Options options_;
   const int64_t ttl_seconds_;  // 0: for ever
 
   mutable absl::Mutex mutex_;  // not held while anything is called, but for options_.now
-  mutable redis::KnownKeys known_ ABSL_GUARDED_BY(mutex_);
+  redis::KnownKeys known_ ABSL_GUARDED_BY(mutex_);
   redis::PendingErasures pending_erasures_ ABSL_GUARDED_BY(mutex_);
-  mutable RedisTierStats stats_ ABSL_GUARDED_BY(mutex_);
-  std::atomic<uint64_t> next_read_{1};
+  mutable RedisTierStats stats_ ABSL_GUARDED_BY(mutex_);  // without what the cluster's client counts
 
+  redis::ContentIndex content_;  // of *cluster_, as the next
+  redis::EntryWriter writer_;
   const std::unique_ptr<redis::ClusterClient> cluster_;  // last: its callbacks use everything above
 };
 

@@ -1,5 +1,3 @@
-#include "engine/store/redis/socket_transport.h"
-
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -17,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "engine/store/redis/resolver.h"
+#include "engine/store/redis/transport.h"
 
 namespace kvblend::store::redis {
 namespace {

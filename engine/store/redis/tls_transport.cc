@@ -1,5 +1,3 @@
-#include "engine/store/redis/tls_transport.h"
-
 #include <arpa/inet.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
@@ -11,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/api/status_macros.h"
+#include "engine/store/redis/transport.h"
 
 namespace kvblend::store::redis {
 namespace {

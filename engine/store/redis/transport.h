@@ -50,4 +50,22 @@ class Transport {
                                                               absl::Time deadline) = 0;
 };
 
+/// Connects over TCP, to the first of the host's addresses that answers. Looking a name up happens on a
+/// thread of its own, so that a name server that does not answer holds nobody up beyond the deadline.
+std::unique_ptr<Transport> MakeSocketTransport();
+
+struct TlsOptions {
+  std::string ca_path = {};           // PEM; empty: the system's certificate authorities
+  std::string certificate_path = {};  // PEM chain that this client shows, with its key; both or neither
+  std::string key_path = {};
+  /// What the nodes' certificates must be for; empty: each node's own host name or address. For clusters
+  /// whose nodes announce addresses that their certificates do not name.
+  std::string server_name = {};
+};
+
+/// TLS 1.2 or newer; whoever answers must show a certificate of the authority for the name, or Connect fails.
+/// kInvalidArgument: a file can't be used, naming it. `inner` is what carries the bytes.
+absl::StatusOr<std::unique_ptr<Transport>> MakeTlsTransport(const TlsOptions& options,
+                                                            std::unique_ptr<Transport> inner);
+
 }  // namespace kvblend::store::redis

@@ -3,6 +3,7 @@
 // a clock of its own; computing as long as the controller was told.
 #include <gmock/gmock.h>
 
+#include "tests/support/chunk_lookups.h"
 #include "tests/support/memory_lower_tier.h"
 #include "tests/unit/blend/blend_fixture.h"
 
@@ -34,7 +35,7 @@ class AutoRatioTest : public BlendFixture {
     runner_.reset();
     chunk_store_ =
         *store::ChunkStore::Create({.byte_budget = int64_t{256} << 20, .now = [this] { return now_; }},
-                                   test_support::MakeMemoryLowerTier(disk_));
+                                   store::Only(test_support::MakeMemoryLowerTier(disk_)));
     runner_ = std::make_unique<PromptRunner>(*runtime_, *chunk_store_);
     // A token takes a second per layer, says every measurement but those of the few passes of the test.
     blend::PrefillMeasurements measurements;
@@ -53,8 +54,8 @@ class AutoRatioTest : public BlendFixture {
   void Load(const std::vector<int>& chunks, double seconds_per_read) {
     seconds_per_read_ = seconds_per_read;
     for (const int chunk : chunks)
-      EXPECT_TRUE(chunk_store_->Lookup(KeyOf(anchor_, chunks_[chunk])).has_value());
-    EXPECT_TRUE(chunk_store_->Lookup(KeyOf({}, anchor_)).has_value());
+      EXPECT_TRUE(store::LookupOne(*chunk_store_, KeyOf(anchor_, chunks_[chunk])).has_value());
+    EXPECT_TRUE(store::LookupOne(*chunk_store_, KeyOf({}, anchor_)).has_value());
     read_keys_.clear();
   }
 

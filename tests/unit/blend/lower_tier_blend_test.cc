@@ -1,6 +1,7 @@
 // Blending with chunks that come from a slower tier, and chunks that turn out to be damaged on the way.
 #include <gmock/gmock.h>
 
+#include "tests/support/chunk_lookups.h"
 #include "tests/support/memory_lower_tier.h"
 #include "tests/unit/blend/blend_fixture.h"
 
@@ -18,8 +19,8 @@ class LowerTierBlendTest : public BlendFixture {
   /// Nothing in host memory, everything of `disk` below it.
   void Restart(std::shared_ptr<test_support::MemoryDisk> disk) {
     runner_.reset();
-    chunk_store_ = *store::ChunkStore::Create({.byte_budget = int64_t{256} << 20},
-                                              test_support::MakeMemoryLowerTier(std::move(disk)));
+    chunk_store_ = *store::ChunkStore::Create(
+        {.byte_budget = int64_t{256} << 20}, store::Only(test_support::MakeMemoryLowerTier(std::move(disk))));
     runner_ = std::make_unique<PromptRunner>(*runtime_, *chunk_store_);
   }
   void StoreAll(const std::vector<Tokens>& chunks) {

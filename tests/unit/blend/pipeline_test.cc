@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "tests/support/backend_decorator.h"
+#include "tests/support/chunk_lookups.h"
 #include "tests/support/memory_lower_tier.h"
 #include "tests/unit/blend/blend_fixture.h"
 
@@ -57,8 +58,8 @@ class PipelineTest : public BlendFixture {
   /// Nothing in host memory.
   void Restart(int32_t depth) {
     runner_.reset();
-    chunk_store_ =
-        *store::ChunkStore::Create({.byte_budget = byte_budget_}, test_support::MakeMemoryLowerTier(disk_));
+    chunk_store_ = *store::ChunkStore::Create({.byte_budget = byte_budget_},
+                                              store::Only(test_support::MakeMemoryLowerTier(disk_)));
     runner_ = std::make_unique<PromptRunner>(*runtime_, *chunk_store_,
                                              PromptRunner::Options{.load_pipeline_depth = depth});
     absl::MutexLock lock(&mutex_);
@@ -88,7 +89,7 @@ class PipelineTest : public BlendFixture {
       const absl::StatusOr<ChunkInfo> info = chunk_store_->Stat("", key);
       ASSERT_TRUE(info.ok());
       if (info->tier != Tier::kHostMemory) continue;
-      const auto handle = chunk_store_->Lookup(key);
+      const auto handle = store::LookupOne(*chunk_store_, key);
       ASSERT_TRUE(handle.has_value());
       EXPECT_EQ(handle->tier(), Tier::kHostMemory) << "layers are missing, and nobody has asked for them";
     }
@@ -183,7 +184,7 @@ TEST_P(PipelineTest, APromptAsksForWhatAnotherHasNotAskedForYet) {
 TEST_P(PipelineTest, WhoeverNeedsALayerThatNobodyAskedForAsksForIt) {
   Restart(1);
   store::PromptReads reads_of_nobody(chunk_store_->NewPrompt());
-  const auto handle = chunk_store_->Lookup(Keys()[0], &reads_of_nobody);
+  const auto handle = store::LookupOne(*chunk_store_, Keys()[0], &reads_of_nobody);
   ASSERT_TRUE(handle.has_value());
   EXPECT_EQ(reads(), 0);
   EXPECT_TRUE(handle->AcquireLayer(2).ok());
@@ -193,7 +194,7 @@ TEST_P(PipelineTest, WhoeverNeedsALayerThatNobodyAskedForAsksForIt) {
 // A lookup that belongs to no prompt prefetches.
 TEST_P(PipelineTest, WithoutAPromptAllLayersAreAskedForAtOnce) {
   Restart(1);
-  { const auto handle = chunk_store_->Lookup(Keys()[0]); }
+  { const auto handle = store::LookupOne(*chunk_store_, Keys()[0]); }
   EXPECT_EQ(reads(), num_layers());
   ExpectNothingLeftHalfWay();
 }

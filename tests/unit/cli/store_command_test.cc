@@ -27,11 +27,15 @@ class StoreCommandTest : public CommandsTest {
     Put(*tier, "", 1);
     Put(*tier, "", 2);
     Put(*tier, "tenant", 3);
-    ASSERT_TRUE(tier->Pin(kvblend::kAllNamespaces, addresses_[2].key).ok());
+    ASSERT_TRUE(tier->SetPinned(kvblend::kAllNamespaces, addresses_[2].key, true).ok());
   }
 
   std::unique_ptr<store::DiskTier> Open() {
-    auto tier = store::DiskTier::Open({.path = store_, .quota_bytes = 1 << 20, .min_free_bytes = 0});
+    store::DiskTier::Options options;  // named, for GCC 12 takes a temporary for uninitialised memory
+    options.path = store_;
+    options.quota_bytes = 1 << 20;
+    options.min_free_bytes = 0;
+    auto tier = store::DiskTier::Open(options);
     EXPECT_TRUE(tier.ok()) << tier.status();
     return tier.ok() ? *std::move(tier) : nullptr;
   }

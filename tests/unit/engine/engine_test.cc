@@ -220,12 +220,9 @@ TEST_F(EngineTest, InfoDescribesTheModel) {
 }
 
 TEST(EngineNames, RoundTripAndRefuseByName) {
-  for (Policy policy :
-       {Policy::kQuery, Policy::kHkvd, Policy::kLink, Policy::kNone, Policy::kAll, Policy::kRandom}) {
-    EXPECT_EQ(ParseName<Policy>("policy", Name(policy)).value(), policy);
-  }
-  for (Reuse reuse : {Reuse::kChunks, Reuse::kPrefix, Reuse::kNothing}) {
-    EXPECT_EQ(ParseName<Reuse>("reuse", Name(reuse)).value(), reuse);
+  for (const auto& [policy, name] : NamesOf(Policy())) {
+    EXPECT_EQ(Name(policy), name);
+    EXPECT_EQ(ParseName<Policy>("policy", name).value(), policy);
   }
   EXPECT_EQ(Name(static_cast<Policy>(99)), "unknown");
   EXPECT_THAT(ParseName<Policy>("policy", "best").status().message(),

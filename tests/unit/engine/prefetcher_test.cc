@@ -7,6 +7,7 @@
 #include "absl/synchronization/notification.h"
 #include "engine/store/chunk_store.h"
 #include "gtest/gtest.h"
+#include "tests/support/chunk_lookups.h"
 #include "tests/support/memory_lower_tier.h"
 #include "tests/unit/store/test_chunks.h"
 
@@ -31,7 +32,7 @@ class PrefetcherTest : public testing::Test {
 
   std::unique_ptr<ChunkStore> Create(int64_t num_chunks) {
     return *ChunkStore::Create({.byte_budget = num_chunks * kChunkBytes},
-                               test_support::MakeMemoryLowerTier(disk_));
+                               Only(test_support::MakeMemoryLowerTier(disk_)));
   }
   static std::vector<ChunkKey> Keys(int32_t first, int32_t count) {
     std::vector<ChunkKey> keys;
@@ -51,7 +52,7 @@ TEST_F(PrefetcherTest, WhatWasPrefetchedIsInMemoryAndNoHit) {
   EXPECT_EQ(store->Stats().lookups, 0);
   EXPECT_EQ(store->Stats().idle_bytes, 0) << "held until the prompt has looked";
   for (int32_t token = 0; token < 4; ++token) {
-    const auto handle = store->Lookup(SmallAddress(token).key);
+    const auto handle = LookupOne(*store, SmallAddress(token).key);
     ASSERT_TRUE(handle.has_value());
     EXPECT_EQ(handle->tier(), Tier::kHostMemory);
     ExpectFilled(*handle);
@@ -101,13 +102,13 @@ TEST_F(PrefetcherTest, OnePrefetchIsNoSecondUse) {
   auto store = Create(4);
   // Two that are used again and again.
   for (int32_t token = 0; token < 2; ++token) {
-    for (int i = 0; i < 3; ++i) ASSERT_TRUE(store->Lookup(SmallAddress(token).key).has_value());
+    for (int i = 0; i < 3; ++i) ASSERT_TRUE(LookupOne(*store, SmallAddress(token).key).has_value());
   }
   Prefetcher prefetcher(*store, 4 * kChunkBytes);
   for (int32_t token = 2; token < 8; ++token) {
     const auto prefetch = prefetcher.Start(Keys(token, 1));
     prefetcher.WaitUntilIdle();
-    ASSERT_TRUE(store->Lookup(SmallAddress(token).key).has_value());
+    ASSERT_TRUE(LookupOne(*store, SmallAddress(token).key).has_value());
   }
   for (int32_t token = 0; token < 2; ++token) {
     EXPECT_EQ(store->Stat(kAllNamespaces, SmallAddress(token).key)->tier, Tier::kHostMemory);

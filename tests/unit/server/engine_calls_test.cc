@@ -90,56 +90,18 @@ TEST_F(EngineCallsTest, RefusedRequestsNeverReachTheSink) {
   EXPECT_TRUE(recorder->statuses.empty());
 }
 
-TEST_F(EngineCallsTest, LooksAfterStoredChunks) {
-  const std::string one = engine_.StoreChunk("t", 1, 10, "label").ToHex();
-  const std::string two = engine_.StoreChunk("t", 2, 20).ToHex();
-  const std::string unknown(64, '0');
-  v1::StatChunksRequest stat;
-  stat.set_namespace_("t");
-  for (const std::string& key : {two, unknown, one}) stat.add_keys(key);
-  const auto found = calls_.Stat(stat);
-  ASSERT_TRUE(found.ok()) << found.status();
-  ASSERT_EQ(found->chunks_size(), 2);
-  EXPECT_EQ(found->chunks(0).key(), two);
-  EXPECT_EQ(found->chunks(1).label(), "label");
-  EXPECT_THAT(found->missing_keys(), ElementsAre(unknown));
-
-  v1::PinChunksRequest pin;
-  pin.set_namespace_("t");
-  for (const std::string& key : {one, unknown}) pin.add_keys(key);
-  EXPECT_EQ(calls_.Pin(pin)->changed(), 1);
-  EXPECT_THAT(calls_.Pin(pin)->missing_keys(), ElementsAre(unknown));
-  EXPECT_TRUE(calls_.Stat(stat)->chunks(1).pinned());
-  pin.set_pinned(false);
-  EXPECT_EQ(calls_.Pin(pin)->changed(), 1);
-  EXPECT_FALSE(calls_.Stat(stat)->chunks(1).pinned());
-
+TEST_F(EngineCallsTest, PagesAndKeysHaveLimits) {
   v1::ListChunksRequest list;
-  list.set_namespace_("t");
-  list.set_page_size(1);
-  const auto page = calls_.List(list);
-  ASSERT_EQ(page->chunks_size(), 1);
-  list.set_page_token(page->next_page_token());
-  EXPECT_NE(calls_.List(list)->chunks(0).key(), page->chunks(0).key());
-  EXPECT_EQ(calls_.List(list)->next_page_token(), "");
   for (const int size : {0, 1001}) {
     list.set_page_size(size);
     EXPECT_EQ(calls_.List(list).status(),
               absl::InvalidArgumentError("page_size is " + std::to_string(size) + "; allowed: 1 to 1000"));
   }
-
   v1::DeleteChunksRequest remove;
-  remove.set_namespace_("t");
-  EXPECT_EQ(calls_.Delete(remove).status().code(), absl::StatusCode::kInvalidArgument);
-  for (const std::string& key : {one, unknown}) remove.add_keys(key);
+  EXPECT_THAT(std::string(calls_.Delete(remove).status().message()), HasSubstr("keys has 0 keys"));
+  remove.add_keys(std::string(64, '0'));
   remove.set_all(true);
   EXPECT_THAT(std::string(calls_.Delete(remove).status().message()), HasSubstr("none, as all is set"));
-  remove.set_all(false);
-  EXPECT_EQ(calls_.Delete(remove)->deleted(), 1);
-  EXPECT_THAT(calls_.Delete(remove)->missing_keys(), ElementsAre(one, unknown));
-  remove.clear_keys();
-  remove.set_all(true);
-  EXPECT_EQ(calls_.Delete(remove)->deleted(), 1);
 }
 
 }  // namespace

@@ -3,9 +3,7 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -15,81 +13,13 @@
 #include "server/calls/engine_calls.h"
 #include "server/convert/requests.h"
 #include "tests/support/fake_engine.h"
+#include "tests/unit/server/describe_request.h"
 
 namespace kvblend::server {
 namespace {
 
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
-
-/// The engine's structs as text. A field that is not named here is refused by the compiler.
-struct Describe {
-  static std::string Text(const std::string& value) { return value; }
-  static std::string Text(absl::Time value) { return absl::FormatTime(value); }
-  template <typename T>
-  requires std::is_arithmetic_v<T>
-  static std::string Text(T value) { return absl::StrCat(value); }
-  template <HasNames Enum>
-  static std::string Text(Enum value) {
-    return std::string(Name(value));
-  }
-  template <typename T>
-  static std::string Text(const std::optional<T>& value) {
-    return value.has_value() ? Text(*value) : "unset";
-  }
-  template <typename T>
-  static std::string Text(const std::vector<T>& values) {
-    std::string text = "[";
-    for (const T& value : values) absl::StrAppend(&text, Text(value), ",");
-    return text + "]";
-  }
-  template <typename... T>
-  static std::string All(const T&... values) {
-    std::string text = "{";
-    (absl::StrAppend(&text, Text(values), ";"), ...);
-    return text + "}";
-  }
-  static std::string Text(const Turn& turn) {
-    const auto& [role, text] = turn;
-    return All(role, text);
-  }
-  static std::string Text(const Caller& caller) {
-    const auto& [tenant_namespace, fairness_key, deadline] = caller;
-    return All(tenant_namespace, fairness_key, deadline);
-  }
-  static std::string Text(const Prompt& prompt) {
-    const auto& [system_text, lead_in, chunks, question, history] = prompt;
-    return All(system_text, lead_in, chunks, question, history);
-  }
-  static std::string Text(const BlendOptions& options) {
-    const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m] = options;
-    return All(a, b, c, d, e, f, g, h, i, j, k, l, m);
-  }
-  static std::string Text(const SamplingOptions& options) {
-    const auto& [a, b, c, d, e, f, g, h, i, j] = options;
-    return All(a, b, c, d, e, f, g, h, i, j);
-  }
-  static std::string Text(const GenerateRequest& request) {
-    const auto& [caller, prompt, blend, sampling] = request;
-    return All(caller, prompt, blend, sampling);
-  }
-  static std::string Text(const ScoreRequest& request) {
-    const auto& [a, b, c, d, e, f] = request;
-    return All(a, b, c, d, e, f);
-  }
-  static std::string Text(const PutChunksRequest& request) {
-    const auto& [a, b, c, d, e, f, g, h] = request;
-    return All(a, b, c, d, e, f, g, h);
-  }
-  static std::string Text(const PrefetchChunksRequest& request) {
-    const auto& [a, b, c, d, e] = request;
-    return All(a, b, c, d, e);
-  }
-  static std::string Text(const SplitDocumentRequest& request) {
-    const auto& [a, b, c, d, e, f, g, h] = request;
-    return All(a, b, c, d, e, f, g, h);
-  }
-};
 
 /// What becomes of a request, in words: an error, or what the engine is asked.
 using Outcome = std::function<std::string(const Message&)>;

@@ -25,7 +25,6 @@ TEST_F(ChunkStoreCatalogTest, NamespacesDoNotSeeEachOther) {
   EXPECT_FALSE(store->Erase("a", b.key));
   EXPECT_EQ(store->Pin("a", b.key).code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(store->Unpin("a", b.key).code(), absl::StatusCode::kNotFound);
-  EXPECT_EQ(store->EraseContent("a", b.content_key), 0);
   EXPECT_TRUE(store->Stat(kAllNamespaces, b.key).ok());
 
   const auto listed = store->List("a", "", 10);

@@ -11,6 +11,7 @@
 
 #include "engine/store/chunk_store.h"
 #include "gtest/gtest.h"
+#include "tests/support/chunk_lookups.h"
 #include "tests/unit/store/test_chunks.h"
 
 namespace kvblend::store {
@@ -66,11 +67,11 @@ class ModelRun {
       case 1:
       case 2:
         model_.Ask(address.key);
-        return ExpectHit(store_->Lookup(address.key), entry);
+        return ExpectHit(LookupOne(*store_, address.key), entry);
       case 3: {
         ModelEntry* any = model_.FindAnyAnchor(address.content_key);
         if (any != nullptr) model_.Ask(any->address.key);
-        return ExpectHit(store_->LookupAnyAnchor(address.content_key), any);
+        return ExpectHit(LookupOneAnyAnchor(*store_, address.content_key), any);
       }
       case 4:
       case 5:
@@ -84,8 +85,8 @@ class ModelRun {
         if (entry != nullptr) model_.Erase(address.key);
         return;
       case 10:
-        if (Pick(8) != 0) return;
-        return EraseMany(address);
+        if (Pick(32) == 0) Clear(address.tenant_namespace);
+        return;
       case 11: {
         const absl::Status pinned = store_->Pin(own, address.key);
         if (entry == nullptr) {
@@ -158,17 +159,12 @@ class ModelRun {
     ExpectInserted(reservation.Commit(FilledKv(address), options), address, options);
   }
 
-  void EraseMany(const ChunkAddress& address) {
-    const bool by_content = Pick(4) != 0;
+  void Clear(const std::string& tenant_namespace) {
     std::vector<ChunkKey> doomed;
     for (const auto& [key, entry] : model_.resident()) {
-      const bool matches = by_content ? entry->address.content_key == address.content_key
-                                      : entry->address.tenant_namespace == address.tenant_namespace;
-      if (matches) doomed.push_back(key);
+      if (entry->address.tenant_namespace == tenant_namespace) doomed.push_back(key);
     }
-    const int64_t erased = by_content ? store_->EraseContent(address.tenant_namespace, address.content_key)
-                                      : store_->Clear(address.tenant_namespace);
-    ASSERT_EQ(erased, static_cast<int64_t>(doomed.size()));
+    ASSERT_EQ(store_->Clear(tenant_namespace), static_cast<int64_t>(doomed.size()));
     for (const ChunkKey& key : doomed) model_.Erase(key);
   }
 

@@ -9,6 +9,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/chunk_lookups.h"
 #include "tests/unit/store/chunk_store_fixture.h"
 #include "tests/unit/store/test_chunks.h"
 
@@ -20,13 +21,12 @@ using ::testing::HasSubstr;
 TEST_F(ChunkStoreTest, WhatWasInsertedIsFound) {
   auto store = Create(2);
   const ChunkAddress address = SmallAddress(1);
-  EXPECT_FALSE(store->Lookup(address.key).has_value());
+  EXPECT_FALSE(LookupOne(*store, address.key).has_value());
   ASSERT_TRUE(Put(*store, address, {.compute_cost_seconds = 0.5, .label = "doc 1"}).ok());
   now_ += absl::Seconds(5);
-  const auto handle = store->Lookup(address.key);
+  const auto handle = LookupOne(*store, address.key);
   ASSERT_TRUE(handle.has_value());
   EXPECT_EQ(handle->key(), address.key);
-  EXPECT_EQ(handle->content_key(), address.content_key);
   EXPECT_EQ(handle->anchor_hash(), address.anchor_hash);
   EXPECT_EQ(handle->num_tokens(), 8);
   EXPECT_EQ(handle->tier(), Tier::kHostMemory);
@@ -104,9 +104,9 @@ TEST_F(ChunkStoreTest, EvictsWhatIsCheapestToComputeAgain) {
   ASSERT_TRUE(Put(*store, SmallAddress(2), {.compute_cost_seconds = 1}).ok());
   ASSERT_TRUE(Put(*store, SmallAddress(3), {.compute_cost_seconds = 2}).ok());
   ASSERT_TRUE(Put(*store, SmallAddress(4), {.compute_cost_seconds = 1}).ok());
-  EXPECT_FALSE(store->Lookup(SmallAddress(2).key).has_value());
-  EXPECT_TRUE(store->Lookup(SmallAddress(1).key).has_value());
-  EXPECT_TRUE(store->Lookup(SmallAddress(3).key).has_value());
+  EXPECT_FALSE(LookupOne(*store, SmallAddress(2).key).has_value());
+  EXPECT_TRUE(LookupOne(*store, SmallAddress(1).key).has_value());
+  EXPECT_TRUE(LookupOne(*store, SmallAddress(3).key).has_value());
   EXPECT_EQ(store->Stats().evictions, 1);
   EXPECT_EQ(store->Stats().evicted_bytes, kChunkBytes);
 }
@@ -115,10 +115,10 @@ TEST_F(ChunkStoreTest, HitsKeepAnEntryAlive) {
   auto store = Create(2);
   ASSERT_TRUE(Put(*store, SmallAddress(1), {.compute_cost_seconds = 1}).ok());
   ASSERT_TRUE(Put(*store, SmallAddress(2), {.compute_cost_seconds = 1}).ok());
-  ASSERT_TRUE(store->Lookup(SmallAddress(1).key).has_value());
+  ASSERT_TRUE(LookupOne(*store, SmallAddress(1).key).has_value());
   ASSERT_TRUE(Put(*store, SmallAddress(3), {.compute_cost_seconds = 1}).ok());
-  EXPECT_TRUE(store->Lookup(SmallAddress(1).key).has_value());
-  EXPECT_FALSE(store->Lookup(SmallAddress(2).key).has_value());
+  EXPECT_TRUE(LookupOne(*store, SmallAddress(1).key).has_value());
+  EXPECT_FALSE(LookupOne(*store, SmallAddress(2).key).has_value());
 }
 
 TEST_F(ChunkStoreTest, WhatIsHeldOrPinnedStaysAndARefusalChangesNothing) {
@@ -138,8 +138,8 @@ TEST_F(ChunkStoreTest, WhatIsHeldOrPinnedStaysAndARefusalChangesNothing) {
   ExpectFilled(*held);
 
   ASSERT_TRUE(Put(*store, SmallAddress(4)).ok());
-  EXPECT_FALSE(store->Lookup(SmallAddress(3).key).has_value());
-  EXPECT_TRUE(store->Lookup(SmallAddress(2).key).has_value());
+  EXPECT_FALSE(LookupOne(*store, SmallAddress(3).key).has_value());
+  EXPECT_TRUE(LookupOne(*store, SmallAddress(2).key).has_value());
 }
 
 TEST_F(ChunkStoreTest, ErasedEntriesVanishAtOnceButTheirBytesWaitForTheLastHandle) {
@@ -148,8 +148,8 @@ TEST_F(ChunkStoreTest, ErasedEntriesVanishAtOnceButTheirBytesWaitForTheLastHandl
   std::optional<ChunkHandle> held = *Put(*store, address);
   EXPECT_TRUE(store->Erase("", address.key));
   EXPECT_FALSE(store->Erase("", address.key));
-  EXPECT_FALSE(store->Lookup(address.key).has_value());
-  EXPECT_FALSE(store->LookupAnyAnchor(address.content_key).has_value());
+  EXPECT_FALSE(LookupOne(*store, address.key).has_value());
+  EXPECT_FALSE(LookupOneAnyAnchor(*store, address.content_key).has_value());
   EXPECT_EQ(store->Stats().entries, 0);
   EXPECT_EQ(store->Stats().erased_held_bytes, kChunkBytes);
   ExpectFilled(*held);
@@ -204,30 +204,18 @@ TEST_F(ChunkStoreTest, AnyAnchorPrefersAnchoredEntriesWhateverTheOrderOfInsertio
   const ChunkKey best = std::min(a.key, b.key);
   for (const auto& order : {std::vector{isolated, a, b}, std::vector{b, a, isolated}}) {
     auto store = Create(4);
-    EXPECT_FALSE(store->LookupAnyAnchor(a.content_key).has_value());
+    EXPECT_FALSE(LookupOneAnyAnchor(*store, a.content_key).has_value());
     for (const ChunkAddress& address : order) ASSERT_TRUE(Put(*store, address).ok());
     ASSERT_TRUE(Put(*store, SmallAddress(2)).ok());
-    EXPECT_EQ(store->LookupAnyAnchor(a.content_key)->key(), best);
+    EXPECT_EQ(LookupOneAnyAnchor(*store, a.content_key)->key(), best);
     store->Erase("", a.key);
     store->Erase("", b.key);
-    EXPECT_EQ(store->LookupAnyAnchor(a.content_key)->key(), isolated.key);
+    EXPECT_EQ(LookupOneAnyAnchor(*store, a.content_key)->key(), isolated.key);
     store->Erase("", isolated.key);
-    EXPECT_FALSE(store->LookupAnyAnchor(a.content_key).has_value());
+    EXPECT_FALSE(LookupOneAnyAnchor(*store, a.content_key).has_value());
     EXPECT_EQ(store->Stats().other_anchor_lookups, 4);
     EXPECT_EQ(store->Stats().other_anchor_hits, 2);
   }
-}
-
-TEST_F(ChunkStoreTest, EraseContentErasesUnderEveryAnchor) {
-  auto store = Create(5);
-  for (const std::vector<int32_t>& anchor : {std::vector<int32_t>{}, {5}, {6}}) {
-    ASSERT_TRUE(Put(*store, SmallAddress(1, 8, anchor)).ok());
-  }
-  ASSERT_TRUE(Put(*store, SmallAddress(2)).ok());
-  EXPECT_EQ(store->EraseContent("other", SmallAddress(1).content_key), 0);
-  EXPECT_EQ(store->EraseContent("", SmallAddress(1).content_key), 3);
-  EXPECT_EQ(store->Stats().entries, 1);
-  EXPECT_EQ(store->Stats().erased, 3);
 }
 
 }  // namespace

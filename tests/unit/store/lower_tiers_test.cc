@@ -9,6 +9,7 @@
 #include "absl/time/clock.h"
 #include "engine/store/chunk_store.h"
 #include "gtest/gtest.h"
+#include "tests/support/chunk_lookups.h"
 #include "tests/support/memory_lower_tier.h"
 #include "tests/unit/store/test_chunks.h"
 
@@ -42,7 +43,7 @@ class LowerTiersTest : public ::testing::Test {
   }
   /// Looks it up, reads all of it, and lets it go.
   static void Use(ChunkStore& store, const ChunkAddress& address, Tier from) {
-    const auto handle = store.Lookup(address.key);
+    const auto handle = LookupOne(store, address.key);
     ASSERT_TRUE(handle.has_value());
     EXPECT_EQ(handle->tier(), from);
     ExpectFilled(*handle);
@@ -55,12 +56,11 @@ class LowerTiersTest : public ::testing::Test {
 
 TEST_F(LowerTiersTest, WritesToAllAndReadsFromTheFirst) {
   auto store = Create(2);
-  EXPECT_TRUE(store->durable());
   PutBelow(*store, chunk_);
   EXPECT_TRUE(disk_->Contains(chunk_.key));
   EXPECT_TRUE(remote_->Contains(chunk_.key));
   disk_->HoldReads(true);
-  const auto handle = store->Lookup(chunk_.key);
+  const auto handle = LookupOne(*store, chunk_.key);
   EXPECT_EQ(handle->tier(), Tier::kDisk);
   EXPECT_EQ(disk_->waiting_reads(), 2);
   EXPECT_EQ(remote_->waiting_reads(), 0);
@@ -87,12 +87,12 @@ TEST_F(LowerTiersTest, WhatOneTierCannotReadAnotherMay) {
   disk_->HoldReads(true);
   remote_->HoldReads(true);
   {
-    const auto handle = store->Lookup(chunk_.key);
+    const auto handle = LookupOne(*store, chunk_.key);
     ASSERT_EQ(handle->tier(), Tier::kDisk);
     disk_->DeliverAll();
     EXPECT_EQ(handle->AcquireLayer(0, absl::InfiniteFuture()).status().code(), absl::StatusCode::kDataLoss);
   }
-  const auto handle = store->Lookup(chunk_.key);
+  const auto handle = LookupOne(*store, chunk_.key);
   ASSERT_TRUE(handle.has_value());
   EXPECT_EQ(handle->tier(), kRemote);
   remote_->DeliverAll();
@@ -105,7 +105,7 @@ TEST_F(LowerTiersTest, WhatIsAskedForAgainMovesUp) {
   disk_->Evict(chunk_.key, /*frequency=*/1);
   remote_->HoldReads(true);
   {
-    const auto once = store->Lookup(chunk_.key);
+    const auto once = LookupOne(*store, chunk_.key);
     ASSERT_EQ(once->tier(), kRemote);
     remote_->DeliverAll();
     ExpectFilled(*once);
@@ -145,7 +145,7 @@ TEST_F(LowerTiersTest, WhatATierGivesUpGoesToTheNext) {
   ASSERT_TRUE(remote_->Contains(chunk_.key));
   EXPECT_EQ(remote_->FrequencyOf(chunk_.key), 7);
   remote_->HoldReads(true);
-  const auto handle = store->Lookup(chunk_.key);
+  const auto handle = LookupOne(*store, chunk_.key);
   ASSERT_EQ(handle->tier(), kRemote);
   remote_->DeliverAll();
   ExpectFilled(*handle);
@@ -193,7 +193,7 @@ TEST_F(LowerTiersTest, ErasingErasesEverywhere) {
   EXPECT_TRUE(store->Erase(kAllNamespaces, chunk_.key));
   EXPECT_FALSE(disk_->Contains(chunk_.key));
   EXPECT_FALSE(remote_->Contains(chunk_.key));
-  EXPECT_FALSE(store->Lookup(chunk_.key).has_value());
+  EXPECT_FALSE(LookupOne(*store, chunk_.key).has_value());
 }
 
 }  // namespace

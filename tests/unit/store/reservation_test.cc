@@ -2,15 +2,14 @@
 #include <atomic>
 #include <memory>
 #include <random>
-#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/synchronization/notification.h"
 #include "engine/store/chunk_store.h"
-#include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/chunk_lookups.h"
 #include "tests/unit/store/test_chunks.h"
 
 namespace kvblend::store {
@@ -21,91 +20,58 @@ class ReservationTest : public ::testing::Test {
   Reservation Reserve(const ChunkAddress& address) {
     return std::get<Reservation>(*store_->LookupOrReserve(address));
   }
-  Pending Queue(const ChunkAddress& address) { return std::get<Pending>(*store_->LookupOrReserve(address)); }
-  static bool IsPending(Pending& pending) {
-    return pending.Wait(absl::InfinitePast()).status().code() == absl::StatusCode::kDeadlineExceeded;
+  bool IsBeingComputed(const ChunkAddress& address) {
+    return std::holds_alternative<BeingComputed>(*store_->LookupOrReserve(address));
   }
 
   std::unique_ptr<ChunkStore> store_ = *ChunkStore::Create({.byte_budget = 850000});
   const ChunkAddress address_ = SmallAddress(1);
 };
 
-TEST_F(ReservationTest, EveryoneWhoWaitsGetsTheEntry) {
+TEST_F(ReservationTest, WhoAsksMeanwhileIsToldAndFindsTheEntryAfterwards) {
   Reservation reservation = Reserve(address_);
-  EXPECT_EQ(reservation.address().key, address_.key);
-  Pending first = Queue(address_);
-  Pending second = Queue(address_);
-  EXPECT_TRUE(IsPending(first));
+  EXPECT_TRUE(IsBeingComputed(address_));
+  EXPECT_TRUE(IsBeingComputed(address_));
+  EXPECT_FALSE(LookupOne(*store_, address_.key).has_value());
   EXPECT_EQ(store_->Stats().reservations, 1);
 
   ASSERT_TRUE(reservation.Commit(FilledKv(address_), {}).ok());
-  EXPECT_EQ(store_->Stats().reservations, 0);
-  for (Pending* pending : {&first, &second}) {
-    auto outcome = pending->Wait(absl::InfiniteFuture());
-    ASSERT_TRUE(outcome.ok());
-    ExpectFilled(std::get<ChunkHandle>(*outcome));
-    EXPECT_EQ(pending->Wait(absl::InfinitePast()).status().code(), absl::StatusCode::kFailedPrecondition);
-  }
+  ExpectFilled(std::get<ChunkHandle>(*store_->LookupOrReserve(address_)));
   const StoreStats stats = store_->Stats();
+  EXPECT_EQ(stats.reservations, 0);
   EXPECT_EQ(stats.reservations_made, 1);
-  EXPECT_EQ(stats.lookups, 0);
   EXPECT_EQ(stats.waits, 2);
-  EXPECT_EQ(store_->Stat("", address_.key)->hits, 2);
+  EXPECT_EQ(stats.reserve_hits, 1);
+  EXPECT_EQ(stats.reserve_lookups, 4);
 }
 
-TEST_F(ReservationTest, TheEntryIsPinnedForWaitersUntilTheyLook) {
-  Reservation reservation = Reserve(address_);
-  Pending pending = Queue(address_);
-  ASSERT_TRUE(reservation.Commit(FilledKv(address_), {}).ok());
-  EXPECT_EQ(store_->Stats().idle_bytes, 0);
-  store_->Erase("", address_.key);
-  EXPECT_GT(store_->Stats().erased_held_bytes, 0);
-  { ExpectFilled(std::get<ChunkHandle>(*pending.Wait(absl::InfinitePast()))); }
-  EXPECT_EQ(store_->Stats().bytes, 0);
-}
-
-TEST_F(ReservationTest, GivingUpHandsTheDutyToWhoWaitedLongest) {
+TEST_F(ReservationTest, GivingUpLeavesTheDutyToTheNextWhoAsks) {
   std::optional<Reservation> reservation = Reserve(address_);
-  Pending first = Queue(address_);
-  Pending second = Queue(address_);
+  EXPECT_TRUE(IsBeingComputed(address_));
   reservation.reset();
-  EXPECT_TRUE(IsPending(second));
-  auto outcome = first.Wait(absl::InfinitePast());
-  ASSERT_TRUE(outcome.ok());
-  auto& inherited = std::get<Reservation>(*outcome);
-  // A commit that fails hands over as well.
-  EXPECT_EQ(inherited.Commit(FilledKv(SmallAddress(2, 3)), {}).status().code(),
+  EXPECT_EQ(store_->Stats().reservations, 0);
+  // A commit that fails gives up as well.
+  Reservation next = Reserve(address_);
+  EXPECT_EQ(next.Commit(FilledKv(SmallAddress(2, 3)), {}).status().code(),
             absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(inherited.Commit(FilledKv(address_), {}).status().code(), absl::StatusCode::kFailedPrecondition);
-  outcome = second.Wait(absl::InfinitePast());
-  ASSERT_TRUE(outcome.ok());
-  ASSERT_TRUE(std::get<Reservation>(*outcome).Commit(FilledKv(address_), {}).ok());
+  EXPECT_EQ(next.Commit(FilledKv(address_), {}).status().code(), absl::StatusCode::kFailedPrecondition);
+  ASSERT_TRUE(Reserve(address_).Commit(FilledKv(address_), {}).ok());
   EXPECT_EQ(store_->Stats().reservations, 0);
 }
 
-TEST_F(ReservationTest, WaitersWhoLeaveAreSkippedAndLeaveNothingBehind) {
-  {
-    std::optional<Reservation> reservation = Reserve(address_);
-    std::optional<Pending> leaves_before = Queue(address_);
-    std::optional<Pending> leaves_with_the_duty = Queue(address_);
-    Pending last = Queue(address_);
-    leaves_before.reset();
-    reservation.reset();
-    EXPECT_TRUE(IsPending(last));
-    leaves_with_the_duty.reset();
-    EXPECT_TRUE(std::holds_alternative<Reservation>(*last.Wait(absl::InfinitePast())));
-  }
-  EXPECT_EQ(store_->Stats().reservations, 0);
-  EXPECT_TRUE(std::holds_alternative<Reservation>(*store_->LookupOrReserve(address_)));
+TEST_F(ReservationTest, AMovedReservationIsOneDuty) {
+  std::optional<Reservation> reservation = Reserve(address_);
+  Reservation moved = *std::move(reservation);
+  reservation.reset();
+  EXPECT_TRUE(IsBeingComputed(address_));
+  moved = Reserve(SmallAddress(2));  // gives up the first
+  EXPECT_FALSE(IsBeingComputed(address_));
+  EXPECT_TRUE(IsBeingComputed(SmallAddress(2)));
 }
 
-TEST_F(ReservationTest, AnInsertFromElsewhereServesWaitersAndTheHolderLater) {
+TEST_F(ReservationTest, AnInsertFromElsewhereServesEverybodyAndTheHolderLater) {
   Reservation reservation = Reserve(address_);
-  Pending pending = Queue(address_);
   const ChunkHandle inserted = *store_->Insert(address_, FilledKv(address_), {});
-  auto outcome = pending.Wait(absl::InfinitePast());
-  ASSERT_TRUE(outcome.ok());
-  EXPECT_TRUE(std::holds_alternative<ChunkHandle>(*outcome));
   EXPECT_TRUE(std::holds_alternative<ChunkHandle>(*store_->LookupOrReserve(address_)));
   auto committed = reservation.Commit(FilledKv(address_), {});
   ASSERT_TRUE(committed.ok());
@@ -121,27 +87,6 @@ TEST_F(ReservationTest, WhatCanNeverFitIsRefusedBeforeItIsComputed) {
   bad.num_tokens = -1;
   EXPECT_EQ(store_->LookupOrReserve(bad).status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(store_->Stats().reservations, 0);
-}
-
-TEST_F(ReservationTest, CallbacksComeOnceAndWithoutTheLock) {
-  std::optional<Reservation> reservation = Reserve(address_);
-  Pending first = Queue(address_);
-  Pending second = Queue(address_);
-  std::optional<Pending> gone = Queue(address_);
-  std::vector<std::string> calls;
-  first.NotifyWhenReady([&] { calls.push_back("replaced"); });
-  first.NotifyWhenReady([&] {
-    store_->Stats();  // would deadlock under the lock
-    calls.push_back("first");
-  });
-  gone->NotifyWhenReady([&] { calls.push_back("gone"); });
-  gone.reset();
-  reservation.reset();
-  EXPECT_THAT(calls, ::testing::ElementsAre("first"));
-  auto outcome = first.Wait(absl::InfinitePast());
-  ASSERT_TRUE(std::get<Reservation>(*outcome).Commit(FilledKv(address_), {}).ok());
-  second.NotifyWhenReady([&] { calls.push_back("late"); });
-  EXPECT_THAT(calls, ::testing::ElementsAre("first", "late"));
 }
 
 // --- threads
@@ -162,49 +107,16 @@ TEST_F(ReservationTest, OfManyThreadsExactlyOneComputes) {
           auto handle = reservation->Commit(FilledKv(address), {});
           ASSERT_TRUE(handle.ok());
           ExpectFilled(*handle);
-        } else if (auto* pending = std::get_if<Pending>(&*result)) {
-          auto outcome = pending->Wait(absl::InfiniteFuture());
-          ASSERT_TRUE(outcome.ok());
-          ExpectFilled(std::get<ChunkHandle>(*outcome));
-        } else {
-          ExpectFilled(std::get<ChunkHandle>(*result));
+        } else if (auto* handle = std::get_if<ChunkHandle>(&*result)) {
+          ExpectFilled(*handle);
         }
       });
     }
     start.Notify();
     for (std::thread& thread : threads) thread.join();
     ASSERT_EQ(num_computed, 1);
+    ExpectFilled(std::get<ChunkHandle>(*store_->LookupOrReserve(address)));
   }
-}
-
-TEST_F(ReservationTest, FailingThreadsHandOverUntilOneSucceeds) {
-  constexpr int kFailures = 5;
-  std::atomic<int> num_attempts = 0;
-  std::atomic<int> num_handles = 0;
-  const auto compute = [&](Reservation reservation) {
-    if (num_attempts.fetch_add(1) < kFailures) return;  // fails: the reservation goes without a commit
-    ASSERT_TRUE(reservation.Commit(FilledKv(address_), {}).ok());
-  };
-  // All queue up before the first one fails, so that every failure has a successor.
-  Reservation reservation = Reserve(address_);
-  std::vector<std::thread> threads;
-  for (int t = 0; t < 12; ++t) {
-    threads.emplace_back([&, pending = Queue(address_)]() mutable {
-      auto outcome = pending.Wait(absl::InfiniteFuture());
-      ASSERT_TRUE(outcome.ok());
-      if (std::holds_alternative<Reservation>(*outcome)) {
-        compute(std::get<Reservation>(*std::move(outcome)));
-      } else {
-        ExpectFilled(std::get<ChunkHandle>(*outcome));
-        ++num_handles;
-      }
-    });
-  }
-  compute(std::move(reservation));
-  for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(num_attempts, kFailures + 1);
-  EXPECT_EQ(num_handles, 12 - kFailures);
-  EXPECT_EQ(store_->Stats().reservations, 0);
 }
 
 // Everything at once, for the sanitizers, and for the invariants that hold at every moment.
@@ -218,14 +130,16 @@ TEST_F(ReservationTest, ManyThreadsDoingEverything) {
     threads.emplace_back([&, t] {
       std::mt19937 random(static_cast<uint32_t>(t));
       std::optional<ChunkHandle> held;
+      std::optional<Reservation> reserved;  // one at a time, over some steps
+      ChunkAddress reserved_address;
       for (int step = 0; step < 1500; ++step) {
         const ChunkAddress& address = addresses[random() % addresses.size()];
         switch (random() % 8) {
           case 0:
-            held = store_->Lookup(address.key);
+            held = LookupOne(*store_, address.key);
             break;
           case 1:
-            held = store_->LookupAnyAnchor(address.content_key);
+            held = LookupOneAnyAnchor(*store_, address.content_key);
             break;
           case 2:
             store_->Erase(address.tenant_namespace, address.key);
@@ -243,26 +157,23 @@ TEST_F(ReservationTest, ManyThreadsDoingEverything) {
             ASSERT_TRUE(store_->List(address.tenant_namespace, "", 5).ok());
             break;
           }
+          case 5:
+            if (!reserved.has_value()) break;
+            if (random() % 4 != 0) {
+              auto handle = reserved->Commit(FilledKv(reserved_address),
+                                             {.compute_cost_seconds = 1.0 * (random() % 3)});
+              if (handle.ok()) held = *std::move(handle);
+            }
+            reserved.reset();  // without a commit it gives up
+            break;
           default: {
             auto result = store_->LookupOrReserve(address);
             ASSERT_TRUE(result.ok());
-            if (auto* pending = std::get_if<Pending>(&*result)) {
-              if (random() % 4 == 0) break;  // stops waiting
-              auto calls = std::make_shared<std::atomic<int>>(0);
-              pending->NotifyWhenReady([calls] { ++*calls; });
-              auto outcome = pending->Wait(absl::InfiniteFuture());
-              ASSERT_TRUE(outcome.ok());
-              if (std::holds_alternative<Reservation>(*outcome)) {
-                result = std::get<Reservation>(*std::move(outcome));
-              } else {
-                held = std::get<ChunkHandle>(*std::move(outcome));
-              }
-            }
             if (auto* reservation = std::get_if<Reservation>(&*result)) {
-              if (random() % 4 == 0) break;  // fails
-              auto handle =
-                  reservation->Commit(FilledKv(address), {.compute_cost_seconds = 1.0 * (random() % 3)});
-              if (handle.ok()) held = *std::move(handle);
+              reserved = std::move(*reservation);
+              reserved_address = address;
+            } else if (auto* handle = std::get_if<ChunkHandle>(&*result)) {
+              held = std::move(*handle);
             }
           }
         }
@@ -276,6 +187,7 @@ TEST_F(ReservationTest, ManyThreadsDoingEverything) {
   EXPECT_EQ(stats.bytes, stats.idle_bytes);
   EXPECT_EQ(stats.erased_held_bytes, 0);
   EXPECT_GT(stats.evictions, 0);
+  EXPECT_GT(stats.waits, 0);
 }
 
 }  // namespace

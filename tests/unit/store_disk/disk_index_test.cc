@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <random>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,8 +28,10 @@ TEST(DiskIndexTest, RandomOperationsAgainstAMap) {
   for (uint64_t seed = 1; seed <= 4; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     std::mt19937_64 random(seed);
-    DiskIndex index;
+    DiskIndex index({.quota_bytes = int64_t{1} << 40});
     std::map<std::pair<std::string, ChunkKey>, std::pair<int64_t, std::string>> model;  // bytes and label
+    std::set<ChunkKey> pinned;
+    std::set<ChunkKey> claimed;
     for (int step = 0; step < 5000; ++step) {
       const std::string tenant(random() % 3, 't');
       const ChunkAddress address = SmallAddress(static_cast<int32_t>(random() % 200), 1, {0}, tenant);
@@ -51,6 +54,7 @@ TEST(DiskIndexTest, RandomOperationsAgainstAMap) {
         case 0:
           index.Erase(*slot);
           model.erase(known);
+          pinned.erase(address.key);
           break;
         case 1:
           index.Touch(*slot, absl::FromUnixSeconds(step));
@@ -58,15 +62,23 @@ TEST(DiskIndexTest, RandomOperationsAgainstAMap) {
           break;
         case 2:
           index.SetPinned(*slot, random() % 2 == 0);
+          index.at(*slot).pinned ? (void)pinned.insert(address.key) : (void)pinned.erase(address.key);
           break;
         case 3:
-          index.SetBusy(*slot, random() % 2 == 0);
+          if (index.IsClaimed(address.key)) {
+            index.Unclaim(address.key);
+            claimed.erase(address.key);
+          } else {
+            index.Claim(address.key);
+            claimed.insert(address.key);
+          }
           break;
         case 4:
-          if (const auto victim = index.PopVictim()) {
-            EXPECT_FALSE(index.at(*victim).pinned || index.at(*victim).busy);
-            model.erase({*index.at(*victim).tenant_namespace, index.at(*victim).key});
-            index.Erase(*victim);
+          for (const DiskIndex::Victim& victim : index.EvictAtLeast(1)) {
+            EXPECT_FALSE(pinned.contains(victim.key) || claimed.contains(victim.key));
+            EXPECT_EQ(std::erase_if(model, [&](const auto& e) { return e.first.second == victim.key; }), 1u);
+            EXPECT_TRUE(index.IsClaimed(victim.key));
+            index.Unclaim(victim.key);
           }
           break;
       }
@@ -85,16 +97,35 @@ TEST(DiskIndexTest, RandomOperationsAgainstAMap) {
 }
 
 TEST(DiskIndexTest, VictimsAreTheCheapestPerByteThenTheOldest) {
-  DiskIndex index;
-  const std::vector<DiskIndex::Slot> slots = {
-      Insert(index, SmallAddress(0), 1, 1000, 30), Insert(index, SmallAddress(1), 1, 1000, 10),
-      Insert(index, SmallAddress(2), 1, 2000, 50), Insert(index, SmallAddress(3), 5, 1000, 0),
-      Insert(index, SmallAddress(4), std::numeric_limits<double>::quiet_NaN(), 1000, 70)};
+  DiskIndex index({.quota_bytes = 6000});
+  Insert(index, SmallAddress(0), 1, 1000, 30);
+  Insert(index, SmallAddress(1), 1, 1000, 10);
+  Insert(index, SmallAddress(2), 1, 2000, 50);
+  Insert(index, SmallAddress(3), 5, 1000, 0);
+  Insert(index, SmallAddress(4), std::numeric_limits<double>::quiet_NaN(), 1000, 70);
   index.RequeueOldestFirst();
-  EXPECT_EQ(index.evictable_bytes(), 6000);
-  for (const size_t next : {4, 2, 1, 0, 3}) EXPECT_EQ(index.PopVictim(), slots[next]);
-  EXPECT_EQ(index.PopVictim(), std::nullopt);
-  EXPECT_EQ(index.size(), 5);
+  EXPECT_TRUE(index.EvictAtLeast(6001).empty()) << "nothing is given up for what would not fit anyway";
+  for (const int32_t next : {4, 2, 1, 0, 3}) {
+    const std::vector<DiskIndex::Victim> victims = index.EvictAtLeast(1);
+    ASSERT_EQ(victims.size(), 1u);
+    EXPECT_EQ(victims[0].key, SmallAddress(next).key);
+  }
+  EXPECT_EQ(index.size(), 0);
+}
+
+TEST(DiskIndexTest, WhatIsSetAsideCountsUntilItIsThere) {
+  DiskIndex index({.quota_bytes = 5000});
+  Insert(index, SmallAddress(0), 2, 2000);
+  Insert(index, SmallAddress(1), 1, 2000);
+  ASSERT_EQ(index.Reserve("", 1000)->size(), 0u);
+  ASSERT_EQ(index.Reserve("", 2000)->size(), 1u);
+  EXPECT_FALSE(index.Find(SmallAddress(1).key).has_value());
+  index.Claim(SmallAddress(0).key);
+  EXPECT_EQ(index.Reserve("", 1).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(index.size(), 1);
+  index.EndReservation(2000);
+  EXPECT_EQ(index.Reserve("", 2000)->size(), 0u);
+  EXPECT_EQ(index.reserved_bytes(), 3000);
 }
 
 }  // namespace

@@ -44,7 +44,7 @@ class DiskTierCrashTest : public DiskTierTest {
     const auto pin = [&](int32_t token, bool pinned) {
       const ChunkKey key = SmallAddress(token).key;
       promises.pinned.erase(key);
-      if (!(pinned ? tier.Pin(kAllNamespaces, key) : tier.Unpin(kAllNamespaces, key)).ok()) return false;
+      if (!tier.SetPinned(kAllNamespaces, key, pinned).ok()) return false;
       if (pinned) promises.pinned.insert(key);
       return true;
     };

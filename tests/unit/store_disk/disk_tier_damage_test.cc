@@ -17,7 +17,7 @@ class DiskTierDamageTest : public DiskTierTest {
   void SetUp() override {
     auto tier = OpenTier();
     ASSERT_TRUE(Put(*tier, address_).ok());
-    ASSERT_TRUE(tier->Pin(kAllNamespaces, address_.key).ok());
+    ASSERT_TRUE(tier->SetPinned(kAllNamespaces, address_.key, true).ok());
     whole_ = memory_.Contents(PathOf(address_.key));
     ASSERT_EQ(whole_.size(), kEntryFileBytes);
   }
@@ -80,7 +80,7 @@ TEST_F(DiskTierDamageTest, AFileTruncatedWhileItIsOpenIsFound) {
   for (size_t size = 4096; size < whole_.size(); size += 4096) {
     memory_.SetContents(PathOf(address_.key), whole_);
     auto tier = OpenTier();
-    const auto entry = *tier->OpenEntry(address_.key);
+    const auto entry = *OpenNow(*tier, address_.key);
     std::vector<std::byte> shorter = whole_;
     shorter.resize(size);
     memory_.SetContents(PathOf(address_.key), shorter);
@@ -128,7 +128,7 @@ TEST_F(DiskTierDamageTest, ANewerReplacementIsNotTakenForTheDamagedFile) {
   std::vector<std::byte> bytes = whole_;
   bytes[5000] ^= std::byte{1};
   memory_.SetContents(PathOf(address_.key), bytes);
-  const auto damaged = *tier->OpenEntry(address_.key);
+  const auto damaged = *OpenNow(*tier, address_.key);
   ASSERT_TRUE(*tier->Erase(kAllNamespaces, address_.key));
   ASSERT_TRUE(Put(*tier, address_).ok());
   const PageBuffer buffer(damaged->header().layer_bytes());

@@ -94,7 +94,7 @@ TEST_F(DiskTierFaultsTest, AReadErrorIsAMissUntilTheDiskWorksAgain) {
 TEST_F(DiskTierFaultsTest, AnEntryThatCannotBeReadIsWrittenAnew) {
   auto tier = OpenTier();
   ASSERT_TRUE(Put(*tier, first_, {.label = "old"}).ok());
-  ASSERT_TRUE(tier->Pin(kAllNamespaces, first_.key).ok());
+  ASSERT_TRUE(tier->SetPinned(kAllNamespaces, first_.key, true).ok());
   faulty_.FailAll(Operation::kRead, kDeviceError);
   EXPECT_FALSE(ReadAndCompare(*tier, first_).ok());
   faulty_.FailAll(Operation::kSync, kDeviceError);
@@ -142,9 +142,9 @@ TEST_F(DiskTierFaultsTest, PinsAndErasuresThatFailSaySo) {
   auto tier = OpenTier();
   ASSERT_TRUE(Put(*tier, first_).ok());
   faulty_.FailAll(Operation::kCreate, kNoSpace);
-  EXPECT_EQ(tier->Pin(kAllNamespaces, first_.key).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(tier->SetPinned(kAllNamespaces, first_.key, true).code(), absl::StatusCode::kResourceExhausted);
   faulty_.FailAll(Operation::kSyncFolder, kDeviceError);
-  EXPECT_EQ(tier->Pin(kAllNamespaces, first_.key).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(tier->SetPinned(kAllNamespaces, first_.key, true).code(), absl::StatusCode::kUnavailable);
   EXPECT_FALSE(tier->Stat(kAllNamespaces, first_.key)->pinned);
   EXPECT_FALSE(memory_.Exists(PathOf(first_.key, ".pin")));
   faulty_.FailAll(Operation::kUnlink, kDeviceError);

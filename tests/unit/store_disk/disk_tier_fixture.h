@@ -21,22 +21,6 @@ namespace kvblend::store {
 /// One page of header, and per layer two sections of a page each: SmallAddress(token).
 inline constexpr int64_t kEntryFileBytes = 4096 + 2 * 2 * 4096;
 
-/// Opens and reads all of an entry. OK only with the very bytes that FilledKv gives; a wrong byte fails the
-/// test.
-inline absl::Status ReadAndCompare(DiskTier& tier, const ChunkAddress& address) {
-  const auto entry = tier.OpenEntry(address.key);
-  if (!entry.ok()) return entry.status();
-  EXPECT_EQ((*entry)->header().address.key, address.key);
-  EXPECT_EQ((*entry)->header().address.num_tokens, address.num_tokens);
-  const auto expected = FilledKv(address);
-  const PageBuffer buffer((*entry)->header().layer_bytes());
-  for (int32_t layer = 0; layer < address.format.num_layers; ++layer) {
-    if (absl::Status status = ReadLayerNow(**entry, layer, buffer.bytes()); !status.ok()) return status;
-    EXPECT_TRUE(buffer.bytes() == expected->LayerBytes(layer)) << "wrong bytes served, layer " << layer;
-  }
-  return absl::OkStatus();
-}
-
 class DiskTierTest : public ::testing::Test {
  protected:
   DiskTierTest() { spdlog::set_level(spdlog::level::off); }  // thousands of failures, on purpose

@@ -78,7 +78,8 @@ class DiskTierModelTest : public DiskTierTest {
         };
         if (best == nullptr || rank(info) < rank(*best)) best = &info;
       }
-      const std::optional<ContentMatch> found = tier.FindAnyAnchor(address.content_key);
+      const std::optional<ContentMatch> found =
+          tier.FindAnyAnchor({address.content_key}, absl::InfiniteFuture())[0];
       ASSERT_EQ(found.has_value(), best != nullptr);
       EXPECT_TRUE(best == nullptr || found->key == best->key);
     }
@@ -125,11 +126,11 @@ TEST_F(DiskTierModelTest, RandomOperations) {
           break;
         case 8:
         case 9:
-          EXPECT_EQ(tier->Pin(kAllNamespaces, address.key).ok(), is_there);
+          EXPECT_EQ(tier->SetPinned(kAllNamespaces, address.key, true).ok(), is_there);
           if (is_there) model[address.key].pinned = true;
           break;
         case 10:
-          EXPECT_EQ(tier->Unpin(kAllNamespaces, address.key).ok(), is_there);
+          EXPECT_EQ(tier->SetPinned(kAllNamespaces, address.key, false).ok(), is_there);
           if (is_there) model[address.key].pinned = false;
           break;
         case 11: {
@@ -189,9 +190,9 @@ TEST_F(DiskTierModelTest, ManyThreadsOnFewChunks) {
             EXPECT_TRUE(tier->Erase(kAllNamespaces, address.key).ok());
             break;
           case 7: {
-            const absl::Status pinned = tier->Pin(kAllNamespaces, address.key);
+            const absl::Status pinned = tier->SetPinned(kAllNamespaces, address.key, true);
             EXPECT_TRUE(pinned.ok() || absl::IsNotFound(pinned)) << pinned;
-            const absl::Status unpinned = tier->Unpin(kAllNamespaces, address.key);
+            const absl::Status unpinned = tier->SetPinned(kAllNamespaces, address.key, false);
             EXPECT_TRUE(unpinned.ok() || absl::IsNotFound(unpinned)) << unpinned;
             break;
           }

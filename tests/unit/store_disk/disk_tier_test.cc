@@ -20,7 +20,7 @@ TEST_F(DiskTierTest, WhatWasPutIsFoundAndReadAlsoAfterRestart) {
     auto tier = OpenTier();
     if (round == 0) {
       EXPECT_FALSE(tier->Stat(kAllNamespaces, address.key).has_value());
-      EXPECT_EQ(tier->OpenEntry(address.key).status().code(), absl::StatusCode::kNotFound);
+      EXPECT_EQ(OpenNow(*tier, address.key).status().code(), absl::StatusCode::kNotFound);
       ASSERT_TRUE(Put(*tier, address, {.label = "doc 1", .compute_cost_seconds = 0.5}).ok());
       now_ += absl::Seconds(5);
     }
@@ -83,7 +83,7 @@ TEST_F(DiskTierTest, RefusesWhatIsNoEntry) {
   EXPECT_EQ(Put(*tier, address, {.label = std::string(257, 'x')}).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(tier->Stats().entries, 0);
   ASSERT_TRUE(Put(*tier, address).ok());
-  const auto entry = *tier->OpenEntry(address.key);
+  const auto entry = *OpenNow(*tier, address.key);
   const PageBuffer buffer(entry->header().layer_bytes());
   EXPECT_EQ(ReadLayerNow(*entry, 2, buffer.bytes()).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(ReadLayerNow(*entry, -1, buffer.bytes()).code(), absl::StatusCode::kInvalidArgument);
@@ -118,14 +118,16 @@ TEST_F(DiskTierTest, AnyAnchorPrefersAnchoredThenTheSmallestKey) {
   auto tier = OpenTier();
   std::vector<ChunkAddress> addresses = {SmallAddress(1, 8, {}), SmallAddress(1, 8, {1}),
                                          SmallAddress(1, 8, {2})};
-  const ContentKey content = addresses[0].content_key;
-  EXPECT_FALSE(tier->FindAnyAnchor(content).has_value());
+  const auto find = [&] {
+    return tier->FindAnyAnchor({addresses[0].content_key}, absl::InfiniteFuture())[0];
+  };
+  EXPECT_FALSE(find().has_value());
   ASSERT_TRUE(Put(*tier, addresses[0]).ok());
-  EXPECT_EQ(tier->FindAnyAnchor(content)->key, addresses[0].key);
+  EXPECT_EQ(find()->key, addresses[0].key);
   ASSERT_TRUE(Put(*tier, addresses[1]).ok());
-  EXPECT_EQ(tier->FindAnyAnchor(content)->key, addresses[1].key);
+  EXPECT_EQ(find()->key, addresses[1].key);
   ASSERT_TRUE(Put(*tier, addresses[2]).ok());
-  EXPECT_EQ(tier->FindAnyAnchor(content)->key, std::min(addresses[1].key, addresses[2].key));
+  EXPECT_EQ(find()->key, std::min(addresses[1].key, addresses[2].key));
 }
 
 TEST_F(DiskTierTest, ListsByNamespaceAndKey) {
@@ -179,11 +181,11 @@ TEST_F(DiskTierTest, TheQuotaIsKeptByGivingUpTheCheapest) {
 TEST_F(DiskTierTest, PinsLastOverRestartsUntilUnpinned) {
   auto tier = OpenTier(2);
   const ChunkAddress pinned = SmallAddress(1);
-  EXPECT_EQ(tier->Pin("", pinned.key).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(tier->SetPinned("", pinned.key, true).code(), absl::StatusCode::kNotFound);
   ASSERT_TRUE(Put(*tier, pinned).ok());
-  EXPECT_EQ(tier->Pin("other", pinned.key).code(), absl::StatusCode::kNotFound);
-  ASSERT_TRUE(tier->Pin("", pinned.key).ok());
-  ASSERT_TRUE(tier->Pin("", pinned.key).ok());
+  EXPECT_EQ(tier->SetPinned("other", pinned.key, true).code(), absl::StatusCode::kNotFound);
+  ASSERT_TRUE(tier->SetPinned("", pinned.key, true).ok());
+  ASSERT_TRUE(tier->SetPinned("", pinned.key, true).ok());
   EXPECT_EQ(tier->Stats().pinned_entries, 1);
   EXPECT_EQ(tier->Stats().pinned_bytes, kEntryFileBytes);
   tier.reset();
@@ -191,9 +193,9 @@ TEST_F(DiskTierTest, PinsLastOverRestartsUntilUnpinned) {
   EXPECT_TRUE(tier->Stat("", pinned.key)->pinned);
   for (int32_t i = 2; i < 6; ++i) ASSERT_TRUE(Put(*tier, SmallAddress(i), {.compute_cost_seconds = 1}).ok());
   EXPECT_TRUE(tier->Contains(pinned.key));
-  ASSERT_TRUE(tier->Pin("", SmallAddress(5).key).ok());
+  ASSERT_TRUE(tier->SetPinned("", SmallAddress(5).key, true).ok());
   EXPECT_EQ(Put(*tier, SmallAddress(6)).code(), absl::StatusCode::kResourceExhausted);
-  ASSERT_TRUE(tier->Unpin("", pinned.key).ok());
+  ASSERT_TRUE(tier->SetPinned("", pinned.key, false).ok());
   ASSERT_TRUE(Put(*tier, SmallAddress(6)).ok());
   EXPECT_FALSE(tier->Contains(pinned.key));
   ASSERT_TRUE(*tier->Erase("", SmallAddress(5).key));
@@ -223,7 +225,7 @@ TEST_F(DiskTierTest, ANamespaceGivesUpItsOwn) {
   EXPECT_EQ(tier->List("loud", std::nullopt, 100).size(), 2);
   EXPECT_EQ(tier->List("quiet", std::nullopt, 100).size(), 1);
   for (const ChunkInfo& info : tier->List("loud", std::nullopt, 100)) {
-    ASSERT_TRUE(tier->Pin("loud", info.key).ok());
+    ASSERT_TRUE(tier->SetPinned("loud", info.key, true).ok());
   }
   const absl::Status refused = put("loud", 20, 1000);
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
@@ -244,7 +246,7 @@ TEST_F(DiskTierTest, TellsOfWhatItGivesUpThoughItWasUsed) {
     ASSERT_TRUE(tier->Put(address, *FilledKv(address), {.frequency = frequency}).ok());
   };
   put(1, 3);
-  ASSERT_TRUE(tier->OpenEntry(SmallAddress(1).key).ok());
+  ASSERT_TRUE(OpenNow(*tier, SmallAddress(1).key).ok());
   for (int32_t token = 2; token < 6; ++token) put(token, 1);
   EXPECT_TRUE(told.empty()) << "used once";
   put(6, 9);
@@ -257,13 +259,13 @@ TEST_F(DiskTierTest, WhatIsOpenStaysReadableWhenErasedEvictedAndPutAgain) {
   auto tier = OpenTier(1);
   const ChunkAddress address = SmallAddress(1);
   ASSERT_TRUE(Put(*tier, address).ok());
-  const auto erased = *tier->OpenEntry(address.key);
+  const auto erased = *OpenNow(*tier, address.key);
   EXPECT_FALSE(*tier->Erase("other", address.key));
   EXPECT_TRUE(*tier->Erase("", address.key));
   EXPECT_FALSE(*tier->Erase("", address.key));
   EXPECT_FALSE(memory_.Exists(PathOf(address.key)));
   ASSERT_TRUE(Put(*tier, address).ok());
-  const auto evicted = *tier->OpenEntry(address.key);
+  const auto evicted = *OpenNow(*tier, address.key);
   ASSERT_TRUE(Put(*tier, SmallAddress(2)).ok());
   EXPECT_FALSE(tier->Contains(address.key));
   const PageBuffer buffer(erased->header().layer_bytes());
@@ -279,7 +281,7 @@ TEST_F(DiskTierTest, AFileThatSomeoneRemovedIsAMiss) {
   const ChunkAddress address = SmallAddress(1);
   ASSERT_TRUE(Put(*tier, address).ok());
   ASSERT_TRUE(memory_.Unlink(PathOf(address.key)).ok());
-  EXPECT_EQ(tier->OpenEntry(address.key).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(OpenNow(*tier, address.key).status().code(), absl::StatusCode::kNotFound);
   EXPECT_FALSE(tier->Contains(address.key));
   EXPECT_EQ(tier->Stats().vanished, 1);
   ASSERT_TRUE(Put(*tier, address).ok());

@@ -14,6 +14,7 @@
 #include "absl/synchronization/notification.h"
 #include "engine/store/chunk_store.h"
 #include "gtest/gtest.h"
+#include "tests/support/chunk_lookups.h"
 #include "tests/unit/store_disk/disk_tier_fixture.h"
 
 namespace kvblend::store {
@@ -29,7 +30,7 @@ class FailingDiskTest : public DiskTierTest {
   /// A few chunks in memory, more on disk.
   std::unique_ptr<ChunkStore> CreateStore() {
     auto store = ChunkStore::Create({.byte_budget = 6 * kChunkBytes, .now = [this] { return now_; }},
-                                    OpenTier(/*num_entries=*/12));
+                                    Only(OpenTier(/*num_entries=*/12)));
     EXPECT_TRUE(store.ok()) << store.status();
     return *std::move(store);
   }
@@ -138,7 +139,7 @@ TEST_F(FailingDiskTest, WhateverFailsAnswersAreRightAndCallsSucceed) {
   EXPECT_GT(num_lost_, 0) << "nothing ever failed";
   faulty_.Heal();
   for (int32_t i = 0; i < kNumChunks; ++i) {
-    const auto handle = store->Lookup(SmallAddress(i).key);
+    const auto handle = LookupOne(*store, SmallAddress(i).key);
     if (handle.has_value()) Use(*handle, SmallAddress(i));
   }
 }
@@ -171,7 +172,7 @@ TEST_F(SlowDiskTest, AWriteThatTakesLongHoldsUpNobody) {
   EXPECT_TRUE(ReadAndCompare(*tier, SmallAddress(1)).ok());
   EXPECT_TRUE(tier->Stat(kAllNamespaces, SmallAddress(1).key).has_value());
   EXPECT_TRUE(Put(*tier, SmallAddress(3)).ok());
-  EXPECT_TRUE(tier->Pin(kAllNamespaces, SmallAddress(3).key).ok());
+  EXPECT_TRUE(tier->SetPinned(kAllNamespaces, SmallAddress(3).key, true).ok());
   EXPECT_TRUE(*tier->Erase(kAllNamespaces, SmallAddress(3).key));
   EXPECT_EQ(tier->Stats().entries, 1);
   go_on_.Notify();
@@ -183,16 +184,16 @@ TEST_F(SlowDiskTest, AWriteThatTakesLongHoldsUpNobody) {
 TEST_F(SlowDiskTest, AReadThatTakesLongHoldsUpOnlyWhoAskedForIt) {
   DiskTier::Options options = TierOptions();
   options.reads.num_threads = 2;
-  auto store =
-      *ChunkStore::Create({.byte_budget = 1 << 20, .now = [this] { return now_; }}, *DiskTier::Open(options));
+  auto store = *ChunkStore::Create({.byte_budget = 1 << 20, .now = [this] { return now_; }},
+                                   Only(*DiskTier::Open(options)));
   for (const int32_t token : {1, 2}) {
     ASSERT_TRUE(store->Insert(SmallAddress(token), FilledKv(SmallAddress(token)), {}).ok());
   }
   ASSERT_TRUE(store->FlushWrites(absl::InfiniteFuture()).ok());
   store.reset();  // gives the folder back
-  store =
-      *ChunkStore::Create({.byte_budget = 1 << 20, .now = [this] { return now_; }}, *DiskTier::Open(options));
-  const auto first = store->Lookup(SmallAddress(1).key);
+  store = *ChunkStore::Create({.byte_budget = 1 << 20, .now = [this] { return now_; }},
+                              Only(*DiskTier::Open(options)));
+  const auto first = LookupOne(*store, SmallAddress(1).key);
   ASSERT_TRUE(first.has_value());
   ExpectFilled(*first);
   const std::string hex = SmallAddress(2).key.ToHex();
@@ -206,12 +207,12 @@ TEST_F(SlowDiskTest, AReadThatTakesLongHoldsUpOnlyWhoAskedForIt) {
     if (read >= 2) go_on_.WaitForNotification();
     return absl::OkStatus();
   });
-  const auto second = store->Lookup(SmallAddress(2).key);
+  const auto second = LookupOne(*store, SmallAddress(2).key);
   ASSERT_TRUE(second.has_value());
   slow_.WaitForNotification();
   EXPECT_EQ(second->AcquireLayer(0, absl::InfinitePast()).status().code(),
             absl::StatusCode::kDeadlineExceeded);
-  EXPECT_TRUE(store->Lookup(SmallAddress(1).key).has_value());
+  EXPECT_TRUE(LookupOne(*store, SmallAddress(1).key).has_value());
   EXPECT_TRUE(store->Insert(SmallAddress(3), FilledKv(SmallAddress(3)), {}).ok());
   ASSERT_TRUE(store->WaitUntilDurable(SmallAddress(3).key, absl::InfiniteFuture()).ok());
   go_on_.Notify();

@@ -27,7 +27,7 @@ class FolderAuditTest : public DiskTierTest {
     auto tier = OpenTier();
     ASSERT_TRUE(Put(*tier, first_, {.label = "first", .compute_cost_seconds = 0.5}).ok());
     ASSERT_TRUE(Put(*tier, second_).ok());
-    ASSERT_TRUE(tier->Pin(kAllNamespaces, second_.key).ok());
+    ASSERT_TRUE(tier->SetPinned(kAllNamespaces, second_.key, true).ok());
   }
 
   AuditOptions Options() {
@@ -254,7 +254,10 @@ TEST(FolderAuditPosixTest, RealFilesPastThePageCache) {
   const test_support::TemporaryFolder folder;
   const ChunkAddress address = SmallAddress(7);
   {
-    auto tier = *DiskTier::Open({.path = folder.path(), .quota_bytes = 1 << 20});
+    DiskTier::Options options;  // named, for GCC 12 takes a temporary for uninitialised memory
+    options.path = folder.path();
+    options.quota_bytes = 1 << 20;
+    auto tier = *DiskTier::Open(options);
     ASSERT_TRUE(tier->Put(address, *FilledKv(address), {}).ok());
   }
   AuditOptions options;

@@ -37,7 +37,7 @@ class FolderCleanupTest : public DiskTierTest {
                          {.compute_cost_seconds = cost, .created = absl::FromUnixSeconds(created)})
                     .ok());
     if (pinned) {
-      ASSERT_TRUE(tier.Pin(kAllNamespaces, address.key).ok());
+      ASSERT_TRUE(tier.SetPinned(kAllNamespaces, address.key, true).ok());
     }
     numbers_[address.key] = number;
   }

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "engine/store/redis/socket_transport.h"
+#include "engine/store/redis/transport.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/redis_server.h"
@@ -54,7 +54,7 @@ TEST_F(RealRedisTest, ServersShareAClusterThroughMovedSlotsAndADeadNode) {
     EXPECT_EQ(other->FindAnyAnchor({SmallAddress(i, 8 + i).content_key}, absl::InfiniteFuture())[0]->key,
               SmallAddress(i, 8 + i).key);
   }
-  EXPECT_EQ(one->Stats().nodes.size(), 3);
+  EXPECT_EQ(one->Stats().nodes, 3);
   EXPECT_EQ(other->Stats().moved, 0);
 
   // The slot of one entry is on its way to another node: ASK for what has gone, TRYAGAIN for what is split.
@@ -122,12 +122,12 @@ TEST_F(RealRedisTest, ANodeThatAnswersNothingCostsTheBudget) {
   const ChunkAddress address = SmallAddress(1);
   ASSERT_TRUE(Put(*tier, address).ok());
   server.Stop();
-  EXPECT_EQ(Open(*tier, address.key).status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(OpenNow(*tier, address.key).status().code(), absl::StatusCode::kDeadlineExceeded);
   while (tier->Stats().timeouts == 0) std::this_thread::yield();  // who asked may leave a moment before
-  EXPECT_EQ(Open(*tier, address.key).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(OpenNow(*tier, address.key).status().code(), absl::StatusCode::kUnavailable);
   server.Continue();
   ASSERT_TRUE(tier->AwaitAllWorking(Soon()));
-  EXPECT_TRUE(Open(*tier, address.key).ok());
+  EXPECT_TRUE(OpenNow(*tier, address.key).ok());
 }
 
 TEST_F(RealRedisTest, UsersOfAnAclNeedNoMoreThanTheirRights) {
@@ -154,8 +154,8 @@ TEST_F(RealRedisTest, UsersOfAnAclNeedNoMoreThanTheirRights) {
   options.password = "wrong";
   auto refused = RedisTier::Create(options);
   ASSERT_TRUE(refused.ok());
-  EXPECT_FALSE((*refused)->Stats().connected);
-  EXPECT_EQ(Open(**refused, SmallAddress(1).key).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ((*refused)->Stats().nodes_working, 0);
+  EXPECT_EQ(OpenNow(**refused, SmallAddress(1).key).status().code(), absl::StatusCode::kUnavailable);
 }
 
 TEST_F(RealRedisTest, TlsIsSpokenWithNobodyElse) {

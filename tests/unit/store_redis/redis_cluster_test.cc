@@ -118,7 +118,8 @@ TEST_F(RedisClusterTest, PasswordsAreForUsersOrForAll) {
     EXPECT_TRUE(Call(*Connect(redis, options), {"SET", "a", "1"})->is_ok());
     options.node.password = "wrong";
     ClusterClient refused(options, redis.NewTransport());
-    EXPECT_TRUE(refused.AwaitStats([](const ClusterStats& s) { return s.failed_refreshes > 0; }, Soon()));
+    EXPECT_TRUE(
+        refused.AwaitStats([](const ClusterStats& s) { return s.failed_topology_refreshes > 0; }, Soon()));
     EXPECT_EQ(Call(refused, {"GET", "a"}).status().code(), absl::StatusCode::kUnavailable);
   }
 }
@@ -156,7 +157,7 @@ TEST_F(RedisClusterTest, AMovedStormEndsAndDoesNotFloodTheCluster) {
   }
   EXPECT_EQ(redis.num_commands() - before, 20 * (1 + ClusterClient::kMaxHops));
   EXPECT_EQ(client->stats().redirected_too_often, 20);
-  EXPECT_EQ(client->stats().refreshes, 1);
+  EXPECT_EQ(client->stats().topology_refreshes, 1);
   redis.SetScript(nullptr);
   EXPECT_EQ(Call(*client, {"GET", "key1"})->type, Reply::Type::kNil);
 }
@@ -355,7 +356,8 @@ TEST_F(RedisClusterTest, ItStartsWithoutRedisAndFindsItLater) {
   redis.Kill(0);
   redis.Kill(1);
   ClusterClient client(Options(redis), redis.NewTransport());
-  ASSERT_TRUE(client.AwaitStats([](const ClusterStats& s) { return s.failed_refreshes > 0; }, Soon()));
+  ASSERT_TRUE(
+      client.AwaitStats([](const ClusterStats& s) { return s.failed_topology_refreshes > 0; }, Soon()));
   EXPECT_EQ(Call(client, {"GET", "key"}).status().code(), absl::StatusCode::kUnavailable);
   redis.Revive(0);
   redis.Revive(1);

@@ -88,7 +88,7 @@ TEST_F(RedisTierDamageTest, WhatANewerVersionWroteIsAMissAndLeftAlone) {
   const uint64_t checksum = XXH3_64bits(header.data(), header.size());
   std::memcpy(header.data() + 16, &checksum, sizeof(checksum));
   redis_.Set(KeysOf(address_)[0], header);
-  EXPECT_EQ(Open(*tier, address_.key).status().code(), absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(OpenNow(*tier, address_.key).status().code(), absl::StatusCode::kUnimplemented);
   AwaitWrites(*tier);
   EXPECT_EQ(NumKeysOf(address_), 5);
   EXPECT_EQ(tier->Stats().unsupported_entries, 1);

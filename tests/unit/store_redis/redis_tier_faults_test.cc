@@ -70,7 +70,7 @@ TEST_F(RedisTierFaultsTest, ALayerThatMakesNoProgressFailsAndTheOthersOfTheNodeW
   const auto tier = OpenTier(options);
   const ChunkAddress address = SmallAddress(1);
   ASSERT_TRUE(Put(*tier, address).ok());
-  const auto entry = *Open(*tier, address.key);
+  const auto entry = *OpenNow(*tier, address.key);
   redis_.SetScript([](int32_t, const FakeRedis::Arguments& arguments) {
     if (arguments[0] != "MGET") return FakeReply{};
     FakeReply half;

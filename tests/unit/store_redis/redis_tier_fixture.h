@@ -22,26 +22,6 @@ namespace kvblend::store {
 /// For what must happen: reached only when the test fails.
 inline absl::Time Soon() { return absl::Now() + absl::Seconds(60); }
 
-inline absl::StatusOr<std::shared_ptr<LowerTierEntry>> Open(RedisTier& tier, const ChunkKey& key) {
-  return std::move(tier.OpenEntries({key}, absl::InfiniteFuture())[0]);
-}
-
-/// Opens and reads all of an entry. OK only with the very bytes that FilledKv gives; a wrong byte fails the
-/// test.
-inline absl::Status ReadAndCompare(RedisTier& tier, const ChunkAddress& address) {
-  const auto entry = Open(tier, address.key);
-  if (!entry.ok()) return entry.status();
-  EXPECT_EQ((*entry)->header().address.key, address.key);
-  EXPECT_EQ((*entry)->header().address.num_tokens, address.num_tokens);
-  const auto expected = FilledKv(address);
-  const PageBuffer buffer((*entry)->header().layer_bytes());
-  for (int32_t layer = 0; layer < address.format.num_layers; ++layer) {
-    if (absl::Status status = ReadLayerNow(**entry, layer, buffer.bytes()); !status.ok()) return status;
-    EXPECT_TRUE(buffer.bytes() == expected->LayerBytes(layer)) << "wrong bytes served, layer " << layer;
-  }
-  return absl::OkStatus();
-}
-
 inline absl::Status Put(RedisTier& tier, const ChunkAddress& address,
                         const RedisTier::PutOptions& options = {}) {
   return tier.Put(address, *FilledKv(address), options);

@@ -19,7 +19,7 @@ TEST_F(RedisTierTest, WhatOnePutsEveryOtherFindsAndReads) {
   const auto one = OpenTier();
   const auto other = OpenTier();
   const ChunkAddress address = SmallAddress(1, 8, {0}, "tenant");
-  EXPECT_EQ(Open(*other, address.key).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(OpenNow(*other, address.key).status().code(), absl::StatusCode::kNotFound);
   ASSERT_TRUE(Put(*one, address, {.label = "doc 1", .compute_cost_seconds = 0.5}).ok());
   EXPECT_TRUE(ReadAndCompare(*one, address).ok());
   EXPECT_TRUE(ReadAndCompare(*other, address).ok());
@@ -33,11 +33,11 @@ TEST_F(RedisTierTest, WhatOnePutsEveryOtherFindsAndReads) {
   EXPECT_EQ(info->tier, Tier::kRedis);
   EXPECT_EQ(info->compute_cost_seconds, 0.5);
   EXPECT_FALSE(other->Stat("else", address.key).has_value());
-  EXPECT_FALSE((*Open(*other, address.key))->pinned());
+  EXPECT_FALSE((*OpenNow(*other, address.key))->pinned());
   EXPECT_TRUE(other->List(kAllNamespaces, std::nullopt, 10).empty());
   const RedisTierStats stats = other->Stats();
-  EXPECT_TRUE(stats.connected);
-  EXPECT_EQ(stats.nodes.size(), 3);
+  EXPECT_EQ(stats.nodes, 3);
+  EXPECT_EQ(stats.nodes_working, 3);
   EXPECT_EQ(stats.lookups, 3);
   EXPECT_EQ(stats.hits, 2);
   EXPECT_EQ(stats.misses, 1);
@@ -87,7 +87,7 @@ TEST_F(RedisTierTest, HitsKeepAnEntryAlive) {
     EXPECT_GT(redis_.TtlSeconds(key), absl::ToInt64Seconds(kTtl) / 2);
   }
   redis_.clock().Advance(kTtl + absl::Seconds(1));
-  EXPECT_EQ(Open(*tier, address.key).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(OpenNow(*tier, address.key).status().code(), absl::StatusCode::kNotFound);
 }
 
 TEST_F(RedisTierTest, PuttingTwiceStoresOnceUnlessSomethingIsMissing) {
@@ -125,7 +125,7 @@ TEST_F(RedisTierTest, RefusesWhatIsNoEntryOrTooLarge) {
   EXPECT_EQ(tier->Stats().too_large_puts, 1);
   EXPECT_TRUE(redis_.Keys().empty());
   ASSERT_TRUE(Put(*tier, address).ok());
-  const auto entry = *Open(*tier, address.key);
+  const auto entry = *OpenNow(*tier, address.key);
   const PageBuffer buffer(entry->header().layer_bytes() + 4096);
   const auto read = [&](int32_t layer, size_t begin, size_t size) {
     return ReadLayerNow(*entry, layer, buffer.bytes().subspan(begin, size)).code();
@@ -199,11 +199,11 @@ TEST_F(RedisTierTest, AnyAnchorPrefersAnchoredThenTheSmallestKey) {
 
 TEST_F(RedisTierTest, TheContentIndexIsBounded) {
   const auto tier = OpenTier();
-  for (int32_t anchor = 0; anchor < RedisTier::kMaxIndexedAnchors + 10; ++anchor) {
+  for (int32_t anchor = 0; anchor < redis::ContentIndex::kMaxIndexedAnchors + 10; ++anchor) {
     ASSERT_TRUE(Put(*tier, SmallAddress(1, 8, {anchor})).ok());
   }
   EXPECT_EQ(redis_.Members(redis::ContentIndexKey(SmallAddress(1).content_key)).size(),
-            RedisTier::kMaxIndexedAnchors);
+            redis::ContentIndex::kMaxIndexedAnchors);
 }
 
 TEST_F(RedisTierTest, WhatIsKnownToBeThereIsToldWithoutAsking) {
@@ -216,7 +216,7 @@ TEST_F(RedisTierTest, WhatIsKnownToBeThereIsToldWithoutAsking) {
   EXPECT_TRUE(tier->Contains(address.key));
   EXPECT_FALSE(other->Contains(address.key));  // has not heard of it
   EXPECT_EQ(redis_.num_commands(), commands);
-  EXPECT_TRUE(Open(*other, address.key).ok());
+  EXPECT_TRUE(OpenNow(*other, address.key).ok());
   EXPECT_TRUE(other->Contains(address.key));
   redis_.clock().Advance(kTtl / 2);
   EXPECT_FALSE(other->Contains(address.key));
@@ -224,7 +224,7 @@ TEST_F(RedisTierTest, WhatIsKnownToBeThereIsToldWithoutAsking) {
   EXPECT_TRUE(tier->Contains(address.key));
   EXPECT_TRUE(*tier->Erase(kAllNamespaces, address.key));
   EXPECT_FALSE(tier->Contains(address.key));
-  EXPECT_FALSE(Open(*other, address.key).ok());
+  EXPECT_FALSE(OpenNow(*other, address.key).ok());
   EXPECT_FALSE(other->Contains(address.key));
 }
 
@@ -236,13 +236,13 @@ TEST_F(RedisTierTest, EraseLeavesNothing) {
   EXPECT_FALSE(*tier->Erase("other", address.key));
   EXPECT_TRUE(ReadAndCompare(*tier, address).ok());
   EXPECT_TRUE(*tier->Erase("tenant", address.key));
-  EXPECT_EQ(Open(*tier, address.key).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(OpenNow(*tier, address.key).status().code(), absl::StatusCode::kNotFound);
   AwaitWrites(*tier);
   EXPECT_EQ(NumKeysOf(address), 0);
   EXPECT_TRUE(redis_.Members(redis::ContentIndexKey(address.content_key)).empty());
   EXPECT_EQ(tier->Stats().erased, 1);
-  EXPECT_EQ(tier->Pin("tenant", address.key).code(), absl::StatusCode::kNotFound);
-  EXPECT_EQ(tier->Unpin("tenant", address.key).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(tier->SetPinned("tenant", address.key, true).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(tier->SetPinned("tenant", address.key, false).code(), absl::StatusCode::kNotFound);
 }
 
 TEST_F(RedisTierTest, WhatCouldNotBeErasedIsNotServedAndGoesLater) {
@@ -260,7 +260,7 @@ TEST_F(RedisTierTest, WhatCouldNotBeErasedIsNotServedAndGoesLater) {
   Recover(*tier);
   EXPECT_FALSE(tier->Stat(kAllNamespaces, address.key).has_value());
   EXPECT_FALSE(tier->FindAnyAnchor({address.content_key}, absl::InfiniteFuture())[0].has_value());
-  EXPECT_EQ(Open(*tier, address.key).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(OpenNow(*tier, address.key).status().code(), absl::StatusCode::kNotFound);
   EXPECT_TRUE(ReadAndCompare(*tier, foreign).ok());  // of another tenant: it was not his to erase
   AwaitWrites(*tier);
   EXPECT_EQ(NumKeysOf(address), 0);

@@ -1,0 +1,54 @@
+#include "engine/store/disk/folder_scan.h"
+
+#include <memory>
+#include <string>
+
+#include "absl/synchronization/mutex.h"
+#include "engine/api/status_macros.h"
+#include "engine/store/disk/folder_files.h"
+
+namespace kvblend::store::internal {
+namespace {
+
+bool KeepGoing() { return true; }
+
+absl::StatusOr<EntryHeader> HeaderOf(FileSystem& fs, const std::string& path, const ChunkKey& key) {
+  KVBLEND_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, fs.Open(path, OpenMode::kRead));
+  return ReadHeader(*file, key);
+}
+
+}  // namespace
+
+absl::StatusOr<ScanCounts> ScanFolder(
+    FileSystem& fs, const DiskPaths& paths, EntryFiles& files, DiskHealth& health, int num_threads,
+    const std::function<void(const EntryHeader& header, bool pinned)>& on_entry) {
+  KVBLEND_ASSIGN_OR_RETURN(
+      const FolderFiles found,
+      ListFolderFiles(fs, paths, num_threads, KeepGoing, [&](const absl::Status& listed) {
+        health.Report(listed);
+        return absl::OkStatus();  // what can be read is better than nothing
+      }));
+  absl::Mutex mutex;
+  ScanCounts counts{.foreign_files = static_cast<int64_t>(found.foreign.size())};  // guarded by mutex
+  KVBLEND_RETURN_IF_ERROR(ForEachInParallel(found.entries.size(), num_threads, KeepGoing, [&](size_t i) {
+    const auto& [key, pinned] = found.entries[i];
+    const absl::StatusOr<EntryHeader> header = HeaderOf(fs, paths.Entry(key), key);
+    const bool is_damaged = absl::IsDataLoss(header.status());
+    const bool is_newer = absl::IsUnimplemented(header.status());
+    if (is_damaged) files.Quarantine(key);
+    if (!header.ok() && !is_damaged && !is_newer) health.Report(header.status());
+    absl::MutexLock lock(&mutex);
+    if (header.ok()) {
+      on_entry(*header, pinned);
+    } else {
+      ++(is_damaged ? counts.damaged_entries
+         : is_newer ? counts.unsupported_entries
+                    : counts.unreadable_entries);
+    }
+    return absl::OkStatus();
+  }));
+  for (const ChunkKey& pin : found.loose_pins) fs.Unlink(paths.Pin(pin)).IgnoreError();
+  return counts;
+}
+
+}  // namespace kvblend::store::internal

@@ -1,0 +1,94 @@
+#include "engine/store/redis/entry_writer.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "engine/api/status_macros.h"
+#include "engine/store/redis/redis_keys.h"
+
+namespace kvblend::store::redis {
+namespace {
+
+constexpr int32_t kLayersOfUnknown = 128;
+
+/// The first that is no +OK, as what a caller may want to know.
+absl::Status CheckAllOk(const std::vector<absl::StatusOr<Reply>>& replies) {
+  for (const auto& reply : replies) {
+    if (!reply.ok()) return absl::UnavailableError(reply.status().message());
+    if (reply->is_error("OOM")) return absl::ResourceExhaustedError("Redis answers: " + reply->text);
+    if (!reply->is_ok()) return absl::UnavailableError("Redis answers: " + reply->text);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::unique_ptr<Command> EntryWriter::SetCommand(const std::string& key, absl::Span<const std::byte> value,
+                                                 int64_t more_seconds) const {
+  auto command = std::make_unique<Command>();
+  const std::string seconds = absl::StrCat(ttl_seconds_ + more_seconds);
+  command->wire = ttl_seconds_ == 0 ? FormatCommand({"SET", key}, value, {})
+                                    : FormatCommand({"SET", key}, value, {"EX", seconds});
+  command->slot = SlotOf(key);
+  command->lane = Lane::kWrite;
+  command->max_reply_bytes = 1 << 12;
+  return command;
+}
+
+absl::StatusOr<EntryWriter::Presence> EntryWriter::Find(const ChunkKey& key, const ChunkKv& kv) {
+  const EntryKeys names(key);
+  std::vector<std::string> exists = names.Sections(kv.size_bytes() == 0 ? 0 : kv.format().num_layers);
+  exists.insert(exists.begin(), {"EXISTS", names.Header()});
+  KVBLEND_ASSIGN_OR_RETURN(const Reply there,
+                           cluster_.CallOne(MakeCommand(Lane::kWrite, exists), absl::InfiniteFuture()));
+  if (there.integer == static_cast<int64_t>(exists.size()) - 1) return Presence::kWhole;
+  return there.integer > 0 ? Presence::kPart : Presence::kNone;
+}
+
+absl::Status EntryWriter::Write(const EntryHeader& header, const std::string& header_bytes,
+                                const ChunkKv& kv) {
+  const EntryKeys names(header.address.key);
+  const auto k_bytes = static_cast<size_t>(kv.k_section_bytes());
+  std::vector<std::unique_ptr<Command>> commands;
+  for (int32_t layer = 0; kv.size_bytes() > 0 && layer < kv.format().num_layers; ++layer) {
+    const absl::Span<const std::byte> bytes = kv.LayerBytes(layer);
+    commands.push_back(SetCommand(names.K(layer), bytes.first(k_bytes), kSlackSeconds));
+    commands.push_back(SetCommand(names.V(layer), bytes.subspan(k_bytes), kSlackSeconds));
+  }
+  // `kv` is borrowed until every command has ended: the stall timeouts see to that.
+  KVBLEND_RETURN_IF_ERROR(CheckAllOk(cluster_.Call(std::move(commands), absl::InfiniteFuture())));
+  commands.clear();
+  commands.push_back(SetCommand(
+      names.Header(), {reinterpret_cast<const std::byte*>(header_bytes.data()), header_bytes.size()}, 0));
+  return CheckAllOk(cluster_.Call(std::move(commands), absl::InfiniteFuture()));
+}
+
+absl::Status EntryWriter::RemoveHeader(const ChunkKey& key) {
+  return cluster_
+      .CallOne(MakeCommand(Lane::kWrite, {"UNLINK", EntryKeys(key).Header()}), absl::InfiniteFuture())
+      .status();
+}
+
+void EntryWriter::Remove(const ChunkKey& key, int32_t num_layers) {
+  const EntryKeys names(key);
+  // The connection for writing keeps the order.
+  cluster_.Send(MakeCommand(Lane::kWrite, {"UNLINK", names.Header()}));
+  std::vector<std::string> sections = names.Sections(num_layers);
+  sections.insert(sections.begin(), "UNLINK");
+  cluster_.Send(MakeCommand(Lane::kWrite, sections));
+}
+
+void EntryWriter::RemoveAllLayers(const ChunkKey& key) { Remove(key, kLayersOfUnknown); }
+
+void EntryWriter::RefreshTtl(const ChunkKey& key, int32_t num_layers) {
+  const EntryKeys names(key);
+  const std::string longer = absl::StrCat(ttl_seconds_ + kSlackSeconds);
+  // The header last: it must not outlive its sections.
+  for (const std::string& section : names.Sections(num_layers)) {
+    cluster_.Send(MakeCommand(Lane::kWrite, {"EXPIRE", section, longer}));
+  }
+  cluster_.Send(MakeCommand(Lane::kWrite, {"EXPIRE", names.Header(), absl::StrCat(ttl_seconds_)}));
+}
+
+}  // namespace kvblend::store::redis

@@ -1,0 +1,48 @@
+// Writes and removes the keys of entries in Redis. Private to this folder.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "engine/store/format/chunk_kv.h"
+#include "engine/store/format/entry_format.h"
+#include "engine/store/redis/redis_cluster.h"
+
+namespace kvblend::store::redis {
+
+/// The header of an entry is written last and removed first, so that it never stands over sections that are
+/// not its own. Thread-safe.
+class EntryWriter {
+ public:
+  /// `cluster` must outlive it. ttl_seconds: 0: for ever.
+  EntryWriter(ClusterClient& cluster, int64_t ttl_seconds) : cluster_(cluster), ttl_seconds_(ttl_seconds) {}
+
+  enum class Presence : uint8_t { kNone, kPart, kWhole };
+  /// Which of the keys of an entry for `kv` are there. kUnavailable.
+  absl::StatusOr<Presence> Find(const ChunkKey& key, const ChunkKv& kv);
+
+  /// Waits until all of it is written. kResourceExhausted: Redis has no memory. kUnavailable.
+  absl::Status Write(const EntryHeader& header, const std::string& header_bytes, const ChunkKv& kv);
+  /// Waits until no lookup of any server finds the entry. kUnavailable.
+  absl::Status RemoveHeader(const ChunkKey& key);
+
+  // Sent, and not waited for.
+  void Remove(const ChunkKey& key, int32_t num_layers);
+  /// Where the header can't be read, so that nobody knows how many layers there are.
+  void RemoveAllLayers(const ChunkKey& key);
+  void RefreshTtl(const ChunkKey& key, int32_t num_layers);
+
+ private:
+  /// To live for `more_seconds` beyond the TTL.
+  std::unique_ptr<Command> SetCommand(const std::string& key, absl::Span<const std::byte> value,
+                                      int64_t more_seconds) const;
+
+  ClusterClient& cluster_;
+  const int64_t ttl_seconds_;
+};
+
+}  // namespace kvblend::store::redis
