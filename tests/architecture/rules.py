@@ -42,10 +42,10 @@ ALLOWED = {
     "engine/api": set(),
     "engine/kv": {"kernels"},
     "engine/schedule": set(),
-    "engine/text": set(),
-    "engine/prompt": {"engine/text"},
+    "engine/text": {"engine/api"},
+    "engine/prompt": {"engine/api", "engine/text"},
     "engine/generate": {"kernels", "kernels/host", "engine/api"},
-    "engine/model": {"kernels", "engine/api"},
+    "engine/model": {"kernels", "kernels/host", "engine/api"},
     "engine/store/format": {"kernels", "engine/api"},
     "engine/store": {"engine/api", "engine/store/format"},
     "engine/store/disk": {"engine/api", "engine/store", "engine/store/format"},
@@ -61,7 +61,22 @@ ALLOWED = {
         "engine/runtime", "engine/schedule", "engine/store", "engine/store/disk", "engine/store/format",
         "engine/store/redis", "engine/text",
     },
-    "server": {"engine/api"},
+    "server/convert": {"engine/api", "engine/text"},
+    "server/metrics": {"engine/api", "server/convert"},
+    "server/calls": {"engine/api", "server/convert", "server/metrics"},
+    "server/grpc": {"engine/api", "server/calls", "server/convert", "server/metrics"},
+    "server/http": set(),
+    "server/config": {"engine/api"},
+    "server/main": {
+        "engine/api", "server/calls", "server/config", "server/grpc", "server/http", "server/metrics",
+    },
+    "server/cli": {"engine/api", "server/calls", "server/config", "server/convert", "server/grpc"},
+    "server/cli/bench": {"engine/api", "server/cli", "server/convert"},
+    "server/cli/precompute": {"engine/api", "engine/text", "server/calls", "server/cli"},
+    "server/cli/commands": {
+        "engine/api", "engine/store/disk", "engine/text", "server/cli", "server/cli/bench", "server/cli/precompute",
+        "server/config", "server/convert",
+    },
 }
 
 # Libraries of the transports: unknown to engine and kernels, so that both build without them.

@@ -110,7 +110,7 @@ TEST_F(ServerUnaryTest, DeleteAllEmptiesOneNamespace) {
   engine_.StoreChunk("other", 0, 10);
   const auto request = FromText<v1::DeleteChunksRequest>(R"(namespace: "tenant"  all: true)");
   EXPECT_EQ(Call(*chunks_, &v1::Chunks::Stub::Delete, request).deleted(), 3);
-  EXPECT_EQ(engine_.chunks().Stats().entries, 1);
+  EXPECT_EQ(engine_.chunk_store().Stats().entries, 1);
 }
 
 TEST_F(ServerUnaryTest, PinningBeyondTheLimitIsRefused) {
@@ -165,7 +165,7 @@ TEST_F(ServerUnaryTest, AnAddressInUseIsAnErrorThatNamesIt) {
   GrpcServerOptions options;
   options.address = absl::StrCat("127.0.0.1:", server_->port());
   ServiceContext context;
-  context.engine_slot = &engine_slot_;
+  context.calls = &calls_;
   context.metrics = &metrics_;
   const auto in_use = GrpcServer::Start(options, context);
   EXPECT_EQ(in_use.status().code(), absl::StatusCode::kUnavailable);

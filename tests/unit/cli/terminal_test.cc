@@ -118,7 +118,8 @@ TEST(PromptReportTest, SaysWhatBecameOfEveryToken) {
 TEST(PromptReportTest, ManyChunksAreCut) {
   PromptReport report;
   report.chunks.resize(30);
-  EXPECT_THAT(DescribePrompt(ToProto(report)), AllOf(SizeIs(1 + 20 + 1 + 1), Contains(HasSubstr("10 more chunks"))));
+  EXPECT_THAT(DescribePrompt(ToProto(report)),
+              AllOf(SizeIs(1 + 20 + 1 + 1), Contains(HasSubstr("10 more chunks"))));
 }
 
 TEST(PromptReportTest, SaysHowTheRatioWasChosenAndFromWhat) {
@@ -156,8 +157,9 @@ TEST(PromptReportTest, SaysHowTheAnswerEnded) {
   result.completion_tokens = 11;
   result.time_to_first_token_seconds = 1;
   result.total_seconds = 2;
-  EXPECT_THAT(DescribeResult(ToProto(result)), AllOf(HasSubstr("11 tokens in 2.00 s"), HasSubstr("10.0 tokens/s"),
-                                            HasSubstr("\"END\""), Not(HasSubstr("seed"))));
+  EXPECT_THAT(DescribeResult(ToProto(result)),
+              AllOf(HasSubstr("11 tokens in 2.00 s"), HasSubstr("10.0 tokens/s"), HasSubstr("\"END\""),
+                    Not(HasSubstr("seed"))));
 }
 
 }  // namespace

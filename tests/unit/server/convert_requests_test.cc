@@ -20,40 +20,6 @@ v1::GenerateRequest Minimal() {
   return request;
 }
 
-TEST(ConvertRequestsTest, UnsetFieldsHaveTheEnginesDefaults) {
-  const auto converted = FromProto(Minimal());
-  ASSERT_TRUE(converted.ok()) << converted.status();
-  const GenerateRequest defaults;
-  EXPECT_EQ(converted->caller.tenant_namespace, "");
-  EXPECT_EQ(converted->prompt.system_text, "");
-  EXPECT_EQ(converted->prompt.lead_in, "");
-  EXPECT_TRUE(converted->prompt.chunks.empty());
-  EXPECT_TRUE(converted->prompt.history.empty());
-  EXPECT_EQ(converted->blend.reuse, defaults.blend.reuse);
-  EXPECT_EQ(converted->blend.anchoring, defaults.blend.anchoring);
-  EXPECT_EQ(converted->blend.policy, defaults.blend.policy);
-  EXPECT_EQ(converted->blend.ratio, defaults.blend.ratio);
-  EXPECT_EQ(converted->blend.ratio_mode, defaults.blend.ratio_mode);
-  EXPECT_EQ(converted->blend.ratio_min, defaults.blend.ratio_min);
-  EXPECT_EQ(converted->blend.ratio_max, defaults.blend.ratio_max);
-  EXPECT_EQ(converted->blend.query_layers, defaults.blend.query_layers);
-  EXPECT_EQ(converted->blend.hkvd_layer, defaults.blend.hkvd_layer);
-  EXPECT_EQ(converted->blend.hkvd_source, defaults.blend.hkvd_source);
-  EXPECT_EQ(converted->blend.link_tokens, defaults.blend.link_tokens);
-  EXPECT_EQ(converted->blend.random_seed, defaults.blend.random_seed);
-  EXPECT_EQ(converted->blend.store_misses, defaults.blend.store_misses);
-  EXPECT_EQ(converted->sampling.max_tokens, defaults.sampling.max_tokens);
-  EXPECT_EQ(converted->sampling.temperature, defaults.sampling.temperature);
-  EXPECT_EQ(converted->sampling.top_k, defaults.sampling.top_k);
-  EXPECT_EQ(converted->sampling.top_p, defaults.sampling.top_p);
-  EXPECT_EQ(converted->sampling.min_p, defaults.sampling.min_p);
-  EXPECT_EQ(converted->sampling.repetition_penalty, defaults.sampling.repetition_penalty);
-  EXPECT_EQ(converted->sampling.seed, defaults.sampling.seed);
-  EXPECT_TRUE(converted->sampling.stop.empty());
-  EXPECT_EQ(converted->sampling.ignore_eos, defaults.sampling.ignore_eos);
-  EXPECT_EQ(converted->sampling.top_logprobs, defaults.sampling.top_logprobs);
-}
-
 // The documented defaults, which clients rely on, against the engine's.
 TEST(ConvertRequestsTest, EnginesDefaultsAreTheDocumentedOnes) {
   const GenerateRequest defaults;

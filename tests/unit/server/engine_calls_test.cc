@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/fake_engine.h"
@@ -61,13 +62,17 @@ TEST_F(EngineCallsTest, AnAnswersEventsComeInOrderAndOnlySuccessIsFinished) {
     const auto recorder = std::make_shared<Recorder<v1::GenerateEvent>>();
     ASSERT_TRUE(calls_.Generate(Question(), {}, recorder).ok());
     const auto call = engine_.NextGenerate();
-    call->observer->OnPrompt({.prompt_tokens = 3});
+    PromptReport report;
+    report.prompt_tokens = 3;
+    call->observer->OnPrompt(report);
     call->observer->OnText({.text = "a", .token_ids = {1}, .logprobs = {}, .top_logprobs = {}});
     call->Finish(status, GenerateResult{.finish_reason = FinishReason::kMaxTokens, .stop_string = ""});
     ASSERT_EQ(recorder->events.size(), status.ok() ? 3u : 2u);
     EXPECT_EQ(recorder->events[0].prompt().prompt_tokens(), 3);
     EXPECT_EQ(recorder->events[1].text().text(), "a");
-    if (status.ok()) EXPECT_EQ(recorder->events[2].finished().reason(), v1::FINISH_REASON_MAX_TOKENS);
+    if (status.ok()) {
+      EXPECT_EQ(recorder->events[2].finished().reason(), v1::FINISH_REASON_MAX_TOKENS);
+    }
     EXPECT_THAT(recorder->statuses, ElementsAre(status));
   }
 }

@@ -7,6 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include "engine/store/disk/disk_tier_stats.h"
+#include "engine/store/redis/redis_tier_stats.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/convert/reports.h"
@@ -223,8 +225,7 @@ TEST(MetricsTest, FamiliesAppearOnceWithHelpAndTypeAndSoundNames) {
   Metrics metrics;
   metrics.SetEngine({}, [] {
     EngineStats stats;
-    stats.disk.emplace();
-    stats.redis.emplace();
+    stats.tiers = {store::Report(store::DiskTierStats()), store::Report(store::RedisTierStats())};
     return stats;
   });
   metrics.ObservePrompt(ToProto(Report()));

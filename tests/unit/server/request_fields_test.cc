@@ -5,6 +5,8 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -20,72 +22,74 @@ namespace {
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 
-// The engine's structs as text. A field that is not named here is refused by the compiler.
-std::string Text(const std::string& value) { return value; }
-std::string Text(double value) { return absl::StrCat(value); }
-std::string Text(uint64_t value) { return absl::StrCat(value); }
-std::string Text(absl::Time value) { return absl::FormatTime(value); }
-template <HasNames Enum>
-std::string Text(Enum value) {
-  return std::string(Name(value));
-}
-template <typename T>
-std::string Text(const std::optional<T>& value) {
-  return value.has_value() ? Text(*value) : "unset";
-}
-std::string Text(const Turn& turn);
-template <typename T>
-std::string Text(const std::vector<T>& values) {
-  std::string text = "[";
-  for (const T& value : values) absl::StrAppend(&text, Text(value), ",");
-  return text + "]";
-}
-template <typename... T>
-std::string All(const T&... values) {
-  std::string text = "{";
-  (absl::StrAppend(&text, Text(values), ";"), ...);
-  return text + "}";
-}
-std::string Text(const Turn& turn) {
-  const auto& [role, text] = turn;
-  return All(role, text);
-}
-std::string Text(const Caller& caller) {
-  const auto& [tenant_namespace, fairness_key, deadline] = caller;
-  return All(tenant_namespace, fairness_key, deadline);
-}
-std::string Text(const Prompt& prompt) {
-  const auto& [system_text, lead_in, chunks, question, history] = prompt;
-  return All(system_text, lead_in, chunks, question, history);
-}
-std::string Text(const BlendOptions& o) {
-  const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m] = o;
-  return All(a, b, c, d, e, f, g, h, i, j, k, l, m);
-}
-std::string Text(const SamplingOptions& o) {
-  const auto& [a, b, c, d, e, f, g, h, i, j] = o;
-  return All(a, b, c, d, e, f, g, h, i, j);
-}
-std::string Text(const GenerateRequest& request) {
-  const auto& [caller, prompt, blend, sampling] = request;
-  return All(caller, prompt, blend, sampling);
-}
-std::string Text(const ScoreRequest& request) {
-  const auto& [a, b, c, d, e, f] = request;
-  return All(a, b, c, d, e, f);
-}
-std::string Text(const PutChunksRequest& request) {
-  const auto& [a, b, c, d, e, f, g, h] = request;
-  return All(a, b, c, d, e, f, g, h);
-}
-std::string Text(const PrefetchChunksRequest& request) {
-  const auto& [a, b, c, d, e] = request;
-  return All(a, b, c, d, e);
-}
-std::string Text(const SplitDocumentRequest& request) {
-  const auto& [a, b, c, d, e, f, g, h] = request;
-  return All(a, b, c, d, e, f, g, h);
-}
+/// The engine's structs as text. A field that is not named here is refused by the compiler.
+struct Describe {
+  static std::string Text(const std::string& value) { return value; }
+  static std::string Text(absl::Time value) { return absl::FormatTime(value); }
+  template <typename T>
+  requires std::is_arithmetic_v<T>
+  static std::string Text(T value) { return absl::StrCat(value); }
+  template <HasNames Enum>
+  static std::string Text(Enum value) {
+    return std::string(Name(value));
+  }
+  template <typename T>
+  static std::string Text(const std::optional<T>& value) {
+    return value.has_value() ? Text(*value) : "unset";
+  }
+  template <typename T>
+  static std::string Text(const std::vector<T>& values) {
+    std::string text = "[";
+    for (const T& value : values) absl::StrAppend(&text, Text(value), ",");
+    return text + "]";
+  }
+  template <typename... T>
+  static std::string All(const T&... values) {
+    std::string text = "{";
+    (absl::StrAppend(&text, Text(values), ";"), ...);
+    return text + "}";
+  }
+  static std::string Text(const Turn& turn) {
+    const auto& [role, text] = turn;
+    return All(role, text);
+  }
+  static std::string Text(const Caller& caller) {
+    const auto& [tenant_namespace, fairness_key, deadline] = caller;
+    return All(tenant_namespace, fairness_key, deadline);
+  }
+  static std::string Text(const Prompt& prompt) {
+    const auto& [system_text, lead_in, chunks, question, history] = prompt;
+    return All(system_text, lead_in, chunks, question, history);
+  }
+  static std::string Text(const BlendOptions& options) {
+    const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m] = options;
+    return All(a, b, c, d, e, f, g, h, i, j, k, l, m);
+  }
+  static std::string Text(const SamplingOptions& options) {
+    const auto& [a, b, c, d, e, f, g, h, i, j] = options;
+    return All(a, b, c, d, e, f, g, h, i, j);
+  }
+  static std::string Text(const GenerateRequest& request) {
+    const auto& [caller, prompt, blend, sampling] = request;
+    return All(caller, prompt, blend, sampling);
+  }
+  static std::string Text(const ScoreRequest& request) {
+    const auto& [a, b, c, d, e, f] = request;
+    return All(a, b, c, d, e, f);
+  }
+  static std::string Text(const PutChunksRequest& request) {
+    const auto& [a, b, c, d, e, f, g, h] = request;
+    return All(a, b, c, d, e, f, g, h);
+  }
+  static std::string Text(const PrefetchChunksRequest& request) {
+    const auto& [a, b, c, d, e] = request;
+    return All(a, b, c, d, e);
+  }
+  static std::string Text(const SplitDocumentRequest& request) {
+    const auto& [a, b, c, d, e, f, g, h] = request;
+    return All(a, b, c, d, e, f, g, h);
+  }
+};
 
 /// What becomes of a request, in words: an error, or what the engine is asked.
 using Outcome = std::function<std::string(const Message&)>;
@@ -93,7 +97,7 @@ using Outcome = std::function<std::string(const Message&)>;
 template <typename Request>
 std::string Converted(const Message& message) {
   const auto request = FromProto(Request(static_cast<const Request&>(message)));
-  return request.ok() ? Text(*request) : request.status().ToString();
+  return request.ok() ? Describe::Text(*request) : request.status().ToString();
 }
 
 /// For requests that the chunk store answers: its answer, and what it holds afterwards.
@@ -212,6 +216,14 @@ std::map<std::string, std::pair<std::shared_ptr<Message>, Outcome>> Requests() {
       {"PinChunksRequest", {keys(std::make_shared<v1::PinChunksRequest>()), Answered(&Calls::Pin)}},
       {"GetInfoRequest",
        {std::make_shared<v1::GetInfoRequest>(), [](const Message&) { return std::string("ignored"); }}}};
+}
+
+TEST(RequestFieldsTest, UnsetFieldsHaveTheEnginesDefaults) {
+  GenerateRequest defaults;
+  defaults.prompt.question = "why?";
+  v1::GenerateRequest request;
+  request.mutable_prompt()->set_question("why?");
+  EXPECT_EQ(Converted<v1::GenerateRequest>(request), Describe::Text(defaults));
 }
 
 TEST(RequestFieldsTest, EveryFieldOfEveryRequestMakesADifference) {
