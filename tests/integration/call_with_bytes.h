@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/completion_queue.h"
 #include "grpcpp/generic/generic_stub.h"

@@ -10,18 +10,6 @@ namespace {
 
 using testing::HasSubstr;
 
-/// An answer that waits, its prompt prefilled, until it may go on; the engine thread waits with it.
-struct HeldAnswer {
-  HeldAnswer() {
-    recorder->on_prompt = [this] {
-      started.Notify();
-      go_on.WaitForNotification();
-    };
-  }
-  const std::shared_ptr<GenerateRecorder> recorder = std::make_shared<GenerateRecorder>();
-  absl::Notification started, go_on;
-};
-
 class DecodeBatchTest : public EngineFixture {
  protected:
   EngineOptions Options() override {
