@@ -5,7 +5,7 @@
 #include <utility>
 #include <variant>
 
-#include "engine/api/status_macros.h"
+#include "base/status_macros.h"
 #include "server/cli/event_queue.h"
 
 namespace kvblend::server::cli {

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "engine/api/status_macros.h"
+#include "base/status_macros.h"
 #include "server/cli/bench/bench_report.h"
 #include "server/cli/bench/bench_runner.h"
 #include "server/cli/bench/bench_spec.h"

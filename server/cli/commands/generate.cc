@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "engine/api/status_macros.h"
+#include "base/status_macros.h"
 #include "server/cli/command.h"
 #include "server/cli/flags.h"
 #include "server/cli/message_json.h"

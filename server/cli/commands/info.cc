@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "absl/strings/str_format.h"
-#include "engine/api/status_macros.h"
+#include "base/status_macros.h"
 #include "server/cli/command.h"
 #include "server/cli/flags.h"
 #include "server/cli/message_json.h"

@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "engine/api/status_macros.h"
+#include "base/status_macros.h"
 #include "engine/text/utf8.h"
 #include "server/cli/command.h"
 #include "server/cli/files.h"

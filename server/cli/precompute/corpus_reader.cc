@@ -11,7 +11,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "engine/api/status_macros.h"
+#include "base/status_macros.h"
 #include "engine/text/utf8.h"
 #include "nlohmann/json.hpp"
 #include "server/cli/files.h"
