@@ -4,6 +4,7 @@
 """
 
 import os
+import re
 import sys
 import tempfile
 import unittest
@@ -90,6 +91,15 @@ class ArrowsTest(unittest.TestCase):
             text = file.read()
         self.assertEqual(drawing.drawing(ROOT), drawing.documented(text), "tests/architecture/drawing.py --update")
         self.assertIsNone(drawing.documented("no drawing"))
+
+
+class ChecklistTest(unittest.TestCase):
+    def test_what_contributing_tells_to_touch_exists(self):
+        text = rules.read(ROOT, "CONTRIBUTING.md")
+        table = text[text.index("### What to touch"):text.index("## Code")]
+        named = [path for path in re.findall(r"`([^` ]+)`", table) if "/" in path and "NAME" not in path]
+        self.assertGreater(len(named), 10)
+        self.assertEqual([], [path for path in named if not os.path.exists(os.path.join(ROOT, path))])
 
 
 class DetectionTest(unittest.TestCase):
