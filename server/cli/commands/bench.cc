@@ -19,7 +19,7 @@
 namespace kvblend::server::cli {
 namespace {
 
-constexpr char kExamples[] =
+constexpr char kBenchExamples[] =
     R"(Columns: recomp: stored tokens that were recomputed. TTFT: time to first token, per question the median
 of --repeat runs. KL: divergence from full prefill, over full prefill's own 16 greedy tokens. gold NLL: negative
 log-likelihood per token of the first gold answer. More in docs/benchmarking.md.
@@ -152,7 +152,7 @@ absl::Status Run(const BenchFlags& flags, CommandContext& context) {
 void AddBenchCommand(CLI::App& root, CommandContext& context) {
   CLI::App* command = root.add_subcommand(
       "bench", "Measure time to first token and quality against full prefill on real questions");
-  command->footer(kExamples);
+  command->footer(kBenchExamples);
   const auto flags = std::make_shared<BenchFlags>();
   flags->options.tenant_namespace = "kvblend-bench";
   AddConnectionFlags(*command, InProcess::kAllowed, flags->connection);

@@ -14,7 +14,7 @@
 namespace kvblend::server::cli {
 namespace {
 
-constexpr char kExamples[] =
+constexpr char kChunksPrefetchExamples[] =
     R"(Returns as soon as the chunks are found; their KV may still be on its way.
 
 Examples:
@@ -56,7 +56,7 @@ absl::Status Run(const PrefetchFlags& flags, CommandContext& context) {
 void AddChunksPrefetchCommand(CLI::App& chunks, CommandContext& context) {
   CLI::App* command = chunks.add_subcommand(
       "prefetch", "Bring stored chunks into main memory; exit code 3 when one is not stored");
-  command->footer(kExamples);
+  command->footer(kChunksPrefetchExamples);
   const auto flags = std::make_shared<PrefetchFlags>();
   AddConnectionFlags(*command, InProcess::kServerOnly, flags->connection);
   const google::protobuf::Descriptor& message = *v1::PrefetchChunksRequest::descriptor();

@@ -15,7 +15,7 @@
 namespace kvblend::server::cli {
 namespace {
 
-constexpr char kExamples[] =
+constexpr char kChunksPutExamples[] =
     R"(A prompt finds a chunk when it places the same text behind the same system text and lead-in.
 
 Examples:
@@ -24,8 +24,8 @@ Examples:
 )";
 
 // A corpus is sent in batches, so that each stays far below the server's limits.
-constexpr size_t kChunksPerBatch = 64;
-constexpr size_t kBytesPerBatch = size_t{1} << 20;
+constexpr size_t kChunksPerCall = 64;
+constexpr size_t kBytesPerCall = size_t{1} << 20;
 
 constexpr FieldFlag kPutFlags[] = {{"--label", "label", "Free text shown by list", "TEXT"},
                                    {"--pin", "pin", "Never evict these chunks", ""}};
@@ -113,7 +113,7 @@ absl::Status Run(const PutFlags& flags, CommandContext& context) {
   for (size_t i = 0; i < chunks.size() && status.ok(); ++i) {
     batch_bytes += chunks[i].size();
     batch.push_back(std::move(chunks[i]));
-    if (batch.size() < kChunksPerBatch && batch_bytes < kBytesPerBatch && i + 1 < chunks.size()) continue;
+    if (batch.size() < kChunksPerCall && batch_bytes < kBytesPerCall && i + 1 < chunks.size()) continue;
     status = putter.Put(std::exchange(batch, {}));
     batch_bytes = 0;
   }
@@ -126,7 +126,7 @@ absl::Status Run(const PutFlags& flags, CommandContext& context) {
 void AddChunksPutCommand(CLI::App& chunks, CommandContext& context) {
   CLI::App* command =
       chunks.add_subcommand("put", "Compute chunks ahead of the prompts that use them; prints their keys");
-  command->footer(kExamples);
+  command->footer(kChunksPutExamples);
   const auto flags = std::make_shared<PutFlags>();
   AddConnectionFlags(*command, InProcess::kServerOnly, flags->connection);
   const google::protobuf::Descriptor& message = *v1::PutChunksRequest::descriptor();

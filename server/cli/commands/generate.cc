@@ -13,7 +13,7 @@
 namespace kvblend::server::cli {
 namespace {
 
-constexpr char kExamples[] = R"(Examples:
+constexpr char kGenerateExamples[] = R"(Examples:
   kvblend generate --question "What is a key/value cache?"
   kvblend generate --system "Answer briefly." --chunk-file a.txt b.txt --question "What do they agree on?"
   kvblend generate --request request.json --policy hkvd --ratio 0.3 --json | jq -rj 'select(.text).text.text'
@@ -77,7 +77,7 @@ absl::Status Run(const GenerateFlags& flags, CommandContext& context) {
 void AddGenerateCommand(CLI::App& root, CommandContext& context) {
   CLI::App* command =
       root.add_subcommand("generate", "Answer a prompt; the text is streamed to standard output");
-  command->footer(kExamples);
+  command->footer(kGenerateExamples);
   const auto flags = std::make_shared<GenerateFlags>();
   AddConnectionFlags(*command, InProcess::kAllowed, flags->connection);
   AddRequestFlags(*command, Sampling::kYes, flags->request);

@@ -9,7 +9,7 @@
 namespace kvblend::server::cli {
 namespace {
 
-constexpr char kExamples[] = R"(Exit code 0: serving. 4: starting, shutting down, or not to be reached.
+constexpr char kHealthExamples[] = R"(Exit code 0: serving. 4: starting, shutting down, or not to be reached.
 
 Examples:
   kvblend health
@@ -28,7 +28,7 @@ absl::Status Run(const Connection& connection, CommandContext& context) {
 void AddHealthCommand(CLI::App& root, CommandContext& context) {
   CLI::App* command =
       root.add_subcommand("health", "Whether a server accepts requests, asked by grpc.health.v1");
-  command->footer(kExamples);
+  command->footer(kHealthExamples);
   const auto connection = std::make_shared<Connection>();
   AddConnectionFlags(*command, InProcess::kServerOnly, *connection);
   command->callback([connection, &context] {

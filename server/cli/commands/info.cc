@@ -12,7 +12,7 @@
 namespace kvblend::server::cli {
 namespace {
 
-constexpr char kExamples[] = R"(Examples:
+constexpr char kInfoExamples[] = R"(Examples:
   kvblend info
   kvblend info --server gpu-7:50051 --json | jq .store
 )";
@@ -94,7 +94,7 @@ absl::Status Run(const InfoFlags& flags, CommandContext& context) {
 void AddInfoCommand(CLI::App& root, CommandContext& context) {
   CLI::App* command =
       root.add_subcommand("info", "Model, limits and chunk store of a server or of a model file");
-  command->footer(kExamples);
+  command->footer(kInfoExamples);
   const auto flags = std::make_shared<InfoFlags>();
   AddConnectionFlags(*command, InProcess::kAllowed, flags->connection);
   command->add_flag("--json", flags->json, "One JSON object");

@@ -17,7 +17,7 @@
 namespace kvblend::server::cli {
 namespace {
 
-constexpr char kExamples[] = R"(Examples:
+constexpr char kScoreExamples[] = R"(Examples:
   kvblend score --question "The capital of France?" --continuation "Paris"
   kvblend score --request request.json --continuation-file answer.txt --reuse nothing
   kvblend score --request request.json --continuation-ids 504,3575 --json
@@ -89,7 +89,7 @@ absl::Status Run(const ScoreFlags& flags, CommandContext& context) {
 
 void AddScoreCommand(CLI::App& root, CommandContext& context) {
   CLI::App* command = root.add_subcommand("score", "Log-probabilities of a given continuation of a prompt");
-  command->footer(kExamples);
+  command->footer(kScoreExamples);
   const auto flags = std::make_shared<ScoreFlags>();
   AddConnectionFlags(*command, InProcess::kAllowed, flags->connection);
   AddRequestFlags(*command, Sampling::kNo, flags->request);

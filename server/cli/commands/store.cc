@@ -24,7 +24,7 @@ using store::AuditFinding;
 using store::Finding;
 using store::FolderAudit;
 
-constexpr char kExamples[] =
+constexpr char kStoreExamples[] =
     R"(DIR is what a server has as --chunk-disk-path. Looking is safe while a server uses it; moving and removing
 need it stopped.
 
@@ -280,7 +280,7 @@ std::function<void(const store::AuditProgress&)> ShowProgress(Terminal& terminal
 void AddStoreCommand(CLI::App& root, CommandContext& context) {
   CLI::App* store =
       root.add_subcommand("store", "Check, measure and clean a folder of stored chunks, without a server");
-  store->footer(kExamples);
+  store->footer(kStoreExamples);
   store->require_subcommand(1);
   const auto check_flags = std::make_shared<StoreFlags>();
   CLI::App* check = AddLookingCommand(*store, context, "check", "Read every entry and compare every checksum",

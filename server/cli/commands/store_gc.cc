@@ -19,7 +19,7 @@
 namespace kvblend::server::cli {
 namespace {
 
-constexpr char kExamples[] =
+constexpr char kStoreGcExamples[] =
     R"(An entry goes when it meets all of --older-than, --model and --other-models-than that are given. Then
 --max-bytes removes what saves the least computing per byte, the oldest first. Pinned entries stay.
 
@@ -157,7 +157,7 @@ absl::Status RunGc(const GcFlags& flags, CommandContext& context) {
 
 void AddStoreGcCommand(CLI::App& store, CommandContext& context) {
   CLI::App* command = store.add_subcommand("gc", "Remove entries; no server may be using the folder");
-  command->footer(kExamples);
+  command->footer(kStoreGcExamples);
   const auto flags = std::make_shared<GcFlags>();
   command->add_option("folder", flags->folder, "The folder of stored chunks")->required()->type_name("DIR");
   AsBytes(command->add_option("--max-bytes", flags->max_bytes,
