@@ -100,12 +100,13 @@ TEST(ChunkKeyTest, HexRoundTripAndErrors) {
   EXPECT_NE(key, ChunkKey());
 
   const std::string hex = key.ToHex();
-  for (const std::string& bad : {std::string(), hex.substr(1), hex + "0", std::string(63, '0') + "g",
-                                 "0x" + hex.substr(2), std::string(64, '\0'), " " + hex.substr(1)}) {
+  std::string no_digit = hex;
+  no_digit.back() = 'g';
+  for (const std::string& bad : {std::string(), hex.substr(1), hex + "0", no_digit, "0x" + hex.substr(2),
+                                 std::string(64, '\0'), " " + hex.substr(1)}) {
     EXPECT_EQ(ChunkKey::FromHex(bad).status().code(), absl::StatusCode::kInvalidArgument) << bad;
   }
-  EXPECT_THAT(ChunkKey::FromHex(std::string(63, '0') + "g").status().message(),
-              ::testing::HasSubstr("character 63"));
+  EXPECT_THAT(ChunkKey::FromHex(no_digit).status().message(), ::testing::HasSubstr("character 63"));
 }
 
 }  // namespace
