@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/chunk_lookups.h"
@@ -130,7 +131,7 @@ TEST_F(ChunkStoreTest, WhatIsHeldOrPinnedStaysAndARefusalChangesNothing) {
   // Needs the room of two, and only one entry is idle.
   const auto refused = Put(*store, SmallAddress(100, 40));
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(refused.status().message(), HasSubstr(std::to_string(4 * 5 * 4096 + 1024) + " bytes needed"));
+  EXPECT_THAT(refused.status().message(), HasSubstr(absl::StrCat(4 * 5 * 4096 + 1024, " bytes needed")));
   EXPECT_THAT(refused.status().message(), HasSubstr(std::to_string(3 * kChunkBytes)));
   EXPECT_EQ(store->Stats().entries, 3);
   EXPECT_EQ(store->Stats().evictions, 0);
