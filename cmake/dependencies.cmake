@@ -2,13 +2,15 @@
 
 include(${CMAKE_CURRENT_LIST_DIR}/dependencies_engine.cmake)
 find_package(nlohmann_json REQUIRED CONFIG)
+if(KVBLEND_BUILD_SERVER OR KVBLEND_BUILD_TESTS)  # the benchmarks read their arguments with it too
+  find_package(CLI11 REQUIRED CONFIG)
+endif()
 
 if(KVBLEND_BUILD_SERVER)
   find_package(Protobuf REQUIRED)
   find_package(gRPC REQUIRED CONFIG)
   find_program(GRPC_CPP_PLUGIN grpc_cpp_plugin REQUIRED)
   find_package(prometheus-cpp REQUIRED CONFIG)
-  find_package(CLI11 REQUIRED CONFIG)
   pkg_check_modules(httplib REQUIRED IMPORTED_TARGET cpp-httplib)
 endif()
 

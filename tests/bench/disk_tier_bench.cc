@@ -1,11 +1,7 @@
 // What the disk tier costs: memory per entry and Stat with a million of them, opening a folder, and reading
 // layers through it (checksums compared) against bare O_DIRECT reads of the same bytes in the same run.
 //
-//   disk_tier_bench FOLDER [--what all|index|open|read] [--entries 100000] [--chunks 24] [--tokens 512]
-//                   [--depth 32] [--rounds 5]
-//
-// FOLDER is made, filled and removed: it must not be there. --entries: files that are opened; --chunks,
-// --tokens: what is read, 24 layers of 8 heads of 128 in int8 each.
+// FOLDER is made, filled and removed: it must not be there.
 #include <liburing.h>
 #include <malloc.h>
 
@@ -23,6 +19,8 @@
 #include "absl/synchronization/mutex.h"
 #include "engine/store/disk/disk_tier.h"
 #include "engine/store/format/host_memory.h"
+#include "tests/bench/arguments.h"
+#include "tests/bench/samples.h"
 #include "tests/bench/synthetic_file_system.h"
 
 namespace kvblend::store {
@@ -40,11 +38,6 @@ struct Flags {
 
 double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-double Median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<ptrdiff_t>(values.size() / 2), values.end());
-  return values[values.size() / 2];
 }
 
 /// What the program has allocated, as the allocator rounds it.
@@ -258,57 +251,35 @@ void MeasureRead(const Flags& flags) {
     for (const auto& file : files)
       extents.push_back({file->descriptor(), kEntryPageBytes + layer * layer_bytes});
   }
-  std::vector<double> bare;
-  std::vector<double> through;
+  Samples bare, through;
   for (int round = 0; round < flags.rounds; ++round) {
     // Who comes first differs from round to round: many disks give more to who comes after a pause.
     for (const bool is_bare : {round % 2 == 0, round % 2 != 0}) {
       if (is_bare) {
-        bare.push_back(1e-6 * total / BareReadSeconds(extents, layer_bytes, flags.depth, buffers));
+        bare.Add(1e-6 * total / BareReadSeconds(extents, layer_bytes, flags.depth, buffers));
       } else {
-        through.push_back(1e-6 * total / TierReadSeconds(**tier, chunks, buffers, num_buffers));
+        through.Add(1e-6 * total / TierReadSeconds(**tier, chunks, buffers, num_buffers));
       }
     }
   }
   std::printf("       bare O_DIRECT %.0f MB/s, through the tier %.0f MB/s (medians of %d): %.1f%%\n",
-              Median(bare), Median(through), flags.rounds, 100 * Median(through) / Median(bare));
+              bare.Median(), through.Median(), flags.rounds, 100 * through.Median() / bare.Median());
   tier->reset();
   std::filesystem::remove_all(flags.folder);
 }
 
 int Main(int argc, char** argv) {
   Flags flags;
-  if (argc < 2 || argc % 2 != 0 || argv[1][0] == '-') {
-    std::fprintf(stderr,
-                 "usage: %s FOLDER [--what all|index|open|read] [--entries N] [--chunks N] [--tokens N]"
-                 " [--depth N] [--rounds N]\n",
-                 argv[0]);
-    return 2;
-  }
-  flags.folder = argv[1];
-  for (int i = 2; i + 1 < argc; i += 2) {
-    const std::string name = argv[i];
-    if (name == "--what") {
-      flags.what = argv[i + 1];
-    } else if (name == "--entries") {
-      flags.entries = std::atoll(argv[i + 1]);
-    } else if (name == "--chunks") {
-      flags.chunks = std::atoi(argv[i + 1]);
-    } else if (name == "--tokens") {
-      flags.tokens = std::atoi(argv[i + 1]);
-    } else if (name == "--depth") {
-      flags.depth = std::atoi(argv[i + 1]);
-    } else if (name == "--rounds") {
-      flags.rounds = std::atoi(argv[i + 1]);
-    } else {
-      std::fprintf(stderr, "unknown option %s\n", name.c_str());
-      return 2;
-    }
-  }
-  if (std::filesystem::exists(flags.folder)) {
-    std::fprintf(stderr, "%s is there already\n", flags.folder.c_str());
-    return 2;
-  }
+  CLI::App app("What the disk tier costs.");
+  app.add_option("FOLDER", flags.folder)->required()->check(CLI::NonexistentPath);
+  app.add_option("--what", flags.what)->check(CLI::IsMember({"all", "index", "open", "read"}));
+  app.add_option("--entries", flags.entries, "files that are opened (100000)");
+  app.add_option("--chunks", flags.chunks,
+                 "what is read: so many (24), of 24 layers of 8 heads of 128 in int8");
+  app.add_option("--tokens", flags.tokens, "of each (512)");
+  app.add_option("--depth", flags.depth, "reads at the device (32)");
+  app.add_option("--rounds", flags.rounds, "measured rounds (5)")->check(Count());
+  ParseOrExit(app, argc, argv);
   const bool all = flags.what == "all";
   if (all || flags.what == "index") {
     MeasureIndex(16);

@@ -2,8 +2,6 @@
 // chunks of equal size and cost, for LRU, for GreedyDual-Size-Frequency alone, and for EvictionQueue with
 // FrequencySketch as ChunkStore uses them.
 //
-//   eviction_trace [--chunks 5000] [--lookups 150000] [--seed 1]
-//
 // Popularity is Zipf's. "scan" traces read 8,000 chunks that nobody asks for again after every 20,000
 // lookups; "shift" ones make a tenth of the chunks unpopular, and others popular, every 15,000. Scanned
 // chunks are not counted as lookups: they are never there.
@@ -11,7 +9,6 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <functional>
 #include <list>
 #include <memory>
@@ -23,6 +20,7 @@
 #include "engine/api/chunk_key.h"
 #include "engine/store/eviction.h"
 #include "engine/store/frequency_sketch.h"
+#include "tests/bench/arguments.h"
 
 namespace kvblend::store {
 namespace {
@@ -157,23 +155,11 @@ int Main(int argc, char** argv) {
   uint64_t num_chunks = 5000;
   int64_t lookups = 150000;
   uint64_t seed = 1;
-  for (int i = 1; i + 1 < argc; i += 2) {
-    const std::string name = argv[i];
-    const auto value = std::strtoull(argv[i + 1], nullptr, 10);
-    if (name == "--chunks" && value >= 10) {
-      num_chunks = value;
-    } else if (name == "--lookups" && value >= 1) {
-      lookups = static_cast<int64_t>(value);
-    } else if (name == "--seed") {
-      seed = value;
-    } else {
-      argc = 2;
-    }
-  }
-  if (argc % 2 == 0) {
-    std::fprintf(stderr, "usage: eviction_trace [--chunks N >= 10] [--lookups N >= 1] [--seed N]\n");
-    return 2;
-  }
+  CLI::App app("What the eviction policy is worth.");
+  app.add_option("--chunks", num_chunks, "how many there are (5000)")->check(CLI::Range(10, 1 << 30));
+  app.add_option("--lookups", lookups, "length of a trace (150000)")->check(CLI::PositiveNumber);
+  app.add_option("--seed", seed);
+  ParseOrExit(app, argc, argv);
   const TraceSpec specs[] = {
       {"zipf 0.9", 0.9, 0, 0},
       {"zipf 0.9, scan", 0.9, 20000, 0},

@@ -2,9 +2,6 @@
 // pipeline changes. One process, everything in turn within every round, so that a drifting machine hits all
 // alike; medians. The prompt's chunks lie on disk and nowhere else before every measurement from disk.
 //
-//   loading_bench MODEL.gguf DATA.json --disk DIR [--passages 10] [--rounds 5] [--question 0] [--gemm auto]
-//                 [--chunk-format auto] [--depths 2,1,4,0]
-//
 // T_full     full prefill
 // T_load     all layers read through the pipeline and placed, nothing computed
 // in memory  select and prefill of the policy, its loading left out: T_compute
@@ -15,15 +12,12 @@
 // machine    what this machine gives in memory: max(T_load, query pass) + recomputation
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <map>
 #include <memory>
 #include <numeric>
 #include <string>
 #include <vector>
 
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "engine/api/status_macros.h"
 #include "engine/blend/kv_loader.h"
@@ -32,7 +26,9 @@
 #include "engine/serve/prompt_runner.h"
 #include "engine/store/disk/disk_tier.h"
 #include "spdlog/spdlog.h"
+#include "tests/bench/arguments.h"
 #include "tests/bench/bench_prompt.h"
+#include "tests/bench/samples.h"
 
 namespace kvblend {
 namespace {
@@ -41,11 +37,6 @@ absl::Status KeepRunning() { return absl::OkStatus(); }
 
 double SecondsSince(absl::Time start) { return absl::ToDoubleSeconds(absl::Now() - start); }
 
-double Median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-  return values[values.size() / 2];
-}
-
 struct Variant {
   std::string name;
   BlendOptions blend;
@@ -53,14 +44,14 @@ struct Variant {
 
 /// What one way to answer the prompt took.
 struct Times {
-  std::vector<double> total, select, prefill, stall;
+  Samples total, select, prefill, stall;
   std::vector<int32_t> recomputed;  // the same every time
 
   void Add(double seconds, const PrefilledPrompt& prompt) {
-    total.push_back(seconds);
-    select.push_back(prompt.report.select_seconds);
-    prefill.push_back(prompt.report.prefill_seconds);
-    stall.push_back(prompt.report.stall_seconds);
+    total.Add(seconds);
+    select.Add(prompt.report.select_seconds);
+    prefill.Add(prompt.report.prefill_seconds);
+    stall.Add(prompt.report.stall_seconds);
     recomputed = prompt.recomputed;
   }
 };
@@ -95,7 +86,7 @@ class Bench {
   }
 
   /// Reads and places everything through the pipeline, and computes nothing.
-  absl::Status Load(int32_t depth, std::vector<double>& seconds) {
+  absl::Status Load(int32_t depth, Samples& seconds) {
     KVBLEND_ASSIGN_OR_RETURN(const auto disk, OpenDisk());
     kv::SequencePages pages(*runtime_->page_pool);
     KVBLEND_RETURN_IF_ERROR(pages.Grow(static_cast<int32_t>(layout_.token_ids.size())));
@@ -109,7 +100,7 @@ class Bench {
       KVBLEND_RETURN_IF_ERROR(
           loader.Load(*runtime_->stream, layer, blend::KvLoader::Which::kAll, KeepRunning));
     }
-    seconds.push_back(SecondsSince(start));
+    seconds.Add(SecondsSince(start));
     return absl::OkStatus();
   }
 
@@ -164,7 +155,7 @@ class Bench {
 };
 
 struct Flags {
-  std::string model, data, folder;
+  std::string data, folder;
   int passages = 10, rounds = 5, question = 0;
   std::vector<int32_t> depths = {2, 1, 4, 0};
   EngineOptions engine;
@@ -193,7 +184,7 @@ absl::Status Run(const Flags& flags) {
   BlendOptions full;
   full.reuse = Reuse::kNothing;
   Times full_times;
-  std::map<int32_t, std::vector<double>> load_seconds;
+  std::map<int32_t, Samples> load_seconds;
   std::map<std::string, Times> in_memory;
   std::map<std::pair<std::string, int32_t>, Times> from_disk;
   for (int round = 0; round <= flags.rounds; ++round) {
@@ -214,7 +205,7 @@ absl::Status Run(const Flags& flags) {
     }
   }
 
-  const double t_full = Median(full_times.total);
+  const double t_full = full_times.total.Median();
   std::printf("prompt %d tokens, %lld bytes stored per token, %d rounds, medians\nT_full %.3f s\n",
               bench.prompt_tokens(), static_cast<long long>(bytes_per_token), flags.rounds, t_full);
   std::printf("question %zu tokens, share %.3f\n", bench.Question().size(),
@@ -223,58 +214,44 @@ absl::Status Run(const Flags& flags) {
               "T_compute", "of it sel", "disk", "stall", "bound", "x", "by share", "x", "machine", "x");
   for (const Variant& variant : variants) {
     const Times& memory = in_memory[variant.name];
-    const double select = Median(memory.select), prefill = Median(memory.prefill);
+    const double select = memory.select.Median(), prefill = memory.prefill.Median();
     const double share = bench.ShareOfFull(memory.recomputed);
     for (const int32_t depth : flags.depths) {
       const Times& disk = from_disk[{variant.name, depth}];
-      const double load = Median(load_seconds[depth]), total = Median(disk.total);
+      const double load = load_seconds[depth].Median(), total = disk.total.Median();
       const bool is_query = variant.blend.policy == Policy::kQuery;
       const double machine = is_query ? std::max(load, select) + prefill : std::max(load, select + prefill);
       const double bound = is_query ? load + *variant.blend.ratio * t_full : machine;
       const double by_share = is_query ? load + share * t_full : machine;
       std::printf("%-11s %5s %7.3f %7.3f %10.3f %9.3f %8.3f %8.3f %8.3f %6.2f %8.3f %6.2f %8.3f %6.2f\n",
                   variant.name.c_str(), depth == 0 ? "all" : std::to_string(depth).c_str(), share, load,
-                  select + prefill, select, total, Median(disk.stall), bound, total / bound, by_share,
+                  select + prefill, select, total, disk.stall.Median(), bound, total / bound, by_share,
                   total / by_share, machine, total / machine);
     }
   }
   return absl::OkStatus();
 }
 
-int Main(int argc, char** argv) {
+Flags ParseArguments(int argc, char** argv) {
   Flags flags;
-  for (int i = 3; i + 1 < argc; i += 2) {
-    const std::string flag = argv[i], value = argv[i + 1];
-    if (flag == "--disk") flags.folder = value;
-    if (flag == "--passages") flags.passages = std::atoi(argv[i + 1]);
-    if (flag == "--rounds") flags.rounds = std::atoi(argv[i + 1]);
-    if (flag == "--question") flags.question = std::atoi(argv[i + 1]);
-    if (flag == "--gemm") flags.engine.gemm = value;
-    if (flag == "--chunk-format") flags.engine.chunk_format = value;
-    if (flag == "--depths") {
-      flags.depths.clear();
-      for (const auto& part : absl::StrSplit(value, ',')) {
-        int32_t depth = 0;
-        if (absl::SimpleAtoi(part, &depth) && depth >= 0) flags.depths.push_back(depth);
-      }
-    }
-  }
-  if (argc < 3 || flags.folder.empty() || flags.depths.empty()) {
-    std::fprintf(stderr,
-                 "usage: %s MODEL.gguf DATA.json --disk DIR [--passages N] [--rounds N] [--question N] "
-                 "[--gemm G] [--chunk-format F] [--depths 2,1,4,0]\n",
-                 argv[0]);
-    return 2;
-  }
-  flags.data = argv[2];
-  flags.engine.model_path = argv[1];
+  CLI::App app("Time to first token from disk against what loading and computing allow.");
+  AddEngineArguments(app, flags.engine, flags.data);
+  app.add_option("--disk", flags.folder, "folder for the chunks")->required();
+  app.add_option("--passages", flags.passages, "chunks of the prompt (10)");
+  app.add_option("--rounds", flags.rounds, "measured rounds (5)")->check(Count());
+  app.add_option("--question", flags.question, "which of DATA's questions (0)");
+  app.add_option("--depths", flags.depths, "depths of the pipeline; 0: all layers (2,1,4,0)")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->check(Count(0));
+  ParseOrExit(app, argc, argv);
   spdlog::set_level(spdlog::level::warn);
-  const absl::Status status = Run(flags);
-  if (!status.ok()) std::fprintf(stderr, "%s\n", status.ToString().c_str());
-  return status.ok() ? 0 : 1;
+  return flags;
 }
 
 }  // namespace
 }  // namespace kvblend
 
-int main(int argc, char** argv) { return kvblend::Main(argc, argv); }
+int main(int argc, char** argv) {
+  return kvblend::ExitCode(kvblend::Run(kvblend::ParseArguments(argc, argv)));
+}

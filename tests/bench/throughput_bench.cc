@@ -14,13 +14,11 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "absl/synchronization/notification.h"
 #include "engine/api/engine.h"
 #include "engine/api/status_macros.h"
+#include "tests/bench/arguments.h"
 #include "tests/bench/exact_prompt.h"
 #include "tests/bench/samples.h"
 
@@ -29,31 +27,11 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr char kUsage[] =
-    R"(usage: throughput_bench MODEL.gguf DATA.json [options]
-
-DATA.json is a JSON list of {ctxs: [{text}]}, tests/fixtures/musique_sample.json for example; prompts are made
-of its passages and have exactly the number of tokens that is asked for.
-
-  --parts LIST           what to measure: memory, load, prefill, decode, batch (default: all)
-  --prefill-tokens LIST  sizes of full prefill (512,2048,6000)
-  --decode-contexts LIST prompt sizes to decode behind (512,6000)
-  --decode-steps LIST    tokens to decode, one number per context (48,32)
-  --batch-requests N     requests decoded together (8)
-  --batch-context N      prompt size of each (512)
-  --memory-tokens N      prompt size of part memory (8000)
-  --rounds N             measured rounds (5)
-  --warm-up N            rounds before them (1)
-  --threads N            0: one per processor (0)
-  --gemm G, --kv-dtype T, --device D, --page-size N    as kvblend-server has them
-  --json FILE            writes the figures there; - writes to standard output and the table to standard error
-  --write-tokens FILE    measures nothing: writes the token ids of the prompts of --prefill-tokens as JSON
-
-A prompt reuses nothing and its KV is not stored. Prefill: tokens per second until the first token, tokenization
+constexpr char kNotes[] =
+    R"(A prompt reuses nothing and its KV is not stored. Prefill: tokens per second until the first token, tokenization
 and queueing included. Decode: steps from the first to the last token, greedy, past any end of text.
 memory: peak resident memory (VmHWM) of the process after one request, before anything else is measured.
-load: Engine::Create, with and without the self-check, the file being in the page cache.
-)";
+load: Engine::Create, with and without the self-check, the file being in the page cache.)";
 
 struct Config {
   EngineOptions engine;
@@ -375,81 +353,37 @@ class Bench {
   std::vector<std::function<absl::Status(bool keep)>> figures_;
 };
 
-absl::Status ParseInt(std::string_view flag, std::string_view value, int32_t smallest, int32_t* out) {
-  const std::string text(value);
-  if (absl::SimpleAtoi(text, out) && *out >= smallest && *out <= 1 << 20) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(std::string(flag), " is '", text, "'; allowed: ", smallest, " to ", 1 << 20));
-}
-
-absl::Status ParseInts(std::string_view flag, const std::string& value, std::vector<int32_t>* out) {
-  out->clear();
-  for (const auto item : absl::StrSplit(value, ',')) {
-    KVBLEND_RETURN_IF_ERROR(ParseInt(flag, std::string(item), 1, &out->emplace_back()));
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<Config> ParseArguments(const std::vector<std::string>& arguments) {
-  if (arguments.size() < 2 || arguments[0].rfind("--", 0) == 0 || arguments[1].rfind("--", 0) == 0) {
-    return absl::InvalidArgumentError("MODEL.gguf and DATA.json come first; see --help");
-  }
+Config ParseArguments(int argc, char** argv) {
   Config config;
-  config.engine.model_path = arguments[0];
-  config.data_path = arguments[1];
-  const std::vector<std::string> all_parts = config.parts;
-  for (size_t i = 2; i < arguments.size(); i += 2) {
-    const std::string& flag = arguments[i];
-    if (i + 1 == arguments.size()) return absl::InvalidArgumentError(flag + " needs a value; see --help");
-    const std::string& value = arguments[i + 1];
-    absl::Status status;
-    if (flag == "--parts") {
-      config.parts = absl::StrSplit(value, ',');
-      for (const std::string& part : config.parts) {
-        if (std::find(all_parts.begin(), all_parts.end(), part) != all_parts.end()) continue;
-        status = absl::InvalidArgumentError(
-            absl::StrCat("--parts has '", part, "'; allowed: ", absl::StrJoin(all_parts, ", ")));
-      }
-    } else if (flag == "--prefill-tokens") {
-      status = ParseInts(flag, value, &config.prefill_tokens);
-    } else if (flag == "--decode-contexts") {
-      status = ParseInts(flag, value, &config.decode_contexts);
-    } else if (flag == "--decode-steps") {
-      status = ParseInts(flag, value, &config.decode_steps);
-    } else if (flag == "--batch-requests") {
-      status = ParseInt(flag, value, 1, &config.batch_requests);
-    } else if (flag == "--batch-context") {
-      status = ParseInt(flag, value, 1, &config.batch_context);
-    } else if (flag == "--memory-tokens") {
-      status = ParseInt(flag, value, 1, &config.memory_tokens);
-    } else if (flag == "--rounds") {
-      status = ParseInt(flag, value, 1, &config.rounds);
-    } else if (flag == "--warm-up") {
-      status = ParseInt(flag, value, 0, &config.warm_up);
-    } else if (flag == "--threads") {
-      status = ParseInt(flag, value, 0, &config.engine.num_threads);
-    } else if (flag == "--page-size") {
-      status = ParseInt(flag, value, 1, &config.engine.page_size);
-    } else if (flag == "--gemm") {
-      config.engine.gemm = value;
-    } else if (flag == "--kv-dtype") {
-      config.engine.kv_dtype = value;
-    } else if (flag == "--device") {
-      config.engine.device = value;
-    } else if (flag == "--json") {
-      config.json_path = value;
-    } else if (flag == "--write-tokens") {
-      config.tokens_path = value;
-    } else {
-      status = absl::InvalidArgumentError("unknown option " + flag + "; see --help");
-    }
-    KVBLEND_RETURN_IF_ERROR(status);
-  }
-  if (config.decode_contexts.size() != config.decode_steps.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("--decode-steps has ", config.decode_steps.size(),
-                                                   " numbers, --decode-contexts ",
-                                                   config.decode_contexts.size(), "; allowed: as many"));
-  }
+  CLI::App app(
+      "Speed of the engine. Prompts are made of DATA's passages and have exactly the tokens asked for.");
+  app.footer(kNotes);
+  AddEngineArguments(app, config.engine, config.data_path);
+  const auto add_list = [&app](const char* name, auto& list, const char* help) {
+    return app.add_option(name, list, help)->delimiter(',')->allow_extra_args(false);
+  };
+  add_list("--parts", config.parts, "what to measure (default: all)")->check(CLI::IsMember(config.parts));
+  add_list("--prefill-tokens", config.prefill_tokens, "sizes of full prefill (512,2048,6000)")
+      ->check(Count());
+  add_list("--decode-contexts", config.decode_contexts, "prompt sizes to decode behind (512,6000)")
+      ->check(Count());
+  add_list("--decode-steps", config.decode_steps, "tokens to decode, one number per context (48,32)")
+      ->check(Count());
+  app.add_option("--batch-requests", config.batch_requests, "requests decoded together (8)")->check(Count());
+  app.add_option("--batch-context", config.batch_context, "prompt size of each (512)")->check(Count());
+  app.add_option("--memory-tokens", config.memory_tokens, "prompt size of part memory (8000)")
+      ->check(Count());
+  app.add_option("--rounds", config.rounds, "measured rounds (5)")->check(Count());
+  app.add_option("--warm-up", config.warm_up, "rounds before them (1)")->check(Count(0));
+  app.add_option("--json", config.json_path,
+                 "file for the figures; -: standard output, the table to standard error");
+  app.add_option("--write-tokens", config.tokens_path,
+                 "measures nothing: writes the token ids of the prompts of --prefill-tokens as JSON");
+  app.final_callback([&config] {
+    if (config.decode_contexts.size() == config.decode_steps.size()) return;
+    throw CLI::ValidationError("--decode-steps", "allowed: as many numbers as --decode-contexts");
+  });
+  ParseOrExit(app, argc, argv);
   return config;
 }
 
@@ -477,21 +411,5 @@ absl::Status Main(const Config& config) {
 }  // namespace kvblend
 
 int main(int argc, char** argv) {
-  const std::vector<std::string> arguments(argv + 1, argv + argc);
-  for (const std::string& argument : arguments) {
-    if (argument == "--help" || argument == "-h") {
-      std::fputs(kvblend::kUsage, stdout);
-      return 0;
-    }
-  }
-  const absl::StatusOr<kvblend::Config> config = kvblend::ParseArguments(arguments);
-  if (!config.ok()) {
-    std::fprintf(stderr, "throughput_bench: %s\n", std::string(config.status().message()).c_str());
-    return 2;
-  }
-  if (const absl::Status status = kvblend::Main(*config); !status.ok()) {
-    std::fprintf(stderr, "throughput_bench: %s\n", status.ToString().c_str());
-    return 1;
-  }
-  return 0;
+  return kvblend::ExitCode(kvblend::Main(kvblend::ParseArguments(argc, argv)));
 }

@@ -1,14 +1,8 @@
 // Time to first token by reuse mode and policy, with where the time went. One process, modes in turn within
 // every round, so that a drifting machine hits all alike; medians.
 //
-//   ttft_bench MODEL.gguf DATA.json [--passages 10] [--rounds 5] [--question 0] [--gemm auto]
-//              [--kv-dtype auto] [--chunk-format auto] [--disk DIR] [--mode "query 0.05"] [--threads 0]
-//              [--json FILE]
-//
-// With --mode only that one is measured, as a profiler wants it; several are separated by commas. --json also
-// writes the figures there, times with their smallest and largest.
-// With --disk the chunks lie there and nowhere else: before every measured prompt the engine starts anew.
-#include <algorithm>
+// With --mode only that one is measured, as a profiler wants it. With --disk the chunks lie there and nowhere
+// else: before every measured prompt the engine starts anew.
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -17,9 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "engine/api/engine.h"
+#include "tests/bench/arguments.h"
 #include "tests/bench/bench_prompt.h"
 #include "tests/bench/samples.h"
 #include "tests/support/engine_recorder.h"
@@ -77,11 +70,6 @@ absl::Status WriteJson(const std::string& path, const std::vector<Mode>& modes, 
   return absl::OkStatus();
 }
 
-int Fail(const absl::Status& status) {
-  std::fprintf(stderr, "%s\n", status.ToString().c_str());
-  return 1;
-}
-
 /// The prompt's report with this mode.
 absl::StatusOr<PromptReport> Measure(Engine& engine, const Prompt& prompt, const BlendOptions& blend) {
   GenerateRequest request;
@@ -108,44 +96,26 @@ absl::StatusOr<std::unique_ptr<Engine>> StartAnew(EngineOptions options, Prompt 
 }
 
 int Main(int argc, char** argv) {
-  if (argc < 3) {
-    std::fprintf(
-        stderr,
-        "usage: %s MODEL.gguf DATA.json [--passages N] [--rounds N] [--question N] [--gemm G] [--kv-dtype T] "
-        "[--chunk-format F] [--disk DIR] [--mode M,...] [--threads N] [--json FILE]\n",
-        argv[0]);
-    return 2;
-  }
   int passages = 10, rounds = 5, question = 0;
-  std::string only, json_path;
+  std::string data_path, json_path;
+  std::vector<std::string> only;
   EngineOptions options;
-  options.model_path = argv[1];
-  for (int i = 3; i < argc; i += 2) {
-    static const std::set<std::string> kFlags = {"--passages", "--rounds",       "--question", "--gemm",
-                                                 "--kv-dtype", "--chunk-format", "--disk",     "--mode",
-                                                 "--threads",  "--json"};
-    const std::string flag = argv[i];
-    if (!kFlags.contains(flag) || i + 1 == argc) {
-      return Fail(absl::InvalidArgumentError(
-          flag + ": unknown, or without its value; allowed: " + absl::StrJoin(kFlags, ", ")));
-    }
-    if (flag == "--passages") passages = std::atoi(argv[i + 1]);
-    if (flag == "--rounds") rounds = std::atoi(argv[i + 1]);
-    if (flag == "--question") question = std::atoi(argv[i + 1]);
-    if (flag == "--gemm") options.gemm = argv[i + 1];
-    if (flag == "--kv-dtype") options.kv_dtype = argv[i + 1];
-    if (flag == "--chunk-format") options.chunk_format = argv[i + 1];
-    if (flag == "--disk") options.chunk_disk_path = argv[i + 1];
-    if (flag == "--mode") only = argv[i + 1];
-    if (flag == "--threads") options.num_threads = std::atoi(argv[i + 1]);
-    if (flag == "--json") json_path = argv[i + 1];
-  }
-  if (rounds < 1) return Fail(absl::InvalidArgumentError("--rounds: allowed: 1 or more"));
-  const absl::StatusOr<Prompt> read = ReadBenchPrompt(argv[2], question, passages);
-  if (!read.ok()) return Fail(read.status());
+  CLI::App app("Time to first token by reuse mode and policy.");
+  AddEngineArguments(app, options, data_path);
+  app.add_option("--passages", passages, "chunks of the prompt (10)");
+  app.add_option("--rounds", rounds, "measured rounds (5)")->check(Count());
+  app.add_option("--question", question, "which of DATA's questions (0)");
+  app.add_option("--disk", options.chunk_disk_path, "folder for the chunks");
+  app.add_option("--mode", only, "what to measure, as in \"query 0.05\" (default: all)")
+      ->delimiter(',')
+      ->allow_extra_args(false);
+  app.add_option("--json", json_path, "file for the figures, times with their smallest and largest");
+  ParseOrExit(app, argc, argv);
+  const absl::StatusOr<Prompt> read = ReadBenchPrompt(data_path, question, passages);
+  if (!read.ok()) return ExitCode(read.status());
   const Prompt& prompt = *read;
   auto engine = Engine::Create(options);
-  if (!engine.ok()) return Fail(engine.status());
+  if (!engine.ok()) return ExitCode(engine.status());
   std::printf("%s\nself-check: %.2g\n", (*engine)->info().backend.c_str(),
               (*engine)->info().self_check_max_error);
 
@@ -154,8 +124,8 @@ int Main(int argc, char** argv) {
   put.lead_in = prompt.lead_in;
   put.chunks = prompt.chunks;
   auto stored = std::make_shared<test_support::PutRecorder>();
-  if (auto handle = (*engine)->PutChunks(put, stored); !handle.ok()) return Fail(handle.status());
-  if (!stored->Wait().status.ok()) return Fail(stored->status);
+  if (auto handle = (*engine)->PutChunks(put, stored); !handle.ok()) return ExitCode(handle.status());
+  if (!stored->Wait().status.ok()) return ExitCode(stored->status);
 
   std::vector<Mode> modes = {
       MakeMode("full", Reuse::kNothing, Policy::kAll, 1),
@@ -166,11 +136,11 @@ int Main(int argc, char** argv) {
       MakeMode("hkvd 0.15", Reuse::kChunks, Policy::kHkvd, 0.15),
   };
   if (!only.empty()) {
-    std::set<std::string> wanted = absl::StrSplit(only, ',');
+    std::set<std::string> wanted(only.begin(), only.end());
     std::erase_if(modes, [&](const Mode& mode) { return !wanted.contains(mode.name); });
     for (const Mode& mode : modes) wanted.erase(mode.name);
     if (!wanted.empty()) {
-      return Fail(absl::InvalidArgumentError("--mode: no mode is called '" + *wanted.begin() + "'"));
+      return ExitCode(absl::InvalidArgumentError("--mode: no mode is called '" + *wanted.begin() + "'"));
     }
   }
   for (int round = 0; round <= rounds; ++round) {
@@ -178,10 +148,10 @@ int Main(int argc, char** argv) {
       if (!options.chunk_disk_path.empty() && mode.blend.reuse == Reuse::kChunks) {
         engine->reset();  // its folder is taken until it is gone
         engine = StartAnew(options, prompt);
-        if (!engine.ok()) return Fail(engine.status());
+        if (!engine.ok()) return ExitCode(engine.status());
       }
       const absl::StatusOr<PromptReport> report = Measure(**engine, prompt, mode.blend);
-      if (!report.ok()) return Fail(report.status());
+      if (!report.ok()) return ExitCode(report.status());
       if (round > 0) mode.reports.push_back(*report);  // round 0 warms caches
     }
   }
@@ -200,11 +170,7 @@ int Main(int argc, char** argv) {
                 Median(mode.reports, [](const PromptReport& r) { return r.prefill_seconds; }),
                 mode.reports[0].prompt_tokens / seconds, mode.reports[0].recomputed_tokens);
   }
-  if (json_path.empty()) return 0;
-  if (const absl::Status written = WriteJson(json_path, modes, (*engine)->info()); !written.ok()) {
-    return Fail(written);
-  }
-  return 0;
+  return json_path.empty() ? 0 : ExitCode(WriteJson(json_path, modes, (*engine)->info()));
 }
 
 }  // namespace

@@ -22,20 +22,10 @@ using test_support::Check;
 
 std::unique_ptr<Tokenizer> MakeTokenizer(const char* pre_tokenizer) {
   SmallVocabulary vocabulary(pre_tokenizer);
-  for (const auto& [left, right] : std::vector<std::pair<std::string, std::string>>{{"a", "b"},
-                                                                                    {"b", "a"},
-                                                                                    {"ab", "a"},
-                                                                                    {"a", "ba"},
-                                                                                    {" ", " "},
-                                                                                    {"  ", "  "},
-                                                                                    {" ", "a"},
-                                                                                    {"\n", "\n"},
-                                                                                    {"1", "2"},
-                                                                                    {"12", "3"},
-                                                                                    {"'", "s"},
-                                                                                    {"\xC3", "\xA9"},
-                                                                                    {"\xE4\xB8", "\x96"},
-                                                                                    {"!", "!"}}) {
+  const std::pair<std::string, std::string> merges[] = {
+      {"a", "b"},   {"b", "a"}, {"ab", "a"}, {"a", "ba"}, {" ", " "},       {"  ", "  "},         {" ", "a"},
+      {"\n", "\n"}, {"1", "2"}, {"12", "3"}, {"'", "s"},  {"\xC3", "\xA9"}, {"\xE4\xB8", "\x96"}, {"!", "!"}};
+  for (const auto& [left, right] : merges) {
     const std::string result = left + right;
     if (left.size() > 1 && left[0] == '\xE4') vocabulary.AddMerge("\xE4", "\xB8");
     if (result == "aba" && left == "a") {

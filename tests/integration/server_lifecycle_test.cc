@@ -13,12 +13,12 @@
 #include "gmock/gmock.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/create_channel.h"
-#include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/security/credentials.h"
 #include "gtest/gtest.h"
 #include "kvblend/v1/admin.grpc.pb.h"
 #include "kvblend/v1/inference.grpc.pb.h"
 #include "server/main/run_server.h"
+#include "tests/integration/call_with_bytes.h"
 #include "tests/support/fake_engine.h"
 
 namespace kvblend::server {
@@ -85,32 +85,21 @@ class ServerLifecycleTest : public ::testing::Test {
   int Health(const std::string& service) {
     const std::string bytes =
         absl::StrCat("\x0A", std::string(1, static_cast<char>(service.size())), service);
-    const grpc::Slice slice(bytes);
-    grpc::GenericStub stub(channel_);
-    grpc::ClientContext context;
-    grpc::CompletionQueue queue;
     grpc::ByteBuffer response;
-    grpc::Status status;
-    const auto call =
-        stub.PrepareUnaryCall(&context, "/grpc.health.v1.Health/Check", grpc::ByteBuffer(&slice, 1), &queue);
-    call->StartCall();
-    call->Finish(&response, &status, nullptr);
-    void* tag = nullptr;
-    bool ok = false;
-    EXPECT_TRUE(queue.Next(&tag, &ok));
-    queue.Shutdown();
-    while (queue.Next(&tag, &ok)) {
-    }
+    const grpc::Status status = CallWithBytes(channel_, "/grpc.health.v1.Health/Check", bytes, &response);
     grpc::Slice answer;
     if (!status.ok() || !response.DumpToSingleSlice(&answer).ok() || answer.size() != 2) return -1;
     return answer.begin()[1];
   }
 
-  grpc::StatusCode TryGenerate() {
-    grpc::ClientContext context;
+  std::unique_ptr<grpc::ClientReader<v1::GenerateEvent>> Generate(grpc::ClientContext& context) {
     v1::GenerateRequest request;
     request.mutable_prompt()->set_question("why?");
-    return inference_->Generate(&context, request)->Finish().error_code();
+    return inference_->Generate(&context, request);
+  }
+  grpc::StatusCode TryGenerate() {
+    grpc::ClientContext context;
+    return Generate(context)->Finish().error_code();
   }
 
   ServerConfig config_;
@@ -141,9 +130,7 @@ TEST_F(ServerLifecycleTest, LoadsServesDrainsAndStops) {
   EXPECT_THAT(http_->Get("/metrics")->body, HasSubstr("kvblend_ready 1"));
   EXPECT_THAT(http_->Get("/metrics")->body, HasSubstr("kvblend_num_requests_waiting 3"));
   grpc::ClientContext context;
-  v1::GenerateRequest request;
-  request.mutable_prompt()->set_question("why?");
-  const auto reader = inference_->Generate(&context, request);
+  const auto reader = Generate(context);
   const auto call = engine_->NextGenerate();
   ASSERT_NE(call, nullptr);
   call->observer->OnPrompt({});
@@ -176,9 +163,7 @@ TEST_F(ServerLifecycleTest, CancelsWhatDoesNotFinishInTime) {
   Start();
   Load();
   grpc::ClientContext context;
-  v1::GenerateRequest request;
-  request.mutable_prompt()->set_question("why?");
-  const auto reader = inference_->Generate(&context, request);
+  const auto reader = Generate(context);
   const auto call = engine_->NextGenerate();
   ASSERT_NE(call, nullptr);
   stop_.Notify();

@@ -2,34 +2,49 @@
 #include <unistd.h>
 
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "gmock/gmock.h"
-#include "grpcpp/completion_queue.h"
-#include "grpcpp/generic/generic_stub.h"
-#include "grpcpp/support/slice.h"
+#include "tests/integration/call_with_bytes.h"
 #include "tests/integration/server_fixture.h"
+#include "tests/support/message_text.h"
 
 namespace kvblend::server {
 namespace {
 
+using ::kvblend::test_support::FromText;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-using ServerUnaryTest = ServerFixture;
+class ServerUnaryTest : public ServerFixture {
+ protected:
+  /// The answer to one call of the method; its status must have `code` and hold `message`.
+  template <typename Stub, typename Request, typename Response>
+  static Response Call(Stub& stub,
+                       grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
+                       const std::type_identity_t<Request>& request,
+                       grpc::StatusCode code = grpc::StatusCode::OK, const std::string& message = "") {
+    grpc::ClientContext context;
+    Response response;
+    const grpc::Status status = (stub.*method)(&context, request, &response);
+    EXPECT_EQ(status.error_code(), code) << status.error_message();
+    EXPECT_THAT(status.error_message(), HasSubstr(message));
+    return response;
+  }
+  v1::StatChunksResponse Stat(const v1::StatChunksRequest& request) {
+    return Call(*chunks_, &v1::Chunks::Stub::Stat, request);
+  }
+};
 
 TEST_F(ServerUnaryTest, ChunksAreListedPageByPage) {
   for (int i = 0; i < 5; ++i) engine_.StoreChunk("tenant", i, 10 + i, "label");
   engine_.StoreChunk("other", 0, 10);
-  v1::ListChunksRequest request;
-  request.set_namespace_("tenant");
-  request.set_page_size(2);
+  auto request = FromText<v1::ListChunksRequest>(R"(namespace: "tenant"  page_size: 2)");
   std::vector<std::string> keys;
   std::vector<int> page_sizes;
   do {
-    grpc::ClientContext context;
-    v1::ListChunksResponse response;
-    ASSERT_TRUE(chunks_->List(&context, request, &response).ok());
+    const v1::ListChunksResponse response = Call(*chunks_, &v1::Chunks::Stub::List, request);
     for (const v1::ChunkInfo& info : response.chunks()) {
       EXPECT_EQ(info.label(), "label");
       keys.push_back(info.key());
@@ -40,10 +55,8 @@ TEST_F(ServerUnaryTest, ChunksAreListedPageByPage) {
   EXPECT_THAT(page_sizes, ElementsAre(2, 2, 1));
   EXPECT_TRUE(std::is_sorted(keys.begin(), keys.end()));
 
-  grpc::ClientContext context;
-  v1::ListChunksResponse response;
   request.set_page_token("no token of ours");
-  EXPECT_EQ(chunks_->List(&context, request, &response).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  Call(*chunks_, &v1::Chunks::Stub::List, request, grpc::StatusCode::INVALID_ARGUMENT);
 }
 
 TEST_F(ServerUnaryTest, StatPinAndDeleteFindWhatIsThere) {
@@ -52,13 +65,7 @@ TEST_F(ServerUnaryTest, StatPinAndDeleteFindWhatIsThere) {
   v1::StatChunksRequest stat;
   stat.add_keys(missing);
   stat.add_keys(key);
-  const auto stat_chunk = [&] {
-    grpc::ClientContext context;
-    v1::StatChunksResponse response;
-    EXPECT_TRUE(chunks_->Stat(&context, stat, &response).ok());
-    return response;
-  };
-  v1::StatChunksResponse found = stat_chunk();
+  const v1::StatChunksResponse found = Stat(stat);
   ASSERT_EQ(found.chunks_size(), 1);
   EXPECT_EQ(found.chunks(0).key(), key);
   EXPECT_EQ(found.chunks(0).num_tokens(), 10);
@@ -68,131 +75,65 @@ TEST_F(ServerUnaryTest, StatPinAndDeleteFindWhatIsThere) {
   v1::PinChunksRequest pin;
   pin.add_keys(key);
   pin.add_keys(missing);
-  {
-    grpc::ClientContext context;
-    v1::PinChunksResponse response;
-    ASSERT_TRUE(chunks_->Pin(&context, pin, &response).ok());
-    EXPECT_EQ(response.changed(), 1);
-    EXPECT_THAT(response.missing_keys(), ElementsAre(missing));
-    EXPECT_TRUE(stat_chunk().chunks(0).pinned());
-  }
-  {
-    pin.set_pinned(false);
-    grpc::ClientContext context;
-    v1::PinChunksResponse response;
-    ASSERT_TRUE(chunks_->Pin(&context, pin, &response).ok());
-    EXPECT_FALSE(stat_chunk().chunks(0).pinned());
-  }
+  const v1::PinChunksResponse pinned = Call(*chunks_, &v1::Chunks::Stub::Pin, pin);
+  EXPECT_EQ(pinned.changed(), 1);
+  EXPECT_THAT(pinned.missing_keys(), ElementsAre(missing));
+  EXPECT_TRUE(Stat(stat).chunks(0).pinned());
+  pin.set_pinned(false);
+  Call(*chunks_, &v1::Chunks::Stub::Pin, pin);
+  EXPECT_FALSE(Stat(stat).chunks(0).pinned());
 
   v1::DeleteChunksRequest remove;
   remove.set_namespace_("another");
   remove.add_keys(key);
-  {
-    grpc::ClientContext context;
-    v1::DeleteChunksResponse response;
-    ASSERT_TRUE(chunks_->Delete(&context, remove, &response).ok());
-    EXPECT_EQ(response.deleted(), 0);  // of another namespace
-  }
+  EXPECT_EQ(Call(*chunks_, &v1::Chunks::Stub::Delete, remove).deleted(), 0);  // of another namespace
   remove.clear_namespace_();
-  {
-    grpc::ClientContext context;
-    v1::DeleteChunksResponse response;
-    ASSERT_TRUE(chunks_->Delete(&context, remove, &response).ok());
-    EXPECT_EQ(response.deleted(), 1);
-    EXPECT_EQ(stat_chunk().chunks_size(), 0);
-  }
+  EXPECT_EQ(Call(*chunks_, &v1::Chunks::Stub::Delete, remove).deleted(), 1);
+  EXPECT_EQ(Stat(stat).chunks_size(), 0);
 }
 
 TEST_F(ServerUnaryTest, SplitAsksTheEngine) {
-  v1::SplitDocumentRequest request;
-  request.set_text("0123456789");
-  request.set_chunk_tokens(4);
-  request.set_goes_on(true);
-  {
-    grpc::ClientContext context;
-    v1::SplitDocumentResponse response;
-    ASSERT_TRUE(chunks_->Split(&context, request, &response).ok());
-    ASSERT_EQ(response.chunks_size(), 2);
-    EXPECT_EQ(response.chunks(1).begin_byte(), 4);
-    EXPECT_EQ(response.chunks(1).end_byte(), 8);
-    EXPECT_TRUE(response.chunks(0).stored());
-    EXPECT_FALSE(response.chunks(1).stored());
-    EXPECT_EQ(response.next_byte(), 8);
-  }
+  auto request = FromText<v1::SplitDocumentRequest>(R"(text: "0123456789"  chunk_tokens: 4  goes_on: true)");
+  const v1::SplitDocumentResponse response = Call(*chunks_, &v1::Chunks::Stub::Split, request);
+  ASSERT_EQ(response.chunks_size(), 2);
+  EXPECT_EQ(response.chunks(1).begin_byte(), 4);
+  EXPECT_EQ(response.chunks(1).end_byte(), 8);
+  EXPECT_TRUE(response.chunks(0).stored());
+  EXPECT_FALSE(response.chunks(1).stored());
+  EXPECT_EQ(response.next_byte(), 8);
   request.set_anchoring(static_cast<v1::Anchoring>(7));
-  grpc::ClientContext context;
-  v1::SplitDocumentResponse response;
-  const grpc::Status status = chunks_->Split(&context, request, &response);
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  EXPECT_THAT(status.error_message(), HasSubstr("anchoring is 7"));
+  Call(*chunks_, &v1::Chunks::Stub::Split, request, grpc::StatusCode::INVALID_ARGUMENT, "anchoring is 7");
 }
 
 TEST_F(ServerUnaryTest, DeleteAllEmptiesOneNamespace) {
   for (int i = 0; i < 3; ++i) engine_.StoreChunk("tenant", i, 10);
   engine_.StoreChunk("other", 0, 10);
-  v1::DeleteChunksRequest request;
-  request.set_namespace_("tenant");
-  request.set_all(true);
-  grpc::ClientContext context;
-  v1::DeleteChunksResponse response;
-  ASSERT_TRUE(chunks_->Delete(&context, request, &response).ok());
-  EXPECT_EQ(response.deleted(), 3);
+  const auto request = FromText<v1::DeleteChunksRequest>(R"(namespace: "tenant"  all: true)");
+  EXPECT_EQ(Call(*chunks_, &v1::Chunks::Stub::Delete, request).deleted(), 3);
   EXPECT_EQ(engine_.chunk_store().Stats().entries, 1);
 }
 
 TEST_F(ServerUnaryTest, PinningBeyondTheLimitIsRefused) {
-  const std::string key =
-      engine_.StoreChunk("", 1, 2000).ToHex();  // 64 bytes per token; 64 KiB may be pinned
   v1::PinChunksRequest request;
-  request.add_keys(key);
-  grpc::ClientContext context;
-  v1::PinChunksResponse response;
-  EXPECT_EQ(chunks_->Pin(&context, request, &response).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  request.add_keys(engine_.StoreChunk("", 1, 2000).ToHex());  // 64 bytes per token; 64 KiB may be pinned
+  Call(*chunks_, &v1::Chunks::Stub::Pin, request, grpc::StatusCode::RESOURCE_EXHAUSTED);
 }
 
 TEST_F(ServerUnaryTest, BadKeysAreNamed) {
   v1::StatChunksRequest request;
   request.add_keys(std::string(64, 'a'));
   request.add_keys("xyz");
-  grpc::ClientContext context;
-  v1::StatChunksResponse response;
-  const grpc::Status status = chunks_->Stat(&context, request, &response);
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  EXPECT_THAT(status.error_message(), HasSubstr("keys[1]"));
-  grpc::ClientContext empty_context;
-  EXPECT_THAT(chunks_->Stat(&empty_context, {}, &response).error_message(), HasSubstr("keys has 0 keys"));
+  Call(*chunks_, &v1::Chunks::Stub::Stat, request, grpc::StatusCode::INVALID_ARGUMENT, "keys[1]");
+  Call(*chunks_, &v1::Chunks::Stub::Stat, {}, grpc::StatusCode::INVALID_ARGUMENT, "keys has 0 keys");
 }
 
 TEST_F(ServerUnaryTest, InfoTellsTheLimits) {
-  grpc::ClientContext context;
-  v1::GetInfoResponse response;
-  ASSERT_TRUE(admin_->GetInfo(&context, {}, &response).ok());
+  const v1::GetInfoResponse response = Call(*admin_, &v1::Admin::Stub::GetInfo, {});
   EXPECT_EQ(response.version(), "1.2.3");
   EXPECT_EQ(response.model().name(), "fake");
   EXPECT_EQ(response.limits().max_message_bytes(), 1 << 20);
   EXPECT_EQ(response.limits().max_queued_requests(), EngineOptions().max_queued_requests);
   EXPECT_GT(response.uptime_seconds(), 0);
-}
-
-// Sends bytes as they are, and returns the status of the answer.
-grpc::Status CallWithBytes(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
-                           const std::string& bytes) {
-  const grpc::Slice slice(bytes);
-  grpc::GenericStub stub(channel);
-  grpc::ClientContext context;
-  grpc::CompletionQueue queue;
-  grpc::ByteBuffer response;
-  grpc::Status status;
-  const auto call = stub.PrepareUnaryCall(&context, method, grpc::ByteBuffer(&slice, 1), &queue);
-  call->StartCall();
-  call->Finish(&response, &status, nullptr);
-  void* tag = nullptr;
-  bool ok = false;
-  EXPECT_TRUE(queue.Next(&tag, &ok));
-  queue.Shutdown();
-  while (queue.Next(&tag, &ok)) {
-  }
-  return status;
 }
 
 TEST_F(ServerUnaryTest, TextThatIsNotUtf8IsNamed) {
@@ -241,9 +182,7 @@ TEST_F(ServerUnaryTest, ListensOnUnixSockets) {
   const std::string path = absl::StrCat(::testing::TempDir(), "/kvblend_", getpid(), ".sock");
   server_ = nullptr;
   Start("unix:" + path);
-  grpc::ClientContext context;
-  v1::GetInfoResponse response;
-  EXPECT_TRUE(admin_->GetInfo(&context, {}, &response).ok());
+  Call(*admin_, &v1::Admin::Stub::GetInfo, {});
   server_ = nullptr;
   unlink(path.c_str());
 }

@@ -95,17 +95,8 @@ RedisServer::RedisServer(const RedisFolder& folder, const Options& options)
 }
 
 void RedisServer::Start() {
-  std::vector<std::string> words = {"redis-server",
-                                    "--bind",
-                                    "127.0.0.1",
-                                    "--dir",
-                                    folder_,
-                                    "--save",
-                                    "",
-                                    "--appendonly",
-                                    "no",
-                                    "--logfile",
-                                    absl::StrCat(folder_, "/", port_, ".log")};
+  std::vector<std::string> words = {"redis-server", "--bind", "127.0.0.1", "--dir", folder_, "--save", ""};
+  words.insert(words.end(), {"--appendonly", "no", "--logfile", absl::StrCat(folder_, "/", port_, ".log")});
   if (options_.tls) {
     for (const std::string& word :
          {std::string("--port"), std::string("0"), std::string("--tls-port"), absl::StrCat(port_),

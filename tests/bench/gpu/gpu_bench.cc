@@ -1,33 +1,22 @@
 // Speed of the CUDA backend: its operations in Mistral-7B's shapes, each beside the fastest bf16 product and
 // the fastest copy of the same run, and whole prefills of models with random weights. One JSON object.
-//
-//   gpu_bench [--device=N] [--out=FILE] [--models=NAME,...|none] [--tiny]
-//
-// --tiny: shapes that the emulated device is through with in seconds; the times then say nothing.
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "engine/api/status_macros.h"
 #include "kernels/cuda/runtime/runtime.h"
+#include "tests/bench/arguments.h"
 #include "tests/bench/gpu/bench.h"
 #include "tests/bench/gpu/models.h"
 #include "tests/bench/gpu/operations.h"
 
 namespace kvblend::gpu_bench {
 namespace {
-
-constexpr char kUsage[] =
-    "Usage: gpu_bench [--device=N] [--out=FILE] [--models=NAME,...|none] [--tiny]\n"
-    "Without --out the JSON goes to standard output. Models: Mistral-7B, Llama-3.1-8B, Llama-2-13B.\n";
 
 struct Options {
   int device = 0;
@@ -36,40 +25,26 @@ struct Options {
   std::vector<ModelShape> models = KnownShapes();
 };
 
-absl::StatusOr<std::vector<ModelShape>> ParseModels(const std::string& list) {
-  std::vector<ModelShape> chosen;
-  if (list == "none") return chosen;
-  for (const std::string& name : std::vector<std::string>(absl::StrSplit(list, ','))) {
-    std::vector<std::string> known;
-    for (const ModelShape& shape : KnownShapes()) {
-      known.push_back(shape.name);
-      if (shape.name == name) chosen.push_back(shape);
-    }
-    if (chosen.empty() || chosen.back().name != name) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--models names '", name, "'; allowed: none, ", absl::StrJoin(known, ", ")));
-    }
-  }
-  return chosen;
-}
-
-absl::StatusOr<Options> Parse(int argc, char** argv) {
+Options Parse(int argc, char** argv) {
   Options options;
-  for (int i = 1; i < argc; ++i) {
-    absl::string_view argument = argv[i];
-    if (argument == "--tiny") {
-      options.tiny = true;
-      options.models = {TinyShape()};
-    } else if (absl::ConsumePrefix(&argument, "--device=")) {
-      if (!absl::SimpleAtoi(argument, &options.device))
-        return absl::InvalidArgumentError(absl::StrCat("--device is '", argument, "'; allowed: a number"));
-    } else if (absl::ConsumePrefix(&argument, "--out=")) {
-      options.out = std::string(argument);
-    } else if (absl::ConsumePrefix(&argument, "--models=")) {
-      KVBLEND_ASSIGN_OR_RETURN(options.models, ParseModels(std::string(argument)));
-    } else {
-      return absl::InvalidArgumentError(absl::StrCat("unknown argument '", argument, "'"));
-    }
+  std::vector<std::string> known = {"none"}, names;
+  for (const ModelShape& shape : options.models) known.push_back(shape.name);
+  CLI::App app("Speed of the CUDA backend, as one JSON object.");
+  app.add_option("--device", options.device, "number of the GPU");
+  app.add_option("--out", options.out, "file for the JSON (default: standard output)");
+  app.add_option("--models", names, "whose prefill is measured (default: all); or none")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->check(CLI::IsMember(known));
+  app.add_flag("--tiny", options.tiny,
+               "shapes that the emulated device is through with in seconds; the times then say nothing")
+      ->disable_flag_override();
+  ParseOrExit(app, argc, argv);
+  if (options.tiny) options.models = {TinyShape()};
+  if (!names.empty()) {
+    std::erase_if(options.models, [&](const ModelShape& shape) {
+      return std::find(names.begin(), names.end(), shape.name) == names.end();
+    });
   }
   return options;
 }
@@ -103,28 +78,16 @@ absl::StatusOr<nlohmann::ordered_json> Run(const Options& options) {
 }  // namespace kvblend::gpu_bench
 
 int main(int argc, char** argv) {
-  const auto options = kvblend::gpu_bench::Parse(argc, argv);
-  if (!options.ok()) {
-    std::fprintf(stderr, "gpu_bench: %s\n%s", std::string(options.status().message()).c_str(),
-                 kvblend::gpu_bench::kUsage);
-    return 2;
-  }
-  const auto result = kvblend::gpu_bench::Run(*options);
-  if (!result.ok()) {
-    std::fprintf(stderr, "gpu_bench: %s\n", std::string(result.status().message()).c_str());
-    return 1;
-  }
+  const kvblend::gpu_bench::Options options = kvblend::gpu_bench::Parse(argc, argv);
+  const auto result = kvblend::gpu_bench::Run(options);
+  if (!result.ok()) return kvblend::ExitCode(result.status());
   const std::string json = result->dump(2) + "\n";
-  if (options->out.empty()) {
+  if (options.out.empty()) {
     std::fputs(json.c_str(), stdout);
     return 0;
   }
-  std::ofstream file(options->out);
+  std::ofstream file(options.out);
   file << json;
-  file.close();
-  if (!file) {
-    std::fprintf(stderr, "gpu_bench: can't write %s\n", options->out.c_str());
-    return 1;
-  }
+  if (!file.flush()) return kvblend::ExitCode(absl::UnavailableError("cannot write " + options.out));
   return 0;
 }

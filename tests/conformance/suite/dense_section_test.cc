@@ -37,9 +37,9 @@ TEST_P(DenseSectionConformance, RoundsToNearestEven) {
                                1.0f + 0x1p-11f,
                                1.0f + 0x3p-11f,
                                1.0f + 0x1p-8f + 0x1p-20f,
-                               std::numeric_limits<float>::infinity(),
-                               -std::numeric_limits<float>::infinity(),
-                               std::numeric_limits<float>::quiet_NaN()};
+                               INFINITY,
+                               -INFINITY,
+                               NAN};
   std::normal_distribution<float> normal;
   for (int i = 0; i < 1000; ++i) values.push_back(normal(rng) * std::exp(4 * normal(rng)));
   const auto n = static_cast<int64_t>(values.size());

@@ -11,10 +11,15 @@ namespace {
 
 class BlendedPrefillTest : public BlendFixture {
  protected:
+  void StoreAll() {
+    for (const Tokens& chunk : chunks_) Store(anchor_, chunk);
+  }
+
   const Tokens anchor_ = RandomTokens(21);
   const std::vector<Tokens> chunks_ = {RandomTokens(40), RandomTokens(33), RandomTokens(1), RandomTokens(50),
                                        RandomTokens(16)};
   const Tokens question_ = RandomTokens(13);
+  const prompt::PromptLayout layout_ = MakeLayout(anchor_, chunks_, question_);
 };
 
 TEST_P(BlendedPrefillTest, AllEqualsFullPrefillForAnyOrderSubsetRepeatAndCacheState) {
@@ -51,26 +56,24 @@ TEST_P(BlendedPrefillTest, ASingleChunkBehindTheAnchorIsExactWithNothingRecomput
 
 TEST_P(BlendedPrefillTest, ReuseWithoutRecomputationIsNotFullPrefill) {
   // Guards the tests above: were reuse exact in general, they would prove nothing.
-  for (const Tokens& chunk : chunks_) Store(anchor_, chunk);
-  const prompt::PromptLayout layout = MakeLayout(anchor_, chunks_, question_);
-  EXPECT_GT(RelativeDistance(Prefill(layout, With(Policy::kNone)).logits, FullPrefill(layout).logits),
+  StoreAll();
+  EXPECT_GT(RelativeDistance(Prefill(layout_, With(Policy::kNone)).logits, FullPrefill(layout_).logits),
             100 * kRounding);
 }
 
 TEST_P(BlendedPrefillTest, RecomputedTokensGrowWithTheRatioFromNoneToAll) {
-  for (const Tokens& chunk : chunks_) Store(anchor_, chunk);
-  const prompt::PromptLayout layout = MakeLayout(anchor_, chunks_, question_);
-  const int32_t inexact = static_cast<int32_t>(layout.token_ids.size() - 21 - 40 - 13);
+  StoreAll();
+  const int32_t inexact = static_cast<int32_t>(layout_.token_ids.size() - 21 - 40 - 13);
   for (Policy policy : {Policy::kQuery, Policy::kHkvd, Policy::kRandom}) {
     int32_t previous = -1;
     for (double ratio : {0.0, 0.01, 0.05, 0.15, 0.3, 0.5, 0.7, 0.99, 1.0}) {
-      const PrefilledPrompt prompt = Prefill(layout, With(policy, ratio));
+      const PrefilledPrompt prompt = Prefill(layout_, With(policy, ratio));
       EXPECT_GE(prompt.report.recomputed_tokens, previous);
       EXPECT_EQ(prompt.report.recomputed_tokens + prompt.report.reused_tokens, inexact);
       previous = prompt.report.recomputed_tokens;
       if (ratio == 0.0) {
         EXPECT_EQ(prompt.report.recomputed_tokens, 0);
-        EXPECT_LT(RelativeDistance(prompt.logits, Prefill(layout, With(Policy::kNone)).logits), kRounding);
+        EXPECT_LT(RelativeDistance(prompt.logits, Prefill(layout_, With(Policy::kNone)).logits), kRounding);
       }
     }
     EXPECT_EQ(previous, inexact);
@@ -90,37 +93,34 @@ TEST_P(BlendedPrefillTest, QueryNeverCostsMoreThanComputingEverything) {
 }
 
 TEST_P(BlendedPrefillTest, FewerVotingLayersStillBlend) {
-  for (const Tokens& chunk : chunks_) Store(anchor_, chunk);
-  const prompt::PromptLayout layout = MakeLayout(anchor_, chunks_, question_);
+  StoreAll();
   BlendOptions options = With(Policy::kQuery, 0.2);
   options.query_layers = 1;
-  const PrefilledPrompt one_layer = Prefill(layout, options);
+  const PrefilledPrompt one_layer = Prefill(layout_, options);
   options.query_layers = 4;
-  const PrefilledPrompt all_layers = Prefill(layout, options);
+  const PrefilledPrompt all_layers = Prefill(layout_, options);
   EXPECT_EQ(one_layer.report.recomputed_tokens, all_layers.report.recomputed_tokens);
   options.query_layers = 0;
-  EXPECT_EQ(Prefill(layout, options).logits, all_layers.logits);  // 0 means all
+  EXPECT_EQ(Prefill(layout_, options).logits, all_layers.logits);  // 0 means all
 }
 
 TEST_P(BlendedPrefillTest, MissesAreStoredExactlyAsAPutWouldStoreThem) {
-  const prompt::PromptLayout layout = MakeLayout(anchor_, chunks_, question_);
-  PrefilledPrompt cold = Prefill(layout, With(Policy::kQuery));
+  PrefilledPrompt cold = Prefill(layout_, With(Policy::kQuery));
   EXPECT_EQ(cold.report.computed_tokens, cold.report.prompt_tokens);
-  EXPECT_LT(RelativeDistance(cold.logits, FullPrefill(layout).logits), kRounding);
+  EXPECT_LT(RelativeDistance(cold.logits, FullPrefill(layout_).logits), kRounding);
   for (const blend::MissingEntry& entry : cold.missing) Store(entry.anchor_ids, entry.token_ids);
-  const PrefilledPrompt warm = Prefill(layout, With(Policy::kQuery));
+  const PrefilledPrompt warm = Prefill(layout_, With(Policy::kQuery));
   EXPECT_TRUE(warm.missing.empty());
   EXPECT_EQ(warm.report.computed_tokens, static_cast<int32_t>(question_.size()));
 }
 
 TEST_P(BlendedPrefillTest, EveryPolicyReportsWhatItRecomputedPerChunk) {
-  for (const Tokens& chunk : chunks_) Store(anchor_, chunk);
-  const prompt::PromptLayout layout = MakeLayout(anchor_, chunks_, question_);
+  StoreAll();
   for (Policy policy :
        {Policy::kQuery, Policy::kHkvd, Policy::kLink, Policy::kNone, Policy::kAll, Policy::kRandom}) {
     BlendOptions options = With(policy, 0.25);
     options.link_tokens = 4;
-    const PrefilledPrompt prompt = Prefill(layout, options);
+    const PrefilledPrompt prompt = Prefill(layout_, options);
     EXPECT_EQ(prompt.report.policy, policy);
     int32_t recomputed = 0;
     for (const ChunkReport& chunk : prompt.report.chunks) recomputed += chunk.recomputed_tokens;
@@ -130,24 +130,23 @@ TEST_P(BlendedPrefillTest, EveryPolicyReportsWhatItRecomputedPerChunk) {
 }
 
 TEST_P(BlendedPrefillTest, HkvdByKeyAndByValueChooseAndBlend) {
-  for (const Tokens& chunk : chunks_) Store(anchor_, chunk);
-  const prompt::PromptLayout layout = MakeLayout(anchor_, chunks_, question_);
+  StoreAll();
   for (int32_t layer : {1, 2, 3}) {
     for (DeviationSource source : {DeviationSource::kKey, DeviationSource::kValue}) {
       BlendOptions options = With(Policy::kHkvd, 0.3);
       options.hkvd_layer = layer;
       options.hkvd_source = source;
-      EXPECT_GT(Prefill(layout, options).report.recomputed_tokens, 0);
+      EXPECT_GT(Prefill(layout_, options).report.recomputed_tokens, 0);
     }
   }
 }
 
 TEST_P(BlendedPrefillTest, ExtendingABlendedPromptEqualsPrefillOfTheLongerOne) {
-  for (const Tokens& chunk : chunks_) Store(anchor_, chunk);
+  StoreAll();
   const Tokens more = RandomTokens(7);
   Tokens longer = question_;
   longer.insert(longer.end(), more.begin(), more.end());
-  PrefilledPrompt prompt = Prefill(MakeLayout(anchor_, chunks_, question_), With(Policy::kAll));
+  PrefilledPrompt prompt = Prefill(layout_, With(Policy::kAll));
   const std::vector<float> logits = *runner_->Extend(prompt, more, KeepRunning);
   const size_t vocab_size = runtime_->config.vocab_size;
   const std::vector<float> last(logits.end() - vocab_size, logits.end());
@@ -155,12 +154,11 @@ TEST_P(BlendedPrefillTest, ExtendingABlendedPromptEqualsPrefillOfTheLongerOne) {
 }
 
 TEST_P(BlendedPrefillTest, GivesUpWhenToldToAndLeavesNothingBehind) {
-  for (const Tokens& chunk : chunks_) Store(anchor_, chunk);
-  const prompt::PromptLayout layout = MakeLayout(anchor_, chunks_, question_);
+  StoreAll();
   for (Policy policy : {Policy::kQuery, Policy::kHkvd, Policy::kAll}) {
     for (int allowed_looks = 0; allowed_looks < 8; ++allowed_looks) {
       int looks = 0;
-      const absl::StatusOr<PrefilledPrompt> prompt = runner_->Prefill(layout, With(policy, 0.2), "", [&] {
+      const absl::StatusOr<PrefilledPrompt> prompt = runner_->Prefill(layout_, With(policy, 0.2), "", [&] {
         return looks++ < allowed_looks ? absl::OkStatus() : absl::CancelledError("enough");
       });
       // `all` looks once per layer, the others more often; four layers.

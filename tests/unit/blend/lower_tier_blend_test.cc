@@ -1,50 +1,12 @@
 // Blending with chunks that come from a slower tier, and chunks that turn out to be damaged on the way.
 #include <gmock/gmock.h>
 
-#include "tests/support/chunk_lookups.h"
-#include "tests/support/memory_lower_tier.h"
-#include "tests/unit/blend/blend_fixture.h"
+#include "tests/unit/blend/lower_tier_fixture.h"
 
 namespace kvblend {
 namespace {
 
-class LowerTierBlendTest : public BlendFixture {
- protected:
-  void SetUp() override {
-    BlendFixture::SetUp();
-    for (const int32_t size : {23, 40, 17}) chunks_.push_back(RandomTokens(size));
-    layout_ = MakeLayout(anchor_, chunks_, RandomTokens(9));
-  }
-
-  /// Nothing in host memory, everything of `disk` below it.
-  void Restart(std::shared_ptr<test_support::MemoryDisk> disk) {
-    runner_.reset();
-    chunk_store_ = *store::ChunkStore::Create(
-        {.byte_budget = int64_t{256} << 20}, store::Only(test_support::MakeMemoryLowerTier(std::move(disk))));
-    runner_ = std::make_unique<PromptRunner>(*runtime_, *chunk_store_);
-  }
-  void StoreAll(const std::vector<Tokens>& chunks) {
-    for (const Tokens& chunk : chunks) Store(anchor_, chunk);
-    ASSERT_TRUE(chunk_store_->FlushWrites(absl::InfiniteFuture()).ok());
-  }
-
-  /// Of the prompt's chunks behind its anchor.
-  std::vector<store::ChunkAddress> AddressesOf(const prompt::PromptLayout& layout) const {
-    std::vector<store::ChunkAddress> addresses;
-    for (const Tokens& chunk : chunks_) {
-      addresses.push_back(store::AddressOf({.model_fingerprint = runtime_->key_space.model_fingerprint,
-                                            .format = runtime_->key_space.format,
-                                            .tenant_namespace = "",
-                                            .anchor_hash = store::HashTokens(layout.anchor_ids),
-                                            .token_ids = chunk}));
-    }
-    return addresses;
-  }
-
-  const Tokens anchor_ = RandomTokens(11);
-  std::vector<Tokens> chunks_;
-  prompt::PromptLayout layout_;
-};
+using LowerTierBlendTest = LowerTierBlendFixture;
 
 TEST_P(LowerTierBlendTest, WhereChunksComeFromDoesNotMatter) {
   const auto disk = std::make_shared<test_support::MemoryDisk>();
@@ -114,7 +76,7 @@ TEST_P(LowerTierBlendTest, WhenEverythingIsDamagedThePromptIsComputed) {
 TEST_P(LowerTierBlendTest, AnEntryOfAnotherShapeIsAMiss) {
   const auto disk = std::make_shared<test_support::MemoryDisk>();
   const std::unique_ptr<store::LowerTier> tier = test_support::MakeMemoryLowerTier(disk);
-  for (store::ChunkAddress address : AddressesOf(layout_)) {
+  for (store::ChunkAddress address : Addresses()) {
     address.num_tokens += 1;
     const auto kv = *store::ChunkKv::Allocate(address.format, address.num_tokens);
     ASSERT_TRUE(tier->Put(address, *kv, {}).ok());

@@ -7,9 +7,7 @@
 #include <thread>
 
 #include "tests/support/backend_decorator.h"
-#include "tests/support/chunk_lookups.h"
-#include "tests/support/memory_lower_tier.h"
-#include "tests/unit/blend/blend_fixture.h"
+#include "tests/unit/blend/lower_tier_fixture.h"
 
 namespace kvblend {
 namespace {
@@ -29,7 +27,7 @@ class WatchesLoads final : public test_support::BackendDecorator {
   }
 };
 
-class PipelineTest : public BlendFixture {
+class PipelineTest : public LowerTierBlendFixture {
  protected:
   static constexpr int kEntries = 4;  // the anchor and three chunks
 
@@ -39,13 +37,10 @@ class PipelineTest : public BlendFixture {
     return backend;
   }
   void SetUp() override {
-    BlendFixture::SetUp();
-    for (const int32_t size : {23, 40, 17}) chunks_.push_back(RandomTokens(size));
-    layout_ = MakeLayout(anchor_, chunks_, RandomTokens(9));
+    LowerTierBlendFixture::SetUp();
     disk_ = std::make_shared<test_support::MemoryDisk>();
     Restart(2);
-    for (const Tokens& chunk : chunks_) Store(anchor_, chunk);
-    ASSERT_TRUE(chunk_store_->FlushWrites(absl::InfiniteFuture()).ok());
+    StoreAll(chunks_);
     disk_->read_fault = [this](const ChunkKey&, int32_t layer) {
       absl::MutexLock lock(&mutex_);
       ++reads_;
@@ -57,11 +52,7 @@ class PipelineTest : public BlendFixture {
 
   /// Nothing in host memory.
   void Restart(int32_t depth) {
-    runner_.reset();
-    chunk_store_ = *store::ChunkStore::Create({.byte_budget = byte_budget_},
-                                              store::Only(test_support::MakeMemoryLowerTier(disk_)));
-    runner_ = std::make_unique<PromptRunner>(*runtime_, *chunk_store_,
-                                             PromptRunner::Options{.load_pipeline_depth = depth});
+    LowerTierBlendFixture::Restart(disk_, {.load_pipeline_depth = depth}, byte_budget_);
     absl::MutexLock lock(&mutex_);
     reads_ = 0;
     deepest_layer_ = -1;
@@ -73,14 +64,7 @@ class PipelineTest : public BlendFixture {
   int32_t num_layers() const { return runtime_->config.num_layers; }
   std::vector<ChunkKey> Keys() const {
     std::vector<ChunkKey> keys;
-    for (const Tokens& chunk : chunks_) {
-      keys.push_back(store::AddressOf({.model_fingerprint = runtime_->key_space.model_fingerprint,
-                                       .format = runtime_->key_space.format,
-                                       .tenant_namespace = "",
-                                       .anchor_hash = store::HashTokens(anchor_),
-                                       .token_ids = chunk})
-                         .key);
-    }
+    for (const store::ChunkAddress& address : Addresses()) keys.push_back(address.key);
     return keys;
   }
   /// What is in host memory is there to the last layer.
@@ -98,9 +82,6 @@ class PipelineTest : public BlendFixture {
   int64_t byte_budget_ = int64_t{256} << 20;
   WatchesLoads* backend_ = nullptr;
   std::shared_ptr<test_support::MemoryDisk> disk_;
-  const Tokens anchor_ = RandomTokens(11);
-  std::vector<Tokens> chunks_;
-  prompt::PromptLayout layout_;
   absl::Mutex mutex_;
   int reads_ ABSL_GUARDED_BY(mutex_) = 0;
   int32_t deepest_layer_ ABSL_GUARDED_BY(mutex_) = -1;

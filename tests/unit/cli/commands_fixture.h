@@ -34,6 +34,11 @@ class CommandsTest : public testing::Test {
                           });
   }
 
+  /// The words of `line` are the arguments.
+  int RunLine(const std::string& line) {
+    return Run(absl::StrSplit(line, absl::ByAnyChar(" \n"), absl::SkipEmpty()));
+  }
+
   std::string File(const std::string& name, const std::string& content) {
     const std::filesystem::path path = folder_ / name;
     std::ofstream(path) << content;

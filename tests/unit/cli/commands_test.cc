@@ -6,11 +6,14 @@
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/message_text.h"
 #include "tests/unit/cli/commands_fixture.h"
 
 namespace kvblend::server::cli {
 namespace {
 
+using test_support::ExpectMessage;
+using test_support::FromText;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -18,23 +21,10 @@ using testing::Not;
 using testing::SizeIs;
 
 TEST_F(CommandsTest, HelpExplainsAndSucceeds) {
-  for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{{},
-                                                                                       {"generate"},
-                                                                                       {"chunks"},
-                                                                                       {"chunks", "put"},
-                                                                                       {"chunks", "prefetch"},
-                                                                                       {"score"},
-                                                                                       {"bench"},
-                                                                                       {"info"},
-                                                                                       {"health"},
-                                                                                       {"precompute"},
-                                                                                       {"store"},
-                                                                                       {"store", "check"},
-                                                                                       {"store", "stats"},
-                                                                                       {"store", "gc"}}) {
-    std::vector<std::string> arguments = command;
-    arguments.push_back("--help");
-    EXPECT_EQ(Run(arguments), 0);
+  for (const std::string command :
+       {"", "generate", "chunks", "chunks put", "chunks prefetch", "score", "bench", "info", "health",
+        "precompute", "store", "store check", "store stats", "store gc"}) {
+    EXPECT_EQ(RunLine(command + " --help"), 0);
     EXPECT_THAT(Out(), HasSubstr("Examples:"));
     EXPECT_EQ(Err(), "");
   }
@@ -42,33 +32,33 @@ TEST_F(CommandsTest, HelpExplainsAndSucceeds) {
 
 TEST_F(CommandsTest, WrongUsageIsTwoAndSaysSoOnStandardError) {
   const std::string data = File("data.json", "[]");
-  for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
-           {},
-           {"dance"},
-           {"generate", "--no-such-flag"},
-           {"generate"},  // no question
-           {"generate", "--question", "Q", "--ratio", "much"},
-           {"generate", "--question", "Q", "--policy", "best"},
-           {"generate", "--question", "Q", "--anchored", "--isolated"},
-           {"generate", "--question", "Q", "--timeout", "-1"},
-           {"generate", "--question", "Q", "--model", "m", "--server", "s"},
-           {"generate", "--question", "Q", "--threads", "2"},  // without --model
-           {"generate", "--question", "Q", "--model", "m", "--threads", "-1"},
-           {"score", "--question", "Q"},
-           {"score", "--question", "Q", "--continuation", "a", "--continuation-ids", "1"},
-           {"chunks"},
-           {"chunks", "rm"},
-           {"chunks", "rm", "--all", "key"},
-           {"chunks", "put"},
-           {"bench"},
-           {"bench", "--data", data},  // no questions in it
-           {"bench", "--data", data, "--modes", "fast"},
-           {"bench", "--data", data, "--measure", "beauty"},
-           {"bench", "--data", data, "--ratio", "2"},
-           {"bench", "--data", data, "--n", "0"}}) {
-    EXPECT_EQ(Run(arguments), 2) << testing::PrintToString(arguments);
-    EXPECT_EQ(Out(), "") << testing::PrintToString(arguments);
-    EXPECT_NE(Err(), "") << testing::PrintToString(arguments);
+  for (const std::string& line :
+       std::vector<std::string>{"",
+                                "dance",
+                                "generate --no-such-flag",
+                                "generate",  // no question
+                                "generate --question Q --ratio much",
+                                "generate --question Q --policy best",
+                                "generate --question Q --anchored --isolated",
+                                "generate --question Q --timeout -1",
+                                "generate --question Q --model m --server s",
+                                "generate --question Q --threads 2",  // without --model
+                                "generate --question Q --model m --threads -1",
+                                "score --question Q",
+                                "score --question Q --continuation a --continuation-ids 1",
+                                "chunks",
+                                "chunks rm",
+                                "chunks rm --all key",
+                                "chunks put",
+                                "bench",
+                                "bench --data " + data,  // no questions in it
+                                "bench --modes fast --data " + data,
+                                "bench --measure beauty --data " + data,
+                                "bench --ratio 2 --data " + data,
+                                "bench --n 0 --data " + data}) {
+    EXPECT_EQ(RunLine(line), 2) << line;
+    EXPECT_EQ(Out(), "") << line;
+    EXPECT_NE(Err(), "") << line;
   }
   EXPECT_THAT(calls_.log, IsEmpty());
 }
@@ -103,55 +93,29 @@ TEST_F(CommandsTest, HealthIsAnExitCode) {
 
 TEST_F(CommandsTest, GenerateStreamsTextAndReportsOnStandardError) {
   const std::string chunk = File("chunk.txt", "from a file");
-  EXPECT_EQ(Run({"generate",
-                 "--system",
-                 "S",
-                 "--lead-in",
-                 "L",
-                 "--chunk",
-                 "one",
-                 "--chunk",
-                 "two",
-                 "--chunk-file",
-                 chunk,
-                 "--question",
-                 "Q",
-                 "--isolated",
-                 "--policy",
-                 "hkvd",
-                 "--ratio",
-                 "0.3",
-                 "--no-store-misses",
-                 "--max-tokens",
-                 "9",
-                 "--stop",
-                 "x",
-                 "--stop",
-                 "y",
-                 "--seed",
-                 "4",
-                 "--namespace",
-                 "n"}),
-            0);
+  EXPECT_EQ(
+      RunLine("generate --system S --lead-in L --chunk one --chunk two --question Q --isolated --policy hkvd "
+              "--ratio 0.3 --no-store-misses --max-tokens 9 --stop x --stop y --seed 4 --namespace n "
+              "--chunk-file " +
+              chunk),
+      0);
   EXPECT_EQ(Out(), "Hello you\n");
   EXPECT_THAT(Err(), HasSubstr("prompt: 100 tokens"));
   ASSERT_THAT(calls_.generated, SizeIs(1));
   const v1::GenerateRequest& request = calls_.generated[0];
-  EXPECT_EQ(request.prompt().system_text(), "S");
-  EXPECT_EQ(request.prompt().lead_in(), "L");
-  EXPECT_THAT(request.prompt().chunks(), ElementsAre("one", "two", "from a file"));
-  EXPECT_EQ(request.prompt().question(), "Q");
-  EXPECT_EQ(request.blend().anchoring(), v1::ANCHORING_ISOLATED);
-  EXPECT_EQ(request.blend().policy(), v1::POLICY_HKVD);
-  EXPECT_EQ(request.blend().ratio(), 0.3);
-  EXPECT_TRUE(request.blend().has_store_misses());
-  EXPECT_FALSE(request.blend().store_misses());
-  EXPECT_EQ(request.sampling().max_tokens(), 9);
-  EXPECT_THAT(request.sampling().stop(), ElementsAre("x", "y"));
-  EXPECT_EQ(request.sampling().seed(), 4u);
-  EXPECT_FALSE(request.sampling().has_top_p());  // what was not given is left to the engine
-  EXPECT_EQ(request.namespace_(), "n");
+  ExpectMessage(request, R"(  # what was not given is left to the engine
+      namespace: "n"
+      prompt { system_text: "S"  lead_in: "L"  chunks: [ "one", "two", "from a file" ]  question: "Q" }
+      blend { anchoring: ANCHORING_ISOLATED  policy: POLICY_HKVD  ratio_mode: RATIO_MODE_FIXED  ratio: 0.3
+              store_misses: false }
+      sampling { max_tokens: 9  stop: [ "x", "y" ]  seed: 4 })");
   EXPECT_EQ(calls_.deadlines[0], absl::InfiniteFuture());
+}
+
+TEST_F(CommandsTest, TextsArriveAsTheyAre) {
+  EXPECT_EQ(Run({"generate", "--question", "{}", "--stop", "[a,b]", "--namespace", ""}), 0);
+  EXPECT_EQ(calls_.generated.at(0).prompt().question(), "{}");
+  EXPECT_THAT(calls_.generated.at(0).sampling().stop(), ElementsAre("[a,b]"));
 }
 
 TEST_F(CommandsTest, ATimeoutIsADeadline) {
@@ -356,27 +320,15 @@ TEST_F(CommandsTest, ChunksStatRemovePin) {
 }
 
 TEST_F(CommandsTest, InfoForPeopleAndMachines) {
-  v1::GetInfoResponse& info = calls_.info;
-  info.set_version("1.2.3");
-  info.mutable_model()->set_name("fake");
-  info.mutable_device()->set_device("cuda:1");
-  info.mutable_device()->set_reason("GPU with compute capability 9.0");
-  info.mutable_device()->set_memory_used_bytes(3 << 20);
-  info.mutable_device()->set_memory_total_bytes(4 << 20);
-  info.mutable_load()->set_pages_used(5);
-  info.mutable_load()->set_pages_total(6);
-  v1::TierInfo& disk = *info.add_tiers();
-  disk.set_tier(v1::TIER_DISK);
-  disk.set_failing(true);
-  (*disk.mutable_stats())["entries"] = 12;
-  (*disk.mutable_stats())["pinned_entries"] = 1;
-  (*disk.mutable_stats())["bytes"] = 3 << 20;
-  (*disk.mutable_stats())["quota_bytes"] = 4 << 20;
-  (*disk.mutable_stats())["opens"] = 7;
-  v1::TierInfo& redis = *info.add_tiers();
-  redis.set_tier(v1::TIER_REDIS);
-  (*redis.mutable_stats())["nodes"] = 3;
-  (*redis.mutable_stats())["nodes_working"] = 2;
+  calls_.info = FromText<v1::GetInfoResponse>(R"(
+      version: "1.2.3"  model { name: "fake" }  load { pages_used: 5  pages_total: 6 }
+      device { device: "cuda:1"  reason: "GPU with compute capability 9.0"
+               memory_used_bytes: 3145728  memory_total_bytes: 4194304 }
+      tiers { tier: TIER_DISK  failing: true
+              stats { key: "entries"  value: 12 }  stats { key: "pinned_entries"  value: 1 }
+              stats { key: "bytes"  value: 3145728 }  stats { key: "quota_bytes"  value: 4194304 }
+              stats { key: "opens"  value: 7 } }
+      tiers { tier: TIER_REDIS  stats { key: "nodes"  value: 3 }  stats { key: "nodes_working"  value: 2 } })");
   EXPECT_EQ(Run({"info"}), 0);
   EXPECT_THAT(Out(), HasSubstr("version       1.2.3"));
   EXPECT_THAT(Out(), HasSubstr("device        cuda:1: GPU with compute capability 9.0\nGPU memory    "));
@@ -395,12 +347,10 @@ TEST_F(CommandsTest, BenchWritesJsonAndTable) {
   const std::string data = File("data.json", R"([{"question": "Q", "answers": ["Hello"],
       "ctxs": [{"title": "T", "text": "One."}]}])");
   const std::string json = (folder_ / "rows.jsonl").string();
-  const std::vector<std::string> arguments = {"bench",     "--data",     data,         "--measure",
-                                              "ttft,f1",   "--policy",   "query,link", "--ratio",
-                                              "0.05,0.15", "--anchored", "--isolated", "--json"};
-  std::vector<std::string> to_file = arguments;
-  to_file.push_back(json);
-  EXPECT_EQ(Run(to_file), 0) << Err();
+  const std::string line =
+      "bench --measure ttft,f1 --policy query,link --ratio 0.05,0.15 --anchored --isolated --data " + data +
+      " --json ";
+  EXPECT_EQ(RunLine(line + json), 0) << Err();
   EXPECT_THAT(Out(), HasSubstr("speedup"));
   std::ifstream file(json);
   std::vector<std::string> lines;
@@ -409,9 +359,7 @@ TEST_F(CommandsTest, BenchWritesJsonAndTable) {
   EXPECT_EQ(OrderedJson::parse(lines.back())["policy"], "link");
   EXPECT_EQ(OrderedJson::parse(lines.back())["anchored"], false);
 
-  std::vector<std::string> to_stdout = arguments;
-  to_stdout.push_back("-");
-  EXPECT_EQ(Run(to_stdout), 0);
+  EXPECT_EQ(RunLine(line + "-"), 0);
   EXPECT_THAT(OutJson(), SizeIs(lines.size()));
   EXPECT_THAT(Err(), HasSubstr("speedup"));
   EXPECT_THAT(calls_.stored, IsEmpty());

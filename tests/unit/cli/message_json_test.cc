@@ -1,17 +1,16 @@
 #include "server/cli/message_json.h"
 
-#include <limits>
 #include <string>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kvblend/v1/inference.pb.h"
 #include "nlohmann/json.hpp"
+#include "tests/support/message_text.h"
 
 namespace kvblend::server::cli {
 namespace {
 
-using testing::ElementsAre;
 using testing::HasSubstr;
 
 TEST(MessageJsonTest, ReadsEveryKindOfField) {
@@ -25,26 +24,13 @@ TEST(MessageJsonTest, ReadsEveryKindOfField) {
       "sampling": {"max_tokens": 5, "temperature": 1, "stop": ["x", "yy"], "ignore_eos": true}})",
                                         request);
   ASSERT_TRUE(status.ok()) << status;
-  EXPECT_EQ(request.namespace_(), "tenant");
-  EXPECT_EQ(request.prompt().lead_in(), "L");
-  EXPECT_THAT(request.prompt().chunks(), ElementsAre("a", "b"));
-  ASSERT_EQ(request.prompt().history_size(), 2);
-  EXPECT_EQ(request.prompt().history(0).role(), v1::ROLE_USER);
-  EXPECT_EQ(request.prompt().history(1).role(), v1::ROLE_ASSISTANT);
-  EXPECT_EQ(request.prompt().history(1).text(), "v");
-  EXPECT_EQ(request.blend().reuse(), v1::REUSE_PREFIX);
-  EXPECT_EQ(request.blend().anchoring(), v1::ANCHORING_ISOLATED);
-  EXPECT_EQ(request.blend().policy(), v1::POLICY_HKVD);
-  EXPECT_EQ(request.blend().ratio(), 0.25);
-  EXPECT_EQ(request.blend().ratio_mode(), v1::RATIO_MODE_AUTO);
-  EXPECT_EQ(request.blend().random_seed(), std::numeric_limits<uint64_t>::max());
-  EXPECT_TRUE(request.blend().has_store_misses());
-  EXPECT_FALSE(request.blend().store_misses());
-  EXPECT_EQ(request.sampling().max_tokens(), 5);
-  EXPECT_DOUBLE_EQ(request.sampling().temperature(), 1);
-  EXPECT_THAT(request.sampling().stop(), ElementsAre("x", "yy"));
-  EXPECT_TRUE(request.sampling().ignore_eos());
-  EXPECT_FALSE(request.sampling().has_top_p());
+  test_support::ExpectMessage(request, R"(
+      namespace: "tenant"
+      prompt { system_text: "S"  lead_in: "L"  chunks: [ "a", "b" ]  question: "Q"
+               history { role: ROLE_USER  text: "u" }  history { role: ROLE_ASSISTANT  text: "v" } }
+      blend { reuse: REUSE_PREFIX  anchoring: ANCHORING_ISOLATED  policy: POLICY_HKVD  ratio: 0.25
+              random_seed: 18446744073709551615  store_misses: false  ratio_mode: RATIO_MODE_AUTO }
+      sampling { max_tokens: 5  temperature: 1  stop: [ "x", "yy" ]  ignore_eos: true })");
 }
 
 TEST(MessageJsonTest, ErrorsNameTheField) {

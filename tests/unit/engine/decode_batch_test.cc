@@ -31,24 +31,18 @@ class DecodeBatchTest : public EngineFixture {
 
   /// Sends requests while the first one's prompt keeps the engine thread busy, so that all others wait.
   std::vector<std::shared_ptr<GenerateRecorder>> GenerateTogether(int count) {
-    absl::Notification started, go_on;
-    std::vector<std::shared_ptr<GenerateRecorder>> recorders;
-    for (int i = 0; i < count; ++i) {
+    HeldAnswer first;
+    std::vector<std::shared_ptr<GenerateRecorder>> recorders = {first.recorder};
+    handles_.push_back(*engine_->Generate(NumberedRequest(0), first.recorder));
+    first.started.WaitForNotification();
+    for (int i = 1; i < count; ++i) {
       auto recorder = recorders.emplace_back(std::make_shared<GenerateRecorder>());
-      if (i == 0) {
-        recorder->on_prompt = [&] {
-          started.Notify();
-          go_on.WaitForNotification();
-        };
-      } else {
-        recorder->on_prompt = [this] {
-          most_running_ = std::max(most_running_, engine_->Stats().requests_running);
-        };
-      }
+      recorder->on_prompt = [this] {
+        most_running_ = std::max(most_running_, engine_->Stats().requests_running);
+      };
       handles_.push_back(*engine_->Generate(NumberedRequest(i), recorder));
-      if (i == 0) started.WaitForNotification();
     }
-    go_on.Notify();
+    first.go_on.Notify();
     for (const auto& recorder : recorders) recorder->Wait();
     return recorders;
   }
@@ -107,19 +101,15 @@ INSTANTIATE_TEST_SUITE_P(Backends, DecodeBatchOnBackendTest, testing::Values("re
 
 TEST_F(DecodeBatchTest, OthersGoOnWhenOneIsCancelled) {
   const std::vector<int32_t> alone = Generate(NumberedRequest(3))->token_ids;
-  auto cancelled = std::make_shared<GenerateRecorder>(), other = std::make_shared<GenerateRecorder>();
-  absl::Notification started, go_on;
-  cancelled->on_prompt = [&] {
-    started.Notify();
-    go_on.WaitForNotification();
-  };
+  HeldAnswer held;
+  const auto cancelled = held.recorder, other = std::make_shared<GenerateRecorder>();
   GenerateRequest endless = NumberedRequest(0);
   endless.sampling.max_tokens = 200;
   const auto handle = *engine_->Generate(endless, cancelled);
-  started.WaitForNotification();
+  held.started.WaitForNotification();
   other->on_prompt = [&] { handle->Cancel(); };  // while the first is being decoded
   const auto other_handle = *engine_->Generate(NumberedRequest(3), other);
-  go_on.Notify();
+  held.go_on.Notify();
   EXPECT_EQ(cancelled->Wait().status.code(), absl::StatusCode::kCancelled);
   EXPECT_LT(cancelled->result.completion_tokens, 200);
   EXPECT_TRUE(other->Wait().status.ok()) << other->status;
@@ -193,36 +183,30 @@ TEST_F(SmallDecodeBatchTest, PutsAndScoresRunBesideADecodingRequest) {
 
 // An answer that has no room yet holds up the answers behind it, and nothing else.
 TEST_F(SmallDecodeBatchTest, PutsRunWhileAnAnswerWaitsForRoom) {
-  absl::Notification started, go_on;
-  std::vector<std::shared_ptr<GenerateRecorder>> recorders;
+  HeldAnswer first;
+  const auto second = std::make_shared<GenerateRecorder>();
   GenerateRequest request = NumberedRequest(0);
   request.sampling.max_tokens = 240;  // as many tokens as the batch may have
-  for (int i = 0; i < 2; ++i) {
-    auto recorder = recorders.emplace_back(std::make_shared<GenerateRecorder>());
-    if (i == 0) {
-      recorder->on_prompt = [&] {
-        started.Notify();
-        go_on.WaitForNotification();
-      };
-    }
-    handles_.push_back(*engine_->Generate(request, recorder));
-    if (i == 0) started.WaitForNotification();
-  }
+  handles_.push_back(*engine_->Generate(request, first.recorder));
+  first.started.WaitForNotification();
+  handles_.push_back(*engine_->Generate(request, second));
   auto put = std::make_shared<PutRecorder>();
   PutChunksRequest chunks;
   chunks.chunks = {"Oslo is in Norway.\n"};
   size_t written = 0;
   int32_t waiting = -1;
   put->on_progress = [&] {
-    written = recorders[0]->token_ids.size();
+    written = first.recorder->token_ids.size();
     waiting = engine_->Stats().requests_waiting;
   };
   ASSERT_TRUE(engine_->PutChunks(chunks, put).ok());
-  go_on.Notify();
+  first.go_on.Notify();
   EXPECT_TRUE(put->Wait().status.ok()) << put->status;
   EXPECT_LT(written, 240);  // the first answer had not ended
   EXPECT_EQ(waiting, 1);    // the second
-  for (const auto& recorder : recorders) EXPECT_TRUE(recorder->Wait().status.ok()) << recorder->status;
+  for (const auto& recorder : {first.recorder, second}) {
+    EXPECT_TRUE(recorder->Wait().status.ok()) << recorder->status;
+  }
 }
 
 TEST(DecodeBatchOptionsTest, AreChecked) {

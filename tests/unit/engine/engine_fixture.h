@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/synchronization/notification.h"
 #include "engine/api/engine.h"
 #include "tests/support/engine_recorder.h"
 #include "tests/support/tiny_model.h"
@@ -16,6 +17,18 @@ namespace kvblend {
 using test_support::GenerateRecorder;
 using test_support::PutRecorder;
 using test_support::ScoreRecorder;
+
+/// An answer that waits, its prompt prefilled, until it may go on; the engine thread waits with it.
+struct HeldAnswer {
+  HeldAnswer() {
+    recorder->on_prompt = [this] {
+      started.Notify();
+      go_on.WaitForNotification();
+    };
+  }
+  const std::shared_ptr<GenerateRecorder> recorder = std::make_shared<GenerateRecorder>();
+  absl::Notification started, go_on;
+};
 
 /// An engine on the reference backend with a tiny random model, in fp32.
 class EngineFixture : public testing::Test {

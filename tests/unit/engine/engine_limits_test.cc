@@ -90,14 +90,9 @@ TEST_F(EngineLimitsTest, ScoreWantsExactlyOneContinuation) {
 }
 
 TEST_F(EngineLimitsTest, AFullQueueIsResourceExhaustedAndEmptiesAgain) {
-  auto running = std::make_shared<GenerateRecorder>();
-  absl::Notification started, go_on;
-  running->on_prompt = [&] {
-    started.Notify();
-    go_on.WaitForNotification();
-  };
-  ASSERT_TRUE(engine_->Generate(Request(), running).ok());
-  started.WaitForNotification();
+  HeldAnswer running;
+  ASSERT_TRUE(engine_->Generate(Request(), running.recorder).ok());
+  running.started.WaitForNotification();
   std::vector<std::shared_ptr<GenerateRecorder>> queued;
   for (int i = 0; i < 2; ++i) {
     queued.push_back(std::make_shared<GenerateRecorder>());
@@ -107,7 +102,7 @@ TEST_F(EngineLimitsTest, AFullQueueIsResourceExhaustedAndEmptiesAgain) {
   EXPECT_EQ(engine_->Stats().requests_running, 1);
   const auto refused = engine_->Generate(Request(), std::make_shared<GenerateRecorder>());
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
-  go_on.Notify();
+  running.go_on.Notify();
   for (const auto& recorder : queued) EXPECT_TRUE(recorder->Wait().status.ok());
   EXPECT_TRUE(Generate(Request())->status.ok());
 }

@@ -21,16 +21,10 @@ using ::testing::HasSubstr;
 
 std::unique_ptr<text::Tokenizer> MakeTokenizer(const std::string& pre_tokenizer) {
   text::SmallVocabulary vocabulary(pre_tokenizer);
-  for (const auto& [left, right] : std::vector<std::pair<std::string, std::string>>{{"t", "h"},
-                                                                                    {"th", "e"},
-                                                                                    {" ", "the"},
-                                                                                    {"a", "b"},
-                                                                                    {"ab", "ab"},
-                                                                                    {" ", " "},
-                                                                                    {"  ", "  "},
-                                                                                    {"\n", "\n"},
-                                                                                    {"\xC3", "\xA9"},
-                                                                                    {"1", "2"}}) {
+  const std::pair<std::string, std::string> merges[] = {
+      {"t", "h"}, {"th", "e"},  {" ", "the"}, {"a", "b"},       {"ab", "ab"},
+      {" ", " "}, {"  ", "  "}, {"\n", "\n"}, {"\xC3", "\xA9"}, {"1", "2"}};
+  for (const auto& [left, right] : merges) {
     vocabulary.AddMerge(left, right);
   }
   vocabulary.AddNamed("<tool>", text::kGgufUserDefined);

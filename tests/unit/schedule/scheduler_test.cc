@@ -1,5 +1,6 @@
 #include "engine/schedule/scheduler.h"
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -43,17 +44,26 @@ class SchedulerTest : public ::testing::Test {
     return job;
   }
 
+  /// A job that does `run` and is never abandoned.
+  static Job Doing(std::function<void()> run, Lane lane = Lane::kInteractive, std::string key = "k") {
+    Job job;
+    job.fairness_key = std::move(key);
+    job.lane = lane;
+    job.run = std::move(run);
+    job.abandon = [](absl::Status status) { ADD_FAILURE() << status; };
+    return job;
+  }
+  void Submit(Job job) { ASSERT_TRUE(scheduler_->Submit(std::move(job)).ok()); }
+  void Finish() { ASSERT_TRUE(scheduler_->Drain(absl::InfiniteFuture()).ok()); }
+
   /// Keeps the engine thread busy until `gate_` opens, and waits until it is.
   void CloseGate() {
     absl::Notification busy;
-    Job job;
-    job.fairness_key = "gate";
-    job.run = [&] {
+    const auto wait = [&] {
       busy.Notify();
       gate_.WaitForNotification();
     };
-    job.abandon = [](absl::Status status) { ADD_FAILURE() << status; };
-    ASSERT_TRUE(scheduler_->Submit(std::move(job)).ok());
+    Submit(Doing(wait, Lane::kInteractive, "gate"));
     busy.WaitForNotification();
   }
 
@@ -67,13 +77,10 @@ TEST_F(SchedulerTest, RunsJobsOnOneThreadOfItsOwn) {
   std::vector<std::thread::id> threads;
   for (int i = 0; i < 3; ++i) {
     absl::Notification over;
-    Job job;
-    job.run = [&] {
+    Submit(Doing([&] {
       threads.push_back(std::this_thread::get_id());
       over.Notify();
-    };
-    job.abandon = [](absl::Status status) { ADD_FAILURE() << status; };
-    ASSERT_TRUE(scheduler_->Submit(job).ok());
+    }));
     over.WaitForNotification();
   }
   EXPECT_EQ(threads, std::vector<std::thread::id>(3, threads[0]));
@@ -84,13 +91,13 @@ TEST_F(SchedulerTest, CountsWaitingAndRunning) {
   CloseGate();
   EXPECT_EQ(scheduler_->running(), 1);
   for (Lane lane : {Lane::kInteractive, Lane::kBulk, Lane::kBulk, Lane::kBackground}) {
-    ASSERT_TRUE(scheduler_->Submit(MakeJob(std::make_shared<Outcome>(), lane)).ok());
+    Submit(MakeJob(std::make_shared<Outcome>(), lane));
   }
   EXPECT_EQ(scheduler_->waiting(Lane::kInteractive), 1);
   EXPECT_EQ(scheduler_->waiting(Lane::kBulk), 2);
   EXPECT_EQ(scheduler_->waiting(Lane::kBackground), 1);
   gate_.Notify();
-  EXPECT_TRUE(scheduler_->Drain(absl::InfiniteFuture()).ok());
+  Finish();
   EXPECT_EQ(scheduler_->running(), 0);
   EXPECT_EQ(scheduler_->waiting(Lane::kBulk), 0);
 }
@@ -98,35 +105,30 @@ TEST_F(SchedulerTest, CountsWaitingAndRunning) {
 TEST_F(SchedulerTest, RunsInTheQueuesOrder) {
   CloseGate();
   std::vector<std::string> order;
-  const auto job = [&](std::string name, std::string key, Lane lane) {
-    Job job;
-    job.fairness_key = std::move(key);
-    job.lane = lane;
-    job.run = [&order, name] { order.push_back(name); };
-    job.abandon = [](absl::Status status) { ADD_FAILURE() << status; };
-    return job;
+  const auto submit = [&](std::string name, std::string key, Lane lane) {
+    Submit(Doing([&order, name] { order.push_back(name); }, lane, key));
   };
-  ASSERT_TRUE(scheduler_->Submit(job("background", "a", Lane::kBackground)).ok());
-  ASSERT_TRUE(scheduler_->Submit(job("a1", "a", Lane::kInteractive)).ok());
-  ASSERT_TRUE(scheduler_->Submit(job("a2", "a", Lane::kInteractive)).ok());
-  ASSERT_TRUE(scheduler_->Submit(job("b1", "b", Lane::kInteractive)).ok());
+  submit("background", "a", Lane::kBackground);
+  submit("a1", "a", Lane::kInteractive);
+  submit("a2", "a", Lane::kInteractive);
+  submit("b1", "b", Lane::kInteractive);
   gate_.Notify();
-  EXPECT_TRUE(scheduler_->Drain(absl::InfiniteFuture()).ok());
+  Finish();
   EXPECT_THAT(order, ElementsAre("a1", "b1", "a2", "background"));
 }
 
 TEST_F(SchedulerTest, FullQueuesRefuseByCountAndLimitAndSeparately) {
   CloseGate();
-  ASSERT_TRUE(scheduler_->Submit(MakeJob(std::make_shared<Outcome>(), Lane::kInteractive)).ok());
-  ASSERT_TRUE(scheduler_->Submit(MakeJob(std::make_shared<Outcome>(), Lane::kBulk)).ok());
+  Submit(MakeJob(std::make_shared<Outcome>(), Lane::kInteractive));
+  Submit(MakeJob(std::make_shared<Outcome>(), Lane::kBulk));
   const JobId last = scheduler_->Submit(MakeJob(std::make_shared<Outcome>(), Lane::kBulk)).value();
   auto refused = std::make_shared<Outcome>();
   for (Lane lane : {Lane::kInteractive, Lane::kBulk}) {
     EXPECT_EQ(scheduler_->Submit(MakeJob(refused, lane)).status(),
               absl::ResourceExhaustedError("the queue is full: 3 requests wait; allowed: 3"));
   }
-  ASSERT_TRUE(scheduler_->Submit(MakeJob(std::make_shared<Outcome>(), Lane::kBackground)).ok());
-  ASSERT_TRUE(scheduler_->Submit(MakeJob(std::make_shared<Outcome>(), Lane::kBackground)).ok());
+  Submit(MakeJob(std::make_shared<Outcome>(), Lane::kBackground));
+  Submit(MakeJob(std::make_shared<Outcome>(), Lane::kBackground));
   EXPECT_EQ(scheduler_->Submit(MakeJob(refused, Lane::kBackground)).status(),
             absl::ResourceExhaustedError("the queue is full: 2 background jobs wait; allowed: 2"));
   // A job's next step is not refused; and Abandon makes room.
@@ -136,21 +138,19 @@ TEST_F(SchedulerTest, FullQueuesRefuseByCountAndLimitAndSeparately) {
   EXPECT_TRUE(scheduler_->Abandon(next_id, absl::CancelledError("")));
   EXPECT_FALSE(scheduler_->Submit(MakeJob(refused)).ok());
   EXPECT_TRUE(scheduler_->Abandon(last, absl::CancelledError("")));
-  EXPECT_TRUE(scheduler_->Submit(MakeJob(std::make_shared<Outcome>())).ok());
+  Submit(MakeJob(std::make_shared<Outcome>()));
   gate_.Notify();
-  EXPECT_TRUE(scheduler_->Drain(absl::InfiniteFuture()).ok());
+  Finish();
   EXPECT_FALSE(refused->over.HasBeenNotified());  // neither function is called for a refused job
 }
 
 TEST_F(SchedulerTest, AbandonWorksOnQueuedJobsOnly) {
   absl::Notification running;
-  Job job;
-  job.run = [&] {
+  const auto wait = [&] {
     running.Notify();
     gate_.WaitForNotification();
   };
-  job.abandon = [](absl::Status status) { ADD_FAILURE() << status; };
-  const JobId running_id = scheduler_->Submit(job).value();
+  const JobId running_id = scheduler_->Submit(Doing(wait)).value();
   running.WaitForNotification();
   auto outcome = std::make_shared<Outcome>();
   const JobId queued_id = scheduler_->Submit(MakeJob(outcome)).value();
@@ -161,7 +161,7 @@ TEST_F(SchedulerTest, AbandonWorksOnQueuedJobsOnly) {
   EXPECT_FALSE(scheduler_->Abandon(queued_id, absl::CancelledError("")));
   EXPECT_FALSE(scheduler_->Abandon(12345, absl::CancelledError("")));
   gate_.Notify();
-  EXPECT_TRUE(scheduler_->Drain(absl::InfiniteFuture()).ok());
+  Finish();
   EXPECT_FALSE(outcome->ran);
 }
 
@@ -172,7 +172,7 @@ TEST_F(SchedulerTest, WaitingJobsEndAtTheirDeadlineWhileAnotherRuns) {
   auto early = std::make_shared<Outcome>();
   auto probe = std::make_shared<Outcome>();
   const auto submit = [&](std::shared_ptr<Outcome> outcome, absl::Duration after) {
-    ASSERT_TRUE(scheduler_->Submit(MakeJob(outcome, Lane::kInteractive, "k", start + after)).ok());
+    Submit(MakeJob(outcome, Lane::kInteractive, "k", start + after));
   };
   submit(late, absl::Seconds(10));
   submit(early, absl::Seconds(5));
@@ -197,7 +197,7 @@ TEST_F(SchedulerTest, DeadlineInThePastIsRefused) {
   const absl::Status status =
       scheduler_->Submit(MakeJob(outcome, Lane::kBulk, "k", clock_.Now() - absl::Seconds(2))).status();
   EXPECT_EQ(status, absl::DeadlineExceededError("the deadline passed 2s before submission"));
-  EXPECT_TRUE(scheduler_->Drain(absl::InfiniteFuture()).ok());
+  Finish();
   EXPECT_FALSE(outcome->over.HasBeenNotified());
 }
 
@@ -231,13 +231,10 @@ TEST_F(SchedulerTest, WhatAJobOwnsIsReleasedWithoutTheLock) {
   for (bool abandon : {false, true}) {
     absl::Notification& gate = gates[abandon ? 1 : 0];
     absl::Notification busy;
-    Job blocker;
-    blocker.run = [&] {
+    Submit(Doing([&] {
       busy.Notify();
       gate.WaitForNotification();
-    };
-    blocker.abandon = [](absl::Status) {};
-    ASSERT_TRUE(scheduler_->Submit(blocker).ok());
+    }));
     busy.WaitForNotification();
     JobId id = 0;
     {
@@ -249,7 +246,7 @@ TEST_F(SchedulerTest, WhatAJobOwnsIsReleasedWithoutTheLock) {
     EXPECT_EQ(abandon && scheduler_->Abandon(id, absl::CancelledError("")), abandon);
     gate.Notify();
   }
-  EXPECT_TRUE(scheduler_->Drain(absl::InfiniteFuture()).ok());
+  Finish();
   EXPECT_EQ(released, 2);
 }
 
@@ -260,17 +257,14 @@ TEST_F(SchedulerTest, DrainFinishesWhatWasAcceptedAndWhatComesBehindIt) {
   auto behind = std::make_shared<Outcome>();
   auto next_step = std::make_shared<Outcome>();
   absl::Status refused_with;
-  Job job;
-  job.run = [&] {
+  Submit(Doing([&] {
     refused_with = scheduler_->Submit(MakeJob(refused)).status();
-    EXPECT_TRUE(scheduler_->Submit(MakeJob(behind, Lane::kBackground)).ok());
+    Submit(MakeJob(behind, Lane::kBackground));
     Job step = MakeJob(next_step, Lane::kBulk);
     step.continues = true;
     EXPECT_TRUE(scheduler_->Submit(step).ok());
-  };
-  job.abandon = [](absl::Status status) { ADD_FAILURE() << status; };
-  ASSERT_TRUE(scheduler_->Submit(job).ok());
-  ASSERT_TRUE(scheduler_->Submit(MakeJob(queued)).ok());
+  }));
+  Submit(MakeJob(queued));
   std::thread drain([&] { EXPECT_TRUE(scheduler_->Drain(absl::InfiniteFuture()).ok()); });
   // Draining has begun when a submission is refused for it.
   while (true) {
@@ -298,8 +292,8 @@ TEST_F(SchedulerTest, DrainGivesUpAtItsDeadline) {
   CloseGate();
   auto queued = std::make_shared<Outcome>();
   auto background = std::make_shared<Outcome>();
-  ASSERT_TRUE(scheduler_->Submit(MakeJob(queued)).ok());
-  ASSERT_TRUE(scheduler_->Submit(MakeJob(background, Lane::kBackground)).ok());
+  Submit(MakeJob(queued));
+  Submit(MakeJob(background, Lane::kBackground));
   absl::Status drained;
   const absl::Time deadline = clock_.Now() + absl::Seconds(30);
   std::thread drain([&] { drained = scheduler_->Drain(deadline); });
@@ -310,13 +304,13 @@ TEST_F(SchedulerTest, DrainGivesUpAtItsDeadline) {
   EXPECT_EQ(queued->abandoned.code(), absl::StatusCode::kCancelled);
   EXPECT_EQ(background->abandoned.code(), absl::StatusCode::kCancelled);
   gate_.Notify();
-  EXPECT_TRUE(scheduler_->Drain(absl::InfiniteFuture()).ok());  // the running one has ended
+  Finish();  // the running one has ended
 }
 
 TEST_F(SchedulerTest, DestructorAbandonsTheQueuedAndWaitsForTheRunning) {
   CloseGate();
   auto queued = std::make_shared<Outcome>();
-  ASSERT_TRUE(scheduler_->Submit(MakeJob(queued)).ok());
+  Submit(MakeJob(queued));
   std::thread destroy([&] { scheduler_.reset(); });
   queued->over.WaitForNotification();
   EXPECT_EQ(queued->abandoned.code(), absl::StatusCode::kCancelled);
@@ -369,16 +363,12 @@ class OngoingTest : public SchedulerTest {
     return --left_ > 0;
   }
   Job Named(std::string name, Lane lane, int leaves = 0) {
-    Job job;
-    job.fairness_key = name;
-    job.lane = lane;
-    job.run = [this, name, leaves] {
+    const auto run = [this, name, leaves] {
       absl::MutexLock lock(&mutex_);
       order_.push_back(name);
       left_ += leaves;
     };
-    job.abandon = [](absl::Status status) { ADD_FAILURE() << status; };
-    return job;
+    return Doing(run, lane, name);
   }
 
   absl::Mutex mutex_;
@@ -388,11 +378,11 @@ class OngoingTest : public SchedulerTest {
 
 TEST_F(OngoingTest, RunsBetweenInteractiveJobsAndUntilNothingIsLeft) {
   CloseGate();
-  ASSERT_TRUE(scheduler_->Submit(Named("a", Lane::kInteractive, 4)).ok());
-  ASSERT_TRUE(scheduler_->Submit(Named("b", Lane::kInteractive)).ok());
-  ASSERT_TRUE(scheduler_->Submit(Named("c", Lane::kInteractive)).ok());
+  Submit(Named("a", Lane::kInteractive, 4));
+  Submit(Named("b", Lane::kInteractive));
+  Submit(Named("c", Lane::kInteractive));
   gate_.Notify();
-  ASSERT_TRUE(scheduler_->Drain(absl::InfiniteFuture()).ok());
+  Finish();
   EXPECT_THAT(order_, ElementsAre("a", "step", "b", "step", "c", "step", "step"));
   EXPECT_FALSE(scheduler_->has_ongoing());
 }
@@ -400,11 +390,11 @@ TEST_F(OngoingTest, RunsBetweenInteractiveJobsAndUntilNothingIsLeft) {
 TEST_F(OngoingTest, BulkJobsWaitForManyStepsButNotForAll) {
   constexpr int kLeft = 3 * Scheduler::kOngoingPatience;
   CloseGate();
-  ASSERT_TRUE(scheduler_->Submit(Named("a", Lane::kInteractive, kLeft)).ok());
-  ASSERT_TRUE(scheduler_->Submit(Named("bulk", Lane::kBulk)).ok());
-  ASSERT_TRUE(scheduler_->Submit(Named("background", Lane::kBackground)).ok());
+  Submit(Named("a", Lane::kInteractive, kLeft));
+  Submit(Named("bulk", Lane::kBulk));
+  Submit(Named("background", Lane::kBackground));
   gate_.Notify();
-  ASSERT_TRUE(scheduler_->Drain(absl::InfiniteFuture()).ok());
+  Finish();
   ASSERT_EQ(order_.size(), kLeft + 3);
   EXPECT_EQ(order_[1 + Scheduler::kOngoingPatience], "bulk");
   EXPECT_EQ(order_[2 + 2 * Scheduler::kOngoingPatience], "background");
@@ -417,11 +407,11 @@ TEST_F(OngoingTest, AJobWaitsUntilThereIsRoomForWhatItLeaves) {
     absl::MutexLock lock(&mutex_);
     return left_ <= 1;
   };
-  ASSERT_TRUE(scheduler_->Submit(Named("first", Lane::kInteractive, 4)).ok());
-  ASSERT_TRUE(scheduler_->Submit(large).ok());
-  ASSERT_TRUE(scheduler_->Submit(Named("behind it", Lane::kInteractive)).ok());
+  Submit(Named("first", Lane::kInteractive, 4));
+  Submit(large);
+  Submit(Named("behind it", Lane::kInteractive));
   gate_.Notify();
-  ASSERT_TRUE(scheduler_->Drain(absl::InfiniteFuture()).ok());
+  Finish();
   EXPECT_THAT(order_,
               ElementsAre("first", "step", "step", "step", "large", "step", "behind it", "step", "step"));
 }
@@ -431,11 +421,11 @@ TEST_F(OngoingTest, OtherLanesGoOnWhileAJobHasNoRoom) {
   CloseGate();
   Job waits = Named("waits", Lane::kInteractive);
   waits.has_room = [] { return false; };  // until nothing is ongoing
-  ASSERT_TRUE(scheduler_->Submit(Named("first", Lane::kInteractive, kLeft)).ok());
-  ASSERT_TRUE(scheduler_->Submit(waits).ok());
-  ASSERT_TRUE(scheduler_->Submit(Named("bulk", Lane::kBulk)).ok());
+  Submit(Named("first", Lane::kInteractive, kLeft));
+  Submit(waits);
+  Submit(Named("bulk", Lane::kBulk));
   gate_.Notify();
-  ASSERT_TRUE(scheduler_->Drain(absl::InfiniteFuture()).ok());
+  Finish();
   ASSERT_EQ(order_.size(), kLeft + 3);
   EXPECT_EQ(order_[1 + Scheduler::kOngoingPatience], "bulk");
   EXPECT_EQ(order_.back(), "waits");
@@ -466,7 +456,7 @@ TEST_F(SchedulerTest, AJobWithoutRoomCanBeAbandoned) {
   EXPECT_TRUE(scheduler_->Abandon(id, absl::CancelledError("no longer wanted")));
   EXPECT_EQ(outcome->abandoned, absl::CancelledError("no longer wanted"));
   go_on.Notify();
-  ASSERT_TRUE(scheduler_->Drain(absl::InfiniteFuture()).ok());
+  Finish();
   EXPECT_FALSE(outcome->ran);
 }
 

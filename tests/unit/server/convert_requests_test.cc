@@ -5,11 +5,12 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/convert/requests.h"
-#include "tests/unit/server/describe_request.h"
+#include "tests/support/message_text.h"
 
 namespace kvblend::server {
 namespace {
 
+using ::kvblend::test_support::FromText;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -17,14 +18,6 @@ v1::GenerateRequest Minimal() {
   v1::GenerateRequest request;
   request.mutable_prompt()->set_question("why?");
   return request;
-}
-
-TEST(ConvertRequestsTest, UnsetFieldsHaveTheEnginesDefaults) {
-  const auto converted = FromProto(Minimal());
-  ASSERT_TRUE(converted.ok()) << converted.status();
-  GenerateRequest defaults;
-  defaults.prompt.question = "why?";
-  EXPECT_EQ(Describe::Text(*converted), Describe::Text(defaults));
 }
 
 // The documented defaults, which clients rely on, against the engine's.
@@ -49,44 +42,17 @@ TEST(ConvertRequestsTest, EnginesDefaultsAreTheDocumentedOnes) {
 }
 
 TEST(ConvertRequestsTest, EveryFieldOfAGenerateRequestArrives) {
-  v1::GenerateRequest request;
-  request.set_namespace_("tenant");
-  v1::Prompt* prompt = request.mutable_prompt();
-  prompt->set_system_text("system");
-  prompt->set_lead_in("lead");
-  prompt->add_chunks("one");
-  prompt->add_chunks("two");
-  prompt->set_question("why?");
-  prompt->add_history()->set_text("hello");
-  prompt->add_history()->set_text("hi");
-  prompt->mutable_history(1)->set_role(v1::ROLE_ASSISTANT);
-  v1::BlendOptions* blend = request.mutable_blend();
-  blend->set_reuse(v1::REUSE_PREFIX);
-  blend->set_anchoring(v1::ANCHORING_ISOLATED);
-  blend->set_policy(v1::POLICY_HKVD);
-  blend->set_ratio(0.0);  // zero values given on purpose are not defaults
-  blend->set_query_layers(3);
-  blend->set_hkvd_layer(0);
-  blend->set_hkvd_source(v1::DEVIATION_SOURCE_KEY);
-  blend->set_link_tokens(0);
-  blend->set_random_seed(7);
-  blend->set_store_misses(false);
-  blend->set_ratio_mode(v1::RATIO_MODE_AUTO);
-  blend->set_ratio_min(0.0);
-  blend->set_ratio_max(0.75);
-  v1::SamplingOptions* sampling = request.mutable_sampling();
-  sampling->set_max_tokens(0);
-  sampling->set_temperature(0.5);
-  sampling->set_top_k(40);
-  sampling->set_top_p(0.0);
-  sampling->set_min_p(0.1);
-  sampling->set_repetition_penalty(0.0);
-  sampling->set_seed(uint64_t{1} << 63);
-  sampling->add_stop("\n");
-  sampling->set_ignore_eos(true);
-  sampling->set_top_logprobs(0);
-  prompt->mutable_history(0)->set_role(v1::ROLE_USER);
-  const auto converted = FromProto(v1::GenerateRequest(request));
+  // Zero values given on purpose are not defaults.
+  const auto converted = FromProto(FromText<v1::GenerateRequest>(R"(
+      namespace: "tenant"
+      prompt { system_text: "system"  lead_in: "lead"  chunks: [ "one", "two" ]  question: "why?"
+               history { role: ROLE_USER  text: "hello" }  history { role: ROLE_ASSISTANT  text: "hi" } }
+      blend { reuse: REUSE_PREFIX  anchoring: ANCHORING_ISOLATED  policy: POLICY_HKVD
+              ratio: 0  ratio_mode: RATIO_MODE_AUTO  ratio_min: 0  ratio_max: 0.75
+              query_layers: 3  hkvd_layer: 0  hkvd_source: DEVIATION_SOURCE_KEY
+              link_tokens: 0  random_seed: 7  store_misses: false }
+      sampling { max_tokens: 0  temperature: 0.5  top_k: 40  top_p: 0  min_p: 0.1  repetition_penalty: 0
+                 seed: 9223372036854775808  stop: "\n"  ignore_eos: true  top_logprobs: 0 })"));
   ASSERT_TRUE(converted.ok()) << converted.status();
   EXPECT_EQ(converted->caller.tenant_namespace, "tenant");
   EXPECT_EQ(converted->prompt.system_text, "system");
@@ -149,18 +115,9 @@ TEST(ConvertRequestsTest, UnknownEnumNumbersAreRefusedByFieldValueAndRange) {
   EXPECT_THAT(refusal([](auto* r) { r->clear_prompt(); }), HasSubstr("prompt is not set"));
 }
 
-v1::ScoreRequest MinimalScore() {
-  v1::ScoreRequest request;
-  request.mutable_prompt()->set_question("why?");
-  return request;
-}
-
 TEST(ConvertRequestsTest, ScoreTakesTextOrTokenIds) {
-  v1::ScoreRequest text = MinimalScore();
-  text.set_namespace_("tenant");
-  text.set_continuation_text("because");
-  text.mutable_blend()->set_ratio(0.25);
-  const auto by_text = FromProto(std::move(text));
+  const auto by_text = FromProto(FromText<v1::ScoreRequest>(R"(
+      namespace: "tenant"  prompt { question: "why?" }  blend { ratio: 0.25 }  continuation_text: "because")"));
   ASSERT_TRUE(by_text.ok()) << by_text.status();
   EXPECT_EQ(by_text->caller.tenant_namespace, "tenant");
   EXPECT_EQ(by_text->prompt.question, "why?");
@@ -169,11 +126,9 @@ TEST(ConvertRequestsTest, ScoreTakesTextOrTokenIds) {
   EXPECT_TRUE(by_text->continuation_token_ids.empty());
   EXPECT_FALSE(by_text->return_distributions);
 
-  v1::ScoreRequest ids = MinimalScore();
-  ids.mutable_continuation_token_ids()->add_ids(5);
-  ids.mutable_continuation_token_ids()->add_ids(-1);  // the engine knows the vocabulary, not the edge
-  ids.set_return_distributions(true);
-  const auto by_ids = FromProto(std::move(ids));
+  // The engine knows the vocabulary, not the edge.
+  const auto by_ids = FromProto(FromText<v1::ScoreRequest>(R"(
+      prompt { question: "why?" }  continuation_token_ids { ids: [ 5, -1 ] }  return_distributions: true)"));
   ASSERT_TRUE(by_ids.ok()) << by_ids.status();
   EXPECT_EQ(by_ids->continuation, "");
   EXPECT_THAT(by_ids->continuation_token_ids, ElementsAre(5, -1));
@@ -181,67 +136,55 @@ TEST(ConvertRequestsTest, ScoreTakesTextOrTokenIds) {
 }
 
 TEST(ConvertRequestsTest, ScoreWithoutAContinuationIsRefused) {
-  v1::ScoreRequest empty_text = MinimalScore();
-  empty_text.set_continuation_text("");
-  v1::ScoreRequest no_ids = MinimalScore();
-  no_ids.mutable_continuation_token_ids();
-  v1::ScoreRequest no_prompt;
-  no_prompt.set_continuation_text("because");
-  const std::vector<std::pair<v1::ScoreRequest, std::string>> cases = {
-      {MinimalScore(), "continuation is not set"},
-      {empty_text, "continuation_text is empty"},
-      {no_ids, "continuation_token_ids.ids has 0 ids"},
-      {no_prompt, "prompt is not set"}};
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {R"(prompt { question: "why?" })", "continuation is not set"},
+      {R"(prompt { question: "why?" }  continuation_text: "")", "continuation_text is empty"},
+      {R"(prompt { question: "why?" }  continuation_token_ids {})", "continuation_token_ids.ids has 0 ids"},
+      {R"(continuation_text: "because")", "prompt is not set"}};
   for (const auto& [request, message] : cases) {
-    const auto converted = FromProto(v1::ScoreRequest(request));
+    const auto converted = FromProto(FromText<v1::ScoreRequest>(request));
     EXPECT_EQ(converted.status().code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(converted.status().message()), HasSubstr(message));
   }
 }
 
-TEST(ConvertRequestsTest, EveryFieldOfAPutRequestArrives) {
-  v1::PutChunksRequest request;
-  request.set_namespace_("tenant");
-  request.set_system_text("system");
-  request.set_lead_in("lead");
-  request.set_anchoring(v1::ANCHORING_ISOLATED);
-  request.add_chunks("one");
-  request.set_label("corpus");
-  request.add_chunk_labels("one's");
-  request.set_pin(true);
-  const auto converted = FromProto(v1::PutChunksRequest(request));
-  ASSERT_TRUE(converted.ok()) << converted.status();
-  EXPECT_EQ(converted->caller.tenant_namespace, "tenant");
-  EXPECT_EQ(converted->system_text, "system");
-  EXPECT_EQ(converted->lead_in, "lead");
-  EXPECT_EQ(converted->anchoring, Anchoring::kIsolated);
-  EXPECT_THAT(converted->chunks, ElementsAre("one"));
-  EXPECT_EQ(converted->label, "corpus");
-  EXPECT_THAT(converted->chunk_labels, ElementsAre("one's"));
-  EXPECT_TRUE(converted->pin);
+/// Where the requests for chunks say that these stand.
+template <typename Request>
+void ExpectPlace(const Request& request) {
+  EXPECT_EQ(request.caller.tenant_namespace, "tenant");
+  EXPECT_EQ(request.system_text, "system");
+  EXPECT_EQ(request.lead_in, "lead");
+  EXPECT_EQ(request.anchoring, Anchoring::kIsolated);
+}
 
-  v1::PutChunksRequest unknown;
+template <typename Request>
+void ExpectUnknownAnchoringIsRefused() {
+  Request unknown;
   unknown.set_anchoring(static_cast<v1::Anchoring>(8));
   EXPECT_THAT(std::string(FromProto(std::move(unknown)).status().message()),
               HasSubstr("anchoring is 8; allowed: "));
 }
 
-TEST(ConvertRequestsTest, EveryFieldOfASplitRequestArrives) {
-  v1::SplitDocumentRequest request;
-  request.set_namespace_("tenant");
-  request.set_system_text("system");
-  request.set_lead_in("lead");
-  request.set_anchoring(v1::ANCHORING_ISOLATED);
-  request.set_text("document");
-  request.set_goes_on(true);
-  request.set_chunk_tokens(99);
-  request.set_overlap_tokens(0);
-  const auto converted = FromProto(v1::SplitDocumentRequest(request));
+TEST(ConvertRequestsTest, EveryFieldOfAPutRequestArrives) {
+  const auto converted = FromProto(FromText<v1::PutChunksRequest>(R"(
+      namespace: "tenant"  system_text: "system"  lead_in: "lead"  anchoring: ANCHORING_ISOLATED
+      chunks: "one"  label: "corpus"  chunk_labels: "one's"  pin: true)"));
   ASSERT_TRUE(converted.ok()) << converted.status();
-  EXPECT_EQ(converted->caller.tenant_namespace, "tenant");
-  EXPECT_EQ(converted->system_text, "system");
-  EXPECT_EQ(converted->lead_in, "lead");
-  EXPECT_EQ(converted->anchoring, Anchoring::kIsolated);
+  ExpectPlace(*converted);
+  EXPECT_THAT(converted->chunks, ElementsAre("one"));
+  EXPECT_EQ(converted->label, "corpus");
+  EXPECT_THAT(converted->chunk_labels, ElementsAre("one's"));
+  EXPECT_TRUE(converted->pin);
+
+  ExpectUnknownAnchoringIsRefused<v1::PutChunksRequest>();
+}
+
+TEST(ConvertRequestsTest, EveryFieldOfASplitRequestArrives) {
+  const auto converted = FromProto(FromText<v1::SplitDocumentRequest>(R"(
+      namespace: "tenant"  system_text: "system"  lead_in: "lead"  anchoring: ANCHORING_ISOLATED
+      text: "document"  goes_on: true  chunk_tokens: 99  overlap_tokens: 0)"));
+  ASSERT_TRUE(converted.ok()) << converted.status();
+  ExpectPlace(*converted);
   EXPECT_EQ(converted->text, "document");
   EXPECT_TRUE(converted->goes_on);
   EXPECT_EQ(converted->chunk_tokens, 99);
@@ -251,25 +194,14 @@ TEST(ConvertRequestsTest, EveryFieldOfASplitRequestArrives) {
   ASSERT_TRUE(defaults.ok());
   EXPECT_EQ(defaults->chunk_tokens, 512);
   EXPECT_EQ(defaults->overlap_tokens, 64);
-  v1::SplitDocumentRequest unknown;
-  unknown.set_anchoring(static_cast<v1::Anchoring>(8));
-  EXPECT_THAT(std::string(FromProto(std::move(unknown)).status().message()),
-              HasSubstr("anchoring is 8; allowed: "));
+  ExpectUnknownAnchoringIsRefused<v1::SplitDocumentRequest>();
 }
 
 TEST(ConvertRequestsTest, EveryFieldOfAPrefetchRequestArrives) {
-  v1::PrefetchChunksRequest request;
-  request.set_namespace_("tenant");
-  request.set_system_text("system");
-  request.set_lead_in("lead");
-  request.set_anchoring(v1::ANCHORING_ISOLATED);
-  request.add_chunks("one");
-  const auto converted = FromProto(v1::PrefetchChunksRequest(request));
+  const auto converted = FromProto(FromText<v1::PrefetchChunksRequest>(R"(
+      namespace: "tenant"  system_text: "system"  lead_in: "lead"  anchoring: ANCHORING_ISOLATED  chunks: "one")"));
   ASSERT_TRUE(converted.ok()) << converted.status();
-  EXPECT_EQ(converted->caller.tenant_namespace, "tenant");
-  EXPECT_EQ(converted->system_text, "system");
-  EXPECT_EQ(converted->lead_in, "lead");
-  EXPECT_EQ(converted->anchoring, Anchoring::kIsolated);
+  ExpectPlace(*converted);
   EXPECT_THAT(converted->chunks, ElementsAre("one"));
 }
 

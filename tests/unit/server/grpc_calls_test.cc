@@ -17,10 +17,12 @@
 #include "kvblend/v1/chunks.grpc.pb.h"
 #include "kvblend/v1/inference.grpc.pb.h"
 #include "server/cli/client.h"
+#include "tests/support/message_text.h"
 
 namespace kvblend::server {
 namespace {
 
+using test_support::FromText;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::SizeIs;
@@ -30,20 +32,12 @@ class FakeInference : public v1::Inference::Service {
   grpc::Status Generate(grpc::ServerContext* context, const v1::GenerateRequest* request,
                         grpc::ServerWriter<v1::GenerateEvent>* writer) override {
     last_generate = *request;
-    v1::GenerateEvent event;
-    event.mutable_prompt()->set_prompt_tokens(42);
-    event.mutable_prompt()->set_policy(v1::POLICY_HKVD);
-    v1::ChunkReport& chunk = *event.mutable_prompt()->add_chunks();
-    chunk.set_source(v1::CHUNK_SOURCE_OTHER_ANCHOR);
-    chunk.set_tier(v1::TIER_HOST_MEMORY);
-    writer->Write(event);
-    event.mutable_text()->set_text("Hi");
-    event.mutable_text()->add_token_ids(3);
-    v1::TokenLogprob& logprob = *event.mutable_text()->add_logprobs();
-    logprob.set_token_id(3);
-    logprob.set_logprob(-0.25);
-    event.mutable_text()->add_top_logprobs()->add_tokens()->set_token_id(4);
-    writer->Write(event);
+    writer->Write(FromText<v1::GenerateEvent>(R"(
+        prompt { prompt_tokens: 42  policy: POLICY_HKVD
+                 chunks { source: CHUNK_SOURCE_OTHER_ANCHOR  tier: TIER_HOST_MEMORY } })"));
+    writer->Write(FromText<v1::GenerateEvent>(R"(
+        text { text: "Hi"  token_ids: 3  logprobs { token_id: 3  logprob: -0.25 }
+               top_logprobs { tokens { token_id: 4 } } })"));
     if (request->prompt().question() == "wait") {
       streaming.Notify();
       while (!context->IsCancelled()) absl::SleepFor(absl::Milliseconds(1));
@@ -51,12 +45,9 @@ class FakeInference : public v1::Inference::Service {
     }
     if (request->prompt().question() == "fail")
       return grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "queue full");
-    event.mutable_finished()->set_reason(v1::FINISH_REASON_STOP_STRING);
-    event.mutable_finished()->set_stop_string("!");
-    event.mutable_finished()->set_seed(99);
-    event.mutable_finished()->mutable_usage()->set_completion_tokens(1);
-    event.mutable_finished()->mutable_timings()->set_time_to_first_token_seconds(0.5);
-    writer->Write(event);
+    writer->Write(FromText<v1::GenerateEvent>(R"(
+        finished { reason: FINISH_REASON_STOP_STRING  stop_string: "!"  seed: 99
+                   usage { completion_tokens: 1 }  timings { time_to_first_token_seconds: 0.5 } })"));
     return grpc::Status::OK;
   }
 
@@ -229,10 +220,7 @@ TEST_F(GrpcCallsTest, ScoreTakesLargeDistributions) {
 }
 
 TEST_F(GrpcCallsTest, Chunks) {
-  v1::PutChunksRequest put;
-  put.set_namespace_("tenant");
-  put.add_chunks("a");
-  put.add_chunks("b");
+  const auto put = FromText<v1::PutChunksRequest>(R"(namespace: "tenant"  chunks: [ "a", "b" ])");
   std::vector<bool> present;
   ASSERT_TRUE(
       client_->Put(put, kNoDeadline, [&](const auto& p) { present.push_back(p.already_present()); }).ok());
@@ -240,31 +228,20 @@ TEST_F(GrpcCallsTest, Chunks) {
   EXPECT_EQ(chunks_.last_put.DebugString(), put.DebugString());
 
   Calls& calls = client_->calls();
-  v1::StatChunksRequest stat;
-  stat.set_namespace_("t");
-  stat.add_keys("k1");
-  EXPECT_EQ(calls.Stat(stat)->chunks(0).key(), "k1");
-  EXPECT_EQ(calls.Stat(stat)->chunks(0).label(), "t");
-  v1::ListChunksRequest list;
-  list.set_page_token("p");
-  EXPECT_EQ(calls.List(list)->next_page_token(), "p+");
-  EXPECT_EQ(calls.List(list)->chunks(0).num_tokens(), -1);  // the server's default page size
-  v1::DeleteChunksRequest remove;
-  remove.set_all(true);
-  EXPECT_EQ(calls.Delete(remove)->deleted(), 1000);
-  v1::PinChunksRequest pin;
-  pin.add_keys("k1");
-  pin.set_pinned(true);
-  EXPECT_EQ(calls.Pin(pin)->changed(), 1);
-  EXPECT_THAT(calls.Pin(pin)->missing_keys(), ElementsAre("k1"));
-  v1::SplitDocumentRequest split;
-  split.set_text("text");
-  split.set_chunk_tokens(20);
+  const auto stat = calls.Stat(FromText<v1::StatChunksRequest>(R"(namespace: "t"  keys: "k1")"));
+  EXPECT_EQ(stat->chunks(0).key(), "k1");
+  EXPECT_EQ(stat->chunks(0).label(), "t");
+  const auto list = calls.List(FromText<v1::ListChunksRequest>(R"(page_token: "p")"));
+  EXPECT_EQ(list->next_page_token(), "p+");
+  EXPECT_EQ(list->chunks(0).num_tokens(), -1);  // the server's default page size
+  EXPECT_EQ(calls.Delete(FromText<v1::DeleteChunksRequest>("all: true"))->deleted(), 1000);
+  const auto pin = calls.Pin(FromText<v1::PinChunksRequest>(R"(keys: "k1"  pinned: true)"));
+  EXPECT_EQ(pin->changed(), 1);
+  EXPECT_THAT(pin->missing_keys(), ElementsAre("k1"));
+  const auto split = FromText<v1::SplitDocumentRequest>(R"(text: "text"  chunk_tokens: 20)");
   EXPECT_EQ(calls.Split(split)->next_byte(), 4);
   EXPECT_EQ(chunks_.last_split.DebugString(), split.DebugString());
-  v1::PrefetchChunksRequest prefetch;
-  prefetch.add_chunks("a");
-  EXPECT_EQ(calls.Prefetch(prefetch)->chunks(0).key(), "a");
+  EXPECT_EQ(calls.Prefetch(FromText<v1::PrefetchChunksRequest>(R"(chunks: "a")"))->chunks(0).key(), "a");
 }
 
 TEST_F(GrpcCallsTest, InfoComesThrough) {

@@ -148,6 +148,14 @@ std::map<std::string, std::pair<std::shared_ptr<Message>, Outcome>> Requests() {
        {std::make_shared<v1::GetInfoRequest>(), [](const Message&) { return std::string("ignored"); }}}};
 }
 
+TEST(RequestFieldsTest, UnsetFieldsHaveTheEnginesDefaults) {
+  GenerateRequest defaults;
+  defaults.prompt.question = "why?";
+  v1::GenerateRequest request;
+  request.mutable_prompt()->set_question("why?");
+  EXPECT_EQ(Converted<v1::GenerateRequest>(request), Describe::Text(defaults));
+}
+
 TEST(RequestFieldsTest, EveryFieldOfEveryRequestMakesADifference) {
   const auto requests = Requests();
   for (const auto* file :

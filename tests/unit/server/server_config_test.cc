@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_split.h"
 #include "engine/api/option_table.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -22,6 +23,14 @@ using ::testing::IsEmpty;
 ParsedConfig Parse(std::vector<const char*> arguments) {
   arguments.insert(arguments.begin(), "kvblend-server");
   return ParseConfig(static_cast<int>(arguments.size()), arguments.data(), "1.2.3");
+}
+
+/// The words of `line` are the arguments.
+ParsedConfig ParseLine(const std::string& line) {
+  const std::vector<std::string> words = absl::StrSplit(line, absl::ByAnyChar(" \n"), absl::SkipEmpty());
+  std::vector<const char*> arguments;
+  for (const std::string& word : words) arguments.push_back(word.c_str());
+  return Parse(std::move(arguments));
 }
 
 class ScopedVariable {
@@ -66,32 +75,13 @@ TEST_F(ServerConfigTest, DefaultsAreTheStructs) {
 }
 
 TEST_F(ServerConfigTest, EveryFlagArrives) {
-  const ParsedConfig parsed = Parse({"--model=m.gguf",
-                                     "--device=cuda:3",
-                                     "--threads=3",
-                                     "--gemm=f32",
-                                     "--kv-dtype=f16",
-                                     "--max-context-tokens=1000",
-                                     "--page-size=16",
-                                     "--chunk-store-bytes=2GiB",
-                                     "--max-queued-requests=5",
-                                     "--max-chunks-per-request=6",
-                                     "--max-text-bytes=7kb",
-                                     "--no-self-check",
-                                     "--grpc-address=[::1]:0",
-                                     "--http-address=0.0.0.0:1",
-                                     "--max-message-bytes=1MiB",
-                                     "--max-concurrent-streams=9",
-                                     "--drain-timeout=1.5",
-                                     "--port-file=p",
-                                     "--log-level=debug",
-                                     "--chunk-namespace-share=0.25",
-                                     "--chunk-namespace-shares=big=0.5,a=b=0.1",
-                                     "--no-prefetch-queued",
-                                     "--ratio=auto",
-                                     "--ratio-min=0.2",
-                                     "--ratio-max=0.7",
-                                     "--load-pipeline-depth=all"});
+  const ParsedConfig parsed = ParseLine(R"(
+      --model=m.gguf --device=cuda:3 --threads=3 --gemm=f32 --kv-dtype=f16 --max-context-tokens=1000
+      --page-size=16 --chunk-store-bytes=2GiB --max-queued-requests=5 --max-chunks-per-request=6
+      --max-text-bytes=7kb --no-self-check --grpc-address=[::1]:0 --http-address=0.0.0.0:1
+      --max-message-bytes=1MiB --max-concurrent-streams=9 --drain-timeout=1.5 --port-file=p
+      --log-level=debug --chunk-namespace-share=0.25 --chunk-namespace-shares=big=0.5,a=b=0.1
+      --no-prefetch-queued --ratio=auto --ratio-min=0.2 --ratio-max=0.7 --load-pipeline-depth=all)");
   ASSERT_TRUE(parsed.config) << parsed.error_output;
   const ServerConfig& config = *parsed.config;
   EXPECT_EQ(config.engine.device, "cuda:3");
@@ -134,29 +124,11 @@ TEST_F(ServerConfigTest, ARatioAndADepthAreNumbersToo) {
 TEST_F(ServerConfigTest, RedisIsReachedAsItIsToldAndItsPasswordIsNoFlag) {
   EXPECT_TRUE(Parse({"--model", "m"}).config->engine.chunk_redis.nodes.empty());
   const ScopedVariable password("KVBLEND_CHUNK_REDIS_PASSWORD", "secret");
-  const ParsedConfig parsed = Parse({"--model",
-                                     "m",
-                                     "--chunk-redis",
-                                     "redis-0:7000,[::1]:7001",
-                                     "--chunk-redis-user",
-                                     "kvblend",
-                                     "--chunk-redis-tls",
-                                     "--chunk-redis-tls-ca",
-                                     "/dev/null",
-                                     "--chunk-redis-tls-certificate",
-                                     "/dev/null",
-                                     "--chunk-redis-tls-key",
-                                     "/dev/null",
-                                     "--chunk-redis-tls-server-name",
-                                     "redis",
-                                     "--chunk-redis-ttl",
-                                     "60",
-                                     "--chunk-redis-budget",
-                                     "0.02",
-                                     "--chunk-redis-max-value-bytes",
-                                     "1MiB",
-                                     "--chunk-redis-connections",
-                                     "3"});
+  const ParsedConfig parsed = ParseLine(R"(
+      --model m --chunk-redis redis-0:7000,[::1]:7001 --chunk-redis-user kvblend --chunk-redis-tls
+      --chunk-redis-tls-ca /dev/null --chunk-redis-tls-certificate /dev/null
+      --chunk-redis-tls-key /dev/null --chunk-redis-tls-server-name redis --chunk-redis-ttl 60
+      --chunk-redis-budget 0.02 --chunk-redis-max-value-bytes 1MiB --chunk-redis-connections 3)");
   ASSERT_TRUE(parsed.config) << parsed.error_output;
   const RedisOptions& redis = parsed.config->engine.chunk_redis;
   EXPECT_EQ(redis.nodes, "redis-0:7000,[::1]:7001");
@@ -174,21 +146,14 @@ TEST_F(ServerConfigTest, RedisIsReachedAsItIsToldAndItsPasswordIsNoFlag) {
   EXPECT_EQ(Parse({"--model", "m", "--chunk-redis-password-file", "/dev/null"})
                 .config->engine.chunk_redis.password_file,
             "/dev/null");
-  for (const std::vector<const char*>& bad :
-       std::vector<std::vector<const char*>>{{"--chunk-redis", "no port"},
-                                             {"--chunk-redis", "a:1,"},
-                                             {"--chunk-redis-password", "secret"},
-                                             {"--chunk-redis-password-file", "/no/such/file"},
-                                             {"--chunk-redis-tls-key", "/dev/null"},
-                                             {"--chunk-redis-ttl", "-1"},
-                                             {"--chunk-redis-budget", "0"},
-                                             {"--chunk-redis-connections", "0"}}) {
-    std::vector<const char*> arguments = {"--model", "m"};
-    arguments.insert(arguments.end(), bad.begin(), bad.end());
-    const ParsedConfig refused = Parse(arguments);
-    EXPECT_FALSE(refused.config) << bad[0];
+  for (const std::string bad :
+       {"--chunk-redis no-port", "--chunk-redis a:1,", "--chunk-redis-password secret",
+        "--chunk-redis-password-file /no/such/file", "--chunk-redis-tls-key /dev/null",
+        "--chunk-redis-ttl -1", "--chunk-redis-budget 0", "--chunk-redis-connections 0"}) {
+    const ParsedConfig refused = ParseLine("--model m " + bad);
+    EXPECT_FALSE(refused.config) << bad;
     EXPECT_EQ(refused.exit_code, 2);
-    EXPECT_THAT(refused.error_output, HasSubstr(bad[0] + 2));  // without the dashes
+    EXPECT_THAT(refused.error_output, HasSubstr(bad.substr(2, bad.find(' ') - 2)));  // without the dashes
   }
 }
 
