@@ -225,7 +225,9 @@ TEST(MetricsTest, FamiliesAppearOnceWithHelpAndTypeAndSoundNames) {
   Metrics metrics;
   metrics.SetEngine({}, [] {
     EngineStats stats;
-    stats.tiers = {store::Report(store::DiskTierStats()), store::Report(store::RedisTierStats())};
+    stats.tiers = {
+        {.tier = Tier::kDisk, .values = store::FiguresOf<store::DiskTierStats>({}, store::kDiskFigures)},
+        {.tier = Tier::kRedis, .values = store::FiguresOf<store::RedisTierStats>({}, store::kRedisFigures)}};
     return stats;
   });
   metrics.ObservePrompt(ToProto(Report()));
