@@ -2,11 +2,11 @@
 
 # Rooms of small files that include the same headers are compiled as few large files: a third of the time of a clean
 # build, and the price is that a change compiles its neighbours again. The debug and fuzz presets compile file by
-# file, so names that clash and missing includes are noticed there.
+# file, so that missing includes are noticed there.
 option(KVBLEND_UNITY "Compile rooms of small files as few large files" ON)
 set(unity_rooms engine engine_api engine_blend engine_generate engine_kv engine_model engine_prompt engine_runtime
-  engine_schedule engine_store engine_store_disk engine_store_format engine_text kernels_reference server_calls
-  server_convert server_grpc)
+  engine_schedule engine_store engine_store_disk engine_store_format engine_store_redis engine_text kernels_reference
+  server_calls server_cli server_convert server_grpc)
 
 # kvblend_library(NAME SRCS a.cc b.cc DEPS target...)
 function(kvblend_library NAME)

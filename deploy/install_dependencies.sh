@@ -70,6 +70,7 @@ readonly RUNTIME_PACKAGES=(
 )
 
 readonly TEST_PACKAGES=(
+  debootstrap
   openssl
   redis-server
 )

@@ -7,8 +7,8 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "base/status_macros.h"
 #include "kernels/checks.h"
-#include "kernels/status_macros.h"
 
 namespace kvblend::kernels {
 namespace {

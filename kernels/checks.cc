@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_join.h"
-#include "kernels/status_macros.h"
+#include "base/status_macros.h"
 
 namespace kvblend::kernels {
 namespace {

@@ -9,14 +9,14 @@ fi
 
 cd "$(dirname "$0")/.."
 ./deploy/install_dependencies.sh --lint
-mapfile -t sources < <(find kernels engine server tests -name '*.h' -o -name '*.cc' -o -name '*.cu' | sort)
+mapfile -t sources < <(find base kernels engine server tests -name '*.h' -o -name '*.cc' -o -name '*.cu' | sort)
 
 case "${1:-}" in
   "") clang-format-14 --dry-run --Werror "${sources[@]}" ;;
   --fix) clang-format-14 -i "${sources[@]}" ;;
   --tidy)
     clang-format-14 --dry-run --Werror "${sources[@]}"
-    mapfile -t units < <(find kernels engine server -name '*.cc' | sort)
+    mapfile -t units < <(find base kernels engine server -name '*.cc' | sort)
     printf '%s\n' "${units[@]}" |
       xargs -P "$(nproc)" -n 1 clang-tidy-14 -p build/release --quiet --warnings-as-errors='*'
     ;;

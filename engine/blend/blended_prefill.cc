@@ -6,7 +6,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/time/clock.h"
-#include "engine/api/status_macros.h"
+#include "base/status_macros.h"
 #include "engine/blend/prefill_route.h"
 
 namespace kvblend::blend {

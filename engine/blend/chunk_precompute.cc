@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
-#include "engine/api/status_macros.h"
+#include "base/status_macros.h"
 
 namespace kvblend::blend {
 

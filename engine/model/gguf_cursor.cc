@@ -1,6 +1,6 @@
 #include "engine/model/gguf_cursor.h"
 
-#include "engine/api/status_macros.h"
+#include "base/status_macros.h"
 
 namespace kvblend::model {
 

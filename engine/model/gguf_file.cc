@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "absl/strings/str_join.h"
-#include "engine/api/status_macros.h"
+#include "base/status_macros.h"
 #include "engine/model/dequantize.h"
 #include "engine/model/gguf_parser.h"
 #include "engine/model/gguf_text.h"

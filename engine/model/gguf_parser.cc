@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
-#include "engine/api/status_macros.h"
+#include "base/status_macros.h"
 #include "engine/model/gguf_cursor.h"
 #include "engine/model/gguf_text.h"
 #include "engine/text/utf8.h"

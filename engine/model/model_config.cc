@@ -4,7 +4,7 @@
 #include <string_view>
 #include <utility>
 
-#include "engine/api/status_macros.h"
+#include "base/status_macros.h"
 #include "engine/model/gguf_text.h"
 #include "engine/model/model_config_keys.h"
 #include "engine/model/model_tensors.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "engine/api/status_macros.h"
+#include "base/status_macros.h"
 #include "engine/model/gguf_text.h"
 
 namespace kvblend::model {

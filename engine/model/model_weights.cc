@@ -6,7 +6,7 @@
 #include <string_view>
 #include <utility>
 
-#include "engine/api/status_macros.h"
+#include "base/status_macros.h"
 #include "engine/model/dequantize.h"
 #include "engine/model/gguf_text.h"
 #include "engine/model/model_tensors.h"

@@ -5,7 +5,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "engine/api/status_macros.h"
+#include "base/status_macros.h"
 #include "engine/text/utf8.h"
 
 namespace kvblend::prompt {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/time/clock.h"
-#include "engine/api/status_macros.h"
+#include "base/status_macros.h"
 #include "engine/blend/paged_sequence.h"
 #include "engine/kv/sequence_pages.h"
 #include "engine/store/format/chunk_kv.h"

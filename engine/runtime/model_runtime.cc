@@ -4,7 +4,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "engine/api/status_macros.h"
+#include "base/status_macros.h"
 #include "engine/model/gguf_file.h"
 #include "engine/runtime/compute_names.h"
 #include "engine/store/format/backend_memory.h"

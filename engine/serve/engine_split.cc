@@ -2,7 +2,7 @@
 #include <string_view>
 
 #include "absl/time/time.h"
-#include "engine/api/status_macros.h"
+#include "base/status_macros.h"
 #include "engine/blend/reuse_plan.h"
 #include "engine/prompt/document_splitter.h"
 #include "engine/serve/engine_impl.h"

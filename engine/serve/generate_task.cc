@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "engine/api/status_macros.h"
+#include "base/status_macros.h"
 
 namespace kvblend {
 

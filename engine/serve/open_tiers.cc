@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "engine/api/status_macros.h"
+#include "base/status_macros.h"
 #include "engine/store/disk/disk_tier.h"
 #include "engine/store/redis/redis_tier.h"
 

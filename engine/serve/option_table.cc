@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "engine/api/status_macros.h"
+#include "base/status_macros.h"
 #include "engine/runtime/compute_names.h"
 #include "engine/store/redis/transport.h"
 #include "kernels/device_choice.h"

@@ -7,7 +7,7 @@
 #include <variant>
 
 #include "absl/time/clock.h"
-#include "engine/api/status_macros.h"
+#include "base/status_macros.h"
 #include "engine/blend/chunk_precompute.h"
 #include "engine/store/format/chunk_address.h"
 #include "spdlog/spdlog.h"

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "engine/api/status_macros.h"
+#include "base/status_macros.h"
 #include "engine/blend/selection_policy.h"
 #include "engine/generate/sampling_options.h"
 #include "engine/text/utf8.h"

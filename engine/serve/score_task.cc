@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "engine/api/status_macros.h"
+#include "base/status_macros.h"
 #include "engine/generate/log_softmax.h"
 #include "kernels/host/sample_row.h"
 

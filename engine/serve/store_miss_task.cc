@@ -5,11 +5,19 @@
 #include "spdlog/spdlog.h"
 
 namespace kvblend {
+namespace {
+
+Caller NobodyIn(std::string tenant_namespace) {
+  Caller caller;
+  caller.tenant_namespace = std::move(tenant_namespace);
+  return caller;
+}
+
+}  // namespace
+
 StoreMissTask::StoreMissTask(std::string tenant_namespace, blend::MissingEntry entry,
                              std::shared_ptr<BackgroundCounts> counts)
-    : Task({.tenant_namespace = std::move(tenant_namespace)}),
-      entry_(std::move(entry)),
-      counts_(std::move(counts)) {}
+    : Task(NobodyIn(std::move(tenant_namespace))), entry_(std::move(entry)), counts_(std::move(counts)) {}
 
 void StoreMissTask::Run(PromptRunner& runner) {
   const absl::StatusOr<StoredChunk> stored =

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "engine/api/status_macros.h"
+#include "base/status_macros.h"
 #include "engine/store/page_token.h"
 
 namespace kvblend::store {

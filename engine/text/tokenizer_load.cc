@@ -6,7 +6,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "engine/api/status_macros.h"
+#include "base/status_macros.h"
 #include "engine/text/byte_level.h"
 #include "engine/text/tokenizer.h"
 #include "engine/text/utf8.h"

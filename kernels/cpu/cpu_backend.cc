@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "kernels/backend.h"
 #include "kernels/cpu/amx/tiles.h"
 #include "kernels/cpu/attention/attention.h"
@@ -28,7 +29,6 @@
 #include "kernels/host/batch_plan.h"
 #include "kernels/host/host_backend.h"
 #include "kernels/host/sample_row.h"
-#include "kernels/status_macros.h"
 
 namespace kvblend::kernels {
 namespace {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "kernels/checks.h"
 #include "kernels/cuda/device/kernels.h"
 #include "kernels/cuda/linear/device_weights.h"
@@ -18,7 +19,6 @@
 #include "kernels/cuda/runtime/sample.h"
 #include "kernels/cuda/runtime/step_graphs.h"
 #include "kernels/cuda/runtime/step_recording.h"
-#include "kernels/status_macros.h"
 
 namespace kvblend::kernels {
 namespace cuda {

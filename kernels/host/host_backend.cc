@@ -4,10 +4,10 @@
 #include <new>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "kernels/checks.h"
 #include "kernels/host/batch_plan.h"
 #include "kernels/host/mass_scores.h"
-#include "kernels/status_macros.h"
 
 namespace kvblend::kernels {
 namespace {

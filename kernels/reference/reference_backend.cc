@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/status_macros.h"
 #include "kernels/backend.h"
 #include "kernels/checks.h"
 #include "kernels/host/batch_plan.h"
@@ -18,7 +19,6 @@
 #include "kernels/host/page_codec.h"
 #include "kernels/host/sample_row.h"
 #include "kernels/reference/encode_section.h"
-#include "kernels/status_macros.h"
 
 namespace kvblend::kernels {
 namespace {

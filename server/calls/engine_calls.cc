@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/status_macros.h"
 #include "engine/api/chunk_catalog.h"
-#include "engine/api/status_macros.h"
 #include "server/convert/reports.h"
 #include "server/convert/requests.h"
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "engine/api/status_macros.h"
+#include "base/status_macros.h"
 #include "server/cli/exit_code.h"
 
 namespace kvblend::server::cli {

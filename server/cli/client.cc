@@ -8,7 +8,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "engine/api/status_macros.h"
+#include "base/status_macros.h"
 
 namespace kvblend::server::cli {
 namespace {

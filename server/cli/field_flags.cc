@@ -7,7 +7,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "engine/api/status_macros.h"
+#include "base/status_macros.h"
 #include "google/protobuf/descriptor.h"
 #include "server/convert/enums.h"
 

@@ -4,6 +4,7 @@
 """
 
 import os
+import re
 import sys
 import tempfile
 import unittest
@@ -46,7 +47,7 @@ class TreeTest(unittest.TestCase):
     def test_every_folder_of_the_product_is_a_room_or_in_one(self):
         homeless = [path for path in rules.source_files(ROOT)
                     if path.startswith(rules.PRODUCT) and path.endswith(rules.INCLUDING_SUFFIXES)
-                    and rules.room_of(path) is None]
+                    and rules.room_of(path) is None and not path.startswith(rules.COMMON)]
         self.assertEqual([], homeless)
 
 
@@ -90,6 +91,15 @@ class ArrowsTest(unittest.TestCase):
             text = file.read()
         self.assertEqual(drawing.drawing(ROOT), drawing.documented(text), "tests/architecture/drawing.py --update")
         self.assertIsNone(drawing.documented("no drawing"))
+
+
+class ChecklistTest(unittest.TestCase):
+    def test_what_contributing_tells_to_touch_exists(self):
+        text = rules.read(ROOT, "CONTRIBUTING.md")
+        table = text[text.index("### What to touch"):text.index("## Code")]
+        named = [path for path in re.findall(r"`([^` ]+)`", table) if "/" in path and "NAME" not in path]
+        self.assertGreater(len(named), 10)
+        self.assertEqual([], [path for path in named if not os.path.exists(os.path.join(ROOT, path))])
 
 
 class DetectionTest(unittest.TestCase):
@@ -139,6 +149,11 @@ class DetectionTest(unittest.TestCase):
         self.assert_refused("engine/prompt/layout.cc", "<unistd.h>", "Abseil")
         self.assert_accepted("engine/text/tokenizer.cc", "<string_view>")
         self.assert_accepted("engine/text/tokenizer.cc", '"absl/strings/str_cat.h"')
+
+    def test_common_headers(self):
+        self.assert_accepted("engine/text/tokenizer.cc", '"base/status_macros.h"')
+        self.assert_accepted("kernels/backend.cc", '"base/status_macros.h"')
+        self.assert_refused("base/status_macros.h", '"engine/model/model.h"', "Abseil")
 
     def test_transports_stay_in_the_server(self):
         for include in ("<grpcpp/grpcpp.h>", '"grpcpp/grpcpp.h"', "<google/protobuf/message.h>", "<httplib.h>",

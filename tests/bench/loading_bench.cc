@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "absl/time/clock.h"
-#include "engine/api/status_macros.h"
+#include "base/status_macros.h"
 #include "engine/blend/kv_loader.h"
 #include "engine/prompt/prompt_layout.h"
 #include "engine/runtime/model_runtime.h"

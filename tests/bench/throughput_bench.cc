@@ -16,8 +16,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "base/status_macros.h"
 #include "engine/api/engine.h"
-#include "engine/api/status_macros.h"
 #include "tests/bench/arguments.h"
 #include "tests/bench/exact_prompt.h"
 #include "tests/bench/samples.h"

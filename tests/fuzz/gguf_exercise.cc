@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "engine/api/status_macros.h"
+#include "base/status_macros.h"
 #include "engine/model/dequantize.h"
 #include "engine/model/gguf_file.h"
 #include "engine/model/model_config.h"

@@ -67,8 +67,10 @@ absl::StatusOr<std::shared_ptr<RequestHandle>> FakeEngine::PutChunks(
 absl::StatusOr<std::vector<PrefetchedChunk>> FakeEngine::PrefetchChunks(PrefetchChunksRequest request) {
   std::vector<PrefetchedChunk> chunks;
   for (const std::string& text : request.chunks) {
-    chunks.push_back(
-        {.key = std::string(64, 'b'), .tier = Tier::kDisk, .num_tokens = static_cast<int32_t>(text.size())});
+    PrefetchedChunk& chunk = chunks.emplace_back();
+    chunk.key.assign(64, 'b');
+    chunk.tier = Tier::kDisk;
+    chunk.num_tokens = static_cast<int32_t>(text.size());
   }
   return chunks;
 }

@@ -1,6 +1,6 @@
 #include "engine/store/disk/disk_entry.h"
 
-#include "engine/api/status_macros.h"
+#include "base/status_macros.h"
 
 namespace kvblend::store::internal {
 

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/synchronization/mutex.h"
-#include "engine/api/status_macros.h"
+#include "base/status_macros.h"
 #include "engine/store/disk/disk_paths.h"
 #include "engine/store/disk/entry_files.h"
 #include "engine/store/disk/folder_files.h"

@@ -10,7 +10,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "engine/api/status_macros.h"
+#include "base/status_macros.h"
 
 namespace kvblend::store::internal {
 namespace {

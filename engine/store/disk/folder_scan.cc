@@ -4,7 +4,7 @@
 #include <string>
 
 #include "absl/synchronization/mutex.h"
-#include "engine/api/status_macros.h"
+#include "base/status_macros.h"
 #include "engine/store/disk/folder_files.h"
 
 namespace kvblend::store::internal {

@@ -12,7 +12,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "engine/api/status_macros.h"
+#include "base/status_macros.h"
 #include "engine/store/format/entry_checks.h"
 #include "engine/store/format/entry_format.h"
 #include "engine/store/format/entry_layout.h"

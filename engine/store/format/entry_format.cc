@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "engine/api/status_macros.h"
+#include "base/status_macros.h"
 #include "engine/store/format/entry_checks.h"
 #include "engine/store/format/entry_layout.h"
 

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "engine/api/status_macros.h"
+#include "base/status_macros.h"
 #include "engine/store/redis/transport.h"
 
 namespace kvblend::store::redis {

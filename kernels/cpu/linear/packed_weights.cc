@@ -6,10 +6,10 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "kernels/checks.h"
 #include "kernels/cpu/machine/onednn.h"
 #include "kernels/cpu/simd/simd.h"
-#include "kernels/status_macros.h"
 
 namespace kvblend::kernels {
 namespace {

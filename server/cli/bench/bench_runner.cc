@@ -8,7 +8,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "engine/api/status_macros.h"
+#include "base/status_macros.h"
 #include "server/cli/bench/answer_metrics.h"
 #include "server/cli/bench/statistics.h"
 

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "engine/api/status_macros.h"
+#include "base/status_macros.h"
 #include "server/cli/bench/bench_report.h"
 #include "server/cli/bench/bench_runner.h"
 #include "server/cli/bench/bench_spec.h"
@@ -18,7 +18,7 @@
 namespace kvblend::server::cli {
 namespace {
 
-constexpr char kExamples[] =
+constexpr char kBenchExamples[] =
     R"(Columns: recomp: stored tokens that were recomputed. TTFT: time to first token, per question the median
 of --repeat runs. KL: divergence from full prefill, over full prefill's own 16 greedy tokens. gold NLL: negative
 log-likelihood per token of the first gold answer. More in docs/benchmarking.md.
@@ -143,9 +143,9 @@ absl::Status Run(const BenchFlags& flags, CommandContext& context) {
 }  // namespace
 
 void AddBenchCommand(CLI::App& root, CommandContext& context) {
-  const auto [command, flags] = AddCommand(
+  const auto [command, flags] = AddCommand<BenchFlags>(
       root, context, "bench",
-      "Measure time to first token and quality against full prefill on real questions", kExamples, Run);
+      "Measure time to first token and quality against full prefill on real questions", kBenchExamples, Run);
   flags.options.tenant_namespace = "kvblend-bench";
   AddConnectionFlags(command, InProcess::kAllowed, flags.connection);
   command.add_option("--data", flags.data, "JSON list of {question, answers[], ctxs: [{title, text}]}")

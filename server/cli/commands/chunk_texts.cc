@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "engine/api/status_macros.h"
+#include "base/status_macros.h"
 #include "server/cli/commands/chunks_commands.h"
 #include "server/cli/files.h"
 #include "server/cli/flags.h"

@@ -10,7 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
-#include "engine/api/status_macros.h"
+#include "base/status_macros.h"
 #include "server/cli/commands/chunks_commands.h"
 #include "server/cli/files.h"
 #include "server/cli/flags.h"
@@ -19,7 +19,7 @@
 namespace kvblend::server::cli {
 namespace {
 
-constexpr char kExamples[] = R"(Examples:
+constexpr char kChunksExamples[] = R"(Examples:
   kvblend chunks put --system "Answer briefly." docs/*.txt
   kvblend chunks list
   kvblend chunks list --json | jq -r 'select(.label == "old").key' | kvblend chunks rm -
@@ -209,7 +209,7 @@ void AddChunksCommand(CLI::App& root, CommandContext& context) {
   constexpr char kKeysHelp[] = "Keys of 64 hex digits; - reads them from standard input";
   CLI::App* chunks =
       root.add_subcommand("chunks", "Precompute document chunks and look after the chunk store");
-  chunks->footer(kExamples);
+  chunks->footer(kChunksExamples);
   chunks->require_subcommand(1);
   AddChunksPutCommand(*chunks, context);
   AddChunksPrefetchCommand(*chunks, context);

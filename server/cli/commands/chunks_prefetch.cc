@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "engine/api/status_macros.h"
+#include "base/status_macros.h"
 #include "server/cli/commands/chunks_commands.h"
 #include "server/cli/flags.h"
 #include "server/cli/message_json.h"
@@ -13,7 +13,7 @@
 namespace kvblend::server::cli {
 namespace {
 
-constexpr char kExamples[] =
+constexpr char kChunksPrefetchExamples[] =
     R"(Returns as soon as the chunks are found; their KV may still be on its way.
 
 Examples:
@@ -53,9 +53,9 @@ absl::Status Run(const PrefetchFlags& flags, CommandContext& context) {
 }  // namespace
 
 void AddChunksPrefetchCommand(CLI::App& chunks, CommandContext& context) {
-  const auto [command, flags] =
-      AddCommand(chunks, context, "prefetch",
-                 "Bring stored chunks into main memory; exit code 3 when one is not stored", kExamples, Run);
+  const auto [command, flags] = AddCommand<PrefetchFlags>(
+      chunks, context, "prefetch", "Bring stored chunks into main memory; exit code 3 when one is not stored",
+      kChunksPrefetchExamples, Run);
   AddConnectionFlags(command, InProcess::kServerOnly, flags.connection);
   const google::protobuf::Descriptor& message = *v1::PrefetchChunksRequest::descriptor();
   AddCallerFlags(command, message, flags.fields, flags.caller);

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "engine/api/status_macros.h"
+#include "base/status_macros.h"
 #include "server/cli/commands/chunks_commands.h"
 #include "server/cli/flags.h"
 #include "server/cli/message_json.h"
@@ -14,7 +14,7 @@
 namespace kvblend::server::cli {
 namespace {
 
-constexpr char kExamples[] =
+constexpr char kChunksPutExamples[] =
     R"(A prompt finds a chunk when it places the same text behind the same system text and lead-in.
 
 Examples:
@@ -23,8 +23,8 @@ Examples:
 )";
 
 // A corpus is sent in batches, so that each stays far below the server's limits.
-constexpr size_t kChunksPerBatch = 64;
-constexpr size_t kBytesPerBatch = size_t{1} << 20;
+constexpr size_t kChunksPerCall = 64;
+constexpr size_t kBytesPerCall = size_t{1} << 20;
 
 constexpr FieldFlag kPutFlags[] = {{"--label", "label", "Free text shown by list", "TEXT"},
                                    {"--pin", "pin", "Never evict these chunks", ""}};
@@ -72,7 +72,7 @@ absl::Status Run(const PutFlags& flags, CommandContext& context) {
   for (size_t i = 0; i < chunks.size() && status.ok(); ++i) {
     batch_bytes += chunks[i].size();
     request.add_chunks(std::move(chunks[i]));
-    if (static_cast<size_t>(request.chunks_size()) < kChunksPerBatch && batch_bytes < kBytesPerBatch &&
+    if (static_cast<size_t>(request.chunks_size()) < kChunksPerCall && batch_bytes < kBytesPerCall &&
         i + 1 < chunks.size()) {
       continue;
     }
@@ -95,9 +95,9 @@ absl::Status Run(const PutFlags& flags, CommandContext& context) {
 }  // namespace
 
 void AddChunksPutCommand(CLI::App& chunks, CommandContext& context) {
-  const auto [command, flags] =
-      AddCommand(chunks, context, "put",
-                 "Compute chunks ahead of the prompts that use them; prints their keys", kExamples, Run);
+  const auto [command, flags] = AddCommand<PutFlags>(
+      chunks, context, "put", "Compute chunks ahead of the prompts that use them; prints their keys",
+      kChunksPutExamples, Run);
   AddConnectionFlags(command, InProcess::kServerOnly, flags.connection);
   const google::protobuf::Descriptor& message = *v1::PutChunksRequest::descriptor();
   AddCallerFlags(command, message, flags.fields, flags.caller);

@@ -3,7 +3,7 @@
 #include <optional>
 #include <string>
 
-#include "engine/api/status_macros.h"
+#include "base/status_macros.h"
 #include "server/cli/command.h"
 #include "server/cli/flags.h"
 #include "server/cli/message_json.h"
@@ -12,7 +12,7 @@
 namespace kvblend::server::cli {
 namespace {
 
-constexpr char kExamples[] = R"(Examples:
+constexpr char kGenerateExamples[] = R"(Examples:
   kvblend generate --question "What is a key/value cache?"
   kvblend generate --system "Answer briefly." --chunk-file a.txt b.txt --question "What do they agree on?"
   kvblend generate --request request.json --policy hkvd --ratio 0.3 --json | jq -rj 'select(.text).text.text'
@@ -74,8 +74,9 @@ absl::Status Run(const GenerateFlags& flags, CommandContext& context) {
 }  // namespace
 
 void AddGenerateCommand(CLI::App& root, CommandContext& context) {
-  const auto [command, flags] = AddCommand(
-      root, context, "generate", "Answer a prompt; the text is streamed to standard output", kExamples, Run);
+  const auto [command, flags] = AddCommand<GenerateFlags>(
+      root, context, "generate", "Answer a prompt; the text is streamed to standard output",
+      kGenerateExamples, Run);
   AddConnectionFlags(command, InProcess::kAllowed, flags.connection);
   AddRequestFlags(command, Sampling::kYes, flags.request);
   command.add_flag("--put", flags.put_first, "Store the chunks first, so that this prompt finds them")

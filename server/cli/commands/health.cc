@@ -1,14 +1,14 @@
 // kvblend health: whether a server accepts requests, for health checks and scripts.
 #include <CLI/CLI.hpp>
 
-#include "engine/api/status_macros.h"
+#include "base/status_macros.h"
 #include "server/cli/command.h"
 #include "server/cli/flags.h"
 
 namespace kvblend::server::cli {
 namespace {
 
-constexpr char kExamples[] = R"(Exit code 0: serving. 4: starting, shutting down, or not to be reached.
+constexpr char kHealthExamples[] = R"(Exit code 0: serving. 4: starting, shutting down, or not to be reached.
 
 Examples:
   kvblend health
@@ -25,8 +25,9 @@ absl::Status Run(const Connection& connection, CommandContext& context) {
 }  // namespace
 
 void AddHealthCommand(CLI::App& root, CommandContext& context) {
-  const auto [command, connection] = AddCommand(
-      root, context, "health", "Whether a server accepts requests, asked by grpc.health.v1", kExamples, Run);
+  const auto [command, connection] = AddCommand<Connection>(
+      root, context, "health", "Whether a server accepts requests, asked by grpc.health.v1", kHealthExamples,
+      Run);
   AddConnectionFlags(command, InProcess::kServerOnly, connection);
 }
 

@@ -2,7 +2,7 @@
 #include <CLI/CLI.hpp>
 
 #include "absl/strings/str_format.h"
-#include "engine/api/status_macros.h"
+#include "base/status_macros.h"
 #include "server/cli/command.h"
 #include "server/cli/flags.h"
 #include "server/cli/message_json.h"
@@ -11,7 +11,7 @@
 namespace kvblend::server::cli {
 namespace {
 
-constexpr char kExamples[] = R"(Examples:
+constexpr char kInfoExamples[] = R"(Examples:
   kvblend info
   kvblend info --server gpu-7:50051 --json | jq .store
 )";
@@ -91,8 +91,9 @@ absl::Status Run(const InfoFlags& flags, CommandContext& context) {
 }  // namespace
 
 void AddInfoCommand(CLI::App& root, CommandContext& context) {
-  const auto [command, flags] = AddCommand(
-      root, context, "info", "Model, limits and chunk store of a server or of a model file", kExamples, Run);
+  const auto [command, flags] = AddCommand<InfoFlags>(
+      root, context, "info", "Model, limits and chunk store of a server or of a model file", kInfoExamples,
+      Run);
   AddConnectionFlags(command, InProcess::kAllowed, flags.connection);
   command.add_flag("--json", flags.json, "One JSON object");
 }

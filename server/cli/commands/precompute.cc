@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "engine/api/status_macros.h"
+#include "base/status_macros.h"
 #include "engine/text/utf8.h"
 #include "server/cli/command.h"
 #include "server/cli/files.h"
@@ -24,7 +24,7 @@
 namespace kvblend::server::cli {
 namespace {
 
-constexpr char kExamples[] =
+constexpr char kPrecomputeExamples[] =
     R"(A chunk is found by prompts that place the same text behind the same system text and lead-in: take the
 texts from the file of --output. What is stored is skipped, so that after an interruption the same command
 goes on where it was. Exit code 5: done, but some of the input could not be used.
@@ -56,7 +56,7 @@ constexpr FieldFlag kSplitFlags[] = {
     {"--chunk-tokens", "chunk_tokens", "Most tokens of a chunk; default 512", "N"},
     {"--overlap-tokens", "overlap_tokens", "Tokens that a chunk shares with the one before it; default 64",
      "N"}};
-constexpr FieldFlag kPutFlags[] = {{"--pin", "pin", "Never evict these chunks", ""}};
+constexpr FieldFlag kPinFlags[] = {{"--pin", "pin", "Never evict these chunks", ""}};
 
 // The most that a label may have.
 constexpr size_t kMaxLabelBytes = 256;
@@ -340,9 +340,9 @@ absl::Status Run(const PrecomputeFlags& flags, CommandContext& context) {
 }  // namespace
 
 void AddPrecomputeCommand(CLI::App& root, CommandContext& context) {
-  const auto [command, flags] =
-      AddCommand(root, context, "precompute",
-                 "Split documents (.txt, .md, .jsonl) into chunks and store the KV of each", kExamples, Run);
+  const auto [command, flags] = AddCommand<PrecomputeFlags>(
+      root, context, "precompute", "Split documents (.txt, .md, .jsonl) into chunks and store the KV of each",
+      kPrecomputeExamples, Run);
   // On its way to the disk; nobody asks for it here.
   flags.connection.engine_options.chunk_store_bytes = int64_t{1} << 30;
   AddConnectionFlags(command, InProcess::kAllowed, flags.connection);
@@ -366,7 +366,7 @@ void AddPrecomputeCommand(CLI::App& root, CommandContext& context) {
       ->type_name("FILE")
       ->excludes("--lead-in")
       ->excludes(isolated);
-  flags.put_fields.Add(command, put, "Options", kPutFlags);
+  flags.put_fields.Add(command, put, "Options", kPinFlags);
   command
       .add_option("--output", flags.output,
                   "Write every chunk's text, key and place here, one JSON object per line, once all is done")

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "engine/api/status_macros.h"
+#include "base/status_macros.h"
 #include "server/cli/command.h"
 #include "server/cli/files.h"
 #include "server/cli/flags.h"
@@ -16,7 +16,7 @@
 namespace kvblend::server::cli {
 namespace {
 
-constexpr char kExamples[] = R"(Examples:
+constexpr char kScoreExamples[] = R"(Examples:
   kvblend score --question "The capital of France?" --continuation "Paris"
   kvblend score --request request.json --continuation-file answer.txt --reuse nothing
   kvblend score --request request.json --continuation-ids 504,3575 --json
@@ -87,8 +87,8 @@ absl::Status Run(const ScoreFlags& flags, CommandContext& context) {
 }  // namespace
 
 void AddScoreCommand(CLI::App& root, CommandContext& context) {
-  const auto [command, flags] = AddCommand(
-      root, context, "score", "Log-probabilities of a given continuation of a prompt", kExamples, Run);
+  const auto [command, flags] = AddCommand<ScoreFlags>(
+      root, context, "score", "Log-probabilities of a given continuation of a prompt", kScoreExamples, Run);
   AddConnectionFlags(command, InProcess::kAllowed, flags.connection);
   AddRequestFlags(command, Sampling::kNo, flags.request);
   auto* group = command.add_option_group("Continuation", "What is scored; exactly one");

@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
-#include "engine/api/status_macros.h"
+#include "base/status_macros.h"
 #include "engine/store/disk/folder_audit.h"
 #include "server/cli/command.h"
 #include "server/cli/commands/store_commands.h"
@@ -25,7 +25,7 @@ using store::AuditFinding;
 using store::Finding;
 using store::FolderAudit;
 
-constexpr char kExamples[] =
+constexpr char kStoreExamples[] =
     R"(DIR is what a server has as --chunk-disk-path. Looking is safe while a server uses it; moving and removing
 need it stopped.
 
@@ -274,7 +274,7 @@ std::function<void(const store::AuditProgress&)> ShowProgress(Terminal& terminal
 void AddStoreCommand(CLI::App& root, CommandContext& context) {
   CLI::App* store =
       root.add_subcommand("store", "Check, measure and clean a folder of stored chunks, without a server");
-  store->footer(kExamples);
+  store->footer(kStoreExamples);
   store->require_subcommand(1);
   const auto [check, check_flags] = AddLookingCommand(
       *store, context, "check", "Read every entry and compare every checksum", kCheckExamples, RunCheck);

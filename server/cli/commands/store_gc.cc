@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "base/status_macros.h"
 #include "engine/api/engine.h"
-#include "engine/api/status_macros.h"
 #include "engine/store/disk/folder_cleanup.h"
 #include "server/cli/command.h"
 #include "server/cli/commands/store_commands.h"
@@ -18,7 +18,7 @@
 namespace kvblend::server::cli {
 namespace {
 
-constexpr char kExamples[] =
+constexpr char kStoreGcExamples[] =
     R"(An entry goes when it meets all of --older-than, --model and --other-models-than that are given. Then
 --max-bytes removes what saves the least computing per byte, the oldest first. Pinned entries stay.
 
@@ -138,8 +138,8 @@ absl::Status RunGc(const GcFlags& flags, CommandContext& context) {
 }  // namespace
 
 void AddStoreGcCommand(CLI::App& store, CommandContext& context) {
-  const auto [command, flags] =
-      AddCommand(store, context, "gc", "Remove entries; no server may be using the folder", kExamples, RunGc);
+  const auto [command, flags] = AddCommand<GcFlags>(
+      store, context, "gc", "Remove entries; no server may be using the folder", kStoreGcExamples, RunGc);
   command.add_option("folder", flags.folder, "The folder of stored chunks")->required()->type_name("DIR");
   AsBytes(command.add_option("--max-bytes", flags.max_bytes,
                              "What entries may take afterwards, such as 50GB (50 * 10^9 bytes) or 50GiB"));

@@ -10,7 +10,7 @@
 namespace kvblend::server::cli {
 namespace {
 
-constexpr int kBarWidth = 16;  // leaves room for the rest in 80 columns
+constexpr int kCorpusBarWidth = 16;  // leaves room for the rest in 80 columns
 
 }  // namespace
 
@@ -36,9 +36,9 @@ void CorpusProgress::Update(const std::function<void(CorpusCounts&)>& change) {
     terminal_.err << Describe(now) << std::endl;
     return;
   }
-  const int filled = static_cast<int>(std::lround(Share() * kBarWidth));
-  terminal_.err << "\r\033[K[" << std::string(filled, '#') << std::string(kBarWidth - filled, '-') << "] "
-                << Describe(now) << std::flush;
+  const int filled = static_cast<int>(std::lround(Share() * kCorpusBarWidth));
+  terminal_.err << "\r\033[K[" << std::string(filled, '#') << std::string(kCorpusBarWidth - filled, '-')
+                << "] " << Describe(now) << std::flush;
   drawn_ = true;
 }
 

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "engine/api/status_macros.h"
+#include "base/status_macros.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/runtime/runtime.h"
 #include "tests/bench/gpu/random_weights.h"

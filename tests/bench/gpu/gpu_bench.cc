@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/time/clock.h"
-#include "engine/api/status_macros.h"
+#include "base/status_macros.h"
 #include "kernels/cuda/runtime/runtime.h"
 #include "tests/bench/arguments.h"
 #include "tests/bench/gpu/bench.h"

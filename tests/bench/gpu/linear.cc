@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "engine/api/status_macros.h"
+#include "base/status_macros.h"
 #include "kernels/cuda/linear/device_weights.h"
 #include "kernels/host/float_convert.h"
 #include "tests/bench/gpu/inputs.h"

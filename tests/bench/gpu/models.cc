@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "engine/api/status_macros.h"
+#include "base/status_macros.h"
 #include "engine/runtime/model_runtime.h"
 #include "engine/serve/prompt_runner.h"
 #include "engine/store/format/backend_memory.h"

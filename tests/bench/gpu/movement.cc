@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "engine/api/status_macros.h"
+#include "base/status_macros.h"
 #include "tests/bench/gpu/inputs.h"
 #include "tests/bench/gpu/operations.h"
 

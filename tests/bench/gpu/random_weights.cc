@@ -3,7 +3,7 @@
 #include <cmath>
 #include <utility>
 
-#include "engine/api/status_macros.h"
+#include "base/status_macros.h"
 #include "kernels/cuda/linear/device_weights.h"
 #include "kernels/cuda/runtime/memory.h"
 #include "kernels/cuda/runtime/runtime.h"

@@ -23,8 +23,8 @@ class LowerTierBlendFixture : public BlendFixture {
   void Restart(std::shared_ptr<test_support::MemoryDisk> disk, PromptRunner::Options options = {},
                int64_t byte_budget = int64_t{256} << 20) {
     runner_.reset();
-    chunk_store_ = *store::ChunkStore::Create({.byte_budget = byte_budget},
-                                              store::Only(test_support::MakeMemoryLowerTier(std::move(disk))));
+    chunk_store_ = *store::ChunkStore::Create(
+        {.byte_budget = byte_budget}, store::Only(test_support::MakeMemoryLowerTier(std::move(disk))));
     runner_ = std::make_unique<PromptRunner>(*runtime_, *chunk_store_, options);
   }
   void StoreAll(const std::vector<Tokens>& chunks) {

@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "engine/api/status_macros.h"
+#include "base/status_macros.h"
 #include "server/calls/calls.h"
 #include "server/convert/enums.h"
 
