@@ -4,6 +4,16 @@
 
 namespace kvblend::model {
 
+absl::Status GgufCursor::ReadBytes(std::string_view what, uint64_t count,
+                                   absl::Span<const std::byte>& bytes) {
+  if (remaining() < count) {
+    return Damaged(Concat("truncated: ", what, " needs ", count, " bytes at offset ", position_,
+                          ", the file has ", bytes_.size()));
+  }
+  bytes = Take(count);
+  return absl::OkStatus();
+}
+
 absl::Status GgufCursor::ReadString(std::string_view what, std::string_view& text) {
   uint64_t length = 0;
   KVBLEND_RETURN_IF_ERROR(Read(Concat("the length of ", what), length));
@@ -32,11 +42,6 @@ absl::Status GgufCursor::Damaged(std::string_view what) const {
 
 absl::Status GgufCursor::Unimplemented(std::string_view what) const {
   return absl::UnimplementedError(Concat(name_, ": ", what));
-}
-
-absl::Status GgufCursor::TooShort(std::string_view what, size_t needed) const {
-  return Damaged(Concat("truncated: ", what, " needs ", needed, " bytes at offset ", position_,
-                        ", the file has ", bytes_.size()));
 }
 
 }  // namespace kvblend::model

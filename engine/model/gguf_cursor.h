@@ -24,11 +24,13 @@ class GgufCursor {
   /// The next field; `what` names it in the error (kDataLoss).
   template <typename T>
   absl::Status Read(std::string_view what, T& value) {
-    if (remaining() < sizeof(T)) return TooShort(what, sizeof(T));
-    std::memcpy(&value, bytes_.data() + position_, sizeof(T));
-    position_ += sizeof(T);
-    return absl::OkStatus();
+    absl::Span<const std::byte> bytes;
+    absl::Status status = ReadBytes(what, sizeof(T), bytes);
+    if (status.ok()) std::memcpy(&value, bytes.data(), sizeof(T));
+    return status;
   }
+
+  absl::Status ReadBytes(std::string_view what, uint64_t count, absl::Span<const std::byte>& bytes);
 
   /// A GGUF string: its length in 8 bytes, then its bytes. `text` points into the file.
   absl::Status ReadString(std::string_view what, std::string_view& text);
@@ -43,8 +45,6 @@ class GgufCursor {
   absl::Status Unimplemented(std::string_view what) const;
 
  private:
-  absl::Status TooShort(std::string_view what, size_t needed) const;
-
   absl::Span<const std::byte> bytes_;
   std::string_view name_;
   uint64_t position_ = 0;

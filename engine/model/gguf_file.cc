@@ -71,22 +71,10 @@ absl::StatusOr<const GgufEntry*> Require(const GgufFile& file, std::string_view 
 
 template <typename T>
 absl::StatusOr<T> GetAs(const GgufFile& file, std::string_view key, std::string_view allowed) {
-  const auto entry = Require(file, key);
-  if (!entry.ok()) return entry.status();
-  const T* value = std::get_if<T>(&(*entry)->value);
-  if (value == nullptr) return WrongType(file, **entry, allowed);
+  KVBLEND_ASSIGN_OR_RETURN(const GgufEntry* entry, Require(file, key));
+  const T* value = std::get_if<T>(&entry->value);
+  if (value == nullptr) return WrongType(file, *entry, allowed);
   return *value;
-}
-
-template <typename Stored>
-bool AppendIntegers(const GgufArray& array, std::vector<int32_t>& values) {
-  for (int64_t i = 0; i < array.count; ++i) {
-    Stored stored;
-    std::memcpy(&stored, array.scalars.data() + i * sizeof(Stored), sizeof(Stored));
-    if (!std::in_range<int32_t>(stored)) return false;
-    values.push_back(static_cast<int32_t>(stored));
-  }
-  return true;
 }
 
 }  // namespace
@@ -128,20 +116,18 @@ GgufFile& GgufFile::operator=(GgufFile&&) noexcept = default;
 GgufFile::~GgufFile() = default;
 
 absl::StatusOr<GgufFile> GgufFile::Open(const std::string& path) {
-  auto mapping = Mapping::Open(path);
-  if (!mapping.ok()) return mapping.status();
-  auto file = FromMemory((*mapping)->bytes(), path);
-  if (file.ok()) file->mapping_ = *std::move(mapping);
+  KVBLEND_ASSIGN_OR_RETURN(std::unique_ptr<Mapping> mapping, Mapping::Open(path));
+  auto file = FromMemory(mapping->bytes(), path);
+  if (file.ok()) file->mapping_ = std::move(mapping);
   return file;
 }
 
 absl::StatusOr<GgufFile> GgufFile::FromMemory(absl::Span<const std::byte> bytes, std::string name) {
-  auto contents = ParseGguf(bytes, name);
-  if (!contents.ok()) return contents.status();
+  KVBLEND_ASSIGN_OR_RETURN(GgufContents contents, ParseGguf(bytes, name));
   GgufFile file;
   file.name_ = std::move(name);
-  file.metadata_ = std::move(contents->metadata);
-  file.tensors_ = std::move(contents->tensors);
+  file.metadata_ = std::move(contents.metadata);
+  file.tensors_ = std::move(contents.tensors);
   for (size_t i = 0; i < file.metadata_.size(); ++i) file.metadata_index_.emplace(file.metadata_[i].key, i);
   for (size_t i = 0; i < file.tensors_.size(); ++i) file.tensor_index_.emplace(file.tensors_[i].name, i);
   return file;
@@ -158,8 +144,7 @@ const GgufTensor* GgufFile::FindTensor(std::string_view name) const {
 }
 
 absl::StatusOr<int64_t> GgufFile::GetInteger(std::string_view key, int64_t min, int64_t max) const {
-  const auto entry = Require(*this, key);
-  if (!entry.ok()) return entry.status();
+  KVBLEND_ASSIGN_OR_RETURN(const GgufEntry* entry, Require(*this, key));
   const auto check = [&](auto value) -> absl::StatusOr<int64_t> {
     if (std::cmp_less(value, min) || std::cmp_greater(value, max)) {
       return absl::InvalidArgumentError(
@@ -167,9 +152,9 @@ absl::StatusOr<int64_t> GgufFile::GetInteger(std::string_view key, int64_t min, 
     }
     return static_cast<int64_t>(value);
   };
-  if (const auto* value = std::get_if<uint64_t>(&(*entry)->value)) return check(*value);
-  if (const auto* value = std::get_if<int64_t>(&(*entry)->value)) return check(*value);
-  return WrongType(*this, **entry, "integers");
+  if (const auto* value = std::get_if<uint64_t>(&entry->value)) return check(*value);
+  if (const auto* value = std::get_if<int64_t>(&entry->value)) return check(*value);
+  return WrongType(*this, *entry, "integers");
 }
 
 absl::StatusOr<double> GgufFile::GetFloat(std::string_view key) const {
@@ -183,52 +168,30 @@ absl::StatusOr<std::string_view> GgufFile::GetString(std::string_view key) const
 }
 
 absl::StatusOr<absl::Span<const std::string_view>> GgufFile::GetStringArray(std::string_view key) const {
-  const auto entry = Require(*this, key);
-  if (!entry.ok()) return entry.status();
-  const auto* array = std::get_if<GgufArray>(&(*entry)->value);
+  KVBLEND_ASSIGN_OR_RETURN(const GgufEntry* entry, Require(*this, key));
+  const auto* array = std::get_if<GgufArray>(&entry->value);
   if (array == nullptr || array->element_type != GgufValueType::kString) {
-    return WrongType(*this, **entry, "array of strings");
+    return WrongType(*this, *entry, "array of strings");
   }
   return absl::MakeConstSpan(array->strings);
 }
 
 absl::StatusOr<std::vector<int32_t>> GgufFile::GetInt32Array(std::string_view key) const {
-  const auto entry = Require(*this, key);
-  if (!entry.ok()) return entry.status();
-  const auto* array = std::get_if<GgufArray>(&(*entry)->value);
-  if (array == nullptr) return WrongType(*this, **entry, "array of integers");
+  KVBLEND_ASSIGN_OR_RETURN(const GgufEntry* entry, Require(*this, key));
+  const auto* array = std::get_if<GgufArray>(&entry->value);
+  if (array == nullptr) return WrongType(*this, *entry, "array of integers");
+  const ValueTypeTraits& traits = TraitsOf(array->element_type);
+  if (!traits.is_integer) return WrongType(*this, *entry, "array of integers");
   std::vector<int32_t> values;
   values.reserve(array->count);
-  bool fits = false;
-  switch (array->element_type) {
-    case GgufValueType::kUint8:
-      fits = AppendIntegers<uint8_t>(*array, values);
-      break;
-    case GgufValueType::kInt8:
-      fits = AppendIntegers<int8_t>(*array, values);
-      break;
-    case GgufValueType::kUint16:
-      fits = AppendIntegers<uint16_t>(*array, values);
-      break;
-    case GgufValueType::kInt16:
-      fits = AppendIntegers<int16_t>(*array, values);
-      break;
-    case GgufValueType::kUint32:
-      fits = AppendIntegers<uint32_t>(*array, values);
-      break;
-    case GgufValueType::kInt32:
-      fits = AppendIntegers<int32_t>(*array, values);
-      break;
-    case GgufValueType::kUint64:
-      fits = AppendIntegers<uint64_t>(*array, values);
-      break;
-    case GgufValueType::kInt64:
-      fits = AppendIntegers<int64_t>(*array, values);
-      break;
-    default:
-      return WrongType(*this, **entry, "array of integers");
-  }
-  if (!fits) {
+  for (int64_t i = 0; i < array->count; ++i) {
+    const GgufNumber number = traits.read(array->scalars.data() + i * traits.bytes);
+    const auto* unsigned_number = std::get_if<uint64_t>(&number);
+    values.push_back(std::visit([](auto value) { return static_cast<int32_t>(value); }, number));
+    if (unsigned_number != nullptr ? std::in_range<int32_t>(*unsigned_number)
+                                   : std::in_range<int32_t>(std::get<int64_t>(number))) {
+      continue;
+    }
     return absl::InvalidArgumentError(Concat(
         name_, ": key '", key, "' holds a value outside of 32 bits; allowed: -2147483648 to 2147483647"));
   }

@@ -39,7 +39,7 @@ namespace kvblend::model {
 struct GgufArray {
   GgufValueType element_type = GgufValueType::kUint8;
   int64_t count = 0;
-  absl::Span<const std::byte> scalars;    // else: count * ScalarBytes(element_type) bytes, unaligned
+  absl::Span<const std::byte> scalars;    // else: one after the other, unaligned
   std::vector<std::string_view> strings;  // when element_type is kString
 };
 

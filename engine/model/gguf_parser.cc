@@ -12,6 +12,7 @@
 #include "base/status_macros.h"
 #include "engine/model/gguf_cursor.h"
 #include "engine/model/gguf_text.h"
+#include "engine/text/utf8.h"
 
 namespace kvblend::model {
 namespace {
@@ -84,52 +85,22 @@ absl::Status Parser::ParseHeader() {
 }
 
 absl::Status Parser::ParseScalar(std::string_view what, GgufEntry& entry) {
-  const auto read = [&]<typename Stored, typename Wide>(Stored stored, Wide) -> absl::Status {
-    auto status = in_.Read(what, stored);
-    if (status.ok()) entry.value = static_cast<Wide>(stored);
-    return status;
-  };
-  switch (entry.type) {
-    case GgufValueType::kUint8:
-      return read(uint8_t{}, uint64_t{});
-    case GgufValueType::kInt8:
-      return read(int8_t{}, int64_t{});
-    case GgufValueType::kUint16:
-      return read(uint16_t{}, uint64_t{});
-    case GgufValueType::kInt16:
-      return read(int16_t{}, int64_t{});
-    case GgufValueType::kUint32:
-      return read(uint32_t{}, uint64_t{});
-    case GgufValueType::kInt32:
-      return read(int32_t{}, int64_t{});
-    case GgufValueType::kUint64:
-      return read(uint64_t{}, uint64_t{});
-    case GgufValueType::kInt64:
-      return read(int64_t{}, int64_t{});
-    case GgufValueType::kFloat32:
-      return read(float{}, double{});
-    case GgufValueType::kFloat64:
-      return read(double{}, double{});
-    case GgufValueType::kBool: {
-      uint8_t stored = 0;
-      KVBLEND_RETURN_IF_ERROR(in_.Read(what, stored));
-      if (stored > 1) return in_.Invalid(Concat(what, " is a bool of value ", stored, "; allowed: 0, 1"));
-      entry.value = stored == 1;
-      return absl::OkStatus();
-    }
-    case GgufValueType::kString: {
-      std::string_view text;
-      auto status = in_.ReadString(what, text);
-      entry.value = text;
-      return status;
-    }
-    case GgufValueType::kArray: {
-      GgufArray array;
-      auto status = ParseArray(what, array);
-      entry.value = std::move(array);
-      return status;
-    }
+  const ValueTypeTraits& traits = TraitsOf(entry.type);
+  if (traits.read != nullptr) {
+    absl::Span<const std::byte> stored;
+    KVBLEND_RETURN_IF_ERROR(in_.ReadBytes(what, traits.bytes, stored));
+    const GgufNumber number = traits.read(stored.data());
+    std::visit([&](auto value) { entry.value = value; }, number);
+    if (entry.type != GgufValueType::kBool) return absl::OkStatus();
+    const uint64_t flag = std::get<uint64_t>(number);
+    if (flag > 1) return in_.Invalid(Concat(what, " is a bool of value ", flag, "; allowed: 0, 1"));
+    entry.value = flag == 1;
+    return absl::OkStatus();
   }
+  if (entry.type == GgufValueType::kString) {
+    return in_.ReadString(what, entry.value.emplace<std::string_view>());
+  }
+  if (entry.type == GgufValueType::kArray) return ParseArray(what, entry.value.emplace<GgufArray>());
   return in_.Invalid(
       Concat(what, " has value type ", static_cast<uint32_t>(entry.type), "; allowed: 0 to 12"));
 }
@@ -141,7 +112,7 @@ absl::Status Parser::ParseArray(std::string_view what, GgufArray& array) {
   KVBLEND_RETURN_IF_ERROR(in_.Read(Concat("the element count of ", what), count));
   array.element_type = static_cast<GgufValueType>(type);
   const bool is_string = array.element_type == GgufValueType::kString;
-  const uint64_t element_bytes = is_string ? sizeof(uint64_t) : ScalarBytes(array.element_type);
+  const uint64_t element_bytes = is_string ? sizeof(uint64_t) : TraitsOf(array.element_type).bytes;
   if (element_bytes == 0) {
     return in_.Invalid(Concat(what, " is an array of type ", type, " (", Name(array.element_type),
                               "); allowed: scalars and strings"));
@@ -172,8 +143,9 @@ absl::Status Parser::ParseEntry() {
   if (entry.key.empty() || entry.key.size() > kMaxKeyBytes) {
     return in_.Invalid(Concat(ordinal, " has ", entry.key.size(), " bytes; allowed: 1 to ", kMaxKeyBytes));
   }
-  if (!IsValidUtf8(entry.key))
+  if (text::FirstInvalidUtf8(entry.key)) {
     return in_.Invalid(Concat(ordinal, " ", Quote(entry.key), " is not valid UTF-8"));
+  }
   if (!keys_.insert(entry.key).second) {
     return in_.Damaged(Concat("metadata key ", Quote(entry.key), " appears twice"));
   }
@@ -194,8 +166,9 @@ absl::Status Parser::ParseTensorInfo() {
     return in_.Invalid(
         Concat(ordinal, " has ", tensor.name.size(), " bytes; allowed: 1 to ", kMaxTensorNameBytes));
   }
-  if (!IsValidUtf8(tensor.name))
+  if (text::FirstInvalidUtf8(tensor.name)) {
     return in_.Invalid(Concat(ordinal, " ", Quote(tensor.name), " is not valid UTF-8"));
+  }
   if (!tensor_names_.insert(tensor.name).second) {
     return in_.Damaged(Concat("tensor ", Quote(tensor.name), " appears twice"));
   }

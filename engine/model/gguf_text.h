@@ -1,4 +1,4 @@
-// Text for and from model files: messages, and the validity of names. Internal to engine/model.
+// Text for messages about model files. Internal to engine/model.
 #pragma once
 
 #include <string>
@@ -26,8 +26,5 @@ std::string Concat(const Args&... args) {
 
 /// The name in quotes, escaped and cut: a hostile file chooses it.
 std::string Quote(std::string_view name);
-
-/// Well-formed as the Unicode standard has it: no overlong forms, no surrogates, nothing above U+10FFFF.
-bool IsValidUtf8(std::string_view text);
 
 }  // namespace kvblend::model

@@ -1,7 +1,8 @@
 #include "engine/model/gguf_types.h"
 
+#include <algorithm>
 #include <array>
-#include <cstddef>
+#include <cstring>
 #include <string>
 #include <utility>
 
@@ -33,6 +34,29 @@ constexpr std::array<std::pair<uint32_t, std::string_view>, 21> kNamedOnly = {{
     {34, "TQ1_0"},   {35, "TQ2_0"}, {39, "MXFP4"},
 }};
 
+template <typename Stored, typename Wide>
+GgufNumber Read(const std::byte* at) {
+  Stored stored;
+  std::memcpy(&stored, at, sizeof(stored));
+  return static_cast<Wide>(stored);
+}
+
+constexpr std::array<ValueTypeTraits, 13> kValueTypes = {{
+    {GgufValueType::kUint8, "uint8", 1, true, Read<uint8_t, uint64_t>},
+    {GgufValueType::kInt8, "int8", 1, true, Read<int8_t, int64_t>},
+    {GgufValueType::kUint16, "uint16", 2, true, Read<uint16_t, uint64_t>},
+    {GgufValueType::kInt16, "int16", 2, true, Read<int16_t, int64_t>},
+    {GgufValueType::kUint32, "uint32", 4, true, Read<uint32_t, uint64_t>},
+    {GgufValueType::kInt32, "int32", 4, true, Read<int32_t, int64_t>},
+    {GgufValueType::kFloat32, "float32", 4, false, Read<float, double>},
+    {GgufValueType::kBool, "bool", 1, false, Read<uint8_t, uint64_t>},
+    {GgufValueType::kString, "string", 0, false, nullptr},
+    {GgufValueType::kArray, "array", 0, false, nullptr},
+    {GgufValueType::kUint64, "uint64", 8, true, Read<uint64_t, uint64_t>},
+    {GgufValueType::kInt64, "int64", 8, true, Read<int64_t, int64_t>},
+    {GgufValueType::kFloat64, "float64", 8, false, Read<double, double>},
+}};
+
 std::string ReadableNames() {
   std::string names;
   for (const TensorTypeTraits& traits : kReadable)
@@ -61,60 +85,13 @@ const TensorTypeTraits& TraitsOf(TensorType type) {
   return kReadable[0];  // every enumerator is in the table
 }
 
-std::string_view Name(GgufValueType type) {
-  switch (type) {
-    case GgufValueType::kUint8:
-      return "uint8";
-    case GgufValueType::kInt8:
-      return "int8";
-    case GgufValueType::kUint16:
-      return "uint16";
-    case GgufValueType::kInt16:
-      return "int16";
-    case GgufValueType::kUint32:
-      return "uint32";
-    case GgufValueType::kInt32:
-      return "int32";
-    case GgufValueType::kFloat32:
-      return "float32";
-    case GgufValueType::kBool:
-      return "bool";
-    case GgufValueType::kString:
-      return "string";
-    case GgufValueType::kArray:
-      return "array";
-    case GgufValueType::kUint64:
-      return "uint64";
-    case GgufValueType::kInt64:
-      return "int64";
-    case GgufValueType::kFloat64:
-      return "float64";
-  }
-  return "unknown";
+const ValueTypeTraits& TraitsOf(GgufValueType type) {
+  static constexpr ValueTypeTraits kUnknown = {GgufValueType::kArray, "unknown", 0, false, nullptr};
+  const auto found = std::find_if(kValueTypes.begin(), kValueTypes.end(),
+                                  [&](const ValueTypeTraits& traits) { return traits.type == type; });
+  return found == kValueTypes.end() ? kUnknown : *found;
 }
 
-int64_t ScalarBytes(GgufValueType type) {
-  switch (type) {
-    case GgufValueType::kUint8:
-    case GgufValueType::kInt8:
-    case GgufValueType::kBool:
-      return 1;
-    case GgufValueType::kUint16:
-    case GgufValueType::kInt16:
-      return 2;
-    case GgufValueType::kUint32:
-    case GgufValueType::kInt32:
-    case GgufValueType::kFloat32:
-      return 4;
-    case GgufValueType::kUint64:
-    case GgufValueType::kInt64:
-    case GgufValueType::kFloat64:
-      return 8;
-    case GgufValueType::kString:
-    case GgufValueType::kArray:
-      return 0;
-  }
-  return 0;
-}
+std::string_view Name(GgufValueType type) { return TraitsOf(type).name; }
 
 }  // namespace kvblend::model

@@ -2,8 +2,10 @@
 // kvblend can read. Layouts follow the GGUF specification (ggml-org/ggml, docs/gguf.md).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <variant>
 
 #include "absl/status/statusor.h"
 
@@ -55,10 +57,19 @@ enum class GgufValueType : uint32_t {
   kFloat64 = 12,
 };
 
-/// "uint32", "string", ...; "unknown" for a number that is not in the enum.
-std::string_view Name(GgufValueType type);
+/// A scalar, as wide as its kind goes: unsigned, signed or floating.
+using GgufNumber = std::variant<uint64_t, int64_t, double>;
 
-/// Bytes of one scalar of this type; 0 for strings, arrays and unknown numbers.
-int64_t ScalarBytes(GgufValueType type);
+struct ValueTypeTraits {
+  GgufValueType type;
+  std::string_view name;  // "uint32", "string", ...
+  int64_t bytes;          // of one scalar; 0 for strings and arrays
+  bool is_integer;
+  GgufNumber (*read)(const std::byte* at);  // a scalar, a bool as 0 or 1; null for strings and arrays
+};
+
+/// "unknown" and no scalar for a number that is not in the enum.
+const ValueTypeTraits& TraitsOf(GgufValueType type);
+std::string_view Name(GgufValueType type);
 
 }  // namespace kvblend::model

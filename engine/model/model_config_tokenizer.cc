@@ -6,6 +6,7 @@
 #include "base/status_macros.h"
 #include "engine/model/gguf_text.h"
 #include "engine/model/model_config.h"
+#include "engine/text/utf8.h"
 
 namespace kvblend::model {
 namespace {
@@ -20,7 +21,7 @@ absl::Status ReadTokens(const GgufFile& file, TokenizerData& data) {
   absl::flat_hash_set<std::string_view> seen;
   for (size_t id = 0; id < tokens.size(); ++id) {
     const std::string_view token = tokens[id];
-    if (token.empty() || !IsValidUtf8(token)) {
+    if (token.empty() || text::FirstInvalidUtf8(token)) {
       return Refuse(file, Concat("token ", id, " of key 'tokenizer.ggml.tokens' is ",
                                  token.empty() ? "empty" : "not valid UTF-8"));
     }
@@ -39,7 +40,7 @@ absl::Status ReadMerges(const GgufFile& file, TokenizerData& data) {
     const size_t space = merge.find(' ');
     const bool two_parts = space != std::string_view::npos && space > 0 && space + 1 < merge.size() &&
                            merge.find(' ', space + 1) == std::string_view::npos;
-    if (!two_parts || !IsValidUtf8(merge)) {
+    if (!two_parts || text::FirstInvalidUtf8(merge)) {
       return Refuse(file, Concat("merge ", rank,
                                  " of key 'tokenizer.ggml.merges' is malformed; allowed: two parts in UTF-8 "
                                  "with one space between them"));

@@ -34,6 +34,14 @@ absl::StatusOr<Client> CommandContext::Connect(const Connection& connection) {
   return Client(std::move(calls), cancellation);
 }
 
+CLI::App& AddCommand(CLI::App& parent, CommandContext& context, const char* name, const char* help,
+                     const char* examples, std::function<absl::Status()> run) {
+  CLI::App* command = parent.add_subcommand(name, help);
+  command->footer(examples);
+  command->callback([run = std::move(run), &context] { context.action = run; });
+  return *command;
+}
+
 int RunCommandLine(const std::vector<std::string>& arguments, Terminal& terminal, Cancellation& cancellation,
                    CallsFactory make_calls) {
   CommandContext context{terminal, cancellation, std::move(make_calls), nullptr};

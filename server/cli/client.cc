@@ -1,12 +1,14 @@
 #include "server/cli/client.h"
 
+#include <deque>
 #include <optional>
 #include <string>
 #include <utility>
 #include <variant>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "base/status_macros.h"
-#include "server/cli/event_queue.h"
 
 namespace kvblend::server::cli {
 namespace {
@@ -15,10 +17,28 @@ namespace {
 template <typename Event>
 class QueueSink : public EventSink<Event> {
  public:
-  void OnEvent(const Event& event) override { events.Push(event); }
-  void OnDone(const absl::Status& status) override { events.Push(status); }
+  using Item = std::variant<Event, absl::Status>;  // the status is the last
 
-  EventQueue<std::variant<Event, absl::Status>> events;
+  void OnEvent(const Event& event) override { Push(event); }
+  void OnDone(const absl::Status& status) override { Push(status); }
+
+  Item Pop() {
+    absl::MutexLock lock(&mutex_);
+    const auto has_item = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return !items_.empty(); };
+    mutex_.Await(absl::Condition(&has_item));
+    Item item = std::move(items_.front());
+    items_.pop_front();
+    return item;
+  }
+
+ private:
+  void Push(Item item) {
+    absl::MutexLock lock(&mutex_);
+    items_.push_back(std::move(item));
+  }
+
+  absl::Mutex mutex_;
+  std::deque<Item> items_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace
@@ -35,7 +55,7 @@ absl::Status Client::Stream(Calls::Started (Calls::*call)(Request, const CallerC
                            (*calls_.*call)(request, {.client = "", .deadline = deadline}, sink));
   const Cancellation::Listener listener(cancellation_, [&] { handle->Cancel(); });
   while (true) {
-    std::variant<Event, absl::Status> event = sink->events.Pop();
+    std::variant<Event, absl::Status> event = sink->Pop();
     if (const auto* status = std::get_if<absl::Status>(&event)) return *status;
     on_event(std::move(std::get<Event>(event)));
   }

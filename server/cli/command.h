@@ -38,6 +38,25 @@ struct CommandContext {
   absl::StatusOr<Client> Connect(const Connection& connection);
 };
 
+/// A command of `parent`, which runs once it was parsed.
+CLI::App& AddCommand(CLI::App& parent, CommandContext& context, const char* name, const char* help,
+                     const char* examples, std::function<absl::Status()> run);
+
+/// The same for a command with flags; they live as long as it.
+template <typename Flags>
+struct Command {
+  CLI::App& app;
+  Flags& flags;
+};
+template <typename Flags>
+Command<Flags> AddCommand(CLI::App& parent, CommandContext& context, const char* name, const char* help,
+                          const char* examples, absl::Status (*run)(const Flags&, CommandContext&)) {
+  const auto flags = std::make_shared<Flags>();
+  return {AddCommand(parent, context, name, help, examples,
+                     [flags, run, &context] { return run(*flags, context); }),
+          *flags};
+}
+
 void AddGenerateCommand(CLI::App& root, CommandContext& context);
 void AddChunksCommand(CLI::App& root, CommandContext& context);
 void AddPrecomputeCommand(CLI::App& root, CommandContext& context);

@@ -45,10 +45,12 @@ Terminal Terminal::Standard() {
 
 void Terminal::PrintLine(std::string_view line) { out << line << std::endl; }
 
-void Terminal::PrintJson(const OrderedJson& object) {
-  PrintLine(object.dump(/*indent=*/-1, /*indent_char=*/' ', /*ensure_ascii=*/false,
-                        OrderedJson::error_handler_t::replace));
+std::string JsonLine(const OrderedJson& object) {
+  return object.dump(/*indent=*/-1, /*indent_char=*/' ', /*ensure_ascii=*/false,
+                     OrderedJson::error_handler_t::replace);
 }
+
+void Terminal::PrintJson(const OrderedJson& object) { PrintLine(JsonLine(object)); }
 
 void Terminal::PrintError(const absl::Status& status) {
   err << Coloured(colour, kRed, "error:") << " " << status.message() << " ("

@@ -15,6 +15,9 @@ namespace kvblend::server::cli {
 /// Keys keep the order in which they are set, so that lines read the same everywhere.
 using OrderedJson = nlohmann::ordered_json;
 
+/// On one line, without its end. Bytes that are no UTF-8 become U+FFFD.
+std::string JsonLine(const OrderedJson& object);
+
 struct Terminal {
   std::ostream& out;
   std::ostream& err;
@@ -26,7 +29,7 @@ struct Terminal {
 
   /// Flushed.
   void PrintLine(std::string_view line);
-  /// One JSON object on a line of its own. Bytes that are no UTF-8 become U+FFFD.
+  /// One JSON object on a line of its own.
   void PrintJson(const OrderedJson& object);
   /// "error: ..." on err; `code` is named for machines that read logs.
   void PrintError(const absl::Status& status);

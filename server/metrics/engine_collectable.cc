@@ -20,159 +20,149 @@ using prometheus::ClientMetric;
 using prometheus::MetricFamily;
 using prometheus::MetricType;
 
+using Labels = std::vector<ClientMetric::Label>;
+
+/// Adds the families of one part, whose names share a prefix.
 class FamilyList {
  public:
-  void AddGauge(std::string name, std::string help, double value,
-                std::vector<ClientMetric::Label> label = {}) {
-    ClientMetric metric;
-    metric.gauge.value = value;
-    metric.label = std::move(label);
-    Append(std::move(name), std::move(help), MetricType::Gauge, std::move(metric));
+  FamilyList(std::string prefix, std::vector<MetricFamily>* families)
+      : prefix_(std::move(prefix)), families_(*families) {}
+
+  template <typename Value>
+  void Gauge(std::string_view name, std::string_view help, Value value, Labels labels = {}) {
+    ClientMetric& metric = Family(name, help, MetricType::Gauge).emplace_back();
+    metric.gauge.value = static_cast<double>(value);
+    metric.label = std::move(labels);
   }
-  /// One gauge per label; none: the family without values.
-  void AddGauges(std::string name, std::string help, std::vector<ClientMetric> metrics) {
-    families_.push_back({std::move(name), std::move(help), MetricType::Gauge, std::move(metrics)});
+  template <typename Value>
+  void Counter(std::string_view name, std::string_view help, Value value) {
+    Family(name, help, MetricType::Counter).emplace_back().counter.value = static_cast<double>(value);
   }
-  void AddCounter(std::string name, std::string help, double value) {
-    ClientMetric metric;
-    metric.counter.value = value;
-    Append(std::move(name), std::move(help), MetricType::Counter, std::move(metric));
+  /// A family without values: the caller adds them.
+  std::vector<ClientMetric>& Family(std::string_view name, std::string_view help, MetricType type) {
+    families_.push_back({prefix_ + std::string(name), std::string(help), type, {}});
+    return families_.back().metric;
   }
-  std::vector<MetricFamily> Take() { return std::move(families_); }
 
  private:
-  void Append(std::string name, std::string help, MetricType type, ClientMetric metric) {
-    families_.push_back({std::move(name), std::move(help), type, {std::move(metric)}});
-  }
-  std::vector<MetricFamily> families_;
+  const std::string prefix_;
+  std::vector<MetricFamily>& families_;
 };
-
-/// Two functions that add a gauge and a counter: what all metrics of one part of the engine are made with.
-auto Prefixed(const char* prefix, FamilyList* list) {
-  return std::pair(
-      [=](const char* name, std::string help, auto value) {
-        list->AddGauge(std::string(prefix) + name, std::move(help), static_cast<double>(value));
-      },
-      [=](const char* name, std::string help, auto value) {
-        list->AddCounter(std::string(prefix) + name, std::move(help), static_cast<double>(value));
-      });
-}
 
 double Seconds(const timeval& time) { return static_cast<double>(time.tv_sec) + 1e-6 * time.tv_usec; }
 
 // The names that every Prometheus client library gives to these.
-void AddProcess(double start_unix_seconds, FamilyList* list) {
-  list->AddGauge("process_start_time_seconds", "Start time of the process since 1970-01-01 UTC in seconds.",
-                 start_unix_seconds);
+void AddProcess(double start_unix_seconds, FamilyList list) {
+  list.Gauge("start_time_seconds", "Start time of the process since 1970-01-01 UTC in seconds.",
+             start_unix_seconds);
   rusage usage{};
   if (getrusage(RUSAGE_SELF, &usage) == 0) {
-    list->AddCounter("process_cpu_seconds_total", "User and system CPU time spent in seconds.",
-                     Seconds(usage.ru_utime) + Seconds(usage.ru_stime));
+    list.Counter("cpu_seconds_total", "User and system CPU time spent in seconds.",
+                 Seconds(usage.ru_utime) + Seconds(usage.ru_stime));
   }
   std::ifstream statm("/proc/self/statm");
   int64_t total_pages = 0, resident_pages = 0;
   if (statm >> total_pages >> resident_pages) {
-    list->AddGauge("process_resident_memory_bytes", "Resident memory size in bytes.",
-                   static_cast<double>(resident_pages) * static_cast<double>(sysconf(_SC_PAGESIZE)));
+    list.Gauge("resident_memory_bytes", "Resident memory size in bytes.",
+               static_cast<double>(resident_pages) * static_cast<double>(sysconf(_SC_PAGESIZE)));
   }
 }
 
-void AddEngine(const EngineStats& stats, FamilyList* list) {
-  list->AddGauge("kvblend_num_requests_running", "Requests being worked on.", stats.requests_running);
-  list->AddGauge("kvblend_num_requests_waiting", "Requests waiting for their turn.", stats.requests_waiting);
-  list->AddGauge("kvblend_num_sequences_decoding", "Answers being decoded together, one token each per step.",
-                 stats.sequences_decoding);
-  list->AddCounter("kvblend_decode_steps_total", "Steps of decoding, each a token for every answer in it.",
-                   static_cast<double>(stats.decode_steps));
-  list->AddCounter("kvblend_decoded_tokens_total",
-                   "Tokens of those steps; over kvblend_decode_steps_total: answers per step.",
-                   static_cast<double>(stats.decoded_tokens));
-  list->AddGauge("kvblend_num_background_waiting", "Chunk computations waiting behind responses.",
-                 stats.background_waiting);
-  list->AddGauge("kvblend_kv_pages_used", "KV pages in use.", stats.pages_used);
-  list->AddGauge("kvblend_kv_pages_capacity", "KV pages reserved at the start.", stats.pages_total);
-  list->AddGauge("kvblend_kv_pages_used_ratio", "Share of the KV pages that is in use, 0 to 1.",
-                 stats.pages_total == 0 ? 0.0 : static_cast<double>(stats.pages_used) / stats.pages_total);
+void AddEngine(const EngineStats& stats, FamilyList list) {
+  list.Gauge("num_requests_running", "Requests being worked on.", stats.requests_running);
+  list.Gauge("num_requests_waiting", "Requests waiting for their turn.", stats.requests_waiting);
+  list.Gauge("num_sequences_decoding", "Answers being decoded together, one token each per step.",
+             stats.sequences_decoding);
+  list.Counter("decode_steps_total", "Steps of decoding, each a token for every answer in it.",
+               stats.decode_steps);
+  list.Counter("decoded_tokens_total",
+               "Tokens of those steps; over kvblend_decode_steps_total: answers per step.",
+               stats.decoded_tokens);
+  list.Gauge("num_background_waiting", "Chunk computations waiting behind responses.",
+             stats.background_waiting);
+  list.Gauge("kv_pages_used", "KV pages in use.", stats.pages_used);
+  list.Gauge("kv_pages_capacity", "KV pages reserved at the start.", stats.pages_total);
+  list.Gauge("kv_pages_used_ratio", "Share of the KV pages that is in use, 0 to 1.",
+             stats.pages_total == 0 ? 0.0 : static_cast<double>(stats.pages_used) / stats.pages_total);
   if (stats.device_memory.has_value()) {
-    list->AddGauge("kvblend_device_memory_used_bytes", "GPU memory in use, by all processes.",
-                   static_cast<double>(stats.device_memory->used_bytes));
-    list->AddGauge("kvblend_device_memory_capacity_bytes", "GPU memory.",
-                   static_cast<double>(stats.device_memory->total_bytes));
+    list.Gauge("device_memory_used_bytes", "GPU memory in use, by all processes.",
+               stats.device_memory->used_bytes);
+    list.Gauge("device_memory_capacity_bytes", "GPU memory.", stats.device_memory->total_bytes);
   }
-  list->AddCounter("kvblend_background_chunks_stored_total", "Chunks computed behind responses and stored.",
-                   static_cast<double>(stats.background_chunks_stored));
-  list->AddCounter("kvblend_background_chunks_failed_total",
-                   "Chunks that could not be computed behind a response, or not stored.",
-                   static_cast<double>(stats.background_chunks_failed));
+  list.Counter("background_chunks_stored_total", "Chunks computed behind responses and stored.",
+               stats.background_chunks_stored);
+  list.Counter("background_chunks_failed_total",
+               "Chunks that could not be computed behind a response, or not stored.",
+               stats.background_chunks_failed);
 }
 
-void AddLoading(const LoadingStats& stats, FamilyList* list) {
-  std::vector<ClientMetric> tiers;
+void AddLoading(const LoadingStats& stats, FamilyList list) {
+  std::vector<ClientMetric>& rates =
+      list.Family("read_bandwidth_bytes_per_second",
+                  "How fast stored KV is read from a tier below main memory, median of the last reads.",
+                  MetricType::Gauge);
   for (const auto& [tier, bytes_per_second] : stats.read_bytes_per_second) {
-    ClientMetric& metric = tiers.emplace_back();
+    ClientMetric& metric = rates.emplace_back();
     metric.gauge.value = bytes_per_second;
     metric.label = {{"tier", std::string(Name(tier))}};
   }
-  list->AddGauges("kvblend_read_bandwidth_bytes_per_second",
-                  "How fast stored KV is read from a tier below main memory, median of the last reads.",
-                  std::move(tiers));
-  list->AddGauge("kvblend_compute_seconds_per_token",
-                 "What one token costs through all layers in the middle of 4096 tokens, as measured.",
-                 stats.compute_seconds_per_token);
-  list->AddGauge("kvblend_place_seconds_per_token",
-                 "Copying one token's stored KV from main memory into pages, as measured.",
-                 stats.place_seconds_per_token);
+  list.Gauge("compute_seconds_per_token",
+             "What one token costs through all layers in the middle of 4096 tokens, as measured.",
+             stats.compute_seconds_per_token);
+  list.Gauge("place_seconds_per_token",
+             "Copying one token's stored KV from main memory into pages, as measured.",
+             stats.place_seconds_per_token);
 }
 
-void AddStore(const StoreStats& stats, FamilyList* list) {
-  const auto [gauge, counter] = Prefixed("kvblend_store_", list);
-  gauge("entries", "Chunks in the store.", stats.entries);
-  gauge("bytes", "Bytes in use by the chunk store.", stats.bytes);
-  gauge("budget_bytes", "Bytes that the chunk store may use.", stats.byte_budget);
-  gauge("idle_bytes", "Bytes of the chunk store that could be evicted at once.", stats.idle_bytes);
-  gauge("pinned_entries", "Chunks pinned in the store.", stats.pinned_entries);
-  gauge("pinned_bytes", "Bytes of pinned chunks.", stats.pinned_bytes);
-  gauge("reservations", "Chunks being computed for the store.", stats.reservations);
-  counter("lookups_total", "Chunks that prompts looked up by exact key.", stats.lookups);
-  counter("hits_total", "Lookups by prompts that found their chunk.", stats.hits);
-  counter("misses_total", "Lookups by prompts that found nothing.", stats.misses);
-  counter("reserve_lookups_total", "Chunks that precomputation looked up.", stats.reserve_lookups);
-  counter("reserve_hits_total", "Lookups by precomputation that found their chunk.", stats.reserve_hits);
-  counter("reservations_total", "Computations of chunks begun.", stats.reservations_made);
-  counter("waits_total", "Lookups by precomputation told to wait for another's computation.", stats.waits);
-  counter("other_anchor_lookups_total", "Lookups of a chunk behind any anchor.", stats.other_anchor_lookups);
-  counter("other_anchor_hits_total", "Lookups that found their chunk behind another anchor.",
-          stats.other_anchor_hits);
-  counter("insertions_total", "Chunks stored.", stats.insertions);
-  counter("inserted_bytes_total", "Bytes stored.", stats.inserted_bytes);
-  counter("duplicate_insertions_total", "Chunks computed that were already in the store.",
-          stats.duplicate_insertions);
-  counter("rejected_insertions_total", "Chunks that did not fit.", stats.rejected_insertions);
-  counter("evictions_total", "Chunks evicted to make room.", stats.evictions);
-  counter("evicted_bytes_total", "Bytes evicted to make room.", stats.evicted_bytes);
-  counter("erased_total", "Chunks removed on request.", stats.erased);
-  counter("lower_hits_total", "Lookups that found their chunk below main memory.", stats.lower_hits);
-  counter("prefetched_total", "Chunks read from below main memory ahead of the prompts that need them.",
-          stats.prefetched);
-  counter("failed_entries_total", "Chunks below main memory that could not be read to their end.",
-          stats.failed_entries);
-  gauge("queued_writes", "Chunks on their way to disk and Redis.", stats.queued_writes);
-  gauge("queued_write_bytes", "Bytes of chunks on their way to disk and Redis.", stats.queued_write_bytes);
-  counter("written_entries_total", "Chunks written to disk and Redis.", stats.written_entries);
-  counter("dropped_writes_total", "Chunks not written because too many were on their way.",
-          stats.dropped_writes);
-  counter("failed_writes_total", "Chunks that disk or Redis did not take.", stats.failed_writes);
+void AddStore(const StoreStats& stats, FamilyList list) {
+  list.Gauge("entries", "Chunks in the store.", stats.entries);
+  list.Gauge("bytes", "Bytes in use by the chunk store.", stats.bytes);
+  list.Gauge("budget_bytes", "Bytes that the chunk store may use.", stats.byte_budget);
+  list.Gauge("idle_bytes", "Bytes of the chunk store that could be evicted at once.", stats.idle_bytes);
+  list.Gauge("pinned_entries", "Chunks pinned in the store.", stats.pinned_entries);
+  list.Gauge("pinned_bytes", "Bytes of pinned chunks.", stats.pinned_bytes);
+  list.Gauge("reservations", "Chunks being computed for the store.", stats.reservations);
+  list.Counter("lookups_total", "Chunks that prompts looked up by exact key.", stats.lookups);
+  list.Counter("hits_total", "Lookups by prompts that found their chunk.", stats.hits);
+  list.Counter("misses_total", "Lookups by prompts that found nothing.", stats.misses);
+  list.Counter("reserve_lookups_total", "Chunks that precomputation looked up.", stats.reserve_lookups);
+  list.Counter("reserve_hits_total", "Lookups by precomputation that found their chunk.", stats.reserve_hits);
+  list.Counter("reservations_total", "Computations of chunks begun.", stats.reservations_made);
+  list.Counter("waits_total", "Lookups by precomputation told to wait for another's computation.",
+               stats.waits);
+  list.Counter("other_anchor_lookups_total", "Lookups of a chunk behind any anchor.",
+               stats.other_anchor_lookups);
+  list.Counter("other_anchor_hits_total", "Lookups that found their chunk behind another anchor.",
+               stats.other_anchor_hits);
+  list.Counter("insertions_total", "Chunks stored.", stats.insertions);
+  list.Counter("inserted_bytes_total", "Bytes stored.", stats.inserted_bytes);
+  list.Counter("duplicate_insertions_total", "Chunks computed that were already in the store.",
+               stats.duplicate_insertions);
+  list.Counter("rejected_insertions_total", "Chunks that did not fit.", stats.rejected_insertions);
+  list.Counter("evictions_total", "Chunks evicted to make room.", stats.evictions);
+  list.Counter("evicted_bytes_total", "Bytes evicted to make room.", stats.evicted_bytes);
+  list.Counter("erased_total", "Chunks removed on request.", stats.erased);
+  list.Counter("lower_hits_total", "Lookups that found their chunk below main memory.", stats.lower_hits);
+  list.Counter("prefetched_total", "Chunks read from below main memory ahead of the prompts that need them.",
+               stats.prefetched);
+  list.Counter("failed_entries_total", "Chunks below main memory that could not be read to their end.",
+               stats.failed_entries);
+  list.Gauge("queued_writes", "Chunks on their way to disk and Redis.", stats.queued_writes);
+  list.Gauge("queued_write_bytes", "Bytes of chunks on their way to disk and Redis.",
+             stats.queued_write_bytes);
+  list.Counter("written_entries_total", "Chunks written to disk and Redis.", stats.written_entries);
+  list.Counter("dropped_writes_total", "Chunks not written because too many were on their way.",
+               stats.dropped_writes);
+  list.Counter("failed_writes_total", "Chunks that disk or Redis did not take.", stats.failed_writes);
 }
 
 // A tier lists its own: kvblend_disk_puts_total, kvblend_redis_nodes, ...
-void AddTier(const TierStats& tier, FamilyList* list) {
+void AddTier(const TierStats& tier, FamilyList list) {
   for (const TierStat& stat : tier.values) {
-    std::string name = "kvblend_";
-    name.append(Name(tier.tier)).append("_").append(stat.name);
     if (stat.kind == TierStat::Kind::kGauge) {
-      list->AddGauge(std::move(name), std::string(stat.help), stat.value);
+      list.Gauge(stat.name, stat.help, stat.value);
     } else {
-      list->AddCounter(name.append("_total"), std::string(stat.help), stat.value);
+      list.Counter(std::string(stat.name) + "_total", stat.help, stat.value);
     }
   }
 }
@@ -199,29 +189,32 @@ void EngineCollectable::SetReady(bool ready) {
 }
 
 std::vector<prometheus::MetricFamily> EngineCollectable::Collect() const {
-  FamilyList list;
-  AddProcess(start_unix_seconds_, &list);
+  std::vector<MetricFamily> families;
+  AddProcess(start_unix_seconds_, {"process_", &families});
+  FamilyList list("kvblend_", &families);
   absl::MutexLock lock(&mutex_);
-  list.AddGauge("kvblend_ready", "1 while requests are accepted, 0 while starting or shutting down.", ready_);
+  list.Gauge("ready", "1 while requests are accepted, 0 while starting or shutting down.", ready_);
   if (info_) {
-    list.AddGauge("kvblend_build_info", "What is running; the value is always 1.", 1,
-                  {{"version", info_->version},
-                   {"model", info_->model_name},
-                   {"model_fingerprint", info_->model_fingerprint},
-                   {"backend", info_->backend},
-                   {"kv_dtype", info_->kv_dtype},
-                   {"chunk_format", info_->chunk_format}});
-    list.AddGauge("kvblend_device_info", "What computes; the value is always 1.", 1,
-                  {{"device", info_->device}, {"name", info_->device_name}});
+    list.Gauge("build_info", "What is running; the value is always 1.", 1,
+               {{"version", info_->version},
+                {"model", info_->model_name},
+                {"model_fingerprint", info_->model_fingerprint},
+                {"backend", info_->backend},
+                {"kv_dtype", info_->kv_dtype},
+                {"chunk_format", info_->chunk_format}});
+    list.Gauge("device_info", "What computes; the value is always 1.", 1,
+               {{"device", info_->device}, {"name", info_->device_name}});
   }
   if (stats_) {
     const EngineStats stats = stats_();
-    AddEngine(stats, &list);
-    AddLoading(stats.loading, &list);
-    AddStore(stats.store, &list);
-    for (const TierStats& tier : stats.tiers) AddTier(tier, &list);
+    AddEngine(stats, list);
+    AddLoading(stats.loading, list);
+    AddStore(stats.store, {"kvblend_store_", &families});
+    for (const TierStats& tier : stats.tiers) {
+      AddTier(tier, {"kvblend_" + std::string(Name(tier.tier)) + "_", &families});
+    }
   }
-  return list.Take();
+  return families;
 }
 
 }  // namespace kvblend::server

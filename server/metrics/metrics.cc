@@ -19,48 +19,13 @@ using prometheus::Family;
 using prometheus::Histogram;
 using Buckets = Histogram::BucketBoundaries;
 
-// The first two are the boundaries that dashboards for LLM servers already have, extended downwards where
-// reuse makes requests faster than those expect.
-const Buckets& FirstTokenSeconds() {
-  static const Buckets buckets = {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,
-                                  .75,  1,    2.5, 5,   7.5, 10,  20,  40, 80,  160};
-  return buckets;
-}
-const Buckets& RequestSeconds() {
-  static const Buckets buckets = {.01, .05, .1, .2, .3, .5, .8, 1,  1.5, 2,   2.5,
-                                  5,   10,  15, 20, 30, 40, 50, 60, 120, 240, 480};
-  return buckets;
-}
-const Buckets& OutputTokenSeconds() {
-  static const Buckets buckets = {.001, .0025, .005, .01, .015, .02, .025, .03, .04, .05,
-                                  .075, .1,    .15,  .2,  .3,   .4,  .5,   .75, 1,   2.5};
-  return buckets;
-}
-// Parts of the time to the first token.
-const Buckets& StageSeconds() {
-  static const Buckets buckets = {.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05,
-                                  .1,    .25,    .5,    1,    2.5,   5,    10,  30,   60};
-  return buckets;
-}
-const Buckets& TokenCounts() {
-  static const Buckets buckets = {1,   2,    5,    10,   20,    50,    100,   200,
-                                  500, 1000, 2000, 5000, 10000, 20000, 50000, 100000};
-  return buckets;
-}
-const Buckets& Ratios() {
-  static const Buckets buckets = {0, .01, .02, .05, .1, .15, .2, .25, .3, .4, .5, .6, .7, .8, .9, 1};
-  return buckets;
-}
-
-// Predicted over actual: 1 is right, 2 is twice as long as it took.
-const Buckets& Quotients() {
-  static const Buckets buckets = {.1, .25, .5, .67, .8, .9, .95, 1, 1.05, 1.1, 1.25, 1.5, 2, 4, 10};
-  return buckets;
+Family<Histogram>& AddHistograms(prometheus::Registry& registry, const char* name, const char* help) {
+  return prometheus::BuildHistogram().Name(name).Help(help).Register(registry);
 }
 
 Histogram& AddHistogram(prometheus::Registry& registry, const char* name, const char* help,
                         const Buckets& buckets) {
-  return prometheus::BuildHistogram().Name(name).Help(help).Register(registry).Add({}, buckets);
+  return AddHistograms(registry, name, help).Add({}, buckets);
 }
 
 Family<Counter>& AddCounters(prometheus::Registry& registry, const char* name, const char* help) {
@@ -73,51 +38,64 @@ struct Metrics::Impl {
   prometheus::Registry registry;
   EngineCollectable engine;
 
+  // The first two are the boundaries that dashboards for LLM servers already have, extended downwards where
+  // reuse makes requests faster than those expect.
+  const Buckets first_token_seconds = {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,
+                                       .75,  1,    2.5, 5,   7.5, 10,  20,  40, 80,  160};
+  const Buckets request_seconds = {.01, .05, .1, .2, .3, .5, .8, 1,  1.5, 2,   2.5,
+                                   5,   10,  15, 20, 30, 40, 50, 60, 120, 240, 480};
+  const Buckets output_token_seconds = {.001, .0025, .005, .01, .015, .02, .025, .03, .04, .05,
+                                        .075, .1,    .15,  .2,  .3,   .4,  .5,   .75, 1,   2.5};
+  // Parts of the time to the first token.
+  const Buckets stage_seconds = {.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05,
+                                 .1,    .25,    .5,    1,    2.5,   5,    10,  30,   60};
+  const Buckets token_counts = {1,   2,    5,    10,   20,    50,    100,   200,
+                                500, 1000, 2000, 5000, 10000, 20000, 50000, 100000};
+  const Buckets ratios = {0, .01, .02, .05, .1, .15, .2, .25, .3, .4, .5, .6, .7, .8, .9, 1};
+
+  // Predicted over actual: 1 is right, 2 is twice as long as it took.
+  const Buckets quotients = {.1, .25, .5, .67, .8, .9, .95, 1, 1.05, 1.1, 1.25, 1.5, 2, 4, 10};
+
   Histogram& first_token = AddHistogram(
       registry, "kvblend_time_to_first_token_seconds",
-      "From the request's arrival to its first token, for Generate and Score.", FirstTokenSeconds());
+      "From the request's arrival to its first token, for Generate and Score.", first_token_seconds);
   Histogram& per_token =
       AddHistogram(registry, "kvblend_time_per_output_token_seconds",
-                   "Mean time per generated token after the first, per request.", OutputTokenSeconds());
+                   "Mean time per generated token after the first, per request.", output_token_seconds);
   Histogram& latency = AddHistogram(registry, "kvblend_e2e_request_latency_seconds",
-                                    "From a Generate request's arrival to its last token.", RequestSeconds());
+                                    "From a Generate request's arrival to its last token.", request_seconds);
   Histogram& queue = AddHistogram(registry, "kvblend_request_queue_time_seconds",
-                                  "Time that a request waited for its turn.", StageSeconds());
+                                  "Time that a request waited for its turn.", stage_seconds);
   Histogram& lookup = AddHistogram(registry, "kvblend_request_lookup_time_seconds",
-                                   "Tokenization, layout and store lookups per prompt.", StageSeconds());
+                                   "Tokenization, layout and store lookups per prompt.", stage_seconds);
   Histogram& stall = AddHistogram(
       registry, "kvblend_request_stall_time_seconds",
-      "Waiting for stored KV from a slower tier per prompt, part of the load time.", StageSeconds());
+      "Waiting for stored KV from a slower tier per prompt, part of the load time.", stage_seconds);
   Histogram& load = AddHistogram(registry, "kvblend_request_load_time_seconds",
-                                 "Copying stored KV into pages per prompt.", StageSeconds());
+                                 "Copying stored KV into pages per prompt.", stage_seconds);
   Histogram& select = AddHistogram(registry, "kvblend_request_select_time_seconds",
-                                   "Choosing the tokens to recompute per prompt.", StageSeconds());
+                                   "Choosing the tokens to recompute per prompt.", stage_seconds);
   Histogram& prefill =
       AddHistogram(registry, "kvblend_request_prefill_time_seconds",
-                   "Forward passes up to the first token per prompt, selection excluded.", StageSeconds());
+                   "Forward passes up to the first token per prompt, selection excluded.", stage_seconds);
   Histogram& prompt_tokens =
-      AddHistogram(registry, "kvblend_request_prompt_tokens", "Tokens of a prompt.", TokenCounts());
+      AddHistogram(registry, "kvblend_request_prompt_tokens", "Tokens of a prompt.", token_counts);
   Histogram& generation_tokens = AddHistogram(registry, "kvblend_request_generation_tokens",
-                                              "Tokens generated per request.", TokenCounts());
+                                              "Tokens generated per request.", token_counts);
   Histogram& chunk_compute = AddHistogram(registry, "kvblend_chunk_compute_time_seconds",
-                                          "Computing one chunk for Chunks.Put.", StageSeconds());
+                                          "Computing one chunk for Chunks.Put.", stage_seconds);
 
   Family<Histogram>& ratio =
-      prometheus::BuildHistogram()
-          .Name("kvblend_recompute_ratio")
-          .Help("Recomputed share of the reusable, inexact tokens of a prompt, by selection policy.")
-          .Register(registry);
-  Family<Histogram>& chosen_ratio =
-      prometheus::BuildHistogram()
-          .Name("kvblend_chosen_ratio")
-          .Help(
-              "The ratio that the policy was given for a prompt with stored chunks, by who set it: fixed or "
-              "auto, the loading controller.")
-          .Register(registry);
+      AddHistograms(registry, "kvblend_recompute_ratio",
+                    "Recomputed share of the reusable, inexact tokens of a prompt, by selection policy.");
+  Family<Histogram>& chosen_ratio = AddHistograms(
+      registry, "kvblend_chosen_ratio",
+      "The ratio that the policy was given for a prompt with stored chunks, by who set it: fixed or "
+      "auto, the loading controller.");
   Histogram& prediction = AddHistogram(
       registry, "kvblend_prefill_prediction_ratio",
       "The loading controller's prediction of a prompt's load, select and prefill time over the actual one.",
-      Quotients());
+      quotients);
   Family<Counter>& bypassed =
       AddCounters(registry, "kvblend_bypassed_chunks_total",
                   "Stored chunks that were computed because loading them would have taken longer, by tier.");
@@ -193,7 +171,7 @@ void Metrics::ObservePrompt(const v1::PromptReport& report) {
   // Without reusable, inexact tokens there was nothing to choose from, and no ratio.
   const bool has_ratio = report.reused_tokens() + report.recomputed_tokens() > 0;
   if (has_ratio) {
-    impl_->ratio.Add({{"policy", Name(report.policy())}}, Ratios()).Observe(report.ratio());
+    impl_->ratio.Add({{"policy", Name(report.policy())}}, impl_->ratios).Observe(report.ratio());
   }
   const v1::LoadingReport& loading = report.loading();
   const double actual_seconds = report.load_seconds() + report.select_seconds() + report.prefill_seconds();
@@ -202,7 +180,7 @@ void Metrics::ObservePrompt(const v1::PromptReport& report) {
   }
   if (report.reuse() == v1::REUSE_NOTHING) return;  // nothing was looked up
   if (has_ratio) {
-    impl_->chosen_ratio.Add({{"mode", Name(loading.mode())}}, Ratios()).Observe(loading.ratio());
+    impl_->chosen_ratio.Add({{"mode", Name(loading.mode())}}, impl_->ratios).Observe(loading.ratio());
   }
   impl_->chunk_lookups.Increment(report.chunks_size());
   for (const v1::ChunkReport& chunk : report.chunks()) {

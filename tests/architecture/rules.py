@@ -45,7 +45,7 @@ ALLOWED = {
     "engine/text": set(),
     "engine/prompt": {"engine/api", "engine/text"},
     "engine/generate": {"kernels", "kernels/host", "engine/api"},
-    "engine/model": {"kernels", "kernels/host"},
+    "engine/model": {"kernels", "kernels/host", "engine/text"},
     "engine/store/format": {"kernels", "engine/api"},
     "engine/store": {"engine/api", "engine/store/format"},
     "engine/store/disk": {"engine/api", "engine/store", "engine/store/format"},

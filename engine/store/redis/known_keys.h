@@ -1,52 +1,42 @@
-// What this process knows of keys elsewhere, bounded and for a while. Private to this folder.
+// What this process knows of keys elsewhere, bounded. Private to this folder.
 #pragma once
 
 #include <cstdint>
 #include <deque>
-#include <optional>
-#include <string>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/time/time.h"
 #include "engine/api/chunk_key.h"
 
 namespace kvblend::store::redis {
 
-/// Keys that are there, each until a time. Not thread-safe.
+/// What was last noted of each key; the oldest go first. Not thread-safe.
+template <typename Note>
 class KnownKeys {
  public:
   explicit KnownKeys(size_t max_keys) : max_keys_(max_keys) {}
 
-  void Insert(const ChunkKey& key, absl::Time until);
-  void Erase(const ChunkKey& key) { until_.erase(key); }
-  bool Contains(const ChunkKey& key, absl::Time now) const {
-    const auto found = until_.find(key);
-    return found != until_.end() && found->second > now;
+  void Insert(const ChunkKey& key, Note note) {
+    if (notes_.insert_or_assign(key, std::move(note)).second) order_.push_back(key);
+    // A key that was erased and came again stands there twice: then the later one goes early, which costs
+    // nothing but a question.
+    while (order_.size() > max_keys_) {
+      notes_.erase(order_.front());
+      order_.pop_front();
+    }
   }
-  size_t size() const { return until_.size(); }
+  void Erase(const ChunkKey& key) { notes_.erase(key); }
+  /// Null when nothing is known; valid until the next change.
+  const Note* Find(const ChunkKey& key) const {
+    const auto found = notes_.find(key);
+    return found == notes_.end() ? nullptr : &found->second;
+  }
+  size_t size() const { return notes_.size(); }
 
  private:
   const size_t max_keys_;
-  absl::flat_hash_map<ChunkKey, absl::Time> until_;
+  absl::flat_hash_map<ChunkKey, Note> notes_;
   std::deque<ChunkKey> order_;  // of insertion; may name keys twice, or ones that are gone
-};
-
-/// Keys that were to be erased, but could not be: misses, until they can. Not thread-safe.
-class PendingErasures {
- public:
-  explicit PendingErasures(size_t max_keys) : max_keys_(max_keys) {}
-
-  /// `tenant_namespace`: only when the entry is of this one.
-  void Insert(const ChunkKey& key, std::optional<std::string> tenant_namespace);
-  void Erase(const ChunkKey& key) { keys_.erase(key); }
-  bool Contains(const ChunkKey& key) const { return keys_.contains(key); }
-  bool IsOf(const ChunkKey& key, const std::string& tenant_namespace) const;
-
- private:
-  const size_t max_keys_;
-  absl::flat_hash_map<ChunkKey, std::optional<std::string>> keys_;
-  std::deque<ChunkKey> order_;
 };
 
 }  // namespace kvblend::store::redis

@@ -95,7 +95,13 @@ void RedisTier::Forget(const ChunkKey& key) {
 
 bool RedisTier::Contains(const ChunkKey& key) const {
   absl::MutexLock lock(&mutex_);
-  return known_.Contains(key, options_.now());
+  const absl::Time* until = known_.Find(key);
+  return until != nullptr && *until > options_.now();
+}
+
+bool RedisTier::IsToBeErased(const ChunkAddress& address) const {
+  const std::optional<std::string>* wanted = pending_erasures_.Find(address.key);
+  return wanted != nullptr && address.IsIn(*wanted);
 }
 
 // --- writing
@@ -125,7 +131,7 @@ absl::Status RedisTier::PutStorable(const ChunkAddress& address, const ChunkKv& 
   if (is_whole) {
     absl::MutexLock lock(&mutex_);
     // Who was told to erase it, and then to put it, wants it.
-    is_whole = !pending_erasures_.Contains(address.key);
+    is_whole = pending_erasures_.Find(address.key) == nullptr;
     if (is_whole) ++stats_.duplicate_puts;
   }
   if (is_whole) {
@@ -165,7 +171,7 @@ bool RedisTier::CountLookup(const ChunkKey& key, const redis::FoundHeader& found
   const absl::StatusOr<EntryHeader>& header = found.header;
   absl::MutexLock lock(&mutex_);
   ++stats_.lookups;
-  const bool erased = header.ok() && pending_erasures_.IsOf(key, header->address.tenant_namespace);
+  const bool erased = header.ok() && IsToBeErased(header->address);
   if (header.ok() || absl::IsNotFound(header.status())) pending_erasures_.Erase(key);
   switch (header.status().code()) {
     case absl::StatusCode::kOk:
@@ -250,7 +256,7 @@ std::vector<std::optional<ContentMatch>> RedisTier::FindAnyAnchor(absl::Span<con
   redis::ContentIndex::Found found =
       content_.Find(content_keys, std::min(deadline, begin + options_.budget), [this](const ChunkKey& key) {
         absl::MutexLock lock(&mutex_);
-        return pending_erasures_.Contains(key);
+        return pending_erasures_.Find(key) != nullptr;
       });
   absl::MutexLock lock(&mutex_);
   stats_.stale_anchors += found.stale_names;
@@ -267,7 +273,7 @@ std::optional<ChunkInfo> RedisTier::Stat(NamespaceFilter filter, const ChunkKey&
   const ChunkAddress& address = header->address;
   {
     absl::MutexLock lock(&mutex_);
-    if (pending_erasures_.IsOf(key, address.tenant_namespace)) return std::nullopt;
+    if (IsToBeErased(address)) return std::nullopt;
   }
   return ChunkInfo{.key = key,
                    .content_key = address.content_key,

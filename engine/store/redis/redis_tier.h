@@ -127,13 +127,16 @@ class RedisTier final : public LowerTier {
   void Remove(const ChunkAddress& address);
   void Forget(const ChunkKey& key);
   void Remember(const ChunkKey& key, absl::Duration left);
+  bool IsToBeErased(const ChunkAddress& address) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Options options_;
   const int64_t ttl_seconds_;  // 0: for ever
 
   mutable absl::Mutex mutex_;  // not held while anything is called, but for options_.now
-  redis::KnownKeys known_ ABSL_GUARDED_BY(mutex_);
-  redis::PendingErasures pending_erasures_ ABSL_GUARDED_BY(mutex_);
+  redis::KnownKeys<absl::Time> known_ ABSL_GUARDED_BY(mutex_);  // there, until then
+  /// Those that were to be erased, but could not be: misses, until they can. With the namespace that the
+  /// entry must be of.
+  redis::KnownKeys<std::optional<std::string>> pending_erasures_ ABSL_GUARDED_BY(mutex_);
   mutable RedisTierStats stats_ ABSL_GUARDED_BY(mutex_);  // without what the cluster's client counts
 
   redis::ContentIndex content_;  // of *cluster_, as the next

@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "nlohmann/json.hpp"
 #include "server/cli/files.h"
 
@@ -31,10 +32,7 @@ absl::StatusOr<std::string> StringAt(const Json& object, const char* key, size_t
 absl::StatusOr<BenchQuestion> ParseQuestion(const Json& object, size_t index) {
   if (!object.is_object()) return Bad(index, "must be an object with question, answers and ctxs");
   BenchQuestion result;
-  auto question = StringAt(object, "question", index);
-  if (!question.ok()) return question.status();
-  result.question = *std::move(question);
-
+  KVBLEND_ASSIGN_OR_RETURN(result.question, StringAt(object, "question", index));
   const auto answers = object.find("answers");
   if (answers == object.end() || !answers->is_array() || answers->empty()) {
     return Bad(index, "'answers' must be a list of at least one string");
@@ -50,11 +48,9 @@ absl::StatusOr<BenchQuestion> ParseQuestion(const Json& object, size_t index) {
   }
   for (const Json& passage : *passages) {
     if (!passage.is_object()) return Bad(index, "'ctxs' must hold objects with title and text");
-    auto title = StringAt(passage, "title", index);
-    auto text = StringAt(passage, "text", index);
-    if (!title.ok()) return title.status();
-    if (!text.ok()) return text.status();
-    result.passages.push_back({*std::move(title), *std::move(text)});
+    Passage& added = result.passages.emplace_back();
+    KVBLEND_ASSIGN_OR_RETURN(added.title, StringAt(passage, "title", index));
+    KVBLEND_ASSIGN_OR_RETURN(added.text, StringAt(passage, "text", index));
   }
   return result;
 }
@@ -70,17 +66,14 @@ absl::StatusOr<std::vector<BenchQuestion>> ParseQuestions(std::string_view json)
   std::vector<BenchQuestion> questions;
   questions.reserve(document.size());
   for (size_t i = 0; i < document.size(); ++i) {
-    auto question = ParseQuestion(document[i], i);
-    if (!question.ok()) return question.status();
-    questions.push_back(*std::move(question));
+    KVBLEND_ASSIGN_OR_RETURN(questions.emplace_back(), ParseQuestion(document[i], i));
   }
   return questions;
 }
 
 absl::StatusOr<std::vector<BenchQuestion>> LoadQuestions(const std::string& path) {
-  auto content = ReadFileOrStdin(path);
-  if (!content.ok()) return content.status();
-  auto questions = ParseQuestions(*content);
+  KVBLEND_ASSIGN_OR_RETURN(const std::string content, ReadFileOrStdin(path));
+  auto questions = ParseQuestions(content);
   if (!questions.ok()) {
     return absl::Status(questions.status().code(), absl::StrCat(path, ": ", questions.status().message()));
   }

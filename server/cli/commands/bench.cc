@@ -1,6 +1,5 @@
 // kvblend bench: time and quality of full, prefix-cached, reused and blended prefill on real questions.
 #include <CLI/CLI.hpp>
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -95,24 +94,18 @@ void WarnAboutMisses(const std::vector<BenchRow>& rows, Terminal& terminal) {
   }
 }
 
-std::string ToLine(const OrderedJson& json) {
-  return json.dump(/*indent=*/-1, /*indent_char=*/' ', /*ensure_ascii=*/false,
-                   OrderedJson::error_handler_t::replace) +
-         "\n";
-}
-
 absl::Status WriteResults(const BenchFlags& flags, const std::vector<VariantResults>& results,
                           const std::vector<BenchRow>& rows, Terminal& terminal) {
   if (!flags.per_question.empty()) {
     std::string lines;
     for (const auto& [variant, questions] : results) {
-      for (const QuestionResult& question : questions) lines += ToLine(ToJson(variant, question));
+      for (const QuestionResult& question : questions) lines += JsonLine(ToJson(variant, question)) + "\n";
     }
     KVBLEND_RETURN_IF_ERROR(WriteFile(flags.per_question, lines));
   }
   if (flags.json.empty()) return absl::OkStatus();
   std::string lines;
-  for (const BenchRow& row : rows) lines += ToLine(ToJson(row, flags.options.repeats));
+  for (const BenchRow& row : rows) lines += JsonLine(ToJson(row, flags.options.repeats)) + "\n";
   if (flags.json != "-") return WriteFile(flags.json, lines);
   terminal.out << lines << std::flush;
   return absl::OkStatus();
@@ -150,65 +143,60 @@ absl::Status Run(const BenchFlags& flags, CommandContext& context) {
 }  // namespace
 
 void AddBenchCommand(CLI::App& root, CommandContext& context) {
-  CLI::App* command = root.add_subcommand(
-      "bench", "Measure time to first token and quality against full prefill on real questions");
-  command->footer(kBenchExamples);
-  const auto flags = std::make_shared<BenchFlags>();
-  flags->options.tenant_namespace = "kvblend-bench";
-  AddConnectionFlags(*command, InProcess::kAllowed, flags->connection);
-  command->add_option("--data", flags->data, "JSON list of {question, answers[], ctxs: [{title, text}]}")
+  const auto [command, flags] = AddCommand<BenchFlags>(
+      root, context, "bench",
+      "Measure time to first token and quality against full prefill on real questions", kBenchExamples, Run);
+  flags.options.tenant_namespace = "kvblend-bench";
+  AddConnectionFlags(command, InProcess::kAllowed, flags.connection);
+  command.add_option("--data", flags.data, "JSON list of {question, answers[], ctxs: [{title, text}]}")
       ->required()
       ->type_name("FILE");
-  command->add_option("--n", flags->options.max_questions, "Questions, from the first; default: all")
+  command.add_option("--n", flags.options.max_questions, "Questions, from the first; default: all")
       ->check(CLI::PositiveNumber)
       ->type_name("N");
   command
-      ->add_option("--passages", flags->options.max_passages,
-                   "Passages per question, from the first; default: all")
+      .add_option("--passages", flags.options.max_passages,
+                  "Passages per question, from the first; default: all")
       ->check(CLI::PositiveNumber)
       ->type_name("K");
-  command->add_option("--modes", flags->modes, "Any of full, prefix, reuse, blend")
+  command.add_option("--modes", flags.modes, "Any of full, prefix, reuse, blend")
       ->delimiter(',')
       ->capture_default_str()
       ->type_name("MODE,...");
-  command->add_option("--policy", flags->policies, "Policies for mode blend: a row for each")
+  command.add_option("--policy", flags.policies, "Policies for mode blend: a row for each")
       ->delimiter(',')
       ->capture_default_str()
       ->type_name("NAME,...");
-  command->add_option("--ratio", flags->ratios, "Ratios for mode blend, numbers or auto: a row for each")
+  command.add_option("--ratio", flags.ratios, "Ratios for mode blend, numbers or auto: a row for each")
       ->delimiter(',')
       ->capture_default_str()
       ->type_name("R,...");
   command
-      ->add_option("--query-layers", flags->query_layers,
-                   "Policy query: layers that vote, 0: all; a row for each")
+      .add_option("--query-layers", flags.query_layers,
+                  "Policy query: layers that vote, 0: all; a row for each")
       ->delimiter(',')
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str()
       ->type_name("N,...");
-  command->add_flag("--anchored", flags->anchored,
-                    "Chunks computed behind system text and lead-in (default)");
-  command->add_flag("--isolated", flags->isolated,
-                    "Chunks computed by themselves; with --anchored, rows for both");
-  command->add_option("--measure", flags->measures, "Any of ttft, kl, nll, f1; the rest is null")
+  command.add_flag("--anchored", flags.anchored, "Chunks computed behind system text and lead-in (default)");
+  command.add_flag("--isolated", flags.isolated,
+                   "Chunks computed by themselves; with --anchored, rows for both");
+  command.add_option("--measure", flags.measures, "Any of ttft, kl, nll, f1; the rest is null")
       ->delimiter(',')
       ->capture_default_str()
       ->type_name("WHAT,...");
-  command->add_option("--repeat", flags->options.repeats, "Time measurements per question and row")
+  command.add_option("--repeat", flags.options.repeats, "Time measurements per question and row")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str()
       ->type_name("N");
   command
-      ->add_option("--namespace", flags->options.tenant_namespace,
-                   "Where the bench keeps its chunks meanwhile")
+      .add_option("--namespace", flags.options.tenant_namespace, "Where the bench keeps its chunks meanwhile")
       ->capture_default_str()
       ->type_name("NAME");
-  command->add_option("--json", flags->json, "Write one JSON object per row; - for standard output")
+  command.add_option("--json", flags.json, "Write one JSON object per row; - for standard output")
       ->type_name("OUT");
-  command->add_option("--per-question", flags->per_question, "Write one JSON object per row and question")
+  command.add_option("--per-question", flags.per_question, "Write one JSON object per row and question")
       ->type_name("OUT");
-  command->callback(
-      [flags, &context] { context.action = [flags, &context] { return Run(*flags, context); }; });
 }
 
 }  // namespace kvblend::server::cli

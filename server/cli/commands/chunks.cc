@@ -2,7 +2,6 @@
 // files of their own.
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -131,14 +130,15 @@ absl::StatusOr<Response> InBatches(const KeyFlags& flags, Calls& calls,
   return total;
 }
 
-absl::Status RunList(const KeyFlags& flags, CommandContext& context, Calls& calls) {
+absl::Status RunList(const KeyFlags& flags, CommandContext& context) {
+  KVBLEND_ASSIGN_OR_RETURN(Client client, context.Connect(flags.connection));
   ChunkPrinter printer(flags.json, context.terminal);
   v1::ListChunksRequest request;
   request.set_namespace_(flags.tenant_namespace);
   int64_t listed = 0;
   do {
     if (context.cancellation.requested()) return absl::CancelledError("interrupted");
-    KVBLEND_ASSIGN_OR_RETURN(const v1::ListChunksResponse page, calls.List(request));
+    KVBLEND_ASSIGN_OR_RETURN(const v1::ListChunksResponse page, client.calls().List(request));
     for (const v1::ChunkInfo& chunk : page.chunks()) {
       printer.Print(chunk);
       if (++listed == flags.limit) break;
@@ -150,8 +150,10 @@ absl::Status RunList(const KeyFlags& flags, CommandContext& context, Calls& call
   return absl::OkStatus();
 }
 
-absl::Status RunStat(const KeyFlags& flags, CommandContext& context, Calls& calls) {
-  KVBLEND_ASSIGN_OR_RETURN(const auto found, InBatches(flags, calls, &Calls::Stat, v1::StatChunksRequest()));
+absl::Status RunStat(const KeyFlags& flags, CommandContext& context) {
+  KVBLEND_ASSIGN_OR_RETURN(Client client, context.Connect(flags.connection));
+  KVBLEND_ASSIGN_OR_RETURN(const auto found,
+                           InBatches(flags, client.calls(), &Calls::Stat, v1::StatChunksRequest()));
   ChunkPrinter printer(flags.json, context.terminal);
   for (const v1::ChunkInfo& chunk : found.chunks()) printer.Print(chunk);
   context.terminal.out << std::flush;
@@ -170,44 +172,35 @@ absl::Status ReportChange(const Response& total, int64_t count, const char* verb
   return Missing(total.missing_keys());
 }
 
-absl::Status RunRemove(const KeyFlags& flags, CommandContext& context, Calls& calls) {
+absl::Status RunRemove(const KeyFlags& flags, CommandContext& context) {
+  KVBLEND_ASSIGN_OR_RETURN(Client client, context.Connect(flags.connection));
   v1::DeleteChunksRequest request;
   request.set_namespace_(flags.tenant_namespace);
   request.set_all(flags.all);
   KVBLEND_ASSIGN_OR_RETURN(
       const v1::DeleteChunksResponse total,
-      flags.all ? calls.Delete(request) : InBatches(flags, calls, &Calls::Delete, request));
+      flags.all ? client.calls().Delete(request) : InBatches(flags, client.calls(), &Calls::Delete, request));
   return ReportChange(total, total.deleted(), "removed", flags, context.terminal);
 }
 
-absl::Status RunPin(const KeyFlags& flags, CommandContext& context, Calls& calls) {
+absl::Status RunPin(const KeyFlags& flags, CommandContext& context) {
+  KVBLEND_ASSIGN_OR_RETURN(Client client, context.Connect(flags.connection));
   v1::PinChunksRequest request;
   request.set_pinned(!flags.unpin);
-  KVBLEND_ASSIGN_OR_RETURN(const v1::PinChunksResponse total, InBatches(flags, calls, &Calls::Pin, request));
+  KVBLEND_ASSIGN_OR_RETURN(const v1::PinChunksResponse total,
+                           InBatches(flags, client.calls(), &Calls::Pin, request));
   return ReportChange(total, total.changed(), flags.unpin ? "unpinned" : "pinned", flags, context.terminal);
 }
 
-struct KeyCommand {
-  CLI::App* app;
-  std::shared_ptr<KeyFlags> flags;
-};
-
-KeyCommand AddKeyCommand(CLI::App& parent, CommandContext& context, const char* name, const char* help,
-                         absl::Status (*run)(const KeyFlags&, CommandContext&, Calls&)) {
-  CLI::App* command = parent.add_subcommand(name, help);
-  const auto flags = std::make_shared<KeyFlags>();
-  AddConnectionFlags(*command, InProcess::kServerOnly, flags->connection);
-  command->add_option("--namespace", flags->tenant_namespace, "Namespace of the chunks")
+Command<KeyFlags> AddKeyCommand(CLI::App& parent, CommandContext& context, const char* name, const char* help,
+                                absl::Status (*run)(const KeyFlags&, CommandContext&)) {
+  const Command<KeyFlags> command = AddCommand(parent, context, name, help, "", run);
+  AddConnectionFlags(command.app, InProcess::kServerOnly, command.flags.connection);
+  command.app.add_option("--namespace", command.flags.tenant_namespace, "Namespace of the chunks")
       ->type_name("NAME")
       ->group("Connection");
-  command->add_flag("--json", flags->json, "JSON, one object per line");
-  command->callback([flags, run, &context] {
-    context.action = [flags, run, &context]() -> absl::Status {
-      KVBLEND_ASSIGN_OR_RETURN(Client client, context.Connect(flags->connection));
-      return run(*flags, context, client.calls());
-    };
-  });
-  return {command, flags};
+  command.app.add_flag("--json", command.flags.json, "JSON, one object per line");
+  return command;
 }
 
 }  // namespace
@@ -221,25 +214,25 @@ void AddChunksCommand(CLI::App& root, CommandContext& context) {
   AddChunksPutCommand(*chunks, context);
   AddChunksPrefetchCommand(*chunks, context);
 
-  const KeyCommand list = AddKeyCommand(*chunks, context, "list", "All chunks of a namespace", RunList);
-  list.app->add_option("--limit", list.flags->limit, "At most so many; default: all")
+  const auto list = AddKeyCommand(*chunks, context, "list", "All chunks of a namespace", RunList);
+  list.app.add_option("--limit", list.flags.limit, "At most so many; default: all")
       ->check(CLI::PositiveNumber)
       ->type_name("N");
 
-  const KeyCommand stat = AddKeyCommand(
-      *chunks, context, "stat", "What is stored under some keys; exit code 3 when one is missing", RunStat);
-  stat.app->add_option("keys", stat.flags->keys, kKeysHelp)->required();
+  const auto stat = AddKeyCommand(*chunks, context, "stat",
+                                  "What is stored under some keys; exit code 3 when one is missing", RunStat);
+  stat.app.add_option("keys", stat.flags.keys, kKeysHelp)->required();
 
-  const KeyCommand remove =
+  const auto remove =
       AddKeyCommand(*chunks, context, "rm", "Remove chunks; exit code 3 when one was missing", RunRemove);
-  auto* what = remove.app->add_option_group("Which chunks", "Exactly one");
-  what->add_option("keys", remove.flags->keys, kKeysHelp);
-  what->add_flag("--all", remove.flags->all, "Every chunk of the namespace, pinned ones too");
+  auto* what = remove.app.add_option_group("Which chunks", "Exactly one");
+  what->add_option("keys", remove.flags.keys, kKeysHelp);
+  what->add_flag("--all", remove.flags.all, "Every chunk of the namespace, pinned ones too");
   what->require_option(1);
 
-  const KeyCommand pin = AddKeyCommand(*chunks, context, "pin", "Keep chunks from being evicted", RunPin);
-  pin.app->add_option("keys", pin.flags->keys, kKeysHelp)->required();
-  pin.app->add_flag("--unpin", pin.flags->unpin, "Let them be evicted again");
+  const auto pin = AddKeyCommand(*chunks, context, "pin", "Keep chunks from being evicted", RunPin);
+  pin.app.add_option("keys", pin.flags.keys, kKeysHelp)->required();
+  pin.app.add_flag("--unpin", pin.flags.unpin, "Let them be evicted again");
 }
 
 }  // namespace kvblend::server::cli

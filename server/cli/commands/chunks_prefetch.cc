@@ -1,5 +1,4 @@
 // kvblend chunks prefetch.
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -54,17 +53,14 @@ absl::Status Run(const PrefetchFlags& flags, CommandContext& context) {
 }  // namespace
 
 void AddChunksPrefetchCommand(CLI::App& chunks, CommandContext& context) {
-  CLI::App* command = chunks.add_subcommand(
-      "prefetch", "Bring stored chunks into main memory; exit code 3 when one is not stored");
-  command->footer(kChunksPrefetchExamples);
-  const auto flags = std::make_shared<PrefetchFlags>();
-  AddConnectionFlags(*command, InProcess::kServerOnly, flags->connection);
+  const auto [command, flags] = AddCommand<PrefetchFlags>(
+      chunks, context, "prefetch", "Bring stored chunks into main memory; exit code 3 when one is not stored",
+      kChunksPrefetchExamples, Run);
+  AddConnectionFlags(command, InProcess::kServerOnly, flags.connection);
   const google::protobuf::Descriptor& message = *v1::PrefetchChunksRequest::descriptor();
-  AddCallerFlags(*command, message, flags->fields, flags->caller);
-  AddChunkTextFlags(*command, message, flags->fields, flags->texts);
-  command->add_flag("--json", flags->json, "One JSON object per chunk");
-  command->callback(
-      [flags, &context] { context.action = [flags, &context] { return Run(*flags, context); }; });
+  AddCallerFlags(command, message, flags.fields, flags.caller);
+  AddChunkTextFlags(command, message, flags.fields, flags.texts);
+  command.add_flag("--json", flags.json, "One JSON object per chunk");
 }
 
 }  // namespace kvblend::server::cli

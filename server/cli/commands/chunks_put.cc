@@ -1,6 +1,5 @@
 // kvblend chunks put.
 #include <CLI/CLI.hpp>
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -38,104 +37,73 @@ struct PutFlags {
   bool json = false;
 };
 
-/// Sends batches and adds up what comes back.
-class Putter {
- public:
-  /// `request` has everything but the chunks.
-  Putter(const PutFlags& flags, v1::PutChunksRequest request, Client& client, Terminal& terminal,
-         size_t total)
-      : flags_(flags),
-        request_(std::move(request)),
-        client_(client),
-        terminal_(terminal),
-        total_(total),
-        bar_(terminal, "Precomputing") {}
-
-  absl::Status Put(const std::vector<std::string>& chunks) {
-    request_.mutable_chunks()->Assign(chunks.begin(), chunks.end());
-    const auto before = static_cast<int32_t>(done_);
-    return client_.Put(request_, flags_.caller.deadline(), [&](v1::PutChunkProgress progress) {
-      // Counted over all batches: to the user it is one corpus.
-      progress.set_index(progress.index() + before);
-      progress.set_done(progress.done() + before);
-      progress.set_total(static_cast<int32_t>(total_));
-      Report(progress);
-    });
-  }
-
-  void Summarize() {
-    bar_.Clear();
-    terminal_.PrintNote(
-        absl::StrFormat("%d of %d chunks, %d tokens: %d computed in %s, %d were there already", done_, total_,
-                        tokens_, done_ - present_, HumanSeconds(compute_seconds_), present_));
-  }
-
- private:
-  void Report(const v1::PutChunkProgress& progress) {
-    ++done_;
-    tokens_ += progress.num_tokens();
-    present_ += progress.already_present() ? 1 : 0;
-    compute_seconds_ += progress.compute_seconds();
-    bar_.Clear();
-    if (flags_.json) {
-      terminal_.PrintLine(ToJson(progress));
-    } else {
-      terminal_.out << absl::StreamFormat("%s  %6d tokens  %s\n", progress.key(), progress.num_tokens(),
-                                          progress.already_present()
-                                              ? "there already"
-                                              : HumanSeconds(progress.compute_seconds()))
-                    << std::flush;
-    }
-    bar_.Update(static_cast<int64_t>(done_), static_cast<int64_t>(total_), absl::StrCat(tokens_, " tokens"));
-  }
-
-  const PutFlags& flags_;
-  v1::PutChunksRequest request_;
-  Client& client_;
-  Terminal& terminal_;
-  const size_t total_;
-  ProgressBar bar_;
-  size_t done_ = 0;
-  size_t present_ = 0;
-  int64_t tokens_ = 0;
-  double compute_seconds_ = 0;
-};
-
 absl::Status Run(const PutFlags& flags, CommandContext& context) {
   KVBLEND_ASSIGN_OR_RETURN(std::vector<std::string> chunks, ReadChunkTexts(flags.texts));
   v1::PutChunksRequest request;
   KVBLEND_RETURN_IF_ERROR(flags.fields.Apply(request));
   KVBLEND_ASSIGN_OR_RETURN(Client client, context.Connect(flags.connection));
-  Putter putter(flags, std::move(request), client, context.terminal, chunks.size());
+  Terminal& terminal = context.terminal;
+  ProgressBar bar(terminal, "Precomputing");
+  const auto total = static_cast<int32_t>(chunks.size());
+  // Counted over all batches: to the user it is one corpus.
+  int32_t done = 0;
+  int32_t present = 0;
+  int64_t tokens = 0;
+  double compute_seconds = 0;
+  const auto report = [&](const v1::PutChunkProgress& progress) {
+    ++done;
+    tokens += progress.num_tokens();
+    present += progress.already_present() ? 1 : 0;
+    compute_seconds += progress.compute_seconds();
+    bar.Clear();
+    if (flags.json) {
+      terminal.PrintLine(ToJson(progress));
+    } else {
+      terminal.out << absl::StreamFormat("%s  %6d tokens  %s\n", progress.key(), progress.num_tokens(),
+                                         progress.already_present()
+                                             ? "there already"
+                                             : HumanSeconds(progress.compute_seconds()))
+                   << std::flush;
+    }
+    bar.Update(done, total, absl::StrCat(tokens, " tokens"));
+  };
   absl::Status status;
-  std::vector<std::string> batch;
   size_t batch_bytes = 0;
   for (size_t i = 0; i < chunks.size() && status.ok(); ++i) {
     batch_bytes += chunks[i].size();
-    batch.push_back(std::move(chunks[i]));
-    if (batch.size() < kChunksPerCall && batch_bytes < kBytesPerCall && i + 1 < chunks.size()) continue;
-    status = putter.Put(std::exchange(batch, {}));
+    request.add_chunks(std::move(chunks[i]));
+    if (static_cast<size_t>(request.chunks_size()) < kChunksPerCall && batch_bytes < kBytesPerCall &&
+        i + 1 < chunks.size()) {
+      continue;
+    }
+    status = client.Put(request, flags.caller.deadline(), [&, before = done](v1::PutChunkProgress progress) {
+      progress.set_index(progress.index() + before);
+      progress.set_done(progress.done() + before);
+      progress.set_total(total);
+      report(progress);
+    });
+    request.clear_chunks();
     batch_bytes = 0;
   }
-  putter.Summarize();
+  bar.Clear();
+  terminal.PrintNote(absl::StrFormat("%d of %d chunks, %d tokens: %d computed in %s, %d were there already",
+                                     done, total, tokens, done - present, HumanSeconds(compute_seconds),
+                                     present));
   return status;
 }
 
 }  // namespace
 
 void AddChunksPutCommand(CLI::App& chunks, CommandContext& context) {
-  CLI::App* command =
-      chunks.add_subcommand("put", "Compute chunks ahead of the prompts that use them; prints their keys");
-  command->footer(kChunksPutExamples);
-  const auto flags = std::make_shared<PutFlags>();
-  AddConnectionFlags(*command, InProcess::kServerOnly, flags->connection);
+  const auto [command, flags] = AddCommand<PutFlags>(
+      chunks, context, "put", "Compute chunks ahead of the prompts that use them; prints their keys",
+      kChunksPutExamples, Run);
+  AddConnectionFlags(command, InProcess::kServerOnly, flags.connection);
   const google::protobuf::Descriptor& message = *v1::PutChunksRequest::descriptor();
-  AddCallerFlags(*command, message, flags->fields, flags->caller);
-  AddChunkTextFlags(*command, message, flags->fields, flags->texts);
-  flags->fields.Add(*command, message, "Options", kPutFlags);
-  command->add_flag("--json", flags->json, "One JSON object per chunk");
-  command->callback(
-      [flags, &context] { context.action = [flags, &context] { return Run(*flags, context); }; });
+  AddCallerFlags(command, message, flags.fields, flags.caller);
+  AddChunkTextFlags(command, message, flags.fields, flags.texts);
+  flags.fields.Add(command, message, "Options", kPutFlags);
+  command.add_flag("--json", flags.json, "One JSON object per chunk");
 }
 
 }  // namespace kvblend::server::cli

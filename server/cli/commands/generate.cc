@@ -1,6 +1,5 @@
 // kvblend generate: one prompt, its answer streamed to standard output.
 #include <CLI/CLI.hpp>
-#include <memory>
 #include <optional>
 #include <string>
 
@@ -75,18 +74,15 @@ absl::Status Run(const GenerateFlags& flags, CommandContext& context) {
 }  // namespace
 
 void AddGenerateCommand(CLI::App& root, CommandContext& context) {
-  CLI::App* command =
-      root.add_subcommand("generate", "Answer a prompt; the text is streamed to standard output");
-  command->footer(kGenerateExamples);
-  const auto flags = std::make_shared<GenerateFlags>();
-  AddConnectionFlags(*command, InProcess::kAllowed, flags->connection);
-  AddRequestFlags(*command, Sampling::kYes, flags->request);
-  command->add_flag("--put", flags->put_first, "Store the chunks first, so that this prompt finds them")
+  const auto [command, flags] = AddCommand<GenerateFlags>(
+      root, context, "generate", "Answer a prompt; the text is streamed to standard output",
+      kGenerateExamples, Run);
+  AddConnectionFlags(command, InProcess::kAllowed, flags.connection);
+  AddRequestFlags(command, Sampling::kYes, flags.request);
+  command.add_flag("--put", flags.put_first, "Store the chunks first, so that this prompt finds them")
       ->group("Blending");
-  command->add_flag("--json", flags->json, "One JSON object per event: prompt, text ..., finished");
-  command->add_flag("--quiet", flags->quiet, "No report on standard error");
-  command->callback(
-      [flags, &context] { context.action = [flags, &context] { return Run(*flags, context); }; });
+  command.add_flag("--json", flags.json, "One JSON object per event: prompt, text ..., finished");
+  command.add_flag("--quiet", flags.quiet, "No report on standard error");
 }
 
 }  // namespace kvblend::server::cli

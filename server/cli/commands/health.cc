@@ -1,6 +1,5 @@
 // kvblend health: whether a server accepts requests, for health checks and scripts.
 #include <CLI/CLI.hpp>
-#include <memory>
 
 #include "base/status_macros.h"
 #include "server/cli/command.h"
@@ -26,14 +25,10 @@ absl::Status Run(const Connection& connection, CommandContext& context) {
 }  // namespace
 
 void AddHealthCommand(CLI::App& root, CommandContext& context) {
-  CLI::App* command =
-      root.add_subcommand("health", "Whether a server accepts requests, asked by grpc.health.v1");
-  command->footer(kHealthExamples);
-  const auto connection = std::make_shared<Connection>();
-  AddConnectionFlags(*command, InProcess::kServerOnly, *connection);
-  command->callback([connection, &context] {
-    context.action = [connection, &context] { return Run(*connection, context); };
-  });
+  const auto [command, connection] = AddCommand<Connection>(
+      root, context, "health", "Whether a server accepts requests, asked by grpc.health.v1", kHealthExamples,
+      Run);
+  AddConnectionFlags(command, InProcess::kServerOnly, connection);
 }
 
 }  // namespace kvblend::server::cli

@@ -1,6 +1,5 @@
 // kvblend info: what an engine is and how full its store is.
 #include <CLI/CLI.hpp>
-#include <memory>
 
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
@@ -92,14 +91,11 @@ absl::Status Run(const InfoFlags& flags, CommandContext& context) {
 }  // namespace
 
 void AddInfoCommand(CLI::App& root, CommandContext& context) {
-  CLI::App* command =
-      root.add_subcommand("info", "Model, limits and chunk store of a server or of a model file");
-  command->footer(kInfoExamples);
-  const auto flags = std::make_shared<InfoFlags>();
-  AddConnectionFlags(*command, InProcess::kAllowed, flags->connection);
-  command->add_flag("--json", flags->json, "One JSON object");
-  command->callback(
-      [flags, &context] { context.action = [flags, &context] { return Run(*flags, context); }; });
+  const auto [command, flags] = AddCommand<InfoFlags>(
+      root, context, "info", "Model, limits and chunk store of a server or of a model file", kInfoExamples,
+      Run);
+  AddConnectionFlags(command, InProcess::kAllowed, flags.connection);
+  command.add_flag("--json", flags.json, "One JSON object");
 }
 
 }  // namespace kvblend::server::cli

@@ -204,30 +204,25 @@ class Precompute {
   /// A chunk that is not sent: it is there, or this is a dry run.
   void OnSeen(const v1::DocumentChunk& chunk, const ChunkToPut& put) {
     if (chunk.stored() && known_keys_.size() < kMaxKnownKeys) known_keys_.push_back(chunk.key());
-    progress_->Update([&](CorpusCounts& counts) {
-      Add(put, chunk.num_tokens(), counts);
-      counts.present_chunks += chunk.stored() ? 1 : 0;
-      counts.present_input_bytes += chunk.stored() ? put.input_bytes : 0;
-      counts.computed_tokens += chunk.stored() ? 0 : chunk.num_tokens();
-    });
+    progress_->Update([&](CorpusCounts& counts) { Add(put, chunk.num_tokens(), chunk.stored(), counts); });
   }
 
   void OnStored(const v1::PutChunkProgress& progress, const ChunkToPut& chunk) {
     progress_->Update([&](CorpusCounts& counts) {
-      Add(chunk, progress.num_tokens(), counts);
-      counts.present_chunks += progress.already_present() ? 1 : 0;
-      counts.present_input_bytes += progress.already_present() ? chunk.input_bytes : 0;
-      counts.computed_tokens += progress.already_present() ? 0 : progress.num_tokens();
+      Add(chunk, progress.num_tokens(), progress.already_present(), counts);
       counts.compute_seconds += progress.compute_seconds();
       counts.undurable_chunks += progress.durable() ? 0 : 1;
     });
   }
 
-  static void Add(const ChunkToPut& chunk, int32_t num_tokens, CorpusCounts& counts) {
+  static void Add(const ChunkToPut& chunk, int32_t num_tokens, bool was_there, CorpusCounts& counts) {
     ++counts.chunks;
     counts.tokens += num_tokens;
     counts.stored_bytes += chunk.stored_bytes;
     counts.input_bytes += chunk.input_bytes;
+    counts.present_chunks += was_there ? 1 : 0;
+    counts.present_input_bytes += was_there ? chunk.input_bytes : 0;
+    counts.computed_tokens += was_there ? 0 : num_tokens;
   }
 
   void Summarize(const CorpusCounts& counts, double seconds, const absl::Status& status) {
@@ -338,52 +333,52 @@ class Precompute {
   std::vector<std::string> known_keys_;  // some of those that are stored
 };
 
+absl::Status Run(const PrecomputeFlags& flags, CommandContext& context) {
+  return Precompute(flags, context).Run();
+}
+
 }  // namespace
 
 void AddPrecomputeCommand(CLI::App& root, CommandContext& context) {
-  CLI::App* command = root.add_subcommand(
-      "precompute", "Split documents (.txt, .md, .jsonl) into chunks and store the KV of each");
-  command->footer(kPrecomputeExamples);
-  const auto flags = std::make_shared<PrecomputeFlags>();
+  const auto [command, flags] = AddCommand<PrecomputeFlags>(
+      root, context, "precompute", "Split documents (.txt, .md, .jsonl) into chunks and store the KV of each",
+      kPrecomputeExamples, Run);
   // On its way to the disk; nobody asks for it here.
-  flags->connection.engine_options.chunk_store_bytes = int64_t{1} << 30;
-  AddConnectionFlags(*command, InProcess::kAllowed, flags->connection);
+  flags.connection.engine_options.chunk_store_bytes = int64_t{1} << 30;
+  AddConnectionFlags(command, InProcess::kAllowed, flags.connection);
   const google::protobuf::Descriptor& put = *v1::PutChunksRequest::descriptor();
-  AddCallerFlags(*command, put, flags->put_fields, flags->caller);
-  command->add_option("paths", flags->paths, "Files, and folders with everything in them")->required();
-  flags->split_fields.Add(*command, *v1::SplitDocumentRequest::descriptor(), "Options", kSplitFlags);
-  command->add_option("--jsonl-field", flags->text_field, "Where lines of JSON have their text")
+  AddCallerFlags(command, put, flags.put_fields, flags.caller);
+  command.add_option("paths", flags.paths, "Files, and folders with everything in them")->required();
+  flags.split_fields.Add(command, *v1::SplitDocumentRequest::descriptor(), "Options", kSplitFlags);
+  command.add_option("--jsonl-field", flags.text_field, "Where lines of JSON have their text")
       ->capture_default_str()
       ->type_name("NAME");
-  command->add_option("--jsonl-id", flags->id_field, "Where they have their id, if they have one")
+  command.add_option("--jsonl-id", flags.id_field, "Where they have their id, if they have one")
       ->capture_default_str()
       ->type_name("NAME");
-  AddAnchorFlags(*command, put, flags->put_fields);
-  CLI::Option* isolated = command->get_option("--isolated");
-  command->add_option("--system-file", flags->system_file, "The system text from a file")
+  AddAnchorFlags(command, put, flags.put_fields);
+  CLI::Option* isolated = command.get_option("--isolated");
+  command.add_option("--system-file", flags.system_file, "The system text from a file")
       ->type_name("FILE")
       ->excludes("--system")
       ->excludes(isolated);
-  command->add_option("--lead-in-file", flags->lead_in_file, "The text before the chunks from a file")
+  command.add_option("--lead-in-file", flags.lead_in_file, "The text before the chunks from a file")
       ->type_name("FILE")
       ->excludes("--lead-in")
       ->excludes(isolated);
-  flags->put_fields.Add(*command, put, "Options", kPinFlags);
+  flags.put_fields.Add(command, put, "Options", kPinFlags);
   command
-      ->add_option("--output", flags->output,
-                   "Write every chunk's text, key and place here, one JSON object per line, once all is done")
+      .add_option("--output", flags.output,
+                  "Write every chunk's text, key and place here, one JSON object per line, once all is done")
       ->type_name("FILE");
-  command->add_option("--in-flight", flags->in_flight, "Batches of chunks under way at once")
+  command.add_option("--in-flight", flags.in_flight, "Batches of chunks under way at once")
       ->capture_default_str()
       ->check(CLI::Range(1, 64))
       ->type_name("N");
-  command->add_flag("--dry-run", flags->dry_run, "Only count: chunks, tokens, bytes in the store, and time");
-  command->add_flag("--strict", flags->strict,
-                    "Stop at the first input that cannot be used; default: name and skip it");
-  command->add_flag("--json", flags->json, "The summary as a JSON object");
-  command->callback([flags, &context] {
-    context.action = [flags, &context] { return Precompute(*flags, context).Run(); };
-  });
+  command.add_flag("--dry-run", flags.dry_run, "Only count: chunks, tokens, bytes in the store, and time");
+  command.add_flag("--strict", flags.strict,
+                   "Stop at the first input that cannot be used; default: name and skip it");
+  command.add_flag("--json", flags.json, "The summary as a JSON object");
 }
 
 }  // namespace kvblend::server::cli

@@ -1,7 +1,6 @@
 // kvblend score: how likely the model finds a given continuation of a prompt.
 #include <CLI/CLI.hpp>
 #include <cmath>
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -88,21 +87,18 @@ absl::Status Run(const ScoreFlags& flags, CommandContext& context) {
 }  // namespace
 
 void AddScoreCommand(CLI::App& root, CommandContext& context) {
-  CLI::App* command = root.add_subcommand("score", "Log-probabilities of a given continuation of a prompt");
-  command->footer(kScoreExamples);
-  const auto flags = std::make_shared<ScoreFlags>();
-  AddConnectionFlags(*command, InProcess::kAllowed, flags->connection);
-  AddRequestFlags(*command, Sampling::kNo, flags->request);
-  auto* group = command->add_option_group("Continuation", "What is scored; exactly one");
-  group->add_option("--continuation", flags->continuation, "As text")->type_name("TEXT");
-  group->add_option("--continuation-file", flags->continuation_file, "As a text file")->type_name("FILE");
-  group->add_option("--continuation-ids", flags->continuation_ids, "As token ids")
+  const auto [command, flags] = AddCommand<ScoreFlags>(
+      root, context, "score", "Log-probabilities of a given continuation of a prompt", kScoreExamples, Run);
+  AddConnectionFlags(command, InProcess::kAllowed, flags.connection);
+  AddRequestFlags(command, Sampling::kNo, flags.request);
+  auto* group = command.add_option_group("Continuation", "What is scored; exactly one");
+  group->add_option("--continuation", flags.continuation, "As text")->type_name("TEXT");
+  group->add_option("--continuation-file", flags.continuation_file, "As a text file")->type_name("FILE");
+  group->add_option("--continuation-ids", flags.continuation_ids, "As token ids")
       ->delimiter(',')
       ->type_name("ID,...");
   group->require_option(1);
-  command->add_flag("--json", flags->json, "One JSON object per line: prompt, token ..., total");
-  command->callback(
-      [flags, &context] { context.action = [flags, &context] { return Run(*flags, context); }; });
+  command.add_flag("--json", flags.json, "One JSON object per line: prompt, token ..., total");
 }
 
 }  // namespace kvblend::server::cli

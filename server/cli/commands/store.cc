@@ -1,6 +1,7 @@
 // kvblend store check|stats: looking at a folder of stored chunks without a server. `gc` is in store_gc.cc.
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <string>
@@ -66,20 +67,16 @@ absl::StatusOr<FolderAudit> Audit(const StoreFlags& flags, bool read_sections, c
   return store::AuditFolder(options);
 }
 
+constexpr std::pair<Finding, const char*> kFindings[] = {{Finding::kDamaged, "damaged"},
+                                                         {Finding::kUnreadable, "unreadable"},
+                                                         {Finding::kNewer, "newer"},
+                                                         {Finding::kForeign, "foreign"},
+                                                         {Finding::kLoosePin, "loose pin"}};
+
 const char* NameOf(Finding finding) {
-  switch (finding) {
-    case Finding::kDamaged:
-      return "damaged";
-    case Finding::kUnreadable:
-      return "unreadable";
-    case Finding::kNewer:
-      return "newer";
-    case Finding::kForeign:
-      return "foreign";
-    case Finding::kLoosePin:
-      return "loose pin";
-  }
-  return "unknown";
+  const auto* found = std::find_if(std::begin(kFindings), std::end(kFindings),
+                                   [&](const auto& row) { return row.first == finding; });
+  return found == std::end(kFindings) ? "unknown" : found->second;
 }
 
 OrderedJson ToJson(const store::FileTotals& totals) {
@@ -197,10 +194,9 @@ void PrintStats(const std::map<GroupName, Group>& groups, const FolderAudit& aud
                             HumanBytes(audit.quarantine.bytes))
       << absl::StreamFormat("temporary   %d files, %s; a server's start removes what one left behind\n",
                             audit.temporary.files, HumanBytes(audit.temporary.bytes));
-  for (const Finding finding :
-       {Finding::kDamaged, Finding::kUnreadable, Finding::kNewer, Finding::kForeign, Finding::kLoosePin}) {
+  for (const auto& [finding, name] : kFindings) {
     if (const int64_t count = audit.Count(finding); count > 0) {
-      out << absl::StreamFormat("%-10s  %d; see `kvblend store check`\n", NameOf(finding), count);
+      out << absl::StreamFormat("%-10s  %d; see `kvblend store check`\n", name, count);
     }
   }
   out << std::flush;
@@ -247,19 +243,17 @@ absl::Status RunStats(const StoreFlags& flags, CommandContext& context) {
   return absl::OkStatus();
 }
 
-CLI::App* AddLookingCommand(CLI::App& parent, CommandContext& context, const char* name, const char* help,
-                            const char* examples, const std::shared_ptr<StoreFlags>& flags,
-                            absl::Status (*run)(const StoreFlags&, CommandContext&)) {
-  CLI::App* command = parent.add_subcommand(name, help);
-  command->footer(examples);
-  command->add_option("folder", flags->folder, "The folder of stored chunks")->required()->type_name("DIR");
-  command->add_option("--threads", flags->threads, "Threads that read")
+Command<StoreFlags> AddLookingCommand(CLI::App& parent, CommandContext& context, const char* name,
+                                      const char* help, const char* examples,
+                                      absl::Status (*run)(const StoreFlags&, CommandContext&)) {
+  const Command<StoreFlags> command = AddCommand(parent, context, name, help, examples, run);
+  const auto& [app, flags] = command;
+  app.add_option("folder", flags.folder, "The folder of stored chunks")->required()->type_name("DIR");
+  app.add_option("--threads", flags.threads, "Threads that read")
       ->capture_default_str()
       ->check(CLI::Range(1, 256))
       ->type_name("N");
-  command->add_flag("--json", flags->json, "One JSON object");
-  command->callback(
-      [flags, run, &context] { context.action = [flags, run, &context] { return run(*flags, context); }; });
+  app.add_flag("--json", flags.json, "One JSON object");
   return command;
 }
 
@@ -282,14 +276,13 @@ void AddStoreCommand(CLI::App& root, CommandContext& context) {
       root.add_subcommand("store", "Check, measure and clean a folder of stored chunks, without a server");
   store->footer(kStoreExamples);
   store->require_subcommand(1);
-  const auto check_flags = std::make_shared<StoreFlags>();
-  CLI::App* check = AddLookingCommand(*store, context, "check", "Read every entry and compare every checksum",
-                                      kCheckExamples, check_flags, RunCheck);
-  check->add_flag("--quarantine", check_flags->quarantine,
-                  "Move damaged entries to the folder's quarantine; no server may be using it");
+  const auto [check, check_flags] = AddLookingCommand(
+      *store, context, "check", "Read every entry and compare every checksum", kCheckExamples, RunCheck);
+  check.add_flag("--quarantine", check_flags.quarantine,
+                 "Move damaged entries to the folder's quarantine; no server may be using it");
   AddLookingCommand(*store, context, "stats",
                     "What is stored, by model, format and namespace; reads headers only", kStatsExamples,
-                    std::make_shared<StoreFlags>(), RunStats);
+                    RunStats);
   AddStoreGcCommand(*store, context);
 }
 

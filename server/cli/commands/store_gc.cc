@@ -1,6 +1,5 @@
 // kvblend store gc: removing entries from a folder of stored chunks that no server is using.
 #include <CLI/CLI.hpp>
-#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -42,33 +41,16 @@ struct GcFlags {
 
 /// "90s", "15m", "36h", "30d" or "4w".
 absl::StatusOr<absl::Duration> ParseAge(const std::string& text) {
-  absl::Duration unit = absl::ZeroDuration();
-  switch (text.empty() ? ' ' : text.back()) {
-    case 's':
-      unit = absl::Seconds(1);
-      break;
-    case 'm':
-      unit = absl::Minutes(1);
-      break;
-    case 'h':
-      unit = absl::Hours(1);
-      break;
-    case 'd':
-      unit = absl::Hours(24);
-      break;
-    case 'w':
-      unit = absl::Hours(7 * 24);
-      break;
-    default:
-      break;
-  }
+  constexpr std::pair<char, int64_t> kUnitSeconds[] = {
+      {'s', 1}, {'m', 60}, {'h', 3600}, {'d', 86400}, {'w', 7 * 86400}};
   int64_t count = 0;
-  if (unit == absl::ZeroDuration() || !absl::SimpleAtoi(text.substr(0, text.size() - 1), &count) ||
-      count < 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--older-than is '", text, "'; allowed: a whole number with s, m, h, d or w, such as 30d"));
+  if (!text.empty() && absl::SimpleAtoi(text.substr(0, text.size() - 1), &count) && count >= 0) {
+    for (const auto& [unit, seconds] : kUnitSeconds) {
+      if (text.back() == unit) return absl::Seconds(seconds) * count;
+    }
   }
-  return unit * count;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--older-than is '", text, "'; allowed: a whole number with s, m, h, d or w, such as 30d"));
 }
 
 absl::StatusOr<store::CleanupOptions> OptionsOf(const GcFlags& flags, CommandContext& context) {
@@ -156,26 +138,22 @@ absl::Status RunGc(const GcFlags& flags, CommandContext& context) {
 }  // namespace
 
 void AddStoreGcCommand(CLI::App& store, CommandContext& context) {
-  CLI::App* command = store.add_subcommand("gc", "Remove entries; no server may be using the folder");
-  command->footer(kStoreGcExamples);
-  const auto flags = std::make_shared<GcFlags>();
-  command->add_option("folder", flags->folder, "The folder of stored chunks")->required()->type_name("DIR");
-  AsBytes(command->add_option("--max-bytes", flags->max_bytes,
-                              "What entries may take afterwards, such as 50GB (50 * 10^9 bytes) or 50GiB"));
-  command
-      ->add_option("--older-than", flags->older_than, "Stored longer ago than this, such as 30d, 12h or 4w")
+  const auto [command, flags] = AddCommand<GcFlags>(
+      store, context, "gc", "Remove entries; no server may be using the folder", kStoreGcExamples, RunGc);
+  command.add_option("folder", flags.folder, "The folder of stored chunks")->required()->type_name("DIR");
+  AsBytes(command.add_option("--max-bytes", flags.max_bytes,
+                             "What entries may take afterwards, such as 50GB (50 * 10^9 bytes) or 50GiB"));
+  command.add_option("--older-than", flags.older_than, "Stored longer ago than this, such as 30d, 12h or 4w")
       ->type_name("AGE");
-  auto* model = command->add_option("--model", flags->model, "Of the model with this fingerprint");
+  auto* model = command.add_option("--model", flags.model, "Of the model with this fingerprint");
   model->type_name("FINGERPRINT");
-  command->add_option("--other-models-than", flags->other_models_than, "Of any model but this GGUF file")
+  command.add_option("--other-models-than", flags.other_models_than, "Of any model but this GGUF file")
       ->type_name("FILE")
       ->excludes(model);
-  command->add_flag("--quarantine", flags->quarantine, "Also everything in quarantine");
-  command->add_flag("--dry-run", flags->dry_run,
-                    "Only tell what would go; safe while a server uses the folder");
-  command->add_flag("--json", flags->json, "One JSON object");
-  command->callback(
-      [flags, &context] { context.action = [flags, &context] { return RunGc(*flags, context); }; });
+  command.add_flag("--quarantine", flags.quarantine, "Also everything in quarantine");
+  command.add_flag("--dry-run", flags.dry_run,
+                   "Only tell what would go; safe while a server uses the folder");
+  command.add_flag("--json", flags.json, "One JSON object");
 }
 
 }  // namespace kvblend::server::cli

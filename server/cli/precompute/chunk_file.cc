@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "nlohmann/json.hpp"
+#include "server/cli/terminal.h"
 
 namespace kvblend::server::cli {
 
@@ -25,16 +25,13 @@ ChunkFile::~ChunkFile() {
 
 absl::Status ChunkFile::Write(const Document& document, const v1::DocumentChunk& chunk,
                               std::string_view text) {
-  nlohmann::ordered_json line = {{"key", chunk.key()}, {"text", text}, {"path", document.path}};
+  OrderedJson line = {{"key", chunk.key()}, {"text", text}, {"path", document.path}};
   if (!document.id.empty()) line["id"] = document.id;
   line["begin_byte"] = chunk.begin_byte();
   line["end_byte"] = chunk.end_byte();
   line["num_tokens"] = chunk.num_tokens();
   errno = 0;
-  // Paths are bytes; the texts are UTF-8.
-  file_ << line.dump(/*indent=*/-1, ' ', /*ensure_ascii=*/false,
-                     nlohmann::ordered_json::error_handler_t::replace)
-        << '\n';
+  file_ << JsonLine(line) << '\n';  // paths may be no UTF-8
   return file_ ? absl::OkStatus() : Failed();
 }
 

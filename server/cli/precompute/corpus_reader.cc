@@ -25,14 +25,19 @@ std::string Extension(const std::string& path) {
   return absl::AsciiStrToLower(fs::path(path).extension().string());
 }
 
+template <typename... Parts>
+absl::Status BadInput(const Parts&... parts) {
+  return absl::InvalidArgumentError(absl::StrCat(parts...));
+}
+
 /// Why a text is of no use as a document; OK when it is.
 absl::Status CheckText(std::string_view text) {
   if (const size_t zero = text.find('\0'); zero != std::string_view::npos) {
-    return absl::InvalidArgumentError(absl::StrCat("is binary: byte ", zero, " is zero"));
+    return BadInput("is binary: byte ", zero, " is zero");
   }
   if (const auto invalid = text::FirstInvalidUtf8(text)) {
     const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<ptrdiff_t>(*invalid), '\n');
-    return absl::InvalidArgumentError(absl::StrCat("line ", line, " is not valid UTF-8, at byte ", *invalid));
+    return BadInput("line ", line, " is not valid UTF-8, at byte ", *invalid);
   }
   if (text.find_first_not_of(" \t\r\n\v\f") == std::string_view::npos) {
     return absl::InvalidArgumentError(text.empty() ? "is empty" : "is nothing but white space");
@@ -72,16 +77,14 @@ absl::Status CorpusReader::AddFolder(const std::string& folder) {
     const bool is_folder = item->is_directory(item_error);
     if (is_folder && access(path.c_str(), R_OK | X_OK) != 0) {
       item.disable_recursion_pending();
-      KVBLEND_RETURN_IF_ERROR(on_bad_(
-          absl::InvalidArgumentError(absl::StrCat("cannot read ", path.string(), ": ", std::strerror(errno))),
-          0));
+      KVBLEND_RETURN_IF_ERROR(
+          on_bad_(BadInput("cannot read ", path.string(), ": ", std::strerror(errno)), 0));
     }
     if (!is_folder) found.push_back(path.string());
     item.increment(error);
   }
   if (error) {
-    KVBLEND_RETURN_IF_ERROR(
-        on_bad_(absl::InvalidArgumentError(absl::StrCat("cannot read ", folder, ": ", error.message())), 0));
+    KVBLEND_RETURN_IF_ERROR(on_bad_(BadInput("cannot read ", folder, ": ", error.message()), 0));
   }
   std::sort(found.begin(), found.end());
   for (const std::string& path : found) {
@@ -121,12 +124,10 @@ absl::StatusOr<std::optional<Document>> CorpusReader::Next() {
         line_number_ = 0;
         if (lines_->peek() != std::ifstream::traits_type::eof()) continue;
         lines_ = nullptr;
-        KVBLEND_RETURN_IF_ERROR(
-            on_bad_(absl::InvalidArgumentError(absl::StrCat(file.path, ": is empty")), file.bytes));
+        KVBLEND_RETURN_IF_ERROR(on_bad_(BadInput(file.path, ": is empty"), file.bytes));
         continue;
       }
-      const absl::Status unreadable =
-          absl::InvalidArgumentError(absl::StrCat("cannot read ", file.path, ": ", std::strerror(errno)));
+      const absl::Status unreadable = BadInput("cannot read ", file.path, ": ", std::strerror(errno));
       KVBLEND_RETURN_IF_ERROR(on_bad_(unreadable, file.bytes));
       continue;
     }
@@ -140,7 +141,7 @@ absl::StatusOr<Document> CorpusReader::ReadTextFile(const InputFile& file) const
   Document document{.path = file.path, .id = "", .text = "", .input_bytes = file.bytes};
   KVBLEND_ASSIGN_OR_RETURN(document.text, ReadFileOrStdin(file.path));
   if (const absl::Status status = CheckText(document.text); !status.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat(file.path, ": ", status.message()));
+    return BadInput(file.path, ": ", status.message());
   }
   return document;
 }
@@ -158,21 +159,17 @@ absl::StatusOr<std::optional<Document>> CorpusReader::NextLine() {
       return *std::move(document);
     }
     KVBLEND_RETURN_IF_ERROR(
-        on_bad_(absl::InvalidArgumentError(
-                    absl::StrCat(file.path, " line ", line_number_, ": ", document.status().message())),
-                line_bytes));
+        on_bad_(BadInput(file.path, " line ", line_number_, ": ", document.status().message()), line_bytes));
   }
   if (lines_->bad()) {
-    KVBLEND_RETURN_IF_ERROR(on_bad_(
-        absl::InvalidArgumentError(absl::StrCat(file.path, " line ", line_number_ + 1, ": cannot be read")),
-        0));
+    KVBLEND_RETURN_IF_ERROR(on_bad_(BadInput(file.path, " line ", line_number_ + 1, ": cannot be read"), 0));
   }
   return std::nullopt;
 }
 
 absl::StatusOr<Document> CorpusReader::ParseLine(const InputFile& file, const std::string& line) const {
   if (const auto invalid = text::FirstInvalidUtf8(line)) {
-    return absl::InvalidArgumentError(absl::StrCat("not valid UTF-8, at byte ", *invalid, " of the line"));
+    return BadInput("not valid UTF-8, at byte ", *invalid, " of the line");
   }
   const auto json = nlohmann::json::parse(line, /*cb=*/nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded()) return absl::InvalidArgumentError("no JSON");
@@ -183,7 +180,7 @@ absl::StatusOr<Document> CorpusReader::ParseLine(const InputFile& file, const st
   } else if (json.is_object()) {
     const auto text = json.find(options_.text_field);
     if (text == json.end() || !text->is_string()) {
-      return absl::InvalidArgumentError(absl::StrCat("no string \"", options_.text_field, "\" in it"));
+      return BadInput("no string \"", options_.text_field, "\" in it");
     }
     document.text = text->get<std::string>();
     if (const auto id = json.find(options_.id_field); id != json.end()) {
@@ -194,7 +191,7 @@ absl::StatusOr<Document> CorpusReader::ParseLine(const InputFile& file, const st
     return absl::InvalidArgumentError("neither a JSON string nor an object");
   }
   if (const absl::Status status = CheckText(document.text); !status.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("its text ", status.message()));
+    return BadInput("its text ", status.message());
   }
   return document;
 }

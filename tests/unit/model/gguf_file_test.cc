@@ -318,18 +318,6 @@ TEST(GgufFileTest, OpenNamesThePath) {
   unlink(empty.c_str());
 }
 
-TEST(GgufTextTest, KnowsUtf8) {
-  for (const std::string good :
-       {"", "a", "\xC3\xA9", "\xE2\x82\xAC", "\xF0\x9F\x98\x80", "\xF4\x8F\xBF\xBF", "\xEE\x80\x80"}) {
-    EXPECT_TRUE(IsValidUtf8(good)) << good;
-  }
-  for (const std::string bad :
-       {"\x80", "\xC3", "\xC3(", "\xC0\x80", "\xC1\xBF", "\xE0\x80\x80", "\xE0\x9F\xBF", "\xED\xA0\x80",
-        "\xF0\x8F\xBF\xBF", "\xF4\x90\x80\x80", "\xF8\x88\x80\x80\x80", "\xFF", "a\xE2\x82"}) {
-    EXPECT_FALSE(IsValidUtf8(bad));
-  }
-}
-
 TEST(GgufTextTest, QuotesWhatAHostileFileChose) {
   EXPECT_EQ(Quote("a\nb"), "'a\\nb'");
   EXPECT_EQ(Quote(std::string(200, 'x')), "'" + std::string(80, 'x') + "...'");

@@ -14,6 +14,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Pointee;
 
 TEST_F(RedisTierTest, WhatOnePutsEveryOtherFindsAndReads) {
   const auto one = OpenTier();
@@ -268,16 +269,15 @@ TEST_F(RedisTierTest, WhatCouldNotBeErasedIsNotServedAndGoesLater) {
   EXPECT_TRUE(ReadAndCompare(*tier, address).ok());
 }
 
-TEST(KnownKeysTest, AreBoundedAndForAWhile) {
-  redis::KnownKeys known(3);
+TEST(KnownKeysTest, AreBounded) {
+  redis::KnownKeys<absl::Time> known(3);
   const absl::Time now = absl::FromUnixSeconds(1000);
   for (int32_t i = 0; i < 5; ++i) known.Insert(SmallAddress(i).key, now + absl::Seconds(i));
   EXPECT_EQ(known.size(), 3);
-  EXPECT_FALSE(known.Contains(SmallAddress(1).key, now));
-  EXPECT_TRUE(known.Contains(SmallAddress(4).key, now));
-  EXPECT_FALSE(known.Contains(SmallAddress(4).key, now + absl::Seconds(4)));
+  EXPECT_EQ(known.Find(SmallAddress(1).key), nullptr);
+  EXPECT_THAT(known.Find(SmallAddress(4).key), Pointee(now + absl::Seconds(4)));
   known.Erase(SmallAddress(4).key);
-  EXPECT_FALSE(known.Contains(SmallAddress(4).key, now));
+  EXPECT_EQ(known.Find(SmallAddress(4).key), nullptr);
   for (int32_t i = 0; i < 100; ++i) {
     known.Insert(SmallAddress(7).key, now + absl::Seconds(1));
     known.Erase(SmallAddress(7).key);

@@ -63,6 +63,14 @@ TEST(Utf8Test, AcceptsExactlyAsManyThreeByteSequencesAsThereAreCharacters) {
   EXPECT_EQ(valid, 2 * (0x10000 - 0x800 - 0x800) / 64);
 }
 
+TEST(Utf8Test, RefusesOverlongFormsSurrogatesAndWhatIsCutOff) {
+  for (const std::string bad :
+       {"\x80", "\xC3", "\xC3(", "\xC0\x80", "\xC1\xBF", "\xE0\x80\x80", "\xE0\x9F\xBF", "\xED\xA0\x80",
+        "\xF0\x8F\xBF\xBF", "\xF4\x90\x80\x80", "\xF8\x88\x80\x80\x80", "\xFF"}) {
+    EXPECT_THAT(FirstInvalidUtf8(bad), Optional(0u));
+  }
+}
+
 TEST(Utf8Test, NamesTheFirstInvalidByteWhereverItStands) {
   for (size_t offset = 0; offset < 40; ++offset) {
     std::string text(40, 'a');
