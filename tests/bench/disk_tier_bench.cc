@@ -14,6 +14,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
@@ -59,11 +60,13 @@ void MeasureIndex(size_t label_bytes) {
   SyntheticFileSystem fs(kEntries, label_bytes);
   const int64_t before = HeapBytes();
   const double start = Now();
-  auto tier = DiskTier::Open({.path = "/synthetic",
-                              .quota_bytes = INT64_MAX / 2,
-                              .min_free_bytes = 0,
-                              .reads = {.num_threads = 1, .allow_io_uring = false},
-                              .fs = &fs});
+  DiskTier::Options options;
+  options.path = "/synthetic";
+  options.quota_bytes = INT64_MAX / 2;
+  options.min_free_bytes = 0;
+  options.reads = {.num_threads = 1, .allow_io_uring = false};
+  options.fs = &fs;
+  auto tier = DiskTier::Open(std::move(options));
   Require(tier.status());
   const double seconds = Now() - start;
   std::printf("index: %lld entries with labels of %zu bytes: %.0f bytes each, rebuilt in %.1f s\n",
@@ -94,7 +97,11 @@ void MeasureOpen(const Flags& flags) {
   source.WriteTo(flags.folder);
   for (int round = 0; round < 2; ++round) {  // the first one warms the page cache
     const double start = Now();
-    auto tier = DiskTier::Open({.path = flags.folder, .quota_bytes = INT64_MAX / 2, .min_free_bytes = 0});
+    DiskTier::Options options;
+    options.path = flags.folder;
+    options.quota_bytes = INT64_MAX / 2;
+    options.min_free_bytes = 0;
+    auto tier = DiskTier::Open(std::move(options));
     Require(tier.status());
     std::printf("open:  %lld entries in %.2f s\n", static_cast<long long>((*tier)->Stats().entries),
                 Now() - start);
