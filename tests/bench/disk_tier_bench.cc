@@ -66,7 +66,7 @@ void MeasureIndex(size_t label_bytes) {
   options.min_free_bytes = 0;
   options.reads = {.num_threads = 1, .allow_io_uring = false};
   options.fs = &fs;
-  auto tier = DiskTier::Open(std::move(options));
+  auto tier = DiskTier::Open(options);
   Require(tier.status());
   const double seconds = Now() - start;
   std::printf("index: %lld entries with labels of %zu bytes: %.0f bytes each, rebuilt in %.1f s\n",
@@ -101,7 +101,7 @@ void MeasureOpen(const Flags& flags) {
     options.path = flags.folder;
     options.quota_bytes = INT64_MAX / 2;
     options.min_free_bytes = 0;
-    auto tier = DiskTier::Open(std::move(options));
+    auto tier = DiskTier::Open(options);
     Require(tier.status());
     std::printf("open:  %lld entries in %.2f s\n", static_cast<long long>((*tier)->Stats().entries),
                 Now() - start);
