@@ -103,7 +103,7 @@ NodeStats RedisNode::stats() const {
 
 // --- connections
 
-bool RedisNode::AwaitTurn(absl::Time not_before) {
+std::optional<int64_t> RedisNode::AwaitTurn(absl::Time not_before) {
   absl::MutexLock lock(&mutex_);
   while (!stop_) {
     const absl::Time at = std::max(not_before, breaker_.retry_at());
@@ -111,7 +111,7 @@ bool RedisNode::AwaitTurn(absl::Time not_before) {
     const absl::Duration left = is_probed ? absl::InfiniteDuration() : at - options_.now();
     if (left <= absl::ZeroDuration()) {
       breaker_.Probing();
-      return true;
+      return num_failures_;
     }
     // While another connection is probing, until it is done.
     const NodeState seen = breaker_.state();
@@ -121,7 +121,7 @@ bool RedisNode::AwaitTurn(absl::Time not_before) {
     constexpr absl::Duration kLookAgain = absl::Milliseconds(100);
     mutex_.AwaitWithTimeout(absl::Condition(&changed), std::min(left, kLookAgain));
   }
-  return false;
+  return std::nullopt;
 }
 
 void RedisNode::Fail(const absl::Status& status, Lane lane, std::vector<std::unique_ptr<Command>> in_flight,
@@ -143,7 +143,7 @@ void RedisNode::Fail(const absl::Status& status, Lane lane, std::vector<std::uni
 
 void RedisNode::Run(Lane lane) {
   absl::Time not_before = absl::InfinitePast();
-  while (AwaitTurn(not_before)) {
+  while (const std::optional<int64_t> num_failures = AwaitTurn(not_before)) {
     absl::StatusOr<std::unique_ptr<Connection>> connection =
         ConnectAndAuthenticate(transport_, endpoint_, options_);
     if (!connection.ok()) {
@@ -160,15 +160,15 @@ void RedisNode::Run(Lane lane) {
       }
       continue;
     }
-    int64_t num_failures = 0;
     {
       absl::MutexLock lock(&mutex_);
+      // Another connection failed meanwhile: that this one came about does not mean that the node works.
+      if (num_failures_ != *num_failures) continue;
       breaker_.Works(options_.now());
       ++lanes_[static_cast<size_t>(lane)].connections;
-      num_failures = num_failures_;
     }
     observer_.StateChanged();
-    Serve(lane, **connection, num_failures);
+    Serve(lane, **connection, *num_failures);
   }
 }
 

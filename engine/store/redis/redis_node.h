@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
@@ -126,8 +127,8 @@ class RedisNode {
   void Run(Lane lane);
   /// Serves until something fails, the node is stopped, or failed on another connection since `num_failures`.
   void Serve(Lane lane, Connection& connection, int64_t num_failures);
-  /// Waits until this thread may try to connect. False: stopped.
-  bool AwaitTurn(absl::Time not_before);
+  /// Waits until this thread may try to connect; the number of failures until then. nullopt: stopped.
+  std::optional<int64_t> AwaitTurn(absl::Time not_before);
   void Fail(const absl::Status& status, Lane lane, std::vector<std::unique_ptr<Command>> in_flight,
             bool was_connected);
   void FinishAll(std::vector<std::unique_ptr<Command>> commands, const absl::Status& status);
