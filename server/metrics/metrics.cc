@@ -131,9 +131,9 @@ Metrics::Metrics() : impl_(std::make_unique<Impl>()) {
     impl_->finished.Add({{"reason", std::string(name)}});
   }
   for (ChunkSource source : {ChunkSource::kExact, ChunkSource::kBlended, ChunkSource::kOtherAnchor}) {
-    for (Tier tier : {Tier::kHostMemory, Tier::kDisk, Tier::kRedis}) {
-      impl_->chunk_hits.Add(
-          {{"source", std::string(kvblend::Name(source))}, {"tier", std::string(kvblend::Name(tier))}});
+    for (const auto& [tier, name] : NamesOf(Tier())) {
+      if (tier == Tier::kNone) continue;
+      impl_->chunk_hits.Add({{"source", std::string(kvblend::Name(source))}, {"tier", std::string(name)}});
     }
   }
   for (const char* result : {"computed", "present"}) impl_->put_chunks.Add({{"result", result}});

@@ -15,6 +15,7 @@
 #include "server/cli/files.h"
 #include "server/cli/flags.h"
 #include "server/cli/message_json.h"
+#include "server/convert/enums.h"
 
 namespace kvblend::server::cli {
 namespace {
@@ -63,10 +64,6 @@ std::string Age(double since_unix_seconds) {
   return absl::StrFormat("%.0f d", seconds / 86400);
 }
 
-const char* TierName(v1::Tier tier) {
-  return tier == v1::TIER_DISK ? "disk" : tier == v1::TIER_REDIS ? "Redis" : "memory";
-}
-
 /// Prints chunks as a table whose header comes with the first row, or as JSON lines.
 class ChunkPrinter {
  public:
@@ -78,12 +75,12 @@ class ChunkPrinter {
       return;
     }
     if (std::exchange(header_due_, false)) {
-      terminal_.out << absl::StreamFormat("%-64s  %6s  %8s  %-6s  %5s  %3s  %6s  %s\n", "key", "tokens",
+      terminal_.out << absl::StreamFormat("%-64s  %6s  %8s  %-11s  %5s  %3s  %6s  %s\n", "key", "tokens",
                                           "size", "tier", "hits", "pin", "age", "label");
     }
-    terminal_.out << absl::StreamFormat("%-64s  %6d  %8s  %-6s  %5d  %3s  %6s  %s\n", chunk.key(),
+    terminal_.out << absl::StreamFormat("%-64s  %6d  %8s  %-11s  %5d  %3s  %6s  %s\n", chunk.key(),
                                         chunk.num_tokens(), HumanBytes(chunk.size_bytes()),
-                                        TierName(chunk.tier()), chunk.hits(), chunk.pinned() ? "yes" : "no",
+                                        Name(chunk.tier()), chunk.hits(), chunk.pinned() ? "yes" : "no",
                                         Age(chunk.created_unix_seconds()), chunk.label());
   }
 

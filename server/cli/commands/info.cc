@@ -7,6 +7,7 @@
 #include "server/cli/flags.h"
 #include "server/cli/message_json.h"
 #include "server/cli/tier_stats.h"
+#include "server/convert/enums.h"
 
 namespace kvblend::server::cli {
 namespace {
@@ -34,6 +35,8 @@ void PrintTier(const v1::TierInfo& tier, std::ostream& out) {
         "%d damaged\n",
         stat("nodes_working"), stat("nodes"), stat("hits"), stat("misses"), stat("lookup_errors"),
         stat("puts"), stat("put_failures"), stat("damaged"));
+  } else {
+    out << absl::StreamFormat("%-13s %s\n", Name(tier.tier()), tier.failing() ? "failing" : "works");
   }
 }
 
