@@ -19,7 +19,9 @@ cd "$(dirname "$0")/../.."
 [ "$(id -u)" -eq 0 ] || skip "needs root"
 command -v debootstrap >/dev/null || skip "needs debootstrap (the Debian package of that name)"
 
-readonly MIRROR=${KVBLEND_DEBIAN_MIRROR:-http://deb.debian.org/debian}
+# The mirror that this machine's apt uses; where that does not say, debootstrap's own.
+mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Codename: bookworm' | head -n 1 || true)
+readonly MIRROR=${KVBLEND_DEBIAN_MIRROR:-$mirror}
 readonly READY_SECONDS=120
 scratch=$(mktemp -d)
 root=$scratch/root
@@ -39,8 +41,8 @@ model=${KVBLEND_MODEL:-$(./deploy/fetch_model.sh | tail -n 1)}
 package=$(echo "$scratch"/package/kvblend_*.deb)
 dpkg-deb --field "$package" Package Version Depends
 
-debootstrap --variant=minbase bookworm "$root" "$MIRROR" >"$scratch/debootstrap.log" 2>&1 ||
-  skip "debootstrap could not make a Debian 12 from $MIRROR: $(tail -n 1 "$scratch/debootstrap.log")"
+debootstrap --variant=minbase bookworm "$root" ${MIRROR:+"$MIRROR"} >"$scratch/debootstrap.log" 2>&1 ||
+  skip "debootstrap could not make a Debian 12: $(tail -n 1 "$scratch/debootstrap.log")"
 mount -t proc proc "$root/proc"
 cp /etc/resolv.conf "$root/etc/" 2>/dev/null || true
 cp "$package" "$root/tmp/kvblend.deb"
