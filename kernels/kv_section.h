@@ -151,6 +151,11 @@ struct KvSectionView {
   KvSectionLayout layout() const { return LayoutOf(encoding, part, rows, cols); }
 };
 
+/// A dense section as a matrix. REQUIRES: !IsQuantized(section.encoding)
+inline ConstMatrixView DenseMatrix(const KvSectionView& section) {
+  return {section.data, DenseType(section.encoding), section.rows, section.cols, section.cols};
+}
+
 /// A writable section; converts to its read-only form.
 struct MutableKvSectionView {
   void* data = nullptr;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <string>
 
 #include "absl/status/status.h"
@@ -34,6 +35,17 @@ inline void ParseOrExit(CLI::App& app, int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     std::exit(app.exit(error) == 0 ? 0 : 2);
   }
+}
+
+/// Writes a file; "-" is standard output.
+inline absl::Status WriteText(const std::string& path, const std::string& text) {
+  if (path == "-") {
+    std::fputs(text.c_str(), stdout);
+    return absl::OkStatus();
+  }
+  std::ofstream file(path);
+  file << text;
+  return file.flush() ? absl::OkStatus() : absl::UnavailableError("cannot write " + path);
 }
 
 /// The program's exit code; says what went wrong.

@@ -9,12 +9,26 @@
 #include "absl/status/statusor.h"
 #include "engine/api/request.h"
 #include "nlohmann/json.hpp"
+#include "tests/bench/arguments.h"
 
 namespace kvblend {
 
-/// `path`: a JSON list of {question, ctxs: [{title, text}]}.
-inline absl::StatusOr<Prompt> ReadBenchPrompt(const std::string& path, int question, int passages) {
-  std::ifstream file(path);
+/// Which prompt, as the command line names it.
+struct BenchPrompt {
+  std::string data_path;
+  int question = 0, passages = 10;
+
+  /// Of the engine too.
+  void AddArguments(CLI::App& app, EngineOptions& engine) {
+    AddEngineArguments(app, engine, data_path);
+    app.add_option("--passages", passages, "chunks of the prompt (10)");
+    app.add_option("--question", question, "which of DATA's questions (0)");
+  }
+  absl::StatusOr<Prompt> Read() const;
+};
+
+inline absl::StatusOr<Prompt> BenchPrompt::Read() const {
+  std::ifstream file(data_path);
   const nlohmann::json data = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
   if (data.is_discarded() || question < 0 || question >= static_cast<int>(data.size())) {
     return absl::InvalidArgumentError("no such data or question");

@@ -8,6 +8,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -42,6 +43,14 @@ def run_json(command, what, **options):
         return json.loads(output)
     except ValueError:
         raise BenchError(f"{what}: not JSON: {output[:200]!r}") from None
+
+
+def measured_json(command, what, show_progress=False, last=""):
+    """The JSON that a bench writes to the file behind its last argument, of which `last` is the beginning."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "figures.json"
+        run([*command, f"{last}{path}"], what, show_progress)
+        return json.loads(path.read_text(encoding="utf-8"))
 
 
 def need_file(path, what) -> pathlib.Path:

@@ -6,7 +6,6 @@
 #include <malloc.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <deque>
@@ -37,10 +36,6 @@ struct Flags {
   int rounds = 5;
 };
 
-double Now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
 /// What the program has allocated, as the allocator rounds it.
 int64_t HeapBytes() {
   const struct mallinfo2 info = mallinfo2();
@@ -48,9 +43,14 @@ int64_t HeapBytes() {
 }
 
 void Require(const absl::Status& status) {
-  if (status.ok()) return;
-  std::fprintf(stderr, "%s\n", status.ToString().c_str());
-  std::exit(1);
+  if (!status.ok()) std::exit(ExitCode(status));
+}
+
+std::unique_ptr<DiskTier> Open(DiskTier::Options options) {
+  options.quota_bytes = INT64_MAX / 2;
+  auto tier = DiskTier::Open(std::move(options));
+  Require(tier.status());
+  return *std::move(tier);
 }
 
 // --- a million entries
@@ -60,28 +60,24 @@ void MeasureIndex(size_t label_bytes) {
   SyntheticFileSystem fs(kEntries, label_bytes);
   const int64_t before = HeapBytes();
   const double start = Now();
-  DiskTier::Options options;
-  options.path = "/synthetic";
-  options.quota_bytes = INT64_MAX / 2;
-  options.min_free_bytes = 0;
-  options.reads = {.num_threads = 1, .allow_io_uring = false};
-  options.fs = &fs;
-  auto tier = DiskTier::Open(options);
-  Require(tier.status());
+  const auto tier = Open({.path = "/synthetic",
+                          .min_free_bytes = 0,
+                          .reads = {.num_threads = 1, .allow_io_uring = false},
+                          .fs = &fs});
   const double seconds = Now() - start;
   std::printf("index: %lld entries with labels of %zu bytes: %.0f bytes each, rebuilt in %.1f s\n",
-              static_cast<long long>((*tier)->Stats().entries), label_bytes,
+              static_cast<long long>(tier->Stats().entries), label_bytes,
               static_cast<double>(HeapBytes() - before) / kEntries, seconds);
   std::mt19937_64 random(1);
-  std::vector<double> micros;
   constexpr int kLookups = 200000;
+  std::vector<double> micros;
   micros.reserve(kLookups);
   int64_t found = 0;
   for (int i = 0; i < kLookups; ++i) {
     const ChunkKey key =
         i % 2 == 0 ? fs.keys()[random() % kEntries] : ChunkKey(Sha256("absent " + std::to_string(i)));
     const double begin = Now();
-    found += (*tier)->Stat(kAllNamespaces, key).has_value();
+    found += tier->Stat(kAllNamespaces, key).has_value();
     micros.push_back(1e6 * (Now() - begin));
   }
   std::sort(micros.begin(), micros.end());
@@ -97,13 +93,8 @@ void MeasureOpen(const Flags& flags) {
   source.WriteTo(flags.folder);
   for (int round = 0; round < 2; ++round) {  // the first one warms the page cache
     const double start = Now();
-    DiskTier::Options options;
-    options.path = flags.folder;
-    options.quota_bytes = INT64_MAX / 2;
-    options.min_free_bytes = 0;
-    auto tier = DiskTier::Open(options);
-    Require(tier.status());
-    std::printf("open:  %lld entries in %.2f s\n", static_cast<long long>((*tier)->Stats().entries),
+    const auto tier = Open({.path = flags.folder, .min_free_bytes = 0});
+    std::printf("open:  %lld entries in %.2f s\n", static_cast<long long>(tier->Stats().entries),
                 Now() - start);
   }
   std::filesystem::remove_all(flags.folder);
@@ -234,17 +225,14 @@ void MeasureRead(const Flags& flags) {
   const int64_t layer_bytes = kv->layer_bytes();
   const auto num_buffers = static_cast<size_t>(2 * flags.depth);
   Buffers buffers(static_cast<int64_t>(num_buffers), layer_bytes);
-  DiskTier::Options options{.path = flags.folder, .quota_bytes = INT64_MAX / 2};
-  options.reads.depth = flags.depth;
-  auto tier = DiskTier::Open(options);
-  Require(tier.status());
+  auto tier = Open({.path = flags.folder, .reads = {.depth = flags.depth}});
   double put_seconds = -Now();
-  for (const ChunkAddress& chunk : chunks) Require((*tier)->Put(chunk, *kv, {}));
+  for (const ChunkAddress& chunk : chunks) Require(tier->Put(chunk, *kv, {}));
   put_seconds += Now();
   const double total = static_cast<double>(layer_bytes) * kv->format().num_layers * flags.chunks;
   std::printf("read:  %d chunks of %d tokens, %d layers of %.0f KiB each, %.2f GB; depth %d, reader %s\n",
               flags.chunks, flags.tokens, kv->format().num_layers, static_cast<double>(layer_bytes) / 1024,
-              1e-9 * total, flags.depth, std::string((*tier)->Stats().reader).c_str());
+              1e-9 * total, flags.depth, std::string(tier->Stats().reader).c_str());
   std::printf("       written durably at %.0f MB/s\n", 1e-6 * total / put_seconds);
 
   std::vector<std::unique_ptr<File>> files;
@@ -265,13 +253,13 @@ void MeasureRead(const Flags& flags) {
       if (is_bare) {
         bare.Add(1e-6 * total / BareReadSeconds(extents, layer_bytes, flags.depth, buffers));
       } else {
-        through.Add(1e-6 * total / TierReadSeconds(**tier, chunks, buffers, num_buffers));
+        through.Add(1e-6 * total / TierReadSeconds(*tier, chunks, buffers, num_buffers));
       }
     }
   }
   std::printf("       bare O_DIRECT %.0f MB/s, through the tier %.0f MB/s (medians of %d): %.1f%%\n",
               bare.Median(), through.Median(), flags.rounds, 100 * through.Median() / bare.Median());
-  tier->reset();
+  tier.reset();
   std::filesystem::remove_all(flags.folder);
 }
 

@@ -9,9 +9,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
-#include <functional>
 #include <list>
-#include <memory>
 #include <random>
 #include <string>
 #include <unordered_map>

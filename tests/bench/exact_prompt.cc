@@ -9,6 +9,7 @@
 #include "engine/prompt/prompt_layout.h"
 #include "engine/runtime/model_runtime.h"
 #include "nlohmann/json.hpp"
+#include "tests/bench/arguments.h"
 
 namespace kvblend {
 namespace {
@@ -115,10 +116,7 @@ absl::Status WriteTokens(const std::string& model_path, const std::string& data_
     KVBLEND_ASSIGN_OR_RETURN(const prompt::PromptLayout whole, layout(prompt));
     tokens[std::to_string(size)] = whole.token_ids;
   }
-  std::ofstream file(json_path);
-  file << tokens.dump() << "\n";
-  if (!file.flush()) return absl::UnavailableError(absl::StrCat("cannot write ", json_path));
-  return absl::OkStatus();
+  return WriteText(json_path, tokens.dump() + "\n");
 }
 
 }  // namespace kvblend

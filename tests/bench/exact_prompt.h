@@ -18,7 +18,7 @@ using TokenCounter = absl::FunctionRef<absl::StatusOr<int32_t>(std::string_view)
 
 class ExactPrompts {
  public:
-  /// `data_path`: as for ReadBenchPrompt. All its passages, one after the other and again from the first, are
+  /// `data_path`: as for BenchPrompt. All its passages, one after the other and again from the first, are
   /// the text that prompts are made of.
   static absl::StatusOr<ExactPrompts> Read(const std::string& data_path);
 

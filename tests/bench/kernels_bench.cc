@@ -70,9 +70,7 @@ void BM_SelectiveAttention(benchmark::State& state) {
   const double seconds = Measure(state, [&] {
     return Cpu().SelectiveAttention(TheStream(), *kv.plan, q.view, kHeads, kScale, kv.view, out.view);
   });
-  double keys = 0;
-  for (const int32_t position : positions) keys += position + 1;
-  ReportFlops(state, seconds, 4.0 * keys * kHeads * kHeadDim);
+  ReportFlops(state, seconds, 4.0 * SeenKeys(positions) * kHeads * kHeadDim);
   if (state.range(0) == 1) {  // one layer's KV stays in the caches
     const double bytes = 2.0 * kContext * kKvWidth * 2;
     ReportMoved(state, seconds, bytes, bytes);
@@ -108,14 +106,7 @@ void BM_DecodeAttentionFromMemory(benchmark::State& state) {
   const double seconds = Measure(state, [&] {
     absl::Status status;
     for (int i = 0; i < kLayers; ++i) {
-      const KvPagesView view = {.k = keys[i].view.data,
-                                .v = values[i].view.data,
-                                .dtype = DataType::kBF16,
-                                .layout = LayoutOfPages(page_size),
-                                .num_pages = num_pages,
-                                .num_kv_heads = kKvHeads,
-                                .page_size = page_size,
-                                .head_dim = kHeadDim};
+      const KvPagesView view = PagesOf(keys[i], values[i], num_pages, page_size);
       status.Update(Cpu().SelectiveAttention(TheStream(), *plan, q.view, kHeads, kScale, view, out.view));
     }
     return status;
@@ -130,23 +121,19 @@ BENCHMARK(BM_DecodeAttentionFromMemory)
 
 // The question's rows at the end of the prompt. Arg: rows.
 void BM_AttentionMass(benchmark::State& state) {
-  std::vector<int32_t> positions(state.range(0));
-  std::iota(positions.begin(), positions.end(), kContext - static_cast<int32_t>(state.range(0)));
+  const std::vector<int32_t> positions = Last(state.range(0));
   Kv kv(positions);
   Matrix q(DataType::kF32, state.range(0), kHeads * kHeadDim), mass(DataType::kF32, 1, kContext);
   const double seconds = Measure(state, [&] {
     return Cpu().AttentionMass(TheStream(), *kv.plan, q.view, kHeads, kScale, kv.view, mass.view);
   });
-  double keys = 0;
-  for (const int32_t position : positions) keys += position + 1;
-  ReportFlops(state, seconds, 2.0 * keys * kHeads * kHeadDim);  // the scores, once
+  ReportFlops(state, seconds, 2.0 * SeenKeys(positions) * kHeads * kHeadDim);  // the scores, once
 }
 BENCHMARK(BM_AttentionMass)->Arg(30)->UseRealTime();
 
 // A layer's attention in the query pass. Arg: rows of the question.
 void BM_SelectiveAttentionWithMass(benchmark::State& state) {
-  std::vector<int32_t> positions(state.range(0));
-  std::iota(positions.begin(), positions.end(), kContext - static_cast<int32_t>(state.range(0)));
+  const std::vector<int32_t> positions = Last(state.range(0));
   Kv kv(positions);
   Matrix q(DataType::kF32, state.range(0), kHeads * kHeadDim), mass(DataType::kF32, 1, kContext);
   Matrix out(Cpu().compute_dtype(), state.range(0), kHeads * kHeadDim);
@@ -154,9 +141,7 @@ void BM_SelectiveAttentionWithMass(benchmark::State& state) {
     return Cpu().SelectiveAttentionWithMass(TheStream(), *kv.plan, q.view, kHeads, kScale, kv.view, out.view,
                                             mass.view);
   });
-  double keys = 0;
-  for (const int32_t position : positions) keys += position + 1;
-  ReportFlops(state, seconds, 4.0 * keys * kHeads * kHeadDim);
+  ReportFlops(state, seconds, 4.0 * SeenKeys(positions) * kHeads * kHeadDim);
 }
 BENCHMARK(BM_SelectiveAttentionWithMass)->Arg(30)->UseRealTime();
 

@@ -4,7 +4,6 @@
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
-#include <cmath>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -55,6 +54,17 @@ struct Matrix {
   MatrixView view;
 };
 
+inline KvPagesView PagesOf(const Matrix& k, const Matrix& v, int32_t num_pages, int32_t page_size) {
+  return {.k = k.view.data,
+          .v = v.view.data,
+          .dtype = DataType::kBF16,
+          .layout = LayoutOfPages(page_size),
+          .num_pages = num_pages,
+          .num_kv_heads = kKvHeads,
+          .page_size = page_size,
+          .head_dim = kHeadDim};
+}
+
 // One sequence of kContext tokens, its pages in shuffled order.
 struct Kv {
   explicit Kv(const std::vector<int32_t>& positions)
@@ -66,14 +76,7 @@ struct Kv {
     const std::vector<int32_t> row_indptr = {0, static_cast<int32_t>(positions.size())}, kv_len = {kContext},
                                page_indptr = {0, kPages};
     plan = Cpu().PlanBatch({row_indptr, positions, kv_len, page_indptr, pages, kPageSize, 0}).value();
-    view = {.k = k.view.data,
-            .v = v.view.data,
-            .dtype = DataType::kBF16,
-            .layout = LayoutOfPages(kPageSize),
-            .num_pages = kPages,
-            .num_kv_heads = kKvHeads,
-            .page_size = kPageSize,
-            .head_dim = kHeadDim};
+    view = PagesOf(k, v, kPages, kPageSize);
   }
   static constexpr int32_t kPages = (kContext + kPageSize - 1) / kPageSize;
   Matrix k, v;
@@ -86,6 +89,16 @@ inline std::vector<int32_t> Spread(int64_t count) {
   std::vector<int32_t> positions;
   for (int64_t i = 1; i <= count; ++i) positions.push_back(static_cast<int32_t>(i * kContext / count - 1));
   return positions;
+}
+
+// The last `count` positions.
+inline std::vector<int32_t> Last(int64_t count) {
+  std::vector<int32_t> positions(count);
+  std::iota(positions.begin(), positions.end(), kContext - static_cast<int32_t>(count));
+  return positions;
+}
+inline double SeenKeys(const std::vector<int32_t>& positions) {
+  return std::accumulate(positions.begin(), positions.end(), static_cast<double>(positions.size()));
 }
 
 // Runs `operation` for every iteration and keeps the time that it took.

@@ -1,5 +1,7 @@
 // Speed of the operations that only move and convert: GB/s and the share of a plain copy's that touches as
 // much memory.
+#include <cmath>
+
 #include "tests/bench/kernels_bench_support.h"
 
 namespace kvblend::kernels {

@@ -203,11 +203,9 @@ class Figure:
 
 def measure_blended(options):
     """Time to first token by mode, of a process of its own."""
-    with tempfile.NamedTemporaryFile("r", suffix=".json") as out:
-        support.run([options.ttft_bench, options.model, options.data, "--passages", options.passages, "--rounds", 1,
-                     "--threads", options.threads, "--gemm", options.gemm, "--kv-dtype", options.kv_dtype, "--mode", ",".join(["full", *BLENDED_MODES]), "--json", out.name],
-                    "ttft_bench")
-        return json.load(out)
+    return support.measured_json(
+        [options.ttft_bench, options.model, options.data, "--passages", options.passages, "--rounds", 1, "--threads", options.threads,
+         "--gemm", options.gemm, "--kv-dtype", options.kv_dtype, "--mode", ",".join(["full", *BLENDED_MODES]), "--json"], "ttft_bench")
 
 
 def compare_blended(options, peer, setting):
@@ -298,11 +296,9 @@ def parse_arguments():
 def same_tokens_as_kvblend(options):
     """Prompts by size, as kvblend has them; the longest is also what others are cut from."""
     sizes = sorted({*options.prefill, *options.decode, 8000 if options.passages else 0} - {0})
-    with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder) / "tokens.json"
-        support.run([options.throughput_bench, options.model, options.data, "--prefill-tokens", ",".join(map(str, sizes)),
-                     "--write-tokens", path], "throughput_bench")
-        return {int(size): ids for size, ids in json.loads(path.read_text(encoding="utf-8")).items()}
+    tokens = support.measured_json([options.throughput_bench, options.model, options.data, "--prefill-tokens",
+                                    ",".join(map(str, sizes)), "--write-tokens"], "throughput_bench")
+    return {int(size): ids for size, ids in tokens.items()}
 
 
 def main() -> int:

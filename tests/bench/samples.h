@@ -1,12 +1,18 @@
-// Repeated measurements of one figure.
+// Times, and repeated measurements of one figure.
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <vector>
 
 #include "nlohmann/json.hpp"
 
 namespace kvblend {
+
+/// Seconds of a clock that only goes forwards.
+inline double Now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 class Samples {
  public:

@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "engine/store/disk/disk_paths.h"
 #include "engine/store/disk/file_system.h"
 #include "engine/store/format/entry_format.h"

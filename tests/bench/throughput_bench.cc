@@ -4,7 +4,6 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -45,10 +44,6 @@ struct Config {
   bool Has(std::string_view part) const { return std::find(parts.begin(), parts.end(), part) != parts.end(); }
 };
 
-double Seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
 /// When each token came.
 struct TokenTimes final : GenerateObserver {
   PromptReport report;
@@ -59,7 +54,7 @@ struct TokenTimes final : GenerateObserver {
 
   void OnPrompt(const PromptReport& prompt_report) override { report = prompt_report; }
   void OnText(const TextDelta& delta) override {
-    const double now = Seconds();
+    const double now = Now();
     for (const int32_t token_id : delta.token_ids) {
       seconds.push_back(now);
       token_ids.push_back(token_id);
@@ -246,9 +241,9 @@ class Bench {
         engine_.reset();
         EngineOptions options = config_.engine;
         options.self_check = self_check;
-        const double start = Seconds();
+        const double start = Now();
         KVBLEND_ASSIGN_OR_RETURN(engine_, Engine::Create(options));
-        (self_check ? load_ : bare_load_).Add(Seconds() - start);
+        (self_check ? load_ : bare_load_).Add(Now() - start);
       }
     }
     return absl::OkStatus();
@@ -396,15 +391,8 @@ absl::Status Main(const Config& config) {
   KVBLEND_RETURN_IF_ERROR(bench.Run());
   const bool json_on_stdout = config.json_path == "-";
   bench.Print(json_on_stdout ? stderr : stdout);
-  const std::string json = bench.Result().dump(1) + "\n";
-  if (json_on_stdout) {
-    std::fputs(json.c_str(), stdout);
-  } else if (!config.json_path.empty()) {
-    std::ofstream file(config.json_path);
-    file << json;
-    if (!file.flush()) return absl::UnavailableError(absl::StrCat("cannot write ", config.json_path));
-  }
-  return absl::OkStatus();
+  return config.json_path.empty() ? absl::OkStatus()
+                                  : WriteText(config.json_path, bench.Result().dump(1) + "\n");
 }
 
 }  // namespace

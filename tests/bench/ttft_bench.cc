@@ -4,8 +4,6 @@
 // With --mode only that one is measured, as a profiler wants it. With --disk the chunks lie there and nowhere
 // else: before every measured prompt the engine starts anew.
 #include <cstdio>
-#include <cstdlib>
-#include <fstream>
 #include <memory>
 #include <set>
 #include <string>
@@ -19,6 +17,8 @@
 
 namespace kvblend {
 namespace {
+
+constexpr auto kTtft = &PromptReport::time_to_first_token_seconds;
 
 struct Mode {
   std::string name;
@@ -37,37 +37,28 @@ Mode MakeMode(std::string name, Reuse reuse, Policy policy, double ratio,
   return mode;
 }
 
-template <typename Field>
-double Median(const std::vector<PromptReport>& reports, Field field) {
+/// Of one of the reports' fields.
+Samples SamplesOf(const Mode& mode, double PromptReport::*field) {
   Samples samples;
-  for (const PromptReport& report : reports) samples.Add(field(report));
-  return samples.Median();
+  for (const PromptReport& report : mode.reports) samples.Add(report.*field);
+  return samples;
 }
+double Median(const Mode& mode, double PromptReport::*field) { return SamplesOf(mode, field).Median(); }
 
-absl::Status WriteJson(const std::string& path, const std::vector<Mode>& modes, const EngineInfo& info) {
+std::string ToJson(const std::vector<Mode>& modes, const EngineInfo& info) {
   nlohmann::ordered_json json;
   json["backend"] = info.backend;
   json["chunk_format"] = info.chunk_format;
   json["prompt_tokens"] = modes[0].reports[0].prompt_tokens;
   for (const Mode& mode : modes) {
-    Samples ttft, select, load, prefill;
-    for (const PromptReport& report : mode.reports) {
-      ttft.Add(report.time_to_first_token_seconds);
-      select.Add(report.select_seconds);
-      load.Add(report.load_seconds);
-      prefill.Add(report.prefill_seconds);
-    }
     json["modes"].push_back({{"mode", mode.name},
-                             {"ttft_seconds", ttft.ToJson()},
-                             {"load_seconds", load.Median()},
-                             {"select_seconds", select.Median()},
-                             {"prefill_seconds", prefill.Median()},
+                             {"ttft_seconds", SamplesOf(mode, kTtft).ToJson()},
+                             {"load_seconds", Median(mode, &PromptReport::load_seconds)},
+                             {"select_seconds", Median(mode, &PromptReport::select_seconds)},
+                             {"prefill_seconds", Median(mode, &PromptReport::prefill_seconds)},
                              {"recomputed_tokens", mode.reports[0].recomputed_tokens}});
   }
-  std::ofstream file(path);
-  file << json.dump(1) << "\n";
-  if (!file.flush()) return absl::UnavailableError("cannot write " + path);
-  return absl::OkStatus();
+  return json.dump(1) + "\n";
 }
 
 /// The prompt's report with this mode.
@@ -96,22 +87,21 @@ absl::StatusOr<std::unique_ptr<Engine>> StartAnew(EngineOptions options, Prompt 
 }
 
 int Main(int argc, char** argv) {
-  int passages = 10, rounds = 5, question = 0;
-  std::string data_path, json_path;
+  int rounds = 5;
+  BenchPrompt bench_prompt;
+  std::string json_path;
   std::vector<std::string> only;
   EngineOptions options;
   CLI::App app("Time to first token by reuse mode and policy.");
-  AddEngineArguments(app, options, data_path);
-  app.add_option("--passages", passages, "chunks of the prompt (10)");
+  bench_prompt.AddArguments(app, options);
   app.add_option("--rounds", rounds, "measured rounds (5)")->check(Count());
-  app.add_option("--question", question, "which of DATA's questions (0)");
   app.add_option("--disk", options.chunk_disk_path, "folder for the chunks");
   app.add_option("--mode", only, "what to measure, as in \"query 0.05\" (default: all)")
       ->delimiter(',')
       ->allow_extra_args(false);
   app.add_option("--json", json_path, "file for the figures, times with their smallest and largest");
   ParseOrExit(app, argc, argv);
-  const absl::StatusOr<Prompt> read = ReadBenchPrompt(data_path, question, passages);
+  const absl::StatusOr<Prompt> read = bench_prompt.Read();
   if (!read.ok()) return ExitCode(read.status());
   const Prompt& prompt = *read;
   auto engine = Engine::Create(options);
@@ -155,22 +145,19 @@ int Main(int argc, char** argv) {
       if (round > 0) mode.reports.push_back(*report);  // round 0 warms caches
     }
   }
-  const auto ttft = [](const PromptReport& r) { return r.time_to_first_token_seconds; };
-  const double first = Median(modes[0].reports, ttft);
+  const double first = Median(modes[0], kTtft);
   std::printf("prompt %d tokens, %d rounds, medians\n%-11s %9s %8s %9s %9s %9s %9s %9s %9s %11s\n",
               modes[0].reports[0].prompt_tokens, rounds, "mode", "TTFT s", "speed-up", "lookup s", "load s",
               "stall s", "select s", "prefill s", "tok/s", "recomputed");
   for (const Mode& mode : modes) {
-    const double seconds = Median(mode.reports, ttft);
+    const double seconds = Median(mode, kTtft);
     std::printf("%-11s %9.3f %7.1fx %9.3f %9.3f %9.3f %9.3f %9.3f %9.0f %11d\n", mode.name.c_str(), seconds,
-                first / seconds, Median(mode.reports, [](const PromptReport& r) { return r.lookup_seconds; }),
-                Median(mode.reports, [](const PromptReport& r) { return r.load_seconds; }),
-                Median(mode.reports, [](const PromptReport& r) { return r.stall_seconds; }),
-                Median(mode.reports, [](const PromptReport& r) { return r.select_seconds; }),
-                Median(mode.reports, [](const PromptReport& r) { return r.prefill_seconds; }),
+                first / seconds, Median(mode, &PromptReport::lookup_seconds),
+                Median(mode, &PromptReport::load_seconds), Median(mode, &PromptReport::stall_seconds),
+                Median(mode, &PromptReport::select_seconds), Median(mode, &PromptReport::prefill_seconds),
                 mode.reports[0].prompt_tokens / seconds, mode.reports[0].recomputed_tokens);
   }
-  return json_path.empty() ? 0 : ExitCode(WriteJson(json_path, modes, (*engine)->info()));
+  return json_path.empty() ? 0 : ExitCode(WriteText(json_path, ToJson(modes, (*engine)->info())));
 }
 
 }  // namespace

@@ -15,7 +15,6 @@ import pathlib
 import re
 import shlex
 import sys
-import tempfile
 
 import bench_support as support
 from bench_support import BenchError
@@ -62,15 +61,6 @@ def head(command, options, note="") -> str:
     return f"{support.machine_line(options.machine)}{note}.\n\n    {shown(command, options)}\n"
 
 
-def measured_json(command, what, show_progress=False):
-    """The JSON that a bench writes to the file behind its last argument."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder) / "figures.json"
-        print(what, file=sys.stderr, flush=True)
-        support.run([*command, path], what, show_progress)
-        return json.loads(path.read_text(encoding="utf-8"))
-
-
 def duration(nanoseconds) -> str:
     for unit, name in ((1e9, "s"), (1e6, "ms"), (1e3, "us")):
         if nanoseconds >= unit:
@@ -83,11 +73,7 @@ def kernels(options):
                "--benchmark_min_time=0.1", f"--benchmark_repetitions={options.rounds}"]
     if options.threads:
         command.append(f"--threads={options.threads}")
-    print("kernels_bench", file=sys.stderr, flush=True)
-    with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder) / "kernels.json"
-        support.run([*command, f"--benchmark_out={path}", "--benchmark_out_format=json"], "kernels_bench")
-        figures = json.loads(path.read_text(encoding="utf-8"))
+    figures = support.measured_json([*command, "--benchmark_out_format=json"], "kernels_bench", last="--benchmark_out=")
     context = figures["context"]
     rows = []
     for row in figures["benchmarks"]:
@@ -116,7 +102,7 @@ def kernels(options):
 def throughput(options):
     command = [support.need_binary(options.bin, "throughput_bench"), options.model, options.data, "--rounds", options.rounds,
                "--threads", options.threads, "--json"]
-    figures = measured_json(command, "throughput_bench")
+    figures = support.measured_json(command, "throughput_bench")
     rows = []
     for row in figures.get("prefill", []):
         rows.append([f"full prefill of {row['tokens']:,} tokens", support.spread(row["tokens_per_second"]) + " tok/s",
@@ -146,7 +132,7 @@ def throughput(options):
 def ttft(options):
     command = [support.need_binary(options.bin, "ttft_bench"), options.model, options.data, "--passages", 10, "--rounds",
                options.rounds, "--threads", options.threads, "--json"]
-    figures = measured_json(command, "ttft_bench")
+    figures = support.measured_json(command, "ttft_bench")
     full = next(row for row in figures["modes"] if row["mode"] == "full")["ttft_seconds"]["median"]
     rows = [[f"`{row['mode']}`", support.spread(row["ttft_seconds"]), f"{full / row['ttft_seconds']['median']:.1f}x",
              f"{row['load_seconds']:.3f}", f"{row['select_seconds']:.3f}", f"{row['prefill_seconds']:.3f}",
@@ -175,7 +161,7 @@ def peer(options, gemm=None):
         real = [sys.executable, *command, "--bin", options.bin, "--data", options.data]
         if options.peer_venv:
             real += ["--venv", options.peer_venv]
-        figures = measured_json([*real, "--json"], "peer_llamacpp.py", show_progress=True)
+        figures = support.measured_json([*real, "--json"], "peer_llamacpp.py", show_progress=True)
     note = f"; {figures['kvblend']}; llama.cpp of llama-cpp-python {figures['llama_cpp_python']}; {figures['threads']} threads each"
     same = [f"{row['figure']}: {row['same_tokens']} of {row['decoded_tokens']}" for row in figures["figures"]
             if "same_tokens" in row]
@@ -223,6 +209,7 @@ def main() -> int:
     support.wait_until_idle(180)
     options.machine = support.machine()  # once: a section's own load is no other's
     for name in options.sections:
+        print(f"measuring {name}", file=sys.stderr, flush=True)
         content = measure[name](options)
         # Written at once, so that an interrupted run keeps what it has.
         text = replace_section(options.file.read_text(encoding="utf-8"), name, content)

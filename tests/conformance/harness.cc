@@ -1,12 +1,14 @@
 #include "tests/conformance/harness.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <numeric>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/host/float_convert.h"
 #include "tests/support/row_function.h"
@@ -38,6 +40,15 @@ Stream& TestStream(Backend& backend) {
   return *stream;
 }
 
+void CopyIn(Backend& backend, Buffer& to, const void* from, int64_t bytes) {
+  EXPECT_OK(backend.CopyFromHost(TestStream(backend), to.data(), from, bytes));
+  EXPECT_OK(backend.Synchronize(TestStream(backend)));
+}
+void CopyOut(Backend& backend, void* to, const Buffer& from, int64_t bytes) {
+  EXPECT_OK(backend.CopyToHost(TestStream(backend), to, from.data(), bytes));
+  EXPECT_OK(backend.Synchronize(TestStream(backend)));
+}
+
 std::vector<std::string> TestBackendNames() {
   std::vector<std::string> names;
   for (const auto& [name, backend] : Backends()) {
@@ -58,11 +69,7 @@ Tensor::Tensor(Backend& backend, DataType dtype, int64_t rows, int64_t cols, int
   Upload();
 }
 
-void Tensor::Upload() {
-  Stream& stream = TestStream(backend_);
-  EXPECT_TRUE(backend_.CopyFromHost(stream, buffer_->data(), host_.data(), host_.size()).ok());
-  EXPECT_TRUE(backend_.Synchronize(stream).ok());
-}
+void Tensor::Upload() { CopyIn(backend_, *buffer_, host_.data(), host_.size()); }
 
 Tensor& Tensor::Randomize(Rng& rng, double deviation) {
   std::normal_distribution<float> normal(0.0f, static_cast<float>(deviation));
@@ -82,9 +89,7 @@ double Tensor::at(int64_t row, int64_t col) const {
 }
 
 void Tensor::Download() {
-  Stream& stream = TestStream(backend_);
-  EXPECT_TRUE(backend_.CopyToHost(stream, host_.data(), buffer_->data(), host_.size()).ok());
-  EXPECT_TRUE(backend_.Synchronize(stream).ok());
+  CopyOut(backend_, host_.data(), *buffer_, host_.size());
   for (int64_t r = 0; r + 1 < rows_; ++r) {
     for (int64_t i = (r * row_stride_ + cols_) * SizeOf(dtype_); i < (r + 1) * row_stride_ * SizeOf(dtype_);
          ++i) {
@@ -236,14 +241,16 @@ void PagedBatch::Download() {
   v_.Download();
 }
 
-AttentionOracle ComputeAttention(const BatchCase& batch, const PagedBatch& kv, const Tensor& q,
-                                 int32_t num_heads, int32_t num_kv_heads, int32_t head_dim, double scale,
-                                 DataType compute, DataType pages_dtype, DataType out_dtype,
-                                 const std::vector<int32_t>* mask_positions) {
+AttentionOracle ComputeAttention(const PagedBatch& kv, const Tensor& q, int32_t num_heads, double scale,
+                                 const OracleOptions& options) {
+  const BatchCase& batch = kv.batch();
+  const int64_t num_kv_heads = kv.num_kv_heads(), head_dim = kv.k_tensor().cols();
+  const DataType compute = q.backend().compute_dtype();
+  const DataType pages_dtype = options.pages.value_or(kv.k_tensor().dtype());
   // f32 pages are never rounded; otherwise q, the probabilities and, from f16, k and v are rounded to
   // `compute`.
-  const double u = pages_dtype == DataType::kF32 ? 0x1p-24 : UnitRoundoff(compute);
-  const double kv_u = pages_dtype == DataType::kF16 && compute == DataType::kBF16 ? u : 0;
+  const double u = pages_dtype == kF32 ? 0x1p-24 : UnitRoundoff(compute);
+  const double kv_u = pages_dtype == kF16 && compute == kBF16 ? u : 0;
   AttentionOracle oracle;
   oracle.out.resize(q.rows() * num_heads * head_dim);
   oracle.bound.resize(oracle.out.size());
@@ -253,7 +260,7 @@ AttentionOracle ComputeAttention(const BatchCase& batch, const PagedBatch& kv, c
     // K and V as [kv head][key][head_dim], converted once.
     std::vector<double> keys, values;
     for (int64_t h = 0; h < num_kv_heads; ++h) {
-      for (int64_t i = 0; i < int64_t{sequence.kv_len} * head_dim; ++i) {
+      for (int64_t i = 0; i < sequence.kv_len * head_dim; ++i) {
         keys.push_back(kv.k(s, i / head_dim, h, i % head_dim));
         values.push_back(kv.v(s, i / head_dim, h, i % head_dim));
       }
@@ -261,7 +268,8 @@ AttentionOracle ComputeAttention(const BatchCase& batch, const PagedBatch& kv, c
     oracle.mass.resize(kv_offset + sequence.kv_len, 0.0);
     oracle.mass_bound.resize(kv_offset + sequence.kv_len, 1e-30);
     for (size_t i = 0; i < sequence.positions.size(); ++i, ++row) {
-      const int64_t position = mask_positions == nullptr ? sequence.positions[i] : (*mask_positions)[row];
+      const int64_t position =
+          options.mask_positions == nullptr ? sequence.positions[i] : (*options.mask_positions)[row];
       const int64_t first =
           batch.sliding_window == 0 ? 0 : std::max<int64_t>(0, position - batch.sliding_window + 1);
       for (int64_t h = 0; h < num_heads; ++h) {
@@ -305,13 +313,36 @@ AttentionOracle ComputeAttention(const BatchCase& batch, const PagedBatch& kv, c
           const int64_t index = (row * num_heads + h) * head_dim + d;
           oracle.out[index] = value;
           oracle.bound[index] = magnitude * (relative + u + kv_u + std::sqrt(p.size()) * 0x1p-24) +
-                                std::abs(value) * UnitRoundoff(out_dtype) + 1e-30;
+                                std::abs(value) * UnitRoundoff(options.out) + 1e-30;
         }
       }
     }
     kv_offset += sequence.kv_len;
   }
   return oracle;
+}
+
+Tensor Attend(const BatchPlan& plan, const KvPagesView& pages, Tensor& q, int32_t num_heads, float scale,
+              DataType out) {
+  Backend& backend = q.backend();
+  Tensor result(backend, out, q.rows(), q.cols(), q.view().row_stride);
+  EXPECT_OK(backend.SelectiveAttention(TestStream(backend), plan, q.view(), num_heads, scale, pages,
+                                       result.view()));
+  return result;
+}
+Tensor Attend(PagedBatch& kv, Tensor& q, int32_t num_heads, float scale, DataType out) {
+  return Attend(kv.plan(), kv.pages(), q, num_heads, scale, out);
+}
+
+Tensor Mass(const BatchPlan& plan, const KvPagesView& pages, Tensor& q, int32_t num_heads, float scale) {
+  Backend& backend = q.backend();
+  Tensor result(backend, kF32, 1, plan.total_kv_len());
+  EXPECT_OK(
+      backend.AttentionMass(TestStream(backend), plan, q.view(), num_heads, scale, pages, result.view()));
+  return result;
+}
+Tensor Mass(PagedBatch& kv, Tensor& q, int32_t num_heads, float scale) {
+  return Mass(kv.plan(), kv.pages(), q, num_heads, scale);
 }
 
 Worst FindWorst(const std::vector<double>& actual, const std::vector<double>& expected,
@@ -339,6 +370,39 @@ void ExpectWithin(const std::vector<double>& actual, const std::vector<double>& 
   ASSERT_EQ(bound.size(), expected.size());
   const Worst worst = FindWorst(actual, expected, bound);
   EXPECT_LE(worst.ratio, 1.0) << worst.description;
+}
+
+void ExpectElements(Tensor& actual, const std::function<Expected(int64_t, int64_t)>& expected) {
+  std::vector<double> values, bounds;
+  for (int64_t r = 0; r < actual.rows(); ++r) {
+    for (int64_t c = 0; c < actual.cols(); ++c) {
+      const auto [value, bound] = expected(r, c);
+      values.push_back(value);
+      bounds.push_back(bound);
+    }
+  }
+  ExpectWithin(actual.Values(), values, bounds);
+}
+
+void ExpectInvalid(const absl::Status& status, std::initializer_list<absl::string_view> parts) {
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  for (const absl::string_view part : parts)
+    EXPECT_TRUE(absl::StrContains(status.message(), part)) << part << "\n" << status;
+}
+
+void ExpectSameToken(const SampledToken& actual, const SampledToken& expected) {
+  const auto bits = [](float value) { return std::bit_cast<uint32_t>(value); };
+  EXPECT_EQ(actual.token_id, expected.token_id);
+  EXPECT_EQ(bits(actual.logit), bits(expected.logit));
+  EXPECT_EQ(actual.invalid_token, expected.invalid_token);
+  EXPECT_EQ(bits(actual.scored_logit), bits(expected.scored_logit));
+  EXPECT_EQ(bits(actual.max_logit), bits(expected.max_logit));
+  EXPECT_EQ(actual.weight_sum, expected.weight_sum);
+  ASSERT_EQ(actual.num_top, expected.num_top);
+  for (int32_t i = 0; i < expected.num_top; ++i) {
+    EXPECT_EQ(actual.top_ids[i], expected.top_ids[i]) << "rank " << i;
+    EXPECT_EQ(bits(actual.top_logits[i]), bits(expected.top_logits[i])) << "rank " << i;
+  }
 }
 
 std::unique_ptr<PackedWeights> Pack(Backend& backend, const Tensor& weights, WeightUsage usage) {

@@ -4,21 +4,27 @@
 
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <map>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "gtest/gtest.h"
 #include "kernels/backend.h"
 
 namespace kvblend::kernels {
 
+using enum DataType;
+
 /// Relative error of one rounding to the type: half a unit in the last place.
 constexpr double UnitRoundoff(DataType dtype) {
-  return dtype == DataType::kF32 ? 0x1p-24 : dtype == DataType::kBF16 ? 0x1p-8 : 0x1p-11;
+  return dtype == kF32 ? 0x1p-24 : dtype == kBF16 ? 0x1p-8 : 0x1p-11;
 }
 
 /// Defined once per test program: the backends it knows, "reference" among them, and which the suite tests.
@@ -34,6 +40,10 @@ Stream& TestStream(Backend& backend);
 
 using Rng = std::mt19937;
 
+/// Copies into a backend's memory, and out of it, on its TestStream, and waits. Errors fail the test.
+void CopyIn(Backend& backend, Buffer& to, const void* from, int64_t bytes);
+void CopyOut(Backend& backend, void* to, const Buffer& from, int64_t bytes);
+
 /// A matrix in a backend's memory with a host copy. Elements between cols and row_stride hold a sentinel.
 class Tensor {
  public:
@@ -43,7 +53,9 @@ class Tensor {
   Tensor& Randomize(Rng& rng, double deviation = 1.0);
   Tensor& Fill(const std::function<float(int64_t row, int64_t col)>& value);
 
+  Backend& backend() const { return backend_; }
   MatrixView view() { return {buffer_->data(), dtype_, rows_, cols_, row_stride_}; }
+  DataType dtype() const { return dtype_; }
   int64_t rows() const { return rows_; }
   int64_t cols() const { return cols_; }
   /// The value as last written by the host or read by Download.
@@ -88,7 +100,9 @@ class PagedBatch {
   PagedBatch(Backend& backend, const BatchCase& batch, int32_t num_kv_heads, int32_t head_dim, DataType dtype,
              Rng& rng);
 
+  const BatchCase& batch() const { return batch_; }
   const BatchPlan& plan() const { return *plan_; }
+  int32_t num_kv_heads() const { return num_kv_heads_; }
   KvPagesView pages();
   double k(size_t sequence, int64_t position, int64_t head, int64_t d) const;
   double v(size_t sequence, int64_t position, int64_t head, int64_t d) const;
@@ -103,6 +117,7 @@ class PagedBatch {
   int64_t SlotRow(size_t sequence, int64_t position, int64_t head) const;
   Tensor& k_tensor() { return k_; }
   Tensor& v_tensor() { return v_; }
+  const Tensor& k_tensor() const { return k_; }
 
  private:
   BatchCase batch_;
@@ -123,12 +138,22 @@ struct AttentionOracle {
   std::vector<double> mass_bound;
 };
 
-/// `mask_positions`: the position that each row is masked by, in place of the plan's. `compute`: dtype of
-/// products.
-AttentionOracle ComputeAttention(const BatchCase& batch, const PagedBatch& kv, const Tensor& q,
-                                 int32_t num_heads, int32_t num_kv_heads, int32_t head_dim, double scale,
-                                 DataType compute, DataType pages_dtype, DataType out_dtype,
-                                 const std::vector<int32_t>* mask_positions = nullptr);
+struct OracleOptions {
+  DataType out = kF32;
+  std::optional<DataType> pages = std::nullopt;          // in place of kv's
+  const std::vector<int32_t>* mask_positions = nullptr;  // that each row is masked by, in place of the plan's
+};
+/// Of what the backend of `q` computes.
+AttentionOracle ComputeAttention(const PagedBatch& kv, const Tensor& q, int32_t num_heads, double scale,
+                                 const OracleOptions& options = {});
+
+/// What the backend of `q` computes, in rows as wide as those of `q`. Errors fail the test.
+Tensor Attend(const BatchPlan& plan, const KvPagesView& pages, Tensor& q, int32_t num_heads, float scale,
+              DataType out = kF32);
+Tensor Attend(PagedBatch& kv, Tensor& q, int32_t num_heads, float scale, DataType out = kF32);
+/// The same for AttentionMass.
+Tensor Mass(const BatchPlan& plan, const KvPagesView& pages, Tensor& q, int32_t num_heads, float scale);
+Tensor Mass(PagedBatch& kv, Tensor& q, int32_t num_heads, float scale);
 
 /// The largest |actual - expected| / bound, and where.
 struct Worst {
@@ -143,6 +168,20 @@ Worst FindWorst(const std::vector<double>& actual, const std::vector<double>& ex
 void ExpectWithin(const std::vector<double>& actual, const std::vector<double>& expected,
                   const std::vector<double>& bound);
 
+/// What an element is to be, and how far off it may be.
+struct Expected {
+  double value, bound;
+};
+/// ExpectWithin for every element. `expected` is asked before `actual` is downloaded, so that at() still gives
+/// it what an operation has found there.
+void ExpectElements(Tensor& actual, const std::function<Expected(int64_t row, int64_t col)>& expected);
+
+/// The status is kInvalidArgument, and all `parts` stand in its message.
+void ExpectInvalid(const absl::Status& status, std::initializer_list<absl::string_view> parts);
+
+/// Bit by bit, field by field.
+void ExpectSameToken(const SampledToken& actual, const SampledToken& expected);
+
 /// Packs the rows of `weights`.
 std::unique_ptr<PackedWeights> Pack(Backend& backend, const Tensor& weights, WeightUsage usage);
 std::unique_ptr<RopeTable> MakeRope(Backend& backend, RopeLayout layout, int64_t head_dim,
@@ -153,8 +192,14 @@ class ConformanceTest : public testing::TestWithParam<std::string> {
  protected:
   /// The dtypes that RmsNorm, SiluMul and SelectiveAttention may write.
   std::vector<DataType> OutputTypes() const {
-    if (backend.compute_dtype() == DataType::kF32) return {DataType::kF32};
-    return {DataType::kF32, backend.compute_dtype()};
+    if (backend.compute_dtype() == kF32) return {kF32};
+    return {kF32, backend.compute_dtype()};
+  }
+  /// Normally distributed f32.
+  Tensor Random(int64_t rows, int64_t cols, int64_t row_stride = 0) {
+    Tensor tensor(backend, kF32, rows, cols, row_stride);
+    tensor.Randomize(rng);
+    return tensor;
   }
 
   Backend& backend = TestBackend(GetParam());
@@ -166,10 +211,7 @@ class ConformanceTest : public testing::TestWithParam<std::string> {
   INSTANTIATE_TEST_SUITE_P(Backends, suite, testing::ValuesIn(TestBackendNames()), \
                            [](const auto& info) { return info.param; })
 
-#define ASSERT_OK(expression)                               \
-  do {                                                      \
-    const absl::Status assert_ok_status = (expression);     \
-    ASSERT_TRUE(assert_ok_status.ok()) << assert_ok_status; \
-  } while (false)
+#define ASSERT_OK(expression) ASSERT_EQ((expression), absl::OkStatus())
+#define EXPECT_OK(expression) EXPECT_EQ((expression), absl::OkStatus())
 
 }  // namespace kvblend::kernels

@@ -18,6 +18,20 @@
 
 namespace kvblend::kernels {
 
+/// Those of GGUF's files and one more, which products in 8 bits keep too; and two of neither kind.
+inline constexpr QuantizedFormat kFormats[] = {
+    {.bits = 4, .group = 32, .zero_point = 8, .has_minimum = false},    // Q4_0
+    {.bits = 4, .group = 32, .zero_point = 0, .has_minimum = true},     // Q4_1, Q4_K
+    {.bits = 5, .group = 32, .zero_point = 16, .has_minimum = false},   // Q5_0
+    {.bits = 5, .group = 32, .zero_point = 0, .has_minimum = true},     // Q5_1, Q5_K
+    {.bits = 6, .group = 16, .zero_point = 32, .has_minimum = false},   // Q6_K
+    {.bits = 8, .group = 32, .zero_point = 128, .has_minimum = false},  // Q8_0
+    {.bits = 4, .group = 16, .zero_point = 0, .has_minimum = true},
+    {.bits = 6, .group = 32, .zero_point = 5, .has_minimum = true},
+    {.bits = 8, .group = 16, .zero_point = 77, .has_minimum = true},
+};
+inline constexpr size_t kCodeFormats = 7;  // those that products in 8 bits keep come first
+
 /// Random codes, scales and minima. Scales and minima are what f16 holds, unless `any_scale`.
 class RandomCodes final : public WeightSource {
  public:
@@ -56,7 +70,12 @@ class RandomCodes final : public WeightSource {
 
   absl::Status ReadRow(int64_t row, absl::Span<float> out) const override {
     if (row == failing_row) return absl::DataLossError("a torn row");
-    for (size_t c = 0; c < out.size(); ++c) out[c] = static_cast<float>(at(row, static_cast<int64_t>(c)));
+    const QuantizedFormat format = FormatOr(row);
+    for (size_t c = 0; c < out.size(); ++c) {  // rounded as GGUF's are
+      const size_t g = c / format.group;
+      const float product = scales_[row][g] * static_cast<float>(codes_[row][c] - format.zero_point);
+      out[c] = product + minimums_[row][g];
+    }
     return absl::OkStatus();
   }
   std::optional<QuantizedFormat> FormatOf(int64_t row) const override { return format_of_(row); }

@@ -13,6 +13,10 @@
 
 namespace kvblend::kernels {
 
+inline constexpr KvEncoding kEncodings[] = {KvEncoding::kF32,  KvEncoding::kBF16, KvEncoding::kF16,
+                                            KvEncoding::kInt8, KvEncoding::kInt4, KvEncoding::kFp8};
+inline constexpr KvPart kParts[] = {KvPart::kKey, KvPart::kValue};
+
 /// A section in a backend's memory, prefilled with bytes that no encoder writes by accident.
 class Section {
  public:
@@ -20,8 +24,7 @@ class Section {
       : backend_(backend),
         layout_(LayoutOf(encoding, part, rows, cols)),
         bytes_(layout_.size_bytes, std::byte{0xA5}),
-        buffer_(*backend.Allocate(std::max<int64_t>(layout_.size_bytes, 1))),
-        stream_(TestStream(backend)) {
+        buffer_(*backend.Allocate(std::max<int64_t>(layout_.size_bytes, 1))) {
     view_ = {buffer_->data(), encoding, part, rows, cols};
     Upload();
   }
@@ -29,13 +32,10 @@ class Section {
   MutableKvSectionView view() const { return view_; }
   const KvSectionLayout& layout() const { return layout_; }
   std::vector<std::byte>& bytes() { return bytes_; }
-  void Upload() {
-    EXPECT_TRUE(backend_.CopyFromHost(stream_, buffer_->data(), bytes_.data(), layout_.size_bytes).ok());
-    EXPECT_TRUE(backend_.Synchronize(stream_).ok());
-  }
+  const std::vector<std::byte>& bytes() const { return bytes_; }
+  void Upload() { CopyIn(backend_, *buffer_, bytes_.data(), layout_.size_bytes); }
   const std::vector<std::byte>& Download() {
-    EXPECT_TRUE(backend_.CopyToHost(stream_, bytes_.data(), buffer_->data(), layout_.size_bytes).ok());
-    EXPECT_TRUE(backend_.Synchronize(stream_).ok());
+    CopyOut(backend_, bytes_.data(), *buffer_, layout_.size_bytes);
     return bytes_;
   }
 
@@ -72,8 +72,16 @@ class Section {
   const KvSectionLayout layout_;
   std::vector<std::byte> bytes_;
   std::unique_ptr<Buffer> buffer_;
-  Stream& stream_;
   MutableKvSectionView view_;
 };
+
+/// What the backend of `values` makes of them, downloaded as well.
+inline Section Encoded(Tensor& values, KvEncoding encoding, KvPart part) {
+  Backend& backend = values.backend();
+  Section section(backend, encoding, part, values.rows(), values.cols());
+  EXPECT_OK(backend.EncodeKv(TestStream(backend), values.view(), section.view()));
+  section.Download();
+  return section;
+}
 
 }  // namespace kvblend::kernels

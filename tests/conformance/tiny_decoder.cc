@@ -1,16 +1,12 @@
 #include "tests/conformance/tiny_decoder.h"
 
 #include <algorithm>
-#include <bit>
 #include <numeric>
 #include <string>
 
-namespace kvblend::kernels {
+#include "base/status_macros.h"
 
-#define RETURN_IF_ERROR(expression)                                      \
-  do {                                                                   \
-    if (absl::Status status = (expression); !status.ok()) return status; \
-  } while (false)
+namespace kvblend::kernels {
 
 TinyDecoder::TinyDecoder(Backend& backend, int32_t num_sequences, DataType pages)
     : backend_(backend),
@@ -18,18 +14,18 @@ TinyDecoder::TinyDecoder(Backend& backend, int32_t num_sequences, DataType pages
       lengths_(num_sequences, 0),
       k_(backend, pages, int64_t{num_sequences} * kMaxContext * kKvHeads, kHeadDim),
       v_(backend, pages, int64_t{num_sequences} * kMaxContext * kKvHeads, kHeadDim),
-      norm_(backend, DataType::kF32, 1, kDim),
-      hidden_(backend, DataType::kF32, kMostRows, kDim),
+      norm_(backend, kF32, 1, kDim),
+      hidden_(backend, kF32, kMostRows, kDim),
       normed_(backend, backend.compute_dtype(), kMostRows, kDim),
-      qkv_(backend, DataType::kF32, kMostRows, (kHeads + 2 * kKvHeads) * kHeadDim),
+      qkv_(backend, kF32, kMostRows, (kHeads + 2 * kKvHeads) * kHeadDim),
       attention_(backend, backend.compute_dtype(), kMostRows, kHeads * kHeadDim),
-      logits_(backend, DataType::kF32, kMostRows, kVocab),
+      logits_(backend, kF32, kMostRows, kVocab),
       rope_(MakeRope(backend, RopeLayout::kInterleaved, kHeadDim, kMaxPosition)) {
   k_.Randomize(rng_);
   v_.Randomize(rng_);
   norm_.Randomize(rng_);
   const auto pack = [&](int64_t rows, int64_t cols, WeightUsage usage) {
-    Tensor values(backend, DataType::kF32, rows, cols);
+    Tensor values(backend, kF32, rows, cols);
     values.Randomize(rng_, 0.3);
     return Pack(backend, values, usage);
   };
@@ -48,8 +44,8 @@ TinyDecoder::TinyDecoder(Backend& backend, int32_t num_sequences, DataType pages
 absl::StatusOr<std::vector<SampledToken>> TinyDecoder::Run(RepeatedStep* step,
                                                            const std::vector<Next>& next) {
   std::vector<SampledToken> out(next.size());
-  RETURN_IF_ERROR(Enqueue(step, next, absl::MakeSpan(out)));
-  RETURN_IF_ERROR(backend_.Synchronize(*stream_));
+  KVBLEND_RETURN_IF_ERROR(Enqueue(step, next, absl::MakeSpan(out)));
+  KVBLEND_RETURN_IF_ERROR(backend_.Synchronize(*stream_));
   return out;
 }
 
@@ -68,10 +64,9 @@ absl::Status TinyDecoder::Enqueue(RepeatedStep* step, const std::vector<Next>& n
     page_indices.insert(page_indices.end(), pages.begin(), pages.begin() + 1 + positions.back() / kPageSize);
     page_indptr.push_back(static_cast<int32_t>(page_indices.size()));
   }
-  const auto plan =
-      backend_.PlanBatch({row_indptr, positions, kv_len, page_indptr, page_indices, kPageSize, 0});
-  if (!plan.ok()) return plan.status();
-  const StepValues values{**plan, tokens, specs, out};
+  KVBLEND_ASSIGN_OR_RETURN(const auto plan, backend_.PlanBatch({row_indptr, positions, kv_len, page_indptr,
+                                                                page_indices, kPageSize, 0}));
+  const StepValues values{*plan, tokens, specs, out};
   if (step == nullptr) return Operations(values);
   return step->Run(values, [&] { return Operations(values); });
 }
@@ -90,18 +85,18 @@ absl::Status TinyDecoder::Operations(const StepValues& values) {
                           .num_kv_heads = kKvHeads,
                           .page_size = kPageSize,
                           .head_dim = kHeadDim};
-  RETURN_IF_ERROR(backend_.Embed(*stream_, *embedding_, values.token_ids, hidden));
-  RETURN_IF_ERROR(backend_.RmsNorm(*stream_, hidden, norm_.view(), kEpsilon, normed));
-  RETURN_IF_ERROR(backend_.Linear(*stream_, normed, *projection_, /*accumulate=*/false, qkv));
-  RETURN_IF_ERROR(backend_.KvScatter(*stream_, values.plan, *rope_, qkv.Columns(kQueries, kKv),
-                                     qkv.Columns(kQueries + kKv, kKv), pages));
-  RETURN_IF_ERROR(backend_.Rope(*stream_, values.plan, *rope_, kHeads, qkv.Columns(0, kQueries)));
-  if (extra_) RETURN_IF_ERROR(extra_());
-  RETURN_IF_ERROR(backend_.SelectiveAttention(*stream_, values.plan, qkv.Columns(0, kQueries), kHeads,
-                                              /*scale=*/0.25f, pages, attention));
-  RETURN_IF_ERROR(backend_.Linear(*stream_, attention, *output_, /*accumulate=*/true, hidden));
-  RETURN_IF_ERROR(backend_.RmsNorm(*stream_, hidden, norm_.view(), kEpsilon, normed));
-  RETURN_IF_ERROR(backend_.Linear(*stream_, normed, *embedding_, /*accumulate=*/false, logits));
+  KVBLEND_RETURN_IF_ERROR(backend_.Embed(*stream_, *embedding_, values.token_ids, hidden));
+  KVBLEND_RETURN_IF_ERROR(backend_.RmsNorm(*stream_, hidden, norm_.view(), kEpsilon, normed));
+  KVBLEND_RETURN_IF_ERROR(backend_.Linear(*stream_, normed, *projection_, /*accumulate=*/false, qkv));
+  KVBLEND_RETURN_IF_ERROR(backend_.KvScatter(*stream_, values.plan, *rope_, qkv.Columns(kQueries, kKv),
+                                             qkv.Columns(kQueries + kKv, kKv), pages));
+  KVBLEND_RETURN_IF_ERROR(backend_.Rope(*stream_, values.plan, *rope_, kHeads, qkv.Columns(0, kQueries)));
+  if (extra_) KVBLEND_RETURN_IF_ERROR(extra_());
+  KVBLEND_RETURN_IF_ERROR(backend_.SelectiveAttention(*stream_, values.plan, qkv.Columns(0, kQueries), kHeads,
+                                                      /*scale=*/0.25f, pages, attention));
+  KVBLEND_RETURN_IF_ERROR(backend_.Linear(*stream_, attention, *output_, /*accumulate=*/true, hidden));
+  KVBLEND_RETURN_IF_ERROR(backend_.RmsNorm(*stream_, hidden, norm_.view(), kEpsilon, normed));
+  KVBLEND_RETURN_IF_ERROR(backend_.Linear(*stream_, normed, *embedding_, /*accumulate=*/false, logits));
   return backend_.SampleTokens(*stream_, logits, values.specs, values.out);
 }
 
@@ -114,21 +109,9 @@ std::vector<std::byte> TinyDecoder::Kv() {
 
 void ExpectSameTokens(const std::vector<SampledToken>& actual, const std::vector<SampledToken>& expected) {
   ASSERT_EQ(actual.size(), expected.size());
-  const auto bits = [](float value) { return std::bit_cast<uint32_t>(value); };
   for (size_t i = 0; i < actual.size(); ++i) {
     SCOPED_TRACE("row " + std::to_string(i));
-    const SampledToken &a = actual[i], &e = expected[i];
-    EXPECT_EQ(a.token_id, e.token_id);
-    EXPECT_EQ(bits(a.logit), bits(e.logit));
-    EXPECT_EQ(a.invalid_token, e.invalid_token);
-    EXPECT_EQ(bits(a.scored_logit), bits(e.scored_logit));
-    EXPECT_EQ(bits(a.max_logit), bits(e.max_logit));
-    EXPECT_EQ(a.weight_sum, e.weight_sum);
-    ASSERT_EQ(a.num_top, e.num_top);
-    for (int32_t j = 0; j < a.num_top; ++j) {
-      EXPECT_EQ(a.top_ids[j], e.top_ids[j]);
-      EXPECT_EQ(bits(a.top_logits[j]), bits(e.top_logits[j]));
-    }
+    ExpectSameToken(actual[i], expected[i]);
   }
 }
 

@@ -26,7 +26,7 @@ class TinyDecoder {
     SamplingSpec spec = {};
   };
 
-  TinyDecoder(Backend& backend, int32_t num_sequences, DataType pages = DataType::kBF16);
+  TinyDecoder(Backend& backend, int32_t num_sequences, DataType pages = kBF16);
 
   /// The context of a sequence: what its pages hold in the places before, random at first.
   void SetLength(int32_t sequence, int32_t num_tokens) { lengths_[sequence] = num_tokens; }

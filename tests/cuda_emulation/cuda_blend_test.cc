@@ -63,20 +63,21 @@ class CudaBlendTest : public testing::Test {
     return tokens;
   }
 
-  PrefilledPrompt Prefill(Setup& setup, const prompt::PromptLayout& layout, Policy policy, double ratio) {
-    BlendOptions options;
-    options.policy = policy;
-    options.ratio = ratio;
+  PrefilledPrompt Prefill(Setup& setup, const prompt::PromptLayout& layout, const BlendOptions& options) {
     auto prompt = setup.runner->Prefill(layout, options, "", KeepRunning);
     EXPECT_TRUE(prompt.ok()) << prompt.status();
     return prompt.ok() ? *std::move(prompt) : PrefilledPrompt{};
   }
+  PrefilledPrompt Prefill(Setup& setup, const prompt::PromptLayout& layout, Policy policy, double ratio) {
+    BlendOptions options;
+    options.policy = policy;
+    options.ratio = ratio;
+    return Prefill(setup, layout, options);
+  }
   std::vector<float> FullPrefill(Setup& setup, const prompt::PromptLayout& layout) {
     BlendOptions options;
     options.reuse = Reuse::kNothing;
-    auto prompt = setup.runner->Prefill(layout, options, "", KeepRunning);
-    EXPECT_TRUE(prompt.ok()) << prompt.status();
-    return prompt.ok() ? prompt->logits : std::vector<float>{};
+    return Prefill(setup, layout, options).logits;
   }
   void StoreAll(Setup& setup) {
     for (const Tokens& chunk : chunks_) {

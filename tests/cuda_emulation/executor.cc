@@ -17,21 +17,8 @@ namespace {
 constexpr size_t kStackBytes = 256 * 1024;
 
 const char* Name(Collective kind) {
-  switch (kind) {
-    case Collective::kSyncThreads:
-      return "SyncThreads";
-    case Collective::kSyncWarp:
-      return "SyncWarp";
-    case Collective::kShuffle:
-      return "a shuffle";
-    case Collective::kVote:
-      return "a vote";
-    case Collective::kLoadMatrix:
-      return "LoadMatrix4";
-    case Collective::kMma:
-      return "Mma";
-  }
-  return "?";
+  constexpr const char* kNames[] = {"SyncThreads", "SyncWarp", "a shuffle", "a vote", "LoadMatrix4", "Mma"};
+  return kNames[static_cast<size_t>(kind)];
 }
 
 }  // namespace

@@ -23,6 +23,7 @@ namespace kvblend::cuda_emulation {
 
 inline constexpr int kWarpSize = kernels::cuda::kWarpSize;
 
+/// executor.cc has their names, in this order.
 enum class Collective : uint8_t { kSyncThreads, kSyncWarp, kShuffle, kVote, kLoadMatrix, kMma };
 
 /// What a lane hands to a warp collective, and where it finds its result.

@@ -1,6 +1,4 @@
 // What a device would not survive, or not define, stops the program with a message that says what and where.
-#include <vector>
-
 #include "tests/cuda_emulation/run_kernel.h"
 
 namespace kvblend::kernels::cuda {

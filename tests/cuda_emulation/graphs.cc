@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "kernels/cuda/runtime/runtime.h"
 #include "tests/cuda_emulation/failure.h"
 #include "tests/cuda_emulation/runtime_objects.h"
@@ -36,7 +37,7 @@ void FailWhileCapturing(const char* call) {
 
 absl::Status BeginCapture(StreamHandle stream) {
   CheckCurrentDevice("a capture");
-  if (absl::Status status = RefuseWhileCapturing("BeginCapture"); !status.ok()) return status;
+  KVBLEND_RETURN_IF_ERROR(RefuseWhileCapturing("BeginCapture"));
   const std::lock_guard lock(stream->mutex);
   stream->capture = std::make_unique<Capture>();
   CapturedByThread() = stream;
@@ -56,32 +57,30 @@ absl::StatusOr<GraphHandle> EndCapture(StreamHandle stream) {
   if (!capture->broken_by.empty()) {
     return absl::InternalError(absl::StrCat("EndCapture: invalidated by ", capture->broken_by));
   }
-  Device& device = TheDevice();
-  const std::lock_guard lock(device.mutex);
-  if (!device.graph_error.ok()) return device.graph_error;
-  if (cuda_emulation::kGraphBytes > device.limit - device.allocated) {
+  const LockedDevice device;
+  if (!device->graph_error.ok()) return device->graph_error;
+  if (cuda_emulation::kGraphBytes > device->limit - device->allocated) {
     return absl::ResourceExhaustedError("no device memory for a graph");
   }
   auto graph = std::make_shared<GraphObject>();
   graph->work = std::move(capture->work);
-  device.allocated += cuda_emulation::kGraphBytes;
-  device.graphs[graph.get()] = graph;
-  ++device.counts.graphs;
+  device->allocated += cuda_emulation::kGraphBytes;
+  device->graphs[graph.get()] = graph;
+  ++device->counts.graphs;
   return graph.get();
 }
 
 absl::Status LaunchGraph(GraphHandle graph, StreamHandle stream) {
   CheckCurrentDevice("the launch of a graph");
-  if (absl::Status status = RefuseWhileCapturing("LaunchGraph"); !status.ok()) return status;
+  KVBLEND_RETURN_IF_ERROR(RefuseWhileCapturing("LaunchGraph"));
   std::shared_ptr<GraphObject> shared;
   {
-    Device& device = TheDevice();
-    const std::lock_guard lock(device.mutex);
-    const auto found = device.graphs.find(graph);
-    if (found == device.graphs.end()) cuda_emulation::Fail("LaunchGraph of what is no graph");
-    if (!device.graph_error.ok()) return device.graph_error;
+    const LockedDevice device;
+    const auto found = device->graphs.find(graph);
+    if (found == device->graphs.end()) cuda_emulation::Fail("LaunchGraph of what is no graph");
+    if (!device->graph_error.ok()) return device->graph_error;
     shared = found->second;
-    ++device.graph_launches;
+    ++device->graph_launches;
   }
   ++shared->launches;
   stream->Enqueue([shared] {
@@ -93,23 +92,18 @@ absl::Status LaunchGraph(GraphHandle graph, StreamHandle stream) {
 
 void DestroyGraph(GraphHandle graph) {
   FailWhileCapturing("DestroyGraph");
-  Device& device = TheDevice();
-  const std::lock_guard lock(device.mutex);
-  const auto found = device.graphs.find(graph);
-  if (found == device.graphs.end()) cuda_emulation::Fail("DestroyGraph of what is no graph");
+  const LockedDevice device;
+  const auto found = device->graphs.find(graph);
+  if (found == device->graphs.end()) cuda_emulation::Fail("DestroyGraph of what is no graph");
   if (graph->launches > 0) cuda_emulation::Fail("DestroyGraph of a graph whose launch was not waited for");
-  device.graphs.erase(found);
-  device.allocated -= cuda_emulation::kGraphBytes;
+  device->graphs.erase(found);
+  device->allocated -= cuda_emulation::kGraphBytes;
 }
 
 }  // namespace kvblend::kernels::cuda
 
 namespace kvblend::cuda_emulation {
 
-void SetGraphError(absl::Status error) {
-  kernels::cuda::Device& device = kernels::cuda::TheDevice();
-  const std::lock_guard lock(device.mutex);
-  device.graph_error = std::move(error);
-}
+void SetGraphError(absl::Status error) { kernels::cuda::LockedDevice()->graph_error = std::move(error); }
 
 }  // namespace kvblend::cuda_emulation

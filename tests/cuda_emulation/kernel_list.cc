@@ -2,6 +2,7 @@
 #include <memory>
 #include <mutex>
 
+#include "absl/strings/str_replace.h"
 #include "tests/cuda_emulation/launcher.h"
 
 namespace kvblend::cuda_emulation {
@@ -24,15 +25,9 @@ std::string ShortName(std::string_view function) {
   std::string name(equals == std::string_view::npos ? function : function.substr(equals + 9));
   name = name.substr(0, name.find_last_of(']'));
   if (const size_t alias = name.find("; "); alias != std::string::npos) name.resize(alias);
-  const std::string space = "kvblend::kernels::cuda::";
-  for (size_t at = name.find(space); at != std::string::npos; at = name.find(space))
-    name.erase(at, space.size());
-  for (const char* noise : {"{anonymous}::", "(anonymous namespace)::", "&"}) {
-    const std::string text = noise;
-    for (size_t at = name.find(text); at != std::string::npos; at = name.find(text))
-      name.erase(at, text.size());
-  }
-  return name;
+  return absl::StrReplaceAll(
+      name,
+      {{"kvblend::kernels::cuda::", ""}, {"{anonymous}::", ""}, {"(anonymous namespace)::", ""}, {"&", ""}});
 }
 
 template <typename Keep>

@@ -8,6 +8,13 @@ namespace {
 using cuda_emulation::Collective;
 using cuda_emulation::LaneSlot;
 
+template <typename T>
+T Read(const LaneSlot& slot) {
+  T value;
+  std::memcpy(&value, slot.bytes, sizeof(value));
+  return value;
+}
+
 struct LoadMatrixSlot {
   uint32_t address;
   uint32_t out[4];
@@ -17,14 +24,12 @@ template <bool kTransposed>
 void CombineLoadMatrix(LaneSlot* slots) {
   uint16_t rows[32][8];  // row r of matrix m at 8 m + r
   for (int lane = 0; lane < 32; ++lane) {
-    LoadMatrixSlot slot;
-    std::memcpy(&slot, slots[lane].bytes, sizeof(slot));
     auto& emulator = Emulator();
-    emulator.shared().ReadByWarp(Warp(), emulator.warp_epoch(), slot.address, rows[lane], 16);
+    emulator.shared().ReadByWarp(Warp(), emulator.warp_epoch(), Read<LoadMatrixSlot>(slots[lane]).address,
+                                 rows[lane], 16);
   }
   for (int lane = 0; lane < 32; ++lane) {
-    LoadMatrixSlot slot;
-    std::memcpy(&slot, slots[lane].bytes, sizeof(slot));
+    auto slot = Read<LoadMatrixSlot>(slots[lane]);
     for (int m = 0; m < 4; ++m) {
       const int row = lane / 4, col = lane % 4 * 2;
       const uint16_t low = kTransposed ? rows[8 * m + col][row] : rows[8 * m + row][col];
@@ -41,7 +46,7 @@ void LoadMatrix(uint32_t (&out)[4], SharedArray<uint16_t> matrix, int index, Sit
   CheckAligned16("LoadMatrix4", slot.address);
   const LaneSlot* slots = Emulator().WarpCollective(Collective::kLoadMatrix, site, &slot, sizeof(slot),
                                                     &CombineLoadMatrix<kTransposed>);
-  std::memcpy(&slot, slots[Lane()].bytes, sizeof(slot));
+  slot = Read<LoadMatrixSlot>(slots[Lane()]);
   for (int m = 0; m < 4; ++m) out[m] = slot.out[m];
 }
 
@@ -59,8 +64,7 @@ void CombineMma(LaneSlot* slots) {
   };
   float a[16][16], b[16][8], d[16][8];
   for (int lane = 0; lane < 32; ++lane) {
-    MmaSlot slot;
-    std::memcpy(&slot, slots[lane].bytes, sizeof(slot));
+    const auto slot = Read<MmaSlot>(slots[lane]);
     const int group = lane / 4, pair = lane % 4 * 2;
     for (int half = 0; half < 2; ++half) {
       a[group][pair + half] = value(slot.a[0], half);

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "kernels/cuda/runtime/open_device.h"
 #include "kernels/cuda/runtime/runtime.h"
 #include "tests/cuda_emulation/executor.h"
@@ -45,11 +46,7 @@ ThreadsDevice& CurrentDevice() {
 }
 
 void DrainAll() {
-  std::map<StreamObject*, std::shared_ptr<StreamObject>> streams;
-  {
-    const std::lock_guard lock(TheDevice().mutex);
-    streams = TheDevice().streams;
-  }
+  const std::map<StreamObject*, std::shared_ptr<StreamObject>> streams = LockedDevice()->streams;
   for (const auto& [handle, stream] : streams) stream->Drain();
 }
 
@@ -63,9 +60,9 @@ Device& TheDevice() {
 void CheckCurrentDevice(const char* what) {
   int current = 0, opened = 0;
   {
-    const std::lock_guard lock(TheDevice().mutex);
-    opened = TheDevice().opened;
-    current = CurrentDevice().generation == TheDevice().generation ? CurrentDevice().index : 0;
+    const LockedDevice device;
+    opened = device->opened;
+    current = CurrentDevice().generation == device->generation ? CurrentDevice().index : 0;
   }
   if (current != opened) {
     cuda_emulation::Fail(absl::StrCat(what, " on device ", current, " of a process that opened device ",
@@ -73,104 +70,89 @@ void CheckCurrentDevice(const char* what) {
   }
 }
 
-absl::StatusOr<std::vector<DeviceInfo>> ListDevices() {
-  const std::lock_guard lock(TheDevice().mutex);
-  return TheDevice().visible;
-}
+absl::StatusOr<std::vector<DeviceInfo>> ListDevices() { return LockedDevice()->visible; }
 
 absl::StatusOr<DeviceInfo> OpenDevice(int index) {
-  const auto devices = ListDevices();
-  if (!devices.ok()) return devices.status();
-  if (absl::Status status = CheckDeviceIndex(index, *devices); !status.ok()) return status;
+  KVBLEND_ASSIGN_OR_RETURN(const auto devices, ListDevices());
+  KVBLEND_RETURN_IF_ERROR(CheckDeviceIndex(index, devices));
   {
-    Device& device = TheDevice();
-    const std::lock_guard lock(device.mutex);
-    if (device.open && device.opened != index) return AnotherDevice(device.opened, index);
-    device.open = true;
-    device.opened = index;
+    const LockedDevice device;
+    if (device->open && device->opened != index) return AnotherDevice(device->opened, index);
+    device->open = true;
+    device->opened = index;
   }
   UseDevice();
-  return (*devices)[index];
+  return devices[index];
 }
 
 void UseDevice() {
-  const std::lock_guard lock(TheDevice().mutex);
-  CurrentDevice() = {TheDevice().generation, TheDevice().opened};
+  const LockedDevice device;
+  CurrentDevice() = {device->generation, device->opened};
 }
 
 absl::StatusOr<DeviceMemory> QueryDeviceMemory() {
   UseDevice();
-  const std::lock_guard lock(TheDevice().mutex);
-  return DeviceMemory{.used_bytes = TheDevice().allocated, .total_bytes = TheDevice().limit};
+  const LockedDevice device;
+  return DeviceMemory{.used_bytes = device->allocated, .total_bytes = device->limit};
 }
 
 absl::StatusOr<void*> DeviceAllocate(int64_t bytes) {
   UseDevice();
-  if (absl::Status status = RefuseWhileCapturing("DeviceAllocate"); !status.ok()) return status;
-  Device& device = TheDevice();
-  const std::lock_guard lock(device.mutex);
+  KVBLEND_RETURN_IF_ERROR(RefuseWhileCapturing("DeviceAllocate"));
+  const LockedDevice device;
   void* data = nullptr;
-  if (bytes <= device.limit - device.allocated) {
+  if (bytes <= device->limit - device->allocated) {
     // AddressSanitizer guards the very next byte.
     if (posix_memalign(&data, kAlignment, static_cast<size_t>(bytes)) != 0) data = nullptr;
   }
   if (data == nullptr) {
-    return absl::ResourceExhaustedError(absl::StrCat("no device memory for ", bytes, " bytes; ",
-                                                     device.allocated, " of ", device.limit, " are in use"));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "no device memory for ", bytes, " bytes; ", device->allocated, " of ", device->limit, " are in use"));
   }
   // Floats of this pattern are NaN: kernels must not live on zeros.
   std::memset(data, 0xFF, static_cast<size_t>(bytes));
-  device.allocations[data] = bytes;
-  device.allocated += bytes;
-  ++device.counts.device_allocations;
+  device->allocations[data] = bytes;
+  device->allocated += bytes;
+  ++device->counts.device_allocations;
   return data;
 }
 
 absl::StatusOr<void*> PinnedAllocate(int64_t bytes) {
   UseDevice();
-  if (absl::Status status = RefuseWhileCapturing("PinnedAllocate"); !status.ok()) return status;
+  KVBLEND_RETURN_IF_ERROR(RefuseWhileCapturing("PinnedAllocate"));
   void* data = nullptr;
   if (posix_memalign(&data, kPageBytes, static_cast<size_t>(bytes)) != 0) {
     return absl::ResourceExhaustedError(absl::StrCat("no page-locked host memory for ", bytes, " bytes"));
   }
-  Device& device = TheDevice();
-  const std::lock_guard lock(device.mutex);
-  device.pinned[data] = bytes;
-  ++device.counts.pinned_allocations;
+  const LockedDevice device;
+  device->pinned[data] = bytes;
+  ++device->counts.pinned_allocations;
   return data;
 }
 
 void PinnedFree(void* data) {
   if (data == nullptr) return;
   FailWhileCapturing("PinnedFree");
-  Device& device = TheDevice();
-  const std::lock_guard lock(device.mutex);
-  if (device.pinned.erase(data) == 0) cuda_emulation::Fail("PinnedFree of what was not allocated");
+  const LockedDevice device;
+  if (device->pinned.erase(data) == 0) cuda_emulation::Fail("PinnedFree of what was not allocated");
   std::free(data);
 }
 
 absl::StatusOr<EventHandle> CreateDeviceEvent() {
   UseDevice();
   auto event = std::make_shared<EventObject>();
-  const std::lock_guard lock(TheDevice().mutex);
-  TheDevice().events[event.get()] = event;
-  ++TheDevice().counts.events;
+  const LockedDevice device;
+  device->events[event.get()] = event;
+  ++device->counts.events;
   return event.get();
 }
 
 // Streams that still have to reach it keep it.
-void DestroyDeviceEvent(EventHandle event) {
-  const std::lock_guard lock(TheDevice().mutex);
-  TheDevice().events.erase(event);
-}
+void DestroyDeviceEvent(EventHandle event) { LockedDevice()->events.erase(event); }
 
 absl::Status RecordEvent(EventHandle event, StreamHandle stream) {
-  if (absl::Status status = RefuseWhileCapturing("RecordEvent"); !status.ok()) return status;
-  std::shared_ptr<EventObject> shared;
-  {
-    const std::lock_guard lock(TheDevice().mutex);
-    shared = TheDevice().events.at(event);
-  }
+  KVBLEND_RETURN_IF_ERROR(RefuseWhileCapturing("RecordEvent"));
+  const std::shared_ptr<EventObject> shared = LockedDevice()->events.at(event);
   const std::lock_guard lock(event->mutex);
   const int64_t number = ++event->recorded;
   event->stream = stream;
@@ -183,12 +165,8 @@ absl::Status RecordEvent(EventHandle event, StreamHandle stream) {
 }
 
 absl::Status WaitForEvent(StreamHandle stream, EventHandle event) {
-  if (absl::Status status = RefuseWhileCapturing("WaitForEvent"); !status.ok()) return status;
-  std::shared_ptr<EventObject> shared;
-  {
-    const std::lock_guard lock(TheDevice().mutex);
-    shared = TheDevice().events.at(event);
-  }
+  KVBLEND_RETURN_IF_ERROR(RefuseWhileCapturing("WaitForEvent"));
+  const std::shared_ptr<EventObject> shared = LockedDevice()->events.at(event);
   const std::lock_guard lock(event->mutex);
   stream->Enqueue([shared, recorded_on = event->stream, number = event->recorded] {
     shared->RunUntil(recorded_on, number);
@@ -206,49 +184,43 @@ void DeviceFree(void* data) {
   if (data == nullptr) return;
   FailWhileCapturing("DeviceFree");
   DrainAll();
-  Device& device = TheDevice();
-  const std::lock_guard lock(device.mutex);
-  const auto allocation = device.allocations.find(data);
-  if (allocation == device.allocations.end()) cuda_emulation::Fail("DeviceFree of what was not allocated");
-  device.allocated -= allocation->second;
+  const LockedDevice device;
+  const auto allocation = device->allocations.find(data);
+  if (allocation == device->allocations.end()) cuda_emulation::Fail("DeviceFree of what was not allocated");
+  device->allocated -= allocation->second;
   std::free(data);
-  device.allocations.erase(allocation);
+  device->allocations.erase(allocation);
 }
 
 absl::StatusOr<StreamHandle> CreateDeviceStream() {
   UseDevice();
   auto stream = std::make_shared<StreamObject>();
-  const std::lock_guard lock(TheDevice().mutex);
-  TheDevice().streams[stream.get()] = stream;
-  ++TheDevice().counts.streams;
+  const LockedDevice device;
+  device->streams[stream.get()] = stream;
+  ++device->counts.streams;
   return stream.get();
 }
 
 void DestroyDeviceStream(StreamHandle stream) {
   FailWhileCapturing("DestroyDeviceStream");
   stream->Drain();
-  const std::lock_guard lock(TheDevice().mutex);
-  TheDevice().enqueued_on_gone_streams += stream->enqueued;
-  TheDevice().streams.erase(stream);
+  const LockedDevice device;
+  device->enqueued_on_gone_streams += stream->enqueued;
+  device->streams.erase(stream);
 }
 
 absl::Status SynchronizeStream(StreamHandle stream) {
-  if (absl::Status status = RefuseWhileCapturing("SynchronizeStream"); !status.ok()) return status;
+  KVBLEND_RETURN_IF_ERROR(RefuseWhileCapturing("SynchronizeStream"));
   stream->Drain();
   return absl::OkStatus();
 }
 
 absl::Status EnqueueCopyFromHost(StreamHandle stream, void* target, const void* source, int64_t bytes) {
-  {
-    const std::lock_guard lock(TheDevice().mutex);
-    if (Contains(TheDevice().pinned, source)) {  // is read when its turn comes
-      stream->Enqueue([=] { std::memcpy(target, source, static_cast<size_t>(bytes)); });
-      return absl::OkStatus();
-    }
+  if (cuda_emulation::IsPinnedMemory(source)) {  // is read when its turn comes
+    stream->Enqueue([=] { std::memcpy(target, source, static_cast<size_t>(bytes)); });
+    return absl::OkStatus();
   }
-  if (absl::Status status = RefuseWhileCapturing("a copy from memory that is not pinned"); !status.ok()) {
-    return status;
-  }
+  KVBLEND_RETURN_IF_ERROR(RefuseWhileCapturing("a copy from memory that is not pinned"));
   const auto* begin = static_cast<const unsigned char*>(source);
   stream->Enqueue([target, copy = std::vector<unsigned char>(begin, begin + bytes)] {
     std::memcpy(target, copy.data(), copy.size());
@@ -258,9 +230,7 @@ absl::Status EnqueueCopyFromHost(StreamHandle stream, void* target, const void* 
 
 absl::Status EnqueueCopyToHost(StreamHandle stream, void* target, const void* source, int64_t bytes) {
   if (!cuda_emulation::IsPinnedMemory(target)) {
-    if (absl::Status status = RefuseWhileCapturing("a copy to memory that is not pinned"); !status.ok()) {
-      return status;
-    }
+    KVBLEND_RETURN_IF_ERROR(RefuseWhileCapturing("a copy to memory that is not pinned"));
   }
   stream->Enqueue([=] { std::memcpy(target, source, static_cast<size_t>(bytes)); });
   return absl::OkStatus();
@@ -271,11 +241,7 @@ absl::Status EnqueueZero(StreamHandle stream, void* target, int64_t bytes) {
   return absl::OkStatus();
 }
 
-bool IsDeviceMemory(const void* data) {
-  Device& device = TheDevice();
-  const std::lock_guard lock(device.mutex);
-  return Contains(device.allocations, data);
-}
+bool IsDeviceMemory(const void* data) { return Contains(LockedDevice()->allocations, data); }
 
 absl::Status StatusOf(LaunchError error, absl::string_view kernel) {
   if (error.ok()) return absl::OkStatus();
@@ -289,28 +255,18 @@ namespace kvblend::cuda_emulation {
 using kernels::cuda::DeviceInfo;
 using kernels::cuda::LaunchError;
 using kernels::cuda::LaunchShape;
-using kernels::cuda::TheDevice;
+using kernels::cuda::LockedDevice;
 
-int64_t SetMemoryLimit(int64_t bytes) {
-  const std::lock_guard lock(TheDevice().mutex);
-  return std::exchange(TheDevice().limit, bytes);
-}
+int64_t SetMemoryLimit(int64_t bytes) { return std::exchange(LockedDevice()->limit, bytes); }
 
-bool IsPinnedMemory(const void* data) {
-  const std::lock_guard lock(TheDevice().mutex);
-  return kernels::cuda::Contains(TheDevice().pinned, data);
-}
+bool IsPinnedMemory(const void* data) { return kernels::cuda::Contains(LockedDevice()->pinned, data); }
 
-RuntimeCounts CountRuntimeObjects() {
-  const std::lock_guard lock(TheDevice().mutex);
-  return TheDevice().counts;
-}
+RuntimeCounts CountRuntimeObjects() { return LockedDevice()->counts; }
 
 WorkCounts CountWork() {
-  kernels::cuda::Device& device = TheDevice();
-  const std::lock_guard lock(device.mutex);
-  WorkCounts counts{.enqueued = device.enqueued_on_gone_streams, .graph_launches = device.graph_launches};
-  for (const auto& [handle, stream] : device.streams) counts.enqueued += stream->enqueued;
+  const LockedDevice device;
+  WorkCounts counts{.enqueued = device->enqueued_on_gone_streams, .graph_launches = device->graph_launches};
+  for (const auto& [handle, stream] : device->streams) counts.enqueued += stream->enqueued;
   return counts;
 }
 
@@ -324,19 +280,15 @@ std::vector<DeviceInfo> TwoDevices() {
 }
 
 void SetDevices(absl::StatusOr<std::vector<DeviceInfo>> devices) {
-  kernels::cuda::Device& device = TheDevice();
-  const std::lock_guard lock(device.mutex);
-  if (!device.allocations.empty() || !device.streams.empty()) Fail("SetDevices while the device is in use");
-  device.visible = std::move(devices);
-  device.open = false;
-  device.opened = 0;
-  ++device.generation;
+  const LockedDevice device;
+  if (!device->allocations.empty() || !device->streams.empty()) Fail("SetDevices while the device is in use");
+  device->visible = std::move(devices);
+  device->open = false;
+  device->opened = 0;
+  ++device->generation;
 }
 
-int64_t AllocatedBytes() {
-  const std::lock_guard lock(TheDevice().mutex);
-  return TheDevice().allocated;
-}
+int64_t AllocatedBytes() { return LockedDevice()->allocated; }
 
 void EnqueueHost(kernels::cuda::StreamHandle stream, std::function<void()> work) {
   stream->Enqueue(std::move(work));

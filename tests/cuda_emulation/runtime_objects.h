@@ -101,6 +101,15 @@ struct Device {
 
 Device& TheDevice();
 
+/// The device, whose mutex is held for as long as this lives.
+class LockedDevice {
+ public:
+  Device* operator->() const { return &TheDevice(); }
+
+ private:
+  const std::lock_guard<std::mutex> lock_{TheDevice().mutex};
+};
+
 /// A device would work on the wrong memory, or refuse.
 void CheckCurrentDevice(const char* what);
 

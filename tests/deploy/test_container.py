@@ -10,18 +10,9 @@ import subprocess
 import tempfile
 import unittest
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-BIN = os.environ.get("KVBLEND_BIN_DIR", os.path.join(ROOT, "build", "release", "bin"))
+from project import BIN, ROOT, output_of, read
+
 BINARIES = ("kvblend-server", "kvblend")
-
-
-def read(path):
-    with open(os.path.join(ROOT, path), encoding="utf-8") as file:
-        return file.read()
-
-
-def run(*command):
-    return subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
 
 
 def dockerfile_stages():
@@ -93,17 +84,17 @@ class FinalStageTest(unittest.TestCase):
         scripts = [command for command in arguments_of(self.final, "RUN") if "install_dependencies" in command]
         self.assertEqual(1, len(scripts))
         self.assertTrue(scripts[0].startswith("./deploy/install_dependencies.sh --runtime "), scripts)
-        packages = run("deploy/install_dependencies.sh", "--runtime", "--print").split()
+        packages = output_of("deploy/install_dependencies.sh", "--runtime", "--print").split()
         self.assertFalse([name for name in packages if name.endswith("-dev") or name in ("g++", "cmake", "gcc")])
 
     def test_the_binaries_accept_the_flags(self):
         (entrypoint,), (arguments,) = arguments_of(self.final, "ENTRYPOINT"), arguments_of(self.final, "CMD")
         self.assertEqual(["kvblend-server"], json.loads(entrypoint))
-        help_text = run(os.path.join(BIN, "kvblend-server"), "--help")
+        help_text = output_of(os.path.join(BIN, "kvblend-server"), "--help")
         for word in json.loads(arguments):
             if word.startswith("--"):
                 self.assertRegex(help_text, re.escape(word) + r"\b")
-        self.assertIn("--server", run(os.path.join(BIN, "kvblend"), "health", "--help"))
+        self.assertIn("--server", output_of(os.path.join(BIN, "kvblend"), "health", "--help"))
 
 
 class RuntimePackagesTest(unittest.TestCase):
@@ -111,14 +102,14 @@ class RuntimePackagesTest(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        names = run(os.path.join(ROOT, "deploy/install_dependencies.sh"), "--runtime", "--print").split()
-        depends = run("apt-cache", "depends", "--recurse", "--installed", "--no-recommends", "--no-suggests",
-                      "--no-conflicts", "--no-breaks", "--no-replaces", "--no-enhances", *names)
+        names = output_of(os.path.join(ROOT, "deploy/install_dependencies.sh"), "--runtime", "--print").split()
+        depends = output_of("apt-cache", "depends", "--recurse", "--installed", "--no-recommends", "--no-suggests",
+                            "--no-conflicts", "--no-breaks", "--no-replaces", "--no-enhances", *names)
         cls.closure = {line.split(":")[0] for line in depends.splitlines() if re.match(r"^[a-z0-9]", line)}
 
     def test_shared_libraries(self):
         for binary in BINARIES:
-            libraries = re.findall(r"=> (/\S+)", run("ldd", os.path.join(BIN, binary)))
+            libraries = re.findall(r"=> (/\S+)", output_of("ldd", os.path.join(BIN, binary)))
             self.assertTrue(libraries)
             packages = self.packages_of(libraries)
             for library in libraries:
@@ -154,7 +145,7 @@ class SystemdUnitTest(unittest.TestCase):
     def test_settings_exist(self):
         unit = read(self.UNIT)
         self.assertEqual(["kvblend-server"], re.findall(r"^ExecStart=(.*)$", unit, re.MULTILINE))
-        help_text = run(os.path.join(BIN, "kvblend-server"), "--help")
+        help_text = output_of(os.path.join(BIN, "kvblend-server"), "--help")
         for variable in re.findall(r"^Environment=(\w+)=|\b(KVBLEND_[A-Z_]+)=", unit, re.MULTILINE):
             self.assertIn(f"(Env:{''.join(variable)})", help_text)
 
@@ -163,7 +154,7 @@ class SystemdUnitTest(unittest.TestCase):
         for key, value in {"DynamicUser": "yes", "ProtectSystem": "strict", "NoNewPrivileges": "yes",
                            "CapabilityBoundingSet": "", "KillSignal": "SIGTERM"}.items():
             self.assertEqual(value, unit[key], key)
-        help_text = run(os.path.join(BIN, "kvblend-server"), "--help")
+        help_text = output_of(os.path.join(BIN, "kvblend-server"), "--help")
         drain = re.search(r"--drain-timeout\b[^\n]*=(\d+)", help_text)
         self.assertIsNotNone(drain, "the help of --drain-timeout shows its default")
         self.assertGreater(int(unit["TimeoutStopSec"]), int(drain.group(1)))
@@ -179,7 +170,3 @@ class SystemdUnitTest(unittest.TestCase):
             done = subprocess.run([analyze, "verify", "--man=no", path], capture_output=True, text=True, check=False)
             complaints = [line for line in done.stderr.splitlines() if os.path.basename(self.UNIT) in line]
             self.assertEqual([], complaints)
-
-
-if __name__ == "__main__":
-    unittest.main()

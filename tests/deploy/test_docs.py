@@ -2,16 +2,9 @@
 
 import os
 import re
-import subprocess
 import unittest
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-BIN = os.environ.get("KVBLEND_BIN_DIR", os.path.join(ROOT, "build", "release", "bin"))
-
-
-def read(path):
-    with open(os.path.join(ROOT, path), encoding="utf-8") as file:
-        return file.read()
+from project import BIN, ROOT, output_of, read
 
 
 def tracked(*folders, suffix):
@@ -32,8 +25,7 @@ class DocsTest(unittest.TestCase):
         self.assertEqual([], sorted(name for name in found if f"`{name}`" not in listed))
 
     def test_every_flag_of_the_server_is_listed(self):
-        help_text = subprocess.run([os.path.join(BIN, "kvblend-server"), "--help"], capture_output=True, text=True,
-                                   check=True).stdout
+        help_text = output_of(os.path.join(BIN, "kvblend-server"), "--help")
         listed = read("docs/operator-guide.md")
         flags = set(re.findall(r"\(Env:KVBLEND_([A-Z_]+)\)", help_text))
         self.assertGreater(len(flags), 10)
@@ -49,7 +41,3 @@ class DocsTest(unittest.TestCase):
                 if "://" not in target and not os.path.exists(os.path.join(ROOT, os.path.dirname(page), target)):
                     broken.append(f"{page}: {target}")
         self.assertEqual([], broken)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -2,12 +2,10 @@
 for a client that generates its code from the .proto files."""
 
 import os
-import subprocess
 import tempfile
 import unittest
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-BUILD = os.path.dirname(os.environ.get("KVBLEND_BIN_DIR", os.path.join(ROOT, "build", "release", "bin")))
+from project import BIN, output_of
 
 CMAKE_LISTS = """
 cmake_minimum_required(VERSION 3.25)
@@ -30,13 +28,6 @@ int main() {
 """
 
 
-def run(*command, cwd=ROOT):
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
-    if done.returncode != 0:
-        raise AssertionError(f"{command} failed: {done.stdout[-3000:]}{done.stderr[-3000:]}")
-    return done.stdout
-
-
 class InstallTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -44,7 +35,7 @@ class InstallTest(unittest.TestCase):
         cls.addClassCleanup(folder.cleanup)
         cls.folder = folder.name
         cls.prefix = os.path.join(cls.folder, "prefix")
-        run("cmake", "--install", BUILD, "--prefix", cls.prefix)
+        output_of("cmake", "--install", os.path.dirname(BIN), "--prefix", cls.prefix)
 
     def test_a_consumer_links_the_engine(self):
         source = os.path.join(self.folder, "consumer")
@@ -53,27 +44,23 @@ class InstallTest(unittest.TestCase):
             with open(os.path.join(source, name), "w", encoding="utf-8") as file:
                 file.write(content)
         build = os.path.join(self.folder, "consumer-build")
-        run("cmake", "-G", "Ninja", "-S", source, "-B", build, f"-DCMAKE_PREFIX_PATH={self.prefix}")
-        run("cmake", "--build", build)
-        self.assertIn("no-such-model.gguf", run(os.path.join(build, "consumer")))
+        output_of("cmake", "-G", "Ninja", "-S", source, "-B", build, f"-DCMAKE_PREFIX_PATH={self.prefix}")
+        output_of("cmake", "--build", build)
+        self.assertIn("no-such-model.gguf", output_of(os.path.join(build, "consumer")))
 
     def test_headers_need_no_others_than_the_installed_ones(self):
         include = os.path.join(self.prefix, "include", "kvblend")
         headers = os.listdir(os.path.join(include, "engine", "api"))
         self.assertIn("engine.h", headers)
         for header in headers:
-            run("g++", "-std=c++20", "-fsyntax-only", "-x", "c++", "-I", include,
-                os.path.join(include, "engine", "api", header))
+            output_of("g++", "-std=c++20", "-fsyntax-only", "-x", "c++", "-I", include,
+                      os.path.join(include, "engine", "api", header))
 
     def test_programs_start(self):
         for name in ("kvblend", "kvblend-server"):
-            self.assertIn("--help", run(os.path.join(self.prefix, "bin", name), "--help"))
+            self.assertIn("--help", output_of(os.path.join(self.prefix, "bin", name), "--help"))
 
     def test_protos_import_each_other(self):
         include = os.path.join(self.prefix, "include")
-        run("protoc", "-I", include, "-o", os.path.join(self.folder, "descriptors"), "--include_imports",
-            *(f"kvblend/v1/{name}.proto" for name in ("admin", "chunks", "inference")))
-
-
-if __name__ == "__main__":
-    unittest.main()
+        output_of("protoc", "-I", include, "-o", os.path.join(self.folder, "descriptors"), "--include_imports",
+                  *(f"kvblend/v1/{name}.proto" for name in ("admin", "chunks", "inference")))

@@ -6,7 +6,8 @@ import subprocess
 import tempfile
 import unittest
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from project import ROOT
+
 
 # Each notes that it was called. Nothing builds, so that no suite runs.
 STUBS = {
@@ -56,7 +57,3 @@ class RunTest(unittest.TestCase):
     def test_packages_are_left_alone_on_demand(self):
         _, _, calls = run("--no-install")
         self.assertEqual(["tests/gpu/check_kernels.sh ", "deploy/build.sh release"], calls)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -5,7 +5,8 @@ import sys
 import tempfile
 import unittest
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from project import ROOT
+
 sys.path.insert(0, os.path.join(ROOT, "tests", "gpu"))
 import sass_budget  # noqa: E402
 
@@ -57,16 +58,14 @@ class SassBudgetTest(unittest.TestCase):
 
     def test_less_than_the_budget(self):
         found = {("sm_80", "Kernel"): seen(GOOD)}
-        self.assertEqual([], sass_budget.compare(found, {("sm_80", "Kernel"): {"HMMA": 1}}))
-        problems = sass_budget.compare(found, {("sm_80", "Kernel"): {"HMMA": 2}, ("sm_90", "Kernel"): {}})
-        self.assertEqual(["sm_80 Kernel: 1 HMMA; needed: at least 2", "sm_90 Kernel: in the budget, but no kernel"], problems)
-        self.assertEqual(["sm_80 Kernel: not in the budget"], sass_budget.compare(found, {}))
+        def problems(budget):
+            return sass_budget.compare(found, budget, sass_budget.below)
+        self.assertEqual([], problems({("sm_80", "Kernel"): {"HMMA": 1}}))
+        self.assertEqual(["sm_80 Kernel: 1 HMMA; needed: at least 2", "sm_90 Kernel: in the budget, but no kernel"],
+                         problems({("sm_80", "Kernel"): {"HMMA": 2}, ("sm_90", "Kernel"): {}}))
+        self.assertEqual(["sm_80 Kernel: not in the budget"], problems({}))
 
     def test_streams_are_counted_in_the_whole_kernel(self):
         listing = [(0, "LDG.E.128", ""), (16, "LDG.E", ""), (32, "STG.E.128", "")]
         self.assertEqual(({"LDG.128": 1, "STG.128": 1}, []), sass_budget.look_at("NormKernel<8>", listing))
         self.assertIsNone(sass_budget.look_at("NormKernel<1>", listing))
-
-
-if __name__ == "__main__":
-    unittest.main()

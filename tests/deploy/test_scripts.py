@@ -1,18 +1,14 @@
 """The shell scripts parse, explain themselves, and refuse what they do not know."""
 
 import os
-import subprocess
 import unittest
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from project import ROOT, read, run
+
 SCRIPTS = ("deploy/install_dependencies.sh", "deploy/build.sh", "deploy/fetch_model.sh", "deploy/quickstart.sh",
            "tests/run.sh", "tests/lint.sh")
 # Called by other scripts only.
 INNER_SCRIPTS = (".ci/run", "tests/fuzz/run_fuzzer.sh")
-
-
-def run(*command):
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
 
 
 class ScriptsTest(unittest.TestCase):
@@ -28,20 +24,17 @@ class ScriptsTest(unittest.TestCase):
             self.assertIn("Usage:", done.stdout, script)
 
     def test_unknown_arguments_are_refused(self):
-        for script in ("deploy/install_dependencies.sh", "deploy/quickstart.sh", "tests/run.sh"):
-            done = run(os.path.join(ROOT, script), "--no-such-flag")
+        for script, argument, named in (("deploy/install_dependencies.sh", "--no-such-flag", "--no-such-flag"),
+                                        ("deploy/quickstart.sh", "--no-such-flag", "--no-such-flag"),
+                                        ("tests/run.sh", "--no-such-flag", "--no-such-flag"),
+                                        ("tests/run.sh", "--sanitizers=msan", "'msan'"),
+                                        ("tests/run.sh", "--fuzz=long", "'long'")):
+            done = run(os.path.join(ROOT, script), argument)
             self.assertEqual(2, done.returncode, script)
-            self.assertIn("--no-such-flag", done.stderr, script)
-        done = run(os.path.join(ROOT, "tests/run.sh"), "--sanitizers=msan")
-        self.assertEqual(2, done.returncode)
-        self.assertIn("'msan'", done.stderr)
-        done = run(os.path.join(ROOT, "tests/run.sh"), "--fuzz=long")
-        self.assertEqual(2, done.returncode)
-        self.assertIn("'long'", done.stderr)
+            self.assertIn(named, done.stderr, script)
 
     def test_ci_runs_the_tests_of_the_readme(self):
-        with open(os.path.join(ROOT, ".ci/run"), encoding="utf-8") as file:
-            self.assertIn("./tests/run.sh --lint --sanitizers=asan --fuzz=", file.read())
+        self.assertIn("./tests/run.sh --lint --sanitizers=asan --fuzz=", read(".ci/run"))
 
     def test_package_lists_have_no_duplicates_and_differ(self):
         build = run("deploy/install_dependencies.sh", "--build", "--print").stdout.split()
@@ -49,7 +42,3 @@ class ScriptsTest(unittest.TestCase):
         self.assertIn("libgrpc++-dev", build)
         self.assertIn("libgrpc++1.51", runtime)
         self.assertFalse(set(build) & set(runtime))
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -6,7 +6,8 @@ import sys
 import tempfile
 import unittest
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from project import ROOT
+
 
 GTEST_PASSING = """<testsuites><testsuite name="A">
 <testcase classname="A" name="a" status="run" result="completed"/>
@@ -97,7 +98,3 @@ class SummaryTest(unittest.TestCase):
 
     def test_nothing_run_is_a_failure(self):
         self.expect("0 passed, 1 failed, 0 skipped", 1, [])
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -4,6 +4,7 @@ KVBLEND_BIN_DIR is where kvblend-server lies (build/release/bin), KVBLEND_MODEL 
 (models/SmolLM2-135M-Instruct.Q4_1.gguf).
 """
 
+import contextlib
 import importlib
 import os
 import signal
@@ -28,6 +29,17 @@ START_SECONDS = 300  # for loading the model on a busy machine
 WAIT_SECONDS = 120  # for anything else that a test waits for
 
 
+SYSTEM_TEXT = "You answer questions from the given passages."
+LEAD_IN = "Passages:\n"
+CHUNKS = [
+    "The harbour of Westhaven was built in 1852 by the engineer Ada Lorne.\n",
+    "Ada Lorne was born in the mountain village of Skarn and studied in Delft.\n",
+    "Skarn lies at the foot of Mount Hollen, which is 2,340 metres high.\n",
+]
+QUESTION = "Where was the engineer of the harbour of Westhaven born?"
+FLAGS = ("--max-context-tokens", "2048", "--chunk-store-bytes", "256MiB", "--no-self-check")  # of servers for one test
+
+
 def wait_until(condition, what, seconds=WAIT_SECONDS):
     """Polls `condition` until it returns something true, which is then returned."""
     end = time.monotonic() + seconds
@@ -37,6 +49,26 @@ def wait_until(condition, what, seconds=WAIT_SECONDS):
             return value
         assert time.monotonic() < end, f"{what}: not within {seconds} s"
         time.sleep(0.05)
+
+
+def prompt_of(v1, chunks=CHUNKS):
+    return v1.Prompt(system_text=SYSTEM_TEXT, lead_in=LEAD_IN, chunks=chunks, question=QUESTION)
+
+
+@contextlib.contextmanager
+def refused(code, *parts):
+    """A call in here must fail with this code and a message that names all parts."""
+    with pytest.raises(grpc.RpcError) as error:
+        yield error
+    assert error.value.code() == grpc.StatusCode[code], parts
+    for part in parts:
+        assert part in error.value.details()
+
+
+def run(program, *arguments, **options):
+    """A program of ours that has ended."""
+    return subprocess.run([str(BIN_DIR / program), *map(str, arguments)], capture_output=True, text=True, check=False,
+                          env=ENVIRONMENT, **{"timeout": 300, **options})
 
 
 @pytest.fixture(scope="session")
@@ -130,6 +162,18 @@ class Server:
         assert [event.WhichOneof("event") for event in events] == ["prompt"] + ["token"] * (len(events) - 1)
         return events[0].prompt, [event.token for event in events[1:]]
 
+    def put(self, chunks=CHUNKS, **fields):
+        """What is told of each chunk when all are stored behind the anchor that prompt_of() gives."""
+        return list(self.chunks.Put(self.v1.PutChunksRequest(system_text=SYSTEM_TEXT, lead_in=LEAD_IN, chunks=chunks,
+                                                             **fields)))
+
+    def ask(self, chunks=CHUNKS, **blend):
+        """(report, log-probabilities of a continuation): what tells one KV from another."""
+        report, tokens = self.score(self.v1.ScoreRequest(
+            prompt=prompt_of(self.v1, chunks), blend=self.v1.BlendOptions(store_misses=False, **blend),
+            continuation_text="In the mountain village of Skarn, at the foot of Mount Hollen."))
+        return report, [token.logprob for token in tokens]
+
     def stop(self):
         """SIGTERM, and the exit code."""
         self.channel.close()
@@ -165,25 +209,14 @@ def server(start_server):
                         "--max-chunks-per-request", "50")
 
 
-SYSTEM_TEXT = "You answer questions from the given passages."
-LEAD_IN = "Passages:\n"
-CHUNKS = [
-    "The harbour of Westhaven was built in 1852 by the engineer Ada Lorne.\n",
-    "Ada Lorne was born in the mountain village of Skarn and studied in Delft.\n",
-    "Skarn lies at the foot of Mount Hollen, which is 2,340 metres high.\n",
-]
-
-
 @pytest.fixture
 def prompt(v1):
-    return v1.Prompt(system_text=SYSTEM_TEXT, lead_in=LEAD_IN, chunks=CHUNKS,
-                     question="Where was the engineer of the harbour of Westhaven born?")
+    return prompt_of(v1)
 
 
 @pytest.fixture
-def stored(v1, server, request):
+def stored(server, request):
     """A namespace of the test's own in which CHUNKS are stored behind the prompt's anchor."""
     namespace = request.node.name[:100]
-    list(server.chunks.Put(v1.PutChunksRequest(namespace=namespace, system_text=SYSTEM_TEXT, lead_in=LEAD_IN,
-                                               chunks=CHUNKS)))
+    server.put(namespace=namespace)
     return namespace

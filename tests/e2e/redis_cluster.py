@@ -3,7 +3,8 @@
 import signal
 import socket
 import subprocess
-import time
+
+from conftest import wait_until
 
 NODES = 3
 
@@ -21,13 +22,6 @@ def free_port():
             except OSError:
                 continue
             return port
-
-
-def poll(condition, what, seconds=60):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, f"{what}: not within {seconds} s"
-        time.sleep(0.02)
 
 
 class Node:
@@ -48,7 +42,7 @@ class Node:
              "--cluster-config-file", f"{self.port}.conf", "--cluster-node-timeout", "2000",
              "--requirepass", self.password, "--logfile", str(self.folder / f"{self.port}.log")],
             stdout=subprocess.DEVNULL)
-        poll(lambda: self.process.poll() is not None or self._answers(), "redis-server answers")
+        wait_until(lambda: self.process.poll() is not None or self._answers(), "redis-server answers")
         return self.process.poll() is None
 
     def _answers(self):
@@ -91,7 +85,7 @@ class Node:
         self.process.wait()
 
     def restart(self):
-        poll(self.start, "redis-server starts again")
+        wait_until(self.start, "redis-server starts again")
 
 
 class RedisCluster:
@@ -116,7 +110,7 @@ class RedisCluster:
         def ok():
             infos = [node.call("CLUSTER", "INFO").decode() for node in self.nodes]
             return all("cluster_state:ok" in info and f"cluster_size:{NODES}" in info for info in infos)
-        poll(ok, "cluster_state:ok")
+        wait_until(ok, "cluster_state:ok")
 
     def keys(self):
         """key -> node"""

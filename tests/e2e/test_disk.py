@@ -3,58 +3,47 @@
 import os
 import random
 import signal
-import subprocess
 import threading
 import time
 
 import grpc
 import pytest
 
-from conftest import BIN_DIR, CHUNKS, ENVIRONMENT, LEAD_IN, MODEL, SYSTEM_TEXT, wait_until
+from conftest import CHUNKS, FLAGS, LEAD_IN, MODEL, SYSTEM_TEXT, run, wait_until
 
 KILLS = int(os.environ.get("KVBLEND_TEST_KILLS", "4"))  # more of them: a longer test of the same
-FLAGS = ("--max-context-tokens", "2048", "--chunk-store-bytes", "256MiB", "--no-self-check")
 
 
-def put(v1, server, chunks=CHUNKS, **fields):
-    return list(server.chunks.Put(v1.PutChunksRequest(system_text=SYSTEM_TEXT, lead_in=LEAD_IN, chunks=chunks,
-                                                      **fields)))
-
-
-def ask(v1, server, chunks=CHUNKS, **blend):
-    """(report, log-probabilities of a continuation): what tells one KV from another."""
-    prompt = v1.Prompt(system_text=SYSTEM_TEXT, lead_in=LEAD_IN, chunks=chunks,
-                       question="Where was the engineer of the harbour of Westhaven born?")
-    report, tokens = server.score(v1.ScoreRequest(
-        prompt=prompt, blend=v1.BlendOptions(store_misses=False, **blend),
-        continuation_text="In the mountain village of Skarn, at the foot of Mount Hollen."))
-    return report, [token.logprob for token in tokens]
+@pytest.fixture
+def start(start_server, tmp_path):
+    """Starts a server with the test's folder as its disk."""
+    return lambda *flags: start_server(*FLAGS, "--chunk-disk-path", str(tmp_path), *flags)
 
 
 def entry_files(folder):
     return sorted(path for path in folder.rglob("*.kvb1") if "quarantine" not in path.parts)
 
 
-def test_chunks_outlive_the_server(v1, start_server, tmp_path):
-    first = start_server(*FLAGS, "--chunk-disk-path", str(tmp_path))
-    entries = put(v1, first, label="kept", pin=True)
+def test_chunks_outlive_the_server(v1, start, tmp_path):
+    first = start()
+    entries = first.put(label="kept", pin=True)
     assert all(entry.durable and not entry.already_present for entry in entries)
-    report, from_memory = ask(v1, first)
+    report, from_memory = first.ask()
     assert {chunk.tier for chunk in report.chunks} == {v1.TIER_HOST_MEMORY}
     assert first.stop() == 0
 
-    second = start_server(*FLAGS, "--chunk-disk-path", str(tmp_path))
+    second = start()
     info = second.chunks.Stat(v1.StatChunksRequest(keys=[entry.key for entry in entries]))
     assert [(chunk.key, chunk.tier, chunk.label, chunk.pinned) for chunk in info.chunks] == [
         (entry.key, v1.TIER_DISK, "kept", True) for entry in entries]
-    report, from_disk = ask(v1, second)
+    report, from_disk = second.ask()
     assert {chunk.tier for chunk in report.chunks} == {v1.TIER_DISK}
     assert [chunk.source for chunk in report.chunks] == [
         v1.CHUNK_SOURCE_EXACT, v1.CHUNK_SOURCE_BLENDED, v1.CHUNK_SOURCE_BLENDED]
     assert 0 <= report.stall_seconds <= report.load_seconds
     assert from_disk == from_memory
-    assert {chunk.tier for chunk in ask(v1, second)[0].chunks} == {v1.TIER_HOST_MEMORY}
-    assert all(entry.already_present and entry.durable for entry in put(v1, second))
+    assert {chunk.tier for chunk in second.ask()[0].chunks} == {v1.TIER_HOST_MEMORY}
+    assert all(entry.already_present and entry.durable for entry in second.put())
     metrics = second.metrics()
     assert metrics["kvblend_disk_entries"] == 4  # the anchor too
     assert metrics["kvblend_store_lower_hits_total"] == 4
@@ -64,11 +53,11 @@ def test_chunks_outlive_the_server(v1, start_server, tmp_path):
     assert not entry_files(tmp_path)
 
 
-def test_prefetched_chunks_are_in_memory(v1, start_server, tmp_path):
-    first = start_server(*FLAGS, "--chunk-disk-path", str(tmp_path))
-    put(v1, first)
+def test_prefetched_chunks_are_in_memory(v1, start):
+    first = start()
+    first.put()
     first.stop()
-    second = start_server(*FLAGS, "--chunk-disk-path", str(tmp_path))
+    second = start()
     request = v1.PrefetchChunksRequest(system_text=SYSTEM_TEXT, lead_in=LEAD_IN, chunks=[*CHUNKS, "Never stored."])
     found = second.chunks.Prefetch(request).chunks
     assert [chunk.tier for chunk in found] == [v1.TIER_DISK] * len(CHUNKS) + [v1.TIER_UNSPECIFIED]
@@ -78,14 +67,14 @@ def test_prefetched_chunks_are_in_memory(v1, start_server, tmp_path):
     assert metrics["kvblend_store_lookups_total"] == 0
     layers = 30
     wait_until(lambda: second.metrics()["kvblend_disk_reads_total"] == layers * (len(CHUNKS) + 1), "layers")
-    assert {chunk.tier for chunk in ask(v1, second)[0].chunks} == {v1.TIER_HOST_MEMORY}
+    assert {chunk.tier for chunk in second.ask()[0].chunks} == {v1.TIER_HOST_MEMORY}
 
 
-def test_a_prompt_that_waits_has_its_chunks_brought(v1, start_server, tmp_path):
-    first = start_server(*FLAGS, "--chunk-disk-path", str(tmp_path))
-    put(v1, first)
+def test_a_prompt_that_waits_has_its_chunks_brought(v1, start):
+    first = start()
+    first.put()
     first.stop()
-    second = start_server(*FLAGS, "--chunk-disk-path", str(tmp_path), "--max-batch-size", "1")
+    second = start("--max-batch-size", "1")
     count = v1.GenerateRequest(prompt=v1.Prompt(question="Count."),
                                sampling=v1.SamplingOptions(max_tokens=1500, ignore_eos=True))
     busy = second.inference.Generate(count)
@@ -93,32 +82,32 @@ def test_a_prompt_that_waits_has_its_chunks_brought(v1, start_server, tmp_path):
     behind = second.inference.Generate(count)  # has no room in the batch, so what comes after it waits too
     wait_until(lambda: second.metrics()["kvblend_num_requests_waiting"] == 1, "a waiting request")
     lookups = second.metrics()["kvblend_store_lookups_total"]
-    waiting = threading.Thread(target=lambda: ask(v1, second))
+    waiting = threading.Thread(target=lambda: second.ask())
     waiting.start()
     wait_until(lambda: second.metrics()["kvblend_store_prefetched_total"] == len(CHUNKS) + 1, "prefetch")
     assert second.metrics()["kvblend_store_lookups_total"] == lookups, "its turn has not come"
     behind.cancel()
     busy.cancel()
     waiting.join()
-    assert {chunk.tier for chunk in ask(v1, second)[0].chunks} == {v1.TIER_HOST_MEMORY}
+    assert {chunk.tier for chunk in second.ask()[0].chunks} == {v1.TIER_HOST_MEMORY}
 
 
-def test_a_server_that_sets_the_ratio_says_how(v1, start_server, tmp_path):
-    flags = (*FLAGS, "--chunk-disk-path", str(tmp_path), "--ratio", "auto", "--ratio-min", "0.2", "--ratio-max", "0.6")
-    first = start_server(*flags)
-    put(v1, first)
+def test_a_server_that_sets_the_ratio_says_how(v1, start):
+    flags = ("--ratio", "auto", "--ratio-min", "0.2", "--ratio-max", "0.6")
+    first = start(*flags)
+    first.put()
     assert first.stop() == 0
-    second = start_server(*flags, "--load-pipeline-depth", "1")
-    loading = ask(v1, second)[0].loading
+    second = start(*flags, "--load-pipeline-depth", "1")
+    loading = second.ask()[0].loading
     assert loading.mode == v1.RATIO_MODE_AUTO
     assert (loading.ratio_min, loading.ratio_max) == (0.2, 0.6)
     assert not loading.predicted and loading.ratio == 0.2, "the disk has not been read before"
     assert [(read.tier, read.bytes > 0, read.bytes_per_second) for read in loading.reads] == [(v1.TIER_DISK, True, 0)]
-    loading = ask(v1, second)[0].loading
+    loading = second.ask()[0].loading
     assert loading.predicted and 0.2 <= loading.ratio <= 0.6 and not loading.reads
     assert loading.predicted_seconds >= loading.predicted_compute_seconds > 0
     assert loading.compute_seconds_per_token > 0
-    asked = ask(v1, second, ratio=0.3)[0]
+    asked = second.ask(ratio=0.3)[0]
     assert (asked.loading.mode, asked.loading.ratio) == (v1.RATIO_MODE_FIXED, 0.3)
     metrics = second.metrics()
     assert metrics['kvblend_read_bandwidth_bytes_per_second{tier="disk"}'] > 0
@@ -128,15 +117,15 @@ def test_a_server_that_sets_the_ratio_says_how(v1, start_server, tmp_path):
     assert metrics["kvblend_prefill_prediction_ratio_count"] == 2
 
 
-def test_without_a_disk_nothing_is_durable(v1, server):
-    assert not any(entry.durable for entry in put(v1, server, namespace="no disk"))
+def test_without_a_disk_nothing_is_durable(server):
+    assert not any(entry.durable for entry in server.put(namespace="no disk"))
 
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "foreign"])
-def test_damaged_files_are_misses(v1, start_server, tmp_path, damage):
-    first = start_server(*FLAGS, "--chunk-disk-path", str(tmp_path))
-    put(v1, first)
-    _, expected_full = ask(v1, first, reuse=v1.REUSE_NOTHING)
+def test_damaged_files_are_misses(v1, start, tmp_path, damage):
+    first = start()
+    first.put()
+    _, expected_full = first.ask(reuse=v1.REUSE_NOTHING)
     first.stop()
     files = entry_files(tmp_path)
     assert len(files) == 4
@@ -150,23 +139,22 @@ def test_damaged_files_are_misses(v1, start_server, tmp_path, damage):
             content[:] = b"not an entry" * 1000
         file.write_bytes(content)
 
-    second = start_server(*FLAGS, "--chunk-disk-path", str(tmp_path))
-    report, logprobs = ask(v1, second)
+    second = start()
+    report, logprobs = second.ask()
     assert {chunk.source for chunk in report.chunks} == {v1.CHUNK_SOURCE_MISS}
     assert logprobs == expected_full
     # What flips is found when it is read, the rest when the folder is.
     wait_until(lambda: second.metrics()["kvblend_disk_quarantined_total"] == 4, "quarantine")
     assert not entry_files(tmp_path)
-    assert all(entry.durable and not entry.already_present for entry in put(v1, second))
-    assert {chunk.source for chunk in ask(v1, second)[0].chunks} == {
+    assert all(entry.durable and not entry.already_present for entry in second.put())
+    assert {chunk.source for chunk in second.ask()[0].chunks} == {
         v1.CHUNK_SOURCE_EXACT, v1.CHUNK_SOURCE_BLENDED}
 
 
-def test_one_server_per_folder(start_server, tmp_path):
-    start_server(*FLAGS, "--chunk-disk-path", str(tmp_path))
-    second = subprocess.run([str(BIN_DIR / "kvblend-server"), "--model", str(MODEL), "--grpc-address", "127.0.0.1:0",
-                             "--http-address", "127.0.0.1:0", "--chunk-disk-path", str(tmp_path)],
-                            capture_output=True, text=True, env=ENVIRONMENT, timeout=60)
+def test_one_server_per_folder(start, tmp_path):
+    start()
+    second = run("kvblend-server", "--model", MODEL, "--grpc-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0",
+                 "--chunk-disk-path", tmp_path)
     assert second.returncode == 1
     assert str(tmp_path) in second.stdout + second.stderr
 
@@ -176,18 +164,16 @@ def test_the_command_line_keeps_chunks_between_runs(tmp_path):
     for number, text in enumerate(CHUNKS):
         (tmp_path / f"{number}.txt").write_text(text)
         texts.append(str(tmp_path / f"{number}.txt"))
-    command = [str(BIN_DIR / "kvblend"), "generate", "--model", str(MODEL), "--chunk-disk-path", str(tmp_path / "disk"),
-               "--system", SYSTEM_TEXT, "--max-tokens", "8", "--question", "Where was Ada Lorne born?", "--ratio", "1",
-               "--chunk-file", *texts]
-    first, second = (subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=120)
-                     for _ in range(2))
+    command = ("kvblend", "generate", "--model", MODEL, "--chunk-disk-path", tmp_path / "disk", "--system", SYSTEM_TEXT,
+               "--max-tokens", 8, "--question", "Where was Ada Lorne born?", "--ratio", 1, "--chunk-file", *texts)
+    first, second = run(*command), run(*command)
     assert first.returncode == 0 and second.returncode == 0, first.stderr + second.stderr
     assert first.stdout and first.stdout == second.stdout  # the answer, and no log
     assert "from disk" not in first.stderr
     assert second.stderr.count("from disk") == len(CHUNKS)
 
 
-def test_killed_servers_lose_nothing_that_was_durable(v1, start_server, tmp_path):
+def test_killed_servers_lose_nothing_that_was_durable(v1, start, start_server, tmp_path):
     seed = random.randrange(2**32)
     print("seed", seed)
     rng = random.Random(seed)
@@ -195,7 +181,7 @@ def test_killed_servers_lose_nothing_that_was_durable(v1, start_server, tmp_path
     texts = 0
 
     for _ in range(KILLS):
-        server = start_server(*FLAGS, "--chunk-disk-path", str(tmp_path))
+        server = start()
         assert not list((tmp_path / "tmp").iterdir())
 
         def put_until_killed(first):
@@ -215,7 +201,7 @@ def test_killed_servers_lose_nothing_that_was_durable(v1, start_server, tmp_path
             try:
                 while True:
                     known = list(durable.values())
-                    ask(v1, server, chunks=rng.sample(known, min(3, len(known))))
+                    server.ask(chunks=rng.sample(known, min(3, len(known))))
             except grpc.RpcError:
                 pass
 
@@ -230,7 +216,7 @@ def test_killed_servers_lose_nothing_that_was_durable(v1, start_server, tmp_path
             worker.join()
 
     assert durable
-    survivor = start_server(*FLAGS, "--chunk-disk-path", str(tmp_path))
+    survivor = start()
     assert not list((tmp_path / "tmp").iterdir())
     keys = list(durable)
     missing = []
@@ -243,9 +229,9 @@ def test_killed_servers_lose_nothing_that_was_durable(v1, start_server, tmp_path
     known = list(durable.values())
     for begin in range(0, len(known), 8):
         chunks = known[begin:begin + 8]
-        put(v1, fresh, chunks)
-        report, from_disk = ask(v1, survivor, chunks, policy=v1.POLICY_NONE)
+        fresh.put(chunks)
+        report, from_disk = survivor.ask(chunks, policy=v1.POLICY_NONE)
         assert v1.TIER_UNSPECIFIED not in {chunk.tier for chunk in report.chunks}
-        assert from_disk == ask(v1, fresh, chunks, policy=v1.POLICY_NONE)[1]
+        assert from_disk == fresh.ask(chunks, policy=v1.POLICY_NONE)[1]
     assert survivor.metrics()["kvblend_disk_quarantined_total"] == 0
     print(f"{KILLS} kills, {len(durable)} chunks")

@@ -4,14 +4,13 @@ import shutil
 import socket
 import subprocess
 
-import grpc
 import pytest
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
-from conftest import BIN_DIR, ENVIRONMENT, MODEL
+from conftest import MODEL, refused, run
 
 SERVICES = ("kvblend.v1.Inference", "kvblend.v1.Chunks", "kvblend.v1.Admin")
 
@@ -71,9 +70,8 @@ def test_health(server):
     for service in ("", *SERVICES):
         response = stub.Check(health_pb2.HealthCheckRequest(service=service))
         assert response.status == health_pb2.HealthCheckResponse.SERVING
-    with pytest.raises(grpc.RpcError) as error:
+    with refused("NOT_FOUND"):
         stub.Check(health_pb2.HealthCheckRequest(service="no.such.Service"))
-    assert error.value.code() == grpc.StatusCode.NOT_FOUND
 
 
 def test_reflection_is_enough_for_a_client(server):
@@ -107,9 +105,11 @@ def test_info(v1, server):
     assert info.uptime_seconds > 0
 
 
-def run(*flags):
-    return subprocess.run([str(BIN_DIR / "kvblend-server"), *flags], capture_output=True, text=True, check=False,
-                          timeout=120, env=ENVIRONMENT)
+def failure(code, *arguments):
+    """The line with which a server ends that does not start."""
+    done = run("kvblend-server", *arguments)
+    assert done.returncode == code and done.stderr.count("\n") == 1, done.stderr
+    return done.stderr
 
 
 def test_the_device_is_named_with_the_reason(v1, start_server):
@@ -124,59 +124,42 @@ def test_the_device_is_named_with_the_reason(v1, start_server):
     assert metrics[f'kvblend_device_info{{device="cpu",name="{device.name}"}}'] == 1
     assert 0 <= metrics["kvblend_kv_pages_used_ratio"] <= 1
     assert "kvblend_device_memory_used_bytes" not in metrics
-    shown = subprocess.run([str(BIN_DIR / "kvblend"), "info", "--server", f"127.0.0.1:{server.grpc_port}"],
-                           capture_output=True, text=True, check=True, timeout=60, env=ENVIRONMENT).stdout
-    assert f"cpu: {device.reason}" in shown
+    shown = run("kvblend", "info", "--server", f"127.0.0.1:{server.grpc_port}")
+    assert shown.returncode == 0 and f"cpu: {device.reason}" in shown.stdout
 
 
 def test_a_device_that_is_not_there_is_refused():
     listen = ("--log-level", "error", "--grpc-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0")
     for device in ("cuda", "cuda:7"):
-        done = run("--model", str(MODEL), *listen, "--device", device)
-        assert done.returncode == 1
-        assert f"device is '{device}', but " in done.stderr and done.stderr.count("\n") == 1
-        done = subprocess.run([str(BIN_DIR / "kvblend"), "info", "--model", str(MODEL), "--device", device],
-                              capture_output=True, text=True, check=False, timeout=60, env=ENVIRONMENT)
+        assert f"device is '{device}', but " in failure(1, "--model", MODEL, *listen, "--device", device)
+        done = run("kvblend", "info", "--model", MODEL, "--device", device)
         assert done.returncode not in (0, 2)
         assert f"device is '{device}', but " in done.stderr
-    done = run("--model", str(MODEL), "--device", "tpu")
-    assert done.returncode == 2
-    assert "allowed: auto, cpu, cuda, cuda:N (from 0), reference" in done.stderr and done.stderr.count("\n") == 1
+    assert "allowed: auto, cpu, cuda, cuda:N (from 0), reference" in failure(2, "--model", MODEL, "--device", "tpu")
 
 
 def test_help_and_version():
-    done = run("--help")
+    done = run("kvblend-server", "--help")
     assert done.returncode == 0 and "Examples:" in done.stdout and not done.stderr
-    done = run("--version")
+    done = run("kvblend-server", "--version")
     assert done.returncode == 0 and done.stdout.startswith("kvblend-server ")
 
 
 def test_bad_flags():
     for flags in ([], ["--model", "m", "--no-such-flag"], ["--model", "m", "--threads", "many"]):
-        done = run(*flags)
-        assert done.returncode == 2
-        assert done.stderr.startswith("kvblend-server: ") and done.stderr.count("\n") == 1
+        assert failure(2, *flags).startswith("kvblend-server: ")
 
 
 def test_failing_to_start_says_why(tmp_path):
     listen = ("--log-level", "error", "--grpc-address", "127.0.0.1:0", "--http-address")
-    done = run("--model", "/nonexistent.gguf", *listen, "127.0.0.1:0")
-    assert done.returncode == 1
-    assert "/nonexistent.gguf" in done.stderr and done.stderr.count("\n") == 1
-
+    assert "/nonexistent.gguf" in failure(1, "--model", "/nonexistent.gguf", *listen, "127.0.0.1:0")
     text = tmp_path / "text.gguf"
     text.write_text("this is no model")
-    done = run("--model", str(text), *listen, "127.0.0.1:0")
-    assert done.returncode == 1 and done.stderr.count("\n") == 1
-
+    failure(1, "--model", text, *listen, "127.0.0.1:0")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        done = run("--model", str(MODEL), *listen, address)
-        assert done.returncode == 1
-        assert address.split(":")[1] in done.stderr and done.stderr.count("\n") == 1
-        done = run("--model", str(MODEL), "--log-level", "error", "--grpc-address", address,
-                   "--http-address", "127.0.0.1:0")
-        assert done.returncode == 1
-        assert address in done.stderr and done.stderr.count("\n") == 1
+        assert address.split(":")[1] in failure(1, "--model", MODEL, *listen, address)
+        assert address in failure(1, "--model", MODEL, "--log-level", "error", "--grpc-address", address,
+                                  "--http-address", "127.0.0.1:0")

@@ -8,15 +8,13 @@ import time
 
 import pytest
 
-from conftest import BIN_DIR, ENVIRONMENT, MODEL, LEAD_IN, SYSTEM_TEXT, wait_until
+from conftest import BIN_DIR, ENVIRONMENT, FLAGS, LEAD_IN, MODEL, SYSTEM_TEXT, run, wait_until
 
-KVBLEND = str(BIN_DIR / "kvblend")
 SIZES = ("--chunk-tokens", "64", "--overlap-tokens", "16")
-FLAGS = ("--max-context-tokens", "2048", "--chunk-store-bytes", "256MiB", "--no-self-check")
 
 
 def kvblend(*arguments, code=0):
-    done = subprocess.run([KVBLEND, *map(str, arguments)], capture_output=True, text=True, env=ENVIRONMENT, timeout=300)
+    done = run("kvblend", *arguments)
     assert done.returncode == code, done.stdout + done.stderr
     return done
 
@@ -114,7 +112,7 @@ def test_bad_input_is_named_and_the_rest_done(server, corpus, tmp_path):
 
 def run_until(command, folder, seconds, sign):
     """Starts it, and sends a signal once it has stored something and so much time has passed."""
-    process = subprocess.Popen([KVBLEND, *map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    process = subprocess.Popen([str(BIN_DIR / "kvblend"), *map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                env=ENVIRONMENT)
     before = len(list(folder.rglob("*.kvb1")))
     wait_until(lambda: process.poll() is not None or len(list(folder.rglob("*.kvb1"))) > before, "the first chunk")

@@ -5,10 +5,9 @@ import threading
 
 import pytest
 
-from conftest import CHUNKS, LEAD_IN, SYSTEM_TEXT, wait_until
+from conftest import CHUNKS, FLAGS, prompt_of, wait_until
 from redis_cluster import RedisCluster
 
-QUESTION = "Where was the engineer of the harbour of Westhaven born?"
 PASSWORD = "only for tests"
 
 
@@ -36,41 +35,24 @@ def start_sharing(start_server, redis, tmp_path):
     return start
 
 
-def put(v1, server, chunks=CHUNKS, **fields):
-    return list(server.chunks.Put(v1.PutChunksRequest(system_text=SYSTEM_TEXT, lead_in=LEAD_IN, chunks=chunks,
-                                                      **fields)))
-
-
-def put_and_wait(v1, server, chunks=CHUNKS):
-    entries = put(v1, server, chunks)
+def put_and_wait(server, chunks=CHUNKS):
+    entries = server.put(chunks)
     wait_until(lambda: server.metrics()["kvblend_store_queued_writes"] == 0, "writes to Redis")
     return entries
 
 
-def prompt_of(v1, chunks):
-    return v1.Prompt(system_text=SYSTEM_TEXT, lead_in=LEAD_IN, chunks=chunks, question=QUESTION)
-
-
-def ask(v1, server, chunks=CHUNKS, **blend):
-    """(report, log-probabilities of a continuation): what tells one KV from another."""
-    report, tokens = server.score(v1.ScoreRequest(
-        prompt=prompt_of(v1, chunks), blend=v1.BlendOptions(store_misses=False, **blend),
-        continuation_text="In the mountain village of Skarn, at the foot of Mount Hollen."))
-    return report, [token.logprob for token in tokens]
-
-
 def test_what_one_server_computes_is_a_hit_on_the_other(v1, start_sharing, redis):
     one = start_sharing()
-    entries = put_and_wait(v1, one)
+    entries = put_and_wait(one)
     assert not any(entry.durable for entry in entries)  # Redis may forget
-    _, expected = ask(v1, one)
+    _, expected = one.ask()
     other = start_sharing()
-    report, logprobs = ask(v1, other)
+    report, logprobs = other.ask()
     assert [chunk.tier for chunk in report.chunks] == [v1.TIER_REDIS] * len(CHUNKS)
     assert [chunk.source for chunk in report.chunks] == [
         v1.CHUNK_SOURCE_EXACT, v1.CHUNK_SOURCE_BLENDED, v1.CHUNK_SOURCE_BLENDED]
     assert logprobs == expected
-    assert {chunk.tier for chunk in ask(v1, other)[0].chunks} == {v1.TIER_HOST_MEMORY}
+    assert {chunk.tier for chunk in other.ask()[0].chunks} == {v1.TIER_HOST_MEMORY}
     metrics = other.metrics()
     assert metrics["kvblend_redis_hits_total"] >= len(CHUNKS)
     assert metrics["kvblend_redis_read_bytes_total"] > 0
@@ -87,9 +69,9 @@ def test_what_one_server_computes_is_a_hit_on_the_other(v1, start_sharing, redis
 
 
 def test_behind_another_anchor_too(v1, start_sharing):
-    put_and_wait(v1, start_sharing())
+    put_and_wait(start_sharing())
     other = start_sharing()
-    prompt = prompt_of(v1, CHUNKS)
+    prompt = prompt_of(v1)
     prompt.system_text = "You are brief."
     report, _ = other.score(v1.ScoreRequest(prompt=prompt, blend=v1.BlendOptions(store_misses=False),
                                             continuation_text="In Skarn."))
@@ -100,8 +82,8 @@ def test_behind_another_anchor_too(v1, start_sharing):
 @pytest.mark.parametrize("damage", ["flip", "cut", "evict"])
 def test_damaged_values_are_misses(v1, start_sharing, redis, damage):
     one = start_sharing()
-    put_and_wait(v1, one)
-    _, expected = ask(v1, one, reuse=v1.REUSE_NOTHING)
+    put_and_wait(one)
+    _, expected = one.ask(reuse=v1.REUSE_NOTHING)
     for key, node in redis.keys().items():
         if not key.endswith(":29:v"):  # the last layer: found when most has been computed
             continue
@@ -115,7 +97,7 @@ def test_damaged_values_are_misses(v1, start_sharing, redis, damage):
         else:
             node.call("SET", key, bytes(value))
     other = start_sharing()
-    report, logprobs = ask(v1, other)
+    report, logprobs = other.ask()
     assert {chunk.source for chunk in report.chunks} == {v1.CHUNK_SOURCE_MISS}
     assert logprobs == expected
     def found():
@@ -123,14 +105,14 @@ def test_damaged_values_are_misses(v1, start_sharing, redis, damage):
         return metrics["kvblend_redis_damaged_total"] + metrics["kvblend_redis_incomplete_total"]
     assert wait_until(found, "damage found") == len(CHUNKS) + 1  # the anchor too
     wait_until(lambda: not any(key.endswith(":header") for key in redis.keys()), "removal")
-    put_and_wait(v1, other)
-    assert {chunk.tier for chunk in ask(v1, start_sharing())[0].chunks} == {v1.TIER_REDIS}
+    put_and_wait(other)
+    assert {chunk.tier for chunk in start_sharing().ask()[0].chunks} == {v1.TIER_REDIS}
 
 
 def test_a_node_that_dies_under_load_fails_no_request(v1, start_server, start_sharing, redis):
-    plain = start_server("--max-context-tokens", "2048", "--chunk-store-bytes", "256MiB", "--no-self-check")
+    plain = start_server(*FLAGS)
     chunks = [f"Passage {i}: the bridge of Aldmoor has {i + 2} arches, and its river no name.\n" for i in range(24)]
-    put_and_wait(v1, start_sharing(), chunks)
+    put_and_wait(start_sharing(), chunks)
 
     def request(number):
         # With everything recomputed, the answer is that of a server without Redis, whatever was found.
@@ -180,7 +162,7 @@ def test_a_node_that_dies_under_load_fails_no_request(v1, start_server, start_sh
     assert not errors
     assert all(text == expected[number] for number, text in answers)
     # The cluster is back, and empty: it takes chunks again, and gives them.
-    put_and_wait(v1, start_sharing(), chunks)
+    put_and_wait(start_sharing(), chunks)
     before = shared.metrics()["kvblend_redis_hits_total"]
 
     def hits():
@@ -193,8 +175,8 @@ def test_a_node_that_dies_under_load_fails_no_request(v1, start_server, start_sh
 
 def test_a_redis_that_is_not_there_keeps_no_server_from_starting(v1, start_server):
     server = start_server("--max-context-tokens", "2048", "--no-self-check", "--chunk-redis", "127.0.0.1:1")
-    put(v1, server)
-    assert {chunk.source for chunk in ask(v1, server)[0].chunks} == {
+    server.put()
+    assert {chunk.source for chunk in server.ask()[0].chunks} == {
         v1.CHUNK_SOURCE_EXACT, v1.CHUNK_SOURCE_BLENDED}
     assert server.metrics()["kvblend_redis_nodes_working"] == 0
     assert server.log().count("chunk store in Redis: the cluster does not answer") == 1

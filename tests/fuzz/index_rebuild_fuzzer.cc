@@ -12,13 +12,12 @@
 #include <string>
 #include <vector>
 
-#include "absl/synchronization/notification.h"
 #include "engine/store/disk/disk_tier.h"
-#include "engine/store/format/host_memory.h"
 #include "spdlog/spdlog.h"
 #include "tests/fuzz/check.h"
 #include "tests/support/memory_file_system.h"
 #include "tests/unit/store/entry_bytes.h"
+#include "tests/unit/store/entry_reading.h"
 
 namespace kvblend::store {
 namespace {
@@ -105,18 +104,6 @@ void MakeFile(int mode, const std::string& input, const std::string& sound, Memo
   }
 }
 
-absl::Status ReadLayerNow(LowerTierEntry& entry, int32_t layer, absl::Span<std::byte> out) {
-  absl::Notification done;
-  absl::Status outcome;
-  const auto id = entry.ReadLayer(layer, out, {}, [&](absl::Status status) {
-    outcome = std::move(status);
-    done.Notify();
-  });
-  if (!id.ok()) return id.status();
-  done.WaitForNotification();
-  return outcome;
-}
-
 /// Returns how many entries could be read as a whole.
 int64_t OpenAndRead(MemoryFileSystem& fs, const std::string& sound) {
   auto tier = DiskTier::Open({.path = "/chunks",
@@ -134,9 +121,8 @@ int64_t OpenAndRead(MemoryFileSystem& fs, const std::string& sound) {
     Check(header.address.key == info.key && header.address.num_tokens == info.num_tokens,
           "the index is right");
     if (header.layer_bytes() > kMaxLayerBytes) continue;
-    void* const memory = Heap().Allocate(std::max<int64_t>(header.layer_bytes(), 1));
-    const absl::Span<std::byte> out(static_cast<std::byte*>(memory),
-                                    static_cast<size_t>(header.layer_bytes()));
+    const PageBuffer buffer(header.layer_bytes());
+    const absl::Span<std::byte> out = buffer.bytes();
     bool is_whole = true;
     for (int32_t layer = 0; is_whole && layer < header.address.format.num_layers; ++layer) {
       is_whole = ReadLayerNow(**entry, layer, out).ok();
@@ -147,7 +133,6 @@ int64_t OpenAndRead(MemoryFileSystem& fs, const std::string& sound) {
               "the bytes are the entry's");
       }
     }
-    Heap().Free(memory, std::max<int64_t>(header.layer_bytes(), 1));
     num_whole += is_whole;
     Check((*tier)->Contains(info.key) == is_whole, "damaged entries leave the index, sound ones stay");
   }

@@ -1,12 +1,10 @@
 // What arrives from a Redis node, in pieces: replies, maps of slots, redirections, names of chunks. Whatever
 // the bytes are, nothing is read out of bounds, no memory is taken beyond what the bytes justify, and what is
 // accepted is what its definition allows.
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "engine/store/redis/redis_keys.h"

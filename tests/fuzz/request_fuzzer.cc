@@ -3,9 +3,7 @@
 // that chooses the message, then its bytes on the wire.
 #include <cstddef>
 #include <cstdint>
-#include <string>
 #include <string_view>
-#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "engine/text/utf8.h"

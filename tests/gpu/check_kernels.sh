@@ -11,10 +11,9 @@ if [ "${1:-}" = -h ] || [ "${1:-}" = --help ]; then
   exit 0
 fi
 
-nvcc=${NVCC:-$(command -v nvcc || true)}
-if [ -z "$nvcc" ] && [ -x /usr/local/cuda/bin/nvcc ]; then
-  nvcc=/usr/local/cuda/bin/nvcc
-fi
+# find_tool NAME: in the PATH or where CUDA installs itself; nothing where there is none.
+find_tool() { PATH=$PATH:/usr/local/cuda/bin command -v "$1" || true; }
+nvcc=${NVCC:-$(find_tool nvcc)}
 if [ -z "$nvcc" ]; then
   echo "no nvcc: the CUDA kernels are not compiled for GPUs; kernels_cuda_emulated_test runs their sources"
   exit 77
@@ -54,10 +53,7 @@ done
 python3 -B tests/gpu/kernel_budget.py "${1:-}" tests/gpu/kernel_budget.txt "$out"/*.log
 
 # The disassembler comes with CUDA, and by itself as Python packages.
-cuobjdump=${CUOBJDUMP:-$(command -v cuobjdump || true)}
-if [ -z "$cuobjdump" ] && [ -x /usr/local/cuda/bin/cuobjdump ]; then
-  cuobjdump=/usr/local/cuda/bin/cuobjdump
-fi
+cuobjdump=${CUOBJDUMP:-$(find_tool cuobjdump)}
 if [ -z "$cuobjdump" ]; then
   tools=build/nvcc-tools
   find_it() { find "$tools" -path '*/bin/cuobjdump' 2>/dev/null | head -n 1 || true; }

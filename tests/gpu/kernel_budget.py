@@ -44,22 +44,46 @@ def parse(paths):
     return {(architecture, short(names[kernel])): values for (architecture, kernel), values in found.items()}
 
 
-def read_budget(path):
+def read_budget(path, values_of):
+    """(architecture, kernel) -> what `values_of` makes of the rest of its line."""
     budget = {}
     with open(path, encoding="utf-8") as file:
         for line in file:
             if line.strip() and not line.startswith("#"):
                 architecture, kernel, *values = line.split()
-                budget[architecture, kernel] = [int(value) for value in values]
+                budget[architecture, kernel] = values_of(values)
     return budget
 
 
-def write_budget(path, found):
+def write_budget(path, head, found, line_of):
     with open(path, "w", encoding="utf-8") as file:
-        file.write("# What ptxas may use per kernel; tests/gpu/check_kernels.sh checks it, --update writes it.\n")
-        file.write("# architecture kernel registers spill_bytes stack_bytes\n")
+        file.write(head)
         for (architecture, kernel), values in sorted(found.items()):
-            file.write(f"{architecture} {kernel} {' '.join(map(str, values))}\n")
+            file.write(f"{architecture} {kernel} {line_of(values)}\n")
+    print(f"{path}: {len(found)} kernels")
+
+
+def compare(found, budget, problems_of):
+    """Of all kernels: `problems_of` gives those of one, from what was found and what is allowed."""
+    problems = []
+    for key, values in sorted(found.items()):
+        of_kernel = problems_of(values, budget.get(key))
+        problems += [f"{' '.join(key)}: {problem}" for problem in of_kernel + ["not in the budget"] * (key not in budget)]
+    return problems + [f"{' '.join(key)}: in the budget, but no kernel" for key in sorted(budget.keys() - found.keys())]
+
+
+def conclude(problems, summary):
+    """The exit code."""
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    print(f"{summary}, {len(problems)} problems")
+    return 1 if problems else 0
+
+
+def above(values, allowed):
+    return [f"{value} {what}; allowed: {limit}"
+            for what, value, limit in zip(("registers", "bytes of spills", "bytes of stack"), values, allowed or [])
+            if value > limit]
 
 
 def main(arguments):
@@ -70,25 +94,13 @@ def main(arguments):
         print("kernel_budget.py: the logs name no kernel", file=sys.stderr)
         return 1
     if update:
-        write_budget(path, found)
-        print(f"{path}: {len(found)} kernels")
+        write_budget(path, "# What ptxas may use per kernel; tests/gpu/check_kernels.sh checks it, --update writes it.\n"
+                     "# architecture kernel registers spill_bytes stack_bytes\n", found,
+                     lambda values: " ".join(map(str, values)))
         return 0
-    budget = read_budget(path)
-    problems = []
-    for key, values in sorted(found.items()):
-        allowed = budget.get(key)
-        if allowed is None:
-            problems.append(f"{' '.join(key)}: not in the budget")
-            continue
-        for what, value, limit in zip(("registers", "bytes of spills", "bytes of stack"), values, allowed):
-            if value > limit:
-                problems.append(f"{' '.join(key)}: {value} {what}; allowed: {limit}")
-    problems += [f"{' '.join(key)}: in the budget, but no kernel" for key in sorted(budget.keys() - found.keys())]
-    for problem in problems:
-        print(problem, file=sys.stderr)
+    problems = compare(found, read_budget(path, lambda values: [int(value) for value in values]), above)
     spills = sum(values[1] for values in found.values())
-    print(f"{len(found)} kernels compiled (sm_80, sm_90 and PTX), {spills} bytes of spills, {len(problems)} problems")
-    return 1 if problems else 0
+    return conclude(problems, f"{len(found)} kernels compiled (sm_80, sm_90 and PTX), {spills} bytes of spills")
 
 
 if __name__ == "__main__":

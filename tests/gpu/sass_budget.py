@@ -14,7 +14,7 @@ copy of a tile or with local memory in its hot loop is a failure; so is one that
 import re
 import sys
 
-from kernel_budget import demangle, short
+from kernel_budget import compare, conclude, demangle, read_budget, short, write_budget
 
 FUNCTION = re.compile(r"^\s*Function : (\S+)")
 INSTRUCTION = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P[0-9T]+\s+)?([A-Z][A-Z0-9_.]*)\s*(.*?);")
@@ -88,36 +88,14 @@ def look_at(name, instructions):
     return None
 
 
-def read_budget(path):
-    budget = {}
-    with open(path, encoding="utf-8") as file:
-        for line in file:
-            if line.strip() and not line.startswith("#"):
-                architecture, kernel, *minima = line.split()
-                budget[architecture, kernel] = {kind: int(least) for kind, _, least in
-                                                (minimum.partition("=") for minimum in minima)}
-    return budget
+def minima_of(words):
+    return {kind: int(least) for kind, _, least in (word.partition("=") for word in words)}
 
 
-def write_budget(path, found):
-    with open(path, "w", encoding="utf-8") as file:
-        file.write("# What the machine code of the hot kernels contains at least; tests/gpu/check_kernels.sh checks it,\n"
-                   "# --update writes it. HMMA and LDSM in the hot loop, the others in the whole kernel.\n")
-        for (architecture, kernel), (minima, _) in sorted(found.items()):
-            file.write(f"{architecture} {kernel} {' '.join(f'{kind}={least}' for kind, least in minima.items())}\n")
-
-
-def compare(found, budget):
-    problems = []
-    for key, (contents, complaints) in sorted(found.items()):
-        name = " ".join(key)
-        problems += [f"{name}: {complaint}" for complaint in complaints]
-        if key not in budget:
-            problems.append(f"{name}: not in the budget")
-            continue
-        problems += [f"{name}: {contents.get(kind, 0)} {kind}; needed: at least {least}"
-                     for kind, least in budget[key].items() if contents.get(kind, 0) < least]
-    return problems + [f"{' '.join(key)}: in the budget, but no kernel" for key in sorted(budget.keys() - found.keys())]
+def below(seen, minima):
+    contents, complaints = seen
+    return complaints + [f"{contents.get(kind, 0)} {kind}; needed: at least {least}"
+                         for kind, least in (minima or {}).items() if contents.get(kind, 0) < least]
 
 
 def main(arguments):
@@ -135,14 +113,11 @@ def main(arguments):
         print("sass_budget.py: the listings hold no hot kernel", file=sys.stderr)
         return 1
     if update:
-        write_budget(path, found)
-        print(f"{path}: {len(found)} kernels")
+        write_budget(path, "# What the machine code of the hot kernels contains at least; tests/gpu/check_kernels.sh checks it,\n"
+                     "# --update writes it. HMMA and LDSM in the hot loop, the others in the whole kernel.\n", found,
+                     lambda seen: " ".join(f"{kind}={least}" for kind, least in seen[0].items()))
         return 0
-    problems = compare(found, read_budget(path))
-    for problem in problems:
-        print(problem, file=sys.stderr)
-    print(f"{len(found)} kernels disassembled, {len(problems)} problems")
-    return 1 if problems else 0
+    return conclude(compare(found, read_budget(path, minima_of), below), f"{len(found)} kernels disassembled")
 
 
 if __name__ == "__main__":

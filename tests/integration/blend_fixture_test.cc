@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
-#include <memory>
 #include <string>
 #include <vector>
 

@@ -2,9 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
-#include <memory>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -22,6 +20,7 @@ namespace kvblend::model {
 namespace {
 
 using kernels::DataType;
+using Gemm = kernels::CpuBackendOptions::Gemm;
 using test_support::LogitsFixture;
 
 constexpr int32_t kPageSize = 16;
@@ -39,12 +38,6 @@ constexpr int32_t kTokensIn8Bits = kAllTokens;
     ASSERT_TRUE(assert_ok.ok()) << assert_ok;    \
   } while (false)
 
-struct Agreement {
-  std::vector<double> full_kl;     // at the fixture's full positions: exact
-  std::vector<double> partial_kl;  // at its partial positions: lower bounds
-  int32_t same_top1 = 0;           // of all positions
-};
-
 double Mean(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
@@ -55,27 +48,35 @@ class ModelLogitsTest : public ::testing::Test {
  protected:
   // Full prefill of the fixture's first `num_tokens` tokens, compared with the fixture at each of its
   // positions.
-  void Compare(kernels::Backend& backend, DataType kv_dtype, int32_t num_tokens, Agreement& agreement);
+  void Compare(kernels::Backend& backend, DataType kv_dtype, int32_t num_tokens);
+  // The same on the CPU.
+  void CompareOnCpu(kernels::CpuBackendOptions options, DataType kv_dtype, int32_t num_tokens) {
+    const auto backend = kernels::CreateCpuBackend(options);
+    ASSERT_OK(backend.status());
+    Compare(**backend, kv_dtype, num_tokens);
+  }
+
+  std::vector<double> full_kl_;     // at the fixture's full positions: exact
+  std::vector<double> partial_kl_;  // at its partial positions: lower bounds
+  int32_t same_top1_ = 0;           // of all positions
 
  private:
-  void ComparePosition(const LogitsFixture& fixture, int32_t position, absl::Span<const float> logits,
-                       Agreement& agreement);
+  void ComparePosition(const LogitsFixture& fixture, int32_t position, absl::Span<const float> logits);
 };
 
 void ModelLogitsTest::ComparePosition(const LogitsFixture& fixture, int32_t position,
-                                      absl::Span<const float> logits, Agreement& agreement) {
+                                      absl::Span<const float> logits) {
   const auto top = std::max_element(logits.begin(), logits.end()) - logits.begin();
-  agreement.same_top1 += top == fixture.top1[position];
+  same_top1_ += top == fixture.top1[position];
   for (const auto& full : fixture.full) {
-    if (full.position == position) agreement.full_kl.push_back(KlDivergence(full, logits));
+    if (full.position == position) full_kl_.push_back(KlDivergence(full, logits));
   }
   for (const auto& partial : fixture.partial) {
-    if (partial.position == position) agreement.partial_kl.push_back(KlDivergence(partial, logits));
+    if (partial.position == position) partial_kl_.push_back(KlDivergence(partial, logits));
   }
 }
 
-void ModelLogitsTest::Compare(kernels::Backend& backend, DataType kv_dtype, int32_t num_tokens,
-                              Agreement& agreement) {
+void ModelLogitsTest::Compare(kernels::Backend& backend, DataType kv_dtype, int32_t num_tokens) {
   auto fixture =
       test_support::ReadLogitsFixture(KVBLEND_SOURCE_DIR "/tests/fixtures/logits/musique_3_passages.bin");
   ASSERT_OK(fixture.status());
@@ -106,17 +107,12 @@ void ModelLogitsTest::Compare(kernels::Backend& backend, DataType kv_dtype, int3
                                              .dtype = kv_dtype});
   ASSERT_OK(pool.status());
   const kernels::KvPagesView pages = (*pool)->Layer(0);
-  kernels::BatchSpec batch;
-  const std::vector<int32_t> row_indptr = {0, num_tokens};
-  const std::vector<int32_t> kv_len = {num_tokens};
-  const std::vector<int32_t> page_indptr = {0, num_pages};
-  batch.row_indptr = row_indptr;
-  batch.positions = positions;
-  batch.kv_len = kv_len;
-  batch.page_indptr = page_indptr;
-  batch.page_indices = page_indices;
-  batch.page_size = kPageSize;
-  auto plan = backend.PlanBatch(batch);
+  auto plan = backend.PlanBatch({.row_indptr = {0, num_tokens},
+                                 .positions = positions,
+                                 .kv_len = {num_tokens},
+                                 .page_indptr = {0, num_pages},
+                                 .page_indices = page_indices,
+                                 .page_size = kPageSize});
   ASSERT_OK(plan.status());
 
   PassState state;
@@ -141,76 +137,60 @@ void ModelLogitsTest::Compare(kernels::Backend& backend, DataType kv_dtype, int3
     ASSERT_OK(backend.CopyToHost(**stream, logits.data(), (*device_logits)->data(), rows * vocab * 4));
     ASSERT_OK(backend.Synchronize(**stream));
     for (int32_t row = 0; row < rows; ++row) {
-      ComparePosition(*fixture, begin + row, absl::MakeConstSpan(logits).subspan(row * vocab, vocab),
-                      agreement);
+      ComparePosition(*fixture, begin + row, absl::MakeConstSpan(logits).subspan(row * vocab, vocab));
     }
   }
-  ASSERT_FALSE(agreement.full_kl.empty());
-  ASSERT_FALSE(agreement.partial_kl.empty());
+  ASSERT_FALSE(full_kl_.empty());
+  ASSERT_FALSE(partial_kl_.empty());
   std::printf(
       "%s, kv %s, %d tokens: exact KL mean %.3g, max %.3g; lower bound mean %.3g, max %.3g; same top-1 %d\n",
-      backend.Describe().c_str(), std::string(Name(kv_dtype)).c_str(), num_tokens, Mean(agreement.full_kl),
-      Max(agreement.full_kl), Mean(agreement.partial_kl), Max(agreement.partial_kl), agreement.same_top1);
+      backend.Describe().c_str(), std::string(Name(kv_dtype)).c_str(), num_tokens, Mean(full_kl_),
+      Max(full_kl_), Mean(partial_kl_), Max(partial_kl_), same_top1_);
 }
 
 // Plain loops are slow: 48 tokens hold two positions with an exact KL and six with a lower bound.
 TEST_F(ModelLogitsTest, ReferenceInFp32) {
-  const auto backend = kernels::CreateReferenceBackend();
-  Agreement agreement;
-  ASSERT_NO_FATAL_FAILURE(Compare(*backend, DataType::kF32, 48, agreement));
-  EXPECT_LT(Max(agreement.full_kl), 1e-6);
-  EXPECT_LT(Max(agreement.partial_kl), 1e-6);
-  EXPECT_EQ(agreement.same_top1, 48);
+  ASSERT_NO_FATAL_FAILURE(Compare(*kernels::CreateReferenceBackend(), DataType::kF32, 48));
+  EXPECT_LT(Max(full_kl_), 1e-6);
+  EXPECT_LT(Max(partial_kl_), 1e-6);
+  EXPECT_EQ(same_top1_, 48);
 }
 
 TEST_F(ModelLogitsTest, CpuInFp32) {
-  kernels::CpuBackendOptions options;
-  options.gemm = kernels::CpuBackendOptions::Gemm::kF32;
-  const auto backend = kernels::CreateCpuBackend(options);
-  ASSERT_TRUE(backend.ok()) << backend.status();
-  Agreement agreement;
-  ASSERT_NO_FATAL_FAILURE(Compare(**backend, DataType::kF32, kAllTokens, agreement));
-  EXPECT_LT(Max(agreement.full_kl), 1e-6);
-  EXPECT_LT(Max(agreement.partial_kl), 1e-6);
-  EXPECT_GE(agreement.same_top1, kAllTokens - 1) << "more than a tie";
+  ASSERT_NO_FATAL_FAILURE(CompareOnCpu({.gemm = Gemm::kF32}, DataType::kF32, kAllTokens));
+  EXPECT_LT(Max(full_kl_), 1e-6);
+  EXPECT_LT(Max(partial_kl_), 1e-6);
+  EXPECT_GE(same_top1_, kAllTokens - 1) << "more than a tie";
 }
 
 // As the server runs it: bf16 GEMMs where the processor has them, KV in bf16.
 TEST_F(ModelLogitsTest, CpuInItsFastestForm) {
-  const auto backend = kernels::CreateCpuBackend({});
-  ASSERT_TRUE(backend.ok()) << backend.status();
-  Agreement agreement;
-  ASSERT_NO_FATAL_FAILURE(Compare(**backend, DataType::kBF16, kAllTokens, agreement));
-  EXPECT_LT(Mean(agreement.full_kl), 1e-3);
-  EXPECT_LT(Mean(agreement.partial_kl), 1e-3);
+  ASSERT_NO_FATAL_FAILURE(CompareOnCpu({}, DataType::kBF16, kAllTokens));
+  EXPECT_LT(Mean(full_kl_), 1e-3);
+  EXPECT_LT(Mean(partial_kl_), 1e-3);
   // One position may be worse (measured: 3.5e-3), but not by much.
-  EXPECT_LT(Max(agreement.full_kl), 1e-2);
-  EXPECT_LT(Max(agreement.partial_kl), 1e-2);
-  EXPECT_GE(agreement.same_top1, 0.99 * kAllTokens);
+  EXPECT_LT(Max(full_kl_), 1e-2);
+  EXPECT_LT(Max(partial_kl_), 1e-2);
+  EXPECT_GE(same_top1_, 0.99 * kAllTokens);
 }
 
 // What 8 bits cost (docs/performance.md). Not the defaults: those stay below a mean of 2e-3.
 TEST_F(ModelLogitsTest, PagesInInt8) {
-  const auto backend = kernels::CreateCpuBackend({});
-  ASSERT_TRUE(backend.ok()) << backend.status();
-  Agreement agreement;
-  ASSERT_NO_FATAL_FAILURE(Compare(**backend, DataType::kInt8, kTokensIn8Bits, agreement));
+  ASSERT_NO_FATAL_FAILURE(CompareOnCpu({}, DataType::kInt8, kTokensIn8Bits));
   // Measured: 3.0e-3, 1.3e-3 and 0.989; of the first 300 tokens alone 5.5e-3, 1.7e-3 and 0.977.
-  EXPECT_LT(Mean(agreement.full_kl), 1e-2);
-  EXPECT_LT(Mean(agreement.partial_kl), 4e-3);
-  EXPECT_GE(agreement.same_top1, 0.95 * kTokensIn8Bits);
+  EXPECT_LT(Mean(full_kl_), 1e-2);
+  EXPECT_LT(Mean(partial_kl_), 4e-3);
+  EXPECT_GE(same_top1_, 0.95 * kTokensIn8Bits);
 }
 
 TEST_F(ModelLogitsTest, ProductsInInt8) {
-  const auto backend = kernels::CreateCpuBackend({.gemm = kernels::CpuBackendOptions::Gemm::kInt8});
-  if (absl::IsFailedPrecondition(backend.status())) GTEST_SKIP() << backend.status().message();
-  ASSERT_TRUE(backend.ok()) << backend.status();
-  Agreement agreement;
-  ASSERT_NO_FATAL_FAILURE(Compare(**backend, DataType::kBF16, kTokensIn8Bits, agreement));
+  const absl::Status possible = kernels::CreateCpuBackend({.gemm = Gemm::kInt8}).status();
+  if (absl::IsFailedPrecondition(possible)) GTEST_SKIP() << possible.message();
+  ASSERT_NO_FATAL_FAILURE(CompareOnCpu({.gemm = Gemm::kInt8}, DataType::kBF16, kTokensIn8Bits));
   // Measured: 0.0042, 0.0024 and 0.977.
-  EXPECT_LT(Mean(agreement.full_kl), 1.5e-2);
-  EXPECT_LT(Mean(agreement.partial_kl), 8e-3);
-  EXPECT_GE(agreement.same_top1, 0.95 * kTokensIn8Bits);
+  EXPECT_LT(Mean(full_kl_), 1.5e-2);
+  EXPECT_LT(Mean(partial_kl_), 8e-3);
+  EXPECT_GE(same_top1_, 0.95 * kTokensIn8Bits);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
 // The streaming calls, with an engine whose every event the test decides.
+#include <memory>
 #include <random>
 #include <string>
 #include <thread>
@@ -13,7 +14,21 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-using ServerStreamingTest = ServerFixture;
+/// A question on its way: what its client has of it, and what the engine has.
+struct Asked {
+  std::unique_ptr<grpc::ClientContext> context;
+  std::unique_ptr<grpc::ClientReader<v1::GenerateEvent>> reader;
+  std::shared_ptr<testing::FakeGenerate> call;  // null when it does not reach the engine
+};
+
+class ServerStreamingTest : public ServerFixture {
+ protected:
+  Asked Ask(const v1::GenerateRequest& request = Question()) {
+    auto context = std::make_unique<grpc::ClientContext>();
+    auto reader = inference_->Generate(context.get(), request);
+    return {std::move(context), std::move(reader), engine_.NextGenerate()};
+  }
+};
 
 TextDelta Delta(std::string text, int32_t token_id) {
   TextDelta delta;
@@ -23,12 +38,10 @@ TextDelta Delta(std::string text, int32_t token_id) {
 }
 
 TEST_F(ServerStreamingTest, GenerateSendsReportTextAndEnd) {
-  grpc::ClientContext context;
   v1::GenerateRequest request = Question();
   request.set_namespace_("tenant");
   request.mutable_prompt()->add_chunks("chunk");
-  const auto reader = inference_->Generate(&context, request);
-  const auto call = engine_.NextGenerate();
+  const auto [context, reader, call] = Ask(request);
   ASSERT_NE(call, nullptr);
   EXPECT_EQ(call->request.prompt.question, "why?");
   EXPECT_THAT(call->request.prompt.chunks, ElementsAre("chunk"));
@@ -115,14 +128,12 @@ TEST_F(ServerStreamingTest, PutSendsProgress) {
 }
 
 TEST_F(ServerStreamingTest, CancellingTheCallCancelsTheRequest) {
-  grpc::ClientContext context;
-  const auto reader = inference_->Generate(&context, Question());
-  const auto call = engine_.NextGenerate();
+  const auto [context, reader, call] = Ask();
   ASSERT_NE(call, nullptr);
   call->observer->OnPrompt({});
   v1::GenerateEvent event;
   ASSERT_TRUE(reader->Read(&event));
-  context.TryCancel();
+  context->TryCancel();
   EXPECT_TRUE(call->WaitUntilCancelled());
   call->observer->OnText(Delta("late", 1));  // the engine may be in the middle of a step
   call->Finish(absl::CancelledError("cancelled"), GenerateResult());
@@ -163,9 +174,7 @@ TEST_F(ServerStreamingTest, AFullQueueSaysWhenToComeBack) {
 }
 
 TEST_F(ServerStreamingTest, AnErrorInTheMiddleComesAfterWhatWasSent) {
-  grpc::ClientContext context;
-  const auto reader = inference_->Generate(&context, Question());
-  const auto call = engine_.NextGenerate();
+  const auto [context, reader, call] = Ask();
   ASSERT_NE(call, nullptr);
   call->observer->OnPrompt({});
   call->observer->OnText(Delta("par", 1));
@@ -193,9 +202,7 @@ TEST_F(ServerStreamingTest, BadRequestsNeverReachTheEngine) {
   const auto large = inference_->Generate(&large_context, Question(std::string(2 << 20, 'x')));
   EXPECT_EQ(large->Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
 
-  grpc::ClientContext good_context;
-  const auto good = inference_->Generate(&good_context, Question("next?"));
-  const auto call = engine_.NextGenerate();
+  const auto [good_context, good, call] = Ask(Question("next?"));
   ASSERT_NE(call, nullptr);
   EXPECT_EQ(call->request.prompt.question, "next?");
   call->Finish(absl::OkStatus(), GenerateResult());
@@ -205,9 +212,7 @@ TEST_F(ServerStreamingTest, BadRequestsNeverReachTheEngine) {
 }
 
 TEST_F(ServerStreamingTest, AClientThatDoesNotReadIsCutOff) {
-  grpc::ClientContext context;
-  const auto reader = inference_->Generate(&context, Question());
-  const auto call = engine_.NextGenerate();
+  const auto [context, reader, call] = Ask();
   ASSERT_NE(call, nullptr);
   const std::string text(64 << 10, 'x');
   // The transport's own buffers take a few megabytes at most.
@@ -224,23 +229,21 @@ TEST_F(ServerStreamingTest, AClientThatDoesNotReadIsCutOff) {
 
 TEST_F(ServerStreamingTest, EventsKeepTheirOrder) {
   constexpr int kEvents = 3000;
-  grpc::ClientContext context;
-  const auto reader = inference_->Generate(&context, Question());
-  const auto call = engine_.NextGenerate();
-  ASSERT_NE(call, nullptr);
+  const Asked asked = Ask();
+  ASSERT_NE(asked.call, nullptr);
   std::thread engine_thread([&] {
-    for (int i = 0; i < kEvents; ++i) call->observer->OnText(Delta("x", i));
-    call->Finish(absl::OkStatus(), GenerateResult());
+    for (int i = 0; i < kEvents; ++i) asked.call->observer->OnText(Delta("x", i));
+    asked.call->Finish(absl::OkStatus(), GenerateResult());
   });
   v1::GenerateEvent event;
   for (int i = 0; i < kEvents; ++i) {
-    EXPECT_TRUE(reader->Read(&event));
+    EXPECT_TRUE(asked.reader->Read(&event));
     EXPECT_THAT(event.text().token_ids(), ElementsAre(i));
   }
-  EXPECT_TRUE(reader->Read(&event));
+  EXPECT_TRUE(asked.reader->Read(&event));
   EXPECT_TRUE(event.has_finished());
   engine_thread.join();
-  EXPECT_TRUE(reader->Finish().ok());
+  EXPECT_TRUE(asked.reader->Finish().ok());
 }
 
 // Calls that end at any moment, in any way: whatever the interleaving, each ends exactly once and nothing is

@@ -2,27 +2,40 @@
 #pragma once
 
 #include <functional>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "engine/api/engine.h"
 
 namespace kvblend::test_support {
 
 /// Everything is to be read after Wait, but for the hooks, which run on the engine's thread.
-struct GenerateRecorder final : GenerateObserver {
+template <typename Recorder, typename Observer>
+struct EndRecorder : Observer {
+  absl::Status status = absl::UnknownError("not done");
+  absl::Notification done;
+
+  Recorder& Wait() {
+    done.WaitForNotification();
+    return static_cast<Recorder&>(*this);
+  }
+
+ protected:
+  void End(const absl::Status& final_status) {
+    status = final_status;
+    done.Notify();  // a second call would crash, as it should
+  }
+};
+
+struct GenerateRecorder final : EndRecorder<GenerateRecorder, GenerateObserver> {
   std::vector<PromptReport> prompts;
   std::string text;
   std::vector<int32_t> token_ids;
   std::vector<TextDelta> deltas;
-  absl::Status status = absl::UnknownError("not done");
   GenerateResult result;
   std::function<void()> on_prompt = [] {};
-  absl::Notification done;
 
   void OnPrompt(const PromptReport& report) override {
     prompts.push_back(report);
@@ -34,52 +47,29 @@ struct GenerateRecorder final : GenerateObserver {
     deltas.push_back(delta);
   }
   void OnDone(const absl::Status& final_status, const GenerateResult& final_result) override {
-    status = final_status;
     result = final_result;
-    done.Notify();  // a second call would crash, as it should
-  }
-  GenerateRecorder& Wait() {
-    done.WaitForNotification();
-    return *this;
+    End(final_status);
   }
 };
 
-struct ScoreRecorder final : ScoreObserver {
+struct ScoreRecorder final : EndRecorder<ScoreRecorder, ScoreObserver> {
   std::vector<PromptReport> prompts;
   std::vector<ScoredToken> tokens;
-  absl::Status status = absl::UnknownError("not done");
-  absl::Notification done;
 
   void OnPrompt(const PromptReport& report) override { prompts.push_back(report); }
   void OnToken(const ScoredToken& token) override { tokens.push_back(token); }
-  void OnDone(const absl::Status& final_status) override {
-    status = final_status;
-    done.Notify();
-  }
-  ScoreRecorder& Wait() {
-    done.WaitForNotification();
-    return *this;
-  }
+  void OnDone(const absl::Status& final_status) override { End(final_status); }
 };
 
-struct PutRecorder final : PutChunksObserver {
+struct PutRecorder final : EndRecorder<PutRecorder, PutChunksObserver> {
   std::vector<PutChunkProgress> progress;
-  absl::Status status = absl::UnknownError("not done");
   std::function<void()> on_progress = [] {};
-  absl::Notification done;
 
   void OnProgress(const PutChunkProgress& chunk) override {
     progress.push_back(chunk);
     on_progress();
   }
-  void OnDone(const absl::Status& final_status) override {
-    status = final_status;
-    done.Notify();
-  }
-  PutRecorder& Wait() {
-    done.WaitForNotification();
-    return *this;
-  }
+  void OnDone(const absl::Status& final_status) override { End(final_status); }
 };
 
 }  // namespace kvblend::test_support

@@ -39,13 +39,13 @@ FakeEngine::FakeEngine()
 }
 
 template <typename Call, typename Request, typename Observer>
-absl::StatusOr<std::shared_ptr<RequestHandle>> FakeEngine::Accept(Calls<Call>* calls, Request request,
+absl::StatusOr<std::shared_ptr<RequestHandle>> FakeEngine::Accept(Waiting<Call>* waiting, Request request,
                                                                   std::shared_ptr<Observer> observer) {
   absl::MutexLock lock(&mutex_);
   if (!refusal_.ok()) return refusal_;
   auto call = std::make_shared<Call>(std::move(request), std::move(observer));
-  calls->waiting.push_back(call);
-  calls->all.push_back(call);
+  waiting->push_back(call);
+  accepted_.push_back(call);
   return call;
 }
 
@@ -109,29 +109,21 @@ EngineStats FakeEngine::Stats() const {
   return stats;
 }
 
-template <typename Call>
-bool FakeEngine::DrainCalls(const Calls<Call>* calls, absl::Time deadline) {
-  std::vector<std::shared_ptr<Call>> all;
+absl::Status FakeEngine::Drain(absl::Time deadline) {
+  RefuseWith(absl::UnavailableError("draining"));
+  draining_.Notify();
+  std::vector<std::shared_ptr<FakeHandle>> accepted;
   {
     absl::MutexLock lock(&mutex_);
-    all = calls->all;
+    accepted = accepted_;
   }
   bool in_time = true;
-  for (const auto& call : all) {
+  for (const auto& call : accepted) {
     if (call->finished.WaitForNotificationWithTimeout(deadline - absl::Now())) continue;
     in_time = false;
     call->Cancel();
     call->finished.WaitForNotification();
   }
-  return in_time;
-}
-
-absl::Status FakeEngine::Drain(absl::Time deadline) {
-  RefuseWith(absl::UnavailableError("draining"));
-  draining_.Notify();
-  bool in_time = DrainCalls(&generates_, deadline);
-  in_time = DrainCalls(&scores_, deadline) && in_time;
-  in_time = DrainCalls(&puts_, deadline) && in_time;
   return in_time ? absl::OkStatus() : absl::DeadlineExceededError("cancelled what was left");
 }
 
@@ -139,20 +131,6 @@ void FakeEngine::RefuseWith(absl::Status status) {
   absl::MutexLock lock(&mutex_);
   refusal_ = std::move(status);
 }
-
-template <typename Call>
-std::shared_ptr<Call> FakeEngine::Next(Calls<Call>* calls) {
-  absl::MutexLock lock(&mutex_);
-  const auto has_one = [calls] { return !calls->waiting.empty(); };
-  if (!mutex_.AwaitWithTimeout(absl::Condition(&has_one), absl::Minutes(1))) return nullptr;
-  std::shared_ptr<Call> call = calls->waiting.front();
-  calls->waiting.pop_front();
-  return call;
-}
-
-template std::shared_ptr<FakeGenerate> FakeEngine::Next(Calls<FakeGenerate>*);
-template std::shared_ptr<FakeScore> FakeEngine::Next(Calls<FakeScore>*);
-template std::shared_ptr<FakePutChunks> FakeEngine::Next(Calls<FakePutChunks>*);
 
 ChunkKey FakeEngine::StoreChunk(std::string_view tenant_namespace, int32_t seed, int32_t num_tokens,
                                 const std::string& label) {

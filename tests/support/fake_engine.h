@@ -20,13 +20,9 @@
 
 namespace kvblend::testing {
 
-/// A submitted request. The test plays the engine's thread: it calls the observer, and ends with Finish.
-template <typename Request, typename Observer>
-class FakeCall : public RequestHandle {
+/// What every submitted request has, whatever it asks for.
+class FakeHandle : public RequestHandle {
  public:
-  FakeCall(Request request, std::shared_ptr<Observer> observer)
-      : request(std::move(request)), observer(std::move(observer)) {}
-
   void Cancel() override {
     absl::MutexLock lock(&mutex_);
     cancelled_ = true;
@@ -41,6 +37,20 @@ class FakeCall : public RequestHandle {
     return cancelled_;
   }
 
+  absl::Notification finished;
+
+ private:
+  absl::Mutex mutex_;
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+/// The test plays the engine's thread: it calls the observer, and ends with Finish.
+template <typename Request, typename Observer>
+class FakeCall : public FakeHandle {
+ public:
+  FakeCall(Request request, std::shared_ptr<Observer> observer)
+      : request(std::move(request)), observer(std::move(observer)) {}
+
   /// Calls the observer's OnDone(arguments...), drops the observer and counts as finished for Drain.
   template <typename... Arguments>
   void Finish(Arguments&&... arguments) {
@@ -51,11 +61,6 @@ class FakeCall : public RequestHandle {
 
   const Request request;
   std::shared_ptr<Observer> observer;
-  absl::Notification finished;
-
- private:
-  absl::Mutex mutex_;
-  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 using FakeGenerate = FakeCall<GenerateRequest, GenerateObserver>;
@@ -102,18 +107,20 @@ class FakeEngine : public Engine {
 
  private:
   template <typename Call>
-  struct Calls {
-    std::deque<std::shared_ptr<Call>> waiting;  // for Next
-    std::vector<std::shared_ptr<Call>> all;
-  };
+  using Waiting = std::deque<std::shared_ptr<Call>>;  // for Next
 
   template <typename Call, typename Request, typename Observer>
-  absl::StatusOr<std::shared_ptr<RequestHandle>> Accept(Calls<Call>* calls, Request request,
+  absl::StatusOr<std::shared_ptr<RequestHandle>> Accept(Waiting<Call>* waiting, Request request,
                                                         std::shared_ptr<Observer> observer);
   template <typename Call>
-  std::shared_ptr<Call> Next(Calls<Call>* calls);
-  template <typename Call>
-  bool DrainCalls(const Calls<Call>* calls, absl::Time deadline);
+  std::shared_ptr<Call> Next(Waiting<Call>* waiting) {
+    absl::MutexLock lock(&mutex_);
+    const auto has_one = [waiting] { return !waiting->empty(); };
+    if (!mutex_.AwaitWithTimeout(absl::Condition(&has_one), absl::Minutes(1))) return nullptr;
+    std::shared_ptr<Call> call = waiting->front();
+    waiting->pop_front();
+    return call;
+  }
 
   const std::unique_ptr<store::ChunkStore> chunk_store_;
   EngineInfo info_;
@@ -121,9 +128,10 @@ class FakeEngine : public Engine {
 
   mutable absl::Mutex mutex_;
   absl::Status refusal_ ABSL_GUARDED_BY(mutex_);
-  Calls<FakeGenerate> generates_ ABSL_GUARDED_BY(mutex_);
-  Calls<FakeScore> scores_ ABSL_GUARDED_BY(mutex_);
-  Calls<FakePutChunks> puts_ ABSL_GUARDED_BY(mutex_);
+  Waiting<FakeGenerate> generates_ ABSL_GUARDED_BY(mutex_);
+  Waiting<FakeScore> scores_ ABSL_GUARDED_BY(mutex_);
+  Waiting<FakePutChunks> puts_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<FakeHandle>> accepted_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace kvblend::testing

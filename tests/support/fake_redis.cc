@@ -140,7 +140,6 @@ class FakeRedis::Transport final : public redis::Transport {
   absl::StatusOr<std::unique_ptr<Connection>> Connect(const Endpoint& endpoint,
                                                       absl::Time deadline) override {
     absl::MutexLock lock(&redis_.mutex_);
-    ++redis_.num_connects_;
     for (int32_t i = 0; i < static_cast<int32_t>(redis_.nodes_.size()); ++i) {
       if (EndpointOf(i) != endpoint) continue;
       switch (redis_.nodes_[i].connect_fault) {
@@ -174,6 +173,11 @@ Endpoint FakeRedis::EndpointOf(int32_t node) { return {absl::StrCat("10.0.0.", n
 void FakeRedis::SetScript(Script script) {
   absl::MutexLock lock(&mutex_);
   script_ = std::move(script);
+}
+
+void FakeRedis::ReplyTo(const std::string& command, const FakeReply& reply) {
+  SetScript(
+      [=](int32_t, const Arguments& arguments) { return arguments[0] == command ? reply : FakeReply{}; });
 }
 
 void FakeRedis::SetConnectFault(int32_t node, ConnectFault fault) {
@@ -250,16 +254,6 @@ void FakeRedis::AddMember(const std::string& key, const std::string& member) {
 int32_t FakeRedis::NodeOf(const std::string& key) {
   absl::MutexLock lock(&mutex_);
   return OwnerOf(key);
-}
-
-int64_t FakeRedis::num_commands() {
-  absl::MutexLock lock(&mutex_);
-  return num_commands_;
-}
-
-int64_t FakeRedis::num_connects() {
-  absl::MutexLock lock(&mutex_);
-  return num_connects_;
 }
 
 int32_t FakeRedis::OwnerOf(const std::string& key) const { return owners_[redis::SlotOf(key)]; }
@@ -344,9 +338,7 @@ std::string FakeRedis::ExecuteOnKeys(Node& node, const Arguments& arguments) {
     if (value->expires == absl::InfiniteFuture()) return Integer(-1);
     return Integer(absl::ToInt64Milliseconds(value->expires - clock_.Now()));
   }
-  if (value != nullptr && !value->is_set) {
-    return kWrongType;
-  }
+  if (value != nullptr && !value->is_set) return kWrongType;
   if (name == "ZADD") {
     Value& set = node.values[key];
     set.is_set = true;

@@ -3,6 +3,7 @@
 // uses.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -50,6 +51,15 @@ struct FakeReply {
   Then then = Then::kGoOn;             // with the connection, once what is kept was read
 };
 
+/// A command whose reply is lost behind `keep_bytes`, and what becomes of the connection.
+inline FakeReply CutReply(size_t keep_bytes, FakeReply::Then then, bool execute = true) {
+  FakeReply reply;
+  reply.execute = execute;
+  reply.keep_bytes = keep_bytes;
+  reply.then = then;
+  return reply;
+}
+
 class FakeRedis {
  public:
   using Arguments = std::vector<std::string>;
@@ -67,6 +77,8 @@ class FakeRedis {
 
   // Faults.
   void SetScript(Script script);
+  /// A script: every `command` gets this reply, others are done as ever.
+  void ReplyTo(const std::string& command, const FakeReply& reply);
   void SetConnectFault(int32_t node, ConnectFault fault);
   /// Existing connections are reset and new ones refused; data stay.
   void Kill(int32_t node);
@@ -86,8 +98,7 @@ class FakeRedis {
   void AddMember(const std::string& key, const std::string& member);
 
   int32_t NodeOf(const std::string& key);
-  int64_t num_commands();  // so far
-  int64_t num_connects();
+  int64_t num_commands() const { return num_commands_; }  // so far
 
  private:
   friend class FakeConnection;
@@ -119,8 +130,7 @@ class FakeRedis {
   Script script_ ABSL_GUARDED_BY(mutex_);
   std::string user_ ABSL_GUARDED_BY(mutex_);
   std::string password_ ABSL_GUARDED_BY(mutex_);
-  int64_t num_commands_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t num_connects_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::atomic<int64_t> num_commands_ = 0;
 };
 
 }  // namespace kvblend::store

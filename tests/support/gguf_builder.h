@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/types/span.h"
+
 namespace kvblend::test_support {
 
 /// GGUF's numbers for value types.
@@ -32,6 +34,11 @@ void AppendBytes(std::string& out, T value) {
 
 /// Appends a GGUF string: its length in 8 bytes, then its bytes.
 void AppendGgufString(std::string& out, std::string_view text);
+
+/// The file as readers take it. The text must stay.
+inline absl::Span<const std::byte> Bytes(const std::string& text) {
+  return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
+}
 
 class GgufBuilder {
  public:

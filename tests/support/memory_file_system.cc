@@ -1,11 +1,11 @@
 #include "tests/support/memory_file_system.h"
 
 #include <algorithm>
-#include <functional>
 #include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 
 namespace kvblend::store {
 
@@ -149,10 +149,7 @@ class MemoryLock final : public FileLock {
   const uint64_t id_;
 };
 
-MemoryFileSystem::MemoryFileSystem(int64_t capacity_bytes)
-    : root_(std::make_shared<Node>()), capacity_bytes_(capacity_bytes) {
-  root_->is_folder = true;
-}
+MemoryFileSystem::MemoryFileSystem() : root_(std::make_shared<Node>()) { root_->is_folder = true; }
 
 MemoryFileSystem::~MemoryFileSystem() = default;
 
@@ -181,10 +178,9 @@ absl::StatusOr<std::unique_ptr<File>> MemoryFileSystem::Open(const std::string& 
   if (mode == OpenMode::kCreate) {
     if (node != nullptr) return absl::AlreadyExistsError(absl::StrCat(path, ": is there already"));
     const auto [folder_path, name] = Split(path);
-    const absl::StatusOr<std::shared_ptr<Node>> folder = Folder(folder_path);
-    if (!folder.ok()) return folder.status();
+    KVBLEND_ASSIGN_OR_RETURN(const std::shared_ptr<Node> folder, Folder(folder_path));
     node = std::make_shared<Node>();
-    (*folder)->names[name] = node;
+    folder->names[name] = node;
   }
   if (node == nullptr) return NotFound(path);
   if (node->is_folder) return absl::FailedPreconditionError(absl::StrCat(path, ": is a folder"));
@@ -196,11 +192,10 @@ absl::Status MemoryFileSystem::Rename(const std::string& from, const std::string
   std::shared_ptr<Node> node = Find(from);
   if (node == nullptr) return NotFound(from);
   const auto [to_folder, to_name] = Split(to);
-  const absl::StatusOr<std::shared_ptr<Node>> folder = Folder(to_folder);
-  if (!folder.ok()) return folder.status();
+  KVBLEND_ASSIGN_OR_RETURN(const std::shared_ptr<Node> folder, Folder(to_folder));
   const auto [from_folder, from_name] = Split(from);
   Find(from_folder)->names.erase(from_name);
-  (*folder)->names[to_name] = std::move(node);
+  folder->names[to_name] = std::move(node);
   return absl::OkStatus();
 }
 
@@ -218,28 +213,25 @@ absl::Status MemoryFileSystem::MakeFolder(const std::string& path) {
   absl::MutexLock lock(&mutex_);
   if (Find(path) != nullptr) return absl::AlreadyExistsError(absl::StrCat(path, ": is there already"));
   const auto [above, name] = Split(path);
-  const absl::StatusOr<std::shared_ptr<Node>> folder = Folder(above);
-  if (!folder.ok()) return folder.status();
+  KVBLEND_ASSIGN_OR_RETURN(const std::shared_ptr<Node> folder, Folder(above));
   auto node = std::make_shared<Node>();
   node->is_folder = true;
-  (*folder)->names[name] = std::move(node);
+  folder->names[name] = std::move(node);
   return absl::OkStatus();
 }
 
 absl::Status MemoryFileSystem::SyncFolder(const std::string& path) {
   absl::MutexLock lock(&mutex_);
-  const absl::StatusOr<std::shared_ptr<Node>> folder = Folder(path);
-  if (!folder.ok()) return folder.status();
-  (*folder)->durable_names = (*folder)->names;
+  KVBLEND_ASSIGN_OR_RETURN(const std::shared_ptr<Node> folder, Folder(path));
+  folder->durable_names = folder->names;
   return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<FolderItem>> MemoryFileSystem::List(const std::string& path) {
   absl::MutexLock lock(&mutex_);
-  const absl::StatusOr<std::shared_ptr<Node>> folder = Folder(path);
-  if (!folder.ok()) return folder.status();
+  KVBLEND_ASSIGN_OR_RETURN(const std::shared_ptr<Node> folder, Folder(path));
   std::vector<FolderItem> items;
-  for (const auto& [name, node] : (*folder)->names) {
+  for (const auto& [name, node] : folder->names) {
     items.push_back({.name = name, .is_folder = node->is_folder, .is_file = !node->is_folder});
   }
   return items;

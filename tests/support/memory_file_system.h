@@ -22,8 +22,7 @@ class MemoryFileSystem final : public FileSystem {
  public:
   struct Node;  // private to the implementation
 
-  /// Writes beyond it are refused with kResourceExhausted.
-  explicit MemoryFileSystem(int64_t capacity_bytes = std::numeric_limits<int64_t>::max());
+  MemoryFileSystem();
   ~MemoryFileSystem() override;
 
   absl::StatusOr<std::unique_ptr<File>> Open(const std::string& path, OpenMode mode) override;
@@ -40,6 +39,7 @@ class MemoryFileSystem final : public FileSystem {
   /// The machine loses power: of every name that was made, replaced or removed since its folder was synced,
   /// and every 512 bytes written since their file was, the old or the new is there, by chance.
   void LosePower(std::mt19937_64& random);
+  /// Writes beyond it are refused with kResourceExhausted.
   void SetCapacity(int64_t bytes);
 
   // For tests to look at, and damage, what is stored. Paths must be of files.
@@ -59,7 +59,7 @@ class MemoryFileSystem final : public FileSystem {
 
   mutable absl::Mutex mutex_;
   std::shared_ptr<Node> root_ ABSL_GUARDED_BY(mutex_);
-  int64_t capacity_bytes_ ABSL_GUARDED_BY(mutex_);
+  int64_t capacity_bytes_ ABSL_GUARDED_BY(mutex_) = std::numeric_limits<int64_t>::max();
   std::map<std::string, uint64_t> locks_ ABSL_GUARDED_BY(mutex_);  // path -> who
   uint64_t next_lock_ ABSL_GUARDED_BY(mutex_) = 1;
 };

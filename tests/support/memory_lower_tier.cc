@@ -4,6 +4,8 @@
 #include <cstring>
 #include <tuple>
 
+#include "base/status_macros.h"
+
 namespace kvblend::test_support {
 
 using kvblend::ChunkInfo;
@@ -159,9 +161,7 @@ class MemoryLowerTier final : public store::LowerTier {
 
   absl::Status Put(const store::ChunkAddress& address, const store::ChunkKv& kv,
                    const PutOptions& options) override {
-    if (disk_->write_fault) {
-      if (absl::Status s = disk_->write_fault(address.key); !s.ok()) return s;
-    }
+    if (disk_->write_fault) KVBLEND_RETURN_IF_ERROR(disk_->write_fault(address.key));
     auto stored = std::make_shared<MemoryDisk::Stored>();
     stored->header = {.address = address,
                       .label = options.label,

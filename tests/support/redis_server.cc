@@ -9,8 +9,6 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <filesystem>
-#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -73,18 +71,7 @@ void RunCommand(const std::string& command) {
 
 }  // namespace
 
-RedisFolder::RedisFolder() {
-  std::string pattern = (std::filesystem::temp_directory_path() / "kvblend-redis-XXXXXX").string();
-  EXPECT_NE(mkdtemp(pattern.data()), nullptr);
-  path_ = pattern;
-}
-
-RedisFolder::~RedisFolder() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
-
-RedisServer::RedisServer(const RedisFolder& folder, const Options& options)
+RedisServer::RedisServer(const test_support::TemporaryFolder& folder, const Options& options)
     : options_(options), folder_(folder.path()) {
   // Between looking for a port and using it somebody else may take it.
   for (int attempt = 0; attempt < 20 && pid_ < 0; ++attempt) {
@@ -98,12 +85,9 @@ void RedisServer::Start() {
   std::vector<std::string> words = {"redis-server", "--bind", "127.0.0.1", "--dir", folder_, "--save", ""};
   words.insert(words.end(), {"--appendonly", "no", "--logfile", absl::StrCat(folder_, "/", port_, ".log")});
   if (options_.tls) {
-    for (const std::string& word :
-         {std::string("--port"), std::string("0"), std::string("--tls-port"), absl::StrCat(port_),
-          std::string("--tls-cert-file"), options_.certificate_path, std::string("--tls-key-file"),
-          options_.key_path, std::string("--tls-ca-cert-file"), options_.ca_path}) {
-      words.push_back(word);
-    }
+    words.insert(words.end(), {"--port", "0", "--tls-port", absl::StrCat(port_), "--tls-cert-file",
+                               options_.certificate_path, "--tls-key-file", options_.key_path,
+                               "--tls-ca-cert-file", options_.ca_path});
   } else {
     words.insert(words.end(), {"--port", absl::StrCat(port_)});
   }

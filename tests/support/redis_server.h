@@ -11,21 +11,9 @@
 #include "absl/status/statusor.h"
 #include "engine/store/redis/resp.h"
 #include "engine/store/redis/transport.h"
+#include "tests/support/temporary_folder.h"
 
 namespace kvblend::store {
-
-/// A folder of its own under the system's temporary one, removed at the end.
-class RedisFolder {
- public:
-  RedisFolder();
-  ~RedisFolder();
-  RedisFolder(const RedisFolder&) = delete;
-  RedisFolder& operator=(const RedisFolder&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 /// A redis-server on a free port of 127.0.0.1, killed at the end. Its data are lost with it.
 class RedisServer {
@@ -39,7 +27,7 @@ class RedisServer {
     std::string key_path = {};
   };
   /// Ready to be asked, or the test fails.
-  RedisServer(const RedisFolder& folder, const Options& options);
+  RedisServer(const test_support::TemporaryFolder& folder, const Options& options);
   ~RedisServer() { Kill(); }
   RedisServer(const RedisServer&) = delete;
   RedisServer& operator=(const RedisServer&) = delete;
@@ -75,7 +63,7 @@ class RedisServerCluster {
   static constexpr int32_t kNodes = 3;
 
  private:
-  RedisFolder folder_;
+  test_support::TemporaryFolder folder_;
   std::vector<std::unique_ptr<RedisServer>> nodes_;
 };
 

@@ -57,24 +57,6 @@ bool LoadsDirectly(const KvPagesView& pages, KvEncoding encoding) {
          in_lines(pages.v) && (IsQuantized(encoding) || encoding == KvEncoding::kBF16);
 }
 
-simd::StoredRows StoredRowsOf(const KvSectionView& section, int64_t row, int64_t count) {
-  const KvSectionLayout layout = section.layout();
-  const auto* bytes = static_cast<const std::byte*>(section.data);
-  simd::StoredRows rows{.encoding = section.encoding,
-                        .codes = bytes + layout.codes + row * layout.code_row_bytes,
-                        .row_bytes = layout.code_row_bytes,
-                        .scale_cols = layout.scale_cols,
-                        .rows = count};
-  if (IsQuantized(section.encoding)) {
-    const int64_t scale = (section.part == KvPart::kKey ? row / kKvGroup : row) * layout.scale_cols;
-    if (HasOffsets(section.encoding)) {
-      rows.offsets = reinterpret_cast<const uint16_t*>(bytes + layout.offsets) + scale;
-    }
-    rows.steps = reinterpret_cast<const uint16_t*>(bytes + layout.steps) + scale;
-  }
-  return rows;
-}
-
 /// Rows [row, row + count) of one group of tokens, into pages of layout kRows.
 void LoadGroup(const KvTarget& target, int64_t row, int64_t count, const KvSectionView& k,
                const KvSectionView& v) {

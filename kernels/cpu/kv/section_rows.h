@@ -12,9 +12,23 @@
 
 namespace kvblend::kernels {
 
-/// REQUIRES: !IsQuantized(section.encoding)
-inline ConstMatrixView DenseMatrix(const KvSectionView& section) {
-  return {section.data, DenseType(section.encoding), section.rows, section.cols, section.cols};
+/// Rows [row, row + count) of a section, of one group of tokens where K is quantized.
+inline simd::StoredRows StoredRowsOf(const KvSectionView& section, int64_t row, int64_t count) {
+  const KvSectionLayout layout = section.layout();
+  const auto* bytes = static_cast<const std::byte*>(section.data);
+  simd::StoredRows rows{.encoding = section.encoding,
+                        .codes = bytes + layout.codes + row * layout.code_row_bytes,
+                        .row_bytes = layout.code_row_bytes,
+                        .scale_cols = layout.scale_cols,
+                        .rows = count};
+  if (IsQuantized(section.encoding)) {
+    const int64_t scale = (section.part == KvPart::kKey ? row / kKvGroup : row) * layout.scale_cols;
+    if (HasOffsets(section.encoding)) {
+      rows.offsets = reinterpret_cast<const uint16_t*>(bytes + layout.offsets) + scale;
+    }
+    rows.steps = reinterpret_cast<const uint16_t*>(bytes + layout.steps) + scale;
+  }
+  return rows;
 }
 
 /// Reads the rows of one quantized section. Used by one thread.

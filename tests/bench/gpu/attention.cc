@@ -52,20 +52,19 @@ class AttentionBench {
  public:
   static absl::StatusOr<AttentionBench> Create(Bench& bench) {
     AttentionBench attention(bench);
-    KVBLEND_ASSIGN_OR_RETURN(attention.reference_, Reference::Create());
-    KVBLEND_ASSIGN_OR_RETURN(attention.kv_, PagedKv::Random(bench, 11));
+    KVBLEND_ASSIGN_OR_RETURN(attention.kv_, PagedKv::Create(bench, 11));
     return attention;
   }
 
-  absl::Status Attention(const Case& test, Lines& lines) {
+  absl::Status Attention(const Case& test) {
     const Sizes& sizes = bench_.sizes();
     const auto rows = static_cast<int64_t>(test.positions.size());
     KVBLEND_ASSIGN_OR_RETURN(Mirror q, Mirror::Random(bench_, DataType::kF32, rows, cols_, 12));
     KVBLEND_ASSIGN_OR_RETURN(Mirror out, Mirror::Zeros(bench_, DataType::kBF16, rows, cols_));
-    KVBLEND_ASSIGN_OR_RETURN(const auto plan, kv_.Plan(bench_.backend(), test.positions));
+    KVBLEND_ASSIGN_OR_RETURN(const auto plan, kv_.Plan(bench_, test.positions));
     const auto attend = [&] {
-      return bench_.backend().SelectiveAttention(bench_.stream(), *plan, q.device(), sizes.num_heads, scale_,
-                                                 kv_.device(), out.device());
+      return bench_.backend().SelectiveAttention(bench_.stream(), *plan.device, q.device(), sizes.num_heads,
+                                                 scale_, kv_.On(bench_.device()), out.device());
     };
     KVBLEND_RETURN_IF_ERROR(attend());
     // Every row stands for itself, so a few of them are a sample.
@@ -73,10 +72,11 @@ class AttentionBench {
     std::vector<int32_t> positions;
     for (const int32_t row : sample) positions.push_back(test.positions[row]);
     std::vector<float> queries = q.HostRows(sample), expected(queries.size());
-    KVBLEND_ASSIGN_OR_RETURN(const auto sample_plan, kv_.Plan(*reference_.backend, positions));
-    KVBLEND_RETURN_IF_ERROR(reference_.backend->SelectiveAttention(*reference_.stream, *sample_plan,
-                                                                   Floats(queries), sizes.num_heads, scale_,
-                                                                   kv_.host(), Floats(expected)));
+    KVBLEND_ASSIGN_OR_RETURN(const auto sample_plan, kv_.Plan(bench_, positions));
+    const Side reference = bench_.reference();
+    KVBLEND_RETURN_IF_ERROR(reference.backend.SelectiveAttention(reference.stream, *sample_plan.host,
+                                                                 Floats(queries), sizes.num_heads, scale_,
+                                                                 kv_.On(reference), Floats(expected)));
     KVBLEND_ASSIGN_OR_RETURN(const std::vector<float> actual, out.DeviceRows(bench_, sample));
     const Work work = {
         .operation = "SelectiveAttention",
@@ -86,33 +86,26 @@ class AttentionBench {
         .error = RelativeError(actual, expected),
         .error_bound = kAttentionBound,
     };
-    return Add(work, attend, lines);
+    return bench_.Add(work, attend);
   }
 
-  absl::Status Mass(const Case& test, Lines& lines) {
+  absl::Status Mass(const Case& test) {
     const Sizes& sizes = bench_.sizes();
     const auto rows = static_cast<int64_t>(test.positions.size());
     KVBLEND_ASSIGN_OR_RETURN(Mirror q, Mirror::Random(bench_, DataType::kF32, rows, cols_, 13));
     KVBLEND_ASSIGN_OR_RETURN(Mirror mass, Mirror::Zeros(bench_, DataType::kF32, 1, sizes.tokens));
-    KVBLEND_ASSIGN_OR_RETURN(const auto plan, kv_.Plan(bench_.backend(), test.positions));
-    KVBLEND_ASSIGN_OR_RETURN(const auto reference_plan, kv_.Plan(*reference_.backend, test.positions));
-    const auto sum_up = [&] {
-      return bench_.backend().AttentionMass(bench_.stream(), *plan, q.device(), sizes.num_heads, scale_,
-                                            kv_.device(), mass.device());
-    };
-    KVBLEND_RETURN_IF_ERROR(sum_up());
-    KVBLEND_RETURN_IF_ERROR(reference_.backend->AttentionMass(
-        *reference_.stream, *reference_plan, q.host(), sizes.num_heads, scale_, kv_.host(), mass.host()));
-    KVBLEND_ASSIGN_OR_RETURN(const double error, mass.RelativeError(bench_));
+    KVBLEND_ASSIGN_OR_RETURN(const auto plan, kv_.Plan(bench_, test.positions));
     const Work work = {
         .operation = "AttentionMass",
         .shape = ShapeOf(test, sizes),
         .flops = 4 * UnmaskedProducts(test, sizes),  // the scores twice: for the sums, then for the mass
         .bytes = static_cast<double>(rows * cols_ * 4) + KvBytes(sizes) / 2 + sizes.tokens * 4.0,
-        .error = error,
         .error_bound = kMassBound,
     };
-    return Add(work, sum_up, lines);
+    return bench_.Compare(work, mass, [&](const Side& on) {
+      return on.backend.AttentionMass(on.stream, plan.On(on), q.On(on), sizes.num_heads, scale_, kv_.On(on),
+                                      mass.On(on));
+    });
   }
 
  private:
@@ -124,26 +117,20 @@ class AttentionBench {
   kernels::MatrixView Floats(std::vector<float>& values) const {
     return {values.data(), DataType::kF32, static_cast<int64_t>(values.size()) / cols_, cols_, cols_};
   }
-  absl::Status Add(const Work& work, absl::FunctionRef<absl::Status()> enqueue, Lines& lines) {
-    KVBLEND_ASSIGN_OR_RETURN(auto line, Report(bench_, work, enqueue));
-    lines.push_back(std::move(line));
-    return absl::OkStatus();
-  }
 
   Bench& bench_;
   const int64_t cols_;
   const float scale_;
-  Reference reference_;
   PagedKv kv_;
 };
 
 }  // namespace
 
-absl::Status MeasureAttention(Bench& bench, Lines& lines) {
+absl::Status MeasureAttention(Bench& bench) {
   KVBLEND_ASSIGN_OR_RETURN(AttentionBench attention, AttentionBench::Create(bench));
   for (const Case& test : Cases(bench.sizes())) {
-    KVBLEND_RETURN_IF_ERROR(attention.Attention(test, lines));
-    if (test.what == "question") KVBLEND_RETURN_IF_ERROR(attention.Mass(test, lines));
+    KVBLEND_RETURN_IF_ERROR(attention.Attention(test));
+    if (test.what == "question") KVBLEND_RETURN_IF_ERROR(attention.Mass(test));
   }
   return absl::OkStatus();
 }

@@ -1,22 +1,17 @@
 #include "tests/bench/gpu/bench.h"
 
-#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/runtime/runtime.h"
 #include "tests/bench/gpu/random_weights.h"
 
 namespace kvblend::gpu_bench {
-namespace {
 
 using kernels::DataType;
-
-}  // namespace
 
 Sizes Sizes::Tiny() {
   Sizes tiny;
@@ -42,12 +37,14 @@ absl::StatusOr<std::unique_ptr<Bench>> Bench::Create(const Sizes& sizes, int dev
   KVBLEND_ASSIGN_OR_RETURN(bench->backend_, kernels::CreateCudaBackend(device));
   KVBLEND_ASSIGN_OR_RETURN(bench->stream_, kernels::cuda::DeviceStream::Create());
   KVBLEND_ASSIGN_OR_RETURN(bench->flush_, bench->backend_->Allocate(sizes.flush_bytes));
+  bench->reference_ = kernels::CreateReferenceBackend();
+  KVBLEND_ASSIGN_OR_RETURN(bench->reference_stream_, bench->reference_->CreateStream());
   return bench;
 }
 
-absl::StatusOr<Time> Bench::Measure(absl::FunctionRef<absl::Status()> enqueue) {
+absl::StatusOr<Samples> Bench::Measure(absl::FunctionRef<absl::Status()> enqueue) {
   KVBLEND_ASSIGN_OR_RETURN(const std::unique_ptr<Stopwatch> stopwatch, Stopwatch::Create());
-  std::vector<double> seconds;
+  Samples seconds;
   for (int32_t i = 0; i <= sizes_.repetitions; ++i) {
     // Takes the device longer than it takes the host to enqueue what follows, which is then timed without
     // the host.
@@ -58,10 +55,9 @@ absl::StatusOr<Time> Bench::Measure(absl::FunctionRef<absl::Status()> enqueue) {
     KVBLEND_RETURN_IF_ERROR(stopwatch->Stop(stream_->handle()));
     KVBLEND_RETURN_IF_ERROR(backend_->Synchronize(*stream_));
     KVBLEND_ASSIGN_OR_RETURN(const double time, stopwatch->Seconds());
-    if (i > 0) seconds.push_back(time);
+    if (i > 0) seconds.Add(time);
   }
-  std::sort(seconds.begin(), seconds.end());
-  return Time{.median = seconds[seconds.size() / 2], .min = seconds.front(), .max = seconds.back()};
+  return seconds;
 }
 
 absl::Status Bench::MeasurePeaks() {
@@ -72,19 +68,19 @@ absl::Status Bench::MeasurePeaks() {
   KVBLEND_RETURN_IF_ERROR(kernels::cuda::StatusOf(
       LaunchFillRandom(stream_->handle(), static_cast<uint16_t*>(x->data()), dim * dim, 1.0f, 2),
       "FillRandomKernel"));
-  KVBLEND_ASSIGN_OR_RETURN(const Time product, Measure([&] {
+  KVBLEND_ASSIGN_OR_RETURN(const Samples product, Measure([&] {
                              return backend_->Linear(*stream_, {x->data(), DataType::kBF16, dim, dim, dim},
                                                      *weights, false,
                                                      {out->data(), DataType::kF32, dim, dim, dim});
                            }));
-  gemm_flops_per_second_ = 2.0 * static_cast<double>(dim) * static_cast<double>(dim * dim) / product.median;
+  gemm_flops_per_second_ = 2.0 * static_cast<double>(dim) * static_cast<double>(dim * dim) / product.Median();
   KVBLEND_ASSIGN_OR_RETURN(const auto source, backend_->Allocate(sizes_.copy_bytes));
   KVBLEND_ASSIGN_OR_RETURN(const auto target, backend_->Allocate(sizes_.copy_bytes));
-  KVBLEND_ASSIGN_OR_RETURN(const Time copy, Measure([&] {
+  KVBLEND_ASSIGN_OR_RETURN(const Samples copy, Measure([&] {
                              return EnqueueDeviceCopy(stream_->handle(), target->data(), source->data(),
                                                       sizes_.copy_bytes);
                            }));
-  copy_bytes_per_second_ = 2.0 * static_cast<double>(sizes_.copy_bytes) / copy.median;
+  copy_bytes_per_second_ = 2.0 * static_cast<double>(sizes_.copy_bytes) / copy.Median();
   return absl::OkStatus();
 }
 
@@ -98,30 +94,30 @@ absl::Status Bench::Upload(void* device, const void* host, int64_t bytes) {
   return backend_->Synchronize(*stream_);
 }
 
-absl::StatusOr<nlohmann::ordered_json> Report(Bench& bench, const Work& work,
-                                              absl::FunctionRef<absl::Status()> enqueue) {
+absl::Status Bench::Add(const Work& work, absl::FunctionRef<absl::Status()> enqueue) {
   if (!(work.error <= work.error_bound)) {
     return absl::InternalError(absl::StrCat(work.operation, ", ", work.shape, ": is off by ", work.error,
                                             " of the reference's norm; allowed: ", work.error_bound));
   }
-  KVBLEND_ASSIGN_OR_RETURN(const Time time, bench.Measure(enqueue));
-  nlohmann::ordered_json line = {
-      {"operation", work.operation},
-      {"shape", work.shape},
-      {"seconds", time.median},
-      {"seconds_min", time.min},
-      {"seconds_max", time.max},
-      {"bytes", work.bytes},
-      {"bytes_per_second", work.bytes / time.median},
-      {"share_of_copy_peak", work.bytes / time.median / bench.copy_bytes_per_second()},
-      {"error", work.error},
-      {"error_bound", work.error_bound}};
+  KVBLEND_ASSIGN_OR_RETURN(const Samples seconds, Measure(enqueue));
+  const double median = seconds.Median();
+  nlohmann::ordered_json line = {{"operation", work.operation},
+                                 {"shape", work.shape},
+                                 {"seconds", median},
+                                 {"seconds_min", seconds.Min()},
+                                 {"seconds_max", seconds.Max()},
+                                 {"bytes", work.bytes},
+                                 {"bytes_per_second", work.bytes / median},
+                                 {"share_of_copy_peak", work.bytes / median / copy_bytes_per_second_},
+                                 {"error", work.error},
+                                 {"error_bound", work.error_bound}};
   if (work.flops > 0) {
     line["flops"] = work.flops;
-    line["flops_per_second"] = work.flops / time.median;
-    line["share_of_gemm_peak"] = work.flops / time.median / bench.gemm_flops_per_second();
+    line["flops_per_second"] = work.flops / median;
+    line["share_of_gemm_peak"] = work.flops / median / gemm_flops_per_second_;
   }
-  return line;
+  lines_.push_back(std::move(line));
+  return absl::OkStatus();
 }
 
 double RelativeError(const std::vector<float>& actual, const std::vector<float>& expected) {

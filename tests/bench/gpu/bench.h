@@ -9,10 +9,12 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/status_macros.h"
 #include "kernels/backend.h"
 #include "kernels/cuda/runtime/memory.h"
 #include "nlohmann/json.hpp"
 #include "tests/bench/gpu/stopwatch.h"
+#include "tests/bench/samples.h"
 
 namespace kvblend::gpu_bench {
 
@@ -36,8 +38,22 @@ struct Sizes {
   static Sizes Tiny();
 };
 
-struct Time {
-  double median = 0, min = 0, max = 0;  // seconds
+/// One of the two backends that operations run on: the one that is measured, or the reference.
+struct Side {
+  bool is_reference;
+  kernels::Backend& backend;
+  kernels::Stream& stream;
+};
+
+/// A line of the report. `flops` and `bytes` are what the operation cannot do without: unmasked products, and
+/// every input and output once.
+struct Work {
+  std::string operation;
+  std::string shape;
+  double flops = 0;
+  double bytes = 0;
+  double error = 0;  // measured against the reference, relative to the result's norm
+  double error_bound = 0;
 };
 
 /// One thread.
@@ -48,10 +64,25 @@ class Bench {
   const Sizes& sizes() const { return sizes_; }
   kernels::Backend& backend() { return *backend_; }
   kernels::cuda::DeviceStream& stream() { return *stream_; }
+  Side device() { return {false, *backend_, *stream_}; }
+  Side reference() { return {true, *reference_, *reference_stream_}; }
 
   /// Runs `enqueue` once to warm up and then `repetitions` times, each with nothing of its data in the L2
   /// cache, timed on the device.
-  absl::StatusOr<Time> Measure(absl::FunctionRef<absl::Status()> enqueue);
+  absl::StatusOr<Samples> Measure(absl::FunctionRef<absl::Status()> enqueue);
+
+  /// Measures what `enqueue` does and adds a line. kInternal when the error is above its bound: what is wrong
+  /// is not timed.
+  absl::Status Add(const Work& work, absl::FunctionRef<absl::Status()> enqueue);
+  /// The same for an operation whose error is that of `result` (Mirror, PagedKv) after a run on both sides.
+  template <typename Result>
+  absl::Status Compare(Work work, const Result& result,
+                       absl::FunctionRef<absl::Status(const Side&)> operation) {
+    for (const Side& side : {device(), reference()}) KVBLEND_RETURN_IF_ERROR(operation(side));
+    KVBLEND_ASSIGN_OR_RETURN(work.error, result.RelativeError(*this));
+    return Add(work, [&] { return operation(device()); });
+  }
+  const std::vector<nlohmann::ordered_json>& lines() const { return lines_; }
 
   /// The fastest bf16 product and the fastest device copy of this run; what others are a share of.
   absl::Status MeasurePeaks();
@@ -68,25 +99,13 @@ class Bench {
   const Sizes sizes_;
   std::unique_ptr<kernels::Backend> backend_;
   std::unique_ptr<kernels::cuda::DeviceStream> stream_;
+  std::unique_ptr<kernels::Backend> reference_;
+  std::unique_ptr<kernels::Stream> reference_stream_;
+  std::vector<nlohmann::ordered_json> lines_;
   std::unique_ptr<kernels::Buffer> flush_;
   double gemm_flops_per_second_ = 0;
   double copy_bytes_per_second_ = 0;
 };
-
-/// A line of the report. `flops` and `bytes` are what the operation cannot do without: unmasked products, and
-/// every input and output once.
-struct Work {
-  std::string operation;
-  std::string shape;
-  double flops = 0;
-  double bytes = 0;
-  double error = 0;  // measured against the reference, relative to the result's norm
-  double error_bound = 0;
-};
-
-/// kInternal when the error is above its bound: what is wrong is not timed.
-absl::StatusOr<nlohmann::ordered_json> Report(Bench& bench, const Work& work,
-                                              absl::FunctionRef<absl::Status()> enqueue);
 
 /// ||actual - expected|| / ||expected||; infinite when a value is not finite.
 double RelativeError(const std::vector<float>& actual, const std::vector<float>& expected);

@@ -2,7 +2,6 @@
 // the fastest copy of the same run, and whole prefills of models with random weights. One JSON object.
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,7 +20,7 @@ namespace {
 struct Options {
   int device = 0;
   bool tiny = false;
-  std::string out;
+  std::string out = "-";
   std::vector<ModelShape> models = KnownShapes();
 };
 
@@ -31,7 +30,7 @@ Options Parse(int argc, char** argv) {
   for (const ModelShape& shape : options.models) known.push_back(shape.name);
   CLI::App app("Speed of the CUDA backend, as one JSON object.");
   app.add_option("--device", options.device, "number of the GPU");
-  app.add_option("--out", options.out, "file for the JSON (default: standard output)");
+  app.add_option("--out", options.out, "file for the JSON (default: -, standard output)");
   app.add_option("--models", names, "whose prefill is measured (default: all); or none")
       ->delimiter(',')
       ->allow_extra_args(false)
@@ -60,11 +59,10 @@ absl::StatusOr<nlohmann::ordered_json> Run(const Options& options) {
                                    {"repetitions", sizes.repetitions},
                                    {"gemm_peak_flops_per_second", bench->gemm_flops_per_second()},
                                    {"copy_peak_bytes_per_second", bench->copy_bytes_per_second()}};
-  Lines lines;
-  KVBLEND_RETURN_IF_ERROR(MeasureAttention(*bench, lines));
-  KVBLEND_RETURN_IF_ERROR(MeasureMovement(*bench, lines));
-  KVBLEND_RETURN_IF_ERROR(MeasureLinear(*bench, lines));
-  result["operations"] = std::move(lines);
+  KVBLEND_RETURN_IF_ERROR(MeasureAttention(*bench));
+  KVBLEND_RETURN_IF_ERROR(MeasureMovement(*bench));
+  KVBLEND_RETURN_IF_ERROR(MeasureLinear(*bench));
+  result["operations"] = bench->lines();
   result["models"] = nlohmann::ordered_json::array();
   for (const ModelShape& shape : options.models) {
     std::fprintf(stderr, "%s\n", shape.name.c_str());
@@ -81,13 +79,5 @@ int main(int argc, char** argv) {
   const kvblend::gpu_bench::Options options = kvblend::gpu_bench::Parse(argc, argv);
   const auto result = kvblend::gpu_bench::Run(options);
   if (!result.ok()) return kvblend::ExitCode(result.status());
-  const std::string json = result->dump(2) + "\n";
-  if (options.out.empty()) {
-    std::fputs(json.c_str(), stdout);
-    return 0;
-  }
-  std::ofstream file(options.out);
-  file << json;
-  if (!file.flush()) return kvblend::ExitCode(absl::UnavailableError("cannot write " + options.out));
-  return 0;
+  return kvblend::ExitCode(kvblend::WriteText(options.out, result->dump(2) + "\n"));
 }

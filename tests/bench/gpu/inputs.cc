@@ -1,7 +1,6 @@
 #include "tests/bench/gpu/inputs.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -16,22 +15,17 @@ namespace kvblend::gpu_bench {
 
 using kernels::DataType;
 
-absl::StatusOr<Reference> Reference::Create() {
-  Reference reference;
-  reference.backend = kernels::CreateReferenceBackend();
-  KVBLEND_ASSIGN_OR_RETURN(reference.stream, reference.backend->CreateStream());
-  return reference;
-}
-
 void Mirror::Free::operator()(unsigned char* data) const { std::free(data); }
 
-absl::StatusOr<Mirror> Mirror::Allocate(Bench& bench, DataType dtype, int64_t rows, int64_t cols) {
+absl::StatusOr<Mirror> Mirror::Allocate(Bench& bench, DataType dtype, int64_t rows, int64_t cols,
+                                        DataType host_dtype) {
   Mirror mirror;
   mirror.dtype_ = dtype;
+  mirror.host_dtype_ = host_dtype;
   mirror.rows_ = rows;
   mirror.cols_ = cols;
-  const int64_t bytes = rows * mirror.row_bytes();
-  KVBLEND_ASSIGN_OR_RETURN(mirror.device_, bench.backend().Allocate(bytes));
+  KVBLEND_ASSIGN_OR_RETURN(mirror.device_, bench.backend().Allocate(rows * mirror.row_bytes()));
+  const int64_t bytes = rows * cols * kernels::SizeOf(host_dtype);
   mirror.host_.reset(
       static_cast<unsigned char*>(std::aligned_alloc(64, static_cast<size_t>((bytes + 63) / 64 * 64))));
   if (mirror.host_ == nullptr) {
@@ -42,47 +36,32 @@ absl::StatusOr<Mirror> Mirror::Allocate(Bench& bench, DataType dtype, int64_t ro
 
 absl::StatusOr<Mirror> Mirror::Random(Bench& bench, DataType dtype, int64_t rows, int64_t cols,
                                       uint64_t seed) {
-  KVBLEND_ASSIGN_OR_RETURN(Mirror mirror, Allocate(bench, dtype, rows, cols));
+  KVBLEND_ASSIGN_OR_RETURN(Mirror mirror, Allocate(bench, dtype, rows, cols, dtype));
   uint64_t state = seed * 0x9E3779B97F4A7C15u + 1;  // xorshift64*: millions of values in no time
   for (int64_t i = 0; i < rows * cols; ++i) {
     state ^= state >> 12;
     state ^= state << 25;
     state ^= state >> 27;
     const auto bits = static_cast<int32_t>((state * 0x2545F4914F6CDD1Du) >> 32);
-    const float value = static_cast<float>(bits) * (0x1p-31f * 1.7320508f);
-    if (dtype == DataType::kF32) {
-      reinterpret_cast<float*>(mirror.host_.get())[i] = value;
-    } else {
-      reinterpret_cast<uint16_t*>(mirror.host_.get())[i] = kernels::F32ToBf16(value);
-    }
+    kernels::StoreElement(mirror.host_.get(), dtype, i, static_cast<float>(bits) * (0x1p-31f * 1.7320508f));
   }
-  KVBLEND_RETURN_IF_ERROR(
-      bench.Upload(mirror.device_->data(), mirror.host_.get(), rows * mirror.row_bytes()));
+  KVBLEND_RETURN_IF_ERROR(mirror.UploadAll(bench));
   return mirror;
 }
 
-absl::StatusOr<Mirror> Mirror::Zeros(Bench& bench, DataType dtype, int64_t rows, int64_t cols) {
-  KVBLEND_ASSIGN_OR_RETURN(Mirror mirror, Allocate(bench, dtype, rows, cols));
-  std::memset(mirror.host_.get(), 0, static_cast<size_t>(rows * mirror.row_bytes()));
-  KVBLEND_RETURN_IF_ERROR(
-      bench.Upload(mirror.device_->data(), mirror.host_.get(), rows * mirror.row_bytes()));
+absl::StatusOr<Mirror> Mirror::Zeros(Bench& bench, DataType dtype, int64_t rows, int64_t cols,
+                                     std::optional<DataType> host_dtype) {
+  KVBLEND_ASSIGN_OR_RETURN(Mirror mirror, Allocate(bench, dtype, rows, cols, host_dtype.value_or(dtype)));
+  std::memset(mirror.host_.get(), 0, static_cast<size_t>(rows * cols * kernels::SizeOf(mirror.host_dtype_)));
+  KVBLEND_RETURN_IF_ERROR(mirror.UploadAll(bench));
   return mirror;
-}
-
-std::vector<float> Mirror::ToFloats(const unsigned char* bytes, int64_t count) const {
-  std::vector<float> values(count);
-  for (int64_t i = 0; i < count; ++i) {
-    values[i] = dtype_ == DataType::kF32 ? reinterpret_cast<const float*>(bytes)[i]
-                                         : kernels::Bf16ToF32(reinterpret_cast<const uint16_t*>(bytes)[i]);
-  }
-  return values;
 }
 
 std::vector<float> Mirror::HostRows(const std::vector<int32_t>& rows) const {
   std::vector<float> values;
   for (const int32_t row : rows) {
-    const std::vector<float> one = ToFloats(host_.get() + row * row_bytes(), cols_);
-    values.insert(values.end(), one.begin(), one.end());
+    for (int64_t c = 0; c < cols_; ++c)
+      values.push_back(kernels::LoadElement(host_.get(), host_dtype_, row * cols_ + c));
   }
   return values;
 }
@@ -93,26 +72,34 @@ absl::StatusOr<std::vector<float>> Mirror::DeviceRows(Bench& bench, const std::v
   for (const int32_t row : rows) {
     const auto* from = static_cast<const unsigned char*>(device_->data()) + row * row_bytes();
     KVBLEND_RETURN_IF_ERROR(bench.Download(bytes.get(), from, row_bytes()));
-    const std::vector<float> one = ToFloats(bytes.get(), cols_);
-    values.insert(values.end(), one.begin(), one.end());
+    for (int64_t c = 0; c < cols_; ++c) values.push_back(kernels::LoadElement(bytes.get(), dtype_, c));
   }
   return values;
 }
 
 absl::StatusOr<double> Mirror::RelativeError(Bench& bench) const {
-  const int64_t bytes = rows_ * row_bytes();
-  const std::unique_ptr<unsigned char[]> actual(new unsigned char[bytes]);
-  KVBLEND_RETURN_IF_ERROR(bench.Download(actual.get(), device_->data(), bytes));
-  return gpu_bench::RelativeError(ToFloats(actual.get(), rows_ * cols_),
-                                  ToFloats(host_.get(), rows_ * cols_));
+  const std::unique_ptr<unsigned char[]> bytes(new unsigned char[rows_ * row_bytes()]);
+  KVBLEND_RETURN_IF_ERROR(bench.Download(bytes.get(), device_->data(), rows_ * row_bytes()));
+  std::vector<float> actual(rows_ * cols_), expected(rows_ * cols_);
+  for (int64_t i = 0; i < rows_ * cols_; ++i) {
+    actual[i] = kernels::LoadElement(bytes.get(), dtype_, i);
+    expected[i] = kernels::LoadElement(host_.get(), host_dtype_, i);
+  }
+  return gpu_bench::RelativeError(actual, expected);
 }
 
-absl::StatusOr<PagedKv> PagedKv::Lay(const Sizes& sizes, Mirror k, Mirror v) {
+absl::StatusOr<PagedKv> PagedKv::Create(Bench& bench, std::optional<uint64_t> seed) {
   PagedKv kv;
-  kv.sizes_ = sizes;
-  kv.k_ = std::move(k);
-  kv.v_ = std::move(v);
-  kv.pages_ = Range(0, (sizes.tokens + sizes.page_size - 1) / sizes.page_size);
+  kv.sizes_ = bench.sizes();
+  kv.pages_ = Range(0, (kv.sizes_.tokens + kv.sizes_.page_size - 1) / kv.sizes_.page_size);
+  const auto make = [&](uint64_t offset) {
+    const int64_t rows =
+        static_cast<int64_t>(kv.pages_.size()) * kv.sizes_.page_size * kv.sizes_.num_kv_heads;
+    return seed.has_value() ? Mirror::Random(bench, DataType::kBF16, rows, kv.sizes_.head_dim, *seed + offset)
+                            : Mirror::Zeros(bench, DataType::kBF16, rows, kv.sizes_.head_dim);
+  };
+  KVBLEND_ASSIGN_OR_RETURN(kv.k_, make(0));
+  KVBLEND_ASSIGN_OR_RETURN(kv.v_, make(1));
   // Neighbours in the sequence are none in memory, as after a while of serving.
   uint64_t state = 20261122;
   for (size_t i = kv.pages_.size() - 1; i > 0; --i) {
@@ -120,31 +107,6 @@ absl::StatusOr<PagedKv> PagedKv::Lay(const Sizes& sizes, Mirror k, Mirror v) {
     std::swap(kv.pages_[i], kv.pages_[(state >> 33) % (i + 1)]);
   }
   return kv;
-}
-
-namespace {
-
-int64_t PagedRows(const Sizes& sizes) {
-  return (int64_t{sizes.tokens} + sizes.page_size - 1) / sizes.page_size * sizes.page_size *
-         sizes.num_kv_heads;
-}
-
-}  // namespace
-
-absl::StatusOr<PagedKv> PagedKv::Random(Bench& bench, uint64_t seed) {
-  const Sizes& sizes = bench.sizes();
-  const int64_t rows = PagedRows(sizes);
-  KVBLEND_ASSIGN_OR_RETURN(Mirror k, Mirror::Random(bench, DataType::kBF16, rows, sizes.head_dim, seed));
-  KVBLEND_ASSIGN_OR_RETURN(Mirror v, Mirror::Random(bench, DataType::kBF16, rows, sizes.head_dim, seed + 1));
-  return Lay(sizes, std::move(k), std::move(v));
-}
-
-absl::StatusOr<PagedKv> PagedKv::Zeros(Bench& bench) {
-  const Sizes& sizes = bench.sizes();
-  const int64_t rows = PagedRows(sizes);
-  KVBLEND_ASSIGN_OR_RETURN(Mirror k, Mirror::Zeros(bench, DataType::kBF16, rows, sizes.head_dim));
-  KVBLEND_ASSIGN_OR_RETURN(Mirror v, Mirror::Zeros(bench, DataType::kBF16, rows, sizes.head_dim));
-  return Lay(sizes, std::move(k), std::move(v));
 }
 
 kernels::KvPagesView PagedKv::View(kernels::MatrixView k, kernels::MatrixView v) const {
@@ -157,18 +119,15 @@ kernels::KvPagesView PagedKv::View(kernels::MatrixView k, kernels::MatrixView v)
           .head_dim = sizes_.head_dim};
 }
 
-absl::StatusOr<std::unique_ptr<kernels::BatchPlan>> PagedKv::Plan(
-    kernels::Backend& backend, const std::vector<int32_t>& positions) const {
+absl::StatusOr<Both<kernels::BatchPlan>> PagedKv::Plan(Bench& bench,
+                                                       const std::vector<int32_t>& positions) const {
   const std::vector<int32_t> rows = {0, static_cast<int32_t>(positions.size())};
   const std::vector<int32_t> pages = {0, static_cast<int32_t>(pages_.size())};
   const std::vector<int32_t> kv_len = {sizes_.tokens};
-  return backend.PlanBatch({.row_indptr = rows,
-                            .positions = positions,
-                            .kv_len = kv_len,
-                            .page_indptr = pages,
-                            .page_indices = pages_,
-                            .page_size = sizes_.page_size,
-                            .sliding_window = 0});
+  return MakeBoth<kernels::BatchPlan>(bench, [&](kernels::Backend& backend) {
+    return backend.PlanBatch(
+        {rows, positions, kv_len, pages, pages_, sizes_.page_size, /*sliding_window=*/0});
+  });
 }
 
 absl::StatusOr<double> PagedKv::RelativeError(Bench& bench) const {
@@ -177,15 +136,16 @@ absl::StatusOr<double> PagedKv::RelativeError(Bench& bench) const {
   return std::max(k, v);
 }
 
-absl::StatusOr<std::unique_ptr<kernels::RopeTable>> MakeRope(kernels::Backend& backend, const Sizes& sizes) {
+absl::StatusOr<Both<kernels::RopeTable>> MakeRope(Bench& bench) {
+  const Sizes& sizes = bench.sizes();
   std::vector<float> inv_freq(sizes.head_dim / 2);
   for (size_t i = 0; i < inv_freq.size(); ++i) {
     inv_freq[i] = static_cast<float>(std::pow(10000.0, -2.0 * static_cast<double>(i) / sizes.head_dim));
   }
-  return backend.CreateRopeTable({.layout = kernels::RopeLayout::kInterleaved,
-                                  .head_dim = sizes.head_dim,
-                                  .max_position = sizes.tokens,
-                                  .inv_freq = inv_freq});
+  return MakeBoth<kernels::RopeTable>(bench, [&](kernels::Backend& backend) {
+    return backend.CreateRopeTable(
+        {kernels::RopeLayout::kInterleaved, sizes.head_dim, /*max_position=*/sizes.tokens, inv_freq});
+  });
 }
 
 std::vector<int32_t> Range(int32_t begin, int32_t end) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -11,12 +12,20 @@
 
 namespace kvblend::gpu_bench {
 
-/// The reference backend, and a stream of it.
-struct Reference {
-  static absl::StatusOr<Reference> Create();
-  std::unique_ptr<kernels::Backend> backend;
-  std::unique_ptr<kernels::Stream> stream;
+/// What each of the backends has made of the same.
+template <typename T>
+struct Both {
+  std::unique_ptr<T> device, host;
+  T& On(const Side& side) const { return side.is_reference ? *host : *device; }
 };
+/// `make`: from a backend to a StatusOr<std::unique_ptr<T>>.
+template <typename T, typename Make>
+absl::StatusOr<Both<T>> MakeBoth(Bench& bench, const Make& make) {
+  Both<T> both;
+  KVBLEND_ASSIGN_OR_RETURN(both.device, make(bench.backend()));
+  KVBLEND_ASSIGN_OR_RETURN(both.host, make(bench.reference().backend));
+  return both;
+}
 
 /// A dense matrix of f32 or bf16, twice.
 class Mirror {
@@ -24,11 +33,15 @@ class Mirror {
   /// Uniform with variance 1; `seed` decides.
   static absl::StatusOr<Mirror> Random(Bench& bench, kernels::DataType dtype, int64_t rows, int64_t cols,
                                        uint64_t seed);
-  static absl::StatusOr<Mirror> Zeros(Bench& bench, kernels::DataType dtype, int64_t rows, int64_t cols);
+  /// `host_dtype`: the reference's, where it is another.
+  static absl::StatusOr<Mirror> Zeros(Bench& bench, kernels::DataType dtype, int64_t rows, int64_t cols,
+                                      std::optional<kernels::DataType> host_dtype = {});
 
   int64_t rows() const { return rows_; }
-  kernels::MatrixView device() { return View(device_->data()); }
-  kernels::MatrixView host() { return View(host_.get()); }
+  kernels::MatrixView device() { return {device_->data(), dtype_, rows_, cols_, cols_}; }
+  kernels::MatrixView On(const Side& side) {
+    return side.is_reference ? kernels::MatrixView{host_.get(), host_dtype_, rows_, cols_, cols_} : device();
+  }
   /// Rows of the host's, as floats, one after the other.
   std::vector<float> HostRows(const std::vector<int32_t>& rows) const;
   /// The same of the device's.
@@ -40,12 +53,14 @@ class Mirror {
   struct Free {
     void operator()(unsigned char* data) const;
   };
-  static absl::StatusOr<Mirror> Allocate(Bench& bench, kernels::DataType dtype, int64_t rows, int64_t cols);
-  kernels::MatrixView View(void* data) const { return {data, dtype_, rows_, cols_, cols_}; }
+  static absl::StatusOr<Mirror> Allocate(Bench& bench, kernels::DataType dtype, int64_t rows, int64_t cols,
+                                         kernels::DataType host_dtype);
+  absl::Status UploadAll(Bench& bench) {
+    return bench.Upload(device_->data(), host_.get(), device_->size_bytes());
+  }
   int64_t row_bytes() const { return cols_ * kernels::SizeOf(dtype_); }
-  std::vector<float> ToFloats(const unsigned char* bytes, int64_t count) const;
 
-  kernels::DataType dtype_ = kernels::DataType::kF32;
+  kernels::DataType dtype_ = kernels::DataType::kF32, host_dtype_ = kernels::DataType::kF32;
   int64_t rows_ = 0, cols_ = 0;
   std::unique_ptr<kernels::Buffer> device_;
   std::unique_ptr<unsigned char, Free> host_;
@@ -54,18 +69,15 @@ class Mirror {
 /// The bf16 KV of one layer of one sequence of `sizes().tokens` tokens, in pages in shuffled order.
 class PagedKv {
  public:
-  static absl::StatusOr<PagedKv> Random(Bench& bench, uint64_t seed);
-  static absl::StatusOr<PagedKv> Zeros(Bench& bench);
+  /// Random, or without a `seed` zeros.
+  static absl::StatusOr<PagedKv> Create(Bench& bench, std::optional<uint64_t> seed = {});
 
-  kernels::KvPagesView device() { return View(k_.device(), v_.device()); }
-  kernels::KvPagesView host() { return View(k_.host(), v_.host()); }
+  kernels::KvPagesView On(const Side& side) { return View(k_.On(side), v_.On(side)); }
   /// Rows at these positions of the sequence, over all its keys.
-  absl::StatusOr<std::unique_ptr<kernels::BatchPlan>> Plan(kernels::Backend& backend,
-                                                           const std::vector<int32_t>& positions) const;
+  absl::StatusOr<Both<kernels::BatchPlan>> Plan(Bench& bench, const std::vector<int32_t>& positions) const;
   absl::StatusOr<double> RelativeError(Bench& bench) const;
 
  private:
-  static absl::StatusOr<PagedKv> Lay(const Sizes& sizes, Mirror k, Mirror v);
   kernels::KvPagesView View(kernels::MatrixView k, kernels::MatrixView v) const;
 
   Sizes sizes_;
@@ -73,8 +85,8 @@ class PagedKv {
   Mirror k_, v_;
 };
 
-/// For positions below sizes.tokens.
-absl::StatusOr<std::unique_ptr<kernels::RopeTable>> MakeRope(kernels::Backend& backend, const Sizes& sizes);
+/// For positions below sizes().tokens.
+absl::StatusOr<Both<kernels::RopeTable>> MakeRope(Bench& bench);
 
 std::vector<int32_t> Range(int32_t begin, int32_t end);
 /// A few of 0 .. count-1 that a check looks at, ascending.

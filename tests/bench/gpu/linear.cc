@@ -1,5 +1,3 @@
-#include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -48,7 +46,7 @@ absl::StatusOr<double> Error(Bench& bench, const kernels::PackedWeights& weights
 
 }  // namespace
 
-absl::Status MeasureLinear(Bench& bench, Lines& lines) {
+absl::Status MeasureLinear(Bench& bench) {
   const Sizes& sizes = bench.sizes();
   const int64_t query_dim = int64_t{sizes.num_heads} * sizes.head_dim;
   const int64_t kv_dim = int64_t{sizes.num_kv_heads} * sizes.head_dim;
@@ -69,17 +67,14 @@ absl::Status MeasureLinear(Bench& bench, Lines& lines) {
       KVBLEND_ASSIGN_OR_RETURN(const double error, Error(bench, *weights, x, out));
       const double in = static_cast<double>(matrix.cols), features = static_cast<double>(matrix.rows);
       const double n = static_cast<double>(rows);
-      KVBLEND_ASSIGN_OR_RETURN(
-          auto line,
-          Report(bench,
-                 {.operation = "Linear",
-                  .shape = absl::StrCat(matrix.name, ": ", rows, " rows, ", matrix.cols, " to ", matrix.rows),
-                  .flops = 2 * n * in * features,
-                  .bytes = 2 * (n * in + in * features) + 4 * n * features,
-                  .error = error,
-                  .error_bound = kSumBound},
-                 multiply));
-      lines.push_back(std::move(line));
+      const Work work = {
+          .operation = "Linear",
+          .shape = absl::StrCat(matrix.name, ": ", rows, " rows, ", matrix.cols, " to ", matrix.rows),
+          .flops = 2 * n * in * features,
+          .bytes = 2 * (n * in + in * features) + 4 * n * features,
+          .error = error,
+          .error_bound = kSumBound};
+      KVBLEND_RETURN_IF_ERROR(bench.Add(work, multiply));
     }
   }
   return absl::OkStatus();

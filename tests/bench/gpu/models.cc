@@ -78,12 +78,9 @@ absl::StatusOr<model::ModelWeights> MakeWeights(const model::ModelConfig& config
     KVBLEND_ASSIGN_OR_RETURN(layer.gate_up, linear(2 * ffn, hidden));
     KVBLEND_ASSIGN_OR_RETURN(layer.down, linear(hidden, ffn));
   }
-  kernels::RopeSpec rope;
-  rope.layout = config.rope_layout;
-  rope.head_dim = config.head_dim;
-  rope.max_position = config.context_length;
-  rope.inv_freq = config.inv_freq;
-  KVBLEND_ASSIGN_OR_RETURN(weights.rope, backend.CreateRopeTable(rope));
+  KVBLEND_ASSIGN_OR_RETURN(
+      weights.rope, backend.CreateRopeTable({config.rope_layout, config.head_dim,
+                                             /*max_position=*/config.context_length, config.inv_freq}));
   return weights;
 }
 
@@ -182,11 +179,11 @@ class ModelBench {
         {"chunks", kChunks},
         {"stored_bytes", stored_tokens * runtime_.key_space.format.BytesPerToken()},
         {"full_prefill",
-         {{"ttft_seconds", full.time.median},
-          {"ttft_seconds_min", full.time.min},
-          {"ttft_seconds_max", full.time.max},
+         {{"ttft_seconds", full.seconds.Median()},
+          {"ttft_seconds_min", full.seconds.Min()},
+          {"ttft_seconds_max", full.seconds.Max()},
           {"flops", flops},
-          {"share_of_gemm_peak", flops / full.time.median / bench_.gemm_flops_per_second()}}},
+          {"share_of_gemm_peak", flops / full.seconds.Median() / bench_.gemm_flops_per_second()}}},
         {"blended", nlohmann::ordered_json::array()}};
     // The loads are the same whatever is chosen.
     BlendOptions none;
@@ -199,29 +196,29 @@ class ModelBench {
       KVBLEND_ASSIGN_OR_RETURN(const Prefill blended, Measure(options, Part::kAll));
       KVBLEND_ASSIGN_OR_RETURN(const Prefill computing, Measure(options, Part::kComputing));
       // Loading and computing side by side; neither can be quicker than by itself.
-      const double allowed = std::max(loading.time.median, computing.time.median);
-      result["blended"].push_back({{"policy", std::string(Name(policy))},
-                                   {"ratio", kRatio},
-                                   {"recomputed_tokens", blended.report.recomputed_tokens},
-                                   {"ttft_seconds", blended.time.median},
-                                   {"ttft_seconds_min", blended.time.min},
-                                   {"ttft_seconds_max", blended.time.max},
-                                   {"times_faster_than_full", full.time.median / blended.time.median},
-                                   {"load_seconds", loading.time.median},
-                                   {"compute_seconds", computing.time.median},
-                                   {"over_what_they_allow", blended.time.median / allowed}});
+      const double allowed = std::max(loading.seconds.Median(), computing.seconds.Median());
+      result["blended"].push_back(
+          {{"policy", std::string(Name(policy))},
+           {"ratio", kRatio},
+           {"recomputed_tokens", blended.report.recomputed_tokens},
+           {"ttft_seconds", blended.seconds.Median()},
+           {"ttft_seconds_min", blended.seconds.Min()},
+           {"ttft_seconds_max", blended.seconds.Max()},
+           {"times_faster_than_full", full.seconds.Median() / blended.seconds.Median()},
+           {"load_seconds", loading.seconds.Median()},
+           {"compute_seconds", computing.seconds.Median()},
+           {"over_what_they_allow", blended.seconds.Median() / allowed}});
     }
     return result;
   }
 
  private:
   struct Prefill {
-    Time time;
+    Samples seconds;
     PromptReport report;
   };
 
   absl::StatusOr<Prefill> Measure(const BlendOptions& options, Part part) {
-    std::vector<double> seconds;
     Prefill result;
     for (int32_t i = 0; i <= bench_.sizes().model_repetitions; ++i) {
       staged_.Do(part);
@@ -235,11 +232,9 @@ class ModelBench {
                                              [](float logit) { return std::isfinite(logit); })) {
         return absl::InternalError(absl::StrCat(shape_.name, ": a logit is not finite"));
       }
-      if (i > 0) seconds.push_back(time);  // the first one grows scratch memory
+      if (i > 0) result.seconds.Add(time);  // the first one grows scratch memory
       result.report = std::move(prompt->report);
     }
-    std::sort(seconds.begin(), seconds.end());
-    result.time = {.median = seconds[seconds.size() / 2], .min = seconds.front(), .max = seconds.back()};
     return result;
   }
 

@@ -1,5 +1,4 @@
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -22,197 +21,141 @@ class MovementBench {
  public:
   static absl::StatusOr<MovementBench> Create(Bench& bench) {
     MovementBench movement(bench);
-    KVBLEND_ASSIGN_OR_RETURN(movement.reference_, Reference::Create());
-    KVBLEND_ASSIGN_OR_RETURN(movement.kv_, PagedKv::Zeros(bench));
-    KVBLEND_ASSIGN_OR_RETURN(movement.rope_, MakeRope(bench.backend(), movement.sizes_));
-    KVBLEND_ASSIGN_OR_RETURN(movement.host_rope_, MakeRope(*movement.reference_.backend, movement.sizes_));
-    const std::vector<int32_t> all = Range(0, movement.sizes_.tokens);
-    KVBLEND_ASSIGN_OR_RETURN(movement.plan_, movement.kv_.Plan(bench.backend(), all));
-    KVBLEND_ASSIGN_OR_RETURN(movement.host_plan_, movement.kv_.Plan(*movement.reference_.backend, all));
+    KVBLEND_ASSIGN_OR_RETURN(movement.kv_, PagedKv::Create(bench));
+    KVBLEND_ASSIGN_OR_RETURN(movement.rope_, MakeRope(bench));
+    KVBLEND_ASSIGN_OR_RETURN(movement.plan_, movement.kv_.Plan(bench, Range(0, movement.sizes_.tokens)));
     return movement;
   }
 
-  absl::Status KvLoad(KvEncoding encoding, Lines& lines) {
+  absl::Status KvLoad(KvEncoding encoding) {
     KVBLEND_ASSIGN_OR_RETURN(Section k, Store(encoding, KvPart::kKey, 21));
     KVBLEND_ASSIGN_OR_RETURN(Section v, Store(encoding, KvPart::kValue, 22));
-    const auto load = [&] {
-      return backend().KvLoad(bench_.stream(), *plan_, *rope_, k.view(k.device->data()),
-                              v.view(v.device->data()), kv_.device());
-    };
-    KVBLEND_RETURN_IF_ERROR(load());
-    KVBLEND_RETURN_IF_ERROR(host().KvLoad(*reference_.stream, *host_plan_, *host_rope_,
-                                          k.view(k.host->data()), v.view(v.host->data()), kv_.host()));
-    KVBLEND_ASSIGN_OR_RETURN(const double error, kv_.RelativeError(bench_));
-    const int64_t bytes = k.device->size_bytes() + v.device->size_bytes();
-    return Add({.operation = "KvLoad",
-                .shape = absl::StrCat(std::string(kernels::Name(encoding)), ", ", KvShape()),
-                .bytes = static_cast<double>(bytes) + PageBytes() + RopeBytes(),
-                .error = error,
-                .error_bound = kEqualBits},
-               load, lines);
+    const Work work = {.operation = "KvLoad",
+                       .shape = absl::StrCat(std::string(kernels::Name(encoding)), ", ", KvShape()),
+                       .bytes = k.bytes() + v.bytes() + PageBytes() + RopeBytes(),
+                       .error_bound = kEqualBits};
+    return bench_.Compare(work, kv_, [&](const Side& on) {
+      return on.backend.KvLoad(on.stream, plan_.On(on), rope_.On(on), k.On(on), v.On(on), kv_.On(on));
+    });
   }
 
-  absl::Status KvScatter(Lines& lines) {
+  absl::Status KvScatter() {
     KVBLEND_ASSIGN_OR_RETURN(Mirror k, Mirror::Random(bench_, DataType::kF32, tokens(), kv_cols(), 23));
     KVBLEND_ASSIGN_OR_RETURN(Mirror v, Mirror::Random(bench_, DataType::kF32, tokens(), kv_cols(), 24));
-    const auto scatter = [&] {
-      return backend().KvScatter(bench_.stream(), *plan_, *rope_, k.device(), v.device(), kv_.device());
-    };
-    KVBLEND_RETURN_IF_ERROR(scatter());
-    KVBLEND_RETURN_IF_ERROR(
-        host().KvScatter(*reference_.stream, *host_plan_, *host_rope_, k.host(), v.host(), kv_.host()));
-    KVBLEND_ASSIGN_OR_RETURN(const double error, kv_.RelativeError(bench_));
-    return Add({.operation = "KvScatter",
-                .shape = KvShape(),
-                .bytes = 2.0 * static_cast<double>(tokens() * kv_cols()) * 4 + PageBytes() + RopeBytes(),
-                .error = error,
-                .error_bound = kEqualBits},
-               scatter, lines);
+    const Work work = {
+        .operation = "KvScatter",
+        .shape = KvShape(),
+        .bytes = 2.0 * static_cast<double>(tokens() * kv_cols()) * 4 + PageBytes() + RopeBytes(),
+        .error_bound = kEqualBits};
+    return bench_.Compare(work, kv_, [&](const Side& on) {
+      return on.backend.KvScatter(on.stream, plan_.On(on), rope_.On(on), k.On(on), v.On(on), kv_.On(on));
+    });
   }
 
-  absl::Status KvDeviation(Lines& lines) {
+  absl::Status KvDeviation() {
     KVBLEND_ASSIGN_OR_RETURN(Mirror fresh, Mirror::Random(bench_, DataType::kF32, tokens(), kv_cols(), 25));
     KVBLEND_ASSIGN_OR_RETURN(Section stored, Store(KvEncoding::kInt8, KvPart::kValue, 26));
     KVBLEND_ASSIGN_OR_RETURN(Mirror out, Mirror::Zeros(bench_, DataType::kF32, 1, tokens()));
-    const auto compare = [&] {
-      return backend().KvDeviation(bench_.stream(), fresh.device(), stored.view(stored.device->data()),
-                                   out.device());
-    };
-    KVBLEND_RETURN_IF_ERROR(compare());
-    KVBLEND_RETURN_IF_ERROR(
-        host().KvDeviation(*reference_.stream, fresh.host(), stored.view(stored.host->data()), out.host()));
-    KVBLEND_ASSIGN_OR_RETURN(const double error, out.RelativeError(bench_));
-    return Add(
-        {.operation = "KvDeviation",
-         .shape = absl::StrCat("f32 against int8, [", tokens(), ", ", kv_cols(), "]"),
-         .bytes = static_cast<double>(tokens() * kv_cols() * 4 + stored.device->size_bytes() + tokens() * 4),
-         .error = error,
-         .error_bound = kFp32Bound},
-        compare, lines);
+    const Work work = {.operation = "KvDeviation",
+                       .shape = absl::StrCat("f32 against int8, [", tokens(), ", ", kv_cols(), "]"),
+                       .bytes = static_cast<double>(tokens() * (kv_cols() + 1) * 4) + stored.bytes(),
+                       .error_bound = kFp32Bound};
+    return bench_.Compare(work, out, [&](const Side& on) {
+      return on.backend.KvDeviation(on.stream, fresh.On(on), stored.On(on), out.On(on));
+    });
   }
 
-  absl::Status RmsNorm(Lines& lines) {
+  absl::Status RmsNorm() {
     const int64_t cols = sizes_.hidden_dim;
     KVBLEND_ASSIGN_OR_RETURN(Mirror x, Mirror::Random(bench_, DataType::kF32, tokens(), cols, 27));
     KVBLEND_ASSIGN_OR_RETURN(Mirror weight, Mirror::Random(bench_, DataType::kF32, 1, cols, 28));
-    KVBLEND_ASSIGN_OR_RETURN(Mirror out, Mirror::Zeros(bench_, DataType::kBF16, tokens(), cols));
-    const auto norm = [&] {
-      return backend().RmsNorm(bench_.stream(), x.device(), weight.device(), 1e-5f, out.device());
-    };
-    KVBLEND_RETURN_IF_ERROR(norm());
-    const std::vector<int32_t> sample = SampleRows(tokens());
-    std::vector<float> rows = x.HostRows(sample), expected(rows.size());
-    KVBLEND_RETURN_IF_ERROR(
-        host().RmsNorm(*reference_.stream, Floats(rows, cols), weight.host(), 1e-5f, Floats(expected, cols)));
-    KVBLEND_ASSIGN_OR_RETURN(const std::vector<float> actual, out.DeviceRows(bench_, sample));
-    return Add({.operation = "RmsNorm",
-                .shape = absl::StrCat("f32 to bf16, [", tokens(), ", ", cols, "]"),
-                .bytes = static_cast<double>(tokens() * cols * (4 + 2) + cols * 4),
-                .error = RelativeError(actual, expected),
-                .error_bound = kBf16Bound},
-               norm, lines);
+    KVBLEND_ASSIGN_OR_RETURN(Mirror out, Rounded(cols));
+    const Work work = {.operation = "RmsNorm",
+                       .shape = absl::StrCat("f32 to bf16, [", tokens(), ", ", cols, "]"),
+                       .bytes = static_cast<double>(tokens() * cols * (4 + 2) + cols * 4),
+                       .error_bound = kBf16Bound};
+    return bench_.Compare(work, out, [&](const Side& on) {
+      return on.backend.RmsNorm(on.stream, x.On(on), weight.On(on), 1e-5f, out.On(on));
+    });
   }
 
-  absl::Status Rope(Lines& lines) {
+  absl::Status Rope() {
     const int64_t cols = int64_t{sizes_.num_heads} * sizes_.head_dim;
     KVBLEND_ASSIGN_OR_RETURN(Mirror x, Mirror::Random(bench_, DataType::kF32, tokens(), cols, 29));
-    const auto rotate = [&] {
-      return backend().Rope(bench_.stream(), *plan_, *rope_, sizes_.num_heads, x.device());
-    };
-    KVBLEND_RETURN_IF_ERROR(rotate());
-    KVBLEND_RETURN_IF_ERROR(
-        host().Rope(*reference_.stream, *host_plan_, *host_rope_, sizes_.num_heads, x.host()));
-    KVBLEND_ASSIGN_OR_RETURN(const double error, x.RelativeError(bench_));
-    return Add({.operation = "Rope",
-                .shape = absl::StrCat("f32 in place, [", tokens(), ", ", sizes_.num_heads, " x ",
-                                      sizes_.head_dim, "]"),
-                .bytes = static_cast<double>(2 * tokens() * cols * 4) + RopeBytes(),
-                .error = error,
-                .error_bound = kFp32Bound},
-               rotate, lines);
+    const Work work = {.operation = "Rope",
+                       .shape = absl::StrCat("f32 in place, [", tokens(), ", ", sizes_.num_heads, " x ",
+                                             sizes_.head_dim, "]"),
+                       .bytes = static_cast<double>(2 * tokens() * cols * 4) + RopeBytes(),
+                       .error_bound = kFp32Bound};
+    return bench_.Compare(work, x, [&](const Side& on) {
+      return on.backend.Rope(on.stream, plan_.On(on), rope_.On(on), sizes_.num_heads, x.On(on));
+    });
   }
 
-  absl::Status SiluMul(Lines& lines) {
+  absl::Status SiluMul() {
     const int64_t cols = sizes_.ffn_dim;
     // As the model has them: gate and up side by side.
     KVBLEND_ASSIGN_OR_RETURN(Mirror both, Mirror::Random(bench_, DataType::kF32, tokens(), 2 * cols, 30));
-    KVBLEND_ASSIGN_OR_RETURN(Mirror out, Mirror::Zeros(bench_, DataType::kBF16, tokens(), cols));
-    const auto activate = [&] {
-      return backend().SiluMul(bench_.stream(), both.device().Columns(0, cols),
-                               both.device().Columns(cols, cols), out.device());
-    };
-    KVBLEND_RETURN_IF_ERROR(activate());
-    const std::vector<int32_t> sample = SampleRows(tokens());
-    std::vector<float> rows = both.HostRows(sample), expected(rows.size() / 2);
-    const kernels::MatrixView in = Floats(rows, 2 * cols);
-    KVBLEND_RETURN_IF_ERROR(host().SiluMul(*reference_.stream, in.Columns(0, cols), in.Columns(cols, cols),
-                                           Floats(expected, cols)));
-    KVBLEND_ASSIGN_OR_RETURN(const std::vector<float> actual, out.DeviceRows(bench_, sample));
-    return Add({.operation = "SiluMul",
-                .shape = absl::StrCat("f32 to bf16, [", tokens(), ", ", cols, "]"),
-                .bytes = static_cast<double>(tokens() * cols * (4 + 4 + 2)),
-                .error = RelativeError(actual, expected),
-                .error_bound = kBf16Bound},
-               activate, lines);
+    KVBLEND_ASSIGN_OR_RETURN(Mirror out, Rounded(cols));
+    const Work work = {.operation = "SiluMul",
+                       .shape = absl::StrCat("f32 to bf16, [", tokens(), ", ", cols, "]"),
+                       .bytes = static_cast<double>(tokens() * cols * (4 + 4 + 2)),
+                       .error_bound = kBf16Bound};
+    return bench_.Compare(work, out, [&](const Side& on) {
+      const kernels::MatrixView in = both.On(on);
+      return on.backend.SiluMul(on.stream, in.Columns(0, cols), in.Columns(cols, cols), out.On(on));
+    });
   }
 
-  absl::Status GatherRows(Lines& lines) {
+  absl::Status GatherRows() {
     const int64_t cols = sizes_.hidden_dim;
     std::vector<int32_t> indices;
     for (int32_t i = 0; i < sizes_.gathered; ++i)
       indices.push_back(static_cast<int32_t>(int64_t{i} * sizes_.tokens / sizes_.gathered));
     KVBLEND_ASSIGN_OR_RETURN(Mirror in, Mirror::Random(bench_, DataType::kF32, tokens(), cols, 31));
     KVBLEND_ASSIGN_OR_RETURN(Mirror out, Mirror::Zeros(bench_, DataType::kF32, sizes_.gathered, cols));
-    const auto gather = [&] {
-      return backend().GatherRows(bench_.stream(), in.device(), indices, out.device());
-    };
-    KVBLEND_RETURN_IF_ERROR(gather());
-    KVBLEND_RETURN_IF_ERROR(host().GatherRows(*reference_.stream, in.host(), indices, out.host()));
-    KVBLEND_ASSIGN_OR_RETURN(const double error, out.RelativeError(bench_));
-    return Add({.operation = "GatherRows",
-                .shape = absl::StrCat("f32, ", sizes_.gathered, " of [", tokens(), ", ", cols, "]"),
-                .bytes = static_cast<double>(2 * sizes_.gathered * cols * 4),
-                .error = error,
-                .error_bound = kEqualBits},
-               gather, lines);
+    const Work work = {.operation = "GatherRows",
+                       .shape = absl::StrCat("f32, ", sizes_.gathered, " of [", tokens(), ", ", cols, "]"),
+                       .bytes = static_cast<double>(2 * sizes_.gathered * cols * 4),
+                       .error_bound = kEqualBits};
+    return bench_.Compare(work, out, [&](const Side& on) {
+      return on.backend.GatherRows(on.stream, in.On(on), indices, out.On(on));
+    });
   }
 
  private:
-  // A section in device memory and in the reference's.
   struct Section {
     KvEncoding encoding;
     KvPart part;
     int64_t rows, cols;
-    std::unique_ptr<kernels::Buffer> device, host;
-    kernels::MutableKvSectionView view(void* data) const { return {data, encoding, part, rows, cols}; }
+    Both<kernels::Buffer> buffer;
+    kernels::MutableKvSectionView On(const Side& side) const {
+      return {buffer.On(side).data(), encoding, part, rows, cols};
+    }
+    double bytes() const { return static_cast<double>(buffer.device->size_bytes()); }
   };
 
   explicit MovementBench(Bench& bench) : bench_(bench), sizes_(bench.sizes()) {}
 
   absl::StatusOr<Section> Store(KvEncoding encoding, KvPart part, uint64_t seed) {
-    Section section{encoding, part, tokens(), kv_cols(), nullptr, nullptr};
+    Section section{encoding, part, tokens(), kv_cols(), {}};
     KVBLEND_ASSIGN_OR_RETURN(Mirror values,
                              Mirror::Random(bench_, DataType::kF32, tokens(), kv_cols(), seed));
-    const int64_t bytes = section.view(nullptr).layout().size_bytes;
-    KVBLEND_ASSIGN_OR_RETURN(section.device, backend().Allocate(bytes));
-    KVBLEND_ASSIGN_OR_RETURN(section.host, host().Allocate(bytes));
-    KVBLEND_RETURN_IF_ERROR(
-        host().EncodeKv(*reference_.stream, values.host(), section.view(section.host->data())));
-    KVBLEND_RETURN_IF_ERROR(bench_.Upload(section.device->data(), section.host->data(), bytes));
+    const int64_t bytes = LayoutOf(encoding, part, tokens(), kv_cols()).size_bytes;
+    KVBLEND_ASSIGN_OR_RETURN(section.buffer,
+                             MakeBoth<kernels::Buffer>(
+                                 bench_, [&](kernels::Backend& backend) { return backend.Allocate(bytes); }));
+    const Side host = bench_.reference();
+    KVBLEND_RETURN_IF_ERROR(host.backend.EncodeKv(host.stream, values.On(host), section.On(host)));
+    KVBLEND_RETURN_IF_ERROR(bench_.Upload(section.buffer.device->data(), section.buffer.host->data(), bytes));
     return section;
   }
 
-  absl::Status Add(const Work& work, absl::FunctionRef<absl::Status()> enqueue, Lines& lines) {
-    KVBLEND_ASSIGN_OR_RETURN(auto line, Report(bench_, work, enqueue));
-    lines.push_back(std::move(line));
-    return absl::OkStatus();
+  // A result in bf16; the reference's is not rounded.
+  absl::StatusOr<Mirror> Rounded(int64_t cols) {
+    return Mirror::Zeros(bench_, DataType::kBF16, tokens(), cols, /*host_dtype=*/DataType::kF32);
   }
 
-  static kernels::MatrixView Floats(std::vector<float>& values, int64_t cols) {
-    return {values.data(), DataType::kF32, static_cast<int64_t>(values.size()) / cols, cols, cols};
-  }
-  kernels::Backend& backend() { return bench_.backend(); }
-  kernels::Backend& host() { return *reference_.backend; }
   int64_t tokens() const { return sizes_.tokens; }
   int64_t kv_cols() const { return int64_t{sizes_.num_kv_heads} * sizes_.head_dim; }
   double PageBytes() const { return 2.0 * static_cast<double>(tokens() * kv_cols()) * 2; }
@@ -223,26 +166,25 @@ class MovementBench {
 
   Bench& bench_;
   const Sizes sizes_;
-  Reference reference_;
   PagedKv kv_;
-  std::unique_ptr<kernels::RopeTable> rope_, host_rope_;
-  std::unique_ptr<kernels::BatchPlan> plan_, host_plan_;
+  Both<kernels::RopeTable> rope_;
+  Both<kernels::BatchPlan> plan_;
 };
 
 }  // namespace
 
-absl::Status MeasureMovement(Bench& bench, Lines& lines) {
+absl::Status MeasureMovement(Bench& bench) {
   KVBLEND_ASSIGN_OR_RETURN(MovementBench movement, MovementBench::Create(bench));
   for (const KvEncoding encoding :
        {KvEncoding::kBF16, KvEncoding::kInt8, KvEncoding::kInt4, KvEncoding::kFp8}) {
-    KVBLEND_RETURN_IF_ERROR(movement.KvLoad(encoding, lines));
+    KVBLEND_RETURN_IF_ERROR(movement.KvLoad(encoding));
   }
-  KVBLEND_RETURN_IF_ERROR(movement.KvScatter(lines));
-  KVBLEND_RETURN_IF_ERROR(movement.KvDeviation(lines));
-  KVBLEND_RETURN_IF_ERROR(movement.RmsNorm(lines));
-  KVBLEND_RETURN_IF_ERROR(movement.Rope(lines));
-  KVBLEND_RETURN_IF_ERROR(movement.SiluMul(lines));
-  return movement.GatherRows(lines);
+  KVBLEND_RETURN_IF_ERROR(movement.KvScatter());
+  KVBLEND_RETURN_IF_ERROR(movement.KvDeviation());
+  KVBLEND_RETURN_IF_ERROR(movement.RmsNorm());
+  KVBLEND_RETURN_IF_ERROR(movement.Rope());
+  KVBLEND_RETURN_IF_ERROR(movement.SiluMul());
+  return movement.GatherRows();
 }
 
 }  // namespace kvblend::gpu_bench

@@ -1,7 +1,5 @@
 #include <cuda_runtime.h>
 
-#include <utility>
-
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/runtime/runtime.h"
 #include "tests/bench/gpu/stopwatch.h"

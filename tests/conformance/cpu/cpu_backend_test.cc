@@ -31,8 +31,7 @@ TEST(CpuBackendTest, DescribesItself) {
 
 // An answer does not depend on the machine that gives it, nor on what is decoded beside it.
 TEST(CpuBackendTest, DecodingGivesTheSameBitsWithAnyNumberOfThreads) {
-  for (const auto& [pages, page_size] :
-       {std::pair{DataType::kF32, 16}, {DataType::kBF16, 16}, {DataType::kBF16, 64}}) {
+  for (const auto& [pages, page_size] : {std::pair{kF32, 16}, {kBF16, 16}, {kBF16, 64}}) {
     const BatchCase batch{.sequences = {{1700, {1699}}, {70, {69}}, {900, {898, 899}}},
                           .page_size = page_size};
     std::vector<std::byte> expected;
@@ -42,12 +41,10 @@ TEST(CpuBackendTest, DecodingGivesTheSameBitsWithAnyNumberOfThreads) {
       const auto backend = CreateCpuBackend({.num_threads = num_threads}).value();
       {
         Rng rng(3);
-        const auto stream = backend->CreateStream().value();
         PagedBatch kv(*backend, batch, 4, 64, pages, rng);
-        Tensor q(*backend, DataType::kF32, 4, 8 * 64), out(*backend, DataType::kF32, 4, 8 * 64);
+        Tensor q(*backend, kF32, 4, 8 * 64);
         q.Randomize(rng);
-        ASSERT_OK(
-            backend->SelectiveAttention(*stream, kv.plan(), q.view(), 8, 0.125f, kv.pages(), out.view()));
+        Tensor out = Attend(kv, q, 8, 0.125f);
         if (expected.empty()) expected = out.Bytes();
         EXPECT_TRUE(out.Bytes() == expected);
       }

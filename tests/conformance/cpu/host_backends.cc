@@ -55,9 +55,9 @@ std::map<std::string, std::unique_ptr<Backend>> MakeTestBackends() {
   backends.emplace("cpu_f32", *std::move(f32));
   auto bf16 = CreateCpuBackend({.num_threads = kNumThreads, .gemm = Gemm::kBF16});
   if (bf16.ok()) backends.emplace("cpu_bf16", *std::move(bf16));
-  const Tiles& vectors = simd::GetTiles(DataType::kBF16);
-  if (vectors.dtype != DataType::kBF16) return backends;
-  if (&vectors != &BestTiles(DataType::kBF16)) {
+  const Tiles& vectors = simd::GetTiles(kBF16);
+  if (vectors.dtype != kBF16) return backends;
+  if (&vectors != &BestTiles(kBF16)) {
     backends.emplace(
         "cpu_bf16_vectors",
         CreateCpuBackendWithTiles({.num_threads = kNumThreads, .gemm = Gemm::kBF16}, vectors).value());
@@ -84,7 +84,7 @@ TEST(TestBackendsTest, ProductsOfBf16AreAmongThem) {
     return;
   }
   if (!bf16.ok()) GTEST_SKIP() << "the suite runs in f32 alone: " << bf16.status().message();
-  if (simd::GetTiles(DataType::kBF16).dtype != DataType::kBF16) {
+  if (simd::GetTiles(kBF16).dtype != kBF16) {
     GTEST_SKIP() << "attention runs in f32 tiles alone, AMX's are not emulated: no AVX512-BF16 for vectors";
   }
   EXPECT_THAT(TestBackendNames(), testing::Contains("cpu_bf16"));

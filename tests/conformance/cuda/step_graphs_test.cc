@@ -34,8 +34,8 @@ class CudaStepGraphsTest : public testing::Test {
     before_ = CountWork();
     graphs_before_ = CountRuntimeObjects().graphs;
     const auto actual = decoder_.Run(&step, next);
-    ASSERT_TRUE(expected.ok()) << expected.status();
-    ASSERT_TRUE(actual.ok()) << actual.status();
+    ASSERT_OK(expected.status());
+    ASSERT_OK(actual.status());
     ExpectSameTokens(*actual, *expected);
   }
   void Step(int32_t rows) { Step(rows, *step_); }
@@ -208,7 +208,7 @@ TEST_F(CudaStepGraphsTest, FullDeviceMemoryIsNoReasonToFail) {
 
 TEST_F(CudaStepGraphsTest, OperationsThatCannotBeRepeatedAreNotRecorded) {
   Stream& stream = decoder_.stream();
-  Tensor tensor(backend_, DataType::kF32, 4, 8), other(backend_, DataType::kF32, 4, 8);
+  Tensor tensor(backend_, kF32, 4, 8), other(backend_, kF32, 4, 8);
   tensor.Fill([](int64_t, int64_t) { return 1.0f; });
   std::vector<float> host(32);
   std::vector<std::unique_ptr<Buffer>> allocated;

@@ -20,18 +20,6 @@ class AttentionIdentities : public ConformanceTest {
     for (double& x : twice) x *= 2;
     ExpectWithin(a, b, twice);
   }
-
-  std::vector<double> Attend(PagedBatch& kv, Tensor& q) {
-    Tensor out(backend, DataType::kF32, q.rows(), q.cols());
-    EXPECT_TRUE(
-        backend.SelectiveAttention(stream, kv.plan(), q.view(), kHeads, kScale, kv.pages(), out.view()).ok());
-    return out.Values();
-  }
-
-  AttentionOracle Oracle(const BatchCase& batch, const PagedBatch& kv, const Tensor& q) {
-    return ComputeAttention(batch, kv, q, kHeads, kKvHeads, kHeadDim, kScale, backend.compute_dtype(),
-                            DataType::kBF16, DataType::kF32);
-  }
 };
 
 // Rows gathered out of a prefill are the same rows of the whole prefill.
@@ -40,40 +28,39 @@ TEST_P(AttentionIdentities, GatheredRowsEqualRowsOfFullAttention) {
   const std::vector<int32_t> subset = RandomPositions(rng, 77, n);
   const BatchCase full{.sequences = {{n, Range(0, n)}}}, gathered{.sequences = {{n, subset}}};
   Rng same_pages(3);
-  PagedBatch kv_full(backend, full, kKvHeads, kHeadDim, DataType::kBF16, same_pages);
+  PagedBatch kv_full(backend, full, kKvHeads, kHeadDim, kBF16, same_pages);
   same_pages.seed(3);
-  PagedBatch kv_gathered(backend, gathered, kKvHeads, kHeadDim, DataType::kBF16, same_pages);
-  Tensor q(backend, DataType::kF32, n, kHeads * kHeadDim);
-  q.Randomize(rng);
-  Tensor q_gathered(backend, DataType::kF32, subset.size(), kHeads * kHeadDim);
+  PagedBatch kv_gathered(backend, gathered, kKvHeads, kHeadDim, kBF16, same_pages);
+  Tensor q = Random(n, kHeads * kHeadDim);
+  Tensor q_gathered(backend, kF32, subset.size(), kHeads * kHeadDim);
   ASSERT_OK(backend.GatherRows(stream, q.view(), subset, q_gathered.view()));
-  const std::vector<double> all = Attend(kv_full, q), some = Attend(kv_gathered, q_gathered);
+  const std::vector<double> all = Attend(kv_full, q, kHeads, kScale).Values(),
+                            some = Attend(kv_gathered, q_gathered, kHeads, kScale).Values();
   std::vector<double> expected;
   for (const int32_t row : subset) {
     expected.insert(expected.end(), all.begin() + row * q.cols(), all.begin() + (row + 1) * q.cols());
   }
   q_gathered.Download();
-  ExpectSame(some, expected, Oracle(gathered, kv_gathered, q_gathered).bound);
+  ExpectSame(some, expected, ComputeAttention(kv_gathered, q_gathered, kHeads, kScale).bound);
 }
 
 TEST_P(AttentionIdentities, ChunkedPrefillEqualsOneShot) {
   const int32_t n = 333;
   const BatchCase whole{.sequences = {{n, Range(0, n)}}};
   Rng same_pages(5);
-  PagedBatch kv(backend, whole, kKvHeads, kHeadDim, DataType::kBF16, same_pages);
-  Tensor q(backend, DataType::kF32, n, kHeads * kHeadDim);
-  q.Randomize(rng);
+  PagedBatch kv(backend, whole, kKvHeads, kHeadDim, kBF16, same_pages);
+  Tensor q = Random(n, kHeads * kHeadDim);
   std::vector<double> pieces;
   for (const auto& [begin, end] : {std::pair{0, 1}, {1, 100}, {100, 228}, {228, 230}, {230, n}}) {
     same_pages.seed(5);
-    PagedBatch kv_chunk(backend, {.sequences = {{n, Range(begin, end)}}}, kKvHeads, kHeadDim, DataType::kBF16,
+    PagedBatch kv_chunk(backend, {.sequences = {{n, Range(begin, end)}}}, kKvHeads, kHeadDim, kBF16,
                         same_pages);
-    Tensor q_chunk(backend, DataType::kF32, end - begin, q.cols());
+    Tensor q_chunk(backend, kF32, end - begin, q.cols());
     ASSERT_OK(backend.GatherRows(stream, q.view(), Range(begin, end), q_chunk.view()));
-    const std::vector<double> piece = Attend(kv_chunk, q_chunk);
+    const std::vector<double> piece = Attend(kv_chunk, q_chunk, kHeads, kScale).Values();
     pieces.insert(pieces.end(), piece.begin(), piece.end());
   }
-  ExpectSame(pieces, Attend(kv, q), Oracle(whole, kv, q).bound);
+  ExpectSame(pieces, Attend(kv, q, kHeads, kScale).Values(), ComputeAttention(kv, q, kHeads, kScale).bound);
 }
 
 // A sequence alone gives what it gives in company, whatever its place in the batch.
@@ -83,10 +70,10 @@ TEST_P(AttentionIdentities, PermutingSequencesPermutesRows) {
   std::vector<size_t> order(sequences.size());
   std::iota(order.begin(), order.end(), 0);
   const BatchCase batch{.sequences = sequences};
-  PagedBatch kv(backend, batch, kKvHeads, kHeadDim, DataType::kBF16, rng);
-  Tensor q(backend, DataType::kF32, batch.num_rows(), kHeads * kHeadDim);
-  q.Randomize(rng);
-  const std::vector<double> expected = Attend(kv, q), bound = Oracle(batch, kv, q).bound;
+  PagedBatch kv(backend, batch, kKvHeads, kHeadDim, kBF16, rng);
+  Tensor q = Random(batch.num_rows(), kHeads * kHeadDim);
+  const std::vector<double> expected = Attend(kv, q, kHeads, kScale).Values(),
+                            bound = ComputeAttention(kv, q, kHeads, kScale).bound;
   while (std::next_permutation(order.begin(), order.end())) {
     std::vector<int32_t> row_indptr{0}, positions, kv_len, page_indptr{0}, page_indices, rows;
     for (const size_t s : order) {
@@ -104,12 +91,9 @@ TEST_P(AttentionIdentities, PermutingSequencesPermutesRows) {
     auto plan =
         backend.PlanBatch({row_indptr, positions, kv_len, page_indptr, page_indices, batch.page_size, 0});
     ASSERT_OK(plan.status());
-    Tensor q_permuted(backend, DataType::kF32, q.rows(), q.cols()),
-        out(backend, DataType::kF32, q.rows(), q.cols());
+    Tensor q_permuted(backend, kF32, q.rows(), q.cols());
     ASSERT_OK(backend.GatherRows(stream, q.view(), rows, q_permuted.view()));
-    ASSERT_OK(backend.SelectiveAttention(stream, **plan, q_permuted.view(), kHeads, kScale, kv.pages(),
-                                         out.view()));
-    const std::vector<double> permuted = out.Values();
+    const std::vector<double> permuted = Attend(**plan, kv.pages(), q_permuted, kHeads, kScale).Values();
     std::vector<double> back(expected.size());
     for (size_t i = 0; i < rows.size(); ++i) {
       std::copy_n(permuted.begin() + i * q.cols(), q.cols(), back.begin() + rows[i] * q.cols());
@@ -123,12 +107,9 @@ TEST_P(AttentionIdentities, MassSumsToNumberOfRows) {
     const BatchCase batch{
         .sequences = {{900, Range(870, 900)}, {10, {}}, {200, RandomPositions(rng, 100, 200)}, {77, {76}}},
         .sliding_window = window};
-    PagedBatch kv(backend, batch, kKvHeads, kHeadDim, DataType::kBF16, rng);
-    Tensor q(backend, DataType::kF32, batch.num_rows(), kHeads * kHeadDim);
-    Tensor mass(backend, DataType::kF32, 1, kv.plan().total_kv_len());
-    q.Randomize(rng);
-    ASSERT_OK(backend.AttentionMass(stream, kv.plan(), q.view(), kHeads, kScale, kv.pages(), mass.view()));
-    const std::vector<double> values = mass.Values();
+    PagedBatch kv(backend, batch, kKvHeads, kHeadDim, kBF16, rng);
+    Tensor q = Random(batch.num_rows(), kHeads * kHeadDim);
+    const std::vector<double> values = Mass(kv, q, kHeads, kScale).Values();
     auto next = values.begin();
     for (const auto& sequence : batch.sequences) {
       const double rows = static_cast<double>(sequence.positions.size());
@@ -142,12 +123,12 @@ TEST_P(AttentionIdentities, MassSumsToNumberOfRows) {
 // Values that are all equal come back, whatever the weights.
 TEST_P(AttentionIdentities, ConstantValuesAreReturned) {
   const BatchCase batch{.sequences = {{500, RandomPositions(rng, 70, 500)}, {300, {299}}}};
-  PagedBatch kv(backend, batch, kKvHeads, kHeadDim, DataType::kBF16, rng);
+  PagedBatch kv(backend, batch, kKvHeads, kHeadDim, kBF16, rng);
   ASSERT_EQ(kv.pages().layout, PageLayout::kRows);
   kv.v_tensor().Fill([](int64_t, int64_t d) { return static_cast<float>(d) - 20.0f; });
-  Tensor q(backend, DataType::kF32, batch.num_rows(), kHeads * kHeadDim);
+  Tensor q(backend, kF32, batch.num_rows(), kHeads * kHeadDim);
   q.Randomize(rng, 3.0);
-  const std::vector<double> values = Attend(kv, q);
+  const std::vector<double> values = Attend(kv, q, kHeads, kScale).Values();
   for (size_t i = 0; i < values.size(); ++i) {
     const double expected = static_cast<double>(i % kHeadDim) - 20.0;
     // Probabilities are rounded before they are multiplied, their sum is not: the error is a rounding of

@@ -43,7 +43,7 @@ TEST_P(DenseSectionConformance, RoundsToNearestEven) {
   std::normal_distribution<float> normal;
   for (int i = 0; i < 1000; ++i) values.push_back(normal(rng) * std::exp(4 * normal(rng)));
   const auto n = static_cast<int64_t>(values.size());
-  Tensor in(backend, DataType::kF32, 1, n);
+  Tensor in(backend, kF32, 1, n);
   in.Fill([&](int64_t, int64_t c) { return values[c]; });
   struct Format {
     KvEncoding encoding;
@@ -53,9 +53,7 @@ TEST_P(DenseSectionConformance, RoundsToNearestEven) {
   for (const Format& f :
        {Format{KvEncoding::kBF16, 8, -126, 0x1.FEp127}, {KvEncoding::kF16, 11, -14, 65504}}) {
     SCOPED_TRACE(std::string(Name(f.encoding)));
-    Section section(backend, f.encoding, KvPart::kValue, 1, n);
-    ASSERT_OK(backend.EncodeKv(stream, in.view(), section.view()));
-    section.Download();
+    const Section section = Encoded(in, f.encoding, KvPart::kValue);
     std::vector<double> expected, actual;
     for (int64_t c = 0; c < n; ++c) {
       // Independent of bit patterns: a multiple of the spacing at this magnitude, nearest with ties to even.
@@ -77,12 +75,12 @@ TEST_P(DenseSectionConformance, RoundsToNearestEven) {
 TEST_P(DenseSectionConformance, KeepsEveryPattern) {
   const BatchCase batch{.sequences = {{256, Range(0, 256)}}};
   const auto rope = MakeRope(backend, RopeLayout::kInterleaved, 256, 256);
-  for (const DataType dtype : {DataType::kBF16, DataType::kF16}) {
-    Tensor all(backend, DataType::kF32, 256, 256, 300);
+  for (const DataType dtype : {kBF16, kF16}) {
+    Tensor all(backend, kF32, 256, 256, 300);
     // NaN patterns collapse into one, all others are distinct.
     all.Fill([&](int64_t r, int64_t c) {
       const auto bits = static_cast<uint32_t>(r * 256 + c);
-      if (dtype == DataType::kBF16) return std::bit_cast<float>(bits << 16);
+      if (dtype == kBF16) return std::bit_cast<float>(bits << 16);
       const double magnitude =
           (bits & 0x7C00u) == 0 ? std::ldexp(bits & 0x3FFu, -24)
           : (bits & 0x7C00u) == 0x7C00u
@@ -90,22 +88,14 @@ TEST_P(DenseSectionConformance, KeepsEveryPattern) {
               : std::ldexp(1024 + (bits & 0x3FFu), static_cast<int>((bits >> 10) & 31) - 25);
       return static_cast<float>((bits & 0x8000u) != 0 ? -magnitude : magnitude);
     });
-    Section k(backend, DenseEncoding(dtype), KvPart::kKey, 256, 256),
-        v(backend, DenseEncoding(dtype), KvPart::kValue, 256, 256);
-    ASSERT_OK(backend.EncodeKv(stream, all.view(), k.view()));
-    ASSERT_OK(backend.EncodeKv(stream, all.view(), v.view()));
-    v.Download();
-    const std::vector<double> expected = all.Values(), exact(expected.size(), 0.0);
-    std::vector<double> encoded;
-    for (int64_t i = 0; i < 256 * 256; ++i) encoded.push_back(v.Value(i / 256, i % 256));
-    ExpectWithin(encoded, expected, exact);
-    for (const DataType pages : {DataType::kF32, dtype}) {
+    const Section k = Encoded(all, DenseEncoding(dtype), KvPart::kKey),
+                  v = Encoded(all, DenseEncoding(dtype), KvPart::kValue);
+    ExpectElements(all, [&](int64_t r, int64_t c) -> Expected { return {v.Value(r, c), 0}; });
+    for (const DataType pages : {kF32, dtype}) {
       PagedBatch kv(backend, batch, 1, 256, pages, rng);
       ASSERT_OK(backend.KvLoad(stream, kv.plan(), *rope, k.view(), v.view(), kv.pages()));
       kv.Download();
-      std::vector<double> loaded;
-      for (int64_t i = 0; i < 256 * 256; ++i) loaded.push_back(kv.v(0, i / 256, 0, i % 256));
-      ExpectWithin(loaded, expected, exact);
+      ExpectElements(all, [&](int64_t r, int64_t c) -> Expected { return {kv.v(0, r, 0, c), 0}; });
     }
   }
 }

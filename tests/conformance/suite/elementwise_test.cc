@@ -1,6 +1,5 @@
 // Embed, Linear, RmsNorm, SiluMul and GatherRows of every backend against double precision.
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -23,28 +22,24 @@ TEST_P(ElementwiseConformance, RmsNorm) {
   for (const DataType out_dtype : OutputTypes()) {
     for (const Shape& s : kShapes) {
       SCOPED_TRACE(absl::StrCat(s.rows, " x ", s.cols, " to ", std::string(Name(out_dtype))));
-      Tensor x(backend, DataType::kF32, s.rows, s.cols, s.cols + s.extra_stride);
-      Tensor weight(backend, DataType::kF32, 1, s.cols);
+      Tensor x(backend, kF32, s.rows, s.cols, s.cols + s.extra_stride), weight = Random(1, s.cols);
       Tensor out(backend, out_dtype, s.rows, s.cols, s.cols + 2 * s.extra_stride);
       x.Randomize(rng, 3.0);
-      weight.Randomize(rng);
       const float epsilon = 1e-5f;
       ASSERT_OK(backend.RmsNorm(stream, x.view(), weight.view(), epsilon, out.view()));
-      std::vector<double> expected, bound;
+      std::vector<double> mean_squares(s.rows);
       for (int64_t r = 0; r < s.rows; ++r) {
-        double sum = 0;
-        for (int64_t c = 0; c < s.cols; ++c) sum += x.at(r, c) * x.at(r, c);
-        for (int64_t c = 0; c < s.cols; ++c) {
-          expected.push_back(x.at(r, c) / std::sqrt(sum / s.cols + epsilon) * weight.at(0, c));
-          bound.push_back(std::abs(expected.back()) *
-                              ((std::sqrt(s.cols) + 6) * 0x1p-24 + UnitRoundoff(out_dtype)) +
-                          1e-30);
-        }
+        for (int64_t c = 0; c < s.cols; ++c) mean_squares[r] += x.at(r, c) * x.at(r, c) / s.cols;
       }
-      ExpectWithin(out.Values(), expected, bound);
-      if (out_dtype != DataType::kF32) continue;
+      const auto expected = [&](int64_t r, int64_t c) -> Expected {
+        const double value = x.at(r, c) / std::sqrt(mean_squares[r] + epsilon) * weight.at(0, c);
+        return {value,
+                std::abs(value) * ((std::sqrt(s.cols) + 6) * 0x1p-24 + UnitRoundoff(out_dtype)) + 1e-30};
+      };
+      ExpectElements(out, expected);
+      if (out_dtype != kF32) continue;
       ASSERT_OK(backend.RmsNorm(stream, x.view(), weight.view(), epsilon, x.view()));  // in place
-      ExpectWithin(x.Values(), expected, bound);
+      ExpectElements(x, expected);
     }
   }
 }
@@ -54,28 +49,21 @@ TEST_P(ElementwiseConformance, SiluMul) {
     for (const Shape& s : kShapes) {
       SCOPED_TRACE(absl::StrCat(s.rows, " x ", s.cols, " to ", std::string(Name(out_dtype))));
       // gate and up are the two halves of one product, as the model computes them.
-      Tensor both(backend, DataType::kF32, s.rows, 2 * s.cols, 2 * s.cols + s.extra_stride);
+      Tensor both(backend, kF32, s.rows, 2 * s.cols, 2 * s.cols + s.extra_stride);
       Tensor out(backend, out_dtype, s.rows, s.cols, s.cols + s.extra_stride);
       both.Randomize(rng, 8.0);
       const MatrixView gate = both.view().Columns(0, s.cols), up = both.view().Columns(s.cols, s.cols);
       ASSERT_OK(backend.SiluMul(stream, gate, up, out.view()));
-      std::vector<double> expected, bound;
-      for (int64_t r = 0; r < s.rows; ++r) {
-        for (int64_t c = 0; c < s.cols; ++c) {
-          const double z = both.at(r, c);
-          expected.push_back(z / (1 + std::exp(-z)) * both.at(r, s.cols + c));
-          bound.push_back(std::abs(expected.back()) * (8 * 0x1p-24 + UnitRoundoff(out_dtype)) + 1e-30);
-        }
-      }
-      ExpectWithin(out.Values(), expected, bound);
-      if (out_dtype != DataType::kF32) continue;
+      const auto expected = [&](int64_t r, int64_t c) -> Expected {
+        const double z = both.at(r, c), value = z / (1 + std::exp(-z)) * both.at(r, s.cols + c);
+        return {value, std::abs(value) * (8 * 0x1p-24 + UnitRoundoff(out_dtype)) + 1e-30};
+      };
+      ExpectElements(out, expected);
+      if (out_dtype != kF32) continue;
       ASSERT_OK(backend.SiluMul(stream, gate, up, gate));  // in place
-      both.Download();
-      std::vector<double> in_place;
-      for (int64_t r = 0; r < s.rows; ++r) {
-        for (int64_t c = 0; c < s.cols; ++c) in_place.push_back(both.at(r, c));
-      }
-      ExpectWithin(in_place, expected, bound);
+      ExpectElements(both, [&](int64_t r, int64_t c) -> Expected {
+        return c < s.cols ? expected(r, c) : Expected{both.at(r, c), 0};
+      });
     }
   }
 }
@@ -84,14 +72,14 @@ TEST_P(ElementwiseConformance, SiluMulOfExtremes) {
   const float big = std::numeric_limits<float>::max(), infinity = std::numeric_limits<float>::infinity();
   const std::vector<float> gates = {0.0f, -0.0f, 100.0f, -100.0f, 1000.0f, -1000.0f, big, infinity};
   const std::vector<double> expected = {0, 0, 100, 0, 1000, 0, big, infinity};
-  Tensor gate(backend, DataType::kF32, 1, gates.size()), up(backend, DataType::kF32, 1, gates.size());
-  Tensor out(backend, DataType::kF32, 1, gates.size());
+  Tensor gate(backend, kF32, 1, gates.size()), up(backend, kF32, 1, gates.size());
+  Tensor out(backend, kF32, 1, gates.size());
   gate.Fill([&](int64_t, int64_t c) { return gates[c]; });
   up.Fill([](int64_t, int64_t) { return 1.0f; });
   ASSERT_OK(backend.SiluMul(stream, gate.view(), up.view(), out.view()));
-  std::vector<double> bound;
-  for (const double value : expected) bound.push_back(std::abs(value) * 1e-6 + 1e-34);
-  ExpectWithin(out.Values(), expected, bound);
+  ExpectElements(out, [&](int64_t, int64_t c) -> Expected {
+    return {expected[c], std::abs(expected[c]) * 1e-6 + 1e-34};
+  });
 }
 
 TEST_P(ElementwiseConformance, Linear) {
@@ -101,8 +89,7 @@ TEST_P(ElementwiseConformance, Linear) {
     int64_t out_features, in_features;
   };
   for (const Sizes& w : {Sizes{1, 1}, {5, 7}, {64, 64}, {100, 96}, {300, 33}, {520, 128}, {192, 577}}) {
-    Tensor weights(backend, DataType::kF32, w.out_features, w.in_features);
-    weights.Randomize(rng);
+    Tensor weights = Random(w.out_features, w.in_features);
     const auto packed = Pack(backend, weights, WeightUsage::kLinear);
     for (const int64_t rows : {0, 1, 3, 4, 5, 8, 33, 64, 130}) {
       for (const DataType x_dtype : inputs) {
@@ -111,28 +98,23 @@ TEST_P(ElementwiseConformance, Linear) {
                                     std::string(Name(x_dtype)), accumulate ? ", accumulated" : ""));
           const int64_t extra = rows % 3;  // strides with and without padding
           Tensor x(backend, x_dtype, rows, w.in_features, w.in_features + extra);
-          Tensor out(backend, DataType::kF32, rows, w.out_features, w.out_features + 2 * extra);
+          Tensor out = Random(rows, w.out_features, w.out_features + 2 * extra);
           x.Randomize(rng);
-          out.Randomize(rng);
-          std::vector<double> expected, bound;
-          for (int64_t r = 0; r < rows; ++r) {
-            for (int64_t n = 0; n < w.out_features; ++n) {
-              double sum = 0, squares = 0, magnitude = accumulate ? std::abs(out.at(r, n)) : 0;
-              for (int64_t c = 0; c < w.in_features; ++c) {
-                const double product = x.at(r, c) * weights.at(n, c);
-                sum += product;
-                squares += product * product;
-                magnitude += std::abs(product);
-              }
-              expected.push_back(sum + (accumulate ? out.at(r, n) : 0));
-              // Roundings of x and W are independent; 6 u times the 2-norm of the products is 7 standard
-              // deviations.
-              bound.push_back(6 * u * std::sqrt(squares) +
-                              (std::sqrt(w.in_features) + 4) * 0x1p-24 * magnitude + 1e-30);
-            }
-          }
           ASSERT_OK(backend.Linear(stream, x.view(), *packed, accumulate, out.view()));
-          ExpectWithin(out.Values(), expected, bound);
+          ExpectElements(out, [&](int64_t r, int64_t n) -> Expected {
+            const double before = accumulate ? out.at(r, n) : 0;
+            double sum = before, squares = 0, magnitude = std::abs(before);
+            for (int64_t c = 0; c < w.in_features; ++c) {
+              const double product = x.at(r, c) * weights.at(n, c);
+              sum += product;
+              squares += product * product;
+              magnitude += std::abs(product);
+            }
+            // Roundings of x and W are independent; 6 u times the 2-norm of the products is 7 standard
+            // deviations.
+            return {sum, 6 * u * std::sqrt(squares) + (std::sqrt(w.in_features) + 4) * 0x1p-24 * magnitude +
+                             1e-30};
+          });
         }
       }
     }
@@ -140,32 +122,25 @@ TEST_P(ElementwiseConformance, Linear) {
 }
 
 TEST_P(ElementwiseConformance, EmbedAndTiedWeights) {
-  Tensor table(backend, DataType::kF32, 300, 40);
-  table.Randomize(rng);
+  Tensor table = Random(300, 40);
+  const double u = backend.compute_dtype() == kF32 ? 0 : UnitRoundoff(backend.compute_dtype());
   const std::vector<int32_t> ids = {0, 299, 7, 7, 150};
   for (const WeightUsage usage : {WeightUsage::kEmbedding, WeightUsage::kLinearAndEmbedding}) {
     const auto packed = Pack(backend, table, usage);
     EXPECT_EQ(packed->rows(), 300);
     EXPECT_EQ(packed->cols(), 40);
     EXPECT_EQ(packed->usage(), usage);
-    Tensor out(backend, DataType::kF32, ids.size(), 40, 41);
+    Tensor out(backend, kF32, ids.size(), 40, 41);
     ASSERT_OK(backend.Embed(stream, *packed, ids, out.view()));
-    std::vector<double> expected, bound;
-    for (const int32_t id : ids) {
-      for (int64_t c = 0; c < 40; ++c) {
-        expected.push_back(table.at(id, c));
-        bound.push_back(std::abs(expected.back()) * (backend.compute_dtype() == DataType::kF32
-                                                         ? 0
-                                                         : UnitRoundoff(backend.compute_dtype())));
-      }
-    }
-    ExpectWithin(out.Values(), expected, bound);
-    Tensor none(backend, DataType::kF32, 0, 40);
+    ExpectElements(out, [&](int64_t r, int64_t c) -> Expected {
+      return {table.at(ids[r], c), std::abs(table.at(ids[r], c)) * u};
+    });
+    Tensor none(backend, kF32, 0, 40);
     ASSERT_OK(backend.Embed(stream, *packed, {}, none.view()));
   }
   // The output layer's product from the same weights: a row against itself is its squared length.
   const auto packed = Pack(backend, table, WeightUsage::kLinearAndEmbedding);
-  Tensor logits(backend, DataType::kF32, 300, 300);
+  Tensor logits(backend, kF32, 300, 300);
   ASSERT_OK(backend.Linear(stream, table.view(), *packed, false, logits.view()));
   logits.Download();
   for (int64_t r = 0; r < 300; ++r) {
@@ -187,7 +162,7 @@ TEST_P(ElementwiseConformance, PackWeightsPassesReaderErrorsOn) {
 
 TEST_P(ElementwiseConformance, GatherRows) {
   const std::vector<int32_t> indices = {4, 0, 0, 29, 13};
-  for (const DataType dtype : {DataType::kF32, DataType::kBF16, DataType::kF16}) {
+  for (const DataType dtype : {kF32, kBF16, kF16}) {
     Tensor in(backend, dtype, 30, 21, 25), out(backend, dtype, indices.size(), 21, 22);
     in.Randomize(rng);
     ASSERT_OK(backend.GatherRows(stream, in.view(), indices, out.view()));

@@ -3,7 +3,6 @@
 #include <cmath>
 #include <limits>
 #include <map>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -17,7 +16,6 @@ namespace {
 constexpr double kValues[256] = {
 #include "tests/conformance/suite/e4m3_values.inc"
 };
-constexpr KvPart kParts[] = {KvPart::kKey, KvPart::kValue};
 
 /// The code whose value is nearest; of two, the one with the even mantissa.
 int Nearest(double magnitude) {
@@ -55,7 +53,7 @@ TEST_P(Fp8SectionConformance, EveryCodeIsStepTimesItsValue) {
   for (const int32_t cols : {34, 64}) {
     SCOPED_TRACE(absl::StrCat(cols, " columns"));
     const Section k = AllCodes(KvPart::kKey, cols, {0x3F80}), v = AllCodes(KvPart::kValue, cols, steps);
-    PagedBatch kv(backend, batch, 1, cols, DataType::kF32, rng);
+    PagedBatch kv(backend, batch, 1, cols, kF32, rng);
     const auto rope = MakeRope(backend, RopeLayout::kInterleaved, cols, 256);
     ASSERT_OK(backend.KvLoad(stream, kv.plan(), *rope, k.view(), v.view(), kv.pages()));
     kv.Download();
@@ -79,12 +77,12 @@ TEST_P(Fp8SectionConformance, EveryCodeIsLoadedAsItIsDecoded) {
       batch.page_size = page_size;
       const int64_t cols = 2 * head_dim;
       Section k = AllCodes(KvPart::kKey, cols, steps), v = AllCodes(KvPart::kValue, cols, steps);
-      Tensor k_values(backend, DataType::kF32, 256, cols), v_values(backend, DataType::kF32, 256, cols);
+      Tensor k_values(backend, kF32, 256, cols), v_values(backend, kF32, 256, cols);
       k_values.Fill([&](int64_t r, int64_t c) { return k.Value(r, c); });
       v_values.Fill([&](int64_t r, int64_t c) { return v.Value(r, c); });
       Rng same = rng;
-      PagedBatch loaded(backend, batch, 2, head_dim, DataType::kBF16, rng),
-          expected(backend, batch, 2, head_dim, DataType::kBF16, same);
+      PagedBatch loaded(backend, batch, 2, head_dim, kBF16, rng),
+          expected(backend, batch, 2, head_dim, kBF16, same);
       const auto rope = MakeRope(backend, layout, head_dim, 300);
       ASSERT_OK(backend.KvScatter(stream, expected.plan(), *rope, k_values.view(), v_values.view(),
                                   expected.pages()));
@@ -117,12 +115,9 @@ TEST_P(Fp8SectionConformance, CodesAreTheNearestTiesToEven) {
         const int64_t group = part == KvPart::kKey ? col : row, i = part == KvPart::kKey ? row : col;
         return scale * (i == 31 ? 448.0f : values[group * 31 + i]);
       };
-      Tensor x(backend, DataType::kF32, part == KvPart::kKey ? 32 : groups,
-               part == KvPart::kKey ? groups : 32);
+      Tensor x(backend, kF32, part == KvPart::kKey ? 32 : groups, part == KvPart::kKey ? groups : 32);
       x.Fill(value_at);
-      Section section(backend, KvEncoding::kFp8, part, x.rows(), x.cols());
-      ASSERT_OK(backend.EncodeKv(stream, x.view(), section.view()));
-      section.Download();
+      const Section section = Encoded(x, KvEncoding::kFp8, part);
       for (int64_t r = 0; r < x.rows(); ++r) {
         for (int64_t c = 0; c < x.cols(); ++c) {
           const double value = value_at(r, c), step = std::abs(scale);
@@ -140,14 +135,12 @@ TEST_P(Fp8SectionConformance, ValuesDecodeToWithinASixteenth) {
     for (const float largest : {1.0f, 3e-30f, 447.9f, 1e30f, std::numeric_limits<float>::max()}) {
       SCOPED_TRACE(absl::StrCat(part == KvPart::kKey ? "K" : "V", " up to ", largest));
       std::uniform_real_distribution<float> fraction(-1, 1), halvings(0, 30);
-      Tensor x(backend, DataType::kF32, 100, 65);
+      Tensor x(backend, kF32, 100, 65);
       x.Fill([&](int64_t r, int64_t c) {
         if ((r + c) % 50 == 0) return largest;
         return largest * fraction(rng) * std::exp2(-halvings(rng));
       });
-      Section section(backend, KvEncoding::kFp8, part, 100, 65);
-      ASSERT_OK(backend.EncodeKv(stream, x.view(), section.view()));
-      section.Download();
+      const Section section = Encoded(x, KvEncoding::kFp8, part);
       std::map<int64_t, double> largest_of;  // by ScaleIndex
       for (int64_t r = 0; r < 100; ++r) {
         for (int64_t c = 0; c < 65; ++c) {
@@ -174,11 +167,9 @@ TEST_P(Fp8SectionConformance, ValuesDecodeToWithinASixteenth) {
 TEST_P(Fp8SectionConformance, WhatIsNotFiniteHasACodeOfItsOwn) {
   for (const KvPart part : kParts) {
     for (const float bad : {std::numeric_limits<float>::quiet_NaN(), INFINITY, -INFINITY}) {
-      Tensor x(backend, DataType::kF32, 32, 32);
+      Tensor x(backend, kF32, 32, 32);
       x.Fill([&](int64_t r, int64_t c) { return r == c ? bad : r < c ? -1.5f : 2.5f; });
-      Section section(backend, KvEncoding::kFp8, part, 32, 32);
-      ASSERT_OK(backend.EncodeKv(stream, x.view(), section.view()));
-      section.Download();
+      const Section section = Encoded(x, KvEncoding::kFp8, part);
       for (int64_t r = 0; r < 32; ++r) {
         for (int64_t c = 0; c < 32; ++c) {
           ASSERT_TRUE(std::isnan(section.Step(r, c)));

@@ -3,15 +3,13 @@
 #include <cmath>
 #include <limits>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/host/float_convert.h"
 #include "tests/conformance/harness.h"
+#include "tests/conformance/stored_section.h"
 
 namespace kvblend::kernels {
 namespace {
-
-constexpr DataType kF32 = DataType::kF32;
 
 /// K or V of int8 pages in a backend's memory.
 class CodedRows {
@@ -33,16 +31,12 @@ class CodedRows {
     Upload();
   }
   void Upload() {
-    Stream& stream = TestStream(backend_);
-    EXPECT_TRUE(backend_.CopyFromHost(stream, code_data(), codes_.data(), codes_.size()).ok());
-    EXPECT_TRUE(backend_.CopyFromHost(stream, step_data(), steps_.data(), steps_.size() * 2).ok());
-    EXPECT_TRUE(backend_.Synchronize(stream).ok());
+    CopyIn(backend_, *code_buffer_, codes_.data(), codes_.size());
+    CopyIn(backend_, *step_buffer_, steps_.data(), steps_.size() * 2);
   }
   void Download() {
-    Stream& stream = TestStream(backend_);
-    EXPECT_TRUE(backend_.CopyToHost(stream, codes_.data(), code_data(), codes_.size()).ok());
-    EXPECT_TRUE(backend_.CopyToHost(stream, steps_.data(), step_data(), steps_.size() * 2).ok());
-    EXPECT_TRUE(backend_.Synchronize(stream).ok());
+    CopyOut(backend_, codes_.data(), *code_buffer_, codes_.size());
+    CopyOut(backend_, steps_.data(), *step_buffer_, steps_.size() * 2);
   }
 
   float step(int64_t row, int64_t d) const { return Bf16ToF32(steps_[row * groups_ + d / kPageGroup]); }
@@ -72,7 +66,7 @@ class Int8PagesRefusalConformance : public ConformanceTest {
   /// The pages of `kv`, which must have f32 elements, as int8 ones.
   static KvPagesView Coded(PagedBatch& kv, CodedRows& k, CodedRows& v) {
     KvPagesView pages = kv.pages();
-    pages.dtype = DataType::kInt8;
+    pages.dtype = kInt8;
     pages.k = k.code_data();
     pages.v = v.code_data();
     pages.k_steps = k.step_data();
@@ -93,7 +87,7 @@ TEST_P(Int8PagesRefusalConformance, AreRefusedByBackendsWithoutThemAndWithoutThe
   PagedBatch kv(backend, batch, 1, 64, kF32, rng);
   CodedRows k(backend, kv.k_tensor().rows(), 64), v(backend, kv.k_tensor().rows(), 64);
   const KvPagesView good = Coded(kv, k, v);
-  Tensor q(backend, kF32, 20, 64), out(backend, kF32, 20, 64), mass(backend, kF32, 1, 20);
+  Tensor q = Random(20, 64), out(backend, kF32, 20, 64), mass(backend, kF32, 1, 20);
   const auto rope = MakeRope(backend, RopeLayout::kInterleaved, 64, 64);
   const auto statuses = [&](const KvPagesView& pages) {
     return std::vector<absl::Status>{
@@ -104,18 +98,14 @@ TEST_P(Int8PagesRefusalConformance, AreRefusedByBackendsWithoutThemAndWithoutThe
   };
   k.Randomize(rng);
   v.Randomize(rng);
-  q.Randomize(rng);
   const auto expect_refused = [&](const KvPagesView& pages, const char* why) {
-    for (const absl::Status& status : statuses(pages)) {
-      EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-      EXPECT_TRUE(absl::StrContains(status.message(), why)) << status;
-    }
+    for (const absl::Status& status : statuses(pages)) ExpectInvalid(status, {why});
   };
   KvPagesView without = good, misaligned = good;
   without.v_steps = nullptr;
   misaligned.k_steps = static_cast<std::byte*>(good.k_steps) + 1;
   if (backend.has_int8_pages()) {
-    for (const absl::Status& status : statuses(good)) EXPECT_TRUE(status.ok()) << status;
+    for (const absl::Status& status : statuses(good)) EXPECT_OK(status);
     expect_refused(without, "pages.v_steps is null");
     expect_refused(misaligned, "k_steps or pages.v_steps is not aligned");
   } else {
@@ -140,23 +130,15 @@ TEST_P(Int8PagesConformance, AreWrittenWithinHalfAStepIntoTheirSlotsOnly) {
     std::normal_distribution<float> normal;
     k.Fill([&](int64_t row, int64_t col) { return row == 3 ? 0.0f : std::exp2f(col % 9 - 4) * normal(rng); });
     v.Fill([&](int64_t row, int64_t) { return std::exp2f(row % 30 - 15) * normal(rng); });
-    const auto encoded = [&](Tensor& values, KvPart part, Buffer& bytes) {
-      const MutableKvSectionView section{bytes.data(), KvEncoding::kInt8, part, values.rows(), cols};
-      EXPECT_TRUE(backend.EncodeKv(stream, values.view(), section).ok());
-      return KvSectionView(section);
-    };
-    const auto section_buffer = [&](KvPart part) {
-      return backend.Allocate(LayoutOf(KvEncoding::kInt8, part, batch.num_rows(), cols).size_bytes).value();
-    };
-    const auto k_bytes = section_buffer(KvPart::kKey), v_bytes = section_buffer(KvPart::kValue);
+    const Section k_section = Encoded(k, KvEncoding::kInt8, KvPart::kKey),
+                  v_section = Encoded(v, KvEncoding::kInt8, KvPart::kValue);
     for (const bool stored : {false, true}) {
       SCOPED_TRACE(absl::StrCat("head_dim ", head_dim, stored ? ", KvLoad" : ", KvScatter"));
       CodedRows k_codes(backend, kv.k_tensor().rows(), head_dim),
           v_codes(backend, kv.k_tensor().rows(), head_dim);
       for (const KvPagesView& pages : {kv.pages(), Coded(kv, k_codes, v_codes)}) {
         if (stored) {
-          ASSERT_OK(backend.KvLoad(stream, kv.plan(), *rope, encoded(k, KvPart::kKey, *k_bytes),
-                                   encoded(v, KvPart::kValue, *v_bytes), pages));
+          ASSERT_OK(backend.KvLoad(stream, kv.plan(), *rope, k_section.view(), v_section.view(), pages));
         } else {
           ASSERT_OK(backend.KvScatter(stream, kv.plan(), *rope, k.view(), v.view(), pages));
         }
@@ -218,20 +200,13 @@ TEST_P(Int8PagesConformance, AttentionSeesWhatTheCodesStandFor) {
     v.Randomize(rng);
     kv.k_tensor().Fill([&](int64_t row, int64_t d) { return k.value(row, d); });
     kv.v_tensor().Fill([&](int64_t row, int64_t d) { return v.value(row, d); });
-    const int64_t cols = int64_t{num_heads} * c.head_dim;
-    Tensor q(backend, kF32, c.batch.num_rows(), cols), out(backend, kF32, c.batch.num_rows(), cols);
-    Tensor mass(backend, kF32, 1, kv.plan().total_kv_len());
-    q.Randomize(rng);
+    Tensor q = Random(c.batch.num_rows(), int64_t{num_heads} * c.head_dim);
     const KvPagesView pages = Coded(kv, k, v);
-    ASSERT_OK(backend.SelectiveAttention(stream, kv.plan(), q.view(), num_heads, scale, pages, out.view()));
-    ASSERT_OK(backend.AttentionMass(stream, kv.plan(), q.view(), num_heads, scale, pages, mass.view()));
     // Backends may round what they decode to the type that they multiply.
-    const DataType multiplied = backend.compute_dtype();
     const AttentionOracle oracle =
-        ComputeAttention(c.batch, kv, q, num_heads, c.kv_heads, c.head_dim, scale, multiplied,
-                         multiplied == kF32 ? kF32 : DataType::kF16, kF32);
-    ExpectWithin(out.Values(), oracle.out, oracle.bound);
-    ExpectWithin(mass.Values(), oracle.mass, oracle.mass_bound);
+        ComputeAttention(kv, q, num_heads, scale, {.pages = backend.compute_dtype() == kF32 ? kF32 : kF16});
+    ExpectWithin(Attend(kv.plan(), pages, q, num_heads, scale).Values(), oracle.out, oracle.bound);
+    ExpectWithin(Mass(kv.plan(), pages, q, num_heads, scale).Values(), oracle.mass, oracle.mass_bound);
   }
 }
 
@@ -242,12 +217,11 @@ TEST_P(Int8PagesConformance, WhatIsNotFiniteShows) {
     PagedBatch kv(backend, batch, 1, 64, kF32, rng);
     CodedRows k(backend, kv.k_tensor().rows(), 64), v(backend, kv.k_tensor().rows(), 64);
     const auto rope = MakeRope(backend, RopeLayout::kInterleaved, 64, 64);
-    Tensor values(backend, kF32, 10, 64), q(backend, kF32, 10, 64), out(backend, kF32, 10, 64);
-    q.Randomize(rng);
+    Tensor values(backend, kF32, 10, 64), q = Random(10, 64);
     values.Fill([&](int64_t row, int64_t col) { return row == 5 && col == 40 ? bad : 1.0f; });
     const KvPagesView pages = Coded(kv, k, v);
     ASSERT_OK(backend.KvScatter(stream, kv.plan(), *rope, q.view(), values.view(), pages));
-    ASSERT_OK(backend.SelectiveAttention(stream, kv.plan(), q.view(), 1, 0.1f, pages, out.view()));
+    Tensor out = Attend(kv.plan(), pages, q, 1, 0.1f);
     out.Download();
     EXPECT_TRUE(std::isnan(out.at(5, 40)));
     EXPECT_TRUE(std::isnan(out.at(9, 40)));

@@ -1,6 +1,5 @@
 // Rope and KvScatter of every backend.
 #include <cmath>
-#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "tests/conformance/harness.h"
@@ -32,26 +31,20 @@ TEST_P(KvConformance, Rope) {
       SCOPED_TRACE(absl::StrCat("layout ", static_cast<int>(layout), ", head_dim ", head_dim));
       const BatchCase batch{
           .sequences = {{100, Range(0, 100)}, {5000, {0, 1, 777, 4999}}, {9, {}}, {1, {0}}}};
-      PagedBatch kv(backend, batch, 1, static_cast<int32_t>(head_dim), DataType::kF32, rng);
+      PagedBatch kv(backend, batch, 1, static_cast<int32_t>(head_dim), kF32, rng);
       const auto rope = MakeRope(backend, layout, head_dim, 5000);
       const int32_t num_heads = 3;
-      Tensor x(backend, DataType::kF32, batch.num_rows(), num_heads * head_dim, num_heads * head_dim + 7);
-      x.Randomize(rng);
-      std::vector<double> expected, bound;
-      int64_t row = 0;
-      for (const auto& sequence : batch.sequences) {
-        for (const int32_t position : sequence.positions) {
-          for (int64_t i = 0; i < num_heads * head_dim; ++i) {
-            const auto [value, size] =
-                Rotated(x, row, i / head_dim, i % head_dim, head_dim, position, layout);
-            expected.push_back(value);
-            bound.push_back(4 * 0x1p-24 * size);
-          }
-          ++row;
-        }
+      Tensor x = Random(batch.num_rows(), num_heads * head_dim, num_heads * head_dim + 7);
+      std::vector<int32_t> positions;
+      for (const auto& [kv_len, of_sequence] : batch.sequences) {
+        positions.insert(positions.end(), of_sequence.begin(), of_sequence.end());
       }
       ASSERT_OK(backend.Rope(stream, kv.plan(), *rope, num_heads, x.view()));
-      ExpectWithin(x.Values(), expected, bound);
+      ExpectElements(x, [&](int64_t row, int64_t i) -> Expected {
+        const auto [value, size] =
+            Rotated(x, row, i / head_dim, i % head_dim, head_dim, positions[row], layout);
+        return {value, 4 * 0x1p-24 * size};
+      });
     }
   }
 }
@@ -60,11 +53,7 @@ TEST_P(KvConformance, KvScatterWritesRotatedKeysIntoTheirSlotsOnly) {
   struct Types {
     DataType in, pages;
   };
-  for (const Types& types : {Types{DataType::kF32, DataType::kF32},
-                             {DataType::kF32, DataType::kBF16},
-                             {DataType::kBF16, DataType::kBF16},
-                             {DataType::kF32, DataType::kF16},
-                             {DataType::kF16, DataType::kF16}}) {
+  for (const Types& types : {Types{kF32, kF32}, {kF32, kBF16}, {kBF16, kBF16}, {kF32, kF16}, {kF16, kF16}}) {
     for (const RopeLayout layout : {RopeLayout::kInterleaved, RopeLayout::kSplitHalf}) {
       for (const auto& [head_dim, page_size] : {std::pair{2, 16}, {34, 16}, {64, 16}, {96, 64}, {64, 128}}) {
         SCOPED_TRACE(absl::StrCat(std::string(Name(types.in)), " to ", std::string(Name(types.pages)),
@@ -85,7 +74,7 @@ TEST_P(KvConformance, KvScatterWritesRotatedKeysIntoTheirSlotsOnly) {
         v.Randomize(rng);
         std::vector<double> expected_k = kv.k_tensor().Values(), expected_v = kv.v_tensor().Values();
         std::vector<double> bound_k(expected_k.size(), 0.0), bound_v(expected_v.size(), 0.0);
-        const double u = types.pages == DataType::kF32 ? 0 : UnitRoundoff(types.pages);
+        const double u = types.pages == kF32 ? 0 : UnitRoundoff(types.pages);
         int64_t row = 0;
         for (size_t s = 0; s < batch.sequences.size(); ++s) {
           for (const int32_t position : batch.sequences[s].positions) {
@@ -116,11 +105,9 @@ TEST_P(KvConformance, KvScatterWritesRotatedKeysIntoTheirSlotsOnly) {
 TEST_P(KvConformance, KvScatterEqualsRopeThenStore) {
   const BatchCase batch{.sequences = {{3000, RandomPositions(rng, 100, 3000)}}};
   for (const RopeLayout layout : {RopeLayout::kInterleaved, RopeLayout::kSplitHalf}) {
-    PagedBatch kv(backend, batch, 2, 64, DataType::kF32, rng);
+    PagedBatch kv(backend, batch, 2, 64, kF32, rng);
     const auto rope = MakeRope(backend, layout, 64, 3000);
-    Tensor k(backend, DataType::kF32, 100, 128), v(backend, DataType::kF32, 100, 128);
-    k.Randomize(rng);
-    v.Randomize(rng);
+    Tensor k = Random(100, 128), v = Random(100, 128);
     ASSERT_OK(backend.KvScatter(stream, kv.plan(), *rope, k.view(), v.view(), kv.pages()));
     ASSERT_OK(backend.Rope(stream, kv.plan(), *rope, 2, k.view()));
     kv.Download();
@@ -138,15 +125,13 @@ TEST_P(KvConformance, KvScatterEqualsRopeThenStore) {
 TEST_P(KvConformance, RopeIsRelative) {
   for (const RopeLayout layout : {RopeLayout::kInterleaved, RopeLayout::kSplitHalf}) {
     const auto rope = MakeRope(backend, layout, 64, 4000);
-    Tensor q(backend, DataType::kF32, 1, 64), k(backend, DataType::kF32, 1, 64);
-    q.Randomize(rng);
-    k.Randomize(rng);
+    const Tensor q = Random(1, 64), k = Random(1, 64);
     std::vector<double> dots;
     for (const int32_t shift : {0, 1, 1000, 3900}) {
       const auto rotated = [&](const Tensor& x, int32_t position) {
-        Tensor copy(backend, DataType::kF32, 1, 64);
+        Tensor copy(backend, kF32, 1, 64);
         copy.Fill([&](int64_t, int64_t c) { return static_cast<float>(x.at(0, c)); });
-        PagedBatch kv(backend, {.sequences = {{4000, {position}}}}, 1, 64, DataType::kF32, rng);
+        PagedBatch kv(backend, {.sequences = {{4000, {position}}}}, 1, 64, kF32, rng);
         EXPECT_TRUE(backend.Rope(stream, kv.plan(), *rope, 1, copy.view()).ok());
         return copy.Values();
       };

@@ -11,7 +11,7 @@ class RepeatedStepTest : public ConformanceTest {};
 // Contexts grow, sequences come and go, and every row samples in its own way.
 TEST_P(RepeatedStepTest, StepsAreThoseOfTheirOperations) {
   constexpr int32_t kSequences = 4;
-  for (const DataType pages : {DataType::kBF16, DataType::kF32}) {
+  for (const DataType pages : {kBF16, kF32}) {
     TinyDecoder repeated(backend, kSequences, pages), direct(backend, kSequences, pages);
     const std::unique_ptr<RepeatedStep> step = repeated.MakeStep();
     const auto set_length = [&](int32_t sequence, int32_t length) {
@@ -34,8 +34,8 @@ TEST_P(RepeatedStepTest, StepsAreThoseOfTheirOperations) {
         next.push_back({s, static_cast<int32_t>(rng() % TinyDecoder::kVocab), RandomSpec(rng, penalised)});
       }
       const auto expected = direct.Run(nullptr, next), actual = repeated.Run(step.get(), next);
-      ASSERT_TRUE(expected.ok()) << expected.status();
-      ASSERT_TRUE(actual.ok()) << actual.status();
+      ASSERT_OK(expected.status());
+      ASSERT_OK(actual.status());
       ExpectSameTokens(*actual, *expected);
     }
     EXPECT_EQ(repeated.Kv(), direct.Kv());
@@ -50,17 +50,15 @@ TEST_P(RepeatedStepTest, ValuesAreCheckedInEveryStep) {
   const auto run_both = [&](int32_t token) {
     const std::vector<TinyDecoder::Next> next = {{0, token}, {1, token + 1}};
     const auto expected = direct.Run(nullptr, next), actual = repeated.Run(step.get(), next);
-    ASSERT_TRUE(expected.ok()) << expected.status();
-    ASSERT_TRUE(actual.ok()) << actual.status();
+    ASSERT_OK(expected.status());
+    ASSERT_OK(actual.status());
     ExpectSameTokens(*actual, *expected);
   };
   for (int32_t token = 10; token < 14; ++token) run_both(token);
 
   const auto expect_refused = [&](const TinyDecoder::Next& bad, const std::string& what) {
     const std::vector<int32_t> lengths = {repeated.length(0), repeated.length(1)};
-    const auto refused = repeated.Run(step.get(), {{0, 1}, bad});
-    EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument) << refused.status();
-    EXPECT_NE(refused.status().message().find(what), absl::string_view::npos) << refused.status();
+    ExpectInvalid(repeated.Run(step.get(), {{0, 1}, bad}).status(), {what});
     for (const int32_t s : {0, 1}) repeated.SetLength(s, lengths[s]);
   };
   expect_refused({1, TinyDecoder::kVocab}, "Embed: token_ids[1] is 300");

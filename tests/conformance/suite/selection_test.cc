@@ -5,7 +5,6 @@
 #include <numeric>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "tests/conformance/harness.h"
@@ -21,13 +20,12 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 class SelectionConformance : public ConformanceTest {
  protected:
   std::vector<int32_t> Select(const std::vector<float>& scores, int64_t k) {
-    Tensor row(backend, DataType::kF32, 1, scores.size());
+    Tensor row(backend, kF32, 1, scores.size());
     row.Fill([&](int64_t, int64_t c) { return scores[c]; });
     const auto buffer = backend.Allocate(k * int64_t{sizeof(int32_t)}).value();
-    EXPECT_TRUE(backend.SelectTopK(stream, row.view(), {static_cast<int32_t*>(buffer->data()), k}).ok());
+    EXPECT_OK(backend.SelectTopK(stream, row.view(), {static_cast<int32_t*>(buffer->data()), k}));
     std::vector<int32_t> chosen(k);
-    EXPECT_TRUE(backend.CopyToHost(stream, chosen.data(), buffer->data(), buffer->size_bytes()).ok());
-    EXPECT_TRUE(backend.Synchronize(stream).ok());
+    CopyOut(backend, chosen.data(), *buffer, buffer->size_bytes());
     return chosen;
   }
 
@@ -36,10 +34,10 @@ class SelectionConformance : public ConformanceTest {
                              const std::vector<ColumnRange>& wanted) {
     int64_t columns = 0;
     for (const ColumnRange& range : wanted) columns += range.end - range.begin;
-    Tensor rows(backend, DataType::kF32, mass.size(), mass[0].size(), mass[0].size() + 3);
+    Tensor rows(backend, kF32, mass.size(), mass[0].size(), mass[0].size() + 3);
     rows.Fill([&](int64_t r, int64_t c) { return mass[r][c]; });
-    Tensor out(backend, DataType::kF32, 1, columns);
-    EXPECT_TRUE(backend.MassScores(stream, rows.view(), counted, wanted, out.view()).ok());
+    Tensor out(backend, kF32, 1, columns);
+    EXPECT_OK(backend.MassScores(stream, rows.view(), counted, wanted, out.view()));
     return out.Values();
   }
 };
@@ -125,37 +123,32 @@ TEST_P(SelectionConformance, ScoresOfManyLayersBitByBit) {
 }
 
 TEST_P(SelectionConformance, Errors) {
-  Tensor mass(backend, DataType::kF32, 2, 10), half(backend, DataType::kF16, 2, 10),
-      out(backend, DataType::kF32, 1, 4);
-  const auto expect = [](const absl::Status& status, std::initializer_list<const char*> parts) {
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
-    for (const char* part : parts) {
-      EXPECT_TRUE(absl::StrContains(status.message(), part)) << status << " lacks " << part;
-    }
-  };
+  Tensor mass(backend, kF32, 2, 10), half(backend, kF16, 2, 10), out(backend, kF32, 1, 4);
   const std::vector<ColumnRange> all = {{0, 10}}, four = {{2, 4}, {8, 10}}, beyond = {{0, 2}, {4, 11}},
                                  backwards = {{4, 3}}, negative = {{-1, 3}};
   const auto scores = [&](ConstMatrixView in, absl::Span<const ColumnRange> counted,
                           absl::Span<const ColumnRange> wanted,
                           MatrixView to) { return backend.MassScores(stream, in, counted, wanted, to); };
   ASSERT_OK(scores(mass.Fill([](int64_t, int64_t) { return 1.0f; }).view(), all, four, out.view()));
-  expect(scores(half.view(), all, four, out.view()), {"MassScores", "mass.dtype is f16"});
-  expect(scores(mass.view(), beyond, four, out.view()), {"counted[1] is columns 4 to 11", "within 0 to 10"});
-  expect(scores(mass.view(), all, backwards, out.view()), {"wanted[0] is columns 4 to 3"});
-  expect(scores(mass.view(), negative, four, out.view()), {"counted[0] is columns -1 to 3"});
-  expect(scores(mass.view(), all, all, out.view()), {"out.cols is 4", "10"});
-  expect(scores(mass.view(), all, four, mass.view().Rows(0, 1).Columns(0, 4)), {"out overlaps mass"});
+  ExpectInvalid(scores(half.view(), all, four, out.view()), {"MassScores", "mass.dtype is f16"});
+  ExpectInvalid(scores(mass.view(), beyond, four, out.view()),
+                {"counted[1] is columns 4 to 11", "within 0 to 10"});
+  ExpectInvalid(scores(mass.view(), all, backwards, out.view()), {"wanted[0] is columns 4 to 3"});
+  ExpectInvalid(scores(mass.view(), negative, four, out.view()), {"counted[0] is columns -1 to 3"});
+  ExpectInvalid(scores(mass.view(), all, all, out.view()), {"out.cols is 4", "10"});
+  ExpectInvalid(scores(mass.view(), all, four, mass.view().Rows(0, 1).Columns(0, 4)), {"out overlaps mass"});
 
   const auto indices = backend.Allocate(64).value();
   auto* data = static_cast<int32_t*>(indices->data());
-  expect(backend.SelectTopK(stream, mass.view(), {data, 4}), {"SelectTopK", "scores.rows is 2", "1"});
-  expect(backend.SelectTopK(stream, half.view().Rows(0, 1), {data, 4}), {"scores.dtype is f16"});
-  expect(backend.SelectTopK(stream, mass.view().Rows(0, 1), {data, 11}),
-         {"out.size is 11", "scores.cols = 10"});
-  expect(backend.SelectTopK(stream, mass.view().Rows(0, 1), {data, -1}), {"out.size is -1"});
-  expect(backend.SelectTopK(stream, mass.view().Rows(0, 1), {nullptr, 4}), {"out.data is null"});
-  expect(backend.SelectTopK(stream, mass.view().Rows(0, 1), {static_cast<int32_t*>(mass.view().data), 4}),
-         {"out overlaps scores"});
+  ExpectInvalid(backend.SelectTopK(stream, mass.view(), {data, 4}), {"SelectTopK", "scores.rows is 2", "1"});
+  ExpectInvalid(backend.SelectTopK(stream, half.view().Rows(0, 1), {data, 4}), {"scores.dtype is f16"});
+  ExpectInvalid(backend.SelectTopK(stream, mass.view().Rows(0, 1), {data, 11}),
+                {"out.size is 11", "scores.cols = 10"});
+  ExpectInvalid(backend.SelectTopK(stream, mass.view().Rows(0, 1), {data, -1}), {"out.size is -1"});
+  ExpectInvalid(backend.SelectTopK(stream, mass.view().Rows(0, 1), {nullptr, 4}), {"out.data is null"});
+  ExpectInvalid(
+      backend.SelectTopK(stream, mass.view().Rows(0, 1), {static_cast<int32_t*>(mass.view().data), 4}),
+      {"out overlaps scores"});
 }
 
 INSTANTIATE_CONFORMANCE(SelectionConformance);

@@ -59,23 +59,11 @@ class AutoRatioTest : public BlendFixture {
     read_keys_.clear();
   }
 
-  ChunkKey KeyOf(const Tokens& anchor, const Tokens& tokens) const {
-    return store::AddressOf({.model_fingerprint = runtime_->key_space.model_fingerprint,
-                             .format = runtime_->key_space.format,
-                             .tenant_namespace = "",
-                             .anchor_hash = store::HashTokens(anchor),
-                             .token_ids = tokens})
-        .key;
-  }
+  ChunkKey KeyOf(const Tokens& anchor, const Tokens& tokens) const { return AddressOf(anchor, tokens).key; }
 
   static BlendOptions Auto(Policy policy) {
-    BlendOptions options;
-    options.policy = policy;
-    options.ratio_mode = RatioMode::kAuto;
-    options.ratio = 0.3;
-    options.ratio_min = kMin;
-    options.ratio_max = kMax;
-    return options;
+    return {
+        .policy = policy, .ratio_mode = RatioMode::kAuto, .ratio = 0.3, .ratio_min = kMin, .ratio_max = kMax};
   }
 
   static std::vector<ChunkSource> Sources(const PromptReport& report) {

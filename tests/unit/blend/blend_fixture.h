@@ -7,9 +7,11 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "engine/blend/reuse_plan.h"
 #include "engine/runtime/model_runtime.h"
 #include "engine/serve/prompt_runner.h"
 #include "engine/store/chunk_store.h"
@@ -62,10 +64,7 @@ class BlendFixture : public testing::TestWithParam<std::string> {
 
   void SetUp() override {
     const std::string path = testing::TempDir() + "/blend_test_" + std::to_string(getpid()) + ".gguf";
-    test_support::TinyModelSpec spec;
-    spec.num_layers = 4;
-    spec.context_length = 2048;
-    ASSERT_TRUE(test_support::WriteTinyModel(path, spec).ok());
+    ASSERT_TRUE(test_support::WriteTinyModel(path, {.num_layers = 4, .context_length = 2048}).ok());
     EngineOptions options;
     options.model_path = path;
     options.device = GetParam();
@@ -106,17 +105,24 @@ class BlendFixture : public testing::TestWithParam<std::string> {
   }
 
   PrefilledPrompt FullPrefill(const prompt::PromptLayout& layout) {
-    BlendOptions options;
-    options.reuse = Reuse::kNothing;
-    return Prefill(layout, options);
+    return Prefill(layout, {.reuse = Reuse::kNothing});
+  }
+
+  blend::ReusePlan Plan(const prompt::PromptLayout& layout, const BlendOptions& options,
+                        std::string_view tenant = "") {
+    return blend::PlanReuse(layout, options, runtime_->key_space, tenant, *chunk_store_);
+  }
+
+  store::ChunkAddress AddressOf(const Tokens& anchor, const Tokens& tokens) const {
+    return store::AddressOf({.model_fingerprint = runtime_->key_space.model_fingerprint,
+                             .format = runtime_->key_space.format,
+                             .tenant_namespace = "",
+                             .anchor_hash = store::HashTokens(anchor),
+                             .token_ids = tokens});
   }
 
   static BlendOptions With(Policy policy, double ratio = 0.15, Anchoring anchoring = Anchoring::kAnchored) {
-    BlendOptions options;
-    options.policy = policy;
-    options.ratio = ratio;
-    options.anchoring = anchoring;
-    return options;
+    return {.anchoring = anchoring, .policy = policy, .ratio = ratio};
   }
 
   std::mt19937 random_{20261121};

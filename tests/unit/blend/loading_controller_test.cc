@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <random>
 
 namespace kvblend::blend {
@@ -40,11 +39,7 @@ LoadingCosts Costs(double bytes_per_second) {
           .reads = {{Tier::kDisk, {.bytes_per_second = bytes_per_second}}}};
 }
 
-BlendOptions With(Policy policy) {
-  BlendOptions options;
-  options.policy = policy;
-  return options;
-}
+BlendOptions With(Policy policy) { return {.policy = policy}; }
 
 PrefillPrediction Predict(const PromptShape& shape, BlendOptions options, double ratio,
                           const LoadingCosts& costs, int32_t depth = 2) {
@@ -64,8 +59,7 @@ TEST(PredictPrefill, QueryAddsItsRecomputationToLoading) {
 }
 
 TEST(PredictPrefill, AQueryPassThatStopsEarlyOverlapsRecomputationWithLoading) {
-  BlendOptions options = With(Policy::kQuery);
-  options.query_layers = 1;
+  const BlendOptions options = {.policy = Policy::kQuery, .query_layers = 1};
   // Layer 0 is there at 50, placed at 55, measured at 75; recomputed until 115, when layer 1 (there at 100)
   // has 5 + 40 ms: 160, then 205, 250.
   EXPECT_NEAR(Predict(Shape(), options, 0.1, Costs(1e7)).seconds, 0.250 + 0.001, 1e-12);

@@ -9,13 +9,12 @@ namespace {
 using LowerTierBlendTest = LowerTierBlendFixture;
 
 TEST_P(LowerTierBlendTest, WhereChunksComeFromDoesNotMatter) {
-  const auto disk = std::make_shared<test_support::MemoryDisk>();
-  Restart(disk);
+  Restart();
   StoreAll(chunks_);
   for (const Policy policy : {Policy::kQuery, Policy::kHkvd, Policy::kLink, Policy::kNone, Policy::kAll}) {
     SCOPED_TRACE(Name(policy));
     const PrefilledPrompt from_host = Prefill(layout_, With(policy, 0.3));
-    Restart(disk);
+    Restart();
     const PrefilledPrompt from_disk = Prefill(layout_, With(policy, 0.3));
     EXPECT_EQ(from_disk.logits, from_host.logits);
     EXPECT_EQ(from_disk.recomputed, from_host.recomputed);
@@ -26,22 +25,23 @@ TEST_P(LowerTierBlendTest, WhereChunksComeFromDoesNotMatter) {
 
 // The failure of any layer, in any policy, gives the answer that a miss gives.
 TEST_P(LowerTierBlendTest, AChunkThatFailsAtAnyLayerIsAMiss) {
-  const auto without = std::make_shared<test_support::MemoryDisk>();
-  Restart(without);
+  const auto without = disk_;
+  Restart();
   StoreAll({chunks_[0], chunks_[2]});
   for (const Policy policy : {Policy::kQuery, Policy::kHkvd, Policy::kNone, Policy::kAll}) {
     SCOPED_TRACE(Name(policy));
-    Restart(without);
+    disk_ = without;
+    Restart();
     const PrefilledPrompt expected = Prefill(layout_, With(policy, 0.3));
     ASSERT_EQ(expected.report.chunks[1].source, ChunkSource::kMiss);
     for (int32_t bad_layer = 0; bad_layer < runtime_->config.num_layers; ++bad_layer) {
       SCOPED_TRACE("layer " + std::to_string(bad_layer));
-      const auto disk = std::make_shared<test_support::MemoryDisk>();
-      Restart(disk);
+      disk_ = std::make_shared<test_support::MemoryDisk>();
+      Restart();
       StoreAll(chunks_);
-      Restart(disk);
+      Restart();
       int faults = 0;
-      disk->read_fault = [&](const ChunkKey& key, int32_t layer) {
+      disk_->read_fault = [&](const ChunkKey& key, int32_t layer) {
         if (key.ToHex() != expected.report.chunks[1].key || layer != bad_layer) return absl::OkStatus();
         ++faults;
         return absl::DataLossError("checksum");
@@ -58,12 +58,11 @@ TEST_P(LowerTierBlendTest, AChunkThatFailsAtAnyLayerIsAMiss) {
 }
 
 TEST_P(LowerTierBlendTest, WhenEverythingIsDamagedThePromptIsComputed) {
-  const auto disk = std::make_shared<test_support::MemoryDisk>();
-  Restart(disk);
+  Restart();
   StoreAll(chunks_);
   const PrefilledPrompt full = FullPrefill(layout_);
-  Restart(disk);
-  disk->read_fault = [](const ChunkKey&, int32_t layer) {
+  Restart();
+  disk_->read_fault = [](const ChunkKey&, int32_t layer) {
     return layer == 2 ? absl::UnavailableError("the device is gone") : absl::OkStatus();
   };
   const PrefilledPrompt prompt = Prefill(layout_, With(Policy::kQuery));
@@ -74,14 +73,14 @@ TEST_P(LowerTierBlendTest, WhenEverythingIsDamagedThePromptIsComputed) {
 
 // A sound entry under the key of another chunk, as somebody who writes into the folder could leave it.
 TEST_P(LowerTierBlendTest, AnEntryOfAnotherShapeIsAMiss) {
-  const auto disk = std::make_shared<test_support::MemoryDisk>();
-  const std::unique_ptr<store::LowerTier> tier = test_support::MakeMemoryLowerTier(disk);
-  for (store::ChunkAddress address : Addresses()) {
+  const std::unique_ptr<store::LowerTier> tier = test_support::MakeMemoryLowerTier(disk_);
+  for (const Tokens& chunk : chunks_) {
+    store::ChunkAddress address = AddressOf(anchor_, chunk);
     address.num_tokens += 1;
     const auto kv = *store::ChunkKv::Allocate(address.format, address.num_tokens);
     ASSERT_TRUE(tier->Put(address, *kv, {}).ok());
   }
-  Restart(disk);
+  Restart();
   const PrefilledPrompt full = FullPrefill(layout_);
   const PrefilledPrompt prompt = Prefill(layout_, With(Policy::kQuery));
   EXPECT_EQ(prompt.logits, full.logits);
@@ -90,27 +89,25 @@ TEST_P(LowerTierBlendTest, AnEntryOfAnotherShapeIsAMiss) {
 
 // What is stored already but can't be read is computed again.
 TEST_P(LowerTierBlendTest, StoringReplacesWhatIsDamaged) {
-  const auto disk = std::make_shared<test_support::MemoryDisk>();
-  Restart(disk);
+  Restart();
   StoreAll(chunks_);
-  Restart(disk);
-  disk->read_fault = [](const ChunkKey&, int32_t layer) {
+  Restart();
+  disk_->read_fault = [](const ChunkKey&, int32_t layer) {
     return layer == 3 ? absl::DataLossError("checksum") : absl::OkStatus();
   };
   EXPECT_FALSE(runner_->EnsureStored("", anchor_, chunks_[0], {}, KeepRunning)->already_present);
-  disk->read_fault = nullptr;
+  disk_->read_fault = nullptr;
   ASSERT_TRUE(chunk_store_->FlushWrites(absl::InfiniteFuture()).ok());
-  Restart(disk);
+  Restart();
   EXPECT_TRUE(runner_->EnsureStored("", anchor_, chunks_[0], {}, KeepRunning)->already_present);
 }
 
 // A request that nobody waits for any more does not wait for a slow tier either.
 TEST_P(LowerTierBlendTest, CancellationEndsWaitingForLayers) {
-  const auto disk = std::make_shared<test_support::MemoryDisk>();
-  Restart(disk);
+  Restart();
   StoreAll(chunks_);
-  Restart(disk);
-  disk->HoldReads(true);
+  Restart();
+  disk_->HoldReads(true);
   int asked = 0;
   const auto prompt = runner_->Prefill(layout_, With(Policy::kQuery), "", [&] {
     return ++asked < 4 ? absl::OkStatus() : absl::CancelledError("gone");

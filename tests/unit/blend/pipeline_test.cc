@@ -38,7 +38,6 @@ class PipelineTest : public LowerTierBlendFixture {
   }
   void SetUp() override {
     LowerTierBlendFixture::SetUp();
-    disk_ = std::make_shared<test_support::MemoryDisk>();
     Restart(2);
     StoreAll(chunks_);
     disk_->read_fault = [this](const ChunkKey&, int32_t layer) {
@@ -52,7 +51,7 @@ class PipelineTest : public LowerTierBlendFixture {
 
   /// Nothing in host memory.
   void Restart(int32_t depth) {
-    LowerTierBlendFixture::Restart(disk_, {.load_pipeline_depth = depth}, byte_budget_);
+    LowerTierBlendFixture::Restart({.load_pipeline_depth = depth}, byte_budget_);
     absl::MutexLock lock(&mutex_);
     reads_ = 0;
     deepest_layer_ = -1;
@@ -64,7 +63,7 @@ class PipelineTest : public LowerTierBlendFixture {
   int32_t num_layers() const { return runtime_->config.num_layers; }
   std::vector<ChunkKey> Keys() const {
     std::vector<ChunkKey> keys;
-    for (const store::ChunkAddress& address : Addresses()) keys.push_back(address.key);
+    for (const Tokens& chunk : chunks_) keys.push_back(AddressOf(anchor_, chunk).key);
     return keys;
   }
   /// What is in host memory is there to the last layer.
@@ -81,7 +80,6 @@ class PipelineTest : public LowerTierBlendFixture {
 
   int64_t byte_budget_ = int64_t{256} << 20;
   WatchesLoads* backend_ = nullptr;
-  std::shared_ptr<test_support::MemoryDisk> disk_;
   absl::Mutex mutex_;
   int reads_ ABSL_GUARDED_BY(mutex_) = 0;
   int32_t deepest_layer_ ABSL_GUARDED_BY(mutex_) = -1;
@@ -118,15 +116,13 @@ TEST_P(PipelineTest, TheDepthChangesNoAnswer) {
 
 TEST_P(PipelineTest, APlanThatIsDroppedReadsNothingAndLeavesNothing) {
   {
-    const blend::ReusePlan plan =
-        blend::PlanReuse(layout_, With(Policy::kQuery), runtime_->key_space, "", *chunk_store_);
+    const blend::ReusePlan plan = Plan(layout_, With(Policy::kQuery));
     ASSERT_TRUE(plan.spans[1].entry.has_value());
     EXPECT_GT(chunk_store_->Stats().entries, 0);
   }
   Restart(1);
   {
-    const blend::ReusePlan plan =
-        blend::PlanReuse(layout_, With(Policy::kQuery), runtime_->key_space, "", *chunk_store_);
+    const blend::ReusePlan plan = Plan(layout_, With(Policy::kQuery));
     EXPECT_EQ(chunk_store_->Stats().entries, kEntries);
   }
   EXPECT_EQ(reads(), 0);
@@ -151,8 +147,7 @@ TEST_P(PipelineTest, APromptThatStopsHalfWayLeavesWholeEntries) {
 // One prompt is half way when another finds its entries: it reads on by itself.
 TEST_P(PipelineTest, APromptAsksForWhatAnotherHasNotAskedForYet) {
   Restart(1);
-  const blend::ReusePlan first =
-      blend::PlanReuse(layout_, With(Policy::kNone), runtime_->key_space, "", *chunk_store_);
+  const blend::ReusePlan first = Plan(layout_, With(Policy::kNone));
   first.reads->AskUpTo(0);
   EXPECT_EQ(reads(), kEntries);
   const PrefilledPrompt second = Prefill(layout_, With(Policy::kNone));

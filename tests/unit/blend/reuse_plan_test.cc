@@ -12,10 +12,6 @@ using blend::ReusePlan;
 
 class ReusePlanTest : public BlendFixture {
  protected:
-  ReusePlan Plan(const prompt::PromptLayout& layout, const BlendOptions& options,
-                 std::string_view tenant = "") {
-    return blend::PlanReuse(layout, options, runtime_->key_space, tenant, *chunk_store_);
-  }
   static std::vector<ChunkSource> Sources(const ReusePlan& plan) {
     std::vector<ChunkSource> sources;
     for (const PlannedSpan& span : plan.spans) {
@@ -72,18 +68,14 @@ TEST_P(ReusePlanTest, AChunkBehindAnotherAnchorIsUsedMarkedAndWantedAnew) {
 
 TEST_P(ReusePlanTest, PrefixReuseTakesNothingInexact) {
   for (const Tokens& chunk : chunks_) Store(anchor_, chunk);
-  BlendOptions options = With(Policy::kQuery);
-  options.reuse = Reuse::kPrefix;
-  const ReusePlan plan = Plan(MakeLayout(anchor_, chunks_, question_), options);
+  const ReusePlan plan = Plan(MakeLayout(anchor_, chunks_, question_), {.reuse = Reuse::kPrefix});
   EXPECT_EQ(Sources(plan), (std::vector{ChunkSource::kExact, ChunkSource::kMiss, ChunkSource::kMiss}));
   EXPECT_EQ(plan.candidates.num_tokens, 0);
 }
 
 TEST_P(ReusePlanTest, NothingIsReusedOrWantedWhenReuseIsOff) {
   for (const Tokens& chunk : chunks_) Store(anchor_, chunk);
-  BlendOptions options = With(Policy::kQuery);
-  options.reuse = Reuse::kNothing;
-  const ReusePlan plan = Plan(MakeLayout(anchor_, chunks_, question_), options);
+  const ReusePlan plan = Plan(MakeLayout(anchor_, chunks_, question_), {.reuse = Reuse::kNothing});
   EXPECT_EQ(plan.computed.size(), plan.prompt_tokens);
   EXPECT_TRUE(plan.missing.empty());
 }

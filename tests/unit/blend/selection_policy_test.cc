@@ -3,9 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cmath>
-#include <functional>
 #include <numeric>
 
 namespace kvblend::blend {
@@ -20,12 +18,7 @@ Candidates MakeCandidates(std::vector<CandidateSpan> spans) {
   return candidates;
 }
 
-BlendOptions Options(Policy policy, double ratio) {
-  BlendOptions options;
-  options.policy = policy;
-  options.ratio = ratio;
-  return options;
-}
+BlendOptions Options(Policy policy, double ratio) { return {.policy = policy, .ratio = ratio}; }
 
 TEST(SelectionPolicy, EveryPolicyChoosesExactlyItsBudgetAmongTheCandidates) {
   const Candidates candidates = MakeCandidates({{0, 5, 45}, {1, 45, 46}, {2, 60, 100}});
@@ -51,9 +44,7 @@ TEST(SelectionPolicy, EveryPolicyChoosesExactlyItsBudgetAmongTheCandidates) {
 }
 
 TEST(SelectionPolicy, LinkTakesTheFirstTokensOfEveryChunk) {
-  BlendOptions options = Options(Policy::kLink, 0);
-  options.link_tokens = 2;
-  const auto policy = *CreateSelectionPolicy(options, 4);
+  const auto policy = *CreateSelectionPolicy({.policy = Policy::kLink, .link_tokens = 2}, 4);
   EXPECT_THAT(*policy->Select(MakeCandidates({{0, 5, 9}, {1, 9, 10}, {2, 30, 33}}), NothingMeasured),
               ElementsAre(5, 6, 9, 30, 31));
 }
@@ -94,15 +85,10 @@ TEST(SelectionPolicy, RefusesBadOptionsByName) {
   EXPECT_THAT(message(Options(Policy::kQuery, std::nan(""))), HasSubstr("ratio is nan"));
   EXPECT_THAT(message(Options(Policy::kQuery, 1.01)), HasSubstr("ratio is 1.01; allowed: 0 to 1"));
   EXPECT_THAT(message(Options(Policy::kQuery, -0.5)), HasSubstr("ratio is -0.5"));
-  BlendOptions options = Options(Policy::kHkvd, 0.1);
-  options.hkvd_layer = 4;
-  EXPECT_THAT(message(options), HasSubstr("hkvd_layer is 4; allowed: 1 to 3"));
-  options = Options(Policy::kQuery, 0.1);
-  options.query_layers = 5;
-  EXPECT_THAT(message(options), HasSubstr("query_layers is 5"));
-  options = Options(Policy::kLink, 0.1);
-  options.link_tokens = -1;
-  EXPECT_THAT(message(options), HasSubstr("link_tokens is -1"));
+  EXPECT_THAT(message({.policy = Policy::kHkvd, .hkvd_layer = 4}),
+              HasSubstr("hkvd_layer is 4; allowed: 1 to 3"));
+  EXPECT_THAT(message({.policy = Policy::kQuery, .query_layers = 5}), HasSubstr("query_layers is 5"));
+  EXPECT_THAT(message({.policy = Policy::kLink, .link_tokens = -1}), HasSubstr("link_tokens is -1"));
   EXPECT_THAT(message(Options(static_cast<Policy>(77), 0.1)),
               HasSubstr("policy is 77; allowed: query, hkvd"));
 }

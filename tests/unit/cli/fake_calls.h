@@ -6,7 +6,6 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -14,6 +13,7 @@
 #include "base/status_macros.h"
 #include "server/calls/calls.h"
 #include "server/convert/enums.h"
+#include "tests/support/message_text.h"
 
 namespace kvblend::server::cli {
 
@@ -70,13 +70,8 @@ class FakeCalls : public Calls {
     v1::ScoreEvent event;
     *event.mutable_prompt() = Report(request.prompt(), request.blend());
     send(event);
-    v1::ScoredToken& token = *event.mutable_token();
-    token.set_token_id(5);
-    token.set_text("P");
-    token.set_logprob(-0.5);
-    token.set_top_token_id(5);
-    token.set_top_logprob(-0.5);
-    send(event);
+    send(test_support::FromText<v1::ScoreEvent>(
+        R"(token { token_id: 5  text: "P"  logprob: -0.5  top_token_id: 5  top_logprob: -0.5 })"));
     sink->OnDone(absl::OkStatus());
     return std::make_shared<Handle>();
   }
@@ -144,13 +139,7 @@ class FakeCalls : public Calls {
 
   absl::StatusOr<v1::StatChunksResponse> Stat(v1::StatChunksRequest request) override {
     v1::StatChunksResponse response;
-    for (const std::string& key : request.keys()) {
-      if (stored.contains(key)) {
-        *response.add_chunks() = stored[key];
-      } else {
-        response.add_missing_keys(key);
-      }
-    }
+    ForKeys(request, response, [&](const std::string& key) { *response.add_chunks() = stored[key]; });
     return response;
   }
 
@@ -171,26 +160,19 @@ class FakeCalls : public Calls {
       response.set_deleted(static_cast<int64_t>(stored.size()));
       stored.clear();
     }
-    for (const std::string& key : request.keys()) {
-      if (stored.erase(key) > 0) {
-        response.set_deleted(response.deleted() + 1);
-      } else {
-        response.add_missing_keys(key);
-      }
-    }
+    ForKeys(request, response, [&](const std::string& key) {
+      stored.erase(key);
+      response.set_deleted(response.deleted() + 1);
+    });
     return response;
   }
 
   absl::StatusOr<v1::PinChunksResponse> Pin(v1::PinChunksRequest request) override {
     v1::PinChunksResponse response;
-    for (const std::string& key : request.keys()) {
-      if (stored.contains(key)) {
-        stored[key].set_pinned(request.pinned());
-        response.set_changed(response.changed() + 1);
-      } else {
-        response.add_missing_keys(key);
-      }
-    }
+    ForKeys(request, response, [&](const std::string& key) {
+      stored[key].set_pinned(request.pinned());
+      response.set_changed(response.changed() + 1);
+    });
     return response;
   }
 
@@ -245,6 +227,14 @@ class FakeCalls : public Calls {
    public:
     void Cancel() override {}
   };
+
+  /// Calls `found` with every key that is stored, and names the others as missing.
+  template <typename Request, typename Response, typename Found>
+  void ForKeys(const Request& request, Response& response, const Found& found) {
+    for (const std::string& key : request.keys()) {
+      stored.contains(key) ? found(key) : response.add_missing_keys(key);
+    }
+  }
 
   /// "key-anchored-12": by anchoring and length.
   template <typename Request>

@@ -1,9 +1,6 @@
 // Calls over a real engine with a tiny random model, and the bench over that.
 #include "server/cli/in_process_calls.h"
 
-#include <unistd.h>
-
-#include <cstdio>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,6 +10,7 @@
 #include "server/cli/bench/bench_report.h"
 #include "server/cli/bench/bench_runner.h"
 #include "server/cli/client.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/support/tiny_model.h"
 
 namespace kvblend::server::cli {
@@ -23,15 +21,14 @@ using testing::SizeIs;
 class InProcessCallsTest : public testing::Test {
  protected:
   void SetUp() override {
-    const std::string path = testing::TempDir() + "/in_process_calls_" + std::to_string(getpid()) + ".gguf";
-    ASSERT_TRUE(test_support::WriteTinyModel(path, {}).ok());
+    const test_support::TemporaryFolder folder;
     EngineOptions options;
-    options.model_path = path;
+    options.model_path = folder.path() + "/model.gguf";
+    ASSERT_TRUE(test_support::WriteTinyModel(options.model_path, {}).ok());
     options.device = "reference";
     options.kv_dtype = "f32";
     options.chunk_store_bytes = int64_t{64} << 20;
     auto calls = MakeInProcessCalls(options, cancellation_);
-    std::remove(path.c_str());
     ASSERT_TRUE(calls.ok()) << calls.status();
     client_.emplace(*std::move(calls), cancellation_);
   }

@@ -1,6 +1,5 @@
 // Requests that are decoded together: the same answers as alone, room for others in between, clean ends.
 #include <algorithm>
-#include <atomic>
 #include <utility>
 
 #include "tests/unit/engine/engine_fixture.h"

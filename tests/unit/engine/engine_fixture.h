@@ -65,19 +65,11 @@ class EngineFixture : public testing::Test {
   }
 
   std::shared_ptr<GenerateRecorder> Generate(GenerateRequest request) {
-    auto recorder = std::make_shared<GenerateRecorder>();
-    const auto handle = engine_->Generate(std::move(request), recorder);
-    EXPECT_TRUE(handle.ok()) << handle.status();
-    if (handle.ok()) recorder->Wait();
-    return recorder;
+    return Finished<GenerateRecorder>(&Engine::Generate, std::move(request));
   }
 
   std::shared_ptr<ScoreRecorder> Score(ScoreRequest request) {
-    auto recorder = std::make_shared<ScoreRecorder>();
-    const auto handle = engine_->Score(std::move(request), recorder);
-    EXPECT_TRUE(handle.ok()) << handle.status();
-    if (handle.ok()) recorder->Wait();
-    return recorder;
+    return Finished<ScoreRecorder>(&Engine::Score, std::move(request));
   }
 
   std::shared_ptr<PutRecorder> Put(std::vector<std::string> chunks,
@@ -87,14 +79,21 @@ class EngineFixture : public testing::Test {
     request.lead_in = "Passages:\n\n";
     request.anchoring = anchoring;
     request.chunks = std::move(chunks);
-    auto recorder = std::make_shared<PutRecorder>();
-    const auto handle = engine_->PutChunks(std::move(request), recorder);
+    return Finished<PutRecorder>(&Engine::PutChunks, std::move(request));
+  }
+
+  std::unique_ptr<Engine> engine_;
+
+ private:
+  /// Submits the request, and waits for its end when it was accepted.
+  template <typename Recorder, typename Call, typename Request>
+  std::shared_ptr<Recorder> Finished(Call submit, Request request) {
+    auto recorder = std::make_shared<Recorder>();
+    const auto handle = (*engine_.*submit)(std::move(request), recorder);
     EXPECT_TRUE(handle.ok()) << handle.status();
     if (handle.ok()) recorder->Wait();
     return recorder;
   }
-
-  std::unique_ptr<Engine> engine_;
 };
 
 }  // namespace kvblend

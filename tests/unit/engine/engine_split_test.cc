@@ -1,13 +1,12 @@
 // Documents cut by the engine: the keys are those under which the chunks are stored.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "tests/support/temporary_folder.h"
 #include "tests/unit/engine/engine_fixture.h"
 
 namespace kvblend {
@@ -30,6 +29,13 @@ class EngineSplitTest : public EngineFixture {
     request.overlap_tokens = 16;
     return request;
   }
+  static std::vector<std::string> Texts(const SplitDocumentRequest& document, const DocumentChunks& split) {
+    std::vector<std::string> texts;
+    for (const DocumentChunk& chunk : split.chunks) {
+      texts.push_back(document.text.substr(chunk.begin_byte, chunk.end_byte - chunk.begin_byte));
+    }
+    return texts;
+  }
   std::string Error(const SplitDocumentRequest& request) {
     const auto split = engine_->SplitDocument(request);
     EXPECT_EQ(split.status().code(), absl::StatusCode::kInvalidArgument);
@@ -46,10 +52,7 @@ TEST_F(EngineSplitTest, KeysAndTokensAreThoseOfPutChunks) {
   EXPECT_THAT(split->chunks, Each(Field("stored", &DocumentChunk::stored, false)));
   EXPECT_EQ(engine_->Stats().store.entries, 0) << "nothing is computed";
 
-  std::vector<std::string> texts;
-  for (const DocumentChunk& chunk : split->chunks) {
-    texts.push_back(document.text.substr(chunk.begin_byte, chunk.end_byte - chunk.begin_byte));
-  }
+  const std::vector<std::string> texts = Texts(document, *split);
   const auto put = Put(texts);
   ASSERT_THAT(put->progress, SizeIs(texts.size()));
   for (size_t i = 0; i < texts.size(); ++i) {
@@ -127,52 +130,35 @@ TEST_F(EngineSplitTest, EachChunkMayHaveItsOwnLabel) {
               HasSubstr("chunk_labels[1] has 257 bytes"));
 }
 
-/// How many chunks are in the store when each is reported.
-struct CountingObserver final : PutChunksObserver {
-  explicit CountingObserver(Engine& engine) : engine(engine) {}
-  void OnProgress(const PutChunkProgress&) override { stored.push_back(engine.Stats().store.insertions); }
-  void OnDone(const absl::Status& final_status) override {
-    status = final_status;
-    done.Notify();
-  }
-  Engine& engine;
-  std::vector<int64_t> stored;
-  absl::Status status;
-  absl::Notification done;
-};
-
 TEST_F(EngineSplitTest, WithoutADiskChunksAreReportedAtOnce) {
   PutChunksRequest request;
   request.anchoring = Anchoring::kIsolated;
   request.chunks = {"one", "two", "three"};
-  const auto observer = std::make_shared<CountingObserver>(*engine_);
-  ASSERT_TRUE(engine_->PutChunks(request, observer).ok());
-  observer->done.WaitForNotification();
-  EXPECT_TRUE(observer->status.ok());
-  EXPECT_THAT(observer->stored, ElementsAre(1, 2, 3));
+  const auto recorder = std::make_shared<PutRecorder>();
+  std::vector<int64_t> stored;  // when each was reported
+  recorder->on_progress = [&] { stored.push_back(engine_->Stats().store.insertions); };
+  ASSERT_TRUE(engine_->PutChunks(request, recorder).ok());
+  EXPECT_TRUE(recorder->Wait().status.ok());
+  EXPECT_THAT(stored, ElementsAre(1, 2, 3));
 }
 
 class EngineSplitOnDiskTest : public EngineSplitTest {
  protected:
   EngineOptions Options() override {
     EngineOptions options = EngineSplitTest::Options();
-    options.chunk_disk_path = testing::TempDir() + "/engine_split_disk_" + std::to_string(getpid());
+    options.chunk_disk_path = folder_.path();
     return options;
   }
-  void TearDown() override {
-    engine_.reset();
-    std::filesystem::remove_all(Options().chunk_disk_path);
-  }
+  void TearDown() override { engine_.reset(); }
+
+  const test_support::TemporaryFolder folder_;
 };
 
 TEST_F(EngineSplitOnDiskTest, StoredMeansDurable) {
   const SplitDocumentRequest document = Document(4);
   const auto split = engine_->SplitDocument(document);
   ASSERT_TRUE(split.ok()) << split.status();
-  std::vector<std::string> texts;
-  for (const DocumentChunk& chunk : split->chunks) {
-    texts.push_back(document.text.substr(chunk.begin_byte, chunk.end_byte - chunk.begin_byte));
-  }
+  const std::vector<std::string> texts = Texts(document, *split);
   ASSERT_FALSE(texts.empty());
   const auto put = Put(texts);
   ASSERT_THAT(put->progress, SizeIs(texts.size()));

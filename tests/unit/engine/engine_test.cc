@@ -1,7 +1,6 @@
 #include "engine/api/engine.h"
 
 #include <cmath>
-#include <numeric>
 
 #include "tests/unit/engine/engine_fixture.h"
 
@@ -155,21 +154,6 @@ TEST_F(EngineTest, DrainFinishesWhatWasAcceptedAndRefusesMore) {
   EXPECT_EQ(engine_->Stats().background_waiting, 0);
   EXPECT_EQ(engine_->Generate(Request(), std::make_shared<GenerateRecorder>()).status().code(),
             absl::StatusCode::kUnavailable);
-}
-
-TEST_F(EngineTest, ADrainDeadlineCancelsTheRunningAndTheQueued) {
-  GenerateRequest request = Request();
-  request.sampling.max_tokens = 100000;
-  auto running = std::make_shared<GenerateRecorder>();
-  absl::Notification started;
-  running->on_prompt = [&] { started.Notify(); };
-  ASSERT_TRUE(engine_->Generate(request, running).ok());
-  auto queued = std::make_shared<GenerateRecorder>();
-  ASSERT_TRUE(engine_->Generate(request, queued).ok());
-  started.WaitForNotification();
-  EXPECT_EQ(engine_->Drain(absl::InfinitePast()).code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_EQ(running->Wait().status.code(), absl::StatusCode::kCancelled);
-  EXPECT_EQ(queued->Wait().status.code(), absl::StatusCode::kCancelled);
 }
 
 TEST_F(EngineTest, PutChunksCancelKeepsWhatIsStored) {

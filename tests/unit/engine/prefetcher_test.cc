@@ -1,7 +1,6 @@
 #include "engine/serve/prefetcher.h"
 
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "absl/synchronization/notification.h"
@@ -16,9 +15,8 @@ namespace {
 
 using store::ChunkStore;
 using store::FilledKv;
+using store::kChunkBytes;
 using store::SmallAddress;
-
-constexpr int64_t kChunkBytes = 2 * 2 * 4096 + ChunkStore::kEntryOverheadBytes;  // SmallAddress(token)
 
 class PrefetcherTest : public testing::Test {
  protected:

@@ -1,6 +1,5 @@
 #include "engine/generate/log_softmax.h"
 
-#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <random>

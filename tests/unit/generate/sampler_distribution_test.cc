@@ -1,9 +1,7 @@
 // Statistics of the draws against the distribution that the documented steps define, by chi-square. Seeds are
 // fixed, so each case either always passes or always fails.
-#include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <random>
 #include <vector>
 
 #include "engine/generate/sampler.h"

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -10,56 +11,38 @@
 namespace kvblend::generate {
 namespace {
 
-TEST(StopMatcherTest, WithoutStopStringsEverythingPasses) {
-  StopMatcher matcher({});
-  EXPECT_EQ(matcher.Push("abc"), "abc");
-  EXPECT_EQ(matcher.Push(""), "");
-  EXPECT_EQ(matcher.Flush(), "");
-  EXPECT_FALSE(matcher.matched());
-  EXPECT_EQ(matcher.matched_string(), "");
-}
-
-TEST(StopMatcherTest, MatchAcrossPiecesIsCutOut) {
-  StopMatcher matcher({"STOP"});
-  EXPECT_EQ(matcher.Push("go S"), "go ");
-  EXPECT_EQ(matcher.Push("TO"), "");
-  EXPECT_EQ(matcher.Push("P now"), "");
-  EXPECT_TRUE(matcher.matched());
-  EXPECT_EQ(matcher.matched_string(), "STOP");
-  EXPECT_EQ(matcher.Push("more"), "");
-  EXPECT_EQ(matcher.Flush(), "");
-}
-
-TEST(StopMatcherTest, ABeginningThatComesToNothingIsReleasedAtOnce) {
-  StopMatcher matcher({"STOP"});
-  EXPECT_EQ(matcher.Push("STO"), "");
-  EXPECT_EQ(matcher.Push("STO"), "STO");
-  EXPECT_EQ(matcher.Push("x"), "STOx");
-  EXPECT_EQ(matcher.Push("S"), "");
-  EXPECT_EQ(matcher.Flush(), "S");
-  EXPECT_FALSE(matcher.matched());
-}
-
-TEST(StopMatcherTest, OverlappingBeginnings) {
-  StopMatcher matcher({"aab"});
-  EXPECT_EQ(matcher.Push("aaa"), "a");
-  EXPECT_EQ(matcher.Push("ab"), "a");
-  EXPECT_TRUE(matcher.matched());
-}
-
-TEST(StopMatcherTest, FirstCompleteMatchWinsThenTheLongest) {
-  StopMatcher first({"abcd", "bc"});
-  EXPECT_EQ(first.Push("xabcd"), "xa");
-  EXPECT_EQ(first.matched_string(), "bc");
-  StopMatcher longest({"c", "abc", "bc"});
-  EXPECT_EQ(longest.Push("xabc"), "x");
-  EXPECT_EQ(longest.matched_string(), "abc");
-}
-
-TEST(StopMatcherTest, EmptyStringsAreIgnored) {
-  StopMatcher matcher({"", "b"});
-  EXPECT_EQ(matcher.Push("aab"), "aa");
-  EXPECT_EQ(matcher.matched_string(), "b");
+TEST(StopMatcherTest, ReleasesWhatCanBeginNoStopString) {
+  struct Case {
+    const char* what;
+    std::vector<std::string> stop_strings;
+    std::vector<std::pair<std::string, std::string>> pieces;  // pushed, released
+    std::string flushed;
+    std::string matched;  // empty: none
+  };
+  for (const Case& c : std::vector<Case>{
+           {"no stop strings", {}, {{"abc", "abc"}, {"", ""}}, "", ""},
+           {"a match across pieces is cut out",
+            {"STOP"},
+            {{"go S", "go "}, {"TO", ""}, {"P now", ""}, {"more", ""}},
+            "",
+            "STOP"},
+           {"a beginning that comes to nothing",
+            {"STOP"},
+            {{"STO", ""}, {"STO", "STO"}, {"x", "STOx"}, {"S", ""}},
+            "S",
+            ""},
+           {"overlapping beginnings", {"aab"}, {{"aaa", "a"}, {"ab", "a"}}, "", "aab"},
+           {"the first complete match", {"abcd", "bc"}, {{"xabcd", "xa"}}, "", "bc"},
+           {"then the longest", {"c", "abc", "bc"}, {{"xabc", "x"}}, "", "abc"},
+           {"empty strings are ignored", {"", "b"}, {{"aab", "aa"}}, "", "b"},
+       }) {
+    SCOPED_TRACE(c.what);
+    StopMatcher matcher(c.stop_strings);
+    for (const auto& [pushed, released] : c.pieces) EXPECT_EQ(matcher.Push(pushed), released);
+    EXPECT_EQ(matcher.Flush(), c.flushed);
+    EXPECT_EQ(matcher.matched(), !c.matched.empty());
+    EXPECT_EQ(matcher.matched_string(), c.matched);
+  }
 }
 
 TEST(StopMatcherTest, CopiesAreIndependent) {

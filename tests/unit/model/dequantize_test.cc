@@ -17,14 +17,13 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/gguf_builder.h"
+
 namespace kvblend::model {
 namespace {
 
+using test_support::Bytes;
 using ::testing::HasSubstr;
-
-absl::Span<const std::byte> Bytes(const std::string& text) {
-  return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
-}
 
 // The oracle is the Python package `gguf`: tests/fixtures/make_gguf_dequantize.py documents the file.
 TEST(DequantizeTest, EveryTypeEqualsThePythonPackageBitByBit) {

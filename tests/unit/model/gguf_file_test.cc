@@ -3,7 +3,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cstring>
 #include <fstream>
@@ -14,23 +13,25 @@
 
 #include "engine/model/gguf_text.h"
 #include "tests/support/gguf_builder.h"
+#include "tests/support/temporary_folder.h"
 
 namespace kvblend::model {
 namespace {
 
 using test_support::AppendBytes;
 using test_support::AppendGgufString;
+using test_support::Bytes;
 using test_support::GgufBuilder;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-absl::Span<const std::byte> Bytes(const std::string& text) {
-  return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
-}
-
 absl::StatusOr<GgufFile> Parse(const std::string& bytes) {
   return GgufFile::FromMemory(Bytes(bytes), "test.gguf");
 }
+
+constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+constexpr auto kDamaged = absl::StatusCode::kDataLoss;
+constexpr auto kUnimplemented = absl::StatusCode::kUnimplemented;
 
 void ExpectRefused(const std::string& bytes, absl::StatusCode code, const std::string& message) {
   const auto file = Parse(bytes);
@@ -108,7 +109,7 @@ TEST(GgufFileTest, ReadsWhatTheBuilderWrote) {
     ASSERT_TRUE(tensor->ReadRow(0, absl::MakeSpan(row)).ok());
     EXPECT_THAT(row, ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
     for (const int64_t bad : {-1, 1}) {
-      EXPECT_EQ(tensor->ReadRow(bad, absl::MakeSpan(row)).code(), absl::StatusCode::kInvalidArgument);
+      EXPECT_EQ(tensor->ReadRow(bad, absl::MakeSpan(row)).code(), kInvalid);
     }
     EXPECT_EQ(file->FindTensor("c"), nullptr);
   }
@@ -171,29 +172,24 @@ TEST(GgufFileTest, TypedAccessNamesTheKey) {
       {file->GetInt32Array("wide").status(), "key 'wide' holds a value outside of 32 bits"},
   };
   for (const auto& [status, message] : cases) {
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << message;
+    EXPECT_EQ(status.code(), kInvalid) << message;
     EXPECT_THAT(std::string(status.message()), HasSubstr(message));
   }
 }
 
 TEST(GgufFileTest, RefusesWrongHeaders) {
-  ExpectRefused(With(0, 'X'), absl::StatusCode::kInvalidArgument, "magic number is 'XGUF'");
-  ExpectRefused(With<uint32_t>(kVersionAt, 1), absl::StatusCode::kUnimplemented,
-                "GGUF version 1 cannot be read");
-  ExpectRefused(With<uint32_t>(kVersionAt, 4), absl::StatusCode::kUnimplemented, "GGUF version 4");
-  ExpectRefused(With<uint32_t>(kVersionAt, 3u << 24), absl::StatusCode::kUnimplemented, "big-endian");
+  ExpectRefused(With(0, 'X'), kInvalid, "magic number is 'XGUF'");
+  ExpectRefused(With<uint32_t>(kVersionAt, 1), kUnimplemented, "GGUF version 1 cannot be read");
+  ExpectRefused(With<uint32_t>(kVersionAt, 4), kUnimplemented, "GGUF version 4");
+  ExpectRefused(With<uint32_t>(kVersionAt, 3u << 24), kUnimplemented, "big-endian");
   for (const uint64_t count : {uint64_t{1000}, uint64_t{1} << 62, ~uint64_t{0}}) {
-    ExpectRefused(With(kTensorCountAt, count), absl::StatusCode::kDataLoss,
-                  Concat("tensor count is ", count));
-    ExpectRefused(With(kEntryCountAt, count), absl::StatusCode::kDataLoss,
-                  Concat("metadata count is ", count));
+    ExpectRefused(With(kTensorCountAt, count), kDamaged, Concat("tensor count is ", count));
+    ExpectRefused(With(kEntryCountAt, count), kDamaged, Concat("metadata count is ", count));
   }
-  ExpectRefused("", absl::StatusCode::kDataLoss, "truncated: the magic number");
+  ExpectRefused("", kDamaged, "truncated: the magic number");
 }
 
 TEST(GgufFileTest, RefusesWrongMetadata) {
-  constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
-  constexpr auto kDamaged = absl::StatusCode::kDataLoss;
   ExpectRefused(With<uint64_t>(kKeyLengthAt, 0), kInvalid, "metadata key 0 has 0 bytes; allowed: 1 to 65535");
   ExpectRefused(With<uint64_t>(kKeyLengthAt, 1 << 20), kDamaged,
                 "metadata key 0 at offset 32 claims 1048576 bytes");
@@ -217,25 +213,22 @@ TEST(GgufFileTest, RefusesWrongArrays) {
     AppendBytes(raw, count);
     return Small().SetRaw("list", test_support::kGgufArray, raw + elements).Build();
   };
-  ExpectRefused(with_array(9, 1, std::string(16, '\0')), absl::StatusCode::kInvalidArgument,
+  ExpectRefused(with_array(9, 1, std::string(16, '\0')), kInvalid,
                 "key 'list' is an array of type 9 (array); allowed: scalars and strings");
-  ExpectRefused(with_array(99, 1, ""), absl::StatusCode::kInvalidArgument, "array of type 99 (unknown)");
+  ExpectRefused(with_array(99, 1, ""), kInvalid, "array of type 99 (unknown)");
   // Counts whose byte size overflows or exceeds the file must not be allocated.
   for (const uint64_t count : {uint64_t{1} << 20, uint64_t{1} << 61, ~uint64_t{0}}) {
     for (const uint32_t type : {0u, 4u, 8u, 12u}) {
-      ExpectRefused(with_array(type, count, ""), absl::StatusCode::kDataLoss,
-                    Concat("claims ", count, " elements"));
+      ExpectRefused(with_array(type, count, ""), kDamaged, Concat("claims ", count, " elements"));
     }
   }
   std::string strings;
   AppendGgufString(strings, "fine");
   AppendBytes<uint64_t>(strings, 1 << 20);
-  ExpectRefused(with_array(8, 2, strings), absl::StatusCode::kDataLoss, "(element 1)");
+  ExpectRefused(with_array(8, 2, strings), kDamaged, "(element 1)");
 }
 
 TEST(GgufFileTest, RefusesWrongTensors) {
-  constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
-  constexpr auto kDamaged = absl::StatusCode::kDataLoss;
   ExpectRefused(With<uint64_t>(kTensorInfoAt, 0), kInvalid,
                 "the name of tensor 0 has 0 bytes; allowed: 1 to 64");
   ExpectRefused(Small().SetTensorF32(std::string(65, 't'), {1}, {1}).Build(), kInvalid, "has 65 bytes");
@@ -249,9 +242,8 @@ TEST(GgufFileTest, RefusesWrongTensors) {
     ExpectRefused(With(kDimsAt, dim), kDamaged, Concat("dimension 0 of ", dim));
     ExpectRefused(With(kDimsAt + 8, dim), kDamaged, Concat("dimension 1 of ", dim));
   }
-  ExpectRefused(With<uint32_t>(kTypeAt, 10), absl::StatusCode::kUnimplemented,
-                "tensor 'a': tensor type 10 (Q2_K)");
-  ExpectRefused(With<uint32_t>(kTypeAt, 99), absl::StatusCode::kUnimplemented, "tensor type 99 (unknown)");
+  ExpectRefused(With<uint32_t>(kTypeAt, 10), kUnimplemented, "tensor 'a': tensor type 10 (Q2_K)");
+  ExpectRefused(With<uint32_t>(kTypeAt, 99), kUnimplemented, "tensor type 99 (unknown)");
   ExpectRefused(With<uint32_t>(kTypeAt, 8), kInvalid,
                 "rows of 8 elements; allowed for Q8_0: multiples of 32");
   ExpectRefused(With<uint64_t>(kOffsetAt, 16), kDamaged,
@@ -266,11 +258,10 @@ TEST(GgufFileTest, RefusesWrongTensors) {
 
 TEST(GgufFileTest, RefusesWrongAlignment) {
   for (const uint32_t alignment : {0u, 1u, 4u, 24u, 131072u, 0xFFFFFFFFu}) {
-    ExpectRefused(Small().SetUint32("general.alignment", alignment).Build(),
-                  absl::StatusCode::kInvalidArgument,
+    ExpectRefused(Small().SetUint32("general.alignment", alignment).Build(), kInvalid,
                   Concat("'general.alignment' is ", alignment, "; allowed: powers of two from 8 to 65536"));
   }
-  ExpectRefused(Small().SetString("general.alignment", "32").Build(), absl::StatusCode::kInvalidArgument,
+  ExpectRefused(Small().SetString("general.alignment", "32").Build(), kInvalid,
                 "'general.alignment' is a string; allowed: uint32");
   for (const uint32_t alignment : {8u, 64u, 4096u}) {
     const std::string bytes = Small().SetAlignment(alignment).Build();
@@ -287,15 +278,15 @@ TEST(GgufFileTest, RefusesEveryTruncation) {
   ASSERT_TRUE(Parse(bytes).ok());
   for (size_t size = 0; size < bytes.size(); ++size) {
     const auto file = Parse(bytes.substr(0, size));
-    ASSERT_EQ(file.status().code(), absl::StatusCode::kDataLoss) << size << ": " << file.status();
+    ASSERT_EQ(file.status().code(), kDamaged) << size << ": " << file.status();
   }
 }
 
 TEST(GgufFileTest, ViewsOutliveAMove) {
-  const std::string path = ::testing::TempDir() + "gguf_move_" + std::to_string(getpid());
+  const test_support::TemporaryFolder folder;
+  const std::string path = folder.path() + "/small.gguf";
   std::ofstream(path, std::ios::binary) << Small().Build();
   auto opened = GgufFile::Open(path);
-  unlink(path.c_str());
   ASSERT_TRUE(opened.ok()) << opened.status();
   const GgufTensor* tensor = opened->FindTensor("b");
   const GgufFile moved = *std::move(opened);
@@ -307,15 +298,14 @@ TEST(GgufFileTest, ViewsOutliveAMove) {
 }
 
 TEST(GgufFileTest, OpenNamesThePath) {
-  const std::string folder = ::testing::TempDir();
-  auto file = GgufFile::Open(folder + "not_there.gguf");
+  const test_support::TemporaryFolder folder;
+  auto file = GgufFile::Open(folder.path() + "/not_there.gguf");
   EXPECT_EQ(file.status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(file.status().message()), HasSubstr("not_there.gguf"));
-  EXPECT_EQ(GgufFile::Open(folder).status().code(), absl::StatusCode::kInvalidArgument);
-  const std::string empty = folder + "gguf_empty_" + std::to_string(getpid());
+  EXPECT_EQ(GgufFile::Open(folder.path()).status().code(), kInvalid);
+  const std::string empty = folder.path() + "/empty.gguf";
   std::ofstream(empty, std::ios::binary).flush();
-  EXPECT_EQ(GgufFile::Open(empty).status().code(), absl::StatusCode::kDataLoss);
-  unlink(empty.c_str());
+  EXPECT_EQ(GgufFile::Open(empty).status().code(), kDamaged);
 }
 
 TEST(GgufTextTest, QuotesWhatAHostileFileChose) {

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <limits>
 #include <set>
 #include <string>
 #include <utility>
@@ -25,8 +24,7 @@ using ::testing::HasSubstr;
 template <typename Reader>
 auto Read(const GgufBuilder& builder, Reader reader) -> decltype(reader(std::declval<const GgufFile&>())) {
   const std::string bytes = builder.Build();
-  const auto file =
-      GgufFile::FromMemory({reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()}, "test.gguf");
+  const auto file = GgufFile::FromMemory(test_support::Bytes(bytes), "test.gguf");
   if (!file.ok()) return file.status();
   return reader(*file);
 }

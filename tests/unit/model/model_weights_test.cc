@@ -4,8 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
-#include <fstream>
 #include <limits>
 #include <map>
 #include <string>
@@ -17,14 +15,11 @@
 namespace kvblend::model {
 namespace {
 
+using test_support::Bytes;
 using test_support::GgufBuilder;
 using test_support::TinyModelBuilder;
 using test_support::TinyModelSpec;
 using ::testing::HasSubstr;
-
-absl::Span<const std::byte> Bytes(const std::string& text) {
-  return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
-}
 
 struct Loaded {
   ModelConfig config;

@@ -1,6 +1,7 @@
 // A clock that stands still until a test moves it.
 #pragma once
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -28,12 +29,7 @@ class FakeClock final : public Clock {
     }
     condition.Wait(&mutex);
     absl::MutexLock lock(&mutex_);
-    for (auto it = waiters_.begin(); it != waiters_.end(); ++it) {
-      if (*it == waiter) {
-        waiters_.erase(it);
-        break;
-      }
-    }
+    waiters_.erase(std::find(waiters_.begin(), waiters_.end(), waiter));
   }
 
   void Advance(absl::Duration duration) {

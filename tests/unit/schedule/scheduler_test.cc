@@ -434,13 +434,12 @@ TEST_F(OngoingTest, OtherLanesGoOnWhileAJobHasNoRoom) {
 TEST_F(SchedulerTest, AJobWithoutRoomCanBeAbandoned) {
   absl::Notification stepping, go_on;
   scheduler_.reset();
-  scheduler_ = std::make_unique<Scheduler>(Scheduler::Options{.ongoing =
-                                                                  [&] {
-                                                                    stepping.Notify();
-                                                                    go_on.WaitForNotification();
-                                                                    return false;
-                                                                  }},
-                                           clock_);
+  const auto step = [&] {
+    stepping.Notify();
+    go_on.WaitForNotification();
+    return false;
+  };
+  scheduler_ = std::make_unique<Scheduler>(Scheduler::Options{.ongoing = step}, clock_);
   CloseGate();
   auto outcome = std::make_shared<Outcome>();
   bool asked = false;  // by the engine thread, before it steps

@@ -53,8 +53,8 @@ struct Describe {
     return All(system_text, lead_in, chunks, question, history);
   }
   static std::string Text(const BlendOptions& options) {
-    const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m] = options;
-    return All(a, b, c, d, e, f, g, h, i, j, k, l, m);
+    const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n] = options;
+    return All(a, b, c, d, e, f, g, h, i, j, k, l, m, n);
   }
   static std::string Text(const SamplingOptions& options) {
     const auto& [a, b, c, d, e, f, g, h, i, j] = options;

@@ -2,8 +2,6 @@
 #include "server/grpc/event_stream.h"
 
 #include <atomic>
-#include <deque>
-#include <functional>
 #include <memory>
 #include <random>
 #include <string>

@@ -12,6 +12,7 @@
 #include "engine/api/option_table.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/temporary_folder.h"
 
 namespace kvblend::server {
 namespace {
@@ -229,14 +230,14 @@ TEST_F(ServerConfigTest, EverySettingOfTheEngineIsAFlagAndAVariable) {
 }
 
 TEST_F(ServerConfigTest, FlagsWinOverTheFileAndTheFileOverVariables) {
-  const std::string path = ::testing::TempDir() + "/server_config_test_" + std::to_string(getpid()) + ".conf";
+  const test_support::TemporaryFolder folder;
+  const std::string path = folder.path() + "/server.conf";
   std::ofstream(path) << "model = \"file.gguf\"\nthreads = 1\npage-size = 8\ngemm = \"bf16\"\n"
                       << "chunk-store-bytes = \"1GiB\"\nself-check = false\n";
   const ScopedVariable threads("KVBLEND_THREADS", "2");
   const ScopedVariable page_size("KVBLEND_PAGE_SIZE", "32");
   const ScopedVariable log_level("KVBLEND_LOG_LEVEL", "warn");
   const ParsedConfig parsed = Parse({"--config", path.c_str(), "--page-size=128"});
-  unlink(path.c_str());
   ASSERT_TRUE(parsed.config) << parsed.error_output;
   EXPECT_EQ(parsed.config->engine.model_path, "file.gguf");
   EXPECT_EQ(parsed.config->engine.gemm, "bf16");

@@ -1,5 +1,4 @@
 // What operators see of the store: namespaces and lists.
-#include <memory>
 #include <set>
 #include <string>
 

@@ -1,7 +1,6 @@
 // A store for a few small chunks, with a clock that stands still unless moved.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 
 #include "engine/store/chunk_store.h"
@@ -9,8 +8,6 @@
 #include "tests/unit/store/test_chunks.h"
 
 namespace kvblend::store {
-
-inline constexpr int64_t kChunkBytes = 2 * 2 * 4096 + ChunkStore::kEntryOverheadBytes;  // SmallAddress(token)
 
 class ChunkStoreTest : public ::testing::Test {
  protected:

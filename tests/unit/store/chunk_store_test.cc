@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/chunk_lookups.h"
@@ -97,71 +96,6 @@ TEST_F(ChunkStoreTest, RefusesBadOptions) {
   EXPECT_TRUE(ChunkStore::Create({.byte_budget = 0}).ok());
 }
 
-// --- eviction
-
-TEST_F(ChunkStoreTest, EvictsWhatIsCheapestToComputeAgain) {
-  auto store = Create(3);
-  ASSERT_TRUE(Put(*store, SmallAddress(1), {.compute_cost_seconds = 3}).ok());
-  ASSERT_TRUE(Put(*store, SmallAddress(2), {.compute_cost_seconds = 1}).ok());
-  ASSERT_TRUE(Put(*store, SmallAddress(3), {.compute_cost_seconds = 2}).ok());
-  ASSERT_TRUE(Put(*store, SmallAddress(4), {.compute_cost_seconds = 1}).ok());
-  EXPECT_FALSE(LookupOne(*store, SmallAddress(2).key).has_value());
-  EXPECT_TRUE(LookupOne(*store, SmallAddress(1).key).has_value());
-  EXPECT_TRUE(LookupOne(*store, SmallAddress(3).key).has_value());
-  EXPECT_EQ(store->Stats().evictions, 1);
-  EXPECT_EQ(store->Stats().evicted_bytes, kChunkBytes);
-}
-
-TEST_F(ChunkStoreTest, HitsKeepAnEntryAlive) {
-  auto store = Create(2);
-  ASSERT_TRUE(Put(*store, SmallAddress(1), {.compute_cost_seconds = 1}).ok());
-  ASSERT_TRUE(Put(*store, SmallAddress(2), {.compute_cost_seconds = 1}).ok());
-  ASSERT_TRUE(LookupOne(*store, SmallAddress(1).key).has_value());
-  ASSERT_TRUE(Put(*store, SmallAddress(3), {.compute_cost_seconds = 1}).ok());
-  EXPECT_TRUE(LookupOne(*store, SmallAddress(1).key).has_value());
-  EXPECT_FALSE(LookupOne(*store, SmallAddress(2).key).has_value());
-}
-
-TEST_F(ChunkStoreTest, WhatIsHeldOrPinnedStaysAndARefusalChangesNothing) {
-  auto store = Create(3);
-  const auto held = Put(*store, SmallAddress(1));
-  ASSERT_TRUE(held.ok());
-  ASSERT_TRUE(Put(*store, SmallAddress(2), {.pinned = true}).ok());
-  ASSERT_TRUE(Put(*store, SmallAddress(3)).ok());
-  // Needs the room of two, and only one entry is idle.
-  const auto refused = Put(*store, SmallAddress(100, 40));
-  EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(refused.status().message(), HasSubstr(absl::StrCat(4 * 5 * 4096 + 1024, " bytes needed")));
-  EXPECT_THAT(refused.status().message(), HasSubstr(std::to_string(3 * kChunkBytes)));
-  EXPECT_EQ(store->Stats().entries, 3);
-  EXPECT_EQ(store->Stats().evictions, 0);
-  EXPECT_EQ(store->Stats().rejected_insertions, 1);
-  ExpectFilled(*held);
-
-  ASSERT_TRUE(Put(*store, SmallAddress(4)).ok());
-  EXPECT_FALSE(LookupOne(*store, SmallAddress(3).key).has_value());
-  EXPECT_TRUE(LookupOne(*store, SmallAddress(2).key).has_value());
-}
-
-TEST_F(ChunkStoreTest, ErasedEntriesVanishAtOnceButTheirBytesWaitForTheLastHandle) {
-  auto store = Create(1);
-  const ChunkAddress address = SmallAddress(1);
-  std::optional<ChunkHandle> held = *Put(*store, address);
-  EXPECT_TRUE(store->Erase("", address.key));
-  EXPECT_FALSE(store->Erase("", address.key));
-  EXPECT_FALSE(LookupOne(*store, address.key).has_value());
-  EXPECT_FALSE(LookupOneAnyAnchor(*store, address.content_key).has_value());
-  EXPECT_EQ(store->Stats().entries, 0);
-  EXPECT_EQ(store->Stats().erased_held_bytes, kChunkBytes);
-  ExpectFilled(*held);
-  // The budget of one is still taken, even for the same chunk again.
-  EXPECT_EQ(Put(*store, address).status().code(), absl::StatusCode::kResourceExhausted);
-  held.reset();
-  EXPECT_EQ(store->Stats().bytes, 0);
-  EXPECT_EQ(store->Stats().erased_held_bytes, 0);
-  EXPECT_TRUE(Put(*store, address).ok());
-}
-
 TEST_F(ChunkStoreTest, ReassignedHandleLetsGoOfWhatItHeld) {
   auto store = Create(2);
   ChunkHandle a = *Put(*store, SmallAddress(1));
@@ -195,8 +129,6 @@ TEST_F(ChunkStoreTest, PinsAreLimitedAndPersist) {
   for (int token = 20; token < 30; ++token) ASSERT_TRUE(Put(*store, SmallAddress(token)).ok());
   EXPECT_FALSE(store->Stat("", SmallAddress(1).key).ok());
 }
-
-// --- anchors
 
 TEST_F(ChunkStoreTest, AnyAnchorPrefersAnchoredEntriesWhateverTheOrderOfInsertion) {
   const ChunkAddress isolated = SmallAddress(1, 8, {});

@@ -6,11 +6,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <random>
 #include <string>
-#include <utility>
 
 #include "absl/types/span.h"
 #include "engine/store/format/chunk_kv.h"

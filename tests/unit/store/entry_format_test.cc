@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "absl/strings/escaping.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -55,6 +54,15 @@ std::string EntryBytes(const EntryHeader& header, const ChunkKv& kv) {
   return bytes;
 }
 
+void ExpectLayersVerified(const EntryHeader& header, const std::string& entry) {
+  const auto size = static_cast<size_t>(header.layer_bytes());
+  for (int32_t layer = 0; layer < header.address.format.num_layers; ++layer) {
+    const auto begin = static_cast<size_t>(header.header_bytes()) + static_cast<size_t>(layer) * size;
+    const absl::Status verified = VerifyLayer(header, layer, AsBytes(entry).subspan(begin, size));
+    EXPECT_TRUE(verified.ok()) << verified;
+  }
+}
+
 TEST(EntryFormatTest, WhatWasWrittenIsRead) {
   std::mt19937_64 random(1);
   for (const auto encoding : kEncodings) {
@@ -81,12 +89,7 @@ TEST(EntryFormatTest, WhatWasWrittenIsRead) {
         ExpectEqual(*read, header);
         EXPECT_EQ(EntryBytes(*read, *kv), bytes);
       }
-      for (int32_t layer = 0; layer < layers; ++layer) {
-        const auto layer_bytes =
-            AsBytes(bytes).subspan(static_cast<size_t>(header.header_bytes() + layer * header.layer_bytes()),
-                                   static_cast<size_t>(header.layer_bytes()));
-        EXPECT_TRUE(VerifyLayer(header, layer, layer_bytes).ok());
-      }
+      ExpectLayersVerified(header, bytes);
     }
   }
 }
@@ -265,12 +268,7 @@ TEST(EntryFormatTest, AgreesWithTheIndependentImplementation) {
     ASSERT_TRUE(read.ok()) << read.status();
     ExpectEqual(*read, expected);
     ASSERT_EQ(read->total_bytes(), static_cast<int64_t>(vector.bytes.size()));
-    for (int32_t layer = 0; layer < read->address.format.num_layers; ++layer) {
-      const auto begin = static_cast<size_t>(read->header_bytes() + layer * read->layer_bytes());
-      const absl::Status verified = VerifyLayer(
-          *read, layer, AsBytes(vector.bytes).subspan(begin, static_cast<size_t>(read->layer_bytes())));
-      EXPECT_TRUE(verified.ok()) << verified;
-    }
+    ExpectLayersVerified(*read, vector.bytes);
   }
 }
 

@@ -1,6 +1,5 @@
 #include "engine/store/eviction.h"
 
-#include <algorithm>
 #include <map>
 #include <random>
 #include <string>

@@ -20,8 +20,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr int64_t kChunkBytes = 2 * 2 * 4096 + ChunkStore::kEntryOverheadBytes;  // SmallAddress(token)
-
 class LowerTierTest : public ::testing::Test {
  protected:
   std::unique_ptr<ChunkStore> Create(int64_t num_chunks, int64_t max_queued_write_bytes = 1 << 30) {

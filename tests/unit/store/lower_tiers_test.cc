@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "absl/synchronization/notification.h"
-#include "absl/time/clock.h"
 #include "engine/store/chunk_store.h"
 #include "gtest/gtest.h"
 #include "tests/support/chunk_lookups.h"
@@ -19,8 +18,7 @@ namespace {
 using test_support::MakeMemoryLowerTier;
 using test_support::MemoryDisk;
 
-constexpr int64_t kChunkBytes = 2 * 2 * 4096 + ChunkStore::kEntryOverheadBytes;  // SmallAddress(token)
-constexpr Tier kRemote = Tier::kNone;                                            // any that is not durable
+constexpr Tier kRemote = Tier::kNone;  // any that is not durable
 
 class LowerTiersTest : public ::testing::Test {
  protected:
@@ -41,11 +39,13 @@ class LowerTiersTest : public ::testing::Test {
     Put(store, SmallAddress(1001, 8, {9}));
     ASSERT_EQ(store.Stat(kAllNamespaces, address.key)->tier, Tier::kDisk);
   }
-  /// Looks it up, reads all of it, and lets it go.
-  static void Use(ChunkStore& store, const ChunkAddress& address, Tier from) {
-    const auto handle = LookupOne(store, address.key);
+  /// Looks chunk_ up, reads all of it, and lets it go.
+  void Use(ChunkStore& store, Tier from) {
+    remote_->HoldReads(true);  // so that the handle tells where its layers come from
+    const auto handle = LookupOne(store, chunk_.key);
     ASSERT_TRUE(handle.has_value());
     EXPECT_EQ(handle->tier(), from);
+    remote_->DeliverAll();
     ExpectFilled(*handle);
   }
 
@@ -85,34 +85,23 @@ TEST_F(LowerTiersTest, WhatOneTierCannotReadAnotherMay) {
   PutBelow(*store, chunk_);
   disk_->read_fault = [](const ChunkKey&, int32_t) { return absl::UnavailableError("EIO"); };
   disk_->HoldReads(true);
-  remote_->HoldReads(true);
   {
     const auto handle = LookupOne(*store, chunk_.key);
     ASSERT_EQ(handle->tier(), Tier::kDisk);
     disk_->DeliverAll();
     EXPECT_EQ(handle->AcquireLayer(0, absl::InfiniteFuture()).status().code(), absl::StatusCode::kDataLoss);
   }
-  const auto handle = LookupOne(*store, chunk_.key);
-  ASSERT_TRUE(handle.has_value());
-  EXPECT_EQ(handle->tier(), kRemote);
-  remote_->DeliverAll();
-  ExpectFilled(*handle);
+  Use(*store, kRemote);
 }
 
 TEST_F(LowerTiersTest, WhatIsAskedForAgainMovesUp) {
   auto store = Create(2);
   PutBelow(*store, chunk_);
   disk_->Evict(chunk_.key, /*frequency=*/1);
-  remote_->HoldReads(true);
-  {
-    const auto once = LookupOne(*store, chunk_.key);
-    ASSERT_EQ(once->tier(), kRemote);
-    remote_->DeliverAll();
-    ExpectFilled(*once);
-  }
+  ASSERT_NO_FATAL_FAILURE(Use(*store, kRemote));
   ASSERT_TRUE(store->FlushWrites(absl::InfiniteFuture()).ok());
   EXPECT_FALSE(disk_->Contains(chunk_.key)) << "one request does not make it worth a write";
-  ASSERT_NO_FATAL_FAILURE(Use(*store, chunk_, Tier::kHostMemory));
+  ASSERT_NO_FATAL_FAILURE(Use(*store, Tier::kHostMemory));
   ASSERT_TRUE(store->FlushWrites(absl::InfiniteFuture()).ok());
   EXPECT_TRUE(disk_->Contains(chunk_.key));
   EXPECT_EQ(disk_->FrequencyOf(chunk_.key), 2);
@@ -121,7 +110,7 @@ TEST_F(LowerTiersTest, WhatIsAskedForAgainMovesUp) {
 TEST_F(LowerTiersTest, WhatMemoryGivesUpThoughItWasUsedIsWrittenAgain) {
   auto store = Create(2);
   Put(*store, chunk_);
-  ASSERT_NO_FATAL_FAILURE(Use(*store, chunk_, Tier::kHostMemory));
+  ASSERT_NO_FATAL_FAILURE(Use(*store, Tier::kHostMemory));
   disk_->Evict(chunk_.key, 1);
   remote_->Evict(chunk_.key, 1);
   const ChunkAddress once = SmallAddress(2);
@@ -144,11 +133,7 @@ TEST_F(LowerTiersTest, WhatATierGivesUpGoesToTheNext) {
   ASSERT_TRUE(store->FlushWrites(absl::InfiniteFuture()).ok());
   ASSERT_TRUE(remote_->Contains(chunk_.key));
   EXPECT_EQ(remote_->FrequencyOf(chunk_.key), 7);
-  remote_->HoldReads(true);
-  const auto handle = LookupOne(*store, chunk_.key);
-  ASSERT_EQ(handle->tier(), kRemote);
-  remote_->DeliverAll();
-  ExpectFilled(*handle);
+  Use(*store, kRemote);
 }
 
 TEST_F(LowerTiersTest, AnEntryThatCannotBeReadIsNotDemoted) {

@@ -1,5 +1,4 @@
 #include <limits>
-#include <memory>
 #include <string_view>
 
 #include "engine/api/options.h"
@@ -12,8 +11,6 @@ namespace kvblend::store {
 namespace {
 
 using ::testing::HasSubstr;
-
-constexpr int64_t kChunkBytes = 2 * 2 * 4096 + ChunkStore::kEntryOverheadBytes;  // SmallAddress(token)
 
 ChunkAddress Of(std::string_view tenant, int32_t token) { return SmallAddress(token, 8, {0}, tenant); }
 

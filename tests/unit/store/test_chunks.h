@@ -3,12 +3,10 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
-#include "engine/store/chunk_handle.h"
+#include "engine/store/chunk_store.h"
 #include "engine/store/format/chunk_address.h"
 #include "engine/store/format/chunk_kv.h"
 #include "gtest/gtest.h"
@@ -19,6 +17,9 @@ namespace kvblend::store {
 inline KvFormat SmallFormat() {
   return {.encoding = kernels::KvEncoding::kF32, .num_layers = 2, .num_kv_heads = 2, .head_dim = 64};
 }
+
+/// What SmallAddress(token) counts in a store.
+inline constexpr int64_t kChunkBytes = 2 * 2 * 4096 + ChunkStore::kEntryOverheadBytes;
 
 /// The address of a chunk that is told from others by its namespace, anchor and first token.
 inline ChunkAddress SmallAddress(int32_t first_token, int32_t num_tokens = 8,

@@ -1,10 +1,7 @@
 // Death at every single operation of the file system, by kill and by power failure.
-#include <algorithm>
-#include <map>
 #include <random>
 #include <set>
 #include <string>
-#include <vector>
 
 #include "gtest/gtest.h"
 #include "tests/unit/store_disk/disk_tier_fixture.h"

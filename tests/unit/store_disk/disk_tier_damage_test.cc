@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <random>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -125,9 +124,7 @@ TEST_F(DiskTierDamageTest, LayersSwappedAreFound) {
 
 TEST_F(DiskTierDamageTest, ANewerReplacementIsNotTakenForTheDamagedFile) {
   auto tier = OpenTier();
-  std::vector<std::byte> bytes = whole_;
-  bytes[5000] ^= std::byte{1};
-  memory_.SetContents(PathOf(address_.key), bytes);
+  Damage(address_.key, 5000);
   const auto damaged = *OpenNow(*tier, address_.key);
   ASSERT_TRUE(*tier->Erase(kAllNamespaces, address_.key));
   ASSERT_TRUE(Put(*tier, address_).ok());
@@ -144,9 +141,7 @@ TEST_F(DiskTierDamageTest, QuarantineIsBounded) {
   for (int32_t token = 2; token < 6; ++token) {
     const ChunkAddress address = SmallAddress(token);
     ASSERT_TRUE(Put(*tier, address).ok());
-    std::vector<std::byte> bytes = memory_.Contents(PathOf(address.key));
-    bytes[4096] ^= std::byte{1};
-    memory_.SetContents(PathOf(address.key), bytes);
+    Damage(address.key, 4096);
     EXPECT_TRUE(absl::IsDataLoss(ReadAndCompare(*tier, address)));
     EXPECT_FALSE(memory_.Exists(PathOf(address.key)));
   }

@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/synchronization/notification.h"
 #include "engine/store/disk/disk_tier.h"
 #include "gtest/gtest.h"
 #include "spdlog/spdlog.h"
@@ -49,6 +48,11 @@ class DiskTierTest : public ::testing::Test {
   }
   static std::string QuarantinePathOf(const ChunkKey& key) {
     return "/var/chunks/quarantine/" + key.ToHex() + ".kvb1";
+  }
+  /// Flips a bit of an entry's file.
+  void Damage(const ChunkKey& key, size_t position) {
+    memory_.ChangeContents(PathOf(key),
+                           [&](std::vector<std::byte>& bytes) { bytes[position] ^= std::byte{1}; });
   }
   int64_t NumFilesIn(const std::string& folder) const {
     int64_t count = 0;

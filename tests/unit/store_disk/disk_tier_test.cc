@@ -114,22 +114,6 @@ TEST_F(DiskTierTest, AFolderHasOneServer) {
   EXPECT_TRUE(DiskTier::Open(TierOptions()).ok());
 }
 
-TEST_F(DiskTierTest, AnyAnchorPrefersAnchoredThenTheSmallestKey) {
-  auto tier = OpenTier();
-  std::vector<ChunkAddress> addresses = {SmallAddress(1, 8, {}), SmallAddress(1, 8, {1}),
-                                         SmallAddress(1, 8, {2})};
-  const auto find = [&] {
-    return tier->FindAnyAnchor({addresses[0].content_key}, absl::InfiniteFuture())[0];
-  };
-  EXPECT_FALSE(find().has_value());
-  ASSERT_TRUE(Put(*tier, addresses[0]).ok());
-  EXPECT_EQ(find()->key, addresses[0].key);
-  ASSERT_TRUE(Put(*tier, addresses[1]).ok());
-  EXPECT_EQ(find()->key, addresses[1].key);
-  ASSERT_TRUE(Put(*tier, addresses[2]).ok());
-  EXPECT_EQ(find()->key, std::min(addresses[1].key, addresses[2].key));
-}
-
 TEST_F(DiskTierTest, ListsByNamespaceAndKey) {
   auto tier = OpenTier();
   std::vector<std::pair<std::string, ChunkKey>> expected;

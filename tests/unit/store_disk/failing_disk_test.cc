@@ -25,7 +25,6 @@ using Operation = FaultyFileSystem::Operation;
 class FailingDiskTest : public DiskTierTest {
  protected:
   static constexpr int32_t kNumChunks = 24;
-  static constexpr int64_t kChunkBytes = 2 * 2 * 4096 + ChunkStore::kEntryOverheadBytes;
 
   /// A few chunks in memory, more on disk.
   std::unique_ptr<ChunkStore> CreateStore() {

@@ -30,10 +30,11 @@ class FolderAuditTest : public DiskTierTest {
     ASSERT_TRUE(tier->SetPinned(kAllNamespaces, second_.key, true).ok());
   }
 
-  AuditOptions Options() {
+  AuditOptions Options(bool quarantine = false) {
     AuditOptions options;
     options.path = "/var/chunks";
     options.num_threads = 3;
+    options.quarantine = quarantine;
     options.fs = &faulty_;
     return options;
   }
@@ -44,11 +45,6 @@ class FolderAuditTest : public DiskTierTest {
   }
   FolderAudit Audit() { return Audit(Options()); }
 
-  void Damage(const ChunkKey& key, size_t position) {
-    std::vector<std::byte> bytes = memory_.Contents(PathOf(key));
-    bytes[position] ^= std::byte{1};
-    memory_.SetContents(PathOf(key), bytes);
-  }
   static std::string Below(const std::string& path) {
     return path.substr(std::string("/var/chunks/").size());
   }
@@ -146,9 +142,7 @@ TEST_F(FolderAuditTest, OtherFilesAreNamedAndLeftAlone) {
   EXPECT_TRUE(std::is_sorted(audit.findings.begin(), audit.findings.end(),
                              [](const auto& a, const auto& b) { return a.path < b.path; }));
   EXPECT_THAT(audit.entries, SizeIs(2));
-  AuditOptions options = Options();
-  options.quarantine = true;
-  Audit(options);
+  Audit(Options(/*quarantine=*/true));
   EXPECT_EQ(memory_.AllFiles(), before);
 }
 
@@ -165,9 +159,7 @@ TEST_F(FolderAuditTest, WhatCannotBeReadIsNotCalledDamaged) {
                ? absl::InternalError("input/output error")
                : absl::OkStatus();
   });
-  AuditOptions options = Options();
-  options.quarantine = true;
-  const FolderAudit audit = Audit(options);
+  const FolderAudit audit = Audit(Options(/*quarantine=*/true));
   ASSERT_THAT(audit.findings, SizeIs(1));
   EXPECT_EQ(audit.findings[0].finding, Finding::kUnreadable);
   EXPECT_THAT(audit.findings[0].reason, HasSubstr("input/output error"));
@@ -183,9 +175,7 @@ TEST_F(FolderAuditTest, ShortReadsGoOn) {
 TEST_F(FolderAuditTest, QuarantineMovesDamageWithItsPin) {
   Damage(second_.key, 5000);
   const std::vector<std::byte> damaged = memory_.Contents(PathOf(second_.key));
-  AuditOptions options = Options();
-  options.quarantine = true;
-  const FolderAudit audit = Audit(options);
+  const FolderAudit audit = Audit(Options(/*quarantine=*/true));
   ASSERT_THAT(audit.findings, SizeIs(1));
   EXPECT_TRUE(audit.findings[0].quarantined);
   EXPECT_FALSE(memory_.Exists(PathOf(second_.key)));
@@ -204,9 +194,7 @@ TEST_F(FolderAuditTest, QuarantineMovesDamageWithItsPin) {
 TEST_F(FolderAuditTest, BesideAServerLookingIsSafeAndMovingIsRefused) {
   const auto tier = OpenTier();
   EXPECT_THAT(Audit().entries, SizeIs(2));
-  AuditOptions options = Options();
-  options.quarantine = true;
-  const auto refused = AuditFolder(options);
+  const auto refused = AuditFolder(Options(/*quarantine=*/true));
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(refused.status().message(), HasSubstr("/var/chunks/lock"));
   EXPECT_THAT(refused.status().message(), HasSubstr("Stop the server"));
@@ -221,9 +209,8 @@ TEST_F(FolderAuditTest, BesideAServerLookingIsSafeAndMovingIsRefused) {
 }
 
 TEST_F(FolderAuditTest, AnyOtherFolderIsRefused) {
-  AuditOptions options = Options();
+  AuditOptions options = Options(/*quarantine=*/true);
   options.path = "/var";
-  options.quarantine = true;
   const auto audit = AuditFolder(options);
   EXPECT_EQ(audit.status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(audit.status().message(), HasSubstr("/var/entries"));

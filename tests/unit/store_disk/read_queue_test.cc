@@ -111,6 +111,10 @@ class ReadQueueTest : public ::testing::TestWithParam<bool> {
     options.allow_io_uring = GetParam();
     return ReadQueue::Create(options);
   }
+  static absl::StatusOr<ReadId> Submit(ReadQueue& queue, const std::shared_ptr<File>& file,
+                                       const PageBuffer& buffer, Outcome& outcome, int64_t offset = 0) {
+    return queue.Submit({.file = file, .offset = offset, .out = buffer.bytes(), .done = outcome.Callback()});
+  }
   static bool IsFilled(absl::Span<const std::byte> bytes, int64_t offset) {
     for (size_t i = 0; i < bytes.size(); ++i) {
       if (bytes[i] != ByteAt(offset + static_cast<int64_t>(i))) return false;
@@ -153,9 +157,7 @@ TEST_P(ReadQueueTest, AFileThatEndsIsDataLoss) {
   const PageBuffer buffer(4 * kPage);
   for (const int64_t offset : {(kFilePages - 2) * kPage, kFilePages * kPage, (kFilePages + 5) * kPage}) {
     Outcome outcome;
-    ASSERT_TRUE(
-        queue->Submit({.file = file_, .offset = offset, .out = buffer.bytes(), .done = outcome.Callback()})
-            .ok());
+    ASSERT_TRUE(Submit(*queue, file_, buffer, outcome, offset).ok());
     EXPECT_TRUE(absl::IsDataLoss(outcome.Wait())) << outcome.status;
   }
   // Also when the end is in the middle of a page.
@@ -165,11 +167,7 @@ TEST_P(ReadQueueTest, AFileThatEndsIsDataLoss) {
     ASSERT_TRUE(WriteFully(*file, 0, std::vector<std::byte>(2 * kPage + 100)).ok());
   }
   Outcome outcome;
-  ASSERT_TRUE(queue
-                  ->Submit({.file = *PosixFileSystem().Open(path, OpenMode::kReadDirect),
-                            .out = buffer.bytes(),
-                            .done = outcome.Callback()})
-                  .ok());
+  ASSERT_TRUE(Submit(*queue, *PosixFileSystem().Open(path, OpenMode::kReadDirect), buffer, outcome).ok());
   EXPECT_TRUE(absl::IsDataLoss(outcome.Wait())) << outcome.status;
 }
 
@@ -180,13 +178,12 @@ TEST_P(ReadQueueTest, ShortReadsGoOnAndErrorsArePassedOn) {
   const std::shared_ptr<File> file = *faulty.Open(folder_.path() + "/data", OpenMode::kRead);
   const PageBuffer buffer(8 * kPage);
   Outcome pieces;
-  ASSERT_TRUE(
-      queue->Submit({.file = file, .offset = kPage, .out = buffer.bytes(), .done = pieces.Callback()}).ok());
+  ASSERT_TRUE(Submit(*queue, file, buffer, pieces, kPage).ok());
   EXPECT_TRUE(pieces.Wait().ok());
   EXPECT_TRUE(IsFilled(buffer.bytes(), kPage));
   faulty.FailAll(FaultyFileSystem::Operation::kRead, absl::InternalError("broken"));
   Outcome broken;
-  ASSERT_TRUE(queue->Submit({.file = file, .out = buffer.bytes(), .done = broken.Callback()}).ok());
+  ASSERT_TRUE(Submit(*queue, file, buffer, broken).ok());
   EXPECT_EQ(broken.Wait(), absl::InternalError("broken"));
 }
 
@@ -195,7 +192,7 @@ TEST_P(ReadQueueTest, LowerPrioritiesGoFirst) {
   const auto gated = std::make_shared<GatedFile>();
   const PageBuffer buffer(kPage);
   Outcome first;
-  ASSERT_TRUE(queue->Submit({.file = gated, .out = buffer.bytes(), .done = first.Callback()}).ok());
+  ASSERT_TRUE(Submit(*queue, gated, buffer, first).ok());
   gated->began_.WaitForNotification();
 
   std::vector<ReadPriority> expected;
@@ -213,19 +210,15 @@ TEST_P(ReadQueueTest, LowerPrioritiesGoFirst) {
   std::vector<std::unique_ptr<PageBuffer>> buffers;
   for (const ReadPriority& priority : shuffled) {
     buffers.push_back(std::make_unique<PageBuffer>(kPage));
-    ASSERT_TRUE(queue
-                    ->Submit({.file = file_,
-                              .out = buffers.back()->bytes(),
-                              .priority = priority,
-                              .done =
-                                  [&, priority](const absl::Status&) {
-                                    {
-                                      absl::MutexLock lock(&mutex);
-                                      order.push_back(priority);
-                                    }
-                                    left.Decrement();
-                                  }})
-                    .ok());
+    const auto note = [&, priority](const absl::Status&) {
+      {
+        absl::MutexLock lock(&mutex);
+        order.push_back(priority);
+      }
+      left.Decrement();
+    };
+    const absl::Span<std::byte> out = buffers.back()->bytes();
+    ASSERT_TRUE(queue->Submit({.file = file_, .out = out, .priority = priority, .done = note}).ok());
   }
   gated->gate_.Notify();
   left.Wait();
@@ -241,12 +234,10 @@ TEST_P(ReadQueueTest, CancelledReadsHearOfItOnceAndLeaveTheBuffer) {
   Outcome running;
   Outcome waiting;
   Outcome after;
-  const ReadId running_id =
-      *queue->Submit({.file = gated, .out = running_buffer.bytes(), .done = running.Callback()});
+  const ReadId running_id = *Submit(*queue, gated, running_buffer, running);
   gated->began_.WaitForNotification();
   std::fill(waiting_buffer.bytes().begin(), waiting_buffer.bytes().end(), std::byte{1});
-  const ReadId waiting_id =
-      *queue->Submit({.file = file_, .out = waiting_buffer.bytes(), .done = waiting.Callback()});
+  const ReadId waiting_id = *Submit(*queue, file_, waiting_buffer, waiting);
   EXPECT_TRUE(queue->Cancel(waiting_id));
   EXPECT_TRUE(queue->Cancel(running_id));
   EXPECT_TRUE(queue->Cancel(running_id));
@@ -254,8 +245,7 @@ TEST_P(ReadQueueTest, CancelledReadsHearOfItOnceAndLeaveTheBuffer) {
   gated->gate_.Notify();
   EXPECT_TRUE(absl::IsCancelled(running.Wait()));
   EXPECT_TRUE(absl::IsCancelled(waiting.Wait()));
-  const ReadId after_id =
-      *queue->Submit({.file = file_, .out = running_buffer.bytes(), .done = after.Callback()});
+  const ReadId after_id = *Submit(*queue, file_, running_buffer, after);
   EXPECT_TRUE(after.Wait().ok());
   EXPECT_TRUE(IsFilled(running_buffer.bytes(), 0));
   for (const std::byte byte : waiting_buffer.bytes()) ASSERT_EQ(byte, std::byte{1});
@@ -273,25 +263,18 @@ TEST_P(ReadQueueTest, DestructionCancelsWhatWaitsAndWaitsForWhatRuns) {
   const PageBuffer buffer(kPage);
   Outcome running;
   std::vector<std::unique_ptr<Outcome>> waiting;
-  ASSERT_TRUE(queue->Submit({.file = gated, .out = buffer.bytes(), .done = running.Callback()}).ok());
+  ASSERT_TRUE(Submit(*queue, gated, buffer, running).ok());
   gated->began_.WaitForNotification();
   for (int i = 0; i < 10; ++i) {
     waiting.push_back(std::make_unique<Outcome>());
     // What a pipeline does: the end of one read begins the next.
-    ASSERT_TRUE(queue
-                    ->Submit({.file = file_,
-                              .out = buffer.bytes(),
-                              .done =
-                                  [&, i](absl::Status status) {
-                                    queue
-                                        ->Submit({.file = file_,
-                                                  .out = buffer.bytes(),
-                                                  .done = [](const absl::Status&) {}})
-                                        .status()
-                                        .IgnoreError();
-                                    waiting[static_cast<size_t>(i)]->Callback()(std::move(status));
-                                  }})
-                    .ok());
+    const auto read_on = [&, i](absl::Status status) {
+      queue->Submit({.file = file_, .out = buffer.bytes(), .done = [](const absl::Status&) {}})
+          .status()
+          .IgnoreError();
+      waiting[static_cast<size_t>(i)]->Callback()(std::move(status));
+    };
+    ASSERT_TRUE(queue->Submit({.file = file_, .out = buffer.bytes(), .done = read_on}).ok());
   }
   std::thread opener([&] { gated->gate_.Notify(); });
   owner.reset();
@@ -307,7 +290,7 @@ TEST_P(ReadQueueTest, TheQueueIsBounded) {
   std::vector<std::unique_ptr<Outcome>> outcomes;
   const auto submit = [&](const std::shared_ptr<File>& file) {
     outcomes.push_back(std::make_unique<Outcome>());
-    return queue->Submit({.file = file, .out = buffer.bytes(), .done = outcomes.back()->Callback()}).status();
+    return Submit(*queue, file, buffer, *outcomes.back()).status();
   };
   ASSERT_TRUE(submit(gated).ok());
   gated->began_.WaitForNotification();

@@ -14,6 +14,7 @@
 namespace kvblend::store {
 namespace {
 
+using test_support::TemporaryFolder;
 using ::testing::HasSubstr;
 
 constexpr int32_t kChunks = 30;
@@ -30,18 +31,7 @@ RedisTier::Options TierOptions(std::vector<redis::Endpoint> nodes) {
   return options;
 }
 
-std::unique_ptr<RedisTier> OpenTier(const RedisTier::Options& options) {
-  auto tier = RedisTier::Create(options);
-  EXPECT_TRUE(tier.ok()) << tier.status();
-  EXPECT_TRUE((*tier)->AwaitAllWorking(Soon()));
-  return *std::move(tier);
-}
-
-class RealRedisTest : public ::testing::Test {
- protected:
-  RealRedisTest() { spdlog::set_level(spdlog::level::off); }
-  ~RealRedisTest() override { spdlog::set_level(spdlog::level::info); }
-};
+using RealRedisTest = QuietRedisTest;
 
 TEST_F(RealRedisTest, ServersShareAClusterThroughMovedSlotsAndADeadNode) {
   RedisServerCluster cluster;
@@ -113,7 +103,7 @@ TEST_F(RealRedisTest, ServersShareAClusterThroughMovedSlotsAndADeadNode) {
 }
 
 TEST_F(RealRedisTest, ANodeThatAnswersNothingCostsTheBudget) {
-  const RedisFolder folder;
+  const TemporaryFolder folder;
   const RedisServer server(folder, {});
   RedisTier::Options options = TierOptions({server.endpoint()});
   options.budget = absl::Milliseconds(200);
@@ -131,7 +121,7 @@ TEST_F(RealRedisTest, ANodeThatAnswersNothingCostsTheBudget) {
 }
 
 TEST_F(RealRedisTest, UsersOfAnAclNeedNoMoreThanTheirRights) {
-  const RedisFolder folder;
+  const TemporaryFolder folder;
   // What the operator's guide tells to allow.
   const RedisServer server(folder, {.arguments = {"--user",  "kvblend", "on",      ">secret",
                                                   "~kvb1:*", "-@all",   "+ping",   "+cluster|slots",
@@ -159,7 +149,7 @@ TEST_F(RealRedisTest, UsersOfAnAclNeedNoMoreThanTheirRights) {
 }
 
 TEST_F(RealRedisTest, TlsIsSpokenWithNobodyElse) {
-  const RedisFolder folder;
+  const TemporaryFolder folder;
   const TestCertificates certificates(folder.path());
   const RedisServer server(folder, {.arguments = {"--requirepass", "secret"},
                                     .tls = true,
@@ -208,7 +198,7 @@ TEST_F(RealRedisTest, TlsIsSpokenWithNobodyElse) {
 }
 
 TEST_F(RealRedisTest, NamesAreResolvedAndNobodyThereIsNoError) {
-  const RedisFolder folder;
+  const TemporaryFolder folder;
   const RedisServer server(folder, {});
   const auto tier = OpenTier(TierOptions({{"localhost", server.endpoint().port}}));
   EXPECT_TRUE(Put(*tier, SmallAddress(1)).ok());

@@ -10,11 +10,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
-#include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "spdlog/spdlog.h"
 #include "tests/support/fake_redis.h"
+#include "tests/unit/store_redis/redis_tier_fixture.h"
 
 namespace kvblend::store::redis {
 namespace {
@@ -23,14 +22,8 @@ using ::testing::HasSubstr;
 
 constexpr absl::Duration kBudget = absl::Milliseconds(50);
 
-/// For what must happen: reached only when the test fails.
-absl::Time Soon() { return absl::Now() + absl::Seconds(60); }
-
-class RedisClusterTest : public ::testing::Test {
+class RedisClusterTest : public QuietRedisTest {
  protected:
-  RedisClusterTest() { spdlog::set_level(spdlog::level::off); }
-  ~RedisClusterTest() override { spdlog::set_level(spdlog::level::info); }
-
   ClusterOptions Options(FakeRedis& redis) {
     ClusterOptions options;
     options.seeds = {{"10.0.0.99", 7000}, FakeRedis::EndpointOf(0)};  // the first is not there
@@ -56,8 +49,11 @@ class RedisClusterTest : public ::testing::Test {
   }
   static absl::StatusOr<Reply> Call(ClusterClient& client,
                                     std::initializer_list<std::string_view> arguments) {
+    return Call(client, MakeCommand(arguments));
+  }
+  static absl::StatusOr<Reply> Call(ClusterClient& client, std::unique_ptr<Command> command) {
     std::vector<std::unique_ptr<Command>> commands;
-    commands.push_back(MakeCommand(arguments));
+    commands.push_back(std::move(command));
     return client.Call(std::move(commands), absl::InfiniteFuture())[0];
   }
   /// Lets the clock run until the nodes' back-off is over and all work again.
@@ -186,10 +182,7 @@ TEST_F(RedisClusterTest, ErrorRepliesAreRepliesAndTheConnectionLivesOn) {
   for (const std::string error : {"CLUSTERDOWN The cluster is down", "TRYAGAIN Multiple keys request",
                                   "LOADING Redis is loading the dataset in memory", "ERR whatever",
                                   "MOVED nowhere", "OOM command not allowed"}) {
-    redis.SetScript([error](int32_t, const FakeRedis::Arguments& arguments) -> FakeReply {
-      if (arguments[0] != "GET") return {};
-      return {.execute = false, .instead = "-" + error + "\r\n"};
-    });
+    redis.ReplyTo("GET", {.execute = false, .instead = "-" + error + "\r\n"});
     const auto reply = Call(*client, {"GET", "key"});
     ASSERT_TRUE(reply.ok());
     EXPECT_EQ(reply->text, error);
@@ -201,9 +194,8 @@ TEST_F(RedisClusterTest, ErrorRepliesAreRepliesAndTheConnectionLivesOn) {
 TEST_F(RedisClusterTest, ANodeThatStallsIsWaitedForOnceThenLeftAlone) {
   FakeRedis redis(2);
   const auto client = Connect(redis);
-  redis.SetScript([](int32_t node, const FakeRedis::Arguments&) -> FakeReply {
-    if (node != 0) return {};
-    return {.execute = false, .instead = "", .keep_bytes = 0, .then = FakeReply::Then::kStall};
+  redis.SetScript([](int32_t node, const FakeRedis::Arguments&) {
+    return node == 0 ? CutReply(0, FakeReply::Then::kStall, /*execute=*/false) : FakeReply{};
   });
   const absl::Time before = redis.clock().Now();
   std::vector<std::unique_ptr<Command>> commands;
@@ -298,27 +290,18 @@ TEST_F(RedisClusterTest, WhatFailsOnTheNetworkFailsTheCommandsAndHeals) {
     FakeReply reply;
   };
   using Then = FakeReply::Then;
-  const auto cut = [](size_t keep_bytes, Then then) {
-    FakeReply reply;
-    reply.keep_bytes = keep_bytes;
-    reply.then = then;
-    return reply;
-  };
   for (const Fault& fault :
-       {Fault{"reset before", cut(0, Then::kReset)}, Fault{"reset half way", cut(50'000, Then::kReset)},
-        Fault{"stall half way", cut(50'000, Then::kStall)},
+       {Fault{"reset before", CutReply(0, Then::kReset)},
+        Fault{"reset half way", CutReply(50'000, Then::kReset)},
+        Fault{"stall half way", CutReply(50'000, Then::kStall)},
         Fault{"garbage", {.execute = false, .instead = "garbage\r\n"}},
         Fault{"too long", {.execute = false, .instead = "$99999999\r\n" + std::string(600'000, 'x')}},
         Fault{"too many", {.execute = false, .instead = "*99999999\r\n"}},
         Fault{"unasked", {.execute = false, .instead = "$1\r\nv\r\n$1\r\nw\r\n+more\r\n"}}}) {
-    redis.SetScript([fault](int32_t, const FakeRedis::Arguments& arguments) {
-      return arguments[0] == "GET" ? fault.reply : FakeReply{};
-    });
+    redis.ReplyTo("GET", fault.reply);
     auto command = MakeCommand({"GET", "key"});
     command->max_reply_bytes = 110'000;
-    std::vector<std::unique_ptr<Command>> commands;
-    commands.push_back(std::move(command));
-    const auto reply = client->Call(std::move(commands), absl::InfiniteFuture())[0];
+    const auto reply = Call(*client, std::move(command));
     EXPECT_EQ(reply.ok(), fault.name == std::string("unasked")) << fault.name;
     ASSERT_TRUE(client->AwaitStats(
         [](const ClusterStats& stats) { return stats.nodes[0].state != NodeState::kWorking; }, Soon()))

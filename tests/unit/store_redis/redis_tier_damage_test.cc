@@ -45,25 +45,23 @@ TEST_F(RedisTierDamageTest, FlippedCutMissingAndForeignValuesAreFoundOut) {
   ASSERT_TRUE(Put(*tier, other).ok());
   std::mt19937 random(11);
   const std::vector<std::string> keys = KeysOf(address_);
+  const auto expect_found_out = [&](const std::string& key, const std::string& value,
+                                    const std::string& what) {
+    ExpectFoundOut(
+        *tier, key, [&] { redis_.Set(key, value); }, what);
+  };
   for (size_t i = 0; i < keys.size(); ++i) {
     const std::string& key = keys[i];
     for (int32_t round = 0; round < 40; ++round) {
       std::string value = *redis_.Get(key);
       value[random() % value.size()] ^= static_cast<char>(1U << random() % 8);
-      ExpectFoundOut(
-          *tier, key, [&] { redis_.Set(key, value); }, "a flip");
+      expect_found_out(key, value, "a flip");
     }
     for (const size_t size : {size_t{0}, size_t{1}, size_t{100}, size_t{4095}}) {
-      std::string value = redis_.Get(key)->substr(0, size);
-      ExpectFoundOut(
-          *tier, key, [&] { redis_.Set(key, value); }, "a cut");
+      expect_found_out(key, redis_.Get(key)->substr(0, size), "a cut");
     }
-    std::string value = *redis_.Get(key) + "x";
-    ExpectFoundOut(
-        *tier, key, [&] { redis_.Set(key, value); }, "a longer one");
-    value = *redis_.Get(KeysOf(other)[i]);
-    ExpectFoundOut(
-        *tier, key, [&] { redis_.Set(key, value); }, "another entry's");
+    expect_found_out(key, *redis_.Get(key) + "x", "a longer one");
+    expect_found_out(key, *redis_.Get(KeysOf(other)[i]), "another entry's");
     if (i > 0) {
       ExpectFoundOut(
           *tier, key, [&] { redis_.Erase(key); }, "eviction");
@@ -97,27 +95,16 @@ TEST_F(RedisTierDamageTest, WhatANewerVersionWroteIsAMissAndLeftAlone) {
 
 TEST_F(RedisTierDamageTest, APutThatIsInterruptedLeavesAWholeEntryOrAMiss) {
   using Then = FakeReply::Then;
-  struct Kind {
-    bool execute;
-    Then then;
-  };
-  for (const Kind& kind : {Kind{false, Then::kReset}, Kind{true, Then::kReset}, Kind{false, Then::kStall},
-                           Kind{true, Then::kStall}}) {
+  for (const FakeReply& interruption : {CutReply(0, Then::kReset, false), CutReply(0, Then::kReset),
+                                        CutReply(0, Then::kStall, false), CutReply(0, Then::kStall)}) {
     bool reached_the_end = false;
     for (int32_t stop_at = 0; !reached_the_end; ++stop_at) {
       FakeRedis redis(3);
-      RedisTier::Options options = TierOptions();
-      options.make_transport = [&] { return redis.NewTransport(); };
-      options.now = [&] { return redis.clock().Now(); };
       std::atomic<int32_t> count{0};
-      const auto tier = OpenTier(options);
-      redis.SetScript([&count, kind, stop_at](int32_t, const FakeRedis::Arguments& arguments) -> FakeReply {
-        if (arguments[0] == "PING" || arguments[0] == "CLUSTER" || count++ != stop_at) return {};
-        FakeReply reply;
-        reply.execute = kind.execute;
-        reply.keep_bytes = 0;
-        reply.then = kind.then;
-        return reply;
+      const auto tier = OpenTier(TierOptions(redis));
+      redis.SetScript([&count, interruption, stop_at](int32_t, const FakeRedis::Arguments& arguments) {
+        if (arguments[0] == "PING" || arguments[0] == "CLUSTER" || count++ != stop_at) return FakeReply{};
+        return interruption;
       });
       const absl::Status put = Put(*tier, address_);
       reached_the_end = count <= stop_at;
@@ -125,11 +112,7 @@ TEST_F(RedisTierDamageTest, APutThatIsInterruptedLeavesAWholeEntryOrAMiss) {
       redis.clock().Advance(absl::Seconds(1));
       ASSERT_TRUE(tier->AwaitAllWorking(Soon()));
       const absl::Status read = ReadAndCompare(*tier, address_);
-      if (put.ok()) {
-        EXPECT_TRUE(read.ok()) << read;
-      } else {
-        EXPECT_TRUE(read.ok() || absl::IsNotFound(read)) << read;
-      }
+      EXPECT_TRUE(read.ok() || (!put.ok() && absl::IsNotFound(read))) << read;
       // Another try makes it whole.
       ASSERT_TRUE(Put(*tier, address_).ok());
       EXPECT_TRUE(ReadAndCompare(*tier, address_).ok());
@@ -140,10 +123,8 @@ TEST_F(RedisTierDamageTest, APutThatIsInterruptedLeavesAWholeEntryOrAMiss) {
 TEST_F(RedisTierDamageTest, ARedisWithoutMemoryKeepsWorkingWithWhatItHas) {
   const auto tier = OpenTier();
   ASSERT_TRUE(Put(*tier, address_).ok());
-  redis_.SetScript([](int32_t, const FakeRedis::Arguments& arguments) -> FakeReply {
-    if (arguments[0] != "SET") return {};
-    return {.execute = false, .instead = "-OOM command not allowed when used memory > 'maxmemory'.\r\n"};
-  });
+  redis_.ReplyTo(
+      "SET", {.execute = false, .instead = "-OOM command not allowed when used memory > 'maxmemory'.\r\n"});
   EXPECT_EQ(Put(*tier, SmallAddress(2)).code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(tier->Stats().put_failures, 1);
   EXPECT_TRUE(ReadAndCompare(*tier, address_).ok());

@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "engine/store/redis/redis_keys.h"
 #include "engine/store/redis/redis_tier.h"
@@ -27,15 +26,26 @@ inline absl::Status Put(RedisTier& tier, const ChunkAddress& address,
   return tier.Put(address, *FilledKv(address), options);
 }
 
-class RedisTierTest : public ::testing::Test {
+/// Logs nothing: there are many failures, on purpose.
+class QuietRedisTest : public ::testing::Test {
+ protected:
+  QuietRedisTest() { spdlog::set_level(spdlog::level::off); }
+  ~QuietRedisTest() override { spdlog::set_level(spdlog::level::info); }
+
+  static std::unique_ptr<RedisTier> OpenTier(const RedisTier::Options& options) {
+    auto tier = RedisTier::Create(options);
+    EXPECT_TRUE(tier.ok()) << tier.status();
+    EXPECT_TRUE((*tier)->AwaitAllWorking(Soon()));
+    return *std::move(tier);
+  }
+};
+
+class RedisTierTest : public QuietRedisTest {
  protected:
   static constexpr absl::Duration kBudget = absl::Milliseconds(50);
   static constexpr absl::Duration kTtl = absl::Hours(1);
 
-  RedisTierTest() { spdlog::set_level(spdlog::level::off); }  // many failures, on purpose
-  ~RedisTierTest() override { spdlog::set_level(spdlog::level::info); }
-
-  RedisTier::Options TierOptions() {
+  static RedisTier::Options TierOptions(FakeRedis& redis) {
     return {.nodes = {FakeRedis::EndpointOf(0)},
             .ttl = kTtl,
             .budget = kBudget,
@@ -43,16 +53,12 @@ class RedisTierTest : public ::testing::Test {
             .ping_interval = absl::InfiniteDuration(),
             .min_refresh_interval = absl::Milliseconds(1),
             .breaker = {.min_backoff = absl::Milliseconds(10), .max_backoff = absl::Milliseconds(20)},
-            .make_transport = [this] { return redis_.NewTransport(); },
-            .now = [this] { return redis_.clock().Now(); }};
+            .make_transport = [&redis] { return redis.NewTransport(); },
+            .now = [&redis] { return redis.clock().Now(); }};
   }
+  RedisTier::Options TierOptions() { return TierOptions(redis_); }
+  using QuietRedisTest::OpenTier;
   std::unique_ptr<RedisTier> OpenTier() { return OpenTier(TierOptions()); }
-  static std::unique_ptr<RedisTier> OpenTier(const RedisTier::Options& options) {
-    auto tier = RedisTier::Create(options);
-    EXPECT_TRUE(tier.ok()) << tier.status();
-    EXPECT_TRUE((*tier)->AwaitAllWorking(Soon()));
-    return *std::move(tier);
-  }
   /// Faults are over; lets the clock run until the nodes' back-off is too.
   void Recover(RedisTier& tier) {
     redis_.SetScript(nullptr);

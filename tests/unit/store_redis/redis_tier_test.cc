@@ -1,7 +1,6 @@
 #include "engine/store/redis/redis_tier.h"
 
 #include <algorithm>
-#include <memory>
 #include <string>
 #include <vector>
 

@@ -5,13 +5,11 @@
 #include <vector>
 
 #include "absl/strings/escaping.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "engine/text/stream_decoder.h"
 #include "engine/text/tokenizer.h"
 #include "engine/text/utf8.h"
-#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/text/model_tokenizer.h"
 

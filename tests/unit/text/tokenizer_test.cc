@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <map>
 #include <random>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -286,44 +285,29 @@ TEST(TokenizerTest, RefusesUnknownPreTokenizersByName) {
 }
 
 TEST(TokenizerTest, RefusesContradictions) {
-  const auto expect = [](const Vocabulary& vocabulary, const std::string& part) {
+  using Spoil = void (*)(Vocabulary&);
+  std::vector<std::pair<Vocabulary, std::string>> cases;
+  for (const auto& [spoil, part] : std::vector<std::pair<Spoil, std::string>>{
+           {[](Vocabulary& v) { v.spec.tokens.clear(); }, "tokenizer.ggml.tokens has 0 entries"},
+           {[](Vocabulary& v) { v.spec.token_types.pop_back(); },
+            "tokenizer.ggml.token_type has 258 entries"},
+           {[](Vocabulary& v) { v.spec.token_types[7] = 9; }, "tokenizer.ggml.token_type[7] is 9"},
+           {[](Vocabulary& v) { v.Add("a"); }, "tokenizer.ggml.tokens[259] is 'a'"},
+           {[](Vocabulary& v) { v.AddNamed("<|im_end|>", kGgufControl); }, "tokenizer.ggml.tokens[259]"},
+           {[](Vocabulary& v) { v.spec.bos = 259; }, "tokenizer.ggml.bos_token_id is 259; allowed: 0 to 258"},
+           {[](Vocabulary& v) { v.spec.eos = -1; }, "tokenizer.ggml.eos_token_id is -1"},
+           {[](Vocabulary& v) { v.spec.bos.reset(), v.spec.add_bos = true; }, "tokenizer.ggml.add_bos_token"},
+           {[](Vocabulary& v) { v.spec.end_of_generation = {1000}; }, "end-of-generation token is 1000"}}) {
+    spoil(cases.emplace_back(Vocabulary(), part).first);
+  }
+  for (const char* merge : {"", "ab", "a b c", "a ", "a b", "a \xE4\xB8\x96", "<|im_end|> a"}) {
+    cases.emplace_back(Vocabulary(), "tokenizer.ggml.merges[0]").first.spec.merges.push_back(merge);
+  }
+  for (const auto& [vocabulary, part] : cases) {
     const absl::Status status = Refusal(vocabulary);
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << part;
     EXPECT_THAT(std::string(status.message()), HasSubstr(part));
-  };
-  Vocabulary empty;
-  empty.spec.tokens.clear();
-  expect(empty, "tokenizer.ggml.tokens has 0 entries");
-  Vocabulary short_types;
-  short_types.spec.token_types.pop_back();
-  expect(short_types, "tokenizer.ggml.token_type has 258 entries");
-  Vocabulary bad_type;
-  bad_type.spec.token_types[7] = 9;
-  expect(bad_type, "tokenizer.ggml.token_type[7] is 9");
-  Vocabulary twice;
-  twice.Add("a");
-  expect(twice, "tokenizer.ggml.tokens[259] is 'a'");
-  Vocabulary twice_control;
-  twice_control.AddNamed("<|im_end|>", kGgufControl);
-  expect(twice_control, "tokenizer.ggml.tokens[259]");
-  for (const char* merge : {"", "ab", "a b c", "a ", "a b", "a \xE4\xB8\x96", "<|im_end|> a"}) {
-    Vocabulary bad_merge;
-    bad_merge.spec.merges.push_back(merge);
-    expect(bad_merge, "tokenizer.ggml.merges[0]");
   }
-  Vocabulary bad_bos;
-  bad_bos.spec.bos = 259;
-  expect(bad_bos, "tokenizer.ggml.bos_token_id is 259; allowed: 0 to 258");
-  Vocabulary bad_eos;
-  bad_eos.spec.eos = -1;
-  expect(bad_eos, "tokenizer.ggml.eos_token_id is -1");
-  Vocabulary no_bos;
-  no_bos.spec.bos.reset();
-  no_bos.spec.add_bos = true;
-  expect(no_bos, "tokenizer.ggml.add_bos_token");
-  Vocabulary bad_end;
-  bad_end.spec.end_of_generation = {1000};
-  expect(bad_end, "end-of-generation token is 1000");
 }
 
 TEST(TokenizerTest, TokenStringsWithOddCharactersStandForThemselves) {

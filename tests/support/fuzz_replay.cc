@@ -1,7 +1,5 @@
 // Runs a fuzzer's body over its committed corpus and over mutations of it, so that every build has it
-// compiled and true.
-#pragma once
-
+// compiled and true. A violation aborts. kvblend_fuzz_replay of cmake/targets.cmake says which fuzzer.
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -9,31 +7,28 @@
 #include <iostream>
 #include <iterator>
 #include <random>
-#include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
 
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
+
 namespace kvblend::test_support {
+namespace {
 
-/// LLVMFuzzerTestOneInput, under another name (CMakeLists.txt of the test).
-using Fuzzer = int (*)(const uint8_t* data, size_t size);
-
-/// `corpus`: a folder of tests/fuzz/corpus with at least `min_files` files. A violation aborts.
-inline void ReplayCorpusAndMutations(Fuzzer fuzzer, const std::string& corpus, size_t min_files, int rounds) {
+TEST(FuzzReplayTest, CorpusAndMutationsOfIt) {
   std::vector<std::vector<uint8_t>> inputs;
-  for (const auto& item :
-       std::filesystem::directory_iterator(KVBLEND_SOURCE_DIR "/tests/fuzz/corpus/" + corpus)) {
+  for (const auto& item : std::filesystem::directory_iterator(KVBLEND_FUZZ_CORPUS)) {
     std::ifstream file(item.path(), std::ios::binary);
     inputs.emplace_back(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
-    fuzzer(inputs.back().data(), inputs.back().size());
+    LLVMFuzzerTestOneInput(inputs.back().data(), inputs.back().size());
   }
-  ASSERT_GE(inputs.size(), min_files);
+  ASSERT_GE(inputs.size(), size_t{KVBLEND_FUZZ_MIN_FILES});
 
   const unsigned seed = std::random_device{}();
   std::cout << "seed " << seed << std::endl;
   std::mt19937 random(seed);
-  for (int round = 0; round < rounds; ++round) {
+  for (int round = 0; round < KVBLEND_FUZZ_ROUNDS; ++round) {
     std::vector<uint8_t> bytes = inputs[random() % inputs.size()];
     for (auto changes = random() % 5; changes > 0 && !bytes.empty(); --changes) {
       bytes[random() % bytes.size()] = static_cast<uint8_t>(random());
@@ -48,8 +43,9 @@ inline void ReplayCorpusAndMutations(Fuzzer fuzzer, const std::string& corpus, s
       default:
         break;
     }
-    fuzzer(bytes.data(), bytes.size());
+    LLVMFuzzerTestOneInput(bytes.data(), bytes.size());
   }
 }
 
+}  // namespace
 }  // namespace kvblend::test_support
