@@ -1,6 +1,7 @@
 # Everything from outside, as Debian 12 packages it. deploy/install_dependencies.sh installs the packages.
 
 include(${CMAKE_CURRENT_LIST_DIR}/dependencies_engine.cmake)
+find_package(Eigen3 REQUIRED NO_MODULE)  # headers alone, that no header of ours includes
 find_package(nlohmann_json REQUIRED CONFIG)
 if(KVBLEND_BUILD_SERVER OR KVBLEND_BUILD_TESTS)  # the benchmarks read their arguments with it too
   find_package(CLI11 REQUIRED CONFIG)

@@ -29,6 +29,7 @@ readonly BUILD_PACKAGES=(
   libcli11-dev
   libcpp-httplib-dev
   libdnnl-dev
+  libeigen3-dev
   libgmock-dev
   libgrpc++-dev
   libgtest-dev

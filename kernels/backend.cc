@@ -167,6 +167,43 @@ absl::Status Backend::KvLoad(Stream& stream, const BatchPlan& plan, const RopeTa
   return DoKvLoad(stream, plan, rope, k, v, pages);
 }
 
+absl::StatusOr<std::unique_ptr<KvCorrection>> Backend::CreateKvCorrection(const KvCorrectionSpec& spec) {
+  KVBLEND_RETURN_IF_ERROR(CheckKvCorrectionSpec(spec));
+  return DoCreateKvCorrection(spec);
+}
+
+absl::Status Backend::CorrectKv(Stream& stream, KvSectionView k, KvSectionView v,
+                                const KvCorrection& correction, MutableKvSectionView k_out,
+                                MutableKvSectionView v_out) {
+  constexpr absl::string_view kOp = "CorrectKv";
+  KVBLEND_RETURN_IF_ERROR(CheckSection(kOp, "k", k, KvPart::kKey, k.rows, correction.cols()));
+  KVBLEND_RETURN_IF_ERROR(CheckSection(kOp, "v", v, KvPart::kValue, k.rows, correction.cols()));
+  KVBLEND_RETURN_IF_ERROR(CheckSection(kOp, "k_out", k_out, KvPart::kKey, k.rows, correction.cols()));
+  KVBLEND_RETURN_IF_ERROR(CheckSection(kOp, "v_out", v_out, KvPart::kValue, k.rows, correction.cols()));
+  if (v.encoding != k.encoding) {
+    return Invalid(kOp, "v is ", std::string(Name(v.encoding)), "; allowed: k's ",
+                   std::string(Name(k.encoding)));
+  }
+  if (k_out.encoding != KvEncoding::kF32 && k_out.encoding != KvEncoding::kBF16) {
+    return Invalid(kOp, "k_out is ", std::string(Name(k_out.encoding)), "; allowed: f32, bf16");
+  }
+  if (v_out.encoding != k_out.encoding) {
+    return Invalid(kOp, "v_out is ", std::string(Name(v_out.encoding)), "; allowed: k_out's ",
+                   std::string(Name(k_out.encoding)));
+  }
+  const struct {
+    absl::string_view name;
+    KvSectionView view;
+  } sections[] = {{"k", k}, {"v", v}, {"k_out", k_out}, {"v_out", v_out}};
+  for (int out = 2; out < 4; ++out) {
+    for (int other = 0; other < out; ++other) {
+      KVBLEND_RETURN_IF_ERROR(CheckSectionDisjoint(kOp, sections[other].view, sections[other].name,
+                                                   DenseMatrix(sections[out].view), sections[out].name));
+    }
+  }
+  return DoCorrectKv(stream, k, v, correction, k_out, v_out);
+}
+
 absl::Status Backend::EncodeKv(Stream& stream, ConstMatrixView in, MutableKvSectionView out) {
   constexpr absl::string_view kOp = "EncodeKv";
   KVBLEND_RETURN_IF_ERROR(CheckSection(kOp, "out", out, out.part, out.rows, out.cols));

@@ -4,7 +4,7 @@
 // Memory: every pointer in a view lies in the backend's own memory (host memory for the CPU backends,
 // device memory for a GPU); CopyFromHost and CopyToHost move bytes between the two. `absl::Span`
 // arguments and everything inside a BatchSpec are host memory and are read before the call returns. The
-// sections of KvLoad, EncodeKv and KvDeviation may also lie in host memory, where the store keeps
+// sections of KvLoad, CorrectKv, EncodeKv and KvDeviation may also lie in host memory, where the store keeps
 // them; that memory must stay until Synchronize has returned, and EncodeKv's bytes are there then.
 //
 // Streams: operations on one stream run in order. A CPU backend runs them before it returns; a GPU backend
@@ -30,6 +30,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "kernels/kv_correction.h"
 #include "kernels/kv_section.h"
 #include "kernels/sampling.h"
 #include "kernels/tensor.h"
@@ -194,6 +195,7 @@ class Backend {
                                                              const WeightSource& source);
   absl::StatusOr<std::unique_ptr<RopeTable>> CreateRopeTable(const RopeSpec& spec);
   absl::StatusOr<std::unique_ptr<BatchPlan>> PlanBatch(const BatchSpec& spec);
+  absl::StatusOr<std::unique_ptr<KvCorrection>> CreateKvCorrection(const KvCorrectionSpec& spec);
 
   // --- operations -----------------------------------------------------------------------------------------
 
@@ -232,6 +234,13 @@ class Backend {
   ///   k: kKey, v: kValue [plan.num_rows, num_kv_heads * head_dim], both of one encoding, any
   absl::Status KvLoad(Stream& stream, const BatchPlan& plan, const RopeTable& rope, KvSectionView k,
                       KvSectionView v, KvPagesView pages);
+
+  /// What `correction` makes of stored KV, for KvLoad (kernels/kv_correction.h). Sums are carried in fp32. A backend may
+  /// round to its compute dtype what the map of low rank multiplies, and with bf16 outputs what is scaled as well.
+  ///   k: kKey, v: kValue [n, correction.cols()], both of one encoding, any
+  ///   k_out, v_out: the same shapes, both f32, or both bf16; not host memory
+  absl::Status CorrectKv(Stream& stream, KvSectionView k, KvSectionView v, const KvCorrection& correction,
+                         MutableKvSectionView k_out, MutableKvSectionView v_out);
 
   /// Writes K (un-rotated) or V in its stored form; padding between planes becomes zero, so that equal values
   /// give equal bytes. kernels/kv_section.h defines the encodings.
@@ -306,6 +315,10 @@ class Backend {
                                    ConstMatrixView, KvPagesView) = 0;
   virtual absl::Status DoKvLoad(Stream&, const BatchPlan&, const RopeTable&, KvSectionView, KvSectionView,
                                 KvPagesView) = 0;
+  virtual absl::StatusOr<std::unique_ptr<KvCorrection>> DoCreateKvCorrection(
+      const KvCorrectionSpec& spec) = 0;
+  virtual absl::Status DoCorrectKv(Stream&, KvSectionView, KvSectionView, const KvCorrection&,
+                                   MutableKvSectionView, MutableKvSectionView) = 0;
   virtual absl::Status DoEncodeKv(Stream&, ConstMatrixView, MutableKvSectionView) = 0;
   virtual absl::Status DoSelectiveAttention(Stream&, const BatchPlan&, ConstMatrixView, int32_t, float,
                                             KvPagesView, MatrixView) = 0;

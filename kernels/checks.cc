@@ -320,4 +320,33 @@ absl::Status CheckWeightShape(int64_t rows, int64_t cols) {
   return absl::OkStatus();
 }
 
+absl::Status CheckKvCorrectionSpec(const KvCorrectionSpec& spec) {
+  constexpr absl::string_view kOp = "CreateKvCorrection";
+  if (spec.cols < 1 || spec.cols > (int64_t{1} << 24)) {
+    return Invalid(kOp, "cols is ", spec.cols, "; allowed: 1 to ", int64_t{1} << 24);
+  }
+  if (spec.rank < 0 || spec.rank > kMaxKvCorrectionRank) {
+    return Invalid(kOp, "rank is ", spec.rank, "; allowed: 0 to ", kMaxKvCorrectionRank);
+  }
+  const int64_t channels = 2 * spec.cols;
+  const struct {
+    absl::string_view name;
+    absl::Span<const float> values;
+    int64_t size;
+  } parts[] = {{"scale", spec.scale, channels},
+               {"offset", spec.offset, channels},
+               {"down", spec.down, channels * spec.rank},
+               {"up", spec.up, channels * spec.rank}};
+  for (const auto& part : parts) {
+    if (static_cast<int64_t>(part.values.size()) != part.size) {
+      return Invalid(kOp, part.name, " has ", part.values.size(), " values; allowed: ", part.size);
+    }
+    for (size_t i = 0; i < part.values.size(); ++i) {
+      if (std::isfinite(part.values[i])) continue;
+      return Invalid(kOp, part.name, "[", i, "] is ", part.values[i], "; allowed: finite");
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace kvblend::kernels

@@ -65,5 +65,6 @@ absl::Status CheckHeads(absl::string_view op, int32_t num_heads, float scale, Kv
 absl::Status CheckBatchSpec(const BatchSpec& spec);
 absl::Status CheckRopeSpec(const RopeSpec& spec);
 absl::Status CheckWeightShape(int64_t rows, int64_t cols);
+absl::Status CheckKvCorrectionSpec(const KvCorrectionSpec& spec);
 
 }  // namespace kvblend::kernels

@@ -71,6 +71,7 @@ struct BlendOptions {
   int32_t link_tokens = 32;  // link: tokens per chunk, >= 0
   uint64_t random_seed = 0;  // random
   bool store_misses = true;  // compute missing chunks behind the response and store them
+  bool correction = true;    // correct what is reused inexactly, if the engine has learned how
 };
 
 struct SamplingOptions {
@@ -224,6 +225,8 @@ struct PromptReport {
   double prefill_seconds = 0;  // forward passes up to the first token's logits, selection excluded
   double time_to_first_token_seconds = 0;  // from submission
   LoadingReport loading = {};
+  std::string correction =
+      {};  // version of what corrected the KV that was reused inexactly; empty: nothing did
 };
 
 struct TokenLogprob {

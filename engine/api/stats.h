@@ -38,6 +38,7 @@ struct EngineInfo {
   int32_t max_batch_size = 0;        // answers decoded together
   int64_t max_batch_tokens = 0;      // of their KV
   double self_check_max_error = -1;  // largest logit difference relative to the logits' norm; -1: not run
+  std::string correction = {};       // version of the learned correction of stored KV; empty: none
 };
 
 struct StoreStats {

@@ -74,12 +74,15 @@ std::vector<int32_t> MergePositions(absl::Span<const int32_t> a, absl::Span<cons
 
 absl::StatusOr<PrefillResult> BlendedPrefill::Run(const prompt::PromptLayout& layout, const ReusePlan& plan,
                                                   const SelectionPolicy& policy,
-                                                  const PagedSequence& sequence, KeepGoing keep_going) {
+                                                  const PagedSequence& sequence,
+                                                  const kv::LoadedCorrection* correction,
+                                                  KeepGoing keep_going) {
   const Stopwatch total;
+  correction_.correction = correction;
   PrefillResult result;
   const Pass pass{layout, plan, policy, sequence, keep_going, result.measurements.passes};
-  KVBLEND_ASSIGN_OR_RETURN(KvLoader loader,
-                           KvLoader::Create(plan, sequence, rope_, transformer_.backend(), pipeline_depth_));
+  KVBLEND_ASSIGN_OR_RETURN(KvLoader loader, KvLoader::Create(plan, sequence, rope_, transformer_.backend(),
+                                                             pipeline_depth_, correction_));
   // Whatever ends this early: the device may still be reading what the plan's entries hold.
   const absl::Cleanup settle = [this] { transformer_.backend().Synchronize(stream_).IgnoreError(); };
   result.policy = policy.policy();
@@ -259,7 +262,7 @@ absl::StatusOr<std::vector<int32_t>> BlendedPrefill::RunSelectingByDeviation(con
   KVBLEND_RETURN_IF_ERROR(transformer_.ProjectQkv(stream_, check_layer, state_));
   KVBLEND_RETURN_IF_ERROR(transformer_.WriteKv(stream_, *all_rows, state_, pages));
   const Stopwatch selection;
-  KVBLEND_RETURN_IF_ERROR(MeasureDeviation(pass, inexact, requirement));
+  KVBLEND_RETURN_IF_ERROR(MeasureDeviation(pass, inexact, requirement, loader));
   KVBLEND_ASSIGN_OR_RETURN(std::vector<int32_t> chosen, Choose(pass));
   select_seconds = selection.Seconds();
 
@@ -281,7 +284,7 @@ absl::StatusOr<std::vector<int32_t>> BlendedPrefill::RunSelectingByDeviation(con
 }
 
 absl::Status BlendedPrefill::MeasureDeviation(const Pass& pass, absl::Span<const int32_t> active,
-                                              const Requirement& requirement) {
+                                              const Requirement& requirement, KvLoader& loader) {
   const ReusePlan& plan = pass.plan;
   KVBLEND_ASSIGN_OR_RETURN(
       scores_, scores_storage_.Resize(transformer_.backend(), 1, plan.candidates.num_tokens, DataType::kF32));
@@ -291,7 +294,7 @@ absl::Status BlendedPrefill::MeasureDeviation(const Pass& pass, absl::Span<const
   for (const PlannedSpan& span : plan.spans) {
     if (!span.entry.has_value() || span.source == ChunkSource::kExact) continue;
     KVBLEND_ASSIGN_OR_RETURN(const store::LayerKv stored,
-                             AcquireLayer(*span.entry, requirement.layers, pass.keep_going));
+                             loader.Acquire(stream_, span, requirement.layers, pass.keep_going));
     const int64_t first_row = std::lower_bound(active.begin(), active.end(), span.begin) - active.begin();
     const kernels::KvSectionView& section = by_key ? stored.k : stored.v;
     KVBLEND_RETURN_IF_ERROR(

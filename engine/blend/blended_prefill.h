@@ -52,11 +52,12 @@ class BlendedPrefill {
         state_(state),
         pipeline_depth_(pipeline_depth) {}
 
-  /// Afterwards the pages hold the KV of the whole prompt.
+  /// Afterwards the pages hold the KV of the whole prompt. `correction`: of stored KV that is reused inexactly; null:
+  /// none.
   /// REQUIRES: the sequence has pages for plan.prompt_tokens; the last prompt position is in plan.computed.
   absl::StatusOr<PrefillResult> Run(const prompt::PromptLayout& layout, const ReusePlan& plan,
                                     const SelectionPolicy& policy, const PagedSequence& sequence,
-                                    KeepGoing keep_going);
+                                    const kv::LoadedCorrection* correction, KeepGoing keep_going);
 
  private:
   struct Pass;  // one request's inputs
@@ -77,7 +78,7 @@ class BlendedPrefill {
   /// Loads the voting layers only.
   absl::Status MeasureQuestionAttention(const Pass& pass, int32_t voting_layers, KvLoader& loader);
   absl::Status MeasureDeviation(const Pass& pass, absl::Span<const int32_t> active,
-                                const Requirement& requirement);
+                                const Requirement& requirement, KvLoader& loader);
   /// The policy's choice. Only the chosen candidates' numbers leave the backend's memory.
   absl::StatusOr<std::vector<int32_t>> Choose(const Pass& pass);
   absl::StatusOr<std::vector<int32_t>> RunSelectingByDeviation(const Pass& pass,
@@ -89,6 +90,7 @@ class BlendedPrefill {
   kernels::Stream& stream_;
   model::PassState& state_;
   const int32_t pipeline_depth_;
+  CorrectionOnLoad correction_;
   model::ScratchMatrix layer_mass_;
   model::ScratchMatrix scores_storage_;
   kernels::MatrixView scores_;   // f32 [1, candidates]

@@ -9,8 +9,8 @@ namespace kvblend::blend {
 
 absl::StatusOr<KvLoader> KvLoader::Create(const ReusePlan& plan, const PagedSequence& sequence,
                                           const kernels::RopeTable& rope, kernels::Backend& backend,
-                                          int32_t pipeline_depth) {
-  KvLoader loader(sequence, rope, backend, plan.reads.get(), pipeline_depth);
+                                          int32_t pipeline_depth, CorrectionOnLoad& correction) {
+  KvLoader loader(sequence, rope, backend, plan.reads.get(), pipeline_depth, correction);
   loader.AskFrom(0);
   for (const PlannedSpan& span : plan.spans) {
     if (!span.entry.has_value()) continue;
@@ -34,16 +34,40 @@ absl::Status KvLoader::Load(kernels::Stream& stream, int32_t layer, Which which,
   AskFrom(layer);
   for (const Placement& placement : placements_) {
     if (which == Which::kExactOnly && placement.span->source != ChunkSource::kExact) continue;
-    const absl::Time wait_start = absl::Now();
-    KVBLEND_ASSIGN_OR_RETURN(const store::LayerKv stored,
-                             AcquireLayer(*placement.span->entry, layer, keep_going));
-    stall_seconds_ += absl::ToDoubleSeconds(absl::Now() - wait_start);
+    KVBLEND_ASSIGN_OR_RETURN(const store::LayerKv kv, Acquire(stream, *placement.span, layer, keep_going));
     KVBLEND_RETURN_IF_ERROR(
-        backend_->KvLoad(stream, *placement.rows, *rope_, stored.k, stored.v, sequence_->Layer(layer)));
+        backend_->KvLoad(stream, *placement.rows, *rope_, kv.k, kv.v, sequence_->Layer(layer)));
     token_layers_ += placement.span->num_tokens();
   }
   seconds_ += absl::ToDoubleSeconds(absl::Now() - start);
   return absl::OkStatus();
+}
+
+absl::StatusOr<store::LayerKv> KvLoader::Acquire(kernels::Stream& stream, const PlannedSpan& span,
+                                                 int32_t layer, KeepGoing keep_going) {
+  const absl::Time wait_start = absl::Now();
+  KVBLEND_ASSIGN_OR_RETURN(const store::LayerKv stored, AcquireLayer(*span.entry, layer, keep_going));
+  stall_seconds_ += absl::ToDoubleSeconds(absl::Now() - wait_start);
+  const kernels::KvCorrection* correction =
+      correction_->correction == nullptr ? nullptr : correction_->correction->layers[layer].get();
+  // What stands where it was computed is right as it is, and what stood behind other tokens deviates otherwise.
+  if (correction == nullptr || span.source != ChunkSource::kBlended) return stored;
+  const kernels::DataType dtype = sequence_->Layer(layer).dtype == kernels::DataType::kBF16
+                                      ? kernels::DataType::kBF16
+                                      : kernels::DataType::kF32;
+  const auto section = [&](model::ScratchMatrix& memory,
+                           kernels::KvPart part) -> absl::StatusOr<kernels::MutableKvSectionView> {
+    // Sections end at multiples of their alignment.
+    KVBLEND_ASSIGN_OR_RETURN(
+        const kernels::MatrixView view,
+        memory.Resize(*backend_, stored.k.rows + kernels::kKvSectionAlignment, stored.k.cols, dtype));
+    return kernels::MutableKvSectionView{view.data, kernels::DenseEncoding(dtype), part, stored.k.rows,
+                                         stored.k.cols};
+  };
+  KVBLEND_ASSIGN_OR_RETURN(const auto k, section(correction_->k, kernels::KvPart::kKey));
+  KVBLEND_ASSIGN_OR_RETURN(const auto v, section(correction_->v, kernels::KvPart::kValue));
+  KVBLEND_RETURN_IF_ERROR(backend_->CorrectKv(stream, stored.k, stored.v, *correction, k, v));
+  return store::LayerKv{k, v};
 }
 
 }  // namespace kvblend::blend

@@ -1,6 +1,7 @@
 // Places stored chunk KV into the pages of a sequence: K is rotated from its un-rotated stored form to the
 // position that the chunk has in this prompt, which is exact at any position (no delta rotation of rounded
-// values).
+// values). Where there is a learned correction (engine/kv/learned_correction.h), KV that does not stand where it was
+// computed is corrected on the way.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +13,18 @@
 #include "engine/blend/acquire_layer.h"
 #include "engine/blend/paged_sequence.h"
 #include "engine/blend/reuse_plan.h"
+#include "engine/kv/learned_correction.h"
 #include "engine/model/model_weights.h"
+#include "engine/model/scratch.h"
 #include "kernels/backend.h"
 
 namespace kvblend::blend {
+
+/// A correction and memory for what it makes of one span.
+struct CorrectionOnLoad {
+  const kv::LoadedCorrection* correction = nullptr;  // null: KV is placed as it was stored
+  model::ScratchMatrix k = {}, v = {};
+};
 
 /// Loads layer by layer. References must outlive it; the plan's entries stay pinned by the plan. Not
 /// thread-safe.
@@ -27,12 +36,16 @@ class KvLoader {
   /// l + pipeline_depth are asked for; 0: all at once.
   static absl::StatusOr<KvLoader> Create(const ReusePlan& plan, const PagedSequence& sequence,
                                          const kernels::RopeTable& rope, kernels::Backend& backend,
-                                         int32_t pipeline_depth);
+                                         int32_t pipeline_depth, CorrectionOnLoad& correction);
 
   /// Asks for the layers that come next, and writes one layer of the reused spans into the pages, waiting for
   /// those that are still on their way.
   /// Errors: an entry's (see store::ChunkHandle::AcquireLayer), keep_going's.
   absl::Status Load(kernels::Stream& stream, int32_t layer, Which which, KeepGoing keep_going);
+
+  /// One layer of a span that has an entry, corrected where it has to be; valid until the next call of this or Load.
+  absl::StatusOr<store::LayerKv> Acquire(kernels::Stream& stream, const PlannedSpan& span, int32_t layer,
+                                         KeepGoing keep_going);
 
   /// Time spent in Load so far.
   double seconds() const { return seconds_; }
@@ -47,12 +60,13 @@ class KvLoader {
     std::unique_ptr<kernels::BatchPlan> rows;
   };
   KvLoader(const PagedSequence& sequence, const kernels::RopeTable& rope, kernels::Backend& backend,
-           store::PromptReads* reads, int32_t pipeline_depth)
+           store::PromptReads* reads, int32_t pipeline_depth, CorrectionOnLoad& correction)
       : sequence_(&sequence),
         rope_(&rope),
         backend_(&backend),
         reads_(reads),
-        pipeline_depth_(pipeline_depth) {}
+        pipeline_depth_(pipeline_depth),
+        correction_(&correction) {}
 
   void AskFrom(int32_t layer);
 
@@ -61,6 +75,7 @@ class KvLoader {
   kernels::Backend* backend_;
   store::PromptReads* reads_;  // null: nothing to read
   int32_t pipeline_depth_;
+  CorrectionOnLoad* correction_;
   std::vector<Placement> placements_;
   double seconds_ = 0;
   double stall_seconds_ = 0;

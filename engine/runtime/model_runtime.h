@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "engine/api/engine.h"
 #include "engine/blend/reuse_plan.h"
+#include "engine/kv/learned_correction.h"
 #include "engine/kv/page_pool.h"
 #include "engine/model/model_config.h"
 #include "engine/model/model_weights.h"
@@ -18,6 +19,9 @@
 #include "kernels/backend.h"
 
 namespace kvblend {
+
+/// Where the learned correction of a model's stored KV lies, if it has one.
+std::string CorrectionPath(const std::string& model_path);
 
 /// Immutable after Load except the page pool, which is thread-safe. Members are declared in the order in
 /// which they depend on each other, so that destruction runs the other way.
@@ -40,6 +44,7 @@ struct ModelRuntime {
   std::unique_ptr<text::ChatTemplate> chat_template;
   std::unique_ptr<model::Transformer> transformer;
   blend::KeySpace key_space;
+  std::unique_ptr<kv::LoadedCorrection> correction;  // of stored KV; null: none
   int32_t max_context_tokens = 0;
   int64_t max_batch_tokens = 0;  // for which the pool has pages, besides one full context
   std::unique_ptr<kv::PagePool> page_pool;

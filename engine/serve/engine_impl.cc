@@ -43,6 +43,7 @@ EngineInfo MakeInfo(const ModelRuntime& runtime, const EngineOptions& options, d
   info.max_batch_size = options.max_batch_size;
   info.max_batch_tokens = runtime.max_batch_tokens;
   info.self_check_max_error = self_check_max_error;
+  if (runtime.correction != nullptr) info.correction = runtime.correction->version;
   return info;
 }
 

@@ -123,6 +123,10 @@ const std::vector<EngineOption>& EngineOptionTable() {
        absl::StrCat("Arithmetic of matrix products on the CPU: ", ListOf(kGemms),
                     "; auto: bf16 where the processor has it, else f32"),
        TextOption{In<&EngineOptions::gemm>, CheckGemm}},
+      {"correction", kCompute, "FILE",
+       "Learned correction of stored KV, as `kvblend calibrate` writes it; none; or auto: MODEL.kvcorrection if there is "
+       "such a file",
+       TextOption{In<&EngineOptions::correction>}},
       {"self-check", kCompute, "",
        "At start-up, check on a short prompt that ratio 1 equals full prefill (on by default)",
        SwitchOption{In<&EngineOptions::self_check>}},

@@ -121,6 +121,10 @@ absl::StatusOr<PrefilledPrompt> PromptRunner::Prefill(const prompt::PromptLayout
   const int32_t num_layers = runtime_.config.num_layers;
   KVBLEND_RETURN_IF_ERROR(blend::ValidateBlendOptions(options, num_layers));
   const RatioOptions ratio = blend::ResolveRatio(options, options_.ratio);
+  const kv::LoadedCorrection* correction = runtime_.correction.get();
+  if (!options.correction || correction == nullptr || correction->anchoring != options.anchoring) {
+    correction = nullptr;
+  }
   PrefilledPrompt prompt;
   prompt.num_tokens = static_cast<int32_t>(layout.token_ids.size());
   KVBLEND_ASSIGN_OR_RETURN(prompt.pages, AllocatePages(prompt.num_tokens));
@@ -142,13 +146,15 @@ absl::StatusOr<PrefilledPrompt> PromptRunner::Prefill(const prompt::PromptLayout
                              blend::CreateSelectionPolicy(decided, num_layers));
     lookup_seconds += SecondsSince(plan_start);
     absl::StatusOr<blend::PrefillResult> prefill =
-        blended_prefill_.Run(layout, plan, *policy, sequence, keep_going);
+        blended_prefill_.Run(layout, plan, *policy, sequence, correction, keep_going);
     // An entry that turns out to be damaged half way has spoilt what was computed from it. Every round loses
     // one at least, and in the end they are all misses.
     if (!prefill.ok() && LostEntry(plan)) continue;
     if (!prefill.ok()) return prefill.status();
     prompt.report = ReportPrompt(plan, options, *prefill);
     prompt.report.lookup_seconds = lookup_seconds;
+    if (correction != nullptr && plan.candidates.num_tokens > 0)
+      prompt.report.correction = correction->version;
     prompt.report.loading = ReportLoading(ratio, decision, shape, plan, costs);
     loading_controller_.Observe(prefill->measurements);
     prompt.logits = std::move(prefill->logits);

@@ -16,8 +16,10 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "kernels/backend.h"
+#include "kernels/checks.h"
 #include "kernels/cpu/amx/tiles.h"
 #include "kernels/cpu/attention/attention.h"
+#include "kernels/cpu/kv/correction.h"
 #include "kernels/cpu/kv/sections.h"
 #include "kernels/cpu/linear/code_products.h"
 #include "kernels/cpu/linear/linear.h"
@@ -128,6 +130,17 @@ class CpuBackend final : public HostBackend {
     KVBLEND_ASSIGN_OR_RETURN(const auto* plan, HostBatchPlan::From(batch));
     KVBLEND_ASSIGN_OR_RETURN(const auto* rope, HostRopeTable::From(table));
     CpuKvLoad(context_, {*plan, *rope, pages}, k, v);
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::unique_ptr<KvCorrection>> DoCreateKvCorrection(const KvCorrectionSpec& spec) override {
+    return std::make_unique<CpuKvCorrection>(spec);
+  }
+
+  absl::Status DoCorrectKv(Stream&, KvSectionView k, KvSectionView v, const KvCorrection& correction,
+                           MutableKvSectionView k_out, MutableKvSectionView v_out) override {
+    KVBLEND_ASSIGN_OR_RETURN(const auto* own, OfOwnKind<CpuKvCorrection>(correction, "the KvCorrection was"));
+    CpuCorrectKv(context_, k, v, *own, k_out, v_out);
     return absl::OkStatus();
   }
 

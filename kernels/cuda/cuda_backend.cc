@@ -86,6 +86,9 @@ class CudaBackend final : public Backend {
   absl::StatusOr<std::unique_ptr<BatchPlan>> DoPlanBatch(const BatchSpec& spec) override {
     return DeviceBatchPlan::Create(spec, plan_memory_);
   }
+  absl::StatusOr<std::unique_ptr<KvCorrection>> DoCreateKvCorrection(const KvCorrectionSpec& spec) override {
+    return DeviceKvCorrection::Create(spec);
+  }
 
   absl::Status DoEmbed(Stream& stream, const PackedWeights& table, absl::Span<const int32_t> token_ids,
                        MatrixView out) override {
@@ -153,6 +156,18 @@ class CudaBackend final : public Backend {
     KVBLEND_RETURN_IF_ERROR(BringToDevice(stream, k));
     KVBLEND_RETURN_IF_ERROR(BringToDevice(stream, v));
     KVBLEND_RETURN_IF_ERROR(Scatter("KvLoad", stream, batch, table, KvSource::Of(k), KvSource::Of(v), pages));
+    return Of(stream).ReleaseSections();
+  }
+
+  absl::Status DoCorrectKv(Stream& stream, KvSectionView k, KvSectionView v, const KvCorrection& given,
+                           MutableKvSectionView k_out, MutableKvSectionView v_out) override {
+    KVBLEND_ASSIGN_OR_RETURN(auto correction, DeviceKvCorrection::From(given));
+    if (k.rows == 0) return absl::OkStatus();
+    KVBLEND_RETURN_IF_ERROR(BringToDevice(stream, k));
+    KVBLEND_RETURN_IF_ERROR(BringToDevice(stream, v));
+    KVBLEND_RETURN_IF_ERROR(StatusOf(LaunchCorrectKv(Of(stream).handle(), KvSource::Of(k), KvSource::Of(v),
+                                                     correction->view(), k_out, v_out),
+                                     "CorrectKv"));
     return Of(stream).ReleaseSections();
   }
 

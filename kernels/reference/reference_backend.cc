@@ -47,6 +47,36 @@ class ReferenceWeights final : public PackedWeights {
   std::vector<float> values_;
 };
 
+class ReferenceKvCorrection final : public KvCorrection {
+ public:
+  explicit ReferenceKvCorrection(const KvCorrectionSpec& spec)
+      : cols_(spec.cols),
+        rank_(spec.rank),
+        scale_(spec.scale.begin(), spec.scale.end()),
+        offset_(spec.offset.begin(), spec.offset.end()),
+        down_(spec.down.begin(), spec.down.end()),
+        up_(spec.up.begin(), spec.up.end()) {}
+  int64_t cols() const override { return cols_; }
+
+  /// x: K and V of a token, one behind the other
+  std::vector<float> Apply(const std::vector<float>& x) const {
+    const int64_t channels = 2 * cols_;
+    std::vector<float> y(channels), inner(rank_, 0.0f);
+    for (int64_t c = 0; c < channels; ++c) {
+      for (int64_t r = 0; r < rank_; ++r) inner[r] += x[c] * down_[c * rank_ + r];
+    }
+    for (int64_t c = 0; c < channels; ++c) {
+      y[c] = scale_[c] * x[c] + offset_[c];
+      for (int64_t r = 0; r < rank_; ++r) y[c] += inner[r] * up_[r * channels + c];
+    }
+    return y;
+  }
+
+ private:
+  const int64_t cols_, rank_;
+  const std::vector<float> scale_, offset_, down_, up_;
+};
+
 // Rotates one head in place.
 void RotateHead(const HostRopeTable& rope, int64_t position, float* head) {
   const int64_t half = rope.head_dim() / 2;
@@ -175,6 +205,30 @@ class ReferenceBackend final : public HostBackend {
         batch, table, pages,
         [&](int64_t row, int64_t col) { return LoadSectionElement(k, k_layout, row, col); },
         [&](int64_t row, int64_t col) { return LoadSectionElement(v, v_layout, row, col); });
+  }
+
+  absl::StatusOr<std::unique_ptr<KvCorrection>> DoCreateKvCorrection(const KvCorrectionSpec& spec) override {
+    return std::make_unique<ReferenceKvCorrection>(spec);
+  }
+
+  absl::Status DoCorrectKv(Stream&, KvSectionView k, KvSectionView v, const KvCorrection& correction,
+                           MutableKvSectionView k_out, MutableKvSectionView v_out) override {
+    KVBLEND_ASSIGN_OR_RETURN(const auto* own,
+                             OfOwnKind<ReferenceKvCorrection>(correction, "the KvCorrection was"));
+    const KvSectionLayout k_layout = k.layout(), v_layout = v.layout();
+    std::vector<float> x(2 * k.cols);
+    for (int64_t i = 0; i < k.rows; ++i) {
+      for (int64_t c = 0; c < k.cols; ++c) {
+        x[c] = LoadSectionElement(k, k_layout, i, c);
+        x[k.cols + c] = LoadSectionElement(v, v_layout, i, c);
+      }
+      const std::vector<float> y = own->Apply(x);
+      for (int64_t c = 0; c < k.cols; ++c) {
+        StoreElement(k_out.data, DenseType(k_out.encoding), i * k.cols + c, y[c]);
+        StoreElement(v_out.data, DenseType(v_out.encoding), i * k.cols + c, y[k.cols + c]);
+      }
+    }
+    return absl::OkStatus();
   }
 
   absl::Status DoEncodeKv(Stream&, ConstMatrixView in, MutableKvSectionView out) override {

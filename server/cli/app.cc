@@ -55,6 +55,7 @@ int RunCommandLine(const std::vector<std::string>& arguments, Terminal& terminal
   AddStoreCommand(app, context);
   AddScoreCommand(app, context);
   AddBenchCommand(app, context);
+  AddCalibrateCommand(app, context);
   AddInfoCommand(app, context);
   AddHealthCommand(app, context);
   try {

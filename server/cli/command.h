@@ -63,6 +63,7 @@ void AddPrecomputeCommand(CLI::App& root, CommandContext& context);
 void AddStoreCommand(CLI::App& root, CommandContext& context);
 void AddScoreCommand(CLI::App& root, CommandContext& context);
 void AddBenchCommand(CLI::App& root, CommandContext& context);
+void AddCalibrateCommand(CLI::App& root, CommandContext& context);
 void AddInfoCommand(CLI::App& root, CommandContext& context);
 void AddHealthCommand(CLI::App& root, CommandContext& context);
 

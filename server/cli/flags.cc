@@ -42,7 +42,9 @@ constexpr FieldFlag kBlendFlags[] = {
     {"--hkvd-source", "blend.hkvd_source", "hkvd: on what the deviation is measured", "WHAT"},
     {"--link-tokens", "blend.link_tokens", "link: tokens per chunk; default 32", "N"},
     {"--random-seed", "blend.random_seed", "random: seed of the choice", "N"},
-    {"--no-store-misses", "blend.store_misses", "Do not store chunks that were missing", "", "false"}};
+    {"--no-store-misses", "blend.store_misses", "Do not store chunks that were missing", "", "false"},
+    {"--no-correction", "blend.correction", "Place stored KV as it is, without the learned correction", "",
+     "false"}};
 
 constexpr FieldFlag kSamplingFlags[] = {
     {"--max-tokens", "sampling.max_tokens", "Most tokens to generate; default 256", "N"},

@@ -59,6 +59,7 @@ v1::PromptReport ToProto(const PromptReport& report) {
   to.set_lookup_seconds(report.lookup_seconds);
   to.set_load_seconds(report.load_seconds);
   to.set_stall_seconds(report.stall_seconds);
+  to.set_correction(report.correction);
   to.set_select_seconds(report.select_seconds);
   to.set_prefill_seconds(report.prefill_seconds);
   to.set_time_to_first_token_seconds(report.time_to_first_token_seconds);
@@ -182,6 +183,7 @@ v1::GetInfoResponse ToProto(const EngineInfo& info, const EngineStats& stats, co
   kv_format->set_chunk_format(info.chunk_format);
   kv_format->set_chunk_bytes_per_token(info.chunk_bytes_per_token);
   kv_format->set_page_size(info.page_size);
+  kv_format->set_correction(info.correction);
   v1::StoreInfo* store = to.mutable_store();
   store->set_entries(stats.store.entries);
   store->set_used_bytes(stats.store.bytes);

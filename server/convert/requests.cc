@@ -72,6 +72,7 @@ absl::Status Convert(const v1::BlendOptions& from, BlendOptions* to) {
   if (from.has_link_tokens()) to->link_tokens = from.link_tokens();
   to->random_seed = from.random_seed();
   if (from.has_store_misses()) to->store_misses = from.store_misses();
+  if (from.has_correction()) to->correction = from.correction();
   return status;
 }
 

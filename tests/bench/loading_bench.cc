@@ -92,10 +92,11 @@ class Bench {
     KVBLEND_RETURN_IF_ERROR(pages.Grow(static_cast<int32_t>(layout_.token_ids.size())));
     const blend::PagedSequence sequence(*runtime_->backend, *runtime_->page_pool, pages);
     const blend::ReusePlan plan = blend::PlanReuse(layout_, {}, runtime_->key_space, "", *disk);
+    blend::CorrectionOnLoad correction{.correction = runtime_->correction.get()};
     const absl::Time start = absl::Now();
-    KVBLEND_ASSIGN_OR_RETURN(
-        blend::KvLoader loader,
-        blend::KvLoader::Create(plan, sequence, *runtime_->weights.rope, *runtime_->backend, depth));
+    KVBLEND_ASSIGN_OR_RETURN(blend::KvLoader loader,
+                             blend::KvLoader::Create(plan, sequence, *runtime_->weights.rope,
+                                                     *runtime_->backend, depth, correction));
     for (int32_t layer = 0; layer < runtime_->config.num_layers; ++layer) {
       KVBLEND_RETURN_IF_ERROR(
           loader.Load(*runtime_->stream, layer, blend::KvLoader::Which::kAll, KeepRunning));
@@ -155,14 +156,15 @@ class Bench {
 };
 
 struct Flags {
-  std::string data, folder;
-  int passages = 10, rounds = 5, question = 0;
+  BenchPrompt prompt;
+  std::string folder;
+  int rounds = 5;
   std::vector<int32_t> depths = {2, 1, 4, 0};
   EngineOptions engine;
 };
 
 absl::Status Run(const Flags& flags) {
-  KVBLEND_ASSIGN_OR_RETURN(const Prompt prompt, ReadBenchPrompt(flags.data, flags.question, flags.passages));
+  KVBLEND_ASSIGN_OR_RETURN(const Prompt prompt, flags.prompt.Read());
   KVBLEND_ASSIGN_OR_RETURN(std::unique_ptr<ModelRuntime> runtime, ModelRuntime::Load(flags.engine));
   KVBLEND_ASSIGN_OR_RETURN(
       prompt::PromptLayout layout,
@@ -173,14 +175,9 @@ absl::Status Run(const Flags& flags) {
   Bench bench(std::move(runtime), std::move(layout), flags.folder);
   KVBLEND_RETURN_IF_ERROR(bench.Prepare());
 
-  std::vector<Variant> variants(3);
-  variants[0].name = "query 0.05";
-  variants[0].blend.ratio = 0.05;
-  variants[1].name = "hkvd 0.15";
-  variants[1].blend.policy = Policy::kHkvd;
-  variants[1].blend.ratio = 0.15;
-  variants[2].name = "query 0.15";
-  variants[2].blend.ratio = 0.15;
+  const Variant variants[] = {{"query 0.05", {.policy = Policy::kQuery, .ratio = 0.05}},
+                              {"hkvd 0.15", {.policy = Policy::kHkvd, .ratio = 0.15}},
+                              {"query 0.15", {.policy = Policy::kQuery, .ratio = 0.15}}};
   BlendOptions full;
   full.reuse = Reuse::kNothing;
   Times full_times;
@@ -235,11 +232,9 @@ absl::Status Run(const Flags& flags) {
 Flags ParseArguments(int argc, char** argv) {
   Flags flags;
   CLI::App app("Time to first token from disk against what loading and computing allow.");
-  AddEngineArguments(app, flags.engine, flags.data);
+  flags.prompt.AddArguments(app, flags.engine);
   app.add_option("--disk", flags.folder, "folder for the chunks")->required();
-  app.add_option("--passages", flags.passages, "chunks of the prompt (10)");
   app.add_option("--rounds", flags.rounds, "measured rounds (5)")->check(Count());
-  app.add_option("--question", flags.question, "which of DATA's questions (0)");
   app.add_option("--depths", flags.depths, "depths of the pipeline; 0: all layers (2,1,4,0)")
       ->delimiter(',')
       ->allow_extra_args(false)

@@ -83,6 +83,15 @@ class BackendDecorator : public kernels::Backend {
                         kernels::KvPagesView pages) override {
     return inner_->KvLoad(stream, plan, rope, k, v, pages);
   }
+  absl::StatusOr<std::unique_ptr<kernels::KvCorrection>> DoCreateKvCorrection(
+      const kernels::KvCorrectionSpec& spec) override {
+    return inner_->CreateKvCorrection(spec);
+  }
+  absl::Status DoCorrectKv(Stream& stream, kernels::KvSectionView k, kernels::KvSectionView v,
+                           const kernels::KvCorrection& correction, kernels::MutableKvSectionView k_out,
+                           kernels::MutableKvSectionView v_out) override {
+    return inner_->CorrectKv(stream, k, v, correction, k_out, v_out);
+  }
   absl::Status DoEncodeKv(Stream& stream, View in, kernels::MutableKvSectionView out) override {
     return inner_->EncodeKv(stream, in, out);
   }

@@ -143,6 +143,32 @@ void LoadKeyTile(absl::Span<const StoredRows> parts, RopeLayout layout, const fl
                  const TileKeys& out);
 void LoadValuePairs(const StoredRows& rows, const TileValues& out);
 
+// --- correct_kv.cc, correct_kv_bf16.cc; kernels/kv_correction.h defines it ---
+
+/// Row strides and ranks are multiples of this; so many rows are corrected at once.
+inline constexpr int64_t kCorrectionLanes = 16;
+inline constexpr int64_t kCorrectionBlock = 8;
+struct CorrectionWeights {
+  const float* scale = nullptr;          // [row_stride]
+  const float* offset = nullptr;         // [row_stride]
+  const float* down = nullptr;           // [channels, rank]
+  const float* up = nullptr;             // [rank, row_stride]
+  const uint32_t* down_pairs = nullptr;  // [channels / 2, rank]: pairs of channels in bf16
+  const uint32_t* up_pairs = nullptr;    // [rank / 2, row_stride]: pairs of ranks in bf16
+  int64_t channels = 0;
+  int64_t row_stride = 0;
+  int64_t rank = 0;
+
+  /// Of CorrectRows.
+  int64_t scratch_floats() const { return kCorrectionBlock * (rank + row_stride); }
+};
+/// Corrects rows of x in place; x: [rows, row_stride], zeros behind `channels`
+void CorrectRows(const CorrectionWeights& weights, int64_t rows, float* scratch, float* x);
+/// Corrects stored rows of one group of tokens into dense rows of bf16, with products in bf16. Not of f32 or f16.
+/// REQUIRES: HasBf16Dots(), cols a multiple of 32. k_out, v_out: [rows, cols]
+void CorrectGroupBf16(const CorrectionWeights& weights, const StoredRows& k, const StoredRows& v,
+                      int64_t cols, uint32_t* scratch, uint16_t* k_out, uint16_t* v_out);
+
 // --- pack_kv.cc; tiles.h describes the layout, `rows` have its type and are head_dim apart ---
 
 /// Up to four keys as columns [column, column + num_keys) of a panel.

@@ -56,6 +56,19 @@ struct KvSource {
   static KvSource Of(const KvSectionView& section);
 };
 
+/// As kMaxKvCorrectionRank (kernels/kv_correction.h), which comes with Abseil.
+inline constexpr int kMaxCorrectionRank = 1024;
+
+/// A KvCorrectionSpec's values.
+struct KvCorrectionView {
+  const float* scale = nullptr;
+  const float* offset = nullptr;
+  const float* down = nullptr;
+  const float* up = nullptr;
+  int64_t cols = 0;
+  int32_t rank = 0;  // up to kMaxCorrectionRank
+};
+
 /// Rows of a quantized weight, one behind the other.
 struct CodedRows {
   const unsigned char* codes = nullptr;  // [rows, cols], a byte each or, of 4 bits, half a byte
@@ -89,6 +102,9 @@ LaunchError LaunchRope(StreamHandle stream, const PlanView& plan, const RopeView
 /// KvScatter and KvLoad: one kernel, whatever the KV comes from.
 LaunchError LaunchKvScatter(StreamHandle stream, const PlanView& plan, const RopeView& rope,
                             const KvSource& k, const KvSource& v, KvPagesView pages);
+LaunchError LaunchCorrectKv(StreamHandle stream, const KvSource& k, const KvSource& v,
+                            const KvCorrectionView& correction, MutableKvSectionView k_out,
+                            MutableKvSectionView v_out);
 /// Writes everything but the padding of quantized sections.
 LaunchError LaunchEncodeKv(StreamHandle stream, ConstMatrixView in, MutableKvSectionView out);
 

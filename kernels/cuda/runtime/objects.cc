@@ -50,6 +50,39 @@ RopeView DeviceRopeTable::view() const {
           layout_ == RopeLayout::kInterleaved};
 }
 
+static_assert(kMaxKvCorrectionRank <= kMaxCorrectionRank);
+
+DeviceKvCorrection::DeviceKvCorrection(const KvCorrectionSpec& spec, std::unique_ptr<DeviceBuffer> buffer)
+    : cols_(spec.cols), rank_(spec.rank), buffer_(std::move(buffer)) {}
+
+absl::StatusOr<std::unique_ptr<DeviceKvCorrection>> DeviceKvCorrection::Create(const KvCorrectionSpec& spec) {
+  std::vector<float> values;  // in one run: one copy
+  values.reserve(spec.scale.size() + spec.offset.size() + spec.down.size() + spec.up.size());
+  for (const absl::Span<const float> part : {spec.scale, spec.offset, spec.down, spec.up}) {
+    values.insert(values.end(), part.begin(), part.end());
+  }
+  const auto bytes = static_cast<int64_t>(values.size() * sizeof(float));
+  auto buffer = DeviceBuffer::Allocate("CreateKvCorrection", bytes);
+  if (!buffer.ok()) return buffer.status();
+  if (auto s = Upload((*buffer)->data(), values.data(), bytes); !s.ok()) return s;
+  return std::unique_ptr<DeviceKvCorrection>(new DeviceKvCorrection(spec, *std::move(buffer)));
+}
+
+absl::StatusOr<const DeviceKvCorrection*> DeviceKvCorrection::From(const KvCorrection& correction) {
+  return OfOwnKind<DeviceKvCorrection>(correction, "the KvCorrection was");
+}
+
+KvCorrectionView DeviceKvCorrection::view() const {
+  const auto* scale = static_cast<const float*>(buffer_->data());
+  const int64_t channels = 2 * cols_;
+  return {.scale = scale,
+          .offset = scale + channels,
+          .down = scale + 2 * channels,
+          .up = scale + (2 + rank_) * channels,
+          .cols = cols_,
+          .rank = static_cast<int32_t>(rank_)};
+}
+
 absl::StatusOr<std::unique_ptr<DeviceBatchPlan>> DeviceBatchPlan::Create(const BatchSpec& spec,
                                                                          PlanMemoryPool& pool) {
   const size_t num_sequences = spec.kv_len.size();

@@ -1,4 +1,4 @@
-// RopeTable and BatchPlan in device memory. Immutable after creation.
+// RopeTable, KvCorrection and BatchPlan in device memory. Immutable after creation.
 #pragma once
 
 #include <cstdint>
@@ -28,6 +28,22 @@ class DeviceRopeTable final : public RopeTable {
   const RopeLayout layout_;
   const int64_t max_position_, head_dim_;
   const std::unique_ptr<DeviceBuffer> buffer_;
+};
+
+/// f32, as the spec has them.
+class DeviceKvCorrection final : public KvCorrection {
+ public:
+  /// REQUIRES: `spec` passed CheckKvCorrectionSpec.
+  static absl::StatusOr<std::unique_ptr<DeviceKvCorrection>> Create(const KvCorrectionSpec& spec);
+  static absl::StatusOr<const DeviceKvCorrection*> From(const KvCorrection& correction);
+
+  int64_t cols() const override { return cols_; }
+  KvCorrectionView view() const;
+
+ private:
+  DeviceKvCorrection(const KvCorrectionSpec& spec, std::unique_ptr<DeviceBuffer> buffer);
+  const int64_t cols_, rank_;
+  const std::unique_ptr<DeviceBuffer> buffer_;  // scale, offset, down, up, one behind the other
 };
 
 class DeviceBatchPlan final : public BatchPlan {

@@ -42,6 +42,7 @@ void AddVariant(const BenchVariant& variant, OrderedJson& json) {
                                    : OrderedJson(RatioName(kAutoRatio));
   if (variant.query_layers > 0) json["query_layers"] = variant.query_layers;
   json["anchored"] = variant.anchoring == v1::ANCHORING_ANCHORED;
+  if (variant.policy) json["corrected"] = variant.correction;
 }
 
 std::string Number(double value, int decimals) {
@@ -61,11 +62,11 @@ struct Column {
   int width;  // negative: aligned left
 };
 
-// With two blanks in between: 112 columns.
+// With two blanks in between: 116 columns.
 constexpr std::array<Column, 14> kColumns = {{{"mode", "", -6},
                                               {"policy", "", -8},
                                               {"ratio", "", 5},
-                                              {"chunks", "", -8},
+                                              {"chunks", "", -12},
                                               {"prompt", "tokens", 6},
                                               {"recomp", "tokens", 6},
                                               {"TTFT", "p50, s", 6},
@@ -95,6 +96,11 @@ std::string PolicyCell(const BenchVariant& variant) {
   return cell;
 }
 
+// "anchored raw" where stored KV is placed as it is.
+std::string ChunksCell(const BenchVariant& variant) {
+  return absl::StrCat(Name(variant.anchoring), variant.correction ? "" : " raw");
+}
+
 Cells MakeCells(const BenchRow& row) {
   const BenchVariant& variant = row.variant;
   return {std::string(kvblend::Name(variant.mode)),
@@ -102,7 +108,7 @@ Cells MakeCells(const BenchRow& row) {
           !variant.ratio   ? "-"
           : *variant.ratio ? absl::StrFormat("%.2f", **variant.ratio)
                            : RatioName(kAutoRatio),
-          variant.mode == BenchMode::kFull ? "-" : Name(variant.anchoring),
+          variant.mode == BenchMode::kFull ? "-" : ChunksCell(variant),
           Number(row.prompt_tokens_mean, 0),
           Number(row.recomputed_tokens_mean, 0),
           Seconds(row.ttft_p50),

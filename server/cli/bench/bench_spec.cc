@@ -18,6 +18,21 @@ bool Contains(const std::vector<BenchMode>& modes, BenchMode mode) {
   return std::find(modes.begin(), modes.end(), mode) != modes.end();
 }
 
+/// `variant` with the policy and each of the ratios and numbers of voting layers that make a difference for it.
+void AddBlends(v1::Policy policy, const std::vector<BenchRatio>& ratios,
+               const std::vector<int32_t>& query_layers, BenchVariant variant,
+               std::vector<BenchVariant>& variants) {
+  variant.policy = policy;
+  if (!HasRatio(policy)) return variants.push_back(variant);
+  for (const int32_t layers : policy == v1::POLICY_QUERY ? query_layers : std::vector<int32_t>{0}) {
+    variant.query_layers = layers;
+    for (const BenchRatio& ratio : ratios) {
+      variant.ratio = ratio;
+      variants.push_back(variant);
+    }
+  }
+}
+
 }  // namespace
 
 NameTable<BenchMode> NamesOf(BenchMode) {
@@ -53,6 +68,7 @@ v1::BlendOptions BenchVariant::blend_options() const {
     if (*ratio != kAutoRatio) options.set_ratio(**ratio);
   }
   options.set_query_layers(query_layers);
+  if (!correction) options.set_correction(false);
   return options;
 }
 
@@ -62,6 +78,7 @@ std::string BenchVariant::Label() const {
   if (query_layers > 0) absl::StrAppend(&label, " by ", query_layers, " layers");
   if (ratio) absl::StrAppend(&label, " ", RatioName(*ratio));
   if (policy) absl::StrAppend(&label, " ", Name(anchoring));
+  if (!correction) absl::StrAppend(&label, " uncorrected");
   return label;
 }
 
@@ -69,7 +86,8 @@ absl::StatusOr<std::vector<BenchVariant>> MakeVariants(const std::vector<BenchMo
                                                        const std::vector<v1::Policy>& policies,
                                                        const std::vector<BenchRatio>& ratios,
                                                        const std::vector<v1::Anchoring>& anchorings,
-                                                       const std::vector<int32_t>& query_layers) {
+                                                       const std::vector<int32_t>& query_layers,
+                                                       const std::vector<bool>& corrections) {
   if (modes.empty()) return absl::InvalidArgumentError("no modes; allowed: full, prefix, reuse, blend");
   if (anchorings.empty()) return absl::InvalidArgumentError("no anchoring; allowed: anchored, isolated");
   const bool blends = Contains(modes, BenchMode::kBlend);
@@ -82,26 +100,21 @@ absl::StatusOr<std::vector<BenchVariant>> MakeVariants(const std::vector<BenchMo
   std::vector<BenchVariant> variants;
   if (Contains(modes, BenchMode::kFull)) variants.push_back({.mode = BenchMode::kFull});
   if (Contains(modes, BenchMode::kPrefix)) variants.push_back({.mode = BenchMode::kPrefix});
+  for (const v1::Policy policy : policies) {
+    if (!blends || !HasRatio(policy) || !ratios.empty()) continue;
+    return absl::InvalidArgumentError(absl::StrCat("policy ", Name(policy), " needs a ratio"));
+  }
   for (const v1::Anchoring anchoring : anchorings) {
-    if (Contains(modes, BenchMode::kReuse)) {
-      variants.push_back({.mode = BenchMode::kReuse, .policy = v1::POLICY_NONE, .anchoring = anchoring});
-    }
-    if (!blends) continue;
-    for (const v1::Policy policy : policies) {
-      BenchVariant variant{.mode = BenchMode::kBlend, .policy = policy, .anchoring = anchoring};
-      if (!HasRatio(policy)) {
+    for (const bool correction : corrections) {
+      BenchVariant variant{.anchoring = anchoring, .correction = correction};
+      if (Contains(modes, BenchMode::kReuse)) {
+        variant.mode = BenchMode::kReuse;
+        variant.policy = v1::POLICY_NONE;
         variants.push_back(variant);
-        continue;
       }
-      if (ratios.empty()) {
-        return absl::InvalidArgumentError(absl::StrCat("policy ", Name(policy), " needs a ratio"));
-      }
-      for (const int32_t layers : policy == v1::POLICY_QUERY ? query_layers : std::vector<int32_t>{0}) {
-        variant.query_layers = layers;
-        for (const BenchRatio& ratio : ratios) {
-          variant.ratio = ratio;
-          variants.push_back(variant);
-        }
+      variant.mode = BenchMode::kBlend;
+      for (const v1::Policy policy : blends ? policies : std::vector<v1::Policy>()) {
+        AddBlends(policy, ratios, query_layers, variant, variants);
       }
     }
   }

@@ -39,6 +39,7 @@ struct BenchVariant {
   std::optional<BenchRatio> ratio = std::nullopt;   // only for policies that have one
   int32_t query_layers = 0;                         // policy query: layers that vote; 0: all
   v1::Anchoring anchoring = v1::ANCHORING_ANCHORED;
+  bool correction = true;  // reuse and blend: the learned correction of stored KV, where the engine has one
 
   v1::BlendOptions blend_options() const;
   /// "blend query 0.15 anchored", for progress and warnings.
@@ -47,13 +48,14 @@ struct BenchVariant {
 
 /// One variant per combination that makes a difference: full and prefix come once (an exact prefix is always
 /// anchored), policies without a ratio once per anchoring, numbers of voting layers only with policy query.
-/// In the order full, prefix, then per anchoring reuse and blend, whatever the order of `modes`.
+/// In the order full, prefix, then per anchoring and correction reuse and blend, whatever the order of `modes`.
 /// kInvalidArgument when a list is empty that is needed, or a ratio is outside 0 to 1.
 absl::StatusOr<std::vector<BenchVariant>> MakeVariants(const std::vector<BenchMode>& modes,
                                                        const std::vector<v1::Policy>& policies,
                                                        const std::vector<BenchRatio>& ratios,
                                                        const std::vector<v1::Anchoring>& anchorings,
-                                                       const std::vector<int32_t>& query_layers = {0});
+                                                       const std::vector<int32_t>& query_layers = {0},
+                                                       const std::vector<bool>& corrections = {true});
 
 /// What is measured; each costs time of its own.
 struct BenchMeasures {

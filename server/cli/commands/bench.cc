@@ -41,6 +41,7 @@ struct BenchFlags {
   std::vector<std::string> measures = {"ttft", "kl", "nll", "f1"};
   bool anchored = false;
   bool isolated = false;
+  std::vector<std::string> corrections = {"on"};
   BenchOptions options;
 };
 
@@ -79,8 +80,15 @@ absl::StatusOr<BenchOptions> MakeOptions(const BenchFlags& flags) {
   std::vector<v1::Anchoring> anchorings;
   if (flags.anchored || !flags.isolated) anchorings.push_back(v1::ANCHORING_ANCHORED);
   if (flags.isolated) anchorings.push_back(v1::ANCHORING_ISOLATED);
-  KVBLEND_ASSIGN_OR_RETURN(options.variants,
-                           MakeVariants(modes, policies, ratios, anchorings, flags.query_layers));
+  std::vector<bool> corrections;
+  for (const std::string& name : flags.corrections) {
+    if (name != "on" && name != "off") {
+      return absl::InvalidArgumentError(absl::StrCat("corrected is '", name, "'; allowed: on, off"));
+    }
+    corrections.push_back(name == "on");
+  }
+  KVBLEND_ASSIGN_OR_RETURN(
+      options.variants, MakeVariants(modes, policies, ratios, anchorings, flags.query_layers, corrections));
   KVBLEND_ASSIGN_OR_RETURN(options.measures, ParseMeasures(flags.measures));
   return options;
 }
@@ -178,6 +186,12 @@ void AddBenchCommand(CLI::App& root, CommandContext& context) {
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str()
       ->type_name("N,...");
+  command
+      .add_option("--corrected", flags.corrections,
+                  "on, off or both: the learned correction of stored KV; one row for each")
+      ->delimiter(',')
+      ->type_name("LIST")
+      ->capture_default_str();
   command.add_flag("--anchored", flags.anchored, "Chunks computed behind system text and lead-in (default)");
   command.add_flag("--isolated", flags.isolated,
                    "Chunks computed by themselves; with --anchored, rows for both");

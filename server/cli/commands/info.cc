@@ -1,6 +1,7 @@
 // kvblend info: what an engine is and how full its store is.
 #include <CLI/CLI.hpp>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "server/cli/command.h"
@@ -62,7 +63,10 @@ void PrintForPeople(const v1::GetInfoResponse& info, std::ostream& out) {
       << absl::StreamFormat("batch         %d answers decoded together, of %d tokens\n",
                             info.limits().max_batch_size(), info.limits().max_batch_tokens())
       << absl::StreamFormat("KV            %s; stored chunks %s, %s per token\n", kv_format.dtype(),
-                            kv_format.chunk_format(), HumanBytes(kv_format.chunk_bytes_per_token()));
+                            kv_format.chunk_format(), HumanBytes(kv_format.chunk_bytes_per_token()))
+      << absl::StreamFormat("correction    %s\n", kv_format.correction().empty()
+                                                      ? "none learned: stored KV is placed as it is"
+                                                      : absl::StrCat("version ", kv_format.correction()));
   if (info.self_check_max_error() >= 0) {
     out << absl::StreamFormat("self-check    passed, largest relative error %.2g\n",
                               info.self_check_max_error());

@@ -43,7 +43,7 @@ bool IsUnderTest(const std::string& name) { return name == kName; }
 TEST(CudaBackendTest, DescribesItself) {
   Backend& backend = TestBackend(kName);
   EXPECT_EQ(backend.name(), "cuda");
-  EXPECT_EQ(backend.compute_dtype(), DataType::kBF16);
+  EXPECT_EQ(backend.compute_dtype(), kBF16);
   EXPECT_NE(backend.Describe().find("emulated"), std::string::npos) << backend.Describe();
 }
 
@@ -67,7 +67,7 @@ TEST(CudaBackendTest, HostMemoryIsPinnedAndKept) {
 TEST(CudaBackendTest, FullDeviceMemoryIsResourceExhausted) {
   Backend& backend = TestBackend(kName);
   Rng rng(1);
-  Tensor matrix(backend, DataType::kF32, 64, 64), x(backend, DataType::kF32, 64, 64);
+  Tensor matrix(backend, kF32, 64, 64), x(backend, kF32, 64, 64);
   const auto weights = Pack(backend, matrix, WeightUsage::kLinear);
   const auto fresh = CreateCudaBackend(1).value();  // with no memory from earlier plans
   const int64_t limit = cuda_emulation::SetMemoryLimit(cuda_emulation::AllocatedBytes());
@@ -76,12 +76,13 @@ TEST(CudaBackendTest, FullDeviceMemoryIsResourceExhausted) {
     EXPECT_NE(status.message().find(operation), absl::string_view::npos) << status;
   };
   const std::vector<int32_t> indptr{0, 1}, zero{0}, one{1};
-  const std::vector<float> inv_freq{1.0f};
+  const std::vector<float> inv_freq{1.0f}, two_ones{1.0f, 1.0f};
   const test_support::RowFunction row([](int64_t, absl::Span<float>) { return absl::OkStatus(); });
   const auto stream = backend.CreateStream().value();
   expect(backend.Allocate(1).status(), "Allocate");
   expect(backend.PackWeights(4, 4, WeightUsage::kLinear, row).status(), "PackWeights");
   expect(backend.CreateRopeTable({RopeLayout::kInterleaved, 2, 16, inv_freq}).status(), "CreateRopeTable");
+  expect(backend.CreateKvCorrection({1, 0, two_ones, two_ones, {}, {}}).status(), "CreateKvCorrection");
   expect(fresh->PlanBatch({indptr, zero, one, indptr, zero, 16, 0}).status(), "PlanBatch");
   expect(backend.Linear(*stream, x.view(), *weights, true, matrix.view()), "scratch memory");
   cuda_emulation::SetMemoryLimit(limit);

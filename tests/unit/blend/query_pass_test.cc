@@ -33,15 +33,15 @@ class QueryPassTest : public BlendFixture {
 
   /// The logits of one blended pass that recomputes `positions`.
   std::vector<float> RecomputeThese(const std::vector<int32_t>& positions) {
-    const blend::ReusePlan plan =
-        blend::PlanReuse(layout_, With(Policy::kLink), runtime_->key_space, "", *chunk_store_);
+    const blend::ReusePlan plan = Plan(layout_, With(Policy::kLink));
     kv::SequencePages pages(*runtime_->page_pool);
     EXPECT_TRUE(pages.Grow(plan.prompt_tokens).ok());
     const blend::PagedSequence sequence(*runtime_->backend, *runtime_->page_pool, pages);
     model::PassState state;
     blend::BlendedPrefill prefill(*runtime_->transformer, *runtime_->weights.rope, *runtime_->stream, state,
                                   /*pipeline_depth=*/2);
-    const auto result = prefill.Run(layout_, plan, FixedChoice(positions), sequence, KeepRunning);
+    const auto result =
+        prefill.Run(layout_, plan, FixedChoice(positions), sequence, /*correction=*/nullptr, KeepRunning);
     EXPECT_TRUE(result.ok()) << result.status();
     return result.ok() ? result->logits : std::vector<float>();
   }

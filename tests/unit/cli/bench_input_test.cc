@@ -100,6 +100,18 @@ TEST(BenchSpecTest, VariantsBecomeBlendOptions) {
     EXPECT_TRUE(variant.blend_options().has_store_misses() && !variant.blend_options().store_misses());
 }
 
+TEST(BenchSpecTest, RowsWithAndWithoutTheCorrection) {
+  const auto variants = MakeVariants({BenchMode::kFull, BenchMode::kReuse, BenchMode::kBlend},
+                                     {v1::POLICY_QUERY}, {0.1}, {v1::ANCHORING_ANCHORED}, {0}, {true, false});
+  ASSERT_TRUE(variants.ok()) << variants.status();
+  EXPECT_THAT(Labels(*variants),
+              ElementsAre("full", "reuse anchored", "blend query 0.1 anchored", "reuse anchored uncorrected",
+                          "blend query 0.1 anchored uncorrected"));
+  EXPECT_FALSE((*variants)[1].blend_options().has_correction());
+  EXPECT_TRUE((*variants)[3].blend_options().has_correction());
+  EXPECT_FALSE((*variants)[3].blend_options().correction());
+}
+
 TEST(BenchSpecTest, AutomaticRatiosAndVotingLayers) {
   const auto variants = MakeVariants({BenchMode::kBlend}, {v1::POLICY_QUERY, v1::POLICY_HKVD},
                                      {*ParseBenchRatio("auto"), 0.1}, {v1::ANCHORING_ANCHORED}, {0, 20});

@@ -105,7 +105,7 @@ BenchOptions Options(std::vector<BenchMode> modes) {
 absl::StatusOr<std::vector<VariantResults>> Bench(KnownEngine& engine,
                                                   const std::vector<BenchQuestion>& questions,
                                                   const BenchOptions& options,
-                                                  const BenchProgress& progress) {
+                                                  const BenchProgress& progress = nullptr) {
   Cancellation cancellation;
   Client client(engine.Lend(), cancellation);
   std::vector<VariantResults> results;
@@ -117,11 +117,16 @@ absl::StatusOr<std::vector<VariantResults>> Bench(KnownEngine& engine,
 const std::vector<BenchMode> kAllModes = {BenchMode::kFull, BenchMode::kPrefix, BenchMode::kReuse,
                                           BenchMode::kBlend};
 
+std::vector<BenchRow> Rows(KnownEngine& engine, int num_questions,
+                           const BenchOptions& options = Options(kAllModes)) {
+  const auto results = Bench(engine, Questions(num_questions), options);
+  EXPECT_TRUE(results.ok()) << results.status();
+  return results.ok() ? Summarize(*results) : std::vector<BenchRow>();
+}
+
 TEST(BenchRunnerTest, FiguresMatchClosedForms) {
   KnownEngine engine;
-  const auto results = Bench(engine, Questions(3), Options(kAllModes), nullptr);
-  ASSERT_TRUE(results.ok()) << results.status();
-  const std::vector<BenchRow> rows = Summarize(*results);
+  const std::vector<BenchRow> rows = Rows(engine, 3);
   ASSERT_THAT(rows, SizeIs(4));
   const double kl = 0.6 * std::log(0.6 / 0.3) + 0.4 * std::log(0.4 / 0.7);
   const double exact_nll = -std::log(0.6);
@@ -155,7 +160,7 @@ TEST(BenchRunnerTest, FiguresMatchClosedForms) {
 
 TEST(BenchRunnerTest, AsksForWhatItMeasures) {
   KnownEngine engine;
-  ASSERT_TRUE(Bench(engine, Questions(1), Options(kAllModes), nullptr).ok());
+  ASSERT_TRUE(Bench(engine, Questions(1), Options(kAllModes)).ok());
   // Stored once, before anything else.
   ASSERT_THAT(engine.put, SizeIs(1));
   EXPECT_EQ(engine.log.front(), "put");
@@ -193,9 +198,7 @@ TEST(BenchRunnerTest, AsksForWhatItMeasures) {
 
 TEST(BenchRunnerTest, WithoutModeFullTheReferenceIsStillFullPrefill) {
   KnownEngine engine;
-  const auto results = Bench(engine, Questions(2), Options({BenchMode::kBlend}), nullptr);
-  ASSERT_TRUE(results.ok()) << results.status();
-  const std::vector<BenchRow> rows = Summarize(*results);
+  const std::vector<BenchRow> rows = Rows(engine, 2, Options({BenchMode::kBlend}));
   ASSERT_THAT(rows, SizeIs(1));
   EXPECT_GT(rows[0].kl_mean, 0);
   EXPECT_TRUE(std::isnan(rows[0].ttft_speedup));
@@ -206,11 +209,11 @@ TEST(BenchRunnerTest, MeasuresOnlyWhatIsAsked) {
   KnownEngine engine;
   BenchOptions options = Options({BenchMode::kFull, BenchMode::kBlend});
   options.measures = {.ttft = true, .kl = false, .nll = false, .f1 = false};
-  const auto results = Bench(engine, Questions(1), options, nullptr);
-  ASSERT_TRUE(results.ok()) << results.status();
+  const std::vector<BenchRow> rows = Rows(engine, 1, options);
+  ASSERT_THAT(rows, SizeIs(2));
   EXPECT_TRUE(engine.scored.empty());
   EXPECT_THAT(engine.generated, SizeIs(2 * 2));
-  const OrderedJson row = ToJson(Summarize(*results)[1], options.repeats);
+  const OrderedJson row = ToJson(rows[1], options.repeats);
   EXPECT_TRUE(row["kl_mean"].is_null());
   EXPECT_TRUE(row["f1_mean"].is_null());
   EXPECT_EQ(row["ttft_s"]["p50"], 2);
@@ -221,7 +224,7 @@ TEST(BenchRunnerTest, LeavesTheStoreAsItWasFound) {
   const std::vector<BenchQuestion> questions = Questions(2);
   const std::string kept = absl::StrCat("key-anchored-", MakePrompt(questions[0], 0).chunks(0).size());
   engine.stored[kept] = FakeCalls::Chunk(kept);
-  ASSERT_TRUE(Bench(engine, questions, Options(kAllModes), nullptr).ok());
+  ASSERT_TRUE(Bench(engine, questions, Options(kAllModes)).ok());
   ASSERT_THAT(engine.stored, SizeIs(1));
   EXPECT_EQ(engine.stored.begin()->first, kept);
 }
@@ -245,7 +248,7 @@ TEST(BenchRunnerTest, StoresBothAnchoringsAndAnchorsForThePrefix) {
   KnownEngine engine;
   BenchOptions options = Options({BenchMode::kFull});
   options.variants = *MakeVariants({BenchMode::kPrefix, BenchMode::kReuse}, {}, {}, {v1::ANCHORING_ISOLATED});
-  ASSERT_TRUE(Bench(engine, Questions(1), options, nullptr).ok());
+  ASSERT_TRUE(Bench(engine, Questions(1), options).ok());
   std::vector<v1::Anchoring> anchorings;
   for (const v1::PutChunksRequest& request : engine.put) anchorings.push_back(request.anchoring());
   EXPECT_THAT(anchorings, ElementsAre(v1::ANCHORING_ANCHORED, v1::ANCHORING_ISOLATED));
@@ -260,9 +263,8 @@ TEST(BenchRunnerTest, CountsChunksThatWentMissing) {
       send(event);
     });
   };
-  const auto results = Bench(engine, Questions(2), Options(kAllModes), nullptr);
-  ASSERT_TRUE(results.ok()) << results.status();
-  const std::vector<BenchRow> rows = Summarize(*results);
+  const std::vector<BenchRow> rows = Rows(engine, 2);
+  ASSERT_THAT(rows, SizeIs(4));
   EXPECT_EQ(rows[0].missing_chunks, 0);  // full prefill looks for none
   EXPECT_EQ(rows[3].missing_chunks, 2);  // one per question
 }
@@ -281,14 +283,13 @@ TEST(BenchRunnerTest, ProgressCountsEveryStepOnce) {
 
 TEST(BenchReportTest, JsonHasTheDocumentedKeys) {
   KnownEngine engine;
-  const auto results = Bench(engine, Questions(1), Options(kAllModes), nullptr);
-  ASSERT_TRUE(results.ok()) << results.status();
-  const std::vector<BenchRow> rows = Summarize(*results);
+  const std::vector<BenchRow> rows = Rows(engine, 1);
+  ASSERT_THAT(rows, SizeIs(4));
   const OrderedJson blend = ToJson(rows[3], 2);
   std::vector<std::string> keys;
   for (const auto& [key, value] : blend.items()) keys.push_back(key);
-  keys.resize(12);
-  EXPECT_THAT(keys, ElementsAre("mode", "policy", "ratio", "anchored", "n", "prompt_tokens_mean",
+  keys.resize(13);
+  EXPECT_THAT(keys, ElementsAre("mode", "policy", "ratio", "anchored", "corrected", "n", "prompt_tokens_mean",
                                 "recomputed_tokens_mean", "ttft_s", "kl_first_token_mean", "kl_mean",
                                 "top1_agreement", "f1_mean"));
   EXPECT_EQ(blend["mode"], "blend");
@@ -305,16 +306,14 @@ TEST(BenchReportTest, JsonHasTheDocumentedKeys) {
 
 TEST(BenchReportTest, TableIsAlignedAndFits) {
   KnownEngine engine;
-  const auto results = Bench(engine, Questions(1), Options(kAllModes), nullptr);
-  ASSERT_TRUE(results.ok()) << results.status();
-  const std::string table = FormatTable(Summarize(*results));
+  const std::string table = FormatTable(Rows(engine, 1));
   std::vector<std::string> lines = absl::StrSplit(table, '\n');
   ASSERT_THAT(lines, SizeIs(2 + 4 + 1));
   EXPECT_EQ(lines.back(), "");
   lines.pop_back();
   std::vector<size_t> widths;
   for (const std::string& line : lines) widths.push_back(line.size());
-  EXPECT_THAT(widths, Each(112u));
+  EXPECT_THAT(widths, Each(116u));
   // A column's cells end where its head ends.
   const size_t end = lines[0].find("speedup") + 7;
   EXPECT_EQ(lines[2].substr(end - 4, 4), "1.0x");

@@ -22,8 +22,8 @@ using testing::SizeIs;
 
 TEST_F(CommandsTest, HelpExplainsAndSucceeds) {
   for (const std::string command :
-       {"", "generate", "chunks", "chunks put", "chunks prefetch", "score", "bench", "info", "health",
-        "precompute", "store", "store check", "store stats", "store gc"}) {
+       {"", "generate", "chunks", "chunks put", "chunks prefetch", "score", "bench", "calibrate", "info",
+        "health", "precompute", "store", "store check", "store stats", "store gc"}) {
     EXPECT_EQ(RunLine(command + " --help"), 0);
     EXPECT_THAT(Out(), HasSubstr("Examples:"));
     EXPECT_EQ(Err(), "");
@@ -55,6 +55,8 @@ TEST_F(CommandsTest, WrongUsageIsTwoAndSaysSoOnStandardError) {
                                 "bench --modes fast --data " + data,
                                 "bench --measure beauty --data " + data,
                                 "bench --ratio 2 --data " + data,
+                                "bench --corrected maybe --data " + data,
+                                "calibrate --data " + data,  // without --model
                                 "bench --n 0 --data " + data}) {
     EXPECT_EQ(RunLine(line), 2) << line;
     EXPECT_EQ(Out(), "") << line;

@@ -64,6 +64,7 @@ TEST(ConvertReportsTest, PromptReport) {
                     .predicted_compute_seconds = 0.07,
                     .compute_seconds_per_token = 0.08,
                     .reads = {{.tier = Tier::kDisk, .bytes = 9, .bytes_per_second = 10}}};
+  report.correction = "0123";
   const v1::PromptReport wire = ToProto(report);
   EXPECT_EQ(EmptyFields(wire), "");
   ExpectMessage(wire, R"(policy: POLICY_LINK  ratio: 0.25  reuse: REUSE_PREFIX  anchoring: ANCHORING_ISOLATED
@@ -76,7 +77,8 @@ TEST(ConvertReportsTest, PromptReport) {
       loading { mode: RATIO_MODE_AUTO  ratio_min: 0.01  ratio_max: 0.02  ratio: 0.03  bypassed_chunks: 4
                 predicted: true  predicted_seconds: 0.05  predicted_load_seconds: 0.06
                 predicted_compute_seconds: 0.07  compute_seconds_per_token: 0.08
-                reads { tier: TIER_DISK  bytes: 9  bytes_per_second: 10 } })");
+                reads { tier: TIER_DISK  bytes: 9  bytes_per_second: 10 } }
+      correction: "0123")");
 }
 
 TEST(ConvertReportsTest, TextDelta) {
@@ -167,8 +169,9 @@ TEST(ConvertReportsTest, ChunkInfo) {
 }
 
 TEST(ConvertReportsTest, Info) {
-  EngineInfo info = {"1.2.3", "model", "llama", "ff", "cuda:1", "GPU", "usable", "cpu", "bf16", "int8", 1,
-                     2,       3,       4,       5,    6,        7,     8,        9,     10,     11,     0.25};
+  EngineInfo info = {"1.2.3", "model", "llama", "ff", "cuda:1", "GPU", "usable", "cpu",
+                     "bf16",  "int8",  1,       2,    3,        4,     5,        6,
+                     7,       8,       9,       10,   11,       0.25,  "0123"};
   EngineStats stats;
   stats.requests_waiting = 21;
   stats.requests_running = 22;
@@ -202,7 +205,7 @@ TEST(ConvertReportsTest, Info) {
       device { device: "cuda:1"  name: "GPU"  reason: "usable"  memory_used_bytes: 26  memory_total_bytes: 27 }
       model { name: "model"  architecture: "llama"  fingerprint: "ff"  num_layers: 2  num_heads: 3  num_kv_heads: 4
               head_dim: 5  hidden_dim: 6  vocab_size: 7 }
-      kv_format { dtype: "bf16"  chunk_bytes_per_token: 1  chunk_format: "int8"  page_size: 9 }
+      kv_format { dtype: "bf16"  chunk_bytes_per_token: 1  chunk_format: "int8"  page_size: 9  correction: "0123" }
       limits { max_context_tokens: 8  max_batch_size: 10  max_batch_tokens: 11
                max_queued_requests: 41  max_chunks_per_request: 42  max_text_bytes: 43 }
       load { requests_waiting: 21  requests_running: 22  background_waiting: 23

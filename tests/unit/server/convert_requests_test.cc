@@ -6,6 +6,7 @@
 #include "gtest/gtest.h"
 #include "server/convert/requests.h"
 #include "tests/support/message_text.h"
+#include "tests/unit/server/describe_request.h"
 
 namespace kvblend::server {
 namespace {
@@ -31,6 +32,7 @@ TEST(ConvertRequestsTest, EnginesDefaultsAreTheDocumentedOnes) {
   EXPECT_EQ(defaults.blend.hkvd_layer, 1);
   EXPECT_EQ(defaults.blend.link_tokens, 32);
   EXPECT_TRUE(defaults.blend.store_misses);
+  EXPECT_TRUE(defaults.blend.correction);
   EXPECT_EQ(defaults.blend.policy, Policy::kQuery);
   EXPECT_EQ(defaults.blend.reuse, Reuse::kChunks);
   EXPECT_EQ(defaults.blend.anchoring, Anchoring::kAnchored);
@@ -41,6 +43,7 @@ TEST(ConvertRequestsTest, EnginesDefaultsAreTheDocumentedOnes) {
   EXPECT_EQ(defaults.sampling.top_logprobs, -1);
 }
 
+// What arrives is compared as a whole: the fields in the order of engine/api/request.h.
 TEST(ConvertRequestsTest, EveryFieldOfAGenerateRequestArrives) {
   // Zero values given on purpose are not defaults.
   const auto converted = FromProto(FromText<v1::GenerateRequest>(R"(
@@ -50,43 +53,14 @@ TEST(ConvertRequestsTest, EveryFieldOfAGenerateRequestArrives) {
       blend { reuse: REUSE_PREFIX  anchoring: ANCHORING_ISOLATED  policy: POLICY_HKVD
               ratio: 0  ratio_mode: RATIO_MODE_AUTO  ratio_min: 0  ratio_max: 0.75
               query_layers: 3  hkvd_layer: 0  hkvd_source: DEVIATION_SOURCE_KEY
-              link_tokens: 0  random_seed: 7  store_misses: false }
+              link_tokens: 0  random_seed: 7  store_misses: false  correction: false }
       sampling { max_tokens: 0  temperature: 0.5  top_k: 40  top_p: 0  min_p: 0.1  repetition_penalty: 0
                  seed: 9223372036854775808  stop: "\n"  ignore_eos: true  top_logprobs: 0 })"));
   ASSERT_TRUE(converted.ok()) << converted.status();
-  EXPECT_EQ(converted->caller.tenant_namespace, "tenant");
-  EXPECT_EQ(converted->prompt.system_text, "system");
-  EXPECT_EQ(converted->prompt.lead_in, "lead");
-  EXPECT_THAT(converted->prompt.chunks, ElementsAre("one", "two"));
-  EXPECT_EQ(converted->prompt.question, "why?");
-  ASSERT_EQ(converted->prompt.history.size(), 2u);
-  EXPECT_EQ(converted->prompt.history[0].role, Role::kUser);
-  EXPECT_EQ(converted->prompt.history[0].text, "hello");
-  EXPECT_EQ(converted->prompt.history[1].role, Role::kAssistant);
-  EXPECT_EQ(converted->prompt.history[1].text, "hi");
-  EXPECT_EQ(converted->blend.reuse, Reuse::kPrefix);
-  EXPECT_EQ(converted->blend.anchoring, Anchoring::kIsolated);
-  EXPECT_EQ(converted->blend.policy, Policy::kHkvd);
-  EXPECT_EQ(converted->blend.ratio, 0.0);
-  EXPECT_EQ(converted->blend.ratio_mode, RatioMode::kAuto);
-  EXPECT_EQ(converted->blend.ratio_min, 0.0);
-  EXPECT_EQ(converted->blend.ratio_max, 0.75);
-  EXPECT_EQ(converted->blend.query_layers, 3);
-  EXPECT_EQ(converted->blend.hkvd_layer, 0);
-  EXPECT_EQ(converted->blend.hkvd_source, DeviationSource::kKey);
-  EXPECT_EQ(converted->blend.link_tokens, 0);
-  EXPECT_EQ(converted->blend.random_seed, 7u);
-  EXPECT_FALSE(converted->blend.store_misses);
-  EXPECT_EQ(converted->sampling.max_tokens, 0);
-  EXPECT_EQ(converted->sampling.temperature, 0.5);
-  EXPECT_EQ(converted->sampling.top_k, 40);
-  EXPECT_EQ(converted->sampling.top_p, 0.0);
-  EXPECT_EQ(converted->sampling.min_p, 0.1);
-  EXPECT_EQ(converted->sampling.repetition_penalty, 0.0);
-  EXPECT_EQ(converted->sampling.seed, uint64_t{1} << 63);
-  EXPECT_THAT(converted->sampling.stop, ElementsAre("\n"));
-  EXPECT_TRUE(converted->sampling.ignore_eos);
-  EXPECT_EQ(converted->sampling.top_logprobs, 0);
+  EXPECT_EQ(Describe::Text(*converted),
+            "{{tenant;;infinite-future;};{system;lead;[one,two,];why?;[{user;hello;},{assistant;hi;},];};"
+            "{prefix;isolated;hkvd;auto;0;0;0.75;3;0;key;0;7;0;0;};"
+            "{0;0.5;40;0;0.1;0;9223372036854775808;[\n,];1;0;};}");
 }
 
 TEST(ConvertRequestsTest, UnknownEnumNumbersAreRefusedByFieldValueAndRange) {
@@ -148,15 +122,6 @@ TEST(ConvertRequestsTest, ScoreWithoutAContinuationIsRefused) {
   }
 }
 
-/// Where the requests for chunks say that these stand.
-template <typename Request>
-void ExpectPlace(const Request& request) {
-  EXPECT_EQ(request.caller.tenant_namespace, "tenant");
-  EXPECT_EQ(request.system_text, "system");
-  EXPECT_EQ(request.lead_in, "lead");
-  EXPECT_EQ(request.anchoring, Anchoring::kIsolated);
-}
-
 template <typename Request>
 void ExpectUnknownAnchoringIsRefused() {
   Request unknown;
@@ -170,12 +135,8 @@ TEST(ConvertRequestsTest, EveryFieldOfAPutRequestArrives) {
       namespace: "tenant"  system_text: "system"  lead_in: "lead"  anchoring: ANCHORING_ISOLATED
       chunks: "one"  label: "corpus"  chunk_labels: "one's"  pin: true)"));
   ASSERT_TRUE(converted.ok()) << converted.status();
-  ExpectPlace(*converted);
-  EXPECT_THAT(converted->chunks, ElementsAre("one"));
-  EXPECT_EQ(converted->label, "corpus");
-  EXPECT_THAT(converted->chunk_labels, ElementsAre("one's"));
-  EXPECT_TRUE(converted->pin);
-
+  EXPECT_EQ(Describe::Text(*converted),
+            "{{tenant;;infinite-future;};system;lead;isolated;[one,];corpus;[one's,];1;}");
   ExpectUnknownAnchoringIsRefused<v1::PutChunksRequest>();
 }
 
@@ -184,12 +145,7 @@ TEST(ConvertRequestsTest, EveryFieldOfASplitRequestArrives) {
       namespace: "tenant"  system_text: "system"  lead_in: "lead"  anchoring: ANCHORING_ISOLATED
       text: "document"  goes_on: true  chunk_tokens: 99  overlap_tokens: 0)"));
   ASSERT_TRUE(converted.ok()) << converted.status();
-  ExpectPlace(*converted);
-  EXPECT_EQ(converted->text, "document");
-  EXPECT_TRUE(converted->goes_on);
-  EXPECT_EQ(converted->chunk_tokens, 99);
-  EXPECT_EQ(converted->overlap_tokens, 0);
-
+  EXPECT_EQ(Describe::Text(*converted), "{{tenant;;infinite-future;};system;lead;isolated;document;1;99;0;}");
   const auto defaults = FromProto(v1::SplitDocumentRequest());
   ASSERT_TRUE(defaults.ok());
   EXPECT_EQ(defaults->chunk_tokens, 512);
@@ -201,8 +157,7 @@ TEST(ConvertRequestsTest, EveryFieldOfAPrefetchRequestArrives) {
   const auto converted = FromProto(FromText<v1::PrefetchChunksRequest>(R"(
       namespace: "tenant"  system_text: "system"  lead_in: "lead"  anchoring: ANCHORING_ISOLATED  chunks: "one")"));
   ASSERT_TRUE(converted.ok()) << converted.status();
-  ExpectPlace(*converted);
-  EXPECT_THAT(converted->chunks, ElementsAre("one"));
+  EXPECT_EQ(Describe::Text(*converted), "{{tenant;;infinite-future;};system;lead;isolated;[one,];}");
 }
 
 TEST(ConvertRequestsTest, KeysAreCountedAndChecked) {

@@ -1,0 +1,51 @@
+// Fitting the learned correction of a model's stored KV (docs/algorithm.md, "Learned corrections"). Plain data but for
+// Calibrate.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/api/options.h"
+#include "engine/api/request.h"
+
+namespace kvblend {
+
+struct CalibrationOptions {
+  /// Prompts of at least two chunks each; the questions are used for prompts kept back only.
+  std::vector<Prompt> prompts;
+  Anchoring anchoring = Anchoring::kAnchored;
+  int32_t rank = 16;       // of the map, [0, 1024]
+  double ridge = 0.1;      // of the variances, (0, 100]
+  double held_out = 0.25;  // share of the prompts, the last ones, that the fit is judged on; (0, 1)
+  std::string origin;      // what the prompts are, for people; at most 256 bytes
+  std::string path;        // file to write; empty: where the engine looks for the model's
+};
+
+struct CalibrationReport {
+  int32_t fitted_prompts = 0;
+  int32_t held_out_prompts = 0;
+  int64_t fitted_tokens = 0;
+  // Nats per token from full prefill over its 16 greedy tokens, nothing recomputed, on the prompts kept back.
+  double kl_before = 0;
+  double kl_after = 0;
+  std::vector<double> residual;  // per layer: share of the squared deviation of K and V that stays, likewise
+  std::string path;
+  std::string version;  // of the file; empty: none was written
+};
+
+/// `done` of `total` steps; an error that it returns ends the run.
+using CalibrationProgress =
+    absl::FunctionRef<absl::Status(int64_t done, int64_t total, std::string_view what)>;
+
+/// Fits on the first prompts, judges on the others, and writes the file only if it lowers the divergence there.
+/// kInvalidArgument: bad options, prompts without a second chunk, fewer than two prompts. Otherwise what loading the
+/// model, running it or writing the file gives.
+absl::StatusOr<CalibrationReport> Calibrate(const EngineOptions& engine, const CalibrationOptions& options,
+                                            CalibrationProgress progress);
+
+}  // namespace kvblend

@@ -1,0 +1,249 @@
+#include "engine/api/calibration.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "engine/blend/chunk_precompute.h"
+#include "engine/generate/log_softmax.h"
+#include "engine/kv/correction_file.h"
+#include "engine/kv/correction_fit.h"
+#include "engine/prompt/prompt_layout.h"
+#include "engine/runtime/model_runtime.h"
+#include "engine/serve/prompt_runner.h"
+#include "kernels/host/kv_codec.h"
+
+namespace kvblend {
+namespace {
+
+constexpr int32_t kJudgedTokens = 16;
+
+absl::Status NeverStop() { return absl::OkStatus(); }
+
+absl::Status Check(const CalibrationOptions& options) {
+  if (options.rank < 0 || options.rank > kernels::kMaxKvCorrectionRank) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank is ", options.rank, "; allowed: 0 to ", kernels::kMaxKvCorrectionRank));
+  }
+  if (!(options.ridge > 0 && options.ridge <= 100)) {
+    return absl::InvalidArgumentError(absl::StrCat("ridge is ", options.ridge, "; allowed: above 0, to 100"));
+  }
+  if (!(options.held_out > 0 && options.held_out < 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("held-out is ", options.held_out, "; allowed: above 0 and below 1"));
+  }
+  if (options.origin.size() > kv::CorrectionOrigin::kMaxBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("the origin has ", options.origin.size(),
+                                                   " bytes; allowed: at most ",
+                                                   kv::CorrectionOrigin::kMaxBytes));
+  }
+  if (options.prompts.size() < 2) {
+    return absl::InvalidArgumentError(absl::StrCat("there are ", options.prompts.size(),
+                                                   " prompts; allowed: at least 2, one is kept back"));
+  }
+  for (size_t i = 0; i < options.prompts.size(); ++i) {
+    if (options.prompts[i].chunks.size() >= 2) continue;
+    return absl::InvalidArgumentError(absl::StrCat("prompt ", i, " has ", options.prompts[i].chunks.size(),
+                                                   " chunks; allowed: at least 2"));
+  }
+  return absl::OkStatus();
+}
+
+/// Rows [begin, begin + count) of one layer, K and V of a token side by side.
+std::vector<float> Decode(const store::ChunkKv& kv, int32_t layer, int64_t begin, int64_t count) {
+  const store::LayerKv sections = kv.Layer(layer);
+  const int64_t cols = sections.k.cols;
+  const kernels::KvSectionLayout k_layout = sections.k.layout(), v_layout = sections.v.layout();
+  std::vector<float> values(count * 2 * cols);
+  for (int64_t i = 0; i < count; ++i) {
+    float* row = values.data() + i * 2 * cols;
+    for (int64_t c = 0; c < cols; ++c) {
+      row[c] = kernels::LoadSectionElement(sections.k, k_layout, begin + i, c);
+      row[cols + c] = kernels::LoadSectionElement(sections.v, v_layout, begin + i, c);
+    }
+  }
+  return values;
+}
+
+class Calibration {
+ public:
+  Calibration(ModelRuntime& runtime, store::ChunkStore& chunk_store, const CalibrationOptions& options)
+      : runtime_(runtime), options_(options), runner_(runtime, chunk_store) {}
+
+  absl::StatusOr<prompt::PromptLayout> Layout(const Prompt& prompt) const {
+    return prompt::BuildPromptLayout(
+        prompt, *runtime_.tokenizer, *runtime_.chat_template,
+        {.max_prompt_tokens = runtime_.max_context_tokens - kJudgedTokens, .max_chunks = 1 << 16});
+  }
+
+  /// What full prefill makes of every chunk but the first, beside what is stored of it, into one PairMoments per layer.
+  absl::Status AddPairs(const prompt::PromptLayout& layout, std::vector<kv::PairMoments>& pairs) {
+    const absl::Span<const int32_t> tokens(layout.token_ids), anchor(layout.anchor_ids);
+    const int32_t begin = static_cast<int32_t>(anchor.size()), end = layout.spans.back().begin;
+    if (!layout.anchor_is_prefix)
+      return absl::InvalidArgumentError("prompts for calibration have no history");
+    KVBLEND_ASSIGN_OR_RETURN(const auto fresh,
+                             Compute(anchor, tokens.subspan(begin, end - begin), kernels::KvEncoding::kF32));
+    const bool isolated = options_.anchoring == Anchoring::kIsolated;
+    for (const prompt::Span& span : layout.spans) {
+      if (span.kind != prompt::SpanKind::kChunk || span.size() == 0 || (span.chunk_index == 0 && !isolated))
+        continue;
+      KVBLEND_ASSIGN_OR_RETURN(const auto stored, Compute(isolated ? absl::Span<const int32_t>() : anchor,
+                                                          tokens.subspan(span.begin, span.size()),
+                                                          runtime_.key_space.format.encoding));
+      for (size_t layer = 0; layer < pairs.size(); ++layer) {
+        pairs[layer].Add(Decode(*stored, static_cast<int32_t>(layer), 0, span.size()),
+                         Decode(*fresh, static_cast<int32_t>(layer), span.begin - begin, span.size()));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  /// Mean KL(full || reuse) over full prefill's greedy tokens: reuse without the runtime's correction, and with it.
+  absl::StatusOr<std::pair<double, double>> Divergence(const prompt::PromptLayout& layout) {
+    BlendOptions blend;
+    blend.reuse = Reuse::kNothing;
+    blend.policy = Policy::kAll;
+    KVBLEND_ASSIGN_OR_RETURN(const Continuation full, Continue(layout, blend, {}));
+    for (const prompt::Span& span : layout.spans) {
+      if (span.kind != prompt::SpanKind::kChunk) continue;
+      const bool isolated = options_.anchoring == Anchoring::kIsolated;
+      const absl::Span<const int32_t> tokens =
+          absl::MakeConstSpan(layout.token_ids).subspan(span.begin, span.size());
+      KVBLEND_RETURN_IF_ERROR(runner_
+                                  .EnsureStored("",
+                                                isolated ? absl::Span<const int32_t>() : layout.anchor_ids,
+                                                tokens, {}, NeverStop)
+                                  .status());
+    }
+    blend = {.anchoring = options_.anchoring, .policy = Policy::kNone};
+    blend.correction = false;
+    KVBLEND_ASSIGN_OR_RETURN(const Continuation plain, Continue(layout, blend, full.tokens));
+    blend.correction = true;
+    KVBLEND_ASSIGN_OR_RETURN(const Continuation corrected, Continue(layout, blend, full.tokens));
+    return std::pair(MeanKl(full, plain), MeanKl(full, corrected));
+  }
+
+ private:
+  /// Tokens, and the log-probabilities that each was drawn from.
+  struct Continuation {
+    std::vector<int32_t> tokens;
+    std::vector<std::vector<float>> distributions;
+  };
+
+  static double MeanKl(const Continuation& full, const Continuation& other) {
+    double sum = 0;
+    for (size_t i = 0; i < full.distributions.size(); ++i) {
+      const std::vector<float>&p = full.distributions[i], &q = other.distributions[i];
+      for (size_t t = 0; t < p.size(); ++t) sum += std::exp(double{p[t]}) * (double{p[t]} - double{q[t]});
+    }
+    return sum / static_cast<double>(full.distributions.size());
+  }
+
+  /// Greedily, or along `forced`.
+  absl::StatusOr<Continuation> Continue(const prompt::PromptLayout& layout, const BlendOptions& blend,
+                                        absl::Span<const int32_t> forced) {
+    KVBLEND_ASSIGN_OR_RETURN(PrefilledPrompt prompt, runner_.Prefill(layout, blend, "", NeverStop));
+    Continuation continuation;
+    std::vector<float> logits = std::move(prompt.logits);
+    for (int32_t i = 0; i < kJudgedTokens; ++i) {
+      KVBLEND_ASSIGN_OR_RETURN(continuation.distributions.emplace_back(), generate::LogSoftmax(logits));
+      const auto likeliest = std::max_element(logits.begin(), logits.end()) - logits.begin();
+      const int32_t token = forced.empty() ? static_cast<int32_t>(likeliest) : forced[i];
+      continuation.tokens.push_back(token);
+      if (i + 1 == kJudgedTokens) break;
+      KVBLEND_ASSIGN_OR_RETURN(logits, runner_.Extend(prompt, {&token, 1}, NeverStop));
+    }
+    return continuation;
+  }
+
+  absl::StatusOr<std::unique_ptr<store::ChunkKv>> Compute(absl::Span<const int32_t> anchor,
+                                                          absl::Span<const int32_t> tokens,
+                                                          kernels::KvEncoding encoding) {
+    kv::SequencePages pages(*runtime_.page_pool);
+    KVBLEND_RETURN_IF_ERROR(pages.Grow(static_cast<int32_t>(anchor.size() + tokens.size())));
+    const blend::PagedSequence sequence(*runtime_.backend, *runtime_.page_pool, pages);
+    store::KvFormat format = runtime_.key_space.format;
+    format.encoding = encoding;
+    return blend::PrecomputeChunk({.anchor_ids = anchor, .anchor = nullptr, .token_ids = tokens}, format,
+                                  *runtime_.host_memory, *runtime_.transformer, *runtime_.weights.rope,
+                                  *runtime_.stream, state_, sequence, NeverStop);
+  }
+
+  ModelRuntime& runtime_;
+  const CalibrationOptions& options_;
+  PromptRunner runner_;
+  model::PassState state_;
+};
+
+}  // namespace
+
+absl::StatusOr<CalibrationReport> Calibrate(const EngineOptions& engine, const CalibrationOptions& options,
+                                            CalibrationProgress progress) {
+  KVBLEND_RETURN_IF_ERROR(Check(options));
+  EngineOptions uncorrected = engine;
+  uncorrected.correction = "none";
+  KVBLEND_ASSIGN_OR_RETURN(const std::unique_ptr<ModelRuntime> runtime, ModelRuntime::Load(uncorrected));
+  KVBLEND_ASSIGN_OR_RETURN(const auto chunk_store,
+                           store::ChunkStore::Create({.byte_budget = engine.chunk_store_bytes}));
+  Calibration calibration(*runtime, *chunk_store, options);
+
+  const auto total = static_cast<int64_t>(options.prompts.size());
+  const int64_t held_out =
+      std::clamp<int64_t>(std::llround(options.held_out * static_cast<double>(total)), 1, total - 1);
+  CalibrationReport report;
+  report.held_out_prompts = static_cast<int32_t>(held_out);
+  report.fitted_prompts = static_cast<int32_t>(total - held_out);
+  report.path = options.path.empty() ? CorrectionPath(engine.model_path) : options.path;
+
+  const store::KvFormat& format = runtime->key_space.format;
+  kv::LearnedCorrection correction{.model_fingerprint = runtime->key_space.model_fingerprint,
+                                   .anchoring = options.anchoring,
+                                   .num_kv_heads = format.num_kv_heads,
+                                   .head_dim = format.head_dim,
+                                   .rank = options.rank};
+  correction.rank = static_cast<int32_t>(std::min<int64_t>(correction.rank, correction.channels()));
+  const std::vector<kv::PairMoments> none(format.num_layers, kv::PairMoments(correction.channels()));
+  std::vector<kv::PairMoments> fitted = none, judged = none;
+  std::vector<prompt::PromptLayout> layouts;
+  for (int64_t i = 0; i < total; ++i) {
+    const bool fits = i < report.fitted_prompts;
+    KVBLEND_RETURN_IF_ERROR(progress(i, total + held_out, fits ? "pairs to fit" : "pairs to judge by"));
+    KVBLEND_ASSIGN_OR_RETURN(prompt::PromptLayout layout, calibration.Layout(options.prompts[i]));
+    KVBLEND_RETURN_IF_ERROR(calibration.AddPairs(layout, fits ? fitted : judged));
+    if (!fits) layouts.push_back(std::move(layout));
+  }
+  report.fitted_tokens = fitted.front().count();
+  for (int32_t layer = 0; layer < format.num_layers; ++layer) {
+    kv::LayerCorrection fit = kv::FitLayer(fitted[layer], {.rank = correction.rank, .ridge = options.ridge});
+    double residual = kv::ResidualShare(judged[layer], fit, correction.rank);
+    // A layer that does not gain is left as it is: the first one, whose K and V know nothing of other tokens.
+    if (!(residual < 1)) {
+      fit = {};
+      residual = 1;
+    }
+    report.residual.push_back(residual);
+    correction.layers.push_back(std::move(fit));
+  }
+  KVBLEND_ASSIGN_OR_RETURN(runtime->correction,
+                           kv::LoadedCorrection::Load(correction, "being judged", *runtime->backend));
+  for (size_t i = 0; i < layouts.size(); ++i) {
+    KVBLEND_RETURN_IF_ERROR(progress(total + static_cast<int64_t>(i), total + held_out, "answers kept back"));
+    KVBLEND_ASSIGN_OR_RETURN(const auto kl, calibration.Divergence(layouts[i]));
+    report.kl_before += kl.first / static_cast<double>(held_out);
+    report.kl_after += kl.second / static_cast<double>(held_out);
+  }
+  if (!(report.kl_after < report.kl_before)) return report;
+  correction.origin = {.data = options.origin,
+                       .tokens = report.fitted_tokens,
+                       .kl_before = report.kl_before,
+                       .kl_after = report.kl_after};
+  KVBLEND_RETURN_IF_ERROR(kv::WriteCorrectionFile(report.path, correction));
+  report.version = kv::CorrectionVersion(kv::EncodeCorrection(correction));
+  return report;
+}
+
+}  // namespace kvblend

@@ -1,0 +1,32 @@
+// Corrections of stored KV (kernels/kv_correction.h) on the CPU.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "kernels/cpu/machine/context.h"
+#include "kernels/cpu/simd/simd.h"
+#include "kernels/kv_correction.h"
+#include "kernels/kv_section.h"
+
+namespace kvblend::kernels {
+
+/// Rows and rank are padded with zeros to whole vectors. Immutable.
+class CpuKvCorrection final : public KvCorrection {
+ public:
+  explicit CpuKvCorrection(const KvCorrectionSpec& spec);
+  int64_t cols() const override { return cols_; }
+  simd::CorrectionWeights weights() const;
+
+ private:
+  const int64_t cols_, row_stride_, rank_;
+  std::vector<float> scale_, offset_, down_, up_;
+  std::vector<uint32_t> down_pairs_, up_pairs_;  // in bf16
+};
+
+/// Rows are split over the context's threads.
+void CpuCorrectKv(CpuContext& context, KvSectionView k, KvSectionView v, const CpuKvCorrection& correction,
+                  MutableKvSectionView k_out, MutableKvSectionView v_out);
+
+}  // namespace kvblend::kernels

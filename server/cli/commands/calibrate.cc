@@ -1,0 +1,139 @@
+// kvblend calibrate: fits the learned correction of a model's stored KV.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "engine/api/calibration.h"
+#include "server/cli/bench/dataset.h"
+#include "server/cli/command.h"
+#include "server/cli/flags.h"
+#include "server/convert/requests.h"
+
+namespace kvblend::server::cli {
+namespace {
+
+constexpr char kExamples[] =
+    R"(What stands before a chunk changes its keys and values much alike for every text. This learns how, from a few
+prompts, and writes it beside the model, where the server and --model find it. Nothing is written unless it
+brings reuse nearer to full prefill on the prompts that are kept back.
+
+Examples:
+  kvblend calibrate --model model.gguf --data questions.json
+  kvblend calibrate --model model.gguf --data questions.json --first 40 --n 10 --passages 5 --output model.kvcorrection
+)";
+
+struct CalibrateFlags {
+  Connection connection;
+  std::string data;
+  int first = 0;
+  int n = 0;
+  int passages = 0;
+  bool isolated = false;
+  CalibrationOptions options;
+  bool json = false;
+};
+
+absl::StatusOr<CalibrationOptions> MakeOptions(const CalibrateFlags& flags) {
+  CalibrationOptions options = flags.options;
+  KVBLEND_ASSIGN_OR_RETURN(const std::vector<BenchQuestion> questions, LoadQuestions(flags.data));
+  const size_t begin = std::min<size_t>(flags.first, questions.size());
+  const size_t end = flags.n == 0 ? questions.size() : std::min(questions.size(), begin + flags.n);
+  for (size_t i = begin; i < end; ++i) {
+    v1::GenerateRequest wire;
+    *wire.mutable_prompt() = MakePrompt(questions[i], flags.passages);
+    KVBLEND_ASSIGN_OR_RETURN(GenerateRequest request, FromProto(std::move(wire)));
+    options.prompts.push_back(std::move(request.prompt));
+  }
+  options.anchoring = flags.isolated ? Anchoring::kIsolated : Anchoring::kAnchored;
+  options.origin =
+      absl::StrCat(std::filesystem::path(flags.data).filename().string(), ", questions ", begin, " to ", end);
+  return options;
+}
+
+OrderedJson ReportToJson(const CalibrationReport& report) {
+  return {{"fitted_prompts", report.fitted_prompts},
+          {"held_out_prompts", report.held_out_prompts},
+          {"fitted_tokens", report.fitted_tokens},
+          {"kl_before", report.kl_before},
+          {"kl_after", report.kl_after},
+          {"residual", report.residual},
+          {"path", report.path},
+          {"version", report.version}};
+}
+
+absl::Status Run(const CalibrateFlags& flags, CommandContext& context) {
+  Terminal& terminal = context.terminal;
+  if (flags.connection.engine_options.model_path.empty()) {
+    return absl::InvalidArgumentError("calibrate needs --model: the correction belongs to a model file");
+  }
+  KVBLEND_ASSIGN_OR_RETURN(const CalibrationOptions options, MakeOptions(flags));
+  CalibrationReport report;
+  {
+    ProgressBar bar(terminal, "Calibrate");
+    KVBLEND_ASSIGN_OR_RETURN(report, Calibrate(flags.connection.engine_options, options,
+                                               [&](int64_t done, int64_t total, std::string_view what) {
+                                                 bar.Update(done, total, what);
+                                                 return context.cancellation.requested()
+                                                            ? absl::CancelledError("interrupted")
+                                                            : absl::OkStatus();
+                                               }));
+  }
+  if (flags.json) {
+    terminal.PrintJson(ReportToJson(report));
+  } else {
+    double residual = 0;
+    for (const double layer : report.residual)
+      residual += layer / static_cast<double>(report.residual.size());
+    terminal.out << absl::StreamFormat(
+        "fitted on     %d prompts, %d tokens behind other chunks\n"
+        "judged on     %d prompts kept back, nothing recomputed\n"
+        "deviation     %.0f%% of K's and V's squared deviation stays, mean over the layers\n"
+        "KL from full  %.4f before, %.4f after: %.2fx\n",
+        report.fitted_prompts, report.fitted_tokens, report.held_out_prompts, 100 * residual,
+        report.kl_before, report.kl_after, report.kl_after / report.kl_before);
+    terminal.PrintLine(report.version.empty()
+                           ? "not written   it does not lower the divergence"
+                           : absl::StrCat("written       ", report.path, ", version ", report.version));
+  }
+  return report.version.empty() ? absl::FailedPreconditionError(
+                                      "the correction does not lower the divergence on the prompts kept back")
+                                : absl::OkStatus();
+}
+
+}  // namespace
+
+void AddCalibrateCommand(CLI::App& root, CommandContext& context) {
+  auto [app, flags] = AddCommand<CalibrateFlags>(root, context, "calibrate",
+                                                 "Learn what other chunks do to stored KV, and write it down",
+                                                 kExamples, Run);
+  AddConnectionFlags(app, InProcess::kAllowed, flags.connection);
+  app.add_option("--data", flags.data, "JSON list of {question, answers[], ctxs: [{title, text}]}")
+      ->required()
+      ->type_name("FILE");
+  app.add_option("--first", flags.first, "Begin with this question")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--n", flags.n, "Use so many questions; 0: all")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--passages", flags.passages, "Passages per prompt; 0: all")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_flag("--isolated", flags.isolated, "For chunks that are stored without an anchor");
+  app.add_option("--rank", flags.options.rank, "Rank of the map; 0: scale and offset alone")
+      ->capture_default_str();
+  app.add_option("--ridge", flags.options.ridge, "Ridge, as a share of the variances")->capture_default_str();
+  app.add_option("--held-out", flags.options.held_out, "Share of the prompts that the fit is judged on")
+      ->capture_default_str();
+  app.add_option("--output", flags.options.path, "File to write (default: MODEL.kvcorrection)")
+      ->type_name("FILE");
+  app.add_flag("--json", flags.json, "The report as one JSON object");
+}
+
+}  // namespace kvblend::server::cli

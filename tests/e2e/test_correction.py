@@ -1,0 +1,38 @@
+"""A correction is learned by the command line, found by the server, and refused when it is not whole or not the model's."""
+import json
+
+from conftest import CHUNKS, FLAGS, MODEL, ROOT, run
+
+SAMPLE = ROOT / "tests/fixtures/musique_sample.json"
+
+
+def test_what_calibrate_writes_brings_reuse_nearer_to_full_prefill(start_server, tmp_path):
+    path = tmp_path / "model.kvcorrection"
+    done = run("kvblend", "calibrate", "--model", MODEL, "--data", SAMPLE, "--n", "5", "--passages", "2",
+               "--held-out", "0.4", "--output", path, "--json", "--max-context-tokens", "4096")
+    assert done.returncode == 0, done.stderr
+    learned = json.loads(done.stdout)
+    assert (learned["fitted_prompts"], learned["held_out_prompts"]) == (3, 2)
+    assert learned["kl_after"] < learned["kl_before"]  # 0.04 and 0.15
+    assert sum(learned["residual"]) < 0.9 * len(learned["residual"])
+
+    server = start_server(*FLAGS, "--correction", path)
+    server.put()
+    _, full = server.ask(reuse="REUSE_NOTHING")
+    reports, distances = {}, {}
+    for correction in (False, True):
+        reports[correction], scores = server.ask(policy="POLICY_NONE", correction=correction)
+        distances[correction] = sum(abs(a - b) for a, b in zip(scores, full))
+    assert reports[False].correction == "" and reports[True].correction == learned["version"]
+    assert reports[True].reused_tokens == reports[False].reused_tokens > 0
+    assert distances[True] != distances[False]
+    report, _ = server.ask(CHUNKS[:1], policy="POLICY_NONE")
+    assert report.correction == "" and report.reused_tokens == 0  # the first chunk is exact
+    assert server.stop() == 0
+
+    damaged = bytearray(path.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    path.write_bytes(damaged)
+    refusal = run("kvblend-server", "--model", MODEL, "--correction", path, *FLAGS)
+    assert refusal.returncode != 0
+    assert str(path) in refusal.stderr and "checksum" in refusal.stderr

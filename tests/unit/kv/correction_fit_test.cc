@@ -1,0 +1,114 @@
+#include "engine/kv/correction_fit.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+namespace kvblend::kv {
+namespace {
+
+constexpr int64_t kChannels = 12;
+
+/// Pairs whose y follows from x by a scale, an offset and a map of rank 2, and noise.
+class CorrectionFitTest : public testing::Test {
+ protected:
+  CorrectionFitTest() {
+    for (auto* values : {&scale_, &offset_}) *values = Random(kChannels, 0.5f);
+    for (auto* values : {&down_, &up_}) *values = Random(2 * kChannels, 0.5f);
+  }
+
+  std::vector<float> Random(int64_t count, float size) {
+    std::normal_distribution<float> normal(0, size);
+    std::vector<float> values(count);
+    for (float& value : values) value = normal(random_);
+    return values;
+  }
+
+  void AddPairs(int64_t count, float noise, PairMoments& pairs) {
+    std::vector<float> x = Random(count * kChannels, 1), y = Random(count * kChannels, noise);
+    for (int64_t i = 0; i < count; ++i) {
+      float inner[2] = {0, 0};
+      for (int64_t c = 0; c < kChannels; ++c) {
+        x[i * kChannels + c] += 3 * offset_[c];  // means that are not zero
+        for (int r = 0; r < 2; ++r) inner[r] += x[i * kChannels + c] * down_[2 * c + r];
+      }
+      for (int64_t c = 0; c < kChannels; ++c) {
+        y[i * kChannels + c] += (1 + scale_[c]) * x[i * kChannels + c] + offset_[c] + inner[0] * up_[c] +
+                                inner[1] * up_[kChannels + c];
+      }
+    }
+    pairs.Add(x, y);
+    x_.insert(x_.end(), x.begin(), x.end());
+    y_.insert(y_.end(), y.begin(), y.end());
+  }
+
+  std::mt19937 random_{7};
+  std::vector<float> scale_, offset_, down_, up_;
+  std::vector<float> x_, y_;  // of all pairs
+};
+
+TEST_F(CorrectionFitTest, FindsWhatThePairsWereMadeBy) {
+  PairMoments pairs(kChannels), others(kChannels);
+  for (int chunk = 0; chunk < 5; ++chunk) AddPairs(400, 0.01f, pairs);
+  AddPairs(500, 0.01f, others);
+  const auto left = [&](int32_t rank) {
+    return ResidualShare(others, FitLayer(pairs, {.rank = rank, .ridge = 1e-6}), rank);
+  };
+  EXPECT_LT(left(kChannels), 1e-3);
+  EXPECT_LT(left(3), 0.2 * left(0));
+  EXPECT_LT(left(0), 1);
+  for (int32_t rank = 1; rank <= kChannels; ++rank) EXPECT_LE(left(rank), left(rank - 1) + 1e-6) << rank;
+}
+
+TEST_F(CorrectionFitTest, TheResidualIsWhatCorrectingEveryPairLeaves) {
+  PairMoments pairs(kChannels);
+  for (const int64_t count : {1, 50, 200}) AddPairs(count, 0.3f, pairs);
+  constexpr int32_t kRank = 2;
+  const LayerCorrection fit = FitLayer(pairs, {.rank = kRank, .ridge = 0.1});
+  double before[2] = {0, 0}, after[2] = {0, 0};
+  for (size_t row = 0; row < x_.size(); row += kChannels) {
+    for (int64_t c = 0; c < kChannels; ++c) {
+      double value = fit.scale[c] * x_[row + c] + fit.offset[c];
+      for (int32_t r = 0; r < kRank; ++r) {
+        double inner = 0;
+        for (int64_t k = 0; k < kChannels; ++k) inner += x_[row + k] * fit.down[k * kRank + r];
+        value += inner * fit.up[r * kChannels + c];
+      }
+      before[2 * c / kChannels] += std::pow(y_[row + c] - x_[row + c], 2);
+      after[2 * c / kChannels] += std::pow(y_[row + c] - value, 2);
+    }
+  }
+  EXPECT_NEAR(ResidualShare(pairs, fit, kRank), (after[0] / before[0] + after[1] / before[1]) / 2, 1e-4);
+}
+
+TEST_F(CorrectionFitTest, NothingToLearnFromIsNoCorrection) {
+  PairMoments pairs(kChannels);
+  EXPECT_TRUE(FitLayer(pairs, {}).empty());
+  const std::vector<float> x = Random(40 * kChannels, 1);
+  pairs.Add(x, x);
+  EXPECT_TRUE(FitLayer(pairs, {}).empty());
+  EXPECT_EQ(ResidualShare(pairs, {}, 16), 1);
+}
+
+TEST_F(CorrectionFitTest, ChannelsThatNeverChangeGetAnOffsetAlone) {
+  PairMoments pairs(kChannels);
+  std::vector<float> x = Random(60 * kChannels, 1), y = x;
+  for (size_t i = 0; i < x.size(); i += kChannels) {
+    x[i] = 2;
+    y[i] = 5;
+    x[i + 1] = y[i + 1] = 0;
+  }
+  pairs.Add(x, y);
+  const LayerCorrection fit = FitLayer(pairs, {.rank = 4, .ridge = 0.1});
+  for (const auto* values : {&fit.scale, &fit.offset, &fit.down, &fit.up}) {
+    EXPECT_TRUE(
+        std::all_of(values->begin(), values->end(), [](float value) { return std::isfinite(value); }));
+  }
+  EXPECT_LT(ResidualShare(pairs, fit, 4), 0.51);  // V's channels had nothing to gain
+}
+
+}  // namespace
+}  // namespace kvblend::kv
