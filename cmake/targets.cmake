@@ -50,8 +50,9 @@ function(kvblend_binary NAME)
   kvblend_reuse_precompiled(${NAME} ${ARG_DEPS})
 endfunction()
 
-# kvblend_test(NAME SRCS ... DEPS ... [LABELS unit]): one GoogleTest binary, one CTest entry.
-# KVBLEND_SOURCE_DIR is where tests find fixtures. tests/summary.py reads the result file.
+# kvblend_test(NAME SRCS ... DEPS ... [LABELS unit] [TIMEOUT seconds]): one GoogleTest binary, one CTest entry.
+# KVBLEND_SOURCE_DIR is where tests find fixtures. tests/summary.py reads the result file. The tests with the longest
+# time allowed start first, so that none is left running alone at the end.
 function(kvblend_test NAME)
   cmake_parse_arguments(ARG "" "TIMEOUT" "SRCS;DEPS;LABELS" ${ARGN})
   kvblend_binary(${NAME} SRCS ${ARG_SRCS} DEPS ${ARG_DEPS} GTest::gmock GTest::gtest_main)
@@ -64,7 +65,7 @@ function(kvblend_test NAME)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
   endif()
-  set_tests_properties(${NAME} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}"
+  set_tests_properties(${NAME} PROPERTIES TIMEOUT ${ARG_TIMEOUT} COST ${ARG_TIMEOUT} LABELS "${ARG_LABELS}"
     ENVIRONMENT "GTEST_OUTPUT=xml:${CMAKE_BINARY_DIR}/results/gtest/${NAME}.xml")
 endfunction()
 
