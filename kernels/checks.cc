@@ -334,7 +334,7 @@ absl::Status CheckKvCorrectionSpec(const KvCorrectionSpec& spec) {
     absl::Span<const float> values;
     int64_t size;
   } parts[] = {{"scale", spec.scale, channels},
-               {"offset", spec.offset, channels},
+               {"offset", spec.offset, kNumKvCorrectionPlaces * channels},
                {"down", spec.down, channels * spec.rank},
                {"up", spec.up, channels * spec.rank}};
   for (const auto& part : parts) {

@@ -49,9 +49,9 @@ struct EngineOptions {
   std::string device = "auto";  // what computes: "auto", "cpu", "cuda", "cuda:N" or "reference"
   int32_t num_threads = 0;      // 0: one per available processor
   std::string gemm = "auto";    // cpu: "auto", "bf16", "f32" or "int8" (kernels::CpuBackendOptions)
-  std::string correction =
-      "auto";  // of stored KV: a file that `kvblend calibrate` wrote, "none", or "auto": the
-               // model's path with ".kvcorrection" behind it, if there is such a file
+  // Of stored KV: a file that `kvblend calibrate` wrote, "none", or "auto": the model's path with ".kvcorrection"
+  // behind it, if there is such a file.
+  std::string correction = "auto";
   std::string kv_dtype = "auto";  // pages: "auto" (bf16, or f32 with fp32 GEMMs), "bf16", "f16", "f32", or
                                   // "int8" (half of bf16's memory)
   std::string chunk_format = "auto";  // stored chunks: "int8", "int4", "fp8", "bf16", "f16" or "f32"; auto:

@@ -225,8 +225,7 @@ struct PromptReport {
   double prefill_seconds = 0;  // forward passes up to the first token's logits, selection excluded
   double time_to_first_token_seconds = 0;  // from submission
   LoadingReport loading = {};
-  std::string correction =
-      {};  // version of what corrected the KV that was reused inexactly; empty: nothing did
+  std::string correction = {};  // version of what corrected the KV reused inexactly; empty: nothing did
 };
 
 struct TokenLogprob {

@@ -90,7 +90,8 @@ absl::Status TakeLayer(Reader& reader, size_t channels, size_t rank, size_t inde
   if (present == 0) return absl::OkStatus();
   if (present != 1) return Bad("layer ", index, " begins with ", present, "; allowed: 0, 1");
   KVBLEND_RETURN_IF_ERROR(TakeFloats(reader, channels, index, "scale", layer.scale));
-  KVBLEND_RETURN_IF_ERROR(TakeFloats(reader, channels, index, "offset", layer.offset));
+  KVBLEND_RETURN_IF_ERROR(
+      TakeFloats(reader, kernels::kNumKvCorrectionPlaces * channels, index, "offset", layer.offset));
   KVBLEND_RETURN_IF_ERROR(TakeFloats(reader, channels * rank, index, "down", layer.down));
   return TakeFloats(reader, channels * rank, index, "up", layer.up);
 }

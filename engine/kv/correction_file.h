@@ -4,8 +4,8 @@
 //       8  version (u32): 1                   92  zero (u32)
 //      12  anchoring (u32): 0 anchored,       96  kl_before, kl_after (f64)
 //          1 isolated                        112  `data`, zeros up to 368
-//      16  fingerprint of the model          368  per layer: 1 (u32), then scale, offset, down, up (f32),
-//      48  layers, KV heads, head_dim,            or 0 (u32) for a layer that stays as it is stored
+//      16  fingerprint of the model          368  per layer: 1 (u32), then scale, the offset of every place,
+//      48  layers, KV heads, head_dim,            down, up (f32), or 0 (u32) for one that stays as stored
 //          rank (u32)                        end  XXH3-64 of all bytes before it
 //      64  tokens fitted on (u64)
 //      72  zeros

@@ -4,6 +4,7 @@
 #include <Eigen/Core>
 #include <Eigen/Eigenvalues>
 #include <algorithm>
+#include <numeric>
 
 namespace kvblend::kv {
 namespace {
@@ -12,9 +13,6 @@ using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowM
 using Vector = Eigen::VectorXd;
 using FloatMatrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
-Eigen::Map<const Matrix> Square(const std::vector<double>& values, int64_t size) {
-  return {values.data(), size, size};
-}
 Eigen::Map<const Vector> Column(const std::vector<double>& values) {
   return {values.data(), static_cast<int64_t>(values.size())};
 }
@@ -25,89 +23,117 @@ std::vector<float> Floats(const Matrix& values) {
   return floats;
 }
 
-Matrix Doubles(const std::vector<float>& values, int64_t rows, int64_t cols) {
+Matrix Doubles(absl::Span<const float> values, int64_t rows, int64_t cols) {
   return Eigen::Map<const FloatMatrix>(values.data(), rows, cols).cast<double>();
+}
+
+/// Where few pairs have been seen of a place, its offset stays near that of all tokens: as if so many pairs with that
+/// one had been seen as well.
+constexpr double kPairsOfAllPlaces = 8;
+
+/// offset[place] = what its mean of d is more than the map makes of its mean of x.
+template <typename Mapped>
+Matrix Offsets(const PairMoments& pairs, const Mapped& mapped) {
+  const int64_t channels = pairs.channels();
+  Matrix offsets(kernels::kNumKvCorrectionPlaces, channels);
+  Vector of_all = Vector::Zero(channels);
+  for (int64_t p = 0; p < offsets.rows(); ++p) {
+    const PairMoments::Place& place = pairs.places()[p];
+    const Vector own = Column(place.mean_d) - mapped(Column(place.mean_x));
+    offsets.row(p) = own.transpose();
+    of_all += place.weight / pairs.weight() * own;
+  }
+  for (int64_t p = 0; p < offsets.rows(); ++p) {
+    const double seen = pairs.places()[p].weight;
+    const double share = seen / (seen + kPairsOfAllPlaces);
+    offsets.row(p) = share * offsets.row(p) + (1 - share) * of_all.transpose();
+  }
+  return offsets;
+}
+
+struct Map {
+  Matrix down, up;  // [channels, rank], [rank, channels]
+};
+
+/// The directions of what `own` leaves of the regression, as many as `rank`.
+Map FitMap(const PairMoments& pairs, const Vector& own, const Vector& variance, double floor,
+           const FitOptions& options) {
+  const int64_t channels = pairs.channels();
+  const double n = pairs.weight();
+  const std::vector<double> xx = pairs.Xx();
+  const Matrix c = Eigen::Map<const Matrix>(xx.data(), channels, channels) / n;
+  Matrix regularised = c;
+  regularised.diagonal() += options.ridge * variance + Vector::Constant(channels, floor);
+  Matrix rest = regularised.llt().solve(Doubles(pairs.xd(), channels, channels) / n);
+  rest.diagonal() -= own;
+  const Eigen::SelfAdjointEigenSolver<Matrix> varies(rest.transpose() * c * rest);
+  const Matrix directions = varies.eigenvectors().rightCols(options.rank);  // ascending eigenvalues
+  return {rest * directions, directions.transpose()};
 }
 
 }  // namespace
 
-PairMoments::PairMoments(int64_t channels)
-    : channels_(channels),
-      sum_x_(channels),
-      sum_d_(channels),
-      xx_(channels * channels),
-      xd_(channels * channels),
-      dd_(channels) {}
-
-void PairMoments::Add(absl::Span<const float> stored, absl::Span<const float> fresh) {
-  const int64_t rows = static_cast<int64_t>(stored.size()) / channels_;
-  const Eigen::Map<const FloatMatrix> x(stored.data(), rows, channels_), y(fresh.data(), rows, channels_);
-  const FloatMatrix d = y - x;
-  // Products in f32 over one chunk, sums over chunks in double.
-  const FloatMatrix xx = x.transpose() * x, xd = x.transpose() * d;
-  Eigen::Map<Matrix>(xx_.data(), channels_, channels_) += xx.cast<double>();
-  Eigen::Map<Matrix>(xd_.data(), channels_, channels_) += xd.cast<double>();
-  Eigen::Map<Vector>(sum_x_.data(), channels_) += x.cast<double>().colwise().sum().transpose();
-  Eigen::Map<Vector>(sum_d_.data(), channels_) += d.cast<double>().colwise().sum().transpose();
-  Eigen::Map<Vector>(dd_.data(), channels_) += d.cast<double>().cwiseAbs2().colwise().sum().transpose();
-  count_ += rows;
+int32_t FittedRank(const PairMoments& pairs, const FitOptions& options) {
+  if (pairs.kind() == PairMoments::Kind::kDiagonal) return 0;
+  return static_cast<int32_t>(std::min<int64_t>(options.rank, pairs.channels()));
 }
 
 LayerCorrection FitLayer(const PairMoments& pairs, const FitOptions& options) {
   const int64_t channels = pairs.channels();
-  const auto n = static_cast<double>(pairs.count());
-  if (pairs.count() < 2 || Column(pairs.dd()).sum() == 0) return {};
-  const Vector mean_x = Column(pairs.sum_x()) / n, mean_d = Column(pairs.sum_d()) / n;
-  const Matrix c = Square(pairs.xx(), channels) / n - mean_x * mean_x.transpose();
-  const Matrix d = Square(pairs.xd(), channels) / n - mean_x * mean_d.transpose();
+  const double n = pairs.weight();
+  if (pairs.count() < 2 || n <= 0 || pairs.Deviation() == 0) return {};
 
   // Channels that never change have no variance to divide by; they get an offset alone.
-  const Vector variance = c.diagonal().cwiseMax(0.0);
-  const double floor = std::max(1e-12, 1e-9 * variance.maxCoeff());
-  const Vector own =
-      (variance.array() > floor).select(d.diagonal().array() / variance.array().max(floor), 0.0);
-
-  Matrix regularised = c;
-  regularised.diagonal() += options.ridge * variance + Vector::Constant(channels, floor);
-  Matrix rest = regularised.llt().solve(d);
-  rest.diagonal() -= own;
-
-  const int64_t rank = std::min<int64_t>(options.rank, channels);
-  Matrix down(channels, options.rank), up(options.rank, channels);
-  down.setZero();
-  up.setZero();
-  if (rank > 0) {
-    const Eigen::SelfAdjointEigenSolver<Matrix> varies(rest.transpose() * c * rest);
-    const Matrix directions = varies.eigenvectors().rightCols(rank);  // ascending eigenvalues
-    down.leftCols(rank) = rest * directions;
-    up.topRows(rank) = directions.transpose();
+  Vector variance(channels), covariance(channels);
+  for (int64_t i = 0; i < channels; ++i) {
+    variance[i] = std::max(pairs.Variance(i), 0.0) / n;
+    covariance[i] = pairs.Covariance(i) / n;
   }
-  const Vector predicted = own.cwiseProduct(mean_x) + up.transpose() * (down.transpose() * mean_x);
+  const double floor = std::max(1e-12, 1e-9 * variance.maxCoeff());
+  const Vector own = (variance.array() > floor).select(covariance.array() / variance.array().max(floor), 0.0);
+
+  const int32_t rank = FittedRank(pairs, options);
+  Map map{Matrix::Zero(channels, rank), Matrix::Zero(rank, channels)};
+  if (rank > 0) map = FitMap(pairs, own, variance, floor, {.rank = rank, .ridge = options.ridge});
+  const Matrix offsets = Offsets(pairs, [&](const Vector& x) -> Vector {
+    return own.cwiseProduct(x) + map.up.transpose() * (map.down.transpose() * x);
+  });
   return {.scale = Floats(Vector::Ones(channels) + own),
-          .offset = Floats(mean_d - predicted),
-          .down = Floats(down),
-          .up = Floats(up)};
+          .offset = Floats(offsets),
+          .down = Floats(map.down),
+          .up = Floats(map.up)};
 }
 
 double ResidualShare(const PairMoments& pairs, const LayerCorrection& correction, int32_t rank) {
-  if (pairs.count() == 0 || correction.empty()) return 1;
+  if (pairs.weight() <= 0 || correction.empty()) return 1;
   const int64_t channels = pairs.channels();
-  // d is predicted as x map + offset.
-  Matrix map = Doubles(correction.down, channels, rank) * Doubles(correction.up, rank, channels);
-  map.diagonal() += Doubles(correction.scale, channels, 1) - Vector::Ones(channels);
-  const Vector offset = Doubles(correction.offset, channels, 1);
-  const Vector mapped_sum = map.transpose() * Column(pairs.sum_x());
-  const Vector squares =
-      (map.transpose() * Square(pairs.xx(), channels)).cwiseProduct(map.transpose()).rowwise().sum();
-  const Vector crosses = map.cwiseProduct(Square(pairs.xd(), channels)).colwise().sum().transpose();
-  const Vector left = Column(pairs.dd()) + squares + static_cast<double>(pairs.count()) * offset.cwiseAbs2() -
-                      2 * crosses - 2 * offset.cwiseProduct(Column(pairs.sum_d())) +
-                      2 * offset.cwiseProduct(mapped_sum);
-  const auto share = [&](int64_t begin) {
-    const double before = Column(pairs.dd()).segment(begin, channels / 2).sum();
-    return before > 0 ? left.segment(begin, channels / 2).sum() / before : 1.0;
-  };
-  return (share(0) + share(channels / 2)) / 2;
+  // d is predicted as scale' x + up' down' x + offset, about the means of its place.
+  const Vector own = Doubles(correction.scale, channels, 1) - Vector::Ones(channels);
+  const Matrix offsets = Doubles(correction.offset, kernels::kNumKvCorrectionPlaces, channels);
+  const Matrix down = Doubles(correction.down, channels, rank), up = Doubles(correction.up, rank, channels);
+  Vector left = Column(pairs.dd());
+  if (rank > 0) {
+    const std::vector<double> xx = pairs.Xx();
+    Matrix map = down * up;
+    map.diagonal() += own;
+    const Matrix through = Eigen::Map<const Matrix>(xx.data(), channels, channels) * map;
+    left +=
+        map.cwiseProduct(through - 2 * Doubles(pairs.xd(), channels, channels)).colwise().sum().transpose();
+  } else {
+    for (int64_t i = 0; i < channels; ++i) {
+      left[i] += own[i] * (own[i] * pairs.Variance(i) - 2 * pairs.Covariance(i));
+    }
+  }
+  std::vector<double> before = pairs.dd();
+  for (int64_t p = 0; p < offsets.rows(); ++p) {
+    const PairMoments::Place& place = pairs.places()[p];
+    const auto mean_x = Column(place.mean_x), mean_d = Column(place.mean_d);
+    const Vector missed = mean_d - offsets.row(p).transpose() - own.cwiseProduct(mean_x) -
+                          up.transpose() * (down.transpose() * mean_x);
+    left += place.weight * missed.cwiseAbs2();
+    for (int64_t i = 0; i < channels; ++i) before[i] += place.weight * mean_d[i] * mean_d[i];
+  }
+  return MeanShareOfKAndV({left.data(), static_cast<size_t>(channels)}, before, 1);
 }
 
 }  // namespace kvblend::kv

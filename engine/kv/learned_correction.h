@@ -20,7 +20,7 @@ namespace kvblend::kv {
 /// tokens. With channels = 2 * num_kv_heads * head_dim, K's and then V's:
 struct LayerCorrection {
   std::vector<float> scale;   // [channels]
-  std::vector<float> offset;  // [channels]
+  std::vector<float> offset;  // [kNumKvCorrectionPlaces, channels]
   std::vector<float> down;    // [channels, rank]
   std::vector<float> up;      // [rank, channels]
 

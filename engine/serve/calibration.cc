@@ -3,18 +3,21 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "engine/api/option_table.h"
 #include "engine/blend/chunk_precompute.h"
 #include "engine/generate/log_softmax.h"
 #include "engine/kv/correction_file.h"
 #include "engine/kv/correction_fit.h"
+#include "engine/kv/pair_moments.h"
+#include "engine/kv/section_rows.h"
 #include "engine/prompt/prompt_layout.h"
 #include "engine/runtime/model_runtime.h"
 #include "engine/serve/prompt_runner.h"
-#include "kernels/host/kv_codec.h"
 
 namespace kvblend {
 namespace {
@@ -52,21 +55,14 @@ absl::Status Check(const CalibrationOptions& options) {
   return absl::OkStatus();
 }
 
-/// Rows [begin, begin + count) of one layer, K and V of a token side by side.
-std::vector<float> Decode(const store::ChunkKv& kv, int32_t layer, int64_t begin, int64_t count) {
-  const store::LayerKv sections = kv.Layer(layer);
-  const int64_t cols = sections.k.cols;
-  const kernels::KvSectionLayout k_layout = sections.k.layout(), v_layout = sections.v.layout();
-  std::vector<float> values(count * 2 * cols);
-  for (int64_t i = 0; i < count; ++i) {
-    float* row = values.data() + i * 2 * cols;
-    for (int64_t c = 0; c < cols; ++c) {
-      row[c] = kernels::LoadSectionElement(sections.k, k_layout, begin + i, c);
-      row[cols + c] = kernels::LoadSectionElement(sections.v, v_layout, begin + i, c);
-    }
-  }
-  return values;
-}
+using Moments = std::vector<kv::PairMoments>;  // one per layer
+
+/// A stored chunk of a prompt.
+struct StoredSpan {
+  int32_t begin = 0;  // in the prompt
+  std::unique_ptr<store::ChunkKv> kv;
+  std::vector<int32_t> tokens;  // 0, 1, ...
+};
 
 class Calibration {
  public:
@@ -79,24 +75,53 @@ class Calibration {
         {.max_prompt_tokens = runtime_.max_context_tokens - kJudgedTokens, .max_chunks = 1 << 16});
   }
 
-  /// What full prefill makes of every chunk but the first, beside what is stored of it, into one PairMoments per layer.
-  absl::Status AddPairs(const prompt::PromptLayout& layout, std::vector<kv::PairMoments>& pairs) {
-    const absl::Span<const int32_t> tokens(layout.token_ids), anchor(layout.anchor_ids);
-    const int32_t begin = static_cast<int32_t>(anchor.size()), end = layout.spans.back().begin;
+  /// What full prefill makes of every chunk but the first, beside what is stored of it. Pairs count by the attention that
+  /// the question pays to their tokens.
+  absl::Status AddPairs(const prompt::PromptLayout& layout, Moments& moments) {
     if (!layout.anchor_is_prefix)
       return absl::InvalidArgumentError("prompts for calibration have no history");
-    KVBLEND_ASSIGN_OR_RETURN(const auto fresh,
-                             Compute(anchor, tokens.subspan(begin, end - begin), kernels::KvEncoding::kF32));
-    const bool isolated = options_.anchoring == Anchoring::kIsolated;
-    for (const prompt::Span& span : layout.spans) {
-      if (span.kind != prompt::SpanKind::kChunk || span.size() == 0 || (span.chunk_index == 0 && !isolated))
-        continue;
-      KVBLEND_ASSIGN_OR_RETURN(const auto stored, Compute(isolated ? absl::Span<const int32_t>() : anchor,
-                                                          tokens.subspan(span.begin, span.size()),
-                                                          runtime_.key_space.format.encoding));
-      for (size_t layer = 0; layer < pairs.size(); ++layer) {
-        pairs[layer].Add(Decode(*stored, static_cast<int32_t>(layer), 0, span.size()),
-                         Decode(*fresh, static_cast<int32_t>(layer), span.begin - begin, span.size()));
+    KVBLEND_ASSIGN_OR_RETURN(const std::vector<StoredSpan> stored, ComputeStored(layout));
+    const auto num_tokens = static_cast<int32_t>(layout.token_ids.size());
+    const int32_t question = layout.spans.back().begin;
+    kernels::Backend& backend = *runtime_.backend;
+    kernels::Stream& stream = *runtime_.stream;
+    const model::Transformer& transformer = *runtime_.transformer;
+    kv::SequencePages pages(*runtime_.page_pool);
+    KVBLEND_RETURN_IF_ERROR(pages.Grow(num_tokens));
+    const blend::PagedSequence sequence(backend, *runtime_.page_pool, pages);
+    KVBLEND_ASSIGN_OR_RETURN(const auto rows, sequence.PlanRange(0, num_tokens, num_tokens));
+    KVBLEND_ASSIGN_OR_RETURN(const auto asking, sequence.PlanRange(question, num_tokens, num_tokens));
+    KVBLEND_ASSIGN_OR_RETURN(const kernels::MatrixView mass,
+                             mass_.Resize(backend, 1, num_tokens, kernels::DataType::kF32));
+    KVBLEND_RETURN_IF_ERROR(transformer.Begin(stream, layout.token_ids, state_));
+    std::vector<float> host_mass(num_tokens), fresh;
+    for (size_t layer = 0; layer < moments.size(); ++layer) {
+      const kernels::KvPagesView layer_pages = sequence.Layer(static_cast<int32_t>(layer));
+      KVBLEND_RETURN_IF_ERROR(transformer.ProjectQkv(stream, static_cast<int32_t>(layer), state_));
+      KVBLEND_RETURN_IF_ERROR(transformer.WriteKv(stream, *rows, state_, layer_pages));
+      KVBLEND_RETURN_IF_ERROR(FreshRows(fresh));
+      KVBLEND_RETURN_IF_ERROR(transformer.RotateQueries(stream, *rows, state_));
+      KVBLEND_RETURN_IF_ERROR(backend.AttentionMass(
+          stream, *asking, transformer.Queries(state_).Rows(question, num_tokens - question),
+          runtime_.config.num_heads, transformer.attention_scale(), layer_pages, mass));
+      KVBLEND_RETURN_IF_ERROR(
+          backend.CopyToHost(stream, host_mass.data(), mass.data, num_tokens * sizeof(float)));
+      KVBLEND_RETURN_IF_ERROR(
+          transformer.AttendAndMlp(stream, static_cast<int32_t>(layer), *rows, layer_pages, state_));
+      KVBLEND_RETURN_IF_ERROR(backend.Synchronize(stream));
+      const auto anchor = static_cast<int64_t>(layout.anchor_ids.size());
+      const std::vector<float> weights =
+          kv::WeightsOfMass(absl::MakeConstSpan(host_mass).subspan(anchor, question - anchor));
+      for (const StoredSpan& span : stored) {
+        const store::LayerKv sections = span.kv->Layer(static_cast<int32_t>(layer));
+        const int64_t count = sections.k.rows, channels = 2 * sections.k.cols;
+        std::vector<float> values(count * channels);
+        kv::DecodeRows(sections.k, sections.v, span.tokens, absl::MakeSpan(values));
+        moments[layer].Add(
+            {.stored = values,
+             .fresh = absl::MakeConstSpan(fresh).subspan(span.begin * channels, count * channels),
+             .tokens = span.tokens,
+             .weights = absl::MakeConstSpan(weights).subspan(span.begin - anchor, count)});
       }
     }
     return absl::OkStatus();
@@ -160,29 +185,59 @@ class Calibration {
     return continuation;
   }
 
-  absl::StatusOr<std::unique_ptr<store::ChunkKv>> Compute(absl::Span<const int32_t> anchor,
-                                                          absl::Span<const int32_t> tokens,
-                                                          kernels::KvEncoding encoding) {
-    kv::SequencePages pages(*runtime_.page_pool);
-    KVBLEND_RETURN_IF_ERROR(pages.Grow(static_cast<int32_t>(anchor.size() + tokens.size())));
-    const blend::PagedSequence sequence(*runtime_.backend, *runtime_.page_pool, pages);
-    store::KvFormat format = runtime_.key_space.format;
-    format.encoding = encoding;
-    return blend::PrecomputeChunk({.anchor_ids = anchor, .anchor = nullptr, .token_ids = tokens}, format,
-                                  *runtime_.host_memory, *runtime_.transformer, *runtime_.weights.rope,
-                                  *runtime_.stream, state_, sequence, NeverStop);
+  /// All chunks that stand behind others, as the store would have them.
+  absl::StatusOr<std::vector<StoredSpan>> ComputeStored(const prompt::PromptLayout& layout) {
+    const bool isolated = options_.anchoring == Anchoring::kIsolated;
+    const absl::Span<const int32_t> anchor = isolated ? absl::Span<const int32_t>() : layout.anchor_ids;
+    std::vector<StoredSpan> stored;
+    for (const prompt::Span& span : layout.spans) {
+      if (span.kind != prompt::SpanKind::kChunk || span.size() == 0 || (span.chunk_index == 0 && !isolated))
+        continue;
+      kv::SequencePages pages(*runtime_.page_pool);
+      KVBLEND_RETURN_IF_ERROR(pages.Grow(static_cast<int32_t>(anchor.size()) + span.size()));
+      const blend::PagedSequence sequence(*runtime_.backend, *runtime_.page_pool, pages);
+      StoredSpan& added = stored.emplace_back();
+      added.begin = span.begin;
+      added.tokens.resize(span.size());
+      std::iota(added.tokens.begin(), added.tokens.end(), 0);
+      KVBLEND_ASSIGN_OR_RETURN(
+          added.kv, blend::PrecomputeChunk(
+                        {.anchor_ids = anchor,
+                         .anchor = nullptr,
+                         .token_ids = absl::MakeConstSpan(layout.token_ids).subspan(span.begin, span.size())},
+                        runtime_.key_space.format, *runtime_.host_memory, *runtime_.transformer,
+                        *runtime_.weights.rope, *runtime_.stream, state_, sequence, NeverStop));
+    }
+    return stored;
+  }
+
+  /// The keys (before RoPE) and values that are projected now, K and V of a token side by side.
+  absl::Status FreshRows(std::vector<float>& fresh) {
+    const kernels::MatrixView projected = runtime_.transformer->KeysAndValues(state_);
+    KVBLEND_ASSIGN_OR_RETURN(
+        const kernels::MatrixView both,
+        fresh_.Resize(*runtime_.backend, projected.rows, projected.cols, kernels::DataType::kF32));
+    std::vector<int32_t> all(projected.rows);
+    std::iota(all.begin(), all.end(), 0);
+    KVBLEND_RETURN_IF_ERROR(runtime_.backend->GatherRows(*runtime_.stream, projected, all, both));
+    fresh.resize(both.rows * both.cols);
+    KVBLEND_RETURN_IF_ERROR(runtime_.backend->CopyToHost(*runtime_.stream, fresh.data(), both.data,
+                                                         fresh.size() * sizeof(float)));
+    return runtime_.backend->Synchronize(*runtime_.stream);
   }
 
   ModelRuntime& runtime_;
   const CalibrationOptions& options_;
   PromptRunner runner_;
   model::PassState state_;
+  model::ScratchMatrix mass_, fresh_;
 };
 
 }  // namespace
 
 absl::StatusOr<CalibrationReport> Calibrate(const EngineOptions& engine, const CalibrationOptions& options,
                                             CalibrationProgress progress) {
+  KVBLEND_RETURN_IF_ERROR(CheckEngineOptions(engine));
   KVBLEND_RETURN_IF_ERROR(Check(options));
   EngineOptions uncorrected = engine;
   uncorrected.correction = "none";
@@ -206,8 +261,7 @@ absl::StatusOr<CalibrationReport> Calibrate(const EngineOptions& engine, const C
                                    .head_dim = format.head_dim,
                                    .rank = options.rank};
   correction.rank = static_cast<int32_t>(std::min<int64_t>(correction.rank, correction.channels()));
-  const std::vector<kv::PairMoments> none(format.num_layers, kv::PairMoments(correction.channels()));
-  std::vector<kv::PairMoments> fitted = none, judged = none;
+  Moments fitted(format.num_layers, kv::PairMoments(correction.channels())), judged = fitted;
   std::vector<prompt::PromptLayout> layouts;
   for (int64_t i = 0; i < total; ++i) {
     const bool fits = i < report.fitted_prompts;

@@ -58,15 +58,16 @@ class ReferenceKvCorrection final : public KvCorrection {
         up_(spec.up.begin(), spec.up.end()) {}
   int64_t cols() const override { return cols_; }
 
-  /// x: K and V of a token, one behind the other
-  std::vector<float> Apply(const std::vector<float>& x) const {
+  /// x: K and V of the chunk's token number `token`, one behind the other
+  std::vector<float> Apply(int64_t token, const std::vector<float>& x) const {
     const int64_t channels = 2 * cols_;
+    const float* offset = offset_.data() + KvCorrectionPlace(token) * channels;
     std::vector<float> y(channels), inner(rank_, 0.0f);
     for (int64_t c = 0; c < channels; ++c) {
       for (int64_t r = 0; r < rank_; ++r) inner[r] += x[c] * down_[c * rank_ + r];
     }
     for (int64_t c = 0; c < channels; ++c) {
-      y[c] = scale_[c] * x[c] + offset_[c];
+      y[c] = scale_[c] * x[c] + offset[c];
       for (int64_t r = 0; r < rank_; ++r) y[c] += inner[r] * up_[r * channels + c];
     }
     return y;
@@ -222,7 +223,7 @@ class ReferenceBackend final : public HostBackend {
         x[c] = LoadSectionElement(k, k_layout, i, c);
         x[k.cols + c] = LoadSectionElement(v, v_layout, i, c);
       }
-      const std::vector<float> y = own->Apply(x);
+      const std::vector<float> y = own->Apply(i, x);
       for (int64_t c = 0; c < k.cols; ++c) {
         StoreElement(k_out.data, DenseType(k_out.encoding), i * k.cols + c, y[c]);
         StoreElement(v_out.data, DenseType(v_out.encoding), i * k.cols + c, y[k.cols + c]);

@@ -131,6 +131,7 @@ class DetectionTest(unittest.TestCase):
     def test_inside_the_engine(self):
         self.assert_refused("engine/blend/blender.cc", '"engine/schedule/loop.h"')
         self.assert_refused("engine/model/model.cc", '"engine/blend/blender.h"')
+        self.assert_refused("engine/kv/page_pool.h", '"engine/store/chunk_store.h"')
         self.assert_refused("engine/kv/page_pool.h", '"engine/model/transformer.h"')
         self.assert_refused("engine/api/engine.h", '"engine/store/chunk_store.h"')
         self.assert_refused("engine/store/chunk_store.h", '"engine/store/disk/disk_tier.h"')

@@ -48,6 +48,7 @@ TEST(BlendFixture, TokensChosenAndLogitsAgreeWithAnIndependentImplementation) {
   const nlohmann::json fixture = nlohmann::json::parse(file);
   EngineOptions engine;
   engine.model_path = test_support::RealModelPath(KVBLEND_SOURCE_DIR);
+  engine.correction = "none";
   engine.gemm = "f32";
   engine.kv_dtype = "f32";
   engine.max_context_tokens = 1024;

@@ -60,7 +60,7 @@ CpuKvCorrection::CpuKvCorrection(const KvCorrectionSpec& spec)
       row_stride_(RoundUp(2 * spec.cols, simd::kCorrectionLanes)),
       rank_(RoundUp(spec.rank, simd::kCorrectionLanes)),
       scale_(Padded(spec.scale, 1, 2 * cols_, 1, row_stride_)),
-      offset_(Padded(spec.offset, 1, 2 * cols_, 1, row_stride_)),
+      offset_(Padded(spec.offset, kNumKvCorrectionPlaces, 2 * cols_, kNumKvCorrectionPlaces, row_stride_)),
       down_(Padded(spec.down, 2 * cols_, spec.rank, 2 * cols_, rank_)),
       up_(Padded(spec.up, spec.rank, 2 * cols_, rank_, row_stride_)),
       down_pairs_(PairsOfRows(down_, std::max<int64_t>(rank_, 1))),
@@ -86,8 +86,8 @@ void CpuCorrectKv(CpuContext& context, KvSectionView k, KvSectionView v, const C
     context.pool.ParallelFor(groups, [&](int64_t group) {
       const int64_t begin = group * kKvGroup, count = std::min(kKvGroup, k.rows - begin);
       auto* scratch = ThreadScratch<uint32_t>(ScratchSlot::kDecoded, weights.scratch_floats());
-      simd::CorrectGroupBf16(weights, StoredRowsOf(k, begin, count), StoredRowsOf(v, begin, count), k.cols,
-                             scratch, static_cast<uint16_t*>(k_out.data) + begin * k.cols,
+      simd::CorrectGroupBf16(weights, begin, StoredRowsOf(k, begin, count), StoredRowsOf(v, begin, count),
+                             k.cols, scratch, static_cast<uint16_t*>(k_out.data) + begin * k.cols,
                              static_cast<uint16_t*>(v_out.data) + begin * k.cols);
     });
     return;
@@ -110,7 +110,7 @@ void CpuCorrectKv(CpuContext& context, KvSectionView k, KvSectionView v, const C
         values.Read(first + i, row + k.cols);
         std::fill(row + weights.channels, row + weights.row_stride, 0.0f);
       }
-      simd::CorrectRows(weights, count, scratch, rows);
+      simd::CorrectRows(weights, first, count, scratch, rows);
       for (int64_t i = 0; i < count; ++i) {
         const float* row = rows + i * weights.row_stride;
         simd::ConvertRow(row, DataType::kF32, k_bytes + (first + i) * out_row_bytes, out_type, k.cols);

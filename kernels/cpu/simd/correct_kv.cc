@@ -33,16 +33,18 @@ void ProjectRows(const CorrectionWeights& weights, const float* x, float* inner)
   }
 }
 
-// x[i] = scale * x[i] + offset + inner[i] up
+// x[i] = scale * x[i] + offset of token + i + inner[i] up
 template <size_t kRows>
-void ExpandRows(const CorrectionWeights& weights, const float* inner, float* x) {
+void ExpandRows(const CorrectionWeights& weights, int64_t token, const float* inner, float* x) {
   const CorrectionF32 d;
   const size_t rank = weights.rank, stride = weights.row_stride;
+  const float* offsets[kRows];
+  for (size_t i = 0; i < kRows; ++i) offsets[i] = weights.offset_of(token + static_cast<int64_t>(i));
   for (size_t c = 0; c < stride; c += hn::Lanes(d)) {
-    const auto scale = hn::LoadU(d, weights.scale + c), offset = hn::LoadU(d, weights.offset + c);
+    const auto scale = hn::LoadU(d, weights.scale + c);
     hn::Vec<CorrectionF32> sums[kRows];
     for (size_t i = 0; i < kRows; ++i) {
-      sums[i] = hn::MulAdd(scale, hn::LoadU(d, x + i * stride + c), offset);
+      sums[i] = hn::MulAdd(scale, hn::LoadU(d, x + i * stride + c), hn::LoadU(d, offsets[i] + c));
     }
     for (size_t j = 0; j < rank; ++j) {
       const auto w = hn::LoadU(d, weights.up + j * stride + c);
@@ -52,16 +54,17 @@ void ExpandRows(const CorrectionWeights& weights, const float* inner, float* x) 
   }
 }
 
-void CorrectRowsImpl(const CorrectionWeights& weights, int64_t rows, float* scratch, float* x) {
+void CorrectRowsImpl(const CorrectionWeights& weights, int64_t first_token, int64_t rows, float* scratch,
+                     float* x) {
   constexpr int64_t kBlock = kCorrectionBlock;
   int64_t i = 0;
   for (; i + kBlock <= rows; i += kBlock) {
     ProjectRows<kBlock>(weights, x + i * weights.row_stride, scratch);
-    ExpandRows<kBlock>(weights, scratch, x + i * weights.row_stride);
+    ExpandRows<kBlock>(weights, first_token + i, scratch, x + i * weights.row_stride);
   }
   for (; i < rows; ++i) {
     ProjectRows<1>(weights, x + i * weights.row_stride, scratch);
-    ExpandRows<1>(weights, scratch, x + i * weights.row_stride);
+    ExpandRows<1>(weights, first_token + i, scratch, x + i * weights.row_stride);
   }
 }
 
@@ -73,8 +76,9 @@ namespace kvblend::kernels::simd {
 
 HWY_EXPORT(CorrectRowsImpl);
 
-void CorrectRows(const CorrectionWeights& weights, int64_t rows, float* scratch, float* x) {
-  HWY_DYNAMIC_DISPATCH(CorrectRowsImpl)(weights, rows, scratch, x);
+void CorrectRows(const CorrectionWeights& weights, int64_t first_token, int64_t rows, float* scratch,
+                 float* x) {
+  HWY_DYNAMIC_DISPATCH(CorrectRowsImpl)(weights, first_token, rows, scratch, x);
 }
 
 }  // namespace kvblend::kernels::simd

@@ -65,20 +65,21 @@ HWY_INLINE void ProjectRows(const CorrectionWeights& weights, const uint32_t* x,
   }
 }
 
-// Channels [channel, channel + kChannels) of scale * x + offset + inner up, rounded.
+// Channels [channel, channel + kChannels) of scale * x + offset + inner up, rounded. offsets: of each row
 template <int kRows>
-HWY_INLINE void ExpandChannels(const CorrectionWeights& weights, const uint32_t* x, const uint32_t* inner,
-                               int64_t channel, uint16_t* out, int64_t out_stride) {
+HWY_INLINE void ExpandChannels(const CorrectionWeights& weights, const float* const* offsets,
+                               const uint32_t* x, const uint32_t* inner, int64_t channel, uint16_t* out,
+                               int64_t out_stride) {
   const int64_t stride = weights.row_stride, rank_words = weights.rank / 2;
   __m512 low[kRows], high[kRows];
-  const auto start = [&](int64_t c, __m256i of_row) KVBLEND_BF16_ATTR {
+  const auto start = [&](int64_t c, __m256i of_row, const float* offset) KVBLEND_BF16_ATTR {
     const __m512 value = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(of_row), 16));
-    return _mm512_fmadd_ps(_mm512_loadu_ps(weights.scale + c), value, _mm512_loadu_ps(weights.offset + c));
+    return _mm512_fmadd_ps(_mm512_loadu_ps(weights.scale + c), value, _mm512_loadu_ps(offset + c));
   };
   for (int i = 0; i < kRows; ++i) {
     const auto* of_row = reinterpret_cast<const __m256i*>(x + i * (stride / 2) + channel / 2);
-    low[i] = start(channel, _mm256_loadu_si256(of_row));
-    high[i] = start(channel + kLanes, _mm256_loadu_si256(of_row + 1));
+    low[i] = start(channel, _mm256_loadu_si256(of_row), offsets[i]);
+    high[i] = start(channel + kLanes, _mm256_loadu_si256(of_row + 1), offsets[i]);
   }
   const uint32_t* up = weights.up_pairs + channel;
   for (int64_t j = 0; j < rank_words; ++j, up += stride) {
@@ -95,47 +96,51 @@ HWY_INLINE void ExpandChannels(const CorrectionWeights& weights, const uint32_t*
 }
 
 template <KvEncoding kEncoding, int kRows>
-void CorrectBlock(const CorrectionWeights& weights, const StoredRows& k, const StoredRows& v, int64_t row,
-                  int64_t cols, uint32_t* scratch, uint16_t* k_out, uint16_t* v_out) {
+void CorrectBlock(const CorrectionWeights& weights, int64_t first_token, const StoredRows& k,
+                  const StoredRows& v, int64_t row, int64_t cols, uint32_t* scratch, uint16_t* k_out,
+                  uint16_t* v_out) {
   uint32_t* const inner = scratch + kRows * weights.row_stride / 2;
   DecodeRows<kEncoding, kRows>(k, v, row, cols, weights.row_stride / 2, scratch);
   ProjectRows<kRows>(weights, scratch, inner);
+  const float* offsets[kRows];
+  for (int i = 0; i < kRows; ++i) offsets[i] = weights.offset_of(first_token + row + i);
   for (int64_t c = 0; c < cols; c += kChannels) {
-    ExpandChannels<kRows>(weights, scratch, inner, c, k_out + row * cols + c, cols);
-    ExpandChannels<kRows>(weights, scratch, inner, cols + c, v_out + row * cols + c, cols);
+    ExpandChannels<kRows>(weights, offsets, scratch, inner, c, k_out + row * cols + c, cols);
+    ExpandChannels<kRows>(weights, offsets, scratch, inner, cols + c, v_out + row * cols + c, cols);
   }
 }
 
 template <KvEncoding kEncoding>
-void CorrectGroupOf(const CorrectionWeights& weights, const StoredRows& k, const StoredRows& v, int64_t cols,
-                    uint32_t* scratch, uint16_t* k_out, uint16_t* v_out) {
+void CorrectGroupOf(const CorrectionWeights& weights, int64_t first_token, const StoredRows& k,
+                    const StoredRows& v, int64_t cols, uint32_t* scratch, uint16_t* k_out, uint16_t* v_out) {
   int64_t row = 0;
   for (; row + kCorrectionBlock <= k.rows; row += kCorrectionBlock) {
-    CorrectBlock<kEncoding, kCorrectionBlock>(weights, k, v, row, cols, scratch, k_out, v_out);
+    CorrectBlock<kEncoding, kCorrectionBlock>(weights, first_token, k, v, row, cols, scratch, k_out, v_out);
   }
   for (; row < k.rows; ++row) {
-    CorrectBlock<kEncoding, 1>(weights, k, v, row, cols, scratch, k_out, v_out);
+    CorrectBlock<kEncoding, 1>(weights, first_token, k, v, row, cols, scratch, k_out, v_out);
   }
 }
 
-void CorrectGroupImpl(const CorrectionWeights& weights, const StoredRows& k, const StoredRows& v,
-                      int64_t cols, uint32_t* scratch, uint16_t* k_out, uint16_t* v_out) {
+void CorrectGroupImpl(const CorrectionWeights& weights, int64_t first_token, const StoredRows& k,
+                      const StoredRows& v, int64_t cols, uint32_t* scratch, uint16_t* k_out,
+                      uint16_t* v_out) {
   switch (k.encoding) {
     case KvEncoding::kInt8:
-      return CorrectGroupOf<KvEncoding::kInt8>(weights, k, v, cols, scratch, k_out, v_out);
+      return CorrectGroupOf<KvEncoding::kInt8>(weights, first_token, k, v, cols, scratch, k_out, v_out);
     case KvEncoding::kInt4:
-      return CorrectGroupOf<KvEncoding::kInt4>(weights, k, v, cols, scratch, k_out, v_out);
+      return CorrectGroupOf<KvEncoding::kInt4>(weights, first_token, k, v, cols, scratch, k_out, v_out);
     case KvEncoding::kFp8:
-      return CorrectGroupOf<KvEncoding::kFp8>(weights, k, v, cols, scratch, k_out, v_out);
+      return CorrectGroupOf<KvEncoding::kFp8>(weights, first_token, k, v, cols, scratch, k_out, v_out);
     default:
-      return CorrectGroupOf<KvEncoding::kBF16>(weights, k, v, cols, scratch, k_out, v_out);
+      return CorrectGroupOf<KvEncoding::kBF16>(weights, first_token, k, v, cols, scratch, k_out, v_out);
   }
 }
 
 #else
 
-void CorrectGroupImpl(const CorrectionWeights&, const StoredRows&, const StoredRows&, int64_t, uint32_t*,
-                      uint16_t*, uint16_t*) {}
+void CorrectGroupImpl(const CorrectionWeights&, int64_t, const StoredRows&, const StoredRows&, int64_t,
+                      uint32_t*, uint16_t*, uint16_t*) {}
 
 #endif  // KVBLEND_BF16_WORDS
 
@@ -147,9 +152,10 @@ namespace kvblend::kernels::simd {
 
 HWY_EXPORT(CorrectGroupImpl);
 
-void CorrectGroupBf16(const CorrectionWeights& weights, const StoredRows& k, const StoredRows& v,
-                      int64_t cols, uint32_t* scratch, uint16_t* k_out, uint16_t* v_out) {
-  HWY_DYNAMIC_DISPATCH(CorrectGroupImpl)(weights, k, v, cols, scratch, k_out, v_out);
+void CorrectGroupBf16(const CorrectionWeights& weights, int64_t first_token, const StoredRows& k,
+                      const StoredRows& v, int64_t cols, uint32_t* scratch, uint16_t* k_out,
+                      uint16_t* v_out) {
+  HWY_DYNAMIC_DISPATCH(CorrectGroupImpl)(weights, first_token, k, v, cols, scratch, k_out, v_out);
 }
 
 }  // namespace kvblend::kernels::simd

@@ -150,7 +150,7 @@ inline constexpr int64_t kCorrectionLanes = 16;
 inline constexpr int64_t kCorrectionBlock = 8;
 struct CorrectionWeights {
   const float* scale = nullptr;          // [row_stride]
-  const float* offset = nullptr;         // [row_stride]
+  const float* offset = nullptr;         // [kNumKvCorrectionPlaces, row_stride]
   const float* down = nullptr;           // [channels, rank]
   const float* up = nullptr;             // [rank, row_stride]
   const uint32_t* down_pairs = nullptr;  // [channels / 2, rank]: pairs of channels in bf16
@@ -159,15 +159,19 @@ struct CorrectionWeights {
   int64_t row_stride = 0;
   int64_t rank = 0;
 
+  const float* offset_of(int64_t token) const { return offset + KvCorrectionPlace(token) * row_stride; }
   /// Of CorrectRows.
   int64_t scratch_floats() const { return kCorrectionBlock * (rank + row_stride); }
 };
-/// Corrects rows of x in place; x: [rows, row_stride], zeros behind `channels`
-void CorrectRows(const CorrectionWeights& weights, int64_t rows, float* scratch, float* x);
-/// Corrects stored rows of one group of tokens into dense rows of bf16, with products in bf16. Not of f32 or f16.
+/// Corrects rows of x in place, those of a chunk's tokens from `first_token` on; x: [rows, row_stride], zeros behind
+/// `channels`
+void CorrectRows(const CorrectionWeights& weights, int64_t first_token, int64_t rows, float* scratch,
+                 float* x);
+/// Corrects the stored rows of a group, a chunk's tokens from `first_token` on, into dense rows of bf16, with products in
+/// bf16. Not of f32 or f16.
 /// REQUIRES: HasBf16Dots(), cols a multiple of 32. k_out, v_out: [rows, cols]
-void CorrectGroupBf16(const CorrectionWeights& weights, const StoredRows& k, const StoredRows& v,
-                      int64_t cols, uint32_t* scratch, uint16_t* k_out, uint16_t* v_out);
+void CorrectGroupBf16(const CorrectionWeights& weights, int64_t first_token, const StoredRows& k,
+                      const StoredRows& v, int64_t cols, uint32_t* scratch, uint16_t* k_out, uint16_t* v_out);
 
 // --- pack_kv.cc; tiles.h describes the layout, `rows` have its type and are head_dim apart ---
 

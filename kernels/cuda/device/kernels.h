@@ -62,7 +62,7 @@ inline constexpr int kMaxCorrectionRank = 1024;
 /// A KvCorrectionSpec's values.
 struct KvCorrectionView {
   const float* scale = nullptr;
-  const float* offset = nullptr;
+  const float* offset = nullptr;  // [kNumKvCorrectionPlaces, 2 * cols]
   const float* down = nullptr;
   const float* up = nullptr;
   int64_t cols = 0;

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/kv/source.h"
+#include "kernels/kv_correction_place.h"
 
 namespace kvblend::kernels::cuda {
 namespace {
@@ -91,13 +92,14 @@ KVBLEND_KERNEL(kThreads, 4) CorrectKvKernel(CorrectKvParams p) {
     OfRows sum{};
     for (int r = 0; r < w.rank; ++r) AddProducts(sum, inner[r], w.up[r * channels + channel]);
     const OfRows x = LoadChannel(p, first_row, channel);
-    const float scale = w.scale[channel], offset = w.offset[channel];
+    const float scale = w.scale[channel];
     const bool is_key = channel < w.cols;
     void* out = is_key ? p.k_out : p.v_out;
     const int64_t col = is_key ? channel : channel - w.cols;
     KVBLEND_UNROLL
     for (int i = 0; i < kRows; ++i) {
       if (first_row + i >= p.rows) break;
+      const float offset = w.offset[KvCorrectionPlace(first_row + i) * channels + channel];
       StoreValue(out, p.out_dtype, (first_row + i) * w.cols + col, scale * x.row[i] + offset + sum.row[i]);
     }
   }

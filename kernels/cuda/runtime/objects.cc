@@ -77,8 +77,8 @@ KvCorrectionView DeviceKvCorrection::view() const {
   const int64_t channels = 2 * cols_;
   return {.scale = scale,
           .offset = scale + channels,
-          .down = scale + 2 * channels,
-          .up = scale + (2 + rank_) * channels,
+          .down = scale + (1 + kNumKvCorrectionPlaces) * channels,
+          .up = scale + (1 + kNumKvCorrectionPlaces + rank_) * channels,
           .cols = cols_,
           .rank = static_cast<int32_t>(rank_)};
 }

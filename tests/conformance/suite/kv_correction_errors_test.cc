@@ -15,7 +15,8 @@ class KvCorrectionErrors : public ConformanceTest {
   static constexpr int64_t kRows = 8, kCols = 8, kRank = 3;
   Section Of(KvEncoding encoding, KvPart part) { return Section(backend, encoding, part, kRows, kCols); }
 
-  std::vector<float> scale = std::vector<float>(2 * kCols, 1.0f), offset = scale,
+  std::vector<float> scale = std::vector<float>(2 * kCols, 1.0f),
+                     offset = std::vector<float>(kNumKvCorrectionPlaces * 2 * kCols, 1.0f),
                      down = std::vector<float>(2 * kCols * kRank, 1.0f), up = down;
   const KvCorrectionSpec spec{kCols, kRank, scale, offset, down, up};
 };
@@ -33,7 +34,7 @@ TEST_P(KvCorrectionErrors, Spec) {
   expect([](auto& s) { s.rank = -1; }, "rank is -1; allowed: 0 to 1024");
   expect([](auto& s) { s.rank = 1025; }, "rank is 1025; allowed: 0 to 1024");
   expect([](auto& s) { s.cols = 5; }, "scale has 16 values; allowed: 10");
-  expect([](auto& s) { s.offset = s.offset.subspan(1); }, "offset has 15 values; allowed: 16");
+  expect([](auto& s) { s.offset = s.offset.subspan(1); }, "offset has 127 values; allowed: 128");
   expect([](auto& s) { s.rank = 2; }, "down has 48 values; allowed: 32");
   expect([](auto& s) { s.down = {}; }, "down has 0 values; allowed: 48");
   expect([](auto& s) { s.up = s.up.subspan(16); }, "up has 32 values; allowed: 48");
@@ -43,7 +44,7 @@ TEST_P(KvCorrectionErrors, Spec) {
     value = good;
   };
   spoil(scale[7], NAN, "scale[7] is nan; allowed: finite");
-  spoil(offset[0], INFINITY, "offset[0] is inf; allowed: finite");
+  spoil(offset[127], INFINITY, "offset[127] is inf; allowed: finite");
   spoil(down[47], -INFINITY, "down[47] is -inf; allowed: finite");
   spoil(up[8], NAN, "up[8] is nan; allowed: finite");
   EXPECT_TRUE(backend.CreateKvCorrection(spec).ok());

@@ -28,7 +28,7 @@ struct Values {
       : cols(cols),
         rank(rank),
         scale(2 * cols),
-        offset(2 * cols),
+        offset(kNumKvCorrectionPlaces * 2 * cols),
         down(2 * cols * rank),
         up(2 * cols * rank) {
     for (std::vector<float>* part : {&scale, &offset, &down, &up}) {
@@ -36,6 +36,9 @@ struct Values {
     }
   }
   KvCorrectionSpec spec() const { return {cols, rank, scale, offset, down, up}; }
+  float offset_at(int64_t token, int64_t channel) const {
+    return offset[KvCorrectionPlace(token) * 2 * cols + channel];
+  }
 };
 
 /// K and V as they are stored, and what has been made of them.
@@ -103,7 +106,7 @@ Expected CorrectedByDefinition(const Stored& in, const Values& w, int64_t row, i
                                const std::vector<double>& inner, const std::vector<double>& inner_squares,
                                DataType compute, DataType to) {
   const int64_t channels = 2 * w.cols;
-  const double scaled = double{w.scale[channel]} * in.x(row, channel), offset = w.offset[channel];
+  const double scaled = double{w.scale[channel]} * in.x(row, channel), offset = w.offset_at(row, channel);
   double sum = 0, squares = 0;
   for (int64_t r = 0; r < w.rank; ++r) {
     const double up = w.up[r * channels + channel];
@@ -158,6 +161,7 @@ TEST_P(KvCorrectionConformance, IsTheDefinition) {
                                          {33, 65, 33},
                                          {8, 64, 16},
                                          {17, 320, 7},
+                                         {530, 32, 3},
                                          {3, 1536, 33}}) {
     const Values values = RandomValues(cols, rank);
     const auto correction = backend.CreateKvCorrection(values.spec()).value();
@@ -208,7 +212,7 @@ TEST_P(KvCorrectionConformance, WholeNumbersAreExact) {
         }
         for (const double sum : inner) ASSERT_LE(std::abs(sum), 256) << "which bf16 does not hold exactly";
         for (int64_t c = 0; c < 2 * cols; ++c) {
-          double expected = values.scale[c] * stored.x(row, c) + values.offset[c];
+          double expected = values.scale[c] * stored.x(row, c) + values.offset_at(row, c);
           for (int64_t r = 0; r < rank; ++r) expected += inner[r] * values.up[r * 2 * cols + c];
           ASSERT_EQ(actual.x(row, c), expected) << "row " << row << ", channel " << c;
         }
@@ -219,12 +223,12 @@ TEST_P(KvCorrectionConformance, WholeNumbersAreExact) {
 
 // Each part of the spec by itself, with values that tell its elements from each other.
 TEST_P(KvCorrectionConformance, TellsChannelsApart) {
-  constexpr int64_t kCols = 37;
+  constexpr int64_t kCols = 37, kRows = 513;  // tokens in all places
   const auto wanted = [&](const Values& values, auto expected) {
-    const Stored stored = RandomStored(KvEncoding::kBF16, 6, kCols);
+    const Stored stored = RandomStored(KvEncoding::kBF16, kRows, kCols);
     const auto correction = backend.CreateKvCorrection(values.spec()).value();
     const Stored actual = Correct(stored, *correction, KvEncoding::kF32);
-    for (int64_t row = 0; row < 6; ++row) {
+    for (int64_t row = 0; row < kRows; ++row) {
       for (int64_t c = 0; c < 2 * kCols; ++c) {
         ASSERT_EQ(actual.x(row, c), expected(stored, row, c)) << "row " << row << ", channel " << c;
       }
@@ -232,10 +236,16 @@ TEST_P(KvCorrectionConformance, TellsChannelsApart) {
   };
   const auto zero = [] { return 0.0f; };
   Values scales(kCols, 0, zero), offsets(kCols, 0, zero), routes(kCols, 3, zero);
-  for (int c = 0; c < 2 * kCols; ++c) scales.scale[c] = offsets.offset[c] = static_cast<float>(c + 1);
+  for (int c = 0; c < 2 * kCols; ++c) scales.scale[c] = static_cast<float>(c + 1);
+  for (int i = 0; i < kNumKvCorrectionPlaces * 2 * kCols; ++i) offsets.offset[i] = static_cast<float>(i + 1);
   wanted(scales,
          [](const Stored& in, int64_t row, int64_t c) { return static_cast<double>(c + 1) * in.x(row, c); });
-  wanted(offsets, [](const Stored&, int64_t, int64_t c) { return static_cast<double>(c + 1); });
+  wanted(offsets, [](const Stored&, int64_t row, int64_t c) {
+    constexpr int64_t kBegins[] = {0, 1, 4, 16, 64, 128, 256, 512};
+    const int64_t place =
+        std::upper_bound(std::begin(kBegins), std::end(kBegins), row) - std::begin(kBegins) - 1;
+    return static_cast<double>(place * 2 * kCols + c + 1);
+  });
   // Inner value 1 is a channel of V, and goes to one of K.
   routes.down[(kCols + 5) * 3 + 1] = 2;
   routes.up[1 * 2 * kCols + 30] = 4;

@@ -18,10 +18,11 @@ class CorrectionTest : public BlendFixture {
     const int64_t channels = correction.channels();
     const float size = wild ? 1.0f : 0.0f;
     for (int32_t layer = 0; layer < format.num_layers; ++layer) {
-      correction.layers.push_back({.scale = std::vector<float>(channels, 1 + size),
-                                   .offset = std::vector<float>(channels, size),
-                                   .down = std::vector<float>(3 * channels, size),
-                                   .up = std::vector<float>(3 * channels, size)});
+      correction.layers.push_back(
+          {.scale = std::vector<float>(channels, 1 + size),
+           .offset = std::vector<float>(kernels::kNumKvCorrectionPlaces * channels, size),
+           .down = std::vector<float>(3 * channels, size),
+           .up = std::vector<float>(3 * channels, size)});
     }
     absl::StatusOr<std::unique_ptr<kv::LoadedCorrection>> loaded =
         kv::LoadedCorrection::Load(correction, "learned", *runtime_->backend);

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <fstream>
 #include <limits>
+#include <numeric>
 
 #include "absl/strings/str_cat.h"
 #include "tests/support/temporary_folder.h"
@@ -17,6 +18,12 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
+std::vector<float> Offsets() {
+  std::vector<float> offsets(4 * kernels::kNumKvCorrectionPlaces);
+  std::iota(offsets.begin(), offsets.end(), 5.0f);
+  return offsets;
+}
+
 LearnedCorrection Small() {
   LearnedCorrection correction{
       .anchoring = Anchoring::kIsolated,
@@ -25,7 +32,7 @@ LearnedCorrection Small() {
       .rank = 1,
       .layers = {{},
                  {.scale = {1, 2, 3, 4},
-                  .offset = {5, 6, 7, 8},
+                  .offset = Offsets(),
                   .down = {0.1f, 0.2f, 0.3f, 0.4f},
                   .up = {-1, -2, -3, -4}}},
       .origin = {.data = "some questions", .tokens = 99, .kl_before = 0.5, .kl_after = 0.25}};

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <random>
 
 namespace kvblend::kv {
@@ -12,11 +13,12 @@ namespace {
 
 constexpr int64_t kChannels = 12;
 
-/// Pairs whose y follows from x by a scale, an offset and a map of rank 2, and noise.
+/// Pairs whose y follows from x by a scale, an offset of the place in the chunk, a map of rank 2, and noise.
 class CorrectionFitTest : public testing::Test {
  protected:
   CorrectionFitTest() {
-    for (auto* values : {&scale_, &offset_}) *values = Random(kChannels, 0.5f);
+    scale_ = Random(kChannels, 0.5f);
+    offset_ = Random(kernels::kNumKvCorrectionPlaces * kChannels, 0.5f);
     for (auto* values : {&down_, &up_}) *values = Random(2 * kChannels, 0.5f);
   }
 
@@ -29,25 +31,42 @@ class CorrectionFitTest : public testing::Test {
 
   void AddPairs(int64_t count, float noise, PairMoments& pairs) {
     std::vector<float> x = Random(count * kChannels, 1), y = Random(count * kChannels, noise);
+    std::vector<int32_t> tokens(count);
+    std::vector<float> weights(count);
+    std::uniform_real_distribution<float> uniform(0.1f, 2);
     for (int64_t i = 0; i < count; ++i) {
+      tokens[i] = static_cast<int32_t>(i);
+      weights[i] = uniform(random_);
+      const float* offset = &offset_[kernels::KvCorrectionPlace(i) * kChannels];
       float inner[2] = {0, 0};
       for (int64_t c = 0; c < kChannels; ++c) {
         x[i * kChannels + c] += 3 * offset_[c];  // means that are not zero
         for (int r = 0; r < 2; ++r) inner[r] += x[i * kChannels + c] * down_[2 * c + r];
       }
       for (int64_t c = 0; c < kChannels; ++c) {
-        y[i * kChannels + c] += (1 + scale_[c]) * x[i * kChannels + c] + offset_[c] + inner[0] * up_[c] +
+        y[i * kChannels + c] += (1 + scale_[c]) * x[i * kChannels + c] + offset[c] + inner[0] * up_[c] +
                                 inner[1] * up_[kChannels + c];
       }
     }
-    pairs.Add(x, y);
+    pairs.Add({.stored = x, .fresh = y, .tokens = tokens, .weights = weights});
     x_.insert(x_.end(), x.begin(), x.end());
     y_.insert(y_.end(), y.begin(), y.end());
+    tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+    weights_.insert(weights_.end(), weights.begin(), weights.end());
+  }
+
+  /// Pairs that all count the same, of tokens 0, 1, ...
+  LayerPairs Alike(const std::vector<float>& x, const std::vector<float>& y) {
+    tokens_.resize(x.size() / kChannels);
+    std::iota(tokens_.begin(), tokens_.end(), 0);
+    weights_.assign(tokens_.size(), 1.0f);
+    return {.stored = x, .fresh = y, .tokens = tokens_, .weights = weights_};
   }
 
   std::mt19937 random_{7};
   std::vector<float> scale_, offset_, down_, up_;
-  std::vector<float> x_, y_;  // of all pairs
+  std::vector<float> x_, y_, weights_;  // of all pairs
+  std::vector<int32_t> tokens_;
 };
 
 TEST_F(CorrectionFitTest, FindsWhatThePairsWereMadeBy) {
@@ -69,16 +88,17 @@ TEST_F(CorrectionFitTest, TheResidualIsWhatCorrectingEveryPairLeaves) {
   constexpr int32_t kRank = 2;
   const LayerCorrection fit = FitLayer(pairs, {.rank = kRank, .ridge = 0.1});
   double before[2] = {0, 0}, after[2] = {0, 0};
-  for (size_t row = 0; row < x_.size(); row += kChannels) {
+  for (size_t i = 0, row = 0; i < tokens_.size(); ++i, row += kChannels) {
+    const float* offset = &fit.offset[kernels::KvCorrectionPlace(tokens_[i]) * kChannels];
     for (int64_t c = 0; c < kChannels; ++c) {
-      double value = fit.scale[c] * x_[row + c] + fit.offset[c];
+      double value = fit.scale[c] * x_[row + c] + offset[c];
       for (int32_t r = 0; r < kRank; ++r) {
         double inner = 0;
         for (int64_t k = 0; k < kChannels; ++k) inner += x_[row + k] * fit.down[k * kRank + r];
         value += inner * fit.up[r * kChannels + c];
       }
-      before[2 * c / kChannels] += std::pow(y_[row + c] - x_[row + c], 2);
-      after[2 * c / kChannels] += std::pow(y_[row + c] - value, 2);
+      before[2 * c / kChannels] += weights_[i] * std::pow(y_[row + c] - x_[row + c], 2);
+      after[2 * c / kChannels] += weights_[i] * std::pow(y_[row + c] - value, 2);
     }
   }
   EXPECT_NEAR(ResidualShare(pairs, fit, kRank), (after[0] / before[0] + after[1] / before[1]) / 2, 1e-4);
@@ -88,7 +108,7 @@ TEST_F(CorrectionFitTest, NothingToLearnFromIsNoCorrection) {
   PairMoments pairs(kChannels);
   EXPECT_TRUE(FitLayer(pairs, {}).empty());
   const std::vector<float> x = Random(40 * kChannels, 1);
-  pairs.Add(x, x);
+  pairs.Add(Alike(x, x));
   EXPECT_TRUE(FitLayer(pairs, {}).empty());
   EXPECT_EQ(ResidualShare(pairs, {}, 16), 1);
 }
@@ -101,7 +121,7 @@ TEST_F(CorrectionFitTest, ChannelsThatNeverChangeGetAnOffsetAlone) {
     y[i] = 5;
     x[i + 1] = y[i + 1] = 0;
   }
-  pairs.Add(x, y);
+  pairs.Add(Alike(x, y));
   const LayerCorrection fit = FitLayer(pairs, {.rank = 4, .ridge = 0.1});
   for (const auto* values : {&fit.scale, &fit.offset, &fit.down, &fit.up}) {
     EXPECT_TRUE(
