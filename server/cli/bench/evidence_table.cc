@@ -41,8 +41,7 @@ std::string Aligned(const std::vector<std::vector<std::string>>& lines) {
 
 std::string DivergenceTable(const std::vector<BenchRow>& rows) {
   std::vector<std::vector<std::string>> lines = {{"row", "KL mean [95%]"}};
-  if (rows.front().comparison)
-    lines[0].push_back(absl::StrCat("of ", rows.front().comparison->against, "'s"));
+  if (rows.front().comparison) lines[0].push_back(absl::StrCat("against ", rows.front().comparison->against));
   for (const BenchRow& row : rows) {
     std::vector<std::string>& cells = lines.emplace_back();
     cells = {row.variant.RowName(), WithInterval(row.kl_mean, 4)};

@@ -109,7 +109,7 @@ absl::Status Measure(const BenchFlags& flags, CommandContext& context) {
     KVBLEND_ASSIGN_OR_RETURN(tasks, TasksLeft(tasks, options.max_passages, results.questions));
     if (!results.questions.empty()) {
       terminal.PrintNote(
-          absl::StrFormat("%d questions are in %s already", results.questions.size(), flags.resume));
+          absl::StrFormat("questions in %s already: %d", flags.resume, results.questions.size()));
     }
   }
   absl::Status status;
@@ -135,11 +135,11 @@ absl::Status Measure(const BenchFlags& flags, CommandContext& context) {
 }
 
 absl::Status Run(const BenchFlags& flags, CommandContext& context) {
+  KVBLEND_RETURN_IF_ERROR(CheckBenchFlags(flags));
   if (!flags.merge.empty()) {
     KVBLEND_ASSIGN_OR_RETURN(const SavedResults results, MergeResultFiles(flags.merge));
     return Report(flags, results, context.terminal);
   }
-  if (flags.data.empty()) return absl::InvalidArgumentError("bench needs --data FILE, or --merge FILE...");
   return Measure(flags, context);
 }
 

@@ -55,11 +55,12 @@ absl::StatusOr<std::vector<BenchVariant>> NamedRows(const std::vector<std::strin
 template <typename Value>
 CLI::Option* AddList(CLI::App& command, const char* name, std::vector<Value>& values, const char* help,
                      const char* type) {
-  return command.add_option(name, values, help)->delimiter(',')->capture_default_str()->type_name(type);
+  CLI::Option* option = command.add_option(name, values, help)->delimiter(',')->type_name(type);
+  return values.empty() ? option : option->capture_default_str();
 }
 
 /// Which questions are asked.
-std::vector<CLI::Option*> AddQuestionFlags(CLI::App& command, BenchFlags& flags) {
+std::vector<const CLI::Option*> AddQuestionFlags(CLI::App& command, BenchFlags& flags) {
   return {
       command
           .add_option("--data", flags.data,
@@ -85,7 +86,7 @@ std::vector<CLI::Option*> AddQuestionFlags(CLI::App& command, BenchFlags& flags)
 }
 
 /// The rows as combinations of lists.
-std::vector<CLI::Option*> AddCombinationFlags(CLI::App& command, BenchFlags& flags) {
+std::vector<const CLI::Option*> AddCombinationFlags(CLI::App& command, BenchFlags& flags) {
   return {
       AddList(command, "--modes", flags.modes, "Any of full, prefix, reuse, blend", "MODE,..."),
       AddList(command, "--policy", flags.policies, "Policies for mode blend: a row for each", "NAME,..."),
@@ -104,7 +105,7 @@ std::vector<CLI::Option*> AddCombinationFlags(CLI::App& command, BenchFlags& fla
 }
 
 /// How it is measured.
-std::vector<CLI::Option*> AddMeasuringFlags(CLI::App& command, BenchFlags& flags) {
+std::vector<const CLI::Option*> AddMeasuringFlags(CLI::App& command, BenchFlags& flags) {
   return {
       AddList(command, "--measure", flags.measures, "Any of ttft, kl, nll, f1; the rest is null", "WHAT,..."),
       command.add_option("--repeat", flags.options.repeats, "Time measurements per question and row")
@@ -132,31 +133,42 @@ std::vector<CLI::Option*> AddMeasuringFlags(CLI::App& command, BenchFlags& flags
 void AddBenchFlags(CLI::App& command, BenchFlags& flags) {
   flags.options.tenant_namespace = "kvblend-bench";
   AddConnectionFlags(command, InProcess::kAllowed, flags.connection);
-  CLI::Option* merge =
-      command.add_option("--merge", flags.merge, "Measure nothing: tables over the files of --resume")
-          ->type_name("FILE...");
-  for (CLI::Option* option : AddQuestionFlags(command, flags)) merge->excludes(option);
-  CLI::Option* rows =
-      AddList(command, "--rows", flags.rows,
-              "Exactly these rows: full, prefix, cacheblend (as published), or reuse or a policy "
-              "with :RATIO, :N-layers, :isolated, :uncorrected",
-              "ROW,...");
-  merge->excludes(rows);
-  for (CLI::Option* option : AddCombinationFlags(command, flags)) {
-    merge->excludes(option);
-    rows->excludes(option);
-  }
+  flags.measuring_options = AddQuestionFlags(command, flags);
+  flags.measuring_options.push_back(AddList(
+      command, "--rows", flags.rows,
+      "Exactly these rows: full, prefix, cacheblend (as published), or reuse or a policy with :RATIO, "
+      ":N-layers, :isolated, :uncorrected",
+      "ROW,..."));
+  flags.combination_options = AddCombinationFlags(command, flags);
   command
       .add_option(
           "--against", flags.against,
           "Hold all rows against this one, which is added if it is not among them: ratios of KL on the "
           "same questions, with intervals")
       ->type_name("ROW");
-  for (CLI::Option* option : AddMeasuringFlags(command, flags)) merge->excludes(option);
+  for (const auto& options : {flags.combination_options, AddMeasuringFlags(command, flags)}) {
+    flags.measuring_options.insert(flags.measuring_options.end(), options.begin(), options.end());
+  }
+  command.add_option("--merge", flags.merge, "Measure nothing: tables over these files of --resume")
+      ->type_name("FILE...");
   command.add_option("--json", flags.json, "Write one JSON object per row; - for standard output")
       ->type_name("OUT");
   command.add_option("--per-question", flags.per_question, "Write one JSON object per row and question")
       ->type_name("OUT");
+}
+
+absl::Status CheckBenchFlags(const BenchFlags& flags) {
+  const auto refuse = [](const std::vector<const CLI::Option*>& options, const char* why) {
+    for (const CLI::Option* option : options) {
+      if (option->count() == 0) continue;
+      return absl::InvalidArgumentError(absl::StrCat(option->get_name(), " says nothing beside ", why));
+    }
+    return absl::OkStatus();
+  };
+  if (!flags.merge.empty()) return refuse(flags.measuring_options, "--merge, which measures nothing");
+  if (flags.data.empty()) return absl::InvalidArgumentError("bench needs --data FILE, or --merge FILE...");
+  if (flags.rows.empty()) return absl::OkStatus();
+  return refuse(flags.combination_options, "--rows, which names every row");
 }
 
 absl::StatusOr<BenchOptions> MakeBenchOptions(const BenchFlags& flags) {

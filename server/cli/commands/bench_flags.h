@@ -10,6 +10,10 @@
 #include "server/cli/bench/bench_spec.h"
 #include "server/cli/command.h"
 
+namespace CLI {
+class Option;
+}
+
 namespace kvblend::server::cli {
 
 struct BenchFlags {
@@ -34,9 +38,16 @@ struct BenchFlags {
   std::string json;
   std::string per_question;
   BenchOptions options;
+  // What CheckBenchFlags looks at.
+  std::vector<const CLI::Option*> combination_options;
+  std::vector<const CLI::Option*> measuring_options;
 };
 
 void AddBenchFlags(CLI::App& command, BenchFlags& flags);
+
+/// kInvalidArgument for flags that have no meaning together: what measures beside --merge, the lists of which rows
+/// are combined beside --rows, neither --data nor --merge.
+absl::Status CheckBenchFlags(const BenchFlags& flags);
 
 /// The rows, the one that they are held against added at the end if it is not among them.
 absl::StatusOr<BenchOptions> MakeBenchOptions(const BenchFlags& flags);

@@ -141,5 +141,23 @@ TEST_F(ReferenceCacheTest, ABenchThatFindsItsReferencesMeasuresTheSameAndOnlyTim
   EXPECT_EQ(cache.computed(), 9);
 }
 
+TEST_F(ReferenceCacheTest, AReferenceOfOtherTokensIsNoticed) {
+  ReferenceCache cache = Open();
+  const KeptReferences kept{.cache = &cache, .engine = {}};
+  KnownEngine engine;
+  ASSERT_TRUE(RunTasks(engine, Questions(1), Options({BenchMode::kReuse}), nullptr, kept).status.ok());
+  KnownEngine retokenized;
+  const auto known = retokenized.on_score;
+  retokenized.on_score = [&](const v1::ScoreRequest& request, const auto& send) {
+    return known(request, [&](v1::ScoreEvent event) {
+      if (event.has_prompt()) event.mutable_prompt()->set_prompt_tokens(99);
+      send(event);
+    });
+  };
+  const BenchRun run = RunTasks(retokenized, Questions(1), Options({BenchMode::kReuse}), nullptr, kept);
+  EXPECT_EQ(run.status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(run.status.ToString(), HasSubstr("is of 100 prompt tokens, reuse has 99"));
+}
+
 }  // namespace
 }  // namespace kvblend::server::cli
