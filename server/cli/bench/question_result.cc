@@ -29,6 +29,9 @@ constexpr NumberField kNumbers[] = {
     {"answer_nll", &QuestionResult::answer_nll},
 };
 
+constexpr std::pair<const char*, std::string FinishedQuestion::*> kTexts[] = {
+    {"data", &FinishedQuestion::data}, {"hash", &FinishedQuestion::hash}};
+
 absl::Status BadKey(const char* key, const char* what) {
   return absl::InvalidArgumentError(absl::StrCat("'", key, "' must be ", what));
 }
@@ -80,8 +83,7 @@ OrderedJson ToJson(const FinishedQuestion& question) {
 absl::StatusOr<FinishedQuestion> FinishedQuestionFromJson(const OrderedJson& json) {
   if (!json.is_object()) return absl::InvalidArgumentError("must be a JSON object");
   FinishedQuestion question;
-  for (const auto& [key, field] :
-       {std::pair("data", &FinishedQuestion::data), {"hash", &FinishedQuestion::hash}}) {
+  for (const auto& [key, field] : kTexts) {
     const auto it = json.find(key);
     if (it == json.end() || !it->is_string()) return BadKey(key, "a string");
     question.*field = it->get<std::string>();

@@ -77,6 +77,15 @@ absl::Status Report(const BenchFlags& flags, const SavedResults& results, Termin
   return absl::OkStatus();
 }
 
+/// An engine that learns while it serves does not measure one thing.
+void WarnAboutNewCorrection(const v1::GetInfoResponse& before, Client& client, Terminal& terminal) {
+  const absl::StatusOr<v1::GetInfoResponse> after = client.calls().GetInfo({});
+  if (!after.ok() || after->kv_format().correction() == before.kv_format().correction()) return;
+  terminal.PrintWarning(absl::StrCat("the engine's correction changed meanwhile, from '",
+                                     before.kv_format().correction(), "' to '",
+                                     after->kv_format().correction(), "'; corrected rows are a mixture"));
+}
+
 /// Leaves the questions of the tasks: a file of results may hold more.
 void KeepAsked(const std::vector<BenchTask>& tasks, std::vector<FinishedQuestion>& questions) {
   std::erase_if(questions, [&](const FinishedQuestion& question) {
@@ -129,6 +138,8 @@ absl::Status Measure(const BenchFlags& flags, CommandContext& context) {
     terminal.PrintNote(absl::StrFormat("full prefill: %d results from %s, %d computed", cache->found(),
                                        flags.reference_cache, cache->computed()));
   }
+  WarnAboutNewCorrection(info, client, terminal);
+  if (status.ok() && results.questions.empty()) terminal.PrintNote("no questions in this part");
   // An interrupted run still tells what it has measured so far.
   if (!results.questions.empty()) KVBLEND_RETURN_IF_ERROR(Report(flags, results, terminal));
   return status;

@@ -163,5 +163,26 @@ TEST_F(BenchCommandTest, SaysWhatCameFromTheCache) {
   EXPECT_THAT(Err(), HasSubstr("is computed again"));
 }
 
+TEST_F(BenchCommandTest, AnEngineThatLearnsMeanwhileIsNoticed) {
+  calls_.info.mutable_kv_format()->set_correction("one");
+  calls_.on_generate = [this](const v1::GenerateRequest& request, const auto& send) -> absl::Status {
+    calls_.info.mutable_kv_format()->set_correction("two");
+    send(FakeCalls::PromptEvent(request));
+    send(FakeCalls::FinishedEvent(v1::FINISH_REASON_MAX_TOKENS));
+    return absl::OkStatus();
+  };
+  const std::string line = "bench --measure ttft --modes reuse --data " + Data("data.json", 1);
+  EXPECT_EQ(RunLine(line), 0);
+  EXPECT_THAT(Err(), HasSubstr("from 'one' to 'two'"));
+  EXPECT_EQ(RunLine(line), 0);
+  EXPECT_EQ(Err(), "");
+}
+
+TEST_F(BenchCommandTest, APartMayBeEmpty) {
+  EXPECT_EQ(RunLine("bench --measure ttft --modes reuse --shard 3/3 --data " + Data("data.json", 2)), 0);
+  EXPECT_EQ(Out(), "");
+  EXPECT_THAT(Err(), HasSubstr("no questions"));
+}
+
 }  // namespace
 }  // namespace kvblend::server::cli
