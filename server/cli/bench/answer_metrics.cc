@@ -66,6 +66,12 @@ double BestAnswerF1(std::string_view prediction, absl::Span<const std::string> g
   return best;
 }
 
+bool IsExactMatch(std::string_view prediction, absl::Span<const std::string> golds) {
+  const std::vector<std::string> words = NormalizedAnswerWords(prediction);
+  return std::any_of(golds.begin(), golds.end(),
+                     [&](const std::string& gold) { return NormalizedAnswerWords(gold) == words; });
+}
+
 std::string_view FirstLine(std::string_view completion) {
   constexpr std::string_view kBlank = " \t\r\n\v\f";
   const size_t begin = completion.find_first_not_of(kBlank);

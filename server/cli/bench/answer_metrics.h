@@ -21,6 +21,9 @@ double AnswerF1(std::string_view prediction, std::string_view gold);
 /// The best AnswerF1 over all gold answers; 0 when there are none.
 double BestAnswerF1(std::string_view prediction, absl::Span<const std::string> golds);
 
+/// Whether the prediction's words are those of a gold answer, in order.
+bool IsExactMatch(std::string_view prediction, absl::Span<const std::string> golds);
+
 /// What counts as the answer in a completion: its first line that is not blank, trimmed.
 std::string_view FirstLine(std::string_view completion);
 

@@ -1,38 +1,16 @@
 #include "server/cli/bench/bench_report.h"
 
-#include <algorithm>
 #include <array>
 #include <cmath>
-#include <optional>
+#include <string_view>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
-#include "server/cli/bench/statistics.h"
 #include "server/convert/enums.h"
 
 namespace kvblend::server::cli {
 namespace {
-
-std::vector<double> Collect(const std::vector<QuestionResult>& questions, double QuestionResult::*field) {
-  std::vector<double> values;
-  for (const QuestionResult& question : questions) {
-    if (!std::isnan(question.*field)) values.push_back(question.*field);
-  }
-  return values;
-}
-
-std::vector<double> MedianTtfts(const std::vector<QuestionResult>& questions) {
-  std::vector<double> medians;
-  for (const QuestionResult& question : questions) {
-    if (!question.ttft_seconds.empty()) medians.push_back(Median(question.ttft_seconds));
-  }
-  return medians;
-}
-
-OrderedJson NumberOrNull(double value) {
-  return std::isfinite(value) ? OrderedJson(value) : OrderedJson(nullptr);
-}
 
 void AddVariant(const BenchVariant& variant, OrderedJson& json) {
   json["mode"] = kvblend::Name(variant.mode);
@@ -43,6 +21,28 @@ void AddVariant(const BenchVariant& variant, OrderedJson& json) {
   if (variant.query_layers > 0) json["query_layers"] = variant.query_layers;
   json["anchored"] = variant.anchoring == v1::ANCHORING_ANCHORED;
   if (variant.policy) json["corrected"] = variant.correction;
+}
+
+/// The figure, and its interval under the same key.
+void AddEstimate(const char* key, const Estimate& estimate, OrderedJson& figures, OrderedJson& intervals) {
+  figures[key] = NumberOrNull(estimate.value);
+  intervals[key] = std::isfinite(estimate.interval.low) ? OrderedJson{NumberOrNull(estimate.interval.low),
+                                                                      NumberOrNull(estimate.interval.high)}
+                                                        : OrderedJson(nullptr);
+}
+
+OrderedJson ToJson(const Comparison& comparison) {
+  OrderedJson json = {{"row", comparison.against}};
+  OrderedJson intervals;
+  AddEstimate("kl_ratio", comparison.kl_ratio, json, intervals);
+  AddEstimate("kl_first_token_ratio", comparison.kl_first_token_ratio, json, intervals);
+  AddEstimate("ttft_ratio", comparison.ttft_ratio, json, intervals);
+  AddEstimate("top1_difference", comparison.top1_difference, json, intervals);
+  AddEstimate("f1_difference", comparison.f1_difference, json, intervals);
+  AddEstimate("exact_match_difference", comparison.exact_match_difference, json, intervals);
+  AddEstimate("answer_nll_difference", comparison.answer_nll_difference, json, intervals);
+  json["ci95"] = intervals;
+  return json;
 }
 
 std::string Number(double value, int decimals) {
@@ -113,66 +113,38 @@ Cells MakeCells(const BenchRow& row) {
           Number(row.recomputed_tokens_mean, 0),
           Seconds(row.ttft_p50),
           Seconds(row.ttft_p95),
-          std::isfinite(row.ttft_speedup) ? absl::StrFormat("%.1fx", row.ttft_speedup) : "-",
-          Number(row.kl_first_token_mean, 4),
-          Number(row.kl_mean, 4),
-          Number(row.top1_agreement, 3),
-          Number(row.f1_mean, 3),
-          Number(row.answer_nll_mean, 3)};
+          std::isfinite(row.ttft_speedup.value) ? absl::StrFormat("%.1fx", row.ttft_speedup.value) : "-",
+          Number(row.kl_first_token_mean.value, 4),
+          Number(row.kl_mean.value, 4),
+          Number(row.top1_agreement.value, 3),
+          Number(row.f1_mean.value, 3),
+          Number(row.answer_nll_mean.value, 3)};
 }
 
 }  // namespace
 
-std::vector<BenchRow> Summarize(const std::vector<VariantResults>& results) {
-  const auto full = std::find_if(results.begin(), results.end(), [](const VariantResults& candidate) {
-    return candidate.variant.mode == BenchMode::kFull;
-  });
-  const std::vector<double> full_ttfts =
-      full == results.end() ? std::vector<double>() : MedianTtfts(full->questions);
-  std::vector<BenchRow> rows;
-  for (const auto& [variant, questions] : results) {
-    BenchRow row;
-    row.variant = variant;
-    row.num_questions = static_cast<int>(questions.size());
-    row.prompt_tokens_mean = Mean(Collect(questions, &QuestionResult::prompt_tokens));
-    row.exact_tokens_mean = Mean(Collect(questions, &QuestionResult::exact_tokens));
-    row.reused_tokens_mean = Mean(Collect(questions, &QuestionResult::reused_tokens));
-    row.recomputed_tokens_mean = Mean(Collect(questions, &QuestionResult::recomputed_tokens));
-    row.computed_tokens_mean = Mean(Collect(questions, &QuestionResult::computed_tokens));
-    for (const QuestionResult& question : questions) row.missing_chunks += question.missing_chunks;
-    const std::vector<double> ttfts = MedianTtfts(questions);
-    row.ttft_p50 = Percentile(ttfts, 0.50);
-    row.ttft_p95 = Percentile(ttfts, 0.95);
-    if (!ttfts.empty() && ttfts.size() == full_ttfts.size()) {
-      std::vector<double> speedups;
-      for (size_t i = 0; i < ttfts.size(); ++i) speedups.push_back(full_ttfts[i] / ttfts[i]);
-      row.ttft_speedup = Median(speedups);
-    }
-    row.kl_first_token_mean = Mean(Collect(questions, &QuestionResult::kl_first_token));
-    row.kl_mean = Mean(Collect(questions, &QuestionResult::kl));
-    row.kl_median = Median(Collect(questions, &QuestionResult::kl));
-    row.top1_agreement = Mean(Collect(questions, &QuestionResult::top1_agreement));
-    row.f1_mean = Mean(Collect(questions, &QuestionResult::answer_f1));
-    row.answer_nll_mean = Mean(Collect(questions, &QuestionResult::answer_nll));
-    rows.push_back(std::move(row));
-  }
-  return rows;
-}
-
-OrderedJson ToJson(const BenchRow& row, int repeats) {
+OrderedJson ToJson(const BenchRow& row, const std::string& data, int repeats) {
   OrderedJson json;
+  json["data"] = data;
   AddVariant(row.variant, json);
   json["n"] = row.num_questions;
   json["prompt_tokens_mean"] = NumberOrNull(row.prompt_tokens_mean);
   json["recomputed_tokens_mean"] = NumberOrNull(row.recomputed_tokens_mean);
   json["ttft_s"] = {{"p50", NumberOrNull(row.ttft_p50)}, {"p95", NumberOrNull(row.ttft_p95)}};
-  json["kl_first_token_mean"] = NumberOrNull(row.kl_first_token_mean);
-  json["kl_mean"] = NumberOrNull(row.kl_mean);
-  json["top1_agreement"] = NumberOrNull(row.top1_agreement);
-  json["f1_mean"] = NumberOrNull(row.f1_mean);
-  json["answer_nll_mean"] = NumberOrNull(row.answer_nll_mean);
+  OrderedJson intervals;
+  AddEstimate("kl_first_token_mean", row.kl_first_token_mean, json, intervals);
+  AddEstimate("kl_mean", row.kl_mean, json, intervals);
+  AddEstimate("top1_agreement", row.top1_agreement, json, intervals);
+  AddEstimate("f1_mean", row.f1_mean, json, intervals);
+  AddEstimate("exact_match_mean", row.exact_match_mean, json, intervals);
+  AddEstimate("answer_nll_mean", row.answer_nll_mean, json, intervals);
   json["kl_median"] = NumberOrNull(row.kl_median);
-  json["ttft_speedup"] = NumberOrNull(row.ttft_speedup);
+  AddEstimate("ttft_speedup", row.ttft_speedup, json, intervals);
+  json["ci95"] = intervals;
+  json["flips"] = row.flips
+                      ? OrderedJson{{"lost", row.flips->lost}, {"won", row.flips->won}, {"p", row.flips->p}}
+                      : OrderedJson(nullptr);
+  json["against"] = row.comparison ? ToJson(*row.comparison) : OrderedJson(nullptr);
   json["ttft_repeats"] = repeats;
   json["exact_tokens_mean"] = NumberOrNull(row.exact_tokens_mean);
   json["reused_tokens_mean"] = NumberOrNull(row.reused_tokens_mean);
@@ -181,19 +153,13 @@ OrderedJson ToJson(const BenchRow& row, int repeats) {
   return json;
 }
 
-OrderedJson ToJson(const BenchVariant& variant, const QuestionResult& result) {
+OrderedJson ToJson(const BenchVariant& variant, const FinishedQuestion& question,
+                   const QuestionResult& result) {
   OrderedJson json;
+  json["data"] = question.data;
+  json["question"] = question.index;
   AddVariant(variant, json);
-  json["question"] = result.question_index;
-  json["prompt_tokens"] = result.prompt_tokens;
-  json["recomputed_tokens"] = result.recomputed_tokens;
-  json["ttft_s"] = result.ttft_seconds;
-  json["kl_first_token"] = NumberOrNull(result.kl_first_token);
-  json["kl"] = NumberOrNull(result.kl);
-  json["top1_agreement"] = NumberOrNull(result.top1_agreement);
-  json["f1"] = NumberOrNull(result.answer_f1);
-  json["answer_nll"] = NumberOrNull(result.answer_nll);
-  json["answer"] = result.answer;
+  json.update(ToJson(result));
   return json;
 }
 

@@ -5,6 +5,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/status_macros.h"
 #include "server/convert/enums.h"
 
 namespace kvblend::server::cli {
@@ -33,7 +35,63 @@ void AddBlends(v1::Policy policy, const std::vector<BenchRatio>& ratios,
   }
 }
 
+absl::Status BadRow(const std::string& name, const std::string& what) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      "row '", name, "': ", what,
+      "; allowed: full, prefix, cacheblend, or reuse or a policy, with :RATIO, :N-layers, :isolated, "
+      ":uncorrected behind it"));
+}
+
+/// What stands behind a ':' in the name of a row.
+absl::Status ParsePart(const std::string& name, const std::string& part, BenchVariant& variant) {
+  if (part == "isolated") {
+    variant.anchoring = v1::ANCHORING_ISOLATED;
+  } else if (part == "uncorrected") {
+    variant.correction = false;
+  } else if (part.ends_with("-layers")) {
+    if (variant.policy != v1::POLICY_QUERY) return BadRow(name, "only policy query has layers that vote");
+    if (!absl::SimpleAtoi(part.substr(0, part.find('-')), &variant.query_layers) ||
+        variant.query_layers < 1) {
+      return BadRow(name, absl::StrCat("'", part, "' is no number of layers"));
+    }
+  } else if (!HasRatio(*variant.policy)) {
+    return BadRow(name, absl::StrCat("'", part, "' makes no difference here"));
+  } else {
+    const auto ratio = ParseBenchRatio(part);
+    if (!ratio.ok()) return BadRow(name, std::string(ratio.status().message()));
+    variant.ratio = *ratio;
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
+
+BenchVariant CacheBlendAsPublished() {
+  return {.mode = BenchMode::kBlend,
+          .policy = v1::POLICY_HKVD,
+          .ratio = 0.15,
+          .anchoring = v1::ANCHORING_ISOLATED,
+          .correction = false};
+}
+
+absl::StatusOr<BenchVariant> ParseRow(const std::string& name) {
+  if (name == "full") return BenchVariant{.mode = BenchMode::kFull};
+  if (name == "prefix") return BenchVariant{.mode = BenchMode::kPrefix};
+  if (name == "cacheblend") return CacheBlendAsPublished();
+  const std::vector<std::string> parts = absl::StrSplit(name, ':');
+  BenchVariant variant{.mode = BenchMode::kBlend};
+  if (parts.front() == "reuse") {
+    variant.mode = BenchMode::kReuse;
+    variant.policy = v1::POLICY_NONE;
+  } else {
+    const auto policy = kvblend::ParseName<Policy>("policy", parts.front());
+    if (!policy.ok()) return BadRow(name, absl::StrCat("'", parts.front(), "' is not known"));
+    variant.policy = ToWire<v1::Policy>(*policy);
+  }
+  for (size_t i = 1; i < parts.size(); ++i) KVBLEND_RETURN_IF_ERROR(ParsePart(name, parts[i], variant));
+  if (HasRatio(*variant.policy) && !variant.ratio) return BadRow(name, "needs a ratio");
+  return variant;
+}
 
 NameTable<BenchMode> NamesOf(BenchMode) {
   static constexpr NamedValue<BenchMode> kModes[] = {{BenchMode::kFull, "full"},
@@ -82,6 +140,17 @@ std::string BenchVariant::Label() const {
   return label;
 }
 
+std::string BenchVariant::RowName() const {
+  if (mode == BenchMode::kFull || mode == BenchMode::kPrefix) return std::string(kvblend::Name(mode));
+  if (*this == CacheBlendAsPublished()) return "cacheblend";
+  std::string name = mode == BenchMode::kReuse ? "reuse" : Name(*policy);
+  if (ratio) absl::StrAppend(&name, ":", RatioName(*ratio));
+  if (query_layers > 0) absl::StrAppend(&name, ":", query_layers, "-layers");
+  if (anchoring == v1::ANCHORING_ISOLATED) name += ":isolated";
+  if (!correction) name += ":uncorrected";
+  return name;
+}
+
 absl::StatusOr<std::vector<BenchVariant>> MakeVariants(const std::vector<BenchMode>& modes,
                                                        const std::vector<v1::Policy>& policies,
                                                        const std::vector<BenchRatio>& ratios,
@@ -119,6 +188,28 @@ absl::StatusOr<std::vector<BenchVariant>> MakeVariants(const std::vector<BenchMo
     }
   }
   return variants;
+}
+
+absl::StatusOr<BenchMeasures> ParseMeasures(const std::vector<std::string>& names) {
+  BenchMeasures measures{.ttft = false, .kl = false, .nll = false, .f1 = false};
+  for (const std::string& name : names) {
+    bool* measure = name == "ttft"  ? &measures.ttft
+                    : name == "kl"  ? &measures.kl
+                    : name == "nll" ? &measures.nll
+                    : name == "f1"  ? &measures.f1
+                                    : nullptr;
+    if (measure == nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("unknown measure '", name, "'; allowed: ttft, kl, nll, f1"));
+    }
+    *measure = true;
+  }
+  return measures;
+}
+
+bool BenchOptions::HasFull() const {
+  return std::any_of(variants.begin(), variants.end(),
+                     [](const BenchVariant& variant) { return variant.mode == BenchMode::kFull; });
 }
 
 }  // namespace kvblend::server::cli

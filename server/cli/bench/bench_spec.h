@@ -44,7 +44,18 @@ struct BenchVariant {
   v1::BlendOptions blend_options() const;
   /// "blend query 0.15 anchored", for progress and warnings.
   std::string Label() const;
+  /// As ParseRow reads it: "full", "reuse", "query:0.15", "hkvd:auto:isolated", "cacheblend".
+  std::string RowName() const;
+  bool operator==(const BenchVariant&) const = default;
 };
+
+/// CacheBlend as published (EuroSys 2025): isolated chunks, the 15% of tokens recomputed whose values deviate most
+/// at layer 1, no learned correction.
+BenchVariant CacheBlendAsPublished();
+
+/// A row by its name: full, prefix, cacheblend, or WHAT[:RATIO][:LAYERS-layers][:isolated][:uncorrected], where WHAT
+/// is reuse or a policy. kInvalidArgument: names the row and what is allowed.
+absl::StatusOr<BenchVariant> ParseRow(const std::string& name);
 
 /// One variant per combination that makes a difference: full and prefix come once (an exact prefix is always
 /// anchored), policies without a ratio once per anchoring, numbers of voting layers only with policy query.
@@ -65,15 +76,20 @@ struct BenchMeasures {
   bool f1 = true;    // the generated answer
 };
 
+/// Of "ttft", "kl", "nll" and "f1".
+absl::StatusOr<BenchMeasures> ParseMeasures(const std::vector<std::string>& names);
+
 struct BenchOptions {
   std::vector<BenchVariant> variants;
   BenchMeasures measures;
-  int max_questions = 0;  // 0: all
-  int max_passages = 0;   // per question; 0: all
-  int repeats = 3;        // TTFT measurements per question and variant; their median counts
+  int max_passages = 0;  // per question; 0: all
+  int repeats = 3;       // TTFT measurements per question and variant; their median counts
   int32_t kl_tokens = 16;
   int32_t answer_tokens = 32;
   std::string tenant_namespace;  // chunks that the bench stores live here, and are removed again
+
+  /// Whether full prefill is among the variants.
+  bool HasFull() const;
 };
 
 }  // namespace kvblend::server::cli

@@ -5,8 +5,10 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
+#include "server/cli/content_hash.h"
 #include "server/cli/files.h"
 
 namespace kvblend::server::cli {
@@ -78,6 +80,21 @@ absl::StatusOr<std::vector<BenchQuestion>> LoadQuestions(const std::string& path
     return absl::Status(questions.status().code(), absl::StrCat(path, ": ", questions.status().message()));
   }
   return questions;
+}
+
+std::string HashOf(const v1::Prompt& prompt) {
+  std::string texts;
+  const auto add = [&](const std::string& text) { absl::StrAppend(&texts, text.size(), ":", text); };
+  add(prompt.system_text());
+  add(prompt.lead_in());
+  for (const std::string& chunk : prompt.chunks()) add(chunk);
+  add(prompt.question());
+  return ContentHash(texts);
+}
+
+std::string HashOf(const BenchQuestion& question, int max_passages) {
+  return ContentHash(
+      absl::StrCat(HashOf(MakePrompt(question, max_passages)), absl::StrJoin(question.answers, "\n")));
 }
 
 v1::Prompt MakePrompt(const BenchQuestion& question, int max_passages) {

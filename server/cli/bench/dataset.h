@@ -31,4 +31,9 @@ absl::StatusOr<std::vector<BenchQuestion>> ParseQuestions(std::string_view json)
 /// "{title}\n{text}\n\n".
 v1::Prompt MakePrompt(const BenchQuestion& question, int max_passages);
 
+/// Tells prompts apart by their texts.
+std::string HashOf(const v1::Prompt& prompt);
+/// Tells questions apart by the prompt that is made of them and by their answers.
+std::string HashOf(const BenchQuestion& question, int max_passages);
+
 }  // namespace kvblend::server::cli

@@ -26,6 +26,16 @@ double Percentile(absl::Span<const double> values, double fraction) {
   return std::lerp(sorted[below], sorted[above], rank - static_cast<double>(below));
 }
 
+double McNemarP(int lost, int won) {
+  const int pairs = lost + won;
+  double tail = 0;  // probability of min(lost, won) or fewer heads among as many throws of a fair coin
+  for (int k = 0; k <= std::min(lost, won); ++k) {
+    tail += std::exp(std::lgamma(pairs + 1.0) - std::lgamma(k + 1.0) - std::lgamma(pairs - k + 1.0) -
+                     pairs * std::log(2.0));
+  }
+  return std::min(1.0, 2 * tail);
+}
+
 absl::StatusOr<double> KlDivergence(absl::Span<const float> log_p, absl::Span<const float> log_q) {
   if (log_p.empty() || log_p.size() != log_q.size()) {
     return absl::InvalidArgumentError(

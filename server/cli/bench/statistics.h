@@ -14,6 +14,10 @@ double Percentile(absl::Span<const double> values, double fraction);
 
 inline double Median(absl::Span<const double> values) { return Percentile(values, 0.5); }
 
+/// McNemar's exact test, two-sided: how likely it is that pairs which differ split at least as unevenly as
+/// `lost` and `won`, if both ways are equally likely. 1 where no pair differs.
+double McNemarP(int lost, int won);
+
 /// Kullback-Leibler divergence KL(p || q) in nats of two distributions given as natural log-probabilities
 /// over the same vocabulary, summed in double. Outcomes that p excludes add nothing. kInvalidArgument when
 /// the sizes differ or are 0.

@@ -1,5 +1,7 @@
 // kvblend bench: time and quality of full, prefix-cached, reused and blended prefill on real questions.
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,11 +11,11 @@
 #include "base/status_macros.h"
 #include "server/cli/bench/bench_report.h"
 #include "server/cli/bench/bench_runner.h"
-#include "server/cli/bench/bench_spec.h"
+#include "server/cli/bench/bench_tasks.h"
+#include "server/cli/bench/result_file.h"
 #include "server/cli/command.h"
+#include "server/cli/commands/bench_flags.h"
 #include "server/cli/files.h"
-#include "server/cli/flags.h"
-#include "server/convert/enums.h"
 
 namespace kvblend::server::cli {
 namespace {
@@ -21,77 +23,19 @@ namespace {
 constexpr char kBenchExamples[] =
     R"(Columns: recomp: stored tokens that were recomputed. TTFT: time to first token, per question the median
 of --repeat runs. KL: divergence from full prefill, over full prefill's own 16 greedy tokens. gold NLL: negative
-log-likelihood per token of the first gold answer. More in docs/benchmarking.md.
+log-likelihood per token of the first gold answer. Below the table: 95% intervals over the questions; exact: answers
+that are right word for word; lost, won: right with full prefill alone, with the row alone; p: chance of such a
+split if both were equally likely. More in docs/benchmarking.md.
 
 Examples:
   kvblend bench --model model.gguf --data tests/fixtures/musique_sample.json --json out.jsonl
   kvblend bench --server 127.0.0.1:50051 --data questions.json --n 20 --policy query,hkvd --ratio 0.05,0.15
   kvblend bench --model model.gguf --data questions.json --passages 5 --anchored --isolated --measure kl
+  kvblend bench --model model.gguf --data a.json b.json --measure kl,f1 --rows reuse,query:0.05,query:0.15 \
+      --against cacheblend --reference-cache references --resume results.jsonl
+  kvblend bench --model model.gguf --data a.json --shard 1/2 --resume part1.jsonl
+  kvblend bench --merge part1.jsonl part2.jsonl --against reuse
 )";
-
-struct BenchFlags {
-  Connection connection;
-  std::string data;
-  std::string json;
-  std::string per_question;
-  std::vector<std::string> modes = {"full", "prefix", "reuse", "blend"};
-  std::vector<std::string> policies = {"query"};
-  std::vector<std::string> ratios = {"0.15"};
-  std::vector<int32_t> query_layers = {0};
-  std::vector<std::string> measures = {"ttft", "kl", "nll", "f1"};
-  bool anchored = false;
-  bool isolated = false;
-  std::vector<std::string> corrections = {"on"};
-  BenchOptions options;
-};
-
-absl::StatusOr<BenchMeasures> ParseMeasures(const std::vector<std::string>& names) {
-  BenchMeasures measures{.ttft = false, .kl = false, .nll = false, .f1 = false};
-  for (const std::string& name : names) {
-    bool* measure = name == "ttft"  ? &measures.ttft
-                    : name == "kl"  ? &measures.kl
-                    : name == "nll" ? &measures.nll
-                    : name == "f1"  ? &measures.f1
-                                    : nullptr;
-    if (measure == nullptr) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("unknown measure '", name, "'; allowed: ttft, kl, nll, f1"));
-    }
-    *measure = true;
-  }
-  return measures;
-}
-
-absl::StatusOr<BenchOptions> MakeOptions(const BenchFlags& flags) {
-  BenchOptions options = flags.options;
-  std::vector<BenchMode> modes;
-  for (const std::string& name : flags.modes) {
-    KVBLEND_ASSIGN_OR_RETURN(modes.emplace_back(), ParseName<BenchMode>("mode", name));
-  }
-  std::vector<v1::Policy> policies;
-  for (const std::string& name : flags.policies) {
-    KVBLEND_ASSIGN_OR_RETURN(const Policy policy, ParseName<Policy>("policy", name));
-    policies.push_back(ToWire<v1::Policy>(policy));
-  }
-  std::vector<BenchRatio> ratios;
-  for (const std::string& text : flags.ratios) {
-    KVBLEND_ASSIGN_OR_RETURN(ratios.emplace_back(), ParseBenchRatio(text));
-  }
-  std::vector<v1::Anchoring> anchorings;
-  if (flags.anchored || !flags.isolated) anchorings.push_back(v1::ANCHORING_ANCHORED);
-  if (flags.isolated) anchorings.push_back(v1::ANCHORING_ISOLATED);
-  std::vector<bool> corrections;
-  for (const std::string& name : flags.corrections) {
-    if (name != "on" && name != "off") {
-      return absl::InvalidArgumentError(absl::StrCat("corrected is '", name, "'; allowed: on, off"));
-    }
-    corrections.push_back(name == "on");
-  }
-  KVBLEND_ASSIGN_OR_RETURN(
-      options.variants, MakeVariants(modes, policies, ratios, anchorings, flags.query_layers, corrections));
-  KVBLEND_ASSIGN_OR_RETURN(options.measures, ParseMeasures(flags.measures));
-  return options;
-}
 
 void WarnAboutMisses(const std::vector<BenchRow>& rows, Terminal& terminal) {
   for (const BenchRow& row : rows) {
@@ -102,50 +46,112 @@ void WarnAboutMisses(const std::vector<BenchRow>& rows, Terminal& terminal) {
   }
 }
 
-absl::Status WriteResults(const BenchFlags& flags, const std::vector<VariantResults>& results,
-                          const std::vector<BenchRow>& rows, Terminal& terminal) {
-  if (!flags.per_question.empty()) {
-    std::string lines;
-    for (const auto& [variant, questions] : results) {
-      for (const QuestionResult& question : questions) lines += JsonLine(ToJson(variant, question)) + "\n";
+/// Writes what the flags ask for, and the tables.
+absl::Status Report(const BenchFlags& flags, const SavedResults& results, Terminal& terminal) {
+  const BenchOptions& options = results.settings.options;
+  KVBLEND_ASSIGN_OR_RETURN(const std::optional<size_t> against, FindRow(options.variants, flags.against));
+  std::string question_lines;
+  for (size_t i = 0; i < options.variants.size(); ++i) {
+    for (const FinishedQuestion& question : results.questions) {
+      question_lines += JsonLine(ToJson(options.variants[i], question, question.rows[i])) + "\n";
     }
-    KVBLEND_RETURN_IF_ERROR(WriteFile(flags.per_question, lines));
   }
-  if (flags.json.empty()) return absl::OkStatus();
-  std::string lines;
-  for (const BenchRow& row : rows) lines += JsonLine(ToJson(row, flags.options.repeats)) + "\n";
-  if (flags.json != "-") return WriteFile(flags.json, lines);
-  terminal.out << lines << std::flush;
+  std::string row_lines;
+  std::string tables = results.settings.Title() + "\n";
+  for (const auto& [data, variants] : GroupByData(options.variants, results.questions)) {
+    const std::vector<BenchRow> rows = Summarize(variants, against);
+    WarnAboutMisses(rows, terminal);
+    for (const BenchRow& row : rows) row_lines += JsonLine(ToJson(row, data, options.repeats)) + "\n";
+    absl::StrAppend(&tables, "\n", data, ", questions: ", rows.front().num_questions);
+    if (options.measures.ttft) {
+      absl::StrAppend(&tables, ", time measurements per question and row: ", options.repeats);
+    }
+    absl::StrAppend(&tables, "\n\n", FormatTable(rows), FormatEvidence(rows));
+  }
+  if (!flags.per_question.empty()) KVBLEND_RETURN_IF_ERROR(WriteFile(flags.per_question, question_lines));
+  if (!flags.json.empty() && flags.json != "-") KVBLEND_RETURN_IF_ERROR(WriteFile(flags.json, row_lines));
+  if (flags.json == "-") terminal.out << row_lines << std::flush;
+  // With --json - standard output belongs to the machine.
+  std::ostream& table = flags.json == "-" ? terminal.err : terminal.out;
+  table << tables << std::flush;
   return absl::OkStatus();
 }
 
-absl::Status Run(const BenchFlags& flags, CommandContext& context) {
+/// An engine that learns while it serves does not measure one thing.
+void WarnAboutNewCorrection(const v1::GetInfoResponse& before, Client& client, Terminal& terminal) {
+  const absl::StatusOr<v1::GetInfoResponse> after = client.calls().GetInfo({});
+  if (!after.ok() || after->kv_format().correction() == before.kv_format().correction()) return;
+  terminal.PrintWarning(absl::StrCat("the engine's correction changed meanwhile, from '",
+                                     before.kv_format().correction(), "' to '",
+                                     after->kv_format().correction(), "'; corrected rows are a mixture"));
+}
+
+/// Leaves the questions of the tasks: a file of results may hold more.
+void KeepAsked(const std::vector<BenchTask>& tasks, std::vector<FinishedQuestion>& questions) {
+  std::erase_if(questions, [&](const FinishedQuestion& question) {
+    return std::none_of(tasks.begin(), tasks.end(), [&](const BenchTask& task) {
+      return task.data == question.data && task.index == question.index;
+    });
+  });
+}
+
+absl::Status Measure(const BenchFlags& flags, CommandContext& context) {
   Terminal& terminal = context.terminal;
-  KVBLEND_ASSIGN_OR_RETURN(const BenchOptions options, MakeOptions(flags));
-  KVBLEND_ASSIGN_OR_RETURN(const std::vector<BenchQuestion> questions, LoadQuestions(flags.data));
+  KVBLEND_ASSIGN_OR_RETURN(const BenchOptions options, MakeBenchOptions(flags));
+  KVBLEND_ASSIGN_OR_RETURN(const Shard shard, ParseShard(flags.shard));
+  KVBLEND_ASSIGN_OR_RETURN(const std::vector<BenchData> data, LoadBenchData(flags.data));
+  KVBLEND_ASSIGN_OR_RETURN(std::vector<BenchTask> tasks, SelectTasks(data, flags.first, flags.n, shard));
+  std::optional<ReferenceCache> cache;
+  if (!flags.reference_cache.empty()) {
+    KVBLEND_ASSIGN_OR_RETURN(
+        cache, ReferenceCache::Open(flags.reference_cache,
+                                    [&terminal](std::string_view what) { terminal.PrintWarning(what); }));
+  }
   KVBLEND_ASSIGN_OR_RETURN(Client client, context.Connect(flags.connection));
   KVBLEND_ASSIGN_OR_RETURN(const v1::GetInfoResponse info, client.calls().GetInfo({}));
 
-  std::vector<VariantResults> results;
+  SavedResults results{.settings = MakeRunSettings(info, options), .questions = {}};
+  std::optional<ResultFile> file;
+  if (!flags.resume.empty()) {
+    KVBLEND_ASSIGN_OR_RETURN(file, ResultFile::Open(flags.resume, results.settings, results.questions));
+    KeepAsked(tasks, results.questions);
+    KVBLEND_ASSIGN_OR_RETURN(tasks, TasksLeft(tasks, options.max_passages, results.questions));
+    if (!results.questions.empty()) {
+      terminal.PrintNote(
+          absl::StrFormat("questions in %s already: %d", flags.resume, results.questions.size()));
+    }
+  }
   absl::Status status;
   {
     ProgressBar bar(terminal, "Bench");
+    const KeptReferences kept{.cache = cache ? &*cache : nullptr, .engine = FullPrefillEngine(info)};
     status = RunBench(
-        client, questions, options,
-        [&](int done, int total, std::string_view what) { bar.Update(done, total, what); }, results);
+        client, tasks, options, kept,
+        [&](int done, int total, std::string_view what) { bar.Update(done, total, what); },
+        [&](FinishedQuestion question) {
+          if (file) KVBLEND_RETURN_IF_ERROR(file->Append(question));
+          results.questions.push_back(std::move(question));
+          return absl::OkStatus();
+        });
   }
+  if (cache) {
+    terminal.PrintNote(absl::StrFormat("full prefill: %d results from %s, %d computed", cache->found(),
+                                       flags.reference_cache, cache->computed()));
+  }
+  WarnAboutNewCorrection(info, client, terminal);
+  if (status.ok() && results.questions.empty()) terminal.PrintNote("no questions in this part");
   // An interrupted run still tells what it has measured so far.
-  if (results.front().questions.empty()) return status;
-  const std::vector<BenchRow> rows = Summarize(results);
-  WarnAboutMisses(rows, terminal);
-  KVBLEND_RETURN_IF_ERROR(WriteResults(flags, results, rows, terminal));
-  // With --json - standard output belongs to the machine.
-  std::ostream& table = flags.json == "-" ? terminal.err : terminal.out;
-  table << absl::StreamFormat("%s on %s\n", info.model().name(), info.backend());
-  table << "questions: " << rows.front().num_questions;
-  if (options.measures.ttft) table << ", time measurements per question and row: " << options.repeats;
-  table << "\n\n" << FormatTable(rows) << std::flush;
+  if (!results.questions.empty()) KVBLEND_RETURN_IF_ERROR(Report(flags, results, terminal));
   return status;
+}
+
+absl::Status Run(const BenchFlags& flags, CommandContext& context) {
+  KVBLEND_RETURN_IF_ERROR(CheckBenchFlags(flags));
+  if (!flags.merge.empty()) {
+    KVBLEND_ASSIGN_OR_RETURN(const SavedResults results, MergeResultFiles(flags.merge));
+    return Report(flags, results, context.terminal);
+  }
+  return Measure(flags, context);
 }
 
 }  // namespace
@@ -154,63 +160,7 @@ void AddBenchCommand(CLI::App& root, CommandContext& context) {
   const auto [command, flags] = AddCommand<BenchFlags>(
       root, context, "bench",
       "Measure time to first token and quality against full prefill on real questions", kBenchExamples, Run);
-  flags.options.tenant_namespace = "kvblend-bench";
-  AddConnectionFlags(command, InProcess::kAllowed, flags.connection);
-  command.add_option("--data", flags.data, "JSON list of {question, answers[], ctxs: [{title, text}]}")
-      ->required()
-      ->type_name("FILE");
-  command.add_option("--n", flags.options.max_questions, "Questions, from the first; default: all")
-      ->check(CLI::PositiveNumber)
-      ->type_name("N");
-  command
-      .add_option("--passages", flags.options.max_passages,
-                  "Passages per question, from the first; default: all")
-      ->check(CLI::PositiveNumber)
-      ->type_name("K");
-  command.add_option("--modes", flags.modes, "Any of full, prefix, reuse, blend")
-      ->delimiter(',')
-      ->capture_default_str()
-      ->type_name("MODE,...");
-  command.add_option("--policy", flags.policies, "Policies for mode blend: a row for each")
-      ->delimiter(',')
-      ->capture_default_str()
-      ->type_name("NAME,...");
-  command.add_option("--ratio", flags.ratios, "Ratios for mode blend, numbers or auto: a row for each")
-      ->delimiter(',')
-      ->capture_default_str()
-      ->type_name("R,...");
-  command
-      .add_option("--query-layers", flags.query_layers,
-                  "Policy query: layers that vote, 0: all; a row for each")
-      ->delimiter(',')
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str()
-      ->type_name("N,...");
-  command
-      .add_option("--corrected", flags.corrections,
-                  "on, off or both: the learned correction of stored KV; one row for each")
-      ->delimiter(',')
-      ->type_name("LIST")
-      ->capture_default_str();
-  command.add_flag("--anchored", flags.anchored, "Chunks computed behind system text and lead-in (default)");
-  command.add_flag("--isolated", flags.isolated,
-                   "Chunks computed by themselves; with --anchored, rows for both");
-  command.add_option("--measure", flags.measures, "Any of ttft, kl, nll, f1; the rest is null")
-      ->delimiter(',')
-      ->capture_default_str()
-      ->type_name("WHAT,...");
-  command.add_option("--repeat", flags.options.repeats, "Time measurements per question and row")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str()
-      ->type_name("N");
-  command
-      .add_option("--namespace", flags.options.tenant_namespace, "Where the bench keeps its chunks meanwhile")
-      ->capture_default_str()
-      ->type_name("NAME");
-  command.add_option("--json", flags.json, "Write one JSON object per row; - for standard output")
-      ->type_name("OUT");
-  command.add_option("--per-question", flags.per_question, "Write one JSON object per row and question")
-      ->type_name("OUT");
+  AddBenchFlags(command, flags);
 }
 
 }  // namespace kvblend::server::cli

@@ -52,5 +52,15 @@ TEST(AnswerMetricsTest, FirstLineSkipsBlankOnesAndTrims) {
   EXPECT_EQ(FirstLine(""), "");
 }
 
+TEST(AnswerMetricsTest, ExactMatchIsWordForWord) {
+  const std::vector<std::string> golds = {"Exeter College", "the Sun"};
+  EXPECT_TRUE(IsExactMatch("exeter college.", golds));
+  EXPECT_TRUE(IsExactMatch("Sun", golds));
+  EXPECT_FALSE(IsExactMatch("College Exeter", golds));  // F1 is 1
+  EXPECT_FALSE(IsExactMatch("Exeter College, Oxford", golds));
+  EXPECT_FALSE(IsExactMatch("", golds));
+  EXPECT_FALSE(IsExactMatch("", {}));
+}
+
 }  // namespace
 }  // namespace kvblend::server::cli

@@ -3,9 +3,11 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/cli/bench/bench_spec.h"
+#include "server/cli/bench/bench_tasks.h"
 #include "server/cli/bench/dataset.h"
 
 namespace kvblend::server::cli {
@@ -143,6 +145,68 @@ TEST(BenchSpecTest, RefusesWhatMakesNoSense) {
   }
   EXPECT_THAT(ParseName<BenchMode>("mode", "fast").status().ToString(),
               HasSubstr("full, prefix, reuse, blend"));
+}
+
+TEST(BenchSpecTest, RowsHaveNamesThatAreReadBack) {
+  for (const char* name : {"full", "prefix", "reuse", "reuse:isolated", "reuse:uncorrected", "query:0.15",
+                           "query:auto", "query:0.05:20-layers:isolated", "hkvd:0.15:isolated", "cacheblend",
+                           "link", "none", "all", "random:1:isolated:uncorrected"}) {
+    const auto row = ParseRow(name);
+    ASSERT_TRUE(row.ok()) << row.status();
+    EXPECT_EQ(row->RowName(), name);
+  }
+  EXPECT_EQ(*ParseRow("hkvd:uncorrected:isolated:0.15"), CacheBlendAsPublished());
+  EXPECT_EQ(ParseRow("cacheblend")->Label(), "blend hkvd 0.15 isolated uncorrected");
+  EXPECT_EQ(*ParseRow("query:0.15"),
+            MakeVariants({BenchMode::kBlend}, {v1::POLICY_QUERY}, {0.15}, {v1::ANCHORING_ANCHORED})->front());
+  for (const char* name : {"", "best", "query", "query:2", "query:0.1:0-layers", "hkvd:0.1:3-layers",
+                           "full:isolated", "reuse:0.1", "link:0.1", "query:0.1:", "cacheblend:isolated"}) {
+    const absl::Status status = ParseRow(name).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << name;
+    EXPECT_THAT(status.ToString(), HasSubstr("allowed: full, prefix, cacheblend")) << name;
+  }
+}
+
+std::vector<std::string> Names(const absl::StatusOr<std::vector<BenchTask>>& tasks) {
+  EXPECT_TRUE(tasks.ok()) << tasks.status();
+  std::vector<std::string> names;
+  for (const BenchTask& task : *tasks) names.push_back(absl::StrCat(task.data, task.index));
+  return names;
+}
+
+TEST(BenchTasksTest, QuestionsOfEachFileInParts) {
+  const std::vector<BenchData> data = {{.label = "a", .questions = std::vector<BenchQuestion>(5)},
+                                       {.label = "b", .questions = std::vector<BenchQuestion>(2)}};
+  EXPECT_THAT(Names(SelectTasks(data, 0, 0, {})), ElementsAre("a0", "a1", "a2", "a3", "a4", "b0", "b1"));
+  EXPECT_THAT(Names(SelectTasks(data, 1, 2, {})), ElementsAre("a1", "a2", "b1"));
+  EXPECT_THAT(Names(SelectTasks(data, 0, 0, *ParseShard("1/2"))), ElementsAre("a0", "a2", "a4", "b1"));
+  EXPECT_THAT(Names(SelectTasks(data, 0, 0, *ParseShard("2/2"))), ElementsAre("a1", "a3", "b0"));
+  EXPECT_THAT(SelectTasks(data, 2, 0, {}).status().ToString(),
+              HasSubstr("first is 2, but b has 2 questions"));
+  for (const char* text : {"", "1", "0/2", "3/2", "1/0", "a/b", "1/2/3", "-1/2"}) {
+    EXPECT_THAT(ParseShard(text).status().ToString(), HasSubstr("allowed: I/N")) << text;
+  }
+}
+
+TEST(BenchTasksTest, FilesAreNamedWithoutFolderAndEnding) {
+  const std::string sample = KVBLEND_SOURCE_DIR "/tests/fixtures/musique_sample.json";
+  const auto data = LoadBenchData({sample});
+  ASSERT_TRUE(data.ok()) << data.status();
+  EXPECT_EQ(data->front().label, "musique_sample");
+  EXPECT_THAT(LoadBenchData({sample, sample}).status().ToString(), HasSubstr("two data files"));
+}
+
+TEST(BenchTasksTest, HashesTellQuestionsApart) {
+  const BenchQuestion question{.question = "Q", .answers = {"A", "B"}, .passages = {{"T", "ab"}, {"U", "c"}}};
+  BenchQuestion other = question;
+  EXPECT_EQ(HashOf(question, 0), HashOf(other, 0));
+  EXPECT_NE(HashOf(question, 0), HashOf(question, 1));
+  other.answers = {"A"};
+  EXPECT_NE(HashOf(question, 0), HashOf(other, 0));
+  other = question;
+  other.passages[1].text = "d";
+  EXPECT_NE(HashOf(question, 0), HashOf(other, 0));
+  EXPECT_EQ(HashOf(question, 1), HashOf(other, 1));  // not asked
 }
 
 }  // namespace

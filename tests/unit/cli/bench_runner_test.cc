@@ -9,7 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/cli/bench/bench_report.h"
-#include "tests/unit/cli/fake_calls.h"
+#include "tests/unit/cli/bench_engine.h"
 
 namespace kvblend::server::cli {
 namespace {
@@ -17,105 +17,6 @@ namespace {
 using testing::Each;
 using testing::ElementsAre;
 using testing::SizeIs;
-
-constexpr int kTokens = 16;
-
-std::vector<float> Distribution(double p0) {
-  return {static_cast<float>(std::log(p0)), static_cast<float>(std::log(1 - p0))};
-}
-
-/// Full prefill: (0.6, 0.4) everywhere, so token 0 is its greedy one. Whatever reuses chunks gives (0.3, 0.7)
-/// for the first token and (0.6, 0.4) after it. Full prefill takes 8 s, the exact prefix 4 s, reuse 1 s,
-/// blending 2 s.
-class KnownEngine : public FakeCalls {
- public:
-  KnownEngine() {
-    on_generate = [this](const v1::GenerateRequest& request, const Send<v1::GenerateEvent>& send) {
-      return KnownGenerate(request, send);
-    };
-    on_score = [](const v1::ScoreRequest& request, const Send<v1::ScoreEvent>& send) {
-      return KnownScore(request, send);
-    };
-  }
-
-  int failing_generate = -1;  // index of the Generate call that fails
-
- private:
-  static double Seconds(const v1::BlendOptions& blend) {
-    if (blend.reuse() == v1::REUSE_NOTHING) return 8;
-    if (blend.reuse() == v1::REUSE_PREFIX) return 4;
-    return blend.policy() == v1::POLICY_NONE ? 1 : 2;
-  }
-
-  absl::Status KnownGenerate(const v1::GenerateRequest& request, const Send<v1::GenerateEvent>& send) {
-    if (static_cast<int>(generated.size()) - 1 == failing_generate) return absl::UnavailableError("gone");
-    v1::GenerateEvent event = PromptEvent(request);
-    const v1::BlendOptions& blend = request.blend();
-    event.mutable_prompt()->set_recomputed_tokens(
-        blend.policy() == v1::POLICY_QUERY && blend.reuse() == v1::REUSE_CHUNKS ? 15 : 0);
-    send(event);
-    // In two deltas, to see that they are put together.
-    const int count = request.sampling().ignore_eos() ? request.sampling().max_tokens() : 2;
-    send(TextEvent("\nThe gold", {0}));
-    send(TextEvent(" answer\nmore", std::vector<int32_t>(count - 1, 0)));
-    send(FinishedEvent(v1::FINISH_REASON_MAX_TOKENS, Seconds(blend)));
-    return absl::OkStatus();
-  }
-
-  static absl::Status KnownScore(const v1::ScoreRequest& request, const Send<v1::ScoreEvent>& send) {
-    v1::ScoreEvent event;
-    *event.mutable_prompt() = Report(request.prompt(), request.blend());
-    send(event);
-    const bool exact = request.blend().reuse() != v1::REUSE_CHUNKS;
-    const int count = request.has_continuation_text() ? 2 : request.continuation_token_ids().ids_size();
-    for (int i = 0; i < count; ++i) {
-      const double p0 = exact || i > 0 ? 0.6 : 0.3;
-      v1::ScoredToken token;
-      token.set_logprob(std::log(p0));
-      token.set_top_token_id(p0 > 0.5 ? 0 : 1);
-      if (request.return_distributions()) {
-        for (const float value : Distribution(p0)) token.add_distribution(value);
-      }
-      *event.mutable_token() = token;
-      send(event);
-    }
-    return absl::OkStatus();
-  }
-};
-
-std::vector<BenchQuestion> Questions(int count) {
-  std::vector<BenchQuestion> questions;
-  for (int i = 0; i < count; ++i) {
-    const std::string number(static_cast<size_t>(i) + 1, 'x');  // other lengths, other keys in the fake store
-    questions.push_back({.question = "Q" + number,
-                         .answers = {"gold answer", "other"},
-                         .passages = {{"A", number}, {"B", number + number + "yy"}}});
-  }
-  return questions;
-}
-
-BenchOptions Options(std::vector<BenchMode> modes) {
-  BenchOptions options;
-  options.variants = *MakeVariants(modes, {v1::POLICY_QUERY}, {0.15}, {v1::ANCHORING_ANCHORED});
-  options.repeats = 2;
-  options.tenant_namespace = "bench";
-  return options;
-}
-
-absl::StatusOr<std::vector<VariantResults>> Bench(KnownEngine& engine,
-                                                  const std::vector<BenchQuestion>& questions,
-                                                  const BenchOptions& options,
-                                                  const BenchProgress& progress = nullptr) {
-  Cancellation cancellation;
-  Client client(engine.Lend(), cancellation);
-  std::vector<VariantResults> results;
-  const absl::Status status = RunBench(client, questions, options, progress, results);
-  if (!status.ok()) return status;
-  return results;
-}
-
-const std::vector<BenchMode> kAllModes = {BenchMode::kFull, BenchMode::kPrefix, BenchMode::kReuse,
-                                          BenchMode::kBlend};
 
 std::vector<BenchRow> Rows(KnownEngine& engine, int num_questions,
                            const BenchOptions& options = Options(kAllModes)) {
@@ -132,25 +33,25 @@ TEST(BenchRunnerTest, FiguresMatchClosedForms) {
   const double exact_nll = -std::log(0.6);
   const double reuse_nll = -(std::log(0.3) + std::log(0.6)) / 2;
   for (int exact : {0, 1}) {
-    EXPECT_DOUBLE_EQ(rows[exact].kl_mean, 0);
-    EXPECT_DOUBLE_EQ(rows[exact].kl_first_token_mean, 0);
-    EXPECT_DOUBLE_EQ(rows[exact].top1_agreement, 1);
-    EXPECT_NEAR(rows[exact].answer_nll_mean, exact_nll, 1e-9);
+    EXPECT_DOUBLE_EQ(rows[exact].kl_mean.value, 0);
+    EXPECT_DOUBLE_EQ(rows[exact].kl_first_token_mean.value, 0);
+    EXPECT_DOUBLE_EQ(rows[exact].top1_agreement.value, 1);
+    EXPECT_NEAR(rows[exact].answer_nll_mean.value, exact_nll, 1e-9);
   }
   for (int blended : {2, 3}) {
-    EXPECT_NEAR(rows[blended].kl_first_token_mean, kl, 1e-6);
-    EXPECT_NEAR(rows[blended].kl_mean, kl / kTokens, 1e-6);
+    EXPECT_NEAR(rows[blended].kl_first_token_mean.value, kl, 1e-6);
+    EXPECT_NEAR(rows[blended].kl_mean.value, kl / kTokens, 1e-6);
     EXPECT_NEAR(rows[blended].kl_median, kl / kTokens, 1e-6);
-    EXPECT_DOUBLE_EQ(rows[blended].top1_agreement, 15.0 / kTokens);
-    EXPECT_NEAR(rows[blended].answer_nll_mean, reuse_nll, 1e-9);
+    EXPECT_DOUBLE_EQ(rows[blended].top1_agreement.value, 15.0 / kTokens);
+    EXPECT_NEAR(rows[blended].answer_nll_mean.value, reuse_nll, 1e-9);
   }
   const std::vector<double> seconds = {8, 4, 1, 2};
   for (size_t i = 0; i < rows.size(); ++i) {
     EXPECT_EQ(rows[i].num_questions, 3);
-    EXPECT_DOUBLE_EQ(rows[i].f1_mean, 1);  // "The gold answer" against "gold answer"
+    EXPECT_DOUBLE_EQ(rows[i].f1_mean.value, 1);  // "The gold answer" against "gold answer"
     EXPECT_DOUBLE_EQ(rows[i].ttft_p50, seconds[i]);
     EXPECT_DOUBLE_EQ(rows[i].ttft_p95, seconds[i]);
-    EXPECT_DOUBLE_EQ(rows[i].ttft_speedup, 8 / seconds[i]);
+    EXPECT_DOUBLE_EQ(rows[i].ttft_speedup.value, 8 / seconds[i]);
     EXPECT_DOUBLE_EQ(rows[i].prompt_tokens_mean, 100);
     EXPECT_EQ(rows[i].missing_chunks, 0);
   }
@@ -200,8 +101,8 @@ TEST(BenchRunnerTest, WithoutModeFullTheReferenceIsStillFullPrefill) {
   KnownEngine engine;
   const std::vector<BenchRow> rows = Rows(engine, 2, Options({BenchMode::kBlend}));
   ASSERT_THAT(rows, SizeIs(1));
-  EXPECT_GT(rows[0].kl_mean, 0);
-  EXPECT_TRUE(std::isnan(rows[0].ttft_speedup));
+  EXPECT_GT(rows[0].kl_mean.value, 0);
+  EXPECT_TRUE(std::isnan(rows[0].ttft_speedup.value));
   EXPECT_EQ(engine.generated[0].blend().reuse(), v1::REUSE_NOTHING);
 }
 
@@ -213,7 +114,7 @@ TEST(BenchRunnerTest, MeasuresOnlyWhatIsAsked) {
   ASSERT_THAT(rows, SizeIs(2));
   EXPECT_TRUE(engine.scored.empty());
   EXPECT_THAT(engine.generated, SizeIs(2 * 2));
-  const OrderedJson row = ToJson(rows[1], options.repeats);
+  const OrderedJson row = ToJson(rows[1], "questions", options.repeats);
   EXPECT_TRUE(row["kl_mean"].is_null());
   EXPECT_TRUE(row["f1_mean"].is_null());
   EXPECT_EQ(row["ttft_s"]["p50"], 2);
@@ -232,15 +133,11 @@ TEST(BenchRunnerTest, LeavesTheStoreAsItWasFound) {
 TEST(BenchRunnerTest, CleansUpAfterAnErrorAndNamesTheQuestion) {
   KnownEngine engine;
   engine.failing_generate = 15;  // in the second question: each makes 13 calls
-  std::vector<VariantResults> results;
-  Cancellation cancellation;
-  Client client(engine.Lend(), cancellation);
-  const absl::Status status = RunBench(client, Questions(3), Options(kAllModes), nullptr, results);
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(status.message(), "question 2: gone");
-  ASSERT_THAT(results, SizeIs(4));
-  for (const VariantResults& row : results)
-    EXPECT_THAT(row.questions, SizeIs(1));  // the one that was finished
+  const BenchRun run = RunTasks(engine, Questions(3), Options(kAllModes));
+  EXPECT_EQ(run.status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(run.status.message(), "question 2: gone");
+  ASSERT_THAT(run.finished, SizeIs(1));  // the one that was finished
+  EXPECT_THAT(run.finished.front().rows, SizeIs(4));
   EXPECT_TRUE(engine.stored.empty());
 }
 
@@ -285,20 +182,20 @@ TEST(BenchReportTest, JsonHasTheDocumentedKeys) {
   KnownEngine engine;
   const std::vector<BenchRow> rows = Rows(engine, 1);
   ASSERT_THAT(rows, SizeIs(4));
-  const OrderedJson blend = ToJson(rows[3], 2);
+  const OrderedJson blend = ToJson(rows[3], "questions", 2);
   std::vector<std::string> keys;
   for (const auto& [key, value] : blend.items()) keys.push_back(key);
-  keys.resize(13);
-  EXPECT_THAT(keys, ElementsAre("mode", "policy", "ratio", "anchored", "corrected", "n", "prompt_tokens_mean",
-                                "recomputed_tokens_mean", "ttft_s", "kl_first_token_mean", "kl_mean",
-                                "top1_agreement", "f1_mean"));
+  keys.resize(14);
+  EXPECT_THAT(keys, ElementsAre("data", "mode", "policy", "ratio", "anchored", "corrected", "n",
+                                "prompt_tokens_mean", "recomputed_tokens_mean", "ttft_s",
+                                "kl_first_token_mean", "kl_mean", "top1_agreement", "f1_mean"));
   EXPECT_EQ(blend["mode"], "blend");
   EXPECT_EQ(blend["policy"], "query");
   EXPECT_EQ(blend["ratio"], 0.15);
   EXPECT_EQ(blend["anchored"], true);
   EXPECT_EQ(blend["n"], 1);
   EXPECT_TRUE(blend["answer_nll_mean"].is_number());
-  const OrderedJson full = ToJson(rows[0], 2);
+  const OrderedJson full = ToJson(rows[0], "questions", 2);
   EXPECT_TRUE(full["policy"].is_null());
   EXPECT_TRUE(full["ratio"].is_null());
   EXPECT_EQ(full["ttft_s"].dump(), R"({"p50":8.0,"p95":8.0})");

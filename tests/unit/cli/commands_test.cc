@@ -56,6 +56,13 @@ TEST_F(CommandsTest, WrongUsageIsTwoAndSaysSoOnStandardError) {
                                 "bench --measure beauty --data " + data,
                                 "bench --ratio 2 --data " + data,
                                 "bench --corrected maybe --data " + data,
+                                "bench --shard 3/2 --data " + data,
+                                "bench --rows fast --data " + data,
+                                "bench --rows reuse,reuse --data " + data,
+                                "bench --rows reuse --modes full --data " + data,
+                                "bench --against fast --data " + data,
+                                "bench --merge /no/such/file --data " + data,
+                                "bench --merge " + data,     // no results
                                 "calibrate --data " + data,  // without --model
                                 "bench --n 0 --data " + data}) {
     EXPECT_EQ(RunLine(line), 2) << line;
@@ -343,47 +350,6 @@ TEST_F(CommandsTest, InfoForPeopleAndMachines) {
   EXPECT_EQ(OutJson().at(0)["device"]["memory_used_bytes"], "3145728");
   EXPECT_EQ(OutJson().at(0)["load"]["pages_total"], 6);
   EXPECT_EQ(OutJson().at(0)["tiers"][0]["stats"]["entries"], 12);
-}
-
-TEST_F(CommandsTest, BenchWritesJsonAndTable) {
-  const std::string data = File("data.json", R"([{"question": "Q", "answers": ["Hello"],
-      "ctxs": [{"title": "T", "text": "One."}]}])");
-  const std::string json = (folder_ / "rows.jsonl").string();
-  const std::string line =
-      "bench --measure ttft,f1 --policy query,link --ratio 0.05,0.15 --anchored --isolated --data " + data +
-      " --json ";
-  EXPECT_EQ(RunLine(line + json), 0) << Err();
-  EXPECT_THAT(Out(), HasSubstr("speedup"));
-  std::ifstream file(json);
-  std::vector<std::string> lines;
-  for (std::string line; std::getline(file, line);) lines.push_back(line);
-  EXPECT_THAT(lines, SizeIs(2 + 2 * (1 + 2 + 1)));  // full, prefix; per anchoring reuse, query twice, link
-  EXPECT_EQ(OrderedJson::parse(lines.back())["policy"], "link");
-  EXPECT_EQ(OrderedJson::parse(lines.back())["anchored"], false);
-
-  EXPECT_EQ(RunLine(line + "-"), 0);
-  EXPECT_THAT(OutJson(), SizeIs(lines.size()));
-  EXPECT_THAT(Err(), HasSubstr("speedup"));
-  EXPECT_THAT(calls_.stored, IsEmpty());
-}
-
-TEST_F(CommandsTest, InterruptedBenchTellsWhatItHasMeasured) {
-  const std::string data = File("data.json", R"([
-      {"question": "Q1", "answers": ["a"], "ctxs": [{"title": "T", "text": "One."}]},
-      {"question": "Q2", "answers": ["a"], "ctxs": [{"title": "T", "text": "Another."}]}])");
-  calls_.on_generate = [this](const v1::GenerateRequest& request, const auto& send) -> absl::Status {
-    if (calls_.generated.size() == 4) {  // three for the first question
-      cancellation_.Request();
-      return absl::CancelledError("stopped by the client");
-    }
-    send(FakeCalls::PromptEvent(request));
-    send(FakeCalls::FinishedEvent(v1::FINISH_REASON_MAX_TOKENS));
-    return absl::OkStatus();
-  };
-  EXPECT_EQ(Run({"bench", "--data", data, "--modes", "full", "--measure", "ttft", "--json", "-"}), 130);
-  ASSERT_THAT(OutJson(), SizeIs(1));
-  EXPECT_EQ(OutJson()[0]["n"], 1);
-  EXPECT_THAT(Err(), HasSubstr("interrupted"));
 }
 
 }  // namespace

@@ -26,6 +26,19 @@ TEST(StatisticsTest, NothingHasNoMean) {
   EXPECT_TRUE(std::isnan(Median({})));
 }
 
+TEST(StatisticsTest, McNemarMatchesTheBinomialTest) {
+  // scipy.stats.binomtest(min(lost, won), lost + won).pvalue
+  EXPECT_DOUBLE_EQ(McNemarP(0, 0), 1);
+  EXPECT_DOUBLE_EQ(McNemarP(4, 4), 1);
+  EXPECT_NEAR(McNemarP(1, 0), 1, 1e-12);
+  EXPECT_NEAR(McNemarP(5, 0), 0.0625, 1e-12);
+  EXPECT_NEAR(McNemarP(0, 6), 0.03125, 1e-12);
+  EXPECT_NEAR(McNemarP(8, 2), 0.109375, 1e-12);
+  EXPECT_NEAR(McNemarP(3, 12), 0.03515625, 1e-12);
+  EXPECT_NEAR(McNemarP(1000, 1000), 1, 1e-9);
+  EXPECT_LT(McNemarP(1000, 1500), 1e-20);
+}
+
 std::vector<float> Logs(const std::vector<double>& probabilities) {
   std::vector<float> logs;
   for (const double p : probabilities) logs.push_back(static_cast<float>(std::log(p)));

@@ -1,0 +1,163 @@
+// What full prefill gave is kept, found again, and never believed when it is damaged or another prompt's.
+#include "server/cli/bench/reference_cache.h"
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/cli/files.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/unit/cli/bench_engine.h"
+
+namespace kvblend::server::cli {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+class ReferenceCacheTest : public testing::Test {
+ protected:
+  ReferenceCache Open() {
+    auto cache = ReferenceCache::Open(folder_.string(),
+                                      [this](std::string_view what) { warnings_.emplace_back(what); });
+    EXPECT_TRUE(cache.ok()) << cache.status();
+    return *std::move(cache);
+  }
+
+  std::vector<std::filesystem::path> Files() const {
+    std::vector<std::filesystem::path> files;
+    for (const auto& entry : std::filesystem::directory_iterator(folder_)) files.push_back(entry.path());
+    return files;
+  }
+
+  /// Gets `key`, which would be computed as `number`; what came of it.
+  float Get(const OrderedJson& key, float number) {
+    ReferenceCache cache = Open();
+    const auto part = cache.GetOrCompute(key, [&]() -> absl::StatusOr<ReferencePart> {
+      ReferencePart computed;
+      computed.prompt.set_prompt_tokens(7);
+      computed.text = "text";
+      for (int i = 0; i < 2; ++i) {
+        v1::ScoredToken& token = computed.tokens.emplace_back();
+        token.set_token_id(i);
+        token.add_distribution(number);
+        token.add_distribution(0.1f);  // not exact in few digits
+      }
+      return computed;
+    });
+    EXPECT_TRUE(part.ok()) << part.status();
+    EXPECT_EQ(part->prompt.prompt_tokens(), 7);
+    EXPECT_EQ(part->text, "text");
+    EXPECT_THAT(part->tokens, SizeIs(2));
+    EXPECT_EQ(part->tokens[1].token_id(), 1);
+    EXPECT_EQ(part->tokens[1].distribution(1), 0.1f);
+    return part->tokens[0].distribution(0);
+  }
+
+  const test_support::TemporaryFolder temporary_folder_;
+  const std::filesystem::path folder_ = std::filesystem::path(temporary_folder_.path()) / "made" / "for it";
+  std::vector<std::string> warnings_;
+};
+
+TEST_F(ReferenceCacheTest, KeepsOnePartPerKey) {
+  EXPECT_EQ(Get({{"prompt", "a"}}, 1), 1);
+  EXPECT_EQ(Get({{"prompt", "b"}}, 2), 2);
+  EXPECT_EQ(Get({{"prompt", "a"}}, 3), 1);
+  EXPECT_EQ(Get({{"prompt", "b"}}, 3), 2);
+  EXPECT_THAT(warnings_, IsEmpty());
+  EXPECT_THAT(Files(), SizeIs(2));
+}
+
+TEST_F(ReferenceCacheTest, DamageIsSaidAndMended) {
+  const OrderedJson key = {{"prompt", "a"}};
+  Get(key, 1);
+  ASSERT_THAT(Files(), SizeIs(1));
+  const std::string path = Files().front().string();
+  const std::string whole = *ReadFileOrStdin(path);
+  for (size_t i = 0; i <= whole.size(); ++i) {
+    std::string damaged = whole;
+    i == whole.size() ? damaged.resize(i / 2) : static_cast<void>(damaged[i] ^= 1);
+    ASSERT_TRUE(WriteFile(path, damaged).ok());
+    warnings_.clear();
+    EXPECT_EQ(Get(key, 5), 5) << "byte " << i;
+    ASSERT_THAT(warnings_, ElementsAre(HasSubstr(path))) << "byte " << i;
+    EXPECT_THAT(warnings_.front(), HasSubstr("computed again"));
+    EXPECT_EQ(Get(key, 6), 5) << "mended";
+  }
+}
+
+TEST_F(ReferenceCacheTest, AnotherKeysFileIsNotBelieved) {
+  Get({{"prompt", "a"}}, 1);
+  const std::filesystem::path a = Files().front();
+  const std::filesystem::path aside = std::filesystem::path(temporary_folder_.path()) / "aside";
+  std::filesystem::rename(a, aside);
+  Get({{"prompt", "b"}}, 2);
+  std::filesystem::rename(aside, Files().front());
+  EXPECT_EQ(Get({{"prompt", "b"}}, 3), 3);
+  EXPECT_THAT(warnings_, ElementsAre(HasSubstr("another prompt or other settings")));
+}
+
+TEST_F(ReferenceCacheTest, ErrorsAreNotKept) {
+  ReferenceCache cache = Open();
+  const auto failed = cache.GetOrCompute(
+      {{"a", 1}}, []() -> absl::StatusOr<ReferencePart> { return absl::UnavailableError("gone"); });
+  EXPECT_EQ(failed.status(), absl::UnavailableError("gone"));
+  EXPECT_THAT(Files(), IsEmpty());
+  const std::string file = (std::filesystem::path(temporary_folder_.path()) / "file").string();
+  ASSERT_TRUE(WriteFile(file, "x").ok());
+  EXPECT_THAT(ReferenceCache::Open(file, nullptr).status().ToString(), HasSubstr(file));
+}
+
+TEST_F(ReferenceCacheTest, ABenchThatFindsItsReferencesMeasuresTheSameAndOnlyTimesFullPrefill) {
+  ReferenceCache cache = Open();
+  KeptReferences kept{.cache = &cache, .engine = {{"fingerprint", "f"}}};
+  KnownEngine engine;
+  const BenchRun first = RunTasks(engine, Questions(2), Options(kAllModes), nullptr, kept);
+  ASSERT_TRUE(first.status.ok()) << first.status;
+  EXPECT_EQ(cache.found(), 0);
+  EXPECT_EQ(cache.computed(), 6);  // tokens, gold answer, answer
+  KnownEngine again;
+  const BenchRun second = RunTasks(again, Questions(2), Options(kAllModes), nullptr, kept);
+  ASSERT_TRUE(second.status.ok()) << second.status;
+  EXPECT_EQ(cache.found(), 6);
+  for (size_t i = 0; i < 2; ++i) EXPECT_EQ(ToJson(first.finished[i]), ToJson(second.finished[i]));
+  int full = 0;
+  for (const v1::GenerateRequest& request : again.generated) {
+    if (request.blend().reuse() != v1::REUSE_NOTHING) continue;
+    ++full;
+    EXPECT_EQ(request.sampling().max_tokens(), 1);  // for its time, which is never kept
+  }
+  EXPECT_EQ(full, 4);
+  for (const v1::ScoreRequest& request : again.scored) EXPECT_NE(request.blend().reuse(), v1::REUSE_NOTHING);
+  // Another engine's are not taken.
+  kept.engine["fingerprint"] = "g";
+  KnownEngine other;
+  ASSERT_TRUE(RunTasks(other, Questions(1), Options(kAllModes), nullptr, kept).status.ok());
+  EXPECT_EQ(cache.computed(), 9);
+}
+
+TEST_F(ReferenceCacheTest, AReferenceOfOtherTokensIsNoticed) {
+  ReferenceCache cache = Open();
+  const KeptReferences kept{.cache = &cache, .engine = {}};
+  KnownEngine engine;
+  ASSERT_TRUE(RunTasks(engine, Questions(1), Options({BenchMode::kReuse}), nullptr, kept).status.ok());
+  KnownEngine retokenized;
+  const auto known = retokenized.on_score;
+  retokenized.on_score = [&](const v1::ScoreRequest& request, const auto& send) {
+    return known(request, [&](v1::ScoreEvent event) {
+      if (event.has_prompt()) event.mutable_prompt()->set_prompt_tokens(99);
+      send(event);
+    });
+  };
+  const BenchRun run = RunTasks(retokenized, Questions(1), Options({BenchMode::kReuse}), nullptr, kept);
+  EXPECT_EQ(run.status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(run.status.ToString(), HasSubstr("is of 100 prompt tokens, reuse has 99"));
+}
+
+}  // namespace
+}  // namespace kvblend::server::cli
