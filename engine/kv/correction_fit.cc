@@ -4,6 +4,7 @@
 #include <Eigen/Core>
 #include <Eigen/Eigenvalues>
 #include <algorithm>
+#include <utility>
 
 namespace kvblend::kv {
 namespace {
@@ -38,6 +39,16 @@ PairMoments::PairMoments(int64_t channels)
       xx_(channels * channels),
       xd_(channels * channels),
       dd_(channels) {}
+
+PairMoments::PairMoments(int64_t count, std::vector<double> sum_x, std::vector<double> sum_d,
+                         std::vector<double> xx, std::vector<double> xd, std::vector<double> dd)
+    : channels_(static_cast<int64_t>(sum_x.size())),
+      count_(count),
+      sum_x_(std::move(sum_x)),
+      sum_d_(std::move(sum_d)),
+      xx_(std::move(xx)),
+      xd_(std::move(xd)),
+      dd_(std::move(dd)) {}
 
 void PairMoments::Add(absl::Span<const float> stored, absl::Span<const float> fresh) {
   const int64_t rows = static_cast<int64_t>(stored.size()) / channels_;

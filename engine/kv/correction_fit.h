@@ -20,6 +20,9 @@ namespace kvblend::kv {
 class PairMoments {
  public:
   explicit PairMoments(int64_t channels);
+  /// From sums as the accessors give them.
+  PairMoments(int64_t count, std::vector<double> sum_x, std::vector<double> sum_d, std::vector<double> xx,
+              std::vector<double> xd, std::vector<double> dd);
 
   /// stored, fresh: [count, channels]
   void Add(absl::Span<const float> stored, absl::Span<const float> fresh);

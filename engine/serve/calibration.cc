@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,10 +12,10 @@
 #include "engine/generate/log_softmax.h"
 #include "engine/kv/correction_file.h"
 #include "engine/kv/correction_fit.h"
+#include "engine/kv/section_rows.h"
 #include "engine/prompt/prompt_layout.h"
 #include "engine/runtime/model_runtime.h"
 #include "engine/serve/prompt_runner.h"
-#include "kernels/host/kv_codec.h"
 
 namespace kvblend {
 namespace {
@@ -52,19 +53,13 @@ absl::Status Check(const CalibrationOptions& options) {
   return absl::OkStatus();
 }
 
-/// Rows [begin, begin + count) of one layer, K and V of a token side by side.
-std::vector<float> Decode(const store::ChunkKv& kv, int32_t layer, int64_t begin, int64_t count) {
-  const store::LayerKv sections = kv.Layer(layer);
-  const int64_t cols = sections.k.cols;
-  const kernels::KvSectionLayout k_layout = sections.k.layout(), v_layout = sections.v.layout();
-  std::vector<float> values(count * 2 * cols);
-  for (int64_t i = 0; i < count; ++i) {
-    float* row = values.data() + i * 2 * cols;
-    for (int64_t c = 0; c < cols; ++c) {
-      row[c] = kernels::LoadSectionElement(sections.k, k_layout, begin + i, c);
-      row[cols + c] = kernels::LoadSectionElement(sections.v, v_layout, begin + i, c);
-    }
-  }
+/// Rows [begin, begin + count) of one layer.
+std::vector<float> Decode(const store::ChunkKv& chunk, int32_t layer, int64_t begin, int64_t count) {
+  const store::LayerKv sections = chunk.Layer(layer);
+  std::vector<int32_t> rows(count);
+  std::iota(rows.begin(), rows.end(), static_cast<int32_t>(begin));
+  std::vector<float> values(count * 2 * sections.k.cols);
+  kv::DecodeRows(sections.k, sections.v, rows, absl::MakeSpan(values));
   return values;
 }
 
