@@ -34,6 +34,11 @@ MatrixView Transformer::Keys(const PassState& state) const {
   return state.qkv.Columns(int64_t{config_.num_heads} * config_.head_dim, kv_dim);
 }
 
+MatrixView Transformer::KeysAndValues(const PassState& state) const {
+  const int64_t kv_dim = int64_t{config_.num_kv_heads} * config_.head_dim;
+  return state.qkv.Columns(int64_t{config_.num_heads} * config_.head_dim, 2 * kv_dim);
+}
+
 MatrixView Transformer::Values(const PassState& state) const {
   const int64_t kv_dim = int64_t{config_.num_kv_heads} * config_.head_dim;
   return state.qkv.Columns(int64_t{config_.num_heads} * config_.head_dim + kv_dim, kv_dim);

@@ -88,6 +88,7 @@ class Transformer {
   kernels::MatrixView Queries(const PassState& state) const;
   kernels::MatrixView Keys(const PassState& state) const;
   kernels::MatrixView Values(const PassState& state) const;
+  kernels::MatrixView KeysAndValues(const PassState& state) const;  // columns k | v
 
   /// What attention scores are scaled by.
   float attention_scale() const;

@@ -1,0 +1,106 @@
+// Keeps some rows of the KV that a prompt computes for chunks that the store lacks. Later the store computes the same
+// chunks behind their anchor; what differs between the two is what a correction can be learned from
+// (engine/kv/correction_learner.h).
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "engine/api/request.h"
+#include "engine/blend/reuse_plan.h"
+#include "engine/model/scratch.h"
+#include "engine/prompt/prompt_layout.h"
+#include "kernels/backend.h"
+
+namespace kvblend::blend {
+
+/// What all rows that wait to be learned from may take together. Thread-safe.
+class FreshRowBudget {
+ public:
+  explicit FreshRowBudget(int64_t bytes) : left_(bytes) {}
+
+  /// While it is closed there is nothing to take.
+  void Open(bool open) { open_.store(open, std::memory_order_relaxed); }
+  /// Whether there is so much; then it has to be returned.
+  bool Take(int64_t bytes);
+  void Return(int64_t bytes) { left_.fetch_add(bytes, std::memory_order_relaxed); }
+  int64_t left() const { return left_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<bool> open_ = true;
+  std::atomic<int64_t> left_;
+};
+
+/// Whose rows are kept.
+struct FreshRowOptions {
+  std::shared_ptr<FreshRowBudget> budget = nullptr;  // null: nobody's
+  Anchoring anchoring = Anchoring::kAnchored;        // of the prompts
+
+  bool WantedOf(const BlendOptions& options) const {
+    return budget != nullptr && options.store_misses && options.anchoring == anchoring;
+  }
+};
+
+/// Of one chunk.
+class FreshRows {
+ public:
+  FreshRows(std::vector<int32_t> rows, int64_t bytes, std::shared_ptr<FreshRowBudget> budget)
+      : rows(std::move(rows)), budget_(std::move(budget)), bytes_(bytes) {}
+  ~FreshRows() { budget_->Return(bytes_); }
+  FreshRows(const FreshRows&) = delete;
+  FreshRows& operator=(const FreshRows&) = delete;
+
+  const std::vector<int32_t> rows;  // of the chunk, ascending
+  double weight = 1;                // share of the tokens before it whose KV was exact or computed
+  std::vector<float> values;        // [layers, rows, 2 * num_kv_heads * head_dim]: K before RoPE, and V
+
+ private:
+  const std::shared_ptr<FreshRowBudget> budget_;
+  const int64_t bytes_;  // of the budget: for these values and as many of the store's beside them
+};
+
+/// Rows of a chunk of so many tokens: the first ones, which differ most, and the others evenly.
+std::vector<int32_t> SampleRows(int32_t num_tokens, int32_t max_rows);
+
+/// One prompt's. Not thread-safe.
+class FreshRowCapture {
+ public:
+  static constexpr int32_t kMaxRows = 64;                      // of a chunk
+  static constexpr int64_t kMaxChunkBytes = int64_t{4} << 20;  // fewer rows of a large model
+
+  /// Looks for chunks of the plan that are computed behind other tokens than they will be stored behind. `device` is
+  /// used until Finish; it grows to the largest prompt's rows.
+  FreshRowCapture(const FreshRowOptions& options, const prompt::PromptLayout& layout, const ReusePlan& plan,
+                  int32_t num_layers, int64_t channels, model::ScratchMatrix& device);
+
+  bool empty() const { return rows_.empty(); }
+
+  /// One layer: `kv` has K and V of the positions `active`, those of all missing chunks among them.
+  absl::Status Keep(kernels::Backend& backend, kernels::Stream& stream, int32_t layer,
+                    absl::Span<const int32_t> active, kernels::ConstMatrixView kv);
+  /// All layers are kept: brings them to the host. They are there after Synchronize.
+  absl::Status Download(kernels::Backend& backend, kernels::Stream& stream);
+  /// After Synchronize: hands each missing entry of the plan its rows. `recomputed`: reused tokens, ascending.
+  void Finish(absl::Span<const int32_t> recomputed, ReusePlan& plan);
+
+ private:
+  struct Chunk {
+    size_t missing;  // index into plan.missing
+    int32_t begin;
+    std::shared_ptr<FreshRows> fresh;
+  };
+
+  const int32_t num_layers_;
+  const int64_t channels_;
+  model::ScratchMatrix& device_;
+  std::vector<Chunk> chunks_;
+  std::vector<int32_t> rows_;  // positions, of all chunks; ascending
+  kernels::MatrixView kept_;   // f32 [layers * rows, channels]
+  std::vector<float> host_;    // the same
+};
+
+}  // namespace kvblend::blend
