@@ -52,6 +52,17 @@ std::vector<int32_t> SampleRows(int32_t num_tokens, int32_t max_rows) {
   return rows;
 }
 
+// Without them the first tokens, whose KV is another matter than that of all others, would count many times over.
+std::vector<float> RowWeights(int32_t num_tokens, int32_t num_rows) {
+  const int32_t first = std::min(num_rows, kFirstRows), others = num_rows - first;
+  const double mean = static_cast<double>(num_tokens) / num_rows;
+  std::vector<float> weights(num_rows, static_cast<float>(1 / mean));
+  for (int32_t i = first; i < num_rows; ++i) {
+    weights[i] = static_cast<float>((num_tokens - first) / (others * mean));
+  }
+  return weights;
+}
+
 FreshRowCapture::FreshRowCapture(const FreshRowOptions& options, const prompt::PromptLayout& layout,
                                  const ReusePlan& plan, int32_t num_layers, int64_t channels,
                                  model::ScratchMatrix& device)
@@ -62,11 +73,14 @@ FreshRowCapture::FreshRowCapture(const FreshRowOptions& options, const prompt::P
   for (size_t i = 0; i < plan.missing.size(); ++i) {
     const MissingEntry& entry = plan.missing[i];
     if (entry.begin <= 0 || !IsComputed(plan, entry.begin) || StandsBehindItsAnchor(layout, entry)) continue;
-    std::vector<int32_t> rows = SampleRows(static_cast<int32_t>(entry.token_ids.size()), max_rows);
+    const auto num_tokens = static_cast<int32_t>(entry.token_ids.size());
+    std::vector<int32_t> rows = SampleRows(num_tokens, max_rows);
     const int64_t bytes = 2 * row_bytes * static_cast<int64_t>(rows.size());
     if (!options.budget->Take(bytes)) break;
     for (const int32_t row : rows) rows_.push_back(entry.begin + row);
+    std::vector<float> weights = RowWeights(num_tokens, static_cast<int32_t>(rows.size()));
     chunks_.push_back({i, entry.begin, std::make_shared<FreshRows>(std::move(rows), bytes, options.budget)});
+    chunks_.back().fresh->row_weights = std::move(weights);
   }
 }
 

@@ -56,6 +56,7 @@ class FreshRows {
 
   const std::vector<int32_t> rows;  // of the chunk, ascending
   double weight = 1;                // share of the tokens before it whose KV was exact or computed
+  std::vector<float> row_weights;   // of how many tokens each of them is one, over the mean of that
   std::vector<float> values;        // [layers, rows, 2 * num_kv_heads * head_dim]: K before RoPE, and V
 
  private:
@@ -65,6 +66,8 @@ class FreshRows {
 
 /// Rows of a chunk of so many tokens: the first ones, which differ most, and the others evenly.
 std::vector<int32_t> SampleRows(int32_t num_tokens, int32_t max_rows);
+/// Of how many tokens each is one, over the mean of that.
+std::vector<float> RowWeights(int32_t num_tokens, int32_t num_rows);
 
 /// One prompt's. Not thread-safe.
 class FreshRowCapture {

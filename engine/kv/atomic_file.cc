@@ -6,7 +6,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <fstream>
-#include <iterator>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
@@ -60,7 +59,10 @@ absl::Status ReplaceFile(const std::string& path, std::string_view bytes) {
 absl::StatusOr<std::string> ReadWholeFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) return SystemError("cannot open", path);
-  std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  std::string bytes, block(size_t{1} << 16, '\0');
+  while (file.read(block.data(), static_cast<std::streamsize>(block.size())) || file.gcount() > 0) {
+    bytes.append(block, 0, static_cast<size_t>(file.gcount()));
+  }
   if (file.bad()) return absl::DataLossError(absl::StrCat("cannot read ", path));
   return bytes;
 }

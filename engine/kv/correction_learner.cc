@@ -59,23 +59,24 @@ void CorrectionLearner::SetInForce(std::optional<LearnedCorrection> correction) 
 }
 
 void CorrectionLearner::Add(const ChunkPairs& pairs) {
-  if (pairs.weight <= 0 || pairs.rows == 0) return;
+  const auto rows = static_cast<int64_t>(pairs.weights.size());
+  if (rows == 0) return;
   for (auto* side : {&state_.fitted, &state_.kept_back}) {
     if (side->empty()) side->assign(options_.num_layers, RunningMoments(options_.channels(), kind_));
   }
   std::vector<RunningMoments>& moments = pairs.kept_back ? state_.kept_back : state_.fitted;
   const double most = pairs.kept_back ? options_.max_tokens / 3 : options_.max_tokens;
-  const double added = pairs.weight * static_cast<double>(pairs.rows);
-  const int64_t layer_values = pairs.rows * options_.channels();
+  const double added = std::accumulate(pairs.weights.begin(), pairs.weights.end(), 0.0);
+  const int64_t layer_values = rows * options_.channels();
   for (int32_t layer = 0; layer < options_.num_layers; ++layer) {
     RunningMoments& of_layer = moments[layer];
     if (const double kept = most - added; of_layer.weight() > kept && kept > 0) {
       of_layer.Fade(kept / of_layer.weight());
     }
     of_layer.Add(pairs.stored.subspan(layer * layer_values, layer_values),
-                 pairs.fresh.subspan(layer * layer_values, layer_values), pairs.weight);
+                 pairs.fresh.subspan(layer * layer_values, layer_values), pairs.weights);
   }
-  state_.tokens += pairs.rows;
+  state_.tokens += rows;
   ++(pairs.kept_back ? state_.kept_back_chunks : state_.fitted_chunks);
 }
 

@@ -17,14 +17,14 @@
 
 namespace kvblend::kv {
 
-/// Of one chunk. A pair's weight is the share of what stood before the chunk that had the KV of full prefill.
+/// Of some tokens of one chunk. A pair's weight is how many of the chunk's tokens it stands for, over the mean of that,
+/// times the share of what stood before the chunk that had the KV of full prefill.
 struct ChunkPairs {
-  int64_t rows = 0;        // tokens
-  double weight = 1;       // [0, 1]; 0: nothing is added
+  absl::Span<const float> weights = {};  // [rows]; > 0
   bool kept_back = false;  // judges fits, instead of being fitted; the same for a chunk that comes again
-  absl::Span<const float> stored =
-      {};  // [layers, rows, channels]: what the store has of them, K and V side by side
-  absl::Span<const float> fresh = {};  // [layers, rows, channels]: what was computed in the prompt
+  // [layers, rows, channels], K and V side by side:
+  absl::Span<const float> stored = {};  // what the store has
+  absl::Span<const float> fresh = {};   // what was computed in the prompt
 };
 
 struct LearnerOptions {

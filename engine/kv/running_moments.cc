@@ -69,37 +69,40 @@ double RunningMoments::CrossOfItself(int64_t channel) const {
 }
 
 // T. Chan, G. Golub, R. LeVeque: "Updating formulae and a pairwise algorithm for computing sample variances", 1979.
-void RunningMoments::Add(absl::Span<const float> stored, absl::Span<const float> fresh, double weight) {
-  const int64_t rows = static_cast<int64_t>(stored.size()) / channels_;
+void RunningMoments::Add(absl::Span<const float> stored, absl::Span<const float> fresh,
+                         absl::Span<const float> weights) {
+  const auto rows = static_cast<int64_t>(weights.size());
   if (rows == 0) return;
   const Eigen::Map<const FloatMatrix> x_rows(stored.data(), rows, channels_),
       y(fresh.data(), rows, channels_);
+  const Eigen::VectorXd w = Eigen::Map<const Eigen::VectorXf>(weights.data(), rows).cast<double>();
   FloatMatrix x = x_rows, d = y - x_rows;
-  const RowVector mean_x = x.cast<double>().colwise().mean(), mean_d = d.cast<double>().colwise().mean();
-  x.rowwise() -= mean_x.cast<float>();
-  d.rowwise() -= mean_d.cast<float>();
+  const double added = w.sum(), total = weight_ + added;
+  const RowVector mean_x = w.transpose() * x.cast<double>() / added;
+  const RowVector mean_d = w.transpose() * d.cast<double>() / added;
+  const Eigen::VectorXf root = w.cwiseSqrt().cast<float>();
+  x = root.asDiagonal() * (x.rowwise() - mean_x.cast<float>());
+  d = root.asDiagonal() * (d.rowwise() - mean_d.cast<float>());
 
-  const double added = weight * static_cast<double>(rows), total = weight_ + added;
   const double between = weight_ * added / total;
   const RowVector step_x = mean_x - Row(mean_x_), step_d = mean_d - Row(mean_d_);
-  Row(dd_) += weight * d.cast<double>().colwise().squaredNorm() + between * step_d.cwiseAbs2();
-  const auto w = static_cast<float>(weight);
+  Row(dd_) += d.cast<double>().colwise().squaredNorm() + between * step_d.cwiseAbs2();
   const Eigen::RowVectorXf sx = (std::sqrt(between) * step_x).cast<float>(),
                            sd = (std::sqrt(between) * step_d).cast<float>();
   if (kind_ == Kind::kFull) {
-    FloatMatrix xx = w * (x.transpose() * x);
+    FloatMatrix xx = x.transpose() * x;
     xx.noalias() += sx.transpose() * sx;
     for (int64_t row = 0; row < channels_; ++row) {
       const int64_t count = channels_ - row;
       Eigen::Map<Eigen::RowVectorXf>(xx_.data() + Diagonal(row), count) += xx.row(row).tail(count);
     }
     Eigen::Map<FloatMatrix> xd(xd_.data(), channels_, channels_);
-    xd.noalias() += w * (x.transpose() * d);
+    xd.noalias() += x.transpose() * d;
     xd.noalias() += sx.transpose() * sd;
   } else {
-    Eigen::Map<Eigen::RowVectorXf>(xx_.data(), channels_) += w * x.colwise().squaredNorm() + sx.cwiseAbs2();
+    Eigen::Map<Eigen::RowVectorXf>(xx_.data(), channels_) += x.colwise().squaredNorm() + sx.cwiseAbs2();
     Eigen::Map<Eigen::RowVectorXf>(xd_.data(), channels_) +=
-        w * x.cwiseProduct(d).colwise().sum() + sx.cwiseProduct(sd);
+        x.cwiseProduct(d).colwise().sum() + sx.cwiseProduct(sd);
   }
   Row(mean_x_) += added / total * step_x;
   Row(mean_d_) += added / total * step_d;

@@ -22,8 +22,8 @@ class RunningMoments {
   RunningMoments(int64_t channels, Kind kind);
   static int64_t SizeBytes(int64_t channels, Kind kind);
 
-  /// stored, fresh: [count, channels]. Each pair counts as `weight` of them; > 0.
-  void Add(absl::Span<const float> stored, absl::Span<const float> fresh, double weight);
+  /// stored, fresh: [weights.size(), channels]. Each pair counts as so many of them; > 0.
+  void Add(absl::Span<const float> stored, absl::Span<const float> fresh, absl::Span<const float> weights);
   /// All pairs so far count as `factor` times what they did. In (0, 1].
   void Fade(double factor);
 

@@ -117,6 +117,7 @@ void CorrectionLearning::Recall() {
   if (usable.ok() && learned->correction.anchoring != learner_options_.anchoring) {
     usable = absl::InvalidArgumentError(absl::StrCat(LearnedPath(), " is for another kind of anchoring"));
   }
+  if (usable.ok() && learned->version == GivenVersion()) return;  // it is the one in force
   if (usable.ok() && !same_beginning) {
     // Otherwise the next start would take it for what was learned on from the one given now.
     spdlog::info("{}: learning began with another correction than the one given now, which is in force",
@@ -147,7 +148,7 @@ void CorrectionLearning::Add(std::shared_ptr<const blend::FreshRows> fresh, cons
   }
   const bool kept_back = entry.key().digest()[0] % kKeepBackEvery == 0;
   absl::MutexLock lock(&mutex_);
-  if (stats_.learning != LearningState::kOn) return;
+  if (stats_.learning != LearningState::kOn || fresh->weight <= 0) return;
   queue_.push_back({std::move(fresh), std::move(stored), kept_back});
 }
 
@@ -192,8 +193,9 @@ void CorrectionLearning::Run() {
 }
 
 void CorrectionLearning::Learn(const Chunk& chunk) {
-  learner_.Add({.rows = static_cast<int64_t>(chunk.fresh->rows.size()),
-                .weight = chunk.fresh->weight,
+  std::vector<float> weights = chunk.fresh->row_weights;
+  for (float& weight : weights) weight *= static_cast<float>(chunk.fresh->weight);
+  learner_.Add({.weights = weights,
                 .kept_back = chunk.kept_back,
                 .stored = chunk.stored,
                 .fresh = chunk.fresh->values});

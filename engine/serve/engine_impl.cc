@@ -51,7 +51,8 @@ std::unique_ptr<CorrectionLearning> MakeLearning(const EngineOptions& options, M
   return std::make_unique<CorrectionLearning>(
       runtime, CorrectionLearning::Options{.frozen = options.learn_correction == Name(LearningState::kFrozen),
                                            .folder = options.chunk_disk_path,
-                                           .max_bytes = options.correction_learning_bytes});
+                                           .max_bytes = options.correction_learning_bytes,
+                                           .waiting_bytes = options.chunk_store_bytes / 16});
 }
 
 }  // namespace

@@ -24,6 +24,7 @@ BIN_DIR = Path(os.environ.get("KVBLEND_BIN_DIR", ROOT / "build/release/bin"))
 MODEL = Path(os.environ.get("KVBLEND_MODEL", ROOT / "models/SmolLM2-135M-Instruct.Q4_1.gguf"))
 # For programs under test: KVBLEND_* are settings of theirs too, and those of whoever runs the tests are not meant.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("KVBLEND_")}
+ENVIRONMENT["KVBLEND_CORRECTION"] = "none"  # what lies beside the model, if anything does, is not what is tested
 
 START_SECONDS = 300  # for loading the model on a busy machine
 WAIT_SECONDS = 120  # for anything else that a test waits for

@@ -41,9 +41,7 @@ TEST_F(CorrectionLearnerTest, IsTheOfflineFitOfTheSamePairs) {
   PairMoments fitted(12), judged(12);
   for (int i = 0; i < 40; ++i) {
     PairMaker::Chunk chunk = maker_.Make(kRows, i % 4 == 3);
-    chunk.pairs.stored = chunk.stored;
-    chunk.pairs.fresh = chunk.fresh;
-    learner.Add(chunk.pairs);
+    PairMaker::Teach(learner, chunk);
     const auto layer = [](const std::vector<float>& values) {
       return absl::MakeConstSpan(values).subspan(2 * kRows * 12, kRows * 12);
     };
@@ -146,7 +144,6 @@ TEST_F(CorrectionLearnerTest, PairsBehindReusedKvCountLess) {
   for (int i = 0; i < 40; ++i) {
     maker_.Teach(learner, kRows, i % 4 == 3, 1, 1);
     maker_.Teach(learner, kRows, false, 0.01, -1);  // says the contrary, but hardly counts
-    maker_.Teach(learner, kRows, false, 0, -1);     // does not count at all
   }
   EXPECT_EQ(learner.state().fitted_chunks, 70);
   EXPECT_THAT(Fit(learner).after[1], Lt(0.3));

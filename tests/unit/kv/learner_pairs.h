@@ -21,13 +21,13 @@ class PairMaker {
   }
 
   struct Chunk {
-    std::vector<float> stored, fresh;
+    std::vector<float> stored, fresh, weights;
     ChunkPairs pairs;
   };
 
   /// `sign`: -1 turns the law round.
   Chunk Make(int64_t rows, bool kept_back, double weight = 1, float sign = 1, float noise = 0.1f) {
-    Chunk chunk{.stored = Random(num_layers_ * rows * channels_, 1), .fresh = {}, .pairs = {}};
+    Chunk chunk{.stored = Random(num_layers_ * rows * channels_, 1), .fresh = {}, .weights = {}, .pairs = {}};
     chunk.fresh = chunk.stored;
     for (int64_t row = rows; row < num_layers_ * rows; ++row) {  // of the second layer and those behind it
       const float* x = chunk.stored.data() + row * channels_;
@@ -39,12 +39,18 @@ class PairMaker {
         y[c] += sign * (0.2f * x[c] + offset_[c] + inner * up_[c]) + other[c];
       }
     }
-    chunk.pairs = {.rows = rows, .weight = weight, .kept_back = kept_back};
+    chunk.weights.assign(rows, static_cast<float>(weight));
+    chunk.pairs.kept_back = kept_back;
     return chunk;
   }
 
   void Teach(CorrectionLearner& learner, int64_t rows, bool kept_back, double weight = 1, float sign = 1) {
     Chunk chunk = Make(rows, kept_back, weight, sign);
+    Teach(learner, chunk);
+  }
+
+  static void Teach(CorrectionLearner& learner, Chunk& chunk) {
+    chunk.pairs.weights = chunk.weights;
     chunk.pairs.stored = chunk.stored;
     chunk.pairs.fresh = chunk.fresh;
     learner.Add(chunk.pairs);

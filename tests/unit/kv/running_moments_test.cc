@@ -39,6 +39,8 @@ class RunningMomentsTest : public testing::Test {
     return {xy / xx, sum_y / n - xy / xx * sum_x / n};
   }
 
+  static std::vector<float> Ones(int64_t rows) { return std::vector<float>(rows, 1); }
+
   static void ExpectNear(const std::vector<double>& actual, const std::vector<double>& expected,
                          double tolerance) {
     ASSERT_EQ(actual.size(), expected.size());
@@ -56,7 +58,7 @@ TEST_F(RunningMomentsTest, AreTheMomentsOfAllPairs) {
   for (const int64_t rows : {1, 30, 64, 7}) {
     std::vector<float> x, y;
     Make(rows, x, y);
-    running.Add(x, y, 1);
+    running.Add(x, y, Ones(rows));
     expected.Add(x, y);
   }
   const PairMoments actual = running.Pairs();
@@ -73,13 +75,35 @@ TEST_F(RunningMomentsTest, AWeightIsACount) {
   Make(20, x, y);
   Make(30, more_x, more_y);
   RunningMoments once(kChannels, Kind::kFull), twice(kChannels, Kind::kFull);
-  for (int i = 0; i < 2; ++i) twice.Add(x, y, 1);
-  once.Add(x, y, 2);
-  for (auto* moments : {&once, &twice}) moments->Add(more_x, more_y, 1);
+  for (int i = 0; i < 2; ++i) twice.Add(x, y, Ones(20));
+  once.Add(x, y, std::vector<float>(20, 2));
+  for (auto* moments : {&once, &twice}) moments->Add(more_x, more_y, Ones(30));
   EXPECT_DOUBLE_EQ(once.weight(), twice.weight());
   ExpectNear(once.Pairs().xx(), twice.Pairs().xx(), 1e-6);
   ExpectNear(once.Pairs().xd(), twice.Pairs().xd(), 1e-6);
   ExpectNear(once.Pairs().dd(), twice.Pairs().dd(), 1e-6);
+}
+
+TEST_F(RunningMomentsTest, PairsHaveWeightsOfTheirOwn) {
+  std::vector<float> x, y, repeated_x, repeated_y, weights;
+  Make(6, x, y);
+  for (int64_t row = 0; row < 6; ++row) {
+    weights.push_back(static_cast<float>(row + 1));
+    for (int64_t times = 0; times <= row; ++times) {
+      repeated_x.insert(repeated_x.end(), x.begin() + row * kChannels, x.begin() + (row + 1) * kChannels);
+      repeated_y.insert(repeated_y.end(), y.begin() + row * kChannels, y.begin() + (row + 1) * kChannels);
+    }
+  }
+  for (const Kind kind : {Kind::kFull, Kind::kDiagonal}) {
+    RunningMoments weighted(kChannels, kind), repeated(kChannels, kind);
+    weighted.Add(x, y, weights);
+    repeated.Add(repeated_x, repeated_y, Ones(21));
+    EXPECT_DOUBLE_EQ(weighted.weight(), repeated.weight());
+    EXPECT_NEAR(weighted.Deviation(), repeated.Deviation(), 1e-6);
+    const LayerCorrection fit = weighted.FitScales(), expected = repeated.FitScales();
+    for (int64_t c = 0; c < kChannels; ++c) EXPECT_NEAR(fit.scale[c], expected.scale[c], 1e-5);
+    if (kind == Kind::kFull) ExpectNear(weighted.Pairs().xd(), repeated.Pairs().xd(), 1e-6);
+  }
 }
 
 TEST_F(RunningMomentsTest, WhatFadesCountsLess) {
@@ -87,10 +111,10 @@ TEST_F(RunningMomentsTest, WhatFadesCountsLess) {
   Make(20, x, y);
   Make(30, more_x, more_y);
   RunningMoments faded(kChannels, Kind::kFull), expected(kChannels, Kind::kFull);
-  faded.Add(x, y, 1);
+  faded.Add(x, y, Ones(20));
   faded.Fade(0.25);
-  expected.Add(x, y, 0.25);
-  for (auto* moments : {&faded, &expected}) moments->Add(more_x, more_y, 1);
+  expected.Add(x, y, std::vector<float>(20, 0.25f));
+  for (auto* moments : {&faded, &expected}) moments->Add(more_x, more_y, Ones(30));
   EXPECT_DOUBLE_EQ(faded.weight(), expected.weight());
   ExpectNear(faded.Pairs().xd(), expected.Pairs().xd(), 1e-6);
   EXPECT_NEAR(faded.Deviation(), expected.Deviation(), 1e-7);
@@ -102,8 +126,8 @@ TEST_F(RunningMomentsTest, ScalesAreFittedAsWithoutAMap) {
   Make(100, other_x, other_y);
   for (const Kind kind : {Kind::kFull, Kind::kDiagonal}) {
     RunningMoments pairs(kChannels, kind), others(kChannels, kind);
-    pairs.Add(x, y, 1);
-    others.Add(other_x, other_y, 1);
+    pairs.Add(x, y, Ones(200));
+    others.Add(other_x, other_y, Ones(100));
     PairMoments judge(kChannels);
     judge.Add(other_x, other_y);
     const LayerCorrection actual = pairs.FitScales();
@@ -123,7 +147,7 @@ TEST_F(RunningMomentsTest, DeviationIsRelativeToFreshKv) {
   EXPECT_EQ(moments.Deviation(), 0);
   EXPECT_TRUE(moments.FitScales().empty());
   const std::vector<float> x = {1, 2, 3, 4}, y = {2, 2, 4, 4};  // K's channel moves by 1, V's does not
-  moments.Add(x, y, 0.5);
+  moments.Add(x, y, {0.5f, 0.5f});
   EXPECT_NEAR(moments.Deviation(), (2.0 / (4 + 16)) / 2, 1e-6);
 }
 
