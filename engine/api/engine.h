@@ -94,6 +94,10 @@ class Engine {
   /// Number of tokens of a text on its own, as a chunk would have.
   virtual absl::StatusOr<int32_t> CountTokens(std::string_view text) = 0;
 
+  /// Steers what is learned of stored KV while serving, and tells how it stands then. May take as long as fitting one
+  /// layer. kFailedPrecondition: to learn where learning is off or cannot be done, to freeze or reset where it is off.
+  virtual absl::StatusOr<CorrectionStats> UpdateCorrection(CorrectionAction action) = 0;
+
   virtual const EngineInfo& info() const = 0;
   virtual EngineStats Stats() const = 0;
 

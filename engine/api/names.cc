@@ -27,6 +27,12 @@ constexpr NamedValue<FinishReason> kFinishReasons[] = {{FinishReason::kEndOfText
                                                        {FinishReason::kStopString, "stop_string"},
                                                        {FinishReason::kMaxTokens, "max_tokens"},
                                                        {FinishReason::kContextFull, "context_full"}};
+constexpr NamedValue<LearningState> kLearningStates[] = {
+    {LearningState::kOff, "off"}, {LearningState::kFrozen, "frozen"}, {LearningState::kOn, "on"}};
+constexpr NamedValue<CorrectionAction> kCorrectionActions[] = {{CorrectionAction::kShow, "show"},
+                                                               {CorrectionAction::kFreeze, "freeze"},
+                                                               {CorrectionAction::kLearn, "learn"},
+                                                               {CorrectionAction::kReset, "reset"}};
 
 }  // namespace
 
@@ -39,5 +45,7 @@ NameTable<Role> NamesOf(Role) { return kRoles; }
 NameTable<ChunkSource> NamesOf(ChunkSource) { return kChunkSources; }
 NameTable<Tier> NamesOf(Tier) { return kTiers; }
 NameTable<FinishReason> NamesOf(FinishReason) { return kFinishReasons; }
+NameTable<LearningState> NamesOf(LearningState) { return kLearningStates; }
+NameTable<CorrectionAction> NamesOf(CorrectionAction) { return kCorrectionActions; }
 
 }  // namespace kvblend

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "engine/api/correction.h"
 #include "engine/api/request.h"
 #include "engine/api/tier.h"
 
@@ -32,6 +33,8 @@ NameTable<Role> NamesOf(Role);
 NameTable<ChunkSource> NamesOf(ChunkSource);
 NameTable<Tier> NamesOf(Tier);
 NameTable<FinishReason> NamesOf(FinishReason);
+NameTable<LearningState> NamesOf(LearningState);
+NameTable<CorrectionAction> NamesOf(CorrectionAction);
 
 template <typename Enum>
 concept HasNames = requires(Enum value) {

@@ -52,6 +52,10 @@ struct EngineOptions {
   // Of stored KV: a file that `kvblend calibrate` wrote, "none", or "auto": the model's path with ".kvcorrection"
   // behind it, if there is such a file.
   std::string correction = "auto";
+  // While serving: "on", "off", or "frozen": what was learned is applied, and no more is learned; off too where
+  // `correction` is "none".
+  std::string learn_correction = "on";
+  int64_t correction_learning_bytes = int64_t{256} << 20;  // for what it is learned from
   std::string kv_dtype = "auto";  // pages: "auto" (bf16, or f32 with fp32 GEMMs), "bf16", "f16", "f32", or
                                   // "int8" (half of bf16's memory)
   std::string chunk_format = "auto";  // stored chunks: "int8", "int4", "fp8", "bf16", "f16" or "f32"; auto:

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/api/correction.h"
 #include "engine/api/tier.h"
 
 namespace kvblend {
@@ -38,7 +39,6 @@ struct EngineInfo {
   int32_t max_batch_size = 0;        // answers decoded together
   int64_t max_batch_tokens = 0;      // of their KV
   double self_check_max_error = -1;  // largest logit difference relative to the logits' norm; -1: not run
-  std::string correction = {};       // version of the learned correction of stored KV; empty: none
 };
 
 struct StoreStats {
@@ -135,6 +135,7 @@ struct EngineStats {
   int64_t background_chunks_failed = 0;            // since start
   std::optional<DeviceMemoryStats> device_memory;  // on a GPU
   LoadingStats loading;
+  CorrectionStats correction;
   StoreStats store;
   std::vector<TierStats> tiers;  // those below host memory that the engine has, in the order of lookups
 };

@@ -62,6 +62,7 @@ struct BlendedPrefill::Pass {
   const ReusePlan& plan;
   const SelectionPolicy& policy;
   const PagedSequence& sequence;
+  FreshRowCapture* capture;
   KeepGoing keep_going;
   std::vector<PassMeasurement>& measurements;
 };
@@ -76,11 +77,11 @@ absl::StatusOr<PrefillResult> BlendedPrefill::Run(const prompt::PromptLayout& la
                                                   const SelectionPolicy& policy,
                                                   const PagedSequence& sequence,
                                                   const kv::LoadedCorrection* correction,
-                                                  KeepGoing keep_going) {
+                                                  FreshRowCapture* capture, KeepGoing keep_going) {
   const Stopwatch total;
   correction_.correction = correction;
   PrefillResult result;
-  const Pass pass{layout, plan, policy, sequence, keep_going, result.measurements.passes};
+  const Pass pass{layout, plan, policy, sequence, capture, keep_going, result.measurements.passes};
   KVBLEND_ASSIGN_OR_RETURN(KvLoader loader, KvLoader::Create(plan, sequence, rope_, transformer_.backend(),
                                                              pipeline_depth_, correction_));
   // Whatever ends this early: the device may still be reading what the plan's entries hold.
@@ -126,6 +127,7 @@ absl::StatusOr<PrefillResult> BlendedPrefill::Run(const prompt::PromptLayout& la
   result.logits.resize(vocab_size);
   KVBLEND_RETURN_IF_ERROR(transformer_.backend().CopyToHost(stream_, result.logits.data(), logits.data,
                                                             vocab_size * sizeof(float)));
+  if (capture != nullptr) KVBLEND_RETURN_IF_ERROR(capture->Download(transformer_.backend(), stream_));
   KVBLEND_RETURN_IF_ERROR(transformer_.backend().Synchronize(stream_));
   result.measurements.head_seconds = head.Seconds();
   result.measurements.placed_token_layers = static_cast<double>(loader.token_layers());
@@ -147,16 +149,27 @@ absl::Status BlendedPrefill::RunLayers(const Pass& pass, absl::Span<const int32_
       KVBLEND_RETURN_IF_ERROR(loader.Load(stream_, layer, which, pass.keep_going));
     }
     KVBLEND_RETURN_IF_ERROR(transformer_.ProjectQkv(stream_, layer, state_));
+    KVBLEND_RETURN_IF_ERROR(KeepFreshRows(pass, layer, active));
     KVBLEND_RETURN_IF_ERROR(transformer_.WriteKv(stream_, rows, state_, pages));
     if (layer + 1 == transformer_.config().num_layers) {
       KVBLEND_RETURN_IF_ERROR(FinishLastRow(pass, pages));
       continue;
     }
     KVBLEND_RETURN_IF_ERROR(transformer_.RotateQueries(stream_, rows, state_));
+    if (pass.capture != nullptr) {
+      KVBLEND_RETURN_IF_ERROR(pass.capture->KeepMass(transformer_, stream_, layer, pass.sequence, state_));
+    }
     KVBLEND_RETURN_IF_ERROR(transformer_.AttendAndMlp(stream_, layer, rows, pages, state_));
   }
   pass.measurements.push_back(timer.Take(PassMeasurement::Kind::kForward, active, layers.end - layers.begin));
   return absl::OkStatus();
+}
+
+absl::Status BlendedPrefill::KeepFreshRows(const Pass& pass, int32_t layer,
+                                           absl::Span<const int32_t> active) {
+  if (pass.capture == nullptr) return absl::OkStatus();
+  return pass.capture->Keep(transformer_.backend(), stream_, layer, active,
+                            transformer_.KeysAndValues(state_));
 }
 
 absl::Status BlendedPrefill::FinishLastRow(const Pass& pass, kernels::KvPagesView pages) {
@@ -260,6 +273,7 @@ absl::StatusOr<std::vector<int32_t>> BlendedPrefill::RunSelectingByDeviation(con
   const kernels::KvPagesView pages = pass.sequence.Layer(check_layer);
   KVBLEND_RETURN_IF_ERROR(loader.Load(stream_, check_layer, KvLoader::Which::kExactOnly, pass.keep_going));
   KVBLEND_RETURN_IF_ERROR(transformer_.ProjectQkv(stream_, check_layer, state_));
+  KVBLEND_RETURN_IF_ERROR(KeepFreshRows(pass, check_layer, inexact));
   KVBLEND_RETURN_IF_ERROR(transformer_.WriteKv(stream_, *all_rows, state_, pages));
   const Stopwatch selection;
   KVBLEND_RETURN_IF_ERROR(MeasureDeviation(pass, inexact, requirement, loader));

@@ -18,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/blend/acquire_layer.h"
+#include "engine/blend/fresh_rows.h"
 #include "engine/blend/kv_loader.h"
 #include "engine/blend/loading_controller.h"
 #include "engine/blend/paged_sequence.h"
@@ -53,11 +54,12 @@ class BlendedPrefill {
         pipeline_depth_(pipeline_depth) {}
 
   /// Afterwards the pages hold the KV of the whole prompt. `correction`: of stored KV that is reused inexactly; null:
-  /// none.
+  /// none. `capture` keeps rows of missing chunks; null: none are kept.
   /// REQUIRES: the sequence has pages for plan.prompt_tokens; the last prompt position is in plan.computed.
   absl::StatusOr<PrefillResult> Run(const prompt::PromptLayout& layout, const ReusePlan& plan,
                                     const SelectionPolicy& policy, const PagedSequence& sequence,
-                                    const kv::LoadedCorrection* correction, KeepGoing keep_going);
+                                    const kv::LoadedCorrection* correction, FreshRowCapture* capture,
+                                    KeepGoing keep_going);
 
  private:
   struct Pass;  // one request's inputs
@@ -70,6 +72,8 @@ class BlendedPrefill {
   /// Layers before `first_load` have their stored KV in the pages already. `active`: the positions of `rows`.
   absl::Status RunLayers(const Pass& pass, absl::Span<const int32_t> active, const kernels::BatchPlan& rows,
                          LayerRange layers, KvLoader& loader, int32_t first_load, KvLoader::Which which);
+  /// What learning wants of a layer's fresh KV. `active`: the positions of the rows.
+  absl::Status KeepFreshRows(const Pass& pass, int32_t layer, absl::Span<const int32_t> active);
   /// The last layer from its KV on, for the last row alone: nobody reads what becomes of the others.
   absl::Status FinishLastRow(const Pass& pass, kernels::KvPagesView pages);
   absl::Status RunRows(const Pass& pass, absl::Span<const int32_t> active, KvLoader& loader,

@@ -69,12 +69,12 @@ class Matcher {
       span.entry = IfItFits(std::move(found[i]), span.num_tokens());
       if (span.entry.has_value()) continue;
       if (span.kind != SpanKind::kChunk) {
-        AddMissing({}, layout_.anchor_ids);
+        AddMissing({}, layout_.anchor_ids, span.begin);
         continue;
       }
       AddMissing(options_.anchoring == Anchoring::kAnchored ? absl::MakeConstSpan(layout_.anchor_ids)
                                                             : absl::Span<const int32_t>(),
-                 TokensOf(layout_, span.begin, span.end));
+                 TokensOf(layout_, span.begin, span.end), span.begin);
       if (options_.reuse != Reuse::kChunks) continue;
       elsewhere.push_back(&span);
       content_keys.push_back(addresses[i].content_key);
@@ -131,8 +131,8 @@ class Matcher {
     plan_.spans.push_back(std::move(span));
   }
 
-  void AddMissing(absl::Span<const int32_t> anchor_ids, absl::Span<const int32_t> token_ids) {
-    MissingEntry entry{{anchor_ids.begin(), anchor_ids.end()}, {token_ids.begin(), token_ids.end()}};
+  void AddMissing(absl::Span<const int32_t> anchor_ids, absl::Span<const int32_t> token_ids, int32_t begin) {
+    MissingEntry entry{{anchor_ids.begin(), anchor_ids.end()}, {token_ids.begin(), token_ids.end()}, begin};
     const auto same = [&](const MissingEntry& other) {
       return other.anchor_ids == entry.anchor_ids && other.token_ids == entry.token_ids;
     };

@@ -39,10 +39,15 @@ struct PlannedSpan {
   int32_t num_tokens() const { return end - begin; }
 };
 
+class FreshRows;  // engine/blend/fresh_rows.h
+
 /// An entry that the store should have for prompts like this one, and does not have.
 struct MissingEntry {
   std::vector<int32_t> anchor_ids;  // what it is computed behind; empty: by itself
   std::vector<int32_t> token_ids;
+  int32_t begin = 0;  // the first place in the prompt where it was missed
+  /// Some of the KV that the prompt computed there; null: none was kept.
+  std::shared_ptr<const FreshRows> fresh = {};
 };
 
 /// Owns pins on the entries it reuses. Not thread-safe.

@@ -1,24 +1,19 @@
 #include "engine/kv/correction_file.h"
 
 #define XXH_INLINE_ALL
-#include <fcntl.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 #include <algorithm>
 #include <bit>
-#include <cerrno>
 #include <cmath>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <type_traits>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "engine/kv/atomic_file.h"
 #include "kernels/kv_correction.h"
 
 namespace kvblend::kv {
@@ -94,23 +89,6 @@ absl::Status TakeLayer(Reader& reader, size_t channels, size_t rank, size_t inde
       TakeFloats(reader, kernels::kNumKvCorrectionPlaces * channels, index, "offset", layer.offset));
   KVBLEND_RETURN_IF_ERROR(TakeFloats(reader, channels * rank, index, "down", layer.down));
   return TakeFloats(reader, channels * rank, index, "up", layer.up);
-}
-
-absl::Status SystemError(std::string_view what, const std::string& path) {
-  return absl::ErrnoToStatus(errno, absl::StrCat(std::string(what), " ", path));
-}
-
-absl::Status WriteAndSync(const std::string& path, std::string_view bytes) {
-  const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (file < 0) return SystemError("cannot create", path);
-  const absl::Cleanup close_file = [file] { close(file); };
-  while (!bytes.empty()) {
-    const ssize_t written = write(file, bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return SystemError("cannot write", path);
-    bytes.remove_prefix(static_cast<size_t>(written));
-  }
-  return fsync(file) != 0 ? SystemError("cannot write", path) : absl::OkStatus();
 }
 
 }  // namespace
@@ -210,10 +188,7 @@ std::string CorrectionVersion(std::string_view bytes) {
 }
 
 absl::StatusOr<CorrectionFile> ReadCorrectionFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return SystemError("cannot open", path);
-  const std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  if (file.bad()) return absl::DataLossError(absl::StrCat("cannot read ", path));
+  KVBLEND_ASSIGN_OR_RETURN(const std::string bytes, ReadWholeFile(path));
   absl::StatusOr<LearnedCorrection> correction = DecodeCorrection(bytes);
   if (!correction.ok()) {
     return absl::Status(correction.status().code(), absl::StrCat(path, ": ", correction.status().message()));
@@ -222,12 +197,7 @@ absl::StatusOr<CorrectionFile> ReadCorrectionFile(const std::string& path) {
 }
 
 absl::Status WriteCorrectionFile(const std::string& path, const LearnedCorrection& correction) {
-  const std::string part = absl::StrCat(path, ".part");
-  absl::Status written = WriteAndSync(part, EncodeCorrection(correction));
-  if (written.ok() && rename(part.c_str(), path.c_str()) != 0)
-    written = SystemError("cannot rename to", path);
-  if (!written.ok()) unlink(part.c_str());
-  return written;
+  return ReplaceFile(path, EncodeCorrection(correction));
 }
 
 }  // namespace kvblend::kv

@@ -84,6 +84,11 @@ int64_t PairMoments::SizeBytes(int64_t channels, Kind kind) {
   return means * static_cast<int64_t>(sizeof(double)) + sums * static_cast<int64_t>(sizeof(float));
 }
 
+int64_t PairMoments::EncodedBytes(int64_t channels, Kind kind) {
+  return static_cast<int64_t>(sizeof(int64_t) + kernels::kNumKvCorrectionPlaces * sizeof(double)) +
+         SizeBytes(channels, kind);
+}
+
 int64_t PairMoments::DiagonalIndex(int64_t channel) const {
   return kind_ == Kind::kFull ? channel * channels_ - channel * (channel - 1) / 2 : channel;
 }

@@ -42,6 +42,8 @@ class PairMoments {
 
   explicit PairMoments(int64_t channels, Kind kind = Kind::kFull);
   static int64_t SizeBytes(int64_t channels, Kind kind);
+  /// What AppendTo appends.
+  static int64_t EncodedBytes(int64_t channels, Kind kind);
 
   void Add(const LayerPairs& pairs);
   /// All pairs so far count as `factor` times what they did. In (0, 1].

@@ -5,7 +5,6 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "engine/kv/correction_file.h"
 #include "engine/model/gguf_file.h"
 #include "engine/runtime/compute_names.h"
 #include "engine/store/format/backend_memory.h"
@@ -45,36 +44,41 @@ text::TokenizerSpec ToTokenizerSpec(model::TokenizerData data) {
   return spec;
 }
 
-absl::StatusOr<std::unique_ptr<kv::LoadedCorrection>> LoadCorrection(const EngineOptions& options,
-                                                                     const blend::KeySpace& key_space,
-                                                                     kernels::Backend& backend) {
-  if (options.correction == "none") return nullptr;
+/// Nothing where none is wanted, or found.
+absl::StatusOr<std::optional<kv::CorrectionFile>> FindCorrection(const EngineOptions& options,
+                                                                 const blend::KeySpace& key_space) {
+  if (options.correction == "none") return std::nullopt;
   const bool automatic = options.correction == "auto";
   const std::string path = automatic ? CorrectionPath(options.model_path) : options.correction;
   absl::StatusOr<kv::CorrectionFile> file = kv::ReadCorrectionFile(path);
-  if (automatic && absl::IsNotFound(file.status())) return nullptr;
+  if (automatic && absl::IsNotFound(file.status())) return std::nullopt;
   if (!file.ok()) return file.status();
-  const kv::LearnedCorrection& correction = file->correction;
-  if (correction.model_fingerprint != key_space.model_fingerprint) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, " was fitted on the model ", ToHex(correction.model_fingerprint), ", this one is ",
-                     ToHex(key_space.model_fingerprint), "; fit it anew with `kvblend calibrate`"));
-  }
-  const store::KvFormat& format = key_space.format;
-  if (static_cast<int32_t>(correction.layers.size()) != format.num_layers ||
-      correction.num_kv_heads != format.num_kv_heads || correction.head_dim != format.head_dim) {
-    return absl::InvalidArgumentError(absl::StrCat(path, " is for ", correction.layers.size(), " layers of ",
-                                                   correction.num_kv_heads, " x ", correction.head_dim,
-                                                   "; allowed: the model's ", format.num_layers, " of ",
-                                                   format.num_kv_heads, " x ", format.head_dim));
-  }
-  return kv::LoadedCorrection::Load(correction, file->version, backend);
+  KVBLEND_RETURN_IF_ERROR(CheckCorrectionFits(path, file->correction, key_space));
+  return *std::move(file);
 }
 
 }  // namespace
 
 std::string CorrectionPath(const std::string& model_path) {
   return absl::StrCat(model_path, ".kvcorrection");
+}
+
+absl::Status CheckCorrectionFits(const std::string& path, const kv::LearnedCorrection& correction,
+                                 const blend::KeySpace& key_space) {
+  if (correction.model_fingerprint != key_space.model_fingerprint) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, " was fitted on the model ", ToHex(correction.model_fingerprint), ", this one is ",
+                     ToHex(key_space.model_fingerprint), "; fit it anew with `kvblend calibrate`"));
+  }
+  const store::KvFormat& format = key_space.format;
+  if (static_cast<int32_t>(correction.layers.size()) == format.num_layers &&
+      correction.num_kv_heads == format.num_kv_heads && correction.head_dim == format.head_dim) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(path, " is for ", correction.layers.size(), " layers of ",
+                                                 correction.num_kv_heads, " x ", correction.head_dim,
+                                                 "; allowed: the model's ", format.num_layers, " of ",
+                                                 format.num_kv_heads, " x ", format.head_dim));
 }
 
 absl::StatusOr<std::unique_ptr<ModelRuntime>> ModelRuntime::Load(const EngineOptions& options) {
@@ -128,7 +132,11 @@ absl::StatusOr<std::unique_ptr<ModelRuntime>> ModelRuntime::LoadOn(
                                .num_layers = config.num_layers,
                                .num_kv_heads = config.num_kv_heads,
                                .head_dim = config.head_dim};
-  KVBLEND_ASSIGN_OR_RETURN(runtime->correction, LoadCorrection(options, runtime->key_space, backend));
+  KVBLEND_ASSIGN_OR_RETURN(runtime->given_correction, FindCorrection(options, runtime->key_space));
+  if (const auto& given = runtime->given_correction; given.has_value()) {
+    KVBLEND_ASSIGN_OR_RETURN(runtime->correction,
+                             kv::LoadedCorrection::Load(given->correction, given->version, backend));
+  }
 
   runtime->max_batch_tokens =
       options.max_batch_tokens == 0 ? int64_t{4} * runtime->max_context_tokens : options.max_batch_tokens;

@@ -2,13 +2,15 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "engine/api/engine.h"
 #include "engine/blend/reuse_plan.h"
-#include "engine/kv/learned_correction.h"
+#include "engine/kv/correction_file.h"
+#include "engine/kv/correction_slot.h"
 #include "engine/kv/page_pool.h"
 #include "engine/model/model_config.h"
 #include "engine/model/model_weights.h"
@@ -23,7 +25,11 @@ namespace kvblend {
 /// Where the learned correction of a model's stored KV lies, if it has one.
 std::string CorrectionPath(const std::string& model_path);
 
-/// Immutable after Load except the page pool, which is thread-safe. Members are declared in the order in
+/// kInvalidArgument, naming the path and the difference, unless it is a correction of this model's stored KV.
+absl::Status CheckCorrectionFits(const std::string& path, const kv::LearnedCorrection& correction,
+                                 const blend::KeySpace& key_space);
+
+/// Immutable after Load except the page pool and the correction, which are thread-safe. Members are declared in the order in
 /// which they depend on each other, so that destruction runs the other way.
 struct ModelRuntime {
   /// kNotFound, kInvalidArgument, kUnimplemented or kResourceExhausted naming the file or option.
@@ -44,7 +50,8 @@ struct ModelRuntime {
   std::unique_ptr<text::ChatTemplate> chat_template;
   std::unique_ptr<model::Transformer> transformer;
   blend::KeySpace key_space;
-  std::unique_ptr<kv::LoadedCorrection> correction;  // of stored KV; null: none
+  kv::CorrectionSlot correction;                            // of stored KV; may be replaced while prompts run
+  std::optional<kv::CorrectionFile> given_correction = {};  // what it was at the start
   int32_t max_context_tokens = 0;
   int64_t max_batch_tokens = 0;  // for which the pool has pages, besides one full context
   std::unique_ptr<kv::PagePool> page_pool;

@@ -282,8 +282,9 @@ absl::StatusOr<CalibrationReport> Calibrate(const EngineOptions& engine, const C
     report.residual.push_back(residual);
     correction.layers.push_back(std::move(fit));
   }
-  KVBLEND_ASSIGN_OR_RETURN(runtime->correction,
+  KVBLEND_ASSIGN_OR_RETURN(std::unique_ptr<kv::LoadedCorrection> loaded,
                            kv::LoadedCorrection::Load(correction, "being judged", *runtime->backend));
+  runtime->correction = std::move(loaded);
   for (size_t i = 0; i < layouts.size(); ++i) {
     KVBLEND_RETURN_IF_ERROR(progress(total + static_cast<int64_t>(i), total + held_out, "answers kept back"));
     KVBLEND_ASSIGN_OR_RETURN(const auto kl, calibration.Divergence(layouts[i]));

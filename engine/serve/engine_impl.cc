@@ -43,8 +43,16 @@ EngineInfo MakeInfo(const ModelRuntime& runtime, const EngineOptions& options, d
   info.max_batch_size = options.max_batch_size;
   info.max_batch_tokens = runtime.max_batch_tokens;
   info.self_check_max_error = self_check_max_error;
-  if (runtime.correction != nullptr) info.correction = runtime.correction->version;
   return info;
+}
+
+std::unique_ptr<CorrectionLearning> MakeLearning(const EngineOptions& options, ModelRuntime& runtime) {
+  if (options.correction == "none" || options.learn_correction == Name(LearningState::kOff)) return nullptr;
+  return std::make_unique<CorrectionLearning>(
+      runtime, CorrectionLearning::Options{.frozen = options.learn_correction == Name(LearningState::kFrozen),
+                                           .folder = options.chunk_disk_path,
+                                           .max_bytes = options.correction_learning_bytes,
+                                           .waiting_bytes = options.chunk_store_bytes / 16});
 }
 
 }  // namespace
@@ -107,8 +115,11 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<ModelRuntim
       chunk_store_(std::move(chunk_store)),
       validator_(options_, *runtime_),
       info_(MakeInfo(*runtime_, options_, self_check_max_error)),
+      learning_(MakeLearning(options_, *runtime_)),
       runner_(*runtime_, *chunk_store_,
-              {.load_pipeline_depth = options_.load_pipeline_depth, .ratio = options_.ratio}),
+              {.load_pipeline_depth = options_.load_pipeline_depth,
+               .ratio = options_.ratio,
+               .fresh_rows = learning_ != nullptr ? learning_->fresh_rows() : blend::FreshRowOptions{}}),
       decode_batch_(runner_,
                     {.max_sequences = options_.max_batch_size, .max_tokens = runtime_->max_batch_tokens}),
       prefetcher_(options_.prefetch_queued && chunk_store_->has_lower_tiers()
@@ -259,8 +270,8 @@ void EngineImpl::Retire(const std::shared_ptr<Task>& task) {
 
 void EngineImpl::StoreBehindResponse(const Caller& caller, std::vector<blend::MissingEntry> missing) {
   for (blend::MissingEntry& entry : missing) {
-    auto task =
-        std::make_shared<StoreMissTask>(caller.tenant_namespace, std::move(entry), background_counts_);
+    auto task = std::make_shared<StoreMissTask>(caller.tenant_namespace, std::move(entry), background_counts_,
+                                                learning_.get());
     schedule::Job job;
     job.fairness_key = caller.fairness_key;
     job.lane = schedule::Lane::kBackground;
@@ -270,6 +281,14 @@ void EngineImpl::StoreBehindResponse(const Caller& caller, std::vector<blend::Mi
     const absl::Status submitted = scheduler_.Submit(std::move(job)).status();
     if (!submitted.ok()) task->Abandon(submitted);
   }
+}
+
+absl::StatusOr<CorrectionStats> EngineImpl::UpdateCorrection(CorrectionAction action) {
+  if (action == CorrectionAction::kShow) return Stats().correction;
+  if (learning_ != nullptr) return learning_->Update(action);
+  return absl::FailedPreconditionError(absl::StrCat("nothing is learned while serving (learn-correction is ",
+                                                    options_.learn_correction, ", correction is ",
+                                                    options_.correction, "); allowed: show"));
 }
 
 absl::StatusOr<int32_t> EngineImpl::CountTokens(std::string_view text) {
@@ -310,6 +329,11 @@ EngineStats EngineImpl::Stats() const {
     stats.loading.compute_seconds_per_token = blend::SecondsPerToken(costs->forward, prompt);
     stats.loading.place_seconds_per_token = num_layers * costs->place_seconds;
   }
+  if (learning_ != nullptr) {
+    stats.correction = learning_->Stats();
+  } else if (const auto correction = runtime_->correction.Get()) {
+    stats.correction.version = correction->version;
+  }
   stats.store = chunk_store_->Stats();
   stats.tiers = chunk_store_->LowerTierStats();
   return stats;
@@ -317,7 +341,11 @@ EngineStats EngineImpl::Stats() const {
 
 absl::Status EngineImpl::Drain(absl::Time deadline) {
   absl::Status drained = scheduler_.Drain(deadline);
-  if (drained.ok()) return chunk_store_->FlushWrites(deadline);
+  if (drained.ok()) {
+    // What is not learned by the deadline was nobody's request.
+    if (learning_ != nullptr) learning_->Flush(deadline).IgnoreError();
+    return chunk_store_->FlushWrites(deadline);
+  }
   {
     absl::MutexLock lock(&mutex_);
     cancel_all_ = true;

@@ -15,6 +15,7 @@
 #include "engine/api/engine.h"
 #include "engine/runtime/model_runtime.h"
 #include "engine/schedule/scheduler.h"
+#include "engine/serve/correction_learning.h"
 #include "engine/serve/decode_batch.h"
 #include "engine/serve/prefetcher.h"
 #include "engine/serve/prompt_runner.h"
@@ -42,6 +43,7 @@ class EngineImpl final : public Engine {
   ChunkCatalog& chunks() override { return *chunk_store_; }
   absl::StatusOr<DocumentChunks> SplitDocument(const SplitDocumentRequest& request) override;
   absl::StatusOr<int32_t> CountTokens(std::string_view text) override;
+  absl::StatusOr<CorrectionStats> UpdateCorrection(CorrectionAction action) override;
   const EngineInfo& info() const override { return info_; }
   EngineStats Stats() const override;
   absl::Status Drain(absl::Time deadline) override;
@@ -65,8 +67,9 @@ class EngineImpl final : public Engine {
   const std::unique_ptr<store::ChunkStore> chunk_store_;
   const RequestValidator validator_;
   const EngineInfo info_;
-  PromptRunner runner_;                           // engine thread only
-  DecodeBatch decode_batch_;                      // engine thread only
+  const std::unique_ptr<CorrectionLearning> learning_;  // null: off
+  PromptRunner runner_;                                 // engine thread only
+  DecodeBatch decode_batch_;                            // engine thread only
   const std::unique_ptr<Prefetcher> prefetcher_;  // null: there is nothing to prefetch from, or it is off
   const std::shared_ptr<BackgroundCounts> background_counts_ = std::make_shared<BackgroundCounts>();
 

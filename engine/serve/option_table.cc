@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "engine/api/names.h"
 #include "engine/runtime/compute_names.h"
 #include "engine/store/redis/transport.h"
 #include "kernels/device_choice.h"
@@ -46,6 +47,9 @@ absl::Status CheckKvDtype(std::string_view name) {
 }
 absl::Status CheckChunkFormat(std::string_view name) {
   return ParseTypeName(kChunkFormats, "chunk-format", name).status();
+}
+absl::Status CheckLearnCorrection(std::string_view name) {
+  return ParseName<LearningState>("learn-correction", name).status();
 }
 absl::Status CheckRedisNodes(std::string_view nodes) {
   if (nodes.empty()) return absl::OkStatus();
@@ -127,6 +131,10 @@ const std::vector<EngineOption>& EngineOptionTable() {
        "Learned correction of stored KV, as `kvblend calibrate` writes it; none; or auto: MODEL.kvcorrection if there is "
        "such a file",
        TextOption{In<&EngineOptions::correction>}},
+      {"learn-correction", kCompute, "MODE",
+       "Learn the correction while serving, from chunks that were missing: on; off; or frozen: apply what was learned "
+       "before, learn no more",
+       TextOption{In<&EngineOptions::learn_correction>, CheckLearnCorrection}},
       {"self-check", kCompute, "",
        "At start-up, check on a short prompt that ratio 1 equals full prefill (on by default)",
        SwitchOption{In<&EngineOptions::self_check>}},
@@ -139,6 +147,9 @@ const std::vector<EngineOption>& EngineOptionTable() {
        absl::StrCat("Form of KV in stored chunks: ", ListOf(kChunkFormats),
                     "; auto: int8, or the kv-dtype where that is given"),
        TextOption{In<&EngineOptions::chunk_format>, CheckChunkFormat}},
+      {"correction-learning-bytes", kMemory, "SIZE",
+       "Main memory for what a correction is learned from; a model that needs more learns scales and offsets alone",
+       BytesOption{In<&EngineOptions::correction_learning_bytes>, int64_t{1} << 20, kMaxBytes}},
       {"max-context-tokens", kMemory, "N",
        "Most tokens of a prompt and its answer; 0: the model's own context length",
        Int{In<&EngineOptions::max_context_tokens>, 0, std::numeric_limits<int32_t>::max()}},

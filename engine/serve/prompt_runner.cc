@@ -102,6 +102,7 @@ PromptRunner::PromptRunner(ModelRuntime& runtime, store::ChunkStore& chunk_store
     : runtime_(runtime),
       chunk_store_(chunk_store),
       options_(options),
+      channels_(int64_t{2} * runtime.config.num_kv_heads * runtime.config.head_dim),
       loading_controller_(ProjectionShare(runtime.config)),
       blended_prefill_(*runtime.transformer, *runtime.weights.rope, *runtime.stream, state_,
                        options.load_pipeline_depth),
@@ -121,7 +122,8 @@ absl::StatusOr<PrefilledPrompt> PromptRunner::Prefill(const prompt::PromptLayout
   const int32_t num_layers = runtime_.config.num_layers;
   KVBLEND_RETURN_IF_ERROR(blend::ValidateBlendOptions(options, num_layers));
   const RatioOptions ratio = blend::ResolveRatio(options, options_.ratio);
-  const kv::LoadedCorrection* correction = runtime_.correction.get();
+  // It stays the same to the end of the prompt, whatever is learned meanwhile.
+  std::shared_ptr<const kv::LoadedCorrection> correction = runtime_.correction.Get();
   if (!options.correction || correction == nullptr || correction->anchoring != options.anchoring) {
     correction = nullptr;
   }
@@ -145,12 +147,16 @@ absl::StatusOr<PrefilledPrompt> PromptRunner::Prefill(const prompt::PromptLayout
     KVBLEND_ASSIGN_OR_RETURN(const std::unique_ptr<blend::SelectionPolicy> policy,
                              blend::CreateSelectionPolicy(decided, num_layers));
     lookup_seconds += SecondsSince(plan_start);
+    blend::FreshRowCapture capture(
+        options_.fresh_rows.WantedOf(options) ? options_.fresh_rows : blend::FreshRowOptions{}, layout, plan,
+        num_layers, channels_, captured_);
     absl::StatusOr<blend::PrefillResult> prefill =
-        blended_prefill_.Run(layout, plan, *policy, sequence, correction, keep_going);
+        blended_prefill_.Run(layout, plan, *policy, sequence, correction.get(), &capture, keep_going);
     // An entry that turns out to be damaged half way has spoilt what was computed from it. Every round loses
     // one at least, and in the end they are all misses.
     if (!prefill.ok() && LostEntry(plan)) continue;
     if (!prefill.ok()) return prefill.status();
+    capture.Finish(prefill->recomputed, plan);
     prompt.report = ReportPrompt(plan, options, *prefill);
     prompt.report.lookup_seconds = lookup_seconds;
     if (correction != nullptr && plan.candidates.num_tokens > 0)

@@ -14,6 +14,7 @@
 #include "absl/types/span.h"
 #include "engine/api/request.h"
 #include "engine/blend/blended_prefill.h"
+#include "engine/blend/fresh_rows.h"
 #include "engine/blend/loading_controller.h"
 #include "engine/blend/reuse_plan.h"
 #include "engine/kv/page_pool.h"
@@ -60,8 +61,9 @@ struct StoreEntryOptions {
 class PromptRunner {
  public:
   struct Options {
-    int32_t load_pipeline_depth = 2;  // see blend::KvLoader::Create
-    RatioOptions ratio = {};          // unless a request says otherwise
+    int32_t load_pipeline_depth = 2;         // see blend::KvLoader::Create
+    RatioOptions ratio = {};                 // unless a request says otherwise
+    blend::FreshRowOptions fresh_rows = {};  // what prompts keep for learning
   };
 
   PromptRunner(ModelRuntime& runtime, store::ChunkStore& chunk_store)
@@ -121,10 +123,12 @@ class PromptRunner {
   ModelRuntime& runtime_;
   store::ChunkStore& chunk_store_;
   const Options options_;
+  const int64_t channels_;  // of K and V together
   blend::LoadingController loading_controller_;
   model::PassState state_;
   model::PassState step_state_;  // of ExtendAll alone: a RepeatedStep must find it as the last one left it
   model::ScratchMatrix logits_;
+  blend::FreshRowMemory captured_;
   blend::BlendedPrefill blended_prefill_;
   std::unique_ptr<kernels::RepeatedStep> step_;
   bool said_problem_ = false;  // that step_->problem() has been logged

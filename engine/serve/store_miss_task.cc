@@ -16,14 +16,19 @@ Caller NobodyIn(std::string tenant_namespace) {
 }  // namespace
 
 StoreMissTask::StoreMissTask(std::string tenant_namespace, blend::MissingEntry entry,
-                             std::shared_ptr<BackgroundCounts> counts)
-    : Task(NobodyIn(std::move(tenant_namespace))), entry_(std::move(entry)), counts_(std::move(counts)) {}
+                             std::shared_ptr<BackgroundCounts> counts, CorrectionLearning* learning)
+    : Task(NobodyIn(std::move(tenant_namespace))),
+      entry_(std::move(entry)),
+      counts_(std::move(counts)),
+      learning_(learning) {}
 
 void StoreMissTask::Run(PromptRunner& runner) {
   const absl::StatusOr<StoredChunk> stored =
       runner.EnsureStored(caller().tenant_namespace, entry_.anchor_ids, entry_.token_ids, {},
                           [this] { return cancellation().Check(); });
   if (!stored.ok()) return Abandon(stored.status());
+  if (learning_ != nullptr && entry_.fresh != nullptr)
+    learning_->Add(std::move(entry_.fresh), *stored->entry);
   if (!stored->already_present) counts_->stored.fetch_add(1, std::memory_order_relaxed);
 }
 

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "engine/blend/reuse_plan.h"
+#include "engine/serve/correction_learning.h"
 #include "engine/serve/task.h"
 
 namespace kvblend {
@@ -20,15 +21,17 @@ struct BackgroundCounts {
 
 class StoreMissTask final : public Task {
  public:
+  /// `learning` gets what the prompt kept of the chunk once it is stored, and must outlive the task; null: nobody does.
   StoreMissTask(std::string tenant_namespace, blend::MissingEntry entry,
-                std::shared_ptr<BackgroundCounts> counts);
+                std::shared_ptr<BackgroundCounts> counts, CorrectionLearning* learning);
 
   void Run(PromptRunner& runner) override;
   void Abandon(const absl::Status& status) override;
 
  private:
-  const blend::MissingEntry entry_;
+  blend::MissingEntry entry_;
   const std::shared_ptr<BackgroundCounts> counts_;
+  CorrectionLearning* const learning_;
 };
 
 }  // namespace kvblend

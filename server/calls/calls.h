@@ -53,6 +53,7 @@ class Calls {
   virtual absl::StatusOr<v1::DeleteChunksResponse> Delete(v1::DeleteChunksRequest request) = 0;
   virtual absl::StatusOr<v1::PinChunksResponse> Pin(v1::PinChunksRequest request) = 0;
   virtual absl::StatusOr<v1::GetInfoResponse> GetInfo(v1::GetInfoRequest request) = 0;
+  virtual absl::StatusOr<v1::CorrectionInfo> UpdateCorrection(v1::UpdateCorrectionRequest request) = 0;
 
   /// kUnavailable, saying why, unless requests are accepted.
   virtual absl::Status CheckHealth() = 0;

@@ -204,6 +204,13 @@ absl::StatusOr<v1::GetInfoResponse> EngineCalls::GetInfo(v1::GetInfoRequest) {
   return info;
 }
 
+absl::StatusOr<v1::CorrectionInfo> EngineCalls::UpdateCorrection(v1::UpdateCorrectionRequest request) {
+  KVBLEND_ASSIGN_OR_RETURN(Engine * engine, engine_slot_.Get());
+  KVBLEND_ASSIGN_OR_RETURN(const CorrectionAction action, FromProto(request));
+  KVBLEND_ASSIGN_OR_RETURN(const CorrectionStats stats, engine->UpdateCorrection(action));
+  return ToProto(stats);
+}
+
 absl::Status EngineCalls::CheckHealth() { return engine_slot_.Get().status(); }
 
 }  // namespace kvblend::server

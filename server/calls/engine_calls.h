@@ -37,6 +37,7 @@ class EngineCalls : public Calls {
   absl::StatusOr<v1::DeleteChunksResponse> Delete(v1::DeleteChunksRequest request) override;
   absl::StatusOr<v1::PinChunksResponse> Pin(v1::PinChunksRequest request) override;
   absl::StatusOr<v1::GetInfoResponse> GetInfo(v1::GetInfoRequest request) override;
+  absl::StatusOr<v1::CorrectionInfo> UpdateCorrection(v1::UpdateCorrectionRequest request) override;
   absl::Status CheckHealth() override;
 
  private:

@@ -56,6 +56,7 @@ int RunCommandLine(const std::vector<std::string>& arguments, Terminal& terminal
   AddScoreCommand(app, context);
   AddBenchCommand(app, context);
   AddCalibrateCommand(app, context);
+  AddCorrectionCommand(app, context);
   AddInfoCommand(app, context);
   AddHealthCommand(app, context);
   try {

@@ -158,6 +158,22 @@ v1::ChunkInfo ToProto(const ChunkInfo& info) {
   return to;
 }
 
+v1::CorrectionInfo ToProto(const CorrectionStats& stats) {
+  v1::CorrectionInfo to;
+  to.set_version(stats.version);
+  to.set_learning(ToWire<v1::LearningState>(stats.learning));
+  to.set_learned(stats.learned);
+  to.set_tokens(stats.tokens);
+  to.set_fitted_chunks(stats.fitted_chunks);
+  to.set_kept_back_chunks(stats.kept_back_chunks);
+  to.set_fits(stats.fits);
+  to.set_fits_applied(stats.fits_applied);
+  to.set_waiting_chunks(stats.waiting_chunks);
+  to.mutable_deviation_before()->Add(stats.deviation_before.begin(), stats.deviation_before.end());
+  to.mutable_deviation_after()->Add(stats.deviation_after.begin(), stats.deviation_after.end());
+  return to;
+}
+
 v1::GetInfoResponse ToProto(const EngineInfo& info, const EngineStats& stats, const EngineOptions& options) {
   v1::GetInfoResponse to;
   to.set_version(info.version);
@@ -183,7 +199,7 @@ v1::GetInfoResponse ToProto(const EngineInfo& info, const EngineStats& stats, co
   kv_format->set_chunk_format(info.chunk_format);
   kv_format->set_chunk_bytes_per_token(info.chunk_bytes_per_token);
   kv_format->set_page_size(info.page_size);
-  kv_format->set_correction(info.correction);
+  kv_format->set_correction(stats.correction.version);
   v1::StoreInfo* store = to.mutable_store();
   store->set_entries(stats.store.entries);
   store->set_used_bytes(stats.store.bytes);
@@ -216,6 +232,7 @@ v1::GetInfoResponse ToProto(const EngineInfo& info, const EngineStats& stats, co
     device->set_memory_used_bytes(stats.device_memory->used_bytes);
     device->set_memory_total_bytes(stats.device_memory->total_bytes);
   }
+  *to.mutable_correction() = ToProto(stats.correction);
   to.set_backend(info.backend);
   to.set_self_check_max_error(info.self_check_max_error);
   return to;

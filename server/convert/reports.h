@@ -21,6 +21,8 @@ v1::SplitDocumentResponse ToProto(const DocumentChunks& chunks);
 v1::PrefetchChunksResponse ToProto(const std::vector<PrefetchedChunk>& chunks);
 v1::ChunkInfo ToProto(const ChunkInfo& info);
 
+v1::CorrectionInfo ToProto(const CorrectionStats& stats);
+
 /// Limits come from the options that the engine was made with, the rest from what it says of itself.
 v1::GetInfoResponse ToProto(const EngineInfo& info, const EngineStats& stats, const EngineOptions& options);
 

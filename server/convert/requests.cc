@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/generated_enum_reflection.h"
 #include "server/convert/enums.h"
@@ -160,6 +161,12 @@ absl::StatusOr<SplitDocumentRequest> FromProto(v1::SplitDocumentRequest&& reques
   if (request.has_chunk_tokens()) to.chunk_tokens = request.chunk_tokens();
   if (request.has_overlap_tokens()) to.overlap_tokens = request.overlap_tokens();
   return to;
+}
+
+absl::StatusOr<CorrectionAction> FromProto(const v1::UpdateCorrectionRequest& request) {
+  CorrectionAction action = CorrectionAction::kShow;
+  KVBLEND_RETURN_IF_ERROR(Convert(request.action(), "action", &action));
+  return action;
 }
 
 absl::StatusOr<PrefetchChunksRequest> FromProto(v1::PrefetchChunksRequest&& request) {

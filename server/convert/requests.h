@@ -11,8 +11,10 @@
 
 #include "absl/status/statusor.h"
 #include "engine/api/chunk_key.h"
+#include "engine/api/correction.h"
 #include "engine/api/request.h"
 #include "google/protobuf/repeated_ptr_field.h"
+#include "kvblend/v1/admin.pb.h"
 #include "kvblend/v1/chunks.pb.h"
 #include "kvblend/v1/inference.pb.h"
 
@@ -24,6 +26,7 @@ absl::StatusOr<ScoreRequest> FromProto(v1::ScoreRequest&& request);
 absl::StatusOr<PutChunksRequest> FromProto(v1::PutChunksRequest&& request);
 absl::StatusOr<SplitDocumentRequest> FromProto(v1::SplitDocumentRequest&& request);
 absl::StatusOr<PrefetchChunksRequest> FromProto(v1::PrefetchChunksRequest&& request);
+absl::StatusOr<CorrectionAction> FromProto(const v1::UpdateCorrectionRequest& request);
 
 inline constexpr int kMaxKeysPerRequest = 1000;
 

@@ -108,6 +108,9 @@ class GrpcCalls : public Calls {
   absl::StatusOr<v1::GetInfoResponse> GetInfo(v1::GetInfoRequest request) override {
     return Unary(*admin_, &v1::Admin::Stub::GetInfo, request);
   }
+  absl::StatusOr<v1::CorrectionInfo> UpdateCorrection(v1::UpdateCorrectionRequest request) override {
+    return Unary(*admin_, &v1::Admin::Stub::UpdateCorrection, request);
+  }
 
   // The messages of grpc.health.v1 are not packaged for C++; on the wire an empty request asks about the
   // whole server, and the response is a message whose field 1 is an enumeration.

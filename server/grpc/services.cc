@@ -65,12 +65,18 @@ class ChunksService : public ChunksBase {
   const CallHandler handler_;
 };
 
-class AdminService : public v1::Admin::WithRawCallbackMethod_GetInfo<v1::Admin::Service> {
+using AdminBase = v1::Admin::WithRawCallbackMethod_GetInfo<
+    v1::Admin::WithRawCallbackMethod_UpdateCorrection<v1::Admin::Service>>;
+
+class AdminService : public AdminBase {
  public:
   explicit AdminService(const ServiceContext& context) : handler_(context, "Admin") {}
 
   Unary* GetInfo(Context* context, const Bytes* bytes, Bytes* response) override {
     return handler_.Answer(context, bytes, response, "GetInfo", &Calls::GetInfo);
+  }
+  Unary* UpdateCorrection(Context* context, const Bytes* bytes, Bytes* response) override {
+    return handler_.Answer(context, bytes, response, "UpdateCorrection", &Calls::UpdateCorrection);
   }
 
  private:

@@ -114,6 +114,41 @@ void AddLoading(const LoadingStats& stats, FamilyList list) {
              stats.place_seconds_per_token);
 }
 
+// Per layer; no sample before something was measured.
+void AddLayers(std::string_view name, std::string_view help, const std::vector<double>& values,
+               FamilyList& list) {
+  std::vector<ClientMetric>& layers = list.Family(name, help, MetricType::Gauge);
+  for (size_t layer = 0; layer < values.size(); ++layer) {
+    ClientMetric& metric = layers.emplace_back();
+    metric.gauge.value = values[layer];
+    metric.label = {{"layer", std::to_string(layer)}};
+  }
+}
+
+void AddCorrection(const CorrectionStats& stats, FamilyList list) {
+  list.Gauge("info", "The learned correction of stored KV in force; the value is 1, or 0 without one.",
+             !stats.version.empty(),
+             {{"version", stats.version},
+              {"origin", stats.version.empty() ? "none"
+                         : stats.learned       ? "learned"
+                                               : "given"}});
+  list.Gauge("learning", "1 while the correction is learned while serving, 0 where that is frozen or off.",
+             stats.learning == LearningState::kOn);
+  list.Gauge("tokens", "Tokens whose stored and fresh KV the correction was learned from, restarts included.",
+             stats.tokens);
+  list.Gauge("fitted_chunks", "Chunks of these tokens that fits are made from.", stats.fitted_chunks);
+  list.Gauge("kept_back_chunks", "Chunks of these tokens that judge the fits.", stats.kept_back_chunks);
+  list.Gauge("waiting_chunks", "Chunks that wait to be learned from.", stats.waiting_chunks);
+  list.Counter("fits_total", "Fits of the correction tried.", stats.fits);
+  list.Counter("fits_applied_total", "Fits that were better than what was in force, and came into force.",
+               stats.fits_applied);
+  AddLayers(
+      "deviation_before",
+      "Mean squared deviation of stored KV from full prefill's on chunks kept back, relative to the latter.",
+      stats.deviation_before, list);
+  AddLayers("deviation_after", "The same with the correction in force.", stats.deviation_after, list);
+}
+
 void AddStore(const StoreStats& stats, FamilyList list) {
   list.Gauge("entries", "Chunks in the store.", stats.entries);
   list.Gauge("bytes", "Bytes in use by the chunk store.", stats.bytes);
@@ -209,6 +244,7 @@ std::vector<prometheus::MetricFamily> EngineCollectable::Collect() const {
     const EngineStats stats = stats_();
     AddEngine(stats, list);
     AddLoading(stats.loading, list);
+    AddCorrection(stats.correction, {"kvblend_correction_", &families});
     AddStore(stats.store, {"kvblend_store_", &families});
     for (const TierStats& tier : stats.tiers) {
       AddTier(tier, {"kvblend_" + std::string(Name(tier.tier)) + "_", &families});

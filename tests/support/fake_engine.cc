@@ -96,6 +96,14 @@ absl::StatusOr<int32_t> FakeEngine::CountTokens(std::string_view text) {
   return static_cast<int32_t>(text.size());
 }
 
+absl::StatusOr<CorrectionStats> FakeEngine::UpdateCorrection(CorrectionAction action) {
+  absl::MutexLock lock(&mutex_);
+  if (action == CorrectionAction::kFreeze) correction_.learning = LearningState::kFrozen;
+  if (action == CorrectionAction::kLearn) correction_.learning = LearningState::kOn;
+  if (action == CorrectionAction::kReset) correction_.version.clear();
+  return correction_;
+}
+
 EngineStats FakeEngine::Stats() const {
   EngineStats stats;
   stats.requests_waiting = 3;

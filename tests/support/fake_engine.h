@@ -86,6 +86,8 @@ class FakeEngine : public Engine {
   /// One chunk for every chunk_tokens bytes, no overlap; of a text that goes on, whole ones only.
   absl::StatusOr<DocumentChunks> SplitDocument(const SplitDocumentRequest& request) override;
   absl::StatusOr<int32_t> CountTokens(std::string_view text) override;
+  /// Does what is asked; learning is on at first.
+  absl::StatusOr<CorrectionStats> UpdateCorrection(CorrectionAction action) override;
   const EngineInfo& info() const override { return info_; }
   EngineStats Stats() const override;
   /// Waits until the test has finished every request accepted; at the deadline cancels them, and waits on.
@@ -128,6 +130,7 @@ class FakeEngine : public Engine {
 
   mutable absl::Mutex mutex_;
   absl::Status refusal_ ABSL_GUARDED_BY(mutex_);
+  CorrectionStats correction_ ABSL_GUARDED_BY(mutex_) = {.version = "c0ffee", .learning = LearningState::kOn};
   Waiting<FakeGenerate> generates_ ABSL_GUARDED_BY(mutex_);
   Waiting<FakeScore> scores_ ABSL_GUARDED_BY(mutex_);
   Waiting<FakePutChunks> puts_ ABSL_GUARDED_BY(mutex_);

@@ -40,8 +40,8 @@ class QueryPassTest : public BlendFixture {
     model::PassState state;
     blend::BlendedPrefill prefill(*runtime_->transformer, *runtime_->weights.rope, *runtime_->stream, state,
                                   /*pipeline_depth=*/2);
-    const auto result =
-        prefill.Run(layout_, plan, FixedChoice(positions), sequence, /*correction=*/nullptr, KeepRunning);
+    const auto result = prefill.Run(layout_, plan, FixedChoice(positions), sequence, /*correction=*/nullptr,
+                                    /*capture=*/nullptr, KeepRunning);
     EXPECT_TRUE(result.ok()) << result.status();
     return result.ok() ? result->logits : std::vector<float>();
   }

@@ -22,8 +22,8 @@ using testing::SizeIs;
 
 TEST_F(CommandsTest, HelpExplainsAndSucceeds) {
   for (const std::string command :
-       {"", "generate", "chunks", "chunks put", "chunks prefetch", "score", "bench", "calibrate", "info",
-        "health", "precompute", "store", "store check", "store stats", "store gc"}) {
+       {"", "generate", "chunks", "chunks put", "chunks prefetch", "score", "bench", "calibrate",
+        "correction", "info", "health", "precompute", "store", "store check", "store stats", "store gc"}) {
     EXPECT_EQ(RunLine(command + " --help"), 0);
     EXPECT_THAT(Out(), HasSubstr("Examples:"));
     EXPECT_EQ(Err(), "");
@@ -326,6 +326,27 @@ TEST_F(CommandsTest, ChunksStatRemovePin) {
   EXPECT_EQ(Run({"chunks", "rm", "--all"}), 0);
   EXPECT_EQ(Out(), "2 chunks removed\n");
   EXPECT_THAT(calls_.stored, IsEmpty());
+}
+
+TEST_F(CommandsTest, CorrectionIsShownAndSteered) {
+  calls_.correction = FromText<v1::CorrectionInfo>(R"(
+      version: "abcd"  learning: LEARNING_STATE_FROZEN  learned: true  tokens: 640  fitted_chunks: 8  kept_back_chunks: 2
+      fits: 3  fits_applied: 1  deviation_before: [ 0, 0.5 ]  deviation_after: [ 0, 0.125 ])");
+  EXPECT_EQ(Run({"correction"}), 0);
+  EXPECT_THAT(Out(), HasSubstr("in force      version abcd, learned while serving\n"
+                               "learning      frozen\n"
+                               "seen          640 tokens; 8 chunks to fit, 2 to judge by, 0 waiting\n"
+                               "fits          3 tried, 1 applied since the start\n"));
+  EXPECT_THAT(Out(), HasSubstr("    1              0.50000    0.12500\n"));
+  EXPECT_EQ(Run({"correction", "reset", "--json"}), 0);
+  EXPECT_EQ(OutJson().at(0)["version"], "abcd");
+  EXPECT_THAT(calls_.correction_actions,
+              ElementsAre(v1::CORRECTION_ACTION_SHOW, v1::CORRECTION_ACTION_RESET));
+  EXPECT_EQ(Run({"correction", "melt"}), 2);
+  EXPECT_THAT(Err(), HasSubstr("action is 'melt'; allowed: show, freeze, learn, reset"));
+  calls_.correction.Clear();
+  EXPECT_EQ(Run({"correction", "show"}), 0);
+  EXPECT_THAT(Out(), HasSubstr("in force      none: stored KV is placed as it is\n"));
 }
 
 TEST_F(CommandsTest, InfoForPeopleAndMachines) {

@@ -28,6 +28,7 @@ class FakeCalls : public Calls {
   std::vector<v1::PutChunksRequest> put;
   std::vector<v1::PrefetchChunksRequest> prefetched;
   std::vector<v1::SplitDocumentRequest> split;
+  std::vector<v1::CorrectionAction> correction_actions;
   std::vector<absl::Time> deadlines;  // of streams
   absl::Mutex mutex;                  // commands may call Put on several threads
   std::vector<std::string> log;       // one word per call
@@ -41,6 +42,7 @@ class FakeCalls : public Calls {
   int64_t bytes_per_token = 1;
   int64_t next_byte_offset = 0;  // how wrong SplitDocumentResponse is
   v1::GetInfoResponse info;
+  v1::CorrectionInfo correction;
   absl::Status health;
   std::map<std::string, v1::ChunkInfo> stored;  // by key
   size_t page_size = 2;
@@ -177,6 +179,10 @@ class FakeCalls : public Calls {
   }
 
   absl::StatusOr<v1::GetInfoResponse> GetInfo(v1::GetInfoRequest) override { return info; }
+  absl::StatusOr<v1::CorrectionInfo> UpdateCorrection(v1::UpdateCorrectionRequest request) override {
+    correction_actions.push_back(request.action());
+    return correction;
+  }
   absl::Status CheckHealth() override { return health; }
 
   static v1::ChunkInfo Chunk(const std::string& key, int32_t num_tokens = 0) {

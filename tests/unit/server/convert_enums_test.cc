@@ -2,6 +2,7 @@
 #include <string>
 
 #include "gtest/gtest.h"
+#include "kvblend/v1/admin.pb.h"
 #include "kvblend/v1/chunks.pb.h"
 #include "kvblend/v1/inference.pb.h"
 #include "server/convert/enums.h"
@@ -42,6 +43,8 @@ TEST(ConvertEnumsTest, BothSidesHaveTheSameNames) {
   ExpectCounterparts<ChunkSource, v1::ChunkSource>();
   ExpectCounterparts<FinishReason, v1::FinishReason>();
   ExpectCounterparts<Tier, v1::Tier>("none");
+  ExpectCounterparts<LearningState, v1::LearningState>();
+  ExpectCounterparts<CorrectionAction, v1::CorrectionAction>();
 }
 
 TEST(ConvertEnumsTest, ValuesAreFoundByEitherName) {

@@ -169,9 +169,8 @@ TEST(ConvertReportsTest, ChunkInfo) {
 }
 
 TEST(ConvertReportsTest, Info) {
-  EngineInfo info = {"1.2.3", "model", "llama", "ff", "cuda:1", "GPU", "usable", "cpu",
-                     "bf16",  "int8",  1,       2,    3,        4,     5,        6,
-                     7,       8,       9,       10,   11,       0.25,  "0123"};
+  EngineInfo info = {"1.2.3", "model", "llama", "ff", "cuda:1", "GPU", "usable", "cpu", "bf16", "int8", 1,
+                     2,       3,       4,       5,    6,        7,     8,        9,     10,     11,     0.25};
   EngineStats stats;
   stats.requests_waiting = 21;
   stats.requests_running = 22;
@@ -180,6 +179,17 @@ TEST(ConvertReportsTest, Info) {
   stats.pages_total = 25;
   stats.device_memory = {.used_bytes = 26, .total_bytes = 27};
   stats.sequences_decoding = 28;
+  stats.correction = {.version = "0123",
+                      .learning = LearningState::kFrozen,
+                      .learned = true,
+                      .tokens = 61,
+                      .fitted_chunks = 62,
+                      .kept_back_chunks = 63,
+                      .fits = 64,
+                      .fits_applied = 65,
+                      .waiting_chunks = 66,
+                      .deviation_before = {0.5, 0.25},
+                      .deviation_after = {0.5, 0.125}};
   stats.store.entries = 31;
   stats.store.bytes = 32;
   stats.store.byte_budget = 33;
@@ -214,7 +224,10 @@ TEST(ConvertReportsTest, Info) {
               pinned_byte_limit: 36  lookups: 37  hits: 38  other_anchor_hits: 39  evictions: 40 }
       tiers { tier: TIER_DISK  failing: true
               stats { key: "entries"  value: 51 }  stats { key: "puts"  value: 52 } }
-      tiers { tier: TIER_REDIS })");
+      tiers { tier: TIER_REDIS }
+      correction { version: "0123"  learning: LEARNING_STATE_FROZEN  learned: true  tokens: 61  fitted_chunks: 62
+                   kept_back_chunks: 63  fits: 64  fits_applied: 65  waiting_chunks: 66
+                   deviation_before: [ 0.5, 0.25 ]  deviation_after: [ 0.5, 0.125 ] })");
   EXPECT_EQ(ToProto(info, EngineStats(), options).device().memory_total_bytes(), 0);
 }
 

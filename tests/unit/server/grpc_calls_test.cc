@@ -131,6 +131,11 @@ class FakeAdmin : public v1::Admin::Service {
     response->set_version("9.9");
     return grpc::Status::OK;
   }
+  grpc::Status UpdateCorrection(grpc::ServerContext*, const v1::UpdateCorrectionRequest* request,
+                                v1::CorrectionInfo* response) override {
+    response->set_fits(request->action());
+    return grpc::Status::OK;
+  }
 };
 
 class GrpcCallsTest : public testing::Test {
@@ -248,6 +253,14 @@ TEST_F(GrpcCallsTest, InfoComesThrough) {
   const auto info = client_->calls().GetInfo({});
   ASSERT_TRUE(info.ok()) << info.status();
   EXPECT_EQ(info->version(), "9.9");
+}
+
+TEST_F(GrpcCallsTest, CorrectionsAreSteered) {
+  v1::UpdateCorrectionRequest request;
+  request.set_action(v1::CORRECTION_ACTION_RESET);
+  const auto correction = client_->calls().UpdateCorrection(request);
+  ASSERT_TRUE(correction.ok()) << correction.status();
+  EXPECT_EQ(correction->fits(), v1::CORRECTION_ACTION_RESET);
 }
 
 TEST_F(GrpcCallsTest, HealthFollowsTheHealthService) {

@@ -116,6 +116,30 @@ TEST(MetricsTest, MeasuredCostsAreGauges) {
   metrics.ResetEngine();
 }
 
+TEST(MetricsTest, TheCorrectionTellsWhatItLeavesOfEachLayer) {
+  Metrics metrics;
+  EngineStats stats;
+  stats.correction = {.version = "abcd", .learning = LearningState::kOn, .learned = true, .tokens = 640};
+  stats.correction.fits = 3;
+  stats.correction.fits_applied = 1;
+  stats.correction.deviation_before = {0, 0.5};
+  stats.correction.deviation_after = {0, 0.125};
+  metrics.SetEngine({}, [&] { return stats; });
+  auto samples = Samples(metrics);
+  EXPECT_EQ(samples["kvblend_correction_info{version=\"abcd\",origin=\"learned\"}"], 1);
+  EXPECT_EQ(samples["kvblend_correction_learning"], 1);
+  EXPECT_EQ(samples["kvblend_correction_tokens"], 640);
+  EXPECT_EQ(samples["kvblend_correction_fits_total"], 3);
+  EXPECT_EQ(samples["kvblend_correction_fits_applied_total"], 1);
+  EXPECT_EQ(samples["kvblend_correction_deviation_before{layer=\"1\"}"], 0.5);
+  EXPECT_EQ(samples["kvblend_correction_deviation_after{layer=\"1\"}"], 0.125);
+  stats.correction = {};
+  samples = Samples(metrics);
+  EXPECT_EQ(samples["kvblend_correction_info{version=\"\",origin=\"none\"}"], 0);
+  EXPECT_EQ(samples["kvblend_correction_learning"], 0);
+  metrics.ResetEngine();
+}
+
 TEST(MetricsTest, AnAnswerMovesLatencyTokensAndReason) {
   Metrics metrics;
   GenerateResult result;

@@ -144,6 +144,8 @@ std::map<std::string, std::pair<std::shared_ptr<Message>, Outcome>> Requests() {
       {"ListChunksRequest", {std::make_shared<v1::ListChunksRequest>(), Answered(&Calls::List)}},
       {"DeleteChunksRequest", {keys(std::make_shared<v1::DeleteChunksRequest>()), Answered(&Calls::Delete)}},
       {"PinChunksRequest", {keys(std::make_shared<v1::PinChunksRequest>()), Answered(&Calls::Pin)}},
+      {"UpdateCorrectionRequest",
+       {std::make_shared<v1::UpdateCorrectionRequest>(), Answered(&Calls::UpdateCorrection)}},
       {"GetInfoRequest",
        {std::make_shared<v1::GetInfoRequest>(), [](const Message&) { return std::string("ignored"); }}}};
 }

@@ -1,0 +1,44 @@
+// The learned correction of stored KV (docs/algorithm.md, "Learned corrections") as clients see and steer it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace kvblend {
+
+enum class LearningState : uint8_t {
+  kOff,     // nothing is learned while serving, and nothing that was learned is applied
+  kFrozen,  // what was learned is applied, and stays as it is
+  kOn,
+};
+
+enum class CorrectionAction : uint8_t {
+  kShow,    // nothing
+  kFreeze,  // learn no more
+  kLearn,   // go on learning
+  kReset,  // forget what was learned; the correction that the engine was started with, if any, is in force again
+};
+
+struct CorrectionStats {
+  std::string version = {};  // of the correction in force; empty: none
+  LearningState learning = LearningState::kOff;
+  bool learned = false;  // the one in force was learned while serving
+
+  // What was learned from so far, restarts included.
+  int64_t tokens = 0;            // pairs of stored and fresh KV
+  int64_t fitted_chunks = 0;     // whose pairs are fitted
+  int64_t kept_back_chunks = 0;  // whose pairs judge the fits
+
+  // Since start.
+  int64_t fits = 0;            // tried
+  int64_t fits_applied = 0;    // those that were better, and came into force
+  int64_t waiting_chunks = 0;  // now: chunks to learn from that wait
+
+  // Per layer, of the chunks kept back, as of the last fit; empty before there are enough of them: mean squared
+  // deviation of stored KV from what full prefill computes, relative to the latter's mean square.
+  std::vector<double> deviation_before = {};  // as it is stored
+  std::vector<double> deviation_after = {};   // with the correction in force
+};
+
+}  // namespace kvblend

@@ -1,0 +1,70 @@
+#include "engine/kv/atomic_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <fstream>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace kvblend::kv {
+namespace {
+
+absl::Status SystemError(std::string_view what, const std::string& path) {
+  return absl::ErrnoToStatus(errno, absl::StrCat(std::string(what), " ", path));
+}
+
+absl::Status WriteAndSync(const std::string& path, std::string_view bytes) {
+  const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (file < 0) return SystemError("cannot create", path);
+  const absl::Cleanup close_file = [file] { close(file); };
+  while (!bytes.empty()) {
+    const ssize_t written = write(file, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return SystemError("cannot write", path);
+    bytes.remove_prefix(static_cast<size_t>(written));
+  }
+  return fsync(file) != 0 ? SystemError("cannot write", path) : absl::OkStatus();
+}
+
+/// The new name outlives the machine once its folder is on the disk.
+absl::Status SyncFolderOf(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  const std::string folder = slash == path.npos ? "." : path.substr(0, slash + 1);
+  const int file = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (file < 0) return SystemError("cannot open", folder);
+  const absl::Cleanup close_file = [file] { close(file); };
+  return fsync(file) != 0 ? SystemError("cannot write", folder) : absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status ReplaceFile(const std::string& path, std::string_view bytes) {
+  const std::string part = absl::StrCat(path, ".part");
+  absl::Status written = WriteAndSync(part, bytes);
+  if (written.ok() && rename(part.c_str(), path.c_str()) != 0) {
+    written = SystemError("cannot rename to", path);
+  }
+  if (!written.ok()) {
+    unlink(part.c_str());
+    return written;
+  }
+  return SyncFolderOf(path);
+}
+
+absl::StatusOr<std::string> ReadWholeFile(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return SystemError("cannot open", path);
+  std::string bytes, block(size_t{1} << 16, '\0');
+  while (file.read(block.data(), static_cast<std::streamsize>(block.size())) || file.gcount() > 0) {
+    bytes.append(block, 0, static_cast<size_t>(file.gcount()));
+  }
+  if (file.bad()) return absl::DataLossError(absl::StrCat("cannot read ", path));
+  return bytes;
+}
+
+}  // namespace kvblend::kv

@@ -1,0 +1,19 @@
+// Files that are replaced as a whole.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace kvblend::kv {
+
+/// Writes next to the name, brings it to the disk, renames: whenever a process or the machine dies, the old file is
+/// there or the new one. The system's error, naming the file; then the old one is.
+absl::Status ReplaceFile(const std::string& path, std::string_view bytes);
+
+/// kNotFound, kPermissionDenied or kDataLoss, naming the file.
+absl::StatusOr<std::string> ReadWholeFile(const std::string& path);
+
+}  // namespace kvblend::kv

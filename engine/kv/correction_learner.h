@@ -1,0 +1,119 @@
+// Learns a correction (engine/kv/learned_correction.h) from pairs that come one chunk after the other, as a server
+// has them: a chunk that was missing is computed in its prompt, and for the store. Of every few chunks one is kept
+// back from the fits, and judges them: layer by layer the correction in force, the newly fitted one or none stays,
+// whichever leaves the least on the chunks kept back, and all of it counts only if that is less than before.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/types/span.h"
+#include "engine/kv/correction_fit.h"
+#include "engine/kv/learned_correction.h"
+#include "engine/kv/pair_moments.h"
+
+namespace kvblend::kv {
+
+/// Of some tokens of one chunk. What a pair counts is the product of the attention that its token gets (WeightsOfMass), how
+/// many of the chunk's tokens it stands for, over the mean of that, and the share of what stood before the chunk that had
+/// the KV of full prefill.
+struct ChunkPairs {
+  absl::Span<const int32_t> tokens = {};  // [rows]: which of the chunk
+  absl::Span<const float> weights = {};   // [layers, rows]; >= 0
+  bool kept_back = false;  // judges fits, instead of being fitted; the same for a chunk that comes again
+  // [layers, rows, channels], K and V side by side:
+  absl::Span<const float> stored = {};  // what the store has
+  absl::Span<const float> fresh = {};   // what was computed in the prompt
+};
+
+struct LearnerOptions {
+  Digest model_fingerprint{};
+  Anchoring anchoring = Anchoring::kAnchored;  // of the chunks that it sees
+  uint32_t encoding = 0;  // kernels::KvEncoding of what is stored: its rounding is learned too
+  int32_t num_layers = 0;
+  int32_t num_kv_heads = 0;
+  int32_t head_dim = 0;
+  FitOptions fit = {};
+  /// Of the moments. A model whose moments take more learns a scale and an offset per channel, without a map.
+  int64_t max_bytes = int64_t{256} << 20;
+  /// Older pairs fade once so many are there; of those kept back a third as many.
+  double max_tokens = 1 << 17;
+
+  int64_t channels() const { return int64_t{2} * num_kv_heads * head_dim; }
+};
+
+/// What there is to keep of a learner.
+struct LearnerState {
+  int64_t fitted_chunks = 0;
+  int64_t kept_back_chunks = 0;
+  int64_t tokens = 0;                    // of all these chunks that were looked at
+  std::string base = {};                 // version of the correction that learning began with; empty: none
+  std::vector<PairMoments> fitted = {};  // per layer; both empty as long as nothing was added
+  std::vector<PairMoments> kept_back = {};
+};
+
+/// Not thread-safe.
+class CorrectionLearner {
+ public:
+  explicit CorrectionLearner(const LearnerOptions& options);
+
+  /// What a fit has to beat. REQUIRES: of the options' sizes.
+  void SetInForce(std::optional<LearnedCorrection> correction);
+  const std::optional<LearnedCorrection>& in_force() const { return in_force_; }
+
+  void Add(const ChunkPairs& pairs);
+  /// Enough came since the last fit.
+  bool due() const { return state_.fitted_chunks >= next_fit_ && CanJudge(); }
+  bool CanJudge() const { return state_.kept_back_chunks >= kMinKeptBackChunks; }
+  /// Whether it sees enough for a map, not only for scales and offsets.
+  bool full() const { return kind_ == PairMoments::Kind::kFull; }
+  /// Whether what a correction leaves can be told from these moments.
+  bool CanJudge(const LearnedCorrection& correction) const { return full() || correction.rank == 0; }
+
+  /// Shares of the squared deviation that are left on the chunks kept back; 1: all of it.
+  struct Verdict {
+    LearnedCorrection correction;     // the best of all, layer by layer
+    std::vector<double> before = {};  // of the one in force, per layer
+    std::vector<double> after = {};   // of `correction`
+    bool better = false;
+  };
+  /// Takes seconds and more; keep_going is asked after every layer, and false ends it with nothing.
+  std::optional<Verdict> Fit(absl::FunctionRef<bool()> keep_going);
+  /// What the correction in force leaves of each layer.
+  std::vector<double> Judge() const;
+  /// How far stored KV is from fresh, per layer: PairMoments::Deviation of the chunks kept back.
+  std::vector<double> Deviations() const;
+
+  const LearnerState& state() const { return state_; }
+  /// Goes on from there. REQUIRES: of this learner's sizes (engine/kv/learner_file.h sees to that).
+  void Restore(LearnerState state);
+  /// Forgets all pairs. `base`: see LearnerState.
+  void Reset(std::string base);
+  void SetBase(std::string base) { state_.base = std::move(base); }
+
+  const LearnerOptions& options() const { return options_; }
+  PairMoments::Kind kind() const { return kind_; }
+
+  static constexpr int64_t kFirstFit =
+      8;  // chunks fitted; then at twice as many, and from kFitEvery on so often
+  static constexpr int64_t kFitEvery = 64;
+  static constexpr int64_t kMinKeptBackChunks = 2;
+
+ private:
+  double Share(int32_t layer, const LayerCorrection& correction, int32_t rank) const;
+
+  const LearnerOptions options_;
+  const PairMoments::Kind kind_;
+  LearnerState state_;
+  int64_t next_fit_ = kFirstFit;
+  std::optional<LearnedCorrection> in_force_;
+};
+
+/// The kind of moments that the options have room for.
+PairMoments::Kind KindOfMoments(const LearnerOptions& options);
+
+}  // namespace kvblend::kv

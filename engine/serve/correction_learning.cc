@@ -1,0 +1,342 @@
+#include "engine/serve/correction_learning.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "engine/kv/atomic_file.h"
+#include "engine/kv/correction_file.h"
+#include "engine/kv/learner_file.h"
+#include "engine/kv/section_rows.h"
+#include "spdlog/spdlog.h"
+
+namespace kvblend {
+namespace {
+
+constexpr int kKeepBackEvery = 4;  // chunks
+
+kv::LearnerOptions LearnerOptionsOf(const ModelRuntime& runtime, int64_t max_bytes) {
+  const store::KvFormat& format = runtime.key_space.format;
+  const auto& given = runtime.given_correction;
+  return {.model_fingerprint = runtime.key_space.model_fingerprint,
+          .anchoring = given.has_value() ? given->correction.anchoring : Anchoring::kAnchored,
+          .encoding = static_cast<uint32_t>(format.encoding),
+          .num_layers = format.num_layers,
+          .num_kv_heads = format.num_kv_heads,
+          .head_dim = format.head_dim,
+          .max_bytes = max_bytes};
+}
+
+double PercentOf(const std::vector<double>& shares) {
+  return 100 * std::accumulate(shares.begin(), shares.end(), 0.0) / static_cast<double>(shares.size());
+}
+
+/// What is left of deviations.
+std::vector<double> Corrected(std::vector<double> deviations, const std::vector<double>& shares) {
+  for (size_t layer = 0; layer < deviations.size(); ++layer) deviations[layer] *= shares[layer];
+  return deviations;
+}
+
+}  // namespace
+
+CorrectionLearning::CorrectionLearning(ModelRuntime& runtime, const Options& options)
+    : runtime_(runtime),
+      options_(options),
+      learner_options_(LearnerOptionsOf(runtime, options.max_bytes)),
+      budget_(std::make_shared<blend::FreshRowBudget>(options.waiting_bytes)),
+      learner_(learner_options_) {
+  if (!learner_.full()) {
+    spdlog::info(
+        "correction-learning-bytes is {}: too little for this model's moments, so that a scale and an offset per "
+        "channel are learned, without a map",
+        options_.max_bytes);
+  }
+  if (runtime_.given_correction.has_value()) SetInForce(runtime_.given_correction->correction);
+  learner_.Reset(GivenVersion());
+  if (!options_.folder.empty()) Recall();
+  if (const auto& in_force = learner_.in_force(); in_force.has_value() && !learner_.CanJudge(*in_force)) {
+    spdlog::warn(
+        "nothing is learned of stored KV: correction-learning-bytes leaves no room to judge the correction "
+        "in force");
+    can_learn_ = false;
+  }
+  const bool learns = can_learn_ && !options_.frozen;
+  budget_->Open(learns);
+  {
+    absl::MutexLock lock(&mutex_);
+    stats_.learning = learns ? LearningState::kOn : LearningState::kFrozen;
+    if (const auto loaded = runtime_.correction.Get()) stats_.version = loaded->version;
+    stats_.learned = !stats_.version.empty() && stats_.version != GivenVersion();
+    PublishCounts();
+  }
+  thread_ = std::thread([this] { Run(); });
+}
+
+CorrectionLearning::~CorrectionLearning() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  thread_.join();
+}
+
+std::string CorrectionLearning::GivenVersion() const {
+  return runtime_.given_correction.has_value() ? runtime_.given_correction->version : "";
+}
+
+void CorrectionLearning::SetInForce(std::optional<kv::LearnedCorrection> correction) {
+  learner_.SetInForce(std::move(correction));
+}
+
+void CorrectionLearning::Recall() {
+  bool recalled = false;
+  if (const auto bytes = kv::ReadWholeFile(MomentsPath()); bytes.ok()) {
+    absl::StatusOr<kv::LearnerState> state = kv::DecodeLearner(learner_options_, *bytes);
+    recalled = state.ok();
+    if (recalled) {
+      learner_.Restore(*std::move(state));
+    } else {
+      spdlog::warn("{}: {}; learning starts anew", MomentsPath(), std::string(state.status().message()));
+    }
+  } else if (!absl::IsNotFound(bytes.status())) {
+    spdlog::warn("{}; learning starts anew", std::string(bytes.status().message()));
+  }
+  const bool same_beginning = (recalled ? learner_.state().base : "") == GivenVersion();
+  if (recalled && !same_beginning) learner_.SetBase(GivenVersion());
+
+  absl::StatusOr<kv::CorrectionFile> learned = kv::ReadCorrectionFile(LearnedPath());
+  if (absl::IsNotFound(learned.status())) return;
+  absl::Status usable = learned.status();
+  if (usable.ok()) usable = CheckCorrectionFits(LearnedPath(), learned->correction, runtime_.key_space);
+  if (usable.ok() && learned->correction.anchoring != learner_options_.anchoring) {
+    usable = absl::InvalidArgumentError(absl::StrCat(LearnedPath(), " is for another kind of anchoring"));
+  }
+  if (usable.ok() && learned->version == GivenVersion()) return;  // it is the one in force
+  if (usable.ok() && !same_beginning) {
+    // Otherwise the next start would take it for what was learned on from the one given now.
+    spdlog::info("{}: learning began with another correction than the one given now, which is in force",
+                 LearnedPath());
+    unlink(LearnedPath().c_str());
+    return;
+  }
+  if (usable.ok()) {
+    absl::StatusOr<std::unique_ptr<kv::LoadedCorrection>> loaded =
+        kv::LoadedCorrection::Load(learned->correction, learned->version, *runtime_.backend);
+    usable = loaded.status();
+    if (usable.ok()) {
+      runtime_.correction = *std::move(loaded);
+      SetInForce(std::move(learned->correction));
+    }
+  }
+  if (!usable.ok()) spdlog::warn("{}; it is not applied", std::string(usable.message()));
+}
+
+void CorrectionLearning::Add(std::shared_ptr<const blend::FreshRows> fresh, const store::ChunkHandle& entry) {
+  const auto layer_values = static_cast<int64_t>(fresh->rows.size()) * learner_options_.channels();
+  std::vector<float> stored(learner_options_.num_layers * layer_values);
+  for (int32_t layer = 0; layer < learner_options_.num_layers; ++layer) {
+    const absl::StatusOr<store::LayerKv> kv = entry.AcquireLayer(layer);
+    if (!kv.ok()) return;  // lost since it was stored
+    kv::DecodeRows(kv->k, kv->v, fresh->rows,
+                   absl::MakeSpan(stored).subspan(layer * layer_values, layer_values));
+  }
+  const bool kept_back = entry.key().digest()[0] % kKeepBackEvery == 0;
+  absl::MutexLock lock(&mutex_);
+  if (stats_.learning != LearningState::kOn || fresh->weight <= 0) return;
+  queue_.push_back({std::move(fresh), std::move(stored), kept_back});
+}
+
+bool CorrectionLearning::HasWork() const {
+  return stopping_ || reset_asked_ || !queue_.empty() || (save_asked_ && dirty_);
+}
+
+void CorrectionLearning::Run() {
+  // What serving leaves of the processors is enough. On Linux this is the calling thread's alone.
+  setpriority(PRIO_PROCESS, 0, 19);
+  const std::vector<double> before = learner_.Deviations(), shares = learner_.Judge();
+  mutex_.Lock();
+  stats_.deviation_before = before;
+  stats_.deviation_after = Corrected(before, shares);
+  while (true) {
+    mutex_.Await(absl::Condition(this, &CorrectionLearning::HasWork));
+    if (stopping_) break;
+    const bool reset = reset_asked_, save = queue_.empty();
+    std::deque<Chunk> chunk;  // at most one
+    if (!reset && !save) {
+      chunk.push_back(std::move(queue_.front()));
+      queue_.pop_front();
+    }
+    busy_ = true;
+    mutex_.Unlock();
+    if (reset) {
+      Forget();
+    } else if (save) {
+      Save();
+    } else {
+      Learn(chunk.front());
+    }
+    chunk.clear();
+    mutex_.Lock();
+    if (reset) reset_asked_ = false;
+    busy_ = false;
+    PublishCounts();
+  }
+  const bool dirty = dirty_;
+  mutex_.Unlock();
+  if (dirty) Save();
+}
+
+void CorrectionLearning::Learn(const Chunk& chunk) {
+  std::vector<float> weights = chunk.fresh->row_weights;
+  for (float& weight : weights) weight *= static_cast<float>(chunk.fresh->weight);
+  learner_.Add({.tokens = chunk.fresh->rows,
+                .weights = weights,
+                .kept_back = chunk.kept_back,
+                .stored = chunk.stored,
+                .fresh = chunk.fresh->values});
+  {
+    absl::MutexLock lock(&mutex_);
+    dirty_ = !options_.folder.empty();
+    PublishCounts();
+  }
+  if (learner_.due()) Fit();
+}
+
+void CorrectionLearning::Fit() {
+  const auto keep_going = [this] {
+    absl::MutexLock lock(&mutex_);
+    return MayFit();
+  };
+  std::optional<kv::CorrectionLearner::Verdict> verdict = learner_.Fit(keep_going);
+  if (!verdict.has_value()) return;
+  std::shared_ptr<const kv::LoadedCorrection> loaded;
+  if (verdict->better) {
+    const std::string version = kv::CorrectionVersion(kv::EncodeCorrection(verdict->correction));
+    auto loading = kv::LoadedCorrection::Load(verdict->correction, version, *runtime_.backend);
+    if (loading.ok()) {
+      loaded = *std::move(loading);
+    } else {
+      spdlog::warn("a learned correction is not applied: {}", std::string(loading.status().message()));
+    }
+  }
+  const std::vector<double> before = learner_.Deviations();
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!MayFit()) return;
+    ++stats_.fits;
+    stats_.deviation_before = before;
+    stats_.deviation_after = Corrected(before, loaded != nullptr ? verdict->after : verdict->before);
+    if (loaded != nullptr) {
+      ++stats_.fits_applied;
+      stats_.version = loaded->version;
+      stats_.learned = true;
+      runtime_.correction = loaded;
+    }
+  }
+  spdlog::info(
+      "of the squared deviation of {} chunks kept back the correction in force left {:.1f}%, a fit of {} "
+      "chunks leaves {:.1f}%{}",
+      learner_.state().kept_back_chunks, PercentOf(verdict->before), learner_.state().fitted_chunks,
+      PercentOf(verdict->after),
+      loaded != nullptr ? absl::StrCat(": version ", loaded->version, " is in force") : "");
+  if (loaded != nullptr) {
+    if (!options_.folder.empty()) {
+      if (const absl::Status s = kv::WriteCorrectionFile(LearnedPath(), verdict->correction); !s.ok()) {
+        spdlog::warn("a learned correction will not outlive this process: {}", std::string(s.message()));
+      }
+    }
+    SetInForce(std::move(verdict->correction));
+  }
+  if (!options_.folder.empty()) Save();
+}
+
+void CorrectionLearning::Forget() {
+  const auto& given = runtime_.given_correction;
+  std::shared_ptr<const kv::LoadedCorrection> loaded;
+  if (given.has_value()) {
+    auto loading = kv::LoadedCorrection::Load(given->correction, given->version, *runtime_.backend);
+    if (loading.ok()) {
+      loaded = *std::move(loading);
+    } else {
+      spdlog::warn("the correction that was given is not applied: {}",
+                   std::string(loading.status().message()));
+    }
+  }
+  learner_.Reset(GivenVersion());
+  SetInForce(loaded != nullptr ? std::optional(given->correction) : std::nullopt);
+  if (!options_.folder.empty()) {
+    unlink(LearnedPath().c_str());
+    unlink(MomentsPath().c_str());
+  }
+  absl::MutexLock lock(&mutex_);
+  runtime_.correction = loaded;
+  stats_.version = loaded != nullptr ? loaded->version : "";
+  stats_.learned = false;
+  stats_.deviation_before.clear();
+  stats_.deviation_after.clear();
+  dirty_ = false;
+}
+
+void CorrectionLearning::Save() {
+  if (const absl::Status s =
+          kv::ReplaceFile(MomentsPath(), kv::EncodeLearner(learner_options_, learner_.state()));
+      !s.ok()) {
+    spdlog::warn("what was learned of stored KV will not outlive this process: {}", std::string(s.message()));
+  }
+  absl::MutexLock lock(&mutex_);
+  dirty_ = false;  // after an error too: the next chunk tries again
+}
+
+void CorrectionLearning::PublishCounts() {
+  const kv::LearnerState& state = learner_.state();
+  stats_.tokens = state.tokens;
+  stats_.fitted_chunks = state.fitted_chunks;
+  stats_.kept_back_chunks = state.kept_back_chunks;
+}
+
+absl::StatusOr<CorrectionStats> CorrectionLearning::Update(CorrectionAction action) {
+  std::deque<Chunk> dropped;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (action == CorrectionAction::kLearn && !can_learn_) {
+      return absl::FailedPreconditionError(
+          "correction-learning-bytes leaves no room to judge the correction in force: nothing can be learned");
+    }
+    if (action == CorrectionAction::kFreeze || action == CorrectionAction::kReset) dropped.swap(queue_);
+    if (action == CorrectionAction::kFreeze || action == CorrectionAction::kLearn) {
+      const bool learns = action == CorrectionAction::kLearn;
+      stats_.learning = learns ? LearningState::kOn : LearningState::kFrozen;
+      budget_->Open(learns);
+    }
+    reset_asked_ = reset_asked_ || action == CorrectionAction::kReset;
+    if (action == CorrectionAction::kFreeze || action == CorrectionAction::kReset) {
+      mutex_.Await(absl::Condition(this, &CorrectionLearning::Idle));
+    }
+  }
+  return Stats();
+}
+
+CorrectionStats CorrectionLearning::Stats() const {
+  absl::MutexLock lock(&mutex_);
+  CorrectionStats stats = stats_;
+  stats.waiting_chunks = static_cast<int64_t>(queue_.size()) + (busy_ ? 1 : 0);
+  return stats;
+}
+
+absl::Status CorrectionLearning::Flush(absl::Time deadline) {
+  absl::MutexLock lock(&mutex_);
+  save_asked_ = true;
+  const bool settled =
+      mutex_.AwaitWithDeadline(absl::Condition(this, &CorrectionLearning::Settled), deadline);
+  save_asked_ = false;
+  if (settled) return absl::OkStatus();
+  return absl::DeadlineExceededError("what was kept for learning is not all learned from");
+}
+
+}  // namespace kvblend

@@ -1,0 +1,106 @@
+// Learning a correction of stored KV while serving. A chunk that was missing is computed twice anyway: in its prompt,
+// and behind the response for the store. Prompts keep some rows of the first (engine/blend/fresh_rows.h); what the
+// store has of the same rows is added when it is there, and from then on a thread of low priority does everything:
+// pairs into moments, fits, judging, loading, files. A fit that wins comes into force between two prompts.
+//
+// Files, where there is a folder: learned.kvcorrection (engine/kv/correction_file.h), the correction in force if it was
+// learned, and learned.kvmoments (engine/kv/learner_file.h), what it was learned from. Each is replaced as a whole after
+// a fit and at the end. What is damaged or of another model is named in the log and not used.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "engine/api/correction.h"
+#include "engine/blend/fresh_rows.h"
+#include "engine/kv/correction_learner.h"
+#include "engine/runtime/model_runtime.h"
+#include "engine/store/chunk_handle.h"
+
+namespace kvblend {
+
+/// Thread-safe.
+class CorrectionLearning {
+ public:
+  struct Options {
+    bool frozen = false;
+    std::string folder = {};                    // must be there; empty: nothing outlives the process
+    int64_t max_bytes = int64_t{256} << 20;     // of moments
+    int64_t waiting_bytes = int64_t{64} << 20;  // of rows that wait to be learned from
+  };
+
+  /// Puts what was learned before into force. `runtime` must outlive it.
+  CorrectionLearning(ModelRuntime& runtime, const Options& options);
+  /// Ends what is under way, and saves what was learned.
+  ~CorrectionLearning();
+
+  /// What prompts have to keep.
+  blend::FreshRowOptions fresh_rows() const { return {budget_, learner_options_.anchoring}; }
+
+  /// What a prompt computed of a chunk that the store now has. `entry` must have arrived.
+  void Add(std::shared_ptr<const blend::FreshRows> fresh, const store::ChunkHandle& entry);
+
+  /// Done when it returns, which may take as long as one layer's fit. kFailedPrecondition: it cannot learn.
+  absl::StatusOr<CorrectionStats> Update(CorrectionAction action);
+  CorrectionStats Stats() const;
+
+  /// Waits until all that was added is learned and saved. kDeadlineExceeded.
+  absl::Status Flush(absl::Time deadline);
+
+ private:
+  struct Chunk {
+    std::shared_ptr<const blend::FreshRows> fresh;
+    std::vector<float> stored;
+    bool kept_back;
+  };
+
+  // On the thread, or before it starts.
+  void Recall();
+  void Run();
+  void Learn(const Chunk& chunk);
+  void Fit();
+  void Forget();
+  void Save();
+  void SetInForce(std::optional<kv::LearnedCorrection> correction);
+
+  std::string MomentsPath() const { return options_.folder + "/learned.kvmoments"; }
+  std::string LearnedPath() const { return options_.folder + "/learned.kvcorrection"; }
+  std::string GivenVersion() const;
+  bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !busy_ && !reset_asked_; }
+  bool Settled() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return Idle() && queue_.empty() && !dirty_; }
+  /// Whether a fit may go on, and come into force.
+  bool MayFit() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return !stopping_ && !reset_asked_ && stats_.learning == LearningState::kOn;
+  }
+  void PublishCounts() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  ModelRuntime& runtime_;
+  const Options options_;
+  const kv::LearnerOptions learner_options_;
+  const std::shared_ptr<blend::FreshRowBudget> budget_;
+  kv::CorrectionLearner learner_;  // the thread's
+  bool can_learn_ = true;          // set before the thread starts
+
+  mutable absl::Mutex mutex_;
+  std::deque<Chunk> queue_ ABSL_GUARDED_BY(mutex_);
+  CorrectionStats stats_ ABSL_GUARDED_BY(mutex_);
+  bool busy_ ABSL_GUARDED_BY(mutex_) = false;
+  bool dirty_ ABSL_GUARDED_BY(mutex_) = false;  // the files lack something
+  bool save_asked_ ABSL_GUARDED_BY(mutex_) = false;
+  bool reset_asked_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+
+  std::thread thread_;  // last
+};
+
+}  // namespace kvblend

@@ -1,0 +1,195 @@
+#include "engine/kv/correction_learner.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "engine/kv/correction_fit.h"
+#include "tests/unit/kv/learner_pairs.h"
+
+namespace kvblend::kv {
+namespace {
+
+using testing::Each;
+using testing::ElementsAre;
+using testing::Gt;
+using testing::Lt;
+using Verdict = CorrectionLearner::Verdict;
+
+class CorrectionLearnerTest : public testing::Test {
+ protected:
+  static constexpr int64_t kRows = 40;
+
+  void Teach(CorrectionLearner& learner, int64_t chunks, float sign = 1, float judged_sign = 1) {
+    for (int64_t i = 0; i < chunks; ++i) {
+      const bool kept_back = i % 4 == 3;
+      maker_.Teach(learner, kRows, kept_back, 1, kept_back ? judged_sign : sign);
+    }
+  }
+  static Verdict Fit(CorrectionLearner& learner) {
+    std::optional<Verdict> verdict = learner.Fit([] { return true; });
+    EXPECT_TRUE(verdict.has_value());
+    return verdict.value_or(Verdict{});
+  }
+
+  PairMaker maker_{3, 12};
+};
+
+TEST_F(CorrectionLearnerTest, IsTheOfflineFitOfTheSamePairs) {
+  CorrectionLearner learner(SmallLearner());
+  PairMoments fitted(12), judged(12);
+  for (int i = 0; i < 40; ++i) {
+    PairMaker::Chunk chunk = maker_.Make(kRows, i % 4 == 3);
+    PairMaker::Teach(learner, chunk);
+    const auto layer = [](const std::vector<float>& values) {
+      return absl::MakeConstSpan(values).subspan(2 * kRows * 12, kRows * 12);
+    };
+    (i % 4 == 3 ? judged : fitted)
+        .Add({.stored = layer(chunk.stored),
+              .fresh = layer(chunk.fresh),
+              .tokens = chunk.tokens,
+              .weights = absl::MakeConstSpan(chunk.weights).subspan(0, kRows)});
+  }
+  const Verdict verdict = Fit(learner);
+  const LayerCorrection expected = FitLayer(fitted, SmallLearner().fit),
+                        &actual = verdict.correction.layers[2];
+  ASSERT_EQ(actual.down.size(), expected.down.size());
+  for (size_t i = 0; i < actual.scale.size(); ++i) {
+    EXPECT_NEAR(actual.scale[i], expected.scale[i], 1e-4);
+    EXPECT_NEAR(actual.offset[i], expected.offset[i], 1e-4);
+  }
+  // Directions may be turned round; what they do together may not.
+  EXPECT_NEAR(ResidualShare(judged, actual, 3), ResidualShare(judged, expected, 3), 1e-5);
+  EXPECT_NEAR(verdict.after[2], ResidualShare(judged, expected, 3), 1e-5);
+  EXPECT_TRUE(verdict.better);
+  EXPECT_TRUE(verdict.correction.layers[0].empty());  // nothing to correct
+  EXPECT_EQ(verdict.correction.model_fingerprint, SmallLearner().model_fingerprint);
+}
+
+TEST_F(CorrectionLearnerTest, FitsAtGrowingNumbersOfChunks) {
+  CorrectionLearner learner(SmallLearner());
+  std::vector<int64_t> fits;
+  for (int i = 0; i < 400; ++i) {
+    maker_.Teach(learner, 4, i % 4 == 3);
+    if (!learner.due()) continue;
+    fits.push_back(learner.state().fitted_chunks);
+    Fit(learner);
+    EXPECT_FALSE(learner.due());
+  }
+  EXPECT_THAT(fits, ElementsAre(8, 16, 32, 64, 128, 192, 256));
+}
+
+TEST_F(CorrectionLearnerTest, NothingIsDueWithoutChunksToJudgeBy) {
+  CorrectionLearner learner(SmallLearner());
+  for (int i = 0; i < 20; ++i) maker_.Teach(learner, kRows, /*kept_back=*/i == 0);
+  EXPECT_FALSE(learner.due());
+  maker_.Teach(learner, kRows, /*kept_back=*/true);
+  EXPECT_TRUE(learner.due());
+}
+
+TEST_F(CorrectionLearnerTest, AFitThatHarmsIsRefused) {
+  CorrectionLearner learner(SmallLearner());
+  Teach(learner, 40, /*sign=*/1, /*judged_sign=*/-1);
+  const Verdict verdict = Fit(learner);
+  EXPECT_FALSE(verdict.better);
+  EXPECT_THAT(verdict.after, Each(1.0));
+  for (const LayerCorrection& layer : verdict.correction.layers) EXPECT_TRUE(layer.empty());
+}
+
+TEST_F(CorrectionLearnerTest, WhatIsInForceHasToBeBeaten) {
+  CorrectionLearner learner(SmallLearner());
+  Teach(learner, 40);
+  const Verdict first = Fit(learner);
+  ASSERT_TRUE(first.better);
+  learner.SetInForce(first.correction);
+  EXPECT_EQ(learner.Judge(), first.after);
+  const Verdict again = Fit(learner);  // of the same pairs
+  EXPECT_FALSE(again.better);
+  EXPECT_EQ(again.correction.layers[1].down, first.correction.layers[1].down);
+  // The law changes, and both kinds of chunks say so: what is in force then is worse than nothing.
+  learner.Reset("");
+  Teach(learner, 40, -1, -1);
+  EXPECT_GT(learner.Judge()[1], 1);
+  const Verdict turned = Fit(learner);
+  EXPECT_TRUE(turned.better);
+  EXPECT_LT(turned.after[1], 0.5);
+  // And where no fit helps, that of the old law goes all the same.
+  learner.Reset("");
+  Teach(learner, 40, /*sign=*/1, /*judged_sign=*/-1);
+  const Verdict dropped = Fit(learner);
+  EXPECT_TRUE(dropped.better);
+  EXPECT_THAT(dropped.after, Each(1.0));
+}
+
+TEST_F(CorrectionLearnerTest, AGivenCorrectionOfAnotherRankIsKeptLayerByLayer) {
+  LearnerOptions wide = SmallLearner();
+  wide.fit.rank = 5;
+  CorrectionLearner teacher(wide), learner(SmallLearner());
+  Teach(teacher, 400);
+  LearnedCorrection given = Fit(teacher).correction;
+  given.layers[2] = {};
+  Teach(learner, 16);
+  learner.SetInForce(given);
+  const Verdict verdict = Fit(learner);
+  EXPECT_TRUE(verdict.better);  // of the layer that the given one left alone
+  EXPECT_EQ(verdict.correction.rank, 5);
+  EXPECT_EQ(verdict.correction.layers[1].down, given.layers[1].down);
+  ASSERT_EQ(verdict.correction.layers[2].down.size(), 5 * 12);
+  ASSERT_EQ(verdict.correction.layers[2].up.size(), 5 * 12);
+  learner.SetInForce(verdict.correction);
+  EXPECT_EQ(learner.Judge(), verdict.after);
+}
+
+TEST_F(CorrectionLearnerTest, PairsBehindReusedKvCountLess) {
+  LearnerOptions options = SmallLearner();
+  options.fit.ridge = 1e-6;
+  CorrectionLearner learner(options);
+  for (int i = 0; i < 40; ++i) {
+    maker_.Teach(learner, kRows, i % 4 == 3, 1, 1);
+    maker_.Teach(learner, kRows, false, 0.01, -1);  // says the contrary, but hardly counts
+  }
+  EXPECT_EQ(learner.state().fitted_chunks, 70);
+  EXPECT_THAT(Fit(learner).after[1], Lt(0.3));
+}
+
+TEST_F(CorrectionLearnerTest, OldPairsFade) {
+  LearnerOptions options = SmallLearner();
+  options.max_tokens = 20 * kRows;
+  CorrectionLearner learner(options);
+  Teach(learner, 200, -1, -1);
+  EXPECT_LE(learner.state().fitted[1].weight(), options.max_tokens * (1 + 1e-9));
+  EXPECT_LE(learner.state().kept_back[1].weight(), options.max_tokens / 3 * (1 + 1e-9));
+  Teach(learner, 200, 1, 1);
+  EXPECT_LT(Fit(learner).after[1], 0.3);  // of the old law hardly anything is left
+}
+
+TEST_F(CorrectionLearnerTest, ASmallBudgetLearnsScalesAlone) {
+  LearnerOptions options = SmallLearner();
+  options.max_bytes = 2 * 3 * PairMoments::SizeBytes(12, PairMoments::Kind::kFull) - 1;
+  CorrectionLearner learner(options);
+  EXPECT_FALSE(learner.full());
+  Teach(learner, 40);
+  const Verdict verdict = Fit(learner);
+  EXPECT_TRUE(verdict.better);
+  EXPECT_EQ(verdict.correction.rank, 0);
+  EXPECT_TRUE(verdict.correction.layers[1].down.empty());
+  EXPECT_THAT(verdict.after[1], testing::AllOf(Lt(0.95), Gt(0.05)));
+  learner.SetInForce(verdict.correction);
+  EXPECT_EQ(learner.Judge(), verdict.after);
+  LearnedCorrection with_map = verdict.correction;
+  with_map.rank = 3;
+  EXPECT_FALSE(learner.CanJudge(with_map));
+}
+
+TEST_F(CorrectionLearnerTest, AFitCanBeStopped) {
+  CorrectionLearner learner(SmallLearner());
+  Teach(learner, 40);
+  int layers = 0;
+  EXPECT_FALSE(learner.Fit([&] { return ++layers < 2; }).has_value());
+  EXPECT_EQ(layers, 2);
+  EXPECT_TRUE(learner.due());
+}
+
+}  // namespace
+}  // namespace kvblend::kv

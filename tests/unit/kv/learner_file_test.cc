@@ -1,0 +1,102 @@
+#include "engine/kv/learner_file.h"
+
+#define XXH_INLINE_ALL
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <xxhash.h>
+
+#include <cstring>
+#include <limits>
+
+#include "tests/unit/kv/learner_pairs.h"
+
+namespace kvblend::kv {
+namespace {
+
+using testing::HasSubstr;
+
+class LearnerFileTest : public testing::Test {
+ protected:
+  LearnerFileTest() {
+    learner_.Reset("0123456789abcdef");
+    for (int i = 0; i < 6; ++i) maker_.Teach(learner_, 10, i % 3 == 2, 0.5);
+    bytes_ = EncodeLearner(SmallLearner(), learner_.state());
+  }
+
+  /// With a checksum that fits.
+  static std::string Sealed(std::string bytes) {
+    bytes.resize(bytes.size() - sizeof(uint64_t));
+    const uint64_t checksum = XXH3_64bits(bytes.data(), bytes.size());
+    bytes.append(reinterpret_cast<const char*>(&checksum), sizeof(checksum));
+    return bytes;
+  }
+
+  PairMaker maker_{3, 12};
+  CorrectionLearner learner_{SmallLearner()};
+  std::string bytes_;
+};
+
+TEST_F(LearnerFileTest, ComesBackAndGoesOnAsIfNothingHadBeen) {
+  absl::StatusOr<LearnerState> state = DecodeLearner(SmallLearner(), bytes_);
+  ASSERT_TRUE(state.ok()) << state.status();
+  EXPECT_EQ(state->fitted_chunks, 4);
+  EXPECT_EQ(state->kept_back_chunks, 2);
+  EXPECT_EQ(state->tokens, 60);
+  EXPECT_EQ(state->base, "0123456789abcdef");
+  EXPECT_EQ(EncodeLearner(SmallLearner(), *state), bytes_);
+
+  CorrectionLearner second(SmallLearner());
+  second.Restore(*std::move(state));
+  for (int i = 0; i < 6; ++i) {
+    EXPECT_EQ(second.due(), learner_.due());
+    PairMaker maker(3, 12, 100 + i), same(3, 12, 100 + i);
+    maker.Teach(learner_, 10, false);
+    same.Teach(second, 10, false);
+  }
+  EXPECT_EQ(EncodeLearner(SmallLearner(), second.state()), EncodeLearner(SmallLearner(), learner_.state()));
+}
+
+TEST_F(LearnerFileTest, EveryChangedByteAndEveryShorterFileIsRefused) {
+  for (size_t i = 0; i < bytes_.size(); ++i) {
+    std::string bad = bytes_;
+    bad[i] = static_cast<char>(bad[i] ^ 0x10);
+    EXPECT_EQ(DecodeLearner(SmallLearner(), bad).status().code(), absl::StatusCode::kInvalidArgument) << i;
+    EXPECT_FALSE(DecodeLearner(SmallLearner(), bytes_.substr(0, i)).ok()) << i;
+  }
+  EXPECT_FALSE(DecodeLearner(SmallLearner(), bytes_ + '\0').ok());
+}
+
+TEST_F(LearnerFileTest, WhatIsWholeButOfSomethingElseIsRefused) {
+  const auto error = [&](auto change) {
+    LearnerOptions options = SmallLearner();
+    change(options);
+    return std::string(DecodeLearner(options, bytes_).status().message());
+  };
+  EXPECT_EQ(error([](auto&) {}), "");
+  for (const auto& message :
+       {error([](auto& o) { o.model_fingerprint[31] ^= 1; }),
+        error([](auto& o) { o.anchoring = Anchoring::kIsolated; }), error([](auto& o) { o.encoding = 3; }),
+        error([](auto& o) { o.num_layers = 4; }), error([](auto& o) { o.num_kv_heads = 2; }),
+        error([](auto& o) { o.head_dim = 5; }), error([](auto& o) { o.max_bytes = 1; })}) {
+    EXPECT_THAT(message, HasSubstr("it is of another version, model, anchoring"));
+  }
+}
+
+TEST_F(LearnerFileTest, NumbersThatNoPairsGiveAreRefused) {
+  const auto error = [&](size_t at, auto value) {
+    std::string bad = bytes_;
+    std::memcpy(bad.data() + at, &value, sizeof(value));
+    return std::string(DecodeLearner(SmallLearner(), Sealed(bad)).status().message());
+  };
+  EXPECT_EQ(error(64, int64_t{4}), "");
+  EXPECT_THAT(error(64, int64_t{-4}), HasSubstr("a count is -4; allowed: 0 or more"));
+  EXPECT_THAT(error(104, int64_t{1}), HasSubstr("reserved bytes"));
+  EXPECT_THAT(error(112, int64_t{-1}), HasSubstr("a number of pairs is -1"));
+  EXPECT_THAT(error(120, -1.0), HasSubstr("a weight is -1"));
+  EXPECT_THAT(error(128, std::numeric_limits<double>::infinity()), HasSubstr("a moment is not finite"));
+  EXPECT_THAT(std::string(DecodeLearner(SmallLearner(), Sealed(bytes_ + "more")).status().message()),
+              HasSubstr("bytes; allowed: "));
+}
+
+}  // namespace
+}  // namespace kvblend::kv

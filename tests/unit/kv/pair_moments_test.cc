@@ -1,0 +1,218 @@
+#include "engine/kv/pair_moments.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+#include <random>
+#include <utility>
+
+#include "engine/kv/correction_fit.h"
+
+namespace kvblend::kv {
+namespace {
+
+constexpr int64_t kChannels = 8;
+using Kind = PairMoments::Kind;
+
+class PairMomentsTest : public testing::Test {
+ protected:
+  /// Pairs far from zero, as channels of K are.
+  void Make(int64_t rows, std::vector<float>& x, std::vector<float>& y) {
+    std::normal_distribution<float> normal(0, 1);
+    for (int64_t i = 0; i < rows * kChannels; ++i) {
+      x.push_back(normal(random_) + 20.0f * static_cast<float>(i % kChannels));
+      y.push_back(1.1f * x.back() + 0.3f * normal(random_) - 1);
+    }
+  }
+
+  /// Of one channel's y on its x, in one sitting: slope and intercept.
+  static std::pair<double, double> Regression(const std::vector<float>& x, const std::vector<float>& y,
+                                              int64_t c) {
+    double n = 0, sum_x = 0, sum_y = 0, xx = 0, xy = 0;
+    for (size_t i = c; i < x.size(); i += kChannels, ++n) {
+      sum_x += x[i];
+      sum_y += y[i];
+    }
+    for (size_t i = c; i < x.size(); i += kChannels) {
+      xx += std::pow(x[i] - sum_x / n, 2);
+      xy += (x[i] - sum_x / n) * (y[i] - sum_y / n);
+    }
+    return {xy / xx, sum_y / n - xy / xx * sum_x / n};
+  }
+
+  static std::vector<float> Ones(int64_t rows) { return std::vector<float>(rows, 1); }
+
+  /// Pairs of tokens 0, 1, ... unless others are named.
+  static void Add(PairMoments& moments, const std::vector<float>& x, const std::vector<float>& y,
+                  const std::vector<float>& weights, std::vector<int32_t> tokens = {}) {
+    if (tokens.empty()) {
+      tokens.resize(weights.size());
+      std::iota(tokens.begin(), tokens.end(), 0);
+    }
+    moments.Add({.stored = x, .fresh = y, .tokens = tokens, .weights = weights});
+  }
+
+  static std::vector<double> Doubles(const std::vector<float>& values) {
+    return {values.begin(), values.end()};
+  }
+
+  static void ExpectNear(const std::vector<double>& actual, const std::vector<double>& expected,
+                         double tolerance) {
+    ASSERT_EQ(actual.size(), expected.size());
+    double norm = 0;
+    for (const double value : expected) norm = std::max(norm, std::abs(value));
+    for (size_t i = 0; i < actual.size(); ++i) EXPECT_NEAR(actual[i], expected[i], tolerance * norm) << i;
+  }
+
+  std::mt19937 random_{11};
+};
+
+TEST_F(PairMomentsTest, AreTheMomentsOfAllPairs) {
+  PairMoments moments(kChannels);
+  std::vector<float> all_x, all_y;
+  std::vector<int32_t> all_tokens;
+  for (const int64_t rows : {1, 30, 64, 7}) {
+    std::vector<float> x, y;
+    Make(rows, x, y);
+    Add(moments, x, y, Ones(rows));
+    all_x.insert(all_x.end(), x.begin(), x.end());
+    all_y.insert(all_y.end(), y.begin(), y.end());
+    for (int32_t token = 0; token < rows; ++token) all_tokens.push_back(token);
+  }
+  // In one sitting, in double: about the mean of each place.
+  std::vector<double> xx(kChannels * kChannels), xd(xx), dd(kChannels);
+  for (int64_t p = 0; p < kernels::kNumKvCorrectionPlaces; ++p) {
+    double count = 0;
+    std::vector<double> mean_x(kChannels), mean_d(kChannels);
+    const auto for_rows = [&](auto visit) {
+      for (size_t i = 0; i < all_tokens.size(); ++i) {
+        if (kernels::KvCorrectionPlace(all_tokens[i]) == p)
+          visit(&all_x[i * kChannels], &all_y[i * kChannels]);
+      }
+    };
+    for_rows([&](const float*, const float*) { ++count; });
+    for_rows([&](const float* x, const float* y) {
+      for (int64_t c = 0; c < kChannels; ++c) {
+        mean_x[c] += x[c] / count;
+        mean_d[c] += (double{y[c]} - x[c]) / count;
+      }
+    });
+    for_rows([&](const float* x, const float* y) {
+      for (int64_t c = 0; c < kChannels; ++c) {
+        const double d = double{y[c]} - x[c] - mean_d[c];
+        dd[c] += d * d;
+        for (int64_t r = 0; r < kChannels; ++r) {
+          xx[r * kChannels + c] += (x[r] - mean_x[r]) * (x[c] - mean_x[c]);
+          xd[r * kChannels + c] += (x[r] - mean_x[r]) * d;
+        }
+      }
+    });
+    EXPECT_EQ(moments.places()[p].weight, count);
+    ExpectNear(moments.places()[p].mean_x, mean_x, 1e-6);
+    ExpectNear(moments.places()[p].mean_d, mean_d, 1e-5);
+  }
+  EXPECT_EQ(moments.count(), 102);
+  ExpectNear(moments.Xx(), xx, 1e-4);
+  ExpectNear(Doubles(moments.xd()), xd, 1e-4);
+  ExpectNear(moments.dd(), dd, 1e-4);
+}
+
+TEST_F(PairMomentsTest, AWeightIsACount) {
+  std::vector<float> x, y, more_x, more_y;
+  Make(20, x, y);
+  Make(30, more_x, more_y);
+  PairMoments once(kChannels, Kind::kFull), twice(kChannels, Kind::kFull);
+  for (int i = 0; i < 2; ++i) Add(twice, x, y, Ones(20));
+  Add(once, x, y, std::vector<float>(20, 2));
+  for (auto* moments : {&once, &twice}) Add(*moments, more_x, more_y, Ones(30));
+  EXPECT_DOUBLE_EQ(once.weight(), twice.weight());
+  ExpectNear(once.Xx(), twice.Xx(), 1e-5);
+  ExpectNear(Doubles(once.xd()), Doubles(twice.xd()), 1e-5);
+  ExpectNear(once.dd(), twice.dd(), 1e-5);
+}
+
+TEST_F(PairMomentsTest, PairsHaveWeightsOfTheirOwn) {
+  std::vector<float> x, y, repeated_x, repeated_y, weights;
+  std::vector<int32_t> tokens;
+  Make(6, x, y);
+  for (int64_t row = 0; row < 6; ++row) {
+    weights.push_back(static_cast<float>(row + 1));
+    for (int64_t times = 0; times <= row; ++times) {
+      tokens.push_back(static_cast<int32_t>(row));
+      repeated_x.insert(repeated_x.end(), x.begin() + row * kChannels, x.begin() + (row + 1) * kChannels);
+      repeated_y.insert(repeated_y.end(), y.begin() + row * kChannels, y.begin() + (row + 1) * kChannels);
+    }
+  }
+  for (const Kind kind : {Kind::kFull, Kind::kDiagonal}) {
+    PairMoments weighted(kChannels, kind), repeated(kChannels, kind);
+    Add(weighted, x, y, weights);
+    Add(repeated, repeated_x, repeated_y, Ones(21), tokens);
+    EXPECT_DOUBLE_EQ(weighted.weight(), repeated.weight());
+    EXPECT_NEAR(weighted.Deviation(), repeated.Deviation(), 1e-6);
+    const LayerCorrection fit = FitLayer(weighted, {.rank = 0}), expected = FitLayer(repeated, {.rank = 0});
+    for (int64_t c = 0; c < kChannels; ++c) EXPECT_NEAR(fit.scale[c], expected.scale[c], 1e-5);
+    if (kind == Kind::kFull) ExpectNear(Doubles(weighted.xd()), Doubles(repeated.xd()), 1e-5);
+  }
+}
+
+TEST_F(PairMomentsTest, WhatFadesCountsLess) {
+  std::vector<float> x, y, more_x, more_y;
+  Make(20, x, y);
+  Make(30, more_x, more_y);
+  PairMoments faded(kChannels, Kind::kFull), expected(kChannels, Kind::kFull);
+  Add(faded, x, y, Ones(20));
+  faded.Fade(0.25);
+  Add(expected, x, y, std::vector<float>(20, 0.25f));
+  for (auto* moments : {&faded, &expected}) Add(*moments, more_x, more_y, Ones(30));
+  EXPECT_DOUBLE_EQ(faded.weight(), expected.weight());
+  ExpectNear(Doubles(faded.xd()), Doubles(expected.xd()), 1e-5);
+  EXPECT_NEAR(faded.Deviation(), expected.Deviation(), 1e-7);
+}
+
+TEST_F(PairMomentsTest, ScalesAreFittedAsWithoutAMap) {
+  std::vector<float> x, y, other_x, other_y;
+  Make(200, x, y);
+  Make(100, other_x, other_y);
+  const std::vector<int32_t> tokens(200, 600), other_tokens(100, 600);  // all in one place
+  PairMoments judge(kChannels);
+  Add(judge, other_x, other_y, Ones(100), other_tokens);
+  for (const Kind kind : {Kind::kFull, Kind::kDiagonal}) {
+    PairMoments pairs(kChannels, kind), others(kChannels, kind);
+    Add(pairs, x, y, Ones(200), tokens);
+    Add(others, other_x, other_y, Ones(100), other_tokens);
+    const LayerCorrection actual = FitLayer(pairs, {.rank = 0});
+    for (int64_t c = 0; c < kChannels; ++c) {
+      const auto [scale, offset] = Regression(x, y, c);
+      EXPECT_NEAR(actual.scale[c], scale, 1e-5) << c;
+      EXPECT_NEAR(actual.offset[7 * kChannels + c], offset, 1e-3) << c;  // the scale's error times the mean
+    }
+    EXPECT_NEAR(ResidualShare(others, actual, 0), ResidualShare(judge, actual, 0), 1e-5);
+    EXPECT_LT(ResidualShare(others, actual, 0), 0.2);
+    EXPECT_EQ(ResidualShare(others, {}, 0), 1);
+  }
+  EXPECT_EQ(FittedRank(PairMoments(kChannels, Kind::kDiagonal), {.rank = 3}), 0);
+}
+
+TEST_F(PairMomentsTest, WeightsAreTheRootOfTheAttention) {
+  const std::vector<float> mass = {0, 1, 1, 2, 16}, weights = WeightsOfMass(mass);
+  EXPECT_NEAR(weights[0], std::sqrt(0.05 / 1.05), 1e-6);  // nobody looks at it, and it counts a little
+  EXPECT_EQ(weights[1], weights[2]);
+  EXPECT_NEAR(weights[4] / weights[3], std::sqrt((16 / 4. + 0.05) / (2 / 4. + 0.05)), 1e-6);
+  EXPECT_THAT(WeightsOfMass({3, 3, 3}), testing::Each(1.0f));
+  EXPECT_THAT(WeightsOfMass({0, 0}), testing::Each(1.0f));
+  EXPECT_TRUE(WeightsOfMass({}).empty());
+}
+
+TEST_F(PairMomentsTest, DeviationIsRelativeToFreshKv) {
+  PairMoments moments(2, Kind::kDiagonal);
+  EXPECT_EQ(moments.Deviation(), 0);
+  EXPECT_TRUE(FitLayer(moments, {}).empty());
+  const std::vector<float> x = {1, 2, 3, 4}, y = {2, 2, 4, 4};  // K's channel moves by 1, V's does not
+  Add(moments, x, y, {0.5f, 0.5f}, {700, 701});
+  EXPECT_NEAR(moments.Deviation(), (2.0 / (4 + 16)) / 2, 1e-6);
+}
+
+}  // namespace
+}  // namespace kvblend::kv
