@@ -79,9 +79,14 @@ KVBLEND_DEVICE void SumInner(const CorrectKvParams& p, int64_t first_row, Shared
   SyncThreads();
 }
 
+/// Places other than the first ones begin at multiples of kRows, so that only the first block has rows in several.
+static_assert(kRows == 8 && KvCorrectionPlace(8) == KvCorrectionPlace(15));
+KVBLEND_DEVICE int PlaceInFirstBlock(int row) { return static_cast<int>(KvCorrectionPlace(row)); }
+
 KVBLEND_KERNEL(kThreads, 4) CorrectKvKernel(CorrectKvParams p) {
   const KvCorrectionView& w = p.correction;
   const int64_t first_row = int64_t{BlockX()} * kRows, channels = 2 * w.cols;
+  const int block_place = static_cast<int>(KvCorrectionPlace(first_row));
   SharedArena arena;
   SharedArray<OfRows> inner;
   if (w.rank > 0) {
@@ -99,7 +104,8 @@ KVBLEND_KERNEL(kThreads, 4) CorrectKvKernel(CorrectKvParams p) {
     KVBLEND_UNROLL
     for (int i = 0; i < kRows; ++i) {
       if (first_row + i >= p.rows) break;
-      const float offset = w.offset[KvCorrectionPlace(first_row + i) * channels + channel];
+      const int place = first_row == 0 ? PlaceInFirstBlock(i) : block_place;
+      const float offset = w.offset[place * channels + channel];
       StoreValue(out, p.out_dtype, (first_row + i) * w.cols + col, scale * x.row[i] + offset + sum.row[i]);
     }
   }
