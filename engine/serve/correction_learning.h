@@ -28,7 +28,7 @@
 
 namespace kvblend {
 
-/// Thread-safe.
+/// Thread-safe. The store of the chunks must outlive it.
 class CorrectionLearning {
  public:
   struct Options {
@@ -47,7 +47,7 @@ class CorrectionLearning {
   blend::FreshRowOptions fresh_rows() const { return {budget_, learner_options_.anchoring}; }
 
   /// What a prompt computed of a chunk that the store now has. `entry` must have arrived.
-  void Add(std::shared_ptr<const blend::FreshRows> fresh, const store::ChunkHandle& entry);
+  void Add(std::shared_ptr<const blend::FreshRows> fresh, store::ChunkHandle entry);
 
   /// Done when it returns, which may take as long as one layer's fit. kFailedPrecondition: it cannot learn.
   absl::StatusOr<CorrectionStats> Update(CorrectionAction action);
@@ -59,8 +59,7 @@ class CorrectionLearning {
  private:
   struct Chunk {
     std::shared_ptr<const blend::FreshRows> fresh;
-    std::vector<float> stored;
-    bool kept_back;
+    store::ChunkHandle entry;
   };
 
   // On the thread, or before it starts.
