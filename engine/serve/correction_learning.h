@@ -31,11 +31,12 @@ namespace kvblend {
 /// Thread-safe. The store of the chunks must outlive it.
 class CorrectionLearning {
  public:
+  static constexpr int64_t kMinWaitingBytes = int64_t{64} << 20;
   struct Options {
     bool frozen = false;
-    std::string folder = {};                    // must be there; empty: nothing outlives the process
-    int64_t max_bytes = int64_t{256} << 20;     // of moments
-    int64_t waiting_bytes = int64_t{64} << 20;  // of rows that wait to be learned from
+    std::string folder = {};                   // must be there; empty: nothing outlives the process
+    int64_t max_bytes = int64_t{256} << 20;    // of moments
+    int64_t waiting_bytes = kMinWaitingBytes;  // of rows that wait to be learned from
   };
 
   /// Puts what was learned before into force. `runtime` must outlive it.

@@ -101,10 +101,12 @@ def test_a_killed_server_leaves_what_was_learned_or_what_was_before(start, tmp_p
     for name in ("learned.kvcorrection", "learned.kvmoments"):
         (tmp_path / f"{name}.part").write_bytes(b"half of it")
     second = start()
-    assert show(second).version == correction.version
+    recalled = show(second)
+    assert recalled.version == correction.version
+    assert 0 < recalled.tokens <= correction.tokens  # those since the last fit went with the server
     assert "damaged" not in "".join(line for line in second.log().splitlines() if "learned." in line)
     ask(second, 50)
-    wait_until(lambda: show(second).tokens > correction.tokens, "two more chunks to be learned from")
+    wait_until(lambda: show(second).tokens > recalled.tokens, "two more chunks to be learned from")
     assert second.stop() == 0
     assert not list(tmp_path.glob("*.part"))
 
