@@ -95,6 +95,8 @@ void CorrectionLearning::SetInForce(std::optional<kv::LearnedCorrection> correct
 }
 
 void CorrectionLearning::Recall() {
+  kv::RemoveUnfinished(MomentsPath());
+  kv::RemoveUnfinished(LearnedPath());
   bool recalled = false;
   if (const auto bytes = kv::ReadWholeFile(MomentsPath()); bytes.ok()) {
     absl::StatusOr<kv::LearnerState> state = kv::DecodeLearner(learner_options_, *bytes);
