@@ -90,7 +90,7 @@ FreshRowCapture::FreshRowCapture(const FreshRowOptions& options, const prompt::P
     if (entry.begin <= 0 || !IsComputed(plan, entry.begin) || StandsBehindItsAnchor(layout, entry)) continue;
     const auto num_tokens = static_cast<int32_t>(entry.token_ids.size());
     std::vector<int32_t> rows = SampleRows(num_tokens, max_rows);
-    const int64_t bytes = 2 * row_bytes * static_cast<int64_t>(rows.size());
+    const int64_t bytes = row_bytes * static_cast<int64_t>(rows.size());
     if (!options.budget->Take(bytes)) break;
     for (const int32_t row : rows) rows_.push_back(entry.begin + row);
     std::vector<float> stands_for = RowWeights(num_tokens, static_cast<int32_t>(rows.size()));

@@ -65,7 +65,7 @@ class FreshRows {
 
  private:
   const std::shared_ptr<FreshRowBudget> budget_;
-  const int64_t bytes_;  // of the budget: for these values and as many of the store's beside them
+  const int64_t bytes_;  // of the budget
 };
 
 /// Rows of a chunk of so many tokens: the first ones, which differ most, and the others evenly.
@@ -81,8 +81,8 @@ struct FreshRowMemory {
 /// One prompt's. Not thread-safe.
 class FreshRowCapture {
  public:
-  static constexpr int32_t kMaxRows = 64;                      // of a chunk
-  static constexpr int64_t kMaxChunkBytes = int64_t{4} << 20;  // fewer rows of a large model
+  static constexpr int32_t kMaxRows = 256;                      // of a chunk
+  static constexpr int64_t kMaxChunkBytes = int64_t{16} << 20;  // fewer rows of a large model
 
   /// Looks for chunks of the plan that are computed behind other tokens than they will be stored behind. `device` is
   /// used until Finish; it grows to the largest prompt's rows.

@@ -31,6 +31,8 @@ absl::Status WriteAndSync(const std::string& path, std::string_view bytes) {
   return fsync(file) != 0 ? SystemError("cannot write", path) : absl::OkStatus();
 }
 
+std::string PartOf(const std::string& path) { return absl::StrCat(path, ".part"); }
+
 /// The new name outlives the machine once its folder is on the disk.
 absl::Status SyncFolderOf(const std::string& path) {
   const size_t slash = path.rfind('/');
@@ -43,8 +45,10 @@ absl::Status SyncFolderOf(const std::string& path) {
 
 }  // namespace
 
+void RemoveUnfinished(const std::string& path) { unlink(PartOf(path).c_str()); }
+
 absl::Status ReplaceFile(const std::string& path, std::string_view bytes) {
-  const std::string part = absl::StrCat(path, ".part");
+  const std::string part = PartOf(path);
   absl::Status written = WriteAndSync(part, bytes);
   if (written.ok() && rename(part.c_str(), path.c_str()) != 0) {
     written = SystemError("cannot rename to", path);

@@ -13,6 +13,9 @@ namespace kvblend::kv {
 /// there or the new one. The system's error, naming the file; then the old one is.
 absl::Status ReplaceFile(const std::string& path, std::string_view bytes);
 
+/// What a process that died in ReplaceFile left beside the name. REQUIRES: nobody else replaces the file.
+void RemoveUnfinished(const std::string& path);
+
 /// kNotFound, kPermissionDenied or kDataLoss, naming the file.
 absl::StatusOr<std::string> ReadWholeFile(const std::string& path);
 

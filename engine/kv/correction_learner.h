@@ -67,7 +67,7 @@ class CorrectionLearner {
 
   void Add(const ChunkPairs& pairs);
   /// Enough came since the last fit.
-  bool due() const { return state_.fitted_chunks >= next_fit_ && CanJudge(); }
+  bool due() const;
   bool CanJudge() const { return state_.kept_back_chunks >= kMinKeptBackChunks; }
   /// Whether it sees enough for a map, not only for scales and offsets.
   bool full() const { return kind_ == PairMoments::Kind::kFull; }
@@ -102,6 +102,11 @@ class CorrectionLearner {
       8;  // chunks fitted; then at twice as many, and from kFitEvery on so often
   static constexpr int64_t kFitEvery = 64;
   static constexpr int64_t kMinKeptBackChunks = 2;
+  /// Of a map, times the channels: from fewer pairs it brings more noise into KV than it takes deviation away, which
+  /// answers suffer from even where the mean square falls.
+  static constexpr int64_t kMinPairsPerChannel = 8;
+  /// FitOptions of so many pairs: the fewer, the more ridge.
+  FitOptions FitOptionsFor(double pairs) const;
 
  private:
   double Share(int32_t layer, const LayerCorrection& correction, int32_t rank) const;

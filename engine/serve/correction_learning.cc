@@ -95,6 +95,8 @@ void CorrectionLearning::SetInForce(std::optional<kv::LearnedCorrection> correct
 }
 
 void CorrectionLearning::Recall() {
+  kv::RemoveUnfinished(MomentsPath());
+  kv::RemoveUnfinished(LearnedPath());
   bool recalled = false;
   if (const auto bytes = kv::ReadWholeFile(MomentsPath()); bytes.ok()) {
     absl::StatusOr<kv::LearnerState> state = kv::DecodeLearner(learner_options_, *bytes);
@@ -137,19 +139,10 @@ void CorrectionLearning::Recall() {
   if (!usable.ok()) spdlog::warn("{}; it is not applied", std::string(usable.message()));
 }
 
-void CorrectionLearning::Add(std::shared_ptr<const blend::FreshRows> fresh, const store::ChunkHandle& entry) {
-  const auto layer_values = static_cast<int64_t>(fresh->rows.size()) * learner_options_.channels();
-  std::vector<float> stored(learner_options_.num_layers * layer_values);
-  for (int32_t layer = 0; layer < learner_options_.num_layers; ++layer) {
-    const absl::StatusOr<store::LayerKv> kv = entry.AcquireLayer(layer);
-    if (!kv.ok()) return;  // lost since it was stored
-    kv::DecodeRows(kv->k, kv->v, fresh->rows,
-                   absl::MakeSpan(stored).subspan(layer * layer_values, layer_values));
-  }
-  const bool kept_back = entry.key().digest()[0] % kKeepBackEvery == 0;
+void CorrectionLearning::Add(std::shared_ptr<const blend::FreshRows> fresh, store::ChunkHandle entry) {
   absl::MutexLock lock(&mutex_);
   if (stats_.learning != LearningState::kOn || fresh->weight <= 0) return;
-  queue_.push_back({std::move(fresh), std::move(stored), kept_back});
+  queue_.push_back({std::move(fresh), std::move(entry)});
 }
 
 bool CorrectionLearning::HasWork() const {
@@ -193,12 +186,20 @@ void CorrectionLearning::Run() {
 }
 
 void CorrectionLearning::Learn(const Chunk& chunk) {
+  const std::vector<int32_t>& rows = chunk.fresh->rows;
+  const auto layer_values = static_cast<int64_t>(rows.size()) * learner_options_.channels();
+  std::vector<float> stored(learner_options_.num_layers * layer_values);
+  for (int32_t layer = 0; layer < learner_options_.num_layers; ++layer) {
+    const absl::StatusOr<store::LayerKv> kv = chunk.entry.AcquireLayer(layer);
+    if (!kv.ok()) return;  // lost since it was stored
+    kv::DecodeRows(kv->k, kv->v, rows, absl::MakeSpan(stored).subspan(layer * layer_values, layer_values));
+  }
   std::vector<float> weights = chunk.fresh->row_weights;
   for (float& weight : weights) weight *= static_cast<float>(chunk.fresh->weight);
-  learner_.Add({.tokens = chunk.fresh->rows,
+  learner_.Add({.tokens = rows,
                 .weights = weights,
-                .kept_back = chunk.kept_back,
-                .stored = chunk.stored,
+                .kept_back = chunk.entry.key().digest()[0] % kKeepBackEvery == 0,
+                .stored = stored,
                 .fresh = chunk.fresh->values});
   {
     absl::MutexLock lock(&mutex_);

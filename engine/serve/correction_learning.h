@@ -28,14 +28,15 @@
 
 namespace kvblend {
 
-/// Thread-safe.
+/// Thread-safe. The store of the chunks must outlive it.
 class CorrectionLearning {
  public:
+  static constexpr int64_t kMinWaitingBytes = int64_t{64} << 20;
   struct Options {
     bool frozen = false;
-    std::string folder = {};                    // must be there; empty: nothing outlives the process
-    int64_t max_bytes = int64_t{256} << 20;     // of moments
-    int64_t waiting_bytes = int64_t{64} << 20;  // of rows that wait to be learned from
+    std::string folder = {};                   // must be there; empty: nothing outlives the process
+    int64_t max_bytes = int64_t{256} << 20;    // of moments
+    int64_t waiting_bytes = kMinWaitingBytes;  // of rows that wait to be learned from
   };
 
   /// Puts what was learned before into force. `runtime` must outlive it.
@@ -47,7 +48,7 @@ class CorrectionLearning {
   blend::FreshRowOptions fresh_rows() const { return {budget_, learner_options_.anchoring}; }
 
   /// What a prompt computed of a chunk that the store now has. `entry` must have arrived.
-  void Add(std::shared_ptr<const blend::FreshRows> fresh, const store::ChunkHandle& entry);
+  void Add(std::shared_ptr<const blend::FreshRows> fresh, store::ChunkHandle entry);
 
   /// Done when it returns, which may take as long as one layer's fit. kFailedPrecondition: it cannot learn.
   absl::StatusOr<CorrectionStats> Update(CorrectionAction action);
@@ -59,8 +60,7 @@ class CorrectionLearning {
  private:
   struct Chunk {
     std::shared_ptr<const blend::FreshRows> fresh;
-    std::vector<float> stored;
-    bool kept_back;
+    store::ChunkHandle entry;
   };
 
   // On the thread, or before it starts.

@@ -1,5 +1,6 @@
 #include "engine/serve/engine_impl.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -52,7 +53,8 @@ std::unique_ptr<CorrectionLearning> MakeLearning(const EngineOptions& options, M
       runtime, CorrectionLearning::Options{.frozen = options.learn_correction == Name(LearningState::kFrozen),
                                            .folder = options.chunk_disk_path,
                                            .max_bytes = options.correction_learning_bytes,
-                                           .waiting_bytes = options.chunk_store_bytes / 16});
+                                           .waiting_bytes = std::max(CorrectionLearning::kMinWaitingBytes,
+                                                                     options.chunk_store_bytes / 16)});
 }
 
 }  // namespace

@@ -23,12 +23,12 @@ StoreMissTask::StoreMissTask(std::string tenant_namespace, blend::MissingEntry e
       learning_(learning) {}
 
 void StoreMissTask::Run(PromptRunner& runner) {
-  const absl::StatusOr<StoredChunk> stored =
+  absl::StatusOr<StoredChunk> stored =
       runner.EnsureStored(caller().tenant_namespace, entry_.anchor_ids, entry_.token_ids, {},
                           [this] { return cancellation().Check(); });
   if (!stored.ok()) return Abandon(stored.status());
   if (learning_ != nullptr && entry_.fresh != nullptr)
-    learning_->Add(std::move(entry_.fresh), *stored->entry);
+    learning_->Add(std::move(entry_.fresh), *std::move(stored->entry));
   if (!stored->already_present) counts_->stored.fetch_add(1, std::memory_order_relaxed);
 }
 

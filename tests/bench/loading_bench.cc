@@ -92,7 +92,8 @@ class Bench {
     KVBLEND_RETURN_IF_ERROR(pages.Grow(static_cast<int32_t>(layout_.token_ids.size())));
     const blend::PagedSequence sequence(*runtime_->backend, *runtime_->page_pool, pages);
     const blend::ReusePlan plan = blend::PlanReuse(layout_, {}, runtime_->key_space, "", *disk);
-    blend::CorrectionOnLoad correction{.correction = runtime_->correction.get()};
+    const auto correction_in_force = runtime_->correction.Get();
+    blend::CorrectionOnLoad correction{.correction = correction_in_force.get()};
     const absl::Time start = absl::Now();
     KVBLEND_ASSIGN_OR_RETURN(blend::KvLoader loader,
                              blend::KvLoader::Create(plan, sequence, *runtime_->weights.rope,

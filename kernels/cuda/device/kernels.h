@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/device/launch.h"
+#include "kernels/kv_correction_place.h"
 #include "kernels/kv_section.h"
 #include "kernels/tensor.h"
 

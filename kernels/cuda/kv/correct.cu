@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "kernels/cuda/kv/source.h"
-#include "kernels/kv_correction_place.h"
 
 namespace kvblend::kernels::cuda {
 namespace {

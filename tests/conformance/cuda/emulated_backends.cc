@@ -76,13 +76,13 @@ TEST(CudaBackendTest, FullDeviceMemoryIsResourceExhausted) {
     EXPECT_NE(status.message().find(operation), absl::string_view::npos) << status;
   };
   const std::vector<int32_t> indptr{0, 1}, zero{0}, one{1};
-  const std::vector<float> inv_freq{1.0f}, two_ones{1.0f, 1.0f};
+  const std::vector<float> inv_freq{1.0f}, two_ones{1.0f, 1.0f}, offsets(2 * kNumKvCorrectionPlaces);
   const test_support::RowFunction row([](int64_t, absl::Span<float>) { return absl::OkStatus(); });
   const auto stream = backend.CreateStream().value();
   expect(backend.Allocate(1).status(), "Allocate");
   expect(backend.PackWeights(4, 4, WeightUsage::kLinear, row).status(), "PackWeights");
   expect(backend.CreateRopeTable({RopeLayout::kInterleaved, 2, 16, inv_freq}).status(), "CreateRopeTable");
-  expect(backend.CreateKvCorrection({1, 0, two_ones, two_ones, {}, {}}).status(), "CreateKvCorrection");
+  expect(backend.CreateKvCorrection({1, 0, two_ones, offsets, {}, {}}).status(), "CreateKvCorrection");
   expect(fresh->PlanBatch({indptr, zero, one, indptr, zero, 16, 0}).status(), "PlanBatch");
   expect(backend.Linear(*stream, x.view(), *weights, true, matrix.view()), "scratch memory");
   cuda_emulation::SetMemoryLimit(limit);

@@ -86,7 +86,7 @@ class FreshRowsTest : public BlendFixture {
 
   std::shared_ptr<FreshRowBudget> budget_;
   const Tokens anchor_ = RandomTokens(21);
-  const std::vector<Tokens> chunks_ = {RandomTokens(40), RandomTokens(100), RandomTokens(50)};
+  const std::vector<Tokens> chunks_ = {RandomTokens(40), RandomTokens(300), RandomTokens(50)};
   const Tokens question_ = RandomTokens(13);
   const prompt::PromptLayout layout_ = MakeLayout(anchor_, chunks_, question_);
 };
@@ -96,7 +96,7 @@ TEST_P(FreshRowsTest, AreThoseOfFullPrefillWhateverThePolicy) {
     SCOPED_TRACE(Name(policy));
     const PrefilledPrompt prompt = Prefill(layout_, With(policy));
     EXPECT_EQ(Of(prompt, chunks_[0]), nullptr);  // it stands where the store will compute it
-    EXPECT_THAT(Of(prompt, chunks_[1])->rows, SizeIs(64));
+    EXPECT_THAT(Of(prompt, chunks_[1])->rows, SizeIs(256));
     EXPECT_EQ(Of(prompt, chunks_[2])->weight, 1);
     ExpectFullPrefill(Of(prompt, chunks_[1]).get(), Joined({anchor_, chunks_[0]}), chunks_[1]);
     ExpectFullPrefill(Of(prompt, chunks_[2]).get(), Joined({anchor_, chunks_[0], chunks_[1]}), chunks_[2]);
@@ -109,10 +109,11 @@ TEST_P(FreshRowsTest, CountByTheAttentionThatTheyGet) {
     const PrefilledPrompt prompt = Prefill(layout_, With(policy));
     const auto fresh = Of(prompt, chunks_[1]);
     const auto num_layers = static_cast<size_t>(runtime_->config.num_layers);
-    ASSERT_THAT(fresh->row_weights, SizeIs(num_layers * 64));
+    ASSERT_THAT(fresh->row_weights, SizeIs(num_layers * fresh->rows.size()));
     const auto layer = [&](size_t index) {
-      return std::vector<float>(fresh->row_weights.begin() + index * 64,
-                                fresh->row_weights.begin() + (index + 1) * 64);
+      const size_t rows = fresh->rows.size();
+      return std::vector<float>(fresh->row_weights.begin() + index * rows,
+                                fresh->row_weights.begin() + (index + 1) * rows);
     };
     EXPECT_THAT(fresh->row_weights, testing::Each(testing::Gt(0)));
     EXPECT_THAT(layer(0), testing::Not(testing::Each(layer(0)[0])));
@@ -129,8 +130,8 @@ TEST_P(FreshRowsTest, BehindReusedKvTheyWeighLess) {
     Store(anchor_, chunks_[1]);
     for (const double ratio : {0.0, 0.3}) {
       const PrefilledPrompt blended = Prefill(layout_, With(policy, ratio));
-      EXPECT_EQ(blended.report.reused_tokens + blended.report.recomputed_tokens, 100);
-      EXPECT_DOUBLE_EQ(Of(blended, chunks_[2])->weight, 1 - (100.0 - blended.report.recomputed_tokens) / 161);
+      EXPECT_EQ(blended.report.reused_tokens + blended.report.recomputed_tokens, 300);
+      EXPECT_DOUBLE_EQ(Of(blended, chunks_[2])->weight, 1 - (300.0 - blended.report.recomputed_tokens) / 361);
     }
     const PrefilledPrompt recomputed = Prefill(layout_, With(policy, 1.0));
     EXPECT_EQ(Of(recomputed, chunks_[2])->weight, 1);
@@ -163,11 +164,11 @@ TEST_P(FreshRowsTest, AreHeldWithinTheirBudget) {
   EXPECT_EQ(budget_->left(), all);
   const int64_t row_bytes = runtime_->config.num_layers * int64_t{2} * runtime_->config.num_kv_heads *
                             runtime_->config.head_dim * 4;
-  Keep(2 * 70 * row_bytes);  // theirs and the store's: room for the second chunk, not for the third
+  Keep(262 * row_bytes);  // room for the second chunk, not for the third
   const PrefilledPrompt prompt = Prefill(layout_, With(Policy::kNone));
   EXPECT_NE(Of(prompt, chunks_[1]), nullptr);
   EXPECT_EQ(Of(prompt, chunks_[2]), nullptr);
-  EXPECT_EQ(budget_->left(), 2 * 6 * row_bytes);
+  EXPECT_EQ(budget_->left(), 6 * row_bytes);
 }
 
 TEST_P(FreshRowsTest, KeepingThemChangesNothing) {

@@ -52,7 +52,7 @@ TEST_F(CorrectionLearnerTest, IsTheOfflineFitOfTheSamePairs) {
               .weights = absl::MakeConstSpan(chunk.weights).subspan(0, kRows)});
   }
   const Verdict verdict = Fit(learner);
-  const LayerCorrection expected = FitLayer(fitted, SmallLearner().fit),
+  const LayerCorrection expected = FitLayer(fitted, learner.FitOptionsFor(30 * kRows)),
                         &actual = verdict.correction.layers[2];
   ASSERT_EQ(actual.down.size(), expected.down.size());
   for (size_t i = 0; i < actual.scale.size(); ++i) {
@@ -71,7 +71,7 @@ TEST_F(CorrectionLearnerTest, FitsAtGrowingNumbersOfChunks) {
   CorrectionLearner learner(SmallLearner());
   std::vector<int64_t> fits;
   for (int i = 0; i < 400; ++i) {
-    maker_.Teach(learner, 4, i % 4 == 3);
+    maker_.Teach(learner, 12, i % 4 == 3);
     if (!learner.due()) continue;
     fits.push_back(learner.state().fitted_chunks);
     Fit(learner);
@@ -86,6 +86,22 @@ TEST_F(CorrectionLearnerTest, NothingIsDueWithoutChunksToJudgeBy) {
   EXPECT_FALSE(learner.due());
   maker_.Teach(learner, kRows, /*kept_back=*/true);
   EXPECT_TRUE(learner.due());
+}
+
+TEST_F(CorrectionLearnerTest, AMapTakesManyPairsAndFewOfThemMuchRidge) {
+  CorrectionLearner learner(SmallLearner());
+  int chunks = 0;
+  for (; !learner.due(); ++chunks) maker_.Teach(learner, 5, chunks % 4 == 3);
+  EXPECT_EQ(learner.state().fitted_chunks, 20);  // 100 pairs of 12 channels
+  EXPECT_DOUBLE_EQ(learner.FitOptionsFor(96).ridge, 0.01 + 0.25);
+  EXPECT_NEAR(learner.FitOptionsFor(1e6).ridge, 0.01, 1e-4);
+  LearnerOptions small = SmallLearner();
+  small.max_bytes = 1;
+  CorrectionLearner scales(small);
+  for (int i = 0; i < 11; ++i) maker_.Teach(scales, 5, i % 4 == 3);
+  EXPECT_FALSE(scales.full());
+  maker_.Teach(scales, 5, false);
+  EXPECT_TRUE(scales.due());  // those take few
 }
 
 TEST_F(CorrectionLearnerTest, AFitThatHarmsIsRefused) {
