@@ -48,20 +48,29 @@ struct FreshRowOptions {
 /// Of one chunk.
 class FreshRows {
  public:
-  FreshRows(std::vector<int32_t> rows, int64_t bytes, std::shared_ptr<FreshRowBudget> budget)
-      : rows(std::move(rows)), budget_(std::move(budget)), bytes_(bytes) {}
-  ~FreshRows() { budget_->Return(bytes_); }
+  /// Takes over so many values' bytes of the budget. The values are uninitialised.
+  FreshRows(std::vector<int32_t> rows, int64_t num_values, std::shared_ptr<FreshRowBudget> budget)
+      : rows(std::move(rows)),
+        budget_(std::move(budget)),
+        num_values_(num_values),
+        values_(std::make_unique_for_overwrite<float[]>(num_values)) {}
+  ~FreshRows() { budget_->Return(num_bytes()); }
   FreshRows(const FreshRows&) = delete;
   FreshRows& operator=(const FreshRows&) = delete;
 
   const std::vector<int32_t> rows;  // of the chunk, ascending
   double weight = 1;                // share of the tokens before it whose KV was exact or computed
   std::vector<float> row_weights;   // of how many tokens each of them is one, over the mean of that
-  std::vector<float> values;        // [layers, rows, 2 * num_kv_heads * head_dim]: K before RoPE, and V
+
+  /// [layers, rows, 2 * num_kv_heads * head_dim]: K before RoPE, and V
+  absl::Span<const float> values() const { return {values_.get(), static_cast<size_t>(num_values_)}; }
+  float* data() { return values_.get(); }
+  int64_t num_bytes() const { return num_values_ * static_cast<int64_t>(sizeof(float)); }
 
  private:
   const std::shared_ptr<FreshRowBudget> budget_;
-  const int64_t bytes_;  // of the budget
+  const int64_t num_values_;
+  const std::unique_ptr<float[]> values_;
 };
 
 /// Rows of a chunk of so many tokens: the first ones, which differ most, and the others evenly.
@@ -80,7 +89,7 @@ class FreshRowCapture {
   FreshRowCapture(const FreshRowOptions& options, const prompt::PromptLayout& layout, const ReusePlan& plan,
                   int32_t num_layers, int64_t channels, model::ScratchMatrix& device);
 
-  bool empty() const { return rows_.empty(); }
+  bool empty() const { return chunks_.empty(); }
 
   /// One layer: `kv` has K and V of the positions `active`, those of all missing chunks among them.
   absl::Status Keep(kernels::Backend& backend, kernels::Stream& stream, int32_t layer,
@@ -94,16 +103,17 @@ class FreshRowCapture {
   struct Chunk {
     size_t missing;  // index into plan.missing
     int32_t begin;
+    int64_t first_row;  // in kept_, where its rows of all layers stand together
     std::shared_ptr<FreshRows> fresh;
   };
+  kernels::MatrixView RowsOf(const Chunk& chunk, int32_t layer, int32_t num_layers) const;
 
   const int32_t num_layers_;
   const int64_t channels_;
   model::ScratchMatrix& device_;
   std::vector<Chunk> chunks_;
-  std::vector<int32_t> rows_;  // positions, of all chunks; ascending
-  kernels::MatrixView kept_;   // f32 [layers * rows, channels]
-  std::vector<float> host_;    // the same
+  int64_t num_rows_ = 0;      // of all chunks and layers
+  kernels::MatrixView kept_;  // f32 [num_rows_, channels]
 };
 
 }  // namespace kvblend::blend
