@@ -92,29 +92,36 @@ FreshRowCapture::FreshRowCapture(const FreshRowOptions& options, const prompt::P
     std::vector<int32_t> rows = SampleRows(num_tokens, max_rows);
     const int64_t bytes = row_bytes * static_cast<int64_t>(rows.size());
     if (!options.budget->Take(bytes)) break;
-    for (const int32_t row : rows) rows_.push_back(entry.begin + row);
     std::vector<float> stands_for = RowWeights(num_tokens, static_cast<int32_t>(rows.size()));
-    chunks_.push_back({i, entry.begin, std::move(stands_for),
-                       std::make_shared<FreshRows>(std::move(rows), bytes, options.budget)});
+    const int64_t first_row = num_rows_;
+    num_rows_ += num_layers * static_cast<int64_t>(rows.size());
+    chunks_.push_back(
+        {i, entry.begin, std::move(stands_for), first_row,
+         std::make_shared<FreshRows>(std::move(rows), (num_rows_ - first_row) * channels, options.budget)});
   }
+}
+
+kernels::MatrixView FreshRowCapture::RowsOf(const Chunk& chunk, int32_t layer, int32_t num_layers) const {
+  const auto rows = static_cast<int64_t>(chunk.fresh->rows.size());
+  return kept_.Rows(chunk.first_row + layer * rows, num_layers * rows);
 }
 
 absl::Status FreshRowCapture::Keep(kernels::Backend& backend, kernels::Stream& stream, int32_t layer,
                                    absl::Span<const int32_t> active, kernels::ConstMatrixView kv) {
   if (empty()) return absl::OkStatus();
-  const auto count = static_cast<int64_t>(rows_.size());
   if (layer == 0) {
-    KVBLEND_ASSIGN_OR_RETURN(
-        kept_, device_.rows.Resize(backend, num_layers_ * count, channels_, kernels::DataType::kF32));
+    KVBLEND_ASSIGN_OR_RETURN(kept_,
+                             device_.rows.Resize(backend, num_rows_, channels_, kernels::DataType::kF32));
   }
-  std::vector<int32_t> indices;
-  indices.reserve(rows_.size());
-  const int32_t* from = active.begin();
-  for (const int32_t position : rows_) {
-    from = std::lower_bound(from, active.end(), position);
-    indices.push_back(static_cast<int32_t>(from - active.begin()));
+  for (const Chunk& chunk : chunks_) {
+    // All of the chunk is active, so its rows follow one another.
+    const auto first =
+        static_cast<int32_t>(std::lower_bound(active.begin(), active.end(), chunk.begin) - active.begin());
+    std::vector<int32_t> indices = chunk.fresh->rows;
+    for (int32_t& index : indices) index += first;
+    KVBLEND_RETURN_IF_ERROR(backend.GatherRows(stream, kv, indices, RowsOf(chunk, layer, 1)));
   }
-  return backend.GatherRows(stream, kv, indices, kept_.Rows(layer * count, count));
+  return absl::OkStatus();
 }
 
 absl::Status FreshRowCapture::KeepMass(const model::Transformer& transformer, kernels::Stream& stream,
@@ -136,10 +143,10 @@ absl::Status FreshRowCapture::KeepMass(const model::Transformer& transformer, ke
 }
 
 absl::Status FreshRowCapture::Download(kernels::Backend& backend, kernels::Stream& stream) {
-  if (empty()) return absl::OkStatus();
-  host_.resize(kept_.rows * kept_.cols);
-  KVBLEND_RETURN_IF_ERROR(backend.CopyToHost(stream, host_.data(), kept_.data,
-                                             static_cast<int64_t>(host_.size() * sizeof(float))));
+  for (const Chunk& chunk : chunks_) {
+    KVBLEND_RETURN_IF_ERROR(backend.CopyToHost(stream, chunk.fresh->data(),
+                                               RowsOf(chunk, 0, num_layers_).data, chunk.fresh->num_bytes()));
+  }
   if (question_ == nullptr) return absl::OkStatus();
   host_mass_.resize(mass_.rows * mass_.cols);
   return backend.CopyToHost(stream, host_mass_.data(), mass_.data,
@@ -156,26 +163,21 @@ std::vector<float> FreshRowCapture::MassWeights(int32_t layer) const {
 
 void FreshRowCapture::Finish(absl::Span<const int32_t> recomputed, ReusePlan& plan) {
   if (empty()) return;
-  std::vector<std::vector<float>> attention;
-  for (int32_t layer = 0; layer < num_layers_; ++layer) attention.push_back(MassWeights(layer));
-  const auto layer_values = static_cast<int64_t>(rows_.size()) * channels_;
-  int64_t before = 0;  // values of chunks that came first
-  for (Chunk& chunk : chunks_) {
-    FreshRows& fresh = *chunk.fresh;
-    const auto values = static_cast<int64_t>(fresh.rows.size()) * channels_;
-    fresh.weight = ShareOfFullPrefill(chunk.begin, recomputed, plan.candidates);
-    fresh.values.reserve(num_layers_ * values);
-    for (int32_t layer = 0; layer < num_layers_; ++layer) {
-      const auto first = host_.begin() + layer * layer_values + before;
-      fresh.values.insert(fresh.values.end(), first, first + values);
+  for (int32_t layer = 0; layer < num_layers_; ++layer) {
+    const std::vector<float> attention = MassWeights(layer);
+    for (const Chunk& chunk : chunks_) {
+      FreshRows& fresh = *chunk.fresh;
       for (size_t i = 0; i < fresh.rows.size(); ++i) {
-        fresh.row_weights.push_back(chunk.stands_for[i] *
-                                    attention[layer][chunk.begin + fresh.rows[i] - chunks_begin_]);
+        const float paid = attention[chunk.begin + fresh.rows[i] - chunks_begin_];
+        fresh.row_weights.push_back(chunk.stands_for[i] * paid);
       }
     }
-    before += values;
+  }
+  for (Chunk& chunk : chunks_) {
+    chunk.fresh->weight = ShareOfFullPrefill(chunk.begin, recomputed, plan.candidates);
     plan.missing[chunk.missing].fresh = std::move(chunk.fresh);
   }
+  chunks_.clear();
 }
 
 }  // namespace kvblend::blend

@@ -50,9 +50,13 @@ struct FreshRowOptions {
 /// Of one chunk.
 class FreshRows {
  public:
-  FreshRows(std::vector<int32_t> rows, int64_t bytes, std::shared_ptr<FreshRowBudget> budget)
-      : rows(std::move(rows)), budget_(std::move(budget)), bytes_(bytes) {}
-  ~FreshRows() { budget_->Return(bytes_); }
+  /// Takes over so many values' bytes of the budget. The values are uninitialised.
+  FreshRows(std::vector<int32_t> rows, int64_t num_values, std::shared_ptr<FreshRowBudget> budget)
+      : rows(std::move(rows)),
+        budget_(std::move(budget)),
+        num_values_(num_values),
+        values_(std::make_unique_for_overwrite<float[]>(num_values)) {}
+  ~FreshRows() { budget_->Return(num_bytes()); }
   FreshRows(const FreshRows&) = delete;
   FreshRows& operator=(const FreshRows&) = delete;
 
@@ -61,11 +65,16 @@ class FreshRows {
   // [layers, rows]: the attention that the question pays to them, as kv::WeightsOfMass counts it, times of how many
   // tokens each is one, over the mean of that.
   std::vector<float> row_weights;
-  std::vector<float> values;  // [layers, rows, 2 * num_kv_heads * head_dim]: K before RoPE, and V
+
+  /// [layers, rows, 2 * num_kv_heads * head_dim]: K before RoPE, and V
+  absl::Span<const float> values() const { return {values_.get(), static_cast<size_t>(num_values_)}; }
+  float* data() { return values_.get(); }
+  int64_t num_bytes() const { return num_values_ * static_cast<int64_t>(sizeof(float)); }
 
  private:
   const std::shared_ptr<FreshRowBudget> budget_;
-  const int64_t bytes_;  // of the budget
+  const int64_t num_values_;
+  const std::unique_ptr<float[]> values_;
 };
 
 /// Rows of a chunk of so many tokens: the first ones, which differ most, and the others evenly.
@@ -89,7 +98,7 @@ class FreshRowCapture {
   FreshRowCapture(const FreshRowOptions& options, const prompt::PromptLayout& layout, const ReusePlan& plan,
                   int32_t num_layers, int64_t channels, FreshRowMemory& device);
 
-  bool empty() const { return rows_.empty(); }
+  bool empty() const { return chunks_.empty(); }
 
   /// One layer: `kv` has K and V of the positions `active`, those of all missing chunks among them.
   absl::Status Keep(kernels::Backend& backend, kernels::Stream& stream, int32_t layer,
@@ -108,8 +117,10 @@ class FreshRowCapture {
     size_t missing;  // index into plan.missing
     int32_t begin;
     std::vector<float> stands_for;  // RowWeights
+    int64_t first_row;              // in kept_, where its rows of all layers stand together
     std::shared_ptr<FreshRows> fresh;
   };
+  kernels::MatrixView RowsOf(const Chunk& chunk, int32_t layer, int32_t num_layers) const;
 
   /// WeightsOfMass of the chunks' tokens, of the last layer up to this one that has a mass.
   std::vector<float> MassWeights(int32_t layer) const;
@@ -119,12 +130,12 @@ class FreshRowCapture {
   const int32_t chunks_begin_, question_begin_, num_tokens_;
   FreshRowMemory& device_;
   std::vector<Chunk> chunks_;
-  std::vector<int32_t> rows_;                     // positions, of all chunks; ascending
-  kernels::MatrixView kept_;                      // f32 [layers * rows, channels]
-  kernels::MatrixView mass_;                      // f32 [layers, num_tokens]
+  int64_t num_rows_ = 0;      // of all chunks and layers
+  kernels::MatrixView kept_;  // f32 [num_rows_, channels]
+  kernels::MatrixView mass_;  // f32 [layers, num_tokens]
+  std::vector<float> host_mass_;
   std::vector<bool> has_mass_;                    // layers
   std::unique_ptr<kernels::BatchPlan> question_;  // its rows
-  std::vector<float> host_, host_mass_;           // what was kept
 };
 
 }  // namespace kvblend::blend

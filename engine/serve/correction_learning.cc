@@ -200,7 +200,7 @@ void CorrectionLearning::Learn(const Chunk& chunk) {
                 .weights = weights,
                 .kept_back = chunk.entry.key().digest()[0] % kKeepBackEvery == 0,
                 .stored = stored,
-                .fresh = chunk.fresh->values});
+                .fresh = chunk.fresh->values()});
   {
     absl::MutexLock lock(&mutex_);
     dirty_ = !options_.folder.empty();

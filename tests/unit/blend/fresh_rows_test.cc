@@ -75,7 +75,7 @@ class FreshRowsTest : public BlendFixture {
       kv::DecodeRows(kv->k, kv->v, fresh->rows, absl::MakeSpan(rows));
       expected.insert(expected.end(), rows.begin(), rows.end());
     }
-    EXPECT_LT(RelativeDistance(fresh->values, expected), kRounding);
+    EXPECT_LT(RelativeDistance({fresh->values().begin(), fresh->values().end()}, expected), kRounding);
   }
 
   static Tokens Joined(std::initializer_list<Tokens> parts) {
