@@ -15,9 +15,18 @@
 
 namespace kvblend {
 
+/// Documents to make prompts of.
+struct CalibrationCorpus {
+  std::vector<std::string> documents;  // UTF-8
+  int32_t chunk_tokens = 512;          // as prompt::SplitOptions
+  int32_t chunks_per_prompt = 5;       // [2, 1000]
+  int32_t max_prompts = 0;             // 0: as many as there are
+};
+
 struct CalibrationOptions {
-  /// Prompts of at least two chunks each; the questions are used for prompts kept back only.
+  /// Prompts of at least two chunks each. Pairs count by the attention of the question, and prompts kept back are answered.
   std::vector<Prompt> prompts;
+  CalibrationCorpus corpus;  // instead of prompts, where these are none
   Anchoring anchoring = Anchoring::kAnchored;
   int32_t rank = 16;       // of the map, [0, 1024]
   double ridge = 0.1;      // of the variances, (0, 100]
@@ -43,7 +52,7 @@ using CalibrationProgress =
     absl::FunctionRef<absl::Status(int64_t done, int64_t total, std::string_view what)>;
 
 /// Fits on the first prompts, judges on the others, and writes the file only if it lowers the divergence there.
-/// kInvalidArgument: bad options, prompts without a second chunk, fewer than two prompts. Otherwise what loading the
+/// kInvalidArgument: bad options, prompts without a second chunk, fewer than two prompts, bad documents. Otherwise what loading the
 /// model, running it or writing the file gives.
 absl::StatusOr<CalibrationReport> Calibrate(const EngineOptions& engine, const CalibrationOptions& options,
                                             CalibrationProgress progress);

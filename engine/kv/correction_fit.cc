@@ -94,7 +94,10 @@ LayerCorrection FitLayer(const PairMoments& pairs, const FitOptions& options) {
 
   const int32_t rank = FittedRank(pairs, options);
   Map map{Matrix::Zero(channels, rank), Matrix::Zero(rank, channels)};
-  if (rank > 0) map = FitMap(pairs, own, variance, floor, {.rank = rank, .ridge = options.ridge});
+  if (rank > 0) {
+    const double ridge = options.ridge + 2 * static_cast<double>(channels) / n;
+    map = FitMap(pairs, own, variance, floor, {.rank = rank, .ridge = ridge});
+  }
   const Matrix offsets = Offsets(pairs, [&](const Vector& x) -> Vector {
     return own.cwiseProduct(x) + map.up.transpose() * (map.down.transpose() * x);
   });

@@ -1,8 +1,10 @@
 // Fits learned corrections to pairs (engine/kv/pair_moments.h). Each place in a chunk has its own mean of x and of
 // d = y - x; what is left of them about these means is regressed with ridge:
 //
-//   R = (C + ridge diag(C))^-1 D,  C = cov(x, x),  D = cov(x, d)
+//   R = (C + (ridge + 2 channels / pairs) diag(C))^-1 D,  C = cov(x, x),  D = cov(x, d)
 //
+// The fewer pairs, the more ridge: what leaves least is about noise over signal times channels over pairs (A. Hoerl, R.
+// Kennard, K. Baldwin: "Ridge regression: some simulations", 1975), and pairs of one chunk are not independent.
 // R is split into a scale per channel (what regressing each channel on itself gives) and a map of low rank for the rest:
 // the directions in which the rest varies most over the tokens, which is reduced-rank regression (Izenman, "Reduced-rank
 // regression for the multivariate linear model", Journal of Multivariate Analysis 5, 1975). The offsets then fit the means.
@@ -17,7 +19,7 @@ namespace kvblend::kv {
 
 struct FitOptions {
   int32_t rank = 16;   // 0 .. channels; moments of kDiagonal are fitted without a map, whatever this is
-  double ridge = 0.1;  // of the variances; > 0
+  double ridge = 0.1;  // of the variances, from any number of pairs; > 0
 };
 
 /// The rank that a fit has.

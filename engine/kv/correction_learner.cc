@@ -89,13 +89,6 @@ bool CorrectionLearner::due() const {
          state_.fitted.front().weight() >= static_cast<double>(kMinPairsPerChannel * options_.channels());
 }
 
-// The ridge that leaves least is about noise over signal times channels over pairs (A. Hoerl, R. Kennard, K. Baldwin:
-// "Ridge regression: some simulations", 1975); pairs of one chunk are not independent, so it takes more of them.
-FitOptions CorrectionLearner::FitOptionsFor(double pairs) const {
-  return {.rank = static_cast<int32_t>(std::min<int64_t>(options_.fit.rank, options_.channels())),
-          .ridge = options_.fit.ridge + 2 * static_cast<double>(options_.channels()) / pairs};
-}
-
 double CorrectionLearner::Share(int32_t layer, const LayerCorrection& correction, int32_t rank) const {
   if (correction.empty()) return 1;
   return ResidualShare(state_.kept_back[layer], correction, rank);
@@ -118,7 +111,7 @@ std::vector<double> CorrectionLearner::Deviations() const {
 
 std::optional<CorrectionLearner::Verdict> CorrectionLearner::Fit(absl::FunctionRef<bool()> keep_going) {
   const int64_t channels = options_.channels();
-  const int32_t fit_rank = full() ? FitOptionsFor(1).rank : 0;
+  const int32_t fit_rank = full() ? static_cast<int32_t>(std::min<int64_t>(options_.fit.rank, channels)) : 0;
   const int32_t old_rank = in_force_.has_value() ? in_force_->rank : 0;
   Verdict verdict{.correction = {.model_fingerprint = options_.model_fingerprint,
                                  .anchoring = options_.anchoring,
@@ -142,7 +135,7 @@ std::optional<CorrectionLearner::Verdict> CorrectionLearner::Fit(absl::FunctionR
     }
     best = Widened(std::move(best), channels, old_rank, verdict.correction.rank);
     const PairMoments& pairs = state_.fitted[layer];
-    fitted = FitLayer(pairs, FitOptionsFor(pairs.weight()));
+    fitted = FitLayer(pairs, options_.fit);
     if (const double share = Share(layer, fitted, fit_rank); share < (1 - margin) * after) {
       best = Widened(std::move(fitted), channels, fit_rank, verdict.correction.rank);
       after = share;

@@ -105,8 +105,6 @@ class CorrectionLearner {
   /// Of a map, times the channels: from fewer pairs it brings more noise into KV than it takes deviation away, which
   /// answers suffer from even where the mean square falls.
   static constexpr int64_t kMinPairsPerChannel = 8;
-  /// FitOptions of so many pairs: the fewer, the more ridge.
-  FitOptions FitOptionsFor(double pairs) const;
 
  private:
   double Share(int32_t layer, const LayerCorrection& correction, int32_t rank) const;

@@ -17,6 +17,7 @@
 #include "engine/kv/section_rows.h"
 #include "engine/prompt/prompt_layout.h"
 #include "engine/runtime/model_runtime.h"
+#include "engine/serve/calibration_corpus.h"
 #include "engine/serve/prompt_runner.h"
 
 namespace kvblend {
@@ -43,14 +44,18 @@ absl::Status Check(const CalibrationOptions& options) {
                                                    " bytes; allowed: at most ",
                                                    kv::CorrectionOrigin::kMaxBytes));
   }
-  if (options.prompts.size() < 2) {
-    return absl::InvalidArgumentError(absl::StrCat("there are ", options.prompts.size(),
-                                                   " prompts; allowed: at least 2, one is kept back"));
+  return absl::OkStatus();
+}
+
+absl::Status CheckPrompts(const std::vector<Prompt>& prompts) {
+  if (prompts.size() < 2) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("there are ", prompts.size(), " prompts; allowed: at least 2, one is kept back"));
   }
-  for (size_t i = 0; i < options.prompts.size(); ++i) {
-    if (options.prompts[i].chunks.size() >= 2) continue;
-    return absl::InvalidArgumentError(absl::StrCat("prompt ", i, " has ", options.prompts[i].chunks.size(),
-                                                   " chunks; allowed: at least 2"));
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    if (prompts[i].chunks.size() >= 2) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("prompt ", i, " has ", prompts[i].chunks.size(), " chunks; allowed: at least 2"));
   }
   return absl::OkStatus();
 }
@@ -235,15 +240,21 @@ class Calibration {
 
 }  // namespace
 
-absl::StatusOr<CalibrationReport> Calibrate(const EngineOptions& engine, const CalibrationOptions& options,
+absl::StatusOr<CalibrationReport> Calibrate(const EngineOptions& engine, const CalibrationOptions& given,
                                             CalibrationProgress progress) {
   KVBLEND_RETURN_IF_ERROR(CheckEngineOptions(engine));
-  KVBLEND_RETURN_IF_ERROR(Check(options));
+  KVBLEND_RETURN_IF_ERROR(Check(given));
+  if (given.corpus.documents.empty()) KVBLEND_RETURN_IF_ERROR(CheckPrompts(given.prompts));
   EngineOptions uncorrected = engine;
   uncorrected.correction = "none";
   KVBLEND_ASSIGN_OR_RETURN(const std::unique_ptr<ModelRuntime> runtime, ModelRuntime::Load(uncorrected));
   KVBLEND_ASSIGN_OR_RETURN(const auto chunk_store,
                            store::ChunkStore::Create({.byte_budget = engine.chunk_store_bytes}));
+  CalibrationOptions options = given;
+  if (options.prompts.empty() && !options.corpus.documents.empty()) {
+    KVBLEND_ASSIGN_OR_RETURN(options.prompts, PromptsOfCorpus(options.corpus, *runtime->tokenizer));
+  }
+  KVBLEND_RETURN_IF_ERROR(CheckPrompts(options.prompts));
   Calibration calibration(*runtime, *chunk_store, options);
 
   const auto total = static_cast<int64_t>(options.prompts.size());

@@ -164,7 +164,8 @@ class CudaBackend final : public Backend {
     KVBLEND_ASSIGN_OR_RETURN(auto correction, DeviceKvCorrection::From(given));
     if (k.rows == 0) return absl::OkStatus();
     if (!IsDeviceMemory(k_out.data) || !IsDeviceMemory(v_out.data)) {
-      return absl::InvalidArgumentError("CorrectKv: k_out and v_out: in host memory; allowed: memory of the backend");
+      return absl::InvalidArgumentError(
+          "CorrectKv: k_out and v_out: in host memory; allowed: memory of the backend");
     }
     KVBLEND_RETURN_IF_ERROR(BringToDevice(stream, k));
     KVBLEND_RETURN_IF_ERROR(BringToDevice(stream, v));

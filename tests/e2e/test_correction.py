@@ -1,6 +1,8 @@
 """A correction is learned by the command line, found by the server, and refused when it is not whole or not the model's."""
 import json
 
+import pytest
+
 from conftest import CHUNKS, FLAGS, MODEL, ROOT, run
 
 SAMPLE = ROOT / "tests/fixtures/musique_sample.json"
@@ -36,3 +38,28 @@ def test_what_calibrate_writes_brings_reuse_nearer_to_full_prefill(start_server,
     refusal = run("kvblend-server", "--model", MODEL, "--correction", path, *FLAGS)
     assert refusal.returncode != 0
     assert str(path) in refusal.stderr and "checksum" in refusal.stderr
+
+
+def test_documents_will_do(tmp_path):
+    path = tmp_path / "model.kvcorrection"
+    arguments = ["calibrate", "--model", MODEL, "--corpus", ROOT / "docs", "--output", path]
+    done = run("kvblend", *arguments, "--n", "8", "--passages", "4", "--json")
+    assert done.returncode == 0, done.stderr
+    learned = json.loads(done.stdout)
+    assert (learned["fitted_prompts"], learned["held_out_prompts"]) == (6, 2)
+    assert learned["kl_after"] < learned["kl_before"]
+    assert run("kvblend", "info", "--model", MODEL, "--correction", path).returncode == 0
+
+
+@pytest.mark.parametrize("arguments, message", [
+    ([], "calibrate needs either --data or --corpus"),
+    (["--data", SAMPLE, "--corpus", ROOT / "docs"], "calibrate needs either --data or --corpus"),
+    (["--corpus", ROOT / "docs", "--first", "3"], "--first is for the questions of --data"),
+    (["--corpus", ROOT / "no-such-folder"], "no-such-folder"),
+    (["--corpus", ROOT / "proto/kvblend/v1"], "there is no .txt, .md or .jsonl file"),
+    (["--corpus", ROOT / "CONTRIBUTING.md", "--passages", "1000"], "at least 2000, two prompts of 1000"),
+])
+def test_bad_arguments_are_named(arguments, message, tmp_path):
+    done = run("kvblend", "calibrate", "--model", MODEL, "--output", tmp_path / "out", *arguments)
+    assert done.returncode != 0
+    assert message in done.stderr

@@ -2,6 +2,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "server/cli/bench/dataset.h"
 #include "server/cli/command.h"
 #include "server/cli/flags.h"
+#include "server/cli/precompute/corpus_reader.h"
 #include "server/convert/requests.h"
 
 namespace kvblend::server::cli {
@@ -26,11 +28,13 @@ brings reuse nearer to full prefill on the prompts that are kept back.
 Examples:
   kvblend calibrate --model model.gguf --data questions.json
   kvblend calibrate --model model.gguf --data questions.json --first 40 --n 10 --passages 5 --output model.kvcorrection
+  kvblend calibrate --model model.gguf --corpus docs/ handbook.txt --n 12
 )";
 
 struct CalibrateFlags {
   Connection connection;
   std::string data;
+  std::vector<std::string> corpus;
   int first = 0;
   int n = 0;
   int passages = 0;
@@ -39,8 +43,39 @@ struct CalibrateFlags {
   bool json = false;
 };
 
+absl::StatusOr<CalibrationCorpus> ReadCorpus(const CalibrateFlags& flags) {
+  if (flags.first > 0) {
+    return absl::InvalidArgumentError("--first is for the questions of --data; a corpus has none");
+  }
+  CalibrationCorpus corpus = flags.options.corpus;
+  corpus.max_prompts = flags.n;
+  if (flags.passages > 0) corpus.chunks_per_prompt = flags.passages;
+  KVBLEND_ASSIGN_OR_RETURN(
+      CorpusReader reader,
+      CorpusReader::Open({.paths = flags.corpus}, [](const absl::Status& what, int64_t) { return what; }));
+  while (true) {
+    KVBLEND_ASSIGN_OR_RETURN(std::optional<Document> document, reader.Next());
+    if (!document.has_value()) break;
+    corpus.documents.push_back(std::move(document->text));
+  }
+  if (corpus.documents.empty()) {
+    return absl::InvalidArgumentError("--corpus: there is no .txt, .md or .jsonl file in the folders given");
+  }
+  return corpus;
+}
+
 absl::StatusOr<CalibrationOptions> MakeOptions(const CalibrateFlags& flags) {
   CalibrationOptions options = flags.options;
+  options.anchoring = flags.isolated ? Anchoring::kIsolated : Anchoring::kAnchored;
+  if (flags.data.empty() == flags.corpus.empty()) {
+    return absl::InvalidArgumentError("calibrate needs either --data or --corpus");
+  }
+  if (!flags.corpus.empty()) {
+    KVBLEND_ASSIGN_OR_RETURN(options.corpus, ReadCorpus(flags));
+    options.origin = absl::StrCat(options.corpus.documents.size(), " documents, ",
+                                  std::filesystem::path(flags.corpus.front()).filename().string());
+    return options;
+  }
   KVBLEND_ASSIGN_OR_RETURN(const std::vector<BenchQuestion> questions, LoadQuestions(flags.data));
   const size_t begin = std::min<size_t>(flags.first, questions.size());
   const size_t end = flags.n == 0 ? questions.size() : std::min(questions.size(), begin + flags.n);
@@ -50,7 +85,6 @@ absl::StatusOr<CalibrationOptions> MakeOptions(const CalibrateFlags& flags) {
     KVBLEND_ASSIGN_OR_RETURN(GenerateRequest request, FromProto(std::move(wire)));
     options.prompts.push_back(std::move(request.prompt));
   }
-  options.anchoring = flags.isolated ? Anchoring::kIsolated : Anchoring::kAnchored;
   options.origin =
       absl::StrCat(std::filesystem::path(flags.data).filename().string(), ", questions ", begin, " to ", end);
   return options;
@@ -114,15 +148,19 @@ void AddCalibrateCommand(CLI::App& root, CommandContext& context) {
                                                  kExamples, Run);
   AddConnectionFlags(app, InProcess::kAllowed, flags.connection);
   app.add_option("--data", flags.data, "JSON list of {question, answers[], ctxs: [{title, text}]}")
-      ->required()
       ->type_name("FILE");
+  app.add_option("--corpus", flags.corpus,
+                 "Instead: documents, .txt, .md and .jsonl files or folders of them")
+      ->type_name("PATH...");
+  app.add_option("--chunk-tokens", flags.options.corpus.chunk_tokens, "Most tokens of a corpus' chunks")
+      ->capture_default_str();
   app.add_option("--first", flags.first, "Begin with this question")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  app.add_option("--n", flags.n, "Use so many questions; 0: all")
+  app.add_option("--n", flags.n, "Use so many questions, or prompts of a corpus; 0: all")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  app.add_option("--passages", flags.passages, "Passages per prompt; 0: all")
+  app.add_option("--passages", flags.passages, "Passages per prompt; 0: all, of a corpus 5")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   app.add_flag("--isolated", flags.isolated, "For chunks that are stored without an anchor");

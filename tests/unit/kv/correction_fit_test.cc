@@ -104,6 +104,20 @@ TEST_F(CorrectionFitTest, TheResidualIsWhatCorrectingEveryPairLeaves) {
   EXPECT_NEAR(ResidualShare(pairs, fit, kRank), (after[0] / before[0] + after[1] / before[1]) / 2, 1e-4);
 }
 
+TEST_F(CorrectionFitTest, FewPairsTakeMoreRidge) {
+  // The same pairs, but for how many they pass for.
+  const std::vector<float> x = Random(60 * kChannels, 1), y = Random(60 * kChannels, 1);
+  PairMoments few(kChannels), many(kChannels);
+  LayerPairs pairs = Alike(x, y);
+  few.Add(pairs);
+  const std::vector<float> heavy(60, 1000.0f);
+  pairs.weights = heavy;
+  many.Add(pairs);
+  const FitOptions options{.rank = kChannels, .ridge = 1e-6};
+  const LayerCorrection careful = FitLayer(few, options), sure = FitLayer(many, options);
+  EXPECT_GT(ResidualShare(many, careful, kChannels), 1.01 * ResidualShare(many, sure, kChannels));
+}
+
 TEST_F(CorrectionFitTest, NothingToLearnFromIsNoCorrection) {
   PairMoments pairs(kChannels);
   EXPECT_TRUE(FitLayer(pairs, {}).empty());
