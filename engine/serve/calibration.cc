@@ -15,9 +15,9 @@
 #include "engine/kv/correction_fit.h"
 #include "engine/kv/pair_moments.h"
 #include "engine/kv/section_rows.h"
+#include "engine/prompt/corpus_prompts.h"
 #include "engine/prompt/prompt_layout.h"
 #include "engine/runtime/model_runtime.h"
-#include "engine/serve/calibration_corpus.h"
 #include "engine/serve/prompt_runner.h"
 
 namespace kvblend {
@@ -252,7 +252,7 @@ absl::StatusOr<CalibrationReport> Calibrate(const EngineOptions& engine, const C
                            store::ChunkStore::Create({.byte_budget = engine.chunk_store_bytes}));
   CalibrationOptions options = given;
   if (options.prompts.empty() && !options.corpus.documents.empty()) {
-    KVBLEND_ASSIGN_OR_RETURN(options.prompts, PromptsOfCorpus(options.corpus, *runtime->tokenizer));
+    KVBLEND_ASSIGN_OR_RETURN(options.prompts, prompt::PromptsOfCorpus(options.corpus, *runtime->tokenizer));
   }
   KVBLEND_RETURN_IF_ERROR(CheckPrompts(options.prompts));
   Calibration calibration(*runtime, *chunk_store, options);

@@ -7,7 +7,7 @@
 #include "engine/api/calibration.h"
 #include "engine/text/tokenizer.h"
 
-namespace kvblend {
+namespace kvblend::prompt {
 
 /// The documents' chunks, shuffled so that strangers stand beside each other as they do after retrieval, a few in each
 /// prompt; what is left over is not used. The same documents always give the same prompts. kInvalidArgument: bad sizes, or
@@ -15,4 +15,4 @@ namespace kvblend {
 absl::StatusOr<std::vector<Prompt>> PromptsOfCorpus(const CalibrationCorpus& corpus,
                                                     const text::Tokenizer& tokenizer);
 
-}  // namespace kvblend
+}  // namespace kvblend::prompt

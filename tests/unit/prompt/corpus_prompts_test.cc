@@ -1,4 +1,4 @@
-#include "engine/serve/calibration_corpus.h"
+#include "engine/prompt/corpus_prompts.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,16 +11,16 @@
 #include "absl/strings/str_cat.h"
 #include "tests/unit/text/small_vocabulary.h"
 
-namespace kvblend {
+namespace kvblend::prompt {
 namespace {
 
 using testing::Each;
 using testing::HasSubstr;
 using testing::SizeIs;
 
-class CalibrationCorpusTest : public testing::Test {
+class CorpusPromptsTest : public testing::Test {
  protected:
-  CalibrationCorpusTest() {
+  CorpusPromptsTest() {
     text::SmallVocabulary vocabulary("gpt-2");
     auto tokenizer = text::Tokenizer::Create(vocabulary.spec);
     EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
@@ -35,7 +35,7 @@ class CalibrationCorpusTest : public testing::Test {
   CalibrationCorpus corpus_{.documents = {}, .chunk_tokens = 32, .chunks_per_prompt = 3, .max_prompts = 0};
 };
 
-TEST_F(CalibrationCorpusTest, EveryChunkStandsInOnePromptAndTheOrderIsAlwaysTheSame) {
+TEST_F(CorpusPromptsTest, EveryChunkStandsInOnePromptAndTheOrderIsAlwaysTheSame) {
   for (int i = 0; i < 11; ++i) corpus_.documents.push_back(absl::StrCat("Document ", i, "."));
   const auto prompts = Prompts();
   ASSERT_TRUE(prompts.ok()) << prompts.status();
@@ -56,7 +56,7 @@ TEST_F(CalibrationCorpusTest, EveryChunkStandsInOnePromptAndTheOrderIsAlwaysTheS
   EXPECT_EQ(Prompts()->back().chunks, (*prompts)[1].chunks);
 }
 
-TEST_F(CalibrationCorpusTest, LongDocumentsAreCut) {
+TEST_F(CorpusPromptsTest, LongDocumentsAreCut) {
   corpus_.documents = {std::string(400, 'a')};
   const auto prompts = Prompts();
   ASSERT_TRUE(prompts.ok()) << prompts.status();
@@ -66,7 +66,7 @@ TEST_F(CalibrationCorpusTest, LongDocumentsAreCut) {
   }
 }
 
-TEST_F(CalibrationCorpusTest, WhatCannotBeIsNamed) {
+TEST_F(CorpusPromptsTest, WhatCannotBeIsNamed) {
   corpus_.documents = {"one", "two", "three", "four", "five"};
   EXPECT_THAT(Error(), HasSubstr("the documents have 5 chunks of up to 32 tokens; allowed: at least 6"));
   corpus_.documents.push_back("six");
@@ -85,4 +85,4 @@ TEST_F(CalibrationCorpusTest, WhatCannotBeIsNamed) {
 }
 
 }  // namespace
-}  // namespace kvblend
+}  // namespace kvblend::prompt

@@ -1,4 +1,4 @@
-#include "engine/serve/calibration_corpus.h"
+#include "engine/prompt/corpus_prompts.h"
 
 #include <algorithm>
 #include <random>
@@ -9,7 +9,7 @@
 #include "base/status_macros.h"
 #include "engine/prompt/document_splitter.h"
 
-namespace kvblend {
+namespace kvblend::prompt {
 namespace {
 
 // Which texts stand here matters little: the fit is of what any text before a chunk does to it.
@@ -27,7 +27,7 @@ absl::Status Check(const CalibrationCorpus& corpus) {
     return absl::InvalidArgumentError(
         absl::StrCat("the most prompts are ", corpus.max_prompts, "; allowed: 0 (all) and up"));
   }
-  return prompt::ValidateSplitOptions({.chunk_tokens = corpus.chunk_tokens, .overlap_tokens = 0});
+  return ValidateSplitOptions({.chunk_tokens = corpus.chunk_tokens, .overlap_tokens = 0});
 }
 
 }  // namespace
@@ -38,10 +38,10 @@ absl::StatusOr<std::vector<Prompt>> PromptsOfCorpus(const CalibrationCorpus& cor
   std::vector<std::string> chunks;
   for (const std::string& document : corpus.documents) {
     KVBLEND_ASSIGN_OR_RETURN(
-        const prompt::DocumentChunks split,
-        prompt::SplitDocument(document, /*goes_on=*/false,
-                              {.chunk_tokens = corpus.chunk_tokens, .overlap_tokens = 0}, tokenizer));
-    for (const prompt::DocumentChunk& chunk : split.chunks) {
+        const DocumentChunks split,
+        SplitDocument(document, /*goes_on=*/false, {.chunk_tokens = corpus.chunk_tokens, .overlap_tokens = 0},
+                      tokenizer));
+    for (const DocumentChunk& chunk : split.chunks) {
       chunks.push_back(absl::StrCat(document.substr(chunk.begin, chunk.end - chunk.begin), "\n\n"));
     }
   }
@@ -68,4 +68,4 @@ absl::StatusOr<std::vector<Prompt>> PromptsOfCorpus(const CalibrationCorpus& cor
   return prompts;
 }
 
-}  // namespace kvblend
+}  // namespace kvblend::prompt
