@@ -111,7 +111,7 @@ std::vector<double> CorrectionLearner::Deviations() const {
 
 std::optional<CorrectionLearner::Verdict> CorrectionLearner::Fit(absl::FunctionRef<bool()> keep_going) {
   const int64_t channels = options_.channels();
-  const int32_t fit_rank = full() ? static_cast<int32_t>(std::min<int64_t>(options_.fit.rank, channels)) : 0;
+  const int32_t fit_rank = FittedRank(state_.fitted.front(), options_.fit);
   const int32_t old_rank = in_force_.has_value() ? in_force_->rank : 0;
   Verdict verdict{.correction = {.model_fingerprint = options_.model_fingerprint,
                                  .anchoring = options_.anchoring,

@@ -1,6 +1,7 @@
 #include "engine/prompt/corpus_prompts.h"
 
 #include <algorithm>
+#include <iterator>
 #include <random>
 #include <string>
 #include <utility>
