@@ -64,6 +64,9 @@ absl::StatusOr<std::array<uint8_t, 32>> Fingerprint(const GgufFile& file) {
   CanonicalBytes canonical;
   canonical.AddText("kvblend model fingerprint 1");
   canonical.AddText(*architecture);
+  // What K went through before it is stored, where that is not the projection alone.
+  const Architecture* row = FindArchitecture(*architecture);
+  if (row != nullptr && row->qk_norm) canonical.AddText("K after its norm, before RoPE");
   std::vector<const GgufEntry*> entries;
   for (const GgufEntry& entry : file.metadata()) {
     if (entry.key.starts_with(prefix) || entry.key == "general.quantization_version")

@@ -91,7 +91,7 @@ TEST_P(QuantizedWeightsConformance, EmbedAndTiedWeights) {
       const auto packed = backend.PackWeights(130, 96, usage, source);
       ASSERT_OK(packed.status());
       Tensor out(backend, kF32, ids.size(), 96, 97);
-      ASSERT_OK(backend.Embed(stream, **packed, ids, out.view()));
+      ASSERT_OK(backend.Embed(stream, **packed, ids, 1.0f, out.view()));
       ExpectElements(out, [&](int64_t r, int64_t c) -> Expected {
         const double value = source.at(ids[r], c);
         return {value, std::abs(value) * u + source.Magnitude(ids[r], c) * 0x1p-23};
