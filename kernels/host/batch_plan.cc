@@ -54,8 +54,9 @@ absl::StatusOr<std::unique_ptr<HostRopeTable>> HostRopeTable::Create(const RopeS
     float* row = table->values_.data() + position * spec.head_dim;
     for (int64_t i = 0; i < half; ++i) {
       const double angle = static_cast<double>(position) * static_cast<double>(spec.inv_freq[i]);
-      row[i] = static_cast<float>(spec.magnitude * std::cos(angle));
-      row[half + i] = static_cast<float>(spec.magnitude * std::sin(angle));
+      const double magnitude = spec.inv_freq[i] == 0 ? 1.0 : spec.magnitude;
+      row[i] = static_cast<float>(magnitude * std::cos(angle));
+      row[half + i] = static_cast<float>(magnitude * std::sin(angle));
     }
   }
   return table;
