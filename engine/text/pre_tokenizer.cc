@@ -29,6 +29,8 @@ absl::StatusOr<PreTokenizer> ParsePreTokenizer(std::string_view name) {
                    "', which is not implemented; allowed: 'gpt-2', 'llama-bpe', 'qwen2', 'smollm'"));
 }
 
+bool IgnoresMerges(PreTokenizer pre_tokenizer) { return pre_tokenizer == PreTokenizer::kLlamaBpe; }
+
 WordScanner::WordScanner(PreTokenizer pre_tokenizer, std::string_view text)
     : pre_tokenizer_(pre_tokenizer),
       text_(text),

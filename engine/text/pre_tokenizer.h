@@ -25,6 +25,9 @@ enum class PreTokenizer { kGpt2, kSmolLm, kLlamaBpe, kQwen2 };
 /// others.
 absl::StatusOr<PreTokenizer> ParsePreTokenizer(std::string_view name);
 
+/// Whether the tokenizers with this pattern take a word that is a token as it is, before all merges.
+bool IgnoresMerges(PreTokenizer pre_tokenizer);
+
 /// Walks over the words of one text. Words cover the text in order, without gaps. Not thread-safe.
 class WordScanner {
  public:
