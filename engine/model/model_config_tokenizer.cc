@@ -100,6 +100,9 @@ absl::Status ReadByteLevel(const GgufFile& file, text::TokenizerSpec& spec) {
   if (file.HasKey("tokenizer.ggml.pre")) {
     KVBLEND_ASSIGN_OR_RETURN(spec.pre_tokenizer, file.GetString("tokenizer.ggml.pre"));
   }
+  // Unknown names are refused by Tokenizer::Create.
+  if (const auto known = text::FindPreTokenizer(spec.pre_tokenizer); known.ok())
+    spec.add_bos = known->add_bos;
   return ReadMerges(file, spec);
 }
 

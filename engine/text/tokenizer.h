@@ -33,7 +33,7 @@ enum class TokenizerModel {
 /// A tokenizer as a model file describes it. Fields with the names of tokenizer.ggml.* keys are these.
 struct TokenizerSpec {
   TokenizerModel model = TokenizerModel::kByteLevelBpe;
-  std::string pre_tokenizer;  // of byte-level BPE: a name of PreTokenizerNames()
+  std::string pre_tokenizer;  // of byte-level BPE: a name that FindPreTokenizer knows
   /// Byte-level: in GPT-2's spelling of bytes (byte_level.h); SentencePiece: with U+2581 for a space, and "<0x41>"
   /// for a byte. Control tokens literally.
   std::vector<std::string> tokens;

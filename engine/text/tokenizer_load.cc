@@ -65,8 +65,9 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Create(const TokenizerSpec
   std::unique_ptr<Tokenizer> tokenizer(new Tokenizer);
   tokenizer->model_ = spec.model;
   if (tokenizer->is_byte_level()) {
-    KVBLEND_ASSIGN_OR_RETURN(tokenizer->pre_tokenizer_, ParsePreTokenizer(spec.pre_tokenizer));
-    tokenizer->ignore_merges_ = spec.ignore_merges.value_or(IgnoresMerges(tokenizer->pre_tokenizer_));
+    KVBLEND_ASSIGN_OR_RETURN(const PreTokenizerName pre_tokenizer, FindPreTokenizer(spec.pre_tokenizer));
+    tokenizer->pre_tokenizer_ = pre_tokenizer.pattern;
+    tokenizer->ignore_merges_ = spec.ignore_merges.value_or(pre_tokenizer.ignore_merges);
   } else {
     tokenizer->by_rank_ = !spec.merges.empty();
     tokenizer->ignore_merges_ = spec.ignore_merges.value_or(false);
