@@ -198,4 +198,15 @@ absl::StatusOr<std::vector<int32_t>> GgufFile::GetInt32Array(std::string_view ke
   return values;
 }
 
+absl::StatusOr<std::vector<float>> GgufFile::GetFloatArray(std::string_view key) const {
+  KVBLEND_ASSIGN_OR_RETURN(const GgufEntry* entry, Require(*this, key));
+  const auto* array = std::get_if<GgufArray>(&entry->value);
+  if (array == nullptr || array->element_type != GgufValueType::kFloat32) {
+    return WrongType(*this, *entry, "array of float32");
+  }
+  std::vector<float> values(array->count);
+  if (!values.empty()) std::memcpy(values.data(), array->scalars.data(), values.size() * sizeof(float));
+  return values;
+}
+
 }  // namespace kvblend::model

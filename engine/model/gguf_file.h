@@ -102,6 +102,8 @@ class GgufFile {
   absl::StatusOr<absl::Span<const std::string_view>> GetStringArray(std::string_view key) const;
   /// An array of any integer type whose values all fit.
   absl::StatusOr<std::vector<int32_t>> GetInt32Array(std::string_view key) const;
+  /// An array of float32.
+  absl::StatusOr<std::vector<float>> GetFloatArray(std::string_view key) const;
 
  private:
   class Mapping;

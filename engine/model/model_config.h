@@ -14,6 +14,7 @@
 #include "engine/model/architecture.h"
 #include "engine/model/gguf_file.h"
 #include "engine/model/rope_config.h"
+#include "engine/text/tokenizer.h"
 #include "kernels/backend.h"
 
 namespace kvblend::model {
@@ -52,20 +53,9 @@ struct ModelConfig {
 /// kInvalidArgument, kDataLoss or kUnimplemented naming the file and the key or tensor.
 absl::StatusOr<ModelConfig> ReadModelConfig(const GgufFile& file);
 
-/// The data of a byte-level BPE tokenizer.
-struct TokenizerData {
-  std::string pre;  // name of the pre-tokenizer: "smollm", "llama-bpe", ...; "default" when absent
-  std::vector<std::string> tokens;   // by id; UTF-8 in the GPT-2 byte alphabet, except control tokens
-  std::vector<std::string> merges;   // "left right", highest priority first
-  std::vector<int32_t> token_types;  // by id, 1 to 6 as in tokenizer.ggml.token_type; empty: all normal
-  std::optional<int32_t> bos_id;
-  std::optional<int32_t> eos_id;
-  std::optional<int32_t> eot_id;
-  bool add_bos = false;
-};
-
-/// Checks that ids are below the number of tokens, tokens are distinct and valid UTF-8, and merges are
-/// well-formed.
-absl::StatusOr<TokenizerData> ReadTokenizerData(const GgufFile& file);
+/// The tokenizer of a file, as Tokenizer::Create takes it. Checks that ids are below the number of tokens, tokens are
+/// distinct and valid UTF-8, and merges are well-formed. kUnimplemented naming the kind of tokenizer for others than
+/// byte-level BPE ("gpt2") and SentencePiece's BPE ("llama").
+absl::StatusOr<text::TokenizerSpec> ReadTokenizerSpec(const GgufFile& file);
 
 }  // namespace kvblend::model

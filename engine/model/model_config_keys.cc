@@ -50,9 +50,9 @@ constexpr std::array<std::string_view, 3> kHarmlessTokenizerKeys = {
 constexpr std::array<std::string_view, 4> kScaleKeys = {"attention.scale", "embedding_scale", "logit_scale",
                                                         "residual_scale"};
 
-// Keys of the tokenizer that are read, or only matter to tokenizers other than byte-level BPE, or name tokens
+// Keys of the tokenizer that are read, or only matter to kinds of tokenizers that do not have them, or name tokens
 // that kvblend neither inserts nor treats as an end of text.
-constexpr std::array<std::string_view, 27> kTokenizerKeys = {
+constexpr std::array<std::string_view, 28> kTokenizerKeys = {
     "add_bos_token",
     "add_space_prefix",
     "bos_token_id",
@@ -73,6 +73,7 @@ constexpr std::array<std::string_view, 27> kTokenizerKeys = {
     "padding_token_id",
     "pre",
     "prefix_token_id",
+    "remove_extra_whitespaces",
     "scores",
     "seperator_token_id",
     "suffix_token_id",

@@ -7,7 +7,7 @@
 
 namespace kvblend::model {
 
-/// OK when every key is read by ReadModelConfig or ReadTokenizerData, is known not to change results, or
+/// OK when every key is read by ReadModelConfig or ReadTokenizerSpec, is known not to change results, or
 /// carries the value that switches its feature off. kUnimplemented naming the first other key.
 absl::Status CheckMetadataKeys(const GgufFile& file, const Architecture& architecture);
 

@@ -30,8 +30,8 @@ auto Read(const GgufBuilder& builder, Reader reader) -> decltype(reader(std::dec
 }
 
 absl::StatusOr<ModelConfig> ReadConfig(const GgufBuilder& builder) { return Read(builder, ReadModelConfig); }
-absl::StatusOr<TokenizerData> ReadTokenizer(const GgufBuilder& builder) {
-  return Read(builder, ReadTokenizerData);
+absl::StatusOr<text::TokenizerSpec> ReadTokenizer(const GgufBuilder& builder) {
+  return Read(builder, ReadTokenizerSpec);
 }
 
 template <typename T>
@@ -257,15 +257,15 @@ TEST(ModelConfigTest, LyingLayerCountsAreFoundWithoutAllocating) {
 TEST(TokenizerDataTest, ReadsTheTinyVocabulary) {
   const auto data = ReadTokenizer(TinyModelBuilder({}));
   ASSERT_TRUE(data.ok()) << data.status();
-  EXPECT_EQ(data->pre, "smollm");
+  EXPECT_EQ(data->pre_tokenizer, "smollm");
   EXPECT_EQ(data->tokens, test_support::TinyTokens());
   EXPECT_EQ(data->merges, test_support::TinyMerges());
   EXPECT_EQ(data->token_types.size(), data->tokens.size());
   EXPECT_EQ(data->token_types[test_support::kTinyImEnd], 3);
   EXPECT_EQ(data->token_types[test_support::kTinyFirstByte], 1);
-  EXPECT_EQ(data->bos_id, test_support::kTinyImStart);
-  EXPECT_EQ(data->eos_id, test_support::kTinyImEnd);
-  EXPECT_EQ(data->eot_id, std::nullopt);
+  EXPECT_EQ(data->bos, test_support::kTinyImStart);
+  EXPECT_EQ(data->eos, test_support::kTinyImEnd);
+  EXPECT_TRUE(data->end_of_generation.empty());
   EXPECT_FALSE(data->add_bos);
   // Every merge joins two tokens of the vocabulary into a third.
   const std::set<std::string> tokens(data->tokens.begin(), data->tokens.end());
@@ -285,18 +285,50 @@ TEST(TokenizerDataTest, FillsInWhatMayBeLeftOut) {
   }
   const auto data = ReadTokenizer(builder.SetBool("tokenizer.ggml.add_bos_token", true));
   ASSERT_TRUE(data.ok()) << data.status();
-  EXPECT_EQ(data->pre, "default");
+  EXPECT_EQ(data->pre_tokenizer, "default");
   EXPECT_TRUE(data->token_types.empty());
-  EXPECT_EQ(data->bos_id, std::nullopt);
+  EXPECT_EQ(data->bos, std::nullopt);
   EXPECT_TRUE(data->add_bos);
+}
+
+TEST(TokenizerDataTest, ReadsSentencePiecesVocabulary) {
+  GgufBuilder builder = TinyModelBuilder({});
+  builder.SetString("tokenizer.ggml.model", "llama").RemoveKey("tokenizer.ggml.merges");
+  for (const char* key : {"tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id", "tokenizer.ggml.pre",
+                          "tokenizer.ggml.add_bos_token", "tokenizer.ggml.add_space_prefix"}) {
+    builder.RemoveKey(key);
+  }
+  ExpectRefused(ReadTokenizer(builder), kInvalid, "key 'tokenizer.ggml.scores' is missing");
+  builder.SetFloatArray("tokenizer.ggml.scores", {0.5f});
+  ExpectRefused(ReadTokenizer(builder), kInvalid, "key 'tokenizer.ggml.scores' has 1 elements");
+  std::vector<float> scores(test_support::TinyVocabSize(), -1.5f);
+  builder.SetFloatArray("tokenizer.ggml.scores", scores);
+  const auto data = ReadTokenizer(builder);
+  ASSERT_TRUE(data.ok()) << data.status();
+  EXPECT_EQ(data->model, text::TokenizerModel::kSentencePieceBpe);
+  EXPECT_EQ(data->scores, scores);
+  // What files of the first Llama leave out.
+  EXPECT_TRUE(data->add_space_prefix);
+  EXPECT_FALSE(data->remove_extra_whitespaces);
+  EXPECT_TRUE(data->add_bos);
+  EXPECT_EQ(data->unknown, 0);
+  EXPECT_EQ(data->bos, 1);
+  EXPECT_EQ(data->eos, 2);
+  builder.SetBool("tokenizer.ggml.add_space_prefix", false).SetUint32("tokenizer.ggml.bos_token_id", 7);
+  builder.SetUint32("tokenizer.ggml.eot_token_id", 8).SetUint32("tokenizer.ggml.eom_token_id", 9);
+  const auto other = ReadTokenizer(builder);
+  ASSERT_TRUE(other.ok()) << other.status();
+  EXPECT_FALSE(other->add_space_prefix);
+  EXPECT_EQ(other->bos, 7);
+  EXPECT_EQ(other->end_of_generation, (std::vector<int32_t>{8, 9}));
 }
 
 TEST(TokenizerDataTest, RefusesWrongData) {
   const auto with_tokens = [](std::vector<std::string> tokens) {
     return ReadTokenizer(TinyModelBuilder({}).SetStringArray("tokenizer.ggml.tokens", tokens));
   };
-  ExpectRefused(ReadTokenizer(TinyModelBuilder({}).SetString("tokenizer.ggml.model", "llama")),
-                kUnimplemented, "key 'tokenizer.ggml.model' is 'llama'; implemented: 'gpt2'");
+  ExpectRefused(ReadTokenizer(TinyModelBuilder({}).SetString("tokenizer.ggml.model", "bert")), kUnimplemented,
+                "key 'tokenizer.ggml.model' is 'bert'; implemented: 'gpt2'");
   ExpectRefused(with_tokens({}), kInvalid, "key 'tokenizer.ggml.tokens' is empty");
   ExpectRefused(with_tokens({"a", "b", "a"}), kInvalid,
                 "token 2 of key 'tokenizer.ggml.tokens' appears twice");
@@ -312,7 +344,8 @@ TEST(TokenizerDataTest, RefusesWrongData) {
   types[5] = 7;
   ExpectRefused(ReadTokenizer(TinyModelBuilder({}).SetInt32Array("tokenizer.ggml.token_type", types)),
                 kInvalid, "is 7 for token 5; allowed: 1 to 6");
-  for (const char* key : {"bos_token_id", "eos_token_id", "eot_token_id"}) {
+  for (const char* key :
+       {"bos_token_id", "eos_token_id", "eot_token_id", "eom_token_id", "unknown_token_id"}) {
     const std::string name = "tokenizer.ggml." + std::string(key);
     const auto too_large = static_cast<uint32_t>(test_support::TinyVocabSize());
     ExpectRefused(ReadTokenizer(TinyModelBuilder({}).SetUint32(name, too_large)), kInvalid,
