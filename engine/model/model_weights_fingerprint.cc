@@ -91,6 +91,7 @@ absl::StatusOr<std::array<uint8_t, 32>> Fingerprint(const GgufFile& file) {
     const XXH128_hash_t hash = XXH3_128bits(tensor->data.data(), tensor->data.size());
     canonical.AddInteger(hash.low64);
     canonical.AddInteger(hash.high64);
+    if (tensor->made != nullptr) canonical.AddText(tensor->made->recipe());
   }
 
   std::array<uint8_t, 32> digest = {};
