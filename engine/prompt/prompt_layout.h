@@ -47,13 +47,13 @@ struct PromptLimits {
 };
 
 /// kInvalidArgument, naming field, value and what is allowed: an empty question, ill-formed UTF-8 (with its
-/// byte offset), more chunks or tokens than `limits` allows.
+/// byte offset), more chunks or tokens than `limits` allows, turns or a system text that the chat format does not allow.
 absl::StatusOr<PromptLayout> BuildPromptLayout(const Prompt& prompt, const text::Tokenizer& tokenizer,
                                                const text::ChatTemplate& chat_template,
                                                const PromptLimits& limits);
 
 /// PromptLayout::anchor_ids of prompts with this system text and lead-in, for precomputing chunks.
-/// kInvalidArgument: ill-formed UTF-8.
+/// kInvalidArgument: ill-formed UTF-8, a system text that the chat format does not allow.
 absl::StatusOr<std::vector<text::TokenId>> AnchorTokens(std::string_view system_text,
                                                         std::string_view lead_in,
                                                         const text::ChatTemplate& chat_template);

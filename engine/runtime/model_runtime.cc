@@ -4,6 +4,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "engine/model/gguf_file.h"
 #include "engine/runtime/compute_names.h"
@@ -115,6 +117,7 @@ absl::StatusOr<std::unique_ptr<ModelRuntime>> ModelRuntime::LoadOn(
   if (options.max_context_tokens > 0) config.context_length = options.max_context_tokens;
   runtime->max_context_tokens = config.context_length;
   KVBLEND_ASSIGN_OR_RETURN(model::TokenizerData tokenizer_data, model::ReadTokenizerData(file));
+  const std::optional<text::TokenId> eos = tokenizer_data.eos_id;
   KVBLEND_ASSIGN_OR_RETURN(runtime->tokenizer,
                            text::Tokenizer::Create(ToTokenizerSpec(std::move(tokenizer_data))));
   if (runtime->tokenizer->vocab_size() != config.vocab_size) {
@@ -122,8 +125,13 @@ absl::StatusOr<std::unique_ptr<ModelRuntime>> ModelRuntime::LoadOn(
                                                    runtime->tokenizer->vocab_size(), " tokens, the model ",
                                                    config.vocab_size));
   }
-  KVBLEND_ASSIGN_OR_RETURN(runtime->chat_template,
-                           text::ChatTemplate::Create(*runtime->tokenizer, config.chat_template));
+  KVBLEND_ASSIGN_OR_RETURN(
+      runtime->chat_template,
+      text::ChatTemplate::Create(*runtime->tokenizer, {.source = config.chat_template,
+                                                       .format = options.chat_format,
+                                                       .eos = eos,
+                                                       .now = absl::Now(),
+                                                       .time_zone = absl::LocalTimeZone()}));
   KVBLEND_ASSIGN_OR_RETURN(runtime->weights,
                            model::LoadModelWeights(file, config, backend, *runtime->stream));
   runtime->transformer = std::make_unique<model::Transformer>(config, runtime->weights, backend);
