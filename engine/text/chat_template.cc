@@ -58,10 +58,12 @@ absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::Create(const Tokeniz
   } else {
     absl::StatusOr<ChatFormat> learned = ReadChatFormat(options.source, context);
     if (!learned.ok()) {
-      const bool code_of_ours =
-          absl::IsFailedPrecondition(learned.status()) || absl::IsResourceExhausted(learned.status());
+      // A file that asks for what we do not do is no mistake in it.
+      const absl::StatusCode code = absl::IsInvalidArgument(learned.status())
+                                        ? absl::StatusCode::kInvalidArgument
+                                        : absl::StatusCode::kUnimplemented;
       return absl::Status(
-          code_of_ours ? absl::StatusCode::kUnimplemented : learned.status().code(),
+          code,
           jinja::Message("tokenizer.chat_template: ", std::string(learned.status().message()), OtherWays()));
     }
     const ChatFormat* known = FindNamedFormat(*learned, named);

@@ -47,14 +47,13 @@ absl::StatusOr<std::vector<ChatPart>> ComposeChat(const ChatFormat& format, std:
   for (size_t i = 0; i < history.size(); ++i) {
     const bool user = history[i].role == Role::kUser;
     const ChatPoint to = user ? ChatPoint::kUser : ChatPoint::kAssistant;
-    Trimming trimming = user ? format.user : format.assistant;
-    if (user && last == ChatPoint::kSystem) trimming = format.user_after_system;
+    const Trimming trimming = user ? format.UserTrimming(last) : format.assistant;
     if (!add(to, Trimmed(history[i].text, trimming))) return refusal(absl::StrCat("history[", i, "]"), to);
   }
   if (!system_text.empty() && format.system_place == SystemPlace::kLastUser && !add_system()) {
     return refusal("system_text", ChatPoint::kSystem);
   }
-  const Trimming trimming = last == ChatPoint::kSystem ? format.user_after_system : format.user;
+  const Trimming trimming = format.UserTrimming(last);
   if (!add(ChatPoint::kUser, Trimmed(user_text, {.left = trimming.left, .right = false}))) {
     return refusal(
         history.empty() ? "question" : absl::StrCat("history[", history.size() - 1, "] and the question"),
@@ -70,7 +69,10 @@ const ChatFormat* FindNamedFormat(const ChatFormat& learned, const std::vector<C
                        learned.user_after_system != format.user_after_system)) {
       return false;
     }
-    if (learned.user != format.user || learned.assistant != format.assistant) return false;
+    if (learned.user != format.user || learned.first_user != format.first_user ||
+        learned.assistant != format.assistant) {
+      return false;
+    }
     for (int from = 0; from < kNumChatPoints; ++from) {
       for (int to = 0; to < kNumChatPoints; ++to) {
         const auto& piece = learned.pieces[from][to];

@@ -46,12 +46,18 @@ struct Trimming {
 
 /// Plain data.
 struct ChatFormat {
+  /// How a user's text behind `from` is trimmed.
+  Trimming UserTrimming(ChatPoint from) const {
+    return from == ChatPoint::kStart ? first_user : from == ChatPoint::kSystem ? user_after_system : user;
+  }
+
   std::string name;
   SystemPlace system_place = SystemPlace::kFirst;
   /// [from][to]; nothing where the format does not allow these neighbours.
   std::array<std::array<std::optional<std::string>, kNumChatPoints>, kNumChatPoints> pieces = {};
   Trimming system = {};
   Trimming user = {};
+  Trimming first_user = {};         // a user's text at the start of a prompt, without system text before it
   Trimming user_after_system = {};  // a user's text right behind the system text
   Trimming assistant = {};
   /// Texts that the vocabulary must have as control tokens: without them the format means nothing to the model.

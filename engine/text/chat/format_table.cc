@@ -186,7 +186,7 @@ ChatFormat Expanded(const FormatRow& row, std::string_view bos, std::string_view
     return Trimming{.left = trimmed, .right = trimmed};
   };
   format.system = trimming('s');
-  format.user = trimming('u');
+  format.user = format.first_user = trimming('u');
   format.assistant = trimming('a');
   // The right end is that of the turn, whatever stands before it.
   format.user_after_system = {.left = trimming('f').left, .right = format.user.right};

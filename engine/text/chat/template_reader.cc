@@ -54,7 +54,7 @@ class TemplateReader {
   absl::StatusOr<ChatFormat> Read() {
     for (const Shape shape : {"U", "UAU", "UAUAU", "UAUAUAU"}) KVBLEND_RETURN_IF_ERROR(Learn(shape));
     const absl::Status with_system = Learn("SU");
-    const bool has_system = !absl::IsFailedPrecondition(with_system);
+    const bool has_system = !absl::IsFailedPrecondition(with_system) && !absl::IsNotFound(with_system);
     if (has_system) {
       KVBLEND_RETURN_IF_ERROR(with_system);
       for (const Shape shape : {"SUAU", "SUAUAU", "SUAUAUAU"}) KVBLEND_RETURN_IF_ERROR(Learn(shape));
@@ -105,12 +105,15 @@ class TemplateReader {
                                                    shape, ", ", what, " (S: system, U: user, A: assistant)"));
   }
 
+  // kNotFound: the system text is not in the prompt.
   absl::StatusOr<MarkedPrompt> RenderMarked(Shape shape, bool padded) const {
     KVBLEND_ASSIGN_OR_RETURN(const std::string output, Render(shape, padded));
     std::vector<std::pair<size_t, size_t>> places;  // where a mark is, and which
     for (size_t i = 0; i < shape.size(); ++i) {
       const std::string mark = Mark(i);
       const size_t at = output.find(mark);
+      if (at == std::string::npos && shape[i] == 'S')
+        return absl::NotFoundError("the system text is left out");
       if (at == std::string::npos) return NotOfParts(shape, absl::StrCat("text ", i + 1, " is left out"));
       if (output.find(mark, at + 1) != std::string::npos) {
         return NotOfParts(shape, absl::StrCat("text ", i + 1, " comes twice"));
@@ -177,6 +180,7 @@ class TemplateReader {
       case ChatPoint::kSystem:
         return &format_.system;
       case ChatPoint::kUser:
+        if (before == ChatPoint::kStart) return &format_.first_user;
         return before == ChatPoint::kSystem ? &format_.user_after_system : &format_.user;
       case ChatPoint::kAssistant:
         return &format_.assistant;

@@ -49,6 +49,12 @@ absl::StatusOr<Value> AttributeAt(const Value& item, const Value& path, Budget* 
   return value;
 }
 
+// Filters that go through items one by one take none, and all else that is not true, for no items.
+absl::StatusOr<Items> IterateIfAny(const Value& value, Budget* budget) {
+  if (!value.Truth()) return Items();
+  return Iterate(value, budget);
+}
+
 absl::StatusOr<Value> Trim(const FilterCall& call) {
   KVBLEND_ASSIGN_OR_RETURN(std::string text, call.Text());
   return CallMethod(Value::String(std::move(text)), "strip", call.arguments, call.budget);
@@ -142,7 +148,7 @@ absl::StatusOr<Value> Default(const FilterCall& call) {
 absl::StatusOr<Value> Choose(const FilterCall& call) {
   const bool by_attribute = call.name.ends_with("attr");
   const bool wanted = call.name.starts_with("select");
-  KVBLEND_ASSIGN_OR_RETURN(const Items items, Iterate(call.input, call.budget));
+  KVBLEND_ASSIGN_OR_RETURN(const Items items, IterateIfAny(call.input, call.budget));
   CallValues rest;
   rest.positional = call.arguments.positional;
   if (!call.arguments.named.empty())
@@ -180,7 +186,7 @@ absl::StatusOr<Value> Choose(const FilterCall& call) {
 }
 
 absl::StatusOr<Value> Map(const FilterCall& call) {
-  KVBLEND_ASSIGN_OR_RETURN(const Items items, Iterate(call.input, call.budget));
+  KVBLEND_ASSIGN_OR_RETURN(const Items items, IterateIfAny(call.input, call.budget));
   const CallValues& arguments = call.arguments;
   Items mapped;
   if (arguments.positional.empty()) {
