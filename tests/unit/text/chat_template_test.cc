@@ -132,6 +132,23 @@ TEST(ChatTemplateTest, RefusalsSayWhatIsWrongAndWhatIsAllowed) {
               HasSubstr("'[4]', elsewhere '[2]'"));
 }
 
+TEST(ChatTemplateTest, WhatStandsBetweenControlTokensIsEncodedAsOneText) {
+  SmallVocabulary vocabulary;
+  const TokenId both = vocabulary.AddMerge(":", "!");
+  const auto tokenizer = Tokenizer::Create(vocabulary.spec);
+  ASSERT_TRUE(tokenizer.ok());
+  // No control token stands between the system text and the user's, so the parts share a text.
+  const auto chat_template = ChatTemplate::Create(
+      **tokenizer, {.source = "<|im_start|>{% for m in messages %}{{ m.content }}:{% endfor %}<|im_end|>"});
+  ASSERT_TRUE(chat_template.ok()) << chat_template.status();
+  const auto opening = (*chat_template)->Open("a", {}, "!");
+  ASSERT_TRUE(opening.ok()) << opening.status();
+  EXPECT_THAT(opening->system, ElementsAre(SmallVocabulary::kTurnBegin, SmallVocabulary::Byte('a'), both));
+  EXPECT_THAT(opening->lead_in, IsEmpty());
+  EXPECT_THAT((*chat_template)->Close("b"),
+              ElementsAre(SmallVocabulary::Byte('b'), SmallVocabulary::Byte(':'), SmallVocabulary::kTurnEnd));
+}
+
 TEST(ChatTemplateTest, WhatATemplateRefusesTheFormatDoesNotAllow) {
   const auto tokenizer = Tokenizer::Create(SmallVocabulary().spec);
   ASSERT_TRUE(tokenizer.ok());
