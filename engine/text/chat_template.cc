@@ -25,8 +25,8 @@ absl::Status CheckControlTokens(const Tokenizer& tokenizer, const ChatFormat& fo
   return absl::OkStatus();
 }
 
-// Where in a piece the part of the next text begins: a piece begins with the end of what came before, which is at most
-// one control token and its line break, or at the prompt's start with BOS.
+// Where in a piece the part of the next text begins: a piece begins with the end of what came before, which
+// is at most one control token and its line break, or at the prompt's start with BOS.
 size_t PartBoundary(const ControlTokens& control, const Tokenizer& tokenizer, const ChatPart& part) {
   const auto [first, token] = control.FindFirst(part.piece);
   if (first == std::string_view::npos) return part.piece.size();
@@ -84,7 +84,8 @@ absl::StatusOr<ChatTemplate::Opening> ChatTemplate::Open(std::string_view system
   size_t turns = 0;
   for (size_t i = 0; i < parts.size(); ++i) {
     const ChatPart& part = parts[i];
-    // The part that the text belongs to. A system text behind the history belongs to the user's turn that it is in.
+    // The part that the text belongs to. A system text behind the history belongs to the user's turn that it
+    // is in.
     std::vector<TokenId>* target = &opening.lead_in;
     if (part.to == ChatPoint::kSystem && turns == 0) {
       target = &opening.system;

@@ -1,13 +1,13 @@
 // How a model's chat format wraps the parts of a prompt into tokens.
 //
-// A prompt is: its opening (system text, earlier turns, lead-in), the chunks' own tokens, and its closing (the question
-// and what makes the model speak). The opening's and closing's tokens are those of one rendering of the whole; chunks are
-// tokenized on their own. Control tokens go in by id, from the format's own text only; texts are encoded as text
-// whatever they contain.
+// A prompt is: its opening (system text, earlier turns, lead-in), the chunks' own tokens, and its closing
+// (the question and what makes the model speak). The opening's and closing's tokens are those of one
+// rendering of the whole; chunks are tokenized on their own. Control tokens go in by id, from the format's
+// own text only; texts are encoded as text whatever they contain.
 //
-// The format is data (chat/chat_format.h). It comes from the table of formats that have names, or from the file's own
-// template, which is run on marks instead of texts when the model is loaded (chat/template_reader.h): after that no
-// template runs, and no text of a user ever goes through one.
+// The format is data (chat/chat_format.h). It comes from the table of formats that have names, or from the
+// file's own template, which is run on marks instead of texts when the model is loaded
+// (chat/template_reader.h): after that no template runs, and no text of a user ever goes through one.
 #pragma once
 
 #include <memory>
@@ -44,15 +44,16 @@ class ChatTemplate {
   };
 
   /// kInvalidArgument: a format of no known name, a template that is none, a format whose control tokens the
-  /// vocabulary lacks. kUnimplemented: no template, or one that the interpreter or its prompts' parts do not allow (the
-  /// message says what and where). All tell which names are allowed instead. `tokenizer` must outlive the template.
+  /// vocabulary lacks. kUnimplemented: no template, or one that the interpreter or its prompts' parts do not
+  /// allow (the message says what and where). All tell which names are allowed instead. `tokenizer` must
+  /// outlive the template.
   static absl::StatusOr<std::unique_ptr<ChatTemplate>> Create(const Tokenizer& tokenizer,
                                                               const ChatTemplateOptions& options);
 
-  /// The prompt up to the first chunk. An empty system text makes no system block, except where a model's own template
-  /// puts one in. Some formats drop whitespace around texts: then that at the ends of the system text and of
-  /// turns, at the beginning of the lead-in and at the end of the question.
-  /// kInvalidArgument, naming system_text or the turn: what the format does not allow.
+  /// The prompt up to the first chunk. An empty system text makes no system block, except where a model's own
+  /// template puts one in. Some formats drop whitespace around texts: then that at the ends of the system
+  /// text and of turns, at the beginning of the lead-in and at the end of the question. kInvalidArgument,
+  /// naming system_text or the turn: what the format does not allow.
   absl::StatusOr<Opening> Open(std::string_view system_text, std::span<const ChatTurn> history,
                                std::string_view lead_in) const;
   /// The question, the end of the user's turn and the opening of the assistant's.

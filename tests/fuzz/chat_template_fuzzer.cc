@@ -1,5 +1,5 @@
-// Any bytes as a chat template: reading its format ends, in bounded memory, with a status or with a format whose prompts
-// hold the texts in the order of the conversation.
+// Any bytes as a chat template: reading its format ends, in bounded memory, with a status or with a format
+// whose prompts hold the texts in the order of the conversation.
 #include <cstddef>
 #include <cstdint>
 #include <optional>

@@ -83,7 +83,8 @@ const ChatFormat* FindNamedFormat(const ChatFormat& learned, const std::vector<C
         const auto to_point = static_cast<ChatPoint>(to);
         const bool default_system = format.name == "chatml" && from_point == ChatPoint::kStart &&
                                     to_point != ChatPoint::kSystem && piece->ends_with(*wanted);
-        // Without the opening of the answer: the end of the user's turn, with which the answer's opening begins.
+        // Without the opening of the answer: the end of the user's turn, with which the answer's opening
+        // begins.
         const bool no_opening = to_point == ChatPoint::kEnd && !piece->empty() &&
                                 wanted->starts_with(*piece) &&
                                 format.piece(ChatPoint::kUser, ChatPoint::kAssistant) == wanted;

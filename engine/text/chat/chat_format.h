@@ -1,8 +1,9 @@
 // A chat format as data: what stands between the texts of a conversation.
 //
-// A conversation is a row of texts: maybe a system text, turns of user and assistant, and at last what the user says
-// now. A format says what its prompt has between any two neighbours, at the start and at the end, and at which ends a
-// text loses its whitespace. That is all there is to it, so a prompt can be made of parts that are tokenized on their own.
+// A conversation is a row of texts: maybe a system text, turns of user and assistant, and at last what the
+// user says now. A format says what its prompt has between any two neighbours, at the start and at the end,
+// and at which ends a text loses its whitespace. That is all there is to it, so a prompt can be made of parts
+// that are tokenized on their own.
 #pragma once
 
 #include <array>
@@ -60,7 +61,8 @@ struct ChatFormat {
   Trimming first_user = {};         // a user's text at the start of a prompt, without system text before it
   Trimming user_after_system = {};  // a user's text right behind the system text
   Trimming assistant = {};
-  /// Texts that the vocabulary must have as control tokens: without them the format means nothing to the model.
+  /// Texts that the vocabulary must have as control tokens: without them the format means nothing to the
+  /// model.
   std::vector<std::string> control_tokens = {};
   /// Whitespace behind a control token is dropped, which the tokenizer's own files say and GGUF files do not.
   bool strips_behind_control = false;
@@ -81,8 +83,8 @@ struct ChatPart {
   std::string_view text;  // of `to`, behind the piece
 };
 
-/// What comes before what the user says now, whose beginning is `user_text`: the pieces and texts in order. No system
-/// block where `system_text` is empty. The parts refer to the format and the texts.
+/// What comes before what the user says now, whose beginning is `user_text`: the pieces and texts in order.
+/// No system block where `system_text` is empty. The parts refer to the format and the texts.
 /// kInvalidArgument, naming the turn: neighbours or a system text that the format does not allow.
 absl::StatusOr<std::vector<ChatPart>> ComposeChat(const ChatFormat& format, std::string_view system_text,
                                                   std::span<const ChatTurn> history,
@@ -99,9 +101,9 @@ std::string ChatFormatNames();
 /// kInvalidArgument, with the names that are allowed.
 absl::Status CheckChatFormatName(std::string_view name);
 
-/// The named format that `learned`, which was read from a template, is; null if none. A template may know less than the
-/// format: no system text, fewer neighbours, no opening of the answer. Where a ChatML template would put in a system
-/// text of its own for want of one, the format does not.
+/// The named format that `learned`, which was read from a template, is; null if none. A template may know
+/// less than the format: no system text, fewer neighbours, no opening of the answer. Where a ChatML template
+/// would put in a system text of its own for want of one, the format does not.
 const ChatFormat* FindNamedFormat(const ChatFormat& learned, const std::vector<ChatFormat>& named);
 
 }  // namespace kvblend::text

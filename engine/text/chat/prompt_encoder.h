@@ -1,5 +1,5 @@
-// Pieces of a chat format and texts of people -> tokens, so that a piece's control tokens are control tokens and a
-// text's are text.
+// Pieces of a chat format and texts of people -> tokens, so that a piece's control tokens are control tokens
+// and a text's are text.
 #pragma once
 
 #include <string>
@@ -12,12 +12,14 @@
 
 namespace kvblend::text {
 
-/// The control tokens that are in a format's pieces. Immutable; safe from any thread; refers to the tokenizer.
+/// The control tokens that are in a format's pieces. Immutable; safe from any thread; refers to the
+/// tokenizer.
 class ControlTokens {
  public:
   ControlTokens(const Tokenizer& tokenizer, const ChatFormat& format);
 
-  /// The first control token in `piece`, the longest of several there: its place and id; {npos, 0} if there is none.
+  /// The first control token in `piece`, the longest of several there: its place and id; {npos, 0} if there
+  /// is none.
   std::pair<size_t, TokenId> FindFirst(std::string_view piece) const;
 
  private:
@@ -28,8 +30,8 @@ class ControlTokens {
   std::vector<Name> names_;  // the longest first
 };
 
-/// What stands between two control tokens is encoded as one text, as tokenizers do with a whole prompt, also where it
-/// crosses from one part into the next; its tokens belong to the part that it began in.
+/// What stands between two control tokens is encoded as one text, as tokenizers do with a whole prompt, also
+/// where it crosses from one part into the next; its tokens belong to the part that it began in.
 class PromptEncoder {
  public:
   PromptEncoder(const Tokenizer& tokenizer, const ControlTokens& control, bool strips_behind_control)

@@ -67,6 +67,11 @@ class TemplateReader {
     }
     // A user's text behind a system text that the template does not have is a user's text.
     if (!has_system) format_.user_after_system = format_.user;
+    // The question's end is trimmed without looking at what is before it.
+    if (format_.first_user.right != format_.user.right ||
+        format_.user_after_system.right != format_.user.right) {
+      return NotOfParts("UAU", "whitespace behind a user's text is dropped in one place and kept in another");
+    }
     // Neighbours that only some templates allow.
     LearnIfPossible(ChatPoint::kUser, ChatPoint::kUser, {"UU", "UAUU", "UUAU"});
     LearnIfPossible(ChatPoint::kAssistant, ChatPoint::kAssistant, {"UAAU", "UAAUAU"});
@@ -121,7 +126,8 @@ class TemplateReader {
       places.emplace_back(at, i);
     }
     std::sort(places.begin(), places.end());
-    // In the order of the conversation, but that the system text may come last of what is before the user's last.
+    // In the order of the conversation, but that the system text may come last of what is before the user's
+    // last.
     std::vector<size_t> order, moved;
     for (const auto& [at, index] : places) order.push_back(index);
     for (size_t i = 0; i < shape.size(); ++i) moved.push_back(i);

@@ -1,5 +1,5 @@
-// What one rendering may cost: steps, and bytes of values that it makes. A template comes from a file, so it may ask
-// for anything.
+// What one rendering may cost: steps, and bytes of values that it makes. A template comes from a file, so it
+// may ask for anything.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,6 @@
-// A template's source as tokens, with the whitespace rules that chat templates are written for: trim_blocks (the line
-// break behind a tag goes), lstrip_blocks (the blanks before a tag that begins a line go), and "-" and "+" at a tag.
+// A template's source as tokens, with the whitespace rules that chat templates are written for: trim_blocks
+// (the line break behind a tag goes), lstrip_blocks (the blanks before a tag that begins a line go), and "-"
+// and "+" at a tag.
 #pragma once
 
 #include <string>
@@ -29,8 +30,8 @@ struct Token {
   std::string text;
 };
 
-/// The last token is kEnd. kInvalidArgument, naming the line: ill-formed UTF-8, an unknown character, a tag or
-/// string that does not end; kResourceExhausted: more than kMaxSourceBytes.
+/// The last token is kEnd. kInvalidArgument, naming the line: ill-formed UTF-8, an unknown character, a tag
+/// or string that does not end; kResourceExhausted: more than kMaxSourceBytes.
 absl::StatusOr<std::vector<Token>> Tokenize(std::string_view source);
 
 }  // namespace kvblend::text::jinja

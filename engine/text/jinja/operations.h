@@ -1,5 +1,6 @@
-// What expressions do with values. Pure functions but for the budget. Errors have no line yet: kInvalidArgument for
-// what Python would raise, kUnimplemented for names that are not known, kResourceExhausted beyond the budget.
+// What expressions do with values. Pure functions but for the budget. Errors have no line yet:
+// kInvalidArgument for what Python would raise, kUnimplemented for names that are not known,
+// kResourceExhausted beyond the budget.
 #pragma once
 
 #include <optional>

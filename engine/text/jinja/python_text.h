@@ -1,5 +1,5 @@
-// Python's operations on strings, on UTF-8. Upper and lower case are those of ASCII: nothing else is in a chat
-// template's own words. Pure functions; safe from any thread. REQUIRES: valid UTF-8.
+// Python's operations on strings, on UTF-8. Upper and lower case are those of ASCII: nothing else is in a
+// chat template's own words. Pure functions; safe from any thread. REQUIRES: valid UTF-8.
 #pragma once
 
 #include <cstddef>

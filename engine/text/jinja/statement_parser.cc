@@ -29,7 +29,8 @@ class StatementParser {
  private:
   using Result = absl::StatusOr<std::unique_ptr<Statement>>;
 
-  // Statements up to {% one of `ends`: the cursor is left in front of that tag, or at the end of the template.
+  // Statements up to {% one of `ends`: the cursor is left in front of that tag, or at the end of the
+  // template.
   absl::StatusOr<Block> Body(const std::vector<std::string_view>& ends) {
     if (depth_ >= kMaxNesting) {
       return absl::ResourceExhaustedError(

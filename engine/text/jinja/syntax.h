@@ -86,8 +86,8 @@ struct Statement {
   Block otherwise = {};
 };
 
-/// kInvalidArgument: not a template; kUnimplemented: a construct of Jinja that chat templates have no use for;
-/// kResourceExhausted: too large or nested too deeply. All name the line.
+/// kInvalidArgument: not a template; kUnimplemented: a construct of Jinja that chat templates have no use
+/// for; kResourceExhausted: too large or nested too deeply. All name the line.
 absl::StatusOr<Block> ParseTemplate(std::string_view source);
 
 }  // namespace kvblend::text::jinja

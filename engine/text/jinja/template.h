@@ -1,8 +1,10 @@
-// Jinja templates, as far as chat templates use the language, run as Hugging Face transformers runs them: nothing but
-// the template's own values can be reached, blocks are trimmed, and steps, memory and depth are bounded.
+// Jinja templates, as far as chat templates use the language, run as Hugging Face transformers runs them:
+// nothing but the template's own values can be reached, blocks are trimmed, and steps, memory and depth are
+// bounded.
 //
-// Not there, and refused by name: inheritance, includes, {% call %}, {% filter %}, {% with %}, recursive loops, formats
-// of strings with '%'. A macro sees the template's own variables and its arguments, not those of a loop around it.
+// Not there, and refused by name: inheritance, includes, {% call %}, {% filter %}, {% with %}, recursive
+// loops, formats of strings with '%'. A macro sees the template's own variables and its arguments, not those
+// of a loop around it.
 #pragma once
 
 #include <string>

@@ -1,7 +1,8 @@
 // Values of the template language, which are Python's: what a chat template computes with.
 //
-// Values are immutable and share what they hold, except namespaces, whose attributes may be set. Nothing refers to
-// itself: a namespace takes no value that holds a namespace, so counting references frees everything.
+// Values are immutable and share what they hold, except namespaces, whose attributes may be set. Nothing
+// refers to itself: a namespace takes no value that holds a namespace, so counting references frees
+// everything.
 #pragma once
 
 #include <cstdint>
@@ -122,8 +123,8 @@ absl::StatusOr<bool> Equal(const Value& a, const Value& b, Budget* budget);
 absl::StatusOr<int> Compare(const Value& a, const Value& b, Budget* budget);
 /// As Python's str(); undefined gives nothing.
 absl::StatusOr<std::string> ToText(const Value& value, Budget* budget);
-/// As json.dumps(value, ensure_ascii=False, indent=indent, sort_keys=sort_keys). kInvalidArgument: what JSON does not
-/// have.
+/// As json.dumps(value, ensure_ascii=False, indent=indent, sort_keys=sort_keys). kInvalidArgument: what JSON
+/// does not have.
 absl::StatusOr<std::string> ToJson(const Value& value, std::optional<int> indent, bool sort_keys,
                                    Budget* budget);
 /// As Python's repr() of a float.

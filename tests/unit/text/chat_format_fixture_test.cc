@@ -1,5 +1,6 @@
 // Chat formats against jinja2 as transformers runs it: tests/fixtures/chat_formats.tsv, written by
-// tests/fixtures/make_chat_fixtures.py. Of each conversation the tokens are read back with control tokens by name.
+// tests/fixtures/make_chat_fixtures.py. Of each conversation the tokens are read back with control tokens by
+// name.
 #include <fstream>
 #include <string>
 #include <vector>

@@ -1,5 +1,5 @@
-// The interpreter of templates against jinja2 as transformers runs it: tests/fixtures/chat_language.tsv, written by
-// tests/fixtures/make_chat_fixtures.py; and its bounds.
+// The interpreter of templates against jinja2 as transformers runs it: tests/fixtures/chat_language.tsv,
+// written by tests/fixtures/make_chat_fixtures.py; and its bounds.
 #include <fstream>
 #include <string>
 #include <vector>
