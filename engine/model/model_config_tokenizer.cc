@@ -1,4 +1,4 @@
-// ReadTokenizerData: the tokenizer.ggml.* part of a model file.
+// ReadTokenizerSpec: the tokenizer.ggml.* part of a model file.
 #include <string_view>
 #include <utility>
 
@@ -15,7 +15,7 @@ absl::Status Refuse(const GgufFile& file, std::string_view what) {
   return absl::InvalidArgumentError(Concat(file.name(), ": ", what));
 }
 
-absl::Status ReadTokens(const GgufFile& file, TokenizerData& data) {
+absl::Status ReadTokens(const GgufFile& file, text::TokenizerSpec& spec) {
   KVBLEND_ASSIGN_OR_RETURN(const auto tokens, file.GetStringArray("tokenizer.ggml.tokens"));
   if (tokens.empty()) return Refuse(file, "key 'tokenizer.ggml.tokens' is empty; allowed: 1 token or more");
   absl::flat_hash_set<std::string_view> seen;
@@ -28,12 +28,12 @@ absl::Status ReadTokens(const GgufFile& file, TokenizerData& data) {
     if (!seen.insert(token).second) {
       return Refuse(file, Concat("token ", id, " of key 'tokenizer.ggml.tokens' appears twice"));
     }
-    data.tokens.emplace_back(token);
+    spec.tokens.emplace_back(token);
   }
   return absl::OkStatus();
 }
 
-absl::Status ReadMerges(const GgufFile& file, TokenizerData& data) {
+absl::Status ReadMerges(const GgufFile& file, text::TokenizerSpec& spec) {
   KVBLEND_ASSIGN_OR_RETURN(const auto merges, file.GetStringArray("tokenizer.ggml.merges"));
   for (size_t rank = 0; rank < merges.size(); ++rank) {
     const std::string_view merge = merges[rank];
@@ -45,64 +45,103 @@ absl::Status ReadMerges(const GgufFile& file, TokenizerData& data) {
                                  " of key 'tokenizer.ggml.merges' is malformed; allowed: two parts in UTF-8 "
                                  "with one space between them"));
     }
-    data.merges.emplace_back(merge);
+    spec.merges.emplace_back(merge);
   }
   return absl::OkStatus();
 }
 
-absl::Status ReadTokenTypes(const GgufFile& file, TokenizerData& data) {
+absl::Status ReadTokenTypes(const GgufFile& file, text::TokenizerSpec& spec) {
   constexpr std::string_view kKey = "tokenizer.ggml.token_type";
   if (!file.HasKey(kKey)) return absl::OkStatus();
   KVBLEND_ASSIGN_OR_RETURN(auto types, file.GetInt32Array(kKey));
-  if (types.size() != data.tokens.size()) {
+  if (types.size() != spec.tokens.size()) {
     return Refuse(file, Concat("key '", kKey, "' has ", types.size(), " elements; allowed: one per token, ",
-                               data.tokens.size()));
+                               spec.tokens.size()));
   }
   for (size_t id = 0; id < types.size(); ++id) {
     if (types[id] < 1 || types[id] > 6) {
       return Refuse(file, Concat("key '", kKey, "' is ", types[id], " for token ", id, "; allowed: 1 to 6"));
     }
   }
-  data.token_types = std::move(types);
+  spec.token_types = std::move(types);
   return absl::OkStatus();
 }
 
-absl::Status ReadId(const GgufFile& file, std::string_view key, size_t num_tokens,
-                    std::optional<int32_t>& id) {
+// What says where prompts begin and end, and what is unknown.
+absl::Status ReadIds(const GgufFile& file, text::TokenizerSpec& spec) {
+  std::optional<int32_t> turn_end;
+  std::optional<int32_t> message_end;
+  const std::pair<std::string_view, std::optional<int32_t>*> ids[] = {
+      {"tokenizer.ggml.bos_token_id", &spec.bos},         {"tokenizer.ggml.eos_token_id", &spec.eos},
+      {"tokenizer.ggml.unknown_token_id", &spec.unknown}, {"tokenizer.ggml.eot_token_id", &turn_end},
+      {"tokenizer.ggml.eom_token_id", &message_end},
+  };
+  for (const auto& [key, id] : ids) {
+    if (!file.HasKey(key)) continue;
+    KVBLEND_ASSIGN_OR_RETURN(const int64_t value,
+                             file.GetInteger(key, 0, static_cast<int64_t>(spec.tokens.size()) - 1));
+    *id = static_cast<int32_t>(value);
+  }
+  for (const std::optional<int32_t>& id : {turn_end, message_end}) {
+    if (id) spec.end_of_generation.push_back(*id);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadBool(const GgufFile& file, std::string_view key, bool& value) {
   if (!file.HasKey(key)) return absl::OkStatus();
-  const auto value = file.GetInteger(key, 0, static_cast<int64_t>(num_tokens) - 1);
-  if (value.ok()) id = static_cast<int32_t>(*value);
-  return value.status();
+  const absl::StatusOr<bool> read = file.GetBool(key);
+  if (read.ok()) value = *read;
+  return read.status();
+}
+
+absl::Status ReadByteLevel(const GgufFile& file, text::TokenizerSpec& spec) {
+  spec.pre_tokenizer = "default";
+  if (file.HasKey("tokenizer.ggml.pre")) {
+    KVBLEND_ASSIGN_OR_RETURN(spec.pre_tokenizer, file.GetString("tokenizer.ggml.pre"));
+  }
+  // Unknown names are refused by Tokenizer::Create.
+  if (const auto known = text::FindPreTokenizer(spec.pre_tokenizer); known.ok())
+    spec.add_bos = known->add_bos;
+  return ReadMerges(file, spec);
+}
+
+// Files that leave a key out mean what SentencePiece's models had when the format was made: Llama's first.
+absl::Status ReadSentencePiece(const GgufFile& file, text::TokenizerSpec& spec) {
+  spec.model = text::TokenizerModel::kSentencePieceBpe;
+  KVBLEND_ASSIGN_OR_RETURN(spec.scores, file.GetFloatArray("tokenizer.ggml.scores"));
+  if (spec.scores.size() != spec.tokens.size()) {
+    return Refuse(file, Concat("key 'tokenizer.ggml.scores' has ", spec.scores.size(),
+                               " elements; allowed: one per token, ", spec.tokens.size()));
+  }
+  spec.add_space_prefix = true;
+  const auto num_tokens = static_cast<int32_t>(spec.tokens.size());
+  if (num_tokens > 2) {
+    spec.unknown = 0;
+    spec.bos = 1;
+    spec.eos = 2;
+    spec.add_bos = true;
+  }
+  KVBLEND_RETURN_IF_ERROR(ReadBool(file, "tokenizer.ggml.add_space_prefix", spec.add_space_prefix));
+  return ReadBool(file, "tokenizer.ggml.remove_extra_whitespaces", spec.remove_extra_whitespaces);
 }
 
 }  // namespace
 
-absl::StatusOr<TokenizerData> ReadTokenizerData(const GgufFile& file) {
-  TokenizerData data;
+absl::StatusOr<text::TokenizerSpec> ReadTokenizerSpec(const GgufFile& file) {
+  text::TokenizerSpec spec;
   KVBLEND_ASSIGN_OR_RETURN(const auto model, file.GetString("tokenizer.ggml.model"));
-  if (model != "gpt2") {
-    return absl::UnimplementedError(Concat(file.name(), ": key 'tokenizer.ggml.model' is '", model,
-                                           "'; implemented: 'gpt2' (byte-level BPE)"));
+  if (model != "gpt2" && model != "llama") {
+    return absl::UnimplementedError(
+        Concat(file.name(), ": key 'tokenizer.ggml.model' is '", model,
+               "'; implemented: 'gpt2' (byte-level BPE), 'llama' (SentencePiece)"));
   }
-  data.pre = "default";
-  if (file.HasKey("tokenizer.ggml.pre")) {
-    KVBLEND_ASSIGN_OR_RETURN(data.pre, file.GetString("tokenizer.ggml.pre"));
-  }
-  KVBLEND_RETURN_IF_ERROR(ReadTokens(file, data));
-  KVBLEND_RETURN_IF_ERROR(ReadMerges(file, data));
-  KVBLEND_RETURN_IF_ERROR(ReadTokenTypes(file, data));
-  const std::pair<std::string_view, std::optional<int32_t>*> ids[] = {
-      {"tokenizer.ggml.bos_token_id", &data.bos_id},
-      {"tokenizer.ggml.eos_token_id", &data.eos_id},
-      {"tokenizer.ggml.eot_token_id", &data.eot_id},
-  };
-  for (const auto& [key, id] : ids) {
-    KVBLEND_RETURN_IF_ERROR(ReadId(file, key, data.tokens.size(), *id));
-  }
-  if (file.HasKey("tokenizer.ggml.add_bos_token")) {
-    KVBLEND_ASSIGN_OR_RETURN(data.add_bos, file.GetBool("tokenizer.ggml.add_bos_token"));
-  }
-  return data;
+  KVBLEND_RETURN_IF_ERROR(ReadTokens(file, spec));
+  KVBLEND_RETURN_IF_ERROR(ReadTokenTypes(file, spec));
+  KVBLEND_RETURN_IF_ERROR(model == "gpt2" ? ReadByteLevel(file, spec) : ReadSentencePiece(file, spec));
+  KVBLEND_RETURN_IF_ERROR(ReadIds(file, spec));
+  KVBLEND_RETURN_IF_ERROR(ReadBool(file, "tokenizer.ggml.add_bos_token", spec.add_bos));
+  return spec;
 }
 
 }  // namespace kvblend::model

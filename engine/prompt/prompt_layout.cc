@@ -107,10 +107,12 @@ absl::StatusOr<PromptLayout> BuildPromptLayout(const Prompt& prompt, const text:
   builder.Append(opening.lead_in);
   builder.End(SpanKind::kLeadIn);
   for (size_t i = 0; i < prompt.chunks.size(); ++i) {
-    builder.Append(tokenizer.Encode(prompt.chunks[i]));
+    builder.Append(tokenizer.Encode(prompt.chunks[i], text::TextPosition::kWithin));
     builder.End(SpanKind::kChunk, static_cast<int32_t>(i));
   }
-  builder.Append(chat_template.Close(prompt.question));
+  const bool behind_control = !layout.token_ids.empty() && tokenizer.IsSpecial(layout.token_ids.back());
+  builder.Append(chat_template.Close(
+      prompt.question, behind_control ? text::TextPosition::kStart : text::TextPosition::kWithin));
   builder.End(SpanKind::kQuestion);
 
   if (!builder.fits()) {
@@ -133,7 +135,7 @@ absl::StatusOr<std::vector<text::TokenId>> AnchorTokens(std::string_view system_
 absl::StatusOr<std::vector<text::TokenId>> ChunkTokens(std::string_view chunk, std::string_view field,
                                                        const text::Tokenizer& tokenizer) {
   KVBLEND_RETURN_IF_ERROR(CheckUtf8(field, chunk));
-  return tokenizer.Encode(chunk);
+  return tokenizer.Encode(chunk, text::TextPosition::kWithin);
 }
 
 }  // namespace kvblend::prompt

@@ -33,19 +33,6 @@ absl::StatusOr<kernels::KvEncoding> ChunkEncoding(const EngineOptions& options, 
   return encoding.value_or(int8 ? kernels::KvEncoding::kInt8 : kernels::DenseEncoding(kv_dtype));
 }
 
-text::TokenizerSpec ToTokenizerSpec(model::TokenizerData data) {
-  text::TokenizerSpec spec;
-  spec.pre_tokenizer = std::move(data.pre);
-  spec.tokens = std::move(data.tokens);
-  spec.token_types = std::move(data.token_types);
-  spec.merges = std::move(data.merges);
-  spec.bos = data.bos_id;
-  spec.eos = data.eos_id;
-  spec.add_bos = data.add_bos;
-  if (data.eot_id) spec.end_of_generation.push_back(*data.eot_id);
-  return spec;
-}
-
 /// Nothing where none is wanted, or found.
 absl::StatusOr<std::optional<kv::CorrectionFile>> FindCorrection(const EngineOptions& options,
                                                                  const blend::KeySpace& key_space) {
@@ -116,10 +103,8 @@ absl::StatusOr<std::unique_ptr<ModelRuntime>> ModelRuntime::LoadOn(
   }
   if (options.max_context_tokens > 0) config.context_length = options.max_context_tokens;
   runtime->max_context_tokens = config.context_length;
-  KVBLEND_ASSIGN_OR_RETURN(model::TokenizerData tokenizer_data, model::ReadTokenizerData(file));
-  const std::optional<text::TokenId> eos = tokenizer_data.eos_id;
-  KVBLEND_ASSIGN_OR_RETURN(runtime->tokenizer,
-                           text::Tokenizer::Create(ToTokenizerSpec(std::move(tokenizer_data))));
+  KVBLEND_ASSIGN_OR_RETURN(const text::TokenizerSpec tokenizer, model::ReadTokenizerSpec(file));
+  KVBLEND_ASSIGN_OR_RETURN(runtime->tokenizer, text::Tokenizer::Create(tokenizer));
   if (runtime->tokenizer->vocab_size() != config.vocab_size) {
     return absl::InvalidArgumentError(absl::StrCat(options.model_path, ": the tokenizer has ",
                                                    runtime->tokenizer->vocab_size(), " tokens, the model ",
@@ -129,7 +114,7 @@ absl::StatusOr<std::unique_ptr<ModelRuntime>> ModelRuntime::LoadOn(
       runtime->chat_template,
       text::ChatTemplate::Create(*runtime->tokenizer, {.source = config.chat_template,
                                                        .format = options.chat_format,
-                                                       .eos = eos,
+                                                       .eos = tokenizer.eos,
                                                        .now = absl::Now(),
                                                        .time_zone = absl::LocalTimeZone()}));
   KVBLEND_ASSIGN_OR_RETURN(runtime->weights,

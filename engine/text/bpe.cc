@@ -19,11 +19,24 @@ void BpeMerger::AppendTokens(std::string_view word, std::vector<TokenId>* output
   symbols_.clear();
   for (const char byte : word) {
     const TokenId token = merges_.ByteToken(static_cast<uint8_t>(byte));
-    if (token == kNoToken) continue;
-    const auto index = static_cast<int32_t>(symbols_.size());
-    if (index > 0) symbols_.back().next = index;
-    symbols_.push_back({token, index - 1, -1});
+    if (token != kNoToken) AddSymbol(token);
   }
+  MergeSymbols(output);
+}
+
+void BpeMerger::AppendMerged(std::span<const TokenId> symbols, std::vector<TokenId>* output) {
+  symbols_.clear();
+  for (const TokenId token : symbols) AddSymbol(token);
+  MergeSymbols(output);
+}
+
+void BpeMerger::AddSymbol(TokenId token) {
+  const auto index = static_cast<int32_t>(symbols_.size());
+  if (index > 0) symbols_.back().next = index;
+  symbols_.push_back({token, index - 1, -1});
+}
+
+void BpeMerger::MergeSymbols(std::vector<TokenId>* output) {
   if (symbols_.empty()) return;
   if (symbols_.size() < long_word_) {
     MergeByHeap();

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <queue>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -66,6 +67,8 @@ class BpeMerger {
   /// Appends the tokens of `word` (bytes). A byte without a token of its own is left out, as Hugging Face
   /// tokenizers do for vocabularies without an unknown token.
   void AppendTokens(std::string_view word, std::vector<TokenId>* output);
+  /// Appends what becomes of `symbols`, tokens that no merge has joined yet.
+  void AppendMerged(std::span<const TokenId> symbols, std::vector<TokenId>* output);
 
  private:
   struct Symbol {
@@ -91,6 +94,8 @@ class BpeMerger {
 
   int32_t RankAt(int32_t left) const;
   bool Merge(int32_t left, int32_t rank);
+  void AddSymbol(TokenId token);
+  void MergeSymbols(std::vector<TokenId>* output);
   void MergeByHeap();
   void MergeByBuckets();
   void PushToBucket(int32_t left);

@@ -2,28 +2,55 @@
 
 #include <algorithm>
 #include <array>
-#include <iterator>
 
 namespace kvblend::text {
 namespace {
 
+// The letters of unicode_ranges.inc: upper, lower and other letters, marks, numbers, punctuation, symbols, white space,
+// and upper and lower case in turn.
+enum class RangeClass : uint8_t { U, L, O, M, N, P, S, W, A };
+
 struct ClassRange {
   uint32_t first;
   uint32_t last;
-  CharClass char_class;
+  RangeClass range_class;
 };
 
-constexpr CharClass kLetter = CharClass::kLetter;
-constexpr CharClass kNumber = CharClass::kNumber;
-constexpr CharClass kSpace = CharClass::kSpace;
-
-constexpr ClassRange kRanges[] = {
+constexpr auto kRanges = [] {
+  using enum RangeClass;
+  return std::to_array<ClassRange>({
 #include "engine/text/unicode_ranges.inc"
-};
+  });
+}();
+
+constexpr CharClass ClassIn(const ClassRange& range, uint32_t code_point) {
+  switch (range.range_class) {
+    case RangeClass::U:
+      return CharClass::kUpper;
+    case RangeClass::L:
+      return CharClass::kLower;
+    case RangeClass::O:
+      return CharClass::kCaseless;
+    case RangeClass::M:
+      return CharClass::kMark;
+    case RangeClass::N:
+      return CharClass::kNumber;
+    case RangeClass::P:
+      return CharClass::kPunctuation;
+    case RangeClass::S:
+      return CharClass::kSymbol;
+    case RangeClass::W:
+      return CharClass::kSpace;
+    case RangeClass::A:
+      return (code_point - range.first) % 2 == 0 ? CharClass::kUpper : CharClass::kLower;
+  }
+  return CharClass::kOther;
+}
 
 constexpr CharClass ClassByScan(uint32_t code_point) {
   for (const ClassRange& range : kRanges) {
-    if (code_point <= range.last) return code_point < range.first ? CharClass::kOther : range.char_class;
+    if (code_point > range.last) continue;
+    return code_point < range.first ? CharClass::kOther : ClassIn(range, code_point);
   }
   return CharClass::kOther;
 }
@@ -39,10 +66,10 @@ constexpr auto kAsciiClasses = [] {
 CharClass ClassOf(uint32_t code_point) {
   if (code_point < kAsciiClasses.size()) return kAsciiClasses[code_point];
   const auto* range =
-      std::lower_bound(std::begin(kRanges), std::end(kRanges), code_point,
+      std::lower_bound(kRanges.begin(), kRanges.end(), code_point,
                        [](const ClassRange& candidate, uint32_t value) { return candidate.last < value; });
-  if (range == std::end(kRanges) || code_point < range->first) return CharClass::kOther;
-  return range->char_class;
+  if (range == kRanges.end() || code_point < range->first) return CharClass::kOther;
+  return ClassIn(*range, code_point);
 }
 
 }  // namespace kvblend::text

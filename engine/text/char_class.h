@@ -5,12 +5,35 @@
 
 namespace kvblend::text {
 
-enum class CharClass : uint8_t {
-  kOther,
-  kLetter,  // \p{L}
-  kNumber,  // \p{N}
-  kSpace,   // \s: property White_Space
+/// Each is a bit, so that patterns can name several.
+enum class CharClass : uint16_t {
+  kOther = 1,         // \p{C}: controls, formats, private and unassigned
+  kUpper = 2,         // \p{Lu}, \p{Lt}
+  kLower = 4,         // \p{Ll}
+  kCaseless = 8,      // \p{Lm}, \p{Lo}
+  kMark = 16,         // \p{M}
+  kNumber = 32,       // \p{N}
+  kPunctuation = 64,  // \p{P}
+  kSymbol = 128,      // \p{S}
+  kSpace = 256,       // \s: property White_Space
 };
+
+/// Several classes.
+using CharClasses = uint16_t;
+
+constexpr CharClasses operator|(CharClass a, CharClass b) {
+  return static_cast<CharClasses>(static_cast<CharClasses>(a) | static_cast<CharClasses>(b));
+}
+constexpr CharClasses operator|(CharClasses a, CharClass b) {
+  return static_cast<CharClasses>(a | static_cast<CharClasses>(b));
+}
+constexpr CharClasses AnyOf(CharClass one) { return static_cast<CharClasses>(one); }
+constexpr CharClasses AllBut(CharClasses classes) { return static_cast<CharClasses>(0x1FF & ~classes); }
+constexpr bool IsIn(CharClass one, CharClasses classes) {
+  return (static_cast<CharClasses>(one) & classes) != 0;
+}
+
+inline constexpr CharClasses kLetters = CharClass::kUpper | CharClass::kLower | CharClass::kCaseless;
 
 /// Class of a code point by Unicode 16.0; kOther for what is not assigned there.
 CharClass ClassOf(uint32_t code_point);

@@ -79,7 +79,7 @@ absl::StatusOr<ChatTemplate::Opening> ChatTemplate::Open(std::string_view system
   KVBLEND_ASSIGN_OR_RETURN(const std::vector<ChatPart> parts,
                            ComposeChat(format_, system_text, history, lead_in));
   Opening opening;
-  PromptEncoder encoder(tokenizer_, control_, format_.strips_behind_control);
+  PromptEncoder encoder(tokenizer_, control_, format_.strips_behind_control, TextPosition::kStart);
   encoder.Into(&opening.system);
   size_t turns = 0;
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -111,9 +111,9 @@ absl::StatusOr<ChatTemplate::Opening> ChatTemplate::Open(std::string_view system
   return opening;
 }
 
-std::vector<TokenId> ChatTemplate::Close(std::string_view question) const {
+std::vector<TokenId> ChatTemplate::Close(std::string_view question, TextPosition position) const {
   std::vector<TokenId> tokens;
-  PromptEncoder encoder(tokenizer_, control_, format_.strips_behind_control);
+  PromptEncoder encoder(tokenizer_, control_, format_.strips_behind_control, position);
   encoder.Into(&tokens);
   encoder.AppendText(Trimmed(question, {.left = false, .right = format_.user.right}));
   encoder.AppendPiece(*format_.piece(ChatPoint::kUser, ChatPoint::kEnd));

@@ -56,8 +56,9 @@ class ChatTemplate {
   /// naming system_text or the turn: what the format does not allow.
   absl::StatusOr<Opening> Open(std::string_view system_text, std::span<const ChatTurn> history,
                                std::string_view lead_in) const;
-  /// The question, the end of the user's turn and the opening of the assistant's.
-  std::vector<TokenId> Close(std::string_view question) const;
+  /// The question, the end of the user's turn and the opening of the assistant's. `position` is where the
+  /// question stands: behind text, unless a control token is the last of what comes before.
+  std::vector<TokenId> Close(std::string_view question, TextPosition position = TextPosition::kWithin) const;
 
   /// Its name, or "template" for one that has none.
   const std::string& format_name() const { return format_.name; }

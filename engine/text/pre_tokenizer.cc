@@ -1,178 +1,225 @@
 #include "engine/text/pre_tokenizer.h"
 
-#include <string>
+#include <algorithm>
+#include <span>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "engine/text/utf8.h"
+#include "absl/strings/str_join.h"
+#include "engine/text/word_patterns.h"
 
 namespace kvblend::text {
 namespace {
 
-bool IsLineBreak(uint32_t code_point) { return code_point == '\r' || code_point == '\n'; }
+// As llama.cpp, which gave the names, maps them to patterns.
+constexpr PreTokenizerName kNames[] = {
+    {"a.x-4.0", PreTokenizer::kGpt2},
+    {"chatglm-bpe", PreTokenizer::kLlamaBpe},
+    {"codeshell", PreTokenizer::kSmolLm},
+    {"command-r", PreTokenizer::kSmolLm},
+    {"dbrx", PreTokenizer::kLlamaBpe},
+    {"deepseek-coder", PreTokenizer::kDeepSeekCoder},
+    {"deepseek-llm", PreTokenizer::kDeepSeekLlm},
+    {"deepseek-r1-qwen", PreTokenizer::kQwen2},
+    {"deepseek-v3", PreTokenizer::kDeepSeekV3},
+    {"default", PreTokenizer::kDefault},
+    {"exaone", PreTokenizer::kSmolLm},
+    {"exaone4", PreTokenizer::kGpt2},
+    {"f2llmv2", PreTokenizer::kQwen2},
+    {"falcon-h1", PreTokenizer::kLlamaBpe, /*ignore_merges=*/true, /*add_bos=*/true},
+    {"falcon3", PreTokenizer::kLlamaBpe, /*ignore_merges=*/true, /*add_bos=*/true},
+    {"gigachat", PreTokenizer::kGpt2},
+    {"glm4", PreTokenizer::kLlamaBpe},
+    {"gpt-2", PreTokenizer::kGpt2},
+    {"gpt-4o", PreTokenizer::kGpt4o},
+    {"granite-docling", PreTokenizer::kGpt2},
+    {"grok-2", PreTokenizer::kQwen2},
+    {"hunyuan", PreTokenizer::kQwen2},
+    {"hunyuan-dense", PreTokenizer::kDeepSeekV3},
+    {"jais", PreTokenizer::kGpt2},
+    {"joyai-llm", PreTokenizer::kDeepSeekV3},
+    {"kanana2", PreTokenizer::kGpt4o},
+    {"kormo", PreTokenizer::kQwen2},
+    {"lfm2", PreTokenizer::kLlamaBpe, /*ignore_merges=*/true, /*add_bos=*/true},
+    {"llama-bpe", PreTokenizer::kLlamaBpe, /*ignore_merges=*/true, /*add_bos=*/true},
+    {"llama-v3", PreTokenizer::kLlamaBpe, /*ignore_merges=*/true, /*add_bos=*/true},
+    {"llama3", PreTokenizer::kLlamaBpe, /*ignore_merges=*/true, /*add_bos=*/true},
+    {"llama4", PreTokenizer::kGpt4o},
+    {"megrez", PreTokenizer::kQwen2},
+    {"mellum", PreTokenizer::kGpt2},
+    {"midm-2.0", PreTokenizer::kLlamaBpe, /*ignore_merges=*/true, /*add_bos=*/true},
+    {"minerva-7b", PreTokenizer::kSmolLm},
+    {"minimax-m2", PreTokenizer::kGpt4o},
+    {"mpt", PreTokenizer::kGpt2},
+    {"olmo", PreTokenizer::kGpt2},
+    {"phi-2", PreTokenizer::kGpt2},
+    {"pixtral", PreTokenizer::kLlamaBpe, /*ignore_merges=*/true, /*add_bos=*/true},
+    {"qwen2", PreTokenizer::kQwen2},
+    {"qwen35", PreTokenizer::kQwen35},
+    {"refact", PreTokenizer::kSmolLm},
+    {"smaug-bpe", PreTokenizer::kLlamaBpe},
+    {"smollm", PreTokenizer::kSmolLm},
+    {"solar-open", PreTokenizer::kQwen2},
+    {"stablelm2", PreTokenizer::kQwen2},
+    {"starcoder", PreTokenizer::kSmolLm},
+    {"tekken", PreTokenizer::kTekken, /*ignore_merges=*/true, /*add_bos=*/true},
+    {"trillion", PreTokenizer::kGpt2},
+};
 
-// Simple case folding, as far as the letters of English contractions have partners: U+017F folds to 's'.
-uint32_t FoldCase(uint32_t code_point) {
-  if (code_point >= 'A' && code_point <= 'Z') return code_point + ('a' - 'A');
-  return code_point == 0x17F ? 's' : code_point;
+enum class Stage : uint8_t {
+  kGpt2,
+  kLlama3,
+  kQwen2,
+  kQwen35,
+  kGpt4o,
+  kTekken,
+  kDeepSeekV3,
+  kOneNumber,
+  kUpToThreeNumbers,
+  kNumbers,
+  kThreeDigits,
+  kLineBreak,
+  kSpacedLetters,
+  kSpacedPunctuation,
+  kPunctuation,
+  kTrailingSpaces,
+  kHanKana,
+  kEastAsian,
+  kSpacedCased,
+  kSpacedListedPunctuation,
+};
+
+std::span<const Stage> StagesOf(PreTokenizer pre_tokenizer) {
+  using enum Stage;
+  static constexpr Stage kOfGpt2[] = {kGpt2};
+  static constexpr Stage kOfSmolLm[] = {kOneNumber, kGpt2};
+  static constexpr Stage kOfLlama[] = {kLlama3};
+  static constexpr Stage kOfQwen2[] = {kQwen2};
+  static constexpr Stage kOfQwen35[] = {kQwen35};
+  static constexpr Stage kOfGpt4o[] = {kGpt4o};
+  static constexpr Stage kOfTekken[] = {kTekken};
+  static constexpr Stage kOfDeepSeekLlm[] = {kLineBreak,      kSpacedCased, kSpacedListedPunctuation,
+                                             kTrailingSpaces, kEastAsian,   kOneNumber};
+  static constexpr Stage kOfDeepSeekCoder[] = {kLineBreak, kSpacedLetters, kSpacedPunctuation, kEastAsian,
+                                               kOneNumber};
+  static constexpr Stage kOfDeepSeekV3[] = {kUpToThreeNumbers, kHanKana, kDeepSeekV3};
+  static constexpr Stage kOfDefault[] = {kPunctuation, kGpt2, kNumbers, kThreeDigits};
+  switch (pre_tokenizer) {
+    case PreTokenizer::kGpt2:
+      return kOfGpt2;
+    case PreTokenizer::kSmolLm:
+      return kOfSmolLm;
+    case PreTokenizer::kLlamaBpe:
+      return kOfLlama;
+    case PreTokenizer::kQwen2:
+      return kOfQwen2;
+    case PreTokenizer::kQwen35:
+      return kOfQwen35;
+    case PreTokenizer::kGpt4o:
+      return kOfGpt4o;
+    case PreTokenizer::kTekken:
+      return kOfTekken;
+    case PreTokenizer::kDeepSeekLlm:
+      return kOfDeepSeekLlm;
+    case PreTokenizer::kDeepSeekCoder:
+      return kOfDeepSeekCoder;
+    case PreTokenizer::kDeepSeekV3:
+      return kOfDeepSeekV3;
+    case PreTokenizer::kDefault:
+      break;
+  }
+  return kOfDefault;
+}
+
+// End of the match at `begin`, or `begin`.
+size_t Match(Stage stage, const Stretch& stretch, size_t begin) {
+  constexpr CharClasses kMarkedLetters = kLetters | CharClass::kMark;
+  switch (stage) {
+    case Stage::kGpt2:
+      return MatchGpt2(stretch, begin);
+    case Stage::kLlama3:
+      return MatchLlama(stretch, begin, {.letters = kLetters, .max_numbers = 3});
+    case Stage::kQwen2:
+      return MatchLlama(stretch, begin, {.letters = kLetters, .max_numbers = 1});
+    case Stage::kQwen35:
+      return MatchLlama(stretch, begin, {.letters = kMarkedLetters, .max_numbers = 1});
+    case Stage::kGpt4o:
+      return MatchCases(stretch, begin, {.contractions = true, .max_numbers = 3});
+    case Stage::kTekken:
+      return MatchCases(stretch, begin, {.contractions = false, .max_numbers = 1});
+    case Stage::kDeepSeekV3:
+      return MatchDeepSeekV3(stretch, begin);
+    case Stage::kOneNumber:
+      return MatchNumbers(stretch, begin, 1);
+    case Stage::kUpToThreeNumbers:
+      return MatchNumbers(stretch, begin, 3);
+    case Stage::kNumbers:
+      return MatchNumbers(stretch, begin, stretch.text.size());
+    case Stage::kThreeDigits:
+      return MatchThreeDigits(stretch, begin);
+    case Stage::kLineBreak:
+      return MatchLineBreak(stretch, begin);
+    case Stage::kSpacedLetters:
+      return MatchSpaced(stretch, begin, kLetters);
+    case Stage::kSpacedPunctuation:
+      return MatchSpaced(stretch, begin, AnyOf(CharClass::kPunctuation));
+    case Stage::kPunctuation:
+      return MatchPunctuation(stretch, begin);
+    case Stage::kTrailingSpaces:
+      return MatchTrailingSpaces(stretch, begin);
+    case Stage::kHanKana:
+      return MatchHanKana(stretch, begin);
+    case Stage::kEastAsian:
+      return MatchEastAsian(stretch, begin);
+    case Stage::kSpacedCased:
+      return MatchSpacedCased(stretch, begin);
+    case Stage::kSpacedListedPunctuation:
+      return MatchSpacedListedPunctuation(stretch, begin);
+  }
+  return begin;
+}
+
+// End of the first piece at `begin`: of a match, or of what lies before the next one.
+size_t Cut(Stage stage, const Stretch& stretch, size_t begin) {
+  if (const size_t end = Match(stage, stretch, begin); end > begin) return end;
+  size_t end = begin;
+  do {
+    // Where a run of spaces is not the last, no part of it is; trying each would take time quadratic in its length.
+    const size_t after_spaces =
+        stage == Stage::kTrailingSpaces ? stretch.Skip(end, AnyOf(CharClass::kSpace)) : end;
+    end = after_spaces > end ? after_spaces : end + stretch.At(end).length;
+  } while (end < stretch.text.size() && Match(stage, stretch, end) == end);
+  return end;
 }
 
 }  // namespace
 
-absl::StatusOr<PreTokenizer> ParsePreTokenizer(std::string_view name) {
-  if (name == "gpt-2") return PreTokenizer::kGpt2;
-  if (name == "smollm") return PreTokenizer::kSmolLm;
-  if (name == "llama-bpe") return PreTokenizer::kLlamaBpe;
-  if (name == "qwen2") return PreTokenizer::kQwen2;
+absl::StatusOr<PreTokenizerName> FindPreTokenizer(std::string_view name) {
+  std::vector<std::string> allowed;
+  for (const PreTokenizerName& row : kNames) {
+    if (row.name == name) return row;
+    allowed.push_back(absl::StrCat("'", std::string(row.name), "'"));
+  }
   return absl::UnimplementedError(
       absl::StrCat("tokenizer.ggml.pre is '", std::string(name),
-                   "', which is not implemented; allowed: 'gpt-2', 'llama-bpe', 'qwen2', 'smollm'"));
+                   "', which is not implemented; allowed: ", absl::StrJoin(allowed, ", ")));
 }
 
 WordScanner::WordScanner(PreTokenizer pre_tokenizer, std::string_view text)
-    : pre_tokenizer_(pre_tokenizer),
-      text_(text),
-      end_(pre_tokenizer == PreTokenizer::kSmolLm ? 0 : text.size()) {}
+    : pre_tokenizer_(pre_tokenizer), text_(text) {}
 
 std::string_view WordScanner::Next() {
   if (position_ >= text_.size()) return {};
+  const std::span<const Stage> stages = StagesOf(pre_tokenizer_);
+  size_t stretch_end = text_.size();
+  for (size_t i = 0; i < stages.size(); ++i) {
+    if (ends_[i] <= position_) ends_[i] = Cut(stages[i], {text_.substr(0, stretch_end)}, position_);
+    stretch_end = ends_[i];
+  }
   const size_t begin = position_;
-  switch (pre_tokenizer_) {
-    case PreTokenizer::kGpt2:
-      position_ = NextGpt2();
-      break;
-    case PreTokenizer::kSmolLm:
-      position_ = NextSmolLm();
-      break;
-    case PreTokenizer::kLlamaBpe:
-      position_ = NextLlama(3);
-      break;
-    case PreTokenizer::kQwen2:
-      position_ = NextLlama(1);
-      break;
-  }
+  position_ = stretch_end;
   return text_.substr(begin, position_ - begin);
-}
-
-WordScanner::Character WordScanner::At(size_t position) const {
-  if (position >= end_) return {0, 0, CharClass::kOther};
-  const Utf8Step step = DecodeUtf8At(text_, position);
-  return {step.code_point, step.length, ClassOf(step.code_point)};
-}
-
-size_t WordScanner::SkipClass(size_t position, CharClass char_class) const {
-  for (;;) {
-    const Character next = At(position);
-    if (next.length == 0 || next.char_class != char_class) return position;
-    position += next.length;
-  }
-}
-
-size_t WordScanner::Contraction(bool ignore_case) const {
-  const Character apostrophe = At(position_);
-  if (apostrophe.length == 0 || apostrophe.code_point != '\'') return position_;
-  size_t end = position_ + 1;
-  const auto letter = [&]() -> uint32_t {
-    const Character next = At(end);
-    end += next.length;
-    if (next.length == 0) return 0;
-    return ignore_case ? FoldCase(next.code_point) : next.code_point;
-  };
-  const uint32_t first = letter();
-  if (first == 's' || first == 't' || first == 'm' || first == 'd') return end;
-  if (first == 'r' || first == 'v') return letter() == 'e' ? end : position_;
-  if (first == 'l') return letter() == 'l' ? end : position_;
-  return position_;
-}
-
-size_t WordScanner::Whitespace() const {
-  size_t last = position_;  // where the run's last character begins
-  size_t end = position_;
-  for (Character next = At(end); next.length != 0 && next.char_class == CharClass::kSpace; next = At(end)) {
-    last = end;
-    end += next.length;
-  }
-  // Before other text the run leaves its last character to the next word, unless it has only that one.
-  return end < end_ && last > position_ ? last : end;
-}
-
-size_t WordScanner::NextGpt2() const {
-  if (const size_t end = Contraction(/*ignore_case=*/false); end > position_) return end;
-  const Character first = At(position_);
-  const Character second = At(position_ + first.length);
-  const bool led_by_space =
-      first.code_point == ' ' && second.length != 0 && second.char_class != CharClass::kSpace;
-  if (first.char_class == CharClass::kSpace && !led_by_space) return Whitespace();
-  const Character word = led_by_space ? second : first;
-  return SkipClass(position_ + (led_by_space ? 1 : 0), word.char_class);
-}
-
-size_t WordScanner::NextSmolLm() {
-  if (position_ == end_) {
-    const Character first = [&] {
-      end_ = text_.size();
-      return At(position_);
-    }();
-    if (first.char_class == CharClass::kNumber) {
-      end_ = position_ + first.length;
-      return end_;
-    }
-    for (size_t end = position_;;) {
-      const Character next = At(end);
-      if (next.length == 0 || next.char_class == CharClass::kNumber) {
-        end_ = end;
-        break;
-      }
-      end += next.length;
-    }
-  }
-  return NextGpt2();
-}
-
-size_t WordScanner::NextLlama(int max_numbers) const {
-  if (const size_t end = Contraction(/*ignore_case=*/true); end > position_) return end;
-  const Character first = At(position_);
-  const size_t after_first = position_ + first.length;
-  const Character second = At(after_first);
-  const bool second_exists = second.length != 0;
-
-  // [^\r\n\p{L}\p{N}]?\p{L}+
-  if (first.char_class == CharClass::kLetter) return SkipClass(after_first, CharClass::kLetter);
-  if (first.char_class != CharClass::kNumber && !IsLineBreak(first.code_point) && second_exists &&
-      second.char_class == CharClass::kLetter) {
-    return SkipClass(after_first, CharClass::kLetter);
-  }
-
-  // \p{N}{1,max_numbers}
-  if (first.char_class == CharClass::kNumber) {
-    size_t end = after_first;
-    for (int count = 1; count < max_numbers; ++count) {
-      const Character next = At(end);
-      if (next.length == 0 || next.char_class != CharClass::kNumber) break;
-      end += next.length;
-    }
-    return end;
-  }
-
-  // ?[^\s\p{L}\p{N}]+[\r\n]*
-  if (first.char_class == CharClass::kOther ||
-      (first.code_point == ' ' && second_exists && second.char_class == CharClass::kOther)) {
-    size_t end = SkipClass(after_first, CharClass::kOther);
-    for (Character next = At(end); next.length != 0 && IsLineBreak(next.code_point); next = At(end)) {
-      end += next.length;
-    }
-    return end;
-  }
-
-  // \s*[\r\n]+: the whitespace up to its last line break
-  size_t after_break = position_;
-  for (size_t end = position_;;) {
-    const Character next = At(end);
-    if (next.length == 0 || next.char_class != CharClass::kSpace) break;
-    end += next.length;
-    if (IsLineBreak(next.code_point)) after_break = end;
-  }
-  return after_break > position_ ? after_break : Whitespace();
 }
 
 }  // namespace kvblend::text

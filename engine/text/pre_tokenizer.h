@@ -1,33 +1,50 @@
 // Pre-tokenizers of byte-level BPE: they cut text into words, inside which alone merges happen.
 //
-// Each scanner is written by hand for one published pattern (of the tokenizer.json files of GPT-2, SmolLM2,
-// Llama 3 and Qwen2) and runs in time linear in the text, without recursion:
-//
-//   gpt-2      's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
-//   smollm     every \p{N} character alone; gpt-2's pattern on each stretch between them
-//   llama-bpe  (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|[ ]?[^\s\p{L}\p{N}]+[\r\n]*
-//              |\s*[\r\n]+|\s+(?!\S)|\s+
-//   qwen2      llama-bpe's with \p{N} in place of \p{N}{1,3}
+// Each is a list of patterns (word_patterns.h), as in the published tokenizer.json files: the first cuts the text at its
+// matches, the next each of the pieces, matches and what lies between them alike, and so on.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "absl/status/statusor.h"
-#include "engine/text/char_class.h"
 
 namespace kvblend::text {
 
-enum class PreTokenizer { kGpt2, kSmolLm, kLlamaBpe, kQwen2 };
+enum class PreTokenizer {
+  kGpt2,
+  kSmolLm,  // every number alone, then GPT-2's
+  kLlamaBpe,
+  kQwen2,
+  kQwen35,
+  kGpt4o,
+  kTekken,
+  kDeepSeekLlm,
+  kDeepSeekCoder,
+  kDeepSeekV3,
+  kDefault,  // what llama.cpp takes for files that name none
+};
+inline constexpr int kNumPreTokenizers = 11;
 
-/// By the name that GGUF files carry in tokenizer.ggml.pre. kUnimplemented, listing the allowed names, for
-/// others.
-absl::StatusOr<PreTokenizer> ParsePreTokenizer(std::string_view name);
+/// What a name in tokenizer.ggml.pre says.
+struct PreTokenizerName {
+  std::string_view name;
+  PreTokenizer pattern;
+  bool ignore_merges = false;  // a word that is a token is that token, whatever the merges say
+  bool add_bos = false;        // prompts begin with BOS where the file does not say
+};
+
+/// kUnimplemented, listing the allowed names, for others.
+absl::StatusOr<PreTokenizerName> FindPreTokenizer(std::string_view name);
 
 /// Walks over the words of one text. Words cover the text in order, without gaps. Not thread-safe.
 class WordScanner {
  public:
+  static constexpr size_t kMaxStages = 6;
+
   /// `text` must be valid UTF-8 and outlive the scanner and the words that it returns.
   WordScanner(PreTokenizer pre_tokenizer, std::string_view text);
 
@@ -35,24 +52,11 @@ class WordScanner {
   std::string_view Next();
 
  private:
-  struct Character {
-    uint32_t code_point;
-    uint32_t length;  // bytes; 0 past the end
-    CharClass char_class;
-  };
-
-  Character At(size_t position) const;  // up to end_, where a stretch ends
-  size_t SkipClass(size_t position, CharClass char_class) const;
-  size_t Contraction(bool ignore_case) const;  // end of a contraction at position_, or position_
-  size_t Whitespace() const;                   // \s+(?!\S)|\s+ at position_
-  size_t NextGpt2() const;
-  size_t NextSmolLm();
-  size_t NextLlama(int max_numbers) const;
-
   PreTokenizer pre_tokenizer_;
   std::string_view text_;
   size_t position_ = 0;
-  size_t end_;  // lookahead sees nothing from here on
+  std::array<size_t, kMaxStages>
+      ends_{};  // of the piece at position_, after each pattern; each inside the one before
 };
 
 }  // namespace kvblend::text

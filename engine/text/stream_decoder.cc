@@ -7,7 +7,12 @@ namespace kvblend::text {
 std::string StreamDecoder::Append(TokenId token) {
   std::string text;
   if (skip_special_ && tokenizer_.IsSpecial(token)) return text;
-  held_back_.append(tokenizer_.TokenBytes(token));
+  std::string_view bytes = tokenizer_.TokenBytes(token);
+  if (at_start_ && !bytes.empty()) {
+    at_start_ = false;
+    if (tokenizer_.strips_leading_space() && bytes.front() == ' ') bytes.remove_prefix(1);
+  }
+  held_back_.append(bytes);
   held_back_.erase(0, AppendReplacingInvalidUtf8(held_back_, /*keep_incomplete=*/true, &text));
   return text;
 }
@@ -16,6 +21,7 @@ std::string StreamDecoder::Flush() {
   std::string text;
   AppendReplacingInvalidUtf8(held_back_, /*keep_incomplete=*/false, &text);
   held_back_.clear();
+  at_start_ = true;
   return text;
 }
 

@@ -27,6 +27,7 @@ class StreamDecoder {
   const Tokenizer& tokenizer_;
   bool skip_special_;
   std::string held_back_;  // the beginning of a character
+  bool at_start_ = true;
 };
 
 }  // namespace kvblend::text

@@ -1,7 +1,11 @@
 #include "engine/text/tokenizer.h"
 
+#include <algorithm>
+#include <deque>
 #include <utility>
 
+#include "engine/text/plain_form.h"
+#include "engine/text/scored_bpe.h"
 #include "engine/text/utf8.h"
 
 namespace kvblend::text {
@@ -12,20 +16,47 @@ constexpr size_t kMaxRememberedWord = 48;
 // Bounds the memory of texts made of ever new words.
 constexpr size_t kMaxRememberedWords = 1 << 16;
 
-/// Encodes words into one output; a word seen before is copied from where it went first.
-class WordEncoder {
- public:
-  WordEncoder(const BpeMerges& merges, std::vector<TokenId>* output) : merger_(merges), output_(output) {}
+// End of the word at `begin` where words begin with spaces: runs of these, then others.
+size_t EndOfSpacedWord(std::string_view text, size_t begin) {
+  const size_t word = text.find_first_not_of(' ', begin);
+  return word == std::string_view::npos ? text.size() : std::min(text.find(' ', word), text.size());
+}
 
-  void Append(std::string_view word) {
+}  // namespace
+
+/// Encodes the plain stretches of one text into one output.
+class Tokenizer::Encoder {
+ public:
+  Encoder(const Tokenizer& tokenizer, std::vector<TokenId>* output)
+      : tokenizer_(tokenizer), bpe_(tokenizer.merges_), scored_(tokenizer.pieces_), output_(output) {}
+
+  /// In the vocabulary's spelling, without user-defined tokens. `plain` must outlive the encoder.
+  void Append(std::string_view plain) {
+    if (tokenizer_.is_byte_level()) {
+      WordScanner scanner(tokenizer_.pre_tokenizer_, plain);
+      for (std::string_view word = scanner.Next(); !word.empty(); word = scanner.Next()) AppendWord(word);
+      return;
+    }
+    // All of the text is one word, where nothing says that it falls into smaller ones.
+    const bool divides = tokenizer_.pieces_.spaces_divide();
+    for (size_t begin = 0; begin < plain.size();) {
+      const size_t end = divides ? EndOfSpacedWord(plain, begin) : plain.size();
+      AppendWord(plain.substr(begin, end - begin));
+      begin = end;
+    }
+  }
+
+ private:
+  // A word seen before is copied from where it went first.
+  void AppendWord(std::string_view word) {
     if (word.size() > kMaxRememberedWord) {
-      merger_.AppendTokens(word, output_);
+      AppendNewWord(word);
       return;
     }
     const auto entry = remembered_.find(word);
     if (entry == remembered_.end()) {
       const size_t begin = output_->size();
-      merger_.AppendTokens(word, output_);
+      AppendNewWord(word);
       if (remembered_.size() < kMaxRememberedWords) remembered_.try_emplace(word, begin, output_->size());
       return;
     }
@@ -35,15 +66,37 @@ class WordEncoder {
     }
   }
 
- private:
-  BpeMerger merger_;
+  void AppendNewWord(std::string_view word) {
+    if (tokenizer_.ignore_merges_) {
+      if (const Pieces::Piece* piece = tokenizer_.pieces_.Find(word)) {
+        output_->push_back(piece->token);
+        return;
+      }
+    }
+    if (tokenizer_.is_byte_level()) return bpe_.AppendTokens(word, output_);
+    if (!tokenizer_.by_rank_) return scored_.AppendTokens(word, output_);
+    symbols_.clear();
+    for (size_t begin = 0; begin < word.size();) {
+      const std::string_view character = word.substr(begin, DecodeUtf8At(word, begin).length);
+      if (const Pieces::Piece* piece = tokenizer_.pieces_.Find(character)) {
+        symbols_.push_back(piece->token);
+      } else {
+        tokenizer_.pieces_.AppendCharacter(character, &symbols_);
+      }
+      begin += character.size();
+    }
+    bpe_.AppendMerged(symbols_, output_);
+  }
+
+  const Tokenizer& tokenizer_;
+  BpeMerger bpe_;
+  ScoredBpeMerger scored_;
+  std::vector<TokenId> symbols_;  // of one word
   std::vector<TokenId>* output_;
   absl::flat_hash_map<std::string_view, std::pair<size_t, size_t>> remembered_;  // [begin, end) in *output_
 };
 
-}  // namespace
-
-std::vector<TokenId> Tokenizer::Encode(std::string_view text) const {
+std::vector<TokenId> Tokenizer::Encode(std::string_view text, TextPosition position) const {
   std::string replaced;
   if (FirstInvalidUtf8(text)) {
     AppendReplacingInvalidUtf8(text, /*keep_incomplete=*/false, &replaced);
@@ -51,44 +104,52 @@ std::vector<TokenId> Tokenizer::Encode(std::string_view text) const {
   }
   std::vector<TokenId> tokens;
   tokens.reserve(text.size() / 4 + 1);
-  WordEncoder encoder(merges_, &tokens);
-  // Llama 3's tokenizer has "ignore_merges": a word that is a token needs no merging.
-  const bool whole_words_first = pre_tokenizer_ == PreTokenizer::kLlamaBpe;
-  const auto encode_plain = [&](std::string_view plain) {
-    WordScanner scanner(pre_tokenizer_, plain);
-    for (std::string_view word = scanner.Next(); !word.empty(); word = scanner.Next()) {
-      if (whole_words_first) {
-        if (const auto found = words_.find(word); found != words_.end()) {
-          tokens.push_back(found->second);
-          continue;
-        }
-      }
-      encoder.Append(word);
-    }
+  Encoder encoder(*this, &tokens);
+  std::deque<std::string> spelled;  // stays where it is: the encoder keeps views
+  const auto spell = [&](std::string_view part, bool prefix) -> std::string_view {
+    if (part.empty()) return part;
+    std::string plain = WithPlainSpaces(part);
+    if (remove_extra_whitespaces_) RemoveExtraSpaces(&plain);
+    if (plain.empty()) return {};
+    if (prefix && !(space_prefix_.unless_space && plain.front() == ' ')) plain.insert(0, 1, ' ');
+    return spelled.emplace_back(std::move(plain));
+  };
+  const bool prefix = space_prefix_.wanted && position == TextPosition::kStart;
+  const bool spell_parts = !is_byte_level() && user_defined_first_;
+  if (!is_byte_level() && !spell_parts) text = spell(text, prefix);
+  const auto encode_plain = [&](size_t begin, size_t end) {
+    const std::string_view part = text.substr(begin, end - begin);
+    encoder.Append(spell_parts ? spell(part, begin == 0 ? prefix : space_prefix_.every_piece) : part);
   };
 
   size_t plain_begin = 0;
   if (!user_defined_by_byte_.empty()) {
-    for (size_t position = 0; position < text.size();) {
-      const UserDefined* match = UserDefinedAt(text, position);
+    for (size_t at = 0; at < text.size();) {
+      const UserDefined* match = UserDefinedAt(text, at);
       if (match == nullptr) {
-        ++position;
+        ++at;
         continue;
       }
-      encode_plain(text.substr(plain_begin, position - plain_begin));
+      encode_plain(plain_begin, at);
       tokens.push_back(match->token);
-      position += match->bytes.size();
-      plain_begin = position;
+      at += match->pattern.size();
+      plain_begin = at;
     }
   }
-  encode_plain(text.substr(plain_begin));
+  encode_plain(plain_begin, text.size());
+  if (pieces_.unknown()) {
+    // Unknown characters that are neighbours are one unknown token.
+    const auto end = std::unique(tokens.begin(), tokens.end(),
+                                 [this](TokenId a, TokenId b) { return a == b && a == *pieces_.unknown(); });
+    tokens.erase(end, tokens.end());
+  }
   return tokens;
 }
 
 const Tokenizer::UserDefined* Tokenizer::UserDefinedAt(std::string_view text, size_t position) const {
   const std::string_view rest = text.substr(position);
   for (const UserDefined& candidate : user_defined_by_byte_[static_cast<uint8_t>(text[position])]) {
-    if (rest.substr(0, candidate.bytes.size()) == candidate.bytes) return &candidate;
+    if (rest.starts_with(candidate.pattern)) return &candidate;
   }
   return nullptr;
 }
@@ -114,6 +175,7 @@ std::string Tokenizer::Decode(std::span<const TokenId> tokens, bool skip_special
   for (const TokenId token : tokens) {
     if (!skip_special || !IsSpecial(token)) bytes.append(TokenBytes(token));
   }
+  if (space_prefix_.wanted && bytes.starts_with(' ')) bytes.erase(0, 1);
   if (!FirstInvalidUtf8(bytes)) return bytes;
   std::string text;
   AppendReplacingInvalidUtf8(bytes, /*keep_incomplete=*/false, &text);

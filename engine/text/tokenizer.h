@@ -1,4 +1,5 @@
-// Byte-level BPE tokenizer, with the ids that Hugging Face `tokenizers` gives for the same vocabulary.
+// Tokenizers of language models, with the ids that Hugging Face `tokenizers` and SentencePiece give for the same
+// vocabulary: byte-level BPE (GPT-2, Llama 3, Qwen, ...) and SentencePiece's BPE (Llama 2, Mistral, Phi 3, Gemma).
 //
 // Text and control never mix: Encode() gives no control token whatever the text says ("<|im_end|>" in a
 // document is nine characters of text). Control tokens enter a prompt only by their ids, through
@@ -18,23 +19,46 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/text/bpe.h"
+#include "engine/text/pieces.h"
 #include "engine/text/pre_tokenizer.h"
 #include "engine/text/token_id.h"
 
 namespace kvblend::text {
 
-/// A tokenizer as a GGUF file describes it. The fields carry the names of its tokenizer.ggml.* keys.
+enum class TokenizerModel {
+  kByteLevelBpe,      // "gpt2": words cut by a pattern, merges of bytes by rank
+  kSentencePieceBpe,  // "llama": merges of characters, by score, or by rank where there are merges
+};
+
+/// A tokenizer as a model file describes it. Fields with the names of tokenizer.ggml.* keys are these.
 struct TokenizerSpec {
-  std::string pre_tokenizer;         // "gpt-2", "llama-bpe", "qwen2" or "smollm"
-  std::vector<std::string> tokens;   // in GPT-2's spelling of bytes (byte_level.h); control tokens literally
+  TokenizerModel model = TokenizerModel::kByteLevelBpe;
+  std::string pre_tokenizer;  // of byte-level BPE: a name that FindPreTokenizer knows
+  /// Byte-level: in GPT-2's spelling of bytes (byte_level.h); SentencePiece: with U+2581 for a space, and "<0x41>"
+  /// for a byte. Control tokens literally.
+  std::vector<std::string> tokens;
   std::vector<int32_t> token_types;  // one per token: a GgufTokenType; empty: all normal
   std::vector<std::string> merges;   // "left right", in order of rank
+  std::vector<float> scores;         // of SentencePiece without merges: one per token
+  /// Whether a word that is a token needs no merges; unset: as usual for the pre-tokenizer.
+  std::optional<bool> ignore_merges;
   std::optional<TokenId> bos;
   std::optional<TokenId> eos;
+  std::optional<TokenId> unknown;
   bool add_bos = false;  // prompts begin with `bos`
   /// Tokens that end a generation besides `eos`. Control tokens with the usual names of end-of-turn and
   /// end-of-text markers need not be listed.
   std::vector<TokenId> end_of_generation;
+
+  // The rest matters to SentencePiece's models only.
+  bool add_space_prefix = false;  // a text is encoded with a space before it; decoding takes it away
+  /// What else begins with such a space: what follows a user-defined token; not, what begins with a space anyway.
+  bool space_prefix_every_piece = false;
+  bool space_prefix_unless_space = false;
+  bool remove_extra_whitespaces = false;  // spaces at both ends, and all but one in a row
+  /// User-defined tokens are looked for in the text as it is, U+2581 being no space, instead of behind the space
+  /// that is put in front.
+  bool user_defined_first = false;
 };
 
 /// Values of tokenizer.ggml.token_type.
@@ -47,6 +71,12 @@ enum GgufTokenType : int32_t {
   kGgufByte = 6,
 };
 
+/// Where a text stands that is encoded on its own.
+enum class TextPosition {
+  kStart,   // at the beginning, or behind a control token
+  kWithin,  // goes on behind other text: nothing is put in front (TokenizerSpec::add_space_prefix)
+};
+
 /// Immutable; safe from any thread.
 class Tokenizer {
  public:
@@ -57,8 +87,9 @@ class Tokenizer {
   /// Ids of `text`, without BOS. The text is not normalised (a GGUF file names no normalisation). Ill-formed
   /// UTF-8 counts as U+FFFD, one per maximal subpart (utf8.h). Control tokens never come out; tokens of type
   /// "user defined" do where their string occurs (leftmost, then longest), as in Hugging Face tokenizers.
-  /// Bytes for which the vocabulary has no token are left out.
-  std::vector<TokenId> Encode(std::string_view text) const;
+  /// Bytes for which a byte-level vocabulary has no token are left out; what a SentencePiece vocabulary lacks
+  /// becomes the unknown token.
+  std::vector<TokenId> Encode(std::string_view text, TextPosition position = TextPosition::kStart) const;
 
   /// Id of the control or user-defined token with this string.
   std::optional<TokenId> FindSpecial(std::string_view name) const;
@@ -74,30 +105,48 @@ class Tokenizer {
   std::string_view TokenBytes(TokenId token) const;
 
   /// The text of `tokens`; always valid UTF-8 (ill-formed bytes become U+FFFD). Ids outside the vocabulary
-  /// are left out, and control tokens too with `skip_special`.
+  /// are left out, and control tokens too with `skip_special`. The space that encoding puts in front is taken away.
   std::string Decode(std::span<const TokenId> tokens, bool skip_special) const;
 
   int32_t vocab_size() const { return static_cast<int32_t>(types_.size()); }
+  /// Whether the text of tokens loses the space that it begins with (TokenizerSpec::add_space_prefix).
+  bool strips_leading_space() const { return space_prefix_.wanted; }
   std::optional<TokenId> bos() const { return bos_; }
   bool add_bos() const { return add_bos_; }
 
  private:
+  class Encoder;
+
   struct UserDefined {
-    std::string_view bytes;
+    std::string pattern;
     TokenId token;
+  };
+  struct SpacePrefix {
+    bool wanted = false;
+    bool every_piece = false;
+    bool unless_space = false;
   };
 
   Tokenizer() = default;
+  bool is_byte_level() const { return model_ == TokenizerModel::kByteLevelBpe; }
+  absl::Status LoadTypes(const TokenizerSpec& spec);
   absl::Status LoadTokens(const TokenizerSpec& spec);
+  absl::Status LoadPieces(const TokenizerSpec& spec, const std::vector<bool>& is_text);
   absl::Status LoadMerges(const TokenizerSpec& spec);
   absl::Status LoadMarkers(const TokenizerSpec& spec);
   const UserDefined* UserDefinedAt(std::string_view text, size_t position) const;
 
+  TokenizerModel model_ = TokenizerModel::kByteLevelBpe;
   PreTokenizer pre_tokenizer_ = PreTokenizer::kGpt2;
+  bool ignore_merges_ = false;
+  bool by_rank_ = true;  // else by score
+  SpacePrefix space_prefix_;
+  bool remove_extra_whitespaces_ = false;
+  bool user_defined_first_ = false;
   std::string bytes_;                                           // of all tokens, one after the other
   std::vector<size_t> offsets_;                                 // into bytes_; vocab_size() + 1
   std::vector<int32_t> types_;                                  // GgufTokenType
-  absl::flat_hash_map<std::string_view, TokenId> words_;        // normal tokens by their bytes
+  Pieces pieces_;                                               // what text is made of
   absl::flat_hash_map<std::string_view, TokenId> specials_;     // control and user-defined tokens by name
   std::vector<std::vector<UserDefined>> user_defined_by_byte_;  // by first byte, longest first; or empty
   BpeMerges merges_;

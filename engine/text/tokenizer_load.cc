@@ -1,5 +1,7 @@
 // How a Tokenizer is built from what a model file says; the file may be wrong in every way.
 #include <algorithm>
+#include <cmath>
+#include <iterator>
 #include <limits>
 #include <string>
 #include <utility>
@@ -8,17 +10,42 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "engine/text/byte_level.h"
+#include "engine/text/plain_form.h"
 #include "engine/text/tokenizer.h"
 #include "engine/text/utf8.h"
 
 namespace kvblend::text {
 namespace {
 
-// Control tokens that end a turn or a text in the model families whose pre-tokenizers are implemented.
-constexpr std::string_view kEndMarkers[] = {"<|im_end|>", "<|endoftext|>", "<|end_of_text|>",
-                                            "<|eot_id|>", "<|eom_id|>",    "</s>"};
+// Control tokens that end a turn or a text in the model families that are implemented.
+constexpr std::string_view kEndMarkers[] = {
+    "</s>",
+    "<EOT>",
+    "<end_of_turn>",
+    "<end_of_utterance>",
+    "<|END_OF_TURN_TOKEN|>",
+    "<|call|>",
+    "<|end_of_text|>",
+    "<|end|>",
+    "<|endoftext|>",
+    "<|eom_id|>",
+    "<|eot_id|>",
+    "<|eot|>",
+    "<|im_end|>",
+    "<|return|>",
+    "<\uFF5Cend\u2581of\u2581sentence\uFF5C>",
+};
+// Control tokens that begin a turn. Some files call them, or the ones above, user-defined, which would let text
+// become control.
+constexpr std::string_view kBeginMarkers[] = {
+    "<start_of_turn>",     "<|START_OF_TURN_TOKEN|>", "<|header_start|>", "<|im_start|>",
+    "<|start_header_id|>", "<|start_of_role|>",       "<|start|>",
+};
 
-bool IsTextType(int32_t type) { return type == kGgufNormal || type == kGgufByte; }
+bool IsMarker(std::string_view token) {
+  return std::ranges::find(kEndMarkers, token) != std::end(kEndMarkers) ||
+         std::ranges::find(kBeginMarkers, token) != std::end(kBeginMarkers);
+}
 
 std::string Quote(std::string_view text) {
   constexpr size_t kShown = 60;
@@ -36,14 +63,28 @@ absl::Status CheckId(const char* key, TokenId id, int32_t vocab_size) {
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Create(const TokenizerSpec& spec) {
   std::unique_ptr<Tokenizer> tokenizer(new Tokenizer);
-  KVBLEND_ASSIGN_OR_RETURN(tokenizer->pre_tokenizer_, ParsePreTokenizer(spec.pre_tokenizer));
+  tokenizer->model_ = spec.model;
+  if (tokenizer->is_byte_level()) {
+    KVBLEND_ASSIGN_OR_RETURN(const PreTokenizerName pre_tokenizer, FindPreTokenizer(spec.pre_tokenizer));
+    tokenizer->pre_tokenizer_ = pre_tokenizer.pattern;
+    tokenizer->ignore_merges_ = spec.ignore_merges.value_or(pre_tokenizer.ignore_merges);
+  } else {
+    tokenizer->by_rank_ = !spec.merges.empty();
+    tokenizer->ignore_merges_ = spec.ignore_merges.value_or(false);
+    tokenizer->space_prefix_ = {.wanted = spec.add_space_prefix,
+                                .every_piece = spec.space_prefix_every_piece,
+                                .unless_space = spec.space_prefix_unless_space};
+    tokenizer->remove_extra_whitespaces_ = spec.remove_extra_whitespaces;
+    tokenizer->user_defined_first_ = spec.user_defined_first;
+  }
+  KVBLEND_RETURN_IF_ERROR(tokenizer->LoadTypes(spec));
   KVBLEND_RETURN_IF_ERROR(tokenizer->LoadTokens(spec));
   KVBLEND_RETURN_IF_ERROR(tokenizer->LoadMerges(spec));
   KVBLEND_RETURN_IF_ERROR(tokenizer->LoadMarkers(spec));
   return tokenizer;
 }
 
-absl::Status Tokenizer::LoadTokens(const TokenizerSpec& spec) {
+absl::Status Tokenizer::LoadTypes(const TokenizerSpec& spec) {
   const size_t count = spec.tokens.size();
   if (count == 0 || count > static_cast<size_t>(std::numeric_limits<TokenId>::max())) {
     return absl::InvalidArgumentError(absl::StrCat("tokenizer.ggml.tokens has ", count,
@@ -55,44 +96,90 @@ absl::Status Tokenizer::LoadTokens(const TokenizerSpec& spec) {
                                                    " entries; tokenizer.ggml.tokens has ", count));
   }
   types_ = spec.token_types.empty() ? std::vector<int32_t>(count, kGgufNormal) : spec.token_types;
-
-  // First all bytes, so that views of them stay valid from here on.
-  std::vector<bool> is_word(count, false);
-  offsets_.reserve(count + 1);
-  offsets_.push_back(0);
   for (size_t i = 0; i < count; ++i) {
     if (types_[i] < kGgufNormal || types_[i] > kGgufByte) {
       return absl::InvalidArgumentError(
           absl::StrCat("tokenizer.ggml.token_type[", i, "] is ", types_[i], "; allowed: 1 to 6"));
     }
+    if (types_[i] != kGgufUnknown && IsMarker(spec.tokens[i])) types_[i] = kGgufControl;
+  }
+  if (spec.unknown) {
+    KVBLEND_RETURN_IF_ERROR(CheckId("tokenizer.ggml.unknown_token_id", *spec.unknown, vocab_size()));
+  }
+  if (is_byte_level() || by_rank_) return absl::OkStatus();
+  if (spec.scores.size() != count) {
+    return absl::InvalidArgumentError(absl::StrCat("tokenizer.ggml.scores has ", spec.scores.size(),
+                                                   " entries; tokenizer.ggml.tokens has ", count));
+  }
+  for (size_t i = 0; i < count; ++i) {
+    if (!std::isfinite(spec.scores[i])) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("tokenizer.ggml.scores[", i, "] is ", spec.scores[i], "; allowed: finite numbers"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Tokenizer::LoadTokens(const TokenizerSpec& spec) {
+  // First all bytes, so that views of them stay valid from here on.
+  const size_t count = spec.tokens.size();
+  std::vector<bool> is_text(count, false);
+  offsets_.reserve(count + 1);
+  offsets_.push_back(0);
+  for (size_t i = 0; i < count; ++i) {
+    const std::string& token = spec.tokens[i];
     std::optional<std::string> bytes;
-    if (IsTextType(types_[i])) bytes = BytesOfTokenString(spec.tokens[i]);
-    is_word[i] = bytes.has_value() && !bytes->empty();
-    bytes_.append(bytes.has_value() ? *bytes : spec.tokens[i]);
+    if (is_byte_level()) {
+      if (types_[i] == kGgufNormal || types_[i] == kGgufByte) bytes = BytesOfTokenString(token);
+      is_text[i] = bytes.has_value() && !bytes->empty();
+    } else if (types_[i] == kGgufByte) {
+      const int byte = ByteOfName(token);
+      if (byte < 0) {
+        return absl::InvalidArgumentError(absl::StrCat("tokenizer.ggml.tokens[", i, "] is ", Quote(token),
+                                                       " and of type byte; allowed: <0x00> to <0xFF>"));
+      }
+      bytes = std::string(1, static_cast<char>(byte));
+    } else if (types_[i] != kGgufControl && types_[i] != kGgufUnknown) {
+      bytes = WithPlainSpaces(token);
+      is_text[i] = !bytes->empty();
+    }
+    bytes_.append(bytes.has_value() ? *bytes : token);
     offsets_.push_back(bytes_.size());
   }
+  return LoadPieces(spec, is_text);
+}
 
-  for (size_t i = 0; i < count; ++i) {
+absl::Status Tokenizer::LoadPieces(const TokenizerSpec& spec, const std::vector<bool>& is_text) {
+  const auto twice = [](size_t index, std::string_view bytes, TokenId first) {
+    return absl::InvalidArgumentError(absl::StrCat("tokenizer.ggml.tokens[", index, "] is ", Quote(bytes),
+                                                   ", as is tokens[", first, "]; every token must differ"));
+  };
+  for (size_t i = 0; i < is_text.size(); ++i) {
     const TokenId token = static_cast<TokenId>(i);
     const std::string_view bytes = TokenBytes(token);
-    const bool is_named = types_[i] == kGgufControl || types_[i] == kGgufUserDefined;
-    if (!is_word[i] && !is_named) continue;
-    auto& table = is_word[i] ? words_ : specials_;
-    const auto [entry, is_new] = table.try_emplace(bytes, token);
-    if (!is_new) {
-      return absl::InvalidArgumentError(absl::StrCat("tokenizer.ggml.tokens[", i, "] is ", Quote(bytes),
-                                                     ", as is tokens[", entry->second,
-                                                     "]; every token must differ"));
+    if (is_text[i]) {
+      const float score = is_byte_level() || by_rank_ ? 0 : spec.scores[i];
+      const bool is_new = pieces_.Add(bytes, {token, score, types_[i] == kGgufUnused});
+      if (!is_new && is_byte_level()) return twice(i, bytes, pieces_.Find(bytes)->token);
+      if (is_byte_level() && bytes.size() == 1) merges_.SetByteToken(static_cast<uint8_t>(bytes[0]), token);
     }
-    if (is_word[i] && bytes.size() == 1) merges_.SetByteToken(static_cast<uint8_t>(bytes[0]), token);
+    if (!is_byte_level() && types_[i] == kGgufByte) {
+      pieces_.SetByteToken(static_cast<uint8_t>(bytes[0]), token);
+    }
+    if (types_[i] == kGgufUnknown && !is_byte_level() && !spec.unknown) pieces_.SetUnknown(token);
+    if (types_[i] != kGgufControl && types_[i] != kGgufUserDefined) continue;
+    const auto [entry, is_new] = specials_.try_emplace(bytes, token);
+    if (!is_new) return twice(i, bytes, entry->second);
     if (types_[i] == kGgufUserDefined && !bytes.empty()) {
+      const std::string pattern(user_defined_first_ ? std::string_view(spec.tokens[i]) : bytes);
       user_defined_by_byte_.resize(256);
-      user_defined_by_byte_[static_cast<uint8_t>(bytes[0])].push_back({bytes, token});
+      user_defined_by_byte_[static_cast<uint8_t>(pattern[0])].push_back({pattern, token});
     }
   }
+  if (spec.unknown && !is_byte_level()) pieces_.SetUnknown(*spec.unknown);
   for (auto& candidates : user_defined_by_byte_) {
     std::sort(candidates.begin(), candidates.end(),
-              [](const UserDefined& a, const UserDefined& b) { return a.bytes.size() > b.bytes.size(); });
+              [](const UserDefined& a, const UserDefined& b) { return a.pattern.size() > b.pattern.size(); });
   }
   return absl::OkStatus();
 }
@@ -114,16 +201,20 @@ absl::Status Tokenizer::LoadMerges(const TokenizerSpec& spec) {
     if (space == std::string_view::npos || merge.find(' ', space + 1) != std::string_view::npos) {
       return refuse("a merge is two tokens with one space between them");
     }
-    const auto left = BytesOfTokenString(merge.substr(0, space));
-    const auto right = BytesOfTokenString(merge.substr(space + 1));
+    const auto bytes_of = [this](std::string_view part) -> std::optional<std::string> {
+      if (is_byte_level()) return BytesOfTokenString(part);
+      return WithPlainSpaces(part);
+    };
+    const auto left = bytes_of(merge.substr(0, space));
+    const auto right = bytes_of(merge.substr(space + 1));
     if (!left || !right) return refuse("one of its characters stands for no byte");
-    const auto left_token = words_.find(*left);
-    const auto right_token = words_.find(*right);
-    const auto result = words_.find(absl::StrCat(*left, *right));
-    if (left_token == words_.end() || right_token == words_.end() || result == words_.end()) {
+    const Pieces::Piece* left_piece = pieces_.Find(*left);
+    const Pieces::Piece* right_piece = pieces_.Find(*right);
+    const Pieces::Piece* result = pieces_.Find(absl::StrCat(*left, *right));
+    if (left_piece == nullptr || right_piece == nullptr || result == nullptr) {
       return refuse("both parts and the result must be tokens of the vocabulary, and not control tokens");
     }
-    merges_.AddRule({.left = left_token->second, .right = right_token->second, .result = result->second});
+    merges_.AddRule({.left = left_piece->token, .right = right_piece->token, .result = result->token});
   }
   return absl::OkStatus();
 }
@@ -142,8 +233,15 @@ absl::Status Tokenizer::LoadMarkers(const TokenizerSpec& spec) {
     KVBLEND_RETURN_IF_ERROR(CheckId("an end-of-generation token", id, vocab_size()));
     end_of_generation_.insert(id);
   }
+  const auto is_control = [this](std::string_view name) {
+    const auto token = FindSpecial(name);
+    return token && IsSpecial(*token);
+  };
+  // Where a vocabulary has both of these, as gpt-oss' has, <|end|> ends a message and the answer goes on.
+  const bool messages_end = is_control("<|return|>") && is_control("<|call|>");
   for (const std::string_view marker : kEndMarkers) {
-    if (const auto token = FindSpecial(marker); token && IsSpecial(*token)) end_of_generation_.insert(*token);
+    if (!is_control(marker) || (messages_end && marker == "<|end|>")) continue;
+    end_of_generation_.insert(*FindSpecial(marker));
   }
   bos_ = spec.bos;
   add_bos_ = spec.add_bos;

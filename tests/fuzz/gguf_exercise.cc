@@ -28,7 +28,7 @@ absl::Status ExerciseGguf(absl::Span<const std::byte> bytes) {
     }
   }
   if (const auto fingerprint = Fingerprint(*file); !fingerprint.ok()) return fingerprint.status();
-  if (const auto tokenizer = ReadTokenizerData(*file); !tokenizer.ok()) return tokenizer.status();
+  if (const auto tokenizer = ReadTokenizerSpec(*file); !tokenizer.ok()) return tokenizer.status();
   auto config = ReadModelConfig(*file);
   if (!config.ok()) return config.status();
   config->context_length = std::min(config->context_length, 16);  // a RoPE table may be larger than its file

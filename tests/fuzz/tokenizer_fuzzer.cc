@@ -3,6 +3,7 @@
 // Input: one byte that chooses the pre-tokenizer, then the text.
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -59,18 +60,17 @@ void CheckText(const Tokenizer& tokenizer, PreTokenizer pre_tokenizer, std::stri
 }  // namespace kvblend::text
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  using kvblend::text::PreTokenizer;
-  static const char* const kNames[] = {"gpt-2", "smollm", "llama-bpe", "qwen2"};
-  static const PreTokenizer kPreTokenizers[] = {PreTokenizer::kGpt2, PreTokenizer::kSmolLm,
-                                                PreTokenizer::kLlamaBpe, PreTokenizer::kQwen2};
+  static const char* const kNames[] = {"gpt-2",          "smollm",      "llama-bpe", "qwen2",
+                                       "qwen35",         "gpt-4o",      "tekken",    "deepseek-llm",
+                                       "deepseek-coder", "deepseek-v3", "default"};
   static const auto* const tokenizers = [] {
     auto* made = new std::vector<std::unique_ptr<kvblend::text::Tokenizer>>;
     for (const char* name : kNames) made->push_back(kvblend::text::MakeTokenizer(name));
     return made;
   }();
   if (size == 0) return 0;
-  const int choice = data[0] % 4;
-  kvblend::text::CheckText(*(*tokenizers)[choice], kPreTokenizers[choice],
+  const size_t choice = data[0] % std::size(kNames);
+  kvblend::text::CheckText(*(*tokenizers)[choice], kvblend::text::FindPreTokenizer(kNames[choice])->pattern,
                            {reinterpret_cast<const char*>(data) + 1, size - 1});
   return 0;
 }

@@ -28,15 +28,15 @@ TEST(RealModelTest, IsReadAsItsAuthorsPublishIt) {
   EXPECT_EQ(config->rms_epsilon, 1e-5f);
   EXPECT_EQ(config->rope_freq_base, 100000);
   EXPECT_TRUE(config->tied_output);
-  EXPECT_FLOAT_EQ(config->inv_freq[31], std::pow(100000.0, -62.0 / 64));
+  EXPECT_FLOAT_EQ(config->ropes[0].inv_freq[31], std::pow(100000.0, -62.0 / 64));
 
-  const auto tokenizer = ReadTokenizerData(*file);
+  const auto tokenizer = ReadTokenizerSpec(*file);
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
-  EXPECT_EQ(tokenizer->pre, "smollm");
+  EXPECT_EQ(tokenizer->pre_tokenizer, "smollm");
   EXPECT_EQ(tokenizer->tokens.size(), 49152u);
   EXPECT_EQ(tokenizer->merges.size(), 48900u);
-  EXPECT_EQ(tokenizer->tokens[tokenizer->eos_id.value()], "<|im_end|>");
-  EXPECT_EQ(tokenizer->tokens[tokenizer->bos_id.value()], "<|im_start|>");
+  EXPECT_EQ(tokenizer->tokens[tokenizer->eos.value()], "<|im_end|>");
+  EXPECT_EQ(tokenizer->tokens[tokenizer->bos.value()], "<|im_start|>");
 }
 
 }  // namespace

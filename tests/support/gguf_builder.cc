@@ -60,6 +60,14 @@ GgufBuilder& GgufBuilder::SetInt32Array(std::string_view key, const std::vector<
   return SetRaw(key, kGgufArray, std::move(bytes));
 }
 
+GgufBuilder& GgufBuilder::SetFloatArray(std::string_view key, const std::vector<float>& values) {
+  std::string bytes;
+  AppendBytes(bytes, kGgufFloat32);
+  AppendBytes<uint64_t>(bytes, values.size());
+  for (const float value : values) AppendBytes(bytes, value);
+  return SetRaw(key, kGgufArray, std::move(bytes));
+}
+
 GgufBuilder& GgufBuilder::RemoveKey(std::string_view key) {
   std::erase_if(entries_, [&](const Entry& entry) { return entry.key == key; });
   return *this;

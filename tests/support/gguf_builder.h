@@ -49,6 +49,7 @@ class GgufBuilder {
   GgufBuilder& SetBool(std::string_view key, bool value);
   GgufBuilder& SetStringArray(std::string_view key, const std::vector<std::string>& values);
   GgufBuilder& SetInt32Array(std::string_view key, const std::vector<int32_t>& values);
+  GgufBuilder& SetFloatArray(std::string_view key, const std::vector<float>& values);
   /// `value` is what the file holds after the type.
   GgufBuilder& SetRaw(std::string_view key, uint32_t type, std::string value);
   GgufBuilder& RemoveKey(std::string_view key);

@@ -47,6 +47,7 @@ void PromptEncoder::AppendPiece(std::string_view piece) {
     Finish();
     target_->push_back(token);
     behind_control_ = true;
+    position_ = TextPosition::kStart;
     piece.remove_prefix(at + tokenizer_.TokenBytes(token).size());
   }
 }
@@ -55,9 +56,10 @@ void PromptEncoder::Finish() {
   if (waiting_.empty()) return;
   std::string_view text = waiting_;
   if (behind_control_ && strips_behind_control_) text = jinja::StripLeft(text);
-  const std::vector<TokenId> tokens = tokenizer_.Encode(text);
+  const std::vector<TokenId> tokens = tokenizer_.Encode(text, position_);
   waiting_target_->insert(waiting_target_->end(), tokens.begin(), tokens.end());
   waiting_.clear();
+  position_ = TextPosition::kWithin;
   behind_control_ = false;
 }
 

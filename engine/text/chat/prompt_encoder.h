@@ -34,8 +34,13 @@ class ControlTokens {
 /// where it crosses from one part into the next; its tokens belong to the part that it began in.
 class PromptEncoder {
  public:
-  PromptEncoder(const Tokenizer& tokenizer, const ControlTokens& control, bool strips_behind_control)
-      : tokenizer_(tokenizer), control_(control), strips_behind_control_(strips_behind_control) {}
+  /// `position` is that of the first text.
+  PromptEncoder(const Tokenizer& tokenizer, const ControlTokens& control, bool strips_behind_control,
+                TextPosition position)
+      : tokenizer_(tokenizer),
+        control_(control),
+        strips_behind_control_(strips_behind_control),
+        position_(position) {}
 
   /// What follows goes to `*target`, which outlives the encoder.
   void Into(std::vector<TokenId>* target) { target_ = target; }
@@ -52,6 +57,7 @@ class PromptEncoder {
   std::vector<TokenId>* waiting_target_ = nullptr;
   std::string waiting_;
   bool behind_control_ = false;  // `waiting_` is
+  TextPosition position_;        // of `waiting_`
 };
 
 }  // namespace kvblend::text

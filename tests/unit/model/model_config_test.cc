@@ -30,8 +30,8 @@ auto Read(const GgufBuilder& builder, Reader reader) -> decltype(reader(std::dec
 }
 
 absl::StatusOr<ModelConfig> ReadConfig(const GgufBuilder& builder) { return Read(builder, ReadModelConfig); }
-absl::StatusOr<TokenizerData> ReadTokenizer(const GgufBuilder& builder) {
-  return Read(builder, ReadTokenizerData);
+absl::StatusOr<text::TokenizerSpec> ReadTokenizer(const GgufBuilder& builder) {
+  return Read(builder, ReadTokenizerSpec);
 }
 
 template <typename T>
@@ -55,7 +55,7 @@ TEST(ModelConfigTest, ReadsEveryNumber) {
   spec.tied_output = false;
   const auto config = ReadConfig(TinyModelBuilder(spec));
   ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_EQ(config->architecture, "llama");
+  EXPECT_EQ(config->architecture->name, "llama");
   EXPECT_EQ(config->name, "tiny test model");
   EXPECT_EQ(config->num_layers, 3);
   EXPECT_EQ(config->hidden_dim, 32);
@@ -68,10 +68,10 @@ TEST(ModelConfigTest, ReadsEveryNumber) {
   EXPECT_EQ(config->rms_epsilon, 1e-5f);
   EXPECT_EQ(config->rope_freq_base, 5000);
   EXPECT_FALSE(config->tied_output);
-  EXPECT_EQ(config->rope_layout, kernels::RopeLayout::kInterleaved);
+  EXPECT_EQ(config->architecture->rope_layout, kernels::RopeLayout::kInterleaved);
   EXPECT_THAT(config->chat_template, HasSubstr("<|im_start|>"));
-  ASSERT_EQ(config->inv_freq.size(), 5u);
-  for (int i = 0; i < 5; ++i) EXPECT_FLOAT_EQ(config->inv_freq[i], std::pow(5000.0, -0.2 * i));
+  ASSERT_EQ(config->ropes[0].inv_freq.size(), 5u);
+  for (int i = 0; i < 5; ++i) EXPECT_FLOAT_EQ(config->ropes[0].inv_freq[i], std::pow(5000.0, -0.2 * i));
 }
 
 TEST(ModelConfigTest, FillsInWhatMayBeLeftOut) {
@@ -107,18 +107,18 @@ TEST(ModelConfigTest, ScalesRope) {
   for (int i = 0; i < 4; ++i) {
     const double frequency = std::pow(10000.0, -0.25 * i);
     const double divisor = 1 + 7.0 * i / 4;  // as SetRope in tests/support/tiny_model.cc writes them
-    EXPECT_FLOAT_EQ(plain->inv_freq[i], frequency);
-    EXPECT_FLOAT_EQ(linear->inv_freq[i], frequency / 4);
-    EXPECT_FLOAT_EQ(old_key->inv_freq[i], frequency / 4);
-    EXPECT_FLOAT_EQ(no_type->inv_freq[i], frequency / 4);
-    EXPECT_FLOAT_EQ(none->inv_freq[i], frequency);
-    EXPECT_FLOAT_EQ(llama3->inv_freq[i], frequency / divisor);
-    EXPECT_FLOAT_EQ(both->inv_freq[i], frequency / divisor / 2);
+    EXPECT_FLOAT_EQ(plain->ropes[0].inv_freq[i], frequency);
+    EXPECT_FLOAT_EQ(linear->ropes[0].inv_freq[i], frequency / 4);
+    EXPECT_FLOAT_EQ(old_key->ropes[0].inv_freq[i], frequency / 4);
+    EXPECT_FLOAT_EQ(no_type->ropes[0].inv_freq[i], frequency / 4);
+    EXPECT_FLOAT_EQ(none->ropes[0].inv_freq[i], frequency);
+    EXPECT_FLOAT_EQ(llama3->ropes[0].inv_freq[i], frequency / divisor);
+    EXPECT_FLOAT_EQ(both->ropes[0].inv_freq[i], frequency / divisor / 2);
   }
 }
 
 TEST(ModelConfigTest, RefusesRopeScalingByName) {
-  for (const char* type : {"yarn", "longrope", "dynamic", ""}) {
+  for (const char* type : {"longrope", "dynamic", ""}) {
     ExpectRefused(ReadConfig(TinyModelBuilder({}).SetString("llama.rope.scaling.type", type)), kUnimplemented,
                   "key 'llama.rope.scaling.type' is '" + std::string(type) + "', which is not implemented");
   }
@@ -156,7 +156,6 @@ TEST(ModelConfigTest, RefusesWhatItDoesNotImplementByName) {
   using Value = std::variant<uint32_t, float, bool, std::string>;
   const std::vector<std::pair<std::string, Value>> keys = {{"llama.expert_count", 8u},
                                                            {"llama.expert_used_count", 2u},
-                                                           {"llama.attention.sliding_window", 4096u},
                                                            {"llama.attention.clamp_kqv", 8.0f},
                                                            {"llama.attention.causal", false},
                                                            {"llama.attention.scale", 0.5f},
@@ -165,7 +164,7 @@ TEST(ModelConfigTest, RefusesWhatItDoesNotImplementByName) {
                                                            {"llama.embedding_scale", 12.0f},
                                                            {"llama.rope.scaling.attn_factor", 1.5f},
                                                            {"llama.rope.scaling.yarn_log_multiplier", 0.1f},
-                                                           {"llama.rope.dimension_count", 4u},
+                                                           {"llama.rope.dimension_count", 5u},
                                                            {"llama.attention.value_length", 4u},
                                                            {"llama.use_parallel_residual", true},
                                                            {"llama.tensor_data_layout", std::string("split")},
@@ -182,13 +181,13 @@ TEST(ModelConfigTest, RefusesWhatItDoesNotImplementByName) {
     std::visit([&builder, key = name](const auto& held) { Set(builder, key, held); }, value);
     ExpectRefused(ReadConfig(builder), kUnimplemented, "'" + name + "'");
   }
-  for (const std::string name : {"blk.0.attn_q.bias", "blk.0.ffn_gate_exps.weight", "blk.2.attn_norm.weight",
-                                 "blk.00.attn_norm.weight", "surprise"}) {
+  for (const std::string name : {"blk.0.attn_norm.bias", "blk.0.ffn_gate_exps.weight",
+                                 "blk.2.attn_norm.weight", "blk.00.attn_norm.weight", "surprise"}) {
     ExpectRefused(ReadConfig(TinyModelBuilder({}).SetTensorF32(name, {2}, {0, 0})), kUnimplemented,
                   "'" + name + "'");
   }
   ExpectRefused(ReadConfig(TinyModelBuilder({}).SetString("general.architecture", "mamba")), kUnimplemented,
-                "key 'general.architecture' is 'mamba'; implemented: 'llama'");
+                "key 'general.architecture' is 'mamba'; implemented: 'llama', '");
 }
 
 TEST(ModelConfigTest, AcceptsSwitchedOffFeaturesAndDescriptions) {
@@ -258,15 +257,15 @@ TEST(ModelConfigTest, LyingLayerCountsAreFoundWithoutAllocating) {
 TEST(TokenizerDataTest, ReadsTheTinyVocabulary) {
   const auto data = ReadTokenizer(TinyModelBuilder({}));
   ASSERT_TRUE(data.ok()) << data.status();
-  EXPECT_EQ(data->pre, "smollm");
+  EXPECT_EQ(data->pre_tokenizer, "smollm");
   EXPECT_EQ(data->tokens, test_support::TinyTokens());
   EXPECT_EQ(data->merges, test_support::TinyMerges());
   EXPECT_EQ(data->token_types.size(), data->tokens.size());
   EXPECT_EQ(data->token_types[test_support::kTinyImEnd], 3);
   EXPECT_EQ(data->token_types[test_support::kTinyFirstByte], 1);
-  EXPECT_EQ(data->bos_id, test_support::kTinyImStart);
-  EXPECT_EQ(data->eos_id, test_support::kTinyImEnd);
-  EXPECT_EQ(data->eot_id, std::nullopt);
+  EXPECT_EQ(data->bos, test_support::kTinyImStart);
+  EXPECT_EQ(data->eos, test_support::kTinyImEnd);
+  EXPECT_TRUE(data->end_of_generation.empty());
   EXPECT_FALSE(data->add_bos);
   // Every merge joins two tokens of the vocabulary into a third.
   const std::set<std::string> tokens(data->tokens.begin(), data->tokens.end());
@@ -286,18 +285,50 @@ TEST(TokenizerDataTest, FillsInWhatMayBeLeftOut) {
   }
   const auto data = ReadTokenizer(builder.SetBool("tokenizer.ggml.add_bos_token", true));
   ASSERT_TRUE(data.ok()) << data.status();
-  EXPECT_EQ(data->pre, "default");
+  EXPECT_EQ(data->pre_tokenizer, "default");
   EXPECT_TRUE(data->token_types.empty());
-  EXPECT_EQ(data->bos_id, std::nullopt);
+  EXPECT_EQ(data->bos, std::nullopt);
   EXPECT_TRUE(data->add_bos);
+}
+
+TEST(TokenizerDataTest, ReadsSentencePiecesVocabulary) {
+  GgufBuilder builder = TinyModelBuilder({});
+  builder.SetString("tokenizer.ggml.model", "llama").RemoveKey("tokenizer.ggml.merges");
+  for (const char* key : {"tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id", "tokenizer.ggml.pre",
+                          "tokenizer.ggml.add_bos_token", "tokenizer.ggml.add_space_prefix"}) {
+    builder.RemoveKey(key);
+  }
+  ExpectRefused(ReadTokenizer(builder), kInvalid, "key 'tokenizer.ggml.scores' is missing");
+  builder.SetFloatArray("tokenizer.ggml.scores", {0.5f});
+  ExpectRefused(ReadTokenizer(builder), kInvalid, "key 'tokenizer.ggml.scores' has 1 elements");
+  std::vector<float> scores(test_support::TinyVocabSize(), -1.5f);
+  builder.SetFloatArray("tokenizer.ggml.scores", scores);
+  const auto data = ReadTokenizer(builder);
+  ASSERT_TRUE(data.ok()) << data.status();
+  EXPECT_EQ(data->model, text::TokenizerModel::kSentencePieceBpe);
+  EXPECT_EQ(data->scores, scores);
+  // What files of the first Llama leave out.
+  EXPECT_TRUE(data->add_space_prefix);
+  EXPECT_FALSE(data->remove_extra_whitespaces);
+  EXPECT_TRUE(data->add_bos);
+  EXPECT_EQ(data->unknown, 0);
+  EXPECT_EQ(data->bos, 1);
+  EXPECT_EQ(data->eos, 2);
+  builder.SetBool("tokenizer.ggml.add_space_prefix", false).SetUint32("tokenizer.ggml.bos_token_id", 7);
+  builder.SetUint32("tokenizer.ggml.eot_token_id", 8).SetUint32("tokenizer.ggml.eom_token_id", 9);
+  const auto other = ReadTokenizer(builder);
+  ASSERT_TRUE(other.ok()) << other.status();
+  EXPECT_FALSE(other->add_space_prefix);
+  EXPECT_EQ(other->bos, 7);
+  EXPECT_EQ(other->end_of_generation, (std::vector<int32_t>{8, 9}));
 }
 
 TEST(TokenizerDataTest, RefusesWrongData) {
   const auto with_tokens = [](std::vector<std::string> tokens) {
     return ReadTokenizer(TinyModelBuilder({}).SetStringArray("tokenizer.ggml.tokens", tokens));
   };
-  ExpectRefused(ReadTokenizer(TinyModelBuilder({}).SetString("tokenizer.ggml.model", "llama")),
-                kUnimplemented, "key 'tokenizer.ggml.model' is 'llama'; implemented: 'gpt2'");
+  ExpectRefused(ReadTokenizer(TinyModelBuilder({}).SetString("tokenizer.ggml.model", "bert")), kUnimplemented,
+                "key 'tokenizer.ggml.model' is 'bert'; implemented: 'gpt2'");
   ExpectRefused(with_tokens({}), kInvalid, "key 'tokenizer.ggml.tokens' is empty");
   ExpectRefused(with_tokens({"a", "b", "a"}), kInvalid,
                 "token 2 of key 'tokenizer.ggml.tokens' appears twice");
@@ -313,7 +344,8 @@ TEST(TokenizerDataTest, RefusesWrongData) {
   types[5] = 7;
   ExpectRefused(ReadTokenizer(TinyModelBuilder({}).SetInt32Array("tokenizer.ggml.token_type", types)),
                 kInvalid, "is 7 for token 5; allowed: 1 to 6");
-  for (const char* key : {"bos_token_id", "eos_token_id", "eot_token_id"}) {
+  for (const char* key :
+       {"bos_token_id", "eos_token_id", "eot_token_id", "eom_token_id", "unknown_token_id"}) {
     const std::string name = "tokenizer.ggml." + std::string(key);
     const auto too_large = static_cast<uint32_t>(test_support::TinyVocabSize());
     ExpectRefused(ReadTokenizer(TinyModelBuilder({}).SetUint32(name, too_large)), kInvalid,

@@ -149,6 +149,28 @@ TEST(ChatTemplateTest, WhatStandsBetweenControlTokensIsEncodedAsOneText) {
               ElementsAre(SmallVocabulary::Byte('b'), SmallVocabulary::Byte(':'), SmallVocabulary::kTurnEnd));
 }
 
+TEST(ChatTemplateTest, OnlyWhatIsBehindAControlTokenGetsTheSpaceOfSentencePiece) {
+  TokenizerSpec spec;
+  spec.model = TokenizerModel::kSentencePieceBpe;
+  spec.tokens = {"<unk>", "<s>", "\u2581", "[", "]", "h"};
+  spec.token_types = {kGgufUnknown, kGgufControl, kGgufNormal, kGgufNormal, kGgufNormal, kGgufNormal};
+  spec.scores = {0, 0, -1, -2, -3, -4};
+  spec.bos = 1;
+  spec.unknown = 0;
+  spec.add_space_prefix = true;
+  const auto tokenizer = Tokenizer::Create(spec);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  const auto chat_template = ChatTemplate::Create(
+      **tokenizer, {.source = "{{ bos_token }}{% for m in messages %}[{{ m.content }}]{% endfor %}"});
+  ASSERT_TRUE(chat_template.ok()) << chat_template.status();
+  const auto opening = (*chat_template)->Open("", {}, "h");
+  ASSERT_TRUE(opening.ok()) << opening.status();
+  EXPECT_THAT(opening->system, ElementsAre(1));
+  EXPECT_THAT(opening->lead_in, ElementsAre(2, 3, 5));
+  EXPECT_THAT((*chat_template)->Close("h"), ElementsAre(5, 4));
+  EXPECT_THAT((*chat_template)->Close("h", TextPosition::kStart), ElementsAre(2, 5, 4));
+}
+
 TEST(ChatTemplateTest, WhatATemplateRefusesTheFormatDoesNotAllow) {
   const auto tokenizer = Tokenizer::Create(SmallVocabulary().spec);
   ASSERT_TRUE(tokenizer.ok());

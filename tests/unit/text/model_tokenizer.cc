@@ -21,18 +21,11 @@ absl::StatusOr<model::GgufFile> OpenModel() {
 std::unique_ptr<Tokenizer> LoadModelTokenizer(const std::string& pre_tokenizer) {
   const absl::StatusOr<model::GgufFile> file = OpenModel();
   if (!file.ok()) return nullptr;
-  absl::StatusOr<model::TokenizerData> data = model::ReadTokenizerData(*file);
-  EXPECT_TRUE(data.ok()) << data.status();
-  if (!data.ok()) return nullptr;
-  TokenizerSpec spec;
-  spec.pre_tokenizer = pre_tokenizer;
-  spec.tokens = std::move(data->tokens);
-  spec.token_types = std::move(data->token_types);
-  spec.merges = std::move(data->merges);
-  spec.bos = data->bos_id;
-  spec.eos = data->eos_id;
-  spec.add_bos = data->add_bos;
-  absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = Tokenizer::Create(spec);
+  absl::StatusOr<TokenizerSpec> spec = model::ReadTokenizerSpec(*file);
+  EXPECT_TRUE(spec.ok()) << spec.status();
+  if (!spec.ok()) return nullptr;
+  spec->pre_tokenizer = pre_tokenizer;
+  absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = Tokenizer::Create(*spec);
   EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
   return tokenizer.ok() ? *std::move(tokenizer) : nullptr;
 }

@@ -16,19 +16,19 @@
 namespace kvblend::text {
 namespace {
 
-struct FixtureCase {
+struct PatternCase {
   std::string text;
   std::string ids_by_pre_tokenizer[4];
 };
 
 constexpr const char* kPreTokenizers[4] = {"smollm", "gpt-2", "llama-bpe", "qwen2"};
 
-std::vector<FixtureCase> ReadCases() {
+std::vector<PatternCase> ReadPatternCases() {
   std::ifstream file(KVBLEND_SOURCE_DIR "/tests/fixtures/tokenizer_cases.tsv");
-  std::vector<FixtureCase> cases;
+  std::vector<PatternCase> cases;
   for (std::string line; std::getline(file, line);) {
     const std::vector<std::string> columns = absl::StrSplit(line, '\t');
-    FixtureCase fixture_case;
+    PatternCase fixture_case;
     if (columns.size() != 5 || !absl::CUnescape(columns[0], &fixture_case.text)) {
       ADD_FAILURE() << "line " << cases.size() + 1 << " of tokenizer_cases.tsv is malformed";
       return {};
@@ -46,7 +46,7 @@ class TokenizerFixtureTest : public testing::TestWithParam<int> {};
 TEST_P(TokenizerFixtureTest, GivesTheSameIdsAsHuggingFaceTokenizers) {
   const std::unique_ptr<Tokenizer> tokenizer = LoadModelTokenizer(kPreTokenizers[GetParam()]);
   ASSERT_NE(tokenizer, nullptr);
-  const std::vector<FixtureCase> cases = ReadCases();
+  const std::vector<PatternCase> cases = ReadPatternCases();
   ASSERT_GE(cases.size(), 2000u);
   int mismatches = 0;
   for (size_t i = 0; i < cases.size(); ++i) {
@@ -63,7 +63,7 @@ TEST_P(TokenizerFixtureTest, DecodesToTheTextItself) {
   const std::unique_ptr<Tokenizer> tokenizer = LoadModelTokenizer(kPreTokenizers[GetParam()]);
   ASSERT_NE(tokenizer, nullptr);
   int compared = 0;
-  for (const FixtureCase& fixture_case : ReadCases()) {
+  for (const PatternCase& fixture_case : ReadPatternCases()) {
     std::string text;
     AppendReplacingInvalidUtf8(fixture_case.text, /*keep_incomplete=*/false, &text);
     const std::vector<TokenId> tokens = tokenizer->Encode(fixture_case.text);
