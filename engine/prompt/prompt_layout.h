@@ -3,7 +3,8 @@
 //   [system | history | lead-in | chunk 0 | ... | chunk n-1 | question]
 //
 // Every span is tokenized on its own: a chunk has the same tokens in whatever prompt and place, which is what
-// lets its KV be stored once and found again. It is tokenized as text that goes on behind other text. Pure functions; safe from any thread.
+// lets its KV be stored once and found again. It is tokenized as text that goes on behind other text. Pure
+// functions; safe from any thread.
 #pragma once
 
 #include <cstdint>
