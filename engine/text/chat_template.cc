@@ -68,6 +68,12 @@ absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::Create(const Tokeniz
     }
     const ChatFormat* known = FindNamedFormat(*learned, named);
     format = known != nullptr ? *known : *std::move(learned);
+    // What a tokenizer does behind control tokens, it does whatever else a template writes.
+    for (const ChatFormat& candidate : named) {
+      format.strips_behind_control |=
+          candidate.strips_behind_control && candidate.piece(ChatPoint::kUser, ChatPoint::kAssistant) ==
+                                                 format.piece(ChatPoint::kUser, ChatPoint::kAssistant);
+    }
   }
   KVBLEND_RETURN_IF_ERROR(CheckControlTokens(tokenizer, format));
   return std::unique_ptr<ChatTemplate>(new ChatTemplate(tokenizer, std::move(format)));

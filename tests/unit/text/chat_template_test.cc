@@ -149,6 +149,26 @@ TEST(ChatTemplateTest, WhatStandsBetweenControlTokensIsEncodedAsOneText) {
               ElementsAre(SmallVocabulary::Byte('b'), SmallVocabulary::Byte(':'), SmallVocabulary::kTurnEnd));
 }
 
+TEST(ChatTemplateTest, ControlTokensOfPhi3TakeTheWhitespaceBehindThem) {
+  SmallVocabulary vocabulary;
+  const TokenId user = vocabulary.AddNamed("<|user|>", kGgufControl);
+  const TokenId end = vocabulary.AddNamed("<|end|>", kGgufControl);
+  const TokenId assistant = vocabulary.AddNamed("<|assistant|>", kGgufControl);
+  const auto tokenizer = Tokenizer::Create(vocabulary.spec);
+  ASSERT_TRUE(tokenizer.ok());
+  // As earlier files have it: with BOS, and without the system text.
+  const auto chat_template = ChatTemplate::Create(
+      **tokenizer, {.source = "{{ bos_token }}{% for m in messages %}{% if m.role != 'system' %}"
+                              "{{ '<|' + m.role + '|>\n' + m.content + '<|end|>\n' }}{% endif %}{% endfor %}"
+                              "{{ '<|assistant|>\n' }}"});
+  ASSERT_TRUE(chat_template.ok()) << chat_template.status();
+  const auto opening = (*chat_template)->Open("", {}, " a");
+  ASSERT_TRUE(opening.ok()) << opening.status();
+  EXPECT_THAT(opening->system, ElementsAre(SmallVocabulary::kTurnBegin));
+  EXPECT_THAT(opening->lead_in, ElementsAre(user, SmallVocabulary::Byte('a')));
+  EXPECT_THAT((*chat_template)->Close("b"), ElementsAre(SmallVocabulary::Byte('b'), end, assistant));
+}
+
 TEST(ChatTemplateTest, OnlyWhatIsBehindAControlTokenGetsTheSpaceOfSentencePiece) {
   TokenizerSpec spec;
   spec.model = TokenizerModel::kSentencePieceBpe;
