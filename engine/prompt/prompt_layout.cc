@@ -67,10 +67,12 @@ class LayoutBuilder {
   int32_t begin_ = 0;
 };
 
-std::vector<text::TokenId> SystemSpan(std::string_view system_text, const text::ChatTemplate& chat_template) {
-  std::vector<text::TokenId> tokens = chat_template.PromptStart();
-  const std::vector<text::TokenId> block = chat_template.SystemBlock(system_text);
-  tokens.insert(tokens.end(), block.begin(), block.end());
+/// All tokens of an opening.
+std::vector<text::TokenId> Joined(const text::ChatTemplate::Opening& opening) {
+  std::vector<text::TokenId> tokens = opening.system;
+  for (const std::vector<text::TokenId>* part : {&opening.history, &opening.lead_in}) {
+    tokens.insert(tokens.end(), part->begin(), part->end());
+  }
   return tokens;
 }
 
@@ -84,24 +86,33 @@ absl::StatusOr<PromptLayout> BuildPromptLayout(const Prompt& prompt, const text:
   PromptLayout layout;
   layout.spans.reserve(prompt.chunks.size() + 4);
   LayoutBuilder builder(&layout, limits.max_prompt_tokens);
-  layout.anchor_ids = SystemSpan(prompt.system_text, chat_template);
-  builder.Append(layout.anchor_ids);
-  builder.End(SpanKind::kSystem);
+  std::vector<text::ChatTurn> history;
+  history.reserve(prompt.history.size());
   for (const Turn& turn : prompt.history) {
-    const auto role = turn.role == Role::kUser ? text::Role::kUser : text::Role::kAssistant;
-    builder.Append(chat_template.HistoryTurn(role, turn.text));
+    history.push_back({turn.role == Role::kUser ? text::Role::kUser : text::Role::kAssistant, turn.text});
   }
+  KVBLEND_ASSIGN_OR_RETURN(const text::ChatTemplate::Opening opening,
+                           chat_template.Open(prompt.system_text, history, prompt.lead_in));
+  if (history.empty()) {
+    layout.anchor_ids = Joined(opening);
+  } else {
+    KVBLEND_ASSIGN_OR_RETURN(layout.anchor_ids,
+                             AnchorTokens(prompt.system_text, prompt.lead_in, chat_template));
+  }
+  builder.Append(opening.system);
+  builder.End(SpanKind::kSystem);
+  builder.Append(opening.history);
   builder.End(SpanKind::kHistory);
-  const std::vector<text::TokenId> opening = chat_template.UserOpening(prompt.lead_in);
-  layout.anchor_ids.insert(layout.anchor_ids.end(), opening.begin(), opening.end());
   layout.anchor_is_prefix = prompt.history.empty();
-  builder.Append(opening);
+  builder.Append(opening.lead_in);
   builder.End(SpanKind::kLeadIn);
   for (size_t i = 0; i < prompt.chunks.size(); ++i) {
-    builder.Append(tokenizer.Encode(prompt.chunks[i]));
+    builder.Append(tokenizer.Encode(prompt.chunks[i], text::TextPosition::kWithin));
     builder.End(SpanKind::kChunk, static_cast<int32_t>(i));
   }
-  builder.Append(chat_template.UserClosing(prompt.question));
+  const bool behind_control = !layout.token_ids.empty() && tokenizer.IsSpecial(layout.token_ids.back());
+  builder.Append(chat_template.Close(
+      prompt.question, behind_control ? text::TextPosition::kStart : text::TextPosition::kWithin));
   builder.End(SpanKind::kQuestion);
 
   if (!builder.fits()) {
@@ -116,16 +127,15 @@ absl::StatusOr<std::vector<text::TokenId>> AnchorTokens(std::string_view system_
                                                         const text::ChatTemplate& chat_template) {
   KVBLEND_RETURN_IF_ERROR(CheckUtf8("system_text", system_text));
   KVBLEND_RETURN_IF_ERROR(CheckUtf8("lead_in", lead_in));
-  std::vector<text::TokenId> tokens = SystemSpan(system_text, chat_template);
-  const std::vector<text::TokenId> opening = chat_template.UserOpening(lead_in);
-  tokens.insert(tokens.end(), opening.begin(), opening.end());
-  return tokens;
+  KVBLEND_ASSIGN_OR_RETURN(const text::ChatTemplate::Opening opening,
+                           chat_template.Open(system_text, {}, lead_in));
+  return Joined(opening);
 }
 
 absl::StatusOr<std::vector<text::TokenId>> ChunkTokens(std::string_view chunk, std::string_view field,
                                                        const text::Tokenizer& tokenizer) {
   KVBLEND_RETURN_IF_ERROR(CheckUtf8(field, chunk));
-  return tokenizer.Encode(chunk);
+  return tokenizer.Encode(chunk, text::TextPosition::kWithin);
 }
 
 }  // namespace kvblend::prompt

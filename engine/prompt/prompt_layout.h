@@ -3,7 +3,8 @@
 //   [system | history | lead-in | chunk 0 | ... | chunk n-1 | question]
 //
 // Every span is tokenized on its own: a chunk has the same tokens in whatever prompt and place, which is what
-// lets its KV be stored once and found again. Pure functions; safe from any thread.
+// lets its KV be stored once and found again. It is tokenized as text that goes on behind other text. Pure
+// functions; safe from any thread.
 #pragma once
 
 #include <cstdint>
@@ -47,13 +48,13 @@ struct PromptLimits {
 };
 
 /// kInvalidArgument, naming field, value and what is allowed: an empty question, ill-formed UTF-8 (with its
-/// byte offset), more chunks or tokens than `limits` allows.
+/// byte offset), more chunks or tokens than `limits` allows, turns or a system text that the chat format does not allow.
 absl::StatusOr<PromptLayout> BuildPromptLayout(const Prompt& prompt, const text::Tokenizer& tokenizer,
                                                const text::ChatTemplate& chat_template,
                                                const PromptLimits& limits);
 
 /// PromptLayout::anchor_ids of prompts with this system text and lead-in, for precomputing chunks.
-/// kInvalidArgument: ill-formed UTF-8.
+/// kInvalidArgument: ill-formed UTF-8, a system text that the chat format does not allow.
 absl::StatusOr<std::vector<text::TokenId>> AnchorTokens(std::string_view system_text,
                                                         std::string_view lead_in,
                                                         const text::ChatTemplate& chat_template);

@@ -4,6 +4,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "engine/model/gguf_file.h"
 #include "engine/runtime/compute_names.h"
@@ -108,8 +110,13 @@ absl::StatusOr<std::unique_ptr<ModelRuntime>> ModelRuntime::LoadOn(
                                                    runtime->tokenizer->vocab_size(), " tokens, the model ",
                                                    config.vocab_size));
   }
-  KVBLEND_ASSIGN_OR_RETURN(runtime->chat_template,
-                           text::ChatTemplate::Create(*runtime->tokenizer, config.chat_template));
+  KVBLEND_ASSIGN_OR_RETURN(
+      runtime->chat_template,
+      text::ChatTemplate::Create(*runtime->tokenizer, {.source = config.chat_template,
+                                                       .format = options.chat_format,
+                                                       .eos = tokenizer.eos,
+                                                       .now = absl::Now(),
+                                                       .time_zone = absl::LocalTimeZone()}));
   KVBLEND_ASSIGN_OR_RETURN(runtime->weights,
                            model::LoadModelWeights(file, config, backend, *runtime->stream));
   runtime->transformer = std::make_unique<model::Transformer>(config, runtime->weights, backend);

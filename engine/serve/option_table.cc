@@ -8,6 +8,7 @@
 #include "engine/api/names.h"
 #include "engine/runtime/compute_names.h"
 #include "engine/store/redis/transport.h"
+#include "engine/text/chat/chat_format.h"
 #include "kernels/device_choice.h"
 
 namespace kvblend {
@@ -127,6 +128,10 @@ const std::vector<EngineOption>& EngineOptionTable() {
        absl::StrCat("Arithmetic of matrix products on the CPU: ", ListOf(kGemms),
                     "; auto: bf16 where the processor has it, else f32"),
        TextOption{In<&EngineOptions::gemm>, CheckGemm}},
+      {"chat-format", kCompute, "NAME",
+       absl::StrCat("How prompts are written: ", text::ChatFormatNames(),
+                    "; auto: as the template in the model's file says"),
+       TextOption{In<&EngineOptions::chat_format>, text::CheckChatFormatName}},
       {"correction", kCompute, "FILE",
        "Learned correction of stored KV, as `kvblend calibrate` writes it; none; or auto: MODEL.kvcorrection if there is "
        "such a file",

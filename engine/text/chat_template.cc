@@ -1,116 +1,130 @@
 #include "engine/text/chat_template.h"
 
-#include <string>
+#include <algorithm>
+#include <utility>
 
 #include "absl/status/status.h"
-#include "absl/strings/escaping.h"
-#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "engine/text/chat/template_reader.h"
+#include "engine/text/jinja/message.h"
 
 namespace kvblend::text {
 namespace {
 
-constexpr char kTurnBegin[] = "<|im_start|>";
-constexpr char kTurnEnd[] = "<|im_end|>";
+// Errors of templates end with what can be done about them.
+std::string OtherWays() { return jinja::Message("; allowed for chat-format instead: ", ChatFormatNames()); }
 
-/// ChatML: <|im_start|>role\ntext<|im_end|>\n for every turn.
-class ChatMlTemplate final : public ChatTemplate {
- public:
-  ChatMlTemplate(const Tokenizer& tokenizer, TokenId turn_begin, TokenId turn_end)
-      : tokenizer_(tokenizer), turn_begin_(turn_begin), turn_end_(turn_end) {}
-
-  std::vector<TokenId> PromptStart() const override {
-    if (!tokenizer_.add_bos() || !tokenizer_.bos()) return {};
-    return {*tokenizer_.bos()};
+absl::Status CheckControlTokens(const Tokenizer& tokenizer, const ChatFormat& format) {
+  for (const std::string& name : format.control_tokens) {
+    const std::optional<TokenId> token = tokenizer.FindSpecial(name);
+    if (token.has_value() && tokenizer.IsSpecial(*token)) continue;
+    return absl::InvalidArgumentError(jinja::Message("the chat format ", format.name,
+                                                     " needs the control token ", name,
+                                                     "; the vocabulary lacks it", OtherWays()));
   }
-
-  std::vector<TokenId> SystemBlock(std::string_view text) const override {
-    return text.empty() ? std::vector<TokenId>() : Turn("system", text);
-  }
-
-  std::vector<TokenId> HistoryTurn(Role role, std::string_view text) const override {
-    return Turn(role == Role::kUser ? "user" : "assistant", text);
-  }
-
-  std::vector<TokenId> UserOpening(std::string_view lead_in) const override {
-    std::vector<TokenId> tokens;
-    AppendOpening("user", lead_in, &tokens);
-    return tokens;
-  }
-
-  std::vector<TokenId> UserClosing(std::string_view question) const override {
-    std::vector<TokenId> tokens = tokenizer_.Encode(question);
-    AppendEnd(&tokens);
-    AppendOpening("assistant", "", &tokens);
-    return tokens;
-  }
-
- private:
-  // The role's line and the text are encoded together, as one rendering of the whole template would have
-  // them.
-  void AppendOpening(std::string_view role, std::string_view text, std::vector<TokenId>* tokens) const {
-    tokens->push_back(turn_begin_);
-    const std::vector<TokenId> encoded =
-        tokenizer_.Encode(absl::StrCat(std::string(role), "\n", std::string(text)));
-    tokens->insert(tokens->end(), encoded.begin(), encoded.end());
-  }
-
-  void AppendEnd(std::vector<TokenId>* tokens) const {
-    tokens->push_back(turn_end_);
-    const std::vector<TokenId> line_break = tokenizer_.Encode("\n");
-    tokens->insert(tokens->end(), line_break.begin(), line_break.end());
-  }
-
-  std::vector<TokenId> Turn(std::string_view role, std::string_view text) const {
-    std::vector<TokenId> tokens;
-    AppendOpening(role, text, &tokens);
-    AppendEnd(&tokens);
-    return tokens;
-  }
-
-  const Tokenizer& tokenizer_;
-  TokenId turn_begin_;
-  TokenId turn_end_;
-};
-
-bool Contains(std::string_view text, std::string_view part) {
-  return text.find(part) != std::string_view::npos;
+  return absl::OkStatus();
 }
 
-// A name for the error message; empty when the format is not a well-known one.
-std::string_view NameOfOtherFormat(std::string_view gguf_template) {
-  if (Contains(gguf_template, "<|start_header_id|>")) return "llama3";
-  if (Contains(gguf_template, "<start_of_turn>")) return "gemma";
-  if (Contains(gguf_template, "[INST]")) return "llama2 / mistral";
-  if (Contains(gguf_template, "<|start_of_role|>")) return "granite";
-  if (Contains(gguf_template, "<|user|>")) return "zephyr / phi3";
-  return {};
+// Where in a piece the part of the next text begins: a piece begins with the end of what came before, which
+// is at most one control token and its line break, or at the prompt's start with BOS.
+size_t PartBoundary(const ControlTokens& control, const Tokenizer& tokenizer, const ChatPart& part) {
+  const auto [first, token] = control.FindFirst(part.piece);
+  if (first == std::string_view::npos) return part.piece.size();
+  const bool is_bos = first == 0 && tokenizer.bos() == token;
+  if (part.from == ChatPoint::kStart && !is_bos) return 0;
+  const size_t behind = first + tokenizer.TokenBytes(token).size();
+  if (part.from == ChatPoint::kStart) return behind;
+  const size_t second = control.FindFirst(part.piece.substr(behind)).first;
+  return second == std::string_view::npos ? part.piece.size() : behind + second;
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::Create(const Tokenizer& tokenizer,
-                                                                   std::string_view gguf_template) {
-  if (!Contains(gguf_template, kTurnBegin) || !Contains(gguf_template, kTurnEnd)) {
-    if (gguf_template.empty()) {
-      return absl::UnimplementedError(
-          "tokenizer.chat_template is missing: the model has no chat format; allowed: chatml");
+                                                                   const ChatTemplateOptions& options) {
+  KVBLEND_RETURN_IF_ERROR(CheckChatFormatName(options.format));
+  TemplateContext context{.bos = {}, .eos = {}, .now = options.now, .time_zone = options.time_zone};
+  if (tokenizer.bos()) context.bos = tokenizer.TokenBytes(*tokenizer.bos());
+  if (options.eos) context.eos = tokenizer.TokenBytes(*options.eos);
+  const std::vector<ChatFormat> named = NamedChatFormats(context.bos, context.eos);
+  ChatFormat format;
+  if (options.format != "auto") {
+    for (const ChatFormat& candidate : named) {
+      if (candidate.name == options.format) format = candidate;
     }
-    const std::string_view known = NameOfOtherFormat(gguf_template);
-    return absl::UnimplementedError(absl::StrCat(
-        "tokenizer.chat_template is of the format ",
-        known.empty()
-            ? absl::StrCat("that begins '", absl::CHexEscape(std::string(gguf_template.substr(0, 80))), "'")
-            : std::string(known),
-        ", which is not implemented; allowed: chatml"));
+  } else if (options.source.empty()) {
+    return absl::UnimplementedError(
+        jinja::Message("tokenizer.chat_template is missing: the model has no chat format", OtherWays()));
+  } else {
+    absl::StatusOr<ChatFormat> learned = ReadChatFormat(options.source, context);
+    if (!learned.ok()) {
+      // A file that asks for what we do not do is no mistake in it.
+      const absl::StatusCode code = absl::IsInvalidArgument(learned.status())
+                                        ? absl::StatusCode::kInvalidArgument
+                                        : absl::StatusCode::kUnimplemented;
+      return absl::Status(
+          code,
+          jinja::Message("tokenizer.chat_template: ", std::string(learned.status().message()), OtherWays()));
+    }
+    const ChatFormat* known = FindNamedFormat(*learned, named);
+    format = known != nullptr ? *known : *std::move(learned);
+    // What a tokenizer does behind control tokens, it does whatever else a template writes.
+    for (const ChatFormat& candidate : named) {
+      format.strips_behind_control |=
+          candidate.strips_behind_control && candidate.piece(ChatPoint::kUser, ChatPoint::kAssistant) ==
+                                                 format.piece(ChatPoint::kUser, ChatPoint::kAssistant);
+    }
   }
-  const auto turn_begin = tokenizer.FindSpecial(kTurnBegin);
-  const auto turn_end = tokenizer.FindSpecial(kTurnEnd);
-  if (!turn_begin || !turn_end || !tokenizer.IsSpecial(*turn_begin) || !tokenizer.IsSpecial(*turn_end)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("tokenizer.chat_template is chatml, which needs the control tokens ", kTurnBegin,
-                     " and ", kTurnEnd, "; the vocabulary lacks one of them"));
+  KVBLEND_RETURN_IF_ERROR(CheckControlTokens(tokenizer, format));
+  return std::unique_ptr<ChatTemplate>(new ChatTemplate(tokenizer, std::move(format)));
+}
+
+absl::StatusOr<ChatTemplate::Opening> ChatTemplate::Open(std::string_view system_text,
+                                                         std::span<const ChatTurn> history,
+                                                         std::string_view lead_in) const {
+  KVBLEND_ASSIGN_OR_RETURN(const std::vector<ChatPart> parts,
+                           ComposeChat(format_, system_text, history, lead_in));
+  Opening opening;
+  PromptEncoder encoder(tokenizer_, control_, format_.strips_behind_control, TextPosition::kStart);
+  encoder.Into(&opening.system);
+  size_t turns = 0;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const ChatPart& part = parts[i];
+    // The part that the text belongs to. A system text behind the history belongs to the user's turn that it
+    // is in.
+    std::vector<TokenId>* target = &opening.lead_in;
+    if (part.to == ChatPoint::kSystem && turns == 0) {
+      target = &opening.system;
+    } else if (part.to != ChatPoint::kSystem && turns < history.size()) {
+      target = &opening.history;
+      ++turns;
+    }
+    const size_t boundary = PartBoundary(control_, tokenizer_, part);
+    encoder.AppendPiece(part.piece.substr(0, boundary));
+    encoder.Into(target);
+    encoder.AppendPiece(part.piece.substr(boundary));
+    encoder.AppendText(part.text);
   }
-  return std::make_unique<ChatMlTemplate>(tokenizer, *turn_begin, *turn_end);
+  encoder.Finish();
+  // Models that want BOS get it once, whether their template writes it or not.
+  if (tokenizer_.add_bos() && tokenizer_.bos()) {
+    const std::vector<TokenId>* first = &opening.system;
+    if (first->empty()) first = opening.history.empty() ? &opening.lead_in : &opening.history;
+    if (first->empty() || first->front() != *tokenizer_.bos()) {
+      opening.system.insert(opening.system.begin(), *tokenizer_.bos());
+    }
+  }
+  return opening;
+}
+
+std::vector<TokenId> ChatTemplate::Close(std::string_view question, TextPosition position) const {
+  std::vector<TokenId> tokens;
+  PromptEncoder encoder(tokenizer_, control_, format_.strips_behind_control, position);
+  encoder.Into(&tokens);
+  encoder.AppendText(Trimmed(question, {.left = false, .right = format_.user.right}));
+  encoder.AppendPiece(*format_.piece(ChatPoint::kUser, ChatPoint::kEnd));
+  encoder.Finish();
+  return tokens;
 }
 
 }  // namespace kvblend::text

@@ -1,41 +1,75 @@
 // How a model's chat format wraps the parts of a prompt into tokens.
 //
-// A prompt is: PromptStart, SystemBlock, one HistoryTurn per earlier turn, then the current user turn:
-// UserOpening (with the lead-in), the chunks' own tokens, UserClosing (with the question), after which the
-// model speaks. Each part is encoded on its own, so its tokens depend on nothing around it. Control tokens go
-// in by id; texts are encoded as text whatever they contain.
+// A prompt is: its opening (system text, earlier turns, lead-in), the chunks' own tokens, and its closing
+// (the question and what makes the model speak). The opening's and closing's tokens are those of one
+// rendering of the whole; chunks are tokenized on their own. Control tokens go in by id, from the format's
+// own text only; texts are encoded as text whatever they contain.
+//
+// The format is data (chat/chat_format.h). It comes from the table of formats that have names, or from the
+// file's own template, which is run on marks instead of texts when the model is loaded
+// (chat/template_reader.h): after that no template runs, and no text of a user ever goes through one.
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <span>
+#include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "engine/text/chat/chat_format.h"
+#include "engine/text/chat/prompt_encoder.h"
 #include "engine/text/tokenizer.h"
 
 namespace kvblend::text {
 
-enum class Role { kUser, kAssistant };
+struct ChatTemplateOptions {
+  std::string_view source = {};      // tokenizer.chat_template, a Jinja source; may be empty
+  std::string_view format = "auto";  // by name, or "auto": what the source writes
+  std::optional<TokenId> eos = {};   // what templates know as eos_token
+  absl::Time now = {};               // for templates that put in the date
+  absl::TimeZone time_zone = absl::UTCTimeZone();
+};
 
-/// Immutable; safe from any thread. Every chat format is a subclass that Create() knows.
+/// Immutable; safe from any thread.
 class ChatTemplate {
  public:
-  /// Recognises the format by the template (tokenizer.chat_template, a Jinja source; it is not executed) and
-  /// the tokenizer's control tokens. kUnimplemented, naming the format where it is a known one, for formats
-  /// that are not implemented; kInvalidArgument when the template's control tokens are not in the vocabulary.
-  /// `tokenizer` must outlive the template.
-  static absl::StatusOr<std::unique_ptr<ChatTemplate>> Create(const Tokenizer& tokenizer,
-                                                              std::string_view gguf_template);
-  virtual ~ChatTemplate() = default;
+  struct Opening {
+    std::vector<TokenId> system;  // begins with BOS for models that want it
+    std::vector<TokenId> history;
+    std::vector<TokenId> lead_in;
+  };
 
-  /// BOS for models that want it, else nothing.
-  virtual std::vector<TokenId> PromptStart() const = 0;
-  /// Empty when `text` is: then the prompt has no system block.
-  virtual std::vector<TokenId> SystemBlock(std::string_view text) const = 0;
-  virtual std::vector<TokenId> HistoryTurn(Role role, std::string_view text) const = 0;
-  virtual std::vector<TokenId> UserOpening(std::string_view lead_in) const = 0;
-  /// The question, the end of the user's turn and the opening of the assistant's.
-  virtual std::vector<TokenId> UserClosing(std::string_view question) const = 0;
+  /// kInvalidArgument: a format of no known name, a template that is none, a format whose control tokens the
+  /// vocabulary lacks. kUnimplemented: no template, or one that the interpreter or its prompts' parts do not
+  /// allow (the message says what and where). All tell which names are allowed instead. `tokenizer` must
+  /// outlive the template.
+  static absl::StatusOr<std::unique_ptr<ChatTemplate>> Create(const Tokenizer& tokenizer,
+                                                              const ChatTemplateOptions& options);
+
+  /// The prompt up to the first chunk. An empty system text makes no system block, except where a model's own
+  /// template puts one in. Some formats drop whitespace around texts: then that at the ends of the system
+  /// text and of turns, at the beginning of the lead-in and at the end of the question. kInvalidArgument,
+  /// naming system_text or the turn: what the format does not allow.
+  absl::StatusOr<Opening> Open(std::string_view system_text, std::span<const ChatTurn> history,
+                               std::string_view lead_in) const;
+  /// The question, the end of the user's turn and the opening of the assistant's. `position` is where the
+  /// question stands: behind text, unless a control token is the last of what comes before.
+  std::vector<TokenId> Close(std::string_view question, TextPosition position = TextPosition::kWithin) const;
+
+  /// Its name, or "template" for one that has none.
+  const std::string& format_name() const { return format_.name; }
+
+ private:
+  ChatTemplate(const Tokenizer& tokenizer, ChatFormat format)
+      : tokenizer_(tokenizer), format_(std::move(format)), control_(tokenizer, format_) {}
+
+  const Tokenizer& tokenizer_;
+  ChatFormat format_;
+  ControlTokens control_;
 };
 
 }  // namespace kvblend::text

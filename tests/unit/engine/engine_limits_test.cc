@@ -118,5 +118,33 @@ TEST_F(EngineLimitsTest, AFullStoreCostsMissesNotAnswers) {
   EXPECT_LE(stats.store.bytes, stats.store.byte_budget);
 }
 
+class EngineChatFormatTest : public EngineFixture {
+ protected:
+  EngineOptions Options() override {
+    EngineOptions options = EngineFixture::Options();
+    options.chat_format = "llama2";  // not the model's own
+    return options;
+  }
+};
+
+TEST_F(EngineChatFormatTest, TheFormatSaysWhichTurnsMayFollowEachOther) {
+  GenerateRequest request = Request();
+  request.prompt.history = {{Role::kUser, "a"}, {Role::kAssistant, "b"}};
+  EXPECT_TRUE(Generate(request)->status.ok());
+  request.prompt.history = {{Role::kUser, "a"}};
+  const auto handle = engine_->Generate(request, std::make_shared<GenerateRecorder>());
+  EXPECT_EQ(handle.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(handle.status().message(), HasSubstr("history[0] and the question"));
+}
+
+TEST_F(EngineChatFormatTest, AFormatNeedsItsControlTokens) {
+  EngineOptions options = Options();
+  options.model_path = testing::TempDir() + "/engine_limits_test_" + std::to_string(getpid()) + ".gguf";
+  ASSERT_TRUE(test_support::WriteTinyModel(options.model_path, {}).ok());
+  options.chat_format = "gemma";
+  EXPECT_THAT(std::string(Engine::Create(options).status().message()),
+              HasSubstr("gemma needs the control token <start_of_turn>"));
+}
+
 }  // namespace
 }  // namespace kvblend

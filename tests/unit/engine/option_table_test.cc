@@ -60,16 +60,20 @@ TEST(OptionTable, EveryNumberIsHeldToItsRange) {
 
 TEST(OptionTable, TextsAreHeldToTheirNames) {
   using Change = void (*)(EngineOptions&);
-  for (const auto& [change, message] : std::vector<std::pair<Change, std::string>>{
-           {[](EngineOptions& o) { o.gemm = "fp4"; }, "gemm is 'fp4'; allowed: auto, bf16, f32, int8"},
-           {[](EngineOptions& o) { o.kv_dtype = "x"; },
-            "kv-dtype is 'x'; allowed: auto, bf16, f16, f32, int8"},
-           {[](EngineOptions& o) { o.chunk_format = ""; },
-            "chunk-format is ''; allowed: auto, int8, int4, fp8, bf16, f16, f32"},
-           {[](EngineOptions& o) { o.device = "cuda:x"; }, "device is 'cuda:x'"},
-           {[](EngineOptions& o) { o.chunk_redis.nodes = "a:1,b"; }, "chunk-redis: 'b' is no address"},
-           {[](EngineOptions& o) { o.namespace_quotas.default_share = 0; }, "is 0; allowed: above 0"},
-           {[](EngineOptions& o) { o.namespace_quotas.named["a"] = 2; }, "namespace 'a' may fill is 2"}}) {
+  for (
+      const auto& [change, message] : std::vector<std::pair<Change, std::string>>{
+          {[](EngineOptions& o) { o.gemm = "fp4"; }, "gemm is 'fp4'; allowed: auto, bf16, f32, int8"},
+          {[](EngineOptions& o) { o.chat_format = "vicuna"; },
+           "chat-format is 'vicuna'; allowed: auto, chatml, llama2, llama3, mistral, mistral-v3, mistral-tekken, "
+           "mistral-v7, gemma, phi3, granite, harmony, zephyr"},
+          {[](EngineOptions& o) { o.kv_dtype = "x"; },
+           "kv-dtype is 'x'; allowed: auto, bf16, f16, f32, int8"},
+          {[](EngineOptions& o) { o.chunk_format = ""; },
+           "chunk-format is ''; allowed: auto, int8, int4, fp8, bf16, f16, f32"},
+          {[](EngineOptions& o) { o.device = "cuda:x"; }, "device is 'cuda:x'"},
+          {[](EngineOptions& o) { o.chunk_redis.nodes = "a:1,b"; }, "chunk-redis: 'b' is no address"},
+          {[](EngineOptions& o) { o.namespace_quotas.default_share = 0; }, "is 0; allowed: above 0"},
+          {[](EngineOptions& o) { o.namespace_quotas.named["a"] = 2; }, "namespace 'a' may fill is 2"}}) {
     EngineOptions options;
     change(options);
     EXPECT_THAT(Error(options), HasSubstr(message));

@@ -24,7 +24,8 @@ using text::SmallVocabulary;
 using text::TokenId;
 using text::Tokenizer;
 
-constexpr char kChatMl[] = "<|im_start|>{{ role }}<|im_end|>";
+constexpr char kChatMl[] =
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}";
 
 std::vector<TokenId> TokensOf(const PromptLayout& layout, const Span& span) {
   return {layout.token_ids.begin() + span.begin, layout.token_ids.begin() + span.end};
@@ -40,7 +41,7 @@ class PromptLayoutTest : public testing::Test {
     vocabulary.spec.bos = SmallVocabulary::kEndOfText;
     vocabulary.spec.add_bos = add_bos;
     tokenizer_ = *Tokenizer::Create(vocabulary.spec);
-    template_ = *ChatTemplate::Create(*tokenizer_, kChatMl);
+    template_ = *ChatTemplate::Create(*tokenizer_, {.source = kChatMl});
   }
 
   absl::StatusOr<PromptLayout> Build(const Prompt& input, const PromptLimits& limits = {}) const {
@@ -195,7 +196,7 @@ TEST_F(PromptLayoutTest, PrecomputeRefusesBrokenUtf8Too) {
 TEST(PromptFixtureTest, MusiquePromptsEqualHuggingFaceTokenizers) {
   const std::unique_ptr<Tokenizer> tokenizer = text::LoadModelTokenizer("smollm");
   ASSERT_NE(tokenizer, nullptr);
-  const auto chat_template = ChatTemplate::Create(*tokenizer, text::LoadModelChatTemplate());
+  const auto chat_template = ChatTemplate::Create(*tokenizer, {.source = text::LoadModelChatTemplate()});
   ASSERT_TRUE(chat_template.ok()) << chat_template.status();
   std::ifstream file(KVBLEND_SOURCE_DIR "/tests/fixtures/tokenizer_prompts.json");
   const nlohmann::json fixture = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);

@@ -1,0 +1,63 @@
+// Pieces of a chat format and texts of people -> tokens, so that a piece's control tokens are control tokens
+// and a text's are text.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "engine/text/chat/chat_format.h"
+#include "engine/text/tokenizer.h"
+
+namespace kvblend::text {
+
+/// The control tokens that are in a format's pieces. Immutable; safe from any thread; refers to the
+/// tokenizer.
+class ControlTokens {
+ public:
+  ControlTokens(const Tokenizer& tokenizer, const ChatFormat& format);
+
+  /// The first control token in `piece`, the longest of several there: its place and id; {npos, 0} if there
+  /// is none.
+  std::pair<size_t, TokenId> FindFirst(std::string_view piece) const;
+
+ private:
+  struct Name {
+    std::string_view text;
+    TokenId token;
+  };
+  std::vector<Name> names_;  // the longest first
+};
+
+/// What stands between two control tokens is encoded as one text, as tokenizers do with a whole prompt, also
+/// where it crosses from one part into the next; its tokens belong to the part that it began in.
+class PromptEncoder {
+ public:
+  /// `position` is that of the first text.
+  PromptEncoder(const Tokenizer& tokenizer, const ControlTokens& control, bool strips_behind_control,
+                TextPosition position)
+      : tokenizer_(tokenizer),
+        control_(control),
+        strips_behind_control_(strips_behind_control),
+        position_(position) {}
+
+  /// What follows goes to `*target`, which outlives the encoder.
+  void Into(std::vector<TokenId>* target) { target_ = target; }
+  void AppendPiece(std::string_view piece);
+  void AppendText(std::string_view text);
+  /// Encodes what waits for more text. The last call.
+  void Finish();
+
+ private:
+  const Tokenizer& tokenizer_;
+  const ControlTokens& control_;
+  const bool strips_behind_control_;
+  std::vector<TokenId>* target_ = nullptr;
+  std::vector<TokenId>* waiting_target_ = nullptr;
+  std::string waiting_;
+  bool behind_control_ = false;  // `waiting_` is
+  TextPosition position_;        // of `waiting_`
+};
+
+}  // namespace kvblend::text
