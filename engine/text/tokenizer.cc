@@ -108,7 +108,7 @@ std::vector<TokenId> Tokenizer::Encode(std::string_view text, TextPosition posit
   std::deque<std::string> spelled;  // stays where it is: the encoder keeps views
   const auto spell = [&](std::string_view part, bool prefix) -> std::string_view {
     if (part.empty()) return part;
-    std::string plain = WithPlainSpaces(part);
+    std::string plain = WithPlainSpaces(Normalize(part, normalization_));
     if (remove_extra_whitespaces_) RemoveExtraSpaces(&plain);
     if (plain.empty()) return {};
     if (prefix && !(space_prefix_.unless_space && plain.front() == ' ')) plain.insert(0, 1, ' ');
@@ -118,8 +118,13 @@ std::vector<TokenId> Tokenizer::Encode(std::string_view text, TextPosition posit
   const bool spell_parts = !is_byte_level() && user_defined_first_;
   if (!is_byte_level() && !spell_parts) text = spell(text, prefix);
   const auto encode_plain = [&](size_t begin, size_t end) {
-    const std::string_view part = text.substr(begin, end - begin);
-    encoder.Append(spell_parts ? spell(part, begin == 0 ? prefix : space_prefix_.every_piece) : part);
+    std::string_view part = text.substr(begin, end - begin);
+    if (spell_parts) {
+      part = spell(part, begin == 0 ? prefix : space_prefix_.every_piece);
+    } else if (is_byte_level() && normalization_ != Normalization::kNone) {
+      part = spelled.emplace_back(Normalize(part, normalization_));
+    }
+    encoder.Append(part);
   };
 
   size_t plain_begin = 0;

@@ -64,6 +64,7 @@ absl::Status CheckId(const char* key, TokenId id, int32_t vocab_size) {
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Create(const TokenizerSpec& spec) {
   std::unique_ptr<Tokenizer> tokenizer(new Tokenizer);
   tokenizer->model_ = spec.model;
+  tokenizer->normalization_ = spec.normalization;
   if (tokenizer->is_byte_level()) {
     KVBLEND_ASSIGN_OR_RETURN(const PreTokenizerName pre_tokenizer, FindPreTokenizer(spec.pre_tokenizer));
     tokenizer->pre_tokenizer_ = pre_tokenizer.pattern;
@@ -75,7 +76,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Create(const TokenizerSpec
                                 .every_piece = spec.space_prefix_every_piece,
                                 .unless_space = spec.space_prefix_unless_space};
     tokenizer->remove_extra_whitespaces_ = spec.remove_extra_whitespaces;
-    tokenizer->user_defined_first_ = spec.user_defined_first;
+    tokenizer->user_defined_first_ = spec.user_defined_first || spec.normalization != Normalization::kNone;
   }
   KVBLEND_RETURN_IF_ERROR(tokenizer->LoadTypes(spec));
   KVBLEND_RETURN_IF_ERROR(tokenizer->LoadTokens(spec));

@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "engine/text/pre_tokenizer.h"
 #include "engine/text/tokenizer.h"
 #include "engine/text/utf8.h"
+#include "engine/text/words/pre_tokenizer.h"
 #include "tests/fuzz/check.h"
 #include "tests/unit/text/small_vocabulary.h"
 
