@@ -98,7 +98,7 @@ absl::StatusOr<PromptLayout> BuildPromptLayout(const Prompt& prompt, const text:
   builder.Append(opening);
   builder.End(SpanKind::kLeadIn);
   for (size_t i = 0; i < prompt.chunks.size(); ++i) {
-    builder.Append(tokenizer.Encode(prompt.chunks[i]));
+    builder.Append(tokenizer.Encode(prompt.chunks[i], text::TextPosition::kWithin));
     builder.End(SpanKind::kChunk, static_cast<int32_t>(i));
   }
   builder.Append(chat_template.UserClosing(prompt.question));
@@ -125,7 +125,7 @@ absl::StatusOr<std::vector<text::TokenId>> AnchorTokens(std::string_view system_
 absl::StatusOr<std::vector<text::TokenId>> ChunkTokens(std::string_view chunk, std::string_view field,
                                                        const text::Tokenizer& tokenizer) {
   KVBLEND_RETURN_IF_ERROR(CheckUtf8(field, chunk));
-  return tokenizer.Encode(chunk);
+  return tokenizer.Encode(chunk, text::TextPosition::kWithin);
 }
 
 }  // namespace kvblend::prompt
