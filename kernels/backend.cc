@@ -29,10 +29,10 @@ absl::Status CheckPagesOfPlan(absl::string_view op, const Backend& backend, cons
 
 // What the attention operations have in common: all but their outputs.
 absl::Status CheckAttention(absl::string_view op, const Backend& backend, const BatchPlan& plan,
-                            ConstMatrixView q, int32_t num_heads, float scale, const KvPagesView& pages) {
+                            ConstMatrixView q, const AttentionSpec& spec, const KvPagesView& pages) {
   KVBLEND_RETURN_IF_ERROR(CheckPagesOfPlan(op, backend, plan, pages));
-  KVBLEND_RETURN_IF_ERROR(CheckHeads(op, num_heads, scale, pages));
-  return CheckMatrix(op, "q", q, plan.num_rows(), int64_t{num_heads} * pages.head_dim, {kF32});
+  KVBLEND_RETURN_IF_ERROR(CheckAttentionSpec(op, spec, pages));
+  return CheckMatrix(op, "q", q, plan.num_rows(), int64_t{spec.num_heads} * pages.head_dim, {kF32});
 }
 
 // What writing KV into pages needs, wherever the KV comes from.
@@ -83,7 +83,7 @@ absl::StatusOr<std::unique_ptr<BatchPlan>> Backend::PlanBatch(const BatchSpec& s
 }
 
 absl::Status Backend::Embed(Stream& stream, const PackedWeights& table, absl::Span<const int32_t> token_ids,
-                            MatrixView out) {
+                            float scale, MatrixView out) {
   constexpr absl::string_view kOp = "Embed";
   if (table.usage() == WeightUsage::kLinear) {
     return Invalid(kOp, "table was packed for kLinear; allowed: kEmbedding, kLinearAndEmbedding");
@@ -94,14 +94,18 @@ absl::Status Backend::Embed(Stream& stream, const PackedWeights& table, absl::Sp
       return Invalid(kOp, "token_ids[", i, "] is ", token_ids[i], "; allowed: 0 .. ", table.rows() - 1);
     }
   }
-  return DoEmbed(stream, table, token_ids, out);
+  if (!std::isfinite(scale)) return Invalid(kOp, "scale is ", scale, "; allowed: finite numbers");
+  return DoEmbed(stream, table, token_ids, scale, out);
 }
 
 absl::Status Backend::RmsNorm(Stream& stream, ConstMatrixView x, ConstMatrixView weight, float epsilon,
                               MatrixView out) {
   constexpr absl::string_view kOp = "RmsNorm";
   KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "x", x, x.rows, x.cols, {kF32}));
-  KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "weight", weight, 1, x.cols, {kF32}));
+  KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "weight", weight, 1, weight.cols, {kF32}));
+  if (weight.cols <= 0 || x.cols % weight.cols != 0) {
+    return Invalid(kOp, "weight.cols is ", weight.cols, "; allowed: divisors of x.cols = ", x.cols);
+  }
   KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "out", out, x.rows, x.cols, {kF32, compute_dtype()}));
   if (!std::isfinite(epsilon) || epsilon <= 0) {
     return Invalid(kOp, "epsilon is ", epsilon, "; allowed: finite and above 0");
@@ -123,14 +127,27 @@ absl::Status Backend::Linear(Stream& stream, ConstMatrixView x, const PackedWeig
   return DoLinear(stream, x, weights, accumulate, out);
 }
 
-absl::Status Backend::SiluMul(Stream& stream, ConstMatrixView gate, ConstMatrixView up, MatrixView out) {
-  constexpr absl::string_view kOp = "SiluMul";
+absl::Status Backend::GatedActivation(Stream& stream, Activation activation, ConstMatrixView gate,
+                                      ConstMatrixView up, MatrixView out) {
+  constexpr absl::string_view kOp = "GatedActivation";
+  if (activation != Activation::kSilu && activation != Activation::kGeluTanh) {
+    return Invalid(kOp, "activation is ", static_cast<int>(activation), "; allowed: kSilu, kGeluTanh");
+  }
   KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "gate", gate, gate.rows, gate.cols, {kF32}));
   KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "up", up, gate.rows, gate.cols, {kF32}));
   KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "out", out, gate.rows, gate.cols, {kF32, compute_dtype()}));
   KVBLEND_RETURN_IF_ERROR(CheckDisjointOrInPlace(kOp, gate, "gate", out));
   KVBLEND_RETURN_IF_ERROR(CheckDisjointOrInPlace(kOp, up, "up", out));
-  return DoSiluMul(stream, gate, up, out);
+  return DoGatedActivation(stream, activation, gate, up, out);
+}
+
+absl::Status Backend::AddScaled(Stream& stream, ConstMatrixView x, float scale, MatrixView out) {
+  constexpr absl::string_view kOp = "AddScaled";
+  KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "out", out, out.rows, out.cols, {kF32}));
+  KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "x", x, x.rows == 1 ? 1 : out.rows, out.cols, {kF32}));
+  if (!std::isfinite(scale)) return Invalid(kOp, "scale is ", scale, "; allowed: finite numbers");
+  KVBLEND_RETURN_IF_ERROR(CheckDisjoint(kOp, x, "x", out));
+  return DoAddScaled(stream, x, scale, out);
 }
 
 absl::Status Backend::Rope(Stream& stream, const BatchPlan& plan, const RopeTable& rope, int32_t num_heads,
@@ -213,41 +230,41 @@ absl::Status Backend::EncodeKv(Stream& stream, ConstMatrixView in, MutableKvSect
 }
 
 absl::Status Backend::SelectiveAttention(Stream& stream, const BatchPlan& plan, ConstMatrixView q,
-                                         int32_t num_heads, float scale, KvPagesView pages, MatrixView out) {
+                                         const AttentionSpec& spec, KvPagesView pages, MatrixView out) {
   constexpr absl::string_view kOp = "SelectiveAttention";
-  KVBLEND_RETURN_IF_ERROR(CheckAttention(kOp, *this, plan, q, num_heads, scale, pages));
+  KVBLEND_RETURN_IF_ERROR(CheckAttention(kOp, *this, plan, q, spec, pages));
   KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "out", out, q.rows, q.cols, {kF32, compute_dtype()}));
   KVBLEND_RETURN_IF_ERROR(CheckDisjoint(kOp, q, "q", out));
-  return DoSelectiveAttention(stream, plan, q, num_heads, scale, pages, out);
+  return DoSelectiveAttention(stream, plan, q, spec, pages, out);
 }
 
 absl::Status Backend::AttentionMass(Stream& stream, const BatchPlan& plan, ConstMatrixView q,
-                                    int32_t num_heads, float scale, KvPagesView pages, MatrixView out) {
+                                    const AttentionSpec& spec, KvPagesView pages, MatrixView out) {
   constexpr absl::string_view kOp = "AttentionMass";
-  KVBLEND_RETURN_IF_ERROR(CheckAttention(kOp, *this, plan, q, num_heads, scale, pages));
+  KVBLEND_RETURN_IF_ERROR(CheckAttention(kOp, *this, plan, q, spec, pages));
   KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "out", out, 1, plan.total_kv_len(), {kF32}));
   KVBLEND_RETURN_IF_ERROR(CheckDisjoint(kOp, q, "q", out));
-  return DoAttentionMass(stream, plan, q, num_heads, scale, pages, out);
+  return DoAttentionMass(stream, plan, q, spec, pages, out);
 }
 
 absl::Status Backend::SelectiveAttentionWithMass(Stream& stream, const BatchPlan& plan, ConstMatrixView q,
-                                                 int32_t num_heads, float scale, KvPagesView pages,
-                                                 MatrixView out, MatrixView mass) {
+                                                 const AttentionSpec& spec, KvPagesView pages, MatrixView out,
+                                                 MatrixView mass) {
   constexpr absl::string_view kOp = "SelectiveAttentionWithMass";
-  KVBLEND_RETURN_IF_ERROR(CheckAttention(kOp, *this, plan, q, num_heads, scale, pages));
+  KVBLEND_RETURN_IF_ERROR(CheckAttention(kOp, *this, plan, q, spec, pages));
   KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "out", out, q.rows, q.cols, {kF32, compute_dtype()}));
   KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "mass", mass, 1, plan.total_kv_len(), {kF32}));
   KVBLEND_RETURN_IF_ERROR(CheckDisjoint(kOp, q, "q", out));
   KVBLEND_RETURN_IF_ERROR(CheckDisjoint(kOp, q, "q", mass, "mass"));
   KVBLEND_RETURN_IF_ERROR(CheckDisjoint(kOp, out, "out", mass, "mass"));
-  return DoSelectiveAttentionWithMass(stream, plan, q, num_heads, scale, pages, out, mass);
+  return DoSelectiveAttentionWithMass(stream, plan, q, spec, pages, out, mass);
 }
 
 absl::Status Backend::DoSelectiveAttentionWithMass(Stream& stream, const BatchPlan& plan, ConstMatrixView q,
-                                                   int32_t num_heads, float scale, KvPagesView pages,
+                                                   const AttentionSpec& spec, KvPagesView pages,
                                                    MatrixView out, MatrixView mass) {
-  KVBLEND_RETURN_IF_ERROR(DoAttentionMass(stream, plan, q, num_heads, scale, pages, mass));
-  return DoSelectiveAttention(stream, plan, q, num_heads, scale, pages, out);
+  KVBLEND_RETURN_IF_ERROR(DoAttentionMass(stream, plan, q, spec, pages, mass));
+  return DoSelectiveAttention(stream, plan, q, spec, pages, out);
 }
 
 absl::Status Backend::KvDeviation(Stream& stream, ConstMatrixView fresh, KvSectionView stored,

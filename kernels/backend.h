@@ -33,6 +33,7 @@
 #include "kernels/kv_correction.h"
 #include "kernels/kv_section.h"
 #include "kernels/sampling.h"
+#include "kernels/specs.h"
 #include "kernels/tensor.h"
 #include "kernels/weight_source.h"
 
@@ -74,7 +75,7 @@ enum class RopeLayout : uint8_t {
   kSplitHalf,    // (0,d/2), (1,d/2+1), ...: NeoX style
 };
 
-/// cos and sin of position * inv_freq[i] for all positions below max_position. Immutable after creation.
+/// cos and sin of position * inv_freq[i], times a magnitude, for all positions below max_position. Immutable after creation.
 class RopeTable {
  public:
   virtual ~RopeTable() = default;
@@ -87,6 +88,8 @@ struct RopeSpec {
   int64_t head_dim = 0;              // even
   int64_t max_position = 0;          // positions 0 .. max_position-1 may be used
   absl::Span<const float> inv_freq;  // [head_dim / 2], scaling already applied; angles are computed in double
+  /// Of cos and sin: YaRN and LongRoPE make it more than 1. Pairs whose inv_freq is 0 stay as they are all the same.
+  float magnitude = 1;
 };
 
 /// A ragged batch of token rows over paged KV. Row i belongs to the sequence s with
@@ -100,7 +103,6 @@ struct BatchSpec {
   absl::Span<const int32_t> page_indptr;   // [num_sequences + 1], likewise; enough pages for each kv_len
   absl::Span<const int32_t> page_indices;  // each < num_pages of the pages it is used with
   int32_t page_size = 0;                   // tokens
-  int32_t sliding_window = 0;  // row at position q sees keys k with q - k < sliding_window; 0: all k <= q
 };
 
 /// A BatchSpec checked and prepared once (host scheduling, uploads), then used for every layer.
@@ -161,7 +163,7 @@ class Backend {
   virtual std::string device_name() const { return "CPU"; }
   /// nullopt where the backend computes in the process's own memory, or when the device does not tell.
   virtual std::optional<DeviceMemory> device_memory() const { return std::nullopt; }
-  /// dtype in which GEMM inputs are best given (kF32 or kBF16). RmsNorm, SelectiveAttention and SiluMul write
+  /// dtype in which GEMM inputs are best given (kF32 or kBF16). RmsNorm, SelectiveAttention and GatedActivation write
   /// it.
   virtual DataType compute_dtype() const = 0;
   /// Whether KV pages may be int8 (KvPagesView); f32, bf16 and f16 always may.
@@ -199,13 +201,14 @@ class Backend {
 
   // --- operations -----------------------------------------------------------------------------------------
 
-  /// out[i] = row token_ids[i] of an embedding.
+  /// out[i] = scale * row token_ids[i] of an embedding.
   ///   token_ids: host [n], each in 0 .. table.rows-1;  out: f32 [n, table.cols]
   absl::Status Embed(Stream& stream, const PackedWeights& table, absl::Span<const int32_t> token_ids,
-                     MatrixView out);
+                     float scale, MatrixView out);
 
-  /// out[i] = x[i] / sqrt(mean(x[i]^2) + epsilon) * weight
-  ///   x: f32 [n, d];  weight: f32 [1, d];  out: f32 or compute dtype [n, d]; out may be x when both are f32
+  /// out[i] = x[i] / sqrt(mean(x[i]^2) + epsilon) * weight, for every run of d columns on its own: one run is a whole row,
+  /// or a head of it.
+  ///   x: f32 [n, k d];  weight: f32 [1, d];  out: f32 or compute dtype [n, k d]; out may be x when both are f32
   absl::Status RmsNorm(Stream& stream, ConstMatrixView x, ConstMatrixView weight, float epsilon,
                        MatrixView out);
 
@@ -214,9 +217,14 @@ class Backend {
   absl::Status Linear(Stream& stream, ConstMatrixView x, const PackedWeights& weights, bool accumulate,
                       MatrixView out);
 
-  /// out = silu(gate) * up, silu(z) = z / (1 + exp(-z)).
+  /// out = activation(gate) * up.
   ///   gate, up: f32 [n, d];  out: f32 or compute dtype [n, d]; out may be gate or up when f32
-  absl::Status SiluMul(Stream& stream, ConstMatrixView gate, ConstMatrixView up, MatrixView out);
+  absl::Status GatedActivation(Stream& stream, Activation activation, ConstMatrixView gate,
+                               ConstMatrixView up, MatrixView out);
+
+  /// out[i] += scale * x[i], or scale * x[0] where x is one row: a bias.
+  ///   out: f32 [n, d];  x: f32 [n, d] or [1, d]
+  absl::Status AddScaled(Stream& stream, ConstMatrixView x, float scale, MatrixView out);
 
   /// Rotates every head of row i to position plan.positions[i], in place.
   ///   x: f32 [plan.num_rows, num_heads * rope.head_dim]
@@ -248,26 +256,25 @@ class Backend {
   absl::Status EncodeKv(Stream& stream, ConstMatrixView in, MutableKvSectionView out);
 
   /// Attention of gathered rows, each masked by its *own position*: row i of sequence s sees the keys at
-  /// positions k <= positions[i] (and within the sliding window). Full prefill, blended prefill, chunked
+  /// positions k <= positions[i] (and within spec.sliding_window). Full prefill, blended prefill, chunked
   /// prefill and decode are this one operation. GQA: query head h reads kv head h / (num_heads /
   /// num_kv_heads).
   ///   q: f32, rotated [plan.num_rows, num_heads * head_dim];  out: f32 or compute dtype, same shape
-  ///   scores are scaled by `scale` before the softmax (usually 1/sqrt(head_dim))
-  absl::Status SelectiveAttention(Stream& stream, const BatchPlan& plan, ConstMatrixView q, int32_t num_heads,
-                                  float scale, KvPagesView pages, MatrixView out);
+  absl::Status SelectiveAttention(Stream& stream, const BatchPlan& plan, ConstMatrixView q,
+                                  const AttentionSpec& spec, KvPagesView pages, MatrixView out);
 
   /// The attention that the rows of each sequence pay to each cached position:
-  /// out[j] = sum over rows i of the mean over heads of softmax(q_i k^T * scale)[j], masked as in
+  /// out[j] = sum over rows i of the mean over heads of softmax(q_i k^T * spec.scale)[j], masked as in
   /// SelectiveAttention.
   ///   q: as there;  out: f32 [1, plan.total_kv_len], sequences one after the other
-  absl::Status AttentionMass(Stream& stream, const BatchPlan& plan, ConstMatrixView q, int32_t num_heads,
-                             float scale, KvPagesView pages, MatrixView out);
+  absl::Status AttentionMass(Stream& stream, const BatchPlan& plan, ConstMatrixView q,
+                             const AttentionSpec& spec, KvPagesView pages, MatrixView out);
 
   /// Both at once: `out` is what SelectiveAttention gives, bit for bit; `mass` sums the probabilities as they
   /// are multiplied with the values (rounded to the compute dtype).
   ///   q, out: as of SelectiveAttention;  mass: as AttentionMass's out
   absl::Status SelectiveAttentionWithMass(Stream& stream, const BatchPlan& plan, ConstMatrixView q,
-                                          int32_t num_heads, float scale, KvPagesView pages, MatrixView out,
+                                          const AttentionSpec& spec, KvPagesView pages, MatrixView out,
                                           MatrixView mass);
 
   /// out[i] = the squared distance of fresh[i] from row i of what is stored, which is decoded as it is read
@@ -306,10 +313,13 @@ class Backend {
                                                                        const WeightSource& source) = 0;
   virtual absl::StatusOr<std::unique_ptr<RopeTable>> DoCreateRopeTable(const RopeSpec& spec) = 0;
   virtual absl::StatusOr<std::unique_ptr<BatchPlan>> DoPlanBatch(const BatchSpec& spec) = 0;
-  virtual absl::Status DoEmbed(Stream&, const PackedWeights&, absl::Span<const int32_t>, MatrixView) = 0;
+  virtual absl::Status DoEmbed(Stream&, const PackedWeights&, absl::Span<const int32_t>, float,
+                               MatrixView) = 0;
   virtual absl::Status DoRmsNorm(Stream&, ConstMatrixView, ConstMatrixView, float, MatrixView) = 0;
   virtual absl::Status DoLinear(Stream&, ConstMatrixView, const PackedWeights&, bool, MatrixView) = 0;
-  virtual absl::Status DoSiluMul(Stream&, ConstMatrixView, ConstMatrixView, MatrixView) = 0;
+  virtual absl::Status DoGatedActivation(Stream&, Activation, ConstMatrixView, ConstMatrixView,
+                                         MatrixView) = 0;
+  virtual absl::Status DoAddScaled(Stream&, ConstMatrixView, float, MatrixView) = 0;
   virtual absl::Status DoRope(Stream&, const BatchPlan&, const RopeTable&, int32_t, MatrixView) = 0;
   virtual absl::Status DoKvScatter(Stream&, const BatchPlan&, const RopeTable&, ConstMatrixView,
                                    ConstMatrixView, KvPagesView) = 0;
@@ -320,13 +330,14 @@ class Backend {
   virtual absl::Status DoCorrectKv(Stream&, KvSectionView, KvSectionView, const KvCorrection&,
                                    MutableKvSectionView, MutableKvSectionView) = 0;
   virtual absl::Status DoEncodeKv(Stream&, ConstMatrixView, MutableKvSectionView) = 0;
-  virtual absl::Status DoSelectiveAttention(Stream&, const BatchPlan&, ConstMatrixView, int32_t, float,
+  virtual absl::Status DoSelectiveAttention(Stream&, const BatchPlan&, ConstMatrixView, const AttentionSpec&,
                                             KvPagesView, MatrixView) = 0;
-  virtual absl::Status DoAttentionMass(Stream&, const BatchPlan&, ConstMatrixView, int32_t, float,
+  virtual absl::Status DoAttentionMass(Stream&, const BatchPlan&, ConstMatrixView, const AttentionSpec&,
                                        KvPagesView, MatrixView) = 0;
   /// One after the other, unless a backend knows better.
-  virtual absl::Status DoSelectiveAttentionWithMass(Stream&, const BatchPlan&, ConstMatrixView, int32_t,
-                                                    float, KvPagesView, MatrixView out, MatrixView mass);
+  virtual absl::Status DoSelectiveAttentionWithMass(Stream&, const BatchPlan&, ConstMatrixView,
+                                                    const AttentionSpec&, KvPagesView, MatrixView out,
+                                                    MatrixView mass);
   virtual absl::Status DoKvDeviation(Stream&, ConstMatrixView, KvSectionView, MatrixView) = 0;
   virtual absl::Status DoMassScores(Stream&, ConstMatrixView, absl::Span<const ColumnRange>,
                                     absl::Span<const ColumnRange>, MatrixView) = 0;

@@ -245,20 +245,21 @@ absl::Status CheckPlanFitsRope(absl::string_view op, const BatchPlan& plan, cons
   return absl::OkStatus();
 }
 
-absl::Status CheckHeads(absl::string_view op, int32_t num_heads, float scale, KvPagesView pages) {
-  if (num_heads <= 0 || num_heads % pages.num_kv_heads != 0) {
-    return Invalid(op, "num_heads is ", num_heads,
+absl::Status CheckAttentionSpec(absl::string_view op, const AttentionSpec& spec, KvPagesView pages) {
+  if (spec.num_heads <= 0 || spec.num_heads % pages.num_kv_heads != 0) {
+    return Invalid(op, "num_heads is ", spec.num_heads,
                    "; allowed: a positive multiple of num_kv_heads = ", pages.num_kv_heads);
   }
-  if (!std::isfinite(scale)) return Invalid(op, "scale is ", scale, "; allowed: finite numbers");
+  if (!std::isfinite(spec.scale)) return Invalid(op, "scale is ", spec.scale, "; allowed: finite numbers");
+  if (spec.sliding_window < 0) {
+    return Invalid(op, "sliding_window is ", spec.sliding_window, "; allowed: at least 0");
+  }
   return absl::OkStatus();
 }
 
 absl::Status CheckBatchSpec(const BatchSpec& spec) {
   constexpr absl::string_view kOp = "PlanBatch";
   if (spec.page_size <= 0) return Invalid(kOp, "page_size is ", spec.page_size, "; allowed: at least 1");
-  if (spec.sliding_window < 0)
-    return Invalid(kOp, "sliding_window is ", spec.sliding_window, "; allowed: at least 0");
   const size_t num_sequences = spec.kv_len.size();
   KVBLEND_RETURN_IF_ERROR(CheckIndptr("row_indptr", spec.row_indptr, num_sequences, spec.positions.size()));
   KVBLEND_RETURN_IF_ERROR(
@@ -308,6 +309,9 @@ absl::Status CheckRopeSpec(const RopeSpec& spec) {
     if (!std::isfinite(spec.inv_freq[i])) {
       return Invalid(kOp, "inv_freq[", i, "] is ", spec.inv_freq[i], "; allowed: finite numbers");
     }
+  }
+  if (!std::isfinite(spec.magnitude) || spec.magnitude <= 0) {
+    return Invalid(kOp, "magnitude is ", spec.magnitude, "; allowed: finite and above 0");
   }
   return absl::OkStatus();
 }

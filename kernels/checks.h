@@ -61,7 +61,7 @@ absl::Status CheckSamplingSpec(absl::string_view op, size_t index, const Samplin
 absl::Status CheckPages(absl::string_view op, KvPagesView pages, bool int8, PageLayout best);
 absl::Status CheckPlanFitsPages(absl::string_view op, const BatchPlan& plan, KvPagesView pages);
 absl::Status CheckPlanFitsRope(absl::string_view op, const BatchPlan& plan, const RopeTable& rope);
-absl::Status CheckHeads(absl::string_view op, int32_t num_heads, float scale, KvPagesView pages);
+absl::Status CheckAttentionSpec(absl::string_view op, const AttentionSpec& spec, KvPagesView pages);
 absl::Status CheckBatchSpec(const BatchSpec& spec);
 absl::Status CheckRopeSpec(const RopeSpec& spec);
 absl::Status CheckWeightShape(int64_t rows, int64_t cols);

@@ -82,8 +82,8 @@ absl::StatusOr<PrefillResult> BlendedPrefill::Run(const prompt::PromptLayout& la
   correction_.correction = correction;
   PrefillResult result;
   const Pass pass{layout, plan, policy, sequence, capture, keep_going, result.measurements.passes};
-  KVBLEND_ASSIGN_OR_RETURN(KvLoader loader, KvLoader::Create(plan, sequence, rope_, transformer_.backend(),
-                                                             pipeline_depth_, correction_));
+  KVBLEND_ASSIGN_OR_RETURN(KvLoader loader,
+                           KvLoader::Create(plan, sequence, transformer_, pipeline_depth_, correction_));
   // Whatever ends this early: the device may still be reading what the plan's entries hold.
   const absl::Cleanup settle = [this] { transformer_.backend().Synchronize(stream_).IgnoreError(); };
   result.policy = policy.policy();
@@ -150,12 +150,12 @@ absl::Status BlendedPrefill::RunLayers(const Pass& pass, absl::Span<const int32_
     }
     KVBLEND_RETURN_IF_ERROR(transformer_.ProjectQkv(stream_, layer, state_));
     KVBLEND_RETURN_IF_ERROR(KeepFreshRows(pass, layer, active));
-    KVBLEND_RETURN_IF_ERROR(transformer_.WriteKv(stream_, rows, state_, pages));
+    KVBLEND_RETURN_IF_ERROR(transformer_.WriteKv(stream_, layer, rows, state_, pages));
     if (layer + 1 == transformer_.config().num_layers) {
       KVBLEND_RETURN_IF_ERROR(FinishLastRow(pass, pages));
       continue;
     }
-    KVBLEND_RETURN_IF_ERROR(transformer_.RotateQueries(stream_, rows, state_));
+    KVBLEND_RETURN_IF_ERROR(transformer_.RotateQueries(stream_, layer, rows, state_));
     if (pass.capture != nullptr) {
       KVBLEND_RETURN_IF_ERROR(pass.capture->KeepMass(transformer_, stream_, layer, pass.sequence, state_));
     }
@@ -177,8 +177,9 @@ absl::Status BlendedPrefill::FinishLastRow(const Pass& pass, kernels::KvPagesVie
   KVBLEND_ASSIGN_OR_RETURN(const auto last, pass.sequence.PlanRange(end - 1, end, end));
   KVBLEND_RETURN_IF_ERROR(
       transformer_.KeepRows(stream_, {static_cast<int32_t>(state_.hidden.rows) - 1}, state_));
-  KVBLEND_RETURN_IF_ERROR(transformer_.RotateQueries(stream_, *last, state_));
-  return transformer_.AttendAndMlp(stream_, transformer_.config().num_layers - 1, *last, pages, state_);
+  const int32_t layer = transformer_.config().num_layers - 1;
+  KVBLEND_RETURN_IF_ERROR(transformer_.RotateQueries(stream_, layer, *last, state_));
+  return transformer_.AttendAndMlp(stream_, layer, *last, pages, state_);
 }
 
 absl::Status BlendedPrefill::RunRows(const Pass& pass, absl::Span<const int32_t> active, KvLoader& loader,
@@ -215,8 +216,8 @@ absl::Status BlendedPrefill::MeasureQuestionAttention(const Pass& pass, int32_t 
     const kernels::KvPagesView pages = pass.sequence.Layer(layer);
     KVBLEND_RETURN_IF_ERROR(loader.Load(stream_, layer, KvLoader::Which::kAll, pass.keep_going));
     KVBLEND_RETURN_IF_ERROR(transformer_.ProjectQkv(stream_, layer, state_));
-    KVBLEND_RETURN_IF_ERROR(transformer_.WriteKv(stream_, *rows, state_, pages));
-    KVBLEND_RETURN_IF_ERROR(transformer_.RotateQueries(stream_, *rows, state_));
+    KVBLEND_RETURN_IF_ERROR(transformer_.WriteKv(stream_, layer, *rows, state_, pages));
+    KVBLEND_RETURN_IF_ERROR(transformer_.RotateQueries(stream_, layer, *rows, state_));
     const MatrixView queries = transformer_.Queries(state_), layer_mass = mass.Rows(layer, 1);
     const bool goes_on = layer + 1 < voting_layers;
     if (goes_on && question_rows == queries.rows) {
@@ -225,7 +226,7 @@ absl::Status BlendedPrefill::MeasureQuestionAttention(const Pass& pass, int32_t 
     }
     KVBLEND_RETURN_IF_ERROR(transformer_.backend().AttentionMass(
         stream_, *question, queries.Rows(queries.rows - question_rows, question_rows),
-        transformer_.config().num_heads, transformer_.attention_scale(), pages, layer_mass));
+        transformer_.attention(layer), pages, layer_mass));
     if (goes_on) KVBLEND_RETURN_IF_ERROR(transformer_.AttendAndMlp(stream_, layer, *rows, pages, state_));
   }
   pass.measurements.push_back(timer.Take(PassMeasurement::Kind::kQuery, plan.computed, voting_layers));
@@ -274,7 +275,7 @@ absl::StatusOr<std::vector<int32_t>> BlendedPrefill::RunSelectingByDeviation(con
   KVBLEND_RETURN_IF_ERROR(loader.Load(stream_, check_layer, KvLoader::Which::kExactOnly, pass.keep_going));
   KVBLEND_RETURN_IF_ERROR(transformer_.ProjectQkv(stream_, check_layer, state_));
   KVBLEND_RETURN_IF_ERROR(KeepFreshRows(pass, check_layer, inexact));
-  KVBLEND_RETURN_IF_ERROR(transformer_.WriteKv(stream_, *all_rows, state_, pages));
+  KVBLEND_RETURN_IF_ERROR(transformer_.WriteKv(stream_, check_layer, *all_rows, state_, pages));
   const Stopwatch selection;
   KVBLEND_RETURN_IF_ERROR(MeasureDeviation(pass, inexact, requirement, loader));
   KVBLEND_ASSIGN_OR_RETURN(std::vector<int32_t> chosen, Choose(pass));
@@ -290,7 +291,7 @@ absl::StatusOr<std::vector<int32_t>> BlendedPrefill::RunSelectingByDeviation(con
   }
   KVBLEND_RETURN_IF_ERROR(transformer_.KeepRows(stream_, kept_rows, state_));
   KVBLEND_ASSIGN_OR_RETURN(const auto active_rows, pass.sequence.PlanRows(active, plan.prompt_tokens));
-  KVBLEND_RETURN_IF_ERROR(transformer_.RotateQueries(stream_, *active_rows, state_));
+  KVBLEND_RETURN_IF_ERROR(transformer_.RotateQueries(stream_, check_layer, *active_rows, state_));
   KVBLEND_RETURN_IF_ERROR(transformer_.AttendAndMlp(stream_, check_layer, *active_rows, pages, state_));
   KVBLEND_RETURN_IF_ERROR(RunLayers(pass, active, *active_rows, {check_layer + 1, num_layers}, loader,
                                     /*first_load=*/0, KvLoader::Which::kAll));

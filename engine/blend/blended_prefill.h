@@ -45,13 +45,9 @@ struct PrefillResult {
 class BlendedPrefill {
  public:
   /// `pipeline_depth`: see KvLoader::Create.
-  BlendedPrefill(const model::Transformer& transformer, const kernels::RopeTable& rope,
-                 kernels::Stream& stream, model::PassState& state, int32_t pipeline_depth)
-      : transformer_(transformer),
-        rope_(rope),
-        stream_(stream),
-        state_(state),
-        pipeline_depth_(pipeline_depth) {}
+  BlendedPrefill(const model::Transformer& transformer, kernels::Stream& stream, model::PassState& state,
+                 int32_t pipeline_depth)
+      : transformer_(transformer), stream_(stream), state_(state), pipeline_depth_(pipeline_depth) {}
 
   /// Afterwards the pages hold the KV of the whole prompt. `correction`: of stored KV that is reused inexactly; null:
   /// none. `capture` keeps rows of missing chunks; null: none are kept.
@@ -90,7 +86,6 @@ class BlendedPrefill {
                                                                KvLoader& loader, double& select_seconds);
 
   const model::Transformer& transformer_;
-  const kernels::RopeTable& rope_;
   kernels::Stream& stream_;
   model::PassState& state_;
   const int32_t pipeline_depth_;

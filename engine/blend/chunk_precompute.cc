@@ -10,8 +10,8 @@ namespace kvblend::blend {
 
 absl::StatusOr<std::unique_ptr<store::ChunkKv>> PrecomputeChunk(
     const PrecomputeInput& input, const store::KvFormat& format, store::HostMemory& memory,
-    const model::Transformer& transformer, const kernels::RopeTable& rope, kernels::Stream& stream,
-    model::PassState& state, const PagedSequence& sequence, KeepGoing keep_going) {
+    const model::Transformer& transformer, kernels::Stream& stream, model::PassState& state,
+    const PagedSequence& sequence, KeepGoing keep_going) {
   kernels::Backend& backend = transformer.backend();
   const int32_t anchor_tokens = static_cast<int32_t>(input.anchor_ids.size());
   const int32_t chunk_tokens = static_cast<int32_t>(input.token_ids.size());
@@ -37,7 +37,8 @@ absl::StatusOr<std::unique_ptr<store::ChunkKv>> PrecomputeChunk(
     const kernels::KvPagesView pages = sequence.Layer(layer);
     if (load_anchor) {
       KVBLEND_ASSIGN_OR_RETURN(const store::LayerKv stored, AcquireLayer(*input.anchor, layer, keep_going));
-      KVBLEND_RETURN_IF_ERROR(backend.KvLoad(stream, *anchor_rows, rope, stored.k, stored.v, pages));
+      KVBLEND_RETURN_IF_ERROR(
+          backend.KvLoad(stream, *anchor_rows, transformer.rope(layer), stored.k, stored.v, pages));
     }
     KVBLEND_RETURN_IF_ERROR(transformer.ProjectQkv(stream, layer, state));
     const store::MutableLayerKv out = chunk->MutableLayer(layer);
@@ -46,8 +47,8 @@ absl::StatusOr<std::unique_ptr<store::ChunkKv>> PrecomputeChunk(
     KVBLEND_RETURN_IF_ERROR(
         backend.EncodeKv(stream, transformer.Values(state).Rows(first_chunk_row, chunk_tokens), out.v));
     if (layer + 1 == format.num_layers) break;  // nothing reads the last layer's output
-    KVBLEND_RETURN_IF_ERROR(transformer.WriteKv(stream, *rows, state, pages));
-    KVBLEND_RETURN_IF_ERROR(transformer.RotateQueries(stream, *rows, state));
+    KVBLEND_RETURN_IF_ERROR(transformer.WriteKv(stream, layer, *rows, state, pages));
+    KVBLEND_RETURN_IF_ERROR(transformer.RotateQueries(stream, layer, *rows, state));
     KVBLEND_RETURN_IF_ERROR(transformer.AttendAndMlp(stream, layer, *rows, pages, state));
   }
   KVBLEND_RETURN_IF_ERROR(backend.Synchronize(stream));

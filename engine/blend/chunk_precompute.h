@@ -29,7 +29,7 @@ struct PrecomputeInput {
 /// REQUIRES: the sequence has pages for anchor and chunk together.
 absl::StatusOr<std::unique_ptr<store::ChunkKv>> PrecomputeChunk(
     const PrecomputeInput& input, const store::KvFormat& format, store::HostMemory& memory,
-    const model::Transformer& transformer, const kernels::RopeTable& rope, kernels::Stream& stream,
-    model::PassState& state, const PagedSequence& sequence, KeepGoing keep_going);
+    const model::Transformer& transformer, kernels::Stream& stream, model::PassState& state,
+    const PagedSequence& sequence, KeepGoing keep_going);
 
 }  // namespace kvblend::blend

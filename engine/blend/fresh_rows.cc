@@ -138,8 +138,7 @@ absl::Status FreshRowCapture::KeepMass(const model::Transformer& transformer, ke
   const int64_t rows = num_tokens_ - question_begin_;  // they stand at the end
   has_mass_[layer] = true;
   return backend.AttentionMass(stream, *question_, queries.Rows(queries.rows - rows, rows),
-                               transformer.config().num_heads, transformer.attention_scale(),
-                               sequence.Layer(layer), mass_.Rows(layer, 1));
+                               transformer.attention(layer), sequence.Layer(layer), mass_.Rows(layer, 1));
 }
 
 absl::Status FreshRowCapture::Download(kernels::Backend& backend, kernels::Stream& stream) {

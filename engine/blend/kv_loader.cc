@@ -8,9 +8,9 @@
 namespace kvblend::blend {
 
 absl::StatusOr<KvLoader> KvLoader::Create(const ReusePlan& plan, const PagedSequence& sequence,
-                                          const kernels::RopeTable& rope, kernels::Backend& backend,
-                                          int32_t pipeline_depth, CorrectionOnLoad& correction) {
-  KvLoader loader(sequence, rope, backend, plan.reads.get(), pipeline_depth, correction);
+                                          const model::Transformer& transformer, int32_t pipeline_depth,
+                                          CorrectionOnLoad& correction) {
+  KvLoader loader(sequence, transformer, plan.reads.get(), pipeline_depth, correction);
   loader.AskFrom(0);
   for (const PlannedSpan& span : plan.spans) {
     if (!span.entry.has_value()) continue;
@@ -35,8 +35,8 @@ absl::Status KvLoader::Load(kernels::Stream& stream, int32_t layer, Which which,
   for (const Placement& placement : placements_) {
     if (which == Which::kExactOnly && placement.span->source != ChunkSource::kExact) continue;
     KVBLEND_ASSIGN_OR_RETURN(const store::LayerKv kv, Acquire(stream, *placement.span, layer, keep_going));
-    KVBLEND_RETURN_IF_ERROR(
-        backend_->KvLoad(stream, *placement.rows, *rope_, kv.k, kv.v, sequence_->Layer(layer)));
+    KVBLEND_RETURN_IF_ERROR(transformer_->backend().KvLoad(stream, *placement.rows, transformer_->rope(layer),
+                                                           kv.k, kv.v, sequence_->Layer(layer)));
     token_layers_ += placement.span->num_tokens();
   }
   seconds_ += absl::ToDoubleSeconds(absl::Now() - start);
@@ -60,13 +60,14 @@ absl::StatusOr<store::LayerKv> KvLoader::Acquire(kernels::Stream& stream, const 
     // Sections end at multiples of their alignment.
     KVBLEND_ASSIGN_OR_RETURN(
         const kernels::MatrixView view,
-        memory.Resize(*backend_, stored.k.rows + kernels::kKvSectionAlignment, stored.k.cols, dtype));
+        memory.Resize(transformer_->backend(), stored.k.rows + kernels::kKvSectionAlignment, stored.k.cols,
+                      dtype));
     return kernels::MutableKvSectionView{view.data, kernels::DenseEncoding(dtype), part, stored.k.rows,
                                          stored.k.cols};
   };
   KVBLEND_ASSIGN_OR_RETURN(const auto k, section(correction_->k, kernels::KvPart::kKey));
   KVBLEND_ASSIGN_OR_RETURN(const auto v, section(correction_->v, kernels::KvPart::kValue));
-  KVBLEND_RETURN_IF_ERROR(backend_->CorrectKv(stream, stored.k, stored.v, *correction, k, v));
+  KVBLEND_RETURN_IF_ERROR(transformer_->backend().CorrectKv(stream, stored.k, stored.v, *correction, k, v));
   return store::LayerKv{k, v};
 }
 

@@ -14,8 +14,8 @@
 #include "engine/blend/paged_sequence.h"
 #include "engine/blend/reuse_plan.h"
 #include "engine/kv/learned_correction.h"
-#include "engine/model/model_weights.h"
 #include "engine/model/scratch.h"
+#include "engine/model/transformer.h"
 #include "kernels/backend.h"
 
 namespace kvblend::blend {
@@ -35,8 +35,8 @@ class KvLoader {
   /// Asks for the first layers. `pipeline_depth`: while layer l is loaded and computed with, layers up to
   /// l + pipeline_depth are asked for; 0: all at once.
   static absl::StatusOr<KvLoader> Create(const ReusePlan& plan, const PagedSequence& sequence,
-                                         const kernels::RopeTable& rope, kernels::Backend& backend,
-                                         int32_t pipeline_depth, CorrectionOnLoad& correction);
+                                         const model::Transformer& transformer, int32_t pipeline_depth,
+                                         CorrectionOnLoad& correction);
 
   /// Asks for the layers that come next, and writes one layer of the reused spans into the pages, waiting for
   /// those that are still on their way.
@@ -59,11 +59,10 @@ class KvLoader {
     const PlannedSpan* span;
     std::unique_ptr<kernels::BatchPlan> rows;
   };
-  KvLoader(const PagedSequence& sequence, const kernels::RopeTable& rope, kernels::Backend& backend,
-           store::PromptReads* reads, int32_t pipeline_depth, CorrectionOnLoad& correction)
+  KvLoader(const PagedSequence& sequence, const model::Transformer& transformer, store::PromptReads* reads,
+           int32_t pipeline_depth, CorrectionOnLoad& correction)
       : sequence_(&sequence),
-        rope_(&rope),
-        backend_(&backend),
+        transformer_(&transformer),
         reads_(reads),
         pipeline_depth_(pipeline_depth),
         correction_(&correction) {}
@@ -71,8 +70,7 @@ class KvLoader {
   void AskFrom(int32_t layer);
 
   const PagedSequence* sequence_;
-  const kernels::RopeTable* rope_;
-  kernels::Backend* backend_;
+  const model::Transformer* transformer_;
   store::PromptReads* reads_;  // null: nothing to read
   int32_t pipeline_depth_;
   CorrectionOnLoad* correction_;

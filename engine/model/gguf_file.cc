@@ -1,59 +1,17 @@
 #include "engine/model/gguf_file.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
-#include <limits>
 #include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "engine/model/dequantize.h"
+#include "engine/model/files/gguf_split.h"
+#include "engine/model/files/mapped_file.h"
 #include "engine/model/gguf_parser.h"
 #include "engine/model/gguf_text.h"
 
 namespace kvblend::model {
-
-// Owns the mapping of a whole file.
-class GgufFile::Mapping {
- public:
-  static absl::StatusOr<std::unique_ptr<Mapping>> Open(const std::string& path) {
-    const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    if (descriptor < 0) return absl::ErrnoToStatus(errno, Concat("cannot open model file ", path));
-    struct stat info = {};
-    absl::Status status;
-    void* address = nullptr;
-    if (fstat(descriptor, &info) != 0) {
-      status = absl::ErrnoToStatus(errno, Concat("cannot stat model file ", path));
-    } else if (!S_ISREG(info.st_mode)) {
-      status = absl::InvalidArgumentError(Concat(path, ": not a regular file"));
-    } else if (info.st_size == 0) {
-      status = absl::DataLossError(Concat(path, ": truncated: the file is empty"));
-    } else {
-      address = mmap(nullptr, info.st_size, PROT_READ, MAP_PRIVATE, descriptor, 0);
-      if (address == MAP_FAILED) status = absl::ErrnoToStatus(errno, Concat("cannot map model file ", path));
-    }
-    close(descriptor);
-    if (!status.ok()) return status;
-    return std::unique_ptr<Mapping>(new Mapping(address, info.st_size));
-  }
-
-  ~Mapping() { munmap(address_, size_); }
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
-
-  absl::Span<const std::byte> bytes() const { return {static_cast<const std::byte*>(address_), size_}; }
-
- private:
-  Mapping(void* address, size_t size) : address_(address), size_(size) {}
-  void* address_;
-  size_t size_;
-};
 
 namespace {
 
@@ -90,15 +48,30 @@ int64_t GgufTensor::row_bytes() const {
   return cols() / traits.block_elements * traits.block_bytes;
 }
 
+absl::Status GgufTensor::CheckRow(int64_t row) const {
+  if (row >= 0 && row < rows()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      Concat("tensor '", name, "': row ", row, " was asked for; allowed: 0 to ", rows() - 1));
+}
+
+std::string_view GgufTensor::type_name() const {
+  return made != nullptr ? made->type_name() : TraitsOf(type).name;
+}
+
 absl::StatusOr<absl::Span<const std::byte>> GgufTensor::RowBytes(int64_t row) const {
-  if (row < 0 || row >= rows()) {
-    return absl::InvalidArgumentError(
-        Concat("tensor '", name, "': row ", row, " was asked for; allowed: 0 to ", rows() - 1));
-  }
+  KVBLEND_RETURN_IF_ERROR(CheckRow(row));
   return data.subspan(row * row_bytes(), row_bytes());
 }
 
 absl::Status GgufTensor::ReadRow(int64_t row, absl::Span<float> out) const {
+  if (made != nullptr) {
+    KVBLEND_RETURN_IF_ERROR(CheckRow(row));
+    if (static_cast<int64_t>(out.size()) != cols()) {
+      return absl::InvalidArgumentError(
+          Concat("tensor '", name, "': room for ", out.size(), " elements of a row; allowed: ", cols()));
+    }
+    return made->ReadRow(row, out);
+  }
   KVBLEND_ASSIGN_OR_RETURN(const absl::Span<const std::byte> bytes, RowBytes(row));
   return DequantizeRow(type, bytes, out);
 }
@@ -116,15 +89,37 @@ GgufFile& GgufFile::operator=(GgufFile&&) noexcept = default;
 GgufFile::~GgufFile() = default;
 
 absl::StatusOr<GgufFile> GgufFile::Open(const std::string& path) {
-  KVBLEND_ASSIGN_OR_RETURN(std::unique_ptr<Mapping> mapping, Mapping::Open(path));
-  auto file = FromMemory(mapping->bytes(), path);
-  if (file.ok()) file->mapping_ = std::move(mapping);
-  return file;
+  KVBLEND_ASSIGN_OR_RETURN(std::unique_ptr<MappedFile> first, MappedFile::Open(path));
+  std::vector<GgufPart> parts(1);
+  parts[0].name = path;
+  KVBLEND_ASSIGN_OR_RETURN(parts[0].contents, ParseGguf(first->bytes(), path));
+  KVBLEND_ASSIGN_OR_RETURN(const SplitKeys keys, ReadSplitKeys(parts[0].contents, path));
+  KVBLEND_ASSIGN_OR_RETURN(const std::vector<std::string> paths, PathsOfParts(path, keys));
+  auto mappings = std::make_shared<std::vector<std::unique_ptr<MappedFile>>>();
+  mappings->push_back(std::move(first));
+  for (size_t i = 1; i < paths.size(); ++i) {
+    absl::StatusOr<std::unique_ptr<MappedFile>> next = MappedFile::Open(paths[i]);
+    if (!next.ok()) {
+      return absl::Status(next.status().code(), Concat(next.status().message(), " (part ", i + 1, " of ",
+                                                       paths.size(), " of ", path, ")"));
+    }
+    KVBLEND_ASSIGN_OR_RETURN(GgufContents contents, ParseGguf((*next)->bytes(), paths[i]));
+    parts.push_back({paths[i], std::move(contents)});
+    mappings->push_back(*std::move(next));
+  }
+  if (parts.size() == 1) return FromContents(std::move(parts[0].contents), path, std::move(mappings));
+  KVBLEND_ASSIGN_OR_RETURN(GgufContents whole, JoinParts(std::move(parts)));
+  return FromContents(std::move(whole), path, std::move(mappings));
 }
 
 absl::StatusOr<GgufFile> GgufFile::FromMemory(absl::Span<const std::byte> bytes, std::string name) {
   KVBLEND_ASSIGN_OR_RETURN(GgufContents contents, ParseGguf(bytes, name));
+  return FromContents(std::move(contents), std::move(name), nullptr);
+}
+
+GgufFile GgufFile::FromContents(GgufContents contents, std::string name, std::shared_ptr<const void> owner) {
   GgufFile file;
+  file.owner_ = std::move(owner);
   file.name_ = std::move(name);
   file.metadata_ = std::move(contents.metadata);
   file.tensors_ = std::move(contents.tensors);

@@ -1,6 +1,7 @@
-// A GGUF model file, mapped read-only: metadata (typed key-value pairs) and tensors.
+// A GGUF model file, mapped read-only: metadata (typed key-value pairs) and tensors. Other forms of a model are
+// presented as one, too (model_file.h), so that loading a model knows this form alone.
 //
-// Versions 2 and 3, little endian. The file is not trusted: counts, lengths, offsets, alignment, dimension
+// Versions 2 and 3, little endian; in one file, or in parts (NAME-00001-of-00003.gguf, ...). The file is not trusted: counts, lengths, offsets, alignment, dimension
 // products, overlaps and the UTF-8 of names are checked before anything is used, and nothing is allocated
 // that the file's size does not justify. Once Open or FromMemory has returned a GgufFile, every span in it
 // lies inside the file.
@@ -51,11 +52,27 @@ struct GgufEntry {
   std::variant<uint64_t, int64_t, double, bool, std::string_view, GgufArray> value;
 };
 
+/// Makes rows of a tensor whose bytes are not rows of a GGUF type in GGUF's order. Immutable, so any number of
+/// threads may read.
+class TensorRows {
+ public:
+  virtual ~TensorRows() = default;
+  /// REQUIRES: a row of the tensor, and room for its elements.
+  virtual absl::Status ReadRow(int64_t row, absl::Span<float> out) const = 0;
+  /// What the elements are stored as: "BF16", "F8_E4M3", ...
+  virtual std::string_view type_name() const = 0;
+  /// What rows are made of besides the tensor's data: what is done with it, and the digests of what else is
+  /// needed. Part of Fingerprint.
+  virtual std::string recipe() const = 0;
+};
+
 struct GgufTensor {
   std::string_view name;
-  TensorType type = TensorType::kF32;
+  TensorType type =
+      TensorType::kF32;  // of `data`; where `made` is set, an unquantized one that holds its rows
   absl::InlinedVector<int64_t, 4> dims;  // as in the file: dims[0] is the length of a row (in_features)
   absl::Span<const std::byte> data;
+  std::shared_ptr<const TensorRows> made;  // null: rows lie in `data`, one after the other
 
   int64_t cols() const { return dims[0]; }
   /// Product of all dims but the first.
@@ -67,16 +84,27 @@ struct GgufTensor {
   absl::Status ReadCodes(int64_t row, const kernels::QuantizedRow& out) const;
   /// "[576, 49152]", row length first as in the file.
   std::string ShapeString() const;
+  std::string_view type_name() const;
 
  private:
+  absl::Status CheckRow(int64_t row) const;
   absl::StatusOr<absl::Span<const std::byte>> RowBytes(int64_t row) const;
+};
+
+/// What a file consists of; the views point into its bytes.
+struct GgufContents {
+  std::vector<GgufEntry> metadata;
+  std::vector<GgufTensor> tensors;
 };
 
 class GgufFile {
  public:
+  /// Of a model in parts, the path of the first: the others lie beside it.
   static absl::StatusOr<GgufFile> Open(const std::string& path);
   /// Reads from memory that outlives the result; `name` stands for the path in messages.
   static absl::StatusOr<GgufFile> FromMemory(absl::Span<const std::byte> bytes, std::string name);
+  /// Presents contents with distinct keys and distinct tensor names; `owner` keeps alive what their views point to.
+  static GgufFile FromContents(GgufContents contents, std::string name, std::shared_ptr<const void> owner);
 
   GgufFile(GgufFile&&) noexcept;
   GgufFile& operator=(GgufFile&&) noexcept;
@@ -106,11 +134,9 @@ class GgufFile {
   absl::StatusOr<std::vector<float>> GetFloatArray(std::string_view key) const;
 
  private:
-  class Mapping;
-
   GgufFile();
 
-  std::unique_ptr<Mapping> mapping_;  // null when the bytes belong to someone else
+  std::shared_ptr<const void> owner_;  // null when the bytes belong to someone else
   std::string name_;
   std::vector<GgufEntry> metadata_;
   std::vector<GgufTensor> tensors_;

@@ -4,18 +4,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "engine/model/gguf_file.h"
 
 namespace kvblend::model {
-
-struct GgufContents {
-  std::vector<GgufEntry> metadata;
-  std::vector<GgufTensor> tensors;
-};
 
 /// `name` stands for the file in messages. The views in the result point into `bytes`.
 absl::StatusOr<GgufContents> ParseGguf(absl::Span<const std::byte> bytes, std::string_view name);

@@ -12,7 +12,7 @@
 namespace kvblend::model {
 namespace {
 
-constexpr std::array<TensorTypeTraits, 11> kReadable = {{
+constexpr std::array<TensorTypeTraits, 16> kReadable = {{
     {TensorType::kF32, "F32", 1, 4},
     {TensorType::kF16, "F16", 1, 2},
     {TensorType::kQ4_0, "Q4_0", 32, 2 + 16},
@@ -20,18 +20,36 @@ constexpr std::array<TensorTypeTraits, 11> kReadable = {{
     {TensorType::kQ5_0, "Q5_0", 32, 2 + 4 + 16},
     {TensorType::kQ5_1, "Q5_1", 32, 2 + 2 + 4 + 16},
     {TensorType::kQ8_0, "Q8_0", 32, 2 + 32},
+    {TensorType::kQ2_K, "Q2_K", 256, 16 + 64 + 2 + 2},
+    {TensorType::kQ3_K, "Q3_K", 256, 32 + 64 + 12 + 2},
     {TensorType::kQ4_K, "Q4_K", 256, 2 + 2 + 12 + 128},
     {TensorType::kQ5_K, "Q5_K", 256, 2 + 2 + 12 + 32 + 128},
     {TensorType::kQ6_K, "Q6_K", 256, 128 + 64 + 16 + 2},
+    {TensorType::kIQ4_NL, "IQ4_NL", 32, 2 + 16},
+    {TensorType::kIQ4_XS, "IQ4_XS", 256, 2 + 2 + 4 + 128},
+    {TensorType::kMXFP4, "MXFP4", 32, 1 + 16},
     {TensorType::kBF16, "BF16", 1, 2},
 }};
 
 // Types that exist but cannot be read here: only so that a refusal can name them.
-constexpr std::array<std::pair<uint32_t, std::string_view>, 21> kNamedOnly = {{
-    {9, "Q8_1"},     {10, "Q2_K"},  {11, "Q3_K"},   {15, "Q8_K"},  {16, "IQ2_XXS"}, {17, "IQ2_XS"},
-    {18, "IQ3_XXS"}, {19, "IQ1_S"}, {20, "IQ4_NL"}, {21, "IQ3_S"}, {22, "IQ2_S"},   {23, "IQ4_XS"},
-    {24, "I8"},      {25, "I16"},   {26, "I32"},    {27, "I64"},   {28, "F64"},     {29, "IQ1_M"},
-    {34, "TQ1_0"},   {35, "TQ2_0"}, {39, "MXFP4"},
+constexpr std::array<std::pair<uint32_t, std::string_view>, 17> kNamedOnly = {{
+    {9, "Q8_1"},
+    {15, "Q8_K"},
+    {16, "IQ2_XXS"},
+    {17, "IQ2_XS"},
+    {18, "IQ3_XXS"},
+    {19, "IQ1_S"},
+    {21, "IQ3_S"},
+    {22, "IQ2_S"},
+    {24, "I8"},
+    {25, "I16"},
+    {26, "I32"},
+    {27, "I64"},
+    {28, "F64"},
+    {29, "IQ1_M"},
+    {34, "TQ1_0"},
+    {35, "TQ2_0"},
+    {40, "NVFP4"},
 }};
 
 template <typename Stored, typename Wide>

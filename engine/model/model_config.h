@@ -1,10 +1,8 @@
-// What a GGUF file says about the model in it: the architecture's numbers and the tokenizer's data.
+// What a model file says about the model in it: the architecture's numbers and the tokenizer's data.
 //
-// kvblend runs the `llama` architecture: RMSNorm, RoPE on interleaved pairs, grouped-query attention, SwiGLU,
-// tied or separate output layer, RoPE scaling none, linear or llama3 (the rope_freqs.weight tensor). A file
-// that asks for anything else is refused by name (kUnimplemented): an unknown metadata key or tensor may
-// change the mathematics, so none is ignored unless it is on the list of keys known not to
-// (model_config_keys.cc).
+// A file that asks for anything that its architecture's row (architecture.h) does not have is refused by name
+// (kUnimplemented): an unknown metadata key or tensor may change the mathematics, so none is ignored unless it is on
+// the list of keys known not to (model_config_keys.cc).
 #pragma once
 
 #include <cstdint>
@@ -13,15 +11,22 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/model/architecture.h"
 #include "engine/model/gguf_file.h"
+#include "engine/model/rope_config.h"
 #include "engine/text/tokenizer.h"
 #include "kernels/backend.h"
 
 namespace kvblend::model {
 
+struct LayerConfig {
+  int32_t sliding_window = 0;  // tokens, as of kernels::AttentionSpec; 0: all
+  int32_t rope = 0;            // index into ModelConfig::ropes
+};
+
 struct ModelConfig {
-  std::string architecture;  // "llama"
-  std::string name;          // general.name; may be empty
+  const Architecture* architecture = nullptr;  // a row of the table; never null
+  std::string name;                            // general.name; may be empty
   int32_t num_layers = 0;
   int32_t hidden_dim = 0;
   int32_t num_heads = 0;
@@ -29,13 +34,20 @@ struct ModelConfig {
   int32_t head_dim = 0;      // even
   int32_t ffn_dim = 0;
   int32_t vocab_size = 0;
-  int32_t context_length = 0;  // tokens; LoadModelWeights sizes the RoPE table by it, so lower it before
+  int32_t context_length = 0;  // tokens; LoadModelWeights sizes the RoPE tables by it, so lower it before
   float rms_epsilon = 0;
-  kernels::RopeLayout rope_layout = kernels::RopeLayout::kInterleaved;
   float rope_freq_base = 0;
-  std::vector<float> inv_freq;  // [head_dim / 2], radians per position, scaling applied
-  bool tied_output = false;     // the output layer is the token embedding
-  std::string chat_template;    // Jinja source from the file; may be empty
+  std::vector<RopeConfig> ropes;        // those that layers use
+  std::vector<int32_t> rotation_order;  // of the rows of each head of Q and K; empty: as in the file
+  std::vector<LayerConfig> layers;
+  float embedding_scale = 1;
+  float residual_scale = 1;   // of what attention and the MLP add to the residual stream
+  float attention_scale = 1;  // of attention's scores
+  float logit_scale = 1;      // logits are multiplied by it
+  bool has_output_bias = false;
+  bool has_qkv_bias = false;
+  bool tied_output = false;   // the output layer is the token embedding
+  std::string chat_template;  // Jinja source from the file; may be empty
 };
 
 /// kInvalidArgument, kDataLoss or kUnimplemented naming the file and the key or tensor.

@@ -12,33 +12,43 @@
 namespace kvblend::model {
 namespace {
 
-// Read by model_config.cc.
-constexpr std::array<std::string_view, 16> kReadModelKeys = {
-    "llama.attention.head_count",
-    "llama.attention.head_count_kv",
-    "llama.attention.key_length",
-    "llama.attention.layer_norm_rms_epsilon",
-    "llama.attention.value_length",
-    "llama.block_count",
-    "llama.context_length",
-    "llama.embedding_length",
-    "llama.feed_forward_length",
-    "llama.rope.dimension_count",
-    "llama.rope.freq_base",
-    "llama.rope.scale_linear",
-    "llama.rope.scaling.factor",
-    "llama.rope.scaling.type",
-    "llama.vocab_size",
-    "tokenizer.chat_template",
+// Read by model_config.cc and rope_config.cc, for every architecture. Without the architecture's prefix, as all below.
+constexpr std::array<std::string_view, 15> kReadKeys = {
+    "attention.head_count",
+    "attention.head_count_kv",
+    "attention.key_length",
+    "attention.layer_norm_rms_epsilon",
+    "attention.value_length",
+    "block_count",
+    "context_length",
+    "embedding_length",
+    "feed_forward_length",
+    "rope.dimension_count",
+    "rope.freq_base",
+    "rope.scale_linear",
+    "rope.scaling.factor",
+    "rope.scaling.type",
+    "vocab_size",
 };
 
-// They describe a model without changing its results for the architecture and tokenizer that are accepted.
-constexpr std::array<std::string_view, 4> kHarmlessModelKeys = {
-    "llama.rope.scaling.finetuned",                // whether training used the scaling
-    "llama.rope.scaling.original_context_length",  // used by YaRN only, which is refused
-    "tokenizer.huggingface.json",                  // the same tokenizer in another form
-    "tokenizer.chat_templates",                    // names of further templates
+// They describe a model without changing its results, or change them only together with a key that is looked at.
+constexpr std::array<std::string_view, 5> kHarmlessKeys = {
+    "rope.scaling.attn_factor",              // rope_config.cc refuses it where it has no meaning
+    "rope.scaling.finetuned",                // whether training used the scaling
+    "rope.scaling.original_context_length",  // read where the scaling has a use for it
+    "rope.scaling.yarn_beta_fast",
+    "rope.scaling.yarn_beta_slow",
 };
+
+constexpr std::array<std::string_view, 3> kHarmlessTokenizerKeys = {
+    "tokenizer.chat_template",     // read
+    "tokenizer.chat_templates",    // names of further templates
+    "tokenizer.huggingface.json",  // the same tokenizer in another form
+};
+
+// Read where the architecture has them.
+constexpr std::array<std::string_view, 4> kScaleKeys = {"attention.scale", "embedding_scale", "logit_scale",
+                                                        "residual_scale"};
 
 // Keys of the tokenizer that are read, or only matter to kinds of tokenizers that do not have them, or name tokens
 // that kvblend neither inserts nor treats as an end of text.
@@ -78,16 +88,17 @@ struct Switch {
   std::string_view key;
   double off;
 };
-constexpr std::array<Switch, 12> kSwitches = {{
-    {"llama.attention.causal", 1},
-    {"llama.attention.clamp_kqv", 0},
-    {"llama.attention.max_alibi_bias", 0},
-    {"llama.attention.sliding_window", 0},
-    {"llama.expert_count", 0},
-    {"llama.expert_used_count", 0},
-    {"llama.expert_shared_count", 0},
-    {"llama.rope.scaling.attn_factor", 1},
-    {"llama.use_parallel_residual", 0},
+constexpr std::array<Switch, 7> kModelSwitches = {{
+    {"attention.causal", 1},
+    {"attention.clamp_kqv", 0},
+    {"attention.max_alibi_bias", 0},
+    {"expert_count", 0},
+    {"expert_used_count", 0},
+    {"expert_shared_count", 0},
+    {"use_parallel_residual", 0},
+}};
+constexpr Switch kNoWindow = {"attention.sliding_window", 0};
+constexpr std::array<Switch, 3> kFileSwitches = {{
     {"split.count", 1},
     {"split.no", 0},
     {"tokenizer.ggml.add_eos_token", 0},
@@ -107,53 +118,88 @@ bool Contains(const Keys& keys, std::string_view key) {
   return std::find(keys.begin(), keys.end(), key) != keys.end();
 }
 
-absl::Status CheckKey(const GgufFile& file, const GgufEntry& entry) {
+absl::Status RefuseKey(const GgufFile& file, const GgufEntry& entry, std::string_view why) {
+  return absl::UnimplementedError(Concat(file.name(), ": key '", entry.key, "' ", why));
+}
+
+// Whether `feature` is about this key; `status` becomes an error unless it is off.
+bool IsSwitch(const GgufFile& file, const GgufEntry& entry, std::string_view key, const Switch& feature,
+              absl::Status& status) {
+  if (key != feature.key) return false;
+  if (AsNumber(entry) != feature.off) {
+    status =
+        RefuseKey(file, entry, Concat("asks for a feature that is not implemented; allowed: ", feature.off));
+  }
+  return true;
+}
+
+absl::Status UnknownKey(const GgufFile& file, const GgufEntry& entry) {
+  return RefuseKey(file, entry, "is not known to this version of kvblend and may change the model's results");
+}
+
+// `key` is the entry's without the architecture's prefix.
+absl::Status CheckModelKey(const GgufFile& file, const Architecture& architecture, const GgufEntry& entry,
+                           std::string_view key) {
+  if (key == "tensor_data_layout") {
+    const auto* layout = std::get_if<std::string_view>(&entry.value);
+    if (layout == nullptr || *layout != "Meta AI original pth") {
+      return RefuseKey(
+          file, entry,
+          "names a layout that cannot be read; readable: 'Meta AI original pth' (interleaved RoPE pairs)");
+    }
+    return absl::OkStatus();
+  }
+  if (Contains(kReadKeys, key) || Contains(kHarmlessKeys, key)) return absl::OkStatus();
+  if (architecture.reads_scales && Contains(kScaleKeys, key)) return absl::OkStatus();
+  if (key == kNoWindow.key && architecture.windowed_layers != WindowedLayers::kNone) return absl::OkStatus();
+  absl::Status status;
+  if (IsSwitch(file, entry, key, kNoWindow, status)) return status;
+  for (const Switch& feature : kModelSwitches) {
+    if (IsSwitch(file, entry, key, feature, status)) return status;
+  }
+  return UnknownKey(file, entry);
+}
+
+absl::Status CheckKey(const GgufFile& file, const Architecture& architecture, const GgufEntry& entry) {
   const std::string_view key = entry.key;
-  const auto refuse = [&](std::string_view why) {
-    return absl::UnimplementedError(Concat(file.name(), ": key '", key, "' ", why));
-  };
   if (key == "general.type") {
     const auto* type = std::get_if<std::string_view>(&entry.value);
     if (type == nullptr || *type != "model")
-      return refuse("is not 'model': adapters and projectors cannot be run");
+      return RefuseKey(file, entry, "is not 'model': adapters and projectors cannot be run");
     return absl::OkStatus();
   }
   if (key == "general.quantization_version") {
-    if (AsNumber(entry) != 2.0) return refuse("names a block layout that cannot be read; readable: 2");
-    return absl::OkStatus();
-  }
-  if (key == "llama.tensor_data_layout") {
-    const auto* layout = std::get_if<std::string_view>(&entry.value);
-    if (layout == nullptr || *layout != "Meta AI original pth") {
-      return refuse(
-          "names a layout that cannot be read; readable: 'Meta AI original pth' (interleaved RoPE pairs)");
-    }
+    if (AsNumber(entry) != 2.0)
+      return RefuseKey(file, entry, "names a block layout that cannot be read; readable: 2");
     return absl::OkStatus();
   }
   // Provenance, authors, licences, data sets, how the file was quantized, the shards' tensor total.
   if (key.starts_with("general.") || key.starts_with("quantize.") || key == "split.tensors.count") {
     return absl::OkStatus();
   }
-  if (Contains(kReadModelKeys, key) || Contains(kHarmlessModelKeys, key)) return absl::OkStatus();
   // Templates beside the main one: tokenizer.chat_template.tool_use, ...
-  if (key.starts_with("tokenizer.chat_template.")) return absl::OkStatus();
-  for (const Switch& feature : kSwitches) {
-    if (key != feature.key) continue;
-    if (AsNumber(entry) == feature.off) return absl::OkStatus();
-    return refuse(Concat("asks for a feature that is not implemented; allowed: ", feature.off));
+  if (Contains(kHarmlessTokenizerKeys, key) || key.starts_with("tokenizer.chat_template."))
+    return absl::OkStatus();
+  absl::Status status;
+  for (const Switch& feature : kFileSwitches) {
+    if (IsSwitch(file, entry, key, feature, status)) return status;
   }
   constexpr std::string_view kTokenizerPrefix = "tokenizer.ggml.";
   if (key.starts_with(kTokenizerPrefix) && Contains(kTokenizerKeys, key.substr(kTokenizerPrefix.size()))) {
     return absl::OkStatus();
   }
-  return refuse("is not known to this version of kvblend and may change the model's results");
+  const std::string_view prefix = architecture.name;
+  if (key.size() > prefix.size() && key.starts_with(prefix) && key[prefix.size()] == '.') {
+    return CheckModelKey(file, architecture, entry, key.substr(prefix.size() + 1));
+  }
+  return UnknownKey(file, entry);
 }
 
 }  // namespace
 
-absl::Status CheckMetadataKeys(const GgufFile& file) {
+absl::Status CheckMetadataKeys(const GgufFile& file, const Architecture& architecture) {
   for (const GgufEntry& entry : file.metadata()) {
-    KVBLEND_RETURN_IF_ERROR(CheckKey(file, entry));
+    KVBLEND_RETURN_IF_ERROR(CheckKey(file, architecture, entry));
   }
   return absl::OkStatus();
 }

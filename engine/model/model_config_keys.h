@@ -2,12 +2,13 @@
 #pragma once
 
 #include "absl/status/status.h"
+#include "engine/model/architecture.h"
 #include "engine/model/gguf_file.h"
 
 namespace kvblend::model {
 
 /// OK when every key is read by ReadModelConfig or ReadTokenizerSpec, is known not to change results, or
 /// carries the value that switches its feature off. kUnimplemented naming the first other key.
-absl::Status CheckMetadataKeys(const GgufFile& file);
+absl::Status CheckMetadataKeys(const GgufFile& file, const Architecture& architecture);
 
 }  // namespace kvblend::model

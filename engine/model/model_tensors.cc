@@ -14,9 +14,7 @@ std::string ExpectedShape(int64_t rows, int64_t cols) {
 
 }  // namespace
 
-std::string LayerTensorName(int32_t layer, std::string_view part) {
-  return Concat("blk.", layer, ".", part, ".weight");
-}
+std::string LayerTensorName(int32_t layer, std::string_view part) { return Concat("blk.", layer, ".", part); }
 
 absl::StatusOr<const GgufTensor*> RequireTensor(const GgufFile& file, std::string_view name, int64_t rows,
                                                 int64_t cols) {
@@ -34,36 +32,61 @@ absl::StatusOr<const GgufTensor*> RequireTensor(const GgufFile& file, std::strin
 }
 
 absl::Status CheckTensors(const GgufFile& file, const ModelConfig& config) {
+  const Architecture& architecture = *config.architecture;
   absl::flat_hash_set<std::string> expected;
   absl::Status status;
   const auto expect = [&](std::string name, int64_t rows, int64_t cols) {
     if (status.ok()) status = RequireTensor(file, name, rows, cols).status();
     expected.insert(std::move(name));
   };
-  expect("token_embd.weight", config.vocab_size, config.hidden_dim);
-  expect("output_norm.weight", 1, config.hidden_dim);
-  if (!config.tied_output) expect("output.weight", config.vocab_size, config.hidden_dim);
-  if (file.FindTensor("rope_freqs.weight") != nullptr) expect("rope_freqs.weight", 1, config.head_dim / 2);
-  const int64_t query_dim = int64_t{config.num_heads} * config.head_dim;
-  const int64_t kv_dim = int64_t{config.num_kv_heads} * config.head_dim;
+  const int64_t hidden = config.hidden_dim, head_dim = config.head_dim, ffn = config.ffn_dim;
+  const int64_t query_dim = config.num_heads * head_dim, kv_dim = config.num_kv_heads * head_dim;
+  expect("token_embd.weight", config.vocab_size, hidden);
+  expect("output_norm.weight", 1, hidden);
+  if (!config.tied_output) expect("output.weight", config.vocab_size, hidden);
+  // Their shapes are checked where they are read.
+  expected.insert("rope_freqs.weight");
+  if (architecture.reads_long_rope)
+    expected.insert({"rope_factors_long.weight", "rope_factors_short.weight"});
   for (int32_t layer = 0; layer < config.num_layers && status.ok(); ++layer) {
-    expect(LayerTensorName(layer, "attn_norm"), 1, config.hidden_dim);
-    expect(LayerTensorName(layer, "attn_q"), query_dim, config.hidden_dim);
-    expect(LayerTensorName(layer, "attn_k"), kv_dim, config.hidden_dim);
-    expect(LayerTensorName(layer, "attn_v"), kv_dim, config.hidden_dim);
-    expect(LayerTensorName(layer, "attn_output"), config.hidden_dim, query_dim);
-    expect(LayerTensorName(layer, "ffn_norm"), 1, config.hidden_dim);
-    expect(LayerTensorName(layer, "ffn_gate"), config.ffn_dim, config.hidden_dim);
-    expect(LayerTensorName(layer, "ffn_up"), config.ffn_dim, config.hidden_dim);
-    expect(LayerTensorName(layer, "ffn_down"), config.hidden_dim, config.ffn_dim);
+    const auto part = [&](std::string_view name, int64_t rows, int64_t cols) {
+      expect(LayerTensorName(layer, name), rows, cols);
+    };
+    part("attn_norm.weight", 1, hidden);
+    if (architecture.fused_tensors) {
+      part("attn_qkv.weight", query_dim + 2 * kv_dim, hidden);
+      part("ffn_up.weight", 2 * ffn, hidden);
+    } else {
+      part("attn_q.weight", query_dim, hidden);
+      part("attn_k.weight", kv_dim, hidden);
+      part("attn_v.weight", kv_dim, hidden);
+      part("ffn_gate.weight", ffn, hidden);
+      part("ffn_up.weight", ffn, hidden);
+    }
+    if (config.has_qkv_bias) {
+      part("attn_q.bias", 1, query_dim);
+      part("attn_k.bias", 1, kv_dim);
+      part("attn_v.bias", 1, kv_dim);
+    }
+    if (architecture.qk_norm) {
+      part("attn_q_norm.weight", 1, head_dim);
+      part("attn_k_norm.weight", 1, head_dim);
+    }
+    part("attn_output.weight", hidden, query_dim);
+    if (config.has_output_bias) part("attn_output.bias", 1, hidden);
+    part("ffn_norm.weight", 1, hidden);
+    part("ffn_down.weight", hidden, ffn);
+    if (architecture.post_norms) {
+      part("post_attention_norm.weight", 1, hidden);
+      part("post_ffw_norm.weight", 1, hidden);
+    }
   }
   if (!status.ok()) return status;
   for (const GgufTensor& tensor : file.tensors()) {
     if (expected.contains(std::string(tensor.name))) continue;
-    return absl::UnimplementedError(Concat(
-        file.name(), ": tensor '", tensor.name, "' ",
-        tensor.name.ends_with(".bias") ? "is a bias, which is not implemented for the llama architecture"
-                                       : "is not part of the llama architecture that kvblend implements"));
+    return absl::UnimplementedError(Concat(file.name(), ": tensor '", tensor.name, "' is not part of the ",
+                                           architecture.name, " architecture that kvblend implements",
+                                           tensor.name.ends_with(".bias") ? ": it is a bias" : ""));
   }
   return absl::OkStatus();
 }

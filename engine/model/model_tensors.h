@@ -1,4 +1,4 @@
-// Which tensors a llama model consists of. Internal to engine/model.
+// Which tensors a model consists of. Internal to engine/model.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace kvblend::model {
 
-/// "blk.<layer>.<part>.weight"
+/// "blk.<layer>.<part>", part being "attn_q.weight" for instance
 std::string LayerTensorName(int32_t layer, std::string_view part);
 
 /// The tensor of this name if it is there with `rows` rows of `cols` elements (a vector has one row):

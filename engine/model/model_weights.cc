@@ -4,7 +4,9 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
+#include <vector>
 
 #include "base/status_macros.h"
 #include "engine/model/dequantize.h"
@@ -62,29 +64,75 @@ class StackedTensors final : public kernels::WeightSource {
   std::vector<const GgufTensor*> tensors_;
 };
 
+/// The same rows, those of the first `num_heads` heads in another order within each head.
+class ReorderedHeads final : public kernels::WeightSource {
+ public:
+  ReorderedHeads(const kernels::WeightSource& source, int64_t num_heads, absl::Span<const int32_t> order)
+      : source_(source), num_heads_(num_heads), order_(order) {}
+
+  absl::Status ReadRow(int64_t row, absl::Span<float> out) const override {
+    return source_.ReadRow(Of(row), out);
+  }
+  std::optional<kernels::QuantizedFormat> FormatOf(int64_t row) const override {
+    return source_.FormatOf(Of(row));
+  }
+  absl::Status ReadCodes(int64_t row, const kernels::QuantizedRow& out) const override {
+    return source_.ReadCodes(Of(row), out);
+  }
+
+ private:
+  int64_t Of(int64_t row) const {
+    const auto head_dim = static_cast<int64_t>(order_.size());
+    const int64_t head = row / head_dim;
+    return head < num_heads_ ? head * head_dim + order_[row % head_dim] : row;
+  }
+
+  const kernels::WeightSource& source_;
+  const int64_t num_heads_;
+  const absl::Span<const int32_t> order_;
+};
+
+/// Vectors that belong to Q and K heads, in the order in which their rows are taken.
+void Reorder(const ModelConfig& config, int64_t num_heads, std::vector<float>& values) {
+  const std::vector<int32_t>& order = config.rotation_order;
+  if (order.empty()) return;
+  const std::vector<float> before = values;
+  for (int64_t head = 0; head < num_heads; ++head) {
+    const int64_t first = head * config.head_dim;
+    for (size_t i = 0; i < order.size(); ++i) values[first + i] = before[first + order[i]];
+  }
+}
+
 class Loader {
  public:
-  Loader(const GgufFile& file, kernels::Backend& backend, kernels::Stream& stream)
-      : file_(file), backend_(backend), stream_(stream) {}
+  Loader(const GgufFile& file, const ModelConfig& config, kernels::Backend& backend, kernels::Stream& stream)
+      : file_(file), config_(config), backend_(backend), stream_(stream) {}
 
   struct Part {
     std::string name;
     int64_t rows;
   };
 
-  /// The named tensors, one below the other, as one weight matrix.
+  /// The named tensors, one below the other, as one weight matrix; of the first `rotated_heads` heads, the rows
+  /// in the order of config.rotation_order.
   absl::Status Pack(absl::Span<const Part> parts, int64_t cols, WeightUsage usage,
-                    std::unique_ptr<PackedWeights>& packed);
+                    std::unique_ptr<PackedWeights>& packed, int64_t rotated_heads = 0);
+  absl::StatusOr<std::vector<float>> ReadVector(std::string_view name, int64_t size);
+  absl::Status Upload(const std::vector<float>& values, std::unique_ptr<kernels::Buffer>& buffer);
   absl::Status LoadVector(std::string_view name, int64_t size, std::unique_ptr<kernels::Buffer>& buffer);
+  absl::Status LoadLayer(int32_t layer, LayerWeights& weights);
 
  private:
+  absl::Status LoadAttentionExtras(int32_t layer, LayerWeights& weights);
+
   const GgufFile& file_;
+  const ModelConfig& config_;
   kernels::Backend& backend_;
   kernels::Stream& stream_;
 };
 
 absl::Status Loader::Pack(absl::Span<const Part> parts, int64_t cols, WeightUsage usage,
-                          std::unique_ptr<PackedWeights>& packed) {
+                          std::unique_ptr<PackedWeights>& packed, int64_t rotated_heads) {
   StackedTensors tensors(file_);
   int64_t rows = 0;
   for (const Part& part : parts) {
@@ -92,44 +140,93 @@ absl::Status Loader::Pack(absl::Span<const Part> parts, int64_t cols, WeightUsag
     tensors.Add(*tensor);
     rows += part.rows;
   }
-  KVBLEND_ASSIGN_OR_RETURN(packed, backend_.PackWeights(rows, cols, usage, tensors));
+  const ReorderedHeads reordered(tensors, rotated_heads, config_.rotation_order);
+  const bool reorders = rotated_heads > 0 && !config_.rotation_order.empty();
+  const kernels::WeightSource& source =
+      reorders ? static_cast<const kernels::WeightSource&>(reordered) : tensors;
+  KVBLEND_ASSIGN_OR_RETURN(packed, backend_.PackWeights(rows, cols, usage, source));
   return absl::OkStatus();
 }
 
-absl::Status Loader::LoadVector(std::string_view name, int64_t size,
-                                std::unique_ptr<kernels::Buffer>& buffer) {
+absl::StatusOr<std::vector<float>> Loader::ReadVector(std::string_view name, int64_t size) {
   KVBLEND_ASSIGN_OR_RETURN(const GgufTensor* tensor, RequireTensor(file_, name, 1, size));
   std::vector<float> values(size);
   KVBLEND_RETURN_IF_ERROR(tensor->ReadRow(0, absl::MakeSpan(values)));
   KVBLEND_RETURN_IF_ERROR(CheckFinite(file_, *tensor, 0, values));
-  const int64_t bytes = size * static_cast<int64_t>(sizeof(float));
+  return values;
+}
+
+absl::Status Loader::Upload(const std::vector<float>& values, std::unique_ptr<kernels::Buffer>& buffer) {
+  const int64_t bytes = static_cast<int64_t>(values.size() * sizeof(float));
   KVBLEND_ASSIGN_OR_RETURN(buffer, backend_.Allocate(bytes));
   KVBLEND_RETURN_IF_ERROR(backend_.CopyFromHost(stream_, buffer->data(), values.data(), bytes));
   return backend_.Synchronize(stream_);  // `values` may still be read until here
 }
 
-absl::Status LoadLayer(Loader& loader, const ModelConfig& config, int32_t layer, LayerWeights& weights) {
-  const int64_t hidden = config.hidden_dim;
-  const int64_t query_dim = int64_t{config.num_heads} * config.head_dim;
-  const int64_t kv_dim = int64_t{config.num_kv_heads} * config.head_dim;
+absl::Status Loader::LoadVector(std::string_view name, int64_t size,
+                                std::unique_ptr<kernels::Buffer>& buffer) {
+  KVBLEND_ASSIGN_OR_RETURN(const std::vector<float> values, ReadVector(name, size));
+  return Upload(values, buffer);
+}
+
+absl::Status Loader::LoadAttentionExtras(int32_t layer, LayerWeights& weights) {
+  const int64_t head_dim = config_.head_dim;
   const auto name = [&](std::string_view part) { return LayerTensorName(layer, part); };
-  KVBLEND_RETURN_IF_ERROR(loader.LoadVector(name("attn_norm"), hidden, weights.attn_norm));
-  KVBLEND_RETURN_IF_ERROR(loader.LoadVector(name("ffn_norm"), hidden, weights.ffn_norm));
+  if (config_.has_qkv_bias) {
+    std::vector<float> bias;
+    for (const auto& [part, heads, rotates] : {std::tuple{"attn_q.bias", config_.num_heads, true},
+                                               {"attn_k.bias", config_.num_kv_heads, true},
+                                               {"attn_v.bias", config_.num_kv_heads, false}}) {
+      KVBLEND_ASSIGN_OR_RETURN(std::vector<float> values, ReadVector(name(part), heads * head_dim));
+      if (rotates) Reorder(config_, heads, values);
+      bias.insert(bias.end(), values.begin(), values.end());
+    }
+    KVBLEND_RETURN_IF_ERROR(Upload(bias, weights.qkv_bias));
+  }
+  if (config_.architecture->qk_norm) {
+    for (const auto& [part, buffer] :
+         {std::pair{"attn_q_norm.weight", &weights.q_norm}, {"attn_k_norm.weight", &weights.k_norm}}) {
+      KVBLEND_ASSIGN_OR_RETURN(std::vector<float> values, ReadVector(name(part), head_dim));
+      Reorder(config_, 1, values);
+      KVBLEND_RETURN_IF_ERROR(Upload(values, *buffer));
+    }
+  }
+  if (!config_.has_output_bias) return absl::OkStatus();
+  return LoadVector(name("attn_output.bias"), config_.hidden_dim, weights.attn_output_bias);
+}
+
+absl::Status Loader::LoadLayer(int32_t layer, LayerWeights& weights) {
+  const int64_t hidden = config_.hidden_dim, ffn = config_.ffn_dim;
+  const int64_t query_dim = int64_t{config_.num_heads} * config_.head_dim;
+  const int64_t kv_dim = int64_t{config_.num_kv_heads} * config_.head_dim;
+  const auto name = [&](std::string_view part) { return LayerTensorName(layer, part); };
+  std::vector<Part> qkv = {
+      {name("attn_q.weight"), query_dim}, {name("attn_k.weight"), kv_dim}, {name("attn_v.weight"), kv_dim}};
+  std::vector<Part> gate_up = {{name("ffn_gate.weight"), ffn}, {name("ffn_up.weight"), ffn}};
+  if (config_.architecture->fused_tensors) {
+    qkv = {{name("attn_qkv.weight"), query_dim + 2 * kv_dim}};
+    gate_up = {{name("ffn_up.weight"), 2 * ffn}};
+  }
+  KVBLEND_RETURN_IF_ERROR(LoadVector(name("attn_norm.weight"), hidden, weights.attn_norm));
+  KVBLEND_RETURN_IF_ERROR(LoadVector(name("ffn_norm.weight"), hidden, weights.ffn_norm));
+  KVBLEND_RETURN_IF_ERROR(Pack(qkv, hidden, WeightUsage::kLinear, weights.qkv,
+                               /*rotated_heads=*/config_.num_heads + config_.num_kv_heads));
+  KVBLEND_RETURN_IF_ERROR(LoadAttentionExtras(layer, weights));
   KVBLEND_RETURN_IF_ERROR(
-      loader.Pack({{name("attn_q"), query_dim}, {name("attn_k"), kv_dim}, {name("attn_v"), kv_dim}}, hidden,
-                  WeightUsage::kLinear, weights.qkv));
+      Pack({{name("attn_output.weight"), hidden}}, query_dim, WeightUsage::kLinear, weights.attn_output));
+  KVBLEND_RETURN_IF_ERROR(Pack(gate_up, hidden, WeightUsage::kLinear, weights.gate_up));
+  KVBLEND_RETURN_IF_ERROR(Pack({{name("ffn_down.weight"), hidden}}, ffn, WeightUsage::kLinear, weights.down));
+  if (!config_.architecture->post_norms) return absl::OkStatus();
   KVBLEND_RETURN_IF_ERROR(
-      loader.Pack({{name("attn_output"), hidden}}, query_dim, WeightUsage::kLinear, weights.attn_output));
-  KVBLEND_RETURN_IF_ERROR(loader.Pack({{name("ffn_gate"), config.ffn_dim}, {name("ffn_up"), config.ffn_dim}},
-                                      hidden, WeightUsage::kLinear, weights.gate_up));
-  return loader.Pack({{name("ffn_down"), hidden}}, config.ffn_dim, WeightUsage::kLinear, weights.down);
+      LoadVector(name("post_attention_norm.weight"), hidden, weights.post_attention_norm));
+  return LoadVector(name("post_ffw_norm.weight"), hidden, weights.post_ffw_norm);
 }
 
 }  // namespace
 
 absl::StatusOr<ModelWeights> LoadModelWeights(const GgufFile& file, const ModelConfig& config,
                                               kernels::Backend& backend, kernels::Stream& stream) {
-  Loader loader(file, backend, stream);
+  Loader loader(file, config, backend, stream);
   ModelWeights weights;
   KVBLEND_RETURN_IF_ERROR(
       loader.Pack({{"token_embd.weight", config.vocab_size}}, config.hidden_dim,
@@ -139,17 +236,24 @@ absl::StatusOr<ModelWeights> LoadModelWeights(const GgufFile& file, const ModelC
     KVBLEND_RETURN_IF_ERROR(loader.Pack({{"output.weight", config.vocab_size}}, config.hidden_dim,
                                         WeightUsage::kLinear, weights.output));
   }
-  KVBLEND_RETURN_IF_ERROR(loader.LoadVector("output_norm.weight", config.hidden_dim, weights.output_norm));
+  KVBLEND_ASSIGN_OR_RETURN(std::vector<float> output_norm,
+                           loader.ReadVector("output_norm.weight", config.hidden_dim));
+  for (float& value : output_norm) value *= config.logit_scale;
+  KVBLEND_RETURN_IF_ERROR(loader.Upload(output_norm, weights.output_norm));
   weights.layers.resize(config.num_layers);
   for (int32_t layer = 0; layer < config.num_layers; ++layer) {
-    KVBLEND_RETURN_IF_ERROR(LoadLayer(loader, config, layer, weights.layers[layer]));
+    KVBLEND_RETURN_IF_ERROR(loader.LoadLayer(layer, weights.layers[layer]));
   }
-  kernels::RopeSpec rope;
-  rope.layout = config.rope_layout;
-  rope.head_dim = config.head_dim;
-  rope.max_position = config.context_length;
-  rope.inv_freq = config.inv_freq;
-  KVBLEND_ASSIGN_OR_RETURN(weights.rope, backend.CreateRopeTable(rope));
+  for (const RopeConfig& rope : config.ropes) {
+    kernels::RopeSpec spec;
+    spec.layout = config.architecture->rope_layout;
+    spec.head_dim = config.head_dim;
+    spec.max_position = config.context_length;
+    spec.inv_freq = rope.UsesLong(config.context_length) ? rope.long_inv_freq : rope.inv_freq;
+    spec.magnitude = rope.magnitude;
+    KVBLEND_ASSIGN_OR_RETURN(auto table, backend.CreateRopeTable(spec));
+    weights.ropes.push_back(std::move(table));
+  }
   KVBLEND_RETURN_IF_ERROR(backend.Synchronize(stream));
   return weights;
 }

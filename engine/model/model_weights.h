@@ -13,13 +13,20 @@
 
 namespace kvblend::model {
 
+/// What an architecture does not have is null.
 struct LayerWeights {
   std::unique_ptr<kernels::Buffer> attn_norm;   // f32 [1, hidden]
   std::unique_ptr<kernels::PackedWeights> qkv;  // [(num_heads + 2 * num_kv_heads) * head_dim, hidden]: q|k|v
-  std::unique_ptr<kernels::PackedWeights> attn_output;  // [hidden, num_heads * head_dim]
-  std::unique_ptr<kernels::Buffer> ffn_norm;            // f32 [1, hidden]
-  std::unique_ptr<kernels::PackedWeights> gate_up;      // [2 * ffn, hidden]: gate|up
-  std::unique_ptr<kernels::PackedWeights> down;         // [hidden, ffn]
+  std::unique_ptr<kernels::Buffer> qkv_bias;    // f32 [1, rows of qkv]
+  std::unique_ptr<kernels::Buffer> q_norm;      // f32 [1, head_dim]
+  std::unique_ptr<kernels::Buffer> k_norm;      // f32 [1, head_dim]
+  std::unique_ptr<kernels::PackedWeights> attn_output;   // [hidden, num_heads * head_dim]
+  std::unique_ptr<kernels::Buffer> attn_output_bias;     // f32 [1, hidden]
+  std::unique_ptr<kernels::Buffer> post_attention_norm;  // f32 [1, hidden]
+  std::unique_ptr<kernels::Buffer> ffn_norm;             // f32 [1, hidden]
+  std::unique_ptr<kernels::PackedWeights> gate_up;       // [2 * ffn, hidden]: gate|up
+  std::unique_ptr<kernels::PackedWeights> down;          // [hidden, ffn]
+  std::unique_ptr<kernels::Buffer> post_ffw_norm;        // f32 [1, hidden]
 };
 
 /// Immutable after loading, so any number of threads may use it. Must not outlive the backend it was loaded
@@ -27,9 +34,10 @@ struct LayerWeights {
 struct ModelWeights {
   std::unique_ptr<kernels::PackedWeights> token_embedding;  // [vocab, hidden]; the output layer too when tied
   std::unique_ptr<kernels::PackedWeights> output;           // [vocab, hidden]; null when tied
-  std::unique_ptr<kernels::Buffer> output_norm;             // f32 [1, hidden]
+  std::unique_ptr<kernels::Buffer> output_norm;             // f32 [1, hidden], times config.logit_scale
   std::vector<LayerWeights> layers;
-  std::unique_ptr<kernels::RopeTable> rope;  // positions below config.context_length
+  std::vector<std::unique_ptr<kernels::RopeTable>>
+      ropes;  // as config.ropes; positions below config.context_length
 
   const kernels::PackedWeights& output_layer() const {
     return output != nullptr ? *output : *token_embedding;
@@ -37,7 +45,7 @@ struct ModelWeights {
 };
 
 /// Packs row by row into the backend's own form, which may keep the file's codes; the whole model never
-/// exists as floats. `config` comes from ReadModelConfig on the same file. kInvalidArgument naming a tensor
+/// exists as floats. Of LongRoPE's frequencies those for config.context_length are taken. `config` comes from ReadModelConfig on the same file. kInvalidArgument naming a tensor
 /// of wrong shape, kDataLoss naming a row that holds an infinity or NaN, or the backend's error. Synchronizes
 /// the stream.
 absl::StatusOr<ModelWeights> LoadModelWeights(const GgufFile& file, const ModelConfig& config,

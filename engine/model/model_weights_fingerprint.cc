@@ -64,6 +64,9 @@ absl::StatusOr<std::array<uint8_t, 32>> Fingerprint(const GgufFile& file) {
   CanonicalBytes canonical;
   canonical.AddText("kvblend model fingerprint 1");
   canonical.AddText(*architecture);
+  // What K went through before it is stored, where that is not the projection alone.
+  const Architecture* row = FindArchitecture(*architecture);
+  if (row != nullptr && row->qk_norm) canonical.AddText("K after its norm, before RoPE");
   std::vector<const GgufEntry*> entries;
   for (const GgufEntry& entry : file.metadata()) {
     if (entry.key.starts_with(prefix) || entry.key == "general.quantization_version")
@@ -88,6 +91,7 @@ absl::StatusOr<std::array<uint8_t, 32>> Fingerprint(const GgufFile& file) {
     const XXH128_hash_t hash = XXH3_128bits(tensor->data.data(), tensor->data.size());
     canonical.AddInteger(hash.low64);
     canonical.AddInteger(hash.high64);
+    if (tensor->made != nullptr) canonical.AddText(tensor->made->recipe());
   }
 
   std::array<uint8_t, 32> digest = {};

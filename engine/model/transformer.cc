@@ -1,7 +1,6 @@
 #include "engine/model/transformer.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/status_macros.h"
 
@@ -16,7 +15,7 @@ using kernels::MatrixView;
 // a tile's widest activation (2 * ffn_dim floats per row) stays in the last-level cache.
 constexpr int64_t kRowTile = 1024;
 
-ConstMatrixView NormWeight(const kernels::Buffer& buffer, int64_t dim) {
+ConstMatrixView OneRow(const kernels::Buffer& buffer, int64_t dim) {
   return {buffer.data(), DataType::kF32, 1, dim, dim};
 }
 
@@ -44,13 +43,17 @@ MatrixView Transformer::Values(const PassState& state) const {
   return state.qkv.Columns(int64_t{config_.num_heads} * config_.head_dim + kv_dim, kv_dim);
 }
 
-float Transformer::attention_scale() const { return 1.0f / std::sqrt(static_cast<float>(config_.head_dim)); }
+kernels::AttentionSpec Transformer::attention(int32_t layer) const {
+  return {.num_heads = config_.num_heads,
+          .scale = config_.attention_scale,
+          .sliding_window = config_.layers[layer].sliding_window};
+}
 
 absl::Status Transformer::Begin(kernels::Stream& stream, absl::Span<const int32_t> token_ids,
                                 PassState& state) const {
   KVBLEND_ASSIGN_OR_RETURN(state.hidden, state.hidden_storage.Resize(backend_, token_ids.size(),
                                                                      config_.hidden_dim, DataType::kF32));
-  return backend_.Embed(stream, *weights_.token_embedding, token_ids, state.hidden);
+  return backend_.Embed(stream, *weights_.token_embedding, token_ids, config_.embedding_scale, state.hidden);
 }
 
 absl::Status Transformer::ProjectQkv(kernels::Stream& stream, int32_t layer, PassState& state) const {
@@ -63,23 +66,35 @@ absl::Status Transformer::ProjectQkv(kernels::Stream& stream, int32_t layer, Pas
       state.normed.Resize(backend_, std::min(rows, kRowTile), config_.hidden_dim, backend_.compute_dtype()));
   for (int64_t begin = 0; begin < rows; begin += kRowTile) {
     const int64_t count = std::min(kRowTile, rows - begin);
+    const MatrixView qkv = state.qkv.Rows(begin, count);
     KVBLEND_RETURN_IF_ERROR(backend_.RmsNorm(stream, state.hidden.Rows(begin, count),
-                                             NormWeight(*weights.attn_norm, config_.hidden_dim),
+                                             OneRow(*weights.attn_norm, config_.hidden_dim),
                                              config_.rms_epsilon, normed.Rows(0, count)));
-    KVBLEND_RETURN_IF_ERROR(backend_.Linear(stream, normed.Rows(0, count), *weights.qkv, /*accumulate=*/false,
-                                            state.qkv.Rows(begin, count)));
+    KVBLEND_RETURN_IF_ERROR(
+        backend_.Linear(stream, normed.Rows(0, count), *weights.qkv, /*accumulate=*/false, qkv));
+    if (weights.qkv_bias != nullptr) {
+      KVBLEND_RETURN_IF_ERROR(backend_.AddScaled(stream, OneRow(*weights.qkv_bias, qkv.cols), 1.0f, qkv));
+    }
+    if (weights.q_norm == nullptr) continue;
+    const int64_t query_dim = int64_t{config_.num_heads} * config_.head_dim;
+    const MatrixView queries = qkv.Columns(0, query_dim),
+                     keys = qkv.Columns(query_dim, int64_t{config_.num_kv_heads} * config_.head_dim);
+    KVBLEND_RETURN_IF_ERROR(backend_.RmsNorm(stream, queries, OneRow(*weights.q_norm, config_.head_dim),
+                                             config_.rms_epsilon, queries));
+    KVBLEND_RETURN_IF_ERROR(
+        backend_.RmsNorm(stream, keys, OneRow(*weights.k_norm, config_.head_dim), config_.rms_epsilon, keys));
   }
   return absl::OkStatus();
 }
 
-absl::Status Transformer::WriteKv(kernels::Stream& stream, const kernels::BatchPlan& plan,
+absl::Status Transformer::WriteKv(kernels::Stream& stream, int32_t layer, const kernels::BatchPlan& plan,
                                   const PassState& state, kernels::KvPagesView pages) const {
-  return backend_.KvScatter(stream, plan, *weights_.rope, Keys(state), Values(state), pages);
+  return backend_.KvScatter(stream, plan, rope(layer), Keys(state), Values(state), pages);
 }
 
-absl::Status Transformer::RotateQueries(kernels::Stream& stream, const kernels::BatchPlan& plan,
-                                        PassState& state) const {
-  return backend_.Rope(stream, plan, *weights_.rope, config_.num_heads, Queries(state));
+absl::Status Transformer::RotateQueries(kernels::Stream& stream, int32_t layer,
+                                        const kernels::BatchPlan& plan, PassState& state) const {
+  return backend_.Rope(stream, plan, rope(layer), config_.num_heads, Queries(state));
 }
 
 absl::Status Transformer::AttendAndMlp(kernels::Stream& stream, int32_t layer, const kernels::BatchPlan& plan,
@@ -88,15 +103,15 @@ absl::Status Transformer::AttendAndMlp(kernels::Stream& stream, int32_t layer, c
   const LayerWeights& weights = weights_.layers[layer];
   const int64_t rows = state.hidden.rows;
   const DataType compute = backend_.compute_dtype();
+  const kernels::AttentionSpec spec = attention(layer);
   KVBLEND_ASSIGN_OR_RETURN(
-      const MatrixView attention,
+      const MatrixView attended,
       state.attention.Resize(backend_, rows, int64_t{config_.num_heads} * config_.head_dim, compute));
   if (mass.has_value()) {
-    KVBLEND_RETURN_IF_ERROR(backend_.SelectiveAttentionWithMass(
-        stream, plan, Queries(state), config_.num_heads, attention_scale(), pages, attention, *mass));
+    KVBLEND_RETURN_IF_ERROR(
+        backend_.SelectiveAttentionWithMass(stream, plan, Queries(state), spec, pages, attended, *mass));
   } else {
-    KVBLEND_RETURN_IF_ERROR(backend_.SelectiveAttention(stream, plan, Queries(state), config_.num_heads,
-                                                        attention_scale(), pages, attention));
+    KVBLEND_RETURN_IF_ERROR(backend_.SelectiveAttention(stream, plan, Queries(state), spec, pages, attended));
   }
 
   const int64_t tile = std::min(rows, kRowTile);
@@ -110,21 +125,43 @@ absl::Status Transformer::AttendAndMlp(kernels::Stream& stream, int32_t layer, c
   for (int64_t begin = 0; begin < rows; begin += kRowTile) {
     const int64_t count = std::min(kRowTile, rows - begin);
     const MatrixView hidden = state.hidden.Rows(begin, count);
-    KVBLEND_RETURN_IF_ERROR(backend_.Linear(stream, attention.Rows(begin, count), *weights.attn_output,
-                                            /*accumulate=*/true, hidden));
-    KVBLEND_RETURN_IF_ERROR(backend_.RmsNorm(stream, hidden,
-                                             NormWeight(*weights.ffn_norm, config_.hidden_dim),
+    KVBLEND_RETURN_IF_ERROR(AddBranch(stream, attended.Rows(begin, count), *weights.attn_output,
+                                      weights.attn_output_bias.get(), weights.post_attention_norm.get(),
+                                      state, hidden));
+    KVBLEND_RETURN_IF_ERROR(backend_.RmsNorm(stream, hidden, OneRow(*weights.ffn_norm, config_.hidden_dim),
                                              config_.rms_epsilon, normed.Rows(0, count)));
     const MatrixView both = gate_up.Rows(0, count);
     KVBLEND_RETURN_IF_ERROR(
         backend_.Linear(stream, normed.Rows(0, count), *weights.gate_up, /*accumulate=*/false, both));
-    KVBLEND_RETURN_IF_ERROR(backend_.SiluMul(stream, both.Columns(0, config_.ffn_dim),
-                                             both.Columns(config_.ffn_dim, config_.ffn_dim),
-                                             activated.Rows(0, count)));
     KVBLEND_RETURN_IF_ERROR(
-        backend_.Linear(stream, activated.Rows(0, count), *weights.down, /*accumulate=*/true, hidden));
+        backend_.GatedActivation(stream, config_.architecture->activation, both.Columns(0, config_.ffn_dim),
+                                 both.Columns(config_.ffn_dim, config_.ffn_dim), activated.Rows(0, count)));
+    KVBLEND_RETURN_IF_ERROR(AddBranch(stream, activated.Rows(0, count), *weights.down, /*bias=*/nullptr,
+                                      weights.post_ffw_norm.get(), state, hidden));
   }
   return absl::OkStatus();
+}
+
+absl::Status Transformer::AddBranch(kernels::Stream& stream, ConstMatrixView input,
+                                    const kernels::PackedWeights& weights, const kernels::Buffer* bias,
+                                    const kernels::Buffer* post_norm, PassState& state,
+                                    MatrixView hidden) const {
+  if (post_norm == nullptr && config_.residual_scale == 1) {
+    KVBLEND_RETURN_IF_ERROR(backend_.Linear(stream, input, weights, /*accumulate=*/true, hidden));
+    if (bias == nullptr) return absl::OkStatus();
+    return backend_.AddScaled(stream, OneRow(*bias, hidden.cols), 1.0f, hidden);
+  }
+  KVBLEND_ASSIGN_OR_RETURN(const MatrixView branch,
+                           state.branch.Resize(backend_, hidden.rows, hidden.cols, DataType::kF32));
+  KVBLEND_RETURN_IF_ERROR(backend_.Linear(stream, input, weights, /*accumulate=*/false, branch));
+  if (bias != nullptr) {
+    KVBLEND_RETURN_IF_ERROR(backend_.AddScaled(stream, OneRow(*bias, branch.cols), 1.0f, branch));
+  }
+  if (post_norm != nullptr) {
+    KVBLEND_RETURN_IF_ERROR(
+        backend_.RmsNorm(stream, branch, OneRow(*post_norm, branch.cols), config_.rms_epsilon, branch));
+  }
+  return backend_.AddScaled(stream, branch, config_.residual_scale, hidden);
 }
 
 absl::Status Transformer::KeepRows(kernels::Stream& stream, absl::Span<const int32_t> row_indices,
@@ -161,8 +198,8 @@ absl::Status Transformer::LogitsOf(kernels::Stream& stream, ConstMatrixView hidd
   KVBLEND_ASSIGN_OR_RETURN(
       const MatrixView normed,
       state.normed.Resize(backend_, hidden.rows, config_.hidden_dim, backend_.compute_dtype()));
-  KVBLEND_RETURN_IF_ERROR(backend_.RmsNorm(
-      stream, hidden, NormWeight(*weights_.output_norm, config_.hidden_dim), config_.rms_epsilon, normed));
+  KVBLEND_RETURN_IF_ERROR(backend_.RmsNorm(stream, hidden, OneRow(*weights_.output_norm, config_.hidden_dim),
+                                           config_.rms_epsilon, normed));
   return backend_.Linear(stream, normed, weights_.output_layer(), /*accumulate=*/false, logits);
 }
 

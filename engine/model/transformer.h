@@ -1,5 +1,5 @@
-// The decoder-only transformer (Llama family: RMSNorm, RoPE, GQA, SwiGLU), written once against
-// kernels::Backend.
+// The decoder-only transformer, written once against kernels::Backend; what tells the model families apart is a row of
+// engine/model/architecture.h, and weights that are there or not.
 //
 // A pass carries a set of token rows through the layers. Which rows, over which KV, and what happens between
 // the projection and the attention of a layer (loading stored KV, selecting tokens, exporting fresh KV) is
@@ -8,7 +8,7 @@
 //
 //   Begin             hidden = embedding of the tokens
 //   per layer:
-//     ProjectQkv      q, k, v of every row, un-rotated
+//     ProjectQkv      q, k, v of every row, normalised where the model does so, un-rotated
 //     WriteKv         rotated k, and v -> pages
 //     RotateQueries   q is rotated in place
 //     AttendAndMlp    selective attention over the pages, output projection, MLP; hidden is updated
@@ -40,6 +40,7 @@ struct PassState {
   ScratchMatrix attention;
   ScratchMatrix gate_up;
   ScratchMatrix activated;
+  ScratchMatrix branch;  // what attention or the MLP adds, where it is changed before
 };
 
 /// Immutable; any number of threads may run passes at once, each with its own PassState and stream.
@@ -54,17 +55,18 @@ class Transformer {
   /// state.hidden = embeddings of token_ids [n].
   absl::Status Begin(kernels::Stream& stream, absl::Span<const int32_t> token_ids, PassState& state) const;
 
-  /// state.qkv = projections of RMSNorm(state.hidden).
+  /// state.qkv = projections of RMSNorm(state.hidden), with bias and norms of Q's and K's heads.
   absl::Status ProjectQkv(kernels::Stream& stream, int32_t layer, PassState& state) const;
 
   /// Writes k (rotated) and v of state.qkv into the pages. REQUIRES: ProjectQkv of this layer; plan rows =
   /// state rows.
-  absl::Status WriteKv(kernels::Stream& stream, const kernels::BatchPlan& plan, const PassState& state,
-                       kernels::KvPagesView pages) const;
+  absl::Status WriteKv(kernels::Stream& stream, int32_t layer, const kernels::BatchPlan& plan,
+                       const PassState& state, kernels::KvPagesView pages) const;
 
   /// Rotates the queries of state.qkv in place. Separate from AttendAndMlp so that their attention mass can
   /// be measured.
-  absl::Status RotateQueries(kernels::Stream& stream, const kernels::BatchPlan& plan, PassState& state) const;
+  absl::Status RotateQueries(kernels::Stream& stream, int32_t layer, const kernels::BatchPlan& plan,
+                             PassState& state) const;
 
   /// Attention over the pages, output projection and MLP. REQUIRES: RotateQueries.
   ///   mass: if given, receives the attention that all rows together pay to each position,
@@ -90,10 +92,16 @@ class Transformer {
   kernels::MatrixView Values(const PassState& state) const;
   kernels::MatrixView KeysAndValues(const PassState& state) const;  // columns k | v
 
-  /// What attention scores are scaled by.
-  float attention_scale() const;
+  /// How a layer attends, and how it rotates Q and K.
+  kernels::AttentionSpec attention(int32_t layer) const;
+  const kernels::RopeTable& rope(int32_t layer) const { return *weights_.ropes[config_.layers[layer].rope]; }
 
  private:
+  /// hidden += what `weights` make of `input`, changed on the way as the model's norms, biases and scales want.
+  absl::Status AddBranch(kernels::Stream& stream, kernels::ConstMatrixView input,
+                         const kernels::PackedWeights& weights, const kernels::Buffer* bias,
+                         const kernels::Buffer* post_norm, PassState& state,
+                         kernels::MatrixView hidden) const;
   absl::Status LogitsOf(kernels::Stream& stream, kernels::ConstMatrixView hidden, PassState& state,
                         kernels::MatrixView logits) const;
 

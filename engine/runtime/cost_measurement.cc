@@ -46,8 +46,8 @@ class CostMeasurement {
     for (int32_t layer = 0; layer < layers; ++layer) {
       const kernels::KvPagesView pages = sequence_.Layer(layer);
       KVBLEND_RETURN_IF_ERROR(transformer.ProjectQkv(stream, layer, state_));
-      KVBLEND_RETURN_IF_ERROR(transformer.WriteKv(stream, *plan, state_, pages));
-      KVBLEND_RETURN_IF_ERROR(transformer.RotateQueries(stream, *plan, state_));
+      KVBLEND_RETURN_IF_ERROR(transformer.WriteKv(stream, layer, *plan, state_, pages));
+      KVBLEND_RETURN_IF_ERROR(transformer.RotateQueries(stream, layer, *plan, state_));
       KVBLEND_RETURN_IF_ERROR(transformer.AttendAndMlp(
           stream, layer, *plan, pages, state_, measures_attention ? std::optional(mass) : std::nullopt));
     }
@@ -68,7 +68,7 @@ class CostMeasurement {
     const store::LayerKv stored = kv->Layer(0);
     KVBLEND_ASSIGN_OR_RETURN(const auto plan, sequence_.PlanRange(0, context_tokens_, context_tokens_));
     const absl::Time start = absl::Now();
-    KVBLEND_RETURN_IF_ERROR(runtime_.backend->KvLoad(*runtime_.stream, *plan, *runtime_.weights.rope,
+    KVBLEND_RETURN_IF_ERROR(runtime_.backend->KvLoad(*runtime_.stream, *plan, runtime_.transformer->rope(0),
                                                      stored.k, stored.v, sequence_.Layer(0)));
     KVBLEND_RETURN_IF_ERROR(runtime_.backend->Synchronize(*runtime_.stream));
     return SecondsSince(start);

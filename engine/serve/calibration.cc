@@ -103,12 +103,13 @@ class Calibration {
     for (size_t layer = 0; layer < moments.size(); ++layer) {
       const kernels::KvPagesView layer_pages = sequence.Layer(static_cast<int32_t>(layer));
       KVBLEND_RETURN_IF_ERROR(transformer.ProjectQkv(stream, static_cast<int32_t>(layer), state_));
-      KVBLEND_RETURN_IF_ERROR(transformer.WriteKv(stream, *rows, state_, layer_pages));
+      KVBLEND_RETURN_IF_ERROR(
+          transformer.WriteKv(stream, static_cast<int32_t>(layer), *rows, state_, layer_pages));
       KVBLEND_RETURN_IF_ERROR(FreshRows(fresh));
-      KVBLEND_RETURN_IF_ERROR(transformer.RotateQueries(stream, *rows, state_));
+      KVBLEND_RETURN_IF_ERROR(transformer.RotateQueries(stream, static_cast<int32_t>(layer), *rows, state_));
       KVBLEND_RETURN_IF_ERROR(backend.AttentionMass(
           stream, *asking, transformer.Queries(state_).Rows(question, num_tokens - question),
-          runtime_.config.num_heads, transformer.attention_scale(), layer_pages, mass));
+          transformer.attention(static_cast<int32_t>(layer)), layer_pages, mass));
       KVBLEND_RETURN_IF_ERROR(
           backend.CopyToHost(stream, host_mass.data(), mass.data, num_tokens * sizeof(float)));
       KVBLEND_RETURN_IF_ERROR(
@@ -211,7 +212,7 @@ class Calibration {
                          .anchor = nullptr,
                          .token_ids = absl::MakeConstSpan(layout.token_ids).subspan(span.begin, span.size())},
                         runtime_.key_space.format, *runtime_.host_memory, *runtime_.transformer,
-                        *runtime_.weights.rope, *runtime_.stream, state_, sequence, NeverStop));
+                        *runtime_.stream, state_, sequence, NeverStop));
     }
     return stored;
   }

@@ -24,7 +24,7 @@ EngineInfo MakeInfo(const ModelRuntime& runtime, const EngineOptions& options, d
   EngineInfo info;
   info.version = KVBLEND_VERSION;  // set by CMake from the project's version
   info.model_name = config.name;
-  info.model_architecture = config.architecture;
+  info.model_architecture = std::string(config.architecture->name);
   info.model_fingerprint = ToHex(runtime.key_space.model_fingerprint);
   info.device = runtime.device;
   info.device_name = runtime.backend->device_name();

@@ -104,8 +104,7 @@ PromptRunner::PromptRunner(ModelRuntime& runtime, store::ChunkStore& chunk_store
       options_(options),
       channels_(int64_t{2} * runtime.config.num_kv_heads * runtime.config.head_dim),
       loading_controller_(ProjectionShare(runtime.config)),
-      blended_prefill_(*runtime.transformer, *runtime.weights.rope, *runtime.stream, state_,
-                       options.load_pipeline_depth),
+      blended_prefill_(*runtime.transformer, *runtime.stream, state_, options.load_pipeline_depth),
       step_(runtime.backend->CreateRepeatedStep(*runtime.stream)) {}
 
 absl::StatusOr<std::unique_ptr<kv::SequencePages>> PromptRunner::AllocatePages(int32_t num_tokens) {
@@ -259,8 +258,8 @@ absl::StatusOr<kernels::MatrixView> PromptRunner::RunRows(absl::Span<const int32
     KVBLEND_RETURN_IF_ERROR(keep_going());
     const kernels::KvPagesView pages = runtime_.page_pool->Layer(layer);
     KVBLEND_RETURN_IF_ERROR(transformer.ProjectQkv(stream, layer, state));
-    KVBLEND_RETURN_IF_ERROR(transformer.WriteKv(stream, rows, state, pages));
-    KVBLEND_RETURN_IF_ERROR(transformer.RotateQueries(stream, rows, state));
+    KVBLEND_RETURN_IF_ERROR(transformer.WriteKv(stream, layer, rows, state, pages));
+    KVBLEND_RETURN_IF_ERROR(transformer.RotateQueries(stream, layer, rows, state));
     KVBLEND_RETURN_IF_ERROR(transformer.AttendAndMlp(stream, layer, rows, pages, state));
   }
   KVBLEND_ASSIGN_OR_RETURN(
@@ -279,7 +278,7 @@ absl::StatusOr<std::unique_ptr<store::ChunkKv>> PromptRunner::Compute(absl::Span
   const blend::PagedSequence sequence(*runtime_.backend, *runtime_.page_pool, *pages);
   return blend::PrecomputeChunk({.anchor_ids = anchor_ids, .anchor = anchor, .token_ids = token_ids},
                                 runtime_.key_space.format, *runtime_.host_memory, *runtime_.transformer,
-                                *runtime_.weights.rope, *runtime_.stream, state_, sequence, keep_going);
+                                *runtime_.stream, state_, sequence, keep_going);
 }
 
 absl::StatusOr<StoredChunk> PromptRunner::EnsureStored(std::string_view tenant_namespace,

@@ -66,12 +66,14 @@ class CpuBackend final : public HostBackend {
     const OneDnnThreadScope scope;
     return CpuWeights::Create(context_, rows, cols, usage, source);
   }
-  absl::Status DoEmbed(Stream&, const PackedWeights& table, absl::Span<const int32_t> token_ids,
+  absl::Status DoEmbed(Stream&, const PackedWeights& table, absl::Span<const int32_t> token_ids, float scale,
                        MatrixView out) override {
     KVBLEND_ASSIGN_OR_RETURN(const auto* weights, CpuWeights::From(table, context_.gemm_dtype));
     ForRows(context_.pool, out.rows, out.cols * 8, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
-        weights->ReadEmbeddingRow(token_ids[i], static_cast<float*>(out.Rows(i, 1).data));
+        auto* row = static_cast<float*>(out.Rows(i, 1).data);
+        weights->ReadEmbeddingRow(token_ids[i], row);
+        if (scale != 1) simd::ScaleRow(row, scale, row, DataType::kF32, out.cols);
       }
     });
     return absl::OkStatus();
@@ -81,7 +83,10 @@ class CpuBackend final : public HostBackend {
                          MatrixView out) override {
     ForRows(context_.pool, x.rows, x.cols * 8, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
-        simd::RmsNormRow(F32Row(x, i), F32Row(weight, 0), epsilon, x.cols, out.dtype, out.Rows(i, 1).data);
+        for (int64_t c = 0; c < x.cols; c += weight.cols) {
+          simd::RmsNormRow(F32Row(x, i) + c, F32Row(weight, 0), epsilon, weight.cols, out.dtype,
+                           out.Rows(i, 1).Columns(c, weight.cols).data);
+        }
       }
     });
     return absl::OkStatus();
@@ -94,10 +99,22 @@ class CpuBackend final : public HostBackend {
     return CpuLinear(context_, x, *weights, accumulate, out);
   }
 
-  absl::Status DoSiluMul(Stream&, ConstMatrixView gate, ConstMatrixView up, MatrixView out) override {
+  absl::Status DoGatedActivation(Stream&, Activation activation, ConstMatrixView gate, ConstMatrixView up,
+                                 MatrixView out) override {
     ForRows(context_.pool, out.rows, out.cols * 16, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
-        simd::SiluMulRow(F32Row(gate, i), F32Row(up, i), out.cols, out.dtype, out.Rows(i, 1).data);
+        simd::GatedActivationRow(activation, F32Row(gate, i), F32Row(up, i), out.cols, out.dtype,
+                                 out.Rows(i, 1).data);
+      }
+    });
+    return absl::OkStatus();
+  }
+
+  absl::Status DoAddScaled(Stream&, ConstMatrixView x, float scale, MatrixView out) override {
+    ForRows(context_.pool, out.rows, out.cols * 12, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        simd::AddScaledRow(F32Row(x, x.rows == 1 ? 0 : i), scale, static_cast<float*>(out.Rows(i, 1).data),
+                           out.cols);
       }
     });
     return absl::OkStatus();
@@ -149,23 +166,23 @@ class CpuBackend final : public HostBackend {
     return absl::OkStatus();
   }
 
-  absl::Status DoSelectiveAttention(Stream&, const BatchPlan& batch, ConstMatrixView q, int32_t num_heads,
-                                    float scale, KvPagesView pages, MatrixView out) override {
+  absl::Status DoSelectiveAttention(Stream&, const BatchPlan& batch, ConstMatrixView q,
+                                    const AttentionSpec& spec, KvPagesView pages, MatrixView out) override {
     KVBLEND_ASSIGN_OR_RETURN(const auto* plan, HostBatchPlan::From(batch));
-    return CpuSelectiveAttention(context_, {*plan, q, num_heads, scale, pages}, out);
+    return CpuSelectiveAttention(context_, {*plan, q, spec, pages}, out);
   }
 
-  absl::Status DoAttentionMass(Stream&, const BatchPlan& batch, ConstMatrixView q, int32_t num_heads,
-                               float scale, KvPagesView pages, MatrixView out) override {
+  absl::Status DoAttentionMass(Stream&, const BatchPlan& batch, ConstMatrixView q, const AttentionSpec& spec,
+                               KvPagesView pages, MatrixView out) override {
     KVBLEND_ASSIGN_OR_RETURN(const auto* plan, HostBatchPlan::From(batch));
-    return CpuAttentionMass(context_, {*plan, q, num_heads, scale, pages}, out);
+    return CpuAttentionMass(context_, {*plan, q, spec, pages}, out);
   }
 
   absl::Status DoSelectiveAttentionWithMass(Stream&, const BatchPlan& batch, ConstMatrixView q,
-                                            int32_t num_heads, float scale, KvPagesView pages, MatrixView out,
+                                            const AttentionSpec& spec, KvPagesView pages, MatrixView out,
                                             MatrixView mass) override {
     KVBLEND_ASSIGN_OR_RETURN(const auto* plan, HostBatchPlan::From(batch));
-    return CpuSelectiveAttentionWithMass(context_, {*plan, q, num_heads, scale, pages}, out, mass);
+    return CpuSelectiveAttentionWithMass(context_, {*plan, q, spec, pages}, out, mass);
   }
 
   absl::Status DoKvDeviation(Stream&, ConstMatrixView fresh, KvSectionView stored, MatrixView out) override {

@@ -91,21 +91,19 @@ class CudaBackend final : public Backend {
   }
 
   absl::Status DoEmbed(Stream& stream, const PackedWeights& table, absl::Span<const int32_t> token_ids,
-                       MatrixView out) override {
+                       float scale, MatrixView out) override {
     KVBLEND_ASSIGN_OR_RETURN(auto weights, DeviceWeights::From(table));
     if (Empty(out)) return absl::OkStatus();
     StepRecording* const recording = Of(stream).recording();
     KVBLEND_ASSIGN_OR_RETURN(auto ids, recording != nullptr ? recording->TokenIds(token_ids, table.rows())
                                                             : UploadIndices("Embed", stream, token_ids));
-    return StatusOf(LaunchEmbed(Of(stream).handle(), weights->view(), ids, out), "Embed");
+    return StatusOf(LaunchEmbed(Of(stream).handle(), weights->view(), ids, scale, out), "Embed");
   }
 
   absl::Status DoRmsNorm(Stream& stream, ConstMatrixView x, ConstMatrixView weight, float epsilon,
                          MatrixView out) override {
     if (Empty(out)) return absl::OkStatus();
-    return StatusOf(
-        LaunchRmsNorm(Of(stream).handle(), x, static_cast<const float*>(weight.data), epsilon, out),
-        "RmsNorm");
+    return StatusOf(LaunchRmsNorm(Of(stream).handle(), x, weight, epsilon, out), "RmsNorm");
   }
 
   absl::Status DoLinear(Stream& stream, ConstMatrixView x, const PackedWeights& packed, bool accumulate,
@@ -131,9 +129,15 @@ class CudaBackend final : public Backend {
     return gemm_->Run(Of(stream).handle(), x, weights->view(), accumulate, out, workspace);
   }
 
-  absl::Status DoSiluMul(Stream& stream, ConstMatrixView gate, ConstMatrixView up, MatrixView out) override {
+  absl::Status DoGatedActivation(Stream& stream, Activation activation, ConstMatrixView gate,
+                                 ConstMatrixView up, MatrixView out) override {
     if (Empty(out)) return absl::OkStatus();
-    return StatusOf(LaunchSiluMul(Of(stream).handle(), gate, up, out), "SiluMul");
+    return StatusOf(LaunchGatedActivation(Of(stream).handle(), activation, gate, up, out), "GatedActivation");
+  }
+
+  absl::Status DoAddScaled(Stream& stream, ConstMatrixView x, float scale, MatrixView out) override {
+    if (Empty(out)) return absl::OkStatus();
+    return StatusOf(LaunchAddScaled(Of(stream).handle(), x, scale, out), "AddScaled");
   }
 
   absl::Status DoRope(Stream& stream, const BatchPlan& batch, const RopeTable& table, int32_t num_heads,
@@ -192,18 +196,17 @@ class CudaBackend final : public Backend {
   }
 
   absl::Status DoSelectiveAttention(Stream& stream, const BatchPlan& batch, ConstMatrixView q,
-                                    int32_t num_heads, float scale, KvPagesView pages,
-                                    MatrixView out) override {
+                                    const AttentionSpec& spec, KvPagesView pages, MatrixView out) override {
     constexpr absl::string_view kOp = "SelectiveAttention";
     KVBLEND_ASSIGN_OR_RETURN(auto plan, DeviceBatchPlan::From(batch));
     KVBLEND_RETURN_IF_ERROR(CheckHeadDim(kOp, pages));
     if (Empty(out)) return absl::OkStatus();
     if (StepRecording* step = Of(stream).recording()) step->UsesPages(pages);
     KVBLEND_ASSIGN_OR_RETURN(auto rows, plan->ViewOn(Of(stream)));
-    const AttentionShape shape = plan->ShapeOf(num_heads, pages, device_.num_multiprocessors);
+    const AttentionShape shape = plan->ShapeOf(spec.num_heads, pages, device_.num_multiprocessors);
     AttentionWorkspace workspace;
     if (shape.splits > 1) {
-      const int64_t heads = shape.splits * q.rows * num_heads;
+      const int64_t heads = shape.splits * q.rows * spec.num_heads;
       KVBLEND_ASSIGN_OR_RETURN(
           auto memory, Of(stream).ScratchMemory(Scratch::kWorkspace,
                                                 heads * (pages.head_dim + 2) * int64_t{sizeof(float)}));
@@ -212,19 +215,19 @@ class CudaBackend final : public Backend {
       workspace.sum = workspace.max + heads;
     }
     return StatusOf(
-        LaunchSelectiveAttention(Of(stream).handle(), rows, q, shape, scale, pages, workspace, out), kOp);
+        LaunchSelectiveAttention(Of(stream).handle(), rows, q, shape, spec, pages, workspace, out), kOp);
   }
 
-  absl::Status DoAttentionMass(Stream& stream, const BatchPlan& batch, ConstMatrixView q, int32_t num_heads,
-                               float scale, KvPagesView pages, MatrixView out) override {
+  absl::Status DoAttentionMass(Stream& stream, const BatchPlan& batch, ConstMatrixView q,
+                               const AttentionSpec& spec, KvPagesView pages, MatrixView out) override {
     constexpr absl::string_view kOp = "AttentionMass";
     KVBLEND_ASSIGN_OR_RETURN(auto plan, DeviceBatchPlan::From(batch));
     KVBLEND_RETURN_IF_ERROR(CheckHeadDim(kOp, pages));
     KVBLEND_RETURN_IF_ERROR(CheckNotRecorded(Of(stream), kOp, "writes as much as contexts are long"));
     if (Empty(out)) return absl::OkStatus();
     KVBLEND_ASSIGN_OR_RETURN(auto rows, plan->ViewOn(Of(stream)));
-    const AttentionShape shape = plan->ShapeOf(num_heads, pages, device_.num_multiprocessors);
-    const int64_t heads = q.rows * num_heads, masses = pages.num_kv_heads * shape.total_kv_len;
+    const AttentionShape shape = plan->ShapeOf(spec.num_heads, pages, device_.num_multiprocessors);
+    const int64_t heads = q.rows * spec.num_heads, masses = pages.num_kv_heads * shape.total_kv_len;
     KVBLEND_ASSIGN_OR_RETURN(
         auto memory, Of(stream).ScratchMemory(Scratch::kWorkspace, (heads * (2 * shape.splits + 1) + masses) *
                                                                        int64_t{sizeof(float)}));
@@ -233,7 +236,7 @@ class CudaBackend final : public Backend {
     workspace.sum = workspace.max + shape.splits * heads;
     workspace.log_sum = workspace.sum + shape.splits * heads;
     workspace.head_mass = workspace.log_sum + heads;
-    return StatusOf(LaunchAttentionMass(Of(stream).handle(), rows, q, shape, scale, pages, workspace,
+    return StatusOf(LaunchAttentionMass(Of(stream).handle(), rows, q, shape, spec, pages, workspace,
                                         static_cast<float*>(out.data)),
                     kOp);
   }

@@ -18,8 +18,7 @@ HostBatchPlan::HostBatchPlan(const BatchSpec& spec)
       page_indices_(spec.page_indices.begin(), spec.page_indices.end()),
       sequence_of_row_(spec.positions.size()),
       kv_offset_(spec.kv_len.size() + 1, 0),
-      page_size_(spec.page_size),
-      sliding_window_(spec.sliding_window) {
+      page_size_(spec.page_size) {
   for (size_t s = 0; s < kv_len_.size(); ++s) {
     kv_offset_[s + 1] = kv_offset_[s] + kv_len_[s];
     std::fill(sequence_of_row_.begin() + row_indptr_[s], sequence_of_row_.begin() + row_indptr_[s + 1],
@@ -55,8 +54,9 @@ absl::StatusOr<std::unique_ptr<HostRopeTable>> HostRopeTable::Create(const RopeS
     float* row = table->values_.data() + position * spec.head_dim;
     for (int64_t i = 0; i < half; ++i) {
       const double angle = static_cast<double>(position) * static_cast<double>(spec.inv_freq[i]);
-      row[i] = static_cast<float>(std::cos(angle));
-      row[half + i] = static_cast<float>(std::sin(angle));
+      const double magnitude = spec.inv_freq[i] == 0 ? 1.0 : spec.magnitude;
+      row[i] = static_cast<float>(magnitude * std::cos(angle));
+      row[half + i] = static_cast<float>(magnitude * std::sin(angle));
     }
   }
   return table;

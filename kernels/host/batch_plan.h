@@ -37,11 +37,6 @@ class HostBatchPlan final : public BatchPlan {
   int32_t sequence_of_row(int64_t row) const { return sequence_of_row_[row]; }
   const int32_t* pages(int64_t sequence) const { return page_indices_.data() + page_indptr_[sequence]; }
 
-  /// The keys that a row at `position` sees are [FirstVisible(position), position].
-  int32_t FirstVisible(int32_t position) const {
-    return sliding_window_ == 0 ? 0 : std::max(0, position - sliding_window_ + 1);
-  }
-
   /// Index of the first element of `head` at `position` in pages.k and pages.v.
   int64_t Slot(const KvPagesView& pages_view, int64_t sequence, int32_t head, int32_t position) const {
     const int64_t page = pages(sequence)[position / page_size_];
@@ -55,7 +50,6 @@ class HostBatchPlan final : public BatchPlan {
   int64_t max_position_ = -1;
   int64_t max_page_index_ = -1;
   int32_t page_size_ = 0;
-  int32_t sliding_window_ = 0;
 };
 
 class HostRopeTable final : public RopeTable {
@@ -68,7 +62,7 @@ class HostRopeTable final : public RopeTable {
   int64_t max_position() const override { return max_position_; }
   int64_t head_dim() const override { return head_dim_; }
   RopeLayout layout() const { return layout_; }
-  /// Both [head_dim / 2].
+  /// Both [head_dim / 2], times the magnitude.
   const float* cos(int64_t position) const { return values_.data() + position * head_dim_; }
   const float* sin(int64_t position) const { return cos(position) + head_dim_ / 2; }
 

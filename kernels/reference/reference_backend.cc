@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <numbers>
 #include <numeric>
 #include <utility>
 #include <vector>
@@ -94,9 +95,10 @@ void RotateHead(const HostRopeTable& rope, int64_t position, float* head) {
 
 // The softmax over the keys that `row` sees, for one query head: probabilities of keys [first, first + size).
 std::vector<float> AttentionRow(const HostBatchPlan& plan, int64_t row, ConstMatrixView q, int64_t head,
-                                int32_t kv_head, float scale, const KvPagesView& pages, int32_t* first) {
+                                int32_t kv_head, const AttentionSpec& spec, const KvPagesView& pages,
+                                int32_t* first) {
   const int32_t sequence = plan.sequence_of_row(row), position = plan.position(row);
-  *first = plan.FirstVisible(position);
+  *first = spec.FirstVisible(position);
   const PageValues keys = PageValues::Keys(pages);
   std::vector<float> probabilities;
   for (int32_t key = *first; key <= position; ++key) {
@@ -105,13 +107,18 @@ std::vector<float> AttentionRow(const HostBatchPlan& plan, int64_t row, ConstMat
     for (int32_t d = 0; d < pages.head_dim; ++d) {
       dot += Get(q, row, head * pages.head_dim + d) * keys.Load(slot, d);
     }
-    probabilities.push_back(dot * scale);
+    probabilities.push_back(dot * spec.scale);
   }
   const float max = *std::max_element(probabilities.begin(), probabilities.end());
   float sum = 0;
   for (float& p : probabilities) sum += p = std::exp(p - max);
   for (float& p : probabilities) p /= sum;
   return probabilities;
+}
+
+// 2 u of Activation::kGeluTanh.
+float GeluExponent(float z) {
+  return 2.0f * std::sqrt(2.0f / std::numbers::pi_v<float>) * (z + 0.044715f * z * z * z);
 }
 
 class ReferenceBackend final : public HostBackend {
@@ -134,23 +141,28 @@ class ReferenceBackend final : public HostBackend {
     return weights;
   }
 
-  absl::Status DoEmbed(Stream&, const PackedWeights& table, absl::Span<const int32_t> token_ids,
+  absl::Status DoEmbed(Stream&, const PackedWeights& table, absl::Span<const int32_t> token_ids, float scale,
                        MatrixView out) override {
     KVBLEND_ASSIGN_OR_RETURN(const auto* weights,
                              OfOwnKind<ReferenceWeights>(table, "the PackedWeights were"));
     for (int64_t i = 0; i < out.rows; ++i) {
-      for (int64_t c = 0; c < out.cols; ++c) Set(out, i, c, weights->at(token_ids[i], c));
+      for (int64_t c = 0; c < out.cols; ++c) Set(out, i, c, scale * weights->at(token_ids[i], c));
     }
     return absl::OkStatus();
   }
 
   absl::Status DoRmsNorm(Stream&, ConstMatrixView x, ConstMatrixView weight, float epsilon,
                          MatrixView out) override {
+    const int64_t run = weight.cols;
     for (int64_t i = 0; i < x.rows; ++i) {
-      float sum = 0;
-      for (int64_t c = 0; c < x.cols; ++c) sum += Get(x, i, c) * Get(x, i, c);
-      const float inverse = 1.0f / std::sqrt(sum / static_cast<float>(x.cols) + epsilon);
-      for (int64_t c = 0; c < x.cols; ++c) Set(out, i, c, Get(x, i, c) * inverse * Get(weight, 0, c));
+      for (int64_t begin = 0; begin < x.cols; begin += run) {
+        float sum = 0;
+        for (int64_t c = 0; c < run; ++c) sum += Get(x, i, begin + c) * Get(x, i, begin + c);
+        const float inverse = 1.0f / std::sqrt(sum / static_cast<float>(run) + epsilon);
+        for (int64_t c = 0; c < run; ++c) {
+          Set(out, i, begin + c, Get(x, i, begin + c) * inverse * Get(weight, 0, c));
+        }
+      }
     }
     return absl::OkStatus();
   }
@@ -169,11 +181,22 @@ class ReferenceBackend final : public HostBackend {
     return absl::OkStatus();
   }
 
-  absl::Status DoSiluMul(Stream&, ConstMatrixView gate, ConstMatrixView up, MatrixView out) override {
+  absl::Status DoGatedActivation(Stream&, Activation activation, ConstMatrixView gate, ConstMatrixView up,
+                                 MatrixView out) override {
     for (int64_t i = 0; i < out.rows; ++i) {
       for (int64_t c = 0; c < out.cols; ++c) {
         const float z = Get(gate, i, c);
-        Set(out, i, c, z / (1.0f + std::exp(-z)) * Get(up, i, c));
+        const float exponent = activation == Activation::kSilu ? z : GeluExponent(z);
+        Set(out, i, c, z / (1.0f + std::exp(-exponent)) * Get(up, i, c));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status DoAddScaled(Stream&, ConstMatrixView x, float scale, MatrixView out) override {
+    for (int64_t i = 0; i < out.rows; ++i) {
+      for (int64_t c = 0; c < out.cols; ++c) {
+        Set(out, i, c, Get(out, i, c) + scale * Get(x, x.rows == 1 ? 0 : i, c));
       }
     }
     return absl::OkStatus();
@@ -260,15 +283,15 @@ class ReferenceBackend final : public HostBackend {
     return absl::OkStatus();
   }
 
-  absl::Status DoSelectiveAttention(Stream&, const BatchPlan& batch, ConstMatrixView q, int32_t num_heads,
-                                    float scale, KvPagesView pages, MatrixView out) override {
+  absl::Status DoSelectiveAttention(Stream&, const BatchPlan& batch, ConstMatrixView q,
+                                    const AttentionSpec& spec, KvPagesView pages, MatrixView out) override {
     KVBLEND_ASSIGN_OR_RETURN(const auto* plan, HostBatchPlan::From(batch));
-    const int32_t group = num_heads / pages.num_kv_heads;
+    const int32_t group = spec.num_heads / pages.num_kv_heads;
     const PageValues values = PageValues::Values(pages);
     for (int64_t i = 0; i < q.rows; ++i) {
-      for (int32_t h = 0; h < num_heads; ++h) {
+      for (int32_t h = 0; h < spec.num_heads; ++h) {
         int32_t first = 0;
-        const std::vector<float> p = AttentionRow(*plan, i, q, h, h / group, scale, pages, &first);
+        const std::vector<float> p = AttentionRow(*plan, i, q, h, h / group, spec, pages, &first);
         std::vector<float> sum(pages.head_dim, 0.0f);
         for (size_t j = 0; j < p.size(); ++j) {
           const auto key = static_cast<int32_t>(first + j);
@@ -281,19 +304,19 @@ class ReferenceBackend final : public HostBackend {
     return absl::OkStatus();
   }
 
-  absl::Status DoAttentionMass(Stream&, const BatchPlan& batch, ConstMatrixView q, int32_t num_heads,
-                               float scale, KvPagesView pages, MatrixView out) override {
+  absl::Status DoAttentionMass(Stream&, const BatchPlan& batch, ConstMatrixView q, const AttentionSpec& spec,
+                               KvPagesView pages, MatrixView out) override {
     KVBLEND_ASSIGN_OR_RETURN(const auto* plan, HostBatchPlan::From(batch));
     for (int64_t j = 0; j < out.cols; ++j) Set(out, 0, j, 0.0f);
     for (int64_t i = 0; i < q.rows; ++i) {
       const int64_t offset = plan->kv_offset(plan->sequence_of_row(i));
-      for (int32_t h = 0; h < num_heads; ++h) {
+      for (int32_t h = 0; h < spec.num_heads; ++h) {
         int32_t first = 0;
-        const int32_t kv_head = h / (num_heads / pages.num_kv_heads);
-        const std::vector<float> p = AttentionRow(*plan, i, q, h, kv_head, scale, pages, &first);
+        const int32_t kv_head = h / (spec.num_heads / pages.num_kv_heads);
+        const std::vector<float> p = AttentionRow(*plan, i, q, h, kv_head, spec, pages, &first);
         for (size_t j = 0; j < p.size(); ++j) {
           const int64_t key = offset + first + static_cast<int64_t>(j);
-          Set(out, 0, key, Get(out, 0, key) + p[j] / static_cast<float>(num_heads));
+          Set(out, 0, key, Get(out, 0, key) + p[j] / static_cast<float>(spec.num_heads));
         }
       }
     }

@@ -68,7 +68,7 @@ void BM_SelectiveAttention(benchmark::State& state) {
   Matrix q(DataType::kF32, state.range(0), kHeads * kHeadDim);
   Matrix out(Cpu().compute_dtype(), state.range(0), kHeads * kHeadDim);
   const double seconds = Measure(state, [&] {
-    return Cpu().SelectiveAttention(TheStream(), *kv.plan, q.view, kHeads, kScale, kv.view, out.view);
+    return Cpu().SelectiveAttention(TheStream(), *kv.plan, q.view, {kHeads, kScale}, kv.view, out.view);
   });
   ReportFlops(state, seconds, 4.0 * SeenKeys(positions) * kHeads * kHeadDim);
   if (state.range(0) == 1) {  // one layer's KV stays in the caches
@@ -99,15 +99,14 @@ void BM_DecodeAttentionFromMemory(benchmark::State& state) {
   }
   std::iota(pages.begin(), pages.end(), 0);
   if (state.range(3) == 0) std::shuffle(pages.begin(), pages.end(), std::mt19937(2));
-  const auto plan =
-      Cpu().PlanBatch({row_indptr, positions, kv_len, page_indptr, pages, page_size, 0}).value();
+  const auto plan = Cpu().PlanBatch({row_indptr, positions, kv_len, page_indptr, pages, page_size}).value();
   Matrix q(DataType::kF32, sequences, kHeads * kHeadDim);
   Matrix out(Cpu().compute_dtype(), sequences, kHeads * kHeadDim);
   const double seconds = Measure(state, [&] {
     absl::Status status;
     for (int i = 0; i < kLayers; ++i) {
       const KvPagesView view = PagesOf(keys[i], values[i], num_pages, page_size);
-      status.Update(Cpu().SelectiveAttention(TheStream(), *plan, q.view, kHeads, kScale, view, out.view));
+      status.Update(Cpu().SelectiveAttention(TheStream(), *plan, q.view, {kHeads, kScale}, view, out.view));
     }
     return status;
   });
@@ -125,7 +124,7 @@ void BM_AttentionMass(benchmark::State& state) {
   Kv kv(positions);
   Matrix q(DataType::kF32, state.range(0), kHeads * kHeadDim), mass(DataType::kF32, 1, kContext);
   const double seconds = Measure(state, [&] {
-    return Cpu().AttentionMass(TheStream(), *kv.plan, q.view, kHeads, kScale, kv.view, mass.view);
+    return Cpu().AttentionMass(TheStream(), *kv.plan, q.view, {kHeads, kScale}, kv.view, mass.view);
   });
   ReportFlops(state, seconds, 2.0 * SeenKeys(positions) * kHeads * kHeadDim);  // the scores, once
 }
@@ -138,8 +137,8 @@ void BM_SelectiveAttentionWithMass(benchmark::State& state) {
   Matrix q(DataType::kF32, state.range(0), kHeads * kHeadDim), mass(DataType::kF32, 1, kContext);
   Matrix out(Cpu().compute_dtype(), state.range(0), kHeads * kHeadDim);
   const double seconds = Measure(state, [&] {
-    return Cpu().SelectiveAttentionWithMass(TheStream(), *kv.plan, q.view, kHeads, kScale, kv.view, out.view,
-                                            mass.view);
+    return Cpu().SelectiveAttentionWithMass(TheStream(), *kv.plan, q.view, {kHeads, kScale}, kv.view,
+                                            out.view, mass.view);
   });
   ReportFlops(state, seconds, 4.0 * SeenKeys(positions) * kHeads * kHeadDim);
 }

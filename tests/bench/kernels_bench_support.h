@@ -75,7 +75,7 @@ struct Kv {
     std::shuffle(pages.begin(), pages.end(), std::mt19937(2));
     const std::vector<int32_t> row_indptr = {0, static_cast<int32_t>(positions.size())}, kv_len = {kContext},
                                page_indptr = {0, kPages};
-    plan = Cpu().PlanBatch({row_indptr, positions, kv_len, page_indptr, pages, kPageSize, 0}).value();
+    plan = Cpu().PlanBatch({row_indptr, positions, kv_len, page_indptr, pages, kPageSize}).value();
     view = PagesOf(k, v, kPages, kPageSize);
   }
   static constexpr int32_t kPages = (kContext + kPageSize - 1) / kPageSize;

@@ -95,9 +95,9 @@ class Bench {
     const auto correction_in_force = runtime_->correction.Get();
     blend::CorrectionOnLoad correction{.correction = correction_in_force.get()};
     const absl::Time start = absl::Now();
-    KVBLEND_ASSIGN_OR_RETURN(blend::KvLoader loader,
-                             blend::KvLoader::Create(plan, sequence, *runtime_->weights.rope,
-                                                     *runtime_->backend, depth, correction));
+    KVBLEND_ASSIGN_OR_RETURN(
+        blend::KvLoader loader,
+        blend::KvLoader::Create(plan, sequence, *runtime_->transformer, depth, correction));
     for (int32_t layer = 0; layer < runtime_->config.num_layers; ++layer) {
       KVBLEND_RETURN_IF_ERROR(
           loader.Load(*runtime_->stream, layer, blend::KvLoader::Which::kAll, KeepRunning));

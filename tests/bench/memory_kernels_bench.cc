@@ -95,15 +95,16 @@ void BM_RmsNorm(benchmark::State& state) {
 }
 BENCHMARK(BM_RmsNorm)->UseRealTime();
 
-void BM_SiluMul(benchmark::State& state) {
+void BM_GatedActivation(benchmark::State& state) {
   Matrix both(DataType::kF32, kContext, 3072), out(Cpu().compute_dtype(), kContext, 1536);
   const double seconds = Measure(state, [&] {
-    return Cpu().SiluMul(TheStream(), both.view.Columns(0, 1536), both.view.Columns(1536, 1536), out.view);
+    return Cpu().GatedActivation(TheStream(), Activation::kSilu, both.view.Columns(0, 1536),
+                                 both.view.Columns(1536, 1536), out.view);
   });
   const double bytes = kContext * 1536.0 * static_cast<double>(8 + SizeOf(Cpu().compute_dtype()));
   ReportMoved(state, seconds, bytes, bytes);
 }
-BENCHMARK(BM_SiluMul)->UseRealTime();
+BENCHMARK(BM_GatedActivation)->UseRealTime();
 
 // In place: it touches half of what it moves.
 void BM_Rope(benchmark::State& state) {

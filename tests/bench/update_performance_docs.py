@@ -41,7 +41,7 @@ SIZES = [
     (r"EncodeKv/0", "6000 tokens of K to int8"),
     (r"EncodeKv/1", "6000 tokens of V to int8"),
     (r"RmsNorm|Rope", "6000 x 576"),
-    (r"SiluMul", "6000 x 1536"),
+    (r"GatedActivation", "6000 x 1536"),
 ]
 SHARES = [("of_peak", "of peak"), ("of_onednn", "of bare oneDNN"), ("of_read", "of reading"), ("of_copy", "of a copy")]
 

@@ -169,8 +169,7 @@ PagedBatch::PagedBatch(Backend& backend, const BatchCase& batch, int32_t num_kv_
                           .kv_len = kv_len,
                           .page_indptr = page_indptr,
                           .page_indices = page_indices,
-                          .page_size = batch.page_size,
-                          .sliding_window = batch.sliding_window})
+                          .page_size = batch.page_size})
               .value();
   Randomize(rng);
 }
@@ -322,27 +321,25 @@ AttentionOracle ComputeAttention(const PagedBatch& kv, const Tensor& q, int32_t 
   return oracle;
 }
 
-Tensor Attend(const BatchPlan& plan, const KvPagesView& pages, Tensor& q, int32_t num_heads, float scale,
+Tensor Attend(const BatchPlan& plan, const KvPagesView& pages, Tensor& q, const AttentionSpec& spec,
               DataType out) {
   Backend& backend = q.backend();
   Tensor result(backend, out, q.rows(), q.cols(), q.view().row_stride);
-  EXPECT_OK(backend.SelectiveAttention(TestStream(backend), plan, q.view(), num_heads, scale, pages,
-                                       result.view()));
+  EXPECT_OK(backend.SelectiveAttention(TestStream(backend), plan, q.view(), spec, pages, result.view()));
   return result;
 }
 Tensor Attend(PagedBatch& kv, Tensor& q, int32_t num_heads, float scale, DataType out) {
-  return Attend(kv.plan(), kv.pages(), q, num_heads, scale, out);
+  return Attend(kv.plan(), kv.pages(), q, kv.Spec(num_heads, scale), out);
 }
 
-Tensor Mass(const BatchPlan& plan, const KvPagesView& pages, Tensor& q, int32_t num_heads, float scale) {
+Tensor Mass(const BatchPlan& plan, const KvPagesView& pages, Tensor& q, const AttentionSpec& spec) {
   Backend& backend = q.backend();
   Tensor result(backend, kF32, 1, plan.total_kv_len());
-  EXPECT_OK(
-      backend.AttentionMass(TestStream(backend), plan, q.view(), num_heads, scale, pages, result.view()));
+  EXPECT_OK(backend.AttentionMass(TestStream(backend), plan, q.view(), spec, pages, result.view()));
   return result;
 }
 Tensor Mass(PagedBatch& kv, Tensor& q, int32_t num_heads, float scale) {
-  return Mass(kv.plan(), kv.pages(), q, num_heads, scale);
+  return Mass(kv.plan(), kv.pages(), q, kv.Spec(num_heads, scale));
 }
 
 Worst FindWorst(const std::vector<double>& actual, const std::vector<double>& expected,

@@ -102,6 +102,9 @@ class PagedBatch {
 
   const BatchCase& batch() const { return batch_; }
   const BatchPlan& plan() const { return *plan_; }
+  AttentionSpec Spec(int32_t num_heads, float scale) const {
+    return {num_heads, scale, batch_.sliding_window};
+  }
   int32_t num_kv_heads() const { return num_kv_heads_; }
   KvPagesView pages();
   double k(size_t sequence, int64_t position, int64_t head, int64_t d) const;
@@ -148,11 +151,11 @@ AttentionOracle ComputeAttention(const PagedBatch& kv, const Tensor& q, int32_t 
                                  const OracleOptions& options = {});
 
 /// What the backend of `q` computes, in rows as wide as those of `q`. Errors fail the test.
-Tensor Attend(const BatchPlan& plan, const KvPagesView& pages, Tensor& q, int32_t num_heads, float scale,
+Tensor Attend(const BatchPlan& plan, const KvPagesView& pages, Tensor& q, const AttentionSpec& spec,
               DataType out = kF32);
 Tensor Attend(PagedBatch& kv, Tensor& q, int32_t num_heads, float scale, DataType out = kF32);
 /// The same for AttentionMass.
-Tensor Mass(const BatchPlan& plan, const KvPagesView& pages, Tensor& q, int32_t num_heads, float scale);
+Tensor Mass(const BatchPlan& plan, const KvPagesView& pages, Tensor& q, const AttentionSpec& spec);
 Tensor Mass(PagedBatch& kv, Tensor& q, int32_t num_heads, float scale);
 
 /// The largest |actual - expected| / bound, and where.

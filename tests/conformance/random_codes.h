@@ -22,15 +22,16 @@ namespace kvblend::kernels {
 inline constexpr QuantizedFormat kFormats[] = {
     {.bits = 4, .group = 32, .zero_point = 8, .has_minimum = false},    // Q4_0
     {.bits = 4, .group = 32, .zero_point = 0, .has_minimum = true},     // Q4_1, Q4_K
-    {.bits = 5, .group = 32, .zero_point = 16, .has_minimum = false},   // Q5_0
+    {.bits = 5, .group = 32, .zero_point = 16, .has_minimum = false},   // Q5_0, MXFP4
     {.bits = 5, .group = 32, .zero_point = 0, .has_minimum = true},     // Q5_1, Q5_K
     {.bits = 6, .group = 16, .zero_point = 32, .has_minimum = false},   // Q6_K
-    {.bits = 8, .group = 32, .zero_point = 128, .has_minimum = false},  // Q8_0
-    {.bits = 4, .group = 16, .zero_point = 0, .has_minimum = true},
+    {.bits = 8, .group = 32, .zero_point = 128, .has_minimum = false},  // Q8_0, IQ4_NL, IQ4_XS
+    {.bits = 4, .group = 16, .zero_point = 0, .has_minimum = true},     // Q2_K
+    {.bits = 4, .group = 16, .zero_point = 4, .has_minimum = false},    // Q3_K
     {.bits = 6, .group = 32, .zero_point = 5, .has_minimum = true},
     {.bits = 8, .group = 16, .zero_point = 77, .has_minimum = true},
 };
-inline constexpr size_t kCodeFormats = 7;  // those that products in 8 bits keep come first
+inline constexpr size_t kCodeFormats = 8;  // those that products in 8 bits keep come first
 
 /// Random codes, scales and minima. Scales and minima are what f16 holds, unless `any_scale`.
 class RandomCodes final : public WeightSource {

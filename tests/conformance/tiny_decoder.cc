@@ -65,7 +65,7 @@ absl::Status TinyDecoder::Enqueue(RepeatedStep* step, const std::vector<Next>& n
     page_indptr.push_back(static_cast<int32_t>(page_indices.size()));
   }
   KVBLEND_ASSIGN_OR_RETURN(const auto plan, backend_.PlanBatch({row_indptr, positions, kv_len, page_indptr,
-                                                                page_indices, kPageSize, 0}));
+                                                                page_indices, kPageSize}));
   const StepValues values{*plan, tokens, specs, out};
   if (step == nullptr) return Operations(values);
   return step->Run(values, [&] { return Operations(values); });
@@ -85,15 +85,16 @@ absl::Status TinyDecoder::Operations(const StepValues& values) {
                           .num_kv_heads = kKvHeads,
                           .page_size = kPageSize,
                           .head_dim = kHeadDim};
-  KVBLEND_RETURN_IF_ERROR(backend_.Embed(*stream_, *embedding_, values.token_ids, hidden));
+  KVBLEND_RETURN_IF_ERROR(backend_.Embed(*stream_, *embedding_, values.token_ids, 1.0f, hidden));
   KVBLEND_RETURN_IF_ERROR(backend_.RmsNorm(*stream_, hidden, norm_.view(), kEpsilon, normed));
   KVBLEND_RETURN_IF_ERROR(backend_.Linear(*stream_, normed, *projection_, /*accumulate=*/false, qkv));
   KVBLEND_RETURN_IF_ERROR(backend_.KvScatter(*stream_, values.plan, *rope_, qkv.Columns(kQueries, kKv),
                                              qkv.Columns(kQueries + kKv, kKv), pages));
   KVBLEND_RETURN_IF_ERROR(backend_.Rope(*stream_, values.plan, *rope_, kHeads, qkv.Columns(0, kQueries)));
   if (extra_) KVBLEND_RETURN_IF_ERROR(extra_());
-  KVBLEND_RETURN_IF_ERROR(backend_.SelectiveAttention(*stream_, values.plan, qkv.Columns(0, kQueries), kHeads,
-                                                      /*scale=*/0.25f, pages, attention));
+  KVBLEND_RETURN_IF_ERROR(backend_.SelectiveAttention(*stream_, values.plan, qkv.Columns(0, kQueries),
+                                                      {.num_heads = kHeads, .scale = 0.25f}, pages,
+                                                      attention));
   KVBLEND_RETURN_IF_ERROR(backend_.Linear(*stream_, attention, *output_, /*accumulate=*/true, hidden));
   KVBLEND_RETURN_IF_ERROR(backend_.RmsNorm(*stream_, hidden, norm_.view(), kEpsilon, normed));
   KVBLEND_RETURN_IF_ERROR(backend_.Linear(*stream_, normed, *embedding_, /*accumulate=*/false, logits));

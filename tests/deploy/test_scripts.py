@@ -25,6 +25,7 @@ class ScriptsTest(unittest.TestCase):
 
     def test_unknown_arguments_are_refused(self):
         for script, argument, named in (("deploy/install_dependencies.sh", "--no-such-flag", "--no-such-flag"),
+                                        ("deploy/fetch_model.sh", "no-such-model", "'no-such-model'"),
                                         ("deploy/quickstart.sh", "--no-such-flag", "--no-such-flag"),
                                         ("tests/run.sh", "--no-such-flag", "--no-such-flag"),
                                         ("tests/run.sh", "--sanitizers=msan", "'msan'"),

@@ -47,10 +47,12 @@ std::vector<std::string> GgufSeeds() {
   // One tensor of every other type: the parser reads them even though no such model exists.
   GgufBuilder types;
   types.SetString("general.architecture", "llama");
-  for (const auto& [type, bytes] : {std::pair<uint32_t, int>{2, 18}, {3, 20}, {6, 22}, {7, 24}}) {
+  for (const auto& [type, bytes] :
+       {std::pair<uint32_t, int>{2, 18}, {3, 20}, {6, 22}, {7, 24}, {20, 18}, {39, 17}}) {
     types.SetTensor("t" + std::to_string(type), {32}, type, std::string(bytes, '\x3C'));
   }
-  for (const auto& [type, bytes] : {std::pair<uint32_t, int>{12, 144}, {13, 176}, {14, 210}}) {
+  for (const auto& [type, bytes] :
+       {std::pair<uint32_t, int>{10, 84}, {11, 110}, {12, 144}, {13, 176}, {14, 210}, {23, 136}}) {
     types.SetTensor("t" + std::to_string(type), {256}, type, std::string(bytes, '\x3C'));
   }
   types.SetTensor("t30", {2}, 30, std::string(4, '\x3C'));

@@ -119,8 +119,8 @@ void ModelLogitsTest::Compare(kernels::Backend& backend, DataType kv_dtype, int3
       transformer.Begin(**stream, absl::MakeConstSpan(fixture->token_ids).subspan(0, num_tokens), state));
   for (int32_t layer = 0; layer < config->num_layers; ++layer) {
     ASSERT_OK(transformer.ProjectQkv(**stream, layer, state));
-    ASSERT_OK(transformer.WriteKv(**stream, **plan, state, pages));
-    ASSERT_OK(transformer.RotateQueries(**stream, **plan, state));
+    ASSERT_OK(transformer.WriteKv(**stream, layer, **plan, state, pages));
+    ASSERT_OK(transformer.RotateQueries(**stream, layer, **plan, state));
     ASSERT_OK(transformer.AttendAndMlp(**stream, layer, **plan, pages, state));
   }
 

@@ -28,7 +28,7 @@ TEST(RealModelTest, IsReadAsItsAuthorsPublishIt) {
   EXPECT_EQ(config->rms_epsilon, 1e-5f);
   EXPECT_EQ(config->rope_freq_base, 100000);
   EXPECT_TRUE(config->tied_output);
-  EXPECT_FLOAT_EQ(config->inv_freq[31], std::pow(100000.0, -62.0 / 64));
+  EXPECT_FLOAT_EQ(config->ropes[0].inv_freq[31], std::pow(100000.0, -62.0 / 64));
 
   const auto tokenizer = ReadTokenizerSpec(*file);
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();

@@ -57,8 +57,8 @@ class BackendDecorator : public kernels::Backend {
     return inner_->PlanBatch(spec);
   }
   absl::Status DoEmbed(Stream& stream, const kernels::PackedWeights& table,
-                       absl::Span<const int32_t> token_ids, Out out) override {
-    return inner_->Embed(stream, table, token_ids, out);
+                       absl::Span<const int32_t> token_ids, float scale, Out out) override {
+    return inner_->Embed(stream, table, token_ids, scale, out);
   }
   absl::Status DoRmsNorm(Stream& stream, View x, View weight, float epsilon, Out out) override {
     return inner_->RmsNorm(stream, x, weight, epsilon, out);
@@ -67,8 +67,12 @@ class BackendDecorator : public kernels::Backend {
                         Out out) override {
     return inner_->Linear(stream, x, weights, accumulate, out);
   }
-  absl::Status DoSiluMul(Stream& stream, View gate, View up, Out out) override {
-    return inner_->SiluMul(stream, gate, up, out);
+  absl::Status DoGatedActivation(Stream& stream, kernels::Activation activation, View gate, View up,
+                                 Out out) override {
+    return inner_->GatedActivation(stream, activation, gate, up, out);
+  }
+  absl::Status DoAddScaled(Stream& stream, View x, float scale, Out out) override {
+    return inner_->AddScaled(stream, x, scale, out);
   }
   absl::Status DoRope(Stream& stream, const Plan& plan, const kernels::RopeTable& rope, int32_t num_heads,
                       Out x) override {
@@ -95,13 +99,14 @@ class BackendDecorator : public kernels::Backend {
   absl::Status DoEncodeKv(Stream& stream, View in, kernels::MutableKvSectionView out) override {
     return inner_->EncodeKv(stream, in, out);
   }
-  absl::Status DoSelectiveAttention(Stream& stream, const Plan& plan, View q, int32_t num_heads, float scale,
-                                    kernels::KvPagesView pages, Out out) override {
-    return inner_->SelectiveAttention(stream, plan, q, num_heads, scale, pages, out);
+  absl::Status DoSelectiveAttention(Stream& stream, const Plan& plan, View q,
+                                    const kernels::AttentionSpec& spec, kernels::KvPagesView pages,
+                                    Out out) override {
+    return inner_->SelectiveAttention(stream, plan, q, spec, pages, out);
   }
-  absl::Status DoAttentionMass(Stream& stream, const Plan& plan, View q, int32_t num_heads, float scale,
+  absl::Status DoAttentionMass(Stream& stream, const Plan& plan, View q, const kernels::AttentionSpec& spec,
                                kernels::KvPagesView pages, Out out) override {
-    return inner_->AttentionMass(stream, plan, q, num_heads, scale, pages, out);
+    return inner_->AttentionMass(stream, plan, q, spec, pages, out);
   }
   absl::Status DoKvDeviation(Stream& stream, View fresh, kernels::KvSectionView stored, Out out) override {
     return inner_->KvDeviation(stream, fresh, stored, out);

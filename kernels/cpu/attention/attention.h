@@ -14,11 +14,10 @@ namespace kvblend::kernels {
 struct AttentionArgs {
   const HostBatchPlan& plan;
   ConstMatrixView q;
-  int32_t num_heads;
-  float scale;
+  AttentionSpec spec;
   KvPagesView pages;
 
-  int32_t group() const { return num_heads / pages.num_kv_heads; }
+  int32_t group() const { return spec.num_heads / pages.num_kv_heads; }
   /// Row i of q, head h.
   const float* query(int64_t row, int64_t head) const {
     return static_cast<const float*>(q.data) + row * q.row_stride + head * pages.head_dim;

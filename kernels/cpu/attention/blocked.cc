@@ -43,7 +43,7 @@ std::pmr::vector<AttentionTask> MakeTasks(const AttentionArgs& args, absl::Span<
     const int64_t end = plan.row_end(unit.sequence);
     for (int64_t row = plan.row_begin(unit.sequence); row < end; row += kRowsPerTask) {
       const int64_t row_end = std::min(end, row + kRowsPerTask);
-      const int64_t key_begin = plan.FirstVisible(plan.position(row)) / kPanelKeys * kPanelKeys,
+      const int64_t key_begin = args.spec.FirstVisible(plan.position(row)) / kPanelKeys * kPanelKeys,
                     key_end = int64_t{plan.position(row_end - 1)} + 1;
       const int64_t keys =
           num_threads == 1
@@ -165,7 +165,7 @@ absl::Status BlockedAttention(CpuContext& context, const AttentionArgs& args, Ma
   for (int64_t s = 0; s < plan.num_sequences(); ++s) {
     const int64_t begin = plan.row_begin(s), end = plan.row_end(s);
     if (end - begin <= kMaxDecodeRows) continue;
-    const int64_t first_key = plan.FirstVisible(plan.position(begin)) / kPanelKeys * kPanelKeys;
+    const int64_t first_key = args.spec.FirstVisible(plan.position(begin)) / kPanelKeys * kPanelKeys;
     for (int32_t h = 0; h < args.pages.num_kv_heads; ++h) {
       all.push_back({.sequence = s, .kv_head = h, .begin = first_key, .end = plan.position(end - 1) + 1});
     }
@@ -196,7 +196,7 @@ absl::Status CpuSelectiveAttentionWithMass(CpuContext& context, const AttentionA
     const int64_t begin = plan.row_begin(s), end = plan.row_end(s);
     if (begin == end) continue;
     all_blocked = all_blocked && end - begin > kMaxDecodeRows;
-    kept_bytes += (end - begin) * args.num_heads * (int64_t{plan.position(end - 1)} + 1) * element;
+    kept_bytes += (end - begin) * args.spec.num_heads * (int64_t{plan.position(end - 1)} + 1) * element;
   }
   if (!all_blocked || kept_bytes > kMaxKeptBytes) {
     absl::Status status = CpuAttentionMass(context, args, mass);

@@ -158,7 +158,7 @@ class Products {
 // Neighbouring parts of one row. `dtype`: of the products' operands
 void RunParts(const AttentionArgs& args, DataType dtype, absl::Span<const Part> parts,
               absl::Span<const PartResult> results) {
-  const int64_t group = args.group(), head_dim = args.pages.head_dim, num_heads = args.num_heads;
+  const int64_t group = args.group(), head_dim = args.pages.head_dim, num_heads = args.spec.num_heads;
   const PageRuns keys_of_parts(args, parts, PageValues::Keys(args.pages), dtype),
       values_of_parts(args, parts, PageValues::Values(args.pages), dtype);
   const Tiles& tiles = simd::GetTiles(DataType::kF32);
@@ -171,7 +171,7 @@ void RunParts(const AttentionArgs& args, DataType dtype, absl::Span<const Part> 
   const auto scores_of = [&](const Run& run) {
     return scores + run.kv_head * group * stride + (run.key - begin);
   };
-  simd::ScaleRow(args.query(row, 0), args.scale * kLog2E, queries, dtype, num_heads * head_dim);
+  simd::ScaleRow(args.query(row, 0), args.spec.scale * kLog2E, queries, dtype, num_heads * head_dim);
   const Products products(args, dtype);
   keys_of_parts.ForEach(begin, end,
                         [&](const Run& run) { products.Scores(queries, run, scores_of(run), stride); });
@@ -211,7 +211,7 @@ void MergeHead(absl::Span<const PartResult> parts, int64_t head, int64_t head_di
 
 absl::Status DecodeAttention(CpuContext& context, const AttentionArgs& args, MatrixView out) {
   const HostBatchPlan& plan = args.plan;
-  const int64_t head_dim = args.pages.head_dim, num_heads = args.num_heads;
+  const int64_t head_dim = args.pages.head_dim, num_heads = args.spec.num_heads;
   const int64_t keys_per_part = KeysPerPart(args.pages);
   ListMemory lists(context.scratch);
   std::pmr::vector<Part> parts(lists.resource());
@@ -220,7 +220,7 @@ absl::Status DecodeAttention(CpuContext& context, const AttentionArgs& args, Mat
     if (plan.row_end(s) - plan.row_begin(s) > kMaxDecodeRows) continue;
     for (int64_t row = plan.row_begin(s); row < plan.row_end(s); ++row) {
       first_part.push_back(static_cast<int64_t>(parts.size()));
-      const int64_t first = plan.FirstVisible(plan.position(row)), end = int64_t{plan.position(row)} + 1;
+      const int64_t first = args.spec.FirstVisible(plan.position(row)), end = int64_t{plan.position(row)} + 1;
       for (int64_t key = first / kPanelKeys * kPanelKeys; key < end; key += keys_per_part) {
         parts.push_back({row, key, std::min(end, key + keys_per_part), std::max(first, key)});
       }

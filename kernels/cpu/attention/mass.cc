@@ -111,7 +111,7 @@ class MassOfRows {
       for (int64_t part = 0; part < num_parts_; ++part) {
         sum += Sum(head, part)[r] * std::exp2(Max(head, part)[r] - max);
       }
-      offsets_[head * rows_ + r] = max + std::log2(sum * static_cast<float>(args_.num_heads));
+      offsets_[head * rows_ + r] = max + std::log2(sum * static_cast<float>(args_.spec.num_heads));
     }
   }
 
@@ -158,7 +158,7 @@ absl::Status CpuAttentionMass(CpuContext& context, const AttentionArgs& args, Ma
     for (int32_t h = 0; h < args.pages.num_kv_heads; ++h) {
       units.push_back({.sequence = s,
                        .kv_head = h,
-                       .begin = plan.FirstVisible(plan.position(begin)) / kPanelKeys * kPanelKeys,
+                       .begin = args.spec.FirstVisible(plan.position(begin)) / kPanelKeys * kPanelKeys,
                        .end = plan.position(end - 1) + 1});
     }
     ScratchPool::Lease lease;

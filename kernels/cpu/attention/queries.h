@@ -33,7 +33,7 @@ class TileQueries {
     const int64_t group = args_.group(), head_dim = args_.pages.head_dim;
     std::memset(out, 0, words() * sizeof(uint32_t));
     for (int64_t r = 0; r < num_products_; ++r) {
-      simd::ScaleRow(args_.query(row(r), kv_head * group + r % group), args_.scale * kLog2E,
+      simd::ScaleRow(args_.query(row(r), kv_head * group + r % group), args_.spec.scale * kLog2E,
                      out + r * steps(), tiles_.dtype, head_dim);
     }
   }
@@ -60,7 +60,7 @@ class TileQueries {
 
   VisibleKeys KeysOf(int64_t product) const {
     const int32_t position = args_.plan.position(row(product));
-    return {args_.plan.FirstVisible(position), int64_t{position} + 1};
+    return {args_.spec.FirstVisible(position), int64_t{position} + 1};
   }
 
   const Tiles& tiles_;

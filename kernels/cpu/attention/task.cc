@@ -98,7 +98,7 @@ void AttentionTaskRunner::SumMass(absl::Span<const AttentionTask> parts) const {
     float max = -std::numeric_limits<float>::infinity(), sum = 0;
     for (const AttentionTask& part : parts) max = std::max(max, PartMax(part)[r]);
     for (const AttentionTask& part : parts) sum += PartSum(part)[r] * std::exp2(PartMax(part)[r] - max);
-    log_sums[r] = max + std::log2(sum * static_cast<float>(args_.num_heads));
+    log_sums[r] = max + std::log2(sum * static_cast<float>(args_.spec.num_heads));
   }
   std::fill_n(task_.mass, MassFloats(), 0.0f);
   ForEachBlock([&](int64_t tile, int64_t key, int64_t num_keys) {

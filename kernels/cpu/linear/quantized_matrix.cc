@@ -50,11 +50,11 @@ void PackCodes(absl::Span<const uint8_t> codes, const QuantizedColumn& column, i
   }
 }
 
-// False where one of them is too large for f16.
+// False where one of them is too large for f16, or so small that it would become 0.
 bool PackHalves(absl::Span<const float> values, int64_t output, uint16_t* out) {
   for (size_t group = 0; group < values.size(); ++group) {
     const uint16_t half = F32ToF16(values[group]);
-    if ((half & 0x7C00) == 0x7C00) return false;
+    if ((half & 0x7C00) == 0x7C00 || ((half & 0x7FFF) == 0 && values[group] != 0)) return false;
     out[group * kColumnOutputs + output] = half;
   }
   return true;

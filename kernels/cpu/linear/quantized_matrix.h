@@ -50,8 +50,8 @@ struct QuantizedColumn {
 class QuantizedMatrix {
  public:
   /// Null where the source's rows cannot be kept as codes: they are not quantized, sixteen neighbours differ
-  /// in format, or a scale is too large for f16 (scales and minima are rounded to it; those of GGUF's simple
-  /// types are f16). kResourceExhausted naming the size.
+  /// in format, or a scale is too large or too small for f16 (scales and minima are rounded to it; those of
+  /// GGUF's simple types are f16). kResourceExhausted naming the size.
   static absl::StatusOr<std::unique_ptr<QuantizedMatrix>> Create(WeightArena& arena, int64_t rows,
                                                                  int64_t cols, const WeightSource& source);
 

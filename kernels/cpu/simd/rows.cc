@@ -54,15 +54,30 @@ HWY_INLINE hn::Vec<D> ExpOfMinusAbs(D d, hn::Vec<D> z) {
   return Exp2(d, hn::Mul(x, hn::Set(d, 1.44269504088896340736f)));
 }
 
-void SiluMulRowImpl(const float* gate, const float* up, int64_t n, DataType out_dtype, void* out) {
+// z / (1 + exp(-t)) * up, where t has z's sign, without an exponential that could overflow.
+template <typename Exponent>
+HWY_INLINE void GateRow(const float* gate, const float* up, int64_t n, DataType out_dtype, void* out,
+                        const Exponent& exponent) {
   KVBLEND_FOR_DTYPE(out_dtype, ForEach(n, [&](auto d, size_t i) HWY_ATTR {
-                      // z / (1 + exp(-z)), without an exponential that could overflow.
                       const auto z = hn::LoadU(d, gate + i);
-                      const auto one = hn::Set(d, 1.0f), e = ExpOfMinusAbs<kType>(d, z);
+                      const auto one = hn::Set(d, 1.0f), e = ExpOfMinusAbs<kType>(d, exponent(d, z));
                       const auto numerator = hn::Mul(z, hn::IfThenElse(hn::Lt(z, hn::Zero(d)), e, one));
-                      const auto silu = hn::Div(numerator, hn::Add(one, e));
-                      StoreF32<kType>(d, hn::Mul(silu, hn::LoadU(d, up + i)), out, i);
+                      const auto gated = hn::Div(numerator, hn::Add(one, e));
+                      StoreF32<kType>(d, hn::Mul(gated, hn::LoadU(d, up + i)), out, i);
                     }));
+}
+
+void GatedActivationRowImpl(Activation activation, const float* gate, const float* up, int64_t n,
+                            DataType out_dtype, void* out) {
+  if (activation == Activation::kSilu) {
+    GateRow(gate, up, n, out_dtype, out, [](auto, auto z) HWY_ATTR { return z; });
+    return;
+  }
+  // 2 sqrt(2 / pi) z (1 + 0.044715 z^2)
+  GateRow(gate, up, n, out_dtype, out, [](auto d, auto z) HWY_ATTR {
+    const auto inner = hn::MulAdd(hn::Mul(z, z), hn::Set(d, 0.044715f), hn::Set(d, 1.0f));
+    return hn::Mul(hn::Mul(z, hn::Set(d, 1.5957691216057308f)), inner);
+  });
 }
 
 template <DataType kIn>
@@ -113,7 +128,7 @@ HWY_AFTER_NAMESPACE();
 namespace kvblend::kernels::simd {
 
 HWY_EXPORT(RmsNormRowImpl);
-HWY_EXPORT(SiluMulRowImpl);
+HWY_EXPORT(GatedActivationRowImpl);
 HWY_EXPORT(ConvertRowImpl);
 HWY_EXPORT(ScaleRowImpl);
 HWY_EXPORT(AddScaledRowImpl);
@@ -129,8 +144,9 @@ void RmsNormRow(const float* x, const float* weight, float epsilon, int64_t n, D
                 void* out) {
   HWY_DYNAMIC_DISPATCH(RmsNormRowImpl)(x, weight, epsilon, n, out_dtype, out);
 }
-void SiluMulRow(const float* gate, const float* up, int64_t n, DataType out_dtype, void* out) {
-  HWY_DYNAMIC_DISPATCH(SiluMulRowImpl)(gate, up, n, out_dtype, out);
+void GatedActivationRow(Activation activation, const float* gate, const float* up, int64_t n,
+                        DataType out_dtype, void* out) {
+  HWY_DYNAMIC_DISPATCH(GatedActivationRowImpl)(activation, gate, up, n, out_dtype, out);
 }
 void ConvertRow(const void* in, DataType in_dtype, void* out, DataType out_dtype, int64_t n) {
   HWY_DYNAMIC_DISPATCH(ConvertRowImpl)(in, in_dtype, out, out_dtype, n);

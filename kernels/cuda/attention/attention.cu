@@ -51,8 +51,9 @@ KVBLEND_KERNEL(kThreads, 8) MeanMassKernel(AttentionParams p) {
 
 bool Aligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
 
-AttentionParams ParamsOf(const PlanView& plan, ConstMatrixView q, const AttentionShape& shape, float scale,
-                         const KvPagesView& pages, const AttentionWorkspace& workspace) {
+AttentionParams ParamsOf(const PlanView& plan, ConstMatrixView q, const AttentionShape& shape,
+                         const AttentionSpec& spec, const KvPagesView& pages,
+                         const AttentionWorkspace& workspace) {
   constexpr float kLog2E = 1.44269504f;
   AttentionParams params;
   params.plan = plan;
@@ -60,10 +61,11 @@ AttentionParams ParamsOf(const PlanView& plan, ConstMatrixView q, const Attentio
   params.q_stride = q.row_stride;
   params.pages = pages;
   params.num_heads = shape.num_heads;
+  params.sliding_window = spec.sliding_window;
   params.group = FastDivisor::Of(shape.group);
   // Above 0, so that masked scores stay minus infinity: a scale of 0 gives exponents too small to matter.
-  params.log2_scale = std::fmax(std::fabs(scale) * kLog2E, FLT_MIN);
-  params.negate = scale < 0;
+  params.log2_scale = std::fmax(std::fabs(spec.scale) * kLog2E, FLT_MIN);
+  params.negate = spec.scale < 0;
   params.q_vectorises = pages.head_dim % 8 == 0 && q.row_stride % 4 == 0 && Aligned(q.data);
   params.kv_vectorises = pages.head_dim % 8 == 0 && Aligned(pages.k) && Aligned(pages.v);
   params.splits = shape.splits;
@@ -79,9 +81,10 @@ LaunchShape OneWarpPerHead(const AttentionParams& p) {
 }  // namespace
 
 LaunchError LaunchSelectiveAttention(StreamHandle stream, const PlanView& plan, ConstMatrixView q,
-                                     const AttentionShape& shape, float scale, const KvPagesView& pages,
-                                     const AttentionWorkspace& workspace, MatrixView out) {
-  AttentionParams params = ParamsOf(plan, q, shape, scale, pages, workspace);
+                                     const AttentionShape& shape, const AttentionSpec& spec,
+                                     const KvPagesView& pages, const AttentionWorkspace& workspace,
+                                     MatrixView out) {
+  AttentionParams params = ParamsOf(plan, q, shape, spec, pages, workspace);
   params.out = out.data;
   params.out_dtype = out.dtype;
   params.out_stride = out.row_stride;
@@ -93,9 +96,9 @@ LaunchError LaunchSelectiveAttention(StreamHandle stream, const PlanView& plan, 
 }
 
 LaunchError LaunchAttentionMass(StreamHandle stream, const PlanView& plan, ConstMatrixView q,
-                                const AttentionShape& shape, float scale, const KvPagesView& pages,
-                                const AttentionWorkspace& workspace, float* out) {
-  AttentionParams params = ParamsOf(plan, q, shape, scale, pages, workspace);
+                                const AttentionShape& shape, const AttentionSpec& spec,
+                                const KvPagesView& pages, const AttentionWorkspace& workspace, float* out) {
+  AttentionParams params = ParamsOf(plan, q, shape, spec, pages, workspace);
   params.out = out;
   const bool bf16 = pages.dtype == DataType::kBF16;
   LaunchError error;

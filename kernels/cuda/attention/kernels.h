@@ -56,7 +56,7 @@ SelectiveAttentionKernel(AttentionParams p) {
     } else {
       CopyAsyncCommit();
     }
-    if (first_key + kKeyTile - 1 > first_position || p.plan.sliding_window != 0) {
+    if (first_key + kKeyTile - 1 > first_position || p.sliding_window != 0) {
       softmax.Mask(first_key, scores);
     }
     float rescale[2];

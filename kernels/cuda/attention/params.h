@@ -13,6 +13,7 @@ struct AttentionParams {
   int64_t q_stride = 0;
   KvPagesView pages;
   int32_t num_heads = 0;
+  int32_t sliding_window = 0;
   FastDivisor group;
   float log2_scale = 0;  // scores times this are exponents of 2; above 0
   bool negate = false;   // scores, when the scale is negative

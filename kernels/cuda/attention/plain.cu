@@ -19,7 +19,7 @@ KVBLEND_DEVICE int64_t SlotOf(const AttentionParams& p, int sequence, int kv_hea
 }
 
 KVBLEND_DEVICE int FirstVisible(const AttentionParams& p, int position) {
-  return p.plan.sliding_window == 0 ? 0 : Max(0, position - p.plan.sliding_window + 1);
+  return p.sliding_window == 0 ? 0 : Max(0, position - p.sliding_window + 1);
 }
 
 // A warp takes one query head of one row; a lane one key at a time, then columns of the values.

@@ -51,8 +51,8 @@ struct RowTile {
   int first_visible;  // the first key that any of its rows sees
 };
 
-KVBLEND_DEVICE int FirstVisible(const PlanView& plan, int position) {
-  return plan.sliding_window == 0 ? 0 : Max(0, position - plan.sliding_window + 1);
+KVBLEND_DEVICE int FirstVisible(const AttentionParams& p, int position) {
+  return p.sliding_window == 0 ? 0 : Max(0, position - p.sliding_window + 1);
 }
 
 KVBLEND_DEVICE RowTile MakeRowTile(const AttentionParams& p, int sequence, int tile, int kv_head) {
@@ -64,7 +64,7 @@ KVBLEND_DEVICE RowTile MakeRowTile(const AttentionParams& p, int sequence, int t
   t.first_row = tile * kRowTile;
   const int last_row = Min(t.first_row + kRowTile, t.num_rows) - 1;
   t.max_position = p.plan.positions[t.first_token + Divide(p.group, last_row)];
-  t.first_visible = FirstVisible(p.plan, p.plan.positions[t.first_token + Divide(p.group, t.first_row)]);
+  t.first_visible = FirstVisible(p, p.plan.positions[t.first_token + Divide(p.group, t.first_row)]);
   return t;
 }
 
@@ -224,7 +224,7 @@ struct OnlineSoftmax {
       const int row = tile.first_row + Warp() * 16 + Lane() / 4 + 8 * i;
       position[i] = -1;
       if (row < tile.num_rows) position[i] = p.plan.positions[PlaceOf(p, tile, row).token];
-      first_visible[i] = FirstVisible(p.plan, position[i]);
+      first_visible[i] = FirstVisible(p, position[i]);
       max[i] = kNegativeInfinity;
       sum[i] = 0;
     }

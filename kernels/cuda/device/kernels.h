@@ -7,6 +7,7 @@
 #include "kernels/cuda/device/launch.h"
 #include "kernels/kv_correction_place.h"
 #include "kernels/kv_section.h"
+#include "kernels/specs.h"
 #include "kernels/tensor.h"
 
 namespace kvblend::kernels::cuda {
@@ -33,7 +34,6 @@ struct PlanView {
   const int64_t* kv_offset = nullptr;  // where a sequence's keys begin when all are laid in a row
   int32_t num_sequences = 0;
   int32_t num_rows = 0;
-  int32_t sliding_window = 0;
   FastDivisor page_size;
 };
 
@@ -84,10 +84,13 @@ struct CodedRows {
 
 /// out: bf16, rows begin at multiples of 16 bytes
 LaunchError LaunchDequantize(StreamHandle stream, const CodedRows& rows, uint16_t* out, int64_t row_stride);
-LaunchError LaunchEmbed(StreamHandle stream, ConstMatrixView table, const int32_t* token_ids, MatrixView out);
-LaunchError LaunchRmsNorm(StreamHandle stream, ConstMatrixView x, const float* weight, float epsilon,
+LaunchError LaunchEmbed(StreamHandle stream, ConstMatrixView table, const int32_t* token_ids, float scale,
+                        MatrixView out);
+LaunchError LaunchRmsNorm(StreamHandle stream, ConstMatrixView x, ConstMatrixView weight, float epsilon,
                           MatrixView out);
-LaunchError LaunchSiluMul(StreamHandle stream, ConstMatrixView gate, ConstMatrixView up, MatrixView out);
+LaunchError LaunchGatedActivation(StreamHandle stream, Activation activation, ConstMatrixView gate,
+                                  ConstMatrixView up, MatrixView out);
+LaunchError LaunchAddScaled(StreamHandle stream, ConstMatrixView x, float scale, MatrixView out);
 LaunchError LaunchKvDeviation(StreamHandle stream, ConstMatrixView fresh, const KvSource& stored, float* out);
 /// scale: scratch, [mass.rows]; columns: [out.cols]
 LaunchError LaunchMassScores(StreamHandle stream, ConstMatrixView mass, const ColumnRange* counted,
@@ -139,10 +142,11 @@ struct AttentionWorkspace {
 };
 
 LaunchError LaunchSelectiveAttention(StreamHandle stream, const PlanView& plan, ConstMatrixView q,
-                                     const AttentionShape& shape, float scale, const KvPagesView& pages,
-                                     const AttentionWorkspace& workspace, MatrixView out);
+                                     const AttentionShape& shape, const AttentionSpec& spec,
+                                     const KvPagesView& pages, const AttentionWorkspace& workspace,
+                                     MatrixView out);
 LaunchError LaunchAttentionMass(StreamHandle stream, const PlanView& plan, ConstMatrixView q,
-                                const AttentionShape& shape, float scale, const KvPagesView& pages,
-                                const AttentionWorkspace& workspace, float* out);
+                                const AttentionShape& shape, const AttentionSpec& spec,
+                                const KvPagesView& pages, const AttentionWorkspace& workspace, float* out);
 
 }  // namespace kvblend::kernels::cuda

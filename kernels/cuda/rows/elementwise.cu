@@ -1,4 +1,4 @@
-// RmsNorm, SiluMul, Embed, GatherRows and conversions: one block per row, eight elements per thread and step
+// RmsNorm, GatedActivation, AddScaled, Embed, GatherRows and conversions: one block per row, eight elements per thread and step
 // where all rows begin at multiples of 16 bytes.
 #include "kernels/cuda/device/elements.h"
 
@@ -46,21 +46,80 @@ RmsNormKernel(RmsNormParams p) {
   }
 }
 
-struct SiluMulParams {
-  ConstMatrixView gate;
-  ConstMatrixView up;
+// Runs shorter than a row (heads): a warp takes one of them.
+struct RmsNormRunsParams {
+  ConstMatrixView x;
+  const float* weight;
+  int32_t run;       // columns
+  int32_t num_runs;  // of a row
+  float epsilon;
   MatrixView out;
 };
 
 template <int kWidth>
 KVBLEND_KERNEL(kThreads, 4)
-SiluMulKernel(SiluMulParams p) {
+RmsNormRunsKernel(RmsNormRunsParams p) {
+  const int64_t index = BlockX() * (kThreads / kWarpSize) + Warp();
+  if (index >= p.x.rows * p.num_runs) return;
+  const int64_t row = index / p.num_runs, first = index % p.num_runs * p.run;
+  const int64_t in = row * p.x.row_stride + first, out = row * p.out.row_stride + first;
+  float sum = 0;
+  for (int c = Lane() * kWidth; c < p.run; c += kWarpSize * kWidth) {
+    float x[kWidth];
+    LoadValues(p.x.data, DataType::kF32, in + c, x);
+    for (int i = 0; i < kWidth; ++i) sum += x[i] * x[i];
+  }
+  const float mean = DivRn(WarpSum(sum), static_cast<float>(p.run));
+  const float inverse = DivRn(1.0f, SqrtRn(mean + p.epsilon));
+  for (int c = Lane() * kWidth; c < p.run; c += kWarpSize * kWidth) {
+    float x[kWidth], weight[kWidth];
+    LoadValues(p.x.data, DataType::kF32, in + c, x);
+    LoadValues(p.weight, DataType::kF32, c, weight);
+    for (int i = 0; i < kWidth; ++i) x[i] = x[i] * inverse * weight[i];
+    StoreValues(p.out.data, p.out.dtype, out + c, x);
+  }
+}
+
+struct GatedActivationParams {
+  ConstMatrixView gate;
+  ConstMatrixView up;
+  MatrixView out;
+  bool gelu;
+};
+
+template <int kWidth>
+KVBLEND_KERNEL(kThreads, 4)
+GatedActivationKernel(GatedActivationParams p) {
   for (int64_t c = ThreadIndex() * kWidth; c < p.out.cols; c += kThreads * kWidth) {
     float gate[kWidth], up[kWidth];
     LoadValues(p.gate.data, DataType::kF32, BlockX() * p.gate.row_stride + c, gate);
     LoadValues(p.up.data, DataType::kF32, BlockX() * p.up.row_stride + c, up);
-    for (int i = 0; i < kWidth; ++i) gate[i] = DivRn(gate[i], 1.0f + Exp(-gate[i])) * up[i];
+    for (int i = 0; i < kWidth; ++i) {
+      const float z = gate[i];
+      // 2 sqrt(2 / pi) z (1 + 0.044715 z^2)
+      const float exponent = p.gelu ? 1.5957691216057308f * z * FmaRn(z * z, 0.044715f, 1.0f) : z;
+      gate[i] = DivRn(z, 1.0f + Exp(-exponent)) * up[i];
+    }
     StoreValues(p.out.data, p.out.dtype, BlockX() * p.out.row_stride + c, gate);
+  }
+}
+
+struct AddScaledParams {
+  const float* x;
+  int64_t x_stride;  // 0: one row for all
+  float scale;
+  MatrixView out;
+};
+
+template <int kWidth>
+KVBLEND_KERNEL(kThreads, 4)
+AddScaledKernel(AddScaledParams p) {
+  for (int64_t c = ThreadIndex() * kWidth; c < p.out.cols; c += kThreads * kWidth) {
+    float x[kWidth], sum[kWidth];
+    LoadValues(p.x, DataType::kF32, BlockX() * p.x_stride + c, x);
+    LoadValues(p.out.data, DataType::kF32, BlockX() * p.out.row_stride + c, sum);
+    for (int i = 0; i < kWidth; ++i) sum[i] = FmaRn(p.scale, x[i], sum[i]);
+    StoreValues(p.out.data, DataType::kF32, BlockX() * p.out.row_stride + c, sum);
   }
 }
 
@@ -68,6 +127,7 @@ struct ConvertParams {
   ConstMatrixView in;
   MatrixView out;
   const int32_t* rows;  // of `in`; null: row i for row i
+  float scale = 1;
 };
 
 template <int kWidth>
@@ -77,6 +137,7 @@ ConvertRowsKernel(ConvertParams p) {
   for (int64_t c = ThreadIndex() * kWidth; c < p.out.cols; c += kThreads * kWidth) {
     float values[kWidth];
     LoadValues(p.in.data, p.in.dtype, in_row * p.in.row_stride + c, values);
+    for (int i = 0; i < kWidth; ++i) values[i] *= p.scale;
     StoreValues(p.out.data, p.out.dtype, BlockX() * p.out.row_stride + c, values);
   }
 }
@@ -103,16 +164,33 @@ LaunchShape OneBlockPerRow(int64_t rows, int shared_bytes = 0) {
 
 }  // namespace
 
-LaunchError LaunchRmsNorm(StreamHandle stream, ConstMatrixView x, const float* weight, float epsilon,
+LaunchError LaunchRmsNorm(StreamHandle stream, ConstMatrixView x, ConstMatrixView weights, float epsilon,
                           MatrixView out) {
+  const auto* weight = static_cast<const float*>(weights.data);
+  if (weights.cols < x.cols) {
+    const auto num_runs = static_cast<int32_t>(x.cols / weights.cols);
+    const RmsNormRunsParams params{x, weight, static_cast<int32_t>(weights.cols), num_runs, epsilon, out};
+    const LaunchShape shape{.blocks_x = CeilDiv(x.rows * num_runs, kThreads / kWarpSize),
+                            .threads = kThreads};
+    return KVBLEND_LAUNCH_ROWS(RmsNormRunsKernel,
+                               weights.cols % 8 == 0 && Vectorises(x) && Vectorises(out) && Aligned(weight),
+                               stream, shape, params);
+  }
   const RmsNormParams params{x, weight, epsilon, out};
   return KVBLEND_LAUNCH_ROWS(RmsNormKernel, Vectorises(x) && Vectorises(out) && Aligned(weight), stream,
                              OneBlockPerRow(x.rows, 32 * sizeof(float)), params);
 }
 
-LaunchError LaunchSiluMul(StreamHandle stream, ConstMatrixView gate, ConstMatrixView up, MatrixView out) {
-  const SiluMulParams params{gate, up, out};
-  return KVBLEND_LAUNCH_ROWS(SiluMulKernel, Vectorises(gate) && Vectorises(up) && Vectorises(out), stream,
+LaunchError LaunchGatedActivation(StreamHandle stream, Activation activation, ConstMatrixView gate,
+                                  ConstMatrixView up, MatrixView out) {
+  const GatedActivationParams params{gate, up, out, activation == Activation::kGeluTanh};
+  return KVBLEND_LAUNCH_ROWS(GatedActivationKernel, Vectorises(gate) && Vectorises(up) && Vectorises(out),
+                             stream, OneBlockPerRow(out.rows), params);
+}
+
+LaunchError LaunchAddScaled(StreamHandle stream, ConstMatrixView x, float scale, MatrixView out) {
+  const AddScaledParams params{static_cast<const float*>(x.data), x.rows == 1 ? 0 : x.row_stride, scale, out};
+  return KVBLEND_LAUNCH_ROWS(AddScaledKernel, Vectorises(x) && Vectorises(out), stream,
                              OneBlockPerRow(out.rows), params);
 }
 
@@ -122,9 +200,9 @@ LaunchError LaunchConvert(StreamHandle stream, ConstMatrixView in, MatrixView ou
                              OneBlockPerRow(out.rows), params);
 }
 
-LaunchError LaunchEmbed(StreamHandle stream, ConstMatrixView table, const int32_t* token_ids,
+LaunchError LaunchEmbed(StreamHandle stream, ConstMatrixView table, const int32_t* token_ids, float scale,
                         MatrixView out) {
-  const ConvertParams params{table, out, token_ids};
+  const ConvertParams params{table, out, token_ids, scale};
   return KVBLEND_LAUNCH_ROWS(ConvertRowsKernel, Vectorises(table) && Vectorises(out), stream,
                              OneBlockPerRow(out.rows), params);
 }

@@ -139,7 +139,6 @@ absl::StatusOr<std::unique_ptr<DeviceBatchPlan>> DeviceBatchPlan::Create(const B
                     .kv_offset = reinterpret_cast<const int64_t*>(memory + offsets[6]),
                     .num_sequences = static_cast<int32_t>(num_sequences),
                     .num_rows = static_cast<int32_t>(spec.positions.size()),
-                    .sliding_window = spec.sliding_window,
                     .page_size = FastDivisor::Of(spec.page_size)};
   };
   plan->view_ = view_at(plan->memory_->device());

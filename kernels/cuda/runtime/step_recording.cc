@@ -37,7 +37,6 @@ std::optional<StepShape> StepShape::Of(const StepValues& values) {
   StepShape shape{.rows = static_cast<int32_t>(rows),
                   .most_splits = (*plan)->most_splits(),
                   .page_size = (*plan)->page_size(),
-                  .sliding_window = (*plan)->host_view().sliding_window,
                   .page_slots = Slots((*plan)->num_page_indices())};
   const int64_t penalised = CountPenalised(values.specs);
   if (penalised > 0) shape.penalised_slots = Slots(penalised);

@@ -26,7 +26,6 @@ struct StepShape {
   int32_t rows = 0;         // one per sequence
   int32_t most_splits = 0;  // DeviceBatchPlan::most_splits
   int32_t page_size = 0;
-  int32_t sliding_window = 0;
   int64_t page_slots = 0;       // room for all page indices
   int64_t penalised_slots = 0;  // room for all penalised tokens; 0: there are none
   bool draws = false;           // some row has a temperature

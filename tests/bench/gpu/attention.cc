@@ -63,8 +63,9 @@ class AttentionBench {
     KVBLEND_ASSIGN_OR_RETURN(Mirror out, Mirror::Zeros(bench_, DataType::kBF16, rows, cols_));
     KVBLEND_ASSIGN_OR_RETURN(const auto plan, kv_.Plan(bench_, test.positions));
     const auto attend = [&] {
-      return bench_.backend().SelectiveAttention(bench_.stream(), *plan.device, q.device(), sizes.num_heads,
-                                                 scale_, kv_.On(bench_.device()), out.device());
+      return bench_.backend().SelectiveAttention(bench_.stream(), *plan.device, q.device(),
+                                                 {sizes.num_heads, scale_}, kv_.On(bench_.device()),
+                                                 out.device());
     };
     KVBLEND_RETURN_IF_ERROR(attend());
     // Every row stands for itself, so a few of them are a sample.
@@ -75,7 +76,7 @@ class AttentionBench {
     KVBLEND_ASSIGN_OR_RETURN(const auto sample_plan, kv_.Plan(bench_, positions));
     const Side reference = bench_.reference();
     KVBLEND_RETURN_IF_ERROR(reference.backend.SelectiveAttention(reference.stream, *sample_plan.host,
-                                                                 Floats(queries), sizes.num_heads, scale_,
+                                                                 Floats(queries), {sizes.num_heads, scale_},
                                                                  kv_.On(reference), Floats(expected)));
     KVBLEND_ASSIGN_OR_RETURN(const std::vector<float> actual, out.DeviceRows(bench_, sample));
     const Work work = {
@@ -103,7 +104,7 @@ class AttentionBench {
         .error_bound = kMassBound,
     };
     return bench_.Compare(work, mass, [&](const Side& on) {
-      return on.backend.AttentionMass(on.stream, plan.On(on), q.On(on), sizes.num_heads, scale_, kv_.On(on),
+      return on.backend.AttentionMass(on.stream, plan.On(on), q.On(on), {sizes.num_heads, scale_}, kv_.On(on),
                                       mass.On(on));
     });
   }

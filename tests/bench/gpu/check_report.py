@@ -8,7 +8,7 @@ import math
 import subprocess
 import sys
 
-OPERATIONS = {"SelectiveAttention", "AttentionMass", "KvLoad", "KvScatter", "KvDeviation", "RmsNorm", "Rope", "SiluMul",
+OPERATIONS = {"SelectiveAttention", "AttentionMass", "KvLoad", "KvScatter", "KvDeviation", "RmsNorm", "Rope", "GatedActivation",
               "GatherRows", "Linear"}
 
 

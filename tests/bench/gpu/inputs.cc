@@ -125,8 +125,7 @@ absl::StatusOr<Both<kernels::BatchPlan>> PagedKv::Plan(Bench& bench,
   const std::vector<int32_t> pages = {0, static_cast<int32_t>(pages_.size())};
   const std::vector<int32_t> kv_len = {sizes_.tokens};
   return MakeBoth<kernels::BatchPlan>(bench, [&](kernels::Backend& backend) {
-    return backend.PlanBatch(
-        {rows, positions, kv_len, pages, pages_, sizes_.page_size, /*sliding_window=*/0});
+    return backend.PlanBatch({rows, positions, kv_len, pages, pages_, sizes_.page_size});
   });
 }
 

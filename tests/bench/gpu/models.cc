@@ -28,7 +28,7 @@ absl::Status KeepRunning() { return absl::OkStatus(); }
 
 model::ModelConfig ConfigOf(const ModelShape& shape, int32_t context_length) {
   model::ModelConfig config;
-  config.architecture = "llama";
+  config.architecture = model::FindArchitecture("llama");
   config.name = shape.name;
   config.num_layers = shape.num_layers;
   config.hidden_dim = shape.hidden_dim;
@@ -40,9 +40,12 @@ model::ModelConfig ConfigOf(const ModelShape& shape, int32_t context_length) {
   config.context_length = context_length;
   config.rms_epsilon = 1e-5f;
   config.rope_freq_base = shape.rope_freq_base;
-  for (int32_t i = 0; i < shape.head_dim / 2; ++i) {
-    config.inv_freq.push_back(static_cast<float>(std::pow(shape.rope_freq_base, -2.0 * i / shape.head_dim)));
-  }
+  config.attention_scale = 1 / std::sqrt(static_cast<float>(shape.head_dim));
+  config.ropes.push_back(model::PlainRope({.head_dim = shape.head_dim,
+                                           .rotated_dims = shape.head_dim,
+                                           .context_length = context_length,
+                                           .freq_base = shape.rope_freq_base}));
+  config.layers.resize(shape.num_layers);
   return config;
 }
 
@@ -78,9 +81,11 @@ absl::StatusOr<model::ModelWeights> MakeWeights(const model::ModelConfig& config
     KVBLEND_ASSIGN_OR_RETURN(layer.gate_up, linear(2 * ffn, hidden));
     KVBLEND_ASSIGN_OR_RETURN(layer.down, linear(hidden, ffn));
   }
-  KVBLEND_ASSIGN_OR_RETURN(
-      weights.rope, backend.CreateRopeTable({config.rope_layout, config.head_dim,
-                                             /*max_position=*/config.context_length, config.inv_freq}));
+  KVBLEND_ASSIGN_OR_RETURN(auto rope, backend.CreateRopeTable({.layout = config.architecture->rope_layout,
+                                                               .head_dim = config.head_dim,
+                                                               .max_position = config.context_length,
+                                                               .inv_freq = config.ropes[0].inv_freq}));
+  weights.ropes.push_back(std::move(rope));
   return weights;
 }
 

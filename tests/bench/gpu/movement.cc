@@ -92,18 +92,19 @@ class MovementBench {
     });
   }
 
-  absl::Status SiluMul() {
+  absl::Status GatedActivation() {
     const int64_t cols = sizes_.ffn_dim;
     // As the model has them: gate and up side by side.
     KVBLEND_ASSIGN_OR_RETURN(Mirror both, Mirror::Random(bench_, DataType::kF32, tokens(), 2 * cols, 30));
     KVBLEND_ASSIGN_OR_RETURN(Mirror out, Rounded(cols));
-    const Work work = {.operation = "SiluMul",
+    const Work work = {.operation = "GatedActivation",
                        .shape = absl::StrCat("f32 to bf16, [", tokens(), ", ", cols, "]"),
                        .bytes = static_cast<double>(tokens() * cols * (4 + 4 + 2)),
                        .error_bound = kBf16Bound};
     return bench_.Compare(work, out, [&](const Side& on) {
       const kernels::MatrixView in = both.On(on);
-      return on.backend.SiluMul(on.stream, in.Columns(0, cols), in.Columns(cols, cols), out.On(on));
+      return on.backend.GatedActivation(on.stream, kernels::Activation::kSilu, in.Columns(0, cols),
+                                        in.Columns(cols, cols), out.On(on));
     });
   }
 
@@ -183,7 +184,7 @@ absl::Status MeasureMovement(Bench& bench) {
   KVBLEND_RETURN_IF_ERROR(movement.KvDeviation());
   KVBLEND_RETURN_IF_ERROR(movement.RmsNorm());
   KVBLEND_RETURN_IF_ERROR(movement.Rope());
-  KVBLEND_RETURN_IF_ERROR(movement.SiluMul());
+  KVBLEND_RETURN_IF_ERROR(movement.GatedActivation());
   return movement.GatherRows();
 }
 

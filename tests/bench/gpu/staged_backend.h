@@ -19,8 +19,8 @@ class StagedBackend final : public test_support::BackendDecorator {
 
  protected:
   absl::Status DoEmbed(Stream& stream, const kernels::PackedWeights& table, absl::Span<const int32_t> ids,
-                       Out out) override {
-    return Computes() ? BackendDecorator::DoEmbed(stream, table, ids, out) : absl::OkStatus();
+                       float scale, Out out) override {
+    return Computes() ? BackendDecorator::DoEmbed(stream, table, ids, scale, out) : absl::OkStatus();
   }
   absl::Status DoRmsNorm(Stream& stream, View x, View weight, float epsilon, Out out) override {
     return Computes() ? BackendDecorator::DoRmsNorm(stream, x, weight, epsilon, out) : absl::OkStatus();
@@ -29,8 +29,13 @@ class StagedBackend final : public test_support::BackendDecorator {
                         Out out) override {
     return Computes() ? BackendDecorator::DoLinear(stream, x, weights, accumulate, out) : absl::OkStatus();
   }
-  absl::Status DoSiluMul(Stream& stream, View gate, View up, Out out) override {
-    return Computes() ? BackendDecorator::DoSiluMul(stream, gate, up, out) : absl::OkStatus();
+  absl::Status DoGatedActivation(Stream& stream, kernels::Activation activation, View gate, View up,
+                                 Out out) override {
+    return Computes() ? BackendDecorator::DoGatedActivation(stream, activation, gate, up, out)
+                      : absl::OkStatus();
+  }
+  absl::Status DoAddScaled(Stream& stream, View x, float scale, Out out) override {
+    return Computes() ? BackendDecorator::DoAddScaled(stream, x, scale, out) : absl::OkStatus();
   }
   absl::Status DoRope(Stream& stream, const Plan& plan, const kernels::RopeTable& rope, int32_t num_heads,
                       Out x) override {
@@ -46,9 +51,10 @@ class StagedBackend final : public test_support::BackendDecorator {
     return part_ != Part::kComputing ? BackendDecorator::DoKvLoad(stream, plan, rope, k, v, pages)
                                      : absl::OkStatus();
   }
-  absl::Status DoSelectiveAttention(Stream& stream, const Plan& plan, View q, int32_t num_heads, float scale,
-                                    kernels::KvPagesView pages, Out out) override {
-    return Computes() ? BackendDecorator::DoSelectiveAttention(stream, plan, q, num_heads, scale, pages, out)
+  absl::Status DoSelectiveAttention(Stream& stream, const Plan& plan, View q,
+                                    const kernels::AttentionSpec& spec, kernels::KvPagesView pages,
+                                    Out out) override {
+    return Computes() ? BackendDecorator::DoSelectiveAttention(stream, plan, q, spec, pages, out)
                       : absl::OkStatus();
   }
   absl::Status DoGatherRows(Stream& stream, View in, absl::Span<const int32_t> rows, Out out) override {

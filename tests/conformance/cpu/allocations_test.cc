@@ -58,18 +58,18 @@ class CpuAllocationsTest : public ConformanceTest {
     ExpectNone("KvScatter",
                [&] { return backend.KvScatter(stream, plan, *rope, k.view(), v.view(), pages); });
     ExpectNone("SelectiveAttention", [&] {
-      return backend.SelectiveAttention(stream, plan, q.view(), kHeads, 0.125f, pages, out.view());
+      return backend.SelectiveAttention(stream, plan, q.view(), {kHeads, 0.125f}, pages, out.view());
     });
     ExpectNone("AttentionMass", [&] {
-      return backend.AttentionMass(stream, plan, q.view(), kHeads, 0.125f, pages, mass.view());
+      return backend.AttentionMass(stream, plan, q.view(), {kHeads, 0.125f}, pages, mass.view());
     });
     ExpectNone("SelectiveAttentionWithMass", [&] {
-      return backend.SelectiveAttentionWithMass(stream, plan, q.view(), kHeads, 0.125f, pages, out.view(),
+      return backend.SelectiveAttentionWithMass(stream, plan, q.view(), {kHeads, 0.125f}, pages, out.view(),
                                                 mass.view());
     });
-    ExpectNone("SiluMul", [&] {
-      return backend.SiluMul(stream, both.view().Columns(0, kFfn), both.view().Columns(kFfn, kFfn),
-                             activated.view());
+    ExpectNone("GatedActivation", [&] {
+      return backend.GatedActivation(stream, Activation::kSilu, both.view().Columns(0, kFfn),
+                                     both.view().Columns(kFfn, kFfn), activated.view());
     });
   }
 };
@@ -100,7 +100,7 @@ TEST_P(CpuAllocationsTest, TheFirstCallOfABackendAllocates) {
     Stream& fresh_stream = TestStream(*fresh);
     const int64_t before = test_support::NumAllocations();
     ASSERT_OK(
-        fresh->SelectiveAttention(fresh_stream, kv.plan(), q.view(), kHeads, 0.125f, pages, out.view()));
+        fresh->SelectiveAttention(fresh_stream, kv.plan(), q.view(), {kHeads, 0.125f}, pages, out.view()));
     EXPECT_GT(test_support::NumAllocations(), before);
   }
 }

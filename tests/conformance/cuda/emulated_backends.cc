@@ -83,15 +83,15 @@ TEST(CudaBackendTest, FullDeviceMemoryIsResourceExhausted) {
   expect(backend.PackWeights(4, 4, WeightUsage::kLinear, row).status(), "PackWeights");
   expect(backend.CreateRopeTable({RopeLayout::kInterleaved, 2, 16, inv_freq}).status(), "CreateRopeTable");
   expect(backend.CreateKvCorrection({1, 0, two_ones, offsets, {}, {}}).status(), "CreateKvCorrection");
-  expect(fresh->PlanBatch({indptr, zero, one, indptr, zero, 16, 0}).status(), "PlanBatch");
+  expect(fresh->PlanBatch({indptr, zero, one, indptr, zero, 16}).status(), "PlanBatch");
   expect(backend.Linear(*stream, x.view(), *weights, true, matrix.view()), "scratch memory");
   cuda_emulation::SetMemoryLimit(limit);
   // Memory that an earlier plan left makes room for a larger one.
-  fresh->PlanBatch({indptr, zero, one, indptr, zero, 16, 0}).value().reset();
+  fresh->PlanBatch({indptr, zero, one, indptr, zero, 16}).value().reset();
   const int64_t full = cuda_emulation::AllocatedBytes();
   const std::vector<int32_t> many_pages(10'000, 0), to_all{0, 10'000};
   cuda_emulation::SetMemoryLimit(full + (64 << 10) - (16 << 10));
-  EXPECT_TRUE(fresh->PlanBatch({indptr, zero, one, to_all, many_pages, 16, 0}).ok());
+  EXPECT_TRUE(fresh->PlanBatch({indptr, zero, one, to_all, many_pages, 16}).ok());
   cuda_emulation::SetMemoryLimit(limit);
   EXPECT_TRUE(backend.Linear(*stream, x.view(), *weights, true, matrix.view()).ok());
   EXPECT_TRUE(backend.Synchronize(*stream).ok());

@@ -235,8 +235,9 @@ TEST_F(CudaStepGraphsTest, OperationsThatCannotBeRepeatedAreNotRecorded) {
   }
   // What can be repeated may be there.
   tensor.Fill([](int64_t, int64_t) { return 1.0f; });  // a copy from above has filled it with zeros
-  decoder_.set_extra_operation(
-      [&] { return backend_.SiluMul(stream, tensor.view(), tensor.view(), other.view()); });
+  decoder_.set_extra_operation([&] {
+    return backend_.GatedActivation(stream, Activation::kSilu, tensor.view(), tensor.view(), other.view());
+  });
   Step(2);
   const std::vector<double> products = other.Values();
   other.Fill([](int64_t, int64_t) { return 0.0f; });

@@ -27,8 +27,8 @@ TEST_P(CudaWeightsTest, CodesBecomeTheValuesThatTheHostWouldHaveSent) {
     const auto values = backend.PackWeights(77, cols, WeightUsage::kEmbedding, decoded);
     ASSERT_OK(values.status());
     Tensor from_codes(backend, kF32, 77, cols), from_values(backend, kF32, 77, cols);
-    ASSERT_OK(backend.Embed(stream, **coded, ids, from_codes.view()));
-    ASSERT_OK(backend.Embed(stream, **values, ids, from_values.view()));
+    ASSERT_OK(backend.Embed(stream, **coded, ids, 1.0f, from_codes.view()));
+    ASSERT_OK(backend.Embed(stream, **values, ids, 1.0f, from_values.view()));
     EXPECT_EQ(from_codes.Bytes(), from_values.Bytes());
   }
 }

@@ -89,11 +89,11 @@ TEST_P(AttentionIdentities, PermutingSequencesPermutesRows) {
       page_indptr.push_back(page_indices.size());
     }
     auto plan =
-        backend.PlanBatch({row_indptr, positions, kv_len, page_indptr, page_indices, batch.page_size, 0});
+        backend.PlanBatch({row_indptr, positions, kv_len, page_indptr, page_indices, batch.page_size});
     ASSERT_OK(plan.status());
     Tensor q_permuted(backend, kF32, q.rows(), q.cols());
     ASSERT_OK(backend.GatherRows(stream, q.view(), rows, q_permuted.view()));
-    const std::vector<double> permuted = Attend(**plan, kv.pages(), q_permuted, kHeads, kScale).Values();
+    const std::vector<double> permuted = Attend(**plan, kv.pages(), q_permuted, {kHeads, kScale}).Values();
     std::vector<double> back(expected.size());
     for (size_t i = 0; i < rows.size(); ++i) {
       std::copy_n(permuted.begin() + i * q.cols(), q.cols(), back.begin() + rows[i] * q.cols());

@@ -126,8 +126,8 @@ TEST_P(AttentionConformance, MatchesDefinition) {
 
       Tensor out_of_both(backend, out_dtype, c.batch.num_rows(), cols, stride);
       Tensor mass_of_both(backend, kF32, 1, kv.plan().total_kv_len());
-      ASSERT_OK(backend.SelectiveAttentionWithMass(stream, kv.plan(), q.view(), num_heads, scale, kv.pages(),
-                                                   out_of_both.view(), mass_of_both.view()));
+      ASSERT_OK(backend.SelectiveAttentionWithMass(stream, kv.plan(), q.view(), kv.Spec(num_heads, scale),
+                                                   kv.pages(), out_of_both.view(), mass_of_both.view()));
       EXPECT_EQ(out_of_both.Values(), out.Values());
       std::vector<double> bound = oracle.mass_bound;
       for (size_t j = 0; j < bound.size(); ++j) {

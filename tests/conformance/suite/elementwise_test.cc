@@ -1,7 +1,8 @@
-// Embed, Linear, RmsNorm, SiluMul and GatherRows of every backend against double precision.
+// Embed, Linear, RmsNorm, GatedActivation, AddScaled and GatherRows of every backend against double precision.
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numbers>
 
 #include "absl/strings/str_cat.h"
 #include "tests/conformance/harness.h"
@@ -44,42 +45,101 @@ TEST_P(ElementwiseConformance, RmsNorm) {
   }
 }
 
-TEST_P(ElementwiseConformance, SiluMul) {
-  for (const DataType out_dtype : OutputTypes()) {
-    for (const Shape& s : kShapes) {
-      SCOPED_TRACE(absl::StrCat(s.rows, " x ", s.cols, " to ", std::string(Name(out_dtype))));
-      // gate and up are the two halves of one product, as the model computes them.
-      Tensor both(backend, kF32, s.rows, 2 * s.cols, 2 * s.cols + s.extra_stride);
-      Tensor out(backend, out_dtype, s.rows, s.cols, s.cols + s.extra_stride);
-      both.Randomize(rng, 8.0);
-      const MatrixView gate = both.view().Columns(0, s.cols), up = both.view().Columns(s.cols, s.cols);
-      ASSERT_OK(backend.SiluMul(stream, gate, up, out.view()));
-      const auto expected = [&](int64_t r, int64_t c) -> Expected {
-        const double z = both.at(r, c), value = z / (1 + std::exp(-z)) * both.at(r, s.cols + c);
-        return {value, std::abs(value) * (8 * 0x1p-24 + UnitRoundoff(out_dtype)) + 1e-30};
-      };
-      ExpectElements(out, expected);
-      if (out_dtype != kF32) continue;
-      ASSERT_OK(backend.SiluMul(stream, gate, up, gate));  // in place
-      ExpectElements(both, [&](int64_t r, int64_t c) -> Expected {
-        return c < s.cols ? expected(r, c) : Expected{both.at(r, c), 0};
-      });
+// Heads of a row, each normalised on its own, in place and in the columns of a wider row.
+TEST_P(ElementwiseConformance, RmsNormOfHeads) {
+  struct Heads {
+    int64_t rows, heads, head_dim;
+  };
+  for (const Heads& s : {Heads{0, 2, 8}, {1, 1, 5}, {3, 4, 6}, {9, 3, 64}, {40, 5, 128}, {2, 2, 256}}) {
+    SCOPED_TRACE(absl::StrCat(s.rows, " x ", s.heads, " x ", s.head_dim));
+    const int64_t cols = s.heads * s.head_dim;
+    Tensor wide(backend, kF32, s.rows, cols + 8), weight = Random(1, s.head_dim);
+    wide.Randomize(rng, 3.0);
+    const MatrixView x = wide.view().Columns(8, cols);
+    const float epsilon = 1e-6f;
+    std::vector<double> mean_squares(s.rows * s.heads);
+    for (int64_t r = 0; r < s.rows; ++r) {
+      for (int64_t c = 0; c < cols; ++c) {
+        mean_squares[r * s.heads + c / s.head_dim] += wide.at(r, 8 + c) * wide.at(r, 8 + c) / s.head_dim;
+      }
+    }
+    ASSERT_OK(backend.RmsNorm(stream, x, weight.view(), epsilon, x));
+    ExpectElements(wide, [&](int64_t r, int64_t c) -> Expected {
+      if (c < 8) return {wide.at(r, c), 0};
+      const double inverse = 1 / std::sqrt(mean_squares[r * s.heads + (c - 8) / s.head_dim] + epsilon);
+      const double value = wide.at(r, c) * inverse * weight.at(0, (c - 8) % s.head_dim);
+      return {value, std::abs(value) * (std::sqrt(s.head_dim) + 6) * 0x1p-24 + 1e-30};
+    });
+  }
+}
+
+double Activated(Activation activation, double z) {
+  if (activation == Activation::kSilu) return z / (1 + std::exp(-z));
+  // GELU's usual form is z (1 + tanh(u)) / 2; its tail is kept where 1 + tanh loses all digits.
+  const double u = std::sqrt(2 / std::numbers::pi) * (z + 0.044715 * z * z * z);
+  return u > -5 ? 0.5 * z * (1 + std::tanh(u)) : z * std::exp(2 * u) / (1 + std::exp(2 * u));
+}
+
+TEST_P(ElementwiseConformance, GatedActivation) {
+  for (const Activation activation : {Activation::kSilu, Activation::kGeluTanh}) {
+    for (const DataType out_dtype : OutputTypes()) {
+      for (const Shape& s : kShapes) {
+        SCOPED_TRACE(absl::StrCat(s.rows, " x ", s.cols, " to ", std::string(Name(out_dtype)),
+                                  ", activation ", static_cast<int>(activation)));
+        // gate and up are the two halves of one product, as the model computes them.
+        Tensor both(backend, kF32, s.rows, 2 * s.cols, 2 * s.cols + s.extra_stride);
+        Tensor out(backend, out_dtype, s.rows, s.cols, s.cols + s.extra_stride);
+        both.Randomize(rng, activation == Activation::kSilu ? 8.0 : 2.0);
+        const MatrixView gate = both.view().Columns(0, s.cols), up = both.view().Columns(s.cols, s.cols);
+        ASSERT_OK(backend.GatedActivation(stream, activation, gate, up, out.view()));
+        const auto expected = [&](int64_t r, int64_t c) -> Expected {
+          const double z = both.at(r, c), value = Activated(activation, z) * both.at(r, s.cols + c);
+          // An exponent t is rounded, which changes exp(-t) by a factor of 1 + |t| u: GELU's grows with z^3.
+          const double exponent =
+              activation == Activation::kSilu ? std::abs(z) : std::abs(1.6 * z + 0.08 * z * z * z);
+          const double u = 8 * 0x1p-24 + 4 * exponent * 0x1p-24 + UnitRoundoff(out_dtype);
+          return {value, std::abs(value) * u + 1e-30};
+        };
+        ExpectElements(out, expected);
+        if (out_dtype != kF32) continue;
+        ASSERT_OK(backend.GatedActivation(stream, activation, gate, up, gate));  // in place
+        ExpectElements(both, [&](int64_t r, int64_t c) -> Expected {
+          return c < s.cols ? expected(r, c) : Expected{both.at(r, c), 0};
+        });
+      }
     }
   }
 }
 
-TEST_P(ElementwiseConformance, SiluMulOfExtremes) {
+TEST_P(ElementwiseConformance, GatedActivationOfExtremes) {
   const float big = std::numeric_limits<float>::max(), infinity = std::numeric_limits<float>::infinity();
   const std::vector<float> gates = {0.0f, -0.0f, 100.0f, -100.0f, 1000.0f, -1000.0f, big, infinity};
   const std::vector<double> expected = {0, 0, 100, 0, 1000, 0, big, infinity};
-  Tensor gate(backend, kF32, 1, gates.size()), up(backend, kF32, 1, gates.size());
-  Tensor out(backend, kF32, 1, gates.size());
-  gate.Fill([&](int64_t, int64_t c) { return gates[c]; });
-  up.Fill([](int64_t, int64_t) { return 1.0f; });
-  ASSERT_OK(backend.SiluMul(stream, gate.view(), up.view(), out.view()));
-  ExpectElements(out, [&](int64_t, int64_t c) -> Expected {
-    return {expected[c], std::abs(expected[c]) * 1e-6 + 1e-34};
-  });
+  for (const Activation activation : {Activation::kSilu, Activation::kGeluTanh}) {
+    Tensor gate(backend, kF32, 1, gates.size()), up(backend, kF32, 1, gates.size());
+    Tensor out(backend, kF32, 1, gates.size());
+    gate.Fill([&](int64_t, int64_t c) { return gates[c]; });
+    up.Fill([](int64_t, int64_t) { return 1.0f; });
+    ASSERT_OK(backend.GatedActivation(stream, activation, gate.view(), up.view(), out.view()));
+    ExpectElements(out, [&](int64_t, int64_t c) -> Expected {
+      return {expected[c], std::abs(expected[c]) * 1e-6 + 1e-34};
+    });
+  }
+}
+
+TEST_P(ElementwiseConformance, AddScaled) {
+  for (const Shape& s : kShapes) {
+    for (const bool one_row : {false, true}) {
+      SCOPED_TRACE(absl::StrCat(s.rows, " x ", s.cols, one_row ? ", a bias" : ""));
+      Tensor x = Random(one_row ? 1 : s.rows, s.cols, s.cols + s.extra_stride);
+      Tensor out = Random(s.rows, s.cols, s.cols + 2 * s.extra_stride);
+      ASSERT_OK(backend.AddScaled(stream, x.view(), 0.7f, out.view()));
+      ExpectElements(out, [&](int64_t r, int64_t c) -> Expected {
+        const double before = out.at(r, c), added = static_cast<double>(0.7f) * x.at(one_row ? 0 : r, c);
+        return {before + added, (std::abs(before) + std::abs(added)) * 0x1p-23};
+      });
+    }
+  }
 }
 
 TEST_P(ElementwiseConformance, Linear) {
@@ -131,12 +191,15 @@ TEST_P(ElementwiseConformance, EmbedAndTiedWeights) {
     EXPECT_EQ(packed->cols(), 40);
     EXPECT_EQ(packed->usage(), usage);
     Tensor out(backend, kF32, ids.size(), 40, 41);
-    ASSERT_OK(backend.Embed(stream, *packed, ids, out.view()));
-    ExpectElements(out, [&](int64_t r, int64_t c) -> Expected {
-      return {table.at(ids[r], c), std::abs(table.at(ids[r], c)) * u};
-    });
+    for (const float scale : {1.0f, 22.5f}) {
+      ASSERT_OK(backend.Embed(stream, *packed, ids, scale, out.view()));
+      ExpectElements(out, [&](int64_t r, int64_t c) -> Expected {
+        const double value = scale * table.at(ids[r], c);
+        return {value, std::abs(value) * (u + (scale == 1 ? 0 : 0x1p-24))};
+      });
+    }
     Tensor none(backend, kF32, 0, 40);
-    ASSERT_OK(backend.Embed(stream, *packed, {}, none.view()));
+    ASSERT_OK(backend.Embed(stream, *packed, {}, 1.0f, none.view()));
   }
   // The output layer's product from the same weights: a row against itself is its squared length.
   const auto packed = Pack(backend, table, WeightUsage::kLinearAndEmbedding);

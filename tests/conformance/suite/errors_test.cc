@@ -16,7 +16,7 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 TEST_P(ErrorConformance, PlanBatch) {
   const std::vector<int32_t> row_indptr = {0, 2, 3}, positions = {0, 5, 1}, kv_len = {6, 2},
                              page_indptr = {0, 2, 3}, page_indices = {4, 0, 2};
-  const BatchSpec good{row_indptr, positions, kv_len, page_indptr, page_indices, 4, 0};
+  const BatchSpec good{row_indptr, positions, kv_len, page_indptr, page_indices, 4};
   EXPECT_TRUE(backend.PlanBatch(good).ok());
   const auto expect = [&](auto change, std::initializer_list<absl::string_view> parts) {
     BatchSpec bad = good;
@@ -28,7 +28,6 @@ TEST_P(ErrorConformance, PlanBatch) {
   const std::vector<int32_t> repeated = {5, 5, 1}, beyond = {0, 6, 1}, negative = {-1, 5, 1}, big_kv = {9, 2},
                              negative_kv = {-1, 2}, bad_page = {4, -3, 2};
   expect([&](BatchSpec& s) { s.page_size = 0; }, {"PlanBatch", "page_size is 0", "at least 1"});
-  expect([&](BatchSpec& s) { s.sliding_window = -2; }, {"sliding_window is -2"});
   expect([&](BatchSpec& s) { s.row_indptr = short_indptr; }, {"row_indptr has 2 entries", "3"});
   expect([&](BatchSpec& s) { s.row_indptr = {}; }, {"row_indptr has 0 entries"});
   expect([&](BatchSpec& s) { s.row_indptr = late; }, {"row_indptr[0] is 1"});
@@ -128,10 +127,24 @@ TEST_P(ErrorConformance, Elementwise) {
   ExpectInvalid(norm(wide.view().Columns(0, 8), weight.view(), 1e-5f, wide.view().Columns(1, 8)),
                 {"out overlaps x"});
 
+  Tensor five = Random(1, 5);
+  ExpectInvalid(norm(x.view(), five.view(), 1e-5f, out.view()),
+                {"weight.cols is 5", "divisors of x.cols = 8"});
+
+  ExpectInvalid(backend.AddScaled(stream, x.view().Rows(0, 2), 1.0f, out.view()),
+                {"AddScaled", "x.rows is 2", "3"});
+  ExpectInvalid(backend.AddScaled(stream, weight.view().Columns(0, 7), 1.0f, out.view()),
+                {"x.cols is 7", "8"});
+  ExpectInvalid(backend.AddScaled(stream, half.view(), 1.0f, out.view()), {"x.dtype is f16"});
+  ExpectInvalid(backend.AddScaled(stream, x.view(), kNan, out.view()), {"scale is nan"});
+  ExpectInvalid(backend.AddScaled(stream, out.view(), 1.0f, out.view()), {"out overlaps x"});
+  ExpectInvalid(backend.GatedActivation(stream, static_cast<Activation>(7), x.view(), x.view(), out.view()),
+                {"GatedActivation", "activation is 7", "kSilu"});
+
   const auto silu = [&](ConstMatrixView gate, ConstMatrixView up, MatrixView to) {
-    return backend.SiluMul(stream, gate, up, to);
+    return backend.GatedActivation(stream, Activation::kSilu, gate, up, to);
   };
-  ExpectInvalid(silu(x.view(), x.view().Rows(0, 2), out.view()), {"SiluMul", "up.rows is 2"});
+  ExpectInvalid(silu(x.view(), x.view().Rows(0, 2), out.view()), {"GatedActivation", "up.rows is 2"});
   ExpectInvalid(silu(half.view(), x.view(), out.view()), {"gate.dtype is f16"});
   ExpectInvalid(silu(x.view(), x.view(), out.view().Columns(0, 4)), {"out.cols is 4", "8"});
   ExpectInvalid(silu(x.view(), wide.view().Columns(0, 8), wide.view().Columns(1, 8)), {"out overlaps up"});
@@ -176,17 +189,17 @@ TEST_P(ErrorConformance, Weights) {
 
   Tensor rows(backend, kF32, 2, 8);
   const std::vector<int32_t> high = {0, 6}, low = {-1, 0}, three = {0, 1, 2};
-  ExpectInvalid(backend.Embed(stream, *linear, high, rows.view()), {"Embed", "kLinear"});
-  ExpectInvalid(backend.Embed(stream, *table, high, rows.view()), {"token_ids[1] is 6", "0 .. 5"});
-  ExpectInvalid(backend.Embed(stream, *table, low, rows.view()), {"token_ids[0] is -1"});
-  ExpectInvalid(backend.Embed(stream, *table, three, rows.view()), {"out.rows is 2", "3"});
+  ExpectInvalid(backend.Embed(stream, *linear, high, 1.0f, rows.view()), {"Embed", "kLinear"});
+  ExpectInvalid(backend.Embed(stream, *table, high, 1.0f, rows.view()), {"token_ids[1] is 6", "0 .. 5"});
+  ExpectInvalid(backend.Embed(stream, *table, low, 1.0f, rows.view()), {"token_ids[0] is -1"});
+  ExpectInvalid(backend.Embed(stream, *table, three, 1.0f, rows.view()), {"out.rows is 2", "3"});
   EXPECT_EQ(out.Bytes(), before);
 
   // Weights of another kind of backend.
   Backend& other = TestBackend(GetParam() == "reference" ? "cpu_f32" : "reference");
   const auto foreign = Pack(other, matrix, WeightUsage::kLinearAndEmbedding);
   ExpectInvalid(backend.Linear(stream, x.view(), *foreign, false, out.view()), {"PackedWeights"});
-  ExpectInvalid(backend.Embed(stream, *foreign, {}, rows.view().Rows(0, 0)), {"PackedWeights"});
+  ExpectInvalid(backend.Embed(stream, *foreign, {}, 1.0f, rows.view().Rows(0, 0)), {"PackedWeights"});
 }
 
 TEST_P(ErrorConformance, RopeAndKvScatter) {
@@ -240,29 +253,28 @@ TEST_P(ErrorConformance, Attention) {
   Tensor q = Random(2, 32), out(backend, kF32, 2, 32), mass(backend, kF32, 1, 40),
          q_f16(backend, kF16, 2, 32);
   const std::vector<std::byte> before = out.Bytes(), mass_before = mass.Bytes();
-  const auto both = [&](ConstMatrixView queries, int32_t num_heads, float scale, KvPagesView pages,
+  const auto both = [&](ConstMatrixView queries, AttentionSpec spec, KvPagesView pages,
                         std::initializer_list<absl::string_view> parts) {
-    ExpectInvalid(backend.SelectiveAttention(stream, kv.plan(), queries, num_heads, scale, pages, out.view()),
-                  parts);
-    ExpectInvalid(backend.AttentionMass(stream, kv.plan(), queries, num_heads, scale, pages, mass.view()),
-                  parts);
+    ExpectInvalid(backend.SelectiveAttention(stream, kv.plan(), queries, spec, pages, out.view()), parts);
+    ExpectInvalid(backend.AttentionMass(stream, kv.plan(), queries, spec, pages, mass.view()), parts);
   };
-  both(q.view(), 3, 1.0f, kv.pages(), {"num_heads is 3", "multiple of num_kv_heads = 2"});
-  both(q.view(), 0, 1.0f, kv.pages(), {"num_heads is 0"});
-  both(q.view(), -2, 1.0f, kv.pages(), {"num_heads is -2"});
-  both(q.view(), 4, kNan, kv.pages(), {"scale is nan"});
-  both(q.view(), 2, 1.0f, kv.pages(), {"q.cols is 32", "16"});
-  both(q.view().Rows(0, 1), 4, 1.0f, kv.pages(), {"q.rows is 1", "2"});
-  both(q_f16.view(), 4, 1.0f, kv.pages(), {"q.dtype is f16"});
+  both(q.view(), {3, 1.0f}, kv.pages(), {"num_heads is 3", "multiple of num_kv_heads = 2"});
+  both(q.view(), {0, 1.0f}, kv.pages(), {"num_heads is 0"});
+  both(q.view(), {-2, 1.0f}, kv.pages(), {"num_heads is -2"});
+  both(q.view(), {4, kNan}, kv.pages(), {"scale is nan"});
+  both(q.view(), {2, 1.0f}, kv.pages(), {"q.cols is 32", "16"});
+  both(q.view().Rows(0, 1), {4, 1.0f}, kv.pages(), {"q.rows is 1", "2"});
+  both(q_f16.view(), {4, 1.0f}, kv.pages(), {"q.dtype is f16"});
+  both(q.view(), {4, 1.0f, -2}, kv.pages(), {"sliding_window is -2"});
   KvPagesView few = kv.pages();
   few.num_pages = 1;
-  both(q.view(), 4, 1.0f, few, {"the plan uses page"});
-  ExpectInvalid(backend.SelectiveAttention(stream, kv.plan(), q.view(), 4, 1.0f, kv.pages(), q.view()),
+  both(q.view(), {4, 1.0f}, few, {"the plan uses page"});
+  ExpectInvalid(backend.SelectiveAttention(stream, kv.plan(), q.view(), {4, 1.0f}, kv.pages(), q.view()),
                 {"SelectiveAttention", "out overlaps q"});
-  ExpectInvalid(backend.SelectiveAttention(stream, kv.plan(), q.view(), 4, 1.0f, kv.pages(), q_f16.view()),
+  ExpectInvalid(backend.SelectiveAttention(stream, kv.plan(), q.view(), {4, 1.0f}, kv.pages(), q_f16.view()),
                 {"out.dtype is f16"});
   ExpectInvalid(
-      backend.AttentionMass(stream, kv.plan(), q.view(), 4, 1.0f, kv.pages(), mass.view().Columns(0, 39)),
+      backend.AttentionMass(stream, kv.plan(), q.view(), {4, 1.0f}, kv.pages(), mass.view().Columns(0, 39)),
       {"AttentionMass", "out.cols is 39", "40"});
   EXPECT_EQ(out.Bytes(), before);
   EXPECT_EQ(mass.Bytes(), mass_before);

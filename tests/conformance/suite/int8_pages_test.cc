@@ -91,8 +91,8 @@ TEST_P(Int8PagesRefusalConformance, AreRefusedByBackendsWithoutThemAndWithoutThe
   const auto rope = MakeRope(backend, RopeLayout::kInterleaved, 64, 64);
   const auto statuses = [&](const KvPagesView& pages) {
     return std::vector<absl::Status>{
-        backend.SelectiveAttention(stream, kv.plan(), q.view(), 1, 0.1f, pages, out.view()),
-        backend.AttentionMass(stream, kv.plan(), q.view(), 1, 0.1f, pages, mass.view()),
+        backend.SelectiveAttention(stream, kv.plan(), q.view(), {1, 0.1f}, pages, out.view()),
+        backend.AttentionMass(stream, kv.plan(), q.view(), {1, 0.1f}, pages, mass.view()),
         backend.KvScatter(stream, kv.plan(), *rope, q.view(), q.view(), pages),
     };
   };
@@ -205,8 +205,9 @@ TEST_P(Int8PagesConformance, AttentionSeesWhatTheCodesStandFor) {
     // Backends may round what they decode to the type that they multiply.
     const AttentionOracle oracle =
         ComputeAttention(kv, q, num_heads, scale, {.pages = backend.compute_dtype() == kF32 ? kF32 : kF16});
-    ExpectWithin(Attend(kv.plan(), pages, q, num_heads, scale).Values(), oracle.out, oracle.bound);
-    ExpectWithin(Mass(kv.plan(), pages, q, num_heads, scale).Values(), oracle.mass, oracle.mass_bound);
+    ExpectWithin(Attend(kv.plan(), pages, q, kv.Spec(num_heads, scale)).Values(), oracle.out, oracle.bound);
+    ExpectWithin(Mass(kv.plan(), pages, q, kv.Spec(num_heads, scale)).Values(), oracle.mass,
+                 oracle.mass_bound);
   }
 }
 
@@ -221,7 +222,7 @@ TEST_P(Int8PagesConformance, WhatIsNotFiniteShows) {
     values.Fill([&](int64_t row, int64_t col) { return row == 5 && col == 40 ? bad : 1.0f; });
     const KvPagesView pages = Coded(kv, k, v);
     ASSERT_OK(backend.KvScatter(stream, kv.plan(), *rope, q.view(), values.view(), pages));
-    Tensor out = Attend(kv.plan(), pages, q, 1, 0.1f);
+    Tensor out = Attend(kv.plan(), pages, q, {1, 0.1f});
     out.Download();
     EXPECT_TRUE(std::isnan(out.at(5, 40)));
     EXPECT_TRUE(std::isnan(out.at(9, 40)));

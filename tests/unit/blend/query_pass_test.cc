@@ -38,7 +38,7 @@ class QueryPassTest : public BlendFixture {
     EXPECT_TRUE(pages.Grow(plan.prompt_tokens).ok());
     const blend::PagedSequence sequence(*runtime_->backend, *runtime_->page_pool, pages);
     model::PassState state;
-    blend::BlendedPrefill prefill(*runtime_->transformer, *runtime_->weights.rope, *runtime_->stream, state,
+    blend::BlendedPrefill prefill(*runtime_->transformer, *runtime_->stream, state,
                                   /*pipeline_depth=*/2);
     const auto result = prefill.Run(layout_, plan, FixedChoice(positions), sequence, /*correction=*/nullptr,
                                     /*capture=*/nullptr, KeepRunning);
@@ -80,11 +80,11 @@ class CountsLoads final : public test_support::BackendDecorator {
     ++loads;
     return BackendDecorator::DoKvLoad(stream, plan, rope, k, v, pages);
   }
-  absl::Status DoAttentionMass(Stream& stream, const Plan& plan, View q, int32_t num_heads, float scale,
+  absl::Status DoAttentionMass(Stream& stream, const Plan& plan, View q, const kernels::AttentionSpec& spec,
                                kernels::KvPagesView pages, Out out) override {
     ++measurements;
     loads_before_choice = loads;
-    return BackendDecorator::DoAttentionMass(stream, plan, q, num_heads, scale, pages, out);
+    return BackendDecorator::DoAttentionMass(stream, plan, q, spec, pages, out);
   }
 };
 

@@ -59,7 +59,7 @@ TEST(DequantizeTest, EveryTypeEqualsThePythonPackageBitByBit) {
       }
     }
   }
-  EXPECT_EQ(types.size(), 11u) << "the fixture should hold every type";
+  EXPECT_EQ(types.size(), 16u) << "the fixture should hold every type";
 }
 
 TEST(DequantizeTest, ExpandsEveryHalf) {
@@ -99,9 +99,9 @@ TEST(DequantizeTest, RefusesSizesThatDoNotBelongTogether) {
 }
 
 TEST(DequantizeTest, RefusesOtherTypesByName) {
-  for (const auto& [number, name] : {std::pair<uint32_t, std::string>{10, "Q2_K"},
-                                     {20, "IQ4_NL"},
-                                     {39, "MXFP4"},
+  for (const auto& [number, name] : {std::pair<uint32_t, std::string>{16, "IQ2_XXS"},
+                                     {21, "IQ3_S"},
+                                     {40, "NVFP4"},
                                      {4, "unknown"},
                                      {4000000000u, "4000000000"}}) {
     const auto traits = FindTensorType(number);
@@ -112,10 +112,11 @@ TEST(DequantizeTest, RefusesOtherTypesByName) {
   }
 }
 
-constexpr TensorType kAllTypes[] = {TensorType::kF32,  TensorType::kF16,  TensorType::kBF16,
-                                    TensorType::kQ4_0, TensorType::kQ4_1, TensorType::kQ5_0,
-                                    TensorType::kQ5_1, TensorType::kQ8_0, TensorType::kQ4_K,
-                                    TensorType::kQ5_K, TensorType::kQ6_K};
+constexpr TensorType kAllTypes[] = {
+    TensorType::kF32,  TensorType::kF16,    TensorType::kBF16,   TensorType::kQ4_0,
+    TensorType::kQ4_1, TensorType::kQ5_0,   TensorType::kQ5_1,   TensorType::kQ8_0,
+    TensorType::kQ4_K, TensorType::kQ5_K,   TensorType::kQ6_K,   TensorType::kQ2_K,
+    TensorType::kQ3_K, TensorType::kIQ4_NL, TensorType::kIQ4_XS, TensorType::kMXFP4};
 
 // What backends keep of a quantized row gives the very values of DequantizeRow.
 TEST(DequantizeTest, CodesScalesAndMinimaMakeTheSameValues) {
@@ -145,7 +146,7 @@ TEST(DequantizeTest, CodesScalesAndMinimaMakeTheSameValues) {
       ASSERT_TRUE(format->has_minimum || minimums[group] == 0);
     }
   }
-  EXPECT_EQ(quantized, 8);
+  EXPECT_EQ(quantized, 13);
 }
 
 TEST(DequantizeTest, QuantizedRowsOfWrongSizesAreRefused) {

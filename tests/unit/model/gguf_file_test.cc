@@ -242,7 +242,7 @@ TEST(GgufFileTest, RefusesWrongTensors) {
     ExpectRefused(With(kDimsAt, dim), kDamaged, Concat("dimension 0 of ", dim));
     ExpectRefused(With(kDimsAt + 8, dim), kDamaged, Concat("dimension 1 of ", dim));
   }
-  ExpectRefused(With<uint32_t>(kTypeAt, 10), kUnimplemented, "tensor 'a': tensor type 10 (Q2_K)");
+  ExpectRefused(With<uint32_t>(kTypeAt, 16), kUnimplemented, "tensor 'a': tensor type 16 (IQ2_XXS)");
   ExpectRefused(With<uint32_t>(kTypeAt, 99), kUnimplemented, "tensor type 99 (unknown)");
   ExpectRefused(With<uint32_t>(kTypeAt, 8), kInvalid,
                 "rows of 8 elements; allowed for Q8_0: multiples of 32");

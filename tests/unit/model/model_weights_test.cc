@@ -125,7 +125,7 @@ TEST_F(ModelWeightsTest, EveryMatrixLandsInItsPlace) {
     const std::vector<int32_t> ids = {0, 5, test_support::TinyVocabSize() - 1};
     std::vector<float> rows(ids.size() * spec.hidden_dim);
     ASSERT_TRUE(backend_
-                    ->Embed(*stream_, *weights.token_embedding, ids,
+                    ->Embed(*stream_, *weights.token_embedding, ids, /*scale=*/1,
                             {rows.data(), kernels::DataType::kF32, 3, spec.hidden_dim, spec.hidden_dim})
                     .ok());
     const std::vector<float> table = TensorValues(*file, "token_embd.weight");
@@ -134,8 +134,8 @@ TEST_F(ModelWeightsTest, EveryMatrixLandsInItsPlace) {
         EXPECT_EQ(rows[i * spec.hidden_dim + c], table[ids[i] * spec.hidden_dim + c]);
       }
     }
-    EXPECT_EQ(weights.rope->max_position(), spec.context_length);
-    EXPECT_EQ(weights.rope->head_dim(), spec.head_dim);
+    EXPECT_EQ(weights.ropes[0]->max_position(), spec.context_length);
+    EXPECT_EQ(weights.ropes[0]->head_dim(), spec.head_dim);
   }
 }
 

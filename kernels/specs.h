@@ -1,0 +1,26 @@
+// What an operation computes beside the matrices that it is given; plain types, for device code too.
+#pragma once
+
+#include <cstdint>
+
+namespace kvblend::kernels {
+
+/// What GatedActivation makes of the gate.
+enum class Activation : uint8_t {
+  kSilu,      // z / (1 + exp(-z))
+  kGeluTanh,  // z / (1 + exp(-2 u)), u = sqrt(2 / pi) (z + 0.044715 z^3): GELU by its tanh approximation
+};
+
+/// What attention computes, apart from what it reads.
+struct AttentionSpec {
+  int32_t num_heads = 0;       // query heads; a multiple of the pages' num_kv_heads
+  float scale = 1;             // of scores before the softmax, usually 1 / sqrt(head_dim)
+  int32_t sliding_window = 0;  // a row at position q sees keys k with q - k < sliding_window; 0: all k <= q
+
+  /// The keys that a row at `position` sees are [FirstVisible(position), position].
+  int32_t FirstVisible(int32_t position) const {
+    return sliding_window == 0 || position < sliding_window ? 0 : position - sliding_window + 1;
+  }
+};
+
+}  // namespace kvblend::kernels

@@ -1,0 +1,207 @@
+// Every model family: a small random model against what Hugging Face transformers computes with it
+// (tests/fixtures/make_architectures.py), and the properties of blending with it.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "tests/unit/blend/blend_fixture.h"
+#ifdef KVBLEND_TEST_EMULATES_CUDA
+#include "kernels/cuda/cuda_backend.h"
+#endif
+
+namespace kvblend {
+namespace {
+
+const std::string kModels[] = {"llama", "llama3_rope", "llama_yarn", "mistral", "smollm3",      "qwen2",
+                               "qwen3", "gemma3",      "phi3",       "granite", "phi3_longrope"};
+
+std::string FixturePath(const std::string& name) {
+  return std::string(KVBLEND_SOURCE_DIR "/tests/fixtures/architectures/") + name;
+}
+
+/// NAME.logits; the script describes the format.
+struct Expected {
+  Tokens tokens;
+  int32_t num_decoded = 0;
+  int32_t vocab_size = 0;
+  std::vector<int32_t> positions;
+  std::vector<float> logits;  // [positions, vocab_size]
+};
+
+Expected ReadExpected(const std::string& name) {
+  std::ifstream file(FixturePath(name + ".logits"), std::ios::binary);
+  const auto read = [&](auto* values, size_t count) {
+    file.read(reinterpret_cast<char*>(values), static_cast<std::streamsize>(count * sizeof(*values)));
+  };
+  char magic[8] = {};
+  int32_t header[4] = {};
+  read(magic, 8);
+  read(header, 4);
+  EXPECT_EQ(std::string(magic, 8), "KVBARCH1");
+  Expected expected;
+  expected.num_decoded = header[1];
+  expected.vocab_size = header[3];
+  expected.tokens.resize(header[0]);
+  expected.positions.resize(header[2]);
+  expected.logits.resize(int64_t{header[2]} * header[3]);
+  read(expected.tokens.data(), expected.tokens.size());
+  read(expected.positions.data(), expected.positions.size());
+  read(expected.logits.data(), expected.logits.size());
+  EXPECT_TRUE(file && file.peek() == std::ifstream::traits_type::eof()) << name;
+  return expected;
+}
+
+class ArchitecturesTest : public testing::TestWithParam<std::tuple<std::string, std::string>> {
+ protected:
+  bool on_cuda() const { return std::get<1>(GetParam()) == "cuda_emulated"; }
+  // Relative to the norm of all logits. fp32: sums in another order; bf16: a few roundings of 2^-9 in every layer.
+  double Rounding() const { return on_cuda() ? 0.04 : 2e-5; }
+
+  void SetUp() override {
+    const auto& [model, device] = GetParam();
+    EngineOptions options;
+    options.model_path = FixturePath(model + ".gguf");
+    options.correction = "none";
+    options.device = device;
+    options.num_threads = 2;
+    options.gemm = "f32";
+    options.kv_dtype = on_cuda() ? "bf16" : "f32";
+    options.page_size = 16;
+    absl::StatusOr<std::unique_ptr<ModelRuntime>> runtime =
+#ifdef KVBLEND_TEST_EMULATES_CUDA
+        on_cuda() ? ModelRuntime::LoadOn(kernels::CreateCudaBackend(1).value(), options) :
+#endif
+                  ModelRuntime::Load(options);
+    ASSERT_TRUE(runtime.ok()) << runtime.status();
+    runtime_ = std::move(*runtime);
+    chunk_store_ =
+        *store::ChunkStore::Create({.byte_budget = int64_t{64} << 20, .memory = runtime_->host_memory.get()});
+    runner_ = std::make_unique<PromptRunner>(*runtime_, *chunk_store_);
+  }
+
+  Tokens RandomTokens(int32_t count) {
+    Tokens tokens(count);
+    for (int32_t& token : tokens) {
+      token = test_support::kTinyFirstByte + static_cast<int32_t>(random_() % 256);
+    }
+    return tokens;
+  }
+  void Store(const Tokens& chunk) {
+    const auto stored = runner_->EnsureStored("", anchor_, chunk, {}, KeepRunning);
+    ASSERT_TRUE(stored.ok()) << stored.status();
+  }
+  PrefilledPrompt Prefill(const prompt::PromptLayout& layout, const BlendOptions& options) {
+    absl::StatusOr<PrefilledPrompt> prompt = runner_->Prefill(layout, options, "", KeepRunning);
+    EXPECT_TRUE(prompt.ok()) << prompt.status();
+    return prompt.ok() ? *std::move(prompt) : PrefilledPrompt{};
+  }
+  std::vector<float> FullPrefill(const prompt::PromptLayout& layout) {
+    return Prefill(layout, {.reuse = Reuse::kNothing}).logits;
+  }
+
+  std::mt19937 random_{20261123};
+  const Tokens anchor_ = RandomTokens(19);
+  std::unique_ptr<ModelRuntime> runtime_;
+  std::unique_ptr<store::ChunkStore> chunk_store_;
+  std::unique_ptr<PromptRunner> runner_;
+};
+
+TEST_P(ArchitecturesTest, LogitsAreThoseOfTransformers) {
+  const Expected expected = ReadExpected(std::get<0>(GetParam()));
+  ASSERT_EQ(expected.vocab_size, runtime_->config.vocab_size);
+  const int64_t vocab = expected.vocab_size;
+  const auto begin = expected.tokens.begin();
+  const auto prefill_end = expected.tokens.end() - expected.num_decoded;
+  // Three passes, and then a token at a time.
+  PrefilledPrompt prompt = Prefill(MakeLayout({}, {}, Tokens(begin, begin + 1)), {.reuse = Reuse::kNothing});
+  std::vector<float> logits = prompt.logits;
+  const auto extend = [&](auto from, auto to) {
+    const auto more = runner_->Extend(prompt, Tokens(from, to), KeepRunning);
+    ASSERT_TRUE(more.ok()) << more.status();
+    logits.insert(logits.end(), more->begin(), more->end());
+  };
+  ASSERT_NO_FATAL_FAILURE(extend(begin + 1, begin + 150));
+  ASSERT_NO_FATAL_FAILURE(extend(begin + 150, prefill_end));
+  for (auto token = prefill_end; token != expected.tokens.end(); ++token) {
+    ASSERT_NO_FATAL_FAILURE(extend(token, token + 1));
+  }
+  std::vector<float> chosen;
+  double worst = 0;
+  for (const int32_t position : expected.positions) {
+    for (int64_t v = 0; v < vocab; ++v) {
+      const float actual = logits[position * vocab + v];
+      worst = std::max(worst, std::abs(double{actual} - double{expected.logits[chosen.size()]}));
+      chosen.push_back(actual);
+    }
+  }
+  RecordProperty("worst", std::to_string(worst));
+  EXPECT_LT(RelativeDistance(chosen, expected.logits), Rounding());
+  if (!on_cuda()) {
+    EXPECT_LT(worst, 1e-4) << "of logits of about 10";
+  }
+}
+
+// Far beyond the windows of those that have one.
+TEST_P(ArchitecturesTest, RatioOneEqualsFullPrefillForAnyOrderAndMisses) {
+  const std::vector<Tokens> chunks = {RandomTokens(40), RandomTokens(33), RandomTokens(1), RandomTokens(50),
+                                      RandomTokens(70)};
+  const Tokens question = RandomTokens(13);
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    if (i != 1) Store(chunks[i]);
+  }
+  const std::vector<std::vector<int>> orders = {{0, 1, 2, 3, 4}, {4, 3, 1, 0}, {3, 3, 4, 0, 2, 4}};
+  for (const std::vector<int>& order : orders) {
+    std::vector<Tokens> placed;
+    for (const int index : order) placed.push_back(chunks[index]);
+    const prompt::PromptLayout layout = MakeLayout(anchor_, placed, question);
+    const std::vector<float> full = FullPrefill(layout);
+    for (const Policy policy : {Policy::kAll, Policy::kQuery, Policy::kHkvd, Policy::kRandom}) {
+      const PrefilledPrompt blended = Prefill(layout, {.policy = policy, .ratio = 1.0});
+      EXPECT_LT(RelativeDistance(blended.logits, full), Rounding())
+          << Name(policy) << ", " << order.size() << " chunks";
+    }
+    if (on_cuda()) break;  // slow
+    // Guards the bound.
+    EXPECT_GT(RelativeDistance(Prefill(layout, {.policy = Policy::kNone, .ratio = 0}).logits, full),
+              2 * Rounding());
+  }
+}
+
+TEST_P(ArchitecturesTest, TheFirstChunkIsExactWithNothingRecomputed) {
+  const Tokens chunk = RandomTokens(90), question = RandomTokens(11);
+  Store(chunk);
+  const prompt::PromptLayout layout = MakeLayout(anchor_, {chunk}, question);
+  PrefilledPrompt blended = Prefill(layout, {.policy = Policy::kNone, .ratio = 0});
+  EXPECT_EQ(blended.report.chunks[0].source, ChunkSource::kExact);
+  EXPECT_LT(RelativeDistance(blended.logits, FullPrefill(layout)), Rounding());
+  // What follows reads the same KV.
+  const Tokens more = RandomTokens(5);
+  PrefilledPrompt full = Prefill(layout, {.reuse = Reuse::kNothing});
+  EXPECT_LT(RelativeDistance(*runner_->Extend(blended, more, KeepRunning),
+                             *runner_->Extend(full, more, KeepRunning)),
+            Rounding());
+}
+
+std::vector<std::string> Devices() {
+  std::vector<std::string> devices = {"reference", "cpu"};
+  // A sanitizer makes the emulated device several times slower; its kernels run under it in the conformance suite.
+#if defined(KVBLEND_TEST_EMULATES_CUDA) && !defined(__SANITIZE_ADDRESS__)
+  devices.emplace_back("cuda_emulated");
+#endif
+  return devices;
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, ArchitecturesTest,
+                         testing::Combine(testing::ValuesIn(kModels), testing::ValuesIn(Devices())),
+                         [](const auto& info) {
+                           return std::get<0>(info.param) + "_on_" + std::get<1>(info.param);
+                         });
+
+}  // namespace
+}  // namespace kvblend
