@@ -16,10 +16,15 @@ constexpr size_t kMaxRememberedWord = 48;
 // Bounds the memory of texts made of ever new words.
 constexpr size_t kMaxRememberedWords = 1 << 16;
 
-// End of the word at `begin` where words begin with spaces: runs of these, then others.
-size_t EndOfSpacedWord(std::string_view text, size_t begin) {
-  const size_t word = text.find_first_not_of(' ', begin);
-  return word == std::string_view::npos ? text.size() : std::min(text.find(' ', word), text.size());
+// End of the word at `begin`: words begin with spaces, where the vocabulary lets these divide.
+size_t EndOfSpacedWord(std::string_view text, size_t begin, const Pieces& pieces) {
+  size_t end = text.find_first_not_of(' ', begin);
+  while (end != std::string_view::npos) {
+    end = text.find(' ', end);
+    if (end == std::string_view::npos || pieces.SpaceDividesAfter(text[end - 1])) break;
+    end = text.find_first_not_of(' ', end);
+  }
+  return std::min(end, text.size());
 }
 
 }  // namespace
@@ -37,10 +42,8 @@ class Tokenizer::Encoder {
       for (std::string_view word = scanner.Next(); !word.empty(); word = scanner.Next()) AppendWord(word);
       return;
     }
-    // All of the text is one word, where nothing says that it falls into smaller ones.
-    const bool divides = tokenizer_.pieces_.spaces_divide();
     for (size_t begin = 0; begin < plain.size();) {
-      const size_t end = divides ? EndOfSpacedWord(plain, begin) : plain.size();
+      const size_t end = EndOfSpacedWord(plain, begin, tokenizer_.pieces_);
       AppendWord(plain.substr(begin, end - begin));
       begin = end;
     }

@@ -19,8 +19,6 @@ namespace {
 
 // Control tokens that end a turn or a text in the model families that are implemented.
 constexpr std::string_view kEndMarkers[] = {
-    "</s>",
-    "<EOT>",
     "<end_of_turn>",
     "<end_of_utterance>",
     "<|END_OF_TURN_TOKEN|>",
@@ -35,7 +33,9 @@ constexpr std::string_view kEndMarkers[] = {
     "<|return|>",
     "<\uFF5Cend\u2581of\u2581sentence\uFF5C>",
 };
-// Control tokens that begin a turn. Some files call them, or the ones above, user-defined, which would let text
+// They do so as well, but mean something else in other vocabularies: Gemma's </s> is the end of HTML's <s>.
+constexpr std::string_view kShortEndMarkers[] = {"</s>", "<EOT>"};
+// Control tokens that begin a turn. Some files call them, or those of kEndMarkers, user-defined, which would let text
 // become control.
 constexpr std::string_view kBeginMarkers[] = {
     "<start_of_turn>",     "<|START_OF_TURN_TOKEN|>", "<|header_start|>", "<|im_start|>",
@@ -240,6 +240,9 @@ absl::Status Tokenizer::LoadMarkers(const TokenizerSpec& spec) {
   };
   // Where a vocabulary has both of these, as gpt-oss' has, <|end|> ends a message and the answer goes on.
   const bool messages_end = is_control("<|return|>") && is_control("<|call|>");
+  for (const std::string_view marker : kShortEndMarkers) {
+    if (is_control(marker)) end_of_generation_.insert(*FindSpecial(marker));
+  }
   for (const std::string_view marker : kEndMarkers) {
     if (!is_control(marker) || (messages_end && marker == "<|end|>")) continue;
     end_of_generation_.insert(*FindSpecial(marker));

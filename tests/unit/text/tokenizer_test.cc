@@ -279,7 +279,11 @@ TEST(TokenizerTest, MarkersOfTurnsAreControlTokens) {
   Vocabulary vocabulary;
   const TokenId begin = vocabulary.AddNamed("<start_of_turn>", kGgufUserDefined);
   const TokenId end = vocabulary.AddNamed("<end_of_turn>", kGgufNormal);
+  const TokenId tag = vocabulary.AddNamed("</s>", kGgufUserDefined);  // HTML's
   const auto tokenizer = Make(vocabulary);
+  EXPECT_FALSE(tokenizer->IsSpecial(tag));
+  EXPECT_FALSE(tokenizer->IsEndOfGeneration(tag));
+  EXPECT_THAT(tokenizer->Encode("</s>"), ElementsAre(tag));
   EXPECT_TRUE(tokenizer->IsSpecial(begin));
   EXPECT_TRUE(tokenizer->IsSpecial(end));
   EXPECT_FALSE(tokenizer->IsEndOfGeneration(begin));
