@@ -25,7 +25,7 @@ class Measurer {
 
   void Measure(std::string_view text) {
     text_bytes_ = text.size();
-    ids_ = tokenizer_.Encode(text, text::TextPosition::kWithin);  // as chunks are
+    ids_ = tokenizer_.Encode(text, text::TextPosition::kWithin);
     ends_.clear();
     size_t end = 0;
     for (const TokenId id : ids_) ends_.push_back(end += tokenizer_.TokenBytes(id).size());
