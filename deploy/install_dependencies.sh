@@ -39,6 +39,7 @@ readonly BUILD_PACKAGES=(
   libspdlog-dev
   libssl-dev
   liburing-dev
+  libutf8proc-dev
   libxxhash-dev
   ninja-build
   nlohmann-json3-dev
@@ -67,6 +68,7 @@ readonly RUNTIME_PACKAGES=(
   libssl3
   libstdc++6
   liburing2
+  libutf8proc2
   libxxhash0
 )
 

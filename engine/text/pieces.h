@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <bitset>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -39,9 +40,9 @@ class Pieces {
   /// The length of the longest piece, in bytes.
   size_t longest() const { return longest_; }
   std::optional<TokenId> unknown() const { return unknown_; }
-  /// Whether some piece goes on with a space behind another character. If none does, no merge joins what a space
-  /// that follows another character divides.
-  bool spaces_divide() const { return spaces_divide_; }
+  /// Whether no piece has a space behind another character that ends in `byte`: then no merge joins what such a space
+  /// divides. Gemma 3 has one that does, ">\u2581</".
+  bool SpaceDividesAfter(char byte) const { return !before_space_[static_cast<uint8_t>(byte)]; }
 
   /// What stands for a character that is no piece: the tokens of its bytes; where one of these is missing, the
   /// unknown token; nothing where that is missing as well.
@@ -53,7 +54,7 @@ class Pieces {
   std::optional<TokenId> unknown_;
   size_t longest_ = 0;
   float lowest_score_ = 0;
-  bool spaces_divide_ = true;
+  std::bitset<256> before_space_;  // last bytes of characters before a space inside of pieces
 };
 
 }  // namespace kvblend::text

@@ -16,10 +16,15 @@ constexpr size_t kMaxRememberedWord = 48;
 // Bounds the memory of texts made of ever new words.
 constexpr size_t kMaxRememberedWords = 1 << 16;
 
-// End of the word at `begin` where words begin with spaces: runs of these, then others.
-size_t EndOfSpacedWord(std::string_view text, size_t begin) {
-  const size_t word = text.find_first_not_of(' ', begin);
-  return word == std::string_view::npos ? text.size() : std::min(text.find(' ', word), text.size());
+// End of the word at `begin`: words begin with spaces, where the vocabulary lets these divide.
+size_t EndOfSpacedWord(std::string_view text, size_t begin, const Pieces& pieces) {
+  size_t end = text.find_first_not_of(' ', begin);
+  while (end != std::string_view::npos) {
+    end = text.find(' ', end);
+    if (end == std::string_view::npos || pieces.SpaceDividesAfter(text[end - 1])) break;
+    end = text.find_first_not_of(' ', end);
+  }
+  return std::min(end, text.size());
 }
 
 }  // namespace
@@ -37,10 +42,8 @@ class Tokenizer::Encoder {
       for (std::string_view word = scanner.Next(); !word.empty(); word = scanner.Next()) AppendWord(word);
       return;
     }
-    // All of the text is one word, where nothing says that it falls into smaller ones.
-    const bool divides = tokenizer_.pieces_.spaces_divide();
     for (size_t begin = 0; begin < plain.size();) {
-      const size_t end = divides ? EndOfSpacedWord(plain, begin) : plain.size();
+      const size_t end = EndOfSpacedWord(plain, begin, tokenizer_.pieces_);
       AppendWord(plain.substr(begin, end - begin));
       begin = end;
     }
@@ -108,7 +111,7 @@ std::vector<TokenId> Tokenizer::Encode(std::string_view text, TextPosition posit
   std::deque<std::string> spelled;  // stays where it is: the encoder keeps views
   const auto spell = [&](std::string_view part, bool prefix) -> std::string_view {
     if (part.empty()) return part;
-    std::string plain = WithPlainSpaces(part);
+    std::string plain = WithPlainSpaces(Normalize(part, normalization_));
     if (remove_extra_whitespaces_) RemoveExtraSpaces(&plain);
     if (plain.empty()) return {};
     if (prefix && !(space_prefix_.unless_space && plain.front() == ' ')) plain.insert(0, 1, ' ');
@@ -118,8 +121,13 @@ std::vector<TokenId> Tokenizer::Encode(std::string_view text, TextPosition posit
   const bool spell_parts = !is_byte_level() && user_defined_first_;
   if (!is_byte_level() && !spell_parts) text = spell(text, prefix);
   const auto encode_plain = [&](size_t begin, size_t end) {
-    const std::string_view part = text.substr(begin, end - begin);
-    encoder.Append(spell_parts ? spell(part, begin == 0 ? prefix : space_prefix_.every_piece) : part);
+    std::string_view part = text.substr(begin, end - begin);
+    if (spell_parts) {
+      part = spell(part, begin == 0 ? prefix : space_prefix_.every_piece);
+    } else if (is_byte_level() && normalization_ != Normalization::kNone) {
+      part = spelled.emplace_back(Normalize(part, normalization_));
+    }
+    encoder.Append(part);
   };
 
   size_t plain_begin = 0;

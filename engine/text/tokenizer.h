@@ -19,9 +19,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/text/bpe.h"
+#include "engine/text/normalization.h"
 #include "engine/text/pieces.h"
-#include "engine/text/pre_tokenizer.h"
 #include "engine/text/token_id.h"
+#include "engine/text/words/pre_tokenizer.h"
 
 namespace kvblend::text {
 
@@ -49,6 +50,9 @@ struct TokenizerSpec {
   /// Tokens that end a generation besides `eos`. Control tokens with the usual names of end-of-turn and
   /// end-of-text markers need not be listed.
   std::vector<TokenId> end_of_generation;
+
+  /// Of the text between user-defined tokens, which are then looked for first.
+  Normalization normalization = Normalization::kNone;
 
   // The rest matters to SentencePiece's models only.
   bool add_space_prefix = false;  // a text is encoded with a space before it; decoding takes it away
@@ -84,7 +88,7 @@ class Tokenizer {
   /// itself (the message names key, index and value).
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Create(const TokenizerSpec& spec);
 
-  /// Ids of `text`, without BOS. The text is not normalised (a GGUF file names no normalisation). Ill-formed
+  /// Ids of `text`, without BOS. Without a normalisation (a GGUF file names none) text stays as it is. Ill-formed
   /// UTF-8 counts as U+FFFD, one per maximal subpart (utf8.h). Control tokens never come out; tokens of type
   /// "user defined" do where their string occurs (leftmost, then longest), as in Hugging Face tokenizers.
   /// Bytes for which a byte-level vocabulary has no token are left out; what a SentencePiece vocabulary lacks
@@ -140,6 +144,7 @@ class Tokenizer {
   PreTokenizer pre_tokenizer_ = PreTokenizer::kGpt2;
   bool ignore_merges_ = false;
   bool by_rank_ = true;  // else by score
+  Normalization normalization_ = Normalization::kNone;
   SpacePrefix space_prefix_;
   bool remove_extra_whitespaces_ = false;
   bool user_defined_first_ = false;

@@ -19,8 +19,6 @@ namespace {
 
 // Control tokens that end a turn or a text in the model families that are implemented.
 constexpr std::string_view kEndMarkers[] = {
-    "</s>",
-    "<EOT>",
     "<end_of_turn>",
     "<end_of_utterance>",
     "<|END_OF_TURN_TOKEN|>",
@@ -35,7 +33,9 @@ constexpr std::string_view kEndMarkers[] = {
     "<|return|>",
     "<\uFF5Cend\u2581of\u2581sentence\uFF5C>",
 };
-// Control tokens that begin a turn. Some files call them, or the ones above, user-defined, which would let text
+// They do so as well, but mean something else in other vocabularies: Gemma's </s> is the end of HTML's <s>.
+constexpr std::string_view kShortEndMarkers[] = {"</s>", "<EOT>"};
+// Control tokens that begin a turn. Some files call them, or those of kEndMarkers, user-defined, which would let text
 // become control.
 constexpr std::string_view kBeginMarkers[] = {
     "<start_of_turn>",     "<|START_OF_TURN_TOKEN|>", "<|header_start|>", "<|im_start|>",
@@ -64,6 +64,7 @@ absl::Status CheckId(const char* key, TokenId id, int32_t vocab_size) {
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Create(const TokenizerSpec& spec) {
   std::unique_ptr<Tokenizer> tokenizer(new Tokenizer);
   tokenizer->model_ = spec.model;
+  tokenizer->normalization_ = spec.normalization;
   if (tokenizer->is_byte_level()) {
     KVBLEND_ASSIGN_OR_RETURN(const PreTokenizerName pre_tokenizer, FindPreTokenizer(spec.pre_tokenizer));
     tokenizer->pre_tokenizer_ = pre_tokenizer.pattern;
@@ -75,7 +76,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Create(const TokenizerSpec
                                 .every_piece = spec.space_prefix_every_piece,
                                 .unless_space = spec.space_prefix_unless_space};
     tokenizer->remove_extra_whitespaces_ = spec.remove_extra_whitespaces;
-    tokenizer->user_defined_first_ = spec.user_defined_first;
+    tokenizer->user_defined_first_ = spec.user_defined_first || spec.normalization != Normalization::kNone;
   }
   KVBLEND_RETURN_IF_ERROR(tokenizer->LoadTypes(spec));
   KVBLEND_RETURN_IF_ERROR(tokenizer->LoadTokens(spec));
@@ -239,6 +240,9 @@ absl::Status Tokenizer::LoadMarkers(const TokenizerSpec& spec) {
   };
   // Where a vocabulary has both of these, as gpt-oss' has, <|end|> ends a message and the answer goes on.
   const bool messages_end = is_control("<|return|>") && is_control("<|call|>");
+  for (const std::string_view marker : kShortEndMarkers) {
+    if (is_control(marker)) end_of_generation_.insert(*FindSpecial(marker));
+  }
   for (const std::string_view marker : kEndMarkers) {
     if (!is_control(marker) || (messages_end && marker == "<|end|>")) continue;
     end_of_generation_.insert(*FindSpecial(marker));

@@ -87,7 +87,7 @@ TRANSPORT_LIBRARIES = ("grpc/", "grpcpp/", "grpc++/", "google/protobuf/", "kvble
                        "CLI/", "server/")
 
 # Rooms that may use Abseil and the standard library only.
-ABSEIL_ONLY = ("engine/api", "engine/text", "engine/prompt")
+ABSEIL_ONLY = ("engine/api", "engine/prompt")
 
 SOURCE_SUFFIXES = (".h", ".cc", ".cu", ".cpp", ".hpp", ".inc", ".py", ".sh", ".cmake", ".proto")
 INCLUDING_SUFFIXES = (".h", ".hpp", ".cc", ".cpp", ".cu", ".cuh", ".inc")

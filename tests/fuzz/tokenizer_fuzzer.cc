@@ -1,6 +1,6 @@
 // Encoding any bytes with any pre-tokenizer: decoding gives the text back (ill-formed UTF-8 as U+FFFD), words
 // cover the text, no control token comes out.
-// Input: one byte that chooses the pre-tokenizer, then the text.
+// Input: one byte that chooses the pre-tokenizer, or, 255, SentencePiece's model; then the text.
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
@@ -10,9 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "engine/text/pre_tokenizer.h"
+#include "engine/text/plain_form.h"
 #include "engine/text/tokenizer.h"
 #include "engine/text/utf8.h"
+#include "engine/text/words/pre_tokenizer.h"
 #include "tests/fuzz/check.h"
 #include "tests/unit/text/small_vocabulary.h"
 
@@ -39,6 +40,44 @@ std::unique_ptr<Tokenizer> MakeTokenizer(const char* pre_tokenizer) {
   auto tokenizer = Tokenizer::Create(vocabulary.spec);
   Check(tokenizer.ok(), "the vocabulary is accepted");
   return *std::move(tokenizer);
+}
+
+/// SentencePiece's: bytes, a few pieces with scores, one of them unused and one user-defined.
+std::unique_ptr<Tokenizer> MakeSentencePiece() {
+  TokenizerSpec spec;
+  spec.model = TokenizerModel::kSentencePieceBpe;
+  const auto add = [&](std::string token, GgufTokenType type, float score) {
+    spec.tokens.push_back(std::move(token));
+    spec.token_types.push_back(type);
+    spec.scores.push_back(score);
+  };
+  add("<unk>", kGgufUnknown, 0);
+  add("<s>", kGgufControl, 0);
+  constexpr char kHex[] = "0123456789ABCDEF";
+  for (int byte = 0; byte < 256; ++byte) {
+    add(std::string("<0x") + kHex[byte / 16] + kHex[byte % 16] + ">", kGgufByte, 0);
+  }
+  float score = 0;
+  for (const char* piece :
+       {"ab", "aba", "\u2581a", "\u2581\u2581", "ba", "\u4e16", "\u2581\u4e16", "12", "a", "b", "\u2581"}) {
+    add(piece, kGgufNormal, score -= 1);
+  }
+  add("bab", kGgufUnused, -1.5f);
+  add("<tool>", kGgufUserDefined, 0);
+  spec.unknown = 0;
+  auto tokenizer = Tokenizer::Create(spec);
+  Check(tokenizer.ok(), "the vocabulary is accepted");
+  return *std::move(tokenizer);
+}
+
+/// Spaces and U+2581 are the same to it.
+void CheckSentencePiece(const Tokenizer& tokenizer, std::string_view text) {
+  std::string valid;
+  AppendReplacingInvalidUtf8(text, /*keep_incomplete=*/false, &valid);
+  const std::vector<TokenId> tokens = tokenizer.Encode(text);
+  for (const TokenId token : tokens) Check(!tokenizer.IsSpecial(token), "text gives no control token");
+  Check(tokenizer.Decode(tokens, /*skip_special=*/false) == WithPlainSpaces(valid),
+        "decoding gives the text back");
 }
 
 void CheckText(const Tokenizer& tokenizer, PreTokenizer pre_tokenizer, std::string_view text) {
@@ -68,7 +107,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     for (const char* name : kNames) made->push_back(kvblend::text::MakeTokenizer(name));
     return made;
   }();
+  static const auto* const sentencepiece = kvblend::text::MakeSentencePiece().release();
   if (size == 0) return 0;
+  if (data[0] == 255) {
+    kvblend::text::CheckSentencePiece(*sentencepiece, {reinterpret_cast<const char*>(data) + 1, size - 1});
+    return 0;
+  }
   const size_t choice = data[0] % std::size(kNames);
   kvblend::text::CheckText(*(*tokenizers)[choice], kvblend::text::FindPreTokenizer(kNames[choice])->pattern,
                            {reinterpret_cast<const char*>(data) + 1, size - 1});

@@ -229,5 +229,21 @@ TEST(PromptFixtureTest, MusiquePromptsEqualHuggingFaceTokenizers) {
   }
 }
 
+// A chunk goes on behind the lead-in, so that SentencePiece's space in front is not for it.
+TEST(ChunkTokensTest, ChunksGetNoSpaceInFront) {
+  text::TokenizerSpec spec;
+  spec.model = text::TokenizerModel::kSentencePieceBpe;
+  spec.tokens = {"<unk>", "\u2581", "a", "\u2581a"};
+  spec.scores = {0, -3, -2, -1};
+  spec.token_types = {text::kGgufUnknown, text::kGgufNormal, text::kGgufNormal, text::kGgufNormal};
+  spec.add_space_prefix = true;
+  const auto tokenizer = text::Tokenizer::Create(spec);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_EQ((*tokenizer)->Encode("a a"), (std::vector<text::TokenId>{3, 3}));
+  const auto tokens = ChunkTokens("a a", "text", **tokenizer);
+  ASSERT_TRUE(tokens.ok()) << tokens.status();
+  EXPECT_EQ(*tokens, (std::vector<text::TokenId>{2, 3}));
+}
+
 }  // namespace
 }  // namespace kvblend::prompt

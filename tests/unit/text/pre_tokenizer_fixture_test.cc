@@ -7,8 +7,8 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "engine/text/pre_tokenizer.h"
 #include "engine/text/utf8.h"
+#include "engine/text/words/pre_tokenizer.h"
 #include "gtest/gtest.h"
 #include "tests/unit/text/fixture_cases.h"
 

@@ -1,5 +1,5 @@
 // The tokenizer on vocabularies made here: merging against the definition, control tokens, refusals. That ids
-// equal Hugging Face's on real text is tokenizer_fixture_test's.
+// equal the references' on real text is the matter of the fixture tests.
 #include "engine/text/tokenizer.h"
 
 #include <algorithm>
@@ -272,6 +272,41 @@ TEST(TokenizerTest, KnowsSpecialAndEndTokens) {
   const std::vector<TokenId> turn = {Vocabulary::kTurnBegin, a, Vocabulary::kTurnEnd};
   EXPECT_EQ(tokenizer->Decode(turn, /*skip_special=*/true), "a");
   EXPECT_EQ(tokenizer->Decode(turn, /*skip_special=*/false), "<|im_start|>a<|im_end|>");
+}
+
+// Whatever a file says of their type: else text could open turns, and close them.
+TEST(TokenizerTest, MarkersOfTurnsAreControlTokens) {
+  Vocabulary vocabulary;
+  const TokenId begin = vocabulary.AddNamed("<start_of_turn>", kGgufUserDefined);
+  const TokenId end = vocabulary.AddNamed("<end_of_turn>", kGgufNormal);
+  const TokenId tag = vocabulary.AddNamed("</s>", kGgufUserDefined);  // HTML's
+  const auto tokenizer = Make(vocabulary);
+  EXPECT_FALSE(tokenizer->IsSpecial(tag));
+  EXPECT_FALSE(tokenizer->IsEndOfGeneration(tag));
+  EXPECT_THAT(tokenizer->Encode("</s>"), ElementsAre(tag));
+  EXPECT_TRUE(tokenizer->IsSpecial(begin));
+  EXPECT_TRUE(tokenizer->IsSpecial(end));
+  EXPECT_FALSE(tokenizer->IsEndOfGeneration(begin));
+  EXPECT_TRUE(tokenizer->IsEndOfGeneration(end));
+  EXPECT_THAT(tokenizer->FindSpecial("<end_of_turn>"), Optional(end));
+  for (const TokenId token : tokenizer->Encode("<start_of_turn>x<end_of_turn>")) {
+    EXPECT_FALSE(tokenizer->IsSpecial(token));
+  }
+}
+
+TEST(TokenizerTest, NormalisesTheTextBetweenUserDefinedTokens) {
+  Vocabulary vocabulary;
+  const TokenId name = vocabulary.AddNamed("e\u0301", kGgufUserDefined);
+  const TokenId composed = vocabulary.AddMerge("\xC3", "\xA5");  // U+00E5
+  vocabulary.spec.normalization = Normalization::kNfc;
+  auto tokenizer = Make(vocabulary);
+  EXPECT_THAT(tokenizer->Encode("a\u030A"), ElementsAre(composed));
+  EXPECT_THAT(tokenizer->Encode("\u212B").size(), 2u);  // U+00C5
+  EXPECT_THAT(tokenizer->Encode("e\u0301\u00E5"), ElementsAre(name, composed));
+  EXPECT_THAT(tokenizer->Encode("\uFF41").size(), 3u);
+  vocabulary.spec.normalization = Normalization::kNfkc;
+  tokenizer = Make(vocabulary);
+  EXPECT_THAT(tokenizer->Encode("\uFF41"), ElementsAre(Vocabulary::Byte('a')));
 }
 
 absl::Status Refusal(const Vocabulary& vocabulary) { return Tokenizer::Create(vocabulary.spec).status(); }

@@ -1,4 +1,4 @@
-#include "engine/text/pre_tokenizer.h"
+#include "engine/text/words/pre_tokenizer.h"
 
 #include <algorithm>
 #include <span>
@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "engine/text/word_patterns.h"
+#include "engine/text/words/word_patterns.h"
 
 namespace kvblend::text {
 namespace {

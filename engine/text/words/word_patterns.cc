@@ -1,4 +1,4 @@
-#include "engine/text/word_patterns.h"
+#include "engine/text/words/word_patterns.h"
 
 #include <algorithm>
 #include <iterator>

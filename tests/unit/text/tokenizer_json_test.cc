@@ -1,0 +1,143 @@
+// tokenizer.json files: those of tests/fixtures/tokenizers, written by tests/fixtures/make_tokenizer_json_fixtures.py (or
+// in the folder KVBLEND_TOKENIZER_CASES), give the ids of Hugging Face `tokenizers`; what cannot be done is refused.
+#include "engine/text/hugging_face/tokenizer_json.h"
+
+#include <fstream>
+#include <functional>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tests/unit/text/fixture_cases.h"
+
+namespace kvblend::text {
+namespace {
+
+using testing::HasSubstr;
+
+std::string ReadJson(const std::string& name) {
+  std::ifstream file(FixtureFolder() + name + ".json");
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+class TokenizerJsonFixtureTest : public testing::TestWithParam<const char*> {};
+
+TEST_P(TokenizerJsonFixtureTest, GivesTheSameIds) {
+  const std::string name = std::string("hf_") + GetParam();
+  const auto spec = ReadTokenizerJson(ReadJson(name), name);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  const auto tokenizer = Tokenizer::Create(*spec);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  ExpectSameIds(**tokenizer, name);
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, TokenizerJsonFixtureTest,
+                         testing::Values("gpt2", "smollm", "llama3", "qwen2", "gpt_oss", "tekken",
+                                         "deepseek_v3", "llama2", "mistral_v3", "gemma"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST(TokenizerJsonTest, KnowsWhatPromptsBeginAndAnswersEndWith) {
+  const auto llama = ReadTokenizerJson(ReadJson("hf_llama3"), "llama");
+  ASSERT_TRUE(llama.ok()) << llama.status();
+  EXPECT_TRUE(llama->add_bos);
+  EXPECT_EQ(llama->tokens.at(llama->bos.value()), "<|begin_of_text|>");
+  const auto oss = ReadTokenizerJson(ReadJson("hf_gpt_oss"), "gpt_oss");
+  ASSERT_TRUE(oss.ok()) << oss.status();
+  EXPECT_FALSE(oss->add_bos);
+  const auto tokenizer = Tokenizer::Create(*oss);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  const auto ends = [&](const char* name) {
+    return (*tokenizer)->IsEndOfGeneration((*tokenizer)->FindSpecial(name).value());
+  };
+  EXPECT_TRUE(ends("<|return|>"));
+  EXPECT_TRUE(ends("<|call|>"));
+  EXPECT_FALSE(ends("<|end|>"));  // of a message, behind which the answer goes on
+  EXPECT_FALSE(ends("<|start|>"));
+}
+
+using Spoil = std::function<void(nlohmann::json&)>;
+
+void ExpectRefusal(const std::string& fixture, absl::StatusCode code,
+                   const std::vector<std::pair<Spoil, std::string>>& cases) {
+  const nlohmann::json sound = nlohmann::json::parse(ReadJson(fixture));
+  for (const auto& [spoil, part] : cases) {
+    nlohmann::json spoiled = sound;
+    spoil(spoiled);
+    const absl::Status status = ReadTokenizerJson(spoiled.dump(), "t.json").status();
+    EXPECT_EQ(status.code(), code) << part << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(part));
+  }
+}
+
+TEST(TokenizerJsonTest, RefusesWhatItDoesNotDo) {
+  using Json = nlohmann::json;
+  ExpectRefusal(
+      "hf_gpt2", absl::StatusCode::kUnimplemented,
+      {{[](Json& j) { j["model"]["type"] = "WordPiece"; }, "t.json: model is of type WordPiece"},
+       {[](Json& j) { j["model"]["dropout"] = 0.5; }, "t.json: model.dropout is set"},
+       {[](Json& j) { j["model"]["end_of_word_suffix"] = "</w>"; }, "model.end_of_word_suffix is set"},
+       {[](Json& j) { j["pre_tokenizer"]["add_prefix_space"] = true; },
+        "pre_tokenizer adds a space in front"},
+       {[](Json& j) { j["pre_tokenizer"]["type"] = "BertPreTokenizer"; },
+        "pre_tokenizer is of type BertPreTokenizer; implemented: ByteLevel, Digits, Metaspace, Sequence, Split"},
+       {[](Json& j) { j["pre_tokenizer"] = nullptr; }, "pre_tokenizer has neither ByteLevel nor Metaspace"},
+       {[](Json& j) {
+          j["normalizer"] = {{"type", "Lowercase"}};
+        },
+        "normalizer is of type Lowercase"},
+       {[](Json& j) {
+          j["post_processor"] = {{"type", "BertProcessing"}};
+        },
+        "post_processor is of type BertPro"},
+       {[](Json& j) { j["model"]["vocab"]["far"] = 100000; },
+        "model.vocab has the id 100000, but there are only"},
+       {[](Json& j) { j["added_tokens"][0]["special"] = false, j["added_tokens"][0]["lstrip"] = true; },
+        "added_tokens[0] has 'lstrip', and is not special"}});
+  ExpectRefusal("hf_llama3", absl::StatusCode::kUnimplemented,
+                {{[](Json& j) { j["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "\\w+"; },
+                  "pre_tokenizer splits by the pattern '\\w+', which is none of gpt-2, smollm"},
+                 {[](Json& j) { j["pre_tokenizer"]["pretokenizers"][0]["behavior"] = "MergedWithNext"; },
+                  "pre_tokenizer.pretokenizers[0] has the behavior MergedWithNext"}});
+  ExpectRefusal("hf_mistral_v3", absl::StatusCode::kUnimplemented,
+                {{[](Json& j) { j["pre_tokenizer"]["split"] = true; }, "pre_tokenizer splits at spaces"},
+                 {[](Json& j) { j["model"]["ignore_merges"] = true; }, "model.ignore_merges is true"}});
+}
+
+TEST(TokenizerJsonTest, RefusesWhatIsMalformed) {
+  using Json = nlohmann::json;
+  ExpectRefusal(
+      "hf_gpt2", absl::StatusCode::kInvalidArgument,
+      {{[](Json& j) { j = Json::array(); }, "t.json is no JSON object"},
+       {[](Json& j) { j.erase("model"); }, "t.json: model is no object"},
+       {[](Json& j) { j["model"]["vocab"] = 1; }, "model.vocab is no object"},
+       {[](Json& j) { j["model"]["vocab"]["a"] = -1; }, "model.vocab.a is no token id"},
+       {[](Json& j) { j["model"]["vocab"]["new"] = 5; }, "has two tokens with the id 5"},
+       {[](Json& j) { j["model"]["merges"][0] = {"a"}; }, "model.merges[0] is no pair"},
+       {[](Json& j) { j["added_tokens"][0]["content"] = 7; }, "added_tokens[0].content is no string"},
+       {[](Json& j) { j["model"]["type"] = 3; }, "model.type is no string"}});
+  const auto message = [](const std::string& text) {
+    const absl::Status status = ReadTokenizerJson(text, "t.json").status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    return std::string(status.message());
+  };
+  EXPECT_EQ(message("{\"model\":"), "t.json is no JSON object");
+  EXPECT_EQ(message(std::string(1 << 20, '[')), "t.json is nested too deeply; allowed: 32 levels");
+  std::string nested = "{\"a\":";
+  nested += std::string(40, '[') + std::string(40, ']') + "}";
+  EXPECT_EQ(message(nested), "t.json is nested too deeply; allowed: 32 levels");
+  // What merges with what is for Tokenizer::Create to judge.
+  Json json = Json::parse(ReadJson("hf_gpt2"));
+  json["model"]["merges"].push_back("no such");
+  const auto spec = ReadTokenizerJson(json.dump(), "t.json");
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(Tokenizer::Create(*spec).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace kvblend::text
