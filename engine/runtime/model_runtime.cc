@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "engine/model/gguf_file.h"
+#include "engine/model/model_file.h"
 #include "engine/runtime/compute_names.h"
 #include "engine/store/format/backend_memory.h"
 #include "kernels/device_choice.h"
@@ -104,7 +105,7 @@ absl::StatusOr<std::unique_ptr<ModelRuntime>> ModelRuntime::LoadOn(
   KVBLEND_ASSIGN_OR_RETURN(const kernels::KvEncoding chunk_encoding, ChunkEncoding(options, kv_dtype));
   KVBLEND_ASSIGN_OR_RETURN(runtime->stream, backend.CreateStream());
 
-  KVBLEND_ASSIGN_OR_RETURN(const model::GgufFile file, model::GgufFile::Open(options.model_path));
+  KVBLEND_ASSIGN_OR_RETURN(const model::GgufFile file, model::OpenModel(options.model_path));
   KVBLEND_ASSIGN_OR_RETURN(runtime->config, model::ReadModelConfig(file));
   model::ModelConfig& config = runtime->config;
   if (options.max_context_tokens < 0 || options.max_context_tokens > config.context_length) {
@@ -162,7 +163,7 @@ absl::StatusOr<std::unique_ptr<ModelRuntime>> ModelRuntime::LoadOn(
 }
 
 absl::StatusOr<std::string> ModelFingerprint(const std::string& model_path) {
-  KVBLEND_ASSIGN_OR_RETURN(const model::GgufFile file, model::GgufFile::Open(model_path));
+  KVBLEND_ASSIGN_OR_RETURN(const model::GgufFile file, model::OpenModel(model_path));
   KVBLEND_ASSIGN_OR_RETURN(const Digest fingerprint, model::Fingerprint(file));
   return ToHex(fingerprint);
 }
