@@ -8,6 +8,7 @@
 #include "engine/model/gguf_file.h"
 #include "engine/model/model_file.h"
 #include "engine/runtime/compute_names.h"
+#include "engine/runtime/model_text.h"
 #include "engine/store/format/backend_memory.h"
 #include "kernels/device_choice.h"
 
@@ -30,19 +31,6 @@ absl::StatusOr<kernels::KvEncoding> ChunkEncoding(const EngineOptions& options, 
   // Whoever asks for a type of KV gets it throughout.
   const bool int8 = options.kv_dtype == "auto" || kv_dtype == kernels::DataType::kInt8;
   return encoding.value_or(int8 ? kernels::KvEncoding::kInt8 : kernels::DenseEncoding(kv_dtype));
-}
-
-text::TokenizerSpec ToTokenizerSpec(model::TokenizerData data) {
-  text::TokenizerSpec spec;
-  spec.pre_tokenizer = std::move(data.pre);
-  spec.tokens = std::move(data.tokens);
-  spec.token_types = std::move(data.token_types);
-  spec.merges = std::move(data.merges);
-  spec.bos = data.bos_id;
-  spec.eos = data.eos_id;
-  spec.add_bos = data.add_bos;
-  if (data.eot_id) spec.end_of_generation.push_back(*data.eot_id);
-  return spec;
 }
 
 /// Nothing where none is wanted, or found.
@@ -115,16 +103,9 @@ absl::StatusOr<std::unique_ptr<ModelRuntime>> ModelRuntime::LoadOn(
   }
   if (options.max_context_tokens > 0) config.context_length = options.max_context_tokens;
   runtime->max_context_tokens = config.context_length;
-  KVBLEND_ASSIGN_OR_RETURN(model::TokenizerData tokenizer_data, model::ReadTokenizerData(file));
-  KVBLEND_ASSIGN_OR_RETURN(runtime->tokenizer,
-                           text::Tokenizer::Create(ToTokenizerSpec(std::move(tokenizer_data))));
-  if (runtime->tokenizer->vocab_size() != config.vocab_size) {
-    return absl::InvalidArgumentError(absl::StrCat(options.model_path, ": the tokenizer has ",
-                                                   runtime->tokenizer->vocab_size(), " tokens, the model ",
-                                                   config.vocab_size));
-  }
-  KVBLEND_ASSIGN_OR_RETURN(runtime->chat_template,
-                           text::ChatTemplate::Create(*runtime->tokenizer, config.chat_template));
+  KVBLEND_ASSIGN_OR_RETURN(ModelText text, LoadModelText(file, config));
+  runtime->tokenizer = std::move(text.tokenizer);
+  runtime->chat_template = std::move(text.chat_template);
   KVBLEND_ASSIGN_OR_RETURN(runtime->weights,
                            model::LoadModelWeights(file, config, backend, *runtime->stream));
   runtime->transformer = std::make_unique<model::Transformer>(config, runtime->weights, backend);
