@@ -95,6 +95,9 @@ constexpr HfField kGemma3Fields[] = {
 };
 constexpr HfField kPhi3Fields[] = {
     {"partial_rotary_factor", kRead},
+    {"full_attn_mod", kMustBe, "1"},
+    {"interpolate_factor", kMustBe, "1"},
+    {"lm_head_bias", kMustBe, "false"},
 };
 constexpr HfField kGraniteFields[] = {
     {"attention_multiplier", kNumber, "attention.scale", true},
