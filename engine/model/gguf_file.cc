@@ -58,8 +58,19 @@ std::string_view GgufTensor::type_name() const {
   return made != nullptr ? made->type_name() : TraitsOf(type).name;
 }
 
+int64_t GgufTensor::stored_bytes() const {
+  size_t bytes = data.size();
+  if (made != nullptr) {
+    for (const absl::Span<const std::byte> piece : made->more()) bytes += piece.size();
+  }
+  return static_cast<int64_t>(bytes);
+}
+
 absl::StatusOr<absl::Span<const std::byte>> GgufTensor::RowBytes(int64_t row) const {
   KVBLEND_RETURN_IF_ERROR(CheckRow(row));
+  if (made != nullptr) {
+    return absl::InvalidArgumentError(Concat("tensor '", name, "' of type ", type_name(), " has no codes"));
+  }
   return data.subspan(row * row_bytes(), row_bytes());
 }
 

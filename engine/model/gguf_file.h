@@ -61,9 +61,10 @@ class TensorRows {
   virtual absl::Status ReadRow(int64_t row, absl::Span<float> out) const = 0;
   /// What the elements are stored as: "BF16", "F8_E4M3", ...
   virtual std::string_view type_name() const = 0;
-  /// What rows are made of besides the tensor's data: what is done with it, and the digests of what else is
-  /// needed. Part of Fingerprint.
+  /// How rows are made. Part of Fingerprint, as are the tensor's data and `more`.
   virtual std::string recipe() const = 0;
+  /// What is read besides the tensor's data.
+  virtual std::vector<absl::Span<const std::byte>> more() const { return {}; }
 };
 
 struct GgufTensor {
@@ -85,6 +86,8 @@ struct GgufTensor {
   /// "[576, 49152]", row length first as in the file.
   std::string ShapeString() const;
   std::string_view type_name() const;
+  /// Bytes in the file.
+  int64_t stored_bytes() const;
 
  private:
   absl::Status CheckRow(int64_t row) const;

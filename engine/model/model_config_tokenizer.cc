@@ -6,6 +6,7 @@
 #include "base/status_macros.h"
 #include "engine/model/gguf_text.h"
 #include "engine/model/model_config.h"
+#include "engine/text/hugging_face/tokenizer_json.h"
 #include "engine/text/utf8.h"
 
 namespace kvblend::model {
@@ -130,7 +131,15 @@ absl::Status ReadSentencePiece(const GgufFile& file, text::TokenizerSpec& spec) 
 
 absl::StatusOr<text::TokenizerSpec> ReadTokenizerSpec(const GgufFile& file) {
   text::TokenizerSpec spec;
-  KVBLEND_ASSIGN_OR_RETURN(const auto model, file.GetString("tokenizer.ggml.model"));
+  constexpr std::string_view kModelKey = "tokenizer.ggml.model", kJsonKey = "tokenizer.huggingface.json";
+  if (!file.HasKey(kModelKey) && file.HasKey(kJsonKey)) {
+    KVBLEND_ASSIGN_OR_RETURN(const auto json, file.GetString(kJsonKey));
+    KVBLEND_ASSIGN_OR_RETURN(spec, text::ReadTokenizerJson(json, Concat(file.name(), ": tokenizer.json")));
+    KVBLEND_RETURN_IF_ERROR(ReadIds(file, spec));
+    KVBLEND_RETURN_IF_ERROR(ReadBool(file, "tokenizer.ggml.add_bos_token", spec.add_bos));
+    return spec;
+  }
+  KVBLEND_ASSIGN_OR_RETURN(const auto model, file.GetString(kModelKey));
   if (model != "gpt2" && model != "llama") {
     return absl::UnimplementedError(
         Concat(file.name(), ": key 'tokenizer.ggml.model' is '", model,

@@ -26,6 +26,11 @@ class CanonicalBytes {
     AddInteger(text.size());
     bytes_.append(text);
   }
+  void AddDigest(absl::Span<const std::byte> bytes) {
+    const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
+    AddInteger(hash.low64);
+    AddInteger(hash.high64);
+  }
   void AddValue(const GgufEntry& entry);
   const std::string& bytes() const { return bytes_; }
 
@@ -88,10 +93,10 @@ absl::StatusOr<std::array<uint8_t, 32>> Fingerprint(const GgufFile& file) {
     canonical.AddInteger(static_cast<uint64_t>(tensor->type));
     canonical.AddInteger(tensor->dims.size());
     for (const int64_t dim : tensor->dims) canonical.AddInteger(static_cast<uint64_t>(dim));
-    const XXH128_hash_t hash = XXH3_128bits(tensor->data.data(), tensor->data.size());
-    canonical.AddInteger(hash.low64);
-    canonical.AddInteger(hash.high64);
-    if (tensor->made != nullptr) canonical.AddText(tensor->made->recipe());
+    canonical.AddDigest(tensor->data);
+    if (tensor->made == nullptr) continue;
+    canonical.AddText(tensor->made->recipe());
+    for (const absl::Span<const std::byte> bytes : tensor->made->more()) canonical.AddDigest(bytes);
   }
 
   std::array<uint8_t, 32> digest = {};

@@ -4,11 +4,11 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
-#include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "engine/model/gguf_file.h"
+#include "engine/model/model_file.h"
 #include "engine/runtime/compute_names.h"
+#include "engine/runtime/model_text.h"
 #include "engine/store/format/backend_memory.h"
 #include "kernels/device_choice.h"
 
@@ -93,7 +93,7 @@ absl::StatusOr<std::unique_ptr<ModelRuntime>> ModelRuntime::LoadOn(
   KVBLEND_ASSIGN_OR_RETURN(const kernels::KvEncoding chunk_encoding, ChunkEncoding(options, kv_dtype));
   KVBLEND_ASSIGN_OR_RETURN(runtime->stream, backend.CreateStream());
 
-  KVBLEND_ASSIGN_OR_RETURN(const model::GgufFile file, model::GgufFile::Open(options.model_path));
+  KVBLEND_ASSIGN_OR_RETURN(const model::GgufFile file, model::OpenModel(options.model_path));
   KVBLEND_ASSIGN_OR_RETURN(runtime->config, model::ReadModelConfig(file));
   model::ModelConfig& config = runtime->config;
   if (options.max_context_tokens < 0 || options.max_context_tokens > config.context_length) {
@@ -103,20 +103,9 @@ absl::StatusOr<std::unique_ptr<ModelRuntime>> ModelRuntime::LoadOn(
   }
   if (options.max_context_tokens > 0) config.context_length = options.max_context_tokens;
   runtime->max_context_tokens = config.context_length;
-  KVBLEND_ASSIGN_OR_RETURN(const text::TokenizerSpec tokenizer, model::ReadTokenizerSpec(file));
-  KVBLEND_ASSIGN_OR_RETURN(runtime->tokenizer, text::Tokenizer::Create(tokenizer));
-  if (runtime->tokenizer->vocab_size() != config.vocab_size) {
-    return absl::InvalidArgumentError(absl::StrCat(options.model_path, ": the tokenizer has ",
-                                                   runtime->tokenizer->vocab_size(), " tokens, the model ",
-                                                   config.vocab_size));
-  }
-  KVBLEND_ASSIGN_OR_RETURN(
-      runtime->chat_template,
-      text::ChatTemplate::Create(*runtime->tokenizer, {.source = config.chat_template,
-                                                       .format = options.chat_format,
-                                                       .eos = tokenizer.eos,
-                                                       .now = absl::Now(),
-                                                       .time_zone = absl::LocalTimeZone()}));
+  KVBLEND_ASSIGN_OR_RETURN(ModelText text, LoadModelText(file, config, options.chat_format));
+  runtime->tokenizer = std::move(text.tokenizer);
+  runtime->chat_template = std::move(text.chat_template);
   KVBLEND_ASSIGN_OR_RETURN(runtime->weights,
                            model::LoadModelWeights(file, config, backend, *runtime->stream));
   runtime->transformer = std::make_unique<model::Transformer>(config, runtime->weights, backend);
@@ -155,7 +144,7 @@ absl::StatusOr<std::unique_ptr<ModelRuntime>> ModelRuntime::LoadOn(
 }
 
 absl::StatusOr<std::string> ModelFingerprint(const std::string& model_path) {
-  KVBLEND_ASSIGN_OR_RETURN(const model::GgufFile file, model::GgufFile::Open(model_path));
+  KVBLEND_ASSIGN_OR_RETURN(const model::GgufFile file, model::OpenModel(model_path));
   KVBLEND_ASSIGN_OR_RETURN(const Digest fingerprint, model::Fingerprint(file));
   return ToHex(fingerprint);
 }

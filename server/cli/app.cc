@@ -57,6 +57,7 @@ int RunCommandLine(const std::vector<std::string>& arguments, Terminal& terminal
   AddBenchCommand(app, context);
   AddCalibrateCommand(app, context);
   AddCorrectionCommand(app, context);
+  AddModelCommand(app, context);
   AddInfoCommand(app, context);
   AddHealthCommand(app, context);
   try {

@@ -65,6 +65,7 @@ void AddScoreCommand(CLI::App& root, CommandContext& context);
 void AddBenchCommand(CLI::App& root, CommandContext& context);
 void AddCalibrateCommand(CLI::App& root, CommandContext& context);
 void AddCorrectionCommand(CLI::App& root, CommandContext& context);
+void AddModelCommand(CLI::App& root, CommandContext& context);
 void AddInfoCommand(CLI::App& root, CommandContext& context);
 void AddHealthCommand(CLI::App& root, CommandContext& context);
 

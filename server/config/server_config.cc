@@ -107,7 +107,9 @@ void AddServing(CLI::App& app, ServerConfig& config) {
 // `config` must outlive the app.
 void AddFlags(CLI::App& app, ServerConfig& config) {
   const std::vector<CLI::Option*> about_the_process = app.get_options();  // --help, --version and --config
-  app.add_option("--model", config.engine.model_path, "GGUF file to serve")
+  app.add_option(
+         "--model", config.engine.model_path,
+         "Model to serve: a GGUF file, the first of its parts, or a folder with config.json and safetensors")
       ->required()
       ->type_name("FILE")
       ->group("Model and computation");

@@ -147,7 +147,7 @@ void AddStoreGcCommand(CLI::App& store, CommandContext& context) {
       ->type_name("AGE");
   auto* model = command.add_option("--model", flags.model, "Of the model with this fingerprint");
   model->type_name("FINGERPRINT");
-  command.add_option("--other-models-than", flags.other_models_than, "Of any model but this GGUF file")
+  command.add_option("--other-models-than", flags.other_models_than, "Of any model but this file or folder")
       ->type_name("FILE")
       ->excludes(model);
   command.add_flag("--quarantine", flags.quarantine, "Also everything in quarantine");

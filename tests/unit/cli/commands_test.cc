@@ -23,7 +23,8 @@ using testing::SizeIs;
 TEST_F(CommandsTest, HelpExplainsAndSucceeds) {
   for (const std::string command :
        {"", "generate", "chunks", "chunks put", "chunks prefetch", "score", "bench", "calibrate",
-        "correction", "info", "health", "precompute", "store", "store check", "store stats", "store gc"}) {
+        "correction", "model", "model inspect", "info", "health", "precompute", "store", "store check",
+        "store stats", "store gc"}) {
     EXPECT_EQ(RunLine(command + " --help"), 0);
     EXPECT_THAT(Out(), HasSubstr("Examples:"));
     EXPECT_EQ(Err(), "");

@@ -1,0 +1,123 @@
+// InspectModel: see engine/api/model_report.h.
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "engine/api/chunk_key.h"
+#include "engine/api/model_report.h"
+#include "engine/model/dequantize.h"
+#include "engine/model/gguf_file.h"
+#include "engine/model/model_config.h"
+#include "engine/model/model_file.h"
+#include "engine/model/model_weights.h"
+#include "engine/runtime/model_text.h"
+
+namespace kvblend {
+namespace {
+
+constexpr int64_t kMaxReported = int64_t{1} << 40;
+constexpr int64_t kBytesOf16Bits = 2;
+
+// A number of "<architecture>.<key>"; 0 where there is none that makes sense, as files that cannot run are told of, too.
+int64_t NumberOf(const model::GgufFile& file, const std::string& architecture, std::string_view key) {
+  return file.GetInteger(absl::StrCat(architecture, ".", std::string(key)), 0, kMaxReported).value_or(0);
+}
+
+std::string TextOf(const model::GgufFile& file, std::string_view key) {
+  return std::string(file.GetString(key).value_or(std::string_view()));
+}
+
+// What the CPU backend keeps: codes with scales of 16 bits, other matrices in 16 bits, vectors in 32.
+int64_t PackedBytes(const model::GgufTensor& tensor, int64_t elements) {
+  const std::optional<kernels::QuantizedFormat> format = model::QuantizedFormatOf(tensor.type);
+  if (format.has_value()) {
+    const int64_t scales = elements / format->group * (format->has_minimum ? 2 : 1);
+    return elements * format->bits / 8 + scales * kBytesOf16Bits;
+  }
+  return elements * (tensor.dims.size() == 1 ? int64_t{sizeof(float)} : kBytesOf16Bits);
+}
+
+void AddTensors(const model::GgufFile& file, ModelReport& report) {
+  for (const model::GgufTensor& tensor : file.tensors()) {
+    const int64_t elements = tensor.rows() * tensor.cols();
+    const std::string_view name = tensor.type_name();
+    auto type = std::find_if(report.types.begin(), report.types.end(),
+                             [&](const TensorTypeReport& known) { return known.type == name; });
+    if (type == report.types.end()) {
+      type = report.types.insert(type, TensorTypeReport{.type = std::string(name)});
+    }
+    ++type->tensors;
+    type->elements += elements;
+    type->bytes += tensor.stored_bytes();
+    if (!tensor.name.starts_with("rope_")) report.parameters += elements;  // tables, that nobody learned
+    report.weight_bytes += PackedBytes(tensor, elements);
+  }
+  std::stable_sort(report.types.begin(), report.types.end(),
+                   [](const TensorTypeReport& a, const TensorTypeReport& b) { return a.bytes > b.bytes; });
+}
+
+absl::Status Runs(const model::GgufFile& file) {
+  KVBLEND_ASSIGN_OR_RETURN(const model::ModelConfig config, model::ReadModelConfig(file));
+  return LoadModelText(file, config).status();
+}
+
+std::string TokenizerOf(const model::GgufFile& file) {
+  const std::string kind = TextOf(file, "tokenizer.ggml.model"), pre = TextOf(file, "tokenizer.ggml.pre");
+  if (kind.empty()) return file.HasKey("tokenizer.huggingface.json") ? "tokenizer.json" : "";
+  return pre.empty() ? kind : absl::StrCat(kind, " (", pre, ")");
+}
+
+}  // namespace
+
+absl::StatusOr<ModelReport> InspectModel(const std::string& path, int64_t context_tokens) {
+  if (context_tokens < 0 || context_tokens > std::numeric_limits<int32_t>::max()) {
+    return absl::InvalidArgumentError(absl::StrCat("context is ", context_tokens,
+                                                   "; allowed: 0 (the model's own) to ",
+                                                   std::numeric_limits<int32_t>::max()));
+  }
+  KVBLEND_ASSIGN_OR_RETURN(const model::GgufFile file, model::OpenModel(path));
+  ModelReport report;
+  report.path = path;
+  report.name = TextOf(file, "general.name");
+  report.architecture = TextOf(file, "general.architecture");
+  const std::string& architecture = report.architecture;
+  if (const auto fingerprint = model::Fingerprint(file); fingerprint.ok()) {
+    report.fingerprint = ToHex(*fingerprint);
+  }
+  report.layers = NumberOf(file, architecture, "block_count");
+  report.width = NumberOf(file, architecture, "embedding_length");
+  report.heads = NumberOf(file, architecture, "attention.head_count");
+  report.kv_heads = NumberOf(file, architecture, "attention.head_count_kv");
+  if (report.kv_heads == 0) report.kv_heads = report.heads;
+  report.head_size = NumberOf(file, architecture, "attention.key_length");
+  if (report.head_size == 0 && report.heads > 0) report.head_size = report.width / report.heads;
+  report.context_tokens = NumberOf(file, architecture, "context_length");
+  if (const model::GgufTensor* embedding = file.FindTensor("token_embd.weight"); embedding != nullptr) {
+    report.vocabulary = embedding->rows();
+  }
+  report.tokenizer = TokenizerOf(file);
+  report.has_chat_template = !TextOf(file, "tokenizer.chat_template").empty();
+  AddTensors(file, report);
+
+  report.kv_tokens = context_tokens > 0 ? context_tokens : report.context_tokens;
+  // In floating point, as a file that cannot run may hold numbers whose product is none.
+  const double per_token = 2.0 * static_cast<double>(report.layers) * static_cast<double>(report.kv_heads) *
+                           static_cast<double>(report.head_size) * kBytesOf16Bits;
+  const double whole = per_token * static_cast<double>(report.kv_tokens);
+  if (whole < 0x1p62) {
+    report.kv_bytes_per_token = static_cast<int64_t>(per_token);
+    report.kv_bytes = static_cast<int64_t>(whole);
+  }
+  report.runs = Runs(file);
+  if (report.runs.ok() && report.kv_tokens > report.context_tokens) {
+    report.runs = absl::InvalidArgumentError(absl::StrCat(
+        "context is ", report.kv_tokens, "; allowed: 0 to the ", report.context_tokens, " tokens of ", path));
+  }
+  return report;
+}
+
+}  // namespace kvblend

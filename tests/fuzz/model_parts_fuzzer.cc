@@ -1,0 +1,10 @@
+// libFuzzer target: model files in several parts (tests/fuzz/folder_exercise.h tells the form of inputs).
+#include <cstddef>
+#include <cstdint>
+
+#include "tests/fuzz/folder_exercise.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  (void)kvblend::model::ExerciseParts({reinterpret_cast<const std::byte*>(data), size});
+  return 0;
+}

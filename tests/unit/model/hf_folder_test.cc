@@ -1,0 +1,296 @@
+// Models in Hugging Face's form. The oracle is the Python package `gguf`: tests/fixtures/make_hf_folders.py.
+#include "engine/model/files/hf_folder.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "engine/model/files/hf_rows.h"
+#include "engine/model/model_config.h"
+#include "engine/model/model_file.h"
+#include "engine/model/model_weights.h"
+#include "tests/fuzz/folder_exercise.h"
+#include "tests/support/gguf_builder.h"
+
+namespace kvblend::model {
+namespace {
+
+using test_support::Bytes;
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+
+constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+constexpr auto kUnknown = absl::StatusCode::kUnimplemented;
+constexpr auto kDamaged = absl::StatusCode::kDataLoss;
+
+const std::string kFixtures = KVBLEND_SOURCE_DIR "/tests/fixtures/hf/";
+const std::vector<std::string> kModels = {"llama", "llama_fp8", "mixtral", "qwen2",
+                                          "qwen3", "gemma3",    "phi3",    "granite"};
+
+std::string ReadWhole(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+std::map<std::string, std::string> ReadFolder(const std::string& model) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : std::filesystem::directory_iterator(kFixtures + model)) {
+    files[entry.path().filename()] = ReadWhole(entry.path());
+  }
+  return files;
+}
+
+absl::StatusOr<GgufFile> Present(std::map<std::string, std::string> files) {
+  return PresentFolder(std::make_shared<MemoryFolder>(std::move(files)), "folder");
+}
+
+std::vector<float> AllRows(const GgufTensor& tensor) {
+  std::vector<float> values(tensor.rows() * tensor.cols());
+  for (int64_t row = 0; row < tensor.rows(); ++row) {
+    EXPECT_TRUE(tensor.ReadRow(row, absl::MakeSpan(values).subspan(row * tensor.cols(), tensor.cols())).ok());
+  }
+  return values;
+}
+
+TEST(HfFolderTest, PresentsWhatTheGgufFileOfTheSameModelHolds) {
+  for (const std::string& model : kModels) {
+    SCOPED_TRACE(model);
+    const auto folder = OpenModel(kFixtures + model);
+    ASSERT_TRUE(folder.ok()) << folder.status();
+    const auto expected = OpenModel(kFixtures + model + "/expected.gguf");
+    ASSERT_TRUE(expected.ok()) << expected.status();
+    for (const GgufEntry& entry : expected->metadata()) {
+      const GgufEntry* found = folder->FindEntry(entry.key);
+      ASSERT_NE(found, nullptr) << entry.key;
+      EXPECT_EQ(found->type, entry.type) << entry.key;
+      std::visit(
+          [&](const auto& value) {
+            using T = std::decay_t<decltype(value)>;
+            if constexpr (!std::is_same_v<T, GgufArray>) {
+              EXPECT_EQ(std::get<T>(found->value), value) << entry.key;
+            }
+          },
+          entry.value);
+    }
+    EXPECT_EQ(folder->metadata().size(), expected->metadata().size() + 1) << "and the tokenizer";
+    EXPECT_EQ(*folder->GetString("tokenizer.huggingface.json"), "{}\n");
+    for (const GgufTensor& tensor : expected->tensors()) {
+      const GgufTensor* found = folder->FindTensor(tensor.name);
+      ASSERT_NE(found, nullptr) << tensor.name;
+      EXPECT_EQ(found->dims, tensor.dims) << tensor.name;
+      EXPECT_EQ(AllRows(*found), AllRows(tensor)) << tensor.name;
+    }
+    EXPECT_EQ(folder->tensors().size(), expected->tensors().size());
+  }
+}
+
+TEST(HfFolderTest, ALlamaFolderIsAModelThatRuns) {
+  for (const std::string model : {"llama", "llama_fp8"}) {
+    const auto folder = OpenModel(kFixtures + model);
+    const auto expected = OpenModel(kFixtures + model + "/expected.gguf");
+    const auto config = ReadModelConfig(*folder), expected_config = ReadModelConfig(*expected);
+    ASSERT_TRUE(config.ok()) << config.status();
+    ASSERT_TRUE(expected_config.ok()) << expected_config.status();
+    EXPECT_EQ(config->inv_freq, expected_config->inv_freq);
+    EXPECT_EQ(config->vocab_size, 12);
+    const auto backend = kernels::CreateReferenceBackend();
+    const auto stream = backend->CreateStream();
+    EXPECT_TRUE(LoadModelWeights(*folder, *config, *backend, **stream).ok());
+  }
+}
+
+TEST(HfFolderTest, FingerprintsTellFoldersApart) {
+  std::set<std::array<uint8_t, 32>> fingerprints;
+  for (const std::string& model : kModels) fingerprints.insert(*Fingerprint(*OpenModel(kFixtures + model)));
+  EXPECT_EQ(fingerprints.size(), kModels.size());
+  // Every byte of every tensor counts, also of those that are not read as they lie.
+  for (const std::string model : {"llama", "llama_fp8", "mixtral"}) {
+    auto files = ReadFolder(model);
+    const auto original = *Fingerprint(*Present(files));
+    std::string& tensors = files["model.safetensors"];
+    uint64_t header = 0;
+    std::memcpy(&header, tensors.data(), sizeof(header));
+    for (size_t at = 8 + header; at < tensors.size(); at += 61) {
+      tensors[at] ^= 1;
+      EXPECT_NE(*Fingerprint(*Present(files)), original) << model << " byte " << at;
+      tensors[at] ^= 1;
+    }
+  }
+}
+
+TEST(HfFolderTest, EveryE4M3NumberEqualsThePythonPackage) {
+  const std::string bytes = ReadWhole(kFixtures + "e4m3.bin");
+  ASSERT_EQ(bytes.size(), 256 * sizeof(float));
+  for (int code = 0; code < 256; ++code) {
+    float expected = 0;
+    std::memcpy(&expected, bytes.data() + code * sizeof(float), sizeof(float));
+    const float actual = E4M3ToF32(static_cast<uint8_t>(code));
+    if (std::isnan(expected)) {
+      EXPECT_TRUE(std::isnan(actual)) << code;
+    } else {
+      EXPECT_EQ(std::bit_cast<uint32_t>(actual), std::bit_cast<uint32_t>(expected)) << code;
+    }
+  }
+}
+
+void ExpectRefused(std::map<std::string, std::string> files, absl::StatusCode code,
+                   const std::string& fragment) {
+  const auto file = Present(std::move(files));
+  EXPECT_EQ(file.status().code(), code) << fragment << ": " << file.status();
+  EXPECT_THAT(std::string(file.status().message()), HasSubstr(fragment));
+}
+
+// The folder with `from` replaced by `to` in one file.
+std::map<std::string, std::string> Changed(const std::string& model, const std::string& file,
+                                           const std::string& from, const std::string& to) {
+  auto files = ReadFolder(model);
+  const size_t at = files[file].find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  if (at != std::string::npos) files[file].replace(at, from.size(), to);
+  return files;
+}
+
+TEST(HfFolderTest, RefusesConfigurationsByField) {
+  const auto config = [](const std::string& from, const std::string& to, const std::string& model = "llama") {
+    return Changed(model, "config.json", from, to);
+  };
+  ExpectRefused(config("\"llama\"", "\"rwkv\""), kUnknown,
+                "folder/config.json: field 'model_type' is \"rwkv\"; allowed: llama, mistral");
+  ExpectRefused(config("\"torch_dtype\"", "\"attention_sinks\""), kUnknown,
+                "field 'attention_sinks' (\"bfloat16\") is not known for 'llama' and may change");
+  ExpectRefused(config("\"hidden_size\": 16", "\"hidden_size\": -1"), kInvalid,
+                "field 'hidden_size' is -1; allowed: ");
+  ExpectRefused(config("\"hidden_size\": 16", "\"hidden_size\": 18"), kInvalid,
+                "field 'num_attention_heads' is 4");
+  ExpectRefused(config("\"hidden_size\": 16,", ""), kInvalid, "field 'hidden_size' is missing");
+  ExpectRefused(config("\"silu\"", "\"gelu\""), kUnknown, "field 'hidden_act' is \"gelu\"; allowed: silu");
+  ExpectRefused(config("\"llama3\"", "\"dynamic\""), kUnknown, "field 'rope_type' is \"dynamic\"");
+  ExpectRefused(config("\"high_freq_factor\": 4.0", "\"high_freq_factor\": 1.0"), kInvalid,
+                "field 'high_freq_factor'");
+  ExpectRefused(config("\"low_freq_factor\"", "\"beta\""), kUnknown, "rope_scaling: field 'beta'");
+  ExpectRefused(config("\"vocab_size\": 12", "\"vocab_size\": 12, \"vocab_size\": 13"), kInvalid,
+                "appears twice");
+  ExpectRefused(
+      config("\"vocab_size\": 12", "\"vocab_size\": " + std::string(40, '[') + std::string(40, ']')),
+      kInvalid, "nested more than 16 deep");
+  ExpectRefused(config("\"fp8\"", "\"gptq\"", "llama_fp8"), kUnknown, "field 'quant_method' is \"gptq\"");
+  ExpectRefused(config("\"use_sliding_window\": false", "\"use_sliding_window\": true", "qwen2"), kUnknown,
+                "field 'use_sliding_window' is true; allowed: false");
+  ExpectRefused(config("\"full_attention\"", "\"sliding_attention\"", "qwen3"), kUnknown, "for layer 0");
+  ExpectRefused(config("\"query_pre_attn_scalar\": 8", "\"query_pre_attn_scalar\": 9", "gemma3"), kUnknown,
+                "field 'query_pre_attn_scalar' is 9; allowed: 8");
+  ExpectRefused(config("\"num_local_experts\": 3", "\"num_local_experts\": 4", "mixtral"), kInvalid,
+                "3 tensors belong to 'blk.0.ffn_down_exps.weight'; allowed: one for each of the 4 experts");
+}
+
+TEST(HfFolderTest, RefusesTensorsByName) {
+  const auto tensors = [](const std::string& from, const std::string& to,
+                          const std::string& model = "llama") {
+    return Changed(model, "model.safetensors", from, to);
+  };
+  ExpectRefused(tensors("model.norm.weight", "model.more.weight"), kUnknown,
+                "folder: tensor 'model.more.weight' is not part of the architecture 'llama'");
+  ExpectRefused(tensors("layers.1.mlp.up_proj", "layers.2.mlp.up_proj"), kUnknown, "is not part of");
+  ExpectRefused(tensors("layers.1.mlp.up_proj", "layers.01.mlp.upproj"), kUnknown, "is not part of");
+  ExpectRefused(tensors("\"BF16\"", "\"U8\"  "), kUnknown,
+                "is of dtype 'U8'; readable: F32, F16, BF16, F8_E4M3");
+  ExpectRefused(tensors("[12,16]", "[12,17]"), kDamaged, "has 384 bytes; allowed: 408");
+  ExpectRefused(tensors("\"shape\"", "\"space\""), kInvalid, "'dtype', 'shape' and 'data_offsets'");
+  ExpectRefused(tensors("q_proj.weight_scale_inv", "q_proj.weight_scale_off", "llama_fp8"), kInvalid,
+                "there is no tensor 'model.layers.0.self_attn.q_proj.weight_scale_inv'");
+  ExpectRefused(tensors("lm_head.weight", "model.a.weight", "llama_fp8"), kUnknown,
+                "tensor 'model.a.weight'");
+  auto tied =
+      Changed("llama", "config.json", "\"tie_word_embeddings\": true", "\"tie_word_embeddings\": false");
+  ExpectRefused(tied, kInvalid, "tensor 'lm_head.weight' is missing");
+}
+
+TEST(HfFolderTest, RefusesWhatIsMissingOrElsewhere) {
+  for (const std::string file : {"config.json", "model.safetensors", "tokenizer.json"}) {
+    auto files = ReadFolder("llama");
+    files.erase(file);
+    ExpectRefused(files, absl::StatusCode::kNotFound, file);
+  }
+  const std::string index = "model.safetensors.index.json";
+  ExpectRefused(Changed("qwen2", index, "model-1.safetensors", "../1.safetensors"), kInvalid,
+                "allowed: names of .safetensors files in this folder");
+  auto incomplete = ReadFolder("qwen2");
+  incomplete.erase("model-2.safetensors");
+  ExpectRefused(incomplete, absl::StatusCode::kNotFound, "model-2.safetensors");
+  ExpectRefused(Changed("qwen2", index, "model-1.safetensors", "model-2.safetensors"), kDamaged,
+                "according to model.safetensors.index.json");
+  ExpectRefused(Changed("qwen2", index, "{\"model.", "{\"more\": \"model-1.safetensors\", \"model."),
+                kDamaged, "tensor 'more' is not in the file that is named");
+  EXPECT_EQ(OpenModel(kFixtures + "nowhere").status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST(HfFolderTest, TemplatesAndTokensComeFromWhereTheyAreKept) {
+  auto files = ReadFolder("llama");
+  files["chat_template.jinja"] = "from a file";
+  EXPECT_EQ(*Present(files)->GetString("tokenizer.chat_template"), "from a file");
+  files.erase("chat_template.jinja");
+  files["tokenizer_config.json"] =
+      R"({"chat_template": [{"name": "tool", "template": "a"}, {"name": "default", "template": "b"}]})";
+  EXPECT_EQ(*Present(files)->GetString("tokenizer.chat_template"), "b");
+  files["tokenizer_config.json"] = R"({"chat_template": 7})";
+  ExpectRefused(files, kInvalid, "field 'chat_template' is 7");
+  files["tokenizer_config.json"] = "{}";
+  files["generation_config.json"] = R"({"eos_token_id": 3, "temperature": 0.6})";
+  const auto file = Present(files);
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_FALSE(file->HasKey("tokenizer.chat_template"));
+  EXPECT_EQ(*file->GetInteger("tokenizer.ggml.eos_token_id", 0, 100), 3);
+  files["generation_config.json"] = R"({"eos_token_id": "3"})";
+  ExpectRefused(files, kInvalid, "folder/generation_config.json: field 'eos_token_id' is \"3\"");
+}
+
+// OK, or a refusal that names the folder; never a crash or a hang.
+TEST(HfFolderTest, TwoThousandDamagedFolders) {
+  std::mt19937 rng(2026);
+  int refused = 0;
+  for (int round = 0; round < 2000; ++round) {
+    auto files = ReadFolder(kModels[round % kModels.size()]);
+    files.erase("expected.gguf");
+    auto target = std::next(files.begin(), static_cast<int64_t>(rng() % files.size()));
+    std::string& bytes = target->second;
+    // Most of a file is numbers that may be any: the header's part is what can be wrong.
+    const size_t end = std::min<size_t>(bytes.size(), rng() % 4 == 0 ? bytes.size() : 2048);
+    for (uint32_t changes = 1 + rng() % 4; changes > 0; --changes) {
+      const size_t at = rng() % end;
+      switch (rng() % 4) {
+        case 0:
+          bytes[at] = static_cast<char>(rng());
+          break;
+        case 1:
+          bytes[at] = static_cast<char>(bytes[at] ^ 1 << rng() % 8);
+          break;
+        case 2:
+          bytes[at] = "0123456789[]{}\",:-"[rng() % 18];
+          break;
+        default:
+          bytes.resize(std::max<size_t>(end, rng() % bytes.size()));
+      }
+    }
+    const absl::Status status = ExerciseFolder(Bytes(PackFolder(files)));
+    if (status.ok()) continue;
+    ++refused;
+    EXPECT_THAT(status.code(), AnyOf(kInvalid, kUnknown, kDamaged, absl::StatusCode::kNotFound)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("fuzz")) << "round " << round << ": " << status;
+  }
+  std::printf("%d of 2000 refused, seed 2026\n", refused);
+  EXPECT_GT(refused, 500);
+}
+
+}  // namespace
+}  // namespace kvblend::model
