@@ -6,6 +6,7 @@ import unittest
 from project import ROOT, read, run
 
 SCRIPTS = ("deploy/install_dependencies.sh", "deploy/build.sh", "deploy/fetch_model.sh", "deploy/quickstart.sh",
+           "deploy/make_correction.sh",
            "tests/run.sh", "tests/lint.sh")
 # Called by other scripts only.
 INNER_SCRIPTS = (".ci/run", "tests/fuzz/run_fuzzer.sh")
@@ -26,6 +27,7 @@ class ScriptsTest(unittest.TestCase):
     def test_unknown_arguments_are_refused(self):
         for script, argument, named in (("deploy/install_dependencies.sh", "--no-such-flag", "--no-such-flag"),
                                         ("deploy/quickstart.sh", "--no-such-flag", "--no-such-flag"),
+                                        ("deploy/make_correction.sh", "--no-such-flag", "--no-such-flag"),
                                         ("tests/run.sh", "--no-such-flag", "--no-such-flag"),
                                         ("tests/run.sh", "--sanitizers=msan", "'msan'"),
                                         ("tests/run.sh", "--fuzz=long", "'long'")):
