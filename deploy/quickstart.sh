@@ -5,8 +5,10 @@ set -euo pipefail
 
 usage() {
   cat <<'USAGE'
-Usage: deploy/quickstart.sh [--keep-running] [--no-install]
+Usage: deploy/quickstart.sh [--keep-running] [--no-install] [--correction]
 
+  --correction     before the server starts, learn how to correct stored KV (deploy/make_correction.sh), so that the first
+                   request gains: some minutes the first time. Without it the server learns from what it is asked
   --keep-running   leave the server running at the end and print how to use it
   --no-install     take the packages as they are
 
@@ -17,10 +19,12 @@ USAGE
 cd "$(dirname "$0")/.."
 keep_running=false
 install=true
+correction=false
 for argument in "$@"; do
   case "$argument" in
     --keep-running) keep_running=true ;;
     --no-install) install=false ;;
+    --correction) correction=true ;;
     -h | --help)
       usage
       exit 0
@@ -97,6 +101,7 @@ logged "Building (minutes the first time)" ./deploy/build.sh release kvblend-ser
 logged "Fetching the model" ./deploy/fetch_model.sh
 model=$(tail -n 1 "$scratch/output")
 [ -f "$model" ] || fail "deploy/fetch_model.sh printed '$model', which is no file"
+! $correction || logged "Learning a correction (minutes the first time)" ./deploy/make_correction.sh "$model"
 
 # Free ports for a server that goes away again; the default ones for a server that stays.
 addresses=(--grpc-address 127.0.0.1:0 --http-address 127.0.0.1:0)

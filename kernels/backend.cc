@@ -53,6 +53,40 @@ class RunEveryTime final : public RepeatedStep {
   }
 };
 
+/// The sections that CorrectKv reads and writes; the latter are called k_name and v_name.
+absl::Status CheckCorrection(absl::string_view op, const KvSectionView& k, const KvSectionView& v,
+                             const KvCorrection& correction, const MutableKvSectionView& k_out,
+                             const MutableKvSectionView& v_out, absl::string_view k_name,
+                             absl::string_view v_name) {
+  KVBLEND_RETURN_IF_ERROR(CheckSection(op, "k", k, KvPart::kKey, k.rows, correction.cols()));
+  KVBLEND_RETURN_IF_ERROR(CheckSection(op, "v", v, KvPart::kValue, k.rows, correction.cols()));
+  KVBLEND_RETURN_IF_ERROR(CheckSection(op, k_name, k_out, KvPart::kKey, k.rows, correction.cols()));
+  KVBLEND_RETURN_IF_ERROR(CheckSection(op, v_name, v_out, KvPart::kValue, k.rows, correction.cols()));
+  if (v.encoding != k.encoding) {
+    return Invalid(op, "v is ", std::string(Name(v.encoding)), "; allowed: k's ",
+                   std::string(Name(k.encoding)));
+  }
+  if (k_out.encoding != KvEncoding::kF32 && k_out.encoding != KvEncoding::kBF16) {
+    return Invalid(op, std::string(k_name), " is ", std::string(Name(k_out.encoding)),
+                   "; allowed: f32, bf16");
+  }
+  if (v_out.encoding != k_out.encoding) {
+    return Invalid(op, std::string(v_name), " is ", std::string(Name(v_out.encoding)),
+                   "; allowed: ", std::string(k_name), "'s ", std::string(Name(k_out.encoding)));
+  }
+  const struct {
+    absl::string_view name;
+    KvSectionView view;
+  } sections[] = {{"k", k}, {"v", v}, {k_name, k_out}, {v_name, v_out}};
+  for (int out = 2; out < 4; ++out) {
+    for (int other = 0; other < out; ++other) {
+      KVBLEND_RETURN_IF_ERROR(CheckSectionDisjoint(op, sections[other].view, sections[other].name,
+                                                   DenseMatrix(sections[out].view), sections[out].name));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 void* Backend::AllocateHost(int64_t bytes) {
@@ -192,33 +226,28 @@ absl::StatusOr<std::unique_ptr<KvCorrection>> Backend::CreateKvCorrection(const 
 absl::Status Backend::CorrectKv(Stream& stream, KvSectionView k, KvSectionView v,
                                 const KvCorrection& correction, MutableKvSectionView k_out,
                                 MutableKvSectionView v_out) {
-  constexpr absl::string_view kOp = "CorrectKv";
-  KVBLEND_RETURN_IF_ERROR(CheckSection(kOp, "k", k, KvPart::kKey, k.rows, correction.cols()));
-  KVBLEND_RETURN_IF_ERROR(CheckSection(kOp, "v", v, KvPart::kValue, k.rows, correction.cols()));
-  KVBLEND_RETURN_IF_ERROR(CheckSection(kOp, "k_out", k_out, KvPart::kKey, k.rows, correction.cols()));
-  KVBLEND_RETURN_IF_ERROR(CheckSection(kOp, "v_out", v_out, KvPart::kValue, k.rows, correction.cols()));
-  if (v.encoding != k.encoding) {
-    return Invalid(kOp, "v is ", std::string(Name(v.encoding)), "; allowed: k's ",
-                   std::string(Name(k.encoding)));
-  }
-  if (k_out.encoding != KvEncoding::kF32 && k_out.encoding != KvEncoding::kBF16) {
-    return Invalid(kOp, "k_out is ", std::string(Name(k_out.encoding)), "; allowed: f32, bf16");
-  }
-  if (v_out.encoding != k_out.encoding) {
-    return Invalid(kOp, "v_out is ", std::string(Name(v_out.encoding)), "; allowed: k_out's ",
-                   std::string(Name(k_out.encoding)));
-  }
-  const struct {
-    absl::string_view name;
-    KvSectionView view;
-  } sections[] = {{"k", k}, {"v", v}, {"k_out", k_out}, {"v_out", v_out}};
-  for (int out = 2; out < 4; ++out) {
-    for (int other = 0; other < out; ++other) {
-      KVBLEND_RETURN_IF_ERROR(CheckSectionDisjoint(kOp, sections[other].view, sections[other].name,
-                                                   DenseMatrix(sections[out].view), sections[out].name));
-    }
-  }
+  KVBLEND_RETURN_IF_ERROR(CheckCorrection("CorrectKv", k, v, correction, k_out, v_out, "k_out", "v_out"));
   return DoCorrectKv(stream, k, v, correction, k_out, v_out);
+}
+
+absl::Status Backend::KvLoadCorrected(Stream& stream, const BatchPlan& plan, const RopeTable& rope,
+                                      KvSectionView k, KvSectionView v, const KvCorrection& correction,
+                                      MutableKvSectionView k_memory, MutableKvSectionView v_memory,
+                                      KvPagesView pages) {
+  constexpr absl::string_view kOp = "KvLoadCorrected";
+  KVBLEND_RETURN_IF_ERROR(CheckScatter(kOp, *this, plan, rope, pages));
+  const int64_t cols = int64_t{pages.num_kv_heads} * pages.head_dim;
+  KVBLEND_RETURN_IF_ERROR(CheckSection(kOp, "k", k, KvPart::kKey, plan.num_rows(), cols));
+  KVBLEND_RETURN_IF_ERROR(CheckCorrection(kOp, k, v, correction, k_memory, v_memory, "k_memory", "v_memory"));
+  return DoKvLoadCorrected(stream, plan, rope, k, v, correction, k_memory, v_memory, pages);
+}
+
+absl::Status Backend::DoKvLoadCorrected(Stream& stream, const BatchPlan& plan, const RopeTable& rope,
+                                        KvSectionView k, KvSectionView v, const KvCorrection& correction,
+                                        MutableKvSectionView k_memory, MutableKvSectionView v_memory,
+                                        KvPagesView pages) {
+  KVBLEND_RETURN_IF_ERROR(DoCorrectKv(stream, k, v, correction, k_memory, v_memory));
+  return DoKvLoad(stream, plan, rope, k_memory, v_memory, pages);
 }
 
 absl::Status Backend::EncodeKv(Stream& stream, ConstMatrixView in, MutableKvSectionView out) {

@@ -250,6 +250,12 @@ class Backend {
   absl::Status CorrectKv(Stream& stream, KvSectionView k, KvSectionView v, const KvCorrection& correction,
                          MutableKvSectionView k_out, MutableKvSectionView v_out);
 
+  /// KvLoad of what CorrectKv makes of k and v, the same values to the last bit.
+  ///   k_memory, v_memory: as CorrectKv's k_out and v_out, where a backend may put it meanwhile; undefined afterwards
+  absl::Status KvLoadCorrected(Stream& stream, const BatchPlan& plan, const RopeTable& rope, KvSectionView k,
+                               KvSectionView v, const KvCorrection& correction, MutableKvSectionView k_memory,
+                               MutableKvSectionView v_memory, KvPagesView pages);
+
   /// Writes K (un-rotated) or V in its stored form; padding between planes becomes zero, so that equal values
   /// give equal bytes. kernels/kv_section.h defines the encodings.
   ///   in: f32 [out.rows, out.cols]
@@ -329,6 +335,10 @@ class Backend {
       const KvCorrectionSpec& spec) = 0;
   virtual absl::Status DoCorrectKv(Stream&, KvSectionView, KvSectionView, const KvCorrection&,
                                    MutableKvSectionView, MutableKvSectionView) = 0;
+  /// CorrectKv, then KvLoad, unless a backend knows better.
+  virtual absl::Status DoKvLoadCorrected(Stream&, const BatchPlan&, const RopeTable&, KvSectionView k,
+                                         KvSectionView v, const KvCorrection&, MutableKvSectionView k_memory,
+                                         MutableKvSectionView v_memory, KvPagesView);
   virtual absl::Status DoEncodeKv(Stream&, ConstMatrixView, MutableKvSectionView) = 0;
   virtual absl::Status DoSelectiveAttention(Stream&, const BatchPlan&, ConstMatrixView, const AttentionSpec&,
                                             KvPagesView, MatrixView) = 0;

@@ -33,6 +33,9 @@ struct CalibrationOptions {
   double held_out = 0.25;  // share of the prompts, the last ones, that the fit is judged on; (0, 1)
   std::string origin;      // what the prompts are, for people; at most 256 bytes
   std::string path;        // file to write; empty: where the engine looks for the model's
+  /// File that keeps what was learned of the prompts so far, every few prompts and when the run ends early: one with the
+  /// same prompts goes on from there, whatever its rank and ridge. It stays. Empty: none.
+  std::string resume;
 };
 
 struct CalibrationReport {
@@ -52,7 +55,8 @@ using CalibrationProgress =
     absl::FunctionRef<absl::Status(int64_t done, int64_t total, std::string_view what)>;
 
 /// Fits on the first prompts, judges on the others, and writes the file only if it lowers the divergence there.
-/// kInvalidArgument: bad options, prompts without a second chunk, fewer than two prompts, bad documents. Otherwise what loading the
+/// kInvalidArgument: bad options, prompts without a second chunk, fewer than two prompts, bad documents, a file to resume
+/// from that is damaged or of another model or other prompts. Otherwise what loading the
 /// model, running it or writing the file gives.
 absl::StatusOr<CalibrationReport> Calibrate(const EngineOptions& engine, const CalibrationOptions& options,
                                             CalibrationProgress progress);

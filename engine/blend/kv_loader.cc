@@ -34,24 +34,39 @@ absl::Status KvLoader::Load(kernels::Stream& stream, int32_t layer, Which which,
   AskFrom(layer);
   for (const Placement& placement : placements_) {
     if (which == Which::kExactOnly && placement.span->source != ChunkSource::kExact) continue;
-    KVBLEND_ASSIGN_OR_RETURN(const store::LayerKv kv, Acquire(stream, *placement.span, layer, keep_going));
-    KVBLEND_RETURN_IF_ERROR(transformer_->backend().KvLoad(stream, *placement.rows, transformer_->rope(layer),
-                                                           kv.k, kv.v, sequence_->Layer(layer)));
+    KVBLEND_ASSIGN_OR_RETURN(const store::LayerKv kv, AcquireStored(*placement.span, layer, keep_going));
+    const kernels::KvPagesView pages = sequence_->Layer(layer);
+    if (const kernels::KvCorrection* correction = CorrectionOf(*placement.span, layer);
+        correction != nullptr) {
+      KVBLEND_ASSIGN_OR_RETURN(const Corrected memory, MemoryFor(kv, layer));
+      KVBLEND_RETURN_IF_ERROR(
+          transformer_->backend().KvLoadCorrected(stream, *placement.rows, transformer_->rope(layer), kv.k,
+                                                  kv.v, *correction, memory.k, memory.v, pages));
+    } else {
+      KVBLEND_RETURN_IF_ERROR(transformer_->backend().KvLoad(stream, *placement.rows,
+                                                             transformer_->rope(layer), kv.k, kv.v, pages));
+    }
     token_layers_ += placement.span->num_tokens();
   }
   seconds_ += absl::ToDoubleSeconds(absl::Now() - start);
   return absl::OkStatus();
 }
 
-absl::StatusOr<store::LayerKv> KvLoader::Acquire(kernels::Stream& stream, const PlannedSpan& span,
-                                                 int32_t layer, KeepGoing keep_going) {
+absl::StatusOr<store::LayerKv> KvLoader::AcquireStored(const PlannedSpan& span, int32_t layer,
+                                                       KeepGoing keep_going) {
   const absl::Time wait_start = absl::Now();
-  KVBLEND_ASSIGN_OR_RETURN(const store::LayerKv stored, AcquireLayer(*span.entry, layer, keep_going));
+  absl::StatusOr<store::LayerKv> stored = AcquireLayer(*span.entry, layer, keep_going);
   stall_seconds_ += absl::ToDoubleSeconds(absl::Now() - wait_start);
-  const kernels::KvCorrection* correction =
-      correction_->correction == nullptr ? nullptr : correction_->correction->layers[layer].get();
+  return stored;
+}
+
+const kernels::KvCorrection* KvLoader::CorrectionOf(const PlannedSpan& span, int32_t layer) const {
   // What stands where it was computed is right as it is, and what stood behind other tokens deviates otherwise.
-  if (correction == nullptr || span.source != ChunkSource::kBlended) return stored;
+  if (correction_->correction == nullptr || span.source != ChunkSource::kBlended) return nullptr;
+  return correction_->correction->layers[layer].get();
+}
+
+absl::StatusOr<KvLoader::Corrected> KvLoader::MemoryFor(const store::LayerKv& stored, int32_t layer) {
   const kernels::DataType dtype = sequence_->Layer(layer).dtype == kernels::DataType::kBF16
                                       ? kernels::DataType::kBF16
                                       : kernels::DataType::kF32;
@@ -67,8 +82,18 @@ absl::StatusOr<store::LayerKv> KvLoader::Acquire(kernels::Stream& stream, const 
   };
   KVBLEND_ASSIGN_OR_RETURN(const auto k, section(correction_->k, kernels::KvPart::kKey));
   KVBLEND_ASSIGN_OR_RETURN(const auto v, section(correction_->v, kernels::KvPart::kValue));
-  KVBLEND_RETURN_IF_ERROR(transformer_->backend().CorrectKv(stream, stored.k, stored.v, *correction, k, v));
-  return store::LayerKv{k, v};
+  return Corrected{k, v};
+}
+
+absl::StatusOr<store::LayerKv> KvLoader::Acquire(kernels::Stream& stream, const PlannedSpan& span,
+                                                 int32_t layer, KeepGoing keep_going) {
+  KVBLEND_ASSIGN_OR_RETURN(const store::LayerKv stored, AcquireStored(span, layer, keep_going));
+  const kernels::KvCorrection* correction = CorrectionOf(span, layer);
+  if (correction == nullptr) return stored;
+  KVBLEND_ASSIGN_OR_RETURN(const Corrected memory, MemoryFor(stored, layer));
+  KVBLEND_RETURN_IF_ERROR(
+      transformer_->backend().CorrectKv(stream, stored.k, stored.v, *correction, memory.k, memory.v));
+  return store::LayerKv{memory.k, memory.v};
 }
 
 }  // namespace kvblend::blend

@@ -68,6 +68,15 @@ class KvLoader {
         correction_(&correction) {}
 
   void AskFrom(int32_t layer);
+  /// As Acquire, uncorrected.
+  absl::StatusOr<store::LayerKv> AcquireStored(const PlannedSpan& span, int32_t layer, KeepGoing keep_going);
+  /// What corrects a layer of a span; null: nothing does.
+  const kernels::KvCorrection* CorrectionOf(const PlannedSpan& span, int32_t layer) const;
+  /// Memory for what a correction makes of `stored`.
+  struct Corrected {
+    kernels::MutableKvSectionView k, v;
+  };
+  absl::StatusOr<Corrected> MemoryFor(const store::LayerKv& stored, int32_t layer);
 
   const PagedSequence* sequence_;
   const model::Transformer* transformer_;

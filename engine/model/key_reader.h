@@ -8,8 +8,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "engine/model/gguf_file.h"
-#include "engine/model/gguf_text.h"
+#include "engine/model/gguf/gguf_file.h"
+#include "engine/model/gguf/gguf_text.h"
 
 namespace kvblend::model {
 

@@ -12,7 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "engine/model/architecture.h"
-#include "engine/model/gguf_file.h"
+#include "engine/model/gguf/gguf_file.h"
 #include "engine/model/rope_config.h"
 #include "engine/text/tokenizer.h"
 #include "kernels/backend.h"

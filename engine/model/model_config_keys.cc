@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "base/status_macros.h"
-#include "engine/model/gguf_text.h"
+#include "engine/model/gguf/gguf_text.h"
 
 namespace kvblend::model {
 namespace {

@@ -3,7 +3,7 @@
 
 #include "absl/status/status.h"
 #include "engine/model/architecture.h"
-#include "engine/model/gguf_file.h"
+#include "engine/model/gguf/gguf_file.h"
 
 namespace kvblend::model {
 

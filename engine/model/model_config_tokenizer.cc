@@ -4,7 +4,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "base/status_macros.h"
-#include "engine/model/gguf_text.h"
+#include "engine/model/gguf/gguf_text.h"
 #include "engine/model/model_config.h"
 #include "engine/text/hugging_face/tokenizer_json.h"
 #include "engine/text/utf8.h"

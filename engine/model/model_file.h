@@ -4,7 +4,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "engine/model/gguf_file.h"
+#include "engine/model/gguf/gguf_file.h"
 
 namespace kvblend::model {
 

@@ -3,7 +3,7 @@
 #include <array>
 
 #include "absl/container/flat_hash_set.h"
-#include "engine/model/gguf_text.h"
+#include "engine/model/gguf/gguf_text.h"
 
 namespace kvblend::model {
 namespace {

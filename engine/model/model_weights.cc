@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "base/status_macros.h"
-#include "engine/model/dequantize.h"
-#include "engine/model/gguf_text.h"
+#include "engine/model/gguf/dequantize.h"
+#include "engine/model/gguf/gguf_text.h"
 #include "engine/model/model_tensors.h"
 
 namespace kvblend::model {

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <type_traits>
 
-#include "engine/model/gguf_text.h"
+#include "engine/model/gguf/gguf_text.h"
 #include "engine/model/model_weights.h"
 
 namespace kvblend::model {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/status_macros.h"
-#include "engine/model/gguf_text.h"
+#include "engine/model/gguf/gguf_text.h"
 #include "engine/model/key_reader.h"
 #include "engine/model/model_tensors.h"
 

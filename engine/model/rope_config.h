@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "engine/model/architecture.h"
-#include "engine/model/gguf_file.h"
+#include "engine/model/gguf/gguf_file.h"
 
 namespace kvblend::model {
 

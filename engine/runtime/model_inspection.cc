@@ -9,8 +9,8 @@
 #include "base/status_macros.h"
 #include "engine/api/chunk_key.h"
 #include "engine/api/model_report.h"
-#include "engine/model/dequantize.h"
-#include "engine/model/gguf_file.h"
+#include "engine/model/gguf/dequantize.h"
+#include "engine/model/gguf/gguf_file.h"
 #include "engine/model/model_config.h"
 #include "engine/model/model_file.h"
 #include "engine/model/model_weights.h"
@@ -62,7 +62,7 @@ void AddTensors(const model::GgufFile& file, ModelReport& report) {
 
 absl::Status Runs(const model::GgufFile& file) {
   KVBLEND_ASSIGN_OR_RETURN(const model::ModelConfig config, model::ReadModelConfig(file));
-  return LoadModelText(file, config).status();
+  return LoadModelText(file, config, "auto").status();
 }
 
 std::string TokenizerOf(const model::GgufFile& file) {

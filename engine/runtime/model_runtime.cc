@@ -5,7 +5,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "engine/model/gguf_file.h"
+#include "engine/model/gguf/gguf_file.h"
 #include "engine/model/model_file.h"
 #include "engine/runtime/compute_names.h"
 #include "engine/runtime/model_text.h"

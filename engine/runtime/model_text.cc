@@ -17,8 +17,8 @@ absl::StatusOr<ModelText> LoadModelText(const model::GgufFile& file, const model
   const bool may_have_fewer = !file.HasKey("tokenizer.ggml.model");
   const int32_t tokens = text.tokenizer->vocab_size();
   if (tokens > config.vocab_size || (tokens < config.vocab_size && !may_have_fewer)) {
-    return absl::InvalidArgumentError(absl::StrCat(file.name(), ": the tokenizer has ", tokens,
-                                                   " tokens, the model ", config.vocab_size));
+    return absl::InvalidArgumentError(
+        absl::StrCat(file.name(), ": the tokenizer has ", tokens, " tokens, the model ", config.vocab_size));
   }
   KVBLEND_ASSIGN_OR_RETURN(text.chat_template,
                            text::ChatTemplate::Create(*text.tokenizer, {.source = config.chat_template,

@@ -13,6 +13,7 @@
 #include "engine/generate/log_softmax.h"
 #include "engine/kv/correction_file.h"
 #include "engine/kv/correction_fit.h"
+#include "engine/kv/moments_checkpoint.h"
 #include "engine/kv/pair_moments.h"
 #include "engine/kv/section_rows.h"
 #include "engine/prompt/corpus_prompts.h"
@@ -24,6 +25,7 @@ namespace kvblend {
 namespace {
 
 constexpr int32_t kJudgedTokens = 16;
+constexpr int64_t kSavedEvery = 4;  // prompts: that much is lost when the process is killed
 
 absl::Status NeverStop() { return absl::OkStatus(); }
 
@@ -239,6 +241,26 @@ class Calibration {
   model::ScratchMatrix mass_, fresh_;
 };
 
+/// Of prompts so laid out: another model or tokenizer gives another checkpoint.
+kv::MomentsCheckpoint CheckpointOf(const ModelRuntime& runtime, const CalibrationOptions& options,
+                                   const std::vector<prompt::PromptLayout>& layouts, int64_t fitted) {
+  std::vector<std::vector<int32_t>> prompts;
+  for (const prompt::PromptLayout& layout : layouts) {
+    std::vector<int32_t>& numbers = prompts.emplace_back();
+    for (const prompt::Span& span : layout.spans) numbers.push_back(span.begin);
+    numbers.insert(numbers.end(), layout.token_ids.begin(), layout.token_ids.end());
+  }
+  const store::KvFormat& format = runtime.key_space.format;
+  return {options.resume,
+          {.model_fingerprint = runtime.key_space.model_fingerprint,
+           .anchoring = options.anchoring,
+           .encoding = static_cast<uint32_t>(format.encoding),
+           .num_layers = format.num_layers,
+           .num_kv_heads = format.num_kv_heads,
+           .head_dim = format.head_dim},
+          kv::CheckpointPrompts::Of(prompts, fitted)};
+}
+
 }  // namespace
 
 absl::StatusOr<CalibrationReport> Calibrate(const EngineOptions& engine, const CalibrationOptions& given,
@@ -273,15 +295,27 @@ absl::StatusOr<CalibrationReport> Calibrate(const EngineOptions& engine, const C
                                    .head_dim = format.head_dim,
                                    .rank = options.rank};
   correction.rank = static_cast<int32_t>(std::min<int64_t>(correction.rank, correction.channels()));
-  Moments fitted(format.num_layers, kv::PairMoments(correction.channels())), judged = fitted;
   std::vector<prompt::PromptLayout> layouts;
-  for (int64_t i = 0; i < total; ++i) {
-    const bool fits = i < report.fitted_prompts;
-    KVBLEND_RETURN_IF_ERROR(progress(i, total + held_out, fits ? "pairs to fit" : "pairs to judge by"));
-    KVBLEND_ASSIGN_OR_RETURN(prompt::PromptLayout layout, calibration.Layout(options.prompts[i]));
-    KVBLEND_RETURN_IF_ERROR(calibration.AddPairs(layout, fits ? fitted : judged));
-    if (!fits) layouts.push_back(std::move(layout));
+  for (const Prompt& prompt : options.prompts) {
+    KVBLEND_ASSIGN_OR_RETURN(layouts.emplace_back(), calibration.Layout(prompt));
   }
+  const kv::MomentsCheckpoint checkpoint = CheckpointOf(*runtime, options, layouts, report.fitted_prompts);
+  KVBLEND_ASSIGN_OR_RETURN(kv::LearnerState learned, checkpoint.Restore());
+  int64_t saved = learned.fitted_chunks + learned.kept_back_chunks;
+  for (int64_t i = saved; i < total; ++i) {
+    const bool fits = i < report.fitted_prompts;
+    const absl::Status going = progress(i, total + held_out, fits ? "pairs to fit" : "pairs to judge by");
+    if (i - saved >= (going.ok() ? kSavedEvery : 1)) {
+      KVBLEND_RETURN_IF_ERROR(checkpoint.Save(learned));
+      saved = i;
+    }
+    KVBLEND_RETURN_IF_ERROR(going);
+    KVBLEND_RETURN_IF_ERROR(calibration.AddPairs(layouts[i], fits ? learned.fitted : learned.kept_back));
+    ++(fits ? learned.fitted_chunks : learned.kept_back_chunks);
+  }
+  if (saved < total) KVBLEND_RETURN_IF_ERROR(checkpoint.Save(learned));
+  layouts.erase(layouts.begin(), layouts.begin() + report.fitted_prompts);
+  const Moments &fitted = learned.fitted, &judged = learned.kept_back;
   report.fitted_tokens = fitted.front().count();
   for (int32_t layer = 0; layer < format.num_layers; ++layer) {
     kv::LayerCorrection fit = kv::FitLayer(fitted[layer], {.rank = correction.rank, .ridge = options.ridge});

@@ -161,6 +161,17 @@ class CpuBackend final : public HostBackend {
     return absl::OkStatus();
   }
 
+  absl::Status DoKvLoadCorrected(Stream&, const BatchPlan& batch, const RopeTable& table, KvSectionView k,
+                                 KvSectionView v, const KvCorrection& correction,
+                                 MutableKvSectionView k_memory, MutableKvSectionView v_memory,
+                                 KvPagesView pages) override {
+    KVBLEND_ASSIGN_OR_RETURN(const auto* plan, HostBatchPlan::From(batch));
+    KVBLEND_ASSIGN_OR_RETURN(const auto* rope, HostRopeTable::From(table));
+    KVBLEND_ASSIGN_OR_RETURN(const auto* own, OfOwnKind<CpuKvCorrection>(correction, "the KvCorrection was"));
+    CpuKvLoadCorrected(context_, {*plan, *rope, pages}, k, v, *own, k_memory, v_memory);
+    return absl::OkStatus();
+  }
+
   absl::Status DoEncodeKv(Stream&, ConstMatrixView in, MutableKvSectionView out) override {
     CpuEncodeKv(context_, in, out);
     return absl::OkStatus();

@@ -23,6 +23,7 @@ inline void AddEngineArguments(CLI::App& app, EngineOptions& engine, std::string
   app.add_option("--gemm", engine.gemm);
   app.add_option("--kv-dtype", engine.kv_dtype);
   app.add_option("--chunk-format", engine.chunk_format);
+  app.add_option("--correction", engine.correction, "of stored KV: a file, none, or auto");
   app.add_option("--device", engine.device);
   app.add_option("--page-size", engine.page_size)->check(Count());
   app.add_option("--threads", engine.num_threads, "0: one per processor")->check(Count(0));

@@ -2,7 +2,9 @@
 // every round, so that a drifting machine hits all alike; medians.
 //
 // With --mode only that one is measured, as a profiler wants it. With --disk the chunks lie there and nowhere
-// else: before every measured prompt the engine starts anew.
+// else: before every measured prompt the engine starts anew. With a --correction, modes that use it are measured
+// without it as well.
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <set>
@@ -34,6 +36,13 @@ Mode MakeMode(std::string name, Reuse reuse, Policy policy, double ratio,
   mode.blend.ratio = ratio;
   mode.blend.anchoring = anchoring;
   mode.blend.store_misses = false;
+  return mode;
+}
+
+/// The same as it is without the engine's correction.
+Mode Uncorrected(Mode mode) {
+  mode.name += " uncorrected";
+  mode.blend.correction = false;
   return mode;
 }
 
@@ -125,6 +134,12 @@ int Main(int argc, char** argv) {
       MakeMode("query 0.15", Reuse::kChunks, Policy::kQuery, 0.15),
       MakeMode("hkvd 0.15", Reuse::kChunks, Policy::kHkvd, 0.15),
   };
+  if (!(*engine)->Stats().correction.version.empty()) {
+    for (const char* name : {"reuse", "query 0.05"}) {
+      const auto mode = std::ranges::find(modes, name, &Mode::name);
+      modes.insert(mode + 1, Uncorrected(*mode));
+    }
+  }
   if (!only.empty()) {
     std::set<std::string> wanted(only.begin(), only.end());
     std::erase_if(modes, [&](const Mode& mode) { return !wanted.contains(mode.name); });
@@ -146,12 +161,12 @@ int Main(int argc, char** argv) {
     }
   }
   const double first = Median(modes[0], kTtft);
-  std::printf("prompt %d tokens, %d rounds, medians\n%-11s %9s %8s %9s %9s %9s %9s %9s %9s %11s\n",
+  std::printf("prompt %d tokens, %d rounds, medians\n%-22s %9s %8s %9s %9s %9s %9s %9s %9s %11s\n",
               modes[0].reports[0].prompt_tokens, rounds, "mode", "TTFT s", "speed-up", "lookup s", "load s",
               "stall s", "select s", "prefill s", "tok/s", "recomputed");
   for (const Mode& mode : modes) {
     const double seconds = Median(mode, kTtft);
-    std::printf("%-11s %9.3f %7.1fx %9.3f %9.3f %9.3f %9.3f %9.3f %9.0f %11d\n", mode.name.c_str(), seconds,
+    std::printf("%-22s %9.3f %7.1fx %9.3f %9.3f %9.3f %9.3f %9.3f %9.0f %11d\n", mode.name.c_str(), seconds,
                 first / seconds, Median(mode, &PromptReport::lookup_seconds),
                 Median(mode, &PromptReport::load_seconds), Median(mode, &PromptReport::stall_seconds),
                 Median(mode, &PromptReport::select_seconds), Median(mode, &PromptReport::prefill_seconds),

@@ -6,6 +6,7 @@ import unittest
 from project import ROOT, read, run
 
 SCRIPTS = ("deploy/install_dependencies.sh", "deploy/build.sh", "deploy/fetch_model.sh", "deploy/quickstart.sh",
+           "deploy/make_correction.sh",
            "tests/run.sh", "tests/lint.sh")
 # Called by other scripts only.
 INNER_SCRIPTS = (".ci/run", "tests/fuzz/run_fuzzer.sh")
@@ -27,6 +28,7 @@ class ScriptsTest(unittest.TestCase):
         for script, argument, named in (("deploy/install_dependencies.sh", "--no-such-flag", "--no-such-flag"),
                                         ("deploy/fetch_model.sh", "no-such-model", "'no-such-model'"),
                                         ("deploy/quickstart.sh", "--no-such-flag", "--no-such-flag"),
+                                        ("deploy/make_correction.sh", "--no-such-flag", "--no-such-flag"),
                                         ("tests/run.sh", "--no-such-flag", "--no-such-flag"),
                                         ("tests/run.sh", "--sanitizers=msan", "'msan'"),
                                         ("tests/run.sh", "--fuzz=long", "'long'")):

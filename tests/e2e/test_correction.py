@@ -1,9 +1,10 @@
 """A correction is learned by the command line, found by the server, and refused when it is not whole or not the model's."""
 import json
+import subprocess
 
 import pytest
 
-from conftest import CHUNKS, FLAGS, MODEL, ROOT, run
+from conftest import BIN_DIR, CHUNKS, ENVIRONMENT, FLAGS, MODEL, ROOT, run, wait_until
 
 SAMPLE = ROOT / "tests/fixtures/musique_sample.json"
 
@@ -49,6 +50,26 @@ def test_documents_will_do(tmp_path):
     assert (learned["fitted_prompts"], learned["held_out_prompts"]) == (6, 2)
     assert learned["kl_after"] < learned["kl_before"]
     assert run("kvblend", "info", "--model", MODEL, "--correction", path).returncode == 0
+
+
+def test_a_calibration_that_is_killed_goes_on(tmp_path):
+    whole, resumed, moments = tmp_path / "whole", tmp_path / "resumed", tmp_path / "moments"
+    arguments = ["calibrate", "--model", MODEL, "--data", SAMPLE, "--passages", "2", "--held-out", "0.2"]
+    assert run("kvblend", *arguments, "--n", "5", "--output", whole).returncode == 0
+    assert not moments.exists()
+
+    command = [BIN_DIR / "kvblend", *arguments, "--n", "5", "--output", resumed, "--resume", moments]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=ENVIRONMENT) as process:
+        wait_until(lambda: moments.exists() or process.poll() is not None, "the moments of four prompts")
+        process.kill()
+    assert not resumed.exists()
+    done = run("kvblend", *arguments, "--n", "5", "--output", resumed, "--resume", moments)
+    assert done.returncode == 0, done.stderr
+    assert resumed.read_bytes() == whole.read_bytes()
+
+    refusal = run("kvblend", *arguments, "--n", "4", "--output", resumed, "--resume", moments)
+    assert refusal.returncode != 0
+    assert str(moments) in refusal.stderr and "of other prompts" in refusal.stderr
 
 
 @pytest.mark.parametrize("arguments, message", [

@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "base/status_macros.h"
-#include "engine/model/files/gguf_split.h"
 #include "engine/model/files/safetensors.h"
-#include "engine/model/gguf_parser.h"
+#include "engine/model/gguf/gguf_parser.h"
+#include "engine/model/gguf/gguf_split.h"
 #include "engine/model/model_config.h"
 #include "engine/model/model_weights.h"
 

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "base/status_macros.h"
-#include "engine/model/dequantize.h"
-#include "engine/model/gguf_file.h"
+#include "engine/model/gguf/dequantize.h"
+#include "engine/model/gguf/gguf_file.h"
 #include "engine/model/model_config.h"
 #include "engine/model/model_weights.h"
 #include "kernels/backend.h"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "engine/kv/page_pool.h"
-#include "engine/model/gguf_file.h"
+#include "engine/model/gguf/gguf_file.h"
 #include "engine/model/model_config.h"
 #include "engine/model/model_weights.h"
 #include "engine/model/transformer.h"

@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "engine/model/gguf_file.h"
+#include "engine/model/gguf/gguf_file.h"
 #include "engine/model/model_config.h"
 
 namespace kvblend::model {

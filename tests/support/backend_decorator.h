@@ -96,6 +96,14 @@ class BackendDecorator : public kernels::Backend {
                            kernels::MutableKvSectionView v_out) override {
     return inner_->CorrectKv(stream, k, v, correction, k_out, v_out);
   }
+  absl::Status DoKvLoadCorrected(Stream& stream, const Plan& plan, const kernels::RopeTable& rope,
+                                 kernels::KvSectionView k, kernels::KvSectionView v,
+                                 const kernels::KvCorrection& correction,
+                                 kernels::MutableKvSectionView k_memory,
+                                 kernels::MutableKvSectionView v_memory,
+                                 kernels::KvPagesView pages) override {
+    return inner_->KvLoadCorrected(stream, plan, rope, k, v, correction, k_memory, v_memory, pages);
+  }
   absl::Status DoEncodeKv(Stream& stream, View in, kernels::MutableKvSectionView out) override {
     return inner_->EncodeKv(stream, in, out);
   }

@@ -173,7 +173,7 @@ constexpr HfTensorName kQwen3MoeExperts[] = {
 #undef KVBLEND_QUERY_KEY_NORM_TENSORS
 #undef KVBLEND_MLP_TENSORS
 
-const HfArchitecture kArchitectures[] = {
+const HfArchitecture kFolderArchitectures[] = {
     {.model_type = "llama",
      .architecture = "llama",
      .permuted = true,
@@ -263,6 +263,6 @@ const HfArchitecture kArchitectures[] = {
 
 absl::Span<const HfField> HfCommonFields() { return kCommonFields; }
 
-absl::Span<const HfArchitecture> HfArchitectures() { return kArchitectures; }
+absl::Span<const HfArchitecture> HfArchitectures() { return kFolderArchitectures; }
 
 }  // namespace kvblend::model

@@ -7,7 +7,7 @@
 
 #include "base/status_macros.h"
 #include "engine/model/files/json_text.h"
-#include "engine/model/gguf_text.h"
+#include "engine/model/gguf/gguf_text.h"
 
 namespace kvblend::model {
 namespace {

@@ -13,7 +13,7 @@
 #include "engine/model/files/json_text.h"
 #include "engine/model/files/mapped_file.h"
 #include "engine/model/files/safetensors.h"
-#include "engine/model/gguf_text.h"
+#include "engine/model/gguf/gguf_text.h"
 #include "engine/text/utf8.h"
 
 namespace kvblend::model {

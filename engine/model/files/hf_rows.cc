@@ -4,8 +4,8 @@
 #include <cstring>
 #include <limits>
 
-#include "engine/model/dequantize.h"
-#include "engine/model/gguf_text.h"
+#include "engine/model/gguf/dequantize.h"
+#include "engine/model/gguf/gguf_text.h"
 
 namespace kvblend::model {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "absl/types/span.h"
 #include "engine/model/files/safetensors.h"
-#include "engine/model/gguf_file.h"
+#include "engine/model/gguf/gguf_file.h"
 
 namespace kvblend::model {
 

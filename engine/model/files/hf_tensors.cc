@@ -8,9 +8,9 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "base/status_macros.h"
-#include "engine/model/dequantize.h"
 #include "engine/model/files/hf_rows.h"
-#include "engine/model/gguf_text.h"
+#include "engine/model/gguf/dequantize.h"
+#include "engine/model/gguf/gguf_text.h"
 
 namespace kvblend::model {
 namespace {

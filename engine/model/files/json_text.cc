@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
-#include "engine/model/gguf_text.h"
+#include "engine/model/gguf/gguf_text.h"
 
 namespace kvblend::model {
 namespace {

@@ -7,7 +7,7 @@
 
 #include <cerrno>
 
-#include "engine/model/gguf_text.h"
+#include "engine/model/gguf/gguf_text.h"
 
 namespace kvblend::model {
 

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/model/gguf_file.h"
+#include "engine/model/gguf/gguf_file.h"
 
 namespace kvblend::model {
 

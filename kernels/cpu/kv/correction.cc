@@ -47,12 +47,6 @@ class RowReader {
   std::optional<RowDecoder> decoder_;
 };
 
-/// Whether the fused loop takes the sections; others are decoded into rows of f32 first.
-bool CorrectsDirectly(const CpuContext& context, const KvSectionView& in, const KvSectionView& out) {
-  return context.gemm_dtype == DataType::kBF16 && simd::HasBf16Dots() && in.cols % kKvGroup == 0 &&
-         out.encoding == KvEncoding::kBF16 && (IsQuantized(in.encoding) || in.encoding == KvEncoding::kBF16);
-}
-
 }  // namespace
 
 CpuKvCorrection::CpuKvCorrection(const KvCorrectionSpec& spec)
@@ -78,20 +72,32 @@ simd::CorrectionWeights CpuKvCorrection::weights() const {
           .rank = rank_};
 }
 
+// Others are decoded into rows of f32 first.
+bool CorrectsGroups(const CpuContext& context, const KvSectionView& in, KvEncoding out) {
+  return context.gemm_dtype == DataType::kBF16 && simd::HasBf16Dots() && in.cols % kKvGroup == 0 &&
+         out == KvEncoding::kBF16 && (IsQuantized(in.encoding) || in.encoding == KvEncoding::kBF16);
+}
+
+void CorrectGroup(KvSectionView k, KvSectionView v, const CpuKvCorrection& correction, int64_t row,
+                  int64_t count, uint16_t* k_out, uint16_t* v_out) {
+  const simd::CorrectionWeights weights = correction.weights();
+  auto* scratch = ThreadScratch<uint32_t>(ScratchSlot::kDecoded, weights.scratch_floats());
+  simd::CorrectGroupBf16(weights, row, StoredRowsOf(k, row, count), StoredRowsOf(v, row, count), k.cols,
+                         scratch, k_out, v_out);
+}
+
 void CpuCorrectKv(CpuContext& context, KvSectionView k, KvSectionView v, const CpuKvCorrection& correction,
                   MutableKvSectionView k_out, MutableKvSectionView v_out) {
-  const simd::CorrectionWeights weights = correction.weights();
-  if (CorrectsDirectly(context, k, k_out)) {
+  if (CorrectsGroups(context, k, k_out.encoding)) {
     const int64_t groups = (k.rows + kKvGroup - 1) / kKvGroup;
     context.pool.ParallelFor(groups, [&](int64_t group) {
       const int64_t begin = group * kKvGroup, count = std::min(kKvGroup, k.rows - begin);
-      auto* scratch = ThreadScratch<uint32_t>(ScratchSlot::kDecoded, weights.scratch_floats());
-      simd::CorrectGroupBf16(weights, begin, StoredRowsOf(k, begin, count), StoredRowsOf(v, begin, count),
-                             k.cols, scratch, static_cast<uint16_t*>(k_out.data) + begin * k.cols,
-                             static_cast<uint16_t*>(v_out.data) + begin * k.cols);
+      CorrectGroup(k, v, correction, begin, count, static_cast<uint16_t*>(k_out.data) + begin * k.cols,
+                   static_cast<uint16_t*>(v_out.data) + begin * k.cols);
     });
     return;
   }
+  const simd::CorrectionWeights weights = correction.weights();
   const DataType out_type = DenseType(k_out.encoding);
   auto* k_bytes = static_cast<std::byte*>(k_out.data);
   auto* v_bytes = static_cast<std::byte*>(v_out.data);

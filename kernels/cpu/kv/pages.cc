@@ -57,9 +57,17 @@ bool LoadsDirectly(const KvPagesView& pages, KvEncoding encoding) {
          in_lines(pages.v) && (IsQuantized(encoding) || encoding == KvEncoding::kBF16);
 }
 
+/// Sections whose first row is row `first` of the batch, a whole number of groups behind its first one.
+struct LoadedSections {
+  const KvSectionView &k, &v;
+  int64_t first;
+
+  simd::StoredRows Keys(int64_t row, int64_t count) const { return StoredRowsOf(k, row - first, count); }
+  simd::StoredRows Values(int64_t row, int64_t count) const { return StoredRowsOf(v, row - first, count); }
+};
+
 /// Rows [row, row + count) of one group of tokens, into pages of layout kRows.
-void LoadGroup(const KvTarget& target, int64_t row, int64_t count, const KvSectionView& k,
-               const KvSectionView& v) {
+void LoadGroup(const KvTarget& target, int64_t row, int64_t count, const LoadedSections& from) {
   const KvPagesView& pages = target.pages;
   std::array<int64_t, kKvGroup> slots;
   std::array<const float*, kKvGroup> cos;
@@ -73,9 +81,9 @@ void LoadGroup(const KvTarget& target, int64_t row, int64_t count, const KvSecti
                      .head_stride = int64_t{pages.page_size} * pages.head_dim,
                      .num_heads = pages.num_kv_heads,
                      .head_dim = pages.head_dim};
-  simd::LoadKeys(StoredRowsOf(k, row, count), target.rope.layout(), cos.data(), out);
+  simd::LoadKeys(from.Keys(row, count), target.rope.layout(), cos.data(), out);
   out.pages = static_cast<uint16_t*>(pages.v);
-  simd::LoadValues(StoredRowsOf(v, row, count), out);
+  simd::LoadValues(from.Values(row, count), out);
 }
 
 // --- pages of layout kTiles ---
@@ -153,22 +161,22 @@ void ScatterRun(const KvTarget& target, const TokenRun& run, ConstMatrixView k, 
 }
 
 /// Tokens of one page.
-void LoadRun(const KvTarget& target, const TokenRun& run, const KvSectionView& k, const KvSectionView& v) {
+void LoadRun(const KvTarget& target, const TokenRun& run, const LoadedSections& from) {
   const KvPagesView& pages = target.pages;
   const int64_t head_stride = pages.page_size * pages.head_dim / 2;  // words
-  simd::LoadValuePairs(StoredRowsOf(v, run.row, run.count), {.pair = ValuePair(pages, run.slot, run.token),
-                                                             .odd = run.token % 2 != 0,
-                                                             .head_stride = head_stride,
-                                                             .num_heads = pages.num_kv_heads,
-                                                             .head_dim = pages.head_dim});
+  simd::LoadValuePairs(from.Values(run.row, run.count), {.pair = ValuePair(pages, run.slot, run.token),
+                                                         .odd = run.token % 2 != 0,
+                                                         .head_stride = head_stride,
+                                                         .num_heads = pages.num_kv_heads,
+                                                         .head_dim = pages.head_dim});
   std::array<const float*, simd::kTileColumns> cos;
   for (int64_t i = 0; i < run.count;) {
     const int64_t first = (run.token + i) % simd::kTileColumns,
                   count = std::min(run.count - i, simd::kTileColumns - first);
     std::array<simd::StoredRows, 2> parts;  // of different groups
     const int64_t row = run.row + i, of_group = std::min(count, kKvGroup - row % kKvGroup);
-    parts[0] = StoredRowsOf(k, row, of_group);
-    if (of_group < count) parts[1] = StoredRowsOf(k, row + of_group, count - of_group);
+    parts[0] = from.Keys(row, of_group);
+    if (of_group < count) parts[1] = from.Keys(row + of_group, count - of_group);
     for (int64_t j = 0; j < count; ++j) cos[j] = target.rope.cos(target.plan.position(row + j));
     simd::LoadKeyTile(absl::MakeConstSpan(parts.data(), of_group < count ? 2 : 1), target.rope.layout(),
                       cos.data(),
@@ -179,6 +187,33 @@ void LoadRun(const KvTarget& target, const TokenRun& run, const KvSectionView& k
                        .head_dim = pages.head_dim});
     i += count;
   }
+}
+
+// Rows that a thread loads at a time: the end of a part waits for its writes.
+constexpr int64_t kPartRows = 4 * kKvGroup;
+
+/// Rows [begin, end) of the batch, one part. REQUIRES: LoadsDirectly
+void LoadPart(const KvTarget& target, int64_t begin, int64_t end, const LoadedSections& from) {
+  if (target.pages.layout == PageLayout::kTiles) {
+    for (int64_t i = begin; i < end;) {
+      const TokenRun run = TokenRun::At(target, i, end, target.pages.page_size);
+      LoadRun(target, run, from);
+      i += run.count;
+    }
+  } else {
+    for (int64_t i = begin; i < end; i += kKvGroup) {
+      LoadGroup(target, i, std::min(kKvGroup, end - i), from);
+    }
+  }
+  simd::FinishLoads();
+}
+
+/// load(begin, end) for every part of `rows`.
+template <typename Load>
+void ForParts(CpuContext& context, int64_t rows, const Load& load) {
+  context.pool.ParallelFor((rows + kPartRows - 1) / kPartRows, [&](int64_t part) {
+    load(part * kPartRows, std::min(rows, (part + 1) * kPartRows));
+  });
 }
 
 /// Rows [begin, end) of the batch. k, v: these rows
@@ -206,24 +241,7 @@ void CpuKvScatter(CpuContext& context, const KvTarget& target, ConstMatrixView k
 
 void CpuKvLoad(CpuContext& context, const KvTarget& target, KvSectionView k, KvSectionView v) {
   if (LoadsDirectly(target.pages, k.encoding)) {
-    // Some groups at a time: the end of a part waits for its writes.
-    constexpr int64_t kGroupsPerPart = 4;
-    constexpr int64_t kPartRows = kGroupsPerPart * kKvGroup;
-    context.pool.ParallelFor((k.rows + kPartRows - 1) / kPartRows, [&](int64_t part) {
-      const int64_t begin = part * kPartRows, end = std::min(k.rows, begin + kPartRows);
-      if (target.pages.layout == PageLayout::kTiles) {
-        for (int64_t i = begin; i < end;) {
-          const TokenRun run = TokenRun::At(target, i, end, target.pages.page_size);
-          LoadRun(target, run, k, v);
-          i += run.count;
-        }
-      } else {
-        for (int64_t i = begin; i < end; i += kKvGroup) {
-          LoadGroup(target, i, std::min(kKvGroup, end - i), k, v);
-        }
-      }
-      simd::FinishLoads();
-    });
+    ForParts(context, k.rows, [&](int64_t begin, int64_t end) { LoadPart(target, begin, end, {k, v, 0}); });
     return;
   }
   if (!IsQuantized(k.encoding)) return CpuKvScatter(context, target, DenseMatrix(k), DenseMatrix(v));
@@ -241,6 +259,27 @@ void CpuKvLoad(CpuContext& context, const KvTarget& target, KvSectionView k, KvS
       }
       ScatterRows(target, i, i + count, k_rows, v_rows);
     }
+  });
+}
+
+void CpuKvLoadCorrected(CpuContext& context, const KvTarget& target, KvSectionView k, KvSectionView v,
+                        const CpuKvCorrection& correction, MutableKvSectionView k_memory,
+                        MutableKvSectionView v_memory) {
+  if (!CorrectsGroups(context, k, k_memory.encoding) || !LoadsDirectly(target.pages, KvEncoding::kBF16)) {
+    CpuCorrectKv(context, k, v, correction, k_memory, v_memory);
+    return CpuKvLoad(context, target, k_memory, v_memory);
+  }
+  // What a thread corrects it loads itself, while it is in its caches.
+  ForParts(context, k.rows, [&](int64_t begin, int64_t end) {
+    auto* keys = ThreadScratch<uint16_t>(ScratchSlot::kCorrected, 2 * kPartRows * k.cols);
+    uint16_t* values = keys + kPartRows * k.cols;
+    for (int64_t i = begin; i < end; i += kKvGroup) {
+      const int64_t offset = (i - begin) * k.cols;
+      CorrectGroup(k, v, correction, i, std::min(kKvGroup, end - i), keys + offset, values + offset);
+    }
+    const KvSectionView k_part{keys, KvEncoding::kBF16, KvPart::kKey, end - begin, k.cols},
+        v_part{values, KvEncoding::kBF16, KvPart::kValue, end - begin, k.cols};
+    LoadPart(target, begin, end, {k_part, v_part, begin});
   });
 }
 

@@ -23,6 +23,7 @@ enum class ScratchSlot : uint8_t {
   kOutput,
   kRow,
   kDecoded,
+  kCorrected,
   kCodes,
   kWeights,
   kHeads,

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "hwy/cache_control.h"
 #include "kernels/cpu/simd/simd.h"
 
 KVBLEND_BEFORE_BF16_NAMESPACE();
@@ -46,21 +47,55 @@ HWY_INLINE void DecodeRows(const StoredRows& k, const StoredRows& v, int64_t row
   }
 }
 
+// Stored rows come from main memory, a few from each of two sections at a time, which the processor's own prefetching
+// does not follow: while a block's products are computed, the codes of one further on are fetched.
+template <int kRows>
+class RowFetcher {
+ public:
+  RowFetcher(const StoredRows& k, const StoredRows& v, int64_t row)
+      : k_(k.codes + (row + kBlocksAhead * kRows) * k.row_bytes),
+        v_(v.codes + (row + kBlocksAhead * kRows) * v.row_bytes),
+        bytes_(kRows * k.row_bytes) {}
+  /// Step `step` of `steps`, which together fetch all.
+  HWY_INLINE void Step(int64_t step, int64_t steps) const {
+    const int64_t end = (step + 1) * bytes_ / steps;
+    for (int64_t byte = (step * bytes_ / steps + kLine - 1) / kLine * kLine; byte < end; byte += kLine) {
+      hwy::Prefetch(k_ + byte);
+      hwy::Prefetch(v_ + byte);
+    }
+  }
+
+ private:
+  static constexpr int64_t kBlocksAhead = 2, kLine = 64;
+  const std::byte *k_, *v_;
+  const int64_t bytes_;
+};
+
 // inner = x down, as pairs. inner: [kRows][rank / 2]
 template <int kRows>
-HWY_INLINE void ProjectRows(const CorrectionWeights& weights, const uint32_t* x, uint32_t* inner) {
-  const int64_t words = weights.row_stride / 2;
+HWY_INLINE void ProjectRows(const CorrectionWeights& weights, const RowFetcher<kRows>& fetcher,
+                            const uint32_t* x, uint32_t* inner) {
+  // Two sums per row, or the products would wait for each other.
+  constexpr int64_t kUnroll = 2, kStep = 8;
+  const int64_t words = weights.row_stride / 2, count = weights.channels / 2;  // a multiple of kStep
   for (int64_t j = 0; j < weights.rank; j += kLanes) {
-    __m512 sums[kRows];
-    for (int i = 0; i < kRows; ++i) sums[i] = _mm512_setzero_ps();
+    __m512 sums[kUnroll][kRows];
+    for (int i = 0; i < kRows; ++i) sums[0][i] = sums[1][i] = _mm512_setzero_ps();
     const uint32_t* down = weights.down_pairs + j;
-    for (int64_t c = 0; c < weights.channels / 2; ++c, down += weights.rank) {
-      const auto w = (__m512bh)_mm512_loadu_si512(down);
-      for (int i = 0; i < kRows; ++i) sums[i] = _mm512_dpbf16_ps(sums[i], Broadcast(x[i * words + c]), w);
+    for (int64_t begin = 0; begin < count; begin += kStep) {
+      if (j == 0) fetcher.Step(begin / kStep, count / kStep);
+      for (int64_t c = begin; c < begin + kStep; c += kUnroll) {
+        for (int64_t u = 0; u < kUnroll; ++u, down += weights.rank) {
+          const auto w = (__m512bh)_mm512_loadu_si512(down);
+          for (int i = 0; i < kRows; ++i) {
+            sums[u][i] = _mm512_dpbf16_ps(sums[u][i], Broadcast(x[i * words + c + u]), w);
+          }
+        }
+      }
     }
     for (int i = 0; i < kRows; ++i) {
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(inner + (i * weights.rank + j) / 2),
-                          (__m256i)_mm512_cvtneps_pbh(sums[i]));
+                          (__m256i)_mm512_cvtneps_pbh(_mm512_add_ps(sums[0][i], sums[1][i])));
     }
   }
 }
@@ -101,7 +136,7 @@ void CorrectBlock(const CorrectionWeights& weights, int64_t first_token, const S
                   uint16_t* v_out) {
   uint32_t* const inner = scratch + kRows * weights.row_stride / 2;
   DecodeRows<kEncoding, kRows>(k, v, row, cols, weights.row_stride / 2, scratch);
-  ProjectRows<kRows>(weights, scratch, inner);
+  ProjectRows<kRows>(weights, {k, v, row}, scratch, inner);
   const float* offsets[kRows];
   for (int i = 0; i < kRows; ++i) offsets[i] = weights.offset_of(first_token + row + i);
   for (int64_t c = 0; c < cols; c += kChannels) {

@@ -29,6 +29,7 @@ Examples:
   kvblend calibrate --model model.gguf --data questions.json
   kvblend calibrate --model model.gguf --data questions.json --first 40 --n 10 --passages 5 --output model.kvcorrection
   kvblend calibrate --model model.gguf --corpus docs/ handbook.txt --n 12
+  kvblend calibrate --model model.gguf --data questions.json --resume calibration.moments  # may be interrupted
 )";
 
 struct CalibrateFlags {
@@ -170,6 +171,9 @@ void AddCalibrateCommand(CLI::App& root, CommandContext& context) {
   app.add_option("--held-out", flags.options.held_out, "Share of the prompts that the fit is judged on")
       ->capture_default_str();
   app.add_option("--output", flags.options.path, "File to write (default: MODEL.kvcorrection)")
+      ->type_name("FILE");
+  app.add_option("--resume", flags.options.resume,
+                 "File that keeps what was learned so far: the same command goes on from there")
       ->type_name("FILE");
   app.add_flag("--json", flags.json, "The report as one JSON object");
 }

@@ -1,4 +1,4 @@
-#include "engine/model/dequantize.h"
+#include "engine/model/gguf/dequantize.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

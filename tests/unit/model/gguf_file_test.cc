@@ -1,5 +1,5 @@
 // Every check of the parser, each with a file that is wrong in exactly one place.
-#include "engine/model/gguf_file.h"
+#include "engine/model/gguf/gguf_file.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/model/gguf_text.h"
+#include "engine/model/gguf/gguf_text.h"
 #include "tests/support/gguf_builder.h"
 #include "tests/support/temporary_folder.h"
 

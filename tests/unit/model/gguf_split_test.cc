@@ -1,5 +1,5 @@
 // Model files in several parts.
-#include "engine/model/files/gguf_split.h"
+#include "engine/model/gguf/gguf_split.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -102,7 +102,7 @@ TEST(HfFolderTest, ALlamaFolderIsAModelThatRuns) {
     const auto config = ReadModelConfig(*folder), expected_config = ReadModelConfig(*expected);
     ASSERT_TRUE(config.ok()) << config.status();
     ASSERT_TRUE(expected_config.ok()) << expected_config.status();
-    EXPECT_EQ(config->inv_freq, expected_config->inv_freq);
+    EXPECT_EQ(config->ropes[0].inv_freq, expected_config->ropes[0].inv_freq);
     EXPECT_EQ(config->vocab_size, 12);
     const auto backend = kernels::CreateReferenceBackend();
     const auto stream = backend->CreateStream();

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "engine/model/gguf_file.h"
+#include "engine/model/gguf/gguf_file.h"
 #include "engine/model/model_config.h"
 #include "gtest/gtest.h"
 #include "tests/support/real_model.h"

@@ -1,4 +1,4 @@
-#include "engine/model/gguf_parser.h"
+#include "engine/model/gguf/gguf_parser.h"
 
 #include <algorithm>
 #include <array>
@@ -10,8 +10,8 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "base/status_macros.h"
-#include "engine/model/gguf_cursor.h"
-#include "engine/model/gguf_text.h"
+#include "engine/model/gguf/gguf_cursor.h"
+#include "engine/model/gguf/gguf_text.h"
 #include "engine/text/utf8.h"
 
 namespace kvblend::model {

@@ -1,4 +1,4 @@
-#include "engine/model/gguf_text.h"
+#include "engine/model/gguf/gguf_text.h"
 
 #include <cstddef>
 

@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "engine/model/gguf_types.h"
+#include "engine/model/gguf/gguf_types.h"
 #include "kernels/weight_source.h"
 
 namespace kvblend::model {

@@ -1,4 +1,4 @@
-#include "engine/model/gguf_cursor.h"
+#include "engine/model/gguf/gguf_cursor.h"
 
 #include "base/status_macros.h"
 

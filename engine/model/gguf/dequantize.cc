@@ -1,4 +1,4 @@
-#include "engine/model/dequantize.h"
+#include "engine/model/gguf/dequantize.h"
 
 #include <algorithm>
 #include <bit>
@@ -7,8 +7,8 @@
 #include <string_view>
 
 #include "base/status_macros.h"
-#include "engine/model/gguf_text.h"
-#include "engine/model/quantized_blocks.h"
+#include "engine/model/gguf/gguf_text.h"
+#include "engine/model/gguf/quantized_blocks.h"
 #include "kernels/host/float_convert.h"
 
 namespace kvblend::model {

@@ -1,15 +1,15 @@
-#include "engine/model/gguf_file.h"
+#include "engine/model/gguf/gguf_file.h"
 
 #include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
-#include "engine/model/dequantize.h"
-#include "engine/model/files/gguf_split.h"
 #include "engine/model/files/mapped_file.h"
-#include "engine/model/gguf_parser.h"
-#include "engine/model/gguf_text.h"
+#include "engine/model/gguf/dequantize.h"
+#include "engine/model/gguf/gguf_parser.h"
+#include "engine/model/gguf/gguf_split.h"
+#include "engine/model/gguf/gguf_text.h"
 
 namespace kvblend::model {
 

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "engine/model/gguf_types.h"
+#include "engine/model/gguf/gguf_types.h"
 #include "kernels/weight_source.h"
 
 namespace kvblend::model {

@@ -1,4 +1,4 @@
-#include "engine/model/gguf_types.h"
+#include "engine/model/gguf/gguf_types.h"
 
 #include <algorithm>
 #include <array>
@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "engine/model/gguf_text.h"
+#include "engine/model/gguf/gguf_text.h"
 
 namespace kvblend::model {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "engine/model/gguf_file.h"
+#include "engine/model/gguf/gguf_file.h"
 
 namespace kvblend::model {
 

@@ -1,4 +1,4 @@
-#include "engine/model/quantized_blocks.h"
+#include "engine/model/gguf/quantized_blocks.h"
 
 #include <algorithm>
 #include <bit>

@@ -1,4 +1,4 @@
-#include "engine/model/files/gguf_split.h"
+#include "engine/model/gguf/gguf_split.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -7,7 +7,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "base/status_macros.h"
-#include "engine/model/gguf_text.h"
+#include "engine/model/gguf/gguf_text.h"
 
 namespace kvblend::model {
 namespace {
