@@ -45,7 +45,8 @@ struct ModelReport {
 };
 
 /// Looks at the model file or folder at `path`. Memory is computed for a context of `context_tokens`; 0: the model's
-/// own. kNotFound, kInvalidArgument, kDataLoss or kUnimplemented where it cannot be read at all.
-absl::StatusOr<ModelReport> InspectModel(const std::string& path, int64_t context_tokens);
+/// own. `chat_format` is that of EngineOptions, with which it would run. kNotFound, kInvalidArgument, kDataLoss or kUnimplemented where it cannot be read at all.
+absl::StatusOr<ModelReport> InspectModel(const std::string& path, int64_t context_tokens,
+                                         const std::string& chat_format);
 
 }  // namespace kvblend

@@ -54,7 +54,9 @@ absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::Create(const Tokeniz
     }
   } else if (options.source.empty()) {
     return absl::UnimplementedError(
-        jinja::Message("tokenizer.chat_template is missing: the model has no chat format", OtherWays()));
+        jinja::Message("tokenizer.chat_template is missing: the model has no chat format; --chat-format names one, "
+                       "plain for a model that has learned none",
+                       OtherWays()));
   } else {
     absl::StatusOr<ChatFormat> learned = ReadChatFormat(options.source, context);
     if (!learned.ok()) {

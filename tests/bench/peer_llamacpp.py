@@ -81,16 +81,16 @@ def build(python):
                      "-r", pinned.name], "building llama-cpp-python", env=environment)
 
 
-def requantize(python, model, folder, threads) -> pathlib.Path:
-    """The model with Q8_0 weights, kept under `folder`."""
+def requantize(python, model, folder, threads, kind="q8_0") -> pathlib.Path:
+    """The model with weights of another type (q8_0, f32), kept under `folder`."""
     with open(model, "rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()[:12] if hasattr(hashlib, "file_digest") else \
             hashlib.sha256(file.read()).hexdigest()[:12]
-    target = folder / f"{model.stem}.{digest}.Q8_0.gguf"
+    target = folder / f"{model.stem}.{digest}.{kind.upper()}.gguf"
     if not target.is_file():
         folder.mkdir(parents=True, exist_ok=True)
         temporary = target.with_suffix(".partial")
-        work(python, {"quantize": {"from": str(model), "to": str(temporary), "threads": threads}}, "requantizing")
+        work(python, {"quantize": {"from": str(model), "to": str(temporary), "type": kind, "threads": threads}}, "requantizing")
         temporary.rename(target)
     return target
 

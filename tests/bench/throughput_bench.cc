@@ -384,7 +384,7 @@ Config ParseArguments(int argc, char** argv) {
 
 absl::Status Main(const Config& config) {
   if (!config.tokens_path.empty()) {
-    return WriteTokens(config.engine.model_path, config.data_path, config.prefill_tokens, config.tokens_path);
+    return WriteTokens(config.engine, config.data_path, config.prefill_tokens, config.tokens_path);
   }
   KVBLEND_ASSIGN_OR_RETURN(ExactPrompts prompts, ExactPrompts::Read(config.data_path));
   Bench bench(config, std::move(prompts));

@@ -26,12 +26,14 @@ damaged. The reason stands on standard error.
 
 Examples:
   kvblend model inspect model.gguf --context 8192
+  kvblend model inspect without-a-template.gguf --chat-format plain
   kvblend model inspect ./Qwen2.5-0.5B-Instruct --json | jq '.runs'
 )";
 
 struct ModelFlags {
   std::string path;
   int64_t context_tokens = 0;
+  std::string chat_format = "auto";
   bool json = false;
 };
 
@@ -94,7 +96,8 @@ OrderedJson ModelJson(const ModelReport& report) {
 }
 
 absl::Status RunInspect(const ModelFlags& flags, CommandContext& context) {
-  KVBLEND_ASSIGN_OR_RETURN(const ModelReport report, InspectModel(flags.path, flags.context_tokens));
+  KVBLEND_ASSIGN_OR_RETURN(const ModelReport report, 
+                           InspectModel(flags.path, flags.context_tokens, flags.chat_format));
   if (flags.json) {
     context.terminal.PrintJson(ModelJson(report));
   } else {
@@ -119,6 +122,9 @@ void AddModelCommand(CLI::App& root, CommandContext& context) {
       .add_option("--context", flags.context_tokens, "Tokens that memory is computed for; 0: the model's own")
       ->capture_default_str()
       ->type_name("N");
+  inspect.add_option("--chat-format", flags.chat_format, "With which it would run; auto: that of its template")
+      ->capture_default_str()
+      ->type_name("NAME");
   inspect.add_flag("--json", flags.json, "One JSON object");
 }
 
