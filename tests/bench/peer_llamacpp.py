@@ -121,7 +121,8 @@ class Peer:
             yield {"weights": weights, "fa": fa, "kv": kv, "ubatch": ubatch, "repack": bool(repack)}
 
     def measure(self, setting, tasks):
-        job = {**setting, "model": str(self.models[setting["weights"]]), "threads": self.options.threads, "tasks": tasks}
+        job = {**setting, "model": str(self.models[setting["weights"]]), "threads": self.options.threads, "tasks": tasks,
+               "cpu_time": self.options.cpu_time}
         del job["weights"]
         result = work(self.python, job, describe(setting))
         self.system_info = result["system_info"]
@@ -177,7 +178,7 @@ class Figure:
             ["prefill", "--prefill-tokens", self.tokens]
         result = support.run_json(
             [options.throughput_bench, options.model, options.data, *options.format, "--parts", *part, "--rounds",
-             self.repeats, "--warm-up", 1, "--threads", options.threads, "--kv-dtype", options.kv_dtype, "--gemm", options.gemm,
+             self.repeats, "--warm-up", 1, *(["--cpu-time"] if options.cpu_time else []), "--threads", options.threads, "--kv-dtype", options.kv_dtype, "--gemm", options.gemm,
              "--json", "-"], "throughput_bench")
         row = result["decode" if self.steps else "prefill"][0]
         self.ours.append(row["tokens_per_second"]["median"])
@@ -272,6 +273,8 @@ def parse_arguments():
     parser.add_argument("--passages", type=int, default=10, help="of the blended prompt; 0: measure none (default: %(default)s)")
     parser.add_argument("--gemm", default="auto", help="kvblend's matrix products (default: %(default)s)")
     parser.add_argument("--kv-dtype", default="auto", help="kvblend's pages (default: %(default)s)")
+    parser.add_argument("--cpu-time", action="store_true",
+                        help="processor time of one thread each instead, for busy machines; without blended prompts")
     group = parser.add_argument_group("settings of llama.cpp to search, lists")
     group.add_argument("--fa", type=integers, default=[1, 0], help="flash attention on, off (default: 1,0)")
     group.add_argument("--kv", type=words, default=["f16", "f32"], help="f16, f32, bf16, q8_0 (default: f16,f32)")
@@ -285,6 +288,8 @@ def parse_arguments():
     options.venv = options.venv or options.folder / "venv"
     if len(options.steps) != len(options.decode):
         parser.error(f"--steps has {len(options.steps)} numbers, --decode {len(options.decode)}; allowed: as many")
+    if options.cpu_time:
+        options.threads, options.passages = 1, 0
     if options.settings_from and len(options.models) > 1:
         parser.error(f"--settings-from is for one model; there are {len(options.models)}")
     for name, allowed in (("weights", ["given", "q8_0"]), ("kv", ["f16", "f32", "bf16", "q8_0"]), ("fa", [0, 1]),
@@ -354,7 +359,8 @@ def print_result(options, result):
     machine, backend, system_info = result["machine"], result["kvblend"], result["llama.cpp"]
     print(support.machine_line(machine))
     print(f"kvblend: {backend}\nllama.cpp of llama-cpp-python {VERSION}: {system_info}")
-    print(f"medians of {options.rounds} rounds (smallest to largest), {options.threads} threads, {options.model.name}\n")
+    print(f"medians of {options.rounds} rounds (smallest to largest), {options.threads} threads, {options.model.name}"
+          + (", per second of processor time\n" if options.cpu_time else "\n"))
     if "OPENMP = 1" not in system_info:
         print("llama.cpp was built without OpenMP, which makes it slower: install libomp-dev and remove the virtual environment\n")
     print(tables(result, support.text_table))
@@ -368,7 +374,8 @@ def main() -> int:
     python = install(options.venv)
     if options.install_only:
         return 0
-    support.wait_until_idle(180)
+    if not options.cpu_time:
+        support.wait_until_idle(180)
     machine = support.machine()
     models = [support.need_file(model, "--model").resolve() for model in options.models]
     support.need_file(options.data, "--data")

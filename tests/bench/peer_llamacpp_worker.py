@@ -101,19 +101,20 @@ def follow(model, job, task):
 
 
 def measure(model, job, task):
+    clock = time.process_time if job.get("cpu_time") else time.perf_counter
     context = new_context(model, job, len(task["tokens"]) + task["steps"])
     vocab_size = api.llama_vocab_n_tokens(api.llama_model_get_vocab(model))
     result = {"prefill_seconds": [], "decode_seconds": [], "token_ids": []}
     for run in range(-task["warm_up"], task["repeats"]):
         api.llama_memory_clear(api.llama_get_memory(context), True)
-        start = time.perf_counter()
+        start = clock()
         decode(context, task["tokens"])
         ids = [most_likely(context, vocab_size)]
-        first = time.perf_counter()
+        first = clock()
         for _ in range(task["steps"]):
             decode(context, ids[-1:])
             ids.append(most_likely(context, vocab_size))
-        last = time.perf_counter()
+        last = clock()
         if run >= 0:
             result["prefill_seconds"].append(first - start)
             result["decode_seconds"].append(last - first)
