@@ -5,8 +5,8 @@
 
 1. Token ids: every text below, and the passages of --data, must give the same ids in both.
 2. Greedy text in f32: both write --steps tokens behind each of ten prompts, kvblend with --gemm f32, llama.cpp with the
-   file's weights written out as F32 and KV in f32. Hardly anything is rounded but sums (and llama.cpp's GELU, a table of 16
-   bits), so this tells whether both compute the same model.
+   file's weights written out as F32 and KV in f32. Hardly anything is rounded but sums (and in kvblend the scales of
+   k-quants, to f16), so this tells whether both compute the same model.
 3. Greedy text as each would serve: kvblend as it is, llama.cpp with the weights as given, whose activations it rounds to 8
    bits. Texts part more often here. Then each as it would serve against the other in f32: whose rounding that is.
 

@@ -24,10 +24,12 @@ absl::Status PrintTokens(const std::string& model_path, const std::string& texts
   KVBLEND_ASSIGN_OR_RETURN(const auto tokenizer, text::Tokenizer::Create(spec));
   std::ifstream input(texts_path);
   const nlohmann::json texts = nlohmann::json::parse(input, nullptr, /*allow_exceptions=*/false);
-  if (!texts.is_array()) return absl::InvalidArgumentError(absl::StrCat(texts_path, " is no list of strings"));
+  if (!texts.is_array())
+    return absl::InvalidArgumentError(absl::StrCat(texts_path, " is no list of strings"));
   nlohmann::json result = nlohmann::json::array();
   for (const nlohmann::json& text : texts) {
-    if (!text.is_string()) return absl::InvalidArgumentError(absl::StrCat(texts_path, " is no list of strings"));
+    if (!text.is_string())
+      return absl::InvalidArgumentError(absl::StrCat(texts_path, " is no list of strings"));
     std::vector<text::TokenId> ids = tokenizer->Encode(text.get<std::string>());
     if (tokenizer->add_bos()) ids.insert(ids.begin(), *tokenizer->bos());
     result.push_back(ids);

@@ -47,7 +47,8 @@ struct Config {
 
 /// When each token came.
 struct TokenTimes final : GenerateObserver {
-  explicit TokenTimes(bool processor_time) : clock(processor_time ? ProcessorSeconds : Now), submitted(clock()) {}
+  explicit TokenTimes(bool processor_time)
+      : clock(processor_time ? ProcessorSeconds : Now), submitted(clock()) {}
 
   double (*clock)();
   double submitted;
@@ -303,7 +304,8 @@ class Bench {
   }
 
   absl::Status MeasureDecode(const Prompt& prompt, Decode& figure, bool keep) {
-    KVBLEND_ASSIGN_OR_RETURN(const auto times, kvblend::Run(*engine_, prompt, figure.steps + 1, config_.cpu_time));
+    KVBLEND_ASSIGN_OR_RETURN(const auto times,
+                             kvblend::Run(*engine_, prompt, figure.steps + 1, config_.cpu_time));
     if (!keep) return absl::OkStatus();
     figure.rate.Add(figure.steps / (times->last() - times->first()));
     figure.token_ids = times->token_ids;

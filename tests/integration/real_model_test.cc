@@ -45,7 +45,8 @@ TEST(RealModelTest, IsReadAsItsAuthorsPublishIt) {
 
 TEST(RealModelTest, Gemma3IsReadAsItsAuthorsPublishIt) {
   const std::string path = KVBLEND_SOURCE_DIR "/models/gemma-3-270m-q4_k_m.gguf";
-  if (!std::filesystem::exists(path)) GTEST_SKIP() << "no " << path << ": run deploy/fetch_model.sh gemma3-270m";
+  if (!std::filesystem::exists(path))
+    GTEST_SKIP() << "no " << path << ": run deploy/fetch_model.sh gemma3-270m";
   const auto file = GgufFile::Open(path);
   ASSERT_TRUE(file.ok()) << file.status();
   const auto config = ReadModelConfig(*file);
@@ -66,7 +67,8 @@ TEST(RealModelTest, Gemma3IsReadAsItsAuthorsPublishIt) {
     const auto& of_layer = config->layers[static_cast<size_t>(layer)];
     EXPECT_EQ(of_layer.sliding_window, sees_all ? 0 : 512) << layer;
     const double base = sees_all ? 1e6 : 1e4;
-    EXPECT_FLOAT_EQ(config->ropes[static_cast<size_t>(of_layer.rope)].inv_freq[127], std::pow(base, -254.0 / 256))
+    EXPECT_FLOAT_EQ(config->ropes[static_cast<size_t>(of_layer.rope)].inv_freq[127],
+                    std::pow(base, -254.0 / 256))
         << layer;
   }
 
@@ -77,7 +79,8 @@ TEST(RealModelTest, Gemma3IsReadAsItsAuthorsPublishIt) {
   EXPECT_TRUE((*tokenizer)->add_bos());
   EXPECT_EQ((*tokenizer)->TokenBytes((*tokenizer)->bos().value()), "<bos>");
   // As llama.cpp has them (tests/bench/peer_greedy.py compares many more).
-  EXPECT_EQ((*tokenizer)->Encode("The capital of Norway is"), (std::vector<text::TokenId>{818, 5279, 529, 32649, 563}));
+  EXPECT_EQ((*tokenizer)->Encode("The capital of Norway is"),
+            (std::vector<text::TokenId>{818, 5279, 529, 32649, 563}));
   EXPECT_TRUE((*tokenizer)->IsEndOfGeneration((*tokenizer)->FindSpecial("<end_of_turn>").value()));
 }
 

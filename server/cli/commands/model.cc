@@ -98,7 +98,7 @@ OrderedJson ModelJson(const ModelReport& report) {
 }
 
 absl::Status RunInspect(const ModelFlags& flags, CommandContext& context) {
-  KVBLEND_ASSIGN_OR_RETURN(const ModelReport report, 
+  KVBLEND_ASSIGN_OR_RETURN(const ModelReport report,
                            InspectModel(flags.path, flags.context_tokens, flags.chat_format));
   if (flags.json) {
     context.terminal.PrintJson(ModelJson(report));
@@ -111,7 +111,8 @@ absl::Status RunInspect(const ModelFlags& flags, CommandContext& context) {
 }  // namespace
 
 void AddModelCommand(CLI::App& root, CommandContext& context) {
-  CLI::App* model = root.add_subcommand("model", "Look at a model file or folder, or fetch one, without a server");
+  CLI::App* model =
+      root.add_subcommand("model", "Look at a model file or folder, or fetch one, without a server");
   model->footer(kModelExamples);
   model->require_subcommand(1);
   const auto [inspect, flags] = AddCommand<ModelFlags>(
@@ -124,7 +125,8 @@ void AddModelCommand(CLI::App& root, CommandContext& context) {
       .add_option("--context", flags.context_tokens, "Tokens that memory is computed for; 0: the model's own")
       ->capture_default_str()
       ->type_name("N");
-  inspect.add_option("--chat-format", flags.chat_format, "With which it would run; auto: that of its template")
+  inspect
+      .add_option("--chat-format", flags.chat_format, "With which it would run; auto: that of its template")
       ->capture_default_str()
       ->type_name("NAME");
   inspect.add_flag("--json", flags.json, "One JSON object");

