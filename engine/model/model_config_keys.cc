@@ -50,6 +50,9 @@ constexpr std::array<std::string_view, 3> kHarmlessTokenizerKeys = {
 constexpr std::array<std::string_view, 4> kScaleKeys = {"attention.scale", "embedding_scale", "logit_scale",
                                                         "residual_scale"};
 
+constexpr std::array<std::string_view, 2> kSoftCapKeys = {"attn_logit_softcapping",
+                                                          "final_logit_softcapping"};
+
 // Keys of the tokenizer that are read, or only matter to kinds of tokenizers that do not have them, or name tokens
 // that kvblend neither inserts nor treats as an end of text.
 constexpr std::array<std::string_view, 28> kTokenizerKeys = {
@@ -151,6 +154,7 @@ absl::Status CheckModelKey(const GgufFile& file, const Architecture& architectur
   }
   if (Contains(kReadKeys, key) || Contains(kHarmlessKeys, key)) return absl::OkStatus();
   if (architecture.reads_scales && Contains(kScaleKeys, key)) return absl::OkStatus();
+  if (architecture.has_soft_caps() && Contains(kSoftCapKeys, key)) return absl::OkStatus();
   if (key == kNoWindow.key && architecture.windowed_layers != WindowedLayers::kNone) return absl::OkStatus();
   absl::Status status;
   if (IsSwitch(file, entry, key, kNoWindow, status)) return status;

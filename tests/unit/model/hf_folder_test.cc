@@ -194,6 +194,58 @@ TEST(HfFolderTest, RefusesConfigurationsByField) {
                 "3 tensors belong to 'blk.0.ffn_down_exps.weight'; allowed: one for each of the 4 experts");
 }
 
+// A folder of tests/fixtures/make_architectures.py, with `from` replaced by `to` in its config.json.
+std::map<std::string, std::string> ChangedArchitecture(const std::string& model, const std::string& from,
+                                                       const std::string& to) {
+  const std::string folder = KVBLEND_SOURCE_DIR "/tests/fixtures/architectures/";
+  std::map<std::string, std::string> files;
+  for (const std::string file : {"config.json", "model.safetensors"}) {
+    files[file] = ReadWhole(folder + model + "/" + file);
+  }
+  files["tokenizer.json"] = ReadWhole(folder + "tokenizer.json");
+  std::string& config = files["config.json"];
+  const size_t at = config.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  if (at != std::string::npos) config.replace(at, from.size(), to);
+  return files;
+}
+
+TEST(HfFolderTest, SoftCapsThatAreNotStatedAreGemmas) {
+  const auto read = [](const std::string& from, const std::string& to) -> absl::StatusOr<ModelConfig> {
+    const auto file = Present(ChangedArchitecture("gemma2", from, to));
+    if (!file.ok()) return file.status();
+    return ReadModelConfig(*file);
+  };
+  const std::string attention = "\"attn_logit_softcapping\": 3.0,",
+                    final = "\"final_logit_softcapping\": 12.0,";
+  const auto stated = read(attention, attention);
+  ASSERT_TRUE(stated.ok()) << stated.status();
+  EXPECT_EQ(stated->attention_soft_cap, 3);
+  EXPECT_EQ(stated->logit_soft_cap, 12);
+  EXPECT_EQ(stated->layers[0].sliding_window, 29);
+  EXPECT_EQ(stated->layers[1].sliding_window, 0);
+  EXPECT_EQ(read(attention, "")->attention_soft_cap, 50);
+  EXPECT_EQ(read(final, "")->logit_soft_cap, 30);
+  EXPECT_EQ(read(attention, "\"attn_logit_softcapping\": null,")->attention_soft_cap, 0);
+  EXPECT_EQ(read(final, "\"final_logit_softcapping\": null,")->logit_soft_cap, 0);
+  for (const std::string cap : {"-3.0", "1e-5", "1e7"}) {
+    const auto refused = read(attention, "\"attn_logit_softcapping\": " + cap + ",");
+    EXPECT_EQ(refused.status().code(), kInvalid) << cap;
+    EXPECT_THAT(std::string(refused.status().message()),
+                HasSubstr("key 'gemma2.attn_logit_softcapping' is "));
+  }
+}
+
+TEST(HfFolderTest, RefusesOtherOrdersOfLayersWithoutRope) {
+  ASSERT_TRUE(Present(ChangedArchitecture("smollm3", "\"no_rope_layers\"", "\"no_rope_layers\"")).ok());
+  ExpectRefused(ChangedArchitecture("smollm3", "    1,\n    0\n", "    0,\n    1\n"), kUnknown,
+                "field 'no_rope_layers' is 0 for layer 2; implemented: 1 there");
+  ExpectRefused(ChangedArchitecture("smollm3", "    1,\n    0\n", "    0\n"), kInvalid,
+                "field 'no_rope_layers' is [1,1,0]; allowed: one for each of the 4 layers");
+  ExpectRefused(ChangedArchitecture("smollm3", "_interval\": 4", "_interval\": 3"), kUnknown,
+                "field 'no_rope_layer_interval' is 3; allowed: 4");
+}
+
 TEST(HfFolderTest, RefusesTensorsByName) {
   const auto tensors = [](const std::string& from, const std::string& to,
                           const std::string& model = "llama") {
