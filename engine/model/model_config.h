@@ -57,7 +57,7 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const GgufFile& file);
 
 /// The tokenizer of a file, as Tokenizer::Create takes it. Checks that ids are below the number of tokens, tokens are
 /// distinct and valid UTF-8, and merges are well-formed. kUnimplemented naming the kind of tokenizer for others than
-/// byte-level BPE ("gpt2") and SentencePiece's BPE ("llama").
+/// byte-level BPE ("gpt2"), SentencePiece's BPE ("llama") and its unigram models ("t5").
 absl::StatusOr<text::TokenizerSpec> ReadTokenizerSpec(const GgufFile& file);
 
 }  // namespace kvblend::model

@@ -55,7 +55,7 @@ constexpr std::array<std::string_view, 2> kSoftCapKeys = {"attn_logit_softcappin
 
 // Keys of the tokenizer that are read, or only matter to kinds of tokenizers that do not have them, or name tokens
 // that kvblend neither inserts nor treats as an end of text.
-constexpr std::array<std::string_view, 28> kTokenizerKeys = {
+constexpr std::array<std::string_view, 29> kTokenizerKeys = {
     "add_bos_token",
     "add_space_prefix",
     "bos_token_id",
@@ -75,6 +75,7 @@ constexpr std::array<std::string_view, 28> kTokenizerKeys = {
     "model",
     "padding_token_id",
     "pre",
+    "precompiled_charsmap",
     "prefix_token_id",
     "remove_extra_whitespaces",
     "scores",
