@@ -67,7 +67,8 @@ TEST_F(PagePoolTest, PagesAreZeroAtFirstAndAfterSomebodyWasDamagedAndElseAsTheyW
       for (int32_t layer = 0; layer < 3; ++layer) {
         const kernels::KvPagesView view = pool->Layer(layer);
         const int64_t count = int64_t{view.num_kv_heads} * view.page_size * view.head_dim;
-        for (void* section : {view.k, view.v}) std::fill_n(static_cast<float*>(section) + page * count, count, value);
+        for (void* section : {view.k, view.v})
+          std::fill_n(static_cast<float*>(section) + page * count, count, value);
       }
     }
   };
