@@ -9,8 +9,10 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <set>
 #include <string>
@@ -244,6 +246,65 @@ TEST(HfFolderTest, RefusesOtherOrdersOfLayersWithoutRope) {
                 "field 'no_rope_layers' is [1,1,0]; allowed: one for each of the 4 layers");
   ExpectRefused(ChangedArchitecture("smollm3", "_interval\": 4", "_interval\": 3"), kUnknown,
                 "field 'no_rope_layer_interval' is 3; allowed: 4");
+}
+
+// The header of a safetensors file changed, and two numbers put behind its data.
+std::string ChangedHeader(const std::string& file,
+                          const std::function<void(nlohmann::json&, size_t)>& change) {
+  uint64_t size = 0;
+  std::memcpy(&size, file.data(), sizeof(size));
+  nlohmann::json header = nlohmann::json::parse(file.substr(sizeof(size), size));
+  const std::string data = file.substr(sizeof(size) + size);
+  change(header, data.size());
+  const std::string text = header.dump();
+  size = text.size();
+  return std::string(reinterpret_cast<const char*>(&size), sizeof(size)) + text + data + std::string(4, '\0');
+}
+
+// As Gemma 3 is published: its own configuration nested in one with images, and names of two generations.
+TEST(HfFolderTest, OfAModelThatSeesImagesTheTextPartIsTaken) {
+  const std::string same = "\"gemma3_text\"";
+  const auto plain_files = ChangedArchitecture("gemma3", same, same);
+  const auto plain = Present(plain_files);
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  nlohmann::json text = nlohmann::json::parse(plain_files.at("config.json"));
+  text.erase("hidden_activation");  // it has the default
+  for (const std::string prefix : {"language_model.model.", "model.language_model."}) {
+    auto files = plain_files;
+    files["config.json"] = nlohmann::json{
+        {"model_type", "gemma3"},
+        {"text_config", text},
+        {"vision_config", {{"hidden_size", 4}}},
+        {"mm_tokens_per_image", 256},
+        {"eos_token_id",
+         {1, 2}}}.dump();
+    files["model.safetensors"] =
+        ChangedHeader(plain_files.at("model.safetensors"), [&](nlohmann::json& header, size_t end) {
+          nlohmann::json renamed = {
+              {prefix == "language_model.model." ? "vision_tower.x" : "model.vision_tower.x",
+               {{"dtype", "F16"}, {"shape", {2}}, {"data_offsets", {end, end + 4}}}}};
+          for (const auto& [name, tensor] : header.items()) {
+            renamed[name.starts_with("model.") ? prefix + name.substr(6) : name] = tensor;
+          }
+          header = std::move(renamed);
+        });
+    const auto nested = Present(files);
+    ASSERT_TRUE(nested.ok()) << nested.status();
+    ASSERT_EQ(nested->tensors().size(), plain->tensors().size());
+    for (const GgufTensor& tensor : plain->tensors()) {
+      const GgufTensor* found = nested->FindTensor(tensor.name);
+      ASSERT_NE(found, nullptr) << tensor.name;
+      EXPECT_EQ(AllRows(*found), AllRows(tensor)) << tensor.name;
+    }
+    EXPECT_EQ(*nested->GetInteger("gemma3.attention.head_count", 0, 100), 4);
+    EXPECT_TRUE(ReadModelConfig(*nested).ok()) << ReadModelConfig(*nested).status();
+    auto unknown = files;
+    unknown["config.json"].replace(unknown["config.json"].find("mm_tokens"), 9, "mn_tokens");
+    ExpectRefused(unknown, kUnknown, "field 'mn_tokens_per_image' (256) is not known for 'gemma3'");
+  }
+  auto without = plain_files;
+  without["config.json"] = R"({"model_type": "gemma3"})";
+  ExpectRefused(without, kInvalid, "field 'text_config' is missing; allowed: an object");
 }
 
 TEST(HfFolderTest, RefusesTensorsByName) {
