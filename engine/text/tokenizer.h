@@ -58,6 +58,10 @@ struct TokenizerSpec {
   /// end-of-text markers need not be listed.
   std::vector<TokenId> end_of_generation;
 
+  /// Control tokens that take the whitespace before them, and behind them: of a prompt's own text too.
+  std::vector<TokenId> strips_before;
+  std::vector<TokenId> strips_behind;
+
   /// Of the text between user-defined tokens, which are then looked for first.
   Normalization normalization = Normalization::kNone;
 
@@ -108,6 +112,10 @@ class Tokenizer {
 
   /// Whether `token` is a control token: not text, never shown to users.
   bool IsSpecial(TokenId token) const;
+
+  /// Whether the whitespace before the control token, or behind it, goes when a prompt is put together.
+  bool StripsBefore(TokenId token) const { return strips_before_.contains(token); }
+  bool StripsBehind(TokenId token) const { return strips_behind_.contains(token); }
 
   /// Whether generation stops at `token`.
   bool IsEndOfGeneration(TokenId token) const { return end_of_generation_.contains(token); }
@@ -169,6 +177,8 @@ class Tokenizer {
   BpeMerges merges_;
   UnigramModel unigram_;
   absl::flat_hash_set<TokenId> end_of_generation_;
+  absl::flat_hash_set<TokenId> strips_before_;
+  absl::flat_hash_set<TokenId> strips_behind_;
   std::optional<TokenId> bos_;
   bool add_bos_ = false;
 };

@@ -263,6 +263,13 @@ absl::Status Tokenizer::LoadMarkers(const TokenizerSpec& spec) {
     KVBLEND_RETURN_IF_ERROR(CheckId("an end-of-generation token", id, vocab_size()));
     end_of_generation_.insert(id);
   }
+  for (const auto& [from, to] :
+       {std::pair{&spec.strips_before, &strips_before_}, std::pair{&spec.strips_behind, &strips_behind_}}) {
+    for (const TokenId id : *from) {
+      KVBLEND_RETURN_IF_ERROR(CheckId("a token that takes whitespace", id, vocab_size()));
+      to->insert(id);
+    }
+  }
   const auto is_control = [this](std::string_view name) {
     const auto token = FindSpecial(name);
     return token && IsSpecial(*token);

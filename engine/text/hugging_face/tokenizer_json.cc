@@ -87,15 +87,20 @@ absl::Status ReadVocabulary(const JsonValue& document, TokenizerSpec* spec) {
     KVBLEND_ASSIGN_OR_RETURN(const bool special, token["special"].Bool(false));
     KVBLEND_ASSIGN_OR_RETURN(const bool normalized, token["normalized"].Bool(!special));
     if (content.empty()) return token.Invalid("is empty");
-    for (const char* flag : {"single_word", "lstrip", "rstrip"}) {
+    KVBLEND_ASSIGN_OR_RETURN(const int32_t id, token["id"].Id());
+    // Text gives no special tokens, so how one would be found in it does not matter; what it takes from its neighbours in
+    // a prompt does.
+    for (const auto& [flag, stripping] :
+         {std::pair<const char*, std::vector<TokenId>*>{"single_word", nullptr},
+          {"lstrip", &spec->strips_before},
+          {"rstrip", &spec->strips_behind}}) {
       KVBLEND_ASSIGN_OR_RETURN(const bool set, token[flag].Bool(false));
-      // Text gives no special tokens, so how one would be found in it does not matter.
       if (set && !special) return token.Unimplemented(absl::StrCat("has '", flag, "', and is not special"));
+      if (set && stripping != nullptr) stripping->push_back(id);
     }
     if (normalized && !special && is_normalized) {
       return token.Unimplemented("is looked for in normalized text, and is not special");
     }
-    KVBLEND_ASSIGN_OR_RETURN(const int32_t id, token["id"].Id());
     KVBLEND_RETURN_IF_ERROR(place(token, content, id, special ? kGgufControl : kGgufUserDefined));
   }
   spec->tokens.resize(count);

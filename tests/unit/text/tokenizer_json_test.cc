@@ -62,6 +62,16 @@ TEST(TokenizerJsonTest, KnowsWhatPromptsBeginAndAnswersEndWith) {
   EXPECT_FALSE(ends("<|start|>"));
 }
 
+TEST(TokenizerJsonTest, KnowsWhichControlTokensTakeWhitespace) {
+  nlohmann::json json = nlohmann::json::parse(ReadJson("hf_llama3"));
+  json["added_tokens"][0]["rstrip"] = true;
+  json["added_tokens"][1]["lstrip"] = true;
+  const auto spec = ReadTokenizerJson(json.dump(), "t.json");
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->strips_behind, std::vector<TokenId>{json["added_tokens"][0]["id"].get<TokenId>()});
+  EXPECT_EQ(spec->strips_before, std::vector<TokenId>{json["added_tokens"][1]["id"].get<TokenId>()});
+}
+
 using Spoil = std::function<void(nlohmann::json&)>;
 
 void ExpectRefusal(const std::string& fixture, absl::StatusCode code,
