@@ -102,10 +102,11 @@ constexpr std::array<Switch, 7> kModelSwitches = {{
     {"use_parallel_residual", 0},
 }};
 constexpr Switch kNoWindow = {"attention.sliding_window", 0};
-constexpr std::array<Switch, 3> kFileSwitches = {{
+constexpr std::array<Switch, 4> kFileSwitches = {{
     {"split.count", 1},
     {"split.no", 0},
     {"tokenizer.ggml.add_eos_token", 0},
+    {"tokenizer.ggml.add_sep_token", 0},
 }};
 
 // The value of a number or bool.

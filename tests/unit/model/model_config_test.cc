@@ -193,6 +193,7 @@ TEST(ModelConfigTest, RefusesWhatItDoesNotImplementByName) {
 TEST(ModelConfigTest, AcceptsSwitchedOffFeaturesAndDescriptions) {
   GgufBuilder builder = TinyModelBuilder({});
   builder.SetUint32("llama.expert_count", 0)
+      .SetBool("tokenizer.ggml.add_sep_token", false)
       .SetUint32("llama.attention.sliding_window", 0)
       .SetFloat32("llama.attention.clamp_kqv", 0)
       .SetBool("llama.attention.causal", true)
