@@ -229,6 +229,10 @@ class Backend {
   ///   out: f32 [n, d];  x: f32 [n, d] or [1, d]
   absl::Status AddScaled(Stream& stream, ConstMatrixView x, float scale, MatrixView out);
 
+  /// x[i] = cap * tanh(x[i] / cap), in place: logits as Gemma 2 bounds them.
+  ///   cap: above 0;  x: f32 [n, d]
+  absl::Status SoftCap(Stream& stream, float cap, MatrixView x);
+
   /// Rotates every head of row i to position plan.positions[i], in place.
   ///   x: f32 [plan.num_rows, num_heads * rope.head_dim]
   absl::Status Rope(Stream& stream, const BatchPlan& plan, const RopeTable& rope, int32_t num_heads,
@@ -273,8 +277,9 @@ class Backend {
                                   const AttentionSpec& spec, KvPagesView pages, MatrixView out);
 
   /// The attention that the rows of each sequence pay to each cached position:
-  /// out[j] = sum over rows i of the mean over heads of softmax(q_i k^T * spec.scale)[j], masked as in
-  /// SelectiveAttention.
+  /// out[j] = sum over rows i of the mean over heads of the probability that row i gives key j in
+  /// SelectiveAttention: of softmax(q_i k^T * spec.scale)[j] with its mask, its soft cap and its sinks, which leave
+  /// less than 1 for the keys of a row.
   ///   q: as there;  out: f32 [1, plan.total_kv_len], sequences one after the other
   absl::Status AttentionMass(Stream& stream, const BatchPlan& plan, ConstMatrixView q,
                              const AttentionSpec& spec, KvPagesView pages, MatrixView out);
@@ -329,6 +334,7 @@ class Backend {
   virtual absl::Status DoGatedActivation(Stream&, Activation, ConstMatrixView, ConstMatrixView,
                                          MatrixView) = 0;
   virtual absl::Status DoAddScaled(Stream&, ConstMatrixView, float, MatrixView) = 0;
+  virtual absl::Status DoSoftCap(Stream&, float, MatrixView) = 0;
   virtual absl::Status DoRope(Stream&, const BatchPlan&, const RopeTable&, int32_t, MatrixView) = 0;
   virtual absl::Status DoKvScatter(Stream&, const BatchPlan&, const RopeTable&, ConstMatrixView,
                                    ConstMatrixView, KvPagesView) = 0;

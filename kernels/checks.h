@@ -61,6 +61,8 @@ absl::Status CheckSamplingSpec(absl::string_view op, size_t index, const Samplin
 absl::Status CheckPages(absl::string_view op, KvPagesView pages, bool int8, PageLayout best);
 absl::Status CheckPlanFitsPages(absl::string_view op, const BatchPlan& plan, KvPagesView pages);
 absl::Status CheckPlanFitsRope(absl::string_view op, const BatchPlan& plan, const RopeTable& rope);
+/// A number whose inverse is finite too, whatever scores are divided by it.
+absl::Status CheckSoftCap(absl::string_view op, absl::string_view what, float cap);
 absl::Status CheckAttentionSpec(absl::string_view op, const AttentionSpec& spec, KvPagesView pages);
 absl::Status CheckBatchSpec(const BatchSpec& spec);
 absl::Status CheckRopeSpec(const RopeSpec& spec);

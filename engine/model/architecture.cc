@@ -19,6 +19,17 @@ constexpr std::array kArchitectures = {
     // Qwen 2 and 2.5.
     Architecture{.name = "qwen2", .qkv_bias = Presence::kAlways},
     Architecture{.name = "qwen3", .qk_norm = true},
+    // The 27B model has 46 layers. Files of its first weeks state neither caps nor window.
+    Architecture{.name = "gemma2",
+                 .activation = Activation::kGeluTanh,
+                 .post_norms = true,
+                 .embedding_times_root = true,
+                 .attention_soft_cap = 50,
+                 .logit_soft_cap = 30,
+                 .windowed_layers = WindowedLayers::kAllButEveryNth,
+                 .window_period = 2,
+                 .default_window = 4096,
+                 .num_layers_scaled_by_width = 46},
     // The 27B model has 62 layers.
     Architecture{.name = "gemma3",
                  .activation = Activation::kGeluTanh,

@@ -34,15 +34,22 @@ struct Architecture {
   bool post_norms = false;     // post_attention_norm, post_ffw_norm: of what is added to the residual stream
   bool fused_tensors = false;  // attn_qkv (q | k | v) and ffn_up (gate | up) instead of three and two
   bool embedding_times_root = false;  // embeddings are multiplied by sqrt(embedding length)
-  bool reads_scales = false;          // keys embedding_scale, residual_scale, attention.scale, logit_scale
+  /// What bounds attention's scores and the logits where a file does not say it (keys attn_logit_softcapping and
+  /// final_logit_softcapping); 0: there are no such bounds, and the keys are refused.
+  float attention_soft_cap = 0;
+  float logit_soft_cap = 0;
+  bool reads_scales = false;     // keys embedding_scale, residual_scale, attention.scale, logit_scale
   bool reads_long_rope = false;  // tensors rope_factors_{short,long}.weight, key rope.scaling.attn_factor
   WindowedLayers windowed_layers = WindowedLayers::kNone;
-  int32_t window_period = 0;  // for kAllButEveryNth
+  int32_t window_period = 0;   // for kAllButEveryNth
+  int32_t default_window = 0;  // tokens, where the file does not state one
   float windowed_rope_freq_base =
       0;  // of layers with a window, which no scaling slows down; 0: as the others
   int32_t unrotated_layer_period = 0;  // the last layer of so many has no RoPE; 0: all have
   /// Models of so many layers scale scores by 1 / sqrt(embedding length / heads) rather than 1 / sqrt(head_dim).
   int32_t num_layers_scaled_by_width = 0;
+
+  constexpr bool has_soft_caps() const { return attention_soft_cap > 0 || logit_soft_cap > 0; }
 };
 
 /// All of them; "llama" first.

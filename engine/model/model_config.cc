@@ -19,6 +19,7 @@ constexpr int64_t kMaxDim = 1 << 20;
 constexpr int64_t kMaxVocab = 1 << 24;
 constexpr int64_t kMaxContext = 1 << 24;
 constexpr double kMaxScale = 1e6;
+constexpr double kMinSoftCap = 1e-3;  // kernels::Backend takes none below
 
 absl::Status RefuseConfig(const GgufFile& file, std::string_view what) {
   return absl::InvalidArgumentError(Concat(file.name(), ": ", what));
@@ -98,12 +99,36 @@ absl::Status ReadScales(KeyReader& keys, ModelConfig& config) {
   return keys.status();
 }
 
+// 0, which is no cap, or one that backends take.
+absl::Status ReadSoftCap(const GgufFile& file, KeyReader& keys, std::string_view key, float fallback,
+                         float& cap) {
+  cap = fallback;
+  if (!keys.Has(key)) return absl::OkStatus();
+  KVBLEND_ASSIGN_OR_RETURN(const double value, file.GetFloat(keys.Key(key)));
+  if (value != 0 && !(value >= kMinSoftCap && value <= kMaxScale)) {
+    return RefuseConfig(file, Concat("key '", keys.Key(key), "' is ", value, "; allowed: 0 (none), ",
+                                     kMinSoftCap, " to ", kMaxScale));
+  }
+  cap = static_cast<float>(value);
+  return absl::OkStatus();
+}
+
+absl::Status ReadSoftCaps(const GgufFile& file, KeyReader& keys, ModelConfig& config) {
+  const Architecture& architecture = *config.architecture;
+  if (!architecture.has_soft_caps()) return absl::OkStatus();
+  KVBLEND_RETURN_IF_ERROR(ReadSoftCap(file, keys, "attn_logit_softcapping", architecture.attention_soft_cap,
+                                      config.attention_soft_cap));
+  return ReadSoftCap(file, keys, "final_logit_softcapping", architecture.logit_soft_cap,
+                     config.logit_soft_cap);
+}
+
 // Which layers see all tokens, and how each rotates.
 absl::Status ReadLayers(const GgufFile& file, KeyReader& keys, const RopeShape& shape, ModelConfig& config) {
   const Architecture& architecture = *config.architecture;
   KVBLEND_ASSIGN_OR_RETURN(RopeConfig rope, ReadRopeConfig(file, architecture, shape));
   config.ropes.push_back(std::move(rope));
-  const int32_t window = keys.IntegerOr("attention.sliding_window", 0, kMaxContext, 0);
+  const int32_t window =
+      keys.IntegerOr("attention.sliding_window", 0, kMaxContext, architecture.default_window);
   KVBLEND_RETURN_IF_ERROR(keys.status());
   int32_t windowed_rope = 0, no_rope = 0;
   if (architecture.windowed_rope_freq_base > 0) {
@@ -169,6 +194,7 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const GgufFile& file) {
   RopeShape shape;
   KVBLEND_RETURN_IF_ERROR(ReadHeadDim(file, keys, config, shape));
   KVBLEND_RETURN_IF_ERROR(ReadScales(keys, config));
+  KVBLEND_RETURN_IF_ERROR(ReadSoftCaps(file, keys, config));
   KVBLEND_RETURN_IF_ERROR(ReadVocabulary(file, keys, config));
   config.tied_output = file.FindTensor("output.weight") == nullptr;
   const auto has = [&](Presence presence, std::string_view tensor) {

@@ -41,9 +41,11 @@ struct ModelConfig {
   std::vector<int32_t> rotation_order;  // of the rows of each head of Q and K; empty: as in the file
   std::vector<LayerConfig> layers;
   float embedding_scale = 1;
-  float residual_scale = 1;   // of what attention and the MLP add to the residual stream
-  float attention_scale = 1;  // of attention's scores
-  float logit_scale = 1;      // logits are multiplied by it
+  float residual_scale = 1;      // of what attention and the MLP add to the residual stream
+  float attention_scale = 1;     // of attention's scores
+  float logit_scale = 1;         // logits are multiplied by it
+  float attention_soft_cap = 0;  // of attention's scores, as of kernels::AttentionSpec; 0: none
+  float logit_soft_cap = 0;      // of the logits, likewise
   bool has_output_bias = false;
   bool has_qkv_bias = false;
   bool tied_output = false;   // the output layer is the token embedding
@@ -55,7 +57,7 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const GgufFile& file);
 
 /// The tokenizer of a file, as Tokenizer::Create takes it. Checks that ids are below the number of tokens, tokens are
 /// distinct and valid UTF-8, and merges are well-formed. kUnimplemented naming the kind of tokenizer for others than
-/// byte-level BPE ("gpt2") and SentencePiece's BPE ("llama").
+/// byte-level BPE ("gpt2"), SentencePiece's BPE ("llama") and its unigram models ("t5").
 absl::StatusOr<text::TokenizerSpec> ReadTokenizerSpec(const GgufFile& file);
 
 }  // namespace kvblend::model

@@ -50,9 +50,12 @@ constexpr std::array<std::string_view, 3> kHarmlessTokenizerKeys = {
 constexpr std::array<std::string_view, 4> kScaleKeys = {"attention.scale", "embedding_scale", "logit_scale",
                                                         "residual_scale"};
 
+constexpr std::array<std::string_view, 2> kSoftCapKeys = {"attn_logit_softcapping",
+                                                          "final_logit_softcapping"};
+
 // Keys of the tokenizer that are read, or only matter to kinds of tokenizers that do not have them, or name tokens
 // that kvblend neither inserts nor treats as an end of text.
-constexpr std::array<std::string_view, 28> kTokenizerKeys = {
+constexpr std::array<std::string_view, 29> kTokenizerKeys = {
     "add_bos_token",
     "add_space_prefix",
     "bos_token_id",
@@ -72,6 +75,7 @@ constexpr std::array<std::string_view, 28> kTokenizerKeys = {
     "model",
     "padding_token_id",
     "pre",
+    "precompiled_charsmap",
     "prefix_token_id",
     "remove_extra_whitespaces",
     "scores",
@@ -98,10 +102,11 @@ constexpr std::array<Switch, 7> kModelSwitches = {{
     {"use_parallel_residual", 0},
 }};
 constexpr Switch kNoWindow = {"attention.sliding_window", 0};
-constexpr std::array<Switch, 3> kFileSwitches = {{
+constexpr std::array<Switch, 4> kFileSwitches = {{
     {"split.count", 1},
     {"split.no", 0},
     {"tokenizer.ggml.add_eos_token", 0},
+    {"tokenizer.ggml.add_sep_token", 0},
 }};
 
 // The value of a number or bool.
@@ -151,6 +156,7 @@ absl::Status CheckModelKey(const GgufFile& file, const Architecture& architectur
   }
   if (Contains(kReadKeys, key) || Contains(kHarmlessKeys, key)) return absl::OkStatus();
   if (architecture.reads_scales && Contains(kScaleKeys, key)) return absl::OkStatus();
+  if (architecture.has_soft_caps() && Contains(kSoftCapKeys, key)) return absl::OkStatus();
   if (key == kNoWindow.key && architecture.windowed_layers != WindowedLayers::kNone) return absl::OkStatus();
   absl::Status status;
   if (IsSwitch(file, entry, key, kNoWindow, status)) return status;

@@ -52,6 +52,11 @@ class StackedTensors final : public kernels::WeightSource {
     return CheckFinite(file_, tensor, row, out.minimums);
   }
 
+  /// Gives back the memory of the file's bytes, which have been read.
+  void ReleasePages() const {
+    for (const GgufTensor* tensor : tensors_) tensor->ReleasePages();
+  }
+
  private:
   /// The tensor that holds the row; *row becomes its row there.
   const GgufTensor& Find(int64_t* row) const {
@@ -145,6 +150,7 @@ absl::Status Loader::Pack(absl::Span<const Part> parts, int64_t cols, WeightUsag
   const kernels::WeightSource& source =
       reorders ? static_cast<const kernels::WeightSource&>(reordered) : tensors;
   KVBLEND_ASSIGN_OR_RETURN(packed, backend_.PackWeights(rows, cols, usage, source));
+  tensors.ReleasePages();
   return absl::OkStatus();
 }
 
@@ -255,6 +261,8 @@ absl::StatusOr<ModelWeights> LoadModelWeights(const GgufFile& file, const ModelC
     weights.ropes.push_back(std::move(table));
   }
   KVBLEND_RETURN_IF_ERROR(backend.Synchronize(stream));
+  // Once more: reading a tensor may have brought the end of the one before it back, huge pages and all.
+  for (const GgufTensor& tensor : file.tensors()) tensor.ReleasePages();
   return weights;
 }
 

@@ -42,7 +42,8 @@ MatrixView Transformer::Values(const PassState& state) const {
 kernels::AttentionSpec Transformer::attention(int32_t layer) const {
   return {.num_heads = config_.num_heads,
           .scale = config_.attention_scale,
-          .sliding_window = config_.layers[layer].sliding_window};
+          .sliding_window = config_.layers[layer].sliding_window,
+          .logit_soft_cap = config_.attention_soft_cap};
 }
 
 absl::Status Transformer::Begin(kernels::Stream& stream, absl::Span<const int32_t> token_ids,
@@ -214,7 +215,10 @@ absl::Status Transformer::LogitsOf(kernels::Stream& stream, ConstMatrixView hidd
       state.normed.Resize(backend_, hidden.rows, config_.hidden_dim, backend_.compute_dtype()));
   KVBLEND_RETURN_IF_ERROR(backend_.RmsNorm(stream, hidden, OneRow(*weights_.output_norm, config_.hidden_dim),
                                            config_.rms_epsilon, normed));
-  return backend_.Linear(stream, normed, weights_.output_layer(), /*accumulate=*/false, logits);
+  KVBLEND_RETURN_IF_ERROR(
+      backend_.Linear(stream, normed, weights_.output_layer(), /*accumulate=*/false, logits));
+  if (config_.logit_soft_cap == 0) return absl::OkStatus();
+  return backend_.SoftCap(stream, config_.logit_soft_cap, logits);
 }
 
 }  // namespace kvblend::model

@@ -31,6 +31,7 @@ EngineInfo MakeInfo(const ModelRuntime& runtime, const EngineOptions& options, d
   info.device_name = runtime.backend->device_name();
   info.device_reason = runtime.device_reason;
   info.backend = runtime.backend->Describe();
+  info.chat_format = runtime.chat_template->format_name();
   info.kv_dtype = kernels::Name(runtime.page_pool->dtype());
   info.chunk_format = kernels::Name(format.encoding);
   info.chunk_bytes_per_token = format.BytesPerToken();

@@ -120,6 +120,15 @@ class CpuBackend final : public HostBackend {
     return absl::OkStatus();
   }
 
+  absl::Status DoSoftCap(Stream&, float cap, MatrixView x) override {
+    ForRows(context_.pool, x.rows, x.cols * 8, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        simd::SoftCapRow(static_cast<float*>(x.Rows(i, 1).data), cap, x.cols);
+      }
+    });
+    return absl::OkStatus();
+  }
+
   absl::Status DoRope(Stream&, const BatchPlan& batch, const RopeTable& table, int32_t num_heads,
                       MatrixView x) override {
     KVBLEND_ASSIGN_OR_RETURN(const auto* plan, HostBatchPlan::From(batch));

@@ -140,6 +140,11 @@ class CudaBackend final : public Backend {
     return StatusOf(LaunchAddScaled(Of(stream).handle(), x, scale, out), "AddScaled");
   }
 
+  absl::Status DoSoftCap(Stream& stream, float cap, MatrixView x) override {
+    if (Empty(x)) return absl::OkStatus();
+    return StatusOf(LaunchSoftCap(Of(stream).handle(), cap, x), "SoftCap");
+  }
+
   absl::Status DoRope(Stream& stream, const BatchPlan& batch, const RopeTable& table, int32_t num_heads,
                       MatrixView x) override {
     KVBLEND_ASSIGN_OR_RETURN(auto plan, DeviceBatchPlan::From(batch));

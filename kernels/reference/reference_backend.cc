@@ -93,6 +93,8 @@ void RotateHead(const HostRopeTable& rope, int64_t position, float* head) {
   }
 }
 
+float SoftCapped(float x, float cap) { return cap * std::tanh(x / cap); }
+
 // The softmax over the keys that `row` sees, for one query head: probabilities of keys [first, first + size).
 std::vector<float> AttentionRow(const HostBatchPlan& plan, int64_t row, ConstMatrixView q, int64_t head,
                                 int32_t kv_head, const AttentionSpec& spec, const KvPagesView& pages,
@@ -107,10 +109,16 @@ std::vector<float> AttentionRow(const HostBatchPlan& plan, int64_t row, ConstMat
     for (int32_t d = 0; d < pages.head_dim; ++d) {
       dot += Get(q, row, head * pages.head_dim + d) * keys.Load(slot, d);
     }
-    probabilities.push_back(dot * spec.scale);
+    const float score = dot * spec.scale;
+    probabilities.push_back(spec.logit_soft_cap == 0 ? score : SoftCapped(score, spec.logit_soft_cap));
   }
-  const float max = *std::max_element(probabilities.begin(), probabilities.end());
+  float max = *std::max_element(probabilities.begin(), probabilities.end());
   float sum = 0;
+  if (spec.sinks.data != nullptr) {
+    const float sink = Get(spec.sinks, 0, head);
+    max = std::max(max, sink);
+    sum = std::exp(sink - max);
+  }
   for (float& p : probabilities) sum += p = std::exp(p - max);
   for (float& p : probabilities) p /= sum;
   return probabilities;
@@ -198,6 +206,13 @@ class ReferenceBackend final : public HostBackend {
       for (int64_t c = 0; c < out.cols; ++c) {
         Set(out, i, c, Get(out, i, c) + scale * Get(x, x.rows == 1 ? 0 : i, c));
       }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status DoSoftCap(Stream&, float cap, MatrixView x) override {
+    for (int64_t i = 0; i < x.rows; ++i) {
+      for (int64_t c = 0; c < x.cols; ++c) Set(x, i, c, SoftCapped(Get(x, i, c), cap));
     }
     return absl::OkStatus();
   }

@@ -103,10 +103,9 @@ int RunServer(const ServerConfig& config, const EngineFactory& create_engine,
     (*grpc_server)->SetServing(true);
     spdlog::info(
         "serving {} ({}, {} layers, context {} tokens, KV {}, chunks {} with {} bytes per token) on {}, "
-        "loaded in "
-        "{:.2f} s",
+        "chat format {}, loaded in {:.2f} s",
         info.model_name, info.model_architecture, info.num_layers, info.max_context_tokens, info.kv_dtype,
-        info.chunk_format, info.chunk_bytes_per_token, info.backend,
+        info.chunk_format, info.chunk_bytes_per_token, info.backend, info.chat_format,
         absl::ToDoubleSeconds(absl::Now() - load_start));
     stop.WaitForNotification();
   }

@@ -74,6 +74,9 @@ class BackendDecorator : public kernels::Backend {
   absl::Status DoAddScaled(Stream& stream, View x, float scale, Out out) override {
     return inner_->AddScaled(stream, x, scale, out);
   }
+  absl::Status DoSoftCap(Stream& stream, float cap, Out x) override {
+    return inner_->SoftCap(stream, cap, x);
+  }
   absl::Status DoRope(Stream& stream, const Plan& plan, const kernels::RopeTable& rope, int32_t num_heads,
                       Out x) override {
     return inner_->Rope(stream, plan, rope, num_heads, x);

@@ -91,6 +91,7 @@ LaunchError LaunchRmsNorm(StreamHandle stream, ConstMatrixView x, ConstMatrixVie
 LaunchError LaunchGatedActivation(StreamHandle stream, Activation activation, ConstMatrixView gate,
                                   ConstMatrixView up, MatrixView out);
 LaunchError LaunchAddScaled(StreamHandle stream, ConstMatrixView x, float scale, MatrixView out);
+LaunchError LaunchSoftCap(StreamHandle stream, float cap, MatrixView x);
 LaunchError LaunchKvDeviation(StreamHandle stream, ConstMatrixView fresh, const KvSource& stored, float* out);
 /// scale: scratch, [mass.rows]; columns: [out.cols]
 LaunchError LaunchMassScores(StreamHandle stream, ConstMatrixView mass, const ColumnRange* counted,

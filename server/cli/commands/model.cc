@@ -32,6 +32,7 @@ Examples:
 struct ModelFlags {
   std::string path;
   int64_t context_tokens = 0;
+  std::string chat_format = "auto";
   bool json = false;
 };
 
@@ -50,9 +51,10 @@ void PrintModel(const ModelReport& report, std::ostream& out) {
       << absl::StreamFormat("shape         %d layers, width %d, %d heads and %d KV heads of %d\n",
                             report.layers, report.width, report.heads, report.kv_heads, report.head_size)
       << absl::StreamFormat("context       %d tokens\n", report.context_tokens)
-      << absl::StreamFormat("tokenizer     %s, %d tokens; chat template: %s\n",
+      << absl::StreamFormat("tokenizer     %s, %d tokens; chat template: %s, format: %s\n",
                             report.tokenizer.empty() ? "none" : report.tokenizer, report.vocabulary,
-                            report.has_chat_template ? "yes" : "none")
+                            report.has_chat_template ? "yes" : "none",
+                            report.chat_format.empty() ? "none" : report.chat_format)
       << absl::StreamFormat("fingerprint   %s\n", report.fingerprint);
   for (const TensorTypeReport& type : report.types) {
     out << absl::StreamFormat("  %-10s  %5d tensors  %9s parameters  %10s\n", type.type, type.tensors,
@@ -85,6 +87,7 @@ OrderedJson ModelJson(const ModelReport& report) {
           {"tensor_types", types},
           {"tokenizer", report.tokenizer},
           {"has_chat_template", report.has_chat_template},
+          {"chat_format", report.chat_format},
           {"weight_bytes", report.weight_bytes},
           {"kv_bytes_per_token", report.kv_bytes_per_token},
           {"kv_tokens", report.kv_tokens},
@@ -94,7 +97,8 @@ OrderedJson ModelJson(const ModelReport& report) {
 }
 
 absl::Status RunInspect(const ModelFlags& flags, CommandContext& context) {
-  KVBLEND_ASSIGN_OR_RETURN(const ModelReport report, InspectModel(flags.path, flags.context_tokens));
+  KVBLEND_ASSIGN_OR_RETURN(const ModelReport report,
+                           InspectModel(flags.path, flags.context_tokens, flags.chat_format));
   if (flags.json) {
     context.terminal.PrintJson(ModelJson(report));
   } else {
@@ -119,6 +123,9 @@ void AddModelCommand(CLI::App& root, CommandContext& context) {
       .add_option("--context", flags.context_tokens, "Tokens that memory is computed for; 0: the model's own")
       ->capture_default_str()
       ->type_name("N");
+  inspect.add_option("--chat-format", flags.chat_format, "What a server would be given")
+      ->capture_default_str()
+      ->type_name("NAME");
   inspect.add_flag("--json", flags.json, "One JSON object");
 }
 

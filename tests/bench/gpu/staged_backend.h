@@ -37,6 +37,9 @@ class StagedBackend final : public test_support::BackendDecorator {
   absl::Status DoAddScaled(Stream& stream, View x, float scale, Out out) override {
     return Computes() ? BackendDecorator::DoAddScaled(stream, x, scale, out) : absl::OkStatus();
   }
+  absl::Status DoSoftCap(Stream& stream, float cap, Out x) override {
+    return Computes() ? BackendDecorator::DoSoftCap(stream, cap, x) : absl::OkStatus();
+  }
   absl::Status DoRope(Stream& stream, const Plan& plan, const kernels::RopeTable& rope, int32_t num_heads,
                       Out x) override {
     return Computes() ? BackendDecorator::DoRope(stream, plan, rope, num_heads, x) : absl::OkStatus();

@@ -193,6 +193,7 @@ TEST(ModelConfigTest, RefusesWhatItDoesNotImplementByName) {
 TEST(ModelConfigTest, AcceptsSwitchedOffFeaturesAndDescriptions) {
   GgufBuilder builder = TinyModelBuilder({});
   builder.SetUint32("llama.expert_count", 0)
+      .SetBool("tokenizer.ggml.add_sep_token", false)
       .SetUint32("llama.attention.sliding_window", 0)
       .SetFloat32("llama.attention.clamp_kqv", 0)
       .SetBool("llama.attention.causal", true)
@@ -321,6 +322,30 @@ TEST(TokenizerDataTest, ReadsSentencePiecesVocabulary) {
   EXPECT_FALSE(other->add_space_prefix);
   EXPECT_EQ(other->bos, 7);
   EXPECT_EQ(other->end_of_generation, (std::vector<int32_t>{8, 9}));
+}
+
+TEST(TokenizerDataTest, ReadsUnigramVocabulary) {
+  GgufBuilder builder = TinyModelBuilder({});
+  builder.SetString("tokenizer.ggml.model", "t5").RemoveKey("tokenizer.ggml.merges");
+  builder.RemoveKey("tokenizer.ggml.pre");
+  std::vector<float> scores(test_support::TinyVocabSize(), -1.5f);
+  scores[0] = -50;  // of a control token, which is not counted
+  scores[9] = -7.25f;
+  builder.SetFloatArray("tokenizer.ggml.scores", scores);
+  const auto data = ReadTokenizer(builder);
+  ASSERT_TRUE(data.ok()) << data.status();
+  EXPECT_EQ(data->model, text::TokenizerModel::kUnigram);
+  EXPECT_EQ(data->unigram_precision, text::UnigramModel::Precision::kSingle);
+  EXPECT_EQ(data->unigram_scores, std::vector<double>(scores.begin(), scores.end()));
+  EXPECT_EQ(data->unigram_unknown_score, -17.25);
+  builder.SetStringArray("tokenizer.ggml.precompiled_charsmap", {"x"});
+  ExpectRefused(ReadTokenizer(builder), kUnimplemented,
+                "key 'tokenizer.ggml.precompiled_charsmap' normalizes text; implemented: an empty array");
+  builder.RemoveKey("tokenizer.ggml.precompiled_charsmap");
+  std::vector<int32_t> types(test_support::TinyVocabSize(), text::kGgufNormal);
+  types[20] = text::kGgufByte;
+  builder.SetInt32Array("tokenizer.ggml.token_type", types);
+  ExpectRefused(ReadTokenizer(builder), kInvalid, "says that 1 tokens are bytes; allowed: none, or all 256");
 }
 
 TEST(TokenizerDataTest, RefusesWrongData) {
