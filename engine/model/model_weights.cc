@@ -42,6 +42,11 @@ class StackedTensors final : public kernels::WeightSource {
     rows_of_expert_ += tensor.rows() / num_experts_;
   }
 
+  /// The packed form holds what they say: beside it, the file would take as much memory again.
+  void DropPages() const {
+    for (const GgufTensor* tensor : tensors_) tensor->DropPages();
+  }
+
   absl::Status ReadRow(int64_t row, absl::Span<float> out) const override {
     const GgufTensor& tensor = Find(&row);
     KVBLEND_RETURN_IF_ERROR(tensor.ReadRow(row, out));
@@ -160,6 +165,7 @@ absl::Status Loader::Pack(absl::Span<const Part> parts, int64_t cols, WeightUsag
   const kernels::WeightSource& source =
       reorders ? static_cast<const kernels::WeightSource&>(reordered) : tensors;
   KVBLEND_ASSIGN_OR_RETURN(packed, backend_.PackWeights(rows, cols, usage, source));
+  tensors.DropPages();
   return absl::OkStatus();
 }
 
@@ -174,6 +180,7 @@ absl::Status Loader::PackExperts(absl::Span<const Part> parts, int64_t cols,
     rows += part.rows;
   }
   KVBLEND_ASSIGN_OR_RETURN(packed, backend_.PackExperts(config_.num_experts, rows, cols, tensors));
+  tensors.DropPages();
   return absl::OkStatus();
 }
 

@@ -24,9 +24,13 @@ class MappedFile {
   absl::Span<const std::byte> bytes() const { return {static_cast<const std::byte*>(address_), size_}; }
 
  private:
-  MappedFile(void* address, size_t size) : address_(address), size_(size) {}
+  MappedFile(void* address, size_t size);
   void* const address_;
   const size_t size_;
 };
+
+/// For bytes that are not needed for now: where they are of a MappedFile, the pages that lie wholly within them leave this
+/// process's memory, and come back when they are read again. Other memory is left as it is. Thread-safe.
+void DropPages(absl::Span<const std::byte> bytes);
 
 }  // namespace kvblend::model

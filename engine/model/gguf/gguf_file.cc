@@ -66,6 +66,12 @@ int64_t GgufTensor::stored_bytes() const {
   return static_cast<int64_t>(bytes);
 }
 
+void GgufTensor::DropPages() const {
+  model::DropPages(data);
+  if (made == nullptr) return;
+  for (const absl::Span<const std::byte> piece : made->more()) model::DropPages(piece);
+}
+
 absl::StatusOr<absl::Span<const std::byte>> GgufTensor::RowBytes(int64_t row) const {
   KVBLEND_RETURN_IF_ERROR(CheckRow(row));
   if (made != nullptr) {

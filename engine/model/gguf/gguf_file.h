@@ -88,6 +88,8 @@ struct GgufTensor {
   std::string_view type_name() const;
   /// Bytes in the file.
   int64_t stored_bytes() const;
+  /// Lets what was read of a mapped file go, as it will not be read again soon. Thread-safe.
+  void DropPages() const;
 
  private:
   absl::Status CheckRow(int64_t row) const;
