@@ -13,7 +13,7 @@
 #include "engine/generate/stop_matcher.h"
 #include "engine/prompt/prompt_layout.h"
 #include "engine/runtime/model_runtime.h"
-#include "engine/serve/decoding_sequence.h"
+#include "engine/serve/sequences/decoding_sequence.h"
 #include "engine/serve/task.h"
 #include "engine/text/stream_decoder.h"
 

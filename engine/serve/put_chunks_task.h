@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "engine/api/engine.h"
-#include "engine/serve/prompt_runner.h"
+#include "engine/serve/sequences/prompt_runner.h"
 #include "engine/serve/task.h"
 
 namespace kvblend {

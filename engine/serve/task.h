@@ -11,9 +11,9 @@
 #include "engine/api/request.h"
 #include "engine/blend/reuse_plan.h"
 #include "engine/schedule/cancellation.h"
-#include "engine/serve/decoding_sequence.h"
 #include "engine/serve/prefetcher.h"
-#include "engine/serve/prompt_runner.h"
+#include "engine/serve/sequences/decoding_sequence.h"
+#include "engine/serve/sequences/prompt_runner.h"
 
 namespace kvblend {
 

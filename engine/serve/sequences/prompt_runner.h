@@ -1,5 +1,5 @@
-// Runs the model: blended prefill, scoring and chunk precomputation of one request at a time, decode steps of
-// several together.
+// Runs the model: blended prefills, any number of them in progress, decode steps of several sequences together, scoring
+// and chunk precomputation.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,6 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "engine/api/request.h"
-#include "engine/blend/blended_prefill.h"
 #include "engine/blend/fresh_rows.h"
 #include "engine/blend/loading_controller.h"
 #include "engine/blend/reuse_plan.h"
@@ -21,19 +20,10 @@
 #include "engine/kv/sequence_pages.h"
 #include "engine/prompt/prompt_layout.h"
 #include "engine/runtime/model_runtime.h"
+#include "engine/serve/sequences/prompt_prefill.h"
 #include "engine/store/chunk_store.h"
 
 namespace kvblend {
-
-/// A prompt whose KV is in pages, ready to be continued.
-struct PrefilledPrompt {
-  std::unique_ptr<kv::SequencePages> pages;
-  int32_t num_tokens = 0;                    // with KV in the pages
-  std::vector<float> logits;                 // after the last token [vocab_size]
-  std::vector<int32_t> recomputed;           // positions of reused tokens that the policy chose, ascending
-  PromptReport report;                       // queue and first-token times are the caller's to fill in
-  std::vector<blend::MissingEntry> missing;  // to be stored behind the response
-};
 
 /// A prompt, the token that goes behind it, and how the one after that is chosen.
 struct NextToken {
@@ -73,8 +63,12 @@ class PromptRunner {
   blend::LoadingController& loading_controller() { return loading_controller_; }
   const blend::LoadingController& loading_controller() const { return loading_controller_; }
 
-  /// kInvalidArgument for bad blend options; kResourceExhausted when there are too few pages; keep_going's
-  /// error.
+  /// Plans a prompt's prefill and sets its pages aside; Step of what is returned runs it. `layout` must outlive it.
+  /// kInvalidArgument for bad blend options; kResourceExhausted when there are too few pages.
+  absl::StatusOr<std::unique_ptr<PromptPrefill>> Begin(const prompt::PromptLayout& layout,
+                                                       const BlendOptions& options,
+                                                       std::string_view tenant_namespace);
+  /// The same from beginning to end. Errors: Begin's, keep_going's.
   absl::StatusOr<PrefilledPrompt> Prefill(const prompt::PromptLayout& layout, const BlendOptions& options,
                                           std::string_view tenant_namespace, blend::KeepGoing keep_going);
 
@@ -123,13 +117,11 @@ class PromptRunner {
   ModelRuntime& runtime_;
   store::ChunkStore& chunk_store_;
   const Options options_;
-  const int64_t channels_;  // of K and V together
   blend::LoadingController loading_controller_;
   model::PassState state_;
   model::PassState step_state_;  // of ExtendAll alone: a RepeatedStep must find it as the last one left it
   model::ScratchMatrix logits_;
-  blend::FreshRowMemory captured_;
-  blend::BlendedPrefill blended_prefill_;
+  ScratchPool scratch_;
   std::unique_ptr<kernels::RepeatedStep> step_;
   bool said_problem_ = false;  // that step_->problem() has been logged
 };

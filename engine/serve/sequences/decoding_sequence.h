@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "engine/serve/prompt_runner.h"
+#include "engine/serve/sequences/prompt_runner.h"
 #include "kernels/sampling.h"
 
 namespace kvblend {

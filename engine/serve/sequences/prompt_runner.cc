@@ -1,4 +1,4 @@
-#include "engine/serve/prompt_runner.h"
+#include "engine/serve/sequences/prompt_runner.h"
 
 #include <algorithm>
 #include <optional>
@@ -24,87 +24,13 @@ double ProjectionShare(const model::ModelConfig& config) {
 
 double SecondsSince(absl::Time start) { return absl::ToDoubleSeconds(absl::Now() - start); }
 
-ChunkReport ReportChunk(const blend::PlannedSpan& span, absl::Span<const int32_t> recomputed) {
-  ChunkReport chunk;
-  chunk.index = span.chunk_index;
-  chunk.source = span.source;
-  chunk.tier = span.tier;
-  chunk.num_tokens = span.num_tokens();
-  if (span.source == ChunkSource::kMiss || span.source == ChunkSource::kBypassed) {
-    chunk.recomputed_tokens = span.num_tokens();
-  } else if (span.source != ChunkSource::kExact) {
-    const auto first = std::lower_bound(recomputed.begin(), recomputed.end(), span.begin);
-    const auto end = std::lower_bound(first, recomputed.end(), span.end);
-    chunk.recomputed_tokens = static_cast<int32_t>(end - first);
-  }
-  if (span.key.has_value()) chunk.key = span.key->ToHex();
-  return chunk;
-}
-
-PromptReport ReportPrompt(const blend::ReusePlan& plan, const BlendOptions& options,
-                          const blend::PrefillResult& prefill) {
-  PromptReport report;
-  report.policy = prefill.policy;
-  report.reuse = options.reuse;
-  report.anchoring = options.anchoring;
-  report.prompt_tokens = plan.prompt_tokens;
-  report.exact_tokens = plan.exact_tokens;
-  report.recomputed_tokens = static_cast<int32_t>(prefill.recomputed.size());
-  report.reused_tokens = plan.candidates.num_tokens - report.recomputed_tokens;
-  report.computed_tokens = static_cast<int32_t>(plan.computed.size());
-  report.ratio = plan.candidates.num_tokens == 0
-                     ? 0.0
-                     : static_cast<double>(report.recomputed_tokens) / plan.candidates.num_tokens;
-  for (const blend::PlannedSpan& span : plan.spans) {
-    if (span.chunk_index >= 0) report.chunks.push_back(ReportChunk(span, prefill.recomputed));
-  }
-  report.load_seconds = prefill.load_seconds;
-  report.stall_seconds = prefill.stall_seconds;
-  report.select_seconds = prefill.select_seconds;
-  report.prefill_seconds = prefill.compute_seconds;
-  return report;
-}
-
-LoadingReport ReportLoading(const RatioOptions& ratio, const blend::LoadingDecision& decision,
-                            const blend::PromptShape& shape, const blend::ReusePlan& plan,
-                            const std::optional<blend::LoadingCosts>& costs) {
-  LoadingReport report{.mode = ratio.mode, .ratio_min = ratio.min, .ratio_max = ratio.max};
-  report.ratio = decision.ratio;
-  for (const size_t span : decision.bypassed) {
-    if (plan.spans[span].chunk_index >= 0) ++report.bypassed_chunks;
-  }
-  for (const auto& [tier, layer_bytes] : blend::LayerBytesByTier(shape)) {
-    TierRead read{.tier = tier, .bytes = layer_bytes * shape.num_layers};
-    if (costs.has_value() && costs->reads.contains(tier)) {
-      read.bytes_per_second = costs->reads.at(tier).bytes_per_second;
-    }
-    report.reads.push_back(read);
-  }
-  if (!decision.prediction.has_value()) return report;
-  report.predicted = true;
-  report.predicted_seconds = decision.prediction->seconds;
-  report.predicted_load_seconds = decision.prediction->load_seconds;
-  report.predicted_compute_seconds = decision.prediction->compute_seconds;
-  report.compute_seconds_per_token = blend::SecondsPerToken(costs->forward, shape);
-  return report;
-}
-
-/// Whether the prompt failed because a stored entry could not be read: the next plan will not find it.
-bool LostEntry(const blend::ReusePlan& plan) {
-  return std::any_of(plan.spans.begin(), plan.spans.end(), [](const blend::PlannedSpan& span) {
-    return span.entry.has_value() && span.entry->lost();
-  });
-}
-
 }  // namespace
 
 PromptRunner::PromptRunner(ModelRuntime& runtime, store::ChunkStore& chunk_store, const Options& options)
     : runtime_(runtime),
       chunk_store_(chunk_store),
       options_(options),
-      channels_(int64_t{2} * runtime.config.num_kv_heads * runtime.config.head_dim),
       loading_controller_(ProjectionShare(runtime.config)),
-      blended_prefill_(*runtime.transformer, *runtime.stream, state_, options.load_pipeline_depth),
       step_(runtime.backend->CreateRepeatedStep(*runtime.stream)) {}
 
 absl::StatusOr<std::unique_ptr<kv::SequencePages>> PromptRunner::AllocatePages(int32_t num_tokens) {
@@ -113,59 +39,29 @@ absl::StatusOr<std::unique_ptr<kv::SequencePages>> PromptRunner::AllocatePages(i
   return pages;
 }
 
+absl::StatusOr<std::unique_ptr<PromptPrefill>> PromptRunner::Begin(const prompt::PromptLayout& layout,
+                                                                   const BlendOptions& options,
+                                                                   std::string_view tenant_namespace) {
+  KVBLEND_RETURN_IF_ERROR(blend::ValidateBlendOptions(options, runtime_.config.num_layers));
+  return PromptPrefill::Create({.runtime = runtime_,
+                                .chunk_store = chunk_store_,
+                                .loading_controller = loading_controller_,
+                                .scratch = scratch_,
+                                .load_pipeline_depth = options_.load_pipeline_depth,
+                                .ratio = options_.ratio,
+                                .fresh_rows = options_.fresh_rows},
+                               layout, options, tenant_namespace);
+}
+
 absl::StatusOr<PrefilledPrompt> PromptRunner::Prefill(const prompt::PromptLayout& layout,
                                                       const BlendOptions& options,
                                                       std::string_view tenant_namespace,
                                                       blend::KeepGoing keep_going) {
-  const absl::Time start = absl::Now();
-  const int32_t num_layers = runtime_.config.num_layers;
-  KVBLEND_RETURN_IF_ERROR(blend::ValidateBlendOptions(options, num_layers));
-  const RatioOptions ratio = blend::ResolveRatio(options, options_.ratio);
-  // It stays the same to the end of the prompt, whatever is learned meanwhile.
-  std::shared_ptr<const kv::LoadedCorrection> correction = runtime_.correction.Get();
-  if (!options.correction || correction == nullptr || correction->anchoring != options.anchoring) {
-    correction = nullptr;
-  }
-  PrefilledPrompt prompt;
-  prompt.num_tokens = static_cast<int32_t>(layout.token_ids.size());
-  KVBLEND_ASSIGN_OR_RETURN(prompt.pages, AllocatePages(prompt.num_tokens));
-  const blend::PagedSequence sequence(*runtime_.backend, *runtime_.page_pool, *prompt.pages);
-  double lookup_seconds = SecondsSince(start);
+  KVBLEND_ASSIGN_OR_RETURN(const std::unique_ptr<PromptPrefill> prefill,
+                           Begin(layout, options, tenant_namespace));
   while (true) {
-    const absl::Time plan_start = absl::Now();
-    blend::ReusePlan plan =
-        blend::PlanReuse(layout, options, runtime_.key_space, tenant_namespace, chunk_store_);
-    const blend::PromptShape shape = blend::ShapeOf(plan, num_layers);
-    const std::optional<blend::LoadingCosts> costs =
-        loading_controller_.Costs(chunk_store_.read_meter().Rates());
-    const blend::LoadingDecision decision =
-        blend::DecideLoading(shape, options, ratio, costs, options_.load_pipeline_depth);
-    blend::BypassSpans(decision.bypassed, plan);
-    BlendOptions decided = options;
-    decided.ratio = decision.ratio;
-    KVBLEND_ASSIGN_OR_RETURN(const std::unique_ptr<blend::SelectionPolicy> policy,
-                             blend::CreateSelectionPolicy(decided, num_layers));
-    lookup_seconds += SecondsSince(plan_start);
-    blend::FreshRowCapture capture(
-        options_.fresh_rows.WantedOf(options) ? options_.fresh_rows : blend::FreshRowOptions{}, layout, plan,
-        num_layers, channels_, captured_);
-    absl::StatusOr<blend::PrefillResult> prefill =
-        blended_prefill_.Run(layout, plan, *policy, sequence, correction.get(), &capture, keep_going);
-    // An entry that turns out to be damaged half way has spoilt what was computed from it. Every round loses
-    // one at least, and in the end they are all misses.
-    if (!prefill.ok() && LostEntry(plan)) continue;
-    if (!prefill.ok()) return prefill.status();
-    capture.Finish(prefill->recomputed, plan);
-    prompt.report = ReportPrompt(plan, options, *prefill);
-    prompt.report.lookup_seconds = lookup_seconds;
-    if (correction != nullptr && plan.candidates.num_tokens > 0)
-      prompt.report.correction = correction->version;
-    prompt.report.loading = ReportLoading(ratio, decision, shape, plan, costs);
-    loading_controller_.Observe(prefill->measurements);
-    prompt.logits = std::move(prefill->logits);
-    prompt.recomputed = std::move(prefill->recomputed);
-    prompt.missing = std::move(plan.missing);
-    return prompt;
+    KVBLEND_ASSIGN_OR_RETURN(const bool done, prefill->Step(keep_going));
+    if (done) return prefill->TakePrompt();
   }
 }
 
@@ -196,7 +92,11 @@ absl::StatusOr<std::vector<kernels::SampledToken>> PromptRunner::ExtendAndSample
     PrefilledPrompt& prompt, absl::Span<const int32_t> token_ids,
     absl::Span<const kernels::SamplingSpec> specs, blend::KeepGoing keep_going) {
   KVBLEND_ASSIGN_OR_RETURN(const kernels::MatrixView logits, Append(prompt, token_ids, keep_going));
-  return Sample(logits, specs);
+  KVBLEND_ASSIGN_OR_RETURN(std::vector<kernels::SampledToken> sampled, Sample(logits, specs));
+  for (const kernels::SampledToken& token : sampled) {
+    if (token.invalid_token >= 0) prompt.pages->MarkDamaged();
+  }
+  return sampled;
 }
 
 absl::StatusOr<std::vector<kernels::SampledToken>> PromptRunner::Sample(
@@ -243,6 +143,9 @@ absl::StatusOr<std::vector<kernels::SampledToken>> PromptRunner::ExtendAll(absl:
   }
   for (const NextToken& token : next) ++token.prompt->num_tokens;
   KVBLEND_RETURN_IF_ERROR(runtime_.backend->Synchronize(*runtime_.stream));
+  for (size_t i = 0; i < next.size(); ++i) {
+    if (sampled[i].invalid_token >= 0) next[i].prompt->pages->MarkDamaged();
+  }
   return sampled;
 }
 

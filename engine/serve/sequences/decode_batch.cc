@@ -1,4 +1,4 @@
-#include "engine/serve/decode_batch.h"
+#include "engine/serve/sequences/decode_batch.h"
 
 #include <utility>
 

@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "engine/serve/prompt_runner.h"
+#include "engine/serve/sequences/prompt_runner.h"
 #include "engine/serve/task.h"
 
 namespace kvblend {
