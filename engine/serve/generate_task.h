@@ -28,9 +28,11 @@ class GenerateTask final : public Task, public DecodingSequence {
   const prompt::PromptLayout& layout() const { return layout_; }
 
   // Task
-  void Run(PromptRunner& runner) override;
+  bool Advance(PromptRunner& runner) override;
   void Abandon(const absl::Status& status) override { Fail(status); }
+  double predicted_seconds_left() const override;
   int32_t max_decoding_tokens() const override;
+  int32_t max_working_tokens() const override { return result_.prompt_tokens; }
   DecodingSequence* decoding() override { return decoding_ ? this : nullptr; }
   std::vector<blend::MissingEntry> TakeMissing() override { return std::move(missing_); }
 
@@ -43,9 +45,11 @@ class GenerateTask final : public Task, public DecodingSequence {
   void Fail(const absl::Status& status) override;
 
  private:
-  absl::Status Start(PromptRunner& runner);
+  absl::Status Begin(PromptRunner& runner);
+  /// The prompt is in pages: delivers the first token.
+  absl::Status EndPrefill();
   /// Delivers a token; finish_ tells whether it was the last.
-  absl::Status Advance(const absl::StatusOr<generate::Sampled>& sampled);
+  absl::Status Accept(const absl::StatusOr<generate::Sampled>& sampled);
   /// Delivers a token's text; sets finish_ when it ends the answer.
   void Deliver(const generate::Sampled& sampled);
   void Finish();
@@ -59,6 +63,7 @@ class GenerateTask final : public Task, public DecodingSequence {
   GenerateResult result_;
   std::vector<blend::MissingEntry> missing_;
 
+  std::unique_ptr<PromptPrefill> prefill_;  // while it is in progress
   PrefilledPrompt prompt_;
   std::optional<generate::Sampler> sampler_;
   text::StreamDecoder decoder_;

@@ -1,23 +1,38 @@
 #include "engine/serve/sequences/decode_batch.h"
 
+#include <algorithm>
 #include <utility>
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 
 namespace kvblend {
 
 bool DecodeBatch::HasRoomFor(int32_t num_tokens) const {
-  if (members_.empty()) return true;
-  return static_cast<int64_t>(members_.size()) < options_.max_sequences &&
-         num_tokens_ + num_tokens <= options_.max_tokens;
+  const int64_t sequences = static_cast<int64_t>(members_.size()) + num_reserved_;
+  if (sequences == 0) return true;
+  return sequences < options_.max_sequences && num_tokens_ + num_tokens <= options_.max_tokens;
+}
+
+void DecodeBatch::Reserve(int32_t num_tokens) {
+  ++num_reserved_;
+  num_tokens_ += num_tokens;
+}
+
+void DecodeBatch::Release(int32_t num_tokens) {
+  --num_reserved_;
+  num_tokens_ -= num_tokens;
 }
 
 bool DecodeBatch::Add(std::shared_ptr<Task> task) {
   DecodingSequence* sequence = task->decoding();
   const int32_t num_tokens = task->max_decoding_tokens();
+  --num_reserved_;
   if (absl::Status status = sequence->prompt().pages->Grow(num_tokens); !status.ok()) {
+    num_tokens_ -= num_tokens;
     sequence->Fail(status);
     return false;
   }
-  num_tokens_ += num_tokens;
   members_.push_back({std::move(task), sequence, num_tokens});
   CountSequences();
   return true;
@@ -46,7 +61,12 @@ std::vector<std::shared_ptr<Task>> DecodeBatch::Step() {
     CountSequences();
     return ended;
   }
+  const absl::Time start = absl::Now();
   const absl::StatusOr<std::vector<kernels::SampledToken>> sampled = runner_.ExtendAll(next);
+  const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
+  // A few steps' mean: contexts grow slowly, and a single step may have been interrupted.
+  step_seconds_ =
+      step_seconds_ == 0 ? seconds : 0.75 * step_seconds_ + 0.25 * std::min(seconds, 2 * step_seconds_);
   for (size_t i = 0; i < going.size(); ++i) {
     bool goes_on = false;
     if (sampled.ok()) {

@@ -25,12 +25,17 @@ class DecodeBatch {
   bool empty() const { return members_.empty(); }
   /// Whether a sequence that will have at most so many tokens fits in. An empty batch takes any.
   bool HasRoomFor(int32_t num_tokens) const;
+  /// Sets room aside for a sequence whose prompt is being prefilled, until Add or Release. REQUIRES: HasRoomFor
+  void Reserve(int32_t num_tokens);
+  void Release(int32_t num_tokens);
   /// Sets aside the pages that task->decoding() may need. Where the pool has too few, ends it with that error
-  /// and returns false. REQUIRES: HasRoomFor(task->max_decoding_tokens())
+  /// and returns false. REQUIRES: Reserve(task->max_decoding_tokens())
   bool Add(std::shared_ptr<Task> task);
 
   /// A token for every sequence. Returns the tasks that have ended.
   std::vector<std::shared_ptr<Task>> Step();
+  /// What a step of a batch as it is now takes, about; 0: not known yet.
+  double step_seconds() const { return step_seconds_; }
 
   /// Counts since the batch was made, which any thread may read.
   struct Counts {
@@ -52,7 +57,9 @@ class DecodeBatch {
   PromptRunner& runner_;
   const Options options_;
   std::vector<Member> members_;
-  int64_t num_tokens_ = 0;  // set aside, together
+  int32_t num_reserved_ = 0;  // sequences
+  int64_t num_tokens_ = 0;    // set aside, together
+  double step_seconds_ = 0;
   Counts counts_;
 };
 

@@ -1,15 +1,11 @@
 #include "engine/serve/sequences/prompt_runner.h"
 
 #include <algorithm>
-#include <optional>
 #include <string>
 #include <utility>
-#include <variant>
 
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
-#include "engine/blend/chunk_precompute.h"
-#include "engine/store/format/chunk_address.h"
 #include "spdlog/spdlog.h"
 
 namespace kvblend {
@@ -22,8 +18,6 @@ double ProjectionShare(const model::ModelConfig& config) {
   return qkv / (qkv + head_columns * config.hidden_dim + 3.0 * config.hidden_dim * config.used_ffn_dim());
 }
 
-double SecondsSince(absl::Time start) { return absl::ToDoubleSeconds(absl::Now() - start); }
-
 }  // namespace
 
 PromptRunner::PromptRunner(ModelRuntime& runtime, store::ChunkStore& chunk_store, const Options& options)
@@ -32,12 +26,6 @@ PromptRunner::PromptRunner(ModelRuntime& runtime, store::ChunkStore& chunk_store
       options_(options),
       loading_controller_(ProjectionShare(runtime.config)),
       step_(runtime.backend->CreateRepeatedStep(*runtime.stream)) {}
-
-absl::StatusOr<std::unique_ptr<kv::SequencePages>> PromptRunner::AllocatePages(int32_t num_tokens) {
-  auto pages = std::make_unique<kv::SequencePages>(*runtime_.page_pool);
-  KVBLEND_RETURN_IF_ERROR(pages->Grow(num_tokens));
-  return pages;
-}
 
 absl::StatusOr<std::unique_ptr<PromptPrefill>> PromptRunner::Begin(const prompt::PromptLayout& layout,
                                                                    const BlendOptions& options,
@@ -172,16 +160,12 @@ absl::StatusOr<kernels::MatrixView> PromptRunner::RunRows(absl::Span<const int32
   return logits;
 }
 
-absl::StatusOr<std::unique_ptr<store::ChunkKv>> PromptRunner::Compute(absl::Span<const int32_t> anchor_ids,
-                                                                      const store::ChunkHandle* anchor,
-                                                                      absl::Span<const int32_t> token_ids,
-                                                                      blend::KeepGoing keep_going) {
-  KVBLEND_ASSIGN_OR_RETURN(const std::unique_ptr<kv::SequencePages> pages,
-                           AllocatePages(static_cast<int32_t>(anchor_ids.size() + token_ids.size())));
-  const blend::PagedSequence sequence(*runtime_.backend, *runtime_.page_pool, *pages);
-  return blend::PrecomputeChunk({.anchor_ids = anchor_ids, .anchor = anchor, .token_ids = token_ids},
-                                runtime_.key_space.format, *runtime_.host_memory, *runtime_.transformer,
-                                *runtime_.stream, state_, sequence, keep_going);
+std::unique_ptr<ChunkStoring> PromptRunner::BeginStoring(std::string_view tenant_namespace,
+                                                         absl::Span<const int32_t> anchor_ids,
+                                                         absl::Span<const int32_t> token_ids,
+                                                         const StoreEntryOptions& options) {
+  return std::make_unique<ChunkStoring>(ChunkStoring::Engine{runtime_, chunk_store_, scratch_},
+                                        tenant_namespace, anchor_ids, token_ids, options);
 }
 
 absl::StatusOr<StoredChunk> PromptRunner::EnsureStored(std::string_view tenant_namespace,
@@ -189,60 +173,12 @@ absl::StatusOr<StoredChunk> PromptRunner::EnsureStored(std::string_view tenant_n
                                                        absl::Span<const int32_t> token_ids,
                                                        const StoreEntryOptions& options,
                                                        blend::KeepGoing keep_going) {
-  const store::ChunkAddress address =
-      blend::AddressIn(runtime_.key_space, tenant_namespace, store::HashTokens(anchor_ids), token_ids);
-  StoredChunk stored{.key = address.key, .num_tokens = static_cast<int32_t>(token_ids.size())};
-
-  KVBLEND_ASSIGN_OR_RETURN(store::ReserveResult reserved, chunk_store_.LookupOrReserve(address));
-  while (auto* entry = std::get_if<store::ChunkHandle>(&reserved)) {
-    // Stored means that it can be read, and that shows when it has been.
-    absl::Status arrived;
-    for (int32_t layer = 0; layer < runtime_.config.num_layers && arrived.ok(); ++layer) {
-      arrived = blend::AcquireLayer(*entry, layer, keep_going).status();
-    }
-    if (!arrived.ok() && entry->lost()) {
-      KVBLEND_ASSIGN_OR_RETURN(reserved, chunk_store_.LookupOrReserve(address));
-      continue;
-    }
-    KVBLEND_RETURN_IF_ERROR(arrived);
-    stored.entry = std::move(*entry);
-    stored.already_present = true;
-    if (options.pinned) KVBLEND_RETURN_IF_ERROR(chunk_store_.Pin(tenant_namespace, address.key));
-    return stored;
+  const std::unique_ptr<ChunkStoring> storing =
+      BeginStoring(tenant_namespace, anchor_ids, token_ids, options);
+  while (true) {
+    KVBLEND_ASSIGN_OR_RETURN(const bool done, storing->Step(keep_going));
+    if (done) return storing->TakeStored();
   }
-
-  StoredChunk anchor;
-  if (!anchor_ids.empty()) {
-    // The anchor is an entry of its own: prompts reuse it exactly, and the next chunk behind it starts from
-    // it. A store too full for it costs time, not the chunk.
-    KVBLEND_RETURN_IF_ERROR(keep_going());
-    absl::StatusOr<StoredChunk> stored_anchor = EnsureStored(
-        tenant_namespace, {}, anchor_ids, {.label = "anchor", .on_purpose = options.on_purpose}, keep_going);
-    if (stored_anchor.ok()) {
-      anchor = *std::move(stored_anchor);
-    } else if (!absl::IsResourceExhausted(stored_anchor.status())) {
-      return stored_anchor.status();
-    }
-  }
-  const absl::Time start = absl::Now();
-  // The anchor is all there: EnsureStored has waited for it.
-  KVBLEND_ASSIGN_OR_RETURN(
-      std::unique_ptr<store::ChunkKv> kv,
-      Compute(anchor_ids, anchor.entry.has_value() ? &*anchor.entry : nullptr, token_ids, keep_going));
-  stored.compute_seconds = SecondsSince(start);
-  const store::InsertOptions insert{.compute_cost_seconds = stored.compute_seconds,
-                                    .pinned = options.pinned,
-                                    .on_purpose = options.on_purpose,
-                                    .label = options.label};
-  // Without a reservation someone else computes the same chunk; this thread may be the one they need, so it
-  // does not wait: equal key, equal KV, and Insert serves both.
-  auto* reservation = std::get_if<store::Reservation>(&reserved);
-  absl::StatusOr<store::ChunkHandle> entry = reservation != nullptr
-                                                 ? reservation->Commit(std::move(kv), insert)
-                                                 : chunk_store_.Insert(address, std::move(kv), insert);
-  if (!entry.ok()) return entry.status();
-  stored.entry = *std::move(entry);
-  return stored;
 }
 
 bool PromptRunner::IsBeingWritten(const ChunkKey& key) {

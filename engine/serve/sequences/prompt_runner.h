@@ -20,6 +20,7 @@
 #include "engine/kv/sequence_pages.h"
 #include "engine/prompt/prompt_layout.h"
 #include "engine/runtime/model_runtime.h"
+#include "engine/serve/sequences/chunk_storing.h"
 #include "engine/serve/sequences/prompt_prefill.h"
 #include "engine/store/chunk_store.h"
 
@@ -30,21 +31,6 @@ struct NextToken {
   PrefilledPrompt* prompt;
   int32_t token_id;
   kernels::SamplingSpec sampling;
-};
-
-/// Where a stored chunk came from.
-struct StoredChunk {
-  ChunkKey key;
-  std::optional<store::ChunkHandle> entry = std::nullopt;  // keeps it in the store while this lives
-  int32_t num_tokens = 0;
-  bool already_present = false;
-  double compute_seconds = 0;
-};
-
-struct StoreEntryOptions {
-  std::string label;
-  bool pinned = false;
-  bool on_purpose = false;  // as store::InsertOptions means it
 };
 
 /// For the engine thread only, except loading_controller(). References must outlive it.
@@ -84,8 +70,13 @@ class PromptRunner {
   /// Appends a token to each of several different prompts, all in one pass. Returns what comes after each.
   absl::StatusOr<std::vector<kernels::SampledToken>> ExtendAll(absl::Span<const NextToken> next);
 
-  /// Makes sure that the store has the chunk behind this anchor, and the anchor itself. Computes what is
-  /// missing.
+  /// Makes sure, step by step, that the store has the chunk behind this anchor, and the anchor itself. The tokens must
+  /// outlive what is returned.
+  std::unique_ptr<ChunkStoring> BeginStoring(std::string_view tenant_namespace,
+                                             absl::Span<const int32_t> anchor_ids,
+                                             absl::Span<const int32_t> token_ids,
+                                             const StoreEntryOptions& options);
+  /// The same from beginning to end.
   absl::StatusOr<StoredChunk> EnsureStored(std::string_view tenant_namespace,
                                            absl::Span<const int32_t> anchor_ids,
                                            absl::Span<const int32_t> token_ids,
@@ -99,7 +90,6 @@ class PromptRunner {
   static constexpr absl::Duration kMaxWriteWait = absl::Seconds(10);
 
  private:
-  absl::StatusOr<std::unique_ptr<kv::SequencePages>> AllocatePages(int32_t num_tokens);
   /// Appends tokens. Returns the logits after each, in the backend's memory: valid until the next call.
   absl::StatusOr<kernels::MatrixView> Append(PrefilledPrompt& prompt, absl::Span<const int32_t> token_ids,
                                              blend::KeepGoing keep_going);
@@ -109,11 +99,6 @@ class PromptRunner {
                                               blend::KeepGoing keep_going);
   absl::StatusOr<std::vector<kernels::SampledToken>> Sample(kernels::MatrixView logits,
                                                             absl::Span<const kernels::SamplingSpec> specs);
-  absl::StatusOr<std::unique_ptr<store::ChunkKv>> Compute(absl::Span<const int32_t> anchor_ids,
-                                                          const store::ChunkHandle* anchor,
-                                                          absl::Span<const int32_t> token_ids,
-                                                          blend::KeepGoing keep_going);
-
   ModelRuntime& runtime_;
   store::ChunkStore& chunk_store_;
   const Options options_;
