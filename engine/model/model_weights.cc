@@ -42,11 +42,6 @@ class StackedTensors final : public kernels::WeightSource {
     rows_of_expert_ += tensor.rows() / num_experts_;
   }
 
-  /// The packed form holds what they say: beside it, the file would take as much memory again.
-  void DropPages() const {
-    for (const GgufTensor* tensor : tensors_) tensor->DropPages();
-  }
-
   absl::Status ReadRow(int64_t row, absl::Span<float> out) const override {
     const GgufTensor& tensor = Find(&row);
     KVBLEND_RETURN_IF_ERROR(tensor.ReadRow(row, out));
@@ -60,6 +55,11 @@ class StackedTensors final : public kernels::WeightSource {
     KVBLEND_RETURN_IF_ERROR(tensor.ReadCodes(row, out));
     KVBLEND_RETURN_IF_ERROR(CheckFinite(file_, tensor, row, out.scales));
     return CheckFinite(file_, tensor, row, out.minimums);
+  }
+
+  /// Gives back the memory of the file's bytes, which have been read.
+  void ReleasePages() const {
+    for (const GgufTensor* tensor : tensors_) tensor->ReleasePages();
   }
 
  private:
@@ -165,7 +165,7 @@ absl::Status Loader::Pack(absl::Span<const Part> parts, int64_t cols, WeightUsag
   const kernels::WeightSource& source =
       reorders ? static_cast<const kernels::WeightSource&>(reordered) : tensors;
   KVBLEND_ASSIGN_OR_RETURN(packed, backend_.PackWeights(rows, cols, usage, source));
-  tensors.DropPages();
+  tensors.ReleasePages();
   return absl::OkStatus();
 }
 
@@ -180,7 +180,7 @@ absl::Status Loader::PackExperts(absl::Span<const Part> parts, int64_t cols,
     rows += part.rows;
   }
   KVBLEND_ASSIGN_OR_RETURN(packed, backend_.PackExperts(config_.num_experts, rows, cols, tensors));
-  tensors.DropPages();
+  tensors.ReleasePages();
   return absl::OkStatus();
 }
 
@@ -303,6 +303,8 @@ absl::StatusOr<ModelWeights> LoadModelWeights(const GgufFile& file, const ModelC
     weights.ropes.push_back(std::move(table));
   }
   KVBLEND_RETURN_IF_ERROR(backend.Synchronize(stream));
+  // Once more: reading a tensor may have brought the end of the one before it back, huge pages and all.
+  for (const GgufTensor& tensor : file.tensors()) tensor.ReleasePages();
   return weights;
 }
 

@@ -98,8 +98,10 @@ absl::StatusOr<std::array<uint8_t, 32>> Fingerprint(const GgufFile& file) {
       canonical.AddText(tensor->made->recipe());
       for (const absl::Span<const std::byte> bytes : tensor->made->more()) canonical.AddDigest(bytes);
     }
-    tensor->DropPages();
+    tensor->ReleasePages();
   }
+
+  for (const GgufTensor* tensor : tensors) tensor->ReleasePages();
 
   std::array<uint8_t, 32> digest = {};
   if (EVP_Digest(canonical.bytes().data(), canonical.bytes().size(), digest.data(), nullptr, EVP_sha256(),

@@ -7,34 +7,27 @@
 
 #include <cerrno>
 #include <cstdint>
+#include <iterator>
 #include <map>
+#include <mutex>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "engine/model/gguf/gguf_text.h"
 
 namespace kvblend::model {
 namespace {
 
-/// Which addresses are mapped files: DropPages gets bytes from whoever read them, and what madvise does to other memory is
-/// to empty it.
+// Where files are mapped: what ReleaseMappedPages may touch. Memory of other kinds would lose what it holds.
 struct Mappings {
-  absl::Mutex mutex;
-  std::map<uintptr_t, uintptr_t> end_of ABSL_GUARDED_BY(mutex);  // by where they begin
+  std::mutex mutex;
+  std::map<uintptr_t, size_t> size_at;
 };
+
 Mappings& AllMappings() {
-  static auto* mappings = new Mappings();
+  static auto* const mappings = new Mappings();
   return *mappings;
 }
 
 }  // namespace
-
-MappedFile::MappedFile(void* address, size_t size) : address_(address), size_(size) {
-  Mappings& mappings = AllMappings();
-  const absl::MutexLock lock(&mappings.mutex);
-  const auto begin = reinterpret_cast<uintptr_t>(address);
-  mappings.end_of[begin] = begin + size;
-}
 
 absl::StatusOr<std::unique_ptr<MappedFile>> MappedFile::Open(const std::string& path) {
   const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
@@ -57,23 +50,32 @@ absl::StatusOr<std::unique_ptr<MappedFile>> MappedFile::Open(const std::string& 
   return std::unique_ptr<MappedFile>(new MappedFile(address, info.st_size));
 }
 
+MappedFile::MappedFile(void* address, size_t size) : address_(address), size_(size) {
+  Mappings& all = AllMappings();
+  const std::lock_guard lock(all.mutex);
+  all.size_at.emplace(reinterpret_cast<uintptr_t>(address), size);
+}
+
 MappedFile::~MappedFile() {
-  Mappings& mappings = AllMappings();
-  const absl::MutexLock lock(&mappings.mutex);
-  mappings.end_of.erase(reinterpret_cast<uintptr_t>(address_));
+  Mappings& all = AllMappings();
+  const std::lock_guard lock(all.mutex);
+  all.size_at.erase(reinterpret_cast<uintptr_t>(address_));
   munmap(address_, size_);
 }
 
-void DropPages(absl::Span<const std::byte> bytes) {
+void ReleaseMappedPages(absl::Span<const std::byte> bytes) {
   const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-  const auto first = reinterpret_cast<uintptr_t>(bytes.data());
-  const uintptr_t begin = (first + page - 1) / page * page, end = (first + bytes.size()) / page * page;
-  if (begin >= end) return;
-  Mappings& mappings = AllMappings();
-  const absl::MutexLock lock(&mappings.mutex);  // so that the file stays mapped meanwhile
-  auto mapping = mappings.end_of.upper_bound(first);
-  if (mapping == mappings.end_of.begin() || (--mapping)->second < first + bytes.size()) return;
-  madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);  // a hint; failure is harmless
+  const auto begin = reinterpret_cast<uintptr_t>(bytes.data()), end = begin + bytes.size();
+  const uintptr_t first = (begin + page - 1) / page * page, last = end / page * page;
+  if (bytes.empty() || first >= last) return;
+  Mappings& all = AllMappings();
+  const std::lock_guard lock(all.mutex);  // the mapping stays meanwhile
+  const auto behind = all.size_at.upper_bound(begin);
+  if (behind == all.size_at.begin()) return;
+  const auto mapping = std::prev(behind);
+  if (end > mapping->first + mapping->second) return;
+  // Advice: where it is not taken, the memory stays in use and nothing else is different.
+  madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
 }
 
 }  // namespace kvblend::model

@@ -1,4 +1,4 @@
-// A whole file, mapped read-only. Internal to engine/model.
+// Whole files, mapped read-only. Internal to engine/model.
 #pragma once
 
 #include <cstddef>
@@ -29,8 +29,10 @@ class MappedFile {
   const size_t size_;
 };
 
-/// For bytes that are not needed for now: where they are of a MappedFile, the pages that lie wholly within them leave this
-/// process's memory, and come back when they are read again. Other memory is left as it is. Thread-safe.
-void DropPages(absl::Span<const std::byte> bytes);
+/// Gives back the memory of what has been read of mapped files within `bytes`, but for the ends of the range, which may
+/// share a page with what lies beside them: it is read anew when it is needed again. Nothing happens to other memory.
+/// A file that is read once from end to end would otherwise count as this process's memory, beside what was made of it.
+/// Thread-safe.
+void ReleaseMappedPages(absl::Span<const std::byte> bytes);
 
 }  // namespace kvblend::model

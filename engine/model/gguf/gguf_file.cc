@@ -58,18 +58,18 @@ std::string_view GgufTensor::type_name() const {
   return made != nullptr ? made->type_name() : TraitsOf(type).name;
 }
 
+void GgufTensor::ReleasePages() const {
+  ReleaseMappedPages(data);
+  if (made == nullptr) return;
+  for (const absl::Span<const std::byte> bytes : made->more()) ReleaseMappedPages(bytes);
+}
+
 int64_t GgufTensor::stored_bytes() const {
   size_t bytes = data.size();
   if (made != nullptr) {
     for (const absl::Span<const std::byte> piece : made->more()) bytes += piece.size();
   }
   return static_cast<int64_t>(bytes);
-}
-
-void GgufTensor::DropPages() const {
-  model::DropPages(data);
-  if (made == nullptr) return;
-  for (const absl::Span<const std::byte> piece : made->more()) model::DropPages(piece);
 }
 
 absl::StatusOr<absl::Span<const std::byte>> GgufTensor::RowBytes(int64_t row) const {

@@ -4,15 +4,11 @@
 
 #include <cstdint>
 #include <cstdio>
-#include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
 
-#include "engine/model/model_weights.h"
-#include "kernels/backend.h"
 #include "tests/support/temporary_folder.h"
-#include "tests/support/tiny_model.h"
 
 namespace kvblend::model {
 namespace {
@@ -51,7 +47,7 @@ class MappedFileTest : public testing::Test {
   test_support::TemporaryFolder folder_;
 };
 
-TEST_F(MappedFileTest, WholePagesAreDroppedAndComeBack) {
+TEST_F(MappedFileTest, WholePagesAreGivenBackAndComeAgain) {
   constexpr int64_t kPage = 4096, kPages = 256;
   std::string bytes(kPages * kPage + 100, 'x');
   for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(i * 7);
@@ -61,13 +57,13 @@ TEST_F(MappedFileTest, WholePagesAreDroppedAndComeBack) {
   const int64_t sum = SumOf(mapped);
   ASSERT_GE(ResidentBytes(mapped.data()), kPages * kPage);
   // Pages that hold other bytes too stay.
-  DropPages(mapped.subspan(kPage - 1, kPages * kPage / 2 + 1));
+  ReleaseMappedPages(mapped.subspan(kPage - 1, kPages * kPage / 2 + 1));
   const int64_t left = ResidentBytes(mapped.data());
   EXPECT_EQ(left, ((kPages * kPage + 100 + kPage - 1) / kPage - kPages / 2) * kPage);
-  DropPages(mapped.subspan(10, 100));  // less than a page
+  ReleaseMappedPages(mapped.subspan(10, 100));  // less than a page
   EXPECT_EQ(ResidentBytes(mapped.data()), left);
   EXPECT_EQ(SumOf(mapped), sum);
-  DropPages(mapped);
+  ReleaseMappedPages(mapped);
   EXPECT_LE(ResidentBytes(mapped.data()), kPage);
   EXPECT_EQ(SumOf(mapped), sum);
 }
@@ -76,31 +72,9 @@ TEST_F(MappedFileTest, OtherMemoryIsLeftAsItIs) {
   const auto file = MappedFile::Open(Write("a file"));
   ASSERT_TRUE(file.ok()) << file.status();
   const std::vector<std::byte> bytes(100 * 4096, std::byte{5});
-  DropPages(bytes);
+  ReleaseMappedPages(bytes);
   EXPECT_EQ(SumOf(bytes), 5 * 100 * 4096);
-  DropPages({});
-}
-
-// Weights are packed: beside them, the file they came from would take as much memory again.
-TEST_F(MappedFileTest, ALoadedModelDoesNotHoldItsFile) {
-  test_support::TinyModelSpec spec;
-  spec.hidden_dim = 128;
-  spec.num_experts = 24;
-  const auto file = GgufFile::Open(Write(test_support::BuildTinyModel(spec)));
-  ASSERT_TRUE(file.ok()) << file.status();
-  const auto config = ReadModelConfig(*file);
-  ASSERT_TRUE(config.ok()) << config.status();
-  const auto backend = kernels::CreateReferenceBackend();
-  const auto stream = backend->CreateStream();
-  ASSERT_TRUE(LoadModelWeights(*file, *config, *backend, **stream).ok());
-  ASSERT_TRUE(Fingerprint(*file).ok());
-  // Some pages are left: those that hold a tensor's end and the next one's beginning, and those that the kernel brought
-  // along with them, before it or behind.
-  const auto* begin = reinterpret_cast<const void*>(
-      reinterpret_cast<uintptr_t>(file->metadata()[0].key.data()) / 4096 * 4096);
-  const int64_t resident = ResidentBytes(begin);
-  ASSERT_GT(resident, 0);
-  EXPECT_LT(resident, static_cast<int64_t>(std::filesystem::file_size(folder_.path() + "/file")) / 2);
+  ReleaseMappedPages({});
 }
 
 }  // namespace

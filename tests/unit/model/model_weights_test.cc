@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 #include <limits>
 #include <map>
 #include <string>
@@ -240,6 +242,55 @@ std::array<uint8_t, 32> FingerprintOf(const GgufBuilder& builder) {
   const auto fingerprint = Fingerprint(*file);
   EXPECT_TRUE(fingerprint.ok()) << fingerprint.status();
   return *fingerprint;
+}
+
+// Bytes of a file that lie in this process's memory, mapped (/proc/self/smaps).
+int64_t ResidentBytes(const std::string& path) {
+  std::ifstream maps("/proc/self/smaps");
+  int64_t kilobytes = 0;
+  bool of_file = false;
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find('-') < line.find(' ') && line.find(':') > line.find(' ')) of_file = line.ends_with(path);
+    if (of_file && line.starts_with("Rss:")) kilobytes += std::stoll(line.substr(4));
+  }
+  return kilobytes * 1024;
+}
+
+// Peak memory: what has been packed, or hashed, does not stay beside what was made of it.
+TEST_F(ModelWeightsTest, WhatWasReadOfTheFileLeavesMemory) {
+  TinyModelSpec spec;
+  spec.num_layers = 4;
+  spec.ffn_dim = 16384;
+  const std::string path = testing::TempDir() + "released_pages.gguf";
+  const std::string bytes = TinyModelBuilder(spec).Build();
+  const auto size = static_cast<int64_t>(bytes.size());
+  ASSERT_GT(size, 12 << 20);
+  std::ofstream(path, std::ios::binary).write(bytes.data(), size);
+  {
+    const auto file = GgufFile::Open(path);
+    ASSERT_TRUE(file.ok()) << file.status();
+    const auto config = ReadModelConfig(*file);
+    ASSERT_TRUE(config.ok()) << config.status();
+    std::vector<float> row;
+    const auto read_all = [&] {
+      for (const GgufTensor& tensor : file->tensors()) {
+        row.resize(tensor.cols());
+        for (int64_t r = 0; r < tensor.rows(); ++r) {
+          ASSERT_TRUE(tensor.ReadRow(r, absl::MakeSpan(row)).ok());
+        }
+      }
+    };
+    read_all();
+    if (ResidentBytes(path) < size / 2) GTEST_SKIP() << "/proc/self/smaps does not tell of mapped files";
+    ASSERT_TRUE(LoadModelWeights(*file, *config, *backend_, *stream_).ok());
+    EXPECT_LT(ResidentBytes(path), size / 10);
+    read_all();
+    const auto fingerprint = Fingerprint(*file);
+    ASSERT_TRUE(fingerprint.ok());
+    EXPECT_LT(ResidentBytes(path), size / 10);
+    EXPECT_EQ(*Fingerprint(*file), *fingerprint);  // of what is read anew
+  }
+  std::filesystem::remove(path);
 }
 
 TEST(FingerprintTest, StaysWhenOnlyTheDescriptionOrTheLayoutOfTheFileChanges) {
