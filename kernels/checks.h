@@ -1,5 +1,5 @@
 // Checks shared by the entries in kernels/backend.cc. Every message names the operation, the value and what
-// is allowed. All functions are thread-safe and touch no tensor memory.
+// is allowed. All functions are thread-safe and, but for CheckExpertNumbers, touch no tensor memory.
 #pragma once
 
 #include <cstddef>
@@ -67,6 +67,8 @@ absl::Status CheckAttentionSpec(absl::string_view op, const AttentionSpec& spec,
 absl::Status CheckBatchSpec(const BatchSpec& spec);
 absl::Status CheckRopeSpec(const RopeSpec& spec);
 absl::Status CheckWeightShape(int64_t rows, int64_t cols);
+/// Of backends whose memory is the host's: ExpertLinear's experts, each in 0 .. num_experts - 1.
+absl::Status CheckExpertNumbers(IndicesView experts, int32_t num_experts);
 absl::Status CheckKvCorrectionSpec(const KvCorrectionSpec& spec);
 
 }  // namespace kvblend::kernels

@@ -9,11 +9,12 @@ using kernels::Activation;
 using kernels::RopeLayout;
 
 constexpr std::array kArchitectures = {
-    // Llama 1 to 3.3, Mistral, TinyLlama, SmolLM 1 and 2, and what else has their shape.
+    // Llama 1 to 3.3, Mistral, TinyLlama, SmolLM 1 and 2, and what else has their shape; with experts: Mixtral.
     Architecture{.name = "llama",
                  .rope_layout = RopeLayout::kInterleaved,
                  .qkv_bias = Presence::kOptional,
                  .output_bias = Presence::kOptional,
+                 .experts = Presence::kOptional,
                  .windowed_layers = WindowedLayers::kAll},
     Architecture{.name = "smollm3", .rope_layout = RopeLayout::kInterleaved, .unrotated_layer_period = 4},
     // Qwen 2 and 2.5.
@@ -30,6 +31,7 @@ constexpr std::array kArchitectures = {
                  .window_period = 2,
                  .default_window = 4096,
                  .num_layers_scaled_by_width = 46},
+    Architecture{.name = "qwen3moe", .qk_norm = true, .experts = Presence::kAlways},
     // The 27B model has 62 layers.
     Architecture{.name = "gemma3",
                  .activation = Activation::kGeluTanh,

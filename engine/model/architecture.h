@@ -1,8 +1,8 @@
 // What tells the model families apart: one row of a table for each. The loader and the one transformer read a model's
 // row; nothing else asks for its name.
 //
-// Common to all: RMSNorm before attention and before the MLP, grouped-query attention with RoPE, a gated MLP, residual
-// additions. The names of keys and tensors are GGUF's (ggml-org/ggml, docs/gguf.md).
+// Common to all: RMSNorm before attention and before the MLP, grouped-query attention with RoPE, a gated MLP or experts
+// each of which is one, residual additions. The names of keys and tensors are GGUF's (ggml-org/ggml, docs/gguf.md).
 #pragma once
 
 #include <cstdint>
@@ -31,8 +31,13 @@ struct Architecture {
   Presence qkv_bias = Presence::kNever;     // attn_{q,k,v}.bias
   Presence output_bias = Presence::kNever;  // attn_output.bias
   bool qk_norm = false;                     // attn_{q,k}_norm: RMSNorm of every head of Q and K, before RoPE
-  bool post_norms = false;     // post_attention_norm, post_ffw_norm: of what is added to the residual stream
-  bool fused_tensors = false;  // attn_qkv (q | k | v) and ffn_up (gate | up) instead of three and two
+  bool post_norms = false;  // post_attention_norm, post_ffw_norm: of what is added to the residual stream
+  /// Whether layers have a mixture of experts in place of the MLP (keys expert_*, tensors ffn_gate_inp and
+  /// ffn_{gate,up,down}_exps): a softmax over the router's logits, of which the highest are taken. kOptional: where the
+  /// file states a number of experts.
+  Presence experts = Presence::kNever;
+  bool renormalises_experts = true;   // the weights of the chosen ones add up to 1; a key may say otherwise
+  bool fused_tensors = false;         // attn_qkv (q | k | v) and ffn_up (gate | up) instead of three and two
   bool embedding_times_root = false;  // embeddings are multiplied by sqrt(embedding length)
   /// What bounds attention's scores and the logits where a file does not say it (keys attn_logit_softcapping and
   /// final_logit_softcapping); 0: there are no such bounds, and the keys are refused.

@@ -1,5 +1,6 @@
 #include "engine/model/model_config.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string_view>
 #include <utility>
@@ -45,6 +46,31 @@ void ReadDimensions(KeyReader& keys, ModelConfig& config) {
   config.context_length = keys.Integer("context_length", 1, kMaxContext);
   config.rms_epsilon = static_cast<float>(keys.Float("attention.layer_norm_rms_epsilon", 0, 1));
   config.rope_freq_base = static_cast<float>(keys.FloatOr("rope.freq_base", 0, 1e12, 10000));
+}
+
+// How many experts, and which of the feed-forward lengths is theirs.
+absl::Status ReadExperts(const GgufFile& file, KeyReader& keys, ModelConfig& config) {
+  const Architecture& architecture = *config.architecture;
+  if (architecture.experts == Presence::kNever) return absl::OkStatus();
+  const bool always = architecture.experts == Presence::kAlways;
+  config.num_experts = always ? keys.Integer("expert_count", 1, kernels::kMaxExperts)
+                              : keys.IntegerOr("expert_count", 0, kernels::kMaxExperts, 0);
+  KVBLEND_RETURN_IF_ERROR(keys.status());
+  if (config.num_experts == 0) {
+    // Whatever else is said of experts must be as if nothing were.
+    keys.IntegerOr("expert_used_count", 0, 0, 0);
+    keys.IntegerOr("expert_feed_forward_length", 0, 0, 0);
+    return keys.status();
+  }
+  config.num_used_experts =
+      keys.Integer("expert_used_count", 1, std::min(config.num_experts, kernels::kMaxChosenExperts));
+  config.ffn_dim = keys.IntegerOr("expert_feed_forward_length", 1, kMaxDim, config.ffn_dim);
+  KVBLEND_RETURN_IF_ERROR(keys.status());
+  config.renormalises_experts = architecture.renormalises_experts;
+  if (keys.Has("expert_weights_norm")) {
+    KVBLEND_ASSIGN_OR_RETURN(config.renormalises_experts, file.GetBool(keys.Key("expert_weights_norm")));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status ReadHeadDim(const GgufFile& file, KeyReader& keys, ModelConfig& config, RopeShape& shape) {
@@ -191,6 +217,7 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const GgufFile& file) {
   KeyReader keys(file, std::string(config.architecture->name) + ".");
   ReadDimensions(keys, config);
   KVBLEND_RETURN_IF_ERROR(keys.status());
+  KVBLEND_RETURN_IF_ERROR(ReadExperts(file, keys, config));
   RopeShape shape;
   KVBLEND_RETURN_IF_ERROR(ReadHeadDim(file, keys, config, shape));
   KVBLEND_RETURN_IF_ERROR(ReadScales(keys, config));

@@ -30,9 +30,12 @@ struct ModelConfig {
   int32_t num_layers = 0;
   int32_t hidden_dim = 0;
   int32_t num_heads = 0;
-  int32_t num_kv_heads = 0;  // divides num_heads
-  int32_t head_dim = 0;      // even
-  int32_t ffn_dim = 0;
+  int32_t num_kv_heads = 0;           // divides num_heads
+  int32_t head_dim = 0;               // even
+  int32_t ffn_dim = 0;                // of the MLP or, in a mixture, of each expert
+  int32_t num_experts = 0;            // of each layer; 0: an MLP
+  int32_t num_used_experts = 0;       // per token; 1 to num_experts where there are any
+  bool renormalises_experts = false;  // as of kernels::RoutingSpec
   int32_t vocab_size = 0;
   int32_t context_length = 0;  // tokens; LoadModelWeights sizes the RoPE tables by it, so lower it before
   float rms_epsilon = 0;
@@ -50,6 +53,9 @@ struct ModelConfig {
   bool has_qkv_bias = false;
   bool tied_output = false;   // the output layer is the token embedding
   std::string chat_template;  // Jinja source from the file; may be empty
+
+  /// Of the MLP or of all experts that a token uses: what its products cost.
+  int64_t used_ffn_dim() const { return int64_t{ffn_dim} * (num_experts > 0 ? num_used_experts : 1); }
 };
 
 /// kInvalidArgument, kDataLoss or kUnimplemented naming the file and the key or tensor.

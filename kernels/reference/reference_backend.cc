@@ -20,6 +20,7 @@
 #include "kernels/host/page_codec.h"
 #include "kernels/host/sample_row.h"
 #include "kernels/reference/encode_section.h"
+#include "kernels/reference/experts.h"
 
 namespace kvblend::kernels {
 namespace {
@@ -186,6 +187,29 @@ class ReferenceBackend final : public HostBackend {
         Set(out, i, n, sum);
       }
     }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::unique_ptr<PackedExperts>> DoPackExperts(int32_t num_experts, int64_t rows,
+                                                               int64_t cols,
+                                                               const WeightSource& source) override {
+    return PackExpertsByDefinition(num_experts, rows, cols, source);
+  }
+
+  absl::Status DoChooseExperts(Stream&, ConstMatrixView logits, const RoutingSpec& spec, IndicesView experts,
+                               MatrixView weights) override {
+    ChooseExpertsByDefinition(logits, spec, experts, weights);
+    return absl::OkStatus();
+  }
+
+  absl::Status DoExpertLinear(Stream&, ConstMatrixView x, const PackedExperts& weights, IndicesView experts,
+                              MatrixView out) override {
+    return ExpertLinearByDefinition(x, weights, experts, out);
+  }
+
+  absl::Status DoSumExperts(Stream&, ConstMatrixView x, ConstMatrixView weights, bool accumulate,
+                            MatrixView out) override {
+    SumExpertsByDefinition(x, weights, accumulate, out);
     return absl::OkStatus();
   }
 

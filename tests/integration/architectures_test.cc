@@ -19,8 +19,21 @@
 namespace kvblend {
 namespace {
 
-const std::string kModels[] = {"llama", "llama3_rope", "llama_yarn", "mistral", "smollm3", "qwen2",
-                               "qwen3", "gemma2",      "gemma3",     "phi3",    "granite", "phi3_longrope"};
+const std::string kModels[] = {"llama",
+                               "llama3_rope",
+                               "llama_yarn",
+                               "mistral",
+                               "smollm3",
+                               "qwen2",
+                               "qwen3",
+                               "gemma2",
+                               "gemma3",
+                               "phi3",
+                               "granite",
+                               "phi3_longrope",
+                               "qwen3moe",
+                               "qwen3moe_unnormalised",
+                               "mixtral"};
 
 std::string FixturePath(const std::string& name) {
   return std::string(KVBLEND_SOURCE_DIR "/tests/fixtures/architectures/") + name;

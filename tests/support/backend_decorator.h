@@ -49,6 +49,10 @@ class BackendDecorator : public kernels::Backend {
       int64_t rows, int64_t cols, kernels::WeightUsage usage, const kernels::WeightSource& source) override {
     return inner_->PackWeights(rows, cols, usage, source);
   }
+  absl::StatusOr<std::unique_ptr<kernels::PackedExperts>> DoPackExperts(
+      int32_t num_experts, int64_t rows, int64_t cols, const kernels::WeightSource& source) override {
+    return inner_->PackExperts(num_experts, rows, cols, source);
+  }
   absl::StatusOr<std::unique_ptr<kernels::RopeTable>> DoCreateRopeTable(
       const kernels::RopeSpec& spec) override {
     return inner_->CreateRopeTable(spec);
@@ -66,6 +70,17 @@ class BackendDecorator : public kernels::Backend {
   absl::Status DoLinear(Stream& stream, View x, const kernels::PackedWeights& weights, bool accumulate,
                         Out out) override {
     return inner_->Linear(stream, x, weights, accumulate, out);
+  }
+  absl::Status DoChooseExperts(Stream& stream, View logits, const kernels::RoutingSpec& spec,
+                               kernels::IndicesView experts, Out weights) override {
+    return inner_->ChooseExperts(stream, logits, spec, experts, weights);
+  }
+  absl::Status DoExpertLinear(Stream& stream, View x, const kernels::PackedExperts& weights,
+                              kernels::IndicesView experts, Out out) override {
+    return inner_->ExpertLinear(stream, x, weights, experts, out);
+  }
+  absl::Status DoSumExperts(Stream& stream, View x, View weights, bool accumulate, Out out) override {
+    return inner_->SumExperts(stream, x, weights, accumulate, out);
   }
   absl::Status DoGatedActivation(Stream& stream, kernels::Activation activation, View gate, View up,
                                  Out out) override {

@@ -15,7 +15,7 @@ namespace {
 double ProjectionShare(const model::ModelConfig& config) {
   const double head_columns = 1.0 * config.num_heads * config.head_dim;
   const double qkv = config.hidden_dim * (head_columns + 2.0 * config.num_kv_heads * config.head_dim);
-  return qkv / (qkv + head_columns * config.hidden_dim + 3.0 * config.hidden_dim * config.ffn_dim);
+  return qkv / (qkv + head_columns * config.hidden_dim + 3.0 * config.hidden_dim * config.used_ffn_dim());
 }
 
 }  // namespace

@@ -37,8 +37,8 @@ constexpr auto kUnknown = absl::StatusCode::kUnimplemented;
 constexpr auto kDamaged = absl::StatusCode::kDataLoss;
 
 const std::string kFixtures = KVBLEND_SOURCE_DIR "/tests/fixtures/hf/";
-const std::vector<std::string> kModels = {"llama", "llama_fp8", "mixtral", "qwen2",
-                                          "qwen3", "gemma3",    "phi3",    "granite"};
+const std::vector<std::string> kModels = {"llama",    "llama_fp8", "mixtral", "qwen2",  "qwen3",
+                                          "qwen3moe", "gemma3",    "phi3",    "granite"};
 
 std::string ReadWhole(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -97,8 +97,8 @@ TEST(HfFolderTest, PresentsWhatTheGgufFileOfTheSameModelHolds) {
   }
 }
 
-TEST(HfFolderTest, ALlamaFolderIsAModelThatRuns) {
-  for (const std::string model : {"llama", "llama_fp8"}) {
+TEST(HfFolderTest, AFolderIsAModelThatRuns) {
+  for (const std::string model : {"llama", "llama_fp8", "mixtral", "qwen3moe"}) {
     const auto folder = OpenModel(kFixtures + model);
     const auto expected = OpenModel(kFixtures + model + "/expected.gguf");
     const auto config = ReadModelConfig(*folder), expected_config = ReadModelConfig(*expected);
@@ -194,6 +194,10 @@ TEST(HfFolderTest, RefusesConfigurationsByField) {
                 "field 'query_pre_attn_scalar' is 9; allowed: 8");
   ExpectRefused(config("\"num_local_experts\": 3", "\"num_local_experts\": 4", "mixtral"), kInvalid,
                 "3 tensors belong to 'blk.0.ffn_down_exps.weight'; allowed: one for each of the 4 experts");
+  ExpectRefused(config("\"norm_topk_prob\": true", "\"norm_topk_prob\": false", "qwen3moe"), kUnknown,
+                "field 'norm_topk_prob' is false; allowed: true");
+  ExpectRefused(config("\"mlp_only_layers\": []", "\"mlp_only_layers\": [1]", "qwen3moe"), kUnknown,
+                "field 'mlp_only_layers' is [1]; allowed: []");
 }
 
 // A folder of tests/fixtures/make_architectures.py, with `from` replaced by `to` in its config.json.

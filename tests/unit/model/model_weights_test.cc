@@ -66,6 +66,22 @@ class ModelWeightsTest : public ::testing::Test {
     return transposed;
   }
 
+  // The same of an expert.
+  std::vector<float> Columns(const kernels::PackedExperts& packed, int32_t expert) {
+    const int64_t cols = packed.cols(), rows = packed.rows();
+    std::vector<float> values(rows * cols);
+    for (int64_t c = 0; c < cols; ++c) {
+      std::vector<float> unit(cols, 0.0f), product(rows);
+      unit[c] = 1;
+      const auto status =
+          backend_->ExpertLinear(*stream_, {unit.data(), kernels::DataType::kF32, 1, cols, cols}, packed,
+                                 {&expert, 1}, {product.data(), kernels::DataType::kF32, 1, rows, rows});
+      EXPECT_TRUE(status.ok()) << status;
+      for (int64_t r = 0; r < rows; ++r) values[r * cols + c] = product[r];
+    }
+    return values;
+  }
+
   std::unique_ptr<kernels::Backend> backend_;
   std::unique_ptr<kernels::Stream> stream_;
 };
@@ -86,6 +102,35 @@ std::vector<float> Concatenate(std::vector<std::vector<float>> parts) {
   std::vector<float> all;
   for (const auto& part : parts) all.insert(all.end(), part.begin(), part.end());
   return all;
+}
+
+TEST_F(ModelWeightsTest, EveryExpertLandsInItsPlace) {
+  TinyModelSpec spec;
+  spec.num_experts = 3;
+  const std::string bytes = test_support::BuildTinyModel(spec);
+  const auto file = GgufFile::FromMemory(Bytes(bytes), "test.gguf");
+  ASSERT_TRUE(file.ok()) << file.status();
+  const auto loaded = Load(TinyModelBuilder(spec));
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  for (int layer = 0; layer < 2; ++layer) {
+    const LayerWeights& actual = loaded->weights.layers[layer];
+    EXPECT_EQ(actual.gate_up, nullptr);
+    EXPECT_EQ(actual.down, nullptr);
+    const auto values = [&](const std::string& part) {
+      return TensorValues(*file, "blk." + std::to_string(layer) + "." + part + ".weight");
+    };
+    EXPECT_EQ(Columns(*actual.router), values("ffn_gate_inp"));
+    const auto of_expert = [](const std::vector<float>& all, int expert) {
+      const auto size = static_cast<int64_t>(all.size()) / 3;
+      return std::vector<float>(all.begin() + expert * size, all.begin() + (expert + 1) * size);
+    };
+    for (int expert = 0; expert < 3; ++expert) {
+      EXPECT_EQ(Columns(*actual.expert_gate_up, expert),
+                Concatenate(
+                    {of_expert(values("ffn_gate_exps"), expert), of_expert(values("ffn_up_exps"), expert)}));
+      EXPECT_EQ(Columns(*actual.expert_down, expert), of_expert(values("ffn_down_exps"), expert));
+    }
+  }
 }
 
 TEST_F(ModelWeightsTest, EveryMatrixLandsInItsPlace) {
