@@ -61,7 +61,7 @@ class CallHandler {
                                                          std::shared_ptr<EventSink<Event>>)) const {
     const std::string peer = context->peer();
     const CallerContext caller{.client = PeerHost(peer), .deadline = DeadlineOf(*context)};
-    const auto log = std::make_shared<CallLog>(services_.metrics, service_, method, peer);
+    const auto log = std::make_shared<CallLog>(services_.metrics, CallLog::Transport::kGrpc, service_, method, peer);
     const auto stream = std::make_shared<EventStream>(
         services_.max_unsent_bytes, caller.deadline, [log](const absl::Status& status) { log->End(status); });
     ByteWriteReactor* reactor = EventStream::MakeReactor(stream);
@@ -84,7 +84,7 @@ class CallHandler {
   grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes,
                                    grpc::ByteBuffer* response, const char* method,
                                    absl::StatusOr<Response> (Calls::*call)(Request)) const {
-    CallLog log(services_.metrics, service_, method, context->peer());
+    CallLog log(services_.metrics, CallLog::Transport::kGrpc, service_, method, context->peer());
     Request request;
     absl::Status status = ParseByteBuffer(*bytes, &request);
     if (status.ok()) {

@@ -1,4 +1,4 @@
-#include "server/cli/message_json.h"
+#include "server/convert/message_json.h"
 
 #include <string>
 
@@ -8,7 +8,7 @@
 #include "nlohmann/json.hpp"
 #include "tests/support/message_text.h"
 
-namespace kvblend::server::cli {
+namespace kvblend::server {
 namespace {
 
 using testing::HasSubstr;
@@ -57,7 +57,7 @@ TEST(MessageJsonTest, WritesEveryFieldUnderItsOwnName) {
   v1::ChunkReport report;
   report.set_source(v1::CHUNK_SOURCE_OTHER_ANCHOR);
   report.set_key("k");
-  EXPECT_EQ(nlohmann::json::parse(ToJson(report)), nlohmann::json({{"index", 0},
+  EXPECT_EQ(nlohmann::json::parse(MessageToJson(report)), nlohmann::json({{"index", 0},
                                                                    {"source", "CHUNK_SOURCE_OTHER_ANCHOR"},
                                                                    {"tier", "TIER_UNSPECIFIED"},
                                                                    {"num_tokens", 0},
@@ -66,4 +66,4 @@ TEST(MessageJsonTest, WritesEveryFieldUnderItsOwnName) {
 }
 
 }  // namespace
-}  // namespace kvblend::server::cli
+}  // namespace kvblend::server
