@@ -1,7 +1,9 @@
 #include "server/openai/error.h"
 
 #include "absl/strings/cord.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "server/openai/json.h"
 
 namespace kvblend::server::openai {
@@ -39,6 +41,16 @@ int HttpStatusOf(absl::StatusCode code) {
   }
 }
 
+// The engine names its fields as these bodies do, at the beginning of its messages.
+std::string LeadingField(absl::string_view message) {
+  for (const absl::string_view field : {"temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_tokens", "stop"}) {
+    if (!absl::StartsWith(message, field)) continue;
+    const absl::string_view rest = message.substr(field.size());
+    if (absl::StartsWith(rest, " ") || absl::StartsWith(rest, "[")) return std::string(message.substr(0, message.find(' ')));
+  }
+  return "";
+}
+
 std::string TypeOf(int http_status) {
   if (http_status == 401) return "authentication_error";
   if (http_status == 403) return "permission_error";
@@ -51,6 +63,7 @@ std::string TypeOf(int http_status) {
 Error ErrorOf(const absl::Status& status) {
   Error error = ErrorOf(HttpStatusOf(status.code()), std::string(status.message()));
   error.param = ParamOf(status);
+  if (error.param.empty()) error.param = LeadingField(status.message());
   const auto code = status.GetPayload(kCodePayload);
   if (code.has_value()) error.code = std::string(*code);
   if (absl::IsResourceExhausted(status)) error.code = "rate_limit_exceeded";
