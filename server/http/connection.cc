@@ -166,6 +166,7 @@ void Connection::Dispatch() {
 
 void Connection::Refuse(int status, const std::string& message, HttpResponse* given) {
   state_ = State::kAnswering;
+  refused_ = true;
   read_timer_.cancel();
   HttpResponse response = given != nullptr ? std::move(*given) : core_->error_page(status, message);
   parser_ = nullptr;

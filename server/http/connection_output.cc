@@ -10,6 +10,12 @@
 #include "server/http/connection.h"
 
 namespace kvblend::server {
+namespace {
+
+// Left to itself the system keeps megabytes for each client that does not read. Enough for some MB/s around the world.
+constexpr int kSendBufferBytes = 128 << 10;
+
+}  // namespace
 
 Connection::Connection(std::shared_ptr<ServerCore> core, tcp::socket socket)
     : core_(std::move(core)),
@@ -25,6 +31,7 @@ Connection::Connection(std::shared_ptr<ServerCore> core, tcp::socket socket)
     peer_ = absl::StrCat(peer_host_, ":", endpoint.port());
   }
   socket_.set_option(tcp::no_delay(true), error);
+  socket_.set_option(asio::socket_base::send_buffer_size(kSendBufferBytes), error);
 }
 
 Connection::~Connection() {
@@ -81,7 +88,8 @@ void Connection::Write() {
     if (piece.end == End::kNone) continue;
     if (piece.end == End::kAbort) return CloseNow();
     write_timer_.cancel();
-    if (piece.close_after) return Linger();
+    // Closing with bytes unread would take back what was sent.
+    if (piece.close_after) return refused_ || !input_.empty() ? Linger() : CloseNow();
     return AfterAnswer();
   }
   if (unsent_.empty()) {
