@@ -61,6 +61,7 @@ Router::Route Router::Find(std::string_view method, std::string_view path) const
       route.allowed_methods.push_back(allowed);
       if (allowed == "GET") route.allowed_methods.push_back("HEAD");
     }
+    return route;
   }
   return route;
 }

@@ -15,7 +15,7 @@ namespace kvblend::server {
 class Router {
  public:
   /// `pattern` is a path such as "/v1/models/{id}": the name in braces stands for one or more segments at the end, or for one
-  /// in the middle. Requests with other methods of the same path get 405. POST takes bodies, which must be JSON;
+  /// in the middle. The first pattern that fits a path is the one, and methods that it lacks get 405. POST takes bodies, which must be JSON;
   /// the other methods take none.
   void Add(std::string method, std::string_view pattern, HttpHandler handler);
 

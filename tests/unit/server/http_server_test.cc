@@ -94,6 +94,7 @@ class HttpServerTest : public ::testing::Test {
     router.Add("POST", "/echo", [](HttpRequest request, const std::shared_ptr<HttpResponder>& responder) {
       responder->Send({.body = std::move(request.body), .headers = {}});
     });
+    router.Add("POST", "/things/all", [](const HttpRequest&, const std::shared_ptr<HttpResponder>&) {});
     router.Add("GET", "/things/{id}", [](const HttpRequest& request, const std::shared_ptr<HttpResponder>& responder) {
       responder->Send({.body = absl::StrCat(request.path_values.at("id"), "?", request.query), .headers = {{"X-Odd", "a\r\nb"}}});
     });
@@ -247,6 +248,7 @@ TEST_F(HttpServerTest, RefusesWhatItCannotServe) {
     EXPECT_THAT(answer, HasSubstr("Connection: close\r\n")) << request.substr(0, 200);
   }
   EXPECT_THAT(Exchange(Get("/echo")), HasSubstr("Allow: POST\r\n"));
+  EXPECT_THAT(Exchange(Get("/things/all")), AllOf(StartsWith("HTTP/1.1 405 "), HasSubstr("Allow: POST\r\n")));
 }
 
 TEST_F(HttpServerTest, SlowSendersGet408AndIdleConnectionsAreClosed) {
