@@ -48,7 +48,8 @@ struct ApiState {
   ModelCard model;
 
   std::shared_ptr<CallLog> Log(const HttpRequest& request, const char* method) const {
-    return std::make_shared<CallLog>(context.metrics, CallLog::Transport::kHttp, "HTTP", method, request.peer);
+    return std::make_shared<CallLog>(context.metrics, CallLog::Transport::kHttp, "HTTP", method,
+                                     request.peer);
   }
 };
 

@@ -85,7 +85,8 @@ void Answer(CallLog& log, const absl::StatusOr<Response>& response, HttpResponde
 template <typename Request, typename Response>
 HttpHandler MessageHandler(std::shared_ptr<ApiState> state, const char* method,
                            absl::StatusOr<Response> (Calls::*call)(Request)) {
-  return [state, method, call](const HttpRequest& http_request, const std::shared_ptr<HttpResponder>& responder) {
+  return [state, method, call](const HttpRequest& http_request,
+                               const std::shared_ptr<HttpResponder>& responder) {
     const auto log = state->Log(http_request, method);
     const absl::StatusOr<Response> response = [&]() -> absl::StatusOr<Response> {
       Request request;
@@ -142,7 +143,8 @@ void DeleteOne(ApiState& state, const HttpRequest& request, const std::shared_pt
     v1::DeleteChunksRequest removal;
     removal.set_namespace_(QueryValue(request.query, "namespace"));
     removal.add_keys(request.path_values.at("key"));
-    KVBLEND_ASSIGN_OR_RETURN(v1::DeleteChunksResponse removed, state.context.calls->Delete(std::move(removal)));
+    KVBLEND_ASSIGN_OR_RETURN(v1::DeleteChunksResponse removed,
+                             state.context.calls->Delete(std::move(removal)));
     if (removed.deleted() == 0) return NotStored(request.path_values.at("key"));
     return removed;
   }();

@@ -16,15 +16,20 @@ namespace {
 
 std::string NewId(const char* prefix) {
   absl::BitGen random;
-  return absl::StrFormat("%s-%016x%016x", prefix, absl::Uniform<uint64_t>(random), absl::Uniform<uint64_t>(random));
+  return absl::StrFormat("%s-%016x%016x", prefix, absl::Uniform<uint64_t>(random),
+                         absl::Uniform<uint64_t>(random));
 }
 
 /// Writes an answer as its events come.
 class AnswerSink : public EventSink<v1::GenerateEvent> {
  public:
-  AnswerSink(openai::AnswerForm form, const openai::AnswerHead& head, std::shared_ptr<HttpResponder> responder,
-             std::shared_ptr<CallLog> log)
-      : form_(form), id_(head.id), answer_(form, head), responder_(std::move(responder)), log_(std::move(log)) {}
+  AnswerSink(openai::AnswerForm form, const openai::AnswerHead& head,
+             std::shared_ptr<HttpResponder> responder, std::shared_ptr<CallLog> log)
+      : form_(form),
+        id_(head.id),
+        answer_(form, head),
+        responder_(std::move(responder)),
+        log_(std::move(log)) {}
 
   void OnEvent(const v1::GenerateEvent& event) override {
     log_->Note(event);
@@ -119,12 +124,13 @@ void AddGenerationRoutes(const std::shared_ptr<ApiState>& state, Router* router)
               GenerationHandler(state, "ChatCompletions", &openai::ParseChatRequest));
   router->Add("POST", "/v1/completions",
               GenerationHandler(state, "Completions", &openai::ParseCompletionRequest));
-  router->Add("GET", "/v1/models", [state](const HttpRequest&, const std::shared_ptr<HttpResponder>& responder) {
-    const auto card = state->model.Get();
-    if (!card.ok()) return responder->Send(ErrorResponse(card.status()));
-    const openai::Json list = {{"object", "list"}, {"data", openai::Json::array({ModelObject(*card)})}};
-    responder->Send(JsonResponse(openai::ToText(list)));
-  });
+  router->Add(
+      "GET", "/v1/models", [state](const HttpRequest&, const std::shared_ptr<HttpResponder>& responder) {
+        const auto card = state->model.Get();
+        if (!card.ok()) return responder->Send(ErrorResponse(card.status()));
+        const openai::Json list = {{"object", "list"}, {"data", openai::Json::array({ModelObject(*card)})}};
+        responder->Send(JsonResponse(openai::ToText(list)));
+      });
   router->Add("GET", "/v1/models/{id}",
               [state](const HttpRequest& request, const std::shared_ptr<HttpResponder>& responder) {
                 const auto card = state->model.Find(request.path_values.at("id"));

@@ -30,7 +30,8 @@ spdlog::level::level_enum LevelOf(absl::StatusCode code) {
 
 }  // namespace
 
-CallLog::CallLog(Metrics* metrics, Transport transport, const char* service, const char* method, std::string peer)
+CallLog::CallLog(Metrics* metrics, Transport transport, const char* service, const char* method,
+                 std::string peer)
     : metrics_(metrics),
       transport_(transport),
       service_(service),

@@ -88,9 +88,11 @@ void AddApi(CLI::App& app, ApiConfig& api) {
   constexpr char kGroup[] = "HTTP API";
   Add(app, kGroup, "api-address", api.address,
       "Where the HTTP API is, such as /v1/chat/completions: HOST:PORT; port 0: any free one; none: nowhere");
-  Add(app, kGroup, "api-model", api.model_id, "What its clients call the model; else the name in the model's file")
+  Add(app, kGroup, "api-model", api.model_id,
+      "What its clients call the model; else the name in the model's file")
       ->type_name("NAME");
-  Add(app, kGroup, "api-max-connections", api.max_connections, "Connections at once; one more gets status 503")
+  Add(app, kGroup, "api-max-connections", api.max_connections,
+      "Connections at once; one more gets status 503")
       ->check(CLI::Range(1, 1'000'000));
   AsBytes(Add(app, kGroup, "api-max-header-bytes", api.max_header_bytes,
               "Request line and headers of one request; bodies are bounded by --max-message-bytes"))

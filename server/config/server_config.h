@@ -24,8 +24,8 @@ struct ApiConfig {
 
 struct ServerConfig {
   EngineOptions engine;
-  std::string grpc_address = "127.0.0.1:50051";   // HOST:PORT, [IPV6]:PORT or unix:PATH
-  std::string http_address = "127.0.0.1:8090";    // HOST:PORT or [IPV6]:PORT
+  std::string grpc_address = "127.0.0.1:50051";  // HOST:PORT, [IPV6]:PORT or unix:PATH
+  std::string http_address = "127.0.0.1:8090";   // HOST:PORT or [IPV6]:PORT
   ApiConfig api;
   int64_t max_message_bytes = int64_t{16} << 20;  // of one request
   int32_t max_concurrent_streams = 256;           // calls at once per connection

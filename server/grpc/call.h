@@ -61,7 +61,8 @@ class CallHandler {
                                                          std::shared_ptr<EventSink<Event>>)) const {
     const std::string peer = context->peer();
     const CallerContext caller{.client = PeerHost(peer), .deadline = DeadlineOf(*context)};
-    const auto log = std::make_shared<CallLog>(services_.metrics, CallLog::Transport::kGrpc, service_, method, peer);
+    const auto log =
+        std::make_shared<CallLog>(services_.metrics, CallLog::Transport::kGrpc, service_, method, peer);
     const auto stream = std::make_shared<EventStream>(
         services_.max_unsent_bytes, caller.deadline, [log](const absl::Status& status) { log->End(status); });
     ByteWriteReactor* reactor = EventStream::MakeReactor(stream);

@@ -12,9 +12,11 @@
 namespace kvblend::server {
 namespace {
 
-constexpr size_t kReadBytes = 16 << 10;      // at once, of bodies
-constexpr size_t kIdleReadBytes = 2 << 10;   // of connections that may stay idle: this is what each of them costs
-constexpr absl::Duration kLingerTimeout = absl::Seconds(2);  // for a client to read the refusal of what it still sends
+constexpr size_t kReadBytes = 16 << 10;  // at once, of bodies
+constexpr size_t kIdleReadBytes =
+    2 << 10;  // of connections that may stay idle: this is what each of them costs
+constexpr absl::Duration kLingerTimeout =
+    absl::Seconds(2);  // for a client to read the refusal of what it still sends
 
 }  // namespace
 
@@ -24,22 +26,22 @@ void Connection::Read() {
   if (state_ == State::kAnswering && input_.size() >= kReadBytes) return;
   reading_ = true;
   read_into_.resize(state_ == State::kIdle || state_ == State::kAnswering ? kIdleReadBytes : kReadBytes);
-  socket_.async_read_some(
-      asio::buffer(read_into_), [self = shared_from_this()](const AsioError& error, size_t bytes) {
-        self->reading_ = false;
-        if (self->state_ == State::kClosed) return;
-        if (error) {
-          // The end of a client that is not done: whoever closes its half no longer waits.
-          self->CloseNow();
-          return;
-        }
-        if (self->state_ == State::kLingering) {
-          self->Read();  // and drop it
-          return;
-        }
-        self->input_.append(self->read_into_, 0, bytes);
-        self->Process();
-      });
+  socket_.async_read_some(asio::buffer(read_into_),
+                          [self = shared_from_this()](const AsioError& error, size_t bytes) {
+                            self->reading_ = false;
+                            if (self->state_ == State::kClosed) return;
+                            if (error) {
+                              // The end of a client that is not done: whoever closes its half no longer waits.
+                              self->CloseNow();
+                              return;
+                            }
+                            if (self->state_ == State::kLingering) {
+                              self->Read();  // and drop it
+                              return;
+                            }
+                            self->input_.append(self->read_into_, 0, bytes);
+                            self->Process();
+                          });
 }
 
 void Connection::Process() {
@@ -50,9 +52,9 @@ void Connection::Process() {
       input_.erase(0, std::min(begin, input_.size()));
       if (input_.empty()) break;
       state_ = State::kReceiving;
-      parser_ = std::make_unique<RequestParser>(
-          ParserLimits{.max_header_bytes = core_->options.max_header_bytes,
-                       .max_body_bytes = core_->options.max_body_bytes});
+      parser_ =
+          std::make_unique<RequestParser>(ParserLimits{.max_header_bytes = core_->options.max_header_bytes,
+                                                       .max_body_bytes = core_->options.max_body_bytes});
       SetReadTimer(core_->options.request_timeout);
     }
     const bool had_head = parser_->header_done();
@@ -75,8 +77,9 @@ void Connection::Process() {
     if (consumed == 0 && had_head == parser_->header_done()) {
       // The parser wants more in one piece: a line of the headers, or one before a chunk of the body.
       if (static_cast<int64_t>(input_.size()) > core_->options.max_header_bytes) {
-        return Refuse(parser_->header_done() ? 400 : 431,
-                      absl::StrCat("a line of the request is longer than ", core_->options.max_header_bytes, " bytes"));
+        return Refuse(
+            parser_->header_done() ? 400 : 431,
+            absl::StrCat("a line of the request is longer than ", core_->options.max_header_bytes, " bytes"));
       }
       break;
     }
@@ -127,10 +130,12 @@ void Connection::OnHead() {
     return Refuse(417, "Expect is neither absent nor 100-continue");
   }
   if (request.method == "POST") {
-    if (!parser_->tells_body_length()) return Refuse(411, "a POST needs a body, with Content-Length or in chunks");
+    if (!parser_->tells_body_length())
+      return Refuse(411, "a POST needs a body, with Content-Length or in chunks");
     const std::string* type = request.FindHeader("content-type");
     const std::string given = type == nullptr ? "absent" : absl::StrCat("'", *type, "'");
-    if (type == nullptr || !absl::EqualsIgnoreCase(type->substr(0, type->find_first_of("; ")), "application/json")) {
+    if (type == nullptr ||
+        !absl::EqualsIgnoreCase(type->substr(0, type->find_first_of("; ")), "application/json")) {
       return Refuse(415, absl::StrCat("Content-Type is ", given, "; allowed: application/json"));
     }
     const std::string* encoding = request.FindHeader("content-encoding");

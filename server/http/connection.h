@@ -91,8 +91,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool reading_ = false;
   std::unique_ptr<RequestParser> parser_;
   const HttpHandler* handler_ = nullptr;  // of the request being received
-  bool refused_ = false;            // the client may still be sending a request that nobody reads
-  int64_t counted_body_bytes_ = 0;  // of core_->pending_body_bytes
+  bool refused_ = false;                  // the client may still be sending a request that nobody reads
+  int64_t counted_body_bytes_ = 0;        // of core_->pending_body_bytes
 
   // Set before an answer is made, and constant until its end.
   bool http_1_0_ = false;

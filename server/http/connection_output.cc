@@ -65,17 +65,18 @@ bool Connection::Push(std::string bytes, End end, bool close_after) {
     return false;
   }
   asio::post(socket_.get_executor(),
-                    [self = shared_from_this(), bytes = std::move(bytes), end, close_after]() mutable {
-                      self->unsent_bytes_ -= static_cast<int64_t>(bytes.size());
-                      self->Queue(std::move(bytes), end, close_after);
-                    });
+             [self = shared_from_this(), bytes = std::move(bytes), end, close_after]() mutable {
+               self->unsent_bytes_ -= static_cast<int64_t>(bytes.size());
+               self->Queue(std::move(bytes), end, close_after);
+             });
   return true;
 }
 
 void Connection::Queue(std::string bytes, End end, bool close_after) {
   if (state_ == State::kClosed) return;
   unsent_bytes_ += static_cast<int64_t>(bytes.size());
-  unsent_.push_back({.bytes = std::move(bytes), .queued = absl::Now(), .end = end, .close_after = close_after});
+  unsent_.push_back(
+      {.bytes = std::move(bytes), .queued = absl::Now(), .end = end, .close_after = close_after});
   if (!writing_) Write();
 }
 

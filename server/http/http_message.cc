@@ -82,7 +82,8 @@ absl::string_view StatusName(int status) {
 std::string ResponseHead(const HttpResponse& response, BodyFraming framing, bool close) {
   std::string head = absl::StrCat("HTTP/1.1 ", response.status, " ", StatusName(response.status), "\r\n");
   AppendHeader(&head, "Content-Type", response.content_type);
-  if (framing == BodyFraming::kLength) AppendHeader(&head, "Content-Length", absl::StrCat(response.body.size()));
+  if (framing == BodyFraming::kLength)
+    AppendHeader(&head, "Content-Length", absl::StrCat(response.body.size()));
   if (framing == BodyFraming::kChunked) AppendHeader(&head, "Transfer-Encoding", "chunked");
   AppendHeader(&head, "Connection", close || framing == BodyFraming::kToClose ? "close" : "keep-alive");
   for (const auto& [name, value] : response.headers) AppendHeader(&head, name, value);
@@ -114,7 +115,8 @@ bool PercentDecode(std::string_view text, std::string* decoded) {
 std::string QueryValue(std::string_view query, std::string_view name) {
   for (const absl::string_view setting : absl::StrSplit(absl::string_view(query.data(), query.size()), '&')) {
     const size_t equals = setting.find('=');
-    if (equals == absl::string_view::npos || setting.substr(0, equals) != absl::string_view(name.data(), name.size())) {
+    if (equals == absl::string_view::npos ||
+        setting.substr(0, equals) != absl::string_view(name.data(), name.size())) {
       continue;
     }
     std::string value;

@@ -106,7 +106,9 @@ class HttpServerImpl : public HttpServer {
 
   void WaitForConnections(absl::Time deadline) {
     absl::MutexLock lock(&core_->mutex);
-    const auto none_left = [this]() ABSL_SHARED_LOCKS_REQUIRED(core_->mutex) { return core_->connections.empty(); };
+    const auto none_left = [this]() ABSL_SHARED_LOCKS_REQUIRED(core_->mutex) {
+      return core_->connections.empty();
+    };
     core_->mutex.AwaitWithDeadline(absl::Condition(&none_left), deadline);
   }
 
@@ -127,7 +129,8 @@ class HttpServerImpl : public HttpServer {
   void Serve(tcp::socket socket) {
     if (num_connections() >= core_->options.max_connections) {
       // One small packet into an empty buffer: it is sent or it is not, and nobody waits.
-      const HttpResponse full = core_->error_page(503, "the server has too many connections; try again later");
+      const HttpResponse full =
+          core_->error_page(503, "the server has too many connections; try again later");
       const std::string bytes = ResponseHead(full, BodyFraming::kLength, /*close=*/true) + full.body;
       AsioError ignored;
       socket.non_blocking(true, ignored);

@@ -79,7 +79,8 @@ size_t RequestParser::Parse(std::string_view bytes, Problem* problem) {
       *problem = {431, absl::StrCat("the request line and headers are longer than ",
                                     impl_->limits.max_header_bytes, " bytes")};
     } else if (error == http::error::body_limit) {
-      *problem = {413, absl::StrCat("the request's body is longer than ", impl_->limits.max_body_bytes, " bytes")};
+      *problem = {413,
+                  absl::StrCat("the request's body is longer than ", impl_->limits.max_body_bytes, " bytes")};
     } else if (error == http::error::bad_version) {
       *problem = {505, "the request is not of HTTP/1.1 or HTTP/1.0"};
     } else if (error) {

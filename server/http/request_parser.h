@@ -35,8 +35,8 @@ class RequestParser {
   bool header_done() const;
   bool done() const;
   /// From the time that the headers are there.
-  bool has_body() const;           // or may have one, in chunks
-  bool keep_alive() const;         // as the client asks
+  bool has_body() const;    // or may have one, in chunks
+  bool keep_alive() const;  // as the client asks
   bool is_http_1_0() const;
   bool tells_body_length() const;  // Content-Length or chunked
   size_t body_bytes() const;       // so far

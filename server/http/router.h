@@ -22,7 +22,8 @@ class Router {
   struct Route {
     const HttpHandler* handler = nullptr;
     std::map<std::string, std::string> path_values;
-    std::vector<std::string> allowed_methods;  // of the path, if there is no handler; none: there is no such path
+    std::vector<std::string>
+        allowed_methods;  // of the path, if there is no handler; none: there is no such path
   };
   Route Find(std::string_view method, std::string_view path) const;
 

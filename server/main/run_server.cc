@@ -39,7 +39,8 @@ int FailToStart(const absl::Status& status) {
 }
 
 // Under a temporary name first, so that whoever waits for the file never reads a half of it.
-absl::Status WritePortFile(const std::string& path, int grpc_port, int http_port, const HttpServer* api_server) {
+absl::Status WritePortFile(const std::string& path, int grpc_port, int http_port,
+                           const HttpServer* api_server) {
   const std::string temporary = absl::StrCat(path, ".", getpid());
   std::ofstream file(temporary);
   file << "grpc=" << grpc_port << "\nhttp=" << http_port << "\n";
@@ -124,12 +125,13 @@ int RunServer(const ServerConfig& config, const EngineFactory& create_engine,
     api_server = *std::move(started);
   }
 
-  spdlog::info("listening: gRPC on {} (port {}), operators' HTTP on {} (port {}), the HTTP API on {} (port {})",
-               config.grpc_address, (*grpc_server)->port(), config.http_address, (*http_server)->port(),
-               config.api.address, api_server == nullptr ? 0 : api_server->port());
+  spdlog::info(
+      "listening: gRPC on {} (port {}), operators' HTTP on {} (port {}), the HTTP API on {} (port {})",
+      config.grpc_address, (*grpc_server)->port(), config.http_address, (*http_server)->port(),
+      config.api.address, api_server == nullptr ? 0 : api_server->port());
   if (!config.port_file.empty()) {
-    const absl::Status written = WritePortFile(config.port_file, (*grpc_server)->port(), (*http_server)->port(),
-                                               api_server.get());
+    const absl::Status written =
+        WritePortFile(config.port_file, (*grpc_server)->port(), (*http_server)->port(), api_server.get());
     if (!written.ok()) return FailToStart(written);
   }
 

@@ -14,7 +14,8 @@ absl::StatusOr<PutRequest> ParsePutRequest(std::string_view body) {
   {
     FieldReader fields(json, "");
     to.stream = fields.Bool("stream").value_or(false);
-    if (const Json* given = fields.Value("documents"); given != nullptr) fields.Note(AddDocuments(*given, &documents));
+    if (const Json* given = fields.Value("documents"); given != nullptr)
+      fields.Note(AddDocuments(*given, &documents));
     for (const auto& [name, unused] : json.items()) fields.Ignore({name.c_str()});  // the message knows
     KVBLEND_RETURN_IF_ERROR(fields.Finish());
   }

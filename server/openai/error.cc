@@ -43,10 +43,12 @@ int HttpStatusOf(absl::StatusCode code) {
 
 // The engine names its fields as these bodies do, at the beginning of its messages.
 std::string LeadingField(absl::string_view message) {
-  for (const absl::string_view field : {"temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_tokens", "stop"}) {
+  for (const absl::string_view field :
+       {"temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_tokens", "stop"}) {
     if (!absl::StartsWith(message, field)) continue;
     const absl::string_view rest = message.substr(field.size());
-    if (absl::StartsWith(rest, " ") || absl::StartsWith(rest, "[")) return std::string(message.substr(0, message.find(' ')));
+    if (absl::StartsWith(rest, " ") || absl::StartsWith(rest, "["))
+      return std::string(message.substr(0, message.find(' ')));
   }
   return "";
 }
@@ -71,7 +73,8 @@ Error ErrorOf(const absl::Status& status) {
 }
 
 Error ErrorOf(int http_status, const std::string& message) {
-  return {.http_status = http_status, .message = message, .type = TypeOf(http_status), .param = {}, .code = {}};
+  return {
+      .http_status = http_status, .message = message, .type = TypeOf(http_status), .param = {}, .code = {}};
 }
 
 std::string ToJson(const Error& error) {

@@ -66,7 +66,8 @@ Json GenerationAnswer::Object() const {
           {"system_fingerprint", head_.fingerprint}};
 }
 
-Json GenerationAnswer::StreamChoice(const Json& piece, const Json& logprobs, const Json& finish_reason) const {
+Json GenerationAnswer::StreamChoice(const Json& piece, const Json& logprobs,
+                                    const Json& finish_reason) const {
   return Json::array({{{"index", 0},
                        {form_.chat ? "delta" : "text", piece},
                        {"logprobs", logprobs},
@@ -103,7 +104,8 @@ std::string GenerationAnswer::Add(const v1::GenerateEvent& event) {
       Json last = Object();
       last["kvblend"] = Extension();
       const Json piece = form_.chat ? Json::object() : Json("");
-      std::string events = Event(std::move(last), StreamChoice(piece, nullptr, FinishReasonOf(finished_.reason())));
+      std::string events =
+          Event(std::move(last), StreamChoice(piece, nullptr, FinishReasonOf(finished_.reason())));
       if (form_.include_usage) {
         Json usage = Object();
         usage["usage"] = Usage();
@@ -118,7 +120,8 @@ std::string GenerationAnswer::Add(const v1::GenerateEvent& event) {
 }
 
 std::string GenerationAnswer::Body() const {
-  Json choice = {{"index", 0}, {"logprobs", logprobs_}, {"finish_reason", FinishReasonOf(finished_.reason())}};
+  Json choice = {
+      {"index", 0}, {"logprobs", logprobs_}, {"finish_reason", FinishReasonOf(finished_.reason())}};
   if (form_.chat) {
     choice["message"] = {{"role", "assistant"}, {"content", text_}, {"refusal", nullptr}};
   } else {
@@ -144,7 +147,8 @@ Json GenerationAnswer::Logprobs(const v1::TextDelta& delta) {
       Json entry = ChatToken(token);
       entry["top_logprobs"] = Json::array();
       if (form_.top_logprobs > 0 && i < delta.top_logprobs_size()) {
-        for (const v1::TokenLogprob& top : delta.top_logprobs(i).tokens()) entry["top_logprobs"].push_back(ChatToken(top));
+        for (const v1::TokenLogprob& top : delta.top_logprobs(i).tokens())
+          entry["top_logprobs"].push_back(ChatToken(top));
       }
       logprobs["content"].push_back(std::move(entry));
       continue;

@@ -16,10 +16,10 @@ namespace kvblend::server::openai {
 
 /// What all objects of one answer say of it.
 struct AnswerHead {
-  std::string id;             // "chatcmpl-5f2c"
-  int64_t created = 0;        // seconds since 1970
-  std::string model;          // as served
-  std::string fingerprint;    // of the model
+  std::string id;           // "chatcmpl-5f2c"
+  int64_t created = 0;      // seconds since 1970
+  std::string model;        // as served
+  std::string fingerprint;  // of the model
 };
 
 /// Headers that tell what was done with the prompt, for clients that throw the body's extension away.
@@ -49,8 +49,8 @@ class GenerationAnswer {
   const AnswerHead head_;
   v1::PromptReport report_;
   v1::GenerateFinished finished_;
-  std::string text_;       // without a stream
-  Json logprobs_;          // without a stream
+  std::string text_;        // without a stream
+  Json logprobs_;           // without a stream
   int64_t text_bytes_ = 0;  // so far: completions tell where each token begins
 };
 

@@ -56,8 +56,8 @@ void ReadCommon(FieldReader& fields, GenerationRequest* to) {
   }
   if (const auto min_p = fields.Number("min_p")) sampling.set_min_p(*min_p);
   if (const auto penalty = fields.Number("repetition_penalty")) sampling.set_repetition_penalty(*penalty);
-  if (const auto seed = fields.Integer("seed", std::numeric_limits<int64_t>::min(),
-                                       std::numeric_limits<int64_t>::max())) {
+  if (const auto seed =
+          fields.Integer("seed", std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max())) {
     sampling.set_seed(*seed == 0 ? kSeedZero : static_cast<uint64_t>(*seed));
   }
   if (const auto ignore_eos = fields.Bool("ignore_eos")) sampling.set_ignore_eos(*ignore_eos);
@@ -77,15 +77,17 @@ void ReadExtension(FieldReader& fields, v1::GenerateRequest* request) {
   request->set_namespace_(extension.String("namespace").value_or(""));
   if (const auto lead_in = extension.String("lead_in")) {
     if (!request->prompt().lead_in().empty()) {
-      extension.Note(FieldError("kvblend.lead_in",
-                                "kvblend.lead_in is set; allowed: only without text before the first document"));
+      extension.Note(FieldError(
+          "kvblend.lead_in", "kvblend.lead_in is set; allowed: only without text before the first document"));
     }
     request->mutable_prompt()->set_lead_in(*lead_in);
   }
   if (const Json* blend = extension.Value("blend"); blend != nullptr) {
     if (!blend->is_object()) {
-      extension.Note(FieldError("kvblend.blend", "kvblend.blend is no object; allowed: kvblend.v1.BlendOptions"));
-    } else if (const absl::Status status = ParseJson(ToText(*blend), *request->mutable_blend()); !status.ok()) {
+      extension.Note(
+          FieldError("kvblend.blend", "kvblend.blend is no object; allowed: kvblend.v1.BlendOptions"));
+    } else if (const absl::Status status = ParseJson(ToText(*blend), *request->mutable_blend());
+               !status.ok()) {
       extension.Note(FieldError("kvblend.blend", absl::StrCat("kvblend.blend: ", status.message())));
     }
   }
@@ -96,8 +98,9 @@ void ReadMaxTokens(FieldReader& fields, v1::SamplingOptions* sampling) {
   const auto old_name = fields.Integer("max_tokens", 1, kInt32Max);
   const auto new_name = fields.Integer("max_completion_tokens", 1, kInt32Max);
   if (old_name.has_value() && new_name.has_value() && *old_name != *new_name) {
-    fields.Note(FieldError("max_tokens", absl::StrCat("max_tokens is ", *old_name, " and max_completion_tokens ",
-                                                      *new_name, "; allowed: one of them")));
+    fields.Note(
+        FieldError("max_tokens", absl::StrCat("max_tokens is ", *old_name, " and max_completion_tokens ",
+                                              *new_name, "; allowed: one of them")));
   }
   if (old_name.has_value()) sampling->set_max_tokens(static_cast<int32_t>(*old_name));
   if (new_name.has_value()) sampling->set_max_tokens(static_cast<int32_t>(*new_name));
@@ -107,7 +110,8 @@ void ReadChatLogprobs(FieldReader& fields, GenerationRequest* to) {
   to->form.logprobs = fields.Bool("logprobs").value_or(false);
   const auto top = fields.Integer("top_logprobs", 0, kMaxTopLogprobs);
   if (top.value_or(0) > 0 && !to->form.logprobs) {
-    fields.Note(FieldError("top_logprobs", absl::StrCat("top_logprobs is ", *top, "; allowed: only with logprobs")));
+    fields.Note(
+        FieldError("top_logprobs", absl::StrCat("top_logprobs is ", *top, "; allowed: only with logprobs")));
   }
   to->form.top_logprobs = static_cast<int>(top.value_or(0));
   if (to->form.logprobs) to->request.mutable_sampling()->set_top_logprobs(to->form.top_logprobs);
@@ -130,8 +134,9 @@ absl::StatusOr<GenerationRequest> ParseChatRequest(std::string_view body) {
   ReadChatLogprobs(fields, &to);
   ReadDocuments(fields, &prompt);
   const Json* messages = fields.Value("messages");
-  fields.Note(messages == nullptr ? FieldError("messages", "messages is not set; allowed: one message or more")
-                                  : AddMessages(*messages, &prompt));
+  fields.Note(messages == nullptr
+                  ? FieldError("messages", "messages is not set; allowed: one message or more")
+                  : AddMessages(*messages, &prompt));
   ReadExtension(fields, &to.request);
   if (const Json* format = fields.Value("response_format"); format != nullptr) {
     FieldReader inner(*format, "response_format");
@@ -140,7 +145,8 @@ absl::StatusOr<GenerationRequest> ParseChatRequest(std::string_view body) {
   }
   fields.RefuseUnless("modalities", Json::array({"text"}));
   fields.Refuse({"tools", "functions"}, "allowed: none; this server calls no tools");
-  if (const Json* choice = fields.Value("tool_choice"); choice != nullptr && *choice != "none" && *choice != "auto") {
+  if (const Json* choice = fields.Value("tool_choice");
+      choice != nullptr && *choice != "none" && *choice != "auto") {
     fields.Note(FieldError("tool_choice", "tool_choice asks for tools; allowed: 'none', 'auto'"));
   }
   fields.RefuseUnless("function_call", "none");
@@ -158,7 +164,8 @@ absl::StatusOr<GenerationRequest> ParseCompletionRequest(std::string_view body) 
   v1::SamplingOptions& sampling = *to.request.mutable_sampling();
   FieldReader fields(json, "");
   ReadCommon(fields, &to);
-  sampling.set_max_tokens(static_cast<int32_t>(fields.Integer("max_tokens", 1, kInt32Max).value_or(kCompletionTokens)));
+  sampling.set_max_tokens(
+      static_cast<int32_t>(fields.Integer("max_tokens", 1, kInt32Max).value_or(kCompletionTokens)));
   if (const auto logprobs = fields.Integer("logprobs", 0, kMaxTopLogprobs)) {
     to.form.logprobs = true;
     to.form.top_logprobs = static_cast<int>(*logprobs);
@@ -168,7 +175,8 @@ absl::StatusOr<GenerationRequest> ParseCompletionRequest(std::string_view body) 
   const Json* text = fields.Value("prompt");
   if (text != nullptr && text->is_array() && text->size() == 1) text = &text->front();
   if (text == nullptr || !text->is_string() || text->get_ref<const std::string&>().empty()) {
-    fields.Note(FieldError("prompt", "prompt is no text; allowed: a string that is not empty, or an array of one"));
+    fields.Note(
+        FieldError("prompt", "prompt is no text; allowed: a string that is not empty, or an array of one"));
   } else {
     prompt.set_question(text->get<std::string>());
   }

@@ -65,7 +65,8 @@ absl::StatusOr<Json> ParseObject(std::string_view bytes) {
       case Json::parse_event_t::value:
         break;
     }
-    if (++num_values > 2 * kMaxJsonValues) throw TooMuch(absl::StrCat("has more than ", kMaxJsonValues, " values"));
+    if (++num_values > 2 * kMaxJsonValues)
+      throw TooMuch(absl::StrCat("has more than ", kMaxJsonValues, " values"));
     return true;
   };
   try {
@@ -95,7 +96,8 @@ std::string ParamOf(const absl::Status& status) {
 }
 
 FieldReader::FieldReader(const Json& object, std::string path) : object_(object), path_(std::move(path)) {
-  if (!object.is_object()) Note(FieldError(path_, absl::StrCat(path_, " is ", Show(object), "; allowed: an object")));
+  if (!object.is_object())
+    Note(FieldError(path_, absl::StrCat(path_, " is ", Show(object), "; allowed: an object")));
 }
 
 std::string FieldReader::PathOf(const std::string& name) const {
@@ -122,13 +124,14 @@ std::optional<std::string> FieldReader::String(const std::string& name) {
 std::optional<int64_t> FieldReader::Integer(const std::string& name, int64_t min, int64_t max) {
   const Json* value = Value(name);
   if (value == nullptr) return std::nullopt;
-  const bool too_large = value->is_number_unsigned() && value->get<uint64_t>() > static_cast<uint64_t>(INT64_MAX);
+  const bool too_large =
+      value->is_number_unsigned() && value->get<uint64_t>() > static_cast<uint64_t>(INT64_MAX);
   if (value->is_number_integer() && !too_large) {
     const int64_t number = value->get<int64_t>();
     if (number >= min && number <= max) return number;
   }
-  Note(FieldError(PathOf(name), absl::StrCat(PathOf(name), " is ", Show(*value), "; allowed: an integer from ", min,
-                                             " to ", max)));
+  Note(FieldError(PathOf(name), absl::StrCat(PathOf(name), " is ", Show(*value),
+                                             "; allowed: an integer from ", min, " to ", max)));
   return std::nullopt;
 }
 
@@ -144,11 +147,14 @@ std::optional<bool> FieldReader::Bool(const std::string& name) {
   const Json* value = Value(name);
   if (value == nullptr) return std::nullopt;
   if (value->is_boolean()) return value->get<bool>();
-  Note(FieldError(PathOf(name), absl::StrCat(PathOf(name), " is ", Show(*value), "; allowed: true or false")));
+  Note(
+      FieldError(PathOf(name), absl::StrCat(PathOf(name), " is ", Show(*value), "; allowed: true or false")));
   return std::nullopt;
 }
 
-void FieldReader::Ignore(std::initializer_list<const char*> names) { known_.insert(names.begin(), names.end()); }
+void FieldReader::Ignore(std::initializer_list<const char*> names) {
+  known_.insert(names.begin(), names.end());
+}
 
 void FieldReader::Refuse(std::initializer_list<const char*> names, const std::string& why) {
   for (const char* name : names) {
@@ -161,7 +167,8 @@ void FieldReader::Refuse(std::initializer_list<const char*> names, const std::st
 void FieldReader::RefuseUnless(const std::string& name, const Json& allowed) {
   const Json* value = Value(name);
   if (value == nullptr || *value == allowed) return;
-  Note(FieldError(PathOf(name), absl::StrCat(PathOf(name), " is ", Show(*value), "; allowed: ", ToText(allowed))));
+  Note(FieldError(PathOf(name),
+                  absl::StrCat(PathOf(name), " is ", Show(*value), "; allowed: ", ToText(allowed))));
 }
 
 absl::Status FieldReader::Finish() {

@@ -72,10 +72,12 @@ absl::StatusOr<std::string> DocumentPart(const Json& json, const std::string& pa
   const Json* text = source.Value(type == "text" ? "data" : "content");
   if (type == "text") {
     source.RefuseUnless("media_type", "text/plain");
-    if (text != nullptr && !text->is_string()) source.Note(NotAllowed(source.PathOf("data"), "no string", "a string"));
+    if (text != nullptr && !text->is_string())
+      source.Note(NotAllowed(source.PathOf("data"), "no string", "a string"));
   }
   KVBLEND_RETURN_IF_ERROR(source.Finish());
-  KVBLEND_ASSIGN_OR_RETURN(const std::string body, Texts(text, source.PathOf(type == "text" ? "data" : "content")));
+  KVBLEND_ASSIGN_OR_RETURN(const std::string body,
+                           Texts(text, source.PathOf(type == "text" ? "data" : "content")));
   return DocumentText(title, body);
 }
 
@@ -112,7 +114,8 @@ absl::StatusOr<std::vector<Part>> Parts(const Json* content, const std::string& 
       KVBLEND_ASSIGN_OR_RETURN(std::string text, SearchResultPart(json, part_path));
       parts.push_back({.text = std::move(text), .is_document = true});
     } else if (json.is_object() && type != "text") {
-      return NotAllowed(absl::StrCat(part_path, ".type"), Quoted(type), "'text', 'document', 'search_result'");
+      return NotAllowed(absl::StrCat(part_path, ".type"), Quoted(type),
+                        "'text', 'document', 'search_result'");
     } else {
       KVBLEND_ASSIGN_OR_RETURN(std::string text, TextPart(json, part_path));
       parts.push_back({.text = std::move(text)});
@@ -129,7 +132,9 @@ std::string Joined(const std::vector<Part>& parts) {
 
 absl::Status AddLastMessage(const std::vector<Part>& parts, const std::string& path, v1::Prompt* prompt) {
   if (parts.empty() || parts.back().is_document || parts.back().text.empty()) {
-    return FieldError(path, absl::StrCat(path, " ends without a question; allowed: a text that is not empty as the last part"));
+    return FieldError(
+        path,
+        absl::StrCat(path, " ends without a question; allowed: a text that is not empty as the last part"));
   }
   size_t first_document = parts.size();
   for (size_t i = parts.size(); i-- > 0;) {
@@ -185,20 +190,24 @@ absl::Status AddMessages(const Json& messages, v1::Prompt* prompt) {
     const std::string role = fields.String("role").value_or("");
     const Json* content = fields.Value("content");
     fields.Refuse({"name"}, "allowed: none; the model's chat format has no names");
-    fields.Refuse({"tool_calls", "tool_call_id", "function_call", "audio"}, "allowed: none; there are no tools here");
+    fields.Refuse({"tool_calls", "tool_call_id", "function_call", "audio"},
+                  "allowed: none; there are no tools here");
     fields.Ignore({"refusal", "annotations", "reasoning", "reasoning_content"});
     KVBLEND_RETURN_IF_ERROR(fields.Finish());
     const bool is_system = role == "system" || role == "developer";
     if (!is_system && role != "user" && role != "assistant") {
-      return NotAllowed(absl::StrCat(path, ".role"), Quoted(role), "'system', 'developer', 'user', 'assistant'");
+      return NotAllowed(absl::StrCat(path, ".role"), Quoted(role),
+                        "'system', 'developer', 'user', 'assistant'");
     }
     if (is_system && !in_system_text) {
-      return NotAllowed(absl::StrCat(path, ".role"), Quoted(role), "'user', 'assistant' behind the first of these");
+      return NotAllowed(absl::StrCat(path, ".role"), Quoted(role),
+                        "'user', 'assistant' behind the first of these");
     }
     in_system_text = is_system;
     const std::string content_path = absl::StrCat(path, ".content");
     const bool last = i + 1 == messages.size();
-    if (last && role != "user") return NotAllowed(absl::StrCat(path, ".role"), Quoted(role), "'user' for the last");
+    if (last && role != "user")
+      return NotAllowed(absl::StrCat(path, ".role"), Quoted(role), "'user' for the last");
     if (last) {
       KVBLEND_ASSIGN_OR_RETURN(const std::vector<Part> parts, Parts(content, content_path));
       KVBLEND_RETURN_IF_ERROR(AddLastMessage(parts, content_path, prompt));

@@ -48,7 +48,8 @@ class ApiTest : public ::testing::Test {
     return client_->Post(path, body, "application/json");
   }
   /// Posts while the test plays the engine.
-  httplib::Result PostAndPlay(const std::string& body, const std::function<void(testing::FakeGenerate&)>& play) {
+  httplib::Result PostAndPlay(const std::string& body,
+                              const std::function<void(testing::FakeGenerate&)>& play) {
     std::optional<httplib::Result> result;
     std::thread poster([&] { result = Post("/v1/chat/completions", body); });
     const auto call = engine_.NextGenerate();
@@ -65,7 +66,8 @@ class ApiTest : public ::testing::Test {
   // Destroyed from the bottom up: the server before what it uses.
   Metrics metrics_;
   EngineSlot engine_slot_;
-  EngineCalls calls_{&engine_slot_, {.engine_options = {}, .max_message_bytes = 1 << 20, .started = absl::Now()}};
+  EngineCalls calls_{&engine_slot_,
+                     {.engine_options = {}, .max_message_bytes = 1 << 20, .started = absl::Now()}};
   testing::FakeEngine engine_;
   std::unique_ptr<HttpServer> server_;
   std::unique_ptr<httplib::Client> client_;
@@ -89,7 +91,8 @@ TEST_F(ApiTest, AWholeAnswer) {
   EXPECT_EQ(body["choices"][0]["message"]["content"], "because");
   EXPECT_EQ(body["model"], "the-model");
   EXPECT_EQ(result->get_header_value("x-request-id"), body["id"]);
-  EXPECT_THAT(metrics_.Expose(), HasSubstr("kvblend_http_calls_total{code=\"OK\",method=\"ChatCompletions\"} 1"));
+  EXPECT_THAT(metrics_.Expose(),
+              HasSubstr("kvblend_http_calls_total{code=\"OK\",method=\"ChatCompletions\"} 1"));
 }
 
 TEST_F(ApiTest, StreamsComeAsTheyAreMade) {
@@ -180,7 +183,8 @@ TEST_F(ApiTest, ChunksAreStoredListedAndRemoved) {
   EXPECT_EQ(client_->Get("/v1/chunks?page_size=x")->status, 400);
   EXPECT_EQ(client_->Get("/v1/chunks?page_size=5000")->status, 400);
 
-  EXPECT_EQ(json::parse(client_->Get(absl::StrCat("/v1/chunks/", key, "?namespace=n"))->body)["label"], "label");
+  EXPECT_EQ(json::parse(client_->Get(absl::StrCat("/v1/chunks/", key, "?namespace=n"))->body)["label"],
+            "label");
   EXPECT_EQ(client_->Get(absl::StrCat("/v1/chunks/", key))->status, 404);
   EXPECT_EQ(client_->Get("/v1/chunks/abc")->status, 400);
 

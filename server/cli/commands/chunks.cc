@@ -14,8 +14,8 @@
 #include "server/cli/commands/chunks_commands.h"
 #include "server/cli/files.h"
 #include "server/cli/flags.h"
-#include "server/convert/message_json.h"
 #include "server/convert/enums.h"
+#include "server/convert/message_json.h"
 
 namespace kvblend::server::cli {
 namespace {

@@ -7,8 +7,8 @@
 #include "base/status_macros.h"
 #include "server/cli/commands/chunks_commands.h"
 #include "server/cli/flags.h"
-#include "server/convert/message_json.h"
 #include "server/convert/enums.h"
+#include "server/convert/message_json.h"
 
 namespace kvblend::server::cli {
 namespace {

@@ -7,8 +7,8 @@
 #include "engine/api/names.h"
 #include "server/cli/command.h"
 #include "server/cli/flags.h"
-#include "server/convert/message_json.h"
 #include "server/convert/enums.h"
+#include "server/convert/message_json.h"
 
 namespace kvblend::server::cli {
 namespace {

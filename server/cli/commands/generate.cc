@@ -6,8 +6,8 @@
 #include "base/status_macros.h"
 #include "server/cli/command.h"
 #include "server/cli/flags.h"
-#include "server/convert/message_json.h"
 #include "server/cli/prompt_report.h"
+#include "server/convert/message_json.h"
 
 namespace kvblend::server::cli {
 namespace {

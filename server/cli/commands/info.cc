@@ -6,9 +6,9 @@
 #include "base/status_macros.h"
 #include "server/cli/command.h"
 #include "server/cli/flags.h"
-#include "server/convert/message_json.h"
 #include "server/cli/tier_stats.h"
 #include "server/convert/enums.h"
+#include "server/convert/message_json.h"
 
 namespace kvblend::server::cli {
 namespace {

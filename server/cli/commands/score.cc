@@ -10,8 +10,8 @@
 #include "server/cli/command.h"
 #include "server/cli/files.h"
 #include "server/cli/flags.h"
-#include "server/convert/message_json.h"
 #include "server/cli/prompt_report.h"
+#include "server/convert/message_json.h"
 
 namespace kvblend::server::cli {
 namespace {

@@ -1,9 +1,8 @@
-#include "server/http/host_port.h"
-
 #include <string>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/http/host_port.h"
 
 namespace kvblend::server {
 namespace {

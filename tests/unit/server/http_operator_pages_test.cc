@@ -1,5 +1,3 @@
-#include "server/http/operator_pages.h"
-
 #include <httplib.h>
 
 #include <atomic>
@@ -12,6 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/http/http_server.h"
+#include "server/http/operator_pages.h"
 
 namespace kvblend::server {
 namespace {

@@ -95,9 +95,11 @@ class HttpServerTest : public ::testing::Test {
       responder->Send({.body = std::move(request.body), .headers = {}});
     });
     router.Add("POST", "/things/all", [](const HttpRequest&, const std::shared_ptr<HttpResponder>&) {});
-    router.Add("GET", "/things/{id}", [](const HttpRequest& request, const std::shared_ptr<HttpResponder>& responder) {
-      responder->Send({.body = absl::StrCat(request.path_values.at("id"), "?", request.query), .headers = {{"X-Odd", "a\r\nb"}}});
-    });
+    router.Add("GET", "/things/{id}",
+               [](const HttpRequest& request, const std::shared_ptr<HttpResponder>& responder) {
+                 responder->Send({.body = absl::StrCat(request.path_values.at("id"), "?", request.query),
+                                  .headers = {{"X-Odd", "a\r\nb"}}});
+               });
     router.Add("GET", "/stream", [](const HttpRequest&, const std::shared_ptr<HttpResponder>& responder) {
       responder->Begin({.body = "one ", .headers = {}});
       responder->Write("two ");
@@ -153,8 +155,9 @@ std::string Get(const std::string& target, const std::string& more = "Connection
   return absl::StrCat("GET ", target, " HTTP/1.1\r\nHost: here\r\n", more, "\r\n");
 }
 std::string Post(const std::string& body, const std::string& more = "Connection: close\r\n") {
-  return absl::StrCat("POST /echo HTTP/1.1\r\nHost: here\r\nContent-Type: application/json; charset=utf-8\r\n", more,
-                      "Content-Length: ", body.size(), "\r\n\r\n", body);
+  return absl::StrCat(
+      "POST /echo HTTP/1.1\r\nHost: here\r\nContent-Type: application/json; charset=utf-8\r\n", more,
+      "Content-Length: ", body.size(), "\r\n\r\n", body);
 }
 
 TEST_F(HttpServerTest, AnswersWithLengthsAndDecodedPaths) {
@@ -168,9 +171,10 @@ TEST_F(HttpServerTest, AnswersWithLengthsAndDecodedPaths) {
 
 TEST_F(HttpServerTest, BodiesInChunksArriveWhole) {
   Start();
-  EXPECT_THAT(Exchange("POST /echo HTTP/1.1\r\nHost: here\r\nConnection: close\r\nContent-Type: application/json\r\n"
-                       "Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n4;x=y\r\ndefg\r\n0\r\n\r\n"),
-              EndsWith("\r\n\r\nabcdefg"));
+  EXPECT_THAT(
+      Exchange("POST /echo HTTP/1.1\r\nHost: here\r\nConnection: close\r\nContent-Type: application/json\r\n"
+               "Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n4;x=y\r\ndefg\r\n0\r\n\r\n"),
+      EndsWith("\r\n\r\nabcdefg"));
 }
 
 TEST_F(HttpServerTest, PipelinedRequestsAreAnsweredInTheirOrder) {
@@ -182,7 +186,8 @@ TEST_F(HttpServerTest, PipelinedRequestsAreAnsweredInTheirOrder) {
 
 TEST_F(HttpServerTest, StreamsAreChunkedAndEndWithTheConnectionBefore11) {
   Start();
-  EXPECT_THAT(Exchange(Get("/stream")), EndsWith("Connection: close\r\n\r\n4\r\none \r\n4\r\ntwo \r\n5\r\nthree\r\n0\r\n\r\n"));
+  EXPECT_THAT(Exchange(Get("/stream")),
+              EndsWith("Connection: close\r\n\r\n4\r\none \r\n4\r\ntwo \r\n5\r\nthree\r\n0\r\n\r\n"));
   EXPECT_THAT(Exchange("GET /stream HTTP/1.0\r\n\r\n"),
               AllOf(EndsWith("\r\n\r\none two three"), Not(HasSubstr("Transfer-Encoding"))));
 }
@@ -191,7 +196,8 @@ TEST_F(HttpServerTest, HeadIsGetWithoutTheBody) {
   Start();
   EXPECT_THAT(Exchange("HEAD /things/1 HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n"),
               AllOf(HasSubstr("Content-Length: 2\r\n"), EndsWith("\r\n\r\n")));
-  EXPECT_THAT(Exchange("HEAD /stream HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n"), EndsWith("\r\n\r\n"));
+  EXPECT_THAT(Exchange("HEAD /stream HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n"),
+              EndsWith("\r\n\r\n"));
 }
 
 TEST_F(HttpServerTest, ExpectedContinueComesBeforeTheBody) {
@@ -204,8 +210,9 @@ TEST_F(HttpServerTest, ExpectedContinueComesBeforeTheBody) {
   EXPECT_THAT(client.ReadToEnd(), EndsWith("\r\n\r\n12345"));
   // And what would be refused is refused before the body.
   RawClient large(server_->port());
-  large.Send("POST /echo HTTP/1.1\r\nHost: here\r\nContent-Type: application/json\r\nExpect: 100-continue\r\n"
-             "Content-Length: 10001\r\n\r\n");
+  large.Send(
+      "POST /echo HTTP/1.1\r\nHost: here\r\nContent-Type: application/json\r\nExpect: 100-continue\r\n"
+      "Content-Length: 10001\r\n\r\n");
   EXPECT_THAT(large.ReadToEnd(), StartsWith("HTTP/1.1 413 "));
 }
 
@@ -233,13 +240,15 @@ TEST_F(HttpServerTest, RefusesWhatItCannotServe) {
       {"GET /stream HTTP/3.0\r\n" + host + "\r\n", "505"},
       {Get("/stream", "Content-Length: 1\r\nContent-Length: 2\r\n"), "400"},
       {Post("{}", "Transfer-Encoding: chunked\r\n"), "400"},
-      {"POST /echo HTTP/1.1\r\n" + host + "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+      {"POST /echo HTTP/1.1\r\n" + host +
+           "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
        "400"},
       {"POST /echo HTTP/1.1\r\n" + host +
            "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n1;" + std::string(20000, 'x'),
        "400"},
-      {"POST /echo HTTP/1.1\r\n" + host + "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n" +
-           "2711\r\n" + std::string(10001, 'x'),
+      {"POST /echo HTTP/1.1\r\n" + host +
+           "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n" + "2711\r\n" +
+           std::string(10001, 'x'),
        "413"},
   };
   for (const auto& [request, status] : cases) {
@@ -257,8 +266,10 @@ TEST_F(HttpServerTest, SlowSendersGet408AndIdleConnectionsAreClosed) {
   Start();
   EXPECT_EQ(Exchange(""), "");
   EXPECT_THAT(Exchange("GET /stream HTTP/1.1\r\nHo"), StartsWith("HTTP/1.1 408 "));
-  EXPECT_THAT(Exchange("POST /echo HTTP/1.1\r\nHost: here\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{"),
-              StartsWith("HTTP/1.1 408 "));
+  EXPECT_THAT(
+      Exchange(
+          "POST /echo HTTP/1.1\r\nHost: here\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{"),
+      StartsWith("HTTP/1.1 408 "));
 }
 
 TEST_F(HttpServerTest, AnswersThatAreDroppedEnd) {

@@ -1,5 +1,3 @@
-#include "server/openai/generation_answer.h"
-
 #include <string>
 #include <vector>
 
@@ -8,6 +6,7 @@
 #include "gmock/gmock.h"
 #include "google/protobuf/text_format.h"
 #include "gtest/gtest.h"
+#include "server/openai/generation_answer.h"
 
 namespace kvblend::server::openai {
 namespace {
@@ -16,13 +15,14 @@ const AnswerHead kHead = {.id = "id-1", .created = 5, .model = "m", .fingerprint
 
 std::vector<v1::GenerateEvent> Events() {
   std::vector<v1::GenerateEvent> events;
-  for (const char* text : {
-           R"(prompt { prompt_tokens: 10 exact_tokens: 3 reused_tokens: 4 recomputed_tokens: 1 computed_tokens: 2 })",
-           R"(text { text: "Os" token_ids: 1 logprobs { token_id: 1 text: "Os" logprob: -0.5 }
+  for (
+      const char* text :
+      {R"(prompt { prompt_tokens: 10 exact_tokens: 3 reused_tokens: 4 recomputed_tokens: 1 computed_tokens: 2 })",
+       R"(text { text: "Os" token_ids: 1 logprobs { token_id: 1 text: "Os" logprob: -0.5 }
                      top_logprobs { tokens { token_id: 1 text: "Os" logprob: -0.5 } } })",
-           R"(text { text: "lo\"" token_ids: 2 logprobs { token_id: 2 text: "lo\357\277\275" logprob: -0.25 }
+       R"(text { text: "lo\"" token_ids: 2 logprobs { token_id: 2 text: "lo\357\277\275" logprob: -0.25 }
                      top_logprobs { tokens { token_id: 3 text: "x" logprob: -0.125 } } })",
-           R"(finished { reason: FINISH_REASON_STOP_STRING stop_string: "." usage { prompt_tokens: 10 completion_tokens: 2 }
+       R"(finished { reason: FINISH_REASON_STOP_STRING stop_string: "." usage { prompt_tokens: 10 completion_tokens: 2 }
                          seed: 9 })"}) {
     google::protobuf::TextFormat::ParseFromString(text, &events.emplace_back());
   }
@@ -75,9 +75,10 @@ TEST(GenerationAnswerTest, LogprobsOfAChat) {
 TEST(GenerationAnswerTest, ATextCompletionWithLogprobs) {
   const Json body = Body({.chat = false, .logprobs = true, .top_logprobs = 1});
   EXPECT_EQ(body["object"], "text_completion");
-  EXPECT_EQ(body["choices"][0], Json::parse("{\"index\": 0, \"text\": \"Oslo\\\"\", \"finish_reason\": \"stop\", \"logprobs\": {"
-                                            "\"tokens\": [\"Os\", \"lo\uFFFD\"], \"token_logprobs\": [-0.5, -0.25],"
-                                            "\"top_logprobs\": [{\"Os\": -0.5}, {\"x\": -0.125}], \"text_offset\": [0, 2]}}"));
+  EXPECT_EQ(body["choices"][0],
+            Json::parse("{\"index\": 0, \"text\": \"Oslo\\\"\", \"finish_reason\": \"stop\", \"logprobs\": {"
+                        "\"tokens\": [\"Os\", \"lo\uFFFD\"], \"token_logprobs\": [-0.5, -0.25],"
+                        "\"top_logprobs\": [{\"Os\": -0.5}, {\"x\": -0.125}], \"text_offset\": [0, 2]}}"));
 }
 
 TEST(GenerationAnswerTest, AChatAsAStream) {
@@ -110,10 +111,10 @@ TEST(GenerationAnswerTest, ATextCompletionAsAStream) {
 }
 
 TEST(GenerationAnswerTest, ReasonsToEndAreOpenAIs) {
-  for (const auto& [reason, name] : {std::pair{v1::FINISH_REASON_END_OF_TEXT, "stop"},
-                                     std::pair{v1::FINISH_REASON_STOP_STRING, "stop"},
-                                     std::pair{v1::FINISH_REASON_MAX_TOKENS, "length"},
-                                     std::pair{v1::FINISH_REASON_CONTEXT_FULL, "length"}}) {
+  for (const auto& [reason, name] :
+       {std::pair{v1::FINISH_REASON_END_OF_TEXT, "stop"}, std::pair{v1::FINISH_REASON_STOP_STRING, "stop"},
+        std::pair{v1::FINISH_REASON_MAX_TOKENS, "length"},
+        std::pair{v1::FINISH_REASON_CONTEXT_FULL, "length"}}) {
     GenerationAnswer answer({}, kHead);
     v1::GenerateEvent event;
     event.mutable_finished()->set_reason(reason);

@@ -1,5 +1,3 @@
-#include "server/openai/generation_request.h"
-
 #include <string>
 #include <utility>
 
@@ -8,6 +6,7 @@
 #include "gtest/gtest.h"
 #include "server/openai/chunk_request.h"
 #include "server/openai/error.h"
+#include "server/openai/generation_request.h"
 #include "tests/support/message_text.h"
 
 namespace kvblend::server::openai {
@@ -16,7 +15,8 @@ namespace {
 using ::testing::HasSubstr;
 
 std::string Ask(const std::string& more) {
-  return absl::StrCat(R"({"messages": [{"role": "user", "content": "Q"}])", more.empty() ? "" : ", ", more, "}");
+  return absl::StrCat(R"({"messages": [{"role": "user", "content": "Q"}])", more.empty() ? "" : ", ", more,
+                      "}");
 }
 
 TEST(ParseChatRequestTest, ReadsEverySamplingField) {
@@ -49,7 +49,8 @@ TEST(ParseChatRequestTest, DefaultsAreOpenAIs) {
 
 TEST(ParseChatRequestTest, EverySeedIsOne) {
   EXPECT_EQ(ParseChatRequest(Ask(R"("seed": -1)"))->request.sampling().seed(), 18446744073709551615u);
-  EXPECT_NE(ParseChatRequest(Ask(R"("seed": 0)"))->request.sampling().seed(), 0) << "0 asks the engine to choose";
+  EXPECT_NE(ParseChatRequest(Ask(R"("seed": 0)"))->request.sampling().seed(), 0)
+      << "0 asks the engine to choose";
 }
 
 TEST(ParseChatRequestTest, MessagesBecomeThePartsOfAPrompt) {
@@ -83,7 +84,8 @@ TEST(ParseChatRequestTest, TextsBeforeTheLastAreChunksWhenThereAreNoDocuments) {
 }
 
 TEST(ParseChatRequestTest, DocumentsAndTheExtension) {
-  const auto parsed = ParseChatRequest(Ask(R"("documents": [{"title": "T", "text": "x", "id": 5}, {"text": "y\n"}, "z"],
+  const auto parsed =
+      ParseChatRequest(Ask(R"("documents": [{"title": "T", "text": "x", "id": 5}, {"text": "y\n"}, "z"],
       "kvblend": {"namespace": "n", "lead_in": "L", "blend": {"policy": "hkvd", "ratio": 0.5}})"));
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   test_support::ExpectMessage(parsed->request, R"(
@@ -150,7 +152,8 @@ TEST(ParseChatRequestTest, MessagesThatAreNoPromptAreRefusedByName) {
       {R"([{"role": "user", "content": "x", "mood": "bad"}])", "messages[0].mood"},
       {R"([{"role": "assistant", "content": "x", "tool_calls": [1]}, {"role": "user", "content": "x"}])",
        "messages[0].tool_calls"},
-      {R"([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}])", "messages[0].content[0].type"},
+      {R"([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}])",
+       "messages[0].content[0].type"},
       {R"([{"role": "user", "content": [{"type": "text"}]}])", "messages[0].content[0].text"},
       {R"([{"role": "user", "content": [7]}])", "messages[0].content[0]"},
       {R"([{"role": "user", "content": [{"type": "document", "source": {"type": "text", "data": "x"}}]}])",
@@ -160,7 +163,8 @@ TEST(ParseChatRequestTest, MessagesThatAreNoPromptAreRefusedByName) {
        "messages[0].content[0].source.type"},
       {R"([{"role": "user", "content": [{"type": "document", "citations": {"enabled": true}, "source": {}}]}])",
        "messages[0].content[0].citations.enabled"},
-      {R"([{"role": "user", "content": [{"type": "search_result", "content": 1}]}])", "messages[0].content[0].content"},
+      {R"([{"role": "user", "content": [{"type": "search_result", "content": 1}]}])",
+       "messages[0].content[0].content"},
   };
   for (const auto& [messages, param] : cases) {
     const auto parsed = ParseChatRequest(absl::StrCat(R"({"messages": )", messages, "}"));
@@ -171,7 +175,9 @@ TEST(ParseChatRequestTest, MessagesThatAreNoPromptAreRefusedByName) {
 }
 
 TEST(ParseChatRequestTest, JsonIsBounded) {
-  const auto message = [](const std::string& body) { return std::string(ParseChatRequest(body).status().message()); };
+  const auto message = [](const std::string& body) {
+    return std::string(ParseChatRequest(body).status().message());
+  };
   EXPECT_EQ(message("[1]"), "the body is no JSON object");
   EXPECT_EQ(message("{\"a\": "), "the body is no JSON: wrong at byte 7");
   EXPECT_EQ(message("{\"a\": \"\xFF\"}"), "the body is no JSON: wrong at byte 8");
@@ -185,19 +191,21 @@ TEST(ParseChatRequestTest, JsonIsBounded) {
 }
 
 TEST(ParseCompletionRequestTest, ThePromptIsTheQuestion) {
-  const auto parsed = ParseCompletionRequest(R"({"prompt": ["Q"], "logprobs": 2, "stop": "x", "best_of": 1, "echo": false})");
+  const auto parsed =
+      ParseCompletionRequest(R"({"prompt": ["Q"], "logprobs": 2, "stop": "x", "best_of": 1, "echo": false})");
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   EXPECT_FALSE(parsed->form.chat);
   EXPECT_TRUE(parsed->form.logprobs);
   test_support::ExpectMessage(parsed->request, R"(prompt { question: "Q" }
       sampling { temperature: 1 max_tokens: 16 top_logprobs: 2 stop: "x" })");
-  for (const auto& [body, param] : {std::pair<std::string, std::string>{R"({"prompt": ["a", "b"]})", "prompt"},
-                                    {R"({"prompt": [1, 2]})", "prompt"},
-                                    {R"({"prompt": ""})", "prompt"},
-                                    {R"({})", "prompt"},
-                                    {R"({"prompt": "a", "echo": true})", "echo"},
-                                    {R"({"prompt": "a", "best_of": 2})", "best_of"},
-                                    {R"({"prompt": "a", "messages": []})", "messages"}}) {
+  for (const auto& [body, param] :
+       {std::pair<std::string, std::string>{R"({"prompt": ["a", "b"]})", "prompt"},
+        {R"({"prompt": [1, 2]})", "prompt"},
+        {R"({"prompt": ""})", "prompt"},
+        {R"({})", "prompt"},
+        {R"({"prompt": "a", "echo": true})", "echo"},
+        {R"({"prompt": "a", "best_of": 2})", "best_of"},
+        {R"({"prompt": "a", "messages": []})", "messages"}}) {
     EXPECT_EQ(ErrorOf(ParseCompletionRequest(body).status()).param, param) << body;
   }
 }
@@ -213,10 +221,12 @@ TEST(ParsePutRequestTest, IsTheMessageWithDocuments) {
 }
 
 TEST(ErrorTest, StatusesAreOpenAIs) {
-  EXPECT_EQ(ToJson(ErrorOf(absl::InvalidArgumentError("top_p is 7; allowed: above 0 to 1"))),
-            R"({"error":{"code":null,"message":"top_p is 7; allowed: above 0 to 1","param":"top_p","type":"invalid_request_error"}})");
-  EXPECT_EQ(ToJson(ErrorOf(ModelNotFound("a", "b"))),
-            R"({"error":{"code":"model_not_found","message":"model is 'a'; allowed: 'b'","param":null,"type":"invalid_request_error"}})");
+  EXPECT_EQ(
+      ToJson(ErrorOf(absl::InvalidArgumentError("top_p is 7; allowed: above 0 to 1"))),
+      R"({"error":{"code":null,"message":"top_p is 7; allowed: above 0 to 1","param":"top_p","type":"invalid_request_error"}})");
+  EXPECT_EQ(
+      ToJson(ErrorOf(ModelNotFound("a", "b"))),
+      R"({"error":{"code":"model_not_found","message":"model is 'a'; allowed: 'b'","param":null,"type":"invalid_request_error"}})");
   EXPECT_EQ(ErrorOf(ModelNotFound("a", "b")).http_status, 404);
   EXPECT_EQ(ErrorOf(absl::ResourceExhaustedError("full")).http_status, 429);
   EXPECT_EQ(ErrorOf(absl::ResourceExhaustedError("full")).code, "rate_limit_exceeded");
