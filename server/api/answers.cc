@@ -23,6 +23,7 @@ HttpResponse FromError(const openai::Error& error) {
     response.headers = {{"Retry-After", absl::StrCat(kRetryAfterSeconds)},
                         {"retry-after-ms", absl::StrCat(kRetryAfterSeconds * 1000)}};
   }
+  if (error.http_status == 401) response.headers = {{"WWW-Authenticate", "Bearer"}};
   return response;
 }
 
@@ -39,6 +40,13 @@ HttpResponse ErrorResponse(const absl::Status& status) { return FromError(openai
 
 HttpResponse ApiErrorPage(int status, const std::string& message) {
   return FromError(openai::ErrorOf(status, message));
+}
+
+absl::StatusOr<std::shared_ptr<Calls>> ApiState::Admit(const HttpRequest& request) const {
+  if (context.access == nullptr)
+    return std::shared_ptr<Calls>(std::shared_ptr<void>(), context.calls);  // not owned
+  const std::string* authorization = request.FindHeader("authorization");
+  return context.access->Admit(authorization == nullptr ? "" : *authorization);
 }
 
 absl::StatusOr<ModelCard::Card> ModelCard::Get() {

@@ -47,6 +47,9 @@ struct ApiState {
   const ApiContext context;
   ModelCard model;
 
+  /// The calls that the one who sent `request` may make.
+  absl::StatusOr<std::shared_ptr<Calls>> Admit(const HttpRequest& request) const;
+
   std::shared_ptr<CallLog> Log(const HttpRequest& request, const char* method) const {
     return std::make_shared<CallLog>(context.metrics, CallLog::Transport::kHttp, "HTTP", method,
                                      request.peer);

@@ -7,10 +7,10 @@
 #include "base/status_macros.h"
 #include "server/api/answers.h"
 #include "server/convert/message_json.h"
+#include "server/json/json.h"
 #include "server/openai/chunk_request.h"
 #include "server/openai/error.h"
 #include "server/openai/generation_answer.h"
-#include "server/openai/json.h"
 
 namespace kvblend::server {
 namespace {
@@ -62,9 +62,10 @@ class PutAnswerSink : public EventSink<v1::PutChunkProgress> {
 void Put(ApiState& state, const HttpRequest& request, const std::shared_ptr<HttpResponder>& responder) {
   const auto log = state.Log(request, "PutChunks");
   const Calls::Started started = [&]() -> Calls::Started {
+    KVBLEND_ASSIGN_OR_RETURN(const std::shared_ptr<Calls> calls, state.Admit(request));
     KVBLEND_ASSIGN_OR_RETURN(openai::PutRequest put, openai::ParsePutRequest(request.body));
-    return state.context.calls->Put(std::move(put.request), {.client = request.peer_host},
-                                    std::make_shared<PutAnswerSink>(put.stream, responder, log));
+    return calls->Put(std::move(put.request), {.client = request.peer_host},
+                      std::make_shared<PutAnswerSink>(put.stream, responder, log));
   }();
   if (started.ok()) {
     responder->OnGone([handle = *started] { handle->Cancel(); });
@@ -89,9 +90,11 @@ HttpHandler MessageHandler(std::shared_ptr<ApiState> state, const char* method,
                                const std::shared_ptr<HttpResponder>& responder) {
     const auto log = state->Log(http_request, method);
     const absl::StatusOr<Response> response = [&]() -> absl::StatusOr<Response> {
+      const auto calls = state->Admit(http_request);
+      if (!calls.ok()) return calls.status();
       Request request;
       KVBLEND_RETURN_IF_ERROR(openai::ParseMessageBody(http_request.body, &request));
-      return (state->context.calls->*call)(std::move(request));
+      return (calls->get()->*call)(std::move(request));
     }();
     Answer(*log, response, *responder);
   };
@@ -105,7 +108,7 @@ absl::StatusOr<v1::ListChunksRequest> ListRequest(const HttpRequest& request) {
   int32_t size = 0;
   if (page_size.empty()) return list;
   if (!absl::SimpleAtoi(page_size, &size)) {
-    return openai::FieldError("page_size", "page_size is no number; allowed: 1 to 1000");
+    return FieldError("page_size", "page_size is no number; allowed: 1 to 1000");
   }
   list.set_page_size(size);
   return list;
@@ -114,8 +117,9 @@ absl::StatusOr<v1::ListChunksRequest> ListRequest(const HttpRequest& request) {
 void List(ApiState& state, const HttpRequest& request, const std::shared_ptr<HttpResponder>& responder) {
   const auto log = state.Log(request, "ListChunks");
   const auto response = [&]() -> absl::StatusOr<v1::ListChunksResponse> {
+    KVBLEND_ASSIGN_OR_RETURN(const std::shared_ptr<Calls> calls, state.Admit(request));
     KVBLEND_ASSIGN_OR_RETURN(v1::ListChunksRequest list, ListRequest(request));
-    return state.context.calls->List(std::move(list));
+    return calls->List(std::move(list));
   }();
   Answer(*log, response, *responder);
 }
@@ -127,10 +131,11 @@ absl::Status NotStored(const std::string& key) {
 void StatOne(ApiState& state, const HttpRequest& request, const std::shared_ptr<HttpResponder>& responder) {
   const auto log = state.Log(request, "StatChunks");
   const auto response = [&]() -> absl::StatusOr<v1::ChunkInfo> {
+    KVBLEND_ASSIGN_OR_RETURN(const std::shared_ptr<Calls> calls, state.Admit(request));
     v1::StatChunksRequest stat;
     stat.set_namespace_(QueryValue(request.query, "namespace"));
     stat.add_keys(request.path_values.at("key"));
-    KVBLEND_ASSIGN_OR_RETURN(const v1::StatChunksResponse found, state.context.calls->Stat(std::move(stat)));
+    KVBLEND_ASSIGN_OR_RETURN(const v1::StatChunksResponse found, calls->Stat(std::move(stat)));
     if (found.chunks().empty()) return NotStored(request.path_values.at("key"));
     return found.chunks(0);
   }();
@@ -140,11 +145,11 @@ void StatOne(ApiState& state, const HttpRequest& request, const std::shared_ptr<
 void DeleteOne(ApiState& state, const HttpRequest& request, const std::shared_ptr<HttpResponder>& responder) {
   const auto log = state.Log(request, "DeleteChunks");
   const auto response = [&]() -> absl::StatusOr<v1::DeleteChunksResponse> {
+    KVBLEND_ASSIGN_OR_RETURN(const std::shared_ptr<Calls> calls, state.Admit(request));
     v1::DeleteChunksRequest removal;
     removal.set_namespace_(QueryValue(request.query, "namespace"));
     removal.add_keys(request.path_values.at("key"));
-    KVBLEND_ASSIGN_OR_RETURN(v1::DeleteChunksResponse removed,
-                             state.context.calls->Delete(std::move(removal)));
+    KVBLEND_ASSIGN_OR_RETURN(v1::DeleteChunksResponse removed, calls->Delete(std::move(removal)));
     if (removed.deleted() == 0) return NotStored(request.path_values.at("key"));
     return removed;
   }();

@@ -86,14 +86,15 @@ using ParseGeneration = absl::StatusOr<openai::GenerationRequest> (*)(std::strin
 
 Calls::Started Start(ApiState& state, ParseGeneration parse, const HttpRequest& request,
                      const std::shared_ptr<HttpResponder>& responder, const std::shared_ptr<CallLog>& log) {
+  KVBLEND_ASSIGN_OR_RETURN(const std::shared_ptr<Calls> calls, state.Admit(request));
   KVBLEND_ASSIGN_OR_RETURN(openai::GenerationRequest generation, parse(request.body));
   KVBLEND_ASSIGN_OR_RETURN(const ModelCard::Card card, state.model.Find(generation.model));
   openai::AnswerHead head{.id = NewId(generation.form.chat ? "chatcmpl" : "cmpl"),
                           .created = absl::ToUnixSeconds(absl::Now()),
                           .model = card.id,
                           .fingerprint = card.fingerprint};
-  return state.context.calls->Generate(std::move(generation.request), {.client = request.peer_host},
-                                       std::make_shared<AnswerSink>(generation.form, head, responder, log));
+  return calls->Generate(std::move(generation.request), {.client = request.peer_host},
+                         std::make_shared<AnswerSink>(generation.form, head, responder, log));
 }
 
 HttpHandler GenerationHandler(std::shared_ptr<ApiState> state, const char* method, ParseGeneration parse) {
@@ -109,7 +110,7 @@ HttpHandler GenerationHandler(std::shared_ptr<ApiState> state, const char* metho
   };
 }
 
-openai::Json ModelObject(const ModelCard::Card& card) {
+Json ModelObject(const ModelCard::Card& card) {
   return {{"id", card.id},
           {"object", "model"},
           {"created", card.created},
@@ -124,18 +125,22 @@ void AddGenerationRoutes(const std::shared_ptr<ApiState>& state, Router* router)
               GenerationHandler(state, "ChatCompletions", &openai::ParseChatRequest));
   router->Add("POST", "/v1/completions",
               GenerationHandler(state, "Completions", &openai::ParseCompletionRequest));
-  router->Add(
-      "GET", "/v1/models", [state](const HttpRequest&, const std::shared_ptr<HttpResponder>& responder) {
-        const auto card = state->model.Get();
-        if (!card.ok()) return responder->Send(ErrorResponse(card.status()));
-        const openai::Json list = {{"object", "list"}, {"data", openai::Json::array({ModelObject(*card)})}};
-        responder->Send(JsonResponse(openai::ToText(list)));
-      });
+  router->Add("GET", "/v1/models",
+              [state](const HttpRequest& request, const std::shared_ptr<HttpResponder>& responder) {
+                const auto calls = state->Admit(request);
+                if (!calls.ok()) return responder->Send(ErrorResponse(calls.status()));
+                const auto card = state->model.Get();
+                if (!card.ok()) return responder->Send(ErrorResponse(card.status()));
+                const Json list = {{"object", "list"}, {"data", Json::array({ModelObject(*card)})}};
+                responder->Send(JsonResponse(ToText(list)));
+              });
   router->Add("GET", "/v1/models/{id}",
               [state](const HttpRequest& request, const std::shared_ptr<HttpResponder>& responder) {
+                const auto calls = state->Admit(request);
+                if (!calls.ok()) return responder->Send(ErrorResponse(calls.status()));
                 const auto card = state->model.Find(request.path_values.at("id"));
                 if (!card.ok()) return responder->Send(ErrorResponse(card.status()));
-                responder->Send(JsonResponse(openai::ToText(ModelObject(*card))));
+                responder->Send(JsonResponse(ToText(ModelObject(*card))));
               });
 }
 

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "server/calls/access.h"
 #include "server/calls/calls.h"
 #include "server/http/router.h"
 #include "server/metrics/metrics.h"
@@ -12,6 +13,7 @@ namespace kvblend::server {
 /// What the handlers work with; all of it must outlive the server that they are given to, and `metrics` the engine as well.
 struct ApiContext {
   Calls* calls = nullptr;
+  Access* access = nullptr;  // null: whoever calls may make all of them
   Metrics* metrics = nullptr;
   std::string model_id;  // what clients call the model; empty: the name that its file gives
 };

@@ -5,8 +5,10 @@
 #include <cctype>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "server/config/engine_flags.h"
@@ -28,7 +30,7 @@ Exit codes: 0 stopped as asked, 1 could not start, 2 bad settings, 128 + n ended
 
 Examples:
   kvblend-server --model models/SmolLM2-135M-Instruct.Q4_1.gguf
-  kvblend-server --model model.gguf --grpc-address 0.0.0.0:50051 --http-address 0.0.0.0:8090 --chunk-store-bytes 64GiB
+  kvblend-server --model model.gguf --api-keys keys.jsonl --grpc-address 0.0.0.0:50051 --api-address 0.0.0.0:8000 --chunk-store-bytes 64GiB
   kvblend-server --config /etc/kvblend/server.conf
   curl -s http://127.0.0.1:8090/readyz)";
 
@@ -124,6 +126,12 @@ void AddServing(CLI::App& app, ServerConfig& config) {
       AddFile(app, kGroup, "tls-key", config.tls_key_path, "PEM private key of the certificate");
   certificate->needs(key);
   key->needs(certificate);
+  AddFile(
+      app, kGroup, "api-keys", config.api_keys_path,
+      "Keys that calls need, over gRPC and HTTP, as kvblend key new makes them; read again when it changes");
+  app.add_flag("--allow-unauthenticated", config.allow_unauthenticated,
+               "Without --api-keys: serve calls on other addresses than loopback, to whoever reaches them")
+      ->group(kGroup);
   AddSeconds(app, kGroup, "drain-timeout", config.drain_timeout, 0.0,
              "Seconds that accepted requests get to finish at shutdown");
   Add(app, kGroup, "port-file", config.port_file,
@@ -152,6 +160,27 @@ void AddFlags(CLI::App& app, ServerConfig& config) {
   }
 }
 
+bool IsLoopback(const std::string& address) {
+  for (const char* host : {"127.", "localhost:", "[::1]:", "unix:"}) {
+    if (absl::StartsWith(address, host)) return true;
+  }
+  return address == "none";
+}
+
+absl::Status CheckListening(const ServerConfig& config) {
+  if (!config.api_keys_path.empty() || config.allow_unauthenticated) return absl::OkStatus();
+  const std::pair<const char*, const std::string&> addresses[] = {{"--grpc-address", config.grpc_address},
+                                                                  {"--api-address", config.api.address}};
+  for (const auto& [flag, address] : addresses) {
+    if (IsLoopback(address)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(flag, " is ", address,
+                     " without keys; allowed: a loopback address, --api-keys, or "
+                     "--allow-unauthenticated where only those who may can reach it"));
+  }
+  return absl::OkStatus();
+}
+
 // CLI11's messages may span lines; callers show one.
 std::string OneLine(std::string text) {
   for (char& c : text) {
@@ -174,7 +203,9 @@ ParsedConfig ParseConfig(int argc, const char* const* argv, const std::string& v
     AddFlags(app, config);
     try {
       app.parse(argc, argv);
-      if (const absl::Status checked = FinishEngineOptions(config.engine); !checked.ok()) {
+      absl::Status checked = FinishEngineOptions(config.engine);
+      checked.Update(CheckListening(config));
+      if (!checked.ok()) {
         throw CLI::ValidationError(std::string(checked.message()));
       }
       parsed.config = std::move(config);

@@ -27,6 +27,8 @@ struct ServerConfig {
   std::string grpc_address = "127.0.0.1:50051";  // HOST:PORT, [IPV6]:PORT or unix:PATH
   std::string http_address = "127.0.0.1:8090";   // HOST:PORT or [IPV6]:PORT
   ApiConfig api;
+  std::string api_keys_path;           // empty: whoever reaches the server may make all calls
+  bool allow_unauthenticated = false;  // without keys: listen for calls on other addresses than loopback
   int64_t max_message_bytes = int64_t{16} << 20;  // of one request
   int32_t max_concurrent_streams = 256;           // calls at once per connection
   std::string tls_certificate_path;               // both or neither

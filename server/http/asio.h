@@ -5,6 +5,11 @@
 #define BOOST_ASIO_SEPARATE_COMPILATION
 #endif
 
+// ThreadSanitizer does not know fences; strands and mutexes order what is shared.
+#if defined(__SANITIZE_THREAD__) && !defined(BOOST_ASIO_DISABLE_FENCED_BLOCK)
+#define BOOST_ASIO_DISABLE_FENCED_BLOCK
+#endif
+
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>

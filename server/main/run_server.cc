@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "server/access/keyed_access.h"
 #include "server/api/routes.h"
 #include "server/calls/engine_calls.h"
 #include "server/calls/engine_slot.h"
@@ -102,8 +103,18 @@ int RunServer(const ServerConfig& config, const EngineFactory& create_engine,
   EngineCalls calls(&engine_slot, {.engine_options = config.engine,
                                    .max_message_bytes = config.max_message_bytes,
                                    .started = absl::Now()});
+  std::unique_ptr<KeyedAccess> access;
+  if (!config.api_keys_path.empty()) {
+    auto opened = KeyedAccess::Open(config.api_keys_path, &calls);
+    if (!opened.ok()) {
+      FailToStart(opened.status());
+      return kBadSettings;
+    }
+    access = *std::move(opened);
+  }
   ServiceContext context;
   context.calls = &calls;
+  context.access = access.get();
   context.metrics = &metrics;
   GrpcServerOptions grpc_options;
   grpc_options.address = config.grpc_address;
@@ -119,8 +130,9 @@ int RunServer(const ServerConfig& config, const EngineFactory& create_engine,
 
   std::unique_ptr<HttpServer> api_server;
   if (with_api) {
-    auto started = StartApi(*api_address, config,
-                            {.calls = &calls, .metrics = &metrics, .model_id = config.api.model_id});
+    auto started = StartApi(
+        *api_address, config,
+        {.calls = &calls, .access = access.get(), .metrics = &metrics, .model_id = config.api.model_id});
     if (!started.ok()) return FailToStart(started.status());
     api_server = *std::move(started);
   }

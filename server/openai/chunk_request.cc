@@ -2,7 +2,7 @@
 
 #include "base/status_macros.h"
 #include "server/convert/message_json.h"
-#include "server/openai/json.h"
+#include "server/json/json.h"
 #include "server/openai/prompt_mapping.h"
 
 namespace kvblend::server::openai {

@@ -4,7 +4,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "server/openai/json.h"
+#include "server/json/json.h"
 
 namespace kvblend::server::openai {
 namespace {

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "kvblend/v1/inference.pb.h"
+#include "server/json/json.h"
 #include "server/openai/error.h"
 #include "server/openai/generation_request.h"
-#include "server/openai/json.h"
 
 namespace kvblend::server::openai {
 

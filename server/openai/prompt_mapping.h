@@ -5,7 +5,7 @@
 
 #include "absl/status/status.h"
 #include "kvblend/v1/inference.pb.h"
-#include "server/openai/json.h"
+#include "server/json/json.h"
 
 namespace kvblend::server::openai {
 

@@ -66,17 +66,19 @@ ALLOWED = {
     "server/calls": {"engine/api", "server/convert", "server/metrics"},
     "server/grpc": {"engine/api", "server/calls", "server/convert", "server/metrics"},
     "server/http": set(),
-    "server/openai": {"server/convert"},
-    "server/api": {"server/calls", "server/convert", "server/http", "server/metrics", "server/openai"},
+    "server/json": set(),
+    "server/access": {"server/calls", "server/json"},
+    "server/openai": {"server/convert", "server/json"},
+    "server/api": {"server/calls", "server/convert", "server/http", "server/json", "server/metrics", "server/openai"},
     "server/config": {"engine/api"},
     "server/main": {
-        "engine/api", "server/api", "server/calls", "server/config", "server/grpc", "server/http", "server/metrics",
+        "engine/api", "server/access", "server/api", "server/calls", "server/config", "server/grpc", "server/http", "server/metrics",
     },
     "server/cli": {"engine/api", "server/calls", "server/config", "server/convert", "server/grpc"},
     "server/cli/bench": {"engine/api", "server/cli", "server/convert"},
     "server/cli/precompute": {"engine/text", "server/calls", "server/cli"},
     "server/cli/commands": {
-        "engine/api", "engine/store/disk", "engine/text", "server/cli", "server/cli/bench", "server/cli/precompute",
+        "engine/api", "engine/store/disk", "engine/text", "server/access", "server/cli", "server/cli/bench", "server/cli/precompute",
         "server/config", "server/convert",
     },
 }

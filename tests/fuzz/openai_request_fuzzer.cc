@@ -5,10 +5,10 @@
 #include <string_view>
 
 #include "engine/text/utf8.h"
+#include "server/json/json.h"
 #include "server/openai/chunk_request.h"
 #include "server/openai/error.h"
 #include "server/openai/generation_request.h"
-#include "server/openai/json.h"
 #include "tests/fuzz/check.h"
 
 namespace kvblend::server::openai {

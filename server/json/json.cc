@@ -1,4 +1,4 @@
-#include "server/openai/json.h"
+#include "server/json/json.h"
 
 #include <cmath>
 #include <exception>
@@ -7,7 +7,7 @@
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 
-namespace kvblend::server::openai {
+namespace kvblend::server {
 namespace {
 
 constexpr char kParamPayload[] = "kvblend/param";
@@ -181,4 +181,4 @@ absl::Status FieldReader::Finish() {
   return absl::OkStatus();
 }
 
-}  // namespace kvblend::server::openai
+}  // namespace kvblend::server

@@ -13,7 +13,7 @@
 #include "absl/status/statusor.h"
 #include "nlohmann/json.hpp"
 
-namespace kvblend::server::openai {
+namespace kvblend::server {
 
 using Json = nlohmann::json;
 
@@ -27,7 +27,7 @@ absl::StatusOr<Json> ParseObject(std::string_view bytes);
 /// On one line; what is no UTF-8 is replaced. Never throws.
 std::string ToText(const Json& json);
 
-/// kInvalidArgument that knows the field that it is about: "stop[2]". See ErrorOf.
+/// kInvalidArgument that knows the field that it is about: "stop[2]".
 absl::Status FieldError(const std::string& param, const std::string& message);
 /// The field of a FieldError; else empty.
 std::string ParamOf(const absl::Status& status);
@@ -68,4 +68,4 @@ class FieldReader {
   absl::Status status_;
 };
 
-}  // namespace kvblend::server::openai
+}  // namespace kvblend::server
