@@ -8,8 +8,8 @@ import openai
 
 def client_of(server, **options):
     """The official client, which tries once."""
-    return openai.OpenAI(base_url=f"http://127.0.0.1:{server.api_port}/v1", api_key="none",
-                         **{"max_retries": 0, "timeout": 120, **options})
+    return openai.OpenAI(base_url=f"http://127.0.0.1:{server.api_port}/v1",
+                         **{"api_key": "none", "max_retries": 0, "timeout": 120, **options})
 
 
 def connect(server, receive_buffer=None):
