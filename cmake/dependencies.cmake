@@ -17,7 +17,9 @@ endif()
 
 if(KVBLEND_BUILD_TESTS)
   find_package(GTest REQUIRED)
-  pkg_check_modules(httplib REQUIRED IMPORTED_TARGET cpp-httplib)  # the tests' HTTP client
+  if(KVBLEND_BUILD_SERVER)
+    pkg_check_modules(httplib REQUIRED IMPORTED_TARGET cpp-httplib)  # the tests' HTTP client
+  endif()
 endif()
 if(KVBLEND_BUILD_BENCHMARKS)
   find_package(benchmark REQUIRED CONFIG)
