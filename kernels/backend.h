@@ -21,6 +21,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -67,6 +68,8 @@ class PackedWeights {
   virtual int64_t rows() const = 0;
   virtual int64_t cols() const = 0;
   virtual WeightUsage usage() const = 0;
+  /// Products of up to so many rows give each row the bits that it gets alone; with more, roundings may differ.
+  virtual int64_t rows_as_alone() const { return std::numeric_limits<int64_t>::max(); }
 };
 
 /// Which elements of a head form the pairs that RoPE rotates.

@@ -204,6 +204,8 @@ struct LoadingReport {
   double predicted_compute_seconds = 0;  // T_compute: the passes, with all stored KV in place
   double compute_seconds_per_token = 0;  // what one more recomputed token costs, through all layers
   std::vector<TierRead> reads = {};      // tiers below host memory that the prompt's chunks are read from
+  int64_t skipped_bytes =
+      0;  // of stored KV in layers with sliding windows: nobody sees it, so it was not loaded
 };
 
 struct PromptReport {

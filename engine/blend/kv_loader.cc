@@ -1,5 +1,6 @@
 #include "engine/blend/kv_loader.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/time/clock.h"
@@ -7,49 +8,85 @@
 
 namespace kvblend::blend {
 
-absl::StatusOr<KvLoader> KvLoader::Create(const ReusePlan& plan, const PagedSequence& sequence,
-                                          const model::Transformer& transformer, int32_t pipeline_depth,
-                                          CorrectionOnLoad& correction) {
-  KvLoader loader(sequence, transformer, plan.reads.get(), pipeline_depth, correction);
-  loader.AskFrom(0);
-  for (const PlannedSpan& span : plan.spans) {
+KvLoader::KvLoader(const PassContext& context)
+    : context_(&context), windows_(WindowsOf(context.transformer.config())) {}
+
+absl::StatusOr<KvLoader> KvLoader::Create(const PassContext& context) {
+  KvLoader loader(context);
+  for (const PlannedSpan& span : context.plan.spans) {
     if (!span.entry.has_value()) continue;
-    KVBLEND_ASSIGN_OR_RETURN(auto rows, sequence.PlanRange(span.begin, span.end, plan.prompt_tokens));
-    loader.placements_.push_back({&span, std::move(rows)});
+    KVBLEND_ASSIGN_OR_RETURN(auto rows,
+                             context.sequence.PlanRange(span.begin, span.end, context.plan.prompt_tokens));
+    loader.placements_.push_back(
+        {&span, std::move(rows), std::vector<State>(loader.windows_.size(), State::kUntouched)});
   }
   return loader;
 }
 
-void KvLoader::AskFrom(int32_t layer) {
-  if (reads_ == nullptr) return;
-  if (pipeline_depth_ == 0) {
-    reads_->AskForAll();
-  } else {
-    reads_->AskUpTo(layer + pipeline_depth_);
+bool KvLoader::IsWanted(const Placement& placement, int32_t layer, Which which,
+                        absl::Span<const int32_t> readers) const {
+  const PlannedSpan& span = *placement.span;
+  if (placement.layers[layer] == State::kLoaded ||
+      (which == Which::kExactOnly && span.source != ChunkSource::kExact)) {
+    return false;
+  }
+  return AnySees(readers, windows_[layer], span.begin, span.end);
+}
+
+void KvLoader::AskFrom(int32_t layer, Which which, const Readers& readers) {
+  const auto num_layers = static_cast<int32_t>(windows_.size());
+  const int32_t depth = context_->pipeline_depth,
+                last = depth == 0 ? num_layers - 1 : std::min(num_layers - 1, layer + depth);
+  for (int32_t next = layer; next <= last; ++next) {
+    for (const Placement& placement : placements_) {
+      if (IsWanted(placement, next, which, readers.In(next))) placement.span->entry->AskForLayer(next);
+    }
   }
 }
 
-absl::Status KvLoader::Load(kernels::Stream& stream, int32_t layer, Which which, KeepGoing keep_going) {
+void KvLoader::AskForLayer(int32_t layer) {
+  for (const Placement& placement : placements_) placement.span->entry->AskForLayer(layer);
+}
+
+absl::Status KvLoader::Load(int32_t layer, Which which, const Readers& readers, KeepGoing keep_going) {
   const absl::Time start = absl::Now();
-  AskFrom(layer);
-  for (const Placement& placement : placements_) {
-    if (which == Which::kExactOnly && placement.span->source != ChunkSource::kExact) continue;
+  AskFrom(layer, which, readers);
+  const model::Transformer& transformer = context_->transformer;
+  for (Placement& placement : placements_) {
+    if (!IsWanted(placement, layer, which, readers.In(layer))) {
+      if (which == Which::kAll && placement.layers[layer] == State::kUntouched) {
+        placement.layers[layer] = State::kSkipped;
+      }
+      continue;
+    }
     KVBLEND_ASSIGN_OR_RETURN(const store::LayerKv kv, AcquireStored(*placement.span, layer, keep_going));
-    const kernels::KvPagesView pages = sequence_->Layer(layer);
+    const kernels::KvPagesView pages = context_->sequence.Layer(layer);
     if (const kernels::KvCorrection* correction = CorrectionOf(*placement.span, layer);
         correction != nullptr) {
       KVBLEND_ASSIGN_OR_RETURN(const Corrected memory, MemoryFor(kv, layer));
-      KVBLEND_RETURN_IF_ERROR(
-          transformer_->backend().KvLoadCorrected(stream, *placement.rows, transformer_->rope(layer), kv.k,
-                                                  kv.v, *correction, memory.k, memory.v, pages));
+      KVBLEND_RETURN_IF_ERROR(transformer.backend().KvLoadCorrected(context_->stream, *placement.rows,
+                                                                    transformer.rope(layer), kv.k, kv.v,
+                                                                    *correction, memory.k, memory.v, pages));
     } else {
-      KVBLEND_RETURN_IF_ERROR(transformer_->backend().KvLoad(stream, *placement.rows,
-                                                             transformer_->rope(layer), kv.k, kv.v, pages));
+      KVBLEND_RETURN_IF_ERROR(transformer.backend().KvLoad(context_->stream, *placement.rows,
+                                                           transformer.rope(layer), kv.k, kv.v, pages));
     }
+    placement.layers[layer] = State::kLoaded;
     token_layers_ += placement.span->num_tokens();
   }
   seconds_ += absl::ToDoubleSeconds(absl::Now() - start);
   return absl::OkStatus();
+}
+
+int64_t KvLoader::skipped_bytes() const {
+  int64_t bytes = 0;
+  for (const Placement& placement : placements_) {
+    const store::ChunkHandle& entry = *placement.span->entry;
+    const int64_t layer_bytes =
+        store::ChunkKv::SizeBytes(entry.format(), entry.num_tokens()).value_or(0) / entry.format().num_layers;
+    bytes += layer_bytes * std::count(placement.layers.begin(), placement.layers.end(), State::kSkipped);
+  }
+  return bytes;
 }
 
 absl::StatusOr<store::LayerKv> KvLoader::AcquireStored(const PlannedSpan& span, int32_t layer,
@@ -62,37 +99,36 @@ absl::StatusOr<store::LayerKv> KvLoader::AcquireStored(const PlannedSpan& span, 
 
 const kernels::KvCorrection* KvLoader::CorrectionOf(const PlannedSpan& span, int32_t layer) const {
   // What stands where it was computed is right as it is, and what stood behind other tokens deviates otherwise.
-  if (correction_->correction == nullptr || span.source != ChunkSource::kBlended) return nullptr;
-  return correction_->correction->layers[layer].get();
+  if (context_->correction == nullptr || span.source != ChunkSource::kBlended) return nullptr;
+  return context_->correction->layers[layer].get();
 }
 
 absl::StatusOr<KvLoader::Corrected> KvLoader::MemoryFor(const store::LayerKv& stored, int32_t layer) {
-  const kernels::DataType dtype = sequence_->Layer(layer).dtype == kernels::DataType::kBF16
+  const kernels::DataType dtype = context_->sequence.Layer(layer).dtype == kernels::DataType::kBF16
                                       ? kernels::DataType::kBF16
                                       : kernels::DataType::kF32;
   const auto section = [&](model::ScratchMatrix& memory,
                            kernels::KvPart part) -> absl::StatusOr<kernels::MutableKvSectionView> {
     // Sections end at multiples of their alignment.
-    KVBLEND_ASSIGN_OR_RETURN(
-        const kernels::MatrixView view,
-        memory.Resize(transformer_->backend(), stored.k.rows + kernels::kKvSectionAlignment, stored.k.cols,
-                      dtype));
+    KVBLEND_ASSIGN_OR_RETURN(const kernels::MatrixView view,
+                             memory.Resize(context_->backend(), stored.k.rows + kernels::kKvSectionAlignment,
+                                           stored.k.cols, dtype));
     return kernels::MutableKvSectionView{view.data, kernels::DenseEncoding(dtype), part, stored.k.rows,
                                          stored.k.cols};
   };
-  KVBLEND_ASSIGN_OR_RETURN(const auto k, section(correction_->k, kernels::KvPart::kKey));
-  KVBLEND_ASSIGN_OR_RETURN(const auto v, section(correction_->v, kernels::KvPart::kValue));
+  KVBLEND_ASSIGN_OR_RETURN(const auto k, section(context_->scratch.corrected_k, kernels::KvPart::kKey));
+  KVBLEND_ASSIGN_OR_RETURN(const auto v, section(context_->scratch.corrected_v, kernels::KvPart::kValue));
   return Corrected{k, v};
 }
 
-absl::StatusOr<store::LayerKv> KvLoader::Acquire(kernels::Stream& stream, const PlannedSpan& span,
-                                                 int32_t layer, KeepGoing keep_going) {
+absl::StatusOr<store::LayerKv> KvLoader::Acquire(const PlannedSpan& span, int32_t layer,
+                                                 KeepGoing keep_going) {
   KVBLEND_ASSIGN_OR_RETURN(const store::LayerKv stored, AcquireStored(span, layer, keep_going));
   const kernels::KvCorrection* correction = CorrectionOf(span, layer);
   if (correction == nullptr) return stored;
   KVBLEND_ASSIGN_OR_RETURN(const Corrected memory, MemoryFor(stored, layer));
   KVBLEND_RETURN_IF_ERROR(
-      transformer_->backend().CorrectKv(stream, stored.k, stored.v, *correction, memory.k, memory.v));
+      context_->backend().CorrectKv(context_->stream, stored.k, stored.v, *correction, memory.k, memory.v));
   return store::LayerKv{memory.k, memory.v};
 }
 

@@ -1,7 +1,8 @@
 // Places stored chunk KV into the pages of a sequence: K is rotated from its un-rotated stored form to the
 // position that the chunk has in this prompt, which is exact at any position (no delta rotation of rounded
 // values). Where there is a learned correction (engine/kv/learned_correction.h), KV that does not stand where it was
-// computed is corrected on the way.
+// computed is corrected on the way. In a layer with a sliding window, a span that none of a pass's rows sees is neither
+// read nor placed; what the pages hold there is never looked at.
 #pragma once
 
 #include <cstdint>
@@ -11,41 +12,33 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/blend/acquire_layer.h"
-#include "engine/blend/paged_sequence.h"
-#include "engine/blend/reuse_plan.h"
-#include "engine/kv/learned_correction.h"
-#include "engine/model/scratch.h"
-#include "engine/model/transformer.h"
+#include "engine/blend/pass_context.h"
+#include "engine/blend/visibility.h"
 #include "kernels/backend.h"
 
 namespace kvblend::blend {
 
-/// A correction and memory for what it makes of one span.
-struct CorrectionOnLoad {
-  const kv::LoadedCorrection* correction = nullptr;  // null: KV is placed as it was stored
-  model::ScratchMatrix k = {}, v = {};
-};
-
-/// Loads layer by layer. References must outlive it; the plan's entries stay pinned by the plan. Not
+/// Loads layer by layer, each span once. The context must outlive it; the plan's entries stay pinned by the plan. Not
 /// thread-safe.
 class KvLoader {
  public:
   enum class Which : uint8_t { kAll, kExactOnly };
 
-  /// Asks for the first layers. `pipeline_depth`: while layer l is loaded and computed with, layers up to
-  /// l + pipeline_depth are asked for; 0: all at once.
-  static absl::StatusOr<KvLoader> Create(const ReusePlan& plan, const PagedSequence& sequence,
-                                         const model::Transformer& transformer, int32_t pipeline_depth,
-                                         CorrectionOnLoad& correction);
+  /// While layer l is loaded and computed with, layers up to l + context.pipeline_depth are asked for; 0: all at once.
+  static absl::StatusOr<KvLoader> Create(const PassContext& context);
 
-  /// Asks for the layers that come next, and writes one layer of the reused spans into the pages, waiting for
-  /// those that are still on their way.
+  /// Asks for the layers that `readers` need in this layer and those that come next.
+  void AskFrom(int32_t layer, Which which, const Readers& readers);
+
+  /// AskFrom this layer; then writes into the pages what they see of one layer and is not there
+  /// yet, waiting for what is still on its way.
   /// Errors: an entry's (see store::ChunkHandle::AcquireLayer), keep_going's.
-  absl::Status Load(kernels::Stream& stream, int32_t layer, Which which, KeepGoing keep_going);
+  absl::Status Load(int32_t layer, Which which, const Readers& readers, KeepGoing keep_going);
 
+  /// Asks for one layer of all entries.
+  void AskForLayer(int32_t layer);
   /// One layer of a span that has an entry, corrected where it has to be; valid until the next call of this or Load.
-  absl::StatusOr<store::LayerKv> Acquire(kernels::Stream& stream, const PlannedSpan& span, int32_t layer,
-                                         KeepGoing keep_going);
+  absl::StatusOr<store::LayerKv> Acquire(const PlannedSpan& span, int32_t layer, KeepGoing keep_going);
 
   /// Time spent in Load so far.
   double seconds() const { return seconds_; }
@@ -53,21 +46,20 @@ class KvLoader {
   double stall_seconds() const { return stall_seconds_; }
   /// What was placed so far, in tokens times layers.
   int64_t token_layers() const { return token_layers_; }
+  /// Stored KV that no row saw. Valid after the last Load.
+  int64_t skipped_bytes() const;
 
  private:
+  enum class State : uint8_t { kUntouched, kSkipped, kLoaded };
   struct Placement {
     const PlannedSpan* span;
     std::unique_ptr<kernels::BatchPlan> rows;
+    std::vector<State> layers;
   };
-  KvLoader(const PagedSequence& sequence, const model::Transformer& transformer, store::PromptReads* reads,
-           int32_t pipeline_depth, CorrectionOnLoad& correction)
-      : sequence_(&sequence),
-        transformer_(&transformer),
-        reads_(reads),
-        pipeline_depth_(pipeline_depth),
-        correction_(&correction) {}
+  explicit KvLoader(const PassContext& context);
 
-  void AskFrom(int32_t layer);
+  bool IsWanted(const Placement& placement, int32_t layer, Which which,
+                absl::Span<const int32_t> readers) const;
   /// As Acquire, uncorrected.
   absl::StatusOr<store::LayerKv> AcquireStored(const PlannedSpan& span, int32_t layer, KeepGoing keep_going);
   /// What corrects a layer of a span; null: nothing does.
@@ -78,11 +70,8 @@ class KvLoader {
   };
   absl::StatusOr<Corrected> MemoryFor(const store::LayerKv& stored, int32_t layer);
 
-  const PagedSequence* sequence_;
-  const model::Transformer* transformer_;
-  store::PromptReads* reads_;  // null: nothing to read
-  int32_t pipeline_depth_;
-  CorrectionOnLoad* correction_;
+  const PassContext* context_;
+  std::vector<int32_t> windows_;
   std::vector<Placement> placements_;
   double seconds_ = 0;
   double stall_seconds_ = 0;

@@ -1,5 +1,6 @@
 #include "engine/kv/page_pool.h"
 
+#include <algorithm>
 #include <cassert>
 #include <cstddef>
 #include <utility>
@@ -46,17 +47,20 @@ int64_t SectionPageBytes(const PagePool::Options& options) {
 // --- PageList
 
 PageList::PageList(PageList&& other) noexcept
-    : pool_(std::exchange(other.pool_, nullptr)), pages_(std::exchange(other.pages_, {})) {}
+    : pool_(std::exchange(other.pool_, nullptr)),
+      pages_(std::exchange(other.pages_, {})),
+      damaged_(std::exchange(other.damaged_, false)) {}
 
 PageList& PageList::operator=(PageList&& other) noexcept {
   PageList taken(std::move(other));  // takes this list's pages along when it goes
   std::swap(pool_, taken.pool_);
   std::swap(pages_, taken.pages_);
+  std::swap(damaged_, taken.damaged_);
   return *this;
 }
 
 PageList::~PageList() {
-  if (!pages_.empty()) pool_->Release(pages_);
+  if (!pages_.empty()) pool_->Release(pages_, damaged_);
 }
 
 void PageList::Append(PageList other) {
@@ -66,6 +70,7 @@ void PageList::Append(PageList other) {
     return;
   }
   pages_.insert(pages_.end(), other.pages_.begin(), other.pages_.end());
+  damaged_ = damaged_ || other.damaged_;
   other.pages_.clear();
 }
 
@@ -97,16 +102,23 @@ absl::StatusOr<std::unique_ptr<PagePool>> PagePool::Create(kernels::Backend& bac
     }
     layers.push_back(*std::move(buffer));
   }
+  absl::StatusOr<std::unique_ptr<kernels::Stream>> stream = backend.CreateStream();
+  if (!stream.ok()) return stream.status();
   return std::unique_ptr<PagePool>(
-      new PagePool(options, backend.best_page_layout(options.dtype, options.page_size, options.head_dim),
-                   layer_bytes / 2, std::move(layers)));
+      new PagePool(backend, *std::move(stream), options, layer_bytes / 2, std::move(layers)));
 }
 
-PagePool::PagePool(const Options& options, kernels::PageLayout layout, int64_t section_bytes,
-                   std::vector<std::unique_ptr<kernels::Buffer>> layers)
-    : options_(options), layout_(layout), section_bytes_(section_bytes), layers_(std::move(layers)) {
+PagePool::PagePool(kernels::Backend& backend, std::unique_ptr<kernels::Stream> stream, const Options& options,
+                   int64_t section_bytes, std::vector<std::unique_ptr<kernels::Buffer>> layers)
+    : backend_(backend),
+      stream_(std::move(stream)),
+      options_(options),
+      layout_(backend.best_page_layout(options.dtype, options.page_size, options.head_dim)),
+      section_bytes_(section_bytes),
+      layers_(std::move(layers)) {
   absl::MutexLock lock(&mutex_);
   free_.Add(0, options.num_pages);
+  is_finite_.resize(options.num_pages, false);
 }
 
 PagePool::~PagePool() { assert(num_used() == 0 && "a PageList outlives its pool"); }
@@ -134,17 +146,54 @@ absl::StatusOr<PageList> PagePool::Allocate(int64_t num_pages) {
   if (num_pages < 0) {
     return absl::InvalidArgumentError(absl::StrCat("page pool: num_pages is ", num_pages, "; allowed: >= 0"));
   }
-  absl::MutexLock lock(&mutex_);
-  if (num_pages > free_.num_pages()) {
-    return absl::ResourceExhaustedError(absl::StrCat("page pool: ", num_pages, " pages needed, ",
-                                                     free_.num_pages(), " of ", options_.num_pages, " free (",
-                                                     options_.page_size, " tokens each)"));
+  PageList list;
+  std::vector<int32_t> unfit;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (num_pages > free_.num_pages()) {
+      return absl::ResourceExhaustedError(absl::StrCat("page pool: ", num_pages, " pages needed, ",
+                                                       free_.num_pages(), " of ", options_.num_pages,
+                                                       " free (", options_.page_size, " tokens each)"));
+    }
+    list = PageList(this, free_.Take(static_cast<int32_t>(num_pages)));
+    for (const int32_t page : list.page_indices()) {
+      if (!is_finite_[page]) unfit.push_back(page);
+    }
   }
-  return PageList(this, free_.Take(static_cast<int32_t>(num_pages)));
+  if (unfit.empty()) return list;
+  if (absl::Status s = WriteZeros(unfit); !s.ok()) return s;
+  absl::MutexLock lock(&mutex_);
+  for (const int32_t page : unfit) is_finite_[page] = true;
+  return list;
 }
 
-void PagePool::Release(absl::Span<const int32_t> pages) {
+absl::Status PagePool::WriteZeros(absl::Span<const int32_t> pages) {
+  const int64_t elements = ElementPageBytes(options_), steps = StepPageBytes(options_);
+  const std::vector<std::byte> zeros(std::max(elements, steps));
+  for (int32_t layer = 0; layer < options_.num_layers; ++layer) {
+    const kernels::KvPagesView view = Layer(layer);
+    for (const int32_t page : pages) {
+      const auto write = [&](void* section, int64_t bytes) {
+        return backend_.CopyFromHost(*stream_, static_cast<std::byte*>(section) + page * bytes, zeros.data(),
+                                     bytes);
+      };
+      for (void* section : {view.k, view.v}) {
+        if (absl::Status s = write(section, elements); !s.ok()) return s;
+      }
+      if (steps == 0) continue;
+      for (void* section : {view.k_steps, view.v_steps}) {
+        if (absl::Status s = write(section, steps); !s.ok()) return s;
+      }
+    }
+  }
+  return backend_.Synchronize(*stream_);
+}
+
+void PagePool::Release(absl::Span<const int32_t> pages, bool damaged) {
   absl::MutexLock lock(&mutex_);
+  if (damaged) {
+    for (const int32_t page : pages) is_finite_[page] = false;
+  }
   for (size_t begin = 0, end = 0; begin < pages.size(); begin = end) {
     for (end = begin + 1; end < pages.size() && pages[end] == pages[end - 1] + 1;) ++end;
     free_.Add(pages[begin], static_cast<int32_t>(end - begin));

@@ -33,6 +33,9 @@ class PageList {
   absl::Span<const int32_t> page_indices() const { return pages_; }
   int32_t size() const { return static_cast<int32_t>(pages_.size()); }
 
+  /// What they hold may not be finite: nobody gets it to see.
+  void MarkDamaged() { damaged_ = true; }
+
   /// Takes over the pages of `other`, behind its own. REQUIRES: both from one pool, or either empty.
   void Append(PageList other);
 
@@ -42,10 +45,11 @@ class PageList {
 
   PagePool* pool_ = nullptr;  // null when made empty or moved from
   std::vector<int32_t> pages_;
+  bool damaged_ = false;
 };
 
 /// Thread-safe. Its memory is allocated once, at creation; pages handed out hold whatever their last owner
-/// left.
+/// left, which is finite, or zeros: attention may multiply by 0 what none of its rows sees.
 class PagePool {
  public:
   struct Options {
@@ -88,10 +92,14 @@ class PagePool {
 
  private:
   friend class PageList;
-  PagePool(const Options& options, kernels::PageLayout layout, int64_t section_bytes,
-           std::vector<std::unique_ptr<kernels::Buffer>> layers);
-  void Release(absl::Span<const int32_t> pages);
+  PagePool(kernels::Backend& backend, std::unique_ptr<kernels::Stream> stream, const Options& options,
+           int64_t section_bytes, std::vector<std::unique_ptr<kernels::Buffer>> layers);
+  void Release(absl::Span<const int32_t> pages, bool damaged);
+  /// All of these pages, in every layer.
+  absl::Status WriteZeros(absl::Span<const int32_t> pages);
 
+  kernels::Backend& backend_;
+  const std::unique_ptr<kernels::Stream> stream_;  // for zeros
   const Options options_;
   const kernels::PageLayout layout_;  // the backend's best
   const int64_t section_bytes_;       // of the K of all pages of a layer, padded for alignment
@@ -99,6 +107,8 @@ class PagePool {
 
   mutable absl::Mutex mutex_;  // the only lock; nothing is called while it is held
   PageRanges free_ ABSL_GUARDED_BY(mutex_);
+  std::vector<bool> is_finite_
+      ABSL_GUARDED_BY(mutex_);  // pages: written before, by somebody who was not damaged
 };
 
 }  // namespace kvblend::kv

@@ -19,6 +19,9 @@ class SequencePages {
   /// few free pages; kInvalidArgument: num_tokens < 0) the sequence keeps what it had.
   absl::Status Grow(int64_t num_tokens);
 
+  /// What was computed with them is not finite; see PageList.
+  void MarkDamaged() { pages_.MarkDamaged(); }
+
   /// The KV of position p is in slot p % page_size of page page_indices()[p / page_size]. Valid until Grow.
   absl::Span<const int32_t> page_indices() const { return pages_.page_indices(); }
 

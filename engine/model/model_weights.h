@@ -39,6 +39,9 @@ struct ModelWeights {
   std::vector<std::unique_ptr<kernels::RopeTable>>
       ropes;  // as config.ropes; positions below config.context_length
 
+  /// Passes of up to so many rows give each row the bits that it gets alone.
+  int64_t rows_as_alone() const;
+
   const kernels::PackedWeights& output_layer() const {
     return output != nullptr ? *output : *token_embedding;
   }

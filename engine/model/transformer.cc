@@ -11,10 +11,6 @@ using kernels::ConstMatrixView;
 using kernels::DataType;
 using kernels::MatrixView;
 
-// Rows that go through norm, projection and MLP together: enough to keep the GEMMs efficient, few enough that
-// a tile's widest activation (2 * ffn_dim floats per row) stays in the last-level cache.
-constexpr int64_t kRowTile = 1024;
-
 ConstMatrixView OneRow(const kernels::Buffer& buffer, int64_t dim) {
   return {buffer.data(), DataType::kF32, 1, dim, dim};
 }
@@ -57,34 +53,39 @@ absl::Status Transformer::Begin(kernels::Stream& stream, absl::Span<const int32_
 }
 
 absl::Status Transformer::ProjectQkv(kernels::Stream& stream, int32_t layer, PassState& state) const {
+  for (int32_t tile = 0; tile < NumTiles(state.hidden.rows); ++tile) {
+    KVBLEND_RETURN_IF_ERROR(ProjectQkvTile(stream, layer, tile, state));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Transformer::ProjectQkvTile(kernels::Stream& stream, int32_t layer, int32_t tile,
+                                         PassState& state) const {
   const LayerWeights& weights = weights_.layers[layer];
-  const int64_t rows = state.hidden.rows;
-  KVBLEND_ASSIGN_OR_RETURN(state.qkv,
-                           state.qkv_storage.Resize(backend_, rows, weights.qkv->rows(), DataType::kF32));
+  const int64_t rows = state.hidden.rows, begin = tile * kRowTile, count = std::min(kRowTile, rows - begin);
+  if (tile == 0) {
+    KVBLEND_ASSIGN_OR_RETURN(state.qkv,
+                             state.qkv_storage.Resize(backend_, rows, weights.qkv->rows(), DataType::kF32));
+  }
   KVBLEND_ASSIGN_OR_RETURN(
       const MatrixView normed,
       state.normed.Resize(backend_, std::min(rows, kRowTile), config_.hidden_dim, backend_.compute_dtype()));
-  for (int64_t begin = 0; begin < rows; begin += kRowTile) {
-    const int64_t count = std::min(kRowTile, rows - begin);
-    const MatrixView qkv = state.qkv.Rows(begin, count);
-    KVBLEND_RETURN_IF_ERROR(backend_.RmsNorm(stream, state.hidden.Rows(begin, count),
-                                             OneRow(*weights.attn_norm, config_.hidden_dim),
-                                             config_.rms_epsilon, normed.Rows(0, count)));
-    KVBLEND_RETURN_IF_ERROR(
-        backend_.Linear(stream, normed.Rows(0, count), *weights.qkv, /*accumulate=*/false, qkv));
-    if (weights.qkv_bias != nullptr) {
-      KVBLEND_RETURN_IF_ERROR(backend_.AddScaled(stream, OneRow(*weights.qkv_bias, qkv.cols), 1.0f, qkv));
-    }
-    if (weights.q_norm == nullptr) continue;
-    const int64_t query_dim = int64_t{config_.num_heads} * config_.head_dim;
-    const MatrixView queries = qkv.Columns(0, query_dim),
-                     keys = qkv.Columns(query_dim, int64_t{config_.num_kv_heads} * config_.head_dim);
-    KVBLEND_RETURN_IF_ERROR(backend_.RmsNorm(stream, queries, OneRow(*weights.q_norm, config_.head_dim),
-                                             config_.rms_epsilon, queries));
-    KVBLEND_RETURN_IF_ERROR(
-        backend_.RmsNorm(stream, keys, OneRow(*weights.k_norm, config_.head_dim), config_.rms_epsilon, keys));
+  const MatrixView qkv = state.qkv.Rows(begin, count);
+  KVBLEND_RETURN_IF_ERROR(backend_.RmsNorm(stream, state.hidden.Rows(begin, count),
+                                           OneRow(*weights.attn_norm, config_.hidden_dim),
+                                           config_.rms_epsilon, normed.Rows(0, count)));
+  KVBLEND_RETURN_IF_ERROR(
+      backend_.Linear(stream, normed.Rows(0, count), *weights.qkv, /*accumulate=*/false, qkv));
+  if (weights.qkv_bias != nullptr) {
+    KVBLEND_RETURN_IF_ERROR(backend_.AddScaled(stream, OneRow(*weights.qkv_bias, qkv.cols), 1.0f, qkv));
   }
-  return absl::OkStatus();
+  if (weights.q_norm == nullptr) return absl::OkStatus();
+  const int64_t query_dim = int64_t{config_.num_heads} * config_.head_dim;
+  const MatrixView queries = qkv.Columns(0, query_dim),
+                   keys = qkv.Columns(query_dim, int64_t{config_.num_kv_heads} * config_.head_dim);
+  KVBLEND_RETURN_IF_ERROR(backend_.RmsNorm(stream, queries, OneRow(*weights.q_norm, config_.head_dim),
+                                           config_.rms_epsilon, queries));
+  return backend_.RmsNorm(stream, keys, OneRow(*weights.k_norm, config_.head_dim), config_.rms_epsilon, keys);
 }
 
 absl::Status Transformer::WriteKv(kernels::Stream& stream, int32_t layer, const kernels::BatchPlan& plan,
@@ -97,49 +98,62 @@ absl::Status Transformer::RotateQueries(kernels::Stream& stream, int32_t layer,
   return backend_.Rope(stream, plan, rope(layer), config_.num_heads, Queries(state));
 }
 
+absl::Status Transformer::Attend(kernels::Stream& stream, int32_t layer, const kernels::BatchPlan& plan,
+                                 int64_t first_row, kernels::KvPagesView pages, PassState& state,
+                                 std::optional<MatrixView> mass) const {
+  const kernels::AttentionSpec spec = attention(layer);
+  if (first_row == 0) {
+    KVBLEND_ASSIGN_OR_RETURN(
+        state.attended,
+        state.attention.Resize(backend_, state.hidden.rows, int64_t{config_.num_heads} * config_.head_dim,
+                               backend_.compute_dtype()));
+  }
+  const int64_t count = plan.num_rows();
+  const MatrixView queries = Queries(state).Rows(first_row, count),
+                   attended = state.attended.Rows(first_row, count);
+  if (mass.has_value()) {
+    return backend_.SelectiveAttentionWithMass(stream, plan, queries, spec, pages, attended, *mass);
+  }
+  return backend_.SelectiveAttention(stream, plan, queries, spec, pages, attended);
+}
+
 absl::Status Transformer::AttendAndMlp(kernels::Stream& stream, int32_t layer, const kernels::BatchPlan& plan,
                                        kernels::KvPagesView pages, PassState& state,
                                        std::optional<MatrixView> mass) const {
-  const LayerWeights& weights = weights_.layers[layer];
-  const int64_t rows = state.hidden.rows;
-  const DataType compute = backend_.compute_dtype();
-  const kernels::AttentionSpec spec = attention(layer);
-  KVBLEND_ASSIGN_OR_RETURN(
-      const MatrixView attended,
-      state.attention.Resize(backend_, rows, int64_t{config_.num_heads} * config_.head_dim, compute));
-  if (mass.has_value()) {
-    KVBLEND_RETURN_IF_ERROR(
-        backend_.SelectiveAttentionWithMass(stream, plan, Queries(state), spec, pages, attended, *mass));
-  } else {
-    KVBLEND_RETURN_IF_ERROR(backend_.SelectiveAttention(stream, plan, Queries(state), spec, pages, attended));
-  }
-
-  const int64_t tile = std::min(rows, kRowTile);
-  KVBLEND_ASSIGN_OR_RETURN(const MatrixView normed,
-                           state.normed.Resize(backend_, tile, config_.hidden_dim, compute));
-  KVBLEND_ASSIGN_OR_RETURN(
-      const MatrixView gate_up,
-      state.gate_up.Resize(backend_, tile, 2 * int64_t{config_.ffn_dim}, DataType::kF32));
-  KVBLEND_ASSIGN_OR_RETURN(const MatrixView activated,
-                           state.activated.Resize(backend_, tile, config_.ffn_dim, compute));
-  for (int64_t begin = 0; begin < rows; begin += kRowTile) {
-    const int64_t count = std::min(kRowTile, rows - begin);
-    const MatrixView hidden = state.hidden.Rows(begin, count);
-    KVBLEND_RETURN_IF_ERROR(AddBranch(stream, attended.Rows(begin, count), *weights.attn_output,
-                                      weights.attn_output_bias.get(), weights.post_attention_norm.get(),
-                                      state, hidden));
-    KVBLEND_RETURN_IF_ERROR(backend_.RmsNorm(stream, hidden, OneRow(*weights.ffn_norm, config_.hidden_dim),
-                                             config_.rms_epsilon, normed.Rows(0, count)));
-    const MatrixView both = gate_up.Rows(0, count);
-    KVBLEND_RETURN_IF_ERROR(
-        backend_.Linear(stream, normed.Rows(0, count), *weights.gate_up, /*accumulate=*/false, both));
-    KVBLEND_RETURN_IF_ERROR(
-        backend_.GatedActivation(stream, config_.architecture->activation, both.Columns(0, config_.ffn_dim),
-                                 both.Columns(config_.ffn_dim, config_.ffn_dim), activated.Rows(0, count)));
-    KVBLEND_RETURN_IF_ERROR(AddBranch(stream, activated.Rows(0, count), *weights.down, /*bias=*/nullptr,
-                                      weights.post_ffw_norm.get(), state, hidden));
+  KVBLEND_RETURN_IF_ERROR(Attend(stream, layer, plan, /*first_row=*/0, pages, state, mass));
+  for (int32_t tile = 0; tile < NumTiles(state.hidden.rows); ++tile) {
+    KVBLEND_RETURN_IF_ERROR(OutputAndMlpTile(stream, layer, tile, state));
   }
   return absl::OkStatus();
+}
+
+absl::Status Transformer::OutputAndMlpTile(kernels::Stream& stream, int32_t layer, int32_t tile,
+                                           PassState& state) const {
+  const LayerWeights& weights = weights_.layers[layer];
+  const DataType compute = backend_.compute_dtype();
+  const int64_t rows = state.hidden.rows, largest = std::min(rows, kRowTile), begin = tile * kRowTile,
+                count = std::min(kRowTile, rows - begin);
+  KVBLEND_ASSIGN_OR_RETURN(const MatrixView normed,
+                           state.normed.Resize(backend_, largest, config_.hidden_dim, compute));
+  KVBLEND_ASSIGN_OR_RETURN(
+      const MatrixView gate_up,
+      state.gate_up.Resize(backend_, largest, 2 * int64_t{config_.ffn_dim}, DataType::kF32));
+  KVBLEND_ASSIGN_OR_RETURN(const MatrixView activated,
+                           state.activated.Resize(backend_, largest, config_.ffn_dim, compute));
+  const MatrixView hidden = state.hidden.Rows(begin, count);
+  KVBLEND_RETURN_IF_ERROR(AddBranch(stream, state.attended.Rows(begin, count), *weights.attn_output,
+                                    weights.attn_output_bias.get(), weights.post_attention_norm.get(), state,
+                                    hidden));
+  KVBLEND_RETURN_IF_ERROR(backend_.RmsNorm(stream, hidden, OneRow(*weights.ffn_norm, config_.hidden_dim),
+                                           config_.rms_epsilon, normed.Rows(0, count)));
+  const MatrixView both = gate_up.Rows(0, count);
+  KVBLEND_RETURN_IF_ERROR(
+      backend_.Linear(stream, normed.Rows(0, count), *weights.gate_up, /*accumulate=*/false, both));
+  KVBLEND_RETURN_IF_ERROR(
+      backend_.GatedActivation(stream, config_.architecture->activation, both.Columns(0, config_.ffn_dim),
+                               both.Columns(config_.ffn_dim, config_.ffn_dim), activated.Rows(0, count)));
+  return AddBranch(stream, activated.Rows(0, count), *weights.down, /*bias=*/nullptr,
+                   weights.post_ffw_norm.get(), state, hidden);
 }
 
 absl::Status Transformer::AddBranch(kernels::Stream& stream, ConstMatrixView input,

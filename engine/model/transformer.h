@@ -11,8 +11,12 @@
 //     ProjectQkv      q, k, v of every row, normalised where the model does so, un-rotated
 //     WriteKv         rotated k, and v -> pages
 //     RotateQueries   q is rotated in place
-//     AttendAndMlp    selective attention over the pages, output projection, MLP; hidden is updated
+//     Attend          selective attention over the pages
+//     OutputAndMlp    output projection, MLP; hidden is updated
 //   Logits            of chosen rows, or AllLogits
+//
+// The products work through tiles of kRowTile rows, and attention may be given any run of rows at a time, so that a
+// long pass can be interrupted within a layer.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +33,9 @@ namespace kvblend::model {
 
 /// The rows of one pass: hidden states, projections and scratch. Reused between passes; not thread-safe.
 struct PassState {
-  kernels::MatrixView hidden;  // f32 [n, hidden_dim]
-  kernels::MatrixView qkv;     // f32 [n, (num_heads + 2 num_kv_heads) * head_dim], columns q | k | v
+  kernels::MatrixView hidden;    // f32 [n, hidden_dim]
+  kernels::MatrixView qkv;       // f32 [n, (num_heads + 2 num_kv_heads) * head_dim], columns q | k | v
+  kernels::MatrixView attended;  // compute dtype [n, num_heads * head_dim]
 
   ScratchMatrix hidden_storage;
   ScratchMatrix hidden_gathered;
@@ -55,8 +60,15 @@ class Transformer {
   /// state.hidden = embeddings of token_ids [n].
   absl::Status Begin(kernels::Stream& stream, absl::Span<const int32_t> token_ids, PassState& state) const;
 
+  /// Rows that go through norm, projection and MLP together: enough to keep the products efficient, few enough that
+  /// a tile's widest activation (2 * ffn_dim floats per row) stays in the last-level cache.
+  static constexpr int64_t kRowTile = 1024;
+  static int32_t NumTiles(int64_t rows) { return static_cast<int32_t>((rows + kRowTile - 1) / kRowTile); }
+
   /// state.qkv = projections of RMSNorm(state.hidden), with bias and norms of Q's and K's heads.
   absl::Status ProjectQkv(kernels::Stream& stream, int32_t layer, PassState& state) const;
+  /// One tile of it; tile 0 first.
+  absl::Status ProjectQkvTile(kernels::Stream& stream, int32_t layer, int32_t tile, PassState& state) const;
 
   /// Writes k (rotated) and v of state.qkv into the pages. REQUIRES: ProjectQkv of this layer; plan rows =
   /// state rows.
@@ -68,9 +80,18 @@ class Transformer {
   absl::Status RotateQueries(kernels::Stream& stream, int32_t layer, const kernels::BatchPlan& plan,
                              PassState& state) const;
 
-  /// Attention over the pages, output projection and MLP. REQUIRES: RotateQueries.
-  ///   mass: if given, receives the attention that all rows together pay to each position,
+  /// Attention over the pages of the rows [first_row, first_row + plan.num_rows()) of state, row 0 among the first ones
+  /// of a layer. REQUIRES: RotateQueries.
+  ///   mass: if given, receives the attention that these rows together pay to each position,
   ///         f32 [1, plan.total_kv_len]
+  absl::Status Attend(kernels::Stream& stream, int32_t layer, const kernels::BatchPlan& plan,
+                      int64_t first_row, kernels::KvPagesView pages, PassState& state,
+                      std::optional<kernels::MatrixView> mass = std::nullopt) const;
+
+  /// Output projection and MLP of one tile of rows. REQUIRES: Attend of all rows.
+  absl::Status OutputAndMlpTile(kernels::Stream& stream, int32_t layer, int32_t tile, PassState& state) const;
+
+  /// Attend and OutputAndMlpTile of all rows.
   absl::Status AttendAndMlp(kernels::Stream& stream, int32_t layer, const kernels::BatchPlan& plan,
                             kernels::KvPagesView pages, PassState& state,
                             std::optional<kernels::MatrixView> mass = std::nullopt) const;

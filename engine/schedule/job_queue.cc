@@ -1,5 +1,6 @@
 #include "engine/schedule/job_queue.h"
 
+#include <algorithm>
 #include <iterator>
 
 namespace kvblend::schedule {
@@ -10,34 +11,29 @@ void JobQueue::Push(JobId id, Lane lane, const std::string& fairness_key) {
   if (is_new) entry->second = queue.turns.insert(queue.turns.end(), Turn{fairness_key, {}});
   const auto turn = entry->second;
   turn->jobs.push_back(id);
+  queue.share.Join(fairness_key);
   ++queue.size;
   places_[id] = {static_cast<int>(lane), turn, std::prev(turn->jobs.end())};
+}
+
+JobQueue::Turns::const_iterator JobQueue::Next(const LaneQueue& lane) {
+  return std::min_element(lane.turns.begin(), lane.turns.end(), [&](const Turn& a, const Turn& b) {
+    return lane.share.Of(a.fairness_key) < lane.share.Of(b.fairness_key);
+  });
 }
 
 std::optional<JobId> JobQueue::Front(Lane lane) const {
   const LaneQueue& queue = lanes_[static_cast<int>(lane)];
   if (queue.size == 0) return std::nullopt;
-  return queue.turns.front().jobs.front();
+  return Next(queue)->jobs.front();
 }
 
-JobId JobQueue::Pop(const LaneSet& lanes) {
-  const int chosen = ChooseLane(lanes);
-  for (int i = 0; i < kNumLanes; ++i) {
-    LaneQueue& lane = lanes_[i];
-    if (i == chosen || lane.size == 0) {
-      lane.times_passed_over = 0;
-    } else if (lanes[i]) {
-      ++lane.times_passed_over;
-    }
-  }
-  LaneQueue& lane = lanes_[chosen];
-  const auto turn = lane.turns.begin();
+JobId JobQueue::Pop(Lane lane) {
+  LaneQueue& queue = lanes_[static_cast<int>(lane)];
+  const auto turn = queue.turn_of_key.find(Next(queue)->fairness_key)->second;
   const JobId id = turn->jobs.front();
-  turn->jobs.pop_front();
-  lane.turns.splice(lane.turns.end(), lane.turns, turn);  // to the back
-  EndTurnIfEmpty(lane, turn);
-  --lane.size;
-  places_.erase(id);
+  queue.turns.splice(queue.turns.end(), queue.turns, turn);  // behind its equals
+  Remove(id);
   return id;
 }
 
@@ -48,24 +44,13 @@ bool JobQueue::Remove(JobId id) {
   places_.erase(found);
   LaneQueue& lane = lanes_[place.lane];
   place.turn->jobs.erase(place.job);
+  lane.share.Leave(place.turn->fairness_key);
+  --lane.size;
   EndTurnIfEmpty(lane, place.turn);
-  if (--lane.size == 0) lane.times_passed_over = 0;
   return true;
 }
 
-int JobQueue::ChooseLane(const LaneSet& lanes) const {
-  const auto impatient = [&](Lane lane, int patience) {
-    const int i = static_cast<int>(lane);
-    return lanes[i] && lanes_[i].times_passed_over >= patience;
-  };
-  if (impatient(Lane::kBackground, kBackgroundPatience)) return static_cast<int>(Lane::kBackground);
-  if (impatient(Lane::kBulk, kBulkPatience)) return static_cast<int>(Lane::kBulk);
-  int lane = 0;
-  while (lane < kNumLanes - 1 && (!lanes[lane] || lanes_[lane].size == 0)) ++lane;
-  return lane;
-}
-
-void JobQueue::EndTurnIfEmpty(LaneQueue& lane, std::list<Turn>::iterator turn) {
+void JobQueue::EndTurnIfEmpty(LaneQueue& lane, Turns::iterator turn) {
   if (!turn->jobs.empty()) return;
   lane.turn_of_key.erase(turn->fairness_key);
   lane.turns.erase(turn);

@@ -1,15 +1,37 @@
 #include "engine/schedule/scheduler.h"
 
 #include <algorithm>
+#include <array>
 #include <optional>
+#include <string>
+#include <tuple>
 
 #include "absl/strings/str_cat.h"
 
 namespace kvblend::schedule {
 
+namespace {
+
+// What a second of a lane's work counts.
+constexpr std::array<double, kNumLanes> kSecondCounts = {1.0 / 16, 1.0 / 4, 1};
+
+// Lanes are compared by what they will have had after another turn of this length, so that lanes that have just begun
+// come in their order.
+constexpr double kTurnSeconds = 0.05;
+
+std::string NameOf(Lane lane) { return std::string(1, static_cast<char>('0' + static_cast<int>(lane))); }
+
+Scheduler::Options Checked(Scheduler::Options options) {
+  options.max_queued = std::max(options.max_queued, 1);
+  options.max_queued_background = std::max(options.max_queued_background, 1);
+  for (int32_t& count : options.max_in_progress) count = std::max(count, 1);
+  return options;
+}
+
+}  // namespace
+
 Scheduler::Scheduler(const Options& options, Clock& clock)
-    : options_(
-          {std::max(options.max_queued, 1), std::max(options.max_queued_background, 1), options.ongoing}),
+    : options_(Checked(options)),
       clock_(clock),
       engine_thread_([this] { RunEngine(); }),
       timer_thread_([this] { RunTimer(); }) {}
@@ -48,6 +70,7 @@ absl::StatusOr<JobId> Scheduler::Submit(Job job) {
   }
   const JobId id = next_id_++;
   queue_.Push(id, job.lane, job.fairness_key);
+  lane_share_.Join(NameOf(job.lane));
   if (job.deadline != absl::InfiniteFuture()) {
     deadlines_.emplace(job.deadline, id);
     if (deadlines_.begin()->second == id) deadline_.Signal();
@@ -63,6 +86,7 @@ bool Scheduler::Abandon(JobId id, absl::Status status) {
   ++abandoning_;
   {
     Entry entry = Take(id);
+    lane_share_.Leave(NameOf(entry.job.lane));
     mutex_.Unlock();
     entry.job.abandon(std::move(status));
     entry = Entry();  // what the callbacks own may have destructors that call back
@@ -79,7 +103,7 @@ absl::Status Scheduler::Drain(absl::Time deadline) {
   while (!Idle() && clock_.Now() < deadline) clock_.Wait(idle_, mutex_, deadline);
   closed_ = true;
   if (Idle()) return absl::OkStatus();
-  const int32_t running = running_;
+  const size_t running = in_progress_.size();
   std::vector<Entry> rest = TakeAll();
   const size_t queued = rest.size();
   AbandonCancelled(std::move(rest));
@@ -94,7 +118,7 @@ int32_t Scheduler::waiting(Lane lane) const {
 
 int32_t Scheduler::running() const {
   absl::MutexLock lock(&mutex_);
-  return running_;
+  return static_cast<int32_t>(in_progress_.size());
 }
 
 bool Scheduler::has_ongoing() const {
@@ -102,56 +126,109 @@ bool Scheduler::has_ongoing() const {
   return has_ongoing_;
 }
 
-LaneSet Scheduler::LanesToStart() const {
-  LaneSet lanes = {};
-  for (int i = 0; i < kNumLanes; ++i) {
-    const std::optional<JobId> id = queue_.Front(static_cast<Lane>(i));
-    if (!id.has_value()) continue;
-    const Job& job = entries_.find(*id)->second.job;
-    lanes[i] = !has_ongoing_ || job.has_room == nullptr || job.has_room();
-  }
-  return lanes;
+bool Scheduler::MayStart(Lane lane) const {
+  const int i = static_cast<int>(lane);
+  if (num_in_progress_[i] >= options_.max_in_progress[i]) return false;
+  const std::optional<JobId> id = queue_.Front(lane);
+  if (!id.has_value()) return false;
+  const Job& job = entries_.find(*id)->second.job;
+  return (!has_ongoing_ && in_progress_.empty()) || job.has_room == nullptr || job.has_room();
 }
 
-bool Scheduler::OngoingIsNext(const LaneSet& lanes) const {
+std::optional<Scheduler::Turn> Scheduler::NextTurnOf(Lane lane, absl::Time now) const {
+  if (MayStart(lane)) return Turn{lane, *queue_.Front(lane), /*starts=*/true};
+  std::optional<Turn> next;
+  std::tuple<double, double, JobId> least;  // what the key has had, what is left to do
+  for (const auto& [id, entry] : in_progress_) {
+    if (entry.job.lane != lane) continue;
+    const double left = entry.job.seconds_left == nullptr ? 0 : entry.job.seconds_left();
+    const std::tuple order(queue_.share(lane).Of(entry.job.fairness_key),
+                           left - kAgeing * absl::ToDoubleSeconds(now - entry.submitted), id);
+    if (next.has_value() && !(order < least)) continue;
+    next = Turn{lane, id, /*starts=*/false};
+    least = order;
+  }
+  return next;
+}
+
+std::optional<Scheduler::Turn> Scheduler::NextTurn(absl::Time now) const {
+  std::optional<Turn> next;
+  double least = 0;
+  for (const Lane lane : {Lane::kInteractive, Lane::kBulk, Lane::kBackground}) {
+    const std::optional<Turn> turn = NextTurnOf(lane, now);
+    if (!turn.has_value()) continue;
+    const double will_have_had =
+        lane_share_.Of(NameOf(lane)) + kTurnSeconds * kSecondCounts[static_cast<int>(lane)];
+    if (next.has_value() && will_have_had >= least) continue;
+    next = turn;
+    least = will_have_had;
+  }
+  return next;
+}
+
+bool Scheduler::OngoingIsNext(const std::optional<Turn>& turn) const {
   if (!has_ongoing_) return false;
-  if (lanes[static_cast<int>(Lane::kInteractive)]) return ongoing_since_job_ < 1;
-  return lanes == LaneSet{} || ongoing_since_job_ < kOngoingPatience;
+  if (!turn.has_value()) return true;
+  if (!has_run_since_ongoing_) return false;
+  if (options_.slice == nullptr) return true;
+  // The next turn may take as long as the last one.
+  return ran_since_ongoing_ + last_turn_ / 2 >= options_.slice(turn->lane);
 }
 
 void Scheduler::RunEngine() {
   absl::MutexLock lock(&mutex_);
   while (true) {
-    while (queue_.empty() && !has_ongoing_ && !stopping_) work_.Wait(&mutex_);
-    if (stopping_ && !has_ongoing_) return;  // the destructor abandons what is queued
+    while (queue_.empty() && in_progress_.empty() && !has_ongoing_ && !stopping_) work_.Wait(&mutex_);
+    // The destructor abandons what is queued.
+    if (stopping_ && in_progress_.empty() && !has_ongoing_) return;
     // The timer thread does this too, but may be late; an expired job may not cost its key a turn.
     const absl::Time now = clock_.Now();
     if (std::vector<Entry> expired = TakeExpired(now); !expired.empty()) {
       AbandonExpired(std::move(expired), now);
       continue;
     }
-    const LaneSet lanes = LanesToStart();
-    if (OngoingIsNext(lanes)) {
+    const std::optional<Turn> turn = NextTurn(now);
+    if (OngoingIsNext(turn)) {
       RunOngoing();
-    } else {
-      RunJob(lanes);
+    } else if (turn.has_value()) {
+      Run(*turn);
     }
     if (Idle()) idle_.SignalAll();
   }
 }
 
-void Scheduler::RunJob(const LaneSet& lanes) {
-  ++running_;
-  {
-    Entry entry = Take(queue_.Pop(lanes));
-    mutex_.Unlock();
-    entry.job.run();
-    entry = Entry();
-    mutex_.Lock();
+void Scheduler::Run(const Turn& turn) {
+  FairShare& share = queue_.share(turn.lane);
+  if (turn.starts) {
+    // In progress before it leaves the queue, so that its key never seems to be away.
+    Entry& entry = entries_.find(turn.id)->second;
+    share.Join(entry.job.fairness_key);
+    queue_.Pop(turn.lane);
+    in_progress_.emplace(turn.id, Take(turn.id));
+    ++num_in_progress_[static_cast<int>(turn.lane)];
   }
-  --running_;
+  const Job& job = in_progress_.find(turn.id)->second.job;
+  const std::string key = job.fairness_key;
+  const absl::Time start = clock_.Now();
+  mutex_.Unlock();
+  const bool more = job.advance();
+  mutex_.Lock();
+  const absl::Duration ran = clock_.Now() - start;
+  has_run_since_ongoing_ = true;
+  ran_since_ongoing_ += ran;
+  last_turn_ = ran;
+  share.Charge(key, absl::ToDoubleSeconds(ran));
+  lane_share_.Charge(NameOf(turn.lane), absl::ToDoubleSeconds(ran),
+                     kSecondCounts[static_cast<int>(turn.lane)]);
+  if (more) return;
+  auto over = in_progress_.extract(turn.id);
+  --num_in_progress_[static_cast<int>(turn.lane)];
+  share.Leave(key);
+  lane_share_.Leave(NameOf(turn.lane));
   has_ongoing_ = options_.ongoing != nullptr;  // it will tell
-  ongoing_since_job_ = 0;
+  mutex_.Unlock();
+  over = {};  // what the callbacks own may have destructors that call back
+  mutex_.Lock();
 }
 
 void Scheduler::RunOngoing() {
@@ -159,7 +236,8 @@ void Scheduler::RunOngoing() {
   const bool more = options_.ongoing();
   mutex_.Lock();
   has_ongoing_ = more;
-  ++ongoing_since_job_;
+  has_run_since_ongoing_ = false;
+  ran_since_ongoing_ = absl::ZeroDuration();
 }
 
 void Scheduler::RunTimer() {
@@ -188,6 +266,7 @@ std::vector<Scheduler::Entry> Scheduler::TakeExpired(absl::Time now) {
     const JobId id = deadlines_.begin()->second;
     queue_.Remove(id);
     expired.push_back(Take(id));
+    lane_share_.Leave(NameOf(expired.back().job.lane));
   }
   return expired;
 }
@@ -195,7 +274,12 @@ std::vector<Scheduler::Entry> Scheduler::TakeExpired(absl::Time now) {
 std::vector<Scheduler::Entry> Scheduler::TakeAll() {
   std::vector<Entry> all;
   all.reserve(entries_.size());
-  while (!queue_.empty()) all.push_back(Take(queue_.Pop()));
+  for (const Lane lane : {Lane::kInteractive, Lane::kBulk, Lane::kBackground}) {
+    while (queue_.size(lane) > 0) {
+      lane_share_.Leave(NameOf(lane));
+      all.push_back(Take(queue_.Pop(lane)));
+    }
+  }
   return all;
 }
 
@@ -223,6 +307,8 @@ void Scheduler::AbandonCancelled(std::vector<Entry> entries) {
   if (Idle()) idle_.SignalAll();
 }
 
-bool Scheduler::Idle() const { return queue_.empty() && running_ == 0 && abandoning_ == 0 && !has_ongoing_; }
+bool Scheduler::Idle() const {
+  return queue_.empty() && in_progress_.empty() && abandoning_ == 0 && !has_ongoing_;
+}
 
 }  // namespace kvblend::schedule

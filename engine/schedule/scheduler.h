@@ -1,28 +1,39 @@
-// Hands jobs to the one engine thread, one at a time, in the order of JobQueue.
+// Runs jobs on the one engine thread, several in progress at a time, a little of one after a little of another.
 //
 // Life of a job:
 //
-//     Submit -> queued --> run        on the engine thread
+//     Submit -> queued --> in progress: advance, advance, ... until there is no more to do    on the engine thread
 //                  |
 //                  +-----> abandon    Abandon (caller's thread), its deadline (timer or engine thread),
 //                                     Drain's deadline or the destructor (caller's thread)
 //
-// For every job that Submit accepts, exactly one of `run` and `abandon` is called, exactly once; for one that
-// it refuses, neither. No lock is held during either, so both may call Submit and Abandon; they may not call
-// Drain or destroy the scheduler. A timer thread abandons a waiting job at its deadline however long the
-// running job takes; a job whose deadline has passed never starts. A running job is never interrupted: it
-// watches its Cancellation.
+// For every job that Submit accepts, either `advance` is called, until it returns false, or `abandon`, exactly once; for
+// one that it refuses, neither. No lock is held during either, so both may call Submit and Abandon; they may not call
+// Drain or destroy the scheduler. A timer thread abandons a waiting job at its deadline however long the running ones
+// take; a job whose deadline has passed never starts. A job in progress is never interrupted: it watches its
+// Cancellation.
 //
-// Jobs may leave work behind that they share (a batch that is being decoded): Options::ongoing does a little
-// of it at a time, on the engine thread, between the jobs. A job may wait until that work has room for what
-// it will leave (Job::has_room); its lane waits behind it, so that a large one is not overtaken for ever, and
-// the other lanes go on.
+// What comes next:
+//  - A lane's next job (job_queue.h) is started as soon as it has room and fewer than max_in_progress jobs of its lane
+//    are in progress.
+//  - Lanes share the time that they need 16 : 4 : 1, those of the others when they need none.
+//  - Within a lane the fairness key that has had least goes on, and of a key's jobs the one that has least left to do;
+//    kAgeing of the time since it was submitted counts as done, so that a job of s seconds that has waited s / kAgeing
+//    is overtaken by none that comes later.
+//
+// Jobs may leave work behind that they share (a batch that is being decoded): Options::ongoing does a little of it at a
+// time, on the engine thread. Jobs run for a slice between two turns of it; see Options::slice. A job may wait until
+// that work has room for what it will leave (Job::has_room); its lane waits behind it, so that a large one is not
+// overtaken for ever, and the other lanes go on.
 //
 // Thread safety: every method may be called from any thread.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -47,10 +58,13 @@ struct Job {
   /// Goes on with a job accepted before (the next chunk of a long put, so that others get their turn in
   /// between): not refused for a full queue or for draining.
   bool continues = false;
-  /// Asked on the engine thread whenever the job is its lane's next and there is ongoing work; false: later.
-  /// The scheduler's lock is held: it may not call back. Null: always.
+  /// Asked on the engine thread whenever the job is its lane's next and others are in progress, or there is ongoing
+  /// work; false: later. The scheduler's lock is held: it may not call back. Null: always.
   std::function<bool()> has_room = nullptr;
-  std::function<void()> run;
+  /// Does a little, and returns whether there is more to do.
+  std::function<bool()> advance;
+  /// How many seconds of work are left of a job in progress, as far as that is known. Called as has_room is. Null: 0.
+  std::function<double()> seconds_left = nullptr;
   std::function<void(absl::Status)> abandon;
 };
 
@@ -59,12 +73,15 @@ class Scheduler {
   struct Options {
     int32_t max_queued = 64;              // waiting interactive and bulk jobs together; at least 1
     int32_t max_queued_background = 256;  // waiting background jobs; at least 1
-    /// Does a little of what jobs have left behind and returns whether more is left. Called after every job,
-    /// and again as long as there is more: once before an interactive job that may start, kOngoingPatience
-    /// times before a bulk or background one. Null: jobs leave nothing.
+    std::array<int32_t, kNumLanes> max_in_progress = {1, 1, 1};  // jobs of each lane; at least 1
+    /// Does a little of what jobs have left behind and returns whether more is left. Called after every job, and again
+    /// as long as there is more. Null: jobs leave nothing.
     std::function<bool()> ongoing = nullptr;
+    /// For how long jobs of a lane run between two turns of `ongoing`, at least one `advance`, and to the nearest one.
+    /// Called as has_room is. Null: one `advance`.
+    std::function<absl::Duration(Lane)> slice = nullptr;
   };
-  static constexpr int kOngoingPatience = 32;
+  static constexpr double kAgeing = 1;
 
   /// Starts the threads. `clock` must outlive the scheduler.
   explicit Scheduler(const Options& options, Clock& clock = Clock::System());
@@ -89,7 +106,7 @@ class Scheduler {
   absl::Status Drain(absl::Time deadline);
 
   int32_t waiting(Lane lane) const;
-  int32_t running() const;  // 0 or 1
+  int32_t running() const;  // jobs in progress
   bool has_ongoing() const;
 
  private:
@@ -99,12 +116,19 @@ class Scheduler {
   };
 
   void RunEngine();
-  void RunJob(const LaneSet& lanes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Who has the next turn: a job to start, or one in progress.
+  struct Turn {
+    Lane lane;
+    JobId id;
+    bool starts;
+  };
+  std::optional<Turn> NextTurn(absl::Time now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::optional<Turn> NextTurnOf(Lane lane, absl::Time now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool MayStart(Lane lane) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Run(const Turn& turn) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RunOngoing() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  /// The lanes whose next job may start.
-  LaneSet LanesToStart() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  /// Whether what was left behind comes before the next job of these lanes.
-  bool OngoingIsNext(const LaneSet& lanes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Whether what was left behind comes before this turn.
+  bool OngoingIsNext(const std::optional<Turn>& turn) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RunTimer();
 
   Entry Take(JobId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -124,13 +148,17 @@ class Scheduler {
   absl::CondVar idle_;      // Drain waits
   JobQueue queue_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<JobId, Entry> entries_ ABSL_GUARDED_BY(mutex_);  // the queued ones
+  std::map<JobId, Entry> in_progress_ ABSL_GUARDED_BY(mutex_);  // stay where they are until they are over
+  std::array<int32_t, kNumLanes> num_in_progress_ ABSL_GUARDED_BY(mutex_) = {};
+  FairShare lane_share_ ABSL_GUARDED_BY(mutex_);  // of lanes by name, seconds over their weights
   // The queued jobs that have a deadline.
   absl::btree_set<std::pair<absl::Time, JobId>> deadlines_ ABSL_GUARDED_BY(mutex_);
   JobId next_id_ ABSL_GUARDED_BY(mutex_) = 1;
-  int32_t running_ ABSL_GUARDED_BY(mutex_) = 0;
   bool has_ongoing_ ABSL_GUARDED_BY(mutex_) = false;
-  int32_t ongoing_since_job_ ABSL_GUARDED_BY(mutex_) = 0;  // its turns since the last job
-  int32_t abandoning_ ABSL_GUARDED_BY(mutex_) = 0;         // threads inside `abandon` callbacks
+  bool has_run_since_ongoing_ ABSL_GUARDED_BY(mutex_) = false;     // a job
+  absl::Duration ran_since_ongoing_ ABSL_GUARDED_BY(mutex_) = {};  // jobs
+  absl::Duration last_turn_ ABSL_GUARDED_BY(mutex_) = {};          // of a job
+  int32_t abandoning_ ABSL_GUARDED_BY(mutex_) = 0;                 // threads inside `abandon` callbacks
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

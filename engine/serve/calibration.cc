@@ -19,7 +19,7 @@
 #include "engine/prompt/corpus_prompts.h"
 #include "engine/prompt/prompt_layout.h"
 #include "engine/runtime/model_runtime.h"
-#include "engine/serve/prompt_runner.h"
+#include "engine/serve/sequences/prompt_runner.h"
 
 namespace kvblend {
 namespace {

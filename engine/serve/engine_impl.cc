@@ -1,6 +1,7 @@
 #include "engine/serve/engine_impl.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -122,12 +123,18 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<ModelRuntim
               {.load_pipeline_depth = options_.load_pipeline_depth,
                .ratio = options_.ratio,
                .fresh_rows = learning_ != nullptr ? learning_->fresh_rows() : blend::FreshRowOptions{}}),
-      decode_batch_(runner_,
-                    {.max_sequences = options_.max_batch_size, .max_tokens = runtime_->max_batch_tokens}),
+      decode_batch_(runner_, {.max_sequences = options_.max_batch_size,
+                              .max_tokens = runtime_->max_batch_tokens,
+                              .max_draft_tokens = options_.max_draft_tokens,
+                              .max_draft_rows = static_cast<int32_t>(
+                                  std::min<int64_t>(kMaxBatchSize, runtime_->weights.rows_as_alone()))}),
       prefetcher_(options_.prefetch_queued && chunk_store_->has_lower_tiers()
                       ? std::make_unique<Prefetcher>(*chunk_store_, options_.chunk_store_bytes)
                       : nullptr),
-      scheduler_({.max_queued = options_.max_queued_requests, .ongoing = [this] { return StepDecoding(); }}) {
+      scheduler_({.max_queued = options_.max_queued_requests,
+                  .max_in_progress = {options_.max_prefills, 1, 1},
+                  .ongoing = [this] { return StepDecoding(); },
+                  .slice = [this](schedule::Lane lane) { return SliceOf(lane); }}) {
   runner_.loading_controller().Observe(costs);
 }
 
@@ -224,17 +231,9 @@ absl::StatusOr<std::shared_ptr<RequestHandle>> EngineImpl::Submit(std::shared_pt
 
 absl::Status EngineImpl::Enqueue(const std::shared_ptr<Task>& task, schedule::Lane lane,
                                  const std::shared_ptr<Handle>& handle, bool continues) {
-  schedule::Job job;
-  job.fairness_key = task->caller().fairness_key;
-  job.lane = lane;
+  schedule::Job job = JobOf(task, lane, handle);
   job.deadline = task->caller().deadline;
   job.continues = continues;
-  // No prompt is prefilled before its answer has room: it would keep its pages, and the lanes behind it wait.
-  if (const int32_t num_tokens = task->max_decoding_tokens(); num_tokens > 0) {
-    job.has_room = [this, num_tokens] { return decode_batch_.HasRoomFor(num_tokens); };
-  }
-  job.run = [this, task, lane, handle] { RunTask(task, lane, handle); };
-  job.abandon = [task](const absl::Status& status) { task->Abandon(status); };
   KVBLEND_ASSIGN_OR_RETURN(const schedule::JobId id, scheduler_.Submit(std::move(job)));
   handle->SetJob(id);
   // A Cancel that came before SetJob knew no job to take out of the queue; its flag ends the task at the next
@@ -242,19 +241,80 @@ absl::Status EngineImpl::Enqueue(const std::shared_ptr<Task>& task, schedule::La
   return absl::OkStatus();
 }
 
-void EngineImpl::RunTask(const std::shared_ptr<Task>& task, schedule::Lane lane,
-                         const std::shared_ptr<Handle>& handle) {
+schedule::Job EngineImpl::JobOf(const std::shared_ptr<Task>& task, schedule::Lane lane,
+                                const std::shared_ptr<Handle>& handle) {
+  schedule::Job job;
+  job.fairness_key = task->caller().fairness_key;
+  job.lane = lane;
+  job.has_room = [this, task] { return HasRoomFor(*task); };
+  job.seconds_left = [task] {
+    // Who has gone gives back at once what it holds.
+    return task->cancellation().Check().ok() ? task->predicted_seconds_left()
+                                             : -std::numeric_limits<double>::infinity();
+  };
+  job.advance = [this, task, lane, handle, begun = false]() mutable {
+    if (!std::exchange(begun, true)) TakeRoom(task, lane);
+    if (task->Advance(runner_)) {
+      // Whoever is decoded meanwhile waits for what has been done, and not for what has been asked for.
+      if (!decode_batch_.empty()) runtime_->backend->Synchronize(*runtime_->stream).IgnoreError();
+      return true;
+    }
+    EndTurn(task, lane, handle);
+    return false;
+  };
+  job.abandon = [task](const absl::Status& status) { task->Abandon(status); };
+  return job;
+}
+
+// No prompt is prefilled before its answer has room: it would keep its pages, and the lanes behind it wait.
+bool EngineImpl::HasRoomFor(const Task& task) const {
+  if (task.max_decoding_tokens() > 0) return decode_batch_.HasRoomFor(task.max_decoding_tokens());
+  const kv::PagePool& pool = *runtime_->page_pool;
+  return working_pages_ == 0 || working_pages_ + pool.PagesForTokens(task.max_working_tokens()) <=
+                                    pool.PagesForTokens(runtime_->max_context_tokens);
+}
+
+void EngineImpl::TakeRoom(const std::shared_ptr<Task>& task, schedule::Lane lane) {
   {
     absl::MutexLock lock(&mutex_);
     running_.emplace(task, lane);
     if (cancel_all_) task->cancellation().Cancel();
   }
-  do {
-    task->Run(runner_);
-    // A task with more to do goes to the back of its queue, so that others get their turn; when the queue
-    // takes nothing any more it simply goes on.
-  } while (task->unfinished() && !Enqueue(task, lane, handle, /*continues=*/true).ok());
-  if (task->decoding() == nullptr || !decode_batch_.Add(task)) Retire(task);
+  if (task->max_decoding_tokens() > 0) {
+    decode_batch_.Reserve(task->max_decoding_tokens());
+    return;
+  }
+  const int64_t pages = runtime_->page_pool->PagesForTokens(task->max_working_tokens());
+  pages_of_.emplace(task.get(), pages);
+  working_pages_ += pages;
+}
+
+void EngineImpl::EndTurn(const std::shared_ptr<Task>& task, schedule::Lane lane,
+                         const std::shared_ptr<Handle>& handle) {
+  if (task->max_decoding_tokens() > 0) {
+    if (task->decoding() == nullptr) {
+      decode_batch_.Release(task->max_decoding_tokens());
+    } else if (decode_batch_.Add(task)) {
+      return;  // it retires when it has been decoded
+    }
+  } else {
+    working_pages_ -= pages_of_.extract(task.get()).mapped();
+  }
+  // A task with more to do goes to the back of its queue, so that others get their turn.
+  if (task->unfinished()) {
+    if (absl::Status queued = Enqueue(task, lane, handle, /*continues=*/true); !queued.ok())
+      task->Abandon(queued);
+  }
+  Retire(task);
+}
+
+// Without a target, an answer's next token takes about two and a half times as long while prompts are prefilled as it does
+// by itself.
+absl::Duration EngineImpl::SliceOf(schedule::Lane lane) const {
+  const double step = decode_batch_.step_seconds(), target = options_.itl_target_seconds;
+  const double slice = target == 0 ? 1.5 * step : std::max(target - step, 0.0);
+  // What nobody waits for goes on in smaller ones.
+  return absl::Seconds(lane == schedule::Lane::kInteractive ? slice : slice / 4);
 }
 
 bool EngineImpl::StepDecoding() {
@@ -274,11 +334,8 @@ void EngineImpl::StoreBehindResponse(const Caller& caller, std::vector<blend::Mi
   for (blend::MissingEntry& entry : missing) {
     auto task = std::make_shared<StoreMissTask>(caller.tenant_namespace, std::move(entry), background_counts_,
                                                 learning_.get());
-    schedule::Job job;
+    schedule::Job job = JobOf(task, schedule::Lane::kBackground, /*handle=*/nullptr);
     job.fairness_key = caller.fairness_key;
-    job.lane = schedule::Lane::kBackground;
-    job.run = [this, task] { RunTask(task, schedule::Lane::kBackground, nullptr); };
-    job.abandon = [task](const absl::Status& status) { task->Abandon(status); };
     // A full background queue costs a later miss, nothing else.
     const absl::Status submitted = scheduler_.Submit(std::move(job)).status();
     if (!submitted.ok()) task->Abandon(submitted);
@@ -314,6 +371,8 @@ EngineStats EngineImpl::Stats() const {
   stats.sequences_decoding = decoding.sequences.load(std::memory_order_relaxed);
   stats.decode_steps = decoding.steps.load(std::memory_order_relaxed);
   stats.decoded_tokens = decoding.tokens.load(std::memory_order_relaxed);
+  stats.drafted_tokens = decoding.drafted.load(std::memory_order_relaxed);
+  stats.accepted_draft_tokens = decoding.accepted.load(std::memory_order_relaxed);
   stats.pages_used = runtime_->page_pool->num_used();
   stats.pages_total = runtime_->page_pool->num_pages();
   if (const std::optional<kernels::DeviceMemory> memory = runtime_->backend->device_memory()) {

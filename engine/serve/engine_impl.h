@@ -16,10 +16,10 @@
 #include "engine/runtime/model_runtime.h"
 #include "engine/schedule/scheduler.h"
 #include "engine/serve/correction_learning.h"
-#include "engine/serve/decode_batch.h"
 #include "engine/serve/prefetcher.h"
-#include "engine/serve/prompt_runner.h"
 #include "engine/serve/request_validation.h"
+#include "engine/serve/sequences/decode_batch.h"
+#include "engine/serve/sequences/prompt_runner.h"
 #include "engine/serve/store_miss_task.h"
 #include "engine/serve/task.h"
 #include "engine/store/chunk_store.h"
@@ -54,7 +54,14 @@ class EngineImpl final : public Engine {
   absl::StatusOr<std::shared_ptr<RequestHandle>> Submit(std::shared_ptr<Task> task, schedule::Lane lane);
   absl::Status Enqueue(const std::shared_ptr<Task>& task, schedule::Lane lane,
                        const std::shared_ptr<Handle>& handle, bool continues);
-  void RunTask(const std::shared_ptr<Task>& task, schedule::Lane lane, const std::shared_ptr<Handle>& handle);
+  schedule::Job JobOf(const std::shared_ptr<Task>& task, schedule::Lane lane,
+                      const std::shared_ptr<Handle>& handle);
+  // On the engine thread, at the beginning and at the end of a task's turn.
+  bool HasRoomFor(const Task& task) const;
+  void TakeRoom(const std::shared_ptr<Task>& task, schedule::Lane lane);
+  void EndTurn(const std::shared_ptr<Task>& task, schedule::Lane lane, const std::shared_ptr<Handle>& handle);
+  /// For how long prompts and chunks are worked on between two steps of decoding.
+  absl::Duration SliceOf(schedule::Lane lane) const;
   /// Carries all decoding tasks on by a token. Returns whether any go on.
   bool StepDecoding();
   /// The task is over.
@@ -70,6 +77,9 @@ class EngineImpl final : public Engine {
   const std::unique_ptr<CorrectionLearning> learning_;  // null: off
   PromptRunner runner_;                                 // engine thread only
   DecodeBatch decode_batch_;                            // engine thread only
+  int64_t working_pages_ =
+      0;  // engine thread only: set aside for tasks in progress that nothing is decoded of
+  absl::flat_hash_map<const Task*, int64_t> pages_of_;  // engine thread only: theirs
   const std::unique_ptr<Prefetcher> prefetcher_;  // null: there is nothing to prefetch from, or it is off
   const std::shared_ptr<BackgroundCounts> background_counts_ = std::make_shared<BackgroundCounts>();
 

@@ -19,28 +19,56 @@ GenerateTask::GenerateTask(GenerateRequest request, prompt::PromptLayout layout,
   result_.prompt_tokens = static_cast<int32_t>(layout_.token_ids.size());
 }
 
-void GenerateTask::Run(PromptRunner& runner) {
-  queue_seconds_ = SecondsSinceSubmission();
-  absl::Status status = Start(runner);
-  DropPrefetch();
-  if (status.ok()) status = Advance(sampler_->Sample(std::exchange(prompt_.logits, {})));
-  if (!status.ok()) return Fail(status);
-  if (finish_.has_value()) return Finish();
+bool GenerateTask::Advance(PromptRunner& runner) {
+  const auto fail = [this](const absl::Status& status) {
+    Fail(status);
+    return false;
+  };
+  if (prefill_ == nullptr) {
+    const absl::Status begun = Begin(runner);
+    return begun.ok() ? true : fail(begun);
+  }
+  const absl::StatusOr<bool> done = prefill_->Step([this] { return cancellation().Check(); });
+  if (!done.ok()) return fail(done.status());
+  if (!*done) return true;
+  if (absl::Status status = EndPrefill(); !status.ok()) return fail(status);
+  if (finish_.has_value()) {
+    Finish();
+    return false;
+  }
   decoding_ = true;
+  if (sampler_->can_look_ahead()) {
+    lookup_.emplace(layout_.token_ids);
+    lookup_->Append(next_token_);
+  }
+  return false;
 }
 
-absl::Status GenerateTask::Start(PromptRunner& runner) {
+absl::Status GenerateTask::Begin(PromptRunner& runner) {
+  queue_seconds_ = SecondsSinceSubmission();
   KVBLEND_ASSIGN_OR_RETURN(sampler_,
                            generate::Sampler::Create(request_.sampling, runtime_.config.vocab_size));
   result_.seed = sampler_->seed();
-  KVBLEND_ASSIGN_OR_RETURN(prompt_, runner.Prefill(layout_, request_.blend, caller().tenant_namespace,
-                                                   [this] { return cancellation().Check(); }));
+  KVBLEND_RETURN_IF_ERROR(cancellation().Check());
+  KVBLEND_ASSIGN_OR_RETURN(prefill_, runner.Begin(layout_, request_.blend, caller().tenant_namespace));
+  DropPrefetch();
+  return absl::OkStatus();
+}
+
+absl::Status GenerateTask::EndPrefill() {
+  prompt_ = prefill_->TakePrompt();
+  prefill_.reset();
   if (request_.blend.store_misses) missing_ = std::move(prompt_.missing);
   const prompt::Span& question = layout_.spans.back();
   for (int32_t position = question.begin; position < question.end; ++position) {
     sampler_->Accept(layout_.token_ids[position]);
   }
-  return cancellation().Check();
+  KVBLEND_RETURN_IF_ERROR(cancellation().Check());
+  return Accept(sampler_->Sample(std::exchange(prompt_.logits, {})));
+}
+
+double GenerateTask::predicted_seconds_left() const {
+  return prefill_ == nullptr ? 0 : prefill_->predicted_seconds_left();
 }
 
 int32_t GenerateTask::max_decoding_tokens() const {
@@ -48,8 +76,18 @@ int32_t GenerateTask::max_decoding_tokens() const {
   return std::min(result_.prompt_tokens + request_.sampling.max_tokens, runtime_.max_context_tokens);
 }
 
+generate::PromptLookup::Guess GenerateTask::Guess(int32_t max_tokens) {
+  if (!lookup_.has_value()) return {};
+  // The last token of an answer is never run, and the context has an end.
+  const int32_t left = std::min(request_.sampling.max_tokens - result_.completion_tokens,
+                                runtime_.max_context_tokens - prompt_.num_tokens) -
+                       1;
+  return lookup_->Next(std::min(max_tokens, left));
+}
+
 bool GenerateTask::Continue(const kernels::SampledToken& sampled) {
-  if (absl::Status status = Advance(sampler_->Describe(sampled)); !status.ok()) {
+  sampler_->Next();  // that was how it was chosen
+  if (absl::Status status = Accept(sampler_->Describe(sampled)); !status.ok()) {
     Fail(status);
     return false;
   }
@@ -58,7 +96,7 @@ bool GenerateTask::Continue(const kernels::SampledToken& sampled) {
   return false;
 }
 
-absl::Status GenerateTask::Advance(const absl::StatusOr<generate::Sampled>& sampled) {
+absl::Status GenerateTask::Accept(const absl::StatusOr<generate::Sampled>& sampled) {
   KVBLEND_RETURN_IF_ERROR(sampled.status());
   if (result_.completion_tokens == 0) {
     result_.time_to_first_token_seconds = SecondsSinceSubmission();
@@ -74,6 +112,7 @@ absl::Status GenerateTask::Advance(const absl::StatusOr<generate::Sampled>& samp
   sampler_->Accept(sampled->token_id);
   Deliver(*sampled);
   next_token_ = sampled->token_id;
+  if (lookup_.has_value()) lookup_->Append(next_token_);
   return absl::OkStatus();
 }
 
@@ -109,6 +148,7 @@ void GenerateTask::Finish() {
 void GenerateTask::Fail(const absl::Status& status) {
   decoding_ = false;
   DropPrefetch();
+  prefill_.reset();
   prompt_.pages.reset();
   result_.total_seconds = SecondsSinceSubmission();
   observer_->OnDone(status, result_);

@@ -9,11 +9,12 @@
 
 #include "absl/status/status.h"
 #include "engine/api/engine.h"
+#include "engine/generate/prompt_lookup.h"
 #include "engine/generate/sampler.h"
 #include "engine/generate/stop_matcher.h"
 #include "engine/prompt/prompt_layout.h"
 #include "engine/runtime/model_runtime.h"
-#include "engine/serve/decoding_sequence.h"
+#include "engine/serve/sequences/decoding_sequence.h"
 #include "engine/serve/task.h"
 #include "engine/text/stream_decoder.h"
 
@@ -28,9 +29,11 @@ class GenerateTask final : public Task, public DecodingSequence {
   const prompt::PromptLayout& layout() const { return layout_; }
 
   // Task
-  void Run(PromptRunner& runner) override;
+  bool Advance(PromptRunner& runner) override;
   void Abandon(const absl::Status& status) override { Fail(status); }
+  double predicted_seconds_left() const override;
   int32_t max_decoding_tokens() const override;
+  int32_t max_working_tokens() const override { return result_.prompt_tokens; }
   DecodingSequence* decoding() override { return decoding_ ? this : nullptr; }
   std::vector<blend::MissingEntry> TakeMissing() override { return std::move(missing_); }
 
@@ -38,14 +41,17 @@ class GenerateTask final : public Task, public DecodingSequence {
   PrefilledPrompt& prompt() override { return prompt_; }
   int32_t next_token() const override { return next_token_; }
   absl::Status KeepGoing() override { return cancellation().Check(); }
-  kernels::SamplingSpec NextSampling() override { return sampler_->Next(); }
+  generate::PromptLookup::Guess Guess(int32_t max_tokens) override;
+  kernels::SamplingSpec Sampling(int32_t index) override { return sampler_->Peek(index); }
   bool Continue(const kernels::SampledToken& sampled) override;
   void Fail(const absl::Status& status) override;
 
  private:
-  absl::Status Start(PromptRunner& runner);
+  absl::Status Begin(PromptRunner& runner);
+  /// The prompt is in pages: delivers the first token.
+  absl::Status EndPrefill();
   /// Delivers a token; finish_ tells whether it was the last.
-  absl::Status Advance(const absl::StatusOr<generate::Sampled>& sampled);
+  absl::Status Accept(const absl::StatusOr<generate::Sampled>& sampled);
   /// Delivers a token's text; sets finish_ when it ends the answer.
   void Deliver(const generate::Sampled& sampled);
   void Finish();
@@ -59,8 +65,11 @@ class GenerateTask final : public Task, public DecodingSequence {
   GenerateResult result_;
   std::vector<blend::MissingEntry> missing_;
 
+  std::unique_ptr<PromptPrefill> prefill_;  // while it is in progress
   PrefilledPrompt prompt_;
   std::optional<generate::Sampler> sampler_;
+  std::optional<generate::PromptLookup>
+      lookup_;  // prompt and answer, once it is decoded; unset: nothing can be guessed
   text::StreamDecoder decoder_;
   generate::StopMatcher stop_;
   int32_t next_token_ = -1;

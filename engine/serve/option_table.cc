@@ -212,8 +212,18 @@ const std::vector<EngineOption>& EngineOptionTable() {
 
       {"max-queued-requests", kLimits, "N", "Requests that may wait; one more gets RESOURCE_EXHAUSTED",
        Int{In<&EngineOptions::max_queued_requests>, 1, 1'000'000}},
+      {"max-prefills", kLimits, "N", "Prompts that are prefilled at the same time; they take turns",
+       Int{In<&EngineOptions::max_prefills>, 1, kMaxBatchSize}},
+      {"itl-target", kLimits, "SECONDS",
+       "How far apart the tokens of running answers may be while prompts are prefilled; 0: two and a half times as far as "
+       "without them",
+       Real{In<&EngineOptions::itl_target_seconds>, 0, 60}},
       {"max-batch-size", kLimits, "N", "Answers that are decoded together",
        Int{In<&EngineOptions::max_batch_size>, 1, kMaxBatchSize}},
+      {"max-draft-tokens", kLimits, "N",
+       "Tokens of an answer that are guessed from its prompt and checked in one step of decoding, where that is faster; the "
+       "answer is the same; 0: none",
+       Int{In<&EngineOptions::max_draft_tokens>, 0, 64}},
       {"max-batch-tokens", kLimits, "N",
        "KV of answers that are decoded together, each with all that may still come, in tokens; 0: four times "
        "the context",

@@ -16,34 +16,44 @@ PutChunksTask::PutChunksTask(PutChunksRequest request, std::vector<int32_t> anch
       chunk_ids_(std::move(chunk_ids)),
       observer_(std::move(observer)) {}
 
-void PutChunksTask::Run(PromptRunner& runner) {
-  const absl::Status status = PutNext(runner);
-  finished_ = !status.ok() || next_ == static_cast<int32_t>(chunk_ids_.size());
-  if (!finished_) return;
-  ReportStored(runner);
-  observer_->OnDone(status);
+int32_t PutChunksTask::max_working_tokens() const {
+  return static_cast<int32_t>(anchor_ids_.size() + chunk_ids_[next_].size());
 }
 
-absl::Status PutChunksTask::PutNext(PromptRunner& runner) {
+bool PutChunksTask::Advance(PromptRunner& runner) {
+  const absl::StatusOr<bool> stored = PutNext(runner);
+  if (stored.ok() && !*stored) return true;
+  storing_.reset();
+  finished_ = !stored.ok() || next_ == static_cast<int32_t>(chunk_ids_.size());
+  if (!finished_) return false;
+  ReportStored(runner);
+  observer_->OnDone(stored.status());
+  return false;
+}
+
+absl::StatusOr<bool> PutChunksTask::PutNext(PromptRunner& runner) {
   KVBLEND_RETURN_IF_ERROR(cancellation().Check());
-  absl::StatusOr<StoredChunk> stored = runner.EnsureStored(
-      caller().tenant_namespace, anchor_ids_, chunk_ids_[next_],
-      {.label = request_.chunk_labels.empty() ? request_.label : request_.chunk_labels[next_],
-       .pinned = request_.pin,
-       .on_purpose = true},
-      [this] { return cancellation().Check(); });
+  if (storing_ == nullptr) {
+    storing_ = runner.BeginStoring(
+        caller().tenant_namespace, anchor_ids_, chunk_ids_[next_],
+        {.label = request_.chunk_labels.empty() ? request_.label : request_.chunk_labels[next_],
+         .pinned = request_.pin,
+         .on_purpose = true});
+  }
+  const absl::StatusOr<bool> stored = storing_->Step([this] { return cancellation().Check(); });
+  if (stored.ok() && !*stored) return false;
   // While this chunk was computed the one before went to disk.
   ReportStored(runner);
   if (!stored.ok()) {
     return absl::Status(stored.status().code(),
                         absl::StrCat("chunks[", next_, "]: ", stored.status().message()));
   }
-  unreported_ = *std::move(stored);
+  unreported_ = storing_->TakeStored();
   unreported_->entry.reset();
   ++next_;
   // A chunk that is not being written need not wait for the next one to be reported.
   if (!runner.IsBeingWritten(unreported_->key)) ReportStored(runner);
-  return absl::OkStatus();
+  return true;
 }
 
 void PutChunksTask::ReportStored(PromptRunner& runner) {

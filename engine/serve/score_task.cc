@@ -26,47 +26,77 @@ ScoreTask::ScoreTask(ScoreRequest request, prompt::PromptLayout layout, std::vec
       runtime_(runtime),
       observer_(std::move(observer)) {}
 
-void ScoreTask::Run(PromptRunner& runner) {
-  queue_seconds_ = SecondsSinceSubmission();
-  const absl::Status status = Score(runner);
-  DropPrefetch();
-  observer_->OnDone(status);
+int32_t ScoreTask::max_working_tokens() const {
+  return static_cast<int32_t>(layout_.token_ids.size() + continuation_.size());
 }
 
-absl::Status ScoreTask::Score(PromptRunner& runner) {
-  const auto keep_going = [this] { return cancellation().Check(); };
-  KVBLEND_ASSIGN_OR_RETURN(PrefilledPrompt prompt,
-                           runner.Prefill(layout_, request_.blend, caller().tenant_namespace, keep_going));
-  DropPrefetch();
-  if (request_.blend.store_misses) missing_ = std::move(prompt.missing);
-  prompt.report.queue_seconds = queue_seconds_;
-  prompt.report.time_to_first_token_seconds = SecondsSinceSubmission();
-  observer_->OnPrompt(prompt.report);
+double ScoreTask::predicted_seconds_left() const {
+  return prefill_ == nullptr ? 0 : prefill_->predicted_seconds_left();
+}
 
-  KVBLEND_ASSIGN_OR_RETURN(const ScoredToken first, ScoreToken(continuation_[0], prompt.logits));
+bool ScoreTask::Advance(PromptRunner& runner) {
+  const auto end = [this](const absl::Status& status) {
+    DropPrefetch();
+    prefill_.reset();
+    prompt_.pages.reset();
+    observer_->OnDone(status);
+    return false;
+  };
+  absl::Status status;
+  if (prompt_.pages == nullptr && prefill_ == nullptr) {
+    status = Begin(runner);
+  } else if (prefill_ != nullptr) {
+    const absl::StatusOr<bool> done = prefill_->Step([this] { return cancellation().Check(); });
+    status = done.status();
+    if (done.ok() && *done) status = EndPrefill();
+  } else {
+    status = ScoreNext(runner);
+  }
+  return status.ok() && !is_done() ? true : end(status);
+}
+
+absl::Status ScoreTask::Begin(PromptRunner& runner) {
+  queue_seconds_ = SecondsSinceSubmission();
+  KVBLEND_ASSIGN_OR_RETURN(prefill_, runner.Begin(layout_, request_.blend, caller().tenant_namespace));
+  DropPrefetch();
+  return absl::OkStatus();
+}
+
+absl::Status ScoreTask::EndPrefill() {
+  prompt_ = prefill_->TakePrompt();
+  prefill_.reset();
+  if (request_.blend.store_misses) missing_ = std::move(prompt_.missing);
+  prompt_.report.queue_seconds = queue_seconds_;
+  prompt_.report.time_to_first_token_seconds = SecondsSinceSubmission();
+  observer_->OnPrompt(prompt_.report);
+  KVBLEND_ASSIGN_OR_RETURN(const ScoredToken first, ScoreToken(continuation_[0], prompt_.logits));
   observer_->OnToken(first);
+  return absl::OkStatus();
+}
+
+absl::Status ScoreTask::ScoreNext(PromptRunner& runner) {
+  const auto keep_going = [this] { return cancellation().Check(); };
   // Token i is scored by the logits after token i - 1, so the last token itself is never run.
-  const size_t vocab_size = runtime_.config.vocab_size;
-  const absl::Span<const int32_t> inputs = absl::MakeConstSpan(continuation_).first(continuation_.size() - 1);
-  for (size_t begin = 0; begin < inputs.size(); begin += kStep) {
-    const absl::Span<const int32_t> step = inputs.subspan(begin, kStep);
-    if (request_.return_distributions) {
-      KVBLEND_ASSIGN_OR_RETURN(const std::vector<float> logits, runner.Extend(prompt, step, keep_going));
-      for (size_t i = 0; i < step.size(); ++i) {
-        KVBLEND_ASSIGN_OR_RETURN(const ScoredToken token,
-                                 ScoreToken(continuation_[begin + i + 1],
-                                            absl::MakeConstSpan(logits).subspan(i * vocab_size, vocab_size)));
-        observer_->OnToken(token);
-      }
-      continue;
-    }
-    std::vector<kernels::SamplingSpec> specs(step.size());
-    for (size_t i = 0; i < step.size(); ++i) specs[i] = SpecFor(continuation_[begin + i + 1]);
-    KVBLEND_ASSIGN_OR_RETURN(const auto sampled, runner.ExtendAndSample(prompt, step, specs, keep_going));
+  const size_t vocab_size = runtime_.config.vocab_size, begin = next_;
+  const absl::Span<const int32_t> step =
+      absl::MakeConstSpan(continuation_).first(continuation_.size() - 1).subspan(begin, kStep);
+  next_ += step.size();
+  if (request_.return_distributions) {
+    KVBLEND_ASSIGN_OR_RETURN(const std::vector<float> logits, runner.Extend(prompt_, step, keep_going));
     for (size_t i = 0; i < step.size(); ++i) {
-      KVBLEND_ASSIGN_OR_RETURN(const ScoredToken token, Describe(specs[i].scored_token, sampled[i]));
+      KVBLEND_ASSIGN_OR_RETURN(const ScoredToken token,
+                               ScoreToken(continuation_[begin + i + 1],
+                                          absl::MakeConstSpan(logits).subspan(i * vocab_size, vocab_size)));
       observer_->OnToken(token);
     }
+    return absl::OkStatus();
+  }
+  std::vector<kernels::SamplingSpec> specs(step.size());
+  for (size_t i = 0; i < step.size(); ++i) specs[i] = SpecFor(continuation_[begin + i + 1]);
+  KVBLEND_ASSIGN_OR_RETURN(const auto sampled, runner.ExtendAndSample(prompt_, step, specs, keep_going));
+  for (size_t i = 0; i < step.size(); ++i) {
+    KVBLEND_ASSIGN_OR_RETURN(const ScoredToken token, Describe(specs[i].scored_token, sampled[i]));
+    observer_->OnToken(token);
   }
   return absl::OkStatus();
 }

@@ -22,7 +22,9 @@ class ScoreTask final : public Task {
 
   const prompt::PromptLayout& layout() const { return layout_; }
 
-  void Run(PromptRunner& runner) override;
+  bool Advance(PromptRunner& runner) override;
+  double predicted_seconds_left() const override;
+  int32_t max_working_tokens() const override;
   void Abandon(const absl::Status& status) override {
     DropPrefetch();
     observer_->OnDone(status);
@@ -30,7 +32,12 @@ class ScoreTask final : public Task {
   std::vector<blend::MissingEntry> TakeMissing() override { return std::move(missing_); }
 
  private:
-  absl::Status Score(PromptRunner& runner);
+  absl::Status Begin(PromptRunner& runner);
+  /// The prompt is in pages: scores the first token.
+  absl::Status EndPrefill();
+  /// Scores the next few.
+  absl::Status ScoreNext(PromptRunner& runner);
+  bool is_done() const { return prefill_ == nullptr && next_ + 1 >= continuation_.size(); }
   absl::StatusOr<ScoredToken> ScoreToken(int32_t token_id, absl::Span<const float> logits) const;
   absl::StatusOr<ScoredToken> Describe(int32_t token_id, const kernels::SampledToken& sampled) const;
 
@@ -39,6 +46,9 @@ class ScoreTask final : public Task {
   const std::vector<int32_t> continuation_;
   const ModelRuntime& runtime_;
   const std::shared_ptr<ScoreObserver> observer_;
+  std::unique_ptr<PromptPrefill> prefill_;  // while it is in progress
+  PrefilledPrompt prompt_;
+  size_t next_ = 0;  // of the continuation, to be appended
   double queue_seconds_ = 0;
   std::vector<blend::MissingEntry> missing_;
 };

@@ -22,14 +22,27 @@ StoreMissTask::StoreMissTask(std::string tenant_namespace, blend::MissingEntry e
       counts_(std::move(counts)),
       learning_(learning) {}
 
-void StoreMissTask::Run(PromptRunner& runner) {
-  absl::StatusOr<StoredChunk> stored =
-      runner.EnsureStored(caller().tenant_namespace, entry_.anchor_ids, entry_.token_ids, {},
-                          [this] { return cancellation().Check(); });
-  if (!stored.ok()) return Abandon(stored.status());
-  if (learning_ != nullptr && entry_.fresh != nullptr)
-    learning_->Add(std::move(entry_.fresh), *std::move(stored->entry));
-  if (!stored->already_present) counts_->stored.fetch_add(1, std::memory_order_relaxed);
+int32_t StoreMissTask::max_working_tokens() const {
+  return static_cast<int32_t>(entry_.anchor_ids.size() + entry_.token_ids.size());
+}
+
+bool StoreMissTask::Advance(PromptRunner& runner) {
+  if (storing_ == nullptr) {
+    storing_ = runner.BeginStoring(caller().tenant_namespace, entry_.anchor_ids, entry_.token_ids, {});
+  }
+  const absl::StatusOr<bool> done = storing_->Step([this] { return cancellation().Check(); });
+  if (done.ok() && !*done) return true;
+  const std::unique_ptr<ChunkStoring> storing = std::move(storing_);
+  if (!done.ok()) {
+    Abandon(done.status());
+    return false;
+  }
+  StoredChunk stored = storing->TakeStored();
+  if (learning_ != nullptr && entry_.fresh != nullptr) {
+    learning_->Add(std::move(entry_.fresh), *std::move(stored.entry));
+  }
+  if (!stored.already_present) counts_->stored.fetch_add(1, std::memory_order_relaxed);
+  return false;
 }
 
 void StoreMissTask::Abandon(const absl::Status& status) {

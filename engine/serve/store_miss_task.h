@@ -25,13 +25,15 @@ class StoreMissTask final : public Task {
   StoreMissTask(std::string tenant_namespace, blend::MissingEntry entry,
                 std::shared_ptr<BackgroundCounts> counts, CorrectionLearning* learning);
 
-  void Run(PromptRunner& runner) override;
+  bool Advance(PromptRunner& runner) override;
+  int32_t max_working_tokens() const override;
   void Abandon(const absl::Status& status) override;
 
  private:
   blend::MissingEntry entry_;
   const std::shared_ptr<BackgroundCounts> counts_;
   CorrectionLearning* const learning_;
+  std::unique_ptr<ChunkStoring> storing_;  // while it is in progress
 };
 
 }  // namespace kvblend

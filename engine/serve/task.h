@@ -11,36 +11,40 @@
 #include "engine/api/request.h"
 #include "engine/blend/reuse_plan.h"
 #include "engine/schedule/cancellation.h"
-#include "engine/serve/decoding_sequence.h"
 #include "engine/serve/prefetcher.h"
-#include "engine/serve/prompt_runner.h"
+#include "engine/serve/sequences/decoding_sequence.h"
+#include "engine/serve/sequences/prompt_runner.h"
 
 namespace kvblend {
 
-/// Run is called once, and again while the task is unfinished(). If a Run is never going to come, Abandon is
-/// called in its place. If decoding() is set after Run, a DecodeBatch carries that sequence on. Whichever of
-/// them ends the task tells its observer how.
+/// Advance is called until it returns false, and so again while the task is unfinished(). If that is never going to
+/// begin, Abandon is called in its place. If decoding() is set at the end, a DecodeBatch carries that sequence on.
+/// Whichever of them ends the task tells its observer how.
 class Task {
  public:
   explicit Task(Caller caller) : caller_(std::move(caller)), cancellation_(caller_.deadline) {}
   virtual ~Task() = default;
 
-  /// On the engine thread.
-  virtual void Run(PromptRunner& runner) = 0;
-  /// On any thread; instead of Run.
+  /// On the engine thread: does a unit of work, a part of a layer. Returns whether there is more to do now.
+  virtual bool Advance(PromptRunner& runner) = 0;
+  /// On any thread; instead of Advance.
   virtual void Abandon(const absl::Status& status) = 0;
 
-  /// Whether Run has more to do and wants another turn.
+  /// Whether the task has more to do when others have had their turn.
   virtual bool unfinished() const { return false; }
 
-  /// How many tokens decoding() may have, prompt and answer together; 0: it will never be set. Valid before
-  /// and after Run.
-  virtual int32_t max_decoding_tokens() const { return 0; }
+  /// How much longer it should take until Advance returns false, as far as that is known.
+  virtual double predicted_seconds_left() const { return 0; }
 
-  /// After Run: what a DecodeBatch has to carry on and end; null: Run has ended the task.
+  /// How many tokens decoding() may have, prompt and answer together; 0: it will never be set.
+  virtual int32_t max_decoding_tokens() const { return 0; }
+  /// Where there is no decoding(): of how many tokens the KV needs pages until Advance returns false.
+  virtual int32_t max_working_tokens() const { return 0; }
+
+  /// At the end: what a DecodeBatch has to carry on and end; null: the task has ended.
   virtual DecodingSequence* decoding() { return nullptr; }
 
-  /// Entries that the store should get once the response is out. Valid after Run.
+  /// Entries that the store should get once the response is out. Valid at the end.
   virtual std::vector<blend::MissingEntry> TakeMissing() { return {}; }
 
   /// Called before the task is submitted: keeps what its prompt will look up on its way into memory.

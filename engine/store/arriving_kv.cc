@@ -1,7 +1,6 @@
 #include "engine/store/arriving_kv.h"
 
 #include <algorithm>
-#include <cassert>
 #include <limits>
 #include <string>
 #include <utility>
@@ -50,23 +49,14 @@ void ArrivingKv::AskForRest() {
   for (int32_t layer = 0; layer < num_layers() && num_unasked() > 0; ++layer) AskAs(kNobody, layer);
 }
 
-void PromptReads::Add(std::shared_ptr<ArrivingKv> arriving) {
-  assert(asked_ == 0);
-  arriving_.push_back(std::move(arriving));
-}
-
-void PromptReads::AskUpTo(int32_t layer) {
-  for (; asked_ <= layer; ++asked_) {
-    for (const auto& arriving : arriving_) {
-      if (asked_ < arriving->num_layers()) arriving->Ask(asked_);
-    }
-  }
-}
-
 void PromptReads::AskForAll() {
   int32_t num_layers = 0;
   for (const auto& arriving : arriving_) num_layers = std::max(num_layers, arriving->num_layers());
-  AskUpTo(num_layers - 1);
+  for (int32_t layer = 0; layer < num_layers; ++layer) {
+    for (const auto& arriving : arriving_) {
+      if (layer < arriving->num_layers()) arriving->Ask(layer);
+    }
+  }
 }
 
 absl::Time PromptReads::LookupDeadline(absl::Duration budget) {

@@ -81,11 +81,9 @@ class PromptReads {
   PromptReads& operator=(const PromptReads&) = delete;
 
   uint64_t prompt() const { return prompt_; }
-  /// REQUIRES: nothing was asked for yet.
-  void Add(std::shared_ptr<ArrivingKv> arriving);
+  void Add(std::shared_ptr<ArrivingKv> arriving) { arriving_.push_back(std::move(arriving)); }
 
-  /// Asks for the layers up to and including `layer` of all entries.
-  void AskUpTo(int32_t layer);
+  /// Asks for all layers of all entries, layer by layer.
   void AskForAll();
 
   /// Until when all lookups of this prompt together may wait for tiers across the network: `budget` from the
@@ -96,7 +94,6 @@ class PromptReads {
   const uint64_t prompt_;
   std::optional<absl::Time> lookup_deadline_;
   std::vector<std::shared_ptr<ArrivingKv>> arriving_;
-  int32_t asked_ = 0;  // layers before it are asked for
 };
 
 }  // namespace kvblend::store

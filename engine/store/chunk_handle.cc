@@ -39,6 +39,10 @@ int32_t ChunkHandle::num_missing_layers() const {
 
 bool ChunkHandle::lost() const { return entry_->arriving != nullptr && entry_->arriving->failed(); }
 
+void ChunkHandle::AskForLayer(int32_t layer) const {
+  if (!entry_->is_whole()) entry_->arriving->Ask(layer);
+}
+
 absl::StatusOr<LayerKv> ChunkHandle::AcquireLayer(int32_t layer, absl::Time deadline) const {
   const int32_t num_layers = entry_->address.format.num_layers;
   if (layer < 0 || layer >= num_layers) {

@@ -57,6 +57,10 @@ class ChunkHandle {
   /// Layers that have not arrived yet.
   int32_t num_missing_layers() const;
 
+  /// Begins to read one layer where it is not on its way already. No effect on an entry in host memory.
+  /// REQUIRES: 0 <= layer < format().num_layers
+  void AskForLayer(int32_t layer) const;
+
   /// The KV of one layer, ready to be read, valid as long as this handle. At once in host memory; an entry of
   /// a slower tier waits here until the layer has arrived.
   /// kInvalidArgument: no such layer. kDeadlineExceeded: it has not arrived by `deadline`. kDataLoss: it

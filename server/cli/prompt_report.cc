@@ -48,6 +48,9 @@ std::string DescribeLoading(const v1::LoadingReport& loading) {
       absl::StrAppendFormat(&line, " at %s/s", HumanBytes(static_cast<int64_t>(read.bytes_per_second())));
     }
   }
+  if (loading.skipped_bytes() > 0) {
+    absl::StrAppend(&line, "; out of every window, not loaded: ", HumanBytes(loading.skipped_bytes()));
+  }
   return line;
 }
 

@@ -21,6 +21,7 @@ void ToProto(const LoadingReport& from, v1::LoadingReport* to) {
   to->set_predicted(from.predicted);
   to->set_predicted_seconds(from.predicted_seconds);
   to->set_predicted_load_seconds(from.predicted_load_seconds);
+  to->set_skipped_bytes(from.skipped_bytes);
   to->set_predicted_compute_seconds(from.predicted_compute_seconds);
   to->set_compute_seconds_per_token(from.compute_seconds_per_token);
   for (const TierRead& read : from.reads) {

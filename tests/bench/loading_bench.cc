@@ -23,7 +23,7 @@
 #include "engine/blend/kv_loader.h"
 #include "engine/prompt/prompt_layout.h"
 #include "engine/runtime/model_runtime.h"
-#include "engine/serve/prompt_runner.h"
+#include "engine/serve/sequences/prompt_runner.h"
 #include "engine/store/disk/disk_tier.h"
 #include "spdlog/spdlog.h"
 #include "tests/bench/arguments.h"
@@ -93,14 +93,20 @@ class Bench {
     const blend::PagedSequence sequence(*runtime_->backend, *runtime_->page_pool, pages);
     const blend::ReusePlan plan = blend::PlanReuse(layout_, {}, runtime_->key_space, "", *disk);
     const auto correction_in_force = runtime_->correction.Get();
-    blend::CorrectionOnLoad correction{.correction = correction_in_force.get()};
+    blend::PrefillScratch scratch;
+    const blend::PassContext context{.transformer = *runtime_->transformer,
+                                     .stream = *runtime_->stream,
+                                     .scratch = scratch,
+                                     .layout = layout_,
+                                     .plan = plan,
+                                     .sequence = sequence,
+                                     .correction = correction_in_force.get(),
+                                     .pipeline_depth = depth};
+    const std::vector<int32_t> question = Question();
     const absl::Time start = absl::Now();
-    KVBLEND_ASSIGN_OR_RETURN(
-        blend::KvLoader loader,
-        blend::KvLoader::Create(plan, sequence, *runtime_->transformer, depth, correction));
+    KVBLEND_ASSIGN_OR_RETURN(blend::KvLoader loader, blend::KvLoader::Create(context));
     for (int32_t layer = 0; layer < runtime_->config.num_layers; ++layer) {
-      KVBLEND_RETURN_IF_ERROR(
-          loader.Load(*runtime_->stream, layer, blend::KvLoader::Which::kAll, KeepRunning));
+      KVBLEND_RETURN_IF_ERROR(loader.Load(layer, blend::KvLoader::Which::kAll, {question, {}}, KeepRunning));
     }
     seconds.Add(SecondsSince(start));
     return absl::OkStatus();

@@ -8,7 +8,7 @@
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
 #include "engine/runtime/model_runtime.h"
-#include "engine/serve/prompt_runner.h"
+#include "engine/serve/sequences/prompt_runner.h"
 #include "engine/store/format/backend_memory.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "tests/bench/gpu/inputs.h"

@@ -13,7 +13,7 @@
 
 #include "engine/blend/reuse_plan.h"
 #include "engine/runtime/model_runtime.h"
-#include "engine/serve/prompt_runner.h"
+#include "engine/serve/sequences/prompt_runner.h"
 #include "engine/store/chunk_store.h"
 #include "tests/support/tiny_model.h"
 

@@ -148,7 +148,9 @@ TEST_P(PipelineTest, APromptThatStopsHalfWayLeavesWholeEntries) {
 TEST_P(PipelineTest, APromptAsksForWhatAnotherHasNotAskedForYet) {
   Restart(1);
   const blend::ReusePlan first = Plan(layout_, With(Policy::kNone));
-  first.reads->AskUpTo(0);
+  for (const blend::PlannedSpan& span : first.spans) {
+    if (span.entry.has_value()) span.entry->AskForLayer(0);
+  }
   EXPECT_EQ(reads(), kEntries);
   const PrefilledPrompt second = Prefill(layout_, With(Policy::kNone));
   EXPECT_EQ(reads(), kEntries * num_layers());
@@ -191,7 +193,10 @@ TEST_P(PipelineTest, ManyThreadsLeaveNothingHalfWay) {
           const auto handles = chunk_store_->Lookup(keys, random() % 4 == 0 ? nullptr : &reads);
           const int32_t until = static_cast<int32_t>(random() % (num_layers() + 1));
           for (int32_t layer = 0; layer < until; ++layer) {
-            if (random() % 2 == 0) reads.AskUpTo(layer + 1);
+            const bool asks_ahead = random() % 2 == 0 && layer + 1 < num_layers();
+            for (const auto& handle : handles) {
+              if (handle.has_value() && asks_ahead) handle->AskForLayer(layer + 1);
+            }
             for (const auto& handle : handles) {
               if (handle.has_value() && random() % 8 != 0) {
                 EXPECT_TRUE(handle->AcquireLayer(layer).ok());

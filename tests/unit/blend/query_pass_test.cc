@@ -37,13 +37,24 @@ class QueryPassTest : public BlendFixture {
     kv::SequencePages pages(*runtime_->page_pool);
     EXPECT_TRUE(pages.Grow(plan.prompt_tokens).ok());
     const blend::PagedSequence sequence(*runtime_->backend, *runtime_->page_pool, pages);
-    model::PassState state;
-    blend::BlendedPrefill prefill(*runtime_->transformer, *runtime_->stream, state,
-                                  /*pipeline_depth=*/2);
-    const auto result = prefill.Run(layout_, plan, FixedChoice(positions), sequence, /*correction=*/nullptr,
-                                    /*capture=*/nullptr, KeepRunning);
-    EXPECT_TRUE(result.ok()) << result.status();
-    return result.ok() ? result->logits : std::vector<float>();
+    blend::PrefillScratch scratch;
+    const FixedChoice policy(positions);
+    const auto prefill = blend::BlendedPrefill::Create({.transformer = *runtime_->transformer,
+                                                        .stream = *runtime_->stream,
+                                                        .scratch = scratch,
+                                                        .layout = layout_,
+                                                        .plan = plan,
+                                                        .sequence = sequence,
+                                                        .pipeline_depth = 2},
+                                                       policy);
+    EXPECT_TRUE(prefill.ok()) << prefill.status();
+    while (prefill.ok()) {
+      const absl::StatusOr<bool> done = (*prefill)->Step(KeepRunning);
+      EXPECT_TRUE(done.ok()) << done.status();
+      if (!done.ok()) break;
+      if (*done) return (*prefill)->result().logits;
+    }
+    return {};
   }
 
   const Tokens anchor_ = RandomTokens(21);

@@ -50,6 +50,48 @@ TEST_F(PagePoolTest, LayoutIsTheBackendsBest) {
   EXPECT_EQ(Create(options)->Layer(2).layout, kernels::PageLayout::kTiles);
 }
 
+/// What a page holds in a layer.
+std::vector<float> KeysOf(const PagePool& pool, int32_t layer, int32_t page) {
+  const kernels::KvPagesView view = pool.Layer(layer);
+  const int64_t count = int64_t{view.num_kv_heads} * view.page_size * view.head_dim;
+  const float* keys = static_cast<const float*>(view.k) + page * count;
+  return {keys, keys + count};
+}
+
+// Attention multiplies by 0 what no row sees, so nothing may be there that is not finite.
+TEST_F(PagePoolTest, PagesAreZeroAtFirstAndAfterSomebodyWasDamagedAndElseAsTheyWereLeft) {
+  auto pool = Create(SmallOptions(4));
+  const auto zeros = testing::Each(0.0f);
+  const auto fill = [&](const PageList& list, float value) {
+    for (const int32_t page : list.page_indices()) {
+      for (int32_t layer = 0; layer < 3; ++layer) {
+        const kernels::KvPagesView view = pool->Layer(layer);
+        const int64_t count = int64_t{view.num_kv_heads} * view.page_size * view.head_dim;
+        for (void* section : {view.k, view.v})
+          std::fill_n(static_cast<float*>(section) + page * count, count, value);
+      }
+    }
+  };
+  {
+    auto pages = *pool->Allocate(2);
+    for (const int32_t page : pages.page_indices()) EXPECT_THAT(KeysOf(*pool, 2, page), zeros);
+    fill(pages, 3);
+  }
+  {
+    auto pages = *pool->Allocate(3);
+    EXPECT_THAT(KeysOf(*pool, 1, pages.page_indices()[0]), testing::Each(3.0f));
+    EXPECT_THAT(KeysOf(*pool, 1, pages.page_indices()[2]), zeros);
+    fill(pages, std::numeric_limits<float>::quiet_NaN());
+    PageList taken_over;
+    taken_over.Append(std::move(pages));
+    taken_over.MarkDamaged();
+  }
+  const auto pages = *pool->Allocate(4);
+  for (const int32_t page : pages.page_indices()) {
+    for (int32_t layer = 0; layer < 3; ++layer) EXPECT_THAT(KeysOf(*pool, layer, page), zeros);
+  }
+}
+
 TEST_F(PagePoolTest, LayersAreDisjointAndCoverEveryPage) {
   const auto options = SmallOptions(7);
   auto pool = Create(options);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <deque>
+#include <memory>
 #include <random>
 #include <string>
 #include <thread>
@@ -64,11 +65,16 @@ absl::Status SubmitRecorded(Scheduler& scheduler, Ledger& ledger, Lane lane, con
   job.fairness_key = key;
   job.lane = lane;
   job.deadline = deadline;
-  job.run = [&scheduler, &ledger, &record, &inside, left_behind, with_job_behind] {
+  auto turns_left = std::make_shared<int>(static_cast<int>(key[0]) % 3);
+  job.seconds_left = [turns_left] { return *turns_left; };
+  job.advance = [&scheduler, &ledger, &record, &inside, left_behind, with_job_behind, turns_left] {
     EXPECT_EQ(inside.fetch_add(1), 0);  // one at a time
+    if (--*turns_left > 0) {
+      inside.fetch_sub(1);
+      return true;
+    }
     record.ran.fetch_add(1);
     if (left_behind != nullptr) {
-      EXPECT_LT(left_behind->steps, 3);
       left_behind->steps += 3;
     }
     if (with_job_behind) {
@@ -76,6 +82,7 @@ absl::Status SubmitRecorded(Scheduler& scheduler, Ledger& ledger, Lane lane, con
                            nullptr, false);
     }
     inside.fetch_sub(1);
+    return false;
   };
   job.abandon = [&record](const absl::Status& status) {
     EXPECT_FALSE(status.ok());
@@ -99,6 +106,7 @@ TEST(SchedulerStressTest, EveryAcceptedJobEndsExactlyOnce) {
     {
       Scheduler scheduler({.max_queued = 8,
                            .max_queued_background = 4,
+                           .max_in_progress = {3, 2, 1},
                            .ongoing = [&left_behind] { return left_behind.Step(); }},
                           clock);
       std::vector<std::thread> threads;

@@ -33,9 +33,10 @@ class SchedulerTest : public ::testing::Test {
     job.fairness_key = std::move(key);
     job.lane = lane;
     job.deadline = deadline;
-    job.run = [outcome] {
+    job.advance = [outcome] {
       outcome->ran = true;
       outcome->over.Notify();
+      return false;
     };
     job.abandon = [outcome](absl::Status status) {
       outcome->abandoned = std::move(status);
@@ -49,7 +50,10 @@ class SchedulerTest : public ::testing::Test {
     Job job;
     job.fairness_key = std::move(key);
     job.lane = lane;
-    job.run = std::move(run);
+    job.advance = [run = std::move(run)] {
+      run();
+      return false;
+    };
     job.abandon = [](absl::Status status) { ADD_FAILURE() << status; };
     return job;
   }
@@ -205,7 +209,10 @@ TEST_F(SchedulerTest, CallbacksMayCallBack) {
   CloseGate();
   auto inner = std::make_shared<Outcome>();
   Job job;
-  job.run = [] { ADD_FAILURE(); };
+  job.advance = [] {
+    ADD_FAILURE();
+    return false;
+  };
   job.abandon = [&](absl::Status) {
     EXPECT_EQ(scheduler_->waiting(Lane::kInteractive), 0);  // the slot is free already
     const JobId id = scheduler_->Submit(MakeJob(inner)).value();
@@ -239,7 +246,9 @@ TEST_F(SchedulerTest, WhatAJobOwnsIsReleasedWithoutTheLock) {
     JobId id = 0;
     {
       Job job;
-      job.run = [owned = std::shared_ptr<CallsBack>(new CallsBack{scheduler_.get(), &released})] {};
+      job.advance = [owned = std::shared_ptr<CallsBack>(new CallsBack{scheduler_.get(), &released})] {
+        return false;
+      };
       job.abandon = [](absl::Status) {};
       id = scheduler_->Submit(std::move(job)).value();
     }
@@ -322,14 +331,20 @@ TEST(SchedulerSystemClockTest, DeadlinesWorkWithTheSystemsClock) {
   absl::Notification gate;
   Scheduler scheduler(Scheduler::Options{});
   Job blocker;
-  blocker.run = [&] { gate.WaitForNotification(); };
+  blocker.advance = [&] {
+    gate.WaitForNotification();
+    return false;
+  };
   blocker.abandon = [](absl::Status) {};
   ASSERT_TRUE(scheduler.Submit(blocker).ok());
   // The blocker is first in line, and its gate opens only once the deadline has done its work.
   absl::Notification over;
   absl::Status abandoned;
   Job job;
-  job.run = [] { ADD_FAILURE(); };
+  job.advance = [] {
+    ADD_FAILURE();
+    return false;
+  };
   job.abandon = [&](absl::Status status) {
     abandoned = std::move(status);
     over.Notify();
@@ -387,19 +402,6 @@ TEST_F(OngoingTest, RunsBetweenInteractiveJobsAndUntilNothingIsLeft) {
   EXPECT_FALSE(scheduler_->has_ongoing());
 }
 
-TEST_F(OngoingTest, BulkJobsWaitForManyStepsButNotForAll) {
-  constexpr int kLeft = 3 * Scheduler::kOngoingPatience;
-  CloseGate();
-  Submit(Named("a", Lane::kInteractive, kLeft));
-  Submit(Named("bulk", Lane::kBulk));
-  Submit(Named("background", Lane::kBackground));
-  gate_.Notify();
-  Finish();
-  ASSERT_EQ(order_.size(), kLeft + 3);
-  EXPECT_EQ(order_[1 + Scheduler::kOngoingPatience], "bulk");
-  EXPECT_EQ(order_[2 + 2 * Scheduler::kOngoingPatience], "background");
-}
-
 TEST_F(OngoingTest, AJobWaitsUntilThereIsRoomForWhatItLeaves) {
   CloseGate();
   Job large = Named("large", Lane::kInteractive, 2);
@@ -417,7 +419,7 @@ TEST_F(OngoingTest, AJobWaitsUntilThereIsRoomForWhatItLeaves) {
 }
 
 TEST_F(OngoingTest, OtherLanesGoOnWhileAJobHasNoRoom) {
-  constexpr int kLeft = 3 * Scheduler::kOngoingPatience;
+  constexpr int kLeft = 30;
   CloseGate();
   Job waits = Named("waits", Lane::kInteractive);
   waits.has_room = [] { return false; };  // until nothing is ongoing
@@ -427,7 +429,7 @@ TEST_F(OngoingTest, OtherLanesGoOnWhileAJobHasNoRoom) {
   gate_.Notify();
   Finish();
   ASSERT_EQ(order_.size(), kLeft + 3);
-  EXPECT_EQ(order_[1 + Scheduler::kOngoingPatience], "bulk");
+  EXPECT_EQ(order_[2], "bulk");
   EXPECT_EQ(order_.back(), "waits");
 }
 

@@ -213,6 +213,8 @@ TEST(MetricsTest, TheEnginesNumbersArePulledWhileThereIsAnEngine) {
   stats.sequences_decoding = 13;
   stats.decode_steps = 14;
   stats.decoded_tokens = 15;
+  stats.drafted_tokens = 16;
+  stats.accepted_draft_tokens = 17;
   stats.store.entries = 8;
   stats.store.bytes = 9;
   stats.store.byte_budget = 10;
@@ -237,6 +239,8 @@ TEST(MetricsTest, TheEnginesNumbersArePulledWhileThereIsAnEngine) {
   EXPECT_EQ(samples["kvblend_num_sequences_decoding"], 13);
   EXPECT_EQ(samples["kvblend_decode_steps_total"], 14);
   EXPECT_EQ(samples["kvblend_decoded_tokens_total"], 15);
+  EXPECT_EQ(samples["kvblend_drafted_tokens_total"], 16);
+  EXPECT_EQ(samples["kvblend_accepted_draft_tokens_total"], 17);
   EXPECT_EQ(samples["kvblend_store_entries"], 8);
   EXPECT_EQ(samples["kvblend_store_bytes"], 9);
   EXPECT_EQ(samples["kvblend_store_budget_bytes"], 10);

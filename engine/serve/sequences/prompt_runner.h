@@ -1,5 +1,5 @@
-// Runs the model: blended prefill, scoring and chunk precomputation of one request at a time, decode steps of
-// several together.
+// Runs the model: blended prefills, any number of them in progress, decode steps of several sequences together, scoring
+// and chunk precomputation.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,6 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "engine/api/request.h"
-#include "engine/blend/blended_prefill.h"
 #include "engine/blend/fresh_rows.h"
 #include "engine/blend/loading_controller.h"
 #include "engine/blend/reuse_plan.h"
@@ -21,40 +20,18 @@
 #include "engine/kv/sequence_pages.h"
 #include "engine/prompt/prompt_layout.h"
 #include "engine/runtime/model_runtime.h"
+#include "engine/serve/sequences/chunk_storing.h"
+#include "engine/serve/sequences/prompt_prefill.h"
 #include "engine/store/chunk_store.h"
 
 namespace kvblend {
 
-/// A prompt whose KV is in pages, ready to be continued.
-struct PrefilledPrompt {
-  std::unique_ptr<kv::SequencePages> pages;
-  int32_t num_tokens = 0;                    // with KV in the pages
-  std::vector<float> logits;                 // after the last token [vocab_size]
-  std::vector<int32_t> recomputed;           // positions of reused tokens that the policy chose, ascending
-  PromptReport report;                       // queue and first-token times are the caller's to fill in
-  std::vector<blend::MissingEntry> missing;  // to be stored behind the response
-};
-
-/// A prompt, the token that goes behind it, and how the one after that is chosen.
-struct NextToken {
+/// A prompt, the tokens that go behind it, and how the one after each is chosen. All but the first token are guesses: each is
+/// run as if those before it were right.
+struct NextTokens {
   PrefilledPrompt* prompt;
-  int32_t token_id;
-  kernels::SamplingSpec sampling;
-};
-
-/// Where a stored chunk came from.
-struct StoredChunk {
-  ChunkKey key;
-  std::optional<store::ChunkHandle> entry = std::nullopt;  // keeps it in the store while this lives
-  int32_t num_tokens = 0;
-  bool already_present = false;
-  double compute_seconds = 0;
-};
-
-struct StoreEntryOptions {
-  std::string label;
-  bool pinned = false;
-  bool on_purpose = false;  // as store::InsertOptions means it
+  std::vector<int32_t> token_ids;
+  std::vector<kernels::SamplingSpec> sampling;  // one per token
 };
 
 /// For the engine thread only, except loading_controller(). References must outlive it.
@@ -73,8 +50,12 @@ class PromptRunner {
   blend::LoadingController& loading_controller() { return loading_controller_; }
   const blend::LoadingController& loading_controller() const { return loading_controller_; }
 
-  /// kInvalidArgument for bad blend options; kResourceExhausted when there are too few pages; keep_going's
-  /// error.
+  /// Plans a prompt's prefill and sets its pages aside; Step of what is returned runs it. `layout` must outlive it.
+  /// kInvalidArgument for bad blend options; kResourceExhausted when there are too few pages.
+  absl::StatusOr<std::unique_ptr<PromptPrefill>> Begin(const prompt::PromptLayout& layout,
+                                                       const BlendOptions& options,
+                                                       std::string_view tenant_namespace);
+  /// The same from beginning to end. Errors: Begin's, keep_going's.
   absl::StatusOr<PrefilledPrompt> Prefill(const prompt::PromptLayout& layout, const BlendOptions& options,
                                           std::string_view tenant_namespace, blend::KeepGoing keep_going);
 
@@ -87,11 +68,17 @@ class PromptRunner {
       PrefilledPrompt& prompt, absl::Span<const int32_t> token_ids,
       absl::Span<const kernels::SamplingSpec> specs, blend::KeepGoing keep_going);
 
-  /// Appends a token to each of several different prompts, all in one pass. Returns what comes after each.
-  absl::StatusOr<std::vector<kernels::SampledToken>> ExtendAll(absl::Span<const NextToken> next);
+  /// Runs tokens behind several different prompts, all in one pass. Returns what comes after each token, prompt by prompt.
+  /// The prompts' num_tokens stay what they are: what is not counted in is overwritten the next time.
+  absl::StatusOr<std::vector<kernels::SampledToken>> ExtendAll(absl::Span<const NextTokens> next);
 
-  /// Makes sure that the store has the chunk behind this anchor, and the anchor itself. Computes what is
-  /// missing.
+  /// Makes sure, step by step, that the store has the chunk behind this anchor, and the anchor itself. The tokens must
+  /// outlive what is returned.
+  std::unique_ptr<ChunkStoring> BeginStoring(std::string_view tenant_namespace,
+                                             absl::Span<const int32_t> anchor_ids,
+                                             absl::Span<const int32_t> token_ids,
+                                             const StoreEntryOptions& options);
+  /// The same from beginning to end.
   absl::StatusOr<StoredChunk> EnsureStored(std::string_view tenant_namespace,
                                            absl::Span<const int32_t> anchor_ids,
                                            absl::Span<const int32_t> token_ids,
@@ -105,7 +92,6 @@ class PromptRunner {
   static constexpr absl::Duration kMaxWriteWait = absl::Seconds(10);
 
  private:
-  absl::StatusOr<std::unique_ptr<kv::SequencePages>> AllocatePages(int32_t num_tokens);
   /// Appends tokens. Returns the logits after each, in the backend's memory: valid until the next call.
   absl::StatusOr<kernels::MatrixView> Append(PrefilledPrompt& prompt, absl::Span<const int32_t> token_ids,
                                              blend::KeepGoing keep_going);
@@ -115,21 +101,14 @@ class PromptRunner {
                                               blend::KeepGoing keep_going);
   absl::StatusOr<std::vector<kernels::SampledToken>> Sample(kernels::MatrixView logits,
                                                             absl::Span<const kernels::SamplingSpec> specs);
-  absl::StatusOr<std::unique_ptr<store::ChunkKv>> Compute(absl::Span<const int32_t> anchor_ids,
-                                                          const store::ChunkHandle* anchor,
-                                                          absl::Span<const int32_t> token_ids,
-                                                          blend::KeepGoing keep_going);
-
   ModelRuntime& runtime_;
   store::ChunkStore& chunk_store_;
   const Options options_;
-  const int64_t channels_;  // of K and V together
   blend::LoadingController loading_controller_;
   model::PassState state_;
   model::PassState step_state_;  // of ExtendAll alone: a RepeatedStep must find it as the last one left it
   model::ScratchMatrix logits_;
-  blend::FreshRowMemory captured_;
-  blend::BlendedPrefill blended_prefill_;
+  ScratchPool scratch_;
   std::unique_ptr<kernels::RepeatedStep> step_;
   bool said_problem_ = false;  // that step_->problem() has been logged
 };

@@ -1,0 +1,81 @@
+// What the passes of one prompt's prefill share.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "engine/blend/fresh_rows.h"
+#include "engine/blend/loading_controller.h"
+#include "engine/blend/paged_sequence.h"
+#include "engine/blend/reuse_plan.h"
+#include "engine/kv/learned_correction.h"
+#include "engine/model/scratch.h"
+#include "engine/model/transformer.h"
+#include "engine/prompt/prompt_layout.h"
+#include "kernels/backend.h"
+
+namespace kvblend::blend {
+
+/// Backend memory of one prefill in progress, to be used again by the next one.
+struct PrefillScratch {
+  model::PassState state;
+  FreshRowMemory fresh_rows;
+  model::ScratchMatrix corrected_k, corrected_v;  // what a correction makes of one span
+  model::ScratchMatrix mass;                      // f32 [layers that vote, prompt_tokens]
+  model::ScratchMatrix scores;                    // f32 [1, candidates]
+  model::ScratchMatrix chosen;                    // as many int32 as tokens are chosen
+  model::ScratchMatrix logits;
+};
+
+/// The time in which a prefill is worked on: others may have their turns between its steps.
+class WorkClock {
+ public:
+  void Start() { since_ = absl::Now(); }
+  void Stop() {
+    before_ = Seconds();
+    since_ = absl::InfiniteFuture();
+  }
+  double Seconds() const {
+    return since_ == absl::InfiniteFuture() ? before_ : before_ + absl::ToDoubleSeconds(absl::Now() - since_);
+  }
+
+ private:
+  double before_ = 0;
+  absl::Time since_ = absl::InfiniteFuture();  // not running
+};
+
+/// One prompt's. What it refers to outlives the prefill.
+struct PassContext {
+  const model::Transformer& transformer;
+  kernels::Stream& stream;
+  PrefillScratch& scratch;
+  const prompt::PromptLayout& layout;
+  const ReusePlan& plan;
+  PagedSequence sequence;
+  const kv::LoadedCorrection* correction = nullptr;  // of stored KV that is reused inexactly; null: none
+  FreshRowCapture* capture = nullptr;                // keeps rows of missing chunks; null: none are kept
+  int32_t pipeline_depth = 0;                        // see KvLoader
+
+  kernels::Backend& backend() const { return transformer.backend(); }
+  model::PassState& state() const { return scratch.state; }
+
+  /// Makes the tokens at `positions` the rows of the state.
+  absl::Status Begin(absl::Span<const int32_t> positions) const {
+    std::vector<int32_t> token_ids;
+    token_ids.reserve(positions.size());
+    for (const int32_t position : positions) token_ids.push_back(layout.token_ids[position]);
+    return transformer.Begin(stream, token_ids, state());
+  }
+};
+
+/// What a pass over the tokens at `positions` computes.
+inline PassSize SizeOf(absl::Span<const int32_t> positions) {
+  PassSize size{.rows = static_cast<double>(positions.size())};
+  for (const int32_t position : positions) size.visible_keys += position + 1;
+  return size;
+}
+
+}  // namespace kvblend::blend

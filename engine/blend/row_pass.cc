@@ -1,0 +1,214 @@
+#include "engine/blend/row_pass.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "base/status_macros.h"
+
+namespace kvblend::blend {
+namespace {
+
+/// Learning wants the KV of all rows in all layers.
+std::vector<FirstNeeded> FirstNeededOf(const PassContext& context) {
+  std::vector<int32_t> windows = WindowsOf(context.transformer.config());
+  if (context.capture != nullptr && !context.capture->empty()) std::fill(windows.begin(), windows.end(), 0);
+  return FirstNeededPositions(windows, context.plan.prompt_tokens);
+}
+
+}  // namespace
+
+RowPass::RowPass(const PassContext& context, KvLoader& loader, std::optional<Measure> measure,
+                 std::optional<Selection> selection)
+    : context_(context),
+      loader_(loader),
+      measure_(std::move(measure)),
+      selection_(std::move(selection)),
+      first_needed_(measure_.has_value() ? std::vector<FirstNeeded>() : FirstNeededOf(context)),
+      end_layer_(measure_.has_value() ? measure_->layers.back() + 1
+                                      : context.transformer.config().num_layers) {}
+
+absl::StatusOr<std::unique_ptr<RowPass>> RowPass::Create(const PassContext& context, KvLoader& loader,
+                                                         std::vector<int32_t> active,
+                                                         std::optional<Measure> measure,
+                                                         std::optional<Selection> selection) {
+  std::unique_ptr<RowPass> pass(new RowPass(context, loader, std::move(measure), std::move(selection)));
+  if (pass->DropsRows()) {
+    std::erase_if(active, [&](int32_t position) { return position < pass->first_needed_[0].kv; });
+  }
+  pass->active_ = std::move(active);
+  pass->measured_ = SizeOf(pass->active_);
+  loader.AskFrom(0, pass->which(), pass->readers());
+  KVBLEND_RETURN_IF_ERROR(pass->PlanAllRows());
+  KVBLEND_RETURN_IF_ERROR(context.Begin(pass->active_));
+  return pass;
+}
+
+bool RowPass::DropsRows() const { return !first_needed_.empty() && (!selection_.has_value() || selected_); }
+
+KvLoader::Which RowPass::which() const {
+  return selection_.has_value() && !selected_ ? KvLoader::Which::kExactOnly : KvLoader::Which::kAll;
+}
+
+Readers RowPass::readers() const {
+  return {active_, DropsRows() ? absl::MakeConstSpan(first_needed_) : absl::Span<const FirstNeeded>()};
+}
+
+absl::StatusOr<bool> RowPass::Step(KeepGoing keep_going) {
+  const absl::Time start = absl::Now();
+  const double loading = loader_.seconds();
+  const size_t measured = measurements_.size();
+  KVBLEND_RETURN_IF_ERROR(RunUnit(keep_going));
+  if (measurements_.size() == measured) {
+    seconds_ += absl::ToDoubleSeconds(absl::Now() - start) - (loader_.seconds() - loading);
+  }
+  if (layer_ < end_layer_) return false;
+  EndMeasurement(selection_.has_value() ? end_layer_ - selection_->layer - 1 : end_layer_);
+  return true;
+}
+
+absl::Status RowPass::RunUnit(KeepGoing keep_going) {
+  const int32_t tiles = model::Transformer::NumTiles(context_.state().hidden.rows);
+  switch (phase_) {
+    case Phase::kProject:
+      if (unit_ == 0) KVBLEND_RETURN_IF_ERROR(BeginLayer(keep_going));
+      KVBLEND_RETURN_IF_ERROR(
+          context_.transformer.ProjectQkvTile(context_.stream, layer_, unit_, context_.state()));
+      if (++unit_ < model::Transformer::NumTiles(context_.state().hidden.rows)) return absl::OkStatus();
+      return EndProjection(keep_going);
+    case Phase::kAttend:
+      return AttendNext();
+    case Phase::kMlp:
+      KVBLEND_RETURN_IF_ERROR(
+          context_.transformer.OutputAndMlpTile(context_.stream, layer_, unit_, context_.state()));
+      if (++unit_ == tiles) NextLayer();
+      return absl::OkStatus();
+  }
+  return absl::InternalError("a pass is in no phase");
+}
+
+absl::Status RowPass::BeginLayer(KeepGoing keep_going) {
+  KVBLEND_RETURN_IF_ERROR(keep_going());
+  if (selection_.has_value() && layer_ == selection_->layer) EndMeasurement(layer_);
+  // The layer of the selection itself counts nowhere: one part of its rows goes half its way.
+  if (selection_.has_value() && layer_ == selection_->layer + 1) seconds_ = 0;
+  if (DropsRows()) KVBLEND_RETURN_IF_ERROR(KeepFrom(first_needed_[layer_].kv));
+  return loader_.Load(layer_, which(), readers(), keep_going);
+}
+
+absl::Status RowPass::EndProjection(KeepGoing keep_going) {
+  const model::Transformer& transformer = context_.transformer;
+  model::PassState& state = context_.state();
+  if (context_.capture != nullptr && !measure_.has_value()) {
+    KVBLEND_RETURN_IF_ERROR(context_.capture->Keep(context_.backend(), context_.stream, layer_, active_,
+                                                   transformer.KeysAndValues(state)));
+  }
+  KVBLEND_RETURN_IF_ERROR(
+      transformer.WriteKv(context_.stream, layer_, *rows_, state, context_.sequence.Layer(layer_)));
+  if (selection_.has_value() && layer_ == selection_->layer) KVBLEND_RETURN_IF_ERROR(Select(keep_going));
+  if (DropsRows()) KVBLEND_RETURN_IF_ERROR(KeepFrom(first_needed_[layer_].row));
+  KVBLEND_RETURN_IF_ERROR(transformer.RotateQueries(context_.stream, layer_, *rows_, state));
+  const bool is_last = layer_ + 1 == transformer.config().num_layers;
+  if (context_.capture != nullptr && !measure_.has_value() && !is_last) {
+    KVBLEND_RETURN_IF_ERROR(
+        context_.capture->KeepMass(transformer, context_.stream, layer_, context_.sequence, state));
+  }
+  phase_ = Phase::kAttend;
+  unit_ = 0;
+  has_attended_ = false;
+  return measure_.has_value() ? MeasureAttention() : absl::OkStatus();
+}
+
+absl::Status RowPass::Select(KeepGoing keep_going) {
+  KVBLEND_ASSIGN_OR_RETURN(std::vector<int32_t> positions, selection_->choose(*this, keep_going));
+  selected_ = true;
+  measured_ = SizeOf(positions);
+  return KeepRows(std::move(positions));
+}
+
+absl::Status RowPass::MeasureAttention() {
+  const auto vote = std::find(measure_->layers.begin(), measure_->layers.end(), layer_);
+  const bool goes_on = layer_ + 1 < end_layer_;
+  if (vote == measure_->layers.end()) return absl::OkStatus();
+  const kernels::MatrixView mass = measure_->mass.Rows(vote - measure_->layers.begin(), 1);
+  const kernels::KvPagesView pages = context_.sequence.Layer(layer_);
+  const int64_t rows = context_.state().hidden.rows, asking = measure_->question->num_rows();
+  if (goes_on && asking == rows) {  // both at once
+    has_attended_ = true;
+    return context_.transformer.Attend(context_.stream, layer_, *rows_, /*first_row=*/0, pages,
+                                       context_.state(), mass);
+  }
+  KVBLEND_RETURN_IF_ERROR(context_.backend().AttentionMass(
+      context_.stream, *measure_->question,
+      context_.transformer.Queries(context_.state()).Rows(rows - asking, asking),
+      context_.transformer.attention(layer_), pages, mass));
+  if (!goes_on) ++layer_;  // nobody needs what its rows become
+  return absl::OkStatus();
+}
+
+int32_t RowPass::NumAttentionParts() const {
+  return std::max(1, (static_cast<int32_t>(active_.size()) + kAttentionRows - 1) / kAttentionRows);
+}
+
+absl::Status RowPass::AttendNext() {
+  const auto num_rows = static_cast<int64_t>(active_.size());
+  const int32_t parts = NumAttentionParts();
+  if (!has_attended_) {
+    const int64_t begin = num_rows * unit_ / parts, end = num_rows * (unit_ + 1) / parts;
+    if (parts > 1 && static_cast<int32_t>(parts_.size()) == unit_) {
+      KVBLEND_ASSIGN_OR_RETURN(
+          parts_.emplace_back(),
+          context_.sequence.PlanRows(absl::MakeConstSpan(active_).subspan(begin, end - begin),
+                                     context_.plan.prompt_tokens));
+    }
+    KVBLEND_RETURN_IF_ERROR(context_.transformer.Attend(context_.stream, layer_,
+                                                        parts == 1 ? *rows_ : *parts_[unit_], begin,
+                                                        context_.sequence.Layer(layer_), context_.state()));
+    if (++unit_ < parts) return absl::OkStatus();
+  }
+  phase_ = Phase::kMlp;
+  unit_ = 0;
+  return absl::OkStatus();
+}
+
+void RowPass::NextLayer() {
+  ++layer_;
+  phase_ = Phase::kProject;
+  unit_ = 0;
+}
+
+absl::Status RowPass::KeepFrom(int32_t position) {
+  const auto first = std::lower_bound(active_.begin(), active_.end(), position);
+  if (first == active_.begin()) return absl::OkStatus();
+  return KeepRows({first, active_.end()});
+}
+
+absl::Status RowPass::KeepRows(std::vector<int32_t> positions) {
+  std::vector<int32_t> rows;
+  rows.reserve(positions.size());
+  for (size_t row = 0; row < active_.size() && rows.size() < positions.size(); ++row) {
+    if (active_[row] == positions[rows.size()]) rows.push_back(static_cast<int32_t>(row));
+  }
+  KVBLEND_RETURN_IF_ERROR(context_.transformer.KeepRows(context_.stream, rows, context_.state()));
+  active_ = std::move(positions);
+  return PlanAllRows();
+}
+
+absl::Status RowPass::PlanAllRows() {
+  parts_.clear();
+  KVBLEND_ASSIGN_OR_RETURN(rows_, context_.sequence.PlanRows(active_, context_.plan.prompt_tokens));
+  return absl::OkStatus();
+}
+
+void RowPass::EndMeasurement(int32_t layers) {
+  if (layers > 0) {
+    measurements_.push_back(
+        {.kind = measure_.has_value() ? PassMeasurement::Kind::kQuery : PassMeasurement::Kind::kForward,
+         .size = measured_,
+         .layers = layers,
+         .seconds = seconds_});
+  }
+  seconds_ = 0;
+}
+
+}  // namespace kvblend::blend

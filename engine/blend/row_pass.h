@@ -1,0 +1,108 @@
+// Carries rows of a prompt through layers, over what is stored of the others: per layer, load stored KV, overwrite the
+// rows' KV with fresh, attend. A pass is made of small units of work, so that it can be interrupted within a layer; the
+// units are the same however a pass is interrupted, and so is what comes out, to the last bit.
+//
+// Rows leave a pass where nothing depends on them any more: in the last layer all but the last row, and in layers with
+// sliding windows those that no later layer looks back to (visibility.h).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "engine/blend/kv_loader.h"
+#include "engine/blend/loading_controller.h"
+#include "engine/blend/pass_context.h"
+#include "engine/blend/visibility.h"
+#include "kernels/backend.h"
+
+namespace kvblend::blend {
+
+/// One pass; its rows are in the context's state. Context and loader must outlive it. Not thread-safe.
+class RowPass {
+ public:
+  /// Rows of one attention call: a unit that a processor is done with in a hundredth of a second or two.
+  static constexpr int32_t kAttentionRows = 512;
+
+  /// Measuring the attention that the last rows, the question's, pay to every position. The pass ends where the last
+  /// layer that votes has been measured.
+  struct Measure {
+    const kernels::BatchPlan* question = nullptr;
+    std::vector<int32_t> layers;  // that vote, ascending
+    kernels::MatrixView mass;     // f32 [layers.size(), prompt_tokens]
+  };
+
+  /// Leaving rows behind at a layer, once their fresh KV of that layer is there. Up to it stored KV is loaded where it is
+  /// exact, since all other rows are active, and from there on all of it.
+  struct Selection {
+    int32_t layer = 0;
+    /// Asked once: the positions that go on, ascending, some of the active ones.
+    std::function<absl::StatusOr<std::vector<int32_t>>(const RowPass&, KeepGoing)> choose;
+  };
+
+  /// Begins with the embeddings of the tokens at `active` (ascending; the last prompt token among them).
+  static absl::StatusOr<std::unique_ptr<RowPass>> Create(const PassContext& context, KvLoader& loader,
+                                                         std::vector<int32_t> active,
+                                                         std::optional<Measure> measure = std::nullopt,
+                                                         std::optional<Selection> selection = std::nullopt);
+
+  /// One unit. Returns whether it was the last. Errors: the loader's, the backend's, keep_going's.
+  absl::StatusOr<bool> Step(KeepGoing keep_going);
+
+  /// Positions of the rows.
+  absl::Span<const int32_t> active() const { return active_; }
+  /// What it took, without loading and choosing. Valid after the last unit.
+  const std::vector<PassMeasurement>& measurements() const { return measurements_; }
+
+ private:
+  enum class Phase : uint8_t { kProject, kAttend, kMlp };
+
+  RowPass(const PassContext& context, KvLoader& loader, std::optional<Measure> measure,
+          std::optional<Selection> selection);
+
+  /// Before a selection every row is needed for it.
+  bool DropsRows() const;
+  /// Which stored KV is loaded, and for whom.
+  KvLoader::Which which() const;
+  Readers readers() const;
+  absl::Status RunUnit(KeepGoing keep_going);
+  absl::Status BeginLayer(KeepGoing keep_going);
+  /// All rows are projected: writes their KV and makes the queries ready.
+  absl::Status EndProjection(KeepGoing keep_going);
+  absl::Status Select(KeepGoing keep_going);
+  absl::Status MeasureAttention();
+  absl::Status AttendNext();
+  void NextLayer();
+  /// Drops the rows before `position`.
+  absl::Status KeepFrom(int32_t position);
+  absl::Status KeepRows(std::vector<int32_t> positions);
+  absl::Status PlanAllRows();
+  int32_t NumAttentionParts() const;
+  void EndMeasurement(int32_t layers);
+
+  const PassContext& context_;
+  KvLoader& loader_;
+  const std::optional<Measure> measure_;
+  const std::optional<Selection> selection_;
+  const std::vector<FirstNeeded> first_needed_;  // empty: every row is needed to the end
+  const int32_t end_layer_;
+
+  std::vector<int32_t> active_;
+  std::unique_ptr<kernels::BatchPlan> rows_;                // all of active_
+  std::vector<std::unique_ptr<kernels::BatchPlan>> parts_;  // of it, for attention; empty: not planned yet
+  bool selected_ = false;
+  int32_t layer_ = 0;
+  Phase phase_ = Phase::kProject;
+  int32_t unit_ = 0;           // within the phase
+  bool has_attended_ = false;  // in this layer, while it was measured
+  PassSize measured_;          // the rows of the current measurement
+  double seconds_ = 0;         // since it began
+  std::vector<PassMeasurement> measurements_;
+};
+
+}  // namespace kvblend::blend

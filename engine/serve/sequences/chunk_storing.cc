@@ -1,0 +1,135 @@
+#include "engine/serve/sequences/chunk_storing.h"
+
+#include <utility>
+#include <variant>
+
+#include "absl/time/clock.h"
+#include "base/status_macros.h"
+#include "engine/blend/acquire_layer.h"
+
+namespace kvblend {
+
+ChunkStoring::ChunkStoring(const Engine& engine, std::string_view tenant_namespace,
+                           absl::Span<const int32_t> anchor_ids, absl::Span<const int32_t> token_ids,
+                           const StoreEntryOptions& options)
+    : engine_(engine),
+      tenant_namespace_(tenant_namespace),
+      anchor_ids_(anchor_ids),
+      token_ids_(token_ids),
+      options_(options),
+      address_(blend::AddressIn(engine.runtime.key_space, tenant_namespace, store::HashTokens(anchor_ids),
+                                token_ids)) {
+  stored_.key = address_.key;
+  stored_.num_tokens = static_cast<int32_t>(token_ids.size());
+}
+
+absl::StatusOr<bool> ChunkStoring::Step(blend::KeepGoing keep_going) {
+  switch (stage_) {
+    case Stage::kLookUp:
+      KVBLEND_RETURN_IF_ERROR(LookUp());
+      return false;
+    case Stage::kArrive:
+      return AwaitLayer(keep_going);
+    case Stage::kAnchor:
+      KVBLEND_RETURN_IF_ERROR(StoreAnchor(keep_going));
+      return false;
+    case Stage::kCompute:
+      return Compute(keep_going);
+  }
+  return absl::InternalError("a chunk is stored in no stage");
+}
+
+absl::Status ChunkStoring::LookUp() {
+  KVBLEND_ASSIGN_OR_RETURN(store::ReserveResult reserved, engine_.chunk_store.LookupOrReserve(address_));
+  if (auto* entry = std::get_if<store::ChunkHandle>(&reserved)) {
+    stored_.entry = std::move(*entry);
+    layer_ = 0;
+    stage_ = Stage::kArrive;
+    return absl::OkStatus();
+  }
+  // Without a reservation someone else computes the same chunk; this one may be what they wait for, so it goes on:
+  // equal key, equal KV, and Insert serves both.
+  if (auto* reservation = std::get_if<store::Reservation>(&reserved)) {
+    reservation_.emplace(std::move(*reservation));
+  }
+  if (anchor_ids_.empty()) return BeginComputing();
+  // The anchor is an entry of its own: prompts reuse it exactly, and the next chunk behind it starts from it.
+  anchor_ =
+      std::make_unique<ChunkStoring>(engine_, tenant_namespace_, absl::Span<const int32_t>(), anchor_ids_,
+                                     StoreEntryOptions{.label = "anchor", .on_purpose = options_.on_purpose});
+  stage_ = Stage::kAnchor;
+  return absl::OkStatus();
+}
+
+// Stored means that it can be read, and that shows when it has been.
+absl::StatusOr<bool> ChunkStoring::AwaitLayer(blend::KeepGoing keep_going) {
+  const absl::Status arrived = blend::AcquireLayer(*stored_.entry, layer_, keep_going).status();
+  if (!arrived.ok() && stored_.entry->lost()) {
+    stored_.entry.reset();
+    stage_ = Stage::kLookUp;
+    return false;
+  }
+  KVBLEND_RETURN_IF_ERROR(arrived);
+  if (++layer_ < engine_.runtime.config.num_layers) return false;
+  stored_.already_present = true;
+  if (options_.pinned) KVBLEND_RETURN_IF_ERROR(engine_.chunk_store.Pin(tenant_namespace_, address_.key));
+  return true;
+}
+
+absl::Status ChunkStoring::StoreAnchor(blend::KeepGoing keep_going) {
+  KVBLEND_RETURN_IF_ERROR(keep_going());
+  const absl::StatusOr<bool> done = anchor_->Step(keep_going);
+  if (done.ok() && !*done) return absl::OkStatus();
+  // A store too full for it costs time, not the chunk.
+  if (!done.ok() && !absl::IsResourceExhausted(done.status())) return done.status();
+  if (done.ok()) anchor_entry_ = anchor_->TakeStored().entry;
+  anchor_.reset();
+  return BeginComputing();
+}
+
+absl::Status ChunkStoring::BeginComputing() {
+  const absl::Time start = absl::Now();
+  ModelRuntime& runtime = engine_.runtime;
+  pages_ = std::make_unique<kv::SequencePages>(*runtime.page_pool);
+  KVBLEND_RETURN_IF_ERROR(pages_->Grow(static_cast<int64_t>(anchor_ids_.size() + token_ids_.size())));
+  scratch_ = engine_.scratch.Borrow();
+  // The anchor is all there: it has been waited for.
+  KVBLEND_ASSIGN_OR_RETURN(
+      precompute_, blend::ChunkPrecompute::Create(
+                       {.anchor_ids = anchor_ids_,
+                        .anchor = anchor_entry_.has_value() ? &*anchor_entry_ : nullptr,
+                        .token_ids = token_ids_},
+                       runtime.key_space.format, *runtime.host_memory, *runtime.transformer, *runtime.stream,
+                       scratch_->state, blend::PagedSequence(*runtime.backend, *runtime.page_pool, *pages_)));
+  stage_ = Stage::kCompute;
+  compute_seconds_ = absl::ToDoubleSeconds(absl::Now() - start);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> ChunkStoring::Compute(blend::KeepGoing keep_going) {
+  const absl::Time start = absl::Now();
+  KVBLEND_ASSIGN_OR_RETURN(const bool done, precompute_->Step(keep_going));
+  compute_seconds_ += absl::ToDoubleSeconds(absl::Now() - start);
+  if (done) KVBLEND_RETURN_IF_ERROR(Commit());
+  return done;
+}
+
+absl::Status ChunkStoring::Commit() {
+  std::unique_ptr<store::ChunkKv> kv = precompute_->TakeChunk();
+  precompute_.reset();
+  pages_.reset();
+  scratch_.reset();
+  stored_.compute_seconds = compute_seconds_;
+  const store::InsertOptions insert{.compute_cost_seconds = compute_seconds_,
+                                    .pinned = options_.pinned,
+                                    .on_purpose = options_.on_purpose,
+                                    .label = options_.label};
+  absl::StatusOr<store::ChunkHandle> entry =
+      reservation_.has_value() ? reservation_->Commit(std::move(kv), insert)
+                               : engine_.chunk_store.Insert(address_, std::move(kv), insert);
+  if (!entry.ok()) return entry.status();
+  stored_.entry = *std::move(entry);
+  return absl::OkStatus();
+}
+
+}  // namespace kvblend

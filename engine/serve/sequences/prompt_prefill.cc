@@ -1,0 +1,201 @@
+#include "engine/serve/sequences/prompt_prefill.h"
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "base/status_macros.h"
+
+namespace kvblend {
+namespace {
+
+ChunkReport ReportChunk(const blend::PlannedSpan& span, absl::Span<const int32_t> recomputed) {
+  ChunkReport chunk;
+  chunk.index = span.chunk_index;
+  chunk.source = span.source;
+  chunk.tier = span.tier;
+  chunk.num_tokens = span.num_tokens();
+  if (span.source == ChunkSource::kMiss || span.source == ChunkSource::kBypassed) {
+    chunk.recomputed_tokens = span.num_tokens();
+  } else if (span.source != ChunkSource::kExact) {
+    const auto first = std::lower_bound(recomputed.begin(), recomputed.end(), span.begin);
+    const auto end = std::lower_bound(first, recomputed.end(), span.end);
+    chunk.recomputed_tokens = static_cast<int32_t>(end - first);
+  }
+  if (span.key.has_value()) chunk.key = span.key->ToHex();
+  return chunk;
+}
+
+PromptReport ReportPrompt(const blend::ReusePlan& plan, const BlendOptions& options,
+                          const blend::PrefillResult& prefill) {
+  PromptReport report;
+  report.policy = prefill.policy;
+  report.reuse = options.reuse;
+  report.anchoring = options.anchoring;
+  report.prompt_tokens = plan.prompt_tokens;
+  report.exact_tokens = plan.exact_tokens;
+  report.recomputed_tokens = static_cast<int32_t>(prefill.recomputed.size());
+  report.reused_tokens = plan.candidates.num_tokens - report.recomputed_tokens;
+  report.computed_tokens = static_cast<int32_t>(plan.computed.size());
+  report.ratio = plan.candidates.num_tokens == 0
+                     ? 0.0
+                     : static_cast<double>(report.recomputed_tokens) / plan.candidates.num_tokens;
+  for (const blend::PlannedSpan& span : plan.spans) {
+    if (span.chunk_index >= 0) report.chunks.push_back(ReportChunk(span, prefill.recomputed));
+  }
+  report.load_seconds = prefill.load_seconds;
+  report.stall_seconds = prefill.stall_seconds;
+  report.select_seconds = prefill.select_seconds;
+  report.prefill_seconds = prefill.compute_seconds;
+  return report;
+}
+
+LoadingReport ReportLoading(const RatioOptions& ratio, const blend::LoadingDecision& decision,
+                            const blend::PromptShape& shape, const blend::ReusePlan& plan,
+                            const std::optional<blend::LoadingCosts>& costs) {
+  LoadingReport report{.mode = ratio.mode, .ratio_min = ratio.min, .ratio_max = ratio.max};
+  report.ratio = decision.ratio;
+  for (const size_t span : decision.bypassed) {
+    if (plan.spans[span].chunk_index >= 0) ++report.bypassed_chunks;
+  }
+  for (const auto& [tier, layer_bytes] : blend::LayerBytesByTier(shape)) {
+    TierRead read{.tier = tier, .bytes = layer_bytes * shape.num_layers};
+    if (costs.has_value() && costs->reads.contains(tier)) {
+      read.bytes_per_second = costs->reads.at(tier).bytes_per_second;
+    }
+    report.reads.push_back(read);
+  }
+  if (!decision.prediction.has_value()) return report;
+  report.predicted = true;
+  report.predicted_seconds = decision.prediction->seconds;
+  report.predicted_load_seconds = decision.prediction->load_seconds;
+  report.predicted_compute_seconds = decision.prediction->compute_seconds;
+  report.compute_seconds_per_token = blend::SecondsPerToken(costs->forward, shape);
+  return report;
+}
+
+/// Whether the prompt failed because a stored entry could not be read: the next plan will not find it.
+bool LostEntry(const blend::ReusePlan& plan) {
+  return std::any_of(plan.spans.begin(), plan.spans.end(), [](const blend::PlannedSpan& span) {
+    return span.entry.has_value() && span.entry->lost();
+  });
+}
+
+}  // namespace
+
+ScratchPool::Lease ScratchPool::Borrow() {
+  std::unique_ptr<blend::PrefillScratch> scratch;
+  if (idle_.empty()) {
+    scratch = std::make_unique<blend::PrefillScratch>();
+  } else {
+    scratch = std::move(idle_.back());
+    idle_.pop_back();
+  }
+  return Lease(scratch.release(), [this](blend::PrefillScratch* returned) { idle_.emplace_back(returned); });
+}
+
+PromptPrefill::PromptPrefill(const Engine& engine, const prompt::PromptLayout& layout,
+                             const BlendOptions& options, std::string_view tenant_namespace)
+    : engine_(engine),
+      layout_(layout),
+      options_(options),
+      tenant_namespace_(tenant_namespace),
+      ratio_(blend::ResolveRatio(options, engine.ratio)),
+      scratch_(engine.scratch.Borrow()) {}
+
+absl::StatusOr<std::unique_ptr<PromptPrefill>> PromptPrefill::Create(const Engine& engine,
+                                                                     const prompt::PromptLayout& layout,
+                                                                     const BlendOptions& options,
+                                                                     std::string_view tenant_namespace) {
+  const absl::Time start = absl::Now();
+  std::unique_ptr<PromptPrefill> prefill(new PromptPrefill(engine, layout, options, tenant_namespace));
+  // It stays the same to the end of the prompt, whatever is learned meanwhile.
+  prefill->correction_ = engine.runtime.correction.Get();
+  if (!options.correction || prefill->correction_ == nullptr ||
+      prefill->correction_->anchoring != options.anchoring) {
+    prefill->correction_ = nullptr;
+  }
+  PrefilledPrompt& prompt = prefill->prompt_;
+  prompt.num_tokens = static_cast<int32_t>(layout.token_ids.size());
+  prompt.pages = std::make_unique<kv::SequencePages>(*engine.runtime.page_pool);
+  KVBLEND_RETURN_IF_ERROR(prompt.pages->Grow(prompt.num_tokens));
+  prefill->lookup_seconds_ = absl::ToDoubleSeconds(absl::Now() - start);
+  KVBLEND_RETURN_IF_ERROR(prefill->Plan());
+  return prefill;
+}
+
+absl::Status PromptPrefill::Plan() {
+  const absl::Time start = absl::Now();
+  ModelRuntime& runtime = engine_.runtime;
+  const model::ModelConfig& config = runtime.config;
+  prefill_.reset();  // it refers to what follows
+  plan_ = blend::PlanReuse(layout_, options_, runtime.key_space, tenant_namespace_, engine_.chunk_store);
+  shape_ = blend::ShapeOf(plan_, config.num_layers);
+  costs_ = engine_.loading_controller.Costs(engine_.chunk_store.read_meter().Rates());
+  decision_ = blend::DecideLoading(shape_, options_, ratio_, costs_, engine_.load_pipeline_depth);
+  blend::BypassSpans(decision_.bypassed, plan_);
+  BlendOptions decided = options_;
+  decided.ratio = decision_.ratio;
+  KVBLEND_ASSIGN_OR_RETURN(policy_, blend::CreateSelectionPolicy(decided, config.num_layers));
+  lookup_seconds_ += absl::ToDoubleSeconds(absl::Now() - start);
+  capture_.emplace(engine_.fresh_rows.WantedOf(options_) ? engine_.fresh_rows : blend::FreshRowOptions{},
+                   layout_, plan_, config.num_layers, int64_t{2} * config.num_kv_heads * config.head_dim,
+                   scratch_->fresh_rows);
+  worked_seconds_ = 0;
+  KVBLEND_ASSIGN_OR_RETURN(
+      prefill_, blend::BlendedPrefill::Create(
+                    {.transformer = *runtime.transformer,
+                     .stream = *runtime.stream,
+                     .scratch = *scratch_,
+                     .layout = layout_,
+                     .plan = plan_,
+                     .sequence = blend::PagedSequence(*runtime.backend, *runtime.page_pool, *prompt_.pages),
+                     .correction = correction_.get(),
+                     .capture = &*capture_,
+                     .pipeline_depth = engine_.load_pipeline_depth},
+                    *policy_));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> PromptPrefill::Step(blend::KeepGoing keep_going) {
+  const absl::Time start = absl::Now();
+  const absl::StatusOr<bool> done = prefill_->Step(keep_going);
+  worked_seconds_ += absl::ToDoubleSeconds(absl::Now() - start);
+  // An entry that turns out to be damaged half way has spoilt what was computed from it. Every round loses
+  // one at least, and in the end they are all misses.
+  if (!done.ok() && LostEntry(plan_)) {
+    KVBLEND_RETURN_IF_ERROR(Plan());
+    return false;
+  }
+  if (done.ok() && *done) Finish();
+  return done;
+}
+
+double PromptPrefill::predicted_seconds_left() const {
+  if (!decision_.prediction.has_value()) return 0;
+  return std::max(0.0, decision_.prediction->seconds - worked_seconds_);
+}
+
+void PromptPrefill::Finish() {
+  blend::PrefillResult& result = prefill_->result();
+  capture_->Finish(result.recomputed, plan_);
+  prompt_.report = ReportPrompt(plan_, options_, result);
+  prompt_.report.lookup_seconds = lookup_seconds_;
+  if (correction_ != nullptr && plan_.candidates.num_tokens > 0) {
+    prompt_.report.correction = correction_->version;
+  }
+  prompt_.report.loading = ReportLoading(ratio_, decision_, shape_, plan_, costs_);
+  prompt_.report.loading.skipped_bytes = result.skipped_kv_bytes;
+  engine_.loading_controller.Observe(result.measurements);
+  prompt_.logits = std::move(result.logits);
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  if (!std::all_of(prompt_.logits.begin(), prompt_.logits.end(), [](float x) { return x < kInfinity; })) {
+    prompt_.pages->MarkDamaged();
+  }
+  prompt_.recomputed = std::move(result.recomputed);
+  prompt_.missing = std::move(plan_.missing);
+}
+
+}  // namespace kvblend

@@ -1,0 +1,107 @@
+// One prompt on its way into pages: looks up its chunks, decides what to recompute, and runs the blended prefill, step by
+// step.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/api/request.h"
+#include "engine/blend/blended_prefill.h"
+#include "engine/blend/fresh_rows.h"
+#include "engine/blend/loading_controller.h"
+#include "engine/blend/reuse_plan.h"
+#include "engine/kv/sequence_pages.h"
+#include "engine/prompt/prompt_layout.h"
+#include "engine/runtime/model_runtime.h"
+#include "engine/store/chunk_store.h"
+
+namespace kvblend {
+
+/// A prompt whose KV is in pages, ready to be continued.
+struct PrefilledPrompt {
+  std::unique_ptr<kv::SequencePages> pages;
+  int32_t num_tokens = 0;                    // with KV in the pages
+  std::vector<float> logits;                 // after the last token [vocab_size]
+  std::vector<int32_t> recomputed;           // positions of reused tokens that the policy chose, ascending
+  PromptReport report;                       // queue and first-token times are the caller's to fill in
+  std::vector<blend::MissingEntry> missing;  // to be stored behind the response
+};
+
+/// Scratch that one prefill after the other uses. For the engine thread only.
+class ScratchPool {
+ public:
+  using Lease = std::unique_ptr<blend::PrefillScratch, std::function<void(blend::PrefillScratch*)>>;
+
+  /// The pool must outlive the lease.
+  Lease Borrow();
+
+ private:
+  std::vector<std::unique_ptr<blend::PrefillScratch>> idle_;
+};
+
+/// For the engine thread only.
+class PromptPrefill {
+ public:
+  /// What it needs of the engine, which must outlive it.
+  struct Engine {
+    ModelRuntime& runtime;
+    store::ChunkStore& chunk_store;
+    blend::LoadingController& loading_controller;
+    ScratchPool& scratch;
+    int32_t load_pipeline_depth;
+    RatioOptions ratio;
+    blend::FreshRowOptions fresh_rows;
+  };
+
+  /// `layout` must outlive it. kResourceExhausted when there are too few pages. REQUIRES: valid options.
+  static absl::StatusOr<std::unique_ptr<PromptPrefill>> Create(const Engine& engine,
+                                                               const prompt::PromptLayout& layout,
+                                                               const BlendOptions& options,
+                                                               std::string_view tenant_namespace);
+
+  /// Does a unit of work: a part of a layer. Returns whether the prompt is done. Errors: keep_going's, the backend's.
+  absl::StatusOr<bool> Step(blend::KeepGoing keep_going);
+
+  /// How much longer it should take by what was measured of passes so far; 0 when nothing is known.
+  double predicted_seconds_left() const;
+
+  /// REQUIRES: Step has returned true.
+  PrefilledPrompt TakePrompt() { return std::move(prompt_); }
+
+ private:
+  PromptPrefill(const Engine& engine, const prompt::PromptLayout& layout, const BlendOptions& options,
+                std::string_view tenant_namespace);
+
+  /// Looks up the chunks and decides; anew when an entry turns out to be lost.
+  absl::Status Plan();
+  void Finish();
+
+  const Engine engine_;
+  const prompt::PromptLayout& layout_;
+  const BlendOptions options_;
+  const std::string tenant_namespace_;
+  const RatioOptions ratio_;
+  const ScratchPool::Lease scratch_;
+  std::shared_ptr<const kv::LoadedCorrection> correction_;
+  PrefilledPrompt prompt_;
+  double lookup_seconds_ = 0;
+  double worked_seconds_ = 0;  // since the plan
+
+  // Of the plan; in the order in which they refer to each other.
+  std::optional<blend::LoadingCosts> costs_;
+  blend::LoadingDecision decision_;
+  blend::PromptShape shape_;
+  blend::ReusePlan plan_;
+  std::unique_ptr<blend::SelectionPolicy> policy_;
+  std::optional<blend::FreshRowCapture> capture_;
+  std::unique_ptr<blend::BlendedPrefill> prefill_;
+};
+
+}  // namespace kvblend

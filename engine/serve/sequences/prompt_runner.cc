@@ -1,0 +1,204 @@
+#include "engine/serve/sequences/prompt_runner.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "base/status_macros.h"
+#include "spdlog/spdlog.h"
+
+namespace kvblend {
+namespace {
+
+/// The share of a layer's matrix products that makes Q, K and V.
+double ProjectionShare(const model::ModelConfig& config) {
+  const double head_columns = 1.0 * config.num_heads * config.head_dim;
+  const double qkv = config.hidden_dim * (head_columns + 2.0 * config.num_kv_heads * config.head_dim);
+  return qkv / (qkv + head_columns * config.hidden_dim + 3.0 * config.hidden_dim * config.ffn_dim);
+}
+
+}  // namespace
+
+PromptRunner::PromptRunner(ModelRuntime& runtime, store::ChunkStore& chunk_store, const Options& options)
+    : runtime_(runtime),
+      chunk_store_(chunk_store),
+      options_(options),
+      loading_controller_(ProjectionShare(runtime.config)),
+      step_(runtime.backend->CreateRepeatedStep(*runtime.stream)) {}
+
+absl::StatusOr<std::unique_ptr<PromptPrefill>> PromptRunner::Begin(const prompt::PromptLayout& layout,
+                                                                   const BlendOptions& options,
+                                                                   std::string_view tenant_namespace) {
+  KVBLEND_RETURN_IF_ERROR(blend::ValidateBlendOptions(options, runtime_.config.num_layers));
+  return PromptPrefill::Create({.runtime = runtime_,
+                                .chunk_store = chunk_store_,
+                                .loading_controller = loading_controller_,
+                                .scratch = scratch_,
+                                .load_pipeline_depth = options_.load_pipeline_depth,
+                                .ratio = options_.ratio,
+                                .fresh_rows = options_.fresh_rows},
+                               layout, options, tenant_namespace);
+}
+
+absl::StatusOr<PrefilledPrompt> PromptRunner::Prefill(const prompt::PromptLayout& layout,
+                                                      const BlendOptions& options,
+                                                      std::string_view tenant_namespace,
+                                                      blend::KeepGoing keep_going) {
+  KVBLEND_ASSIGN_OR_RETURN(const std::unique_ptr<PromptPrefill> prefill,
+                           Begin(layout, options, tenant_namespace));
+  while (true) {
+    KVBLEND_ASSIGN_OR_RETURN(const bool done, prefill->Step(keep_going));
+    if (done) return prefill->TakePrompt();
+  }
+}
+
+absl::StatusOr<kernels::MatrixView> PromptRunner::Append(PrefilledPrompt& prompt,
+                                                         absl::Span<const int32_t> token_ids,
+                                                         blend::KeepGoing keep_going) {
+  const int32_t end = prompt.num_tokens + static_cast<int32_t>(token_ids.size());
+  KVBLEND_RETURN_IF_ERROR(prompt.pages->Grow(end));
+  const blend::PagedSequence sequence(*runtime_.backend, *runtime_.page_pool, *prompt.pages);
+  KVBLEND_ASSIGN_OR_RETURN(const auto rows, sequence.PlanRange(prompt.num_tokens, end, end));
+  KVBLEND_ASSIGN_OR_RETURN(const kernels::MatrixView logits, RunRows(token_ids, *rows, state_, keep_going));
+  prompt.num_tokens = end;
+  return logits;
+}
+
+absl::StatusOr<std::vector<float>> PromptRunner::Extend(PrefilledPrompt& prompt,
+                                                        absl::Span<const int32_t> token_ids,
+                                                        blend::KeepGoing keep_going) {
+  KVBLEND_ASSIGN_OR_RETURN(const kernels::MatrixView logits, Append(prompt, token_ids, keep_going));
+  std::vector<float> host_logits(logits.rows * logits.cols);
+  KVBLEND_RETURN_IF_ERROR(runtime_.backend->CopyToHost(*runtime_.stream, host_logits.data(), logits.data,
+                                                       host_logits.size() * sizeof(float)));
+  KVBLEND_RETURN_IF_ERROR(runtime_.backend->Synchronize(*runtime_.stream));
+  return host_logits;
+}
+
+absl::StatusOr<std::vector<kernels::SampledToken>> PromptRunner::ExtendAndSample(
+    PrefilledPrompt& prompt, absl::Span<const int32_t> token_ids,
+    absl::Span<const kernels::SamplingSpec> specs, blend::KeepGoing keep_going) {
+  KVBLEND_ASSIGN_OR_RETURN(const kernels::MatrixView logits, Append(prompt, token_ids, keep_going));
+  KVBLEND_ASSIGN_OR_RETURN(std::vector<kernels::SampledToken> sampled, Sample(logits, specs));
+  for (const kernels::SampledToken& token : sampled) {
+    if (token.invalid_token >= 0) prompt.pages->MarkDamaged();
+  }
+  return sampled;
+}
+
+absl::StatusOr<std::vector<kernels::SampledToken>> PromptRunner::Sample(
+    kernels::MatrixView logits, absl::Span<const kernels::SamplingSpec> specs) {
+  std::vector<kernels::SampledToken> sampled(specs.size());
+  KVBLEND_RETURN_IF_ERROR(
+      runtime_.backend->SampleTokens(*runtime_.stream, logits, specs, absl::MakeSpan(sampled)));
+  KVBLEND_RETURN_IF_ERROR(runtime_.backend->Synchronize(*runtime_.stream));
+  return sampled;
+}
+
+absl::StatusOr<std::vector<kernels::SampledToken>> PromptRunner::ExtendAll(
+    absl::Span<const NextTokens> next) {
+  std::vector<int32_t> token_ids, row_indptr = {0}, positions, kv_len, page_indptr = {0}, page_indices;
+  std::vector<kernels::SamplingSpec> specs;
+  for (const auto& [prompt, tokens, sampling] : next) {
+    const auto count = static_cast<int32_t>(tokens.size());
+    KVBLEND_RETURN_IF_ERROR(prompt->pages->Grow(prompt->num_tokens + count));
+    const absl::Span<const int32_t> pages = prompt->pages->page_indices();
+    // Every token is a sequence of its own over the same pages: attention then computes each as it does a single one.
+    for (int32_t i = 0; i < count; ++i) {
+      token_ids.push_back(tokens[i]);
+      specs.push_back(sampling[i]);
+      positions.push_back(prompt->num_tokens + i);
+      kv_len.push_back(prompt->num_tokens + i + 1);
+      row_indptr.push_back(static_cast<int32_t>(token_ids.size()));
+      page_indices.insert(page_indices.end(), pages.begin(), pages.end());
+      page_indptr.push_back(static_cast<int32_t>(page_indices.size()));
+    }
+  }
+  kernels::BatchSpec spec;
+  spec.row_indptr = row_indptr;
+  spec.positions = positions;
+  spec.kv_len = kv_len;
+  spec.page_indptr = page_indptr;
+  spec.page_indices = page_indices;
+  spec.page_size = runtime_.page_pool->page_size();
+  KVBLEND_ASSIGN_OR_RETURN(const auto rows, runtime_.backend->PlanBatch(spec));
+  std::vector<kernels::SampledToken> sampled(token_ids.size());
+  const kernels::StepValues values{*rows, token_ids, specs, absl::MakeSpan(sampled)};
+  KVBLEND_RETURN_IF_ERROR(step_->Run(values, [&]() -> absl::Status {
+    KVBLEND_ASSIGN_OR_RETURN(
+        const kernels::MatrixView logits,
+        RunRows(values.token_ids, values.plan, step_state_, [] { return absl::OkStatus(); }));
+    return runtime_.backend->SampleTokens(*runtime_.stream, logits, values.specs, values.out);
+  }));
+  if (const std::string problem = step_->problem(); !problem.empty() && !std::exchange(said_problem_, true)) {
+    spdlog::warn("{}", problem);
+  }
+  KVBLEND_RETURN_IF_ERROR(runtime_.backend->Synchronize(*runtime_.stream));
+  size_t row = 0;
+  for (const NextTokens& tokens : next) {
+    for (size_t i = 0; i < tokens.token_ids.size(); ++i, ++row) {
+      if (sampled[row].invalid_token >= 0) tokens.prompt->pages->MarkDamaged();
+    }
+  }
+  return sampled;
+}
+
+absl::StatusOr<kernels::MatrixView> PromptRunner::RunRows(absl::Span<const int32_t> token_ids,
+                                                          const kernels::BatchPlan& rows,
+                                                          model::PassState& state,
+                                                          blend::KeepGoing keep_going) {
+  const model::Transformer& transformer = *runtime_.transformer;
+  kernels::Stream& stream = *runtime_.stream;
+  const auto count = static_cast<int32_t>(token_ids.size());
+  KVBLEND_RETURN_IF_ERROR(transformer.Begin(stream, token_ids, state));
+  for (int32_t layer = 0; layer < runtime_.config.num_layers; ++layer) {
+    KVBLEND_RETURN_IF_ERROR(keep_going());
+    const kernels::KvPagesView pages = runtime_.page_pool->Layer(layer);
+    KVBLEND_RETURN_IF_ERROR(transformer.ProjectQkv(stream, layer, state));
+    KVBLEND_RETURN_IF_ERROR(transformer.WriteKv(stream, layer, rows, state, pages));
+    KVBLEND_RETURN_IF_ERROR(transformer.RotateQueries(stream, layer, rows, state));
+    KVBLEND_RETURN_IF_ERROR(transformer.AttendAndMlp(stream, layer, rows, pages, state));
+  }
+  KVBLEND_ASSIGN_OR_RETURN(
+      const kernels::MatrixView logits,
+      logits_.Resize(*runtime_.backend, count, runtime_.config.vocab_size, kernels::DataType::kF32));
+  KVBLEND_RETURN_IF_ERROR(transformer.AllLogits(stream, state, logits));
+  return logits;
+}
+
+std::unique_ptr<ChunkStoring> PromptRunner::BeginStoring(std::string_view tenant_namespace,
+                                                         absl::Span<const int32_t> anchor_ids,
+                                                         absl::Span<const int32_t> token_ids,
+                                                         const StoreEntryOptions& options) {
+  return std::make_unique<ChunkStoring>(ChunkStoring::Engine{runtime_, chunk_store_, scratch_},
+                                        tenant_namespace, anchor_ids, token_ids, options);
+}
+
+absl::StatusOr<StoredChunk> PromptRunner::EnsureStored(std::string_view tenant_namespace,
+                                                       absl::Span<const int32_t> anchor_ids,
+                                                       absl::Span<const int32_t> token_ids,
+                                                       const StoreEntryOptions& options,
+                                                       blend::KeepGoing keep_going) {
+  const std::unique_ptr<ChunkStoring> storing =
+      BeginStoring(tenant_namespace, anchor_ids, token_ids, options);
+  while (true) {
+    KVBLEND_ASSIGN_OR_RETURN(const bool done, storing->Step(keep_going));
+    if (done) return storing->TakeStored();
+  }
+}
+
+bool PromptRunner::IsBeingWritten(const ChunkKey& key) {
+  return absl::IsDeadlineExceeded(chunk_store_.WaitUntilDurable(key, absl::InfinitePast()));
+}
+
+bool PromptRunner::WaitUntilDurable(const ChunkKey& key, blend::KeepGoing keep_going) {
+  const absl::Time give_up = absl::Now() + kMaxWriteWait;
+  while (true) {
+    const absl::Status written = chunk_store_.WaitUntilDurable(key, absl::Now() + blend::kPatience);
+    if (written.ok()) return true;
+    if (!absl::IsDeadlineExceeded(written) || absl::Now() > give_up || !keep_going().ok()) return false;
+  }
+}
+
+}  // namespace kvblend
