@@ -165,6 +165,7 @@ TEST(MetricsTest, CallsScoresAndPuts) {
   metrics.CountCall("Inference", "Generate", "OK");
   metrics.CountCall("Inference", "Generate", "INVALID_ARGUMENT");
   metrics.CountCall("Inference", "Generate", "OK");
+  metrics.CountHttpCall("ChatCompletions", "OK");
   metrics.CountScoredToken();
   PutChunkProgress progress;
   progress.compute_seconds = 0.5;
@@ -177,6 +178,7 @@ TEST(MetricsTest, CallsScoresAndPuts) {
       samples
           ["kvblend_grpc_calls_total{code=\"INVALID_ARGUMENT\",method=\"Generate\",service=\"Inference\"}"],
       1);
+  EXPECT_EQ(samples["kvblend_http_calls_total{code=\"OK\",method=\"ChatCompletions\"}"], 1);
   EXPECT_EQ(samples["kvblend_scored_tokens_total"], 1);
   EXPECT_EQ(samples["kvblend_put_chunks_total{result=\"computed\"}"], 1);
   EXPECT_EQ(samples["kvblend_put_chunks_total{result=\"present\"}"], 1);
