@@ -23,6 +23,8 @@ if(NOT KVBLEND_BUILD_SERVER)
 endif()
 
 install(TARGETS kvblend kvblend-server RUNTIME COMPONENT runtime)
+# Where `kvblend model fetch` looks for it, from bin.
+install(PROGRAMS deploy/fetch_model.sh DESTINATION share/kvblend COMPONENT runtime)
 install(FILES deploy/systemd/kvblend-server.service DESTINATION lib/systemd/system
   COMPONENT package EXCLUDE_FROM_ALL)
 install(FILES deploy/debian/server.conf DESTINATION /etc/kvblend COMPONENT package EXCLUDE_FROM_ALL)

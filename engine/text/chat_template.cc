@@ -53,8 +53,10 @@ absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::Create(const Tokeniz
       if (candidate.name == options.format) format = candidate;
     }
   } else if (options.source.empty()) {
-    return absl::UnimplementedError(
-        jinja::Message("tokenizer.chat_template is missing: the model has no chat format", OtherWays()));
+    return absl::UnimplementedError(jinja::Message(
+        "tokenizer.chat_template is missing: the model has no chat format; --chat-format names one, "
+        "plain for a model that has learned none",
+        OtherWays()));
   } else {
     absl::StatusOr<ChatFormat> learned = ReadChatFormat(options.source, context);
     if (!learned.ok()) {

@@ -20,6 +20,7 @@ inline CLI::Range Count(int32_t smallest = 1) { return CLI::Range(smallest, 1 <<
 inline void AddEngineArguments(CLI::App& app, EngineOptions& engine, std::string& data_path) {
   app.add_option("MODEL", engine.model_path, "GGUF file")->required();
   app.add_option("DATA", data_path, "JSON list of {question, ctxs: [{title, text}]}")->required();
+  app.add_option("--chat-format", engine.chat_format, "for a model without a template");
   app.add_option("--gemm", engine.gemm);
   app.add_option("--kv-dtype", engine.kv_dtype);
   app.add_option("--chunk-format", engine.chunk_format);

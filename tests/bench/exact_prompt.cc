@@ -92,11 +92,9 @@ absl::StatusOr<Prompt> ExactPrompts::Make(int32_t chunk_tokens, TokenCounter cou
   return prompt;
 }
 
-absl::Status WriteTokens(const std::string& model_path, const std::string& data_path,
+absl::Status WriteTokens(const EngineOptions& engine, const std::string& data_path,
                          const std::vector<int32_t>& sizes, const std::string& json_path) {
-  EngineOptions options;
-  options.model_path = model_path;
-  KVBLEND_ASSIGN_OR_RETURN(const std::unique_ptr<ModelRuntime> runtime, ModelRuntime::Load(options));
+  KVBLEND_ASSIGN_OR_RETURN(const std::unique_ptr<ModelRuntime> runtime, ModelRuntime::Load(engine));
   KVBLEND_ASSIGN_OR_RETURN(const ExactPrompts prompts, ExactPrompts::Read(data_path));
   const auto layout = [&](const Prompt& prompt) {
     return prompt::BuildPromptLayout({.system_text = prompt.system_text,

@@ -9,6 +9,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/api/options.h"
 #include "engine/api/request.h"
 
 namespace kvblend {
@@ -36,7 +37,7 @@ class ExactPrompts {
 };
 
 /// A JSON object {"N": [token ids]} of the prompts with N tokens, for measuring others on the same tokens.
-absl::Status WriteTokens(const std::string& model_path, const std::string& data_path,
+absl::Status WriteTokens(const EngineOptions& engine, const std::string& data_path,
                          const std::vector<int32_t>& sizes, const std::string& json_path);
 
 }  // namespace kvblend

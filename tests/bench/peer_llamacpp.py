@@ -10,7 +10,8 @@
 
 kvblend's prefill is its time to the first token, tokenization included; llama.cpp's is llama_decode and the logits. What is
 best for llama.cpp may be another type of weights: Q8_0, requantized from the same file. Blended prompts (ttft_bench) are
-held against llama.cpp's prefill of as many tokens.
+held against llama.cpp's prefill of as many tokens. With several models each is measured so, one after the other; one whose
+file has no chat template gets kvblend's format 'plain'.
 
 Needs clang, OpenMP for clang (Debian: clang libomp-dev), python3 with venv, and kvblend's release build with
 throughput_bench and ttft_bench. The machine should be doing nothing else.
@@ -81,16 +82,16 @@ def build(python):
                      "-r", pinned.name], "building llama-cpp-python", env=environment)
 
 
-def requantize(python, model, folder, threads) -> pathlib.Path:
-    """The model with Q8_0 weights, kept under `folder`."""
+def requantize(python, model, folder, threads, kind="q8_0") -> pathlib.Path:
+    """The model with weights of another type (q8_0, f32), kept under `folder`."""
     with open(model, "rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()[:12] if hasattr(hashlib, "file_digest") else \
             hashlib.sha256(file.read()).hexdigest()[:12]
-    target = folder / f"{model.stem}.{digest}.Q8_0.gguf"
+    target = folder / f"{model.stem}.{digest}.{kind.upper()}.gguf"
     if not target.is_file():
         folder.mkdir(parents=True, exist_ok=True)
         temporary = target.with_suffix(".partial")
-        work(python, {"quantize": {"from": str(model), "to": str(temporary), "threads": threads}}, "requantizing")
+        work(python, {"quantize": {"from": str(model), "to": str(temporary), "type": kind, "threads": threads}}, "requantizing")
         temporary.rename(target)
     return target
 
@@ -120,7 +121,8 @@ class Peer:
             yield {"weights": weights, "fa": fa, "kv": kv, "ubatch": ubatch, "repack": bool(repack)}
 
     def measure(self, setting, tasks):
-        job = {**setting, "model": str(self.models[setting["weights"]]), "threads": self.options.threads, "tasks": tasks}
+        job = {**setting, "model": str(self.models[setting["weights"]]), "threads": self.options.threads, "tasks": tasks,
+               "cpu_time": self.options.cpu_time}
         del job["weights"]
         result = work(self.python, job, describe(setting))
         self.system_info = result["system_info"]
@@ -175,8 +177,8 @@ class Figure:
         part = ["decode", "--decode-contexts", self.tokens, "--decode-steps", self.steps] if self.steps else \
             ["prefill", "--prefill-tokens", self.tokens]
         result = support.run_json(
-            [options.throughput_bench, options.model, options.data, "--parts", *part, "--rounds", self.repeats,
-             "--warm-up", 1, "--threads", options.threads, "--kv-dtype", options.kv_dtype, "--gemm", options.gemm,
+            [options.throughput_bench, options.model, options.data, *options.format, "--parts", *part, "--rounds",
+             self.repeats, "--warm-up", 1, *(["--cpu-time"] if options.cpu_time else []), "--threads", options.threads, "--kv-dtype", options.kv_dtype, "--gemm", options.gemm,
              "--json", "-"], "throughput_bench")
         row = result["decode" if self.steps else "prefill"][0]
         self.ours.append(row["tokens_per_second"]["median"])
@@ -204,7 +206,7 @@ class Figure:
 def measure_blended(options):
     """Time to first token by mode, of a process of its own."""
     return support.measured_json(
-        [options.ttft_bench, options.model, options.data, "--passages", options.passages, "--rounds", 1, "--threads", options.threads,
+        [options.ttft_bench, options.model, options.data, *options.format, "--passages", options.passages, "--rounds", 1, "--threads", options.threads,
          "--gemm", options.gemm, "--kv-dtype", options.kv_dtype, "--mode", ",".join(["full", *BLENDED_MODES]), "--json"], "ttft_bench")
 
 
@@ -254,7 +256,8 @@ def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     integers = lambda text: [int(item) for item in text.split(",")]
     words = lambda text: text.split(",")
-    parser.add_argument("--model", type=pathlib.Path, default=support.DEFAULT_MODEL, help="GGUF file (default: %(default)s)")
+    parser.add_argument("--model", type=pathlib.Path, nargs="+", default=[support.DEFAULT_MODEL], dest="models",
+                        help="GGUF files (default: %(default)s)")
     parser.add_argument("--data", type=pathlib.Path, default=support.DEFAULT_DATA,
                         help="questions with passages, of which prompts are made (default: %(default)s)")
     parser.add_argument("--bin", type=pathlib.Path, default=support.DEFAULT_BIN, help="kvblend's benches (default: %(default)s)")
@@ -270,6 +273,8 @@ def parse_arguments():
     parser.add_argument("--passages", type=int, default=10, help="of the blended prompt; 0: measure none (default: %(default)s)")
     parser.add_argument("--gemm", default="auto", help="kvblend's matrix products (default: %(default)s)")
     parser.add_argument("--kv-dtype", default="auto", help="kvblend's pages (default: %(default)s)")
+    parser.add_argument("--cpu-time", action="store_true",
+                        help="processor time of one thread each instead, for busy machines; without blended prompts")
     group = parser.add_argument_group("settings of llama.cpp to search, lists")
     group.add_argument("--fa", type=integers, default=[1, 0], help="flash attention on, off (default: 1,0)")
     group.add_argument("--kv", type=words, default=["f16", "f32"], help="f16, f32, bf16, q8_0 (default: f16,f32)")
@@ -277,12 +282,16 @@ def parse_arguments():
     group.add_argument("--ubatch", type=integers, default=[512], help="tokens (default: 512)")
     group.add_argument("--repack", type=integers, default=[1], help="weights repacked for the processor, 1, 0 (default: 1)")
     parser.add_argument("--settings-from", type=pathlib.Path, metavar="JSON",
-                        help="take the best settings from an earlier run's JSON and search nothing")
-    parser.add_argument("--json", type=pathlib.Path, help="writes everything that was measured there")
+                        help="take the best settings from an earlier run's JSON and search nothing; for one model")
+    parser.add_argument("--json", type=pathlib.Path, help="writes everything that was measured there; of several models a list")
     options = parser.parse_args()
     options.venv = options.venv or options.folder / "venv"
     if len(options.steps) != len(options.decode):
         parser.error(f"--steps has {len(options.steps)} numbers, --decode {len(options.decode)}; allowed: as many")
+    if options.cpu_time:
+        options.threads, options.passages = 1, 0
+    if options.settings_from and len(options.models) > 1:
+        parser.error(f"--settings-from is for one model; there are {len(options.models)}")
     for name, allowed in (("weights", ["given", "q8_0"]), ("kv", ["f16", "f32", "bf16", "q8_0"]), ("fa", [0, 1]),
                           ("repack", [0, 1])):
         for value in getattr(options, name):
@@ -296,22 +305,22 @@ def parse_arguments():
 def same_tokens_as_kvblend(options):
     """Prompts by size, as kvblend has them; the longest is also what others are cut from."""
     sizes = sorted({*options.prefill, *options.decode, 8000 if options.passages else 0} - {0})
-    tokens = support.measured_json([options.throughput_bench, options.model, options.data, "--prefill-tokens",
-                                    ",".join(map(str, sizes)), "--write-tokens"], "throughput_bench")
+    tokens = support.measured_json([options.throughput_bench, options.model, options.data, *options.format,
+                                    "--prefill-tokens", ",".join(map(str, sizes)), "--write-tokens"], "throughput_bench")
     return {int(size): ids for size, ids in tokens.items()}
 
 
-def main() -> int:
-    options = parse_arguments()
-    python = install(options.venv)
-    if options.install_only:
-        return 0
-    support.wait_until_idle(180)
-    machine = support.machine()
-    options.model = support.need_file(options.model, "--model").resolve()
-    support.need_file(options.data, "--data")
-    options.throughput_bench = support.need_binary(options.bin, "throughput_bench")
-    options.ttft_bench = support.need_binary(options.bin, "ttft_bench")
+def has_chat_template(options) -> bool:
+    done = subprocess.run([support.need_binary(options.bin, "kvblend"), "model", "inspect", options.model, "--json"],
+                          stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False)
+    try:
+        return json.loads(done.stdout)["has_chat_template"]
+    except ValueError:
+        raise BenchError(f"kvblend model inspect {options.model} printed no JSON") from None
+
+
+def measure_model(options, python, machine) -> dict:
+    options.format = [] if has_chat_template(options) else ["--chat-format", "plain"]
     options.exact = same_tokens_as_kvblend(options)
     peer = Peer(options, python, options.exact[max(options.exact)])
     figures = [Figure(size, 0) for size in options.prefill]
@@ -326,7 +335,7 @@ def main() -> int:
     else:
         log("searching llama.cpp's best settings, tok/s")
         best, search = peer.search(figures)
-        if options.json:  # for --settings-from, should the comparison be interrupted
+        if options.json and len(options.models) == 1:  # for --settings-from, should the comparison be interrupted
             settings = [{"figure": name, "setting": setting} for name, setting in best.items()]
             options.json.write_text(json.dumps({"search": search, "figures": settings}, indent=1) + "\n", encoding="utf-8")
 
@@ -342,16 +351,41 @@ def main() -> int:
     if options.passages:
         longest = max((f for f in figures if not f.steps), key=lambda f: f.tokens)
         result["blended"] = compare_blended(options, peer, best[longest.name])
+    print_result(options, result)
+    return result
+
+
+def print_result(options, result):
+    machine, backend, system_info = result["machine"], result["kvblend"], result["llama.cpp"]
     print(support.machine_line(machine))
-    print(f"kvblend: {backend}\nllama.cpp of llama-cpp-python {VERSION}: {peer.system_info}")
-    print(f"medians of {options.rounds} rounds (smallest to largest), {options.threads} threads, {options.model.name}\n")
-    if "OPENMP = 1" not in peer.system_info:
+    print(f"kvblend: {backend}\nllama.cpp of llama-cpp-python {VERSION}: {system_info}")
+    print(f"medians of {options.rounds} rounds (smallest to largest), {options.threads} threads, {options.model.name}"
+          + (", per second of processor time\n" if options.cpu_time else "\n"))
+    if "OPENMP = 1" not in system_info:
         print("llama.cpp was built without OpenMP, which makes it slower: install libomp-dev and remove the virtual environment\n")
     print(tables(result, support.text_table))
     for row in result["figures"]:
         if "same_tokens" in row:
-            print(f"\n{row['figure']}: the first {row['same_tokens']} of {row['decoded_tokens']} decoded tokens are the same")
+            print(f"\n{row['figure']}: the first {row['same_tokens']} of {row['decoded_tokens']} decoded tokens are the same", flush=True)
+
+
+def main() -> int:
+    options = parse_arguments()
+    python = install(options.venv)
+    if options.install_only:
+        return 0
+    if not options.cpu_time:
+        support.wait_until_idle(180)
+    machine = support.machine()
+    models = [support.need_file(model, "--model").resolve() for model in options.models]
+    support.need_file(options.data, "--data")
+    options.throughput_bench = support.need_binary(options.bin, "throughput_bench")
+    options.ttft_bench = support.need_binary(options.bin, "ttft_bench")
+    results = []
+    for options.model in models:
+        results.append(measure_model(options, python, machine))
     if options.json:
+        result = results[0] if len(results) == 1 else results
         options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     return 0
 

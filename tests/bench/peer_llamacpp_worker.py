@@ -1,9 +1,12 @@
 """Measures llama.cpp in a process of its own, for peer_llamacpp.py, which runs it in its virtual environment.
 
-Standard input: a JSON object. Either {"quantize": {"from", "to", "threads"}}, which writes a model file with Q8_0 weights,
+Standard input: a JSON object. Either {"quantize": {"from", "to", "type", "threads"}}, which writes a model file with weights in Q8_0 or F32,
 or {"model", "threads", "fa", "kv", "ubatch", "repack", "tasks": [{"tokens": [ids], "warm_up", "repeats", "steps"}]}, where
-each task prefills its tokens `warm_up` + `repeats` times and decodes `steps` greedily behind each.
-Standard output: JSON; for tasks one object each with seconds of prefill and of decoding per repeat, and decoded ids.
+each task prefills its tokens `warm_up` + `repeats` times and decodes `steps` greedily behind each. Beside "tasks" may stand
+"texts", whose token ids are wanted, and "greedy": [{"tokens": [ids], "written": [ids], "ask": [[ids], ...]}]: behind the tokens,
+and behind each of what another engine wrote there, the most likely token and the log-probabilities of those asked for.
+Standard output: JSON; for tasks one object each with seconds of prefill and of decoding per repeat, and decoded ids; "tokens"
+for texts; "greedy": a list of {"best": [[id, log-probability]], "asked": [log-probabilities]} each.
 """
 import ctypes
 import json
@@ -31,10 +34,10 @@ def fail(message):
     os._exit(1)
 
 
-def quantize(source, target, threads):
+def quantize(source, target, kind, threads):
     params = api.llama_model_quantize_default_params()
     params.nthread = threads
-    params.ftype = api.LLAMA_FTYPE_MOSTLY_Q8_0
+    params.ftype = {"q8_0": api.LLAMA_FTYPE_MOSTLY_Q8_0, "f32": api.LLAMA_FTYPE_ALL_F32}[kind]
     params.allow_requantize = True
     if api.llama_model_quantize(source.encode(), target.encode(), ctypes.byref(params)) != 0:
         fail(f"llama_model_quantize could not write {target}")
@@ -55,10 +58,10 @@ def most_likely(context, vocab_size):
     return int(logits.argmax())
 
 
-def measure(model, job, task):
+def new_context(model, job, num_tokens):
     params = api.llama_context_default_params()
     # No more than needed: a larger context makes llama.cpp slower where flash attention is off.
-    params.n_ctx = (len(task["tokens"]) + task["steps"] + 255) // 256 * 256
+    params.n_ctx = (num_tokens + 255) // 256 * 256
     params.n_batch = BATCH
     params.n_ubatch = job["ubatch"]
     params.n_threads = params.n_threads_batch = job["threads"]
@@ -67,18 +70,51 @@ def measure(model, job, task):
     context = api.llama_init_from_model(model, params)
     if not context:
         fail("llama_init_from_model failed")
+    return context
+
+
+def tokens_of(model, text):
+    """As a prompt begins with it: BOS where the model wants it, control tokens in the text as text."""
+    data = text.encode()
+    ids = (api.llama_token * (len(data) + 8))()
+    count = api.llama_tokenize(api.llama_model_get_vocab(model), data, len(data), ids, len(ids), True, False)
+    if count < 0:
+        fail(f"llama_tokenize returned {count}")
+    return list(ids[:count])
+
+
+def follow(model, job, task):
+    """What llama.cpp finds likely behind each token that another engine has written."""
+    context = new_context(model, job, len(task["tokens"]) + len(task["written"]))
+    vocab_size = api.llama_vocab_n_tokens(api.llama_model_get_vocab(model))
+    decode(context, task["tokens"])
+    places = []
+    for written, asked in zip(task["written"], task["ask"]):
+        logits = numpy.ctypeslib.as_array(api.llama_get_logits_ith(context, -1), (vocab_size,)).astype(numpy.float64)
+        logits -= logits.max()
+        logits -= numpy.log(numpy.exp(logits).sum())
+        best = int(logits.argmax())
+        places.append({"best": [[best, float(logits[best])]], "asked": [float(logits[token]) for token in asked]})
+        decode(context, [written])
+    api.llama_free(context)
+    return places
+
+
+def measure(model, job, task):
+    clock = time.process_time if job.get("cpu_time") else time.perf_counter
+    context = new_context(model, job, len(task["tokens"]) + task["steps"])
     vocab_size = api.llama_vocab_n_tokens(api.llama_model_get_vocab(model))
     result = {"prefill_seconds": [], "decode_seconds": [], "token_ids": []}
     for run in range(-task["warm_up"], task["repeats"]):
         api.llama_memory_clear(api.llama_get_memory(context), True)
-        start = time.perf_counter()
+        start = clock()
         decode(context, task["tokens"])
         ids = [most_likely(context, vocab_size)]
-        first = time.perf_counter()
+        first = clock()
         for _ in range(task["steps"]):
             decode(context, ids[-1:])
             ids.append(most_likely(context, vocab_size))
-        last = time.perf_counter()
+        last = clock()
         if run >= 0:
             result["prefill_seconds"].append(first - start)
             result["decode_seconds"].append(last - first)
@@ -95,7 +131,8 @@ def main():
     api.llama_backend_init()
     result = {}
     if "quantize" in job:
-        quantize(job["quantize"]["from"], job["quantize"]["to"], job["quantize"]["threads"])
+        wanted = job["quantize"]
+        quantize(wanted["from"], wanted["to"], wanted["type"], wanted["threads"])
     else:
         params = api.llama_model_default_params()
         params.use_extra_bufts = job["repack"]  # weights in the layout that the processor's own kernels want
@@ -103,6 +140,8 @@ def main():
         if not model:
             fail(f"cannot load {job['model']}")
         result["system_info"] = api.llama_print_system_info().decode()
+        result["tokens"] = [tokens_of(model, text) for text in job.get("texts", [])]
+        result["greedy"] = [follow(model, job, task) for task in job.get("greedy", [])]
         result["tasks"] = [measure(model, job, task) for task in job["tasks"]]
     with os.fdopen(answer, "w") as out:
         json.dump(result, out)

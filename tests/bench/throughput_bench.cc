@@ -40,12 +40,18 @@ struct Config {
   std::vector<int32_t> decode_contexts = {512, 6000}, decode_steps = {48, 32};
   int32_t batch_requests = 8, batch_context = 512, memory_tokens = 8000;
   int32_t rounds = 5, warm_up = 1;
+  bool cpu_time = false;
 
   bool Has(std::string_view part) const { return std::find(parts.begin(), parts.end(), part) != parts.end(); }
 };
 
 /// When each token came.
 struct TokenTimes final : GenerateObserver {
+  explicit TokenTimes(bool processor_time)
+      : clock(processor_time ? ProcessorSeconds : Now), submitted(clock()) {}
+
+  double (*clock)();
+  double submitted;
   PromptReport report;
   std::vector<double> seconds;  // one per token
   std::vector<int32_t> token_ids;
@@ -54,7 +60,7 @@ struct TokenTimes final : GenerateObserver {
 
   void OnPrompt(const PromptReport& prompt_report) override { report = prompt_report; }
   void OnText(const TextDelta& delta) override {
-    const double now = Now();
+    const double now = clock();
     for (const int32_t token_id : delta.token_ids) {
       seconds.push_back(now);
       token_ids.push_back(token_id);
@@ -69,14 +75,15 @@ struct TokenTimes final : GenerateObserver {
   double last() const { return seconds.back(); }
 };
 
-absl::StatusOr<std::shared_ptr<TokenTimes>> Submit(Engine& engine, const Prompt& prompt, int32_t max_tokens) {
+absl::StatusOr<std::shared_ptr<TokenTimes>> Submit(Engine& engine, const Prompt& prompt, int32_t max_tokens,
+                                                   bool processor_time = false) {
   GenerateRequest request;
   request.prompt = prompt;
   request.blend.reuse = Reuse::kNothing;
   request.blend.store_misses = false;
   request.sampling.max_tokens = max_tokens;
   request.sampling.ignore_eos = true;
-  auto times = std::make_shared<TokenTimes>();
+  auto times = std::make_shared<TokenTimes>(processor_time);
   KVBLEND_RETURN_IF_ERROR(engine.Generate(std::move(request), times).status());
   return times;
 }
@@ -91,8 +98,10 @@ absl::Status Wait(TokenTimes& times, int32_t max_tokens) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::shared_ptr<TokenTimes>> Run(Engine& engine, const Prompt& prompt, int32_t max_tokens) {
-  KVBLEND_ASSIGN_OR_RETURN(std::shared_ptr<TokenTimes> times, Submit(engine, prompt, max_tokens));
+absl::StatusOr<std::shared_ptr<TokenTimes>> Run(Engine& engine, const Prompt& prompt, int32_t max_tokens,
+                                                bool processor_time = false) {
+  KVBLEND_ASSIGN_OR_RETURN(std::shared_ptr<TokenTimes> times,
+                           Submit(engine, prompt, max_tokens, processor_time));
   KVBLEND_RETURN_IF_ERROR(Wait(*times, max_tokens));
   return times;
 }
@@ -281,12 +290,13 @@ class Bench {
   }
 
   absl::Status MeasurePrefill(const Prompt& prompt, Prefill& figure, bool keep) {
-    KVBLEND_ASSIGN_OR_RETURN(const auto times, kvblend::Run(*engine_, prompt, 1));
+    KVBLEND_ASSIGN_OR_RETURN(const auto times, kvblend::Run(*engine_, prompt, 1, config_.cpu_time));
     if (times->report.prompt_tokens != figure.tokens) {
       return absl::InternalError(
           absl::StrCat("the prompt has ", times->report.prompt_tokens, " tokens; expected: ", figure.tokens));
     }
-    const double seconds = times->report.time_to_first_token_seconds;
+    const double seconds =
+        config_.cpu_time ? times->first() - times->submitted : times->report.time_to_first_token_seconds;
     if (!keep) return absl::OkStatus();
     figure.seconds.Add(seconds);
     figure.rate.Add(figure.tokens / seconds);
@@ -294,7 +304,8 @@ class Bench {
   }
 
   absl::Status MeasureDecode(const Prompt& prompt, Decode& figure, bool keep) {
-    KVBLEND_ASSIGN_OR_RETURN(const auto times, kvblend::Run(*engine_, prompt, figure.steps + 1));
+    KVBLEND_ASSIGN_OR_RETURN(const auto times,
+                             kvblend::Run(*engine_, prompt, figure.steps + 1, config_.cpu_time));
     if (!keep) return absl::OkStatus();
     figure.rate.Add(figure.steps / (times->last() - times->first()));
     figure.token_ids = times->token_ids;
@@ -370,11 +381,17 @@ Config ParseArguments(int argc, char** argv) {
       ->check(Count());
   app.add_option("--rounds", config.rounds, "measured rounds (5)")->check(Count());
   app.add_option("--warm-up", config.warm_up, "rounds before them (1)")->check(Count(0));
+  app.add_flag("--cpu-time", config.cpu_time,
+               "of parts prefill and decode, processor time instead: for busy machines; one thread");
   app.add_option("--json", config.json_path,
                  "file for the figures; -: standard output, the table to standard error");
   app.add_option("--write-tokens", config.tokens_path,
                  "measures nothing: writes the token ids of the prompts of --prefill-tokens as JSON");
   app.final_callback([&config] {
+    const bool has_others = config.Has("memory") || config.Has("load") || config.Has("batch");
+    if (config.cpu_time && (config.engine.num_threads != 1 || has_others)) {
+      throw CLI::ValidationError("--cpu-time", "allowed: with --threads 1 --parts prefill,decode");
+    }
     if (config.decode_contexts.size() == config.decode_steps.size()) return;
     throw CLI::ValidationError("--decode-steps", "allowed: as many numbers as --decode-contexts");
   });
@@ -384,7 +401,7 @@ Config ParseArguments(int argc, char** argv) {
 
 absl::Status Main(const Config& config) {
   if (!config.tokens_path.empty()) {
-    return WriteTokens(config.engine.model_path, config.data_path, config.prefill_tokens, config.tokens_path);
+    return WriteTokens(config.engine, config.data_path, config.prefill_tokens, config.tokens_path);
   }
   KVBLEND_ASSIGN_OR_RETURN(ExactPrompts prompts, ExactPrompts::Read(config.data_path));
   Bench bench(config, std::move(prompts));

@@ -28,6 +28,8 @@ class ScriptsTest(unittest.TestCase):
         for script, argument, named in (("deploy/install_dependencies.sh", "--no-such-flag", "--no-such-flag"),
                                         ("deploy/fetch_model.sh", "no-such-model", "'no-such-model'"),
                                         ("deploy/quickstart.sh", "--no-such-flag", "--no-such-flag"),
+                                        ("deploy/quickstart.sh", "--model=no-such-model", "'no-such-model'"),
+                                        ("deploy/quickstart.sh", "--model", "smollm2, gemma3-270m"),
                                         ("deploy/make_correction.sh", "--no-such-flag", "--no-such-flag"),
                                         ("tests/run.sh", "--no-such-flag", "--no-such-flag"),
                                         ("tests/run.sh", "--sanitizers=msan", "'msan'"),

@@ -145,6 +145,15 @@ const std::vector<FormatRow>& Rows() {
        .assistant = {"<|assistant|>\n", "{eos}\n"},
        .answer = "<|assistant|>\n",
        .trimmed = ""},
+      // For models that have learned no conversations: they write on where the question's text ends.
+      {.name = "plain",
+       .start = "",
+       .system_as = SystemAs::kOwnTurn,
+       .system = {"", "\n\n"},
+       .user = {"", ""},
+       .assistant = {"", "\n\n"},
+       .answer = "",
+       .trimmed = ""},
   };
   return rows;
 }

@@ -35,6 +35,9 @@ absl::StatusOr<BenchQuestion> ParseQuestion(const Json& object, size_t index) {
   if (!object.is_object()) return Bad(index, "must be an object with question, answers and ctxs");
   BenchQuestion result;
   KVBLEND_ASSIGN_OR_RETURN(result.question, StringAt(object, "question", index));
+  if (object.contains("cue")) {
+    KVBLEND_ASSIGN_OR_RETURN(result.cue, StringAt(object, "cue", index));
+  }
   const auto answers = object.find("answers");
   if (answers == object.end() || !answers->is_array() || answers->empty()) {
     return Bad(index, "'answers' must be a list of at least one string");
@@ -106,8 +109,8 @@ v1::Prompt MakePrompt(const BenchQuestion& question, int max_passages) {
   for (size_t i = 0; i < count; ++i) {
     prompt.add_chunks(absl::StrCat(question.passages[i].title, "\n", question.passages[i].text, "\n\n"));
   }
-  prompt.set_question(
-      absl::StrCat("Question: ", question.question, "\nAnswer the question with a few words only."));
+  prompt.set_question(absl::StrCat("Question: ", question.question,
+                                   "\nAnswer the question with a few words only.", question.cue));
   return prompt;
 }
 

@@ -7,6 +7,7 @@
 #include "base/status_macros.h"
 #include "engine/api/model_report.h"
 #include "server/cli/command.h"
+#include "server/cli/commands/model_fetch.h"
 
 namespace kvblend::server::cli {
 namespace {
@@ -17,6 +18,7 @@ tokenizer.json.
 
 Examples:
   kvblend model inspect model.gguf
+  kvblend model fetch --list
 )";
 
 constexpr char kInspectExamples[] =
@@ -26,6 +28,7 @@ damaged. The reason stands on standard error.
 
 Examples:
   kvblend model inspect model.gguf --context 8192
+  kvblend model inspect without-a-template.gguf --chat-format plain
   kvblend model inspect ./Qwen2.5-0.5B-Instruct --json | jq '.runs'
 )";
 
@@ -110,7 +113,8 @@ absl::Status RunInspect(const ModelFlags& flags, CommandContext& context) {
 }  // namespace
 
 void AddModelCommand(CLI::App& root, CommandContext& context) {
-  CLI::App* model = root.add_subcommand("model", "Look at a model file or folder, without a server");
+  CLI::App* model =
+      root.add_subcommand("model", "Look at a model file or folder, or fetch one, without a server");
   model->footer(kModelExamples);
   model->require_subcommand(1);
   const auto [inspect, flags] = AddCommand<ModelFlags>(
@@ -127,6 +131,7 @@ void AddModelCommand(CLI::App& root, CommandContext& context) {
       ->capture_default_str()
       ->type_name("NAME");
   inspect.add_flag("--json", flags.json, "One JSON object");
+  AddModelFetchCommand(*model, context);
 }
 
 }  // namespace kvblend::server::cli

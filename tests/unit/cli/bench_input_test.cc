@@ -35,6 +35,16 @@ TEST(DatasetTest, PromptIsTheReferenceOneToTheLetter) {
   EXPECT_EQ(MakePrompt(questions->front(), 99).chunks_size(), 3);
 }
 
+TEST(DatasetTest, ACueEndsThePromptAndMakesAnotherQuestion) {
+  const auto questions = ParseQuestions(R"([
+      {"question": "Who?", "answers": ["She"], "ctxs": [{"title": "T", "text": "One."}]},
+      {"question": "Who?", "cue": "\nAnswer:", "answers": ["She"], "ctxs": [{"title": "T", "text": "One."}]}])");
+  ASSERT_TRUE(questions.ok()) << questions.status();
+  EXPECT_EQ(MakePrompt(questions->back(), 0).question(),
+            "Question: Who?\nAnswer the question with a few words only.\nAnswer:");
+  EXPECT_NE(HashOf(questions->front(), 0), HashOf(questions->back(), 0));
+}
+
 TEST(DatasetTest, ErrorsNameQuestionAndKey) {
   const auto message = [](const char* json) {
     const auto questions = ParseQuestions(json);
@@ -46,6 +56,7 @@ TEST(DatasetTest, ErrorsNameQuestionAndKey) {
   EXPECT_THAT(message("[]"), HasSubstr("at least one question"));
   EXPECT_THAT(message("[7]"), HasSubstr("question 0"));
   EXPECT_THAT(message(R"([{"answers": ["a"], "ctxs": []}])"), HasSubstr("'question'"));
+  EXPECT_THAT(message(R"([{"question": "q", "cue": 1, "answers": ["a"], "ctxs": []}])"), HasSubstr("'cue'"));
   EXPECT_THAT(message(R"([{"question": "q", "answers": [], "ctxs": []}])"), HasSubstr("'answers'"));
   EXPECT_THAT(message(R"([{"question": "q", "answers": [1], "ctxs": []}])"), HasSubstr("'answers'"));
   EXPECT_THAT(message(R"([{"question": "q", "answers": ["a"], "ctxs": []}])"), HasSubstr("'ctxs'"));

@@ -32,6 +32,17 @@ TEST_F(CommandsTest, ModelInspectTellsWhatAModelIs) {
                            HasSubstr("runs          yes")));
 }
 
+TEST_F(CommandsTest, ModelInspectOfAModelWithoutATemplate) {
+  test_support::GgufBuilder builder = test_support::TinyModelBuilder({});
+  builder.RemoveKey("tokenizer.chat_template");
+  const std::string model = File("base.gguf", builder.Build());
+  EXPECT_EQ(Run({"model", "inspect", model}), 1);
+  EXPECT_THAT(Err(), AllOf(HasSubstr("--chat-format"), HasSubstr("plain for a model that has learned none")));
+  EXPECT_EQ(Run({"model", "inspect", model, "--chat-format", "plain", "--json"}), 0) << Err();
+  EXPECT_EQ(OutJson().at(0)["runs"], true);
+  EXPECT_EQ(Run({"model", "inspect", model, "--chat-format", "vicuna"}), 2);
+}
+
 TEST_F(CommandsTest, ModelInspectTellsWhyAModelDoesNotRun) {
   EXPECT_EQ(Run({"model", "inspect", (folder_ / "none.gguf").string()}), 3);
   EXPECT_EQ(Run({"model", "inspect", File("text.gguf", "no model")}), 2);

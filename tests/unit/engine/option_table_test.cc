@@ -65,7 +65,7 @@ TEST(OptionTable, TextsAreHeldToTheirNames) {
           {[](EngineOptions& o) { o.gemm = "fp4"; }, "gemm is 'fp4'; allowed: auto, bf16, f32, int8"},
           {[](EngineOptions& o) { o.chat_format = "vicuna"; },
            "chat-format is 'vicuna'; allowed: auto, chatml, llama2, llama3, mistral, mistral-v3, mistral-tekken, "
-           "mistral-v7, gemma, phi3, granite, harmony, zephyr"},
+           "mistral-v7, gemma, phi3, granite, harmony, zephyr, plain"},
           {[](EngineOptions& o) { o.kv_dtype = "x"; },
            "kv-dtype is 'x'; allowed: auto, bf16, f16, f32, int8"},
           {[](EngineOptions& o) { o.chunk_format = ""; },

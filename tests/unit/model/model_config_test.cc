@@ -179,6 +179,7 @@ TEST(ModelConfigTest, RefusesWhatItDoesNotImplementByName) {
                                                            {"adapter.type", std::string("lora")},
                                                            {"tokenizer.ggml.something_new", 1u},
                                                            {"tokenizer.ggml.add_eos_token", true},
+                                                           {"tokenizer.ggml.add_sep_token", true},
                                                            {"general.type", std::string("adapter")},
                                                            {"general.quantization_version", 1u},
                                                            {"split.count", 2u}};
@@ -269,6 +270,7 @@ TEST(ModelConfigTest, AcceptsSwitchedOffFeaturesAndDescriptions) {
       .SetUint32("general.quantization_version", 2)
       .SetString("quantize.imatrix.file", "calibration.dat")
       .SetBool("tokenizer.ggml.add_eos_token", false)
+      .SetBool("tokenizer.ggml.add_sep_token", false)
       .SetString("tokenizer.chat_template.tool_use", "")
       .SetUint32("split.count", 1);
   const auto config = ReadConfig(builder);
