@@ -12,11 +12,14 @@ if(KVBLEND_BUILD_SERVER)
   find_package(gRPC REQUIRED CONFIG)
   find_program(GRPC_CPP_PLUGIN grpc_cpp_plugin REQUIRED)
   find_package(prometheus-cpp REQUIRED CONFIG)
-  pkg_check_modules(httplib REQUIRED IMPORTED_TARGET cpp-httplib)
+  find_package(Boost REQUIRED)  # headers alone: Asio and Beast
 endif()
 
 if(KVBLEND_BUILD_TESTS)
   find_package(GTest REQUIRED)
+  if(KVBLEND_BUILD_SERVER)
+    pkg_check_modules(httplib REQUIRED IMPORTED_TARGET cpp-httplib)  # the tests' HTTP client
+  endif()
 endif()
 if(KVBLEND_BUILD_BENCHMARKS)
   find_package(benchmark REQUIRED CONFIG)

@@ -26,6 +26,7 @@ readonly BUILD_PACKAGES=(
   libabsl-dev
   libbenchmark-dev
   libboost-context-dev
+  libboost-dev
   libcli11-dev
   libcpp-httplib-dev
   libdnnl-dev
@@ -54,7 +55,6 @@ readonly BUILD_PACKAGES=(
 
 readonly RUNTIME_PACKAGES=(
   libabsl20220623
-  libcpp-httplib0.11
   libdnnl2
   libfmt9
   libgomp1

@@ -128,7 +128,7 @@ model=$(tail -n 1 "$scratch/output")
 ! $correction || logged "Learning a correction (minutes the first time)" ./deploy/make_correction.sh "$model" ${format[@]+"${format[@]}"}
 
 # Free ports for a server that goes away again; the default ones for a server that stays.
-addresses=(--grpc-address 127.0.0.1:0 --http-address 127.0.0.1:0)
+addresses=(--grpc-address 127.0.0.1:0 --http-address 127.0.0.1:0 --api-address 127.0.0.1:0)
 ! $keep_running || addresses=()
 start=$SECONDS
 printf 'Starting the server ... '

@@ -35,6 +35,14 @@ absl::Status CheckAttention(absl::string_view op, const Backend& backend, const 
   return CheckMatrix(op, "q", q, plan.num_rows(), int64_t{spec.num_heads} * pages.head_dim, {kF32});
 }
 
+// What the attention operations read besides pages is not `out`.
+absl::Status CheckAttentionOutput(absl::string_view op, ConstMatrixView q, const AttentionSpec& spec,
+                                  ConstMatrixView out, absl::string_view name) {
+  KVBLEND_RETURN_IF_ERROR(CheckDisjoint(op, q, "q", out, name));
+  if (spec.sinks.data == nullptr) return absl::OkStatus();
+  return CheckDisjoint(op, spec.sinks, "sinks", out, name);
+}
+
 // What writing KV into pages needs, wherever the KV comes from.
 absl::Status CheckScatter(absl::string_view op, const Backend& backend, const BatchPlan& plan,
                           const RopeTable& rope, const KvPagesView& pages) {
@@ -184,6 +192,13 @@ absl::Status Backend::AddScaled(Stream& stream, ConstMatrixView x, float scale, 
   return DoAddScaled(stream, x, scale, out);
 }
 
+absl::Status Backend::SoftCap(Stream& stream, float cap, MatrixView x) {
+  constexpr absl::string_view kOp = "SoftCap";
+  KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "x", x, x.rows, x.cols, {kF32}));
+  KVBLEND_RETURN_IF_ERROR(CheckSoftCap(kOp, "cap", cap));
+  return DoSoftCap(stream, cap, x);
+}
+
 absl::Status Backend::Rope(Stream& stream, const BatchPlan& plan, const RopeTable& rope, int32_t num_heads,
                            MatrixView x) {
   constexpr absl::string_view kOp = "Rope";
@@ -263,7 +278,7 @@ absl::Status Backend::SelectiveAttention(Stream& stream, const BatchPlan& plan, 
   constexpr absl::string_view kOp = "SelectiveAttention";
   KVBLEND_RETURN_IF_ERROR(CheckAttention(kOp, *this, plan, q, spec, pages));
   KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "out", out, q.rows, q.cols, {kF32, compute_dtype()}));
-  KVBLEND_RETURN_IF_ERROR(CheckDisjoint(kOp, q, "q", out));
+  KVBLEND_RETURN_IF_ERROR(CheckAttentionOutput(kOp, q, spec, out, "out"));
   return DoSelectiveAttention(stream, plan, q, spec, pages, out);
 }
 
@@ -272,7 +287,7 @@ absl::Status Backend::AttentionMass(Stream& stream, const BatchPlan& plan, Const
   constexpr absl::string_view kOp = "AttentionMass";
   KVBLEND_RETURN_IF_ERROR(CheckAttention(kOp, *this, plan, q, spec, pages));
   KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "out", out, 1, plan.total_kv_len(), {kF32}));
-  KVBLEND_RETURN_IF_ERROR(CheckDisjoint(kOp, q, "q", out));
+  KVBLEND_RETURN_IF_ERROR(CheckAttentionOutput(kOp, q, spec, out, "out"));
   return DoAttentionMass(stream, plan, q, spec, pages, out);
 }
 
@@ -283,8 +298,8 @@ absl::Status Backend::SelectiveAttentionWithMass(Stream& stream, const BatchPlan
   KVBLEND_RETURN_IF_ERROR(CheckAttention(kOp, *this, plan, q, spec, pages));
   KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "out", out, q.rows, q.cols, {kF32, compute_dtype()}));
   KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "mass", mass, 1, plan.total_kv_len(), {kF32}));
-  KVBLEND_RETURN_IF_ERROR(CheckDisjoint(kOp, q, "q", out));
-  KVBLEND_RETURN_IF_ERROR(CheckDisjoint(kOp, q, "q", mass, "mass"));
+  KVBLEND_RETURN_IF_ERROR(CheckAttentionOutput(kOp, q, spec, out, "out"));
+  KVBLEND_RETURN_IF_ERROR(CheckAttentionOutput(kOp, q, spec, mass, "mass"));
   KVBLEND_RETURN_IF_ERROR(CheckDisjoint(kOp, out, "out", mass, "mass"));
   return DoSelectiveAttentionWithMass(stream, plan, q, spec, pages, out, mass);
 }

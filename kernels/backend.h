@@ -21,6 +21,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -30,6 +31,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "kernels/experts.h"
 #include "kernels/kv_correction.h"
 #include "kernels/kv_section.h"
 #include "kernels/sampling.h"
@@ -67,6 +69,8 @@ class PackedWeights {
   virtual int64_t rows() const = 0;
   virtual int64_t cols() const = 0;
   virtual WeightUsage usage() const = 0;
+  /// Products of up to so many rows give each row the bits that it gets alone; with more, roundings may differ.
+  virtual int64_t rows_as_alone() const { return std::numeric_limits<int64_t>::max(); }
 };
 
 /// Which elements of a head form the pairs that RoPE rotates.
@@ -195,6 +199,9 @@ class Backend {
   /// A backend may keep the source's codes instead of their values; the source is not needed afterwards.
   absl::StatusOr<std::unique_ptr<PackedWeights>> PackWeights(int64_t rows, int64_t cols, WeightUsage usage,
                                                              const WeightSource& source);
+  /// The same for the experts of a layer; row e * rows + r of the source is row r of expert e.
+  absl::StatusOr<std::unique_ptr<PackedExperts>> PackExperts(int32_t num_experts, int64_t rows, int64_t cols,
+                                                             const WeightSource& source);
   absl::StatusOr<std::unique_ptr<RopeTable>> CreateRopeTable(const RopeSpec& spec);
   absl::StatusOr<std::unique_ptr<BatchPlan>> PlanBatch(const BatchSpec& spec);
   absl::StatusOr<std::unique_ptr<KvCorrection>> CreateKvCorrection(const KvCorrectionSpec& spec);
@@ -217,6 +224,28 @@ class Backend {
   absl::Status Linear(Stream& stream, ConstMatrixView x, const PackedWeights& weights, bool accumulate,
                       MatrixView out);
 
+  /// The spec.num_chosen experts with the highest logits of every row, from high to low, and their weights
+  /// (kernels/experts.h). Equal logits: the lower expert; NaN counts as -infinity. Weights are NaN where no logit of the
+  /// row is finite.
+  ///   logits: f32 [n, experts], 1 .. kMaxExperts columns;  experts: [n * num_chosen];  weights: f32 [n, num_chosen]
+  absl::Status ChooseExperts(Stream& stream, ConstMatrixView logits, const RoutingSpec& spec,
+                             IndicesView experts, MatrixView weights);
+
+  /// out[i] = x[i / share] W_e^T with e = experts[i], share = out.rows / x.rows: each row of x, `share` times in a row.
+  /// A result depends on the row, on the expert and on how many rows there are, but not on what the other rows are nor on
+  /// the experts that they go to.
+  ///   x: f32 or compute dtype [r, W.cols], r dividing n;  experts: [n], as ChooseExperts gives them: with any other a
+  ///   backend in host memory answers kInvalidArgument, and one on a device leaves the row as it is;
+  ///   out: f32 [n, W.rows]
+  absl::Status ExpertLinear(Stream& stream, ConstMatrixView x, const PackedExperts& weights,
+                            IndicesView experts, MatrixView out);
+
+  /// out[i] = sum over j of weights[i][j] * x[i * k + j], or out[i] += that when `accumulate`; added one by one, j
+  /// ascending.
+  ///   x: f32 [n * k, d];  weights: f32 [n, k], k at least 1;  out: f32 [n, d]
+  absl::Status SumExperts(Stream& stream, ConstMatrixView x, ConstMatrixView weights, bool accumulate,
+                          MatrixView out);
+
   /// out = activation(gate) * up.
   ///   gate, up: f32 [n, d];  out: f32 or compute dtype [n, d]; out may be gate or up when f32
   absl::Status GatedActivation(Stream& stream, Activation activation, ConstMatrixView gate,
@@ -225,6 +254,10 @@ class Backend {
   /// out[i] += scale * x[i], or scale * x[0] where x is one row: a bias.
   ///   out: f32 [n, d];  x: f32 [n, d] or [1, d]
   absl::Status AddScaled(Stream& stream, ConstMatrixView x, float scale, MatrixView out);
+
+  /// x[i] = cap * tanh(x[i] / cap), in place: logits as Gemma 2 bounds them.
+  ///   cap: above 0;  x: f32 [n, d]
+  absl::Status SoftCap(Stream& stream, float cap, MatrixView x);
 
   /// Rotates every head of row i to position plan.positions[i], in place.
   ///   x: f32 [plan.num_rows, num_heads * rope.head_dim]
@@ -270,8 +303,9 @@ class Backend {
                                   const AttentionSpec& spec, KvPagesView pages, MatrixView out);
 
   /// The attention that the rows of each sequence pay to each cached position:
-  /// out[j] = sum over rows i of the mean over heads of softmax(q_i k^T * spec.scale)[j], masked as in
-  /// SelectiveAttention.
+  /// out[j] = sum over rows i of the mean over heads of the probability that row i gives key j in
+  /// SelectiveAttention: of softmax(q_i k^T * spec.scale)[j] with its mask, its soft cap and its sinks, which leave
+  /// less than 1 for the keys of a row.
   ///   q: as there;  out: f32 [1, plan.total_kv_len], sequences one after the other
   absl::Status AttentionMass(Stream& stream, const BatchPlan& plan, ConstMatrixView q,
                              const AttentionSpec& spec, KvPagesView pages, MatrixView out);
@@ -317,15 +351,24 @@ class Backend {
   virtual absl::StatusOr<std::unique_ptr<PackedWeights>> DoPackWeights(int64_t rows, int64_t cols,
                                                                        WeightUsage usage,
                                                                        const WeightSource& source) = 0;
+  virtual absl::StatusOr<std::unique_ptr<PackedExperts>> DoPackExperts(int32_t num_experts, int64_t rows,
+                                                                       int64_t cols,
+                                                                       const WeightSource& source) = 0;
   virtual absl::StatusOr<std::unique_ptr<RopeTable>> DoCreateRopeTable(const RopeSpec& spec) = 0;
   virtual absl::StatusOr<std::unique_ptr<BatchPlan>> DoPlanBatch(const BatchSpec& spec) = 0;
   virtual absl::Status DoEmbed(Stream&, const PackedWeights&, absl::Span<const int32_t>, float,
                                MatrixView) = 0;
   virtual absl::Status DoRmsNorm(Stream&, ConstMatrixView, ConstMatrixView, float, MatrixView) = 0;
   virtual absl::Status DoLinear(Stream&, ConstMatrixView, const PackedWeights&, bool, MatrixView) = 0;
+  virtual absl::Status DoChooseExperts(Stream&, ConstMatrixView, const RoutingSpec&, IndicesView,
+                                       MatrixView) = 0;
+  virtual absl::Status DoExpertLinear(Stream&, ConstMatrixView, const PackedExperts&, IndicesView,
+                                      MatrixView) = 0;
+  virtual absl::Status DoSumExperts(Stream&, ConstMatrixView, ConstMatrixView, bool, MatrixView) = 0;
   virtual absl::Status DoGatedActivation(Stream&, Activation, ConstMatrixView, ConstMatrixView,
                                          MatrixView) = 0;
   virtual absl::Status DoAddScaled(Stream&, ConstMatrixView, float, MatrixView) = 0;
+  virtual absl::Status DoSoftCap(Stream&, float, MatrixView) = 0;
   virtual absl::Status DoRope(Stream&, const BatchPlan&, const RopeTable&, int32_t, MatrixView) = 0;
   virtual absl::Status DoKvScatter(Stream&, const BatchPlan&, const RopeTable&, ConstMatrixView,
                                    ConstMatrixView, KvPagesView) = 0;

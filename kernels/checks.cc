@@ -245,6 +245,12 @@ absl::Status CheckPlanFitsRope(absl::string_view op, const BatchPlan& plan, cons
   return absl::OkStatus();
 }
 
+absl::Status CheckSoftCap(absl::string_view op, absl::string_view what, float cap) {
+  constexpr float kSmallest = 1e-3f;
+  if (std::isfinite(cap) && cap >= kSmallest) return absl::OkStatus();
+  return Invalid(op, what, " is ", cap, "; allowed: finite numbers of at least ", kSmallest);
+}
+
 absl::Status CheckAttentionSpec(absl::string_view op, const AttentionSpec& spec, KvPagesView pages) {
   if (spec.num_heads <= 0 || spec.num_heads % pages.num_kv_heads != 0) {
     return Invalid(op, "num_heads is ", spec.num_heads,
@@ -253,6 +259,13 @@ absl::Status CheckAttentionSpec(absl::string_view op, const AttentionSpec& spec,
   if (!std::isfinite(spec.scale)) return Invalid(op, "scale is ", spec.scale, "; allowed: finite numbers");
   if (spec.sliding_window < 0) {
     return Invalid(op, "sliding_window is ", spec.sliding_window, "; allowed: at least 0");
+  }
+  if (spec.logit_soft_cap != 0) {
+    if (absl::Status status = CheckSoftCap(op, "logit_soft_cap", spec.logit_soft_cap); !status.ok())
+      return status;
+  }
+  if (spec.sinks.data != nullptr) {
+    return CheckMatrix(op, "sinks", spec.sinks, 1, spec.num_heads, {DataType::kF32});
   }
   return absl::OkStatus();
 }

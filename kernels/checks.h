@@ -1,5 +1,5 @@
 // Checks shared by the entries in kernels/backend.cc. Every message names the operation, the value and what
-// is allowed. All functions are thread-safe and touch no tensor memory.
+// is allowed. All functions are thread-safe and, but for CheckExpertNumbers, touch no tensor memory.
 #pragma once
 
 #include <cstddef>
@@ -61,10 +61,14 @@ absl::Status CheckSamplingSpec(absl::string_view op, size_t index, const Samplin
 absl::Status CheckPages(absl::string_view op, KvPagesView pages, bool int8, PageLayout best);
 absl::Status CheckPlanFitsPages(absl::string_view op, const BatchPlan& plan, KvPagesView pages);
 absl::Status CheckPlanFitsRope(absl::string_view op, const BatchPlan& plan, const RopeTable& rope);
+/// A number whose inverse is finite too, whatever scores are divided by it.
+absl::Status CheckSoftCap(absl::string_view op, absl::string_view what, float cap);
 absl::Status CheckAttentionSpec(absl::string_view op, const AttentionSpec& spec, KvPagesView pages);
 absl::Status CheckBatchSpec(const BatchSpec& spec);
 absl::Status CheckRopeSpec(const RopeSpec& spec);
 absl::Status CheckWeightShape(int64_t rows, int64_t cols);
+/// Of backends whose memory is the host's: ExpertLinear's experts, each in 0 .. num_experts - 1.
+absl::Status CheckExpertNumbers(IndicesView experts, int32_t num_experts);
 absl::Status CheckKvCorrectionSpec(const KvCorrectionSpec& spec);
 
 }  // namespace kvblend::kernels

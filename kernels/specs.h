@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "kernels/tensor.h"
+
 namespace kvblend::kernels {
 
 /// What GatedActivation makes of the gate.
@@ -16,6 +18,12 @@ struct AttentionSpec {
   int32_t num_heads = 0;       // query heads; a multiple of the pages' num_kv_heads
   float scale = 1;             // of scores before the softmax, usually 1 / sqrt(head_dim)
   int32_t sliding_window = 0;  // a row at position q sees keys k with q - k < sliding_window; 0: all k <= q
+  /// Scores, scaled, become cap * tanh(score / cap) ahead of the softmax (Gemma 2, arXiv:2408.00118, section 2);
+  /// 0: they stay as they are.
+  float logit_soft_cap = 0;
+  /// f32 [1, num_heads] in the backend's memory: a score for each query head, neither scaled nor capped, that joins the
+  /// denominator of its softmax and has no value (gpt-oss, arXiv:2508.10925). Without data there are none.
+  ConstMatrixView sinks = {};
 
   /// The keys that a row at `position` sees are [FirstVisible(position), position].
   int32_t FirstVisible(int32_t position) const {

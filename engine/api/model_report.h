@@ -35,6 +35,7 @@ struct ModelReport {
   std::vector<TensorTypeReport> types;  // most bytes first
   std::string tokenizer;                // "gpt2 (smollm)", "tokenizer.json"; empty: none
   bool has_chat_template = false;
+  std::string chat_format;  // its name, "template" where it has none; empty: none can be used
 
   int64_t weight_bytes = 0;        // in the memory of the CPU backend, about
   int64_t kv_bytes_per_token = 0;  // 16-bit pages, all layers
@@ -45,8 +46,8 @@ struct ModelReport {
 };
 
 /// Looks at the model file or folder at `path`. Memory is computed for a context of `context_tokens`; 0: the model's
-/// own. `chat_format` is that of EngineOptions, with which it would run. kNotFound, kInvalidArgument, kDataLoss or kUnimplemented where it cannot be read at all.
+/// own. `chat_format` is what a server would be given (EngineOptions). kNotFound, kInvalidArgument, kDataLoss or kUnimplemented where it cannot be read at all.
 absl::StatusOr<ModelReport> InspectModel(const std::string& path, int64_t context_tokens,
-                                         const std::string& chat_format);
+                                         const std::string& chat_format = "auto");
 
 }  // namespace kvblend

@@ -69,6 +69,7 @@ struct EngineOptions {
       0;  // what answers' tokens may be apart while prompts are prefilled; 0: 2.5 times a
           // step of decoding
   int32_t max_batch_size = 8;    // answers decoded together
+  int32_t max_draft_tokens = 7;  // of an answer guessed per step, where that is faster; 0: none
   int64_t max_batch_tokens = 0;  // their KV, each with all that may still come; at least max_context_tokens;
                                  // 0: four times that
   int64_t chunk_store_bytes = int64_t{4} << 30;

@@ -25,6 +25,7 @@ struct EngineInfo {
   std::string device_name;        // what it calls itself
   std::string device_reason;      // why it was chosen
   std::string backend;            // one line for people
+  std::string chat_format;        // its name; "template": the model's own, which has none
   std::string kv_dtype;           // of pages
   std::string chunk_format;       // of stored chunks
   int64_t chunk_bytes_per_token = 0;
@@ -125,10 +126,12 @@ struct DeviceMemoryStats {
 struct EngineStats {
   int32_t requests_waiting = 0;
   int32_t requests_running = 0;
-  int32_t sequences_decoding = 0;  // those of the running whose answers get a token per step
-  int64_t decode_steps = 0;        // since start
-  int64_t decoded_tokens = 0;      // since start, by those steps
-  int32_t background_waiting = 0;  // chunk computations behind responses
+  int32_t sequences_decoding = 0;     // those of the running whose answers get a token per step
+  int64_t decode_steps = 0;           // since start
+  int64_t decoded_tokens = 0;         // since start, by those steps
+  int64_t drafted_tokens = 0;         // since start: guessed, and run to see whether they are right
+  int64_t accepted_draft_tokens = 0;  // those that were: steps that were saved
+  int32_t background_waiting = 0;     // chunk computations behind responses
   int32_t pages_used = 0;
   int32_t pages_total = 0;
   int64_t background_chunks_stored = 0;            // since start

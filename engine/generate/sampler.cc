@@ -47,11 +47,21 @@ void Sampler::Accept(int32_t token_id) {
   accepted_.push_back(token_id);
 }
 
-kernels::SamplingSpec Sampler::Next() {
+kernels::SamplingSpec Sampler::Peek(int32_t index) {
   kernels::SamplingSpec spec = spec_;
   spec.penalised = accepted_;
+  if (spec.temperature == 0) return spec;
   // 53 random bits: a double in [0, 1).
-  if (spec.temperature != 0) spec.uniform = static_cast<double>(random_() >> 11) * 0x1p-53;
+  while (static_cast<int32_t>(drawn_.size()) <= index) {
+    drawn_.push_back(static_cast<double>(random_() >> 11) * 0x1p-53);
+  }
+  spec.uniform = drawn_[index];
+  return spec;
+}
+
+kernels::SamplingSpec Sampler::Next() {
+  const kernels::SamplingSpec spec = Peek(0);
+  if (!drawn_.empty()) drawn_.pop_front();
   return spec;
 }
 

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <random>
 #include <vector>
 
@@ -42,6 +43,12 @@ class Sampler {
   /// Accept.
   kernels::SamplingSpec Next();
 
+  /// What the (index + 1)-th call of Next from now on will give, whatever tokens are accepted until then.
+  /// REQUIRES: index == 0, or can_look_ahead()
+  kernels::SamplingSpec Peek(int32_t index);
+  /// Without a repetition penalty no token has a say in how later ones are chosen.
+  bool can_look_ahead() const { return is_accepted_.empty(); }
+
   /// What came of Next(). kInternal when a logit is not finite.
   absl::StatusOr<Sampled> Describe(const kernels::SampledToken& sampled) const;
 
@@ -63,6 +70,7 @@ class Sampler {
   int32_t vocab_size_;
   uint64_t seed_;
   std::mt19937_64 random_;
+  std::deque<double> drawn_;       // from it, and not used yet
   std::vector<bool> is_accepted_;  // [vocab_size]; empty without a penalty
   std::vector<int32_t> accepted_;  // each token once
 };

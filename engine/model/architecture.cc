@@ -9,16 +9,29 @@ using kernels::Activation;
 using kernels::RopeLayout;
 
 constexpr std::array kArchitectures = {
-    // Llama 1 to 3.3, Mistral, TinyLlama, SmolLM 1 and 2, and what else has their shape.
+    // Llama 1 to 3.3, Mistral, TinyLlama, SmolLM 1 and 2, and what else has their shape; with experts: Mixtral.
     Architecture{.name = "llama",
                  .rope_layout = RopeLayout::kInterleaved,
                  .qkv_bias = Presence::kOptional,
                  .output_bias = Presence::kOptional,
+                 .experts = Presence::kOptional,
                  .windowed_layers = WindowedLayers::kAll},
     Architecture{.name = "smollm3", .rope_layout = RopeLayout::kInterleaved, .unrotated_layer_period = 4},
     // Qwen 2 and 2.5.
     Architecture{.name = "qwen2", .qkv_bias = Presence::kAlways},
     Architecture{.name = "qwen3", .qk_norm = true},
+    // The 27B model has 46 layers. Files of its first weeks state neither caps nor window.
+    Architecture{.name = "gemma2",
+                 .activation = Activation::kGeluTanh,
+                 .post_norms = true,
+                 .embedding_times_root = true,
+                 .attention_soft_cap = 50,
+                 .logit_soft_cap = 30,
+                 .windowed_layers = WindowedLayers::kAllButEveryNth,
+                 .window_period = 2,
+                 .default_window = 4096,
+                 .num_layers_scaled_by_width = 46},
+    Architecture{.name = "qwen3moe", .qk_norm = true, .experts = Presence::kAlways},
     // The 27B model has 62 layers.
     Architecture{.name = "gemma3",
                  .activation = Activation::kGeluTanh,

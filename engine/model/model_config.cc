@@ -1,5 +1,6 @@
 #include "engine/model/model_config.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string_view>
 #include <utility>
@@ -19,6 +20,7 @@ constexpr int64_t kMaxDim = 1 << 20;
 constexpr int64_t kMaxVocab = 1 << 24;
 constexpr int64_t kMaxContext = 1 << 24;
 constexpr double kMaxScale = 1e6;
+constexpr double kMinSoftCap = 1e-3;  // kernels::Backend takes none below
 
 absl::Status RefuseConfig(const GgufFile& file, std::string_view what) {
   return absl::InvalidArgumentError(Concat(file.name(), ": ", what));
@@ -44,6 +46,31 @@ void ReadDimensions(KeyReader& keys, ModelConfig& config) {
   config.context_length = keys.Integer("context_length", 1, kMaxContext);
   config.rms_epsilon = static_cast<float>(keys.Float("attention.layer_norm_rms_epsilon", 0, 1));
   config.rope_freq_base = static_cast<float>(keys.FloatOr("rope.freq_base", 0, 1e12, 10000));
+}
+
+// How many experts, and which of the feed-forward lengths is theirs.
+absl::Status ReadExperts(const GgufFile& file, KeyReader& keys, ModelConfig& config) {
+  const Architecture& architecture = *config.architecture;
+  if (architecture.experts == Presence::kNever) return absl::OkStatus();
+  const bool always = architecture.experts == Presence::kAlways;
+  config.num_experts = always ? keys.Integer("expert_count", 1, kernels::kMaxExperts)
+                              : keys.IntegerOr("expert_count", 0, kernels::kMaxExperts, 0);
+  KVBLEND_RETURN_IF_ERROR(keys.status());
+  if (config.num_experts == 0) {
+    // Whatever else is said of experts must be as if nothing were.
+    keys.IntegerOr("expert_used_count", 0, 0, 0);
+    keys.IntegerOr("expert_feed_forward_length", 0, 0, 0);
+    return keys.status();
+  }
+  config.num_used_experts =
+      keys.Integer("expert_used_count", 1, std::min(config.num_experts, kernels::kMaxChosenExperts));
+  config.ffn_dim = keys.IntegerOr("expert_feed_forward_length", 1, kMaxDim, config.ffn_dim);
+  KVBLEND_RETURN_IF_ERROR(keys.status());
+  config.renormalises_experts = architecture.renormalises_experts;
+  if (keys.Has("expert_weights_norm")) {
+    KVBLEND_ASSIGN_OR_RETURN(config.renormalises_experts, file.GetBool(keys.Key("expert_weights_norm")));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status ReadHeadDim(const GgufFile& file, KeyReader& keys, ModelConfig& config, RopeShape& shape) {
@@ -98,12 +125,36 @@ absl::Status ReadScales(KeyReader& keys, ModelConfig& config) {
   return keys.status();
 }
 
+// 0, which is no cap, or one that backends take.
+absl::Status ReadSoftCap(const GgufFile& file, KeyReader& keys, std::string_view key, float fallback,
+                         float& cap) {
+  cap = fallback;
+  if (!keys.Has(key)) return absl::OkStatus();
+  KVBLEND_ASSIGN_OR_RETURN(const double value, file.GetFloat(keys.Key(key)));
+  if (value != 0 && !(value >= kMinSoftCap && value <= kMaxScale)) {
+    return RefuseConfig(file, Concat("key '", keys.Key(key), "' is ", value, "; allowed: 0 (none), ",
+                                     kMinSoftCap, " to ", kMaxScale));
+  }
+  cap = static_cast<float>(value);
+  return absl::OkStatus();
+}
+
+absl::Status ReadSoftCaps(const GgufFile& file, KeyReader& keys, ModelConfig& config) {
+  const Architecture& architecture = *config.architecture;
+  if (!architecture.has_soft_caps()) return absl::OkStatus();
+  KVBLEND_RETURN_IF_ERROR(ReadSoftCap(file, keys, "attn_logit_softcapping", architecture.attention_soft_cap,
+                                      config.attention_soft_cap));
+  return ReadSoftCap(file, keys, "final_logit_softcapping", architecture.logit_soft_cap,
+                     config.logit_soft_cap);
+}
+
 // Which layers see all tokens, and how each rotates.
 absl::Status ReadLayers(const GgufFile& file, KeyReader& keys, const RopeShape& shape, ModelConfig& config) {
   const Architecture& architecture = *config.architecture;
   KVBLEND_ASSIGN_OR_RETURN(RopeConfig rope, ReadRopeConfig(file, architecture, shape));
   config.ropes.push_back(std::move(rope));
-  const int32_t window = keys.IntegerOr("attention.sliding_window", 0, kMaxContext, 0);
+  const int32_t window =
+      keys.IntegerOr("attention.sliding_window", 0, kMaxContext, architecture.default_window);
   KVBLEND_RETURN_IF_ERROR(keys.status());
   int32_t windowed_rope = 0, no_rope = 0;
   if (architecture.windowed_rope_freq_base > 0) {
@@ -166,9 +217,11 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const GgufFile& file) {
   KeyReader keys(file, std::string(config.architecture->name) + ".");
   ReadDimensions(keys, config);
   KVBLEND_RETURN_IF_ERROR(keys.status());
+  KVBLEND_RETURN_IF_ERROR(ReadExperts(file, keys, config));
   RopeShape shape;
   KVBLEND_RETURN_IF_ERROR(ReadHeadDim(file, keys, config, shape));
   KVBLEND_RETURN_IF_ERROR(ReadScales(keys, config));
+  KVBLEND_RETURN_IF_ERROR(ReadSoftCaps(file, keys, config));
   KVBLEND_RETURN_IF_ERROR(ReadVocabulary(file, keys, config));
   config.tied_output = file.FindTensor("output.weight") == nullptr;
   const auto has = [&](Presence presence, std::string_view tensor) {

@@ -30,9 +30,12 @@ struct ModelConfig {
   int32_t num_layers = 0;
   int32_t hidden_dim = 0;
   int32_t num_heads = 0;
-  int32_t num_kv_heads = 0;  // divides num_heads
-  int32_t head_dim = 0;      // even
-  int32_t ffn_dim = 0;
+  int32_t num_kv_heads = 0;           // divides num_heads
+  int32_t head_dim = 0;               // even
+  int32_t ffn_dim = 0;                // of the MLP or, in a mixture, of each expert
+  int32_t num_experts = 0;            // of each layer; 0: an MLP
+  int32_t num_used_experts = 0;       // per token; 1 to num_experts where there are any
+  bool renormalises_experts = false;  // as of kernels::RoutingSpec
   int32_t vocab_size = 0;
   int32_t context_length = 0;  // tokens; LoadModelWeights sizes the RoPE tables by it, so lower it before
   float rms_epsilon = 0;
@@ -41,13 +44,18 @@ struct ModelConfig {
   std::vector<int32_t> rotation_order;  // of the rows of each head of Q and K; empty: as in the file
   std::vector<LayerConfig> layers;
   float embedding_scale = 1;
-  float residual_scale = 1;   // of what attention and the MLP add to the residual stream
-  float attention_scale = 1;  // of attention's scores
-  float logit_scale = 1;      // logits are multiplied by it
+  float residual_scale = 1;      // of what attention and the MLP add to the residual stream
+  float attention_scale = 1;     // of attention's scores
+  float logit_scale = 1;         // logits are multiplied by it
+  float attention_soft_cap = 0;  // of attention's scores, as of kernels::AttentionSpec; 0: none
+  float logit_soft_cap = 0;      // of the logits, likewise
   bool has_output_bias = false;
   bool has_qkv_bias = false;
   bool tied_output = false;   // the output layer is the token embedding
   std::string chat_template;  // Jinja source from the file; may be empty
+
+  /// Of the MLP or of all experts that a token uses: what its products cost.
+  int64_t used_ffn_dim() const { return int64_t{ffn_dim} * (num_experts > 0 ? num_used_experts : 1); }
 };
 
 /// kInvalidArgument, kDataLoss or kUnimplemented naming the file and the key or tensor.
@@ -55,7 +63,7 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const GgufFile& file);
 
 /// The tokenizer of a file, as Tokenizer::Create takes it. Checks that ids are below the number of tokens, tokens are
 /// distinct and valid UTF-8, and merges are well-formed. kUnimplemented naming the kind of tokenizer for others than
-/// byte-level BPE ("gpt2") and SentencePiece's BPE ("llama").
+/// byte-level BPE ("gpt2"), SentencePiece's BPE ("llama") and its unigram models ("t5").
 absl::StatusOr<text::TokenizerSpec> ReadTokenizerSpec(const GgufFile& file);
 
 }  // namespace kvblend::model

@@ -40,6 +40,10 @@ constexpr std::array<std::string_view, 5> kHarmlessKeys = {
     "rope.scaling.yarn_beta_slow",
 };
 
+// Read where the architecture can have experts.
+constexpr std::array<std::string_view, 4> kExpertKeys = {"expert_count", "expert_feed_forward_length",
+                                                         "expert_used_count", "expert_weights_norm"};
+
 constexpr std::array<std::string_view, 3> kHarmlessTokenizerKeys = {
     "tokenizer.chat_template",     // read
     "tokenizer.chat_templates",    // names of further templates
@@ -50,9 +54,12 @@ constexpr std::array<std::string_view, 3> kHarmlessTokenizerKeys = {
 constexpr std::array<std::string_view, 4> kScaleKeys = {"attention.scale", "embedding_scale", "logit_scale",
                                                         "residual_scale"};
 
+constexpr std::array<std::string_view, 2> kSoftCapKeys = {"attn_logit_softcapping",
+                                                          "final_logit_softcapping"};
+
 // Keys of the tokenizer that are read, or only matter to kinds of tokenizers that do not have them, or name tokens
 // that kvblend neither inserts nor treats as an end of text.
-constexpr std::array<std::string_view, 28> kTokenizerKeys = {
+constexpr std::array<std::string_view, 29> kTokenizerKeys = {
     "add_bos_token",
     "add_space_prefix",
     "bos_token_id",
@@ -72,6 +79,7 @@ constexpr std::array<std::string_view, 28> kTokenizerKeys = {
     "model",
     "padding_token_id",
     "pre",
+    "precompiled_charsmap",
     "prefix_token_id",
     "remove_extra_whitespaces",
     "scores",
@@ -88,13 +96,19 @@ struct Switch {
   std::string_view key;
   double off;
 };
-constexpr std::array<Switch, 7> kModelSwitches = {{
+constexpr std::array<Switch, 13> kModelSwitches = {{
     {"attention.causal", 1},
     {"attention.clamp_kqv", 0},
     {"attention.max_alibi_bias", 0},
     {"expert_count", 0},
     {"expert_used_count", 0},
+    {"expert_gating_func", 1},  // GGUF's number for a softmax
+    {"expert_group_count", 0},
+    {"expert_group_used_count", 0},
     {"expert_shared_count", 0},
+    {"expert_shared_feed_forward_length", 0},
+    {"expert_weights_scale", 1},
+    {"leading_dense_block_count", 0},
     {"use_parallel_residual", 0},
 }};
 constexpr Switch kNoWindow = {"attention.sliding_window", 0};
@@ -152,6 +166,8 @@ absl::Status CheckModelKey(const GgufFile& file, const Architecture& architectur
   }
   if (Contains(kReadKeys, key) || Contains(kHarmlessKeys, key)) return absl::OkStatus();
   if (architecture.reads_scales && Contains(kScaleKeys, key)) return absl::OkStatus();
+  if (architecture.has_soft_caps() && Contains(kSoftCapKeys, key)) return absl::OkStatus();
+  if (architecture.experts != Presence::kNever && Contains(kExpertKeys, key)) return absl::OkStatus();
   if (key == kNoWindow.key && architecture.windowed_layers != WindowedLayers::kNone) return absl::OkStatus();
   absl::Status status;
   if (IsSwitch(file, entry, key, kNoWindow, status)) return status;

@@ -1,4 +1,6 @@
 // ReadTokenizerSpec: the tokenizer.ggml.* part of a model file.
+#include <algorithm>
+#include <limits>
 #include <string_view>
 #include <utility>
 
@@ -127,6 +129,37 @@ absl::Status ReadSentencePiece(const GgufFile& file, text::TokenizerSpec& spec) 
   return ReadBool(file, "tokenizer.ggml.remove_extra_whitespaces", spec.remove_extra_whitespaces);
 }
 
+// The same values mean another model. SentencePiece takes the least probable of the normal pieces for what is unknown,
+// less a penalty.
+absl::Status MakeUnigram(const GgufFile& file, text::TokenizerSpec& spec) {
+  constexpr float kUnknownPenalty = 10;
+  constexpr std::string_view kMapKey = "tokenizer.ggml.precompiled_charsmap";
+  if (const GgufEntry* map = file.FindEntry(kMapKey); map != nullptr) {
+    const auto* array = std::get_if<GgufArray>(&map->value);
+    if (array == nullptr || array->count != 0) {
+      return absl::UnimplementedError(
+          Concat(file.name(), ": key '", kMapKey, "' normalizes text; implemented: an empty array"));
+    }
+  }
+  spec.model = text::TokenizerModel::kUnigram;
+  spec.unigram_precision = text::UnigramModel::Precision::kSingle;
+  spec.unigram_scores.assign(spec.scores.begin(), spec.scores.end());
+  spec.scores.clear();
+  float lowest = std::numeric_limits<float>::max();
+  int num_bytes = 0;
+  for (size_t id = 0; id < spec.tokens.size(); ++id) {
+    const int32_t type = spec.token_types.empty() ? text::kGgufNormal : spec.token_types[id];
+    if (type == text::kGgufNormal) lowest = std::min(lowest, static_cast<float>(spec.unigram_scores[id]));
+    if (type == text::kGgufByte) ++num_bytes;
+  }
+  if (num_bytes != 0 && num_bytes != 256) {
+    return Refuse(file, Concat("key 'tokenizer.ggml.token_type' says that ", num_bytes,
+                               " tokens are bytes; allowed: none, or all 256"));
+  }
+  spec.unigram_unknown_score = lowest - kUnknownPenalty;
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<text::TokenizerSpec> ReadTokenizerSpec(const GgufFile& file) {
@@ -140,14 +173,19 @@ absl::StatusOr<text::TokenizerSpec> ReadTokenizerSpec(const GgufFile& file) {
     return spec;
   }
   KVBLEND_ASSIGN_OR_RETURN(const auto model, file.GetString(kModelKey));
-  if (model != "gpt2" && model != "llama") {
+  if (model != "gpt2" && model != "llama" && model != "t5") {
     return absl::UnimplementedError(
         Concat(file.name(), ": key 'tokenizer.ggml.model' is '", model,
-               "'; implemented: 'gpt2' (byte-level BPE), 'llama' (SentencePiece)"));
+               "'; implemented: 'gpt2' (byte-level BPE), 'llama' (SentencePiece's BPE), 't5' (unigram)"));
   }
   KVBLEND_RETURN_IF_ERROR(ReadTokens(file, spec));
   KVBLEND_RETURN_IF_ERROR(ReadTokenTypes(file, spec));
-  KVBLEND_RETURN_IF_ERROR(model == "gpt2" ? ReadByteLevel(file, spec) : ReadSentencePiece(file, spec));
+  if (model == "gpt2") {
+    KVBLEND_RETURN_IF_ERROR(ReadByteLevel(file, spec));
+  } else {
+    KVBLEND_RETURN_IF_ERROR(ReadSentencePiece(file, spec));
+    if (model == "t5") KVBLEND_RETURN_IF_ERROR(MakeUnigram(file, spec));
+  }
   KVBLEND_RETURN_IF_ERROR(ReadIds(file, spec));
   KVBLEND_RETURN_IF_ERROR(ReadBool(file, "tokenizer.ggml.add_bos_token", spec.add_bos));
   return spec;

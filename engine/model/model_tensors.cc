@@ -8,7 +8,8 @@
 namespace kvblend::model {
 namespace {
 
-std::string ExpectedShape(int64_t rows, int64_t cols) {
+std::string ExpectedShape(int64_t rows, int64_t cols, int64_t experts) {
+  if (experts > 0) return Concat("[", cols, ", ", rows, ", ", experts, "]");
   return rows == 1 ? Concat("[", cols, "]") : Concat("[", cols, ", ", rows, "]");
 }
 
@@ -17,16 +18,19 @@ std::string ExpectedShape(int64_t rows, int64_t cols) {
 std::string LayerTensorName(int32_t layer, std::string_view part) { return Concat("blk.", layer, ".", part); }
 
 absl::StatusOr<const GgufTensor*> RequireTensor(const GgufFile& file, std::string_view name, int64_t rows,
-                                                int64_t cols) {
+                                                int64_t cols, int64_t experts) {
   const GgufTensor* tensor = file.FindTensor(name);
   if (tensor == nullptr) {
-    return absl::InvalidArgumentError(
-        Concat(file.name(), ": tensor '", name, "' is missing; expected shape ", ExpectedShape(rows, cols)));
+    return absl::InvalidArgumentError(Concat(file.name(), ": tensor '", name, "' is missing; expected shape ",
+                                             ExpectedShape(rows, cols, experts)));
   }
-  if (tensor->dims.size() > 2 || tensor->cols() != cols || tensor->rows() != rows) {
-    return absl::InvalidArgumentError(Concat(file.name(), ": tensor '", name, "' has shape ",
-                                             tensor->ShapeString(), "; allowed: ", ExpectedShape(rows, cols),
-                                             " (row length first)"));
+  const bool fits = experts > 0
+                        ? tensor->dims.size() == 3 && tensor->dims[1] == rows && tensor->dims[2] == experts
+                        : tensor->dims.size() <= 2 && tensor->rows() == rows;
+  if (!fits || tensor->cols() != cols) {
+    return absl::InvalidArgumentError(
+        Concat(file.name(), ": tensor '", name, "' has shape ", tensor->ShapeString(),
+               "; allowed: ", ExpectedShape(rows, cols, experts), " (row length first)"));
   }
   return tensor;
 }
@@ -35,8 +39,8 @@ absl::Status CheckTensors(const GgufFile& file, const ModelConfig& config) {
   const Architecture& architecture = *config.architecture;
   absl::flat_hash_set<std::string> expected;
   absl::Status status;
-  const auto expect = [&](std::string name, int64_t rows, int64_t cols) {
-    if (status.ok()) status = RequireTensor(file, name, rows, cols).status();
+  const auto expect = [&](std::string name, int64_t rows, int64_t cols, int64_t experts = 0) {
+    if (status.ok()) status = RequireTensor(file, name, rows, cols, experts).status();
     expected.insert(std::move(name));
   };
   const int64_t hidden = config.hidden_dim, head_dim = config.head_dim, ffn = config.ffn_dim;
@@ -49,19 +53,16 @@ absl::Status CheckTensors(const GgufFile& file, const ModelConfig& config) {
   if (architecture.reads_long_rope)
     expected.insert({"rope_factors_long.weight", "rope_factors_short.weight"});
   for (int32_t layer = 0; layer < config.num_layers && status.ok(); ++layer) {
-    const auto part = [&](std::string_view name, int64_t rows, int64_t cols) {
-      expect(LayerTensorName(layer, name), rows, cols);
+    const auto part = [&](std::string_view name, int64_t rows, int64_t cols, int64_t experts = 0) {
+      expect(LayerTensorName(layer, name), rows, cols, experts);
     };
     part("attn_norm.weight", 1, hidden);
     if (architecture.fused_tensors) {
       part("attn_qkv.weight", query_dim + 2 * kv_dim, hidden);
-      part("ffn_up.weight", 2 * ffn, hidden);
     } else {
       part("attn_q.weight", query_dim, hidden);
       part("attn_k.weight", kv_dim, hidden);
       part("attn_v.weight", kv_dim, hidden);
-      part("ffn_gate.weight", ffn, hidden);
-      part("ffn_up.weight", ffn, hidden);
     }
     if (config.has_qkv_bias) {
       part("attn_q.bias", 1, query_dim);
@@ -75,7 +76,16 @@ absl::Status CheckTensors(const GgufFile& file, const ModelConfig& config) {
     part("attn_output.weight", hidden, query_dim);
     if (config.has_output_bias) part("attn_output.bias", 1, hidden);
     part("ffn_norm.weight", 1, hidden);
-    part("ffn_down.weight", hidden, ffn);
+    if (config.num_experts > 0) {
+      part("ffn_gate_inp.weight", config.num_experts, hidden);
+      part("ffn_gate_exps.weight", ffn, hidden, config.num_experts);
+      part("ffn_up_exps.weight", ffn, hidden, config.num_experts);
+      part("ffn_down_exps.weight", hidden, ffn, config.num_experts);
+    } else {
+      if (!architecture.fused_tensors) part("ffn_gate.weight", ffn, hidden);
+      part("ffn_up.weight", architecture.fused_tensors ? 2 * ffn : ffn, hidden);
+      part("ffn_down.weight", hidden, ffn);
+    }
     if (architecture.post_norms) {
       part("post_attention_norm.weight", 1, hidden);
       part("post_ffw_norm.weight", 1, hidden);

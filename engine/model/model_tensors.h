@@ -15,9 +15,10 @@ namespace kvblend::model {
 std::string LayerTensorName(int32_t layer, std::string_view part);
 
 /// The tensor of this name if it is there with `rows` rows of `cols` elements (a vector has one row):
-/// kInvalidArgument naming file, tensor, shape found and shape expected otherwise.
+/// kInvalidArgument naming file, tensor, shape found and shape expected otherwise. Where `experts` is not 0, it has
+/// as many rows for each of so many experts.
 absl::StatusOr<const GgufTensor*> RequireTensor(const GgufFile& file, std::string_view name, int64_t rows,
-                                                int64_t cols);
+                                                int64_t cols, int64_t experts = 0);
 
 /// Every tensor that the configuration calls for is there in its shape (kInvalidArgument), and no other is
 /// (kUnimplemented: a bias, expert or adapter would change the results).

@@ -30,12 +30,17 @@ absl::Status CheckFinite(const GgufFile& file, const GgufTensor& tensor, int64_t
   return absl::OkStatus();
 }
 
-/// Tensors of as many columns, one below the other.
+/// Tensors of as many columns, one below the other; of several experts, the rows of the first in all tensors, then those of
+/// the second, and so on.
 class StackedTensors final : public kernels::WeightSource {
  public:
-  explicit StackedTensors(const GgufFile& file) : file_(file) {}
+  explicit StackedTensors(const GgufFile& file, int64_t num_experts = 1)
+      : file_(file), num_experts_(num_experts) {}
 
-  void Add(const GgufTensor& tensor) { tensors_.push_back(&tensor); }
+  void Add(const GgufTensor& tensor) {
+    tensors_.push_back(&tensor);
+    rows_of_expert_ += tensor.rows() / num_experts_;
+  }
 
   absl::Status ReadRow(int64_t row, absl::Span<float> out) const override {
     const GgufTensor& tensor = Find(&row);
@@ -52,15 +57,26 @@ class StackedTensors final : public kernels::WeightSource {
     return CheckFinite(file_, tensor, row, out.minimums);
   }
 
+  /// Gives back the memory of the file's bytes, which have been read.
+  void ReleasePages() const {
+    for (const GgufTensor* tensor : tensors_) tensor->ReleasePages();
+  }
+
  private:
   /// The tensor that holds the row; *row becomes its row there.
   const GgufTensor& Find(int64_t* row) const {
+    const int64_t expert = *row / rows_of_expert_;
+    const auto rows_in = [&](size_t index) { return tensors_[index]->rows() / num_experts_; };
+    *row %= rows_of_expert_;
     size_t index = 0;
-    while (*row >= tensors_[index]->rows()) *row -= tensors_[index++]->rows();
+    while (*row >= rows_in(index)) *row -= rows_in(index++);
+    *row += expert * rows_in(index);
     return *tensors_[index];
   }
 
   const GgufFile& file_;
+  const int64_t num_experts_;
+  int64_t rows_of_expert_ = 0;
   std::vector<const GgufTensor*> tensors_;
 };
 
@@ -117,6 +133,9 @@ class Loader {
   /// in the order of config.rotation_order.
   absl::Status Pack(absl::Span<const Part> parts, int64_t cols, WeightUsage usage,
                     std::unique_ptr<PackedWeights>& packed, int64_t rotated_heads = 0);
+  /// The same for every expert of a layer.
+  absl::Status PackExperts(absl::Span<const Part> parts, int64_t cols,
+                           std::unique_ptr<kernels::PackedExperts>& packed);
   absl::StatusOr<std::vector<float>> ReadVector(std::string_view name, int64_t size);
   absl::Status Upload(const std::vector<float>& values, std::unique_ptr<kernels::Buffer>& buffer);
   absl::Status LoadVector(std::string_view name, int64_t size, std::unique_ptr<kernels::Buffer>& buffer);
@@ -124,6 +143,7 @@ class Loader {
 
  private:
   absl::Status LoadAttentionExtras(int32_t layer, LayerWeights& weights);
+  absl::Status LoadMlp(int32_t layer, LayerWeights& weights);
 
   const GgufFile& file_;
   const ModelConfig& config_;
@@ -145,6 +165,22 @@ absl::Status Loader::Pack(absl::Span<const Part> parts, int64_t cols, WeightUsag
   const kernels::WeightSource& source =
       reorders ? static_cast<const kernels::WeightSource&>(reordered) : tensors;
   KVBLEND_ASSIGN_OR_RETURN(packed, backend_.PackWeights(rows, cols, usage, source));
+  tensors.ReleasePages();
+  return absl::OkStatus();
+}
+
+absl::Status Loader::PackExperts(absl::Span<const Part> parts, int64_t cols,
+                                 std::unique_ptr<kernels::PackedExperts>& packed) {
+  StackedTensors tensors(file_, config_.num_experts);
+  int64_t rows = 0;
+  for (const Part& part : parts) {
+    KVBLEND_ASSIGN_OR_RETURN(const GgufTensor* tensor,
+                             RequireTensor(file_, part.name, part.rows, cols, config_.num_experts));
+    tensors.Add(*tensor);
+    rows += part.rows;
+  }
+  KVBLEND_ASSIGN_OR_RETURN(packed, backend_.PackExperts(config_.num_experts, rows, cols, tensors));
+  tensors.ReleasePages();
   return absl::OkStatus();
 }
 
@@ -195,18 +231,31 @@ absl::Status Loader::LoadAttentionExtras(int32_t layer, LayerWeights& weights) {
   return LoadVector(name("attn_output.bias"), config_.hidden_dim, weights.attn_output_bias);
 }
 
-absl::Status Loader::LoadLayer(int32_t layer, LayerWeights& weights) {
+absl::Status Loader::LoadMlp(int32_t layer, LayerWeights& weights) {
   const int64_t hidden = config_.hidden_dim, ffn = config_.ffn_dim;
+  const auto name = [&](std::string_view part) { return LayerTensorName(layer, part); };
+  if (config_.num_experts > 0) {
+    KVBLEND_RETURN_IF_ERROR(Pack({{name("ffn_gate_inp.weight"), config_.num_experts}}, hidden,
+                                 WeightUsage::kLinear, weights.router));
+    KVBLEND_RETURN_IF_ERROR(
+        PackExperts({{name("ffn_gate_exps.weight"), ffn}, {name("ffn_up_exps.weight"), ffn}}, hidden,
+                    weights.expert_gate_up));
+    return PackExperts({{name("ffn_down_exps.weight"), hidden}}, ffn, weights.expert_down);
+  }
+  std::vector<Part> gate_up = {{name("ffn_gate.weight"), ffn}, {name("ffn_up.weight"), ffn}};
+  if (config_.architecture->fused_tensors) gate_up = {{name("ffn_up.weight"), 2 * ffn}};
+  KVBLEND_RETURN_IF_ERROR(Pack(gate_up, hidden, WeightUsage::kLinear, weights.gate_up));
+  return Pack({{name("ffn_down.weight"), hidden}}, ffn, WeightUsage::kLinear, weights.down);
+}
+
+absl::Status Loader::LoadLayer(int32_t layer, LayerWeights& weights) {
+  const int64_t hidden = config_.hidden_dim;
   const int64_t query_dim = int64_t{config_.num_heads} * config_.head_dim;
   const int64_t kv_dim = int64_t{config_.num_kv_heads} * config_.head_dim;
   const auto name = [&](std::string_view part) { return LayerTensorName(layer, part); };
   std::vector<Part> qkv = {
       {name("attn_q.weight"), query_dim}, {name("attn_k.weight"), kv_dim}, {name("attn_v.weight"), kv_dim}};
-  std::vector<Part> gate_up = {{name("ffn_gate.weight"), ffn}, {name("ffn_up.weight"), ffn}};
-  if (config_.architecture->fused_tensors) {
-    qkv = {{name("attn_qkv.weight"), query_dim + 2 * kv_dim}};
-    gate_up = {{name("ffn_up.weight"), 2 * ffn}};
-  }
+  if (config_.architecture->fused_tensors) qkv = {{name("attn_qkv.weight"), query_dim + 2 * kv_dim}};
   KVBLEND_RETURN_IF_ERROR(LoadVector(name("attn_norm.weight"), hidden, weights.attn_norm));
   KVBLEND_RETURN_IF_ERROR(LoadVector(name("ffn_norm.weight"), hidden, weights.ffn_norm));
   KVBLEND_RETURN_IF_ERROR(Pack(qkv, hidden, WeightUsage::kLinear, weights.qkv,
@@ -214,8 +263,7 @@ absl::Status Loader::LoadLayer(int32_t layer, LayerWeights& weights) {
   KVBLEND_RETURN_IF_ERROR(LoadAttentionExtras(layer, weights));
   KVBLEND_RETURN_IF_ERROR(
       Pack({{name("attn_output.weight"), hidden}}, query_dim, WeightUsage::kLinear, weights.attn_output));
-  KVBLEND_RETURN_IF_ERROR(Pack(gate_up, hidden, WeightUsage::kLinear, weights.gate_up));
-  KVBLEND_RETURN_IF_ERROR(Pack({{name("ffn_down.weight"), hidden}}, ffn, WeightUsage::kLinear, weights.down));
+  KVBLEND_RETURN_IF_ERROR(LoadMlp(layer, weights));
   if (!config_.architecture->post_norms) return absl::OkStatus();
   KVBLEND_RETURN_IF_ERROR(
       LoadVector(name("post_attention_norm.weight"), hidden, weights.post_attention_norm));
@@ -255,7 +303,20 @@ absl::StatusOr<ModelWeights> LoadModelWeights(const GgufFile& file, const ModelC
     weights.ropes.push_back(std::move(table));
   }
   KVBLEND_RETURN_IF_ERROR(backend.Synchronize(stream));
+  // Once more: reading a tensor may have brought the end of the one before it back, huge pages and all.
+  for (const GgufTensor& tensor : file.tensors()) tensor.ReleasePages();
   return weights;
+}
+
+int64_t ModelWeights::rows_as_alone() const {
+  int64_t rows = output_layer().rows_as_alone();
+  for (const LayerWeights& layer : layers) {
+    for (const kernels::PackedWeights* weights :
+         {layer.qkv.get(), layer.attn_output.get(), layer.gate_up.get(), layer.down.get(), layer.router.get()}) {
+      if (weights != nullptr) rows = std::min(rows, weights->rows_as_alone());
+    }
+  }
+  return rows;
 }
 
 }  // namespace kvblend::model

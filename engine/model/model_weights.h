@@ -20,13 +20,16 @@ struct LayerWeights {
   std::unique_ptr<kernels::Buffer> qkv_bias;    // f32 [1, rows of qkv]
   std::unique_ptr<kernels::Buffer> q_norm;      // f32 [1, head_dim]
   std::unique_ptr<kernels::Buffer> k_norm;      // f32 [1, head_dim]
-  std::unique_ptr<kernels::PackedWeights> attn_output;   // [hidden, num_heads * head_dim]
-  std::unique_ptr<kernels::Buffer> attn_output_bias;     // f32 [1, hidden]
-  std::unique_ptr<kernels::Buffer> post_attention_norm;  // f32 [1, hidden]
-  std::unique_ptr<kernels::Buffer> ffn_norm;             // f32 [1, hidden]
-  std::unique_ptr<kernels::PackedWeights> gate_up;       // [2 * ffn, hidden]: gate|up
-  std::unique_ptr<kernels::PackedWeights> down;          // [hidden, ffn]
-  std::unique_ptr<kernels::Buffer> post_ffw_norm;        // f32 [1, hidden]
+  std::unique_ptr<kernels::PackedWeights> attn_output;     // [hidden, num_heads * head_dim]
+  std::unique_ptr<kernels::Buffer> attn_output_bias;       // f32 [1, hidden]
+  std::unique_ptr<kernels::Buffer> post_attention_norm;    // f32 [1, hidden]
+  std::unique_ptr<kernels::Buffer> ffn_norm;               // f32 [1, hidden]
+  std::unique_ptr<kernels::PackedWeights> gate_up;         // [2 * ffn, hidden]: gate|up
+  std::unique_ptr<kernels::PackedWeights> down;            // [hidden, ffn]
+  std::unique_ptr<kernels::PackedWeights> router;          // [experts, hidden]
+  std::unique_ptr<kernels::PackedExperts> expert_gate_up;  // of each expert [2 * ffn, hidden]: gate|up
+  std::unique_ptr<kernels::PackedExperts> expert_down;     // of each expert [hidden, ffn]
+  std::unique_ptr<kernels::Buffer> post_ffw_norm;          // f32 [1, hidden]
 };
 
 /// Immutable after loading, so any number of threads may use it. Must not outlive the backend it was loaded
@@ -38,6 +41,9 @@ struct ModelWeights {
   std::vector<LayerWeights> layers;
   std::vector<std::unique_ptr<kernels::RopeTable>>
       ropes;  // as config.ropes; positions below config.context_length
+
+  /// Passes of up to so many rows give each row the bits that it gets alone.
+  int64_t rows_as_alone() const;
 
   const kernels::PackedWeights& output_layer() const {
     return output != nullptr ? *output : *token_embedding;

@@ -94,10 +94,14 @@ absl::StatusOr<std::array<uint8_t, 32>> Fingerprint(const GgufFile& file) {
     canonical.AddInteger(tensor->dims.size());
     for (const int64_t dim : tensor->dims) canonical.AddInteger(static_cast<uint64_t>(dim));
     canonical.AddDigest(tensor->data);
-    if (tensor->made == nullptr) continue;
-    canonical.AddText(tensor->made->recipe());
-    for (const absl::Span<const std::byte> bytes : tensor->made->more()) canonical.AddDigest(bytes);
+    if (tensor->made != nullptr) {
+      canonical.AddText(tensor->made->recipe());
+      for (const absl::Span<const std::byte> bytes : tensor->made->more()) canonical.AddDigest(bytes);
+    }
+    tensor->ReleasePages();
   }
+
+  for (const GgufTensor* tensor : tensors) tensor->ReleasePages();
 
   std::array<uint8_t, 32> digest = {};
   if (EVP_Digest(canonical.bytes().data(), canonical.bytes().size(), digest.data(), nullptr, EVP_sha256(),

@@ -30,4 +30,17 @@ class ScratchMatrix {
   std::unique_ptr<kernels::Buffer> buffer_;
 };
 
+/// The same for numbers.
+class ScratchIndices {
+ public:
+  absl::StatusOr<kernels::IndicesView> Resize(kernels::Backend& backend, int64_t size) {
+    const auto memory = memory_.Resize(backend, 1, size, kernels::DataType::kF32);  // as wide as int32
+    if (!memory.ok()) return memory.status();
+    return kernels::IndicesView{static_cast<int32_t*>(memory->data), size};
+  }
+
+ private:
+  ScratchMatrix memory_;
+};
+
 }  // namespace kvblend::model

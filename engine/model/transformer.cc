@@ -42,7 +42,8 @@ MatrixView Transformer::Values(const PassState& state) const {
 kernels::AttentionSpec Transformer::attention(int32_t layer) const {
   return {.num_heads = config_.num_heads,
           .scale = config_.attention_scale,
-          .sliding_window = config_.layers[layer].sliding_window};
+          .sliding_window = config_.layers[layer].sliding_window,
+          .logit_soft_cap = config_.attention_soft_cap};
 }
 
 absl::Status Transformer::Begin(kernels::Stream& stream, absl::Span<const int32_t> token_ids,
@@ -130,52 +131,97 @@ absl::Status Transformer::AttendAndMlp(kernels::Stream& stream, int32_t layer, c
 absl::Status Transformer::OutputAndMlpTile(kernels::Stream& stream, int32_t layer, int32_t tile,
                                            PassState& state) const {
   const LayerWeights& weights = weights_.layers[layer];
-  const DataType compute = backend_.compute_dtype();
   const int64_t rows = state.hidden.rows, largest = std::min(rows, kRowTile), begin = tile * kRowTile,
                 count = std::min(kRowTile, rows - begin);
-  KVBLEND_ASSIGN_OR_RETURN(const MatrixView normed,
-                           state.normed.Resize(backend_, largest, config_.hidden_dim, compute));
-  KVBLEND_ASSIGN_OR_RETURN(
-      const MatrixView gate_up,
-      state.gate_up.Resize(backend_, largest, 2 * int64_t{config_.ffn_dim}, DataType::kF32));
-  KVBLEND_ASSIGN_OR_RETURN(const MatrixView activated,
-                           state.activated.Resize(backend_, largest, config_.ffn_dim, compute));
-  const MatrixView hidden = state.hidden.Rows(begin, count);
-  KVBLEND_RETURN_IF_ERROR(AddBranch(stream, state.attended.Rows(begin, count), *weights.attn_output,
-                                    weights.attn_output_bias.get(), weights.post_attention_norm.get(), state,
-                                    hidden));
+  KVBLEND_ASSIGN_OR_RETURN(const MatrixView normed, state.normed.Resize(backend_, largest, config_.hidden_dim,
+                                                                        backend_.compute_dtype()));
+  const MatrixView hidden = state.hidden.Rows(begin, count), input = normed.Rows(0, count);
+  KVBLEND_RETURN_IF_ERROR(AddBranch(
+      stream,
+      [&](bool accumulate, MatrixView out) {
+        return backend_.Linear(stream, state.attended.Rows(begin, count), *weights.attn_output, accumulate,
+                               out);
+      },
+      weights.attn_output_bias.get(), weights.post_attention_norm.get(), state, hidden));
   KVBLEND_RETURN_IF_ERROR(backend_.RmsNorm(stream, hidden, OneRow(*weights.ffn_norm, config_.hidden_dim),
-                                           config_.rms_epsilon, normed.Rows(0, count)));
-  const MatrixView both = gate_up.Rows(0, count);
-  KVBLEND_RETURN_IF_ERROR(
-      backend_.Linear(stream, normed.Rows(0, count), *weights.gate_up, /*accumulate=*/false, both));
-  KVBLEND_RETURN_IF_ERROR(
-      backend_.GatedActivation(stream, config_.architecture->activation, both.Columns(0, config_.ffn_dim),
-                               both.Columns(config_.ffn_dim, config_.ffn_dim), activated.Rows(0, count)));
-  return AddBranch(stream, activated.Rows(0, count), *weights.down, /*bias=*/nullptr,
-                   weights.post_ffw_norm.get(), state, hidden);
+                                           config_.rms_epsilon, input));
+  return weights.router == nullptr ? AddMlp(stream, weights, input, state, hidden)
+                                   : AddExperts(stream, weights, input, state, hidden);
 }
 
-absl::Status Transformer::AddBranch(kernels::Stream& stream, ConstMatrixView input,
-                                    const kernels::PackedWeights& weights, const kernels::Buffer* bias,
+absl::Status Transformer::Activate(kernels::Stream& stream, MatrixView both, MatrixView activated) const {
+  return backend_.GatedActivation(stream, config_.architecture->activation, both.Columns(0, config_.ffn_dim),
+                                  both.Columns(config_.ffn_dim, config_.ffn_dim), activated);
+}
+
+absl::Status Transformer::AddMlp(kernels::Stream& stream, const LayerWeights& weights, ConstMatrixView normed,
+                                 PassState& state, MatrixView hidden) const {
+  KVBLEND_ASSIGN_OR_RETURN(
+      const MatrixView both,
+      state.gate_up.Resize(backend_, normed.rows, 2 * int64_t{config_.ffn_dim}, DataType::kF32));
+  KVBLEND_ASSIGN_OR_RETURN(
+      const MatrixView activated,
+      state.activated.Resize(backend_, normed.rows, config_.ffn_dim, backend_.compute_dtype()));
+  KVBLEND_RETURN_IF_ERROR(backend_.Linear(stream, normed, *weights.gate_up, /*accumulate=*/false, both));
+  KVBLEND_RETURN_IF_ERROR(Activate(stream, both, activated));
+  return AddBranch(
+      stream,
+      [&](bool accumulate, MatrixView out) {
+        return backend_.Linear(stream, activated, *weights.down, accumulate, out);
+      },
+      /*bias=*/nullptr, weights.post_ffw_norm.get(), state, hidden);
+}
+
+absl::Status Transformer::AddExperts(kernels::Stream& stream, const LayerWeights& weights,
+                                     ConstMatrixView normed, PassState& state, MatrixView hidden) const {
+  const kernels::RoutingSpec routing{.num_chosen = config_.num_used_experts,
+                                     .renormalise = config_.renormalises_experts};
+  const int64_t rows = normed.rows, chosen = rows * routing.num_chosen;
+  KVBLEND_ASSIGN_OR_RETURN(const MatrixView logits,
+                           state.router_logits.Resize(backend_, rows, config_.num_experts, DataType::kF32));
+  KVBLEND_ASSIGN_OR_RETURN(const kernels::IndicesView experts, state.experts.Resize(backend_, chosen));
+  KVBLEND_ASSIGN_OR_RETURN(const MatrixView factors,
+                           state.expert_weights.Resize(backend_, rows, routing.num_chosen, DataType::kF32));
+  KVBLEND_ASSIGN_OR_RETURN(
+      const MatrixView both,
+      state.gate_up.Resize(backend_, chosen, 2 * int64_t{config_.ffn_dim}, DataType::kF32));
+  KVBLEND_ASSIGN_OR_RETURN(
+      const MatrixView activated,
+      state.activated.Resize(backend_, chosen, config_.ffn_dim, backend_.compute_dtype()));
+  KVBLEND_ASSIGN_OR_RETURN(const MatrixView outputs,
+                           state.expert_outputs.Resize(backend_, chosen, hidden.cols, DataType::kF32));
+  KVBLEND_RETURN_IF_ERROR(backend_.Linear(stream, normed, *weights.router, /*accumulate=*/false, logits));
+  KVBLEND_RETURN_IF_ERROR(backend_.ChooseExperts(stream, logits, routing, experts, factors));
+  KVBLEND_RETURN_IF_ERROR(backend_.ExpertLinear(stream, normed, *weights.expert_gate_up, experts, both));
+  KVBLEND_RETURN_IF_ERROR(Activate(stream, both, activated));
+  KVBLEND_RETURN_IF_ERROR(backend_.ExpertLinear(stream, activated, *weights.expert_down, experts, outputs));
+  return AddBranch(
+      stream,
+      [&](bool accumulate, MatrixView out) {
+        return backend_.SumExperts(stream, outputs, factors, accumulate, out);
+      },
+      /*bias=*/nullptr, weights.post_ffw_norm.get(), state, hidden);
+}
+
+absl::Status Transformer::AddBranch(kernels::Stream& stream, Branch branch, const kernels::Buffer* bias,
                                     const kernels::Buffer* post_norm, PassState& state,
                                     MatrixView hidden) const {
   if (post_norm == nullptr && config_.residual_scale == 1) {
-    KVBLEND_RETURN_IF_ERROR(backend_.Linear(stream, input, weights, /*accumulate=*/true, hidden));
+    KVBLEND_RETURN_IF_ERROR(branch(/*accumulate=*/true, hidden));
     if (bias == nullptr) return absl::OkStatus();
     return backend_.AddScaled(stream, OneRow(*bias, hidden.cols), 1.0f, hidden);
   }
-  KVBLEND_ASSIGN_OR_RETURN(const MatrixView branch,
+  KVBLEND_ASSIGN_OR_RETURN(const MatrixView added,
                            state.branch.Resize(backend_, hidden.rows, hidden.cols, DataType::kF32));
-  KVBLEND_RETURN_IF_ERROR(backend_.Linear(stream, input, weights, /*accumulate=*/false, branch));
+  KVBLEND_RETURN_IF_ERROR(branch(/*accumulate=*/false, added));
   if (bias != nullptr) {
-    KVBLEND_RETURN_IF_ERROR(backend_.AddScaled(stream, OneRow(*bias, branch.cols), 1.0f, branch));
+    KVBLEND_RETURN_IF_ERROR(backend_.AddScaled(stream, OneRow(*bias, added.cols), 1.0f, added));
   }
   if (post_norm != nullptr) {
     KVBLEND_RETURN_IF_ERROR(
-        backend_.RmsNorm(stream, branch, OneRow(*post_norm, branch.cols), config_.rms_epsilon, branch));
+        backend_.RmsNorm(stream, added, OneRow(*post_norm, added.cols), config_.rms_epsilon, added));
   }
-  return backend_.AddScaled(stream, branch, config_.residual_scale, hidden);
+  return backend_.AddScaled(stream, added, config_.residual_scale, hidden);
 }
 
 absl::Status Transformer::KeepRows(kernels::Stream& stream, absl::Span<const int32_t> row_indices,
@@ -214,7 +260,10 @@ absl::Status Transformer::LogitsOf(kernels::Stream& stream, ConstMatrixView hidd
       state.normed.Resize(backend_, hidden.rows, config_.hidden_dim, backend_.compute_dtype()));
   KVBLEND_RETURN_IF_ERROR(backend_.RmsNorm(stream, hidden, OneRow(*weights_.output_norm, config_.hidden_dim),
                                            config_.rms_epsilon, normed));
-  return backend_.Linear(stream, normed, weights_.output_layer(), /*accumulate=*/false, logits);
+  KVBLEND_RETURN_IF_ERROR(
+      backend_.Linear(stream, normed, weights_.output_layer(), /*accumulate=*/false, logits));
+  if (config_.logit_soft_cap == 0) return absl::OkStatus();
+  return backend_.SoftCap(stream, config_.logit_soft_cap, logits);
 }
 
 }  // namespace kvblend::model

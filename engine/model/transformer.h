@@ -22,6 +22,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "engine/model/model_config.h"
@@ -45,6 +46,10 @@ struct PassState {
   ScratchMatrix attention;
   ScratchMatrix gate_up;
   ScratchMatrix activated;
+  ScratchMatrix router_logits;
+  ScratchIndices experts;
+  ScratchMatrix expert_weights;
+  ScratchMatrix expert_outputs;
   ScratchMatrix branch;  // what attention or the MLP adds, where it is changed before
 };
 
@@ -118,11 +123,21 @@ class Transformer {
   const kernels::RopeTable& rope(int32_t layer) const { return *weights_.ropes[config_.layers[layer].rope]; }
 
  private:
-  /// hidden += what `weights` make of `input`, changed on the way as the model's norms, biases and scales want.
-  absl::Status AddBranch(kernels::Stream& stream, kernels::ConstMatrixView input,
-                         const kernels::PackedWeights& weights, const kernels::Buffer* bias,
+  /// Writes, or adds when `accumulate`, what attention or the MLP give to the residual stream.
+  using Branch = absl::FunctionRef<absl::Status(bool accumulate, kernels::MatrixView out)>;
+  /// hidden += `branch`, changed on the way as the model's norms, biases and scales want.
+  absl::Status AddBranch(kernels::Stream& stream, Branch branch, const kernels::Buffer* bias,
                          const kernels::Buffer* post_norm, PassState& state,
                          kernels::MatrixView hidden) const;
+  /// hidden += the layer's MLP, or its experts, of `normed`: as many rows, up to kRowTile.
+  absl::Status AddMlp(kernels::Stream& stream, const LayerWeights& weights, kernels::ConstMatrixView normed,
+                      PassState& state, kernels::MatrixView hidden) const;
+  absl::Status AddExperts(kernels::Stream& stream, const LayerWeights& weights,
+                          kernels::ConstMatrixView normed, PassState& state,
+                          kernels::MatrixView hidden) const;
+  /// activated = activation(gate) * up of both = gate|up.
+  absl::Status Activate(kernels::Stream& stream, kernels::MatrixView both,
+                        kernels::MatrixView activated) const;
   absl::Status LogitsOf(kernels::Stream& stream, kernels::ConstMatrixView hidden, PassState& state,
                         kernels::MatrixView logits) const;
 

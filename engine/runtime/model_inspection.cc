@@ -60,9 +60,11 @@ void AddTensors(const model::GgufFile& file, ModelReport& report) {
                    [](const TensorTypeReport& a, const TensorTypeReport& b) { return a.bytes > b.bytes; });
 }
 
-absl::Status Runs(const model::GgufFile& file, const std::string& chat_format) {
+// The name of the chat format that is used.
+absl::StatusOr<std::string> Runs(const model::GgufFile& file, std::string_view chat_format) {
   KVBLEND_ASSIGN_OR_RETURN(const model::ModelConfig config, model::ReadModelConfig(file));
-  return LoadModelText(file, config, chat_format).status();
+  KVBLEND_ASSIGN_OR_RETURN(const ModelText text, LoadModelText(file, config, chat_format));
+  return std::string(text.chat_template->format_name());
 }
 
 std::string TokenizerOf(const model::GgufFile& file) {
@@ -113,7 +115,9 @@ absl::StatusOr<ModelReport> InspectModel(const std::string& path, int64_t contex
     report.kv_bytes_per_token = static_cast<int64_t>(per_token);
     report.kv_bytes = static_cast<int64_t>(whole);
   }
-  report.runs = Runs(file, chat_format);
+  const absl::StatusOr<std::string> format = Runs(file, chat_format);
+  report.runs = format.status();
+  report.chat_format = format.value_or("");
   if (report.runs.ok() && report.kv_tokens > report.context_tokens) {
     report.runs = absl::InvalidArgumentError(absl::StrCat(
         "context is ", report.kv_tokens, "; allowed: 0 to the ", report.context_tokens, " tokens of ", path));

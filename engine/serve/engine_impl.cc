@@ -31,6 +31,7 @@ EngineInfo MakeInfo(const ModelRuntime& runtime, const EngineOptions& options, d
   info.device_name = runtime.backend->device_name();
   info.device_reason = runtime.device_reason;
   info.backend = runtime.backend->Describe();
+  info.chat_format = runtime.chat_template->format_name();
   info.kv_dtype = kernels::Name(runtime.page_pool->dtype());
   info.chunk_format = kernels::Name(format.encoding);
   info.chunk_bytes_per_token = format.BytesPerToken();
@@ -123,8 +124,11 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<ModelRuntim
               {.load_pipeline_depth = options_.load_pipeline_depth,
                .ratio = options_.ratio,
                .fresh_rows = learning_ != nullptr ? learning_->fresh_rows() : blend::FreshRowOptions{}}),
-      decode_batch_(runner_,
-                    {.max_sequences = options_.max_batch_size, .max_tokens = runtime_->max_batch_tokens}),
+      decode_batch_(runner_, {.max_sequences = options_.max_batch_size,
+                              .max_tokens = runtime_->max_batch_tokens,
+                              .max_draft_tokens = options_.max_draft_tokens,
+                              .max_draft_rows = static_cast<int32_t>(
+                                  std::min<int64_t>(kMaxBatchSize, runtime_->weights.rows_as_alone()))}),
       prefetcher_(options_.prefetch_queued && chunk_store_->has_lower_tiers()
                       ? std::make_unique<Prefetcher>(*chunk_store_, options_.chunk_store_bytes)
                       : nullptr),
@@ -368,6 +372,8 @@ EngineStats EngineImpl::Stats() const {
   stats.sequences_decoding = decoding.sequences.load(std::memory_order_relaxed);
   stats.decode_steps = decoding.steps.load(std::memory_order_relaxed);
   stats.decoded_tokens = decoding.tokens.load(std::memory_order_relaxed);
+  stats.drafted_tokens = decoding.drafted.load(std::memory_order_relaxed);
+  stats.accepted_draft_tokens = decoding.accepted.load(std::memory_order_relaxed);
   stats.pages_used = runtime_->page_pool->num_used();
   stats.pages_total = runtime_->page_pool->num_pages();
   if (const std::optional<kernels::DeviceMemory> memory = runtime_->backend->device_memory()) {

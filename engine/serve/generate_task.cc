@@ -34,8 +34,12 @@ bool GenerateTask::Advance(PromptRunner& runner) {
   if (absl::Status status = EndPrefill(); !status.ok()) return fail(status);
   if (finish_.has_value()) {
     Finish();
-  } else {
-    decoding_ = true;
+    return false;
+  }
+  decoding_ = true;
+  if (sampler_->can_look_ahead()) {
+    lookup_.emplace(layout_.token_ids);
+    lookup_->Append(next_token_);
   }
   return false;
 }
@@ -72,7 +76,17 @@ int32_t GenerateTask::max_decoding_tokens() const {
   return std::min(result_.prompt_tokens + request_.sampling.max_tokens, runtime_.max_context_tokens);
 }
 
+generate::PromptLookup::Guess GenerateTask::Guess(int32_t max_tokens) {
+  if (!lookup_.has_value()) return {};
+  // The last token of an answer is never run, and the context has an end.
+  const int32_t left = std::min(request_.sampling.max_tokens - result_.completion_tokens,
+                                runtime_.max_context_tokens - prompt_.num_tokens) -
+                       1;
+  return lookup_->Next(std::min(max_tokens, left));
+}
+
 bool GenerateTask::Continue(const kernels::SampledToken& sampled) {
+  sampler_->Next();  // that was how it was chosen
   if (absl::Status status = Accept(sampler_->Describe(sampled)); !status.ok()) {
     Fail(status);
     return false;
@@ -98,6 +112,7 @@ absl::Status GenerateTask::Accept(const absl::StatusOr<generate::Sampled>& sampl
   sampler_->Accept(sampled->token_id);
   Deliver(*sampled);
   next_token_ = sampled->token_id;
+  if (lookup_.has_value()) lookup_->Append(next_token_);
   return absl::OkStatus();
 }
 

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "engine/api/engine.h"
+#include "engine/generate/prompt_lookup.h"
 #include "engine/generate/sampler.h"
 #include "engine/generate/stop_matcher.h"
 #include "engine/prompt/prompt_layout.h"
@@ -40,7 +41,8 @@ class GenerateTask final : public Task, public DecodingSequence {
   PrefilledPrompt& prompt() override { return prompt_; }
   int32_t next_token() const override { return next_token_; }
   absl::Status KeepGoing() override { return cancellation().Check(); }
-  kernels::SamplingSpec NextSampling() override { return sampler_->Next(); }
+  generate::PromptLookup::Guess Guess(int32_t max_tokens) override;
+  kernels::SamplingSpec Sampling(int32_t index) override { return sampler_->Peek(index); }
   bool Continue(const kernels::SampledToken& sampled) override;
   void Fail(const absl::Status& status) override;
 
@@ -66,6 +68,8 @@ class GenerateTask final : public Task, public DecodingSequence {
   std::unique_ptr<PromptPrefill> prefill_;  // while it is in progress
   PrefilledPrompt prompt_;
   std::optional<generate::Sampler> sampler_;
+  std::optional<generate::PromptLookup>
+      lookup_;  // prompt and answer, once it is decoded; unset: nothing can be guessed
   text::StreamDecoder decoder_;
   generate::StopMatcher stop_;
   int32_t next_token_ = -1;

@@ -220,6 +220,10 @@ const std::vector<EngineOption>& EngineOptionTable() {
        Real{In<&EngineOptions::itl_target_seconds>, 0, 60}},
       {"max-batch-size", kLimits, "N", "Answers that are decoded together",
        Int{In<&EngineOptions::max_batch_size>, 1, kMaxBatchSize}},
+      {"max-draft-tokens", kLimits, "N",
+       "Tokens of an answer that are guessed from its prompt and checked in one step of decoding, where that is faster; the "
+       "answer is the same; 0: none",
+       Int{In<&EngineOptions::max_draft_tokens>, 0, 64}},
       {"max-batch-tokens", kLimits, "N",
        "KV of answers that are decoded together, each with all that may still come, in tokens; 0: four times "
        "the context",

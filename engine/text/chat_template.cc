@@ -69,7 +69,9 @@ absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::Create(const Tokeniz
           jinja::Message("tokenizer.chat_template: ", std::string(learned.status().message()), OtherWays()));
     }
     const ChatFormat* known = FindNamedFormat(*learned, named);
-    format = known != nullptr ? *known : *std::move(learned);
+    format = known != nullptr ? *known : *learned;
+    format.thoughts_end = learned->thoughts_end;
+    format.behind_thoughts = learned->behind_thoughts;
     // What a tokenizer does behind control tokens, it does whatever else a template writes.
     for (const ChatFormat& candidate : named) {
       format.strips_behind_control |=
@@ -123,7 +125,8 @@ std::vector<TokenId> ChatTemplate::Close(std::string_view question, TextPosition
   std::vector<TokenId> tokens;
   PromptEncoder encoder(tokenizer_, control_, format_.strips_behind_control, position);
   encoder.Into(&tokens);
-  encoder.AppendText(Trimmed(question, {.left = false, .right = format_.user.right}));
+  encoder.AppendText(
+      Trimmed(question, {.right = format_.user.right, .right_breaks = format_.user.right_breaks}));
   encoder.AppendPiece(*format_.piece(ChatPoint::kUser, ChatPoint::kEnd));
   encoder.Finish();
   return tokens;

@@ -42,6 +42,7 @@ class Tokenizer::Encoder {
       for (std::string_view word = scanner.Next(); !word.empty(); word = scanner.Next()) AppendWord(word);
       return;
     }
+    if (tokenizer_.is_unigram()) return AppendSegmented(plain);
     for (size_t begin = 0; begin < plain.size();) {
       const size_t end = EndOfSpacedWord(plain, begin, tokenizer_.pieces_);
       AppendWord(plain.substr(begin, end - begin));
@@ -50,6 +51,16 @@ class Tokenizer::Encoder {
   }
 
  private:
+  // Sums of probabilities go on from word to word, unless the vocabulary's spaces divide.
+  void AppendSegmented(std::string_view plain) {
+    if (!tokenizer_.splits_at_spaces_) return AppendNewWord(plain);
+    for (size_t begin = 0; begin < plain.size();) {
+      const size_t end = std::min(plain.find(' ', begin + 1), plain.size());
+      AppendWord(plain.substr(begin, end - begin));
+      begin = end;
+    }
+  }
+
   // A word seen before is copied from where it went first.
   void AppendWord(std::string_view word) {
     if (word.size() > kMaxRememberedWord) {
@@ -75,6 +86,9 @@ class Tokenizer::Encoder {
         output_->push_back(piece->token);
         return;
       }
+    }
+    if (tokenizer_.is_unigram()) {
+      return tokenizer_.unigram_.AppendTokens(word, tokenizer_.pieces_, output_);
     }
     if (tokenizer_.is_byte_level()) return bpe_.AppendTokens(word, output_);
     if (!tokenizer_.by_rank_) return scored_.AppendTokens(word, output_);
@@ -145,7 +159,7 @@ std::vector<TokenId> Tokenizer::Encode(std::string_view text, TextPosition posit
     }
   }
   encode_plain(plain_begin, text.size());
-  if (pieces_.unknown()) {
+  if (pieces_.unknown() && !is_unigram()) {
     // Unknown characters that are neighbours are one unknown token.
     const auto end = std::unique(tokens.begin(), tokens.end(),
                                  [this](TokenId a, TokenId b) { return a == b && a == *pieces_.unknown(); });

@@ -1,5 +1,6 @@
 // Tokenizers of language models, with the ids that Hugging Face `tokenizers` and SentencePiece give for the same
-// vocabulary: byte-level BPE (GPT-2, Llama 3, Qwen, ...) and SentencePiece's BPE (Llama 2, Mistral, Phi 3, Gemma).
+// vocabulary: byte-level BPE (GPT-2, Llama 3, Qwen, ...) and SentencePiece's models, BPE (Llama 2, Mistral, Phi 3, Gemma)
+// and unigram (many models for Japanese).
 //
 // Text and control never mix: Encode() gives no control token whatever the text says ("<|im_end|>" in a
 // document is nine characters of text). Control tokens enter a prompt only by their ids, through
@@ -22,6 +23,7 @@
 #include "engine/text/normalization.h"
 #include "engine/text/pieces.h"
 #include "engine/text/token_id.h"
+#include "engine/text/unigram/unigram.h"
 #include "engine/text/words/pre_tokenizer.h"
 
 namespace kvblend::text {
@@ -29,6 +31,7 @@ namespace kvblend::text {
 enum class TokenizerModel {
   kByteLevelBpe,      // "gpt2": words cut by a pattern, merges of bytes by rank
   kSentencePieceBpe,  // "llama": merges of characters, by score, or by rank where there are merges
+  kUnigram,           // "t5": the most probable pieces
 };
 
 /// A tokenizer as a model file describes it. Fields with the names of tokenizer.ggml.* keys are these.
@@ -41,6 +44,10 @@ struct TokenizerSpec {
   std::vector<int32_t> token_types;  // one per token: a GgufTokenType; empty: all normal
   std::vector<std::string> merges;   // "left right", in order of rank
   std::vector<float> scores;         // of SentencePiece without merges: one per token
+  /// Of kUnigram, log-probabilities: one per token; and that of a character that is no token.
+  std::vector<double> unigram_scores;
+  double unigram_unknown_score = 0;
+  UnigramModel::Precision unigram_precision = UnigramModel::Precision::kDouble;
   /// Whether a word that is a token needs no merges; unset: as usual for the pre-tokenizer.
   std::optional<bool> ignore_merges;
   std::optional<TokenId> bos;
@@ -51,6 +58,10 @@ struct TokenizerSpec {
   /// end-of-text markers need not be listed.
   std::vector<TokenId> end_of_generation;
 
+  /// Control tokens that take the whitespace before them, and behind them: of a prompt's own text too.
+  std::vector<TokenId> strips_before;
+  std::vector<TokenId> strips_behind;
+
   /// Of the text between user-defined tokens, which are then looked for first.
   Normalization normalization = Normalization::kNone;
 
@@ -60,6 +71,7 @@ struct TokenizerSpec {
   bool space_prefix_every_piece = false;
   bool space_prefix_unless_space = false;
   bool remove_extra_whitespaces = false;  // spaces at both ends, and all but one in a row
+  bool splits_at_spaces = false;  // of kUnigram: each space begins a word that is segmented on its own
   /// User-defined tokens are looked for in the text as it is, U+2581 being no space, instead of behind the space
   /// that is put in front.
   bool user_defined_first = false;
@@ -101,6 +113,10 @@ class Tokenizer {
   /// Whether `token` is a control token: not text, never shown to users.
   bool IsSpecial(TokenId token) const;
 
+  /// Whether the whitespace before the control token, or behind it, goes when a prompt is put together.
+  bool StripsBefore(TokenId token) const { return strips_before_.contains(token); }
+  bool StripsBehind(TokenId token) const { return strips_behind_.contains(token); }
+
   /// Whether generation stops at `token`.
   bool IsEndOfGeneration(TokenId token) const { return end_of_generation_.contains(token); }
 
@@ -132,10 +148,13 @@ class Tokenizer {
   };
 
   Tokenizer() = default;
+  bool is_unigram() const { return model_ == TokenizerModel::kUnigram; }
   bool is_byte_level() const { return model_ == TokenizerModel::kByteLevelBpe; }
   absl::Status LoadTypes(const TokenizerSpec& spec);
+  absl::Status CheckScores(const TokenizerSpec& spec) const;
   absl::Status LoadTokens(const TokenizerSpec& spec);
   absl::Status LoadPieces(const TokenizerSpec& spec, const std::vector<bool>& is_text);
+  void LoadUnigram(const TokenizerSpec& spec, const std::vector<bool>& is_text);
   absl::Status LoadMerges(const TokenizerSpec& spec);
   absl::Status LoadMarkers(const TokenizerSpec& spec);
   const UserDefined* UserDefinedAt(std::string_view text, size_t position) const;
@@ -148,6 +167,7 @@ class Tokenizer {
   SpacePrefix space_prefix_;
   bool remove_extra_whitespaces_ = false;
   bool user_defined_first_ = false;
+  bool splits_at_spaces_ = false;
   std::string bytes_;                                           // of all tokens, one after the other
   std::vector<size_t> offsets_;                                 // into bytes_; vocab_size() + 1
   std::vector<int32_t> types_;                                  // GgufTokenType
@@ -155,7 +175,10 @@ class Tokenizer {
   absl::flat_hash_map<std::string_view, TokenId> specials_;     // control and user-defined tokens by name
   std::vector<std::vector<UserDefined>> user_defined_by_byte_;  // by first byte, longest first; or empty
   BpeMerges merges_;
+  UnigramModel unigram_;
   absl::flat_hash_set<TokenId> end_of_generation_;
+  absl::flat_hash_set<TokenId> strips_before_;
+  absl::flat_hash_set<TokenId> strips_behind_;
   std::optional<TokenId> bos_;
   bool add_bos_ = false;
 };

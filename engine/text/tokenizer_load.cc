@@ -75,6 +75,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Create(const TokenizerSpec
     tokenizer->space_prefix_ = {.wanted = spec.add_space_prefix,
                                 .every_piece = spec.space_prefix_every_piece,
                                 .unless_space = spec.space_prefix_unless_space};
+    tokenizer->splits_at_spaces_ = spec.splits_at_spaces;
     tokenizer->remove_extra_whitespaces_ = spec.remove_extra_whitespaces;
     tokenizer->user_defined_first_ = spec.user_defined_first || spec.normalization != Normalization::kNone;
   }
@@ -107,16 +108,32 @@ absl::Status Tokenizer::LoadTypes(const TokenizerSpec& spec) {
   if (spec.unknown) {
     KVBLEND_RETURN_IF_ERROR(CheckId("tokenizer.ggml.unknown_token_id", *spec.unknown, vocab_size()));
   }
+  return CheckScores(spec);
+}
+
+absl::Status Tokenizer::CheckScores(const TokenizerSpec& spec) const {
+  const size_t count = spec.tokens.size();
+  const auto not_finite = [](size_t index, double score) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tokenizer.ggml.scores[", index, "] is ", score, "; allowed: finite numbers"));
+  };
+  if (is_unigram()) {
+    if (spec.unigram_scores.size() != count) {
+      return absl::InvalidArgumentError(absl::StrCat("tokenizer.ggml.scores has ", spec.unigram_scores.size(),
+                                                     " entries; tokenizer.ggml.tokens has ", count));
+    }
+    for (size_t i = 0; i < count; ++i) {
+      if (!std::isfinite(spec.unigram_scores[i])) return not_finite(i, spec.unigram_scores[i]);
+    }
+    return absl::OkStatus();
+  }
   if (is_byte_level() || by_rank_) return absl::OkStatus();
   if (spec.scores.size() != count) {
     return absl::InvalidArgumentError(absl::StrCat("tokenizer.ggml.scores has ", spec.scores.size(),
                                                    " entries; tokenizer.ggml.tokens has ", count));
   }
   for (size_t i = 0; i < count; ++i) {
-    if (!std::isfinite(spec.scores[i])) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("tokenizer.ggml.scores[", i, "] is ", spec.scores[i], "; allowed: finite numbers"));
-    }
+    if (!std::isfinite(spec.scores[i])) return not_finite(i, spec.scores[i]);
   }
   return absl::OkStatus();
 }
@@ -159,7 +176,7 @@ absl::Status Tokenizer::LoadPieces(const TokenizerSpec& spec, const std::vector<
     const TokenId token = static_cast<TokenId>(i);
     const std::string_view bytes = TokenBytes(token);
     if (is_text[i]) {
-      const float score = is_byte_level() || by_rank_ ? 0 : spec.scores[i];
+      const float score = is_byte_level() || is_unigram() || by_rank_ ? 0 : spec.scores[i];
       const bool is_new = pieces_.Add(bytes, {token, score, types_[i] == kGgufUnused});
       if (!is_new && is_byte_level()) return twice(i, bytes, pieces_.Find(bytes)->token);
       if (is_byte_level() && bytes.size() == 1) merges_.SetByteToken(static_cast<uint8_t>(bytes[0]), token);
@@ -178,11 +195,23 @@ absl::Status Tokenizer::LoadPieces(const TokenizerSpec& spec, const std::vector<
     }
   }
   if (spec.unknown && !is_byte_level()) pieces_.SetUnknown(*spec.unknown);
+  if (is_unigram()) LoadUnigram(spec, is_text);
   for (auto& candidates : user_defined_by_byte_) {
     std::sort(candidates.begin(), candidates.end(),
               [](const UserDefined& a, const UserDefined& b) { return a.pattern.size() > b.pattern.size(); });
   }
   return absl::OkStatus();
+}
+
+void Tokenizer::LoadUnigram(const TokenizerSpec& spec, const std::vector<bool>& is_text) {
+  for (size_t i = 0; i < is_text.size(); ++i) {
+    const auto token = static_cast<TokenId>(i);
+    if (!is_text[i] || types_[i] == kGgufUnused) continue;
+    // Two tokens may differ in U+2581 and a space alone: the first is the piece.
+    if (pieces_.Find(TokenBytes(token))->token != token) continue;
+    unigram_.Add(TokenBytes(token), token, spec.unigram_scores[i]);
+  }
+  unigram_.Finish(spec.unigram_unknown_score, spec.unigram_precision);
 }
 
 absl::Status Tokenizer::LoadMerges(const TokenizerSpec& spec) {
@@ -233,6 +262,13 @@ absl::Status Tokenizer::LoadMarkers(const TokenizerSpec& spec) {
   for (const TokenId id : spec.end_of_generation) {
     KVBLEND_RETURN_IF_ERROR(CheckId("an end-of-generation token", id, vocab_size()));
     end_of_generation_.insert(id);
+  }
+  for (const auto& [from, to] :
+       {std::pair{&spec.strips_before, &strips_before_}, std::pair{&spec.strips_behind, &strips_behind_}}) {
+    for (const TokenId id : *from) {
+      KVBLEND_RETURN_IF_ERROR(CheckId("a token that takes whitespace", id, vocab_size()));
+      to->insert(id);
+    }
   }
   const auto is_control = [this](std::string_view name) {
     const auto token = FindSpecial(name);

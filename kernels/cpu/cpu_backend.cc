@@ -19,6 +19,7 @@
 #include "kernels/checks.h"
 #include "kernels/cpu/amx/tiles.h"
 #include "kernels/cpu/attention/attention.h"
+#include "kernels/cpu/experts/experts.h"
 #include "kernels/cpu/kv/correction.h"
 #include "kernels/cpu/kv/sections.h"
 #include "kernels/cpu/linear/code_products.h"
@@ -99,6 +100,32 @@ class CpuBackend final : public HostBackend {
     return CpuLinear(context_, x, *weights, accumulate, out);
   }
 
+  absl::StatusOr<std::unique_ptr<PackedExperts>> DoPackExperts(int32_t num_experts, int64_t rows,
+                                                               int64_t cols,
+                                                               const WeightSource& source) override {
+    const OneDnnThreadScope scope;
+    return CpuExperts::Create(context_, num_experts, rows, cols, source);
+  }
+
+  absl::Status DoChooseExperts(Stream&, ConstMatrixView logits, const RoutingSpec& spec, IndicesView experts,
+                               MatrixView weights) override {
+    CpuChooseExperts(context_, logits, spec, experts, weights);
+    return absl::OkStatus();
+  }
+
+  absl::Status DoExpertLinear(Stream&, ConstMatrixView x, const PackedExperts& packed, IndicesView experts,
+                              MatrixView out) override {
+    KVBLEND_ASSIGN_OR_RETURN(const auto* weights, CpuExperts::From(packed, context_.gemm_dtype));
+    const OneDnnThreadScope scope;
+    return CpuExpertLinear(context_, x, *weights, experts, out);
+  }
+
+  absl::Status DoSumExperts(Stream&, ConstMatrixView x, ConstMatrixView weights, bool accumulate,
+                            MatrixView out) override {
+    CpuSumExperts(context_, x, weights, accumulate, out);
+    return absl::OkStatus();
+  }
+
   absl::Status DoGatedActivation(Stream&, Activation activation, ConstMatrixView gate, ConstMatrixView up,
                                  MatrixView out) override {
     ForRows(context_.pool, out.rows, out.cols * 16, [&](int64_t begin, int64_t end) {
@@ -115,6 +142,15 @@ class CpuBackend final : public HostBackend {
       for (int64_t i = begin; i < end; ++i) {
         simd::AddScaledRow(F32Row(x, x.rows == 1 ? 0 : i), scale, static_cast<float*>(out.Rows(i, 1).data),
                            out.cols);
+      }
+    });
+    return absl::OkStatus();
+  }
+
+  absl::Status DoSoftCap(Stream&, float cap, MatrixView x) override {
+    ForRows(context_.pool, x.rows, x.cols * 8, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        simd::SoftCapRow(static_cast<float*>(x.Rows(i, 1).data), cap, x.cols);
       }
     });
     return absl::OkStatus();

@@ -10,6 +10,7 @@
 #include "base/status_macros.h"
 #include "kernels/checks.h"
 #include "kernels/cuda/device/kernels.h"
+#include "kernels/cuda/linear/device_experts.h"
 #include "kernels/cuda/linear/device_weights.h"
 #include "kernels/cuda/linear/gemm.h"
 #include "kernels/cuda/runtime/memory.h"
@@ -110,16 +111,7 @@ class CudaBackend final : public Backend {
                         MatrixView out) override {
     KVBLEND_ASSIGN_OR_RETURN(auto weights, DeviceWeights::From(packed));
     if (Empty(out)) return absl::OkStatus();
-    const bool as_it_is =
-        x.dtype == DataType::kBF16 && x.row_stride % 8 == 0 && reinterpret_cast<uintptr_t>(x.data) % 16 == 0;
-    if (!as_it_is) {
-      const int64_t stride = RoundUp(x.cols, 8);
-      KVBLEND_ASSIGN_OR_RETURN(auto rounded,
-                               Of(stream).ScratchMemory(Scratch::kActivations, x.rows * stride * 2));
-      const MatrixView to{rounded, DataType::kBF16, x.rows, x.cols, stride};
-      KVBLEND_RETURN_IF_ERROR(StatusOf(LaunchConvert(Of(stream).handle(), x, to), "Linear"));
-      x = to;
-    }
+    KVBLEND_RETURN_IF_ERROR(RoundForProducts("Linear", stream, x));
     void* workspace = nullptr;
     if (gemm_->workspace_bytes() > 0) {
       KVBLEND_ASSIGN_OR_RETURN(auto memory,
@@ -127,6 +119,41 @@ class CudaBackend final : public Backend {
       workspace = memory;
     }
     return gemm_->Run(Of(stream).handle(), x, weights->view(), accumulate, out, workspace);
+  }
+
+  absl::StatusOr<std::unique_ptr<PackedExperts>> DoPackExperts(int32_t num_experts, int64_t rows,
+                                                               int64_t cols,
+                                                               const WeightSource& source) override {
+    return DeviceExperts::Create(num_experts, rows, cols, source);
+  }
+
+  absl::Status DoChooseExperts(Stream& stream, ConstMatrixView logits, const RoutingSpec& spec,
+                               IndicesView experts, MatrixView weights) override {
+    if (Empty(weights)) return absl::OkStatus();
+    return StatusOf(LaunchChooseExperts(Of(stream).handle(), logits, spec, experts.data, weights),
+                    "ChooseExperts");
+  }
+
+  absl::Status DoExpertLinear(Stream& stream, ConstMatrixView x, const PackedExperts& packed,
+                              IndicesView experts, MatrixView out) override {
+    KVBLEND_ASSIGN_OR_RETURN(auto weights, DeviceExperts::From(packed));
+    if (Empty(out)) return absl::OkStatus();
+    KVBLEND_RETURN_IF_ERROR(RoundForProducts("ExpertLinear", stream, x));
+    const int64_t bounds = RoundUp(weights->num_experts() + 1, 4);
+    KVBLEND_ASSIGN_OR_RETURN(
+        auto memory,
+        Of(stream).ScratchMemory(Scratch::kIndices, (bounds + out.rows) * int64_t{sizeof(int32_t)}));
+    auto* begin = static_cast<int32_t*>(memory);
+    const GroupedRows grouped{begin, begin + bounds, weights->num_experts(), static_cast<int32_t>(out.rows)};
+    const StreamHandle handle = Of(stream).handle();
+    KVBLEND_RETURN_IF_ERROR(StatusOf(LaunchGroupRows(handle, experts.data, grouped), "ExpertLinear"));
+    return StatusOf(LaunchExpertLinear(handle, x, weights->view(), grouped, out), "ExpertLinear");
+  }
+
+  absl::Status DoSumExperts(Stream& stream, ConstMatrixView x, ConstMatrixView weights, bool accumulate,
+                            MatrixView out) override {
+    if (Empty(out)) return absl::OkStatus();
+    return StatusOf(LaunchSumExperts(Of(stream).handle(), x, weights, accumulate, out), "SumExperts");
   }
 
   absl::Status DoGatedActivation(Stream& stream, Activation activation, ConstMatrixView gate,
@@ -138,6 +165,11 @@ class CudaBackend final : public Backend {
   absl::Status DoAddScaled(Stream& stream, ConstMatrixView x, float scale, MatrixView out) override {
     if (Empty(out)) return absl::OkStatus();
     return StatusOf(LaunchAddScaled(Of(stream).handle(), x, scale, out), "AddScaled");
+  }
+
+  absl::Status DoSoftCap(Stream& stream, float cap, MatrixView x) override {
+    if (Empty(x)) return absl::OkStatus();
+    return StatusOf(LaunchSoftCap(Of(stream).handle(), cap, x), "SoftCap");
   }
 
   absl::Status DoRope(Stream& stream, const BatchPlan& batch, const RopeTable& table, int32_t num_heads,
@@ -288,6 +320,20 @@ class CudaBackend final : public Backend {
   }
 
  private:
+  // To bf16 in rows that begin at multiples of 16 bytes, unless x is that already.
+  static absl::Status RoundForProducts(absl::string_view op, Stream& stream, ConstMatrixView& x) {
+    const bool as_it_is =
+        x.dtype == DataType::kBF16 && x.row_stride % 8 == 0 && reinterpret_cast<uintptr_t>(x.data) % 16 == 0;
+    if (as_it_is) return absl::OkStatus();
+    const int64_t stride = RoundUp(x.cols, 8);
+    KVBLEND_ASSIGN_OR_RETURN(auto rounded,
+                             Of(stream).ScratchMemory(Scratch::kActivations, x.rows * stride * 2));
+    const MatrixView to{rounded, DataType::kBF16, x.rows, x.cols, stride};
+    KVBLEND_RETURN_IF_ERROR(StatusOf(LaunchConvert(Of(stream).handle(), x, to), op));
+    x = to;
+    return absl::OkStatus();
+  }
+
   static absl::Status CheckHeadDim(absl::string_view op, const KvPagesView& pages) {
     if (pages.head_dim <= kMaxHeadDim) return absl::OkStatus();
     return Invalid(op, "head_dim is ", pages.head_dim, "; allowed on this backend: up to ", kMaxHeadDim);

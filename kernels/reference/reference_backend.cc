@@ -20,6 +20,7 @@
 #include "kernels/host/page_codec.h"
 #include "kernels/host/sample_row.h"
 #include "kernels/reference/encode_section.h"
+#include "kernels/reference/experts.h"
 
 namespace kvblend::kernels {
 namespace {
@@ -93,6 +94,8 @@ void RotateHead(const HostRopeTable& rope, int64_t position, float* head) {
   }
 }
 
+float SoftCapped(float x, float cap) { return cap * std::tanh(x / cap); }
+
 // The softmax over the keys that `row` sees, for one query head: probabilities of keys [first, first + size).
 std::vector<float> AttentionRow(const HostBatchPlan& plan, int64_t row, ConstMatrixView q, int64_t head,
                                 int32_t kv_head, const AttentionSpec& spec, const KvPagesView& pages,
@@ -107,10 +110,16 @@ std::vector<float> AttentionRow(const HostBatchPlan& plan, int64_t row, ConstMat
     for (int32_t d = 0; d < pages.head_dim; ++d) {
       dot += Get(q, row, head * pages.head_dim + d) * keys.Load(slot, d);
     }
-    probabilities.push_back(dot * spec.scale);
+    const float score = dot * spec.scale;
+    probabilities.push_back(spec.logit_soft_cap == 0 ? score : SoftCapped(score, spec.logit_soft_cap));
   }
-  const float max = *std::max_element(probabilities.begin(), probabilities.end());
+  float max = *std::max_element(probabilities.begin(), probabilities.end());
   float sum = 0;
+  if (spec.sinks.data != nullptr) {
+    const float sink = Get(spec.sinks, 0, head);
+    max = std::max(max, sink);
+    sum = std::exp(sink - max);
+  }
   for (float& p : probabilities) sum += p = std::exp(p - max);
   for (float& p : probabilities) p /= sum;
   return probabilities;
@@ -181,6 +190,29 @@ class ReferenceBackend final : public HostBackend {
     return absl::OkStatus();
   }
 
+  absl::StatusOr<std::unique_ptr<PackedExperts>> DoPackExperts(int32_t num_experts, int64_t rows,
+                                                               int64_t cols,
+                                                               const WeightSource& source) override {
+    return PackExpertsByDefinition(num_experts, rows, cols, source);
+  }
+
+  absl::Status DoChooseExperts(Stream&, ConstMatrixView logits, const RoutingSpec& spec, IndicesView experts,
+                               MatrixView weights) override {
+    ChooseExpertsByDefinition(logits, spec, experts, weights);
+    return absl::OkStatus();
+  }
+
+  absl::Status DoExpertLinear(Stream&, ConstMatrixView x, const PackedExperts& weights, IndicesView experts,
+                              MatrixView out) override {
+    return ExpertLinearByDefinition(x, weights, experts, out);
+  }
+
+  absl::Status DoSumExperts(Stream&, ConstMatrixView x, ConstMatrixView weights, bool accumulate,
+                            MatrixView out) override {
+    SumExpertsByDefinition(x, weights, accumulate, out);
+    return absl::OkStatus();
+  }
+
   absl::Status DoGatedActivation(Stream&, Activation activation, ConstMatrixView gate, ConstMatrixView up,
                                  MatrixView out) override {
     for (int64_t i = 0; i < out.rows; ++i) {
@@ -198,6 +230,13 @@ class ReferenceBackend final : public HostBackend {
       for (int64_t c = 0; c < out.cols; ++c) {
         Set(out, i, c, Get(out, i, c) + scale * Get(x, x.rows == 1 ? 0 : i, c));
       }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status DoSoftCap(Stream&, float cap, MatrixView x) override {
+    for (int64_t i = 0; i < x.rows; ++i) {
+      for (int64_t c = 0; c < x.cols; ++c) Set(x, i, c, SoftCapped(Get(x, i, c), cap));
     }
     return absl::OkStatus();
   }

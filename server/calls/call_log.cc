@@ -30,8 +30,14 @@ spdlog::level::level_enum LevelOf(absl::StatusCode code) {
 
 }  // namespace
 
-CallLog::CallLog(Metrics* metrics, const char* service, const char* method, std::string peer)
-    : metrics_(metrics), service_(service), method_(method), peer_(std::move(peer)), start_(absl::Now()) {}
+CallLog::CallLog(Metrics* metrics, Transport transport, const char* service, const char* method,
+                 std::string peer)
+    : metrics_(metrics),
+      transport_(transport),
+      service_(service),
+      method_(method),
+      peer_(std::move(peer)),
+      start_(absl::Now()) {}
 
 void CallLog::NotePrompt(const v1::PromptReport& report) {
   metrics_->ObservePrompt(report);
@@ -60,7 +66,11 @@ void CallLog::Note(const v1::PutChunkProgress& progress) {
 
 void CallLog::End(const absl::Status& status) {
   const std::string code = absl::StatusCodeToString(status.code());
-  metrics_->CountCall(service_, method_, code);
+  if (transport_ == Transport::kHttp) {
+    metrics_->CountHttpCall(method_, code);
+  } else {
+    metrics_->CountCall(service_, method_, code);
+  }
   const spdlog::level::level_enum level = LevelOf(status.code());
   if (!spdlog::should_log(level)) return;
   std::string line = absl::StrFormat("%s/%s %s in %.3f s from %s", service_, method_, code,

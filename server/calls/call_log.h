@@ -15,8 +15,11 @@ namespace kvblend::server {
 /// Lives as long as one call; not thread-safe.
 class CallLog {
  public:
+  /// What carries the call; the metrics count them apart.
+  enum class Transport : uint8_t { kGrpc, kHttp };
+
   /// `service` and `method` must outlive this object. `metrics` as well.
-  CallLog(Metrics* metrics, const char* service, const char* method, std::string peer);
+  CallLog(Metrics* metrics, Transport transport, const char* service, const char* method, std::string peer);
 
   /// Every event that is sent.
   void Note(const v1::GenerateEvent& event);
@@ -31,6 +34,7 @@ class CallLog {
   void NotePrompt(const v1::PromptReport& report);
 
   Metrics* const metrics_;
+  const Transport transport_;
   const char* const service_;
   const char* const method_;
   const std::string peer_;

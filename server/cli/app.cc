@@ -17,7 +17,7 @@ constexpr char kFooter[] =
     R"(Exit codes: 0 done, 1 error, 2 wrong usage or a refused value, 3 no such file or chunk,
 4 server unreachable, overloaded or too slow (try again), 5 done, but some of the input or of what is stored
 is damaged, 130 interrupted.
-Environment: KVBLEND_SERVER is the default of --server; NO_COLOR switches colours off.
+Environment: KVBLEND_SERVER is the default of --server; KVBLEND_API_KEY is the key for a server that wants one; NO_COLOR switches colours off.
 
 Examples:
   kvblend generate --chunk-file report.txt --question "What were the findings?"
@@ -60,6 +60,7 @@ int RunCommandLine(const std::vector<std::string>& arguments, Terminal& terminal
   AddModelCommand(app, context);
   AddInfoCommand(app, context);
   AddHealthCommand(app, context);
+  AddKeyCommand(app, context);
   try {
     std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // as CLI11 wants them
     app.parse(std::move(reversed));

@@ -68,5 +68,6 @@ void AddCorrectionCommand(CLI::App& root, CommandContext& context);
 void AddModelCommand(CLI::App& root, CommandContext& context);
 void AddInfoCommand(CLI::App& root, CommandContext& context);
 void AddHealthCommand(CLI::App& root, CommandContext& context);
+void AddKeyCommand(CLI::App& root, CommandContext& context);
 
 }  // namespace kvblend::server::cli

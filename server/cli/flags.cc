@@ -9,8 +9,8 @@
 #include "base/status_macros.h"
 #include "engine/api/engine.h"
 #include "server/cli/files.h"
-#include "server/cli/message_json.h"
 #include "server/config/engine_flags.h"
+#include "server/convert/message_json.h"
 
 namespace kvblend::server::cli {
 namespace {

@@ -1,4 +1,5 @@
 // The kvblend command.
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
@@ -21,7 +22,8 @@ using kvblend::server::cli::Terminal;
 absl::StatusOr<std::shared_ptr<Calls>> MakeCalls(const Connection& connection, Cancellation& cancellation,
                                                  Terminal& terminal) {
   if (connection.engine_options.model_path.empty()) {
-    return kvblend::server::MakeGrpcCalls(connection.server);
+    const char* api_key = std::getenv("KVBLEND_API_KEY");
+    return kvblend::server::MakeGrpcCalls(connection.server, api_key == nullptr ? "" : api_key);
   }
   if (terminal.err_is_terminal) terminal.err << "Loading the model ..." << std::flush;
   auto calls = kvblend::server::cli::MakeInProcessCalls(connection.engine_options, cancellation);

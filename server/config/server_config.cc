@@ -5,8 +5,10 @@
 #include <cctype>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "server/config/engine_flags.h"
@@ -15,7 +17,7 @@ namespace kvblend::server {
 namespace {
 
 constexpr char kDescription[] =
-    "Serves a language model over gRPC to retrieval-augmented applications, reusing the KV of document chunks "
+    "Serves a language model over gRPC and OpenAI's HTTP API to retrieval-augmented applications, reusing the KV of document chunks "
     "at any position.";
 
 constexpr char kFooter[] = R"(
@@ -28,7 +30,7 @@ Exit codes: 0 stopped as asked, 1 could not start, 2 bad settings, 128 + n ended
 
 Examples:
   kvblend-server --model models/SmolLM2-135M-Instruct.Q4_1.gguf
-  kvblend-server --model model.gguf --grpc-address 0.0.0.0:50051 --http-address 0.0.0.0:8090 --chunk-store-bytes 64GiB
+  kvblend-server --model model.gguf --api-keys keys.jsonl --grpc-address 0.0.0.0:50051 --api-address 0.0.0.0:8000 --chunk-store-bytes 64GiB
   kvblend-server --config /etc/kvblend/server.conf
   curl -s http://127.0.0.1:8090/readyz)";
 
@@ -74,6 +76,40 @@ void AddRequestDefaults(CLI::App& app, RatioOptions& ratio) {
   Add(app, kGroup, "ratio-max", ratio.max, "auto: recompute at most this share")->type_name("R");
 }
 
+void AddSeconds(CLI::App& app, const char* group, const std::string& name, absl::Duration& value, double min,
+                const std::string& help) {
+  app.add_option_function<double>(
+         "--" + name, [&value](double seconds) { value = absl::Seconds(seconds); }, help)
+      ->default_str(absl::StrCat(absl::ToInt64Seconds(value)))
+      ->check(CLI::Range(min, 86400.0))
+      ->type_name("SECONDS")
+      ->group(group);
+}
+
+void AddApi(CLI::App& app, ApiConfig& api) {
+  constexpr char kGroup[] = "HTTP API";
+  Add(app, kGroup, "api-address", api.address,
+      "Where the HTTP API is, such as /v1/chat/completions: HOST:PORT; port 0: any free one; none: nowhere");
+  Add(app, kGroup, "api-model", api.model_id,
+      "What its clients call the model; else the name in the model's file")
+      ->type_name("NAME");
+  Add(app, kGroup, "api-max-connections", api.max_connections,
+      "Connections at once; one more gets status 503")
+      ->check(CLI::Range(1, 1'000'000));
+  AsBytes(Add(app, kGroup, "api-max-header-bytes", api.max_header_bytes,
+              "Request line and headers of one request; bodies are bounded by --max-message-bytes"))
+      ->check(CLI::Range(1024, 1 << 20));
+  AsBytes(Add(app, kGroup, "api-max-unsent-bytes", api.max_unsent_bytes,
+              "What of one stream may wait for its reader; with more the request is cancelled"))
+      ->check(CLI::Range(int64_t{1024}, int64_t{1} << 40));
+  AddSeconds(app, kGroup, "api-request-timeout", api.request_timeout, 0.1,
+             "Time for a request to arrive, from its first byte to its last");
+  AddSeconds(app, kGroup, "api-idle-timeout", api.idle_timeout, 0.1,
+             "Time that a connection may stay open between requests");
+  AddSeconds(app, kGroup, "api-write-timeout", api.write_timeout, 0.1,
+             "Time for a piece of an answer to be taken; then the request is cancelled");
+}
+
 void AddServing(CLI::App& app, ServerConfig& config) {
   constexpr char kGroup[] = "Serving";
   AsBytes(Add(app, kGroup, "max-message-bytes", config.max_message_bytes, "One request message on the wire"))
@@ -90,15 +126,16 @@ void AddServing(CLI::App& app, ServerConfig& config) {
       AddFile(app, kGroup, "tls-key", config.tls_key_path, "PEM private key of the certificate");
   certificate->needs(key);
   key->needs(certificate);
-  app.add_option_function<double>(
-         "--drain-timeout", [&config](double seconds) { config.drain_timeout = absl::Seconds(seconds); },
-         "Seconds that accepted requests get to finish at shutdown")
-      ->default_str(absl::StrCat(absl::ToInt64Seconds(config.drain_timeout)))
-      ->check(CLI::Range(0.0, 86400.0))
-      ->type_name("SECONDS")
+  AddFile(
+      app, kGroup, "api-keys", config.api_keys_path,
+      "Keys that calls need, over gRPC and HTTP, as kvblend key new makes them; read again when it changes");
+  app.add_flag("--allow-unauthenticated", config.allow_unauthenticated,
+               "Without --api-keys: serve calls on other addresses than loopback, to whoever reaches them")
       ->group(kGroup);
+  AddSeconds(app, kGroup, "drain-timeout", config.drain_timeout, 0.0,
+             "Seconds that accepted requests get to finish at shutdown");
   Add(app, kGroup, "port-file", config.port_file,
-      "File to write \"grpc=PORT\" and \"http=PORT\" to, one per line, once listening")
+      "File to write \"grpc=PORT\", \"http=PORT\" and \"api=PORT\" to, one per line, once listening")
       ->type_name("FILE");
   Add(app, kGroup, "log-level", config.log_level, "Least important messages to log, to stderr")
       ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error"}));
@@ -116,10 +153,32 @@ void AddFlags(CLI::App& app, ServerConfig& config) {
   AddEngineFlags(app, config.engine);
   AddRequestDefaults(app, config.engine.ratio);
   AddServing(app, config);
+  AddApi(app, config.api);
   for (CLI::Option* option : app.get_options()) {
     if (std::count(about_the_process.begin(), about_the_process.end(), option) > 0) continue;
     option->envname(EnvironmentName(option->get_lnames().front()));
   }
+}
+
+bool IsLoopback(const std::string& address) {
+  for (const char* host : {"127.", "localhost:", "[::1]:", "unix:"}) {
+    if (absl::StartsWith(address, host)) return true;
+  }
+  return address == "none";
+}
+
+absl::Status CheckListening(const ServerConfig& config) {
+  if (!config.api_keys_path.empty() || config.allow_unauthenticated) return absl::OkStatus();
+  const std::pair<const char*, const std::string&> addresses[] = {{"--grpc-address", config.grpc_address},
+                                                                  {"--api-address", config.api.address}};
+  for (const auto& [flag, address] : addresses) {
+    if (IsLoopback(address)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(flag, " is ", address,
+                     " without keys; allowed: a loopback address, --api-keys, or "
+                     "--allow-unauthenticated where only those who may can reach it"));
+  }
+  return absl::OkStatus();
 }
 
 // CLI11's messages may span lines; callers show one.
@@ -144,7 +203,9 @@ ParsedConfig ParseConfig(int argc, const char* const* argv, const std::string& v
     AddFlags(app, config);
     try {
       app.parse(argc, argv);
-      if (const absl::Status checked = FinishEngineOptions(config.engine); !checked.ok()) {
+      absl::Status checked = FinishEngineOptions(config.engine);
+      checked.Update(CheckListening(config));
+      if (!checked.ok()) {
         throw CLI::ValidationError(std::string(checked.message()));
       }
       parsed.config = std::move(config);

@@ -10,10 +10,25 @@
 
 namespace kvblend::server {
 
+/// Of the HTTP API; what each does is documented in server/http/http_server.h.
+struct ApiConfig {
+  std::string address = "127.0.0.1:8000";  // HOST:PORT, [IPV6]:PORT or "none"
+  std::string model_id;                    // what clients call the model; empty: the name that its file gives
+  int32_t max_connections = 1024;
+  int64_t max_header_bytes = 16 << 10;
+  int64_t max_unsent_bytes = int64_t{16} << 20;
+  absl::Duration request_timeout = absl::Seconds(30);
+  absl::Duration idle_timeout = absl::Seconds(75);
+  absl::Duration write_timeout = absl::Seconds(30);
+};
+
 struct ServerConfig {
   EngineOptions engine;
-  std::string grpc_address = "127.0.0.1:50051";   // HOST:PORT, [IPV6]:PORT or unix:PATH
-  std::string http_address = "127.0.0.1:8090";    // HOST:PORT or [IPV6]:PORT
+  std::string grpc_address = "127.0.0.1:50051";  // HOST:PORT, [IPV6]:PORT or unix:PATH
+  std::string http_address = "127.0.0.1:8090";   // HOST:PORT or [IPV6]:PORT
+  ApiConfig api;
+  std::string api_keys_path;           // empty: whoever reaches the server may make all calls
+  bool allow_unauthenticated = false;  // without keys: listen for calls on other addresses than loopback
   int64_t max_message_bytes = int64_t{16} << 20;  // of one request
   int32_t max_concurrent_streams = 256;           // calls at once per connection
   std::string tls_certificate_path;               // both or neither

@@ -23,6 +23,13 @@ absl::Time DeadlineOf(const grpc::CallbackServerContext& context) {
   return absl::FromChrono(deadline);
 }
 
+std::string AuthorizationOf(const grpc::CallbackServerContext& context) {
+  const auto& metadata = context.client_metadata();
+  const auto found = metadata.find("authorization");
+  if (found == metadata.end()) return "";
+  return std::string(found->second.data(), found->second.size());
+}
+
 void AddRetryHint(grpc::CallbackServerContext* context) {
   context->AddTrailingMetadata("retry-after-ms", absl::StrCat(absl::ToInt64Milliseconds(kRetryAfter)));
 }

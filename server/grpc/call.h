@@ -27,6 +27,9 @@ std::string PeerHost(const std::string& peer);
 /// InfiniteFuture when the client set none.
 absl::Time DeadlineOf(const grpc::CallbackServerContext& context);
 
+/// The metadata "authorization", or empty.
+std::string AuthorizationOf(const grpc::CallbackServerContext& context);
+
 /// Adds the trailing metadata retry-after-ms.
 void AddRetryHint(grpc::CallbackServerContext* context);
 
@@ -61,15 +64,18 @@ class CallHandler {
                                                          std::shared_ptr<EventSink<Event>>)) const {
     const std::string peer = context->peer();
     const CallerContext caller{.client = PeerHost(peer), .deadline = DeadlineOf(*context)};
-    const auto log = std::make_shared<CallLog>(services_.metrics, service_, method, peer);
+    const auto log =
+        std::make_shared<CallLog>(services_.metrics, CallLog::Transport::kGrpc, service_, method, peer);
     const auto stream = std::make_shared<EventStream>(
         services_.max_unsent_bytes, caller.deadline, [log](const absl::Status& status) { log->End(status); });
     ByteWriteReactor* reactor = EventStream::MakeReactor(stream);
     const Calls::Started handle = [&]() -> Calls::Started {
+      const auto calls = Admit(*context);
+      if (!calls.ok()) return calls.status();
       Request request;
       if (absl::Status status = ParseByteBuffer(*bytes, &request); !status.ok()) return status;
-      return (services_.calls->*call)(std::move(request), caller,
-                                      std::make_shared<StreamSink<Event>>(stream, log));
+      return (calls->get()->*call)(std::move(request), caller,
+                                   std::make_shared<StreamSink<Event>>(stream, log));
     }();
     if (handle.ok()) {
       stream->SetHandle(*handle);
@@ -84,21 +90,28 @@ class CallHandler {
   grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes,
                                    grpc::ByteBuffer* response, const char* method,
                                    absl::StatusOr<Response> (Calls::*call)(Request)) const {
-    CallLog log(services_.metrics, service_, method, context->peer());
+    CallLog log(services_.metrics, CallLog::Transport::kGrpc, service_, method, context->peer());
+    const auto calls = Admit(*context);
     Request request;
-    absl::Status status = ParseByteBuffer(*bytes, &request);
+    absl::Status status = calls.ok() ? ParseByteBuffer(*bytes, &request) : calls.status();
     if (status.ok()) {
-      const absl::StatusOr<Response> message = (services_.calls->*call)(std::move(request));
+      const absl::StatusOr<Response> message = (calls->get()->*call)(std::move(request));
       status = message.status();
       if (status.ok()) *response = ToByteBuffer(*message);
     }
     log.End(status);
+    if (absl::IsResourceExhausted(status)) AddRetryHint(context);
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     reactor->Finish(ToGrpcStatus(status));
     return reactor;
   }
 
  private:
+  absl::StatusOr<std::shared_ptr<Calls>> Admit(const grpc::CallbackServerContext& context) const {
+    if (services_.access != nullptr) return services_.access->Admit(AuthorizationOf(context));
+    return std::shared_ptr<Calls>(std::shared_ptr<void>(), services_.calls);  // owned by nobody here
+  }
+
   const ServiceContext services_;
   const char* const service_;
 };

@@ -27,6 +27,10 @@ absl::Status Explain(const std::string& address, const grpc::Status& status) {
   return absl::UnavailableError(absl::StrCat("server ", address, ": ", converted.message()));
 }
 
+void ShowKey(const std::string& api_key, grpc::ClientContext& context) {
+  if (!api_key.empty()) context.AddMetadata("authorization", absl::StrCat("Bearer ", api_key));
+}
+
 /// One stream: reads until the end and keeps itself alive until then.
 template <typename Request, typename Event>
 class StreamReader : public grpc::ClientReadReactor<Event>, public RequestHandle {
@@ -36,8 +40,9 @@ class StreamReader : public grpc::ClientReadReactor<Event>, public RequestHandle
 
   /// `start(context, request, reactor)` is the stub's method.
   template <typename Start>
-  static std::shared_ptr<RequestHandle> Run(std::shared_ptr<StreamReader> reader, absl::Time deadline,
-                                            Start start) {
+  static std::shared_ptr<RequestHandle> Run(std::shared_ptr<StreamReader> reader, const std::string& api_key,
+                                            absl::Time deadline, Start start) {
+    ShowKey(api_key, reader->context_);
     if (deadline != absl::InfiniteFuture()) reader->context_.set_deadline(absl::ToChronoTime(deadline));
     reader->self_ = reader;
     start(&reader->context_, &reader->request_, reader.get());
@@ -69,7 +74,8 @@ class StreamReader : public grpc::ClientReadReactor<Event>, public RequestHandle
 
 class GrpcCalls : public Calls {
  public:
-  explicit GrpcCalls(const std::string& address) : address_(address), channel_(MakeChannel(address)) {}
+  GrpcCalls(const std::string& address, const std::string& api_key)
+      : address_(address), api_key_(api_key), channel_(MakeChannel(address)) {}
 
   Started Generate(v1::GenerateRequest request, const CallerContext& caller,
                    std::shared_ptr<EventSink<v1::GenerateEvent>> sink) override {
@@ -146,7 +152,7 @@ class GrpcCalls : public Calls {
   Started Stream(Request request, const CallerContext& caller, std::shared_ptr<EventSink<Event>> sink,
                  Start start) {
     using Reader = StreamReader<Request, Event>;
-    return Reader::Run(std::make_shared<Reader>(address_, std::move(request), std::move(sink)),
+    return Reader::Run(std::make_shared<Reader>(address_, std::move(request), std::move(sink)), api_key_,
                        caller.deadline, start);
   }
 
@@ -156,12 +162,14 @@ class GrpcCalls : public Calls {
                                  const Request& request) {
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + kUnaryTimeout);
+    ShowKey(api_key_, context);
     Response response;
     KVBLEND_RETURN_IF_ERROR(Explain(address_, (stub.*call)(&context, request, &response)));
     return response;
   }
 
   const std::string address_;
+  const std::string api_key_;
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::Inference::Stub> inference_ = v1::Inference::NewStub(channel_);
   const std::unique_ptr<v1::Chunks::Stub> chunks_ = v1::Chunks::NewStub(channel_);
@@ -170,8 +178,8 @@ class GrpcCalls : public Calls {
 
 }  // namespace
 
-std::shared_ptr<Calls> MakeGrpcCalls(const std::string& address) {
-  return std::make_shared<GrpcCalls>(address);
+std::shared_ptr<Calls> MakeGrpcCalls(const std::string& address, const std::string& api_key) {
+  return std::make_shared<GrpcCalls>(address, api_key);
 }
 
 }  // namespace kvblend::server

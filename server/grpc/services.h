@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "server/calls/access.h"
 #include "server/calls/calls.h"
 #include "server/metrics/metrics.h"
 
@@ -17,6 +18,7 @@ namespace kvblend::server {
 /// What the services work with; all of it must outlive them, and `metrics` the engine as well.
 struct ServiceContext {
   Calls* calls = nullptr;
+  Access* access = nullptr;  // null: whoever calls may make all of them
   Metrics* metrics = nullptr;
   size_t max_unsent_bytes = 256 << 20;  // of one stream; see EventStream
 };

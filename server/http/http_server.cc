@@ -1,114 +1,165 @@
 #include "server/http/http_server.h"
 
-#include <httplib.h>
-#include <sys/socket.h>
+#include <sys/resource.h>
 
-#include <cerrno>
+#include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <thread>
 #include <utility>
+#include <vector>
 
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "server/http/connection.h"
+#include "server/http/server_core.h"
 
 namespace kvblend::server {
 namespace {
 
-constexpr int kThreads = 4;
-constexpr int kIoTimeoutSeconds = 5;       // for one read or write
-constexpr int kKeepAliveSeconds = 20;      // idle connections; scrapers come every 15 s or so
-constexpr size_t kMaxRequestBytes = 4096;  // only GET is served: bodies are of no use
+constexpr std::chrono::milliseconds kAcceptPause(100);  // when the system has no descriptor left
+constexpr rlim_t kOtherFiles = 512;
 
-constexpr char kPlainText[] = "text/plain; charset=utf-8";
+// Every connection is a file; shells start programs with few of them, and let them ask for more.
+void AllowFiles(rlim_t files) {
+  rlimit limit;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= files) return;
+  limit.rlim_cur = limit.rlim_max == RLIM_INFINITY ? files : std::min<rlim_t>(files, limit.rlim_max);
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
 
 class HttpServerImpl : public HttpServer {
  public:
-  explicit HttpServerImpl(Callbacks callbacks) : callbacks_(std::move(callbacks)) {
-    server_.new_task_queue = [] { return new httplib::ThreadPool(kThreads); };
-    server_.set_read_timeout(kIoTimeoutSeconds);
-    server_.set_write_timeout(kIoTimeoutSeconds);
-    server_.set_keep_alive_timeout(kKeepAliveSeconds);
-    server_.set_payload_max_length(kMaxRequestBytes);
-    server_.set_tcp_nodelay(true);
-    // The library's default is SO_REUSEPORT, with which a second server would silently share the port.
-    server_.set_socket_options([](socket_t socket) {
-      const int on = 1;
-      setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-    });
-    server_.Get("/metrics", [this](const httplib::Request&, httplib::Response& response) {
-      response.set_content(callbacks_.metrics(), "text/plain; version=0.0.4; charset=utf-8");
-    });
-    server_.Get("/healthz", [](const httplib::Request&, httplib::Response& response) {
-      response.set_content("ok\n", kPlainText);
-    });
-    server_.Get("/readyz", [this](const httplib::Request&, httplib::Response& response) {
-      const std::string reason = callbacks_.not_ready_reason();
-      response.status = reason.empty() ? 200 : 503;
-      response.set_content(reason.empty() ? "ready\n" : absl::StrCat(reason, "\n"), kPlainText);
-    });
-    server_.Get("/", [](const httplib::Request&, httplib::Response& response) {
-      response.set_content(
-          "kvblend-server\n/metrics  Prometheus metrics\n/healthz  200 while the process lives\n"
-          "/readyz   200 while requests are accepted\n",
-          kPlainText);
-    });
-  }
+  HttpServerImpl(const HttpServerOptions& options, Router router, ErrorPage error_page)
+      : core_(std::make_shared<ServerCore>(options, std::move(router), std::move(error_page))),
+        strand_(asio::make_strand(core_->io)),
+        acceptor_(strand_),
+        pause_(strand_),
+        work_(core_->io.get_executor()) {}
 
-  ~HttpServerImpl() override {
-    if (!thread_.joinable()) return;
-    server_.stop();
-    thread_.join();
-  }
+  ~HttpServerImpl() override { Shutdown(absl::InfinitePast()); }
 
-  absl::Status Start(const HostPort& address) {
-    errno = 0;
-    if (address.port == 0) {
-      port_ = server_.bind_to_any_port(address.host);
-    } else if (server_.bind_to_port(address.host, address.port)) {
-      port_ = address.port;
+  absl::Status Listen() {
+    const HostPort& address = core_->options.address;
+    AllowFiles(static_cast<rlim_t>(core_->options.max_connections) + kOtherFiles);
+    AsioError error;
+    tcp::resolver resolver(core_->io);
+    const auto found = resolver.resolve(address.host, absl::StrFormat("%d", address.port),
+                                        tcp::resolver::passive | tcp::resolver::numeric_service, error);
+    if (!error) {
+      const tcp::endpoint endpoint = found.begin()->endpoint();
+      acceptor_.open(endpoint.protocol(), error);
+      if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
+      if (!error) acceptor_.bind(endpoint, error);
+      if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
     }
-    if (port_ <= 0) {
+    if (error) {
       return absl::UnavailableError(absl::StrFormat("can't listen for HTTP on %s port %d: %s", address.host,
-                                                    address.port,
-                                                    errno != 0 ? std::strerror(errno) : "bad address"));
+                                                    address.port, error.message()));
     }
-    thread_ = std::thread([this] { server_.listen_after_bind(); });
-    // stop() does nothing before the loop has begun.
-    while (!server_.is_running()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    port_ = acceptor_.local_endpoint().port();
+    for (int i = 0; i < core_->options.num_threads; ++i) {
+      threads_.emplace_back([this] { core_->io.run(); });
+    }
+    asio::post(strand_, [this] { Accept(); });
     return absl::OkStatus();
   }
 
   int port() const override { return port_; }
+  int64_t num_connections() const override {
+    absl::MutexLock lock(&core_->mutex);
+    return static_cast<int64_t>(core_->connections.size());
+  }
+
+  void Drain() override {
+    core_->draining = true;
+    for (const auto& connection : Connections()) connection->Drain();
+  }
+
+  void Shutdown(absl::Time deadline) override {
+    if (core_->stopped) return;
+    Drain();
+    asio::post(strand_, [this] {
+      AsioError ignored;
+      acceptor_.close(ignored);
+      pause_.cancel();
+    });
+    WaitForConnections(deadline);
+    for (const auto& connection : Connections()) connection->Close();
+    WaitForConnections(absl::InfiniteFuture());
+    core_->handlers.join();  // what they answer goes nowhere
+    // Nothing is left to wait for, so the threads end when what was posted is done.
+    work_.reset();
+    for (std::thread& thread : threads_) thread.join();
+    threads_.clear();
+    core_->stopped = true;
+  }
 
  private:
-  const Callbacks callbacks_;
-  httplib::Server server_;
+  std::vector<std::shared_ptr<Connection>> Connections() {
+    std::vector<std::shared_ptr<Connection>> connections;
+    absl::MutexLock lock(&core_->mutex);
+    for (const auto& [unused, weak] : core_->connections) {
+      if (auto connection = weak.lock()) connections.push_back(std::move(connection));
+    }
+    return connections;
+  }
+
+  void WaitForConnections(absl::Time deadline) {
+    absl::MutexLock lock(&core_->mutex);
+    const auto none_left = [this]() ABSL_SHARED_LOCKS_REQUIRED(core_->mutex) {
+      return core_->connections.empty();
+    };
+    core_->mutex.AwaitWithDeadline(absl::Condition(&none_left), deadline);
+  }
+
+  void Accept() {
+    if (!acceptor_.is_open()) return;
+    acceptor_.async_accept(asio::make_strand(core_->io), [this](const AsioError& error, tcp::socket socket) {
+      if (error == asio::error::operation_aborted) return;
+      if (error) {
+        pause_.expires_after(kAcceptPause);
+        pause_.async_wait([this](const AsioError&) { Accept(); });
+        return;
+      }
+      Serve(std::move(socket));
+      Accept();
+    });
+  }
+
+  void Serve(tcp::socket socket) {
+    if (num_connections() >= core_->options.max_connections) {
+      // One small packet into an empty buffer: it is sent or it is not, and nobody waits.
+      const HttpResponse full =
+          core_->error_page(503, "the server has too many connections; try again later");
+      const std::string bytes = ResponseHead(full, BodyFraming::kLength, /*close=*/true) + full.body;
+      AsioError ignored;
+      socket.non_blocking(true, ignored);
+      socket.write_some(asio::buffer(bytes), ignored);
+      return;
+    }
+    const auto connection = std::make_shared<Connection>(core_, std::move(socket));
+    {
+      absl::MutexLock lock(&core_->mutex);
+      core_->connections[connection.get()] = connection;
+    }
+    connection->Start();
+  }
+
+  const std::shared_ptr<ServerCore> core_;
+  const asio::strand<asio::io_context::executor_type> strand_;
+  tcp::acceptor acceptor_;
+  asio::steady_timer pause_;
+  asio::executor_work_guard<asio::io_context::executor_type> work_;
   int port_ = -1;
-  std::thread thread_;
+  std::vector<std::thread> threads_;
 };
 
 }  // namespace
 
-absl::StatusOr<HostPort> ParseHostPort(const std::string& flag, const std::string& text) {
-  const size_t colon = text.rfind(':');
-  HostPort parsed;
-  if (colon != std::string::npos && colon > 0 && absl::SimpleAtoi(text.substr(colon + 1), &parsed.port) &&
-      parsed.port >= 0 && parsed.port <= 65535) {
-    parsed.host = text.substr(0, colon);
-    const bool bracketed = parsed.host.size() > 2 && parsed.host.front() == '[' && parsed.host.back() == ']';
-    if (bracketed) parsed.host = parsed.host.substr(1, parsed.host.size() - 2);
-    if (bracketed || parsed.host.find_first_of(":[]") == std::string::npos) return parsed;
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat(flag, " is '", text,
-                   "'; allowed: HOST:PORT or [IPV6]:PORT with a port from 0 (any free one) to 65535"));
-}
-
-absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const HostPort& address, Callbacks callbacks) {
-  auto server = std::make_unique<HttpServerImpl>(std::move(callbacks));
-  if (absl::Status status = server->Start(address); !status.ok()) return status;
+absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpServerOptions& options, Router router,
+                                                              ErrorPage error_page) {
+  auto server = std::make_unique<HttpServerImpl>(options, std::move(router), std::move(error_page));
+  if (absl::Status status = server->Listen(); !status.ok()) return status;
   return server;
 }
 

@@ -1,40 +1,58 @@
-// The HTTP side for operators: /metrics, /healthz, /readyz. No request data passes here.
+// An HTTP/1.1 server: many connections on few threads (Boost.Asio), every wait and every buffer bounded.
+//
+// The network has threads of its own, which never wait for a handler; handlers have others, and answer through a responder
+// from any thread at any time. A connection's requests are answered one after the other, in their order.
 #pragma once
 
-#include <functional>
+#include <cstdint>
 #include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "server/http/host_port.h"
+#include "server/http/responder.h"
+#include "server/http/router.h"
 
 namespace kvblend::server {
 
-/// Where a listener listens, as "HOST:PORT", "[V6]:PORT"; port 0 lets the system choose.
-struct HostPort {
-  std::string host;
-  int port = 0;
+struct HttpServerOptions {
+  HostPort address;
+  int32_t max_connections = 1024;                       // one more gets 503
+  int64_t max_header_bytes = 16 << 10;                  // of the request line and headers: else 431
+  int64_t max_body_bytes = 4096;                        // of one request: else 413
+  int64_t max_pending_body_bytes = int64_t{256} << 20;  // bodies being received, of all connections: else 503
+  int64_t max_unsent_bytes = int64_t{16} << 20;         // of one answer: else the client has gone
+  absl::Duration request_timeout =
+      absl::Seconds(30);                            // from the first byte of a request to its last: else 408
+  absl::Duration idle_timeout = absl::Seconds(75);  // before and between requests: closed
+  absl::Duration write_timeout =
+      absl::Seconds(30);  // for a piece of an answer to leave: else the client has gone
+  int num_threads = 2;    // for the network
+  int num_handler_threads = 4;
 };
 
-/// kInvalidArgument naming `flag`.
-absl::StatusOr<HostPort> ParseHostPort(const std::string& flag, const std::string& text);
-
+/// Thread-safe.
 class HttpServer {
  public:
-  /// All callbacks may be called from several threads at once, until the server is destroyed.
-  struct Callbacks {
-    std::function<std::string()> metrics;  // the exposition
-    /// Empty when requests are accepted, else why not, in one line.
-    std::function<std::string()> not_ready_reason;
-  };
-
-  /// Binds and starts serving on a small fixed number of threads. kUnavailable, naming the address, when it
-  /// can't be bound.
-  static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const HostPort& address, Callbacks callbacks);
-  /// Stops accepting, finishes running requests.
+  /// Binds and serves at once. `error_page` makes the answers to requests that reach no handler. kUnavailable, naming the
+  /// address, when it can't be bound.
+  static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const HttpServerOptions& options, Router router,
+                                                           ErrorPage error_page);
+  /// As Shutdown without time.
   virtual ~HttpServer() = default;
 
   /// The port bound.
   virtual int port() const = 0;
+  /// Connections open.
+  virtual int64_t num_connections() const = 0;
+
+  /// From now on connections are closed after the answer that they wait for, and idle ones at once. New ones are still
+  /// accepted, for an answer that says why nothing is served.
+  virtual void Drain() = 0;
+
+  /// Accepts nothing more, waits for running answers until `deadline`, closes what is left, and waits for its end.
+  virtual void Shutdown(absl::Time deadline) = 0;
 };
 
 }  // namespace kvblend::server

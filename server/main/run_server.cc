@@ -2,18 +2,23 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <iostream>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "server/access/keyed_access.h"
+#include "server/api/routes.h"
 #include "server/calls/engine_calls.h"
 #include "server/calls/engine_slot.h"
 #include "server/grpc/grpc_server.h"
 #include "server/http/http_server.h"
+#include "server/http/operator_pages.h"
 #include "server/metrics/metrics.h"
 #include "spdlog/spdlog.h"
 
@@ -24,6 +29,8 @@ constexpr int kStopped = 0;
 constexpr int kStartFailed = 1;
 constexpr int kBadSettings = 2;
 
+constexpr char kNowhere[] = "none";  // as an address
+
 // What the writers of running streams get, after the engine is done, to send what is queued.
 constexpr absl::Duration kFlushTime = absl::Seconds(5);
 
@@ -33,15 +40,42 @@ int FailToStart(const absl::Status& status) {
 }
 
 // Under a temporary name first, so that whoever waits for the file never reads a half of it.
-absl::Status WritePortFile(const std::string& path, int grpc_port, int http_port) {
+absl::Status WritePortFile(const std::string& path, int grpc_port, int http_port,
+                           const HttpServer* api_server) {
   const std::string temporary = absl::StrCat(path, ".", getpid());
   std::ofstream file(temporary);
   file << "grpc=" << grpc_port << "\nhttp=" << http_port << "\n";
+  if (api_server != nullptr) file << "api=" << api_server->port() << "\n";
   file.close();
   if (!file || std::rename(temporary.c_str(), path.c_str()) != 0) {
     return absl::UnavailableError(absl::StrCat("can't write --port-file ", path));
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<HttpServer>> StartOperatorPages(const HostPort& address, Metrics* metrics,
+                                                               const EngineSlot* engine_slot) {
+  OperatorCallbacks callbacks;
+  callbacks.metrics = [metrics] { return metrics->Expose(); };
+  callbacks.not_ready_reason = [engine_slot] { return engine_slot->NotServingReason(); };
+  HttpServerOptions options;
+  options.address = address;
+  return HttpServer::Start(options, OperatorPages(std::move(callbacks)), PlainErrorPage);
+}
+
+absl::StatusOr<std::unique_ptr<HttpServer>> StartApi(const HostPort& address, const ServerConfig& config,
+                                                     const ApiContext& context) {
+  HttpServerOptions options;
+  options.address = address;
+  options.max_connections = config.api.max_connections;
+  options.max_header_bytes = config.api.max_header_bytes;
+  options.max_body_bytes = config.max_message_bytes;
+  options.max_pending_body_bytes = std::max(options.max_pending_body_bytes, config.max_message_bytes);
+  options.max_unsent_bytes = config.api.max_unsent_bytes;
+  options.request_timeout = config.api.request_timeout;
+  options.idle_timeout = config.api.idle_timeout;
+  options.write_timeout = config.api.write_timeout;
+  return HttpServer::Start(options, ApiRoutes(context), ApiErrorPage);
 }
 
 }  // namespace
@@ -53,6 +87,13 @@ int RunServer(const ServerConfig& config, const EngineFactory& create_engine,
     FailToStart(http_address.status());
     return kBadSettings;
   }
+  const bool with_api = config.api.address != kNowhere;
+  const auto api_address =
+      with_api ? ParseHostPort("--api-address", config.api.address) : absl::StatusOr<HostPort>(HostPort());
+  if (!api_address.ok()) {
+    FailToStart(api_address.status());
+    return kBadSettings;
+  }
 
   // Destroyed in reverse order: listeners, then the engine, then what both report to.
   Metrics metrics;
@@ -62,8 +103,18 @@ int RunServer(const ServerConfig& config, const EngineFactory& create_engine,
   EngineCalls calls(&engine_slot, {.engine_options = config.engine,
                                    .max_message_bytes = config.max_message_bytes,
                                    .started = absl::Now()});
+  std::unique_ptr<KeyedAccess> access;
+  if (!config.api_keys_path.empty()) {
+    auto opened = KeyedAccess::Open(config.api_keys_path, &calls);
+    if (!opened.ok()) {
+      FailToStart(opened.status());
+      return kBadSettings;
+    }
+    access = *std::move(opened);
+  }
   ServiceContext context;
   context.calls = &calls;
+  context.access = access.get();
   context.metrics = &metrics;
   GrpcServerOptions grpc_options;
   grpc_options.address = config.grpc_address;
@@ -74,17 +125,25 @@ int RunServer(const ServerConfig& config, const EngineFactory& create_engine,
   auto grpc_server = GrpcServer::Start(grpc_options, context);
   if (!grpc_server.ok()) return FailToStart(grpc_server.status());
 
-  HttpServer::Callbacks callbacks;
-  callbacks.metrics = [&metrics] { return metrics.Expose(); };
-  callbacks.not_ready_reason = [&engine_slot] { return engine_slot.NotServingReason(); };
-  auto http_server = HttpServer::Start(*http_address, callbacks);
+  auto http_server = StartOperatorPages(*http_address, &metrics, &engine_slot);
   if (!http_server.ok()) return FailToStart(http_server.status());
 
-  spdlog::info("listening: gRPC on {} (port {}), HTTP on {} (port {})", config.grpc_address,
-               (*grpc_server)->port(), config.http_address, (*http_server)->port());
+  std::unique_ptr<HttpServer> api_server;
+  if (with_api) {
+    auto started = StartApi(
+        *api_address, config,
+        {.calls = &calls, .access = access.get(), .metrics = &metrics, .model_id = config.api.model_id});
+    if (!started.ok()) return FailToStart(started.status());
+    api_server = *std::move(started);
+  }
+
+  spdlog::info(
+      "listening: gRPC on {} (port {}), operators' HTTP on {} (port {}), the HTTP API on {} (port {})",
+      config.grpc_address, (*grpc_server)->port(), config.http_address, (*http_server)->port(),
+      config.api.address, api_server == nullptr ? 0 : api_server->port());
   if (!config.port_file.empty()) {
     const absl::Status written =
-        WritePortFile(config.port_file, (*grpc_server)->port(), (*http_server)->port());
+        WritePortFile(config.port_file, (*grpc_server)->port(), (*http_server)->port(), api_server.get());
     if (!written.ok()) return FailToStart(written);
   }
 
@@ -103,10 +162,9 @@ int RunServer(const ServerConfig& config, const EngineFactory& create_engine,
     (*grpc_server)->SetServing(true);
     spdlog::info(
         "serving {} ({}, {} layers, context {} tokens, KV {}, chunks {} with {} bytes per token) on {}, "
-        "loaded in "
-        "{:.2f} s",
+        "chat format {}, loaded in {:.2f} s",
         info.model_name, info.model_architecture, info.num_layers, info.max_context_tokens, info.kv_dtype,
-        info.chunk_format, info.chunk_bytes_per_token, info.backend,
+        info.chunk_format, info.chunk_bytes_per_token, info.backend, info.chat_format,
         absl::ToDoubleSeconds(absl::Now() - load_start));
     stop.WaitForNotification();
   }
@@ -116,9 +174,12 @@ int RunServer(const ServerConfig& config, const EngineFactory& create_engine,
   engine_slot.Drain();
   metrics.SetReady(false);
   (*grpc_server)->SetServing(false);
+  if (api_server != nullptr) api_server->Drain();
   const absl::Status drained = engine->Drain(absl::Now() + config.drain_timeout);
   if (!drained.ok()) spdlog::warn("not everything could be finished: {}", std::string(drained.message()));
-  (*grpc_server)->Shutdown(absl::Now() + kFlushTime);
+  const absl::Time flush_end = absl::Now() + kFlushTime;
+  (*grpc_server)->Shutdown(flush_end);
+  if (api_server != nullptr) api_server->Shutdown(flush_end);
   metrics.ResetEngine();
   http_server->reset();
   spdlog::info("stopped");

@@ -78,6 +78,12 @@ void AddEngine(const EngineStats& stats, FamilyList list) {
   list.Counter("decoded_tokens_total",
                "Tokens of those steps; over kvblend_decode_steps_total: answers per step.",
                stats.decoded_tokens);
+  list.Counter("drafted_tokens_total",
+               "Tokens of answers that were guessed from their prompts and checked in a step of decoding.",
+               stats.drafted_tokens);
+  list.Counter("accepted_draft_tokens_total",
+               "Guessed tokens that were right: steps of decoding that an answer was spared.",
+               stats.accepted_draft_tokens);
   list.Gauge("num_background_waiting", "Chunk computations waiting behind responses.",
              stats.background_waiting);
   list.Gauge("kv_pages_used", "KV pages in use.", stats.pages_used);

@@ -120,6 +120,8 @@ struct Metrics::Impl {
                                           "Generate requests answered to their end, by reason.");
   Family<Counter>& calls = AddCounters(registry, "kvblend_grpc_calls_total",
                                        "Calls ended, by service, method and gRPC status code.");
+  Family<Counter>& http_calls = AddCounters(registry, "kvblend_http_calls_total",
+                                            "Calls over HTTP ended, by method and gRPC status code.");
   Family<Counter>& put_chunks =
       AddCounters(registry, "kvblend_put_chunks_total",
                   "Chunks of Chunks.Put, by whether they were computed or present.");
@@ -153,6 +155,10 @@ void Metrics::CountCall(std::string_view service, std::string_view method, std::
   impl_->calls
       .Add({{"service", std::string(service)}, {"method", std::string(method)}, {"code", std::string(code)}})
       .Increment();
+}
+
+void Metrics::CountHttpCall(std::string_view method, std::string_view code) {
+  impl_->http_calls.Add({{"method", std::string(method)}, {"code", std::string(code)}}).Increment();
 }
 
 void Metrics::ObservePrompt(const v1::PromptReport& report) {

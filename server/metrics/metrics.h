@@ -37,6 +37,9 @@ class Metrics {
   /// Every call's end; `method` and `code` as gRPC writes them ("Generate", "INVALID_ARGUMENT").
   void CountCall(std::string_view service, std::string_view method, std::string_view code);
 
+  /// The same for calls over HTTP, whose methods are named alike ("ChatCompletions").
+  void CountHttpCall(std::string_view method, std::string_view code);
+
   /// One prompt's blend report, of Generate or Score.
   void ObservePrompt(const v1::PromptReport& report);
   /// One finished Generate: latency, time per token, tokens, reason.

@@ -66,15 +66,19 @@ ALLOWED = {
     "server/calls": {"engine/api", "server/convert", "server/metrics"},
     "server/grpc": {"engine/api", "server/calls", "server/convert", "server/metrics"},
     "server/http": set(),
+    "server/json": set(),
+    "server/access": {"server/calls", "server/json"},
+    "server/openai": {"server/convert", "server/json"},
+    "server/api": {"server/calls", "server/convert", "server/http", "server/json", "server/metrics", "server/openai"},
     "server/config": {"engine/api"},
     "server/main": {
-        "engine/api", "server/calls", "server/config", "server/grpc", "server/http", "server/metrics",
+        "engine/api", "server/access", "server/api", "server/calls", "server/config", "server/grpc", "server/http", "server/metrics",
     },
     "server/cli": {"engine/api", "server/calls", "server/config", "server/convert", "server/grpc"},
     "server/cli/bench": {"engine/api", "server/cli", "server/convert"},
     "server/cli/precompute": {"engine/text", "server/calls", "server/cli"},
     "server/cli/commands": {
-        "engine/api", "engine/store/disk", "engine/text", "server/cli", "server/cli/bench", "server/cli/precompute",
+        "engine/api", "engine/store/disk", "engine/text", "server/access", "server/cli", "server/cli/bench", "server/cli/precompute",
         "server/config", "server/convert",
     },
 }
@@ -83,7 +87,7 @@ ALLOWED = {
 COMMON = "base/"
 
 # Libraries of the transports: unknown to engine and kernels, so that both build without them.
-TRANSPORT_LIBRARIES = ("grpc/", "grpcpp/", "grpc++/", "google/protobuf/", "kvblend/v1/", "httplib.h", "prometheus/",
+TRANSPORT_LIBRARIES = ("grpc/", "grpcpp/", "grpc++/", "google/protobuf/", "kvblend/v1/", "httplib.h", "boost/", "prometheus/",
                        "CLI/", "server/")
 
 # Rooms that may use Abseil and the standard library only.

@@ -61,6 +61,29 @@ void BM_LinearFromMemory(benchmark::State& state) {
 }
 BENCHMARK(BM_LinearFromMemory)->Arg(1)->Arg(4)->Arg(8)->Arg(32)->Arg(33)->UseRealTime();
 
+// The gate and up projections of a layer of Qwen3-30B-A3B, in codes of 4 bits: every token goes to 8 of 128 experts. Arg:
+// tokens. One reads 8 experts; 1,024, as many as go through a layer together, use about 64 times each.
+void BM_ExpertLinear(benchmark::State& state) {
+  constexpr int32_t kExperts = 128, kChosen = 8;
+  constexpr int64_t kIn = 2048, kOut = 1536;
+  const int64_t tokens = state.range(0), rows = tokens * kChosen;
+  static const auto weights = Cpu().PackExperts(kExperts, kOut, kIn, NibbleRows()).value();
+  std::mt19937 random(3);
+  std::vector<int32_t> experts(rows), all(kExperts);
+  std::iota(all.begin(), all.end(), 0);
+  for (int64_t token = 0; token < tokens; ++token) {
+    std::shuffle(all.begin(), all.end(), random);
+    std::copy_n(all.begin(), kChosen, experts.begin() + token * kChosen);
+  }
+  Matrix x(Cpu().compute_dtype(), tokens, kIn), y(DataType::kF32, rows, kOut);
+  const double seconds = Measure(state, [&] {
+    return Cpu().ExpertLinear(TheStream(), x.view, *weights, {experts.data(), rows}, y.view);
+  });
+  ReportFlops(state, seconds, 2.0 * static_cast<double>(rows * kIn * kOut));
+  if (tokens == 1) ReportRead(state, seconds, kChosen * kIn * kOut * 4.5 / 8);
+}
+BENCHMARK(BM_ExpertLinear)->Arg(1)->Arg(8)->Arg(64)->Arg(300)->Arg(1024)->UseRealTime();
+
 // Arg: rows of 6,000, evenly spread. 6000: full prefill; 900 and 300: blended at 15% and 5%; 1: decode.
 void BM_SelectiveAttention(benchmark::State& state) {
   const std::vector<int32_t> positions = Spread(state.range(0));

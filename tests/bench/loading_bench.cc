@@ -117,7 +117,7 @@ class Bench {
     const model::ModelConfig& config = runtime_->config;
     const double qkv_dim = 1.0 * config.head_dim * (config.num_heads + 2 * config.num_kv_heads);
     const double per_row = 2.0 * config.hidden_dim * (qkv_dim + config.num_heads * config.head_dim) +
-                           6.0 * config.hidden_dim * config.ffn_dim;
+                           6.0 * config.hidden_dim * config.used_ffn_dim();
     const double per_key = 4.0 * config.num_heads * config.head_dim;
     double chosen = 0;
     for (const int32_t position : positions) chosen += per_row + per_key * (position + 1);

@@ -36,7 +36,8 @@ class Server:
         self.log = open(pathlib.Path(folder) / "server.log", "ab")
         self.process = subprocess.Popen(
             [str(support.need_binary(options.bin, "kvblend-server")), "--model", str(options.model), "--grpc-address",
-             "127.0.0.1:0", "--http-address", "127.0.0.1:0", "--port-file", str(ports), "--no-self-check", *map(str, flags)],
+             "127.0.0.1:0", "--http-address", "127.0.0.1:0", "--api-address", "none", "--port-file", str(ports), "--no-self-check",
+             *map(str, flags)],
             stdout=self.log, stderr=self.log)
         while not ports.exists():
             if self.process.poll() is not None:

@@ -25,6 +25,7 @@ KERNELS_FILTER = f"BM_Linear/({LINEAR_ROWS})/|BM_[^L]|BM_LinearFromMemory"
 # Arguments of a benchmark -> what they are.
 SIZES = [
     (r"Linear/(\d+)/(\d+)/(\d+)", r"\1 x \2 -> \3"),
+    (r"ExpertLinear/(\d+)", r"\1 x 2048 -> 1536, 8 of 128 experts each, in 4 bits"),
     (r"LinearFromMemory/(\d+)", r"\1 x 576 -> 3072, 60 matrices one after the other"),
     (r"DecodeAttentionFromMemory/sequences:(\d+)/tokens:(\d+)/page:(\d+)/in_order:1",
      r"\1 x \2 tokens, 30 layers, pages of \3 in order"),

@@ -286,12 +286,21 @@ AttentionOracle ComputeAttention(const PagedBatch& kv, const Tensor& q, int32_t 
             magnitude += std::abs(product);
           }
           p.push_back(dot * scale);
-          max = std::max(max, p.back());
           // Roundings of q (and k) are independent: their effect grows with the 2-norm of the products; 4 u
           // times it is more than 5 standard deviations. Sums in f32 add at most a few ulps of the 1-norm.
           score_error = std::max(
               score_error, std::abs(scale) * (4 * (u + kv_u) * std::sqrt(squares) + 8 * 0x1p-24 * magnitude) +
                                4 * 0x1p-24 * std::abs(p.back()));
+          if (options.soft_cap != 0) p.back() = options.soft_cap * std::tanh(p.back() / options.soft_cap);
+          max = std::max(max, p.back());
+        }
+        // The cap is flatter than 1 everywhere, and its own roundings are a few ulps of it.
+        score_error += 8 * 0x1p-24 * options.soft_cap;
+        if (options.sinks != nullptr) {
+          const double sink = options.sinks->at(0, h);
+          score_error = std::max(score_error, 4 * 0x1p-24 * std::abs(sink));
+          max = std::max(max, sink);
+          sum = std::exp(sink - max);
         }
         for (double& x : p) sum += x = std::exp(x - max);
         // A softmax over scores that are off by at most e is off by a factor of at most exp(2 e).

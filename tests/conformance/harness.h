@@ -145,6 +145,8 @@ struct OracleOptions {
   DataType out = kF32;
   std::optional<DataType> pages = std::nullopt;          // in place of kv's
   const std::vector<int32_t>* mask_positions = nullptr;  // that each row is masked by, in place of the plan's
+  double soft_cap = 0;                                   // as AttentionSpec::logit_soft_cap
+  const Tensor* sinks = nullptr;                         // as AttentionSpec::sinks
 };
 /// Of what the backend of `q` computes.
 AttentionOracle ComputeAttention(const PagedBatch& kv, const Tensor& q, int32_t num_heads, double scale,

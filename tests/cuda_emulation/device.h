@@ -186,6 +186,8 @@ KVBLEND_DEVICE double DivRn(double a, double b) { return a / b; }
 KVBLEND_DEVICE float RoundToInt(float a) { return std::nearbyint(a); }
 KVBLEND_DEVICE float Exp(float a) { return std::exp(a); }
 KVBLEND_DEVICE float Exp2(float a) { return std::exp2(a); }
+KVBLEND_DEVICE float Tanh(float a) { return std::tanh(a); }
+KVBLEND_DEVICE float TanhFast(float a) { return 1.0f - 2.0f * (1.0f / (1.0f + std::exp2(2.88539008f * a))); }
 KVBLEND_DEVICE float Log2(float a) { return std::log2(a); }
 KVBLEND_DEVICE uint32_t FloatBits(float a) { return std::bit_cast<uint32_t>(a); }
 KVBLEND_DEVICE float FloatFromBits(uint32_t a) { return std::bit_cast<float>(a); }

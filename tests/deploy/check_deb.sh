@@ -62,7 +62,7 @@ in_root kvblend --help >/dev/null
 unit=$root/usr/lib/systemd/system/kvblend-server.service
 mapfile -t environment < <(sed -n 's/^Environment=//p' "$unit")
 chroot "$root" env -i PATH=/usr/bin "${environment[@]}" "$(sed -n 's/^ExecStart=//p' "$unit")" \
-  --grpc-address 127.0.0.1:0 --http-address 127.0.0.1:0 --port-file /tmp/ports >"$scratch/server.log" 2>&1 &
+  --grpc-address 127.0.0.1:0 --http-address 127.0.0.1:0 --api-address 127.0.0.1:0 --port-file /tmp/ports >"$scratch/server.log" 2>&1 &
 server_pid=$!
 for ((i = 0; ; i++)); do
   port=$(sed -n 's/^grpc=//p' "$root/tmp/ports" 2>/dev/null || true)

@@ -99,10 +99,11 @@ class Server:
         with open(self.log_path, "wb") as log:
             self.process = subprocess.Popen(
                 [str(BIN_DIR / "kvblend-server"), "--model", str(MODEL), "--grpc-address", "127.0.0.1:0",
-                 "--http-address", "127.0.0.1:0", "--port-file", str(self._port_file), *flags],
+                 "--http-address", "127.0.0.1:0", "--api-address", "127.0.0.1:0", "--port-file", str(self._port_file),
+                 *flags],
                 stdout=log, stderr=log, env=ENVIRONMENT)
         ports = wait_until(self._ports, "the port file")
-        self.grpc_port, self.http_port = int(ports["grpc"]), int(ports["http"])
+        self.grpc_port, self.http_port, self.api_port = (int(ports[name]) for name in ("grpc", "http", "api"))
         self.channel = grpc.insecure_channel(f"127.0.0.1:{self.grpc_port}",
                                              options=[("grpc.max_receive_message_length", -1)])
         self.inference = v1.InferenceStub(self.channel)

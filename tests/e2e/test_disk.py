@@ -153,7 +153,7 @@ def test_damaged_files_are_misses(v1, start, tmp_path, damage):
 
 def test_one_server_per_folder(start, tmp_path):
     start()
-    second = run("kvblend-server", "--model", MODEL, "--grpc-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0",
+    second = run("kvblend-server", "--model", MODEL, "--grpc-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0", "--api-address", "none",
                  "--chunk-disk-path", tmp_path)
     assert second.returncode == 1
     assert str(tmp_path) in second.stdout + second.stderr

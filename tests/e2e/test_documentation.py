@@ -1,4 +1,4 @@
-"""The examples of README.md and docs/api-guide.md work as they stand there."""
+"""The examples of README.md, docs/api-guide.md and docs/http-api.md work as they stand there."""
 
 import json
 import os
@@ -23,11 +23,32 @@ def cli_examples():
     return [command for command in commands if not re.search(r" (bench|calibrate) ", command)]
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/api-guide.md"])
+def curl_examples():
+    """The commands of docs/http-api.md, each of which may take several lines."""
+    commands = re.findall(r"^    (curl .*(?:\n      .*)*)", (ROOT / "docs/http-api.md").read_text(), re.MULTILINE)
+    assert len(commands) == 4
+    return commands
+
+
+@pytest.mark.parametrize("command", curl_examples())
+def test_curl_examples(server, command):
+    command = command.replace("127.0.0.1:8000", f"127.0.0.1:{server.api_port}")
+    done = subprocess.run(["bash", "-c", command.replace("curl ", "curl -sS --fail ", 1)], capture_output=True, text=True,
+                          timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    if "stream" in command:
+        assert done.stdout.rstrip().endswith("data: [DONE]")
+    else:
+        assert json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/api-guide.md", "docs/http-api.md"])
 def test_python_examples(v1, server, page):  # v1: generates the modules that the examples import
     generated = [path for path in sys.path if os.path.isdir(os.path.join(path, "kvblend", "v1"))]
     # The blocks of a page build on each other.
-    program = "\n".join(python_blocks(page)).replace("127.0.0.1:50051", f"127.0.0.1:{server.grpc_port}")
+    program = "\n".join(python_blocks(page))
+    program = program.replace("127.0.0.1:50051", f"127.0.0.1:{server.grpc_port}")
+    program = program.replace("127.0.0.1:8000", f"127.0.0.1:{server.api_port}")
     done = subprocess.run([sys.executable, "-c", program], env=ENVIRONMENT | {"PYTHONPATH": generated[0]},
                           capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr

@@ -15,6 +15,10 @@ def test_the_packaged_model():
     assert info.returncode == 0, info.stderr
     assert report["fingerprint"] in info.stdout
     assert report["runs"] is True and report["reason"] == ""
+    assert report["chat_format"] == "chatml"
+    assert "chat template: yes, format: chatml" in run("kvblend", "model", "inspect", MODEL).stdout
+    other = run("kvblend", "model", "inspect", MODEL, "--chat-format", "llama3")
+    assert other.returncode == 2 and "the vocabulary lacks it" in other.stderr
     assert report["parameters"] == 134_515_008 and report["layers"] == 30
     assert report["kv_bytes"] == 4096 * report["kv_bytes_per_token"] == 4096 * 2 * 30 * 3 * 64 * 2
     assert sum(kind["bytes"] for kind in report["tensor_types"]) < MODEL.stat().st_size

@@ -129,7 +129,8 @@ def test_the_device_is_named_with_the_reason(v1, start_server):
 
 
 def test_a_device_that_is_not_there_is_refused():
-    listen = ("--log-level", "error", "--grpc-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0")
+    listen = ("--log-level", "error", "--grpc-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0",
+              "--api-address", "none")
     for device in ("cuda", "cuda:7"):
         assert f"device is '{device}', but " in failure(1, "--model", MODEL, *listen, "--device", device)
         done = run("kvblend", "info", "--model", MODEL, "--device", device)
@@ -151,7 +152,7 @@ def test_bad_flags():
 
 
 def test_failing_to_start_says_why(tmp_path):
-    listen = ("--log-level", "error", "--grpc-address", "127.0.0.1:0", "--http-address")
+    listen = ("--log-level", "error", "--grpc-address", "127.0.0.1:0", "--api-address", "127.0.0.1:0", "--http-address")
     assert "/nonexistent.gguf" in failure(1, "--model", "/nonexistent.gguf", *listen, "127.0.0.1:0")
     text = tmp_path / "text.gguf"
     text.write_text("this is no model")
@@ -162,4 +163,6 @@ def test_failing_to_start_says_why(tmp_path):
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         assert address.split(":")[1] in failure(1, "--model", MODEL, *listen, address)
         assert address in failure(1, "--model", MODEL, "--log-level", "error", "--grpc-address", address,
-                                  "--http-address", "127.0.0.1:0")
+                                  "--http-address", "127.0.0.1:0", "--api-address", "none")
+        assert address.split(":")[1] in failure(1, "--model", MODEL, "--log-level", "error", "--grpc-address", "127.0.0.1:0",
+                                                "--http-address", "127.0.0.1:0", "--api-address", address)

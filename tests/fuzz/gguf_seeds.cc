@@ -44,6 +44,9 @@ std::vector<std::string> GgufSeeds() {
   changed.head_dim = 16;
   changed.weight_type = TinyWeightType::kQ8_0;
   seeds.push_back(Small(changed).Build());
+  changed = spec;
+  changed.num_experts = 3;
+  seeds.push_back(Small(changed).Build());
   // One tensor of every other type: the parser reads them even though no such model exists.
   GgufBuilder types;
   types.SetString("general.architecture", "llama");

@@ -1,6 +1,6 @@
 // Encoding any bytes with any pre-tokenizer: decoding gives the text back (ill-formed UTF-8 as U+FFFD), words
 // cover the text, no control token comes out.
-// Input: one byte that chooses the pre-tokenizer, or, 255, SentencePiece's model; then the text.
+// Input: one byte that chooses the pre-tokenizer, or, 255, SentencePiece's BPE, or, 254, its unigram model; then the text.
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
@@ -43,9 +43,9 @@ std::unique_ptr<Tokenizer> MakeTokenizer(const char* pre_tokenizer) {
 }
 
 /// SentencePiece's: bytes, a few pieces with scores, one of them unused and one user-defined.
-std::unique_ptr<Tokenizer> MakeSentencePiece() {
+std::unique_ptr<Tokenizer> MakeSentencePiece(TokenizerModel model) {
   TokenizerSpec spec;
-  spec.model = TokenizerModel::kSentencePieceBpe;
+  spec.model = model;
   const auto add = [&](std::string token, GgufTokenType type, float score) {
     spec.tokens.push_back(std::move(token));
     spec.token_types.push_back(type);
@@ -65,6 +65,8 @@ std::unique_ptr<Tokenizer> MakeSentencePiece() {
   add("bab", kGgufUnused, -1.5f);
   add("<tool>", kGgufUserDefined, 0);
   spec.unknown = 0;
+  spec.unigram_scores.assign(spec.scores.begin(), spec.scores.end());
+  spec.unigram_unknown_score = score - 10;
   auto tokenizer = Tokenizer::Create(spec);
   Check(tokenizer.ok(), "the vocabulary is accepted");
   return *std::move(tokenizer);
@@ -107,10 +109,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     for (const char* name : kNames) made->push_back(kvblend::text::MakeTokenizer(name));
     return made;
   }();
-  static const auto* const sentencepiece = kvblend::text::MakeSentencePiece().release();
+  using kvblend::text::TokenizerModel;
+  static const auto* const bpe =
+      kvblend::text::MakeSentencePiece(TokenizerModel::kSentencePieceBpe).release();
+  static const auto* const unigram = kvblend::text::MakeSentencePiece(TokenizerModel::kUnigram).release();
   if (size == 0) return 0;
-  if (data[0] == 255) {
-    kvblend::text::CheckSentencePiece(*sentencepiece, {reinterpret_cast<const char*>(data) + 1, size - 1});
+  if (data[0] >= 254) {
+    kvblend::text::CheckSentencePiece(data[0] == 255 ? *bpe : *unigram,
+                                      {reinterpret_cast<const char*>(data) + 1, size - 1});
     return 0;
   }
   const size_t choice = data[0] % std::size(kNames);

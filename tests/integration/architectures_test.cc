@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
@@ -18,8 +19,21 @@
 namespace kvblend {
 namespace {
 
-const std::string kModels[] = {"llama", "llama3_rope", "llama_yarn", "mistral", "smollm3",      "qwen2",
-                               "qwen3", "gemma3",      "phi3",       "granite", "phi3_longrope"};
+const std::string kModels[] = {"llama",
+                               "llama3_rope",
+                               "llama_yarn",
+                               "mistral",
+                               "smollm3",
+                               "qwen2",
+                               "qwen3",
+                               "gemma2",
+                               "gemma3",
+                               "phi3",
+                               "granite",
+                               "phi3_longrope",
+                               "qwen3moe",
+                               "qwen3moe_unnormalised",
+                               "mixtral"};
 
 std::string FixturePath(const std::string& name) {
   return std::string(KVBLEND_SOURCE_DIR "/tests/fixtures/architectures/") + name;
@@ -57,6 +71,73 @@ Expected ReadExpected(const std::string& name) {
   return expected;
 }
 
+/// A model in fp32, ready to run.
+struct LoadedModel {
+  std::unique_ptr<ModelRuntime> runtime;
+  std::unique_ptr<store::ChunkStore> chunk_store;
+  std::unique_ptr<PromptRunner> runner;
+
+  static LoadedModel Load(const std::string& path, const std::string& device) {
+    const bool on_cuda = device == "cuda_emulated";
+    EngineOptions options;
+    options.model_path = path;
+    options.correction = "none";
+    options.device = device;
+    options.num_threads = 2;
+    options.gemm = "f32";
+    options.kv_dtype = on_cuda ? "bf16" : "f32";
+    options.page_size = 16;
+    absl::StatusOr<std::unique_ptr<ModelRuntime>> runtime =
+#ifdef KVBLEND_TEST_EMULATES_CUDA
+        on_cuda ? ModelRuntime::LoadOn(kernels::CreateCudaBackend(1).value(), options) :
+#endif
+                ModelRuntime::Load(options);
+    EXPECT_TRUE(runtime.ok()) << runtime.status();
+    if (!runtime.ok()) return {};
+    LoadedModel model;
+    model.runtime = *std::move(runtime);
+    model.chunk_store = *store::ChunkStore::Create(
+        {.byte_budget = int64_t{64} << 20, .memory = model.runtime->host_memory.get()});
+    model.runner = std::make_unique<PromptRunner>(*model.runtime, *model.chunk_store);
+    return model;
+  }
+};
+
+/// The logits behind every token: of three passes, and then of a token at a time.
+std::vector<float> LogitsOf(PromptRunner& runner, const Expected& expected) {
+  const auto begin = expected.tokens.begin(), prefill_end = expected.tokens.end() - expected.num_decoded;
+  absl::StatusOr<PrefilledPrompt> prompt = runner.Prefill(MakeLayout({}, {}, Tokens(begin, begin + 1)),
+                                                          {.reuse = Reuse::kNothing}, "", KeepRunning);
+  EXPECT_TRUE(prompt.ok()) << prompt.status();
+  if (!prompt.ok()) return {};
+  std::vector<float> logits = prompt->logits;
+  const auto extend = [&](auto from, auto to) {
+    const auto more = runner.Extend(*prompt, Tokens(from, to), KeepRunning);
+    EXPECT_TRUE(more.ok()) << more.status();
+    if (more.ok()) logits.insert(logits.end(), more->begin(), more->end());
+  };
+  extend(begin + 1, begin + 150);
+  extend(begin + 150, prefill_end);
+  for (auto token = prefill_end; token != expected.tokens.end(); ++token) extend(token, token + 1);
+  return logits;
+}
+
+/// Those of `logits` that are expected.
+std::vector<float> AtPositions(const Expected& expected, const std::vector<float>& logits) {
+  std::vector<float> chosen;
+  for (const int32_t position : expected.positions) {
+    const auto row = logits.begin() + int64_t{position} * expected.vocab_size;
+    chosen.insert(chosen.end(), row, row + expected.vocab_size);
+  }
+  return chosen;
+}
+
+double WorstDifference(const std::vector<float>& a, const std::vector<float>& b) {
+  double worst = 0;
+  for (size_t i = 0; i < a.size(); ++i) worst = std::max(worst, std::abs(double{a[i]} - double{b[i]}));
+  return worst;
+}
+
 class ArchitecturesTest : public testing::TestWithParam<std::tuple<std::string, std::string>> {
  protected:
   bool on_cuda() const { return std::get<1>(GetParam()) == "cuda_emulated"; }
@@ -65,24 +146,8 @@ class ArchitecturesTest : public testing::TestWithParam<std::tuple<std::string, 
 
   void SetUp() override {
     const auto& [model, device] = GetParam();
-    EngineOptions options;
-    options.model_path = FixturePath(model + ".gguf");
-    options.correction = "none";
-    options.device = device;
-    options.num_threads = 2;
-    options.gemm = "f32";
-    options.kv_dtype = on_cuda() ? "bf16" : "f32";
-    options.page_size = 16;
-    absl::StatusOr<std::unique_ptr<ModelRuntime>> runtime =
-#ifdef KVBLEND_TEST_EMULATES_CUDA
-        on_cuda() ? ModelRuntime::LoadOn(kernels::CreateCudaBackend(1).value(), options) :
-#endif
-                  ModelRuntime::Load(options);
-    ASSERT_TRUE(runtime.ok()) << runtime.status();
-    runtime_ = std::move(*runtime);
-    chunk_store_ =
-        *store::ChunkStore::Create({.byte_budget = int64_t{64} << 20, .memory = runtime_->host_memory.get()});
-    runner_ = std::make_unique<PromptRunner>(*runtime_, *chunk_store_);
+    model_ = LoadedModel::Load(FixturePath(model + ".gguf"), device);
+    ASSERT_NE(model_.runner, nullptr);
   }
 
   Tokens RandomTokens(int32_t count) {
@@ -93,11 +158,11 @@ class ArchitecturesTest : public testing::TestWithParam<std::tuple<std::string, 
     return tokens;
   }
   void Store(const Tokens& chunk) {
-    const auto stored = runner_->EnsureStored("", anchor_, chunk, {}, KeepRunning);
+    const auto stored = model_.runner->EnsureStored("", anchor_, chunk, {}, KeepRunning);
     ASSERT_TRUE(stored.ok()) << stored.status();
   }
   PrefilledPrompt Prefill(const prompt::PromptLayout& layout, const BlendOptions& options) {
-    absl::StatusOr<PrefilledPrompt> prompt = runner_->Prefill(layout, options, "", KeepRunning);
+    absl::StatusOr<PrefilledPrompt> prompt = model_.runner->Prefill(layout, options, "", KeepRunning);
     EXPECT_TRUE(prompt.ok()) << prompt.status();
     return prompt.ok() ? *std::move(prompt) : PrefilledPrompt{};
   }
@@ -107,39 +172,16 @@ class ArchitecturesTest : public testing::TestWithParam<std::tuple<std::string, 
 
   std::mt19937 random_{20261123};
   const Tokens anchor_ = RandomTokens(19);
-  std::unique_ptr<ModelRuntime> runtime_;
-  std::unique_ptr<store::ChunkStore> chunk_store_;
-  std::unique_ptr<PromptRunner> runner_;
+  LoadedModel model_;
 };
 
 TEST_P(ArchitecturesTest, LogitsAreThoseOfTransformers) {
   const Expected expected = ReadExpected(std::get<0>(GetParam()));
-  ASSERT_EQ(expected.vocab_size, runtime_->config.vocab_size);
-  const int64_t vocab = expected.vocab_size;
-  const auto begin = expected.tokens.begin();
-  const auto prefill_end = expected.tokens.end() - expected.num_decoded;
-  // Three passes, and then a token at a time.
-  PrefilledPrompt prompt = Prefill(MakeLayout({}, {}, Tokens(begin, begin + 1)), {.reuse = Reuse::kNothing});
-  std::vector<float> logits = prompt.logits;
-  const auto extend = [&](auto from, auto to) {
-    const auto more = runner_->Extend(prompt, Tokens(from, to), KeepRunning);
-    ASSERT_TRUE(more.ok()) << more.status();
-    logits.insert(logits.end(), more->begin(), more->end());
-  };
-  ASSERT_NO_FATAL_FAILURE(extend(begin + 1, begin + 150));
-  ASSERT_NO_FATAL_FAILURE(extend(begin + 150, prefill_end));
-  for (auto token = prefill_end; token != expected.tokens.end(); ++token) {
-    ASSERT_NO_FATAL_FAILURE(extend(token, token + 1));
-  }
-  std::vector<float> chosen;
-  double worst = 0;
-  for (const int32_t position : expected.positions) {
-    for (int64_t v = 0; v < vocab; ++v) {
-      const float actual = logits[position * vocab + v];
-      worst = std::max(worst, std::abs(double{actual} - double{expected.logits[chosen.size()]}));
-      chosen.push_back(actual);
-    }
-  }
+  ASSERT_EQ(expected.vocab_size, model_.runtime->config.vocab_size);
+  const std::vector<float> logits = LogitsOf(*model_.runner, expected);
+  ASSERT_EQ(logits.size(), expected.tokens.size() * expected.vocab_size);
+  const std::vector<float> chosen = AtPositions(expected, logits);
+  const double worst = WorstDifference(chosen, expected.logits);
   RecordProperty("worst", std::to_string(worst));
   EXPECT_LT(RelativeDistance(chosen, expected.logits), Rounding());
   if (!on_cuda()) {
@@ -183,10 +225,44 @@ TEST_P(ArchitecturesTest, TheFirstChunkIsExactWithNothingRecomputed) {
   // What follows reads the same KV.
   const Tokens more = RandomTokens(5);
   PrefilledPrompt full = Prefill(layout, {.reuse = Reuse::kNothing});
-  EXPECT_LT(RelativeDistance(*runner_->Extend(blended, more, KeepRunning),
-                             *runner_->Extend(full, more, KeepRunning)),
+  EXPECT_LT(RelativeDistance(*model_.runner->Extend(blended, more, KeepRunning),
+                             *model_.runner->Extend(full, more, KeepRunning)),
             Rounding());
 }
+
+class FoldersTest : public testing::TestWithParam<std::string> {};
+
+// The same model as a Hugging Face folder, as transformers writes it, with the tokenizer that all of them share.
+TEST_P(FoldersTest, LogitsAreThoseOfTheGgufFile) {
+  namespace fs = std::filesystem;
+  const Expected expected = ReadExpected(GetParam());
+  const fs::path folder = fs::path(testing::TempDir()) / ("architecture_folder_" + GetParam());
+  fs::create_directories(folder);
+  constexpr auto kOverwrite = fs::copy_options::overwrite_existing;
+  for (const std::string file : {"config.json", "model.safetensors"}) {
+    fs::copy_file(FixturePath(GetParam() + "/" + file), folder / file, kOverwrite);
+  }
+  for (const std::string file : {"tokenizer.json", "tokenizer_config.json"}) {
+    fs::copy_file(FixturePath(file), folder / file, kOverwrite);
+  }
+  const LoadedModel from_folder = LoadedModel::Load(folder, "cpu"),
+                    from_file = LoadedModel::Load(FixturePath(GetParam() + ".gguf"), "cpu");
+  ASSERT_NE(from_folder.runner, nullptr);
+  ASSERT_NE(from_file.runner, nullptr);
+  const std::vector<float> logits = LogitsOf(*from_folder.runner, expected);
+  ASSERT_EQ(logits.size(), expected.tokens.size() * expected.vocab_size);
+  EXPECT_LT(WorstDifference(AtPositions(expected, logits), expected.logits), 1e-4);
+  const std::vector<float> of_file = LogitsOf(*from_file.runner, expected);
+  if (GetParam() == "llama3_rope") {  // the file's divisors of frequencies were rounded elsewhere
+    EXPECT_LT(WorstDifference(logits, of_file), 1e-4);
+  } else {
+    EXPECT_EQ(logits, of_file);  // their weights are the same numbers
+  }
+  fs::remove_all(folder);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, FoldersTest, testing::ValuesIn(kModels),
+                         [](const auto& info) { return info.param; });
 
 std::vector<std::string> Devices() {
   std::vector<std::string> devices = {"reference", "cpu"};

@@ -31,6 +31,7 @@ class ServerLifecycleTest : public ::testing::Test {
   ServerLifecycleTest() : port_file_(absl::StrCat(::testing::TempDir(), "/kvblend_ports_", getpid())) {
     config_.grpc_address = "127.0.0.1:0";
     config_.http_address = "127.0.0.1:0";
+    config_.api.address = "127.0.0.1:0";
     config_.port_file = port_file_;
     config_.engine.model_path = "model.gguf";
   }

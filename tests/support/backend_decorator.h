@@ -49,6 +49,10 @@ class BackendDecorator : public kernels::Backend {
       int64_t rows, int64_t cols, kernels::WeightUsage usage, const kernels::WeightSource& source) override {
     return inner_->PackWeights(rows, cols, usage, source);
   }
+  absl::StatusOr<std::unique_ptr<kernels::PackedExperts>> DoPackExperts(
+      int32_t num_experts, int64_t rows, int64_t cols, const kernels::WeightSource& source) override {
+    return inner_->PackExperts(num_experts, rows, cols, source);
+  }
   absl::StatusOr<std::unique_ptr<kernels::RopeTable>> DoCreateRopeTable(
       const kernels::RopeSpec& spec) override {
     return inner_->CreateRopeTable(spec);
@@ -67,12 +71,26 @@ class BackendDecorator : public kernels::Backend {
                         Out out) override {
     return inner_->Linear(stream, x, weights, accumulate, out);
   }
+  absl::Status DoChooseExperts(Stream& stream, View logits, const kernels::RoutingSpec& spec,
+                               kernels::IndicesView experts, Out weights) override {
+    return inner_->ChooseExperts(stream, logits, spec, experts, weights);
+  }
+  absl::Status DoExpertLinear(Stream& stream, View x, const kernels::PackedExperts& weights,
+                              kernels::IndicesView experts, Out out) override {
+    return inner_->ExpertLinear(stream, x, weights, experts, out);
+  }
+  absl::Status DoSumExperts(Stream& stream, View x, View weights, bool accumulate, Out out) override {
+    return inner_->SumExperts(stream, x, weights, accumulate, out);
+  }
   absl::Status DoGatedActivation(Stream& stream, kernels::Activation activation, View gate, View up,
                                  Out out) override {
     return inner_->GatedActivation(stream, activation, gate, up, out);
   }
   absl::Status DoAddScaled(Stream& stream, View x, float scale, Out out) override {
     return inner_->AddScaled(stream, x, scale, out);
+  }
+  absl::Status DoSoftCap(Stream& stream, float cap, Out x) override {
+    return inner_->SoftCap(stream, cap, x);
   }
   absl::Status DoRope(Stream& stream, const Plan& plan, const kernels::RopeTable& rope, int32_t num_heads,
                       Out x) override {

@@ -71,9 +71,26 @@ class Writer {
       : spec_(spec), random_(spec.seed), builder_(builder) {}
 
   void Matrix(const std::string& name, int64_t rows, int64_t cols, double deviation) {
-    std::vector<float> values(rows * cols);
+    Tensor(name, {static_cast<uint64_t>(cols), static_cast<uint64_t>(rows)}, deviation);
+  }
+  /// A matrix for every expert.
+  void Experts(const std::string& name, int64_t rows, int64_t cols, double deviation) {
+    const auto experts = static_cast<uint64_t>(spec_.num_experts);
+    Tensor(name, {static_cast<uint64_t>(cols), static_cast<uint64_t>(rows), experts}, deviation);
+  }
+
+  void Norm(const std::string& name) {
+    std::vector<float> values(spec_.hidden_dim);
+    for (float& value : values) value = random_.Normal(1, 0.1);
+    builder_.SetTensorF32(name, {values.size()}, values);
+  }
+
+ private:
+  void Tensor(const std::string& name, const std::vector<uint64_t>& dims, double deviation) {
+    uint64_t elements = 1;
+    for (const uint64_t dim : dims) elements *= dim;
+    std::vector<float> values(elements);
     for (float& value : values) value = random_.Normal(0, deviation);
-    const std::vector<uint64_t> dims = {static_cast<uint64_t>(cols), static_cast<uint64_t>(rows)};
     switch (spec_.weight_type) {
       case TinyWeightType::kF32:
         builder_.SetTensorF32(name, dims, values);
@@ -90,13 +107,6 @@ class Writer {
     }
   }
 
-  void Norm(const std::string& name) {
-    std::vector<float> values(spec_.hidden_dim);
-    for (float& value : values) value = random_.Normal(1, 0.1);
-    builder_.SetTensorF32(name, {values.size()}, values);
-  }
-
- private:
   static std::string QuantizeQ8_0(const std::vector<float>& values) {
     std::string bytes;
     for (size_t begin = 0; begin < values.size(); begin += 32) {
@@ -181,6 +191,10 @@ GgufBuilder TinyModelBuilder(const TinyModelSpec& spec) {
       .SetUint32("llama.attention.value_length", spec.head_dim)
       .SetFloat32("llama.attention.layer_norm_rms_epsilon", 1e-5f)
       .SetUint32("llama.vocab_size", TinyVocabSize());
+  if (spec.num_experts > 0) {
+    builder.SetUint32("llama.expert_count", spec.num_experts)
+        .SetUint32("llama.expert_used_count", spec.num_used_experts);
+  }
   SetRope(spec, builder);
   SetTokenizer(builder);
 
@@ -201,6 +215,13 @@ GgufBuilder TinyModelBuilder(const TinyModelSpec& spec) {
     writer.Matrix(name("attn_v"), kv_dim, spec.hidden_dim, hidden_scale);
     writer.Matrix(name("attn_output"), spec.hidden_dim, query_dim, 1 / std::sqrt(query_dim));
     writer.Norm(name("ffn_norm"));
+    if (spec.num_experts > 0) {
+      writer.Matrix(name("ffn_gate_inp"), spec.num_experts, spec.hidden_dim, 4 * hidden_scale);
+      writer.Experts(name("ffn_gate_exps"), spec.ffn_dim, spec.hidden_dim, hidden_scale);
+      writer.Experts(name("ffn_up_exps"), spec.ffn_dim, spec.hidden_dim, hidden_scale);
+      writer.Experts(name("ffn_down_exps"), spec.hidden_dim, spec.ffn_dim, 1 / std::sqrt(spec.ffn_dim));
+      continue;
+    }
     writer.Matrix(name("ffn_gate"), spec.ffn_dim, spec.hidden_dim, hidden_scale);
     writer.Matrix(name("ffn_up"), spec.ffn_dim, spec.hidden_dim, hidden_scale);
     writer.Matrix(name("ffn_down"), spec.hidden_dim, spec.ffn_dim, 1 / std::sqrt(spec.ffn_dim));

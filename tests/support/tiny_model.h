@@ -19,7 +19,9 @@ struct TinyModelSpec {
   int32_t num_heads = 4;
   int32_t num_kv_heads = 2;
   int32_t head_dim = 8;
-  int32_t ffn_dim = 64;
+  int32_t ffn_dim = 64;          // of each expert where there are any
+  int32_t num_experts = 0;       // as Mixtral has them; 0: an MLP
+  int32_t num_used_experts = 2;  // of num_experts
   int32_t context_length = 1024;
   uint64_t seed = 1;  // other seeds, other weights
   float rope_freq_base = 10000;

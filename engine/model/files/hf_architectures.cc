@@ -65,6 +65,10 @@ constexpr HfField kCommonFields[] = {
     {"router_aux_loss_coef", kHarmless},
 };
 
+constexpr HfField kSmolLm3Fields[] = {
+    {"no_rope_layers", kRead},
+    {"no_rope_layer_interval", kMustBe, "4"},
+};
 constexpr HfField kMixtralFields[] = {
     {"num_local_experts", kInteger, "expert_count", true},
     {"num_experts_per_tok", kInteger, "expert_used_count", true},
@@ -79,8 +83,8 @@ constexpr HfField kQwen3MoeFields[] = {
     {"mlp_only_layers", kMustBe, "[]"},
 };
 constexpr HfField kGemma2Fields[] = {
-    {"attn_logit_softcapping", kNumber, "attn_logit_softcapping"},
-    {"final_logit_softcapping", kNumber, "final_logit_softcapping"},
+    {"attn_logit_softcapping", kNumberOrNull, "attn_logit_softcapping"},
+    {"final_logit_softcapping", kNumberOrNull, "final_logit_softcapping"},
     {"query_pre_attn_scalar", kRead},
     {"use_bidirectional_attention", kMustBe, "false"},
 };
@@ -200,6 +204,16 @@ const HfArchitecture kFolderArchitectures[] = {
      .tensors = kMixtralTensors,
      .experts = kMixtralExperts,
      .expert_prefix = "block_sparse_moe.experts."},
+    {.model_type = "smollm3",
+     .architecture = "smollm3",
+     .permuted = true,
+     .unrotated_layer_period = 4,
+     .default_rope_theta = 2000000,
+     .writes_vocab_size = true,
+     .fields = kSmolLm3Fields,
+     .tensors = kLlamaTensors,
+     .experts = {},
+     .expert_prefix = {}},
     {.model_type = "qwen2",
      .architecture = "qwen2",
      .default_rope_theta = 10000,

@@ -10,17 +10,18 @@
 namespace kvblend::model {
 
 enum class HfFieldKind : uint8_t {
-  kInteger,   // becomes a key of uint32
-  kNumber,    // becomes a key of float32
-  kHarmless,  // changes no result
-  kMustBe,    // other values would change results in a way that is not implemented
-  kRead,      // has code of its own (hf_config.cc, hf_rope.cc)
+  kInteger,       // becomes a key of uint32
+  kNumber,        // becomes a key of float32
+  kNumberOrNull,  // the same; null, which is not what the architecture takes without the field, becomes 0
+  kHarmless,      // changes no result
+  kMustBe,        // other values would change results in a way that is not implemented
+  kRead,          // has code of its own (hf_config.cc, hf_rope.cc)
 };
 
 struct HfField {
   std::string_view name;  // in config.json
   HfFieldKind kind;
-  /// kInteger, kNumber: the key behind "<architecture>."; kMustBe: the allowed value as JSON.
+  /// kInteger, kNumber, kNumberOrNull: the key behind "<architecture>."; kMustBe: the allowed value as JSON.
   std::string_view text = {};
   bool required = false;
 };
@@ -41,6 +42,7 @@ struct HfArchitecture {
   bool gelu = false;  // otherwise SiLU
   /// Every so many layers attend to all positions, the others within the window. 1: no such order
   int32_t window_pattern = 1;
+  int32_t unrotated_layer_period = 0;  // the last layer of so many has no RoPE; 0: all have
   double default_rope_theta = 0;     // what transformers takes when config.json has none; 0: it must be there
   bool writes_vocab_size = false;    // GGUF files have the keys vocab_size and rope.dimension_count
   absl::Span<const HfField> fields;  // besides those of all

@@ -48,6 +48,7 @@ class ConfigTranslator {
   absl::Status TranslateHeads();
   absl::Status TranslateWindow();
   absl::Status CheckLayerTypes(bool has_window) const;
+  absl::Status CheckRotatedLayers() const;
   absl::Status CheckActivation() const;
   absl::Status CheckAttentionScale() const;
   absl::Status TranslateQuantization();
@@ -73,13 +74,16 @@ absl::Status ConfigTranslator::CheckKnown() const {
 
 absl::Status ConfigTranslator::TranslateField(const HfField& field) {
   if (config_.Find(field.name) == nullptr) {
+    if (field.kind == HfFieldKind::kNumberOrNull && config_.object().contains(field.name)) {
+      out_.SetFloat(Key(field.text), 0);
+    }
     return field.required ? config_.Missing(field.name) : absl::OkStatus();
   }
   if (field.kind == HfFieldKind::kInteger) {
     KVBLEND_ASSIGN_OR_RETURN(const auto value, config_.Integer(field.name, 1, kMaxHfInteger));
     out_.SetInteger(Key(field.text), static_cast<uint64_t>(*value));
     if (field.text == "expert_count") model_.num_experts = *value;
-  } else if (field.kind == HfFieldKind::kNumber) {
+  } else if (field.kind == HfFieldKind::kNumber || field.kind == HfFieldKind::kNumberOrNull) {
     KVBLEND_ASSIGN_OR_RETURN(const auto value, config_.Number(field.name));
     out_.SetFloat(Key(field.text), *value);
   } else if (field.kind == HfFieldKind::kMustBe) {
@@ -145,6 +149,24 @@ absl::Status ConfigTranslator::CheckLayerTypes(bool has_window) const {
       return absl::UnimplementedError(Concat(config_.name(), ": field 'layer_types' is ", ShowJson(type),
                                              " for layer ", layer, "; implemented: '", expected, "' there"));
     }
+  }
+  return absl::OkStatus();
+}
+
+// One number for each layer, 1 where it has RoPE.
+absl::Status ConfigTranslator::CheckRotatedLayers() const {
+  const nlohmann::json* layers = config_.Find("no_rope_layers");
+  if (layers == nullptr) return absl::OkStatus();
+  if (!layers->is_array() || static_cast<int64_t>(layers->size()) != model_.num_layers) {
+    return config_.Wrong("no_rope_layers", Concat("one for each of the ", model_.num_layers, " layers"));
+  }
+  const int64_t period = architecture_.unrotated_layer_period;
+  for (int64_t layer = 0; layer < model_.num_layers; ++layer) {
+    const nlohmann::json& rotated = (*layers)[static_cast<size_t>(layer)];
+    const int expected = period > 0 && layer % period == period - 1 ? 0 : 1;
+    if (rotated == expected) continue;
+    return absl::UnimplementedError(Concat(config_.name(), ": field 'no_rope_layers' is ", ShowJson(rotated),
+                                           " for layer ", layer, "; implemented: ", expected, " there"));
   }
   return absl::OkStatus();
 }
@@ -216,6 +238,7 @@ absl::StatusOr<HfModel> ConfigTranslator::Translate() {
   KVBLEND_RETURN_IF_ERROR(TranslateFields(architecture_.fields));
   KVBLEND_RETURN_IF_ERROR(TranslateHeads());
   KVBLEND_RETURN_IF_ERROR(TranslateWindow());
+  KVBLEND_RETURN_IF_ERROR(CheckRotatedLayers());
   KVBLEND_RETURN_IF_ERROR(CheckActivation());
   KVBLEND_RETURN_IF_ERROR(CheckAttentionScale());
   KVBLEND_RETURN_IF_ERROR(TranslateQuantization());

@@ -9,6 +9,7 @@
 
 #include "base/status_macros.h"
 #include "engine/model/files/hf_config.h"
+#include "engine/model/files/hf_multimodal.h"
 #include "engine/model/files/hf_tensors.h"
 #include "engine/model/files/json_text.h"
 #include "engine/model/files/mapped_file.h"
@@ -225,9 +226,12 @@ absl::Status FolderReader::Read() {
   KVBLEND_ASSIGN_OR_RETURN(const Bytes bytes, files_.Read("config.json"));
   const std::string path = PathOf("config.json");
   KVBLEND_ASSIGN_OR_RETURN(const nlohmann::json object, ParseJsonObject(bytes, path, kMaxConfigBytes));
-  const HfFields config(object, path);
+  const HfFields whole(object, path);
+  KVBLEND_ASSIGN_OR_RETURN(const std::optional<nlohmann::json> text_part, TextPartOf(whole));
+  const HfFields config(text_part.has_value() ? *text_part : object, path);
   KVBLEND_ASSIGN_OR_RETURN(const HfModel model, TranslateHfConfig(config, out_));
   KVBLEND_ASSIGN_OR_RETURN(std::vector<SafeTensor> tensors, ReadTensors());
+  if (text_part.has_value()) tensors = TextTensorsOf(std::move(tensors));
   KVBLEND_RETURN_IF_ERROR(TranslateHfTensors(std::move(tensors), model, name_, out_));
   KVBLEND_RETURN_IF_ERROR(ReadTokenIds(config));
   return ReadTokenizer();

@@ -162,8 +162,8 @@ absl::Status RopeTranslator::TranslateFactors(const HfFields& scaling, std::stri
 }
 
 absl::Status RopeTranslator::TranslateLongRope(const HfFields& scaling) {
-  KVBLEND_RETURN_IF_ERROR(
-      CheckRopeFields(scaling, {"long_factor", "short_factor", "original_max_position_embeddings"}));
+  KVBLEND_RETURN_IF_ERROR(CheckRopeFields(
+      scaling, {"long_factor", "short_factor", "factor", "original_max_position_embeddings"}));
   KVBLEND_ASSIGN_OR_RETURN(const auto context,
                            config_.Integer("max_position_embeddings", 1, kMaxHfPositions));
   KVBLEND_ASSIGN_OR_RETURN(auto original,
@@ -175,7 +175,10 @@ absl::Status RopeTranslator::TranslateLongRope(const HfFields& scaling) {
   if (!original.has_value()) return config_.Missing("original_max_position_embeddings");
   KVBLEND_RETURN_IF_ERROR(TranslateFactors(scaling, "long_factor", "rope_factors_long.weight"));
   KVBLEND_RETURN_IF_ERROR(TranslateFactors(scaling, "short_factor", "rope_factors_short.weight"));
-  const double stretch = static_cast<double>(*context) / static_cast<double>(*original);
+  double stretch = static_cast<double>(*context) / static_cast<double>(*original);
+  if (scaling.Find("factor") != nullptr) {
+    KVBLEND_ASSIGN_OR_RETURN(stretch, RequirePositive(scaling, "factor"));
+  }
   const double attention =
       stretch <= 1 ? 1 : std::sqrt(1 + std::log(stretch) / std::log(static_cast<double>(*original)));
   out_.SetFloat(Key("scaling.attn_factor"), attention);

@@ -6,10 +6,28 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
+#include <iterator>
+#include <map>
+#include <mutex>
 
 #include "engine/model/gguf/gguf_text.h"
 
 namespace kvblend::model {
+namespace {
+
+// Where files are mapped: what ReleaseMappedPages may touch. Memory of other kinds would lose what it holds.
+struct Mappings {
+  std::mutex mutex;
+  std::map<uintptr_t, size_t> size_at;
+};
+
+Mappings& AllMappings() {
+  static auto* const mappings = new Mappings();
+  return *mappings;
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<MappedFile>> MappedFile::Open(const std::string& path) {
   const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
@@ -32,6 +50,32 @@ absl::StatusOr<std::unique_ptr<MappedFile>> MappedFile::Open(const std::string& 
   return std::unique_ptr<MappedFile>(new MappedFile(address, info.st_size));
 }
 
-MappedFile::~MappedFile() { munmap(address_, size_); }
+MappedFile::MappedFile(void* address, size_t size) : address_(address), size_(size) {
+  Mappings& all = AllMappings();
+  const std::lock_guard lock(all.mutex);
+  all.size_at.emplace(reinterpret_cast<uintptr_t>(address), size);
+}
+
+MappedFile::~MappedFile() {
+  Mappings& all = AllMappings();
+  const std::lock_guard lock(all.mutex);
+  all.size_at.erase(reinterpret_cast<uintptr_t>(address_));
+  munmap(address_, size_);
+}
+
+void ReleaseMappedPages(absl::Span<const std::byte> bytes) {
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto begin = reinterpret_cast<uintptr_t>(bytes.data()), end = begin + bytes.size();
+  const uintptr_t first = (begin + page - 1) / page * page, last = end / page * page;
+  if (bytes.empty() || first >= last) return;
+  Mappings& all = AllMappings();
+  const std::lock_guard lock(all.mutex);  // the mapping stays meanwhile
+  const auto behind = all.size_at.upper_bound(begin);
+  if (behind == all.size_at.begin()) return;
+  const auto mapping = std::prev(behind);
+  if (end > mapping->first + mapping->second) return;
+  // Advice: where it is not taken, the memory stays in use and nothing else is different.
+  madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+}
 
 }  // namespace kvblend::model

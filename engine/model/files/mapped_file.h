@@ -1,4 +1,4 @@
-// A whole file, mapped read-only. Internal to engine/model.
+// Whole files, mapped read-only. Internal to engine/model.
 #pragma once
 
 #include <cstddef>
@@ -24,9 +24,15 @@ class MappedFile {
   absl::Span<const std::byte> bytes() const { return {static_cast<const std::byte*>(address_), size_}; }
 
  private:
-  MappedFile(void* address, size_t size) : address_(address), size_(size) {}
+  MappedFile(void* address, size_t size);
   void* const address_;
   const size_t size_;
 };
+
+/// Gives back the memory of what has been read of mapped files within `bytes`, but for the ends of the range, which may
+/// share a page with what lies beside them: it is read anew when it is needed again. Nothing happens to other memory.
+/// A file that is read once from end to end would otherwise count as this process's memory, beside what was made of it.
+/// Thread-safe.
+void ReleaseMappedPages(absl::Span<const std::byte> bytes);
 
 }  // namespace kvblend::model

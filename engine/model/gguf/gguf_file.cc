@@ -58,6 +58,12 @@ std::string_view GgufTensor::type_name() const {
   return made != nullptr ? made->type_name() : TraitsOf(type).name;
 }
 
+void GgufTensor::ReleasePages() const {
+  ReleaseMappedPages(data);
+  if (made == nullptr) return;
+  for (const absl::Span<const std::byte> bytes : made->more()) ReleaseMappedPages(bytes);
+}
+
 int64_t GgufTensor::stored_bytes() const {
   size_t bytes = data.size();
   if (made != nullptr) {

@@ -88,6 +88,8 @@ struct GgufTensor {
   std::string_view type_name() const;
   /// Bytes in the file.
   int64_t stored_bytes() const;
+  /// Gives back the memory of what has been read of them (ReleaseMappedPages), for now.
+  void ReleasePages() const;
 
  private:
   absl::Status CheckRow(int64_t row) const;

@@ -1,5 +1,7 @@
-// The sequences that are being decoded, one token each per step (continuous batching: they join and leave
-// between steps; Yu et al., Orca, OSDI 2022). A step reads the weights once for all of them.
+// The sequences that are being decoded together (continuous batching: they join and leave between steps; Yu et al., Orca,
+// OSDI 2022). A step reads the weights once for all of them. Each gets one token per step, and more where guesses are
+// right: tokens that are likely to come next (engine/generate/prompt_lookup.h) are run in the same step, and those that
+// the model would have chosen itself are kept. A sequence gets the same tokens with guesses as without.
 #pragma once
 
 #include <atomic>
@@ -7,6 +9,9 @@
 #include <memory>
 #include <vector>
 
+#include "absl/types/span.h"
+#include "engine/generate/draft_length.h"
+#include "engine/serve/sequences/decoding_sequence.h"
 #include "engine/serve/sequences/prompt_runner.h"
 #include "engine/serve/task.h"
 
@@ -17,7 +22,9 @@ class DecodeBatch {
  public:
   struct Options {
     int32_t max_sequences = 8;
-    int64_t max_tokens = 0;  // of all sequences together, each counted with what may still come
+    int64_t max_tokens = 0;        // of all sequences together, each counted with what may still come
+    int32_t max_draft_tokens = 0;  // guessed tokens of one sequence in one step
+    int32_t max_draft_rows = 0;    // rows of a step up to which guesses are added
   };
 
   DecodeBatch(PromptRunner& runner, const Options& options) : runner_(runner), options_(options) {}
@@ -32,16 +39,18 @@ class DecodeBatch {
   /// and returns false. REQUIRES: Reserve(task->max_decoding_tokens())
   bool Add(std::shared_ptr<Task> task);
 
-  /// A token for every sequence. Returns the tasks that have ended.
+  /// A token for every sequence, or more. Returns the tasks that have ended.
   std::vector<std::shared_ptr<Task>> Step();
   /// What a step of a batch as it is now takes, about; 0: not known yet.
-  double step_seconds() const { return step_seconds_; }
+  double step_seconds() const { return step_cost_.Seconds(last_rows_); }
 
   /// Counts since the batch was made, which any thread may read.
   struct Counts {
     std::atomic<int32_t> sequences = 0;  // now
     std::atomic<int64_t> steps = 0;
-    std::atomic<int64_t> tokens = 0;  // of those steps
+    std::atomic<int64_t> tokens = 0;    // of those steps
+    std::atomic<int64_t> drafted = 0;   // tokens that were guessed and run
+    std::atomic<int64_t> accepted = 0;  // of these, those that were right
   };
   const Counts& counts() const { return counts_; }
 
@@ -52,6 +61,15 @@ class DecodeBatch {
     int32_t num_tokens;          // set aside
   };
 
+  /// What to run in the next step: of each sequence its token, and guesses where they are worth it.
+  struct Rows {
+    std::vector<NextTokens> next;
+    std::vector<int32_t> match;  // of each sequence's guess; see PromptLookup
+  };
+  Rows PlanRows(absl::Span<Member> going);
+  /// Delivers what came of a sequence's rows. Returns whether it goes on.
+  bool Deliver(DecodingSequence& sequence, const NextTokens& next, int32_t match,
+               absl::Span<const kernels::SampledToken> sampled);
   void CountSequences();
 
   PromptRunner& runner_;
@@ -59,7 +77,9 @@ class DecodeBatch {
   std::vector<Member> members_;
   int32_t num_reserved_ = 0;  // sequences
   int64_t num_tokens_ = 0;    // set aside, together
-  double step_seconds_ = 0;
+  int32_t last_rows_ = 1;     // of the last step
+  generate::StepCost step_cost_;
+  generate::DraftLength draft_length_;
   Counts counts_;
 };
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "engine/generate/prompt_lookup.h"
 #include "engine/serve/sequences/prompt_runner.h"
 #include "kernels/sampling.h"
 
@@ -18,10 +19,12 @@ class DecodingSequence {
   virtual int32_t next_token() const = 0;
   /// OK unless it was cancelled or its deadline has passed.
   virtual absl::Status KeepGoing() = 0;
-  /// How the token after next_token() is to be chosen; once per step. What it points to is valid until
-  /// Continue.
-  virtual kernels::SamplingSpec NextSampling() = 0;
-  /// Delivers the token that was chosen. Returns whether the sequence goes on; otherwise it has told its
+  /// What may come behind next_token(), at most so many tokens; nothing where there is nothing to guess from.
+  virtual generate::PromptLookup::Guess Guess(int32_t max_tokens) = 0;
+  /// How the token is to be chosen that stands so many places behind the one after next_token(). What it points to is
+  /// valid until Continue. REQUIRES: index == 0, or Guess has given as many tokens
+  virtual kernels::SamplingSpec Sampling(int32_t index) = 0;
+  /// Delivers the token that was chosen by Sampling(0). Returns whether the sequence goes on; otherwise it has told its
   /// observer.
   virtual bool Continue(const kernels::SampledToken& sampled) = 0;
   /// Ends it with an error; tells its observer.

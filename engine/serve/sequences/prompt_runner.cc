@@ -15,7 +15,7 @@ namespace {
 double ProjectionShare(const model::ModelConfig& config) {
   const double head_columns = 1.0 * config.num_heads * config.head_dim;
   const double qkv = config.hidden_dim * (head_columns + 2.0 * config.num_kv_heads * config.head_dim);
-  return qkv / (qkv + head_columns * config.hidden_dim + 3.0 * config.hidden_dim * config.ffn_dim);
+  return qkv / (qkv + head_columns * config.hidden_dim + 3.0 * config.hidden_dim * config.used_ffn_dim());
 }
 
 }  // namespace
@@ -96,19 +96,24 @@ absl::StatusOr<std::vector<kernels::SampledToken>> PromptRunner::Sample(
   return sampled;
 }
 
-absl::StatusOr<std::vector<kernels::SampledToken>> PromptRunner::ExtendAll(absl::Span<const NextToken> next) {
+absl::StatusOr<std::vector<kernels::SampledToken>> PromptRunner::ExtendAll(
+    absl::Span<const NextTokens> next) {
   std::vector<int32_t> token_ids, row_indptr = {0}, positions, kv_len, page_indptr = {0}, page_indices;
   std::vector<kernels::SamplingSpec> specs;
-  for (const auto& [prompt, token_id, sampling] : next) {
-    specs.push_back(sampling);
-    KVBLEND_RETURN_IF_ERROR(prompt->pages->Grow(prompt->num_tokens + 1));
-    token_ids.push_back(token_id);
-    positions.push_back(prompt->num_tokens);
-    kv_len.push_back(prompt->num_tokens + 1);
-    row_indptr.push_back(static_cast<int32_t>(token_ids.size()));
+  for (const auto& [prompt, tokens, sampling] : next) {
+    const auto count = static_cast<int32_t>(tokens.size());
+    KVBLEND_RETURN_IF_ERROR(prompt->pages->Grow(prompt->num_tokens + count));
     const absl::Span<const int32_t> pages = prompt->pages->page_indices();
-    page_indices.insert(page_indices.end(), pages.begin(), pages.end());
-    page_indptr.push_back(static_cast<int32_t>(page_indices.size()));
+    // Every token is a sequence of its own over the same pages: attention then computes each as it does a single one.
+    for (int32_t i = 0; i < count; ++i) {
+      token_ids.push_back(tokens[i]);
+      specs.push_back(sampling[i]);
+      positions.push_back(prompt->num_tokens + i);
+      kv_len.push_back(prompt->num_tokens + i + 1);
+      row_indptr.push_back(static_cast<int32_t>(token_ids.size()));
+      page_indices.insert(page_indices.end(), pages.begin(), pages.end());
+      page_indptr.push_back(static_cast<int32_t>(page_indices.size()));
+    }
   }
   kernels::BatchSpec spec;
   spec.row_indptr = row_indptr;
@@ -118,7 +123,7 @@ absl::StatusOr<std::vector<kernels::SampledToken>> PromptRunner::ExtendAll(absl:
   spec.page_indices = page_indices;
   spec.page_size = runtime_.page_pool->page_size();
   KVBLEND_ASSIGN_OR_RETURN(const auto rows, runtime_.backend->PlanBatch(spec));
-  std::vector<kernels::SampledToken> sampled(next.size());
+  std::vector<kernels::SampledToken> sampled(token_ids.size());
   const kernels::StepValues values{*rows, token_ids, specs, absl::MakeSpan(sampled)};
   KVBLEND_RETURN_IF_ERROR(step_->Run(values, [&]() -> absl::Status {
     KVBLEND_ASSIGN_OR_RETURN(
@@ -129,10 +134,12 @@ absl::StatusOr<std::vector<kernels::SampledToken>> PromptRunner::ExtendAll(absl:
   if (const std::string problem = step_->problem(); !problem.empty() && !std::exchange(said_problem_, true)) {
     spdlog::warn("{}", problem);
   }
-  for (const NextToken& token : next) ++token.prompt->num_tokens;
   KVBLEND_RETURN_IF_ERROR(runtime_.backend->Synchronize(*runtime_.stream));
-  for (size_t i = 0; i < next.size(); ++i) {
-    if (sampled[i].invalid_token >= 0) next[i].prompt->pages->MarkDamaged();
+  size_t row = 0;
+  for (const NextTokens& tokens : next) {
+    for (size_t i = 0; i < tokens.token_ids.size(); ++i, ++row) {
+      if (sampled[row].invalid_token >= 0) tokens.prompt->pages->MarkDamaged();
+    }
   }
   return sampled;
 }

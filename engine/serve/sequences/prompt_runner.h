@@ -26,11 +26,12 @@
 
 namespace kvblend {
 
-/// A prompt, the token that goes behind it, and how the one after that is chosen.
-struct NextToken {
+/// A prompt, the tokens that go behind it, and how the one after each is chosen. All but the first token are guesses: each is
+/// run as if those before it were right.
+struct NextTokens {
   PrefilledPrompt* prompt;
-  int32_t token_id;
-  kernels::SamplingSpec sampling;
+  std::vector<int32_t> token_ids;
+  std::vector<kernels::SamplingSpec> sampling;  // one per token
 };
 
 /// For the engine thread only, except loading_controller(). References must outlive it.
@@ -67,8 +68,9 @@ class PromptRunner {
       PrefilledPrompt& prompt, absl::Span<const int32_t> token_ids,
       absl::Span<const kernels::SamplingSpec> specs, blend::KeepGoing keep_going);
 
-  /// Appends a token to each of several different prompts, all in one pass. Returns what comes after each.
-  absl::StatusOr<std::vector<kernels::SampledToken>> ExtendAll(absl::Span<const NextToken> next);
+  /// Runs tokens behind several different prompts, all in one pass. Returns what comes after each token, prompt by prompt.
+  /// The prompts' num_tokens stay what they are: what is not counted in is overwritten the next time.
+  absl::StatusOr<std::vector<kernels::SampledToken>> ExtendAll(absl::Span<const NextTokens> next);
 
   /// Makes sure, step by step, that the store has the chunk behind this anchor, and the anchor itself. The tokens must
   /// outlive what is returned.

@@ -1,5 +1,7 @@
 #include "engine/text/chat/chat_format.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "engine/text/jinja/message.h"
 #include "engine/text/jinja/python_text.h"
@@ -15,8 +17,23 @@ std::string_view NameOf(ChatPoint point) {
 std::string_view Trimmed(std::string_view text, Trimming trimming) {
   if (trimming.left) text = jinja::StripLeft(text);
   if (trimming.right) text = jinja::StripRight(text);
+  if (trimming.left_breaks) text.remove_prefix(std::min(text.find_first_not_of('\n'), text.size()));
+  if (trimming.right_breaks) text = text.substr(0, text.find_last_not_of('\n') + 1);
   return text;
 }
+
+namespace {
+
+// An assistant's text of an earlier turn.
+std::string_view EarlierAnswer(const ChatFormat& format, std::string_view text) {
+  const size_t end = format.thoughts_end.empty() ? std::string_view::npos : text.rfind(format.thoughts_end);
+  if (end != std::string_view::npos) {
+    text = Trimmed(text.substr(end + format.thoughts_end.size()), format.behind_thoughts);
+  }
+  return Trimmed(text, format.assistant);
+}
+
+}  // namespace
 
 absl::StatusOr<std::vector<ChatPart>> ComposeChat(const ChatFormat& format, std::string_view system_text,
                                                   std::span<const ChatTurn> history,
@@ -47,14 +64,16 @@ absl::StatusOr<std::vector<ChatPart>> ComposeChat(const ChatFormat& format, std:
   for (size_t i = 0; i < history.size(); ++i) {
     const bool user = history[i].role == Role::kUser;
     const ChatPoint to = user ? ChatPoint::kUser : ChatPoint::kAssistant;
-    const Trimming trimming = user ? format.UserTrimming(last) : format.assistant;
-    if (!add(to, Trimmed(history[i].text, trimming))) return refusal(absl::StrCat("history[", i, "]"), to);
+    const std::string_view text =
+        user ? Trimmed(history[i].text, format.UserTrimming(last)) : EarlierAnswer(format, history[i].text);
+    if (!add(to, text)) return refusal(absl::StrCat("history[", i, "]"), to);
   }
   if (!system_text.empty() && format.system_place == SystemPlace::kLastUser && !add_system()) {
     return refusal("system_text", ChatPoint::kSystem);
   }
   const Trimming trimming = format.UserTrimming(last);
-  if (!add(ChatPoint::kUser, Trimmed(user_text, {.left = trimming.left, .right = false}))) {
+  if (!add(ChatPoint::kUser,
+           Trimmed(user_text, {.left = trimming.left, .left_breaks = trimming.left_breaks}))) {
     return refusal(
         history.empty() ? "question" : absl::StrCat("history[", history.size() - 1, "] and the question"),
         ChatPoint::kUser);

@@ -38,10 +38,12 @@ enum class SystemPlace : uint8_t {
   kLastUser,  // at the beginning of what the user says now, behind the history
 };
 
-/// Ends at which a text loses its whitespace.
+/// Ends at which a text loses its whitespace, or, where not that, its line breaks.
 struct Trimming {
   bool left = false;
   bool right = false;
+  bool left_breaks = false;
+  bool right_breaks = false;
   bool operator==(const Trimming&) const = default;
 };
 
@@ -61,6 +63,10 @@ struct ChatFormat {
   Trimming first_user = {};         // a user's text at the start of a prompt, without system text before it
   Trimming user_after_system = {};  // a user's text right behind the system text
   Trimming assistant = {};
+  /// What ends a model's thoughts, as "</think>": of an assistant's text, what stands before the last one and the mark
+  /// itself are dropped, and the rest is trimmed by `behind_thoughts`. Empty: thoughts stay.
+  std::string thoughts_end = {};
+  Trimming behind_thoughts = {};
   /// Texts that the vocabulary must have as control tokens: without them the format means nothing to the
   /// model.
   std::vector<std::string> control_tokens = {};
@@ -90,7 +96,7 @@ absl::StatusOr<std::vector<ChatPart>> ComposeChat(const ChatFormat& format, std:
                                                   std::span<const ChatTurn> history,
                                                   std::string_view user_text);
 
-/// `text` without whitespace at the ends that `trimming` names.
+/// `text` without the whitespace, or the line breaks, at the ends that `trimming` names.
 std::string_view Trimmed(std::string_view text, Trimming trimming);
 
 /// All formats that have names, with the model's own first and last token in their places.

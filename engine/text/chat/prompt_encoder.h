@@ -57,6 +57,7 @@ class PromptEncoder {
   std::vector<TokenId>* waiting_target_ = nullptr;
   std::string waiting_;
   bool behind_control_ = false;  // `waiting_` is
+  bool strips_ = false;          // and loses the whitespace that it begins with
   TextPosition position_;        // of `waiting_`
 };
 

@@ -18,9 +18,22 @@ namespace {
 // Around the number of a mark: characters of the private use area, which no template has and nothing changes.
 constexpr std::string_view kMarkBegin = "\xEF\xA3\xB1";  // U+F8F1
 constexpr std::string_view kMarkEnd = "\xEF\xA3\xB2";    // U+F8F2
-// Whitespace around marks, other at the left than at the right, to see which of it stays.
-constexpr std::string_view kLeftPad = " \n\t";
-constexpr std::string_view kRightPad = "\t\n ";
+// Whitespace around marks, other at the left than at the right, to see which of it stays: all, all but the outer line
+// break, or none.
+constexpr std::string_view kLeftPad = "\n \n\t";
+constexpr std::string_view kRightPad = "\t\n \n";
+enum class Strips : uint8_t { kNothing, kLineBreaks, kSpace };
+constexpr Strips kAllStrips[] = {Strips::kNothing, Strips::kLineBreaks, Strips::kSpace};
+// How models that reason end their thoughts.
+constexpr std::string_view kThoughtsBegin = "<think>", kThoughtsEnd = "</think>";
+
+std::string_view LeftPadBehind(Strips strips) {
+  return strips == Strips::kSpace ? "" : strips == Strips::kLineBreaks ? kLeftPad.substr(1) : kLeftPad;
+}
+std::string_view RightPadBehind(Strips strips) {
+  if (strips == Strips::kSpace) return "";
+  return strips == Strips::kLineBreaks ? kRightPad.substr(0, kRightPad.size() - 1) : kRightPad;
+}
 
 // A conversation to render: 'S', 'U' and 'A' in order, the last 'U' being what the user says now.
 using Shape = std::string_view;
@@ -68,10 +81,13 @@ class TemplateReader {
     // A user's text behind a system text that the template does not have is a user's text.
     if (!has_system) format_.user_after_system = format_.user;
     // The question's end is trimmed without looking at what is before it.
-    if (format_.first_user.right != format_.user.right ||
-        format_.user_after_system.right != format_.user.right) {
+    const auto same_right = [&](const Trimming& trimming) {
+      return trimming.right == format_.user.right && trimming.right_breaks == format_.user.right_breaks;
+    };
+    if (!same_right(format_.first_user) || !same_right(format_.user_after_system)) {
       return NotOfParts("UAU", "whitespace behind a user's text is dropped in one place and kept in another");
     }
+    LearnThoughts();
     // Neighbours that only some templates allow.
     LearnIfPossible(ChatPoint::kUser, ChatPoint::kUser, {"UU", "UAUU", "UUAU"});
     LearnIfPossible(ChatPoint::kAssistant, ChatPoint::kAssistant, {"UAAU", "UAAUAU"});
@@ -84,14 +100,20 @@ class TemplateReader {
   static std::string Mark(size_t index) { return jinja::Message(kMarkBegin, index, kMarkEnd); }
 
   absl::StatusOr<std::string> Render(Shape shape, bool padded) const {
+    std::vector<std::string> contents;
+    for (size_t i = 0; i < shape.size(); ++i) {
+      contents.push_back(padded ? jinja::Message(kLeftPad, Mark(i), kRightPad) : Mark(i));
+    }
+    return Render(shape, contents);
+  }
+
+  absl::StatusOr<std::string> Render(Shape shape, const std::vector<std::string>& contents) const {
     jinja::Items messages;
     for (size_t i = 0; i < shape.size(); ++i) {
       const char* role = shape[i] == 'S' ? "system" : shape[i] == 'U' ? "user" : "assistant";
-      const std::string mark = Mark(i);
-      std::string content = padded ? jinja::Message(kLeftPad, mark, kRightPad) : mark;
       KVBLEND_ASSIGN_OR_RETURN(jinja::Value message,
                                jinja::Value::Dict({{"role", jinja::Value::String(role)},
-                                                   {"content", jinja::Value::String(std::move(content))}}));
+                                                   {"content", jinja::Value::String(contents[i])}}));
       messages.push_back(std::move(message));
     }
     jinja::Environment environment{.now = context_.now, .time_zone = context_.time_zone};
@@ -202,17 +224,17 @@ class TemplateReader {
       Trimming* const right = TrimmingOf(piece.to, piece.from);
       const std::string& plain = *format_.piece(piece.from, piece.to);
       bool found = false;
-      for (int choice = 0; choice < 4 && !found; ++choice) {
-        const bool trims_left_text = (choice & 1) != 0;
-        const bool trims_right_text = (choice & 2) != 0;
-        if ((left == nullptr && trims_left_text) || (right == nullptr && trims_right_text)) continue;
-        const std::string expected =
-            jinja::Message(left == nullptr || trims_left_text ? std::string_view() : kRightPad, plain,
-                           right == nullptr || trims_right_text ? std::string_view() : kLeftPad);
-        if (expected != piece.text) continue;
-        found = true;
-        KVBLEND_RETURN_IF_ERROR(Note(shape, left, /*of_left_end=*/false, trims_left_text));
-        KVBLEND_RETURN_IF_ERROR(Note(shape, right, /*of_left_end=*/true, trims_right_text));
+      for (const Strips behind : kAllStrips) {    // of the text before the piece
+        for (const Strips before : kAllStrips) {  // of the text behind the piece
+          if (found || (left == nullptr && behind != Strips::kSpace) ||
+              (right == nullptr && before != Strips::kSpace)) {
+            continue;
+          }
+          if (jinja::Message(RightPadBehind(behind), plain, LeftPadBehind(before)) != piece.text) continue;
+          found = true;
+          KVBLEND_RETURN_IF_ERROR(Note(shape, left, /*of_left_end=*/false, behind));
+          KVBLEND_RETURN_IF_ERROR(Note(shape, right, /*of_left_end=*/true, before));
+        }
       }
       if (!found) {
         return NotOfParts(shape, jinja::Message("between ", NameOf(piece.from), " and ", NameOf(piece.to),
@@ -223,15 +245,49 @@ class TemplateReader {
     return absl::OkStatus();
   }
 
-  absl::Status Note(Shape shape, Trimming* trimming, bool of_left_end, bool trims) {
+  // Leaves thoughts where they are unless the template takes them out of every earlier answer.
+  void LearnThoughts() {
+    constexpr Shape kShape = "UAUAU";
+    std::vector<std::string> contents;
+    std::vector<ChatTurn> turns;
+    for (size_t i = 0; i < kShape.size(); ++i) {
+      contents.push_back(kShape[i] == 'U' ? Mark(i)
+                                          : jinja::Message(kThoughtsBegin, "\n", Mark(i + kShape.size()),
+                                                           "\n", kThoughtsEnd, kLeftPad, Mark(i)));
+    }
+    const absl::StatusOr<std::string> rendered = Render(kShape, contents);
+    if (!rendered.ok()) return;
+    for (size_t i = 0; i + 1 < kShape.size(); ++i) {
+      turns.push_back({kShape[i] == 'U' ? Role::kUser : Role::kAssistant, contents[i]});
+    }
+    ChatFormat tried = format_;
+    tried.thoughts_end = std::string(kThoughtsEnd);
+    for (const Strips strips : kAllStrips) {
+      tried.behind_thoughts = {.left = strips == Strips::kSpace,
+                               .left_breaks = strips == Strips::kLineBreaks};
+      const auto parts = ComposeChat(tried, {}, turns, contents.back());
+      if (!parts.ok()) return;
+      std::string expected;
+      for (const ChatPart& part : *parts) expected.append(part.piece).append(part.text);
+      expected += *tried.piece(ChatPoint::kUser, ChatPoint::kEnd);
+      if (expected != *rendered) continue;
+      format_ = std::move(tried);
+      return;
+    }
+  }
+
+  absl::Status Note(Shape shape, Trimming* trimming, bool of_left_end, Strips trims) {
     if (trimming == nullptr) return absl::OkStatus();
-    bool& known = of_left_end ? trimming->left : trimming->right;
+    bool& all = of_left_end ? trimming->left : trimming->right;
+    bool& breaks = of_left_end ? trimming->left_breaks : trimming->right_breaks;
+    const Strips known = all ? Strips::kSpace : breaks ? Strips::kLineBreaks : Strips::kNothing;
     const std::pair<const Trimming*, bool> key(trimming, of_left_end);
     const bool noted = std::find(noted_.begin(), noted_.end(), key) != noted_.end();
     if (noted && known != trims) {
       return NotOfParts(shape, "whitespace around a text is dropped in one place and kept in another");
     }
-    known = trims;
+    all = trims == Strips::kSpace;
+    breaks = trims == Strips::kLineBreaks;
     if (!noted) noted_.push_back(key);
     return absl::OkStatus();
   }

@@ -140,7 +140,9 @@ absl::Status ReadMetaspace(const JsonValue& step, TokenizerSpec* spec) {
   KVBLEND_ASSIGN_OR_RETURN(const std::string replacement, step["replacement"].String());
   if (replacement != kSpaceSign) return step.Unimplemented("has another replacement than U+2581");
   KVBLEND_ASSIGN_OR_RETURN(const bool split, step["split"].Bool(true));
-  if (split) return step.Unimplemented("splits at spaces; implemented: 'split' false");
+  spec->splits_at_spaces = split;
+  if (split && spec->model != TokenizerModel::kUnigram)
+    return step.Unimplemented("splits at spaces; implemented: 'split' false");
   std::string scheme = "always";
   if (!step["prepend_scheme"].is_null()) {
     KVBLEND_ASSIGN_OR_RETURN(scheme, step["prepend_scheme"].String());
@@ -246,14 +248,16 @@ absl::Status ReadPipeline(const JsonValue& document, TokenizerSpec* spec) {
   PreTokenizerSteps steps;
   KVBLEND_RETURN_IF_ERROR(ReadPreTokenizer(document, &steps, spec));
   spec->user_defined_first = true;
+  const bool is_unigram = spec->model == TokenizerModel::kUnigram;
   if (steps.bytes) {
+    if (is_unigram) return document["pre_tokenizer"].Unimplemented("has ByteLevel for a model of characters");
     spec->model = TokenizerModel::kByteLevelBpe;
     if (spaces || spec->add_space_prefix) {
       return document["normalizer"].Unimplemented("spells spaces as U+2581 for a model of bytes");
     }
     return RecognisePatterns(document, steps, spec);
   }
-  spec->model = TokenizerModel::kSentencePieceBpe;
+  if (!is_unigram) spec->model = TokenizerModel::kSentencePieceBpe;
   if (!steps.patterns.empty()) {
     return document["pre_tokenizer"].Unimplemented("splits by patterns without ByteLevel");
   }

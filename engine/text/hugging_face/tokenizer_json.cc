@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "engine/text/byte_level.h"
@@ -16,6 +17,8 @@ namespace kvblend::text {
 namespace {
 
 constexpr int32_t kNoType = 0;  // of an id that has no token yet
+// How much less probable than any piece an unknown character is, in SentencePiece and in Hugging Face tokenizers.
+constexpr double kUnknownPenalty = 10;
 
 // Puts `token` at `id`; false when another is there.
 bool Place(int32_t id, const std::string& token, int32_t type, TokenizerSpec* spec) {
@@ -25,9 +28,30 @@ bool Place(int32_t id, const std::string& token, int32_t type, TokenizerSpec* sp
   return true;
 }
 
+// A unigram model's pieces: each with its log-probability, the one with id 0 first. `spec` has room for them.
+absl::Status ReadPieces(const JsonValue& vocabulary, TokenizerSpec* spec) {
+  absl::flat_hash_set<std::string_view> seen;
+  double lowest = 0;
+  for (size_t id = 0; id < vocabulary.json().size(); ++id) {
+    const JsonValue piece = vocabulary.Element(id);
+    KVBLEND_ASSIGN_OR_RETURN(const size_t size, piece.ArraySize());
+    if (size != 2 || !piece.Element(1).json().is_number()) return piece.Invalid("is no text with a number");
+    KVBLEND_ASSIGN_OR_RETURN(spec->tokens[id], piece.Element(0).String());
+    if (!seen.insert(spec->tokens[id]).second) return piece.Invalid("is there twice");
+    spec->token_types[id] = kGgufNormal;
+    spec->unigram_scores.push_back(piece.Element(1).json().get<double>());
+    lowest = id == 0 ? spec->unigram_scores[id] : std::min(lowest, spec->unigram_scores[id]);
+  }
+  spec->unigram_unknown_score = lowest - kUnknownPenalty;
+  return absl::OkStatus();
+}
+
 absl::Status ReadVocabulary(const JsonValue& document, TokenizerSpec* spec) {
   const JsonValue vocabulary = document["model"]["vocab"];
-  if (!vocabulary.json().is_object()) return vocabulary.Invalid("is no object");
+  const bool is_unigram = spec->model == TokenizerModel::kUnigram;
+  if (is_unigram != vocabulary.json().is_array() || is_unigram == vocabulary.json().is_object()) {
+    return vocabulary.Invalid(is_unigram ? "is no array" : "is no object");
+  }
   const JsonValue added = document["added_tokens"];
   KVBLEND_ASSIGN_OR_RETURN(const size_t num_added, added.ArraySize());
   // Ids have no gaps, so there are no more than this, whatever numbers the file says.
@@ -35,9 +59,8 @@ absl::Status ReadVocabulary(const JsonValue& document, TokenizerSpec* spec) {
   spec->tokens.resize(most);
   spec->token_types.assign(most, kNoType);
   size_t count = 0;
-  const auto place = [&](const JsonValue& where, const std::string& token, const JsonValue& id_value,
+  const auto place = [&](const JsonValue& where, const std::string& token, int32_t id,
                          int32_t type) -> absl::Status {
-    KVBLEND_ASSIGN_OR_RETURN(const int32_t id, id_value.Id());
     if (static_cast<size_t>(id) >= most) {
       return where.Unimplemented(absl::StrCat("has the id ", id, ", but there are only ", most,
                                               " tokens; ids without gaps are implemented"));
@@ -48,9 +71,14 @@ absl::Status ReadVocabulary(const JsonValue& document, TokenizerSpec* spec) {
     count = std::max(count, static_cast<size_t>(id) + 1);
     return absl::OkStatus();
   };
-  for (const auto& [token, id] : vocabulary.json().items()) {
-    const JsonValue value = vocabulary[token];
-    KVBLEND_RETURN_IF_ERROR(place(vocabulary, token, value, kGgufNormal));
+  if (is_unigram) {
+    KVBLEND_RETURN_IF_ERROR(ReadPieces(vocabulary, spec));
+    count = vocabulary.json().size();
+  } else {
+    for (const auto& [token, unused] : vocabulary.json().items()) {
+      KVBLEND_ASSIGN_OR_RETURN(const int32_t id, vocabulary[token].Id());
+      KVBLEND_RETURN_IF_ERROR(place(vocabulary, token, id, kGgufNormal));
+    }
   }
   const bool is_normalized = !document["normalizer"].is_null();
   for (size_t i = 0; i < num_added; ++i) {
@@ -59,18 +87,25 @@ absl::Status ReadVocabulary(const JsonValue& document, TokenizerSpec* spec) {
     KVBLEND_ASSIGN_OR_RETURN(const bool special, token["special"].Bool(false));
     KVBLEND_ASSIGN_OR_RETURN(const bool normalized, token["normalized"].Bool(!special));
     if (content.empty()) return token.Invalid("is empty");
-    for (const char* flag : {"single_word", "lstrip", "rstrip"}) {
+    KVBLEND_ASSIGN_OR_RETURN(const int32_t id, token["id"].Id());
+    // Text gives no special tokens, so how one would be found in it does not matter; what it takes from its neighbours in
+    // a prompt does.
+    for (const auto& [flag, stripping] :
+         {std::pair<const char*, std::vector<TokenId>*>{"single_word", nullptr},
+          {"lstrip", &spec->strips_before},
+          {"rstrip", &spec->strips_behind}}) {
       KVBLEND_ASSIGN_OR_RETURN(const bool set, token[flag].Bool(false));
-      // Text gives no special tokens, so how one would be found in it does not matter.
       if (set && !special) return token.Unimplemented(absl::StrCat("has '", flag, "', and is not special"));
+      if (set && stripping != nullptr) stripping->push_back(id);
     }
     if (normalized && !special && is_normalized) {
       return token.Unimplemented("is looked for in normalized text, and is not special");
     }
-    KVBLEND_RETURN_IF_ERROR(place(token, content, token["id"], special ? kGgufControl : kGgufUserDefined));
+    KVBLEND_RETURN_IF_ERROR(place(token, content, id, special ? kGgufControl : kGgufUserDefined));
   }
   spec->tokens.resize(count);
   spec->token_types.resize(count);
+  if (is_unigram) spec->unigram_scores.resize(count);  // those that were added have none, and need none
   const auto gap = std::ranges::find(spec->token_types, kNoType);
   if (gap != spec->token_types.end()) {
     return vocabulary.Unimplemented(absl::StrCat("has no token with the id ", gap - spec->token_types.begin(),
@@ -103,6 +138,21 @@ absl::Status ReadMerges(const JsonValue& model, TokenizerSpec* spec) {
   return absl::OkStatus();
 }
 
+// The unknown token of a unigram model, by its id. Neighbours that are unknown are one.
+absl::Status ReadUnknownId(const JsonValue& model, int num_bytes, TokenizerSpec* spec) {
+  if (num_bytes != 0 && num_bytes != 256) {
+    return model["byte_fallback"].Unimplemented("is true, and some bytes are no tokens");
+  }
+  if (model["unk_id"].is_null()) return model["unk_id"].Unimplemented("is null; implemented: a token's id");
+  KVBLEND_ASSIGN_OR_RETURN(const int32_t unknown, model["unk_id"].Id());
+  if (static_cast<size_t>(unknown) >= spec->tokens.size()) {
+    return model["unk_id"].Invalid("is not in the vocabulary");
+  }
+  spec->unknown = unknown;
+  spec->token_types[unknown] = kGgufUnknown;
+  return absl::OkStatus();
+}
+
 // The unknown token, and the tokens that stand for bytes.
 absl::Status ReadFallbacks(const JsonValue& model, TokenizerSpec* spec) {
   KVBLEND_ASSIGN_OR_RETURN(const bool byte_fallback, model["byte_fallback"].Bool(false));
@@ -118,6 +168,7 @@ absl::Status ReadFallbacks(const JsonValue& model, TokenizerSpec* spec) {
       ++num_bytes;
     }
   }
+  if (spec->model == TokenizerModel::kUnigram) return ReadUnknownId(model, num_bytes, spec);
   if (model["unk_token"].is_null()) return absl::OkStatus();
   KVBLEND_ASSIGN_OR_RETURN(const std::string unknown, model["unk_token"].String());
   if (of_bytes) {
@@ -141,10 +192,14 @@ absl::StatusOr<TokenizerSpec> ReadTokenizerJson(std::string_view bytes, std::str
   const JsonValue document(name, json);
   const JsonValue model = document["model"];
   if (!model.json().is_object()) return model.Invalid("is no object");
+  TokenizerSpec spec;
   // Files from before the models were told apart by name have BPE.
   if (!model["type"].is_null()) {
     KVBLEND_ASSIGN_OR_RETURN(const std::string type, model.Type());
-    if (type != "BPE") return model.Unimplemented(absl::StrCat("is of type ", type, "; implemented: BPE"));
+    if (type != "BPE" && type != "Unigram") {
+      return model.Unimplemented(absl::StrCat("is of type ", type, "; implemented: BPE, Unigram"));
+    }
+    if (type == "Unigram") spec.model = TokenizerModel::kUnigram;
   }
   for (const char* affix : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     if (model[affix].is_null() || model[affix].json() == "") continue;
@@ -153,13 +208,12 @@ absl::StatusOr<TokenizerSpec> ReadTokenizerJson(std::string_view bytes, std::str
   if (!model["dropout"].is_null() && model["dropout"].json() != 0.0) {
     return model["dropout"].Unimplemented("is set; implemented: none");
   }
-  TokenizerSpec spec;
   KVBLEND_RETURN_IF_ERROR(ReadPipeline(document, &spec));
   KVBLEND_RETURN_IF_ERROR(ReadVocabulary(document, &spec));
-  KVBLEND_RETURN_IF_ERROR(ReadMerges(model, &spec));
+  if (spec.model != TokenizerModel::kUnigram) KVBLEND_RETURN_IF_ERROR(ReadMerges(model, &spec));
   KVBLEND_RETURN_IF_ERROR(ReadFallbacks(model, &spec));
   KVBLEND_ASSIGN_OR_RETURN(spec.ignore_merges, model["ignore_merges"].Bool(false));
-  if (*spec.ignore_merges && spec.model == TokenizerModel::kSentencePieceBpe) {
+  if (*spec.ignore_merges && spec.model != TokenizerModel::kByteLevelBpe) {
     return model["ignore_merges"].Unimplemented("is true for a model of characters");
   }
   KVBLEND_RETURN_IF_ERROR(ReadPostProcessor(document, &spec));

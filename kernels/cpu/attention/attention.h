@@ -2,14 +2,20 @@
 // checked.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 
 #include "absl/status/status.h"
 #include "kernels/cpu/machine/context.h"
+#include "kernels/cpu/simd/simd.h"
 #include "kernels/host/batch_plan.h"
 #include "kernels/tensor.h"
 
 namespace kvblend::kernels {
+
+/// Scores are multiplied by it, so that softmaxes can use powers of two.
+inline constexpr float kLog2E = 1.44269504088896340736f;
 
 struct AttentionArgs {
   const HostBatchPlan& plan;
@@ -22,6 +28,34 @@ struct AttentionArgs {
   const float* query(int64_t row, int64_t head) const {
     return static_cast<const float*>(q.data) + row * q.row_stride + head * pages.head_dim;
   }
+
+  /// The soft cap of n scores that are multiplied by kLog2E already; nothing where there is none.
+  void CapScores(float* scores, int64_t n) const {
+    if (spec.logit_soft_cap != 0) simd::SoftCapRow(scores, spec.logit_soft_cap * kLog2E, n);
+  }
+  /// The same for `rows` rows of a block of kKeyBlock keys.
+  void CapBlock(float* scores, int64_t rows, int64_t keys) const {
+    if (spec.logit_soft_cap == 0) return;
+    for (int64_t r = 0; r < rows; ++r) CapScores(scores + r * kKeyBlock, keys);
+  }
+
+  /// What the softmax of a query head divides by: `sum` of powers of two relative to `max` over its keys, and its sink.
+  float Denominator(int64_t head, float max, float sum) const {
+    return spec.sinks.data == nullptr ? sum : sum + std::exp2(Sink(head) - max);
+  }
+  /// The logarithm to base 2 of that sum, absolute, times the number of heads: 2^(score - it) is what a key gets of the
+  /// attention mass.
+  float LogMassSum(int64_t head, float max, float sum) const {
+    if (spec.sinks.data != nullptr) {
+      const float top = std::max(max, Sink(head));
+      sum = sum * std::exp2(max - top) + std::exp2(Sink(head) - top);
+      max = top;
+    }
+    return max + std::log2(sum * static_cast<float>(spec.num_heads));
+  }
+
+ private:
+  float Sink(int64_t head) const { return static_cast<const float*>(spec.sinks.data)[head] * kLog2E; }
 };
 
 /// The type of keys, values and probabilities in products: f32 pages and an f32 GEMM stay exact to f32.

@@ -17,7 +17,6 @@
 namespace kvblend::kernels {
 namespace {
 
-constexpr float kLog2E = 1.44269504088896340736f;
 // K and V of one part: small enough that threads share a short row evenly.
 constexpr int64_t kBytesPerPart = 96 << 10;
 // Parts that one task reads, first all of their keys, then all of their values: where a task begins, and
@@ -182,6 +181,7 @@ void RunParts(const AttentionArgs& args, DataType dtype, absl::Span<const Part> 
     std::fill(out.sum, out.sum + num_heads, 0.0f);
     for (int64_t head = 0; head < num_heads; ++head) {
       float* of_head = scores + head * stride + (parts[i].begin - begin);
+      args.CapScores(of_head, keys);
       tiles.softmax(of_head, {parts[i].visible - parts[i].begin, keys}, RoundUp(keys, kKeyStep),
                     out.max + head, out.sum + head,
                     /*probabilities=*/of_head);
@@ -194,8 +194,9 @@ void RunParts(const AttentionArgs& args, DataType dtype, absl::Span<const Part> 
 }
 
 // One head of one row from the results of the row's parts. merged: [head_dim] of working memory
-void MergeHead(absl::Span<const PartResult> parts, int64_t head, int64_t head_dim, float* merged,
+void MergeHead(const AttentionArgs& args, absl::Span<const PartResult> parts, int64_t head, float* merged,
                std::byte* out, DataType dtype) {
+  const int64_t head_dim = args.pages.head_dim;
   float max = -std::numeric_limits<float>::infinity(), sum = 0;
   for (const PartResult& part : parts) max = std::max(max, part.max[head]);
   std::fill(merged, merged + head_dim, 0.0f);
@@ -204,7 +205,7 @@ void MergeHead(absl::Span<const PartResult> parts, int64_t head, int64_t head_di
     sum += part.sum[head] * weight;
     simd::AddScaledRow(part.values + head * head_dim, weight, merged, head_dim);
   }
-  simd::ScaleRow(merged, 1.0f / sum, out, dtype, head_dim);
+  simd::ScaleRow(merged, 1.0f / args.Denominator(head, max, sum), out, dtype, head_dim);
 }
 
 }  // namespace
@@ -270,7 +271,7 @@ absl::Status DecodeAttention(CpuContext& context, const AttentionArgs& args, Mat
       std::byte* target =
           static_cast<std::byte*>(out.data) + parts[first_part[i]].row * out.row_stride * SizeOf(out.dtype);
       for (int64_t head = 0; head < num_heads; ++head) {
-        MergeHead(of_row, head, head_dim, merged, target + head * head_dim * SizeOf(out.dtype), out.dtype);
+        MergeHead(args, of_row, head, merged, target + head * head_dim * SizeOf(out.dtype), out.dtype);
       }
     }
   });

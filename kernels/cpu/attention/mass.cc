@@ -79,6 +79,7 @@ class MassOfRows {
         const int64_t num_keys = std::min(end, seen.end) - key, keys = tiles_.KeysOfProduct(num_keys);
         tiles_.scores(words_ + head * queries_.words() + tile * tiles_.rows * queries_.steps(),
                       unit.keys + (key - unit.begin) / kPanelKeys, queries_.steps(), keys, scores);
+        args_.CapBlock(scores, tiles_.rows, keys);
         VisibleKeys visible[kMaxTileRows];
         queries_.KeysOfBlock(tile, key, num_keys, visible);
         body(tile, key, keys, visible);
@@ -111,7 +112,7 @@ class MassOfRows {
       for (int64_t part = 0; part < num_parts_; ++part) {
         sum += Sum(head, part)[r] * std::exp2(Max(head, part)[r] - max);
       }
-      offsets_[head * rows_ + r] = max + std::log2(sum * static_cast<float>(args_.spec.num_heads));
+      offsets_[head * rows_ + r] = args_.LogMassSum(queries_.head(units_[head].kv_head, r), max, sum);
     }
   }
 

@@ -27,14 +27,17 @@ class TileQueries {
   int64_t steps() const { return tiles_.Steps(args_.pages.head_dim); }
   int64_t words() const { return padded_products() * steps(); }
   int64_t row(int64_t product) const { return row_begin_ + product / args_.group(); }
+  int64_t head(int32_t kv_head, int64_t product) const {
+    return kv_head * args_.group() + product % args_.group();
+  }
 
-  /// Multiplied by scale * log2(e), so that the softmax can use powers of two. out: [words()]
+  /// Multiplied by scale * log2(e). out: [words()]
   void Gather(int32_t kv_head, uint32_t* out) const {
-    const int64_t group = args_.group(), head_dim = args_.pages.head_dim;
+    const int64_t head_dim = args_.pages.head_dim;
     std::memset(out, 0, words() * sizeof(uint32_t));
     for (int64_t r = 0; r < num_products_; ++r) {
-      simd::ScaleRow(args_.query(row(r), kv_head * group + r % group), args_.spec.scale * kLog2E,
-                     out + r * steps(), tiles_.dtype, head_dim);
+      simd::ScaleRow(args_.query(row(r), head(kv_head, r)), args_.spec.scale * kLog2E, out + r * steps(),
+                     tiles_.dtype, head_dim);
     }
   }
 
@@ -56,8 +59,6 @@ class TileQueries {
   }
 
  private:
-  static constexpr float kLog2E = 1.44269504088896340736f;
-
   VisibleKeys KeysOf(int64_t product) const {
     const int32_t position = args_.plan.position(row(product));
     return {args_.spec.FirstVisible(position), int64_t{position} + 1};

@@ -42,7 +42,7 @@ void AttentionTaskRunner::Run() {
   const TileScope scope(tiles_);
   ForEachBlock([&](int64_t tile, int64_t key, int64_t num_keys) { AddBlock(tile, key, num_keys); });
   if (task_.partial != nullptr) return;
-  for (int64_t r = 0; r < queries_.num_products(); ++r) Write(r, output_ + r * columns_, sum_[r]);
+  for (int64_t r = 0; r < queries_.num_products(); ++r) Write(r, output_ + r * columns_, max_[r], sum_[r]);
 }
 
 void AttentionTaskRunner::AddBlock(int64_t tile, int64_t key, int64_t num_keys) {
@@ -54,6 +54,7 @@ void AttentionTaskRunner::AddBlock(int64_t tile, int64_t key, int64_t num_keys) 
   }
   const int64_t panel = (key - unit.begin) / kPanelKeys;
   tiles_.scores(words_ + first * queries_.steps(), unit.keys + panel, queries_.steps(), keys, scores_);
+  args_.CapBlock(scores_, tiles_.rows, keys);
   VisibleKeys visible[kMaxTileRows];
   queries_.KeysOfBlock(tile, key, num_keys, visible);
   float alphas[kMaxTileRows];
@@ -87,7 +88,7 @@ void AttentionTaskRunner::Merge(int64_t num_parts) const {
       sum += part[rows * columns_ + rows + r] * weight;
       simd::AddScaledRow(part + r * columns_, weight, merged, args_.pages.head_dim);
     }
-    Write(r, merged, sum);
+    Write(r, merged, max, sum);
   }
 }
 
@@ -98,7 +99,7 @@ void AttentionTaskRunner::SumMass(absl::Span<const AttentionTask> parts) const {
     float max = -std::numeric_limits<float>::infinity(), sum = 0;
     for (const AttentionTask& part : parts) max = std::max(max, PartMax(part)[r]);
     for (const AttentionTask& part : parts) sum += PartSum(part)[r] * std::exp2(PartMax(part)[r] - max);
-    log_sums[r] = max + std::log2(sum * static_cast<float>(args_.spec.num_heads));
+    log_sums[r] = args_.LogMassSum(queries_.head(task_.unit->kv_head, r), max, sum);
   }
   std::fill_n(task_.mass, MassFloats(), 0.0f);
   ForEachBlock([&](int64_t tile, int64_t key, int64_t num_keys) {
@@ -112,12 +113,11 @@ void AttentionTaskRunner::SumMass(absl::Span<const AttentionTask> parts) const {
   });
 }
 
-void AttentionTaskRunner::Write(int64_t product, const float* values, float sum) const {
-  const int64_t head_dim = args_.pages.head_dim,
-                head = task_.unit->kv_head * args_.group() + product % args_.group();
+void AttentionTaskRunner::Write(int64_t product, const float* values, float max, float sum) const {
+  const int64_t head_dim = args_.pages.head_dim, head = queries_.head(task_.unit->kv_head, product);
   std::byte* target = static_cast<std::byte*>(out_.data) +
                       (queries_.row(product) * out_.row_stride + head * head_dim) * SizeOf(out_.dtype);
-  simd::ScaleRow(values, 1.0f / sum, target, out_.dtype, head_dim);
+  simd::ScaleRow(values, 1.0f / args_.Denominator(head, max, sum), target, out_.dtype, head_dim);
 }
 
 }  // namespace kvblend::kernels

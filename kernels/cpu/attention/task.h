@@ -68,7 +68,8 @@ class AttentionTaskRunner {
   template <typename Body>
   void ForEachBlock(const Body& body) const;
   void AddBlock(int64_t tile, int64_t key, int64_t num_keys);
-  void Write(int64_t product, const float* values, float sum) const;
+  /// sum: relative to max, of the keys' terms alone
+  void Write(int64_t product, const float* values, float max, float sum) const;
 
   const float* PartMax(const AttentionTask& part) const {
     return part.partial + queries_.padded_products() * columns_;

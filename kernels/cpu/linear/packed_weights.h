@@ -14,6 +14,7 @@
 #include "kernels/cpu/linear/quantized_matrix.h"
 #include "kernels/cpu/machine/context.h"
 #include "kernels/cpu/machine/weight_arena.h"
+#include "kernels/cpu/simd/simd.h"
 
 namespace kvblend::kernels {
 
@@ -46,6 +47,9 @@ class CpuWeights final : public PackedWeights {
   int64_t rows() const override { return rows_; }
   int64_t cols() const override { return cols_; }
   WeightUsage usage() const override { return usage_; }
+  int64_t rows_as_alone() const override {
+    return quantized_ != nullptr ? simd::kMaxQuantizedRows : simd::kMaxMatVecRows;
+  }
   DataType dtype() const { return dtype_; }
 
   /// Null where the weights are kept as values.

@@ -107,6 +107,14 @@ void AddScaledRowImpl(const float* in, float scale, float* out, int64_t n) {
   });
 }
 
+void SoftCapRowImpl(float* x, float cap, int64_t n) {
+  const float inverse = 1.0f / cap;
+  ForEach(n, [&](auto d, size_t i) HWY_ATTR {
+    const auto tanh = hn::Tanh(d, hn::Mul(hn::LoadU(d, x + i), hn::Set(d, inverse)));
+    hn::StoreU(hn::Mul(tanh, hn::Set(d, cap)), d, x + i);
+  });
+}
+
 template <DataType kCached>
 float SquaredDistanceTo(const float* fresh, const void* cached, int64_t n) {
   return SumOver(n, [&](auto d, size_t i) HWY_ATTR {
@@ -131,6 +139,7 @@ HWY_EXPORT(RmsNormRowImpl);
 HWY_EXPORT(GatedActivationRowImpl);
 HWY_EXPORT(ConvertRowImpl);
 HWY_EXPORT(ScaleRowImpl);
+HWY_EXPORT(SoftCapRowImpl);
 HWY_EXPORT(AddScaledRowImpl);
 HWY_EXPORT(SquaredDistanceImpl);
 
@@ -154,6 +163,7 @@ void ConvertRow(const void* in, DataType in_dtype, void* out, DataType out_dtype
 void ScaleRow(const float* in, float scale, void* out, DataType out_dtype, int64_t n) {
   HWY_DYNAMIC_DISPATCH(ScaleRowImpl)(in, scale, out, out_dtype, n);
 }
+void SoftCapRow(float* x, float cap, int64_t n) { HWY_DYNAMIC_DISPATCH(SoftCapRowImpl)(x, cap, n); }
 void AddScaledRow(const float* in, float scale, float* out, int64_t n) {
   HWY_DYNAMIC_DISPATCH(AddScaledRowImpl)(in, scale, out, n);
 }

@@ -35,6 +35,8 @@ void GatedActivationRow(Activation activation, const float* gate, const float* u
 void ConvertRow(const void* in, DataType in_dtype, void* out, DataType out_dtype, int64_t n);
 /// out = in * scale
 void ScaleRow(const float* in, float scale, void* out, DataType out_dtype, int64_t n);
+/// x = cap * tanh(x / cap)
+void SoftCapRow(float* x, float cap, int64_t n);
 /// out += in * scale
 void AddScaledRow(const float* in, float scale, float* out, int64_t n);
 /// |fresh - cached|^2

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "kernels/cuda/attention/launch.h"
+#include "kernels/cuda/attention/score.h"
 #include "kernels/cuda/device/elements.h"
 
 namespace kvblend::kernels::cuda {
@@ -24,11 +25,12 @@ MergeSplitsKernel(AttentionParams p) {
   for (int s = 0; s < p.splits; ++s) {
     sum += p.workspace.sum[s * per_split + index] * Exp2(p.workspace.max[s * per_split + index] - max);
   }
+  const int64_t row = index / p.num_heads, head = index - row * p.num_heads;
+  sum += SinkTerm(p, head, max);
   if constexpr (kStatistics) {
     if (Lane() == 0) p.workspace.log_sum[index] = max + Log2(sum);
   } else {
     const int head_dim = p.pages.head_dim;
-    const int64_t row = index / p.num_heads, head = index - row * p.num_heads;
     for (int d = Lane(); d < head_dim; d += kWarpSize) {
       float value = 0;
       for (int s = 0; s < p.splits; ++s) {
@@ -54,7 +56,6 @@ bool Aligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 =
 AttentionParams ParamsOf(const PlanView& plan, ConstMatrixView q, const AttentionShape& shape,
                          const AttentionSpec& spec, const KvPagesView& pages,
                          const AttentionWorkspace& workspace) {
-  constexpr float kLog2E = 1.44269504f;
   AttentionParams params;
   params.plan = plan;
   params.q = static_cast<const float*>(q.data);
@@ -66,6 +67,15 @@ AttentionParams ParamsOf(const PlanView& plan, ConstMatrixView q, const Attentio
   // Above 0, so that masked scores stay minus infinity: a scale of 0 gives exponents too small to matter.
   params.log2_scale = std::fmax(std::fabs(spec.scale) * kLog2E, FLT_MIN);
   params.negate = spec.scale < 0;
+  if (spec.logit_soft_cap != 0) {
+    const float unit = params.log2_scale / kLog2E, cap = spec.logit_soft_cap / unit;
+    // A scale so near 0 that the cap has no number in its units leaves no score that the cap would change.
+    if (std::isfinite(cap)) {
+      params.soft_cap = cap;
+      params.inverse_soft_cap = unit / spec.logit_soft_cap;
+    }
+  }
+  params.sinks = static_cast<const float*>(spec.sinks.data);
   params.q_vectorises = pages.head_dim % 8 == 0 && q.row_stride % 4 == 0 && Aligned(q.data);
   params.kv_vectorises = pages.head_dim % 8 == 0 && Aligned(pages.k) && Aligned(pages.v);
   params.splits = shape.splits;

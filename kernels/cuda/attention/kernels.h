@@ -56,6 +56,7 @@ SelectiveAttentionKernel(AttentionParams p) {
     } else {
       CopyAsyncCommit();
     }
+    CapScores(p, scores);
     if (first_key + kKeyTile - 1 > first_position || p.sliding_window != 0) {
       softmax.Mask(first_key, scores);
     }
@@ -87,7 +88,8 @@ SelectiveAttentionKernel(AttentionParams p) {
     }
     if constexpr (!kStatistics) {
       const int head_dim = p.pages.head_dim;
-      const float inverse = shared_row ? 1.0f : DivRn(1.0f, softmax.sum[i]);
+      const float sink = shared_row ? 0.0f : SinkTerm(p, place.head, softmax.max[i] * p.log2_scale);
+      const float inverse = shared_row ? 1.0f : DivRn(1.0f, softmax.sum[i] + sink);
       void* to = shared_row ? p.workspace.out : p.out;
       const DataType dtype = shared_row ? DataType::kF32 : p.out_dtype;
       const int64_t at = shared_row ? WorkspaceRow(p, place) * head_dim

@@ -46,6 +46,7 @@ AttentionMassKernel(AttentionParams p) {
     SyncThreads();
     float scores[Tile::kKeyTiles][4];
     Tile::Scores(queries, keys, scores);
+    CapScores(p, scores);
     rows.Mask(first_key, scores);
     KVBLEND_UNROLL
     for (int n = 0; n < Tile::kKeyTiles; ++n) {

@@ -17,6 +17,9 @@ struct AttentionParams {
   FastDivisor group;
   float log2_scale = 0;  // scores times this are exponents of 2; above 0
   bool negate = false;   // scores, when the scale is negative
+  float soft_cap = 0;    // of scores in units of 1 / log2_scale; 0: none
+  float inverse_soft_cap = 0;
+  const float* sinks = nullptr;  // [num_heads], as of AttentionSpec; null: none
   bool q_vectorises = false;
   bool kv_vectorises = false;
   int32_t splits = 1;

@@ -1,6 +1,7 @@
 // Attention in plain fp32, for f32 pages and for heads that the tensor-core kernels do not take. Correct for
 // everything, fast for nothing.
 #include "kernels/cuda/attention/launch.h"
+#include "kernels/cuda/attention/score.h"
 #include "kernels/cuda/device/elements.h"
 
 namespace kvblend::kernels::cuda {
@@ -55,6 +56,7 @@ PlainAttentionKernel(AttentionParams p) {
         const float x = query[d];
         dot = FmaRn(x, LoadValue(p.pages.k, p.pages.dtype, slot + d), dot);
       }
+      if (p.soft_cap != 0) dot = CappedScore(p, dot);
       score = dot * p.log2_scale;
     }
     const float new_max = Max(max, WarpMax(score)), rescale = Exp2(max - new_max);
@@ -78,6 +80,7 @@ PlainAttentionKernel(AttentionParams p) {
     }
   }
   if (!valid) return;
+  sum += SinkTerm(p, head, max);
   if constexpr (kStatistics) {
     if (Lane() == 0) p.workspace.log_sum[index] = max + Log2(sum);
   } else {
@@ -109,6 +112,7 @@ KVBLEND_KERNEL(kKeyTile, 8) PlainMassKernel(AttentionParams p) {
       for (int d = 0; d < p.pages.head_dim; ++d) {
         dot = FmaRn(p.negate ? -q[d] : q[d], LoadValue(p.pages.k, p.pages.dtype, slot + d), dot);
       }
+      if (p.soft_cap != 0) dot = CappedScore(p, dot);
       mass += Exp2(FmaRn(dot, p.log2_scale, -p.workspace.log_sum[int64_t{row} * p.num_heads + head]));
     }
   }

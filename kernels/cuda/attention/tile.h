@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/attention/params.h"
+#include "kernels/cuda/attention/score.h"
 #include "kernels/cuda/device/elements.h"
 
 namespace kvblend::kernels::cuda {
@@ -211,6 +212,17 @@ struct AttentionTile {
     }
   }
 };
+
+/// Ahead of the mask: the soft cap, where there is one.
+template <int kTiles>
+KVBLEND_DEVICE void CapScores(const AttentionParams& p, float (&scores)[kTiles][4]) {
+  if (p.soft_cap == 0) return;
+  KVBLEND_UNROLL
+  for (int n = 0; n < kTiles; ++n) {
+    KVBLEND_UNROLL
+    for (int i = 0; i < 4; ++i) scores[n][i] = CappedScore(p, scores[n][i]);
+  }
+}
 
 /// The running softmax of a lane's two rows: scores in units of 1 / log2_scale.
 struct OnlineSoftmax {

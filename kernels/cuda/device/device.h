@@ -20,6 +20,7 @@
 //   SqrtRn, FmaRn (float)                          rounded as written: no compiler contracts them, so all
 //                                                  give the same bits
 //   Exp2, Log2, Exp, RoundToInt                    2^x (fast), log2, e^x (accurate); ties round to even
+//   Tanh, TanhFast                                 tanh, accurate, and off by 2^-22 at most
 //   ToBf16, FromBf16, ToF16, FromF16,
 //   PackBf16, PackF16                              round to nearest even
 //   FloatBits, FloatFromBits, DoubleFromBits,

@@ -142,11 +142,18 @@ KVBLEND_DEVICE double MulRn(double a, double b) { return __dmul_rn(a, b); }
 KVBLEND_DEVICE double DivRn(double a, double b) { return __ddiv_rn(a, b); }
 KVBLEND_DEVICE float RoundToInt(float a) { return rintf(a); }
 KVBLEND_DEVICE float Exp(float a) { return expf(a); }
+KVBLEND_DEVICE float Tanh(float a) { return tanhf(a); }
 KVBLEND_DEVICE float Log2(float a) { return log2f(a); }
 KVBLEND_DEVICE float Exp2(float a) {
   float result;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(a));
   return result;
+}
+// 1 - 2 / (1 + e^(2 a)): what overflows, or is rounded to 0, gives 1 and -1.
+KVBLEND_DEVICE float TanhFast(float a) {
+  float inverse;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(1.0f + Exp2(2.88539008f * a)));
+  return 1.0f - 2.0f * inverse;
 }
 KVBLEND_DEVICE uint32_t FloatBits(float a) { return __float_as_uint(a); }
 KVBLEND_DEVICE float FloatFromBits(uint32_t a) { return __uint_as_float(a); }

@@ -73,6 +73,9 @@ KVBLEND_DEVICE void StoreValues(void* data, DataType dtype, int64_t index, const
   }
 }
 
+/// cap * tanh(value / cap); `inverse`: 1 / cap
+KVBLEND_DEVICE float SoftCapped(float value, float cap, float inverse) { return cap * Tanh(value * inverse); }
+
 KVBLEND_DEVICE int Divide(FastDivisor divisor, int value) {
   if (divisor.multiplier == 0) return value;
   return static_cast<int>(MulHigh(static_cast<uint32_t>(value), divisor.multiplier) >> divisor.shift);

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/device/launch.h"
+#include "kernels/experts.h"
 #include "kernels/kv_correction_place.h"
 #include "kernels/kv_section.h"
 #include "kernels/specs.h"
@@ -91,6 +92,27 @@ LaunchError LaunchRmsNorm(StreamHandle stream, ConstMatrixView x, ConstMatrixVie
 LaunchError LaunchGatedActivation(StreamHandle stream, Activation activation, ConstMatrixView gate,
                                   ConstMatrixView up, MatrixView out);
 LaunchError LaunchAddScaled(StreamHandle stream, ConstMatrixView x, float scale, MatrixView out);
+LaunchError LaunchSoftCap(StreamHandle stream, float cap, MatrixView x);
+
+/// The rows of an ExpertLinear's output by expert, ascending: those of expert e are rows[begin[e]] .. rows[begin[e + 1] - 1].
+/// Rows with no number of an expert are in none.
+struct GroupedRows {
+  int32_t* begin = nullptr;  // [num_experts + 1]
+  int32_t* rows = nullptr;   // [num_rows]
+  int32_t num_experts = 0;
+  int32_t num_rows = 0;
+};
+/// experts: [logits.rows * spec.num_chosen]
+LaunchError LaunchChooseExperts(StreamHandle stream, ConstMatrixView logits, const RoutingSpec& spec,
+                                int32_t* experts, MatrixView weights);
+/// experts: [out.num_rows]
+LaunchError LaunchGroupRows(StreamHandle stream, const int32_t* experts, const GroupedRows& out);
+/// x: bf16, rows begin at multiples of 16 bytes;  weights: likewise, [num_experts * out.cols, x.cols]
+LaunchError LaunchExpertLinear(StreamHandle stream, ConstMatrixView x, ConstMatrixView weights,
+                               const GroupedRows& grouped, MatrixView out);
+LaunchError LaunchSumExperts(StreamHandle stream, ConstMatrixView x, ConstMatrixView weights, bool accumulate,
+                             MatrixView out);
+
 LaunchError LaunchKvDeviation(StreamHandle stream, ConstMatrixView fresh, const KvSource& stored, float* out);
 /// scale: scratch, [mass.rows]; columns: [out.cols]
 LaunchError LaunchMassScores(StreamHandle stream, ConstMatrixView mass, const ColumnRange* counted,

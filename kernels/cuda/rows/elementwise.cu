@@ -1,4 +1,4 @@
-// RmsNorm, GatedActivation, AddScaled, Embed, GatherRows and conversions: one block per row, eight elements per thread and step
+// RmsNorm, GatedActivation, AddScaled, SoftCap, Embed, GatherRows and conversions: one block per row, eight elements per thread and step
 // where all rows begin at multiples of 16 bytes.
 #include "kernels/cuda/device/elements.h"
 
@@ -123,6 +123,22 @@ AddScaledKernel(AddScaledParams p) {
   }
 }
 
+struct SoftCapParams {
+  float cap, inverse;
+  MatrixView x;
+};
+
+template <int kWidth>
+KVBLEND_KERNEL(kThreads, 4)
+SoftCapKernel(SoftCapParams p) {
+  for (int64_t c = ThreadIndex() * kWidth; c < p.x.cols; c += kThreads * kWidth) {
+    float x[kWidth];
+    LoadValues(p.x.data, DataType::kF32, BlockX() * p.x.row_stride + c, x);
+    for (int i = 0; i < kWidth; ++i) x[i] = SoftCapped(x[i], p.cap, p.inverse);
+    StoreValues(p.x.data, DataType::kF32, BlockX() * p.x.row_stride + c, x);
+  }
+}
+
 struct ConvertParams {
   ConstMatrixView in;
   MatrixView out;
@@ -192,6 +208,11 @@ LaunchError LaunchAddScaled(StreamHandle stream, ConstMatrixView x, float scale,
   const AddScaledParams params{static_cast<const float*>(x.data), x.rows == 1 ? 0 : x.row_stride, scale, out};
   return KVBLEND_LAUNCH_ROWS(AddScaledKernel, Vectorises(x) && Vectorises(out), stream,
                              OneBlockPerRow(out.rows), params);
+}
+
+LaunchError LaunchSoftCap(StreamHandle stream, float cap, MatrixView x) {
+  const SoftCapParams params{cap, 1.0f / cap, x};
+  return KVBLEND_LAUNCH_ROWS(SoftCapKernel, Vectorises(x), stream, OneBlockPerRow(x.rows), params);
 }
 
 LaunchError LaunchConvert(StreamHandle stream, ConstMatrixView in, MatrixView out) {

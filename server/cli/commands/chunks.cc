@@ -14,8 +14,8 @@
 #include "server/cli/commands/chunks_commands.h"
 #include "server/cli/files.h"
 #include "server/cli/flags.h"
-#include "server/cli/message_json.h"
 #include "server/convert/enums.h"
+#include "server/convert/message_json.h"
 
 namespace kvblend::server::cli {
 namespace {
@@ -71,7 +71,7 @@ class ChunkPrinter {
 
   void Print(const v1::ChunkInfo& chunk) {
     if (json_) {
-      terminal_.PrintLine(ToJson(chunk));
+      terminal_.PrintLine(MessageToJson(chunk));
       return;
     }
     if (std::exchange(header_due_, false)) {
@@ -161,7 +161,7 @@ template <typename Response>
 absl::Status ReportChange(const Response& total, int64_t count, const char* verb, const KeyFlags& flags,
                           Terminal& terminal) {
   if (flags.json) {
-    terminal.PrintLine(ToJson(total));
+    terminal.PrintLine(MessageToJson(total));
   } else {
     terminal.out << absl::StreamFormat("%d %s %s\n", count, count == 1 ? "chunk" : "chunks", verb)
                  << std::flush;

@@ -7,8 +7,8 @@
 #include "base/status_macros.h"
 #include "server/cli/commands/chunks_commands.h"
 #include "server/cli/flags.h"
-#include "server/cli/message_json.h"
 #include "server/convert/enums.h"
+#include "server/convert/message_json.h"
 
 namespace kvblend::server::cli {
 namespace {
@@ -40,7 +40,7 @@ absl::Status Run(const PrefetchFlags& flags, CommandContext& context) {
     const bool stored = chunk.tier() != v1::TIER_UNSPECIFIED;
     missing += stored ? 0 : 1;
     if (flags.json) {
-      context.terminal.PrintLine(ToJson(chunk));
+      context.terminal.PrintLine(MessageToJson(chunk));
     } else {
       context.terminal.out << absl::StreamFormat("%s  %6d tokens  %s\n", chunk.key(), chunk.num_tokens(),
                                                  stored ? "from " + Name(chunk.tier()) : "not stored");

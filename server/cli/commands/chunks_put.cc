@@ -9,7 +9,7 @@
 #include "base/status_macros.h"
 #include "server/cli/commands/chunks_commands.h"
 #include "server/cli/flags.h"
-#include "server/cli/message_json.h"
+#include "server/convert/message_json.h"
 
 namespace kvblend::server::cli {
 namespace {
@@ -57,7 +57,7 @@ absl::Status Run(const PutFlags& flags, CommandContext& context) {
     compute_seconds += progress.compute_seconds();
     bar.Clear();
     if (flags.json) {
-      terminal.PrintLine(ToJson(progress));
+      terminal.PrintLine(MessageToJson(progress));
     } else {
       terminal.out << absl::StreamFormat("%s  %6d tokens  %s\n", progress.key(), progress.num_tokens(),
                                          progress.already_present()

@@ -7,8 +7,8 @@
 #include "engine/api/names.h"
 #include "server/cli/command.h"
 #include "server/cli/flags.h"
-#include "server/cli/message_json.h"
 #include "server/convert/enums.h"
+#include "server/convert/message_json.h"
 
 namespace kvblend::server::cli {
 namespace {
@@ -56,7 +56,7 @@ absl::Status Run(const CorrectionFlags& flags, CommandContext& context) {
   request.set_action(ToWire<v1::CorrectionAction>(action));
   KVBLEND_ASSIGN_OR_RETURN(const v1::CorrectionInfo info, client.calls().UpdateCorrection(request));
   if (flags.json) {
-    context.terminal.PrintLine(ToJson(info));
+    context.terminal.PrintLine(MessageToJson(info));
   } else {
     PrintForPeople(info, context.terminal.out);
     context.terminal.out << std::flush;

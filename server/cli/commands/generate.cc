@@ -6,8 +6,8 @@
 #include "base/status_macros.h"
 #include "server/cli/command.h"
 #include "server/cli/flags.h"
-#include "server/cli/message_json.h"
 #include "server/cli/prompt_report.h"
+#include "server/convert/message_json.h"
 
 namespace kvblend::server::cli {
 namespace {
@@ -54,7 +54,7 @@ absl::Status Run(const GenerateFlags& flags, CommandContext& context) {
   const auto finished = client.Generate(request, deadline, [&](const v1::GenerateEvent& event) {
     if (event.has_prompt()) report = event.prompt();
     if (flags.json) {
-      terminal.PrintLine(ToJson(event));
+      terminal.PrintLine(MessageToJson(event));
     } else if (!event.text().text().empty()) {
       terminal.out << event.text().text() << std::flush;
       ends_with_newline = event.text().text().back() == '\n';

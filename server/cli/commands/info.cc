@@ -6,9 +6,9 @@
 #include "base/status_macros.h"
 #include "server/cli/command.h"
 #include "server/cli/flags.h"
-#include "server/cli/message_json.h"
 #include "server/cli/tier_stats.h"
 #include "server/convert/enums.h"
+#include "server/convert/message_json.h"
 
 namespace kvblend::server::cli {
 namespace {
@@ -88,7 +88,7 @@ absl::Status Run(const InfoFlags& flags, CommandContext& context) {
   KVBLEND_ASSIGN_OR_RETURN(Client client, context.Connect(flags.connection));
   KVBLEND_ASSIGN_OR_RETURN(const v1::GetInfoResponse info, client.calls().GetInfo({}));
   if (flags.json) {
-    context.terminal.PrintLine(ToJson(info));
+    context.terminal.PrintLine(MessageToJson(info));
   } else {
     PrintForPeople(info, context.terminal.out);
   }

@@ -54,9 +54,10 @@ void PrintModel(const ModelReport& report, std::ostream& out) {
       << absl::StreamFormat("shape         %d layers, width %d, %d heads and %d KV heads of %d\n",
                             report.layers, report.width, report.heads, report.kv_heads, report.head_size)
       << absl::StreamFormat("context       %d tokens\n", report.context_tokens)
-      << absl::StreamFormat("tokenizer     %s, %d tokens; chat template: %s\n",
+      << absl::StreamFormat("tokenizer     %s, %d tokens; chat template: %s, format: %s\n",
                             report.tokenizer.empty() ? "none" : report.tokenizer, report.vocabulary,
-                            report.has_chat_template ? "yes" : "none")
+                            report.has_chat_template ? "yes" : "none",
+                            report.chat_format.empty() ? "none" : report.chat_format)
       << absl::StreamFormat("fingerprint   %s\n", report.fingerprint);
   for (const TensorTypeReport& type : report.types) {
     out << absl::StreamFormat("  %-10s  %5d tensors  %9s parameters  %10s\n", type.type, type.tensors,
@@ -89,6 +90,7 @@ OrderedJson ModelJson(const ModelReport& report) {
           {"tensor_types", types},
           {"tokenizer", report.tokenizer},
           {"has_chat_template", report.has_chat_template},
+          {"chat_format", report.chat_format},
           {"weight_bytes", report.weight_bytes},
           {"kv_bytes_per_token", report.kv_bytes_per_token},
           {"kv_tokens", report.kv_tokens},
@@ -125,8 +127,7 @@ void AddModelCommand(CLI::App& root, CommandContext& context) {
       .add_option("--context", flags.context_tokens, "Tokens that memory is computed for; 0: the model's own")
       ->capture_default_str()
       ->type_name("N");
-  inspect
-      .add_option("--chat-format", flags.chat_format, "With which it would run; auto: that of its template")
+  inspect.add_option("--chat-format", flags.chat_format, "What a server would be given")
       ->capture_default_str()
       ->type_name("NAME");
   inspect.add_flag("--json", flags.json, "One JSON object");

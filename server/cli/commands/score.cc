@@ -10,8 +10,8 @@
 #include "server/cli/command.h"
 #include "server/cli/files.h"
 #include "server/cli/flags.h"
-#include "server/cli/message_json.h"
 #include "server/cli/prompt_report.h"
+#include "server/convert/message_json.h"
 
 namespace kvblend::server::cli {
 namespace {
@@ -72,10 +72,10 @@ absl::Status Run(const ScoreFlags& flags, CommandContext& context) {
   }
   v1::ScoreEvent event;
   *event.mutable_prompt() = scores.prompt;
-  context.terminal.PrintLine(ToJson(event));
+  context.terminal.PrintLine(MessageToJson(event));
   for (const v1::ScoredToken& token : scores.tokens) {
     *event.mutable_token() = token;
-    context.terminal.PrintLine(ToJson(event));
+    context.terminal.PrintLine(MessageToJson(event));
   }
   context.terminal.PrintJson({{"total",
                                {{"tokens", scores.tokens.size()},

@@ -29,6 +29,19 @@ class StagedBackend final : public test_support::BackendDecorator {
                         Out out) override {
     return Computes() ? BackendDecorator::DoLinear(stream, x, weights, accumulate, out) : absl::OkStatus();
   }
+  absl::Status DoChooseExperts(Stream& stream, View logits, const kernels::RoutingSpec& spec,
+                               kernels::IndicesView experts, Out weights) override {
+    return Computes() ? BackendDecorator::DoChooseExperts(stream, logits, spec, experts, weights)
+                      : absl::OkStatus();
+  }
+  absl::Status DoExpertLinear(Stream& stream, View x, const kernels::PackedExperts& weights,
+                              kernels::IndicesView experts, Out out) override {
+    return Computes() ? BackendDecorator::DoExpertLinear(stream, x, weights, experts, out) : absl::OkStatus();
+  }
+  absl::Status DoSumExperts(Stream& stream, View x, View weights, bool accumulate, Out out) override {
+    return Computes() ? BackendDecorator::DoSumExperts(stream, x, weights, accumulate, out)
+                      : absl::OkStatus();
+  }
   absl::Status DoGatedActivation(Stream& stream, kernels::Activation activation, View gate, View up,
                                  Out out) override {
     return Computes() ? BackendDecorator::DoGatedActivation(stream, activation, gate, up, out)
@@ -36,6 +49,9 @@ class StagedBackend final : public test_support::BackendDecorator {
   }
   absl::Status DoAddScaled(Stream& stream, View x, float scale, Out out) override {
     return Computes() ? BackendDecorator::DoAddScaled(stream, x, scale, out) : absl::OkStatus();
+  }
+  absl::Status DoSoftCap(Stream& stream, float cap, Out x) override {
+    return Computes() ? BackendDecorator::DoSoftCap(stream, cap, x) : absl::OkStatus();
   }
   absl::Status DoRope(Stream& stream, const Plan& plan, const kernels::RopeTable& rope, int32_t num_heads,
                       Out x) override {

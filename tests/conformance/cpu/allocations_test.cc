@@ -1,6 +1,9 @@
 // The operations of a layer allocate nothing once their shapes are known: working memory is borrowed and
 // returned.
+#include <optional>
+
 #include "tests/conformance/harness.h"
+#include "tests/conformance/random_codes.h"
 #include "tests/support/allocation_counter.h"
 
 namespace kvblend::kernels {
@@ -54,6 +57,7 @@ class CpuAllocationsTest : public ConformanceTest {
       ExpectNone("Linear",
                  [&] { return backend.Linear(stream, normed.view(), *weights, false, both.view()); });
     }
+    ExpectNoneOfExperts(normed, rows);
     ExpectNone("Rope", [&] { return backend.Rope(stream, plan, *rope, kHeads, q.view()); });
     ExpectNone("KvScatter",
                [&] { return backend.KvScatter(stream, plan, *rope, k.view(), v.view(), pages); });
@@ -71,6 +75,28 @@ class CpuAllocationsTest : public ConformanceTest {
       return backend.GatedActivation(stream, Activation::kSilu, both.view().Columns(0, kFfn),
                                      both.view().Columns(kFfn, kFfn), activated.view());
     });
+  }
+
+  /// Straight from codes, and as values that are multiplied in tiles.
+  void ExpectNoneOfExperts(Tensor& normed, int64_t rows) {
+    constexpr int32_t kExperts = 6, kChosen = 2;
+    constexpr int64_t kWidth = 64;
+    const RandomCodes source(rng, kExperts * kWidth, kHidden,
+                             [&](int64_t) { return rows < 10 ? std::optional(kFormats[0]) : std::nullopt; });
+    const auto experts = backend.PackExperts(kExperts, kWidth, kHidden, source);
+    ASSERT_OK(experts.status());
+    Tensor logits(backend, kF32, rows, kExperts), weights(backend, kF32, rows, kChosen);
+    Tensor out(backend, kF32, rows * kChosen, kWidth), sum(backend, kF32, rows, kWidth);
+    logits.Randomize(rng);
+    const auto chosen = backend.Allocate(rows * kChosen * int64_t{sizeof(int32_t)}).value();
+    const IndicesView numbers{static_cast<int32_t*>(chosen->data()), rows * kChosen};
+    ExpectNone("ChooseExperts", [&] {
+      return backend.ChooseExperts(stream, logits.view(), {.num_chosen = kChosen}, numbers, weights.view());
+    });
+    ExpectNone("ExpertLinear",
+               [&] { return backend.ExpertLinear(stream, normed.view(), **experts, numbers, out.view()); });
+    ExpectNone("SumExperts",
+               [&] { return backend.SumExperts(stream, out.view(), weights.view(), true, sum.view()); });
   }
 };
 

@@ -9,6 +9,7 @@
 #include "kernels/cpu/linear/code_products.h"
 #include "tests/conformance/harness.h"
 #include "tests/conformance/random_codes.h"
+#include "tests/support/row_function.h"
 
 namespace kvblend::kernels {
 namespace {
@@ -183,6 +184,41 @@ TEST_F(Int8LinearTest, ARowsResultDoesNotDependOnTheOthers) {
   ASSERT_OK(backend_->Linear(stream(), ConstMatrixView(x.view()).Rows(50, 80), *packed, false, some.view()));
   all.Download();
   ExpectElements(some, [&](int64_t r, int64_t o) -> Expected { return {all.at(50 + r, o), 0}; });
+}
+
+// Products of experts in 8 bits are those of their matrices.
+TEST_F(Int8LinearTest, ExpertsAreAsTheirMatrices) {
+  constexpr int64_t kRows = 60, kCols = 64, kOutputs = 70;
+  constexpr int32_t kExperts = 3;
+  const RandomCodes source(rng_, kExperts * kOutputs, kCols, [](int64_t) { return kFormats[1]; });
+  const auto experts = backend_->PackExperts(kExperts, kOutputs, kCols, source);
+  ASSERT_OK(experts.status());
+  Tensor x(*backend_, kF32, kRows, kCols), out(*backend_, kF32, kRows, kOutputs);
+  x.Randomize(rng_);
+  std::vector<int32_t> chosen(kRows);
+  for (int64_t row = 0; row < kRows; ++row) chosen[row] = row < 30 ? 2 : 0;
+  ASSERT_OK(backend_->ExpertLinear(stream(), x.view(), **experts, {chosen.data(), kRows}, out.view()));
+  for (const auto& [expert, first] : {std::pair<int64_t, int64_t>{2, 0}, {0, 30}}) {
+    const test_support::RowFunction matrix([&, e = expert](int64_t row, absl::Span<float> values) {
+      return source.ReadRow(e * kOutputs + row, values);
+    });
+    // Codes of the values' own groups, with steps to the nearest of 255: alike, not the same.
+    const auto packed = backend_->PackWeights(kOutputs, kCols, WeightUsage::kLinear, matrix);
+    ASSERT_OK(packed.status());
+    Tensor expected(*backend_, kF32, 30, kOutputs);
+    ASSERT_OK(backend_->Linear(stream(), ConstMatrixView(x.view()).Rows(first, 30), **packed, false,
+                               expected.view()));
+    expected.Download();
+    out.Download();
+    double squares = 0, differences = 0;
+    for (int64_t r = 0; r < 30; ++r) {
+      for (int64_t o = 0; o < kOutputs; ++o) {
+        squares += expected.at(r, o) * expected.at(r, o);
+        differences += std::pow(expected.at(r, o) - out.at(first + r, o), 2);
+      }
+    }
+    EXPECT_LT(std::sqrt(differences / squares), 0.02);
+  }
 }
 
 }  // namespace

@@ -15,6 +15,8 @@ struct AttentionCase {
   int32_t head_dim = 64;
   DataType pages = kBF16;
   int64_t extra_stride = 0;
+  float soft_cap = 0;
+  bool sinks = false;
 };
 
 std::vector<AttentionCase> Cases() {
@@ -89,6 +91,31 @@ std::vector<AttentionCase> Cases() {
     }
   }
   add_shape("head_dim 264", 1, 1, 264, kBF16, {{20, {3, 19}}});
+  // Few and many rows, split keys, windows, and both ways of computing; a cap that is reached, and one that is not.
+  for (const auto& [soft_cap, sinks] : {std::pair{1.5f, false}, {0.0f, true}, {50.0f, true}}) {
+    for (const DataType dtype : {kBF16, kF32}) {
+      const std::string what =
+          absl::StrCat(", soft cap ", soft_cap, sinks ? ", sinks, " : ", ", std::string(Name(dtype)));
+      const auto add_changed = [&](absl::string_view name, Sequences sequences, int32_t window = 0) {
+        AttentionCase& added =
+            add_shape(absl::StrCat(std::string(name), what), 2, 3, 64, dtype, std::move(sequences));
+        added.batch.sliding_window = window;
+        added.soft_cap = soft_cap;
+        added.sinks = sinks;
+      };
+      add_changed("decode", {{40, {39}}, {300, {298, 299}}, {1, {0}}});
+      add_changed("prefill", {{100, Range(0, 100)}, {7, {}}, {70, Range(60, 70)}});
+      add_changed("split keys", {{1100, RandomPositions(rng, 6, 1100)}});
+      add_changed("windows", {{300, RandomPositions(rng, 40, 300)}, {290, {289}}}, 100);
+    }
+  }
+  AttentionCase& wide = add_shape("head_dim 264, soft cap and sinks", 1, 2, 264, kBF16, {{20, {3, 19}}});
+  wide.soft_cap = 1.0f;
+  wide.sinks = true;
+  AttentionCase& half =
+      add_shape("f16, soft cap and sinks", 2, 2, 64, kF16, {{40, Range(0, 40)}, {50, {49}}});
+  half.soft_cap = 1.0f;
+  half.sinks = true;
   add_shape("strides", 3, 3, 64, kBF16, {{70, Range(0, 70)}, {40, {39}}}).extra_stride = 13;
   return cases;
 }
@@ -119,15 +146,25 @@ TEST_P(AttentionConformance, MatchesDefinition) {
       const float scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim));
       PagedBatch kv(backend, c.batch, c.num_kv_heads, c.head_dim, c.pages, rng);
       Tensor q = Random(c.batch.num_rows(), cols, stride);
-      const AttentionOracle oracle = ComputeAttention(kv, q, num_heads, scale, {.out = out_dtype});
-      Tensor out = Attend(kv, q, num_heads, scale, out_dtype);
+      Tensor sinks = Random(1, num_heads);
+      // The first head's takes nearly all, the last one's nothing.
+      sinks.Fill([&](int64_t, int64_t h) {
+        return h == 0 ? 12.0f : h + 1 == num_heads ? -200.0f : static_cast<float>(sinks.at(0, h));
+      });
+      AttentionSpec spec = kv.Spec(num_heads, scale);
+      spec.logit_soft_cap = c.soft_cap;
+      if (c.sinks) spec.sinks = sinks.view();
+      const AttentionOracle oracle =
+          ComputeAttention(kv, q, num_heads, scale,
+                           {.out = out_dtype, .soft_cap = c.soft_cap, .sinks = c.sinks ? &sinks : nullptr});
+      Tensor out = Attend(kv.plan(), kv.pages(), q, spec, out_dtype);
       ExpectWithin(out.Values(), oracle.out, oracle.bound);
-      ExpectWithin(Mass(kv, q, num_heads, scale).Values(), oracle.mass, oracle.mass_bound);
+      ExpectWithin(Mass(kv.plan(), kv.pages(), q, spec).Values(), oracle.mass, oracle.mass_bound);
 
       Tensor out_of_both(backend, out_dtype, c.batch.num_rows(), cols, stride);
       Tensor mass_of_both(backend, kF32, 1, kv.plan().total_kv_len());
-      ASSERT_OK(backend.SelectiveAttentionWithMass(stream, kv.plan(), q.view(), kv.Spec(num_heads, scale),
-                                                   kv.pages(), out_of_both.view(), mass_of_both.view()));
+      ASSERT_OK(backend.SelectiveAttentionWithMass(stream, kv.plan(), q.view(), spec, kv.pages(),
+                                                   out_of_both.view(), mass_of_both.view()));
       EXPECT_EQ(out_of_both.Values(), out.Values());
       std::vector<double> bound = oracle.mass_bound;
       for (size_t j = 0; j < bound.size(); ++j) {
@@ -148,6 +185,38 @@ TEST_P(AttentionConformance, LargeScores) {
     for (const double value : Attend(kv, q, 1, 1.0f).Values()) {
       ASSERT_TRUE(std::isfinite(value));
       ASSERT_LT(std::abs(value), 6.0);  // a convex combination of normal values
+    }
+  }
+}
+
+// Whatever the size of scores and sinks: a cap bounds the former, and a sink far above or below all scores leaves
+// nothing, or everything, to the values.
+TEST_P(AttentionConformance, LargeScoresWithSoftCapsAndSinks) {
+  for (const int32_t rows : {1, 40}) {
+    const BatchCase batch{.sequences = {{300, Range(300 - rows, 300)}}};
+    PagedBatch kv(backend, batch, 1, 64, kBF16, rng);
+    Tensor q(backend, kF32, rows, 4 * 64), sinks(backend, kF32, 1, 4);
+    q.Randomize(rng, 100.0);
+    sinks.Fill([](int64_t, int64_t h) { return std::vector{-1e30f, 0.0f, 1000.0f, 1e30f}[h]; });
+    AttentionSpec spec = kv.Spec(4, 1.0f);
+    spec.sinks = sinks.view();
+    AttentionSpec capped = spec;
+    capped.logit_soft_cap = 30.0f;
+    for (const AttentionSpec& of : {spec, capped}) {
+      Tensor out = Attend(kv.plan(), kv.pages(), q, of);
+      const std::vector<double> values = out.Values();
+      for (size_t i = 0; i < values.size(); ++i) {
+        ASSERT_TRUE(std::isfinite(values[i]));
+        const size_t head = i / 64 % 4;
+        ASSERT_LT(std::abs(values[i]), head == 3 || (head == 2 && of.logit_soft_cap != 0) ? 1e-30 : 6.0);
+      }
+      double mass = 0;
+      for (const double value : Mass(kv.plan(), kv.pages(), q, of).Values()) {
+        ASSERT_TRUE(std::isfinite(value));
+        mass += value;
+      }
+      EXPECT_GT(mass, 0.25 * rows - 1e-3);  // the first head's
+      EXPECT_LT(mass, 0.75 * rows + 1e-3);  // not the last one's
     }
   }
 }

@@ -1,4 +1,4 @@
-// Embed, Linear, RmsNorm, GatedActivation, AddScaled and GatherRows of every backend against double precision.
+// Embed, Linear, RmsNorm, GatedActivation, AddScaled, SoftCap and GatherRows of every backend against double precision.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -140,6 +140,30 @@ TEST_P(ElementwiseConformance, AddScaled) {
       });
     }
   }
+}
+
+TEST_P(ElementwiseConformance, SoftCap) {
+  for (const Shape& s : kShapes) {
+    for (const float cap : {0.01f, 1.0f, 30.0f}) {
+      SCOPED_TRACE(absl::StrCat(s.rows, " x ", s.cols, ", cap ", cap));
+      Tensor x(backend, kF32, s.rows, s.cols, s.cols + s.extra_stride);
+      x.Randomize(rng, 3.0);
+      ASSERT_OK(backend.SoftCap(stream, cap, x.view()));
+      ExpectElements(x, [&](int64_t r, int64_t c) -> Expected {
+        const double capped = cap * std::tanh(x.at(r, c) / cap);
+        return {capped, std::abs(capped) * 8 * 0x1p-24};
+      });
+    }
+  }
+  // Far from the values that a model has.
+  const std::vector<float> far = {0.0f, 1e-30f, -1e-30f, 1e30f, -1e30f, HUGE_VALF, -HUGE_VALF, NAN};
+  Tensor x(backend, kF32, 1, far.size());
+  x.Fill([&](int64_t, int64_t c) { return far[c]; });
+  ASSERT_OK(backend.SoftCap(stream, 30.0f, x.view()));
+  ExpectElements(x, [&](int64_t, int64_t c) -> Expected {
+    const double capped = 30 * std::tanh(far[c] / 30.0);
+    return {capped, std::abs(capped) * 8 * 0x1p-24};
+  });
 }
 
 TEST_P(ElementwiseConformance, Linear) {

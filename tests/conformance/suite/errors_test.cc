@@ -138,6 +138,10 @@ TEST_P(ErrorConformance, Elementwise) {
   ExpectInvalid(backend.AddScaled(stream, half.view(), 1.0f, out.view()), {"x.dtype is f16"});
   ExpectInvalid(backend.AddScaled(stream, x.view(), kNan, out.view()), {"scale is nan"});
   ExpectInvalid(backend.AddScaled(stream, out.view(), 1.0f, out.view()), {"out overlaps x"});
+  ExpectInvalid(backend.SoftCap(stream, 30.0f, half.view()), {"SoftCap", "x.dtype is f16"});
+  for (const float cap : {0.0f, -1.0f, 1e-4f, kNan}) {
+    ExpectInvalid(backend.SoftCap(stream, cap, out.view()), {"SoftCap", "cap is", "at least 0.001"});
+  }
   ExpectInvalid(backend.GatedActivation(stream, static_cast<Activation>(7), x.view(), x.view(), out.view()),
                 {"GatedActivation", "activation is 7", "kSilu"});
 
@@ -266,6 +270,18 @@ TEST_P(ErrorConformance, Attention) {
   both(q.view().Rows(0, 1), {4, 1.0f}, kv.pages(), {"q.rows is 1", "2"});
   both(q_f16.view(), {4, 1.0f}, kv.pages(), {"q.dtype is f16"});
   both(q.view(), {4, 1.0f, -2}, kv.pages(), {"sliding_window is -2"});
+  both(q.view(), {4, 1.0f, 0, -50.0f}, kv.pages(), {"logit_soft_cap is -50"});
+  Tensor sinks = Random(1, 4), sinks_f16(backend, kF16, 1, 4);
+  const auto with_sinks = [](ConstMatrixView view) { return AttentionSpec{4, 1.0f, 0, 0.0f, view}; };
+  both(q.view(), with_sinks(sinks.view().Columns(0, 3)), kv.pages(), {"sinks.cols is 3", "4"});
+  both(q.view(), with_sinks(sinks_f16.view()), kv.pages(), {"sinks.dtype is f16"});
+  ExpectInvalid(
+      backend.SelectiveAttention(stream, kv.plan(), q.view(), with_sinks(out.view().Rows(0, 1).Columns(0, 4)),
+                                 kv.pages(), out.view()),
+      {"SelectiveAttention", "out overlaps sinks"});
+  ExpectInvalid(backend.AttentionMass(stream, kv.plan(), q.view(), with_sinks(mass.view().Columns(0, 4)),
+                                      kv.pages(), mass.view()),
+                {"AttentionMass", "out overlaps sinks"});
   KvPagesView few = kv.pages();
   few.num_pages = 1;
   both(q.view(), {4, 1.0f}, few, {"the plan uses page"});

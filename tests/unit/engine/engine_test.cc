@@ -199,6 +199,7 @@ TEST_F(EngineTest, InfoDescribesTheModel) {
   EXPECT_EQ(info.version, "0.1.0");
   EXPECT_EQ(info.device, "reference");
   EXPECT_EQ(info.device_reason, "as asked for");
+  EXPECT_EQ(info.chat_format, "chatml");
   EXPECT_FALSE(engine_->Stats().device_memory.has_value());
   EXPECT_EQ(engine_->CountTokens("abc").value(), 3);
 }

@@ -141,5 +141,65 @@ TEST_F(ServingTest, RandomMixturesGiveWhatEachRequestGetsAlone) {
   EXPECT_EQ(engine_->Stats().pages_used, 0);
 }
 
+/// Without and with guesses at what answers say next.
+class DraftTest : public ServingTest {
+ protected:
+  EngineOptions Options() override {
+    EngineOptions options = ServingTest::Options();
+    options.max_draft_tokens = max_draft_tokens_;
+    return options;
+  }
+  static GenerateRequest Numbered(int i) {
+    GenerateRequest request =
+        Computed(Request({"Paris is in France. Rome is in Italy.", std::string(30 + i, 'a')}));
+    request.sampling.max_tokens = 60 + i;
+    request.sampling.temperature = i % 3 == 0 ? 0.0f : 0.3f * static_cast<float>(i % 3);
+    request.sampling.repetition_penalty = i % 5 == 4 ? 1.2f : 1.0f;
+    request.sampling.top_logprobs = i % 2 == 0 ? 2 : -1;
+    request.sampling.seed = 77 + i;
+    if (i % 4 == 1) request.sampling.stop = {"a"};
+    return request;
+  }
+  std::vector<std::shared_ptr<GenerateRecorder>> GenerateAll(int count, bool together) {
+    std::vector<std::shared_ptr<GenerateRecorder>> recorders;
+    std::vector<std::shared_ptr<RequestHandle>> handles;
+    for (int i = 0; i < count; ++i) {
+      recorders.push_back(std::make_shared<GenerateRecorder>());
+      handles.push_back(*engine_->Generate(Numbered(i), recorders.back()));
+      if (!together) recorders.back()->Wait();
+    }
+    for (const auto& recorder : recorders) recorder->Wait();
+    return recorders;
+  }
+  int32_t max_draft_tokens_ = 0;
+};
+
+TEST_F(DraftTest, GuessesChangeNoAnswerAndSaveSteps) {
+  constexpr int kRequests = 12;
+  const auto expected = GenerateAll(kRequests, /*together=*/false);
+  EXPECT_EQ(engine_->Stats().drafted_tokens, 0);
+  const int64_t steps = engine_->Stats().decode_steps;
+  max_draft_tokens_ = 3;
+  engine_.reset();
+  SetUp();
+  for (const bool together : {false, true}) {
+    SCOPED_TRACE(together);
+    const auto drafted = GenerateAll(kRequests, together);
+    for (int i = 0; i < kRequests; ++i) {
+      SCOPED_TRACE(i);
+      EXPECT_EQ(drafted[i]->token_ids, expected[i]->token_ids);
+      EXPECT_EQ(drafted[i]->text, expected[i]->text);
+      EXPECT_EQ(drafted[i]->result.finish_reason, expected[i]->result.finish_reason);
+    }
+    const EngineStats stats = engine_->Stats();
+    // A random model repeats itself.
+    EXPECT_GT(stats.accepted_draft_tokens, 0);
+    EXPECT_GE(stats.drafted_tokens, stats.accepted_draft_tokens);
+    if (!together) {
+      EXPECT_LT(stats.decode_steps, steps);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace kvblend

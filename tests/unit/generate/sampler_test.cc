@@ -308,5 +308,20 @@ TEST(SamplerTest, CreateRefusesBadOptions) {
   EXPECT_EQ(Sampler::Create(SamplingOptions(), 0).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
+TEST(SamplerTest, PeeksAtWhatNextWillGive) {
+  for (const double temperature : {0.0, 1.0}) {
+    auto sampler = *Sampler::Create({.temperature = temperature, .seed = 7}, 100);
+    auto other = *Sampler::Create({.temperature = temperature, .seed = 7}, 100);
+    for (const int32_t ahead : {3, 0, 1, 5}) {
+      const double peeked = sampler.Peek(ahead).uniform;
+      for (int32_t i = 0; i < ahead; ++i) EXPECT_EQ(sampler.Next().uniform, other.Next().uniform);
+      EXPECT_EQ(sampler.Next().uniform, peeked);
+      EXPECT_EQ(other.Next().uniform, peeked);
+    }
+  }
+  EXPECT_TRUE(Sampler::Create({.seed = 7}, 100)->can_look_ahead());
+  EXPECT_FALSE(Sampler::Create({.repetition_penalty = 1.1, .seed = 7}, 100)->can_look_ahead());
+}
+
 }  // namespace
 }  // namespace kvblend::generate

@@ -9,8 +9,10 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <set>
 #include <string>
@@ -35,8 +37,8 @@ constexpr auto kUnknown = absl::StatusCode::kUnimplemented;
 constexpr auto kDamaged = absl::StatusCode::kDataLoss;
 
 const std::string kFixtures = KVBLEND_SOURCE_DIR "/tests/fixtures/hf/";
-const std::vector<std::string> kModels = {"llama", "llama_fp8", "mixtral", "qwen2",
-                                          "qwen3", "gemma3",    "phi3",    "granite"};
+const std::vector<std::string> kModels = {"llama",    "llama_fp8", "mixtral", "qwen2",  "qwen3",
+                                          "qwen3moe", "gemma3",    "phi3",    "granite"};
 
 std::string ReadWhole(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -95,8 +97,8 @@ TEST(HfFolderTest, PresentsWhatTheGgufFileOfTheSameModelHolds) {
   }
 }
 
-TEST(HfFolderTest, ALlamaFolderIsAModelThatRuns) {
-  for (const std::string model : {"llama", "llama_fp8"}) {
+TEST(HfFolderTest, AFolderIsAModelThatRuns) {
+  for (const std::string model : {"llama", "llama_fp8", "mixtral", "qwen3moe"}) {
     const auto folder = OpenModel(kFixtures + model);
     const auto expected = OpenModel(kFixtures + model + "/expected.gguf");
     const auto config = ReadModelConfig(*folder), expected_config = ReadModelConfig(*expected);
@@ -192,6 +194,121 @@ TEST(HfFolderTest, RefusesConfigurationsByField) {
                 "field 'query_pre_attn_scalar' is 9; allowed: 8");
   ExpectRefused(config("\"num_local_experts\": 3", "\"num_local_experts\": 4", "mixtral"), kInvalid,
                 "3 tensors belong to 'blk.0.ffn_down_exps.weight'; allowed: one for each of the 4 experts");
+  ExpectRefused(config("\"norm_topk_prob\": true", "\"norm_topk_prob\": false", "qwen3moe"), kUnknown,
+                "field 'norm_topk_prob' is false; allowed: true");
+  ExpectRefused(config("\"mlp_only_layers\": []", "\"mlp_only_layers\": [1]", "qwen3moe"), kUnknown,
+                "field 'mlp_only_layers' is [1]; allowed: []");
+}
+
+// A folder of tests/fixtures/make_architectures.py, with `from` replaced by `to` in its config.json.
+std::map<std::string, std::string> ChangedArchitecture(const std::string& model, const std::string& from,
+                                                       const std::string& to) {
+  const std::string folder = KVBLEND_SOURCE_DIR "/tests/fixtures/architectures/";
+  std::map<std::string, std::string> files;
+  for (const std::string file : {"config.json", "model.safetensors"}) {
+    files[file] = ReadWhole(folder + model + "/" + file);
+  }
+  files["tokenizer.json"] = ReadWhole(folder + "tokenizer.json");
+  std::string& config = files["config.json"];
+  const size_t at = config.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  if (at != std::string::npos) config.replace(at, from.size(), to);
+  return files;
+}
+
+TEST(HfFolderTest, SoftCapsThatAreNotStatedAreGemmas) {
+  const auto read = [](const std::string& from, const std::string& to) -> absl::StatusOr<ModelConfig> {
+    const auto file = Present(ChangedArchitecture("gemma2", from, to));
+    if (!file.ok()) return file.status();
+    return ReadModelConfig(*file);
+  };
+  const std::string attention = "\"attn_logit_softcapping\": 3.0,",
+                    final = "\"final_logit_softcapping\": 12.0,";
+  const auto stated = read(attention, attention);
+  ASSERT_TRUE(stated.ok()) << stated.status();
+  EXPECT_EQ(stated->attention_soft_cap, 3);
+  EXPECT_EQ(stated->logit_soft_cap, 12);
+  EXPECT_EQ(stated->layers[0].sliding_window, 29);
+  EXPECT_EQ(stated->layers[1].sliding_window, 0);
+  EXPECT_EQ(read(attention, "")->attention_soft_cap, 50);
+  EXPECT_EQ(read(final, "")->logit_soft_cap, 30);
+  EXPECT_EQ(read(attention, "\"attn_logit_softcapping\": null,")->attention_soft_cap, 0);
+  EXPECT_EQ(read(final, "\"final_logit_softcapping\": null,")->logit_soft_cap, 0);
+  for (const std::string cap : {"-3.0", "1e-5", "1e7"}) {
+    const auto refused = read(attention, "\"attn_logit_softcapping\": " + cap + ",");
+    EXPECT_EQ(refused.status().code(), kInvalid) << cap;
+    EXPECT_THAT(std::string(refused.status().message()),
+                HasSubstr("key 'gemma2.attn_logit_softcapping' is "));
+  }
+}
+
+TEST(HfFolderTest, RefusesOtherOrdersOfLayersWithoutRope) {
+  ASSERT_TRUE(Present(ChangedArchitecture("smollm3", "\"no_rope_layers\"", "\"no_rope_layers\"")).ok());
+  ExpectRefused(ChangedArchitecture("smollm3", "    1,\n    0\n", "    0,\n    1\n"), kUnknown,
+                "field 'no_rope_layers' is 0 for layer 2; implemented: 1 there");
+  ExpectRefused(ChangedArchitecture("smollm3", "    1,\n    0\n", "    0\n"), kInvalid,
+                "field 'no_rope_layers' is [1,1,0]; allowed: one for each of the 4 layers");
+  ExpectRefused(ChangedArchitecture("smollm3", "_interval\": 4", "_interval\": 3"), kUnknown,
+                "field 'no_rope_layer_interval' is 3; allowed: 4");
+}
+
+// The header of a safetensors file changed, and two numbers put behind its data.
+std::string ChangedHeader(const std::string& file,
+                          const std::function<void(nlohmann::json&, size_t)>& change) {
+  uint64_t size = 0;
+  std::memcpy(&size, file.data(), sizeof(size));
+  nlohmann::json header = nlohmann::json::parse(file.substr(sizeof(size), size));
+  const std::string data = file.substr(sizeof(size) + size);
+  change(header, data.size());
+  const std::string text = header.dump();
+  size = text.size();
+  return std::string(reinterpret_cast<const char*>(&size), sizeof(size)) + text + data + std::string(4, '\0');
+}
+
+// As Gemma 3 is published: its own configuration nested in one with images, and names of two generations.
+TEST(HfFolderTest, OfAModelThatSeesImagesTheTextPartIsTaken) {
+  const std::string same = "\"gemma3_text\"";
+  const auto plain_files = ChangedArchitecture("gemma3", same, same);
+  const auto plain = Present(plain_files);
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  nlohmann::json text = nlohmann::json::parse(plain_files.at("config.json"));
+  text.erase("hidden_activation");  // it has the default
+  for (const std::string prefix : {"language_model.model.", "model.language_model."}) {
+    auto files = plain_files;
+    files["config.json"] = nlohmann::json{
+        {"model_type", "gemma3"},
+        {"text_config", text},
+        {"vision_config", {{"hidden_size", 4}}},
+        {"mm_tokens_per_image", 256},
+        {"eos_token_id",
+         {1, 2}}}.dump();
+    files["model.safetensors"] =
+        ChangedHeader(plain_files.at("model.safetensors"), [&](nlohmann::json& header, size_t end) {
+          nlohmann::json renamed = {
+              {prefix == "language_model.model." ? "vision_tower.x" : "model.vision_tower.x",
+               {{"dtype", "F16"}, {"shape", {2}}, {"data_offsets", {end, end + 4}}}}};
+          for (const auto& [name, tensor] : header.items()) {
+            renamed[name.starts_with("model.") ? prefix + name.substr(6) : name] = tensor;
+          }
+          header = std::move(renamed);
+        });
+    const auto nested = Present(files);
+    ASSERT_TRUE(nested.ok()) << nested.status();
+    ASSERT_EQ(nested->tensors().size(), plain->tensors().size());
+    for (const GgufTensor& tensor : plain->tensors()) {
+      const GgufTensor* found = nested->FindTensor(tensor.name);
+      ASSERT_NE(found, nullptr) << tensor.name;
+      EXPECT_EQ(AllRows(*found), AllRows(tensor)) << tensor.name;
+    }
+    EXPECT_EQ(*nested->GetInteger("gemma3.attention.head_count", 0, 100), 4);
+    EXPECT_TRUE(ReadModelConfig(*nested).ok()) << ReadModelConfig(*nested).status();
+    auto unknown = files;
+    unknown["config.json"].replace(unknown["config.json"].find("mm_tokens"), 9, "mn_tokens");
+    ExpectRefused(unknown, kUnknown, "field 'mn_tokens_per_image' (256) is not known for 'gemma3'");
+  }
+  auto without = plain_files;
+  without["config.json"] = R"({"model_type": "gemma3"})";
+  ExpectRefused(without, kInvalid, "field 'text_config' is missing; allowed: an object");
 }
 
 TEST(HfFolderTest, RefusesTensorsByName) {

@@ -154,8 +154,14 @@ void Set(GgufBuilder& builder, const std::string& key, const std::string& value)
 // Each of these would change the results if it were ignored.
 TEST(ModelConfigTest, RefusesWhatItDoesNotImplementByName) {
   using Value = std::variant<uint32_t, float, bool, std::string>;
-  const std::vector<std::pair<std::string, Value>> keys = {{"llama.expert_count", 8u},
-                                                           {"llama.expert_used_count", 2u},
+  const std::vector<std::pair<std::string, Value>> keys = {{"llama.expert_shared_count", 1u},
+                                                           {"llama.expert_shared_feed_forward_length", 64u},
+                                                           {"llama.expert_group_count", 8u},
+                                                           {"llama.expert_group_used_count", 4u},
+                                                           {"llama.expert_gating_func", 2u},
+                                                           {"llama.expert_weights_scale", 2.5f},
+                                                           {"llama.leading_dense_block_count", 1u},
+                                                           {"llama.interleave_moe_layer_step", 2u},
                                                            {"llama.attention.clamp_kqv", 8.0f},
                                                            {"llama.attention.causal", false},
                                                            {"llama.attention.scale", 0.5f},
@@ -191,9 +197,68 @@ TEST(ModelConfigTest, RefusesWhatItDoesNotImplementByName) {
                 "key 'general.architecture' is 'mamba'; implemented: 'llama', '");
 }
 
+TEST(ModelConfigTest, Experts) {
+  TinyModelSpec spec;
+  spec.num_experts = 5;
+  spec.num_used_experts = 3;
+  auto config = ReadConfig(TinyModelBuilder(spec));
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->num_experts, 5);
+  EXPECT_EQ(config->num_used_experts, 3);
+  EXPECT_TRUE(config->renormalises_experts);
+  EXPECT_EQ(config->ffn_dim, 64);
+  EXPECT_EQ(config->used_ffn_dim(), 3 * 64);
+  const auto with = [&](auto change) {
+    GgufBuilder builder = TinyModelBuilder(spec);
+    change(builder);
+    return ReadConfig(builder);
+  };
+  // What the experts' own length says counts for their shapes.
+  config = with([](GgufBuilder& b) {
+    b.SetUint32("llama.feed_forward_length", 999)
+        .SetUint32("llama.expert_feed_forward_length", 64)
+        .SetBool("llama.expert_weights_norm", false)
+        .SetUint32("llama.expert_gating_func", 1);
+  });
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->ffn_dim, 64);
+  EXPECT_FALSE(config->renormalises_experts);
+
+  ExpectRefused(with([](GgufBuilder& b) { b.SetUint32("llama.expert_gating_func", 2); }), kUnimplemented,
+                "key 'llama.expert_gating_func' asks for a feature that is not implemented; allowed: 1");
+  ExpectRefused(with([](GgufBuilder& b) { b.RemoveKey("llama.expert_used_count"); }), kInvalid,
+                "key 'llama.expert_used_count' is missing");
+  ExpectRefused(with([](GgufBuilder& b) { b.SetUint32("llama.expert_used_count", 6); }), kInvalid,
+                "key 'llama.expert_used_count' is 6; allowed: 1 to 5");
+  ExpectRefused(with([](GgufBuilder& b) { b.SetUint32("llama.expert_used_count", 0); }), kInvalid,
+                "key 'llama.expert_used_count' is 0");
+  ExpectRefused(with([](GgufBuilder& b) { b.SetUint32("llama.expert_count", 4097); }), kInvalid,
+                "key 'llama.expert_count' is 4097; allowed: 0 to 4096");
+  ExpectRefused(with([](GgufBuilder& b) { b.SetUint32("llama.expert_weights_norm", 1); }), kInvalid,
+                "key 'llama.expert_weights_norm' is of type uint32");
+  ExpectRefused(with([](GgufBuilder& b) { b.SetUint32("llama.expert_count", 4); }), kInvalid,
+                "tensor 'blk.0.ffn_gate_inp.weight' has shape [32, 5]; allowed: [32, 4]");
+  ExpectRefused(with([](GgufBuilder& b) { b.SetUint32("llama.expert_feed_forward_length", 32); }), kInvalid,
+                "tensor 'blk.0.ffn_gate_exps.weight' has shape [32, 64, 5]; allowed: [32, 32, 5]");
+  ExpectRefused(with([](GgufBuilder& b) { b.RemoveTensor("blk.1.ffn_up_exps.weight"); }), kInvalid,
+                "tensor 'blk.1.ffn_up_exps.weight' is missing; expected shape [32, 64, 5]");
+  ExpectRefused(with([](GgufBuilder& b) {
+                  b.SetTensorF32("blk.1.ffn_down_exps.weight", {64, 160}, std::vector<float>(64 * 160));
+                }),
+                kInvalid, "tensor 'blk.1.ffn_down_exps.weight' has shape [64, 160]; allowed: [64, 32, 5]");
+  for (const char* name : {"blk.0.ffn_gate_exps.bias", "blk.0.ffn_gate_shexp.weight", "blk.1.ffn_up.weight",
+                           "blk.1.exp_probs_b.bias"}) {
+    ExpectRefused(with([&](GgufBuilder& b) { b.SetTensorF32(name, {2}, {0, 0}); }), kUnimplemented, name);
+  }
+  // No number of experts: nothing else may be said of them.
+  ExpectRefused(ReadConfig(TinyModelBuilder({}).SetUint32("llama.expert_used_count", 2)), kInvalid,
+                "key 'llama.expert_used_count' is 2; allowed: 0 to 0");
+}
+
 TEST(ModelConfigTest, AcceptsSwitchedOffFeaturesAndDescriptions) {
   GgufBuilder builder = TinyModelBuilder({});
   builder.SetUint32("llama.expert_count", 0)
+      .SetBool("tokenizer.ggml.add_sep_token", false)
       .SetUint32("llama.attention.sliding_window", 0)
       .SetFloat32("llama.attention.clamp_kqv", 0)
       .SetBool("llama.attention.causal", true)
@@ -323,6 +388,30 @@ TEST(TokenizerDataTest, ReadsSentencePiecesVocabulary) {
   EXPECT_FALSE(other->add_space_prefix);
   EXPECT_EQ(other->bos, 7);
   EXPECT_EQ(other->end_of_generation, (std::vector<int32_t>{8, 9}));
+}
+
+TEST(TokenizerDataTest, ReadsUnigramVocabulary) {
+  GgufBuilder builder = TinyModelBuilder({});
+  builder.SetString("tokenizer.ggml.model", "t5").RemoveKey("tokenizer.ggml.merges");
+  builder.RemoveKey("tokenizer.ggml.pre");
+  std::vector<float> scores(test_support::TinyVocabSize(), -1.5f);
+  scores[0] = -50;  // of a control token, which is not counted
+  scores[9] = -7.25f;
+  builder.SetFloatArray("tokenizer.ggml.scores", scores);
+  const auto data = ReadTokenizer(builder);
+  ASSERT_TRUE(data.ok()) << data.status();
+  EXPECT_EQ(data->model, text::TokenizerModel::kUnigram);
+  EXPECT_EQ(data->unigram_precision, text::UnigramModel::Precision::kSingle);
+  EXPECT_EQ(data->unigram_scores, std::vector<double>(scores.begin(), scores.end()));
+  EXPECT_EQ(data->unigram_unknown_score, -17.25);
+  builder.SetStringArray("tokenizer.ggml.precompiled_charsmap", {"x"});
+  ExpectRefused(ReadTokenizer(builder), kUnimplemented,
+                "key 'tokenizer.ggml.precompiled_charsmap' normalizes text; implemented: an empty array");
+  builder.RemoveKey("tokenizer.ggml.precompiled_charsmap");
+  std::vector<int32_t> types(test_support::TinyVocabSize(), text::kGgufNormal);
+  types[20] = text::kGgufByte;
+  builder.SetInt32Array("tokenizer.ggml.token_type", types);
+  ExpectRefused(ReadTokenizer(builder), kInvalid, "says that 1 tokens are bytes; allowed: none, or all 256");
 }
 
 TEST(TokenizerDataTest, RefusesWrongData) {

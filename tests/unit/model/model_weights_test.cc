@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 #include <limits>
 #include <map>
 #include <string>
@@ -64,6 +66,22 @@ class ModelWeightsTest : public ::testing::Test {
     return transposed;
   }
 
+  // The same of an expert.
+  std::vector<float> Columns(const kernels::PackedExperts& packed, int32_t expert) {
+    const int64_t cols = packed.cols(), rows = packed.rows();
+    std::vector<float> values(rows * cols);
+    for (int64_t c = 0; c < cols; ++c) {
+      std::vector<float> unit(cols, 0.0f), product(rows);
+      unit[c] = 1;
+      const auto status =
+          backend_->ExpertLinear(*stream_, {unit.data(), kernels::DataType::kF32, 1, cols, cols}, packed,
+                                 {&expert, 1}, {product.data(), kernels::DataType::kF32, 1, rows, rows});
+      EXPECT_TRUE(status.ok()) << status;
+      for (int64_t r = 0; r < rows; ++r) values[r * cols + c] = product[r];
+    }
+    return values;
+  }
+
   std::unique_ptr<kernels::Backend> backend_;
   std::unique_ptr<kernels::Stream> stream_;
 };
@@ -84,6 +102,35 @@ std::vector<float> Concatenate(std::vector<std::vector<float>> parts) {
   std::vector<float> all;
   for (const auto& part : parts) all.insert(all.end(), part.begin(), part.end());
   return all;
+}
+
+TEST_F(ModelWeightsTest, EveryExpertLandsInItsPlace) {
+  TinyModelSpec spec;
+  spec.num_experts = 3;
+  const std::string bytes = test_support::BuildTinyModel(spec);
+  const auto file = GgufFile::FromMemory(Bytes(bytes), "test.gguf");
+  ASSERT_TRUE(file.ok()) << file.status();
+  const auto loaded = Load(TinyModelBuilder(spec));
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  for (int layer = 0; layer < 2; ++layer) {
+    const LayerWeights& actual = loaded->weights.layers[layer];
+    EXPECT_EQ(actual.gate_up, nullptr);
+    EXPECT_EQ(actual.down, nullptr);
+    const auto values = [&](const std::string& part) {
+      return TensorValues(*file, "blk." + std::to_string(layer) + "." + part + ".weight");
+    };
+    EXPECT_EQ(Columns(*actual.router), values("ffn_gate_inp"));
+    const auto of_expert = [](const std::vector<float>& all, int expert) {
+      const auto size = static_cast<int64_t>(all.size()) / 3;
+      return std::vector<float>(all.begin() + expert * size, all.begin() + (expert + 1) * size);
+    };
+    for (int expert = 0; expert < 3; ++expert) {
+      EXPECT_EQ(Columns(*actual.expert_gate_up, expert),
+                Concatenate(
+                    {of_expert(values("ffn_gate_exps"), expert), of_expert(values("ffn_up_exps"), expert)}));
+      EXPECT_EQ(Columns(*actual.expert_down, expert), of_expert(values("ffn_down_exps"), expert));
+    }
+  }
 }
 
 TEST_F(ModelWeightsTest, EveryMatrixLandsInItsPlace) {
@@ -195,6 +242,55 @@ std::array<uint8_t, 32> FingerprintOf(const GgufBuilder& builder) {
   const auto fingerprint = Fingerprint(*file);
   EXPECT_TRUE(fingerprint.ok()) << fingerprint.status();
   return *fingerprint;
+}
+
+// Bytes of a file that lie in this process's memory, mapped (/proc/self/smaps).
+int64_t ResidentBytes(const std::string& path) {
+  std::ifstream maps("/proc/self/smaps");
+  int64_t kilobytes = 0;
+  bool of_file = false;
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find('-') < line.find(' ') && line.find(':') > line.find(' ')) of_file = line.ends_with(path);
+    if (of_file && line.starts_with("Rss:")) kilobytes += std::stoll(line.substr(4));
+  }
+  return kilobytes * 1024;
+}
+
+// Peak memory: what has been packed, or hashed, does not stay beside what was made of it.
+TEST_F(ModelWeightsTest, WhatWasReadOfTheFileLeavesMemory) {
+  TinyModelSpec spec;
+  spec.num_layers = 4;
+  spec.ffn_dim = 16384;
+  const std::string path = testing::TempDir() + "released_pages.gguf";
+  const std::string bytes = TinyModelBuilder(spec).Build();
+  const auto size = static_cast<int64_t>(bytes.size());
+  ASSERT_GT(size, 12 << 20);
+  std::ofstream(path, std::ios::binary).write(bytes.data(), size);
+  {
+    const auto file = GgufFile::Open(path);
+    ASSERT_TRUE(file.ok()) << file.status();
+    const auto config = ReadModelConfig(*file);
+    ASSERT_TRUE(config.ok()) << config.status();
+    std::vector<float> row;
+    const auto read_all = [&] {
+      for (const GgufTensor& tensor : file->tensors()) {
+        row.resize(tensor.cols());
+        for (int64_t r = 0; r < tensor.rows(); ++r) {
+          ASSERT_TRUE(tensor.ReadRow(r, absl::MakeSpan(row)).ok());
+        }
+      }
+    };
+    read_all();
+    if (ResidentBytes(path) < size / 2) GTEST_SKIP() << "/proc/self/smaps does not tell of mapped files";
+    ASSERT_TRUE(LoadModelWeights(*file, *config, *backend_, *stream_).ok());
+    EXPECT_LT(ResidentBytes(path), size / 10);
+    read_all();
+    const auto fingerprint = Fingerprint(*file);
+    ASSERT_TRUE(fingerprint.ok());
+    EXPECT_LT(ResidentBytes(path), size / 10);
+    EXPECT_EQ(*Fingerprint(*file), *fingerprint);  // of what is read anew
+  }
+  std::filesystem::remove(path);
 }
 
 TEST(FingerprintTest, StaysWhenOnlyTheDescriptionOrTheLayoutOfTheFileChanges) {

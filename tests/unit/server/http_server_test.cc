@@ -1,117 +1,380 @@
+// The server, byte by byte: what it makes of requests of every form, of clients that are slow, and of those that go.
 #include "server/http/http_server.h"
 
-#include <httplib.h>
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
-#include <atomic>
+#include <functional>
+#include <memory>
 #include <string>
-#include <thread>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace kvblend::server {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+/// A connection whose bytes the test writes itself.
+class RawClient {
+ public:
+  explicit RawClient(int port, int receive_buffer = 0) : socket_(socket(AF_INET, SOCK_STREAM, 0)) {
+    if (receive_buffer > 0) {
+      setsockopt(socket_, SOL_SOCKET, SO_RCVBUF, &receive_buffer, sizeof(receive_buffer));
+    }
+    timeval patience{.tv_sec = 60, .tv_usec = 0};
+    setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<uint16_t>(port));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    connected_ = connect(socket_, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0;
+  }
+  ~RawClient() { Close(); }
+  RawClient(const RawClient&) = delete;
+  RawClient& operator=(const RawClient&) = delete;
+
+  bool connected() const { return connected_; }
+  void Send(const std::string& bytes) { send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL); }
+  /// All that comes until the server closes the connection.
+  std::string ReadToEnd() {
+    return ReadUntil([](const std::string&) { return false; });
+  }
+  std::string ReadUntil(const std::function<bool(const std::string&)>& enough) {
+    std::string bytes;
+    char buffer[4096];
+    while (!enough(bytes)) {
+      const ssize_t received = recv(socket_, buffer, sizeof(buffer), 0);
+      if (received <= 0) break;
+      bytes.append(buffer, static_cast<size_t>(received));
+    }
+    return bytes;
+  }
+  /// Up to this text, which is there when the connection was not closed before.
+  std::string ReadUntil(const std::string& text) {
+    return ReadUntil([&text](const std::string& bytes) { return absl::StrContains(bytes, text); });
+  }
+  void Close() {
+    if (socket_ >= 0) close(socket_);
+    socket_ = -1;
+  }
+
+ private:
+  int socket_;
+  bool connected_ = false;
+};
+
+HttpResponse ErrorPageForTests(int status, const std::string& message) {
+  return {.status = status, .content_type = "text/plain", .body = message, .headers = {}};
+}
 
 class HttpServerTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    HttpServer::Callbacks callbacks;
-    callbacks.metrics = [this] { return "scrapes_total " + std::to_string(++scrapes_) + "\n"; };
-    callbacks.not_ready_reason = [this] { return ready_ ? std::string() : std::string("loading"); };
-    auto server = HttpServer::Start({"127.0.0.1", 0}, callbacks);
-    ASSERT_TRUE(server.ok()) << server.status();
-    server_ = *std::move(server);
-    ASSERT_GT(server_->port(), 0);
+  HttpServerTest() {
+    options_.address = {"127.0.0.1", 0};
+    options_.max_header_bytes = 2048;
+    options_.max_body_bytes = 10000;
   }
 
-  httplib::Result Get(const char* path) { return httplib::Client("127.0.0.1", server_->port()).Get(path); }
+  void Start() {
+    Router router;
+    router.Add("POST", "/echo", [](HttpRequest request, const std::shared_ptr<HttpResponder>& responder) {
+      responder->Send({.body = std::move(request.body), .headers = {}});
+    });
+    router.Add("POST", "/things/all", [](const HttpRequest&, const std::shared_ptr<HttpResponder>&) {});
+    router.Add("GET", "/things/{id}",
+               [](const HttpRequest& request, const std::shared_ptr<HttpResponder>& responder) {
+                 responder->Send({.body = absl::StrCat(request.path_values.at("id"), "?", request.query),
+                                  .headers = {{"X-Odd", "a\r\nb"}}});
+               });
+    router.Add("GET", "/stream", [](const HttpRequest&, const std::shared_ptr<HttpResponder>& responder) {
+      responder->Begin({.body = "one ", .headers = {}});
+      responder->Write("two ");
+      responder->Write("");
+      responder->Write("three");
+      responder->Finish();
+    });
+    router.Add("GET", "/dropped", [](const HttpRequest&, const std::shared_ptr<HttpResponder>&) {});
+    router.Add("GET", "/half", [](const HttpRequest&, const std::shared_ptr<HttpResponder>& responder) {
+      responder->Begin({.body = "half", .headers = {}});
+    });
+    // Answers are left to the test.
+    router.Add("GET", "/wait", [this](const HttpRequest&, std::shared_ptr<HttpResponder> responder) {
+      responder->OnGone([this] {
+        absl::MutexLock lock(&mutex_);
+        ++gone_;
+      });
+      absl::MutexLock lock(&mutex_);
+      waiting_.push_back(std::move(responder));
+    });
+    auto server = HttpServer::Start(options_, std::move(router), ErrorPageForTests);
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+  }
 
-  std::atomic<int> scrapes_{0};
-  std::atomic<bool> ready_{false};
+  std::string Exchange(const std::string& bytes) {
+    RawClient client(server_->port());
+    client.Send(bytes);
+    return client.ReadToEnd();
+  }
+  std::shared_ptr<HttpResponder> NextWaiting() {
+    absl::MutexLock lock(&mutex_);
+    const auto some = [this] { return !waiting_.empty(); };
+    mutex_.Await(absl::Condition(&some));
+    auto responder = waiting_.back();
+    waiting_.pop_back();
+    return responder;
+  }
+  void WaitUntilGone(int count) {
+    absl::MutexLock lock(&mutex_);
+    const auto enough = [this, count] { return gone_ >= count; };
+    EXPECT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&enough), absl::Minutes(1)));
+  }
+
+  HttpServerOptions options_;
+  absl::Mutex mutex_;
+  int gone_ = 0;
+  std::vector<std::shared_ptr<HttpResponder>> waiting_;
   std::unique_ptr<HttpServer> server_;
 };
 
-TEST_F(HttpServerTest, ServesMetricsInPrometheusTextForm) {
-  const httplib::Result response = Get("/metrics");
-  ASSERT_TRUE(response);
-  EXPECT_EQ(response->status, 200);
-  EXPECT_EQ(response->body, "scrapes_total 1\n");
-  EXPECT_EQ(response->get_header_value("Content-Type"), "text/plain; version=0.0.4; charset=utf-8");
+std::string Get(const std::string& target, const std::string& more = "Connection: close\r\n") {
+  return absl::StrCat("GET ", target, " HTTP/1.1\r\nHost: here\r\n", more, "\r\n");
+}
+std::string Post(const std::string& body, const std::string& more = "Connection: close\r\n") {
+  return absl::StrCat(
+      "POST /echo HTTP/1.1\r\nHost: here\r\nContent-Type: application/json; charset=utf-8\r\n", more,
+      "Content-Length: ", body.size(), "\r\n\r\n", body);
 }
 
-TEST_F(HttpServerTest, ReadinessFollowsTheCallbackAndLivenessDoesNot) {
-  EXPECT_EQ(Get("/readyz")->status, 503);
-  EXPECT_EQ(Get("/readyz")->body, "loading\n");
-  EXPECT_EQ(Get("/healthz")->status, 200);
-  ready_ = true;
-  EXPECT_EQ(Get("/readyz")->status, 200);
-  EXPECT_EQ(Get("/healthz")->status, 200);
-  ready_ = false;
-  EXPECT_EQ(Get("/readyz")->status, 503);
+TEST_F(HttpServerTest, AnswersWithLengthsAndDecodedPaths) {
+  Start();
+  EXPECT_EQ(Exchange(Get("/things/a%2Fb/c?x=%20y")),
+            "HTTP/1.1 200 OK\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: 12\r\n"
+            "Connection: close\r\nX-Odd: ab\r\n\r\na/b/c?x=%20y");
+  EXPECT_THAT(Exchange(Get("http://here/things/1")), EndsWith("\r\n\r\n1?"));
+  EXPECT_THAT(Exchange(Post("{}")), EndsWith("\r\n\r\n{}"));
 }
 
-TEST_F(HttpServerTest, OtherPathsMethodsAndLargeBodiesAreRefused) {
-  EXPECT_EQ(Get("/")->status, 200);
-  EXPECT_EQ(Get("/nothing")->status, 404);
-  EXPECT_EQ(Get("/../etc/passwd")->status, 404);
-  httplib::Client client("127.0.0.1", server_->port());
-  EXPECT_GE(client.Post("/metrics", "body", "text/plain")->status, 400);
-  const httplib::Result large = client.Post("/metrics", std::string(1 << 20, 'x'), "text/plain");
-  EXPECT_TRUE(!large || large->status >= 400);
-  EXPECT_EQ(Get("/healthz")->status, 200);
+TEST_F(HttpServerTest, BodiesInChunksArriveWhole) {
+  Start();
+  EXPECT_THAT(
+      Exchange("POST /echo HTTP/1.1\r\nHost: here\r\nConnection: close\r\nContent-Type: application/json\r\n"
+               "Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n4;x=y\r\ndefg\r\n0\r\n\r\n"),
+      EndsWith("\r\n\r\nabcdefg"));
 }
 
-TEST_F(HttpServerTest, ManyClientsAtOnce) {
-  std::vector<std::thread> clients;
-  std::atomic<int> answered{0};
-  for (int i = 0; i < 8; ++i) {
-    clients.emplace_back([&] {
-      for (int k = 0; k < 20; ++k) {
-        const httplib::Result response = Get("/metrics");
-        if (response && response->status == 200) ++answered;
-      }
-    });
+TEST_F(HttpServerTest, PipelinedRequestsAreAnsweredInTheirOrder) {
+  Start();
+  const std::string keep;
+  EXPECT_THAT(Exchange(Post("first", keep) + Get("/stream", keep) + "\r\n" + Get("/things/3")),
+              ::testing::ContainsRegex("first(.|\n)*three(.|\n)*\n3\\?$"));
+}
+
+TEST_F(HttpServerTest, StreamsAreChunkedAndEndWithTheConnectionBefore11) {
+  Start();
+  EXPECT_THAT(Exchange(Get("/stream")),
+              EndsWith("Connection: close\r\n\r\n4\r\none \r\n4\r\ntwo \r\n5\r\nthree\r\n0\r\n\r\n"));
+  EXPECT_THAT(Exchange("GET /stream HTTP/1.0\r\n\r\n"),
+              AllOf(EndsWith("\r\n\r\none two three"), Not(HasSubstr("Transfer-Encoding"))));
+}
+
+TEST_F(HttpServerTest, HeadIsGetWithoutTheBody) {
+  Start();
+  EXPECT_THAT(Exchange("HEAD /things/1 HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n"),
+              AllOf(HasSubstr("Content-Length: 2\r\n"), EndsWith("\r\n\r\n")));
+  EXPECT_THAT(Exchange("HEAD /stream HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n"),
+              EndsWith("\r\n\r\n"));
+}
+
+TEST_F(HttpServerTest, ExpectedContinueComesBeforeTheBody) {
+  Start();
+  RawClient client(server_->port());
+  const std::string request = Post("12345", "Connection: close\r\nExpect: 100-continue\r\n");
+  client.Send(request.substr(0, request.size() - 5));
+  EXPECT_EQ(client.ReadUntil("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
+  client.Send("12345");
+  EXPECT_THAT(client.ReadToEnd(), EndsWith("\r\n\r\n12345"));
+  // And what would be refused is refused before the body.
+  RawClient large(server_->port());
+  large.Send(
+      "POST /echo HTTP/1.1\r\nHost: here\r\nContent-Type: application/json\r\nExpect: 100-continue\r\n"
+      "Content-Length: 10001\r\n\r\n");
+  EXPECT_THAT(large.ReadToEnd(), StartsWith("HTTP/1.1 413 "));
+}
+
+TEST_F(HttpServerTest, RefusesWhatItCannotServe) {
+  Start();
+  const std::string host = "Host: here\r\n";
+  const std::pair<std::string, std::string> cases[] = {
+      {Get("/nothing"), "404"},
+      {Get("/things/"), "404"},
+      {Get("/echo"), "405"},
+      {"DELETE /things/1 HTTP/1.1\r\n" + host + "\r\n", "405"},
+      {"POST /echo HTTP/1.1\r\n" + host + "Content-Type: application/json\r\n\r\n", "411"},
+      {"POST /echo HTTP/1.1\r\n" + host + "Content-Length: 2\r\n\r\n{}", "415"},
+      {"POST /echo HTTP/1.1\r\n" + host + "Content-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}", "415"},
+      {Post("{}", "Content-Encoding: gzip\r\n"), "415"},
+      {Post("{}", "Expect: everything\r\n"), "417"},
+      {Post(std::string(10001, 'x')), "413"},
+      {"GET /stream HTTP/1.1\r\n" + host + "Content-Length: 1\r\n\r\nx", "413"},
+      {Get("/stream", absl::StrCat("A: ", std::string(3000, 'x'), "\r\n")), "431"},
+      {"GET /stream HTTP/1.1\r\n\r\n", "400"},
+      {"GET /stream HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", "400"},
+      {"GET nowhere HTTP/1.1\r\n" + host + "\r\n", "400"},
+      {Get("/%zz"), "400"},
+      {"nonsense\r\n\r\n", "400"},
+      {"GET /stream HTTP/3.0\r\n" + host + "\r\n", "505"},
+      {Get("/stream", "Content-Length: 1\r\nContent-Length: 2\r\n"), "400"},
+      {Post("{}", "Transfer-Encoding: chunked\r\n"), "400"},
+      {"POST /echo HTTP/1.1\r\n" + host +
+           "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+       "400"},
+      {"POST /echo HTTP/1.1\r\n" + host +
+           "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n1;" + std::string(20000, 'x'),
+       "400"},
+      {"POST /echo HTTP/1.1\r\n" + host +
+           "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n" + "2711\r\n" +
+           std::string(10001, 'x'),
+       "413"},
+  };
+  for (const auto& [request, status] : cases) {
+    const std::string answer = Exchange(request);
+    EXPECT_THAT(answer, StartsWith(absl::StrCat("HTTP/1.1 ", status, " "))) << request.substr(0, 200);
+    EXPECT_THAT(answer, HasSubstr("Connection: close\r\n")) << request.substr(0, 200);
   }
-  for (std::thread& client : clients) client.join();
-  EXPECT_EQ(answered, 160);
-  EXPECT_EQ(scrapes_, 160);
+  EXPECT_THAT(Exchange(Get("/echo")), HasSubstr("Allow: POST\r\n"));
+  EXPECT_THAT(Exchange(Get("/things/all")), AllOf(StartsWith("HTTP/1.1 405 "), HasSubstr("Allow: POST\r\n")));
 }
 
-TEST_F(HttpServerTest, APortInUseIsAnErrorThatNamesIt) {
-  const auto second = HttpServer::Start({"127.0.0.1", server_->port()}, {});
-  EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(std::string(second.status().message()), HasSubstr("port " + std::to_string(server_->port())));
+TEST_F(HttpServerTest, SlowSendersGet408AndIdleConnectionsAreClosed) {
+  options_.request_timeout = absl::Milliseconds(50);
+  options_.idle_timeout = absl::Milliseconds(50);
+  Start();
+  EXPECT_EQ(Exchange(""), "");
+  EXPECT_THAT(Exchange("GET /stream HTTP/1.1\r\nHo"), StartsWith("HTTP/1.1 408 "));
+  EXPECT_THAT(
+      Exchange(
+          "POST /echo HTTP/1.1\r\nHost: here\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{"),
+      StartsWith("HTTP/1.1 408 "));
 }
 
-TEST_F(HttpServerTest, CanBeStartedAgainOnTheSamePort) {
+TEST_F(HttpServerTest, AnswersThatAreDroppedEnd) {
+  Start();
+  EXPECT_THAT(Exchange(Get("/dropped")), StartsWith("HTTP/1.1 500 "));
+  EXPECT_THAT(Exchange(Get("/half")), AllOf(HasSubstr("half"), Not(EndsWith("0\r\n\r\n"))));
+}
+
+TEST_F(HttpServerTest, AnAnswerLearnsThatItsClientHasGone) {
+  Start();
+  RawClient client(server_->port());
+  client.Send(Get("/wait"));
+  const auto responder = NextWaiting();
+  client.Close();
+  WaitUntilGone(1);
+  responder->Send({.body = "too late", .headers = {}});
+  absl::Notification told;
+  const auto another = [&] {
+    RawClient going(server_->port());
+    going.Send(Get("/wait"));
+    return NextWaiting();
+  }();
+  WaitUntilGone(2);
+  another->OnGone([&told] { told.Notify(); });
+  told.WaitForNotification();
+}
+
+TEST_F(HttpServerTest, AReaderThatDoesNotReadIsCutOffByBytes) {
+  options_.max_unsent_bytes = 1 << 20;
+  Start();
+  RawClient client(server_->port(), /*receive_buffer=*/4096);
+  client.Send(Get("/wait"));
+  const auto responder = NextWaiting();
+  responder->Begin({.body = "", .headers = {}});
+  for (int i = 0; i < 64; ++i) responder->Write(std::string(1 << 20, 'x'));
+  WaitUntilGone(1);
+  EXPECT_THAT(Exchange(Get("/things/1")), HasSubstr("200 OK")) << "others are served";
+}
+
+TEST_F(HttpServerTest, AReaderThatDoesNotReadIsCutOffByTime) {
+  options_.max_unsent_bytes = 64 << 20;
+  options_.write_timeout = absl::Milliseconds(100);
+  Start();
+  RawClient client(server_->port(), /*receive_buffer=*/4096);
+  client.Send(Get("/wait"));
+  const auto responder = NextWaiting();
+  responder->Begin({.body = "", .headers = {}});
+  responder->Write(std::string(32 << 20, 'x'));
+  WaitUntilGone(1);
+}
+
+TEST_F(HttpServerTest, MoreConnectionsThanAllowedAreToldSo) {
+  options_.max_connections = 2;
+  Start();
+  RawClient first(server_->port()), second(server_->port());
+  first.Send(Get("/things/1", ""));
+  first.ReadUntil("1?");
+  second.Send(Get("/things/1", ""));
+  second.ReadUntil("1?");
+  EXPECT_THAT(Exchange(""), StartsWith("HTTP/1.1 503 "));
+  first.Close();
+  while (server_->num_connections() > 1) {
+  }
+  EXPECT_THAT(Exchange(Get("/things/1")), StartsWith("HTTP/1.1 200 "));
+}
+
+TEST_F(HttpServerTest, BodiesOfAllConnectionsTogetherAreBounded) {
+  options_.max_pending_body_bytes = 12000;
+  Start();
+  RawClient first(server_->port());
+  const std::string request = Post(std::string(10000, 'x'));
+  first.Send(request.substr(0, request.size() - 1));
+  // The second body fits only when the first has gone.
+  std::string answer = Exchange(request);
+  while (!absl::StrContains(answer, "503")) answer = Exchange(request);  // until the first has arrived
+  first.Close();
+  while (!absl::StrContains(answer, "200 OK")) answer = Exchange(request);
+}
+
+TEST_F(HttpServerTest, DrainingClosesIdleConnectionsAndAnswersTheOthers) {
+  Start();
+  RawClient idle(server_->port()), busy(server_->port());
+  idle.Send(Get("/things/1", ""));
+  EXPECT_THAT(idle.ReadUntil("1?"), HasSubstr("Connection: keep-alive\r\n"));
+  busy.Send(Get("/wait", ""));
+  const auto responder = NextWaiting();
+  server_->Drain();
+  EXPECT_EQ(idle.ReadToEnd(), "");
+  responder->Send({.body = "done", .headers = {}});
+  EXPECT_THAT(busy.ReadToEnd(), AllOf(HasSubstr("Connection: close\r\n"), EndsWith("done")));
+  EXPECT_THAT(Exchange(Get("/things/1", "")), HasSubstr("Connection: close\r\n"));
+}
+
+TEST_F(HttpServerTest, ShutdownClosesWhatIsNotAnswered) {
+  Start();
+  RawClient client(server_->port());
+  client.Send(Get("/wait", ""));
+  const auto responder = NextWaiting();
+  server_->Shutdown(absl::InfinitePast());
+  WaitUntilGone(1);
+  EXPECT_EQ(client.ReadToEnd(), "");
   const int port = server_->port();
-  EXPECT_EQ(Get("/healthz")->status, 200);
   server_ = nullptr;
-  auto again = HttpServer::Start({"127.0.0.1", port}, {});
-  ASSERT_TRUE(again.ok()) << again.status();
-  server_ = *std::move(again);
-  EXPECT_EQ(Get("/healthz")->status, 200);
-}
-
-TEST(ParseHostPortTest, TakesHostsAndPortsOnly) {
-  const auto v4 = ParseHostPort("--http-address", "127.0.0.1:80");
-  ASSERT_TRUE(v4.ok());
-  EXPECT_EQ(v4->host, "127.0.0.1");
-  EXPECT_EQ(v4->port, 80);
-  const auto v6 = ParseHostPort("--http-address", "[::1]:0");
-  ASSERT_TRUE(v6.ok());
-  EXPECT_EQ(v6->host, "::1");
-  EXPECT_EQ(v6->port, 0);
-  EXPECT_TRUE(ParseHostPort("--http-address", "localhost:65535").ok());
-  for (const char* bad : {"", "80", ":80", "localhost", "localhost:", "localhost:x", "localhost:-1",
-                          "localhost:65536", "::1:80", "[]:80"}) {
-    const auto parsed = ParseHostPort("--http-address", bad);
-    EXPECT_EQ(parsed.status().code(), absl::StatusCode::kInvalidArgument) << bad;
-    EXPECT_THAT(std::string(parsed.status().message()), HasSubstr("--http-address is '")) << bad;
-  }
+  EXPECT_FALSE(RawClient(port).connected());
+  responder->Send({.body = "nobody is there", .headers = {}});
 }
 
 }  // namespace

@@ -165,6 +165,7 @@ TEST(MetricsTest, CallsScoresAndPuts) {
   metrics.CountCall("Inference", "Generate", "OK");
   metrics.CountCall("Inference", "Generate", "INVALID_ARGUMENT");
   metrics.CountCall("Inference", "Generate", "OK");
+  metrics.CountHttpCall("ChatCompletions", "OK");
   metrics.CountScoredToken();
   PutChunkProgress progress;
   progress.compute_seconds = 0.5;
@@ -177,6 +178,7 @@ TEST(MetricsTest, CallsScoresAndPuts) {
       samples
           ["kvblend_grpc_calls_total{code=\"INVALID_ARGUMENT\",method=\"Generate\",service=\"Inference\"}"],
       1);
+  EXPECT_EQ(samples["kvblend_http_calls_total{code=\"OK\",method=\"ChatCompletions\"}"], 1);
   EXPECT_EQ(samples["kvblend_scored_tokens_total"], 1);
   EXPECT_EQ(samples["kvblend_put_chunks_total{result=\"computed\"}"], 1);
   EXPECT_EQ(samples["kvblend_put_chunks_total{result=\"present\"}"], 1);
@@ -211,6 +213,8 @@ TEST(MetricsTest, TheEnginesNumbersArePulledWhileThereIsAnEngine) {
   stats.sequences_decoding = 13;
   stats.decode_steps = 14;
   stats.decoded_tokens = 15;
+  stats.drafted_tokens = 16;
+  stats.accepted_draft_tokens = 17;
   stats.store.entries = 8;
   stats.store.bytes = 9;
   stats.store.byte_budget = 10;
@@ -235,6 +239,8 @@ TEST(MetricsTest, TheEnginesNumbersArePulledWhileThereIsAnEngine) {
   EXPECT_EQ(samples["kvblend_num_sequences_decoding"], 13);
   EXPECT_EQ(samples["kvblend_decode_steps_total"], 14);
   EXPECT_EQ(samples["kvblend_decoded_tokens_total"], 15);
+  EXPECT_EQ(samples["kvblend_drafted_tokens_total"], 16);
+  EXPECT_EQ(samples["kvblend_accepted_draft_tokens_total"], 17);
   EXPECT_EQ(samples["kvblend_store_entries"], 8);
   EXPECT_EQ(samples["kvblend_store_bytes"], 9);
   EXPECT_EQ(samples["kvblend_store_budget_bytes"], 10);

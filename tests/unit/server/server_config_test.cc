@@ -56,6 +56,40 @@ class ServerConfigTest : public testing::Test {
   }
 };
 
+TEST_F(ServerConfigTest, TheHttpApisFlags) {
+  const ParsedConfig parsed = ParseLine(
+      "--model m --api-address [::1]:9 --api-model name --api-max-connections 5 --api-max-header-bytes 2KiB "
+      "--api-max-unsent-bytes 1MiB --api-request-timeout 1.5 --api-idle-timeout 2 --api-write-timeout 3");
+  ASSERT_TRUE(parsed.config.has_value()) << parsed.error_output;
+  const ApiConfig& api = parsed.config->api;
+  EXPECT_EQ(api.address, "[::1]:9");
+  EXPECT_EQ(api.model_id, "name");
+  EXPECT_EQ(api.max_connections, 5);
+  EXPECT_EQ(api.max_header_bytes, 2048);
+  EXPECT_EQ(api.max_unsent_bytes, 1 << 20);
+  EXPECT_EQ(api.request_timeout, absl::Seconds(1.5));
+  EXPECT_EQ(api.idle_timeout, absl::Seconds(2));
+  EXPECT_EQ(api.write_timeout, absl::Seconds(3));
+  for (const char* bad : {"--api-max-connections 0", "--api-max-header-bytes 1", "--api-request-timeout 0"}) {
+    EXPECT_FALSE(ParseLine(std::string("--model m ") + bad).config.has_value()) << bad;
+  }
+}
+
+TEST_F(ServerConfigTest, OtherAddressesThanLoopbackNeedKeysOrAWord) {
+  for (const char* flags : {"--grpc-address 0.0.0.0:1", "--grpc-address [::]:1", "--api-address 10.0.0.7:0",
+                            "--grpc-address example.org:1", "--api-address 0.0.0.0:1"}) {
+    const std::string line = std::string("--model m ") + flags;
+    EXPECT_THAT(ParseLine(line).error_output, HasSubstr("without keys; allowed: a loopback address"))
+        << flags;
+    EXPECT_TRUE(ParseLine(line + " --allow-unauthenticated").config.has_value()) << flags;
+    EXPECT_TRUE(ParseLine(line + " --api-keys /dev/null").config.has_value()) << flags;
+  }
+  for (const char* flags : {"--grpc-address unix:/tmp/socket", "--grpc-address localhost:1",
+                            "--api-address 127.0.0.2:0", "--api-address none", "--http-address 0.0.0.0:1"}) {
+    EXPECT_TRUE(ParseLine(std::string("--model m ") + flags).config.has_value()) << flags;
+  }
+}
+
 TEST_F(ServerConfigTest, DefaultsAreTheStructs) {
   const ParsedConfig parsed = Parse({"--model", "m.gguf"});
   ASSERT_TRUE(parsed.config) << parsed.error_output;
@@ -67,6 +101,7 @@ TEST_F(ServerConfigTest, DefaultsAreTheStructs) {
   EXPECT_TRUE(parsed.config->engine.self_check);
   EXPECT_EQ(parsed.config->grpc_address, "127.0.0.1:50051");
   EXPECT_EQ(parsed.config->http_address, "127.0.0.1:8090");
+  EXPECT_EQ(parsed.config->api.address, "127.0.0.1:8000");
   EXPECT_EQ(parsed.config->max_message_bytes, int64_t{16} << 20);
   EXPECT_EQ(parsed.config->drain_timeout, defaults.drain_timeout);
   EXPECT_EQ(parsed.config->log_level, "info");

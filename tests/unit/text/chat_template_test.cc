@@ -169,6 +169,29 @@ TEST(ChatTemplateTest, ControlTokensOfPhi3TakeTheWhitespaceBehindThem) {
   EXPECT_THAT((*chat_template)->Close("b"), ElementsAre(SmallVocabulary::Byte('b'), end, assistant));
 }
 
+// As a tokenizer.json says of single tokens, whatever the format.
+TEST(ChatTemplateTest, ControlTokensTakeTheWhitespaceBesideThem) {
+  SmallVocabulary vocabulary;
+  vocabulary.spec.strips_behind = {SmallVocabulary::kTurnBegin};
+  vocabulary.spec.strips_before = {SmallVocabulary::kTurnEnd};
+  const auto tokenizer = Tokenizer::Create(vocabulary.spec);
+  ASSERT_TRUE(tokenizer.ok());
+  const auto chat_template = ChatTemplate::Create(
+      **tokenizer, {.source = "{% for m in messages %}{{ '<|im_start|>\n' + m.content + ' <|im_end|>\n' }}"
+                              "{% endfor %}{{ '<|im_start|> x' }}"});
+  ASSERT_TRUE(chat_template.ok()) << chat_template.status();
+  const auto opening = (*chat_template)->Open("", {}, " a");
+  ASSERT_TRUE(opening.ok()) << opening.status();
+  EXPECT_THAT(opening->system, ElementsAre(SmallVocabulary::kTurnBegin));  // it is BOS as well
+  EXPECT_THAT(opening->lead_in, ElementsAre(SmallVocabulary::Byte('a')));
+  EXPECT_THAT((*chat_template)->Close("b \n"),
+              ElementsAre(SmallVocabulary::Byte('b'), SmallVocabulary::kTurnEnd, SmallVocabulary::Byte('\n'),
+                          SmallVocabulary::kTurnBegin, SmallVocabulary::Byte('x')));
+  vocabulary.spec.strips_behind = {10'000};
+  EXPECT_THAT(std::string(Tokenizer::Create(vocabulary.spec).status().message()),
+              testing::HasSubstr("a token that takes whitespace is 10000; allowed: 0 to"));
+}
+
 TEST(ChatTemplateTest, OnlyWhatIsBehindAControlTokenGetsTheSpaceOfSentencePiece) {
   TokenizerSpec spec;
   spec.model = TokenizerModel::kSentencePieceBpe;

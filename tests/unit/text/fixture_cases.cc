@@ -1,5 +1,6 @@
 #include "tests/unit/text/fixture_cases.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <utility>
@@ -13,6 +14,11 @@ namespace kvblend::text {
 std::string FixtureFolder() {
   const char* folder = std::getenv("KVBLEND_TOKENIZER_CASES");
   return (folder != nullptr ? std::string(folder) : KVBLEND_SOURCE_DIR "/tests/fixtures/tokenizers") + "/";
+}
+
+std::string NameOfTest(std::string fixture) {
+  std::replace(fixture.begin(), fixture.end(), '/', '_');
+  return fixture;
 }
 
 std::vector<FixtureCase> ReadCases(const std::string& name) {

@@ -17,6 +17,9 @@ struct FixtureCase {
 /// With a slash at the end.
 std::string FixtureFolder();
 
+/// A fixture's name as a test's: "unigram/plain" -> "unigram_plain".
+std::string NameOfTest(std::string fixture);
+
 /// Fails the test when the file is missing or malformed.
 std::vector<FixtureCase> ReadCases(const std::string& name);
 

@@ -29,7 +29,7 @@ std::string ReadJson(const std::string& name) {
 class TokenizerJsonFixtureTest : public testing::TestWithParam<const char*> {};
 
 TEST_P(TokenizerJsonFixtureTest, GivesTheSameIds) {
-  const std::string name = std::string("hf_") + GetParam();
+  const std::string name = GetParam();
   const auto spec = ReadTokenizerJson(ReadJson(name), name);
   ASSERT_TRUE(spec.ok()) << spec.status();
   const auto tokenizer = Tokenizer::Create(*spec);
@@ -38,9 +38,10 @@ TEST_P(TokenizerJsonFixtureTest, GivesTheSameIds) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, TokenizerJsonFixtureTest,
-                         testing::Values("gpt2", "smollm", "llama3", "qwen2", "gpt_oss", "tekken",
-                                         "deepseek_v3", "llama2", "mistral_v3", "gemma"),
-                         [](const auto& info) { return std::string(info.param); });
+                         testing::Values("hf_gpt2", "hf_smollm", "hf_llama3", "hf_qwen2", "hf_gpt_oss",
+                                         "hf_tekken", "hf_deepseek_v3", "hf_llama2", "hf_mistral_v3",
+                                         "hf_gemma", "unigram/hf_plain", "unigram/hf_words"),
+                         [](const auto& info) { return NameOfTest(info.param); });
 
 TEST(TokenizerJsonTest, KnowsWhatPromptsBeginAndAnswersEndWith) {
   const auto llama = ReadTokenizerJson(ReadJson("hf_llama3"), "llama");
@@ -59,6 +60,16 @@ TEST(TokenizerJsonTest, KnowsWhatPromptsBeginAndAnswersEndWith) {
   EXPECT_TRUE(ends("<|call|>"));
   EXPECT_FALSE(ends("<|end|>"));  // of a message, behind which the answer goes on
   EXPECT_FALSE(ends("<|start|>"));
+}
+
+TEST(TokenizerJsonTest, KnowsWhichControlTokensTakeWhitespace) {
+  nlohmann::json json = nlohmann::json::parse(ReadJson("hf_llama3"));
+  json["added_tokens"][0]["rstrip"] = true;
+  json["added_tokens"][1]["lstrip"] = true;
+  const auto spec = ReadTokenizerJson(json.dump(), "t.json");
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->strips_behind, std::vector<TokenId>{json["added_tokens"][0]["id"].get<TokenId>()});
+  EXPECT_EQ(spec->strips_before, std::vector<TokenId>{json["added_tokens"][1]["id"].get<TokenId>()});
 }
 
 using Spoil = std::function<void(nlohmann::json&)>;
@@ -107,6 +118,24 @@ TEST(TokenizerJsonTest, RefusesWhatItDoesNotDo) {
   ExpectRefusal("hf_mistral_v3", absl::StatusCode::kUnimplemented,
                 {{[](Json& j) { j["pre_tokenizer"]["split"] = true; }, "pre_tokenizer splits at spaces"},
                  {[](Json& j) { j["model"]["ignore_merges"] = true; }, "model.ignore_merges is true"}});
+}
+
+TEST(TokenizerJsonTest, RefusesUnigramModelsThatItDoesNotKnow) {
+  using Json = nlohmann::json;
+  ExpectRefusal("unigram/hf_plain", absl::StatusCode::kUnimplemented,
+                {{[](Json& j) { j["model"]["type"] = "WordPiece"; },
+                  "model is of type WordPiece; implemented: BPE, Unigram"},
+                 {[](Json& j) { j["model"]["unk_id"] = nullptr; }, "model.unk_id is null"},
+                 {[](Json& j) { j["model"]["vocab"][20][0] = "0x11"; }, "some bytes are no tokens"},
+                 {[](Json& j) {
+                    j["pre_tokenizer"] = {{"type", "ByteLevel"}, {"add_prefix_space", false}};
+                  },
+                  "has ByteLevel for a model of characters"}});
+  ExpectRefusal("unigram/hf_plain", absl::StatusCode::kInvalidArgument,
+                {{[](Json& j) { j["model"]["vocab"] = Json::object(); }, "model.vocab is no array"},
+                 {[](Json& j) { j["model"]["vocab"][3] = Json::array({"x"}); }, "is no text with a number"},
+                 {[](Json& j) { j["model"]["vocab"][3] = j["model"]["vocab"][300]; }, "is there twice"},
+                 {[](Json& j) { j["model"]["unk_id"] = 5000; }, "model.unk_id is not in the vocabulary"}});
 }
 
 TEST(TokenizerJsonTest, RefusesWhatIsMalformed) {

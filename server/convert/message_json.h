@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "google/protobuf/message.h"
 
-namespace kvblend::server::cli {
+namespace kvblend::server {
 
 /// Reads protobuf's JSON, where enumerations may also be written "query" instead of "POLICY_QUERY". Missing
 /// fields stay as they are; unknown ones and wrong types are kInvalidArgument naming the field. Ranges are
@@ -15,6 +15,6 @@ namespace kvblend::server::cli {
 absl::Status ParseJson(std::string_view json, google::protobuf::Message& message);
 
 /// On one line, with every field, whether or not it was set; fields of 64 bits are strings.
-std::string ToJson(const google::protobuf::Message& message);
+std::string MessageToJson(const google::protobuf::Message& message);
 
-}  // namespace kvblend::server::cli
+}  // namespace kvblend::server

@@ -1,4 +1,4 @@
-#include "server/cli/message_json.h"
+#include "server/convert/message_json.h"
 
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/descriptor.h"
@@ -6,7 +6,7 @@
 #include "nlohmann/json.hpp"
 #include "server/convert/enums.h"
 
-namespace kvblend::server::cli {
+namespace kvblend::server {
 namespace {
 
 using google::protobuf::Descriptor;
@@ -41,7 +41,7 @@ absl::Status ParseJson(std::string_view json, google::protobuf::Message& message
       absl::StrCat("the request's JSON: ", std::string(status.message().data(), status.message().size())));
 }
 
-std::string ToJson(const google::protobuf::Message& message) {
+std::string MessageToJson(const google::protobuf::Message& message) {
   google::protobuf::util::JsonPrintOptions options;
   options.preserve_proto_field_names = true;
   options.always_print_primitive_fields = true;
@@ -50,4 +50,4 @@ std::string ToJson(const google::protobuf::Message& message) {
   return json;
 }
 
-}  // namespace kvblend::server::cli
+}  // namespace kvblend::server

@@ -1,14 +1,13 @@
-#include "server/cli/message_json.h"
-
 #include <string>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kvblend/v1/inference.pb.h"
 #include "nlohmann/json.hpp"
+#include "server/convert/message_json.h"
 #include "tests/support/message_text.h"
 
-namespace kvblend::server::cli {
+namespace kvblend::server {
 namespace {
 
 using testing::HasSubstr;
@@ -57,13 +56,14 @@ TEST(MessageJsonTest, WritesEveryFieldUnderItsOwnName) {
   v1::ChunkReport report;
   report.set_source(v1::CHUNK_SOURCE_OTHER_ANCHOR);
   report.set_key("k");
-  EXPECT_EQ(nlohmann::json::parse(ToJson(report)), nlohmann::json({{"index", 0},
-                                                                   {"source", "CHUNK_SOURCE_OTHER_ANCHOR"},
-                                                                   {"tier", "TIER_UNSPECIFIED"},
-                                                                   {"num_tokens", 0},
-                                                                   {"recomputed_tokens", 0},
-                                                                   {"key", "k"}}));
+  EXPECT_EQ(nlohmann::json::parse(MessageToJson(report)),
+            nlohmann::json({{"index", 0},
+                            {"source", "CHUNK_SOURCE_OTHER_ANCHOR"},
+                            {"tier", "TIER_UNSPECIFIED"},
+                            {"num_tokens", 0},
+                            {"recomputed_tokens", 0},
+                            {"key", "k"}}));
 }
 
 }  // namespace
-}  // namespace kvblend::server::cli
+}  // namespace kvblend::server

@@ -1,0 +1,52 @@
+// API keys, and the file that lists them: one JSON object per line.
+//
+//   {"tenant": "acme", "key_sha256": "9f86d0...", "namespace": "acme", "requests_per_minute": 600}
+//
+// The file holds hashes only. Keys are 256 random bits, so a plain SHA-256 is as good as a slow hash. Stateless, thread-safe.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace kvblend::server {
+
+using KeyHash = std::array<unsigned char, 32>;
+
+/// Who a key belongs to, and what that one may do. A limit of 0 is none.
+struct Tenant {
+  std::string name = {};
+  std::string chunk_namespace = {};  // of all its chunks
+  bool admin = false;                // may steer what the server learns
+  int64_t requests_per_minute = 0;
+  int64_t computed_tokens_per_minute =
+      0;  // of prompts, what was not reused; of answers, all; of chunks, those computed
+  int64_t concurrent_requests = 0;
+
+  bool operator==(const Tenant&) const = default;
+};
+
+struct KeyEntry {
+  KeyHash hash;
+  Tenant tenant;
+};
+
+/// SHA-256.
+KeyHash HashKey(std::string_view key);
+
+/// Reads a whole file. Lines that are empty or begin with '#' are skipped. kInvalidArgument naming the line: fields that are
+/// unknown or of the wrong type, a key twice, a tenant with two settings, a namespace of two tenants, no key at all.
+absl::StatusOr<std::vector<KeyEntry>> ParseKeyFile(std::string_view text);
+
+/// A new key, from the system's random numbers, and the line for the file. kInvalidArgument for names that are too long.
+struct NewKey {
+  std::string key;
+  std::string line;
+};
+absl::StatusOr<NewKey> MakeKey(const Tenant& tenant);
+
+}  // namespace kvblend::server

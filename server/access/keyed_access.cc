@@ -1,0 +1,112 @@
+#include "server/access/keyed_access.h"
+
+#include <openssl/crypto.h>
+#include <sys/stat.h>
+
+#include <fstream>
+#include <iterator>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/status_macros.h"
+#include "server/access/tenant_calls.h"
+#include "spdlog/spdlog.h"
+
+namespace kvblend::server {
+namespace {
+
+constexpr absl::Duration kLookEvery = absl::Milliseconds(250);
+constexpr std::streamsize kMaxFileBytes = 16 << 20;
+constexpr char kScheme[] = "bearer ";
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<KeyedAccess>> KeyedAccess::Open(const std::string& path, Calls* calls) {
+  std::unique_ptr<KeyedAccess> access(new KeyedAccess(path, calls));
+  access->loaded_ = access->Look();
+  KVBLEND_RETURN_IF_ERROR(access->Load());
+  access->watcher_ = std::thread([raw = access.get()] { raw->Watch(); });
+  return access;
+}
+
+KeyedAccess::~KeyedAccess() {
+  if (!watcher_.joinable()) return;
+  stop_.Notify();
+  watcher_.join();
+}
+
+KeyedAccess::FileState KeyedAccess::Look() const {
+  struct stat found;
+  if (stat(path_.c_str(), &found) != 0) return {};
+  return {.changed_nanoseconds = int64_t{found.st_mtim.tv_sec} * 1'000'000'000 + found.st_mtim.tv_nsec,
+          .size = found.st_size,
+          .inode = found.st_ino};
+}
+
+absl::Status KeyedAccess::Load() {
+  std::ifstream file(path_, std::ios::binary | std::ios::ate);
+  if (!file || file.tellg() > kMaxFileBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--api-keys ", path_, " can't be read; allowed: a file of at most ", kMaxFileBytes, " bytes"));
+  }
+  file.seekg(0);
+  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  auto keys = ParseKeyFile(text);
+  if (!keys.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--api-keys ", path_, ": ", keys.status().message()));
+  }
+  absl::MutexLock lock(&mutex_);
+  keys_ = *std::move(keys);
+  for (const KeyEntry& entry : keys_) {
+    std::shared_ptr<Quota>& quota = quotas_[entry.tenant.name];
+    if (quota == nullptr) {
+      quota = std::make_shared<Quota>(entry.tenant);
+    } else {
+      quota->SetLimits(entry.tenant);
+    }
+  }
+  return absl::OkStatus();
+}
+
+void KeyedAccess::Watch() {
+  while (!stop_.WaitForNotificationWithTimeout(kLookEvery)) {
+    const FileState now = Look();
+    if (now == loaded_) continue;
+    loaded_ = now;
+    const absl::Status status = Load();
+    if (status.ok()) {
+      spdlog::info("read the keys of {} again", path_);
+    } else {
+      spdlog::error("the keys stay as they were: {}", std::string(status.message()));
+    }
+  }
+}
+
+absl::StatusOr<std::shared_ptr<Calls>> KeyedAccess::Admit(std::string_view authorization) {
+  const absl::string_view header(authorization.data(), authorization.size());
+  if (!absl::StartsWithIgnoreCase(header, kScheme)) {
+    return absl::UnauthenticatedError("the call has no API key; allowed: 'authorization: Bearer KEY'");
+  }
+  const absl::string_view key = absl::StripAsciiWhitespace(header.substr(sizeof(kScheme) - 1));
+  const KeyHash hash = HashKey({key.data(), key.size()});
+  Tenant tenant;
+  std::shared_ptr<Quota> quota;
+  {
+    absl::MutexLock lock(&mutex_);
+    // All are compared, each in constant time, so that time tells nothing of them.
+    const KeyEntry* found = nullptr;
+    for (const KeyEntry& entry : keys_) {
+      if (CRYPTO_memcmp(entry.hash.data(), hash.data(), hash.size()) == 0) found = &entry;
+    }
+    if (found == nullptr) return absl::UnauthenticatedError("the API key is not known here");
+    tenant = found->tenant;
+    quota = quotas_[tenant.name];
+  }
+  KVBLEND_RETURN_IF_ERROR(quota->TakeRequest(absl::Now()));
+  return MakeTenantCalls(&calls_, tenant, std::move(quota));
+}
+
+}  // namespace kvblend::server

@@ -1,0 +1,66 @@
+#include "server/access/quota.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace kvblend::server {
+namespace {
+
+absl::Status Exhausted(const Tenant& tenant, const char* what, int64_t limit) {
+  return absl::ResourceExhaustedError(
+      absl::StrCat("tenant '", tenant.name, "' has reached its limit of ", limit, " ", what));
+}
+
+}  // namespace
+
+void Quota::SetLimits(const Tenant& tenant) {
+  absl::MutexLock lock(&mutex_);
+  tenant_ = tenant;
+}
+
+void Quota::Bucket::Refill(int64_t per_minute, absl::Time now) {
+  if (as_of != absl::InfinitePast() && now > as_of) {
+    const double minutes = absl::ToDoubleSeconds(now - as_of) / 60;
+    used = std::max(0.0, used - minutes * static_cast<double>(per_minute));
+  }
+  as_of = std::max(as_of, now);
+}
+
+absl::Status Quota::TakeRequest(absl::Time now) {
+  absl::MutexLock lock(&mutex_);
+  requests_.Refill(tenant_.requests_per_minute, now);
+  tokens_.Refill(tenant_.computed_tokens_per_minute, now);
+  const auto reached = [](const Bucket& bucket, int64_t limit, double more) {
+    return limit > 0 && bucket.used + more > static_cast<double>(limit);
+  };
+  if (reached(requests_, tenant_.requests_per_minute, 1)) {
+    return Exhausted(tenant_, "requests per minute", tenant_.requests_per_minute);
+  }
+  if (reached(tokens_, tenant_.computed_tokens_per_minute, 0)) {
+    return Exhausted(tenant_, "computed tokens per minute", tenant_.computed_tokens_per_minute);
+  }
+  if (tenant_.requests_per_minute > 0) requests_.used += 1;
+  return absl::OkStatus();
+}
+
+absl::Status Quota::BeginComputing() {
+  absl::MutexLock lock(&mutex_);
+  if (tenant_.concurrent_requests > 0 && computing_ >= tenant_.concurrent_requests) {
+    return Exhausted(tenant_, "requests at once", tenant_.concurrent_requests);
+  }
+  ++computing_;
+  return absl::OkStatus();
+}
+
+void Quota::EndComputing() {
+  absl::MutexLock lock(&mutex_);
+  --computing_;
+}
+
+void Quota::AddComputedTokens(int64_t tokens) {
+  absl::MutexLock lock(&mutex_);
+  if (tenant_.computed_tokens_per_minute > 0) tokens_.used += static_cast<double>(tokens);
+}
+
+}  // namespace kvblend::server

@@ -1,0 +1,134 @@
+#include "server/access/tenant_calls.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace kvblend::server {
+namespace {
+
+int64_t ComputedTokens(const v1::PromptReport& report) {
+  return int64_t{report.recomputed_tokens()} + report.computed_tokens();
+}
+int64_t ComputedTokens(const v1::GenerateEvent& event) {
+  return (event.has_prompt() ? ComputedTokens(event.prompt()) : 0) + event.text().token_ids_size();
+}
+int64_t ComputedTokens(const v1::ScoreEvent& event) {
+  return event.has_prompt() ? ComputedTokens(event.prompt()) : 1;
+}
+int64_t ComputedTokens(const v1::PutChunkProgress& progress) {
+  return progress.already_present() ? 0 : progress.num_tokens();
+}
+
+/// Counts what passes.
+template <typename Event>
+class CountingSink : public EventSink<Event> {
+ public:
+  CountingSink(std::shared_ptr<Quota> quota, std::shared_ptr<EventSink<Event>> sink)
+      : quota_(std::move(quota)), sink_(std::move(sink)) {}
+
+  void OnEvent(const Event& event) override {
+    quota_->AddComputedTokens(ComputedTokens(event));
+    sink_->OnEvent(event);
+  }
+  void OnDone(const absl::Status& status) override {
+    quota_->EndComputing();
+    sink_->OnDone(status);
+  }
+
+ private:
+  const std::shared_ptr<Quota> quota_;
+  const std::shared_ptr<EventSink<Event>> sink_;
+};
+
+class TenantCalls : public Calls {
+ public:
+  TenantCalls(Calls* calls, const Tenant& tenant, std::shared_ptr<Quota> quota)
+      : calls_(*calls), tenant_(tenant), quota_(std::move(quota)) {}
+
+  Started Generate(v1::GenerateRequest request, const CallerContext& caller,
+                   std::shared_ptr<EventSink<v1::GenerateEvent>> sink) override {
+    return Compute(&Calls::Generate, std::move(request), caller, std::move(sink));
+  }
+  Started Score(v1::ScoreRequest request, const CallerContext& caller,
+                std::shared_ptr<EventSink<v1::ScoreEvent>> sink) override {
+    return Compute(&Calls::Score, std::move(request), caller, std::move(sink));
+  }
+  Started Put(v1::PutChunksRequest request, const CallerContext& caller,
+              std::shared_ptr<EventSink<v1::PutChunkProgress>> sink) override {
+    return Compute(&Calls::Put, std::move(request), caller, std::move(sink));
+  }
+
+  absl::StatusOr<v1::SplitDocumentResponse> Split(v1::SplitDocumentRequest request) override {
+    return Ask(&Calls::Split, std::move(request));
+  }
+  absl::StatusOr<v1::PrefetchChunksResponse> Prefetch(v1::PrefetchChunksRequest request) override {
+    return Ask(&Calls::Prefetch, std::move(request));
+  }
+  absl::StatusOr<v1::StatChunksResponse> Stat(v1::StatChunksRequest request) override {
+    return Ask(&Calls::Stat, std::move(request));
+  }
+  absl::StatusOr<v1::ListChunksResponse> List(v1::ListChunksRequest request) override {
+    return Ask(&Calls::List, std::move(request));
+  }
+  absl::StatusOr<v1::DeleteChunksResponse> Delete(v1::DeleteChunksRequest request) override {
+    return Ask(&Calls::Delete, std::move(request));
+  }
+  absl::StatusOr<v1::PinChunksResponse> Pin(v1::PinChunksRequest request) override {
+    return Ask(&Calls::Pin, std::move(request));
+  }
+  absl::StatusOr<v1::GetInfoResponse> GetInfo(v1::GetInfoRequest request) override {
+    return calls_.GetInfo(std::move(request));
+  }
+  absl::StatusOr<v1::CorrectionInfo> UpdateCorrection(v1::UpdateCorrectionRequest request) override {
+    if (!tenant_.admin) {
+      return absl::PermissionDeniedError(
+          absl::StrCat("tenant '", tenant_.name, "' may not steer what the server learns; allowed: admins"));
+    }
+    return calls_.UpdateCorrection(std::move(request));
+  }
+  absl::Status CheckHealth() override { return calls_.CheckHealth(); }
+
+ private:
+  template <typename Request>
+  absl::Status TakeNamespace(Request& request) const {
+    if (!request.namespace_().empty() && request.namespace_() != tenant_.chunk_namespace) {
+      return absl::PermissionDeniedError(absl::StrCat("namespace is '", request.namespace_(), "'; allowed: '",
+                                                      tenant_.chunk_namespace,
+                                                      "', the one of the key, or none"));
+    }
+    request.set_namespace_(tenant_.chunk_namespace);
+    return absl::OkStatus();
+  }
+
+  template <typename Request, typename Response>
+  absl::StatusOr<Response> Ask(absl::StatusOr<Response> (Calls::*call)(Request), Request request) {
+    KVBLEND_RETURN_IF_ERROR(TakeNamespace(request));
+    return (calls_.*call)(std::move(request));
+  }
+
+  template <typename Request, typename Event>
+  Started Compute(Started (Calls::*call)(Request, const CallerContext&, std::shared_ptr<EventSink<Event>>),
+                  Request request, CallerContext caller, std::shared_ptr<EventSink<Event>> sink) {
+    KVBLEND_RETURN_IF_ERROR(TakeNamespace(request));
+    caller.client = tenant_.name;
+    KVBLEND_RETURN_IF_ERROR(quota_->BeginComputing());
+    auto counting = std::make_shared<CountingSink<Event>>(quota_, std::move(sink));
+    Started started = (calls_.*call)(std::move(request), caller, std::move(counting));
+    if (!started.ok()) quota_->EndComputing();  // the sink is never called
+    return started;
+  }
+
+  Calls& calls_;
+  const Tenant tenant_;
+  const std::shared_ptr<Quota> quota_;
+};
+
+}  // namespace
+
+std::shared_ptr<Calls> MakeTenantCalls(Calls* calls, const Tenant& tenant, std::shared_ptr<Quota> quota) {
+  return std::make_shared<TenantCalls>(calls, tenant, std::move(quota));
+}
+
+}  // namespace kvblend::server

@@ -1,0 +1,78 @@
+#include "server/api/answers.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/status_macros.h"
+#include "server/openai/error.h"
+
+namespace kvblend::server {
+namespace {
+
+// Long enough for a request or two to finish, short enough for an interactive client.
+constexpr int kRetryAfterSeconds = 1;
+constexpr size_t kFingerprintDigits = 12;
+
+HttpResponse FromError(const openai::Error& error) {
+  HttpResponse response;
+  response.status = error.http_status;
+  response.content_type = "application/json";
+  response.body = openai::ToJson(error);
+  if (error.http_status == 429 || error.http_status == 503) {
+    response.headers = {{"Retry-After", absl::StrCat(kRetryAfterSeconds)},
+                        {"retry-after-ms", absl::StrCat(kRetryAfterSeconds * 1000)}};
+  }
+  if (error.http_status == 401) response.headers = {{"WWW-Authenticate", "Bearer"}};
+  return response;
+}
+
+}  // namespace
+
+HttpResponse JsonResponse(std::string body) {
+  HttpResponse response;
+  response.content_type = "application/json";
+  response.body = std::move(body);
+  return response;
+}
+
+HttpResponse ErrorResponse(const absl::Status& status) { return FromError(openai::ErrorOf(status)); }
+
+HttpResponse ApiErrorPage(int status, const std::string& message) {
+  return FromError(openai::ErrorOf(status, message));
+}
+
+absl::StatusOr<std::shared_ptr<Calls>> ApiState::Admit(const HttpRequest& request) const {
+  if (context.access == nullptr)
+    return std::shared_ptr<Calls>(std::shared_ptr<void>(), context.calls);  // not owned
+  const std::string* authorization = request.FindHeader("authorization");
+  return context.access->Admit(authorization == nullptr ? "" : *authorization);
+}
+
+absl::StatusOr<ModelCard::Card> ModelCard::Get() {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!card_.id.empty()) {
+      KVBLEND_RETURN_IF_ERROR(context_.calls->CheckHealth());
+      return card_;
+    }
+  }
+  KVBLEND_ASSIGN_OR_RETURN(const v1::GetInfoResponse info, context_.calls->GetInfo(v1::GetInfoRequest()));
+  Card card;
+  card.id = context_.model_id.empty() ? info.model().name() : context_.model_id;
+  if (card.id.empty()) card.id = "model";
+  card.fingerprint = absl::StrCat("fp_", info.model().fingerprint().substr(0, kFingerprintDigits));
+  card.created = absl::ToUnixSeconds(absl::Now()) - static_cast<int64_t>(info.uptime_seconds());
+  card.max_context_tokens = info.limits().max_context_tokens();
+  absl::MutexLock lock(&mutex_);
+  if (card_.id.empty()) card_ = card;
+  return card_;
+}
+
+absl::StatusOr<ModelCard::Card> ModelCard::Find(const std::string& id) {
+  KVBLEND_ASSIGN_OR_RETURN(Card card, Get());
+  if (!id.empty() && id != card.id) return openai::ModelNotFound(id, card.id);
+  return card;
+}
+
+}  // namespace kvblend::server

@@ -1,0 +1,21 @@
+#include "server/api/routes.h"
+
+#include <memory>
+
+#include "server/api/answers.h"
+#include "server/api/openapi.h"
+
+namespace kvblend::server {
+
+Router ApiRoutes(const ApiContext& context) {
+  const auto state = std::make_shared<ApiState>(context);
+  Router router;
+  AddGenerationRoutes(state, &router);
+  AddChunkRoutes(state, &router);
+  router.Add("GET", "/openapi.json", [](const HttpRequest&, const std::shared_ptr<HttpResponder>& responder) {
+    responder->Send(JsonResponse(OpenApiDocument()));
+  });
+  return router;
+}
+
+}  // namespace kvblend::server

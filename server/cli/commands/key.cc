@@ -1,0 +1,65 @@
+// kvblend key: keys of the API, made without a server.
+#include <CLI/CLI.hpp>
+#include <limits>
+#include <string>
+
+#include "base/status_macros.h"
+#include "server/access/key_file.h"
+#include "server/cli/command.h"
+
+namespace kvblend::server::cli {
+namespace {
+
+constexpr char kKeyNewExamples[] =
+    R"(Prints the key, which is stored nowhere, and the line for the file of kvblend-server's --api-keys, which holds
+its hash. The server reads that file again when it changes.
+
+Examples:
+  kvblend key new --tenant acme
+  kvblend key new --tenant acme --requests-per-minute 600 --concurrent-requests 8
+)";
+
+struct KeyNewFlags {
+  Tenant tenant;
+};
+
+absl::Status MakeNewKey(const KeyNewFlags& flags, CommandContext& context) {
+  Tenant tenant = flags.tenant;
+  if (tenant.chunk_namespace.empty()) tenant.chunk_namespace = tenant.name;
+  KVBLEND_ASSIGN_OR_RETURN(const NewKey made, MakeKey(tenant));
+  context.terminal.PrintLine(made.key);
+  context.terminal.PrintLine(made.line);
+  return absl::OkStatus();
+}
+
+void AddLimit(CLI::App& command, const char* name, int64_t& limit, const char* help) {
+  command.add_option(name, limit, help)
+      ->capture_default_str()
+      ->check(CLI::Range(int64_t{0}, std::numeric_limits<int64_t>::max()).description(""))
+      ->type_name("N");
+}
+
+}  // namespace
+
+void AddKeyCommand(CLI::App& root, CommandContext& context) {
+  CLI::App* key = root.add_subcommand("key", "Keys of the API");
+  key->require_subcommand(1);
+  const auto [command, flags] = AddCommand<KeyNewFlags>(
+      *key, context, "new", "Make a key: prints it, and its line for the file of keys", kKeyNewExamples,
+      MakeNewKey);
+  command.add_option("--tenant", flags.tenant.name, "Whose it is; keys of one tenant share its limits")
+      ->required()
+      ->type_name("NAME");
+  command
+      .add_option("--namespace", flags.tenant.chunk_namespace,
+                  "Namespace of all its chunks; else the tenant's name")
+      ->type_name("NAME");
+  command.add_flag("--admin", flags.tenant.admin, "It may steer what the server learns (kvblend correction)");
+  AddLimit(command, "--requests-per-minute", flags.tenant.requests_per_minute, "Calls; 0: no limit");
+  AddLimit(command, "--computed-tokens-per-minute", flags.tenant.computed_tokens_per_minute,
+           "Tokens that are computed, not reused; 0: no limit");
+  AddLimit(command, "--concurrent-requests", flags.tenant.concurrent_requests,
+           "Calls that compute, at once; 0: no limit");
+}
+
+}  // namespace kvblend::server::cli

@@ -1,0 +1,103 @@
+#include "server/http/answer.h"
+
+#include <utility>
+
+namespace kvblend::server {
+
+Answer::~Answer() {
+  bool begun = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (state_ == State::kEnded) return;
+    begun = state_ == State::kBegun;
+  }
+  if (begun) {
+    Abort();
+  } else {
+    Send(connection_->core().error_page(500, "the server gave no answer"));
+  }
+}
+
+void Answer::Send(HttpResponse response) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (state_ != State::kNew) return;
+  }
+  const bool close = connection_->closes_after_answer();
+  std::string bytes = ResponseHead(response, BodyFraming::kLength, close);
+  if (!connection_->head_only()) bytes += response.body;
+  EndWith(std::move(bytes), Connection::End::kAnswer, close);
+}
+
+void Answer::Begin(HttpResponse head) {
+  const std::string body = std::move(head.body);
+  bool close = connection_->closes_after_answer();
+  {
+    absl::MutexLock lock(&mutex_);
+    if (state_ != State::kNew) return;
+    state_ = State::kBegun;
+    framing_ = connection_->is_http_1_0() ? BodyFraming::kToClose : BodyFraming::kChunked;
+    close = close || framing_ == BodyFraming::kToClose;
+    connection_->Push(ResponseHead(head, framing_, close), Connection::End::kNone, close);
+  }
+  Write(body);
+}
+
+void Answer::Write(std::string piece) {
+  absl::MutexLock lock(&mutex_);
+  if (state_ != State::kBegun || connection_->head_only()) return;
+  if (framing_ == BodyFraming::kChunked) piece = Chunk(piece);
+  if (!piece.empty()) connection_->Push(std::move(piece), Connection::End::kNone, false);
+}
+
+void Answer::Finish() {
+  std::string last;
+  bool close = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (state_ != State::kBegun) return;
+    close = framing_ == BodyFraming::kToClose || connection_->closes_after_answer();
+    if (framing_ == BodyFraming::kChunked && !connection_->head_only()) last = kLastChunk;
+  }
+  EndWith(std::move(last), Connection::End::kAnswer, close);
+}
+
+void Answer::Abort() { EndWith("", Connection::End::kAbort, true); }
+
+void Answer::EndWith(std::string bytes, Connection::End end, bool close_after) {
+  std::function<void()> dropped;  // outside of the lock: it may own what owns this object
+  {
+    absl::MutexLock lock(&mutex_);
+    if (state_ == State::kEnded) return;
+    state_ = State::kEnded;
+    dropped = std::move(on_gone_);
+    on_gone_ = nullptr;
+  }
+  connection_->Push(std::move(bytes), end, close_after);
+}
+
+void Answer::OnGone(std::function<void()> callback) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (state_ == State::kEnded) return;
+    if (!gone_) {
+      on_gone_ = std::move(callback);
+      return;
+    }
+  }
+  callback();
+}
+
+void Answer::Gone() {
+  std::function<void()> callback;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (gone_) return;
+    gone_ = true;
+    callback = std::move(on_gone_);
+    on_gone_ = nullptr;
+  }
+  if (callback) callback();
+}
+
+}  // namespace kvblend::server

@@ -1,0 +1,43 @@
+// The responder of one request on one connection. For this room's sources only.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "server/http/connection.h"
+#include "server/http/responder.h"
+
+namespace kvblend::server {
+
+/// Thread-safe.
+class Answer : public HttpResponder {
+ public:
+  explicit Answer(std::shared_ptr<Connection> connection) : connection_(std::move(connection)) {}
+  ~Answer() override;
+
+  void Send(HttpResponse response) override;
+  void Begin(HttpResponse head) override;
+  void Write(std::string piece) override;
+  void Finish() override;
+  void Abort() override;
+  void OnGone(std::function<void()> callback) override;
+
+  /// The client has gone, says the connection.
+  void Gone();
+
+ private:
+  enum class State : uint8_t { kNew, kBegun, kEnded };
+  void EndWith(std::string bytes, Connection::End end, bool close_after);
+
+  const std::shared_ptr<Connection> connection_;
+  absl::Mutex mutex_;
+  State state_ ABSL_GUARDED_BY(mutex_) = State::kNew;
+  BodyFraming framing_ ABSL_GUARDED_BY(mutex_) = BodyFraming::kLength;
+  bool gone_ ABSL_GUARDED_BY(mutex_) = false;
+  std::function<void()> on_gone_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace kvblend::server

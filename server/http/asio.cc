@@ -1,0 +1,3 @@
+#include "server/http/asio.h"
+
+#include <boost/asio/impl/src.hpp>

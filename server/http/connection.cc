@@ -1,0 +1,226 @@
+#include "server/http/connection.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "server/http/answer.h"
+
+namespace kvblend::server {
+namespace {
+
+constexpr size_t kReadBytes = 16 << 10;  // at once, of bodies
+constexpr size_t kIdleReadBytes =
+    2 << 10;  // of connections that may stay idle: this is what each of them costs
+constexpr absl::Duration kLingerTimeout =
+    absl::Seconds(2);  // for a client to read the refusal of what it still sends
+
+}  // namespace
+
+void Connection::Read() {
+  if (reading_ || state_ == State::kClosed) return;
+  // More than that of requests behind the one in work waits in the socket.
+  if (state_ == State::kAnswering && input_.size() >= kReadBytes) return;
+  reading_ = true;
+  read_into_.resize(state_ == State::kIdle || state_ == State::kAnswering ? kIdleReadBytes : kReadBytes);
+  socket_.async_read_some(asio::buffer(read_into_),
+                          [self = shared_from_this()](const AsioError& error, size_t bytes) {
+                            self->reading_ = false;
+                            if (self->state_ == State::kClosed) return;
+                            if (error) {
+                              // The end of a client that is not done: whoever closes its half no longer waits.
+                              self->CloseNow();
+                              return;
+                            }
+                            if (self->state_ == State::kLingering) {
+                              self->Read();  // and drop it
+                              return;
+                            }
+                            self->input_.append(self->read_into_, 0, bytes);
+                            self->Process();
+                          });
+}
+
+void Connection::Process() {
+  while (!input_.empty() && (state_ == State::kIdle || state_ == State::kReceiving)) {
+    if (state_ == State::kIdle) {
+      // Empty lines between requests are allowed (RFC 9112, 2.2).
+      const size_t begin = input_.find_first_not_of("\r\n");
+      input_.erase(0, std::min(begin, input_.size()));
+      if (input_.empty()) break;
+      state_ = State::kReceiving;
+      parser_ =
+          std::make_unique<RequestParser>(ParserLimits{.max_header_bytes = core_->options.max_header_bytes,
+                                                       .max_body_bytes = core_->options.max_body_bytes});
+      SetReadTimer(core_->options.request_timeout);
+    }
+    const bool had_head = parser_->header_done();
+    RequestParser::Problem problem;
+    const size_t consumed = parser_->Parse(input_, &problem);
+    input_.erase(0, consumed);
+    CountBody();
+    if (problem.status != 0) return Refuse(problem.status, problem.message);
+    if (!had_head && parser_->header_done()) {
+      OnHead();
+      if (state_ != State::kReceiving) break;
+    }
+    if (core_->pending_body_bytes > core_->options.max_pending_body_bytes) {
+      return Refuse(503, "the server receives too many large requests at once; try again later");
+    }
+    if (parser_->done()) {
+      Dispatch();
+      break;
+    }
+    if (consumed == 0 && had_head == parser_->header_done()) {
+      // The parser wants more in one piece: a line of the headers, or one before a chunk of the body.
+      if (static_cast<int64_t>(input_.size()) > core_->options.max_header_bytes) {
+        return Refuse(
+            parser_->header_done() ? 400 : 431,
+            absl::StrCat("a line of the request is longer than ", core_->options.max_header_bytes, " bytes"));
+      }
+      break;
+    }
+  }
+  Read();
+}
+
+void Connection::CountBody() {
+  const int64_t bytes = parser_ == nullptr ? 0 : static_cast<int64_t>(parser_->body_bytes());
+  core_->pending_body_bytes += bytes - counted_body_bytes_;
+  counted_body_bytes_ = bytes;
+}
+
+void Connection::OnHead() {
+  HttpRequest& request = parser_->request();
+  head_only_ = request.method == "HEAD";
+  if (head_only_) request.method = "GET";
+  http_1_0_ = parser_->is_http_1_0();
+  keep_alive_ = parser_->keep_alive();
+  const auto num_hosts = std::count_if(request.headers.begin(), request.headers.end(),
+                                       [](const auto& header) { return header.first == "host"; });
+  if (num_hosts > 1 || (num_hosts == 0 && !http_1_0_)) {
+    return Refuse(400, absl::StrCat("the request has ", num_hosts, " Host headers; allowed: one"));
+  }
+  std::string_view target = parser_->target();
+  if (absl::StartsWithIgnoreCase(parser_->target(), "http://")) {  // as proxies write it
+    const size_t path = target.find('/', 7);
+    target = path == std::string_view::npos ? "/" : target.substr(path);
+  }
+  const size_t query = target.find('?');
+  if (query != std::string_view::npos) request.query = std::string(target.substr(query + 1));
+  if (target.empty() || target.front() != '/' || !PercentDecode(target.substr(0, query), &request.path)) {
+    return Refuse(400, "the request's target is no path");
+  }
+  const Router::Route route = core_->router.Find(request.method, request.path);
+  if (route.handler == nullptr) {
+    if (route.allowed_methods.empty()) {
+      return Refuse(404, absl::StrCat("there is no ", request.method, " ", request.path));
+    }
+    const std::string allowed = absl::StrJoin(route.allowed_methods, ", ");
+    HttpResponse response = core_->error_page(
+        405, absl::StrCat(request.method, " ", request.path, " is not possible; allowed: ", allowed));
+    response.headers.emplace_back("Allow", allowed);
+    return Refuse(405, "", &response);
+  }
+  const std::string* expect = request.FindHeader("expect");
+  if (expect != nullptr && !absl::EqualsIgnoreCase(*expect, "100-continue")) {
+    return Refuse(417, "Expect is neither absent nor 100-continue");
+  }
+  if (request.method == "POST") {
+    if (!parser_->tells_body_length())
+      return Refuse(411, "a POST needs a body, with Content-Length or in chunks");
+    const std::string* type = request.FindHeader("content-type");
+    const std::string given = type == nullptr ? "absent" : absl::StrCat("'", *type, "'");
+    if (type == nullptr ||
+        !absl::EqualsIgnoreCase(type->substr(0, type->find_first_of("; ")), "application/json")) {
+      return Refuse(415, absl::StrCat("Content-Type is ", given, "; allowed: application/json"));
+    }
+    const std::string* encoding = request.FindHeader("content-encoding");
+    if (encoding != nullptr && !absl::EqualsIgnoreCase(*encoding, "identity")) {
+      return Refuse(415, absl::StrCat("Content-Encoding is '", *encoding, "'; allowed: none"));
+    }
+  } else if (parser_->has_body()) {
+    return Refuse(413, absl::StrCat(request.method, " has a body; allowed: none"));
+  }
+  request.path_values = route.path_values;
+  handler_ = route.handler;
+  if (expect != nullptr && !http_1_0_ && parser_->has_body()) {
+    Queue("HTTP/1.1 100 Continue\r\n\r\n", End::kNone, false);
+  }
+}
+
+void Connection::Dispatch() {
+  read_timer_.cancel();
+  state_ = State::kAnswering;
+  HttpRequest request = std::move(parser_->request());
+  parser_ = nullptr;
+  CountBody();
+  request.peer = peer_;
+  request.peer_host = peer_host_;
+  const auto answer = std::make_shared<Answer>(shared_from_this());
+  answer_ = answer;
+  // The router, whose handler it is, lives as long as the connection, which the answer holds.
+  asio::post(core_->handlers, [handler = handler_, request = std::move(request), answer]() mutable {
+    (*handler)(std::move(request), std::move(answer));
+  });
+  Read();  // notices when the client goes
+}
+
+void Connection::Refuse(int status, const std::string& message, HttpResponse* given) {
+  state_ = State::kAnswering;
+  refused_ = true;
+  read_timer_.cancel();
+  HttpResponse response = given != nullptr ? std::move(*given) : core_->error_page(status, message);
+  parser_ = nullptr;
+  CountBody();
+  input_.clear();
+  keep_alive_ = false;
+  std::string bytes = ResponseHead(response, BodyFraming::kLength, /*close=*/true);
+  if (!head_only_) bytes += response.body;
+  Queue(std::move(bytes), End::kAnswer, /*close_after=*/true);
+}
+
+void Connection::OnReadTimeout() {
+  switch (state_) {
+    case State::kIdle:
+    case State::kLingering:
+      return CloseNow();
+    case State::kReceiving:
+      return Refuse(408, absl::StrCat("the request did not arrive within ",
+                                      absl::FormatDuration(core_->options.request_timeout)));
+    case State::kAnswering:
+    case State::kClosed:
+      return;
+  }
+}
+
+void Connection::SetReadTimer(absl::Duration timeout) {
+  read_timer_.expires_after(absl::ToChronoMilliseconds(timeout));
+  read_timer_.async_wait([self = shared_from_this()](const AsioError& error) {
+    // Set anew since: the timer had expired already when it was.
+    if (error || self->read_timer_.expiry() > std::chrono::steady_clock::now()) return;
+    self->OnReadTimeout();
+  });
+}
+
+void Connection::Linger() {
+  state_ = State::kLingering;
+  AsioError ignored;
+  socket_.shutdown(tcp::socket::shutdown_send, ignored);
+  SetReadTimer(kLingerTimeout);
+  Read();
+}
+
+void Connection::AfterAnswer() {
+  answer_.reset();
+  state_ = State::kIdle;
+  head_only_ = false;
+  if (core_->draining) return CloseNow();
+  SetReadTimer(core_->options.idle_timeout);
+  Process();
+}
+
+}  // namespace kvblend::server

@@ -1,0 +1,110 @@
+// One connection: reads requests, has them handled one by one, writes the answers. For this room's sources only.
+//
+//   kIdle -> kReceiving -> kAnswering -> kIdle ..          kAnswering -> kLingering -> kClosed
+//
+// All members are touched on the connection's strand only, unless they say otherwise. It lives as long as an operation of
+// the socket or an answer holds it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+
+#include "absl/time/time.h"
+#include "server/http/asio.h"
+#include "server/http/request_parser.h"
+#include "server/http/server_core.h"
+
+namespace kvblend::server {
+
+class Answer;
+
+class Connection : public std::enable_shared_from_this<Connection> {
+ public:
+  /// `socket` has a strand as its executor.
+  Connection(std::shared_ptr<ServerCore> core, tcp::socket socket);
+  ~Connection();
+
+  // --- from any thread
+
+  void Start();
+  /// Closes at once if no answer is awaited.
+  void Drain();
+  void Close();
+
+  // --- for Answer, from any thread
+
+  enum class End : uint8_t {
+    kNone,    // more comes
+    kAnswer,  // the answer is whole
+    kAbort,   // it never will be
+  };
+  /// Queues bytes of the answer in work. False when the client has gone.
+  bool Push(std::string bytes, End end, bool close_after);
+  bool is_http_1_0() const { return http_1_0_; }
+  bool head_only() const { return head_only_; }
+  /// The connection ends with this answer: by the client's wish, or because the server drains.
+  bool closes_after_answer() const { return !keep_alive_ || core_->draining; }
+  const ServerCore& core() const { return *core_; }
+
+ private:
+  enum class State : uint8_t { kIdle, kReceiving, kAnswering, kLingering, kClosed };
+
+  void Read();
+  void Process();
+  void OnHead();
+  void Dispatch();
+  /// Answers without a handler, and closes: what else the client sent may not be another request.
+  void Refuse(int status, const std::string& message, HttpResponse* given = nullptr);
+  void CountBody();
+
+  void Queue(std::string bytes, End end, bool close_after);
+  void Write();
+  void OnWritten(size_t bytes);
+  void AfterAnswer();
+  void Linger();
+
+  void SetReadTimer(absl::Duration timeout);
+  void SetWriteTimer();
+  void OnReadTimeout();
+  void CloseNow();
+
+  struct Piece {
+    std::string bytes;
+    absl::Time queued;
+    End end = End::kNone;
+    bool close_after = false;
+  };
+
+  const std::shared_ptr<ServerCore> core_;
+  tcp::socket socket_;
+  asio::steady_timer read_timer_;
+  asio::steady_timer write_timer_;
+  std::string peer_;
+  std::string peer_host_;
+
+  State state_ = State::kIdle;
+  std::string input_;      // received, not parsed
+  std::string read_into_;  // what the read under way fills
+  bool reading_ = false;
+  std::unique_ptr<RequestParser> parser_;
+  const HttpHandler* handler_ = nullptr;  // of the request being received
+  bool refused_ = false;                  // the client may still be sending a request that nobody reads
+  int64_t counted_body_bytes_ = 0;        // of core_->pending_body_bytes
+
+  // Set before an answer is made, and constant until its end.
+  bool http_1_0_ = false;
+  bool head_only_ = false;
+  bool keep_alive_ = true;
+  std::weak_ptr<Answer> answer_;
+
+  std::deque<Piece> unsent_;
+  size_t front_sent_ = 0;  // bytes of the front piece
+  bool writing_ = false;
+  std::atomic<int64_t> unsent_bytes_{0};  // any thread
+  std::atomic<bool> gone_{false};         // any thread
+};
+
+}  // namespace kvblend::server

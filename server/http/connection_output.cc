@@ -1,0 +1,164 @@
+// Connection's other half: its beginning and end, and what it writes.
+#include <algorithm>
+#include <chrono>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "server/http/answer.h"
+#include "server/http/connection.h"
+
+namespace kvblend::server {
+namespace {
+
+// Left to itself the system keeps megabytes for each client that does not read. Enough for some MB/s around the world.
+constexpr int kSendBufferBytes = 128 << 10;
+
+}  // namespace
+
+Connection::Connection(std::shared_ptr<ServerCore> core, tcp::socket socket)
+    : core_(std::move(core)),
+      socket_(std::move(socket)),
+      read_timer_(socket_.get_executor()),
+      write_timer_(socket_.get_executor()) {
+  AsioError error;
+  const auto endpoint = socket_.remote_endpoint(error);
+  if (!error) {
+    const auto address = endpoint.address();
+    peer_host_ = address.is_v6() ? absl::StrCat("ipv6:[", address.to_string(), "]")
+                                 : absl::StrCat("ipv4:", address.to_string());
+    peer_ = absl::StrCat(peer_host_, ":", endpoint.port());
+  }
+  socket_.set_option(tcp::no_delay(true), error);
+  socket_.set_option(asio::socket_base::send_buffer_size(kSendBufferBytes), error);
+}
+
+Connection::~Connection() {
+  absl::MutexLock lock(&core_->mutex);
+  core_->connections.erase(this);
+}
+
+void Connection::Start() {
+  asio::post(socket_.get_executor(), [self = shared_from_this()] {
+    self->SetReadTimer(self->core_->options.idle_timeout);
+    self->Read();
+  });
+}
+
+void Connection::Drain() {
+  asio::post(socket_.get_executor(), [self = shared_from_this()] {
+    if (self->state_ == State::kIdle) self->CloseNow();
+  });
+}
+
+void Connection::Close() {
+  asio::post(socket_.get_executor(), [self = shared_from_this()] { self->CloseNow(); });
+}
+
+bool Connection::Push(std::string bytes, End end, bool close_after) {
+  if (gone_ || core_->stopped) return false;
+  const int64_t unsent = unsent_bytes_ += static_cast<int64_t>(bytes.size());
+  // A whole answer is in memory already; what is bounded is how far streams may run ahead of their readers.
+  if (end == End::kNone && unsent > core_->options.max_unsent_bytes) {
+    Close();
+    return false;
+  }
+  asio::post(socket_.get_executor(),
+             [self = shared_from_this(), bytes = std::move(bytes), end, close_after]() mutable {
+               self->unsent_bytes_ -= static_cast<int64_t>(bytes.size());
+               self->Queue(std::move(bytes), end, close_after);
+             });
+  return true;
+}
+
+void Connection::Queue(std::string bytes, End end, bool close_after) {
+  if (state_ == State::kClosed) return;
+  unsent_bytes_ += static_cast<int64_t>(bytes.size());
+  unsent_.push_back(
+      {.bytes = std::move(bytes), .queued = absl::Now(), .end = end, .close_after = close_after});
+  if (!writing_) Write();
+}
+
+void Connection::Write() {
+  while (!unsent_.empty() && front_sent_ == unsent_.front().bytes.size()) {
+    const Piece piece = std::move(unsent_.front());
+    unsent_.pop_front();
+    front_sent_ = 0;
+    unsent_bytes_ -= static_cast<int64_t>(piece.bytes.size());
+    if (piece.end == End::kNone) continue;
+    if (piece.end == End::kAbort) return CloseNow();
+    write_timer_.cancel();
+    // Closing with bytes unread would take back what was sent.
+    if (piece.close_after) return refused_ || !input_.empty() ? Linger() : CloseNow();
+    return AfterAnswer();
+  }
+  if (unsent_.empty()) {
+    write_timer_.cancel();
+    return;
+  }
+  constexpr size_t kPiecesAtOnce = 16;
+  std::vector<asio::const_buffer> buffers;
+  for (const Piece& piece : unsent_) {
+    const size_t skipped = buffers.empty() ? front_sent_ : 0;
+    buffers.emplace_back(piece.bytes.data() + skipped, piece.bytes.size() - skipped);
+    if (buffers.size() == kPiecesAtOnce || piece.end != End::kNone) break;
+  }
+  writing_ = true;
+  SetWriteTimer();
+  socket_.async_write_some(buffers, [self = shared_from_this()](const AsioError& error, size_t bytes) {
+    self->writing_ = false;
+    if (self->state_ == State::kClosed) return;
+    if (error) return self->CloseNow();
+    self->OnWritten(bytes);
+  });
+}
+
+void Connection::OnWritten(size_t bytes) {
+  while (bytes > 0) {
+    const size_t left = unsent_.front().bytes.size() - front_sent_;
+    if (bytes < left) {
+      front_sent_ += bytes;
+      break;
+    }
+    bytes -= left;
+    if (bytes == 0) {
+      front_sent_ += left;
+      break;
+    }
+    unsent_bytes_ -= static_cast<int64_t>(unsent_.front().bytes.size());
+    unsent_.pop_front();
+    front_sent_ = 0;
+  }
+  Write();
+}
+
+// Counts from when the oldest piece was queued: a client that reads a byte now and then does not win time by it.
+void Connection::SetWriteTimer() {
+  const absl::Duration left = unsent_.front().queued + core_->options.write_timeout - absl::Now();
+  write_timer_.expires_after(absl::ToChronoMilliseconds(std::max(left, absl::ZeroDuration())));
+  write_timer_.async_wait([self = shared_from_this()](const AsioError& error) {
+    if (error || !self->writing_ || self->write_timer_.expiry() > std::chrono::steady_clock::now()) return;
+    self->CloseNow();
+  });
+}
+
+void Connection::CloseNow() {
+  if (state_ == State::kClosed) return;
+  state_ = State::kClosed;
+  gone_ = true;
+  read_timer_.cancel();
+  write_timer_.cancel();
+  AsioError ignored;
+  socket_.close(ignored);
+  unsent_.clear();
+  parser_ = nullptr;
+  CountBody();
+  input_.clear();
+  if (const std::shared_ptr<Answer> answer = answer_.lock()) answer->Gone();
+  // Answers may hold this object for longer, but there is nothing left to wait for.
+  absl::MutexLock lock(&core_->mutex);
+  core_->connections.erase(this);
+}
+
+}  // namespace kvblend::server

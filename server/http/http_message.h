@@ -1,0 +1,59 @@
+// What handlers get and give: requests and responses as plain data.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+
+namespace kvblend::server {
+
+struct HttpRequest {
+  std::string method;  // "GET"; HEAD arrives as GET, and its answer goes without the body
+  std::string path;    // decoded, without the query: "/v1/models"
+  std::string query;   // as sent, without the '?'
+  std::vector<std::pair<std::string, std::string>> headers;  // names in lower case
+  std::string body;
+  std::map<std::string, std::string> path_values;  // what stood in place of a pattern's "{name}"
+  std::string peer;                                // "ipv4:10.0.0.7:51234", as gRPC writes it
+  std::string peer_host;                           // "ipv4:10.0.0.7"
+
+  /// The first header of that name (in lower case), or null.
+  const std::string* FindHeader(std::string_view name) const;
+};
+
+struct HttpResponse {
+  int status = 200;
+  std::string content_type = "text/plain; charset=utf-8";
+  std::string body;
+  std::vector<std::pair<std::string, std::string>> headers;  // more of them
+};
+
+/// "Not Found" for 404; "Unknown" for what has no name.
+absl::string_view StatusName(int status);
+
+/// How the body's length is told.
+enum class BodyFraming : uint8_t {
+  kLength,   // Content-Length
+  kChunked,  // in chunks
+  kToClose,  // the connection ends with it, for HTTP/1.0
+};
+
+/// The status line and headers, the empty line included. Bytes that no header may hold are left out.
+std::string ResponseHead(const HttpResponse& response, BodyFraming framing, bool close);
+
+/// One chunk of a body in chunks; none for an empty `piece`.
+std::string Chunk(std::string_view piece);
+inline constexpr char kLastChunk[] = "0\r\n\r\n";
+
+/// Decodes %XX. False if a '%' is not followed by two hexadecimal digits.
+bool PercentDecode(std::string_view text, std::string* decoded);
+
+/// The value of `name` in a query such as "a=1&b=2", decoded; empty when it is not there or can't be decoded.
+std::string QueryValue(std::string_view query, std::string_view name);
+
+}  // namespace kvblend::server

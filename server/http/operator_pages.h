@@ -1,0 +1,23 @@
+// The HTTP side for operators: /metrics, /healthz, /readyz. No request data passes here.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "server/http/router.h"
+
+namespace kvblend::server {
+
+/// All callbacks may be called from several threads at once, until the server is destroyed.
+struct OperatorCallbacks {
+  std::function<std::string()> metrics;  // the exposition
+  /// Empty when requests are accepted, else why not, in one line.
+  std::function<std::string()> not_ready_reason;
+};
+
+Router OperatorPages(OperatorCallbacks callbacks);
+
+/// Errors as a line of text.
+HttpResponse PlainErrorPage(int status, const std::string& message);
+
+}  // namespace kvblend::server

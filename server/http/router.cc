@@ -1,0 +1,69 @@
+#include "server/http/router.h"
+
+#include <utility>
+
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+
+namespace kvblend::server {
+namespace {
+
+std::vector<std::string> Segments(std::string_view path) {
+  return absl::StrSplit(absl::string_view(path.data(), path.size()), '/');
+}
+
+bool IsName(const std::string& segment) { return !segment.empty() && segment.front() == '{'; }
+
+/// Nothing when the path does not fit.
+std::optional<std::map<std::string, std::string>> Match(const std::vector<std::string>& pattern,
+                                                        const std::vector<std::string>& path) {
+  std::map<std::string, std::string> values;
+  if (path.size() < pattern.size()) return std::nullopt;
+  for (size_t i = 0; i < pattern.size(); ++i) {
+    const bool last = i + 1 == pattern.size();
+    if (!IsName(pattern[i])) {
+      if (pattern[i] != path[i] || (last && path.size() != pattern.size())) return std::nullopt;
+      continue;
+    }
+    const std::string value =
+        last ? absl::StrJoin(path.begin() + static_cast<std::ptrdiff_t>(i), path.end(), "/") : path[i];
+    if (value.empty()) return std::nullopt;
+    values[pattern[i].substr(1, pattern[i].size() - 2)] = value;
+  }
+  return values;
+}
+
+}  // namespace
+
+void Router::Add(std::string method, std::string_view pattern, HttpHandler handler) {
+  std::vector<std::string> segments = Segments(pattern);
+  for (Entry& entry : entries_) {
+    if (entry.segments == segments) {
+      entry.handlers[std::move(method)] = std::move(handler);
+      return;
+    }
+  }
+  entries_.push_back({.segments = std::move(segments), .handlers = {}});
+  entries_.back().handlers[std::move(method)] = std::move(handler);
+}
+
+Router::Route Router::Find(std::string_view method, std::string_view path) const {
+  const std::vector<std::string> segments = Segments(path);
+  Route route;
+  for (const Entry& entry : entries_) {
+    auto values = Match(entry.segments, segments);
+    if (!values.has_value()) continue;
+    const auto handler = entry.handlers.find(std::string(method));
+    if (handler != entry.handlers.end()) {
+      return {.handler = &handler->second, .path_values = *std::move(values), .allowed_methods = {}};
+    }
+    for (const auto& [allowed, unused] : entry.handlers) {
+      route.allowed_methods.push_back(allowed);
+      if (allowed == "GET") route.allowed_methods.push_back("HEAD");
+    }
+    return route;
+  }
+  return route;
+}
+
+}  // namespace kvblend::server

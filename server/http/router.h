@@ -1,0 +1,38 @@
+// Which handler answers which path.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/http/responder.h"
+
+namespace kvblend::server {
+
+/// Filled before the server starts; thread-safe from then on.
+class Router {
+ public:
+  /// `pattern` is a path such as "/v1/models/{id}": the name in braces stands for one or more segments at the end, or for one
+  /// in the middle. The first pattern that fits a path is the one, and methods that it lacks get 405. POST takes bodies, which must be JSON;
+  /// the other methods take none.
+  void Add(std::string method, std::string_view pattern, HttpHandler handler);
+
+  struct Route {
+    const HttpHandler* handler = nullptr;
+    std::map<std::string, std::string> path_values;
+    std::vector<std::string>
+        allowed_methods;  // of the path, if there is no handler; none: there is no such path
+  };
+  Route Find(std::string_view method, std::string_view path) const;
+
+ private:
+  struct Entry {
+    std::vector<std::string> segments;
+    std::map<std::string, HttpHandler> handlers;  // by method
+  };
+  std::vector<Entry> entries_;
+};
+
+}  // namespace kvblend::server

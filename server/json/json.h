@@ -1,0 +1,71 @@
+// JSON from outside: parsed with bounds, and read field by field so that nothing in it is overlooked.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "nlohmann/json.hpp"
+
+namespace kvblend::server {
+
+using Json = nlohmann::json;
+
+inline constexpr int kMaxJsonDepth = 32;
+inline constexpr int kMaxJsonValues = 100'000;
+
+/// The object that `bytes` are. kInvalidArgument when they are none, are nested more deeply than kMaxJsonDepth, hold more than
+/// kMaxJsonValues values, or give one member twice. Never throws.
+absl::StatusOr<Json> ParseObject(std::string_view bytes);
+
+/// On one line; what is no UTF-8 is replaced. Never throws.
+std::string ToText(const Json& json);
+
+/// kInvalidArgument that knows the field that it is about: "stop[2]".
+absl::Status FieldError(const std::string& param, const std::string& message);
+/// The field of a FieldError; else empty.
+std::string ParamOf(const absl::Status& status);
+
+/// Reads an object's members. The first thing that is wrong is kept, and everything is absent from then on: read all, then ask
+/// Finish. A member that is null is absent. Not thread-safe; `object` must outlive it.
+class FieldReader {
+ public:
+  /// `path` is the object's in messages ("stream_options"); empty for the whole body.
+  FieldReader(const Json& object, std::string path);
+
+  /// Null when the member is absent.
+  const Json* Value(const std::string& name);
+  std::optional<std::string> String(const std::string& name);
+  std::optional<int64_t> Integer(const std::string& name, int64_t min, int64_t max);
+  std::optional<double> Number(const std::string& name);
+  std::optional<bool> Bool(const std::string& name);
+
+  /// Members that change nothing here.
+  void Ignore(std::initializer_list<const char*> names);
+  /// Members of features that do not exist here: refused unless absent, false, 0, or empty. `why` ends the message.
+  void Refuse(std::initializer_list<const char*> names, const std::string& why);
+  /// As Refuse, but for this value.
+  void RefuseUnless(const std::string& name, const Json& allowed);
+
+  /// Keeps the first.
+  void Note(absl::Status status);
+  bool ok() const { return status_.ok(); }
+  /// What was wrong; a member that nobody asked for is.
+  absl::Status Finish();
+
+  std::string PathOf(const std::string& name) const;
+
+ private:
+  const Json& object_;
+  const std::string path_;
+  std::set<std::string> known_;
+  absl::Status status_;
+};
+
+}  // namespace kvblend::server

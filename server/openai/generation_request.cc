@@ -1,0 +1,190 @@
+#include "server/openai/generation_request.h"
+
+#include <cstdint>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "server/convert/message_json.h"
+#include "server/json/json.h"
+#include "server/openai/prompt_mapping.h"
+
+namespace kvblend::server::openai {
+namespace {
+
+constexpr int64_t kInt32Max = std::numeric_limits<int32_t>::max();
+constexpr int kMaxTopLogprobs = 20;
+constexpr int kCompletionTokens = 16;  // what /v1/completions generates for requests that do not say
+
+// Where the engine's seed 0 means that it chooses one, OpenAI's is a seed like any other.
+constexpr uint64_t kSeedZero = uint64_t{1} << 63;
+
+void ReadStop(FieldReader& fields, v1::SamplingOptions* sampling) {
+  const Json* stop = fields.Value("stop");
+  if (stop == nullptr) return;
+  if (stop->is_string()) {
+    sampling->add_stop(stop->get<std::string>());
+    return;
+  }
+  bool strings = stop->is_array();
+  for (size_t i = 0; strings && i < stop->size(); ++i) {
+    strings = (*stop)[i].is_string();
+    if (strings) sampling->add_stop((*stop)[i].get<std::string>());
+  }
+  if (!strings) fields.Note(FieldError("stop", "stop is neither; allowed: a string, or an array of strings"));
+}
+
+/// What both kinds of bodies have.
+void ReadCommon(FieldReader& fields, GenerationRequest* to) {
+  v1::SamplingOptions& sampling = *to->request.mutable_sampling();
+  to->model = fields.String("model").value_or("");
+  to->form.stream = fields.Bool("stream").value_or(false);
+  if (const Json* stream_options = fields.Value("stream_options"); stream_options != nullptr) {
+    if (!to->form.stream) {
+      fields.Note(FieldError("stream_options", "stream_options is set; allowed: only with stream"));
+    }
+    FieldReader options(*stream_options, "stream_options");
+    to->form.include_usage = options.Bool("include_usage").value_or(false);
+    options.Ignore({"include_obfuscation"});
+    fields.Note(options.Finish());
+  }
+  sampling.set_temperature(fields.Number("temperature").value_or(1));
+  if (const auto top_p = fields.Number("top_p")) sampling.set_top_p(*top_p);
+  if (const auto top_k = fields.Integer("top_k", -1, kInt32Max)) {
+    sampling.set_top_k(static_cast<int32_t>(*top_k < 0 ? 0 : *top_k));
+  }
+  if (const auto min_p = fields.Number("min_p")) sampling.set_min_p(*min_p);
+  if (const auto penalty = fields.Number("repetition_penalty")) sampling.set_repetition_penalty(*penalty);
+  if (const auto seed =
+          fields.Integer("seed", std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max())) {
+    sampling.set_seed(*seed == 0 ? kSeedZero : static_cast<uint64_t>(*seed));
+  }
+  if (const auto ignore_eos = fields.Bool("ignore_eos")) sampling.set_ignore_eos(*ignore_eos);
+  ReadStop(fields, &sampling);
+  fields.Refuse({"presence_penalty", "frequency_penalty"}, "allowed: 0; repetition_penalty is there");
+  fields.Refuse({"logit_bias"}, "allowed: none");
+  fields.RefuseUnless("n", 1);
+  fields.Ignore({"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
+                 "prompt_cache_retention"});
+}
+
+/// "kvblend": what other servers do not have.
+void ReadExtension(FieldReader& fields, v1::GenerateRequest* request) {
+  const Json* json = fields.Value("kvblend");
+  if (json == nullptr) return;
+  FieldReader extension(*json, "kvblend");
+  request->set_namespace_(extension.String("namespace").value_or(""));
+  if (const auto lead_in = extension.String("lead_in")) {
+    if (!request->prompt().lead_in().empty()) {
+      extension.Note(FieldError(
+          "kvblend.lead_in", "kvblend.lead_in is set; allowed: only without text before the first document"));
+    }
+    request->mutable_prompt()->set_lead_in(*lead_in);
+  }
+  if (const Json* blend = extension.Value("blend"); blend != nullptr) {
+    if (!blend->is_object()) {
+      extension.Note(
+          FieldError("kvblend.blend", "kvblend.blend is no object; allowed: kvblend.v1.BlendOptions"));
+    } else if (const absl::Status status = ParseJson(ToText(*blend), *request->mutable_blend());
+               !status.ok()) {
+      extension.Note(FieldError("kvblend.blend", absl::StrCat("kvblend.blend: ", status.message())));
+    }
+  }
+  fields.Note(extension.Finish());
+}
+
+void ReadMaxTokens(FieldReader& fields, v1::SamplingOptions* sampling) {
+  const auto old_name = fields.Integer("max_tokens", 1, kInt32Max);
+  const auto new_name = fields.Integer("max_completion_tokens", 1, kInt32Max);
+  if (old_name.has_value() && new_name.has_value() && *old_name != *new_name) {
+    fields.Note(
+        FieldError("max_tokens", absl::StrCat("max_tokens is ", *old_name, " and max_completion_tokens ",
+                                              *new_name, "; allowed: one of them")));
+  }
+  if (old_name.has_value()) sampling->set_max_tokens(static_cast<int32_t>(*old_name));
+  if (new_name.has_value()) sampling->set_max_tokens(static_cast<int32_t>(*new_name));
+}
+
+void ReadChatLogprobs(FieldReader& fields, GenerationRequest* to) {
+  to->form.logprobs = fields.Bool("logprobs").value_or(false);
+  const auto top = fields.Integer("top_logprobs", 0, kMaxTopLogprobs);
+  if (top.value_or(0) > 0 && !to->form.logprobs) {
+    fields.Note(
+        FieldError("top_logprobs", absl::StrCat("top_logprobs is ", *top, "; allowed: only with logprobs")));
+  }
+  to->form.top_logprobs = static_cast<int>(top.value_or(0));
+  if (to->form.logprobs) to->request.mutable_sampling()->set_top_logprobs(to->form.top_logprobs);
+}
+
+void ReadDocuments(FieldReader& fields, v1::Prompt* prompt) {
+  const Json* documents = fields.Value("documents");
+  if (documents != nullptr) fields.Note(AddDocuments(*documents, prompt));
+}
+
+}  // namespace
+
+absl::StatusOr<GenerationRequest> ParseChatRequest(std::string_view body) {
+  KVBLEND_ASSIGN_OR_RETURN(const Json json, ParseObject(body));
+  GenerationRequest to;
+  v1::Prompt& prompt = *to.request.mutable_prompt();
+  FieldReader fields(json, "");
+  ReadCommon(fields, &to);
+  ReadMaxTokens(fields, to.request.mutable_sampling());
+  ReadChatLogprobs(fields, &to);
+  ReadDocuments(fields, &prompt);
+  const Json* messages = fields.Value("messages");
+  fields.Note(messages == nullptr
+                  ? FieldError("messages", "messages is not set; allowed: one message or more")
+                  : AddMessages(*messages, &prompt));
+  ReadExtension(fields, &to.request);
+  if (const Json* format = fields.Value("response_format"); format != nullptr) {
+    FieldReader inner(*format, "response_format");
+    inner.RefuseUnless("type", "text");
+    fields.Note(inner.Finish());
+  }
+  fields.RefuseUnless("modalities", Json::array({"text"}));
+  fields.Refuse({"tools", "functions"}, "allowed: none; this server calls no tools");
+  if (const Json* choice = fields.Value("tool_choice");
+      choice != nullptr && *choice != "none" && *choice != "auto") {
+    fields.Note(FieldError("tool_choice", "tool_choice asks for tools; allowed: 'none', 'auto'"));
+  }
+  fields.RefuseUnless("function_call", "none");
+  fields.Refuse({"audio", "web_search_options"}, "allowed: none");
+  fields.Ignore({"parallel_tool_calls", "prediction"});
+  KVBLEND_RETURN_IF_ERROR(fields.Finish());
+  return to;
+}
+
+absl::StatusOr<GenerationRequest> ParseCompletionRequest(std::string_view body) {
+  KVBLEND_ASSIGN_OR_RETURN(const Json json, ParseObject(body));
+  GenerationRequest to;
+  to.form.chat = false;
+  v1::Prompt& prompt = *to.request.mutable_prompt();
+  v1::SamplingOptions& sampling = *to.request.mutable_sampling();
+  FieldReader fields(json, "");
+  ReadCommon(fields, &to);
+  sampling.set_max_tokens(
+      static_cast<int32_t>(fields.Integer("max_tokens", 1, kInt32Max).value_or(kCompletionTokens)));
+  if (const auto logprobs = fields.Integer("logprobs", 0, kMaxTopLogprobs)) {
+    to.form.logprobs = true;
+    to.form.top_logprobs = static_cast<int>(*logprobs);
+    sampling.set_top_logprobs(to.form.top_logprobs);
+  }
+  ReadDocuments(fields, &prompt);
+  const Json* text = fields.Value("prompt");
+  if (text != nullptr && text->is_array() && text->size() == 1) text = &text->front();
+  if (text == nullptr || !text->is_string() || text->get_ref<const std::string&>().empty()) {
+    fields.Note(
+        FieldError("prompt", "prompt is no text; allowed: a string that is not empty, or an array of one"));
+  } else {
+    prompt.set_question(text->get<std::string>());
+  }
+  ReadExtension(fields, &to.request);
+  fields.RefuseUnless("best_of", 1);
+  fields.Refuse({"echo", "suffix"}, "allowed: none");
+  KVBLEND_RETURN_IF_ERROR(fields.Finish());
+  return to;
+}
+
+}  // namespace kvblend::server::openai

@@ -1,0 +1,228 @@
+#include "server/openai/prompt_mapping.h"
+
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace kvblend::server::openai {
+namespace {
+
+/// A part of a message's content.
+struct Part {
+  std::string text;
+  bool is_document = false;
+};
+
+absl::Status NotAllowed(const std::string& path, const std::string& value, const std::string& allowed) {
+  return FieldError(path, absl::StrCat(path, " is ", value, "; allowed: ", allowed));
+}
+
+std::string Quoted(const std::string& text) { return absl::StrCat("'", text.substr(0, 80), "'"); }
+
+absl::StatusOr<std::string> TextPart(const Json& json, const std::string& path) {
+  FieldReader fields(json, path);
+  const std::string type = fields.String("type").value_or("");
+  const auto text = fields.String("text");
+  fields.Ignore({"cache_control"});
+  fields.Refuse({"citations"}, "allowed: none");
+  KVBLEND_RETURN_IF_ERROR(fields.Finish());
+  if (type != "text") return NotAllowed(absl::StrCat(path, ".type"), Quoted(type), "'text'");
+  if (!text.has_value()) return NotAllowed(absl::StrCat(path, ".text"), "not set", "a string");
+  return *text;
+}
+
+/// A string, or an array of text parts, which are joined as they are.
+absl::StatusOr<std::string> Texts(const Json* json, const std::string& path) {
+  if (json == nullptr) return NotAllowed(path, "not set", "a string, or an array of parts");
+  if (json->is_string()) return json->get<std::string>();
+  if (!json->is_array()) return NotAllowed(path, "neither", "a string, or an array of parts");
+  std::string joined;
+  for (size_t i = 0; i < json->size(); ++i) {
+    KVBLEND_ASSIGN_OR_RETURN(const std::string text, TextPart((*json)[i], absl::StrCat(path, "[", i, "]")));
+    joined += text;
+  }
+  return joined;
+}
+
+absl::Status CheckNoCitations(FieldReader& fields) {
+  const Json* citations = fields.Value("citations");
+  if (citations == nullptr) return absl::OkStatus();
+  FieldReader inner(*citations, fields.PathOf("citations"));
+  inner.Refuse({"enabled"}, "allowed: false; answers here cite nothing");
+  return inner.Finish();
+}
+
+/// {"type": "document", "title": .., "source": {"type": "text", "data": ..}}
+absl::StatusOr<std::string> DocumentPart(const Json& json, const std::string& path) {
+  FieldReader fields(json, path);
+  fields.Ignore({"type", "cache_control"});
+  const std::string title = fields.String("title").value_or("");
+  fields.Refuse({"context"}, "allowed: none; put it into the text");
+  fields.Note(CheckNoCitations(fields));
+  const Json* source_json = fields.Value("source");
+  KVBLEND_RETURN_IF_ERROR(fields.Finish());
+  if (source_json == nullptr) return NotAllowed(absl::StrCat(path, ".source"), "not set", "an object");
+  FieldReader source(*source_json, absl::StrCat(path, ".source"));
+  const std::string type = source.String("type").value_or("");
+  if (source.ok() && type != "text" && type != "content") {
+    return NotAllowed(source.PathOf("type"), Quoted(type), "'text', 'content'");
+  }
+  const Json* text = source.Value(type == "text" ? "data" : "content");
+  if (type == "text") {
+    source.RefuseUnless("media_type", "text/plain");
+    if (text != nullptr && !text->is_string())
+      source.Note(NotAllowed(source.PathOf("data"), "no string", "a string"));
+  }
+  KVBLEND_RETURN_IF_ERROR(source.Finish());
+  KVBLEND_ASSIGN_OR_RETURN(const std::string body,
+                           Texts(text, source.PathOf(type == "text" ? "data" : "content")));
+  return DocumentText(title, body);
+}
+
+/// {"type": "search_result", "title": .., "source": .., "content": [{"type": "text", "text": ..}]}
+absl::StatusOr<std::string> SearchResultPart(const Json& json, const std::string& path) {
+  FieldReader fields(json, path);
+  fields.Ignore({"type", "cache_control", "source"});
+  const std::string title = fields.String("title").value_or("");
+  fields.Note(CheckNoCitations(fields));
+  const Json* content = fields.Value("content");
+  KVBLEND_RETURN_IF_ERROR(fields.Finish());
+  KVBLEND_ASSIGN_OR_RETURN(const std::string text, Texts(content, absl::StrCat(path, ".content")));
+  return DocumentText(title, text);
+}
+
+absl::StatusOr<std::vector<Part>> Parts(const Json* content, const std::string& path) {
+  std::vector<Part> parts;
+  if (content == nullptr || !content->is_array()) {
+    KVBLEND_ASSIGN_OR_RETURN(std::string text, Texts(content, path));
+    parts.push_back({.text = std::move(text)});
+    return parts;
+  }
+  for (size_t i = 0; i < content->size(); ++i) {
+    const Json& json = (*content)[i];
+    const std::string part_path = absl::StrCat(path, "[", i, "]");
+    const auto type_member = json.is_object() ? json.find("type") : json.end();
+    const std::string type = json.is_object() && type_member != json.end() && type_member->is_string()
+                                 ? type_member->get<std::string>()
+                                 : "";
+    if (type == "document") {
+      KVBLEND_ASSIGN_OR_RETURN(std::string text, DocumentPart(json, part_path));
+      parts.push_back({.text = std::move(text), .is_document = true});
+    } else if (type == "search_result") {
+      KVBLEND_ASSIGN_OR_RETURN(std::string text, SearchResultPart(json, part_path));
+      parts.push_back({.text = std::move(text), .is_document = true});
+    } else if (json.is_object() && type != "text") {
+      return NotAllowed(absl::StrCat(part_path, ".type"), Quoted(type),
+                        "'text', 'document', 'search_result'");
+    } else {
+      KVBLEND_ASSIGN_OR_RETURN(std::string text, TextPart(json, part_path));
+      parts.push_back({.text = std::move(text)});
+    }
+  }
+  return parts;
+}
+
+std::string Joined(const std::vector<Part>& parts) {
+  std::string text;
+  for (const Part& part : parts) text += part.text;
+  return text;
+}
+
+absl::Status AddLastMessage(const std::vector<Part>& parts, const std::string& path, v1::Prompt* prompt) {
+  if (parts.empty() || parts.back().is_document || parts.back().text.empty()) {
+    return FieldError(
+        path,
+        absl::StrCat(path, " ends without a question; allowed: a text that is not empty as the last part"));
+  }
+  size_t first_document = parts.size();
+  for (size_t i = parts.size(); i-- > 0;) {
+    if (parts[i].is_document) first_document = i;
+  }
+  const size_t lead_in_parts = first_document == parts.size() ? 0 : first_document;
+  for (size_t i = 0; i + 1 < parts.size(); ++i) {
+    if (i < lead_in_parts) {
+      prompt->mutable_lead_in()->append(parts[i].text);
+    } else {
+      prompt->add_chunks(parts[i].text);
+    }
+  }
+  prompt->set_question(parts.back().text);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::string DocumentText(const std::string& title, const std::string& text) {
+  std::string chunk = title.empty() ? text : absl::StrCat(title, "\n", text);
+  if (!absl::EndsWith(chunk, "\n")) chunk += "\n\n";
+  return chunk;
+}
+
+absl::Status AddDocuments(const Json& documents, v1::Prompt* prompt) {
+  if (!documents.is_array()) return NotAllowed("documents", "no array", "an array of objects or strings");
+  for (size_t i = 0; i < documents.size(); ++i) {
+    const Json& document = documents[i];
+    if (document.is_string()) {
+      prompt->add_chunks(DocumentText("", document.get<std::string>()));
+      continue;
+    }
+    FieldReader fields(document, absl::StrCat("documents[", i, "]"));
+    const std::string title = fields.String("title").value_or("");
+    const auto text = fields.String("text");
+    fields.Ignore({"id"});
+    KVBLEND_RETURN_IF_ERROR(fields.Finish());
+    if (!text.has_value()) return NotAllowed(fields.PathOf("text"), "not set", "a string");
+    prompt->add_chunks(DocumentText(title, *text));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status AddMessages(const Json& messages, v1::Prompt* prompt) {
+  if (!messages.is_array() || messages.empty()) {
+    return NotAllowed("messages", "no array of messages", "one message or more");
+  }
+  bool in_system_text = true;
+  for (size_t i = 0; i < messages.size(); ++i) {
+    const std::string path = absl::StrCat("messages[", i, "]");
+    FieldReader fields(messages[i], path);
+    const std::string role = fields.String("role").value_or("");
+    const Json* content = fields.Value("content");
+    fields.Refuse({"name"}, "allowed: none; the model's chat format has no names");
+    fields.Refuse({"tool_calls", "tool_call_id", "function_call", "audio"},
+                  "allowed: none; there are no tools here");
+    fields.Ignore({"refusal", "annotations", "reasoning", "reasoning_content"});
+    KVBLEND_RETURN_IF_ERROR(fields.Finish());
+    const bool is_system = role == "system" || role == "developer";
+    if (!is_system && role != "user" && role != "assistant") {
+      return NotAllowed(absl::StrCat(path, ".role"), Quoted(role),
+                        "'system', 'developer', 'user', 'assistant'");
+    }
+    if (is_system && !in_system_text) {
+      return NotAllowed(absl::StrCat(path, ".role"), Quoted(role),
+                        "'user', 'assistant' behind the first of these");
+    }
+    in_system_text = is_system;
+    const std::string content_path = absl::StrCat(path, ".content");
+    const bool last = i + 1 == messages.size();
+    if (last && role != "user")
+      return NotAllowed(absl::StrCat(path, ".role"), Quoted(role), "'user' for the last");
+    if (last) {
+      KVBLEND_ASSIGN_OR_RETURN(const std::vector<Part> parts, Parts(content, content_path));
+      KVBLEND_RETURN_IF_ERROR(AddLastMessage(parts, content_path, prompt));
+    } else if (is_system) {
+      KVBLEND_ASSIGN_OR_RETURN(const std::string text, Texts(content, content_path));
+      if (!prompt->system_text().empty() && !text.empty()) prompt->mutable_system_text()->append("\n\n");
+      prompt->mutable_system_text()->append(text);
+    } else {
+      KVBLEND_ASSIGN_OR_RETURN(const std::vector<Part> parts, Parts(content, content_path));
+      v1::Turn& turn = *prompt->add_history();
+      turn.set_role(role == "user" ? v1::ROLE_USER : v1::ROLE_ASSISTANT);
+      turn.set_text(Joined(parts));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace kvblend::server::openai

@@ -1,0 +1,205 @@
+#!/usr/bin/env python3
+"""What running answers feel of a long prompt, and what guessing at answers is worth.
+
+    tests/bench/serving.py [--parts interference,drafts] [--json FILE]
+
+interference: eight answers are being written; the time between their tokens with and without a prompt of --long tokens
+being prefilled in full at the same time, and that prompt's time to first token with and without the answers.
+drafts: questions whose answers quote a passage, and others, to a server that guesses and to one that does not, in turns;
+tokens per second of single answers. The texts must be the same.
+"""
+import argparse
+import json
+import pathlib
+import statistics
+import subprocess
+import tempfile
+import threading
+import time
+
+import bench_support as support
+from online_learning import LEAD_IN, SYSTEM_TEXT, server
+
+QUOTES = ["Repeat the first passage word for word.", "Copy the last passage exactly as it is written.",
+          "Quote the second passage in full.", "Write down passage three again, word by word."]
+
+
+def passages_of(path):
+    questions = json.loads(support.need_file(path, "--data").read_text(encoding="utf-8"))
+    return questions, [f"{passage['title']}\n{passage['text']}\n\n" for question in questions for passage in question["ctxs"]]
+
+
+def request_of(chunks, question, max_tokens, computed=False, ends=False):
+    request = {"prompt": {"system_text": SYSTEM_TEXT, "lead_in": LEAD_IN, "chunks": chunks, "question": question},
+               "sampling": {"max_tokens": max_tokens, "ignore_eos": not ends}}
+    if computed:
+        request["blend"] = {"reuse": "REUSE_NOTHING", "store_misses": False}
+    return request
+
+
+class Answer:
+    """One request through `kvblend generate`, its events with the times at which they came."""
+
+    def __init__(self, running, folder, request):
+        handle = tempfile.NamedTemporaryFile("w", dir=folder, suffix=".json", delete=False, encoding="utf-8")
+        with handle:
+            json.dump(request, handle)
+        self.begin = time.monotonic()
+        self.times, self.text, self.finished, self.prompt = [], "", None, None
+        self.process = subprocess.Popen(
+            [str(running.kvblend), "generate", "--server", running.address, "--json", "--quiet", "--request", handle.name],
+            stdout=subprocess.PIPE, text=True)
+        self.thread = threading.Thread(target=self.read)
+        self.thread.start()
+
+    def read(self):
+        for line in self.process.stdout:
+            event = json.loads(line)
+            if "text" in event:
+                self.times.append(time.monotonic())
+                self.text += event["text"].get("text", "")
+            self.prompt = event.get("prompt", self.prompt)
+            self.finished = event.get("finished", self.finished)
+
+    def wait(self):
+        self.thread.join()
+        if self.process.wait() != 0 or self.finished is None:
+            raise support.BenchError(f"an answer failed with exit code {self.process.returncode}")
+        return self
+
+    def stop(self):
+        self.process.terminate()
+        self.thread.join()
+        self.process.wait()
+
+    def gaps(self, begin, end):
+        times = [at for at in self.times if begin <= at <= end]
+        return [b - a for a, b in zip(times, times[1:])]
+
+
+def percentile(values, share):
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def interference(options, passages, folder):
+    with server(options, folder, "--max-batch-size", options.answers + 1, "--max-context-tokens", options.context,
+                "--correction", "none", "--max-draft-tokens", 0) as running:
+        def long_prompt():
+            return Answer(running, folder, request_of(chunks, "What is this about?", 1, computed=True))
+        chunks, tokens = [], 0
+        while tokens < options.long:  # about 1.4 tokens to a word
+            chunks.append(passages[len(chunks) % len(passages)])
+            tokens += int(1.4 * len(chunks[-1].split()))
+        alone = []
+        for _ in range(options.rounds):
+            answer = long_prompt().wait()
+            alone.append(float(answer.prompt["time_to_first_token_seconds"]))
+        tokens = int(answer.prompt["prompt_tokens"])
+        answers = [Answer(running, folder, request_of(passages[i:i + 2], "Tell a long story.", options.context // 2))
+                   for i in range(options.answers)]
+        while any(len(answer.times) < 20 for answer in answers):
+            time.sleep(0.1)
+        quiet, busy, beside = [], [], []
+        for _ in range(options.rounds):
+            begin = time.monotonic()
+            time.sleep(statistics.median(alone))
+            end = time.monotonic()
+            for answer in answers:
+                quiet += answer.gaps(begin, end)
+            begin = time.monotonic()
+            beside.append(float(long_prompt().wait().prompt["time_to_first_token_seconds"]))
+            end = time.monotonic()
+            for answer in answers:
+                busy += answer.gaps(begin, end)
+        for answer in answers:
+            answer.stop()
+    figures = {"prompt_tokens": tokens, "answers": options.answers,
+               "itl_p50": [statistics.median(quiet), statistics.median(busy)],
+               "itl_p99": [percentile(quiet, 0.99), percentile(busy, 0.99)],
+               "ttft": [statistics.median(alone), statistics.median(beside)]}
+    print(f"{options.answers} answers beside a prompt of {tokens} tokens, prefilled in full")
+    support_table([["", "alone", "together", "ratio"]] + [
+        [name, *(f"{1000 * value:.1f} ms" for value in figures[key]), f"{figures[key][1] / figures[key][0]:.2f}x"]
+        for name, key in [("between tokens, p50", "itl_p50"), ("between tokens, p99", "itl_p99"),
+                          ("the prompt's first token", "ttft")]])
+    return figures
+
+
+def support_table(rows):
+    widths = [max(len(str(row[column])) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        print("  ".join(str(cell).rjust(width) if column else str(cell).ljust(width)
+                        for column, (cell, width) in enumerate(zip(row, widths))), flush=True)
+
+
+def rate(answer):
+    """Tokens per second behind the first."""
+    timings, tokens = answer.finished["timings"], answer.finished["usage"]["completion_tokens"]
+    return (tokens - 1) / (timings["total_seconds"] - timings["time_to_first_token_seconds"])
+
+
+def drafts(options, questions, folder):
+    asked = []
+    for number, question in enumerate(questions[:options.questions]):
+        chunks = [f"{passage['title']}\n{passage['text']}\n\n" for passage in question["ctxs"][:5]]
+        explain = f"Question: {question['question']} Explain your answer in your own words."
+        asked.append(("quotes", request_of(chunks, QUOTES[number % len(QUOTES)], 96, computed=True)))
+        asked.append(("others", request_of(chunks, explain, 96, computed=True)))
+    folders = [pathlib.Path(folder) / name for name in ("with", "without")]
+    for path in folders:
+        path.mkdir()
+    flags = ["--max-context-tokens", options.context, "--correction", "none"]
+    rates = {kind: [[], []] for kind in ("quotes", "others")}
+    with server(options, folders[0], *flags) as guessing, server(options, folders[1], *flags, "--max-draft-tokens", 0) as plain:
+        for kind, request in asked:
+            pair = [Answer(running, folder, request).wait() for running in (guessing, plain)]
+            if pair[0].text != pair[1].text:
+                raise support.BenchError(f"guessing changed an answer: {pair[0].text!r}, {pair[1].text!r}")
+            for side, answer in enumerate(pair):
+                rates[kind][side].append(rate(answer))
+    figures = {}
+    rows = [["answers", "tokens/s without", "with guesses", "ratio, median", "least"]]
+    for kind, (guessed, without) in rates.items():
+        ratios = [a / b for a, b in zip(guessed, without)]
+        figures[kind] = {"tokens_per_second": [statistics.median(without), statistics.median(guessed)],
+                         "ratio": support.samples(ratios)}
+        rows.append([kind, f"{statistics.median(without):.0f}", f"{statistics.median(guessed):.0f}",
+                     f"{statistics.median(ratios):.2f}x", f"{min(ratios):.2f}x"])
+    support_table(rows)
+    return figures
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bin", default=support.DEFAULT_BIN, help="folder of the programs")
+    parser.add_argument("--model", default=support.DEFAULT_MODEL)
+    parser.add_argument("--data", default=support.DEFAULT_DATA, help="questions with passages")
+    parser.add_argument("--parts", default="interference,drafts")
+    parser.add_argument("--long", type=int, default=6000, help="tokens of the long prompt, about")
+    parser.add_argument("--answers", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--questions", type=int, default=12)
+    parser.add_argument("--context", type=int, default=8192)
+    parser.add_argument("--json", help="file for the figures")
+    options = parser.parse_args()
+    support.need_file(options.model, "--model")
+    questions, passages = passages_of(options.data)
+    figures = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for part in options.parts.split(","):
+            if part == "interference":
+                figures[part] = interference(options, passages, folder)
+            elif part == "drafts":
+                figures[part] = drafts(options, questions, folder)
+            else:
+                raise support.BenchError(f"--parts is {part}; allowed: interference, drafts")
+    if options.json:
+        pathlib.Path(options.json).write_text(json.dumps(figures, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except support.BenchError as error:
+        raise SystemExit(f"error: {error}") from None

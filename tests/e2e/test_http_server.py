@@ -1,0 +1,145 @@
+"""The HTTP API against clients that are slow, many, or send nonsense."""
+
+import json
+import random
+import resource
+import time
+
+import pytest
+
+from conftest import wait_until
+from http_client import connect, exchange, read_to_end, request_bytes, status_of
+
+QUESTION = {"messages": [{"role": "user", "content": "What is the capital of Norway?"}], "max_tokens": 2}
+CLOSE = "Connection: close\r\n"
+IDLE_CONNECTIONS = 2000
+
+
+@pytest.fixture(scope="module")
+def small(start_server):
+    """A server with limits that a test reaches soon."""
+    return start_server("--max-context-tokens", "1024", "--no-self-check", "--max-message-bytes", "64KiB",
+                        "--api-request-timeout", "1", "--api-write-timeout", "1", "--api-idle-timeout", "60",
+                        "--api-max-unsent-bytes", "32KiB", "--api-max-connections", str(IDLE_CONNECTIONS + 20))
+
+
+def still_answers(server):
+    answer = exchange(server, request_bytes("/v1/chat/completions", QUESTION, CLOSE))
+    assert status_of(answer) == 200, answer
+
+
+def test_slow_senders_are_told_so(small):
+    request = request_bytes("/v1/chat/completions", QUESTION)
+    for cut in (20, len(request) - 1):
+        with connect(small) as connection:
+            start = time.monotonic()
+            connection.sendall(request[:cut])
+            assert status_of(read_to_end(connection)) == 408
+            assert time.monotonic() - start >= 0.9
+    with connect(small) as connection:
+        # A byte now and then wins no time.
+        for byte in request:
+            try:
+                connection.sendall(bytes([byte]))
+            except OSError:
+                break
+            time.sleep(0.1)
+            connection.setblocking(False)
+            try:
+                if connection.recv(1, 2):  # MSG_PEEK
+                    break
+            except BlockingIOError:
+                pass
+            finally:
+                connection.settimeout(60)
+        assert status_of(read_to_end(connection)) == 408
+    still_answers(small)
+
+
+def test_thousands_of_idle_connections(small):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = IDLE_CONNECTIONS + 200
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        pytest.skip(f"{needed} open files are needed, {hard} are allowed")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, needed), hard))
+    connections = []
+    try:
+        for _ in range(IDLE_CONNECTIONS):
+            connections.append(connect(small))
+        still_answers(small)
+        # Each of them is served when it asks.
+        for connection in connections[::100]:
+            connection.sendall(b"GET /v1/models HTTP/1.1\r\nHost: here\r\n\r\n")
+            assert status_of(connection.recv(4096)) == 200
+        # One more than allowed is told so.
+        connections += [connect(small) for _ in range(20)]
+        assert status_of(exchange(small, b"")) == 503
+    finally:
+        for connection in connections:
+            connection.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    wait_until(lambda: status_of(exchange(small, b"GET /v1/models HTTP/1.1\r\nHost: here\r\n" + CLOSE.encode() + b"\r\n"))
+               == 200, "room for a connection")
+
+
+def test_slow_readers_stall_nobody_and_are_cut_off(small):
+    long = {**QUESTION, "max_tokens": 900, "stream": True, "ignore_eos": True, "logprobs": True, "top_logprobs": 20}
+    readers = []
+    for _ in range(4):
+        readers.append(connect(small, receive_buffer=2048))
+        readers[-1].sendall(request_bytes("/v1/chat/completions", long))
+    still_answers(small)
+    wait_until(lambda: small.log().count("ChatCompletions CANCELLED") >= 4, "slow readers to be cut off")
+    for reader in readers:
+        assert b"[DONE]" not in read_to_end(reader)
+        reader.close()
+
+
+def test_bodies_over_the_limit(small):
+    answer = exchange(small, request_bytes("/v1/chat/completions", b'{"x": "' + b"x" * (1 << 20) + b'"}'))
+    assert status_of(answer) == 413
+    assert json.loads(answer.split(b"\r\n\r\n", 1)[1])["error"]["type"] == "invalid_request_error"
+    assert status_of(exchange(small, b"GET /v1/models HTTP/1.1\r\nHost: here\r\nX: " + b"x" * 40000 + b"\r\n\r\n")) == 431
+    still_answers(small)
+
+
+def test_mutated_requests(server):
+    """Thousands of requests that are nearly right: every answer is HTTP, and the server lives."""
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    source = random.Random(seed)
+    good = [request_bytes("/v1/chat/completions", {**QUESTION, "documents": [{"title": "t", "text": "x"}], "stop": ["a"]}),
+            request_bytes("/v1/completions", {"prompt": "x", "max_tokens": 1, "logprobs": 2}),
+            request_bytes("/v1/chunks/stat", {"keys": ["ab" * 32]}),
+            b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked"
+            b"\r\n\r\n5\r\n{\"a\":\r\n2\r\n1}\r\n0\r\n\r\n",
+            b"GET /v1/models HTTP/1.1\r\nHost: here\r\n\r\n",
+            b"GET /v1/chunks?page_size=3&namespace=%20 HTTP/1.0\r\n\r\n"]
+    pieces = [b"\r\n", b"\0", b"{", b"[" * 50, b'"', b"Content-Length: 5\r\n", b"Transfer-Encoding: chunked\r\n", b"%", b"\xff",
+              b"-1", b"1e400", b"Expect: 100-continue\r\n", b"HTTP/9.9", b":", b"999999999999999999999"]
+    end = time.monotonic() + 15
+    sent = 0
+    while sent < 4000 and time.monotonic() < end:
+        data = bytearray(source.choice(good))
+        for _ in range(source.randrange(1, 4)):
+            at = source.randrange(len(data))
+            if source.random() < 0.5:
+                data[at] = source.randrange(256)
+            elif source.random() < 0.5:
+                data[at:at] = source.choice(pieces)
+            else:
+                del data[at:at + source.randrange(1, 20)]
+            if not data:
+                data = bytearray(b"x")
+        with connect(server) as connection:
+            try:
+                connection.sendall(bytes(data))
+                connection.shutdown(1)  # no more comes: an unfinished request is not waited for
+            except OSError:
+                pass
+            answer = read_to_end(connection)
+        assert not answer or answer.startswith(b"HTTP/1.1 "), (seed, bytes(data), answer)
+        assert status_of(answer) not in (500, 501), (seed, bytes(data), answer)
+        sent += 1
+    assert sent > 300
+    still_answers(server)

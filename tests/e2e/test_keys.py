@@ -1,0 +1,144 @@
+"""Keys and tenants, over both protocols."""
+
+import json
+import subprocess
+import urllib.error
+import urllib.request
+
+import grpc
+import openai
+import pytest
+
+from conftest import BIN_DIR, CHUNKS, ENVIRONMENT, FLAGS, LEAD_IN, QUESTION, SYSTEM_TEXT, prompt_of, refused, run, wait_until
+from http_client import client_of
+
+
+def make_key(*flags):
+    """(key, line for the file)."""
+    done = run("kvblend", "key", "new", *flags)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+@pytest.fixture(scope="module")
+def tenants(start_server, tmp_path_factory):
+    """A server with keys, and those of its tenants."""
+    path = tmp_path_factory.mktemp("keys") / "keys.jsonl"
+    made = {"red": make_key("--tenant", "red"), "blue": make_key("--tenant", "blue"),
+            "few": make_key("--tenant", "few", "--requests-per-minute", "3")}
+    path.write_text("".join(f"{line}\n" for _, line in made.values()))
+    server = start_server(*FLAGS, "--api-keys", path)
+    server.keys_path = path
+    server.keys = {name: key for name, (key, _) in made.items()}
+    server.lines = {name: line for name, (_, line) in made.items()}
+    return server
+
+
+def shows(key):
+    return {"metadata": [("authorization", f"Bearer {key}")]}
+
+
+def http(server, path, key=None, body=None, method=None):
+    """(status, JSON)."""
+    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
+    request = urllib.request.Request(f"http://127.0.0.1:{server.api_port}{path}", headers=headers, method=method,
+                                     data=None if body is None else json.dumps(body).encode())
+    try:
+        with urllib.request.urlopen(request, timeout=120) as response:
+            return response.status, json.loads(response.read())
+    except urllib.error.HTTPError as error:
+        return error.code, json.loads(error.read())
+
+
+def test_calls_need_a_key(v1, tenants):
+    for key in (None, "kvb_wrong"):
+        metadata = shows(key) if key else {}
+        with refused("UNAUTHENTICATED"):
+            list(tenants.inference.Generate(v1.GenerateRequest(prompt=prompt_of(v1)), **metadata))
+        with refused("UNAUTHENTICATED"):
+            tenants.chunks.List(v1.ListChunksRequest(), **metadata)
+        with refused("UNAUTHENTICATED"):
+            tenants.admin.GetInfo(v1.GetInfoRequest(), **metadata)
+        for path, body in (("/v1/models", None), ("/v1/models/x", None), ("/v1/chunks", None), ("/v1/chunks", {}),
+                           ("/v1/chat/completions", {}), ("/v1/chunks/delete", {"all": True})):
+            status, answer = http(tenants, path, key, body)
+            assert status == 401 and answer["error"]["type"] == "authentication_error", path
+    with pytest.raises(openai.AuthenticationError):
+        client_of(tenants).models.list()
+    assert http(tenants, "/openapi.json")[0] == 200
+
+
+def test_tenants_do_not_see_each_other(v1, tenants):
+    red, blue = tenants.keys["red"], tenants.keys["blue"]
+    put = list(tenants.chunks.Put(v1.PutChunksRequest(system_text=SYSTEM_TEXT, lead_in=LEAD_IN, chunks=CHUNKS), **shows(red)))
+    keys = [progress.key for progress in put]
+    assert {chunk["key"] for chunk in http(tenants, "/v1/chunks", red)[1]["chunks"]} >= set(keys)
+    # Neither by listing, nor by their keys, nor by naming the namespace.
+    assert http(tenants, "/v1/chunks", blue)[1]["chunks"] == []
+    assert not tenants.chunks.List(v1.ListChunksRequest(), **shows(blue)).chunks
+    assert http(tenants, f"/v1/chunks/{keys[0]}", blue)[0] == 404
+    assert list(tenants.chunks.Stat(v1.StatChunksRequest(keys=keys), **shows(blue)).missing_keys) == keys
+    assert http(tenants, f"/v1/chunks/{keys[0]}", blue, method="DELETE")[0] == 404
+    assert http(tenants, "/v1/chunks/delete", blue, {"all": True})[1]["deleted"] == "0"
+    assert tenants.chunks.Delete(v1.DeleteChunksRequest(keys=keys), **shows(blue)).deleted == 0
+    assert http(tenants, "/v1/chunks?namespace=red", blue)[0] == 403
+    with refused("PERMISSION_DENIED", "red", "blue"):
+        tenants.chunks.Delete(v1.DeleteChunksRequest(namespace="red", all=True), **shows(blue))
+    # Nor by asking: what is stored for one is no hit for the other.
+    messages = [{"role": "system", "content": SYSTEM_TEXT}, {"role": "user", "content": QUESTION}]
+    extra = {"documents": [{"text": text} for text in CHUNKS], "kvblend": {"lead_in": LEAD_IN, "blend": {"store_misses": False}}}
+    cached = {}
+    for name, key in (("red", red), ("blue", blue)):
+        client = client_of(tenants, api_key=key)
+        answer = client.chat.completions.create(model=client.models.list().data[0].id, messages=messages, max_tokens=2,
+                                                extra_body=extra)
+        cached[name] = {chunk["source"] for chunk in answer.kvblend["prompt"]["chunks"]}
+    assert cached["blue"] == {"CHUNK_SOURCE_MISS"} and "CHUNK_SOURCE_MISS" not in cached["red"]
+    assert {chunk["key"] for chunk in http(tenants, "/v1/chunks", red)[1]["chunks"]} >= set(keys)
+
+
+def test_limits_and_admins(v1, tenants):
+    few = tenants.keys["few"]
+    statuses = [http(tenants, "/v1/models", few)[0] for _ in range(4)]
+    assert statuses == [200, 200, 200, 429]
+    with refused("RESOURCE_EXHAUSTED", "few", "3 requests per minute") as error:
+        tenants.chunks.List(v1.ListChunksRequest(), **shows(few))
+    assert dict(error.value.trailing_metadata())["retry-after-ms"]
+    with refused("PERMISSION_DENIED"):
+        tenants.admin.UpdateCorrection(v1.UpdateCorrectionRequest(), **shows(tenants.keys["red"]))
+
+
+def test_the_command_line_shows_its_key(tenants):
+    info = ("info", "--server", f"127.0.0.1:{tenants.grpc_port}")
+    assert "API key" in run("kvblend", *info).stderr
+    done = subprocess.run([str(BIN_DIR / "kvblend"), *info], env=ENVIRONMENT | {"KVBLEND_API_KEY": tenants.keys["red"]},
+                          capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0 and "model" in done.stdout, done.stderr
+
+
+def test_changes_come_into_force_without_dropping_streams(v1, tenants):
+    key, line = make_key("--tenant", "green")
+    stream = tenants.inference.Generate(v1.GenerateRequest(prompt=prompt_of(v1), sampling={
+        "max_tokens": 300, "ignore_eos": True}), **shows(tenants.keys["blue"]))
+    next(iter(stream))
+    fresh = tenants.keys_path.with_suffix(".new")
+    fresh.write_text(tenants.lines["red"] + "\n" + line + "\n")
+    fresh.rename(tenants.keys_path)
+    wait_until(lambda: http(tenants, "/v1/models", key)[0] == 200, "the new key")
+    assert http(tenants, "/v1/models", tenants.keys["blue"])[0] == 401
+    assert list(stream)[-1].finished.usage.completion_tokens == 300
+    # A file that is wrong changes nothing.
+    fresh.write_text("nonsense\n")
+    fresh.rename(tenants.keys_path)
+    wait_until(lambda: "the keys stay as they were" in tenants.log(), "the error in the log")
+    assert http(tenants, "/v1/models", key)[0] == 200
+
+
+def test_bad_files_are_refused_at_the_start(tmp_path):
+    path = tmp_path / "keys"
+    path.write_text("{}\n")
+    done = run("kvblend-server", "--model", "m", "--grpc-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0",
+               "--api-address", "127.0.0.1:0", "--api-keys", path)
+    assert done.returncode == 2 and "line 1: tenant has 0 bytes" in done.stderr
+    done = run("kvblend-server", "--model", "m", "--grpc-address", "0.0.0.0:0")
+    assert done.returncode == 2 and "--allow-unauthenticated" in done.stderr

@@ -1,0 +1,81 @@
+#include "engine/model/files/mapped_file.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "tests/support/temporary_folder.h"
+
+namespace kvblend::model {
+namespace {
+
+/// Bytes of the mapping that begins at `address` which are in this process's memory now, as the kernel tells; -1 where there
+/// is no such mapping.
+int64_t ResidentBytes(const void* address) {
+  std::ifstream maps("/proc/self/smaps");
+  bool inside = false;
+  for (std::string line; std::getline(maps, line);) {
+    uintptr_t begin = 0;
+    int64_t kilobytes = 0;
+    if (std::sscanf(line.c_str(), "%lx-", &begin) == 1 && line.find('-') < line.find(' ')) {
+      inside = begin == reinterpret_cast<uintptr_t>(address);
+    } else if (inside && std::sscanf(line.c_str(), "Rss: %ld kB", &kilobytes) == 1) {
+      return kilobytes * 1024;
+    }
+  }
+  return -1;
+}
+
+int64_t SumOf(absl::Span<const std::byte> bytes) {
+  int64_t sum = 0;
+  for (const std::byte byte : bytes) sum += static_cast<int64_t>(byte);
+  return sum;
+}
+
+class MappedFileTest : public testing::Test {
+ protected:
+  std::string Write(const std::string& bytes) {
+    const std::string path = folder_.path() + "/file";
+    std::ofstream(path, std::ios::binary) << bytes;
+    return path;
+  }
+
+  test_support::TemporaryFolder folder_;
+};
+
+TEST_F(MappedFileTest, WholePagesAreGivenBackAndComeAgain) {
+  constexpr int64_t kPage = 4096, kPages = 256;
+  std::string bytes(kPages * kPage + 100, 'x');
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(i * 7);
+  const auto file = MappedFile::Open(Write(bytes));
+  ASSERT_TRUE(file.ok()) << file.status();
+  const absl::Span<const std::byte> mapped = (*file)->bytes();
+  const int64_t sum = SumOf(mapped);
+  ASSERT_GE(ResidentBytes(mapped.data()), kPages * kPage);
+  // Pages that hold other bytes too stay.
+  ReleaseMappedPages(mapped.subspan(kPage - 1, kPages * kPage / 2 + 1));
+  const int64_t left = ResidentBytes(mapped.data());
+  EXPECT_EQ(left, ((kPages * kPage + 100 + kPage - 1) / kPage - kPages / 2) * kPage);
+  ReleaseMappedPages(mapped.subspan(10, 100));  // less than a page
+  EXPECT_EQ(ResidentBytes(mapped.data()), left);
+  EXPECT_EQ(SumOf(mapped), sum);
+  ReleaseMappedPages(mapped);
+  EXPECT_LE(ResidentBytes(mapped.data()), kPage);
+  EXPECT_EQ(SumOf(mapped), sum);
+}
+
+TEST_F(MappedFileTest, OtherMemoryIsLeftAsItIs) {
+  const auto file = MappedFile::Open(Write("a file"));
+  ASSERT_TRUE(file.ok()) << file.status();
+  const std::vector<std::byte> bytes(100 * 4096, std::byte{5});
+  ReleaseMappedPages(bytes);
+  EXPECT_EQ(SumOf(bytes), 5 * 100 * 4096);
+  ReleaseMappedPages({});
+}
+
+}  // namespace
+}  // namespace kvblend::model

@@ -1,0 +1,135 @@
+// Several jobs in progress: whose turn it is.
+#include <algorithm>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/synchronization/notification.h"
+#include "engine/schedule/scheduler.h"
+#include "gtest/gtest.h"
+#include "tests/unit/schedule/fake_clock.h"
+
+namespace kvblend::schedule {
+namespace {
+
+class InProgressTest : public ::testing::Test {
+ protected:
+  void Start(Scheduler::Options options) {
+    options.max_queued = 100;
+    scheduler_ = std::make_unique<Scheduler>(options, clock_);
+    Job gate;
+    gate.fairness_key = "gate";
+    gate.advance = [this] {
+      busy_.Notify();
+      gate_.WaitForNotification();
+      return false;
+    };
+    gate.abandon = [](const absl::Status&) {};
+    ASSERT_TRUE(scheduler_->Submit(std::move(gate)).ok());
+    busy_.WaitForNotification();
+  }
+  void Run() {
+    gate_.Notify();
+    ASSERT_TRUE(scheduler_->Drain(absl::InfiniteFuture()).ok());
+  }
+  /// A job of so many turns of 10 ms, which says what is left when `tells`.
+  void Submit(char name, int turns, bool tells = true, std::string key = "k", Lane lane = Lane::kInteractive,
+              std::function<void()> at_first = nullptr) {
+    auto left = std::make_shared<int>(turns);
+    Job job;
+    job.fairness_key = std::move(key);
+    job.lane = lane;
+    job.advance = [this, name, left, at_first, turns] {
+      if (*left == turns && at_first != nullptr) at_first();
+      order_ += name;
+      clock_.Advance(absl::Milliseconds(10));
+      return --*left > 0;
+    };
+    job.continues = true;  // not refused while draining
+    if (tells) job.seconds_left = [left] { return *left * 0.01; };
+    job.abandon = [](const absl::Status& status) { ADD_FAILURE() << status; };
+    ASSERT_TRUE(scheduler_->Submit(std::move(job)).ok());
+  }
+
+  FakeClock clock_;
+  absl::Notification busy_, gate_;
+  std::string order_;  // of turns; `.`: of what is ongoing
+  std::unique_ptr<Scheduler> scheduler_;
+};
+
+TEST_F(InProgressTest, TheOneWithLeastLeftGoesOnAndEqualsInTheirOrder) {
+  Start({.max_in_progress = {3, 1, 1}});
+  Submit('a', 5);
+  Submit('b', 2);
+  Submit('c', 2);
+  Submit('d', 1);
+  Run();
+  // a, b and c start; b and c have one turn left, b came first; d gets the place that b leaves.
+  EXPECT_EQ(order_, "abcbdcaaaa");
+}
+
+TEST_F(InProgressTest, AShortJobOvertakesALongOneThatIsInProgress) {
+  Start({.max_in_progress = {2, 1, 1}});
+  Submit('a', 6, true, "k", Lane::kInteractive, [&] { Submit('b', 2); });
+  Run();
+  EXPECT_EQ(order_, "abbaaaaa");
+}
+
+// Shorter ones keep coming, each when the one before it ends, and yet the long one ends in time.
+TEST_F(InProgressTest, NoJobIsOvertakenForEver) {
+  Start({.max_in_progress = {2, 1, 1}});
+  int more = 60;
+  std::function<void()> next = [&] {
+    if (more-- > 0) Submit('s', 2, true, "k", Lane::kInteractive, next);
+  };
+  Submit('L', 20, true, "k", Lane::kInteractive, next);
+  Run();
+  const size_t end = order_.rfind('L');
+  // After as long again as it takes, what is new has no less left to do than it has.
+  EXPECT_LE(end, 2 * 20 + 6u) << order_;
+}
+
+TEST_F(InProgressTest, KeysShareTheTimeWhateverTheLengthOfTheirJobs) {
+  Start({.max_in_progress = {4, 1, 1}});
+  for (int i = 0; i < 3; ++i) Submit('a', 10, true, "a");
+  for (int i = 0; i < 15; ++i) Submit('b', 2, true, "b");
+  Run();
+  for (size_t turns = 4; turns <= order_.size(); ++turns) {
+    const auto of_a = std::count(order_.begin(), order_.begin() + static_cast<int64_t>(turns), 'a');
+    EXPECT_LE(std::abs(2 * of_a - static_cast<int64_t>(turns)), 4) << order_.substr(0, turns);
+  }
+}
+
+TEST_F(InProgressTest, LanesShareTheTimeByTheirWeights) {
+  Start({.max_in_progress = {1, 1, 1}});
+  Submit('B', 100, false, "k", Lane::kBackground);
+  Submit('b', 100, false, "k", Lane::kBulk);
+  Submit('I', 400, false);
+  Run();
+  const std::string first = order_.substr(0, 210);
+  EXPECT_NEAR(static_cast<double>(std::count(first.begin(), first.end(), 'I')), 160, 10) << first;
+  EXPECT_NEAR(static_cast<double>(std::count(first.begin(), first.end(), 'b')), 40, 6) << first;
+  EXPECT_NEAR(static_cast<double>(std::count(first.begin(), first.end(), 'B')), 10, 6) << first;
+  EXPECT_EQ(first.substr(0, 10), "IIIIIIIIII");
+}
+
+TEST_F(InProgressTest, WhatIsOngoingComesAfterEverySlice) {
+  int left = 0;
+  Start({.max_in_progress = {1, 1, 1},
+         .ongoing =
+             [&] {
+               if (left == 0) return false;
+               order_ += '.';
+               return --left > 0;
+             },
+         .slice = [](Lane lane) { return absl::Milliseconds(lane == Lane::kInteractive ? 30 : 0); }});
+  Submit('a', 1, false, "k", Lane::kInteractive, [&] { left = 8; });
+  Submit('b', 7, false);
+  Submit('c', 3, false, "k", Lane::kBulk);
+  Run();
+  EXPECT_EQ(order_, "abb.bbb.bb.c.c.c...");
+}
+
+}  // namespace
+}  // namespace kvblend::schedule

@@ -1,0 +1,251 @@
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/access/key_file.h"
+#include "server/access/keyed_access.h"
+#include "server/access/quota.h"
+#include "server/access/tenant_calls.h"
+#include "server/calls/engine_calls.h"
+#include "server/calls/engine_slot.h"
+#include "tests/support/fake_engine.h"
+
+namespace kvblend::server {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string LineOf(const std::string& key, const std::string& rest) {
+  std::string hash;
+  for (const unsigned char byte : HashKey(key)) {
+    hash += "0123456789abcdef"[byte >> 4];
+    hash += "0123456789abcdef"[byte & 15];
+  }
+  return absl::StrCat(R"({"key_sha256": ")", hash, R"(", )", rest, "}\n");
+}
+
+TEST(KeyFileTest, HashesAreSha256) {
+  // Of FIPS 180-2's first example.
+  EXPECT_THAT(LineOf("abc", ""),
+              HasSubstr("ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"));
+}
+
+TEST(KeyFileTest, AMadeKeyIsOneThatTheFileTakes) {
+  const Tenant tenant = {.name = "acme",
+                         .chunk_namespace = "space",
+                         .admin = true,
+                         .requests_per_minute = 1,
+                         .computed_tokens_per_minute = 2,
+                         .concurrent_requests = 3};
+  const auto made = MakeKey(tenant), another = MakeKey(tenant);
+  ASSERT_TRUE(made.ok()) << made.status();
+  EXPECT_NE(made->key, another->key);
+  EXPECT_EQ(made->key.size(), 4 + 43);
+  const auto entries = ParseKeyFile(absl::StrCat("# keys\n\n", made->line, "\r\n", another->line));
+  ASSERT_TRUE(entries.ok()) << entries.status();
+  ASSERT_EQ(entries->size(), 2);
+  EXPECT_EQ((*entries)[0].hash, HashKey(made->key));
+  EXPECT_EQ((*entries)[0].tenant, tenant);
+  EXPECT_FALSE(MakeKey({}).ok());
+}
+
+TEST(KeyFileTest, WhatIsWrongIsNamedWithItsLine) {
+  const std::string good = LineOf("a", R"("tenant": "t")");
+  const std::pair<std::string, std::string> cases[] = {
+      {"", "there is no key"},
+      {"nonsense", "line 1: the body is no JSON"},
+      {good + "{}", "line 2: tenant has 0 bytes"},
+      {good + good, "line 2: the key of line 1 again"},
+      {good + LineOf("b", R"("tenant": "t", "admin": true)"),
+       "line 2: tenant 't' has other settings than in line 1"},
+      {good + LineOf("b", R"("tenant": "u", "namespace": "t")"),
+       "line 2: namespace 't' is that of tenant 't'"},
+      {LineOf("b", R"("tenant": "u", "quota": 1)"), "line 1: quota is not a field"},
+      {LineOf("b", R"("tenant": "u", "requests_per_minute": -1)"),
+       "line 1: requests_per_minute is -1; allowed"},
+      {R"({"tenant": "u", "key_sha256": "abcd"})", "line 1: key_sha256 is no hash"},
+      {LineOf("b", absl::StrCat(R"("tenant": ")", std::string(129, 'x'), "\"")),
+       "line 1: tenant has 129 bytes"},
+  };
+  for (const auto& [text, message] : cases) {
+    EXPECT_THAT(std::string(ParseKeyFile(text).status().message()), HasSubstr(message)) << text;
+  }
+}
+
+TEST(QuotaTest, RatesComeBackEvenly) {
+  Quota quota({.name = "t", .requests_per_minute = 2});
+  const absl::Time start = absl::FromUnixSeconds(1000);
+  EXPECT_TRUE(quota.TakeRequest(start).ok());
+  EXPECT_TRUE(quota.TakeRequest(start).ok());
+  EXPECT_EQ(quota.TakeRequest(start + absl::Seconds(29)).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(quota.TakeRequest(start + absl::Seconds(31)).ok());
+  EXPECT_FALSE(quota.TakeRequest(start + absl::Seconds(32)).ok());
+  EXPECT_TRUE(quota.TakeRequest(start + absl::Seconds(1000)).ok());
+  EXPECT_TRUE(quota.TakeRequest(start + absl::Seconds(1000)).ok());
+  EXPECT_FALSE(quota.TakeRequest(start + absl::Seconds(1000)).ok())
+      << "no more than a minute's worth is saved";
+}
+
+TEST(QuotaTest, ComputedTokensAreOwed) {
+  Quota quota({.name = "t", .computed_tokens_per_minute = 60});
+  const absl::Time start = absl::FromUnixSeconds(1000);
+  EXPECT_TRUE(quota.TakeRequest(start).ok());
+  quota.AddComputedTokens(90);
+  EXPECT_FALSE(quota.TakeRequest(start + absl::Seconds(29)).ok());
+  EXPECT_TRUE(quota.TakeRequest(start + absl::Seconds(31)).ok());
+  quota.SetLimits({.name = "t", .computed_tokens_per_minute = 10});
+  EXPECT_THAT(std::string(quota.TakeRequest(start + absl::Seconds(31)).message()),
+              HasSubstr("limit of 10 computed tokens per minute"));
+}
+
+class Recorder : public EventSink<v1::GenerateEvent> {
+ public:
+  void OnEvent(const v1::GenerateEvent&) override { ++events; }
+  void OnDone(const absl::Status& status) override { done = status; }
+  int events = 0;
+  absl::Status done = absl::UnknownError("not done");
+};
+
+class AccessTest : public ::testing::Test {
+ protected:
+  AccessTest() : path_(absl::StrCat(::testing::TempDir(), "/kvblend_keys_", getpid())) {
+    slot_.Serve(&engine_);
+  }
+  ~AccessTest() override { unlink(path_.c_str()); }
+
+  /// As editors do: what is read is whole.
+  void WriteKeys(const std::string& text) {
+    std::ofstream(path_ + ".new") << text;
+    std::rename((path_ + ".new").c_str(), path_.c_str());
+  }
+  static v1::GenerateRequest Question(const std::string& chunk_namespace = "") {
+    v1::GenerateRequest request;
+    request.set_namespace_(chunk_namespace);
+    request.mutable_prompt()->set_question("why?");
+    return request;
+  }
+
+  const std::string path_;
+  EngineSlot slot_;
+  EngineCalls calls_{&slot_, {.engine_options = {}, .max_message_bytes = 0, .started = absl::Now()}};
+  testing::FakeEngine engine_;
+};
+
+TEST_F(AccessTest, ATenantSeesItsNamespaceOnly) {
+  const ChunkKey ours = engine_.StoreChunk("a", 1, 3), theirs = engine_.StoreChunk("b", 2, 3);
+  const auto a =
+      MakeTenantCalls(&calls_, {.name = "ta", .chunk_namespace = "a"}, std::make_shared<Quota>(Tenant()));
+  v1::ListChunksRequest list;
+  EXPECT_EQ(a->List(list)->chunks_size(), 1);
+  EXPECT_EQ(a->List(list)->chunks(0).key(), ours.ToHex());
+  list.set_namespace_("b");
+  EXPECT_EQ(a->List(list).status().code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_THAT(std::string(a->List(list).status().message()), HasSubstr("namespace is 'b'; allowed: 'a'"));
+
+  v1::StatChunksRequest stat;
+  stat.add_keys(theirs.ToHex());
+  EXPECT_EQ(a->Stat(stat)->missing_keys_size(), 1);
+  v1::DeleteChunksRequest removal;
+  removal.add_keys(theirs.ToHex());
+  EXPECT_EQ(a->Delete(removal)->deleted(), 0);
+  removal.clear_keys();
+  removal.set_all(true);
+  EXPECT_EQ(a->Delete(removal)->deleted(), 1);
+  removal.set_namespace_("b");
+  EXPECT_FALSE(a->Delete(removal).ok());
+  v1::PinChunksRequest pin;
+  pin.add_keys(theirs.ToHex());
+  EXPECT_EQ(a->Pin(pin)->changed(), 0);
+  pin.set_namespace_("b");
+  EXPECT_FALSE(a->Pin(pin).ok());
+  EXPECT_EQ(engine_.chunk_store().List("b", "", 10)->chunks.size(), 1);
+
+  v1::PutChunksRequest put;
+  put.set_namespace_("b");
+  EXPECT_FALSE(a->Put(put, {}, nullptr).ok());
+  v1::ScoreRequest score;
+  score.set_namespace_("b");
+  EXPECT_FALSE(a->Score(score, {}, nullptr).ok());
+  v1::PrefetchChunksRequest prefetch;
+  prefetch.set_namespace_("b");
+  EXPECT_FALSE(a->Prefetch(prefetch).ok());
+  v1::SplitDocumentRequest split;
+  split.set_namespace_("b");
+  EXPECT_FALSE(a->Split(split).ok());
+  EXPECT_FALSE(a->Generate(Question("b"), {}, std::make_shared<Recorder>()).ok());
+}
+
+TEST_F(AccessTest, RequestsHaveTheTenantsNamespaceTurnAndQuota) {
+  const Tenant tenant = {
+      .name = "ta", .chunk_namespace = "a", .computed_tokens_per_minute = 10, .concurrent_requests = 1};
+  const auto quota = std::make_shared<Quota>(tenant);
+  const auto a = MakeTenantCalls(&calls_, tenant, quota);
+  const auto recorder = std::make_shared<Recorder>();
+  ASSERT_TRUE(a->Generate(Question(), {.client = "someone"}, recorder).ok());
+  const auto call = engine_.NextGenerate();
+  EXPECT_EQ(call->request.caller.tenant_namespace, "a");
+  EXPECT_EQ(call->request.caller.fairness_key, "a\nta");
+  EXPECT_THAT(std::string(a->Generate(Question(), {}, recorder).status().message()),
+              HasSubstr("1 requests at once"));
+  PromptReport report;
+  report.computed_tokens = 7;
+  report.recomputed_tokens = 2;
+  report.reused_tokens = 100;
+  call->observer->OnPrompt(report);
+  EXPECT_TRUE(quota->TakeRequest(absl::FromUnixSeconds(1)).ok());
+  TextDelta delta;
+  delta.token_ids = {1, 2};
+  call->observer->OnText(delta);
+  EXPECT_FALSE(quota->TakeRequest(absl::FromUnixSeconds(1)).ok());
+  call->Finish(absl::OkStatus(), GenerateResult());
+  EXPECT_EQ(recorder->events, 3);
+  EXPECT_TRUE(recorder->done.ok());
+  ASSERT_TRUE(a->Generate(Question(), {}, recorder).ok()) << "the place of the one that ended";
+  engine_.NextGenerate()->Finish(absl::OkStatus(), GenerateResult());
+  engine_.RefuseWith(absl::ResourceExhaustedError("full"));
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(a->Generate(Question(), {}, recorder).status().message(), "full")
+        << "a refused one takes no place";
+  }
+}
+
+TEST_F(AccessTest, OnlyAdminsSteerLearning) {
+  const auto quota = std::make_shared<Quota>(Tenant());
+  EXPECT_EQ(MakeTenantCalls(&calls_, {.name = "t"}, quota)->UpdateCorrection({}).status().code(),
+            absl::StatusCode::kPermissionDenied);
+  EXPECT_TRUE(MakeTenantCalls(&calls_, {.name = "t", .admin = true}, quota)->UpdateCorrection({}).ok());
+}
+
+TEST_F(AccessTest, KeysAreReadAgainWhenTheFileChanges) {
+  EXPECT_THAT(std::string(KeyedAccess::Open(path_, &calls_).status().message()), HasSubstr(path_));
+  WriteKeys(LineOf("old", R"("tenant": "t", "namespace": "n", "requests_per_minute": 3)"));
+  const auto access = KeyedAccess::Open(path_, &calls_);
+  ASSERT_TRUE(access.ok()) << access.status();
+  const auto code = [&](const std::string& header) { return (*access)->Admit(header).status().code(); };
+  EXPECT_EQ(code(""), absl::StatusCode::kUnauthenticated);
+  EXPECT_EQ(code("Basic old"), absl::StatusCode::kUnauthenticated);
+  EXPECT_EQ(code("Bearer olds"), absl::StatusCode::kUnauthenticated);
+  EXPECT_EQ(code("Bearer old"), absl::StatusCode::kOk);
+  const auto admitted = (*access)->Admit("bearer  old");
+  ASSERT_TRUE(admitted.ok());
+
+  WriteKeys(LineOf("new", R"("tenant": "t", "namespace": "n", "requests_per_minute": 3)"));
+  while (code("Bearer old") != absl::StatusCode::kUnauthenticated) std::this_thread::yield();
+  EXPECT_TRUE((*admitted)->List({}).ok()) << "what was admitted goes on";
+  // What was used of the limits stays used. (Asking with the old key may have taken the rest.)
+  absl::StatusCode last = absl::StatusCode::kOk;
+  for (int i = 0; i < 2; ++i) last = code("Bearer new");
+  EXPECT_EQ(last, absl::StatusCode::kResourceExhausted);
+}
+
+}  // namespace
+}  // namespace kvblend::server
