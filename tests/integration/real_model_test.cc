@@ -78,7 +78,7 @@ TEST(RealModelTest, Gemma3IsReadAsItsAuthorsPublishIt) {
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
   EXPECT_TRUE((*tokenizer)->add_bos());
   EXPECT_EQ((*tokenizer)->TokenBytes((*tokenizer)->bos().value()), "<bos>");
-  // As llama.cpp has them (tests/bench/peer_greedy.py compares many more).
+  // As llama.cpp has them (tests/bench/models/peer_greedy.py compares many more).
   EXPECT_EQ((*tokenizer)->Encode("The capital of Norway is"),
             (std::vector<text::TokenId>{818, 5279, 529, 32649, 563}));
   EXPECT_TRUE((*tokenizer)->IsEndOfGeneration((*tokenizer)->FindSpecial("<end_of_turn>").value()));

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The table of docs/quality.md: how near each way of reuse comes to full prefill, for several models and data files.
 
-    tests/bench/quality_table.py --model models/SmolLM2-135M-Instruct.Q4_1.gguf \\
+    tests/bench/models/quality_table.py --model models/SmolLM2-135M-Instruct.Q4_1.gguf \\
         --base-model models/gemma-3-270m-q4_k_m.gguf --data musique_dev.json 2wikimqa_dev.json
 
 That is hours of computing, so everything is kept in FOLDER question by question, and the same command goes on after any
@@ -17,7 +17,9 @@ import argparse
 import json
 import os
 import pathlib
+import sys
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import bench_support as support
 
 CUE = "\nAnswer:"

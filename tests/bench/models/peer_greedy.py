@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Holds kvblend's tokens and greedy text to llama.cpp's: same model file, same prompts, token by token.
 
-    tests/bench/peer_greedy.py --model models/SmolLM2-135M-Instruct.Q4_1.gguf models/gemma-3-270m-q4_k_m.gguf
+    tests/bench/models/peer_greedy.py --model models/SmolLM2-135M-Instruct.Q4_1.gguf models/gemma-3-270m-q4_k_m.gguf
 
 1. Token ids: every text below, and the passages of --data, must give the same ids in both.
 2. Greedy text in f32: both write --steps tokens behind each of ten prompts, kvblend with --gemm f32, llama.cpp with the
@@ -23,8 +23,10 @@ import argparse
 import json
 import pathlib
 import statistics
+import sys
 import tempfile
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import bench_support as support
 import peer_llamacpp
 
