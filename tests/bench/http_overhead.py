@@ -1,10 +1,10 @@
-"""What a warm request costs outside of the engine, over gRPC and over HTTP: the same prompt, turn by turn, of one server.
+"""What a warm request costs outside of the engine, over gRPC and over HTTP: the same prompt, in turns, of one server.
 
     pip install -r tests/e2e/requirements.txt
     python tests/bench/http_overhead.py --model models/SmolLM2-135M-Instruct.Q4_1.gguf
 
-Prints medians in milliseconds of the whole call as a client sees it, and of what is left without the time that the engine reports. Clients
-are grpcio and http.client, each with one connection that stays open.
+Prints medians in milliseconds of the whole call as a client sees it, and of what is left without the time that the
+engine reports. Clients are grpcio and http.client, each with one connection that stays open.
 """
 import argparse
 import contextlib

@@ -80,7 +80,8 @@ def test_stored_chunks_are_told_as_cached(v1, server, client, model, stored):
 
 def test_streams_say_the_same(client, model):
     whole = ask(client, model, logprobs=True, top_logprobs=2)
-    chunks = list(ask(client, model, logprobs=True, top_logprobs=2, stream=True, stream_options={"include_usage": True}))
+    chunks = list(ask(client, model, logprobs=True, top_logprobs=2, stream=True,
+                      stream_options={"include_usage": True}))
     texts = [chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices]
     assert "".join(texts) == whole.choices[0].message.content
     assert len(texts) > 5, "a stream comes token by token"

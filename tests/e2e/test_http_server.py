@@ -78,8 +78,8 @@ def test_thousands_of_idle_connections(small):
         for connection in connections:
             connection.close()
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    wait_until(lambda: status_of(exchange(small, b"GET /v1/models HTTP/1.1\r\nHost: here\r\n" + CLOSE.encode() + b"\r\n"))
-               == 200, "room for a connection")
+    models = b"GET /v1/models HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n"
+    wait_until(lambda: status_of(exchange(small, models)) == 200, "room for a connection")
 
 
 def test_slow_readers_stall_nobody_and_are_cut_off(small):
@@ -99,7 +99,8 @@ def test_bodies_over_the_limit(small):
     answer = exchange(small, request_bytes("/v1/chat/completions", b'{"x": "' + b"x" * (1 << 20) + b'"}'))
     assert status_of(answer) == 413
     assert json.loads(answer.split(b"\r\n\r\n", 1)[1])["error"]["type"] == "invalid_request_error"
-    assert status_of(exchange(small, b"GET /v1/models HTTP/1.1\r\nHost: here\r\nX: " + b"x" * 40000 + b"\r\n\r\n")) == 431
+    headers = b"GET /v1/models HTTP/1.1\r\nHost: here\r\nX: " + b"x" * 40000 + b"\r\n\r\n"
+    assert status_of(exchange(small, headers)) == 431
     still_answers(small)
 
 
@@ -108,15 +109,16 @@ def test_mutated_requests(server):
     seed = random.randrange(1 << 32)
     print("seed", seed)
     source = random.Random(seed)
-    good = [request_bytes("/v1/chat/completions", {**QUESTION, "documents": [{"title": "t", "text": "x"}], "stop": ["a"]}),
+    question = {**QUESTION, "documents": [{"title": "t", "text": "x"}], "stop": ["a"]}
+    good = [request_bytes("/v1/chat/completions", question),
             request_bytes("/v1/completions", {"prompt": "x", "max_tokens": 1, "logprobs": 2}),
             request_bytes("/v1/chunks/stat", {"keys": ["ab" * 32]}),
-            b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked"
-            b"\r\n\r\n5\r\n{\"a\":\r\n2\r\n1}\r\n0\r\n\r\n",
+            b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"Transfer-Encoding: chunked\r\n\r\n5\r\n{\"a\":\r\n2\r\n1}\r\n0\r\n\r\n",
             b"GET /v1/models HTTP/1.1\r\nHost: here\r\n\r\n",
             b"GET /v1/chunks?page_size=3&namespace=%20 HTTP/1.0\r\n\r\n"]
-    pieces = [b"\r\n", b"\0", b"{", b"[" * 50, b'"', b"Content-Length: 5\r\n", b"Transfer-Encoding: chunked\r\n", b"%", b"\xff",
-              b"-1", b"1e400", b"Expect: 100-continue\r\n", b"HTTP/9.9", b":", b"999999999999999999999"]
+    pieces = [b"\r\n", b"\0", b"{", b"[" * 50, b'"', b"Content-Length: 5\r\n", b"Transfer-Encoding: chunked\r\n", b"%",
+              b"\xff", b"-1", b"1e400", b"Expect: 100-continue\r\n", b"HTTP/9.9", b":", b"999999999999999999999"]
     end = time.monotonic() + 15
     sent = 0
     while sent < 4000 and time.monotonic() < end:

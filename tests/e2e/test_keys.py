@@ -5,11 +5,11 @@ import subprocess
 import urllib.error
 import urllib.request
 
-import grpc
 import openai
 import pytest
 
-from conftest import BIN_DIR, CHUNKS, ENVIRONMENT, FLAGS, LEAD_IN, QUESTION, SYSTEM_TEXT, prompt_of, refused, run, wait_until
+from conftest import (BIN_DIR, CHUNKS, ENVIRONMENT, FLAGS, LEAD_IN, QUESTION, SYSTEM_TEXT, prompt_of, refused, run,
+                      wait_until)
 from http_client import client_of
 
 
@@ -70,7 +70,8 @@ def test_calls_need_a_key(v1, tenants):
 
 def test_tenants_do_not_see_each_other(v1, tenants):
     red, blue = tenants.keys["red"], tenants.keys["blue"]
-    put = list(tenants.chunks.Put(v1.PutChunksRequest(system_text=SYSTEM_TEXT, lead_in=LEAD_IN, chunks=CHUNKS), **shows(red)))
+    request = v1.PutChunksRequest(system_text=SYSTEM_TEXT, lead_in=LEAD_IN, chunks=CHUNKS)
+    put = list(tenants.chunks.Put(request, **shows(red)))
     keys = [progress.key for progress in put]
     assert {chunk["key"] for chunk in http(tenants, "/v1/chunks", red)[1]["chunks"]} >= set(keys)
     # Neither by listing, nor by their keys, nor by naming the namespace.
@@ -86,7 +87,8 @@ def test_tenants_do_not_see_each_other(v1, tenants):
         tenants.chunks.Delete(v1.DeleteChunksRequest(namespace="red", all=True), **shows(blue))
     # Nor by asking: what is stored for one is no hit for the other.
     messages = [{"role": "system", "content": SYSTEM_TEXT}, {"role": "user", "content": QUESTION}]
-    extra = {"documents": [{"text": text} for text in CHUNKS], "kvblend": {"lead_in": LEAD_IN, "blend": {"store_misses": False}}}
+    extra = {"documents": [{"text": text} for text in CHUNKS],
+             "kvblend": {"lead_in": LEAD_IN, "blend": {"store_misses": False}}}
     cached = {}
     for name, key in (("red", red), ("blue", blue)):
         client = client_of(tenants, api_key=key)
