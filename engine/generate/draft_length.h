@@ -25,7 +25,7 @@ class DraftLength {
   /// Checking must promise so much more tokens per second.
   static constexpr double kLeastGain = 1.05;
   /// Every so many refusals one token is checked all the same, lest a bad stretch is believed for ever.
-  static constexpr int32_t kProbe = 64;
+  static constexpr int32_t kProbe = 128;
 
   /// How many tokens of a guess with this match to check in a step that has `rows` rows besides; 0 to `available`.
   int32_t Choose(int32_t match, int32_t available, int32_t rows, const StepCost& cost);

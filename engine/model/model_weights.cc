@@ -312,7 +312,8 @@ int64_t ModelWeights::rows_as_alone() const {
   int64_t rows = output_layer().rows_as_alone();
   for (const LayerWeights& layer : layers) {
     for (const kernels::PackedWeights* weights :
-         {layer.qkv.get(), layer.attn_output.get(), layer.gate_up.get(), layer.down.get(), layer.router.get()}) {
+         {layer.qkv.get(), layer.attn_output.get(), layer.gate_up.get(), layer.down.get(),
+          layer.router.get()}) {
       if (weights != nullptr) rows = std::min(rows, weights->rows_as_alone());
     }
   }

@@ -173,19 +173,21 @@ TEST_F(CudaBlendTest, StepsAsGraphsAnswerAsStepsOfSingleKernelsDo) {
   constexpr int32_t kSteps = 32;
   for (int32_t step = 0; step < kSteps; ++step) {
     SCOPED_TRACE("step " + std::to_string(step));
-    std::vector<NextToken> next, next_others;
+    std::vector<NextTokens> next, next_others;
     std::vector<size_t> rows;
     for (size_t i = 0; i < prompts.size(); ++i) {
       if ((step / 8 + i) % 3 == 0) continue;  // comes or goes every 8 steps
       const kernels::SamplingSpec spec{.temperature = i % 2 == 0 ? 0.0 : 1.5, .uniform = step / 32.0};
-      next.push_back({&prompts[i], tokens[i], spec});
-      next_others.push_back({&others[i], tokens[i], spec});
+      next.push_back({&prompts[i], {tokens[i]}, {spec}});
+      next_others.push_back({&others[i], {tokens[i]}, {spec}});
       rows.push_back(i);
     }
     const auto sampled = graphs.runner->ExtendAll(next),
                expected = kernel_by_kernel.runner->ExtendAll(next_others);
     ASSERT_TRUE(sampled.ok() && expected.ok()) << sampled.status() << expected.status();
     for (size_t row = 0; row < rows.size(); ++row) {
+      ++next[row].prompt->num_tokens;
+      ++next_others[row].prompt->num_tokens;
       EXPECT_EQ((*sampled)[row].token_id, (*expected)[row].token_id);
       EXPECT_EQ((*sampled)[row].logit, (*expected)[row].logit);
       tokens[rows[row]] = (*sampled)[row].token_id;
@@ -218,8 +220,11 @@ TEST_F(CudaBlendTest, PromptsAndStepsOfAKnownShapeAllocateNothing) {
     if (step == 4) before = cuda_emulation::CountRuntimeObjects();
     const cuda_emulation::WorkCounts work = cuda_emulation::CountWork();
     const kernels::SamplingSpec draw{.temperature = 0.8, .top_p = 0.9, .uniform = 0.5};
-    const auto sampled = cuda.runner->ExtendAll(std::vector<NextToken>{{&one, 5, draw}, {&other, 6, {}}});
+    const auto sampled = cuda.runner->ExtendAll(
+        std::vector<NextTokens>{{&one, {5}, {draw}}, {&other, {6}, {kernels::SamplingSpec{}}}});
     ASSERT_TRUE(sampled.ok()) << sampled.status();
+    ++one.num_tokens;
+    ++other.num_tokens;
     if (step < 4) continue;
     EXPECT_EQ(cuda_emulation::CountWork().enqueued, work.enqueued + 1);  // the graph, and nothing else
     EXPECT_EQ(cuda_emulation::CountWork().graph_launches, work.graph_launches + 1);

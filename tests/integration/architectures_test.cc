@@ -19,21 +19,10 @@
 namespace kvblend {
 namespace {
 
-const std::string kModels[] = {"llama",
-                               "llama3_rope",
-                               "llama_yarn",
-                               "mistral",
-                               "smollm3",
-                               "qwen2",
-                               "qwen3",
-                               "gemma2",
-                               "gemma3",
-                               "phi3",
-                               "granite",
-                               "phi3_longrope",
-                               "qwen3moe",
-                               "qwen3moe_unnormalised",
-                               "mixtral"};
+const std::string kModels[] = {
+    "llama",  "llama3_rope", "llama_yarn", "mistral", "smollm3",       "qwen2",    "qwen3",
+    "gemma2", "gemma3",      "phi3",       "granite", "phi3_longrope", "qwen3moe", "qwen3moe_unnormalised",
+    "mixtral"};
 
 std::string FixturePath(const std::string& name) {
   return std::string(KVBLEND_SOURCE_DIR "/tests/fixtures/architectures/") + name;
@@ -240,10 +229,10 @@ TEST_P(FoldersTest, LogitsAreThoseOfTheGgufFile) {
   fs::create_directories(folder);
   constexpr auto kOverwrite = fs::copy_options::overwrite_existing;
   for (const std::string file : {"config.json", "model.safetensors"}) {
-    fs::copy_file(FixturePath(GetParam() + "/" + file), folder / file, kOverwrite);
+    fs::copy_file(FixturePath("folders/" + GetParam() + "/" + file), folder / file, kOverwrite);
   }
   for (const std::string file : {"tokenizer.json", "tokenizer_config.json"}) {
-    fs::copy_file(FixturePath(file), folder / file, kOverwrite);
+    fs::copy_file(FixturePath("folders/" + file), folder / file, kOverwrite);
   }
   const LoadedModel from_folder = LoadedModel::Load(folder, "cpu"),
                     from_file = LoadedModel::Load(FixturePath(GetParam() + ".gguf"), "cpu");
@@ -261,7 +250,14 @@ TEST_P(FoldersTest, LogitsAreThoseOfTheGgufFile) {
   fs::remove_all(folder);
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, FoldersTest, testing::ValuesIn(kModels),
+/// All but the one that is refused as a folder: experts whose weights do not add up to 1.
+std::vector<std::string> FolderModels() {
+  std::vector<std::string> models(std::begin(kModels), std::end(kModels));
+  std::erase(models, "qwen3moe_unnormalised");
+  return models;
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, FoldersTest, testing::ValuesIn(FolderModels()),
                          [](const auto& info) { return info.param; });
 
 std::vector<std::string> Devices() {

@@ -75,7 +75,8 @@ constexpr HfField kMixtralFields[] = {
     {"router_jitter_noise", kHarmless},  // of training
 };
 constexpr HfField kQwen3MoeFields[] = {
-    {"num_experts", kInteger, "expert_count", true},
+    {"num_experts", kInteger, "expert_count"},  // under the one name or the other, by transformers' version
+    {"num_local_experts", kInteger, "expert_count"},
     {"num_experts_per_tok", kInteger, "expert_used_count", true},
     {"moe_intermediate_size", kInteger, "expert_feed_forward_length", true},
     {"norm_topk_prob", kMustBe, "true", true},

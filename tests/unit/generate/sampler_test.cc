@@ -309,9 +309,12 @@ TEST(SamplerTest, CreateRefusesBadOptions) {
 }
 
 TEST(SamplerTest, PeeksAtWhatNextWillGive) {
+  SamplingOptions options;
+  options.seed = 7;
   for (const double temperature : {0.0, 1.0}) {
-    auto sampler = *Sampler::Create({.temperature = temperature, .seed = 7}, 100);
-    auto other = *Sampler::Create({.temperature = temperature, .seed = 7}, 100);
+    options.temperature = temperature;
+    auto sampler = *Sampler::Create(options, 100);
+    auto other = *Sampler::Create(options, 100);
     for (const int32_t ahead : {3, 0, 1, 5}) {
       const double peeked = sampler.Peek(ahead).uniform;
       for (int32_t i = 0; i < ahead; ++i) EXPECT_EQ(sampler.Next().uniform, other.Next().uniform);
@@ -319,8 +322,9 @@ TEST(SamplerTest, PeeksAtWhatNextWillGive) {
       EXPECT_EQ(other.Next().uniform, peeked);
     }
   }
-  EXPECT_TRUE(Sampler::Create({.seed = 7}, 100)->can_look_ahead());
-  EXPECT_FALSE(Sampler::Create({.repetition_penalty = 1.1, .seed = 7}, 100)->can_look_ahead());
+  EXPECT_TRUE(Sampler::Create(options, 100)->can_look_ahead());
+  options.repetition_penalty = 1.1;
+  EXPECT_FALSE(Sampler::Create(options, 100)->can_look_ahead());
 }
 
 }  // namespace

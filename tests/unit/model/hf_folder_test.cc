@@ -203,7 +203,7 @@ TEST(HfFolderTest, RefusesConfigurationsByField) {
 // A folder of tests/fixtures/make_architectures.py, with `from` replaced by `to` in its config.json.
 std::map<std::string, std::string> ChangedArchitecture(const std::string& model, const std::string& from,
                                                        const std::string& to) {
-  const std::string folder = KVBLEND_SOURCE_DIR "/tests/fixtures/architectures/";
+  const std::string folder = KVBLEND_SOURCE_DIR "/tests/fixtures/architectures/folders/";
   std::map<std::string, std::string> files;
   for (const std::string file : {"config.json", "model.safetensors"}) {
     files[file] = ReadWhole(folder + model + "/" + file);

@@ -63,7 +63,8 @@ TEST(ConvertReportsTest, PromptReport) {
                     .predicted_load_seconds = 0.06,
                     .predicted_compute_seconds = 0.07,
                     .compute_seconds_per_token = 0.08,
-                    .reads = {{.tier = Tier::kDisk, .bytes = 9, .bytes_per_second = 10}}};
+                    .reads = {{.tier = Tier::kDisk, .bytes = 9, .bytes_per_second = 10}},
+                    .skipped_bytes = 11};
   report.correction = "0123";
   const v1::PromptReport wire = ToProto(report);
   EXPECT_EQ(EmptyFields(wire), "");
@@ -77,7 +78,7 @@ TEST(ConvertReportsTest, PromptReport) {
       loading { mode: RATIO_MODE_AUTO  ratio_min: 0.01  ratio_max: 0.02  ratio: 0.03  bypassed_chunks: 4
                 predicted: true  predicted_seconds: 0.05  predicted_load_seconds: 0.06
                 predicted_compute_seconds: 0.07  compute_seconds_per_token: 0.08
-                reads { tier: TIER_DISK  bytes: 9  bytes_per_second: 10 } }
+                reads { tier: TIER_DISK  bytes: 9  bytes_per_second: 10 }  skipped_bytes: 11 }
       correction: "0123")");
 }
 
@@ -169,8 +170,9 @@ TEST(ConvertReportsTest, ChunkInfo) {
 }
 
 TEST(ConvertReportsTest, Info) {
-  EngineInfo info = {"1.2.3", "model", "llama", "ff", "cuda:1", "GPU", "usable", "cpu", "bf16", "int8", 1,
-                     2,       3,       4,       5,    6,        7,     8,        9,     10,     11,     0.25};
+  EngineInfo info = {"1.2.3",  "model", "llama", "ff", "cuda:1", "GPU", "usable", "cpu",
+                     "chatml", "bf16",  "int8",  1,    2,        3,     4,        5,
+                     6,        7,       8,       9,    10,       11,    0.25};
   EngineStats stats;
   stats.requests_waiting = 21;
   stats.requests_running = 22;
