@@ -47,7 +47,8 @@ class BuildStageTest(unittest.TestCase):
                           "./deploy/fetch_model.sh"], steps)
         in_quickstart = [re.search(r"\./deploy/.*$", line).group().strip() for line in quickstart.splitlines()
                          if line.lstrip().startswith(("logged ", "! $install || logged "))]
-        self.assertEqual(steps, in_quickstart)
+        # quickstart may be asked for another model; the image has the default one.
+        self.assertEqual(steps, [step.replace(' "$model_name"', "") for step in in_quickstart])
 
     def test_every_run_step_is_valid_shell(self):
         for stage in (self.build, self.final):
