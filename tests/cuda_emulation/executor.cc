@@ -4,7 +4,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
+#include <mutex>
 #include <utility>
+#include <vector>
 
 // Defined by the build: this file itself is not instrumented, for speed.
 #ifdef KVBLEND_FIBERS_UNDER_ASAN
@@ -31,9 +34,16 @@ void Fail(const std::string& message) {
   std::abort();
 }
 
+// A thread's stays until the program ends: what a thread destroys on its way out, streams for instance, may still run
+// kernels.
 Executor& Executor::Current() {
-  static thread_local Executor executor;
-  return executor;
+  static std::mutex mutex;
+  static auto& executors = *new std::vector<std::unique_ptr<Executor>>;
+  static thread_local Executor* const executor = [] {
+    const std::lock_guard lock(mutex);
+    return executors.emplace_back(new Executor).get();
+  }();
+  return *executor;
 }
 
 Executor::~Executor() {
