@@ -274,14 +274,18 @@ absl::StatusOr<ExpressionPtr> ExpressionParser::Postfix(ExpressionPtr object) {
     } else if (cursor_.TakeOperator("[")) {
       KVBLEND_ASSIGN_OR_RETURN(object, Subscript(std::move(object)));
     } else if (cursor_.IsOperator("(")) {
-      Expression call{.kind = Expression::Kind::kCall, .line = line};
-      call.operands = Operands(std::move(object));
-      KVBLEND_ASSIGN_OR_RETURN(call.arguments, CallArguments());
-      KVBLEND_ASSIGN_OR_RETURN(object, Make(std::move(call)));
+      KVBLEND_ASSIGN_OR_RETURN(object, Call(std::move(object)));
     } else {
       return object;
     }
   }
+}
+
+absl::StatusOr<ExpressionPtr> ExpressionParser::Call(ExpressionPtr object) {
+  Expression call{.kind = Expression::Kind::kCall, .line = cursor_.line()};
+  call.operands = Operands(std::move(object));
+  KVBLEND_ASSIGN_OR_RETURN(call.arguments, CallArguments());
+  return Make(std::move(call));
 }
 
 absl::StatusOr<ExpressionPtr> ExpressionParser::Subscript(ExpressionPtr object) {
@@ -319,10 +323,7 @@ absl::StatusOr<ExpressionPtr> ExpressionParser::FiltersAndTests(ExpressionPtr ob
     } else if (cursor_.TakeName("is")) {
       KVBLEND_ASSIGN_OR_RETURN(object, Test(std::move(object)));
     } else if (cursor_.IsOperator("(")) {
-      Expression call{.kind = Expression::Kind::kCall, .line = line};
-      call.operands = Operands(std::move(object));
-      KVBLEND_ASSIGN_OR_RETURN(call.arguments, CallArguments());
-      KVBLEND_ASSIGN_OR_RETURN(object, Make(std::move(call)));
+      KVBLEND_ASSIGN_OR_RETURN(object, Call(std::move(object)));
     } else {
       return object;
     }

@@ -38,6 +38,7 @@ class ExpressionParser {
   absl::StatusOr<ExpressionPtr> ListLiteral();
   absl::StatusOr<ExpressionPtr> DictLiteral();
   absl::StatusOr<ExpressionPtr> Postfix(ExpressionPtr object);
+  absl::StatusOr<ExpressionPtr> Call(ExpressionPtr object);
   absl::StatusOr<ExpressionPtr> Subscript(ExpressionPtr object);
   absl::StatusOr<ExpressionPtr> FiltersAndTests(ExpressionPtr object);
   absl::StatusOr<ExpressionPtr> Test(ExpressionPtr object);
