@@ -8,18 +8,13 @@
 
 #include "base/status_macros.h"
 #include "kernels/checks.h"
-#include "kernels/host/float_convert.h"
+#include "kernels/reference/elements.h"
 
 namespace kvblend::kernels {
 namespace {
 
-float ExpertElement(ConstMatrixView m, int64_t row, int64_t col) {
-  return LoadElement(m.data, m.dtype, row * m.row_stride + col);
-}
-
-void SetExpertElement(MatrixView m, int64_t row, int64_t col, float value) {
-  StoreElement(m.data, m.dtype, row * m.row_stride + col, value);
-}
+using reference::Get;
+using reference::Set;
 
 class ReferenceExperts final : public PackedExperts {
  public:
@@ -56,7 +51,7 @@ void ChooseExpertsByDefinition(ConstMatrixView logits, const RoutingSpec& spec, 
                                MatrixView weights) {
   for (int64_t i = 0; i < logits.rows; ++i) {
     const auto logit = [&](int32_t expert) {
-      const float value = ExpertElement(logits, i, expert);
+      const float value = Get(logits, i, expert);
       return std::isnan(value) ? -std::numeric_limits<float>::infinity() : value;
     };
     std::vector<int32_t> order(logits.cols);
@@ -68,7 +63,7 @@ void ChooseExpertsByDefinition(ConstMatrixView logits, const RoutingSpec& spec, 
     for (int64_t j = 0; j < summed; ++j) sum += std::exp(logit(order[j]) - max);
     for (int64_t j = 0; j < spec.num_chosen; ++j) {
       experts.data[i * spec.num_chosen + j] = order[j];
-      SetExpertElement(weights, i, j, std::exp(logit(order[j]) - max) / sum);
+      Set(weights, i, j, std::exp(logit(order[j]) - max) / sum);
     }
   }
 }
@@ -83,9 +78,9 @@ absl::Status ExpertLinearByDefinition(ConstMatrixView x, const PackedExperts& pa
     for (int64_t n = 0; n < out.cols; ++n) {
       float sum = 0;
       for (int64_t c = 0; c < x.cols; ++c) {
-        sum += ExpertElement(x, row, c) * weights->at(experts.data[i], n, c);
+        sum += Get(x, row, c) * weights->at(experts.data[i], n, c);
       }
-      SetExpertElement(out, i, n, sum);
+      Set(out, i, n, sum);
     }
   }
   return absl::OkStatus();
@@ -94,11 +89,11 @@ absl::Status ExpertLinearByDefinition(ConstMatrixView x, const PackedExperts& pa
 void SumExpertsByDefinition(ConstMatrixView x, ConstMatrixView weights, bool accumulate, MatrixView out) {
   for (int64_t i = 0; i < out.rows; ++i) {
     for (int64_t c = 0; c < out.cols; ++c) {
-      float sum = accumulate ? ExpertElement(out, i, c) : 0.0f;
+      float sum = accumulate ? Get(out, i, c) : 0.0f;
       for (int64_t j = 0; j < weights.cols; ++j) {
-        sum += ExpertElement(weights, i, j) * ExpertElement(x, i * weights.cols + j, c);
+        sum += Get(weights, i, j) * Get(x, i * weights.cols + j, c);
       }
-      SetExpertElement(out, i, c, sum);
+      Set(out, i, c, sum);
     }
   }
 }

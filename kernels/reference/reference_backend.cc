@@ -19,19 +19,15 @@
 #include "kernels/host/kv_codec.h"
 #include "kernels/host/page_codec.h"
 #include "kernels/host/sample_row.h"
+#include "kernels/reference/elements.h"
 #include "kernels/reference/encode_section.h"
 #include "kernels/reference/experts.h"
 
 namespace kvblend::kernels {
 namespace {
 
-float Get(ConstMatrixView m, int64_t row, int64_t col) {
-  return LoadElement(m.data, m.dtype, row * m.row_stride + col);
-}
-
-void Set(MatrixView m, int64_t row, int64_t col, float value) {
-  StoreElement(m.data, m.dtype, row * m.row_stride + col, value);
-}
+using reference::Get;
+using reference::Set;
 
 class ReferenceWeights final : public PackedWeights {
  public:
