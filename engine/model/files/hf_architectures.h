@@ -43,12 +43,13 @@ struct HfArchitecture {
   /// Every so many layers attend to all positions, the others within the window. 1: no such order
   int32_t window_pattern = 1;
   int32_t unrotated_layer_period = 0;  // the last layer of so many has no RoPE; 0: all have
-  double default_rope_theta = 0;     // what transformers takes when config.json has none; 0: it must be there
-  bool writes_vocab_size = false;    // GGUF files have the keys vocab_size and rope.dimension_count
-  absl::Span<const HfField> fields;  // besides those of all
+  double default_rope_theta = 0;   // what transformers takes when config.json has none; 0: it must be there
+  bool writes_vocab_size = false;  // GGUF files have the keys vocab_size and rope.dimension_count
+  absl::Span<const HfField> fields = {};   // besides those of all
   absl::Span<const HfTensorName> tensors;  // of a layer
-  absl::Span<const HfTensorName> experts;  // behind "model.layers.<layer>.<expert_prefix><expert>.", stacked
-  std::string_view expert_prefix;
+  absl::Span<const HfTensorName> experts =
+      {};  // behind "model.layers.<layer>.<expert_prefix><expert>.", stacked
+  std::string_view expert_prefix = {};
 };
 
 /// Fields that mean the same in every architecture.

@@ -81,8 +81,14 @@ absl::Status ConfigTranslator::TranslateField(const HfField& field) {
   }
   if (field.kind == HfFieldKind::kInteger) {
     KVBLEND_ASSIGN_OR_RETURN(const auto value, config_.Integer(field.name, 1, kMaxHfInteger));
+    if (field.text == "expert_count") {
+      if (model_.num_experts != 0) {  // it was there under its other name
+        return *value == model_.num_experts ? absl::OkStatus()
+                                            : config_.Wrong(field.name, Concat(model_.num_experts));
+      }
+      model_.num_experts = *value;
+    }
     out_.SetInteger(Key(field.text), static_cast<uint64_t>(*value));
-    if (field.text == "expert_count") model_.num_experts = *value;
   } else if (field.kind == HfFieldKind::kNumber || field.kind == HfFieldKind::kNumberOrNull) {
     KVBLEND_ASSIGN_OR_RETURN(const auto value, config_.Number(field.name));
     out_.SetFloat(Key(field.text), *value);

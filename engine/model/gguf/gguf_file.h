@@ -88,7 +88,7 @@ struct GgufTensor {
   std::string_view type_name() const;
   /// Bytes in the file.
   int64_t stored_bytes() const;
-  /// Gives back the memory of what has been read of them (ReleaseMappedPages), for now.
+  /// Gives back the memory of what has been read of the data (ReleaseMappedPages); reading it again brings it back.
   void ReleasePages() const;
 
  private:

@@ -194,6 +194,9 @@ TEST(HfFolderTest, RefusesConfigurationsByField) {
                 "field 'query_pre_attn_scalar' is 9; allowed: 8");
   ExpectRefused(config("\"num_local_experts\": 3", "\"num_local_experts\": 4", "mixtral"), kInvalid,
                 "3 tensors belong to 'blk.0.ffn_down_exps.weight'; allowed: one for each of the 4 experts");
+  ExpectRefused(
+      config("\"norm_topk_prob\": true", "\"norm_topk_prob\": true, \"num_local_experts\": 99", "qwen3moe"),
+      kInvalid, "field 'num_local_experts' is 99");
   ExpectRefused(config("\"norm_topk_prob\": true", "\"norm_topk_prob\": false", "qwen3moe"), kUnknown,
                 "field 'norm_topk_prob' is false; allowed: true");
   ExpectRefused(config("\"mlp_only_layers\": []", "\"mlp_only_layers\": [1]", "qwen3moe"), kUnknown,
