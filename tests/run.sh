@@ -13,7 +13,8 @@ Usage: tests/run.sh [--all] [--sanitizers[=asan,tsan]] [--fuzz[=SECONDS]] [--lin
                  ThreadSanitizer (tsan), both or the named ones, and run ctest in each
   --fuzz         also run the fuzzers (built with Clang), each for so many seconds; 60 without a number
   --lint         also check the formatting (seconds); with --lint=tidy run clang-tidy too (the better part of an hour)
-  --deployment   also build the Debian package, install it and start what is in it
+  --deployment   also build the Debian package, install it and start what is in it; and test the Python package with
+                 LangChain, LlamaIndex and Haystack
   --no-install   take the packages as they are
 
 Results lie in build/PRESET/results. KVBLEND_MODEL names another model file than the default one;
@@ -76,6 +77,8 @@ done
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
+integrations=
+! $deployment || integrations=--integrations
 stage_lines=()
 failed_stages=()
 summary_arguments=()  # what became of stages that run no tests themselves
@@ -184,6 +187,14 @@ run_pytest() {
     "$VENV/bin/python" -m pytest -p no:cacheprovider -ra --junitxml="$results/pytest.xml" tests/deploy tests/e2e
 }
 
+# run_python_package [--integrations]
+run_python_package() {
+  local results=$root/build/release/results
+  mkdir -p "$results"
+  echo "pytest did not finish" >"$results/pytest_package.xml"
+  KVBLEND_BIN_DIR=$root/build/release/bin ./tests/python/run.sh "$@" --junitxml="$results/pytest_package.xml"
+}
+
 run_fuzzers() {
   rm -rf build/fuzz/fuzz-findings
   KVBLEND_FUZZ_SECONDS=$fuzz_seconds run_ctest fuzz
@@ -198,6 +209,7 @@ if prepare "build release" ./deploy/build.sh release; then
   if prepare "python environment" make_venv; then
     stage "pytest: deployment and end to end" run_pytest
   fi
+  stage "pytest: Python package" run_python_package ${integrations:+"$integrations"}
   [ "$lint" != tidy ] || prepare "clang-tidy" ./tests/lint.sh --tidy
 fi
 if $deployment && [ -x tests/deploy/check_deb.sh ]; then
