@@ -246,7 +246,12 @@ class Backend {
   absl::Status SumExperts(Stream& stream, ConstMatrixView x, ConstMatrixView weights, bool accumulate,
                           MatrixView out);
 
-  /// out = activation(gate) * up.
+  /// out[i] += bias[experts[i]].
+  ///   bias: f32 [num_experts, d], up to kMaxExperts rows;  experts: [n], as of ExpertLinear, with what it says of other
+  ///   numbers;  out: f32 [n, d]
+  absl::Status AddExpertBias(Stream& stream, ConstMatrixView bias, IndicesView experts, MatrixView out);
+
+  /// out = activation(gate) * up; kClampedSilu changes `up` too (kernels/specs.h).
   ///   gate, up: f32 [n, d];  out: f32 or compute dtype [n, d]; out may be gate or up when f32
   absl::Status GatedActivation(Stream& stream, Activation activation, ConstMatrixView gate,
                                ConstMatrixView up, MatrixView out);
@@ -365,6 +370,7 @@ class Backend {
   virtual absl::Status DoExpertLinear(Stream&, ConstMatrixView, const PackedExperts&, IndicesView,
                                       MatrixView) = 0;
   virtual absl::Status DoSumExperts(Stream&, ConstMatrixView, ConstMatrixView, bool, MatrixView) = 0;
+  virtual absl::Status DoAddExpertBias(Stream&, ConstMatrixView bias, IndicesView, MatrixView) = 0;
   virtual absl::Status DoGatedActivation(Stream&, Activation, ConstMatrixView, ConstMatrixView,
                                          MatrixView) = 0;
   virtual absl::Status DoAddScaled(Stream&, ConstMatrixView, float, MatrixView) = 0;

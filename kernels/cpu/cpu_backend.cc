@@ -126,6 +126,10 @@ class CpuBackend final : public HostBackend {
     return absl::OkStatus();
   }
 
+  absl::Status DoAddExpertBias(Stream&, ConstMatrixView bias, IndicesView experts, MatrixView out) override {
+    return CpuAddExpertBias(context_, bias, experts, out);
+  }
+
   absl::Status DoGatedActivation(Stream&, Activation activation, ConstMatrixView gate, ConstMatrixView up,
                                  MatrixView out) override {
     ForRows(context_.pool, out.rows, out.cols * 16, [&](int64_t begin, int64_t end) {

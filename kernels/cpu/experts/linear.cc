@@ -85,7 +85,7 @@ absl::Status CpuExpertLinear(CpuContext& context, ConstMatrixView x, const CpuEx
                              IndicesView chosen, MatrixView out) {
   if (out.rows == 0) return absl::OkStatus();
   const int32_t num_experts = experts.num_experts();
-  KVBLEND_RETURN_IF_ERROR(CheckExpertNumbers(chosen, num_experts));
+  KVBLEND_RETURN_IF_ERROR(CheckExpertNumbers("ExpertLinear", chosen, num_experts));
   ListMemory memory(context.scratch);
   std::pmr::vector<int32_t> begin(num_experts + 1, 0, memory.resource()),
       order(out.rows, 0, memory.resource());
