@@ -415,14 +415,14 @@ struct CpuBackendOptions {
     kAuto,  // bf16 where the CPU has it in hardware
     kF32,
     kBF16,
-    // Products of weights with more than a few rows in 8 bits, rounded in groups of 32 inputs (a file's codes
-    // stay as they are); everything else as kAuto. Needs AVX512-VNNI.
+    // Products of weights in 8 bits: activations are rounded in groups of 32 inputs, a file's codes stay as
+    // they are; everything else as kAuto. Needs AVX2; faster with AVX-VNNI or AVX512-VNNI.
     kInt8,
   } gemm = Gemm::kAuto;
 };
 
 /// oneDNN GEMMs, own attention, SIMD chosen at run time; the environment's KVBLEND_CPU (portable, avx2,
-/// avx512, amx) limits it to fewer instructions. kFailedPrecondition: the processor lacks those, or those
+/// avx_vnni, avx512, amx) limits it to fewer instructions. kFailedPrecondition: the processor lacks those, or those
 /// that `gemm` needs.
 absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(const CpuBackendOptions& options);
 

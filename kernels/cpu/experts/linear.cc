@@ -67,14 +67,15 @@ absl::Status MultiplyMany(CpuContext& context, ConstMatrixView x, const CpuWeigh
                           const ExpertRows& rows, absl::Span<const int32_t> of_expert, MatrixView out) {
   const Tiles& tiles = context.TilesFor(weights.dtype());
   // oneDNN's products are left out: nothing says that a row's result there is the same in any company.
-  if (!context.int8_products && tiles.dtype != weights.dtype()) {
+  const bool codes = context.codes != nullptr && weights.quantized() != nullptr;
+  if (!codes && tiles.dtype != weights.dtype()) {
     return MultiplyFewAtATime(context, x, weights, rows, of_expert, out);
   }
   return MultiplyTogether(
       context, x, rows, of_expert,
       [&](ConstMatrixView in, MatrixView to) {
-        return context.int8_products ? Int8Linear(context, in, weights, /*accumulate=*/false, to)
-                                     : TiledLinear(context, tiles, in, weights, /*accumulate=*/false, to);
+        return codes ? Int8Linear(context, in, weights, /*accumulate=*/false, to)
+                     : TiledLinear(context, tiles, in, weights, /*accumulate=*/false, to);
       },
       out);
 }
