@@ -158,6 +158,10 @@ const std::vector<EngineOption>& EngineOptionTable() {
       {"max-context-tokens", kMemory, "N",
        "Most tokens of a prompt and its answer; 0: the model's own context length",
        Int{In<&EngineOptions::max_context_tokens>, 0, std::numeric_limits<int32_t>::max()}},
+      {"keep-conversations", kMemory, "SHARE",
+       "Share of the KV pages that conversations between two turns may take; others get these pages when they need them; "
+       "0: nothing is kept",
+       Real{In<&EngineOptions::keep_conversations>, 0, 1}},
       {"page-size", kMemory, "N", "Tokens per KV page", Int{In<&EngineOptions::page_size>, 1, 1024}},
       {"chunk-store-bytes", kMemory, "SIZE", "Main memory for stored chunks",
        BytesOption{In<&EngineOptions::chunk_store_bytes>, 0, kMaxBytes}},
