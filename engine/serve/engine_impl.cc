@@ -137,7 +137,10 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<ModelRuntim
       scheduler_({.max_queued = options_.max_queued_requests,
                   .max_in_progress = {options_.max_prefills, 1, 1},
                   .ongoing = [this] { return StepDecoding(); },
-                  .slice = [this](schedule::Lane lane) { return SliceOf(lane); }}) {
+                  .slice = [this](schedule::Lane lane) { return SliceOf(lane); },
+                  .idle = options_.refine_idle
+                              ? std::function<bool()>([this] { return runner_.RefineKept(); })
+                              : nullptr}) {
   runner_.loading_controller().Observe(costs);
 }
 
@@ -379,6 +382,7 @@ EngineStats EngineImpl::Stats() const {
   const KeptSequences::Counts& kept = runner_.kept_counts();
   stats.kept_conversations = kept.sequences.load(std::memory_order_relaxed);
   stats.pages_kept = kept.pages.load(std::memory_order_relaxed);
+  stats.refined_tokens = runner_.refined_tokens();
   stats.kept_conversations_taken = kept.taken.load(std::memory_order_relaxed);
   stats.kept_conversations_evicted = kept.evicted.load(std::memory_order_relaxed);
   stats.pages_used = std::max(0, runtime_->page_pool->num_used() - stats.pages_kept);

@@ -140,6 +140,10 @@ const std::vector<EngineOption>& EngineOptionTable() {
        "Learn the correction while serving, from chunks that were missing: on; off; or frozen: apply what was learned "
        "before, learn no more",
        TextOption{In<&EngineOptions::learn_correction>, CheckLearnCorrection}},
+      {"refine-idle", kCompute, "",
+       "While there is nothing else to do, prefill kept conversations in full behind their answers, so that later turns "
+       "read KV as full prefill gives it (off by default)",
+       SwitchOption{In<&EngineOptions::refine_idle>}},
       {"self-check", kCompute, "",
        "At start-up, check on a short prompt that ratio 1 equals full prefill (on by default)",
        SwitchOption{In<&EngineOptions::self_check>}},

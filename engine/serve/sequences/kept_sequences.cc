@@ -47,6 +47,7 @@ void KeptSequences::Keep(KeptSequence sequence) {
   for (auto entry = entries_.begin(); entry != entries_.end();) {
     const KeptSequence& other = (entry++)->sequence;
     if (other.tenant_namespace == sequence.tenant_namespace && SameBlend(other.blend, sequence.blend) &&
+        other.num_exact <= sequence.num_exact &&
         CommonPrefix(other.token_ids, sequence.token_ids) == other.num_tokens()) {
       Remove(std::prev(entry));
     }
@@ -54,7 +55,8 @@ void KeptSequences::Keep(KeptSequence sequence) {
   ShrinkTo(max_pages_ - num_pages);
   size_t hash = ChainBegin(sequence.tenant_namespace);
   for (int32_t i = 0; i < sequence.must_match; ++i) hash = ChainNext(hash, sequence.token_ids[i]);
-  entries_.push_front({.sequence = std::move(sequence), .hash = hash, .num_pages = num_pages});
+  entries_.push_front(
+      {.sequence = std::move(sequence), .id = next_id_++, .hash = hash, .num_pages = num_pages});
   by_hash_[hash].push_back(entries_.begin());
   num_pages_ += num_pages;
   counts_.sequences.store(static_cast<int32_t>(entries_.size()), std::memory_order_relaxed);
@@ -85,9 +87,30 @@ std::optional<KeptSequence> KeptSequences::Take(std::string_view tenant_namespac
   KeptSequence taken = Remove(*best);
   taken.token_ids.resize(most);
   taken.num_exact = std::min(taken.num_exact, most);
+  taken.num_whole = std::min(taken.num_whole, most);
   taken.pages->Shrink(most);
   counts_.taken.fetch_add(1, std::memory_order_relaxed);
   return taken;
+}
+
+std::optional<KeptSequences::Id> KeptSequences::FirstInexact() const {
+  for (const Entry& entry : entries_) {
+    if (entry.sequence.num_exact < entry.sequence.num_tokens()) return entry.id;
+  }
+  return std::nullopt;
+}
+
+KeptSequences::Entries::iterator KeptSequences::EntryOf(Id id) {
+  return std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) { return entry.id == id; });
+}
+
+KeptSequence* KeptSequences::Find(Id id) {
+  const auto entry = EntryOf(id);
+  return entry == entries_.end() ? nullptr : &entry->sequence;
+}
+
+void KeptSequences::Drop(Id id) {
+  if (const auto entry = EntryOf(id); entry != entries_.end()) Remove(entry);
 }
 
 KeptSequence KeptSequences::Remove(Entries::iterator entry) {

@@ -34,6 +34,9 @@ struct KeptSequence {
   std::vector<int32_t> token_ids;  // whose KV is in the pages
   int32_t must_match = 0;          // so many leading tokens a prompt must repeat
   int32_t num_exact = 0;           // so many leading tokens are exact
+  // So many leading tokens are exact and have their KV in every layer: in those with windows there is only what rows
+  // behind the prompt see, until it is computed anew.
+  int32_t num_whole = 0;
   std::unique_ptr<kv::SequencePages> pages;
 
   int32_t num_tokens() const { return static_cast<int32_t>(token_ids.size()); }
@@ -51,13 +54,21 @@ class KeptSequences {
   bool enabled() const { return max_pages_ > 0; }
 
   /// Keeps the sequence, as the one used last, with no more pages than its tokens take; drops those whose tokens it
-  /// begins with, and what there is no room for. REQUIRES: must_match <= num_tokens(), num_exact <= num_tokens()
+  /// begins with and of which no more is exact, and what there is no room for. REQUIRES: must_match <= num_tokens(), num_exact <= num_tokens()
   void Keep(KeptSequence sequence);
 
   /// Takes out the sequence that a prompt of these tokens can use most of, and cuts it to that; the one used last of
   /// several. The prompt is one of this namespace and blended so. At most `max_tokens` are used.
   std::optional<KeptSequence> Take(std::string_view tenant_namespace, absl::Span<const int32_t> token_ids,
                                    int32_t max_tokens, const BlendOptions& blend);
+
+  /// A sequence, until it is taken or dropped; never that of another.
+  using Id = int64_t;
+  /// The one used last of those that are not exact throughout.
+  std::optional<Id> FirstInexact() const;
+  /// Null: it is not here any more. Its KV may be made exact in place, and told to be so. Valid until the next call.
+  KeptSequence* Find(Id id);
+  void Drop(Id id);
 
   /// Which any thread may read.
   struct Counts {
@@ -71,11 +82,13 @@ class KeptSequences {
  private:
   struct Entry {
     KeptSequence sequence;
+    Id id = 0;
     size_t hash = 0;  // of the namespace and the tokens that must match
     int32_t num_pages = 0;
   };
   using Entries = std::list<Entry>;  // the one used last is the first
 
+  Entries::iterator EntryOf(Id id);
   /// Takes an entry out.
   KeptSequence Remove(Entries::iterator entry);
   /// Drops entries, the one used longest ago first, until they hold at most so many pages.
@@ -86,6 +99,7 @@ class KeptSequences {
   Entries entries_;
   absl::flat_hash_map<size_t, std::vector<Entries::iterator>> by_hash_;
   int64_t num_pages_ = 0;
+  Id next_id_ = 1;
   Counts counts_;
 };
 

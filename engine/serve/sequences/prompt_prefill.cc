@@ -1,7 +1,6 @@
 #include "engine/serve/sequences/prompt_prefill.h"
 
 #include <algorithm>
-#include <functional>
 #include <limits>
 #include <utility>
 
@@ -97,17 +96,6 @@ bool LostEntry(const blend::ReusePlan& plan) {
 }
 
 }  // namespace
-
-ScratchPool::Lease ScratchPool::Borrow() {
-  std::unique_ptr<blend::PrefillScratch> scratch;
-  if (idle_.empty()) {
-    scratch = std::make_unique<blend::PrefillScratch>();
-  } else {
-    scratch = std::move(idle_.back());
-    idle_.pop_back();
-  }
-  return Lease(scratch.release(), [this](blend::PrefillScratch* returned) { idle_.emplace_back(returned); });
-}
 
 PromptPrefill::PromptPrefill(const Engine& engine, const prompt::PromptLayout& layout,
                              const BlendOptions& options, std::string_view tenant_namespace)

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,6 +21,7 @@
 #include "engine/prompt/prompt_layout.h"
 #include "engine/runtime/model_runtime.h"
 #include "engine/serve/sequences/kept_sequences.h"
+#include "engine/serve/sequences/scratch_pool.h"
 #include "engine/store/chunk_store.h"
 
 namespace kvblend {
@@ -35,18 +35,6 @@ struct PrefilledPrompt {
   std::vector<int32_t> recomputed;  // positions of reused tokens that the policy chose, ascending
   PromptReport report;              // queue and first-token times are the caller's to fill in
   std::vector<blend::MissingEntry> missing;  // to be stored behind the response
-};
-
-/// Scratch that one prefill after the other uses. For the engine thread only.
-class ScratchPool {
- public:
-  using Lease = std::unique_ptr<blend::PrefillScratch, std::function<void(blend::PrefillScratch*)>>;
-
-  /// The pool must outlive the lease.
-  Lease Borrow();
-
- private:
-  std::vector<std::unique_ptr<blend::PrefillScratch>> idle_;
 };
 
 /// For the engine thread only.

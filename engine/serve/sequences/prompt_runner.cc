@@ -26,6 +26,7 @@ PromptRunner::PromptRunner(ModelRuntime& runtime, store::ChunkStore& chunk_store
       options_(options),
       loading_controller_(ProjectionShare(runtime.config)),
       kept_(*runtime.page_pool, options.max_kept_pages),
+      refinement_(runtime, kept_, scratch_),
       step_(runtime.backend->CreateRepeatedStep(*runtime.stream)) {}
 
 absl::StatusOr<std::unique_ptr<PromptPrefill>> PromptRunner::Begin(const prompt::PromptLayout& layout,
@@ -188,10 +189,12 @@ void PromptRunner::Keep(PrefilledPrompt prompt, const prompt::PromptLayout& layo
          !runtime_.tokenizer->IsSpecial(layout.token_ids[kept.must_match])) {
     ++kept.must_match;
   }
+  kept.num_whole = kept.num_exact;
   // In layers with windows there is KV only for what comes behind the prompt and for its last token.
   const std::vector<model::LayerConfig>& layers = runtime_.config.layers;
   if (std::any_of(layers.begin(), layers.end(), [](const auto& layer) { return layer.sliding_window > 0; })) {
     kept.must_match = std::max(kept.must_match, prompt_tokens - 1);
+    kept.num_whole = 0;
   }
   kept_.Keep(std::move(kept));
 }

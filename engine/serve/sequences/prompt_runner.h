@@ -21,6 +21,7 @@
 #include "engine/prompt/prompt_layout.h"
 #include "engine/runtime/model_runtime.h"
 #include "engine/serve/sequences/chunk_storing.h"
+#include "engine/serve/sequences/idle_refinement.h"
 #include "engine/serve/sequences/kept_sequences.h"
 #include "engine/serve/sequences/prompt_prefill.h"
 #include "engine/store/chunk_store.h"
@@ -35,7 +36,7 @@ struct NextTokens {
   std::vector<kernels::SamplingSpec> sampling;  // one per token
 };
 
-/// For the engine thread only, except loading_controller() and kept_counts(). References must outlive it.
+/// For the engine thread only, except loading_controller(), kept_counts() and refined_tokens(). References must outlive it.
 class PromptRunner {
  public:
   struct Options {
@@ -81,6 +82,9 @@ class PromptRunner {
   /// Keeps again what a prompt went on from; `prompt` is that prompt.
   void KeepAgain(PrefilledPrompt prompt, KeptSequence kept);
   const KeptSequences::Counts& kept_counts() const { return kept_.counts(); }
+  /// Makes kept sequences exact, a unit of work at a time. Returns whether there is more to do.
+  bool RefineKept() { return refinement_.Step(); }
+  int64_t refined_tokens() const { return refinement_.refined_tokens(); }
 
   /// Makes sure, step by step, that the store has the chunk behind this anchor, and the anchor itself. The tokens must
   /// outlive what is returned.
@@ -120,6 +124,7 @@ class PromptRunner {
   model::ScratchMatrix logits_;
   ScratchPool scratch_;
   KeptSequences kept_;
+  IdleRefinement refinement_;
   std::unique_ptr<kernels::RepeatedStep> step_;
   bool said_problem_ = false;  // that step_->problem() has been logged
 };

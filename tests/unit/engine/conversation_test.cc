@@ -1,5 +1,9 @@
 // The next turn of a conversation goes on from what the engine has kept of the last one.
+#include <algorithm>
+#include <cmath>
+#include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -19,6 +23,7 @@ class ConversationTest : public EngineFixture {
     options.keep_conversations = keep_;
     options.learn_correction = "off";
     options.max_context_tokens = context_;
+    options.refine_idle = refine_;
     return options;
   }
 
@@ -53,7 +58,13 @@ class ConversationTest : public EngineFixture {
            report.computed_tokens;
   }
 
+  /// Behind an answer: until all that is kept is exact.
+  void WaitUntilRefined(int64_t tokens) {
+    while (engine_->Stats().refined_tokens < tokens) std::this_thread::yield();
+  }
+
   double keep_ = 1;
+  bool refine_ = false;
   int32_t context_ = 0;
 };
 
@@ -179,6 +190,78 @@ TEST_F(ConversationTest, ScoresGoOnFromItAndLeaveIt) {
     EXPECT_EQ(once->tokens[i].logprob, again->tokens[i].logprob) << i;
   }
   EXPECT_EQ(Generate(next)->prompts[0].kept_tokens, once->prompts[0].kept_tokens);
+}
+
+TEST_F(ConversationTest, RefinedWhileIdleItReadsAsFullPrefillDoes) {
+  refine_ = true;
+  Restart(/*keep=*/1);
+  ASSERT_TRUE(Put(kChunks)->status.ok());
+  const auto first = Generate(First(Policy::kNone));
+  const PromptReport& before = first->prompts[0];
+  ASSERT_GT(before.reused_tokens, 0);
+  ScoreRequest score;
+  score.prompt = Next(First(), *first, "And Rome?").prompt;
+  score.blend = First(Policy::kNone).blend;
+  score.continuation = "Italy, of course.";
+  // All that was blended, and the question and the answer behind it; the answer's last token has no KV.
+  WaitUntilRefined(before.prompt_tokens - before.exact_tokens + first->result.completion_tokens - 1);
+  const auto refined = Score(score);
+  ASSERT_TRUE(refined->status.ok()) << refined->status;
+  const PromptReport& report = refined->prompts[0];
+  EXPECT_GE(report.kept_tokens, before.prompt_tokens);
+  EXPECT_EQ(report.kept_exact_tokens, report.kept_tokens);
+  score.blend.reuse = Reuse::kNothing;
+  const auto full = Score(score);
+  EXPECT_EQ(full->prompts[0].kept_tokens, 0);
+  // The kernels' sums in another order, grown through two layers.
+  for (size_t i = 0; i < full->tokens.size(); ++i) {
+    EXPECT_NEAR(refined->tokens[i].logprob, full->tokens[i].logprob, 1e-4) << i;
+  }
+  // What is exact is used whatever the policy.
+  score.blend = First(Policy::kAll).blend;
+  EXPECT_EQ(Score(score)->prompts[0].kept_exact_tokens, report.kept_tokens);
+
+  // And without it, it does not.
+  refine_ = false;
+  Restart(/*keep=*/1);
+  ASSERT_TRUE(Put(kChunks)->status.ok());
+  Generate(First(Policy::kNone));
+  score.blend = First(Policy::kNone).blend;
+  const auto blended = Score(score);
+  EXPECT_LT(blended->prompts[0].kept_exact_tokens, blended->prompts[0].kept_tokens);
+  double largest = 0;
+  for (size_t i = 0; i < full->tokens.size(); ++i) {
+    largest = std::max(largest, std::abs(blended->tokens[i].logprob - full->tokens[i].logprob));
+  }
+  EXPECT_GT(largest, 1e-3) << "nothing to be made better";
+}
+
+TEST_F(ConversationTest, RefinementGoesOnBetweenRequestsAndNobodyIsSpoiltByIt) {
+  refine_ = true;
+  Restart(/*keep=*/1);
+  ASSERT_TRUE(Put(kChunks)->status.ok());
+  // Exact throughout, so that it makes no difference how far the refinement of the others has come.
+  std::vector<GenerateRequest> requests;
+  std::vector<std::vector<int32_t>> alone;
+  for (int i = 0; i < 6; ++i) {
+    GenerateRequest request = First(Policy::kAll);
+    request.prompt.question = "Question " + std::to_string(i);
+    requests.push_back(request);
+    alone.push_back(Generate(request)->token_ids);
+    request.blend.policy = Policy::kNone;
+    Generate(request);
+  }
+  for (int round = 0; round < 3; ++round) {
+    std::vector<std::shared_ptr<GenerateRecorder>> recorders;
+    std::vector<std::shared_ptr<RequestHandle>> handles;
+    for (const GenerateRequest& request : requests) {
+      recorders.push_back(std::make_shared<GenerateRecorder>());
+      handles.push_back(*engine_->Generate(request, recorders.back()));
+    }
+    for (size_t i = 0; i < recorders.size(); ++i) EXPECT_EQ(recorders[i]->Wait().token_ids, alone[i]) << i;
+  }
+  EXPECT_TRUE(engine_->Drain(absl::InfiniteFuture()).ok());
+  EXPECT_EQ(engine_->Stats().pages_used, 0);
 }
 
 TEST_F(ConversationTest, UnderPressureItGoesTheOldestFirstAndNoRequestFails) {

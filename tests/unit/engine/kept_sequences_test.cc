@@ -114,7 +114,7 @@ struct Model {
   void Keep(Entry entry) {
     if (entry.pages() > max_pages) return;
     std::erase_if(entries, [&](const Entry& other) {
-      return other.tenant == entry.tenant &&
+      return other.tenant == entry.tenant && other.num_exact <= entry.num_exact &&
              Common(other.tokens, entry.tokens) == static_cast<int32_t>(other.tokens.size());
     });
     ShrinkTo(max_pages - entry.pages());
