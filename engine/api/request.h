@@ -73,6 +73,8 @@ struct BlendOptions {
   bool store_misses = true;  // compute missing chunks behind the response and store them
   bool correction = true;    // correct what is reused inexactly, if the engine has learned how
   bool explain = false;      // fill PromptReport::explanation
+
+  bool operator==(const BlendOptions&) const = default;
 };
 
 struct SamplingOptions {
@@ -92,7 +94,9 @@ enum class Role : uint8_t { kUser, kAssistant };
 
 struct Turn {
   Role role = Role::kUser;
-  std::string text;
+  std::string text = {};                 // behind the chunks, if there are any
+  std::string lead_in = {};              // of a user: text before the chunks; may be empty
+  std::vector<std::string> chunks = {};  // of a user: what the prompt of this turn had
 };
 
 struct Prompt {
@@ -229,6 +233,10 @@ struct PromptReport {
   Reuse reuse = Reuse::kChunks;
   Anchoring anchoring = Anchoring::kAnchored;
   int32_t prompt_tokens = 0;
+  // The beginning of the prompt, where the engine has kept it since an earlier turn: as the answer saw it. The other counts
+  // below are of what comes behind it.
+  int32_t kept_tokens = 0;
+  int32_t kept_exact_tokens = 0;  // those of them, the first ones, whose KV is as full prefill would give it
   int32_t exact_tokens = 0;       // reused exactly (prefix)
   int32_t reused_tokens = 0;      // reused inexactly and not recomputed
   int32_t recomputed_tokens = 0;  // tokens that were in the store but were recomputed by the policy

@@ -51,6 +51,8 @@ v1::PromptReport ToProto(const PromptReport& report) {
   to.set_reuse(ToWire<v1::Reuse>(report.reuse));
   to.set_anchoring(ToWire<v1::Anchoring>(report.anchoring));
   to.set_prompt_tokens(report.prompt_tokens);
+  to.set_kept_tokens(report.kept_tokens);
+  to.set_kept_exact_tokens(report.kept_exact_tokens);
   to.set_exact_tokens(report.exact_tokens);
   to.set_reused_tokens(report.reused_tokens);
   to.set_recomputed_tokens(report.recomputed_tokens);

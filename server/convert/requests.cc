@@ -53,6 +53,8 @@ absl::Status Convert(v1::Prompt&& from, Prompt* to) {
         Convert(turn.role(), absl::StrCat("prompt.history[", i, "].role"), &to->history[i].role);
     if (!status.ok()) return status;
     to->history[i].text = std::move(*turn.mutable_text());
+    to->history[i].lead_in = std::move(*turn.mutable_lead_in());
+    to->history[i].chunks = TakeStrings(turn.mutable_chunks());
   }
   return absl::OkStatus();
 }

@@ -36,7 +36,7 @@ const drawReport = (() => {
       ['recomputed', 'recomputed', report.recomputed_tokens, 'chosen by the policy'],
       ['computed', 'computed', report.computed_tokens, 'not in the store: misses, history, question'],
     ];
-    if (report.kept_tokens) kinds.unshift(['exact', 'kept', report.kept_tokens, 'of an earlier turn']);
+    if (report.kept_tokens) kinds.unshift(['kept', 'kept', report.kept_tokens, 'of an earlier turn']);
     const legend = element('ul', 'legend');
     for (const [kind, label, tokens, meaning] of kinds) {
       const item = element('li');
@@ -80,6 +80,7 @@ const drawReport = (() => {
     const tokens = [];
     // The anchor, the parts before the first chunk or history, is found exactly or is not stored.
     let exactLeft = report.exact_tokens || 0;
+    let keptLeft = report.kept_tokens || 0;  // from the prompt's beginning on
     for (const span of spans) {
       const isChunk = span.part === 'PROMPT_PART_CHUNK';
       const chunk = isChunk ? chunks.get(span.chunk_index) : undefined;
@@ -92,11 +93,12 @@ const drawReport = (() => {
       span.texts.forEach((text, place) => {
         const score = span.scores && span.scores.length ? span.scores[place] : undefined;
         const chosen = again.has(place);
-        const shown = element('span', chosen ? 'recomputed' : fate, text);
+        const became = keptLeft-- > 0 ? 'kept' : chosen ? 'recomputed' : fate;
+        const shown = element('span', became, text);
         const strength = score !== undefined && highest > 0 ? Math.sqrt(score / highest) : 0.25;
         if (chosen) shown.style.background = `rgba(var(--recomputed), ${(0.15 + 0.6 * strength).toFixed(3)})`;
-        else if (fate === 'reused') shown.style.background = `rgba(var(--reused), ${(0.06 + 0.6 * strength).toFixed(3)})`;
-        shown.dataset.detail = `${JSON.stringify(text)}: ${chosen ? 'recomputed' : fate}` +
+        else if (became === 'reused') shown.style.background = `rgba(var(--reused), ${(0.06 + 0.6 * strength).toFixed(3)})`;
+        shown.dataset.detail = `${JSON.stringify(text)}: ${became}` +
             (score !== undefined ? `, score ${score.toPrecision(3)}` : '') +
             (chunk ? `, token ${place + 1} of chunk ${span.chunk_index + 1}` : `, ${name(span.part, 'PROMPT_PART_')}`);
         shown.tabIndex = -1;

@@ -41,8 +41,8 @@ struct Describe {
     return text + "}";
   }
   static std::string Text(const Turn& turn) {
-    const auto& [role, text] = turn;
-    return All(role, text);
+    const auto& [role, text, lead_in, chunks] = turn;
+    return All(role, text, lead_in, chunks);
   }
   static std::string Text(const Caller& caller) {
     const auto& [tenant_namespace, fairness_key, deadline] = caller;
