@@ -123,7 +123,9 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<ModelRuntim
       runner_(*runtime_, *chunk_store_,
               {.load_pipeline_depth = options_.load_pipeline_depth,
                .ratio = options_.ratio,
-               .fresh_rows = learning_ != nullptr ? learning_->fresh_rows() : blend::FreshRowOptions{}}),
+               .fresh_rows = learning_ != nullptr ? learning_->fresh_rows() : blend::FreshRowOptions{},
+               .max_kept_pages =
+                   static_cast<int64_t>(options_.keep_conversations * runtime_->page_pool->num_pages())}),
       decode_batch_(runner_, {.max_sequences = options_.max_batch_size,
                               .max_tokens = runtime_->max_batch_tokens,
                               .max_draft_tokens = options_.max_draft_tokens,
@@ -135,7 +137,10 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<ModelRuntim
       scheduler_({.max_queued = options_.max_queued_requests,
                   .max_in_progress = {options_.max_prefills, 1, 1},
                   .ongoing = [this] { return StepDecoding(); },
-                  .slice = [this](schedule::Lane lane) { return SliceOf(lane); }}) {
+                  .slice = [this](schedule::Lane lane) { return SliceOf(lane); },
+                  .idle = options_.refine_idle
+                              ? std::function<bool()>([this] { return runner_.RefineKept(); })
+                              : nullptr}) {
   runner_.loading_controller().Observe(costs);
 }
 
@@ -374,7 +379,13 @@ EngineStats EngineImpl::Stats() const {
   stats.decoded_tokens = decoding.tokens.load(std::memory_order_relaxed);
   stats.drafted_tokens = decoding.drafted.load(std::memory_order_relaxed);
   stats.accepted_draft_tokens = decoding.accepted.load(std::memory_order_relaxed);
-  stats.pages_used = runtime_->page_pool->num_used();
+  const KeptSequences::Counts& kept = runner_.kept_counts();
+  stats.kept_conversations = kept.sequences.load(std::memory_order_relaxed);
+  stats.pages_kept = kept.pages.load(std::memory_order_relaxed);
+  stats.refined_tokens = runner_.refined_tokens();
+  stats.kept_conversations_taken = kept.taken.load(std::memory_order_relaxed);
+  stats.kept_conversations_evicted = kept.evicted.load(std::memory_order_relaxed);
+  stats.pages_used = std::max(0, runtime_->page_pool->num_used() - stats.pages_kept);
   stats.pages_total = runtime_->page_pool->num_pages();
   if (const std::optional<kernels::DeviceMemory> memory = runtime_->backend->device_memory()) {
     stats.device_memory = {.used_bytes = memory->used_bytes, .total_bytes = memory->total_bytes};

@@ -50,6 +50,7 @@ absl::Status GenerateTask::Begin(PromptRunner& runner) {
                            generate::Sampler::Create(request_.sampling, runtime_.config.vocab_size));
   result_.seed = sampler_->seed();
   KVBLEND_RETURN_IF_ERROR(cancellation().Check());
+  runner_ = &runner;
   KVBLEND_ASSIGN_OR_RETURN(prefill_, runner.Begin(layout_, request_.blend, caller().tenant_namespace));
   DropPrefetch();
   return absl::OkStatus();
@@ -112,6 +113,7 @@ absl::Status GenerateTask::Accept(const absl::StatusOr<generate::Sampled>& sampl
   sampler_->Accept(sampled->token_id);
   Deliver(*sampled);
   next_token_ = sampled->token_id;
+  answer_.push_back(next_token_);
   if (lookup_.has_value()) lookup_->Append(next_token_);
   return absl::OkStatus();
 }
@@ -140,7 +142,7 @@ void GenerateTask::Finish() {
   rest.text += stop_.Flush();
   if (!rest.text.empty()) observer_->OnText(rest);
   result_.finish_reason = *finish_;
-  prompt_.pages.reset();
+  Keep();
   result_.total_seconds = SecondsSinceSubmission();
   observer_->OnDone(absl::OkStatus(), result_);
 }
@@ -149,9 +151,15 @@ void GenerateTask::Fail(const absl::Status& status) {
   decoding_ = false;
   DropPrefetch();
   prefill_.reset();
+  // Who stops an answer may well go on from there.
+  if (prompt_.pages != nullptr && (absl::IsCancelled(status) || absl::IsDeadlineExceeded(status))) Keep();
   prompt_.pages.reset();
   result_.total_seconds = SecondsSinceSubmission();
   observer_->OnDone(status, result_);
+}
+
+void GenerateTask::Keep() {
+  runner_->Keep(std::move(prompt_), layout_, answer_, request_.blend, caller().tenant_namespace);
 }
 
 void GenerateTask::AddLogprobs(const generate::Sampled& sampled, TextDelta& delta) const {

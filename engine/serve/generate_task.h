@@ -56,6 +56,8 @@ class GenerateTask final : public Task, public DecodingSequence {
   void Deliver(const generate::Sampled& sampled);
   void Finish();
   void AddLogprobs(const generate::Sampled& sampled, TextDelta& delta) const;
+  /// Leaves the sequence to the conversation's next turn.
+  void Keep();
 
   const GenerateRequest request_;
   const prompt::PromptLayout layout_;
@@ -65,8 +67,10 @@ class GenerateTask final : public Task, public DecodingSequence {
   GenerateResult result_;
   std::vector<blend::MissingEntry> missing_;
 
+  PromptRunner* runner_ = nullptr;          // once it has begun
   std::unique_ptr<PromptPrefill> prefill_;  // while it is in progress
   PrefilledPrompt prompt_;
+  std::vector<int32_t> answer_;  // its tokens so far
   std::optional<generate::Sampler> sampler_;
   std::optional<generate::PromptLookup>
       lookup_;  // prompt and answer, once it is decoded; unset: nothing can be guessed

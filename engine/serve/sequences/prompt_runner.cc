@@ -25,6 +25,8 @@ PromptRunner::PromptRunner(ModelRuntime& runtime, store::ChunkStore& chunk_store
       chunk_store_(chunk_store),
       options_(options),
       loading_controller_(ProjectionShare(runtime.config)),
+      kept_(*runtime.page_pool, options.max_kept_pages),
+      refinement_(runtime, kept_, scratch_),
       step_(runtime.backend->CreateRepeatedStep(*runtime.stream)) {}
 
 absl::StatusOr<std::unique_ptr<PromptPrefill>> PromptRunner::Begin(const prompt::PromptLayout& layout,
@@ -37,7 +39,8 @@ absl::StatusOr<std::unique_ptr<PromptPrefill>> PromptRunner::Begin(const prompt:
                                 .scratch = scratch_,
                                 .load_pipeline_depth = options_.load_pipeline_depth,
                                 .ratio = options_.ratio,
-                                .fresh_rows = options_.fresh_rows},
+                                .fresh_rows = options_.fresh_rows,
+                                .kept = kept_},
                                layout, options, tenant_namespace);
 }
 
@@ -165,6 +168,41 @@ absl::StatusOr<kernels::MatrixView> PromptRunner::RunRows(absl::Span<const int32
       logits_.Resize(*runtime_.backend, count, runtime_.config.vocab_size, kernels::DataType::kF32));
   KVBLEND_RETURN_IF_ERROR(transformer.AllLogits(stream, state, logits));
   return logits;
+}
+
+void PromptRunner::Keep(PrefilledPrompt prompt, const prompt::PromptLayout& layout,
+                        absl::Span<const int32_t> answer, const BlendOptions& options,
+                        std::string_view tenant_namespace) {
+  if (!kept_.enabled() || prompt.pages->is_damaged()) return;
+  const auto prompt_tokens = static_cast<int32_t>(layout.token_ids.size());
+  KeptSequence kept{.tenant_namespace = std::string(tenant_namespace),
+                    .blend = options,
+                    .token_ids = layout.token_ids,
+                    .num_exact = prompt.num_exact == prompt_tokens ? prompt.num_tokens : prompt.num_exact,
+                    .pages = std::move(prompt.pages)};
+  const absl::Span<const int32_t> answered = answer.first(prompt.num_tokens - prompt_tokens);
+  kept.token_ids.insert(kept.token_ids.end(), answered.begin(), answered.end());
+  // The text of the question ends where the format's own tokens begin, and these may be others in the next turn.
+  const prompt::Span& question = layout.spans.back();
+  kept.must_match = question.begin;
+  while (kept.must_match < question.end &&
+         !runtime_.tokenizer->IsSpecial(layout.token_ids[kept.must_match])) {
+    ++kept.must_match;
+  }
+  kept.num_whole = kept.num_exact;
+  // In layers with windows there is KV only for what comes behind the prompt and for its last token.
+  const std::vector<model::LayerConfig>& layers = runtime_.config.layers;
+  if (std::any_of(layers.begin(), layers.end(), [](const auto& layer) { return layer.sliding_window > 0; })) {
+    kept.must_match = std::max(kept.must_match, prompt_tokens - 1);
+    kept.num_whole = 0;
+  }
+  kept_.Keep(std::move(kept));
+}
+
+void PromptRunner::KeepAgain(PrefilledPrompt prompt, KeptSequence kept) {
+  if (prompt.pages->is_damaged()) return;
+  kept.pages = std::move(prompt.pages);
+  kept_.Keep(std::move(kept));
 }
 
 std::unique_ptr<ChunkStoring> PromptRunner::BeginStoring(std::string_view tenant_namespace,
