@@ -79,10 +79,11 @@ ALLOWED = {
     },
     "server/cli": {"engine/api", "server/calls", "server/config", "server/convert", "server/grpc"},
     "server/cli/bench": {"engine/api", "server/cli", "server/convert"},
+    "server/cli/load": {"engine/schedule", "server/calls", "server/cli", "server/cli/bench"},
     "server/cli/precompute": {"engine/text", "server/calls", "server/cli"},
     "server/cli/commands": {
-        "engine/api", "engine/store/disk", "engine/text", "server/access", "server/cli", "server/cli/bench", "server/cli/precompute",
-        "server/config", "server/convert", "server/ui",
+        "engine/api", "engine/store/disk", "engine/text", "server/access", "server/cli", "server/cli/bench", "server/cli/load",
+        "server/cli/precompute", "server/config", "server/convert", "server/ui",
     },
 }
 
