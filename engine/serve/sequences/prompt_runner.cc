@@ -224,7 +224,7 @@ std::unique_ptr<ChunkStoring> PromptRunner::BeginStoring(std::string_view tenant
                                                          absl::Span<const int32_t> anchor_ids,
                                                          absl::Span<const int32_t> token_ids,
                                                          const StoreEntryOptions& options) {
-  return std::make_unique<ChunkStoring>(ChunkStoring::Engine{runtime_, chunk_store_, scratch_},
+  return std::make_unique<ChunkStoring>(ChunkStoring::Engine{runtime_, chunk_store_, scratch_, storing_},
                                         tenant_namespace, anchor_ids, token_ids, options);
 }
 

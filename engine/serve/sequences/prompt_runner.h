@@ -131,6 +131,7 @@ class PromptRunner {
   ScratchPool scratch_;
   KeptSequences kept_;
   IdleRefinement refinement_;
+  ChunkStoring::InProgress storing_;
   std::unique_ptr<kernels::RepeatedStep> step_;
   bool said_problem_ = false;  // that step_->problem() has been logged
 };
