@@ -8,12 +8,13 @@ usage() {
   cat <<'USAGE'
 Usage: tests/run.sh [--all] [--sanitizers[=asan,tsan]] [--fuzz[=SECONDS]] [--lint] [--deployment] [--no-install]
 
-  --all          everything below: what to run once a night, or before a release
+  --all          everything below, and the page at /ui in a browser: what to run once a night, or before a release
   --sanitizers   also build with AddressSanitizer + UndefinedBehaviorSanitizer (asan) and with
                  ThreadSanitizer (tsan), both or the named ones, and run ctest in each
   --fuzz         also run the fuzzers (built with Clang), each for so many seconds; 60 without a number
   --lint         also check the formatting (seconds); with --lint=tidy run clang-tidy too (the better part of an hour)
-  --deployment   also build the Debian package, install it and start what is in it
+  --deployment   also build the Debian package, install it and start what is in it; and test the Python package with
+                 LangChain, LlamaIndex and Haystack
   --no-install   take the packages as they are
 
 Results lie in build/PRESET/results. KVBLEND_MODEL names another model file than the default one;
@@ -27,6 +28,7 @@ sanitizers=()
 fuzz_seconds=
 lint=
 deployment=false
+browser=false
 install=true
 for argument in "$@"; do
   case "$argument" in
@@ -35,6 +37,7 @@ for argument in "$@"; do
       fuzz_seconds=${fuzz_seconds:-60}
       lint=tidy
       deployment=true
+      browser=true
       ;;
     --sanitizers) sanitizers=(asan tsan) ;;
     --sanitizers=*)
@@ -74,6 +77,8 @@ done
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
+integrations=
+! $deployment || integrations=--integrations
 stage_lines=()
 failed_stages=()
 summary_arguments=()  # what became of stages that run no tests themselves
@@ -182,12 +187,20 @@ run_pytest() {
     "$VENV/bin/python" -m pytest -p no:cacheprovider -ra --junitxml="$results/pytest.xml" tests/deploy tests/e2e
 }
 
+# run_python_package [--integrations]
+run_python_package() {
+  local results=$root/build/release/results
+  mkdir -p "$results"
+  echo "pytest did not finish" >"$results/pytest_package.xml"
+  KVBLEND_BIN_DIR=$root/build/release/bin ./tests/python/run.sh "$@" --junitxml="$results/pytest_package.xml"
+}
+
 run_fuzzers() {
   rm -rf build/fuzz/fuzz-findings
   KVBLEND_FUZZ_SECONDS=$fuzz_seconds run_ctest fuzz
 }
 
-! $install || prepare "install packages" ./deploy/install_dependencies.sh --test ${fuzz_seconds:+--fuzz}
+! $install || prepare "install packages" ./deploy/install_dependencies.sh --test ${fuzz_seconds:+--fuzz} $($browser && echo --browser)
 [ -z "$lint" ] || prepare "lint" ./tests/lint.sh
 prepare "nvcc: CUDA kernels for sm_80 and sm_90" may_skip ./tests/gpu/check_kernels.sh
 prepare "fetch the model" fetch_model
@@ -196,6 +209,7 @@ if prepare "build release" ./deploy/build.sh release; then
   if prepare "python environment" make_venv; then
     stage "pytest: deployment and end to end" run_pytest
   fi
+  stage "pytest: Python package" run_python_package ${integrations:+"$integrations"}
   [ "$lint" != tidy ] || prepare "clang-tidy" ./tests/lint.sh --tidy
 fi
 if $deployment && [ -x tests/deploy/check_deb.sh ]; then

@@ -2,7 +2,7 @@
 """Adds up the results of tests/run.sh: summary.py [--failed STAGE]... [--skipped STAGE=REASON]... RESULTS_FOLDER...
 
 A results folder holds ctest.xml (JUnit, written by ctest), gtest/NAME.xml (for each of its tests that is a GoogleTest
-binary) and perhaps pytest.xml. Prints every skipped test with its reason and one line per suite, then the closing line
+binary) and perhaps pytest.xml and others named pytest_*.xml. Prints every skipped test with its reason and one line per suite, then the closing line
 'N passed, N failed, N skipped'. Exits with 1 when anything failed or nothing has run.
 """
 
@@ -95,7 +95,7 @@ def main(arguments):
     for folder in options.folders:
         preset = os.path.basename(os.path.dirname(os.path.abspath(folder)))
         suites.append((f"ctest {preset}", count_ctest(folder)))
-        suites += [("pytest", count_pytest(path)) for path in glob.glob(os.path.join(folder, "pytest.xml"))]
+        suites += [("pytest", count_pytest(path)) for path in sorted(glob.glob(os.path.join(folder, "pytest*.xml")))]
     for _, counts in suites:
         total.add(counts)
     if total.passed == 0 and total.failed == 0:

@@ -34,6 +34,8 @@ namespace kvblend::blend {
 struct PrefillResult {
   Policy policy = Policy::kQuery;   // kAll when selecting would have cost more than computing everything
   std::vector<int32_t> recomputed;  // candidate positions that were recomputed, ascending
+  // What the policy chose by, per candidate in their order; only with PassContext::keep_scores, and where it was measured.
+  std::vector<float> scores;
   double load_seconds = 0;
   double stall_seconds = 0;      // the part of load_seconds spent waiting for layers to arrive
   double select_seconds = 0;     // query pass or deviation, and the choice; loading excluded

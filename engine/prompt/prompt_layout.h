@@ -20,7 +20,7 @@
 
 namespace kvblend::prompt {
 
-enum class SpanKind { kSystem, kHistory, kLeadIn, kChunk, kQuestion };
+using SpanKind = PromptPart;
 
 struct Span {
   SpanKind kind;

@@ -44,7 +44,9 @@ constexpr FieldFlag kBlendFlags[] = {
     {"--random-seed", "blend.random_seed", "random: seed of the choice", "N"},
     {"--no-store-misses", "blend.store_misses", "Do not store chunks that were missing", "", "false"},
     {"--no-correction", "blend.correction", "Place stored KV as it is, without the learned correction", "",
-     "false"}};
+     "false"},
+    {"--explain", "blend.explain", "Tell of every token what was done with it (with --json, or see --html)",
+     ""}};
 
 constexpr FieldFlag kSamplingFlags[] = {
     {"--max-tokens", "sampling.max_tokens", "Most tokens to generate; default 256", "N"},

@@ -76,6 +76,7 @@ absl::Status Convert(const v1::BlendOptions& from, BlendOptions* to) {
   to->random_seed = from.random_seed();
   if (from.has_store_misses()) to->store_misses = from.store_misses();
   if (from.has_correction()) to->correction = from.correction();
+  to->explain = from.explain();
   return status;
 }
 

@@ -69,7 +69,8 @@ ALLOWED = {
     "server/json": set(),
     "server/access": {"server/calls", "server/json"},
     "server/openai": {"server/convert", "server/json"},
-    "server/api": {"server/calls", "server/convert", "server/http", "server/json", "server/metrics", "server/openai"},
+    "server/api": {"server/calls", "server/convert", "server/http", "server/json", "server/metrics", "server/openai", "server/ui"},
+    "server/ui": {"server/convert"},
     "server/config": {"engine/api"},
     "server/main": {
         "engine/api", "server/access", "server/api", "server/calls", "server/config", "server/grpc", "server/http", "server/metrics",
@@ -79,7 +80,7 @@ ALLOWED = {
     "server/cli/precompute": {"engine/text", "server/calls", "server/cli"},
     "server/cli/commands": {
         "engine/api", "engine/store/disk", "engine/text", "server/access", "server/cli", "server/cli/bench", "server/cli/precompute",
-        "server/config", "server/convert",
+        "server/config", "server/convert", "server/ui",
     },
 }
 

@@ -7,7 +7,7 @@ from project import ROOT, read, run
 
 SCRIPTS = ("deploy/install_dependencies.sh", "deploy/build.sh", "deploy/fetch_model.sh", "deploy/quickstart.sh",
            "deploy/make_correction.sh",
-           "tests/run.sh", "tests/lint.sh")
+           "tests/run.sh", "tests/lint.sh", "tests/python/run.sh")
 # Called by other scripts only.
 INNER_SCRIPTS = (".ci/run", "tests/fuzz/run_fuzzer.sh")
 

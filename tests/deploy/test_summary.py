@@ -31,8 +31,9 @@ PYTEST = """<testsuites><testsuite>
 </testsuite></testsuites>"""
 
 
-def summarize(ctest_cases, *arguments, gtest=None, pytest=None):
-    """(all lines, exit status) for one results folder with these files; a case of ctest is (name, status[, inner XML])."""
+def summarize(ctest_cases, *arguments, gtest=None, **pytest):
+    """(all lines, exit status) for one results folder with these files; a case of ctest is (name, status[, inner XML]); keywords
+    are other files by the names that they have without .xml."""
     with tempfile.TemporaryDirectory() as folder:
         results = os.path.join(folder, "release", "results")
         os.makedirs(os.path.join(results, "gtest"))
@@ -40,8 +41,7 @@ def summarize(ctest_cases, *arguments, gtest=None, pytest=None):
                         for name, status, *inner in ctest_cases)
         files = {"ctest.xml": f"<testsuite>{cases}</testsuite>"}
         files.update({f"gtest/{name}.xml": text for name, text in (gtest or {}).items()})
-        if pytest is not None:
-            files["pytest.xml"] = pytest
+        files.update({f"{name}.xml": text for name, text in pytest.items()})
         for name, text in files.items():
             with open(os.path.join(results, name), "w", encoding="utf-8") as file:
                 file.write(text)
@@ -86,6 +86,9 @@ class SummaryTest(unittest.TestCase):
     def test_pytest_adds_to_the_sum(self):
         lines = self.expect("3 passed, 2 failed, 1 skipped", 1, [("script", "run")], pytest=PYTEST)
         self.assertIn("skipped: pytest t.e: no redis-server", lines)
+
+    def test_every_run_of_pytest_counts(self):
+        self.expect("5 passed, 4 failed, 2 skipped", 1, [("script", "run")], pytest=PYTEST, pytest_package=PYTEST)
 
     def test_pytest_that_did_not_finish_is_a_failure(self):
         self.expect("1 passed, 1 failed, 0 skipped", 1, [("script", "run")], pytest="pytest did not finish")

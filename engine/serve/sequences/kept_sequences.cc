@@ -13,7 +13,8 @@ size_t ChainNext(size_t hash, int32_t token) { return absl::HashOf(hash, token);
 
 /// Whether the KV of equal prompts would be blended in the same way.
 bool SameBlend(BlendOptions a, BlendOptions b) {
-  a.store_misses = b.store_misses = true;  // makes no difference to KV
+  a.store_misses = b.store_misses = true;  // these make no difference to KV
+  a.explain = b.explain = false;
   return a == b;
 }
 

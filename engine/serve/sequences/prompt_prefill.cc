@@ -6,6 +6,7 @@
 
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
+#include "engine/serve/sequences/explanation.h"
 
 namespace kvblend {
 namespace {
@@ -194,7 +195,8 @@ absl::Status PromptPrefill::Plan() {
                      .sequence = blend::PagedSequence(*runtime.backend, *runtime.page_pool, *prompt_.pages),
                      .correction = correction_.get(),
                      .capture = &*capture_,
-                     .pipeline_depth = engine_.load_pipeline_depth},
+                     .pipeline_depth = engine_.load_pipeline_depth,
+                     .keep_scores = options_.explain},
                     *policy_));
   return absl::OkStatus();
 }
@@ -240,6 +242,9 @@ void PromptPrefill::Finish() {
   }
   prompt_.report.loading = ReportLoading(ratio_, decision_, shape_, plan_, costs_);
   prompt_.report.loading.skipped_bytes = result.skipped_kv_bytes;
+  if (options_.explain) {
+    prompt_.report.explanation = ExplainPrompt(layout_, *engine_.runtime.tokenizer, plan_.candidates, result);
+  }
   engine_.loading_controller.Observe(result.measurements);
   prompt_.logits = std::move(result.logits);
   constexpr float kInfinity = std::numeric_limits<float>::infinity();

@@ -68,6 +68,11 @@ TEST(ConvertReportsTest, PromptReport) {
                     .reads = {{.tier = Tier::kDisk, .bytes = 9, .bytes_per_second = 10}},
                     .skipped_bytes = 11};
   report.correction = "0123";
+  report.explanation.push_back({.part = PromptPart::kChunk,
+                                .chunk_index = 1,
+                                .texts = {"a", " b"},
+                                .recomputed = {1},
+                                .scores = {0.25, 0.5}});
   const v1::PromptReport wire = ToProto(report);
   EXPECT_EQ(EmptyFields(wire), "");
   ExpectMessage(wire, R"(policy: POLICY_LINK  ratio: 0.25  reuse: REUSE_PREFIX  anchoring: ANCHORING_ISOLATED
@@ -81,7 +86,9 @@ TEST(ConvertReportsTest, PromptReport) {
                 predicted: true  predicted_seconds: 0.05  predicted_load_seconds: 0.06
                 predicted_compute_seconds: 0.07  compute_seconds_per_token: 0.08
                 reads { tier: TIER_DISK  bytes: 9  bytes_per_second: 10 }  skipped_bytes: 11 }
-      correction: "0123")");
+      correction: "0123"
+      explanation { part: PROMPT_PART_CHUNK  chunk_index: 1  texts: [ "a", " b" ]  recomputed: 1
+                    scores: [ 0.25, 0.5 ] })");
 }
 
 TEST(ConvertReportsTest, TextDelta) {

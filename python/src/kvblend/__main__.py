@@ -1,0 +1,5 @@
+"""python -m kvblend"""
+
+from kvblend.programs import kvblend
+
+kvblend()

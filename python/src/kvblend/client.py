@@ -1,0 +1,183 @@
+"""What clients of both protocols can do. Each kind adds how bytes go; see grpc_client.py and http_client.py."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from google.protobuf.message import Message
+
+from kvblend.prompts import Answer, Document, make_request, texts_of
+from kvblend.v1 import chunks_pb2 as chunks_v1
+from kvblend.v1 import inference_pb2 as v1
+
+Response = TypeVar("Response", bound=Message)
+DEFAULT_TIMEOUT_SECONDS = 600.0
+
+
+def put_request(chunks: Iterable[str | Document], system_text: str, lead_in: str, namespace: str, label: str,
+                pin: bool) -> chunks_v1.PutChunksRequest:
+    return chunks_v1.PutChunksRequest(namespace=namespace, system_text=system_text, lead_in=lead_in, chunks=texts_of(chunks),
+                                      label=label, pin=pin)
+
+
+def split_request(text: str, fields: dict[str, Any]) -> chunks_v1.SplitDocumentRequest:
+    return chunks_v1.SplitDocumentRequest(text=text, **fields)
+
+
+def texts_of_split(text: str, response: chunks_v1.SplitDocumentResponse) -> list[str]:
+    data = text.encode()
+    return [data[chunk.begin_byte:chunk.end_byte].decode() for chunk in response.chunks]
+
+
+def page_request(namespace: str, token: str) -> chunks_v1.ListChunksRequest:
+    return chunks_v1.ListChunksRequest(namespace=namespace, page_size=1000, page_token=token)
+
+
+def delete_request(keys: Sequence[str] | None, namespace: str) -> chunks_v1.DeleteChunksRequest:
+    return chunks_v1.DeleteChunksRequest(namespace=namespace, keys=keys or [], all=keys is None)
+
+
+class Client(ABC):
+    """A connection to one server. Threads may share it. Calls raise kvblend.Error."""
+
+    @abstractmethod
+    def stream_events(self, request: v1.GenerateRequest) -> Iterator[v1.GenerateEvent]:
+        """The events of an answer as they come. The report of the prompt is the first over gRPC; over HTTP it comes before
+        the last one. Whoever stops reading (close() of the iterator) cancels the request."""
+
+    @abstractmethod
+    def put_with_progress(self, request: chunks_v1.PutChunksRequest) -> Iterator[chunks_v1.PutChunkProgress]:
+        """Computes chunks and stores them; tells of each when it is done."""
+
+    @abstractmethod
+    def _unary(self, method: str, request: Message, response: type[Response]) -> Response:
+        """A call of kvblend.v1.Chunks with one answer."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def generate(self, question: str, chunks: Iterable[str | Document] = (), **fields: Any) -> Answer:
+        """The whole answer; fields: see kvblend.make_request."""
+        answer = Answer()
+        for event in self.stream_events(make_request(question, chunks, **fields)):
+            answer.add(event)
+        return answer
+
+    def stream(self, question: str, chunks: Iterable[str | Document] = (), **fields: Any) -> Iterator[str]:
+        """The answer's text, piece by piece; fields: see kvblend.make_request."""
+        for event in self.stream_events(make_request(question, chunks, **fields)):
+            if event.text.text:
+                yield event.text.text
+
+    def put(self, chunks: Iterable[str | Document], *, system_text: str = "", lead_in: str = "", namespace: str = "",
+            label: str = "", pin: bool = False) -> list[chunks_v1.PutChunkProgress]:
+        """Stores chunks ahead of the prompts that use them; system_text and lead_in as those prompts will have them."""
+        return list(self.put_with_progress(put_request(chunks, system_text, lead_in, namespace, label, pin)))
+
+    def split(self, text: str, **fields: Any) -> list[str]:
+        """The document's chunks; fields: those of kvblend.v1.SplitDocumentRequest."""
+        return texts_of_split(text, self._unary("Split", split_request(text, fields), chunks_v1.SplitDocumentResponse))
+
+    def prefetch(self, chunks: Iterable[str | Document], **fields: Any) -> list[chunks_v1.PrefetchedChunk]:
+        """Brings stored chunks into main memory; fields: those of kvblend.v1.PrefetchChunksRequest."""
+        request = chunks_v1.PrefetchChunksRequest(chunks=texts_of(chunks), **fields)
+        return list(self._unary("Prefetch", request, chunks_v1.PrefetchChunksResponse).chunks)
+
+    def stat(self, keys: Sequence[str], namespace: str = "") -> list[chunks_v1.ChunkInfo]:
+        """What is stored under these keys; those that are not there are left out."""
+        request = chunks_v1.StatChunksRequest(namespace=namespace, keys=keys)
+        return list(self._unary("Stat", request, chunks_v1.StatChunksResponse).chunks)
+
+    def list_chunks(self, namespace: str = "") -> Iterator[chunks_v1.ChunkInfo]:
+        """All chunks of a namespace, asked for page by page."""
+        token = ""
+        while True:
+            page = self._unary("List", page_request(namespace, token), chunks_v1.ListChunksResponse)
+            yield from page.chunks
+            token = page.next_page_token
+            if not token:
+                return
+
+    def delete(self, keys: Sequence[str] | None, namespace: str = "") -> int:
+        """Removes chunks, with None all of the namespace; how many there were."""
+        return self._unary("Delete", delete_request(keys, namespace), chunks_v1.DeleteChunksResponse).deleted
+
+    def pin(self, keys: Sequence[str], pinned: bool = True, namespace: str = "") -> int:
+        """Keeps chunks from being evicted, or lets them go; how many there were."""
+        request = chunks_v1.PinChunksRequest(namespace=namespace, keys=keys, pinned=pinned)
+        return self._unary("Pin", request, chunks_v1.PinChunksResponse).changed
+
+
+class AsyncClient(ABC):
+    """The same for asyncio: every call as Client has it. One event loop uses it."""
+
+    @abstractmethod
+    def stream_events(self, request: v1.GenerateRequest) -> AsyncIterator[v1.GenerateEvent]:
+        """See Client.stream_events; aclose() of the iterator cancels."""
+
+    @abstractmethod
+    def put_with_progress(self, request: chunks_v1.PutChunksRequest) -> AsyncIterator[chunks_v1.PutChunkProgress]: ...
+
+    @abstractmethod
+    async def _unary(self, method: str, request: Message, response: type[Response]) -> Response: ...
+
+    @abstractmethod
+    async def close(self) -> None: ...
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.close()
+
+    async def generate(self, question: str, chunks: Iterable[str | Document] = (), **fields: Any) -> Answer:
+        answer = Answer()
+        async for event in self.stream_events(make_request(question, chunks, **fields)):
+            answer.add(event)
+        return answer
+
+    async def stream(self, question: str, chunks: Iterable[str | Document] = (), **fields: Any) -> AsyncIterator[str]:
+        async for event in self.stream_events(make_request(question, chunks, **fields)):
+            if event.text.text:
+                yield event.text.text
+
+    async def put(self, chunks: Iterable[str | Document], *, system_text: str = "", lead_in: str = "", namespace: str = "",
+                  label: str = "", pin: bool = False) -> list[chunks_v1.PutChunkProgress]:
+        request = put_request(chunks, system_text, lead_in, namespace, label, pin)
+        return [progress async for progress in self.put_with_progress(request)]
+
+    async def split(self, text: str, **fields: Any) -> list[str]:
+        return texts_of_split(text, await self._unary("Split", split_request(text, fields), chunks_v1.SplitDocumentResponse))
+
+    async def prefetch(self, chunks: Iterable[str | Document], **fields: Any) -> list[chunks_v1.PrefetchedChunk]:
+        request = chunks_v1.PrefetchChunksRequest(chunks=texts_of(chunks), **fields)
+        return list((await self._unary("Prefetch", request, chunks_v1.PrefetchChunksResponse)).chunks)
+
+    async def stat(self, keys: Sequence[str], namespace: str = "") -> list[chunks_v1.ChunkInfo]:
+        request = chunks_v1.StatChunksRequest(namespace=namespace, keys=keys)
+        return list((await self._unary("Stat", request, chunks_v1.StatChunksResponse)).chunks)
+
+    async def list_chunks(self, namespace: str = "") -> AsyncIterator[chunks_v1.ChunkInfo]:
+        token = ""
+        while True:
+            page = await self._unary("List", page_request(namespace, token), chunks_v1.ListChunksResponse)
+            for chunk in page.chunks:
+                yield chunk
+            token = page.next_page_token
+            if not token:
+                return
+
+    async def delete(self, keys: Sequence[str] | None, namespace: str = "") -> int:
+        return (await self._unary("Delete", delete_request(keys, namespace), chunks_v1.DeleteChunksResponse)).deleted
+
+    async def pin(self, keys: Sequence[str], pinned: bool = True, namespace: str = "") -> int:
+        request = chunks_v1.PinChunksRequest(namespace=namespace, keys=keys, pinned=pinned)
+        return (await self._unary("Pin", request, chunks_v1.PinChunksResponse)).changed

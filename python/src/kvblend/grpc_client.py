@@ -1,0 +1,131 @@
+"""Clients over gRPC."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from kvblend import errors
+from kvblend.client import DEFAULT_TIMEOUT_SECONDS, AsyncClient, Client, Response
+from kvblend.v1 import admin_pb2, admin_pb2_grpc, chunks_pb2, chunks_pb2_grpc, inference_pb2, inference_pb2_grpc
+
+# Answers with the distributions of whole vocabularies are large; the server bounds what it takes.
+_OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+
+
+def _metadata(api_key: str | None) -> tuple[tuple[str, str], ...]:
+    return (("authorization", f"Bearer {api_key}"),) if api_key else ()
+
+
+def _credentials(tls: bool, certificate_authorities: Path | str | None) -> grpc.ChannelCredentials | None:
+    if not tls and certificate_authorities is None:
+        return None
+    return grpc.ssl_channel_credentials(Path(certificate_authorities).read_bytes() if certificate_authorities else None)
+
+
+class GrpcClient(Client):
+    """target: HOST:PORT or unix:PATH. timeout: seconds of a whole call. tls: with the system's certificate authorities, or
+    with those of the PEM file certificate_authorities, which implies it."""
+
+    def __init__(self, target: str = "127.0.0.1:50051", *, api_key: str | None = None,
+                 timeout: float = DEFAULT_TIMEOUT_SECONDS, tls: bool = False,
+                 certificate_authorities: Path | str | None = None) -> None:
+        credentials = _credentials(tls, certificate_authorities)
+        self._channel = (grpc.secure_channel(target, credentials, _OPTIONS) if credentials
+                         else grpc.insecure_channel(target, _OPTIONS))
+        self._call: dict[str, Any] = {"metadata": _metadata(api_key), "timeout": timeout}
+        self._inference: Any = inference_pb2_grpc.InferenceStub(self._channel)
+        self._chunks: Any = chunks_pb2_grpc.ChunksStub(self._channel)
+        self._admin: Any = admin_pb2_grpc.AdminStub(self._channel)
+
+    def _stream(self, method: Any, request: Any) -> Iterator[Any]:
+        call = method(request, **self._call)
+        try:
+            yield from call
+        except grpc.RpcError as error:
+            raise errors.of_grpc(error) from error
+        finally:
+            call.cancel()
+
+    def stream_events(self, request: inference_pb2.GenerateRequest) -> Iterator[inference_pb2.GenerateEvent]:
+        return self._stream(self._inference.Generate, request)
+
+    def score_events(self, request: inference_pb2.ScoreRequest) -> Iterator[inference_pb2.ScoreEvent]:
+        """How likely a given continuation is: one report, then one event per token."""
+        return self._stream(self._inference.Score, request)
+
+    def put_with_progress(self, request: chunks_pb2.PutChunksRequest) -> Iterator[chunks_pb2.PutChunkProgress]:
+        return self._stream(self._chunks.Put, request)
+
+    def _unary(self, method: str, request: Any, response: type[Response]) -> Response:
+        try:
+            answer: Response = getattr(self._chunks, method)(request, **self._call)
+            return answer
+        except grpc.RpcError as error:
+            raise errors.of_grpc(error) from error
+
+    def info(self) -> admin_pb2.GetInfoResponse:
+        """Version, model, limits, store and load of the server."""
+        try:
+            answer: admin_pb2.GetInfoResponse = self._admin.GetInfo(admin_pb2.GetInfoRequest(), **self._call)
+            return answer
+        except grpc.RpcError as error:
+            raise errors.of_grpc(error) from error
+
+    def close(self) -> None:
+        self._channel.close()
+
+
+class AsyncGrpcClient(AsyncClient):
+    """The same for asyncio; made inside of a running event loop."""
+
+    def __init__(self, target: str = "127.0.0.1:50051", *, api_key: str | None = None,
+                 timeout: float = DEFAULT_TIMEOUT_SECONDS, tls: bool = False,
+                 certificate_authorities: Path | str | None = None) -> None:
+        credentials = _credentials(tls, certificate_authorities)
+        self._channel = (grpc.aio.secure_channel(target, credentials, _OPTIONS) if credentials
+                         else grpc.aio.insecure_channel(target, _OPTIONS))
+        self._call: dict[str, Any] = {"metadata": _metadata(api_key), "timeout": timeout}
+        self._inference: Any = inference_pb2_grpc.InferenceStub(self._channel)
+        self._chunks: Any = chunks_pb2_grpc.ChunksStub(self._channel)
+        self._admin: Any = admin_pb2_grpc.AdminStub(self._channel)
+
+    async def _stream(self, method: Any, request: Any) -> AsyncIterator[Any]:
+        call = method(request, **self._call)
+        try:
+            async for message in call:
+                yield message
+        except grpc.RpcError as error:
+            raise errors.of_grpc(error) from error
+        finally:
+            call.cancel()
+
+    def stream_events(self, request: inference_pb2.GenerateRequest) -> AsyncIterator[inference_pb2.GenerateEvent]:
+        return self._stream(self._inference.Generate, request)
+
+    def score_events(self, request: inference_pb2.ScoreRequest) -> AsyncIterator[inference_pb2.ScoreEvent]:
+        return self._stream(self._inference.Score, request)
+
+    def put_with_progress(self, request: chunks_pb2.PutChunksRequest) -> AsyncIterator[chunks_pb2.PutChunkProgress]:
+        return self._stream(self._chunks.Put, request)
+
+    async def _unary(self, method: str, request: Any, response: type[Response]) -> Response:
+        try:
+            answer: Response = await getattr(self._chunks, method)(request, **self._call)
+            return answer
+        except grpc.RpcError as error:
+            raise errors.of_grpc(error) from error
+
+    async def info(self) -> admin_pb2.GetInfoResponse:
+        try:
+            answer: admin_pb2.GetInfoResponse = await self._admin.GetInfo(admin_pb2.GetInfoRequest(), **self._call)
+            return answer
+        except grpc.RpcError as error:
+            raise errors.of_grpc(error) from error
+
+    async def close(self) -> None:
+        await self._channel.close()

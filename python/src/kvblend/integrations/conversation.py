@@ -1,0 +1,93 @@
+"""What the integrations share: a framework's messages and retrieved documents as a request, and an answer's figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from google.protobuf import json_format
+
+from kvblend.client import DEFAULT_TIMEOUT_SECONDS
+from kvblend.http_client import AsyncHttpClient, HttpClient
+from kvblend.openai_form import json_of
+from kvblend.prompts import Answer, Document, make_request
+from kvblend.v1 import inference_pb2 as v1
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message of a conversation: its role (system, user or assistant) and its texts."""
+
+    role: str
+    parts: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Which server, and what holds for every request to it."""
+
+    base_url: str = "http://127.0.0.1:8000"
+    api_key: str | None = None
+    timeout: float = DEFAULT_TIMEOUT_SECONDS
+    max_tokens: int = 256
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int = 0
+    lead_in: str = ""
+    namespace: str = ""
+    blend: dict[str, Any] = field(default_factory=dict)
+    """Fields of kvblend.v1.BlendOptions, such as {"ratio": 0.2, "policy": "POLICY_HKVD"}."""
+
+    def replaced(self, changes: dict[str, Any]) -> Settings:
+        """With the settings of one call. What is no setting is refused by name, not overlooked."""
+        allowed = {"max_tokens", "temperature", "top_p", "seed", "lead_in", "namespace", "blend"}
+        if unknown := sorted(set(changes) - allowed):
+            raise TypeError(f"'{unknown[0]}' is no option of a request; allowed: {', '.join(sorted(allowed))}")
+        return replace(self, **changes)
+
+    def request(self, messages: Sequence[Message], documents: Iterable[Document] = (),
+                stop: Sequence[str] | None = None) -> v1.GenerateRequest:
+        """As the HTTP API reads messages: system messages at the beginning are the system text; of the last message, which
+        must be the user's, the last part is the question, and those before it are chunks behind the documents."""
+        begin = next((index for index, message in enumerate(messages) if message.role != "system"), len(messages))
+        turns = messages[begin:]
+        if not turns or turns[-1].role != "user" or not turns[-1].parts:
+            raise ValueError("the last message must be the user's, with a text")
+        *chunks, question = turns[-1].parts
+        return make_request(
+            question, [*documents, *chunks], system_text="\n\n".join("".join(message.parts) for message in messages[:begin]),
+            lead_in=self.lead_in, history=[(turn.role, "".join(turn.parts)) for turn in turns[:-1]], namespace=self.namespace,
+            blend=json_format.ParseDict(self.blend, v1.BlendOptions()) if self.blend else None,
+            sampling=v1.SamplingOptions(max_tokens=self.max_tokens, temperature=self.temperature, top_p=self.top_p,
+                                        seed=self.seed, stop=stop))
+
+    def client(self) -> HttpClient:
+        return HttpClient(self.base_url, api_key=self.api_key, timeout=self.timeout)
+
+    def async_client(self) -> AsyncHttpClient:
+        """For one request: its connections belong to the event loop that runs."""
+        return AsyncHttpClient(self.base_url, api_key=self.api_key, timeout=self.timeout)
+
+
+def document_of(text: str, metadata: dict[str, Any] | None) -> Document:
+    """Of a framework's document: "title" is the one field of its metadata that the model sees."""
+    title = (metadata or {}).get("title")
+    return Document(text, title=title if isinstance(title, str) else "")
+
+
+def cached_tokens(answer: Answer) -> int:
+    """Tokens of the prompt whose KV was reused, as in OpenAI's usage."""
+    return answer.report.exact_tokens + answer.report.reused_tokens
+
+
+def finish_reason(answer: Answer) -> Literal["stop", "length"]:
+    """OpenAI's word for it."""
+    ended = (v1.FINISH_REASON_END_OF_TEXT, v1.FINISH_REASON_STOP_STRING)
+    return "stop" if answer.finished.reason in ended else "length"
+
+
+def metadata_of(answer: Answer) -> dict[str, Any]:
+    """What frameworks keep beside an answer's text."""
+    return {"finish_reason": finish_reason(answer),
+            "kvblend": {"prompt": json_of(answer.report), "finished": json_of(answer.finished)}}

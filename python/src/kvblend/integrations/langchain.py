@@ -1,0 +1,137 @@
+"""LangChain: a chat model that takes retrieved documents as chunks.
+
+    model = ChatKVBlend(base_url="http://127.0.0.1:8000", api_key=KEY)
+    chain = {"documents": retriever, "question": RunnablePassthrough()} | with_documents(prompt, model) | StrOutputParser()
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Any
+
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
+from langchain_core.documents import Document
+from langchain_core.language_models.chat_models import BaseChatModel, agenerate_from_stream, generate_from_stream
+from langchain_core.messages import AIMessageChunk, BaseMessage
+from langchain_core.messages.ai import UsageMetadata
+from langchain_core.outputs import ChatGenerationChunk, ChatResult
+from langchain_core.prompts import BasePromptTemplate
+from langchain_core.runnables import Runnable, RunnableLambda
+from pydantic import Field, PrivateAttr, SecretStr
+
+from kvblend.http_client import HttpClient
+from kvblend.integrations.conversation import Message, Settings, cached_tokens, document_of, metadata_of
+from kvblend.prompts import Answer
+from kvblend.v1 import inference_pb2 as v1
+
+_ROLES = {"system": "system", "human": "user", "ai": "assistant"}
+
+
+def _message(message: BaseMessage) -> Message:
+    if message.type not in _ROLES:
+        raise ValueError(f"a message's type is '{message.type}'; allowed: {', '.join(_ROLES)}")
+    if isinstance(message.content, str):
+        return Message(_ROLES[message.type], [message.content])
+    parts = [{"type": "text", "text": part} if isinstance(part, str) else part for part in message.content]
+    for part in parts:
+        if part.get("type") != "text":
+            raise ValueError(f"a part's type is '{part.get('type')}'; allowed: text")
+    return Message(_ROLES[message.type], [part["text"] for part in parts])
+
+
+class ChatKVBlend(BaseChatModel):
+    """kvblend as a chat model. Documents go with the call: invoke(messages, documents=[Document(...)]); each becomes a chunk,
+    whose KV is reused wherever it stands. The fields are those of kvblend.integrations.conversation.Settings.
+
+    response_metadata["kvblend"] has the server's report; usage_metadata counts reused tokens as read from the cache.
+    """
+
+    base_url: str = "http://127.0.0.1:8000"
+    api_key: SecretStr | None = None
+    timeout: float = Settings.timeout
+    max_tokens: int = 256
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int = 0
+    lead_in: str = ""
+    namespace: str = ""
+    blend: dict[str, Any] = Field(default_factory=dict)
+
+    _client: HttpClient | None = PrivateAttr(default=None)
+
+    @property
+    def _llm_type(self) -> str:
+        return "kvblend"
+
+    @property
+    def _identifying_params(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("base_url", "max_tokens", "temperature", "top_p", "seed", "lead_in",
+                                                       "namespace", "blend")}
+
+    def _settings(self) -> Settings:
+        return Settings(api_key=self.api_key.get_secret_value() if self.api_key else None, timeout=self.timeout,
+                        **self._identifying_params)
+
+    def _request(self, messages: list[BaseMessage], stop: list[str] | None, documents: Sequence[Document],
+                 options: dict[str, Any]) -> v1.GenerateRequest:
+        return self._settings().replaced(options).request(
+            [_message(message) for message in messages],
+            [document_of(document.page_content, document.metadata) for document in documents], stop)
+
+    @staticmethod
+    def _chunk_of(event: v1.GenerateEvent, answer: Answer) -> ChatGenerationChunk | None:
+        answer.add(event)
+        if event.WhichOneof("event") == "text" and event.text.text:
+            return ChatGenerationChunk(message=AIMessageChunk(content=event.text.text))
+        if event.WhichOneof("event") != "finished":
+            return None
+        usage = answer.finished.usage
+        return ChatGenerationChunk(message=AIMessageChunk(
+            content="", chunk_position="last", response_metadata={"model_provider": "kvblend"} | metadata_of(answer),
+            usage_metadata=UsageMetadata(
+                input_tokens=usage.prompt_tokens, output_tokens=usage.completion_tokens,
+                total_tokens=usage.prompt_tokens + usage.completion_tokens,
+                input_token_details={"cache_read": cached_tokens(answer)})))
+
+    def _stream(self, messages: list[BaseMessage], stop: list[str] | None = None,
+                run_manager: CallbackManagerForLLMRun | None = None, *, documents: Sequence[Document] = (),
+                **kwargs: Any) -> Iterator[ChatGenerationChunk]:
+        if self._client is None:
+            self._client = self._settings().client()
+        answer = Answer()
+        for event in self._client.stream_events(self._request(messages, stop, documents, kwargs)):
+            if chunk := self._chunk_of(event, answer):
+                if run_manager:
+                    run_manager.on_llm_new_token(chunk.text, chunk=chunk)
+                yield chunk
+
+    async def _astream(self, messages: list[BaseMessage], stop: list[str] | None = None,
+                       run_manager: AsyncCallbackManagerForLLMRun | None = None, *, documents: Sequence[Document] = (),
+                       **kwargs: Any) -> AsyncIterator[ChatGenerationChunk]:
+        answer = Answer()
+        async with self._settings().async_client() as client:
+            async for event in client.stream_events(self._request(messages, stop, documents, kwargs)):
+                if chunk := self._chunk_of(event, answer):
+                    if run_manager:
+                        await run_manager.on_llm_new_token(chunk.text, chunk=chunk)
+                    yield chunk
+
+    def _generate(self, messages: list[BaseMessage], stop: list[str] | None = None,
+                  run_manager: CallbackManagerForLLMRun | None = None, **kwargs: Any) -> ChatResult:
+        return generate_from_stream(self._stream(messages, stop, **kwargs))
+
+    async def _agenerate(self, messages: list[BaseMessage], stop: list[str] | None = None,
+                         run_manager: AsyncCallbackManagerForLLMRun | None = None, **kwargs: Any) -> ChatResult:
+        return await agenerate_from_stream(self._astream(messages, stop, **kwargs))
+
+
+def with_documents(prompt: BasePromptTemplate[Any], model: Runnable[Any, Any],
+                   documents_key: str = "documents") -> Runnable[dict[str, Any], Any]:
+    """The step of a chain that hands what a retriever found to the model as chunks, instead of pasting it into the prompt.
+
+    Its input is the prompt's, and the documents under documents_key, which the prompt does not name.
+    """
+    def step(inputs: dict[str, Any]) -> Runnable[Any, Any]:
+        return prompt | model.bind(documents=inputs[documents_key])
+
+    return RunnableLambda(step)

@@ -1,0 +1,113 @@
+"""kvblend.v1's requests and events in the form of the HTTP API, which is OpenAI's with an extension (docs/http-api.md)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from google.protobuf import json_format
+from google.protobuf.message import Message
+
+from kvblend import errors
+from kvblend.v1 import chunks_pb2
+from kvblend.v1 import inference_pb2 as v1
+
+# Method of kvblend.v1.Chunks -> (method, path). Fields of a GET go into the query.
+CHUNK_PATHS = {"Stat": ("POST", "/v1/chunks/stat"), "List": ("GET", "/v1/chunks"), "Delete": ("POST", "/v1/chunks/delete"),
+               "Pin": ("POST", "/v1/chunks/pin"), "Split": ("POST", "/v1/chunks/split"),
+               "Prefetch": ("POST", "/v1/chunks/prefetch")}
+
+_STATUS_OF_TYPE = {"invalid_request_error": 400, "authentication_error": 401, "permission_error": 403,
+                   "not_found_error": 404, "rate_limit_error": 429}
+
+
+def json_of(message: Message) -> dict[str, Any]:
+    return json_format.MessageToDict(message, preserving_proto_field_name=True)
+
+
+def body_of(request: v1.GenerateRequest) -> dict[str, Any]:
+    """Of a streamed chat completion. Every chunk is a part of the last message, as it is."""
+    prompt, sampling = request.prompt, request.sampling
+    messages: list[dict[str, Any]] = []
+    if prompt.system_text:
+        messages.append({"role": "system", "content": prompt.system_text})
+    for turn in prompt.history:
+        messages.append({"role": "assistant" if turn.role == v1.ROLE_ASSISTANT else "user", "content": turn.text})
+    parts = [{"type": "text", "text": text} for text in (*prompt.chunks, prompt.question)]
+    messages.append({"role": "user", "content": parts if prompt.chunks else prompt.question})
+    extension: dict[str, Any] = {}
+    if prompt.lead_in:
+        extension["lead_in"] = prompt.lead_in
+    if request.namespace:
+        extension["namespace"] = request.namespace
+    if request.HasField("blend"):
+        extension["blend"] = json_of(request.blend)
+    body: dict[str, Any] = {"messages": messages, "stream": True, "temperature": sampling.temperature}
+    if extension:
+        body["kvblend"] = extension
+    for name in ("max_tokens", "top_p", "repetition_penalty"):
+        if sampling.HasField(name):
+            body[name] = getattr(sampling, name)
+    for name in ("top_k", "min_p", "seed", "ignore_eos"):
+        if getattr(sampling, name):
+            body[name] = getattr(sampling, name)
+    if sampling.stop:
+        body["stop"] = list(sampling.stop)
+    if sampling.HasField("top_logprobs") and sampling.top_logprobs >= 0:
+        body |= {"logprobs": True, "top_logprobs": sampling.top_logprobs}
+    return body
+
+
+def _logprob(entry: dict[str, Any]) -> v1.TokenLogprob:
+    return v1.TokenLogprob(text=entry["token"], logprob=entry["logprob"])
+
+
+def _delta(choice: dict[str, Any]) -> v1.TextDelta:
+    delta = v1.TextDelta(text=choice["delta"].get("content") or "")
+    for token in (choice.get("logprobs") or {}).get("content") or ():
+        delta.logprobs.append(_logprob(token))
+        if token["top_logprobs"]:
+            delta.top_logprobs.append(v1.TopLogprobs(tokens=[_logprob(entry) for entry in token["top_logprobs"]]))
+    return delta
+
+
+def data_of(line: str) -> Any:
+    """The JSON of a line of an event stream; None where it carries none. Raises kvblend.Error for an event that is one."""
+    if not line.startswith("data:"):
+        return None
+    text = line[len("data:"):].strip()
+    if text == "[DONE]":
+        return None
+    event = json.loads(text)
+    if "error" in event:
+        error = event["error"]
+        raise errors.of_http_status(_STATUS_OF_TYPE.get(error.get("type"), 500), error.get("message", ""))
+    return event
+
+
+def events_of(line: str) -> list[v1.GenerateEvent]:
+    """Of a line of a chat completion's stream."""
+    event = data_of(line)
+    if event is None:
+        return []
+    events = [v1.GenerateEvent(text=_delta(choice)) for choice in event["choices"]]
+    if "kvblend" in event:
+        for name in ("prompt", "finished"):
+            events.append(json_format.ParseDict({name: event["kvblend"][name]}, v1.GenerateEvent(), ignore_unknown_fields=True))
+    return events
+
+
+def progress_of(line: str) -> chunks_pb2.PutChunkProgress | None:
+    """Of a line of the stream of POST /v1/chunks."""
+    event = data_of(line)
+    if event is None:
+        return None
+    return json_format.ParseDict(event, chunks_pb2.PutChunkProgress(), ignore_unknown_fields=True)
+
+
+def error_of(status: int, body: bytes, retry_after: str | None) -> errors.Error:
+    try:
+        message = json.loads(body)["error"]["message"]
+    except (ValueError, KeyError, TypeError):
+        message = body.decode(errors="replace")[:1000]
+    return errors.of_http_status(status, message, retry_after)

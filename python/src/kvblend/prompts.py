@@ -1,0 +1,67 @@
+"""What is asked and answered, before it becomes bytes of either protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from kvblend.v1 import inference_pb2 as v1
+
+
+@dataclass(frozen=True)
+class Document:
+    """A retrieved passage."""
+
+    text: str
+    title: str = ""
+
+    def chunk(self) -> str:
+        """The text that the model sees, and under which the KV is found: the same as the HTTP API makes of `documents`."""
+        title = f"{self.title}\n" if self.title else ""
+        return f"{title}{self.text}" + ("" if self.text.endswith("\n") else "\n\n")
+
+
+def texts_of(chunks: Iterable[str | Document]) -> list[str]:
+    """A str is a chunk as it is; it carries its own separator."""
+    return [chunk.chunk() if isinstance(chunk, Document) else chunk for chunk in chunks]
+
+
+def make_request(question: str, chunks: Iterable[str | Document] = (), *, system_text: str = "", lead_in: str = "",
+                 history: Sequence[tuple[str, str]] = (), namespace: str = "", blend: v1.BlendOptions | None = None,
+                 sampling: v1.SamplingOptions | None = None) -> v1.GenerateRequest:
+    """The request for one answer.
+
+    system_text and lead_in are the anchor of the chunks: the same ones find what was stored behind them.
+    history: earlier turns, the oldest first, as (role, text) with the role "user" or "assistant".
+    """
+    roles = {"user": v1.ROLE_USER, "assistant": v1.ROLE_ASSISTANT}
+    for role, _ in history:
+        if role not in roles:
+            raise ValueError(f"the role of a turn is '{role}'; allowed: user, assistant")
+    return v1.GenerateRequest(
+        namespace=namespace, blend=blend, sampling=sampling,
+        prompt=v1.Prompt(system_text=system_text, lead_in=lead_in, chunks=texts_of(chunks), question=question,
+                         history=[v1.Turn(role=roles[role], text=text) for role, text in history]))
+
+
+@dataclass
+class Answer:
+    """A whole answer."""
+
+    text: str = ""
+    report: v1.PromptReport = field(default_factory=v1.PromptReport)
+    """What was reused, what was computed, and how long it took."""
+    finished: v1.GenerateFinished = field(default_factory=v1.GenerateFinished)
+    """Why it ended, tokens, seed and timings."""
+    logprobs: list[v1.TokenLogprob] = field(default_factory=list)
+    """One per token, where SamplingOptions.top_logprobs asked for them. Over HTTP without token ids."""
+
+    def add(self, event: v1.GenerateEvent) -> None:
+        kind = event.WhichOneof("event")
+        if kind == "prompt":
+            self.report = event.prompt
+        elif kind == "text":
+            self.text += event.text.text
+            self.logprobs.extend(event.text.logprobs)
+        elif kind == "finished":
+            self.finished = event.finished

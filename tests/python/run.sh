@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Builds the wheel of python/, installs it into an environment of its own, and tests what is installed there: the clients and
+# `kvblend serve`, and with --integrations LangChain, LlamaIndex and Haystack too, all against the wheel's own server.
+set -euo pipefail
+
+if [ "${1:-}" = -h ] || [ "${1:-}" = --help ]; then
+  cat <<'USAGE'
+Usage: tests/python/run.sh [--integrations] [PYTEST_ARGUMENT...]
+
+  KVBLEND_BIN_DIR  the programs that go into the wheel; build/release/bin by default
+  KVBLEND_MODEL    the model to serve; models/SmolLM2-135M-Instruct.Q4_1.gguf by default
+USAGE
+  exit 0
+fi
+cd "$(dirname "$0")/../.."
+requirements=(--requirement tests/python/requirements.txt)
+integrations=false
+if [ "${1:-}" = --integrations ]; then
+  integrations=true
+  requirements+=(--requirement tests/python/requirements-integrations.txt)
+  shift
+fi
+
+readonly VENV=build/python/venv WHEELS=build/python/wheel
+export KVBLEND_BIN_DIR=${KVBLEND_BIN_DIR:-$PWD/build/release/bin}
+# Not the tree itself: setuptools puts its files beside the sources.
+rm -rf build/python/tree "$WHEELS"
+mkdir -p build/python/tree/build/release
+cp -r python proto deploy CMakeLists.txt build/python/tree
+python3 -m venv "$VENV"
+"$VENV/bin/python" -m pip wheel --quiet --no-deps --wheel-dir "$WHEELS" build/python/tree/python
+"$VENV/bin/python" -m pip install --quiet "$(echo "$WHEELS"/kvblend-*.whl)" "${requirements[@]}"
+"$VENV/bin/python" -m pip install --quiet --no-deps --force-reinstall "$(echo "$WHEELS"/kvblend-*.whl)"
+if $integrations; then
+  # From elsewhere, so that the sources of the tree are not taken for the package.
+  (cd build/python && venv/bin/python -m mypy --config-file ../../python/pyproject.toml --cache-dir mypy --package kvblend)
+fi
+PYTHONDONTWRITEBYTECODE=1 "$VENV/bin/python" -m pytest -p no:cacheprovider -ra "$@" tests/python

@@ -1,0 +1,137 @@
+"""The four clients against a running server. What one says the others have to say as well: gRPC's messages are the yardstick."""
+
+import asyncio
+
+import pytest
+
+import kvblend
+from kvblend.v1 import chunks_pb2, inference_pb2
+
+from conftest import DOCUMENTS, QUESTION, SYSTEM_TEXT, wait_until
+
+SAMPLING = kvblend.SamplingOptions(max_tokens=16, top_logprobs=1)
+PROMPT = {"system_text": SYSTEM_TEXT, "lead_in": "Passages:\n",
+          "history": [("user", "Hello."), ("assistant", "Hello, what can I do?")], "sampling": SAMPLING}
+
+
+class Blocking:
+    """An asynchronous client, used like the others."""
+
+    def __init__(self, make):
+        self.make = make
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        pass
+
+    def __getattr__(self, name):
+        def call(*arguments, **fields):
+            async def run():
+                async with self.make() as client:
+                    called = getattr(client, name)(*arguments, **fields)
+                    if hasattr(called, "__aiter__"):
+                        return [item async for item in called]
+                    return await called
+            return asyncio.run(run())
+        return call
+
+
+@pytest.fixture(name="client", params=["grpc", "http", "async grpc", "async http"])
+def client_fixture(request, server):
+    make = {"grpc": lambda: kvblend.GrpcClient(server.target), "http": lambda: kvblend.HttpClient(server.url),
+            "async grpc": lambda: Blocking(lambda: kvblend.AsyncGrpcClient(server.target)),
+            "async http": lambda: Blocking(lambda: kvblend.AsyncHttpClient(f"{server.url}/v1"))}
+    with make[request.param]() as client:
+        yield client
+
+
+def test_answers_are_those_of_the_plain_stub(client, server, namespace):
+    """Same text, same log-probabilities, same report, over a store in the same state."""
+    blend = kvblend.BlendOptions(store_misses=False, ratio=0.5)
+    client.put(DOCUMENTS, system_text=SYSTEM_TEXT, lead_in="Passages:\n", namespace=namespace)
+    request = kvblend.make_request(QUESTION, DOCUMENTS[::-1], namespace=namespace, blend=blend, **PROMPT)
+    with kvblend.GrpcClient(server.target) as plain:
+        events = list(plain.stream_events(request))
+    expected = "".join(event.text.text for event in events)
+    answer = client.generate(QUESTION, DOCUMENTS[::-1], namespace=namespace, blend=blend, **PROMPT)
+    assert answer.text == expected and expected
+    assert [chunk.source for chunk in answer.report.chunks] == [chunk.source for chunk in events[0].prompt.chunks]
+    assert inference_pb2.CHUNK_SOURCE_BLENDED in {chunk.source for chunk in answer.report.chunks}
+    for name in ("prompt_tokens", "exact_tokens", "reused_tokens", "recomputed_tokens", "computed_tokens"):
+        assert getattr(answer.report, name) == getattr(events[0].prompt, name), name
+    assert answer.finished.usage == events[-1].finished.usage and answer.finished.reason == events[-1].finished.reason
+    theirs = [token for event in events for token in event.text.logprobs]
+    assert [token.logprob for token in answer.logprobs] == pytest.approx([token.logprob for token in theirs], abs=1e-6)
+
+
+def test_streams_come_in_pieces(client):
+    pieces = list(client.stream(QUESTION, DOCUMENTS, sampling=SAMPLING))
+    assert len(pieces) > 1
+    assert "".join(pieces) == client.generate(QUESTION, DOCUMENTS, sampling=SAMPLING).text
+
+
+def test_a_document_is_the_chunk_that_the_http_api_makes_of_it(server, namespace):
+    """Stored through `documents`, found as a chunk's text."""
+    import httpx
+
+    stored = httpx.post(f"{server.url}/v1/chunks", timeout=120, json={
+        "namespace": namespace, "documents": [{"title": document.title, "text": document.text} for document in DOCUMENTS]})
+    with kvblend.GrpcClient(server.target) as client:
+        put = client.put(DOCUMENTS, namespace=namespace)
+    assert [progress.key for progress in put] == [chunk["key"] for chunk in stored.json()["chunks"]]
+    assert all(progress.already_present for progress in put)
+
+
+def test_looking_after_chunks(client, namespace):
+    put = client.put(DOCUMENTS, namespace=namespace, label="mine")
+    keys = [progress.key for progress in put]
+    listed = {chunk.key: chunk for chunk in client.list_chunks(namespace)}
+    assert {listed[key].label for key in keys} == {"mine"}
+    assert [chunk.key for chunk in client.stat([*keys, "0" * 64], namespace)] == keys
+    assert client.pin(keys[:1], namespace=namespace) == 1
+    assert [chunk.pinned for chunk in client.stat(keys, namespace)] == [True, False]
+    assert client.pin(keys[:1], False, namespace=namespace) == 1
+    assert not any(chunk.pinned for chunk in client.stat(keys, namespace))
+    (found, missing) = client.prefetch([DOCUMENTS[0], "not stored"], namespace=namespace)
+    assert (found.key, found.tier, missing.tier) == (keys[0], chunks_pb2.TIER_HOST_MEMORY, chunks_pb2.TIER_UNSPECIFIED)
+    assert client.delete(keys[:1], namespace) == 1
+    assert [chunk.key for chunk in client.stat(keys, namespace)] == keys[1:]
+    assert client.delete(None, namespace) >= 1
+    assert not list(client.list_chunks(namespace))
+
+
+def test_splitting_keeps_every_character(client):
+    text = "Grün ist der Wald. Weiß ist der Schnee. " * 40
+    pieces = client.split(text, chunk_tokens=64, overlap_tokens=0)
+    assert len(pieces) > 1 and "".join(pieces) == text
+
+
+def test_errors_have_code_and_message(client):
+    with pytest.raises(kvblend.Error) as caught:
+        client.generate(QUESTION, sampling=kvblend.SamplingOptions(top_p=7))
+    assert caught.value.code == "INVALID_ARGUMENT" and "top_p is 7" in caught.value.message
+    with pytest.raises(kvblend.Error) as caught:
+        client.stat(["zz"])
+    assert caught.value.code == "INVALID_ARGUMENT"
+    with pytest.raises(ValueError, match="'robot'"):
+        client.generate(QUESTION, history=[("robot", "Beep.")])
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_who_stops_reading_cancels(server, protocol):
+    client = kvblend.GrpcClient(server.target) if protocol == "grpc" else kvblend.HttpClient(server.url)
+    with client:
+        sampling = kvblend.SamplingOptions(max_tokens=1500, ignore_eos=True)
+        stream = client.stream(QUESTION, sampling=sampling)
+        assert next(stream)
+        stream.close()
+        wait_until(server.is_idle, "the request goes away")
+
+
+def test_no_server_is_an_error_too():
+    for client in (kvblend.GrpcClient("127.0.0.1:1"), kvblend.HttpClient("http://127.0.0.1:1")):
+        with client, pytest.raises(kvblend.Error) as caught:
+            client.generate(QUESTION)
+        assert caught.value.code == "UNAVAILABLE"

@@ -1,0 +1,144 @@
+"""LangChain, LlamaIndex and Haystack, as they come from PyPI, against a running server. In each the second request has the
+documents in another order and must find what the first one has stored."""
+
+import asyncio
+import importlib.util
+
+import pytest
+
+from conftest import DOCUMENTS, QUESTION, SYSTEM_TEXT, wait_until
+
+MISSING = [name for name in ("langchain_core", "langchain_openai", "llama_index.core", "haystack")
+           if importlib.util.find_spec(name.split(".")[0]) is None]
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}; "
+                                "tests/python/run.sh --integrations installs them")
+if not MISSING:
+    from haystack import Document as HaystackDocument
+    from haystack import Pipeline, component
+    from haystack.dataclasses import ChatMessage as HaystackMessage
+    from haystack.utils import Secret
+    from langchain_core.documents import Document as LangChainDocument
+    from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+    from langchain_core.output_parsers import StrOutputParser
+    from langchain_core.prompts import ChatPromptTemplate
+    from langchain_core.runnables import RunnablePassthrough
+    from langchain_openai import ChatOpenAI
+    from llama_index.core import SummaryIndex
+    from llama_index.core.llms import ChatMessage as LlamaIndexMessage
+    from llama_index.core.schema import TextNode
+
+    from kvblend.integrations.haystack import KVBlendGenerator
+    from kvblend.integrations.langchain import ChatKVBlend, with_documents
+    from kvblend.integrations.llamaindex import KVBlend, KVBlendSynthesizer
+
+
+def sources(report):
+    return {chunk["source"] for chunk in report["prompt"]["chunks"]}
+
+
+MISS = {"CHUNK_SOURCE_MISS"}
+
+
+def when_stored(ask, report_of):
+    """What ask() gives once nothing is missing any more: chunks are stored behind the first answer."""
+    answers = []
+
+    def found():
+        answers.append(ask())
+        return not sources(report_of(answers[-1])) & MISS
+    wait_until(found, "chunks are stored behind the answer")
+    return answers[-1]
+
+
+def langchain_documents():
+    return [LangChainDocument(document.text, metadata={"title": document.title}) for document in DOCUMENTS]
+
+
+def test_langchain_model(server, namespace):
+    model = ChatKVBlend(base_url=server.url, namespace=namespace, max_tokens=16)
+    messages = [SystemMessage(SYSTEM_TEXT), HumanMessage("Hello."), AIMessage("Hello!"), HumanMessage(QUESTION)]
+    first = model.invoke(messages, documents=langchain_documents())
+    assert first.content and sources(first.response_metadata["kvblend"]) == MISS
+    again = when_stored(lambda: model.invoke(messages, documents=langchain_documents()[::-1]),
+                        lambda message: message.response_metadata["kvblend"])
+    report = again.response_metadata["kvblend"]["prompt"]
+    assert again.usage_metadata["input_token_details"]["cache_read"] == report["exact_tokens"] + report["reused_tokens"]
+    assert again.usage_metadata["input_tokens"] == first.usage_metadata["input_tokens"]
+    pieces = list(model.stream(messages, documents=langchain_documents()[::-1]))
+    assert len(pieces) > 2 and "".join(piece.content for piece in pieces) == again.content
+    assert asyncio.run(model.ainvoke(messages, documents=langchain_documents()[::-1])).content == again.content
+
+    async def collect():
+        return [piece.content async for piece in model.astream(messages, documents=langchain_documents()[::-1])]
+    assert "".join(asyncio.run(collect())) == again.content
+    with pytest.raises(TypeError, match="'top_kk'"):
+        model.invoke(messages, top_kk=3)
+    with pytest.raises(ValueError, match="image_url"):
+        model.invoke([HumanMessage([{"type": "image_url", "image_url": {"url": "data:"}}])])
+
+
+def test_langchain_chain(server, namespace):
+    """The usual chain with the pasting step left out; and text parts of a plain OpenAI chain are the same chunks."""
+    model = ChatKVBlend(base_url=server.url, namespace=namespace, max_tokens=16)
+    prompt = ChatPromptTemplate.from_messages([("system", SYSTEM_TEXT), ("user", "Question: {question}")])
+    reports = []
+    chain = ({"documents": lambda _: langchain_documents(), "question": RunnablePassthrough()}
+             | with_documents(prompt, model) | (lambda message: reports.append(message) or message) | StrOutputParser())
+    answer = chain.invoke(QUESTION)
+    assert answer and len(reports[0].response_metadata["kvblend"]["prompt"]["chunks"]) == len(DOCUMENTS)
+    when_stored(lambda: chain.invoke(QUESTION), lambda _: reports[-1].response_metadata["kvblend"])
+    plain = ChatOpenAI(base_url=f"{server.url}/v1", api_key="none", model="", temperature=0, max_tokens=16,
+                       extra_body={"kvblend": {"namespace": namespace}})
+    parts = [{"type": "text", "text": document.chunk()} for document in DOCUMENTS]
+    told = plain.invoke([SystemMessage(SYSTEM_TEXT), HumanMessage([*parts, {"type": "text", "text": f"Question: {QUESTION}"}])])
+    assert told.usage_metadata["input_token_details"]["cache_read"] > 0
+
+
+def test_llamaindex(server, namespace):
+    llm = KVBlend(base_url=server.url, namespace=namespace, max_tokens=16)
+    nodes = [TextNode(text=document.chunk()) for document in DOCUMENTS]
+    engine = SummaryIndex(nodes).as_query_engine(llm=llm, response_synthesizer=KVBlendSynthesizer(llm, system_text=SYSTEM_TEXT))
+    first = engine.query(QUESTION)
+    assert str(first) and len(first.source_nodes) == len(DOCUMENTS)
+    messages = [LlamaIndexMessage(role="system", content=SYSTEM_TEXT),
+                LlamaIndexMessage(role="user", content=f"Question: {QUESTION}")]
+    told = when_stored(lambda: llm.chat(messages, chunks=[node.text for node in nodes]),
+                       lambda response: response.additional_kwargs["kvblend"]).message.content
+    assert str(engine.query(QUESTION)) == told
+    streamed = SummaryIndex(nodes).as_query_engine(
+        llm=llm, response_synthesizer=KVBlendSynthesizer(llm, system_text=SYSTEM_TEXT, streaming=True)).query(QUESTION)
+    assert "".join(streamed.response_gen) == told
+    assert str(asyncio.run(engine.aquery(QUESTION))) == told
+    whole = llm.complete(QUESTION).text
+    assert whole == "".join(piece.delta for piece in llm.stream_complete(QUESTION)) == asyncio.run(llm.acomplete(QUESTION)).text
+
+
+def test_haystack(server, namespace):
+    @component
+    class Retriever:
+        @component.output_types(documents=list[HaystackDocument])
+        def run(self, backwards: bool):
+            found = [HaystackDocument(content=document.text, meta={"title": document.title}) for document in DOCUMENTS]
+            return {"documents": found[::-1] if backwards else found}
+
+    pipeline = Pipeline()
+    pipeline.add_component("retriever", Retriever())
+    pipeline.add_component("generator", KVBlendGenerator(
+        server.url, generation_kwargs={"namespace": namespace, "max_tokens": 16}))
+    pipeline.connect("retriever.documents", "generator.documents")
+    messages = [HaystackMessage.from_system(SYSTEM_TEXT), HaystackMessage.from_user(QUESTION)]
+
+    def ask(backwards):
+        (reply,) = pipeline.run({"retriever": {"backwards": backwards}, "generator": {"messages": messages}})["generator"]["replies"]
+        return reply
+
+    assert sources(ask(False).meta["kvblend"]) == MISS
+    reply = when_stored(lambda: ask(True), lambda message: message.meta["kvblend"])
+    assert reply.meta["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
+    generator = pipeline.get_component("generator")
+    pieces = []
+    streamed = generator.run(QUESTION, streaming_callback=pieces.append)["replies"][0].text
+    assert "".join(piece.content for piece in pieces) == streamed and pieces[-1].finish_reason in ("stop", "length")
+    assert asyncio.run(generator.run_async(QUESTION))["replies"][0].text == streamed
+    kept = KVBlendGenerator(server.url, api_key=Secret.from_env_var("KEY", strict=False), generation_kwargs={"seed": 7})
+    assert KVBlendGenerator.from_dict(kept.to_dict()).to_dict() == kept.to_dict()

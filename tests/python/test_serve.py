@@ -1,0 +1,105 @@
+"""The programs of the wheel, `kvblend serve` first of all."""
+
+import json
+import os
+import re
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import kvblend
+from kvblend import serve
+from kvblend.programs import path_of
+
+from conftest import ENVIRONMENT, FLAGS, MODEL, wait_until
+
+KVBLEND = Path(sys.executable).parent / "kvblend"
+
+
+class Serving:
+    """kvblend serve with a home of its own."""
+
+    def __init__(self, home, *arguments):
+        self.out = home / "out"
+        with open(self.out, "wb") as out, open(home / "log", "wb") as log:
+            self.process = subprocess.Popen([KVBLEND, "serve", "--model", MODEL, *FLAGS, *arguments], stdout=out, stderr=log,
+                                            env=ENVIRONMENT | {"HOME": str(home)} | {"XDG_STATE_HOME": str(home / "state")})
+
+        def told():
+            assert self.process.poll() is None, (home / "log").read_text()
+            return "URL" in self.out.read_text()
+        wait_until(told, "the URL")
+        self.text = wait_until(lambda: self.out.read_text() if "max_tokens" in self.out.read_text() else "", "the whole text")
+        self.url = re.search(r"^URL +(\S+)$", self.text, re.MULTILINE).group(1)
+        key = re.search(r"^key +(\S+)$", self.text, re.MULTILINE)
+        self.key = key and key.group(1)
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(120)
+
+
+def test_serve_tells_where_it_is_and_the_line_of_curl_works(tmp_path):
+    serving = Serving(tmp_path)
+    try:
+        with kvblend.HttpClient(serving.url) as stranger, pytest.raises(kvblend.Error) as caught:
+            stranger.models()
+        assert caught.value.code == "UNAUTHENTICATED"
+        with kvblend.HttpClient(serving.url, api_key=serving.key) as client:
+            assert len(client.models()) == 1
+        curl = serving.text[serving.text.index("curl "):]
+        answer = subprocess.run(["bash", "-c", curl], capture_output=True, text=True, check=True, timeout=300)
+        assert json.loads(answer.stdout)["choices"][0]["message"]["content"]
+    finally:
+        assert serving.stop() == 0, "SIGTERM drains"
+    key_file = tmp_path / "state/kvblend/api-key"
+    assert stat.S_IMODE(key_file.stat().st_mode) == 0o600
+    again = Serving(tmp_path)
+    assert again.key == serving.key
+    assert again.stop() == 0
+
+
+def test_own_keys_are_left_alone(tmp_path):
+    serving = Serving(tmp_path, "--allow-unauthenticated")
+    with kvblend.HttpClient(serving.url) as client:
+        assert len(client.models()) == 1
+    assert serving.key is None and not (tmp_path / "state").exists()
+    assert serving.stop() == 0
+
+
+@pytest.mark.parametrize("arguments, said", [(("--model", "no-such-model"), "there is no model 'no-such-model'"),
+                                             (("--model", str(MODEL), "--ratio", "7"), "ratio is 7")])
+def test_what_is_wrong_ends_it_with_one_line(tmp_path, arguments, said):
+    done = subprocess.run([KVBLEND, "serve", *arguments], capture_output=True, text=True, check=False, timeout=300,
+                          env=ENVIRONMENT | {"HOME": str(tmp_path)})
+    assert done.returncode != 0 and said in done.stderr, done.stderr
+
+
+def test_other_commands_are_the_packaged_program(server):
+    done = subprocess.run([KVBLEND, "health", "--server", server.target], capture_output=True, text=True, check=False,
+                          env=ENVIRONMENT)
+    assert done.returncode == 0, done.stderr
+    assert subprocess.run([KVBLEND, "health", "--server", "127.0.0.1:1"], capture_output=True, check=False,
+                          env=ENVIRONMENT).returncode == 4
+    assert "kvblend serve" in subprocess.run([KVBLEND, "--help"], capture_output=True, text=True, check=True,
+                                             env=ENVIRONMENT).stdout
+
+
+def test_programs_take_their_libraries_from_the_wheel():
+    """All but the C library's: nothing else of this machine is asked."""
+    for name in ("kvblend", "kvblend-server"):
+        path = path_of(name)
+        listed = subprocess.run(["ldd", path], capture_output=True, text=True, check=True).stdout
+        for library, where in re.findall(r"(\S+) => (\S+)", listed):
+            if not re.match(r"(libc|libm|libdl|libpthread|librt|libresolv)\.so", library):
+                assert "/kvblend/native/" in os.path.realpath(where), f"{library} is {where}"
+
+
+@pytest.mark.parametrize("address, host", [("127.0.0.1:8000", "127.0.0.1"), ("0.0.0.0:8000", "127.0.0.1"),
+                                           ("[::]:0", "[::1]"), ("example.org:80", "example.org")])
+def test_hosts_of_addresses(address, host):
+    assert serve.host_of(address) == host
