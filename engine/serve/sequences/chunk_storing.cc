@@ -103,7 +103,10 @@ void ChunkStoring::Join(blend::KeepGoing keep_going) {
 
 // Stored means that it can be read, and that shows when it has been.
 absl::StatusOr<bool> ChunkStoring::AwaitLayer(blend::KeepGoing keep_going) {
-  const absl::Status arrived = blend::AcquireLayer(*stored_.entry, layer_, keep_going).status();
+  KVBLEND_RETURN_IF_ERROR(keep_going());
+  const absl::Status arrived =
+      stored_.entry->AcquireLayer(layer_, absl::Now() + blend::kTurnPatience).status();
+  if (absl::IsDeadlineExceeded(arrived)) return false;
   if (!arrived.ok() && stored_.entry->lost()) {
     stored_.entry.reset();
     stage_ = Stage::kLookUp;

@@ -224,6 +224,7 @@ PrefillRecord PromptPrefill::record() const {
 }
 
 double PromptPrefill::predicted_seconds_left() const {
+  if (prefill_->is_waiting()) return std::numeric_limits<double>::infinity();
   if (!decision_.prediction.has_value()) return 0;
   return std::max(0.0, decision_.prediction->seconds - worked_seconds_);
 }

@@ -73,7 +73,8 @@ class PromptPrefill {
   /// Does a unit of work: a part of a layer. Returns whether the prompt is done. Errors: keep_going's, the backend's.
   absl::StatusOr<bool> Step(blend::KeepGoing keep_going);
 
-  /// How much longer it should take by what was measured of passes so far; 0 when nothing is known.
+  /// How much longer it should take by what was measured of passes so far; 0 when nothing is known, and for ever while it
+  /// waits for a slower tier.
   double predicted_seconds_left() const;
 
   /// REQUIRES: Step has returned true.
