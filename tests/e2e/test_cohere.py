@@ -12,20 +12,16 @@ DOCUMENTS = [{"id": f"passage-{number}", "data": {"text": text.strip()}} for num
 MESSAGES = [{"role": "system", "content": SYSTEM_TEXT}, {"role": "user", "content": QUESTION}]
 
 
-def chunk_of(text):
-    """As the server makes one of a document's text."""
-    return f"{text.strip()}\n\n"
-
-
 @pytest.fixture(scope="module")
-def client(v1, server):
-    # Stored before, so that every answer is blended from the same.
-    list(server.chunks.Put(v1.PutChunksRequest(system_text=SYSTEM_TEXT, chunks=[chunk_of(text) for text in CHUNKS])))
+def client(server):
     return cohere.ClientV2(api_key="none", base_url=f"http://127.0.0.1:{server.api_port}", timeout=120)
 
 
-def ask(client, **arguments):
-    return {"model": "", "messages": MESSAGES, "documents": DOCUMENTS, "temperature": 0, "max_tokens": 40, **arguments}
+def ask(**arguments):
+    """Full prefill, whose answers do not depend on what was stored meanwhile; this one quotes."""
+    extension = {"additional_body_parameters": {"kvblend": {"blend": {"reuse": "nothing"}}}}
+    return {"model": "", "messages": MESSAGES, "documents": DOCUMENTS, "temperature": 0, "max_tokens": 40,
+            "request_options": extension, **arguments}
 
 
 def check(text, citations):
@@ -39,22 +35,22 @@ def check(text, citations):
 
 
 def test_an_answer_names_what_it_copied(v1, server, client):
-    answer = client.chat(**ask(client))
+    answer = client.chat(**ask())
     text = answer.message.content[0].text
     check(text, answer.message.citations)
     assert answer.finish_reason in ("COMPLETE", "MAX_TOKENS")
-    prompt = v1.Prompt(system_text=SYSTEM_TEXT, chunks=[chunk_of(text) for text in CHUNKS], question=QUESTION)
+    prompt = v1.Prompt(system_text=SYSTEM_TEXT, chunks=[f"{text.strip()}\n\n" for text in CHUNKS], question=QUESTION)
     _, expected, _, finished = server.generate(v1.GenerateRequest(
-        prompt=prompt, sampling=v1.SamplingOptions(max_tokens=40, top_p=0.75)))
+        prompt=prompt, blend=v1.BlendOptions(reuse="REUSE_NOTHING"), sampling=v1.SamplingOptions(max_tokens=40, top_p=0.75)))
     assert text == expected
     assert answer.usage.tokens.input_tokens == finished.usage.prompt_tokens
     assert answer.usage.tokens.output_tokens == finished.usage.completion_tokens
-    assert client.chat(**ask(client, citation_options={"mode": "OFF"})).message.citations is None
+    assert client.chat(**ask(citation_options={"mode": "OFF"})).message.citations is None
 
 
 def test_a_stream_says_the_same(client):
-    whole = client.chat(**ask(client))
-    events = list(client.chat_stream(**ask(client)))
+    whole = client.chat(**ask())
+    events = list(client.chat_stream(**ask()))
     types = [event.type for event in events]
     assert types[:2] == ["message-start", "content-start"] and types[-1] == "message-end"
     text = "".join(event.delta.message.content.text for event in events if event.type == "content-delta")
@@ -74,10 +70,10 @@ def test_a_conversation_and_plain_texts(client):
     assert len(answer.logprobs) == 8 and all(piece.logprobs[0] <= 0 for piece in answer.logprobs)
 
 
-def test_the_asynchronous_client(server, client):
+def test_the_asynchronous_client(server):
     async def go():
         asynchronous = cohere.AsyncClientV2(api_key="none", base_url=f"http://127.0.0.1:{server.api_port}", timeout=120)
-        answers = await asyncio.gather(*(asynchronous.chat(**ask(client, max_tokens=4)) for _ in range(4)))
+        answers = await asyncio.gather(*(asynchronous.chat(**ask(max_tokens=4)) for _ in range(4)))
         return {answer.message.content[0].text for answer in answers}
     assert len(asyncio.run(go())) == 1
 
@@ -87,6 +83,6 @@ def test_refusals(client):
                              ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
                              ({"temperature": 11}, "temperature")):
         with pytest.raises(ApiError) as error:
-            client.chat(**ask(client, **arguments))
+            client.chat(**ask(**arguments))
         assert error.value.status_code in (400, 404)
         assert named in error.value.body["message"], error.value.body
