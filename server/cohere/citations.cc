@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -51,75 +52,114 @@ std::vector<Word> WordsOf(std::string_view text) {
 }  // namespace
 
 CitationFinder::CitationFinder(const std::vector<std::string>& documents, std::string_view question) {
+  NewState(0);
   for (const std::string& document : documents) {
-    std::vector<int32_t>& words = words_.emplace_back();
+    std::vector<int32_t>& words = documents_.emplace_back();
     for (Word& word : WordsOf(document)) {
       const auto [found, is_new] =
-          ids_.try_emplace(std::move(word.text), static_cast<int32_t>(places_.size()));
-      if (is_new) places_.emplace_back();
-      places_[found->second].push_back(
-          {.document = static_cast<int32_t>(words_.size()) - 1, .word = static_cast<int32_t>(words.size())});
+          ids_.try_emplace(std::move(word.text), static_cast<int32_t>(counts_.size()));
+      if (is_new) counts_.push_back(0);
+      ++counts_[found->second];
       words.push_back(found->second);
     }
     num_words_ += static_cast<int64_t>(words.size());
+    int32_t last = 0;
+    for (auto word = words.rbegin(); word != words.rend(); ++word) last = Extend(last, *word);
   }
-  in_question_.resize(places_.size());
+  in_question_.resize(counts_.size());
   for (const Word& word : WordsOf(question)) {
     const auto found = ids_.find(word.text);
     if (found != ids_.end()) in_question_[found->second] = true;
   }
 }
 
-double CitationFinder::WeightOf(int32_t word_id) const {
-  if (in_question_[word_id]) return 0;
-  if (num_words_ < 2) return 0;
-  return 1 -
-         std::log(static_cast<double>(places_[word_id].size())) / std::log(static_cast<double>(num_words_));
+int32_t CitationFinder::NewState(int32_t length) {
+  states_.emplace_back().length = length;
+  return static_cast<int32_t>(states_.size()) - 1;
 }
 
-CitationFinder::Run CitationFinder::LongestRun(const std::vector<int32_t>& answer, size_t first) const {
-  Run run;
-  for (const Place& place : places_[answer[first]]) {
-    const std::vector<int32_t>& document = words_[place.document];
-    const auto [in_answer, unused] = std::mismatch(answer.begin() + static_cast<int64_t>(first), answer.end(),
-                                                   document.begin() + place.word, document.end());
-    const auto length = static_cast<size_t>(in_answer - answer.begin()) - first;
-    if (length < run.num_words) continue;
-    if (length > run.num_words) run = {.num_words = length, .documents = {}};
-    if (run.documents.empty() || run.documents.back() != place.document) {
-      run.documents.push_back(place.document);  // places are in the order of the documents
-    }
+int32_t CitationFinder::Next(int32_t state, int32_t word) const {
+  const auto found = states_[state].next.find(word);
+  return found == states_[state].next.end() ? -1 : found->second;
+}
+
+int32_t CitationFinder::Extend(int32_t last, int32_t word) {
+  // An earlier document may have led here already.
+  if (const int32_t target = Next(last, word); target >= 0) {
+    return states_[target].length == states_[last].length + 1 ? target : Split(last, word, target);
   }
-  return run;
+  const int32_t made = NewState(states_[last].length + 1);
+  int32_t from = last;
+  for (; from >= 0 && Next(from, word) < 0; from = states_[from].link) states_[from].next[word] = made;
+  if (from < 0) {
+    states_[made].link = 0;
+    return made;
+  }
+  const int32_t target = Next(from, word);
+  const int32_t link =
+      states_[target].length == states_[from].length + 1 ? target : Split(from, word, target);
+  states_[made].link = link;
+  return made;
+}
+
+int32_t CitationFinder::Split(int32_t from, int32_t word, int32_t target) {
+  const int32_t made = NewState(states_[from].length + 1);
+  states_[made].link = states_[target].link;
+  states_[made].next = states_[target].next;
+  for (; from >= 0 && Next(from, word) == target; from = states_[from].link) states_[from].next[word] = made;
+  states_[target].link = made;
+  return made;
+}
+
+std::vector<int32_t> CitationFinder::LongestRuns(const std::vector<int32_t>& answer) const {
+  std::vector<int32_t> runs(answer.size());
+  int32_t state = 0, length = 0;
+  for (size_t i = answer.size(); i-- > 0;) {
+    while (state != 0 && Next(state, answer[i]) < 0) {
+      state = states_[state].link;
+      length = states_[state].length;
+    }
+    const int32_t next = Next(state, answer[i]);
+    state = std::max(next, 0);
+    length = next < 0 ? 0 : length + 1;
+    runs[i] = length;
+  }
+  return runs;
+}
+
+double CitationFinder::WeightOf(int32_t word) const {
+  if (in_question_[word] || num_words_ < 2) return 0;
+  return 1 - std::log(static_cast<double>(counts_[word])) / std::log(static_cast<double>(num_words_));
 }
 
 std::vector<Citation> CitationFinder::Find(std::string_view answer, double min_weight) const {
   const std::vector<Word> words = WordsOf(answer);
-  constexpr int32_t kUnknown = -1;
   std::vector<int32_t> ids;
   ids.reserve(words.size());
+  std::vector<double> weights = {0};  // of the words before
   for (const Word& word : words) {
     const auto found = ids_.find(word.text);
-    ids.push_back(found == ids_.end() ? kUnknown : found->second);
+    ids.push_back(found == ids_.end() ? -1 : found->second);
+    weights.push_back(weights.back() + (ids.back() < 0 ? 0 : WeightOf(ids.back())));
   }
+  const std::vector<int32_t> runs = LongestRuns(ids);
   std::vector<Citation> citations;
   for (size_t first = 0; first < ids.size();) {
-    if (ids[first] == kUnknown) {
-      ++first;
+    const size_t end = first + runs[first];
+    if (runs[first] == 0 || weights[end] - weights[first] < min_weight) {
+      ++first;  // a longer run may begin inside a short one
       continue;
     }
-    Run run = LongestRun(ids, first);
-    const size_t end = first + run.num_words;
-    double weight = 0;
-    for (size_t i = first; i < end; ++i) weight += WeightOf(ids[i]);
-    if (weight >= min_weight) {
-      citations.push_back({.begin_byte = words[first].begin,
-                           .end_byte = words[end - 1].end,
-                           .documents = std::move(run.documents)});
-      first = end;
-    } else {
-      ++first;  // a longer run may begin inside a short one
+    Citation& citation = citations.emplace_back();
+    citation.begin_byte = words[first].begin;
+    citation.end_byte = words[end - 1].end;
+    const std::boyer_moore_searcher run(ids.begin() + static_cast<int64_t>(first),
+                                        ids.begin() + static_cast<int64_t>(end));
+    for (size_t i = 0; i < documents_.size(); ++i) {
+      if (std::search(documents_[i].begin(), documents_[i].end(), run) == documents_[i].end()) continue;
+      citation.documents.push_back(static_cast<int32_t>(i));
     }
+    first = end;
   }
   return citations;
 }

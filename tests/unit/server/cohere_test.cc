@@ -106,6 +106,15 @@ TEST(CitationsTest, FindsWhatASlowSearchFinds) {
   }
 }
 
+// What repeats itself for ever is the worst case of a search that tries every place.
+TEST(CitationsTest, TimeDoesNotGrowWithRepetition) {
+  std::string text;
+  for (int i = 0; i < 50'000; ++i) text += "a b ";
+  const CitationFinder finder({text, text}, "");
+  EXPECT_THAT(finder.Find("b b a a b b"), IsEmpty());
+  EXPECT_THAT(finder.Find(text.substr(0, 40'000)), SizeIs(1));
+}
+
 TEST(CohereRequestTest, DocumentsBecomeChunksAndSources) {
   const auto chat =
       ParseChatRequest(R"({"model": "m", "messages": [{"role": "system", "content": "Be brief."},
