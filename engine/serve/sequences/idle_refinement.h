@@ -19,7 +19,7 @@ class IdleRefinement {
  public:
   /// Tokens that are computed together: enough to keep the products efficient, few enough that little is lost when the
   /// conversation goes on meanwhile.
-  static constexpr int32_t kRows = 256;
+  static constexpr int32_t kRows = 512;
 
   IdleRefinement(ModelRuntime& runtime, KeptSequences& kept, ScratchPool& scratch)
       : runtime_(runtime), kept_(kept), scratch_pool_(scratch) {}
