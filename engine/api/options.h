@@ -42,6 +42,7 @@ struct RedisOptions {
 
 inline constexpr int32_t kMaxBatchSize = 256;
 inline constexpr int64_t kMaxBatchTokens = int64_t{1} << 24;
+inline constexpr int64_t kMaxQueuedTokens = int64_t{1} << 40;
 
 /// What is allowed, and what users call it: engine/serve/option_table.cc.
 struct EngineOptions {
@@ -85,6 +86,7 @@ struct EngineOptions {
   int32_t load_pipeline_depth = 2;  // while layer l computes, layers up to l + depth are on their way; 0: all
   RatioOptions ratio = {};          // where a request says nothing of it
   int32_t max_queued_requests = 64;  // beyond: kResourceExhausted
+  int64_t max_queued_tokens = 0;  // of waiting requests together, beyond: kResourceExhausted; 0: any number
   int32_t max_chunks_per_request = 1024;
   int64_t max_text_bytes = int64_t{8} << 20;  // all texts of one request together
   bool self_check = true;                     // at start-up: ratio 1 must equal full prefill

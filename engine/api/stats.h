@@ -125,6 +125,8 @@ struct DeviceMemoryStats {
 /// A snapshot for metrics and dashboards.
 struct EngineStats {
   int32_t requests_waiting = 0;
+  int64_t tokens_waiting = 0;         // of the waiting requests
+  double predicted_wait_seconds = 0;  // until all of them will have had their turn
   int32_t requests_running = 0;
   int32_t sequences_decoding = 0;     // those of the running whose answers get a token per step
   int64_t decode_steps = 0;           // since start

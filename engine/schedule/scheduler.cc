@@ -7,6 +7,8 @@
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
+#include "base/retry_delay.h"
+#include "base/status_macros.h"
 
 namespace kvblend::schedule {
 
@@ -20,6 +22,23 @@ constexpr std::array<double, kNumLanes> kSecondCounts = {1.0 / 16, 1.0 / 4, 1};
 constexpr double kTurnSeconds = 0.05;
 
 std::string NameOf(Lane lane) { return std::string(1, static_cast<char>('0' + static_cast<int>(lane))); }
+
+// The part of a prediction that is sure.
+constexpr double kSureShare = 0.5;
+
+// By then a part of the queue is done.
+constexpr double kRetryShare = 0.5;
+constexpr absl::Duration kLeastRetryDelay = absl::Milliseconds(10);
+constexpr absl::Duration kMostRetryDelay = absl::Minutes(1);
+
+/// When the job must begin, or it cannot meet its deadline.
+absl::Time LatestStart(const Job& job) {
+  return job.deadline - absl::Seconds(kSureShare * job.predicted_seconds);
+}
+
+std::string Rounded(absl::Duration duration) {
+  return absl::FormatDuration(absl::Trunc(duration, absl::Microseconds(1)));
+}
 
 Scheduler::Options Checked(Scheduler::Options options) {
   options.max_queued = std::max(options.max_queued, 1);
@@ -56,28 +75,48 @@ absl::StatusOr<JobId> Scheduler::Submit(Job job) {
   }
   const absl::Time now = clock_.Now();
   if (job.deadline <= now) {
-    return absl::DeadlineExceededError(absl::StrCat(
-        "the deadline passed ", absl::FormatDuration(absl::Trunc(now - job.deadline, absl::Microseconds(1))),
-        " before submission"));
+    return absl::DeadlineExceededError(
+        absl::StrCat("the deadline passed ", Rounded(now - job.deadline), " before submission"));
   }
-  const int32_t queued = is_background ? queue_.size(Lane::kBackground)
-                                       : queue_.size(Lane::kInteractive) + queue_.size(Lane::kBulk);
-  const int32_t limit = is_background ? options_.max_queued_background : options_.max_queued;
-  if (!job.continues && queued >= limit) {
-    return absl::ResourceExhaustedError(absl::StrCat("the queue is full: ", queued,
-                                                     is_background ? " background jobs" : " requests",
-                                                     " wait; allowed: ", limit));
+  if (LatestStart(job) <= now) {
+    return absl::DeadlineExceededError(absl::StrCat("the deadline is in ", Rounded(job.deadline - now),
+                                                    ", but the prompt alone should take ",
+                                                    Rounded(absl::Seconds(job.predicted_seconds))));
   }
+  if (!job.continues) KVBLEND_RETURN_IF_ERROR(CheckRoom(job));
   const JobId id = next_id_++;
   queue_.Push(id, job.lane, job.fairness_key);
   lane_share_.Join(NameOf(job.lane));
   if (job.deadline != absl::InfiniteFuture()) {
-    deadlines_.emplace(job.deadline, id);
+    deadlines_.emplace(LatestStart(job), id);
     if (deadlines_.begin()->second == id) deadline_.Signal();
+  }
+  if (!is_background) {
+    queued_tokens_ += job.tokens;
+    queued_seconds_ += job.predicted_seconds;
   }
   entries_.emplace(id, Entry{std::move(job), now});
   work_.Signal();
   return id;
+}
+
+absl::Status Scheduler::CheckRoom(const Job& job) const {
+  const bool is_background = job.lane == Lane::kBackground;
+  const int32_t queued = is_background ? queue_.size(Lane::kBackground)
+                                       : queue_.size(Lane::kInteractive) + queue_.size(Lane::kBulk);
+  const int32_t limit = is_background ? options_.max_queued_background : options_.max_queued;
+  std::string full;
+  if (queued >= limit) {
+    full = absl::StrCat(queued, is_background ? " background jobs" : " requests", " wait; allowed: ", limit);
+  } else if (!is_background && options_.max_queued_tokens > 0 && queued > 0 &&
+             queued_tokens_ + job.tokens > options_.max_queued_tokens) {
+    full = absl::StrCat("requests of ", queued_tokens_, " tokens wait, and this one has ", job.tokens,
+                        "; allowed: ", options_.max_queued_tokens);
+  }
+  if (full.empty()) return absl::OkStatus();
+  return WithRetryDelay(
+      absl::ResourceExhaustedError(absl::StrCat("the queue is full: ", full)),
+      std::clamp(kRetryShare * pace_.Of(queued_seconds_), kLeastRetryDelay, kMostRetryDelay));
 }
 
 bool Scheduler::Abandon(JobId id, absl::Status status) {
@@ -119,6 +158,16 @@ int32_t Scheduler::waiting(Lane lane) const {
 int32_t Scheduler::running() const {
   absl::MutexLock lock(&mutex_);
   return static_cast<int32_t>(in_progress_.size());
+}
+
+int64_t Scheduler::waiting_tokens() const {
+  absl::MutexLock lock(&mutex_);
+  return queued_tokens_;
+}
+
+absl::Duration Scheduler::predicted_wait() const {
+  absl::MutexLock lock(&mutex_);
+  return pace_.Of(queued_seconds_);
 }
 
 bool Scheduler::has_ongoing() const {
@@ -214,6 +263,7 @@ void Scheduler::Run(const Turn& turn) {
   const Job& job = in_progress_.find(turn.id)->second.job;
   const std::string key = job.fairness_key;
   const absl::Time start = clock_.Now();
+  if (turn.lane == Lane::kInteractive) pace_.Works(start);
   mutex_.Unlock();
   const bool more = job.advance();
   mutex_.Lock();
@@ -226,7 +276,10 @@ void Scheduler::Run(const Turn& turn) {
                      kSecondCounts[static_cast<int>(turn.lane)]);
   if (more) return;
   auto over = in_progress_.extract(turn.id);
-  --num_in_progress_[static_cast<int>(turn.lane)];
+  const int32_t left = --num_in_progress_[static_cast<int>(turn.lane)];
+  if (turn.lane == Lane::kInteractive) {
+    pace_.Ended(over.mapped().job.predicted_seconds, start + ran, left > 0 || queue_.size(turn.lane) > 0);
+  }
   share.Leave(key);
   lane_share_.Leave(NameOf(turn.lane));
   has_ongoing_ = options_.ongoing != nullptr;  // it will tell
@@ -269,7 +322,12 @@ Scheduler::Entry Scheduler::Take(JobId id) {
   const auto found = entries_.find(id);
   Entry entry = std::move(found->second);
   entries_.erase(found);
-  deadlines_.erase({entry.job.deadline, id});
+  deadlines_.erase({LatestStart(entry.job), id});
+  if (entry.job.lane != Lane::kBackground) {
+    queued_tokens_ -= entry.job.tokens;
+    queued_seconds_ -= entry.job.predicted_seconds;
+    if (queue_.size(Lane::kInteractive) + queue_.size(Lane::kBulk) == 0) queued_seconds_ = 0;  // roundings
+  }
   return entry;
 }
 
@@ -300,9 +358,13 @@ void Scheduler::AbandonExpired(std::vector<Entry> entries, absl::Time now) {
   ++abandoning_;
   mutex_.Unlock();
   for (Entry& entry : entries) {
-    entry.job.abandon(absl::DeadlineExceededError(absl::StrCat(
-        "the deadline passed after ",
-        absl::FormatDuration(absl::Trunc(now - entry.submitted, absl::Microseconds(1))), " in the queue")));
+    const std::string waited = Rounded(now - entry.submitted);
+    entry.job.abandon(absl::DeadlineExceededError(
+        entry.job.deadline <= now
+            ? absl::StrCat("the deadline passed after ", waited, " in the queue")
+            : absl::StrCat("after ", waited, " in the queue the deadline is in ",
+                           Rounded(entry.job.deadline - now), ", but the prompt alone should take ",
+                           Rounded(absl::Seconds(entry.job.predicted_seconds)))));
   }
   entries.clear();
   mutex_.Lock();

@@ -50,6 +50,7 @@
 #include "absl/time/time.h"
 #include "engine/schedule/clock.h"
 #include "engine/schedule/job_queue.h"
+#include "engine/schedule/queue_pace.h"
 
 namespace kvblend::schedule {
 
@@ -57,6 +58,10 @@ struct Job {
   std::string fairness_key;
   Lane lane = Lane::kInteractive;
   absl::Time deadline = absl::InfiniteFuture();
+  /// What it will take at the least, from its start until it is over; 0: not known. A job that waits until half of that no
+  /// longer fits before its deadline is abandoned then: predictions err, but not by so much.
+  double predicted_seconds = 0;
+  int64_t tokens = 0;  // for Options::max_queued_tokens
   /// Goes on with a job accepted before (the next chunk of a long put, so that others get their turn in
   /// between): not refused for a full queue or for draining.
   bool continues = false;
@@ -74,6 +79,7 @@ class Scheduler {
  public:
   struct Options {
     int32_t max_queued = 64;              // waiting interactive and bulk jobs together; at least 1
+    int64_t max_queued_tokens = 0;        // of all of them, but one job may always wait; 0: any number
     int32_t max_queued_background = 256;  // waiting background jobs; at least 1
     std::array<int32_t, kNumLanes> max_in_progress = {1, 1, 1};  // jobs of each lane; at least 1
     /// Does a little of what jobs have left behind and returns whether more is left. Called after every job, and again
@@ -97,8 +103,9 @@ class Scheduler {
   Scheduler& operator=(const Scheduler&) = delete;
 
   /// The job may already run, or be over, when this returns.
-  /// kResourceExhausted: the lane's queue is full. kUnavailable: draining. kDeadlineExceeded: the deadline
-  /// has passed. REQUIRES: both functions are set.
+  /// kResourceExhausted: the lane's queue is full; with a retry delay (base/retry_delay.h), in which half of it is predicted
+  /// to be done. kUnavailable: draining. kDeadlineExceeded: the deadline has passed, or cannot be met any more.
+  /// REQUIRES: both functions are set.
   absl::StatusOr<JobId> Submit(Job job);
 
   /// Abandons a queued job with `status` before returning true; false, without effect, when it runs, is over
@@ -112,7 +119,10 @@ class Scheduler {
   absl::Status Drain(absl::Time deadline);
 
   int32_t waiting(Lane lane) const;
-  int32_t running() const;  // jobs in progress
+  int32_t running() const;         // jobs in progress
+  int64_t waiting_tokens() const;  // of waiting interactive and bulk jobs
+  /// How long these are predicted to take together, with all that else is done meanwhile.
+  absl::Duration predicted_wait() const;
   bool has_ongoing() const;
 
  private:
@@ -139,6 +149,7 @@ class Scheduler {
   bool OngoingIsNext(const std::optional<Turn>& turn) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RunTimer();
 
+  absl::Status CheckRoom(const Job& job) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Entry Take(JobId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<Entry> TakeExpired(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<Entry> TakeAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -158,8 +169,11 @@ class Scheduler {
   absl::flat_hash_map<JobId, Entry> entries_ ABSL_GUARDED_BY(mutex_);  // the queued ones
   std::map<JobId, Entry> in_progress_ ABSL_GUARDED_BY(mutex_);  // stay where they are until they are over
   std::array<int32_t, kNumLanes> num_in_progress_ ABSL_GUARDED_BY(mutex_) = {};
-  FairShare lane_share_ ABSL_GUARDED_BY(mutex_);  // of lanes by name, seconds over their weights
-  // The queued jobs that have a deadline.
+  FairShare lane_share_ ABSL_GUARDED_BY(mutex_);       // of lanes by name, seconds over their weights
+  int64_t queued_tokens_ ABSL_GUARDED_BY(mutex_) = 0;  // here and below: interactive and bulk
+  double queued_seconds_ ABSL_GUARDED_BY(mutex_) = 0;  // as predicted
+  QueuePace pace_ ABSL_GUARDED_BY(mutex_);             // of the interactive lane
+  // The queued jobs that have a deadline, by when they must begin at the latest.
   absl::btree_set<std::pair<absl::Time, JobId>> deadlines_ ABSL_GUARDED_BY(mutex_);
   JobId next_id_ ABSL_GUARDED_BY(mutex_) = 1;
   bool has_ongoing_ ABSL_GUARDED_BY(mutex_) = false;

@@ -10,6 +10,7 @@
 #include "base/status_macros.h"
 #include "engine/api/option_table.h"
 #include "engine/runtime/cost_measurement.h"
+#include "engine/serve/admission/least_work.h"
 #include "engine/serve/generate_task.h"
 #include "engine/serve/open_tiers.h"
 #include "engine/serve/put_chunks_task.h"
@@ -137,6 +138,7 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<ModelRuntim
                       ? std::make_unique<Prefetcher>(*chunk_store_, options_.chunk_store_bytes)
                       : nullptr),
       scheduler_({.max_queued = options_.max_queued_requests,
+                  .max_queued_tokens = options_.max_queued_tokens,
                   .max_in_progress = {options_.max_prefills, 1, 1},
                   .ongoing = [this] { return StepDecoding(); },
                   .slice = [this](schedule::Lane lane) { return SliceOf(lane); },
@@ -156,6 +158,7 @@ absl::StatusOr<std::shared_ptr<RequestHandle>> EngineImpl::Generate(
   const BlendOptions blend = request.blend;
   auto task =
       std::make_shared<GenerateTask>(std::move(request), std::move(layout), *runtime_, std::move(observer));
+  SetDemand(*task, task->layout(), blend);
   PrefetchFor(*task, task->layout(), blend);
   return Submit(std::move(task), schedule::Lane::kInteractive);
 }
@@ -169,8 +172,24 @@ absl::StatusOr<std::shared_ptr<RequestHandle>> EngineImpl::Score(ScoreRequest re
   const BlendOptions blend = request.blend;
   auto task = std::make_shared<ScoreTask>(std::move(request), std::move(layout), std::move(continuation),
                                           *runtime_, std::move(observer));
+  SetDemand(*task, task->layout(), blend);
   PrefetchFor(*task, task->layout(), blend);
   return Submit(std::move(task), schedule::Lane::kInteractive);
+}
+
+std::optional<double> EngineImpl::SecondsPerToken(int32_t prompt_tokens) const {
+  // Without the tiers' rates: computing is all that is asked for.
+  const std::optional<blend::LoadingCosts> costs = runner_.loading_controller().Costs({});
+  if (!costs) return std::nullopt;
+  const blend::PromptShape prompt{.num_layers = runtime_->config.num_layers,
+                                  .spans = {{.begin = 0, .end = prompt_tokens}}};
+  return blend::SecondsPerToken(costs->forward, prompt);
+}
+
+void EngineImpl::SetDemand(Task& task, const prompt::PromptLayout& layout, const BlendOptions& blend) const {
+  const auto tokens = static_cast<int32_t>(layout.token_ids.size());
+  task.SetDemand(LeastComputedTokens(layout, blend, options_.ratio) * SecondsPerToken(tokens).value_or(0),
+                 tokens);
 }
 
 void EngineImpl::PrefetchFor(Task& task, const prompt::PromptLayout& layout, const BlendOptions& blend) {
@@ -225,8 +244,11 @@ absl::StatusOr<std::shared_ptr<RequestHandle>> EngineImpl::PutChunks(
                            validator_.AnchorTokens(request.anchoring, request.system_text, request.lead_in));
   KVBLEND_ASSIGN_OR_RETURN(std::vector<std::vector<int32_t>> chunk_ids,
                            validator_.ChunkTokens(request, anchor_ids.size()));
+  int64_t tokens = 0;
+  for (const std::vector<int32_t>& ids : chunk_ids) tokens += static_cast<int64_t>(ids.size());
   auto task = std::make_shared<PutChunksTask>(std::move(request), std::move(anchor_ids), std::move(chunk_ids),
                                               std::move(observer));
+  task->SetDemand(/*least_seconds=*/0, tokens);  // all of it may be there already
   return Submit(std::move(task), schedule::Lane::kBulk);
 }
 
@@ -242,6 +264,7 @@ absl::Status EngineImpl::Enqueue(const std::shared_ptr<Task>& task, schedule::La
   schedule::Job job = JobOf(task, lane, handle);
   job.deadline = task->caller().deadline;
   job.continues = continues;
+  if (continues) job.tokens = 0;  // it counts while it waits for its first turn
   KVBLEND_ASSIGN_OR_RETURN(const schedule::JobId id, scheduler_.Submit(std::move(job)));
   handle->SetJob(id);
   // A Cancel that came before SetJob knew no job to take out of the queue; its flag ends the task at the next
@@ -254,6 +277,8 @@ schedule::Job EngineImpl::JobOf(const std::shared_ptr<Task>& task, schedule::Lan
   schedule::Job job;
   job.fairness_key = task->caller().fairness_key;
   job.lane = lane;
+  job.predicted_seconds = task->least_seconds();
+  job.tokens = task->tokens();
   job.has_room = [this, task] { return HasRoomFor(*task); };
   job.seconds_left = [task] {
     // Who has gone gives back at once what it holds.
@@ -372,6 +397,8 @@ EngineStats EngineImpl::Stats() const {
   EngineStats stats;
   stats.requests_waiting =
       scheduler_.waiting(schedule::Lane::kInteractive) + scheduler_.waiting(schedule::Lane::kBulk);
+  stats.tokens_waiting = scheduler_.waiting_tokens();
+  stats.predicted_wait_seconds = absl::ToDoubleSeconds(scheduler_.predicted_wait());
   stats.background_waiting = scheduler_.waiting(schedule::Lane::kBackground);
   {
     absl::MutexLock lock(&mutex_);
@@ -404,10 +431,8 @@ EngineStats EngineImpl::Stats() const {
     stats.loading.read_bytes_per_second.emplace(tier, rate.bytes_per_second);
   }
   if (const std::optional<blend::LoadingCosts> costs = runner_.loading_controller().Costs(rates)) {
-    const int32_t num_layers = runtime_->config.num_layers;
-    const blend::PromptShape prompt{.num_layers = num_layers, .spans = {{.begin = 0, .end = 4096}}};
-    stats.loading.compute_seconds_per_token = blend::SecondsPerToken(costs->forward, prompt);
-    stats.loading.place_seconds_per_token = num_layers * costs->place_seconds;
+    stats.loading.compute_seconds_per_token = SecondsPerToken(4096).value_or(0);
+    stats.loading.place_seconds_per_token = runtime_->config.num_layers * costs->place_seconds;
   }
   if (learning_ != nullptr) {
     stats.correction = learning_->Stats();

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -66,6 +67,9 @@ class EngineImpl final : public Engine {
   bool StepDecoding();
   /// The task is over.
   void Retire(const std::shared_ptr<Task>& task);
+  /// What one more computed token of a prompt of so many costs; nothing until that has been measured. Thread-safe.
+  std::optional<double> SecondsPerToken(int32_t prompt_tokens) const;
+  void SetDemand(Task& task, const prompt::PromptLayout& layout, const BlendOptions& blend) const;
   void PrefetchFor(Task& task, const prompt::PromptLayout& layout, const BlendOptions& blend);
   void StoreBehindResponse(const Caller& caller, std::vector<blend::MissingEntry> missing);
 

@@ -220,6 +220,9 @@ const std::vector<EngineOption>& EngineOptionTable() {
 
       {"max-queued-requests", kLimits, "N", "Requests that may wait; one more gets RESOURCE_EXHAUSTED",
        Int{In<&EngineOptions::max_queued_requests>, 1, 1'000'000}},
+      {"max-queued-tokens", kLimits, "N",
+       "Tokens of the requests that may wait, together; one request alone may always wait; 0: any number",
+       NumberOption<int64_t>{In<&EngineOptions::max_queued_tokens>, 0, kMaxQueuedTokens}},
       {"max-prefills", kLimits, "N", "Prompts that are prefilled at the same time; they take turns",
        Int{In<&EngineOptions::max_prefills>, 1, kMaxBatchSize}},
       {"itl-target", kLimits, "SECONDS",

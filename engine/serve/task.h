@@ -47,6 +47,14 @@ class Task {
   /// Entries that the store should get once the response is out. Valid at the end.
   virtual std::vector<blend::MissingEntry> TakeMissing() { return {}; }
 
+  /// Called before the task is submitted: what it costs at the least, and how long its texts are.
+  void SetDemand(double least_seconds, int64_t tokens) {
+    least_seconds_ = least_seconds;
+    tokens_ = tokens;
+  }
+  double least_seconds() const { return least_seconds_; }
+  int64_t tokens() const { return tokens_; }
+
   /// Called before the task is submitted: keeps what its prompt will look up on its way into memory.
   void HoldPrefetch(std::shared_ptr<Prefetch> prefetch) { prefetch_ = std::move(prefetch); }
 
@@ -63,6 +71,8 @@ class Task {
   const Caller caller_;
   schedule::Cancellation cancellation_;
   std::shared_ptr<Prefetch> prefetch_;
+  double least_seconds_ = 0;
+  int64_t tokens_ = 0;
   const absl::Time submitted_ = absl::Now();
 };
 

@@ -3,9 +3,15 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "base/retry_delay.h"
 
 namespace kvblend::server {
 namespace {
+
+/// When a bucket that leaks `per_minute` holds so much less.
+absl::Duration TimeToLose(double excess, int64_t per_minute) {
+  return absl::Minutes(excess / static_cast<double>(per_minute));
+}
 
 absl::Status Exhausted(const Tenant& tenant, const char* what, int64_t limit) {
   return absl::ResourceExhaustedError(
@@ -35,10 +41,14 @@ absl::Status Quota::TakeRequest(absl::Time now) {
     return limit > 0 && bucket.used + more > static_cast<double>(limit);
   };
   if (reached(requests_, tenant_.requests_per_minute, 1)) {
-    return Exhausted(tenant_, "requests per minute", tenant_.requests_per_minute);
+    const int64_t limit = tenant_.requests_per_minute;
+    return WithRetryDelay(Exhausted(tenant_, "requests per minute", limit),
+                          TimeToLose(requests_.used + 1 - static_cast<double>(limit), limit));
   }
   if (reached(tokens_, tenant_.computed_tokens_per_minute, 0)) {
-    return Exhausted(tenant_, "computed tokens per minute", tenant_.computed_tokens_per_minute);
+    const int64_t limit = tenant_.computed_tokens_per_minute;
+    return WithRetryDelay(Exhausted(tenant_, "computed tokens per minute", limit),
+                          TimeToLose(tokens_.used - static_cast<double>(limit), limit));
   }
   if (tenant_.requests_per_minute > 0) requests_.used += 1;
   return absl::OkStatus();

@@ -20,7 +20,7 @@ class Quota {
   /// The limits from now on; what was used stays used.
   void SetLimits(const Tenant& tenant);
 
-  /// Of every call. kResourceExhausted naming the limit.
+  /// Of every call. kResourceExhausted naming the limit, with when to try again (base/retry_delay.h).
   absl::Status TakeRequest(absl::Time now);
 
   /// Of calls that compute, which end with EndComputing.

@@ -4,24 +4,26 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/retry_delay.h"
 #include "base/status_macros.h"
 #include "server/openai/error.h"
 
 namespace kvblend::server {
 namespace {
 
-// Long enough for a request or two to finish, short enough for an interactive client.
-constexpr int kRetryAfterSeconds = 1;
+// Where nobody knows better: long enough for a request or two to finish, short enough for an interactive client.
+constexpr absl::Duration kRetryAfter = absl::Seconds(1);
 constexpr size_t kFingerprintDigits = 12;
 
-HttpResponse FromError(const openai::Error& error) {
+HttpResponse FromError(const openai::Error& error, absl::Duration retry_after = kRetryAfter) {
   HttpResponse response;
   response.status = error.http_status;
   response.content_type = "application/json";
   response.body = openai::ToJson(error);
   if (error.http_status == 429 || error.http_status == 503) {
-    response.headers = {{"Retry-After", absl::StrCat(kRetryAfterSeconds)},
-                        {"retry-after-ms", absl::StrCat(kRetryAfterSeconds * 1000)}};
+    const int64_t seconds = absl::ToInt64Seconds(absl::Ceil(retry_after, absl::Seconds(1)));
+    response.headers = {{"Retry-After", absl::StrCat(seconds)},
+                        {"retry-after-ms", absl::StrCat(absl::ToInt64Milliseconds(retry_after))}};
   }
   if (error.http_status == 401) response.headers = {{"WWW-Authenticate", "Bearer"}};
   return response;
@@ -36,7 +38,9 @@ HttpResponse JsonResponse(std::string body) {
   return response;
 }
 
-HttpResponse ErrorResponse(const absl::Status& status) { return FromError(openai::ErrorOf(status)); }
+HttpResponse ErrorResponse(const absl::Status& status) {
+  return FromError(openai::ErrorOf(status), RetryDelayOf(status).value_or(kRetryAfter));
+}
 
 HttpResponse ApiErrorPage(int status, const std::string& message) {
   return FromError(openai::ErrorOf(status, message));

@@ -48,7 +48,12 @@ void CallLog::NotePrompt(const v1::PromptReport& report) {
 
 void CallLog::Note(const v1::GenerateEvent& event) {
   if (event.has_prompt()) NotePrompt(event.prompt());
-  if (event.has_text()) completion_tokens_ += event.text().token_ids_size();
+  if (event.has_text() && !event.text().token_ids().empty()) {
+    const absl::Time now = absl::Now();
+    if (completion_tokens_ > 0) metrics_->ObserveInterToken(absl::ToDoubleSeconds(now - last_text_));
+    last_text_ = now;
+    completion_tokens_ += event.text().token_ids_size();
+  }
   if (event.has_finished()) metrics_->ObserveGenerate(event.finished());
 }
 

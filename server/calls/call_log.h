@@ -41,6 +41,7 @@ class CallLog {
   const absl::Time start_;
   int64_t prompt_tokens_ = 0;
   int64_t completion_tokens_ = 0;
+  absl::Time last_text_;  // when tokens were sent last; meaningless before the first
   int64_t recomputed_tokens_ = 0;
   double time_to_first_token_seconds_ = -1;  // -1: there was none
 };

@@ -3,11 +3,12 @@
 #include <chrono>
 
 #include "absl/strings/str_cat.h"
+#include "base/retry_delay.h"
 
 namespace kvblend::server {
 namespace {
 
-// Long enough for a request or two to finish, short enough for an interactive client.
+// Where nobody knows better: long enough for a request or two to finish, short enough for an interactive client.
 constexpr absl::Duration kRetryAfter = absl::Seconds(1);
 
 }  // namespace
@@ -30,8 +31,9 @@ std::string AuthorizationOf(const grpc::CallbackServerContext& context) {
   return std::string(found->second.data(), found->second.size());
 }
 
-void AddRetryHint(grpc::CallbackServerContext* context) {
-  context->AddTrailingMetadata("retry-after-ms", absl::StrCat(absl::ToInt64Milliseconds(kRetryAfter)));
+void AddRetryHint(const absl::Status& status, grpc::CallbackServerContext* context) {
+  const absl::Duration delay = RetryDelayOf(status).value_or(kRetryAfter);
+  context->AddTrailingMetadata("retry-after-ms", absl::StrCat(absl::ToInt64Milliseconds(delay)));
 }
 
 }  // namespace kvblend::server

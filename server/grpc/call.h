@@ -30,8 +30,8 @@ absl::Time DeadlineOf(const grpc::CallbackServerContext& context);
 /// The metadata "authorization", or empty.
 std::string AuthorizationOf(const grpc::CallbackServerContext& context);
 
-/// Adds the trailing metadata retry-after-ms.
-void AddRetryHint(grpc::CallbackServerContext* context);
+/// Adds the trailing metadata retry-after-ms: as the error says, or a second.
+void AddRetryHint(const absl::Status& status, grpc::CallbackServerContext* context);
 
 /// Sends what comes as a stream, and logs it.
 template <typename Event>
@@ -80,7 +80,7 @@ class CallHandler {
     if (handle.ok()) {
       stream->SetHandle(*handle);
     } else {
-      if (absl::IsResourceExhausted(handle.status())) AddRetryHint(context);
+      if (absl::IsResourceExhausted(handle.status())) AddRetryHint(handle.status(), context);
       stream->Close(handle.status());
     }
     return reactor;
@@ -100,7 +100,7 @@ class CallHandler {
       if (status.ok()) *response = ToByteBuffer(*message);
     }
     log.End(status);
-    if (absl::IsResourceExhausted(status)) AddRetryHint(context);
+    if (absl::IsResourceExhausted(status)) AddRetryHint(status, context);
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     reactor->Finish(ToGrpcStatus(status));
     return reactor;

@@ -5,8 +5,10 @@
 #include <iterator>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "base/retry_delay.h"
 #include "base/status_macros.h"
 #include "google/protobuf/empty.pb.h"
 #include "google/protobuf/wrappers.pb.h"
@@ -80,7 +82,15 @@ class StreamReader : public grpc::ClientReadReactor<Event>, public RequestHandle
   }
   void OnDone(const grpc::Status& status) override {
     const std::shared_ptr<StreamReader> self = std::move(self_);
-    sink_->OnDone(Explain(address_, status));
+    absl::Status explained = Explain(address_, status);
+    const auto& trailers = context_.GetServerTrailingMetadata();
+    int64_t milliseconds = 0;
+    if (const auto hint = trailers.find("retry-after-ms");
+        !status.ok() && hint != trailers.end() &&
+        absl::SimpleAtoi(absl::string_view(hint->second.data(), hint->second.size()), &milliseconds)) {
+      explained = WithRetryDelay(std::move(explained), absl::Milliseconds(milliseconds));
+    }
+    sink_->OnDone(explained);
   }
 
  private:

@@ -1,4 +1,5 @@
-// Statuses of Abseil and of gRPC. The codes are the same by design; messages stay as they are.
+// Statuses of Abseil and of gRPC. The codes are the same by design; messages stay as they are. An error
+// that says when to try again (base/retry_delay.h) says so in its details (retry_info.h).
 #pragma once
 
 #include "absl/status/status.h"

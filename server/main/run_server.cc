@@ -58,6 +58,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> StartOperatorPages(const HostPort& a
                                                                const EngineSlot* engine_slot) {
   OperatorCallbacks callbacks;
   callbacks.metrics = [metrics] { return metrics->Expose(); };
+  callbacks.vllm_metrics = [metrics] { return metrics->ExposeUnderVllmNames(); };
   callbacks.not_ready_reason = [engine_slot] { return engine_slot->NotServingReason(); };
   HttpServerOptions options;
   options.address = address;

@@ -86,6 +86,12 @@ void AddEngine(const EngineStats& stats, FamilyList list) {
   list.Counter("accepted_draft_tokens_total",
                "Guessed tokens that were right: steps of decoding that an answer was spared.",
                stats.accepted_draft_tokens);
+  list.Gauge("num_tokens_waiting", "Tokens of the requests waiting for their turn.",
+             static_cast<double>(stats.tokens_waiting));
+  list.Gauge(
+      "predicted_wait_seconds",
+      "How long the waiting requests are predicted to take together; half of it is what refused ones are told to wait.",
+      stats.predicted_wait_seconds);
   list.Gauge("num_background_waiting", "Chunk computations waiting behind responses.",
              stats.background_waiting);
   list.Gauge("kv_pages_used", "KV pages in use.", stats.pages_used);
@@ -240,6 +246,11 @@ void EngineCollectable::Reset() {
 void EngineCollectable::SetReady(bool ready) {
   absl::MutexLock lock(&mutex_);
   ready_ = ready;
+}
+
+std::string EngineCollectable::model_name() const {
+  absl::MutexLock lock(&mutex_);
+  return info_ ? info_->model_name : "";
 }
 
 std::vector<prometheus::MetricFamily> EngineCollectable::Collect() const {

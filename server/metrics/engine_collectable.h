@@ -24,6 +24,7 @@ class EngineCollectable : public prometheus::Collectable {
   void SetReady(bool ready);
 
   std::vector<prometheus::MetricFamily> Collect() const override;
+  std::string model_name() const;  // empty without an engine
 
  private:
   const double start_unix_seconds_;

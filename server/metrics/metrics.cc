@@ -10,6 +10,7 @@
 #include "prometheus/text_serializer.h"
 #include "server/convert/enums.h"
 #include "server/metrics/engine_collectable.h"
+#include "server/metrics/vllm_names.h"
 
 namespace kvblend::server {
 namespace {
@@ -35,17 +36,19 @@ Family<Counter>& AddCounters(prometheus::Registry& registry, const char* name, c
 }  // namespace
 
 struct Metrics::Impl {
+  std::vector<prometheus::MetricFamily> Collect() const;
+
   prometheus::Registry registry;
   EngineCollectable engine;
 
-  // The first two are the boundaries that dashboards for LLM servers already have, extended downwards where
-  // reuse makes requests faster than those expect.
-  const Buckets first_token_seconds = {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,
-                                       .75,  1,    2.5, 5,   7.5, 10,  20,  40, 80,  160};
-  const Buckets request_seconds = {.01, .05, .1, .2, .3, .5, .8, 1,  1.5, 2,   2.5,
-                                   5,   10,  15, 20, 30, 40, 50, 60, 120, 240, 480};
-  const Buckets output_token_seconds = {.001, .0025, .005, .01, .015, .02, .025, .03, .04, .05,
-                                        .075, .1,    .15,  .2,  .3,   .4,  .5,   .75, 1,   2.5};
+  // The first three have all boundaries of vLLM's, which dashboards expect, and more below, where reuse makes requests
+  // faster than those expect.
+  const Buckets first_token_seconds = {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,  .75,
+                                       1,    2.5,  5,   7.5, 10,  20,  40,  80, 160, 640, 2560};
+  const Buckets request_seconds = {.01, .05, .1, .2, .3, .5, .8,  1,   1.5, 2,   2.5,  5,   10,
+                                   15,  20,  30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680};
+  const Buckets output_token_seconds = {.001, .0025, .005, .01, .015, .02, .025, .03, .04, .05, .075, .1, .15,
+                                        .2,   .3,    .4,   .5,  .75,  1,   2.5,  5,   7.5, 10,  20,   40, 80};
   // Parts of the time to the first token.
   const Buckets stage_seconds = {.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05,
                                  .1,    .25,    .5,    1,    2.5,   5,    10,  30,   60};
@@ -62,6 +65,10 @@ struct Metrics::Impl {
   Histogram& per_token =
       AddHistogram(registry, "kvblend_time_per_output_token_seconds",
                    "Mean time per generated token after the first, per request.", output_token_seconds);
+  Histogram& inter_token = AddHistogram(
+      registry, "kvblend_inter_token_latency_seconds",
+      "From one arrival of an answer's tokens to the next, as they are sent; guessed tokens arrive together.",
+      output_token_seconds);
   Histogram& latency = AddHistogram(registry, "kvblend_e2e_request_latency_seconds",
                                     "From a Generate request's arrival to its last token.", request_seconds);
   Histogram& queue = AddHistogram(registry, "kvblend_request_queue_time_seconds",
@@ -201,6 +208,8 @@ void Metrics::ObservePrompt(const v1::PromptReport& report) {
   }
 }
 
+void Metrics::ObserveInterToken(double seconds) { impl_->inter_token.Observe(seconds); }
+
 void Metrics::ObserveGenerate(const v1::GenerateFinished& finished) {
   const int32_t tokens = finished.usage().completion_tokens();
   const double seconds = finished.timings().total_seconds();
@@ -220,14 +229,28 @@ void Metrics::ObservePutChunk(const v1::PutChunkProgress& progress) {
   if (!progress.already_present()) impl_->chunk_compute.Observe(progress.compute_seconds());
 }
 
-std::string Metrics::Expose() const {
-  std::vector<prometheus::MetricFamily> families = impl_->registry.Collect();
-  std::vector<prometheus::MetricFamily> engine = impl_->engine.Collect();
-  families.insert(families.end(), std::make_move_iterator(engine.begin()),
-                  std::make_move_iterator(engine.end()));
+namespace {
+
+std::string Serialized(const std::vector<prometheus::MetricFamily>& families) {
   std::ostringstream out;
   prometheus::TextSerializer().Serialize(out, families);
   return out.str();
+}
+
+}  // namespace
+
+std::vector<prometheus::MetricFamily> Metrics::Impl::Collect() const {
+  std::vector<prometheus::MetricFamily> families = registry.Collect();
+  std::vector<prometheus::MetricFamily> of_engine = engine.Collect();
+  families.insert(families.end(), std::make_move_iterator(of_engine.begin()),
+                  std::make_move_iterator(of_engine.end()));
+  return families;
+}
+
+std::string Metrics::Expose() const { return Serialized(impl_->Collect()); }
+
+std::string Metrics::ExposeUnderVllmNames() const {
+  return Serialized(UnderVllmNames(impl_->Collect(), impl_->engine.model_name()));
 }
 
 }  // namespace kvblend::server

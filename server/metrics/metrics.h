@@ -42,6 +42,8 @@ class Metrics {
 
   /// One prompt's blend report, of Generate or Score.
   void ObservePrompt(const v1::PromptReport& report);
+  /// The time between two pieces of one answer's text.
+  void ObserveInterToken(double seconds);
   /// One finished Generate: latency, time per token, tokens, reason.
   void ObserveGenerate(const v1::GenerateFinished& finished);
   void CountScoredToken();
@@ -49,6 +51,8 @@ class Metrics {
 
   /// The whole exposition, text format 0.0.4.
   std::string Expose() const;
+  /// What of it means what one of vLLM's metrics means, under vLLM's names (vllm_names.h).
+  std::string ExposeUnderVllmNames() const;
 
  private:
   struct Impl;

@@ -50,7 +50,10 @@ def test_a_full_queue_says_when_to_come_back(v1, small_server, prompt):
         list(small_server.inference.Generate(long_request(v1, prompt)))
     hints = [value for key, value in error.value.trailing_metadata() if key == "retry-after-ms"]
     assert len(hints) == 1 and int(hints[0]) > 0
+    details = dict(error.value.trailing_metadata())["grpc-status-details-bin"]
+    assert b"type.googleapis.com/google.rpc.RetryInfo" in details
     metrics = small_server.metrics()
+    assert metrics["kvblend_num_tokens_waiting"] > 50 and metrics["kvblend_predicted_wait_seconds"] > 0
     assert metrics["kvblend_num_requests_running"] == metrics["kvblend_num_sequences_decoding"] == 1
     waiting.cancel()
     running.cancel()

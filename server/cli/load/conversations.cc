@@ -60,10 +60,18 @@ v1::GenerateRequest Conversation::Request(int turn, const std::vector<std::strin
   request.set_namespace_(tenant_namespace);
   *request.mutable_prompt() = prompt;
   request.mutable_prompt()->set_question(questions[turn]);
+  if (turn > 0) {
+    request.mutable_prompt()->clear_lead_in();
+    request.mutable_prompt()->clear_chunks();
+  }
   for (int i = 0; i < turn; ++i) {
     v1::Turn& asked = *request.mutable_prompt()->add_history();
     asked.set_role(v1::ROLE_USER);
     asked.set_text(questions[i]);
+    if (i == 0) {  // where the chunks were when it was asked
+      asked.set_lead_in(prompt.lead_in());
+      *asked.mutable_chunks() = prompt.chunks();
+    }
     v1::Turn& answered = *request.mutable_prompt()->add_history();
     answered.set_role(v1::ROLE_ASSISTANT);
     answered.set_text(answers[i]);

@@ -31,7 +31,7 @@ struct ConversationOptions {
 };
 
 struct Conversation {
-  v1::Prompt prompt;                   // of the first turn; later ones have the same chunks
+  v1::Prompt prompt;                   // of the first turn; its chunks stay there for later ones
   std::vector<std::string> questions;  // one per turn
   std::vector<int32_t> output_tokens;  // one per turn
 

@@ -9,6 +9,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "base/retry_delay.h"
 #include "server/cli/content_hash.h"
 
 namespace kvblend::server::cli {
@@ -192,7 +193,8 @@ class LoadDriver {
       due_.emplace(now + script_.think_seconds, std::move(held));
       ++planned_requests_;
     } else if (step_.clients > 0) {
-      BeginIfTime(record.ok() ? now : now + kPauseSeconds);
+      const absl::Duration pause = RetryDelayOf(record.status).value_or(absl::Seconds(kPauseSeconds));
+      BeginIfTime(record.ok() ? now : now + absl::ToDoubleSeconds(pause));
     }
   }
 

@@ -56,7 +56,7 @@ struct LoadResult {
 using LoadProgress = std::function<void(int64_t ended, int64_t in_flight, double seconds)>;
 
 /// Returns when every request has ended. Ctrl-C and the bound cancel those that run, which are then not among the
-/// records. A client of the closed loop whose request was refused pauses for kPauseSeconds.
+/// records. A client of the closed loop whose request failed pauses for as long as it was told, else for kPauseSeconds.
 LoadResult RunLoad(Calls& calls, schedule::Clock& clock, Cancellation& cancellation, const LoadScript& script,
                    const LoadStep& step, const LoadProgress& progress = nullptr);
 inline constexpr double kPauseSeconds = 0.1;

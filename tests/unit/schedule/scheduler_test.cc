@@ -8,6 +8,7 @@
 
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
+#include "base/retry_delay.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/schedule/fake_clock.h"
@@ -129,12 +130,15 @@ TEST_F(SchedulerTest, FullQueuesRefuseByCountAndLimitAndSeparately) {
   auto refused = std::make_shared<Outcome>();
   for (Lane lane : {Lane::kInteractive, Lane::kBulk}) {
     EXPECT_EQ(scheduler_->Submit(MakeJob(refused, lane)).status(),
-              absl::ResourceExhaustedError("the queue is full: 3 requests wait; allowed: 3"));
+              WithRetryDelay(absl::ResourceExhaustedError("the queue is full: 3 requests wait; allowed: 3"),
+                             absl::Milliseconds(10)));
   }
   Submit(MakeJob(std::make_shared<Outcome>(), Lane::kBackground));
   Submit(MakeJob(std::make_shared<Outcome>(), Lane::kBackground));
-  EXPECT_EQ(scheduler_->Submit(MakeJob(refused, Lane::kBackground)).status(),
-            absl::ResourceExhaustedError("the queue is full: 2 background jobs wait; allowed: 2"));
+  EXPECT_EQ(
+      scheduler_->Submit(MakeJob(refused, Lane::kBackground)).status(),
+      WithRetryDelay(absl::ResourceExhaustedError("the queue is full: 2 background jobs wait; allowed: 2"),
+                     absl::Milliseconds(10)));
   // A job's next step is not refused; and Abandon makes room.
   Job next_step = MakeJob(std::make_shared<Outcome>(), Lane::kBulk);
   next_step.continues = true;

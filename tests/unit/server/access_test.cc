@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/retry_delay.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/access/key_file.h"
@@ -105,6 +106,23 @@ TEST(QuotaTest, ComputedTokensAreOwed) {
   quota.SetLimits({.name = "t", .computed_tokens_per_minute = 10});
   EXPECT_THAT(std::string(quota.TakeRequest(start + absl::Seconds(31)).message()),
               HasSubstr("limit of 10 computed tokens per minute"));
+}
+
+TEST(QuotaTest, RefusalsSayWhenToComeBack) {
+  const absl::Time start = absl::FromUnixSeconds(1000);
+  Quota requests({.name = "t", .requests_per_minute = 2});
+  Quota tokens({.name = "t", .computed_tokens_per_minute = 60});
+  EXPECT_TRUE(requests.TakeRequest(start).ok());
+  EXPECT_TRUE(requests.TakeRequest(start).ok());
+  EXPECT_TRUE(tokens.TakeRequest(start).ok());
+  tokens.AddComputedTokens(90);
+  for (Quota* quota : {&requests, &tokens}) {
+    const absl::Status refused = quota->TakeRequest(start + absl::Seconds(20));
+    const absl::Duration delay = RetryDelayOf(refused).value_or(absl::ZeroDuration());
+    EXPECT_NEAR(absl::ToDoubleSeconds(delay), 10, 0.002) << refused;
+    EXPECT_FALSE(quota->TakeRequest(start + absl::Seconds(20) + delay - absl::Milliseconds(5)).ok());
+    EXPECT_TRUE(quota->TakeRequest(start + absl::Seconds(20) + delay).ok());
+  }
 }
 
 class Recorder : public EventSink<v1::GenerateEvent> {

@@ -29,6 +29,7 @@ class OperatorPagesTest : public ::testing::Test {
   absl::StatusOr<std::unique_ptr<HttpServer>> StartPages(int port) {
     OperatorCallbacks callbacks;
     callbacks.metrics = [this] { return "scrapes_total " + std::to_string(++scrapes_) + "\n"; };
+    callbacks.vllm_metrics = [] { return std::string("vllm:scrapes_total 7\n"); };
     callbacks.not_ready_reason = [this] { return ready_ ? std::string() : std::string("loading"); };
     HttpServerOptions options;
     options.address = {"127.0.0.1", port};
@@ -41,6 +42,13 @@ class OperatorPagesTest : public ::testing::Test {
   std::atomic<bool> ready_{false};
   std::unique_ptr<HttpServer> server_;
 };
+
+TEST_F(OperatorPagesTest, VllmsNamesHaveAPageOfTheirOwn) {
+  const auto page = Get("/metrics/vllm");
+  ASSERT_TRUE(page);
+  EXPECT_EQ(page->body, "vllm:scrapes_total 7\n");
+  EXPECT_EQ(page->get_header_value("Content-Type"), "text/plain; version=0.0.4; charset=utf-8");
+}
 
 TEST_F(OperatorPagesTest, ServesMetricsInPrometheusTextForm) {
   const httplib::Result response = Get("/metrics");

@@ -253,6 +253,46 @@ TEST(MetricsTest, TheEnginesNumbersArePulledWhileThereIsAnEngine) {
   EXPECT_THAT(metrics.Expose(), Not(HasSubstr("kvblend_num_requests_running")));
 }
 
+// What there is of vLLM's, with its boundaries (of its release 0.9); the counts are those of ours.
+TEST(MetricsTest, VllmsNamesTellTheSame) {
+  Metrics metrics;
+  EngineInfo info;
+  info.model_name = "m";
+  metrics.SetEngine(info, [] {
+    EngineStats stats;
+    stats.requests_waiting = 3;
+    stats.drafted_tokens = 8;
+    return stats;
+  });
+  metrics.ObservePrompt(ToProto(Report()));
+  metrics.ObserveInterToken(0.02);
+  v1::GenerateFinished finished;
+  for (const v1::FinishReason reason :
+       {v1::FINISH_REASON_END_OF_TEXT, v1::FINISH_REASON_STOP_STRING, v1::FINISH_REASON_MAX_TOKENS}) {
+    finished.set_reason(reason);
+    metrics.ObserveGenerate(finished);
+  }
+  const std::string page = metrics.ExposeUnderVllmNames();
+  for (const std::string line :
+       {"vllm:num_requests_waiting{model_name=\"m\"} 3", "vllm:prompt_tokens_total{model_name=\"m\"} 100",
+        "vllm:spec_decode_num_draft_tokens_total{model_name=\"m\"} 8",
+        "vllm:request_success_total{model_name=\"m\",finished_reason=\"stop\"} 2",
+        "vllm:request_success_total{model_name=\"m\",finished_reason=\"length\"} 1",
+        "vllm:time_to_first_token_seconds_count{model_name=\"m\"} 1",
+        "vllm:inter_token_latency_seconds_bucket{model_name=\"m\",le=\"0.025\"} 1"}) {
+    EXPECT_THAT(page, HasSubstr(line + "\n"));
+  }
+  EXPECT_THAT(page, Not(HasSubstr("kvblend_")));
+  for (const auto& [name, bounds] : std::vector<std::pair<std::string, std::vector<std::string>>>{
+           {"time_to_first_token_seconds", {"0.001", "0.06", "7.5", "640", "2560"}},
+           {"e2e_request_latency_seconds", {"0.3", "0.8", "60", "960", "1920", "7680"}},
+           {"inter_token_latency_seconds", {"0.01", "0.075", "0.15", "0.75", "7.5", "80"}}}) {
+    for (const std::string& bound : bounds) {
+      EXPECT_THAT(page, HasSubstr("vllm:" + name + "_bucket{model_name=\"m\",le=\"" + bound + "\"}"));
+    }
+  }
+}
+
 TEST(MetricsTest, FamiliesAppearOnceWithHelpAndTypeAndSoundNames) {
   Metrics metrics;
   metrics.SetEngine({}, [] {

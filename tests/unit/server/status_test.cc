@@ -1,5 +1,8 @@
 #include "server/grpc/status.h"
 
+#include <string>
+
+#include "base/retry_delay.h"
 #include "gtest/gtest.h"
 #include "server/grpc/call.h"
 
@@ -15,6 +18,18 @@ TEST(StatusTest, CodesKeepTheirNumberAndMessage) {
     EXPECT_EQ(status.error_message(), "why");
     EXPECT_EQ(FromGrpcStatus(status), absl::Status(static_cast<absl::StatusCode>(code), "why"));
   }
+}
+
+// The bytes are those of the official Python classes: status_pb2.Status(code=8, message="full") with
+// Any.Pack(error_details_pb2.RetryInfo(retry_delay=Duration(seconds=1, nanos=500000000))), SerializeToString().
+TEST(StatusTest, WhenToTryAgainIsInTheDetails) {
+  const grpc::Status status =
+      ToGrpcStatus(WithRetryDelay(absl::ResourceExhaustedError("full"), absl::Seconds(1.5)));
+  EXPECT_EQ(status.error_message(), "full");
+  EXPECT_EQ(status.error_details(), std::string("\x08\x08\x12\x04"
+                                                "full\x1a\x36\x0a\x28type.googleapis.com/google.rpc.RetryInfo"
+                                                "\x12\x0a\x0a\x08\x08\x01\x10\x80\xca\xb5\xee\x01"));
+  EXPECT_EQ(ToGrpcStatus(absl::ResourceExhaustedError("full")).error_details(), "");
 }
 
 TEST(PeerHostTest, ConnectionsOfOneHostShareIt) {

@@ -40,7 +40,8 @@ TEST(ConversationsTest, TurnsGoOnWithTheNextQuestionOverTheSameChunks) {
   EXPECT_EQ(request.prompt().history(1).role(), v1::ROLE_ASSISTANT);
   EXPECT_THAT(request.prompt().history(2).text(), HasSubstr("Q0"));
   EXPECT_EQ(request.prompt().history(3).text(), "two");
-  EXPECT_EQ(request.prompt().chunks_size(), 2);
+  EXPECT_EQ(request.prompt().history(0).chunks_size(), 2);
+  EXPECT_EQ(request.prompt().chunks_size(), 0);
   EXPECT_EQ(request.sampling().max_tokens(), 5);
   EXPECT_TRUE(request.sampling().ignore_eos());
   EXPECT_FALSE(request.blend().store_misses());

@@ -1,0 +1,28 @@
+// How fast a queue moves: from predictions of what its jobs cost and from how long they took, all that else was done meanwhile
+// included. So a prediction that is wrong by a factor, or answers that are decoded in between, make the next one right.
+#pragma once
+
+#include "absl/time/time.h"
+
+namespace kvblend::schedule {
+
+/// Thread safety: none; the scheduler guards it.
+class QueuePace {
+ public:
+  /// Work begins that goes on until the next Ended, or has gone on since the last one.
+  void Works(absl::Time now);
+  /// A job that was predicted to take so many seconds is over. `more`: others wait or are in progress.
+  void Ended(double predicted_seconds, absl::Time now, bool more);
+
+  /// How long jobs take that were predicted to take so many seconds together; as predicted until some have ended.
+  absl::Duration Of(double predicted_seconds) const;
+
+ private:
+  // Sums in which each end counts kForget of the one after it. They begin as if a little had been right.
+  static constexpr double kForget = 0.9;
+  double predicted_ = 0.01;
+  double actual_ = 0.01;
+  absl::Time since_ = absl::InfiniteFuture();  // what goes on; infinite: nothing does
+};
+
+}  // namespace kvblend::schedule

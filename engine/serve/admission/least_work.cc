@@ -1,0 +1,45 @@
+#include "engine/serve/admission/least_work.h"
+
+#include <algorithm>
+
+#include "engine/blend/loading_controller.h"
+
+namespace kvblend {
+namespace {
+
+/// Of a chunk that is found, and not exact.
+double LeastOfChunk(int32_t tokens, const BlendOptions& blend, const RatioOptions& ratio) {
+  switch (blend.policy) {
+    case Policy::kNone:
+      return 0;
+    case Policy::kAll:
+      return tokens;
+    case Policy::kLink:
+      return std::min(tokens, blend.link_tokens);
+    case Policy::kQuery:
+    case Policy::kHkvd:
+    case Policy::kRandom:
+      return tokens * (ratio.mode == RatioMode::kAuto ? ratio.min : ratio.ratio);
+  }
+  return 0;
+}
+
+}  // namespace
+
+int32_t LeastComputedTokens(const prompt::PromptLayout& layout, const BlendOptions& blend,
+                            const RatioOptions& defaults) {
+  if (blend.reuse == Reuse::kNothing) return static_cast<int32_t>(layout.token_ids.size());
+  const int32_t question = layout.spans.back().size();
+  const RatioOptions ratio = blend::ResolveRatio(blend, defaults);
+  double chunks = 0;
+  for (const prompt::Span& span : layout.spans) {
+    if (span.kind == prompt::SpanKind::kHistory && span.size() > 0)
+      return question;  // what is kept ends anywhere
+    // The first chunk may be part of an exact prefix.
+    if (span.kind != prompt::SpanKind::kChunk || span.chunk_index == 0) continue;
+    chunks += blend.reuse == Reuse::kPrefix ? span.size() : LeastOfChunk(span.size(), blend, ratio);
+  }
+  return question + static_cast<int32_t>(chunks);
+}
+
+}  // namespace kvblend

@@ -1,0 +1,53 @@
+#include "engine/serve/admission/least_work.h"
+
+#include "gtest/gtest.h"
+
+namespace kvblend {
+namespace {
+
+using prompt::PromptLayout;
+using prompt::SpanKind;
+
+/// 10 tokens of system text, 5 of history if wanted, three chunks of 100, a question of 20.
+PromptLayout Layout(bool history = false) {
+  PromptLayout layout;
+  const auto add = [&](SpanKind kind, int32_t chunk, int32_t size) {
+    const auto begin = static_cast<int32_t>(layout.token_ids.size());
+    layout.spans.push_back({kind, chunk, begin, begin + size});
+    layout.token_ids.resize(begin + size);
+  };
+  add(SpanKind::kSystem, -1, 10);
+  add(SpanKind::kHistory, -1, history ? 5 : 0);
+  add(SpanKind::kLeadIn, -1, 0);
+  for (int32_t i = 0; i < 3; ++i) add(SpanKind::kChunk, i, 100);
+  add(SpanKind::kQuestion, -1, 20);
+  return layout;
+}
+
+TEST(LeastWorkTest, IsWhatNoStoreCanSpare) {
+  const RatioOptions defaults{.ratio = 0.15};
+  const auto least = [&](const BlendOptions& blend) {
+    return LeastComputedTokens(Layout(), blend, defaults);
+  };
+  EXPECT_EQ(least({.reuse = Reuse::kNothing}), 330);
+  EXPECT_EQ(least({.reuse = Reuse::kPrefix}), 20 + 200);  // the first chunk is part of the prefix
+  EXPECT_EQ(least({}), 20 + 30);
+  EXPECT_EQ(least({.ratio = 0.5}), 20 + 100);
+  EXPECT_EQ(least({.policy = Policy::kNone}), 20);
+  EXPECT_EQ(least({.policy = Policy::kAll}), 20 + 200);
+  EXPECT_EQ(least({.policy = Policy::kLink, .link_tokens = 32}), 20 + 64);
+  EXPECT_EQ(least({.policy = Policy::kLink, .link_tokens = 500}), 20 + 200);
+}
+
+TEST(LeastWorkTest, AutomaticRatiosCountWithTheirLeast) {
+  const RatioOptions defaults{.mode = RatioMode::kAuto, .ratio = 0.4, .min = 0.1, .max = 0.5};
+  EXPECT_EQ(LeastComputedTokens(Layout(), {}, defaults), 20 + 20);
+}
+
+TEST(LeastWorkTest, AConversationMayHaveBeenKeptUpToTheQuestion) {
+  EXPECT_EQ(LeastComputedTokens(Layout(/*history=*/true), {}, {}), 20);
+  EXPECT_EQ(LeastComputedTokens(Layout(/*history=*/true), {.reuse = Reuse::kNothing}, {}), 335);
+}
+
+}  // namespace
+}  // namespace kvblend

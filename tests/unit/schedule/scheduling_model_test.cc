@@ -1,0 +1,182 @@
+// Random schedules, held to the rules that scheduler.h gives:
+//  - every accepted job runs to its end or is abandoned, once;
+//  - none starts when its deadline can no longer be met, and none is abandoned that could still have met it;
+//  - no starvation: where K keys have interactive work and key k's takes W_k seconds together, all of k's is done after at
+//    most 21/16 (K W_k + K u + S) + 3 u seconds, whatever else the others have: u is what cannot be interrupted, and S the first
+//    steps of all jobs together, since each is started as soon as there is room. (Keys share evenly, so when k is done no
+//    other has had more than W_k and one u; the other lanes get 5 of 21 parts of the time.)
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "engine/schedule/scheduler.h"
+#include "gtest/gtest.h"
+#include "tests/unit/schedule/fake_clock.h"
+
+namespace kvblend::schedule {
+namespace {
+
+struct ModelJob {
+  std::string key;
+  Lane lane = Lane::kInteractive;
+  int units = 1;
+  double unit = 0;  // seconds of each
+  double predicted = 0;
+  absl::Time deadline = absl::InfiniteFuture();
+  // What became of it.
+  int ran = 0, ends = 0;
+  absl::Time started, ended;
+  absl::Status status;
+
+  double work() const { return units * unit; }
+  absl::Time latest_start() const { return deadline - absl::Seconds(predicted / 2); }
+};
+
+class Schedule {
+ public:
+  Schedule(int seed, int max_in_progress) : random_(seed), max_in_progress_(max_in_progress) {}
+
+  void Run(bool deadlines) {
+    const int num_keys = 1 + Below(5);
+    for (int i = 0; i < 60; ++i) jobs_.push_back(RandomJob(num_keys, deadlines));
+    Scheduler scheduler({.max_queued = 1000,
+                         .max_queued_background = 1000,
+                         .max_in_progress = {max_in_progress_, max_in_progress_, max_in_progress_}},
+                        clock_);
+    // All are waiting before the first one begins.
+    absl::Notification all_wait, begun;
+    Job first;
+    first.lane = Lane::kBulk;
+    first.advance = [&] {
+      begun.Notify();
+      all_wait.WaitForNotification();
+      return false;
+    };
+    first.abandon = [](const absl::Status& status) { FAIL() << status; };
+    ASSERT_TRUE(scheduler.Submit(std::move(first)).ok());
+    begun.WaitForNotification();
+    start_ = clock_.Now();
+    for (ModelJob& job : jobs_) {
+      const absl::Status status = scheduler.Submit(JobOf(job)).status();
+      if (!status.ok()) {
+        job.status = status;
+        job.ended = start_;
+        ++job.ends;
+        EXPECT_LE(job.latest_start(), start_) << status;
+      }
+    }
+    all_wait.Notify();
+    ASSERT_TRUE(scheduler.Drain(absl::InfiniteFuture()).ok());
+    EXPECT_EQ(scheduler.waiting_tokens(), 0);
+    EXPECT_EQ(scheduler.predicted_wait(), absl::ZeroDuration());
+  }
+
+  void CheckEnds() const {
+    for (const ModelJob& job : jobs_) {
+      EXPECT_EQ(job.ends, 1);
+      EXPECT_EQ(job.ran, job.status.ok() ? job.units : 0) << job.status;
+      if (job.status.ok()) {
+        EXPECT_LT(job.started, job.latest_start());
+      } else {
+        EXPECT_TRUE(absl::IsDeadlineExceeded(job.status)) << job.status;
+        EXPECT_GE(job.ended, job.latest_start());
+      }
+    }
+  }
+
+  void CheckBound() const {
+    std::map<std::string, double> work;
+    double longest = 0, first_units = 0;
+    for (const ModelJob& job : jobs_) {
+      if (job.lane == Lane::kInteractive) {
+        work[job.key] += job.work();
+        if (max_in_progress_ > 1) first_units += job.unit;
+      }
+      longest = std::max(longest, max_in_progress_ == 1 ? job.work() : job.unit);
+    }
+    const auto keys = static_cast<double>(work.size());
+    for (const ModelJob& job : jobs_) {
+      if (job.lane != Lane::kInteractive) continue;
+      const double bound = 21.0 / 16 * (keys * (work[job.key] + longest) + first_units) + 3 * longest;
+      EXPECT_LE(absl::ToDoubleSeconds(job.ended - start_), bound) << "key " << job.key << " of " << keys;
+    }
+  }
+
+ private:
+  int Below(int count) { return static_cast<int>(random_() % static_cast<unsigned>(count)); }
+
+  ModelJob RandomJob(int num_keys, bool deadlines) {
+    ModelJob job;
+    // The first key has most of the jobs, and long ones.
+    const int key = Below(2) == 0 ? 0 : Below(num_keys);
+    job.key = absl::StrCat("k", key);
+    job.lane =
+        std::vector<Lane>{Lane::kInteractive, Lane::kInteractive, Lane::kBulk, Lane::kBackground}[Below(4)];
+    job.units = 1 + Below(key == 0 ? 40 : 10);
+    job.unit = 0.01 * (1 + Below(10));
+    job.predicted = job.work() * 0.1 * Below(21);
+    if (deadlines && Below(2) == 0) job.deadline = clock_.Now() + absl::Seconds(0.5 * Below(200));
+    return job;
+  }
+
+  Job JobOf(ModelJob& model) {
+    Job job;
+    job.fairness_key = model.key;
+    job.lane = model.lane;
+    job.deadline = model.deadline;
+    job.predicted_seconds = model.predicted;
+    job.tokens = model.units;
+    job.seconds_left = [&model] { return (model.units - model.ran) * model.unit; };
+    job.advance = [this, &model] {
+      if (model.ran == 0) model.started = clock_.Now();
+      clock_.Advance(absl::Seconds(model.unit));
+      if (++model.ran < model.units) return true;
+      model.ended = clock_.Now();
+      ++model.ends;
+      return false;
+    };
+    job.abandon = [this, &model](const absl::Status& status) {
+      model.status = status;
+      model.ended = clock_.Now();
+      ++model.ends;
+    };
+    return job;
+  }
+
+  FakeClock clock_;
+  std::mt19937 random_;
+  const int32_t max_in_progress_;
+  std::vector<ModelJob> jobs_;
+  absl::Time start_;
+};
+
+TEST(SchedulingModelTest, NoKeyStarves) {
+  for (int seed = 0; seed < 40; ++seed) {
+    for (const int max_in_progress : {1, 1000}) {
+      SCOPED_TRACE(absl::StrCat("seed ", seed, ", in progress ", max_in_progress));
+      Schedule schedule(seed, max_in_progress);
+      schedule.Run(/*deadlines=*/false);
+      schedule.CheckEnds();
+      schedule.CheckBound();
+    }
+  }
+}
+
+TEST(SchedulingModelTest, DeadlinesEndWhatCannotMeetThemAndNothingElse) {
+  for (int seed = 0; seed < 40; ++seed) {
+    for (const int max_in_progress : {1, 3, 1000}) {
+      SCOPED_TRACE(absl::StrCat("seed ", seed, ", in progress ", max_in_progress));
+      Schedule schedule(seed, max_in_progress);
+      schedule.Run(/*deadlines=*/true);
+      schedule.CheckEnds();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kvblend::schedule
