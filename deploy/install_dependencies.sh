@@ -73,6 +73,7 @@ readonly RUNTIME_PACKAGES=(
 )
 
 readonly TEST_PACKAGES=(
+  buildah
   debootstrap
   openssl
   redis-server

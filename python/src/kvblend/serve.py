@@ -23,6 +23,8 @@ from kvblend.programs import path_of
 DEFAULT_MODEL = "smollm2"
 READY_SECONDS = 600  # for loading a large model from a slow disk
 TENANT = "local"
+# Whoever sets one of these has decided who may ask: no key is made then.
+DECIDE_ABOUT_KEYS = ("api-keys", "allow-unauthenticated", "config")
 
 
 class Failure(Exception):
@@ -79,8 +81,10 @@ def find_key(folder: Path) -> tuple[str, Path]:
     return key_path.read_text(encoding="utf-8").strip(), keys_path
 
 
-def has_flag(flags: list[str], name: str) -> bool:
-    return any(flag == f"--{name}" or flag.startswith(f"--{name}=") for flag in flags)
+def is_set(flags: list[str], name: str) -> bool:
+    """A setting of kvblend-server, by its flag or its environment variable."""
+    return (any(flag == f"--{name}" or flag.startswith(f"--{name}=") for flag in flags)
+            or f"KVBLEND_{name.upper().replace('-', '_')}" in os.environ)
 
 
 def value_of(flags: list[str], name: str, default: str) -> str:
@@ -165,7 +169,7 @@ def main(arguments: list[str]) -> int:
     try:
         command: list[str | Path] = [path_of("kvblend-server"), "--model", find_model(options.model, options.model_dir)]
         key = None
-        if not (has_flag(flags, "api-keys") or "KVBLEND_API_KEYS" in os.environ or has_flag(flags, "allow-unauthenticated")):
+        if not any(is_set(flags, name) for name in DECIDE_ABOUT_KEYS):
             key, keys_path = find_key(options.state_dir)
             command += ["--api-keys", keys_path]
         with tempfile.TemporaryDirectory() as folder:
