@@ -8,13 +8,26 @@ set(unity_rooms engine engine_api engine_blend engine_generate engine_kv engine_
   engine_schedule engine_store engine_store_disk engine_store_format engine_store_redis engine_text kernels_reference
   server_calls server_cli server_convert server_grpc)
 
-# kvblend_inner_loops(FILE...): sources where the time is spent, at -O3; not with sanitizers, whose checks make g++ take a
-# minute for some. A header that was precompiled at another level would take them back to it.
+# kvblend_inner_loops(FILE...): sources where the time is spent, at -O3; with sanitizers at -O1, for their checks make g++
+# take a minute for some at -O3. A header that was precompiled at another level would take them back to it.
 function(kvblend_inner_loops)
-  if(NOT KVBLEND_SANITIZER)
+  if(KVBLEND_SANITIZER)
+    set_property(SOURCE ${ARGN} APPEND PROPERTY COMPILE_OPTIONS -O1)
+  else()
     set_property(SOURCE ${ARGN} APPEND PROPERTY COMPILE_OPTIONS "$<$<NOT:$<CONFIG:Debug>>:-O3>")
   endif()
   set_source_files_properties(${ARGN} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
+endfunction()
+
+# kvblend_optimise_sanitized(TARGET...): the presets with sanitizers compile without optimisation, which takes half the time
+# and keeps stack traces whole. Not so what tests wait for: the arithmetic.
+function(kvblend_optimise_sanitized)
+  if(KVBLEND_SANITIZER)
+    foreach(target IN LISTS ARGN)
+      target_compile_options(${target} PRIVATE -O1)
+      set_target_properties(${target} PROPERTIES DISABLE_PRECOMPILE_HEADERS ON)
+    endforeach()
+  endif()
 endfunction()
 
 # kvblend_library(NAME SRCS a.cc b.cc DEPS target...)

@@ -7,11 +7,12 @@ set -euo pipefail
 
 usage() {
   cat <<'USAGE'
-Usage: deploy/install_dependencies.sh [--build] [--runtime] [--test] [--fuzz] [--lint] [--print]
+Usage: deploy/install_dependencies.sh [--build] [--runtime] [--test] [--browser] [--fuzz] [--lint] [--print]
 
   --build    what compiling needs, and fetching the model (the default)
   --runtime  the shared libraries that the binaries need, nothing else
   --test     what tests/run.sh needs: --build, redis-server, and promtool, unpacked into build/tools
+  --browser  Chromium, for the tests of the page at /ui
   --fuzz     Clang with libFuzzer and sanitizers, for tests/run.sh --fuzz
   --lint     clang-format and clang-tidy, for tests/lint.sh
   --print    print the packages, one per line, and install nothing
@@ -84,6 +85,8 @@ readonly FUZZ_PACKAGES=(
   libclang-rt-14-dev
 )
 
+readonly BROWSER_PACKAGES=(chromium)
+
 readonly LINT_PACKAGES=(
   clang-format-14
   clang-tidy-14
@@ -101,6 +104,7 @@ while (($# > 0)); do
       packages+=("${BUILD_PACKAGES[@]}" "${TEST_PACKAGES[@]}")
       with_promtool=true
       ;;
+    --browser) packages+=("${BROWSER_PACKAGES[@]}") ;;
     --fuzz) packages+=("${FUZZ_PACKAGES[@]}") ;;
     --lint) packages+=("${LINT_PACKAGES[@]}") ;;
     --print) print_only=true ;;

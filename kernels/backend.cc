@@ -172,8 +172,9 @@ absl::Status Backend::Linear(Stream& stream, ConstMatrixView x, const PackedWeig
 absl::Status Backend::GatedActivation(Stream& stream, Activation activation, ConstMatrixView gate,
                                       ConstMatrixView up, MatrixView out) {
   constexpr absl::string_view kOp = "GatedActivation";
-  if (activation != Activation::kSilu && activation != Activation::kGeluTanh) {
-    return Invalid(kOp, "activation is ", static_cast<int>(activation), "; allowed: kSilu, kGeluTanh");
+  if (activation > Activation::kClampedSilu) {
+    return Invalid(kOp, "activation is ", static_cast<int>(activation),
+                   "; allowed: kSilu, kGeluTanh, kClampedSilu");
   }
   KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "gate", gate, gate.rows, gate.cols, {kF32}));
   KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "up", up, gate.rows, gate.cols, {kF32}));

@@ -246,7 +246,12 @@ class Backend {
   absl::Status SumExperts(Stream& stream, ConstMatrixView x, ConstMatrixView weights, bool accumulate,
                           MatrixView out);
 
-  /// out = activation(gate) * up.
+  /// out[i] += bias[experts[i]].
+  ///   bias: f32 [num_experts, d], up to kMaxExperts rows;  experts: [n], as of ExpertLinear, with what it says of other
+  ///   numbers;  out: f32 [n, d]
+  absl::Status AddExpertBias(Stream& stream, ConstMatrixView bias, IndicesView experts, MatrixView out);
+
+  /// out = activation(gate) * up; kClampedSilu changes `up` too (kernels/specs.h).
   ///   gate, up: f32 [n, d];  out: f32 or compute dtype [n, d]; out may be gate or up when f32
   absl::Status GatedActivation(Stream& stream, Activation activation, ConstMatrixView gate,
                                ConstMatrixView up, MatrixView out);
@@ -365,6 +370,7 @@ class Backend {
   virtual absl::Status DoExpertLinear(Stream&, ConstMatrixView, const PackedExperts&, IndicesView,
                                       MatrixView) = 0;
   virtual absl::Status DoSumExperts(Stream&, ConstMatrixView, ConstMatrixView, bool, MatrixView) = 0;
+  virtual absl::Status DoAddExpertBias(Stream&, ConstMatrixView bias, IndicesView, MatrixView) = 0;
   virtual absl::Status DoGatedActivation(Stream&, Activation, ConstMatrixView, ConstMatrixView,
                                          MatrixView) = 0;
   virtual absl::Status DoAddScaled(Stream&, ConstMatrixView, float, MatrixView) = 0;
@@ -409,14 +415,14 @@ struct CpuBackendOptions {
     kAuto,  // bf16 where the CPU has it in hardware
     kF32,
     kBF16,
-    // Products of weights with more than a few rows in 8 bits, rounded in groups of 32 inputs (a file's codes
-    // stay as they are); everything else as kAuto. Needs AVX512-VNNI.
+    // Products of weights in 8 bits: activations are rounded in groups of 32 inputs, a file's codes stay as
+    // they are; everything else as kAuto. Needs AVX2; faster with AVX-VNNI or AVX512-VNNI.
     kInt8,
   } gemm = Gemm::kAuto;
 };
 
 /// oneDNN GEMMs, own attention, SIMD chosen at run time; the environment's KVBLEND_CPU (portable, avx2,
-/// avx512, amx) limits it to fewer instructions. kFailedPrecondition: the processor lacks those, or those
+/// avx_vnni, avx512, amx) limits it to fewer instructions. kFailedPrecondition: the processor lacks those, or those
 /// that `gemm` needs.
 absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(const CpuBackendOptions& options);
 

@@ -32,11 +32,10 @@ ConstMatrixView AsMatrix(IndicesView indices) {
 
 }  // namespace
 
-absl::Status CheckExpertNumbers(IndicesView experts, int32_t num_experts) {
+absl::Status CheckExpertNumbers(absl::string_view op, IndicesView experts, int64_t num_experts) {
   for (int64_t i = 0; i < experts.size; ++i) {
     if (experts.data[i] >= 0 && experts.data[i] < num_experts) continue;
-    return Invalid("ExpertLinear", "experts[", i, "] is ", experts.data[i], "; allowed: 0 .. ",
-                   num_experts - 1);
+    return Invalid(op, "experts[", i, "] is ", experts.data[i], "; allowed: 0 .. ", num_experts - 1);
   }
   return absl::OkStatus();
 }
@@ -105,6 +104,20 @@ absl::Status Backend::SumExperts(Stream& stream, ConstMatrixView x, ConstMatrixV
   KVBLEND_RETURN_IF_ERROR(CheckDisjoint(kOp, x, "x", out));
   KVBLEND_RETURN_IF_ERROR(CheckDisjoint(kOp, weights, "weights", out));
   return DoSumExperts(stream, x, weights, accumulate, out);
+}
+
+absl::Status Backend::AddExpertBias(Stream& stream, ConstMatrixView bias, IndicesView experts,
+                                    MatrixView out) {
+  constexpr absl::string_view kOp = "AddExpertBias";
+  KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "out", out, out.rows, out.cols, {DataType::kF32}));
+  KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "bias", bias, bias.rows, out.cols, {DataType::kF32}));
+  if (bias.rows < 1 || bias.rows > kMaxExperts) {
+    return Invalid(kOp, "bias.rows is ", bias.rows, "; allowed: 1 .. ", kMaxExperts);
+  }
+  KVBLEND_RETURN_IF_ERROR(CheckExperts(kOp, experts, out.rows));
+  KVBLEND_RETURN_IF_ERROR(CheckDisjoint(kOp, bias, "bias", out));
+  KVBLEND_RETURN_IF_ERROR(CheckDisjoint(kOp, AsMatrix(experts), "experts", out));
+  return DoAddExpertBias(stream, bias, experts, out);
 }
 
 }  // namespace kvblend::kernels

@@ -7,11 +7,16 @@
 
 namespace kvblend::kernels {
 
-/// What GatedActivation makes of the gate.
+/// What GatedActivation makes of the gate, and of what is gated.
 enum class Activation : uint8_t {
   kSilu,      // z / (1 + exp(-z))
   kGeluTanh,  // z / (1 + exp(-2 u)), u = sqrt(2 / pi) (z + 0.044715 z^3): GELU by its tanh approximation
+  /// z / (1 + exp(-kClampedSiluSharpness z)) of the gate, held below kClampedSiluLimit; what is gated is held between
+  /// plus and minus that limit, and 1 is added (gpt-oss, arXiv:2508.10925).
+  kClampedSilu,
 };
+inline constexpr float kClampedSiluLimit = 7.0f;
+inline constexpr float kClampedSiluSharpness = 1.702f;
 
 /// What attention computes, apart from what it reads.
 struct AttentionSpec {

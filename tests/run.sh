@@ -8,7 +8,7 @@ usage() {
   cat <<'USAGE'
 Usage: tests/run.sh [--all] [--sanitizers[=asan,tsan]] [--fuzz[=SECONDS]] [--lint] [--deployment] [--no-install]
 
-  --all          everything below: what to run once a night, or before a release
+  --all          everything below, and the page at /ui in a browser: what to run once a night, or before a release
   --sanitizers   also build with AddressSanitizer + UndefinedBehaviorSanitizer (asan) and with
                  ThreadSanitizer (tsan), both or the named ones, and run ctest in each
   --fuzz         also run the fuzzers (built with Clang), each for so many seconds; 60 without a number
@@ -28,6 +28,7 @@ sanitizers=()
 fuzz_seconds=
 lint=
 deployment=false
+browser=false
 install=true
 for argument in "$@"; do
   case "$argument" in
@@ -36,6 +37,7 @@ for argument in "$@"; do
       fuzz_seconds=${fuzz_seconds:-60}
       lint=tidy
       deployment=true
+      browser=true
       ;;
     --sanitizers) sanitizers=(asan tsan) ;;
     --sanitizers=*)
@@ -198,7 +200,7 @@ run_fuzzers() {
   KVBLEND_FUZZ_SECONDS=$fuzz_seconds run_ctest fuzz
 }
 
-! $install || prepare "install packages" ./deploy/install_dependencies.sh --test ${fuzz_seconds:+--fuzz}
+! $install || prepare "install packages" ./deploy/install_dependencies.sh --test ${fuzz_seconds:+--fuzz} $($browser && echo --browser)
 [ -z "$lint" ] || prepare "lint" ./tests/lint.sh
 prepare "nvcc: CUDA kernels for sm_80 and sm_90" may_skip ./tests/gpu/check_kernels.sh
 prepare "fetch the model" fetch_model

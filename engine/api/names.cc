@@ -19,6 +19,11 @@ constexpr NamedValue<ChunkSource> kChunkSources[] = {{ChunkSource::kMiss, "miss"
                                                      {ChunkSource::kBlended, "blended"},
                                                      {ChunkSource::kOtherAnchor, "other_anchor"},
                                                      {ChunkSource::kBypassed, "bypassed"}};
+constexpr NamedValue<PromptPart> kPromptParts[] = {{PromptPart::kSystem, "system"},
+                                                   {PromptPart::kHistory, "history"},
+                                                   {PromptPart::kLeadIn, "lead_in"},
+                                                   {PromptPart::kChunk, "chunk"},
+                                                   {PromptPart::kQuestion, "question"}};
 constexpr NamedValue<Tier> kTiers[] = {{Tier::kNone, "none"},
                                        {Tier::kHostMemory, "host_memory"},
                                        {Tier::kDisk, "disk"},
@@ -43,6 +48,7 @@ NameTable<DeviationSource> NamesOf(DeviationSource) { return kDeviationSources; 
 NameTable<RatioMode> NamesOf(RatioMode) { return kRatioModes; }
 NameTable<Role> NamesOf(Role) { return kRoles; }
 NameTable<ChunkSource> NamesOf(ChunkSource) { return kChunkSources; }
+NameTable<PromptPart> NamesOf(PromptPart) { return kPromptParts; }
 NameTable<Tier> NamesOf(Tier) { return kTiers; }
 NameTable<FinishReason> NamesOf(FinishReason) { return kFinishReasons; }
 NameTable<LearningState> NamesOf(LearningState) { return kLearningStates; }

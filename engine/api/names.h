@@ -31,6 +31,7 @@ NameTable<DeviationSource> NamesOf(DeviationSource);
 NameTable<RatioMode> NamesOf(RatioMode);
 NameTable<Role> NamesOf(Role);
 NameTable<ChunkSource> NamesOf(ChunkSource);
+NameTable<PromptPart> NamesOf(PromptPart);
 NameTable<Tier> NamesOf(Tier);
 NameTable<FinishReason> NamesOf(FinishReason);
 NameTable<LearningState> NamesOf(LearningState);

@@ -70,8 +70,12 @@ struct EngineOptions {
           // step of decoding
   int32_t max_batch_size = 8;    // answers decoded together
   int32_t max_draft_tokens = 7;  // of an answer guessed per step, where that is faster; 0: none
-  int64_t max_batch_tokens = 0;  // their KV, each with all that may still come; at least max_context_tokens;
-                                 // 0: four times that
+  double keep_conversations =
+      0.5;  // share of the KV pages for sequences of answers that are over, for next turns; 0: none
+  bool refine_idle =
+      false;  // while there is nothing else to do, prefill in full what is kept and was blended
+  int64_t max_batch_tokens = 0;  // their KV, and their prompts'; at least max_context_tokens;
+                                 // 0: four times that, or what fits on a GPU (engine/runtime/batch_tokens.h)
   int64_t chunk_store_bytes = int64_t{4} << 30;
   std::string chunk_disk_path;  // folder where stored chunks outlive the process; empty: none
   int64_t chunk_disk_bytes = int64_t{32} << 30;  // what they may take there

@@ -72,6 +72,9 @@ struct BlendOptions {
   uint64_t random_seed = 0;  // random
   bool store_misses = true;  // compute missing chunks behind the response and store them
   bool correction = true;    // correct what is reused inexactly, if the engine has learned how
+  bool explain = false;      // fill PromptReport::explanation
+
+  bool operator==(const BlendOptions&) const = default;
 };
 
 struct SamplingOptions {
@@ -91,7 +94,9 @@ enum class Role : uint8_t { kUser, kAssistant };
 
 struct Turn {
   Role role = Role::kUser;
-  std::string text;
+  std::string text = {};                 // behind the chunks, if there are any
+  std::string lead_in = {};              // of a user: text before the chunks; may be empty
+  std::vector<std::string> chunks = {};  // of a user: what the prompt of this turn had
 };
 
 struct Prompt {
@@ -175,6 +180,20 @@ enum class ChunkSource : uint8_t {
   kBypassed,     // stored, but computed in place: loading it would have taken longer
 };
 
+/// What the parts of a prompt are, in their order.
+enum class PromptPart : uint8_t { kSystem, kHistory, kLeadIn, kChunk, kQuestion };
+
+/// What was done with each token of one part of the prompt.
+struct ExplainedSpan {
+  PromptPart part = PromptPart::kQuestion;
+  int32_t chunk_index = -1;        // into Prompt::chunks; -1 for other parts
+  std::vector<std::string> texts;  // what each token adds to the text; together they are the part's text
+  std::vector<int32_t> recomputed = {};  // places in `texts` of what the policy chose, ascending
+  // Per token what the policy chose by: the most that the question attends to it in any layer, as a share of what that layer
+  // gives to all chunks; or the deviation of its KV. Empty where it was not measured.
+  std::vector<float> scores = {};
+};
+
 struct ChunkReport {
   int32_t index = 0;
   ChunkSource source = ChunkSource::kMiss;
@@ -214,6 +233,10 @@ struct PromptReport {
   Reuse reuse = Reuse::kChunks;
   Anchoring anchoring = Anchoring::kAnchored;
   int32_t prompt_tokens = 0;
+  // The beginning of the prompt, where the engine has kept it since an earlier turn: as the answer saw it. The other counts
+  // below are of what comes behind it.
+  int32_t kept_tokens = 0;
+  int32_t kept_exact_tokens = 0;  // those of them, the first ones, whose KV is as full prefill would give it
   int32_t exact_tokens = 0;       // reused exactly (prefix)
   int32_t reused_tokens = 0;      // reused inexactly and not recomputed
   int32_t recomputed_tokens = 0;  // tokens that were in the store but were recomputed by the policy
@@ -228,6 +251,8 @@ struct PromptReport {
   double time_to_first_token_seconds = 0;  // from submission
   LoadingReport loading = {};
   std::string correction = {};  // version of what corrected the KV reused inexactly; empty: nothing did
+  std::vector<ExplainedSpan> explanation =
+      {};  // with BlendOptions::explain: the parts that have tokens, in order
 };
 
 struct TokenLogprob {

@@ -129,10 +129,16 @@ struct EngineStats {
   int32_t sequences_decoding = 0;     // those of the running whose answers get a token per step
   int64_t decode_steps = 0;           // since start
   int64_t decoded_tokens = 0;         // since start, by those steps
+  int64_t preemptions = 0;            // since start: answers that gave their pages up, to go on later
   int64_t drafted_tokens = 0;         // since start: guessed, and run to see whether they are right
   int64_t accepted_draft_tokens = 0;  // those that were: steps that were saved
   int32_t background_waiting = 0;     // chunk computations behind responses
-  int32_t pages_used = 0;
+  int32_t pages_used = 0;             // without those kept
+  int32_t pages_kept = 0;             // by conversations between two turns: free for whoever needs them
+  int32_t kept_conversations = 0;
+  int64_t kept_conversations_taken = 0;    // since start: prompts that went on from one
+  int64_t kept_conversations_evicted = 0;  // since start: for want of pages
+  int64_t refined_tokens = 0;              // since start: of kept conversations, made exact while idle
   int32_t pages_total = 0;
   int64_t background_chunks_stored = 0;            // since start
   int64_t background_chunks_failed = 0;            // since start

@@ -196,6 +196,12 @@ absl::Status BlendedPrefill::ScoreDeviation(const Requirement& requirement, cons
 
 absl::StatusOr<std::vector<int32_t>> BlendedPrefill::Choose() {
   kernels::Backend& backend = context_.backend();
+  if (context_.keep_scores) {
+    result_.scores.resize(scores_.cols);
+    KVBLEND_RETURN_IF_ERROR(backend.CopyToHost(context_.stream, result_.scores.data(), scores_.data,
+                                               result_.scores.size() * sizeof(float)));
+    KVBLEND_RETURN_IF_ERROR(backend.Synchronize(context_.stream));
+  }
   return policy_.Select(context_.plan.candidates, [&](int32_t count) -> absl::StatusOr<std::vector<int32_t>> {
     static_assert(sizeof(int32_t) == sizeof(float));
     KVBLEND_ASSIGN_OR_RETURN(const MatrixView memory,

@@ -58,6 +58,7 @@ struct PassContext {
   const kv::LoadedCorrection* correction = nullptr;  // of stored KV that is reused inexactly; null: none
   FreshRowCapture* capture = nullptr;                // keeps rows of missing chunks; null: none are kept
   int32_t pipeline_depth = 0;                        // see KvLoader
+  bool keep_scores = false;                          // fill PrefillResult::scores
 
   kernels::Backend& backend() const { return transformer.backend(); }
   model::PassState& state() const { return scratch.state; }

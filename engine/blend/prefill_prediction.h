@@ -28,7 +28,7 @@ struct ShapeSpan {
 /// What a prediction needs to know of a prompt.
 struct PromptShape {
   int32_t num_layers = 0;
-  std::vector<ShapeSpan> spans = {};  // in prompt order, covering the prompt
+  std::vector<ShapeSpan> spans = {};  // in prompt order, covering the prompt, but for what is kept of it
 };
 
 /// What things cost on this machine; see LoadingController for where it comes from.

@@ -17,13 +17,15 @@ absl::Span<const int32_t> TokensOf(const prompt::PromptLayout& layout, int32_t b
 class Matcher {
  public:
   Matcher(const prompt::PromptLayout& layout, const BlendOptions& options, const KeySpace& key_space,
-          std::string_view tenant_namespace, store::ChunkStore& chunk_store)
+          std::string_view tenant_namespace, store::ChunkStore& chunk_store, int32_t kept_tokens)
       : layout_(layout),
         options_(options),
         key_space_(key_space),
         tenant_namespace_(tenant_namespace),
         chunk_store_(chunk_store),
-        anchor_hash_(store::HashTokens(layout.anchor_ids)) {}
+        anchor_hash_(store::HashTokens(layout.anchor_ids)) {
+    plan_.kept_tokens = kept_tokens;
+  }
 
   ReusePlan Plan() {
     plan_.reads = std::make_unique<store::PromptReads>(chunk_store_.NewPrompt());
@@ -32,9 +34,10 @@ class Matcher {
     if (anchor_end > 0) spans_.push_back({.kind = SpanKind::kLeadIn, .begin = 0, .end = anchor_end});
     for (const prompt::Span& span : layout_.spans) {
       if (span.end <= anchor_end && span.kind != SpanKind::kChunk) continue;  // part of the anchor
+      if (span.end < plan_.kept_tokens) continue;
       spans_.push_back({.kind = span.kind,
                         .chunk_index = span.kind == SpanKind::kChunk ? span.chunk_index : -1,
-                        .begin = span.begin,
+                        .begin = std::max(span.begin, plan_.kept_tokens),
                         .end = span.end});
     }
     if (options_.reuse != Reuse::kNothing) LookUp(anchor_end);
@@ -154,8 +157,8 @@ class Matcher {
 
 ReusePlan PlanReuse(const prompt::PromptLayout& layout, const BlendOptions& options,
                     const KeySpace& key_space, std::string_view tenant_namespace,
-                    store::ChunkStore& chunk_store) {
-  return Matcher(layout, options, key_space, tenant_namespace, chunk_store).Plan();
+                    store::ChunkStore& chunk_store, int32_t kept_tokens) {
+  return Matcher(layout, options, key_space, tenant_namespace, chunk_store, kept_tokens).Plan();
 }
 
 std::vector<ChunkKey> KeysOf(const prompt::PromptLayout& layout, const BlendOptions& options,

@@ -52,8 +52,9 @@ struct MissingEntry {
 
 /// Owns pins on the entries it reuses. Not thread-safe.
 struct ReusePlan {
-  std::vector<PlannedSpan> spans;  // in prompt order, covering the prompt
+  std::vector<PlannedSpan> spans;  // in prompt order, covering the prompt behind kept_tokens
   int32_t prompt_tokens = 0;
+  int32_t kept_tokens = 0;                 // leading tokens whose KV is in the pages already
   Candidates candidates;                   // reused, not exact
   std::vector<CandidateSpan> chunk_spans;  // all placed chunks, whatever their source
   std::vector<int32_t> computed;  // positions never in the store: misses, history, question; ascending
@@ -69,9 +70,12 @@ struct ReusePlan {
 /// behind: its KV then is what full prefill would compute. That holds for the anchor at position 0, for the
 /// first chunk behind it, and for an isolated chunk at position 0. Everything else that is found is a
 /// candidate for recomputation.
+///
+/// `kept_tokens`: the KV of so many leading tokens is in the pages already, and is left as it is. They end within the
+/// history.
 ReusePlan PlanReuse(const prompt::PromptLayout& layout, const BlendOptions& options,
                     const KeySpace& key_space, std::string_view tenant_namespace,
-                    store::ChunkStore& chunk_store);
+                    store::ChunkStore& chunk_store, int32_t kept_tokens = 0);
 
 /// The keys that PlanReuse looks up first: what to prefetch for a prompt that waits.
 std::vector<ChunkKey> KeysOf(const prompt::PromptLayout& layout, const BlendOptions& options,

@@ -74,6 +74,12 @@ void PageList::Append(PageList other) {
   other.pages_.clear();
 }
 
+void PageList::Truncate(int32_t num_pages) {
+  if (num_pages >= size()) return;
+  pool_->Release(absl::MakeConstSpan(pages_).subspan(num_pages), damaged_);
+  pages_.resize(num_pages);
+}
+
 // --- PagePool
 
 int64_t PagePool::PageBytes(const Options& options) {
@@ -146,6 +152,7 @@ absl::StatusOr<PageList> PagePool::Allocate(int64_t num_pages) {
   if (num_pages < 0) {
     return absl::InvalidArgumentError(absl::StrCat("page pool: num_pages is ", num_pages, "; allowed: >= 0"));
   }
+  if (const int64_t missing = num_pages - num_free(); missing > 0 && reclaim_ != nullptr) reclaim_(missing);
   PageList list;
   std::vector<int32_t> unfit;
   {

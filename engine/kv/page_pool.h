@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -35,9 +36,13 @@ class PageList {
 
   /// What they hold may not be finite: nobody gets it to see.
   void MarkDamaged() { damaged_ = true; }
+  bool is_damaged() const { return damaged_; }
 
   /// Takes over the pages of `other`, behind its own. REQUIRES: both from one pool, or either empty.
   void Append(PageList other);
+
+  /// Gives back all but the first `num_pages`. REQUIRES: num_pages >= 0
+  void Truncate(int32_t num_pages);
 
  private:
   friend class PagePool;
@@ -83,9 +88,15 @@ class PagePool {
   kernels::KvPagesView Layer(int32_t layer) const;
 
   /// All or nothing. The pages follow each other where so many in a row are free, because attention reads
-  /// them from front to back; otherwise they form few ranges. kResourceExhausted naming pages needed and
-  /// free; kInvalidArgument: num_pages < 0.
+  /// them from front to back; otherwise they form few ranges. Where too few are free, `reclaim` is asked first.
+  /// kResourceExhausted naming pages needed and free; kInvalidArgument: num_pages < 0.
   absl::StatusOr<PageList> Allocate(int64_t num_pages);
+
+  /// What gives back at least so many pages, if it has them, of lists that hold pages only as long as nobody needs them;
+  /// null: nothing. Called by Allocate, on its thread and with no lock held. May only be set, and what it refers to may
+  /// only be changed, by the one thread that then calls Allocate, or while no thread does.
+  using Reclaim = std::function<void(int64_t num_pages)>;
+  void SetReclaim(Reclaim reclaim) { reclaim_ = std::move(reclaim); }
 
   int32_t num_free() const;
   int32_t num_used() const { return num_pages() - num_free(); }
@@ -104,6 +115,7 @@ class PagePool {
   const kernels::PageLayout layout_;  // the backend's best
   const int64_t section_bytes_;       // of the K of all pages of a layer, padded for alignment
   const std::vector<std::unique_ptr<kernels::Buffer>> layers_;  // per layer: the K of all pages, then the V
+  Reclaim reclaim_;
 
   mutable absl::Mutex mutex_;  // the only lock; nothing is called while it is held
   PageRanges free_ ABSL_GUARDED_BY(mutex_);

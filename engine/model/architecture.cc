@@ -48,6 +48,19 @@ constexpr std::array kArchitectures = {
                  .reads_long_rope = true,
                  .windowed_layers = WindowedLayers::kAll},
     Architecture{.name = "granite", .rope_layout = RopeLayout::kInterleaved, .reads_scales = true},
+    // What it calls the norm behind attention is the one before the MLP.
+    Architecture{.name = "gpt-oss",
+                 .activation = Activation::kClampedSilu,
+                 .qkv_bias = Presence::kAlways,
+                 .output_bias = Presence::kAlways,
+                 .experts = Presence::kAlways,
+                 .expert_biases = true,
+                 .attention_sinks = true,
+                 .ffn_norm = "post_attention_norm.weight",
+                 .windowed_layers = WindowedLayers::kAllButEveryNth,
+                 .window_period = 2,
+                 .default_window = 128,
+                 .yarn_has_whole_bounds = false},
 };
 
 }  // namespace

@@ -36,7 +36,11 @@ struct Architecture {
   /// ffn_{gate,up,down}_exps): a softmax over the router's logits, of which the highest are taken. kOptional: where the
   /// file states a number of experts.
   Presence experts = Presence::kNever;
-  bool renormalises_experts = true;   // the weights of the chosen ones add up to 1; a key may say otherwise
+  bool renormalises_experts = true;  // the weights of the chosen ones add up to 1; a key may say otherwise
+  bool expert_biases = false;        // ffn_gate_inp.bias and ffn_{gate,up,down}_exps.bias
+  bool attention_sinks = false;      // attn_sinks.weight, as of kernels::AttentionSpec
+  /// The norm before the MLP, behind "blk.<layer>.".
+  std::string_view ffn_norm = "ffn_norm.weight";
   bool fused_tensors = false;         // attn_qkv (q | k | v) and ffn_up (gate | up) instead of three and two
   bool embedding_times_root = false;  // embeddings are multiplied by sqrt(embedding length)
   /// What bounds attention's scores and the logits where a file does not say it (keys attn_logit_softcapping and
@@ -48,6 +52,8 @@ struct Architecture {
   WindowedLayers windowed_layers = WindowedLayers::kNone;
   int32_t window_period = 0;   // for kAllButEveryNth
   int32_t default_window = 0;  // tokens, where the file does not state one
+  /// YaRN's bounds, pairs between which frequencies pass from stretched to plain, are whole numbers.
+  bool yarn_has_whole_bounds = true;
   float windowed_rope_freq_base =
       0;  // of layers with a window, which no scaling slows down; 0: as the others
   int32_t unrotated_layer_period = 0;  // the last layer of so many has no RoPE; 0: all have

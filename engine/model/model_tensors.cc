@@ -3,6 +3,7 @@
 #include <array>
 
 #include "absl/container/flat_hash_set.h"
+#include "base/status_macros.h"
 #include "engine/model/gguf/gguf_text.h"
 
 namespace kvblend::model {
@@ -35,6 +36,26 @@ absl::StatusOr<const GgufTensor*> RequireTensor(const GgufFile& file, std::strin
   return tensor;
 }
 
+absl::StatusOr<std::vector<const GgufTensor*>> RequireExperts(const GgufFile& file, int32_t layer,
+                                                              std::string_view part, int64_t rows,
+                                                              int64_t cols, int64_t experts) {
+  const std::string joint = LayerTensorName(layer, Concat(part, "_exps.weight"));
+  const auto of_one = [&](int64_t expert) {
+    return LayerTensorName(layer, Concat(part, ".", expert, ".weight"));
+  };
+  std::vector<const GgufTensor*> tensors;
+  if (file.FindTensor(joint) != nullptr || file.FindTensor(of_one(0)) == nullptr) {
+    KVBLEND_ASSIGN_OR_RETURN(const GgufTensor* tensor, RequireTensor(file, joint, rows, cols, experts));
+    tensors.push_back(tensor);
+    return tensors;
+  }
+  for (int64_t expert = 0; expert < experts; ++expert) {
+    KVBLEND_ASSIGN_OR_RETURN(const GgufTensor* tensor, RequireTensor(file, of_one(expert), rows, cols));
+    tensors.push_back(tensor);
+  }
+  return tensors;
+}
+
 absl::Status CheckTensors(const GgufFile& file, const ModelConfig& config) {
   const Architecture& architecture = *config.architecture;
   absl::flat_hash_set<std::string> expected;
@@ -42,6 +63,13 @@ absl::Status CheckTensors(const GgufFile& file, const ModelConfig& config) {
   const auto expect = [&](std::string name, int64_t rows, int64_t cols, int64_t experts = 0) {
     if (status.ok()) status = RequireTensor(file, name, rows, cols, experts).status();
     expected.insert(std::move(name));
+  };
+  const auto experts = [&](int32_t layer, std::string_view part, int64_t rows, int64_t cols) {
+    if (!status.ok()) return;
+    const auto found = RequireExperts(file, layer, part, rows, cols, config.num_experts);
+    status = found.status();
+    if (!found.ok()) return;
+    for (const GgufTensor* tensor : *found) expected.insert(std::string(tensor->name));
   };
   const int64_t hidden = config.hidden_dim, head_dim = config.head_dim, ffn = config.ffn_dim;
   const int64_t query_dim = config.num_heads * head_dim, kv_dim = config.num_kv_heads * head_dim;
@@ -75,12 +103,19 @@ absl::Status CheckTensors(const GgufFile& file, const ModelConfig& config) {
     }
     part("attn_output.weight", hidden, query_dim);
     if (config.has_output_bias) part("attn_output.bias", 1, hidden);
-    part("ffn_norm.weight", 1, hidden);
+    if (architecture.attention_sinks) part("attn_sinks.weight", 1, config.num_heads);
+    part(architecture.ffn_norm, 1, hidden);
     if (config.num_experts > 0) {
       part("ffn_gate_inp.weight", config.num_experts, hidden);
-      part("ffn_gate_exps.weight", ffn, hidden, config.num_experts);
-      part("ffn_up_exps.weight", ffn, hidden, config.num_experts);
-      part("ffn_down_exps.weight", hidden, ffn, config.num_experts);
+      experts(layer, "ffn_gate", ffn, hidden);
+      experts(layer, "ffn_up", ffn, hidden);
+      experts(layer, "ffn_down", hidden, ffn);
+      if (architecture.expert_biases) {
+        part("ffn_gate_inp.bias", 1, config.num_experts);
+        part("ffn_gate_exps.bias", config.num_experts, ffn);
+        part("ffn_up_exps.bias", config.num_experts, ffn);
+        part("ffn_down_exps.bias", config.num_experts, hidden);
+      }
     } else {
       if (!architecture.fused_tensors) part("ffn_gate.weight", ffn, hidden);
       part("ffn_up.weight", architecture.fused_tensors ? 2 * ffn : ffn, hidden);

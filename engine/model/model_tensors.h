@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -19,6 +20,13 @@ std::string LayerTensorName(int32_t layer, std::string_view part);
 /// as many rows for each of so many experts.
 absl::StatusOr<const GgufTensor*> RequireTensor(const GgufFile& file, std::string_view name, int64_t rows,
                                                 int64_t cols, int64_t experts = 0);
+
+/// The weights of a layer's experts, [rows, cols] each: one tensor of all ("blk.0.ffn_up_exps.weight"), or one for each
+/// ("blk.0.ffn_up.3.weight"), as files of the first months of mixtures have them. `part` is "ffn_up" there. Errors: those
+/// of RequireTensor.
+absl::StatusOr<std::vector<const GgufTensor*>> RequireExperts(const GgufFile& file, int32_t layer,
+                                                              std::string_view part, int64_t rows,
+                                                              int64_t cols, int64_t experts);
 
 /// Every tensor that the configuration calls for is there in its shape (kInvalidArgument), and no other is
 /// (kUnimplemented: a bias, expert or adapter would change the results).

@@ -1,7 +1,5 @@
 #include "engine/model/model_weights.h"
 
-#include <cmath>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -9,104 +7,15 @@
 #include <vector>
 
 #include "base/status_macros.h"
-#include "engine/model/gguf/dequantize.h"
 #include "engine/model/gguf/gguf_text.h"
 #include "engine/model/model_tensors.h"
+#include "engine/model/weight_sources.h"
 
 namespace kvblend::model {
 namespace {
 
 using kernels::PackedWeights;
 using kernels::WeightUsage;
-
-absl::Status CheckFinite(const GgufFile& file, const GgufTensor& tensor, int64_t row,
-                         absl::Span<const float> values) {
-  for (const float value : values) {
-    if (!std::isfinite(value)) {
-      return absl::DataLossError(Concat(file.name(), ": tensor '", tensor.name, "' holds ", value, " in row ",
-                                        row, "; allowed: finite numbers"));
-    }
-  }
-  return absl::OkStatus();
-}
-
-/// Tensors of as many columns, one below the other; of several experts, the rows of the first in all tensors, then those of
-/// the second, and so on.
-class StackedTensors final : public kernels::WeightSource {
- public:
-  explicit StackedTensors(const GgufFile& file, int64_t num_experts = 1)
-      : file_(file), num_experts_(num_experts) {}
-
-  void Add(const GgufTensor& tensor) {
-    tensors_.push_back(&tensor);
-    rows_of_expert_ += tensor.rows() / num_experts_;
-  }
-
-  absl::Status ReadRow(int64_t row, absl::Span<float> out) const override {
-    const GgufTensor& tensor = Find(&row);
-    KVBLEND_RETURN_IF_ERROR(tensor.ReadRow(row, out));
-    return CheckFinite(file_, tensor, row, out);
-  }
-  std::optional<kernels::QuantizedFormat> FormatOf(int64_t row) const override {
-    return QuantizedFormatOf(Find(&row).type);
-  }
-  absl::Status ReadCodes(int64_t row, const kernels::QuantizedRow& out) const override {
-    const GgufTensor& tensor = Find(&row);
-    KVBLEND_RETURN_IF_ERROR(tensor.ReadCodes(row, out));
-    KVBLEND_RETURN_IF_ERROR(CheckFinite(file_, tensor, row, out.scales));
-    return CheckFinite(file_, tensor, row, out.minimums);
-  }
-
-  /// Gives back the memory of the file's bytes, which have been read.
-  void ReleasePages() const {
-    for (const GgufTensor* tensor : tensors_) tensor->ReleasePages();
-  }
-
- private:
-  /// The tensor that holds the row; *row becomes its row there.
-  const GgufTensor& Find(int64_t* row) const {
-    const int64_t expert = *row / rows_of_expert_;
-    const auto rows_in = [&](size_t index) { return tensors_[index]->rows() / num_experts_; };
-    *row %= rows_of_expert_;
-    size_t index = 0;
-    while (*row >= rows_in(index)) *row -= rows_in(index++);
-    *row += expert * rows_in(index);
-    return *tensors_[index];
-  }
-
-  const GgufFile& file_;
-  const int64_t num_experts_;
-  int64_t rows_of_expert_ = 0;
-  std::vector<const GgufTensor*> tensors_;
-};
-
-/// The same rows, those of the first `num_heads` heads in another order within each head.
-class ReorderedHeads final : public kernels::WeightSource {
- public:
-  ReorderedHeads(const kernels::WeightSource& source, int64_t num_heads, absl::Span<const int32_t> order)
-      : source_(source), num_heads_(num_heads), order_(order) {}
-
-  absl::Status ReadRow(int64_t row, absl::Span<float> out) const override {
-    return source_.ReadRow(Of(row), out);
-  }
-  std::optional<kernels::QuantizedFormat> FormatOf(int64_t row) const override {
-    return source_.FormatOf(Of(row));
-  }
-  absl::Status ReadCodes(int64_t row, const kernels::QuantizedRow& out) const override {
-    return source_.ReadCodes(Of(row), out);
-  }
-
- private:
-  int64_t Of(int64_t row) const {
-    const auto head_dim = static_cast<int64_t>(order_.size());
-    const int64_t head = row / head_dim;
-    return head < num_heads_ ? head * head_dim + order_[row % head_dim] : row;
-  }
-
-  const kernels::WeightSource& source_;
-  const int64_t num_heads_;
-  const absl::Span<const int32_t> order_;
-};
 
 /// Vectors that belong to Q and K heads, in the order in which their rows are taken.
 void Reorder(const ModelConfig& config, int64_t num_heads, std::vector<float>& values) {
@@ -128,14 +37,22 @@ class Loader {
     std::string name;
     int64_t rows;
   };
+  /// "ffn_up", with so many rows for each expert.
+  struct ExpertPart {
+    std::string_view name;
+    int64_t rows;
+  };
 
   /// The named tensors, one below the other, as one weight matrix; of the first `rotated_heads` heads, the rows
   /// in the order of config.rotation_order.
   absl::Status Pack(absl::Span<const Part> parts, int64_t cols, WeightUsage usage,
                     std::unique_ptr<PackedWeights>& packed, int64_t rotated_heads = 0);
   /// The same for every expert of a layer.
-  absl::Status PackExperts(absl::Span<const Part> parts, int64_t cols,
+  absl::Status PackExperts(int32_t layer, absl::Span<const ExpertPart> parts, int64_t cols,
                            std::unique_ptr<kernels::PackedExperts>& packed);
+  /// Their biases side by side, a row for each expert.
+  absl::Status LoadExpertBiases(int32_t layer, absl::Span<const ExpertPart> parts,
+                                std::unique_ptr<kernels::Buffer>& buffer);
   absl::StatusOr<std::vector<float>> ReadVector(std::string_view name, int64_t size);
   absl::Status Upload(const std::vector<float>& values, std::unique_ptr<kernels::Buffer>& buffer);
   absl::Status LoadVector(std::string_view name, int64_t size, std::unique_ptr<kernels::Buffer>& buffer);
@@ -157,7 +74,7 @@ absl::Status Loader::Pack(absl::Span<const Part> parts, int64_t cols, WeightUsag
   int64_t rows = 0;
   for (const Part& part : parts) {
     KVBLEND_ASSIGN_OR_RETURN(const GgufTensor* tensor, RequireTensor(file_, part.name, part.rows, cols));
-    tensors.Add(*tensor);
+    tensors.Add({tensor}, part.rows);
     rows += part.rows;
   }
   const ReorderedHeads reordered(tensors, rotated_heads, config_.rotation_order);
@@ -169,19 +86,43 @@ absl::Status Loader::Pack(absl::Span<const Part> parts, int64_t cols, WeightUsag
   return absl::OkStatus();
 }
 
-absl::Status Loader::PackExperts(absl::Span<const Part> parts, int64_t cols,
+absl::Status Loader::PackExperts(int32_t layer, absl::Span<const ExpertPart> parts, int64_t cols,
                                  std::unique_ptr<kernels::PackedExperts>& packed) {
-  StackedTensors tensors(file_, config_.num_experts);
+  StackedTensors tensors(file_);
   int64_t rows = 0;
-  for (const Part& part : parts) {
-    KVBLEND_ASSIGN_OR_RETURN(const GgufTensor* tensor,
-                             RequireTensor(file_, part.name, part.rows, cols, config_.num_experts));
-    tensors.Add(*tensor);
+  for (const ExpertPart& part : parts) {
+    KVBLEND_ASSIGN_OR_RETURN(std::vector<const GgufTensor*> found,
+                             RequireExperts(file_, layer, part.name, part.rows, cols, config_.num_experts));
+    tensors.Add(std::move(found), part.rows);
     rows += part.rows;
   }
   KVBLEND_ASSIGN_OR_RETURN(packed, backend_.PackExperts(config_.num_experts, rows, cols, tensors));
   tensors.ReleasePages();
   return absl::OkStatus();
+}
+
+absl::Status Loader::LoadExpertBiases(int32_t layer, absl::Span<const ExpertPart> parts,
+                                      std::unique_ptr<kernels::Buffer>& buffer) {
+  std::vector<const GgufTensor*> tensors;
+  int64_t width = 0;
+  for (const ExpertPart& part : parts) {
+    const std::string name = LayerTensorName(layer, Concat(part.name, "_exps.bias"));
+    KVBLEND_ASSIGN_OR_RETURN(const GgufTensor* tensor,
+                             RequireTensor(file_, name, config_.num_experts, part.rows));
+    tensors.push_back(tensor);
+    width += part.rows;
+  }
+  std::vector<float> biases(config_.num_experts * width);
+  absl::Span<float> rest = absl::MakeSpan(biases);
+  for (int64_t expert = 0; expert < config_.num_experts; ++expert) {
+    for (const GgufTensor* tensor : tensors) {
+      const absl::Span<float> row = rest.first(tensor->cols());
+      KVBLEND_RETURN_IF_ERROR(tensor->ReadRow(expert, row));
+      KVBLEND_RETURN_IF_ERROR(CheckFinite(file_, *tensor, expert, row));
+      rest.remove_prefix(row.size());
+    }
+  }
+  return Upload(biases, buffer);
 }
 
 absl::StatusOr<std::vector<float>> Loader::ReadVector(std::string_view name, int64_t size) {
@@ -227,6 +168,9 @@ absl::Status Loader::LoadAttentionExtras(int32_t layer, LayerWeights& weights) {
       KVBLEND_RETURN_IF_ERROR(Upload(values, *buffer));
     }
   }
+  if (config_.architecture->attention_sinks) {
+    KVBLEND_RETURN_IF_ERROR(LoadVector(name("attn_sinks.weight"), config_.num_heads, weights.attn_sinks));
+  }
   if (!config_.has_output_bias) return absl::OkStatus();
   return LoadVector(name("attn_output.bias"), config_.hidden_dim, weights.attn_output_bias);
 }
@@ -237,10 +181,14 @@ absl::Status Loader::LoadMlp(int32_t layer, LayerWeights& weights) {
   if (config_.num_experts > 0) {
     KVBLEND_RETURN_IF_ERROR(Pack({{name("ffn_gate_inp.weight"), config_.num_experts}}, hidden,
                                  WeightUsage::kLinear, weights.router));
-    KVBLEND_RETURN_IF_ERROR(
-        PackExperts({{name("ffn_gate_exps.weight"), ffn}, {name("ffn_up_exps.weight"), ffn}}, hidden,
-                    weights.expert_gate_up));
-    return PackExperts({{name("ffn_down_exps.weight"), hidden}}, ffn, weights.expert_down);
+    const std::vector<ExpertPart> gate_up = {{"ffn_gate", ffn}, {"ffn_up", ffn}},
+                                  down = {{"ffn_down", hidden}};
+    KVBLEND_RETURN_IF_ERROR(PackExperts(layer, gate_up, hidden, weights.expert_gate_up));
+    KVBLEND_RETURN_IF_ERROR(PackExperts(layer, down, ffn, weights.expert_down));
+    if (!config_.architecture->expert_biases) return absl::OkStatus();
+    KVBLEND_RETURN_IF_ERROR(LoadVector(name("ffn_gate_inp.bias"), config_.num_experts, weights.router_bias));
+    KVBLEND_RETURN_IF_ERROR(LoadExpertBiases(layer, gate_up, weights.expert_gate_up_bias));
+    return LoadExpertBiases(layer, down, weights.expert_down_bias);
   }
   std::vector<Part> gate_up = {{name("ffn_gate.weight"), ffn}, {name("ffn_up.weight"), ffn}};
   if (config_.architecture->fused_tensors) gate_up = {{name("ffn_up.weight"), 2 * ffn}};
@@ -257,7 +205,7 @@ absl::Status Loader::LoadLayer(int32_t layer, LayerWeights& weights) {
       {name("attn_q.weight"), query_dim}, {name("attn_k.weight"), kv_dim}, {name("attn_v.weight"), kv_dim}};
   if (config_.architecture->fused_tensors) qkv = {{name("attn_qkv.weight"), query_dim + 2 * kv_dim}};
   KVBLEND_RETURN_IF_ERROR(LoadVector(name("attn_norm.weight"), hidden, weights.attn_norm));
-  KVBLEND_RETURN_IF_ERROR(LoadVector(name("ffn_norm.weight"), hidden, weights.ffn_norm));
+  KVBLEND_RETURN_IF_ERROR(LoadVector(name(config_.architecture->ffn_norm), hidden, weights.ffn_norm));
   KVBLEND_RETURN_IF_ERROR(Pack(qkv, hidden, WeightUsage::kLinear, weights.qkv,
                                /*rotated_heads=*/config_.num_heads + config_.num_kv_heads));
   KVBLEND_RETURN_IF_ERROR(LoadAttentionExtras(layer, weights));

@@ -23,12 +23,16 @@ struct LayerWeights {
   std::unique_ptr<kernels::PackedWeights> attn_output;     // [hidden, num_heads * head_dim]
   std::unique_ptr<kernels::Buffer> attn_output_bias;       // f32 [1, hidden]
   std::unique_ptr<kernels::Buffer> post_attention_norm;    // f32 [1, hidden]
+  std::unique_ptr<kernels::Buffer> attn_sinks;             // f32 [1, num_heads]
   std::unique_ptr<kernels::Buffer> ffn_norm;               // f32 [1, hidden]
   std::unique_ptr<kernels::PackedWeights> gate_up;         // [2 * ffn, hidden]: gate|up
   std::unique_ptr<kernels::PackedWeights> down;            // [hidden, ffn]
   std::unique_ptr<kernels::PackedWeights> router;          // [experts, hidden]
+  std::unique_ptr<kernels::Buffer> router_bias;            // f32 [1, experts]
   std::unique_ptr<kernels::PackedExperts> expert_gate_up;  // of each expert [2 * ffn, hidden]: gate|up
+  std::unique_ptr<kernels::Buffer> expert_gate_up_bias;    // f32 [experts, 2 * ffn]
   std::unique_ptr<kernels::PackedExperts> expert_down;     // of each expert [hidden, ffn]
+  std::unique_ptr<kernels::Buffer> expert_down_bias;       // f32 [experts, hidden]
   std::unique_ptr<kernels::Buffer> post_ffw_norm;          // f32 [1, hidden]
 };
 

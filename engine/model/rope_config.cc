@@ -27,6 +27,7 @@ struct Scaling {
   double attention_factor = 1;
   int32_t original_context_length = 0;
   double beta_fast = 32, beta_slow = 1;
+  bool has_whole_bounds = true;  // Architecture::yarn_has_whole_bounds
 };
 
 absl::StatusOr<Scaling::Type> TypeOf(const GgufFile& file, const Architecture& architecture,
@@ -49,6 +50,7 @@ absl::StatusOr<Scaling> ReadScaling(const GgufFile& file, const Architecture& ar
                                     const RopeShape& shape) {
   KeyReader keys(file, std::string(architecture.name) + ".");
   Scaling scaling;
+  scaling.has_whole_bounds = architecture.yarn_has_whole_bounds;
   KVBLEND_ASSIGN_OR_RETURN(scaling.type, TypeOf(file, architecture, keys));
   const std::string type_key = keys.Key("rope.scaling.type"), factor_key = keys.Key("rope.scaling.factor");
   const std::string old_key = keys.Key("rope.scale_linear");  // before scaling had a type
@@ -109,8 +111,13 @@ double YarnShare(const Scaling& scaling, const RopeShape& shape, int32_t pair) {
     return shape.rotated_dims * std::log(scaling.original_context_length / (turns * 2 * std::numbers::pi)) /
            (2 * std::log(static_cast<double>(shape.freq_base)));
   };
-  const double low = std::max(std::floor(pair_that_turns(scaling.beta_fast)), 0.0);
-  const double high = std::min(std::ceil(pair_that_turns(scaling.beta_slow)), shape.rotated_dims - 1.0);
+  double low = pair_that_turns(scaling.beta_fast), high = pair_that_turns(scaling.beta_slow);
+  if (scaling.has_whole_bounds) {
+    low = std::floor(low);
+    high = std::ceil(high);
+  }
+  low = std::max(low, 0.0);
+  high = std::min(high, shape.rotated_dims - 1.0);
   return std::clamp((pair - low) / std::max(high - low, 0.001), 0.0, 1.0);
 }
 

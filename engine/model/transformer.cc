@@ -40,10 +40,12 @@ MatrixView Transformer::Values(const PassState& state) const {
 }
 
 kernels::AttentionSpec Transformer::attention(int32_t layer) const {
+  const kernels::Buffer* sinks = weights_.layers[layer].attn_sinks.get();
   return {.num_heads = config_.num_heads,
           .scale = config_.attention_scale,
           .sliding_window = config_.layers[layer].sliding_window,
-          .logit_soft_cap = config_.attention_soft_cap};
+          .logit_soft_cap = config_.attention_soft_cap,
+          .sinks = sinks == nullptr ? ConstMatrixView{} : OneRow(*sinks, config_.num_heads)};
 }
 
 absl::Status Transformer::Begin(kernels::Stream& stream, absl::Span<const int32_t> token_ids,
@@ -172,6 +174,15 @@ absl::Status Transformer::AddMlp(kernels::Stream& stream, const LayerWeights& we
       /*bias=*/nullptr, weights.post_ffw_norm.get(), state, hidden);
 }
 
+absl::Status Transformer::MultiplyExperts(kernels::Stream& stream, ConstMatrixView x,
+                                          const kernels::PackedExperts& weights, const kernels::Buffer* bias,
+                                          kernels::IndicesView experts, MatrixView out) const {
+  KVBLEND_RETURN_IF_ERROR(backend_.ExpertLinear(stream, x, weights, experts, out));
+  if (bias == nullptr) return absl::OkStatus();
+  const ConstMatrixView biases{bias->data(), DataType::kF32, weights.num_experts(), out.cols, out.cols};
+  return backend_.AddExpertBias(stream, biases, experts, out);
+}
+
 absl::Status Transformer::AddExperts(kernels::Stream& stream, const LayerWeights& weights,
                                      ConstMatrixView normed, PassState& state, MatrixView hidden) const {
   const kernels::RoutingSpec routing{.num_chosen = config_.num_used_experts,
@@ -191,10 +202,16 @@ absl::Status Transformer::AddExperts(kernels::Stream& stream, const LayerWeights
   KVBLEND_ASSIGN_OR_RETURN(const MatrixView outputs,
                            state.expert_outputs.Resize(backend_, chosen, hidden.cols, DataType::kF32));
   KVBLEND_RETURN_IF_ERROR(backend_.Linear(stream, normed, *weights.router, /*accumulate=*/false, logits));
+  if (weights.router_bias != nullptr) {
+    KVBLEND_RETURN_IF_ERROR(
+        backend_.AddScaled(stream, OneRow(*weights.router_bias, logits.cols), 1.0f, logits));
+  }
   KVBLEND_RETURN_IF_ERROR(backend_.ChooseExperts(stream, logits, routing, experts, factors));
-  KVBLEND_RETURN_IF_ERROR(backend_.ExpertLinear(stream, normed, *weights.expert_gate_up, experts, both));
+  KVBLEND_RETURN_IF_ERROR(MultiplyExperts(stream, normed, *weights.expert_gate_up,
+                                          weights.expert_gate_up_bias.get(), experts, both));
   KVBLEND_RETURN_IF_ERROR(Activate(stream, both, activated));
-  KVBLEND_RETURN_IF_ERROR(backend_.ExpertLinear(stream, activated, *weights.expert_down, experts, outputs));
+  KVBLEND_RETURN_IF_ERROR(MultiplyExperts(stream, activated, *weights.expert_down,
+                                          weights.expert_down_bias.get(), experts, outputs));
   return AddBranch(
       stream,
       [&](bool accumulate, MatrixView out) {

@@ -135,6 +135,10 @@ class Transformer {
   absl::Status AddExperts(kernels::Stream& stream, const LayerWeights& weights,
                           kernels::ConstMatrixView normed, PassState& state,
                           kernels::MatrixView hidden) const;
+  /// out = the products of x with the experts, and their biases where there are any.
+  absl::Status MultiplyExperts(kernels::Stream& stream, kernels::ConstMatrixView x,
+                               const kernels::PackedExperts& weights, const kernels::Buffer* bias,
+                               kernels::IndicesView experts, kernels::MatrixView out) const;
   /// activated = activation(gate) * up of both = gate|up.
   absl::Status Activate(kernels::Stream& stream, kernels::MatrixView both,
                         kernels::MatrixView activated) const;

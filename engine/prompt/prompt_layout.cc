@@ -24,9 +24,13 @@ absl::Status CheckPrompt(const Prompt& prompt, const PromptLimits& limits) {
   if (prompt.question.empty()) {
     return absl::InvalidArgumentError("question is empty; allowed: at least one character");
   }
-  if (prompt.chunks.size() > static_cast<size_t>(limits.max_chunks)) {
+  size_t num_chunks = prompt.chunks.size();
+  for (const Turn& turn : prompt.history) num_chunks += turn.chunks.size();
+  if (num_chunks > static_cast<size_t>(limits.max_chunks)) {
+    const char* where =
+        num_chunks == prompt.chunks.size() ? "chunks has " : "chunks, earlier turns' with them, has ";
     return absl::InvalidArgumentError(
-        absl::StrCat("chunks has ", prompt.chunks.size(), " entries; allowed: up to ", limits.max_chunks));
+        absl::StrCat(where, num_chunks, " entries; allowed: up to ", limits.max_chunks));
   }
   KVBLEND_RETURN_IF_ERROR(CheckUtf8("system_text", prompt.system_text));
   KVBLEND_RETURN_IF_ERROR(CheckUtf8("lead_in", prompt.lead_in));
@@ -35,7 +39,12 @@ absl::Status CheckPrompt(const Prompt& prompt, const PromptLimits& limits) {
     KVBLEND_RETURN_IF_ERROR(CheckUtf8(absl::StrCat("chunks[", i, "]"), prompt.chunks[i]));
   }
   for (size_t i = 0; i < prompt.history.size(); ++i) {
-    KVBLEND_RETURN_IF_ERROR(CheckUtf8(absl::StrCat("history[", i, "].text"), prompt.history[i].text));
+    const Turn& turn = prompt.history[i];
+    KVBLEND_RETURN_IF_ERROR(CheckUtf8(absl::StrCat("history[", i, "].text"), turn.text));
+    KVBLEND_RETURN_IF_ERROR(CheckUtf8(absl::StrCat("history[", i, "].lead_in"), turn.lead_in));
+    for (size_t j = 0; j < turn.chunks.size(); ++j) {
+      KVBLEND_RETURN_IF_ERROR(CheckUtf8(absl::StrCat("history[", i, "].chunks[", j, "]"), turn.chunks[j]));
+    }
   }
   return absl::OkStatus();
 }
@@ -89,7 +98,8 @@ absl::StatusOr<PromptLayout> BuildPromptLayout(const Prompt& prompt, const text:
   std::vector<text::ChatTurn> history;
   history.reserve(prompt.history.size());
   for (const Turn& turn : prompt.history) {
-    history.push_back({turn.role == Role::kUser ? text::Role::kUser : text::Role::kAssistant, turn.text});
+    history.push_back({turn.role == Role::kUser ? text::Role::kUser : text::Role::kAssistant, turn.text,
+                       turn.lead_in, turn.chunks});
   }
   KVBLEND_ASSIGN_OR_RETURN(const text::ChatTemplate::Opening opening,
                            chat_template.Open(prompt.system_text, history, prompt.lead_in));

@@ -20,7 +20,7 @@
 
 namespace kvblend::prompt {
 
-enum class SpanKind { kSystem, kHistory, kLeadIn, kChunk, kQuestion };
+using SpanKind = PromptPart;
 
 struct Span {
   SpanKind kind;
@@ -48,7 +48,8 @@ struct PromptLimits {
 };
 
 /// kInvalidArgument, naming field, value and what is allowed: an empty question, ill-formed UTF-8 (with its
-/// byte offset), more chunks or tokens than `limits` allows, turns or a system text that the chat format does not allow.
+/// byte offset), more chunks (earlier turns' counted) or tokens than `limits` allows, turns or a system text that the
+/// chat format does not allow.
 absl::StatusOr<PromptLayout> BuildPromptLayout(const Prompt& prompt, const text::Tokenizer& tokenizer,
                                                const text::ChatTemplate& chat_template,
                                                const PromptLimits& limits);

@@ -9,7 +9,6 @@
 #include "base/status_macros.h"
 #include "engine/api/chunk_key.h"
 #include "engine/api/model_report.h"
-#include "engine/model/gguf/dequantize.h"
 #include "engine/model/gguf/gguf_file.h"
 #include "engine/model/model_config.h"
 #include "engine/model/model_file.h"
@@ -33,7 +32,7 @@ std::string TextOf(const model::GgufFile& file, std::string_view key) {
 
 // What the CPU backend keeps: codes with scales of 16 bits, other matrices in 16 bits, vectors in 32.
 int64_t PackedBytes(const model::GgufTensor& tensor, int64_t elements) {
-  const std::optional<kernels::QuantizedFormat> format = model::QuantizedFormatOf(tensor.type);
+  const std::optional<kernels::QuantizedFormat> format = tensor.quantized_format();
   if (format.has_value()) {
     const int64_t scales = elements / format->group * (format->has_minimum ? 2 : 1);
     return elements * format->bits / 8 + scales * kBytesOf16Bits;

@@ -178,7 +178,9 @@ bool Scheduler::OngoingIsNext(const std::optional<Turn>& turn) const {
 void Scheduler::RunEngine() {
   absl::MutexLock lock(&mutex_);
   while (true) {
-    while (queue_.empty() && in_progress_.empty() && !has_ongoing_ && !stopping_) work_.Wait(&mutex_);
+    while (queue_.empty() && in_progress_.empty() && !has_ongoing_ && !MayIdle() && !stopping_) {
+      work_.Wait(&mutex_);
+    }
     // The destructor abandons what is queued.
     if (stopping_ && in_progress_.empty() && !has_ongoing_) return;
     // The timer thread does this too, but may be late; an expired job may not cost its key a turn.
@@ -192,6 +194,8 @@ void Scheduler::RunEngine() {
       RunOngoing();
     } else if (turn.has_value()) {
       Run(*turn);
+    } else if (MayIdle()) {
+      RunIdle();
     }
     if (Idle()) idle_.SignalAll();
   }
@@ -226,6 +230,7 @@ void Scheduler::Run(const Turn& turn) {
   share.Leave(key);
   lane_share_.Leave(NameOf(turn.lane));
   has_ongoing_ = options_.ongoing != nullptr;  // it will tell
+  has_idle_work_ = options_.idle != nullptr;
   mutex_.Unlock();
   over = {};  // what the callbacks own may have destructors that call back
   mutex_.Lock();
@@ -236,8 +241,16 @@ void Scheduler::RunOngoing() {
   const bool more = options_.ongoing();
   mutex_.Lock();
   has_ongoing_ = more;
+  has_idle_work_ = options_.idle != nullptr;
   has_run_since_ongoing_ = false;
   ran_since_ongoing_ = absl::ZeroDuration();
+}
+
+void Scheduler::RunIdle() {
+  mutex_.Unlock();
+  const bool more = options_.idle();
+  mutex_.Lock();
+  has_idle_work_ = more;
 }
 
 void Scheduler::RunTimer() {

@@ -26,6 +26,8 @@
 // that work has room for what it will leave (Job::has_room); its lane waits behind it, so that a large one is not
 // overtaken for ever, and the other lanes go on.
 //
+// Where there is neither, Options::idle is asked for what can be done meanwhile.
+//
 // Thread safety: every method may be called from any thread.
 #pragma once
 
@@ -80,6 +82,10 @@ class Scheduler {
     /// For how long jobs of a lane run between two turns of `ongoing`, at least one `advance`, and to the nearest one.
     /// Called as has_room is. Null: one `advance`.
     std::function<absl::Duration(Lane)> slice = nullptr;
+    /// Does a little of what nobody waits for, and returns whether there is more. Called on the engine thread while there
+    /// is nothing else to do, after jobs and `ongoing` have had a turn, until it returns false; not while draining. Whoever
+    /// comes waits for no more than one call. Null: there is none.
+    std::function<bool()> idle = nullptr;
   };
   static constexpr double kAgeing = 1;
 
@@ -127,6 +133,8 @@ class Scheduler {
   bool MayStart(Lane lane) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Run(const Turn& turn) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RunOngoing() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void RunIdle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool MayIdle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return has_idle_work_ && !draining_; }
   /// Whether what was left behind comes before this turn.
   bool OngoingIsNext(const std::optional<Turn>& turn) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RunTimer();
@@ -155,6 +163,7 @@ class Scheduler {
   absl::btree_set<std::pair<absl::Time, JobId>> deadlines_ ABSL_GUARDED_BY(mutex_);
   JobId next_id_ ABSL_GUARDED_BY(mutex_) = 1;
   bool has_ongoing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool has_idle_work_ ABSL_GUARDED_BY(mutex_) = false;             // there may be some
   bool has_run_since_ongoing_ ABSL_GUARDED_BY(mutex_) = false;     // a job
   absl::Duration ran_since_ongoing_ ABSL_GUARDED_BY(mutex_) = {};  // jobs
   absl::Duration last_turn_ ABSL_GUARDED_BY(mutex_) = {};          // of a job

@@ -50,6 +50,7 @@ absl::Status GenerateTask::Begin(PromptRunner& runner) {
                            generate::Sampler::Create(request_.sampling, runtime_.config.vocab_size));
   result_.seed = sampler_->seed();
   KVBLEND_RETURN_IF_ERROR(cancellation().Check());
+  runner_ = &runner;
   KVBLEND_ASSIGN_OR_RETURN(prefill_, runner.Begin(layout_, request_.blend, caller().tenant_namespace));
   DropPrefetch();
   return absl::OkStatus();
@@ -57,6 +58,8 @@ absl::Status GenerateTask::Begin(PromptRunner& runner) {
 
 absl::Status GenerateTask::EndPrefill() {
   prompt_ = prefill_->TakePrompt();
+  kept_ = prefill_->TakeKept();
+  record_ = prefill_->record();
   prefill_.reset();
   if (request_.blend.store_misses) missing_ = std::move(prompt_.missing);
   const prompt::Span& question = layout_.spans.back();
@@ -65,6 +68,37 @@ absl::Status GenerateTask::EndPrefill() {
   }
   KVBLEND_RETURN_IF_ERROR(cancellation().Check());
   return Accept(sampler_->Sample(std::exchange(prompt_.logits, {})));
+}
+
+void GenerateTask::Pause() {
+  prefill_.reset();
+  if (kept_.has_value() && prompt_.pages != nullptr) {
+    runner_->KeepAgain(std::move(prompt_), *std::exchange(kept_, std::nullopt));
+  }
+  prompt_.pages.reset();
+}
+
+absl::StatusOr<bool> GenerateTask::Resume() {
+  const auto keep_going = [this] { return cancellation().Check(); };
+  if (prompt_.pages == nullptr && prefill_ == nullptr) {
+    KVBLEND_ASSIGN_OR_RETURN(prefill_,
+                             runner_->Begin(layout_, request_.blend, caller().tenant_namespace, &record_));
+    return false;
+  }
+  if (prefill_ != nullptr) {
+    KVBLEND_ASSIGN_OR_RETURN(const bool done, prefill_->Step(keep_going));
+    if (!done) return false;
+    prompt_ = prefill_->TakePrompt();
+    prompt_.logits.clear();
+    kept_ = prefill_->TakeKept();
+    prefill_.reset();
+  }
+  // The last token is run when the next one is to be chosen.
+  const auto said = absl::MakeConstSpan(answer_)
+                        .first(answer_.size() - 1)
+                        .subspan(static_cast<size_t>(prompt_.num_tokens - result_.prompt_tokens));
+  if (!said.empty()) KVBLEND_RETURN_IF_ERROR(runner_->Repeat(prompt_, said));
+  return prompt_.num_tokens == num_tokens();
 }
 
 double GenerateTask::predicted_seconds_left() const {
@@ -112,6 +146,7 @@ absl::Status GenerateTask::Accept(const absl::StatusOr<generate::Sampled>& sampl
   sampler_->Accept(sampled->token_id);
   Deliver(*sampled);
   next_token_ = sampled->token_id;
+  answer_.push_back(next_token_);
   if (lookup_.has_value()) lookup_->Append(next_token_);
   return absl::OkStatus();
 }
@@ -140,7 +175,7 @@ void GenerateTask::Finish() {
   rest.text += stop_.Flush();
   if (!rest.text.empty()) observer_->OnText(rest);
   result_.finish_reason = *finish_;
-  prompt_.pages.reset();
+  Keep();
   result_.total_seconds = SecondsSinceSubmission();
   observer_->OnDone(absl::OkStatus(), result_);
 }
@@ -149,9 +184,15 @@ void GenerateTask::Fail(const absl::Status& status) {
   decoding_ = false;
   DropPrefetch();
   prefill_.reset();
+  // Who stops an answer may well go on from there.
+  if (prompt_.pages != nullptr && (absl::IsCancelled(status) || absl::IsDeadlineExceeded(status))) Keep();
   prompt_.pages.reset();
   result_.total_seconds = SecondsSinceSubmission();
   observer_->OnDone(status, result_);
+}
+
+void GenerateTask::Keep() {
+  runner_->Keep(std::move(prompt_), layout_, answer_, request_.blend, caller().tenant_namespace);
 }
 
 void GenerateTask::AddLogprobs(const generate::Sampled& sampled, TextDelta& delta) const {

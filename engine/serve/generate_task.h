@@ -39,6 +39,11 @@ class GenerateTask final : public Task, public DecodingSequence {
 
   // DecodingSequence
   PrefilledPrompt& prompt() override { return prompt_; }
+  int32_t num_tokens() const override {
+    return result_.prompt_tokens + static_cast<int32_t>(answer_.size()) - 1;
+  }
+  void Pause() override;
+  absl::StatusOr<bool> Resume() override;
   int32_t next_token() const override { return next_token_; }
   absl::Status KeepGoing() override { return cancellation().Check(); }
   generate::PromptLookup::Guess Guess(int32_t max_tokens) override;
@@ -56,6 +61,8 @@ class GenerateTask final : public Task, public DecodingSequence {
   void Deliver(const generate::Sampled& sampled);
   void Finish();
   void AddLogprobs(const generate::Sampled& sampled, TextDelta& delta) const;
+  /// Leaves the sequence to the conversation's next turn.
+  void Keep();
 
   const GenerateRequest request_;
   const prompt::PromptLayout layout_;
@@ -65,8 +72,12 @@ class GenerateTask final : public Task, public DecodingSequence {
   GenerateResult result_;
   std::vector<blend::MissingEntry> missing_;
 
+  PromptRunner* runner_ = nullptr;          // once it has begun
   std::unique_ptr<PromptPrefill> prefill_;  // while it is in progress
   PrefilledPrompt prompt_;
+  std::optional<KeptSequence> kept_;  // what the prompt went on from
+  PrefillRecord record_;              // how the prompt was prefilled
+  std::vector<int32_t> answer_;       // its tokens so far
   std::optional<generate::Sampler> sampler_;
   std::optional<generate::PromptLookup>
       lookup_;  // prompt and answer, once it is decoded; unset: nothing can be guessed

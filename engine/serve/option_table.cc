@@ -140,6 +140,10 @@ const std::vector<EngineOption>& EngineOptionTable() {
        "Learn the correction while serving, from chunks that were missing: on; off; or frozen: apply what was learned "
        "before, learn no more",
        TextOption{In<&EngineOptions::learn_correction>, CheckLearnCorrection}},
+      {"refine-idle", kCompute, "",
+       "While there is nothing else to do, prefill kept conversations in full behind their answers, so that later turns "
+       "read KV as full prefill gives it (off by default)",
+       SwitchOption{In<&EngineOptions::refine_idle>}},
       {"self-check", kCompute, "",
        "At start-up, check on a short prompt that ratio 1 equals full prefill (on by default)",
        SwitchOption{In<&EngineOptions::self_check>}},
@@ -158,6 +162,10 @@ const std::vector<EngineOption>& EngineOptionTable() {
       {"max-context-tokens", kMemory, "N",
        "Most tokens of a prompt and its answer; 0: the model's own context length",
        Int{In<&EngineOptions::max_context_tokens>, 0, std::numeric_limits<int32_t>::max()}},
+      {"keep-conversations", kMemory, "SHARE",
+       "Share of the KV pages that conversations between two turns may take; others get these pages when they need them; "
+       "0: nothing is kept",
+       Real{In<&EngineOptions::keep_conversations>, 0, 1}},
       {"page-size", kMemory, "N", "Tokens per KV page", Int{In<&EngineOptions::page_size>, 1, 1024}},
       {"chunk-store-bytes", kMemory, "SIZE", "Main memory for stored chunks",
        BytesOption{In<&EngineOptions::chunk_store_bytes>, 0, kMaxBytes}},
@@ -225,8 +233,8 @@ const std::vector<EngineOption>& EngineOptionTable() {
        "answer is the same; 0: none",
        Int{In<&EngineOptions::max_draft_tokens>, 0, 64}},
       {"max-batch-tokens", kLimits, "N",
-       "KV of answers that are decoded together, each with all that may still come, in tokens; 0: four times "
-       "the context",
+       "KV of answers that are decoded together and of their prompts, in tokens; 0: four times the context, on a GPU as much "
+       "as these answers can need and its free memory holds",
        NumberOption<int64_t>{In<&EngineOptions::max_batch_tokens>, 0, kMaxBatchTokens}},
       {"max-chunks-per-request", kLimits, "N", "Chunks in one request",
        Int{In<&EngineOptions::max_chunks_per_request>, 1, 1'000'000}},

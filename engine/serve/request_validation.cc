@@ -47,10 +47,15 @@ absl::Status RequestValidator::CheckTextBytes(int64_t bytes) const {
 }
 
 absl::Status RequestValidator::CheckPrompt(const Prompt& prompt) const {
-  KVBLEND_RETURN_IF_ERROR(CheckChunkCount(prompt.chunks.size()));
+  size_t chunks = prompt.chunks.size();
   int64_t bytes = prompt.system_text.size() + prompt.lead_in.size() + prompt.question.size();
   for (const std::string& chunk : prompt.chunks) bytes += chunk.size();
-  for (const Turn& turn : prompt.history) bytes += turn.text.size();
+  for (const Turn& turn : prompt.history) {
+    bytes += turn.text.size() + turn.lead_in.size();
+    for (const std::string& chunk : turn.chunks) bytes += chunk.size();
+    chunks += turn.chunks.size();
+  }
+  KVBLEND_RETURN_IF_ERROR(CheckChunkCount(chunks));
   return CheckTextBytes(bytes);
 }
 

@@ -35,9 +35,12 @@ double ScoreTask::predicted_seconds_left() const {
 }
 
 bool ScoreTask::Advance(PromptRunner& runner) {
-  const auto end = [this](const absl::Status& status) {
+  const auto end = [&](const absl::Status& status) {
     DropPrefetch();
     prefill_.reset();
+    if (kept_.has_value() && prompt_.pages != nullptr) {
+      runner.KeepAgain(std::move(prompt_), *std::exchange(kept_, std::nullopt));
+    }
     prompt_.pages.reset();
     observer_->OnDone(status);
     return false;
@@ -64,6 +67,7 @@ absl::Status ScoreTask::Begin(PromptRunner& runner) {
 
 absl::Status ScoreTask::EndPrefill() {
   prompt_ = prefill_->TakePrompt();
+  kept_ = prefill_->TakeKept();
   prefill_.reset();
   if (request_.blend.store_misses) missing_ = std::move(prompt_.missing);
   prompt_.report.queue_seconds = queue_seconds_;

@@ -48,7 +48,8 @@ class ScoreTask final : public Task {
   const std::shared_ptr<ScoreObserver> observer_;
   std::unique_ptr<PromptPrefill> prefill_;  // while it is in progress
   PrefilledPrompt prompt_;
-  size_t next_ = 0;  // of the continuation, to be appended
+  std::optional<KeptSequence> kept_;  // what the prompt went on from
+  size_t next_ = 0;                   // of the continuation, to be appended
   double queue_seconds_ = 0;
   std::vector<blend::MissingEntry> missing_;
 };

@@ -108,6 +108,13 @@ absl::StatusOr<ChatTemplate::Opening> ChatTemplate::Open(std::string_view system
     encoder.Into(target);
     encoder.AppendPiece(part.piece.substr(boundary));
     encoder.AppendText(part.text);
+    if (!part.has_parts) continue;
+    // As it was when it was the last turn: chunks on their own, and the question as Close has it.
+    for (const std::string& chunk : part.chunks) encoder.AppendApart(chunk);
+    encoder.Finish();
+    const bool behind_control = !target->empty() && tokenizer_.IsSpecial(target->back());
+    encoder.Restart(behind_control ? TextPosition::kStart : TextPosition::kWithin);
+    encoder.AppendText(part.question);
   }
   encoder.Finish();
   // Models that want BOS get it once, whether their template writes it or not.
@@ -125,8 +132,7 @@ std::vector<TokenId> ChatTemplate::Close(std::string_view question, TextPosition
   std::vector<TokenId> tokens;
   PromptEncoder encoder(tokenizer_, control_, format_.strips_behind_control, position);
   encoder.Into(&tokens);
-  encoder.AppendText(
-      Trimmed(question, {.right = format_.user.right, .right_breaks = format_.user.right_breaks}));
+  encoder.AppendText(TrimmedRight(question, format_.user));
   encoder.AppendPiece(*format_.piece(ChatPoint::kUser, ChatPoint::kEnd));
   encoder.Finish();
   return tokens;

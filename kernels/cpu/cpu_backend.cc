@@ -42,15 +42,17 @@ const float* F32Row(ConstMatrixView m, int64_t row) { return static_cast<const f
 
 class CpuBackend final : public HostBackend {
  public:
-  CpuBackend(int num_threads, DataType gemm, bool int8, const Tiles& bf16_tiles)
-      : context_(num_threads, gemm, int8, simd::GetTiles(DataType::kF32), bf16_tiles) {}
+  CpuBackend(int num_threads, DataType gemm, const CodeKernels* codes, const Tiles& bf16_tiles)
+      : context_(num_threads, gemm, codes, simd::GetTiles(DataType::kF32), bf16_tiles) {}
 
   std::string_view name() const override { return "cpu"; }
   std::string Describe() const override {
-    return absl::StrCat("cpu: ", context_.pool.num_threads(), " threads, GEMM in ",
-                        context_.int8_products ? "int8 and " : "", std::string(Name(context_.gemm_dtype)),
-                        " (oneDNN ", OneDnnDescription(), "), SIMD ", simd::TargetName(), ", attention in ",
-                        std::string(context_.TilesFor(context_.gemm_dtype).name), " tiles");
+    return absl::StrCat(
+        "cpu: ", context_.pool.num_threads(), " threads, GEMM in ",
+        context_.codes != nullptr ? absl::StrCat("int8 (", std::string(context_.codes->name), ") and ") : "",
+        std::string(Name(context_.gemm_dtype)), " (oneDNN ", OneDnnDescription(), "), SIMD ",
+        simd::TargetName(), ", attention in ", std::string(context_.TilesFor(context_.gemm_dtype).name),
+        " tiles");
   }
   DataType compute_dtype() const override { return context_.gemm_dtype; }
   bool has_int8_pages() const override { return true; }
@@ -124,6 +126,10 @@ class CpuBackend final : public HostBackend {
                             MatrixView out) override {
     CpuSumExperts(context_, x, weights, accumulate, out);
     return absl::OkStatus();
+  }
+
+  absl::Status DoAddExpertBias(Stream&, ConstMatrixView bias, IndicesView experts, MatrixView out) override {
+    return CpuAddExpertBias(context_, bias, experts, out);
   }
 
   absl::Status DoGatedActivation(Stream&, Activation activation, ConstMatrixView gate, ConstMatrixView up,
@@ -296,15 +302,15 @@ absl::StatusOr<std::unique_ptr<Backend>> Create(const CpuBackendOptions& options
   }
   KVBLEND_RETURN_IF_ERROR(ApplyInstructionSetLimit());
   DataType gemm = DataType::kF32;
-  bool int8 = false;
+  const CodeKernels* codes = nullptr;
   switch (options.gemm) {
     case CpuBackendOptions::Gemm::kInt8:
-      if (!simd::HasCodeProducts()) {
+      codes = BestCodeKernels();
+      if (codes == nullptr) {
         return absl::FailedPreconditionError(
-            absl::StrCat("gemm is kInt8, which needs AVX512-VNNI; this processor has ", OneDnnDescription(),
-                         "; allowed here: kAuto, kF32, kBF16"));
+            absl::StrCat("gemm is kInt8, which needs AVX2; this processor has ", OneDnnDescription(),
+                         "; allowed here: kAuto, kF32"));
       }
-      int8 = true;
       [[fallthrough]];
     case CpuBackendOptions::Gemm::kAuto:
       gemm = OneDnnHasFastBF16() ? DataType::kBF16 : DataType::kF32;
@@ -325,7 +331,7 @@ absl::StatusOr<std::unique_ptr<Backend>> Create(const CpuBackendOptions& options
   }
   const int num_threads =
       options.num_threads == 0 ? std::min(AvailableProcessors(), kMaxThreads) : options.num_threads;
-  return std::make_unique<CpuBackend>(num_threads, gemm, int8,
+  return std::make_unique<CpuBackend>(num_threads, gemm, codes,
                                       bf16_tiles != nullptr ? *bf16_tiles : BestTiles(DataType::kBF16));
 }
 

@@ -156,6 +156,12 @@ class CudaBackend final : public Backend {
     return StatusOf(LaunchSumExperts(Of(stream).handle(), x, weights, accumulate, out), "SumExperts");
   }
 
+  absl::Status DoAddExpertBias(Stream& stream, ConstMatrixView bias, IndicesView experts,
+                               MatrixView out) override {
+    if (Empty(out)) return absl::OkStatus();
+    return StatusOf(LaunchAddExpertBias(Of(stream).handle(), bias, experts.data, out), "AddExpertBias");
+  }
+
   absl::Status DoGatedActivation(Stream& stream, Activation activation, ConstMatrixView gate,
                                  ConstMatrixView up, MatrixView out) override {
     if (Empty(out)) return absl::OkStatus();

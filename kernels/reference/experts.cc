@@ -72,7 +72,7 @@ absl::Status ExpertLinearByDefinition(ConstMatrixView x, const PackedExperts& pa
                                       MatrixView out) {
   KVBLEND_ASSIGN_OR_RETURN(const auto* weights,
                            OfOwnKind<ReferenceExperts>(packed, "the PackedExperts were"));
-  KVBLEND_RETURN_IF_ERROR(CheckExpertNumbers(experts, weights->num_experts()));
+  KVBLEND_RETURN_IF_ERROR(CheckExpertNumbers("ExpertLinear", experts, weights->num_experts()));
   for (int64_t i = 0; i < out.rows; ++i) {
     const int64_t row = i / (out.rows / x.rows);
     for (int64_t n = 0; n < out.cols; ++n) {
@@ -82,6 +82,14 @@ absl::Status ExpertLinearByDefinition(ConstMatrixView x, const PackedExperts& pa
       }
       Set(out, i, n, sum);
     }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status AddExpertBiasByDefinition(ConstMatrixView bias, IndicesView experts, MatrixView out) {
+  KVBLEND_RETURN_IF_ERROR(CheckExpertNumbers("AddExpertBias", experts, bias.rows));
+  for (int64_t i = 0; i < out.rows; ++i) {
+    for (int64_t c = 0; c < out.cols; ++c) Set(out, i, c, Get(out, i, c) + Get(bias, experts.data[i], c));
   }
   return absl::OkStatus();
 }

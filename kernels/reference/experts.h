@@ -18,6 +18,7 @@ void ChooseExpertsByDefinition(ConstMatrixView logits, const RoutingSpec& spec, 
                                MatrixView weights);
 absl::Status ExpertLinearByDefinition(ConstMatrixView x, const PackedExperts& weights, IndicesView experts,
                                       MatrixView out);
+absl::Status AddExpertBiasByDefinition(ConstMatrixView bias, IndicesView experts, MatrixView out);
 void SumExpertsByDefinition(ConstMatrixView x, ConstMatrixView weights, bool accumulate, MatrixView out);
 
 }  // namespace kvblend::kernels

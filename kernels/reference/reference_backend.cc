@@ -126,6 +126,16 @@ float GeluExponent(float z) {
   return 2.0f * std::sqrt(2.0f / std::numbers::pi_v<float>) * (z + 0.044715f * z * z * z);
 }
 
+float Gated(Activation activation, float z, float up) {
+  if (activation == Activation::kClampedSilu) {
+    z = std::min(z, kClampedSiluLimit);
+    up = std::clamp(up, -kClampedSiluLimit, kClampedSiluLimit) + 1.0f;
+    return z / (1.0f + std::exp(-kClampedSiluSharpness * z)) * up;
+  }
+  const float exponent = activation == Activation::kSilu ? z : GeluExponent(z);
+  return z / (1.0f + std::exp(-exponent)) * up;
+}
+
 class ReferenceBackend final : public HostBackend {
  public:
   std::string_view name() const override { return "reference"; }
@@ -209,13 +219,15 @@ class ReferenceBackend final : public HostBackend {
     return absl::OkStatus();
   }
 
+  absl::Status DoAddExpertBias(Stream&, ConstMatrixView bias, IndicesView experts, MatrixView out) override {
+    return AddExpertBiasByDefinition(bias, experts, out);
+  }
+
   absl::Status DoGatedActivation(Stream&, Activation activation, ConstMatrixView gate, ConstMatrixView up,
                                  MatrixView out) override {
     for (int64_t i = 0; i < out.rows; ++i) {
       for (int64_t c = 0; c < out.cols; ++c) {
-        const float z = Get(gate, i, c);
-        const float exponent = activation == Activation::kSilu ? z : GeluExponent(z);
-        Set(out, i, c, z / (1.0f + std::exp(-exponent)) * Get(up, i, c));
+        Set(out, i, c, Gated(activation, Get(gate, i, c), Get(up, i, c)));
       }
     }
     return absl::OkStatus();

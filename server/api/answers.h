@@ -58,5 +58,6 @@ struct ApiState {
 
 void AddGenerationRoutes(const std::shared_ptr<ApiState>& state, Router* router);
 void AddChunkRoutes(const std::shared_ptr<ApiState>& state, Router* router);
+void AddUiRoutes(Router* router);
 
 }  // namespace kvblend::server

@@ -73,9 +73,13 @@ std::string DescribeFinish(const v1::GenerateFinished& finished) {
 
 std::vector<std::string> DescribePrompt(const v1::PromptReport& report) {
   std::vector<std::string> lines;
+  const std::string kept = report.kept_tokens() == 0
+                               ? ""
+                               : absl::StrFormat("%d kept (%d of them exact) + ", report.kept_tokens(),
+                                                 report.kept_exact_tokens());
   lines.push_back(
-      absl::StrFormat("prompt: %d tokens = %d exact + %d reused + %d recomputed + %d computed (%s)",
-                      report.prompt_tokens(), report.exact_tokens(), report.reused_tokens(),
+      absl::StrFormat("prompt: %d tokens = %s%d exact + %d reused + %d recomputed + %d computed (%s)",
+                      report.prompt_tokens(), kept, report.exact_tokens(), report.reused_tokens(),
                       report.recomputed_tokens(), report.computed_tokens(), DescribeReuse(report)));
   for (const v1::ChunkReport& chunk : report.chunks()) {
     if (lines.size() > kMaxChunkLines) {

@@ -32,6 +32,14 @@ void ToProto(const LoadingReport& from, v1::LoadingReport* to) {
   }
 }
 
+void ToProto(const ExplainedSpan& from, v1::ExplainedSpan* to) {
+  to->set_part(ToWire<v1::PromptPart>(from.part));
+  to->set_chunk_index(from.chunk_index);
+  to->mutable_texts()->Add(from.texts.begin(), from.texts.end());
+  to->mutable_recomputed()->Add(from.recomputed.begin(), from.recomputed.end());
+  to->mutable_scores()->Add(from.scores.begin(), from.scores.end());
+}
+
 double UnixSeconds(absl::Time time) { return absl::ToDoubleSeconds(time - absl::UnixEpoch()); }
 
 }  // namespace
@@ -43,6 +51,8 @@ v1::PromptReport ToProto(const PromptReport& report) {
   to.set_reuse(ToWire<v1::Reuse>(report.reuse));
   to.set_anchoring(ToWire<v1::Anchoring>(report.anchoring));
   to.set_prompt_tokens(report.prompt_tokens);
+  to.set_kept_tokens(report.kept_tokens);
+  to.set_kept_exact_tokens(report.kept_exact_tokens);
   to.set_exact_tokens(report.exact_tokens);
   to.set_reused_tokens(report.reused_tokens);
   to.set_recomputed_tokens(report.recomputed_tokens);
@@ -65,6 +75,7 @@ v1::PromptReport ToProto(const PromptReport& report) {
   to.set_prefill_seconds(report.prefill_seconds);
   to.set_time_to_first_token_seconds(report.time_to_first_token_seconds);
   ToProto(report.loading, to.mutable_loading());
+  for (const ExplainedSpan& span : report.explanation) ToProto(span, to.add_explanation());
   return to;
 }
 

@@ -53,6 +53,8 @@ absl::Status Convert(v1::Prompt&& from, Prompt* to) {
         Convert(turn.role(), absl::StrCat("prompt.history[", i, "].role"), &to->history[i].role);
     if (!status.ok()) return status;
     to->history[i].text = std::move(*turn.mutable_text());
+    to->history[i].lead_in = std::move(*turn.mutable_lead_in());
+    to->history[i].chunks = TakeStrings(turn.mutable_chunks());
   }
   return absl::OkStatus();
 }
@@ -74,6 +76,7 @@ absl::Status Convert(const v1::BlendOptions& from, BlendOptions* to) {
   to->random_seed = from.random_seed();
   if (from.has_store_misses()) to->store_misses = from.store_misses();
   if (from.has_correction()) to->correction = from.correction();
+  to->explain = from.explain();
   return status;
 }
 

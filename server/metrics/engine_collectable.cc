@@ -78,6 +78,8 @@ void AddEngine(const EngineStats& stats, FamilyList list) {
   list.Counter("decoded_tokens_total",
                "Tokens of those steps; over kvblend_decode_steps_total: answers per step.",
                stats.decoded_tokens);
+  list.Counter("num_preemptions_total", "Answers that gave their KV pages up to older ones, to go on later.",
+               stats.preemptions);
   list.Counter("drafted_tokens_total",
                "Tokens of answers that were guessed from their prompts and checked in a step of decoding.",
                stats.drafted_tokens);
@@ -87,6 +89,17 @@ void AddEngine(const EngineStats& stats, FamilyList list) {
   list.Gauge("num_background_waiting", "Chunk computations waiting behind responses.",
              stats.background_waiting);
   list.Gauge("kv_pages_used", "KV pages in use.", stats.pages_used);
+  list.Gauge("kv_pages_kept",
+             "KV pages that conversations between two turns take; free for whoever needs them.",
+             stats.pages_kept);
+  list.Gauge("kept_conversations", "Conversations kept between two turns.", stats.kept_conversations);
+  list.Counter("kept_conversations_taken_total", "Prompts that went on from a kept conversation.",
+               stats.kept_conversations_taken);
+  list.Counter("kept_conversations_evicted_total", "Kept conversations dropped for want of KV pages.",
+               stats.kept_conversations_evicted);
+  list.Counter("refined_tokens_total",
+               "Tokens of kept conversations that were prefilled in full while there was nothing else to do.",
+               stats.refined_tokens);
   list.Gauge("kv_pages_capacity", "KV pages reserved at the start.", stats.pages_total);
   list.Gauge("kv_pages_used_ratio", "Share of the KV pages that is in use, 0 to 1.",
              stats.pages_total == 0 ? 0.0 : static_cast<double>(stats.pages_used) / stats.pages_total);

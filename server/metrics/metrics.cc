@@ -101,8 +101,9 @@ struct Metrics::Impl {
                   "Stored chunks that were computed because loading them would have taken longer, by tier.");
   Family<Counter>& tokens_by_source = AddCounters(
       registry, "kvblend_prompt_tokens_total",
-      "Prompt tokens by where their KV came from: exact (reused as a prefix), reused (inexactly), "
-      "recomputed (stored, but recomputed), computed (never stored).");
+      "Prompt tokens by where their KV came from: kept (of an earlier turn), exact (reused as a prefix), reused "
+      "(inexactly), recomputed (stored, but recomputed), computed (never stored).");
+  Counter& kept_tokens = tokens_by_source.Add({{"source", "kept"}});
   Counter& exact_tokens = tokens_by_source.Add({{"source", "exact"}});
   Counter& reused_tokens = tokens_by_source.Add({{"source", "reused"}});
   Counter& recomputed_tokens = tokens_by_source.Add({{"source", "recomputed"}});
@@ -170,6 +171,7 @@ void Metrics::ObservePrompt(const v1::PromptReport& report) {
   impl_->select.Observe(report.select_seconds());
   impl_->prefill.Observe(report.prefill_seconds());
   impl_->prompt_tokens.Observe(report.prompt_tokens());
+  impl_->kept_tokens.Increment(report.kept_tokens());
   impl_->exact_tokens.Increment(report.exact_tokens());
   impl_->reused_tokens.Increment(report.reused_tokens());
   impl_->recomputed_tokens.Increment(report.recomputed_tokens());

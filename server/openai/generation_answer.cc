@@ -38,6 +38,7 @@ Json FinishReasonOf(v1::FinishReason reason) {
 
 std::vector<std::pair<std::string, std::string>> ReportHeaders(const v1::PromptReport& report) {
   return {{"kvblend-prompt-tokens", absl::StrCat(report.prompt_tokens())},
+          {"kvblend-kept-tokens", absl::StrCat(report.kept_tokens())},
           {"kvblend-exact-tokens", absl::StrCat(report.exact_tokens())},
           {"kvblend-reused-tokens", absl::StrCat(report.reused_tokens())},
           {"kvblend-recomputed-tokens", absl::StrCat(report.recomputed_tokens())},
@@ -178,7 +179,8 @@ Json GenerationAnswer::Usage() const {
   return {{"prompt_tokens", usage.prompt_tokens()},
           {"completion_tokens", usage.completion_tokens()},
           {"total_tokens", usage.prompt_tokens() + usage.completion_tokens()},
-          {"prompt_tokens_details", {{"cached_tokens", report_.exact_tokens() + report_.reused_tokens()}}}};
+          {"prompt_tokens_details",
+           {{"cached_tokens", report_.kept_tokens() + report_.exact_tokens() + report_.reused_tokens()}}}};
 }
 
 Json GenerationAnswer::Extension() const {

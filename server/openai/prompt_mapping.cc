@@ -124,32 +124,46 @@ absl::StatusOr<std::vector<Part>> Parts(const Json* content, const std::string& 
   return parts;
 }
 
-std::string Joined(const std::vector<Part>& parts) {
-  std::string text;
-  for (const Part& part : parts) text += part.text;
-  return text;
+/// Puts texts before the first document into the lead-in and the rest among the chunks, except for a text at the end, which
+/// is returned. `To`: a prompt, or an earlier turn.
+template <typename To>
+std::string TakeParts(std::vector<Part> parts, To& to) {
+  size_t first_document = 0;
+  while (first_document < parts.size() && !parts[first_document].is_document) ++first_document;
+  const size_t lead_in_parts = first_document == parts.size() ? 0 : first_document;
+  std::string last;
+  if (!parts.empty() && !parts.back().is_document) {
+    last = std::move(parts.back().text);
+    parts.pop_back();
+  }
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (i < lead_in_parts) {
+      to.mutable_lead_in()->append(parts[i].text);
+    } else {
+      to.add_chunks(std::move(parts[i].text));
+    }
+  }
+  return last;
 }
 
-absl::Status AddLastMessage(const std::vector<Part>& parts, const std::string& path, v1::Prompt* prompt) {
+absl::Status AddLastMessage(std::vector<Part> parts, const std::string& path, v1::Prompt* prompt) {
   if (parts.empty() || parts.back().is_document || parts.back().text.empty()) {
     return FieldError(
         path,
         absl::StrCat(path, " ends without a question; allowed: a text that is not empty as the last part"));
   }
-  size_t first_document = parts.size();
-  for (size_t i = parts.size(); i-- > 0;) {
-    if (parts[i].is_document) first_document = i;
-  }
-  const size_t lead_in_parts = first_document == parts.size() ? 0 : first_document;
-  for (size_t i = 0; i + 1 < parts.size(); ++i) {
-    if (i < lead_in_parts) {
-      prompt->mutable_lead_in()->append(parts[i].text);
-    } else {
-      prompt->add_chunks(parts[i].text);
-    }
-  }
-  prompt->set_question(parts.back().text);
+  prompt->set_question(TakeParts(std::move(parts), *prompt));
   return absl::OkStatus();
+}
+
+/// The parts of a user's message stay the parts that they were when it was the last one.
+void AddTurn(std::vector<Part> parts, bool user, v1::Turn& turn) {
+  turn.set_role(user ? v1::ROLE_USER : v1::ROLE_ASSISTANT);
+  if (user) {
+    turn.set_text(TakeParts(std::move(parts), turn));
+    return;
+  }
+  for (const Part& part : parts) turn.mutable_text()->append(part.text);
 }
 
 }  // namespace
@@ -209,17 +223,15 @@ absl::Status AddMessages(const Json& messages, v1::Prompt* prompt) {
     if (last && role != "user")
       return NotAllowed(absl::StrCat(path, ".role"), Quoted(role), "'user' for the last");
     if (last) {
-      KVBLEND_ASSIGN_OR_RETURN(const std::vector<Part> parts, Parts(content, content_path));
-      KVBLEND_RETURN_IF_ERROR(AddLastMessage(parts, content_path, prompt));
+      KVBLEND_ASSIGN_OR_RETURN(std::vector<Part> parts, Parts(content, content_path));
+      KVBLEND_RETURN_IF_ERROR(AddLastMessage(std::move(parts), content_path, prompt));
     } else if (is_system) {
       KVBLEND_ASSIGN_OR_RETURN(const std::string text, Texts(content, content_path));
       if (!prompt->system_text().empty() && !text.empty()) prompt->mutable_system_text()->append("\n\n");
       prompt->mutable_system_text()->append(text);
     } else {
-      KVBLEND_ASSIGN_OR_RETURN(const std::vector<Part> parts, Parts(content, content_path));
-      v1::Turn& turn = *prompt->add_history();
-      turn.set_role(role == "user" ? v1::ROLE_USER : v1::ROLE_ASSISTANT);
-      turn.set_text(Joined(parts));
+      KVBLEND_ASSIGN_OR_RETURN(std::vector<Part> parts, Parts(content, content_path));
+      AddTurn(std::move(parts), role == "user", *prompt->add_history());
     }
   }
   return absl::OkStatus();

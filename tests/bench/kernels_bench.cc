@@ -6,8 +6,9 @@
 //   of_copy    of memcpy's bytes per second, read and written, in as much memory as the operation touches
 //   of_read    of the bytes per second of reading what no cache holds
 //
-//   kernels_bench [--threads=N] [--cpu_time] [--pages_in_rows] [--benchmark_filter=REGEX]
+//   kernels_bench [--threads=N] [--gemm=auto|int8] [--cpu_time] [--pages_in_rows] [--benchmark_filter=REGEX]
 //
+// --gemm=int8: products of weights in 8 bits, held against oneDNN's product of codes.
 // --cpu_time: rates (and the peaks) per second of processor time instead of per second, with one thread: for
 // machines that are busy with other things.
 #include <cstdlib>
@@ -30,12 +31,28 @@ void BM_Linear(benchmark::State& state) {
   Matrix x(Cpu().compute_dtype(), rows, in), y(DataType::kF32, rows, out);
   const double seconds =
       Measure(state, [&] { return Cpu().Linear(TheStream(), x.view, **weights, false, y.view); });
-  ReportFlops(state, seconds, 2.0 * static_cast<double>(rows * in * out));
-  state.counters["of_onednn"] = BareGemmSeconds(InBf16(), rows, in, out) / seconds;
+  // With --gemm=int8 the weights are rounded to codes when they are packed.
+  ReportFlops(state, seconds, 2.0 * static_cast<double>(rows * in * out), OperandsOfCodes());
+  state.counters["of_onednn"] = BareGemmSeconds(OperandsOfCodes(), rows, in, out) / seconds;
 }
 BENCHMARK(BM_Linear)
     ->ArgsProduct({{1, 8, 32, 64, 128, 300, 1024, 6000}, {576}, {960, 3072, 576}})
     ->ArgsProduct({{1, 8, 32, 64, 128, 300, 1024, 6000}, {1536}, {576}})
+    ->UseRealTime();
+
+// The same with a file's codes of 4 bits.
+void BM_LinearOfCodes(benchmark::State& state) {
+  const int64_t rows = state.range(0), in = state.range(1), out = state.range(2);
+  const auto weights = Cpu().PackWeights(out, in, WeightUsage::kLinear, NibbleRows()).value();
+  Matrix x(Cpu().compute_dtype(), rows, in), y(DataType::kF32, rows, out);
+  const double seconds =
+      Measure(state, [&] { return Cpu().Linear(TheStream(), x.view, *weights, false, y.view); });
+  ReportFlops(state, seconds, 2.0 * static_cast<double>(rows * in * out), OperandsOfCodes());
+}
+BENCHMARK(BM_LinearOfCodes)
+    ->ArgsProduct({{1, 8, 32, 300, 1024, 6000}, {576}, {3072}})
+    ->ArgsProduct({{300}, {576}, {960, 576}})
+    ->ArgsProduct({{1, 8, 300, 1024}, {1536}, {576}})
     ->UseRealTime();
 
 // Few rows over 30 layers' worth of different matrices, as in decoding: bound by memory. Arg: rows.
@@ -178,6 +195,10 @@ int main(int argc, char** argv) {
     const std::string_view arg = argv[i];
     if (arg.rfind("--threads=", 0) == 0) {
       kvblend::kernels::num_threads = std::atoi(argv[i] + 10);
+    } else if (arg == "--gemm=int8") {
+      kvblend::kernels::gemm = kvblend::kernels::CpuBackendOptions::Gemm::kInt8;
+    } else if (arg == "--gemm=auto") {
+      kvblend::kernels::gemm = kvblend::kernels::CpuBackendOptions::Gemm::kAuto;
     } else if (arg == "--pages_in_rows") {
       kvblend::kernels::pages_in_rows = true;
     } else if (arg == "--cpu_time") {
@@ -190,10 +211,12 @@ int main(int argc, char** argv) {
   if (benchmark::ReportUnrecognizedArguments(kept, argv)) return 1;
   kvblend::ConfigurePeaks(kvblend::kernels::num_threads, cpu_time);
   const std::string backend = kvblend::kernels::Cpu().Describe();
-  const double gemm = kvblend::GemmPeakGflops(kvblend::kernels::InBf16());
+  const double gemm = kvblend::GemmPeakGflops(kvblend::kernels::Operands()),
+               codes = kvblend::GemmPeakGflops(kvblend::GemmOperands::kInt8);
   const double copy = kvblend::CopyGbps(kvblend::kLargeFootprint), read = kvblend::ReadGbps();
   benchmark::AddCustomContext("backend", backend);
   benchmark::AddCustomContext("gemm_peak_gflops", std::to_string(gemm));
+  benchmark::AddCustomContext("int8_peak_gops", std::to_string(codes));
   benchmark::AddCustomContext("copy_peak_gbps", std::to_string(copy));
   benchmark::AddCustomContext("read_peak_gbps", std::to_string(read));
   benchmark::RunSpecifiedBenchmarks();

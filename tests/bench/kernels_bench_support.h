@@ -24,9 +24,10 @@ inline constexpr float kScale = 0.125f;
 
 inline int num_threads = 0;         // one per available processor
 inline bool pages_in_rows = false;  // in place of the backend's best layout
+inline CpuBackendOptions::Gemm gemm = CpuBackendOptions::Gemm::kAuto;
 
 inline Backend& Cpu() {
-  static const auto backend = CreateBackend("cpu", num_threads).value();
+  static const auto backend = CreateCpuBackend({.num_threads = num_threads, .gemm = gemm}).value();
   return *backend;
 }
 inline Stream& TheStream() {
@@ -34,7 +35,14 @@ inline Stream& TheStream() {
   return *stream;
 }
 
-inline bool InBf16() { return Cpu().compute_dtype() == DataType::kBF16; }
+/// What attention and products of weights that are no codes multiply.
+inline GemmOperands Operands() {
+  return Cpu().compute_dtype() == DataType::kBF16 ? GemmOperands::kBF16 : GemmOperands::kF32;
+}
+/// What weights that are codes are multiplied as.
+inline GemmOperands OperandsOfCodes() {
+  return gemm == CpuBackendOptions::Gemm::kInt8 ? GemmOperands::kInt8 : Operands();
+}
 
 // Cheap pseudo-random values in [-1, 1).
 inline float Uniform(int64_t i) {
@@ -131,9 +139,10 @@ double Measure(benchmark::State& state, const Operation& operation) {
   return (Seconds() - start) / static_cast<double>(state.iterations());
 }
 
-inline void ReportFlops(benchmark::State& state, double seconds, double flops) {
+inline void ReportFlops(benchmark::State& state, double seconds, double flops,
+                        GemmOperands operands = Operands()) {
   state.counters["GFLOP/s"] = flops / seconds / 1e9;
-  state.counters["of_peak"] = flops / seconds / 1e9 / GemmPeakGflops(InBf16());
+  state.counters["of_peak"] = flops / seconds / 1e9 / GemmPeakGflops(operands);
 }
 
 /// Bytes that are only read, from memory that no cache holds.

@@ -80,22 +80,27 @@ double Seconds() {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-double BareGemmSeconds(bool bf16, int64_t rows, int64_t in, int64_t out) {
-  static std::map<std::tuple<bool, int64_t, int64_t, int64_t>, double> measured;
-  double& seconds = measured[{bf16, rows, in, out}];
+double BareGemmSeconds(GemmOperands operands, int64_t rows, int64_t in, int64_t out) {
+  static std::map<std::tuple<GemmOperands, int64_t, int64_t, int64_t>, double> measured;
+  double& seconds = measured[{operands, rows, in, out}];
   if (seconds > 0) return seconds;
   using Memory = dnnl::memory;
-  const auto type = bf16 ? Memory::data_type::bf16 : Memory::data_type::f32;
+  const bool codes = operands == GemmOperands::kInt8;
+  const auto floats = operands == GemmOperands::kBF16 ? Memory::data_type::bf16 : Memory::data_type::f32;
+  const auto of_x = codes ? Memory::data_type::u8 : floats,
+             of_weights = codes ? Memory::data_type::s8 : floats,
+             of_y = codes ? Memory::data_type::s32 : Memory::data_type::f32;
   const auto plain = Memory::format_tag::ab;
   dnnl::engine engine(dnnl::engine::kind::cpu, 0);
   dnnl::stream stream(engine);
   const dnnl::matmul::primitive_desc desc(
-      dnnl::matmul::desc({{rows, in}, type, plain}, {{in, out}, type, Memory::format_tag::any},
-                         {{rows, out}, Memory::data_type::f32, plain}),
+      dnnl::matmul::desc({{rows, in}, of_x, plain}, {{in, out}, of_weights, Memory::format_tag::any},
+                         {{rows, out}, of_y, plain}),
       engine);
   Memory x(desc.src_desc(), engine), weights(desc.weights_desc(), engine), y(desc.dst_desc(), engine);
   for (const Memory& memory : {x, weights, y}) {
-    std::memset(memory.get_data_handle(), 0x3c, memory.get_desc().get_size());  // 0.0115 in both types
+    std::memset(memory.get_data_handle(), 0x3c,
+                memory.get_desc().get_size());  // 0.0115 in both types of float
   }
   dnnl::matmul matmul(desc);
   std::vector<double> runs;
@@ -110,12 +115,12 @@ double BareGemmSeconds(bool bf16, int64_t rows, int64_t in, int64_t out) {
   return seconds = runs[runs.size() / 2];
 }
 
-double GemmPeakGflops(bool bf16) {
-  static std::map<bool, double> measured;
-  double& best = measured[bf16];
+double GemmPeakGflops(GemmOperands operands) {
+  static std::map<GemmOperands, double> measured;
+  double& best = measured[operands];
   if (best > 0) return best;
   for (const int64_t size : {256, 512, 1024, 2048}) {
-    const double seconds = BareGemmSeconds(bf16, size, size, size);
+    const double seconds = BareGemmSeconds(operands, size, size, size);
     best = std::max(best, 2.0 * static_cast<double>(size * size * size) / seconds / 1e9);
   }
   return best;

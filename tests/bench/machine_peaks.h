@@ -11,12 +11,15 @@ void ConfigurePeaks(int num_threads, bool cpu_time);
 /// Of the clock that was configured.
 double Seconds();
 
-/// Of one oneDNN matmul [rows, in] x [in, out] -> f32 with packed weights, on oneDNN's own threads. Median;
-/// measured once for each shape.
-double BareGemmSeconds(bool bf16, int64_t rows, int64_t in, int64_t out);
+/// Operands of a product. Those of kInt8 are codes, u8 by s8 with sums in 32 bits.
+enum class GemmOperands : uint8_t { kF32, kBF16, kInt8 };
 
-/// GFLOP/s of the best of several square products.
-double GemmPeakGflops(bool bf16);
+/// Of one oneDNN matmul [rows, in] x [in, out] with packed weights, on oneDNN's own threads. Median; measured
+/// once for each shape.
+double BareGemmSeconds(GemmOperands operands, int64_t rows, int64_t in, int64_t out);
+
+/// GFLOP/s (of codes: 1e9 operations per second, two per product) of the best of several square products.
+double GemmPeakGflops(GemmOperands operands);
 
 /// GB/s, bytes read and bytes written together, of memcpy between two arrays that take `footprint` bytes
 /// together: a small one stays in the caches, as it does for an operation that touches as much.

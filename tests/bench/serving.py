@@ -1,15 +1,20 @@
 #!/usr/bin/env python3
-"""What running answers feel of a long prompt, and what guessing at answers is worth.
+"""What running answers feel of a long prompt, what guessing at answers is worth, and a conversation's second turn.
 
-    tests/bench/serving.py [--parts interference,drafts] [--json FILE]
+    tests/bench/serving.py [--parts interference,drafts,conversation] [--json FILE]
 
 interference: eight answers are being written; the time between their tokens with and without a prompt of --long tokens
 being prefilled in full at the same time, and that prompt's time to first token with and without the answers.
 drafts: questions whose answers quote a passage, and others, to a server that guesses and to one that does not, in turns;
 tokens per second of single answers. The texts must be the same.
+conversation: a question about --passages stored passages, its answer, and another question behind it, to a server with
+--refine-idle and to one without. The second turn's time to first token beside full prefill of the first, and how far what it
+reads is from full prefill (KL in nats, mean over the first --score-tokens tokens that full prefill would answer), once the
+first server has had as long as full prefill takes.
 """
 import argparse
 import json
+import math
 import pathlib
 import statistics
 import subprocess
@@ -20,6 +25,7 @@ import time
 import bench_support as support
 from online_learning import LEAD_IN, SYSTEM_TEXT, server
 
+FOLLOW_UP = "Which of the passages tells that? Answer with its title."
 QUOTES = ["Repeat the first passage word for word.", "Copy the last passage exactly as it is written.",
           "Quote the second passage in full.", "Write down passage three again, word by word."]
 
@@ -170,16 +176,86 @@ def drafts(options, questions, folder):
     return figures
 
 
+def distributions(running, path, token_ids):
+    """The report of a prompt, and the log-probabilities in the place of each of these tokens behind it."""
+    output = running.call("score", "--request", path, "--json", "--distributions", "--continuation-ids",
+                          ",".join(map(str, token_ids)))
+    events = [json.loads(line) for line in output.splitlines()]
+    return events[0]["prompt"], [event["token"]["distribution"] for event in events if "token" in event]
+
+
+def divergence(full, other):
+    """KL of the second from the first, in nats."""
+    return sum(math.exp(p) * (p - q) for p, q in zip(full, other) if p > -700)
+
+
+def tokens_of(running, path):
+    events = [json.loads(line) for line in running.call("generate", "--json", "--quiet", "--request", path).splitlines()]
+    return [token for event in events for token in event.get("text", {}).get("token_ids", [])]
+
+
+def conversation(options, questions, folder):
+    folders = [pathlib.Path(folder) / name for name in ("refining", "keeping")]
+    for path in folders:
+        path.mkdir()
+    flags = ["--max-context-tokens", options.context, "--correction", "none"]
+    path = pathlib.Path(folder) / "turn.json"
+    columns = ["full TTFT", "turn 1 TTFT", "turn 2 TTFT", "of full", "KL kept", "KL refined", "exact"]
+    rows = []
+    with server(options, folders[0], *flags, "--refine-idle") as refining, server(options, folders[1], *flags) as keeping:
+        for question in questions[:options.questions]:
+            chunks = [f"{passage['title']}\n{passage['text']}\n\n" for passage in question["ctxs"][:options.passages]]
+            asked = f"Question: {question['question']}\nAnswer the question with a few words only."
+            first = request_of(chunks, asked, 24, ends=True)
+            for running in (refining, keeping):
+                Answer(running, folder, dict(first, sampling={"max_tokens": 1})).wait()
+                running.settled()
+            computed = [float(Answer(keeping, folder, request_of(chunks, asked, 1, computed=True)).wait()
+                              .prompt["time_to_first_token_seconds"]) for _ in range(options.rounds)]
+            full_seconds = statistics.median(computed)
+            answer = Answer(keeping, folder, first).wait()
+            second = {"prompt": {"system_text": SYSTEM_TEXT, "question": FOLLOW_UP, "history": [
+                {"role": "ROLE_USER", "text": asked, "lead_in": LEAD_IN, "chunks": chunks},
+                {"role": "ROLE_ASSISTANT", "text": answer.text}]}}
+            path.write_text(json.dumps(dict(second, blend={"reuse": "REUSE_NOTHING", "store_misses": False}, sampling={
+                "max_tokens": options.score_tokens, "ignore_eos": True})), encoding="utf-8")
+            continued = tokens_of(keeping, path)
+            full = distributions(keeping, path, continued)[1]
+            path.write_text(json.dumps(second), encoding="utf-8")
+            far, ttft = [], []
+            for running in (keeping, refining):
+                if running is refining:
+                    Answer(refining, folder, first).wait()
+                    time.sleep(full_seconds)
+                report, scored = distributions(running, path, continued)
+                kept = int(report.get("kept_tokens", 0))
+                if kept < int(answer.prompt["prompt_tokens"]):
+                    raise support.BenchError(f"the second turn found {kept} kept tokens")
+                far.append(statistics.mean(divergence(a, b) for a, b in zip(full, scored)))
+                ttft += [float(distributions(running, path, continued[:1])[0]["time_to_first_token_seconds"])
+                         for _ in range(options.rounds)]
+            ttft = statistics.median(ttft)
+            rows.append([full_seconds, float(answer.prompt["time_to_first_token_seconds"]), ttft, ttft / full_seconds, *far,
+                         int(report.get("kept_exact_tokens", 0)) / kept])
+    figures = {name: support.samples([row[i] for row in rows]) for i, name in enumerate(columns)}
+    cells = [f"{1000 * figures[name]['median']:.1f} ms" for name in columns[:3]]
+    cells += [f"{100 * figures['of full']['median']:.1f}%"] + [f"{figures[name]['median']:.5f}" for name in columns[4:6]]
+    support_table([columns, [*cells, f"{100 * figures['exact']['median']:.0f}%"]])
+    return figures
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", default=support.DEFAULT_BIN, help="folder of the programs")
     parser.add_argument("--model", default=support.DEFAULT_MODEL)
     parser.add_argument("--data", default=support.DEFAULT_DATA, help="questions with passages")
-    parser.add_argument("--parts", default="interference,drafts")
+    parser.add_argument("--parts", default="interference,drafts,conversation")
     parser.add_argument("--long", type=int, default=6000, help="tokens of the long prompt, about")
     parser.add_argument("--answers", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--questions", type=int, default=12)
+    parser.add_argument("--passages", type=int, default=10, help="of a conversation")
+    parser.add_argument("--score-tokens", type=int, default=16)
     parser.add_argument("--context", type=int, default=8192)
     parser.add_argument("--json", help="file for the figures")
     options = parser.parse_args()
@@ -192,8 +268,10 @@ def main():
                 figures[part] = interference(options, passages, folder)
             elif part == "drafts":
                 figures[part] = drafts(options, questions, folder)
+            elif part == "conversation":
+                figures[part] = conversation(options, questions, folder)
             else:
-                raise support.BenchError(f"--parts is {part}; allowed: interference, drafts")
+                raise support.BenchError(f"--parts is {part}; allowed: interference, drafts, conversation")
     if options.json:
         pathlib.Path(options.json).write_text(json.dumps(figures, indent=1), encoding="utf-8")
 

@@ -122,6 +122,26 @@ def test_history_and_parts(client, model):
     assert answer.usage.prompt_tokens > plain.usage.prompt_tokens + 4
 
 
+def test_the_next_turn_goes_on_from_what_is_kept(client, model):
+    documents = [{"type": "document", "source": {"type": "text", "data": text}} for text in CHUNKS]
+    messages = [MESSAGES[0], {"role": "user", "content": [{"type": "text", "text": LEAD_IN}, *documents,
+                                                          {"type": "text", "text": QUESTION}]}]
+    for turn in range(3):
+        raw = client.chat.completions.with_raw_response.create(model=model, messages=messages, max_tokens=8, temperature=0)
+        answer = raw.parse()
+        report = answer.kvblend["prompt"]
+        kept = report.get("kept_tokens", 0)
+        assert int(raw.headers["kvblend-kept-tokens"]) == kept
+        if turn > 0:
+            # All of the turn before; of what is new the answer's end, the question and the opening of the next answer.
+            assert kept >= before.usage.prompt_tokens
+            assert report["computed_tokens"] == report["prompt_tokens"] - kept < 60
+            assert answer.usage.prompt_tokens_details.cached_tokens == kept
+        before = answer
+        messages += [{"role": "assistant", "content": answer.choices[0].message.content},
+                     {"role": "user", "content": f"And what else? ({turn})"}]
+
+
 def test_completions(client, model):
     answer = client.completions.create(model=model, prompt="The capital of Norway is", max_tokens=4, temperature=0,
                                        logprobs=1)

@@ -19,7 +19,7 @@ absl::Status ExerciseGguf(absl::Span<const std::byte> bytes) {
     std::vector<float> row(tensor.cols());
     for (const int64_t index : {int64_t{0}, tensor.rows() - 1}) {
       KVBLEND_RETURN_IF_ERROR(tensor.ReadRow(index, absl::MakeSpan(row)));
-      const auto format = QuantizedFormatOf(tensor.type);
+      const auto format = tensor.quantized_format();
       if (!format.has_value()) continue;
       std::vector<uint8_t> codes(tensor.cols());
       std::vector<float> scales(tensor.cols() / format->group), minimums(scales.size());

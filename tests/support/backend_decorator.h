@@ -82,6 +82,9 @@ class BackendDecorator : public kernels::Backend {
   absl::Status DoSumExperts(Stream& stream, View x, View weights, bool accumulate, Out out) override {
     return inner_->SumExperts(stream, x, weights, accumulate, out);
   }
+  absl::Status DoAddExpertBias(Stream& stream, View bias, kernels::IndicesView experts, Out out) override {
+    return inner_->AddExpertBias(stream, bias, experts, out);
+  }
   absl::Status DoGatedActivation(Stream& stream, kernels::Activation activation, View gate, View up,
                                  Out out) override {
     return inner_->GatedActivation(stream, activation, gate, up, out);

@@ -79,7 +79,7 @@ constexpr HfField kQwen3MoeFields[] = {
     {"num_local_experts", kInteger, "expert_count"},
     {"num_experts_per_tok", kInteger, "expert_used_count", true},
     {"moe_intermediate_size", kInteger, "expert_feed_forward_length", true},
-    {"norm_topk_prob", kMustBe, "true", true},
+    {"norm_topk_prob", kSwitch, "expert_weights_norm", true},
     {"decoder_sparse_step", kMustBe, "1"},
     {"mlp_only_layers", kMustBe, "[]"},
 };
@@ -109,6 +109,16 @@ constexpr HfField kGraniteFields[] = {
     {"embedding_multiplier", kNumber, "embedding_scale", true},
     {"residual_multiplier", kNumber, "residual_scale", true},
     {"logits_scaling", kNumber, "logit_scale", true},
+};
+
+constexpr HfField kGptOssFields[] = {
+    {"num_local_experts", kInteger, "expert_count", true},
+    {"num_experts", kSameAs, "num_local_experts"},
+    {"num_experts_per_tok", kInteger, "expert_used_count", true},
+    {"experts_per_token", kSameAs, "num_experts_per_tok"},
+    {"swiglu_limit", kMustBe, "7.0"},
+    {"swiglu_alpha", kMustBe, "1.702"},
+    {"initial_context_length", kHarmless},  // RoPE's scaling says it too
 };
 
 // What nearly all have.
@@ -172,6 +182,14 @@ constexpr HfTensorName kQwen3MoeExperts[] = {
     {"gate_proj.weight", "ffn_gate_exps.weight"},
     {"down_proj.weight", "ffn_down_exps.weight"},
     {"up_proj.weight", "ffn_up_exps.weight"},
+};
+
+constexpr HfTensorName kGptOssTensors[] = {
+    KVBLEND_ATTENTION_TENSORS,
+    {"self_attn.sinks", "attn_sinks.weight"},
+    {"mlp.router.weight", "ffn_gate_inp.weight"},
+    {"mlp.router.bias", "ffn_gate_inp.bias"},
+    {"post_attention_layernorm.weight", "post_attention_norm.weight"},
 };
 
 #undef KVBLEND_ATTENTION_TENSORS
@@ -244,6 +262,13 @@ const HfArchitecture kFolderArchitectures[] = {
      .writes_vocab_size = true,
      .fields = kGraniteFields,
      .tensors = kLlamaTensors},
+    {.model_type = "gpt_oss",
+     .architecture = "gpt-oss",
+     .window_pattern = 2,
+     .default_rope_theta = 150000,
+     .fields = kGptOssFields,
+     .tensors = kGptOssTensors,
+     .fused_experts = true},
 };
 
 }  // namespace

@@ -13,6 +13,8 @@ enum class HfFieldKind : uint8_t {
   kInteger,       // becomes a key of uint32
   kNumber,        // becomes a key of float32
   kNumberOrNull,  // the same; null, which is not what the architecture takes without the field, becomes 0
+  kSwitch,        // true, as without the key, or false, which becomes a key of bool
+  kSameAs,        // another name of the field `text`: must have its value
   kHarmless,      // changes no result
   kMustBe,        // other values would change results in a way that is not implemented
   kRead,          // has code of its own (hf_config.cc, hf_rope.cc)
@@ -50,6 +52,7 @@ struct HfArchitecture {
   absl::Span<const HfTensorName> experts =
       {};  // behind "model.layers.<layer>.<expert_prefix><expert>.", stacked
   std::string_view expert_prefix = {};
+  bool fused_experts = false;  // all experts of a layer lie in a few tensors (hf_fused_experts.h)
 };
 
 /// Fields that mean the same in every architecture.

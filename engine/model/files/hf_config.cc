@@ -20,7 +20,7 @@ const HfField* FindField(absl::Span<const HfField> fields, std::string_view name
   return found == fields.end() ? nullptr : &*found;
 }
 
-absl::StatusOr<const HfArchitecture*> FindArchitecture(const HfFields& config) {
+absl::StatusOr<const HfArchitecture*> FindHfArchitecture(const HfFields& config) {
   KVBLEND_ASSIGN_OR_RETURN(const auto type, config.Text("model_type"));
   if (!type.has_value()) return config.Missing("model_type");
   std::string known;
@@ -92,6 +92,14 @@ absl::Status ConfigTranslator::TranslateField(const HfField& field) {
   } else if (field.kind == HfFieldKind::kNumber || field.kind == HfFieldKind::kNumberOrNull) {
     KVBLEND_ASSIGN_OR_RETURN(const auto value, config_.Number(field.name));
     out_.SetFloat(Key(field.text), *value);
+  } else if (field.kind == HfFieldKind::kSwitch) {
+    KVBLEND_ASSIGN_OR_RETURN(const auto value, config_.Bool(field.name));
+    if (!*value) out_.SetBool(Key(field.text), false);
+  } else if (field.kind == HfFieldKind::kSameAs) {
+    const nlohmann::json* other = config_.Find(field.text);
+    if (other != nullptr && *config_.Find(field.name) != *other) {
+      return config_.Wrong(field.name, Concat(ShowJson(*other), ", as of '", field.text, "'"));
+    }
   } else if (field.kind == HfFieldKind::kMustBe) {
     if (*config_.Find(field.name) != nlohmann::json::parse(field.text)) {
       return config_.NotImplemented(field.name, field.text);
@@ -221,7 +229,11 @@ absl::Status ConfigTranslator::TranslateQuantization() {
   if (!object->is_object()) return config_.Wrong("quantization_config", "an object");
   const HfFields fields(*object, Concat(config_.name(), ": quantization_config"));
   KVBLEND_ASSIGN_OR_RETURN(const auto method, fields.Text("quant_method"));
-  if (method != "fp8") return fields.NotImplemented("quant_method", "\"fp8\"");
+  if (architecture_.fused_experts && method == "mxfp4") return absl::OkStatus();
+  if (method != "fp8") {
+    return fields.NotImplemented("quant_method",
+                                 architecture_.fused_experts ? "\"fp8\", \"mxfp4\"" : "\"fp8\"");
+  }
   KVBLEND_ASSIGN_OR_RETURN(const auto format, fields.Text("fmt"));
   if (format.has_value() && *format != "e4m3") return fields.NotImplemented("fmt", "\"e4m3\"");
   if (const nlohmann::json* block = fields.Find("weight_block_size"); block != nullptr) {
@@ -310,7 +322,7 @@ absl::Status HfFields::NotImplemented(std::string_view field, std::string_view a
 }
 
 absl::StatusOr<HfModel> TranslateHfConfig(const HfFields& config, TranslatedModel& out) {
-  KVBLEND_ASSIGN_OR_RETURN(const HfArchitecture* architecture, FindArchitecture(config));
+  KVBLEND_ASSIGN_OR_RETURN(const HfArchitecture* architecture, FindHfArchitecture(config));
   return ConfigTranslator(config, *architecture, out).Translate();
 }
 

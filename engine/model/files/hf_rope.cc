@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/status_macros.h"
+#include "engine/model/architecture.h"
 #include "engine/model/files/hf_config.h"
 #include "engine/model/files/json_text.h"
 #include "engine/model/gguf/gguf_text.h"
@@ -110,16 +111,31 @@ absl::Status RopeTranslator::TranslateLinear(const HfFields& scaling) {
 }
 
 absl::Status RopeTranslator::TranslateYarn(const HfFields& scaling) {
-  KVBLEND_RETURN_IF_ERROR(CheckRopeFields(scaling, {"factor", "original_max_position_embeddings"}));
+  KVBLEND_RETURN_IF_ERROR(CheckRopeFields(scaling, {"factor", "original_max_position_embeddings", "beta_fast",
+                                                    "beta_slow", "truncate", "attention_factor"}));
+  const bool whole = FindArchitecture(model_.architecture->architecture)->yarn_has_whole_bounds;
+  KVBLEND_ASSIGN_OR_RETURN(const auto truncate, scaling.Bool("truncate"));
+  if (truncate.value_or(true) != whole) return scaling.NotImplemented("truncate", whole ? "true" : "false");
   KVBLEND_ASSIGN_OR_RETURN(const double factor, RequirePositive(scaling, "factor"));
   KVBLEND_ASSIGN_OR_RETURN(auto original,
                            scaling.Integer("original_max_position_embeddings", 1, kMaxHfPositions));
   if (!original.has_value()) {
     KVBLEND_ASSIGN_OR_RETURN(original, config_.Integer("max_position_embeddings", 1, kMaxHfPositions));
   }
+  if (!original.has_value()) return config_.Missing("max_position_embeddings");
   out_.SetString(Key("scaling.type"), "yarn");
   out_.SetFloat(Key("scaling.factor"), factor);
   out_.SetInteger(Key("scaling.original_context_length"), static_cast<uint64_t>(*original));
+  for (const std::string_view bound : {"beta_fast", "beta_slow"}) {
+    if (scaling.Find(bound) == nullptr) continue;
+    KVBLEND_ASSIGN_OR_RETURN(const double turns, RequirePositive(scaling, bound));
+    out_.SetFloat(Key(Concat("scaling.yarn_", bound)), turns);
+  }
+  if (scaling.Find("attention_factor") != nullptr) {
+    // GGUF files have what remains when the factor that the paper gives is taken out.
+    KVBLEND_ASSIGN_OR_RETURN(const double attention, RequirePositive(scaling, "attention_factor"));
+    out_.SetFloat(Key("scaling.attn_factor"), attention / (factor > 1 ? 1 + 0.1 * std::log(factor) : 1));
+  }
   return absl::OkStatus();
 }
 

@@ -8,6 +8,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "base/status_macros.h"
+#include "engine/model/files/hf_fused_experts.h"
 #include "engine/model/files/hf_rows.h"
 #include "engine/model/gguf/dequantize.h"
 #include "engine/model/gguf/gguf_text.h"
@@ -16,16 +17,6 @@ namespace kvblend::model {
 namespace {
 
 constexpr std::string_view kScaleEnding = "_scale_inv";  // of "...weight"
-
-// The number that text begins with, and what comes behind it and a dot. Written as numbers are: no sign, no leading 0.
-std::optional<std::pair<int64_t, std::string_view>> SplitNumber(std::string_view text) {
-  int64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  const size_t digits = end - text.data();
-  if (error != std::errc() || text[0] == '-' || (text[0] == '0' && digits > 1)) return std::nullopt;
-  if (digits == text.size() || text[digits] != '.') return std::nullopt;
-  return std::pair{number, text.substr(digits + 1)};
-}
 
 const HfTensorName* FindName(absl::Span<const HfTensorName> names, std::string_view name) {
   const auto found = std::find_if(names.begin(), names.end(),
@@ -155,7 +146,7 @@ absl::StatusOr<HfMatrix> TensorTranslator::MatrixOf(const SafeTensor& tensor) {
     return Invalid(scales, Concat("has shape ", scales.ShapeString(), "; allowed: [", expected[0], ", ",
                                   expected[1], "]"));
   }
-  if (scales.dtype == SafeDtype::kF8E4M3 || scales.dtype == SafeDtype::kI64) {
+  if (!IsPlainFloat(scales.dtype)) {
     return Invalid(scales, Concat("is of dtype ", Name(scales.dtype), "; allowed: F32, F16, BF16"));
   }
   matrix.scales = scales.data;
@@ -249,13 +240,17 @@ absl::Status TensorTranslator::AddExperts() {
 
 absl::Status TensorTranslator::Translate(std::vector<SafeTensor> tensors) {
   KVBLEND_RETURN_IF_ERROR(TakeScales(tensors));
+  if (model_.architecture->fused_experts) {
+    KVBLEND_RETURN_IF_ERROR(TranslateFusedExperts(tensors, model_, name_, out_));
+  }
   bool has_output = false;
   for (const SafeTensor& tensor : tensors) {
     KVBLEND_ASSIGN_OR_RETURN(HfPlace place, PlaceOf(tensor));
     if (place.name.empty()) continue;
     has_output |= place.name == "output.weight";
-    if (tensor.dtype == SafeDtype::kI64)
-      return Invalid(tensor, "is of dtype I64; allowed: F32, F16, BF16, F8_E4M3");
+    if (!IsPlainFloat(tensor.dtype) && tensor.dtype != SafeDtype::kF8E4M3)
+      return Invalid(tensor,
+                     Concat("is of dtype ", Name(tensor.dtype), "; allowed: F32, F16, BF16, F8_E4M3"));
     if (tensor.shape.size() == 2) {
       KVBLEND_RETURN_IF_ERROR(AddMatrix(tensor, std::move(place)));
     } else if (tensor.shape.size() == 1 && place.expert < 0) {
@@ -277,6 +272,15 @@ absl::Status TensorTranslator::Translate(std::vector<SafeTensor> tensors) {
 }
 
 }  // namespace
+
+std::optional<std::pair<int64_t, std::string_view>> SplitNumber(std::string_view text) {
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const size_t digits = end - text.data();
+  if (error != std::errc() || text[0] == '-' || (text[0] == '0' && digits > 1)) return std::nullopt;
+  if (digits == text.size() || text[digits] != '.') return std::nullopt;
+  return std::pair{number, text.substr(digits + 1)};
+}
 
 absl::Status TranslateHfTensors(std::vector<SafeTensor> tensors, const HfModel& model, std::string_view name,
                                 TranslatedModel& out) {

@@ -1,7 +1,10 @@
 // The tensors of a Hugging Face folder, as those of a GGUF file. Internal to engine/model.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -10,6 +13,10 @@
 #include "engine/model/files/translated_model.h"
 
 namespace kvblend::model {
+
+/// The number that `text` begins with, and what comes behind it and a dot. nullopt where it is not written as numbers are:
+/// no sign, no leading 0.
+std::optional<std::pair<int64_t, std::string_view>> SplitNumber(std::string_view text);
 
 /// `name` stands for the folder in messages. What the tensors' data points to must live as long as `out`.
 /// kUnimplemented naming a tensor that the architecture does not have; kInvalidArgument for one whose shape is not

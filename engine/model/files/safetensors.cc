@@ -24,12 +24,13 @@ struct SafeDtypeTraits {
   std::string_view name;
   int64_t bytes;
 };
-constexpr std::array<SafeDtypeTraits, 5> kSafeDtypes = {{
+constexpr std::array<SafeDtypeTraits, 6> kSafeDtypes = {{
     {SafeDtype::kF32, "F32", 4},
     {SafeDtype::kF16, "F16", 2},
     {SafeDtype::kBF16, "BF16", 2},
     {SafeDtype::kF8E4M3, "F8_E4M3", 1},
     {SafeDtype::kI64, "I64", 8},  // counters that some checkpoints hold beside the weights
+    {SafeDtype::kU8, "U8", 1},    // codes
 }};
 
 class HeaderReader {
@@ -103,7 +104,7 @@ absl::StatusOr<SafeTensor> HeaderReader::Read(const std::string& tensor_name,
                                    [&](const SafeDtypeTraits& known) { return known.name == dtype; });
   if (traits == kSafeDtypes.end()) {
     return absl::UnimplementedError(Concat(name_, ": tensor ", Quote(tensor.name), " is of dtype ",
-                                           Quote(dtype), "; readable: F32, F16, BF16, F8_E4M3"));
+                                           Quote(dtype), "; readable: F32, F16, BF16, F8_E4M3, U8"));
   }
   tensor.dtype = traits->dtype;
   KVBLEND_RETURN_IF_ERROR(ReadShape(value["shape"], tensor));
@@ -129,6 +130,9 @@ absl::Status CheckNoOverlap(const std::vector<SafeTensor>& tensors, std::string_
 }  // namespace
 
 std::string_view Name(SafeDtype dtype) { return kSafeDtypes[static_cast<size_t>(dtype)].name; }
+bool IsPlainFloat(SafeDtype dtype) {
+  return dtype == SafeDtype::kF32 || dtype == SafeDtype::kF16 || dtype == SafeDtype::kBF16;
+}
 int64_t SizeOf(SafeDtype dtype) { return kSafeDtypes[static_cast<size_t>(dtype)].bytes; }
 
 int64_t SafeTensor::elements() const {

@@ -13,9 +13,11 @@
 
 namespace kvblend::model {
 
-enum class SafeDtype : uint8_t { kF32, kF16, kBF16, kF8E4M3, kI64 };
+enum class SafeDtype : uint8_t { kF32, kF16, kBF16, kF8E4M3, kI64, kU8 };
 
 std::string_view Name(SafeDtype dtype);
+/// Whether elements are numbers by themselves: F32, F16 and BF16.
+bool IsPlainFloat(SafeDtype dtype);
 int64_t SizeOf(SafeDtype dtype);
 
 struct SafeTensor {

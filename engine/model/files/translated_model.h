@@ -36,10 +36,15 @@ class TranslatedModel {
   }
   /// A vector of float32.
   void AddVector(std::string name, std::vector<float> values) {
+    const auto size = static_cast<int64_t>(values.size());
+    AddValues(std::move(name), std::move(values), {size});
+  }
+  /// Float32, `dims` as of GgufTensor. REQUIRES: their product is the number of values.
+  void AddValues(std::string name, std::vector<float> values, absl::InlinedVector<int64_t, 4> dims) {
     const std::vector<float>& kept = vectors_.emplace_back(std::move(values));
     GgufTensor tensor;
     tensor.type = TensorType::kF32;
-    tensor.dims = {static_cast<int64_t>(kept.size())};
+    tensor.dims = std::move(dims);
     tensor.data = {reinterpret_cast<const std::byte*>(kept.data()), kept.size() * sizeof(float)};
     AddTensor(std::move(name), std::move(tensor));
   }

@@ -93,7 +93,15 @@ absl::Status GgufTensor::ReadRow(int64_t row, absl::Span<float> out) const {
   return DequantizeRow(type, bytes, out);
 }
 
+std::optional<kernels::QuantizedFormat> GgufTensor::quantized_format() const {
+  return made != nullptr ? made->format() : QuantizedFormatOf(type);
+}
+
 absl::Status GgufTensor::ReadCodes(int64_t row, const kernels::QuantizedRow& out) const {
+  if (made != nullptr && made->format().has_value()) {
+    KVBLEND_RETURN_IF_ERROR(CheckRow(row));
+    return made->ReadCodes(row, out);
+  }
   KVBLEND_ASSIGN_OR_RETURN(const absl::Span<const std::byte> bytes, RowBytes(row));
   return ReadQuantizedRow(type, bytes, out);
 }

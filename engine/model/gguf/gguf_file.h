@@ -21,6 +21,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -59,6 +60,12 @@ class TensorRows {
   virtual ~TensorRows() = default;
   /// REQUIRES: a row of the tensor, and room for its elements.
   virtual absl::Status ReadRow(int64_t row, absl::Span<float> out) const = 0;
+  /// How rows are quantized; nullopt: they are not.
+  virtual std::optional<kernels::QuantizedFormat> format() const { return std::nullopt; }
+  /// As GgufTensor::ReadCodes. REQUIRES: format(), a row of the tensor, and room for what it holds.
+  virtual absl::Status ReadCodes(int64_t /*row*/, const kernels::QuantizedRow& /*out*/) const {
+    return absl::UnimplementedError("these rows have no codes");
+  }
   /// What the elements are stored as: "BF16", "F8_E4M3", ...
   virtual std::string_view type_name() const = 0;
   /// How rows are made. Part of Fingerprint, as are the tensor's data and `more`.
@@ -69,8 +76,7 @@ class TensorRows {
 
 struct GgufTensor {
   std::string_view name;
-  TensorType type =
-      TensorType::kF32;  // of `data`; where `made` is set, an unquantized one that holds its rows
+  TensorType type = TensorType::kF32;    // of `data` or, where `made` is set, of the rows that it makes
   absl::InlinedVector<int64_t, 4> dims;  // as in the file: dims[0] is the length of a row (in_features)
   absl::Span<const std::byte> data;
   std::shared_ptr<const TensorRows> made;  // null: rows lie in `data`, one after the other
@@ -81,7 +87,9 @@ struct GgufTensor {
   int64_t row_bytes() const;
   /// Dequantizes one row into `out` [cols].
   absl::Status ReadRow(int64_t row, absl::Span<float> out) const;
-  /// A row's codes, scales and minima. REQUIRES: QuantizedFormatOf(type).
+  /// How rows are quantized; nullopt: they are not.
+  std::optional<kernels::QuantizedFormat> quantized_format() const;
+  /// A row's codes, scales and minima. REQUIRES: quantized_format().
   absl::Status ReadCodes(int64_t row, const kernels::QuantizedRow& out) const;
   /// "[576, 49152]", row length first as in the file.
   std::string ShapeString() const;

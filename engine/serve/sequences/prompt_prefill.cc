@@ -1,12 +1,12 @@
 #include "engine/serve/sequences/prompt_prefill.h"
 
 #include <algorithm>
-#include <functional>
 #include <limits>
 #include <utility>
 
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
+#include "engine/serve/sequences/explanation.h"
 
 namespace kvblend {
 namespace {
@@ -35,6 +35,7 @@ PromptReport ReportPrompt(const blend::ReusePlan& plan, const BlendOptions& opti
   report.reuse = options.reuse;
   report.anchoring = options.anchoring;
   report.prompt_tokens = plan.prompt_tokens;
+  report.kept_tokens = plan.kept_tokens;
   report.exact_tokens = plan.exact_tokens;
   report.recomputed_tokens = static_cast<int32_t>(prefill.recomputed.size());
   report.reused_tokens = plan.candidates.num_tokens - report.recomputed_tokens;
@@ -76,6 +77,29 @@ LoadingReport ReportLoading(const RatioOptions& ratio, const blend::LoadingDecis
   return report;
 }
 
+/// The leading tokens of the prompt whose KV is as full prefill would give it, those before the plan's being so.
+int32_t ExactPrefix(const blend::ReusePlan& plan, absl::Span<const int32_t> recomputed) {
+  size_t next = 0;
+  for (const blend::CandidateSpan& span : plan.candidates.spans) {
+    for (int32_t position = span.begin; position < span.end; ++position, ++next) {
+      // Rows that follow each other from the first inexact one on see nothing but what is exact or computed with them.
+      if (next == recomputed.size() || recomputed[next] != position) return position;
+    }
+  }
+  return plan.prompt_tokens;
+}
+
+/// As it was decided then.
+blend::LoadingDecision DecideAgain(const PrefillRecord& record, const blend::ReusePlan& plan) {
+  blend::LoadingDecision decision{.ratio = record.ratio, .bypassed = {}, .prediction = std::nullopt};
+  for (size_t i = 0; i < plan.spans.size(); ++i) {
+    const bool computed =
+        std::binary_search(record.computed.begin(), record.computed.end(), plan.spans[i].begin);
+    if (plan.spans[i].entry.has_value() && computed) decision.bypassed.push_back(i);
+  }
+  return decision;
+}
+
 /// Whether the prompt failed because a stored entry could not be read: the next plan will not find it.
 bool LostEntry(const blend::ReusePlan& plan) {
   return std::any_of(plan.spans.begin(), plan.spans.end(), [](const blend::PlannedSpan& span) {
@@ -84,17 +108,6 @@ bool LostEntry(const blend::ReusePlan& plan) {
 }
 
 }  // namespace
-
-ScratchPool::Lease ScratchPool::Borrow() {
-  std::unique_ptr<blend::PrefillScratch> scratch;
-  if (idle_.empty()) {
-    scratch = std::make_unique<blend::PrefillScratch>();
-  } else {
-    scratch = std::move(idle_.back());
-    idle_.pop_back();
-  }
-  return Lease(scratch.release(), [this](blend::PrefillScratch* returned) { idle_.emplace_back(returned); });
-}
 
 PromptPrefill::PromptPrefill(const Engine& engine, const prompt::PromptLayout& layout,
                              const BlendOptions& options, std::string_view tenant_namespace)
@@ -108,7 +121,8 @@ PromptPrefill::PromptPrefill(const Engine& engine, const prompt::PromptLayout& l
 absl::StatusOr<std::unique_ptr<PromptPrefill>> PromptPrefill::Create(const Engine& engine,
                                                                      const prompt::PromptLayout& layout,
                                                                      const BlendOptions& options,
-                                                                     std::string_view tenant_namespace) {
+                                                                     std::string_view tenant_namespace,
+                                                                     const PrefillRecord* again) {
   const absl::Time start = absl::Now();
   std::unique_ptr<PromptPrefill> prefill(new PromptPrefill(engine, layout, options, tenant_namespace));
   // It stays the same to the end of the prompt, whatever is learned meanwhile.
@@ -117,13 +131,33 @@ absl::StatusOr<std::unique_ptr<PromptPrefill>> PromptPrefill::Create(const Engin
       prefill->correction_->anchoring != options.anchoring) {
     prefill->correction_ = nullptr;
   }
-  PrefilledPrompt& prompt = prefill->prompt_;
-  prompt.num_tokens = static_cast<int32_t>(layout.token_ids.size());
-  prompt.pages = std::make_unique<kv::SequencePages>(*engine.runtime.page_pool);
-  KVBLEND_RETURN_IF_ERROR(prompt.pages->Grow(prompt.num_tokens));
+  if (again != nullptr) {
+    prefill->again_ = *again;
+    prefill->correction_ = again->correction;
+  }
+  KVBLEND_RETURN_IF_ERROR(prefill->TakePages());
   prefill->lookup_seconds_ = absl::ToDoubleSeconds(absl::Now() - start);
   KVBLEND_RETURN_IF_ERROR(prefill->Plan());
   return prefill;
+}
+
+PromptPrefill::~PromptPrefill() {
+  if (done_ || !kept_.has_value()) return;
+  prefill_.reset();  // waits for what writes behind the kept tokens
+  kept_->pages = std::move(prompt_.pages);
+  engine_.kept.Keep(*std::move(kept_));
+}
+
+absl::Status PromptPrefill::TakePages() {
+  prompt_.num_tokens = static_cast<int32_t>(layout_.token_ids.size());
+  int32_t history_end = 0;
+  for (const prompt::Span& span : layout_.spans) {
+    if (span.kind == prompt::SpanKind::kHistory && span.size() > 0) history_end = span.end;
+  }
+  kept_ = engine_.kept.Take(tenant_namespace_, layout_.token_ids, history_end, options_);
+  prompt_.pages = kept_.has_value() ? std::move(kept_->pages)
+                                    : std::make_unique<kv::SequencePages>(*engine_.runtime.page_pool);
+  return prompt_.pages->Grow(prompt_.num_tokens);
 }
 
 absl::Status PromptPrefill::Plan() {
@@ -131,17 +165,24 @@ absl::Status PromptPrefill::Plan() {
   ModelRuntime& runtime = engine_.runtime;
   const model::ModelConfig& config = runtime.config;
   prefill_.reset();  // it refers to what follows
-  plan_ = blend::PlanReuse(layout_, options_, runtime.key_space, tenant_namespace_, engine_.chunk_store);
+  const int32_t kept_tokens = kept_.has_value() ? kept_->num_tokens() : 0;
+  plan_ = blend::PlanReuse(layout_, options_, runtime.key_space, tenant_namespace_, engine_.chunk_store,
+                           kept_tokens);
   shape_ = blend::ShapeOf(plan_, config.num_layers);
   costs_ = engine_.loading_controller.Costs(engine_.chunk_store.read_meter().Rates());
-  decision_ = blend::DecideLoading(shape_, options_, ratio_, costs_, engine_.load_pipeline_depth);
+  decision_ = again_.has_value()
+                  ? DecideAgain(*again_, plan_)
+                  : blend::DecideLoading(shape_, options_, ratio_, costs_, engine_.load_pipeline_depth);
   blend::BypassSpans(decision_.bypassed, plan_);
   BlendOptions decided = options_;
   decided.ratio = decision_.ratio;
   KVBLEND_ASSIGN_OR_RETURN(policy_, blend::CreateSelectionPolicy(decided, config.num_layers));
   lookup_seconds_ += absl::ToDoubleSeconds(absl::Now() - start);
-  capture_.emplace(engine_.fresh_rows.WantedOf(options_) ? engine_.fresh_rows : blend::FreshRowOptions{},
-                   layout_, plan_, config.num_layers, int64_t{2} * config.num_kv_heads * config.head_dim,
+  // What is computed behind blended KV is not what full prefill would give.
+  const bool exact_before = !kept_.has_value() || kept_->num_exact == kept_tokens;
+  const bool captures = exact_before && !again_.has_value() && engine_.fresh_rows.WantedOf(options_);
+  capture_.emplace(captures ? engine_.fresh_rows : blend::FreshRowOptions{}, layout_, plan_,
+                   config.num_layers, int64_t{2} * config.num_kv_heads * config.head_dim,
                    scratch_->fresh_rows);
   worked_seconds_ = 0;
   KVBLEND_ASSIGN_OR_RETURN(
@@ -154,7 +195,8 @@ absl::Status PromptPrefill::Plan() {
                      .sequence = blend::PagedSequence(*runtime.backend, *runtime.page_pool, *prompt_.pages),
                      .correction = correction_.get(),
                      .capture = &*capture_,
-                     .pipeline_depth = engine_.load_pipeline_depth},
+                     .pipeline_depth = engine_.load_pipeline_depth,
+                     .keep_scores = options_.explain},
                     *policy_));
   return absl::OkStatus();
 }
@@ -173,7 +215,16 @@ absl::StatusOr<bool> PromptPrefill::Step(blend::KeepGoing keep_going) {
   return done;
 }
 
+PrefillRecord PromptPrefill::record() const {
+  PrefillRecord record{.computed = {}, .ratio = decision_.ratio, .correction = correction_};
+  for (const blend::PlannedSpan& span : plan_.spans) {
+    if (!span.entry.has_value() && span.num_tokens() > 0) record.computed.push_back(span.begin);
+  }
+  return record;
+}
+
 double PromptPrefill::predicted_seconds_left() const {
+  if (prefill_->is_waiting()) return std::numeric_limits<double>::infinity();
   if (!decision_.prediction.has_value()) return 0;
   return std::max(0.0, decision_.prediction->seconds - worked_seconds_);
 }
@@ -182,12 +233,19 @@ void PromptPrefill::Finish() {
   blend::PrefillResult& result = prefill_->result();
   capture_->Finish(result.recomputed, plan_);
   prompt_.report = ReportPrompt(plan_, options_, result);
+  if (kept_.has_value()) prompt_.report.kept_exact_tokens = kept_->num_exact;
+  const bool exact_before = !kept_.has_value() || kept_->num_exact == kept_->num_tokens();
+  prompt_.num_exact = exact_before ? ExactPrefix(plan_, result.recomputed) : kept_->num_exact;
+  done_ = true;
   prompt_.report.lookup_seconds = lookup_seconds_;
   if (correction_ != nullptr && plan_.candidates.num_tokens > 0) {
     prompt_.report.correction = correction_->version;
   }
   prompt_.report.loading = ReportLoading(ratio_, decision_, shape_, plan_, costs_);
   prompt_.report.loading.skipped_bytes = result.skipped_kv_bytes;
+  if (options_.explain) {
+    prompt_.report.explanation = ExplainPrompt(layout_, *engine_.runtime.tokenizer, plan_.candidates, result);
+  }
   engine_.loading_controller.Observe(result.measurements);
   prompt_.logits = std::move(result.logits);
   constexpr float kInfinity = std::numeric_limits<float>::infinity();

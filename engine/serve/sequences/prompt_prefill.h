@@ -3,11 +3,11 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -20,6 +20,8 @@
 #include "engine/kv/sequence_pages.h"
 #include "engine/prompt/prompt_layout.h"
 #include "engine/runtime/model_runtime.h"
+#include "engine/serve/sequences/kept_sequences.h"
+#include "engine/serve/sequences/scratch_pool.h"
 #include "engine/store/chunk_store.h"
 
 namespace kvblend {
@@ -27,23 +29,19 @@ namespace kvblend {
 /// A prompt whose KV is in pages, ready to be continued.
 struct PrefilledPrompt {
   std::unique_ptr<kv::SequencePages> pages;
-  int32_t num_tokens = 0;                    // with KV in the pages
-  std::vector<float> logits;                 // after the last token [vocab_size]
-  std::vector<int32_t> recomputed;           // positions of reused tokens that the policy chose, ascending
-  PromptReport report;                       // queue and first-token times are the caller's to fill in
+  int32_t num_tokens = 0;           // with KV in the pages
+  int32_t num_exact = 0;            // leading tokens of the prompt whose KV is as full prefill would give it
+  std::vector<float> logits;        // after the last token [vocab_size]
+  std::vector<int32_t> recomputed;  // positions of reused tokens that the policy chose, ascending
+  PromptReport report;              // queue and first-token times are the caller's to fill in
   std::vector<blend::MissingEntry> missing;  // to be stored behind the response
 };
 
-/// Scratch that one prefill after the other uses. For the engine thread only.
-class ScratchPool {
- public:
-  using Lease = std::unique_ptr<blend::PrefillScratch, std::function<void(blend::PrefillScratch*)>>;
-
-  /// The pool must outlive the lease.
-  Lease Borrow();
-
- private:
-  std::vector<std::unique_ptr<blend::PrefillScratch>> idle_;
+/// How a prompt was prefilled, for doing it once more in the same way.
+struct PrefillRecord {
+  std::vector<int32_t> computed;  // where spans begin that were computed in place, ascending
+  double ratio = 0;               // what the policy was told
+  std::shared_ptr<const kv::LoadedCorrection> correction = nullptr;  // of what was reused; null: none
 };
 
 /// For the engine thread only.
@@ -58,27 +56,40 @@ class PromptPrefill {
     int32_t load_pipeline_depth;
     RatioOptions ratio;
     blend::FreshRowOptions fresh_rows;
+    KeptSequences& kept;
   };
 
-  /// `layout` must outlive it. kResourceExhausted when there are too few pages. REQUIRES: valid options.
+  /// Goes on from a kept sequence where there is one. `layout` must outlive it. `again`: gives the same KV as when that was
+  /// recorded, as long as what was reused is still there; it keeps nothing for learning, and need not outlive the call.
+  /// kResourceExhausted when there are too few pages. REQUIRES: valid options.
   static absl::StatusOr<std::unique_ptr<PromptPrefill>> Create(const Engine& engine,
                                                                const prompt::PromptLayout& layout,
                                                                const BlendOptions& options,
-                                                               std::string_view tenant_namespace);
+                                                               std::string_view tenant_namespace,
+                                                               const PrefillRecord* again = nullptr);
+  /// What it went on from is kept again, unless it is done.
+  ~PromptPrefill();
 
   /// Does a unit of work: a part of a layer. Returns whether the prompt is done. Errors: keep_going's, the backend's.
   absl::StatusOr<bool> Step(blend::KeepGoing keep_going);
 
-  /// How much longer it should take by what was measured of passes so far; 0 when nothing is known.
+  /// How much longer it should take by what was measured of passes so far; 0 when nothing is known, and for ever while it
+  /// waits for a slower tier.
   double predicted_seconds_left() const;
 
   /// REQUIRES: Step has returned true.
   PrefilledPrompt TakePrompt() { return std::move(prompt_); }
+  /// REQUIRES: Step has returned true.
+  PrefillRecord record() const;
+  /// What the prompt went on from, without its pages; nullopt: nothing was kept. REQUIRES: Step has returned true.
+  std::optional<KeptSequence> TakeKept() { return std::exchange(kept_, std::nullopt); }
 
  private:
   PromptPrefill(const Engine& engine, const prompt::PromptLayout& layout, const BlendOptions& options,
                 std::string_view tenant_namespace);
 
+  /// Takes over what is kept of the prompt, and sets the other pages aside.
+  absl::Status TakePages();
   /// Looks up the chunks and decides; anew when an entry turns out to be lost.
   absl::Status Plan();
   void Finish();
@@ -89,8 +100,11 @@ class PromptPrefill {
   const std::string tenant_namespace_;
   const RatioOptions ratio_;
   const ScratchPool::Lease scratch_;
+  std::optional<PrefillRecord> again_;
   std::shared_ptr<const kv::LoadedCorrection> correction_;
   PrefilledPrompt prompt_;
+  std::optional<KeptSequence> kept_;  // what it goes on from, the pages apart
+  bool done_ = false;
   double lookup_seconds_ = 0;
   double worked_seconds_ = 0;  // since the plan
 

@@ -11,6 +11,9 @@
 namespace kvblend {
 namespace {
 
+// Whose logits have room at the same time.
+constexpr int64_t kMaxRepeatedTokens = 64;
+
 /// The share of a layer's matrix products that makes Q, K and V.
 double ProjectionShare(const model::ModelConfig& config) {
   const double head_columns = 1.0 * config.num_heads * config.head_dim;
@@ -25,11 +28,14 @@ PromptRunner::PromptRunner(ModelRuntime& runtime, store::ChunkStore& chunk_store
       chunk_store_(chunk_store),
       options_(options),
       loading_controller_(ProjectionShare(runtime.config)),
+      kept_(*runtime.page_pool, options.max_kept_pages),
+      refinement_(runtime, kept_, scratch_),
       step_(runtime.backend->CreateRepeatedStep(*runtime.stream)) {}
 
 absl::StatusOr<std::unique_ptr<PromptPrefill>> PromptRunner::Begin(const prompt::PromptLayout& layout,
                                                                    const BlendOptions& options,
-                                                                   std::string_view tenant_namespace) {
+                                                                   std::string_view tenant_namespace,
+                                                                   const PrefillRecord* again) {
   KVBLEND_RETURN_IF_ERROR(blend::ValidateBlendOptions(options, runtime_.config.num_layers));
   return PromptPrefill::Create({.runtime = runtime_,
                                 .chunk_store = chunk_store_,
@@ -37,8 +43,9 @@ absl::StatusOr<std::unique_ptr<PromptPrefill>> PromptRunner::Begin(const prompt:
                                 .scratch = scratch_,
                                 .load_pipeline_depth = options_.load_pipeline_depth,
                                 .ratio = options_.ratio,
-                                .fresh_rows = options_.fresh_rows},
-                               layout, options, tenant_namespace);
+                                .fresh_rows = options_.fresh_rows,
+                                .kept = kept_},
+                               layout, options, tenant_namespace, again);
 }
 
 absl::StatusOr<PrefilledPrompt> PromptRunner::Prefill(const prompt::PromptLayout& layout,
@@ -167,11 +174,57 @@ absl::StatusOr<kernels::MatrixView> PromptRunner::RunRows(absl::Span<const int32
   return logits;
 }
 
+absl::Status PromptRunner::Repeat(PrefilledPrompt& prompt, absl::Span<const int32_t> token_ids) {
+  const auto count =
+      std::min<int64_t>(static_cast<int64_t>(token_ids.size()),
+                        std::min<int64_t>(runtime_.weights.rows_as_alone(), kMaxRepeatedTokens));
+  const NextTokens next{
+      &prompt, {token_ids.begin(), token_ids.begin() + count}, std::vector<kernels::SamplingSpec>(count)};
+  KVBLEND_RETURN_IF_ERROR(ExtendAll({&next, 1}).status());
+  prompt.num_tokens += static_cast<int32_t>(count);
+  return absl::OkStatus();
+}
+
+void PromptRunner::Keep(PrefilledPrompt prompt, const prompt::PromptLayout& layout,
+                        absl::Span<const int32_t> answer, const BlendOptions& options,
+                        std::string_view tenant_namespace) {
+  if (!kept_.enabled() || prompt.pages->is_damaged()) return;
+  const auto prompt_tokens = static_cast<int32_t>(layout.token_ids.size());
+  KeptSequence kept{.tenant_namespace = std::string(tenant_namespace),
+                    .blend = options,
+                    .token_ids = layout.token_ids,
+                    .num_exact = prompt.num_exact == prompt_tokens ? prompt.num_tokens : prompt.num_exact,
+                    .pages = std::move(prompt.pages)};
+  const absl::Span<const int32_t> answered = answer.first(prompt.num_tokens - prompt_tokens);
+  kept.token_ids.insert(kept.token_ids.end(), answered.begin(), answered.end());
+  // The text of the question ends where the format's own tokens begin, and these may be others in the next turn.
+  const prompt::Span& question = layout.spans.back();
+  kept.must_match = question.begin;
+  while (kept.must_match < question.end &&
+         !runtime_.tokenizer->IsSpecial(layout.token_ids[kept.must_match])) {
+    ++kept.must_match;
+  }
+  kept.num_whole = kept.num_exact;
+  // In layers with windows there is KV only for what comes behind the prompt and for its last token.
+  const std::vector<model::LayerConfig>& layers = runtime_.config.layers;
+  if (std::any_of(layers.begin(), layers.end(), [](const auto& layer) { return layer.sliding_window > 0; })) {
+    kept.must_match = std::max(kept.must_match, prompt_tokens - 1);
+    kept.num_whole = 0;
+  }
+  kept_.Keep(std::move(kept));
+}
+
+void PromptRunner::KeepAgain(PrefilledPrompt prompt, KeptSequence kept) {
+  if (prompt.pages->is_damaged()) return;
+  kept.pages = std::move(prompt.pages);
+  kept_.Keep(std::move(kept));
+}
+
 std::unique_ptr<ChunkStoring> PromptRunner::BeginStoring(std::string_view tenant_namespace,
                                                          absl::Span<const int32_t> anchor_ids,
                                                          absl::Span<const int32_t> token_ids,
                                                          const StoreEntryOptions& options) {
-  return std::make_unique<ChunkStoring>(ChunkStoring::Engine{runtime_, chunk_store_, scratch_},
+  return std::make_unique<ChunkStoring>(ChunkStoring::Engine{runtime_, chunk_store_, scratch_, storing_},
                                         tenant_namespace, anchor_ids, token_ids, options);
 }
 

@@ -21,6 +21,8 @@
 #include "engine/prompt/prompt_layout.h"
 #include "engine/runtime/model_runtime.h"
 #include "engine/serve/sequences/chunk_storing.h"
+#include "engine/serve/sequences/idle_refinement.h"
+#include "engine/serve/sequences/kept_sequences.h"
 #include "engine/serve/sequences/prompt_prefill.h"
 #include "engine/store/chunk_store.h"
 
@@ -34,13 +36,14 @@ struct NextTokens {
   std::vector<kernels::SamplingSpec> sampling;  // one per token
 };
 
-/// For the engine thread only, except loading_controller(). References must outlive it.
+/// For the engine thread only, except loading_controller(), kept_counts() and refined_tokens(). References must outlive it.
 class PromptRunner {
  public:
   struct Options {
     int32_t load_pipeline_depth = 2;         // see blend::KvLoader::Create
     RatioOptions ratio = {};                 // unless a request says otherwise
     blend::FreshRowOptions fresh_rows = {};  // what prompts keep for learning
+    int64_t max_kept_pages = 0;              // for conversations between two turns; 0: none are kept
   };
 
   PromptRunner(ModelRuntime& runtime, store::ChunkStore& chunk_store)
@@ -51,10 +54,12 @@ class PromptRunner {
   const blend::LoadingController& loading_controller() const { return loading_controller_; }
 
   /// Plans a prompt's prefill and sets its pages aside; Step of what is returned runs it. `layout` must outlive it.
+  /// `again`: see PromptPrefill::Create.
   /// kInvalidArgument for bad blend options; kResourceExhausted when there are too few pages.
   absl::StatusOr<std::unique_ptr<PromptPrefill>> Begin(const prompt::PromptLayout& layout,
                                                        const BlendOptions& options,
-                                                       std::string_view tenant_namespace);
+                                                       std::string_view tenant_namespace,
+                                                       const PrefillRecord* again = nullptr);
   /// The same from beginning to end. Errors: Begin's, keep_going's.
   absl::StatusOr<PrefilledPrompt> Prefill(const prompt::PromptLayout& layout, const BlendOptions& options,
                                           std::string_view tenant_namespace, blend::KeepGoing keep_going);
@@ -71,6 +76,21 @@ class PromptRunner {
   /// Runs tokens behind several different prompts, all in one pass. Returns what comes after each token, prompt by prompt.
   /// The prompts' num_tokens stay what they are: what is not counted in is overwritten the next time.
   absl::StatusOr<std::vector<kernels::SampledToken>> ExtendAll(absl::Span<const NextTokens> next);
+
+  /// Keeps a sequence that is over for the conversation's next turn: the prompt of that layout, blended so, and what was
+  /// answered, of which KV is in the prompt's pages up to num_tokens. The prompt's pages go.
+  void Keep(PrefilledPrompt prompt, const prompt::PromptLayout& layout, absl::Span<const int32_t> answer,
+            const BlendOptions& options, std::string_view tenant_namespace);
+  /// Keeps again what a prompt went on from; `prompt` is that prompt.
+  void KeepAgain(PrefilledPrompt prompt, KeptSequence kept);
+  const KeptSequences::Counts& kept_counts() const { return kept_.counts(); }
+  /// Makes kept sequences exact, a unit of work at a time. Returns whether there is more to do.
+  bool RefineKept() { return refinement_.Step(); }
+  int64_t refined_tokens() const { return refinement_.refined_tokens(); }
+
+  /// Runs some of the tokens that were decoded behind a prompt before, the first ones: as many at a time as come out as if
+  /// each had been run alone.
+  absl::Status Repeat(PrefilledPrompt& prompt, absl::Span<const int32_t> token_ids);
 
   /// Makes sure, step by step, that the store has the chunk behind this anchor, and the anchor itself. The tokens must
   /// outlive what is returned.
@@ -109,6 +129,9 @@ class PromptRunner {
   model::PassState step_state_;  // of ExtendAll alone: a RepeatedStep must find it as the last one left it
   model::ScratchMatrix logits_;
   ScratchPool scratch_;
+  KeptSequences kept_;
+  IdleRefinement refinement_;
+  ChunkStoring::InProgress storing_;
   std::unique_ptr<kernels::RepeatedStep> step_;
   bool said_problem_ = false;  // that step_->problem() has been logged
 };

@@ -22,6 +22,14 @@ std::string_view Trimmed(std::string_view text, Trimming trimming) {
   return text;
 }
 
+std::string_view TrimmedLeft(std::string_view text, Trimming trimming) {
+  return Trimmed(text, {.left = trimming.left, .left_breaks = trimming.left_breaks});
+}
+
+std::string_view TrimmedRight(std::string_view text, Trimming trimming) {
+  return Trimmed(text, {.right = trimming.right, .right_breaks = trimming.right_breaks});
+}
+
 namespace {
 
 // An assistant's text of an earlier turn.
@@ -64,16 +72,28 @@ absl::StatusOr<std::vector<ChatPart>> ComposeChat(const ChatFormat& format, std:
   for (size_t i = 0; i < history.size(); ++i) {
     const bool user = history[i].role == Role::kUser;
     const ChatPoint to = user ? ChatPoint::kUser : ChatPoint::kAssistant;
-    const std::string_view text =
-        user ? Trimmed(history[i].text, format.UserTrimming(last)) : EarlierAnswer(format, history[i].text);
-    if (!add(to, text)) return refusal(absl::StrCat("history[", i, "]"), to);
+    const Trimming trimming = format.UserTrimming(last);
+    if (!history[i].has_parts()) {
+      const std::string_view text =
+          user ? Trimmed(history[i].text, trimming) : EarlierAnswer(format, history[i].text);
+      if (!add(to, text)) return refusal(absl::StrCat("history[", i, "]"), to);
+      continue;
+    }
+    if (!user) {
+      return absl::InvalidArgumentError(jinja::Message("history[", i, "] is the assistant's and has ",
+                                                       history[i].chunks.empty() ? "a lead_in" : "chunks",
+                                                       "; allowed: text alone"));
+    }
+    if (!add(to, TrimmedLeft(history[i].lead_in, trimming)))
+      return refusal(absl::StrCat("history[", i, "]"), to);
+    parts.back().has_parts = true;
+    parts.back().chunks = history[i].chunks;
+    parts.back().question = TrimmedRight(history[i].text, format.user);
   }
   if (!system_text.empty() && format.system_place == SystemPlace::kLastUser && !add_system()) {
     return refusal("system_text", ChatPoint::kSystem);
   }
-  const Trimming trimming = format.UserTrimming(last);
-  if (!add(ChatPoint::kUser,
-           Trimmed(user_text, {.left = trimming.left, .left_breaks = trimming.left_breaks}))) {
+  if (!add(ChatPoint::kUser, TrimmedLeft(user_text, format.UserTrimming(last)))) {
     return refusal(
         history.empty() ? "question" : absl::StrCat("history[", history.size() - 1, "] and the question"),
         ChatPoint::kUser);

@@ -21,10 +21,15 @@ namespace kvblend::text {
 
 enum class Role { kUser, kAssistant };
 
-/// One turn of a conversation; the text belongs to somebody else.
+/// One turn of a conversation; the texts belong to somebody else.
 struct ChatTurn {
+  /// Whether it has parts that are tokenized on their own, as those of a prompt's last turn are.
+  bool has_parts() const { return !lead_in.empty() || !chunks.empty(); }
+
   Role role;
-  std::string_view text;
+  std::string_view text;                     // all of it, or what stands behind the chunks
+  std::string_view lead_in = {};             // of a user: what stands before the chunks
+  std::span<const std::string> chunks = {};  // of a user
 };
 
 /// Neighbours in a conversation. A piece of a format leads from one to the next.
@@ -86,18 +91,26 @@ struct ChatPart {
   ChatPoint from;
   ChatPoint to;
   std::string_view piece;
-  std::string_view text;  // of `to`, behind the piece
+  std::string_view text;  // of `to`, behind the piece; of a turn with parts the lead-in
+  // Of a turn with parts: what follows the lead-in, each tokenized on its own.
+  bool has_parts = false;
+  std::span<const std::string> chunks = {};
+  std::string_view question = {};
 };
 
 /// What comes before what the user says now, whose beginning is `user_text`: the pieces and texts in order.
 /// No system block where `system_text` is empty. The parts refer to the format and the texts.
-/// kInvalidArgument, naming the turn: neighbours or a system text that the format does not allow.
+/// kInvalidArgument, naming the turn: neighbours or a system text that the format does not allow, parts of an
+/// assistant's turn.
 absl::StatusOr<std::vector<ChatPart>> ComposeChat(const ChatFormat& format, std::string_view system_text,
                                                   std::span<const ChatTurn> history,
                                                   std::string_view user_text);
 
 /// `text` without the whitespace, or the line breaks, at the ends that `trimming` names.
 std::string_view Trimmed(std::string_view text, Trimming trimming);
+/// At that end alone.
+std::string_view TrimmedLeft(std::string_view text, Trimming trimming);
+std::string_view TrimmedRight(std::string_view text, Trimming trimming);
 
 /// All formats that have names, with the model's own first and last token in their places.
 std::vector<ChatFormat> NamedChatFormats(std::string_view bos, std::string_view eos);

@@ -65,4 +65,16 @@ void PromptEncoder::Finish() {
   behind_control_ = false;
 }
 
+void PromptEncoder::AppendApart(std::string_view text) {
+  Restart(TextPosition::kWithin);
+  const std::vector<TokenId> tokens = tokenizer_.Encode(text, TextPosition::kWithin);
+  target_->insert(target_->end(), tokens.begin(), tokens.end());
+}
+
+void PromptEncoder::Restart(TextPosition position) {
+  Finish();
+  position_ = position;
+  behind_control_ = false;
+}
+
 }  // namespace kvblend::text

@@ -46,8 +46,12 @@ class PromptEncoder {
   void Into(std::vector<TokenId>* target) { target_ = target; }
   void AppendPiece(std::string_view piece);
   void AppendText(std::string_view text);
-  /// Encodes what waits for more text. The last call.
+  /// Encodes what waits for more text.
   void Finish();
+  /// Text of its own, behind what is there, which is encoded first.
+  void AppendApart(std::string_view text);
+  /// Encodes what waits for more text; what follows is encoded as if it were the first, at `position`.
+  void Restart(TextPosition position);
 
  private:
   const Tokenizer& tokenizer_;

@@ -2,8 +2,12 @@
 #include <memory_resource>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
+#include "absl/types/span.h"
+#include "base/status_macros.h"
 #include "kernels/cpu/experts/experts.h"
 #include "kernels/cpu/linear/linear.h"
+#include "kernels/cpu/linear/row_codes.h"
 #include "kernels/cpu/machine/tiles.h"
 #include "kernels/cpu/simd/simd.h"
 
@@ -27,7 +31,7 @@ struct CodeInputs {
 };
 
 // A chunk times one column of sixteen outputs.
-void MultiplyColumn(const QuantizedColumn& column, const CodeInputs& inputs, const ExpertRows& rows,
+void MultiplyValues(const QuantizedColumn& column, const CodeInputs& inputs, const ExpertRows& rows,
                     const RowChunk& chunk, int64_t first_output, MatrixView out) {
   const int64_t outputs = std::min(kColumnOutputs, out.cols - first_output);
   float results[simd::kMaxQuantizedRows * kColumnOutputs];
@@ -38,6 +42,39 @@ void MultiplyColumn(const QuantizedColumn& column, const CodeInputs& inputs, con
     auto* row = static_cast<float*>(out.Rows(rows.rows[chunk.first + r], 1).data);
     std::copy_n(results + r * kColumnOutputs, outputs, row + first_output);
   }
+}
+
+// The same with rows of x in 8 bits, of every token once.
+void MultiplyCodes(const CodeKernels& kernels, const QuantizedColumn& column, const RowCodes& inputs,
+                   const ExpertRows& rows, const RowChunk& chunk, int64_t first_output, MatrixView out) {
+  RowCodes each[simd::kMaxQuantizedRows];
+  float* targets[simd::kMaxQuantizedRows] = {};
+  for (int32_t r = 0; r < chunk.count; ++r) {
+    const int32_t row = rows.rows[chunk.first + r];
+    each[r] = inputs.Row(rows.InputOf(row));
+    targets[r] = static_cast<float*>(out.Rows(row, 1).data) + first_output;
+  }
+  MultiplyColumn(kernels, column, each, chunk.count, /*accumulate=*/false,
+                 std::min(kColumnOutputs, out.cols - first_output), targets);
+}
+
+// Calls multiply(chunk, column, its first output) for all columns of all chunks, in one loop, so that a token's few
+// experts keep all threads busy to the end.
+void ForColumns(CpuContext& context, const CpuExperts& experts, absl::Span<const RowChunk> chunks,
+                int64_t outputs,
+                absl::FunctionRef<void(const RowChunk&, const QuantizedColumn&, int64_t)> multiply) {
+  const int64_t columns = (outputs + kColumnOutputs - 1) / kColumnOutputs,
+                num_chunks = static_cast<int64_t>(chunks.size()),
+                wanted = (int64_t{16} * context.pool.num_threads() + num_chunks - 1) / num_chunks,
+                parts = std::min(columns, wanted);
+  context.pool.ParallelFor(num_chunks * parts, [&](int64_t i) {
+    const RowChunk& chunk = chunks[i / parts];
+    const int64_t part = i % parts;
+    const QuantizedMatrix& matrix = *experts.expert(chunk.expert).quantized();
+    for (int64_t c = part * columns / parts; c < (part + 1) * columns / parts; ++c) {
+      multiply(chunk, matrix.column(c), c * kColumnOutputs);
+    }
+  });
 }
 
 }  // namespace
@@ -54,6 +91,18 @@ absl::Status ExpertCodeProducts(CpuContext& context, ConstMatrixView x, const Cp
     }
   }
   if (chunks.empty()) return absl::OkStatus();
+  if (context.codes != nullptr) {
+    int64_t group = kChunkInputs;
+    for (const RowChunk& chunk : chunks) {
+      group = std::min(group, experts.expert(chunk.expert).quantized()->smallest_group());
+    }
+    KVBLEND_ASSIGN_OR_RETURN(const QuantizedRows inputs, QuantizeRows(context, x, group, /*multiple=*/1));
+    ForColumns(context, experts, chunks, out.cols,
+               [&](const RowChunk& chunk, const QuantizedColumn& column, int64_t first_output) {
+                 MultiplyCodes(*context.codes, column, inputs.rows, rows, chunk, first_output, out);
+               });
+    return absl::OkStatus();
+  }
   const DataType dtype = simd::GetTiles(context.gemm_dtype).dtype;  // what vectors multiply
   CodeInputs inputs{nullptr, nullptr, x.cols * SizeOf(dtype) / static_cast<int64_t>(sizeof(uint32_t)),
                     x.cols / 16, dtype};
@@ -69,19 +118,10 @@ absl::Status ExpertCodeProducts(CpuContext& context, ConstMatrixView x, const Cp
       simd::SumSixteens(words, dtype, x.cols, inputs.sums + i * inputs.sixteens);
     }
   });
-  // Parts of all chunks in one loop, so that a token's few experts keep all threads busy to the end.
-  const int64_t columns = (out.cols + kColumnOutputs - 1) / kColumnOutputs,
-                num_chunks = static_cast<int64_t>(chunks.size()),
-                wanted = (int64_t{16} * context.pool.num_threads() + num_chunks - 1) / num_chunks,
-                parts = std::min(columns, wanted);
-  context.pool.ParallelFor(num_chunks * parts, [&](int64_t i) {
-    const RowChunk& chunk = chunks[i / parts];
-    const int64_t part = i % parts;
-    const QuantizedMatrix& matrix = *experts.expert(chunk.expert).quantized();
-    for (int64_t c = part * columns / parts; c < (part + 1) * columns / parts; ++c) {
-      MultiplyColumn(matrix.column(c), inputs, rows, chunk, c * kColumnOutputs, out);
-    }
-  });
+  ForColumns(context, experts, chunks, out.cols,
+             [&](const RowChunk& chunk, const QuantizedColumn& column, int64_t first_output) {
+               MultiplyValues(column, inputs, rows, chunk, first_output, out);
+             });
   return absl::OkStatus();
 }
 

@@ -63,6 +63,7 @@ absl::Status ExpertCodeProducts(CpuContext& context, ConstMatrixView x, const Cp
 /// Backend's operations of these names, with checked arguments.
 void CpuChooseExperts(CpuContext& context, ConstMatrixView logits, const RoutingSpec& spec,
                       IndicesView experts, MatrixView weights);
+absl::Status CpuAddExpertBias(CpuContext& context, ConstMatrixView bias, IndicesView experts, MatrixView out);
 void CpuSumExperts(CpuContext& context, ConstMatrixView x, ConstMatrixView weights, bool accumulate,
                    MatrixView out);
 

@@ -67,14 +67,15 @@ absl::Status MultiplyMany(CpuContext& context, ConstMatrixView x, const CpuWeigh
                           const ExpertRows& rows, absl::Span<const int32_t> of_expert, MatrixView out) {
   const Tiles& tiles = context.TilesFor(weights.dtype());
   // oneDNN's products are left out: nothing says that a row's result there is the same in any company.
-  if (!context.int8_products && tiles.dtype != weights.dtype()) {
+  const bool codes = context.codes != nullptr && weights.quantized() != nullptr;
+  if (!codes && tiles.dtype != weights.dtype()) {
     return MultiplyFewAtATime(context, x, weights, rows, of_expert, out);
   }
   return MultiplyTogether(
       context, x, rows, of_expert,
       [&](ConstMatrixView in, MatrixView to) {
-        return context.int8_products ? Int8Linear(context, in, weights, /*accumulate=*/false, to)
-                                     : TiledLinear(context, tiles, in, weights, /*accumulate=*/false, to);
+        return codes ? Int8Linear(context, in, weights, /*accumulate=*/false, to)
+                     : TiledLinear(context, tiles, in, weights, /*accumulate=*/false, to);
       },
       out);
 }
@@ -85,7 +86,7 @@ absl::Status CpuExpertLinear(CpuContext& context, ConstMatrixView x, const CpuEx
                              IndicesView chosen, MatrixView out) {
   if (out.rows == 0) return absl::OkStatus();
   const int32_t num_experts = experts.num_experts();
-  KVBLEND_RETURN_IF_ERROR(CheckExpertNumbers(chosen, num_experts));
+  KVBLEND_RETURN_IF_ERROR(CheckExpertNumbers("ExpertLinear", chosen, num_experts));
   ListMemory memory(context.scratch);
   std::pmr::vector<int32_t> begin(num_experts + 1, 0, memory.resource()),
       order(out.rows, 0, memory.resource());

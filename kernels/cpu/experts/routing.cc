@@ -1,8 +1,10 @@
-// ChooseExperts and SumExperts: small beside the products, so plain loops over the rows.
+// ChooseExperts, AddExpertBias and SumExperts: small beside the products, so plain loops over the rows.
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
+#include "base/status_macros.h"
+#include "kernels/checks.h"
 #include "kernels/cpu/experts/experts.h"
 #include "kernels/cpu/simd/simd.h"
 
@@ -56,6 +58,18 @@ void CpuChooseExperts(CpuContext& context, ConstMatrixView logits, const Routing
       for (int32_t j = 0; j < spec.num_chosen; ++j) out[j] /= sum;
     }
   });
+}
+
+absl::Status CpuAddExpertBias(CpuContext& context, ConstMatrixView bias, IndicesView experts,
+                              MatrixView out) {
+  KVBLEND_RETURN_IF_ERROR(CheckExpertNumbers("AddExpertBias", experts, bias.rows));
+  ForRows(context.pool, out.rows, out.cols * 12, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const auto* added = static_cast<const float*>(bias.Rows(experts.data[i], 1).data);
+      simd::AddScaledRow(added, 1.0f, static_cast<float*>(out.Rows(i, 1).data), out.cols);
+    }
+  });
+  return absl::OkStatus();
 }
 
 void CpuSumExperts(CpuContext& context, ConstMatrixView x, ConstMatrixView weights, bool accumulate,

@@ -71,9 +71,11 @@ absl::Status FewRowsLinear(CpuContext& context, ConstMatrixView x, const CpuWeig
 absl::Status CpuLinear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights, bool accumulate,
                        MatrixView out) {
   if (x.rows == 0) return absl::OkStatus();
+  if (context.codes != nullptr && weights.quantized() != nullptr) {
+    return Int8Linear(context, x, weights, accumulate, out);
+  }
   const int64_t few_rows = weights.quantized() != nullptr ? simd::kMaxQuantizedRows : simd::kMaxMatVecRows;
   if (x.rows <= few_rows) return FewRowsLinear(context, x, weights, accumulate, out);
-  if (context.int8_products) return Int8Linear(context, x, weights, accumulate, out);
   const Tiles& tiles = context.TilesFor(weights.dtype());
   if (tiles.dtype == weights.dtype() && (x.rows <= kMaxTiledRows || !OneDnnReadsBlocks())) {
     return TiledLinear(context, tiles, x, weights, accumulate, out);

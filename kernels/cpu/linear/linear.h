@@ -26,8 +26,8 @@ absl::Status TiledLinear(CpuContext& context, const Tiles& tiles, ConstMatrixVie
                          const CpuWeights& weights, bool accumulate, MatrixView out);
 absl::Status OneDnnLinear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights, bool accumulate,
                           MatrixView out);
-/// Rows of x, and weights that are not codes already, rounded to 8 bits in groups (code_products.h).
-/// REQUIRES: simd::HasCodeProducts().
+/// Rows of x rounded to 8 bits in groups (code_products.h), any number of them; a row's result does not depend
+/// on the others. REQUIRES: context.codes and weights.quantized() are not null.
 absl::Status Int8Linear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights, bool accumulate,
                         MatrixView out);
 

@@ -1,6 +1,8 @@
 #include "kernels/cpu/linear/packed_weights.h"
 
 #include <algorithm>
+#include <cmath>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -10,6 +12,7 @@
 #include "kernels/checks.h"
 #include "kernels/cpu/machine/onednn.h"
 #include "kernels/cpu/simd/simd.h"
+#include "kernels/host/float_convert.h"
 
 namespace kvblend::kernels {
 namespace {
@@ -36,6 +39,48 @@ void FillPanel(DataType dtype, int64_t cols, std::byte* rows, const WeightPanel&
   stream.wait();
 }
 
+/// The rows of a source to the nearest of 255 codes, with a step for every 32 columns.
+class RoundedRows final : public WeightSource {
+ public:
+  RoundedRows(const WeightSource& source, int64_t cols) : source_(source), values_(cols) {}
+
+  absl::Status ReadRow(int64_t row, absl::Span<float> out) const override {
+    return source_.ReadRow(row, out);
+  }
+  std::optional<QuantizedFormat> FormatOf(int64_t row) const override {
+    if (source_.FormatOf(row).has_value()) return std::nullopt;  // sources that mix both are kept as values
+    return QuantizedFormat{.bits = 8, .group = kGroup, .zero_point = kZeroPoint, .has_minimum = false};
+  }
+  absl::Status ReadCodes(int64_t row, const QuantizedRow& out) const override {
+    if (absl::Status status = source_.ReadRow(row, absl::MakeSpan(values_)); !status.ok()) return status;
+    for (size_t group = 0; group < out.scales.size(); ++group) {
+      const absl::Span<const float> values = absl::MakeConstSpan(values_).subspan(group * kGroup, kGroup);
+      float largest = 0, not_finite = 0;
+      for (const float value : values) {
+        largest = std::max(largest, std::abs(value));
+        not_finite += value * 0.0f;  // NaN where there is one, or an infinity
+      }
+      // As the matrix will hold it; one that it cannot hold makes it keep values.
+      const float step = F16ToF32(F32ToF16(largest / kLargestCode)),
+                  inverse = step > 0 && std::isfinite(step) ? 1.0f / step : 0.0f;
+      out.scales[group] = largest / kLargestCode + not_finite;
+      out.minimums[group] = 0;
+      for (int64_t i = 0; i < kGroup; ++i) {
+        const float code = not_finite == 0 ? std::nearbyint(values[i] * inverse) : 0.0f;
+        out.codes[group * kGroup + i] =
+            static_cast<uint8_t>(std::clamp(code, -kLargestCode, kLargestCode) + kZeroPoint);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  static constexpr int32_t kGroup = 32, kZeroPoint = 128;
+  static constexpr float kLargestCode = 127.0f;
+  const WeightSource& source_;
+  mutable std::vector<float> values_;  // sources are used by one thread at a time
+};
+
 }  // namespace
 
 int64_t WeightPanels::Bytes(DataType dtype, int64_t rows, int64_t cols) {
@@ -58,8 +103,12 @@ WeightPanels WeightPanels::Over(DataType dtype, int64_t rows, int64_t cols, std:
 absl::StatusOr<std::unique_ptr<CpuWeights>> CpuWeights::Create(CpuContext& context, int64_t rows,
                                                                int64_t cols, WeightUsage usage,
                                                                const WeightSource& source) {
-  std::unique_ptr<CpuWeights> weights(new CpuWeights(rows, cols, usage, context.gemm_dtype));
-  auto quantized = QuantizedMatrix::Create(context.weights, rows, cols, source);
+  const bool as_codes = context.codes != nullptr;
+  std::unique_ptr<CpuWeights> weights(new CpuWeights(rows, cols, usage, context.gemm_dtype, as_codes));
+  const RoundedRows rounded(source, cols);
+  const bool round = as_codes && usage == WeightUsage::kLinear && !source.FormatOf(0).has_value();
+  auto quantized = QuantizedMatrix::Create(context.weights, rows, cols,
+                                           round ? static_cast<const WeightSource&>(rounded) : source);
   if (!quantized.ok()) return quantized.status();
   weights->quantized_ = *std::move(quantized);
   if (weights->quantized_ != nullptr) return weights;

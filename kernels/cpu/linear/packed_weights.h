@@ -38,7 +38,8 @@ struct WeightPanels {
 /// Immutable after creation, so any number of threads may read it.
 class CpuWeights final : public PackedWeights {
  public:
-  /// For products in context.gemm_dtype. REQUIRES: a OneDnnThreadScope.
+  /// For products in context.gemm_dtype; with context.codes, values of linear layers are rounded to codes of 8
+  /// bits in groups of 32 inputs where that can be done. REQUIRES: a OneDnnThreadScope.
   static absl::StatusOr<std::unique_ptr<CpuWeights>> Create(CpuContext& context, int64_t rows, int64_t cols,
                                                             WeightUsage usage, const WeightSource& source);
   /// kInvalidArgument when the weights were made by a backend of another kind or with another GEMM dtype.
@@ -48,7 +49,8 @@ class CpuWeights final : public PackedWeights {
   int64_t cols() const override { return cols_; }
   WeightUsage usage() const override { return usage_; }
   int64_t rows_as_alone() const override {
-    return quantized_ != nullptr ? simd::kMaxQuantizedRows : simd::kMaxMatVecRows;
+    if (quantized_ == nullptr) return simd::kMaxMatVecRows;
+    return multiplied_as_codes_ ? PackedWeights::rows_as_alone() : simd::kMaxQuantizedRows;
   }
   DataType dtype() const { return dtype_; }
 
@@ -65,13 +67,14 @@ class CpuWeights final : public PackedWeights {
   void ReadEmbeddingRow(int64_t index, float* out) const;
 
  private:
-  CpuWeights(int64_t rows, int64_t cols, WeightUsage usage, DataType dtype)
-      : rows_(rows), cols_(cols), usage_(usage), dtype_(dtype) {}
+  CpuWeights(int64_t rows, int64_t cols, WeightUsage usage, DataType dtype, bool multiplied_as_codes)
+      : rows_(rows), cols_(cols), usage_(usage), dtype_(dtype), multiplied_as_codes_(multiplied_as_codes) {}
   absl::Status PackValues(CpuContext& context, const WeightSource& source);
 
   const int64_t rows_, cols_;
   const WeightUsage usage_;
   const DataType dtype_;
+  const bool multiplied_as_codes_;  // where they are kept as codes
   std::unique_ptr<QuantizedMatrix> quantized_;
   WeightBytes embedding_, packed_;
   WeightPanels panels_;

@@ -10,7 +10,6 @@
 #include <array>
 
 #include "hwy/cache_control.h"
-#include "kernels/cpu/linear/code_products.h"
 #include "kernels/cpu/linear/quantized_matrix.h"
 #include "kernels/cpu/machine/tiles.h"
 
@@ -318,49 +317,6 @@ void ExpandColumnImpl(const QuantizedColumn& column, DataType dtype, uint32_t* o
   }
 }
 
-// Four inputs, which are two steps, per word.
-template <int kUpperBits>
-void ExpandCodesOf(const QuantizedColumn& column, int64_t group, const BlockCodes& out) {
-  const ColumnF32 d;
-  const ColumnU32 d32;
-  const auto zero_point = static_cast<float>(column.format.zero_point);
-  const int64_t groups = column.chunks * kChunkInputs / group, groups_per_scale = column.format.group / group;
-  for (int64_t lane = 0; lane < kColumnOutputs; lane += static_cast<int64_t>(hn::Lanes(d32))) {
-    for (int64_t chunk = 0; chunk < column.chunks; ++chunk) {
-      const auto* planes = reinterpret_cast<const uint32_t*>(column.data + chunk * column.plane_bytes());
-      uint32_t* target = out.codes + chunk * kChunkInputs / kCodesPerWord * kPackedBlock + lane;
-      for (int64_t quad = 0; quad < kQuads; ++quad) {
-        const PlaneWords words = LoadQuad<kUpperBits>(planes, quad, lane);
-        for (int64_t step = 0; step < 4; step += 2, target += kPackedBlock) {
-          const Words first = hn::Or(IntegersOf<kUpperBits>(words, quad, step, 0),
-                                     hn::ShiftLeft<8>(IntegersOf<kUpperBits>(words, quad, step, 16)));
-          const Words second = hn::Or(IntegersOf<kUpperBits>(words, quad, step + 1, 0),
-                                      hn::ShiftLeft<8>(IntegersOf<kUpperBits>(words, quad, step + 1, 16)));
-          hn::StoreU(hn::Or(first, hn::ShiftLeft<16>(second)), d32, target);
-        }
-      }
-    }
-    for (int64_t g = 0; g < groups; ++g) {
-      const GroupScales scales = LoadScales(column, g / groups_per_scale, lane, zero_point);
-      hn::StoreU(scales.scale, d, out.steps + g * kPackedBlock + lane);
-      hn::StoreU(scales.minimum, d, out.minimums + g * kPackedBlock + lane);
-    }
-  }
-}
-
-void ExpandCodesImpl(const QuantizedColumn& column, int64_t group, const BlockCodes& out) {
-  switch (column.upper_bits()) {
-    case 0:
-      return ExpandCodesOf<0>(column, group, out);
-    case 1:
-      return ExpandCodesOf<1>(column, group, out);
-    case 2:
-      return ExpandCodesOf<2>(column, group, out);
-    default:
-      return ExpandCodesOf<4>(column, group, out);
-  }
-}
-
 template <DataType kType>
 void SumSixteensOf(const void* x, int64_t n, float* sums) {
   const ColumnF32 d;
@@ -383,7 +339,6 @@ namespace kvblend::kernels::simd {
 
 HWY_EXPORT(QuantizedMatVecImpl);
 HWY_EXPORT(ExpandColumnImpl);
-HWY_EXPORT(ExpandCodesImpl);
 HWY_EXPORT(SumSixteensImpl);
 
 void QuantizedMatVec(const QuantizedColumn& column, DataType dtype, const uint32_t* x, int64_t x_stride,
@@ -400,9 +355,6 @@ void QuantizedMatVec(const QuantizedColumn& column, DataType dtype, const uint32
 }
 void ExpandColumn(const QuantizedColumn& column, DataType dtype, uint32_t* out, int64_t out_stride) {
   HWY_DYNAMIC_DISPATCH(ExpandColumnImpl)(column, dtype, out, out_stride);
-}
-void ExpandCodes(const QuantizedColumn& column, int64_t group, const BlockCodes& out) {
-  HWY_DYNAMIC_DISPATCH(ExpandCodesImpl)(column, group, out);
 }
 void SumSixteens(const void* x, DataType dtype, int64_t n, float* sums) {
   HWY_DYNAMIC_DISPATCH(SumSixteensImpl)(x, dtype, n, sums);

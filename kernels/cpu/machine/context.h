@@ -19,11 +19,14 @@
 
 namespace kvblend::kernels {
 
+struct CodeKernels;  // linear/code_products.h
+
 struct CpuContext {
-  CpuContext(int num_threads, DataType gemm, bool int8, const Tiles& f32, const Tiles& bf16)
+  CpuContext(int num_threads, DataType gemm, const CodeKernels* code_kernels, const Tiles& f32,
+             const Tiles& bf16)
       : pool(num_threads, UseOneOpenMpThread),
         gemm_dtype(gemm),
-        int8_products(int8),
+        codes(code_kernels),
         f32_tiles(f32),
         bf16_tiles(bf16) {}
 
@@ -34,8 +37,8 @@ struct CpuContext {
   ScratchPool scratch;
   WeightArena weights;
   GemmCache gemms;
-  const DataType gemm_dtype;  // kF32 or kBF16
-  const bool int8_products;   // whether many rows are multiplied with weights in 8 bits
+  const DataType gemm_dtype;       // kF32 or kBF16
+  const CodeKernels* const codes;  // with which weights are multiplied in 8 bits; null: they are not
   const Tiles& f32_tiles;
   const Tiles& bf16_tiles;
 };

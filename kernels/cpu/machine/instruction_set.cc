@@ -1,5 +1,9 @@
 #include "kernels/cpu/machine/instruction_set.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 #include <atomic>
 #include <cstdlib>
 #include <oneapi/dnnl/dnnl.hpp>
@@ -22,19 +26,33 @@ struct Limit {
 constexpr Limit kLimits[] = {
     {"portable", InstructionSet::kPortable, dnnl::cpu_isa::sse41, HWY_SSE4},
     {"avx2", InstructionSet::kAvx2, dnnl::cpu_isa::avx2, HWY_AVX2},
+    {"avx_vnni", InstructionSet::kAvxVnni, dnnl::cpu_isa::avx2_vnni, HWY_AVX2},
     {"avx512", InstructionSet::kAvx512, dnnl::cpu_isa::avx512_core_bf16, HWY_AVX3},
     {"amx", InstructionSet::kAmx, dnnl::cpu_isa::avx512_core_amx, HWY_AVX3},
 };
 
 std::atomic<InstructionSet> allowed{InstructionSet::kAmx};
 
-bool Has(InstructionSet set) {
-#if HWY_ARCH_X86
+#if HWY_ARCH_X86_64
+// Compilers of this age cannot ask for it by name: leaf 7, part 1, bit 4 of EAX.
+bool HasAvxVnni() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax & 1u << 4) != 0;
+}
+#endif
+
+}  // namespace
+
+bool HasInstructions(InstructionSet set) {
+#if HWY_ARCH_X86_64
   switch (set) {
     case InstructionSet::kPortable:
       return __builtin_cpu_supports("sse4.1");
     case InstructionSet::kAvx2:
-      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+             __builtin_cpu_supports("f16c");
+    case InstructionSet::kAvxVnni:
+      return HasInstructions(InstructionSet::kAvx2) && HasAvxVnni();
     case InstructionSet::kAvx512:
       return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
              __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
@@ -48,15 +66,18 @@ bool Has(InstructionSet set) {
 #endif
 }
 
+namespace {
+
 absl::Status Apply() {
   const char* wanted = std::getenv("KVBLEND_CPU");
   if (wanted == nullptr || *wanted == '\0') return absl::OkStatus();
   const absl::StatusOr<InstructionSet> set = ParseInstructionSet(wanted);
   if (!set.ok()) return set.status();
-  if (!Has(*set)) {
+  if (!HasInstructions(*set)) {
     std::string present;
     for (const Limit& limit : kLimits) {
-      if (Has(limit.set)) absl::StrAppend(&present, present.empty() ? "" : ", ", std::string(limit.name));
+      if (HasInstructions(limit.set))
+        absl::StrAppend(&present, present.empty() ? "" : ", ", std::string(limit.name));
     }
     return absl::FailedPreconditionError(absl::StrCat(
         "KVBLEND_CPU is '", wanted, "', which this processor does not have; allowed here: ", present));
@@ -78,8 +99,8 @@ absl::StatusOr<InstructionSet> ParseInstructionSet(std::string_view name) {
   for (const Limit& limit : kLimits) {
     if (name == limit.name) return limit.set;
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("KVBLEND_CPU is '", std::string(name), "'; allowed: portable, avx2, avx512, amx"));
+  return absl::InvalidArgumentError(absl::StrCat("KVBLEND_CPU is '", std::string(name),
+                                                 "'; allowed: portable, avx2, avx_vnni, avx512, amx"));
 }
 
 absl::Status ApplyInstructionSetLimit() {

@@ -12,17 +12,21 @@ namespace kvblend::kernels {
 enum class InstructionSet : uint8_t {
   kPortable,  // SSE4.1
   kAvx2,
-  kAvx512,  // with BF16 where the processor has it
+  kAvxVnni,  // AVX2 and products of 8-bit codes in one instruction
+  kAvx512,   // with BF16 where the processor has it
   kAmx,
 };
 
-/// "portable", "avx2", "avx512", "amx"; kInvalidArgument for other names.
+/// "portable", "avx2", "avx_vnni", "avx512", "amx"; kInvalidArgument for other names.
 absl::StatusOr<InstructionSet> ParseInstructionSet(std::string_view name);
 
 /// Limits the process to the environment's KVBLEND_CPU, for tests and comparisons; without it, to nothing.
 /// The first call decides, which comes before anything is computed. kInvalidArgument: an unknown name.
 /// kFailedPrecondition: the processor has less than that.
 absl::Status ApplyInstructionSetLimit();
+
+/// Whether the processor has it, and all that it needs of sets before it.
+bool HasInstructions(InstructionSet set);
 
 /// The best that KVBLEND_CPU allows: kAmx without it. REQUIRES: ApplyInstructionSetLimit was called.
 InstructionSet AllowedInstructionSet();

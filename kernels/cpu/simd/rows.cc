@@ -54,27 +54,40 @@ HWY_INLINE hn::Vec<D> ExpOfMinusAbs(D d, hn::Vec<D> z) {
   return Exp2(d, hn::Mul(x, hn::Set(d, 1.44269504088896340736f)));
 }
 
-// z / (1 + exp(-t)) * up, where t has z's sign, without an exponential that could overflow.
-template <typename Exponent>
+// z / (1 + exp(-t)) * up, where t has z's sign, without an exponential that could overflow; `hold` has the last word about
+// z and up first.
+template <typename Hold, typename Exponent>
 HWY_INLINE void GateRow(const float* gate, const float* up, int64_t n, DataType out_dtype, void* out,
-                        const Exponent& exponent) {
+                        const Hold& hold, const Exponent& exponent) {
   KVBLEND_FOR_DTYPE(out_dtype, ForEach(n, [&](auto d, size_t i) HWY_ATTR {
-                      const auto z = hn::LoadU(d, gate + i);
+                      auto z = hn::LoadU(d, gate + i), factor = hn::LoadU(d, up + i);
+                      hold(d, z, factor);
                       const auto one = hn::Set(d, 1.0f), e = ExpOfMinusAbs<kType>(d, exponent(d, z));
                       const auto numerator = hn::Mul(z, hn::IfThenElse(hn::Lt(z, hn::Zero(d)), e, one));
                       const auto gated = hn::Div(numerator, hn::Add(one, e));
-                      StoreF32<kType>(d, hn::Mul(gated, hn::LoadU(d, up + i)), out, i);
+                      StoreF32<kType>(d, hn::Mul(gated, factor), out, i);
                     }));
 }
 
 void GatedActivationRowImpl(Activation activation, const float* gate, const float* up, int64_t n,
                             DataType out_dtype, void* out) {
+  const auto as_they_are = [](auto, auto&, auto&) HWY_ATTR {};
   if (activation == Activation::kSilu) {
-    GateRow(gate, up, n, out_dtype, out, [](auto, auto z) HWY_ATTR { return z; });
+    GateRow(gate, up, n, out_dtype, out, as_they_are, [](auto, auto z) HWY_ATTR { return z; });
+    return;
+  }
+  if (activation == Activation::kClampedSilu) {
+    const auto clamp = [](auto d, auto& z, auto& factor) HWY_ATTR {
+      const auto limit = hn::Set(d, kClampedSiluLimit);
+      z = hn::Min(z, limit);
+      factor = hn::Add(hn::Clamp(factor, hn::Neg(limit), limit), hn::Set(d, 1.0f));
+    };
+    GateRow(gate, up, n, out_dtype, out, clamp,
+            [](auto d, auto z) HWY_ATTR { return hn::Mul(z, hn::Set(d, kClampedSiluSharpness)); });
     return;
   }
   // 2 sqrt(2 / pi) z (1 + 0.044715 z^2)
-  GateRow(gate, up, n, out_dtype, out, [](auto d, auto z) HWY_ATTR {
+  GateRow(gate, up, n, out_dtype, out, as_they_are, [](auto d, auto z) HWY_ATTR {
     const auto inner = hn::MulAdd(hn::Mul(z, z), hn::Set(d, 0.044715f), hn::Set(d, 1.0f));
     return hn::Mul(hn::Mul(z, hn::Set(d, 1.5957691216057308f)), inner);
   });

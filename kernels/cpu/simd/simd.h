@@ -29,7 +29,7 @@ const Tiles& GetTiles(DataType wanted);
 
 /// out = x / sqrt(mean(x^2) + epsilon) * weight; `out` may be `x` when f32.
 void RmsNormRow(const float* x, const float* weight, float epsilon, int64_t n, DataType out_dtype, void* out);
-/// out = silu(gate) * up; `out` may be `gate` or `up` when f32.
+/// Backend::GatedActivation of a row; `out` may be `gate` or `up` when f32.
 void GatedActivationRow(Activation activation, const float* gate, const float* up, int64_t n,
                         DataType out_dtype, void* out);
 void ConvertRow(const void* in, DataType in_dtype, void* out, DataType out_dtype, int64_t n);

@@ -110,6 +110,9 @@ LaunchError LaunchGroupRows(StreamHandle stream, const int32_t* experts, const G
 /// x: bf16, rows begin at multiples of 16 bytes;  weights: likewise, [num_experts * out.cols, x.cols]
 LaunchError LaunchExpertLinear(StreamHandle stream, ConstMatrixView x, ConstMatrixView weights,
                                const GroupedRows& grouped, MatrixView out);
+/// experts: [out.rows]
+LaunchError LaunchAddExpertBias(StreamHandle stream, ConstMatrixView bias, const int32_t* experts,
+                                MatrixView out);
 LaunchError LaunchSumExperts(StreamHandle stream, ConstMatrixView x, ConstMatrixView weights, bool accumulate,
                              MatrixView out);
 

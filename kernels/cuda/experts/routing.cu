@@ -1,4 +1,5 @@
-// What a mixture of experts needs besides products: who is chosen, the rows in the order of their experts, weighted sums.
+// What a mixture of experts needs besides products: who is chosen, the rows in the order of their experts, biases, weighted
+// sums.
 #include "kernels/cuda/device/elements.h"
 
 namespace kvblend::kernels::cuda {
@@ -106,6 +107,20 @@ KVBLEND_KERNEL(kWarpSize, 16) GroupRowsKernel(GroupRowsParams p) {
   }
 }
 
+struct AddExpertBiasParams {
+  ConstMatrixView bias;
+  const int32_t* experts;
+  MatrixView out;
+};
+
+KVBLEND_KERNEL(kThreads, 8) AddExpertBiasKernel(AddExpertBiasParams p) {
+  const int expert = p.experts[BlockX()];
+  if (expert < 0 || expert >= p.bias.rows) return;
+  const float* bias = static_cast<const float*>(p.bias.data) + expert * p.bias.row_stride;
+  float* out = static_cast<float*>(p.out.data) + BlockX() * p.out.row_stride;
+  for (int64_t c = ThreadIndex(); c < p.out.cols; c += kThreads) out[c] += bias[c];
+}
+
 struct SumExpertsParams {
   ConstMatrixView x;
   const float* weights;
@@ -141,6 +156,12 @@ LaunchError LaunchGroupRows(StreamHandle stream, const int32_t* experts, const G
   return Launch<GroupRowsKernel>(
       stream, {.blocks_x = out.num_experts, .threads = kWarpSize},
       GroupRowsParams{experts, out.num_rows, out.num_experts, out.begin, out.rows});
+}
+
+LaunchError LaunchAddExpertBias(StreamHandle stream, ConstMatrixView bias, const int32_t* experts,
+                                MatrixView out) {
+  return Launch<AddExpertBiasKernel>(stream, {.blocks_x = out.rows, .threads = kThreads},
+                                     AddExpertBiasParams{bias, experts, out});
 }
 
 LaunchError LaunchSumExperts(StreamHandle stream, ConstMatrixView x, ConstMatrixView weights, bool accumulate,

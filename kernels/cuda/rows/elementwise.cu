@@ -84,8 +84,24 @@ struct GatedActivationParams {
   ConstMatrixView gate;
   ConstMatrixView up;
   MatrixView out;
-  bool gelu;
+  Activation activation;
 };
+
+// z / (1 + exp(-t)) * up, t by the kind of activation. NaN stays what it is.
+KVBLEND_DEVICE float Gated(Activation activation, float z, float up) {
+  float exponent = z;
+  if (activation == Activation::kGeluTanh) {
+    // 2 sqrt(2 / pi) z (1 + 0.044715 z^2)
+    exponent = 1.5957691216057308f * z * FmaRn(z * z, 0.044715f, 1.0f);
+  } else if (activation == Activation::kClampedSilu) {
+    if (z > kClampedSiluLimit) z = kClampedSiluLimit;
+    if (up > kClampedSiluLimit) up = kClampedSiluLimit;
+    if (up < -kClampedSiluLimit) up = -kClampedSiluLimit;
+    up += 1.0f;
+    exponent = kClampedSiluSharpness * z;
+  }
+  return DivRn(z, 1.0f + Exp(-exponent)) * up;
+}
 
 template <int kWidth>
 KVBLEND_KERNEL(kThreads, 4)
@@ -94,12 +110,7 @@ GatedActivationKernel(GatedActivationParams p) {
     float gate[kWidth], up[kWidth];
     LoadValues(p.gate.data, DataType::kF32, BlockX() * p.gate.row_stride + c, gate);
     LoadValues(p.up.data, DataType::kF32, BlockX() * p.up.row_stride + c, up);
-    for (int i = 0; i < kWidth; ++i) {
-      const float z = gate[i];
-      // 2 sqrt(2 / pi) z (1 + 0.044715 z^2)
-      const float exponent = p.gelu ? 1.5957691216057308f * z * FmaRn(z * z, 0.044715f, 1.0f) : z;
-      gate[i] = DivRn(z, 1.0f + Exp(-exponent)) * up[i];
-    }
+    for (int i = 0; i < kWidth; ++i) gate[i] = Gated(p.activation, gate[i], up[i]);
     StoreValues(p.out.data, p.out.dtype, BlockX() * p.out.row_stride + c, gate);
   }
 }
@@ -199,7 +210,7 @@ LaunchError LaunchRmsNorm(StreamHandle stream, ConstMatrixView x, ConstMatrixVie
 
 LaunchError LaunchGatedActivation(StreamHandle stream, Activation activation, ConstMatrixView gate,
                                   ConstMatrixView up, MatrixView out) {
-  const GatedActivationParams params{gate, up, out, activation == Activation::kGeluTanh};
+  const GatedActivationParams params{gate, up, out, activation};
   return KVBLEND_LAUNCH_ROWS(GatedActivationKernel, Vectorises(gate) && Vectorises(up) && Vectorises(out),
                              stream, OneBlockPerRow(out.rows), params);
 }

@@ -1,13 +1,16 @@
 // kvblend generate: one prompt, its answer streamed to standard output.
 #include <CLI/CLI.hpp>
+#include <fstream>
 #include <optional>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "server/cli/command.h"
 #include "server/cli/flags.h"
 #include "server/cli/prompt_report.h"
 #include "server/convert/message_json.h"
+#include "server/ui/report_page.h"
 
 namespace kvblend::server::cli {
 namespace {
@@ -25,7 +28,16 @@ struct GenerateFlags {
   bool json = false;
   bool quiet = false;
   bool put_first = false;
+  std::string html_path;  // empty: no page is written
 };
+
+absl::Status WritePage(const std::string& path, const std::string& page) {
+  std::ofstream file(path, std::ios::binary);
+  file << page;
+  file.close();
+  if (!file) return absl::UnavailableError(absl::StrCat("can't write --html ", path));
+  return absl::OkStatus();
+}
 
 absl::Status PutFirst(Client& client, const v1::GenerateRequest& request, absl::Time deadline,
                       Terminal& terminal) {
@@ -44,15 +56,18 @@ absl::Status PutFirst(Client& client, const v1::GenerateRequest& request, absl::
 
 absl::Status Run(const GenerateFlags& flags, CommandContext& context) {
   Terminal& terminal = context.terminal;
-  KVBLEND_ASSIGN_OR_RETURN(const v1::GenerateRequest request, BuildRequest(flags.request));
+  KVBLEND_ASSIGN_OR_RETURN(v1::GenerateRequest request, BuildRequest(flags.request));
+  if (!flags.html_path.empty()) request.mutable_blend()->set_explain(true);
   const absl::Time deadline = flags.request.caller.deadline();
   KVBLEND_ASSIGN_OR_RETURN(Client client, context.Connect(flags.connection));
   if (flags.put_first) KVBLEND_RETURN_IF_ERROR(PutFirst(client, request, deadline, terminal));
 
   std::optional<v1::PromptReport> report;
   bool ends_with_newline = true;
+  std::string answer;
   const auto finished = client.Generate(request, deadline, [&](const v1::GenerateEvent& event) {
     if (event.has_prompt()) report = event.prompt();
+    answer += event.text().text();
     if (flags.json) {
       terminal.PrintLine(MessageToJson(event));
     } else if (!event.text().text().empty()) {
@@ -62,6 +77,10 @@ absl::Status Run(const GenerateFlags& flags, CommandContext& context) {
   });
   if (!flags.json && !ends_with_newline) terminal.out << std::endl;
   KVBLEND_RETURN_IF_ERROR(finished.status());
+  if (!flags.html_path.empty() && report) {
+    KVBLEND_RETURN_IF_ERROR(
+        WritePage(flags.html_path, ui::ReportPage(request.prompt().question(), answer, *report)));
+  }
   if (!flags.json && !flags.quiet) {
     if (report) {
       for (const std::string& line : DescribePrompt(*report)) terminal.PrintNote(line);
@@ -82,6 +101,10 @@ void AddGenerateCommand(CLI::App& root, CommandContext& context) {
   command.add_flag("--put", flags.put_first, "Store the chunks first, so that this prompt finds them")
       ->group("Blending");
   command.add_flag("--json", flags.json, "One JSON object per event: prompt, text ..., finished");
+  command
+      .add_option("--html", flags.html_path,
+                  "Also write a page that shows what was done with every token of the prompt")
+      ->type_name("FILE");
   command.add_flag("--quiet", flags.quiet, "No report on standard error");
 }
 

@@ -29,6 +29,7 @@ struct ScoreFlags {
   std::string continuation_file;
   std::vector<int32_t> continuation_ids;
   bool json = false;
+  bool distributions = false;
 };
 
 void PrintForPeople(const Scores& scores, double nll, Terminal& terminal) {
@@ -61,6 +62,7 @@ absl::Status Run(const ScoreFlags& flags, CommandContext& context) {
   } else {
     request.set_continuation_text(flags.continuation);
   }
+  request.set_return_distributions(flags.distributions);
   KVBLEND_ASSIGN_OR_RETURN(Client client, context.Connect(flags.connection));
   KVBLEND_ASSIGN_OR_RETURN(const Scores scores, client.Score(request, flags.request.caller.deadline()));
   if (scores.tokens.empty()) return absl::InternalError("the engine scored no tokens");
@@ -98,7 +100,11 @@ void AddScoreCommand(CLI::App& root, CommandContext& context) {
       ->delimiter(',')
       ->type_name("ID,...");
   group->require_option(1);
-  command.add_flag("--json", flags.json, "One JSON object per line: prompt, token ..., total");
+  auto* json = command.add_flag("--json", flags.json, "One JSON object per line: prompt, token ..., total");
+  command
+      .add_flag("--distributions", flags.distributions,
+                "With each token the log-probabilities of the whole vocabulary in its place")
+      ->needs(json);
 }
 
 }  // namespace kvblend::server::cli

@@ -42,6 +42,9 @@ class StagedBackend final : public test_support::BackendDecorator {
     return Computes() ? BackendDecorator::DoSumExperts(stream, x, weights, accumulate, out)
                       : absl::OkStatus();
   }
+  absl::Status DoAddExpertBias(Stream& stream, View bias, kernels::IndicesView experts, Out out) override {
+    return Computes() ? BackendDecorator::DoAddExpertBias(stream, bias, experts, out) : absl::OkStatus();
+  }
   absl::Status DoGatedActivation(Stream& stream, kernels::Activation activation, View gate, View up,
                                  Out out) override {
     return Computes() ? BackendDecorator::DoGatedActivation(stream, activation, gate, up, out)

@@ -87,6 +87,7 @@ class CpuAllocationsTest : public ConformanceTest {
     ASSERT_OK(experts.status());
     Tensor logits(backend, kF32, rows, kExperts), weights(backend, kF32, rows, kChosen);
     Tensor out(backend, kF32, rows * kChosen, kWidth), sum(backend, kF32, rows, kWidth);
+    Tensor bias = Random(kExperts, kWidth);
     logits.Randomize(rng);
     const auto chosen = backend.Allocate(rows * kChosen * int64_t{sizeof(int32_t)}).value();
     const IndicesView numbers{static_cast<int32_t*>(chosen->data()), rows * kChosen};
@@ -95,6 +96,8 @@ class CpuAllocationsTest : public ConformanceTest {
     });
     ExpectNone("ExpertLinear",
                [&] { return backend.ExpertLinear(stream, normed.view(), **experts, numbers, out.view()); });
+    ExpectNone("AddExpertBias",
+               [&] { return backend.AddExpertBias(stream, bias.view(), numbers, out.view()); });
     ExpectNone("SumExperts",
                [&] { return backend.SumExperts(stream, out.view(), weights.view(), true, sum.view()); });
   }

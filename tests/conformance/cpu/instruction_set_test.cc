@@ -39,7 +39,7 @@ TEST_F(InstructionSetDeathTest, Avx512HidesAmx) {
 
 TEST_F(InstructionSetDeathTest, UnknownNamesAreRefused) {
   EXPECT_EXIT(TellBackend("fast"), testing::ExitedWithCode(3),
-              "KVBLEND_CPU is 'fast'; allowed: portable, avx2, avx512, amx");
+              "KVBLEND_CPU is 'fast'; allowed: portable, avx2, avx_vnni, avx512, amx");
 }
 
 TEST_F(InstructionSetDeathTest, WhatTheProcessorLacksIsRefused) {

@@ -73,15 +73,21 @@ TEST_P(ElementwiseConformance, RmsNormOfHeads) {
   }
 }
 
-double Activated(Activation activation, double z) {
-  if (activation == Activation::kSilu) return z / (1 + std::exp(-z));
+double Activated(Activation activation, double z, double up) {
+  if (activation == Activation::kSilu) return z / (1 + std::exp(-z)) * up;
+  if (activation == Activation::kClampedSilu) {
+    z = std::min(z, 7.0);
+    return z / (1 + std::exp(-static_cast<double>(1.702f) * z)) * (std::clamp(up, -7.0, 7.0) + 1);
+  }
   // GELU's usual form is z (1 + tanh(u)) / 2; its tail is kept where 1 + tanh loses all digits.
   const double u = std::sqrt(2 / std::numbers::pi) * (z + 0.044715 * z * z * z);
-  return u > -5 ? 0.5 * z * (1 + std::tanh(u)) : z * std::exp(2 * u) / (1 + std::exp(2 * u));
+  return up * (u > -5 ? 0.5 * z * (1 + std::tanh(u)) : z * std::exp(2 * u) / (1 + std::exp(2 * u)));
 }
 
+constexpr Activation kActivations[] = {Activation::kSilu, Activation::kGeluTanh, Activation::kClampedSilu};
+
 TEST_P(ElementwiseConformance, GatedActivation) {
-  for (const Activation activation : {Activation::kSilu, Activation::kGeluTanh}) {
+  for (const Activation activation : kActivations) {
     for (const DataType out_dtype : OutputTypes()) {
       for (const Shape& s : kShapes) {
         SCOPED_TRACE(absl::StrCat(s.rows, " x ", s.cols, " to ", std::string(Name(out_dtype)),
@@ -89,14 +95,15 @@ TEST_P(ElementwiseConformance, GatedActivation) {
         // gate and up are the two halves of one product, as the model computes them.
         Tensor both(backend, kF32, s.rows, 2 * s.cols, 2 * s.cols + s.extra_stride);
         Tensor out(backend, out_dtype, s.rows, s.cols, s.cols + s.extra_stride);
-        both.Randomize(rng, activation == Activation::kSilu ? 8.0 : 2.0);
+        both.Randomize(rng, activation == Activation::kGeluTanh ? 2.0 : 8.0);
         const MatrixView gate = both.view().Columns(0, s.cols), up = both.view().Columns(s.cols, s.cols);
         ASSERT_OK(backend.GatedActivation(stream, activation, gate, up, out.view()));
         const auto expected = [&](int64_t r, int64_t c) -> Expected {
-          const double z = both.at(r, c), value = Activated(activation, z) * both.at(r, s.cols + c);
+          const double z = both.at(r, c), up = both.at(r, s.cols + c), value = Activated(activation, z, up);
           // An exponent t is rounded, which changes exp(-t) by a factor of 1 + |t| u: GELU's grows with z^3.
-          const double exponent =
-              activation == Activation::kSilu ? std::abs(z) : std::abs(1.6 * z + 0.08 * z * z * z);
+          const double exponent = activation == Activation::kGeluTanh
+                                      ? std::abs(1.6 * z + 0.08 * z * z * z)
+                                      : (activation == Activation::kSilu ? 1 : 1.702) * std::abs(z);
           const double u = 8 * 0x1p-24 + 4 * exponent * 0x1p-24 + UnitRoundoff(out_dtype);
           return {value, std::abs(value) * u + 1e-30};
         };
@@ -125,6 +132,24 @@ TEST_P(ElementwiseConformance, GatedActivationOfExtremes) {
       return {expected[c], std::abs(expected[c]) * 1e-6 + 1e-34};
     });
   }
+}
+
+// Both the gate and what it gates stop at their limits, the gate at the upper one alone.
+TEST_P(ElementwiseConformance, GatedActivationThatIsClamped) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const std::vector<float> gates = {7, 8, 1000, infinity, 0, -1000, 7, 7, 7, 7, 7},
+                           ups = {0, 0, 0, 0, 5, 5, 7, 9, infinity, -9, -1};
+  Tensor gate(backend, kF32, 1, gates.size()), up(backend, kF32, 1, gates.size());
+  Tensor out(backend, kF32, 1, gates.size());
+  gate.Fill([&](int64_t, int64_t c) { return gates[c]; });
+  up.Fill([&](int64_t, int64_t c) { return ups[c]; });
+  ASSERT_OK(backend.GatedActivation(stream, Activation::kClampedSilu, gate.view(), up.view(), out.view()));
+  const double full = 7 / (1 + std::exp(-7 * 1.702));
+  const std::vector<double> expected = {full,     full,     full,     full,      0, 0,
+                                        8 * full, 8 * full, 8 * full, -6 * full, 0};
+  ExpectElements(out, [&](int64_t, int64_t c) -> Expected {
+    return {expected[c], std::abs(expected[c]) * 1e-6 + 1e-34};
+  });
 }
 
 TEST_P(ElementwiseConformance, AddScaled) {

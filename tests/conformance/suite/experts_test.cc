@@ -280,6 +280,21 @@ TEST_P(ExpertsConformance, ATokenOfEightIsWhatItIsAlone) {
   EXPECT_EQ(Product(**packed, experts, x.view()), alone);
 }
 
+TEST_P(ExpertsConformance, ABiasIsThatOfTheExpert) {
+  for (const auto& [rows, cols, num_experts] : std::vector<std::tuple<int64_t, int64_t, int32_t>>{
+           {0, 8, 2}, {1, 1, 1}, {3, 37, 2}, {5, 512, 8}, {300, 24, 128}}) {
+    SCOPED_TRACE(absl::StrCat(rows, " x ", cols, ", ", num_experts, " experts"));
+    const std::vector<int32_t> chosen = RandomExperts(rows, num_experts, 1);
+    const Numbers experts(backend, chosen);
+    Tensor bias = Random(num_experts, cols, cols + 1), out = Random(rows, cols, cols + 3);
+    ASSERT_OK(backend.AddExpertBias(stream, bias.view(), experts.view(), out.view()));
+    ExpectElements(out, [&](int64_t r, int64_t c) -> Expected {
+      const double added = bias.at(chosen[r], c);
+      return {out.at(r, c) + added, (std::abs(out.at(r, c)) + std::abs(added)) * 0x1p-23};
+    });
+  }
+}
+
 TEST_P(ExpertsConformance, SumsAreWeighted) {
   for (const auto& [rows, cols, count] : std::vector<std::tuple<int64_t, int64_t, int64_t>>{
            {0, 8, 2}, {1, 1, 1}, {3, 37, 2}, {5, 512, 8}, {70, 24, 32}}) {
@@ -382,6 +397,29 @@ TEST_P(ExpertsConformance, WhatIsRefused) {
     ASSERT_OK(product(x.view(), beyond.view(), out.view().Rows(0, 3)));
     out.Download();
     EXPECT_THAT((std::vector<double>{out.at(0, 4), out.at(1, 4), out.at(2, 4)}), ElementsAre(first, 0, last));
+  }
+
+  Tensor bias = Random(4, 5), biased = Random(3, 5);
+  const auto add_bias = [&](ConstMatrixView from, IndicesView experts, MatrixView to) {
+    return backend.AddExpertBias(stream, from, experts, to);
+  };
+  const IndicesView three{six.view().data, 3};
+  ExpectInvalid(add_bias(bias.view().Columns(0, 4), three, biased.view()),
+                {"AddExpertBias", "bias.cols is 4", "5"});
+  ExpectInvalid(add_bias(bias.view().Rows(0, 0), three, biased.view()), {"bias.rows is 0", "1 .. 4096"});
+  ExpectInvalid(add_bias(bias.view(), six.view(), biased.view()), {"experts.size is 6", "3"});
+  ExpectInvalid(add_bias(bias.view(), three, bias.view().Rows(1, 3)), {"out overlaps bias"});
+  const Numbers beyond_bias(backend, {-1, 1, 4});
+  if (!backend.device_memory().has_value()) {
+    ExpectInvalid(add_bias(bias.view(), beyond_bias.view(), biased.view()),
+                  {"AddExpertBias", "experts[0] is -1", "0 .. 3"});
+  } else {
+    const std::vector<double> was = biased.Values();
+    ASSERT_OK(add_bias(bias.view(), beyond_bias.view(), biased.view()));
+    biased.Download();
+    EXPECT_EQ(biased.at(0, 2), was[2]);
+    EXPECT_EQ(biased.at(2, 2), was[12]);
+    EXPECT_NE(biased.at(1, 2), was[7]);
   }
 
   Tensor sum(backend, kF32, 3, 5), of_two = Random(3, 2);

@@ -107,6 +107,9 @@ TEST(PromptReportTest, SaysWhatBecameOfEveryToken) {
   report.chunks[1].source = ChunkSource::kExact;
   const std::vector<std::string> lines = DescribePrompt(ToProto(report));
   EXPECT_THAT(lines, SizeIs(4));
+  report.kept_tokens = 700;
+  report.kept_exact_tokens = 650;
+  EXPECT_THAT(DescribePrompt(ToProto(report))[0], HasSubstr("= 700 kept (650 of them exact) + 600 exact +"));
   EXPECT_THAT(lines[0],
               AllOf(HasSubstr("3051 tokens = 600 exact + 2000 reused + 400 recomputed + 51 computed"),
                     HasSubstr("policy query, 15.2%")));

@@ -37,8 +37,8 @@ constexpr auto kUnknown = absl::StatusCode::kUnimplemented;
 constexpr auto kDamaged = absl::StatusCode::kDataLoss;
 
 const std::string kFixtures = KVBLEND_SOURCE_DIR "/tests/fixtures/hf/";
-const std::vector<std::string> kModels = {"llama",    "llama_fp8", "mixtral", "qwen2",  "qwen3",
-                                          "qwen3moe", "gemma3",    "phi3",    "granite"};
+const std::vector<std::string> kModels = {"llama",    "llama_fp8", "mixtral", "qwen2",   "qwen3",
+                                          "qwen3moe", "gemma3",    "phi3",    "granite", "gpt_oss"};
 
 std::string ReadWhole(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -98,7 +98,7 @@ TEST(HfFolderTest, PresentsWhatTheGgufFileOfTheSameModelHolds) {
 }
 
 TEST(HfFolderTest, AFolderIsAModelThatRuns) {
-  for (const std::string model : {"llama", "llama_fp8", "mixtral", "qwen3moe"}) {
+  for (const std::string model : {"llama", "llama_fp8", "mixtral", "qwen3moe", "gpt_oss"}) {
     const auto folder = OpenModel(kFixtures + model);
     const auto expected = OpenModel(kFixtures + model + "/expected.gguf");
     const auto config = ReadModelConfig(*folder), expected_config = ReadModelConfig(*expected);
@@ -117,7 +117,7 @@ TEST(HfFolderTest, FingerprintsTellFoldersApart) {
   for (const std::string& model : kModels) fingerprints.insert(*Fingerprint(*OpenModel(kFixtures + model)));
   EXPECT_EQ(fingerprints.size(), kModels.size());
   // Every byte of every tensor counts, also of those that are not read as they lie.
-  for (const std::string model : {"llama", "llama_fp8", "mixtral"}) {
+  for (const std::string model : {"llama", "llama_fp8", "mixtral", "gpt_oss"}) {
     auto files = ReadFolder(model);
     const auto original = *Fingerprint(*Present(files));
     std::string& tensors = files["model.safetensors"];
@@ -197,8 +197,10 @@ TEST(HfFolderTest, RefusesConfigurationsByField) {
   ExpectRefused(
       config("\"norm_topk_prob\": true", "\"norm_topk_prob\": true, \"num_local_experts\": 99", "qwen3moe"),
       kInvalid, "field 'num_local_experts' is 99");
-  ExpectRefused(config("\"norm_topk_prob\": true", "\"norm_topk_prob\": false", "qwen3moe"), kUnknown,
-                "field 'norm_topk_prob' is false; allowed: true");
+  ExpectRefused(config("\"norm_topk_prob\": true", "\"norm_topk_prob\": 1", "qwen3moe"), kInvalid,
+                "field 'norm_topk_prob' is 1; allowed: true, false");
+  ExpectRefused(config("\"norm_topk_prob\": true,", "", "qwen3moe"), kInvalid,
+                "field 'norm_topk_prob' is missing");
   ExpectRefused(config("\"mlp_only_layers\": []", "\"mlp_only_layers\": [1]", "qwen3moe"), kUnknown,
                 "field 'mlp_only_layers' is [1]; allowed: []");
 }
@@ -314,6 +316,38 @@ TEST(HfFolderTest, OfAModelThatSeesImagesTheTextPartIsTaken) {
   ExpectRefused(without, kInvalid, "field 'text_config' is missing; allowed: an object");
 }
 
+TEST(HfFolderTest, RefusesOtherFormsOfGptOss) {
+  const auto config = [](const std::string& from, const std::string& to) {
+    return Changed("gpt_oss", "config.json", from, to);
+  };
+  ExpectRefused(config("\"swiglu_limit\": 7.0", "\"swiglu_limit\": 8.0"), kUnknown,
+                "field 'swiglu_limit' is 8.0; allowed: 7.0");
+  ExpectRefused(config("\"experts_per_token\": 2", "\"experts_per_token\": 3"), kInvalid,
+                "field 'experts_per_token' is 3; allowed: 2, as of 'num_experts_per_tok'");
+  ExpectRefused(config("\"truncate\": false", "\"truncate\": true"), kUnknown,
+                "field 'truncate' is true; allowed: false");
+  ExpectRefused(config("\"beta_slow\": 1.0", "\"beta_slow\": 0"), kInvalid, "field 'beta_slow' is 0");
+  ExpectRefused(config("\"mxfp4\"", "\"awq\""), kUnknown,
+                "field 'quant_method' is \"awq\"; allowed: \"fp8\", \"mxfp4\"");
+  ExpectRefused(Changed("llama_fp8", "config.json", "\"fp8\"", "\"mxfp4\""), kUnknown,
+                "field 'quant_method' is \"mxfp4\"; allowed: \"fp8\"");
+  const auto tensors = [](const std::string& from, const std::string& to) {
+    return Changed("gpt_oss", "model.safetensors", from, to);
+  };
+  const std::string down = "model.layers.1.mlp.experts.down_proj";
+  ExpectRefused(tensors(down + "_scales", down + "_sacles"), kInvalid,
+                "tensor '" + down + "_blocks' is there, and its scales or blocks are not");
+  ExpectRefused(tensors(down + "_blocks", "model.layers.2.mlp.experts.down_proj_blocks"), kInvalid,
+                "tensor '" + down + "_scales' is there, and its scales or blocks are not");
+  ExpectRefused(tensors(down + "_bias", down + "_bais"), kUnknown,
+                "tensor '" + down + "_bais' is not part of");
+  ExpectRefused(tensors("\"" + down + "_scales\"", "\"" + down + "\"       "), kInvalid,
+                "tensor '" + down + "' is of dtype U8; allowed: F32, F16, BF16");
+  ExpectRefused(tensors("[3,64,1,16]", "[3,64,16,1]"), kInvalid, "with scales of shape [3, 64, 1]");
+  ExpectRefused(tensors("[3,64,2,16]", "[6,32,2,16]"), kInvalid,
+                "allowed: 4 dimensions, the first of the 3 experts");
+}
+
 TEST(HfFolderTest, RefusesTensorsByName) {
   const auto tensors = [](const std::string& from, const std::string& to,
                           const std::string& model = "llama") {
@@ -323,8 +357,10 @@ TEST(HfFolderTest, RefusesTensorsByName) {
                 "folder: tensor 'model.more.weight' is not part of the architecture 'llama'");
   ExpectRefused(tensors("layers.1.mlp.up_proj", "layers.2.mlp.up_proj"), kUnknown, "is not part of");
   ExpectRefused(tensors("layers.1.mlp.up_proj", "layers.01.mlp.upproj"), kUnknown, "is not part of");
-  ExpectRefused(tensors("\"BF16\"", "\"U8\"  "), kUnknown,
-                "is of dtype 'U8'; readable: F32, F16, BF16, F8_E4M3");
+  ExpectRefused(tensors("\"BF16\"", "\"I8\"  "), kUnknown,
+                "is of dtype 'I8'; readable: F32, F16, BF16, F8_E4M3, U8");
+  ExpectRefused(tensors("\"BF16\",\"shape\":[12,16]", "\"U8\",\"shape\":[12,32]  "), kInvalid,
+                "is of dtype U8; allowed: F32, F16, BF16, F8_E4M3");
   ExpectRefused(tensors("[12,16]", "[12,17]"), kDamaged, "has 384 bytes; allowed: 408");
   ExpectRefused(tensors("\"shape\"", "\"space\""), kInvalid, "'dtype', 'shape' and 'data_offsets'");
   ExpectRefused(tensors("q_proj.weight_scale_inv", "q_proj.weight_scale_off", "llama_fp8"), kInvalid,

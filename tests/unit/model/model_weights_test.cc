@@ -104,13 +104,39 @@ std::vector<float> Concatenate(std::vector<std::vector<float>> parts) {
   return all;
 }
 
-TEST_F(ModelWeightsTest, EveryExpertLandsInItsPlace) {
+// The same model with a tensor for each expert, as files had them before one held all of a layer.
+GgufBuilder WithATensorForEachExpert(const TinyModelSpec& spec) {
+  GgufBuilder builder = TinyModelBuilder(spec);
+  const std::string bytes = builder.Build();
+  const auto file = GgufFile::FromMemory(Bytes(bytes), "test.gguf");
+  for (const GgufTensor& tensor : file->tensors()) {
+    const std::string name(tensor.name);
+    const size_t ending = name.find("_exps.weight");
+    if (ending == std::string::npos) continue;
+    builder.RemoveTensor(name);
+    const auto cols = static_cast<uint64_t>(tensor.dims[0]), rows = static_cast<uint64_t>(tensor.dims[1]);
+    const size_t size = tensor.data.size() / spec.num_experts;
+    for (int expert = 0; expert < spec.num_experts; ++expert) {
+      const absl::Span<const std::byte> data = tensor.data.subspan(expert * size, size);
+      builder.SetTensor(name.substr(0, ending) + "." + std::to_string(expert) + ".weight", {cols, rows},
+                        static_cast<uint32_t>(tensor.type),
+                        {reinterpret_cast<const char*>(data.data()), data.size()});
+    }
+  }
+  return builder;
+}
+
+class ExpertWeightsTest : public ModelWeightsTest, public ::testing::WithParamInterface<bool> {};
+INSTANTIATE_TEST_SUITE_P(Forms, ExpertWeightsTest, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "a_tensor_each" : "a_tensor_for_all"; });
+
+TEST_P(ExpertWeightsTest, EveryExpertLandsInItsPlace) {
   TinyModelSpec spec;
   spec.num_experts = 3;
   const std::string bytes = test_support::BuildTinyModel(spec);
   const auto file = GgufFile::FromMemory(Bytes(bytes), "test.gguf");
   ASSERT_TRUE(file.ok()) << file.status();
-  const auto loaded = Load(TinyModelBuilder(spec));
+  const auto loaded = Load(GetParam() ? WithATensorForEachExpert(spec) : TinyModelBuilder(spec));
   ASSERT_TRUE(loaded.ok()) << loaded.status();
   for (int layer = 0; layer < 2; ++layer) {
     const LayerWeights& actual = loaded->weights.layers[layer];
@@ -131,6 +157,24 @@ TEST_F(ModelWeightsTest, EveryExpertLandsInItsPlace) {
       EXPECT_EQ(Columns(*actual.expert_down, expert), of_expert(values("ffn_down_exps"), expert));
     }
   }
+}
+
+TEST_F(ModelWeightsTest, NamesTheExpertThatIsMissingOrTooMuch) {
+  TinyModelSpec spec;
+  spec.num_experts = 3;
+  GgufBuilder missing = WithATensorForEachExpert(spec), more = missing, both = missing, other = missing;
+  const auto error = [&](const GgufBuilder& builder) {
+    return std::string(Load(builder).status().message());
+  };
+  EXPECT_THAT(error(missing.RemoveTensor("blk.1.ffn_up.2.weight")),
+              HasSubstr("tensor 'blk.1.ffn_up.2.weight' is missing; expected shape [32, 64]"));
+  EXPECT_THAT(error(more.SetTensorF32("blk.1.ffn_up.3.weight", {32, 64}, std::vector<float>(32 * 64))),
+              HasSubstr("tensor 'blk.1.ffn_up.3.weight' is not part of"));
+  EXPECT_THAT(
+      error(both.SetTensorF32("blk.1.ffn_up_exps.weight", {32, 64, 3}, std::vector<float>(3 * 32 * 64))),
+      HasSubstr("tensor 'blk.1.ffn_up.0.weight' is not part of"));
+  EXPECT_THAT(error(other.SetTensorF32("blk.0.ffn_down.1.weight", {32, 64}, std::vector<float>(32 * 64))),
+              HasSubstr("tensor 'blk.0.ffn_down.1.weight' has shape [32, 64]; allowed: [64, 32]"));
 }
 
 TEST_F(ModelWeightsTest, EveryMatrixLandsInItsPlace) {

@@ -68,6 +68,53 @@ class PromptLayoutTest : public testing::Test {
   std::unique_ptr<ChatTemplate> template_;
 };
 
+// What a server keeps of a conversation is found by its tokens.
+TEST(NextTurnTest, BeginsWithTheTokensOfTheTurnBefore) {
+  const auto tokenizer = text::LoadModelTokenizer("smollm");
+  ASSERT_NE(tokenizer, nullptr);
+  const auto chat_template = ChatTemplate::Create(*tokenizer, {.source = text::LoadModelChatTemplate()});
+  ASSERT_TRUE(chat_template.ok()) << chat_template.status();
+  const auto tokens = [&](const Prompt& prompt) {
+    const auto layout = BuildPromptLayout(prompt, *tokenizer, **chat_template, {});
+    EXPECT_TRUE(layout.ok()) << layout.status();
+    return layout->token_ids;
+  };
+  // As one text they would have other tokens where chunks meet.
+  const std::vector<std::string> chunks = {"Paris\nParis is in France.\n\n", "Rome\nRome is in Italy.\n\n",
+                                           " x", "y"};
+  std::vector<Turn> history;
+  for (const std::string& system_text : {std::string(), std::string("Be brief.")}) {
+    for (const std::string& lead_in : {std::string(), std::string("Passages:\n\n")}) {
+      history.clear();
+      std::vector<TokenId> before;
+      for (const char* question : {"Where is Paris?", "\nAnd Rome?", "Why?"}) {
+        const bool first = history.empty();
+        const Prompt prompt{.system_text = system_text,
+                            .lead_in = first ? lead_in : "",
+                            .chunks = first ? chunks : std::vector<std::string>(),
+                            .question = question,
+                            .history = history};
+        const std::vector<TokenId> now = tokens(prompt);
+        ASSERT_GT(now.size(), before.size());
+        EXPECT_EQ(before, std::vector<TokenId>(now.begin(), now.begin() + before.size())) << question;
+        before = now;
+        history.push_back({Role::kUser, prompt.question, prompt.lead_in, prompt.chunks});
+        history.push_back({Role::kAssistant, "In France."});
+      }
+    }
+  }
+}
+
+TEST_F(PromptLayoutTest, CountsChunksOfEarlierTurns) {
+  const std::vector<Turn> history = {{Role::kUser, "q", "", {"a", "b"}}, {Role::kAssistant, "r"}};
+  const PromptLimits limits{.max_chunks = 2};
+  EXPECT_TRUE(Build({.question = "Q", .history = history}, limits).ok());
+  ExpectRefusal({.chunks = {"c"}, .question = "Q", .history = history},
+                "chunks, earlier turns' with them, has 3 entries; allowed: up to 2", limits);
+  ExpectRefusal({.question = "Q", .history = {{Role::kUser, "q", "", {"a", "\xFE"}}}},
+                "history[0].chunks[1] is not valid UTF-8: byte 0xFE at offset 0 of 1; allowed: valid UTF-8");
+}
+
 TEST_F(PromptLayoutTest, LaysEverySpanInOrder) {
   const auto layout = Build({.system_text = "S",
                              .lead_in = "L:",

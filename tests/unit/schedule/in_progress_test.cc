@@ -69,6 +69,31 @@ TEST_F(InProgressTest, TheOneWithLeastLeftGoesOnAndEqualsInTheirOrder) {
   EXPECT_EQ(order_, "abcbdcaaaa");
 }
 
+TEST_F(InProgressTest, WhatNobodyWaitsForIsDoneWhileThereIsNothingElse) {
+  int left = 3;
+  absl::Notification done;
+  Start({.max_in_progress = {2, 1, 1},
+         .ongoing =
+             [&, steps = 2]() mutable {
+               order_ += '.';
+               return --steps > 0;
+             },
+         .idle =
+             [&] {
+               order_ += '_';
+               // Who comes meanwhile comes first.
+               if (left == 3) Submit('b', 2);
+               if (--left > 0) return true;
+               done.Notify();
+               return false;
+             }});
+  Submit('a', 2);
+  gate_.Notify();
+  done.WaitForNotification();
+  ASSERT_TRUE(scheduler_->Drain(absl::InfiniteFuture()).ok());
+  EXPECT_EQ(order_, ".a.a._bb.__");
+}
+
 TEST_F(InProgressTest, AShortJobOvertakesALongOneThatIsInProgress) {
   Start({.max_in_progress = {2, 1, 1}});
   Submit('a', 6, true, "k", Lane::kInteractive, [&] { Submit('b', 2); });

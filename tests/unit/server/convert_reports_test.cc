@@ -40,6 +40,8 @@ TEST(ConvertReportsTest, PromptReport) {
   report.reuse = Reuse::kPrefix;
   report.anchoring = Anchoring::kIsolated;
   report.prompt_tokens = 10;
+  report.kept_tokens = 12;
+  report.kept_exact_tokens = 11;
   report.exact_tokens = 1;
   report.reused_tokens = 2;
   report.recomputed_tokens = 3;
@@ -66,10 +68,15 @@ TEST(ConvertReportsTest, PromptReport) {
                     .reads = {{.tier = Tier::kDisk, .bytes = 9, .bytes_per_second = 10}},
                     .skipped_bytes = 11};
   report.correction = "0123";
+  report.explanation.push_back({.part = PromptPart::kChunk,
+                                .chunk_index = 1,
+                                .texts = {"a", " b"},
+                                .recomputed = {1},
+                                .scores = {0.25, 0.5}});
   const v1::PromptReport wire = ToProto(report);
   EXPECT_EQ(EmptyFields(wire), "");
   ExpectMessage(wire, R"(policy: POLICY_LINK  ratio: 0.25  reuse: REUSE_PREFIX  anchoring: ANCHORING_ISOLATED
-      prompt_tokens: 10  exact_tokens: 1  reused_tokens: 2  recomputed_tokens: 3  computed_tokens: 4
+      prompt_tokens: 10  kept_tokens: 12  kept_exact_tokens: 11  exact_tokens: 1  reused_tokens: 2  recomputed_tokens: 3  computed_tokens: 4
       chunks { index: 1  source: CHUNK_SOURCE_OTHER_ANCHOR  tier: TIER_HOST_MEMORY
                num_tokens: 5  recomputed_tokens: 6  key: "abc" }
       chunks { index: 2  source: CHUNK_SOURCE_MISS  num_tokens: 7  recomputed_tokens: 7  key: "def" }
@@ -79,7 +86,9 @@ TEST(ConvertReportsTest, PromptReport) {
                 predicted: true  predicted_seconds: 0.05  predicted_load_seconds: 0.06
                 predicted_compute_seconds: 0.07  compute_seconds_per_token: 0.08
                 reads { tier: TIER_DISK  bytes: 9  bytes_per_second: 10 }  skipped_bytes: 11 }
-      correction: "0123")");
+      correction: "0123"
+      explanation { part: PROMPT_PART_CHUNK  chunk_index: 1  texts: [ "a", " b" ]  recomputed: 1
+                    scores: [ 0.25, 0.5 ] })");
 }
 
 TEST(ConvertReportsTest, TextDelta) {

@@ -41,8 +41,8 @@ struct Describe {
     return text + "}";
   }
   static std::string Text(const Turn& turn) {
-    const auto& [role, text] = turn;
-    return All(role, text);
+    const auto& [role, text, lead_in, chunks] = turn;
+    return All(role, text, lead_in, chunks);
   }
   static std::string Text(const Caller& caller) {
     const auto& [tenant_namespace, fairness_key, deadline] = caller;
@@ -53,8 +53,8 @@ struct Describe {
     return All(system_text, lead_in, chunks, question, history);
   }
   static std::string Text(const BlendOptions& options) {
-    const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n] = options;
-    return All(a, b, c, d, e, f, g, h, i, j, k, l, m, n);
+    const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o] = options;
+    return All(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o);
   }
   static std::string Text(const SamplingOptions& options) {
     const auto& [a, b, c, d, e, f, g, h, i, j] = options;

@@ -36,7 +36,8 @@ PromptReport Report() {
   report.policy = Policy::kQuery;
   report.ratio = 0.25;
   report.prompt_tokens = 100;
-  report.exact_tokens = 30;
+  report.kept_tokens = 10;
+  report.exact_tokens = 20;
   report.reused_tokens = 30;
   report.recomputed_tokens = 10;
   report.computed_tokens = 30;
@@ -53,7 +54,8 @@ TEST(MetricsTest, APromptMovesTokensChunksAndTimes) {
   Metrics metrics;
   metrics.ObservePrompt(ToProto(Report()));
   auto samples = Samples(metrics);
-  EXPECT_EQ(samples["kvblend_prompt_tokens_total{source=\"exact\"}"], 30);
+  EXPECT_EQ(samples["kvblend_prompt_tokens_total{source=\"kept\"}"], 10);
+  EXPECT_EQ(samples["kvblend_prompt_tokens_total{source=\"exact\"}"], 20);
   EXPECT_EQ(samples["kvblend_prompt_tokens_total{source=\"reused\"}"], 30);
   EXPECT_EQ(samples["kvblend_prompt_tokens_total{source=\"recomputed\"}"], 10);
   EXPECT_EQ(samples["kvblend_prompt_tokens_total{source=\"computed\"}"], 30);

@@ -17,7 +17,7 @@ std::vector<v1::GenerateEvent> Events() {
   std::vector<v1::GenerateEvent> events;
   for (
       const char* text :
-      {R"(prompt { prompt_tokens: 10 exact_tokens: 3 reused_tokens: 4 recomputed_tokens: 1 computed_tokens: 2 })",
+      {R"(prompt { prompt_tokens: 15 kept_tokens: 5 exact_tokens: 3 reused_tokens: 4 recomputed_tokens: 1 computed_tokens: 2 })",
        R"(text { text: "Os" token_ids: 1 logprobs { token_id: 1 text: "Os" logprob: -0.5 }
                      top_logprobs { tokens { token_id: 1 text: "Os" logprob: -0.5 } } })",
        R"(text { text: "lo\"" token_ids: 2 logprobs { token_id: 2 text: "lo\357\277\275" logprob: -0.25 }
@@ -60,7 +60,7 @@ TEST(GenerationAnswerTest, AWholeChatAnswer) {
       "choices": [{"index": 0, "message": {"role": "assistant", "content": "Oslo\"", "refusal": null}, "logprobs": null,
                    "finish_reason": "stop"}],
       "usage": {"prompt_tokens": 10, "completion_tokens": 2, "total_tokens": 12,
-                "prompt_tokens_details": {"cached_tokens": 7}}})"));
+                "prompt_tokens_details": {"cached_tokens": 12}}})"));
 }
 
 TEST(GenerationAnswerTest, LogprobsOfAChat) {
@@ -97,7 +97,7 @@ TEST(GenerationAnswerTest, AChatAsAStream) {
   EXPECT_EQ(objects[3]["choices"][0]["finish_reason"], "stop");
   EXPECT_EQ(objects[3]["kvblend"]["prompt"]["reused_tokens"], 4);
   EXPECT_EQ(objects[4]["choices"], Json::array());
-  EXPECT_EQ(objects[4]["usage"]["prompt_tokens_details"]["cached_tokens"], 7);
+  EXPECT_EQ(objects[4]["usage"]["prompt_tokens_details"]["cached_tokens"], 12);
 }
 
 TEST(GenerationAnswerTest, ATextCompletionAsAStream) {
@@ -126,7 +126,7 @@ TEST(GenerationAnswerTest, ReasonsToEndAreOpenAIs) {
 TEST(GenerationAnswerTest, HeadersTellOfThePrompt) {
   const auto headers = ReportHeaders(Events()[0].prompt());
   EXPECT_THAT(headers, ::testing::Contains(::testing::Pair("kvblend-reused-tokens", "4")));
-  EXPECT_THAT(headers, ::testing::Contains(::testing::Pair("kvblend-prompt-tokens", "10")));
+  EXPECT_THAT(headers, ::testing::Contains(::testing::Pair("kvblend-prompt-tokens", "15")));
 }
 
 }  // namespace

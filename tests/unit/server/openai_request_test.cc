@@ -70,10 +70,34 @@ TEST(ParseChatRequestTest, MessagesBecomeThePartsOfAPrompt) {
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   test_support::ExpectMessage(parsed->request, R"(
       prompt { system_text: "S\n\nD"
-               history { role: ROLE_USER text: "u1 u2" } history { role: ROLE_ASSISTANT text: "a" }
+               history { role: ROLE_USER chunks: "u1 " text: "u2" } history { role: ROLE_ASSISTANT text: "a" }
                lead_in: "lead in"
                chunks: [ "T\ndocument\n\n", "between", "R\nresult text\n", "inner\n\n" ]  question: "question?" }
       sampling { temperature: 1 })");
+}
+
+TEST(ParseChatRequestTest, EarlierTurnsKeepTheirParts) {
+  const std::string first = R"({"role": "user", "content": [
+      {"type": "text", "text": "lead in"}, {"type": "document", "source": {"type": "text", "data": "one"}},
+      {"type": "text", "text": "between"}, {"type": "search_result", "title": "T", "content": "two\n"},
+      {"type": "text", "text": "question?"}]})";
+  const std::string parts = R"(
+      lead_in: "lead in" chunks: [ "one\n\n", "between", "T\ntwo\n" ])";
+  const auto once = ParseChatRequest(absl::StrCat(R"({"messages": [)", first, "]}"));
+  ASSERT_TRUE(once.ok()) << once.status();
+  test_support::ExpectMessage(
+      once->request,
+      absl::StrCat("prompt {", parts, R"( question: "question?" } sampling { temperature: 1 })"));
+  const auto twice = ParseChatRequest(absl::StrCat(R"({"messages": [)", first, R"(,
+      {"role": "assistant", "content": [{"type": "text", "text": "an"}, {"type": "text", "text": "swer"}]},
+      {"role": "user", "content": [{"type": "document", "source": {"type": "text", "data": "alone"}}]},
+      {"role": "assistant", "content": "a"}, {"role": "user", "content": "next?"}]})"));
+  ASSERT_TRUE(twice.ok()) << twice.status();
+  test_support::ExpectMessage(
+      twice->request, absl::StrCat("prompt { history { role: ROLE_USER text: \"question?\"", parts, R"( }
+          history { role: ROLE_ASSISTANT text: "answer" }
+          history { role: ROLE_USER chunks: "alone\n\n" } history { role: ROLE_ASSISTANT text: "a" }
+          question: "next?" } sampling { temperature: 1 })"));
 }
 
 TEST(ParseChatRequestTest, TextsBeforeTheLastAreChunksWhenThereAreNoDocuments) {

@@ -77,6 +77,22 @@ TEST_F(ChatMlTest, TurnsOfTheSameRoleMayFollowEachOther) {
   EXPECT_EQ(Read(opening->history), "{1}assistant\na{2}\n{1}assistant\nb{2}\n{1}user\nc{2}\n");
 }
 
+TEST_F(ChatMlTest, AnEarlierTurnKeepsItsParts) {
+  Load(/*add_bos=*/false);
+  const std::string chunks[] = {"one ", "", "two "};
+  const ChatTurn history[] = {{Role::kUser, "Q?", "In:", chunks}, {Role::kAssistant, "A"}};
+  const auto opening = template_->Open("", history, "d");
+  ASSERT_TRUE(opening.ok()) << opening.status();
+  EXPECT_EQ(Read(opening->history), "{1}user\nIn:one two Q?{2}\n{1}assistant\nA{2}\n");
+  const ChatTurn wrong[] = {{Role::kUser, "Q?"}, {Role::kAssistant, "A", "", chunks}};
+  EXPECT_EQ(template_->Open("", wrong, "d").status(),
+            absl::InvalidArgumentError("history[1] is the assistant's and has chunks; allowed: text alone"));
+  const ChatTurn led[] = {{Role::kAssistant, "A", "x"}};
+  EXPECT_EQ(
+      template_->Open("", led, "d").status(),
+      absl::InvalidArgumentError("history[0] is the assistant's and has a lead_in; allowed: text alone"));
+}
+
 TEST_F(ChatMlTest, PutsBosFirstForModelsThatWantIt) {
   Load(/*add_bos=*/true);
   const auto opening = template_->Open("", {}, "");

@@ -1,0 +1,136 @@
+#include "engine/serve/sequences/kept_sequences.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/hash/hash.h"
+
+namespace kvblend {
+namespace {
+
+size_t ChainBegin(std::string_view tenant_namespace) { return absl::HashOf(tenant_namespace); }
+size_t ChainNext(size_t hash, int32_t token) { return absl::HashOf(hash, token); }
+
+/// Whether the KV of equal prompts would be blended in the same way.
+bool SameBlend(BlendOptions a, BlendOptions b) {
+  a.store_misses = b.store_misses = true;  // these make no difference to KV
+  a.explain = b.explain = false;
+  return a == b;
+}
+
+int32_t CommonPrefix(absl::Span<const int32_t> a, absl::Span<const int32_t> b) {
+  return static_cast<int32_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
+}
+
+}  // namespace
+
+int32_t UsableTokens(const KeptSequence& sequence, absl::Span<const int32_t> token_ids,
+                     const BlendOptions& blend) {
+  if (blend.reuse == Reuse::kNothing) return 0;
+  int32_t tokens = CommonPrefix(sequence.token_ids, token_ids);
+  if (!SameBlend(sequence.blend, blend)) tokens = std::min(tokens, sequence.num_exact);
+  return tokens >= sequence.must_match ? tokens : 0;
+}
+
+KeptSequences::KeptSequences(kv::PagePool& pool, int64_t max_pages) : pool_(pool), max_pages_(max_pages) {
+  if (enabled()) pool_.SetReclaim([this](int64_t num_pages) { ShrinkTo(num_pages_ - num_pages); });
+}
+
+KeptSequences::~KeptSequences() {
+  if (enabled()) pool_.SetReclaim(nullptr);
+}
+
+void KeptSequences::Keep(KeptSequence sequence) {
+  if (!enabled()) return;
+  sequence.pages->Shrink(sequence.num_tokens());
+  const auto num_pages = static_cast<int32_t>(sequence.pages->page_indices().size());
+  if (num_pages == 0 || num_pages > max_pages_) return;
+  for (auto entry = entries_.begin(); entry != entries_.end();) {
+    const KeptSequence& other = (entry++)->sequence;
+    if (other.tenant_namespace == sequence.tenant_namespace && SameBlend(other.blend, sequence.blend) &&
+        other.num_exact <= sequence.num_exact &&
+        CommonPrefix(other.token_ids, sequence.token_ids) == other.num_tokens()) {
+      Remove(std::prev(entry));
+    }
+  }
+  ShrinkTo(max_pages_ - num_pages);
+  size_t hash = ChainBegin(sequence.tenant_namespace);
+  for (int32_t i = 0; i < sequence.must_match; ++i) hash = ChainNext(hash, sequence.token_ids[i]);
+  entries_.push_front(
+      {.sequence = std::move(sequence), .id = next_id_++, .hash = hash, .num_pages = num_pages});
+  by_hash_[hash].push_back(entries_.begin());
+  num_pages_ += num_pages;
+  counts_.sequences.store(static_cast<int32_t>(entries_.size()), std::memory_order_relaxed);
+  counts_.pages.store(static_cast<int32_t>(num_pages_), std::memory_order_relaxed);
+}
+
+std::optional<KeptSequence> KeptSequences::Take(std::string_view tenant_namespace,
+                                                absl::Span<const int32_t> token_ids, int32_t max_tokens,
+                                                const BlendOptions& blend) {
+  if (entries_.empty()) return std::nullopt;
+  token_ids = token_ids.first(std::min<size_t>(token_ids.size(), std::max(max_tokens, 0)));
+  std::optional<Entries::iterator> best;
+  int32_t most = 0;
+  size_t hash = ChainBegin(tenant_namespace);
+  for (const int32_t token : token_ids) {
+    hash = ChainNext(hash, token);
+    const auto found = by_hash_.find(hash);
+    if (found == by_hash_.end()) continue;
+    for (const Entries::iterator entry : found->second) {
+      if (entry->sequence.tenant_namespace != tenant_namespace) continue;
+      const int32_t usable = UsableTokens(entry->sequence, token_ids, blend);
+      if (usable == 0 || usable < most) continue;
+      most = usable;
+      best = entry;  // of those with one hash, the one used last comes last
+    }
+  }
+  if (!best.has_value()) return std::nullopt;
+  KeptSequence taken = Remove(*best);
+  taken.token_ids.resize(most);
+  taken.num_exact = std::min(taken.num_exact, most);
+  taken.num_whole = std::min(taken.num_whole, most);
+  taken.pages->Shrink(most);
+  counts_.taken.fetch_add(1, std::memory_order_relaxed);
+  return taken;
+}
+
+std::optional<KeptSequences::Id> KeptSequences::FirstInexact() const {
+  for (const Entry& entry : entries_) {
+    if (entry.sequence.num_exact < entry.sequence.num_tokens()) return entry.id;
+  }
+  return std::nullopt;
+}
+
+KeptSequences::Entries::iterator KeptSequences::EntryOf(Id id) {
+  return std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) { return entry.id == id; });
+}
+
+KeptSequence* KeptSequences::Find(Id id) {
+  const auto entry = EntryOf(id);
+  return entry == entries_.end() ? nullptr : &entry->sequence;
+}
+
+void KeptSequences::Drop(Id id) {
+  if (const auto entry = EntryOf(id); entry != entries_.end()) Remove(entry);
+}
+
+KeptSequence KeptSequences::Remove(Entries::iterator entry) {
+  const auto found = by_hash_.find(entry->hash);
+  std::erase(found->second, entry);
+  if (found->second.empty()) by_hash_.erase(found);
+  num_pages_ -= entry->num_pages;
+  KeptSequence sequence = std::move(entry->sequence);
+  entries_.erase(entry);
+  counts_.sequences.store(static_cast<int32_t>(entries_.size()), std::memory_order_relaxed);
+  counts_.pages.store(static_cast<int32_t>(num_pages_), std::memory_order_relaxed);
+  return sequence;
+}
+
+void KeptSequences::ShrinkTo(int64_t num_pages) {
+  while (num_pages_ > std::max<int64_t>(num_pages, 0)) {
+    Remove(std::prev(entries_.end()));
+    counts_.evicted.fetch_add(1, std::memory_order_relaxed);
+  }
+}
+
+}  // namespace kvblend

@@ -1,0 +1,111 @@
+// Conversations between two turns. When an answer is over, its sequence stays in the page pool: the KV of prompt and
+// answer, as the answer saw it. A prompt that goes on from there takes it over and computes only what is new.
+//
+// A kept sequence is found by its tokens: a prompt goes on from it that begins with its prompt, question included, and is
+// in the same namespace. As much of the answer is used as the prompt repeats token by token. Of a sequence in which
+// stored chunks were blended, only the leading tokens are exact, that is, have the KV that full prefill would give; all of
+// it is used by prompts that would have been blended in the same way, the exact tokens by others too.
+//
+// Kept sequences take pages that nobody else needs: the one that was used longest ago goes first when the pool runs out
+// of pages, or when they would take more than they may.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/types/span.h"
+#include "engine/api/request.h"
+#include "engine/kv/page_pool.h"
+#include "engine/kv/sequence_pages.h"
+
+namespace kvblend {
+
+/// A sequence that is over, or what a prompt has taken of one.
+struct KeptSequence {
+  std::string tenant_namespace;
+  BlendOptions blend;              // what its prompts asked for
+  std::vector<int32_t> token_ids;  // whose KV is in the pages
+  int32_t must_match = 0;          // so many leading tokens a prompt must repeat
+  int32_t num_exact = 0;           // so many leading tokens are exact
+  // So many leading tokens are exact and have their KV in every layer: in those with windows there is only what rows
+  // behind the prompt see, until it is computed anew.
+  int32_t num_whole = 0;
+  std::unique_ptr<kv::SequencePages> pages;
+
+  int32_t num_tokens() const { return static_cast<int32_t>(token_ids.size()); }
+};
+
+/// For the engine thread only, except counts(). While it lives, the pool asks it for pages where it has too few.
+class KeptSequences {
+ public:
+  /// Of the pool's pages kept sequences take `max_pages` at most. The pool must outlive this.
+  KeptSequences(kv::PagePool& pool, int64_t max_pages);
+  ~KeptSequences();
+  KeptSequences(const KeptSequences&) = delete;
+  KeptSequences& operator=(const KeptSequences&) = delete;
+
+  bool enabled() const { return max_pages_ > 0; }
+
+  /// Keeps the sequence, as the one used last, with no more pages than its tokens take; drops those whose tokens it
+  /// begins with and of which no more is exact, and what there is no room for. REQUIRES: must_match <= num_tokens(), num_exact <= num_tokens()
+  void Keep(KeptSequence sequence);
+
+  /// Takes out the sequence that a prompt of these tokens can use most of, and cuts it to that; the one used last of
+  /// several. The prompt is one of this namespace and blended so. At most `max_tokens` are used.
+  std::optional<KeptSequence> Take(std::string_view tenant_namespace, absl::Span<const int32_t> token_ids,
+                                   int32_t max_tokens, const BlendOptions& blend);
+
+  /// A sequence, until it is taken or dropped; never that of another.
+  using Id = int64_t;
+  /// The one used last of those that are not exact throughout.
+  std::optional<Id> FirstInexact() const;
+  /// Null: it is not here any more. Its KV may be made exact in place, and told to be so. Valid until the next call.
+  KeptSequence* Find(Id id);
+  void Drop(Id id);
+
+  /// Which any thread may read.
+  struct Counts {
+    std::atomic<int32_t> sequences = 0;  // now
+    std::atomic<int32_t> pages = 0;      // now
+    std::atomic<int64_t> taken = 0;      // since the start: sequences that prompts went on from
+    std::atomic<int64_t> evicted = 0;    // since the start: sequences dropped for want of pages
+  };
+  const Counts& counts() const { return counts_; }
+
+ private:
+  struct Entry {
+    KeptSequence sequence;
+    Id id = 0;
+    size_t hash = 0;  // of the namespace and the tokens that must match
+    int32_t num_pages = 0;
+  };
+  using Entries = std::list<Entry>;  // the one used last is the first
+
+  Entries::iterator EntryOf(Id id);
+  /// Takes an entry out.
+  KeptSequence Remove(Entries::iterator entry);
+  /// Drops entries, the one used longest ago first, until they hold at most so many pages.
+  void ShrinkTo(int64_t num_pages);
+
+  kv::PagePool& pool_;
+  const int64_t max_pages_;
+  Entries entries_;
+  absl::flat_hash_map<size_t, std::vector<Entries::iterator>> by_hash_;
+  int64_t num_pages_ = 0;
+  Id next_id_ = 1;
+  Counts counts_;
+};
+
+/// How many of a kept sequence's leading tokens a prompt that begins with `token_ids` and is blended so can use; 0: none
+/// of them.
+int32_t UsableTokens(const KeptSequence& sequence, absl::Span<const int32_t> token_ids,
+                     const BlendOptions& blend);
+
+}  // namespace kvblend

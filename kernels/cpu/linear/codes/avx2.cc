@@ -1,0 +1,122 @@
+// AVX2. vpmaddubsw multiplies bytes without a sign by bytes with one and adds pairs of products in 16 bits,
+// where sums beyond 32,767 are cut off. None comes there. Activations are at most 127 in magnitude, so a pair
+// of products with codes of b bits is at most 2 (2^b - 1) 127:
+//    4 bits   3,810: all eight words of a group, 30,480, are added in 16 bits
+//    5, 6    16,002: two words, 32,004, are added in 16 bits, the rest in 32
+//    8       64,770: too large. Codes are taken as -128 .. 127, their magnitudes multiplied, at most 128, and
+//            the activations given their signs: 2 * 128 * 127 = 32,512
+#include <utility>
+
+#include "kernels/cpu/linear/codes/intrinsics.h"
+
+#if defined(__x86_64__)
+HWY_PUSH_ATTRIBUTES("avx2,fma,f16c")
+namespace kvblend::kernels {
+namespace codes_avx2 {
+namespace {
+
+#include "kernels/cpu/linear/codes/lanes8-inl.h"
+
+struct Ops : Lanes8 {
+  static constexpr char kName[] = "avx2";
+  static constexpr bool kSignedBytes = true;
+
+  // Pairs of products of a word, in 16 bits.
+  template <int kBits>
+  static HWY_INLINE Ints Pairs(Ints weights, Ints row) {
+    if constexpr (kBits < 8) return _mm256_maddubs_epi16(weights, row);
+    return _mm256_maddubs_epi16(_mm256_abs_epi8(weights), _mm256_sign_epi8(row, weights));
+  }
+  static HWY_INLINE Ints SumPairs(Ints pairs) { return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)); }
+
+  // Words whose pairs are added in 16 bits.
+  template <int kBits>
+  static constexpr int ChainOf() {
+    return kBits == 4 ? 8 : kBits <= 6 ? 2 : 1;
+  }
+
+  // Keeps a sum as it is: g++ takes sums of integers apart, computes all products first, and has no registers for
+  // them.
+  static HWY_INLINE void Settle(Ints& sum) { asm("" : "+x"(sum)); }
+
+  template <int kBits, int kWords>
+  static HWY_INLINE Ints Dot(const Ints (&weights)[kWords], const int8_t* codes) {
+    constexpr int kChain = ChainOf<kBits>() < kWords ? ChainOf<kBits>() : kWords;
+    Ints total = _mm256_setzero_si256();
+    for (int first = 0; first < kWords; first += kChain) {
+      Ints pairs = Pairs<kBits>(weights[first], Set(WordOfCodes(codes + first * kCodesPerWord)));
+      for (int word = first + 1; word < first + kChain; ++word) {
+        const Ints row = Set(WordOfCodes(codes + word * kCodesPerWord));
+        pairs = _mm256_add_epi16(pairs, Pairs<kBits>(weights[word], row));
+      }
+      total = first == 0 ? SumPairs(pairs) : _mm256_add_epi32(total, SumPairs(pairs));
+    }
+    return total;
+  }
+
+  // Sums are in 16 bits to the end with 4 bits; otherwise two words' pairs at most, and then 32.
+  template <int kBits>
+  static constexpr int StepOf() {
+    return kBits == 4 || kBits == 8 ? 1 : 2;
+  }
+
+  // Adds the words of one step.
+  template <int kBits>
+  static HWY_INLINE void AddStep(const uint32_t* weights, const int8_t* codes, int64_t codes_stride,
+                                 Ints (&sums)[kRows][kVectors]) {
+    constexpr int kStep = StepOf<kBits>();
+    Ints columns[kStep][kVectors];
+    for (int s = 0; s < kStep; ++s) {
+      for (int v = 0; v < kVectors; ++v) columns[s][v] = Load(weights + s * kPackedBlock + v * kLanes);
+    }
+    for (int r = 0; r < kRows; ++r) {
+      const int8_t* row = codes + r * codes_stride;
+      const Ints first = Set(WordOfCodes(row));
+      for (int v = 0; v < kVectors; ++v) {
+        Ints pairs = Pairs<kBits>(columns[0][v], first);
+        if constexpr (kStep == 2) {
+          const Ints next = Set(WordOfCodes(row + kCodesPerWord));
+          pairs = _mm256_add_epi16(pairs, Pairs<kBits>(columns[1][v], next));
+        }
+        sums[r][v] =
+            kBits == 4 ? _mm256_add_epi16(sums[r][v], pairs) : _mm256_add_epi32(sums[r][v], SumPairs(pairs));
+        Settle(sums[r][v]);
+      }
+    }
+  }
+
+  template <int kBits, int... kStep>
+  static HWY_INLINE void AddSteps(std::integer_sequence<int, kStep...>, const uint32_t* weights,
+                                  const int8_t* codes, int64_t codes_stride, Ints (&sums)[kRows][kVectors]) {
+    constexpr int kWords = StepOf<kBits>();
+    (AddStep<kBits>(weights + kStep * kWords * kPackedBlock, codes + kStep * kWords * kCodesPerWord,
+                    codes_stride, sums),
+     ...);
+  }
+
+  template <int kBits, int kWords>
+  static HWY_INLINE void Tile(const uint32_t* weights, const int8_t* codes, int64_t codes_stride,
+                              Ints (&sums)[kRows][kVectors]) {
+    for (int r = 0; r < kRows; ++r) {
+      for (int v = 0; v < kVectors; ++v) sums[r][v] = _mm256_setzero_si256();
+    }
+    AddSteps<kBits>(std::make_integer_sequence<int, kWords / StepOf<kBits>()>(), weights, codes, codes_stride,
+                    sums);
+    if constexpr (kBits == 4) {
+      for (int r = 0; r < kRows; ++r) {
+        for (int v = 0; v < kVectors; ++v) sums[r][v] = SumPairs(sums[r][v]);
+      }
+    }
+  }
+};
+
+#include "kernels/cpu/linear/codes/kernels-inl.h"
+
+}  // namespace
+}  // namespace codes_avx2
+
+const CodeKernels& CodeKernelsAvx2() { return codes_avx2::kKernels; }
+
+}  // namespace kvblend::kernels
+HWY_POP_ATTRIBUTES
+#endif

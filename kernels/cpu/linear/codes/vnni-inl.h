@@ -1,0 +1,27 @@
+// Dot and Tile of Ops (kernels-inl.h) where one instruction multiplies and adds a word's four codes; included
+// within Ops.
+
+template <int kBits, int kWords>
+static HWY_INLINE Ints Dot(const Ints (&weights)[kWords], const int8_t* codes) {
+  Ints sum = ZeroInts();
+  for (int word = 0; word < kWords; ++word) {
+    sum = AddProducts(sum, weights[word], Set(WordOfCodes(codes + word * kCodesPerWord)));
+  }
+  return sum;
+}
+
+template <int kBits, int kWords>
+static HWY_INLINE void Tile(const uint32_t* weights, const int8_t* codes, int64_t codes_stride,
+                            Ints (&sums)[kRows][kVectors]) {
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kVectors; ++v) sums[r][v] = ZeroInts();
+  }
+  for (int word = 0; word < kWords; ++word) {
+    Ints columns[kVectors];
+    for (int v = 0; v < kVectors; ++v) columns[v] = Load(weights + word * kPackedBlock + v * kLanes);
+    for (int r = 0; r < kRows; ++r) {
+      const Ints row = Set(WordOfCodes(codes + r * codes_stride + word * kCodesPerWord));
+      for (int v = 0; v < kVectors; ++v) sums[r][v] = AddProducts(sums[r][v], columns[v], row);
+    }
+  }
+}

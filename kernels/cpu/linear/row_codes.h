@@ -1,0 +1,25 @@
+// Rows of activations in 8 bits, in working memory.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "kernels/cpu/linear/code_products.h"
+#include "kernels/cpu/machine/context.h"
+#include "kernels/tensor.h"
+
+namespace kvblend::kernels {
+
+/// Owns the memory of its rows.
+struct QuantizedRows {
+  ScratchPool::Lease lease;
+  RowCodes rows;  // as many as x has, rounded up to a multiple of what was asked for, with zeros
+};
+
+/// x in groups of `group` inputs. kResourceExhausted: no memory.
+absl::StatusOr<QuantizedRows> QuantizeRows(CpuContext& context, ConstMatrixView x, int64_t group,
+                                           int64_t multiple);
+
+/// A column's first `outputs` outputs by num_rows rows into out[r][0 .. outputs), as CodeKernels::few_rows.
+void MultiplyColumn(const CodeKernels& kernels, const QuantizedColumn& column, const RowCodes* rows,
+                    int64_t num_rows, bool accumulate, int64_t outputs, float* const* out);
+
+}  // namespace kvblend::kernels

@@ -1,0 +1,317 @@
+// The page at /ui: documents in, a question, the answer streamed beside full prefill's. Speaks the HTTP API only (docs/http-api.md).
+'use strict';
+
+(() => {
+  const $ = (id) => document.getElementById(id);
+  const kChunkTokens = 512;
+  const kSample = [
+    ['Hardanger', 'The Hardanger fiddle is the national instrument of Norway. It has four strings that are played and four or five under them that resonate. The oldest one known was made by Ole Jonsen Jaastad in 1651.'],
+    ['Ole Bull', 'Ole Bull was a violinist from Bergen, born in 1810. He brought the Hardanger fiddler Myllarguten to the concert halls of Oslo and founded a theatre in Bergen.'],
+    ['Bergen', 'Bergen lies on the west coast of Norway. Its wharf, Bryggen, is a World Heritage site. The city was founded by king Olav Kyrre about 1070.'],
+  ];
+  const kSampleQuestion = 'In which city did Ole Bull found a theatre?';
+
+  /** @type {{title: string, text: string, state: string}[]} */
+  let documents = [];
+  let running = null;  // AbortController of what is in progress
+
+  // --- the API -------------------------------------------------------------------------------------------------------
+
+  class ApiError extends Error {}
+
+  async function call(path, body, signal) {
+    const headers = {};
+    if ($('key').value) headers.Authorization = `Bearer ${$('key').value}`;
+    if (body) headers['Content-Type'] = 'application/json';
+    const response = await fetch(path, {method: body ? 'POST' : 'GET', headers, body: body && JSON.stringify(body), signal});
+    if (response.ok) return response;
+    $('key-field').hidden = $('key-field').hidden && response.status !== 401;
+    let message = `HTTP ${response.status}`;
+    try { message = (await response.json()).error.message || message; } catch { /* not ours */ }
+    throw new ApiError(message);
+  }
+
+  /** The objects of a stream of server-sent events. */
+  async function* events(response) {
+    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+    let text = '';
+    for (;;) {
+      const {value, done} = await reader.read();
+      if (done) throw new ApiError('the answer broke off');
+      text += value;
+      for (let end = text.indexOf('\n\n'); end >= 0; end = text.indexOf('\n\n')) {
+        const data = text.slice(0, end).replace(/^data: /, '');
+        text = text.slice(end + 2);
+        if (data === '[DONE]') return;
+        const object = JSON.parse(data);
+        if (object.error) throw new ApiError(object.error.message);
+        yield object;
+      }
+    }
+  }
+
+  // --- documents -----------------------------------------------------------------------------------------------------
+
+  const wire = ({title, text}) => title ? {title, text} : {text};
+
+  function drawDocuments() {
+    $('documents').replaceChildren(...documents.map((document_, place) => {
+      const item = document.createElement('li');
+      const title = document.createElement('strong');
+      const text = document.createElement('span');
+      const state = document.createElement('span');
+      const remove = document.createElement('button');
+      title.textContent = document_.title;
+      text.className = 'text';
+      text.textContent = document_.text.slice(0, 300);
+      state.className = 'hint';
+      state.textContent = document_.state;
+      remove.type = 'button';
+      remove.textContent = 'Remove';
+      remove.setAttribute('aria-label', `Remove ${document_.title || 'document'}`);
+      remove.onclick = () => {
+        documents.splice(place, 1);
+        drawDocuments();
+      };
+      item.append(title, text, state, remove);
+      return item;
+    }));
+  }
+
+  function addDocument(title, text) {
+    if (text.trim()) documents.push({title, text: text.trim(), state: 'new'});
+    drawDocuments();
+  }
+
+  /** Cuts a long text where the server would: chunks are stored and found by their tokens. */
+  async function addFile(file) {
+    const text = (await file.text()).trim();
+    if (!text) return say(`${file.name} is empty`, true);
+    const title = file.name.replace(/\.[^.]*$/, '');
+    if (text.length < 4 * kChunkTokens) return addDocument(title, text);
+    try {
+      const split = await (await call('v1/chunks/split', {system_text: $('system').value, text, chunk_tokens: kChunkTokens, overlap_tokens: 0})).json();
+      const bytes = new TextEncoder().encode(text);
+      split.chunks.forEach((chunk, place) => addDocument(`${title} (${place + 1})`,
+          new TextDecoder().decode(bytes.slice(Number(chunk.begin_byte || 0), Number(chunk.end_byte)))));
+    } catch (error) {
+      say(`${file.name}: ${error.message}`, true);
+    }
+  }
+
+  function editText() {
+    const item = document.createElement('li');
+    item.className = 'edit';
+    item.innerHTML = '<label>Title <input></label><label>Text <textarea rows="4"></textarea></label><p><button type="button">Add</button> <button type="button">Cancel</button></p>';
+    const [add, cancel] = item.querySelectorAll('button');
+    const [title, text] = [item.querySelector('input'), item.querySelector('textarea')];
+    add.onclick = () => {
+      if (!text.value.trim()) return text.focus();
+      addDocument(title.value.trim(), text.value);
+      $('add-text').focus();
+    };
+    cancel.onclick = () => {
+      drawDocuments();
+      $('add-text').focus();
+    };
+    $('documents').append(item);
+    title.focus();
+  }
+
+  // --- asking --------------------------------------------------------------------------------------------------------
+
+  function say(text, isError = false) {
+    $('status').textContent = text;
+    $('status').className = isError ? 'error' : '';
+  }
+
+  async function storeDocuments(signal) {
+    if (!documents.length) return;
+    const progress = $('progress');
+    progress.hidden = false;
+    progress.max = documents.length;
+    progress.value = 0;
+    const start = performance.now();
+    let computed = 0;
+    try {
+      const answer = await call('v1/chunks', {system_text: $('system').value, documents: documents.map(wire), label: 'ui', stream: true}, signal);
+      for await (const event of events(answer)) {
+        progress.value = event.done;
+        if (!event.already_present) ++computed;
+        documents[event.index || 0].state = `${event.num_tokens} tokens, stored`;
+        say(`Storing ${event.done} of ${event.total}`);
+      }
+    } finally {
+      progress.hidden = true;
+      drawDocuments();
+    }
+    if (computed) say(`Stored ${computed} chunks in ${((performance.now() - start) / 1000).toFixed(2)} s`);
+  }
+
+  function requestBody(blend) {
+    const messages = [{role: 'user', content: $('question').value}];
+    if ($('system').value) messages.unshift({role: 'system', content: $('system').value});
+    return {
+      messages, documents: documents.map(wire), stream: true, temperature: 0, max_tokens: Number($('max-tokens').value),
+      kvblend: {blend},
+    };
+  }
+
+  /** Streams one answer into a pane; returns seconds to the first token and what the server reports. */
+  async function answer(pane, blend, signal) {
+    const clock = $(`${pane}-clock`);
+    const into = $(`${pane}-answer`);
+    into.textContent = '';
+    const start = performance.now();
+    let first = null;
+    const elapsed = () => (performance.now() - start) / 1000;
+    const show = (time, what) => {
+      clock.textContent = `${time.toFixed(2)} s `;
+      const small = document.createElement('small');
+      small.textContent = what;
+      clock.append(small);
+    };
+    const timer = setInterval(() => first === null && show(elapsed(), 'waiting for the first token'), 50);
+    try {
+      const response = await call('v1/chat/completions', requestBody(blend), signal);
+      let report = null;
+      for await (const event of events(response)) {
+        const text = event.choices[0]?.delta?.content;
+        if (text && first === null) show(first = elapsed(), 'to the first token');
+        if (text) into.append(text);
+        if (event.kvblend) report = event.kvblend;
+      }
+      first ??= elapsed();
+      show(first, `to the first token, ${elapsed().toFixed(2)} s in all`);
+      return {first, report};
+    } catch (error) {
+      clock.textContent = '–';
+      throw error;
+    } finally {
+      clearInterval(timer);
+    }
+  }
+
+  async function ask() {
+    running = new AbortController();
+    $('go').disabled = true;
+    $('stop').disabled = false;
+    $('verdict').textContent = '';
+    $('full-answer').textContent = '';
+    $('full-clock').textContent = '–';
+    try {
+      await storeDocuments(running.signal);
+      say('Answering…');
+      const blended = await answer('blended', {policy: $('policy').value, ratio: Number($('ratio').value), explain: true}, running.signal);
+      if (blended.report) drawReport(blended.report.prompt, $('report'));
+      if ($('compare').checked) {
+        say('Answering by full prefill…');
+        const full = await answer('full', {reuse: 'nothing', store_misses: false}, running.signal);
+        const same = $('blended-answer').textContent === $('full-answer').textContent;
+        $('verdict').textContent = `First token ${(full.first / blended.first).toFixed(1)} times sooner; ` +
+            (same ? 'the same answer.' : 'another wording.');
+      }
+      say('Done.');
+    } catch (error) {
+      say(error.name === 'AbortError' ? 'Stopped.' : error.message, error.name !== 'AbortError');
+    } finally {
+      running = null;
+      $('go').disabled = false;
+      $('stop').disabled = true;
+      refreshStore();
+    }
+  }
+
+  // --- the store -----------------------------------------------------------------------------------------------------
+
+  const bytes = (count) => count >= 1e9 ? `${(count / 1e9).toFixed(1)} GB` : count >= 1e6 ? `${(count / 1e6).toFixed(1)} MB` : `${Math.round(count / 1e3)} kB`;
+
+  function storeRow(chunk) {
+    const row = document.createElement('tr');
+    const cell = (text, className = '') => {
+      const made = row.insertCell();
+      made.className = className;
+      made.append(text);
+      return made;
+    };
+    const key = document.createElement('code');
+    key.textContent = chunk.key.slice(0, 12);
+    cell(key);
+    cell(chunk.label || '');
+    cell((chunk.num_tokens || 0).toLocaleString('en'), 'number');
+    cell(bytes(Number(chunk.size_bytes || 0)), 'number');
+    cell((chunk.tier || '').replace('TIER_', '').toLowerCase().replace(/_/g, ' ') + (chunk.pinned ? ', pinned' : ''));
+    cell(String(chunk.hits || 0), 'number');
+    const actions = cell('');
+    for (const [label, path, body] of [[chunk.pinned ? 'Unpin' : 'Pin', 'v1/chunks/pin', {keys: [chunk.key], pinned: !chunk.pinned}],
+      ['Delete', 'v1/chunks/delete', {keys: [chunk.key]}]]) {
+      const button = document.createElement('button');
+      button.type = 'button';
+      button.textContent = label;
+      button.setAttribute('aria-label', `${label} chunk ${chunk.key.slice(0, 12)}`);
+      button.onclick = async () => {
+        try {
+          await call(path, body);
+        } catch (error) {
+          say(error.message, true);
+        }
+        refreshStore();
+      };
+      actions.append(button, ' ');
+    }
+    return row;
+  }
+
+  async function refreshStore() {
+    try {
+      const list = await (await call('v1/chunks?page_size=200')).json();
+      const chunks = list.chunks || [];
+      $('store').tBodies[0].replaceChildren(...chunks.map(storeRow));
+      const tokens = chunks.reduce((sum, chunk) => sum + (chunk.num_tokens || 0), 0);
+      const size = chunks.reduce((sum, chunk) => sum + Number(chunk.size_bytes || 0), 0);
+      $('store-summary').textContent = `${chunks.length}${list.next_page_token ? '+' : ''} chunks, ${tokens.toLocaleString('en')} tokens, ${bytes(size)}`;
+    } catch (error) {
+      $('store-summary').textContent = error.message;
+    }
+  }
+
+  async function connect() {
+    try {
+      const model = (await (await call('v1/models')).json()).data[0];
+      $('model').textContent = `${model.id}, up to ${model.max_model_len.toLocaleString('en')} tokens`;
+      refreshStore();
+    } catch (error) {
+      $('model').textContent = error.message;
+      if (!(error instanceof ApiError) || /starting|loading/.test(error.message)) setTimeout(connect, 2000);
+    }
+  }
+
+  $('ask').onsubmit = (event) => {
+    event.preventDefault();
+    if (!running) ask();
+  };
+  $('stop').onclick = () => running?.abort();
+  $('files').onchange = async (event) => {
+    for (const file of event.target.files) await addFile(file);
+    event.target.value = '';
+  };
+  $('add-text').onclick = editText;
+  $('sample').onclick = () => {
+    kSample.forEach(([title, text]) => addDocument(title, text));
+    $('question').value = kSampleQuestion;
+  };
+  $('refresh').onclick = refreshStore;
+  $('key').onchange = connect;
+  const drop = $('drop');
+  drop.ondragover = (event) => {
+    event.preventDefault();
+    drop.classList.add('over');
+  };
+  drop.ondragleave = () => drop.classList.remove('over');
+  drop.ondrop = async (event) => {
+    event.preventDefault();
+    drop.classList.remove('over');
+    for (const file of event.dataTransfer.files) await addFile(file);
+  };
+  connect();
+})();

@@ -1,0 +1,15 @@
+// The files of the page at /ui, as strings of the program: it loads nothing from elsewhere.
+#pragma once
+
+#include <string_view>
+
+namespace kvblend::server::ui {
+
+std::string_view PageHtml();
+std::string_view PageStyle();
+/// The page's own script.
+std::string_view AppScript();
+/// Draws a PromptReport.
+std::string_view ReportScript();
+
+}  // namespace kvblend::server::ui

@@ -1,0 +1,243 @@
+// The kernels of products in 8 bits, on every instruction set that this processor has: sums of the largest
+// codes, which would be cut off if they did not fit, against integers; and few rows against many, bit for bit.
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/cpu/linear/code_products.h"
+#include "kernels/cpu/machine/weight_arena.h"
+#include "tests/conformance/harness.h"
+#include "tests/conformance/random_codes.h"
+
+namespace kvblend::kernels {
+namespace {
+
+// Where of every eight inputs the codes of a row lie.
+constexpr int64_t kPlaces[8] = {0, 2, 4, 6, 1, 3, 5, 7};
+
+// Rows of codes whose steps are powers of two.
+struct Rows {
+  Rows(int64_t count, int64_t num_cols, int64_t group_size,
+       const std::function<int(int64_t, int64_t)>& code_of)
+      : cols(num_cols),
+        group(group_size),
+        codes(count * num_cols),
+        steps(count * cols / group),
+        sums(steps.size()) {
+    for (int64_t r = 0; r < count; ++r) {
+      for (int64_t c = 0; c < cols; ++c) {
+        const int code = code_of(r, c);
+        codes[r * cols + c / 8 * 8 + kPlaces[c % 8]] = static_cast<int8_t>(code);
+        values.push_back(code);
+        steps[(r * cols + c) / group] = 1.0f;
+        sums[(r * cols + c) / group] += static_cast<float>(code);
+      }
+    }
+  }
+  RowCodes view() { return {codes.data(), steps.data(), sums.data(), cols, group}; }
+  int at(int64_t row, int64_t col) const { return values[row * cols + col]; }
+
+  const int64_t cols, group;
+  std::vector<int8_t> codes;
+  std::vector<float> steps, sums;
+  std::vector<int> values;
+};
+
+// A matrix whose values are codes less the zero point.
+class Codes final : public WeightSource {
+ public:
+  Codes(QuantizedFormat format, int64_t cols, std::function<int(int64_t, int64_t)> code_of)
+      : format_(format), cols_(cols), code_of_(std::move(code_of)) {}
+  absl::Status ReadRow(int64_t, absl::Span<float>) const override {
+    return absl::UnimplementedError("these weights are codes");
+  }
+  std::optional<QuantizedFormat> FormatOf(int64_t) const override { return format_; }
+  absl::Status ReadCodes(int64_t row, const QuantizedRow& out) const override {
+    for (int64_t c = 0; c < cols_; ++c) out.codes[c] = static_cast<uint8_t>(code_of_(row, c));
+    std::fill(out.scales.begin(), out.scales.end(), 1.0f);
+    std::fill(out.minimums.begin(), out.minimums.end(), 0.0f);
+    return absl::OkStatus();
+  }
+  int at(int64_t row, int64_t col) const { return code_of_(row, col) - format_.zero_point; }
+
+ private:
+  const QuantizedFormat format_;
+  const int64_t cols_;
+  const std::function<int(int64_t, int64_t)> code_of_;
+};
+
+class CodeKernelsTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    // Applies KVBLEND_CPU.
+    ASSERT_OK(CreateCpuBackend({.num_threads = 1}).status());
+    const CodeKernels* all[kMaxCodeKernels];
+    const int count = AllCodeKernels(all);
+    if (count == 0) GTEST_SKIP() << "this processor has none of the instruction sets";
+    kernels_.assign(all, all + count);
+    EXPECT_EQ(kernels_[0], BestCodeKernels());
+  }
+
+  std::vector<const CodeKernels*> kernels_;
+  WeightArena arena_;
+};
+
+// Every way of filling the lanes whose sums are the largest, or the smallest, that there are.
+TEST_F(CodeKernelsTest, TheLargestCodesAreSummedExactly) {
+  constexpr int64_t kCols = 96, kNumRows = 8;
+  for (const CodeKernels* kernels : kernels_) {
+    for (const QuantizedFormat& format : kFormats) {
+      const int top = (1 << format.bits) - 1;
+      const std::function<int(int64_t, int64_t)> weights[] = {
+          [&](int64_t, int64_t) { return top; },
+          [&](int64_t, int64_t) { return 0; },
+          [&](int64_t row, int64_t col) { return (row + col) % 2 == 0 ? top : 0; },
+          [&](int64_t row, int64_t col) { return (row + col / 4) % 3 == 0 ? top : top / 2 + 1; },
+      };
+      for (size_t w = 0; w < std::size(weights); ++w) {
+        SCOPED_TRACE(testing::Message() << std::string(kernels->name) << ", " << format.bits
+                                        << " bits, groups of " << format.group << ", weights " << w);
+        const Codes source(format, kCols, weights[w]);
+        const auto matrix = QuantizedMatrix::Create(arena_, kPackedBlock, kCols, source).value();
+        ASSERT_NE(matrix, nullptr);
+        Rows rows(kNumRows, kCols, format.group, [](int64_t row, int64_t col) {
+          const int signs[kNumRows] = {1,
+                                       -1,
+                                       col % 2 == 0 ? 1 : -1,
+                                       col % 4 < 2 ? 1 : -1,
+                                       col % 8 < 4 ? 1 : -1,
+                                       col < 33 ? -1 : 1,
+                                       0,
+                                       col % 3 == 0 ? -1 : 1};
+          return 127 * signs[row];
+        });
+        const auto expected = [&](int64_t row, int64_t output) {
+          int64_t sum = 0;
+          for (int64_t c = 0; c < kCols; ++c) sum += int64_t{rows.at(row, c)} * source.at(output, c);
+          return static_cast<float>(sum);
+        };
+        // Sums stay below 2^24, so that floats hold them.
+        std::vector<RowCodes> each;
+        std::vector<float> out(kNumRows * kPackedBlock);
+        for (int64_t r = 0; r < kNumRows; ++r) each.push_back(rows.view().Row(r));
+        for (int64_t c = 0; c < matrix->num_columns(); ++c) {
+          std::vector<float*> targets;
+          for (int64_t r = 0; r < kNumRows; ++r) {
+            targets.push_back(out.data() + r * kPackedBlock + c * kColumnOutputs);
+          }
+          kernels->few_rows(matrix->column(c), each.data(), kNumRows, /*accumulate=*/false, targets.data());
+        }
+        for (int64_t r = 0; r < kNumRows; ++r) {
+          for (int64_t o = 0; o < kPackedBlock; ++o) ASSERT_EQ(out[r * kPackedBlock + o], expected(r, o));
+        }
+        const int64_t groups = kCols / format.group;
+        std::vector<uint32_t> words(kCols / kCodesPerWord * kPackedBlock);
+        std::vector<float> steps(groups * kPackedBlock), minimums(groups * kPackedBlock);
+        const BlockCodes block{words.data(), steps.data(), minimums.data(), format.bits};
+        for (int64_t c = 0; c < matrix->num_columns(); ++c) {
+          kernels->expand(matrix->column(c), format.group, block.Output(c * kColumnOutputs));
+        }
+        for (int64_t first = 0; first + kernels->rows <= kNumRows; ++first) {
+          std::fill(out.begin(), out.end(), 1.0f);
+          kernels->multiply(rows.view().Row(first), block, 0, groups, /*accumulate=*/true, out.data(),
+                            kPackedBlock);
+          for (int64_t r = 0; r < kernels->rows; ++r) {
+            for (int64_t o = 0; o < kPackedBlock; ++o) {
+              ASSERT_EQ(out[r * kPackedBlock + o], expected(first + r, o) + 1);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+// Random codes, scales and minima, with an activation of 16 inputs' steps: what a column gives for any number of rows is
+// what the block gives, and no set differs from another by more than what their ways to write 8 bits round differently.
+TEST_F(CodeKernelsTest, FewRowsAreBitForBitAsMany) {
+  constexpr int64_t kCols = 160, kNumRows = 8;
+  Rng rng(20261123);
+  for (const QuantizedFormat& format : kFormats) {
+    const RandomCodes source(rng, kPackedBlock, kCols, [&](int64_t) { return format; });
+    const auto matrix = QuantizedMatrix::Create(arena_, kPackedBlock, kCols, source).value();
+    ASSERT_NE(matrix, nullptr);
+    for (int64_t group = 16; group <= format.group; group += 16) {
+      std::uniform_int_distribution<int> code(-127, 127);
+      Rows rows(kNumRows, kCols, group, [&](int64_t, int64_t) { return code(rng); });
+      for (size_t i = 0; i < rows.steps.size(); ++i) {
+        const float step = 0.01f * static_cast<float>(1 + i % 7);
+        rows.steps[i] = step;
+        rows.sums[i] *= step;
+      }
+      for (const CodeKernels* kernels : kernels_) {
+        SCOPED_TRACE(testing::Message() << std::string(kernels->name) << ", " << format.bits
+                                        << " bits, groups of " << group << " of " << format.group);
+        std::vector<uint32_t> words(kCols / kCodesPerWord * kPackedBlock);
+        std::vector<float> steps(kCols / group * kPackedBlock), minimums(kCols / group * kPackedBlock);
+        const BlockCodes block{words.data(), steps.data(), minimums.data(), format.bits};
+        for (int64_t c = 0; c < matrix->num_columns(); ++c) {
+          kernels->expand(matrix->column(c), group, block.Output(c * kColumnOutputs));
+        }
+        std::vector<float> many(kernels->rows * kPackedBlock);
+        kernels->multiply(rows.view(), block, 0, 3, /*accumulate=*/false, many.data(), kPackedBlock);
+        kernels->multiply(rows.view(), block, 3, kCols / group - 3, /*accumulate=*/true, many.data(),
+                          kPackedBlock);
+        for (int64_t r = 0; r < kernels->rows; ++r) {
+          for (int64_t o = 0; o < kPackedBlock; ++o) {
+            double sum = 0, magnitude = 0;
+            for (int64_t c = 0; c < kCols; ++c) {
+              const double x = double{rows.steps[(r * kCols + c) / group]} * rows.at(r, c);
+              sum += x * source.at(o, c);
+              magnitude += std::abs(x) * source.Magnitude(o, c);
+            }
+            ASSERT_NEAR(many[r * kPackedBlock + o], sum, 16 * 0x1p-24 * magnitude) << r << ", " << o;
+          }
+        }
+        for (int64_t count = 1; count <= kNumRows; ++count) {
+          for (int64_t c = 0; c < matrix->num_columns(); ++c) {
+            std::vector<float> few(count * kColumnOutputs);
+            std::vector<RowCodes> each;
+            std::vector<float*> targets;
+            for (int64_t r = 0; r < count; ++r) {
+              each.push_back(rows.view().Row(r));
+              targets.push_back(few.data() + r * kColumnOutputs);
+            }
+            kernels->few_rows(matrix->column(c), each.data(), count, /*accumulate=*/false, targets.data());
+            for (int64_t r = 0; r < std::min(count, kernels->rows); ++r) {
+              ASSERT_EQ(std::memcmp(targets[r], many.data() + r * kPackedBlock + c * kColumnOutputs,
+                                    kColumnOutputs * sizeof(float)),
+                        0)
+                  << count << " rows, row " << r;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+// What is not finite in a row stays in its row.
+TEST_F(CodeKernelsTest, NaNStaysInItsRow) {
+  constexpr int64_t kCols = 64;
+  const Codes source(kFormats[1], kCols,
+                     [](int64_t row, int64_t col) { return static_cast<int>((row + col) % 16); });
+  const auto matrix = QuantizedMatrix::Create(arena_, 16, kCols, source).value();
+  Rows rows(3, kCols, 32, [](int64_t row, int64_t) { return row == 1 ? 0 : 3; });
+  rows.steps[2] = std::numeric_limits<float>::quiet_NaN();  // of row 1
+  for (const CodeKernels* kernels : kernels_) {
+    float out[3][kColumnOutputs];
+    float* const targets[] = {out[0], out[1], out[2]};
+    const RowCodes each[] = {rows.view().Row(0), rows.view().Row(1), rows.view().Row(2)};
+    kernels->few_rows(matrix->column(0), each, 3, /*accumulate=*/false, targets);
+    for (int64_t o = 0; o < kColumnOutputs; ++o) {
+      EXPECT_TRUE(std::isnan(out[1][o])) << std::string(kernels->name);
+      EXPECT_TRUE(std::isfinite(out[0][o]) && out[0][o] == out[2][o]) << std::string(kernels->name);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kvblend::kernels

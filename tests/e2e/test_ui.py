@@ -1,0 +1,158 @@
+"""The page at /ui and the page of `generate --html`, in headless Chromium."""
+
+import re
+
+import pytest
+
+from browser import CHROMIUM, open_browser
+from conftest import CHUNKS, FLAGS, MODEL, QUESTION, SYSTEM_TEXT, run
+from test_keys import make_key
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed (deploy/install_dependencies.sh --browser)")
+
+
+@pytest.fixture(scope="module")
+def new_page():
+    with open_browser() as new_page:
+        yield new_page
+
+
+@pytest.fixture
+def page(new_page):
+    page = new_page()
+    yield page
+    assert page.problems == []
+    page.close()
+
+
+def address(server):
+    return f"http://127.0.0.1:{server.api_port}/ui"
+
+
+def ask(page, question):
+    """From wherever the focus is, by keyboard."""
+    page.tab_to("it.id === 'question'")
+    page.write(question)
+    page.press("Enter")
+    page.wait_for("document.querySelector('#go').disabled === false && document.querySelector('#status').textContent !== ''")
+    assert page.text("#status") == "Done.", page.text("#status")
+
+
+def add_text(page, title, text):
+    page.tab_to("it.id === 'add-text'")
+    page.press("Enter")
+    page.write(title)
+    page.press("Tab")
+    page.write(text)
+    page.press("Tab")
+    page.press("Enter")
+
+
+def test_a_question_by_keyboard_alone(server, page):
+    page.open(address(server))
+    page.wait_for("document.querySelector('#model').textContent.includes('tokens')")
+    assert not page.run("document.querySelector('#key').checkVisibility()")
+    for number, text in enumerate(CHUNKS):
+        add_text(page, f"Passage {number + 1}", text)
+    # What looks like markup is text.
+    add_text(page, "<img src=x onerror=alert(1)>", "<script>document.title = 'taken over'</script> ünïcödé 😀")
+    assert page.run("document.querySelectorAll('#documents li').length") == 4
+    ask(page, QUESTION)
+
+    assert page.text("#blended-answer").strip() and page.text("#full-answer").strip()
+    assert re.search(r"First token [\d.]+ times sooner; (the same answer|another wording)\.", page.text("#verdict"))
+    assert "to the first token" in page.text("#blended-clock")
+    assert page.run("document.title") == "kvblend"
+    assert page.run("document.querySelectorAll('#documents img, #documents script, .map script').length") == 0
+
+    # The heat map has every token; some were chosen, and the scores differ.
+    assert "😀" in page.text(".map")
+    tokens = page.run("document.querySelectorAll('.map span').length")
+    told = page.text("#report > p")
+    assert f"{tokens:,} tokens" in told
+    chosen = page.run("document.querySelectorAll('.map .recomputed').length")
+    assert 0 < chosen < tokens / 2
+    assert f"{chosen} tokens recomputed" in page.text(".legend").replace("1 token ", "1 tokens ")
+    assert page.run("new Set([...document.querySelectorAll('.map .reused')].map(it => it.style.background)).size") > 5
+
+    # By keyboard from token to token.
+    page.tab_to("it.closest('.map') && it.dataset.detail")
+    first = page.text(".detail")
+    page.press("ArrowRight")
+    assert page.text(".detail") != first
+    page.press("End")
+    assert "question" in page.text(".detail")
+
+    # What was stored is listed, and goes.
+    assert page.run("document.querySelectorAll('#store tbody tr').length") >= 4
+    assert all(url.startswith((address(server)[:-2], "data:")) for url in page.requests), page.requests
+
+
+def test_files_are_cut_into_chunks(server, page, tmp_path):
+    words = " ".join(f"The {number}th lighthouse of Westhaven was built of granite." for number in range(150))
+    (tmp_path / "lighthouses.txt").write_text(words)
+    (tmp_path / "note.md").write_text("The keeper of the lighthouse is called Ida.")
+    page.open(address(server))
+    page.choose_files("#files", [tmp_path / "lighthouses.txt", tmp_path / "note.md"])
+    page.wait_for("document.querySelector('#documents').textContent.includes('note')")
+    titles = page.run("[...document.querySelectorAll('#documents strong')].map(it => it.textContent)")
+    assert titles[0] == "lighthouses (1)" and "lighthouses (3)" in titles and titles[-1] == "note"
+
+
+def test_dark_and_narrow(server, page):
+    page.open(address(server))
+
+    def brightness(style):
+        colour = page.run(f"getComputedStyle(document.body).{style}")
+        return sum(int(part) for part in re.findall(r"\d+", colour)[:3])
+
+    assert brightness("backgroundColor") > 600 > 200 > brightness("color")
+    page.command("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
+    assert brightness("color") > 600 > 200 > brightness("backgroundColor")
+    add_text(page, "A title", " ".join(CHUNKS))
+    page.command("Emulation.setDeviceMetricsOverride", width=360, height=700, deviceScaleFactor=1, mobile=True)
+    assert page.run("document.documentElement.scrollWidth") <= 360
+
+
+def test_the_page_asks_for_a_key(start_server, new_page, tmp_path):
+    key, line = make_key("--tenant", "red")
+    (tmp_path / "keys.jsonl").write_text(line + "\n")
+    server = start_server(*FLAGS, "--api-keys", tmp_path / "keys.jsonl")
+    page = new_page()
+    page.open(address(server))
+    page.wait_for("document.querySelector('#key').checkVisibility()")
+    page.tab_to("it.id === 'key'")
+    page.write(key)
+    page.press("Tab")
+    page.wait_for("document.querySelector('#model').textContent.includes('tokens')")
+    page.close()
+    server.stop()
+
+
+def test_an_error_is_told(server, page):
+    page.open(address(server))
+    page.run("document.querySelector('#ratio').value = 7")
+    page.tab_to("it.id === 'question'")
+    page.write("Why?")
+    page.press("Enter")
+    page.wait_for("document.querySelector('#status').className === 'error'")
+    assert "ratio is 7" in page.text("#status")
+    page.problems.clear()  # the browser's own note of the 400
+
+
+def test_a_report_as_a_page(page, tmp_path):
+    path = tmp_path / "report.html"
+    done = run("kvblend", "generate", "--model", MODEL, "--no-self-check", "--max-context-tokens", 512, "--put", "--system",
+               SYSTEM_TEXT, "--chunk", CHUNKS[0], "--chunk", "</script><b>bold</b> " + CHUNKS[1], "--question",
+               "Who <i>built</i> it?", "--max-tokens", 4, "--html", path, "--quiet")
+    assert done.returncode == 0, done.stderr
+    page.open(path.as_uri())
+    assert page.text("h1") == "Who <i>built</i> it?"
+    assert page.text("p.answer") == done.stdout.rstrip("\n")
+    assert "</script><b>bold</b>" in page.text(".map")
+    assert page.run("document.querySelectorAll('.map .recomputed').length") > 0
+    assert page.requests == [path.as_uri()]
+
+    done = run("kvblend", "generate", "--model", MODEL, "--no-self-check", "--question", "Why?", "--max-tokens", 1, "--html",
+               tmp_path / "no" / "report.html")
+    assert done.returncode != 0 and "--html" in done.stderr
