@@ -25,16 +25,22 @@ PAUSE_SECONDS = 15  # the server stores what it has computed behind its answers
 SYSTEM_TEXT = "Answer the question based on the given passages, with a few words only."
 
 
+def words_of(text):
+    return set(re.findall(r"\w+", text.lower()))
+
+
 class WordRetriever(BaseRetriever):
-    """The passages that share the most words with the question."""
+    """The passages that share the most words with the question; a word counts the more, the fewer passages have it."""
 
     documents: list[Document]
     k: int = 5
 
     def _get_relevant_documents(self, query, *, run_manager):
-        words = set(re.findall(r"\w+", query.lower()))
-        return sorted(self.documents, reverse=True,
-                      key=lambda document: len(words & set(re.findall(r"\w+", document.page_content.lower()))))[:self.k]
+        found = [words_of(document.page_content) for document in self.documents]
+        weights = {word: 1 / (1 + sum(word in words for words in found)) for word in words_of(query)}
+        scores = [sum(weights[word] for word in weights.keys() & words) for words in found]
+        best = sorted(range(len(found)), key=lambda index: -scores[index])[:self.k]
+        return [self.documents[index] for index in best]
 
 
 def to_messages(inputs):

@@ -8,6 +8,7 @@ command are free and nothing stays mounted. The root becomes read-only, and the 
 import fcntl
 import json
 import os
+import shutil
 import signal
 import socket
 import struct
@@ -50,10 +51,15 @@ class Image:
         os.makedirs(f"{root}/proc", exist_ok=True)
         mount("-t", "proc", "proc", f"{root}/proc")
         mount("-o", "remount,bind,ro", root)
+        try:
+            open(f"{root}/written", "wb").close()
+        except OSError:
+            return
+        raise AssertionError("the root can be written")
 
     def start(self, command, **options):
         # The program is found as the container's engine finds it; chroot becomes it, so signals reach it.
-        return subprocess.Popen(["chroot", f"--userspec={self.user}", self.root, *command], env=self.environment, **options)
+        return subprocess.Popen([shutil.which("chroot"), f"--userspec={self.user}", self.root, *command], env=self.environment, **options)
 
 
 def get(url):

@@ -70,7 +70,7 @@ if [ -f "$authorities" ]; then
   volumes+=(--volume "$scratch/pip.conf:/etc/pip.conf:ro" --volume "$(realpath "$authorities"):/run/pip-authorities.pem:ro")
 fi
 start=$SECONDS
-buildah "${storage[@]}" build --isolation chroot --pull-never --layers=false --build-arg BASE=localhost/kvblend-debian \
+buildah "${storage[@]}" build --format docker --isolation chroot --pull-never --layers=false --build-arg BASE=localhost/kvblend-debian \
   --build-arg "KVBLEND_CUDA=$cuda" ${volumes[@]+"${volumes[@]}"} --file deploy/docker/Dockerfile --tag localhost/kvblend . \
   >"$scratch/build.log" 2>&1 || fail "the build failed: $(tail -n 30 "$scratch/build.log")"
 echo "built in $((SECONDS - start)) s"
