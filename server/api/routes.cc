@@ -12,6 +12,7 @@ Router ApiRoutes(const ApiContext& context) {
   Router router;
   AddGenerationRoutes(state, &router);
   AddChunkRoutes(state, &router);
+  AddCohereRoutes(state, &router);
   AddUiRoutes(&router);
   router.Add("GET", "/openapi.json", [](const HttpRequest&, const std::shared_ptr<HttpResponder>& responder) {
     responder->Send(JsonResponse(OpenApiDocument()));

@@ -58,7 +58,7 @@ void ReadCommon(FieldReader& fields, GenerationRequest* to) {
   if (const auto penalty = fields.Number("repetition_penalty")) sampling.set_repetition_penalty(*penalty);
   if (const auto seed =
           fields.Integer("seed", std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max())) {
-    sampling.set_seed(*seed == 0 ? kSeedZero : static_cast<uint64_t>(*seed));
+    sampling.set_seed(SeedOf(*seed));
   }
   if (const auto ignore_eos = fields.Bool("ignore_eos")) sampling.set_ignore_eos(*ignore_eos);
   ReadStop(fields, &sampling);
@@ -67,31 +67,6 @@ void ReadCommon(FieldReader& fields, GenerationRequest* to) {
   fields.RefuseUnless("n", 1);
   fields.Ignore({"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
                  "prompt_cache_retention"});
-}
-
-/// "kvblend": what other servers do not have.
-void ReadExtension(FieldReader& fields, v1::GenerateRequest* request) {
-  const Json* json = fields.Value("kvblend");
-  if (json == nullptr) return;
-  FieldReader extension(*json, "kvblend");
-  request->set_namespace_(extension.String("namespace").value_or(""));
-  if (const auto lead_in = extension.String("lead_in")) {
-    if (!request->prompt().lead_in().empty()) {
-      extension.Note(FieldError(
-          "kvblend.lead_in", "kvblend.lead_in is set; allowed: only without text before the first document"));
-    }
-    request->mutable_prompt()->set_lead_in(*lead_in);
-  }
-  if (const Json* blend = extension.Value("blend"); blend != nullptr) {
-    if (!blend->is_object()) {
-      extension.Note(
-          FieldError("kvblend.blend", "kvblend.blend is no object; allowed: kvblend.v1.BlendOptions"));
-    } else if (const absl::Status status = ParseJson(ToText(*blend), *request->mutable_blend());
-               !status.ok()) {
-      extension.Note(FieldError("kvblend.blend", absl::StrCat("kvblend.blend: ", status.message())));
-    }
-  }
-  fields.Note(extension.Finish());
 }
 
 void ReadMaxTokens(FieldReader& fields, v1::SamplingOptions* sampling) {
@@ -123,6 +98,32 @@ void ReadDocuments(FieldReader& fields, v1::Prompt* prompt) {
 }
 
 }  // namespace
+
+uint64_t SeedOf(int64_t seed) { return seed == 0 ? kSeedZero : static_cast<uint64_t>(seed); }
+
+void ReadExtension(FieldReader& fields, v1::GenerateRequest* request) {
+  const Json* json = fields.Value("kvblend");
+  if (json == nullptr) return;
+  FieldReader extension(*json, "kvblend");
+  request->set_namespace_(extension.String("namespace").value_or(""));
+  if (const auto lead_in = extension.String("lead_in")) {
+    if (!request->prompt().lead_in().empty()) {
+      extension.Note(FieldError(
+          "kvblend.lead_in", "kvblend.lead_in is set; allowed: only without text before the first document"));
+    }
+    request->mutable_prompt()->set_lead_in(*lead_in);
+  }
+  if (const Json* blend = extension.Value("blend"); blend != nullptr) {
+    if (!blend->is_object()) {
+      extension.Note(
+          FieldError("kvblend.blend", "kvblend.blend is no object; allowed: kvblend.v1.BlendOptions"));
+    } else if (const absl::Status status = ParseJson(ToText(*blend), *request->mutable_blend());
+               !status.ok()) {
+      extension.Note(FieldError("kvblend.blend", absl::StrCat("kvblend.blend: ", status.message())));
+    }
+  }
+  fields.Note(extension.Finish());
+}
 
 absl::StatusOr<GenerationRequest> ParseChatRequest(std::string_view body) {
   KVBLEND_ASSIGN_OR_RETURN(const Json json, ParseObject(body));

@@ -2,11 +2,13 @@
 // fields, and how messages and documents become the parts of a prompt. Stateless, thread-safe, never throws.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
 #include "absl/status/statusor.h"
 #include "kvblend/v1/inference.pb.h"
+#include "server/json/json.h"
 
 namespace kvblend::server::openai {
 
@@ -29,5 +31,11 @@ struct GenerationRequest {
 /// errors; ranges are the engine's business.
 absl::StatusOr<GenerationRequest> ParseChatRequest(std::string_view body);
 absl::StatusOr<GenerationRequest> ParseCompletionRequest(std::string_view body);
+
+/// The engine's seed: 0, by which it is asked to choose one, is a seed like any other here.
+uint64_t SeedOf(int64_t seed);
+
+/// Reads the member "kvblend": what other servers do not have.
+void ReadExtension(FieldReader& fields, v1::GenerateRequest* request);
 
 }  // namespace kvblend::server::openai

@@ -1,4 +1,4 @@
-// Messages and documents -> the parts of a prompt. Internal to this room.
+// Messages and documents -> the parts of a prompt. For the rooms that read bodies.
 #pragma once
 
 #include <string>

@@ -71,8 +71,9 @@ ALLOWED = {
     "server/json": set(),
     "server/access": {"server/calls", "server/files", "server/json"},
     "server/openai": {"server/convert", "server/json"},
-    "server/api": {"server/calls", "server/convert", "server/http", "server/json", "server/metrics", "server/openai", "server/ui"},
+    "server/api": {"server/calls", "server/cohere", "server/convert", "server/http", "server/json", "server/metrics", "server/openai", "server/ui"},
     "server/ui": {"server/convert"},
+    "server/cohere": {"engine/text", "server/convert", "server/json", "server/openai"},
     "server/config": {"engine/api"},
     "server/main": {
         "engine/api", "server/access", "server/api", "server/calls", "server/config", "server/grpc", "server/http", "server/metrics", "server/tls",

@@ -262,7 +262,7 @@ def test_what_openapi_json_says_is_so(start_server, tmp_path):
          "--exclude-checks", "negative_data_rejection,positive_data_acceptance"],
         cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "Tested: 13" in done.stdout
+    assert "Tested: 14" in done.stdout
 
 
 def test_draining_finishes_streams_and_refuses_the_rest(start_server):

@@ -1,0 +1,62 @@
+// POST /v2/chat.
+#include <string>
+#include <utility>
+
+#include "base/status_macros.h"
+#include "server/api/answers.h"
+#include "server/api/generation_sink.h"
+#include "server/cohere/chat_answer.h"
+#include "server/cohere/chat_request.h"
+
+namespace kvblend::server {
+namespace {
+
+/// Status and headers as everywhere, the body as Cohere's clients read it.
+HttpResponse CohereError(const std::string& id, const absl::Status& status) {
+  HttpResponse response = ErrorResponse(status);
+  response.body = cohere::ErrorBody(id, status);
+  return response;
+}
+
+class CohereWriter : public AnswerWriter {
+ public:
+  CohereWriter(std::string id, const cohere::ChatRequest& request)
+      : id_(id), answer_(std::move(id), request) {}
+
+  std::string Add(const v1::GenerateEvent& event) override { return answer_.Add(event); }
+  std::string Failed(const absl::Status& status) const override { return answer_.Failed(status); }
+  std::string Body() const override { return answer_.Body(); }
+  HttpResponse Error(const absl::Status& status) const override { return CohereError(id_, status); }
+
+ private:
+  const std::string id_;
+  cohere::ChatAnswer answer_;
+};
+
+Calls::Started Start(ApiState& state, const std::string& id, const HttpRequest& request,
+                     const std::shared_ptr<HttpResponder>& responder, const std::shared_ptr<CallLog>& log) {
+  KVBLEND_ASSIGN_OR_RETURN(const std::shared_ptr<Calls> calls, state.Admit(request));
+  KVBLEND_ASSIGN_OR_RETURN(cohere::ChatRequest chat, cohere::ParseChatRequest(request.body));
+  KVBLEND_RETURN_IF_ERROR(state.model.Find(chat.model).status());
+  auto sink = MakeGenerationSink(std::make_unique<CohereWriter>(id, chat), chat.stream, id, responder, log);
+  return calls->Generate(std::move(chat.request), {.client = request.peer_host}, std::move(sink));
+}
+
+}  // namespace
+
+void AddCohereRoutes(const std::shared_ptr<ApiState>& state, Router* router) {
+  router->Add("POST", "/v2/chat",
+              [state](const HttpRequest& request, std::shared_ptr<HttpResponder> responder) {
+                const auto log = state->Log(request, "CohereChat");
+                const std::string id = NewAnswerId("chat");
+                const Calls::Started started = Start(*state, id, request, responder, log);
+                if (started.ok()) {
+                  responder->OnGone([handle = *started] { handle->Cancel(); });
+                  return;
+                }
+                log->End(started.status());
+                responder->Send(CohereError(id, started.status()));
+              });
+}
+
+}  // namespace kvblend::server

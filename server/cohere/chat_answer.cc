@@ -1,0 +1,168 @@
+#include "server/cohere/chat_answer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/convert/message_json.h"
+
+namespace kvblend::server::cohere {
+namespace {
+
+Json MessageAsJson(const google::protobuf::Message& message) {
+  return Json::parse(MessageToJson(message), /*cb=*/nullptr, /*allow_exceptions=*/false);
+}
+
+const char* FinishReasonOf(v1::FinishReason reason) {
+  switch (reason) {
+    case v1::FINISH_REASON_MAX_TOKENS:
+    case v1::FINISH_REASON_CONTEXT_FULL:
+      return "MAX_TOKENS";
+    case v1::FINISH_REASON_STOP_STRING:
+      return "STOP_SEQUENCE";
+    default:
+      return "COMPLETE";
+  }
+}
+
+std::string Event(const char* type, Json object) {
+  object["type"] = type;
+  return absl::StrCat("event: ", type, "\ndata: ", ToText(object), "\n\n");
+}
+
+/// {"index": 0, "delta": {"message": {part: value}}}
+Json Delta(const char* part, Json value, int index = 0) {
+  return {{"index", index}, {"delta", {{"message", {{part, std::move(value)}}}}}};
+}
+
+/// Characters before a byte: what Cohere's clients count in.
+int64_t Characters(const std::string& text, int64_t bytes) {
+  return std::count_if(text.begin(), text.begin() + bytes,
+                       [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
+}
+
+std::vector<std::string> DocumentsOf(const ChatRequest& request) {
+  if (!request.citations) return {};
+  return {request.request.prompt().chunks().begin(), request.request.prompt().chunks().end()};
+}
+
+}  // namespace
+
+std::string ErrorBody(const std::string& id, const absl::Status& status) {
+  return ToText({{"id", id}, {"message", std::string(status.message())}});
+}
+
+ChatAnswer::ChatAnswer(std::string id, const ChatRequest& request)
+    : id_(std::move(id)),
+      stream_(request.stream),
+      with_logprobs_(request.logprobs),
+      sources_(request.sources),
+      documents_(DocumentsOf(request)),
+      question_(request.request.prompt().question()) {}
+
+std::string ChatAnswer::Add(const v1::GenerateEvent& event) {
+  switch (event.event_case()) {
+    case v1::GenerateEvent::kPrompt: {
+      report_ = event.prompt();
+      if (!stream_) return "";
+      const Json start = {{"id", id_},
+                          {"delta",
+                           {{"message",
+                             {{"role", "assistant"},
+                              {"content", Json::array()},
+                              {"tool_plan", ""},
+                              {"tool_calls", Json::array()},
+                              {"citations", Json::array()}}}}}};
+      return Event("message-start", start) +
+             Event("content-start", Delta("content", {{"type", "text"}, {"text", ""}}));
+    }
+    case v1::GenerateEvent::kText: {
+      text_ += event.text().text();
+      if (with_logprobs_) KeepLogprobs(event.text());
+      if (!stream_ || (event.text().text().empty() && !with_logprobs_)) return "";
+      Json delta = Delta("content", {{"text", event.text().text()}});
+      if (with_logprobs_) delta["logprobs"] = logprobs_.back();
+      return Event("content-delta", std::move(delta));
+    }
+    case v1::GenerateEvent::kFinished: {
+      finished_ = event.finished();
+      if (!stream_) return "";
+      std::string events = Event("content-end", {{"index", 0}});
+      int index = 0;
+      for (const Json& citation : Citations()) {
+        events += Event("citation-start", Delta("citations", citation, index));
+        events += Event("citation-end", {{"index", index}});
+        ++index;
+      }
+      const Json end = {
+          {"id", id_},
+          {"delta", {{"finish_reason", FinishReasonOf(finished_.reason())}, {"usage", Usage()}}},
+          {"kvblend", Extension()}};
+      return events + Event("message-end", end);
+    }
+    case v1::GenerateEvent::EVENT_NOT_SET:
+      break;
+  }
+  return "";
+}
+
+std::string ChatAnswer::Failed(const absl::Status& status) const {
+  return Event(
+      "message-end",
+      {{"id", id_}, {"delta", {{"finish_reason", "ERROR"}, {"error", std::string(status.message())}}}});
+}
+
+std::string ChatAnswer::Body() const {
+  Json message = {{"role", "assistant"}, {"content", Json::array({{{"type", "text"}, {"text", text_}}})}};
+  if (Json citations = Citations(); !citations.empty()) message["citations"] = std::move(citations);
+  Json body = {{"id", id_},
+               {"message", std::move(message)},
+               {"finish_reason", FinishReasonOf(finished_.reason())},
+               {"usage", Usage()},
+               {"kvblend", Extension()}};
+  if (with_logprobs_) body["logprobs"] = logprobs_;
+  return ToText(body);
+}
+
+Json ChatAnswer::Citations() const {
+  Json citations = Json::array();
+  if (documents_.empty()) return citations;
+  for (const Citation& citation : CitationFinder(documents_, question_).Find(text_)) {
+    Json sources = Json::array();
+    for (const int32_t document : citation.documents) {
+      const Source& source = sources_[document];
+      sources.push_back({{"type", "document"}, {"id", source.id}, {"document", source.data}});
+    }
+    citations.push_back({{"start", Characters(text_, citation.begin_byte)},
+                         {"end", Characters(text_, citation.end_byte)},
+                         {"text", text_.substr(citation.begin_byte, citation.end_byte - citation.begin_byte)},
+                         {"content_index", 0},
+                         {"type", "TEXT_CONTENT"},
+                         {"sources", std::move(sources)}});
+  }
+  return citations;
+}
+
+Json ChatAnswer::Usage() const {
+  const Json tokens = {{"input_tokens", finished_.usage().prompt_tokens()},
+                       {"output_tokens", finished_.usage().completion_tokens()}};
+  return {{"billed_units", tokens},
+          {"tokens", tokens},
+          {"cached_tokens", report_.kept_tokens() + report_.exact_tokens() + report_.reused_tokens()}};
+}
+
+Json ChatAnswer::Extension() const {
+  return {{"prompt", MessageAsJson(report_)}, {"finished", MessageAsJson(finished_)}};
+}
+
+void ChatAnswer::KeepLogprobs(const v1::TextDelta& delta) {
+  Json ids = Json::array(), logprobs = Json::array();
+  for (const v1::TokenLogprob& token : delta.logprobs()) {
+    ids.push_back(token.token_id());
+    logprobs.push_back(token.logprob());
+  }
+  logprobs_.push_back(
+      {{"token_ids", std::move(ids)}, {"text", delta.text()}, {"logprobs", std::move(logprobs)}});
+}
+
+}  // namespace kvblend::server::cohere

@@ -1,0 +1,51 @@
+// Events of kvblend.v1 -> what /v2/chat answers: one JSON object, or a stream of them as server-sent events with names.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "kvblend/v1/inference.pb.h"
+#include "server/cohere/chat_request.h"
+#include "server/cohere/citations.h"
+#include "server/json/json.h"
+
+namespace kvblend::server::cohere {
+
+/// {"id": .., "message": ..}
+std::string ErrorBody(const std::string& id, const absl::Status& status);
+
+/// Takes the events of one answer in their order. Not thread-safe.
+class ChatAnswer {
+ public:
+  /// `request` is the one that is answered.
+  ChatAnswer(std::string id, const ChatRequest& request);
+
+  /// For streams: the server-sent events that `event` becomes. Without a stream it is kept for Body, and nothing is returned.
+  std::string Add(const v1::GenerateEvent& event);
+
+  /// What ends a stream that has begun and fails: a message-end with the reason ERROR.
+  std::string Failed(const absl::Status& status) const;
+
+  /// The whole answer, when there is no stream and the last event was added.
+  std::string Body() const;
+
+ private:
+  Json Citations() const;
+  Json Usage() const;
+  Json Extension() const;
+  void KeepLogprobs(const v1::TextDelta& delta);
+
+  const std::string id_;
+  const bool stream_;
+  const bool with_logprobs_;
+  const std::vector<Source> sources_;
+  const std::vector<std::string> documents_;  // as the model sees them; empty: nothing is cited
+  const std::string question_;
+  std::string text_;
+  Json logprobs_ = Json::array();
+  v1::PromptReport report_;
+  v1::GenerateFinished finished_;
+};
+
+}  // namespace kvblend::server::cohere

@@ -1,0 +1,160 @@
+#include "server/cohere/chat_request.h"
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "server/openai/generation_request.h"
+#include "server/openai/prompt_mapping.h"
+
+namespace kvblend::server::cohere {
+namespace {
+
+constexpr int64_t kInt32Max = std::numeric_limits<int32_t>::max();
+constexpr int64_t kMaxTopK = 500;
+constexpr int64_t kMaxStopSequences = 5;
+// What Cohere's API documents for requests that do not say.
+constexpr double kTemperature = 0.3;
+constexpr double kTopP = 0.75;
+
+/// The text that the model sees of a document: its title, its other fields, its text.
+absl::StatusOr<std::string> TextOf(const Json& data, const std::string& path) {
+  if (data.is_string()) return openai::DocumentText("", data.get<std::string>());
+  if (!data.is_object() || data.empty()) {
+    return FieldError(path,
+                      absl::StrCat(path, " is no document; allowed: a string, or an object of strings"));
+  }
+  std::string title, others, text;
+  for (const auto& [name, value] : data.items()) {
+    if (!value.is_string() && !value.is_number() && !value.is_boolean()) {
+      return FieldError(
+          absl::StrCat(path, ".", name),
+          absl::StrCat(path, ".", name, " is no value; allowed: a string, a number or a boolean"));
+    }
+    const std::string content = value.is_string() ? value.get<std::string>() : ToText(value);
+    if (name == "title") {
+      title = content;
+    } else if (name == "text" || name == "snippet") {
+      absl::StrAppend(&text, text.empty() ? "" : "\n", content);
+    } else {
+      absl::StrAppend(&others, others.empty() ? "" : "\n", name, ": ", content);
+    }
+  }
+  if (!others.empty() && !text.empty()) others += "\n";
+  return openai::DocumentText(title, others + text);
+}
+
+absl::Status AddDocuments(const Json& documents, ChatRequest* to) {
+  if (!documents.is_array()) {
+    return FieldError("documents", "documents is no array; allowed: an array of strings or objects");
+  }
+  for (size_t i = 0; i < documents.size(); ++i) {
+    const std::string path = absl::StrCat("documents[", i, "]");
+    Source source{.id = absl::StrCat("doc:", i), .data = documents[i]};
+    std::string data_path = path;
+    if (documents[i].is_object()) {
+      FieldReader fields(documents[i], path);
+      if (auto id = fields.String("id")) source.id = *std::move(id);
+      const Json* data = fields.Value("data");
+      KVBLEND_RETURN_IF_ERROR(fields.Finish());
+      data_path = fields.PathOf("data");
+      if (data == nullptr) {
+        return FieldError(data_path, absl::StrCat(data_path, " is not set; allowed: an object of strings"));
+      }
+      source.data = *data;
+    }
+    KVBLEND_ASSIGN_OR_RETURN(std::string text, TextOf(source.data, data_path));
+    to->request.mutable_prompt()->add_chunks(std::move(text));
+    if (source.data.is_string()) source.data = {{"text", source.data}};
+    to->sources.push_back(std::move(source));
+  }
+  return absl::OkStatus();
+}
+
+void ReadStop(FieldReader& fields, v1::SamplingOptions* sampling) {
+  const Json* stop = fields.Value("stop_sequences");
+  if (stop == nullptr) return;
+  bool good = stop->is_array() && static_cast<int64_t>(stop->size()) <= kMaxStopSequences;
+  for (size_t i = 0; good && i < stop->size(); ++i) {
+    good = (*stop)[i].is_string();
+    if (good) sampling->add_stop((*stop)[i].get<std::string>());
+  }
+  if (!good) {
+    fields.Note(
+        FieldError("stop_sequences", absl::StrCat("stop_sequences is no list of strings; allowed: up to ",
+                                                  kMaxStopSequences, " strings")));
+  }
+}
+
+void ReadSampling(FieldReader& fields, ChatRequest* to) {
+  v1::SamplingOptions& sampling = *to->request.mutable_sampling();
+  if (const auto most = fields.Integer("max_tokens", 1, kInt32Max))
+    sampling.set_max_tokens(static_cast<int32_t>(*most));
+  sampling.set_temperature(fields.Number("temperature").value_or(kTemperature));
+  if (const auto k = fields.Integer("k", 0, kMaxTopK)) sampling.set_top_k(static_cast<int32_t>(*k));
+  const double p = fields.Number("p").value_or(kTopP);
+  if (!(p > 0 && p <= 1)) fields.Note(FieldError("p", absl::StrCat("p is ", p, "; allowed: above 0, to 1")));
+  sampling.set_top_p(p);
+  if (const auto seed = fields.Integer("seed", 0, std::numeric_limits<int64_t>::max())) {
+    sampling.set_seed(openai::SeedOf(*seed));
+  }
+  to->logprobs = fields.Bool("logprobs").value_or(false);
+  if (to->logprobs) sampling.set_top_logprobs(0);
+  ReadStop(fields, &sampling);
+  fields.Refuse({"frequency_penalty", "presence_penalty"}, "allowed: 0");
+}
+
+void ReadCitationOptions(FieldReader& fields, ChatRequest* to) {
+  const Json* json = fields.Value("citation_options");
+  if (json == nullptr) return;
+  FieldReader options(*json, "citation_options");
+  const std::string mode = options.String("mode").value_or("ENABLED");
+  to->citations = mode != "OFF" && mode != "DISABLED";
+  if (to->citations && mode != "ENABLED" && mode != "FAST" && mode != "ACCURATE") {
+    options.Note(FieldError("citation_options.mode",
+                            absl::StrCat("citation_options.mode is '", mode.substr(0, 80),
+                                         "'; allowed: 'ENABLED', 'FAST', 'ACCURATE', 'OFF', 'DISABLED'")));
+  }
+  fields.Note(options.Finish());
+}
+
+}  // namespace
+
+absl::StatusOr<ChatRequest> ParseChatRequest(std::string_view body) {
+  KVBLEND_ASSIGN_OR_RETURN(const Json json, ParseObject(body));
+  ChatRequest to;
+  v1::Prompt& prompt = *to.request.mutable_prompt();
+  FieldReader fields(json, "");
+  to.model = fields.String("model").value_or("");
+  to.stream = fields.Bool("stream").value_or(false);
+  ReadSampling(fields, &to);
+  ReadCitationOptions(fields, &to);
+  const Json* documents = fields.Value("documents");
+  const Json* messages = fields.Value("messages");
+  if (documents != nullptr) fields.Note(AddDocuments(*documents, &to));
+  fields.Note(messages == nullptr
+                  ? FieldError("messages", "messages is not set; allowed: one message or more")
+                  : openai::AddMessages(*messages, &prompt));
+  // Parts of the last message may have become chunks behind the documents.
+  for (int i = static_cast<int>(to.sources.size()); i < prompt.chunks_size(); ++i) {
+    to.sources.push_back({.id = absl::StrCat("doc:", i), .data = {{"text", prompt.chunks(i)}}});
+  }
+  openai::ReadExtension(fields, &to.request);
+  if (const Json* format = fields.Value("response_format"); format != nullptr) {
+    FieldReader inner(*format, "response_format");
+    inner.RefuseUnless("type", "text");
+    fields.Note(inner.Finish());
+  }
+  fields.RefuseUnless("safety_mode", "OFF");
+  fields.RefuseUnless("tool_choice", "NONE");
+  fields.Refuse({"tools", "strict_tools"}, "allowed: none; this server calls no tools");
+  fields.Refuse({"thinking", "raw_prompting"}, "allowed: none");
+  fields.Ignore({"priority"});
+  KVBLEND_RETURN_IF_ERROR(fields.Finish());
+  return to;
+}
+
+}  // namespace kvblend::server::cohere

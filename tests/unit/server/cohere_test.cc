@@ -1,0 +1,199 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "server/cohere/chat_answer.h"
+#include "server/cohere/chat_request.h"
+#include "server/cohere/citations.h"
+
+namespace kvblend::server::cohere {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+const std::vector<std::string> kDocuments = {
+    "Westhaven\nThe harbour of Westhaven was built in 1852 by the engineer Ada Lorne.\n\n",
+    "Ada Lorne\nAda Lorne was born in the mountain village of Skarn and studied in Delft.\n\n",
+    "Skarn\nSkarn lies at the foot of Mount Hollen, which is 2,340 metres high.\n\n"};
+
+std::vector<std::string> Cited(std::string_view answer, double min_weight = 1.4,
+                               std::string_view question = "") {
+  std::vector<std::string> cited;
+  for (const Citation& citation : CitationFinder(kDocuments, question).Find(answer, min_weight)) {
+    cited.push_back(
+        absl::StrCat(std::string(answer.substr(citation.begin_byte, citation.end_byte - citation.begin_byte)),
+                     " <- ", absl::StrJoin(citation.documents, ",")));
+  }
+  return cited;
+}
+
+TEST(CitationsTest, WhatIsCopiedNamesItsDocument) {
+  EXPECT_THAT(Cited("She was born in the Mountain village of SKARN, I believe."),
+              ElementsAre("was born in the Mountain village of SKARN <- 1"));
+  EXPECT_THAT(Cited("Mount Hollen is 2,340 metres high; it was built in 1852 by the engineer."),
+              ElementsAre("Mount Hollen <- 2", "is 2,340 metres high <- 2",
+                          "was built in 1852 by the engineer <- 0"));
+}
+
+TEST(CitationsTest, DocumentsThatSayTheSameAreAllSources) {
+  EXPECT_THAT(Cited("It was made by one Ada Lorne."), ElementsAre("Ada Lorne <- 0,1"));
+}
+
+TEST(CitationsTest, OwnWordsAndTheQuestionsAreNotCited) {
+  EXPECT_THAT(Cited("I can't tell where that engineer might have been."), IsEmpty());
+  EXPECT_THAT(Cited("The harbour of Westhaven", 1.4, "Who built the harbour of Westhaven?"), IsEmpty());
+  EXPECT_THAT(Cited(""), IsEmpty());
+  EXPECT_THAT(Cited("?!"), IsEmpty());
+  EXPECT_THAT(CitationFinder({}, "").Find("Ada Lorne"), IsEmpty());
+}
+
+TEST(CitationsTest, CharactersStayWhole) {
+  const std::vector<std::string> documents = {"Žluťoučký kůň úpěl ďábelské ódy v údolí řeky Sázavy."};
+  const std::string answer = "Kůň? „kůň úpěl ďábelské ódy v údolí“";
+  const auto citations = CitationFinder(documents, "").Find(answer, 1.25);
+  ASSERT_THAT(citations, SizeIs(1));
+  EXPECT_EQ(answer.substr(citations[0].begin_byte, citations[0].end_byte - citations[0].begin_byte),
+            "kůň úpěl ďábelské ódy v údolí");
+
+  // Scripts without spaces.
+  const std::vector<std::string> chinese = {"奥斯陆是挪威的首都。", "卑尔根在海边。"};
+  const auto cited = CitationFinder(chinese, "").Find("我说挪威的首都！", 2);
+  ASSERT_THAT(cited, SizeIs(1));
+  EXPECT_THAT(cited[0].documents, ElementsAre(0));
+}
+
+// Against a search that tries every run in every place.
+TEST(CitationsTest, FindsWhatASlowSearchFinds) {
+  std::mt19937 random(7);
+  const auto text = [&](int words) {
+    std::string made;
+    for (int i = 0; i < words; ++i) absl::StrAppend(&made, i == 0 ? "" : " ", "w", random() % 12);
+    return made;
+  };
+  for (int round = 0; round < 200; ++round) {
+    const std::vector<std::string> documents = {text(20), text(20), text(5)};
+    const std::string answer = text(30);
+    const auto found = CitationFinder(documents, "w3").Find(answer, 0.5);
+    int64_t end = 0;
+    for (const Citation& citation : found) {
+      EXPECT_GE(citation.begin_byte, end);
+      end = citation.end_byte;
+      const std::string run = answer.substr(citation.begin_byte, end - citation.begin_byte);
+      std::vector<int32_t> holds;
+      for (int32_t i = 0; i < 3; ++i) {
+        if (absl::StrContains(absl::StrCat(" ", documents[i], " "), absl::StrCat(" ", run, " ")))
+          holds.push_back(i);
+      }
+      EXPECT_EQ(citation.documents, holds) << run;
+      // One word more stands in none of them.
+      const size_t next = answer.find(' ', end + 1);
+      if (end < static_cast<int64_t>(answer.size())) {
+        const std::string longer = answer.substr(citation.begin_byte, next - citation.begin_byte);
+        for (const std::string& document : documents) {
+          EXPECT_FALSE(absl::StrContains(absl::StrCat(" ", document, " "), absl::StrCat(" ", longer, " ")));
+        }
+      }
+    }
+  }
+}
+
+TEST(CohereRequestTest, DocumentsBecomeChunksAndSources) {
+  const auto chat =
+      ParseChatRequest(R"({"model": "m", "messages": [{"role": "system", "content": "Be brief."},
+      {"role": "user", "content": "Where?"}],
+      "documents": ["plain", {"id": "a", "data": {"title": "Oslo", "text": "A city.", "year": 1048}},
+                    {"data": {"snippet": "Bergen"}}],
+      "k": 5, "p": 0.5, "seed": 0, "max_tokens": 9, "stop_sequences": ["x"], "citation_options": {"mode": "FAST"}})");
+  ASSERT_TRUE(chat.ok()) << chat.status();
+  const v1::Prompt& prompt = chat->request.prompt();
+  EXPECT_THAT(prompt.chunks(), ElementsAre("plain\n\n", "Oslo\nyear: 1048\nA city.\n\n", "Bergen\n\n"));
+  EXPECT_EQ(prompt.system_text(), "Be brief.");
+  EXPECT_EQ(prompt.question(), "Where?");
+  ASSERT_THAT(chat->sources, SizeIs(3));
+  EXPECT_EQ(chat->sources[0].id, "doc:0");
+  EXPECT_EQ(chat->sources[1].id, "a");
+  EXPECT_EQ(chat->sources[2].id, "doc:2");
+  EXPECT_EQ(chat->request.sampling().top_k(), 5);
+  EXPECT_EQ(chat->request.sampling().top_p(), 0.5);
+  EXPECT_EQ(chat->request.sampling().temperature(), 0.3);
+  EXPECT_NE(chat->request.sampling().seed(), 0);  // 0 would be: choose one
+  EXPECT_THAT(chat->request.sampling().stop(), ElementsAre("x"));
+  EXPECT_TRUE(chat->citations);
+}
+
+TEST(CohereRequestTest, WhatIsNotThereIsRefusedByName) {
+  const auto refusal = [](const std::string& members) {
+    const auto chat = ParseChatRequest(
+        absl::StrCat(R"({"messages": [{"role": "user", "content": "Where?"}])", members, "}"));
+    EXPECT_FALSE(chat.ok()) << members;
+    return std::string(chat.status().message());
+  };
+  EXPECT_THAT(refusal(R"(, "tools": [{"type": "function"}])"), HasSubstr("tools"));
+  EXPECT_THAT(refusal(R"(, "p": 7)"), HasSubstr("p is 7"));
+  EXPECT_THAT(refusal(R"(, "k": 501)"), HasSubstr("k is 501"));
+  EXPECT_THAT(refusal(R"(, "documents": [{"id": "a"}])"), HasSubstr("documents[0].data is not set"));
+  EXPECT_THAT(refusal(R"(, "documents": [{"data": {"title": ["x"]}}])"),
+              HasSubstr("documents[0].data.title"));
+  EXPECT_THAT(refusal(R"(, "citation_options": {"mode": "MAYBE"})"), HasSubstr("'MAYBE'"));
+  EXPECT_THAT(refusal(R"(, "response_format": {"type": "json_object"})"), HasSubstr("response_format.type"));
+  EXPECT_THAT(refusal(R"(, "frequency_penalty": 0.5)"), HasSubstr("frequency_penalty"));
+  EXPECT_THAT(refusal(R"(, "colour": "red")"), HasSubstr("colour"));
+  EXPECT_THAT(std::string(ParseChatRequest("{}").status().message()), HasSubstr("messages"));
+}
+
+v1::GenerateEvent TextEvent(const std::string& text) {
+  v1::GenerateEvent event;
+  event.mutable_text()->set_text(text);
+  return event;
+}
+
+TEST(CohereAnswerTest, CitationsCountCharacters) {
+  ChatRequest request;
+  for (const std::string& document : kDocuments) request.request.mutable_prompt()->add_chunks(document);
+  for (int i = 0; i < 3; ++i)
+    request.sources.push_back({.id = absl::StrCat("d", i), .data = {{"text", kDocuments[i]}}});
+  for (const bool stream : {false, true}) {
+    request.stream = stream;
+    ChatAnswer answer("chat-1", request);
+    v1::GenerateEvent event;
+    event.mutable_prompt()->set_prompt_tokens(5);
+    std::string out = answer.Add(event);
+    out += answer.Add(TextEvent("Ünd: "));
+    out += answer.Add(TextEvent("born in the mountain village of Skarn and studied in Delft"));
+    event.mutable_finished()->set_reason(v1::FINISH_REASON_MAX_TOKENS);
+    event.mutable_finished()->mutable_usage()->set_completion_tokens(3);
+    out += answer.Add(event);
+    if (!stream) {
+      const Json body = Json::parse(answer.Body());
+      const Json& citation = body["message"]["citations"][0];
+      EXPECT_EQ(citation["start"], 5);
+      EXPECT_EQ(citation["end"], 5 + 58);
+      EXPECT_EQ(citation["sources"][0]["id"], "d1");
+      EXPECT_EQ(body["finish_reason"], "MAX_TOKENS");
+      EXPECT_EQ(body["usage"]["tokens"]["output_tokens"], 3);
+      EXPECT_EQ(out, "");
+      continue;
+    }
+    std::vector<std::string> types;
+    size_t at = 0;
+    while ((at = out.find("event: ", at)) != std::string::npos) {
+      types.push_back(out.substr(at + 7, out.find('\n', at) - at - 7));
+      ++at;
+    }
+    EXPECT_THAT(types, ElementsAre("message-start", "content-start", "content-delta", "content-delta",
+                                   "content-end", "citation-start", "citation-end", "message-end"));
+    EXPECT_THAT(answer.Failed(absl::InternalError("lost")), HasSubstr("\"error\":\"lost\""));
+  }
+}
+
+}  // namespace
+}  // namespace kvblend::server::cohere
