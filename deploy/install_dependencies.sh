@@ -74,6 +74,7 @@ readonly RUNTIME_PACKAGES=(
 )
 
 readonly TEST_PACKAGES=(
+  buildah
   debootstrap
   openssl
   redis-server

@@ -13,8 +13,8 @@ Usage: tests/run.sh [--all] [--sanitizers[=asan,tsan]] [--fuzz[=SECONDS]] [--lin
                  ThreadSanitizer (tsan), both or the named ones, and run ctest in each
   --fuzz         also run the fuzzers (built with Clang), each for so many seconds; 60 without a number
   --lint         also check the formatting (seconds); with --lint=tidy run clang-tidy too (the better part of an hour)
-  --deployment   also build the Debian package, install it and start what is in it; and test the Python package with
-                 LangChain, LlamaIndex and Haystack
+  --deployment   also build the Debian package, the wheel and the container image, and start what is in them on a bare
+                 system; test the Python package with LangChain, LlamaIndex and Haystack; check the manifests
   --no-install   take the packages as they are
 
 Results lie in build/PRESET/results. KVBLEND_MODEL names another model file than the default one;
@@ -212,8 +212,11 @@ if prepare "build release" ./deploy/build.sh release; then
   stage "pytest: Python package" run_python_package ${integrations:+"$integrations"}
   [ "$lint" != tidy ] || prepare "clang-tidy" ./tests/lint.sh --tidy
 fi
-if $deployment && [ -x tests/deploy/check_deb.sh ]; then
+if $deployment; then
   prepare "Debian package" may_skip ./tests/deploy/check_deb.sh
+  prepare "Python wheel on a bare Debian" may_skip ./tests/deploy/check_wheel.sh
+  prepare "container image" may_skip ./tests/deploy/check_image.sh
+  prepare "Kubernetes manifests" may_skip ./tests/deploy/check_kubernetes.sh
 fi
 for sanitizer in ${sanitizers[@]+"${sanitizers[@]}"}; do
   if prepare "build $sanitizer" ./deploy/build.sh "$sanitizer"; then

@@ -25,6 +25,8 @@ def dockerfile_stages():
         instruction, arguments = line.split(None, 1)
         if instruction == "FROM":
             stages.append([])
+        elif not stages:
+            continue  # an ARG for FROM
         stages[-1].append((instruction, arguments.strip()))
     return stages
 
@@ -41,7 +43,7 @@ class BuildStageTest(unittest.TestCase):
         quickstart = read("deploy/quickstart.sh")
         steps = []
         for command in arguments_of(self.build, "RUN"):
-            steps += re.findall(r"\./deploy/[^;&|]*", command)
+            steps += re.findall(r"\./deploy/(?!docker/)[^;&|]*", command)
         steps = [step.strip() for step in steps]
         self.assertEqual(["./deploy/install_dependencies.sh", "./deploy/build.sh release kvblend-server kvblend",
                           "./deploy/fetch_model.sh"], steps)
@@ -49,6 +51,12 @@ class BuildStageTest(unittest.TestCase):
                          if line.lstrip().startswith(("logged ", "! $install || logged "))]
         # quickstart may be asked for another model; the image has the default one.
         self.assertEqual(steps, [step.replace(' "$model_name"', "") for step in in_quickstart])
+
+    def test_gpu_kernels_are_built_on_demand_only(self):
+        self.assertEqual("KVBLEND_CUDA=0", [argument for argument in arguments_of(self.build, "ARG") if "CUDA" in argument][0])
+        for command in arguments_of(self.build, "RUN"):
+            if "cuda" in command.lower():
+                self.assertTrue(command.startswith('if [ "$KVBLEND_CUDA" = 1 ]; then '), command)
 
     def test_every_run_step_is_valid_shell(self):
         for stage in (self.build, self.final):
@@ -81,12 +89,24 @@ class FinalStageTest(unittest.TestCase):
         command = json.loads(health[health.index("CMD") + len("CMD"):])
         self.assertEqual(["kvblend", "health"], command[:2])
 
-    def test_it_installs_runtime_packages_only(self):
-        scripts = [command for command in arguments_of(self.final, "RUN") if "install_dependencies" in command]
-        self.assertEqual(1, len(scripts))
-        self.assertTrue(scripts[0].startswith("./deploy/install_dependencies.sh --runtime "), scripts)
-        packages = output_of("deploy/install_dependencies.sh", "--runtime", "--print").split()
-        self.assertFalse([name for name in packages if name.endswith("-dev") or name in ("g++", "cmake", "gcc")])
+    def test_it_has_nothing_but_what_was_collected(self):
+        self.assertEqual([], arguments_of(self.final, "RUN"))
+        copies = [shlex.split(arguments) for arguments in arguments_of(self.final, "COPY")]
+        self.assertEqual([["--from=build", "/image/", "/"], ["--from=build", "/src/models/", "/models/"]], copies)
+
+    @unittest.skipUnless(os.geteuid() == 0, "needs root, to give a folder to another user")
+    def test_collected_programs_find_their_libraries(self):
+        """Every shared library that the loader wants is collected, under the name that it looks for."""
+        with tempfile.TemporaryDirectory() as folder:
+            output_of("deploy/docker/collect_files.sh", folder, *(os.path.join(BIN, name) for name in BINARIES))
+            for binary in BINARIES:
+                collected = os.path.join(folder, "usr/local/bin", binary)
+                self.assertLessEqual(os.path.getsize(collected), os.path.getsize(os.path.join(BIN, binary)))
+                listed = output_of("ldd", os.path.join(BIN, binary))
+                for library in re.findall(r"(/\S+) \(0x", listed):
+                    self.assertTrue(os.path.isfile(folder + library), library)
+            self.assertTrue(os.access(os.path.join(folder, "lib64/ld-linux-x86-64.so.2"), os.X_OK))
+            self.assertEqual("10001", read(os.path.join(folder, "etc/passwd")).splitlines()[1].split(":")[2])
 
     def test_the_binaries_accept_the_flags(self):
         (entrypoint,), (arguments,) = arguments_of(self.final, "ENTRYPOINT"), arguments_of(self.final, "CMD")

@@ -16,6 +16,9 @@ STUBS = {
     "tests/lint.sh": "exit 0",
     "tests/gpu/check_kernels.sh": "echo looking for nvcc; echo there is no nvcc; exit 77",
     "tests/deploy/check_deb.sh": "echo there is no dpkg; exit 77",
+    "tests/deploy/check_wheel.sh": "exit 0",
+    "tests/deploy/check_image.sh": "echo there is no buildah; exit 77",
+    "tests/deploy/check_kubernetes.sh": "exit 1",
 }
 
 
@@ -48,11 +51,12 @@ class RunTest(unittest.TestCase):
 
     def test_all_is_everything(self):
         lines, _, calls = run("--all")
-        for call in ("deploy/install_dependencies.sh --test --fuzz", "tests/lint.sh ", "tests/gpu/check_kernels.sh ",
-                     "deploy/build.sh release", "tests/deploy/check_deb.sh ", "deploy/build.sh asan",
+        for call in ("deploy/install_dependencies.sh --test --fuzz --browser", "tests/lint.sh ", "tests/gpu/check_kernels.sh ",
+                     "deploy/build.sh release", "tests/deploy/check_deb.sh ", "tests/deploy/check_wheel.sh ",
+                     "tests/deploy/check_image.sh ", "tests/deploy/check_kubernetes.sh ", "deploy/build.sh asan",
                      "deploy/build.sh tsan", "deploy/build.sh fuzz fuzzers"):
             self.assertIn(call, calls)
-        self.assertEqual("0 passed, 4 failed, 2 skipped", lines[-1])
+        self.assertEqual("0 passed, 5 failed, 3 skipped", lines[-1])
 
     def test_packages_are_left_alone_on_demand(self):
         _, _, calls = run("--no-install")

@@ -103,3 +103,19 @@ def test_programs_take_their_libraries_from_the_wheel():
                                            ("[::]:0", "[::1]"), ("example.org:80", "example.org")])
 def test_hosts_of_addresses(address, host):
     assert serve.host_of(address) == host
+
+
+def test_with_a_certificate_it_speaks_tls(tmp_path):
+    certificate, private_key = tmp_path / "server.pem", tmp_path / "server.key"
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost", "-addext",
+                    "subjectAltName=IP:127.0.0.1", "-out", certificate, "-keyout", private_key], check=True, capture_output=True)
+    serving = Serving(tmp_path, "--tls-certificate", str(certificate), "--tls-key", str(private_key))
+    assert serving.url.startswith("https://")
+    with kvblend.HttpClient(serving.url, api_key=serving.key, certificate_authorities=certificate) as client:
+        assert len(client.models()) == 1
+    grpc = re.search(r"^gRPC +(\S+)$", serving.text, re.MULTILINE).group(1)
+    with kvblend.GrpcClient(grpc, api_key=serving.key, certificate_authorities=certificate) as client:
+        assert client.info().model.name
+    curl = serving.text[serving.text.index("curl "):]
+    assert b"choices" in subprocess.run(["bash", "-c", curl], capture_output=True, check=True, timeout=300).stdout
+    assert serving.stop() == 0

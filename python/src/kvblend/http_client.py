@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -16,10 +18,11 @@ from kvblend.errors import Error
 from kvblend.v1 import chunks_pb2, inference_pb2
 
 
-def _options(base_url: str, api_key: str | None, timeout: float) -> dict[str, Any]:
+def _options(base_url: str, api_key: str | None, timeout: float, certificate_authorities: Path | str | None) -> dict[str, Any]:
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     # Those who know OpenAI's clients give the URL with /v1.
-    return {"base_url": base_url.rstrip("/").removesuffix("/v1"), "headers": headers, "timeout": timeout}
+    return {"base_url": base_url.rstrip("/").removesuffix("/v1"), "headers": headers, "timeout": timeout,
+            "verify": ssl.create_default_context(cafile=certificate_authorities) if certificate_authorities else True}
 
 
 def _request_of(method: str, request: Message) -> dict[str, Any]:
@@ -50,11 +53,12 @@ def _failure(error: httpx.HTTPError) -> Error:
 
 
 class HttpClient(Client):
-    """base_url: of the server, with or without /v1. timeout: seconds for each wait, for the server's next bytes."""
+    """base_url: of the server, with or without /v1. timeout: seconds for each wait, for the server's next bytes.
+    certificate_authorities: a PEM file of those whom an https:// server's certificate may be from; else well-known ones."""
 
     def __init__(self, base_url: str = "http://127.0.0.1:8000", *, api_key: str | None = None,
-                 timeout: float = DEFAULT_TIMEOUT_SECONDS) -> None:
-        self._http = httpx.Client(**_options(base_url, api_key, timeout))
+                 timeout: float = DEFAULT_TIMEOUT_SECONDS, certificate_authorities: Path | str | None = None) -> None:
+        self._http = httpx.Client(**_options(base_url, api_key, timeout, certificate_authorities))
 
     def _lines(self, path: str, body: dict[str, Any]) -> Iterator[str]:
         try:
@@ -96,8 +100,8 @@ class AsyncHttpClient(AsyncClient):
     """The same for asyncio."""
 
     def __init__(self, base_url: str = "http://127.0.0.1:8000", *, api_key: str | None = None,
-                 timeout: float = DEFAULT_TIMEOUT_SECONDS) -> None:
-        self._http = httpx.AsyncClient(**_options(base_url, api_key, timeout))
+                 timeout: float = DEFAULT_TIMEOUT_SECONDS, certificate_authorities: Path | str | None = None) -> None:
+        self._http = httpx.AsyncClient(**_options(base_url, api_key, timeout, certificate_authorities))
 
     async def _lines(self, path: str, body: dict[str, Any]) -> AsyncIterator[str]:
         try:

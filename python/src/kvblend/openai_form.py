@@ -21,8 +21,9 @@ _STATUS_OF_TYPE = {"invalid_request_error": 400, "authentication_error": 401, "p
                    "not_found_error": 404, "rate_limit_error": 429}
 
 
-def json_of(message: Message) -> dict[str, Any]:
-    return json_format.MessageToDict(message, preserving_proto_field_name=True)
+def json_of(message: Message, all_fields: bool = False) -> dict[str, Any]:
+    """In Protobuf's JSON; with all_fields those that are zero as well, as the server writes its answers."""
+    return json_format.MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=all_fields)
 
 
 def body_of(request: v1.GenerateRequest) -> dict[str, Any]:

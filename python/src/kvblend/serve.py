@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -23,6 +24,8 @@ from kvblend.programs import path_of
 DEFAULT_MODEL = "smollm2"
 READY_SECONDS = 600  # for loading a large model from a slow disk
 TENANT = "local"
+# Whoever sets one of these has decided who may ask: no key is made then.
+DECIDE_ABOUT_KEYS = ("api-keys", "allow-unauthenticated", "config")
 
 
 class Failure(Exception):
@@ -79,8 +82,10 @@ def find_key(folder: Path) -> tuple[str, Path]:
     return key_path.read_text(encoding="utf-8").strip(), keys_path
 
 
-def has_flag(flags: list[str], name: str) -> bool:
-    return any(flag == f"--{name}" or flag.startswith(f"--{name}=") for flag in flags)
+def is_set(flags: list[str], name: str) -> bool:
+    """A setting of kvblend-server, by its flag or its environment variable."""
+    return (any(flag == f"--{name}" or flag.startswith(f"--{name}=") for flag in flags)
+            or f"KVBLEND_{name.upper().replace('-', '_')}" in os.environ)
 
 
 def value_of(flags: list[str], name: str, default: str) -> str:
@@ -125,22 +130,20 @@ def wait_until_ready(server: subprocess.Popen[bytes], port_file: Path, http_host
 
 
 def welcome(ports: dict[str, str], flags: list[str], key: str | None) -> str:
-    lines = [""]
+    grpc = f"gRPC     {host_of(value_of(flags, 'grpc-address', '127.0.0.1:50051'))}:{ports['grpc']}"
+    told_key = [f"key      {key}"] if key else []
+    if "api" not in ports:
+        return "\n".join(["", grpc, *told_key, ""])
+    scheme, trust = "http", ""
+    if certificate := value_of(flags, "tls-certificate", ""):
+        scheme, trust = "https", f" --cacert {shlex.quote(certificate)}"
+    url = f"{scheme}://{host_of(value_of(flags, 'api-address', '127.0.0.1:8000'))}:{ports['api']}"
     header = f" -H 'Authorization: Bearer {key}'" if key else ""
-    if "api" in ports:
-        scheme = "https" if value_of(flags, "tls-certificate", "") else "http"
-        url = f"{scheme}://{host_of(value_of(flags, 'api-address', '127.0.0.1:8000'))}:{ports['api']}"
-        lines += [f"URL      {url}/v1", f"page     {url}/ui", f"gRPC     {host_of(value_of(flags, 'grpc-address', '127.0.0.1:50051'))}:{ports['grpc']}"]
-    else:
-        url = ""
-        lines += [f"gRPC     {host_of(value_of(flags, 'grpc-address', '127.0.0.1:50051'))}:{ports['grpc']}"]
-    if key:
-        lines.append(f"key      {key}")
-    if url:
-        lines += ["", f"curl {url}/v1/chat/completions{header} -H 'Content-Type: application/json' \\",
-                  """  -d '{"messages": [{"role": "user", "content": "What is the capital of Norway?"}],""",
-                  """       "documents": ["Oslo is the capital of Norway."], "temperature": 0, "max_tokens": 32}'"""]
-    return "\n".join([*lines, ""])
+    return "\n".join([
+        "", f"URL      {url}/v1", f"page     {url}/ui", grpc, *told_key, "",
+        f"curl{trust} {url}/v1/chat/completions{header} -H 'Content-Type: application/json' \\",
+        """  -d '{"messages": [{"role": "user", "content": "What is the capital of Norway?"}],""",
+        """       "documents": ["Oslo is the capital of Norway."], "temperature": 0, "max_tokens": 32}'""", ""])
 
 
 def run(command: list[str | Path], flags: list[str], key: str | None, port_file: Path) -> int:
@@ -166,7 +169,7 @@ def main(arguments: list[str]) -> int:
     try:
         command: list[str | Path] = [path_of("kvblend-server"), "--model", find_model(options.model, options.model_dir)]
         key = None
-        if not (has_flag(flags, "api-keys") or "KVBLEND_API_KEYS" in os.environ or has_flag(flags, "allow-unauthenticated")):
+        if not any(is_set(flags, name) for name in DECIDE_ABOUT_KEYS):
             key, keys_path = find_key(options.state_dir)
             command += ["--api-keys", keys_path]
         with tempfile.TemporaryDirectory() as folder:

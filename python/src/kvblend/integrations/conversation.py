@@ -90,4 +90,4 @@ def finish_reason(answer: Answer) -> Literal["stop", "length"]:
 def metadata_of(answer: Answer) -> dict[str, Any]:
     """What frameworks keep beside an answer's text."""
     return {"finish_reason": finish_reason(answer),
-            "kvblend": {"prompt": json_of(answer.report), "finished": json_of(answer.finished)}}
+            "kvblend": {"prompt": json_of(answer.report, True), "finished": json_of(answer.finished, True)}}
