@@ -38,7 +38,10 @@ CLI::App& AddCommand(CLI::App& parent, CommandContext& context, const char* name
                      const char* examples, std::function<absl::Status()> run) {
   CLI::App* command = parent.add_subcommand(name, help);
   command->footer(examples);
-  command->callback([run = std::move(run), &context] { context.action = run; });
+  command->callback([run = std::move(run), &context, command] {
+    // Comes after the callbacks of commands below it, which mean more.
+    if (command->get_subcommands().empty()) context.action = run;
+  });
   return *command;
 }
 

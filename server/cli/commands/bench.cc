@@ -15,6 +15,7 @@
 #include "server/cli/bench/result_file.h"
 #include "server/cli/command.h"
 #include "server/cli/commands/bench_flags.h"
+#include "server/cli/commands/bench_serve_flags.h"
 #include "server/cli/files.h"
 
 namespace kvblend::server::cli {
@@ -161,6 +162,7 @@ void AddBenchCommand(CLI::App& root, CommandContext& context) {
       root, context, "bench",
       "Measure time to first token and quality against full prefill on real questions", kBenchExamples, Run);
   AddBenchFlags(command, flags);
+  AddBenchServeCommand(command, context);
 }
 
 }  // namespace kvblend::server::cli

@@ -1,0 +1,252 @@
+#include "server/cli/load/load_runner.h"
+
+#include <algorithm>
+#include <memory>
+#include <numeric>
+#include <random>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "server/cli/load/rate_search.h"
+
+namespace kvblend::server::cli {
+namespace {
+
+constexpr int kChunksPerPut = 32;
+
+absl::Status Interrupted() { return absl::CancelledError("interrupted"); }
+
+}  // namespace
+
+LoadRunner::LoadRunner(Client& client, schedule::Clock& clock, Cancellation& cancellation,
+                       const std::vector<Conversation>& conversations, const LoadOptions& options,
+                       Progress progress, OnRecord on_record)
+    : client_(client),
+      clock_(clock),
+      cancellation_(cancellation),
+      conversations_(conversations),
+      options_(options),
+      progress_(std::move(progress)),
+      on_record_(std::move(on_record)) {}
+
+absl::Status LoadRunner::Run(LoadRun& run) {
+  const absl::Cleanup remove_chunks = [this] { RemoveChunks(); };
+  if (options_.warm) KVBLEND_RETURN_IF_ERROR(Warm());
+  if (options_.unloaded_requests > 0) KVBLEND_RETURN_IF_ERROR(MeasureUnloaded(run));
+  return options_.search_factor ? Search(run) : RunLoads(run);
+}
+
+absl::Status LoadRunner::Warm() {
+  std::vector<v1::Anchoring> anchorings;
+  for (const BenchVariant& mode : options_.modes) {
+    const bool known = std::find(anchorings.begin(), anchorings.end(), mode.anchoring) != anchorings.end();
+    if (mode.mode != BenchMode::kFull && !known) anchorings.push_back(mode.anchoring);
+  }
+  const std::vector<std::string> chunks = DistinctChunks(conversations_);
+  const auto total = static_cast<int64_t>(chunks.size() * anchorings.size());
+  int64_t done = 0;
+  const v1::Prompt& prompt = conversations_.front().prompt;
+  for (const v1::Anchoring anchoring : anchorings) {
+    for (size_t first = 0; first < chunks.size(); first += kChunksPerPut) {
+      v1::PutChunksRequest request;
+      request.set_namespace_(options_.tenant_namespace);
+      if (anchoring == v1::ANCHORING_ANCHORED) {
+        request.set_system_text(prompt.system_text());
+        request.set_lead_in(prompt.lead_in());
+      }
+      request.set_anchoring(anchoring);
+      request.set_label("kvblend bench serve");
+      for (size_t i = first; i < std::min(first + kChunksPerPut, chunks.size()); ++i)
+        request.add_chunks(chunks[i]);
+      KVBLEND_RETURN_IF_ERROR(
+          client_.Put(request, absl::InfiniteFuture(), [&](const v1::PutChunkProgress& chunk) {
+            if (!chunk.already_present()) new_keys_.push_back(chunk.key());
+            if (progress_) progress_(++done, total, "storing chunks");
+          }));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void LoadRunner::RemoveChunks() {
+  if (options_.keep_chunks || new_keys_.empty()) return;
+  v1::DeleteChunksRequest request;
+  request.set_namespace_(options_.tenant_namespace);
+  request.mutable_keys()->Assign(new_keys_.begin(), new_keys_.end());
+  client_.calls().Delete(request).IgnoreError();
+}
+
+std::vector<int> LoadRunner::AllModes() const {
+  std::vector<int> modes(options_.modes.size());
+  std::iota(modes.begin(), modes.end(), 0);
+  return modes;
+}
+
+LoadScript LoadRunner::ScriptFor(const std::vector<int>& modes) const {
+  return {.conversations = conversations_,
+          .modes = options_.modes,
+          .mode_indices = modes,
+          .tenant_namespace = options_.tenant_namespace,
+          .think_seconds = options_.think_seconds,
+          .timeout = options_.timeout};
+}
+
+absl::Status LoadRunner::MeasureUnloaded(LoadRun& run) {
+  const auto num_modes = static_cast<int64_t>(options_.modes.size());
+  const LoadStep once{.clients = 1, .seconds = LoadRecord::kNever, .requests = num_modes};
+  const LoadScript script = ScriptFor(AllModes());
+  // What happens at the first request only is no part of the figures.
+  RunLoad(client_.calls(), clock_, cancellation_, script, once);
+  if (cancellation_.requested()) return Interrupted();
+  LoadStep step = once;
+  step.requests = num_modes * options_.unloaded_requests;
+  const auto progress = [&](int64_t ended, int64_t, double) {
+    if (progress_) progress_(ended, step.requests, "without load");
+  };
+  const LoadResult result = RunLoad(client_.calls(), clock_, cancellation_, script, step, progress);
+  if (cancellation_.requested()) return Interrupted();
+  for (const LoadRecord& record : result.records) {
+    if (!record.ok()) {
+      return absl::Status(record.status.code(),
+                          absl::StrCat("a request without load failed: ", record.status.message()));
+    }
+    if (options_.check_answers) {
+      references_.emplace(std::pair(record.mode, record.conversation), record.answer_hash);
+    }
+  }
+  for (const int mode : AllModes()) {
+    LoadPoint point{.kind = LoadKind::kUnloaded, .mode = mode, .clients = 1, .seconds = result.seconds};
+    point.summary = SummarizeLoad(result.records, mode, result.seconds, options_.level);
+    if (on_record_) {
+      for (const LoadRecord& record : result.records) {
+        if (record.mode == mode) on_record_(point, record);
+      }
+    }
+    run.points.push_back(std::move(point));
+  }
+  return absl::OkStatus();
+}
+
+LoadStep LoadRunner::StepAt(double rate) const {
+  // One seed for all: every mode gets the same arrivals, and another rate the same ones closer together.
+  std::mt19937_64 random(options_.seed);
+  return {.arrivals = options_.poisson ? PoissonArrivals(rate, options_.limits, random)
+                                       : FixedArrivals(rate, options_.limits),
+          .seconds = options_.limits.seconds};
+}
+
+absl::Status LoadRunner::Measure(LoadPoint point, LoadStep step, const std::vector<int>& modes,
+                                 std::string_view what, LoadRun& run, bool* borne) {
+  const auto total = static_cast<int64_t>(step.arrivals.size());
+  const auto progress = [&](int64_t ended, int64_t in_flight, double seconds) {
+    if (!progress_) return;
+    const std::string note = absl::StrFormat("%s, %d in flight", what, in_flight);
+    if (total > 0) {
+      progress_(std::min(ended, total), total, note);
+    } else {
+      progress_(static_cast<int64_t>(seconds), static_cast<int64_t>(std::min(step.seconds, 1e9)), note);
+    }
+  };
+  LoadResult result = RunLoad(client_.calls(), clock_, cancellation_, ScriptFor(modes), step, progress);
+  for (LoadRecord& record : result.records) {
+    const auto reference = references_.find({record.mode, record.conversation});
+    if (record.ok() && reference != references_.end())
+      record.matches = record.answer_hash == reference->second;
+  }
+  // What ends after the last arrival is no part of what was reached per second, while that lasted.
+  point.seconds = std::min(result.seconds, step.seconds);
+  point.stopped_early = result.stopped_early;
+  for (const int mode : modes) {
+    point.mode = mode;
+    point.summary = SummarizeLoad(result.records, mode, point.seconds, options_.level);
+    if (on_record_) {
+      for (const LoadRecord& record : result.records) {
+        if (record.mode == mode) on_record_(point, record);
+      }
+    }
+    run.points.push_back(point);
+  }
+  if (borne != nullptr) {
+    *borne = !result.stopped_early && TtftWithin(result.records, modes.front(), step.bound->seconds);
+  }
+  return cancellation_.requested() ? Interrupted() : absl::OkStatus();
+}
+
+absl::Status LoadRunner::RunLoads(LoadRun& run) {
+  std::vector<std::vector<int>> groups;  // that are measured together
+  for (const int mode : AllModes()) {
+    if (groups.empty() || !options_.side_by_side) groups.emplace_back();
+    groups.back().push_back(mode);
+  }
+  const auto measure_all = [&](const LoadPoint& point, const LoadStep& step, const std::string& load) {
+    for (const std::vector<int>& group : groups) {
+      LoadPoint shared = point;
+      shared.rate /= static_cast<double>(group.size());
+      const std::string what =
+          absl::StrCat(group.size() > 1 ? "all modes" : options_.modes[group.front()].RowName(), " ", load);
+      KVBLEND_RETURN_IF_ERROR(Measure(shared, step, group, what, run));
+    }
+    return absl::OkStatus();
+  };
+  // Modes take turns, so that a machine that slows down meanwhile hits all alike.
+  for (const double rate : options_.rates) {
+    KVBLEND_RETURN_IF_ERROR(measure_all({.kind = LoadKind::kRate, .rate = rate}, StepAt(rate),
+                                        absl::StrFormat("at %.3g/s", rate)));
+  }
+  for (const int clients : options_.clients) {
+    const LoadStep step{
+        .clients = clients, .seconds = options_.limits.seconds, .requests = options_.limits.requests};
+    KVBLEND_RETURN_IF_ERROR(measure_all({.kind = LoadKind::kClients, .clients = clients}, step,
+                                        absl::StrCat("with ", clients, " clients")));
+  }
+  if (!options_.trace.empty()) {
+    const double seconds = std::max(options_.trace.back(), 1e-3);
+    const LoadPoint point{.kind = LoadKind::kTrace,
+                          .rate = static_cast<double>(options_.trace.size()) / seconds};
+    KVBLEND_RETURN_IF_ERROR(
+        measure_all(point, {.arrivals = options_.trace, .seconds = LoadRecord::kNever}, "on the trace"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LoadRunner::Search(LoadRun& run) {
+  struct Searched {
+    HighestRate found;
+    RateSearch search;
+  };
+  std::vector<Searched> searches;
+  for (const LoadPoint& unloaded : run.points) {
+    const LatencyQuantiles& ttft = unloaded.summary.ttft;
+    const HighestRate found{.mode = unloaded.mode, .limit = *options_.search_factor * ttft.p95};
+    // One at a time would be about half busy.
+    searches.push_back({found, RateSearch(0.5 / std::max(ttft.mean, 1e-4))});
+  }
+  bool goes_on = true;
+  while (goes_on) {
+    goes_on = false;
+    for (Searched& searched : searches) {
+      const std::optional<double> rate = searched.search.Next();
+      if (!rate) continue;
+      goes_on = true;
+      LoadStep step = StepAt(*rate);
+      step.bound = {.seconds = searched.found.limit,
+                    .allowed = AllowedLate(static_cast<int64_t>(step.arrivals.size()))};
+      const std::string what =
+          absl::StrFormat("%s at %.3g/s", options_.modes[searched.found.mode].RowName(), *rate);
+      bool borne = false;
+      KVBLEND_RETURN_IF_ERROR(Measure({.kind = LoadKind::kRate, .rate = *rate}, std::move(step),
+                                      {searched.found.mode}, what, run, &borne));
+      searched.search.Tell(borne);
+    }
+  }
+  for (Searched& searched : searches) {
+    searched.found.highest = searched.search.highest();
+    searched.found.refused = searched.search.refused();
+    run.highest.push_back(searched.found);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace kvblend::server::cli

@@ -1,0 +1,124 @@
+// kvblend bench serve from arguments to tables, over fake calls that answer at once.
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/cli/files.h"
+#include "tests/unit/cli/commands_fixture.h"
+
+namespace kvblend::server::cli {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+class BenchServeCommandTest : public CommandsTest {
+ protected:
+  BenchServeCommandTest() {
+    OrderedJson questions = OrderedJson::array();
+    for (int i = 0; i < 3; ++i) {
+      questions.push_back({{"question", absl::StrCat("Q", i)},
+                           {"answers", {"A"}},
+                           {"ctxs", {{{"title", "T"}, {"text", std::string(i + 1, 'x')}}}}});
+    }
+    data_ = File("data.json", questions.dump());
+  }
+  int Serve(const std::string& line) { return RunLine("bench serve --data " + data_ + " " + line); }
+
+  std::string data_;
+};
+
+TEST_F(BenchServeCommandTest, WritesJsonTableAndPage) {
+  const std::string page = (folder_ / "load.html").string(), lines = (folder_ / "lines").string();
+  ASSERT_EQ(Serve("--rate 1000,2000 --requests 5 --rows full,query:0.15 --slo-ttft 100 --json - --html " +
+                  page + " --per-request " + lines),
+            0)
+      << Err();
+  const std::vector<OrderedJson> rows = OutJson();
+  ASSERT_THAT(rows, SizeIs(4));
+  EXPECT_EQ(rows[0]["mode"], "full");
+  EXPECT_EQ(rows[1]["mode"], "query:0.15");
+  EXPECT_EQ(rows[3]["rate"], 2000);
+  EXPECT_EQ(rows[3]["answered"], 5);
+  EXPECT_EQ(rows[3]["hit_rate"], 1);
+  EXPECT_THAT(Err(), HasSubstr("goodput"));
+  EXPECT_THAT(*ReadFileOrStdin(page), HasSubstr("<svg"));
+  const std::string requests = *ReadFileOrStdin(lines);
+  EXPECT_EQ(std::count(requests.begin(), requests.end(), '\n'), 20);
+  EXPECT_THAT(calls_.stored, IsEmpty());
+  EXPECT_EQ(calls_.generated.back().namespace_(), "kvblend-load");
+}
+
+TEST_F(BenchServeCommandTest, ClosedLoopTraceAndSearch) {
+  ASSERT_EQ(Serve("--clients 1,2 --requests 3 --rows reuse --json -"), 0) << Err();
+  ASSERT_THAT(OutJson(), SizeIs(2));
+  EXPECT_EQ(OutJson()[1]["clients"], 2);
+  ASSERT_EQ(Serve("--rows reuse --json - --trace " + File("trace", "0\n0\n0.001\n")), 0) << Err();
+  EXPECT_EQ(OutJson()[0]["answered"], 3);
+  // Everything is borne by a server that answers at once; it ends nevertheless.
+  ASSERT_EQ(Serve("--rows reuse --search 1000 --requests 2 --unloaded 1 --json -"), 0) << Err();
+  EXPECT_EQ(OutJson().front()["kind"], "unloaded");
+  EXPECT_EQ(OutJson().back()["kind"], "highest_rate");
+}
+
+TEST_F(BenchServeCommandTest, AnAnswerThatDiffersIsFive) {
+  int asked = 0;
+  calls_.on_generate = [&](const v1::GenerateRequest& request, const auto& send) -> absl::Status {
+    send(FakeCalls::PromptEvent(request));
+    send(FakeCalls::TextEvent("a", {++asked <= 6 ? 1 : 2}));  // one to begin with, three references
+    send(FakeCalls::FinishedEvent(v1::FINISH_REASON_MAX_TOKENS));
+    return absl::OkStatus();
+  };
+  EXPECT_EQ(Serve("--rows reuse --rate 1000 --requests 3 --check-answers"), 5);
+  EXPECT_THAT(Err(), HasSubstr("1 answers under load differ"));
+  EXPECT_THAT(Out(), HasSubstr("1 answers differ from their references"));
+}
+
+TEST_F(BenchServeCommandTest, ErrorsAreCountedByCode) {
+  calls_.on_generate = [](const v1::GenerateRequest&, const auto&) {
+    return absl::ResourceExhaustedError("full");
+  };
+  EXPECT_EQ(Serve("--rows reuse --rate 1000 --requests 4"), 0) << Err();
+  EXPECT_THAT(Out(), HasSubstr("4 RESOURCE_EXHAUSTED (refused within"));
+}
+
+TEST_F(BenchServeCommandTest, WrongUsageIsTwo) {
+  for (const auto& [line, part] : std::vector<std::pair<std::string, std::string>>{
+           {"", "0 loads are given; allowed: one of --rate, --trace, --clients, --search"},
+           {"--rate 1 --clients 1", "2 loads are given"},
+           {"--rate 0", "--rate"},
+           {"--rate 1 --rows full,full", "row full is there twice"},
+           {"--rate 1 --rows best", "best"},
+           {"--rate 1 --output-tokens few", "output-tokens is 'few'"},
+           {"--rate 1 --arrivals sometimes", "--arrivals"},
+           {"--rate 1000 --duration 100000", "too many requests"},
+           {"--rate 1 --zipf 9", "--zipf"},
+           {"--rate 1 --zipf 1 --passages 4", "passages is 4, but these questions have 3"},
+           {"--search 3 --side-by-side", "--side-by-side"},
+           {"--rate 1 --check-answers --turns 2", "turns is 2"},
+           {"--rate 1 --cold --keep-chunks", "--cold"},
+           {"--trace " + File("trace", "2\n1\n"), "line 2 of the trace"},
+       }) {
+    EXPECT_EQ(Serve(line), 2) << line;
+    EXPECT_THAT(Err(), HasSubstr(part)) << line;
+  }
+  EXPECT_EQ(RunLine("bench serve --rate 1"), 2);  // no data
+}
+
+TEST_F(BenchServeCommandTest, InterruptedItTellsWhatItHas) {
+  calls_.on_generate = [this](const v1::GenerateRequest& request, const auto& send) -> absl::Status {
+    if (calls_.generated.size() == 3) cancellation_.Request();
+    send(FakeCalls::PromptEvent(request));
+    send(FakeCalls::TextEvent("a", {1}));
+    return absl::OkStatus();
+  };
+  EXPECT_EQ(Serve("--rows reuse --rate 1000 --requests 100 --json -"), 130);
+  ASSERT_THAT(OutJson(), SizeIs(1));
+  EXPECT_LT(OutJson()[0]["answered"], 100);
+}
+
+}  // namespace
+}  // namespace kvblend::server::cli

@@ -1,0 +1,170 @@
+#include "server/cli/load/load_runner.h"
+
+#include <set>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/cli/load/load_page.h"
+#include "server/cli/load/load_report.h"
+#include "tests/unit/cli/load/simulated_server.h"
+
+namespace kvblend::server::cli {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+using testing::SizeIs;
+
+class LoadRunnerTest : public testing::Test {
+ protected:
+  LoadRunnerTest() {
+    for (int i = 0; i < 4; ++i) {
+      Conversation& conversation = conversations_.emplace_back();
+      conversation.prompt.add_chunks(std::string(i + 1, 'x'));
+      conversation.questions = {absl::StrCat("Q", i)};
+      conversation.output_tokens = {3};
+    }
+    options_.modes = {*ParseRow("full"), *ParseRow("query:0.15")};
+    options_.limits = {.seconds = LoadRecord::kNever, .requests = 40};
+    options_.tenant_namespace = "load";
+    // Blending takes a fifth of full prefill's time.
+    server_.prefill = [](const v1::GenerateRequest& request) {
+      return absl::Seconds(request.blend().reuse() == v1::REUSE_NOTHING ? 1 : 0.2);
+    };
+  }
+
+  absl::Status Run() {
+    Client client(server_.Lend(), cancellation_);
+    return LoadRunner(client, clock_, cancellation_, conversations_, options_, nullptr,
+                      [this](const LoadPoint&, const LoadRecord& record) { records_.push_back(record); })
+        .Run(run_);
+  }
+
+  SimulatedClock clock_;
+  SimulatedServer server_{clock_};
+  Cancellation cancellation_;
+  std::vector<Conversation> conversations_;
+  LoadOptions options_;
+  LoadRun run_;
+  std::vector<LoadRecord> records_;
+};
+
+TEST_F(LoadRunnerTest, EveryModeGetsEveryRate) {
+  options_.rates = {0.5, 2};
+  ASSERT_TRUE(Run().ok());
+  std::vector<std::string> lines;
+  for (const LoadPoint& point : run_.points)
+    lines.push_back(absl::StrCat(options_.modes[point.mode].RowName(), " ", LoadName(point)));
+  EXPECT_THAT(lines, ElementsAre("full 0.5/s", "query:0.15 0.5/s", "full 2/s", "query:0.15 2/s"));
+  EXPECT_THAT(records_, SizeIs(160));
+  // At twice what full prefill bears its waits grow to the end; blending is not half busy.
+  EXPECT_GT(run_.points[2].summary.ttft.max, 10);
+  EXPECT_LT(run_.points[3].summary.ttft.p95, 1);
+  // Chunks are stored for the blended mode alone, and are gone at the end.
+  ASSERT_THAT(server_.put, SizeIs(1));
+  EXPECT_EQ(server_.put[0].chunks_size(), 4);
+  EXPECT_THAT(server_.stored, IsEmpty());
+}
+
+TEST_F(LoadRunnerTest, ChunksAreKeptOrNotStoredAsAsked) {
+  options_.rates = {1};
+  options_.keep_chunks = true;
+  ASSERT_TRUE(Run().ok());
+  EXPECT_THAT(server_.stored, SizeIs(4));
+  server_.stored.clear();
+  options_.warm = false;
+  ASSERT_TRUE(Run().ok());
+  EXPECT_THAT(server_.stored, IsEmpty());
+}
+
+TEST_F(LoadRunnerTest, SideBySideIsOneStream) {
+  options_.rates = {0.5};
+  options_.side_by_side = true;
+  ASSERT_TRUE(Run().ok());
+  ASSERT_THAT(run_.points, SizeIs(2));
+  EXPECT_EQ(run_.points[0].summary.requests, 20);
+  EXPECT_EQ(run_.points[1].summary.requests, 20);
+  EXPECT_EQ(run_.points[1].rate, 0.25);
+}
+
+TEST_F(LoadRunnerTest, SearchFindsWhatEachModeBears) {
+  options_.search_factor = 3;
+  options_.unloaded_requests = 5;
+  options_.poisson =
+      false;  // then one by one is borne up to 1 / prefill, and a little more for 40 requests alone
+  ASSERT_TRUE(Run().ok());
+  ASSERT_THAT(run_.highest, SizeIs(2));
+  EXPECT_NEAR(run_.highest[0].limit, 3, 1e-6);
+  EXPECT_GE(run_.highest[0].highest, 0.9);
+  EXPECT_LE(run_.highest[0].highest, 1.1);
+  EXPECT_NEAR(run_.highest[1].highest / run_.highest[0].highest, 5, 0.75);
+  EXPECT_THAT(HighestRateLines(run_, options_.modes)[1], HasSubstr("x of full"));
+  EXPECT_EQ(run_.points[0].kind, LoadKind::kUnloaded);
+  EXPECT_EQ(run_.points[0].summary.requests, 5);
+  EXPECT_NEAR(run_.points[1].summary.ttft.p95, 0.2, 1e-6);
+}
+
+TEST_F(LoadRunnerTest, AnswersAreHeldAgainstThoseWithoutLoad) {
+  options_.clients = {2};
+  options_.limits.requests = 8;
+  options_.check_answers = true;
+  options_.unloaded_requests = 4;
+  ASSERT_TRUE(Run().ok());
+  for (const LoadPoint& point : run_.points) EXPECT_EQ(point.summary.mismatches, 0);
+  // The same questions with longer answers: all differ.
+  int asked = 0;
+  class Longer : public SimulatedServer {
+   public:
+    Longer(SimulatedClock& clock, int& asked) : SimulatedServer(clock), asked_(asked) {}
+    Started Generate(v1::GenerateRequest request, const CallerContext& caller,
+                     std::shared_ptr<EventSink<v1::GenerateEvent>> sink) override {
+      if (++asked_ > 10) request.mutable_sampling()->set_max_tokens(4);
+      return SimulatedServer::Generate(std::move(request), caller, std::move(sink));
+    }
+    int& asked_;
+  } longer(clock_, asked);
+  Client client(longer.Lend(), cancellation_);
+  LoadRun run;
+  ASSERT_TRUE(
+      LoadRunner(client, clock_, cancellation_, conversations_, options_, nullptr, nullptr).Run(run).ok());
+  int64_t mismatches = 0;
+  for (const LoadPoint& point : run.points) mismatches += point.summary.mismatches;
+  EXPECT_EQ(mismatches, 16);
+}
+
+TEST_F(LoadRunnerTest, WithoutAnAnswerBeforeThereIsNoLoad) {
+  options_.rates = {1};
+  options_.unloaded_requests = 2;
+  server_.max_waiting = -1;
+  const absl::Status status = Run();
+  EXPECT_TRUE(absl::IsResourceExhausted(status));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("without load failed: full"));
+  EXPECT_THAT(run_.points, IsEmpty());
+}
+
+TEST_F(LoadRunnerTest, CtrlCKeepsWhatWasMeasured) {
+  options_.rates = {1, 2};
+  clock_.At(clock_.Now() + absl::Seconds(1000), [this] { cancellation_.Request(); });
+  options_.limits.requests = 1000;
+  EXPECT_TRUE(absl::IsCancelled(Run()));
+  ASSERT_THAT(run_.points, SizeIs(1));
+  EXPECT_GT(run_.points[0].summary.answered, 500);
+}
+
+TEST_F(LoadRunnerTest, PageHoldsCurvesAndAsksForNothing) {
+  options_.rates = {0.5, 2};
+  ASSERT_TRUE(Run().ok());
+  const std::string page = LoadPage(run_, options_.modes, "Model <1> on cpu", "kvblend");
+  EXPECT_THAT(page, HasSubstr("Model &lt;1&gt; on cpu"));
+  EXPECT_THAT(page, HasSubstr("Time to first token, p95"));
+  EXPECT_THAT(page, HasSubstr("prefers-color-scheme: dark"));
+  for (const std::string outside : {"http", "src=", "url(", "@import", "<link", "<script"}) {
+    EXPECT_THAT(page, Not(HasSubstr(outside)));
+  }
+  EXPECT_THAT(FormatLoadTable(run_, options_.modes), HasSubstr("query:0.15"));
+}
+
+}  // namespace
+}  // namespace kvblend::server::cli
