@@ -66,8 +66,12 @@ class RequestHandle {
 
 class Engine {
  public:
+  /// Told by the thread that calls Create, while the model is loaded, how much of its tensors has been read.
+  using LoadObserver = std::function<void(int64_t done_bytes, int64_t total_bytes)>;
+
   /// Loads the model, reserves pages and checks itself. kFailedPrecondition when the self-check fails.
-  static absl::StatusOr<std::unique_ptr<Engine>> Create(const EngineOptions& options);
+  static absl::StatusOr<std::unique_ptr<Engine>> Create(const EngineOptions& options,
+                                                        const LoadObserver& on_load = nullptr);
   /// Cancels what is left (Drain first to let it finish).
   virtual ~Engine() = default;
 

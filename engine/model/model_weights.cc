@@ -1,5 +1,6 @@
 #include "engine/model/model_weights.h"
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -30,8 +31,11 @@ void Reorder(const ModelConfig& config, int64_t num_heads, std::vector<float>& v
 
 class Loader {
  public:
-  Loader(const GgufFile& file, const ModelConfig& config, kernels::Backend& backend, kernels::Stream& stream)
-      : file_(file), config_(config), backend_(backend), stream_(stream) {}
+  Loader(const GgufFile& file, const ModelConfig& config, kernels::Backend& backend, kernels::Stream& stream,
+         const LoadProgress& progress)
+      : file_(file), config_(config), backend_(backend), stream_(stream), progress_(progress) {
+    for (const GgufTensor& tensor : file.tensors()) total_bytes_ += tensor.stored_bytes();
+  }
 
   struct Part {
     std::string name;
@@ -56,21 +60,30 @@ class Loader {
   absl::StatusOr<std::vector<float>> ReadVector(std::string_view name, int64_t size);
   absl::Status Upload(const std::vector<float>& values, std::unique_ptr<kernels::Buffer>& buffer);
   absl::Status LoadVector(std::string_view name, int64_t size, std::unique_ptr<kernels::Buffer>& buffer);
+  /// All that is of use has been read.
+  void CountEnd() { CountRead(total_bytes_); }
   absl::Status LoadLayer(int32_t layer, LayerWeights& weights);
 
  private:
   absl::Status LoadAttentionExtras(int32_t layer, LayerWeights& weights);
   absl::Status LoadMlp(int32_t layer, LayerWeights& weights);
+  void CountRead(int64_t bytes) {
+    // A matrix that cannot be kept as codes is read once more.
+    read_bytes_ = std::min(read_bytes_ + bytes, total_bytes_);
+    if (progress_ != nullptr) progress_(read_bytes_, total_bytes_);
+  }
 
   const GgufFile& file_;
   const ModelConfig& config_;
   kernels::Backend& backend_;
   kernels::Stream& stream_;
+  const LoadProgress& progress_;
+  int64_t read_bytes_ = 0, total_bytes_ = 0;
 };
 
 absl::Status Loader::Pack(absl::Span<const Part> parts, int64_t cols, WeightUsage usage,
                           std::unique_ptr<PackedWeights>& packed, int64_t rotated_heads) {
-  StackedTensors tensors(file_);
+  StackedTensors tensors(file_, [this](int64_t bytes) { CountRead(bytes); });
   int64_t rows = 0;
   for (const Part& part : parts) {
     KVBLEND_ASSIGN_OR_RETURN(const GgufTensor* tensor, RequireTensor(file_, part.name, part.rows, cols));
@@ -88,7 +101,7 @@ absl::Status Loader::Pack(absl::Span<const Part> parts, int64_t cols, WeightUsag
 
 absl::Status Loader::PackExperts(int32_t layer, absl::Span<const ExpertPart> parts, int64_t cols,
                                  std::unique_ptr<kernels::PackedExperts>& packed) {
-  StackedTensors tensors(file_);
+  StackedTensors tensors(file_, [this](int64_t bytes) { CountRead(bytes); });
   int64_t rows = 0;
   for (const ExpertPart& part : parts) {
     KVBLEND_ASSIGN_OR_RETURN(std::vector<const GgufTensor*> found,
@@ -221,8 +234,9 @@ absl::Status Loader::LoadLayer(int32_t layer, LayerWeights& weights) {
 }  // namespace
 
 absl::StatusOr<ModelWeights> LoadModelWeights(const GgufFile& file, const ModelConfig& config,
-                                              kernels::Backend& backend, kernels::Stream& stream) {
-  Loader loader(file, config, backend, stream);
+                                              kernels::Backend& backend, kernels::Stream& stream,
+                                              const LoadProgress& progress) {
+  Loader loader(file, config, backend, stream, progress);
   ModelWeights weights;
   KVBLEND_RETURN_IF_ERROR(
       loader.Pack({{"token_embd.weight", config.vocab_size}}, config.hidden_dim,
@@ -251,6 +265,7 @@ absl::StatusOr<ModelWeights> LoadModelWeights(const GgufFile& file, const ModelC
     weights.ropes.push_back(std::move(table));
   }
   KVBLEND_RETURN_IF_ERROR(backend.Synchronize(stream));
+  loader.CountEnd();
   // Once more: reading a tensor may have brought the end of the one before it back, huge pages and all.
   for (const GgufTensor& tensor : file.tensors()) tensor.ReleasePages();
   return weights;

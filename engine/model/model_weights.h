@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -54,12 +55,16 @@ struct ModelWeights {
   }
 };
 
+/// Told by the thread that loads, every megabyte or so and at the end, how much of the file's tensors has been read.
+using LoadProgress = std::function<void(int64_t done_bytes, int64_t total_bytes)>;
+
 /// Packs row by row into the backend's own form, which may keep the file's codes; the whole model never
 /// exists as floats. Of LongRoPE's frequencies those for config.context_length are taken. `config` comes from ReadModelConfig on the same file. kInvalidArgument naming a tensor
 /// of wrong shape, kDataLoss naming a row that holds an infinity or NaN, or the backend's error. Synchronizes
 /// the stream.
 absl::StatusOr<ModelWeights> LoadModelWeights(const GgufFile& file, const ModelConfig& config,
-                                              kernels::Backend& backend, kernels::Stream& stream);
+                                              kernels::Backend& backend, kernels::Stream& stream,
+                                              const LoadProgress& progress = nullptr);
 
 /// Identifies what the model computes, as part of every chunk key: KV of one fingerprint is valid for all
 /// files with the same. SHA-256 over the architecture, every "<architecture>.*" metadata entry,

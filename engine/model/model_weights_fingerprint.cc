@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <bit>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <type_traits>
 
+#include "engine/model/files/mapped_file.h"
 #include "engine/model/gguf/gguf_text.h"
 #include "engine/model/model_weights.h"
 
@@ -27,7 +29,17 @@ class CanonicalBytes {
     bytes_.append(text);
   }
   void AddDigest(absl::Span<const std::byte> bytes) {
-    const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
+    const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(), &XXH3_freeState);
+    XXH3_128bits_reset(state.get());
+    // A piece at a time, whose memory is given back: a tensor need not fit beside the weights that were made of it.
+    constexpr size_t kPiece = size_t{1} << 20;
+    while (!bytes.empty()) {
+      const absl::Span<const std::byte> piece = bytes.first(std::min(kPiece, bytes.size()));
+      XXH3_128bits_update(state.get(), piece.data(), piece.size());
+      ReleaseMappedPages(piece);
+      bytes.remove_prefix(piece.size());
+    }
+    const XXH128_hash_t hash = XXH3_128bits_digest(state.get());
     AddInteger(hash.low64);
     AddInteger(hash.high64);
   }

@@ -7,6 +7,12 @@
 
 namespace kvblend::model {
 
+namespace {
+
+constexpr int64_t kReleasedBytes = int64_t{1} << 20;  // at a time
+
+}  // namespace
+
 absl::Status CheckFinite(const GgufFile& file, const GgufTensor& tensor, int64_t row,
                          absl::Span<const float> values) {
   for (const float value : values) {
@@ -31,6 +37,7 @@ const GgufTensor& StackedTensors::Find(int64_t* row) const {
 
 absl::Status StackedTensors::ReadRow(int64_t row, absl::Span<float> out) const {
   const GgufTensor& tensor = Find(&row);
+  CountRow(tensor);
   KVBLEND_RETURN_IF_ERROR(tensor.ReadRow(row, out));
   return CheckFinite(file_, tensor, row, out);
 }
@@ -41,12 +48,20 @@ std::optional<kernels::QuantizedFormat> StackedTensors::FormatOf(int64_t row) co
 
 absl::Status StackedTensors::ReadCodes(int64_t row, const kernels::QuantizedRow& out) const {
   const GgufTensor& tensor = Find(&row);
+  CountRow(tensor);
   KVBLEND_RETURN_IF_ERROR(tensor.ReadCodes(row, out));
   KVBLEND_RETURN_IF_ERROR(CheckFinite(file_, tensor, row, out.scales));
   return CheckFinite(file_, tensor, row, out.minimums);
 }
 
+void StackedTensors::CountRow(const GgufTensor& tensor) const {
+  unreleased_ += tensor.stored_bytes() / tensor.rows();
+  if (unreleased_ >= kReleasedBytes) ReleasePages();
+}
+
 void StackedTensors::ReleasePages() const {
+  if (observer_ != nullptr) observer_(unreleased_);
+  unreleased_ = 0;
   for (const Part& part : parts_) {
     for (const GgufTensor* tensor : part.tensors) tensor->ReleasePages();
   }

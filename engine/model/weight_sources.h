@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -20,9 +21,15 @@ absl::Status CheckFinite(const GgufFile& file, const GgufTensor& tensor, int64_t
 
 /// Tensors of as many columns, one below the other; of several experts, the rows of the first in all of them, then those
 /// of the second, and so on. The file must stay.
+///
+/// Rows are read one after the other, so the memory of the file's bytes is given back every megabyte: what is read
+/// is never in memory as a whole beside what becomes of it.
 class StackedTensors final : public kernels::WeightSource {
  public:
-  explicit StackedTensors(const GgufFile& file) : file_(file) {}
+  /// Told how many bytes of the file were read since the last time.
+  using ReadObserver = std::function<void(int64_t bytes)>;
+
+  StackedTensors(const GgufFile& file, ReadObserver observer) : file_(file), observer_(std::move(observer)) {}
 
   /// Of one tensor the first `rows` rows belong to the first expert, the next to the second; of several each belongs to one.
   void Add(std::vector<const GgufTensor*> tensors, int64_t rows) {
@@ -34,7 +41,7 @@ class StackedTensors final : public kernels::WeightSource {
   std::optional<kernels::QuantizedFormat> FormatOf(int64_t row) const override;
   absl::Status ReadCodes(int64_t row, const kernels::QuantizedRow& out) const override;
 
-  /// Gives back the memory of the file's bytes, which have been read.
+  /// Gives back the memory of the file's bytes that have been read, and tells of them.
   void ReleasePages() const;
 
  private:
@@ -44,8 +51,11 @@ class StackedTensors final : public kernels::WeightSource {
   };
   /// The tensor that holds the row; *row becomes its row there.
   const GgufTensor& Find(int64_t* row) const;
+  void CountRow(const GgufTensor& tensor) const;
 
   const GgufFile& file_;
+  const ReadObserver observer_;
+  mutable int64_t unreleased_ = 0;  // bytes that were read; sources are used from one thread at a time
   int64_t rows_of_expert_ = 0;
   std::vector<Part> parts_;
 };

@@ -30,12 +30,14 @@ std::string TextOf(const model::GgufFile& file, std::string_view key) {
   return std::string(file.GetString(key).value_or(std::string_view()));
 }
 
-// What the CPU backend keeps: codes with scales of 16 bits, other matrices in 16 bits, vectors in 32.
+// What the CPU backend keeps: codes with scales as they are in the file, or of 16 bits, other matrices in 16 bits, vectors in 32.
 int64_t PackedBytes(const model::GgufTensor& tensor, int64_t elements) {
   const std::optional<kernels::QuantizedFormat> format = tensor.quantized_format();
   if (format.has_value()) {
-    const int64_t scales = elements / format->group * (format->has_minimum ? 2 : 1);
-    return elements * format->bits / 8 + scales * kBytesOf16Bits;
+    const int64_t kinds = format->has_minimum ? 2 : 1, groups = elements / format->group,
+                  supers = elements / kernels::kSuperGroup;
+    return elements * format->bits / 8 +
+           kinds * (format->nested ? groups + supers * kBytesOf16Bits : groups * kBytesOf16Bits);
   }
   return elements * (tensor.dims.size() == 1 ? int64_t{sizeof(float)} : kBytesOf16Bits);
 }

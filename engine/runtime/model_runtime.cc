@@ -71,20 +71,23 @@ absl::Status CheckCorrectionFits(const std::string& path, const kv::LearnedCorre
                                                  format.num_kv_heads, " x ", format.head_dim));
 }
 
-absl::StatusOr<std::unique_ptr<ModelRuntime>> ModelRuntime::Load(const EngineOptions& options) {
+absl::StatusOr<std::unique_ptr<ModelRuntime>> ModelRuntime::Load(const EngineOptions& options,
+                                                                 const Engine::LoadObserver& on_load) {
   kernels::CpuBackendOptions cpu{.num_threads = options.num_threads};
   KVBLEND_ASSIGN_OR_RETURN(cpu.gemm, ParseTypeName(kGemms, "gemm", options.gemm));
   KVBLEND_ASSIGN_OR_RETURN(const kernels::DeviceChoice choice,
                            kernels::ChooseDevice(options.device, kernels::ProbeCuda));
   KVBLEND_ASSIGN_OR_RETURN(std::unique_ptr<kernels::Backend> backend, kernels::CreateBackend(choice, cpu));
-  KVBLEND_ASSIGN_OR_RETURN(std::unique_ptr<ModelRuntime> runtime, LoadOn(std::move(backend), options));
+  KVBLEND_ASSIGN_OR_RETURN(std::unique_ptr<ModelRuntime> runtime,
+                           LoadOn(std::move(backend), options, on_load));
   runtime->device = choice.name();
   runtime->device_reason = choice.reason;
   return runtime;
 }
 
 absl::StatusOr<std::unique_ptr<ModelRuntime>> ModelRuntime::LoadOn(
-    std::unique_ptr<kernels::Backend> given_backend, const EngineOptions& options) {
+    std::unique_ptr<kernels::Backend> given_backend, const EngineOptions& options,
+    const Engine::LoadObserver& on_load) {
   auto runtime = std::make_unique<ModelRuntime>();
   runtime->backend = std::move(given_backend);
   runtime->device = runtime->backend->name();
@@ -108,7 +111,7 @@ absl::StatusOr<std::unique_ptr<ModelRuntime>> ModelRuntime::LoadOn(
   runtime->tokenizer = std::move(text.tokenizer);
   runtime->chat_template = std::move(text.chat_template);
   KVBLEND_ASSIGN_OR_RETURN(runtime->weights,
-                           model::LoadModelWeights(file, config, backend, *runtime->stream));
+                           model::LoadModelWeights(file, config, backend, *runtime->stream, on_load));
   runtime->transformer = std::make_unique<model::Transformer>(config, runtime->weights, backend);
   KVBLEND_ASSIGN_OR_RETURN(runtime->key_space.model_fingerprint, model::Fingerprint(file));
   runtime->key_space.format = {.encoding = chunk_encoding,

@@ -34,10 +34,12 @@ absl::Status CheckCorrectionFits(const std::string& path, const kv::LearnedCorre
 struct ModelRuntime {
   /// kNotFound, kInvalidArgument, kUnimplemented or kResourceExhausted naming the file or option.
   /// REQUIRES: the options' numbers are as CheckEngineOptions wants them (engine/api/option_table.h).
-  static absl::StatusOr<std::unique_ptr<ModelRuntime>> Load(const EngineOptions& options);
+  static absl::StatusOr<std::unique_ptr<ModelRuntime>> Load(const EngineOptions& options,
+                                                            const Engine::LoadObserver& on_load = nullptr);
   /// The same on a given backend; options.device, num_threads and gemm are not looked at.
   static absl::StatusOr<std::unique_ptr<ModelRuntime>> LoadOn(std::unique_ptr<kernels::Backend> backend,
-                                                              const EngineOptions& options);
+                                                              const EngineOptions& options,
+                                                              const Engine::LoadObserver& on_load = nullptr);
 
   std::string device;         // "cpu", "cuda:0", ...
   std::string device_reason;  // why it was chosen

@@ -91,11 +91,12 @@ class EngineImpl::Handle final : public RequestHandle {
   schedule::JobId job_ ABSL_GUARDED_BY(mutex_) = {};  // changes with every turn of a PutChunks request
 };
 
-absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
+absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options,
+                                                       const LoadObserver& on_load) {
   KVBLEND_RETURN_IF_ERROR(CheckEngineOptions(options));
   // Before the model is loaded: another server on the same folder shows at once.
   KVBLEND_ASSIGN_OR_RETURN(auto lower_tiers, OpenLowerTiers(options));
-  KVBLEND_ASSIGN_OR_RETURN(std::unique_ptr<ModelRuntime> runtime, ModelRuntime::Load(options));
+  KVBLEND_ASSIGN_OR_RETURN(std::unique_ptr<ModelRuntime> runtime, ModelRuntime::Load(options, on_load));
   KVBLEND_ASSIGN_OR_RETURN(
       std::unique_ptr<store::ChunkStore> chunk_store,
       store::ChunkStore::Create({.byte_budget = options.chunk_store_bytes,

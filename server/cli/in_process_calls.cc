@@ -36,8 +36,9 @@ class InProcessCalls : private OwnedEngine, public EngineCalls {
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<Calls>> MakeInProcessCalls(const EngineOptions& options,
-                                                          const Cancellation& cancellation) {
-  KVBLEND_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, Engine::Create(options));
+                                                          const Cancellation& cancellation,
+                                                          const Engine::LoadObserver& on_load) {
+  KVBLEND_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, Engine::Create(options, on_load));
   return std::make_shared<InProcessCalls>(std::move(engine), options, cancellation);
 }
 

@@ -17,6 +17,7 @@ namespace {
 using kvblend::server::Calls;
 using kvblend::server::cli::Cancellation;
 using kvblend::server::cli::Connection;
+using kvblend::server::cli::ProgressBar;
 using kvblend::server::cli::Terminal;
 
 absl::StatusOr<std::shared_ptr<Calls>> MakeCalls(const Connection& connection, Cancellation& cancellation,
@@ -29,10 +30,11 @@ absl::StatusOr<std::shared_ptr<Calls>> MakeCalls(const Connection& connection, C
                                            .tls_certificate_path = connection.tls_client_certificate_path,
                                            .tls_key_path = connection.tls_client_key_path});
   }
-  if (terminal.err_is_terminal) terminal.err << "Loading the model ..." << std::flush;
-  auto calls = kvblend::server::cli::MakeInProcessCalls(connection.engine_options, cancellation);
-  if (terminal.err_is_terminal) terminal.err << "\r\033[K" << std::flush;
-  return calls;
+  ProgressBar bar(terminal, "Loading the model");
+  const auto on_load = [&bar](int64_t done_bytes, int64_t total_bytes) {
+    bar.Update(done_bytes >> 20, total_bytes >> 20, "MiB");
+  };
+  return kvblend::server::cli::MakeInProcessCalls(connection.engine_options, cancellation, on_load);
 }
 
 }  // namespace

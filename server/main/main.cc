@@ -1,8 +1,10 @@
 // kvblend-server: loads a model and serves it over gRPC, with metrics and health over HTTP.
 #include <iostream>
 
+#include "absl/time/clock.h"
 #include "engine/api/engine.h"
 #include "server/config/server_config.h"
+#include "server/main/load_log.h"
 #include "server/main/run_server.h"
 #include "server/main/stop_signals.h"
 #include "spdlog/sinks/stdout_color_sinks.h"
@@ -30,7 +32,10 @@ int main(int argc, char** argv) {
   kvblend::server::SetUpLog(parsed.config->log_level);
   const auto create_engine = [&stop_signals](const kvblend::EngineOptions& options) {
     stop_signals.EndAtOnce(true);
-    auto engine = kvblend::Engine::Create(options);
+    kvblend::server::LoadLog log(options.model_path, absl::Now,
+                                 [](const std::string& line) { spdlog::info("{}", line); });
+    auto engine =
+        kvblend::Engine::Create(options, [&log](int64_t done, int64_t total) { log.Update(done, total); });
     stop_signals.EndAtOnce(false);
     return engine;
   };

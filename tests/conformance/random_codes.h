@@ -31,15 +31,25 @@ inline constexpr QuantizedFormat kFormats[] = {
     {.bits = 6, .group = 32, .zero_point = 5, .has_minimum = true},
     {.bits = 8, .group = 16, .zero_point = 77, .has_minimum = true},
 };
+/// Those whose scales are nested.
+inline constexpr QuantizedFormat kNestedFormats[] = {
+    {.bits = 4, .group = 32, .zero_point = 0, .has_minimum = true, .nested = true},     // Q4_K
+    {.bits = 5, .group = 32, .zero_point = 0, .has_minimum = true, .nested = true},     // Q5_K
+    {.bits = 6, .group = 16, .zero_point = 32, .has_minimum = false, .nested = true},   // Q6_K
+    {.bits = 4, .group = 16, .zero_point = 0, .has_minimum = true, .nested = true},     // Q2_K
+    {.bits = 4, .group = 16, .zero_point = 4, .has_minimum = false, .nested = true},    // Q3_K
+    {.bits = 8, .group = 32, .zero_point = 128, .has_minimum = false, .nested = true},  // IQ4_XS
+};
 inline constexpr size_t kCodeFormats = 8;  // those that products in 8 bits keep come first
 
-/// Random codes, scales and minima. Scales and minima are what f16 holds, unless `any_scale`.
+/// Random codes, scales and minima. Scales and minima are what f16 holds, unless `any_scale`, or what it holds times whole
+/// numbers where they are nested. REQUIRES: with formats that are nested, kSuperGroup divides `cols`.
 class RandomCodes final : public WeightSource {
  public:
   using FormatFunction = std::function<std::optional<QuantizedFormat>(int64_t row)>;
 
   RandomCodes(Rng& rng, int64_t rows, int64_t cols, FormatFunction format_of, bool any_scale = false)
-      : format_of_(std::move(format_of)), codes_(rows), scales_(rows), minimums_(rows) {
+      : format_of_(std::move(format_of)), codes_(rows), scales_(rows), minimums_(rows), nested_(rows) {
     std::normal_distribution<float> normal;
     const auto value = [&](float deviation) {
       const float drawn = normal(rng) * deviation;
@@ -49,6 +59,10 @@ class RandomCodes final : public WeightSource {
       const QuantizedFormat format = FormatOr(row);
       std::uniform_int_distribution<int> code(0, (1 << format.bits) - 1);
       for (int64_t c = 0; c < cols; ++c) codes_[row].push_back(static_cast<uint8_t>(code(rng)));
+      if (format.nested) {
+        DrawNested(rng, row, cols, [&](float deviation) { return value(deviation); });
+        continue;
+      }
       for (int64_t g = 0; g < cols / format.group; ++g) {
         scales_[row].push_back(value(1.0f / static_cast<float>(1 << format.bits)));
         minimums_[row].push_back(format.has_minimum ? value(0.5f) : 0);
@@ -85,6 +99,14 @@ class RandomCodes final : public WeightSource {
     std::copy(codes_[row].begin(), codes_[row].end(), out.codes.begin());
     std::copy(scales_[row].begin(), scales_[row].end(), out.scales.begin());
     std::copy(minimums_[row].begin(), minimums_[row].end(), out.minimums.begin());
+    const Nested& nested = nested_[row];
+    const auto give = [](const auto& from, auto to) {
+      if (!to.empty()) std::copy(from.begin(), from.end(), to.begin());
+    };
+    give(nested.scale_codes, out.nested.scale_codes);
+    give(nested.minimum_codes, out.nested.minimum_codes);
+    give(nested.super_scales, out.nested.super_scales);
+    give(nested.super_minimums, out.nested.super_minimums);
     return absl::OkStatus();
   }
 
@@ -97,9 +119,33 @@ class RandomCodes final : public WeightSource {
         QuantizedFormat{.bits = 8, .group = 32, .zero_point = 128, .has_minimum = false});
   }
 
+  struct Nested {
+    std::vector<int8_t> scale_codes, minimum_codes;
+    std::vector<float> super_scales, super_minimums;
+  };
+  template <typename Value>
+  void DrawNested(Rng& rng, int64_t row, int64_t cols, const Value& value) {
+    const QuantizedFormat format = FormatOr(row);
+    Nested& nested = nested_[row];
+    for (int64_t super = 0; super < cols / kSuperGroup; ++super) {
+      nested.super_scales.push_back(value(1.0f / static_cast<float>(64 << format.bits)));
+      nested.super_minimums.push_back(value(0.5f / 64));
+    }
+    std::uniform_int_distribution<int> scale(format.has_minimum ? 0 : -128, format.has_minimum ? 63 : 127),
+        minimum(0, 63);
+    for (int64_t g = 0; g < cols / format.group; ++g) {
+      const int64_t super = g * format.group / kSuperGroup;
+      nested.scale_codes.push_back(static_cast<int8_t>(scale(rng)));
+      nested.minimum_codes.push_back(static_cast<int8_t>(format.has_minimum ? minimum(rng) : 0));
+      scales_[row].push_back(nested.super_scales[super] * static_cast<float>(nested.scale_codes[g]));
+      minimums_[row].push_back(nested.super_minimums[super] * static_cast<float>(nested.minimum_codes[g]));
+    }
+  }
+
   const FormatFunction format_of_;
   std::vector<std::vector<uint8_t>> codes_;
   std::vector<std::vector<float>> scales_, minimums_;
+  std::vector<Nested> nested_;  // empty where the format is not
 };
 
 }  // namespace kvblend::kernels

@@ -12,6 +12,7 @@
 #include "engine/model/gguf/gguf_split.h"
 #include "engine/model/model_config.h"
 #include "engine/model/model_weights.h"
+#include "tests/fuzz/read_rows.h"
 
 namespace kvblend::model {
 namespace {
@@ -22,9 +23,8 @@ constexpr std::array<const char*, 8> kFiles = {
 
 absl::Status ReadSome(const GgufFile& file) {
   for (const GgufTensor& tensor : file.tensors()) {
-    std::vector<float> row(tensor.cols());
-    for (const int64_t index : {int64_t{0}, tensor.rows() / 2, tensor.rows() - 1}) {
-      KVBLEND_RETURN_IF_ERROR(tensor.ReadRow(index, absl::MakeSpan(row)));
+    for (const int64_t row : {int64_t{0}, tensor.rows() / 2, tensor.rows() - 1}) {
+      KVBLEND_RETURN_IF_ERROR(ReadWholeRow(tensor, row));
     }
   }
   if (const auto fingerprint = Fingerprint(file); !fingerprint.ok()) return fingerprint.status();

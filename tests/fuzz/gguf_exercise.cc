@@ -1,14 +1,13 @@
 #include "tests/fuzz/gguf_exercise.h"
 
 #include <algorithm>
-#include <vector>
 
 #include "base/status_macros.h"
-#include "engine/model/gguf/dequantize.h"
 #include "engine/model/gguf/gguf_file.h"
 #include "engine/model/model_config.h"
 #include "engine/model/model_weights.h"
 #include "kernels/backend.h"
+#include "tests/fuzz/read_rows.h"
 
 namespace kvblend::model {
 
@@ -16,15 +15,8 @@ absl::Status ExerciseGguf(absl::Span<const std::byte> bytes) {
   const auto file = GgufFile::FromMemory(bytes, "fuzz.gguf");
   if (!file.ok()) return file.status();
   for (const GgufTensor& tensor : file->tensors()) {
-    std::vector<float> row(tensor.cols());
-    for (const int64_t index : {int64_t{0}, tensor.rows() - 1}) {
-      KVBLEND_RETURN_IF_ERROR(tensor.ReadRow(index, absl::MakeSpan(row)));
-      const auto format = tensor.quantized_format();
-      if (!format.has_value()) continue;
-      std::vector<uint8_t> codes(tensor.cols());
-      std::vector<float> scales(tensor.cols() / format->group), minimums(scales.size());
-      KVBLEND_RETURN_IF_ERROR(
-          tensor.ReadCodes(index, {absl::MakeSpan(codes), absl::MakeSpan(scales), absl::MakeSpan(minimums)}));
+    for (const int64_t row : {int64_t{0}, tensor.rows() - 1}) {
+      KVBLEND_RETURN_IF_ERROR(ReadWholeRow(tensor, row));
     }
   }
   if (const auto fingerprint = Fingerprint(*file); !fingerprint.ok()) return fingerprint.status();

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <iterator>
@@ -15,6 +16,8 @@
 
 namespace kvblend::model {
 namespace {
+
+constexpr uintptr_t kNeighbourhood = uintptr_t{2} << 20;
 
 // Where files are mapped: what ReleaseMappedPages may touch. Memory of other kinds would lose what it holds.
 struct Mappings {
@@ -64,16 +67,19 @@ MappedFile::~MappedFile() {
 }
 
 void ReleaseMappedPages(absl::Span<const std::byte> bytes) {
-  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   const auto begin = reinterpret_cast<uintptr_t>(bytes.data()), end = begin + bytes.size();
-  const uintptr_t first = (begin + page - 1) / page * page, last = end / page * page;
-  if (bytes.empty() || first >= last) return;
+  if (bytes.empty()) return;
   Mappings& all = AllMappings();
   const std::lock_guard lock(all.mutex);  // the mapping stays meanwhile
   const auto behind = all.size_at.upper_bound(begin);
   if (behind == all.size_at.begin()) return;
   const auto mapping = std::prev(behind);
-  if (end > mapping->first + mapping->second) return;
+  const uintptr_t mapping_end = mapping->first + mapping->second;
+  if (end > mapping_end) return;
+  // With the neighbourhood that the kernel brings along, a huge page at most: whoever needs it gets it again. A mapping
+  // begins at a page.
+  const uintptr_t first = std::max(mapping->first, begin / kNeighbourhood * kNeighbourhood),
+                  last = std::min(mapping_end, (end + kNeighbourhood - 1) / kNeighbourhood * kNeighbourhood);
   // Advice: where it is not taken, the memory stays in use and nothing else is different.
   madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
 }

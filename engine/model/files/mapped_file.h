@@ -29,8 +29,8 @@ class MappedFile {
   const size_t size_;
 };
 
-/// Gives back the memory of what has been read of mapped files within `bytes`, but for the ends of the range, which may
-/// share a page with what lies beside them: it is read anew when it is needed again. Nothing happens to other memory.
+/// Gives back the memory of what has been read of mapped files within `bytes`, and of up to two megabytes on both sides,
+/// which the kernel may have brought along: it is read anew when it is needed again. Nothing happens to other memory.
 /// A file that is read once from end to end would otherwise count as this process's memory, beside what was made of it.
 /// Thread-safe.
 void ReleaseMappedPages(absl::Span<const std::byte> bytes);

@@ -91,11 +91,12 @@ SubBlockScale UnpackScale(const uint8_t* packed, int sub_block) {
 
 // f16 scale of scales, f16 scale of minima (which are subtracted), 12 bytes of packed scales.
 void ReadSubScales(const uint8_t* in, const BlockOut& out) {
-  const float scale = LoadHalf(in), minimum_scale = LoadHalf(in + 2);
+  *out.super_scale = LoadHalf(in);
+  *out.super_minimum = -LoadHalf(in + 2);
   for (int sub_block = 0; sub_block < 8; ++sub_block) {
     const SubBlockScale sub = UnpackScale(in + 4, sub_block);
-    out.scales[sub_block] = scale * static_cast<float>(sub.scale);
-    out.minimums[sub_block] = -(minimum_scale * static_cast<float>(sub.minimum));
+    out.scale_codes[sub_block] = static_cast<int8_t>(sub.scale);
+    out.minimum_codes[sub_block] = static_cast<int8_t>(sub.minimum);
   }
 }
 
@@ -126,7 +127,7 @@ void BlockQ5_K(const uint8_t* in, const BlockOut& out) {
 // Each half of 128 elements uses 64 nibble bytes and 32 pair bytes: element 32*g+i of a half takes the nibble
 // of byte i (g even) or 32+i (g odd), low for g < 2, and the bit pair g of pair byte i.
 void BlockQ6_K(const uint8_t* in, const BlockOut& out) {
-  const float scale = LoadHalf(in + 208);
+  *out.super_scale = LoadHalf(in + 208);
   for (int half = 0; half < 2; ++half) {
     const uint8_t* nibbles = in + 64 * half;
     const uint8_t* pairs = in + 128 + 32 * half;
@@ -138,17 +139,18 @@ void BlockQ6_K(const uint8_t* in, const BlockOut& out) {
       }
     }
   }
-  for (int i = 0; i < 16; ++i) out.scales[i] = scale * static_cast<float>(static_cast<int8_t>(in[192 + i]));
+  for (int i = 0; i < 16; ++i) out.scale_codes[i] = static_cast<int8_t>(in[192 + i]);
 }
 
 // 16 bytes of scales (low nibbles) and minima (high nibbles, subtracted), one per 16 elements; 64 bytes of bit
 // pairs; f16 scale of scales, f16 scale of minima. Each half of 128 elements uses 32 pair bytes: element
 // 32*g+i of a half takes the bit pair g of byte i.
 void BlockQ2_K(const uint8_t* in, const BlockOut& out) {
-  const float scale = LoadHalf(in + 80), minimum_scale = LoadHalf(in + 82);
+  *out.super_scale = LoadHalf(in + 80);
+  *out.super_minimum = -LoadHalf(in + 82);
   for (int i = 0; i < 16; ++i) {
-    out.scales[i] = scale * static_cast<float>(in[i] & 15);
-    out.minimums[i] = -(minimum_scale * static_cast<float>(in[i] >> 4));
+    out.scale_codes[i] = static_cast<int8_t>(in[i] & 15);
+    out.minimum_codes[i] = static_cast<int8_t>(in[i] >> 4);
   }
   BitPairs(in + 16, out.codes);
 }
@@ -160,10 +162,10 @@ void BlockQ3_K(const uint8_t* in, const BlockOut& out) {
   BitPairs(in + 32, out.codes);
   for (int i = 0; i < 256; ++i) out.codes[i] |= static_cast<uint8_t>((in[i % 32] >> i / 32 & 1) << 2);
   const uint8_t* packed = in + 96;
-  const float scale = LoadHalf(in + 108);
+  *out.super_scale = LoadHalf(in + 108);
   for (int i = 0; i < 16; ++i) {
     const int sub = (packed[i % 8] >> (i < 8 ? 0 : 4) & 15) | (packed[8 + i % 4] >> (2 * (i / 4)) & 3) << 4;
-    out.scales[i] = scale * static_cast<float>(sub - 32);
+    out.scale_codes[i] = static_cast<int8_t>(sub - 32);
   }
 }
 
@@ -181,11 +183,11 @@ void BlockIQ4_NL(const uint8_t* in, const BlockOut& out) {
 // f16 scale, the upper bit pairs of eight 6-bit scales, their low nibbles in 4 bytes, then for each 32 elements
 // 16 bytes of nibbles.
 void BlockIQ4_XS(const uint8_t* in, const BlockOut& out) {
-  const float scale = LoadHalf(in);
+  *out.super_scale = LoadHalf(in);
   const uint16_t upper = Load<uint16_t>(in + 2);
   for (int i = 0; i < 8; ++i) {
     const int sub = (in[4 + i / 2] >> (4 * (i % 2)) & 15) | (upper >> (2 * i) & 3) << 4;
-    out.scales[i] = scale * static_cast<float>(sub - 32);
+    out.scale_codes[i] = static_cast<int8_t>(sub - 32);
     Nibbles(in + 8 + 16 * i, out.codes + 32 * i);
   }
   LookUp(kUnevenCodes, 256, out.codes);
@@ -215,13 +217,25 @@ constexpr QuantizedType kQuantizedTypes[] = {
     {TensorType::kQ5_0, {.bits = 5, .group = 32, .zero_point = 16, .has_minimum = false}, BlockQ5_0},
     {TensorType::kQ5_1, {.bits = 5, .group = 32, .zero_point = 0, .has_minimum = true}, BlockQ5_1},
     {TensorType::kQ8_0, {.bits = 8, .group = 32, .zero_point = 128, .has_minimum = false}, BlockQ8_0},
-    {TensorType::kQ4_K, {.bits = 4, .group = 32, .zero_point = 0, .has_minimum = true}, BlockQ4_K},
-    {TensorType::kQ5_K, {.bits = 5, .group = 32, .zero_point = 0, .has_minimum = true}, BlockQ5_K},
-    {TensorType::kQ6_K, {.bits = 6, .group = 16, .zero_point = 32, .has_minimum = false}, BlockQ6_K},
-    {TensorType::kQ2_K, {.bits = 4, .group = 16, .zero_point = 0, .has_minimum = true}, BlockQ2_K},
-    {TensorType::kQ3_K, {.bits = 4, .group = 16, .zero_point = 4, .has_minimum = false}, BlockQ3_K},
+    {TensorType::kQ4_K,
+     {.bits = 4, .group = 32, .zero_point = 0, .has_minimum = true, .nested = true},
+     BlockQ4_K},
+    {TensorType::kQ5_K,
+     {.bits = 5, .group = 32, .zero_point = 0, .has_minimum = true, .nested = true},
+     BlockQ5_K},
+    {TensorType::kQ6_K,
+     {.bits = 6, .group = 16, .zero_point = 32, .has_minimum = false, .nested = true},
+     BlockQ6_K},
+    {TensorType::kQ2_K,
+     {.bits = 4, .group = 16, .zero_point = 0, .has_minimum = true, .nested = true},
+     BlockQ2_K},
+    {TensorType::kQ3_K,
+     {.bits = 4, .group = 16, .zero_point = 4, .has_minimum = false, .nested = true},
+     BlockQ3_K},
     {TensorType::kIQ4_NL, {.bits = 8, .group = 32, .zero_point = 128, .has_minimum = false}, BlockIQ4_NL},
-    {TensorType::kIQ4_XS, {.bits = 8, .group = 32, .zero_point = 128, .has_minimum = false}, BlockIQ4_XS},
+    {TensorType::kIQ4_XS,
+     {.bits = 8, .group = 32, .zero_point = 128, .has_minimum = false, .nested = true},
+     BlockIQ4_XS},
     {TensorType::kMXFP4, {.bits = 5, .group = 32, .zero_point = 16, .has_minimum = false}, BlockMXFP4},
 };
 

@@ -8,11 +8,15 @@
 
 namespace kvblend::model {
 
-/// Where one block's codes, scales and minima go.
+/// Where one block's codes, scales and minima go. Minima of either kind are not written by formats that have none.
 struct BlockOut {
   uint8_t* codes;
-  float* scales;
-  float* minimums;  // not written by formats that have none
+  float* scales;  // this and the next not written by formats that are nested
+  float* minimums;
+  int8_t* scale_codes;  // what remains is written by these alone
+  int8_t* minimum_codes;
+  float* super_scale;
+  float* super_minimum;
 };
 
 struct QuantizedType {

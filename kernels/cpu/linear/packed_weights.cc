@@ -1,6 +1,7 @@
 #include "kernels/cpu/linear/packed_weights.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <optional>
 #include <string>
@@ -129,7 +130,7 @@ absl::Status CpuWeights::PackValues(CpuContext& context, const WeightSource& sou
     if (packed_ == nullptr || !panel_rows) return NoMemory(rows_, cols_);
     panels_ = WeightPanels::Over(dtype_, rows_, cols_, packed_.get());
   }
-  if (usage_ != WeightUsage::kLinear) {
+  if (usage_ == WeightUsage::kEmbedding) {
     embedding_ = context.weights.Allocate(rows_ * row_bytes);
     if (embedding_ == nullptr) return NoMemory(rows_, cols_);
   }
@@ -171,7 +172,18 @@ const uint32_t* CpuWeights::Block(int64_t index, uint32_t* scratch) const {
 
 void CpuWeights::ReadEmbeddingRow(int64_t index, float* out) const {
   if (quantized_ != nullptr) return quantized_->ReadRow(index, out);
-  simd::ConvertRow(embedding_.get() + index * cols_ * SizeOf(dtype_), dtype_, out, DataType::kF32, cols_);
+  if (embedding_ != nullptr) {
+    simd::ConvertRow(embedding_.get() + index * cols_ * SizeOf(dtype_), dtype_, out, DataType::kF32, cols_);
+    return;
+  }
+  // From where products read it, so that a matrix that is both lies in memory once.
+  const uint32_t* words = Block(index / kPackedBlock, nullptr) + index % kPackedBlock;
+  const int64_t per_word = static_cast<int64_t>(sizeof(uint32_t)) / SizeOf(dtype_);
+  for (int64_t i = 0; i < cols_; ++i) {
+    const uint32_t word = words[i / per_word * kPackedBlock];
+    // bf16 is the upper half of a float; the even input lies below.
+    out[i] = std::bit_cast<float>(per_word == 1 ? word : i % 2 == 0 ? word << 16 : word & 0xFFFF0000u);
+  }
 }
 
 absl::StatusOr<const CpuWeights*> CpuWeights::From(const PackedWeights& weights, DataType dtype) {

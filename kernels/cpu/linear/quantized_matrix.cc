@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/machine/tiles.h"
@@ -60,17 +62,87 @@ bool PackHalves(absl::Span<const float> values, int64_t output, uint16_t* out) {
   return true;
 }
 
+void PackScaleCodes(absl::Span<const int8_t> codes, int64_t output, int8_t* out) {
+  for (size_t group = 0; group < codes.size(); ++group) out[group * kColumnOutputs + output] = codes[group];
+}
+
+/// Room for one row as its source stores it, and the way from there into its column.
+class ColumnPacker {
+ public:
+  explicit ColumnPacker(int64_t cols)
+      : codes_(cols),
+        scales_(cols),
+        minimums_(cols),
+        supers_(2 * cols / kSuperGroup),
+        scale_codes_(cols),
+        minimum_codes_(cols) {}
+
+  QuantizedRow RowOf(const QuantizedColumn& column) {
+    const int64_t groups = column.groups(), supers = column.format.nested ? column.super_groups() : 0;
+    const absl::Span<float> all_supers = absl::MakeSpan(supers_);
+    row_ = {.codes = absl::MakeSpan(codes_),
+            .scales = absl::MakeSpan(scales_.data(), groups),
+            .minimums = absl::MakeSpan(minimums_.data(), groups)};
+    if (column.format.nested) {
+      row_.nested.scale_codes = absl::MakeSpan(scale_codes_.data(), groups);
+      row_.nested.super_scales = all_supers.first(supers);
+    }
+    if (column.format.nested && column.format.has_minimum) {
+      row_.nested.minimum_codes = absl::MakeSpan(minimum_codes_.data(), groups);
+      row_.nested.super_minimums = all_supers.subspan(supers, supers);
+    }
+    return row_;
+  }
+
+  /// The row that was read into RowOf(column), which begins at `data`. False where f16 cannot hold it.
+  bool Pack(const QuantizedColumn& column, int64_t output, std::byte* data) const {
+    PackCodes(row_.codes, column, output, data);
+    const auto halves = [](const uint16_t* at) { return const_cast<uint16_t*>(at); };
+    const auto bytes = [](const int8_t* at) { return const_cast<int8_t*>(at); };
+    const bool has_minimum = column.format.has_minimum;
+    if (!column.format.nested) {
+      return PackHalves(row_.scales, output, halves(column.scales())) &&
+             (!has_minimum || PackHalves(row_.minimums, output, halves(column.minimums())));
+    }
+    PackScaleCodes(row_.nested.scale_codes, output, bytes(column.scale_codes()));
+    if (has_minimum) PackScaleCodes(row_.nested.minimum_codes, output, bytes(column.minimum_codes()));
+    return PackHalves(row_.nested.super_scales, output, halves(column.super_scales())) &&
+           (!has_minimum || PackHalves(row_.nested.super_minimums, output, halves(column.super_minimums())));
+  }
+
+ private:
+  std::vector<uint8_t> codes_;
+  std::vector<float> scales_, minimums_, supers_;
+  std::vector<int8_t> scale_codes_, minimum_codes_;
+  QuantizedRow row_;
+};
+
+// Scale and minimum of one output's group.
+std::pair<float, float> ScaleOf(const QuantizedColumn& column, int64_t group, int64_t output) {
+  const int64_t at = group * kColumnOutputs + output;
+  const bool has_minimum = column.format.has_minimum;
+  if (!column.format.nested) {
+    return {F16ToF32(column.scales()[at]), has_minimum ? F16ToF32(column.minimums()[at]) : 0.0f};
+  }
+  const int64_t super = group * column.format.group / kSuperGroup * kColumnOutputs + output;
+  const auto product = [](uint16_t half, int8_t code) { return F16ToF32(half) * static_cast<float>(code); };
+  return {product(column.super_scales()[super], column.scale_codes()[at]),
+          has_minimum ? product(column.super_minimums()[super], column.minimum_codes()[at]) : 0.0f};
+}
+
 }  // namespace
 
 int64_t QuantizedColumn::bytes() const {
-  const int64_t halves = groups() * kColumnOutputs * (format.has_minimum ? 2 : 1);
-  return RoundUp(chunks * plane_bytes() + halves * static_cast<int64_t>(sizeof(uint16_t)), 64);
+  constexpr auto kHalf = static_cast<int64_t>(sizeof(uint16_t));
+  const int64_t per_output = format.nested ? groups() + super_groups() * kHalf : groups() * kHalf;
+  return RoundUp(chunks * plane_bytes() + per_output * kColumnOutputs * (format.has_minimum ? 2 : 1), 64);
 }
 
 bool QuantizedMatrix::LayOut(int64_t rows, int64_t cols, const WeightSource& source) {
   if (cols % kChunkInputs != 0) return false;
   for (int64_t row = 0; row < rows; ++row) {
-    const std::optional<QuantizedFormat> format = source.FormatOf(row);
+    std::optional<QuantizedFormat> format = source.FormatOf(row);
+    if (format.has_value() && cols % kSuperGroup != 0) format->nested = false;
     if (!format.has_value() || !Known(*format)) return false;
     if (row % kColumnOutputs == 0) {
       smallest_group_ = std::min<int64_t>(smallest_group_, format->group);
@@ -94,8 +166,7 @@ absl::StatusOr<std::unique_ptr<QuantizedMatrix>> QuantizedMatrix::Create(WeightA
     return absl::ResourceExhaustedError(absl::StrCat("PackWeights: no memory for ", rows, " x ", cols,
                                                      " quantized weights (", total_bytes, " bytes)"));
   }
-  std::vector<uint8_t> codes(cols);
-  std::vector<float> scales(cols), minimums(cols);
+  ColumnPacker packer(cols);
   std::byte* data = matrix->bytes_.get();
   for (int64_t c = 0; c < matrix->num_columns(); ++c) {
     QuantizedColumn& column = matrix->columns_[c];
@@ -103,14 +174,10 @@ absl::StatusOr<std::unique_ptr<QuantizedMatrix>> QuantizedMatrix::Create(WeightA
     std::memset(data, 0, column.bytes());
     const int64_t end = std::min(kColumnOutputs, rows - c * kColumnOutputs);
     for (int64_t output = 0; output < end; ++output) {
-      const QuantizedRow row{absl::MakeSpan(codes), absl::MakeSpan(scales.data(), column.groups()),
-                             absl::MakeSpan(minimums.data(), column.groups())};
+      const QuantizedRow row = packer.RowOf(column);
       if (absl::Status status = source.ReadCodes(c * kColumnOutputs + output, row); !status.ok())
         return status;
-      PackCodes(codes, column, output, data);
-      const bool fits = PackHalves(row.scales, output, const_cast<uint16_t*>(column.scales())) &&
-                        (!column.format.has_minimum ||
-                         PackHalves(row.minimums, output, const_cast<uint16_t*>(column.minimums())));
+      const bool fits = packer.Pack(column, output, data);
       if (!fits) return nullptr;
     }
     data += column.bytes();
@@ -133,11 +200,9 @@ void QuantizedMatrix::ReadRow(int64_t index, float* out) const {
         const BitPlace upper_place = PlaceOf(upper_bits, i / 2);
         code |= (upper[upper_place.word + i % 2] >> upper_place.shift & ((1 << upper_bits) - 1)) << 4;
       }
-      const int64_t input = chunk * kChunkInputs + i,
-                    half = input / column.format.group * kColumnOutputs + output;
-      const float minimum = column.format.has_minimum ? F16ToF32(column.minimums()[half]) : 0.0f;
-      out[input] =
-          F16ToF32(column.scales()[half]) * static_cast<float>(code - column.format.zero_point) + minimum;
+      const int64_t input = chunk * kChunkInputs + i;
+      const auto [scale, minimum] = ScaleOf(column, input / column.format.group, output);
+      out[input] = scale * static_cast<float>(code - column.format.zero_point) + minimum;
     }
   }
 }

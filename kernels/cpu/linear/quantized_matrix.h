@@ -9,7 +9,9 @@
 //               2 each  [2][16][2],  8 inputs per word
 //               4 each  [4][16][2],  4 inputs per word
 // so that one shift of 64 bytes brings two inputs of all sixteen outputs into position, in the order in which
-// bf16 products take pairs. After the planes of all inputs come the scales, f16 [groups][16], and the minima.
+// bf16 products take pairs. After the planes of all inputs come the scales, f16 [groups][16], and the minima; or, where
+// they are nested, int8 [groups][16] of each, and then what they are multiplied by, f16 [super groups][16] of each. So they
+// are what the file has, to the last bit, and take as much memory as there.
 #pragma once
 
 #include <cstddef>
@@ -39,9 +41,18 @@ struct QuantizedColumn {
   int32_t upper_bits() const { return format.bits - 4; }
   int64_t plane_bytes() const { return 64 * format.bits; }  // per chunk
   int64_t groups() const { return chunks * (kChunkInputs / format.group); }
+  /// Of format.nested.
+  int64_t super_groups() const { return chunks / (kSuperGroup / kChunkInputs); }
+  /// The parts behind the planes. REQUIRES: the format has them.
   const uint16_t* scales() const { return reinterpret_cast<const uint16_t*>(data + chunks * plane_bytes()); }
-  /// REQUIRES: format.has_minimum
   const uint16_t* minimums() const { return scales() + groups() * kColumnOutputs; }
+  const int8_t* scale_codes() const { return reinterpret_cast<const int8_t*>(data + chunks * plane_bytes()); }
+  const int8_t* minimum_codes() const { return scale_codes() + groups() * kColumnOutputs; }
+  const uint16_t* super_scales() const {
+    const int64_t parts = format.has_minimum ? 2 : 1;
+    return reinterpret_cast<const uint16_t*>(scale_codes() + parts * groups() * kColumnOutputs);
+  }
+  const uint16_t* super_minimums() const { return super_scales() + super_groups() * kColumnOutputs; }
   /// A multiple of 64.
   int64_t bytes() const;
 };

@@ -70,13 +70,28 @@ HWY_INLINE F32s CodesOf(const PlaneWords& words, int64_t quad, int64_t step, int
 struct GroupScales {
   F32s scale, minimum;
 };
+// super * codes, which f32 holds exactly
+HWY_INLINE F32s LoadNested(const uint16_t* supers, int64_t super, const int8_t* codes, int64_t index) {
+  const ColumnF32 d;
+  const auto numbers = hn::LoadU(hn::Rebind<int8_t, ColumnF32>(), codes + index);
+  return hn::Mul(LoadF32<DataType::kF16>(d, supers, super),
+                 hn::ConvertTo(d, hn::PromoteTo(ColumnI32(), numbers)));
+}
 HWY_INLINE GroupScales LoadScales(const QuantizedColumn& column, int64_t group, int64_t lane,
                                   float zero_point) {
   const ColumnF32 d;
   const int64_t index = group * kColumnOutputs + lane;
-  const F32s scale = LoadF32<DataType::kF16>(d, column.scales(), index);
-  const F32s minimum =
-      column.format.has_minimum ? LoadF32<DataType::kF16>(d, column.minimums(), index) : hn::Zero(d);
+  F32s scale, minimum = hn::Zero(d);
+  if (column.format.nested) {
+    const int64_t super = group * column.format.group / kSuperGroup * kColumnOutputs + lane;
+    scale = LoadNested(column.super_scales(), super, column.scale_codes(), index);
+    if (column.format.has_minimum) {
+      minimum = LoadNested(column.super_minimums(), super, column.minimum_codes(), index);
+    }
+  } else {
+    scale = LoadF32<DataType::kF16>(d, column.scales(), index);
+    if (column.format.has_minimum) minimum = LoadF32<DataType::kF16>(d, column.minimums(), index);
+  }
   return {scale, hn::NegMulAdd(scale, hn::Set(d, zero_point), minimum)};
 }
 

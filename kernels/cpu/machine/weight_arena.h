@@ -25,6 +25,7 @@ class WeightArena {
   absl::Mutex mutex_;
   WeightBytes slab_ ABSL_GUARDED_BY(mutex_);
   int64_t free_begin_ ABSL_GUARDED_BY(mutex_) = 0, free_end_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t allocated_ ABSL_GUARDED_BY(mutex_) = 0;  // bytes of all slabs so far
 };
 
 }  // namespace kvblend::kernels

@@ -158,15 +158,18 @@ TEST_F(CodeKernelsTest, TheLargestCodesAreSummedExactly) {
 // Random codes, scales and minima, with an activation of 16 inputs' steps: what a column gives for any number of rows is
 // what the block gives, and no set differs from another by more than what their ways to write 8 bits round differently.
 TEST_F(CodeKernelsTest, FewRowsAreBitForBitAsMany) {
-  constexpr int64_t kCols = 160, kNumRows = 8;
+  constexpr int64_t kNumRows = 8;
   Rng rng(20261123);
-  for (const QuantizedFormat& format : kFormats) {
-    const RandomCodes source(rng, kPackedBlock, kCols, [&](int64_t) { return format; });
-    const auto matrix = QuantizedMatrix::Create(arena_, kPackedBlock, kCols, source).value();
+  std::vector<QuantizedFormat> formats(std::begin(kFormats), std::end(kFormats));
+  formats.insert(formats.end(), std::begin(kNestedFormats), std::end(kNestedFormats));
+  for (const QuantizedFormat& format : formats) {
+    const int64_t cols = format.nested ? 512 : 160;
+    const RandomCodes source(rng, kPackedBlock, cols, [&](int64_t) { return format; });
+    const auto matrix = QuantizedMatrix::Create(arena_, kPackedBlock, cols, source).value();
     ASSERT_NE(matrix, nullptr);
     for (int64_t group = 16; group <= format.group; group += 16) {
       std::uniform_int_distribution<int> code(-127, 127);
-      Rows rows(kNumRows, kCols, group, [&](int64_t, int64_t) { return code(rng); });
+      Rows rows(kNumRows, cols, group, [&](int64_t, int64_t) { return code(rng); });
       for (size_t i = 0; i < rows.steps.size(); ++i) {
         const float step = 0.01f * static_cast<float>(1 + i % 7);
         rows.steps[i] = step;
@@ -175,21 +178,21 @@ TEST_F(CodeKernelsTest, FewRowsAreBitForBitAsMany) {
       for (const CodeKernels* kernels : kernels_) {
         SCOPED_TRACE(testing::Message() << std::string(kernels->name) << ", " << format.bits
                                         << " bits, groups of " << group << " of " << format.group);
-        std::vector<uint32_t> words(kCols / kCodesPerWord * kPackedBlock);
-        std::vector<float> steps(kCols / group * kPackedBlock), minimums(kCols / group * kPackedBlock);
+        std::vector<uint32_t> words(cols / kCodesPerWord * kPackedBlock);
+        std::vector<float> steps(cols / group * kPackedBlock), minimums(cols / group * kPackedBlock);
         const BlockCodes block{words.data(), steps.data(), minimums.data(), format.bits};
         for (int64_t c = 0; c < matrix->num_columns(); ++c) {
           kernels->expand(matrix->column(c), group, block.Output(c * kColumnOutputs));
         }
         std::vector<float> many(kernels->rows * kPackedBlock);
         kernels->multiply(rows.view(), block, 0, 3, /*accumulate=*/false, many.data(), kPackedBlock);
-        kernels->multiply(rows.view(), block, 3, kCols / group - 3, /*accumulate=*/true, many.data(),
+        kernels->multiply(rows.view(), block, 3, cols / group - 3, /*accumulate=*/true, many.data(),
                           kPackedBlock);
         for (int64_t r = 0; r < kernels->rows; ++r) {
           for (int64_t o = 0; o < kPackedBlock; ++o) {
             double sum = 0, magnitude = 0;
-            for (int64_t c = 0; c < kCols; ++c) {
-              const double x = double{rows.steps[(r * kCols + c) / group]} * rows.at(r, c);
+            for (int64_t c = 0; c < cols; ++c) {
+              const double x = double{rows.steps[(r * cols + c) / group]} * rows.at(r, c);
               sum += x * source.at(o, c);
               magnitude += std::abs(x) * source.Magnitude(o, c);
             }

@@ -82,20 +82,24 @@ TEST_F(Int8LinearTest, CodesAreMultipliedExactly) {
 // Weights that come as codes keep them: activations that are codes give exact sums in every format, also
 // where neighbours' groups differ.
 TEST_F(Int8LinearTest, AFilesCodesAreMultipliedAsTheyAre) {
-  constexpr int64_t kRows = 64, kCols = 320, kOutputs = 112;
-  for (size_t f = 0; f <= kCodeFormats; ++f) {
+  constexpr int64_t kRows = 64, kOutputs = 112;
+  constexpr size_t kNested = std::size(kNestedFormats);
+  for (size_t f = 0; f <= kCodeFormats + kNested; ++f) {
     SCOPED_TRACE(f);
-    const RandomCodes weights(rng_, kOutputs, kCols, [&](int64_t row) -> std::optional<QuantizedFormat> {
+    const bool nested = f > kCodeFormats;
+    const int64_t cols = nested ? 512 : 320;
+    const RandomCodes weights(rng_, kOutputs, cols, [&](int64_t row) -> std::optional<QuantizedFormat> {
+      if (nested) return kNestedFormats[f - kCodeFormats - 1];
       return kFormats[f < kCodeFormats ? f : row / 16 % kCodeFormats];
     });
-    Tensor x(*backend_, kF32, kRows, kCols), out(*backend_, kF32, kRows, kOutputs);
+    Tensor x(*backend_, kF32, kRows, cols), out(*backend_, kF32, kRows, kOutputs);
     x.Fill([&](int64_t, int64_t col) { return col % 16 == 3 ? 127.0f : Code(); });
-    const auto packed = backend_->PackWeights(kOutputs, kCols, WeightUsage::kLinear, weights);
+    const auto packed = backend_->PackWeights(kOutputs, cols, WeightUsage::kLinear, weights);
     ASSERT_OK(packed.status());
     ASSERT_OK(backend_->Linear(stream(), x.view(), **packed, false, out.view()));
     ExpectElements(out, [&](int64_t r, int64_t o) -> Expected {
       double sum = 0, magnitude = 0;
-      for (int64_t c = 0; c < kCols; ++c) {
+      for (int64_t c = 0; c < cols; ++c) {
         sum += x.at(r, c) * weights.at(o, c);
         magnitude += std::abs(x.at(r, c)) * weights.Magnitude(o, c);
       }

@@ -55,6 +55,32 @@ TEST_P(QuantizedWeightsConformance, LinearInEveryFormat) {
   }
 }
 
+TEST_P(QuantizedWeightsConformance, LinearWithNestedScales) {
+  for (const QuantizedFormat& format : kNestedFormats) {
+    SCOPED_TRACE(absl::StrCat(format.bits, " bits, groups of ", format.group, ", nested"));
+    for (const auto& [outputs, inputs] : {std::pair<int64_t, int64_t>{1, 256}, {35, 768}}) {
+      const RandomCodes source(rng, outputs, inputs, [&](int64_t) { return format; });
+      ExpectLinear(source, outputs, inputs, {0, 1, 2, 4, 8, 9, 33, 70});
+    }
+  }
+}
+
+TEST_P(QuantizedWeightsConformance, EmbeddingsWithNestedScales) {
+  const double u = UnitRoundoff(backend.compute_dtype());
+  for (const QuantizedFormat& format : kNestedFormats) {
+    const RandomCodes source(rng, 20, 512, [&](int64_t) { return format; });
+    const auto packed = backend.PackWeights(20, 512, WeightUsage::kEmbedding, source);
+    ASSERT_OK(packed.status());
+    Tensor out(backend, kF32, 3, 512);
+    const std::vector<int32_t> ids = {19, 0, 16};
+    ASSERT_OK(backend.Embed(stream, **packed, ids, 1.0f, out.view()));
+    ExpectElements(out, [&](int64_t r, int64_t c) -> Expected {
+      const double value = source.at(ids[r], c);
+      return {value, std::abs(value) * u + source.Magnitude(ids[r], c) * 0x1p-23};
+    });
+  }
+}
+
 TEST_P(QuantizedWeightsConformance, ScalesThatF16DoesNotHold) {
   const RandomCodes source(
       rng, 48, 128, [&](int64_t) { return kFormats[1]; }, /*any_scale=*/true);

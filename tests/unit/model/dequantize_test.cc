@@ -145,6 +145,21 @@ TEST(DequantizeTest, CodesScalesAndMinimaMakeTheSameValues) {
           << "element " << i;
       ASSERT_TRUE(format->has_minimum || minimums[group] == 0);
     }
+    // Of nested ones, the parts.
+    const size_t nested_groups = format->nested ? groups : 0, supers = format->nested ? elements / 256 : 0,
+                 of_minima = format->has_minimum ? nested_groups : 0;
+    std::vector<int8_t> scale_codes(nested_groups), minimum_codes(of_minima);
+    std::vector<float> super_scales(supers), super_minimums(format->has_minimum ? supers : 0);
+    kernels::QuantizedRow with_parts = out;
+    with_parts.nested = {absl::MakeSpan(scale_codes), absl::MakeSpan(minimum_codes),
+                         absl::MakeSpan(super_scales), absl::MakeSpan(super_minimums)};
+    ASSERT_TRUE(ReadQuantizedRow(type, Bytes(row), with_parts).ok());
+    for (size_t group = 0; group < nested_groups; ++group) {
+      const size_t super = group * format->group / 256;
+      EXPECT_EQ(super_scales[super] * static_cast<float>(scale_codes[group]), scales[group]) << group;
+      if (!format->has_minimum) continue;
+      EXPECT_EQ(super_minimums[super] * static_cast<float>(minimum_codes[group]), minimums[group]) << group;
+    }
   }
   EXPECT_EQ(quantized, 13);
 }
@@ -160,6 +175,14 @@ TEST(DequantizeTest, QuantizedRowsOfWrongSizesAreRefused) {
          absl::MakeSpan(minimums.data(), num_scales)});
   };
   EXPECT_TRUE(read(TensorType::kQ6_K, 256, 16).ok());
+  std::vector<int8_t> parts(16);
+  std::vector<float> supers(2);
+  kernels::QuantizedRow nested{absl::MakeSpan(codes), absl::MakeSpan(scales), absl::MakeSpan(minimums)};
+  nested.nested = {absl::MakeSpan(parts.data(), 8), {}, absl::MakeSpan(supers.data(), 1), {}};
+  EXPECT_THAT(std::string(ReadQuantizedRow(TensorType::kQ6_K, Bytes(row), nested).message()),
+              HasSubstr("room for 8 and 0 nested scales and minima; allowed: 0, 16"));
+  nested.nested = {absl::MakeSpan(parts), {}, absl::MakeSpan(supers), {}};
+  EXPECT_FALSE(ReadQuantizedRow(TensorType::kQ6_K, Bytes(row), nested).ok());
   EXPECT_THAT(std::string(read(TensorType::kQ6_K, 255, 16).message()), HasSubstr("do not make 255 elements"));
   EXPECT_THAT(std::string(read(TensorType::kQ6_K, 256, 8).message()), HasSubstr("room for 8 scales"));
   EXPECT_THAT(std::string(read(TensorType::kF16, 105, 8).message()), HasSubstr("type 1"));

@@ -33,6 +33,9 @@ struct Ops {
   static HWY_INLINE Floats LoadHalves(const uint16_t* p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
   }
+  static HWY_INLINE Floats LoadBytes(const int8_t* p) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+  }
   static HWY_INLINE Floats ToFloats(Ints v) { return _mm512_cvtepi32_ps(v); }
   static HWY_INLINE Floats Mul(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
   static HWY_INLINE Floats MulAdd(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }

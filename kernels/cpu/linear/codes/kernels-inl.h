@@ -64,9 +64,20 @@ HWY_INLINE float ZeroPointOf(const QuantizedFormat& format) {
 HWY_INLINE GroupScales ScalesOf(const QuantizedColumn& column, int64_t scale, int64_t lane,
                                 Ops::Floats zero_point) {
   const int64_t index = scale * kColumnOutputs + lane;
-  const Ops::Floats step = Ops::LoadHalves(column.scales() + index);
-  const Ops::Floats minimum =
-      column.format.has_minimum ? Ops::LoadHalves(column.minimums() + index) : Ops::Zero();
+  const bool has_minimum = column.format.has_minimum;
+  Ops::Floats step, minimum = Ops::Zero();
+  if (column.format.nested) {
+    const int64_t super = scale * column.format.group / kSuperGroup * kColumnOutputs + lane;
+    step = Ops::Mul(Ops::LoadHalves(column.super_scales() + super),
+                    Ops::LoadBytes(column.scale_codes() + index));
+    if (has_minimum) {
+      minimum = Ops::Mul(Ops::LoadHalves(column.super_minimums() + super),
+                         Ops::LoadBytes(column.minimum_codes() + index));
+    }
+  } else {
+    step = Ops::LoadHalves(column.scales() + index);
+    if (has_minimum) minimum = Ops::LoadHalves(column.minimums() + index);
+  }
   return {step, Ops::NegMulAdd(step, zero_point, minimum)};
 }
 

@@ -26,6 +26,9 @@ struct Lanes8 {
   static HWY_INLINE Floats LoadHalves(const uint16_t* p) {
     return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   }
+  static HWY_INLINE Floats LoadBytes(const int8_t* p) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+  }
   static HWY_INLINE Floats ToFloats(Ints v) { return _mm256_cvtepi32_ps(v); }
   static HWY_INLINE Floats Mul(Floats a, Floats b) { return _mm256_mul_ps(a, b); }
   static HWY_INLINE Floats MulAdd(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c); }
