@@ -170,6 +170,8 @@ class Backend {
   /// dtype in which GEMM inputs are best given (kF32 or kBF16). RmsNorm, SelectiveAttention and GatedActivation write
   /// it.
   virtual DataType compute_dtype() const = 0;
+  /// The type of KV pages that is as exact as the backend's products, and the fastest of those.
+  virtual DataType best_page_dtype() const { return compute_dtype(); }
   /// Whether KV pages may be int8 (KvPagesView); f32, bf16 and f16 always may.
   virtual bool has_int8_pages() const { return false; }
   /// The fastest layout for pages with these properties, which may be any; kRows is always allowed.

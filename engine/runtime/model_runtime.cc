@@ -23,7 +23,7 @@ absl::StatusOr<kernels::DataType> KvDataType(const std::string& name, const kern
     return absl::InvalidArgumentError(
         absl::StrCat("kv-dtype is '", name, "'; allowed: auto, bf16, f16, f32 on this backend"));
   }
-  return type.value_or(backend.compute_dtype());
+  return type.value_or(backend.best_page_dtype());
 }
 
 absl::StatusOr<kernels::KvEncoding> ChunkEncoding(const EngineOptions& options, kernels::DataType kv_dtype) {

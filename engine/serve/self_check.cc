@@ -51,11 +51,11 @@ double RelativeError(absl::Span<const float> value, absl::Span<const float> expe
 }
 
 // Rounding of activations and KV, grown through the layers. fp32: 2^-24 per operation; bf16 GEMM inputs and
-// KV: 2^-9. Blending bugs (a wrong position, mask or rotation) give errors of order 1.
+// KV: 2^-9; products in 8 bits: more. Blending bugs (a wrong position, mask or rotation) give errors of order 1.
 double Limit(const ModelRuntime& runtime) {
   const kernels::KvEncoding encoding = runtime.key_space.format.encoding;
   if (encoding == kernels::KvEncoding::kInt4 || encoding == kernels::KvEncoding::kFp8) return 0.3;
-  const bool low_precision = runtime.backend->compute_dtype() != kernels::DataType::kF32 ||
+  const bool low_precision = runtime.backend->best_page_dtype() != kernels::DataType::kF32 ||
                              runtime.page_pool->dtype() != kernels::DataType::kF32 ||
                              encoding != kernels::KvEncoding::kF32;
   return low_precision ? 0.1 : 1e-3;

@@ -42,8 +42,9 @@ const float* F32Row(ConstMatrixView m, int64_t row) { return static_cast<const f
 
 class CpuBackend final : public HostBackend {
  public:
-  CpuBackend(int num_threads, DataType gemm, const CodeKernels* codes, const Tiles& bf16_tiles)
-      : context_(num_threads, gemm, codes, simd::GetTiles(DataType::kF32), bf16_tiles) {}
+  CpuBackend(int num_threads, DataType gemm, const CodeKernels* codes, const Tiles& bf16_tiles,
+             const Tiles* int16_tiles)
+      : context_(num_threads, gemm, codes, simd::GetTiles(DataType::kF32), bf16_tiles, int16_tiles) {}
 
   std::string_view name() const override { return "cpu"; }
   std::string Describe() const override {
@@ -51,10 +52,15 @@ class CpuBackend final : public HostBackend {
         "cpu: ", context_.pool.num_threads(), " threads, GEMM in ",
         context_.codes != nullptr ? absl::StrCat("int8 (", std::string(context_.codes->name), ") and ") : "",
         std::string(Name(context_.gemm_dtype)), " (oneDNN ", OneDnnDescription(), "), SIMD ",
-        simd::TargetName(), ", attention in ", std::string(context_.TilesFor(context_.gemm_dtype).name),
+        simd::TargetName(), ", attention in ",
+        std::string(context_.int16_tiles != nullptr ? context_.int16_tiles->name
+                                                    : context_.TilesFor(context_.gemm_dtype).name),
         " tiles");
   }
   DataType compute_dtype() const override { return context_.gemm_dtype; }
+  DataType best_page_dtype() const override {
+    return context_.int16_tiles != nullptr ? DataType::kBF16 : compute_dtype();
+  }
   bool has_int8_pages() const override { return true; }
   PageLayout best_page_layout(DataType dtype, int32_t page_size, int32_t head_dim) const override {
     // Both kinds of attention must multiply pairs of bf16.
@@ -293,8 +299,8 @@ int AvailableProcessors() {
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
-// bf16_tiles: null for the best.
-absl::StatusOr<std::unique_ptr<Backend>> Create(const CpuBackendOptions& options, const Tiles* bf16_tiles) {
+// tiles: in place of the best of their kind; null: none.
+absl::StatusOr<std::unique_ptr<Backend>> Create(const CpuBackendOptions& options, const Tiles* tiles) {
   if (options.num_threads < 0 || options.num_threads > kMaxThreads) {
     return absl::InvalidArgumentError(absl::StrCat("num_threads is ", options.num_threads,
                                                    "; allowed: 0 (one per available processor) .. ",
@@ -331,8 +337,12 @@ absl::StatusOr<std::unique_ptr<Backend>> Create(const CpuBackendOptions& options
   }
   const int num_threads =
       options.num_threads == 0 ? std::min(AvailableProcessors(), kMaxThreads) : options.num_threads;
+  // Attention is exact to f32 unless 8 bits are wanted.
+  const Tiles* int16 = codes != nullptr && gemm == DataType::kF32 ? simd::GetInt16Tiles() : nullptr;
+  if (tiles != nullptr && tiles->codes) int16 = tiles;
+  const bool own_bf16 = tiles != nullptr && !tiles->codes;
   return std::make_unique<CpuBackend>(num_threads, gemm, codes,
-                                      bf16_tiles != nullptr ? *bf16_tiles : BestTiles(DataType::kBF16));
+                                      own_bf16 ? *tiles : BestTiles(DataType::kBF16), int16);
 }
 
 }  // namespace
@@ -342,8 +352,8 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(const CpuBackendOption
 }
 
 absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackendWithTiles(const CpuBackendOptions& options,
-                                                                   const Tiles& bf16_tiles) {
-  return Create(options, &bf16_tiles);
+                                                                   const Tiles& tiles) {
+  return Create(options, &tiles);
 }
 
 }  // namespace kvblend::kernels

@@ -2,7 +2,7 @@
 """Measures, and writes the tables of docs/performance.md.
 
     tests/bench/update_performance_docs.py                    # kernels, throughput, ttft: about 10 minutes
-    tests/bench/update_performance_docs.py --sections peer    # against llama.cpp: about 15 minutes, the first time more
+    tests/bench/update_performance_docs.py --sections peer    # against other engines: about 40 minutes, the first time more
     tests/bench/update_performance_docs.py --sections peer-int8    # the same with --gemm int8
 
 Every section lies between <!-- begin: NAME --> and <!-- end: NAME -->; what stands there is replaced by the new tables with
@@ -146,8 +146,8 @@ def ttft(options):
 
 
 def peer(options, gemm=None):
-    import peer_llamacpp
-    command = [support.ROOT / "tests/bench/peer_llamacpp.py", "--model", options.model, "--rounds", options.rounds]
+    import peers
+    command = [support.ROOT / "tests/bench/peers.py", "--model", options.model, "--rounds", options.rounds]
     if gemm:
         command += ["--gemm", gemm]
     if options.threads:
@@ -162,14 +162,14 @@ def peer(options, gemm=None):
         real = [sys.executable, *command, "--bin", options.bin, "--data", options.data]
         if options.peer_venv:
             real += ["--venv", options.peer_venv]
-        figures = support.measured_json([*real, "--json"], "peer_llamacpp.py", show_progress=True)
-    note = f"; {figures['kvblend']}; llama.cpp of llama-cpp-python {figures['llama_cpp_python']}; {figures['threads']} threads each"
+        figures = support.measured_json([*real, "--json"], "peers.py", show_progress=True)
+    note = f"; {figures['kvblend']}; {peers.peers_line(figures)}; {figures['threads']} threads each"
     same = [f"{row['figure']}: {row['same_tokens']} of {row['decoded_tokens']}" for row in figures["figures"]
             if "same_tokens" in row]
-    same = f"\n\nDecoded tokens that are the same, from the first ({figures['model']} against the setting above): " + \
+    same = f"\n\nDecoded tokens that are the same, from the first ({figures['model']} against the best peer): " + \
         "; ".join(same) + "." if same else ""
     return (head(command, options, note) + f"\nMedians of {figures['rounds']} rounds (smallest to largest), in turn.\n\n"
-            + peer_llamacpp.tables(figures, support.markdown_table) + same)
+            + peers.tables(figures, support.markdown_table) + same)
 
 
 def replace_section(text, name, content) -> str:
@@ -183,16 +183,16 @@ def replace_section(text, name, content) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sections", type=lambda text: text.split(","), default=SECTIONS[:3],
-                        help=f"which of {', '.join(SECTIONS)} to measure and write (default: all but those with llama.cpp)")
+                        help=f"which of {', '.join(SECTIONS)} to measure and write (default: all but those with other engines)")
     parser.add_argument("--model", type=pathlib.Path, default=support.DEFAULT_MODEL, help="GGUF file (default: %(default)s)")
     parser.add_argument("--data", type=pathlib.Path, default=support.DEFAULT_DATA, help="questions with passages (default: %(default)s)")
     parser.add_argument("--bin", type=pathlib.Path, default=support.DEFAULT_BIN, help="kvblend's benches (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=0, help="0: one per processor (default)")
     parser.add_argument("--rounds", type=int, default=5, help="of each (default: %(default)s)")
-    parser.add_argument("--peer-venv", type=pathlib.Path, help="virtual environment with llama.cpp (default: peer_llamacpp.py's)")
+    parser.add_argument("--peer-venv", type=pathlib.Path, help="virtual environment with llama.cpp (default: peers.py's)")
     parser.add_argument("--peer-settings", type=pathlib.Path,
-                        help="llama.cpp's settings from an earlier result of peer_llamacpp.py --json")
-    parser.add_argument("--peer-json", type=pathlib.Path, help="an earlier result of peer_llamacpp.py --json instead of measuring")
+                        help="the peers' settings from an earlier result of peers.py --json")
+    parser.add_argument("--peer-json", type=pathlib.Path, help="an earlier result of peers.py --json instead of measuring")
     parser.add_argument("--file", type=pathlib.Path, default=support.ROOT / "docs/performance.md",
                         help="what to write into (default: %(default)s)")
     options = parser.parse_args()

@@ -240,11 +240,19 @@ void PagedBatch::Download() {
   v_.Download();
 }
 
+bool AttendsInCodes(Backend& backend) {
+  return backend.Describe().find("attention in int16 tiles") != std::string::npos;
+}
+DataType AttentionDtype(Backend& backend) {
+  return AttendsInCodes(backend) ? kBF16 : backend.compute_dtype();
+}
+
 AttentionOracle ComputeAttention(const PagedBatch& kv, const Tensor& q, int32_t num_heads, double scale,
                                  const OracleOptions& options) {
   const BatchCase& batch = kv.batch();
   const int64_t num_kv_heads = kv.num_kv_heads(), head_dim = kv.k_tensor().cols();
-  const DataType compute = q.backend().compute_dtype();
+  const bool codes = AttendsInCodes(q.backend());
+  const DataType compute = AttentionDtype(q.backend());
   const DataType pages_dtype = options.pages.value_or(kv.k_tensor().dtype());
   // f32 pages are never rounded; otherwise q, the probabilities and, from f16, k and v are rounded to
   // `compute`.
@@ -310,6 +318,19 @@ AttentionOracle ComputeAttention(const PagedBatch& kv, const Tensor& q, int32_t 
           oracle.mass[kv_offset + first + j] += probability;
           oracle.mass_bound[kv_offset + first + j] += probability * (relative + 32 * 0x1p-24);
         }
+        // A code of a value is off by at most 2^-13 of the largest of its row. So is a weight, of the largest of 64 keys;
+        // these errors are independent: sqrt(64) times half of it, five standard deviations.
+        double code_error = 0, largest_weight = 0;
+        for (size_t j = 0; codes && j < p.size(); ++j) {
+          double largest = 0;
+          for (int64_t d = 0; d < head_dim; ++d) {
+            largest = std::max(largest,
+                               std::abs(values[(kv_begin + first + static_cast<int64_t>(j)) * head_dim + d]));
+          }
+          code_error += 0x1p-13 * p[j] / sum * largest;
+          largest_weight = std::max(largest_weight, p[j] / sum * largest);
+        }
+        code_error += 5 * 8 * 0.3 * 0x1p-13 * largest_weight;
         for (int64_t d = 0; d < head_dim; ++d) {
           double value = 0, magnitude = 0;
           for (size_t j = 0; j < p.size(); ++j) {
@@ -320,7 +341,8 @@ AttentionOracle ComputeAttention(const PagedBatch& kv, const Tensor& q, int32_t 
           }
           const int64_t index = (row * num_heads + h) * head_dim + d;
           oracle.out[index] = value;
-          oracle.bound[index] = magnitude * (relative + u + kv_u + std::sqrt(p.size()) * 0x1p-24) +
+          oracle.bound[index] = code_error +
+                                magnitude * (relative + u + kv_u + std::sqrt(p.size()) * 0x1p-24) +
                                 std::abs(value) * UnitRoundoff(options.out) + 1e-30;
         }
       }

@@ -141,6 +141,11 @@ struct AttentionOracle {
   std::vector<double> mass_bound;
 };
 
+/// Whether attention of many rows rounds to codes of 16 bits.
+bool AttendsInCodes(Backend& backend);
+/// What attention may round to where pages are not f32: codes of 16 bits are held to bf16's roundings.
+DataType AttentionDtype(Backend& backend);
+
 struct OracleOptions {
   DataType out = kF32;
   std::optional<DataType> pages = std::nullopt;          // in place of kv's

@@ -63,6 +63,13 @@ inline DataType AttentionDtype(const CpuContext& context, const KvPagesView& pag
   return pages.dtype == DataType::kF32 ? DataType::kF32 : context.gemm_dtype;
 }
 
+/// What attention of many rows multiplies them in.
+inline const Tiles& AttentionTiles(const CpuContext& context, const KvPagesView& pages) {
+  const bool codes = context.int16_tiles != nullptr && pages.dtype != DataType::kF32 &&
+                     pages.layout == PageLayout::kRows && pages.head_dim <= kMaxCodeHeadDim;
+  return codes ? *context.int16_tiles : context.TilesFor(AttentionDtype(context, pages));
+}
+
 /// Sequences with at most this many rows read their pages directly (decode.cc): copying the KV
 /// would cost more than it saves.
 inline constexpr int64_t kMaxDecodeRows = 4;

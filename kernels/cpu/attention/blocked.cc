@@ -106,7 +106,7 @@ absl::Status GiveMemory(CpuContext& context, const Tiles& tiles, const Attention
 /// mass: of all sequences, added to; null: nobody asks for it.
 absl::Status RunUnits(CpuContext& context, const AttentionArgs& args, absl::Span<KvUnit> units,
                       MatrixView out, float* mass) {
-  const Tiles& tiles = context.TilesFor(AttentionDtype(context, args.pages));
+  const Tiles& tiles = AttentionTiles(context, args.pages);
   ScratchPool::Lease kv_lease;
   absl::Status status =
       FindPanels(context, tiles, args.plan, args.pages, /*with_values=*/true, units, kv_lease);

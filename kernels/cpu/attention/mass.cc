@@ -148,7 +148,7 @@ class MassOfRows {
 
 absl::Status CpuAttentionMass(CpuContext& context, const AttentionArgs& args, MatrixView out) {
   const HostBatchPlan& plan = args.plan;
-  const Tiles& tiles = context.TilesFor(AttentionDtype(context, args.pages));
+  const Tiles& tiles = AttentionTiles(context, args.pages);
   auto* mass = static_cast<float*>(out.data);
   std::fill(mass, mass + out.cols, 0.0f);
   for (int64_t s = 0; s < plan.num_sequences(); ++s) {

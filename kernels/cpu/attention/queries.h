@@ -24,7 +24,7 @@ class TileQueries {
   int64_t num_products() const { return num_products_; }
   int64_t num_tiles() const { return (num_products_ + tiles_.rows - 1) / tiles_.rows; }
   int64_t padded_products() const { return num_tiles() * tiles_.rows; }
-  int64_t steps() const { return tiles_.Steps(args_.pages.head_dim); }
+  int64_t steps() const { return tiles_.HeadSteps(args_.pages.head_dim); }
   int64_t words() const { return padded_products() * steps(); }
   int64_t row(int64_t product) const { return row_begin_ + product / args_.group(); }
   int64_t head(int32_t kv_head, int64_t product) const {
@@ -36,6 +36,13 @@ class TileQueries {
     const int64_t head_dim = args_.pages.head_dim;
     std::memset(out, 0, words() * sizeof(uint32_t));
     for (int64_t r = 0; r < num_products_; ++r) {
+      if (tiles_.codes) {
+        uint32_t* row_words = out + r * steps();
+        simd::CodeRow(args_.query(row(r), head(kv_head, r)), args_.spec.scale * kLog2E, head_dim,
+                      CodeLimitsOf(head_dim).query, reinterpret_cast<int16_t*>(row_words),
+                      reinterpret_cast<float*>(row_words + steps() - 1));
+        continue;
+      }
       simd::ScaleRow(args_.query(row(r), head(kv_head, r)), args_.spec.scale * kLog2E, out + r * steps(),
                      tiles_.dtype, head_dim);
     }

@@ -60,12 +60,12 @@ void AttentionTaskRunner::AddBlock(int64_t tile, int64_t key, int64_t num_keys) 
   float alphas[kMaxTileRows];
   for (int64_t r = 0; r < tiles_.rows; ++r) {
     alphas[r] = 1.0f;
-    uint32_t* probabilities = probabilities_ + r * tiles_.Words(kKeyBlock);
+    uint32_t* probabilities = probabilities_ + r * tiles_.ProbabilityWords(kKeyBlock);
     if (visible[r].begin < visible[r].end) {
       alphas[r] = tiles_.softmax(scores_ + r * kKeyBlock, visible[r], keys, max_ + first + r,
                                  sum_ + first + r, probabilities);
     } else {
-      std::fill(probabilities, probabilities + tiles_.Steps(keys), 0u);
+      std::fill(probabilities, probabilities + tiles_.ProbabilityWords(keys), 0u);
     }
   }
   tiles_.add_values(probabilities_, unit.values + panel, tiles_.Steps(keys), columns_, alphas,

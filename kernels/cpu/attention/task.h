@@ -48,7 +48,7 @@ class AttentionTaskRunner {
   int64_t PartialFloats() const { return queries_.padded_products() * (columns_ + 2); }
   /// Words that `kept` needs, and floats of `kept_max` and `mass`.
   int64_t KeptWords() const {
-    return queries_.padded_products() * task_.num_blocks() * tiles_.Words(kKeyBlock);
+    return queries_.padded_products() * task_.num_blocks() * tiles_.ProbabilityWords(kKeyBlock);
   }
   int64_t KeptMaxFloats() const { return queries_.padded_products() * task_.num_blocks(); }
   int64_t MassFloats() const { return RoundUp(task_.num_keys(), kKeyStep); }
@@ -78,7 +78,8 @@ class AttentionTaskRunner {
   int64_t Block(int64_t key) const { return (key - task_.key_begin) / kKeyBlock; }
   /// Where the first row of a tile is kept; the tile's others follow, kKeyBlock elements apart.
   uint32_t* Kept(int64_t tile, int64_t block) const {
-    return task_.kept + (tile * task_.num_blocks() + block) * tiles_.rows * tiles_.Words(kKeyBlock);
+    return task_.kept +
+           (tile * task_.num_blocks() + block) * tiles_.rows * tiles_.ProbabilityWords(kKeyBlock);
   }
   float* KeptMax(int64_t tile, int64_t block) const {
     return task_.kept_max + (tile * task_.num_blocks() + block) * tiles_.rows;

@@ -23,8 +23,14 @@ class PartPacker {
       : tiles_(tiles), plan_(plan), pages_(pages), unit_(unit), keys_(keys), values_(values) {}
 
   void PackKeys(int64_t begin, int64_t end) const {
-    const int64_t steps = tiles_.Steps(pages_.head_dim);
+    const int64_t steps = tiles_.HeadSteps(pages_.head_dim);
     ForEachRun(PageValues::Keys(pages_), begin, end, [&](int64_t key, int64_t count, const void* rows) {
+      if (tiles_.codes) {  // a run lies within a panel
+        const int64_t column = (key - unit_.begin) % kPanelKeys;
+        auto* of_keys = reinterpret_cast<float*>(keys_ + (key - unit_.begin - column) * steps +
+                                                 (steps - 1) * kPanelKeys + column);
+        rows = Coded(rows, count, CodeLimitsOf(pages_.head_dim).key, of_keys);
+      }
       // A quad of keys may not straddle two panels.
       for (int64_t i = 0; i < count;) {
         const int64_t column = (key + i - unit_.begin) % kPanelKeys;
@@ -34,10 +40,10 @@ class PartPacker {
         i += keys;
       }
     });
-    const int64_t words = tiles_.Words(pages_.head_dim);
-    for (int64_t key = begin; steps != words && key < end; key += kPanelKeys) {
+    const int64_t words = tiles_.Words(pages_.head_dim), padded = tiles_.Steps(pages_.head_dim);
+    for (int64_t key = begin; padded != words && key < end; key += kPanelKeys) {
       std::memset(keys_ + (key - unit_.begin) * steps + words * kPanelKeys, 0,
-                  (steps - words) * kPanelKeys * sizeof(uint32_t));
+                  (padded - words) * kPanelKeys * sizeof(uint32_t));
     }
     if (end != unit_.end) return;
     const int64_t used = (end - unit_.begin) % kPanelKeys;
@@ -51,25 +57,50 @@ class PartPacker {
   void PackValues(int64_t begin, int64_t end) const {
     const int64_t columns = RoundUp(pages_.head_dim, kKeyStep);
     ForEachRun(PageValues::Values(pages_), begin, end, [&](int64_t key, int64_t count, const void* rows) {
+      const int64_t in_panel = (key - unit_.begin) % kPanelKeys;
+      uint32_t* panel = ValuesOf(key);
+      if (tiles_.codes) {
+        rows = Coded(rows, count, kValueLimit,
+                     reinterpret_cast<float*>(panel + tiles_.Words(kPanelKeys) * columns) + in_panel);
+      }
       simd::PackValues(rows, count, pages_.head_dim, tiles_.elements_per_word(),
-                       values_ + tiles_.Words(key - unit_.begin) * columns, columns);
+                       panel + tiles_.Words(in_panel) * columns, columns);
     });
-    if (end != unit_.end) return;
-    const int64_t used = tiles_.Words(end - unit_.begin),
-                  padded = tiles_.Words(tiles_.KeysOfProduct(end - unit_.begin));
-    std::memset(values_ + used * columns, 0, (padded - used) * columns * sizeof(uint32_t));
+    const int64_t rest = (end - unit_.begin) % kPanelKeys;
+    if (end != unit_.end || rest == 0) return;
+    uint32_t* panel = ValuesOf(end - rest);
+    const int64_t used = tiles_.Words(rest), padded = tiles_.Words(tiles_.KeysOfProduct(rest));
+    std::memset(panel + used * columns, 0, (padded - used) * columns * sizeof(uint32_t));
+    if (!tiles_.codes) return;
+    std::memset(panel + tiles_.Words(kPanelKeys) * columns + rest, 0, (kPanelKeys - rest) * sizeof(float));
   }
 
  private:
   const void* Row(const void* rows, int64_t i) const {
-    return static_cast<const std::byte*>(rows) + i * pages_.head_dim * SizeOf(tiles_.dtype);
+    const int64_t element = tiles_.codes ? sizeof(int16_t) : SizeOf(tiles_.dtype);
+    return static_cast<const std::byte*>(rows) + i * pages_.head_dim * element;
+  }
+  // The panel of a key's value.
+  uint32_t* ValuesOf(int64_t key) const {
+    return values_ + (key - unit_.begin) / kPanelKeys * tiles_.ValueWords(RoundUp(pages_.head_dim, kKeyStep));
+  }
+
+  // Rows in f32 as codes in working memory, and their steps.
+  const int16_t* Coded(const void* rows, int64_t count, float limit, float* steps) const {
+    const int64_t head_dim = pages_.head_dim;
+    auto* codes = ThreadScratch<int16_t>(ScratchSlot::kHeads, kPanelKeys * head_dim);
+    for (int64_t i = 0; i < count; ++i) {
+      simd::CodeRow(static_cast<const float*>(rows) + i * head_dim, 1.0f, head_dim, limit,
+                    codes + i * head_dim, steps + i);
+    }
+    return codes;
   }
 
   // Calls body(key, count, rows in the tiles' type) for keys that are contiguous. Runs begin at even keys:
   // two keys that share a word are in one run.
   template <typename Body>
   void ForEachRun(const PageValues& source, int64_t begin, int64_t end, const Body& body) const {
-    const bool direct = pages_.dtype == tiles_.dtype && pages_.page_size % 2 == 0;
+    const bool direct = pages_.dtype == tiles_.dtype && pages_.page_size % 2 == 0 && !tiles_.codes;
     const int64_t run_keys = direct ? pages_.page_size : kPanelKeys;
     for (int64_t key = begin; key < end;) {
       const int64_t count = std::min(end - key, run_keys - key % run_keys);
@@ -151,14 +182,14 @@ absl::Status PackUnits(CpuContext& context, const Tiles& tiles, const HostBatchP
                        const KvPagesView& pages, bool with_values, absl::Span<KvUnit> units,
                        ScratchPool::Lease& lease) {
   struct Packed {
-    uint32_t* keys;    // panels, padded with zeros to kPanelKeys and Steps
+    uint32_t* keys;    // panels, padded with zeros to kPanelKeys and HeadSteps
     uint32_t* values;  // padded with zeros to KeysOfProduct and to columns
   };
   struct Part {
     int64_t unit, begin, end;
   };
-  const int64_t key_words = kPanelKeys * tiles.Steps(pages.head_dim),
-                columns = RoundUp(pages.head_dim, kKeyStep), value_words = tiles.Words(kPanelKeys) * columns;
+  const int64_t key_words = kPanelKeys * tiles.HeadSteps(pages.head_dim),
+                value_words = tiles.ValueWords(RoundUp(pages.head_dim, kKeyStep));
   ListMemory lists(context.scratch);
   std::pmr::vector<Packed> packed(units.size(), lists.resource());
   std::pmr::vector<Part> parts(lists.resource());
@@ -169,9 +200,7 @@ absl::Status PackUnits(CpuContext& context, const Tiles& tiles, const HostBatchP
       unit.keys = words.TakePointers(panels);
       unit.values = with_values ? words.TakePointers(panels) : nullptr;
       packed[i].keys = words.Take(panels * key_words);
-      packed[i].values = with_values
-                             ? words.Take(tiles.Words(tiles.KeysOfProduct(unit.end - unit.begin)) * columns)
-                             : nullptr;
+      packed[i].values = with_values ? words.Take(panels * value_words) : nullptr;
     }
   });
   if (!status.ok()) return status;

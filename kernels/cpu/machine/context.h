@@ -23,12 +23,13 @@ struct CodeKernels;  // linear/code_products.h
 
 struct CpuContext {
   CpuContext(int num_threads, DataType gemm, const CodeKernels* code_kernels, const Tiles& f32,
-             const Tiles& bf16)
+             const Tiles& bf16, const Tiles* int16)
       : pool(num_threads, UseOneOpenMpThread),
         gemm_dtype(gemm),
         codes(code_kernels),
         f32_tiles(f32),
-        bf16_tiles(bf16) {}
+        bf16_tiles(bf16),
+        int16_tiles(int16) {}
 
   /// The tiles that multiply operands of `dtype`.
   const Tiles& TilesFor(DataType dtype) const { return dtype == DataType::kBF16 ? bf16_tiles : f32_tiles; }
@@ -41,6 +42,7 @@ struct CpuContext {
   const CodeKernels* const codes;  // with which weights are multiplied in 8 bits; null: they are not
   const Tiles& f32_tiles;
   const Tiles& bf16_tiles;
+  const Tiles* const int16_tiles;  // of attention over pages that are not f32; null: none
 };
 
 /// Runs body(begin, end) over parts of 0 .. rows-1, in parallel when there is enough to do.

@@ -8,6 +8,11 @@
 //   values                  panels of kPanelKeys keys, each [steps = keys in words][columns],
 //                           columns = head_dim rounded up to kKeyStep
 //   weights                 blocks of kPackedBlock outputs, each [steps][kPackedBlock] (onednn.h)
+// With `codes` a word is a pair of codes of 16 bits, and value = step * code, with an f32 step for each query row, key and
+// value: those of queries and keys are the last step of their rows and panels ([head_steps][kPanelKeys]), those of values
+// lie behind their panel's words, kPanelKeys of them. Probabilities are f32 then. Codes are as large as sums in 32 bits
+// allow (CodeLimits).
+//
 // Panels lie anywhere: functions take pointers to as many as there are keys. Those of bf16 are what pages of
 // layout kTiles hold (kernels/tensor.h). Scores and outputs are f32; sums are carried in fp32.
 #pragma once
@@ -36,6 +41,25 @@ inline constexpr int64_t RoundUp(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
+/// The largest magnitudes of codes: head_dim products of a query's and a key's, and kPanelKeys of a weight's (a
+/// probability times the step of its value) and a value's, stay below 2^31. Each is at least twelve bits where heads have
+/// up to 128 channels.
+struct CodeLimits {
+  float query, key;
+};
+inline constexpr CodeLimits CodeLimitsOf(int64_t head_dim) {
+  int bits = 30;  // two codes of fifteen, and a sign each
+  for (int64_t size = 2; size < head_dim; size *= 2) --bits;
+  const int64_t key_bits = bits / 2;
+  return {static_cast<float>((int64_t{1} << (bits - key_bits)) - 1),
+          static_cast<float>((int64_t{1} << key_bits) - 1)};
+}
+inline constexpr float kWeightLimit = 8191, kValueLimit = 4095;
+static_assert(CodeLimitsOf(64).query == 8191 && CodeLimitsOf(64).key == 4095);
+static_assert(8191ll * 4095 * kPanelKeys < (1ll << 31));
+/// More channels would leave too few bits.
+inline constexpr int64_t kMaxCodeHeadDim = 512;
+
 /// Which keys of a block a row sees: [begin, end), none when begin >= end.
 struct VisibleKeys {
   int64_t begin = 0, end = 0;
@@ -45,16 +69,25 @@ struct VisibleKeys {
 /// kKeyBlock; `steps`: what Steps gives. Rows of scores and of probabilities are kKeyBlock elements apart. A
 /// thread multiplies within a TileScope.
 struct Tiles {
-  std::string_view name;  // "f32", "avx512_bf16", "amx_bf16"
-  DataType dtype;         // of the operands: kF32 or kBF16
+  std::string_view name;  // "f32", "int16", "avx512_bf16", "amx_bf16"
+  DataType dtype;         // of the operands, or with `codes` of what they are made from: kF32 or kBF16
+  bool codes = false;     // operands are codes of 16 bits; there is no `linear`
   int64_t rows;           // of a tile; callers pad theirs with zeros
   int64_t step_unit;      // products take this many steps at once; callers pad theirs with zeros
 
-  int64_t elements_per_word() const { return dtype == DataType::kF32 ? 1 : 2; }
+  int64_t elements_per_word() const { return dtype == DataType::kF32 && !codes ? 1 : 2; }
   /// Words that `elements` fill.
   int64_t Words(int64_t elements) const { return (elements + elements_per_word() - 1) / elements_per_word(); }
   /// Steps of a product over `elements`.
   int64_t Steps(int64_t elements) const { return RoundUp(Words(elements), step_unit); }
+  /// Words of a query row, and rows of a panel of keys.
+  int64_t HeadSteps(int64_t head_dim) const { return Steps(head_dim) + (codes ? 1 : 0); }
+  /// Words of a panel of values.
+  int64_t ValueWords(int64_t columns) const { return Words(kPanelKeys) * columns + (codes ? kPanelKeys : 0); }
+  /// Words that a row's probabilities of `keys` keys take.
+  int64_t ProbabilityWords(int64_t keys) const {
+    return keys * SizeOf(dtype) / static_cast<int64_t>(sizeof(uint32_t));
+  }
   /// Keys that products over `keys` take.
   int64_t KeysOfProduct(int64_t keys) const {
     return RoundUp(keys, std::max(kKeyStep, step_unit * elements_per_word()));

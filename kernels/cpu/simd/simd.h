@@ -25,6 +25,13 @@ std::string TargetName();
 /// with f32 operands otherwise.
 const Tiles& GetTiles(DataType wanted);
 
+// --- tiles_int16.cc ---
+
+/// Tiles of 16-bit codes; null where they would be no faster than those of f32.
+const Tiles* GetInt16Tiles();
+/// scale * x as codes up to `limit`, to the nearest: value = *step * code. x: [n]
+void CodeRow(const float* x, float scale, int64_t n, float limit, int16_t* codes, float* step);
+
 // --- rows.cc ---
 
 /// out = x / sqrt(mean(x^2) + epsilon) * weight; `out` may be `x` when f32.

@@ -17,7 +17,7 @@ between the log-probabilities that both give to the tokens that kvblend finds mo
 can hide behind a large error, as its median is bounded too (MEDIANS).
 
 Exits with 1 where ids differ, texts part for another reason, or the median is larger. llama.cpp is built as
-peer_llamacpp.py does it.
+peers.py does it.
 """
 import argparse
 import json
@@ -28,7 +28,7 @@ import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import bench_support as support
-import peer_llamacpp
+from peer_engines import llamacpp
 
 MEDIANS = {"f32": 0.005, "as served": 0.15, "kvblend as served": 0.1,
            "llama.cpp as served": 0.1}  # nats; of the differences at places where both agree
@@ -94,7 +94,7 @@ def compare_model(options, model, python) -> bool:
     texts = PROMPTS + TEXTS + [passage["text"] for question in data for passage in question["ctxs"]]
     ids = kvblend_tokens(options, model, texts)
     job = {"model": str(model), "threads": options.threads, "fa": 0, "kv": "f32", "ubatch": 512, "repack": False, "tasks": []}
-    peer_ids = peer_llamacpp.work(python, {**job, "texts": texts}, "tokens")["tokens"]
+    peer_ids = llamacpp.work(python, {**job, "texts": texts}, "tokens")["tokens"]
     differing = [text for text, a, b in zip(texts, ids, peer_ids) if a != b]
     for text in differing:
         print(f"  other ids for {text[:60]!r}")
@@ -102,7 +102,7 @@ def compare_model(options, model, python) -> bool:
           f"{sum(map(len, ids)):,} tokens")
 
     good = not differing
-    exact = peer_llamacpp.requantize(python, model, options.folder, options.threads, "f32")
+    exact = llamacpp.requantize(python, model, options.folder, options.threads, "f32")
     in_f32 = ["--gemm", "f32"]
     for name, flags, file in (("f32", in_f32, exact), ("as served", [], model), ("kvblend as served", [], exact),
                               ("llama.cpp as served", in_f32, model)):
@@ -120,7 +120,7 @@ def compare_greedy(options, model, python, name, flags, job, ids) -> bool:
         ours.append(steps)
     greedy = [{"tokens": prompt_ids, "written": [place[0][0] for place in steps],
                "ask": [[token for token, _ in place] for place in steps]} for prompt_ids, steps in zip(ids, ours)]
-    answers = peer_llamacpp.work(python, {**job, "greedy": greedy}, "greedy text")["greedy"]
+    answers = llamacpp.work(python, {**job, "greedy": greedy}, "greedy text")["greedy"]
     comparison = Comparison()
     for index, (steps, answer) in enumerate(zip(ours, answers)):
         comparison.add(index, steps, answer)
@@ -155,7 +155,7 @@ def parse_arguments():
 
 def main() -> int:
     options = parse_arguments()
-    python = peer_llamacpp.install(options.venv)
+    python = llamacpp.install(options.venv)
     results = [compare_model(options, support.need_file(model, "--model").resolve(), python) for model in options.model]
     return 0 if all(results) else 1
 

@@ -133,7 +133,7 @@ TEST_P(AttentionIdentities, ConstantValuesAreReturned) {
     const double expected = static_cast<double>(i % kHeadDim) - 20.0;
     // Probabilities are rounded before they are multiplied, their sum is not: the error is a rounding of
     // each.
-    ASSERT_NEAR(values[i], expected, std::abs(expected) * (UnitRoundoff(backend.compute_dtype()) + 1e-5))
+    ASSERT_NEAR(values[i], expected, std::abs(expected) * (UnitRoundoff(AttentionDtype(backend)) + 1e-5))
         << i;
   }
 }

