@@ -137,6 +137,7 @@ setsid "$BIN/kvblend-server" --model "$model" ${format[@]+"${format[@]}"} ${addr
 server_pid=$!
 grpc_address=''
 http_address=''
+api_address=''
 until [ -n "$grpc_address" ] && "$BIN/kvblend" health --server "$grpc_address" >/dev/null 2>&1; do
   if ! kill -0 "$server_pid" 2>/dev/null || ((SECONDS - start > READY_SECONDS)); then
     printf 'failed. The last lines of its log:\n\n'
@@ -146,6 +147,7 @@ until [ -n "$grpc_address" ] && "$BIN/kvblend" health --server "$grpc_address" >
   if [ -z "$grpc_address" ] && [ -f "$scratch/ports" ]; then
     grpc_address=127.0.0.1:$(sed -n 's/^grpc=//p' "$scratch/ports")
     http_address=127.0.0.1:$(sed -n 's/^http=//p' "$scratch/ports")
+    api_address=127.0.0.1:$(sed -n 's/^api=//p' "$scratch/ports")
   fi
   sleep 0.2
 done
@@ -221,7 +223,8 @@ PYTHON
 if $keep_running; then
   cat <<TEXT
 
-The server keeps running (process $server_pid, log $SERVER_LOG). Try:
+The server keeps running (process $server_pid, log $SERVER_LOG).
+Open http://$api_address/ui in a browser, or try:
   $BIN/kvblend info --server $grpc_address
   $BIN/kvblend generate --server $grpc_address --chunk 'Oslo is the capital of Norway. ' --question 'What is the capital of Norway?'
   curl http://$http_address/metrics

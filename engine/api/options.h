@@ -75,8 +75,8 @@ struct EngineOptions {
       0.5;  // share of the KV pages for sequences of answers that are over, for next turns; 0: none
   bool refine_idle =
       false;  // while there is nothing else to do, prefill in full what is kept and was blended
-  int64_t max_batch_tokens = 0;  // their KV, each with all that may still come; at least max_context_tokens;
-                                 // 0: four times that
+  int64_t max_batch_tokens = 0;  // their KV, and their prompts'; at least max_context_tokens;
+                                 // 0: four times that, or what fits on a GPU (engine/runtime/batch_tokens.h)
   int64_t chunk_store_bytes = int64_t{4} << 30;
   std::string chunk_disk_path;  // folder where stored chunks outlive the process; empty: none
   int64_t chunk_disk_bytes = int64_t{32} << 30;  // what they may take there

@@ -131,6 +131,7 @@ struct EngineStats {
   int32_t sequences_decoding = 0;     // those of the running whose answers get a token per step
   int64_t decode_steps = 0;           // since start
   int64_t decoded_tokens = 0;         // since start, by those steps
+  int64_t preemptions = 0;            // since start: answers that gave their pages up, to go on later
   int64_t drafted_tokens = 0;         // since start: guessed, and run to see whether they are right
   int64_t accepted_draft_tokens = 0;  // those that were: steps that were saved
   int32_t background_waiting = 0;     // chunk computations behind responses

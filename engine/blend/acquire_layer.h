@@ -14,6 +14,8 @@ namespace kvblend::blend {
 using KeepGoing = absl::FunctionRef<absl::Status()>;
 
 inline constexpr absl::Duration kPatience = absl::Milliseconds(20);
+/// How long work that takes turns with others' waits before it gives its turn up.
+inline constexpr absl::Duration kTurnPatience = absl::Milliseconds(1);
 
 /// store::ChunkHandle::AcquireLayer, for as long as it takes. Errors: the entry's, keep_going's.
 inline absl::StatusOr<store::LayerKv> AcquireLayer(const store::ChunkHandle& entry, int32_t layer,

@@ -55,9 +55,12 @@ class BlendedPrefill {
   /// Waits for the device, which may still be reading what the plan's entries hold.
   ~BlendedPrefill();
 
-  /// Does a unit of work: a part of a layer. Returns whether the prefill is done; then the pages hold the KV of the whole
+  /// Does a unit of work: a part of a layer, or waits for stored KV for a moment. Returns whether the prefill is done; then the pages hold the KV of the whole
   /// prompt, and result() is complete. After an error nothing but destruction is allowed.
   absl::StatusOr<bool> Step(KeepGoing keep_going);
+
+  /// Whether the last Step did nothing but wait for stored KV, for a moment: others may have their turn meanwhile.
+  bool is_waiting() const { return pass_ != nullptr && pass_->is_waiting(); }
 
   /// REQUIRES: Step has returned true.
   PrefillResult& result() { return result_; }

@@ -48,6 +48,22 @@ void KvLoader::AskForLayer(int32_t layer) {
   for (const Placement& placement : placements_) placement.span->entry->AskForLayer(layer);
 }
 
+absl::StatusOr<bool> KvLoader::Await(int32_t layer, Which which, const Readers& readers) {
+  const absl::Time start = absl::Now();
+  AskFrom(layer, which, readers);
+  absl::Status arrived;
+  for (const Placement& placement : placements_) {
+    if (!arrived.ok() || !IsWanted(placement, layer, which, readers.In(layer))) continue;
+    arrived = placement.span->entry->AcquireLayer(layer, start + kTurnPatience).status();
+  }
+  const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
+  seconds_ += seconds;
+  stall_seconds_ += seconds;
+  if (absl::IsDeadlineExceeded(arrived)) return false;
+  KVBLEND_RETURN_IF_ERROR(arrived);
+  return true;
+}
+
 absl::Status KvLoader::Load(int32_t layer, Which which, const Readers& readers, KeepGoing keep_going) {
   const absl::Time start = absl::Now();
   AskFrom(layer, which, readers);

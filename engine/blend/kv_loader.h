@@ -30,6 +30,10 @@ class KvLoader {
   /// Asks for the layers that `readers` need in this layer and those that come next.
   void AskFrom(int32_t layer, Which which, const Readers& readers);
 
+  /// AskFrom this layer; then waits for it for kTurnPatience. Returns whether all that Load will place has arrived.
+  /// Errors: an entry's.
+  absl::StatusOr<bool> Await(int32_t layer, Which which, const Readers& readers);
+
   /// AskFrom this layer; then writes into the pages what they see of one layer and is not there
   /// yet, waiting for what is still on its way.
   /// Errors: an entry's (see store::ChunkHandle::AcquireLayer), keep_going's.
@@ -40,7 +44,7 @@ class KvLoader {
   /// One layer of a span that has an entry, corrected where it has to be; valid until the next call of this or Load.
   absl::StatusOr<store::LayerKv> Acquire(const PlannedSpan& span, int32_t layer, KeepGoing keep_going);
 
-  /// Time spent in Load so far.
+  /// Time spent in Await and Load so far.
   double seconds() const { return seconds_; }
   /// The part of it spent waiting for layers to arrive.
   double stall_seconds() const { return stall_seconds_; }

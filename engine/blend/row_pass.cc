@@ -71,7 +71,10 @@ absl::Status RowPass::RunUnit(KeepGoing keep_going) {
   const int32_t tiles = model::Transformer::NumTiles(context_.state().hidden.rows);
   switch (phase_) {
     case Phase::kProject:
-      if (unit_ == 0) KVBLEND_RETURN_IF_ERROR(BeginLayer(keep_going));
+      if (unit_ == 0) {
+        KVBLEND_ASSIGN_OR_RETURN(const bool loaded, LoadLayer(keep_going));
+        if (is_waiting_ = !loaded; is_waiting_) return absl::OkStatus();
+      }
       KVBLEND_RETURN_IF_ERROR(
           context_.transformer.ProjectQkvTile(context_.stream, layer_, unit_, context_.state()));
       if (++unit_ < model::Transformer::NumTiles(context_.state().hidden.rows)) return absl::OkStatus();
@@ -87,13 +90,20 @@ absl::Status RowPass::RunUnit(KeepGoing keep_going) {
   return absl::InternalError("a pass is in no phase");
 }
 
-absl::Status RowPass::BeginLayer(KeepGoing keep_going) {
-  KVBLEND_RETURN_IF_ERROR(keep_going());
+absl::Status RowPass::BeginLayer() {
   if (selection_.has_value() && layer_ == selection_->layer) EndMeasurement(layer_);
   // The layer of the selection itself counts nowhere: one part of its rows goes half its way.
   if (selection_.has_value() && layer_ == selection_->layer + 1) seconds_ = 0;
-  if (DropsRows()) KVBLEND_RETURN_IF_ERROR(KeepFrom(first_needed_[layer_].kv));
-  return loader_.Load(layer_, which(), readers(), keep_going);
+  return DropsRows() ? KeepFrom(first_needed_[layer_].kv) : absl::OkStatus();
+}
+
+absl::StatusOr<bool> RowPass::LoadLayer(KeepGoing keep_going) {
+  KVBLEND_RETURN_IF_ERROR(keep_going());
+  if (!std::exchange(has_begun_, true)) KVBLEND_RETURN_IF_ERROR(BeginLayer());
+  KVBLEND_ASSIGN_OR_RETURN(const bool arrived, loader_.Await(layer_, which(), readers()));
+  if (!arrived) return false;
+  KVBLEND_RETURN_IF_ERROR(loader_.Load(layer_, which(), readers(), keep_going));
+  return true;
 }
 
 absl::Status RowPass::EndProjection(KeepGoing keep_going) {
@@ -175,6 +185,7 @@ void RowPass::NextLayer() {
   ++layer_;
   phase_ = Phase::kProject;
   unit_ = 0;
+  has_begun_ = false;
 }
 
 absl::Status RowPass::KeepFrom(int32_t position) {

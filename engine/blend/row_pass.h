@@ -51,9 +51,11 @@ class RowPass {
                                                          std::optional<Measure> measure = std::nullopt,
                                                          std::optional<Selection> selection = std::nullopt);
 
-  /// One unit. Returns whether it was the last. Errors: the loader's, the backend's, keep_going's.
+  /// One unit, or, while stored KV has not arrived yet, a short wait for it. Returns whether it was the last. Errors: the loader's, the backend's, keep_going's.
   absl::StatusOr<bool> Step(KeepGoing keep_going);
 
+  /// Whether the last Step has waited in vain.
+  bool is_waiting() const { return is_waiting_; }
   /// Positions of the rows.
   absl::Span<const int32_t> active() const { return active_; }
   /// What it took, without loading and choosing. Valid after the last unit.
@@ -71,7 +73,9 @@ class RowPass {
   KvLoader::Which which() const;
   Readers readers() const;
   absl::Status RunUnit(KeepGoing keep_going);
-  absl::Status BeginLayer(KeepGoing keep_going);
+  absl::Status BeginLayer();
+  /// Places stored KV. Returns whether it has arrived.
+  absl::StatusOr<bool> LoadLayer(KeepGoing keep_going);
   /// All rows are projected: writes their KV and makes the queries ready.
   absl::Status EndProjection(KeepGoing keep_going);
   absl::Status Select(KeepGoing keep_going);
@@ -98,7 +102,9 @@ class RowPass {
   bool selected_ = false;
   int32_t layer_ = 0;
   Phase phase_ = Phase::kProject;
-  int32_t unit_ = 0;           // within the phase
+  int32_t unit_ = 0;        // within the phase
+  bool has_begun_ = false;  // the layer
+  bool is_waiting_ = false;
   bool has_attended_ = false;  // in this layer, while it was measured
   PassSize measured_;          // the rows of the current measurement
   double seconds_ = 0;         // since it began

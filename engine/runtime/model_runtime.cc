@@ -7,6 +7,7 @@
 #include "base/status_macros.h"
 #include "engine/model/gguf/gguf_file.h"
 #include "engine/model/model_file.h"
+#include "engine/runtime/batch_tokens.h"
 #include "engine/runtime/compute_names.h"
 #include "engine/runtime/model_text.h"
 #include "engine/store/format/backend_memory.h"
@@ -120,25 +121,29 @@ absl::StatusOr<std::unique_ptr<ModelRuntime>> ModelRuntime::LoadOn(
                              kv::LoadedCorrection::Load(given->correction, given->version, backend));
   }
 
-  runtime->max_batch_tokens =
-      options.max_batch_tokens == 0 ? int64_t{4} * runtime->max_context_tokens : options.max_batch_tokens;
-  if (runtime->max_batch_tokens < runtime->max_context_tokens ||
-      runtime->max_batch_tokens > kMaxBatchTokens) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "max-batch-tokens is ", options.max_batch_tokens, "; allowed: 0 (four times the context), or ",
-        runtime->max_context_tokens, " (the context) to ", kMaxBatchTokens));
-  }
-  // One sequence runs beside those that are decoded, so that it never has to wait for their pages. A
-  // sequence's last page may be used in part. On the CPU a page takes memory once it is used.
   kv::PagePool::Options pool;
   pool.num_layers = config.num_layers;
   pool.num_kv_heads = config.num_kv_heads;
   pool.head_dim = config.head_dim;
   pool.page_size = options.page_size;
+  pool.dtype = kv_dtype;
+  const int64_t token_bytes = kv::PagePool::PageBytes(pool) / pool.page_size;
+  runtime->max_batch_tokens =
+      options.max_batch_tokens == 0
+          ? DefaultBatchTokens(backend.device_memory(), token_bytes, runtime->max_context_tokens,
+                               options.max_batch_size, kMaxBatchTokens)
+          : options.max_batch_tokens;
+  if (runtime->max_batch_tokens < runtime->max_context_tokens ||
+      runtime->max_batch_tokens > kMaxBatchTokens) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max-batch-tokens is ", options.max_batch_tokens, "; allowed: 0 (as many as fit), or ",
+                     runtime->max_context_tokens, " (the context) to ", kMaxBatchTokens));
+  }
+  // One sequence runs beside those that are decoded, so that it never has to wait for their pages. A
+  // sequence's last page may be used in part. On the CPU a page takes memory once it is used.
   const auto pages_for = [&](int64_t tokens) { return (tokens + options.page_size - 1) / options.page_size; };
   pool.num_pages = static_cast<int32_t>(pages_for(runtime->max_context_tokens) +
                                         pages_for(runtime->max_batch_tokens) + options.max_batch_size);
-  pool.dtype = kv_dtype;
   KVBLEND_ASSIGN_OR_RETURN(runtime->page_pool, kv::PagePool::Create(backend, pool));
   return runtime;
 }

@@ -127,11 +127,13 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<ModelRuntim
                .fresh_rows = learning_ != nullptr ? learning_->fresh_rows() : blend::FreshRowOptions{},
                .max_kept_pages =
                    static_cast<int64_t>(options_.keep_conversations * runtime_->page_pool->num_pages())}),
-      decode_batch_(runner_, {.max_sequences = options_.max_batch_size,
-                              .max_tokens = runtime_->max_batch_tokens,
-                              .max_draft_tokens = options_.max_draft_tokens,
-                              .max_draft_rows = static_cast<int32_t>(
-                                  std::min<int64_t>(kMaxBatchSize, runtime_->weights.rows_as_alone()))}),
+      decode_batch_(runner_, *runtime_->page_pool,
+                    {.max_sequences = options_.max_batch_size,
+                     .max_pages = runtime_->page_pool->num_pages() -
+                                  runtime_->page_pool->PagesForTokens(runtime_->max_context_tokens),
+                     .max_draft_tokens = options_.max_draft_tokens,
+                     .max_draft_rows = static_cast<int32_t>(
+                         std::min<int64_t>(kMaxBatchSize, runtime_->weights.rows_as_alone()))}),
       prefetcher_(options_.prefetch_queued && chunk_store_->has_lower_tiers()
                       ? std::make_unique<Prefetcher>(*chunk_store_, options_.chunk_store_bytes)
                       : nullptr),
@@ -297,9 +299,10 @@ schedule::Job EngineImpl::JobOf(const std::shared_ptr<Task>& task, schedule::Lan
   return job;
 }
 
-// No prompt is prefilled before its answer has room: it would keep its pages, and the lanes behind it wait.
+// No prompt is prefilled before its answer has room, as far as can be foreseen: it would keep its pages, and the lanes behind
+// it wait.
 bool EngineImpl::HasRoomFor(const Task& task) const {
-  if (task.max_decoding_tokens() > 0) return decode_batch_.HasRoomFor(task.max_decoding_tokens());
+  if (task.max_decoding_tokens() > 0) return decode_batch_.HasRoomFor(task);
   const kv::PagePool& pool = *runtime_->page_pool;
   return working_pages_ == 0 || working_pages_ + pool.PagesForTokens(task.max_working_tokens()) <=
                                     pool.PagesForTokens(runtime_->max_context_tokens);
@@ -312,7 +315,7 @@ void EngineImpl::TakeRoom(const std::shared_ptr<Task>& task, schedule::Lane lane
     if (cancel_all_) task->cancellation().Cancel();
   }
   if (task->max_decoding_tokens() > 0) {
-    decode_batch_.Reserve(task->max_decoding_tokens());
+    decode_batch_.Reserve(*task);
     return;
   }
   const int64_t pages = runtime_->page_pool->PagesForTokens(task->max_working_tokens());
@@ -324,8 +327,9 @@ void EngineImpl::EndTurn(const std::shared_ptr<Task>& task, schedule::Lane lane,
                          const std::shared_ptr<Handle>& handle) {
   if (task->max_decoding_tokens() > 0) {
     if (task->decoding() == nullptr) {
-      decode_batch_.Release(task->max_decoding_tokens());
-    } else if (decode_batch_.Add(task)) {
+      decode_batch_.Release(*task);
+    } else {
+      decode_batch_.Add(task);
       return;  // it retires when it has been decoded
     }
   } else {
@@ -349,7 +353,9 @@ absl::Duration EngineImpl::SliceOf(schedule::Lane lane) const {
 }
 
 bool EngineImpl::StepDecoding() {
-  for (const std::shared_ptr<Task>& ended : decode_batch_.Step()) Retire(ended);
+  // Half of a slice, so that prompts have theirs as well.
+  const absl::Duration resuming = SliceOf(schedule::Lane::kInteractive) / 2;
+  for (const std::shared_ptr<Task>& ended : decode_batch_.Step(resuming)) Retire(ended);
   return !decode_batch_.empty();
 }
 
@@ -404,6 +410,7 @@ EngineStats EngineImpl::Stats() const {
   stats.sequences_decoding = decoding.sequences.load(std::memory_order_relaxed);
   stats.decode_steps = decoding.steps.load(std::memory_order_relaxed);
   stats.decoded_tokens = decoding.tokens.load(std::memory_order_relaxed);
+  stats.preemptions = decoding.preemptions.load(std::memory_order_relaxed);
   stats.drafted_tokens = decoding.drafted.load(std::memory_order_relaxed);
   stats.accepted_draft_tokens = decoding.accepted.load(std::memory_order_relaxed);
   const KeptSequences::Counts& kept = runner_.kept_counts();

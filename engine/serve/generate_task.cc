@@ -58,6 +58,8 @@ absl::Status GenerateTask::Begin(PromptRunner& runner) {
 
 absl::Status GenerateTask::EndPrefill() {
   prompt_ = prefill_->TakePrompt();
+  kept_ = prefill_->TakeKept();
+  record_ = prefill_->record();
   prefill_.reset();
   if (request_.blend.store_misses) missing_ = std::move(prompt_.missing);
   const prompt::Span& question = layout_.spans.back();
@@ -66,6 +68,37 @@ absl::Status GenerateTask::EndPrefill() {
   }
   KVBLEND_RETURN_IF_ERROR(cancellation().Check());
   return Accept(sampler_->Sample(std::exchange(prompt_.logits, {})));
+}
+
+void GenerateTask::Pause() {
+  prefill_.reset();
+  if (kept_.has_value() && prompt_.pages != nullptr) {
+    runner_->KeepAgain(std::move(prompt_), *std::exchange(kept_, std::nullopt));
+  }
+  prompt_.pages.reset();
+}
+
+absl::StatusOr<bool> GenerateTask::Resume() {
+  const auto keep_going = [this] { return cancellation().Check(); };
+  if (prompt_.pages == nullptr && prefill_ == nullptr) {
+    KVBLEND_ASSIGN_OR_RETURN(prefill_,
+                             runner_->Begin(layout_, request_.blend, caller().tenant_namespace, &record_));
+    return false;
+  }
+  if (prefill_ != nullptr) {
+    KVBLEND_ASSIGN_OR_RETURN(const bool done, prefill_->Step(keep_going));
+    if (!done) return false;
+    prompt_ = prefill_->TakePrompt();
+    prompt_.logits.clear();
+    kept_ = prefill_->TakeKept();
+    prefill_.reset();
+  }
+  // The last token is run when the next one is to be chosen.
+  const auto said = absl::MakeConstSpan(answer_)
+                        .first(answer_.size() - 1)
+                        .subspan(static_cast<size_t>(prompt_.num_tokens - result_.prompt_tokens));
+  if (!said.empty()) KVBLEND_RETURN_IF_ERROR(runner_->Repeat(prompt_, said));
+  return prompt_.num_tokens == num_tokens();
 }
 
 double GenerateTask::predicted_seconds_left() const {

@@ -39,6 +39,11 @@ class GenerateTask final : public Task, public DecodingSequence {
 
   // DecodingSequence
   PrefilledPrompt& prompt() override { return prompt_; }
+  int32_t num_tokens() const override {
+    return result_.prompt_tokens + static_cast<int32_t>(answer_.size()) - 1;
+  }
+  void Pause() override;
+  absl::StatusOr<bool> Resume() override;
   int32_t next_token() const override { return next_token_; }
   absl::Status KeepGoing() override { return cancellation().Check(); }
   generate::PromptLookup::Guess Guess(int32_t max_tokens) override;
@@ -70,7 +75,9 @@ class GenerateTask final : public Task, public DecodingSequence {
   PromptRunner* runner_ = nullptr;          // once it has begun
   std::unique_ptr<PromptPrefill> prefill_;  // while it is in progress
   PrefilledPrompt prompt_;
-  std::vector<int32_t> answer_;  // its tokens so far
+  std::optional<KeptSequence> kept_;  // what the prompt went on from
+  PrefillRecord record_;              // how the prompt was prefilled
+  std::vector<int32_t> answer_;       // its tokens so far
   std::optional<generate::Sampler> sampler_;
   std::optional<generate::PromptLookup>
       lookup_;  // prompt and answer, once it is decoded; unset: nothing can be guessed

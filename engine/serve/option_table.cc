@@ -236,8 +236,8 @@ const std::vector<EngineOption>& EngineOptionTable() {
        "answer is the same; 0: none",
        Int{In<&EngineOptions::max_draft_tokens>, 0, 64}},
       {"max-batch-tokens", kLimits, "N",
-       "KV of answers that are decoded together, each with all that may still come, in tokens; 0: four times "
-       "the context",
+       "KV of answers that are decoded together and of their prompts, in tokens; 0: four times the context, on a GPU as much "
+       "as these answers can need and its free memory holds",
        NumberOption<int64_t>{In<&EngineOptions::max_batch_tokens>, 0, kMaxBatchTokens}},
       {"max-chunks-per-request", kLimits, "N", "Chunks in one request",
        Int{In<&EngineOptions::max_chunks_per_request>, 1, 1'000'000}},

@@ -1,7 +1,6 @@
 #include "server/access/keyed_access.h"
 
 #include <openssl/crypto.h>
-#include <sys/stat.h>
 
 #include <fstream>
 #include <iterator>
@@ -18,7 +17,6 @@
 namespace kvblend::server {
 namespace {
 
-constexpr absl::Duration kLookEvery = absl::Milliseconds(250);
 constexpr std::streamsize kMaxFileBytes = 16 << 20;
 constexpr char kScheme[] = "bearer ";
 
@@ -26,24 +24,11 @@ constexpr char kScheme[] = "bearer ";
 
 absl::StatusOr<std::unique_ptr<KeyedAccess>> KeyedAccess::Open(const std::string& path, Calls* calls) {
   std::unique_ptr<KeyedAccess> access(new KeyedAccess(path, calls));
-  access->loaded_ = access->Look();
+  std::vector<FileState> seen = LookAt({path});
   KVBLEND_RETURN_IF_ERROR(access->Load());
-  access->watcher_ = std::thread([raw = access.get()] { raw->Watch(); });
+  access->watcher_ = std::make_unique<FileWatcher>(std::vector<std::string>{path}, std::move(seen),
+                                                   [raw = access.get()] { raw->LoadAgain(); });
   return access;
-}
-
-KeyedAccess::~KeyedAccess() {
-  if (!watcher_.joinable()) return;
-  stop_.Notify();
-  watcher_.join();
-}
-
-KeyedAccess::FileState KeyedAccess::Look() const {
-  struct stat found;
-  if (stat(path_.c_str(), &found) != 0) return {};
-  return {.changed_nanoseconds = int64_t{found.st_mtim.tv_sec} * 1'000'000'000 + found.st_mtim.tv_nsec,
-          .size = found.st_size,
-          .inode = found.st_ino};
 }
 
 absl::Status KeyedAccess::Load() {
@@ -71,17 +56,12 @@ absl::Status KeyedAccess::Load() {
   return absl::OkStatus();
 }
 
-void KeyedAccess::Watch() {
-  while (!stop_.WaitForNotificationWithTimeout(kLookEvery)) {
-    const FileState now = Look();
-    if (now == loaded_) continue;
-    loaded_ = now;
-    const absl::Status status = Load();
-    if (status.ok()) {
-      spdlog::info("read the keys of {} again", path_);
-    } else {
-      spdlog::error("the keys stay as they were: {}", std::string(status.message()));
-    }
+void KeyedAccess::LoadAgain() {
+  const absl::Status status = Load();
+  if (status.ok()) {
+    spdlog::info("read the keys of {} again", path_);
+  } else {
+    spdlog::error("the keys stay as they were: {}", std::string(status.message()));
   }
 }
 

@@ -21,6 +21,8 @@ namespace kvblend::server::cli {
 /// server.
 struct Connection {
   std::string server = "127.0.0.1:50051";
+  std::string tls_ca_path;  // empty: no TLS
+  std::string tls_client_certificate_path, tls_client_key_path;
   EngineOptions engine_options;  // model_path empty: use the server
 };
 

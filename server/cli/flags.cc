@@ -84,6 +84,19 @@ void AddConnectionFlags(CLI::App& command, InProcess in_process, Connection& con
                      ->capture_default_str()
                      ->type_name("HOST:PORT")
                      ->group("Connection");
+  const auto add_file = [&command](const char* flag, const char* variable, std::string& path,
+                                   const char* help) {
+    return command.add_option(flag, path, help)->envname(variable)->type_name("FILE")->group("Connection");
+  };
+  auto* ca = add_file("--tls-ca", "KVBLEND_TLS_CA", connection.tls_ca_path,
+                      "Speak TLS to a server whose certificate one of these (PEM) has signed");
+  auto* certificate =
+      add_file("--tls-client-certificate", "KVBLEND_TLS_CLIENT_CERTIFICATE",
+               connection.tls_client_certificate_path, "Show this certificate (PEM) to the server");
+  auto* key = add_file("--tls-client-key", "KVBLEND_TLS_CLIENT_KEY", connection.tls_client_key_path,
+                       "The key (PEM) of --tls-client-certificate");
+  certificate->needs(ca)->needs(key);
+  key->needs(certificate);
   if (in_process == InProcess::kServerOnly) return;
   EngineOptions& engine = connection.engine_options;
   auto* model =

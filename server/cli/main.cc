@@ -23,7 +23,11 @@ absl::StatusOr<std::shared_ptr<Calls>> MakeCalls(const Connection& connection, C
                                                  Terminal& terminal) {
   if (connection.engine_options.model_path.empty()) {
     const char* api_key = std::getenv("KVBLEND_API_KEY");
-    return kvblend::server::MakeGrpcCalls(connection.server, api_key == nullptr ? "" : api_key);
+    return kvblend::server::MakeGrpcCalls({.address = connection.server,
+                                           .api_key = api_key == nullptr ? "" : api_key,
+                                           .tls_ca_path = connection.tls_ca_path,
+                                           .tls_certificate_path = connection.tls_client_certificate_path,
+                                           .tls_key_path = connection.tls_client_key_path});
   }
   if (terminal.err_is_terminal) terminal.err << "Loading the model ..." << std::flush;
   auto calls = kvblend::server::cli::MakeInProcessCalls(connection.engine_options, cancellation);

@@ -120,10 +120,14 @@ void AddServing(CLI::App& app, ServerConfig& config) {
       "Where gRPC listens: HOST:PORT, [IPV6]:PORT or unix:PATH; port 0: any free one");
   Add(app, kGroup, "http-address", config.http_address,
       "Where /metrics, /healthz and /readyz are: HOST:PORT; port 0: any free one");
-  CLI::Option* certificate = AddFile(app, kGroup, "tls-certificate", config.tls_certificate_path,
-                                     "PEM certificate chain; with --tls-key: gRPC over TLS");
+  CLI::Option* certificate = AddFile(
+      app, kGroup, "tls-certificate", config.tls_certificate_path,
+      "PEM certificate chain; with --tls-key: gRPC and the HTTP API over TLS; read again when it changes");
   CLI::Option* key =
       AddFile(app, kGroup, "tls-key", config.tls_key_path, "PEM private key of the certificate");
+  AddFile(app, kGroup, "tls-client-ca", config.tls_client_ca_path,
+          "PEM certificates; clients must show one that is signed by one of them")
+      ->needs(certificate);
   certificate->needs(key);
   key->needs(certificate);
   AddFile(

@@ -33,6 +33,7 @@ struct ServerConfig {
   int32_t max_concurrent_streams = 256;           // calls at once per connection
   std::string tls_certificate_path;               // both or neither
   std::string tls_key_path;
+  std::string tls_client_ca_path;
   absl::Duration drain_timeout = absl::Seconds(30);
   std::string port_file;  // written once listening; empty: none
   std::string log_level = "info";

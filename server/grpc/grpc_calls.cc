@@ -1,6 +1,8 @@
 #include "server/grpc/grpc_calls.h"
 
 #include <chrono>
+#include <fstream>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -31,6 +33,24 @@ absl::Status Explain(const std::string& address, const grpc::Status& status) {
 
 void ShowKey(const std::string& api_key, grpc::ClientContext& context) {
   if (!api_key.empty()) context.AddMetadata("authorization", absl::StrCat("Bearer ", api_key));
+}
+
+absl::StatusOr<std::string> ReadPem(const char* flag, const std::string& path) {
+  if (path.empty()) return "";
+  std::ifstream file(path, std::ios::binary);
+  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  if (file && !text.empty()) return text;
+  return absl::InvalidArgumentError(absl::StrCat(flag, " is '", path, "', which can't be read or is empty"));
+}
+
+absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> Credentials(const GrpcTarget& target) {
+  if (target.tls_ca_path.empty()) return grpc::InsecureChannelCredentials();
+  grpc::SslCredentialsOptions tls;
+  KVBLEND_ASSIGN_OR_RETURN(tls.pem_root_certs, ReadPem("--tls-ca", target.tls_ca_path));
+  KVBLEND_ASSIGN_OR_RETURN(tls.pem_cert_chain,
+                           ReadPem("--tls-client-certificate", target.tls_certificate_path));
+  KVBLEND_ASSIGN_OR_RETURN(tls.pem_private_key, ReadPem("--tls-client-key", target.tls_key_path));
+  return grpc::SslCredentials(tls);
 }
 
 /// One stream: reads until the end and keeps itself alive until then.
@@ -84,8 +104,10 @@ class StreamReader : public grpc::ClientReadReactor<Event>, public RequestHandle
 
 class GrpcCalls : public Calls {
  public:
-  GrpcCalls(const std::string& address, const std::string& api_key)
-      : address_(address), api_key_(api_key), channel_(MakeChannel(address)) {}
+  GrpcCalls(const GrpcTarget& target, const std::shared_ptr<grpc::ChannelCredentials>& credentials)
+      : address_(target.address),
+        api_key_(target.api_key),
+        channel_(MakeChannel(target.address, credentials)) {}
 
   Started Generate(v1::GenerateRequest request, const CallerContext& caller,
                    std::shared_ptr<EventSink<v1::GenerateEvent>> sink) override {
@@ -152,10 +174,11 @@ class GrpcCalls : public Calls {
   }
 
  private:
-  static std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
+  static std::shared_ptr<grpc::Channel> MakeChannel(
+      const std::string& address, const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
     grpc::ChannelArguments arguments;
     arguments.SetMaxReceiveMessageSize(-1);  // distributions over a large vocabulary take megabytes
-    return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+    return grpc::CreateCustomChannel(address, credentials, arguments);
   }
 
   template <typename Request, typename Event, typename Start>
@@ -188,8 +211,9 @@ class GrpcCalls : public Calls {
 
 }  // namespace
 
-std::shared_ptr<Calls> MakeGrpcCalls(const std::string& address, const std::string& api_key) {
-  return std::make_shared<GrpcCalls>(address, api_key);
+absl::StatusOr<std::shared_ptr<Calls>> MakeGrpcCalls(const GrpcTarget& target) {
+  KVBLEND_ASSIGN_OR_RETURN(const auto credentials, Credentials(target));
+  return std::make_shared<GrpcCalls>(target, credentials);
 }
 
 }  // namespace kvblend::server

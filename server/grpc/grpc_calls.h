@@ -4,14 +4,24 @@
 #include <memory>
 #include <string>
 
+#include "absl/status/statusor.h"
 #include "server/calls/calls.h"
 
 namespace kvblend::server {
 
-/// `address` is "host:port" or what else gRPC resolves. Connects at the first call. CallerContext::client is
-/// not used: the server tells clients apart by itself. Errors carry the server's code and message;
-/// streams' with when to
-/// try again, where it says so (base/retry_delay.h); kUnavailable, naming the address, when it can't be reached. `api_key` is shown with every call; empty: none is.
-std::shared_ptr<Calls> MakeGrpcCalls(const std::string& address, const std::string& api_key = "");
+/// Where a server is, and how it is spoken to. Paths are of PEM files.
+struct GrpcTarget {
+  std::string address;                    // "host:port", or what else gRPC resolves
+  std::string api_key = {};               // shown with every call; empty: none is
+  std::string tls_ca_path = {};           // who may have signed the server's certificate; empty: no TLS
+  std::string tls_certificate_path = {};  // the client's own, for servers that want one; with its key
+  std::string tls_key_path = {};
+};
+
+/// Connects at the first call. CallerContext::client is not used: the server tells clients apart by itself. The calls' errors
+/// carry the server's code and message, those of streams also when to try again, where the server says so
+/// (base/retry_delay.h); kUnavailable, naming the address, when it can't be reached. kInvalidArgument for a
+/// file that can't be read, by its flag.
+absl::StatusOr<std::shared_ptr<Calls>> MakeGrpcCalls(const GrpcTarget& target);
 
 }  // namespace kvblend::server

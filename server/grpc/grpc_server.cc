@@ -1,18 +1,19 @@
 #include "server/grpc/grpc_server.h"
 
-#include <fstream>
-#include <iterator>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "google/protobuf/stubs/logging.h"
 #include "grpc/grpc.h"
 #include "grpc/support/log.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/security/server_credentials.h"
+#include "grpcpp/security/tls_certificate_provider.h"
+#include "grpcpp/security/tls_credentials_options.h"
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
 #include "spdlog/spdlog.h"
@@ -31,27 +32,22 @@ constexpr int kMinClientPingIntervalMs = 10'000;
 // The libraries' own words are for debugging: errors reach the caller as statuses.
 void LogGrpc(gpr_log_func_args* args) { spdlog::debug("grpc: {}", args->message); }
 
-absl::StatusOr<std::string> ReadFile(const char* flag, const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (!file || text.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(flag, " is '", path, "', which can't be read or is empty"));
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> Credentials(const TlsFiles& files) {
+  if (!files.enabled()) return grpc::InsecureServerCredentials();
+  // What reads the files for gRPC says nothing of bad ones.
+  KVBLEND_RETURN_IF_ERROR(LoadTlsContext(files).status());
+  constexpr unsigned kLookEverySeconds = 1;
+  grpc::experimental::TlsServerCredentialsOptions options(
+      std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(
+          files.key_path, files.certificate_path, files.client_ca_path, kLookEverySeconds));
+  options.watch_identity_key_cert_pairs();
+  if (!files.client_ca_path.empty()) {
+    options.watch_root_certs();
+    options.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+    // A client is whoever a certificate of these was given to; no name is expected of it.
+    options.set_check_call_host(false);
   }
-  return text;
-}
-
-absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> Credentials(const GrpcServerOptions& options) {
-  if (options.tls_certificate_path.empty() && options.tls_key_path.empty()) {
-    return grpc::InsecureServerCredentials();
-  }
-  const auto certificate = ReadFile("--tls-certificate", options.tls_certificate_path);
-  if (!certificate.ok()) return certificate.status();
-  const auto key = ReadFile("--tls-key", options.tls_key_path);
-  if (!key.ok()) return key.status();
-  grpc::SslServerCredentialsOptions tls;
-  tls.pem_key_cert_pairs.push_back({*key, *certificate});
-  return grpc::SslServerCredentials(tls);
+  return grpc::experimental::TlsServerCredentials(options);
 }
 
 class GrpcServerImpl : public GrpcServer {
@@ -63,7 +59,7 @@ class GrpcServerImpl : public GrpcServer {
   }
 
   absl::Status Start(const GrpcServerOptions& options) {
-    auto credentials = Credentials(options);
+    auto credentials = Credentials(options.tls);
     if (!credentials.ok()) return credentials.status();
     grpc::ServerBuilder builder;
     builder.AddListeningPort(options.address, *std::move(credentials), &port_);

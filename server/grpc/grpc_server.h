@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "server/grpc/services.h"
+#include "server/tls/server_tls.h"
 
 namespace kvblend::server {
 
@@ -15,8 +16,7 @@ struct GrpcServerOptions {
   std::string address = "127.0.0.1:50051";        // "HOST:PORT" (port 0: any free one) or "unix:PATH"
   int64_t max_message_bytes = int64_t{16} << 20;  // of one request; 1 to 2^31 - 1
   int32_t max_concurrent_streams = 256;           // calls at once per connection
-  std::string tls_certificate_path;               // PEM; with the key: TLS, without both: plain text
-  std::string tls_key_path;                       // PEM
+  TlsFiles tls;                                   // not enabled: plain text; read again when they change
 };
 
 /// Thread-safe.

@@ -26,22 +26,21 @@ void Connection::Read() {
   if (state_ == State::kAnswering && input_.size() >= kReadBytes) return;
   reading_ = true;
   read_into_.resize(state_ == State::kIdle || state_ == State::kAnswering ? kIdleReadBytes : kReadBytes);
-  socket_.async_read_some(asio::buffer(read_into_),
-                          [self = shared_from_this()](const AsioError& error, size_t bytes) {
-                            self->reading_ = false;
-                            if (self->state_ == State::kClosed) return;
-                            if (error) {
-                              // The end of a client that is not done: whoever closes its half no longer waits.
-                              self->CloseNow();
-                              return;
-                            }
-                            if (self->state_ == State::kLingering) {
-                              self->Read();  // and drop it
-                              return;
-                            }
-                            self->input_.append(self->read_into_, 0, bytes);
-                            self->Process();
-                          });
+  stream_.Read(asio::buffer(read_into_), [self = shared_from_this()](const AsioError& error, size_t bytes) {
+    self->reading_ = false;
+    if (self->state_ == State::kClosed) return;
+    if (error) {
+      // The end of a client that is not done: whoever closes its half no longer waits.
+      self->CloseNow();
+      return;
+    }
+    if (self->state_ == State::kLingering) {
+      self->Read();  // and drop it
+      return;
+    }
+    self->input_.append(self->read_into_, 0, bytes);
+    self->Process();
+  });
 }
 
 void Connection::Process() {
@@ -208,8 +207,7 @@ void Connection::SetReadTimer(absl::Duration timeout) {
 
 void Connection::Linger() {
   state_ = State::kLingering;
-  AsioError ignored;
-  socket_.shutdown(tcp::socket::shutdown_send, ignored);
+  stream_.EndSending(shared_from_this());
   SetReadTimer(kLingerTimeout);
   Read();
 }

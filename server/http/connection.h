@@ -14,6 +14,7 @@
 
 #include "absl/time/time.h"
 #include "server/http/asio.h"
+#include "server/http/byte_stream.h"
 #include "server/http/request_parser.h"
 #include "server/http/server_core.h"
 
@@ -23,8 +24,8 @@ class Answer;
 
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  /// `socket` has a strand as its executor.
-  Connection(std::shared_ptr<ServerCore> core, tcp::socket socket);
+  /// `socket` has a strand as its executor. With `tls` the client must begin with a handshake.
+  Connection(std::shared_ptr<ServerCore> core, tcp::socket socket, TlsContext tls);
   ~Connection();
 
   // --- from any thread
@@ -52,6 +53,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
  private:
   enum class State : uint8_t { kIdle, kReceiving, kAnswering, kLingering, kClosed };
 
+  void AwaitRequest();
   void Read();
   void Process();
   void OnHead();
@@ -79,7 +81,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   };
 
   const std::shared_ptr<ServerCore> core_;
-  tcp::socket socket_;
+  ByteStream stream_;
   asio::steady_timer read_timer_;
   asio::steady_timer write_timer_;
   std::string peer_;

@@ -17,21 +17,21 @@ constexpr int kSendBufferBytes = 128 << 10;
 
 }  // namespace
 
-Connection::Connection(std::shared_ptr<ServerCore> core, tcp::socket socket)
+Connection::Connection(std::shared_ptr<ServerCore> core, tcp::socket socket, TlsContext tls)
     : core_(std::move(core)),
-      socket_(std::move(socket)),
-      read_timer_(socket_.get_executor()),
-      write_timer_(socket_.get_executor()) {
+      stream_(std::move(socket), std::move(tls)),
+      read_timer_(stream_.socket().get_executor()),
+      write_timer_(stream_.socket().get_executor()) {
   AsioError error;
-  const auto endpoint = socket_.remote_endpoint(error);
+  const auto endpoint = stream_.socket().remote_endpoint(error);
   if (!error) {
     const auto address = endpoint.address();
     peer_host_ = address.is_v6() ? absl::StrCat("ipv6:[", address.to_string(), "]")
                                  : absl::StrCat("ipv4:", address.to_string());
     peer_ = absl::StrCat(peer_host_, ":", endpoint.port());
   }
-  socket_.set_option(tcp::no_delay(true), error);
-  socket_.set_option(asio::socket_base::send_buffer_size(kSendBufferBytes), error);
+  stream_.socket().set_option(tcp::no_delay(true), error);
+  stream_.socket().set_option(asio::socket_base::send_buffer_size(kSendBufferBytes), error);
 }
 
 Connection::~Connection() {
@@ -40,20 +40,30 @@ Connection::~Connection() {
 }
 
 void Connection::Start() {
-  asio::post(socket_.get_executor(), [self = shared_from_this()] {
-    self->SetReadTimer(self->core_->options.idle_timeout);
-    self->Read();
+  asio::post(stream_.socket().get_executor(), [self = shared_from_this()] {
+    if (!self->stream_.is_tls()) return self->AwaitRequest();
+    self->SetReadTimer(self->core_->options.request_timeout);
+    self->stream_.Handshake([self](const AsioError& error, size_t) {
+      if (self->state_ == State::kClosed) return;
+      if (error) return self->CloseNow();
+      self->AwaitRequest();
+    });
   });
 }
 
+void Connection::AwaitRequest() {
+  SetReadTimer(core_->options.idle_timeout);
+  Read();
+}
+
 void Connection::Drain() {
-  asio::post(socket_.get_executor(), [self = shared_from_this()] {
+  asio::post(stream_.socket().get_executor(), [self = shared_from_this()] {
     if (self->state_ == State::kIdle) self->CloseNow();
   });
 }
 
 void Connection::Close() {
-  asio::post(socket_.get_executor(), [self = shared_from_this()] { self->CloseNow(); });
+  asio::post(stream_.socket().get_executor(), [self = shared_from_this()] { self->CloseNow(); });
 }
 
 bool Connection::Push(std::string bytes, End end, bool close_after) {
@@ -64,7 +74,7 @@ bool Connection::Push(std::string bytes, End end, bool close_after) {
     Close();
     return false;
   }
-  asio::post(socket_.get_executor(),
+  asio::post(stream_.socket().get_executor(),
              [self = shared_from_this(), bytes = std::move(bytes), end, close_after]() mutable {
                self->unsent_bytes_ -= static_cast<int64_t>(bytes.size());
                self->Queue(std::move(bytes), end, close_after);
@@ -89,8 +99,8 @@ void Connection::Write() {
     if (piece.end == End::kNone) continue;
     if (piece.end == End::kAbort) return CloseNow();
     write_timer_.cancel();
-    // Closing with bytes unread would take back what was sent.
-    if (piece.close_after) return refused_ || !input_.empty() ? Linger() : CloseNow();
+    // Closing with bytes unread would take back what was sent; and TLS has an end of its own to send.
+    if (piece.close_after) return refused_ || !input_.empty() || stream_.is_tls() ? Linger() : CloseNow();
     return AfterAnswer();
   }
   if (unsent_.empty()) {
@@ -106,7 +116,7 @@ void Connection::Write() {
   }
   writing_ = true;
   SetWriteTimer();
-  socket_.async_write_some(buffers, [self = shared_from_this()](const AsioError& error, size_t bytes) {
+  stream_.Write(buffers, [self = shared_from_this()](const AsioError& error, size_t bytes) {
     self->writing_ = false;
     if (self->state_ == State::kClosed) return;
     if (error) return self->CloseNow();
@@ -149,8 +159,7 @@ void Connection::CloseNow() {
   gone_ = true;
   read_timer_.cancel();
   write_timer_.cancel();
-  AsioError ignored;
-  socket_.close(ignored);
+  stream_.Close();
   unsent_.clear();
   parser_ = nullptr;
   CountBody();

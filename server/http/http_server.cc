@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "base/status_macros.h"
 #include "server/http/connection.h"
 #include "server/http/server_core.h"
 
@@ -40,6 +41,9 @@ class HttpServerImpl : public HttpServer {
 
   absl::Status Listen() {
     const HostPort& address = core_->options.address;
+    if (core_->options.tls.enabled()) {
+      KVBLEND_ASSIGN_OR_RETURN(tls_, ReloadingTls::Open(core_->options.tls));
+    }
     AllowFiles(static_cast<rlim_t>(core_->options.max_connections) + kOtherFiles);
     AsioError error;
     tcp::resolver resolver(core_->io);
@@ -128,6 +132,7 @@ class HttpServerImpl : public HttpServer {
 
   void Serve(tcp::socket socket) {
     if (num_connections() >= core_->options.max_connections) {
+      if (tls_ != nullptr) return;  // a handshake is what there is no room for
       // One small packet into an empty buffer: it is sent or it is not, and nobody waits.
       const HttpResponse full =
           core_->error_page(503, "the server has too many connections; try again later");
@@ -137,7 +142,8 @@ class HttpServerImpl : public HttpServer {
       socket.write_some(asio::buffer(bytes), ignored);
       return;
     }
-    const auto connection = std::make_shared<Connection>(core_, std::move(socket));
+    const auto connection =
+        std::make_shared<Connection>(core_, std::move(socket), tls_ == nullptr ? nullptr : tls_->Get());
     {
       absl::MutexLock lock(&core_->mutex);
       core_->connections[connection.get()] = connection;
@@ -151,6 +157,7 @@ class HttpServerImpl : public HttpServer {
   asio::steady_timer pause_;
   asio::executor_work_guard<asio::io_context::executor_type> work_;
   int port_ = -1;
+  std::unique_ptr<ReloadingTls> tls_;  // null: plain text
   std::vector<std::thread> threads_;
 };
 

@@ -13,11 +13,13 @@
 #include "server/http/host_port.h"
 #include "server/http/responder.h"
 #include "server/http/router.h"
+#include "server/tls/server_tls.h"
 
 namespace kvblend::server {
 
 struct HttpServerOptions {
   HostPort address;
+  TlsFiles tls;                                         // not enabled: plain text
   int32_t max_connections = 1024;                       // one more gets 503
   int64_t max_header_bytes = 16 << 10;                  // of the request line and headers: else 431
   int64_t max_body_bytes = 4096;                        // of one request: else 413
@@ -36,7 +38,7 @@ struct HttpServerOptions {
 class HttpServer {
  public:
   /// Binds and serves at once. `error_page` makes the answers to requests that reach no handler. kUnavailable, naming the
-  /// address, when it can't be bound.
+  /// address, when it can't be bound; kInvalidArgument for files of TLS.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const HttpServerOptions& options, Router router,
                                                            ErrorPage error_page);
   /// As Shutdown without time.

@@ -20,6 +20,7 @@
 #include "server/http/http_server.h"
 #include "server/http/operator_pages.h"
 #include "server/metrics/metrics.h"
+#include "server/tls/server_tls.h"
 #include "spdlog/spdlog.h"
 
 namespace kvblend::server {
@@ -64,10 +65,17 @@ absl::StatusOr<std::unique_ptr<HttpServer>> StartOperatorPages(const HostPort& a
   return HttpServer::Start(options, OperatorPages(std::move(callbacks)), PlainErrorPage);
 }
 
+TlsFiles TlsOf(const ServerConfig& config) {
+  return {.certificate_path = config.tls_certificate_path,
+          .key_path = config.tls_key_path,
+          .client_ca_path = config.tls_client_ca_path};
+}
+
 absl::StatusOr<std::unique_ptr<HttpServer>> StartApi(const HostPort& address, const ServerConfig& config,
                                                      const ApiContext& context) {
   HttpServerOptions options;
   options.address = address;
+  options.tls = TlsOf(config);
   options.max_connections = config.api.max_connections;
   options.max_header_bytes = config.api.max_header_bytes;
   options.max_body_bytes = config.max_message_bytes;
@@ -121,8 +129,7 @@ int RunServer(const ServerConfig& config, const EngineFactory& create_engine,
   grpc_options.address = config.grpc_address;
   grpc_options.max_message_bytes = config.max_message_bytes;
   grpc_options.max_concurrent_streams = config.max_concurrent_streams;
-  grpc_options.tls_certificate_path = config.tls_certificate_path;
-  grpc_options.tls_key_path = config.tls_key_path;
+  grpc_options.tls = TlsOf(config);
   auto grpc_server = GrpcServer::Start(grpc_options, context);
   if (!grpc_server.ok()) return FailToStart(grpc_server.status());
 

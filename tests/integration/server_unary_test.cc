@@ -173,7 +173,7 @@ TEST_F(ServerUnaryTest, AnAddressInUseIsAnErrorThatNamesIt) {
   options.address = "no such address";
   EXPECT_FALSE(GrpcServer::Start(options, context).ok());
   options.address = "127.0.0.1:0";
-  options.tls_certificate_path = "/nonexistent";
+  options.tls.certificate_path = "/nonexistent";
   EXPECT_THAT(std::string(GrpcServer::Start(options, context).status().message()),
               HasSubstr("--tls-certificate is '/nonexistent'"));
 }

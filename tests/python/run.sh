@@ -21,16 +21,12 @@ if [ "${1:-}" = --integrations ]; then
   shift
 fi
 
-readonly VENV=build/python/venv WHEELS=build/python/wheel
-export KVBLEND_BIN_DIR=${KVBLEND_BIN_DIR:-$PWD/build/release/bin}
-# Not the tree itself: setuptools puts its files beside the sources.
-rm -rf build/python/tree "$WHEELS"
-mkdir -p build/python/tree/build/release
-cp -r python proto deploy CMakeLists.txt build/python/tree
-python3 -m venv "$VENV"
-"$VENV/bin/python" -m pip wheel --quiet --no-deps --wheel-dir "$WHEELS" build/python/tree/python
-"$VENV/bin/python" -m pip install --quiet "$(echo "$WHEELS"/kvblend-*.whl)" "${requirements[@]}"
-"$VENV/bin/python" -m pip install --quiet --no-deps --force-reinstall "$(echo "$WHEELS"/kvblend-*.whl)"
+readonly VENV=build/python/venv
+wheel=$(./deploy/build_wheel.sh build/python/wheel)
+[ -x "$VENV/bin/python" ] || python3 -m venv "$VENV"
+"$VENV/bin/python" -m pip install --quiet "$wheel" "${requirements[@]}"
+# The version is the same for every build of a tree.
+"$VENV/bin/python" -m pip install --quiet --no-deps --force-reinstall "$wheel"
 if $integrations; then
   # From elsewhere, so that the sources of the tree are not taken for the package.
   (cd build/python && venv/bin/python -m mypy --config-file ../../python/pyproject.toml --cache-dir mypy --package kvblend)

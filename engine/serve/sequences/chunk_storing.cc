@@ -23,18 +23,36 @@ ChunkStoring::ChunkStoring(const Engine& engine, std::string_view tenant_namespa
   stored_.num_tokens = static_cast<int32_t>(token_ids.size());
 }
 
+ChunkStoring::~ChunkStoring() {
+  const auto found = engine_.in_progress.find(address_.key);
+  if (found != engine_.in_progress.end() && found->second == this) engine_.in_progress.erase(found);
+}
+
 absl::StatusOr<bool> ChunkStoring::Step(blend::KeepGoing keep_going) {
+  KVBLEND_RETURN_IF_ERROR(failed_);
+  const absl::StatusOr<bool> done = RunStage(keep_going);
+  if (done.ok() && *done) stage_ = Stage::kDone;
+  return done;
+}
+
+absl::StatusOr<bool> ChunkStoring::RunStage(blend::KeepGoing keep_going) {
   switch (stage_) {
     case Stage::kLookUp:
       KVBLEND_RETURN_IF_ERROR(LookUp());
       return false;
     case Stage::kArrive:
       return AwaitLayer(keep_going);
+    case Stage::kJoin:
+      KVBLEND_RETURN_IF_ERROR(keep_going());
+      Join(keep_going);
+      return false;
     case Stage::kAnchor:
       KVBLEND_RETURN_IF_ERROR(StoreAnchor(keep_going));
       return false;
     case Stage::kCompute:
       return Compute(keep_going);
+    case Stage::kDone:
+      return true;
   }
   return absl::InternalError("a chunk is stored in no stage");
 }
@@ -47,11 +65,15 @@ absl::Status ChunkStoring::LookUp() {
     stage_ = Stage::kArrive;
     return absl::OkStatus();
   }
-  // Without a reservation someone else computes the same chunk; this one may be what they wait for, so it goes on:
-  // equal key, equal KV, and Insert serves both.
   if (auto* reservation = std::get_if<store::Reservation>(&reserved)) {
     reservation_.emplace(std::move(*reservation));
+    engine_.in_progress[address_.key] = this;
+  } else if (engine_.in_progress.contains(address_.key)) {
+    stage_ = Stage::kJoin;
+    return absl::OkStatus();
   }
+  // Without a reservation someone else has the duty who does not work here. Nobody waits for him: equal key, equal KV, and
+  // Insert serves both.
   if (anchor_ids_.empty()) return BeginComputing();
   // The anchor is an entry of its own: prompts reuse it exactly, and the next chunk behind it starts from it.
   anchor_ =
@@ -61,9 +83,30 @@ absl::Status ChunkStoring::LookUp() {
   return absl::OkStatus();
 }
 
+// Nobody whom this waits for waits for this: chunks wait for their anchors, and anchors for nobody.
+void ChunkStoring::Join(blend::KeepGoing keep_going) {
+  const auto found = engine_.in_progress.find(address_.key);
+  if (found == engine_.in_progress.end()) {
+    stage_ = Stage::kLookUp;
+    return;
+  }
+  ChunkStoring& owner = *found->second;
+  const absl::StatusOr<bool> done = owner.Step(keep_going);
+  if (done.ok() && !*done) return;
+  // It is stored, and found; or whoever computes it hears of the error at his next turn, unless it is this one's own.
+  if (!done.ok() && keep_going().ok()) owner.failed_ = done.status();
+  if (done.ok() || !owner.failed_.ok()) {
+    engine_.in_progress.erase(address_.key);
+    stage_ = Stage::kLookUp;
+  }
+}
+
 // Stored means that it can be read, and that shows when it has been.
 absl::StatusOr<bool> ChunkStoring::AwaitLayer(blend::KeepGoing keep_going) {
-  const absl::Status arrived = blend::AcquireLayer(*stored_.entry, layer_, keep_going).status();
+  KVBLEND_RETURN_IF_ERROR(keep_going());
+  const absl::Status arrived =
+      stored_.entry->AcquireLayer(layer_, absl::Now() + blend::kTurnPatience).status();
+  if (absl::IsDeadlineExceeded(arrived)) return false;
   if (!arrived.ok() && stored_.entry->lost()) {
     stored_.entry.reset();
     stage_ = Stage::kLookUp;

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "engine/blend/chunk_precompute.h"
@@ -34,19 +35,27 @@ struct StoreEntryOptions {
   bool on_purpose = false;  // as store::InsertOptions means it
 };
 
-/// For the engine thread only.
+/// For the engine thread only. Of several that store the same chunk at the same time one computes it, and the others work on
+/// that when they have their turn.
 class ChunkStoring {
  public:
+  /// Those that compute, by what they compute.
+  using InProgress = absl::flat_hash_map<ChunkKey, ChunkStoring*>;
+
   /// What it needs of the engine, which must outlive it.
   struct Engine {
     ModelRuntime& runtime;
     store::ChunkStore& chunk_store;
     ScratchPool& scratch;
+    InProgress& in_progress;
   };
 
   /// The tokens must outlive it.
   ChunkStoring(const Engine& engine, std::string_view tenant_namespace, absl::Span<const int32_t> anchor_ids,
                absl::Span<const int32_t> token_ids, const StoreEntryOptions& options);
+  ~ChunkStoring();
+  ChunkStoring(const ChunkStoring&) = delete;
+  ChunkStoring& operator=(const ChunkStoring&) = delete;
 
   /// Does a unit of work: a layer. Returns whether the chunk is stored.
   /// Errors: kResourceExhausted, of pages or the store; keep_going's; the backend's.
@@ -56,9 +65,12 @@ class ChunkStoring {
   StoredChunk TakeStored() { return std::move(stored_); }
 
  private:
-  enum class Stage : uint8_t { kLookUp, kArrive, kAnchor, kCompute };
+  enum class Stage : uint8_t { kLookUp, kArrive, kJoin, kAnchor, kCompute, kDone };
 
+  absl::StatusOr<bool> RunStage(blend::KeepGoing keep_going);
   absl::Status LookUp();
+  /// Does a unit of the work of whoever computes the chunk.
+  void Join(blend::KeepGoing keep_going);
   absl::StatusOr<bool> AwaitLayer(blend::KeepGoing keep_going);
   absl::Status StoreAnchor(blend::KeepGoing keep_going);
   absl::Status BeginComputing();
@@ -74,6 +86,7 @@ class ChunkStoring {
   StoredChunk stored_;
   int32_t layer_ = 0;                              // kArrive: the next to wait for
   std::optional<store::Reservation> reservation_;  // the duty to compute it, unless somebody else has it
+  absl::Status failed_;                            // what went wrong while somebody else worked on it
   std::unique_ptr<ChunkStoring> anchor_;           // kAnchor
   std::optional<store::ChunkHandle> anchor_entry_;
   double compute_seconds_ = 0;

@@ -4,51 +4,135 @@
 #include <utility>
 
 #include "absl/time/clock.h"
-#include "absl/time/time.h"
 
 namespace kvblend {
 
-bool DecodeBatch::HasRoomFor(int32_t num_tokens) const {
-  const int64_t sequences = static_cast<int64_t>(members_.size()) + num_reserved_;
-  if (sequences == 0) return true;
-  return sequences < options_.max_sequences && num_tokens_ + num_tokens <= options_.max_tokens;
+DecodeBatch::Claim DecodeBatch::ClaimOf(const Task& task) const {
+  return {.arrival = next_arrival_,
+          .prompt_tokens = task.max_working_tokens(),
+          .max_tokens = task.max_decoding_tokens()};
 }
 
-void DecodeBatch::Reserve(int32_t num_tokens) {
-  ++num_reserved_;
-  num_tokens_ += num_tokens;
+int64_t DecodeBatch::PagesClaimed(const Claim& claim, int32_t num_tokens) const {
+  const int64_t expected = std::max<int64_t>(int64_t{claim.prompt_tokens} + lengths_.Expected(),
+                                             int64_t{num_tokens} + pool_.page_size());
+  return pool_.PagesForTokens(std::min<int64_t>(expected, claim.max_tokens));
 }
 
-void DecodeBatch::Release(int32_t num_tokens) {
-  --num_reserved_;
-  num_tokens_ -= num_tokens;
+int64_t DecodeBatch::PagesClaimed() const {
+  int64_t pages = 0;
+  for (const Member& member : members_) pages += PagesClaimed(member.claim, member.sequence->num_tokens());
+  for (const auto& [task, claim] : reserved_) pages += PagesClaimed(claim, claim.prompt_tokens);
+  return pages;
 }
 
-bool DecodeBatch::Add(std::shared_ptr<Task> task) {
-  DecodingSequence* sequence = task->decoding();
-  const int32_t num_tokens = task->max_decoding_tokens();
-  --num_reserved_;
-  if (absl::Status status = sequence->prompt().pages->Grow(num_tokens); !status.ok()) {
-    num_tokens_ -= num_tokens;
-    sequence->Fail(status);
-    return false;
+int64_t DecodeBatch::PagesHeld(const Member& member) {
+  return static_cast<int64_t>(member.sequence->prompt().pages->page_indices().size());
+}
+
+int64_t DecodeBatch::PagesHeld() const {
+  int64_t pages = 0;
+  for (const Member& member : members_) pages += PagesHeld(member);
+  for (const Member& member : paused_) {
+    if (member.resuming) pages += pool_.PagesForTokens(member.sequence->num_tokens());
   }
-  members_.push_back({std::move(task), sequence, num_tokens});
-  CountSequences();
-  return true;
+  for (const auto& [task, claim] : reserved_) pages += pool_.PagesForTokens(claim.prompt_tokens);
+  return pages;
 }
 
-DecodeBatch::Rows DecodeBatch::PlanRows(absl::Span<Member> going) {
+bool DecodeBatch::HasRoomFor(const Task& task) const {
+  if (!paused_.empty()) return false;
+  const size_t sequences = members_.size() + reserved_.size();
+  if (sequences == 0) return true;
+  if (sequences >= static_cast<size_t>(options_.max_sequences)) return false;
+  const Claim claim = ClaimOf(task);
+  return PagesClaimed() + PagesClaimed(claim, claim.prompt_tokens) <= options_.max_pages;
+}
+
+void DecodeBatch::Reserve(const Task& task) {
+  reserved_.emplace(&task, ClaimOf(task));
+  ++next_arrival_;
+}
+
+void DecodeBatch::Release(const Task& task) { reserved_.erase(&task); }
+
+void DecodeBatch::Add(std::shared_ptr<Task> task) {
+  DecodingSequence* sequence = task->decoding();
+  const Claim claim = reserved_.extract(task.get()).mapped();
+  const auto younger = std::find_if(members_.begin(), members_.end(), [&](const Member& member) {
+    return member.claim.arrival > claim.arrival;
+  });
+  members_.insert(younger, {.task = std::move(task), .sequence = sequence, .claim = claim});
+  CountSequences();
+}
+
+void DecodeBatch::End(Member& member, Ended& ended) {
+  lengths_.Add(member.sequence->num_tokens() - member.claim.prompt_tokens + 1);
+  ended.push_back(std::move(member.task));
+}
+
+void DecodeBatch::DropCancelled(std::vector<Member>& from, Ended& ended) {
+  std::erase_if(from, [&](Member& member) {
+    const absl::Status status = member.sequence->KeepGoing();
+    if (status.ok()) return false;
+    member.sequence->Fail(status);
+    End(member, ended);
+    return true;
+  });
+}
+
+void DecodeBatch::PauseYoungest() {
+  counts_.preemptions.fetch_add(1, std::memory_order_relaxed);
+  if (!paused_.empty() && paused_.front().resuming &&
+      (members_.empty() || members_.back().claim.arrival < paused_.front().claim.arrival)) {
+    paused_.front().resuming = false;
+    paused_.front().sequence->Pause();
+    return;
+  }
+  Member youngest = std::move(members_.back());
+  members_.pop_back();
+  youngest.sequence->Pause();
+  // Younger than all members were; among those paused before there may be younger ones.
+  const auto younger = std::find_if(paused_.begin(), paused_.end(), [&](const Member& member) {
+    return !member.resuming && member.claim.arrival > youngest.claim.arrival;
+  });
+  paused_.insert(younger, std::move(youngest));
+}
+
+void DecodeBatch::MakeRoom(Ended& ended) {
+  for (size_t i = 0; i < members_.size();) {
+    const int64_t tokens = int64_t{members_[i].sequence->num_tokens()} + 1;
+    const int64_t missing = pool_.PagesForTokens(tokens) - PagesHeld(members_[i]);
+    const auto fits = [&] { return missing <= 0 || PagesHeld() + missing <= options_.max_pages; };
+    while (i < members_.size() && !fits()) PauseYoungest();
+    if (i == members_.size()) return;  // it was the youngest itself
+    if (absl::Status status = members_[i].sequence->prompt().pages->Grow(tokens); !status.ok()) {
+      members_[i].sequence->Fail(status);
+      End(members_[i], ended);
+      members_.erase(members_.begin() + static_cast<std::ptrdiff_t>(i));
+      continue;
+    }
+    ++i;
+  }
+}
+
+DecodeBatch::Rows DecodeBatch::PlanRows() {
   Rows rows;
-  auto num_rows = static_cast<int32_t>(going.size());
-  for (Member& member : going) {
+  auto num_rows = static_cast<int32_t>(members_.size());
+  int64_t free_pages = options_.max_pages - PagesHeld();
+  for (Member& member : members_) {
     DecodingSequence& sequence = *member.sequence;
     NextTokens& next = rows.next.emplace_back(NextTokens{&sequence.prompt(), {sequence.next_token()}, {}});
-    const int32_t most = std::min(options_.max_draft_tokens, options_.max_draft_rows - num_rows);
+    // Guesses push nobody out.
+    const int64_t held = PagesHeld(member), tokens = int64_t{sequence.num_tokens()} + 1;
+    const int64_t room = (held + free_pages) * pool_.page_size() - tokens;
+    const auto most = static_cast<int32_t>(
+        std::min<int64_t>({options_.max_draft_tokens, options_.max_draft_rows - num_rows, room}));
     const generate::PromptLookup::Guess guess =
         most > 0 ? sequence.Guess(most) : generate::PromptLookup::Guess();
     const int32_t length =
         draft_length_.Choose(guess.match, static_cast<int32_t>(guess.tokens.size()), num_rows, step_cost_);
+    free_pages -= std::max<int64_t>(0, pool_.PagesForTokens(tokens + length) - held);
     next.token_ids.insert(next.token_ids.end(), guess.tokens.begin(), guess.tokens.begin() + length);
     for (int32_t i = 0; i <= length; ++i) next.sampling.push_back(sequence.Sampling(i));
     rows.match.push_back(guess.match);
@@ -79,30 +163,13 @@ bool DecodeBatch::Deliver(DecodingSequence& sequence, const NextTokens& next, in
   return goes_on;
 }
 
-std::vector<std::shared_ptr<Task>> DecodeBatch::Step() {
-  std::vector<Member> going;
-  std::vector<std::shared_ptr<Task>> ended;
-  const auto end = [&](Member& member) {
-    num_tokens_ -= member.num_tokens;
-    ended.push_back(std::move(member.task));
-  };
-  for (Member& member : members_) {
-    if (absl::Status status = member.sequence->KeepGoing(); !status.ok()) {
-      member.sequence->Fail(status);
-      end(member);
-      continue;
-    }
-    going.push_back(std::move(member));
-  }
-  members_.clear();
-  if (going.empty()) {
-    CountSequences();
-    return ended;
-  }
-  const Rows rows = PlanRows(absl::MakeSpan(going));
+void DecodeBatch::Decode(Ended& ended) {
+  if (members_.empty()) return;
+  const Rows rows = PlanRows();
   const absl::Time start = absl::Now();
   const absl::StatusOr<std::vector<kernels::SampledToken>> sampled = runner_.ExtendAll(rows.next);
   step_cost_.Add(last_rows_, absl::ToDoubleSeconds(absl::Now() - start));
+  std::vector<Member> going = std::exchange(members_, {});
   size_t row = 0;
   for (size_t i = 0; i < going.size(); ++i) {
     const size_t count = rows.next[i].token_ids.size();
@@ -117,11 +184,48 @@ std::vector<std::shared_ptr<Task>> DecodeBatch::Step() {
     if (goes_on) {
       members_.push_back(std::move(going[i]));
     } else {
-      end(going[i]);
+      End(going[i], ended);
     }
   }
-  CountSequences();
   if (sampled.ok()) counts_.steps.fetch_add(1, std::memory_order_relaxed);
+}
+
+void DecodeBatch::Resume(absl::Duration slice, Ended& ended) {
+  const absl::Time start = absl::Now();
+  do {
+    if (paused_.empty()) return;
+    Member& oldest = paused_.front();
+    const bool alone = members_.empty() && reserved_.empty();
+    if (!oldest.resuming && !alone &&
+        PagesClaimed() + PagesClaimed(oldest.claim, oldest.sequence->num_tokens()) > options_.max_pages) {
+      return;
+    }
+    oldest.resuming = true;
+    const absl::StatusOr<bool> done = oldest.sequence->Resume();
+    if (done.ok() && !*done) continue;
+    Member member = std::move(oldest);
+    paused_.erase(paused_.begin());
+    if (!done.ok()) {
+      member.sequence->Fail(done.status());
+      End(member, ended);
+      continue;
+    }
+    member.resuming = false;
+    const auto younger = std::find_if(members_.begin(), members_.end(), [&](const Member& other) {
+      return other.claim.arrival > member.claim.arrival;
+    });
+    members_.insert(younger, std::move(member));
+  } while (absl::Now() - start < slice);
+}
+
+std::vector<std::shared_ptr<Task>> DecodeBatch::Step(absl::Duration resuming) {
+  Ended ended;
+  DropCancelled(members_, ended);
+  DropCancelled(paused_, ended);
+  MakeRoom(ended);
+  Decode(ended);
+  Resume(resuming, ended);
+  CountSequences();
   return ended;
 }
 

@@ -2,6 +2,11 @@
 // OSDI 2022). A step reads the weights once for all of them. Each gets one token per step, and more where guesses are
 // right: tokens that are likely to come next (engine/generate/prompt_lookup.h) are run in the same step, and those that
 // the model would have chosen itself are kept. A sequence gets the same tokens with guesses as without.
+//
+// Pages are taken as they are needed. A prompt is let in when there are pages for it and for what the answers are expected
+// to become (answer_lengths.h), at most their max_tokens. Where they become longer than the pages allow, the youngest one
+// is preempted: its pages go, and it gets its KV back, and goes on, when there is room again, before any new prompt is let
+// in (Kwon et al., PagedAttention, SOSP 2023, preempt by recomputation too). So the oldest one always goes on.
 #pragma once
 
 #include <atomic>
@@ -9,38 +14,45 @@
 #include <memory>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "engine/generate/draft_length.h"
+#include "engine/kv/page_pool.h"
+#include "engine/serve/sequences/answer_lengths.h"
 #include "engine/serve/sequences/decoding_sequence.h"
 #include "engine/serve/sequences/prompt_runner.h"
 #include "engine/serve/task.h"
 
 namespace kvblend {
 
-/// For the engine thread only, except counts(). The runner must outlive it.
+/// For the engine thread only, except counts(). Runner and pool must outlive it.
 class DecodeBatch {
  public:
   struct Options {
     int32_t max_sequences = 8;
-    int64_t max_tokens = 0;        // of all sequences together, each counted with what may still come
+    int64_t max_pages = 0;         // of all sequences together, their prompts' while these are prefilled too
     int32_t max_draft_tokens = 0;  // guessed tokens of one sequence in one step
     int32_t max_draft_rows = 0;    // rows of a step up to which guesses are added
   };
 
-  DecodeBatch(PromptRunner& runner, const Options& options) : runner_(runner), options_(options) {}
+  /// REQUIRES: max_pages are enough for the longest sequence, and the pool has them for this batch alone.
+  DecodeBatch(PromptRunner& runner, const kv::PagePool& pool, const Options& options)
+      : runner_(runner), pool_(pool), options_(options) {}
 
-  bool empty() const { return members_.empty(); }
-  /// Whether a sequence that will have at most so many tokens fits in. An empty batch takes any.
-  bool HasRoomFor(int32_t num_tokens) const;
-  /// Sets room aside for a sequence whose prompt is being prefilled, until Add or Release. REQUIRES: HasRoomFor
-  void Reserve(int32_t num_tokens);
-  void Release(int32_t num_tokens);
-  /// Sets aside the pages that task->decoding() may need. Where the pool has too few, ends it with that error
-  /// and returns false. REQUIRES: Reserve(task->max_decoding_tokens())
-  bool Add(std::shared_ptr<Task> task);
+  /// Whether nothing is being decoded, nor waits to be again.
+  bool empty() const { return members_.empty() && paused_.empty(); }
+  /// Whether the task's prompt may be prefilled. An empty batch takes any.
+  bool HasRoomFor(const Task& task) const;
+  /// Sets room aside for a task whose prompt is being prefilled, until Add or Release. REQUIRES: HasRoomFor
+  void Reserve(const Task& task);
+  void Release(const Task& task);
+  /// Carries task->decoding() on from now on. REQUIRES: Reserve
+  void Add(std::shared_ptr<Task> task);
 
-  /// A token for every sequence, or more. Returns the tasks that have ended.
-  std::vector<std::shared_ptr<Task>> Step();
+  /// A token for every sequence, or more; then, for so long about, work on those that were preempted. Returns the tasks
+  /// that have ended.
+  std::vector<std::shared_ptr<Task>> Step(absl::Duration resuming);
   /// What a step of a batch as it is now takes, about; 0: not known yet.
   double step_seconds() const { return step_cost_.Seconds(last_rows_); }
 
@@ -48,36 +60,65 @@ class DecodeBatch {
   struct Counts {
     std::atomic<int32_t> sequences = 0;  // now
     std::atomic<int64_t> steps = 0;
-    std::atomic<int64_t> tokens = 0;    // of those steps
-    std::atomic<int64_t> drafted = 0;   // tokens that were guessed and run
-    std::atomic<int64_t> accepted = 0;  // of these, those that were right
+    std::atomic<int64_t> tokens = 0;       // of those steps
+    std::atomic<int64_t> drafted = 0;      // tokens that were guessed and run
+    std::atomic<int64_t> accepted = 0;     // of these, those that were right
+    std::atomic<int64_t> preemptions = 0;  // answers that gave their pages up for others
   };
   const Counts& counts() const { return counts_; }
 
  private:
+  /// Of a sequence: what its pages follow from.
+  struct Claim {
+    int64_t arrival = 0;        // the higher, the younger
+    int32_t prompt_tokens = 0;  // at the beginning
+    int32_t max_tokens = 0;     // prompt and answer, at the end
+  };
   struct Member {
     std::shared_ptr<Task> task;
     DecodingSequence* sequence;  // the task's
-    int32_t num_tokens;          // set aside
+    Claim claim;
+    bool resuming = false;  // of those that are paused: it has its pages, and its KV is on its way
   };
+  using Ended = std::vector<std::shared_ptr<Task>>;
 
   /// What to run in the next step: of each sequence its token, and guesses where they are worth it.
   struct Rows {
     std::vector<NextTokens> next;
     std::vector<int32_t> match;  // of each sequence's guess; see PromptLookup
   };
-  Rows PlanRows(absl::Span<Member> going);
+  Rows PlanRows();
   /// Delivers what came of a sequence's rows. Returns whether it goes on.
   bool Deliver(DecodingSequence& sequence, const NextTokens& next, int32_t match,
                absl::Span<const kernels::SampledToken> sampled);
+  void Decode(Ended& ended);
+  /// Ends those whose clients have gone.
+  void DropCancelled(std::vector<Member>& from, Ended& ended);
+  /// Pages for the next token of every member; where there are too few, the youngest are paused.
+  void MakeRoom(Ended& ended);
+  /// Pauses the youngest of members and of those that get their KV back.
+  void PauseYoungest();
+  void Resume(absl::Duration slice, Ended& ended);
+  void End(Member& member, Ended& ended);
+
+  Claim ClaimOf(const Task& task) const;
+  static int64_t PagesHeld(const Member& member);
+  /// By members, by those that get their KV back, and by prompts.
+  int64_t PagesHeld() const;
+  /// What a sequence of so many tokens now is let in, or back, for.
+  int64_t PagesClaimed(const Claim& claim, int32_t num_tokens) const;
+  int64_t PagesClaimed() const;
   void CountSequences();
 
   PromptRunner& runner_;
+  const kv::PagePool& pool_;
   const Options options_;
-  std::vector<Member> members_;
-  int32_t num_reserved_ = 0;  // sequences
-  int64_t num_tokens_ = 0;    // set aside, together
-  int32_t last_rows_ = 1;     // of the last step
+  std::vector<Member> members_;                       // the oldest first
+  std::vector<Member> paused_;                        // the oldest first; only that one may be resuming
+  absl::flat_hash_map<const Task*, Claim> reserved_;  // whose prompts are being prefilled
+  int64_t next_arrival_ = 0;
+  int32_t last_rows_ = 1;  // of the last step
+  AnswerLengths lengths_;
   generate::StepCost step_cost_;
   generate::DraftLength draft_length_;
   Counts counts_;

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "engine/generate/prompt_lookup.h"
 #include "engine/serve/sequences/prompt_runner.h"
 #include "kernels/sampling.h"
@@ -15,6 +16,13 @@ class DecodingSequence {
  public:
   virtual ~DecodingSequence() = default;
   virtual PrefilledPrompt& prompt() = 0;
+  /// Of prompt and answer, without the last token: those that decoding needs the KV of.
+  virtual int32_t num_tokens() const = 0;
+  /// Gives its pages up. What it has said stays, and Resume brings it back to where it was.
+  virtual void Pause() = 0;
+  /// Does a unit of work, a part of a layer, towards having its KV in pages again. Returns whether it has: then it can be
+  /// decoded on, to the same tokens as if it had never been paused. Errors: those of prompts.
+  virtual absl::StatusOr<bool> Resume() = 0;
   /// The last token that was chosen and delivered: its KV is not in the pages yet.
   virtual int32_t next_token() const = 0;
   /// OK unless it was cancelled or its deadline has passed.

@@ -89,6 +89,17 @@ int32_t ExactPrefix(const blend::ReusePlan& plan, absl::Span<const int32_t> reco
   return plan.prompt_tokens;
 }
 
+/// As it was decided then.
+blend::LoadingDecision DecideAgain(const PrefillRecord& record, const blend::ReusePlan& plan) {
+  blend::LoadingDecision decision{.ratio = record.ratio, .bypassed = {}, .prediction = std::nullopt};
+  for (size_t i = 0; i < plan.spans.size(); ++i) {
+    const bool computed =
+        std::binary_search(record.computed.begin(), record.computed.end(), plan.spans[i].begin);
+    if (plan.spans[i].entry.has_value() && computed) decision.bypassed.push_back(i);
+  }
+  return decision;
+}
+
 /// Whether the prompt failed because a stored entry could not be read: the next plan will not find it.
 bool LostEntry(const blend::ReusePlan& plan) {
   return std::any_of(plan.spans.begin(), plan.spans.end(), [](const blend::PlannedSpan& span) {
@@ -110,7 +121,8 @@ PromptPrefill::PromptPrefill(const Engine& engine, const prompt::PromptLayout& l
 absl::StatusOr<std::unique_ptr<PromptPrefill>> PromptPrefill::Create(const Engine& engine,
                                                                      const prompt::PromptLayout& layout,
                                                                      const BlendOptions& options,
-                                                                     std::string_view tenant_namespace) {
+                                                                     std::string_view tenant_namespace,
+                                                                     const PrefillRecord* again) {
   const absl::Time start = absl::Now();
   std::unique_ptr<PromptPrefill> prefill(new PromptPrefill(engine, layout, options, tenant_namespace));
   // It stays the same to the end of the prompt, whatever is learned meanwhile.
@@ -118,6 +130,10 @@ absl::StatusOr<std::unique_ptr<PromptPrefill>> PromptPrefill::Create(const Engin
   if (!options.correction || prefill->correction_ == nullptr ||
       prefill->correction_->anchoring != options.anchoring) {
     prefill->correction_ = nullptr;
+  }
+  if (again != nullptr) {
+    prefill->again_ = *again;
+    prefill->correction_ = again->correction;
   }
   KVBLEND_RETURN_IF_ERROR(prefill->TakePages());
   prefill->lookup_seconds_ = absl::ToDoubleSeconds(absl::Now() - start);
@@ -154,7 +170,9 @@ absl::Status PromptPrefill::Plan() {
                            kept_tokens);
   shape_ = blend::ShapeOf(plan_, config.num_layers);
   costs_ = engine_.loading_controller.Costs(engine_.chunk_store.read_meter().Rates());
-  decision_ = blend::DecideLoading(shape_, options_, ratio_, costs_, engine_.load_pipeline_depth);
+  decision_ = again_.has_value()
+                  ? DecideAgain(*again_, plan_)
+                  : blend::DecideLoading(shape_, options_, ratio_, costs_, engine_.load_pipeline_depth);
   blend::BypassSpans(decision_.bypassed, plan_);
   BlendOptions decided = options_;
   decided.ratio = decision_.ratio;
@@ -162,7 +180,7 @@ absl::Status PromptPrefill::Plan() {
   lookup_seconds_ += absl::ToDoubleSeconds(absl::Now() - start);
   // What is computed behind blended KV is not what full prefill would give.
   const bool exact_before = !kept_.has_value() || kept_->num_exact == kept_tokens;
-  const bool captures = exact_before && engine_.fresh_rows.WantedOf(options_);
+  const bool captures = exact_before && !again_.has_value() && engine_.fresh_rows.WantedOf(options_);
   capture_.emplace(captures ? engine_.fresh_rows : blend::FreshRowOptions{}, layout_, plan_,
                    config.num_layers, int64_t{2} * config.num_kv_heads * config.head_dim,
                    scratch_->fresh_rows);
@@ -197,7 +215,16 @@ absl::StatusOr<bool> PromptPrefill::Step(blend::KeepGoing keep_going) {
   return done;
 }
 
+PrefillRecord PromptPrefill::record() const {
+  PrefillRecord record{.computed = {}, .ratio = decision_.ratio, .correction = correction_};
+  for (const blend::PlannedSpan& span : plan_.spans) {
+    if (!span.entry.has_value() && span.num_tokens() > 0) record.computed.push_back(span.begin);
+  }
+  return record;
+}
+
 double PromptPrefill::predicted_seconds_left() const {
+  if (prefill_->is_waiting()) return std::numeric_limits<double>::infinity();
   if (!decision_.prediction.has_value()) return 0;
   return std::max(0.0, decision_.prediction->seconds - worked_seconds_);
 }

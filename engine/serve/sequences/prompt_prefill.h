@@ -37,6 +37,13 @@ struct PrefilledPrompt {
   std::vector<blend::MissingEntry> missing;  // to be stored behind the response
 };
 
+/// How a prompt was prefilled, for doing it once more in the same way.
+struct PrefillRecord {
+  std::vector<int32_t> computed;  // where spans begin that were computed in place, ascending
+  double ratio = 0;               // what the policy was told
+  std::shared_ptr<const kv::LoadedCorrection> correction = nullptr;  // of what was reused; null: none
+};
+
 /// For the engine thread only.
 class PromptPrefill {
  public:
@@ -52,22 +59,28 @@ class PromptPrefill {
     KeptSequences& kept;
   };
 
-  /// Goes on from a kept sequence where there is one. `layout` must outlive it. kResourceExhausted when there are too few pages. REQUIRES: valid options.
+  /// Goes on from a kept sequence where there is one. `layout` must outlive it. `again`: gives the same KV as when that was
+  /// recorded, as long as what was reused is still there; it keeps nothing for learning, and need not outlive the call.
+  /// kResourceExhausted when there are too few pages. REQUIRES: valid options.
   static absl::StatusOr<std::unique_ptr<PromptPrefill>> Create(const Engine& engine,
                                                                const prompt::PromptLayout& layout,
                                                                const BlendOptions& options,
-                                                               std::string_view tenant_namespace);
+                                                               std::string_view tenant_namespace,
+                                                               const PrefillRecord* again = nullptr);
   /// What it went on from is kept again, unless it is done.
   ~PromptPrefill();
 
   /// Does a unit of work: a part of a layer. Returns whether the prompt is done. Errors: keep_going's, the backend's.
   absl::StatusOr<bool> Step(blend::KeepGoing keep_going);
 
-  /// How much longer it should take by what was measured of passes so far; 0 when nothing is known.
+  /// How much longer it should take by what was measured of passes so far; 0 when nothing is known, and for ever while it
+  /// waits for a slower tier.
   double predicted_seconds_left() const;
 
   /// REQUIRES: Step has returned true.
   PrefilledPrompt TakePrompt() { return std::move(prompt_); }
+  /// REQUIRES: Step has returned true.
+  PrefillRecord record() const;
   /// What the prompt went on from, without its pages; nullopt: nothing was kept. REQUIRES: Step has returned true.
   std::optional<KeptSequence> TakeKept() { return std::exchange(kept_, std::nullopt); }
 
@@ -87,6 +100,7 @@ class PromptPrefill {
   const std::string tenant_namespace_;
   const RatioOptions ratio_;
   const ScratchPool::Lease scratch_;
+  std::optional<PrefillRecord> again_;
   std::shared_ptr<const kv::LoadedCorrection> correction_;
   PrefilledPrompt prompt_;
   std::optional<KeptSequence> kept_;  // what it goes on from, the pages apart

@@ -11,6 +11,9 @@
 namespace kvblend {
 namespace {
 
+// Whose logits have room at the same time.
+constexpr int64_t kMaxRepeatedTokens = 64;
+
 /// The share of a layer's matrix products that makes Q, K and V.
 double ProjectionShare(const model::ModelConfig& config) {
   const double head_columns = 1.0 * config.num_heads * config.head_dim;
@@ -31,7 +34,8 @@ PromptRunner::PromptRunner(ModelRuntime& runtime, store::ChunkStore& chunk_store
 
 absl::StatusOr<std::unique_ptr<PromptPrefill>> PromptRunner::Begin(const prompt::PromptLayout& layout,
                                                                    const BlendOptions& options,
-                                                                   std::string_view tenant_namespace) {
+                                                                   std::string_view tenant_namespace,
+                                                                   const PrefillRecord* again) {
   KVBLEND_RETURN_IF_ERROR(blend::ValidateBlendOptions(options, runtime_.config.num_layers));
   return PromptPrefill::Create({.runtime = runtime_,
                                 .chunk_store = chunk_store_,
@@ -41,7 +45,7 @@ absl::StatusOr<std::unique_ptr<PromptPrefill>> PromptRunner::Begin(const prompt:
                                 .ratio = options_.ratio,
                                 .fresh_rows = options_.fresh_rows,
                                 .kept = kept_},
-                               layout, options, tenant_namespace);
+                               layout, options, tenant_namespace, again);
 }
 
 absl::StatusOr<PrefilledPrompt> PromptRunner::Prefill(const prompt::PromptLayout& layout,
@@ -170,6 +174,17 @@ absl::StatusOr<kernels::MatrixView> PromptRunner::RunRows(absl::Span<const int32
   return logits;
 }
 
+absl::Status PromptRunner::Repeat(PrefilledPrompt& prompt, absl::Span<const int32_t> token_ids) {
+  const auto count =
+      std::min<int64_t>(static_cast<int64_t>(token_ids.size()),
+                        std::min<int64_t>(runtime_.weights.rows_as_alone(), kMaxRepeatedTokens));
+  const NextTokens next{
+      &prompt, {token_ids.begin(), token_ids.begin() + count}, std::vector<kernels::SamplingSpec>(count)};
+  KVBLEND_RETURN_IF_ERROR(ExtendAll({&next, 1}).status());
+  prompt.num_tokens += static_cast<int32_t>(count);
+  return absl::OkStatus();
+}
+
 void PromptRunner::Keep(PrefilledPrompt prompt, const prompt::PromptLayout& layout,
                         absl::Span<const int32_t> answer, const BlendOptions& options,
                         std::string_view tenant_namespace) {
@@ -209,7 +224,7 @@ std::unique_ptr<ChunkStoring> PromptRunner::BeginStoring(std::string_view tenant
                                                          absl::Span<const int32_t> anchor_ids,
                                                          absl::Span<const int32_t> token_ids,
                                                          const StoreEntryOptions& options) {
-  return std::make_unique<ChunkStoring>(ChunkStoring::Engine{runtime_, chunk_store_, scratch_},
+  return std::make_unique<ChunkStoring>(ChunkStoring::Engine{runtime_, chunk_store_, scratch_, storing_},
                                         tenant_namespace, anchor_ids, token_ids, options);
 }
 

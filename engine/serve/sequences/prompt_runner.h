@@ -54,10 +54,12 @@ class PromptRunner {
   const blend::LoadingController& loading_controller() const { return loading_controller_; }
 
   /// Plans a prompt's prefill and sets its pages aside; Step of what is returned runs it. `layout` must outlive it.
+  /// `again`: see PromptPrefill::Create.
   /// kInvalidArgument for bad blend options; kResourceExhausted when there are too few pages.
   absl::StatusOr<std::unique_ptr<PromptPrefill>> Begin(const prompt::PromptLayout& layout,
                                                        const BlendOptions& options,
-                                                       std::string_view tenant_namespace);
+                                                       std::string_view tenant_namespace,
+                                                       const PrefillRecord* again = nullptr);
   /// The same from beginning to end. Errors: Begin's, keep_going's.
   absl::StatusOr<PrefilledPrompt> Prefill(const prompt::PromptLayout& layout, const BlendOptions& options,
                                           std::string_view tenant_namespace, blend::KeepGoing keep_going);
@@ -85,6 +87,10 @@ class PromptRunner {
   /// Makes kept sequences exact, a unit of work at a time. Returns whether there is more to do.
   bool RefineKept() { return refinement_.Step(); }
   int64_t refined_tokens() const { return refinement_.refined_tokens(); }
+
+  /// Runs some of the tokens that were decoded behind a prompt before, the first ones: as many at a time as come out as if
+  /// each had been run alone.
+  absl::Status Repeat(PrefilledPrompt& prompt, absl::Span<const int32_t> token_ids);
 
   /// Makes sure, step by step, that the store has the chunk behind this anchor, and the anchor itself. The tokens must
   /// outlive what is returned.
@@ -125,6 +131,7 @@ class PromptRunner {
   ScratchPool scratch_;
   KeptSequences kept_;
   IdleRefinement refinement_;
+  ChunkStoring::InProgress storing_;
   std::unique_ptr<kernels::RepeatedStep> step_;
   bool said_problem_ = false;  // that step_->problem() has been logged
 };

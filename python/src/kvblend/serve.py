@@ -128,8 +128,9 @@ def welcome(ports: dict[str, str], flags: list[str], key: str | None) -> str:
     lines = [""]
     header = f" -H 'Authorization: Bearer {key}'" if key else ""
     if "api" in ports:
-        url = f"http://{host_of(value_of(flags, 'api-address', '127.0.0.1:8000'))}:{ports['api']}"
-        lines += [f"URL      {url}/v1", f"gRPC     {host_of(value_of(flags, 'grpc-address', '127.0.0.1:50051'))}:{ports['grpc']}"]
+        scheme = "https" if value_of(flags, "tls-certificate", "") else "http"
+        url = f"{scheme}://{host_of(value_of(flags, 'api-address', '127.0.0.1:8000'))}:{ports['api']}"
+        lines += [f"URL      {url}/v1", f"page     {url}/ui", f"gRPC     {host_of(value_of(flags, 'grpc-address', '127.0.0.1:50051'))}:{ports['grpc']}"]
     else:
         url = ""
         lines += [f"gRPC     {host_of(value_of(flags, 'grpc-address', '127.0.0.1:50051'))}:{ports['grpc']}"]

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <thread>
 
 #include "tests/support/backend_decorator.h"
@@ -26,6 +27,41 @@ class WatchesLoads final : public test_support::BackendDecorator {
     return BackendDecorator::DoKvLoad(stream, plan, rope, k, v, pages);
   }
 };
+
+class WaitingTest : public LowerTierBlendFixture {};
+
+// Whoever waits gives his turns up: somebody else's prompt gets to its end meanwhile, and this one to the same one as ever.
+TEST_P(WaitingTest, APromptThatWaitsForASlowTierHoldsNobodyUp) {
+  Restart();
+  StoreAll(chunks_);
+  for (const Policy policy : {Policy::kQuery, Policy::kHkvd, Policy::kNone}) {
+    Restart();
+    const std::vector<float> expected = Prefill(layout_, With(policy)).logits;
+    Restart();
+    disk_->HoldReads(true);
+    const auto waiting = runner_->Begin(layout_, With(policy), "");
+    ASSERT_TRUE(waiting.ok()) << waiting.status();
+    const auto step = [&](PromptPrefill& prefill) {
+      const absl::StatusOr<bool> done = prefill.Step(KeepRunning);
+      EXPECT_TRUE(done.ok()) << done.status();
+      return !done.ok() || *done;
+    };
+    for (int i = 0; i < 3; ++i) ASSERT_FALSE(step(**waiting));
+    EXPECT_EQ((*waiting)->predicted_seconds_left(), std::numeric_limits<double>::infinity());
+    const absl::Status gone = absl::CancelledError("gone");
+    EXPECT_EQ((*waiting)->Step([&] { return gone; }).status(), gone);
+    FullPrefill(layout_);
+    ASSERT_FALSE(step(**waiting));
+    disk_->HoldReads(false);
+    disk_->DeliverAll();
+    while (!step(**waiting)) {
+    }
+    EXPECT_EQ((*waiting)->TakePrompt().logits, expected);
+  }
+  runner_.reset();
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, WaitingTest, testing::Values("reference", "cpu"));
 
 class PipelineTest : public LowerTierBlendFixture {
  protected:

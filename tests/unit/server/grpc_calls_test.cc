@@ -151,7 +151,7 @@ class GrpcCallsTest : public testing::Test {
     server_ = builder.BuildAndStart();
     ASSERT_NE(server_, nullptr);
     address_ = "127.0.0.1:" + std::to_string(port);
-    client_.emplace(MakeGrpcCalls(address_), cancellation_);
+    client_.emplace(MakeGrpcCalls({.address = address_}).value(), cancellation_);
   }
   void TearDown() override { server_->Shutdown(); }
 
@@ -275,7 +275,7 @@ TEST_F(GrpcCallsTest, HealthFollowsTheHealthService) {
 
 TEST_F(GrpcCallsTest, AServerThatIsNotThereIsUnavailableAndNamed) {
   server_->Shutdown();
-  const auto info = MakeGrpcCalls(address_)->GetInfo({});
+  const auto info = MakeGrpcCalls({.address = address_}).value()->GetInfo({});
   EXPECT_EQ(info.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(info.status().message()), HasSubstr(address_));
 }

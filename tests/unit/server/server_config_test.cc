@@ -230,6 +230,7 @@ TEST_F(ServerConfigTest, BadSettingsEndWithCodeTwoAndOneLine) {
        "namespace 'big' may fill is 0; allowed: above 0, at most 1"},
       {{"--model=m", "--chunk-namespace-shares=big=nan"}, "namespace 'big' may fill is nan"},
       {{"--model=m", "--tls-key=/dev/null"}, "--tls-certificate"},
+      {{"--model=m", "--tls-client-ca=/dev/null"}, "--tls-certificate"},
       {{"--model=m", "--config=/nonexistent/file"}, "/nonexistent/file"}};
   for (const auto& [arguments, name] : cases) {
     const ParsedConfig parsed = Parse(arguments);

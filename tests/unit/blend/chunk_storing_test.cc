@@ -1,0 +1,80 @@
+// Several that store the same chunk at the same time.
+#include <gtest/gtest.h>
+
+#include <memory>
+
+#include "tests/unit/blend/blend_fixture.h"
+
+namespace kvblend {
+namespace {
+
+class ChunkStoringTest : public BlendFixture {
+ protected:
+  std::unique_ptr<ChunkStoring> Begin(const Tokens& chunk, const StoreEntryOptions& options = {}) {
+    return runner_->BeginStoring("", anchor_, chunk, options);
+  }
+  /// Steps until it is done.
+  static int Finish(ChunkStoring& storing) {
+    for (int steps = 1;; ++steps) {
+      const absl::StatusOr<bool> done = storing.Step(KeepRunning);
+      EXPECT_TRUE(done.ok()) << done.status();
+      if (!done.ok() || *done) return steps;
+    }
+  }
+
+  const Tokens anchor_ = RandomTokens(20), chunk_ = RandomTokens(40), other_ = RandomTokens(30);
+};
+
+TEST_P(ChunkStoringTest, WhoeverHasATurnWorksOnItAndItIsComputedOnce) {
+  const auto first = Begin(chunk_), second = Begin(chunk_, {.label = "", .pinned = true});
+  ASSERT_FALSE(*first->Step(KeepRunning));
+  ASSERT_FALSE(*second->Step(KeepRunning));
+  // All of the work in the second one's turns.
+  Finish(*second);
+  EXPECT_EQ(Finish(*first), 1);
+  const StoreStats stats = chunk_store_->Stats();
+  EXPECT_EQ(stats.insertions, 2) << "the anchor and the chunk";
+  EXPECT_EQ(stats.duplicate_insertions, 0);
+  EXPECT_EQ(stats.reservations_made, 2);
+  EXPECT_EQ(stats.pinned_entries, 1);
+  EXPECT_FALSE(first->TakeStored().already_present);
+  EXPECT_TRUE(second->TakeStored().already_present);
+}
+
+TEST_P(ChunkStoringTest, ChunksShareTheirAnchorsComputation) {
+  const auto first = Begin(chunk_), second = Begin(other_);
+  while (chunk_store_->Stats().insertions < 3) {
+    for (const auto& storing : {first.get(), second.get()}) {
+      const absl::StatusOr<bool> done = storing->Step(KeepRunning);
+      ASSERT_TRUE(done.ok()) << done.status();
+    }
+  }
+  Finish(*first);
+  Finish(*second);
+  EXPECT_EQ(chunk_store_->Stats().duplicate_insertions, 0);
+  EXPECT_EQ(chunk_store_->Stats().reservations_made, 3);
+}
+
+TEST_P(ChunkStoringTest, WhenOneIsGivenUpTheOtherDoesItAll) {
+  auto first = Begin(chunk_);
+  const auto second = Begin(chunk_);
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_FALSE(*first->Step(KeepRunning));
+    ASSERT_FALSE(*second->Step(KeepRunning));
+  }
+  // Who is cancelled stops, and spoils nothing.
+  const absl::Status cancelled = absl::CancelledError("enough");
+  EXPECT_EQ(second->Step([&] { return cancelled; }).status(), cancelled);
+  first.reset();
+  Finish(*second);
+  const StoredChunk stored = second->TakeStored();
+  EXPECT_FALSE(stored.already_present);
+  EXPECT_EQ(stored.num_tokens, 40);
+  EXPECT_EQ(chunk_store_->Stats().duplicate_insertions, 0);
+  EXPECT_EQ(chunk_store_->Stats().reservations, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, ChunkStoringTest, testing::Values("reference", "cpu"));
+
+}  // namespace
+}  // namespace kvblend

@@ -1,0 +1,185 @@
+// More answers than there are pages for: the youngest give theirs up and go on later, and nobody notices but by the clock.
+#include <algorithm>
+#include <memory>
+#include <random>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/serve/sequences/answer_lengths.h"
+#include "tests/unit/engine/engine_fixture.h"
+
+namespace kvblend {
+namespace {
+
+const std::vector<std::string> kTexts = {"Paris is in France.\n", std::string(40, 'a'), std::string(25, 'b'),
+                                         "Rome is in Italy.\n"};
+
+TEST(AnswerLengthsTest, ExpectsTheWorstAndThenALittleMoreThanTheLastOnes) {
+  AnswerLengths lengths;
+  EXPECT_GT(lengths.Expected(), 1 << 30);
+  lengths.Add(100);
+  EXPECT_EQ(lengths.Expected(), 200);
+  for (int i = 0; i < 60; ++i) lengths.Add(100);
+  EXPECT_EQ(lengths.Expected(), 101);
+  for (int i = 0; i < 100; ++i) lengths.Add(i % 2 == 0 ? 10 : 30);
+  EXPECT_GT(lengths.Expected(), 30);
+  EXPECT_LT(lengths.Expected(), 50);
+}
+
+class PreemptionTest : public EngineFixture, public testing::WithParamInterface<double> {
+ protected:
+  static constexpr int32_t kContext = 300;
+
+  EngineOptions Options() override {
+    EngineOptions options = EngineFixture::Options();
+    options.device = "cpu";
+    options.num_threads = 2;
+    options.gemm = "f32";
+    options.itl_target_seconds = 1e-9;
+    options.max_context_tokens = kContext;
+    options.max_batch_tokens = kContext;
+    options.max_batch_size = 6;
+    options.page_size = 8;
+    options.learn_correction = "off";
+    options.keep_conversations = GetParam();
+    return options;
+  }
+
+  /// Answers of two tokens, so that more are let in than there will be pages for.
+  void ExpectShortAnswers() {
+    for (int i = 0; i < 30; ++i) {
+      GenerateRequest request = Request();
+      request.sampling.max_tokens = 2;
+      ASSERT_TRUE(Generate(request)->status.ok());
+    }
+  }
+
+  GenerateRequest RandomRequest(int number) {
+    std::vector<std::string> chunks = kTexts;
+    std::shuffle(chunks.begin(), chunks.end(), random_);
+    chunks.resize(1 + random_() % chunks.size());
+    // Missing, and stored by somebody else before the answer goes on.
+    if (random_() % 3 == 0) chunks.push_back("other " + std::to_string(number % 4));
+    GenerateRequest request = Request(chunks);
+    request.blend.policy = static_cast<Policy>(random_() % 6);
+    request.blend.ratio = static_cast<double>(random_() % 100) / 100;
+    request.blend.store_misses = false;
+    request.sampling.max_tokens = static_cast<int32_t>(20 + random_() % 60);
+    request.sampling.temperature = static_cast<double>(random_() % 2);
+    request.sampling.seed = 1 + number;
+    return request;
+  }
+
+  std::mt19937 random_{20261123};
+};
+
+TEST_P(PreemptionTest, AnswersAreThoseOfTheRequestsAlone) {
+  ASSERT_TRUE(Put(kTexts)->status.ok());
+  constexpr int kRequests = 18;
+  std::vector<GenerateRequest> requests;
+  std::vector<std::vector<int32_t>> alone;
+  for (int i = 0; i < kRequests; ++i) {
+    requests.push_back(RandomRequest(i));
+    const auto answer = Generate(requests.back());
+    ASSERT_TRUE(answer->status.ok()) << answer->status;
+    alone.push_back(answer->token_ids);
+  }
+  EXPECT_EQ(engine_->Stats().preemptions, 0);
+  for (int round = 0; round < 3; ++round) {
+    SCOPED_TRACE(round);
+    ExpectShortAnswers();
+    const int64_t before = engine_->Stats().preemptions;
+    HeldAnswer first;
+    std::vector<std::shared_ptr<RequestHandle>> handles = {*engine_->Generate(Request(), first.recorder)};
+    first.started.WaitForNotification();
+    std::vector<std::shared_ptr<GenerateRecorder>> recorders;
+    for (const GenerateRequest& request : requests) {
+      recorders.push_back(std::make_shared<GenerateRecorder>());
+      handles.push_back(*engine_->Generate(request, recorders.back()));
+    }
+    first.go_on.Notify();
+    for (int i = 0; i < kRequests; ++i) {
+      EXPECT_TRUE(recorders[i]->Wait().status.ok()) << recorders[i]->status;
+      EXPECT_EQ(recorders[i]->token_ids, alone[i]) << i;
+      EXPECT_EQ(recorders[i]->prompts.size(), 1);
+    }
+    EXPECT_GT(engine_->Stats().preemptions, before);
+    first.recorder->Wait();
+  }
+  ASSERT_TRUE(engine_->Drain(absl::InfiniteFuture()).ok());
+  EXPECT_EQ(engine_->Stats().pages_used, 0);
+  EXPECT_EQ(engine_->Stats().requests_running, 0);
+}
+
+// A chunk that was missing when the answer began, and is in the store when it goes on, is computed again all the same.
+TEST_P(PreemptionTest, WhatWasComputedIsComputedAgain) {
+  std::vector<GenerateRequest> requests;
+  std::vector<std::vector<int32_t>> alone;
+  for (int i = 0; i < 8; ++i) {
+    GenerateRequest request = Request({"one " + std::to_string(i) + "\n", "two " + std::to_string(i) + "\n"});
+    request.blend.policy = Policy::kNone;
+    request.blend.store_misses = false;
+    request.sampling.max_tokens = 70;
+    alone.push_back(Generate(request)->token_ids);
+    requests.push_back(std::move(request));
+  }
+  ExpectShortAnswers();
+  std::vector<std::shared_ptr<GenerateRecorder>> recorders;
+  std::vector<std::shared_ptr<RequestHandle>> handles;
+  HeldAnswer first;
+  handles.push_back(*engine_->Generate(Request(), first.recorder));
+  first.started.WaitForNotification();
+  const auto put = std::make_shared<PutRecorder>();
+  for (const GenerateRequest& request : requests) {
+    recorders.push_back(std::make_shared<GenerateRecorder>());
+    handles.push_back(*engine_->Generate(request, recorders.back()));
+  }
+  // Its chunks are stored while the answers are written.
+  recorders[0]->on_prompt = [&] {
+    PutChunksRequest chunks;
+    chunks.system_text = "Answer.";
+    chunks.lead_in = "Passages:\n\n";
+    for (int i = 0; i < 8; ++i) chunks.chunks.push_back("two " + std::to_string(i) + "\n");
+    handles.push_back(*engine_->PutChunks(chunks, put));
+  };
+  first.go_on.Notify();
+  for (size_t i = 0; i < recorders.size(); ++i) {
+    EXPECT_TRUE(recorders[i]->Wait().status.ok()) << recorders[i]->status;
+    // Those that began behind the put found what it stored.
+    if (recorders[i]->prompts[0].reused_tokens == 0) {
+      EXPECT_EQ(recorders[i]->token_ids, alone[i]) << i;
+    }
+  }
+  EXPECT_GT(engine_->Stats().preemptions, 0);
+  first.recorder->Wait();
+  put->Wait();
+}
+
+TEST_P(PreemptionTest, CancelledOnesLeaveNothingBehind) {
+  ASSERT_TRUE(Put(kTexts)->status.ok());
+  ExpectShortAnswers();
+  std::vector<std::shared_ptr<GenerateRecorder>> recorders;
+  std::vector<std::shared_ptr<RequestHandle>> handles;
+  for (int i = 0; i < 30; ++i) {
+    recorders.push_back(std::make_shared<GenerateRecorder>());
+    handles.push_back(*engine_->Generate(RandomRequest(i), recorders.back()));
+  }
+  int ended = 0;
+  for (size_t i = 0; i < handles.size(); i += 3) {
+    recorders[i]->Wait();
+    for (size_t j = i + 1; j < std::min(i + 3, handles.size()); ++j) handles[j]->Cancel();
+  }
+  for (const auto& recorder : recorders) ended += recorder->Wait().status.ok() ? 1 : 0;
+  EXPECT_GE(ended, 10);
+  ASSERT_TRUE(engine_->Drain(absl::InfiniteFuture()).ok());
+  EXPECT_EQ(engine_->Stats().pages_used, 0);
+  EXPECT_EQ(engine_->Stats().requests_running, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Keeping, PreemptionTest, testing::Values(0.0, 1.0),
+                         [](const auto& info) { return info.param == 0 ? "Nothing" : "Conversations"; });
+
+}  // namespace
+}  // namespace kvblend
