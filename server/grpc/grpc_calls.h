@@ -19,8 +19,9 @@ struct GrpcTarget {
 };
 
 /// Connects at the first call. CallerContext::client is not used: the server tells clients apart by itself. The calls' errors
-/// carry the server's code and message, those of streams also when to try again, where it says so (base/retry_delay.h);
-/// kUnavailable, naming the address, when it can't be reached. kInvalidArgument for a file that can't be read, by its flag.
+/// carry the server's code and message, those of streams also when to try again, where the server says so
+/// (base/retry_delay.h); kUnavailable, naming the address, when it can't be reached. kInvalidArgument for a
+/// file that can't be read, by its flag.
 absl::StatusOr<std::shared_ptr<Calls>> MakeGrpcCalls(const GrpcTarget& target);
 
 }  // namespace kvblend::server

@@ -18,6 +18,7 @@ class BackPressureTest : public ::testing::Test {
  protected:
   ~BackPressureTest() override {
     if (!release_.HasBeenNotified()) release_.Notify();
+    scheduler_->Drain(absl::InfiniteFuture()).IgnoreError();  // or what waits would be abandoned
   }
 
   /// A scheduler whose engine thread is busy until Release.
