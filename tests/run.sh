@@ -184,7 +184,8 @@ run_pytest() {
   mkdir -p "$results"
   echo "pytest did not finish" >"$results/pytest.xml"
   PATH=$root/build/tools:$PATH KVBLEND_BIN_DIR=$root/build/release/bin PYTHONDONTWRITEBYTECODE=1 \
-    "$VENV/bin/python" -m pytest -p no:cacheprovider -ra --junitxml="$results/pytest.xml" tests/deploy tests/e2e
+    "$VENV/bin/python" -m pytest -p no:cacheprovider -ra -n "$test_jobs" --dist loadfile \
+    --junitxml="$results/pytest.xml" tests/deploy tests/e2e
 }
 
 # run_python_package [--integrations]

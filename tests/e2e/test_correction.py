@@ -42,8 +42,11 @@ def test_what_calibrate_writes_brings_reuse_nearer_to_full_prefill(start_server,
 
 
 def test_documents_will_do(tmp_path):
-    path = tmp_path / "model.kvcorrection"
-    arguments = ["calibrate", "--model", MODEL, "--corpus", ROOT / "docs", "--output", path]
+    path, corpus = tmp_path / "model.kvcorrection", tmp_path / "corpus"
+    corpus.mkdir()
+    for number, question in enumerate(json.loads(SAMPLE.read_text())):
+        (corpus / f"{number}.txt").write_text("\n\n".join(passage["text"] for passage in question["ctxs"]))
+    arguments = ["calibrate", "--model", MODEL, "--corpus", corpus, "--output", path]
     done = run("kvblend", *arguments, "--n", "8", "--passages", "4", "--json")
     assert done.returncode == 0, done.stderr
     learned = json.loads(done.stdout)
