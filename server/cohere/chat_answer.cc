@@ -2,16 +2,13 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "server/convert/message_json.h"
+#include "server/openai/generation_answer.h"
 
 namespace kvblend::server::cohere {
 namespace {
-
-Json MessageAsJson(const google::protobuf::Message& message) {
-  return Json::parse(MessageToJson(message), /*cb=*/nullptr, /*allow_exceptions=*/false);
-}
 
 const char* FinishReasonOf(v1::FinishReason reason) {
   switch (reason) {
@@ -41,9 +38,11 @@ int64_t Characters(const std::string& text, int64_t bytes) {
                        [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
 }
 
-std::vector<std::string> DocumentsOf(const ChatRequest& request) {
-  if (!request.citations) return {};
-  return {request.request.prompt().chunks().begin(), request.request.prompt().chunks().end()};
+std::optional<CitationFinder> FinderOf(const ChatRequest& request) {
+  const v1::Prompt& prompt = request.request.prompt();
+  if (!request.citations || prompt.chunks().empty()) return std::nullopt;
+  return std::make_optional<CitationFinder>(
+      std::vector<std::string>(prompt.chunks().begin(), prompt.chunks().end()), prompt.question());
 }
 
 }  // namespace
@@ -57,8 +56,7 @@ ChatAnswer::ChatAnswer(std::string id, const ChatRequest& request)
       stream_(request.stream),
       with_logprobs_(request.logprobs),
       sources_(request.sources),
-      documents_(DocumentsOf(request)),
-      question_(request.request.prompt().question()) {}
+      finder_(FinderOf(request)) {}
 
 std::string ChatAnswer::Add(const v1::GenerateEvent& event) {
   switch (event.event_case()) {
@@ -97,7 +95,7 @@ std::string ChatAnswer::Add(const v1::GenerateEvent& event) {
       const Json end = {
           {"id", id_},
           {"delta", {{"finish_reason", FinishReasonOf(finished_.reason())}, {"usage", Usage()}}},
-          {"kvblend", Extension()}};
+          {"kvblend", openai::ReportExtension(report_, finished_)}};
       return events + Event("message-end", end);
     }
     case v1::GenerateEvent::EVENT_NOT_SET:
@@ -119,15 +117,15 @@ std::string ChatAnswer::Body() const {
                {"message", std::move(message)},
                {"finish_reason", FinishReasonOf(finished_.reason())},
                {"usage", Usage()},
-               {"kvblend", Extension()}};
+               {"kvblend", openai::ReportExtension(report_, finished_)}};
   if (with_logprobs_) body["logprobs"] = logprobs_;
   return ToText(body);
 }
 
 Json ChatAnswer::Citations() const {
   Json citations = Json::array();
-  if (documents_.empty()) return citations;
-  for (const Citation& citation : CitationFinder(documents_, question_).Find(text_)) {
+  if (!finder_.has_value()) return citations;
+  for (const Citation& citation : finder_->Find(text_)) {
     Json sources = Json::array();
     for (const int32_t document : citation.documents) {
       const Source& source = sources_[document];
@@ -146,13 +144,7 @@ Json ChatAnswer::Citations() const {
 Json ChatAnswer::Usage() const {
   const Json tokens = {{"input_tokens", finished_.usage().prompt_tokens()},
                        {"output_tokens", finished_.usage().completion_tokens()}};
-  return {{"billed_units", tokens},
-          {"tokens", tokens},
-          {"cached_tokens", report_.kept_tokens() + report_.exact_tokens() + report_.reused_tokens()}};
-}
-
-Json ChatAnswer::Extension() const {
-  return {{"prompt", MessageAsJson(report_)}, {"finished", MessageAsJson(finished_)}};
+  return {{"billed_units", tokens}, {"tokens", tokens}, {"cached_tokens", openai::CachedTokens(report_)}};
 }
 
 void ChatAnswer::KeepLogprobs(const v1::TextDelta& delta) {

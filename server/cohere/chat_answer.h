@@ -1,6 +1,7 @@
 // Events of kvblend.v1 -> what /v2/chat answers: one JSON object, or a stream of them as server-sent events with names.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,7 +19,8 @@ std::string ErrorBody(const std::string& id, const absl::Status& status);
 /// Takes the events of one answer in their order. Not thread-safe.
 class ChatAnswer {
  public:
-  /// `request` is the one that is answered.
+  /// `request` is the one that is answered. Its documents are prepared for citations here, for milliseconds: events come on
+  /// the engine's thread, which has no time for that.
   ChatAnswer(std::string id, const ChatRequest& request);
 
   /// For streams: the server-sent events that `event` becomes. Without a stream it is kept for Body, and nothing is returned.
@@ -33,15 +35,13 @@ class ChatAnswer {
  private:
   Json Citations() const;
   Json Usage() const;
-  Json Extension() const;
   void KeepLogprobs(const v1::TextDelta& delta);
 
   const std::string id_;
   const bool stream_;
   const bool with_logprobs_;
   const std::vector<Source> sources_;
-  const std::vector<std::string> documents_;  // as the model sees them; empty: nothing is cited
-  const std::string question_;
+  const std::optional<CitationFinder> finder_;  // unset: nothing is cited
   std::string text_;
   Json logprobs_ = Json::array();
   v1::PromptReport report_;

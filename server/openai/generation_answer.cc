@@ -45,6 +45,14 @@ std::vector<std::pair<std::string, std::string>> ReportHeaders(const v1::PromptR
           {"kvblend-computed-tokens", absl::StrCat(report.computed_tokens())}};
 }
 
+Json ReportExtension(const v1::PromptReport& report, const v1::GenerateFinished& finished) {
+  return {{"prompt", MessageAsJson(report)}, {"finished", MessageAsJson(finished)}};
+}
+
+int64_t CachedTokens(const v1::PromptReport& report) {
+  return int64_t{report.kept_tokens()} + report.exact_tokens() + report.reused_tokens();
+}
+
 std::string ServerSentEvent(const std::string& data) { return absl::StrCat("data: ", data, "\n\n"); }
 
 GenerationAnswer::GenerationAnswer(AnswerForm form, AnswerHead head) : form_(form), head_(std::move(head)) {
@@ -103,7 +111,7 @@ std::string GenerationAnswer::Add(const v1::GenerateEvent& event) {
       finished_ = event.finished();
       if (!form_.stream) return "";
       Json last = Object();
-      last["kvblend"] = Extension();
+      last["kvblend"] = ReportExtension(report_, finished_);
       const Json piece = form_.chat ? Json::object() : Json("");
       std::string events =
           Event(std::move(last), StreamChoice(piece, nullptr, FinishReasonOf(finished_.reason())));
@@ -131,7 +139,7 @@ std::string GenerationAnswer::Body() const {
   Json body = Object();
   body["choices"] = Json::array({choice});
   body["usage"] = Usage();
-  body["kvblend"] = Extension();
+  body["kvblend"] = ReportExtension(report_, finished_);
   return ToText(body);
 }
 
@@ -179,12 +187,7 @@ Json GenerationAnswer::Usage() const {
   return {{"prompt_tokens", usage.prompt_tokens()},
           {"completion_tokens", usage.completion_tokens()},
           {"total_tokens", usage.prompt_tokens() + usage.completion_tokens()},
-          {"prompt_tokens_details",
-           {{"cached_tokens", report_.kept_tokens() + report_.exact_tokens() + report_.reused_tokens()}}}};
-}
-
-Json GenerationAnswer::Extension() const {
-  return {{"prompt", MessageAsJson(report_)}, {"finished", MessageAsJson(finished_)}};
+          {"prompt_tokens_details", {{"cached_tokens", CachedTokens(report_)}}}};
 }
 
 }  // namespace kvblend::server::openai

@@ -25,6 +25,12 @@ struct AnswerHead {
 /// Headers that tell what was done with the prompt, for clients that throw the body's extension away.
 std::vector<std::pair<std::string, std::string>> ReportHeaders(const v1::PromptReport& report);
 
+/// The member "kvblend" of answers: what gRPC reports.
+Json ReportExtension(const v1::PromptReport& report, const v1::GenerateFinished& finished);
+
+/// Tokens of the prompt whose KV was there: kept of an earlier turn, exact, or blended and not recomputed.
+int64_t CachedTokens(const v1::PromptReport& report);
+
 /// Takes the events of one answer in their order. Not thread-safe.
 class GenerationAnswer {
  public:
@@ -43,7 +49,6 @@ class GenerationAnswer {
   Json Logprobs(const v1::TextDelta& delta);
   void KeepLogprobs(const Json& logprobs);
   Json Usage() const;
-  Json Extension() const;
 
   const AnswerForm form_;
   const AnswerHead head_;

@@ -73,7 +73,7 @@ ALLOWED = {
     "server/openai": {"server/convert", "server/json"},
     "server/api": {"server/calls", "server/cohere", "server/convert", "server/http", "server/json", "server/metrics", "server/openai", "server/ui"},
     "server/ui": {"server/convert"},
-    "server/cohere": {"engine/text", "server/convert", "server/json", "server/openai"},
+    "server/cohere": {"engine/text", "server/json", "server/openai"},
     "server/config": {"engine/api"},
     "server/main": {
         "engine/api", "server/access", "server/api", "server/calls", "server/config", "server/grpc", "server/http", "server/metrics", "server/tls",
