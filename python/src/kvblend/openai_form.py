@@ -39,7 +39,7 @@ def _content_of(turn: v1.Turn) -> str | list[dict[str, Any]]:
 
 
 def body_of(request: v1.GenerateRequest) -> dict[str, Any]:
-    """Of a streamed chat completion. Every chunk is a part of the last message, as it is."""
+    """The body that asks for a streamed chat completion. Every chunk is a part of the last message, as it is."""
     prompt, sampling = request.prompt, request.sampling
     messages: list[dict[str, Any]] = []
     if prompt.system_text:
@@ -99,7 +99,7 @@ def data_of(line: str) -> Any:
 
 
 def events_of(line: str) -> list[v1.GenerateEvent]:
-    """Of a line of a chat completion's stream."""
+    """The events that a line of a chat completion's stream stands for."""
     event = data_of(line)
     if event is None:
         return []
@@ -111,7 +111,7 @@ def events_of(line: str) -> list[v1.GenerateEvent]:
 
 
 def progress_of(line: str) -> chunks_pb2.PutChunkProgress | None:
-    """Of a line of the stream of POST /v1/chunks."""
+    """The progress that a line of the stream of POST /v1/chunks tells."""
     event = data_of(line)
     if event is None:
         return None

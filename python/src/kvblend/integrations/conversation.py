@@ -79,7 +79,7 @@ class Settings:
 
 
 def document_of(text: str, metadata: dict[str, Any] | None) -> Document:
-    """Of a framework's document: "title" is the one field of its metadata that the model sees."""
+    """Makes one from a framework's document: "title" is the one field of its metadata that the model sees."""
     title = (metadata or {}).get("title")
     return Document(text, title=title if isinstance(title, str) else "")
 
