@@ -11,14 +11,17 @@
 
 namespace kvblend {
 
-/// Shares of a tier's bytes. A namespace that has used up its share gives up its own entries for new ones;
-/// the others' stay.
+/// What namespaces may fill of each tier that counts them (memory and disk): a share of its bytes, and where one is given, so
+/// many bytes at most. A namespace that has used that up gives up its own entries for new ones; the others' stay.
 struct NamespaceQuotas {
-  double default_share = 1.0;                // of every namespace that is not named; (0, 1]
-  std::map<std::string, double> named = {};  // (0, 1]
+  double default_share = 1.0;                 // of every namespace that is not named; (0, 1]
+  std::map<std::string, double> named = {};   // (0, 1]
+  std::map<std::string, int64_t> bytes = {};  // above 0; of tenants, see ChunkCatalog::LimitNamespaces
 
-  bool limited() const { return default_share < 1 || !named.empty(); }
+  bool limited() const { return default_share < 1 || !named.empty() || !bytes.empty(); }
   int64_t BytesOf(std::string_view tenant_namespace, int64_t tier_bytes) const;
+  /// The limit in words: "namespace 'acme' may fill 1000 bytes (store_bytes of its tenant)".
+  std::string Describe(std::string_view tenant_namespace, int64_t tier_bytes) const;
   /// kInvalidArgument naming the namespace, its share and what is allowed.
   absl::Status Check() const;
 };
@@ -85,7 +88,8 @@ struct EngineOptions {
   bool prefetch_queued = true;                   // bring stored chunks into memory while their prompt waits
   int32_t load_pipeline_depth = 2;  // while layer l computes, layers up to l + depth are on their way; 0: all
   RatioOptions ratio = {};          // where a request says nothing of it
-  int32_t max_queued_requests = 64;  // beyond: kResourceExhausted
+  std::string split_prompts = "none";  // where a prompt without chunks says nothing of it: Prompt::split
+  int32_t max_queued_requests = 64;    // beyond: kResourceExhausted
   int64_t max_queued_tokens = 0;  // of waiting requests together, beyond: kResourceExhausted; 0: any number
   int32_t max_chunks_per_request = 1024;
   int64_t max_text_bytes = int64_t{8} << 20;  // all texts of one request together

@@ -40,6 +40,9 @@ enum class Anchoring : uint8_t {
   kIsolated,  // by itself from position 0, as CacheBlend publishes it
 };
 
+/// Whose turn comes first where there is not time for all; engine/schedule/scheduler.h has the rules.
+enum class Priority : uint8_t { kNormal, kHigh, kLow };
+
 enum class DeviationSource : uint8_t { kValue, kKey };
 
 /// Who sets the share of tokens that is recomputed.
@@ -55,6 +58,8 @@ struct RatioOptions {
   double min = 0.15;    // kAuto: the floor that keeps quality
   double max = 0.5;     // kAuto; at least min
 };
+
+inline constexpr int kMaxReadNamespaces = 8;
 
 struct BlendOptions {
   Reuse reuse = Reuse::kChunks;
@@ -74,6 +79,9 @@ struct BlendOptions {
   bool store_misses = true;  // compute missing chunks behind the response and store them
   bool correction = true;    // correct what is reused inexactly, if the engine has learned how
   bool explain = false;      // fill PromptReport::explanation
+  // Whose chunks may be reused besides the caller's own, which come first; nothing is stored there. At most
+  // kMaxReadNamespaces, each of at most 128 bytes.
+  std::vector<std::string> read_namespaces = {};
 
   bool operator==(const BlendOptions&) const = default;
 };
@@ -103,12 +111,22 @@ struct Turn {
   std::vector<std::string> chunks = {};  // of a user: what the prompt of this turn had
 };
 
+/// What is done with the text of a prompt without chunks, in which a chain may have pasted its passages; engine/prompt/split
+/// has the rules. The prompt is then one with chunks, as if the client had given it so.
+enum class PromptSplit : uint8_t {
+  kNone,      // it is one text
+  kStored,    // texts of chunks that the namespace knows become chunks
+  kPassages,  // paragraphs too, whether they are stored or not
+};
+
 struct Prompt {
   std::string system_text = {};          // may be empty: the prompt then has no system block
   std::string lead_in = {};              // text before the chunks inside the user's turn; may be empty
   std::vector<std::string> chunks = {};  // placed as they are, with nothing in between; may be empty
   std::string question = {};             // not empty
   std::vector<Turn> history = {};        // earlier turns, oldest first, between system text and lead-in
+  std::optional<PromptSplit> split =
+      std::nullopt;  // not set: EngineOptions::split_prompts; only without chunks
 };
 
 /// Who asks, and for how long they wait.
@@ -116,6 +134,7 @@ struct Caller {
   std::string tenant_namespace;  // chunks of one namespace are invisible in another; at most 128 bytes
   std::string fairness_key;      // requests queue per key and keys take turns
   absl::Time deadline = absl::InfiniteFuture();
+  Priority priority = Priority::kNormal;
 };
 
 struct GenerateRequest {
@@ -154,6 +173,7 @@ struct PrefetchChunksRequest {
   std::string lead_in;
   Anchoring anchoring = Anchoring::kAnchored;
   std::vector<std::string> chunks;
+  std::vector<std::string> read_namespaces = {};  // as in BlendOptions
 };
 
 struct PrefetchedChunk {

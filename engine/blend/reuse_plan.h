@@ -31,6 +31,7 @@ struct PlannedSpan {
   int32_t chunk_index = -1;  // -1 unless a chunk
   int32_t begin = 0;         // prompt positions [begin, end)
   int32_t end = 0;
+  bool is_text = false;  // not looked for, and not missing
   ChunkSource source = ChunkSource::kMiss;
   std::optional<ChunkKey> key = std::nullopt;  // the entry that belongs here; set for the anchor and chunks
   Tier tier = Tier::kNone;                     // where its entry was found
@@ -64,7 +65,9 @@ struct ReusePlan {
   std::unique_ptr<store::PromptReads> reads;
 };
 
-/// Looks up every span on its own: a missing chunk never spoils its neighbours.
+/// Looks up every span on its own: a missing chunk never spoils its neighbours. The caller's namespace comes first, then those
+/// that it may read, and only then entries of other anchors, in the same order. What is missing is the caller's to store,
+/// unless a namespace that it may read has it behind this anchor.
 ///
 /// An entry is *exact* in a place when the tokens before it in the prompt are exactly those it was computed
 /// behind: its KV then is what full prefill would compute. That holds for the anchor at position 0, for the
@@ -77,7 +80,7 @@ ReusePlan PlanReuse(const prompt::PromptLayout& layout, const BlendOptions& opti
                     const KeySpace& key_space, std::string_view tenant_namespace,
                     store::ChunkStore& chunk_store, int32_t kept_tokens = 0);
 
-/// The keys that PlanReuse looks up first: what to prefetch for a prompt that waits.
+/// The keys that PlanReuse looks up first, of all namespaces: what to prefetch for a prompt that waits.
 std::vector<ChunkKey> KeysOf(const prompt::PromptLayout& layout, const BlendOptions& options,
                              const KeySpace& key_space, std::string_view tenant_namespace);
 

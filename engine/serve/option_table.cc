@@ -52,6 +52,9 @@ absl::Status CheckChunkFormat(std::string_view name) {
 absl::Status CheckLearnCorrection(std::string_view name) {
   return ParseName<LearningState>("learn-correction", name).status();
 }
+absl::Status CheckSplitPrompts(std::string_view name) {
+  return ParseName<PromptSplit>("split-prompts", name).status();
+}
 absl::Status CheckRedisNodes(std::string_view nodes) {
   if (nodes.empty()) return absl::OkStatus();
   const absl::Status status = store::redis::ParseEndpoints(nodes).status();
@@ -144,6 +147,10 @@ const std::vector<EngineOption>& EngineOptionTable() {
        "While there is nothing else to do, prefill kept conversations in full behind their answers, so that later turns "
        "read KV as full prefill gives it (off by default)",
        SwitchOption{In<&EngineOptions::refine_idle>}},
+      {"split-prompts", kCompute, "HOW",
+       "Where a prompt without chunks does not say: look in its text for passages, and make them chunks: stored: those "
+       "whose chunks are known; passages: paragraphs too; none",
+       TextOption{In<&EngineOptions::split_prompts>, CheckSplitPrompts}},
       {"self-check", kCompute, "",
        "At start-up, check on a short prompt that ratio 1 equals full prefill (on by default)",
        SwitchOption{In<&EngineOptions::self_check>}},

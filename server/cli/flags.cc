@@ -18,6 +18,9 @@ namespace {
 constexpr FieldFlag kNamespaceFlags[] = {
     {"--namespace", "namespace", "Chunks of one namespace are invisible in another", "NAME"}};
 
+constexpr FieldFlag kPriorityFlags[] = {
+    {"--priority", "priority", "Whose turn comes first where there is not time for all", "NAME"}};
+
 constexpr FieldFlag kAnchorFlags[] = {
     {"--system", "system_text", "System text of the prompts to come", "TEXT"},
     {"--lead-in", "lead_in", "Text before the chunks in the prompts to come", "TEXT"},
@@ -27,7 +30,8 @@ constexpr FieldFlag kAnchorFlags[] = {
 constexpr FieldFlag kPromptFlags[] = {
     {"--system", "prompt.system_text", "System text", "TEXT"},
     {"--lead-in", "prompt.lead_in", "Text before the chunks", "TEXT"},
-    {"--question", "prompt.question", "What is asked; comes after the chunks", "TEXT"}};
+    {"--question", "prompt.question", "What is asked; comes after the chunks", "TEXT"},
+    {"--split", "prompt.split", "Look for passages in the question, and make them chunks", "HOW"}};
 
 constexpr FieldFlag kBlendFlags[] = {
     {"--reuse", "blend.reuse", "What may be reused", "WHAT"},
@@ -45,6 +49,8 @@ constexpr FieldFlag kBlendFlags[] = {
     {"--no-store-misses", "blend.store_misses", "Do not store chunks that were missing", "", "false"},
     {"--no-correction", "blend.correction", "Place stored KV as it is, without the learned correction", "",
      "false"},
+    {"--read-namespace", "blend.read_namespaces",
+     "Reuse chunks of this namespace as well, if there are none of one's own; repeat for more", "NAME"},
     {"--explain", "blend.explain", "Tell of every token what was done with it (with --json, or see --html)",
      ""}};
 
@@ -128,6 +134,9 @@ void AddConnectionFlags(CLI::App& command, InProcess in_process, Connection& con
 void AddCallerFlags(CLI::App& command, const google::protobuf::Descriptor& message, FieldFlags& fields,
                     CallerFlags& flags) {
   fields.Add(command, message, "Connection", kNamespaceFlags);
+  if (message.FindFieldByName("priority") != nullptr) {
+    fields.Add(command, message, "Connection", kPriorityFlags);
+  }
   command.add_option("--timeout", flags.timeout_seconds, "Give up after so many seconds; default: never")
       ->check(CLI::PositiveNumber)
       ->type_name("SECONDS")

@@ -46,6 +46,9 @@ absl::Status Convert(v1::Prompt&& from, Prompt* to) {
   to->lead_in = std::move(*from.mutable_lead_in());
   to->chunks = TakeStrings(from.mutable_chunks());
   to->question = std::move(*from.mutable_question());
+  if (from.split() != v1::PROMPT_SPLIT_UNSPECIFIED) {
+    KVBLEND_RETURN_IF_ERROR(Convert(from.split(), "prompt.split", &to->split.emplace()));
+  }
   to->history.resize(from.history_size());
   for (int i = 0; i < from.history_size(); ++i) {
     v1::Turn& turn = *from.mutable_history(i);
@@ -77,6 +80,7 @@ absl::Status Convert(const v1::BlendOptions& from, BlendOptions* to) {
   if (from.has_store_misses()) to->store_misses = from.store_misses();
   if (from.has_correction()) to->correction = from.correction();
   to->explain = from.explain();
+  to->read_namespaces.assign(from.read_namespaces().begin(), from.read_namespaces().end());
   return status;
 }
 
@@ -102,6 +106,7 @@ absl::Status ConvertPromptAndBlend(From& from, To* to) {
   if (!from.has_prompt()) return absl::InvalidArgumentError("prompt is not set; it is required");
   to->caller.tenant_namespace = std::move(*from.mutable_namespace_());
   absl::Status status = Convert(std::move(*from.mutable_prompt()), &to->prompt);
+  status.Update(Convert(from.priority(), "priority", &to->caller.priority));
   status.Update(Convert(from.blend(), &to->blend));
   return status;
 }
@@ -156,6 +161,7 @@ absl::StatusOr<PutChunksRequest> FromProto(v1::PutChunksRequest&& request) {
   to.label = std::move(*request.mutable_label());
   to.chunk_labels = TakeStrings(request.mutable_chunk_labels());
   to.pin = request.pin();
+  KVBLEND_RETURN_IF_ERROR(Convert(request.priority(), "priority", &to.caller.priority));
   return to;
 }
 
@@ -179,6 +185,7 @@ absl::StatusOr<PrefetchChunksRequest> FromProto(v1::PrefetchChunksRequest&& requ
   PrefetchChunksRequest to;
   if (absl::Status status = TakeAnchor(request, &to); !status.ok()) return status;
   to.chunks = TakeStrings(request.mutable_chunks());
+  to.read_namespaces = TakeStrings(request.mutable_read_namespaces());
   return to;
 }
 

@@ -2,12 +2,15 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "engine/api/names.h"
+#include "server/convert/enums.h"
 #include "server/convert/message_json.h"
 #include "server/json/json.h"
 #include "server/openai/prompt_mapping.h"
@@ -119,6 +122,17 @@ void ReadDocuments(FieldReader& fields, v1::Prompt* prompt) {
   if (documents != nullptr) fields.Note(AddDocuments(*documents, prompt));
 }
 
+/// A name of one of the engine's enumerations.
+template <typename Enum>
+std::optional<Enum> ReadName(FieldReader& fields, const std::string& name) {
+  const std::optional<std::string> text = fields.String(name);
+  if (!text.has_value()) return std::nullopt;
+  const absl::StatusOr<Enum> value = ParseName<Enum>(fields.PathOf(name), *text);
+  if (value.ok()) return *value;
+  fields.Note(FieldError(fields.PathOf(name), std::string(value.status().message())));
+  return std::nullopt;
+}
+
 }  // namespace
 
 uint64_t SeedOf(int64_t seed) { return seed == 0 ? kSeedZero : static_cast<uint64_t>(seed); }
@@ -134,6 +148,12 @@ void ReadExtension(FieldReader& fields, v1::GenerateRequest* request) {
           "kvblend.lead_in", "kvblend.lead_in is set; allowed: only without text before the first document"));
     }
     request->mutable_prompt()->set_lead_in(*lead_in);
+  }
+  if (const std::optional<Priority> priority = ReadName<Priority>(extension, "priority")) {
+    request->set_priority(ToWire<v1::Priority>(*priority));
+  }
+  if (const std::optional<PromptSplit> split = ReadName<PromptSplit>(extension, "split")) {
+    request->mutable_prompt()->set_split(ToWire<v1::PromptSplit>(*split));
   }
   if (const Json* blend = extension.Value("blend"); blend != nullptr) {
     if (!blend->is_object()) {

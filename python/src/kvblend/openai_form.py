@@ -51,6 +51,10 @@ def body_of(request: v1.GenerateRequest) -> dict[str, Any]:
     extension: dict[str, Any] = {}
     if prompt.lead_in:
         extension["lead_in"] = prompt.lead_in
+    if request.priority:
+        extension["priority"] = chunks_pb2.Priority.Name(request.priority).removeprefix("PRIORITY_").lower()
+    if prompt.split:
+        extension["split"] = v1.PromptSplit.Name(prompt.split).removeprefix("PROMPT_SPLIT_").lower()
     if request.namespace:
         extension["namespace"] = request.namespace
     if request.HasField("blend"):

@@ -52,16 +52,16 @@ struct Describe {
     return All(role, text, lead_in, chunks);
   }
   static std::string Text(const Caller& caller) {
-    const auto& [tenant_namespace, fairness_key, deadline] = caller;
-    return All(tenant_namespace, fairness_key, deadline);
+    const auto& [tenant_namespace, fairness_key, deadline, priority] = caller;
+    return All(tenant_namespace, fairness_key, deadline, priority);
   }
   static std::string Text(const Prompt& prompt) {
-    const auto& [system_text, lead_in, chunks, question, history] = prompt;
-    return All(system_text, lead_in, chunks, question, history);
+    const auto& [system_text, lead_in, chunks, question, history, split] = prompt;
+    return All(system_text, lead_in, chunks, question, history, split);
   }
   static std::string Text(const BlendOptions& options) {
-    const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o] = options;
-    return All(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o);
+    const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = options;
+    return All(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p);
   }
   static std::string Text(const SamplingOptions& options) {
     const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m] = options;
@@ -80,8 +80,8 @@ struct Describe {
     return All(a, b, c, d, e, f, g, h);
   }
   static std::string Text(const PrefetchChunksRequest& request) {
-    const auto& [a, b, c, d, e] = request;
-    return All(a, b, c, d, e);
+    const auto& [a, b, c, d, e, f] = request;
+    return All(a, b, c, d, e, f);
   }
   static std::string Text(const SplitDocumentRequest& request) {
     const auto& [a, b, c, d, e, f, g, h] = request;
