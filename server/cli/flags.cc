@@ -45,6 +45,8 @@ constexpr FieldFlag kBlendFlags[] = {
     {"--no-store-misses", "blend.store_misses", "Do not store chunks that were missing", "", "false"},
     {"--no-correction", "blend.correction", "Place stored KV as it is, without the learned correction", "",
      "false"},
+    {"--no-share-prefix", "blend.share_prefix",
+     "Hold no KV pages together with requests that begin with the same tokens", "", "false"},
     {"--explain", "blend.explain", "Tell of every token what was done with it (with --json, or see --html)",
      ""}};
 

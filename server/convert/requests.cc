@@ -77,6 +77,7 @@ absl::Status Convert(const v1::BlendOptions& from, BlendOptions* to) {
   if (from.has_store_misses()) to->store_misses = from.store_misses();
   if (from.has_correction()) to->correction = from.correction();
   to->explain = from.explain();
+  if (from.has_share_prefix()) to->share_prefix = from.share_prefix();
   return status;
 }
 

@@ -98,6 +98,7 @@ void AddEngine(const EngineStats& stats, FamilyList list) {
   list.Gauge("kv_pages_kept",
              "KV pages that conversations between two turns take; free for whoever needs them.",
              stats.pages_kept);
+  list.Gauge("kv_pages_shared", "KV pages that several sequences hold together.", stats.pages_shared);
   list.Gauge("kept_conversations", "Conversations kept between two turns.", stats.kept_conversations);
   list.Counter("kept_conversations_taken_total", "Prompts that went on from a kept conversation.",
                stats.kept_conversations_taken);

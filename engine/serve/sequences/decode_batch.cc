@@ -23,7 +23,8 @@ int64_t DecodeBatch::PagesClaimed() const {
   int64_t pages = 0;
   for (const Member& member : members_) pages += PagesClaimed(member.claim, member.sequence->num_tokens());
   for (const auto& [task, claim] : reserved_) pages += PagesClaimed(claim, claim.prompt_tokens);
-  return pages;
+  const kv::PagePool::Holdings held = pool_.HeldFor(kv::PageUse::kDecoding);
+  return pages - (held.held - held.distinct);
 }
 
 int64_t DecodeBatch::PagesHeld(const Member& member) {
@@ -31,12 +32,14 @@ int64_t DecodeBatch::PagesHeld(const Member& member) {
 }
 
 int64_t DecodeBatch::PagesHeld() const {
-  int64_t pages = 0;
-  for (const Member& member : members_) pages += PagesHeld(member);
+  // Prompts have all of their pages from their first unit of work on.
+  int64_t pages = pool_.HeldFor(kv::PageUse::kDecoding).distinct;
   for (const Member& member : paused_) {
-    if (member.resuming) pages += pool_.PagesForTokens(member.sequence->num_tokens());
+    if (!member.resuming) continue;
+    const bool has_prompt = member.sequence->prompt().pages != nullptr;
+    const int64_t held = has_prompt ? PagesHeld(member) : pool_.PagesForTokens(member.claim.prompt_tokens);
+    pages += pool_.PagesForTokens(member.sequence->num_tokens()) - held;
   }
-  for (const auto& [task, claim] : reserved_) pages += pool_.PagesForTokens(claim.prompt_tokens);
   return pages;
 }
 
@@ -46,7 +49,8 @@ bool DecodeBatch::HasRoomFor(const Task& task) const {
   if (sequences == 0) return true;
   if (sequences >= static_cast<size_t>(options_.max_sequences)) return false;
   const Claim claim = ClaimOf(task);
-  return PagesClaimed() + PagesClaimed(claim, claim.prompt_tokens) <= options_.max_pages;
+  return PagesClaimed() + PagesClaimed(claim, claim.prompt_tokens) - task.PagesToShare(runner_) <=
+         options_.max_pages;
 }
 
 void DecodeBatch::Reserve(const Task& task) {
@@ -197,7 +201,9 @@ void DecodeBatch::Resume(absl::Duration slice, Ended& ended) {
     Member& oldest = paused_.front();
     const bool alone = members_.empty() && reserved_.empty();
     if (!oldest.resuming && !alone &&
-        PagesClaimed() + PagesClaimed(oldest.claim, oldest.sequence->num_tokens()) > options_.max_pages) {
+        PagesClaimed() + PagesClaimed(oldest.claim, oldest.sequence->num_tokens()) -
+                oldest.sequence->pages_to_share() >
+            options_.max_pages) {
       return;
     }
     oldest.resuming = true;

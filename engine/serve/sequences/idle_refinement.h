@@ -42,7 +42,7 @@ class IdleRefinement {
 
   // Of the run in progress.
   KeptSequences::Id id_ = 0;
-  int32_t end_ = 0;
+  int32_t begin_ = 0, end_ = 0;
   ScratchPool::Lease scratch_;
   std::unique_ptr<blend::SequenceRefinement> run_;  // null: none is
 };

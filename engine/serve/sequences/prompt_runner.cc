@@ -32,20 +32,33 @@ PromptRunner::PromptRunner(ModelRuntime& runtime, store::ChunkStore& chunk_store
       refinement_(runtime, kept_, scratch_),
       step_(runtime.backend->CreateRepeatedStep(*runtime.stream)) {}
 
+PromptPrefill::Engine PromptRunner::EngineFor(kv::PageUse use) {
+  return {.runtime = runtime_,
+          .chunk_store = chunk_store_,
+          .loading_controller = loading_controller_,
+          .scratch = scratch_,
+          .load_pipeline_depth = options_.load_pipeline_depth,
+          .ratio = options_.ratio,
+          .fresh_rows = options_.fresh_rows,
+          .kept = kept_,
+          .shared = shared_,
+          .share_prefixes = options_.share_prefixes,
+          .use = use};
+}
+
 absl::StatusOr<std::unique_ptr<PromptPrefill>> PromptRunner::Begin(const prompt::PromptLayout& layout,
                                                                    const BlendOptions& options,
                                                                    std::string_view tenant_namespace,
+                                                                   kv::PageUse use,
                                                                    const PrefillRecord* again) {
   KVBLEND_RETURN_IF_ERROR(blend::ValidateBlendOptions(options, runtime_.config.num_layers));
-  return PromptPrefill::Create({.runtime = runtime_,
-                                .chunk_store = chunk_store_,
-                                .loading_controller = loading_controller_,
-                                .scratch = scratch_,
-                                .load_pipeline_depth = options_.load_pipeline_depth,
-                                .ratio = options_.ratio,
-                                .fresh_rows = options_.fresh_rows,
-                                .kept = kept_},
-                               layout, options, tenant_namespace, again);
+  return PromptPrefill::Create(EngineFor(use), layout, options, tenant_namespace, again);
+}
+
+int64_t PromptRunner::PagesToShare(const prompt::PromptLayout& layout, const BlendOptions& options,
+                                   std::string_view tenant_namespace, const PrefillRecord* again) {
+  return PromptPrefill::PagesToShare(EngineFor(kv::PageUse::kDecoding), layout, options, tenant_namespace,
+                                     again);
 }
 
 absl::StatusOr<PrefilledPrompt> PromptRunner::Prefill(const prompt::PromptLayout& layout,
@@ -194,7 +207,8 @@ void PromptRunner::Keep(PrefilledPrompt prompt, const prompt::PromptLayout& layo
                     .blend = options,
                     .token_ids = layout.token_ids,
                     .num_exact = prompt.num_exact == prompt_tokens ? prompt.num_tokens : prompt.num_exact,
-                    .pages = std::move(prompt.pages)};
+                    .loaded = std::move(prompt.loaded),
+                    .pages = prompt.TakePages()};
   const absl::Span<const int32_t> answered = answer.first(prompt.num_tokens - prompt_tokens);
   kept.token_ids.insert(kept.token_ids.end(), answered.begin(), answered.end());
   // The text of the question ends where the format's own tokens begin, and these may be others in the next turn.
@@ -216,7 +230,7 @@ void PromptRunner::Keep(PrefilledPrompt prompt, const prompt::PromptLayout& layo
 
 void PromptRunner::KeepAgain(PrefilledPrompt prompt, KeptSequence kept) {
   if (prompt.pages->is_damaged()) return;
-  kept.pages = std::move(prompt.pages);
+  kept.pages = prompt.TakePages();
   kept_.Keep(std::move(kept));
 }
 

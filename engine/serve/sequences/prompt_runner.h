@@ -24,6 +24,7 @@
 #include "engine/serve/sequences/idle_refinement.h"
 #include "engine/serve/sequences/kept_sequences.h"
 #include "engine/serve/sequences/prompt_prefill.h"
+#include "engine/serve/sequences/shared_prefixes.h"
 #include "engine/store/chunk_store.h"
 
 namespace kvblend {
@@ -44,6 +45,7 @@ class PromptRunner {
     RatioOptions ratio = {};                 // unless a request says otherwise
     blend::FreshRowOptions fresh_rows = {};  // what prompts keep for learning
     int64_t max_kept_pages = 0;              // for conversations between two turns; 0: none are kept
+    bool share_prefixes = true;              // exact ones, between sequences
   };
 
   PromptRunner(ModelRuntime& runtime, store::ChunkStore& chunk_store)
@@ -53,13 +55,17 @@ class PromptRunner {
   blend::LoadingController& loading_controller() { return loading_controller_; }
   const blend::LoadingController& loading_controller() const { return loading_controller_; }
 
-  /// Plans a prompt's prefill and sets its pages aside; Step of what is returned runs it. `layout` must outlive it.
-  /// `again`: see PromptPrefill::Create.
+  /// Plans a prompt's prefill and sets its pages aside, for this use; Step of what is returned runs it. `layout` must outlive
+  /// it. `again`: see PromptPrefill::Create.
   /// kInvalidArgument for bad blend options; kResourceExhausted when there are too few pages.
   absl::StatusOr<std::unique_ptr<PromptPrefill>> Begin(const prompt::PromptLayout& layout,
                                                        const BlendOptions& options,
                                                        std::string_view tenant_namespace,
+                                                       kv::PageUse use = kv::PageUse::kWorking,
                                                        const PrefillRecord* again = nullptr);
+  /// How many pages that answers hold already such a prompt would begin with, if it began now.
+  int64_t PagesToShare(const prompt::PromptLayout& layout, const BlendOptions& options,
+                       std::string_view tenant_namespace, const PrefillRecord* again = nullptr);
   /// The same from beginning to end. Errors: Begin's, keep_going's.
   absl::StatusOr<PrefilledPrompt> Prefill(const prompt::PromptLayout& layout, const BlendOptions& options,
                                           std::string_view tenant_namespace, blend::KeepGoing keep_going);
@@ -112,6 +118,7 @@ class PromptRunner {
   static constexpr absl::Duration kMaxWriteWait = absl::Seconds(10);
 
  private:
+  PromptPrefill::Engine EngineFor(kv::PageUse use);
   /// Appends tokens. Returns the logits after each, in the backend's memory: valid until the next call.
   absl::StatusOr<kernels::MatrixView> Append(PrefilledPrompt& prompt, absl::Span<const int32_t> token_ids,
                                              blend::KeepGoing keep_going);
@@ -130,6 +137,7 @@ class PromptRunner {
   model::ScratchMatrix logits_;
   ScratchPool scratch_;
   KeptSequences kept_;
+  SharedPrefixes shared_;
   IdleRefinement refinement_;
   ChunkStoring::InProgress storing_;
   std::unique_ptr<kernels::RepeatedStep> step_;

@@ -53,8 +53,8 @@ struct Describe {
     return All(system_text, lead_in, chunks, question, history);
   }
   static std::string Text(const BlendOptions& options) {
-    const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o] = options;
-    return All(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o);
+    const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = options;
+    return All(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p);
   }
   static std::string Text(const SamplingOptions& options) {
     const auto& [a, b, c, d, e, f, g, h, i, j] = options;
