@@ -142,6 +142,7 @@ struct EngineStats {
   int64_t kept_conversations_taken = 0;    // since start: prompts that went on from one
   int64_t kept_conversations_evicted = 0;  // since start: for want of pages
   int64_t refined_tokens = 0;              // since start: of kept conversations, made exact while idle
+  int64_t pages_dropped = 0;               // since start: given back because no layer's window reaches them
   int32_t pages_total = 0;
   int64_t background_chunks_stored = 0;            // since start
   int64_t background_chunks_failed = 0;            // since start

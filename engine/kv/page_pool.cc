@@ -50,6 +50,7 @@ PageList::PageList(PageList&& other) noexcept
     : pool_(std::exchange(other.pool_, nullptr)),
       pages_(std::exchange(other.pages_, {})),
       use_(other.use_),
+      num_dropped_(std::exchange(other.num_dropped_, 0)),
       damaged_(std::exchange(other.damaged_, false)) {}
 
 PageList& PageList::operator=(PageList&& other) noexcept {
@@ -57,33 +58,43 @@ PageList& PageList::operator=(PageList&& other) noexcept {
   std::swap(pool_, taken.pool_);
   std::swap(pages_, taken.pages_);
   std::swap(use_, taken.use_);
+  std::swap(num_dropped_, taken.num_dropped_);
   std::swap(damaged_, taken.damaged_);
   return *this;
 }
 
 PageList::~PageList() {
-  if (!pages_.empty()) pool_->Release(pages_, use_, damaged_);
+  if (!held().empty()) pool_->Release(held(), use_, damaged_);
+}
+
+void PageList::DropFirst(int32_t num_pages) {
+  assert(num_pages == 0 || num_pages < size());
+  if (num_pages <= num_dropped_) return;
+  pool_->Release(held().first(num_pages - num_dropped_), use_, damaged_);
+  num_dropped_ = num_pages;
+  std::fill_n(pages_.begin(), num_pages, pages_[num_pages]);
 }
 
 PageList PageList::Share(int32_t num_pages, PageUse use) const {
-  assert(num_pages >= 0 && num_pages <= size());
+  assert(num_pages >= 0 && num_pages <= size() && num_dropped_ == 0);
   const absl::Span<const int32_t> pages = absl::MakeConstSpan(pages_).first(num_pages);
   if (!pages.empty()) pool_->Hold(pages, use);
   return {pool_, {pages.begin(), pages.end()}, use};
 }
 
 bool PageList::IsShared(int32_t index) const {
-  assert(index >= 0 && index < size());
+  assert(index >= num_dropped_ && index < size());
   return pool_->IsShared(pages_[index]);
 }
 
 void PageList::Replace(int32_t index, PageList other) {
-  assert(index >= 0 && index < size() && other.size() == 1 && other.pool_ == pool_ && other.use_ == use_);
+  assert(index >= num_dropped_ && index < size() && other.size() == 1 && other.pool_ == pool_ &&
+         other.use_ == use_);
   std::swap(pages_[index], other.pages_[0]);
 }
 
 void PageList::SetUse(PageUse use) {
-  if (use != use_ && !pages_.empty()) pool_->ChangeUse(pages_, use_, use);
+  if (use != use_ && !held().empty()) pool_->ChangeUse(held(), use_, use);
   use_ = use;
 }
 
@@ -100,8 +111,10 @@ void PageList::Append(PageList other) {
 
 void PageList::Truncate(int32_t num_pages) {
   if (num_pages >= size()) return;
-  pool_->Release(absl::MakeConstSpan(pages_).subspan(num_pages), use_, damaged_);
+  const int32_t first = std::max(num_pages, num_dropped_);
+  if (first < size()) pool_->Release(absl::MakeConstSpan(pages_).subspan(first), use_, damaged_);
   pages_.resize(num_pages);
+  num_dropped_ = std::min(num_dropped_, num_pages);
 }
 
 // --- PagePool

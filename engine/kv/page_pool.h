@@ -53,11 +53,11 @@ class PageList {
   void MarkDamaged() { damaged_ = true; }
   bool is_damaged() const { return damaged_; }
 
-  /// Another list of its first pages. REQUIRES: 0 <= num_pages <= size()
+  /// Another list of its first pages. REQUIRES: 0 <= num_pages <= size(); none of them has been dropped
   PageList Share(int32_t num_pages, PageUse use) const;
-  /// Whether another list holds this page as well. REQUIRES: 0 <= index < size()
+  /// Whether another list holds this page as well. REQUIRES: num_dropped() <= index < size()
   bool IsShared(int32_t index) const;
-  /// Gives the page back and holds that of `other` in its place. REQUIRES: 0 <= index < size(); other.size() == 1, of the same
+  /// Gives the page back and holds that of `other` in its place. REQUIRES: num_dropped() <= index < size(); other.size() == 1, of the same
   /// pool and use.
   void Replace(int32_t index, PageList other);
 
@@ -67,17 +67,26 @@ class PageList {
   /// Takes over the pages of `other`, behind its own. REQUIRES: both from one pool and of one use, or either empty.
   void Append(PageList other);
 
+  /// Gives back the first pages up to `num_pages`: their places stay, with a page in them that somebody else may write, or this
+  /// list at its end. What they held is gone. REQUIRES: 0 <= num_pages < size(), or num_pages == 0
+  void DropFirst(int32_t num_pages);
+  /// How many pages at the beginning have been given back.
+  int32_t num_dropped() const { return num_dropped_; }
+
   /// Gives back all but the first `num_pages`. REQUIRES: num_pages >= 0
   void Truncate(int32_t num_pages);
 
  private:
   friend class PagePool;
+  /// Those that it holds.
+  absl::Span<const int32_t> held() const { return absl::MakeConstSpan(pages_).subspan(num_dropped_); }
   PageList(PagePool* pool, std::vector<int32_t> pages, PageUse use)
       : pool_(pool), pages_(std::move(pages)), use_(use) {}
 
   PagePool* pool_ = nullptr;  // null when made empty or moved from
   std::vector<int32_t> pages_;
   PageUse use_ = PageUse::kWorking;
+  int32_t num_dropped_ = 0;  // of pages_, the first ones: not held
   bool damaged_ = false;
 };
 

@@ -35,6 +35,12 @@ absl::Status SequencePages::ShareFrom(const SequencePages& other, int64_t num_to
   return copied;
 }
 
+int32_t SequencePages::DropBefore(int64_t token) {
+  const int32_t before = pages_.num_dropped();
+  pages_.DropFirst(static_cast<int32_t>(token / pool_.page_size()));
+  return pages_.num_dropped() - before;
+}
+
 std::vector<int32_t> SequencePages::SharedPages(int64_t begin, int64_t end) const {
   std::vector<int32_t> shared;
   const auto last = static_cast<int32_t>(std::min<int64_t>(pool_.PagesForTokens(end), pages_.size()));

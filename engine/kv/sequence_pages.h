@@ -23,7 +23,7 @@ class SequencePages {
 
   /// Begins as the first `num_tokens` tokens of `other`: holds the pages that these fill together with it, and a copy of the
   /// one that they fill partly, made behind what is on the stream. On error (Grow's, the backend's) it is empty. REQUIRES:
-  /// it is empty; both of one pool; `other` has pages for so many tokens, and their KV is on its way into them at least.
+  /// it is empty; both of one pool; `other` has all pages of so many tokens, and their KV is on its way into them at least.
   absl::Status ShareFrom(const SequencePages& other, int64_t num_tokens, kernels::Stream& stream);
 
   /// Before positions begin .. end-1 are written: takes copies of their pages where other sequences hold these as well. On
@@ -32,6 +32,14 @@ class SequencePages {
 
   /// How many copies MakeOwn would take.
   int64_t PagesToCopy(int64_t begin, int64_t end) const;
+
+  /// Gives back the pages of positions before `token` alone, which nobody reads any more: what page_indices() has for them may
+  /// be read, and means nothing. Returns how many. REQUIRES: 0 <= token, and there are pages behind those
+  int32_t DropBefore(int64_t token);
+  /// The KV of the positions before this is gone.
+  int64_t first_token() const { return int64_t{pages_.num_dropped()} * pool_.page_size(); }
+  /// Pages that it holds, alone or with others.
+  int64_t num_held() const { return pages_.size() - pages_.num_dropped(); }
 
   void SetUse(PageUse use) { pages_.SetUse(use); }
 

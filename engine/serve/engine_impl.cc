@@ -420,6 +420,7 @@ EngineStats EngineImpl::Stats() const {
   stats.pages_kept = runtime_->page_pool->num_idle();
   stats.pages_shared = runtime_->page_pool->num_shared();
   stats.refined_tokens = runner_.refined_tokens();
+  stats.pages_dropped = runner_.dropped_pages();
   stats.kept_conversations_taken = kept.taken.load(std::memory_order_relaxed);
   stats.kept_conversations_evicted = kept.evicted.load(std::memory_order_relaxed);
   stats.pages_used = std::max(0, runtime_->page_pool->num_used() - stats.pages_kept);

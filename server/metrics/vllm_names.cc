@@ -15,7 +15,7 @@ struct NamePair {
   std::string_view theirs;
 };
 
-constexpr std::array<NamePair, 16> kSameMeaning = {{
+constexpr std::array<NamePair, 18> kSameMeaning = {{
     {"kvblend_time_to_first_token_seconds", "vllm:time_to_first_token_seconds"},
     {"kvblend_inter_token_latency_seconds", "vllm:inter_token_latency_seconds"},
     {"kvblend_time_per_output_token_seconds", "vllm:request_time_per_output_token_seconds"},

@@ -21,7 +21,12 @@ int64_t DecodeBatch::PagesClaimed(const Claim& claim, int32_t num_tokens) const 
 
 int64_t DecodeBatch::PagesClaimed() const {
   int64_t pages = 0;
-  for (const Member& member : members_) pages += PagesClaimed(member.claim, member.sequence->num_tokens());
+  // What goes on without its prompt's first pages holds two more at most than the window takes.
+  const int64_t most = pool_.PagesForTokens(runner_.max_held_tokens());
+  for (const Member& member : members_) {
+    pages += std::min(PagesClaimed(member.claim, member.sequence->num_tokens()),
+                      std::max(most, member.sequence->prompt().pages->num_held()));
+  }
   for (const auto& [task, claim] : reserved_) pages += PagesClaimed(claim, claim.prompt_tokens);
   const kv::PagePool::Holdings held = pool_.HeldFor(kv::PageUse::kDecoding);
   return pages - (held.held - held.distinct);

@@ -44,7 +44,7 @@ KeptSequences::~KeptSequences() {
 void KeptSequences::Keep(KeptSequence sequence) {
   if (!enabled()) return;
   sequence.pages->Shrink(sequence.num_tokens());
-  const auto num_pages = static_cast<int32_t>(sequence.pages->page_indices().size());
+  const int64_t num_pages = sequence.pages->num_held();
   if (num_pages == 0 || num_pages > max_pages_) return;
   for (auto entry = entries_.begin(); entry != entries_.end();) {
     const KeptSequence& other = (entry++)->sequence;
@@ -115,7 +115,8 @@ std::optional<KeptSequence> KeptSequences::Take(std::string_view tenant_namespac
 
 std::optional<KeptSequences::Id> KeptSequences::FirstInexact() const {
   for (const Entry& entry : entries_) {
-    if (entry.sequence.num_exact < entry.sequence.num_tokens()) return entry.id;
+    const KeptSequence& sequence = entry.sequence;
+    if (sequence.num_exact < sequence.num_tokens() && sequence.pages->first_token() == 0) return entry.id;
   }
   return std::nullopt;
 }

@@ -1,6 +1,7 @@
 #include "engine/serve/sequences/prompt_runner.h"
 
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -21,6 +22,15 @@ double ProjectionShare(const model::ModelConfig& config) {
   return qkv / (qkv + head_columns * config.hidden_dim + 3.0 * config.hidden_dim * config.used_ffn_dim());
 }
 
+int32_t LargestWindow(const model::ModelConfig& config) {
+  int32_t largest = 0;
+  for (const model::LayerConfig& layer : config.layers) {
+    if (layer.sliding_window == 0) return 0;
+    largest = std::max(largest, layer.sliding_window);
+  }
+  return largest;
+}
+
 }  // namespace
 
 PromptRunner::PromptRunner(ModelRuntime& runtime, store::ChunkStore& chunk_store, const Options& options)
@@ -28,6 +38,7 @@ PromptRunner::PromptRunner(ModelRuntime& runtime, store::ChunkStore& chunk_store
       chunk_store_(chunk_store),
       options_(options),
       loading_controller_(ProjectionShare(runtime.config)),
+      window_(LargestWindow(runtime.config)),
       kept_(*runtime.page_pool, options.max_kept_pages),
       refinement_(runtime, kept_, scratch_),
       step_(runtime.backend->CreateRepeatedStep(*runtime.stream)) {}
@@ -123,6 +134,7 @@ absl::StatusOr<std::vector<kernels::SampledToken>> PromptRunner::ExtendAll(
   for (const auto& [prompt, tokens, sampling] : next) {
     const auto count = static_cast<int32_t>(tokens.size());
     KVBLEND_RETURN_IF_ERROR(prompt->pages->Grow(prompt->num_tokens + count));
+    DropUnseen(*prompt);
     const absl::Span<const int32_t> pages = prompt->pages->page_indices();
     // Every token is a sequence of its own over the same pages: attention then computes each as it does a single one.
     for (int32_t i = 0; i < count; ++i) {
@@ -198,6 +210,27 @@ absl::Status PromptRunner::Repeat(PrefilledPrompt& prompt, absl::Span<const int3
   return absl::OkStatus();
 }
 
+// A page is the same slot of all layers, so it can go when no layer sees it. The next turn of a conversation may repeat only a
+// part of the answer: as long as the answer is no longer than the window, all that can come behind its prompt is kept.
+void PromptRunner::DropUnseen(PrefilledPrompt& prompt) {
+  if (window_ == 0) return;
+  const int32_t answered = prompt.num_tokens - prompt.report.prompt_tokens;
+  const int32_t kept = kept_.enabled() ? std::clamp(answered, 0, window_) : 0;
+  const int32_t first = prompt.num_tokens - (window_ - 1) - kept;
+  if (first > 0) dropped_pages_.fetch_add(prompt.pages->DropBefore(first), std::memory_order_relaxed);
+}
+
+int32_t PromptRunner::max_held_tokens() const {
+  if (window_ == 0) return std::numeric_limits<int32_t>::max();
+  // Both ends may lie within a page.
+  return (kept_.enabled() ? 2 : 1) * window_ + 2 * runtime_.page_pool->page_size();
+}
+
+int32_t PromptRunner::FirstToGoOnFrom(const kv::SequencePages& pages) const {
+  const auto first = static_cast<int32_t>(pages.first_token());
+  return first == 0 ? 0 : first + window_ - 1;
+}
+
 void PromptRunner::Keep(PrefilledPrompt prompt, const prompt::PromptLayout& layout,
                         absl::Span<const int32_t> answer, const BlendOptions& options,
                         std::string_view tenant_namespace) {
@@ -222,7 +255,7 @@ void PromptRunner::Keep(PrefilledPrompt prompt, const prompt::PromptLayout& layo
   // In layers with windows there is KV only for what comes behind the prompt and for its last token.
   const std::vector<model::LayerConfig>& layers = runtime_.config.layers;
   if (std::any_of(layers.begin(), layers.end(), [](const auto& layer) { return layer.sliding_window > 0; })) {
-    kept.must_match = std::max(kept.must_match, prompt_tokens - 1);
+    kept.must_match = std::max({kept.must_match, prompt_tokens - 1, FirstToGoOnFrom(*kept.pages)});
     kept.num_whole = 0;
   }
   kept_.Keep(std::move(kept));
@@ -231,7 +264,8 @@ void PromptRunner::Keep(PrefilledPrompt prompt, const prompt::PromptLayout& layo
 void PromptRunner::KeepAgain(PrefilledPrompt prompt, KeptSequence kept) {
   if (prompt.pages->is_damaged()) return;
   kept.pages = prompt.TakePages();
-  kept_.Keep(std::move(kept));
+  kept.must_match = std::max(kept.must_match, FirstToGoOnFrom(*kept.pages));
+  if (kept.must_match <= kept.num_tokens()) kept_.Keep(std::move(kept));
 }
 
 std::unique_ptr<ChunkStoring> PromptRunner::BeginStoring(std::string_view tenant_namespace,

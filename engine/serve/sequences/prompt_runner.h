@@ -2,6 +2,7 @@
 // and chunk precomputation.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -37,7 +38,7 @@ struct NextTokens {
   std::vector<kernels::SamplingSpec> sampling;  // one per token
 };
 
-/// For the engine thread only, except loading_controller(), kept_counts() and refined_tokens(). References must outlive it.
+/// For the engine thread only, except loading_controller(), kept_counts(), refined_tokens() and dropped_pages(). References must outlive it.
 class PromptRunner {
  public:
   struct Options {
@@ -89,6 +90,10 @@ class PromptRunner {
             const BlendOptions& options, std::string_view tenant_namespace);
   /// Keeps again what a prompt went on from; `prompt` is that prompt.
   void KeepAgain(PrefilledPrompt prompt, KeptSequence kept);
+  /// For how many tokens a sequence whose prompt is done holds pages at most; int32's maximum: for all that it has.
+  int32_t max_held_tokens() const;
+  /// Pages that sequences gave back because no layer's window reaches them. Any thread may ask.
+  int64_t dropped_pages() const { return dropped_pages_.load(std::memory_order_relaxed); }
   const KeptSequences::Counts& kept_counts() const { return kept_.counts(); }
   /// Makes kept sequences exact, a unit of work at a time. Returns whether there is more to do.
   bool RefineKept() { return refinement_.Step(); }
@@ -119,6 +124,10 @@ class PromptRunner {
 
  private:
   PromptPrefill::Engine EngineFor(kv::PageUse use);
+  /// Gives back the pages that the tokens from the next one on don't see.
+  void DropUnseen(PrefilledPrompt& prompt);
+  /// From where on a kept sequence can be gone on from that lacks what its pages lack.
+  int32_t FirstToGoOnFrom(const kv::SequencePages& pages) const;
   /// Appends tokens. Returns the logits after each, in the backend's memory: valid until the next call.
   absl::StatusOr<kernels::MatrixView> Append(PrefilledPrompt& prompt, absl::Span<const int32_t> token_ids,
                                              blend::KeepGoing keep_going);
@@ -136,6 +145,8 @@ class PromptRunner {
   model::PassState step_state_;  // of ExtendAll alone: a RepeatedStep must find it as the last one left it
   model::ScratchMatrix logits_;
   ScratchPool scratch_;
+  const int32_t window_;  // that no layer sees beyond; 0: one layer sees everything
+  std::atomic<int64_t> dropped_pages_ = 0;
   KeptSequences kept_;
   SharedPrefixes shared_;
   IdleRefinement refinement_;

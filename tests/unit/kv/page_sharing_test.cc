@@ -195,6 +195,36 @@ TEST_F(PageSharingTest, WhatThePoolDropsWhileItIsSharedIsCopiedAllTheSame) {
   pool->SetReclaim(nullptr);
 }
 
+TEST_F(PageSharingTest, PagesThatNobodyReadsAnyMoreAreGivenBack) {
+  const auto pool = Create(6);
+  SequencePages sequence(*pool, PageUse::kDecoding);
+  ASSERT_TRUE(sequence.Grow(5 * kTokensPerPage).ok());
+  const std::vector<int32_t> before(sequence.page_indices().begin(), sequence.page_indices().end());
+  EXPECT_EQ(sequence.DropBefore(kTokensPerPage - 1), 0);
+  EXPECT_EQ(sequence.DropBefore(2 * kTokensPerPage + 1), 2);
+  EXPECT_EQ(sequence.DropBefore(kTokensPerPage), 0) << "they have gone already";
+  EXPECT_EQ(sequence.first_token(), 2 * kTokensPerPage);
+  EXPECT_EQ(sequence.num_held(), 3);
+  EXPECT_EQ(pool->num_used(), 3);
+  EXPECT_EQ(pool->HeldFor(PageUse::kDecoding).held, 3);
+  // Their places stay, with pages in them that may be read.
+  ASSERT_EQ(sequence.page_indices().size(), 5u);
+  EXPECT_EQ(sequence.page_indices()[0], before[2]);
+  EXPECT_EQ(sequence.page_indices()[4], before[4]);
+  sequence.SetUse(PageUse::kKept);
+  EXPECT_EQ(pool->num_idle(), 3);
+  ASSERT_TRUE(sequence.Grow(8 * kTokensPerPage).ok());
+  EXPECT_EQ(pool->num_free(), 0);
+  sequence.Shrink(3 * kTokensPerPage);
+  EXPECT_EQ(pool->num_used(), 1);
+  sequence.Shrink(kTokensPerPage);
+  EXPECT_EQ(pool->num_used(), 0);
+  EXPECT_EQ(sequence.num_held(), 0);
+  ASSERT_TRUE(sequence.Grow(2 * kTokensPerPage).ok());
+  SequencePages moved = std::move(sequence);
+  EXPECT_EQ(pool->num_used(), 1);
+}
+
 TEST_F(PageSharingTest, RandomSequencesReadWhatTheyWroteAndEveryPageIsCounted) {
   for (const uint64_t seed : {uint64_t{1}, uint64_t{2}, uint64_t{std::random_device()()}}) {
     SCOPED_TRACE("seed " + std::to_string(seed));
