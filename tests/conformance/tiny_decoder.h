@@ -41,7 +41,7 @@ class TinyDecoder {
   std::unique_ptr<RepeatedStep> MakeStep() { return backend_.CreateRepeatedStep(*stream_); }
   /// All KV, bit by bit.
   std::vector<std::byte> Kv();
-  /// Of every step from now on: runs among its operations.
+  /// `operation` runs among the operations of every step from now on.
   void set_extra_operation(std::function<absl::Status()> operation) { extra_ = std::move(operation); }
 
  private:

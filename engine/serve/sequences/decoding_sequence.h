@@ -18,7 +18,7 @@ class DecodingSequence {
   virtual PrefilledPrompt& prompt() = 0;
   /// How many pages that running answers hold already it would begin with, if it were resumed now.
   virtual int64_t pages_to_share() const = 0;
-  /// Of prompt and answer, without the last token: those that decoding needs the KV of.
+  /// How many tokens prompt and answer have without the last one: those whose KV decoding needs.
   virtual int32_t num_tokens() const = 0;
   /// Gives its pages up. What it has said stays, and Resume brings it back to where it was.
   virtual void Pause() = 0;

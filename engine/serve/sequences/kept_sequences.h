@@ -47,8 +47,8 @@ struct KeptSequence {
 /// For the engine thread only, except counts(). While it lives, the pool asks it for pages where it has too few.
 class KeptSequences {
  public:
-  /// Of the pool's pages kept sequences hold `max_pages` at most, those of several counted once. The pool must outlive this,
-  /// and nobody else holds pages of it as kept ones.
+  /// Kept sequences hold at most `max_pages` of the pool's pages, those of several counted once. The pool must outlive
+  /// this, and nobody else holds pages of it as kept ones.
   KeptSequences(kv::PagePool& pool, int64_t max_pages);
   ~KeptSequences();
   KeptSequences(const KeptSequences&) = delete;

@@ -134,7 +134,7 @@ TEST(SamplerTest, TopPTiesGoToTheLowerId) {
 }
 
 TEST(SamplerTest, TopPIsOfWhatTopKLeft) {
-  // Of all tokens the first two have 0.6; of the first three, 0.6 / 0.8 = 0.75 >= 0.7.
+  // Among all tokens the first two have 0.6; among the first three they have 0.6 / 0.8 = 0.75 >= 0.7.
   SamplingOptions options = Drawing();
   options.top_p = 0.7;
   const std::vector<float> logits = LogitsOf({0.3, 0.3, 0.2, 0.1, 0.1});
