@@ -76,6 +76,7 @@ struct EngineOptions {
   int32_t max_draft_tokens = 7;  // of an answer guessed per step, where that is faster; 0: none
   double keep_conversations =
       0.5;  // share of the KV pages for sequences of answers that are over, for next turns; 0: none
+  bool share_prefixes = true;  // sequences that begin with the same exact tokens hold these pages together
   bool refine_idle =
       false;  // while there is nothing else to do, prefill in full what is kept and was blended
   int64_t max_batch_tokens = 0;  // their KV, and their prompts'; at least max_context_tokens;

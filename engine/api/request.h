@@ -79,6 +79,7 @@ struct BlendOptions {
   bool store_misses = true;  // compute missing chunks behind the response and store them
   bool correction = true;    // correct what is reused inexactly, if the engine has learned how
   bool explain = false;      // fill PromptReport::explanation
+  bool share_prefix = true;  // begin with pages of a sequence that begins with the same exact tokens
   // Whose chunks may be reused besides the caller's own, which come first; nothing is stored there. At most
   // kMaxReadNamespaces, each of at most 128 bytes.
   std::vector<std::string> read_namespaces = {};
@@ -262,6 +263,8 @@ struct PromptReport {
   int32_t kept_tokens = 0;
   int32_t kept_exact_tokens = 0;  // those of them, the first ones, whose KV is as full prefill would give it
   int32_t exact_tokens = 0;       // reused exactly (prefix)
+  int32_t shared_tokens =
+      0;  // those of the exact ones that were neither loaded nor computed: they are in pages of others
   int32_t reused_tokens = 0;      // reused inexactly and not recomputed
   int32_t recomputed_tokens = 0;  // tokens that were in the store but were recomputed by the policy
   int32_t computed_tokens = 0;    // tokens not taken from the store: misses, bypassed, history, question

@@ -225,6 +225,7 @@ PromptShape ShapeOf(const ReusePlan& plan, int32_t num_layers) {
   PromptShape shape{.num_layers = num_layers};
   for (const PlannedSpan& span : plan.spans) {
     ShapeSpan shape_span{.begin = span.begin, .end = span.end};
+    if (span.end <= plan.shared_tokens) shape_span.begin = span.end;  // nothing is left to do
     if (span.entry.has_value()) {
       shape_span.use =
           span.source == ChunkSource::kExact ? ShapeSpan::Use::kExact : ShapeSpan::Use::kCandidate;
@@ -240,6 +241,28 @@ PromptShape ShapeOf(const ReusePlan& plan, int32_t num_layers) {
     shape.spans.push_back(shape_span);
   }
   return shape;
+}
+
+void ShareTokens(int32_t shared_tokens, ReusePlan& plan) {
+  plan.shared_tokens = shared_tokens;
+  for (PlannedSpan& span : plan.spans) {
+    if (span.begin >= shared_tokens) break;
+    if (span.end > shared_tokens) {  // a text that goes on behind them
+      plan.exact_tokens += shared_tokens - span.begin;
+      span.begin = shared_tokens;
+      break;
+    }
+    if (span.source != ChunkSource::kExact) plan.exact_tokens += span.num_tokens();
+    span.source = ChunkSource::kExact;
+    span.entry.reset();
+  }
+  std::erase_if(plan.candidates.spans, [&](const CandidateSpan& candidate) {
+    if (candidate.begin >= shared_tokens) return false;
+    plan.candidates.num_tokens -= candidate.end - candidate.begin;
+    return true;
+  });
+  plan.computed.erase(plan.computed.begin(),
+                      std::lower_bound(plan.computed.begin(), plan.computed.end(), shared_tokens));
 }
 
 void BypassSpans(absl::Span<const size_t> bypassed, ReusePlan& plan) {

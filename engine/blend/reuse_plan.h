@@ -55,11 +55,12 @@ struct MissingEntry {
 struct ReusePlan {
   std::vector<PlannedSpan> spans;  // in prompt order, covering the prompt behind kept_tokens
   int32_t prompt_tokens = 0;
-  int32_t kept_tokens = 0;                 // leading tokens whose KV is in the pages already
-  Candidates candidates;                   // reused, not exact
+  int32_t kept_tokens = 0;    // leading tokens whose KV is in the pages already
+  int32_t shared_tokens = 0;  // leading tokens whose exact KV is in pages that other sequences hold too
+  Candidates candidates;      // reused, not exact
   std::vector<CandidateSpan> chunk_spans;  // all placed chunks, whatever their source
-  std::vector<int32_t> computed;  // positions never in the store: misses, history, question; ascending
-  int32_t exact_tokens = 0;
+  std::vector<int32_t> computed;      // positions never in the store: misses, history, question; ascending
+  int32_t exact_tokens = 0;           // the shared ones among them
   std::vector<MissingEntry> missing;  // without duplicates, anchor first
   /// What has to be read for the entries. None of it has been asked for: KvLoader does that layer by layer.
   std::unique_ptr<store::PromptReads> reads;
@@ -90,6 +91,11 @@ store::ChunkAddress AddressIn(const KeySpace& key_space, std::string_view tenant
 
 /// What the loading controller looks at, span by span.
 PromptShape ShapeOf(const ReusePlan& plan, int32_t num_layers);
+
+/// For a prompt whose pages hold the exact KV of so many leading tokens already, because other sequences have it: takes them
+/// out of what is to be loaded and computed. What the store has of them, or misses, stays told. REQUIRES: nothing is kept;
+/// the tokens end neither within a chunk nor within an anchor at the beginning of the prompt, and before the question.
+void ShareTokens(int32_t shared_tokens, ReusePlan& plan);
 
 /// Makes the spans `bypassed` (ascending indices into plan.spans, each with an entry) computed ones, as if
 /// their entries had not been found. None of their KV has been read yet, and none will be for this prompt.

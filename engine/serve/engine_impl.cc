@@ -141,7 +141,8 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<ModelRuntim
                .ratio = options_.ratio,
                .fresh_rows = learning_ != nullptr ? learning_->fresh_rows() : blend::FreshRowOptions{},
                .max_kept_pages =
-                   static_cast<int64_t>(options_.keep_conversations * runtime_->page_pool->num_pages())}),
+                   static_cast<int64_t>(options_.keep_conversations * runtime_->page_pool->num_pages()),
+               .share_prefixes = options_.share_prefixes}),
       decode_batch_(runner_, *runtime_->page_pool,
                     {.max_sequences = options_.max_batch_size,
                      .max_pages = runtime_->page_pool->num_pages() -
@@ -400,8 +401,10 @@ EngineStats EngineImpl::Stats() const {
   stats.accepted_draft_tokens = decoding.accepted.load(std::memory_order_relaxed);
   const KeptSequences::Counts& kept = runner_.kept_counts();
   stats.kept_conversations = kept.sequences.load(std::memory_order_relaxed);
-  stats.pages_kept = kept.pages.load(std::memory_order_relaxed);
+  stats.pages_kept = runtime_->page_pool->num_idle();
+  stats.pages_shared = runtime_->page_pool->num_shared();
   stats.refined_tokens = runner_.refined_tokens();
+  stats.pages_dropped = runner_.dropped_pages();
   stats.kept_conversations_taken = kept.taken.load(std::memory_order_relaxed);
   stats.kept_conversations_evicted = kept.evicted.load(std::memory_order_relaxed);
   stats.pages_used = std::max(0, runtime_->page_pool->num_used() - stats.pages_kept);

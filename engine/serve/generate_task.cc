@@ -51,7 +51,8 @@ absl::Status GenerateTask::Begin(PromptRunner& runner) {
   result_.seed = sampler_->seed();
   KVBLEND_RETURN_IF_ERROR(cancellation().Check());
   runner_ = &runner;
-  KVBLEND_ASSIGN_OR_RETURN(prefill_, runner.Begin(layout_, request_.blend, caller().tenant_namespace));
+  KVBLEND_ASSIGN_OR_RETURN(prefill_,
+                           runner.Begin(layout_, request_.blend, caller().tenant_namespace, PagesUse()));
   DropPrefetch();
   return absl::OkStatus();
 }
@@ -75,14 +76,14 @@ void GenerateTask::Pause() {
   if (kept_.has_value() && prompt_.pages != nullptr) {
     runner_->KeepAgain(std::move(prompt_), *std::exchange(kept_, std::nullopt));
   }
-  prompt_.pages.reset();
+  prompt_.DropPages();
 }
 
 absl::StatusOr<bool> GenerateTask::Resume() {
   const auto keep_going = [this] { return cancellation().Check(); };
   if (prompt_.pages == nullptr && prefill_ == nullptr) {
-    KVBLEND_ASSIGN_OR_RETURN(prefill_,
-                             runner_->Begin(layout_, request_.blend, caller().tenant_namespace, &record_));
+    KVBLEND_ASSIGN_OR_RETURN(
+        prefill_, runner_->Begin(layout_, request_.blend, caller().tenant_namespace, PagesUse(), &record_));
     return false;
   }
   if (prefill_ != nullptr) {
@@ -187,7 +188,7 @@ void GenerateTask::Fail(const absl::Status& status) {
   prefill_.reset();
   // Who stops an answer may well go on from there.
   if (prompt_.pages != nullptr && (absl::IsCancelled(status) || absl::IsDeadlineExceeded(status))) Keep();
-  prompt_.pages.reset();
+  prompt_.DropPages();
   result_.total_seconds = SecondsSinceSubmission();
   observer_->OnDone(status, result_);
 }

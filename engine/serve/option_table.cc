@@ -173,6 +173,9 @@ const std::vector<EngineOption>& EngineOptionTable() {
        "Share of the KV pages that conversations between two turns may take; others get these pages when they need them; "
        "0: nothing is kept",
        Real{In<&EngineOptions::keep_conversations>, 0, 1}},
+      {"share-prefixes", kMemory, "",
+       "Requests that begin with the same exact tokens hold the KV pages of these together (on by default)",
+       SwitchOption{In<&EngineOptions::share_prefixes>}},
       {"page-size", kMemory, "N", "Tokens per KV page", Int{In<&EngineOptions::page_size>, 1, 1024}},
       {"chunk-store-bytes", kMemory, "SIZE", "Main memory for stored chunks",
        BytesOption{In<&EngineOptions::chunk_store_bytes>, 0, kMaxBytes}},

@@ -51,6 +51,8 @@ constexpr FieldFlag kBlendFlags[] = {
      "false"},
     {"--read-namespace", "blend.read_namespaces",
      "Reuse chunks of this namespace as well, if there are none of one's own; repeat for more", "NAME"},
+    {"--no-share-prefix", "blend.share_prefix",
+     "Hold no KV pages together with requests that begin with the same tokens", "", "false"},
     {"--explain", "blend.explain", "Tell of every token what was done with it (with --json, or see --html)",
      ""}};
 

@@ -81,6 +81,7 @@ absl::Status Convert(const v1::BlendOptions& from, BlendOptions* to) {
   if (from.has_correction()) to->correction = from.correction();
   to->explain = from.explain();
   to->read_namespaces.assign(from.read_namespaces().begin(), from.read_namespaces().end());
+  if (from.has_share_prefix()) to->share_prefix = from.share_prefix();
   return status;
 }
 

@@ -30,9 +30,15 @@ int64_t DecodeBatch::PagesClaimed(const Claim& claim, int32_t num_tokens) const 
 
 int64_t DecodeBatch::PagesClaimed() const {
   int64_t pages = 0;
-  for (const Member& member : members_) pages += PagesClaimed(member.claim, member.sequence->num_tokens());
+  // What goes on without its prompt's first pages holds two more at most than the window takes.
+  const int64_t most = pool_.PagesForTokens(runner_.max_held_tokens());
+  for (const Member& member : members_) {
+    pages += std::min(PagesClaimed(member.claim, member.sequence->num_tokens()),
+                      std::max(most, member.sequence->prompt().pages->num_held()));
+  }
   for (const auto& [task, claim] : reserved_) pages += PagesClaimed(claim, claim.prompt_tokens);
-  return pages;
+  const kv::PagePool::Holdings held = pool_.HeldFor(kv::PageUse::kDecoding);
+  return pages - (held.held - held.distinct);
 }
 
 int64_t DecodeBatch::PagesHeld(const Member& member) {
@@ -40,12 +46,14 @@ int64_t DecodeBatch::PagesHeld(const Member& member) {
 }
 
 int64_t DecodeBatch::PagesHeld() const {
-  int64_t pages = 0;
-  for (const Member& member : members_) pages += PagesHeld(member);
+  // Prompts have all of their pages from their first unit of work on.
+  int64_t pages = pool_.HeldFor(kv::PageUse::kDecoding).distinct;
   for (const Member& member : paused_) {
-    if (member.resuming) pages += pool_.PagesForTokens(member.sequence->num_tokens());
+    if (!member.resuming) continue;
+    const bool has_prompt = member.sequence->prompt().pages != nullptr;
+    const int64_t held = has_prompt ? PagesHeld(member) : pool_.PagesForTokens(member.claim.prompt_tokens);
+    pages += pool_.PagesForTokens(member.sequence->num_tokens()) - held;
   }
-  for (const auto& [task, claim] : reserved_) pages += pool_.PagesForTokens(claim.prompt_tokens);
   return pages;
 }
 
@@ -55,7 +63,8 @@ bool DecodeBatch::HasRoomFor(const Task& task) const {
   if (sequences == 0) return true;
   if (sequences >= static_cast<size_t>(options_.max_sequences)) return false;
   const Claim claim = ClaimOf(task);
-  return PagesClaimed() + PagesClaimed(claim, claim.prompt_tokens) <= options_.max_pages;
+  return PagesClaimed() + PagesClaimed(claim, claim.prompt_tokens) - task.PagesToShare(runner_) <=
+         options_.max_pages;
 }
 
 void DecodeBatch::Reserve(const Task& task) {
@@ -205,7 +214,8 @@ void DecodeBatch::Resume(absl::Duration slice, Ended& ended) {
     Member& first = paused_.front();
     const bool alone = members_.empty() && reserved_.empty();
     if (!first.resuming && !alone &&
-        PagesClaimed() + PagesClaimed(first.claim, first.sequence->num_tokens()) > options_.max_pages) {
+        PagesClaimed() + PagesClaimed(first.claim, first.sequence->num_tokens()) - first.sequence->pages_to_share() >
+            options_.max_pages) {
       return;
     }
     first.resuming = true;

@@ -3,11 +3,12 @@
 // right: tokens that are likely to come next (engine/generate/prompt_lookup.h) are run in the same step, and those that
 // the model would have chosen itself are kept. A sequence gets the same tokens with guesses as without.
 //
-// Pages are taken as they are needed. A prompt is let in when there are pages for it and for what the answers are expected
-// to become (answer_lengths.h), at most their max_tokens. Where they become longer than the pages allow, the last one is
-// preempted, which is the youngest of those of the lowest priority: its pages go, and it gets its KV back, and goes on, when
-// there is room again, before any new prompt is let in (Kwon et al., PagedAttention, SOSP 2023, preempt by recomputation
-// too). So the first one always goes on, and since none is let in before them, in the end all others do.
+// Pages are taken as they are needed; what several sequences hold together (shared_prefixes.h) counts once. A prompt is
+// let in when there are pages for it and for what the answers are expected to become (answer_lengths.h), at most their
+// max_tokens. Where they become longer than the pages allow, the last one is preempted, which is the youngest of those of
+// the lowest priority: its pages go, and it gets its KV back, and goes on, when there is room again, before any new prompt
+// is let in (Kwon et al., PagedAttention, SOSP 2023, preempt by recomputation too). So the first one always goes on, and
+// since none is let in before them, in the end all others do.
 #pragma once
 
 #include <atomic>
@@ -110,7 +111,7 @@ class DecodeBatch {
 
   Claim ClaimOf(const Task& task) const;
   static int64_t PagesHeld(const Member& member);
-  /// By members, by those that get their KV back, and by prompts.
+  /// By members, by those that get their KV back, and by prompts; what several hold counts once.
   int64_t PagesHeld() const;
   /// What a sequence of so many tokens now is let in, or back, for.
   int64_t PagesClaimed(const Claim& claim, int32_t num_tokens) const;
