@@ -27,12 +27,9 @@ int AllCodeKernels(const CodeKernels* (&out)[kMaxCodeKernels]) {
 
 const CodeKernels* FasterThanF32Kernels() {
   const CodeKernels* best = BestCodeKernels();
-#if defined(__x86_64__)
   const bool avx512 =
       HasInstructions(InstructionSet::kAvx512) && AllowedInstructionSet() >= InstructionSet::kAvx512;
-  if (best != nullptr && avx512 && best != &CodeKernelsAvx512Vnni()) return nullptr;
-#endif
-  return best;
+  return avx512 && !MultipliesAndAddsPairs() ? nullptr : best;
 }
 
 const CodeKernels* BestCodeKernels() {
