@@ -64,7 +64,7 @@ absl::Status GenerateTask::EndPrefill() {
   if (request_.blend.store_misses) missing_ = std::move(prompt_.missing);
   const prompt::Span& question = layout_.spans.back();
   for (int32_t position = question.begin; position < question.end; ++position) {
-    sampler_->Accept(layout_.token_ids[position]);
+    sampler_->AcceptOfPrompt(layout_.token_ids[position]);
   }
   KVBLEND_RETURN_IF_ERROR(cancellation().Check());
   return Accept(sampler_->Sample(std::exchange(prompt_.logits, {})));
@@ -107,7 +107,8 @@ double GenerateTask::predicted_seconds_left() const {
 
 int32_t GenerateTask::max_decoding_tokens() const {
   if (request_.sampling.max_tokens <= 1) return 0;  // the prefill gives the first
-  return std::min(result_.prompt_tokens + request_.sampling.max_tokens, runtime_.max_context_tokens);
+  const int64_t tokens = int64_t{result_.prompt_tokens} + request_.sampling.max_tokens;
+  return static_cast<int32_t>(std::min<int64_t>(tokens, runtime_.max_context_tokens));
 }
 
 generate::PromptLookup::Guess GenerateTask::Guess(int32_t max_tokens) {
