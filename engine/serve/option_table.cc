@@ -129,7 +129,7 @@ const std::vector<EngineOption>& EngineOptionTable() {
        Int{In<&EngineOptions::num_threads>, 0, 1024}},
       {"gemm", kCompute, "TYPE",
        absl::StrCat("Arithmetic of matrix products on the CPU: ", ListOf(kGemms),
-                    "; auto: bf16 where the processor has it, else f32"),
+                    "; auto: bf16 where the processor has it, else int16 where that is faster than f32"),
        TextOption{In<&EngineOptions::gemm>, CheckGemm}},
       {"chat-format", kCompute, "NAME",
        absl::StrCat("How prompts are written: ", text::ChatFormatNames(),
