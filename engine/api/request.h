@@ -6,12 +6,14 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/time/time.h"
+#include "engine/api/request_trace.h"
 #include "engine/api/tier.h"
 
 namespace kvblend {
@@ -112,6 +114,8 @@ struct Caller {
   std::string tenant_namespace;  // chunks of one namespace are invisible in another; at most 128 bytes
   std::string fairness_key;      // requests queue per key and keys take turns
   absl::Time deadline = absl::InfiniteFuture();
+  std::shared_ptr<RequestTrace> trace =
+      nullptr;  // of Generate and Score: what their time goes to; null: not noted
 };
 
 struct GenerateRequest {

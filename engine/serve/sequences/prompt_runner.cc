@@ -35,6 +35,7 @@ PromptRunner::PromptRunner(ModelRuntime& runtime, store::ChunkStore& chunk_store
 absl::StatusOr<std::unique_ptr<PromptPrefill>> PromptRunner::Begin(const prompt::PromptLayout& layout,
                                                                    const BlendOptions& options,
                                                                    std::string_view tenant_namespace,
+                                                                   RequestTrace* trace,
                                                                    const PrefillRecord* again) {
   KVBLEND_RETURN_IF_ERROR(blend::ValidateBlendOptions(options, runtime_.config.num_layers));
   return PromptPrefill::Create({.runtime = runtime_,
@@ -45,7 +46,7 @@ absl::StatusOr<std::unique_ptr<PromptPrefill>> PromptRunner::Begin(const prompt:
                                 .ratio = options_.ratio,
                                 .fresh_rows = options_.fresh_rows,
                                 .kept = kept_},
-                               layout, options, tenant_namespace, again);
+                               layout, options, tenant_namespace, trace, again);
 }
 
 absl::StatusOr<PrefilledPrompt> PromptRunner::Prefill(const prompt::PromptLayout& layout,

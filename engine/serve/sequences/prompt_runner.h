@@ -54,11 +54,12 @@ class PromptRunner {
   const blend::LoadingController& loading_controller() const { return loading_controller_; }
 
   /// Plans a prompt's prefill and sets its pages aside; Step of what is returned runs it. `layout` must outlive it.
-  /// `again`: see PromptPrefill::Create.
+  /// `again`: see PromptPrefill::Create. `trace`, which may be null, must outlive it too.
   /// kInvalidArgument for bad blend options; kResourceExhausted when there are too few pages.
   absl::StatusOr<std::unique_ptr<PromptPrefill>> Begin(const prompt::PromptLayout& layout,
                                                        const BlendOptions& options,
                                                        std::string_view tenant_namespace,
+                                                       RequestTrace* trace = nullptr,
                                                        const PrefillRecord* again = nullptr);
   /// The same from beginning to end. Errors: Begin's, keep_going's.
   absl::StatusOr<PrefilledPrompt> Prefill(const prompt::PromptLayout& layout, const BlendOptions& options,
