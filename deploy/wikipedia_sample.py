@@ -134,7 +134,7 @@ def question_about(passage: dict) -> tuple[str, str] | None:
 
 
 def prompts(passages: list[dict], per_prompt: int):
-    """Of passages in their order; those of a prompt are of different articles."""
+    """Groups passages, in their order, into prompts; the passages of a prompt are from different articles."""
     left = list(passages)
     while True:
         taken: list[dict] = []

@@ -92,7 +92,7 @@ struct RopeSpec {
   int64_t head_dim = 0;              // even
   int64_t max_position = 0;          // positions 0 .. max_position-1 may be used
   absl::Span<const float> inv_freq;  // [head_dim / 2], scaling already applied; angles are computed in double
-  /// Of cos and sin: YaRN and LongRoPE make it more than 1. Pairs whose inv_freq is 0 stay as they are all the same.
+  /// Multiplies cos and sin: YaRN and LongRoPE make it more than 1. Pairs whose inv_freq is 0 stay all the same.
   float magnitude = 1;
 };
 

@@ -67,7 +67,8 @@ absl::Status CheckAttentionSpec(absl::string_view op, const AttentionSpec& spec,
 absl::Status CheckBatchSpec(const BatchSpec& spec);
 absl::Status CheckRopeSpec(const RopeSpec& spec);
 absl::Status CheckWeightShape(int64_t rows, int64_t cols);
-/// Of backends whose memory is the host's: the experts of ExpertLinear or AddExpertBias, each in 0 .. num_experts - 1.
+/// For backends whose memory is the host's: each of the experts of ExpertLinear or AddExpertBias is in
+/// 0 .. num_experts - 1.
 absl::Status CheckExpertNumbers(absl::string_view op, IndicesView experts, int64_t num_experts);
 absl::Status CheckKvCorrectionSpec(const KvCorrectionSpec& spec);
 

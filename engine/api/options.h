@@ -52,8 +52,8 @@ struct EngineOptions {
   std::string gemm = "auto";    // cpu: "auto", "bf16", "f32" or "int8" (kernels::CpuBackendOptions)
   std::string chat_format =
       "auto";  // by name (engine/text/chat/format_table.cc), or what the model's template writes
-  // Of stored KV: a file that `kvblend calibrate` wrote, "none", or "auto": the model's path with ".kvcorrection"
-  // behind it, if there is such a file.
+  // The correction of stored KV: a file that `kvblend calibrate` wrote, "none", or "auto": the model's path
+  // with ".kvcorrection" behind it, if there is such a file.
   std::string correction = "auto";
   // While serving: "on", "off", or "frozen": what was learned is applied, and no more is learned; off too where
   // `correction` is "none".

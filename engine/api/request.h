@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -86,10 +87,13 @@ struct SamplingOptions {
   double top_p = 1.0;               // (0, 1]; 1 = off
   double min_p = 0.0;               // [0, 1]; 0 = off
   double repetition_penalty = 1.0;  // (0, 10]; 1 = off; for tokens of the question and of the answer so far
-  uint64_t seed = 0;                // 0: chosen by the engine and echoed
-  std::vector<std::string> stop;    // up to 16 strings, none empty; the match is not part of the text
-  bool ignore_eos = false;          // generate on past end-of-text tokens, up to max_tokens: for measurements
-  int32_t top_logprobs = -1;        // -1: none; 0: of the sampled token; n <= 20: also of the n most likely
+  double presence_penalty = 0.0;    // [-2, 2]; taken from the logits of tokens of the answer so far
+  double frequency_penalty = 0.0;   // [-2, 2]; likewise, as often as they are there
+  std::map<int32_t, double> logit_bias = {};  // token id -> what is added, [-100, 100]; up to 1,024
+  uint64_t seed = 0;                          // 0: chosen by the engine and echoed
+  std::vector<std::string> stop;  // up to 16 strings, none empty; the match is not part of the text
+  bool ignore_eos = false;        // generate on past end-of-text tokens, up to max_tokens: for measurements
+  int32_t top_logprobs = -1;      // -1: none; 0: of the sampled token; n <= 20: also of the n most likely
 };
 
 enum class Role : uint8_t { kUser, kAssistant };

@@ -10,8 +10,8 @@
 //
 // Active tokens are gathered rows, each masked by its own position.
 //
-// A prefill is advanced step by step, so that any number of them can be in progress on one thread; each needs pages and
-// scratch of its own.
+// A prefill is advanced step by step, so that any number of them can be in progress on one thread; each needs
+// pages and scratch of its own.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,8 @@ namespace kvblend::blend {
 struct PrefillResult {
   Policy policy = Policy::kQuery;   // kAll when selecting would have cost more than computing everything
   std::vector<int32_t> recomputed;  // candidate positions that were recomputed, ascending
-  // What the policy chose by, per candidate in their order; only with PassContext::keep_scores, and where it was measured.
+  // What the policy chose by, per candidate in their order; only with PassContext::keep_scores, and where it
+  // was measured.
   std::vector<float> scores;
   double load_seconds = 0;
   double stall_seconds = 0;      // the part of load_seconds spent waiting for layers to arrive
@@ -55,11 +56,13 @@ class BlendedPrefill {
   /// Waits for the device, which may still be reading what the plan's entries hold.
   ~BlendedPrefill();
 
-  /// Does a unit of work: a part of a layer, or waits for stored KV for a moment. Returns whether the prefill is done; then the pages hold the KV of the whole
-  /// prompt, and result() is complete. After an error nothing but destruction is allowed.
+  /// Does a unit of work: a part of a layer, or waits for stored KV for a moment. Returns whether the prefill
+  /// is done; then the pages hold the KV of the whole prompt, and result() is complete. After an error
+  /// nothing but destruction is allowed.
   absl::StatusOr<bool> Step(KeepGoing keep_going);
 
-  /// Whether the last Step did nothing but wait for stored KV, for a moment: others may have their turn meanwhile.
+  /// Whether the last Step did nothing but wait for stored KV, for a moment: others may have their turn
+  /// meanwhile.
   bool is_waiting() const { return pass_ != nullptr && pass_->is_waiting(); }
 
   /// REQUIRES: Step has returned true.
@@ -98,8 +101,9 @@ class BlendedPrefill {
   PrefillResult result_;
 };
 
-/// Which of the layers before `num_layers` vote on what to recompute, ascending. Where some layers see the whole prompt,
-/// those with shorter windows have no vote: they see the last chunks only, and would choose these whatever is asked.
+/// Which of the layers before `num_layers` vote on what to recompute, ascending. Where some layers see the
+/// whole prompt, those with shorter windows have no vote: they see the last chunks only, and would choose
+/// these whatever is asked.
 std::vector<int32_t> VotingLayers(Windows windows, int32_t num_layers, int32_t prompt_tokens);
 
 /// Sorted union of two ascending lists without common elements.

@@ -47,7 +47,7 @@ struct FreshRowOptions {
   }
 };
 
-/// Of one chunk.
+/// The rows of one chunk that a prompt computed, kept to compare with what is stored.
 class FreshRows {
  public:
   /// Takes over so many values' bytes of the budget. The values are uninitialised.
@@ -79,10 +79,10 @@ class FreshRows {
 
 /// Rows of a chunk of so many tokens: the first ones, which differ most, and the others evenly.
 std::vector<int32_t> SampleRows(int32_t num_tokens, int32_t max_rows);
-/// Of how many tokens each is one, over the mean of that.
+/// For each of the rows that SampleRows gives: how many tokens it stands for, over the mean of that.
 std::vector<float> RowWeights(int32_t num_tokens, int32_t num_rows);
 
-/// Of the backend, for one prompt after the other.
+/// Memory of the backend that one prompt after the other uses.
 struct FreshRowMemory {
   model::ScratchMatrix rows = {}, mass = {};
 };

@@ -1,9 +1,10 @@
-// Carries rows of a prompt through layers, over what is stored of the others: per layer, load stored KV, overwrite the
-// rows' KV with fresh, attend. A pass is made of small units of work, so that it can be interrupted within a layer; the
-// units are the same however a pass is interrupted, and so is what comes out, to the last bit.
+// Carries rows of a prompt through layers, over what is stored of the others: per layer, load stored KV,
+// overwrite the rows' KV with fresh, attend. A pass is made of small units of work, so that it can be
+// interrupted within a layer; the units are the same however a pass is interrupted, and so is what comes out,
+// to the last bit.
 //
-// Rows leave a pass where nothing depends on them any more: in the last layer all but the last row, and in layers with
-// sliding windows those that no later layer looks back to (visibility.h).
+// Rows leave a pass where nothing depends on them any more: in the last layer all but the last row, and in
+// layers with sliding windows those that no later layer looks back to (visibility.h).
 #pragma once
 
 #include <cstdint>
@@ -29,16 +30,16 @@ class RowPass {
   /// Rows of one attention call: a unit that a processor is done with in a hundredth of a second or two.
   static constexpr int32_t kAttentionRows = 512;
 
-  /// Measuring the attention that the last rows, the question's, pay to every position. The pass ends where the last
-  /// layer that votes has been measured.
+  /// Measuring the attention that the last rows, the question's, pay to every position. The pass ends where
+  /// the last layer that votes has been measured.
   struct Measure {
     const kernels::BatchPlan* question = nullptr;
     std::vector<int32_t> layers;  // that vote, ascending
     kernels::MatrixView mass;     // f32 [layers.size(), prompt_tokens]
   };
 
-  /// Leaving rows behind at a layer, once their fresh KV of that layer is there. Up to it stored KV is loaded where it is
-  /// exact, since all other rows are active, and from there on all of it.
+  /// Leaving rows behind at a layer, once their fresh KV of that layer is there. Up to it stored KV is loaded
+  /// where it is exact, since all other rows are active, and from there on all of it.
   struct Selection {
     int32_t layer = 0;
     /// Asked once: the positions that go on, ascending, some of the active ones.
@@ -51,7 +52,8 @@ class RowPass {
                                                          std::optional<Measure> measure = std::nullopt,
                                                          std::optional<Selection> selection = std::nullopt);
 
-  /// One unit, or, while stored KV has not arrived yet, a short wait for it. Returns whether it was the last. Errors: the loader's, the backend's, keep_going's.
+  /// One unit, or, while stored KV has not arrived yet, a short wait for it. Returns whether it was the last.
+  /// Errors: the loader's, the backend's, keep_going's.
   absl::StatusOr<bool> Step(KeepGoing keep_going);
 
   /// Whether the last Step has waited in vain.

@@ -1,5 +1,5 @@
-// How many guessed tokens a step of decoding should check: as many as are worth their time by what was measured of both,
-// how often guesses were right and what steps of so many rows take on this machine.
+// How many guessed tokens a step of decoding should check: as many as are worth their time by what was
+// measured of both, how often guesses were right and what steps of so many rows take on this machine.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@ class StepCost {
   std::vector<double> seconds_;  // [rows]; 0: not measured
 };
 
-/// Of all sequences together. Not thread-safe.
+/// Learns from all sequences together. Not thread-safe.
 class DraftLength {
  public:
   /// Checking must promise so much more tokens per second.
@@ -27,9 +27,11 @@ class DraftLength {
   /// Every so many refusals one token is checked all the same, lest a bad stretch is believed for ever.
   static constexpr int32_t kProbe = 128;
 
-  /// How many tokens of a guess with this match to check in a step that has `rows` rows besides; 0 to `available`.
+  /// How many tokens of a guess with this match to check in a step that has `rows` rows besides; 0 to
+  /// `available`.
   int32_t Choose(int32_t match, int32_t available, int32_t rows, const StepCost& cost);
-  /// Of `checked` tokens of such a guess the first `right` were right.
+  /// Is told that a guess with this match had `checked` tokens checked, and that the first `right` of them
+  /// were right.
   void Observe(int32_t match, int32_t checked, int32_t right);
 
  private:

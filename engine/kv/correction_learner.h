@@ -1,7 +1,8 @@
-// Learns a correction (engine/kv/learned_correction.h) from pairs that come one chunk after the other, as a server
-// has them: a chunk that was missing is computed in its prompt, and for the store. Of every few chunks one is kept
-// back from the fits, and judges them: layer by layer the correction in force, the newly fitted one or none stays,
-// whichever leaves the least on the chunks kept back, and all of it counts only if that is less than before.
+// Learns a correction (engine/kv/learned_correction.h) from pairs that come one chunk after the other, as a
+// server has them: a chunk that was missing is computed in its prompt, and for the store. Of every few chunks
+// one is kept back from the fits, and judges them: layer by layer the correction in force, the newly fitted
+// one or none stays, whichever leaves the least on the chunks kept back, and all of it counts only if that is
+// less than before.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +19,9 @@
 
 namespace kvblend::kv {
 
-/// Of some tokens of one chunk. What a pair counts is the product of the attention that its token gets (WeightsOfMass), how
-/// many of the chunk's tokens it stands for, over the mean of that, and the share of what stood before the chunk that had
-/// the KV of full prefill.
+/// Stored and computed KV of some tokens of one chunk, in pairs. What a pair counts is a product of three:
+/// the attention that its token gets (WeightsOfMass); how many of the chunk's tokens it stands for, over the
+/// mean of that; and the share of what stood before the chunk that had the KV of full prefill.
 struct ChunkPairs {
   absl::Span<const int32_t> tokens = {};  // [rows]: which of the chunk
   absl::Span<const float> weights = {};   // [layers, rows]; >= 0
@@ -38,7 +39,8 @@ struct LearnerOptions {
   int32_t num_kv_heads = 0;
   int32_t head_dim = 0;
   FitOptions fit = {};
-  /// Of the moments. A model whose moments take more learns a scale and an offset per channel, without a map.
+  /// The memory that the moments may take. A model whose moments take more learns a scale and an offset per
+  /// channel, without a map.
   int64_t max_bytes = int64_t{256} << 20;
   /// Older pairs fade once so many are there; of those kept back a third as many.
   double max_tokens = 1 << 17;
@@ -102,8 +104,8 @@ class CorrectionLearner {
       8;  // chunks fitted; then at twice as many, and from kFitEvery on so often
   static constexpr int64_t kFitEvery = 64;
   static constexpr int64_t kMinKeptBackChunks = 2;
-  /// Of a map, times the channels: from fewer pairs it brings more noise into KV than it takes deviation away, which
-  /// answers suffer from even where the mean square falls.
+  /// A map is fitted from so many pairs for each channel: from fewer it brings more noise into KV than it
+  /// takes deviation away, which answers suffer from even where the mean square falls.
   static constexpr int64_t kMinPairsPerChannel = 8;
 
  private:

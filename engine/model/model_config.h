@@ -54,7 +54,7 @@ struct ModelConfig {
   bool tied_output = false;   // the output layer is the token embedding
   std::string chat_template;  // Jinja source from the file; may be empty
 
-  /// Of the MLP or of all experts that a token uses: what its products cost.
+  /// The inner width of the MLP, or of all experts that a token uses together: what its products cost.
   int64_t used_ffn_dim() const { return int64_t{ffn_dim} * (num_experts > 0 ? num_used_experts : 1); }
 };
 

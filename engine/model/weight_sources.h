@@ -1,5 +1,5 @@
-// What backends pack weights from: a file's tensors, in the order in which the transformer wants their rows. Internal to
-// engine/model.
+// What backends pack weights from: a file's tensors, in the order in which the transformer wants their rows.
+// Internal to engine/model.
 #pragma once
 
 #include <cstdint>
@@ -19,11 +19,11 @@ namespace kvblend::model {
 absl::Status CheckFinite(const GgufFile& file, const GgufTensor& tensor, int64_t row,
                          absl::Span<const float> values);
 
-/// Tensors of as many columns, one below the other; of several experts, the rows of the first in all of them, then those
-/// of the second, and so on. The file must stay.
+/// Tensors of as many columns, one below the other; of several experts, the rows of the first in all of them,
+/// then those of the second, and so on. The file must stay.
 ///
-/// Rows are read one after the other, so the memory of the file's bytes is given back every megabyte: what is read
-/// is never in memory as a whole beside what becomes of it.
+/// Rows are read one after the other, so the memory of the file's bytes is given back every megabyte: what is
+/// read is never in memory as a whole beside what becomes of it.
 class StackedTensors final : public kernels::WeightSource {
  public:
   /// Told how many bytes of the file were read since the last time.
@@ -31,7 +31,8 @@ class StackedTensors final : public kernels::WeightSource {
 
   StackedTensors(const GgufFile& file, ReadObserver observer) : file_(file), observer_(std::move(observer)) {}
 
-  /// Of one tensor the first `rows` rows belong to the first expert, the next to the second; of several each belongs to one.
+  /// Where there is one tensor, its first `rows` rows belong to the first expert, the next to the second;
+  /// where there are several, each is that of one expert.
   void Add(std::vector<const GgufTensor*> tensors, int64_t rows) {
     parts_.push_back({std::move(tensors), rows});
     rows_of_expert_ += rows;
@@ -60,7 +61,8 @@ class StackedTensors final : public kernels::WeightSource {
   std::vector<Part> parts_;
 };
 
-/// The same rows, those of the first `num_heads` heads in another order within each head. Source and order must stay.
+/// The same rows, those of the first `num_heads` heads in another order within each head. Source and order
+/// must stay.
 class ReorderedHeads final : public kernels::WeightSource {
  public:
   ReorderedHeads(const kernels::WeightSource& source, int64_t num_heads, absl::Span<const int32_t> order)

@@ -241,7 +241,7 @@ class Calibration {
   model::ScratchMatrix mass_, fresh_;
 };
 
-/// Of prompts so laid out: another model or tokenizer gives another checkpoint.
+/// The checkpoint of prompts so laid out: another model or tokenizer gives another one.
 kv::MomentsCheckpoint CheckpointOf(const ModelRuntime& runtime, const CalibrationOptions& options,
                                    const std::vector<prompt::PromptLayout>& layouts, int64_t fitted) {
   std::vector<std::vector<int32_t>> prompts;

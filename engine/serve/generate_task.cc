@@ -66,7 +66,7 @@ absl::Status GenerateTask::EndPrefill() {
   if (request_.blend.store_misses) missing_ = std::move(prompt_.missing);
   const prompt::Span& question = layout_.spans.back();
   for (int32_t position = question.begin; position < question.end; ++position) {
-    sampler_->Accept(layout_.token_ids[position]);
+    sampler_->AcceptOfPrompt(layout_.token_ids[position]);
   }
   KVBLEND_RETURN_IF_ERROR(cancellation().Check());
   const TracedUnit traced(caller().trace.get(), "first token");

@@ -66,7 +66,7 @@ absl::Status RequestValidator::Check(const GenerateRequest& request) const {
   for (size_t i = 0; i < request.sampling.stop.size(); ++i) {
     KVBLEND_RETURN_IF_ERROR(CheckUtf8(absl::StrCat("stop[", i, "]"), request.sampling.stop[i]));
   }
-  return generate::ValidateSampling(request.sampling);
+  return generate::ValidateSampling(request.sampling, runtime_.config.vocab_size);
 }
 
 absl::Status RequestValidator::Check(const ScoreRequest& request) const {

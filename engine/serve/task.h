@@ -40,7 +40,7 @@ class Task {
 
   /// How many tokens decoding() may have, prompt and answer together; 0: it will never be set.
   virtual int32_t max_decoding_tokens() const { return 0; }
-  /// Of how many tokens the KV needs pages until Advance returns false.
+  /// How many tokens' KV needs pages until Advance returns false.
   virtual int32_t max_working_tokens() const { return 0; }
 
   /// At the end: what a DecodeBatch has to carry on and end; null: the task has ended.

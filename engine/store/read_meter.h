@@ -36,7 +36,7 @@ class ReadMeter {
   /// It has ended. `bytes`: 0 when nothing arrived. REQUIRES: a Begin of this tier for every End.
   void End(Tier tier, int64_t bytes);
 
-  /// Of all tiers that anything was read from.
+  /// The rates of all tiers that anything was read from.
   std::map<Tier, ReadRate> Rates() const;
 
  private:

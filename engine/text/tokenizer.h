@@ -44,7 +44,7 @@ struct TokenizerSpec {
   std::vector<int32_t> token_types;  // one per token: a GgufTokenType; empty: all normal
   std::vector<std::string> merges;   // "left right", in order of rank
   std::vector<float> scores;         // of SentencePiece without merges: one per token
-  /// Of kUnigram, log-probabilities: one per token; and that of a character that is no token.
+  /// For kUnigram, log-probabilities: one per token; and that of a character that is no token.
   std::vector<double> unigram_scores;
   double unigram_unknown_score = 0;
   UnigramModel::Precision unigram_precision = UnigramModel::Precision::kDouble;
@@ -62,7 +62,7 @@ struct TokenizerSpec {
   std::vector<TokenId> strips_before;
   std::vector<TokenId> strips_behind;
 
-  /// Of the text between user-defined tokens, which are then looked for first.
+  /// How the text between user-defined tokens is normalized; those tokens are then looked for first.
   Normalization normalization = Normalization::kNone;
 
   // The rest matters to SentencePiece's models only.

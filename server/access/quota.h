@@ -20,10 +20,11 @@ class Quota {
   /// The limits from now on; what was used stays used.
   void SetLimits(const Tenant& tenant);
 
-  /// Of every call. kResourceExhausted naming the limit, with when to try again (base/retry_delay.h).
+  /// Counts a call; every call comes here. kResourceExhausted names the limit, with when to try again
+  /// (base/retry_delay.h).
   absl::Status TakeRequest(absl::Time now);
 
-  /// Of calls that compute, which end with EndComputing.
+  /// Counts a call that computes; it ends with EndComputing.
   absl::Status BeginComputing();
   void EndComputing();
   void AddComputedTokens(int64_t tokens);

@@ -10,7 +10,7 @@
 
 namespace kvblend::server {
 
-/// Of the HTTP API; what each does is documented in server/http/http_server.h.
+/// The settings of the HTTP API; what each does is documented in server/http/http_server.h.
 struct ApiConfig {
   std::string address = "127.0.0.1:8000";  // HOST:PORT, [IPV6]:PORT or "none"
   std::string model_id;                    // what clients call the model; empty: the name that its file gives

@@ -87,6 +87,9 @@ void Convert(v1::SamplingOptions&& from, SamplingOptions* to) {
   if (from.has_top_p()) to->top_p = from.top_p();
   to->min_p = from.min_p();
   if (from.has_repetition_penalty()) to->repetition_penalty = from.repetition_penalty();
+  to->presence_penalty = from.presence_penalty();
+  to->frequency_penalty = from.frequency_penalty();
+  to->logit_bias = {from.logit_bias().begin(), from.logit_bias().end()};
   to->seed = from.seed();
   to->stop = TakeStrings(from.mutable_stop());
   to->ignore_eos = from.ignore_eos();

@@ -20,7 +20,7 @@
 
 namespace kvblend::server {
 
-/// Of the caller only tenant_namespace is filled in: the rest is not in the message.
+/// No more of the caller is filled in than tenant_namespace: the rest is not in the message.
 absl::StatusOr<GenerateRequest> FromProto(v1::GenerateRequest&& request);
 absl::StatusOr<ScoreRequest> FromProto(v1::ScoreRequest&& request);
 absl::StatusOr<PutChunksRequest> FromProto(v1::PutChunksRequest&& request);

@@ -18,7 +18,7 @@ struct FileState {
   bool operator==(const FileState&) const = default;
 };
 
-/// Of each path, symbolic links followed.
+/// The state of each path, symbolic links followed.
 std::vector<FileState> LookAt(const std::vector<std::string>& paths);
 
 /// Looks at the files several times a second, in a thread of its own.

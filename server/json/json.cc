@@ -54,7 +54,7 @@ absl::StatusOr<Json> ParseObject(std::string_view bytes) {
         break;
       case Json::parse_event_t::key: {
         const std::string& name = parsed.get_ref<const std::string&>();
-        // Of which parsers choose one in silence.
+        // Parsers choose one of two members with the same name in silence.
         if (!members.back().insert(name).second) {
           throw TooMuch(absl::StrCat("has the member '", name.substr(0, kShownBytes), "' twice"));
         }

@@ -15,10 +15,11 @@ struct Error {
   std::string code;   // "model_not_found"; empty: none
 };
 
-/// Of a call's status, which is not OK. 499 for a cancelled one, as proxies write what nobody reads.
+/// The error that stands for a call's status, which is not OK. A cancelled call gives 499, the code that
+/// proxies log for answers that nobody reads.
 Error ErrorOf(const absl::Status& status);
 
-/// Of what went wrong before a call: 404, 413 and their like.
+/// The error for what went wrong before a call began: 404, 413 and their like.
 Error ErrorOf(int http_status, const std::string& message);
 
 /// {"error": {...}}

@@ -4,6 +4,8 @@
 #include <limits>
 #include <utility>
 
+#include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "server/convert/message_json.h"
@@ -35,6 +37,25 @@ void ReadStop(FieldReader& fields, v1::SamplingOptions* sampling) {
   if (!strings) fields.Note(FieldError("stop", "stop is neither; allowed: a string, or an array of strings"));
 }
 
+void ReadLogitBias(FieldReader& fields, v1::SamplingOptions* sampling) {
+  const Json* biases = fields.Value("logit_bias");
+  if (biases == nullptr) return;
+  if (!biases->is_object()) {
+    fields.Note(FieldError("logit_bias", "logit_bias is no object; allowed: token ids, each with a number"));
+    return;
+  }
+  for (const auto& [token, bias] : biases->items()) {
+    int32_t id = 0;
+    if (absl::SimpleAtoi(token, &id) && bias.is_number()) {
+      (*sampling->mutable_logit_bias())[id] = bias.get<double>();
+    } else {
+      fields.Note(FieldError("logit_bias", absl::StrCat("logit_bias['", absl::CHexEscape(token.substr(0, 40)),
+                                                        "'] is ", ToText(bias).substr(0, 40),
+                                                        "; allowed: token ids, each with a number")));
+    }
+  }
+}
+
 /// What both kinds of bodies have.
 void ReadCommon(FieldReader& fields, GenerationRequest* to) {
   v1::SamplingOptions& sampling = *to->request.mutable_sampling();
@@ -62,8 +83,9 @@ void ReadCommon(FieldReader& fields, GenerationRequest* to) {
   }
   if (const auto ignore_eos = fields.Bool("ignore_eos")) sampling.set_ignore_eos(*ignore_eos);
   ReadStop(fields, &sampling);
-  fields.Refuse({"presence_penalty", "frequency_penalty"}, "allowed: 0; repetition_penalty is there");
-  fields.Refuse({"logit_bias"}, "allowed: none");
+  if (const auto penalty = fields.Number("presence_penalty")) sampling.set_presence_penalty(*penalty);
+  if (const auto penalty = fields.Number("frequency_penalty")) sampling.set_frequency_penalty(*penalty);
+  ReadLogitBias(fields, &sampling);
   fields.RefuseUnless("n", 1);
   fields.Ignore({"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
                  "prompt_cache_retention"});

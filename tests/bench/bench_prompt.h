@@ -18,7 +18,7 @@ struct BenchPrompt {
   std::string data_path;
   int question = 0, passages = 10;
 
-  /// Of the engine too.
+  /// Adds these settings and the engine's.
   void AddArguments(CLI::App& app, EngineOptions& engine) {
     AddEngineArguments(app, engine, data_path);
     app.add_option("--passages", passages, "chunks of the prompt (10)");

@@ -17,7 +17,7 @@
 
 namespace kvblend::kernels {
 
-// Of SmolLM2-135M, and a prompt of ten passages.
+// The shapes of SmolLM2-135M, and a prompt of ten passages.
 inline constexpr int kHeads = 9, kKvHeads = 3, kHeadDim = 64, kPageSize = 64, kContext = 6000, kLayers = 30;
 inline constexpr int kWidth = kHeads * kHeadDim, kKvWidth = kKvHeads * kHeadDim;
 inline constexpr float kScale = 0.125f;

@@ -112,7 +112,8 @@ class Bench {
     return absl::OkStatus();
   }
 
-  /// Of full prefill's arithmetic: products with weights, and attention over the keys that a token sees.
+  /// The share of full prefill's arithmetic: products with weights, and attention over the keys that a token
+  /// sees.
   double ShareOfFull(absl::Span<const int32_t> positions) const {
     const model::ModelConfig& config = runtime_->config;
     const double qkv_dim = 1.0 * config.head_dim * (config.num_heads + 2 * config.num_kv_heads);

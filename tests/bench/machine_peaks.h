@@ -8,14 +8,14 @@ namespace kvblend {
 /// To be called before all else. `cpu_time`: seconds are the process's processor time; for one thread.
 void ConfigurePeaks(int num_threads, bool cpu_time);
 
-/// Of the clock that was configured.
+/// The time, on the clock that was configured.
 double Seconds();
 
 /// Operands of a product. Those of kInt8 are codes, u8 by s8 with sums in 32 bits.
 enum class GemmOperands : uint8_t { kF32, kBF16, kInt8 };
 
-/// Of one oneDNN matmul [rows, in] x [in, out] with packed weights, on oneDNN's own threads. Median; measured
-/// once for each shape.
+/// What one oneDNN matmul [rows, in] x [in, out] with packed weights takes, on oneDNN's own threads. Median;
+/// measured once for each shape.
 double BareGemmSeconds(GemmOperands operands, int64_t rows, int64_t in, int64_t out);
 
 /// GFLOP/s (of codes: 1e9 operations per second, two per product) of the best of several square products.

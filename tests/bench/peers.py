@@ -222,7 +222,7 @@ def has_chat_template(options) -> bool:
 
 
 def best_settings(options, peers, figures):
-    """Of each peer its best setting by figure, and what the search gave. Peers that cannot run the model are taken out."""
+    """Each peer's best setting by figure, and what the search gave. Peers that cannot run the model are taken out."""
     if options.settings_from:
         earlier = json.loads(support.need_file(options.settings_from, "--settings-from").read_text(encoding="utf-8"))
         best = {name: {f["figure"]: f["peers"][name]["setting"] for f in earlier["figures"] if name in f["peers"]} for name in peers}

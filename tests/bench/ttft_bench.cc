@@ -46,7 +46,7 @@ Mode Uncorrected(Mode mode) {
   return mode;
 }
 
-/// Of one of the reports' fields.
+/// The values of one of the reports' fields.
 Samples SamplesOf(const Mode& mode, double PromptReport::*field) {
   Samples samples;
   for (const PromptReport& report : mode.reports) samples.Add(report.*field);

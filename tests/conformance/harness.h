@@ -153,7 +153,7 @@ struct OracleOptions {
   double soft_cap = 0;                                   // as AttentionSpec::logit_soft_cap
   const Tensor* sinks = nullptr;                         // as AttentionSpec::sinks
 };
-/// Of what the backend of `q` computes.
+/// What attention gives for the values that the backend of `q` holds.
 AttentionOracle ComputeAttention(const PagedBatch& kv, const Tensor& q, int32_t num_heads, double scale,
                                  const OracleOptions& options = {});
 

@@ -75,7 +75,7 @@ class RandomCodes final : public WeightSource {
     const int64_t g = col / format.group;
     return double{scales_[row][g]} * (codes_[row][col] - format.zero_point) + minimums_[row][g];
   }
-  /// Of the terms that a product may be computed from, which cancel.
+  /// The size of the terms that a product may be computed from, which cancel.
   double Magnitude(int64_t row, int64_t col) const {
     const QuantizedFormat format = FormatOr(row);
     const int64_t g = col / format.group;

@@ -41,7 +41,7 @@ class TinyDecoder {
   std::unique_ptr<RepeatedStep> MakeStep() { return backend_.CreateRepeatedStep(*stream_); }
   /// All KV, bit by bit.
   std::vector<std::byte> Kv();
-  /// Of every step from now on: runs among its operations.
+  /// `operation` runs among the operations of every step from now on.
   void set_extra_operation(std::function<absl::Status()> operation) { extra_ = std::move(operation); }
 
  private:
@@ -64,7 +64,7 @@ class TinyDecoder {
 /// Bit by bit, field by field.
 void ExpectSameTokens(const std::vector<SampledToken>& actual, const std::vector<SampledToken>& expected);
 
-/// Specs of all kinds for row after row. `penalised` must outlive the spec.
-SamplingSpec RandomSpec(Rng& rng, const std::vector<int32_t>& penalised);
+/// Specs of all kinds for row after row. `changes` must outlive the spec.
+SamplingSpec RandomSpec(Rng& rng, const std::vector<LogitChange>& changes);
 
 }  // namespace kvblend::kernels

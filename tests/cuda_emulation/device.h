@@ -106,7 +106,7 @@ class SharedArray {
     if (begin < 0 || count < 0 || begin > count_ - count) OutOfBounds(begin, count);
     return SharedArray(offset_ + static_cast<uint32_t>(begin * sizeof(T)), count);
   }
-  /// Of elements [index, index + count), in bytes from the beginning of shared memory.
+  /// The address of elements [index, index + count), in bytes from the beginning of shared memory.
   uint32_t Address(int index, int count) const {
     if (index < 0 || index > count_ - count) OutOfBounds(index, count);
     return offset_ + static_cast<uint32_t>(index * sizeof(T));

@@ -33,7 +33,7 @@ struct WorkCounts {
 };
 WorkCounts CountWork();
 
-/// Of the device memory, as long as a graph lives.
+/// A graph takes so much of the device memory as long as it lives.
 inline constexpr int64_t kGraphBytes = 64 << 10;
 /// Until it is OK again, graphs are neither made nor launched; this is the error.
 void SetGraphError(absl::Status error);

@@ -6,32 +6,9 @@
 # Exit status 77, and the reason on the last line: could not be tried here.
 set -euo pipefail
 
-skip() {
-  echo "check_deb.sh: skipped: $1"
-  exit 77
-}
-fail() {
-  echo "check_deb.sh: $1" >&2
-  exit 1
-}
-
 cd "$(dirname "$0")/../.."
-[ "$(id -u)" -eq 0 ] || skip "needs root"
-command -v debootstrap >/dev/null || skip "needs debootstrap (the Debian package of that name)"
-
-# The mirror that this machine's apt uses; where that does not say, debootstrap's own.
-mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Codename: bookworm' | head -n 1 || true)
-readonly MIRROR=${KVBLEND_DEBIAN_MIRROR:-$mirror}
 readonly READY_SECONDS=120
-scratch=$(mktemp -d)
-root=$scratch/root
-server_pid=
-clean_up() {
-  [ -z "$server_pid" ] || { kill "$server_pid" && wait "$server_pid"; } 2>/dev/null || true
-  ! mountpoint --quiet "$root/proc" || umount "$root/proc"
-  rm -rf --one-file-system "$scratch"
-}
-trap clean_up EXIT
+source tests/deploy/bare_debian.sh
 
 model=${KVBLEND_MODEL:-$(./deploy/fetch_model.sh | tail -n 1)}
 ./deploy/build.sh release kvblend-server kvblend >"$scratch/build.log" 2>&1 ||
@@ -41,10 +18,8 @@ model=${KVBLEND_MODEL:-$(./deploy/fetch_model.sh | tail -n 1)}
 package=$(echo "$scratch"/package/kvblend_*.deb)
 dpkg-deb --field "$package" Package Version Depends
 
-debootstrap --variant=minbase bookworm "$root" ${MIRROR:+"$MIRROR"} >"$scratch/debootstrap.log" 2>&1 ||
-  skip "debootstrap could not make a Debian 12: $(tail -n 1 "$scratch/debootstrap.log")"
-mount -t proc proc "$root/proc"
-cp /etc/resolv.conf "$root/etc/" 2>/dev/null || true
+make_debian
+prepare_chroot
 cp "$package" "$root/tmp/kvblend.deb"
 install -D -m 644 "$model" "$root/var/lib/kvblend/model.gguf"
 

@@ -18,44 +18,26 @@ USAGE
   exit 0
 fi
 
-skip() {
-  echo "check_image.sh: skipped: $1"
-  exit 77
-}
-fail() {
-  echo "check_image.sh: $1" >&2
-  exit 1
-}
-
 cuda=0
 [ "${1:-}" != --cuda ] || cuda=1
 cd "$(dirname "$0")/../.."
-[ "$(id -u)" -eq 0 ] || skip "needs root"
-for tool in debootstrap buildah unshare; do
-  command -v "$tool" >/dev/null || skip "needs $tool (the Debian package of that name)"
-done
+source tests/deploy/bare_debian.sh buildah unshare
 unshare --net --mount true 2>/dev/null || skip "may make no namespaces"
 
 readonly MAX_IMAGE_MEGABYTES=150
-mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Codename: bookworm' | head -n 1 || true)
-readonly MIRROR=${KVBLEND_DEBIAN_MIRROR:-$mirror}
 model=$(realpath "${KVBLEND_MODEL:-$(./deploy/fetch_model.sh | tail -n 1)}")
-scratch=$(mktemp -d)
 storage=(--root "$scratch/storage" --runroot "$scratch/run" --storage-driver vfs)
-clean_up() {
+clean_up_more() {
   buildah "${storage[@]}" rm --all >/dev/null 2>&1 || true
-  rm -rf --one-file-system "$scratch"
 }
-trap clean_up EXIT
 
-debootstrap --variant=minbase bookworm "$scratch/debian" ${MIRROR:+"$MIRROR"} >"$scratch/debootstrap.log" 2>&1 ||
-  skip "debootstrap could not make a Debian 12: $(tail -n 1 "$scratch/debootstrap.log")"
+make_debian
 container=$(buildah "${storage[@]}" from scratch)
-cp -a "$scratch/debian/." "$(buildah "${storage[@]}" mount "$container")/"
+cp -a "$root/." "$(buildah "${storage[@]}" mount "$container")/"
 buildah "${storage[@]}" config --env PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$container"
 buildah "${storage[@]}" commit --quiet "$container" localhost/kvblend-debian >/dev/null
 buildah "${storage[@]}" rm "$container" >/dev/null
-rm -rf --one-file-system "$scratch/debian"
+rm -rf --one-file-system "$root"
 
 # What this machine has compiled before, and whom its pip trusts.
 volumes=()
@@ -76,11 +58,11 @@ buildah "${storage[@]}" build --format docker --isolation chroot --pull-never --
 echo "built in $((SECONDS - start)) s"
 
 container=$(buildah "${storage[@]}" from --pull-never localhost/kvblend)
-root=$(buildah "${storage[@]}" mount "$container")
-size=$(du --summarize --block-size=1000000 --apparent-size "$root" | cut -f 1)
+mounted=$(buildah "${storage[@]}" mount "$container")
+size=$(du --summarize --block-size=1000000 --apparent-size "$mounted" | cut -f 1)
 echo "size: $size MB"
 ((cuda == 1 || size < MAX_IMAGE_MEGABYTES)) || fail "the image has $size MB; allowed: less than $MAX_IMAGE_MEGABYTES"
 buildah "${storage[@]}" inspect --type image localhost/kvblend >"$scratch/image.json"
-unshare --net --mount python3 -B tests/deploy/ask_image.py "$scratch/image.json" "$root" "$model" ||
+unshare --net --mount python3 -B tests/deploy/ask_image.py "$scratch/image.json" "$mounted" "$model" ||
   fail "the image does not serve as it should"
 echo "check_image.sh: the image builds, serves over gRPC and HTTP on a read-only root, and drains"

@@ -10,40 +10,14 @@ if [ "${1:-}" = -h ] || [ "${1:-}" = --help ]; then
   echo "Usage: tests/deploy/check_wheel.sh"
   exit 0
 fi
-skip() {
-  echo "check_wheel.sh: skipped: $1"
-  exit 77
-}
-fail() {
-  echo "check_wheel.sh: $1" >&2
-  exit 1
-}
-
 cd "$(dirname "$0")/../.."
-[ "$(id -u)" -eq 0 ] || skip "needs root"
-for tool in debootstrap unshare; do
-  command -v "$tool" >/dev/null || skip "needs $tool (the Debian package of that name)"
-done
-
-mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Codename: bookworm' | head -n 1 || true)
-readonly MIRROR=${KVBLEND_DEBIAN_MIRROR:-$mirror}
 readonly GOAL_SECONDS=120 WAIT_SECONDS=600
-scratch=$(mktemp -d)
-root=$scratch/root
-server_pid=
-clean_up() {
-  [ -z "$server_pid" ] || { kill "$server_pid" && wait "$server_pid"; } 2>/dev/null || true
-  ! mountpoint --quiet "$root/proc" || umount "$root/proc"
-  rm -rf --one-file-system "$scratch"
-}
-trap clean_up EXIT
+source tests/deploy/bare_debian.sh
 
 wheel=$(./deploy/build_wheel.sh "$scratch/wheel")
 echo "$(basename "$wheel"): $(($(stat --format %s "$wheel") / 1000000)) MB"
-debootstrap --variant=minbase --include=python3,python3-venv bookworm "$root" ${MIRROR:+"$MIRROR"} >"$scratch/debootstrap.log" 2>&1 ||
-  skip "debootstrap could not make a Debian 12: $(tail -n 1 "$scratch/debootstrap.log")"
-mount -t proc proc "$root/proc"
-cp /etc/resolv.conf "$root/etc/" 2>/dev/null || true
+make_debian --include=python3,python3-venv
+prepare_chroot
 # How this machine's pip reaches PyPI.
 pip_environment=()
 while IFS= read -r setting; do pip_environment+=("$setting"); done < <(env | grep '^PIP_' || true)

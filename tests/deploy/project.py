@@ -17,7 +17,7 @@ def run(*command):
 
 
 def output_of(*command):
-    """Of a command that must succeed."""
+    """The output of a command that must succeed."""
     done = run(*command)
     assert done.returncode == 0, f"{command} failed: {done.stdout[-3000:]}{done.stderr[-3000:]}"
     return done.stdout

@@ -11,6 +11,7 @@ SCRIPTS = ("deploy/install_dependencies.sh", "deploy/build.sh", "deploy/fetch_mo
            "tests/deploy/check_image.sh", "tests/deploy/check_kubernetes.sh", "tests/deploy/check_wheel.sh")
 # Called by other scripts only.
 INNER_SCRIPTS = (".ci/run", "tests/fuzz/run_fuzzer.sh", "tests/deploy/check_deb.sh")
+SOURCED_SCRIPTS = ("tests/deploy/bare_debian.sh",)
 
 
 class ScriptsTest(unittest.TestCase):
@@ -18,6 +19,8 @@ class ScriptsTest(unittest.TestCase):
         for script in SCRIPTS + INNER_SCRIPTS:
             self.assertEqual(0, run("bash", "-n", script).returncode, script)
             self.assertTrue(os.access(os.path.join(ROOT, script), os.X_OK), script)
+        for script in SOURCED_SCRIPTS:
+            self.assertEqual(0, run("bash", "-n", script).returncode, script)
 
     def test_help(self):
         for script in SCRIPTS:

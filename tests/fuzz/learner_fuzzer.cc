@@ -14,7 +14,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::string bytes(reinterpret_cast<const char*>(data), size);
   const uint64_t checksum = XXH3_64bits(bytes.data(), bytes.size());
   bytes.append(reinterpret_cast<const char*>(&checksum), sizeof(checksum));
-  // Of the two kinds of moments, which have files of their own.
+  // The two kinds of moments have files of their own.
   for (const int64_t max_bytes : {int64_t{1} << 20, int64_t{1}}) {
     const kvblend::kv::LearnerOptions options{
         .num_layers = 2, .num_kv_heads = 1, .head_dim = 2, .max_bytes = max_bytes};

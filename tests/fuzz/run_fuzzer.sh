@@ -18,7 +18,7 @@ folders=("$work")
 [ -z "$corpus" ] || folders+=("$corpus")
 [ -z "$seeds" ] || "$seeds" "$work"
 export ASAN_OPTIONS="detect_leaks=1:${ASAN_OPTIONS:-}" UBSAN_OPTIONS="print_stacktrace=1:${UBSAN_OPTIONS:-}"
-# Of what libFuzzer says, the end is enough: the statistics, or the finding.
+# The end of what libFuzzer says is enough: the statistics, or the finding.
 status=0
 "$binary" "${folders[@]}" -max_total_time="${KVBLEND_FUZZ_SECONDS:-60}" -timeout=20 -rss_limit_mb=2048 \
   -print_final_stats=1 -artifact_prefix="$PWD/fuzz-findings/$name-" "$@" >"$work.log" 2>&1 || status=$?

@@ -64,7 +64,7 @@ def write_budget(path, head, found, line_of):
 
 
 def compare(found, budget, problems_of):
-    """Of all kernels: `problems_of` gives those of one, from what was found and what is allowed."""
+    """The problems of all kernels: `problems_of` gives those of one, from what was found and what is allowed."""
     problems = []
     for key, values in sorted(found.items()):
         of_kernel = problems_of(values, budget.get(key))

@@ -80,5 +80,5 @@ def server_fixture(tmp_path_factory):
 
 @pytest.fixture(name="namespace")
 def namespace_fixture(request):
-    """Of the test's own."""
+    """A namespace of the test's own."""
     return request.node.name[:100]

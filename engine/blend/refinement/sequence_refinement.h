@@ -1,10 +1,11 @@
 // Full prefill of a part of a sequence whose KV was blended, in place.
 //
-// The rows of a run of tokens are computed anew through all layers, over the KV before them in the pages. Where that is what
-// full prefill would give, so is what comes out, except for rounding: a run after the other, in the order of their
-// positions, makes a blended sequence an exact one for what full prefill of its inexact tokens costs. Recomputing the tokens
-// with the highest scores first would make more of a difference sooner, but over neighbours that are blended still, so that
-// each would have to be computed once more in the end, and until then none of it could be called exact.
+// The rows of a run of tokens are computed anew through all layers, over the KV before them in the pages.
+// Where that is what full prefill would give, so is what comes out, except for rounding: a run after the
+// other, in the order of their positions, makes a blended sequence an exact one for what full prefill of its
+// inexact tokens costs. Recomputing the tokens with the highest scores first would make more of a difference
+// sooner, but over neighbours that are blended still, so that each would have to be computed once more in the
+// end, and until then none of it could be called exact.
 #pragma once
 
 #include <cstdint>
@@ -25,17 +26,18 @@ namespace kvblend::blend {
 /// One run of tokens. Not thread-safe, but not bound to a thread either.
 class SequenceRefinement {
  public:
-  /// Runs nothing yet. Transformer, stream and scratch must outlive it; the sequence's pages need not outlive the last Step.
-  /// REQUIRES: 0 <= begin < end <= token_ids.size(); the sequence has pages for `end` tokens, with the KV of [0, begin) in
-  /// them: in layers with windows what the rows of the run see of it.
+  /// Runs nothing yet. Transformer, stream and scratch must outlive it; the sequence's pages need not outlive
+  /// the last Step. REQUIRES: 0 <= begin < end <= token_ids.size(); the sequence has pages for `end` tokens,
+  /// with the KV of [0, begin) in them: in layers with windows what the rows of the run see of it.
   static absl::StatusOr<std::unique_ptr<SequenceRefinement>> Create(
       const model::Transformer& transformer, kernels::Stream& stream, PrefillScratch& scratch,
       absl::Span<const int32_t> token_ids, int32_t begin, int32_t end, const PagedSequence& sequence);
   SequenceRefinement(const SequenceRefinement&) = delete;
   SequenceRefinement& operator=(const SequenceRefinement&) = delete;
 
-  /// Does a unit of work: a part of a layer. Returns whether the run is done; then the pages hold its KV. What is read by
-  /// rows before `end` or behind it is right in every layer; KV that windows hide from all of them may be missing.
+  /// Does a unit of work: a part of a layer. Returns whether the run is done; then the pages hold its KV.
+  /// What is read by rows before `end` or behind it is right in every layer; KV that windows hide from all of
+  /// them may be missing.
   absl::StatusOr<bool> Step();
 
  private:

@@ -112,7 +112,7 @@ struct GgufContents {
 
 class GgufFile {
  public:
-  /// Of a model in parts, the path of the first: the others lie beside it.
+  /// For a model in parts `path` is that of the first: the others lie beside it.
   static absl::StatusOr<GgufFile> Open(const std::string& path);
   /// Reads from memory that outlives the result; `name` stands for the path in messages.
   static absl::StatusOr<GgufFile> FromMemory(absl::Span<const std::byte> bytes, std::string name);

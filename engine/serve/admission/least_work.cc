@@ -7,7 +7,7 @@
 namespace kvblend {
 namespace {
 
-/// Of a chunk that is found, and not exact.
+/// The least work that a chunk costs which is found in the store and is not exact.
 double LeastOfChunk(int32_t tokens, const BlendOptions& blend, const RatioOptions& ratio) {
   switch (blend.policy) {
     case Policy::kNone:

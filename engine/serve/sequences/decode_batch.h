@@ -68,7 +68,7 @@ class DecodeBatch {
   const Counts& counts() const { return counts_; }
 
  private:
-  /// Of a sequence: what its pages follow from.
+  /// What the number of a sequence's pages, and its turn to have them, follow from.
   struct Claim {
     int64_t arrival = 0;        // the higher, the younger
     int32_t prompt_tokens = 0;  // at the beginning

@@ -16,7 +16,7 @@ class DecodingSequence {
  public:
   virtual ~DecodingSequence() = default;
   virtual PrefilledPrompt& prompt() = 0;
-  /// Of prompt and answer, without the last token: those that decoding needs the KV of.
+  /// How many tokens prompt and answer have without the last one: those whose KV decoding needs.
   virtual int32_t num_tokens() const = 0;
   /// Gives its pages up. What it has said stays, and Resume brings it back to where it was.
   virtual void Pause() = 0;

@@ -1,5 +1,6 @@
-// What the engine does while there is nothing else to do: kept conversations are prefilled in full behind their answers, a
-// little at a time, so that their later turns read KV that nears full prefill's (engine/blend/refinement/sequence_refinement.h).
+// What the engine does while there is nothing else to do: kept conversations are prefilled in full behind
+// their answers, a little at a time, so that their later turns read KV that nears full prefill's
+// (engine/blend/refinement/sequence_refinement.h).
 #pragma once
 
 #include <atomic>
@@ -17,15 +18,15 @@ namespace kvblend {
 /// For the engine thread only, except refined_tokens(). References must outlive it.
 class IdleRefinement {
  public:
-  /// Tokens that are computed together: enough to keep the products efficient, few enough that little is lost when the
-  /// conversation goes on meanwhile.
+  /// Tokens that are computed together: enough to keep the products efficient, few enough that little is lost
+  /// when the conversation goes on meanwhile.
   static constexpr int32_t kRows = 512;
 
   IdleRefinement(ModelRuntime& runtime, KeptSequences& kept, ScratchPool& scratch)
       : runtime_(runtime), kept_(kept), scratch_pool_(scratch) {}
 
-  /// Does a unit of work, a part of a layer, and waits for it: on the sequence used last that is not exact throughout.
-  /// Returns whether there is more to do.
+  /// Does a unit of work, a part of a layer, and waits for it: on the sequence used last that is not exact
+  /// throughout. Returns whether there is more to do.
   bool Step();
 
   /// Tokens made exact since the start. Any thread may ask.
@@ -40,7 +41,7 @@ class IdleRefinement {
   ScratchPool& scratch_pool_;
   std::atomic<int64_t> refined_tokens_ = 0;
 
-  // Of the run in progress.
+  // These belong to the run in progress.
   KeptSequences::Id id_ = 0;
   int32_t end_ = 0;
   ScratchPool::Lease scratch_;

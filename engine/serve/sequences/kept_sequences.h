@@ -45,7 +45,7 @@ struct KeptSequence {
 /// For the engine thread only, except counts(). While it lives, the pool asks it for pages where it has too few.
 class KeptSequences {
  public:
-  /// Of the pool's pages kept sequences take `max_pages` at most. The pool must outlive this.
+  /// Kept sequences take at most `max_pages` of the pool's pages. The pool must outlive this.
   KeptSequences(kv::PagePool& pool, int64_t max_pages);
   ~KeptSequences();
   KeptSequences(const KeptSequences&) = delete;

@@ -1,5 +1,5 @@
-// One prompt on its way into pages: looks up its chunks, decides what to recompute, and runs the blended prefill, step by
-// step.
+// One prompt on its way into pages: looks up its chunks, decides what to recompute, and runs the blended
+// prefill, step by step.
 #pragma once
 
 #include <cstdint>
@@ -59,27 +59,30 @@ class PromptPrefill {
     KeptSequences& kept;
   };
 
-  /// Goes on from a kept sequence where there is one. `layout` must outlive it, and `trace`, which may be null. `again`: gives the same KV as when that was
-  /// recorded, as long as what was reused is still there; it keeps nothing for learning, and need not outlive the call.
-  /// kResourceExhausted when there are too few pages. REQUIRES: valid options.
+  /// Goes on from a kept sequence where there is one. `layout` must outlive it, and `trace`, which may be null.
+  /// `again`: gives the same KV as when that was recorded, as long as what was reused is still there; it keeps
+  /// nothing for learning, and need not outlive the call. kResourceExhausted when there are too few pages.
+  /// REQUIRES: valid options.
   static absl::StatusOr<std::unique_ptr<PromptPrefill>> Create(
       const Engine& engine, const prompt::PromptLayout& layout, const BlendOptions& options,
       std::string_view tenant_namespace, RequestTrace* trace = nullptr, const PrefillRecord* again = nullptr);
   /// What it went on from is kept again, unless it is done.
   ~PromptPrefill();
 
-  /// Does a unit of work: a part of a layer. Returns whether the prompt is done. Errors: keep_going's, the backend's.
+  /// Does a unit of work: a part of a layer. Returns whether the prompt is done. Errors: keep_going's, the
+  /// backend's.
   absl::StatusOr<bool> Step(blend::KeepGoing keep_going);
 
-  /// How much longer it should take by what was measured of passes so far; 0 when nothing is known, and for ever while it
-  /// waits for a slower tier.
+  /// How much longer it should take by what was measured of passes so far; 0 when nothing is known, and for
+  /// ever while it waits for a slower tier.
   double predicted_seconds_left() const;
 
   /// REQUIRES: Step has returned true.
   PrefilledPrompt TakePrompt() { return std::move(prompt_); }
   /// REQUIRES: Step has returned true.
   PrefillRecord record() const;
-  /// What the prompt went on from, without its pages; nullopt: nothing was kept. REQUIRES: Step has returned true.
+  /// What the prompt went on from, without its pages; nullopt: nothing was kept. REQUIRES: Step has returned
+  /// true.
   std::optional<KeptSequence> TakeKept() { return std::exchange(kept_, std::nullopt); }
 
  private:
@@ -108,7 +111,7 @@ class PromptPrefill {
   double lookup_seconds_ = 0;
   double worked_seconds_ = 0;  // since the plan
 
-  // Of the plan; in the order in which they refer to each other.
+  // What the plan consists of, in the order in which the parts refer to each other.
   std::optional<blend::LoadingCosts> costs_;
   blend::LoadingDecision decision_;
   blend::PromptShape shape_;

@@ -35,7 +35,7 @@ absl::StatusOr<FolderFiles> ListFolderFiles(
     FileSystem& fs, const DiskPaths& paths, int num_threads, const std::function<bool()>& keep_going,
     const std::function<absl::Status(const absl::Status&)>& on_listed);
 
-/// Of the regular files in a folder; nothing where there is none.
+/// Number and bytes of the regular files in a folder; zeros where there is no such folder.
 absl::StatusOr<FileTotals> TotalsOf(FileSystem& fs, const std::string& folder);
 
 /// Takes the folder's lock for someone who is no server. kFailedPrecondition names the folder and who has it.

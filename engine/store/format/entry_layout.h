@@ -46,7 +46,7 @@ inline constexpr int64_t kSectionSizeAt = 8;
 inline constexpr int64_t kSectionChecksumAt = 16;
 inline constexpr int64_t kSectionRowBytes = 24;
 
-// Of any version; what a reader is made to read for nothing when the length is damaged stays below it.
+// No version's header is longer; a reader whom a damaged length misleads reads no more than this for nothing.
 inline constexpr int64_t kMaxHeaderBytes = 16 << 20;
 
 // Little-endian at any address, on any machine; compilers make one instruction of it.

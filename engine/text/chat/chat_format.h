@@ -92,7 +92,7 @@ struct ChatPart {
   ChatPoint to;
   std::string_view piece;
   std::string_view text;  // of `to`, behind the piece; of a turn with parts the lead-in
-  // Of a turn with parts: what follows the lead-in, each tokenized on its own.
+  // Where a turn has parts: what follows the lead-in, each part tokenized on its own.
   bool has_parts = false;
   std::span<const std::string> chunks = {};
   std::string_view question = {};

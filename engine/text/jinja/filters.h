@@ -25,7 +25,7 @@ struct FilterCall {
 };
 using Filter = absl::StatusOr<Value> (*)(const FilterCall& call);
 
-// Of lists (list_filters.cc); some go by several names, and look at which.
+// The filters of lists (list_filters.cc). Some go by several names, and look at which one was written.
 absl::StatusOr<Value> Join(const FilterCall& call);
 absl::StatusOr<Value> Choose(const FilterCall& call);
 absl::StatusOr<Value> Map(const FilterCall& call);

@@ -41,7 +41,7 @@ struct QuantizedColumn {
   int32_t upper_bits() const { return format.bits - 4; }
   int64_t plane_bytes() const { return 64 * format.bits; }  // per chunk
   int64_t groups() const { return chunks * (kChunkInputs / format.group); }
-  /// Of format.nested.
+  /// How many groups of groups there are; REQUIRES: format.nested.
   int64_t super_groups() const { return chunks / (kSuperGroup / kChunkInputs); }
   /// The parts behind the planes. REQUIRES: the format has them.
   const uint16_t* scales() const { return reinterpret_cast<const uint16_t*>(data + chunks * plane_bytes()); }

@@ -170,7 +170,7 @@ struct CorrectionWeights {
   int64_t rank = 0;
 
   const float* offset_of(int64_t token) const { return offset + KvCorrectionPlace(token) * row_stride; }
-  /// Of CorrectRows.
+  /// The floats of scratch memory that CorrectRows needs.
   int64_t scratch_floats() const { return kCorrectionBlock * (rank + row_stride); }
 };
 /// Corrects rows of x in place, those of a chunk's tokens from `first_token` on; x: [rows, row_stride], zeros behind

@@ -34,7 +34,7 @@ def of_http_status(status: int, message: str, retry_after: str | None = None) ->
 
 
 def of_grpc(error: grpc.RpcError) -> Error:
-    """Of a call that a stub or a stream of grpc's has ended with."""
+    """The error for what a call through grpc's stub or stream has ended with."""
     metadata: Any = error.trailing_metadata() or ()
     milliseconds = dict(metadata).get("retry-after-ms")
     return Error(error.code().name, error.details() or "", float(milliseconds) / 1000 if milliseconds else None)

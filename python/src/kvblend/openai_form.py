@@ -26,14 +26,26 @@ def json_of(message: Message, all_fields: bool = False) -> dict[str, Any]:
     return json_format.MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=all_fields)
 
 
+def _content_of(turn: v1.Turn) -> str | list[dict[str, Any]]:
+    """An earlier turn's text, or the parts that it had: texts are chunks, but texts before a document are the lead-in."""
+    if not turn.chunks and not turn.lead_in:
+        return turn.text
+    if not turn.lead_in:
+        return [{"type": "text", "text": text} for text in (*turn.chunks, turn.text)]
+    if not turn.chunks or not all(chunk.endswith("\n") for chunk in turn.chunks):
+        raise ValueError("a turn of the history has a lead-in; allowed over HTTP: with chunks that end with a newline")
+    documents = [{"type": "document", "source": {"type": "text", "data": chunk}} for chunk in turn.chunks]
+    return [{"type": "text", "text": turn.lead_in}, *documents, {"type": "text", "text": turn.text}]
+
+
 def body_of(request: v1.GenerateRequest) -> dict[str, Any]:
-    """Of a streamed chat completion. Every chunk is a part of the last message, as it is."""
+    """The body that asks for a streamed chat completion. Every chunk is a part of the last message, as it is."""
     prompt, sampling = request.prompt, request.sampling
     messages: list[dict[str, Any]] = []
     if prompt.system_text:
         messages.append({"role": "system", "content": prompt.system_text})
     for turn in prompt.history:
-        messages.append({"role": "assistant" if turn.role == v1.ROLE_ASSISTANT else "user", "content": turn.text})
+        messages.append({"role": "assistant" if turn.role == v1.ROLE_ASSISTANT else "user", "content": _content_of(turn)})
     parts = [{"type": "text", "text": text} for text in (*prompt.chunks, prompt.question)]
     messages.append({"role": "user", "content": parts if prompt.chunks else prompt.question})
     extension: dict[str, Any] = {}
@@ -49,9 +61,11 @@ def body_of(request: v1.GenerateRequest) -> dict[str, Any]:
     for name in ("max_tokens", "top_p", "repetition_penalty"):
         if sampling.HasField(name):
             body[name] = getattr(sampling, name)
-    for name in ("top_k", "min_p", "seed", "ignore_eos"):
+    for name in ("top_k", "min_p", "seed", "ignore_eos", "presence_penalty", "frequency_penalty"):
         if getattr(sampling, name):
             body[name] = getattr(sampling, name)
+    if sampling.logit_bias:
+        body["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias.items()}
     if sampling.stop:
         body["stop"] = list(sampling.stop)
     if sampling.HasField("top_logprobs") and sampling.top_logprobs >= 0:
@@ -87,7 +101,7 @@ def data_of(line: str) -> Any:
 
 
 def events_of(line: str) -> list[v1.GenerateEvent]:
-    """Of a line of a chat completion's stream."""
+    """The events that a line of a chat completion's stream stands for."""
     event = data_of(line)
     if event is None:
         return []
@@ -99,7 +113,7 @@ def events_of(line: str) -> list[v1.GenerateEvent]:
 
 
 def progress_of(line: str) -> chunks_pb2.PutChunkProgress | None:
-    """Of a line of the stream of POST /v1/chunks."""
+    """The progress that a line of the stream of POST /v1/chunks tells."""
     event = data_of(line)
     if event is None:
         return None

@@ -15,7 +15,7 @@ NATIVE = Path(__file__).resolve().parent / "native"
 
 
 def path_of(program: str) -> Path:
-    """Of a packaged program; ends the process where the wheel has none."""
+    """The path of a packaged program; ends the process where the wheel has none."""
     path = NATIVE / "bin" / program
     if not path.is_file():
         sys.exit(f"{program} is not in this package: it was built with clients only (KVBLEND_WHEEL=client)")

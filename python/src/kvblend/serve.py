@@ -89,7 +89,7 @@ def is_set(flags: list[str], name: str) -> bool:
 
 
 def value_of(flags: list[str], name: str, default: str) -> str:
-    """Of a flag of kvblend-server, which may also be set by its environment variable."""
+    """The value of a flag of kvblend-server, which may also be set by its environment variable."""
     for index, flag in enumerate(flags):
         if flag == f"--{name}" and index + 1 < len(flags):
             return flags[index + 1]
@@ -111,7 +111,7 @@ def _is_ready(host: str, port: str) -> bool:
 
 
 def host_of(address: str) -> str:
-    """Of HOST:PORT, as a client on this machine writes it in a URL."""
+    """The host of HOST:PORT, as a client on this machine writes it in a URL."""
     host = address.rpartition(":")[0]
     return {"0.0.0.0": "127.0.0.1", "[::]": "[::1]", "": "127.0.0.1"}.get(host, host)
 

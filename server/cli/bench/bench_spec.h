@@ -76,7 +76,7 @@ struct BenchMeasures {
   bool f1 = true;    // the generated answer
 };
 
-/// Of "ttft", "kl", "nll" and "f1".
+/// The measures named: each name is "ttft", "kl", "nll" or "f1".
 absl::StatusOr<BenchMeasures> ParseMeasures(const std::vector<std::string>& names);
 
 struct BenchOptions {

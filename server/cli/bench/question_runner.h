@@ -50,7 +50,7 @@ class QuestionRunner {
   absl::StatusOr<ReferencePart> KeptOr(std::string_view what, int32_t tokens, std::string_view text,
                                        absl::FunctionRef<absl::StatusOr<ReferencePart>()> compute);
 
-  // Of any variant; the reference is what they give for full prefill.
+  // These run for any variant; the reference is what they give for full prefill.
   absl::StatusOr<ReferencePart> WriteAndScoreGreedyTokens();
   absl::StatusOr<ReferencePart> ScoreGreedyTokens(const BenchVariant& variant,
                                                   const std::vector<int32_t>& tokens);

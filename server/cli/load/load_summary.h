@@ -29,7 +29,7 @@ struct ServiceLevel {
   bool MetBy(const LoadRecord& record) const;
 };
 
-/// Of the requests of one mode.
+/// What became of the requests of one mode.
 struct LoadSummary {
   int64_t requests = 0;
   int64_t answered = 0;

@@ -9,7 +9,8 @@ namespace kvblend::server::cli {
 /// Not thread-safe where the same `random` is used.
 class ZipfChoice {
  public:
-  /// Of `count` things, numbered from 0 by rank. Exponent 0: all alike. REQUIRES: count > 0, exponent >= 0.
+  /// Chooses among `count` things, numbered from 0 by rank. Exponent 0: all are equally likely.
+  /// REQUIRES: count > 0, exponent >= 0.
   ZipfChoice(int count, double exponent);
 
   /// `wanted` different ones, in the order drawn: each draw is among those that are left, in proportion to their weights

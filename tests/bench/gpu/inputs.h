@@ -46,7 +46,7 @@ class Mirror {
   std::vector<float> HostRows(const std::vector<int32_t>& rows) const;
   /// The same of the device's.
   absl::StatusOr<std::vector<float>> DeviceRows(Bench& bench, const std::vector<int32_t>& rows) const;
-  /// Of all rows: see gpu_bench::RelativeError, the host's being what is expected.
+  /// The error over all rows: see gpu_bench::RelativeError, the host's being what is expected.
   absl::StatusOr<double> RelativeError(Bench& bench) const;
 
  private:

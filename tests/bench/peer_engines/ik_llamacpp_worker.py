@@ -4,11 +4,10 @@ Standard input: {"model", "threads", "fa", "kv", "repack", "cpu_time", "tasks": 
 "steps"}]}; each task prefills its tokens `warm_up` + `repeats` times and decodes `steps` greedily behind each. Standard
 output: JSON, per task seconds of prefill and of decoding for each repeat, and the decoded ids.
 """
-import json
 import os
 import sys
-import time
 
+import measuring
 import numpy
 from ik_llama_cpp import _ctypes_api as api
 
@@ -43,7 +42,6 @@ def decode(context, vocab_size, ids, position):
 
 
 def measure(model, vocab_size, job, task):
-    clock = time.process_time if job["cpu_time"] else time.perf_counter
     params = api.llama_context_default_params()
     params.n_ctx = (len(task["tokens"]) + task["steps"] + 255) // 256 * 256
     params.n_batch, params.n_ubatch = BATCH, UBATCH
@@ -53,27 +51,13 @@ def measure(model, vocab_size, job, task):
     context = api.llama_init_from_model(model, params)
     if not context:
         fail("llama_init_from_model failed")
-    result = {"prefill_seconds": [], "decode_seconds": [], "token_ids": []}
-    for run in range(-task["warm_up"], task["repeats"]):
-        api.llama_kv_cache_clear(context)
-        start = clock()
-        ids = [decode(context, vocab_size, task["tokens"], 0)]
-        first = clock()
-        for step in range(task["steps"]):
-            ids.append(decode(context, vocab_size, ids[-1:], len(task["tokens"]) + step))
-        last = clock()
-        if run >= 0:
-            result["prefill_seconds"].append(first - start)
-            result["decode_seconds"].append(last - first)
-            result["token_ids"] = ids
+    result = measuring.measure(job, task, lambda: api.llama_kv_cache_clear(context),
+                               lambda ids, position: decode(context, vocab_size, ids, position))
     api.llama_free(context)
     return result
 
 
-def main():
-    job = json.load(sys.stdin)
-    answer = os.dup(1)  # the engine may write to standard output
-    os.dup2(2, 1)
+def work(job):
     api.llama_backend_init()
     params = api.llama_model_default_params()
     params.repack_tensors = job["repack"]
@@ -82,11 +66,7 @@ def main():
     if not model:
         fail(f"cannot load {job['model']}")
     vocab_size = api.llama_vocab_n_tokens(api.llama_model_get_vocab(model))
-    result = {"system_info": "wheel for AVX2", "tasks": [measure(model, vocab_size, job, task) for task in job["tasks"]]}
-    with os.fdopen(answer, "w") as out:
-        json.dump(result, out)
-    sys.stdout.flush()
-    os._exit(0)
+    return {"system_info": "wheel for AVX2", "tasks": [measure(model, vocab_size, job, task) for task in job["tasks"]]}
 
 
-main()
+measuring.answer(work)

@@ -9,11 +9,10 @@ Standard output: JSON; for tasks one object each with seconds of prefill and of 
 for texts; "greedy": a list of {"best": [[id, log-probability]], "asked": [log-probabilities]} each.
 """
 import ctypes
-import json
 import os
 import sys
-import time
 
+import measuring
 import numpy
 from llama_cpp import llama_cpp as api
 
@@ -101,52 +100,34 @@ def follow(model, job, task):
 
 
 def measure(model, job, task):
-    clock = time.process_time if job.get("cpu_time") else time.perf_counter
     context = new_context(model, job, len(task["tokens"]) + task["steps"])
     vocab_size = api.llama_vocab_n_tokens(api.llama_model_get_vocab(model))
-    result = {"prefill_seconds": [], "decode_seconds": [], "token_ids": []}
-    for run in range(-task["warm_up"], task["repeats"]):
-        api.llama_memory_clear(api.llama_get_memory(context), True)
-        start = clock()
-        decode(context, task["tokens"])
-        ids = [most_likely(context, vocab_size)]
-        first = clock()
-        for _ in range(task["steps"]):
-            decode(context, ids[-1:])
-            ids.append(most_likely(context, vocab_size))
-        last = clock()
-        if run >= 0:
-            result["prefill_seconds"].append(first - start)
-            result["decode_seconds"].append(last - first)
-            result["token_ids"] = ids
+
+    def next_token(ids, _position):
+        decode(context, ids)
+        return most_likely(context, vocab_size)
+
+    result = measuring.measure(job, task, lambda: api.llama_memory_clear(api.llama_get_memory(context), True), next_token)
     api.llama_free(context)
     return result
 
 
-def main():
-    job = json.load(sys.stdin)
-    answer = os.dup(1)  # llama.cpp may write to standard output
-    os.dup2(2, 1)
+def work(job):
     api.llama_log_set(keep_log, ctypes.c_void_p(0))
     api.llama_backend_init()
-    result = {}
     if "quantize" in job:
         wanted = job["quantize"]
         quantize(wanted["from"], wanted["to"], wanted["type"], wanted["threads"])
-    else:
-        params = api.llama_model_default_params()
-        params.use_extra_bufts = job["repack"]  # weights in the layout that the processor's own kernels want
-        model = api.llama_model_load_from_file(job["model"].encode(), params)
-        if not model:
-            fail(f"cannot load {job['model']}")
-        result["system_info"] = api.llama_print_system_info().decode()
-        result["tokens"] = [tokens_of(model, text) for text in job.get("texts", [])]
-        result["greedy"] = [follow(model, job, task) for task in job.get("greedy", [])]
-        result["tasks"] = [measure(model, job, task) for task in job["tasks"]]
-    with os.fdopen(answer, "w") as out:
-        json.dump(result, out)
-    sys.stdout.flush()
-    os._exit(0)
+        return {}
+    params = api.llama_model_default_params()
+    params.use_extra_bufts = job["repack"]  # weights in the layout that the processor's own kernels want
+    model = api.llama_model_load_from_file(job["model"].encode(), params)
+    if not model:
+        fail(f"cannot load {job['model']}")
+    return {"system_info": api.llama_print_system_info().decode(),
+            "tokens": [tokens_of(model, text) for text in job.get("texts", [])],
+            "greedy": [follow(model, job, task) for task in job.get("greedy", [])],
+            "tasks": [measure(model, job, task) for task in job["tasks"]]}
 
 
-main()
+measuring.answer(work)

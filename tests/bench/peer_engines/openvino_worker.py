@@ -4,18 +4,14 @@ Standard input: {"model", "threads", "kv", "cpu_time", "tasks": [{"tokens": [ids
 "steps"}]}. Standard output: JSON, per task seconds of a prompt with one token behind it and of `steps` more for each
 repeat, and the ids.
 """
-import json
-import os
-import sys
-import time
-
+import measuring
 import numpy
 import openvino
 import openvino_genai
 
 
 def seconds_of(pipeline, clock, tokens, count):
-    """Of `count` tokens behind a prompt, and their ids."""
+    """The seconds that `count` tokens behind a prompt take, and their ids."""
     config = openvino_genai.GenerationConfig()
     config.max_new_tokens = count
     config.ignore_eos = True
@@ -28,7 +24,7 @@ def seconds_of(pipeline, clock, tokens, count):
 
 
 def measure(pipeline, job, task):
-    clock = time.process_time if job["cpu_time"] else time.perf_counter
+    clock = measuring.clock_of(job)
     result = {"prefill_seconds": [], "decode_seconds": [], "token_ids": []}
     # OpenVINO keeps prompts, and one that is repeated would cost nothing: each but the last begins with another token.
     other = 2 * (task["warm_up"] + task["repeats"])
@@ -44,17 +40,10 @@ def measure(pipeline, job, task):
     return result
 
 
-def main():
-    job = json.load(sys.stdin)
-    answer = os.dup(1)  # the engine may write to standard output
-    os.dup2(2, 1)
+def work(job):
     pipeline = openvino_genai.LLMPipeline(
         job["model"], "CPU", **{"INFERENCE_NUM_THREADS": job["threads"], "KV_CACHE_PRECISION": job["kv"]})
-    result = {"system_info": openvino.get_version(), "tasks": [measure(pipeline, job, task) for task in job["tasks"]]}
-    with os.fdopen(answer, "w") as out:
-        json.dump(result, out)
-    sys.stdout.flush()
-    os._exit(0)
+    return {"system_info": openvino.get_version(), "tasks": [measure(pipeline, job, task) for task in job["tasks"]]}
 
 
-main()
+measuring.answer(work)

@@ -125,7 +125,7 @@ TEST_F(Int8LinearTest, OtherValuesAreRoundedToTheNearestCode) {
       w.Fill([&](int64_t row, int64_t col) {
         return std::exp2(static_cast<float>(row % 9 - 4 + col / kGroup * 5 % 7)) * normal(rng_);
       });
-      // Of all groups of a row.
+      // Half a quantization step for each group of a row.
       const auto half_steps = [cols = cols](const Tensor& tensor, int64_t row) {
         std::vector<double> errors((cols + kGroup - 1) / kGroup);
         for (int64_t c = 0; c < cols; ++c) {

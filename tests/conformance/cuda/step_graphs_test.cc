@@ -40,7 +40,7 @@ class CudaStepGraphsTest : public testing::Test {
   }
   void Step(int32_t rows) { Step(rows, *step_); }
 
-  /// Of the latest step.
+  /// What the latest step launched, made and enqueued.
   int64_t launched_graphs() const { return CountWork().graph_launches - before_.graph_launches; }
   int64_t made_graphs() const { return CountRuntimeObjects().graphs - graphs_before_; }
   int64_t enqueued() const { return CountWork().enqueued - before_.enqueued; }

@@ -96,7 +96,8 @@ std::vector<AttentionCase> Cases() {
     for (const DataType dtype : {kBF16, kF32}) {
       const std::string what =
           absl::StrCat(", soft cap ", soft_cap, sinks ? ", sinks, " : ", ", std::string(Name(dtype)));
-      const auto add_changed = [&](absl::string_view name, Sequences sequences, int32_t window = 0) {
+      const auto add_changed = [&, soft_cap = soft_cap, sinks = sinks](
+                                   absl::string_view name, Sequences sequences, int32_t window = 0) {
         AttentionCase& added =
             add_shape(absl::StrCat(std::string(name), what), 2, 3, 64, dtype, std::move(sequences));
         added.batch.sliding_window = window;
@@ -227,7 +228,7 @@ TEST_P(AttentionConformance, NothingIsLeftOfEarlierCalls) {
   const BatchCase batch{.sequences = {{70, Range(3, 70)}}};
   for (const int32_t head_dim : {33, 80}) {
     SCOPED_TRACE(head_dim);
-    // Of many sizes, so that whichever block of memory is used again was in use.
+    // Batches of many sizes, so that whichever block of memory is used again was in use.
     for (int32_t kv_len = 640; kv_len > 0; kv_len -= 64) {
       const BatchCase before{.sequences = {{kv_len, Range(kv_len - 20, kv_len)}}};
       PagedBatch poison(backend, before, 1, 128, kBF16, rng);

@@ -303,7 +303,7 @@ TEST_P(ExpertsConformance, SumsAreWeighted) {
       Tensor x = Random(rows * count, cols, cols + 1), weights = Random(rows, count, count + 2);
       Tensor out = Random(rows, cols, cols + 3);
       ASSERT_OK(backend.SumExperts(stream, x.view(), weights.view(), accumulate, out.view()));
-      ExpectElements(out, [&](int64_t r, int64_t c) -> Expected {
+      ExpectElements(out, [&, count = count](int64_t r, int64_t c) -> Expected {
         double sum = accumulate ? out.at(r, c) : 0, magnitude = std::abs(sum);
         for (int64_t j = 0; j < count; ++j) {
           sum += weights.at(r, j) * x.at(r * count + j, c);

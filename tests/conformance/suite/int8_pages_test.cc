@@ -226,7 +226,7 @@ TEST_P(Int8PagesConformance, WhatIsNotFiniteShows) {
     out.Download();
     EXPECT_TRUE(std::isnan(out.at(5, 40)));
     EXPECT_TRUE(std::isnan(out.at(9, 40)));
-    // Of another group, unless attention gives a head one step.
+    // This value is in another group, unless attention gives a head one step.
     EXPECT_TRUE(std::isfinite(out.at(9, 0)) || AttendsInCodes(backend));
   }
 }

@@ -94,7 +94,7 @@ TEST_P(KvCorrectionErrors, Sections) {
   expect([](Arguments& a) { a.v_out.data = a.v.data; }, "v overlaps v_out; allowed: separate memory");
   expect([](Arguments& a) { a.v_out.data = a.k_out.data; }, "k_out overlaps v_out; allowed: separate memory");
 
-  // Of another kind of backend.
+  // A correction made by another kind of backend.
   Backend& other = TestBackend(GetParam() == "reference" ? "cpu_f32" : "reference");
   ExpectInvalid(correct(*other.CreateKvCorrection(spec).value(), [](auto&) {}),
                 {"the KvCorrection was made by a backend of another kind"});

@@ -46,7 +46,7 @@ std::vector<float> Logs(const std::vector<double>& probabilities) {
 }
 
 TEST(StatisticsTest, KlMatchesClosedForms) {
-  // Of (1/2, 1/2) from (1/4, 3/4): ln(4/3) / 2.
+  // The divergence of (1/2, 1/2) from (1/4, 3/4) is ln(4/3) / 2.
   EXPECT_NEAR(*KlDivergence(Logs({0.5, 0.5}), Logs({0.25, 0.75})), std::log(4.0 / 3) / 2, 1e-7);
   // The other way round: (1/4) ln(1/2) + (3/4) ln(3/2).
   EXPECT_NEAR(*KlDivergence(Logs({0.25, 0.75}), Logs({0.5, 0.5})),

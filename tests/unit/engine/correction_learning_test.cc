@@ -107,7 +107,7 @@ TEST_F(CorrectionLearningTest, ServingMissesLeadsToACorrectionInForce) {
   EXPECT_GE(stats.fits, stats.fits_applied);
   EXPECT_GE(stats.fitted_chunks, 8);
   EXPECT_GE(stats.kept_back_chunks, 2);
-  // Of each three chunks the first stands where the store computes it, and says nothing.
+  // The first of each three chunks stands where the store computes it, and says nothing.
   EXPECT_EQ(stats.fitted_chunks + stats.kept_back_chunks, 2 * asked_);
   ASSERT_THAT(stats.deviation_before, SizeIs(3));
   ASSERT_THAT(stats.deviation_after, SizeIs(3));

@@ -27,7 +27,7 @@ class PairMomentsTest : public testing::Test {
     }
   }
 
-  /// Of one channel's y on its x, in one sitting: slope and intercept.
+  /// Slope and intercept of one channel's y on its x, computed in one pass over all values.
   static std::pair<double, double> Regression(const std::vector<float>& x, const std::vector<float>& y,
                                               int64_t c) {
     double n = 0, sum_x = 0, sum_y = 0, xx = 0, xy = 0;

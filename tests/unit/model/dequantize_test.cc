@@ -145,7 +145,7 @@ TEST(DequantizeTest, CodesScalesAndMinimaMakeTheSameValues) {
           << "element " << i;
       ASSERT_TRUE(format->has_minimum || minimums[group] == 0);
     }
-    // Of nested ones, the parts.
+    // Nested formats have these parts.
     const size_t nested_groups = format->nested ? groups : 0, supers = format->nested ? elements / 256 : 0,
                  of_minima = format->has_minimum ? nested_groups : 0;
     std::vector<int8_t> scale_codes(nested_groups), minimum_codes(of_minima);

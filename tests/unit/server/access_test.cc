@@ -35,7 +35,7 @@ std::string LineOf(const std::string& key, const std::string& rest) {
 }
 
 TEST(KeyFileTest, HashesAreSha256) {
-  // Of FIPS 180-2's first example.
+  // The digest of FIPS 180-2's first example.
   EXPECT_THAT(LineOf("abc", ""),
               HasSubstr("ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"));
 }

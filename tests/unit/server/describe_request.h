@@ -1,6 +1,7 @@
 // Requests of the engine as text, to compare and to print them.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -34,6 +35,12 @@ struct Describe {
     for (const T& value : values) absl::StrAppend(&text, Text(value), ",");
     return text + "]";
   }
+  template <typename K, typename T>
+  static std::string Text(const std::map<K, T>& values) {
+    std::string text = "[";
+    for (const auto& [key, value] : values) absl::StrAppend(&text, Text(key), ":", Text(value), ",");
+    return text + "]";
+  }
   template <typename... T>
   static std::string All(const T&... values) {
     std::string text = "{";
@@ -57,8 +64,8 @@ struct Describe {
     return All(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o);
   }
   static std::string Text(const SamplingOptions& options) {
-    const auto& [a, b, c, d, e, f, g, h, i, j] = options;
-    return All(a, b, c, d, e, f, g, h, i, j);
+    const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m] = options;
+    return All(a, b, c, d, e, f, g, h, i, j, k, l, m);
   }
   static std::string Text(const GenerateRequest& request) {
     const auto& [caller, prompt, blend, sampling] = request;

@@ -29,7 +29,7 @@ absl::StatusOr<EntryHeader> ReadAsAFile(const std::string& bytes) {
   return DecodeEntryHeader(AsBytes(bytes).subspan(0, static_cast<size_t>(*header_bytes)));
 }
 
-/// Of every so-many-th bit.
+/// Flips every `step`-th bit, one at a time.
 void ExpectFlippedBitsFound(std::string bytes, size_t step) {
   ASSERT_TRUE(ReadAsAFile(bytes).ok());
   for (size_t bit = 0; bit < 8 * bytes.size(); bit += step) {

@@ -131,7 +131,7 @@ TEST(SentencePieceTest, RefusesUnigramScoresThatAreNone) {
             "tokenizer.ggml.scores[7] is inf; allowed: finite numbers");
 }
 
-// Of all segmentations of short texts, the one that a search through all of them finds.
+// For short texts, compares with a search through all segmentations.
 TEST(UnigramTest, FindsTheMostProbableOfAllSegmentations) {
   struct Scored {
     std::string text;
