@@ -7,12 +7,14 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/time/time.h"
+#include "engine/api/request_trace.h"
 #include "engine/api/tier.h"
 
 namespace kvblend {
@@ -136,6 +138,8 @@ struct Caller {
   std::string fairness_key;      // requests queue per key and keys take turns
   absl::Time deadline = absl::InfiniteFuture();
   Priority priority = Priority::kNormal;
+  std::shared_ptr<RequestTrace> trace =
+      nullptr;  // of Generate and Score: what their time goes to; null: not noted
 };
 
 struct GenerateRequest {

@@ -95,6 +95,14 @@ absl::StatusOr<bool> BlendedPrefill::RunStep(KeepGoing keep_going) {
   }
   KVBLEND_ASSIGN_OR_RETURN(const bool done, pass_->Step(keep_going));
   if (!done) return false;
+  if (context_.trace != nullptr) {
+    context_.trace->Add(
+        {.name = stage_ == Stage::kMeasure ? "query pass" : "pass",
+         .begin = pass_begin_,
+         .end = context_.trace->Now(),
+         .arguments = {RequestTrace::Argument{"recomputed", static_cast<int64_t>(result_.recomputed.size())},
+                       {"computed", static_cast<int64_t>(context_.plan.computed.size())}}});
+  }
   for (const PassMeasurement& measurement : pass_->measurements()) {
     result_.measurements.passes.push_back(measurement);
   }
@@ -107,6 +115,7 @@ absl::StatusOr<bool> BlendedPrefill::RunStep(KeepGoing keep_going) {
 }
 
 absl::Status BlendedPrefill::Blend() {
+  pass_begin_ = TraceNow(context_.trace);
   // Layers that had no vote arrive while the first ones are recomputed.
   KVBLEND_ASSIGN_OR_RETURN(
       pass_, RowPass::Create(context_, *loader_, MergePositions(context_.plan.computed, result_.recomputed)));
@@ -117,6 +126,7 @@ absl::Status BlendedPrefill::Blend() {
 // The rows are all computed tokens, not only the question's, because the question may attend to missing
 // chunks and those have no other KV; only the question's rows vote.
 absl::Status BlendedPrefill::BeginQueryPass(int32_t num_layers) {
+  pass_begin_ = TraceNow(context_.trace);
   const ReusePlan& plan = context_.plan;
   RowPass::Measure measure{
       .layers = VotingLayers(WindowsOf(context_.transformer.config()), num_layers, plan.prompt_tokens),
@@ -134,8 +144,11 @@ absl::Status BlendedPrefill::BeginQueryPass(int32_t num_layers) {
 }
 
 absl::Status BlendedPrefill::EndQueryPass() {
-  KVBLEND_RETURN_IF_ERROR(ScoreAttention());
-  KVBLEND_ASSIGN_OR_RETURN(result_.recomputed, Choose());
+  {
+    const TracedUnit traced(context_.trace, "select");
+    KVBLEND_RETURN_IF_ERROR(ScoreAttention());
+    KVBLEND_ASSIGN_OR_RETURN(result_.recomputed, Choose());
+  }
   result_.select_seconds = clock_.Seconds() - loader_->seconds();
   return Blend();
 }
@@ -151,6 +164,7 @@ absl::Status BlendedPrefill::ScoreAttention() {
 }
 
 absl::Status BlendedPrefill::BeginDeviation(const Requirement& requirement) {
+  pass_begin_ = TraceNow(context_.trace);
   const ReusePlan& plan = context_.plan;
   loader_->AskForLayer(requirement.layers);  // what fresh KV will be compared with
   RowPass::Selection selection{
@@ -217,6 +231,7 @@ absl::StatusOr<std::vector<int32_t>> BlendedPrefill::Choose() {
 }
 
 absl::Status BlendedPrefill::Finish() {
+  const TracedUnit traced(context_.trace, "logits");
   const absl::Time start = absl::Now();
   kernels::Backend& backend = context_.backend();
   model::PassState& state = context_.state();

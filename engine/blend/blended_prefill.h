@@ -97,6 +97,7 @@ class BlendedPrefill {
   kernels::MatrixView mass_;                      // f32 [layers that vote, prompt_tokens]
   kernels::MatrixView scores_;                    // f32 [1, candidates]
   WorkClock clock_;
+  int64_t pass_begin_ = 0;  // of pass_, by the trace's clock
   PrefillResult result_;
 };
 

@@ -50,6 +50,7 @@ void KvLoader::AskForLayer(int32_t layer) {
 
 absl::StatusOr<bool> KvLoader::Await(int32_t layer, Which which, const Readers& readers) {
   const absl::Time start = absl::Now();
+  const int64_t trace_begin = TraceNow(context_->trace);
   AskFrom(layer, which, readers);
   return AwaitUntil(start, layer, [&](const Placement& placement) {
     return IsWanted(placement, layer, which, readers.In(layer));
@@ -74,6 +75,10 @@ absl::StatusOr<bool> KvLoader::AwaitUntil(absl::Time start, int32_t layer,
   const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
   seconds_ += seconds;
   stall_seconds_ += seconds;
+  if (context_->trace != nullptr && !placements_.empty()) {
+    context_->trace->AddUnit(
+        {.name = "wait for stored KV", .begin = trace_begin, .end = context_->trace->Now(), .layer = layer});
+  }
   if (absl::IsDeadlineExceeded(arrived)) return false;
   KVBLEND_RETURN_IF_ERROR(arrived);
   return true;
@@ -81,6 +86,7 @@ absl::StatusOr<bool> KvLoader::AwaitUntil(absl::Time start, int32_t layer,
 
 absl::Status KvLoader::Load(int32_t layer, Which which, const Readers& readers, KeepGoing keep_going) {
   const absl::Time start = absl::Now();
+  const TracedUnit traced(placements_.empty() ? nullptr : context_->trace, "place stored KV", layer);
   AskFrom(layer, which, readers);
   const model::Transformer& transformer = context_->transformer;
   for (Placement& placement : placements_) {

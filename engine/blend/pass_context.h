@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "engine/api/request_trace.h"
 #include "engine/blend/fresh_rows.h"
 #include "engine/blend/loading_controller.h"
 #include "engine/blend/paged_sequence.h"
@@ -59,6 +60,7 @@ struct PassContext {
   FreshRowCapture* capture = nullptr;                // keeps rows of missing chunks; null: none are kept
   int32_t pipeline_depth = 0;                        // see KvLoader
   bool keep_scores = false;                          // fill PrefillResult::scores
+  RequestTrace* trace = nullptr;                     // of the request; null: none
 
   kernels::Backend& backend() const { return transformer.backend(); }
   model::PassState& state() const { return scratch.state; }

@@ -76,8 +76,11 @@ absl::Status RowPass::RunUnit(KeepGoing keep_going) {
         if (is_waiting_ = !loaded; is_waiting_) return absl::OkStatus();
       }
       if (unit_ < model::Transformer::NumTiles(context_.state().hidden.rows)) {
-        KVBLEND_RETURN_IF_ERROR(
-            context_.transformer.ProjectQkvTile(context_.stream, layer_, unit_, context_.state()));
+        {
+          const TracedUnit traced(context_.trace, "project", layer_);
+          KVBLEND_RETURN_IF_ERROR(
+              context_.transformer.ProjectQkvTile(context_.stream, layer_, unit_, context_.state()));
+        }
         if (++unit_ < model::Transformer::NumTiles(context_.state().hidden.rows)) return absl::OkStatus();
       }
       if (selection_.has_value() && layer_ == selection_->layer) {
@@ -87,11 +90,15 @@ absl::Status RowPass::RunUnit(KeepGoing keep_going) {
         if (is_waiting_ = !arrived; is_waiting_) return absl::OkStatus();
       }
       return EndProjection(keep_going);
-    case Phase::kAttend:
+    case Phase::kAttend: {
+      const TracedUnit traced(context_.trace, "attend", layer_);
       return AttendNext();
-    case Phase::kMlp:
+    }
+    case Phase::kMlp: {
+      const TracedUnit traced(context_.trace, "mlp", layer_);
       KVBLEND_RETURN_IF_ERROR(
           context_.transformer.OutputAndMlpTile(context_.stream, layer_, unit_, context_.state()));
+    }
       if (++unit_ == tiles) NextLayer();
       return absl::OkStatus();
   }
@@ -107,7 +114,10 @@ absl::Status RowPass::BeginLayer() {
 
 absl::StatusOr<bool> RowPass::LoadLayer(KeepGoing keep_going) {
   KVBLEND_RETURN_IF_ERROR(keep_going());
-  if (!std::exchange(has_begun_, true)) KVBLEND_RETURN_IF_ERROR(BeginLayer());
+  if (!std::exchange(has_begun_, true)) {
+    layer_begin_ = TraceNow(context_.trace);
+    KVBLEND_RETURN_IF_ERROR(BeginLayer());
+  }
   KVBLEND_ASSIGN_OR_RETURN(const bool arrived, loader_.Await(layer_, which(), readers()));
   if (!arrived) return false;
   KVBLEND_RETURN_IF_ERROR(loader_.Load(layer_, which(), readers(), keep_going));
@@ -138,6 +148,7 @@ absl::Status RowPass::EndProjection(KeepGoing keep_going) {
 }
 
 absl::Status RowPass::Select(KeepGoing keep_going) {
+  const TracedUnit traced(context_.trace, "select", layer_);
   KVBLEND_ASSIGN_OR_RETURN(std::vector<int32_t> positions, selection_->choose(*this, keep_going));
   selected_ = true;
   measured_ = SizeOf(positions);
@@ -153,14 +164,21 @@ absl::Status RowPass::MeasureAttention() {
   const int64_t rows = context_.state().hidden.rows, asking = measure_->question->num_rows();
   if (goes_on && asking == rows) {  // both at once
     has_attended_ = true;
+    const TracedUnit traced(context_.trace, "attend", layer_);
     return context_.transformer.Attend(context_.stream, layer_, *rows_, /*first_row=*/0, pages,
                                        context_.state(), mass);
   }
-  KVBLEND_RETURN_IF_ERROR(context_.backend().AttentionMass(
-      context_.stream, *measure_->question,
-      context_.transformer.Queries(context_.state()).Rows(rows - asking, asking),
-      context_.transformer.attention(layer_), pages, mass));
-  if (!goes_on) ++layer_;  // nobody needs what its rows become
+  {
+    const TracedUnit traced(context_.trace, "measure attention", layer_);
+    KVBLEND_RETURN_IF_ERROR(context_.backend().AttentionMass(
+        context_.stream, *measure_->question,
+        context_.transformer.Queries(context_.state()).Rows(rows - asking, asking),
+        context_.transformer.attention(layer_), pages, mass));
+  }
+  if (!goes_on) {  // nobody needs what its rows become
+    TraceLayer();
+    ++layer_;
+  }
   return absl::OkStatus();
 }
 
@@ -189,7 +207,17 @@ absl::Status RowPass::AttendNext() {
   return absl::OkStatus();
 }
 
+void RowPass::TraceLayer() {
+  if (context_.trace == nullptr) return;
+  context_.trace->Add({.name = "layer",
+                       .begin = layer_begin_,
+                       .end = context_.trace->Now(),
+                       .layer = layer_,
+                       .arguments = {RequestTrace::Argument{"rows", static_cast<int64_t>(active_.size())}}});
+}
+
 void RowPass::NextLayer() {
+  TraceLayer();
   ++layer_;
   phase_ = Phase::kProject;
   unit_ = 0;

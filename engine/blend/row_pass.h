@@ -75,6 +75,8 @@ class RowPass {
   KvLoader::Which which() const;
   Readers readers() const;
   absl::Status RunUnit(KeepGoing keep_going);
+  /// Notes that a layer is over, in the request's trace.
+  void TraceLayer();
   absl::Status BeginLayer();
   /// Places stored KV. Returns whether it has arrived.
   absl::StatusOr<bool> LoadLayer(KeepGoing keep_going);
@@ -104,8 +106,9 @@ class RowPass {
   bool selected_ = false;
   int32_t layer_ = 0;
   Phase phase_ = Phase::kProject;
-  int32_t unit_ = 0;        // within the phase
-  bool has_begun_ = false;  // the layer
+  int32_t unit_ = 0;         // within the phase
+  bool has_begun_ = false;   // the layer
+  int64_t layer_begin_ = 0;  // by the trace's clock
   bool is_waiting_ = false;
   bool has_attended_ = false;  // in this layer, while it was measured
   PassSize measured_;          // the rows of the current measurement

@@ -46,13 +46,14 @@ bool GenerateTask::Advance(PromptRunner& runner) {
 
 absl::Status GenerateTask::Begin(PromptRunner& runner) {
   queue_seconds_ = SecondsSinceSubmission();
+  TraceUntilNow("queue");
   KVBLEND_ASSIGN_OR_RETURN(sampler_,
                            generate::Sampler::Create(request_.sampling, runtime_.config.vocab_size));
   result_.seed = sampler_->seed();
   KVBLEND_RETURN_IF_ERROR(cancellation().Check());
   runner_ = &runner;
-  KVBLEND_ASSIGN_OR_RETURN(prefill_,
-                           runner.Begin(layout_, request_.blend, caller().tenant_namespace, PagesUse()));
+  KVBLEND_ASSIGN_OR_RETURN(prefill_, runner.Begin(layout_, request_.blend, caller().tenant_namespace,
+                                                  PagesUse(), caller().trace.get()));
   DropPrefetch();
   return absl::OkStatus();
 }
@@ -68,6 +69,7 @@ absl::Status GenerateTask::EndPrefill() {
     sampler_->AcceptOfPrompt(layout_.token_ids[position]);
   }
   KVBLEND_RETURN_IF_ERROR(cancellation().Check());
+  const TracedUnit traced(caller().trace.get(), "first token");
   return Accept(sampler_->Sample(std::exchange(prompt_.logits, {})));
 }
 
@@ -82,8 +84,8 @@ void GenerateTask::Pause() {
 absl::StatusOr<bool> GenerateTask::Resume() {
   const auto keep_going = [this] { return cancellation().Check(); };
   if (prompt_.pages == nullptr && prefill_ == nullptr) {
-    KVBLEND_ASSIGN_OR_RETURN(
-        prefill_, runner_->Begin(layout_, request_.blend, caller().tenant_namespace, PagesUse(), &record_));
+    KVBLEND_ASSIGN_OR_RETURN(prefill_, runner_->Begin(layout_, request_.blend, caller().tenant_namespace,
+                                                      PagesUse(), caller().trace.get(), &record_));
     return false;
   }
   if (prefill_ != nullptr) {
@@ -136,6 +138,7 @@ absl::Status GenerateTask::Accept(const absl::StatusOr<generate::Sampled>& sampl
   KVBLEND_RETURN_IF_ERROR(sampled.status());
   if (result_.completion_tokens == 0) {
     result_.time_to_first_token_seconds = SecondsSinceSubmission();
+    TraceUntilNow("prompt");
     prompt_.report.queue_seconds = queue_seconds_;
     prompt_.report.time_to_first_token_seconds = result_.time_to_first_token_seconds;
     observer_->OnPrompt(prompt_.report);
@@ -179,6 +182,8 @@ void GenerateTask::Finish() {
   result_.finish_reason = *finish_;
   Keep();
   result_.total_seconds = SecondsSinceSubmission();
+  TraceUntilNow("answer");
+  TraceWhole();
   observer_->OnDone(absl::OkStatus(), result_);
 }
 
@@ -190,6 +195,8 @@ void GenerateTask::Fail(const absl::Status& status) {
   if (prompt_.pages != nullptr && (absl::IsCancelled(status) || absl::IsDeadlineExceeded(status))) Keep();
   prompt_.DropPages();
   result_.total_seconds = SecondsSinceSubmission();
+  TraceUntilNow(runner_ == nullptr ? "queue" : result_.completion_tokens == 0 ? "prompt" : "answer");
+  TraceWhole();
   observer_->OnDone(status, result_);
 }
 

@@ -42,6 +42,8 @@ bool ScoreTask::Advance(PromptRunner& runner) {
       runner.KeepAgain(std::move(prompt_), *std::exchange(kept_, std::nullopt));
     }
     prompt_.DropPages();
+    TraceUntilNow(next_ > 0 || is_done() ? "scores" : "prompt");
+    TraceWhole();
     observer_->OnDone(status);
     return false;
   };
@@ -60,7 +62,9 @@ bool ScoreTask::Advance(PromptRunner& runner) {
 
 absl::Status ScoreTask::Begin(PromptRunner& runner) {
   queue_seconds_ = SecondsSinceSubmission();
-  KVBLEND_ASSIGN_OR_RETURN(prefill_, runner.Begin(layout_, request_.blend, caller().tenant_namespace));
+  TraceUntilNow("queue");
+  KVBLEND_ASSIGN_OR_RETURN(prefill_, runner.Begin(layout_, request_.blend, caller().tenant_namespace,
+                                                  kv::PageUse::kWorking, caller().trace.get()));
   DropPrefetch();
   return absl::OkStatus();
 }
@@ -72,6 +76,7 @@ absl::Status ScoreTask::EndPrefill() {
   if (request_.blend.store_misses) missing_ = std::move(prompt_.missing);
   prompt_.report.queue_seconds = queue_seconds_;
   prompt_.report.time_to_first_token_seconds = SecondsSinceSubmission();
+  TraceUntilNow("prompt");
   observer_->OnPrompt(prompt_.report);
   KVBLEND_ASSIGN_OR_RETURN(const ScoredToken first, ScoreToken(continuation_[0], prompt_.logits));
   observer_->OnToken(first);
@@ -79,6 +84,7 @@ absl::Status ScoreTask::EndPrefill() {
 }
 
 absl::Status ScoreTask::ScoreNext(PromptRunner& runner) {
+  const TracedUnit traced(caller().trace.get(), "score");
   const auto keep_going = [this] { return cancellation().Check(); };
   // Token i is scored by the logits after token i - 1, so the last token itself is never run.
   const size_t vocab_size = runtime_.config.vocab_size, begin = next_;

@@ -27,6 +27,8 @@ class ScoreTask final : public Task {
   int32_t max_working_tokens() const override;
   void Abandon(const absl::Status& status) override {
     DropPrefetch();
+    TraceUntilNow("queue");
+    TraceWhole();
     observer_->OnDone(status);
   }
   std::vector<blend::MissingEntry> TakeMissing() override { return std::move(missing_); }

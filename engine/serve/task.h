@@ -22,7 +22,9 @@ namespace kvblend {
 /// Whichever of them ends the task tells its observer how.
 class Task {
  public:
-  explicit Task(Caller caller) : caller_(std::move(caller)), cancellation_(caller_.deadline) {}
+  explicit Task(Caller caller) : caller_(std::move(caller)), cancellation_(caller_.deadline) {
+    TraceUntilNow("accept");
+  }
   virtual ~Task() = default;
 
   /// On the engine thread: does a unit of work, a part of a layer. Returns whether there is more to do now.
@@ -70,6 +72,21 @@ class Task {
 
   double SecondsSinceSubmission() const { return absl::ToDoubleSeconds(absl::Now() - submitted_); }
 
+  /// What happens to the request as a whole: each call ends what went on until now. Nothing without a trace.
+  void TraceUntilNow(const char* name) {
+    if (RequestTrace* trace = caller_.trace.get(); trace != nullptr) {
+      const int64_t now = trace->Now();
+      trace->Add({.track = RequestTrace::Track::kRequest, .name = name, .begin = traced_until_, .end = now});
+      traced_until_ = now;
+    }
+  }
+  void TraceWhole() {
+    if (RequestTrace* trace = caller_.trace.get(); trace != nullptr) {
+      trace->Add(
+          {.track = RequestTrace::Track::kRequest, .name = "request", .begin = 0, .end = traced_until_});
+    }
+  }
+
  private:
   const Caller caller_;
   schedule::Cancellation cancellation_;
@@ -77,6 +94,7 @@ class Task {
   double least_seconds_ = 0;
   int64_t tokens_ = 0;
   const absl::Time submitted_ = absl::Now();
+  int64_t traced_until_ = 0;  // by the trace's clock
 };
 
 }  // namespace kvblend

@@ -41,6 +41,11 @@ class ModelCard {
   Card card_ ABSL_GUARDED_BY(mutex_);
 };
 
+/// A handler whose calls belong to a trace: their answers have the header traceresponse, and TraceOf tells of it.
+HttpHandler Traced(const Tracer* tracer, HttpHandler handler);
+/// Of a request in a traced handler.
+TraceContext TraceOf(const HttpRequest& request);
+
 /// What one API's handlers hold on to.
 struct ApiState {
   explicit ApiState(const ApiContext& api_context) : context(api_context), model(api_context) {}
@@ -51,8 +56,8 @@ struct ApiState {
   absl::StatusOr<std::shared_ptr<Calls>> Admit(const HttpRequest& request) const;
 
   std::shared_ptr<CallLog> Log(const HttpRequest& request, const char* method) const {
-    return std::make_shared<CallLog>(context.metrics, CallLog::Transport::kHttp, "HTTP", method,
-                                     request.peer);
+    return std::make_shared<CallLog>(context.metrics, context.tracer, CallLog::Transport::kHttp, "HTTP",
+                                     method, request.peer, TraceOf(request));
   }
 };
 

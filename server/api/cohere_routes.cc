@@ -39,7 +39,8 @@ Calls::Started Start(ApiState& state, const std::string& id, const HttpRequest& 
   KVBLEND_ASSIGN_OR_RETURN(cohere::ChatRequest chat, cohere::ParseChatRequest(request.body));
   KVBLEND_RETURN_IF_ERROR(state.model.Find(chat.model).status());
   auto sink = MakeGenerationSink(std::make_unique<CohereWriter>(id, chat), chat.stream, id, responder, log);
-  return calls->Generate(std::move(chat.request), {.client = request.peer_host}, std::move(sink));
+  return calls->Generate(std::move(chat.request), {.client = request.peer_host, .trace = log->trace()},
+                         std::move(sink));
 }
 
 }  // namespace

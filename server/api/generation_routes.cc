@@ -39,7 +39,7 @@ Calls::Started Start(ApiState& state, ParseGeneration parse, const HttpRequest& 
                           .created = absl::ToUnixSeconds(absl::Now()),
                           .model = card.id,
                           .fingerprint = card.fingerprint};
-  return calls->Generate(std::move(generation.request), {.client = request.peer_host},
+  return calls->Generate(std::move(generation.request), {.client = request.peer_host, .trace = log->trace()},
                          MakeGenerationSink(std::make_unique<OpenAiWriter>(generation.form, head),
                                             generation.form.stream, head.id, responder, log));
 }

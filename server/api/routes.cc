@@ -1,6 +1,7 @@
 #include "server/api/routes.h"
 
 #include <memory>
+#include <utility>
 
 #include "server/api/answers.h"
 #include "server/api/openapi.h"
@@ -17,6 +18,7 @@ Router ApiRoutes(const ApiContext& context) {
   router.Add("GET", "/openapi.json", [](const HttpRequest&, const std::shared_ptr<HttpResponder>& responder) {
     responder->Send(JsonResponse(OpenApiDocument()));
   });
+  router.Wrap([tracer = context.tracer](HttpHandler handler) { return Traced(tracer, std::move(handler)); });
   return router;
 }
 

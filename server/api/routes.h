@@ -7,15 +7,18 @@
 #include "server/calls/calls.h"
 #include "server/http/router.h"
 #include "server/metrics/metrics.h"
+#include "server/trace/tracer.h"
 
 namespace kvblend::server {
 
-/// What the handlers work with; all of it must outlive the server that they are given to, and `metrics` the engine as well.
+/// What the handlers work with; all of it must outlive the server that they are given to, and `metrics` and
+/// `tracer` the engine as well.
 struct ApiContext {
   Calls* calls = nullptr;
   Access* access = nullptr;  // null: whoever calls may make all of them
   Metrics* metrics = nullptr;
-  std::string model_id;  // what clients call the model; empty: the name that its file gives
+  Tracer* tracer = nullptr;  // null: no timelines are kept
+  std::string model_id;      // what clients call the model; empty: the name that its file gives
 };
 
 Router ApiRoutes(const ApiContext& context);

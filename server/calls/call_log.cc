@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "server/json/json.h"
 #include "spdlog/spdlog.h"
 
 namespace kvblend::server {
@@ -30,13 +31,16 @@ spdlog::level::level_enum LevelOf(absl::StatusCode code) {
 
 }  // namespace
 
-CallLog::CallLog(Metrics* metrics, Transport transport, const char* service, const char* method,
-                 std::string peer)
+CallLog::CallLog(Metrics* metrics, Tracer* tracer, Transport transport, const char* service,
+                 const char* method, std::string peer, TraceContext context)
     : metrics_(metrics),
+      tracer_(tracer),
       transport_(transport),
       service_(service),
       method_(method),
       peer_(std::move(peer)),
+      context_(std::move(context)),
+      trace_(tracer != nullptr && context_.sampled ? std::make_shared<RequestTrace>() : nullptr),
       start_(absl::Now()) {}
 
 void CallLog::NotePrompt(const v1::PromptReport& report) {
@@ -76,18 +80,46 @@ void CallLog::End(const absl::Status& status) {
   } else {
     metrics_->CountCall(service_, method_, code);
   }
+  if (tracer_ != nullptr) {
+    tracer_->End(
+        std::move(trace_),
+        {.trace_id = context_.trace_id, .span_id = context_.span_id, .method = method_, .code = code});
+  }
   const spdlog::level::level_enum level = LevelOf(status.code());
+  const double seconds = absl::ToDoubleSeconds(absl::Now() - start_);
   if (!spdlog::should_log(level)) return;
-  std::string line = absl::StrFormat("%s/%s %s in %.3f s from %s", service_, method_, code,
-                                     absl::ToDoubleSeconds(absl::Now() - start_), peer_);
+  if (const auto structured = spdlog::get(kStructuredLog); structured != nullptr) {
+    structured->log(level, "{}", Members(code, seconds, status));
+  } else {
+    spdlog::log(level, "{}", Line(code, seconds, status));
+  }
+}
+
+std::string CallLog::Line(const std::string& code, double seconds, const absl::Status& status) const {
+  std::string line = absl::StrFormat("%s/%s %s in %.3f s from %s", service_, method_, code, seconds, peer_);
   if (prompt_tokens_ > 0) absl::StrAppendFormat(&line, ", %d prompt tokens", prompt_tokens_);
   if (recomputed_tokens_ > 0) absl::StrAppendFormat(&line, " (%d recomputed)", recomputed_tokens_);
   if (completion_tokens_ > 0) absl::StrAppendFormat(&line, ", %d completion tokens", completion_tokens_);
   if (time_to_first_token_seconds_ >= 0) {
     absl::StrAppendFormat(&line, ", first token after %.3f s", time_to_first_token_seconds_);
   }
+  absl::StrAppend(&line, ", trace ", context_.trace_id);
   if (!status.ok()) absl::StrAppend(&line, ": ", status.message());
-  spdlog::log(level, "{}", line);
+  return line;
+}
+
+std::string CallLog::Members(const std::string& code, double seconds, const absl::Status& status) const {
+  Json members = {{"service", service_},        {"method", method_}, {"code", code},
+                  {"seconds", seconds},         {"peer", peer_},     {"trace_id", context_.trace_id},
+                  {"span_id", context_.span_id}};
+  if (prompt_tokens_ > 0) members["prompt_tokens"] = prompt_tokens_;
+  if (recomputed_tokens_ > 0) members["recomputed_tokens"] = recomputed_tokens_;
+  if (completion_tokens_ > 0) members["completion_tokens"] = completion_tokens_;
+  if (time_to_first_token_seconds_ >= 0)
+    members["time_to_first_token_seconds"] = time_to_first_token_seconds_;
+  if (!status.ok()) members["error"] = std::string(status.message());
+  const std::string object = ToText(members);
+  return object.substr(1, object.size() - 2);
 }
 
 }  // namespace kvblend::server

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "absl/status/status.h"
@@ -9,8 +10,11 @@
 #include "kvblend/v1/chunks.pb.h"
 #include "kvblend/v1/inference.pb.h"
 #include "server/metrics/metrics.h"
+#include "server/trace/tracer.h"
 
 namespace kvblend::server {
+
+inline constexpr char kStructuredLog[] = "kvblend.calls";
 
 /// Lives as long as one call; not thread-safe.
 class CallLog {
@@ -18,8 +22,14 @@ class CallLog {
   /// What carries the call; the metrics count them apart.
   enum class Transport : uint8_t { kGrpc, kHttp };
 
-  /// `service` and `method` must outlive this object. `metrics` as well.
-  CallLog(Metrics* metrics, Transport transport, const char* service, const char* method, std::string peer);
+  /// `service` and `method` must outlive this object, `metrics` and `tracer` (null: no timelines are kept) as well. `context`:
+  /// BeginCall's.
+  CallLog(Metrics* metrics, Tracer* tracer, Transport transport, const char* service, const char* method,
+          std::string peer, TraceContext context);
+
+  const TraceContext& context() const { return context_; }
+  /// For the call's CallerContext.
+  const std::shared_ptr<RequestTrace>& trace() const { return trace_; }
 
   /// Every event that is sent.
   void Note(const v1::GenerateEvent& event);
@@ -27,17 +37,26 @@ class CallLog {
   void Note(const v1::PutChunkProgress& progress);
 
   /// To be called once. OK and the client's own doing (its cancellation, its deadline) at info, what the
-  /// server could not do at error, bad requests and overload at warning.
+  /// server could not do at error, bad requests and overload at warning. The line goes to the logger named kStructuredLog as
+  /// the members of a JSON object where there is one, else to the default logger as text.
   void End(const absl::Status& status);
 
  private:
   void NotePrompt(const v1::PromptReport& report);
 
+  /// The log's line, as people read it.
+  std::string Line(const std::string& code, double seconds, const absl::Status& status) const;
+  /// The same as "name":value,...
+  std::string Members(const std::string& code, double seconds, const absl::Status& status) const;
+
   Metrics* const metrics_;
+  Tracer* const tracer_;
   const Transport transport_;
   const char* const service_;
   const char* const method_;
   const std::string peer_;
+  const TraceContext context_;
+  std::shared_ptr<RequestTrace> trace_;  // null: its timeline is not kept
   const absl::Time start_;
   int64_t prompt_tokens_ = 0;
   int64_t completion_tokens_ = 0;

@@ -19,6 +19,8 @@ namespace kvblend::server {
 struct CallerContext {
   std::string client;  // requests of one client and namespace share their turns in the queue
   absl::Time deadline = absl::InfiniteFuture();
+  std::shared_ptr<RequestTrace> trace =
+      nullptr;  // where Generate and Score note what their time goes to; null: nowhere
 };
 
 /// Receives a stream: OnEvent any number of times, then OnDone once. On threads of the callee's, one call at

@@ -1,5 +1,6 @@
 #include "server/calls/engine_calls.h"
 
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -15,22 +16,43 @@ namespace {
 
 constexpr int32_t kDefaultPageSize = 100;
 
+/// From here to the end of the block an event is handed over.
+class StreamSpan {
+ public:
+  explicit StreamSpan(RequestTrace* trace) : trace_(trace), begin_(TraceNow(trace)) {}
+  ~StreamSpan() {
+    if (trace_ == nullptr) return;
+    trace_->Add(
+        {.track = RequestTrace::Track::kStream, .name = "write", .begin = begin_, .end = trace_->Now()});
+  }
+  StreamSpan(const StreamSpan&) = delete;
+  StreamSpan& operator=(const StreamSpan&) = delete;
+
+ private:
+  RequestTrace* const trace_;
+  const int64_t begin_;
+};
+
 class GenerateToSink : public GenerateObserver {
  public:
-  explicit GenerateToSink(std::shared_ptr<EventSink<v1::GenerateEvent>> sink) : sink_(std::move(sink)) {}
+  GenerateToSink(std::shared_ptr<EventSink<v1::GenerateEvent>> sink, std::shared_ptr<RequestTrace> trace)
+      : sink_(std::move(sink)), trace_(std::move(trace)) {}
 
   void OnPrompt(const PromptReport& report) override {
+    const StreamSpan traced(trace_.get());
     v1::GenerateEvent event;
     *event.mutable_prompt() = ToProto(report);
     sink_->OnEvent(event);
   }
   void OnText(const TextDelta& delta) override {
+    const StreamSpan traced(trace_.get());
     v1::GenerateEvent event;
     *event.mutable_text() = ToProto(delta);
     sink_->OnEvent(event);
   }
   void OnDone(const absl::Status& status, const GenerateResult& result) override {
     if (status.ok()) {
+      const StreamSpan traced(trace_.get());
       v1::GenerateEvent event;
       *event.mutable_finished() = ToProto(result);
       sink_->OnEvent(event);
@@ -40,6 +62,7 @@ class GenerateToSink : public GenerateObserver {
 
  private:
   const std::shared_ptr<EventSink<v1::GenerateEvent>> sink_;
+  const std::shared_ptr<RequestTrace> trace_;
 };
 
 class ScoreToSink : public ScoreObserver {
@@ -80,6 +103,7 @@ auto Convert(WireRequest request, const CallerContext& caller) -> decltype(FromP
   if (converted.ok()) {
     converted->caller.fairness_key = absl::StrCat(converted->caller.tenant_namespace, "\n", caller.client);
     converted->caller.deadline = caller.deadline;
+    if constexpr (!std::is_same_v<WireRequest, v1::PutChunksRequest>) converted->caller.trace = caller.trace;
   }
   return converted;
 }
@@ -93,7 +117,8 @@ Calls::Started EngineCalls::Generate(v1::GenerateRequest request, const CallerCo
                                      std::shared_ptr<EventSink<v1::GenerateEvent>> sink) {
   KVBLEND_ASSIGN_OR_RETURN(Engine * engine, engine_slot_.Get());
   KVBLEND_ASSIGN_OR_RETURN(auto converted, Convert(std::move(request), caller));
-  return engine->Generate(std::move(converted), std::make_shared<GenerateToSink>(std::move(sink)));
+  return engine->Generate(std::move(converted),
+                          std::make_shared<GenerateToSink>(std::move(sink), caller.trace));
 }
 
 Calls::Started EngineCalls::Score(v1::ScoreRequest request, const CallerContext& caller,

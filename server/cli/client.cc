@@ -49,10 +49,12 @@ Client::Client(std::shared_ptr<Calls> calls, Cancellation& cancellation)
 template <typename Request, typename Event, typename OnEvent>
 absl::Status Client::Stream(Calls::Started (Calls::*call)(Request, const CallerContext&,
                                                           std::shared_ptr<EventSink<Event>>),
-                            const Request& request, absl::Time deadline, OnEvent on_event) {
+                            const Request& request, absl::Time deadline, OnEvent on_event,
+                            std::shared_ptr<RequestTrace> trace) {
   const auto sink = std::make_shared<QueueSink<Event>>();
-  KVBLEND_ASSIGN_OR_RETURN(const std::shared_ptr<RequestHandle> handle,
-                           (*calls_.*call)(request, {.client = "", .deadline = deadline}, sink));
+  KVBLEND_ASSIGN_OR_RETURN(
+      const std::shared_ptr<RequestHandle> handle,
+      (*calls_.*call)(request, {.client = "", .deadline = deadline, .trace = std::move(trace)}, sink));
   const Cancellation::Listener listener(cancellation_, [&] { handle->Cancel(); });
   while (true) {
     std::variant<Event, absl::Status> event = sink->Pop();
@@ -63,12 +65,13 @@ absl::Status Client::Stream(Calls::Started (Calls::*call)(Request, const CallerC
 
 absl::StatusOr<v1::GenerateFinished> Client::Generate(
     const v1::GenerateRequest& request, absl::Time deadline,
-    const std::function<void(const v1::GenerateEvent&)>& on_event) {
+    const std::function<void(const v1::GenerateEvent&)>& on_event, std::shared_ptr<RequestTrace> trace) {
   std::optional<v1::GenerateFinished> finished;
-  KVBLEND_RETURN_IF_ERROR(Stream(&Calls::Generate, request, deadline, [&](const v1::GenerateEvent& event) {
+  const auto keep_end = [&](const v1::GenerateEvent& event) {
     if (event.has_finished()) finished = event.finished();
     on_event(event);
-  }));
+  };
+  KVBLEND_RETURN_IF_ERROR(Stream(&Calls::Generate, request, deadline, keep_end, std::move(trace)));
   if (!finished) return absl::InternalError("the answer ended without saying why");
   return *std::move(finished);
 }

@@ -26,9 +26,10 @@ class Client {
   /// `cancellation` must outlive this object.
   Client(std::shared_ptr<Calls> calls, Cancellation& cancellation);
 
-  absl::StatusOr<v1::GenerateFinished> Generate(
-      const v1::GenerateRequest& request, absl::Time deadline,
-      const std::function<void(const v1::GenerateEvent&)>& on_event);
+  /// `trace`: of an engine in this process; a server keeps its own.
+  absl::StatusOr<v1::GenerateFinished> Generate(const v1::GenerateRequest& request, absl::Time deadline,
+                                                const std::function<void(const v1::GenerateEvent&)>& on_event,
+                                                std::shared_ptr<RequestTrace> trace = nullptr);
   absl::StatusOr<Scores> Score(const v1::ScoreRequest& request, absl::Time deadline);
   absl::Status Put(const v1::PutChunksRequest& request, absl::Time deadline,
                    const std::function<void(const v1::PutChunkProgress&)>& on_progress);
@@ -39,7 +40,8 @@ class Client {
   template <typename Request, typename Event, typename OnEvent>
   absl::Status Stream(Calls::Started (Calls::*call)(Request, const CallerContext&,
                                                     std::shared_ptr<EventSink<Event>>),
-                      const Request& request, absl::Time deadline, OnEvent on_event);
+                      const Request& request, absl::Time deadline, OnEvent on_event,
+                      std::shared_ptr<RequestTrace> trace = nullptr);
 
   const std::shared_ptr<Calls> calls_;
   Cancellation& cancellation_;

@@ -110,6 +110,25 @@ void AddApi(CLI::App& app, ApiConfig& api) {
              "Time for a piece of an answer to be taken; then the request is cancelled");
 }
 
+void AddTraces(CLI::App& app, TraceConfig& trace) {
+  constexpr char kGroup[] = "Timelines of requests";
+  CLI::Option* folder =
+      Add(app, kGroup, "trace-dir", trace.folder,
+          "Folder for timelines of Generate and Score, which ui.perfetto.dev opens; else none are kept")
+          ->type_name("DIR");
+  const auto add = [&](const std::string& name, auto& value, const std::string& help) {
+    return Add(app, kGroup, name, value, help)->needs(folder);
+  };
+  add("trace-sample", trace.sample,
+      "Share of the traces to keep, besides those that callers keep (traceparent)")
+      ->check(CLI::Range(0.0, 1.0))
+      ->type_name("RATIO");
+  add("trace-max-files", trace.max_files, "Files in it; the oldest go first")
+      ->check(CLI::Range(1, 1'000'000));
+  AsBytes(add("trace-max-bytes", trace.max_bytes, "Bytes of all of them"))
+      ->check(CLI::Range(int64_t{1024}, int64_t{1} << 40));
+}
+
 void AddServing(CLI::App& app, ServerConfig& config) {
   constexpr char kGroup[] = "Serving";
   AsBytes(Add(app, kGroup, "max-message-bytes", config.max_message_bytes, "One request message on the wire"))
@@ -143,6 +162,8 @@ void AddServing(CLI::App& app, ServerConfig& config) {
       ->type_name("FILE");
   Add(app, kGroup, "log-level", config.log_level, "Least important messages to log, to stderr")
       ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error"}));
+  Add(app, kGroup, "log-format", config.log_format, "Lines of text, or of JSON with a field for everything")
+      ->check(CLI::IsMember({"text", "json"}));
 }
 
 // `config` must outlive the app.
@@ -158,6 +179,7 @@ void AddFlags(CLI::App& app, ServerConfig& config) {
   AddRequestDefaults(app, config.engine.ratio);
   AddServing(app, config);
   AddApi(app, config.api);
+  AddTraces(app, config.trace);
   for (CLI::Option* option : app.get_options()) {
     if (std::count(about_the_process.begin(), about_the_process.end(), option) > 0) continue;
     option->envname(EnvironmentName(option->get_lnames().front()));

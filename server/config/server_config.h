@@ -22,6 +22,14 @@ struct ApiConfig {
   absl::Duration write_timeout = absl::Seconds(30);
 };
 
+/// Of requests' timelines; what each does is documented in server/trace/tracer.h.
+struct TraceConfig {
+  std::string folder;  // empty: none are kept
+  double sample = 0.01;
+  int64_t max_files = 1000;
+  int64_t max_bytes = int64_t{256} << 20;
+};
+
 struct ServerConfig {
   EngineOptions engine;
   std::string grpc_address = "127.0.0.1:50051";  // HOST:PORT, [IPV6]:PORT or unix:PATH
@@ -37,6 +45,8 @@ struct ServerConfig {
   absl::Duration drain_timeout = absl::Seconds(30);
   std::string port_file;  // written once listening; empty: none
   std::string log_level = "info";
+  std::string log_format = "text";  // or "json"
+  TraceConfig trace;
 };
 
 /// What reading the settings came to: a configuration, or the end of the process.

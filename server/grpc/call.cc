@@ -1,6 +1,8 @@
 #include "server/grpc/call.h"
 
 #include <chrono>
+#include <iterator>
+#include <string_view>
 
 #include "absl/strings/str_cat.h"
 #include "base/retry_delay.h"
@@ -29,6 +31,16 @@ std::string AuthorizationOf(const grpc::CallbackServerContext& context) {
   const auto found = metadata.find("authorization");
   if (found == metadata.end()) return "";
   return std::string(found->second.data(), found->second.size());
+}
+
+TraceContext TraceOf(const Tracer* tracer, grpc::CallbackServerContext* context) {
+  // A call with more than one parent has none.
+  const auto [begin, end] = context->client_metadata().equal_range(kTraceParent);
+  const bool has_one = begin != end && std::next(begin) == end;
+  const TraceContext trace = BeginCall(
+      tracer, has_one ? std::string_view(begin->second.data(), begin->second.size()) : std::string_view());
+  context->AddTrailingMetadata(kTraceResponse, ToHeader(trace));
+  return trace;
 }
 
 void AddRetryHint(const absl::Status& status, grpc::CallbackServerContext* context) {

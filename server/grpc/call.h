@@ -30,6 +30,9 @@ absl::Time DeadlineOf(const grpc::CallbackServerContext& context);
 /// The metadata "authorization", or empty.
 std::string AuthorizationOf(const grpc::CallbackServerContext& context);
 
+/// What a call that comes with this metadata belongs to; told in the trailing metadata traceresponse.
+TraceContext TraceOf(const Tracer* tracer, grpc::CallbackServerContext* context);
+
 /// Adds the trailing metadata retry-after-ms: as the error says, or a second.
 void AddRetryHint(const absl::Status& status, grpc::CallbackServerContext* context);
 
@@ -63,9 +66,10 @@ class CallHandler {
                            Calls::Started (Calls::*call)(Request, const CallerContext&,
                                                          std::shared_ptr<EventSink<Event>>)) const {
     const std::string peer = context->peer();
-    const CallerContext caller{.client = PeerHost(peer), .deadline = DeadlineOf(*context)};
-    const auto log =
-        std::make_shared<CallLog>(services_.metrics, CallLog::Transport::kGrpc, service_, method, peer);
+    const auto log = std::make_shared<CallLog>(services_.metrics, services_.tracer, CallLog::Transport::kGrpc,
+                                               service_, method, peer, TraceOf(services_.tracer, context));
+    const CallerContext caller{
+        .client = PeerHost(peer), .deadline = DeadlineOf(*context), .trace = log->trace()};
     const auto stream = std::make_shared<EventStream>(
         services_.max_unsent_bytes, caller.deadline, [log](const absl::Status& status) { log->End(status); });
     ByteWriteReactor* reactor = EventStream::MakeReactor(stream);
@@ -90,7 +94,8 @@ class CallHandler {
   grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes,
                                    grpc::ByteBuffer* response, const char* method,
                                    absl::StatusOr<Response> (Calls::*call)(Request)) const {
-    CallLog log(services_.metrics, CallLog::Transport::kGrpc, service_, method, context->peer());
+    CallLog log(services_.metrics, services_.tracer, CallLog::Transport::kGrpc, service_, method,
+                context->peer(), TraceOf(services_.tracer, context));
     const auto calls = Admit(*context);
     Request request;
     absl::Status status = calls.ok() ? ParseByteBuffer(*bytes, &request) : calls.status();

@@ -8,6 +8,7 @@
 #include "server/calls/access.h"
 #include "server/calls/calls.h"
 #include "server/metrics/metrics.h"
+#include "server/trace/tracer.h"
 
 namespace grpc {
 class Service;
@@ -15,11 +16,12 @@ class Service;
 
 namespace kvblend::server {
 
-/// What the services work with; all of it must outlive them, and `metrics` the engine as well.
+/// What the services work with; all of it must outlive them, and `metrics` and `tracer` the engine as well.
 struct ServiceContext {
   Calls* calls = nullptr;
   Access* access = nullptr;  // null: whoever calls may make all of them
   Metrics* metrics = nullptr;
+  Tracer* tracer = nullptr;             // null: no timelines are kept
   size_t max_unsent_bytes = 256 << 20;  // of one stream; see EventStream
 };
 

@@ -47,6 +47,12 @@ void Router::Add(std::string method, std::string_view pattern, HttpHandler handl
   entries_.back().handlers[std::move(method)] = std::move(handler);
 }
 
+void Router::Wrap(const std::function<HttpHandler(HttpHandler)>& around) {
+  for (Entry& entry : entries_) {
+    for (auto& [method, handler] : entry.handlers) handler = around(std::move(handler));
+  }
+}
+
 Router::Route Router::Find(std::string_view method, std::string_view path) const {
   const std::vector<std::string> segments = Segments(path);
   Route route;

@@ -1,6 +1,7 @@
 // Which handler answers which path.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -18,6 +19,9 @@ class Router {
   /// in the middle. The first pattern that fits a path is the one, and methods that it lacks get 405. POST takes bodies, which must be JSON;
   /// the other methods take none.
   void Add(std::string method, std::string_view pattern, HttpHandler handler);
+
+  /// Puts something around all handlers that were added.
+  void Wrap(const std::function<HttpHandler(HttpHandler)>& around);
 
   struct Route {
     const HttpHandler* handler = nullptr;

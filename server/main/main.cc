@@ -5,23 +5,10 @@
 #include "engine/api/engine.h"
 #include "server/config/server_config.h"
 #include "server/main/load_log.h"
+#include "server/main/log_format.h"
 #include "server/main/run_server.h"
 #include "server/main/stop_signals.h"
-#include "spdlog/sinks/stdout_color_sinks.h"
 #include "spdlog/spdlog.h"
-
-namespace kvblend::server {
-namespace {
-
-void SetUpLog(const std::string& level) {
-  spdlog::set_default_logger(spdlog::stderr_color_mt("kvblend"));
-  spdlog::set_pattern("%Y-%m-%dT%H:%M:%S.%e%z %^%l%$ %v");
-  spdlog::set_level(spdlog::level::from_str(level));
-  spdlog::flush_on(spdlog::level::info);
-}
-
-}  // namespace
-}  // namespace kvblend::server
 
 int main(int argc, char** argv) {
   kvblend::server::StopSignals stop_signals;
@@ -29,7 +16,7 @@ int main(int argc, char** argv) {
   std::cout << parsed.output;
   std::cerr << parsed.error_output;
   if (!parsed.config) return parsed.exit_code;
-  kvblend::server::SetUpLog(parsed.config->log_level);
+  kvblend::server::SetUpLog(parsed.config->log_level, parsed.config->log_format == "json");
   const auto create_engine = [&stop_signals](const kvblend::EngineOptions& options) {
     stop_signals.EndAtOnce(true);
     kvblend::server::LoadLog log(options.model_path, absl::Now,

@@ -22,6 +22,7 @@
 #include "server/http/operator_pages.h"
 #include "server/metrics/metrics.h"
 #include "server/tls/server_tls.h"
+#include "server/trace/tracer.h"
 #include "spdlog/spdlog.h"
 
 namespace kvblend::server {
@@ -107,9 +108,21 @@ int RunServer(const ServerConfig& config, const EngineFactory& create_engine,
 
   // Destroyed in reverse order: listeners, then the engine, then what both report to.
   Metrics metrics;
+  std::unique_ptr<Tracer> tracer;
   EngineSlot engine_slot;
   std::unique_ptr<Engine> engine;
 
+  if (!config.trace.folder.empty()) {
+    auto opened =
+        Tracer::Open({.folder = config.trace.folder,
+                      .sample = config.trace.sample,
+                      .limits = {.max_files = config.trace.max_files, .max_bytes = config.trace.max_bytes}});
+    if (!opened.ok()) {
+      FailToStart(opened.status());
+      return kBadSettings;
+    }
+    tracer = *std::move(opened);
+  }
   EngineCalls calls(&engine_slot, {.engine_options = config.engine,
                                    .max_message_bytes = config.max_message_bytes,
                                    .started = absl::Now()});
@@ -125,6 +138,7 @@ int RunServer(const ServerConfig& config, const EngineFactory& create_engine,
     access = *std::move(opened);
   }
   ServiceContext context;
+  context.tracer = tracer.get();
   context.calls = &calls;
   context.access = access.get();
   context.metrics = &metrics;
@@ -141,9 +155,12 @@ int RunServer(const ServerConfig& config, const EngineFactory& create_engine,
 
   std::unique_ptr<HttpServer> api_server;
   if (with_api) {
-    auto started = StartApi(
-        *api_address, config,
-        {.calls = &calls, .access = access.get(), .metrics = &metrics, .model_id = config.api.model_id});
+    auto started = StartApi(*api_address, config,
+                            {.calls = &calls,
+                             .access = access.get(),
+                             .metrics = &metrics,
+                             .tracer = tracer.get(),
+                             .model_id = config.api.model_id});
     if (!started.ok()) return FailToStart(started.status());
     api_server = *std::move(started);
   }

@@ -1,4 +1,4 @@
-"""The HTTP API against clients that are slow, many, or send too much; test_mutations.py has those that send nonsense."""
+"""The HTTP API against clients that are slow, many, or send too much; mutations/ has those that send nonsense."""
 
 import json
 import resource

@@ -180,12 +180,29 @@ bool DecodeBatch::Deliver(DecodingSequence& sequence, const NextTokens& next, in
   return goes_on;
 }
 
+void DecodeBatch::TraceStep(const Rows& rows, const std::vector<int64_t>& begins) const {
+  for (size_t i = 0; i < members_.size(); ++i) {
+    RequestTrace* trace = members_[i].task->caller().trace.get();
+    if (trace == nullptr) continue;
+    const auto run = static_cast<int64_t>(rows.next[i].token_ids.size());
+    trace->Add({.name = "decode step",
+                .begin = begins[i],
+                .end = trace->Now(),
+                .arguments = {RequestTrace::Argument{"sequences", static_cast<int64_t>(members_.size())},
+                              {"rows", last_rows_},
+                              {"guesses", run - 1}}});
+  }
+}
+
 void DecodeBatch::Decode(Ended& ended) {
   if (members_.empty()) return;
+  std::vector<int64_t> begins;
+  for (const Member& member : members_) begins.push_back(TraceNow(member.task->caller().trace.get()));
   const Rows rows = PlanRows();
   const absl::Time start = absl::Now();
   const absl::StatusOr<std::vector<kernels::SampledToken>> sampled = runner_.ExtendAll(rows.next);
   step_cost_.Add(last_rows_, absl::ToDoubleSeconds(absl::Now() - start));
+  TraceStep(rows, begins);
   std::vector<Member> going = std::exchange(members_, {});
   size_t row = 0;
   for (size_t i = 0; i < going.size(); ++i) {
@@ -214,7 +231,8 @@ void DecodeBatch::Resume(absl::Duration slice, Ended& ended) {
     Member& first = paused_.front();
     const bool alone = members_.empty() && reserved_.empty();
     if (!first.resuming && !alone &&
-        PagesClaimed() + PagesClaimed(first.claim, first.sequence->num_tokens()) - first.sequence->pages_to_share() >
+        PagesClaimed() + PagesClaimed(first.claim, first.sequence->num_tokens()) -
+                first.sequence->pages_to_share() >
             options_.max_pages) {
       return;
     }

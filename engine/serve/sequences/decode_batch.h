@@ -100,6 +100,8 @@ class DecodeBatch {
   bool Deliver(DecodingSequence& sequence, const NextTokens& next, int32_t match,
                absl::Span<const kernels::SampledToken> sampled);
   void Decode(Ended& ended);
+  /// Notes a step in the traces of its sequences; `begins`: when it began, by the clock of each.
+  void TraceStep(const Rows& rows, const std::vector<int64_t>& begins) const;
   /// Ends those whose clients have gone.
   void DropCancelled(std::vector<Member>& from, Ended& ended);
   /// Pages for the next token of every member; where there are too few, the last ones are paused.

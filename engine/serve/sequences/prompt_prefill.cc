@@ -138,21 +138,22 @@ bool LostEntry(const blend::ReusePlan& plan) {
 }  // namespace
 
 PromptPrefill::PromptPrefill(const Engine& engine, const prompt::PromptLayout& layout,
-                             const BlendOptions& options, std::string_view tenant_namespace)
+                             const BlendOptions& options, std::string_view tenant_namespace,
+                             RequestTrace* trace)
     : engine_(engine),
       layout_(layout),
       options_(options),
       tenant_namespace_(tenant_namespace),
+      trace_(trace),
+      trace_begin_(TraceNow(trace)),
       ratio_(blend::ResolveRatio(options, engine.ratio)),
       scratch_(engine.scratch.Borrow()) {}
 
-absl::StatusOr<std::unique_ptr<PromptPrefill>> PromptPrefill::Create(const Engine& engine,
-                                                                     const prompt::PromptLayout& layout,
-                                                                     const BlendOptions& options,
-                                                                     std::string_view tenant_namespace,
-                                                                     const PrefillRecord* again) {
+absl::StatusOr<std::unique_ptr<PromptPrefill>> PromptPrefill::Create(
+    const Engine& engine, const prompt::PromptLayout& layout, const BlendOptions& options,
+    std::string_view tenant_namespace, RequestTrace* trace, const PrefillRecord* again) {
   const absl::Time start = absl::Now();
-  std::unique_ptr<PromptPrefill> prefill(new PromptPrefill(engine, layout, options, tenant_namespace));
+  std::unique_ptr<PromptPrefill> prefill(new PromptPrefill(engine, layout, options, tenant_namespace, trace));
   // It stays the same to the end of the prompt, whatever is learned meanwhile.
   prefill->correction_ = engine.runtime.correction.Get();
   if (!options.correction || prefill->correction_ == nullptr ||
@@ -163,7 +164,10 @@ absl::StatusOr<std::unique_ptr<PromptPrefill>> PromptPrefill::Create(const Engin
     prefill->again_ = *again;
     prefill->correction_ = again->correction;
   }
-  KVBLEND_RETURN_IF_ERROR(prefill->TakePages());
+  {
+    const TracedUnit traced(trace, "pages");
+    KVBLEND_RETURN_IF_ERROR(prefill->TakePages());
+  }
   prefill->lookup_seconds_ = absl::ToDoubleSeconds(absl::Now() - start);
   KVBLEND_RETURN_IF_ERROR(prefill->Plan());
   return prefill;
@@ -235,6 +239,7 @@ absl::Status PromptPrefill::TakePages() {
 
 absl::Status PromptPrefill::Plan() {
   const absl::Time start = absl::Now();
+  const int64_t trace_begin = TraceNow(trace_);
   ModelRuntime& runtime = engine_.runtime;
   const model::ModelConfig& config = runtime.config;
   prefill_.reset();  // it refers to what follows
@@ -252,6 +257,14 @@ absl::Status PromptPrefill::Plan() {
   decided.ratio = decision_.ratio;
   KVBLEND_ASSIGN_OR_RETURN(policy_, blend::CreateSelectionPolicy(decided, config.num_layers));
   lookup_seconds_ += absl::ToDoubleSeconds(absl::Now() - start);
+  if (trace_ != nullptr) {
+    trace_->Add({.name = "lookup",
+                 .begin = trace_begin,
+                 .end = trace_->Now(),
+                 .arguments = {RequestTrace::Argument{"prompt tokens", plan_.prompt_tokens},
+                               {"reusable tokens", plan_.candidates.num_tokens},
+                               {"exact tokens", plan_.exact_tokens}}});
+  }
   // What is computed behind blended KV is not what full prefill would give.
   const bool exact_before = !kept_.has_value() || kept_->num_exact == kept_tokens;
   const bool captures = exact_before && !again_.has_value() && engine_.fresh_rows.WantedOf(options_);
@@ -270,7 +283,8 @@ absl::Status PromptPrefill::Plan() {
                      .correction = correction_.get(),
                      .capture = &*capture_,
                      .pipeline_depth = engine_.load_pipeline_depth,
-                     .keep_scores = options_.explain},
+                     .keep_scores = options_.explain,
+                     .trace = trace_},
                     *policy_));
   return absl::OkStatus();
 }
@@ -323,6 +337,9 @@ void PromptPrefill::Finish() {
   }
   prompt_.loaded = loaded_;
   done_ = true;
+  if (trace_ != nullptr) {
+    trace_->Add({.name = "prefill", .begin = trace_begin_, .end = trace_->Now()});
+  }
   prompt_.report.lookup_seconds = lookup_seconds_;
   if (correction_ != nullptr && plan_.candidates.num_tokens > 0) {
     prompt_.report.correction = correction_->version;

@@ -74,14 +74,12 @@ class PromptPrefill {
   };
 
   /// Goes on from a kept sequence where there is one, or else begins with the pages of another that begins with the same
-  /// exact tokens. `layout` must outlive it. `again`: gives the same KV as when that was recorded, as long as what was
-  /// reused is still there; it keeps nothing for learning, and need not outlive the call. kResourceExhausted when there
-  /// are too few pages. REQUIRES: valid options.
-  static absl::StatusOr<std::unique_ptr<PromptPrefill>> Create(const Engine& engine,
-                                                               const prompt::PromptLayout& layout,
-                                                               const BlendOptions& options,
-                                                               std::string_view tenant_namespace,
-                                                               const PrefillRecord* again = nullptr);
+  /// exact tokens. `layout` must outlive it, and `trace`, which may be null. `again`: gives the same KV as when that was
+  /// recorded, as long as what was reused is still there; it keeps nothing for learning, and need not outlive the call.
+  /// kResourceExhausted when there are too few pages. REQUIRES: valid options.
+  static absl::StatusOr<std::unique_ptr<PromptPrefill>> Create(
+      const Engine& engine, const prompt::PromptLayout& layout, const BlendOptions& options,
+      std::string_view tenant_namespace, RequestTrace* trace = nullptr, const PrefillRecord* again = nullptr);
   /// How many pages that answers hold already such a prompt would begin with.
   static int64_t PagesToShare(const Engine& engine, const prompt::PromptLayout& layout,
                               const BlendOptions& options, std::string_view tenant_namespace,
@@ -107,7 +105,7 @@ class PromptPrefill {
 
  private:
   PromptPrefill(const Engine& engine, const prompt::PromptLayout& layout, const BlendOptions& options,
-                std::string_view tenant_namespace);
+                std::string_view tenant_namespace, RequestTrace* trace);
 
   /// Takes over what is kept of the prompt, and sets the other pages aside.
   absl::Status TakePages();
@@ -129,6 +127,8 @@ class PromptPrefill {
   const prompt::PromptLayout& layout_;
   const BlendOptions options_;
   const std::string tenant_namespace_;
+  RequestTrace* const trace_;
+  const int64_t trace_begin_;  // by its clock
   const RatioOptions ratio_;
   const ScratchPool::Lease scratch_;
   std::optional<PrefillRecord> again_;

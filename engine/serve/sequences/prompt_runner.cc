@@ -60,10 +60,10 @@ PromptPrefill::Engine PromptRunner::EngineFor(kv::PageUse use) {
 absl::StatusOr<std::unique_ptr<PromptPrefill>> PromptRunner::Begin(const prompt::PromptLayout& layout,
                                                                    const BlendOptions& options,
                                                                    std::string_view tenant_namespace,
-                                                                   kv::PageUse use,
+                                                                   kv::PageUse use, RequestTrace* trace,
                                                                    const PrefillRecord* again) {
   KVBLEND_RETURN_IF_ERROR(blend::ValidateBlendOptions(options, runtime_.config.num_layers));
-  return PromptPrefill::Create(EngineFor(use), layout, options, tenant_namespace, again);
+  return PromptPrefill::Create(EngineFor(use), layout, options, tenant_namespace, trace, again);
 }
 
 int64_t PromptRunner::PagesToShare(const prompt::PromptLayout& layout, const BlendOptions& options,

@@ -57,12 +57,13 @@ class PromptRunner {
   const blend::LoadingController& loading_controller() const { return loading_controller_; }
 
   /// Plans a prompt's prefill and sets its pages aside, for this use; Step of what is returned runs it. `layout` must outlive
-  /// it. `again`: see PromptPrefill::Create.
+  /// it, and `trace`, which may be null. `again`: see PromptPrefill::Create.
   /// kInvalidArgument for bad blend options; kResourceExhausted when there are too few pages.
   absl::StatusOr<std::unique_ptr<PromptPrefill>> Begin(const prompt::PromptLayout& layout,
                                                        const BlendOptions& options,
                                                        std::string_view tenant_namespace,
                                                        kv::PageUse use = kv::PageUse::kWorking,
+                                                       RequestTrace* trace = nullptr,
                                                        const PrefillRecord* again = nullptr);
   /// How many pages that answers hold already such a prompt would begin with, if it began now.
   int64_t PagesToShare(const prompt::PromptLayout& layout, const BlendOptions& options,

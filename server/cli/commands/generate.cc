@@ -10,6 +10,9 @@
 #include "server/cli/flags.h"
 #include "server/cli/prompt_report.h"
 #include "server/convert/message_json.h"
+#include "server/trace/trace_context.h"
+#include "server/trace/trace_folder.h"
+#include "server/trace/trace_json.h"
 #include "server/ui/report_page.h"
 
 namespace kvblend::server::cli {
@@ -28,7 +31,8 @@ struct GenerateFlags {
   bool json = false;
   bool quiet = false;
   bool put_first = false;
-  std::string html_path;  // empty: no page is written
+  std::string html_path;   // empty: no page is written
+  std::string trace_path;  // empty: no timeline is written
 };
 
 absl::Status WritePage(const std::string& path, const std::string& page) {
@@ -56,6 +60,10 @@ absl::Status PutFirst(Client& client, const v1::GenerateRequest& request, absl::
 
 absl::Status Run(const GenerateFlags& flags, CommandContext& context) {
   Terminal& terminal = context.terminal;
+  if (!flags.trace_path.empty() && flags.connection.engine_options.model_path.empty()) {
+    return absl::InvalidArgumentError(
+        "--trace needs --model; a server writes timelines itself (kvblend-server --trace-dir)");
+  }
   KVBLEND_ASSIGN_OR_RETURN(v1::GenerateRequest request, BuildRequest(flags.request));
   if (!flags.html_path.empty()) request.mutable_blend()->set_explain(true);
   const absl::Time deadline = flags.request.caller.deadline();
@@ -65,18 +73,29 @@ absl::Status Run(const GenerateFlags& flags, CommandContext& context) {
   std::optional<v1::PromptReport> report;
   bool ends_with_newline = true;
   std::string answer;
-  const auto finished = client.Generate(request, deadline, [&](const v1::GenerateEvent& event) {
-    if (event.has_prompt()) report = event.prompt();
-    answer += event.text().text();
-    if (flags.json) {
-      terminal.PrintLine(MessageToJson(event));
-    } else if (!event.text().text().empty()) {
-      terminal.out << event.text().text() << std::flush;
-      ends_with_newline = event.text().text().back() == '\n';
-    }
-  });
+  const auto trace = flags.trace_path.empty() ? nullptr : std::make_shared<RequestTrace>();
+  const auto finished = client.Generate(
+      request, deadline,
+      [&](const v1::GenerateEvent& event) {
+        if (event.has_prompt()) report = event.prompt();
+        answer += event.text().text();
+        if (flags.json) {
+          terminal.PrintLine(MessageToJson(event));
+        } else if (!event.text().text().empty()) {
+          terminal.out << event.text().text() << std::flush;
+          ends_with_newline = event.text().text().back() == '\n';
+        }
+      },
+      trace);
   if (!flags.json && !ends_with_newline) terminal.out << std::endl;
   KVBLEND_RETURN_IF_ERROR(finished.status());
+  if (trace != nullptr) {
+    const TraceContext call = NewCall("");
+    KVBLEND_RETURN_IF_ERROR(WriteWholeFile(
+        flags.trace_path,
+        TraceJson(*trace,
+                  {.trace_id = call.trace_id, .span_id = call.span_id, .method = "Generate", .code = "OK"})));
+  }
   if (!flags.html_path.empty() && report) {
     KVBLEND_RETURN_IF_ERROR(
         WritePage(flags.html_path, ui::ReportPage(request.prompt().question(), answer, *report)));
@@ -104,6 +123,10 @@ void AddGenerateCommand(CLI::App& root, CommandContext& context) {
   command
       .add_option("--html", flags.html_path,
                   "Also write a page that shows what was done with every token of the prompt")
+      ->type_name("FILE");
+  command
+      .add_option("--trace", flags.trace_path,
+                  "Also write what the time went to, which ui.perfetto.dev opens; with --model")
       ->type_name("FILE");
   command.add_flag("--quiet", flags.quiet, "No report on standard error");
 }

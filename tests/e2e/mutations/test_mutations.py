@@ -2,7 +2,7 @@
 
 KVBLEND_TEST_MUTATIONS is how many are sent; 500 without it. With the sanitizer's build, from the root of the repository:
 
-    KVBLEND_TEST_MUTATIONS=10000 KVBLEND_BIN_DIR=build/asan/bin ASAN_OPTIONS=quarantine_size_mb=16 pytest tests/e2e/test_mutations.py -s
+    KVBLEND_TEST_MUTATIONS=10000 KVBLEND_BIN_DIR=build/asan/bin ASAN_OPTIONS=quarantine_size_mb=16 pytest tests/e2e/mutations -s
 """
 
 import collections
@@ -17,8 +17,8 @@ import pytest
 
 import mutations_grpc
 import mutations_http
-import tiny_model
 from http_client import connect, exchange, read_to_end, request_bytes, status_of
+from support import tiny_model
 
 MUTATIONS = int(os.environ.get("KVBLEND_TEST_MUTATIONS", 500))
 SENDERS = 8
