@@ -3,6 +3,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 
 namespace kvblend::server {
@@ -21,6 +22,12 @@ int HexDigit(char c) {
   if (c >= '0' && c <= '9') return c - '0';
   const char lower = absl::ascii_tolower(c);
   return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
+}
+
+// Names and values of a query, as forms and most clients write them: application/x-www-form-urlencoded of the URL
+// Standard, section 5.1.
+bool FormDecode(absl::string_view text, std::string* decoded) {
+  return PercentDecode(absl::StrReplaceAll(text, {{"+", "%20"}}), decoded);
 }
 
 }  // namespace
@@ -115,12 +122,12 @@ bool PercentDecode(std::string_view text, std::string* decoded) {
 std::string QueryValue(std::string_view query, std::string_view name) {
   for (const absl::string_view setting : absl::StrSplit(absl::string_view(query.data(), query.size()), '&')) {
     const size_t equals = setting.find('=');
-    if (equals == absl::string_view::npos ||
-        setting.substr(0, equals) != absl::string_view(name.data(), name.size())) {
+    std::string decoded;
+    if (equals == absl::string_view::npos || !FormDecode(setting.substr(0, equals), &decoded) ||
+        decoded != name) {
       continue;
     }
-    std::string value;
-    return PercentDecode({setting.data() + equals + 1, setting.size() - equals - 1}, &value) ? value : "";
+    return FormDecode(setting.substr(equals + 1), &decoded) ? decoded : "";
   }
   return "";
 }

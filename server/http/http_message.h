@@ -53,7 +53,8 @@ inline constexpr char kLastChunk[] = "0\r\n\r\n";
 /// Decodes %XX. False if a '%' is not followed by two hexadecimal digits.
 bool PercentDecode(std::string_view text, std::string* decoded);
 
-/// The value of `name` in a query such as "a=1&b=2", decoded; empty when it is not there or can't be decoded.
+/// The value of `name` in a query such as "a=1&b=2", decoded, '+' being a space; empty when it is not there or can't be
+/// decoded.
 std::string QueryValue(std::string_view query, std::string_view name);
 
 }  // namespace kvblend::server

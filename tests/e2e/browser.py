@@ -97,7 +97,8 @@ class Page:
 @contextlib.contextmanager
 def open_browser():
     """Yields a function that opens a page."""
-    with tempfile.TemporaryDirectory() as profile, contextlib.ExitStack() as sockets:
+    # Chromium's helpers may still write into the profile after it has ended.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile, contextlib.ExitStack() as sockets:
         with subprocess.Popen(
                 [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
                  "--no-first-run", "--remote-debugging-port=0", "--window-size=1200,1000", f"--user-data-dir={profile}",

@@ -84,6 +84,24 @@ def test_a_document_is_the_chunk_that_the_http_api_makes_of_it(server, namespace
     assert all(progress.already_present for progress in put)
 
 
+def test_a_second_turn_finds_the_first_where_it_was_kept(client, namespace):
+    """The first turn's chunks come again as chunks of the history, the answer as the assistant's turn."""
+    common = {"system_text": SYSTEM_TEXT, "namespace": namespace, "sampling": kvblend.SamplingOptions(max_tokens=8)}
+    first = client.generate(QUESTION, DOCUMENTS, **common)
+    assert first.report.kept_tokens == 0
+    asked = kvblend.make_turn("user", QUESTION, DOCUMENTS)
+    second = client.generate("And who built it?", history=[asked, ("assistant", first.text)], **common)
+    assert second.report.kept_tokens >= first.report.prompt_tokens
+    assert second.report.computed_tokens < first.report.prompt_tokens
+
+
+def test_a_lead_in_of_the_history_needs_documents_over_http(server):
+    """HTTP has no field for it: it is the text that stands before documents, and these end with a newline."""
+    turn = kvblend.make_turn("user", QUESTION, ["A chunk without a newline at its end."], lead_in="Passages:\n")
+    with kvblend.HttpClient(server.url) as client, pytest.raises(ValueError, match="lead-in"):
+        client.generate("And then?", history=[turn, ("assistant", "Skarn.")], sampling=SAMPLING)
+
+
 def test_looking_after_chunks(client, namespace):
     put = client.put(DOCUMENTS, namespace=namespace, label="mine")
     keys = [progress.key for progress in put]

@@ -11,13 +11,13 @@ from kvblend.client import AsyncClient, Client
 from kvblend.errors import Error
 from kvblend.grpc_client import AsyncGrpcClient, GrpcClient
 from kvblend.http_client import AsyncHttpClient, HttpClient
-from kvblend.prompts import Answer, Document, make_request
+from kvblend.prompts import Answer, Document, make_request, make_turn
 from kvblend.v1.chunks_pb2 import ChunkInfo, PutChunkProgress
 from kvblend.v1.inference_pb2 import (BlendOptions, GenerateEvent, GenerateFinished, GenerateRequest, PromptReport,
-                                      SamplingOptions, TextDelta)
+                                      SamplingOptions, TextDelta, Turn)
 
 __all__ = [
     "Answer", "AsyncClient", "AsyncGrpcClient", "AsyncHttpClient", "BlendOptions", "ChunkInfo", "Client", "Document", "Error",
     "GenerateEvent", "GenerateFinished", "GenerateRequest", "GrpcClient", "HttpClient", "PromptReport", "PutChunkProgress",
-    "SamplingOptions", "TextDelta", "make_request",
+    "SamplingOptions", "TextDelta", "Turn", "make_request", "make_turn",
 ]

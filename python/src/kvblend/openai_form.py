@@ -26,6 +26,18 @@ def json_of(message: Message, all_fields: bool = False) -> dict[str, Any]:
     return json_format.MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=all_fields)
 
 
+def _content_of(turn: v1.Turn) -> str | list[dict[str, Any]]:
+    """An earlier turn's text, or the parts that it had: texts are chunks, but texts before a document are the lead-in."""
+    if not turn.chunks and not turn.lead_in:
+        return turn.text
+    if not turn.lead_in:
+        return [{"type": "text", "text": text} for text in (*turn.chunks, turn.text)]
+    if not turn.chunks or not all(chunk.endswith("\n") for chunk in turn.chunks):
+        raise ValueError("a turn of the history has a lead-in; allowed over HTTP: with chunks that end with a newline")
+    documents = [{"type": "document", "source": {"type": "text", "data": chunk}} for chunk in turn.chunks]
+    return [{"type": "text", "text": turn.lead_in}, *documents, {"type": "text", "text": turn.text}]
+
+
 def body_of(request: v1.GenerateRequest) -> dict[str, Any]:
     """The body that asks for a streamed chat completion. Every chunk is a part of the last message, as it is."""
     prompt, sampling = request.prompt, request.sampling
@@ -33,7 +45,7 @@ def body_of(request: v1.GenerateRequest) -> dict[str, Any]:
     if prompt.system_text:
         messages.append({"role": "system", "content": prompt.system_text})
     for turn in prompt.history:
-        messages.append({"role": "assistant" if turn.role == v1.ROLE_ASSISTANT else "user", "content": turn.text})
+        messages.append({"role": "assistant" if turn.role == v1.ROLE_ASSISTANT else "user", "content": _content_of(turn)})
     parts = [{"type": "text", "text": text} for text in (*prompt.chunks, prompt.question)]
     messages.append({"role": "user", "content": parts if prompt.chunks else prompt.question})
     extension: dict[str, Any] = {}

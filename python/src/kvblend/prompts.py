@@ -26,22 +26,27 @@ def texts_of(chunks: Iterable[str | Document]) -> list[str]:
     return [chunk.chunk() if isinstance(chunk, Document) else chunk for chunk in chunks]
 
 
+def make_turn(role: str, text: str, chunks: Iterable[str | Document] = (), *, lead_in: str = "") -> v1.Turn:
+    """An earlier turn. role: "user" or "assistant"; chunks and lead_in: as they were when it was the last turn."""
+    roles = {"user": v1.ROLE_USER, "assistant": v1.ROLE_ASSISTANT}
+    if role not in roles:
+        raise ValueError(f"the role of a turn is '{role}'; allowed: user, assistant")
+    return v1.Turn(role=roles[role], text=text, lead_in=lead_in, chunks=texts_of(chunks))
+
+
 def make_request(question: str, chunks: Iterable[str | Document] = (), *, system_text: str = "", lead_in: str = "",
-                 history: Sequence[tuple[str, str]] = (), namespace: str = "", blend: v1.BlendOptions | None = None,
+                 history: Sequence[tuple[str, str] | v1.Turn] = (), namespace: str = "", blend: v1.BlendOptions | None = None,
                  sampling: v1.SamplingOptions | None = None) -> v1.GenerateRequest:
     """The request for one answer.
 
     system_text and lead_in are the anchor of the chunks: the same ones find what was stored behind them.
-    history: earlier turns, the oldest first, as (role, text) with the role "user" or "assistant".
+    history: earlier turns, the oldest first, as (role, text) with the role "user" or "assistant"; as make_turn() says
+    it where a turn had chunks or a lead-in, so that a server that has kept the conversation finds it again.
     """
-    roles = {"user": v1.ROLE_USER, "assistant": v1.ROLE_ASSISTANT}
-    for role, _ in history:
-        if role not in roles:
-            raise ValueError(f"the role of a turn is '{role}'; allowed: user, assistant")
     return v1.GenerateRequest(
         namespace=namespace, blend=blend, sampling=sampling,
         prompt=v1.Prompt(system_text=system_text, lead_in=lead_in, chunks=texts_of(chunks), question=question,
-                         history=[v1.Turn(role=roles[role], text=text) for role, text in history]))
+                         history=[turn if isinstance(turn, v1.Turn) else make_turn(*turn) for turn in history]))
 
 
 @dataclass

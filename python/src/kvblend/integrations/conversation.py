@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from google.protobuf import json_format
@@ -11,7 +11,7 @@ from google.protobuf import json_format
 from kvblend.client import DEFAULT_TIMEOUT_SECONDS
 from kvblend.http_client import AsyncHttpClient, HttpClient
 from kvblend.openai_form import json_of
-from kvblend.prompts import Answer, Document, make_request
+from kvblend.prompts import Answer, Document, make_request, make_turn
 from kvblend.v1 import inference_pb2 as v1
 
 
@@ -21,6 +21,14 @@ class Message:
 
     role: str
     parts: Sequence[str]
+
+
+def _turn(message: Message) -> v1.Turn:
+    """The parts of a user's message stay the parts that they were when it was the last one."""
+    if message.role == "user" and message.parts:
+        *chunks, text = message.parts
+        return make_turn(message.role, text, chunks)
+    return make_turn(message.role, "".join(message.parts))
 
 
 @dataclass(frozen=True)
@@ -41,7 +49,7 @@ class Settings:
 
     def replaced(self, changes: dict[str, Any]) -> Settings:
         """With the settings of one call. What is no setting is refused by name, not overlooked."""
-        allowed = {"max_tokens", "temperature", "top_p", "seed", "lead_in", "namespace", "blend"}
+        allowed = {setting.name for setting in fields(self)} - {"base_url", "api_key", "timeout"}
         if unknown := sorted(set(changes) - allowed):
             raise TypeError(f"'{unknown[0]}' is no option of a request; allowed: {', '.join(sorted(allowed))}")
         return replace(self, **changes)
@@ -57,7 +65,7 @@ class Settings:
         *chunks, question = turns[-1].parts
         return make_request(
             question, [*documents, *chunks], system_text="\n\n".join("".join(message.parts) for message in messages[:begin]),
-            lead_in=self.lead_in, history=[(turn.role, "".join(turn.parts)) for turn in turns[:-1]], namespace=self.namespace,
+            lead_in=self.lead_in, history=[_turn(turn) for turn in turns[:-1]], namespace=self.namespace,
             blend=json_format.ParseDict(self.blend, v1.BlendOptions()) if self.blend else None,
             sampling=v1.SamplingOptions(max_tokens=self.max_tokens, temperature=self.temperature, top_p=self.top_p,
                                         seed=self.seed, stop=stop))
@@ -78,7 +86,8 @@ def document_of(text: str, metadata: dict[str, Any] | None) -> Document:
 
 def cached_tokens(answer: Answer) -> int:
     """Tokens of the prompt whose KV was reused, as in OpenAI's usage."""
-    return answer.report.exact_tokens + answer.report.reused_tokens
+    report = answer.report
+    return report.kept_tokens + report.exact_tokens + report.reused_tokens
 
 
 def finish_reason(answer: Answer) -> Literal["stop", "length"]:

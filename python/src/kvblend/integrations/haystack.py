@@ -35,7 +35,7 @@ class KVBlendGenerator:
     kvblend.integrations.conversation.Settings. A reply's meta has finish_reason, usage and the server's report ("kvblend").
     """
 
-    def __init__(self, base_url: str = "http://127.0.0.1:8000", api_key: Secret | None = None,
+    def __init__(self, base_url: str = Settings.base_url, api_key: Secret | None = None,
                  generation_kwargs: dict[str, Any] | None = None, streaming_callback: StreamingCallbackT | None = None,
                  timeout: float = Settings.timeout) -> None:
         self.base_url = base_url

@@ -46,15 +46,15 @@ class ChatKVBlend(BaseChatModel):
     response_metadata["kvblend"] has the server's report; usage_metadata counts reused tokens as read from the cache.
     """
 
-    base_url: str = "http://127.0.0.1:8000"
+    base_url: str = Settings.base_url
     api_key: SecretStr | None = None
     timeout: float = Settings.timeout
-    max_tokens: int = 256
-    temperature: float = 0.0
-    top_p: float = 1.0
-    seed: int = 0
-    lead_in: str = ""
-    namespace: str = ""
+    max_tokens: int = Settings.max_tokens
+    temperature: float = Settings.temperature
+    top_p: float = Settings.top_p
+    seed: int = Settings.seed
+    lead_in: str = Settings.lead_in
+    namespace: str = Settings.namespace
     blend: dict[str, Any] = Field(default_factory=dict)
 
     _client: HttpClient | None = PrivateAttr(default=None)

@@ -40,15 +40,15 @@ class KVBlend(CustomLLM):
     """kvblend as an LLM. The fields are those of kvblend.integrations.conversation.Settings. chat() and its variants take
     `chunks`, the retrieved texts; answers carry the server's report in additional_kwargs["kvblend"]."""
 
-    base_url: str = "http://127.0.0.1:8000"
+    base_url: str = Settings.base_url
     api_key: str | None = Field(default=None, exclude=True)
     timeout: float = Settings.timeout
-    max_tokens: int = 256
-    temperature: float = 0.0
-    top_p: float = 1.0
-    seed: int = 0
-    lead_in: str = ""
-    namespace: str = ""
+    max_tokens: int = Settings.max_tokens
+    temperature: float = Settings.temperature
+    top_p: float = Settings.top_p
+    seed: int = Settings.seed
+    lead_in: str = Settings.lead_in
+    namespace: str = Settings.namespace
     blend: dict[str, Any] = Field(default_factory=dict)
     context_window: int = Field(default=8192, description="What the prompt helpers of other synthesizers may fill")
 

@@ -1,0 +1,37 @@
+#include "server/http/http_message.h"
+
+#include <string>
+
+#include "gtest/gtest.h"
+
+namespace kvblend::server {
+namespace {
+
+TEST(QueryValueTest, ReadsWhatFormsWrite) {
+  // Written by Python's urllib.parse.urlencode({"namespace": "a b+c&d=é", "page size": "%2B"}).
+  const std::string query = "namespace=a+b%2Bc%26d%3D%C3%A9&page+size=%252B";
+  EXPECT_EQ(QueryValue(query, "namespace"), "a b+c&d=\xC3\xA9");
+  EXPECT_EQ(QueryValue(query, "page size"), "%2B");
+  EXPECT_EQ(QueryValue("a%62=1", "ab"), "1");
+  EXPECT_EQ(QueryValue("n=%20a%20", "n"), " a ");
+}
+
+TEST(QueryValueTest, IsEmptyWhereThereIsNone) {
+  EXPECT_EQ(QueryValue("", "n"), "");
+  EXPECT_EQ(QueryValue("n", "n"), "");
+  EXPECT_EQ(QueryValue("m=1", "n"), "");
+  EXPECT_EQ(QueryValue("n=%2", "n"), "");
+  EXPECT_EQ(QueryValue("n=%zz&m=1", "m"), "1");
+}
+
+TEST(QueryValueTest, TheFirstOfANameCounts) { EXPECT_EQ(QueryValue("n=1&n=2", "n"), "1"); }
+
+// A path is no form: there '+' is itself.
+TEST(PercentDecodeTest, LeavesPlusAsItIs) {
+  std::string decoded;
+  EXPECT_TRUE(PercentDecode("/a+b%2B", &decoded));
+  EXPECT_EQ(decoded, "/a+b+");
+}
+
+}  // namespace
+}  // namespace kvblend::server
