@@ -414,12 +414,16 @@ std::unique_ptr<Backend> CreateReferenceBackend();
 struct CpuBackendOptions {
   int num_threads = 0;  // 0: one per available processor
   enum class Gemm : uint8_t {
-    kAuto,  // bf16 where the CPU has it in hardware
+    kAuto,  // kBF16 where the CPU has it in hardware, otherwise kInt16 where that is faster than kF32
     kF32,
     kBF16,
     // Products of weights in 8 bits: activations are rounded in groups of 32 inputs, a file's codes stay as
     // they are; everything else as kAuto. Needs AVX2; faster with AVX-VNNI or AVX512-VNNI.
     kInt8,
+    // Products of more than eight rows with weights that are a file's codes: activations are rounded to 16 bits in groups of
+    // 32 inputs, which is more exact than bf16; other products are in f32. Attention over pages that are not f32 takes codes
+    // of 12 and 13 bits. Needs AVX2.
+    kInt16,
   } gemm = Gemm::kAuto;
 };
 

@@ -174,9 +174,11 @@ absl::Status CheckSamplingSpec(absl::string_view op, size_t index, const Samplin
                       kMaxTopTokens));
   status.Update(check("scored_token", spec.scored_token,
                       spec.scored_token >= -1 && spec.scored_token < vocab_size, "-1 to ", vocab_size - 1));
-  for (const int32_t token : spec.penalised) {
-    if (token >= 0 && token < vocab_size) continue;
-    status.Update(check("penalised", token, false, "0 to ", vocab_size - 1));
+  for (const LogitChange& change : spec.changes) {
+    const int32_t token = change.token_id;
+    status.Update(
+        check("changes.token_id", token, token >= 0 && token < vocab_size, "0 to ", vocab_size - 1));
+    status.Update(check("changes.added", change.added, std::isfinite(change.added), "finite"));
   }
   return status;
 }

@@ -1,4 +1,4 @@
-// What SampleTokens tells of a row (kernels/sampling.h). Plain data, for device code too.
+// What SampleTokens tells of a row, and part of what it is told (kernels/sampling.h). Plain data, for device code too.
 #pragma once
 
 #include <cmath>
@@ -16,6 +16,13 @@ constexpr int WeightBits(int64_t vocab_size) {
   while ((int64_t{1} << (63 - bits)) < vocab_size) --bits;
   return bits;
 }
+
+/// What becomes of a token's logit before one is chosen.
+struct LogitChange {
+  int32_t token_id = 0;
+  bool repeated = false;  // the repetition penalty holds for it
+  float added = 0;        // finite; behind the penalty
+};
 
 struct SampledToken {
   int32_t token_id = -1;

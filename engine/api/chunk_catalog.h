@@ -5,6 +5,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <string>
 #include <string_view>
 
 #include "absl/status/status.h"
@@ -38,6 +40,11 @@ class ChunkCatalog {
   /// of pinned bytes.
   virtual absl::Status Pin(NamespaceFilter filter, const ChunkKey& key) = 0;
   virtual absl::Status Unpin(NamespaceFilter filter, const ChunkKey& key) = 0;
+
+  /// How many bytes (above 0) these namespaces may fill in memory, and on disk, from now on; others as many as before any call
+  /// of this. Whoever has more gives up what is idle at once, and for what comes gives up its own; what is pinned or in use
+  /// counts and stays, and a chunk that does not fit beside that is refused with kResourceExhausted.
+  virtual void LimitNamespaces(const std::map<std::string, int64_t>& bytes) = 0;
 };
 
 }  // namespace kvblend

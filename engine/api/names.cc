@@ -13,6 +13,10 @@ constexpr NamedValue<Anchoring> kAnchorings[] = {{Anchoring::kAnchored, "anchore
 constexpr NamedValue<DeviationSource> kDeviationSources[] = {{DeviationSource::kValue, "value"},
                                                              {DeviationSource::kKey, "key"}};
 constexpr NamedValue<RatioMode> kRatioModes[] = {{RatioMode::kFixed, "fixed"}, {RatioMode::kAuto, "auto"}};
+constexpr NamedValue<Priority> kPriorities[] = {
+    {Priority::kNormal, "normal"}, {Priority::kHigh, "high"}, {Priority::kLow, "low"}};
+constexpr NamedValue<PromptSplit> kPromptSplits[] = {
+    {PromptSplit::kNone, "none"}, {PromptSplit::kStored, "stored"}, {PromptSplit::kPassages, "passages"}};
 constexpr NamedValue<Role> kRoles[] = {{Role::kUser, "user"}, {Role::kAssistant, "assistant"}};
 constexpr NamedValue<ChunkSource> kChunkSources[] = {{ChunkSource::kMiss, "miss"},
                                                      {ChunkSource::kExact, "exact"},
@@ -46,6 +50,8 @@ NameTable<Reuse> NamesOf(Reuse) { return kReuses; }
 NameTable<Anchoring> NamesOf(Anchoring) { return kAnchorings; }
 NameTable<DeviationSource> NamesOf(DeviationSource) { return kDeviationSources; }
 NameTable<RatioMode> NamesOf(RatioMode) { return kRatioModes; }
+NameTable<Priority> NamesOf(Priority) { return kPriorities; }
+NameTable<PromptSplit> NamesOf(PromptSplit) { return kPromptSplits; }
 NameTable<Role> NamesOf(Role) { return kRoles; }
 NameTable<ChunkSource> NamesOf(ChunkSource) { return kChunkSources; }
 NameTable<PromptPart> NamesOf(PromptPart) { return kPromptParts; }

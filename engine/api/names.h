@@ -29,6 +29,8 @@ NameTable<Reuse> NamesOf(Reuse);
 NameTable<Anchoring> NamesOf(Anchoring);
 NameTable<DeviationSource> NamesOf(DeviationSource);
 NameTable<RatioMode> NamesOf(RatioMode);
+NameTable<Priority> NamesOf(Priority);
+NameTable<PromptSplit> NamesOf(PromptSplit);
 NameTable<Role> NamesOf(Role);
 NameTable<ChunkSource> NamesOf(ChunkSource);
 NameTable<PromptPart> NamesOf(PromptPart);

@@ -1,5 +1,7 @@
 #include "engine/api/options.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 
 namespace kvblend {
@@ -12,7 +14,18 @@ bool IsShare(double share) { return share > 0 && share <= 1; }
 int64_t NamespaceQuotas::BytesOf(std::string_view tenant_namespace, int64_t tier_bytes) const {
   const auto found = named.find(std::string(tenant_namespace));
   const double share = found == named.end() ? default_share : found->second;
-  return share >= 1 ? tier_bytes : static_cast<int64_t>(share * static_cast<double>(tier_bytes));
+  const int64_t of_share =
+      share >= 1 ? tier_bytes : static_cast<int64_t>(share * static_cast<double>(tier_bytes));
+  const auto limit = bytes.find(std::string(tenant_namespace));
+  return limit == bytes.end() ? of_share : std::min(of_share, limit->second);
+}
+
+std::string NamespaceQuotas::Describe(std::string_view tenant_namespace, int64_t tier_bytes) const {
+  const int64_t may_fill = BytesOf(tenant_namespace, tier_bytes);
+  const auto limit = bytes.find(std::string(tenant_namespace));
+  return absl::StrCat(
+      "namespace '", std::string(tenant_namespace), "' may fill ", may_fill, " bytes",
+      limit != bytes.end() && limit->second == may_fill ? " (store_bytes of its tenant)" : "");
 }
 
 absl::Status NamespaceQuotas::Check() const {

@@ -11,14 +11,17 @@
 
 namespace kvblend {
 
-/// Shares of a tier's bytes. A namespace that has used up its share gives up its own entries for new ones;
-/// the others' stay.
+/// What namespaces may fill of each tier that counts them (memory and disk): a share of its bytes, and where one is given, so
+/// many bytes at most. A namespace that has used that up gives up its own entries for new ones; the others' stay.
 struct NamespaceQuotas {
-  double default_share = 1.0;                // of every namespace that is not named; (0, 1]
-  std::map<std::string, double> named = {};  // (0, 1]
+  double default_share = 1.0;                 // of every namespace that is not named; (0, 1]
+  std::map<std::string, double> named = {};   // (0, 1]
+  std::map<std::string, int64_t> bytes = {};  // above 0; of tenants, see ChunkCatalog::LimitNamespaces
 
-  bool limited() const { return default_share < 1 || !named.empty(); }
+  bool limited() const { return default_share < 1 || !named.empty() || !bytes.empty(); }
   int64_t BytesOf(std::string_view tenant_namespace, int64_t tier_bytes) const;
+  /// The limit in words: "namespace 'acme' may fill 1000 bytes (store_bytes of its tenant)".
+  std::string Describe(std::string_view tenant_namespace, int64_t tier_bytes) const;
   /// kInvalidArgument naming the namespace, its share and what is allowed.
   absl::Status Check() const;
 };
@@ -49,7 +52,7 @@ struct EngineOptions {
   std::string model_path;       // a GGUF file
   std::string device = "auto";  // what computes: "auto", "cpu", "cuda", "cuda:N" or "reference"
   int32_t num_threads = 0;      // 0: one per available processor
-  std::string gemm = "auto";    // cpu: "auto", "bf16", "f32" or "int8" (kernels::CpuBackendOptions)
+  std::string gemm = "auto";    // cpu: "auto", "bf16", "f32", "int16" or "int8" (kernels::CpuBackendOptions)
   std::string chat_format =
       "auto";  // by name (engine/text/chat/format_table.cc), or what the model's template writes
   // The correction of stored KV: a file that `kvblend calibrate` wrote, "none", or "auto": the model's path
@@ -73,6 +76,7 @@ struct EngineOptions {
   int32_t max_draft_tokens = 7;  // of an answer guessed per step, where that is faster; 0: none
   double keep_conversations =
       0.5;  // share of the KV pages for sequences of answers that are over, for next turns; 0: none
+  bool share_prefixes = true;  // sequences that begin with the same exact tokens hold these pages together
   bool refine_idle =
       false;  // while there is nothing else to do, prefill in full what is kept and was blended
   int64_t max_batch_tokens = 0;  // their KV, and their prompts'; at least max_context_tokens;
@@ -85,7 +89,8 @@ struct EngineOptions {
   bool prefetch_queued = true;                   // bring stored chunks into memory while their prompt waits
   int32_t load_pipeline_depth = 2;  // while layer l computes, layers up to l + depth are on their way; 0: all
   RatioOptions ratio = {};          // where a request says nothing of it
-  int32_t max_queued_requests = 64;  // beyond: kResourceExhausted
+  std::string split_prompts = "none";  // where a prompt without chunks says nothing of it: Prompt::split
+  int32_t max_queued_requests = 64;    // beyond: kResourceExhausted
   int64_t max_queued_tokens = 0;  // of waiting requests together, beyond: kResourceExhausted; 0: any number
   int32_t max_chunks_per_request = 1024;
   int64_t max_text_bytes = int64_t{8} << 20;  // all texts of one request together

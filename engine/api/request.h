@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -39,6 +40,9 @@ enum class Anchoring : uint8_t {
   kIsolated,  // by itself from position 0, as CacheBlend publishes it
 };
 
+/// Whose turn comes first where there is not time for all; engine/schedule/scheduler.h has the rules.
+enum class Priority : uint8_t { kNormal, kHigh, kLow };
+
 enum class DeviationSource : uint8_t { kValue, kKey };
 
 /// Who sets the share of tokens that is recomputed.
@@ -54,6 +58,8 @@ struct RatioOptions {
   double min = 0.15;    // kAuto: the floor that keeps quality
   double max = 0.5;     // kAuto; at least min
 };
+
+inline constexpr int kMaxReadNamespaces = 8;
 
 struct BlendOptions {
   Reuse reuse = Reuse::kChunks;
@@ -73,6 +79,10 @@ struct BlendOptions {
   bool store_misses = true;  // compute missing chunks behind the response and store them
   bool correction = true;    // correct what is reused inexactly, if the engine has learned how
   bool explain = false;      // fill PromptReport::explanation
+  bool share_prefix = true;  // begin with pages of a sequence that begins with the same exact tokens
+  // Whose chunks may be reused besides the caller's own, which come first; nothing is stored there. At most
+  // kMaxReadNamespaces, each of at most 128 bytes.
+  std::vector<std::string> read_namespaces = {};
 
   bool operator==(const BlendOptions&) const = default;
 };
@@ -84,10 +94,13 @@ struct SamplingOptions {
   double top_p = 1.0;               // (0, 1]; 1 = off
   double min_p = 0.0;               // [0, 1]; 0 = off
   double repetition_penalty = 1.0;  // (0, 10]; 1 = off; for tokens of the question and of the answer so far
-  uint64_t seed = 0;                // 0: chosen by the engine and echoed
-  std::vector<std::string> stop;    // up to 16 strings, none empty; the match is not part of the text
-  bool ignore_eos = false;          // generate on past end-of-text tokens, up to max_tokens: for measurements
-  int32_t top_logprobs = -1;        // -1: none; 0: of the sampled token; n <= 20: also of the n most likely
+  double presence_penalty = 0.0;    // [-2, 2]; taken from the logits of tokens of the answer so far
+  double frequency_penalty = 0.0;   // [-2, 2]; likewise, as often as they are there
+  std::map<int32_t, double> logit_bias = {};  // token id -> what is added, [-100, 100]; up to 1,024
+  uint64_t seed = 0;                          // 0: chosen by the engine and echoed
+  std::vector<std::string> stop;  // up to 16 strings, none empty; the match is not part of the text
+  bool ignore_eos = false;        // generate on past end-of-text tokens, up to max_tokens: for measurements
+  int32_t top_logprobs = -1;      // -1: none; 0: of the sampled token; n <= 20: also of the n most likely
 };
 
 enum class Role : uint8_t { kUser, kAssistant };
@@ -99,12 +112,22 @@ struct Turn {
   std::vector<std::string> chunks = {};  // of a user: what the prompt of this turn had
 };
 
+/// What is done with the text of a prompt without chunks, in which a chain may have pasted its passages; engine/prompt/split
+/// has the rules. The prompt is then one with chunks, as if the client had given it so.
+enum class PromptSplit : uint8_t {
+  kNone,      // it is one text
+  kStored,    // texts of chunks that the namespace knows become chunks
+  kPassages,  // paragraphs too, whether they are stored or not
+};
+
 struct Prompt {
   std::string system_text = {};          // may be empty: the prompt then has no system block
   std::string lead_in = {};              // text before the chunks inside the user's turn; may be empty
   std::vector<std::string> chunks = {};  // placed as they are, with nothing in between; may be empty
   std::string question = {};             // not empty
   std::vector<Turn> history = {};        // earlier turns, oldest first, between system text and lead-in
+  std::optional<PromptSplit> split =
+      std::nullopt;  // not set: EngineOptions::split_prompts; only without chunks
 };
 
 /// Who asks, and for how long they wait.
@@ -112,6 +135,7 @@ struct Caller {
   std::string tenant_namespace;  // chunks of one namespace are invisible in another; at most 128 bytes
   std::string fairness_key;      // requests queue per key and keys take turns
   absl::Time deadline = absl::InfiniteFuture();
+  Priority priority = Priority::kNormal;
 };
 
 struct GenerateRequest {
@@ -150,6 +174,7 @@ struct PrefetchChunksRequest {
   std::string lead_in;
   Anchoring anchoring = Anchoring::kAnchored;
   std::vector<std::string> chunks;
+  std::vector<std::string> read_namespaces = {};  // as in BlendOptions
 };
 
 struct PrefetchedChunk {
@@ -238,6 +263,8 @@ struct PromptReport {
   int32_t kept_tokens = 0;
   int32_t kept_exact_tokens = 0;  // those of them, the first ones, whose KV is as full prefill would give it
   int32_t exact_tokens = 0;       // reused exactly (prefix)
+  int32_t shared_tokens =
+      0;  // those of the exact ones that were neither loaded nor computed: they are in pages of others
   int32_t reused_tokens = 0;      // reused inexactly and not recomputed
   int32_t recomputed_tokens = 0;  // tokens that were in the store but were recomputed by the policy
   int32_t computed_tokens = 0;    // tokens not taken from the store: misses, bypassed, history, question

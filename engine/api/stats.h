@@ -137,10 +137,12 @@ struct EngineStats {
   int32_t background_waiting = 0;     // chunk computations behind responses
   int32_t pages_used = 0;             // without those kept
   int32_t pages_kept = 0;             // by conversations between two turns: free for whoever needs them
+  int32_t pages_shared = 0;           // that several sequences hold
   int32_t kept_conversations = 0;
   int64_t kept_conversations_taken = 0;    // since start: prompts that went on from one
   int64_t kept_conversations_evicted = 0;  // since start: for want of pages
   int64_t refined_tokens = 0;              // since start: of kept conversations, made exact while idle
+  int64_t pages_dropped = 0;               // since start: given back because no layer's window reaches them
   int32_t pages_total = 0;
   int64_t background_chunks_stored = 0;            // since start
   int64_t background_chunks_failed = 0;            // since start

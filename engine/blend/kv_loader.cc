@@ -51,9 +51,24 @@ void KvLoader::AskForLayer(int32_t layer) {
 absl::StatusOr<bool> KvLoader::Await(int32_t layer, Which which, const Readers& readers) {
   const absl::Time start = absl::Now();
   AskFrom(layer, which, readers);
+  return AwaitUntil(start, layer, [&](const Placement& placement) {
+    return IsWanted(placement, layer, which, readers.In(layer));
+  });
+}
+
+absl::StatusOr<bool> KvLoader::AwaitLayer(int32_t layer) {
+  const absl::Time start = absl::Now();
+  AskForLayer(layer);
+  return AwaitUntil(start, layer, [](const Placement& placement) {
+    return placement.span->source != ChunkSource::kExact;  // those are compared with nothing
+  });
+}
+
+absl::StatusOr<bool> KvLoader::AwaitUntil(absl::Time start, int32_t layer,
+                                          absl::FunctionRef<bool(const Placement&)> is_wanted) {
   absl::Status arrived;
   for (const Placement& placement : placements_) {
-    if (!arrived.ok() || !IsWanted(placement, layer, which, readers.In(layer))) continue;
+    if (!arrived.ok() || !is_wanted(placement)) continue;
     arrived = placement.span->entry->AcquireLayer(layer, start + kTurnPatience).status();
   }
   const double seconds = absl::ToDoubleSeconds(absl::Now() - start);

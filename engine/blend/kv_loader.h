@@ -9,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/blend/acquire_layer.h"
@@ -41,6 +42,8 @@ class KvLoader {
 
   /// Asks for one layer of all entries.
   void AskForLayer(int32_t layer);
+  /// Waits for it, for kTurnPatience. Returns whether it has arrived. Errors: an entry's.
+  absl::StatusOr<bool> AwaitLayer(int32_t layer);
   /// One layer of a span that has an entry, corrected where it has to be; valid until the next call of this or Load.
   absl::StatusOr<store::LayerKv> Acquire(const PlannedSpan& span, int32_t layer, KeepGoing keep_going);
 
@@ -62,6 +65,9 @@ class KvLoader {
   };
   explicit KvLoader(const PassContext& context);
 
+  /// Waits for the layer of what is wanted of the placements, until kTurnPatience after `start`.
+  absl::StatusOr<bool> AwaitUntil(absl::Time start, int32_t layer,
+                                  absl::FunctionRef<bool(const Placement&)> is_wanted);
   bool IsWanted(const Placement& placement, int32_t layer, Which which,
                 absl::Span<const int32_t> readers) const;
   /// As Acquire, uncorrected.

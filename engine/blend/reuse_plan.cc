@@ -38,7 +38,8 @@ class Matcher {
       spans_.push_back({.kind = span.kind,
                         .chunk_index = span.kind == SpanKind::kChunk ? span.chunk_index : -1,
                         .begin = std::max(span.begin, plan_.kept_tokens),
-                        .end = span.end});
+                        .end = span.end,
+                        .is_text = span.is_text});
     }
     if (options_.reuse != Reuse::kNothing) LookUp(anchor_end);
     for (PlannedSpan& span : spans_) Place(std::move(span));
@@ -46,48 +47,77 @@ class Matcher {
   }
 
  private:
+  /// A span that could be stored, and behind what.
+  struct Wanted {
+    PlannedSpan* span;
+    Digest anchor_hash;
+  };
+
   /// Finds what is stored of the anchor and the chunks; all together, because a tier across the network
   /// answers many questions in the time of one.
   void LookUp(int32_t anchor_end) {
-    std::vector<PlannedSpan*> stored;  // spans that could be
-    std::vector<store::ChunkAddress> addresses;
-    std::vector<ChunkKey> keys;
+    std::vector<Wanted> wanted;
     for (PlannedSpan& span : spans_) {
       // The anchor is an entry like any other: computed by itself, and exact because it stands at position 0.
       const bool is_anchor = span.kind != SpanKind::kChunk && span.begin == 0 && span.end == anchor_end;
-      if (span.num_tokens() == 0 || (span.kind != SpanKind::kChunk && !is_anchor)) continue;
-      stored.push_back(&span);
+      if (span.num_tokens() == 0 || span.is_text || (span.kind != SpanKind::kChunk && !is_anchor)) continue;
       const bool behind_anchor = !is_anchor && options_.anchoring == Anchoring::kAnchored;
-      addresses.push_back(AddressIn(key_space_, tenant_namespace_,
-                                    behind_anchor ? anchor_hash_ : store::IsolatedAnchorHash(),
-                                    TokensOf(layout_, span.begin, span.end)));
-      keys.push_back(addresses.back().key);
-      span.key = keys.back();
+      wanted.push_back({&span, behind_anchor ? anchor_hash_ : store::IsolatedAnchorHash()});
+      span.key = AddressOf(tenant_namespace_, wanted.back()).key;
     }
-    std::vector<std::optional<store::ChunkHandle>> found = chunk_store_.Lookup(keys, plan_.reads.get());
-    std::vector<PlannedSpan*> elsewhere;
-    std::vector<ContentKey> content_keys;
-    for (size_t i = 0; i < stored.size(); ++i) {
-      PlannedSpan& span = *stored[i];
-      span.entry = IfItFits(std::move(found[i]), span.num_tokens());
-      if (span.entry.has_value()) continue;
-      if (span.kind != SpanKind::kChunk) {
-        AddMissing({}, layout_.anchor_ids, span.begin);
-        continue;
-      }
-      AddMissing(options_.anchoring == Anchoring::kAnchored ? absl::MakeConstSpan(layout_.anchor_ids)
-                                                            : absl::Span<const int32_t>(),
+    LookUpIn(tenant_namespace_, wanted);
+    for (const std::string& other : options_.read_namespaces) LookUpIn(other, wanted);
+    for (const Wanted& missing : wanted) {
+      const PlannedSpan& span = *missing.span;
+      const bool behind_anchor = span.kind == SpanKind::kChunk && options_.anchoring == Anchoring::kAnchored;
+      AddMissing(behind_anchor ? absl::MakeConstSpan(layout_.anchor_ids) : absl::Span<const int32_t>(),
                  TokensOf(layout_, span.begin, span.end), span.begin);
-      if (options_.reuse != Reuse::kChunks) continue;
-      elsewhere.push_back(&span);
-      content_keys.push_back(addresses[i].content_key);
     }
-    found = chunk_store_.LookupAnyAnchor(content_keys, plan_.reads.get());
-    for (size_t i = 0; i < elsewhere.size(); ++i) {
-      PlannedSpan& span = *elsewhere[i];
+    if (options_.reuse != Reuse::kChunks) return;
+    std::erase_if(wanted, [](const Wanted& missing) { return missing.span->kind != SpanKind::kChunk; });
+    LookUpAnyAnchorIn(tenant_namespace_, wanted);
+    for (const std::string& other : options_.read_namespaces) LookUpAnyAnchorIn(other, wanted);
+  }
+
+  /// Finds entries of this namespace, and takes out of `wanted` what was found.
+  void LookUpIn(std::string_view name, std::vector<Wanted>& wanted) {
+    if (wanted.empty()) return;
+    std::vector<ChunkKey> keys;
+    for (const Wanted& one : wanted) keys.push_back(AddressOf(name, one).key);
+    TakeFound(chunk_store_.Lookup(keys, plan_.reads.get()), wanted);
+  }
+
+  /// The same whatever they were computed behind.
+  void LookUpAnyAnchorIn(std::string_view name, std::vector<Wanted>& wanted) {
+    if (wanted.empty()) return;
+    std::vector<ContentKey> content_keys;
+    for (const Wanted& one : wanted) content_keys.push_back(AddressOf(name, one).content_key);
+    for (PlannedSpan* span :
+         TakeFound(chunk_store_.LookupAnyAnchor(content_keys, plan_.reads.get()), wanted)) {
+      span->source = ChunkSource::kOtherAnchor;
+    }
+  }
+
+  std::vector<PlannedSpan*> TakeFound(std::vector<std::optional<store::ChunkHandle>> found,
+                                      std::vector<Wanted>& wanted) {
+    std::vector<PlannedSpan*> taken;
+    std::vector<Wanted> rest;
+    for (size_t i = 0; i < wanted.size(); ++i) {
+      PlannedSpan& span = *wanted[i].span;
       span.entry = IfItFits(std::move(found[i]), span.num_tokens());
-      if (span.entry.has_value()) span.source = ChunkSource::kOtherAnchor;
+      if (span.entry.has_value()) {
+        taken.push_back(&span);
+      } else {
+        rest.push_back(wanted[i]);
+      }
     }
+    wanted = std::move(rest);
+    return taken;
+  }
+
+  store::ChunkAddress AddressOf(std::string_view name, const Wanted& wanted) const {
+    return AddressIn(key_space_, name, wanted.anchor_hash,
+                     TokensOf(layout_, wanted.span->begin, wanted.span->end));
   }
 
   /// An entry from outside this process may bear the right key and hold something else; it is a miss.
@@ -169,13 +199,15 @@ std::vector<ChunkKey> KeysOf(const prompt::PromptLayout& layout, const BlendOpti
   const Digest behind =
       options.anchoring == Anchoring::kAnchored ? store::HashTokens(layout.anchor_ids) : isolated;
   const auto add = [&](const Digest& anchor_hash, absl::Span<const int32_t> token_ids) {
-    if (!token_ids.empty()) {
-      keys.push_back(AddressIn(key_space, tenant_namespace, anchor_hash, token_ids).key);
+    if (token_ids.empty()) return;
+    keys.push_back(AddressIn(key_space, tenant_namespace, anchor_hash, token_ids).key);
+    for (const std::string& other : options.read_namespaces) {
+      keys.push_back(AddressIn(key_space, other, anchor_hash, token_ids).key);
     }
   };
   if (layout.anchor_is_prefix) add(isolated, layout.anchor_ids);
   for (const prompt::Span& span : layout.spans) {
-    if (span.kind == SpanKind::kChunk) add(behind, TokensOf(layout, span.begin, span.end));
+    if (span.kind == SpanKind::kChunk && !span.is_text) add(behind, TokensOf(layout, span.begin, span.end));
   }
   return keys;
 }
@@ -193,6 +225,7 @@ PromptShape ShapeOf(const ReusePlan& plan, int32_t num_layers) {
   PromptShape shape{.num_layers = num_layers};
   for (const PlannedSpan& span : plan.spans) {
     ShapeSpan shape_span{.begin = span.begin, .end = span.end};
+    if (span.end <= plan.shared_tokens) shape_span.begin = span.end;  // nothing is left to do
     if (span.entry.has_value()) {
       shape_span.use =
           span.source == ChunkSource::kExact ? ShapeSpan::Use::kExact : ShapeSpan::Use::kCandidate;
@@ -208,6 +241,28 @@ PromptShape ShapeOf(const ReusePlan& plan, int32_t num_layers) {
     shape.spans.push_back(shape_span);
   }
   return shape;
+}
+
+void ShareTokens(int32_t shared_tokens, ReusePlan& plan) {
+  plan.shared_tokens = shared_tokens;
+  for (PlannedSpan& span : plan.spans) {
+    if (span.begin >= shared_tokens) break;
+    if (span.end > shared_tokens) {  // a text that goes on behind them
+      plan.exact_tokens += shared_tokens - span.begin;
+      span.begin = shared_tokens;
+      break;
+    }
+    if (span.source != ChunkSource::kExact) plan.exact_tokens += span.num_tokens();
+    span.source = ChunkSource::kExact;
+    span.entry.reset();
+  }
+  std::erase_if(plan.candidates.spans, [&](const CandidateSpan& candidate) {
+    if (candidate.begin >= shared_tokens) return false;
+    plan.candidates.num_tokens -= candidate.end - candidate.begin;
+    return true;
+  });
+  plan.computed.erase(plan.computed.begin(),
+                      std::lower_bound(plan.computed.begin(), plan.computed.end(), shared_tokens));
 }
 
 void BypassSpans(absl::Span<const size_t> bypassed, ReusePlan& plan) {

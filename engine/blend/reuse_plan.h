@@ -31,6 +31,7 @@ struct PlannedSpan {
   int32_t chunk_index = -1;  // -1 unless a chunk
   int32_t begin = 0;         // prompt positions [begin, end)
   int32_t end = 0;
+  bool is_text = false;  // not looked for, and not missing
   ChunkSource source = ChunkSource::kMiss;
   std::optional<ChunkKey> key = std::nullopt;  // the entry that belongs here; set for the anchor and chunks
   Tier tier = Tier::kNone;                     // where its entry was found
@@ -54,17 +55,20 @@ struct MissingEntry {
 struct ReusePlan {
   std::vector<PlannedSpan> spans;  // in prompt order, covering the prompt behind kept_tokens
   int32_t prompt_tokens = 0;
-  int32_t kept_tokens = 0;                 // leading tokens whose KV is in the pages already
-  Candidates candidates;                   // reused, not exact
+  int32_t kept_tokens = 0;    // leading tokens whose KV is in the pages already
+  int32_t shared_tokens = 0;  // leading tokens whose exact KV is in pages that other sequences hold too
+  Candidates candidates;      // reused, not exact
   std::vector<CandidateSpan> chunk_spans;  // all placed chunks, whatever their source
-  std::vector<int32_t> computed;  // positions never in the store: misses, history, question; ascending
-  int32_t exact_tokens = 0;
+  std::vector<int32_t> computed;      // positions never in the store: misses, history, question; ascending
+  int32_t exact_tokens = 0;           // the shared ones among them
   std::vector<MissingEntry> missing;  // without duplicates, anchor first
   /// What has to be read for the entries. None of it has been asked for: KvLoader does that layer by layer.
   std::unique_ptr<store::PromptReads> reads;
 };
 
-/// Looks up every span on its own: a missing chunk never spoils its neighbours.
+/// Looks up every span on its own: a missing chunk never spoils its neighbours. The caller's namespace comes first, then those
+/// that it may read, and only then entries of other anchors, in the same order. What is missing is the caller's to store,
+/// unless a namespace that it may read has it behind this anchor.
 ///
 /// An entry is *exact* in a place when the tokens before it in the prompt are exactly those it was computed
 /// behind: its KV then is what full prefill would compute. That holds for the anchor at position 0, for the
@@ -77,7 +81,7 @@ ReusePlan PlanReuse(const prompt::PromptLayout& layout, const BlendOptions& opti
                     const KeySpace& key_space, std::string_view tenant_namespace,
                     store::ChunkStore& chunk_store, int32_t kept_tokens = 0);
 
-/// The keys that PlanReuse looks up first: what to prefetch for a prompt that waits.
+/// The keys that PlanReuse looks up first, of all namespaces: what to prefetch for a prompt that waits.
 std::vector<ChunkKey> KeysOf(const prompt::PromptLayout& layout, const BlendOptions& options,
                              const KeySpace& key_space, std::string_view tenant_namespace);
 
@@ -87,6 +91,11 @@ store::ChunkAddress AddressIn(const KeySpace& key_space, std::string_view tenant
 
 /// What the loading controller looks at, span by span.
 PromptShape ShapeOf(const ReusePlan& plan, int32_t num_layers);
+
+/// For a prompt whose pages hold the exact KV of so many leading tokens already, because other sequences have it: takes them
+/// out of what is to be loaded and computed. What the store has of them, or misses, stays told. REQUIRES: nothing is kept;
+/// the tokens end neither within a chunk nor within an anchor at the beginning of the prompt, and before the question.
+void ShareTokens(int32_t shared_tokens, ReusePlan& plan);
 
 /// Makes the spans `bypassed` (ascending indices into plan.spans, each with an entry) computed ones, as if
 /// their entries had not been found. None of their KV has been read yet, and none will be for this prompt.

@@ -75,9 +75,17 @@ absl::Status RowPass::RunUnit(KeepGoing keep_going) {
         KVBLEND_ASSIGN_OR_RETURN(const bool loaded, LoadLayer(keep_going));
         if (is_waiting_ = !loaded; is_waiting_) return absl::OkStatus();
       }
-      KVBLEND_RETURN_IF_ERROR(
-          context_.transformer.ProjectQkvTile(context_.stream, layer_, unit_, context_.state()));
-      if (++unit_ < model::Transformer::NumTiles(context_.state().hidden.rows)) return absl::OkStatus();
+      if (unit_ < model::Transformer::NumTiles(context_.state().hidden.rows)) {
+        KVBLEND_RETURN_IF_ERROR(
+            context_.transformer.ProjectQkvTile(context_.stream, layer_, unit_, context_.state()));
+        if (++unit_ < model::Transformer::NumTiles(context_.state().hidden.rows)) return absl::OkStatus();
+      }
+      if (selection_.has_value() && layer_ == selection_->layer) {
+        // What the fresh KV is compared with may be on its way yet.
+        KVBLEND_RETURN_IF_ERROR(keep_going());
+        KVBLEND_ASSIGN_OR_RETURN(const bool arrived, loader_.AwaitLayer(layer_));
+        if (is_waiting_ = !arrived; is_waiting_) return absl::OkStatus();
+      }
       return EndProjection(keep_going);
     case Phase::kAttend:
       return AttendNext();

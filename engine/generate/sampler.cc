@@ -21,10 +21,10 @@ uint64_t RandomSeed() {
 }  // namespace
 
 absl::StatusOr<Sampler> Sampler::Create(const SamplingOptions& options, int32_t vocab_size) {
-  if (absl::Status valid = ValidateSampling(options); !valid.ok()) return valid;
   if (vocab_size < 1) {
     return absl::InvalidArgumentError(absl::StrCat("vocab_size is ", vocab_size, "; allowed: 1 or more"));
   }
+  if (absl::Status valid = ValidateSampling(options, vocab_size); !valid.ok()) return valid;
   return Sampler(options, vocab_size, options.seed != 0 ? options.seed : RandomSeed());
 }
 
@@ -37,19 +37,41 @@ Sampler::Sampler(const SamplingOptions& options, int32_t vocab_size, uint64_t se
             .num_top = options.top_logprobs},
       vocab_size_(vocab_size),
       seed_(seed),
-      random_(seed) {
-  if (options.repetition_penalty != 1.0) is_accepted_.resize(vocab_size);
+      random_(seed),
+      penalises_repeated_(options.repetition_penalty != 1.0),
+      penalises_answer_(options.presence_penalty != 0 || options.frequency_penalty != 0),
+      presence_penalty_(options.presence_penalty),
+      frequency_penalty_(options.frequency_penalty),
+      logit_bias_(options.logit_bias) {
+  for (const auto& [token, bias] : logit_bias_) ChangeOf(token).added = static_cast<float>(bias);
+}
+
+kernels::LogitChange& Sampler::ChangeOf(int32_t token_id) {
+  const auto [found, is_new] = place_.try_emplace(token_id, changes_.size());
+  if (is_new) {
+    changes_.push_back({.token_id = token_id});
+    times_.push_back(0);
+  }
+  return changes_[found->second];
+}
+
+void Sampler::AcceptOfPrompt(int32_t token_id) {
+  if (penalises_repeated_ && token_id >= 0 && token_id < vocab_size_) ChangeOf(token_id).repeated = true;
 }
 
 void Sampler::Accept(int32_t token_id) {
-  if (is_accepted_.empty() || token_id < 0 || token_id >= vocab_size_ || is_accepted_[token_id]) return;
-  is_accepted_[token_id] = true;
-  accepted_.push_back(token_id);
+  AcceptOfPrompt(token_id);
+  if (!penalises_answer_ || token_id < 0 || token_id >= vocab_size_) return;
+  kernels::LogitChange& change = ChangeOf(token_id);
+  const int32_t times = ++times_[place_[token_id]];
+  const auto bias = logit_bias_.find(token_id);
+  change.added = static_cast<float>((bias != logit_bias_.end() ? bias->second : 0) - presence_penalty_ -
+                                    times * frequency_penalty_);
 }
 
 kernels::SamplingSpec Sampler::Peek(int32_t index) {
   kernels::SamplingSpec spec = spec_;
-  spec.penalised = accepted_;
+  spec.changes = changes_;
   if (spec.temperature == 0) return spec;
   // 53 random bits: a double in [0, 1).
   while (static_cast<int32_t>(drawn_.size()) <= index) {

@@ -1,5 +1,5 @@
-// A sequence's part in choosing its next token from a row of logits: its options, the random numbers, and the
-// tokens that are under the repetition penalty. The steps themselves are kernels/sampling.h's, and run where
+// A sequence's part in choosing its next token from a row of logits: its options, the random numbers, and what its
+// penalties and biases make of the logits of single tokens. The steps themselves are kernels/sampling.h's, and run where
 // the logits are.
 //
 // The same options, seed and logits give the same tokens on every platform: the generator is mt19937_64
@@ -8,11 +8,14 @@
 // Thread safety: none; one sampler per sequence.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <random>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -46,8 +49,8 @@ class Sampler {
   /// What the (index + 1)-th call of Next from now on will give, whatever tokens are accepted until then.
   /// REQUIRES: index == 0, or can_look_ahead()
   kernels::SamplingSpec Peek(int32_t index);
-  /// Without a repetition penalty no token has a say in how later ones are chosen.
-  bool can_look_ahead() const { return is_accepted_.empty(); }
+  /// Without penalties no token has a say in how later ones are chosen.
+  bool can_look_ahead() const { return !penalises_repeated_ && !penalises_answer_; }
 
   /// What came of Next(). kInternal when a logit is not finite.
   absl::StatusOr<Sampled> Describe(const kernels::SampledToken& sampled) const;
@@ -56,9 +59,10 @@ class Sampler {
   /// on. kInternal also when the row has the wrong length.
   absl::StatusOr<Sampled> Sample(absl::Span<const float> logits /* [vocab_size] */);
 
-  /// Puts a token under the repetition penalty: every generated one, and those of the prompt that should
-  /// count. Ids outside the vocabulary are ignored: they have no logit.
+  /// Puts a generated token under the penalties. Ids outside the vocabulary are ignored: they have no logit.
   void Accept(int32_t token_id);
+  /// Puts a token of the prompt under the repetition penalty; the others are for the answer alone.
+  void AcceptOfPrompt(int32_t token_id);
 
   /// Never 0.
   uint64_t seed() const { return seed_; }
@@ -66,13 +70,20 @@ class Sampler {
  private:
   Sampler(const SamplingOptions& options, int32_t vocab_size, uint64_t seed);
 
+  /// The token's change, made where there is none yet.
+  kernels::LogitChange& ChangeOf(int32_t token_id);
+
   kernels::SamplingSpec spec_;  // without what changes from token to token
   int32_t vocab_size_;
   uint64_t seed_;
   std::mt19937_64 random_;
-  std::deque<double> drawn_;       // from it, and not used yet
-  std::vector<bool> is_accepted_;  // [vocab_size]; empty without a penalty
-  std::vector<int32_t> accepted_;  // each token once
+  std::deque<double> drawn_;  // from it, and not used yet
+  bool penalises_repeated_, penalises_answer_;
+  double presence_penalty_, frequency_penalty_;
+  std::map<int32_t, double> logit_bias_;
+  absl::flat_hash_map<int32_t, size_t> place_;  // of a token's change
+  std::vector<kernels::LogitChange> changes_;
+  std::vector<int32_t> times_;  // that a token is in the answer, beside its change
 };
 
 }  // namespace kvblend::generate

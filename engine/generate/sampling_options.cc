@@ -3,12 +3,14 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
+#include "base/status_macros.h"
 
 namespace kvblend::generate {
 namespace {
@@ -35,9 +37,25 @@ absl::Status CheckRange(absl::string_view field, double value, double low, Lower
                                                    : absl::StrCat("above ", low, " to ", high));
 }
 
+absl::Status CheckLogitBias(const std::map<int32_t, double>& logit_bias, int32_t vocab_size) {
+  if (logit_bias.size() > kMaxBiasedTokens) {
+    return OutOfRange("logit_bias", absl::StrCat(logit_bias.size(), " tokens"),
+                      absl::StrCat("up to ", kMaxBiasedTokens));
+  }
+  for (const auto& [token, bias] : logit_bias) {
+    if (token < 0 || token >= vocab_size) {
+      return OutOfRange("logit_bias", absl::StrCat("for the token ", token),
+                        absl::StrCat("tokens 0 to ", vocab_size - 1));
+    }
+    KVBLEND_RETURN_IF_ERROR(
+        CheckRange(absl::StrCat("logit_bias[", token, "]"), bias, -100, LowerBound::kIncluded, 100));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
-absl::Status ValidateSampling(const SamplingOptions& options) {
+absl::Status ValidateSampling(const SamplingOptions& options, int32_t vocab_size) {
   if (options.max_tokens < 1) {
     return OutOfRange("max_tokens", absl::StrCat(options.max_tokens), "1 to the model's context length");
   }
@@ -45,7 +63,10 @@ absl::Status ValidateSampling(const SamplingOptions& options) {
   status.Update(CheckRange("top_p", options.top_p, 0, LowerBound::kExcluded, 1));
   status.Update(CheckRange("min_p", options.min_p, 0, LowerBound::kIncluded, 1));
   status.Update(CheckRange("repetition_penalty", options.repetition_penalty, 0, LowerBound::kExcluded, 10));
+  status.Update(CheckRange("presence_penalty", options.presence_penalty, -2, LowerBound::kIncluded, 2));
+  status.Update(CheckRange("frequency_penalty", options.frequency_penalty, -2, LowerBound::kIncluded, 2));
   if (!status.ok()) return status;
+  KVBLEND_RETURN_IF_ERROR(CheckLogitBias(options.logit_bias, vocab_size));
   if (options.top_k < 0) return OutOfRange("top_k", absl::StrCat(options.top_k), "0 (off) or more");
   if (options.top_logprobs < -1 || options.top_logprobs > kMaxTopLogprobs) {
     return OutOfRange("top_logprobs", absl::StrCat(options.top_logprobs),

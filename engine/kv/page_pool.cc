@@ -49,22 +49,57 @@ int64_t SectionPageBytes(const PagePool::Options& options) {
 PageList::PageList(PageList&& other) noexcept
     : pool_(std::exchange(other.pool_, nullptr)),
       pages_(std::exchange(other.pages_, {})),
+      use_(other.use_),
+      num_dropped_(std::exchange(other.num_dropped_, 0)),
       damaged_(std::exchange(other.damaged_, false)) {}
 
 PageList& PageList::operator=(PageList&& other) noexcept {
   PageList taken(std::move(other));  // takes this list's pages along when it goes
   std::swap(pool_, taken.pool_);
   std::swap(pages_, taken.pages_);
+  std::swap(use_, taken.use_);
+  std::swap(num_dropped_, taken.num_dropped_);
   std::swap(damaged_, taken.damaged_);
   return *this;
 }
 
 PageList::~PageList() {
-  if (!pages_.empty()) pool_->Release(pages_, damaged_);
+  if (!held().empty()) pool_->Release(held(), use_, damaged_);
+}
+
+void PageList::DropFirst(int32_t num_pages) {
+  assert(num_pages == 0 || num_pages < size());
+  if (num_pages <= num_dropped_) return;
+  pool_->Release(held().first(num_pages - num_dropped_), use_, damaged_);
+  num_dropped_ = num_pages;
+  std::fill_n(pages_.begin(), num_pages, pages_[num_pages]);
+}
+
+PageList PageList::Share(int32_t num_pages, PageUse use) const {
+  assert(num_pages >= 0 && num_pages <= size() && num_dropped_ == 0);
+  const absl::Span<const int32_t> pages = absl::MakeConstSpan(pages_).first(num_pages);
+  if (!pages.empty()) pool_->Hold(pages, use);
+  return {pool_, {pages.begin(), pages.end()}, use};
+}
+
+bool PageList::IsShared(int32_t index) const {
+  assert(index >= num_dropped_ && index < size());
+  return pool_->IsShared(pages_[index]);
+}
+
+void PageList::Replace(int32_t index, PageList other) {
+  assert(index >= num_dropped_ && index < size() && other.size() == 1 && other.pool_ == pool_ &&
+         other.use_ == use_);
+  std::swap(pages_[index], other.pages_[0]);
+}
+
+void PageList::SetUse(PageUse use) {
+  if (use != use_ && !held().empty()) pool_->ChangeUse(held(), use_, use);
+  use_ = use;
 }
 
 void PageList::Append(PageList other) {
-  assert(pages_.empty() || other.pages_.empty() || pool_ == other.pool_);
+  assert(pages_.empty() || other.pages_.empty() || (pool_ == other.pool_ && use_ == other.use_));
   if (pages_.empty()) {
     *this = std::move(other);
     return;
@@ -76,8 +111,10 @@ void PageList::Append(PageList other) {
 
 void PageList::Truncate(int32_t num_pages) {
   if (num_pages >= size()) return;
-  pool_->Release(absl::MakeConstSpan(pages_).subspan(num_pages), damaged_);
+  const int32_t first = std::max(num_pages, num_dropped_);
+  if (first < size()) pool_->Release(absl::MakeConstSpan(pages_).subspan(first), use_, damaged_);
   pages_.resize(num_pages);
+  num_dropped_ = std::min(num_dropped_, num_pages);
 }
 
 // --- PagePool
@@ -125,6 +162,7 @@ PagePool::PagePool(kernels::Backend& backend, std::unique_ptr<kernels::Stream> s
   absl::MutexLock lock(&mutex_);
   free_.Add(0, options.num_pages);
   is_finite_.resize(options.num_pages, false);
+  references_.resize(options.num_pages);
 }
 
 PagePool::~PagePool() { assert(num_used() == 0 && "a PageList outlives its pool"); }
@@ -148,7 +186,7 @@ kernels::KvPagesView PagePool::Layer(int32_t layer) const {
           .head_dim = options_.head_dim};
 }
 
-absl::StatusOr<PageList> PagePool::Allocate(int64_t num_pages) {
+absl::StatusOr<PageList> PagePool::Allocate(int64_t num_pages, PageUse use) {
   if (num_pages < 0) {
     return absl::InvalidArgumentError(absl::StrCat("page pool: num_pages is ", num_pages, "; allowed: >= 0"));
   }
@@ -162,8 +200,9 @@ absl::StatusOr<PageList> PagePool::Allocate(int64_t num_pages) {
                                                        free_.num_pages(), " of ", options_.num_pages,
                                                        " free (", options_.page_size, " tokens each)"));
     }
-    list = PageList(this, free_.Take(static_cast<int32_t>(num_pages)));
+    list = PageList(this, free_.Take(static_cast<int32_t>(num_pages)), use);
     for (const int32_t page : list.page_indices()) {
+      AddReferences(page, use, 1);
       if (!is_finite_[page]) unfit.push_back(page);
     }
   }
@@ -174,35 +213,93 @@ absl::StatusOr<PageList> PagePool::Allocate(int64_t num_pages) {
   return list;
 }
 
-absl::Status PagePool::WriteZeros(absl::Span<const int32_t> pages) {
+absl::Status PagePool::ForSectionsOf(int32_t page, VisitSection visit) const {
   const int64_t elements = ElementPageBytes(options_), steps = StepPageBytes(options_);
-  const std::vector<std::byte> zeros(std::max(elements, steps));
   for (int32_t layer = 0; layer < options_.num_layers; ++layer) {
     const kernels::KvPagesView view = Layer(layer);
-    for (const int32_t page : pages) {
-      const auto write = [&](void* section, int64_t bytes) {
-        return backend_.CopyFromHost(*stream_, static_cast<std::byte*>(section) + page * bytes, zeros.data(),
-                                     bytes);
-      };
-      for (void* section : {view.k, view.v}) {
-        if (absl::Status s = write(section, elements); !s.ok()) return s;
-      }
-      if (steps == 0) continue;
-      for (void* section : {view.k_steps, view.v_steps}) {
-        if (absl::Status s = write(section, steps); !s.ok()) return s;
-      }
+    const auto of_page = [&](void* section, int64_t bytes) {
+      return visit(static_cast<std::byte*>(section) + page * bytes, bytes);
+    };
+    for (void* section : {view.k, view.v}) {
+      if (absl::Status s = of_page(section, elements); !s.ok()) return s;
     }
+    if (steps == 0) continue;
+    for (void* section : {view.k_steps, view.v_steps}) {
+      if (absl::Status s = of_page(section, steps); !s.ok()) return s;
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PagePool::WriteZeros(absl::Span<const int32_t> pages) {
+  const std::vector<std::byte> zeros(std::max(ElementPageBytes(options_), StepPageBytes(options_)));
+  for (const int32_t page : pages) {
+    absl::Status written = ForSectionsOf(page, [&](std::byte* data, int64_t bytes) {
+      return backend_.CopyFromHost(*stream_, data, zeros.data(), bytes);
+    });
+    if (!written.ok()) return written;
   }
   return backend_.Synchronize(*stream_);
 }
 
-void PagePool::Release(absl::Span<const int32_t> pages, bool damaged) {
+absl::Status PagePool::CopyPage(kernels::Stream& stream, int32_t from, int32_t to) const {
+  std::vector<std::byte> host(PageBytes(options_));
+  std::byte* next = host.data();
+  absl::Status copied = ForSectionsOf(from, [&](std::byte* data, int64_t bytes) {
+    return backend_.CopyToHost(stream, std::exchange(next, next + bytes), data, bytes);
+  });
+  if (copied.ok()) copied = backend_.Synchronize(stream);
+  if (!copied.ok()) return copied;
+  next = host.data();
+  copied = ForSectionsOf(to, [&](std::byte* data, int64_t bytes) {
+    return backend_.CopyFromHost(stream, data, std::exchange(next, next + bytes), bytes);
+  });
+  return copied.ok() ? backend_.Synchronize(stream) : copied;
+}
+
+void PagePool::AddReferences(int32_t page, PageUse use, int32_t change) {
+  References& references = references_[page];
+  Holdings& holdings = holdings_[static_cast<int>(use)];
+  int32_t& count = references.by_use[static_cast<int>(use)];
+  num_idle_ -= references.is_idle() ? 1 : 0;
+  num_shared_ -= references.all() > 1 ? 1 : 0;
+  holdings.distinct -= count > 0 ? 1 : 0;
+  count += change;
+  holdings.held += change;
+  holdings.distinct += count > 0 ? 1 : 0;
+  num_shared_ += references.all() > 1 ? 1 : 0;
+  num_idle_ += references.is_idle() ? 1 : 0;
+}
+
+void PagePool::Hold(absl::Span<const int32_t> pages, PageUse use) {
   absl::MutexLock lock(&mutex_);
-  if (damaged) {
-    for (const int32_t page : pages) is_finite_[page] = false;
+  for (const int32_t page : pages) AddReferences(page, use, 1);
+}
+
+void PagePool::ChangeUse(absl::Span<const int32_t> pages, PageUse from, PageUse to) {
+  absl::MutexLock lock(&mutex_);
+  for (const int32_t page : pages) {
+    AddReferences(page, to, 1);
+    AddReferences(page, from, -1);
+  }
+}
+
+bool PagePool::IsShared(int32_t page) const {
+  absl::MutexLock lock(&mutex_);
+  return references_[page].all() > 1;
+}
+
+void PagePool::Release(absl::Span<const int32_t> pages, PageUse use, bool damaged) {
+  absl::MutexLock lock(&mutex_);
+  const auto is_free = [&](int32_t page) { return references_[page].all() == 0; };
+  for (const int32_t page : pages) {
+    AddReferences(page, use, -1);
+    if (damaged) is_finite_[page] = false;
   }
   for (size_t begin = 0, end = 0; begin < pages.size(); begin = end) {
-    for (end = begin + 1; end < pages.size() && pages[end] == pages[end - 1] + 1;) ++end;
+    end = begin + 1;
+    if (!is_free(pages[begin])) continue;
+    while (end < pages.size() && pages[end] == pages[end - 1] + 1 && is_free(pages[end])) ++end;
     free_.Add(pages[begin], static_cast<int32_t>(end - begin));
   }
 }
@@ -210,6 +307,21 @@ void PagePool::Release(absl::Span<const int32_t> pages, bool damaged) {
 int32_t PagePool::num_free() const {
   absl::MutexLock lock(&mutex_);
   return free_.num_pages();
+}
+
+int32_t PagePool::num_idle() const {
+  absl::MutexLock lock(&mutex_);
+  return num_idle_;
+}
+
+int32_t PagePool::num_shared() const {
+  absl::MutexLock lock(&mutex_);
+  return num_shared_;
+}
+
+PagePool::Holdings PagePool::HeldFor(PageUse use) const {
+  absl::MutexLock lock(&mutex_);
+  return holdings_[static_cast<int>(use)];
 }
 
 }  // namespace kvblend::kv

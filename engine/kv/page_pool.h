@@ -1,8 +1,14 @@
 // The KV pages of running sequences, in a backend's memory. One page holds page_size tokens of one sequence
 // in every layer: page p is slot p of each layer's KvPagesView, so a sequence has one list of pages for all
 // layers.
+//
+// Several lists may hold the same page (Kwon et al., PagedAttention, SOSP 2023). The pool counts the lists; a page is free
+// when none holds it. What more than one holds is read only: who wants to write takes a copy first
+// (engine/kv/sequence_pages.h).
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -10,6 +16,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
@@ -21,8 +28,16 @@ namespace kvblend::kv {
 
 class PagePool;
 
-/// Owns pages of a pool and gives them back on destruction. Must be gone before its pool is. Move-only; one
-/// list is used by one thread at a time.
+/// For whom a list holds its pages.
+enum class PageUse : uint8_t {
+  kWorking,   // what is computed and over when its task is
+  kDecoding,  // answers, from the beginning of their prompts on
+  kKept,      // sequences that are over: pages that somebody else may have at any time
+};
+inline constexpr int kNumPageUses = 3;
+
+/// Holds pages of a pool, some of them together with other lists, and gives them back on destruction. Must be gone before its
+/// pool is. Move-only; one list is used by one thread at a time.
 class PageList {
  public:
   PageList() = default;
@@ -38,18 +53,40 @@ class PageList {
   void MarkDamaged() { damaged_ = true; }
   bool is_damaged() const { return damaged_; }
 
-  /// Takes over the pages of `other`, behind its own. REQUIRES: both from one pool, or either empty.
+  /// Another list of its first pages. REQUIRES: 0 <= num_pages <= size(); none of them has been dropped
+  PageList Share(int32_t num_pages, PageUse use) const;
+  /// Whether another list holds this page as well. REQUIRES: num_dropped() <= index < size()
+  bool IsShared(int32_t index) const;
+  /// Gives the page back and holds that of `other` in its place. REQUIRES: num_dropped() <= index < size(); other.size() == 1, of the same
+  /// pool and use.
+  void Replace(int32_t index, PageList other);
+
+  PageUse use() const { return use_; }
+  void SetUse(PageUse use);
+
+  /// Takes over the pages of `other`, behind its own. REQUIRES: both from one pool and of one use, or either empty.
   void Append(PageList other);
+
+  /// Gives back the first pages up to `num_pages`: their places stay, with a page in them that somebody else may write, or this
+  /// list at its end. What they held is gone. REQUIRES: 0 <= num_pages < size(), or num_pages == 0
+  void DropFirst(int32_t num_pages);
+  /// How many pages at the beginning have been given back.
+  int32_t num_dropped() const { return num_dropped_; }
 
   /// Gives back all but the first `num_pages`. REQUIRES: num_pages >= 0
   void Truncate(int32_t num_pages);
 
  private:
   friend class PagePool;
-  PageList(PagePool* pool, std::vector<int32_t> pages) : pool_(pool), pages_(std::move(pages)) {}
+  /// Those that it holds.
+  absl::Span<const int32_t> held() const { return absl::MakeConstSpan(pages_).subspan(num_dropped_); }
+  PageList(PagePool* pool, std::vector<int32_t> pages, PageUse use)
+      : pool_(pool), pages_(std::move(pages)), use_(use) {}
 
   PagePool* pool_ = nullptr;  // null when made empty or moved from
   std::vector<int32_t> pages_;
+  PageUse use_ = PageUse::kWorking;
+  int32_t num_dropped_ = 0;  // of pages_, the first ones: not held
   bool damaged_ = false;
 };
 
@@ -90,7 +127,7 @@ class PagePool {
   /// All or nothing. The pages follow each other where so many in a row are free, because attention reads
   /// them from front to back; otherwise they form few ranges. Where too few are free, `reclaim` is asked first.
   /// kResourceExhausted naming pages needed and free; kInvalidArgument: num_pages < 0.
-  absl::StatusOr<PageList> Allocate(int64_t num_pages);
+  absl::StatusOr<PageList> Allocate(int64_t num_pages, PageUse use = PageUse::kWorking);
 
   /// What gives back at least so many pages, if it has them, of lists that hold pages only as long as nobody needs them;
   /// null: nothing. Called by Allocate, on its thread and with no lock held. May only be set, and what it refers to may
@@ -98,14 +135,41 @@ class PagePool {
   using Reclaim = std::function<void(int64_t num_pages)>;
   void SetReclaim(Reclaim reclaim) { reclaim_ = std::move(reclaim); }
 
+  /// Copies what page `from` holds in all layers into page `to`, through host memory, behind what is on the stream. REQUIRES:
+  /// pages of this pool. Errors: the backend's.
+  absl::Status CopyPage(kernels::Stream& stream, int32_t from, int32_t to) const;
+
   int32_t num_free() const;
   int32_t num_used() const { return num_pages() - num_free(); }
+  /// Those that are held for nothing but to be kept.
+  int32_t num_idle() const;
+  /// Those that several lists hold.
+  int32_t num_shared() const;
+  /// What the lists of one use hold: pages, and how many times the same one counted once.
+  struct Holdings {
+    int64_t held = 0;      // the sizes of all lists
+    int64_t distinct = 0;  // pages in any of them
+  };
+  Holdings HeldFor(PageUse use) const;
 
  private:
   friend class PageList;
   PagePool(kernels::Backend& backend, std::unique_ptr<kernels::Stream> stream, const Options& options,
            int64_t section_bytes, std::vector<std::unique_ptr<kernels::Buffer>> layers);
-  void Release(absl::Span<const int32_t> pages, bool damaged);
+  void Release(absl::Span<const int32_t> pages, PageUse use, bool damaged);
+  void Hold(absl::Span<const int32_t> pages, PageUse use);
+  void ChangeUse(absl::Span<const int32_t> pages, PageUse from, PageUse to);
+  bool IsShared(int32_t page) const;
+  /// The lists that hold a page, by their use.
+  struct References {
+    std::array<int32_t, kNumPageUses> by_use = {};
+    int32_t all() const { return by_use[0] + by_use[1] + by_use[2]; }
+    bool is_idle() const { return all() > 0 && all() == by_use[static_cast<int>(PageUse::kKept)]; }
+  };
+  void AddReferences(int32_t page, PageUse use, int32_t change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Calls `visit(section, bytes)` for the run of bytes that a page has in every section of every layer.
+  using VisitSection = absl::FunctionRef<absl::Status(std::byte* data, int64_t bytes)>;
+  absl::Status ForSectionsOf(int32_t page, VisitSection visit) const;
   /// All of these pages, in every layer.
   absl::Status WriteZeros(absl::Span<const int32_t> pages);
 
@@ -119,6 +183,10 @@ class PagePool {
 
   mutable absl::Mutex mutex_;  // the only lock; nothing is called while it is held
   PageRanges free_ ABSL_GUARDED_BY(mutex_);
+  std::vector<References> references_ ABSL_GUARDED_BY(mutex_);  // pages
+  std::array<Holdings, kNumPageUses> holdings_ ABSL_GUARDED_BY(mutex_);
+  int32_t num_idle_ ABSL_GUARDED_BY(mutex_) = 0;
+  int32_t num_shared_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<bool> is_finite_
       ABSL_GUARDED_BY(mutex_);  // pages: written before, by somebody who was not damaged
 };

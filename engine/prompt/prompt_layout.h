@@ -27,6 +27,8 @@ struct Span {
   int32_t chunk_index;  // into Prompt::chunks; -1 for other kinds
   int32_t begin;        // token positions, [begin, end)
   int32_t end;
+  bool is_text =
+      false;  // of a chunk: text between passages (split/prompt_split.h), of which nothing is stored
 
   int32_t size() const { return end - begin; }
 };

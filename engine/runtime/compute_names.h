@@ -20,10 +20,11 @@ namespace kvblend {
 template <typename Type, size_t kCount>
 using TypeNames = std::array<std::pair<Type, std::string_view>, kCount>;
 
-inline constexpr TypeNames<kernels::CpuBackendOptions::Gemm, 4> kGemms{
+inline constexpr TypeNames<kernels::CpuBackendOptions::Gemm, 5> kGemms{
     {{kernels::CpuBackendOptions::Gemm::kAuto, "auto"},
      {kernels::CpuBackendOptions::Gemm::kBF16, "bf16"},
      {kernels::CpuBackendOptions::Gemm::kF32, "f32"},
+     {kernels::CpuBackendOptions::Gemm::kInt16, "int16"},
      {kernels::CpuBackendOptions::Gemm::kInt8, "int8"}}};
 
 template <typename Type>

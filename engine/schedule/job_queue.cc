@@ -5,31 +5,38 @@
 
 namespace kvblend::schedule {
 
-void JobQueue::Push(JobId id, Lane lane, const std::string& fairness_key) {
-  LaneQueue& queue = lanes_[static_cast<int>(lane)];
+void JobQueue::Push(JobId id, Lane lane, const std::string& fairness_key, Priority priority) {
+  const size_t index = IndexOf(lane, priority);
+  Queue& queue = queues_[index];
   auto [entry, is_new] = queue.turn_of_key.try_emplace(fairness_key);
   if (is_new) entry->second = queue.turns.insert(queue.turns.end(), Turn{fairness_key, {}});
   const auto turn = entry->second;
   turn->jobs.push_back(id);
   queue.share.Join(fairness_key);
   ++queue.size;
-  places_[id] = {static_cast<int>(lane), turn, std::prev(turn->jobs.end())};
+  places_[id] = {index, turn, std::prev(turn->jobs.end())};
 }
 
-JobQueue::Turns::const_iterator JobQueue::Next(const LaneQueue& lane) {
-  return std::min_element(lane.turns.begin(), lane.turns.end(), [&](const Turn& a, const Turn& b) {
-    return lane.share.Of(a.fairness_key) < lane.share.Of(b.fairness_key);
+JobQueue::Turns::const_iterator JobQueue::Next(const Queue& queue) {
+  return std::min_element(queue.turns.begin(), queue.turns.end(), [&](const Turn& a, const Turn& b) {
+    return queue.share.Of(a.fairness_key) < queue.share.Of(b.fairness_key);
   });
 }
 
-std::optional<JobId> JobQueue::Front(Lane lane) const {
-  const LaneQueue& queue = lanes_[static_cast<int>(lane)];
+std::optional<JobId> JobQueue::Front(Lane lane, Priority priority) const {
+  const Queue& queue = queues_[IndexOf(lane, priority)];
   if (queue.size == 0) return std::nullopt;
   return Next(queue)->jobs.front();
 }
 
-JobId JobQueue::Pop(Lane lane) {
-  LaneQueue& queue = lanes_[static_cast<int>(lane)];
+int32_t JobQueue::size(Lane lane) const {
+  int32_t all = 0;
+  for (const Priority priority : kPriorities) all += size(lane, priority);
+  return all;
+}
+
+JobId JobQueue::Pop(Lane lane, Priority priority) {
+  Queue& queue = queues_[IndexOf(lane, priority)];
   const auto turn = queue.turn_of_key.find(Next(queue)->fairness_key)->second;
   const JobId id = turn->jobs.front();
   queue.turns.splice(queue.turns.end(), queue.turns, turn);  // behind its equals
@@ -42,18 +49,18 @@ bool JobQueue::Remove(JobId id) {
   if (found == places_.end()) return false;
   const Place place = found->second;
   places_.erase(found);
-  LaneQueue& lane = lanes_[place.lane];
+  Queue& queue = queues_[place.queue];
   place.turn->jobs.erase(place.job);
-  lane.share.Leave(place.turn->fairness_key);
-  --lane.size;
-  EndTurnIfEmpty(lane, place.turn);
+  queue.share.Leave(place.turn->fairness_key);
+  --queue.size;
+  EndTurnIfEmpty(queue, place.turn);
   return true;
 }
 
-void JobQueue::EndTurnIfEmpty(LaneQueue& lane, Turns::iterator turn) {
+void JobQueue::EndTurnIfEmpty(Queue& queue, Turns::iterator turn) {
   if (!turn->jobs.empty()) return;
-  lane.turn_of_key.erase(turn->fairness_key);
-  lane.turns.erase(turn);
+  queue.turn_of_key.erase(turn->fairness_key);
+  queue.turns.erase(turn);
 }
 
 }  // namespace kvblend::schedule

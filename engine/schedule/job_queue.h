@@ -1,7 +1,7 @@
 // The order in which waiting jobs get their turn.
 //
-// Within a lane the fairness key that has had least (fair_share.h) is next; a key's own jobs come in the order of their
-// arrival. So a flood of one key's jobs delays another's by no more than what is being done.
+// Each lane has a queue per priority. There the fairness key that has had least (fair_share.h) is next; a key's own jobs come
+// in the order of their arrival. So a flood of one key's jobs delays another's by no more than what is being done.
 //
 // Thread safety: none; the scheduler guards it.
 #pragma once
@@ -24,25 +24,35 @@ enum class Lane : uint8_t {
 };
 inline constexpr int kNumLanes = 3;
 
+/// The most urgent first.
+enum class Priority : uint8_t { kHigh, kNormal, kLow };
+inline constexpr std::array kPriorities = {Priority::kHigh, Priority::kNormal, Priority::kLow};
+
 using JobId = int64_t;
 
 class JobQueue {
  public:
   /// REQUIRES: `id` is not in the queue.
-  void Push(JobId id, Lane lane, const std::string& fairness_key);
-  /// The next job of a lane; nullopt when the lane is empty.
-  std::optional<JobId> Front(Lane lane) const;
-  /// Takes out the next job of a lane. REQUIRES: it has one.
-  JobId Pop(Lane lane);
+  void Push(JobId id, Lane lane, const std::string& fairness_key, Priority priority = Priority::kNormal);
+  /// The next job of a lane and priority; nullopt when there is none.
+  std::optional<JobId> Front(Lane lane, Priority priority = Priority::kNormal) const;
+  /// Takes out the next job of a lane and priority. REQUIRES: there is one.
+  JobId Pop(Lane lane, Priority priority = Priority::kNormal);
   /// Returns whether the job was there.
   bool Remove(JobId id);
 
-  /// What the keys of a lane have had. Those with jobs in the queue have joined.
-  FairShare& share(Lane lane) { return lanes_[static_cast<int>(lane)].share; }
-  const FairShare& share(Lane lane) const { return lanes_[static_cast<int>(lane)].share; }
+  /// What the keys of a lane and priority have had. Those with jobs in the queue have joined.
+  FairShare& share(Lane lane, Priority priority = Priority::kNormal) {
+    return queues_[IndexOf(lane, priority)].share;
+  }
+  const FairShare& share(Lane lane, Priority priority = Priority::kNormal) const {
+    return queues_[IndexOf(lane, priority)].share;
+  }
 
   bool empty() const { return places_.empty(); }
-  int32_t size(Lane lane) const { return lanes_[static_cast<int>(lane)].size; }
+  int32_t size(Lane lane, Priority priority) const { return queues_[IndexOf(lane, priority)].size; }
+  /// Of all priorities.
+  int32_t size(Lane lane) const;
 
  private:
   struct Turn {
@@ -50,22 +60,25 @@ class JobQueue {
     std::list<JobId> jobs;  // never empty
   };
   using Turns = std::list<Turn>;
-  struct LaneQueue {
+  struct Queue {
     Turns turns;  // among equals the first is next
     absl::flat_hash_map<std::string, Turns::iterator> turn_of_key;
     FairShare share;
     int32_t size = 0;
   };
   struct Place {
-    int lane;
+    size_t queue;
     Turns::iterator turn;
     std::list<JobId>::iterator job;
   };
 
-  static Turns::const_iterator Next(const LaneQueue& lane);
-  static void EndTurnIfEmpty(LaneQueue& lane, Turns::iterator turn);
+  static size_t IndexOf(Lane lane, Priority priority) {
+    return static_cast<size_t>(lane) * kPriorities.size() + static_cast<size_t>(priority);
+  }
+  static Turns::const_iterator Next(const Queue& queue);
+  static void EndTurnIfEmpty(Queue& queue, Turns::iterator turn);
 
-  std::array<LaneQueue, kNumLanes> lanes_;
+  std::array<Queue, kNumLanes * kPriorities.size()> queues_;
   absl::flat_hash_map<JobId, Place> places_;
 };
 

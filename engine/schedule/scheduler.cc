@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -14,14 +15,28 @@ namespace kvblend::schedule {
 
 namespace {
 
-// What a second of a lane's work counts.
+// What a second of a lane's work counts, and of a priority's within its lane.
 constexpr std::array<double, kNumLanes> kSecondCounts = {1.0 / 16, 1.0 / 4, 1};
+static_assert(kPriorities.size() == kSecondCounts.size());
 
-// Lanes are compared by what they will have had after another turn of this length, so that lanes that have just begun
-// come in their order.
+// Lanes, and priorities, are compared by what they will have had after another turn of this length, so that those that have
+// just begun come in their order.
 constexpr double kTurnSeconds = 0.05;
 
-std::string NameOf(Lane lane) { return std::string(1, static_cast<char>('0' + static_cast<int>(lane))); }
+template <typename Enum>
+std::string NameOf(Enum value) {
+  return std::string(1, static_cast<char>('0' + static_cast<int>(value)));
+}
+
+template <typename Enum>
+double SecondCounts(Enum value) {
+  return kSecondCounts[static_cast<size_t>(value)];
+}
+
+template <typename Enum>
+double WillHaveHad(const FairShare& share, Enum value) {
+  return share.Of(NameOf(value)) + kTurnSeconds * SecondCounts(value);
+}
 
 // The part of a prediction that is sure.
 constexpr double kSureShare = 0.5;
@@ -85,8 +100,8 @@ absl::StatusOr<JobId> Scheduler::Submit(Job job) {
   }
   if (!job.continues) KVBLEND_RETURN_IF_ERROR(CheckRoom(job));
   const JobId id = next_id_++;
-  queue_.Push(id, job.lane, job.fairness_key);
-  lane_share_.Join(NameOf(job.lane));
+  queue_.Push(id, job.lane, job.fairness_key, job.priority);
+  Join(job);
   if (job.deadline != absl::InfiniteFuture()) {
     deadlines_.emplace(LatestStart(job), id);
     if (deadlines_.begin()->second == id) deadline_.Signal();
@@ -125,7 +140,7 @@ bool Scheduler::Abandon(JobId id, absl::Status status) {
   ++abandoning_;
   {
     Entry entry = Take(id);
-    lane_share_.Leave(NameOf(entry.job.lane));
+    Leave(entry.job.lane, entry.job.priority);
     mutex_.Unlock();
     entry.job.abandon(std::move(status));
     entry = Entry();  // what the callbacks own may have destructors that call back
@@ -175,27 +190,64 @@ bool Scheduler::has_ongoing() const {
   return has_ongoing_;
 }
 
-bool Scheduler::MayStart(Lane lane) const {
-  const int i = static_cast<int>(lane);
-  if (num_in_progress_[i] >= options_.max_in_progress[i]) return false;
-  const std::optional<JobId> id = queue_.Front(lane);
-  if (!id.has_value()) return false;
-  const Job& job = entries_.find(*id)->second.job;
-  return (!has_ongoing_ && in_progress_.empty()) || job.has_room == nullptr || job.has_room();
+void Scheduler::Join(const Job& job) {
+  lane_share_.Join(NameOf(job.lane));
+  priority_share_[static_cast<size_t>(job.lane)].Join(NameOf(job.priority));
+}
+
+void Scheduler::Leave(Lane lane, Priority priority) {
+  lane_share_.Leave(NameOf(lane));
+  priority_share_[static_cast<size_t>(lane)].Leave(NameOf(priority));
+}
+
+std::vector<Priority> Scheduler::PrioritiesOf(Lane lane) const {
+  const auto i = static_cast<size_t>(lane);
+  std::vector<Priority> order;
+  for (const Priority priority : kPriorities) {
+    if (queue_.size(lane, priority) + num_in_progress_[i][static_cast<size_t>(priority)] > 0) {
+      order.push_back(priority);
+    }
+  }
+  std::stable_sort(order.begin(), order.end(), [&](Priority a, Priority b) {
+    return WillHaveHad(priority_share_[i], a) < WillHaveHad(priority_share_[i], b);
+  });
+  return order;
+}
+
+std::optional<Scheduler::Turn> Scheduler::NextStart(Lane lane, const std::vector<Priority>& order) const {
+  const auto i = static_cast<size_t>(lane);
+  for (const Priority priority : order) {
+    const std::optional<JobId> id = queue_.Front(lane, priority);
+    const ByPriority& counts = num_in_progress_[i];
+    const int32_t ahead =
+        std::accumulate(counts.begin(), counts.begin() + static_cast<int>(priority) + 1, int32_t{0});
+    if (!id.has_value() || ahead >= options_.max_in_progress[i]) continue;
+    const Job& job = entries_.find(*id)->second.job;
+    const bool alone = !has_ongoing_ && in_progress_.empty();
+    // Whoever comes behind would take the room that it waits for.
+    if (!alone && job.has_room != nullptr && !job.has_room()) return std::nullopt;
+    return Turn{lane, priority, *id, /*starts=*/true};
+  }
+  return std::nullopt;
 }
 
 std::optional<Scheduler::Turn> Scheduler::NextTurnOf(Lane lane, absl::Time now) const {
-  if (MayStart(lane)) return Turn{lane, *queue_.Front(lane), /*starts=*/true};
+  const std::vector<Priority> order = PrioritiesOf(lane);
+  if (const std::optional<Turn> start = NextStart(lane, order); start.has_value()) return start;
   std::optional<Turn> next;
-  std::tuple<double, double, JobId> least;  // what the key has had, what is left to do
+  std::tuple<size_t, double, double, JobId>
+      least;  // place in the order, what the key has had, what is left to do
   for (const auto& [id, entry] : in_progress_) {
-    if (entry.job.lane != lane) continue;
-    const double left = entry.job.seconds_left == nullptr ? 0 : entry.job.seconds_left();
-    const std::tuple order(queue_.share(lane).Of(entry.job.fairness_key),
-                           left - kAgeing * absl::ToDoubleSeconds(now - entry.submitted), id);
-    if (next.has_value() && !(order < least)) continue;
-    next = Turn{lane, id, /*starts=*/false};
-    least = order;
+    const Job& job = entry.job;
+    if (job.lane != lane) continue;
+    const auto place =
+        static_cast<size_t>(std::find(order.begin(), order.end(), job.priority) - order.begin());
+    const double left = job.seconds_left == nullptr ? 0 : job.seconds_left();
+    const std::tuple rank(place, queue_.share(lane, job.priority).Of(job.fairness_key),
+                          left - kAgeing * absl::ToDoubleSeconds(now - entry.submitted), id);
+    if (next.has_value() && !(rank < least)) continue;
+    next = Turn{lane, job.priority, id, /*starts=*/false};
+    least = rank;
   }
   return next;
 }
@@ -206,8 +258,7 @@ std::optional<Scheduler::Turn> Scheduler::NextTurn(absl::Time now) const {
   for (const Lane lane : {Lane::kInteractive, Lane::kBulk, Lane::kBackground}) {
     const std::optional<Turn> turn = NextTurnOf(lane, now);
     if (!turn.has_value()) continue;
-    const double will_have_had =
-        lane_share_.Of(NameOf(lane)) + kTurnSeconds * kSecondCounts[static_cast<int>(lane)];
+    const double will_have_had = WillHaveHad(lane_share_, lane);
     if (next.has_value() && will_have_had >= least) continue;
     next = turn;
     least = will_have_had;
@@ -251,14 +302,16 @@ void Scheduler::RunEngine() {
 }
 
 void Scheduler::Run(const Turn& turn) {
-  FairShare& share = queue_.share(turn.lane);
+  FairShare& share = queue_.share(turn.lane, turn.priority);
+  int32_t& num_in_progress =
+      num_in_progress_[static_cast<size_t>(turn.lane)][static_cast<size_t>(turn.priority)];
   if (turn.starts) {
     // In progress before it leaves the queue, so that its key never seems to be away.
     Entry& entry = entries_.find(turn.id)->second;
     share.Join(entry.job.fairness_key);
-    queue_.Pop(turn.lane);
+    queue_.Pop(turn.lane, turn.priority);
     in_progress_.emplace(turn.id, Take(turn.id));
-    ++num_in_progress_[static_cast<int>(turn.lane)];
+    ++num_in_progress;
   }
   const Job& job = in_progress_.find(turn.id)->second.job;
   const std::string key = job.fairness_key;
@@ -272,16 +325,19 @@ void Scheduler::Run(const Turn& turn) {
   ran_since_ongoing_ += ran;
   last_turn_ = ran;
   share.Charge(key, absl::ToDoubleSeconds(ran));
-  lane_share_.Charge(NameOf(turn.lane), absl::ToDoubleSeconds(ran),
-                     kSecondCounts[static_cast<int>(turn.lane)]);
+  lane_share_.Charge(NameOf(turn.lane), absl::ToDoubleSeconds(ran), SecondCounts(turn.lane));
+  priority_share_[static_cast<size_t>(turn.lane)].Charge(NameOf(turn.priority), absl::ToDoubleSeconds(ran),
+                                                         SecondCounts(turn.priority));
   if (more) return;
   auto over = in_progress_.extract(turn.id);
-  const int32_t left = --num_in_progress_[static_cast<int>(turn.lane)];
+  --num_in_progress;
   if (turn.lane == Lane::kInteractive) {
-    pace_.Ended(over.mapped().job.predicted_seconds, start + ran, left > 0 || queue_.size(turn.lane) > 0);
+    const ByPriority& left = num_in_progress_[static_cast<size_t>(turn.lane)];
+    pace_.Ended(over.mapped().job.predicted_seconds, start + ran,
+                std::accumulate(left.begin(), left.end(), queue_.size(turn.lane)) > 0);
   }
   share.Leave(key);
-  lane_share_.Leave(NameOf(turn.lane));
+  Leave(turn.lane, turn.priority);
   has_ongoing_ = options_.ongoing != nullptr;  // it will tell
   has_idle_work_ = options_.idle != nullptr;
   mutex_.Unlock();
@@ -337,7 +393,7 @@ std::vector<Scheduler::Entry> Scheduler::TakeExpired(absl::Time now) {
     const JobId id = deadlines_.begin()->second;
     queue_.Remove(id);
     expired.push_back(Take(id));
-    lane_share_.Leave(NameOf(expired.back().job.lane));
+    Leave(expired.back().job.lane, expired.back().job.priority);
   }
   return expired;
 }
@@ -346,9 +402,11 @@ std::vector<Scheduler::Entry> Scheduler::TakeAll() {
   std::vector<Entry> all;
   all.reserve(entries_.size());
   for (const Lane lane : {Lane::kInteractive, Lane::kBulk, Lane::kBackground}) {
-    while (queue_.size(lane) > 0) {
-      lane_share_.Leave(NameOf(lane));
-      all.push_back(Take(queue_.Pop(lane)));
+    for (const Priority priority : kPriorities) {
+      while (queue_.size(lane, priority) > 0) {
+        Leave(lane, priority);
+        all.push_back(Take(queue_.Pop(lane, priority)));
+      }
     }
   }
   return all;

@@ -14,17 +14,19 @@
 // Cancellation.
 //
 // What comes next:
-//  - A lane's next job (job_queue.h) is started as soon as it has room and fewer than max_in_progress jobs of its lane
-//    are in progress.
 //  - Lanes share the time that they need 16 : 4 : 1, those of the others when they need none.
-//  - Within a lane the fairness key that has had least goes on, and of a key's jobs the one that has least left to do;
+//  - Within a lane priorities do the same: whoever is urgent goes first, and waiting is what ages the others, since a turn
+//    is owed to them for every 4 or 16 that they let pass. So none starves, however much the others ask for.
+//  - A lane's next job (job_queue.h), the one of the priority that is owed most, is started as soon as it has room and fewer
+//    than max_in_progress jobs of its lane and of its priority or a higher one are in progress.
+//  - Within a priority the fairness key that has had least goes on, and of a key's jobs the one that has least left to do;
 //    kAgeing of the time since it was submitted counts as done, so that a job of s seconds that has waited s / kAgeing
 //    is overtaken by none that comes later.
 //
 // Jobs may leave work behind that they share (a batch that is being decoded): Options::ongoing does a little of it at a
 // time, on the engine thread. Jobs run for a slice between two turns of it; see Options::slice. A job may wait until
 // that work has room for what it will leave (Job::has_room); its lane waits behind it, so that a large one is not
-// overtaken for ever, and the other lanes go on.
+// overtaken for ever, other priorities with it, and the other lanes go on.
 //
 // Where there is neither, Options::idle is asked for what can be done meanwhile.
 //
@@ -57,6 +59,7 @@ namespace kvblend::schedule {
 struct Job {
   std::string fairness_key;
   Lane lane = Lane::kInteractive;
+  Priority priority = Priority::kNormal;
   absl::Time deadline = absl::InfiniteFuture();
   /// What it will take at the least, from its start until it is over; 0: not known. A job that waits until half of that no
   /// longer fits before its deadline is abandoned then: predictions err, but not by so much.
@@ -81,7 +84,7 @@ class Scheduler {
     int32_t max_queued = 64;              // waiting interactive and bulk jobs together; at least 1
     int64_t max_queued_tokens = 0;        // of all of them, but one job may always wait; 0: any number
     int32_t max_queued_background = 256;  // waiting background jobs; at least 1
-    std::array<int32_t, kNumLanes> max_in_progress = {1, 1, 1};  // jobs of each lane; at least 1
+    std::array<int32_t, kNumLanes> max_in_progress = {1, 1, 1};  // jobs of each lane and priority; at least 1
     /// Does a little of what jobs have left behind and returns whether more is left. Called after every job, and again
     /// as long as there is more. Null: jobs leave nothing.
     std::function<bool()> ongoing = nullptr;
@@ -135,12 +138,20 @@ class Scheduler {
   /// Who has the next turn: a job to start, or one in progress.
   struct Turn {
     Lane lane;
+    Priority priority;
     JobId id;
     bool starts;
   };
+  using ByPriority = std::array<int32_t, kPriorities.size()>;
   std::optional<Turn> NextTurn(absl::Time now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::optional<Turn> NextTurnOf(Lane lane, absl::Time now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool MayStart(Lane lane) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// The priorities of a lane that have something to do, the one that is owed most first.
+  std::vector<Priority> PrioritiesOf(Lane lane) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::optional<Turn> NextStart(Lane lane, const std::vector<Priority>& order) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// A job begins, or ceases, to wait or to be in progress.
+  void Join(const Job& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Leave(Lane lane, Priority priority) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Run(const Turn& turn) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RunOngoing() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RunIdle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -168,8 +179,10 @@ class Scheduler {
   JobQueue queue_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<JobId, Entry> entries_ ABSL_GUARDED_BY(mutex_);  // the queued ones
   std::map<JobId, Entry> in_progress_ ABSL_GUARDED_BY(mutex_);  // stay where they are until they are over
-  std::array<int32_t, kNumLanes> num_in_progress_ ABSL_GUARDED_BY(mutex_) = {};
-  FairShare lane_share_ ABSL_GUARDED_BY(mutex_);       // of lanes by name, seconds over their weights
+  std::array<ByPriority, kNumLanes> num_in_progress_ ABSL_GUARDED_BY(mutex_) = {};
+  FairShare lane_share_ ABSL_GUARDED_BY(mutex_);  // of lanes by name, seconds over their weights
+  std::array<FairShare, kNumLanes> priority_share_
+      ABSL_GUARDED_BY(mutex_);                         // the same of each lane's priorities
   int64_t queued_tokens_ ABSL_GUARDED_BY(mutex_) = 0;  // here and below: interactive and bulk
   double queued_seconds_ ABSL_GUARDED_BY(mutex_) = 0;  // as predicted
   QueuePace pace_ ABSL_GUARDED_BY(mutex_);             // of the interactive lane

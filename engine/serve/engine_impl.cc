@@ -50,6 +50,18 @@ EngineInfo MakeInfo(const ModelRuntime& runtime, const EngineOptions& options, d
   return info;
 }
 
+schedule::Priority PriorityOf(const Caller& caller) {
+  switch (caller.priority) {
+    case Priority::kHigh:
+      return schedule::Priority::kHigh;
+    case Priority::kLow:
+      return schedule::Priority::kLow;
+    case Priority::kNormal:
+      break;
+  }
+  return schedule::Priority::kNormal;
+}
+
 std::unique_ptr<CorrectionLearning> MakeLearning(const EngineOptions& options, ModelRuntime& runtime) {
   if (options.correction == "none" || options.learn_correction == Name(LearningState::kOff)) return nullptr;
   return std::make_unique<CorrectionLearning>(
@@ -120,6 +132,8 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<ModelRuntim
       runtime_(std::move(runtime)),
       chunk_store_(std::move(chunk_store)),
       validator_(options_, *runtime_),
+      default_split_(
+          ParseName<PromptSplit>("split-prompts", options_.split_prompts).value_or(PromptSplit::kNone)),
       info_(MakeInfo(*runtime_, options_, self_check_max_error)),
       learning_(MakeLearning(options_, *runtime_)),
       runner_(*runtime_, *chunk_store_,
@@ -127,7 +141,8 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<ModelRuntim
                .ratio = options_.ratio,
                .fresh_rows = learning_ != nullptr ? learning_->fresh_rows() : blend::FreshRowOptions{},
                .max_kept_pages =
-                   static_cast<int64_t>(options_.keep_conversations * runtime_->page_pool->num_pages())}),
+                   static_cast<int64_t>(options_.keep_conversations * runtime_->page_pool->num_pages()),
+               .share_prefixes = options_.share_prefixes}),
       decode_batch_(runner_, *runtime_->page_pool,
                     {.max_sequences = options_.max_batch_size,
                      .max_pages = runtime_->page_pool->num_pages() -
@@ -154,8 +169,9 @@ EngineImpl::~EngineImpl() { Drain(absl::InfinitePast()).IgnoreError(); }
 absl::StatusOr<std::shared_ptr<RequestHandle>> EngineImpl::Generate(
     GenerateRequest request, std::shared_ptr<GenerateObserver> observer) {
   KVBLEND_RETURN_IF_ERROR(validator_.Check(request));
-  KVBLEND_ASSIGN_OR_RETURN(prompt::PromptLayout layout,
-                           validator_.Layout(request.prompt, /*reserved_tokens=*/1));
+  KVBLEND_ASSIGN_OR_RETURN(
+      prompt::PromptLayout layout,
+      SplitAndLayout(request.caller, request.blend, /*reserved_tokens=*/1, request.prompt));
   const BlendOptions blend = request.blend;
   auto task =
       std::make_shared<GenerateTask>(std::move(request), std::move(layout), *runtime_, std::move(observer));
@@ -169,7 +185,8 @@ absl::StatusOr<std::shared_ptr<RequestHandle>> EngineImpl::Score(ScoreRequest re
   KVBLEND_RETURN_IF_ERROR(validator_.Check(request));
   KVBLEND_ASSIGN_OR_RETURN(std::vector<int32_t> continuation, validator_.Continuation(request));
   KVBLEND_ASSIGN_OR_RETURN(prompt::PromptLayout layout,
-                           validator_.Layout(request.prompt, static_cast<int32_t>(continuation.size())));
+                           SplitAndLayout(request.caller, request.blend,
+                                          static_cast<int32_t>(continuation.size()), request.prompt));
   const BlendOptions blend = request.blend;
   auto task = std::make_shared<ScoreTask>(std::move(request), std::move(layout), std::move(continuation),
                                           *runtime_, std::move(observer));
@@ -203,41 +220,6 @@ void EngineImpl::PrefetchFor(Task& task, const prompt::PromptLayout& layout, con
       prefetcher_->Start(blend::KeysOf(layout, blend, runtime_->key_space, task.caller().tenant_namespace)));
 }
 
-absl::StatusOr<std::vector<PrefetchedChunk>> EngineImpl::PrefetchChunks(PrefetchChunksRequest request) {
-  const PutChunksRequest as_put{.caller = std::move(request.caller),
-                                .system_text = std::move(request.system_text),
-                                .lead_in = std::move(request.lead_in),
-                                .anchoring = request.anchoring,
-                                .chunks = std::move(request.chunks),
-                                .label = {}};
-  KVBLEND_RETURN_IF_ERROR(validator_.Check(as_put));
-  KVBLEND_ASSIGN_OR_RETURN(const std::vector<int32_t> anchor_ids,
-                           validator_.AnchorTokens(as_put.anchoring, as_put.system_text, as_put.lead_in));
-  KVBLEND_ASSIGN_OR_RETURN(const std::vector<std::vector<int32_t>> chunk_ids,
-                           validator_.ChunkTokens(as_put, anchor_ids.size()));
-  const std::string& tenant_namespace = as_put.caller.tenant_namespace;
-  std::vector<ChunkKey> keys;
-  for (const std::vector<int32_t>& token_ids : chunk_ids) {
-    keys.push_back(
-        blend::AddressIn(runtime_->key_space, tenant_namespace, store::HashTokens(anchor_ids), token_ids)
-            .key);
-  }
-  // Prompts behind this anchor begin with it.
-  std::vector<ChunkKey> wanted = keys;
-  if (!anchor_ids.empty()) {
-    wanted.push_back(
-        blend::AddressIn(runtime_->key_space, tenant_namespace, store::IsolatedAnchorHash(), anchor_ids).key);
-  }
-  const std::vector<std::optional<store::ChunkHandle>> found = chunk_store_->Prefetch(wanted);
-  std::vector<PrefetchedChunk> chunks;
-  for (size_t i = 0; i < keys.size(); ++i) {
-    chunks.push_back({.key = keys[i].ToHex(),
-                      .tier = found[i].has_value() ? found[i]->tier() : Tier::kNone,
-                      .num_tokens = static_cast<int32_t>(chunk_ids[i].size())});
-  }
-  return chunks;
-}
-
 absl::StatusOr<std::shared_ptr<RequestHandle>> EngineImpl::PutChunks(
     PutChunksRequest request, std::shared_ptr<PutChunksObserver> observer) {
   KVBLEND_RETURN_IF_ERROR(validator_.Check(request));
@@ -245,6 +227,7 @@ absl::StatusOr<std::shared_ptr<RequestHandle>> EngineImpl::PutChunks(
                            validator_.AnchorTokens(request.anchoring, request.system_text, request.lead_in));
   KVBLEND_ASSIGN_OR_RETURN(std::vector<std::vector<int32_t>> chunk_ids,
                            validator_.ChunkTokens(request, anchor_ids.size()));
+  for (const std::string& chunk : request.chunks) known_texts_.Add(request.caller.tenant_namespace, chunk);
   int64_t tokens = 0;
   for (const std::vector<int32_t>& ids : chunk_ids) tokens += static_cast<int64_t>(ids.size());
   auto task = std::make_shared<PutChunksTask>(std::move(request), std::move(anchor_ids), std::move(chunk_ids),
@@ -278,6 +261,7 @@ schedule::Job EngineImpl::JobOf(const std::shared_ptr<Task>& task, schedule::Lan
   schedule::Job job;
   job.fairness_key = task->caller().fairness_key;
   job.lane = lane;
+  job.priority = PriorityOf(task->caller());
   job.predicted_seconds = task->least_seconds();
   job.tokens = task->tokens();
   job.has_room = [this, task] { return HasRoomFor(*task); };
@@ -374,6 +358,7 @@ void EngineImpl::StoreBehindResponse(const Caller& caller, std::vector<blend::Mi
                                                 learning_.get());
     schedule::Job job = JobOf(task, schedule::Lane::kBackground, /*handle=*/nullptr);
     job.fairness_key = caller.fairness_key;
+    job.priority = PriorityOf(caller);
     // A full background queue costs a later miss, nothing else.
     const absl::Status submitted = scheduler_.Submit(std::move(job)).status();
     if (!submitted.ok()) task->Abandon(submitted);
@@ -416,8 +401,10 @@ EngineStats EngineImpl::Stats() const {
   stats.accepted_draft_tokens = decoding.accepted.load(std::memory_order_relaxed);
   const KeptSequences::Counts& kept = runner_.kept_counts();
   stats.kept_conversations = kept.sequences.load(std::memory_order_relaxed);
-  stats.pages_kept = kept.pages.load(std::memory_order_relaxed);
+  stats.pages_kept = runtime_->page_pool->num_idle();
+  stats.pages_shared = runtime_->page_pool->num_shared();
   stats.refined_tokens = runner_.refined_tokens();
+  stats.pages_dropped = runner_.dropped_pages();
   stats.kept_conversations_taken = kept.taken.load(std::memory_order_relaxed);
   stats.kept_conversations_evicted = kept.evicted.load(std::memory_order_relaxed);
   stats.pages_used = std::max(0, runtime_->page_pool->num_used() - stats.pages_kept);

@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "engine/api/engine.h"
+#include "engine/prompt/split/known_texts.h"
 #include "engine/runtime/model_runtime.h"
 #include "engine/schedule/scheduler.h"
 #include "engine/serve/correction_learning.h"
@@ -69,6 +70,9 @@ class EngineImpl final : public Engine {
   void Retire(const std::shared_ptr<Task>& task);
   /// What one more computed token of a prompt of so many costs; nothing until that has been measured. Thread-safe.
   std::optional<double> SecondsPerToken(int32_t prompt_tokens) const;
+  /// Cuts the prompt where that is asked for, and lays it out. What it has of passages is known from then on.
+  absl::StatusOr<prompt::PromptLayout> SplitAndLayout(const Caller& caller, const BlendOptions& blend,
+                                                      int32_t reserved_tokens, Prompt& prompt);
   void SetDemand(Task& task, const prompt::PromptLayout& layout, const BlendOptions& blend) const;
   void PrefetchFor(Task& task, const prompt::PromptLayout& layout, const BlendOptions& blend);
   void StoreBehindResponse(const Caller& caller, std::vector<blend::MissingEntry> missing);
@@ -77,6 +81,8 @@ class EngineImpl final : public Engine {
   const std::unique_ptr<ModelRuntime> runtime_;
   const std::unique_ptr<store::ChunkStore> chunk_store_;
   const RequestValidator validator_;
+  const PromptSplit default_split_;
+  prompt::KnownTexts known_texts_;  // of all namespaces; nothing of it outlives the process
   const EngineInfo info_;
   const std::unique_ptr<CorrectionLearning> learning_;  // null: off
   PromptRunner runner_;                                 // engine thread only

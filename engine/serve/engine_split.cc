@@ -1,10 +1,15 @@
-// The engine's SplitDocument.
+// What the engine does with texts before anything is computed: documents to chunks, prompts to passages, chunks found ahead.
+#include <optional>
+#include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "engine/blend/reuse_plan.h"
 #include "engine/prompt/document_splitter.h"
+#include "engine/prompt/split/prompt_split.h"
 #include "engine/serve/engine_impl.h"
 #include "engine/store/format/chunk_address.h"
 
@@ -47,6 +52,70 @@ absl::StatusOr<DocumentChunks> EngineImpl::SplitDocument(const SplitDocumentRequ
          .stored = IsStored(*chunk_store_, request.caller.tenant_namespace, address.key)});
   }
   return result;
+}
+
+absl::StatusOr<prompt::PromptLayout> EngineImpl::SplitAndLayout(const Caller& caller,
+                                                                const BlendOptions& blend,
+                                                                int32_t reserved_tokens, Prompt& prompt) {
+  const PromptSplit how = prompt.split.value_or(default_split_);
+  const bool splits = how != PromptSplit::kNone && prompt.chunks.empty();
+  std::vector<int32_t> passages;
+  if (splits) {
+    std::vector<std::string> namespaces = {caller.tenant_namespace};
+    namespaces.insert(namespaces.end(), blend.read_namespaces.begin(), blend.read_namespaces.end());
+    passages = prompt::SplitPrompt(how, known_texts_, namespaces, options_.max_chunks_per_request, &prompt);
+  }
+  KVBLEND_ASSIGN_OR_RETURN(prompt::PromptLayout layout, validator_.Layout(prompt, reserved_tokens));
+  if (splits) prompt::MarkTextBetween(passages, &layout);
+  if (!blend.store_misses) return layout;
+  for (const prompt::Span& span : layout.spans) {
+    if (span.kind == prompt::SpanKind::kChunk && !span.is_text) {
+      known_texts_.Add(caller.tenant_namespace, prompt.chunks[span.chunk_index]);
+    }
+  }
+  return layout;
+}
+
+absl::StatusOr<std::vector<PrefetchedChunk>> EngineImpl::PrefetchChunks(PrefetchChunksRequest request) {
+  KVBLEND_RETURN_IF_ERROR(validator_.Check(request));
+  std::vector<std::string> namespaces = {request.caller.tenant_namespace};
+  namespaces.insert(namespaces.end(), request.read_namespaces.begin(), request.read_namespaces.end());
+  const PutChunksRequest as_put{.caller = std::move(request.caller),
+                                .system_text = std::move(request.system_text),
+                                .lead_in = std::move(request.lead_in),
+                                .anchoring = request.anchoring,
+                                .chunks = std::move(request.chunks),
+                                .label = {}};
+  KVBLEND_RETURN_IF_ERROR(validator_.Check(as_put));
+  KVBLEND_ASSIGN_OR_RETURN(const std::vector<int32_t> anchor_ids,
+                           validator_.AnchorTokens(as_put.anchoring, as_put.system_text, as_put.lead_in));
+  KVBLEND_ASSIGN_OR_RETURN(const std::vector<std::vector<int32_t>> chunk_ids,
+                           validator_.ChunkTokens(as_put, anchor_ids.size()));
+  std::vector<PrefetchedChunk> chunks(chunk_ids.size());
+  std::vector<std::optional<store::ChunkHandle>> held(chunk_ids.size());
+  for (const std::string& tenant_namespace : namespaces) {
+    const auto address_of = [&](const Digest& anchor_hash, const std::vector<int32_t>& ids) {
+      return blend::AddressIn(runtime_->key_space, tenant_namespace, anchor_hash, ids).key;
+    };
+    std::vector<ChunkKey> wanted;
+    std::vector<size_t> wanted_by;
+    for (size_t i = 0; i < chunk_ids.size(); ++i) {
+      if (held[i].has_value()) continue;
+      wanted.push_back(address_of(store::HashTokens(anchor_ids), chunk_ids[i]));
+      wanted_by.push_back(i);
+    }
+    // Prompts behind this anchor begin with it.
+    if (!anchor_ids.empty()) wanted.push_back(address_of(store::IsolatedAnchorHash(), anchor_ids));
+    std::vector<std::optional<store::ChunkHandle>> found = chunk_store_->Prefetch(wanted);
+    for (size_t j = 0; j < wanted_by.size(); ++j) {
+      PrefetchedChunk& chunk = chunks[wanted_by[j]];
+      if (chunk.key.empty() || found[j].has_value()) chunk.key = wanted[j].ToHex();
+      chunk.num_tokens = static_cast<int32_t>(chunk_ids[wanted_by[j]].size());
+      if (found[j].has_value()) chunk.tier = found[j]->tier();
+      held[wanted_by[j]] = std::move(found[j]);
+    }
+  }
+  return chunks;
 }
 
 }  // namespace kvblend

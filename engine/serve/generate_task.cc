@@ -51,7 +51,8 @@ absl::Status GenerateTask::Begin(PromptRunner& runner) {
   result_.seed = sampler_->seed();
   KVBLEND_RETURN_IF_ERROR(cancellation().Check());
   runner_ = &runner;
-  KVBLEND_ASSIGN_OR_RETURN(prefill_, runner.Begin(layout_, request_.blend, caller().tenant_namespace));
+  KVBLEND_ASSIGN_OR_RETURN(prefill_,
+                           runner.Begin(layout_, request_.blend, caller().tenant_namespace, PagesUse()));
   DropPrefetch();
   return absl::OkStatus();
 }
@@ -64,7 +65,7 @@ absl::Status GenerateTask::EndPrefill() {
   if (request_.blend.store_misses) missing_ = std::move(prompt_.missing);
   const prompt::Span& question = layout_.spans.back();
   for (int32_t position = question.begin; position < question.end; ++position) {
-    sampler_->Accept(layout_.token_ids[position]);
+    sampler_->AcceptOfPrompt(layout_.token_ids[position]);
   }
   KVBLEND_RETURN_IF_ERROR(cancellation().Check());
   return Accept(sampler_->Sample(std::exchange(prompt_.logits, {})));
@@ -75,14 +76,14 @@ void GenerateTask::Pause() {
   if (kept_.has_value() && prompt_.pages != nullptr) {
     runner_->KeepAgain(std::move(prompt_), *std::exchange(kept_, std::nullopt));
   }
-  prompt_.pages.reset();
+  prompt_.DropPages();
 }
 
 absl::StatusOr<bool> GenerateTask::Resume() {
   const auto keep_going = [this] { return cancellation().Check(); };
   if (prompt_.pages == nullptr && prefill_ == nullptr) {
-    KVBLEND_ASSIGN_OR_RETURN(prefill_,
-                             runner_->Begin(layout_, request_.blend, caller().tenant_namespace, &record_));
+    KVBLEND_ASSIGN_OR_RETURN(
+        prefill_, runner_->Begin(layout_, request_.blend, caller().tenant_namespace, PagesUse(), &record_));
     return false;
   }
   if (prefill_ != nullptr) {
@@ -107,7 +108,8 @@ double GenerateTask::predicted_seconds_left() const {
 
 int32_t GenerateTask::max_decoding_tokens() const {
   if (request_.sampling.max_tokens <= 1) return 0;  // the prefill gives the first
-  return std::min(result_.prompt_tokens + request_.sampling.max_tokens, runtime_.max_context_tokens);
+  const int64_t tokens = int64_t{result_.prompt_tokens} + request_.sampling.max_tokens;
+  return static_cast<int32_t>(std::min<int64_t>(tokens, runtime_.max_context_tokens));
 }
 
 generate::PromptLookup::Guess GenerateTask::Guess(int32_t max_tokens) {
@@ -186,7 +188,7 @@ void GenerateTask::Fail(const absl::Status& status) {
   prefill_.reset();
   // Who stops an answer may well go on from there.
   if (prompt_.pages != nullptr && (absl::IsCancelled(status) || absl::IsDeadlineExceeded(status))) Keep();
-  prompt_.pages.reset();
+  prompt_.DropPages();
   result_.total_seconds = SecondsSinceSubmission();
   observer_->OnDone(status, result_);
 }

@@ -34,11 +34,17 @@ class GenerateTask final : public Task, public DecodingSequence {
   double predicted_seconds_left() const override;
   int32_t max_decoding_tokens() const override;
   int32_t max_working_tokens() const override { return result_.prompt_tokens; }
+  int64_t PagesToShare(PromptRunner& runner) const override {
+    return runner.PagesToShare(layout_, request_.blend, caller().tenant_namespace);
+  }
   DecodingSequence* decoding() override { return decoding_ ? this : nullptr; }
   std::vector<blend::MissingEntry> TakeMissing() override { return std::move(missing_); }
 
   // DecodingSequence
   PrefilledPrompt& prompt() override { return prompt_; }
+  int64_t pages_to_share() const override {
+    return runner_->PagesToShare(layout_, request_.blend, caller().tenant_namespace, &record_);
+  }
   int32_t num_tokens() const override {
     return result_.prompt_tokens + static_cast<int32_t>(answer_.size()) - 1;
   }
@@ -52,6 +58,9 @@ class GenerateTask final : public Task, public DecodingSequence {
   void Fail(const absl::Status& status) override;
 
  private:
+  kv::PageUse PagesUse() const {
+    return max_decoding_tokens() > 0 ? kv::PageUse::kDecoding : kv::PageUse::kWorking;
+  }
   absl::Status Begin(PromptRunner& runner);
   /// The prompt is in pages: delivers the first token.
   absl::Status EndPrefill();

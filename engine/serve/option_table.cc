@@ -52,6 +52,9 @@ absl::Status CheckChunkFormat(std::string_view name) {
 absl::Status CheckLearnCorrection(std::string_view name) {
   return ParseName<LearningState>("learn-correction", name).status();
 }
+absl::Status CheckSplitPrompts(std::string_view name) {
+  return ParseName<PromptSplit>("split-prompts", name).status();
+}
 absl::Status CheckRedisNodes(std::string_view nodes) {
   if (nodes.empty()) return absl::OkStatus();
   const absl::Status status = store::redis::ParseEndpoints(nodes).status();
@@ -126,7 +129,7 @@ const std::vector<EngineOption>& EngineOptionTable() {
        Int{In<&EngineOptions::num_threads>, 0, 1024}},
       {"gemm", kCompute, "TYPE",
        absl::StrCat("Arithmetic of matrix products on the CPU: ", ListOf(kGemms),
-                    "; auto: bf16 where the processor has it, else f32"),
+                    "; auto: bf16 where the processor has it, else int16 where that is faster than f32"),
        TextOption{In<&EngineOptions::gemm>, CheckGemm}},
       {"chat-format", kCompute, "NAME",
        absl::StrCat("How prompts are written: ", text::ChatFormatNames(),
@@ -144,6 +147,10 @@ const std::vector<EngineOption>& EngineOptionTable() {
        "While there is nothing else to do, prefill kept conversations in full behind their answers, so that later turns "
        "read KV as full prefill gives it (off by default)",
        SwitchOption{In<&EngineOptions::refine_idle>}},
+      {"split-prompts", kCompute, "HOW",
+       "Where a prompt without chunks does not say: look in its text for passages, and make them chunks: stored: those "
+       "whose chunks are known; passages: paragraphs too; none",
+       TextOption{In<&EngineOptions::split_prompts>, CheckSplitPrompts}},
       {"self-check", kCompute, "",
        "At start-up, check on a short prompt that ratio 1 equals full prefill (on by default)",
        SwitchOption{In<&EngineOptions::self_check>}},
@@ -166,6 +173,9 @@ const std::vector<EngineOption>& EngineOptionTable() {
        "Share of the KV pages that conversations between two turns may take; others get these pages when they need them; "
        "0: nothing is kept",
        Real{In<&EngineOptions::keep_conversations>, 0, 1}},
+      {"share-prefixes", kMemory, "",
+       "Requests that begin with the same exact tokens hold the KV pages of these together (on by default)",
+       SwitchOption{In<&EngineOptions::share_prefixes>}},
       {"page-size", kMemory, "N", "Tokens per KV page", Int{In<&EngineOptions::page_size>, 1, 1024}},
       {"chunk-store-bytes", kMemory, "SIZE", "Main memory for stored chunks",
        BytesOption{In<&EngineOptions::chunk_store_bytes>, 0, kMaxBytes}},

@@ -34,6 +34,20 @@ absl::Status RequestValidator::CheckCaller(const Caller& caller) const {
   return CheckUtf8("namespace", caller.tenant_namespace);
 }
 
+absl::Status RequestValidator::CheckReadNamespaces(const std::string& field,
+                                                   const std::vector<std::string>& names) const {
+  if (names.size() > kMaxReadNamespaces) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(field, " has ", names.size(), " entries; allowed: at most ", kMaxReadNamespaces));
+  }
+  for (size_t i = 0; i < names.size(); ++i) {
+    const std::string entry = absl::StrCat(field, "[", i, "]");
+    if (names[i].size() > kMaxNamespaceBytes) return TooLong(entry, names[i].size(), kMaxNamespaceBytes);
+    KVBLEND_RETURN_IF_ERROR(CheckUtf8(entry, names[i]));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status RequestValidator::CheckChunkCount(size_t count) const {
   if (count <= static_cast<size_t>(options_.max_chunks_per_request)) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -47,6 +61,11 @@ absl::Status RequestValidator::CheckTextBytes(int64_t bytes) const {
 }
 
 absl::Status RequestValidator::CheckPrompt(const Prompt& prompt) const {
+  if (prompt.split.value_or(PromptSplit::kNone) != PromptSplit::kNone && !prompt.chunks.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("prompt.split is ", std::string(Name(*prompt.split)),
+                                                   " and chunks has ", prompt.chunks.size(),
+                                                   " entries; allowed: split only without chunks"));
+  }
   size_t chunks = prompt.chunks.size();
   int64_t bytes = prompt.system_text.size() + prompt.lead_in.size() + prompt.question.size();
   for (const std::string& chunk : prompt.chunks) bytes += chunk.size();
@@ -63,15 +82,17 @@ absl::Status RequestValidator::Check(const GenerateRequest& request) const {
   KVBLEND_RETURN_IF_ERROR(CheckCaller(request.caller));
   KVBLEND_RETURN_IF_ERROR(CheckPrompt(request.prompt));
   KVBLEND_RETURN_IF_ERROR(blend::ValidateBlendOptions(request.blend, runtime_.config.num_layers));
+  KVBLEND_RETURN_IF_ERROR(CheckReadNamespaces("blend.read_namespaces", request.blend.read_namespaces));
   for (size_t i = 0; i < request.sampling.stop.size(); ++i) {
     KVBLEND_RETURN_IF_ERROR(CheckUtf8(absl::StrCat("stop[", i, "]"), request.sampling.stop[i]));
   }
-  return generate::ValidateSampling(request.sampling);
+  return generate::ValidateSampling(request.sampling, runtime_.config.vocab_size);
 }
 
 absl::Status RequestValidator::Check(const ScoreRequest& request) const {
   KVBLEND_RETURN_IF_ERROR(CheckCaller(request.caller));
   KVBLEND_RETURN_IF_ERROR(CheckPrompt(request.prompt));
+  KVBLEND_RETURN_IF_ERROR(CheckReadNamespaces("blend.read_namespaces", request.blend.read_namespaces));
   KVBLEND_RETURN_IF_ERROR(CheckTextBytes(request.continuation.size()));
   KVBLEND_RETURN_IF_ERROR(CheckUtf8("continuation", request.continuation));
   if (request.continuation.empty() == request.continuation_token_ids.empty()) {
@@ -108,6 +129,10 @@ absl::Status RequestValidator::Check(const PutChunksRequest& request) const {
   int64_t bytes = request.system_text.size() + request.lead_in.size();
   for (const std::string& chunk : request.chunks) bytes += chunk.size();
   return CheckTextBytes(bytes);
+}
+
+absl::Status RequestValidator::Check(const PrefetchChunksRequest& request) const {
+  return CheckReadNamespaces("read_namespaces", request.read_namespaces);
 }
 
 absl::Status RequestValidator::Check(const SplitDocumentRequest& request) const {

@@ -28,6 +28,7 @@ class RequestValidator {
   absl::Status Check(const ScoreRequest& request) const;
   absl::Status Check(const PutChunksRequest& request) const;
   absl::Status Check(const SplitDocumentRequest& request) const;
+  absl::Status Check(const PrefetchChunksRequest& request) const;
 
   /// The prompt's tokens; leaves room for `reserved_tokens` more in the context.
   absl::StatusOr<prompt::PromptLayout> Layout(const Prompt& prompt, int32_t reserved_tokens) const;
@@ -47,6 +48,7 @@ class RequestValidator {
 
  private:
   absl::Status CheckCaller(const Caller& caller) const;
+  absl::Status CheckReadNamespaces(const std::string& field, const std::vector<std::string>& names) const;
   absl::Status CheckChunkCount(size_t count) const;
   absl::Status CheckTextBytes(int64_t bytes) const;
   absl::Status CheckPrompt(const Prompt& prompt) const;

@@ -41,7 +41,7 @@ bool ScoreTask::Advance(PromptRunner& runner) {
     if (kept_.has_value() && prompt_.pages != nullptr) {
       runner.KeepAgain(std::move(prompt_), *std::exchange(kept_, std::nullopt));
     }
-    prompt_.pages.reset();
+    prompt_.DropPages();
     observer_->OnDone(status);
     return false;
   };

@@ -41,6 +41,9 @@ class Task {
   /// How many tokens' KV needs pages until Advance returns false.
   virtual int32_t max_working_tokens() const { return 0; }
 
+  /// How many pages that running answers hold already it would begin with, if it began now.
+  virtual int64_t PagesToShare(PromptRunner& /*runner*/) const { return 0; }
+
   /// At the end: what a DecodeBatch has to carry on and end; null: the task has ended.
   virtual DecodingSequence* decoding() { return nullptr; }
 

@@ -100,29 +100,46 @@ absl::Status ChunkIndex::MakeRoom(const std::string& tenant_namespace, int64_t b
                      " bytes ", kept, " are pinned (", pinned_bytes_, ") or in use"));
   }
   if (limits_.namespace_quotas.limited()) {
-    KVBLEND_RETURN_IF_ERROR(MakeRoomInNamespace(tenant_namespace, bytes, evicted));
+    KVBLEND_RETURN_IF_ERROR(CheckNamespace(tenant_namespace, bytes, KeptBytesOf(tenant_namespace)));
+    EvictInNamespace(tenant_namespace, bytes, evicted);
   }
   while (bytes > limits_.byte_budget - bytes_) Evict(*eviction_queue_.Pop(), evicted);
   return absl::OkStatus();
 }
 
-absl::Status ChunkIndex::MakeRoomInNamespace(const std::string& tenant_namespace, int64_t bytes,
-                                             Removed& evicted) {
+int64_t ChunkIndex::KeptBytesOf(const std::string& tenant_namespace) const {
+  const auto used = namespace_bytes_.find(tenant_namespace);
+  return used == namespace_bytes_.end() ? 0 : used->second - eviction_queue_.bytes_of(&used->second);
+}
+
+absl::Status ChunkIndex::CheckNamespace(const std::string& tenant_namespace, int64_t bytes,
+                                        int64_t kept) const {
+  if (!limits_.namespace_quotas.limited()) return absl::OkStatus();
   const int64_t quota = limits_.namespace_quotas.BytesOf(tenant_namespace, limits_.byte_budget);
-  auto used = namespace_bytes_.find(tenant_namespace);
-  const int64_t kept =
-      used == namespace_bytes_.end() ? 0 : used->second - eviction_queue_.bytes_of(&used->second);
-  if (bytes > quota - kept) {
-    return absl::ResourceExhaustedError(absl::StrCat("chunk store: ", bytes, " bytes needed; namespace '",
-                                                     tenant_namespace, "' may fill ", quota,
-                                                     " bytes, of which ", kept, " are pinned or in use"));
-  }
+  if (bytes <= quota - kept) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("chunk store: ", bytes, " bytes needed; ",
+                   limits_.namespace_quotas.Describe(tenant_namespace, limits_.byte_budget), ", of which ",
+                   kept, " are pinned or in use"));
+}
+
+void ChunkIndex::EvictInNamespace(const std::string& tenant_namespace, int64_t bytes, Removed& evicted) {
+  const int64_t quota = limits_.namespace_quotas.BytesOf(tenant_namespace, limits_.byte_budget);
   // Its last entry takes the namespace's count with it.
-  for (; used != namespace_bytes_.end() && bytes > quota - used->second;
+  for (auto used = namespace_bytes_.find(tenant_namespace);
+       used != namespace_bytes_.end() && bytes > quota - used->second;
        used = namespace_bytes_.find(tenant_namespace)) {
-    Evict(*eviction_queue_.PopOf(&used->second), evicted);
+    const std::optional<EvictionQueue::EntryId> id = eviction_queue_.PopOf(&used->second);
+    if (!id.has_value()) return;
+    Evict(*id, evicted);
   }
-  return absl::OkStatus();
+}
+
+void ChunkIndex::LimitNamespaces(const std::map<std::string, int64_t>& bytes, Removed& evicted) {
+  limits_.namespace_quotas.bytes = bytes;
+  if (!limits_.namespace_quotas.limited()) return;
+  eviction_queue_.CountOwners();
+  for (const auto& [name, limit] : bytes) EvictInNamespace(name, 0, evicted);
 }
 
 void ChunkIndex::Evict(EvictionQueue::EntryId id, Removed& evicted) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -73,16 +74,23 @@ class ChunkIndex {
   absl::Status SetPinned(Entry* entry, bool pinned);
   /// Whether so many bytes more could be pinned. kResourceExhausted.
   absl::Status CheckPinLimit(int64_t bytes) const;
+  /// NamespaceQuotas::bytes from now on; evicts what is idle of those that have more.
+  void LimitNamespaces(const std::map<std::string, int64_t>& bytes, Removed& evicted);
+  /// Whether so many bytes fit the namespace's quota beside so many that stay. kResourceExhausted naming it.
+  absl::Status CheckNamespace(const std::string& tenant_namespace, int64_t bytes, int64_t kept) const;
 
  private:
   absl::Status MakeRoom(const std::string& tenant_namespace, int64_t bytes, Removed& evicted);
-  absl::Status MakeRoomInNamespace(const std::string& tenant_namespace, int64_t bytes, Removed& evicted);
+  /// What is pinned or in use there. REQUIRES: there are quotas.
+  int64_t KeptBytesOf(const std::string& tenant_namespace) const;
+  /// Evicts until so many bytes more fit its quota, or nothing is idle.
+  void EvictInNamespace(const std::string& tenant_namespace, int64_t bytes, Removed& evicted);
   void Evict(EvictionQueue::EntryId id, Removed& evicted);
   void UpdateEvictability(Entry* entry);
   void Free(Entry* entry, Removed& removed);
   static ListPlace PlaceOf(const Entry& entry) { return {entry.address.tenant_namespace, entry.address.key}; }
 
-  const Limits limits_;
+  Limits limits_;
   absl::flat_hash_map<EvictionQueue::EntryId, std::unique_ptr<Entry>> entries_;  // erased but held ones too
   absl::flat_hash_map<ChunkKey, Entry*> by_key_;
   absl::btree_map<ListPlace, Entry*> by_namespace_;

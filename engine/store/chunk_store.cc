@@ -349,6 +349,8 @@ absl::StatusOr<ReserveResult> ChunkStore::LookupOrReserve(const ChunkAddress& ad
         "chunk store: a chunk of ", address.num_tokens, " tokens needs ", kv_bytes + kEntryOverheadBytes,
         " bytes; the budget is ", options_.byte_budget, " bytes, of which ", pinned_bytes, " are pinned"));
   }
+  KVBLEND_RETURN_IF_ERROR(
+      index_.CheckNamespace(address.tenant_namespace, kv_bytes + kEntryOverheadBytes, /*kept=*/0));
   ++stats_.reservations_made;
   reserved_.insert(address.key);
   return Reservation(*this, address);
@@ -434,6 +436,13 @@ absl::Status ChunkStore::SetPinned(NamespaceFilter filter, const ChunkKey& key, 
   absl::MutexLock lock(&mutex_);
   Entry* entry = index_.Find(filter, key);
   return entry == nullptr ? below : index_.SetPinned(entry, pinned);
+}
+
+void ChunkStore::LimitNamespaces(const std::map<std::string, int64_t>& bytes) {
+  lower_.LimitNamespaces(bytes);
+  Leftovers leftovers;
+  absl::MutexLock lock(&mutex_);
+  index_.LimitNamespaces(bytes, leftovers.removed);
 }
 
 StoreStats ChunkStore::Stats() const {

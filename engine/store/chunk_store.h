@@ -28,6 +28,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -109,7 +110,7 @@ class ChunkStore final : public ChunkCatalog, private internal::Lender {
   /// The entry, or the duty to compute it, or that someone else has the duty. An entry that a lower tier does
   /// not have (it was full, or has evicted it) is written there again.
   /// kResourceExhausted when it could not be stored however much were evicted: larger than the budget without
-  /// what operators pinned. kInvalidArgument: bad format.
+  /// what operators pinned, or than its namespace's quota. kInvalidArgument: bad format.
   absl::StatusOr<ReserveResult> LookupOrReserve(const ChunkAddress& address);
 
   /// Stores a chunk; needs no reservation. Evicts idle entries to make room.
@@ -143,6 +144,7 @@ class ChunkStore final : public ChunkCatalog, private internal::Lender {
   absl::Status Unpin(NamespaceFilter filter, const ChunkKey& key) override {
     return SetPinned(filter, key, false);
   }
+  void LimitNamespaces(const std::map<std::string, int64_t>& bytes) override;
 
   StoreStats Stats() const;
   /// One for each lower tier, in the order of lookups.

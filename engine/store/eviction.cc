@@ -1,6 +1,7 @@
 #include "engine/store/eviction.h"
 
 #include <cassert>
+#include <utility>
 
 namespace kvblend::store {
 
@@ -37,6 +38,13 @@ EvictionQueue::Ticket EvictionQueue::Add(EntryId id, int64_t frequency, double c
   all_.Of(ticket).Insert(ticket);
   if (by_owner_) by_owners_[owner].Of(ticket).Insert(ticket);
   return ticket;
+}
+
+void EvictionQueue::CountOwners() {
+  if (std::exchange(by_owner_, true)) return;
+  for (const Queue* queue : {&all_.probation, &all_.proven}) {
+    for (const Ticket& ticket : queue->tickets) by_owners_[ticket.owner].Of(ticket).Insert(ticket);
+  }
 }
 
 void EvictionQueue::Remove(const Ticket& ticket) {

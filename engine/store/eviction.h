@@ -47,6 +47,8 @@ class EvictionQueue {
 
   /// `by_owner`: PopOf will be used.
   explicit EvictionQueue(bool by_owner = false) : by_owner_(by_owner) {}
+  /// As if it had been made with by_owner.
+  void CountOwners();
 
   /// REQUIRES: frequency >= 1, cost finite and >= 0, bytes >= 1, id not in the queue.
   Ticket Add(EntryId id, int64_t frequency, double cost, int64_t bytes, Owner owner = nullptr);
@@ -83,7 +85,7 @@ class EvictionQueue {
 
   std::optional<EntryId> Evict(const Ticket* victim);
 
-  const bool by_owner_;
+  bool by_owner_;
   Queues all_;
   absl::flat_hash_map<Owner, Queues> by_owners_;  // the same tickets once more, when by_owner_
   double probation_clock_ = 0;

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -110,6 +111,9 @@ class LowerTier {
   /// What is pinned is not evicted, restarts included; idempotent. kNotFound, also where nothing can be
   /// pinned.
   virtual absl::Status SetPinned(NamespaceFilter filter, const ChunkKey& key, bool pinned) = 0;
+
+  /// As ChunkCatalog means it; no effect where namespaces are not counted.
+  virtual void LimitNamespaces(const std::map<std::string, int64_t>& /*bytes*/) {}
 
   /// What it tells about itself.
   virtual TierStats Report() const = 0;

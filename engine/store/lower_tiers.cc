@@ -268,4 +268,8 @@ absl::Status LowerTiers::SetPinned(NamespaceFilter filter, const ChunkKey& key, 
   return status;
 }
 
+void LowerTiers::LimitNamespaces(const std::map<std::string, int64_t>& bytes) {
+  for (const Level& level : levels_) level.tier->LimitNamespaces(bytes);
+}
+
 }  // namespace kvblend::store

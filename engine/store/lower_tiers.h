@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -84,6 +85,8 @@ class LowerTiers {
   bool Erase(NamespaceFilter filter, const ChunkKey& key);
   /// In the tiers that pin. kNotFound: it is in none of them.
   absl::Status SetPinned(NamespaceFilter filter, const ChunkKey& key, bool pinned);
+  /// In the tiers that count namespaces.
+  void LimitNamespaces(const std::map<std::string, int64_t>& bytes);
 
  private:
   struct Level {

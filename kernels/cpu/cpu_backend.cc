@@ -42,15 +42,17 @@ const float* F32Row(ConstMatrixView m, int64_t row) { return static_cast<const f
 
 class CpuBackend final : public HostBackend {
  public:
-  CpuBackend(int num_threads, DataType gemm, const CodeKernels* codes, const Tiles& bf16_tiles,
-             const Tiles* int16_tiles)
-      : context_(num_threads, gemm, codes, simd::GetTiles(DataType::kF32), bf16_tiles, int16_tiles) {}
+  CpuBackend(int num_threads, DataType gemm, const CodeKernels* codes, const CodeKernels* pairs,
+             const Tiles& bf16_tiles, const Tiles* int16_tiles)
+      : context_(num_threads, gemm, codes, pairs, simd::GetTiles(DataType::kF32), bf16_tiles, int16_tiles) {}
 
   std::string_view name() const override { return "cpu"; }
   std::string Describe() const override {
     return absl::StrCat(
         "cpu: ", context_.pool.num_threads(), " threads, GEMM in ",
-        context_.codes != nullptr ? absl::StrCat("int8 (", std::string(context_.codes->name), ") and ") : "",
+        context_.codes != nullptr   ? absl::StrCat("int8 (", std::string(context_.codes->name), ") and ")
+        : context_.pairs != nullptr ? absl::StrCat("int16 (", std::string(context_.pairs->name), ") and ")
+                                    : "",
         std::string(Name(context_.gemm_dtype)), " (oneDNN ", OneDnnDescription(), "), SIMD ",
         simd::TargetName(), ", attention in ",
         std::string(context_.int16_tiles != nullptr ? context_.int16_tiles->name
@@ -308,7 +310,7 @@ absl::StatusOr<std::unique_ptr<Backend>> Create(const CpuBackendOptions& options
   }
   KVBLEND_RETURN_IF_ERROR(ApplyInstructionSetLimit());
   DataType gemm = DataType::kF32;
-  const CodeKernels* codes = nullptr;
+  const CodeKernels *codes = nullptr, *pairs = nullptr;
   switch (options.gemm) {
     case CpuBackendOptions::Gemm::kInt8:
       codes = BestCodeKernels();
@@ -317,9 +319,19 @@ absl::StatusOr<std::unique_ptr<Backend>> Create(const CpuBackendOptions& options
             absl::StrCat("gemm is kInt8, which needs AVX2; this processor has ", OneDnnDescription(),
                          "; allowed here: kAuto, kF32"));
       }
-      [[fallthrough]];
+      gemm = OneDnnHasFastBF16() ? DataType::kBF16 : DataType::kF32;
+      break;
+    case CpuBackendOptions::Gemm::kInt16:
+      pairs = BestCodeKernels();
+      if (pairs == nullptr) {
+        return absl::FailedPreconditionError(
+            absl::StrCat("gemm is kInt16, which needs AVX2; this processor has ", OneDnnDescription(),
+                         "; allowed here: kAuto, kF32"));
+      }
+      break;
     case CpuBackendOptions::Gemm::kAuto:
       gemm = OneDnnHasFastBF16() ? DataType::kBF16 : DataType::kF32;
+      if (gemm == DataType::kF32) pairs = FasterThanF32Kernels();
       break;
     case CpuBackendOptions::Gemm::kF32:
       break;
@@ -332,16 +344,17 @@ absl::StatusOr<std::unique_ptr<Backend>> Create(const CpuBackendOptions& options
       gemm = DataType::kBF16;
       break;
     default:
-      return absl::InvalidArgumentError(
-          absl::StrCat("gemm is ", static_cast<int>(options.gemm), "; allowed: kAuto, kF32, kBF16, kInt8"));
+      return absl::InvalidArgumentError(absl::StrCat("gemm is ", static_cast<int>(options.gemm),
+                                                     "; allowed: kAuto, kF32, kBF16, kInt8, kInt16"));
   }
   const int num_threads =
       options.num_threads == 0 ? std::min(AvailableProcessors(), kMaxThreads) : options.num_threads;
-  // Attention is exact to f32 unless 8 bits are wanted.
-  const Tiles* int16 = codes != nullptr && gemm == DataType::kF32 ? simd::GetInt16Tiles() : nullptr;
+  // Attention is exact to f32 unless activations are rounded.
+  const bool rounds = codes != nullptr || pairs != nullptr;
+  const Tiles* int16 = rounds && gemm == DataType::kF32 ? simd::GetInt16Tiles() : nullptr;
   if (tiles != nullptr && tiles->codes) int16 = tiles;
   const bool own_bf16 = tiles != nullptr && !tiles->codes;
-  return std::make_unique<CpuBackend>(num_threads, gemm, codes,
+  return std::make_unique<CpuBackend>(num_threads, gemm, codes, pairs,
                                       own_bf16 ? *tiles : BestTiles(DataType::kBF16), int16);
 }
 

@@ -43,15 +43,17 @@ std::vector<Candidate> TopTokens(absl::Span<const float> logits, int32_t k) {
   return heap;
 }
 
-std::vector<float> Penalised(absl::Span<const float> logits, const SamplingSpec& spec) {
-  std::vector<float> penalised(logits.begin(), logits.end());
+std::vector<float> Changed(absl::Span<const float> logits, const SamplingSpec& spec) {
+  std::vector<float> changed(logits.begin(), logits.end());
   constexpr double kLargest = std::numeric_limits<float>::max();
-  for (const int32_t id : spec.penalised) {
-    const double logit = logits[id];
-    const double changed = logit > 0 ? logit / spec.repetition_penalty : logit * spec.repetition_penalty;
-    penalised[id] = static_cast<float>(std::clamp(changed, -kLargest, kLargest));
+  for (const LogitChange& change : spec.changes) {
+    double logit = logits[change.token_id];
+    if (change.repeated)
+      logit = logit > 0 ? logit / spec.repetition_penalty : logit * spec.repetition_penalty;
+    changed[change.token_id] =
+        static_cast<float>(std::clamp(logit + double{change.added}, -kLargest, kLargest));
   }
-  return penalised;
+  return changed;
 }
 
 uint64_t Sum(const std::vector<Candidate>& candidates) {
@@ -129,9 +131,9 @@ SampledToken SampleRow(absl::Span<const float> logits, const SamplingSpec& spec)
     sampled.invalid_logit = logits[sampled.invalid_token];
     return sampled;
   }
-  std::vector<float> penalised;
-  if (!spec.penalised.empty()) penalised = Penalised(logits, spec);
-  const absl::Span<const float> row = spec.penalised.empty() ? logits : absl::MakeConstSpan(penalised);
+  std::vector<float> changed;
+  if (!spec.changes.empty()) changed = Changed(logits, spec);
+  const absl::Span<const float> row = spec.changes.empty() ? logits : absl::MakeConstSpan(changed);
   sampled.token_id = spec.temperature == 0 ? MostLikely(row) : Draw(row, spec);
   sampled.logit = logits[sampled.token_id];
   if (spec.scored_token >= 0) sampled.scored_logit = logits[spec.scored_token];

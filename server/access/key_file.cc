@@ -6,12 +6,14 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
+#include "engine/api/names.h"
 #include "server/json/json.h"
 
 namespace kvblend::server {
@@ -27,6 +29,37 @@ absl::Status CheckName(const std::string& field, const std::string& name) {
       absl::StrCat(field, " has ", name.size(), " bytes; allowed: 1 to ", kMaxNameBytes));
 }
 
+/// Lower is sooner.
+int PlaceOf(Priority priority) {
+  return priority == Priority::kHigh ? 0 : priority == Priority::kNormal ? 1 : 2;
+}
+
+std::optional<Priority> ReadPriority(FieldReader& fields, const std::string& name) {
+  const std::optional<std::string> text = fields.String(name);
+  if (!text.has_value()) return std::nullopt;
+  const absl::StatusOr<Priority> priority = ParseName<Priority>(name, *text);
+  fields.Note(priority.status());
+  return priority.ok() ? std::optional(*priority) : std::nullopt;
+}
+
+/// An array of names of namespaces.
+std::vector<std::string> ReadNamespaces(FieldReader& fields, const std::string& name) {
+  std::vector<std::string> names;
+  const Json* json = fields.Value(name);
+  if (json == nullptr) return names;
+  bool good = json->is_array() && json->size() <= kMaxReadNamespaces;
+  for (size_t i = 0; good && i < json->size(); ++i) {
+    good = (*json)[i].is_string();
+    if (good) names.push_back((*json)[i].get<std::string>());
+  }
+  if (!good) {
+    fields.Note(absl::InvalidArgumentError(
+        absl::StrCat(name, " is no list of namespaces; allowed: up to ", kMaxReadNamespaces, " strings")));
+  }
+  for (const std::string& one : names) fields.Note(CheckName(name, one));
+  return names;
+}
+
 absl::StatusOr<KeyHash> ParseHash(const std::string& text) {
   KeyHash hash;
   const bool is_hex = std::all_of(text.begin(), text.end(), [](char c) { return absl::ascii_isxdigit(c); });
@@ -36,6 +69,13 @@ absl::StatusOr<KeyHash> ParseHash(const std::string& text) {
   const std::string bytes = absl::HexStringToBytes(text);
   std::copy(bytes.begin(), bytes.end(), hash.begin());
   return hash;
+}
+
+absl::Status CheckPriorities(const Tenant& tenant) {
+  if (!IsAbove(tenant.priority, tenant.max_priority)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("max_priority is '", std::string(Name(tenant.max_priority)),
+                                                 "'; allowed: not below priority, '",
+                                                 std::string(Name(tenant.priority)), "'"));
 }
 
 absl::StatusOr<KeyEntry> ParseLine(absl::string_view line) {
@@ -50,15 +90,22 @@ absl::StatusOr<KeyEntry> ParseLine(absl::string_view line) {
   tenant.requests_per_minute = fields.Integer("requests_per_minute", 0, kMax).value_or(0);
   tenant.computed_tokens_per_minute = fields.Integer("computed_tokens_per_minute", 0, kMax).value_or(0);
   tenant.concurrent_requests = fields.Integer("concurrent_requests", 0, kMax).value_or(0);
+  tenant.store_bytes = fields.Integer("store_bytes", 0, kMax).value_or(0);
+  tenant.priority = ReadPriority(fields, "priority").value_or(Priority::kNormal);
+  tenant.max_priority = ReadPriority(fields, "max_priority").value_or(tenant.priority);
+  tenant.read = ReadNamespaces(fields, "read");
   const std::string hash = fields.String("key_sha256").value_or("");
   KVBLEND_RETURN_IF_ERROR(fields.Finish());
   KVBLEND_RETURN_IF_ERROR(CheckName("tenant", tenant.name));
   KVBLEND_RETURN_IF_ERROR(CheckName("namespace", tenant.chunk_namespace));
+  KVBLEND_RETURN_IF_ERROR(CheckPriorities(tenant));
   KVBLEND_ASSIGN_OR_RETURN(entry.hash, ParseHash(hash));
   return entry;
 }
 
 }  // namespace
+
+bool IsAbove(Priority a, Priority b) { return PlaceOf(a) < PlaceOf(b); }
 
 KeyHash HashKey(std::string_view key) {
   KeyHash hash;
@@ -110,6 +157,12 @@ absl::StatusOr<std::vector<KeyEntry>> ParseKeyFile(std::string_view text) {
 absl::StatusOr<NewKey> MakeKey(const Tenant& tenant) {
   KVBLEND_RETURN_IF_ERROR(CheckName("tenant", tenant.name));
   KVBLEND_RETURN_IF_ERROR(CheckName("namespace", tenant.chunk_namespace));
+  KVBLEND_RETURN_IF_ERROR(CheckPriorities(tenant));
+  for (const std::string& name : tenant.read) KVBLEND_RETURN_IF_ERROR(CheckName("read", name));
+  if (tenant.read.size() > kMaxReadNamespaces) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("read has ", tenant.read.size(), " entries; allowed: at most ", kMaxReadNamespaces));
+  }
   std::string random(32, '\0');
   if (RAND_bytes(reinterpret_cast<unsigned char*>(random.data()), static_cast<int>(random.size())) != 1) {
     return absl::InternalError("the system gave no random numbers");
@@ -127,6 +180,10 @@ absl::StatusOr<NewKey> MakeKey(const Tenant& tenant) {
     line["computed_tokens_per_minute"] = tenant.computed_tokens_per_minute;
   }
   if (tenant.concurrent_requests > 0) line["concurrent_requests"] = tenant.concurrent_requests;
+  if (tenant.store_bytes > 0) line["store_bytes"] = tenant.store_bytes;
+  if (tenant.priority != Priority::kNormal) line["priority"] = std::string(Name(tenant.priority));
+  if (tenant.max_priority != tenant.priority) line["max_priority"] = std::string(Name(tenant.max_priority));
+  if (!tenant.read.empty()) line["read"] = tenant.read;
   made.line = ToText(line);
   return made;
 }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/api/request.h"
 
 namespace kvblend::server {
 
@@ -26,6 +27,11 @@ struct Tenant {
   int64_t computed_tokens_per_minute =
       0;  // of prompts, what was not reused; of answers, all; of chunks, those computed
   int64_t concurrent_requests = 0;
+  int64_t store_bytes = 0;                    // what its chunks may take in memory, and on disk
+  Priority priority = Priority::kNormal;      // of requests that do not say theirs
+  Priority max_priority = Priority::kNormal;  // the most that they may say; not below `priority`
+  std::vector<std::string> read =
+      {};  // namespaces of others whose chunks it may use, and list, and not change
 
   bool operator==(const Tenant&) const = default;
 };
@@ -34,6 +40,9 @@ struct KeyEntry {
   KeyHash hash;
   Tenant tenant;
 };
+
+/// Whether `a` comes before `b`.
+bool IsAbove(Priority a, Priority b);
 
 /// SHA-256.
 KeyHash HashKey(std::string_view key);

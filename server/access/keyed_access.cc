@@ -22,8 +22,9 @@ constexpr char kScheme[] = "bearer ";
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<KeyedAccess>> KeyedAccess::Open(const std::string& path, Calls* calls) {
-  std::unique_ptr<KeyedAccess> access(new KeyedAccess(path, calls));
+absl::StatusOr<std::unique_ptr<KeyedAccess>> KeyedAccess::Open(const std::string& path, Calls* calls,
+                                                               StoreLimits store_limits) {
+  std::unique_ptr<KeyedAccess> access(new KeyedAccess(path, calls, std::move(store_limits)));
   std::vector<FileState> seen = LookAt({path});
   KVBLEND_RETURN_IF_ERROR(access->Load());
   access->watcher_ = std::make_unique<FileWatcher>(std::vector<std::string>{path}, std::move(seen),
@@ -43,6 +44,11 @@ absl::Status KeyedAccess::Load() {
   if (!keys.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("--api-keys ", path_, ": ", keys.status().message()));
   }
+  std::map<std::string, int64_t> store_bytes;
+  for (const KeyEntry& entry : *keys) {
+    if (entry.tenant.store_bytes > 0) store_bytes[entry.tenant.chunk_namespace] = entry.tenant.store_bytes;
+  }
+  if (store_limits_ != nullptr) store_limits_(store_bytes);
   absl::MutexLock lock(&mutex_);
   keys_ = *std::move(keys);
   for (const KeyEntry& entry : keys_) {

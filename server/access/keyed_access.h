@@ -1,6 +1,8 @@
 // Access by the keys of a file, which is read again when it changes.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -22,18 +24,25 @@ namespace kvblend::server {
 /// of their key.
 class KeyedAccess : public Access {
  public:
-  /// `calls` must outlive it. kInvalidArgument naming the file and what is wrong with it.
-  static absl::StatusOr<std::unique_ptr<KeyedAccess>> Open(const std::string& path, Calls* calls);
+  /// Told, at the beginning and after every change, how many bytes namespaces may store; those that it does not name have no
+  /// limit. One call at a time.
+  using StoreLimits = std::function<void(const std::map<std::string, int64_t>& bytes)>;
+
+  /// `calls`, and what `store_limits` uses, must outlive it. kInvalidArgument naming the file and what is wrong with it.
+  static absl::StatusOr<std::unique_ptr<KeyedAccess>> Open(const std::string& path, Calls* calls,
+                                                           StoreLimits store_limits = nullptr);
 
   absl::StatusOr<std::shared_ptr<Calls>> Admit(std::string_view authorization) override;
 
  private:
-  KeyedAccess(std::string path, Calls* calls) : path_(std::move(path)), calls_(*calls) {}
+  KeyedAccess(std::string path, Calls* calls, StoreLimits store_limits)
+      : path_(std::move(path)), calls_(*calls), store_limits_(std::move(store_limits)) {}
   absl::Status Load();
   void LoadAgain();
 
   const std::string path_;
   Calls& calls_;
+  const StoreLimits store_limits_;
   absl::Mutex mutex_;
   std::vector<KeyEntry> keys_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::shared_ptr<Quota>> quotas_ ABSL_GUARDED_BY(mutex_);  // by tenant

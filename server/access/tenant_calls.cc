@@ -1,9 +1,16 @@
 #include "server/access/tenant_calls.h"
 
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/status_macros.h"
+#include "engine/api/names.h"
+#include "server/convert/enums.h"
 
 namespace kvblend::server {
 namespace {
@@ -19,6 +26,26 @@ int64_t ComputedTokens(const v1::ScoreEvent& event) {
 }
 int64_t ComputedTokens(const v1::PutChunkProgress& progress) {
   return progress.already_present() ? 0 : progress.num_tokens();
+}
+
+/// What others store and compute can be told from figures that sum over all: only what the server is made for stays.
+void LeaveOutOthers(v1::GetInfoResponse& info) {
+  v1::StoreInfo store;
+  store.set_budget_bytes(info.store().budget_bytes());
+  store.set_pinned_byte_limit(info.store().pinned_byte_limit());
+  *info.mutable_store() = store;
+  v1::Load load;
+  load.set_pages_total(info.load().pages_total());
+  *info.mutable_load() = load;
+  for (v1::TierInfo& tier : *info.mutable_tiers()) {
+    auto& stats = *tier.mutable_stats();
+    const auto quota = stats.find("quota_bytes");
+    const std::optional<double> bytes = quota == stats.end() ? std::nullopt : std::optional(quota->second);
+    stats.clear();
+    if (bytes.has_value()) stats["quota_bytes"] = *bytes;
+  }
+  info.mutable_device()->clear_memory_used_bytes();
+  info.clear_correction();
 }
 
 /// Counts what passes.
@@ -64,12 +91,15 @@ class TenantCalls : public Calls {
     return Ask(&Calls::Split, std::move(request));
   }
   absl::StatusOr<v1::PrefetchChunksResponse> Prefetch(v1::PrefetchChunksRequest request) override {
+    KVBLEND_RETURN_IF_ERROR(TakeReadable("read_namespaces", request.mutable_read_namespaces()));
     return Ask(&Calls::Prefetch, std::move(request));
   }
   absl::StatusOr<v1::StatChunksResponse> Stat(v1::StatChunksRequest request) override {
+    if (MayRead(request.namespace_())) return calls_.Stat(std::move(request));
     return Ask(&Calls::Stat, std::move(request));
   }
   absl::StatusOr<v1::ListChunksResponse> List(v1::ListChunksRequest request) override {
+    if (MayRead(request.namespace_())) return calls_.List(std::move(request));
     return Ask(&Calls::List, std::move(request));
   }
   absl::StatusOr<v1::DeleteChunksResponse> Delete(v1::DeleteChunksRequest request) override {
@@ -79,7 +109,9 @@ class TenantCalls : public Calls {
     return Ask(&Calls::Pin, std::move(request));
   }
   absl::StatusOr<v1::GetInfoResponse> GetInfo(v1::GetInfoRequest request) override {
-    return calls_.GetInfo(std::move(request));
+    absl::StatusOr<v1::GetInfoResponse> info = calls_.GetInfo(std::move(request));
+    if (info.ok() && !tenant_.admin) LeaveOutOthers(*info);
+    return info;
   }
   absl::StatusOr<v1::CorrectionInfo> UpdateCorrection(v1::UpdateCorrectionRequest request) override {
     if (!tenant_.admin) {
@@ -102,6 +134,36 @@ class TenantCalls : public Calls {
     return absl::OkStatus();
   }
 
+  bool MayRead(const std::string& name) const {
+    return std::find(tenant_.read.begin(), tenant_.read.end(), name) != tenant_.read.end();
+  }
+
+  /// All that the tenant may read, unless the request names some of it.
+  absl::Status TakeReadable(const std::string& field,
+                            google::protobuf::RepeatedPtrField<std::string>* names) const {
+    for (const std::string& name : *names) {
+      if (MayRead(name) || name == tenant_.chunk_namespace) continue;
+      return absl::PermissionDeniedError(
+          absl::StrCat(field, " has '", name, "'; allowed: those that the key may read (",
+                       tenant_.read.empty() ? "none" : absl::StrJoin(tenant_.read, ", "), ")"));
+    }
+    if (names->empty()) names->Assign(tenant_.read.begin(), tenant_.read.end());
+    return absl::OkStatus();
+  }
+
+  template <typename Request>
+  absl::Status TakePriority(Request& request) const {
+    if (request.priority() == v1::PRIORITY_UNSPECIFIED) {
+      request.set_priority(ToWire<v1::Priority>(tenant_.priority));
+      return absl::OkStatus();
+    }
+    const std::optional<Priority> asked = FromWire<Priority>(request.priority());
+    if (!asked.has_value() || !IsAbove(*asked, tenant_.max_priority)) return absl::OkStatus();
+    return absl::PermissionDeniedError(absl::StrCat("priority is '", std::string(Name(*asked)),
+                                                    "'; allowed: at most the key's, '",
+                                                    std::string(Name(tenant_.max_priority)), "'"));
+  }
+
   template <typename Request, typename Response>
   absl::StatusOr<Response> Ask(absl::StatusOr<Response> (Calls::*call)(Request), Request request) {
     KVBLEND_RETURN_IF_ERROR(TakeNamespace(request));
@@ -112,6 +174,11 @@ class TenantCalls : public Calls {
   Started Compute(Started (Calls::*call)(Request, const CallerContext&, std::shared_ptr<EventSink<Event>>),
                   Request request, CallerContext caller, std::shared_ptr<EventSink<Event>> sink) {
     KVBLEND_RETURN_IF_ERROR(TakeNamespace(request));
+    KVBLEND_RETURN_IF_ERROR(TakePriority(request));
+    if constexpr (!std::is_same_v<Request, v1::PutChunksRequest>) {
+      KVBLEND_RETURN_IF_ERROR(
+          TakeReadable("blend.read_namespaces", request.mutable_blend()->mutable_read_namespaces()));
+    }
     caller.client = tenant_.name;
     KVBLEND_RETURN_IF_ERROR(quota_->BeginComputing());
     auto counting = std::make_shared<CountingSink<Event>>(quota_, std::move(sink));

@@ -3,10 +3,23 @@
 namespace kvblend::server {
 
 void EngineSlot::Serve(Engine* engine) {
+  absl::MutexLock limits_lock(&limits_mutex_);
+  if (!limits_.empty()) engine->chunks().LimitNamespaces(limits_);
   absl::MutexLock lock(&mutex_);
   if (state_ != State::kStarting) return;
   engine_ = engine;
   state_ = State::kServing;
+}
+
+void EngineSlot::LimitNamespaces(const std::map<std::string, int64_t>& bytes) {
+  absl::MutexLock limits_lock(&limits_mutex_);
+  limits_ = bytes;
+  Engine* engine = nullptr;
+  {
+    absl::MutexLock lock(&mutex_);
+    engine = engine_;
+  }
+  if (engine != nullptr) engine->chunks().LimitNamespaces(bytes);
 }
 
 void EngineSlot::Drain() {

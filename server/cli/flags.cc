@@ -18,6 +18,9 @@ namespace {
 constexpr FieldFlag kNamespaceFlags[] = {
     {"--namespace", "namespace", "Chunks of one namespace are invisible in another", "NAME"}};
 
+constexpr FieldFlag kPriorityFlags[] = {
+    {"--priority", "priority", "Whose turn comes first where there is not time for all", "NAME"}};
+
 constexpr FieldFlag kAnchorFlags[] = {
     {"--system", "system_text", "System text of the prompts to come", "TEXT"},
     {"--lead-in", "lead_in", "Text before the chunks in the prompts to come", "TEXT"},
@@ -27,7 +30,8 @@ constexpr FieldFlag kAnchorFlags[] = {
 constexpr FieldFlag kPromptFlags[] = {
     {"--system", "prompt.system_text", "System text", "TEXT"},
     {"--lead-in", "prompt.lead_in", "Text before the chunks", "TEXT"},
-    {"--question", "prompt.question", "What is asked; comes after the chunks", "TEXT"}};
+    {"--question", "prompt.question", "What is asked; comes after the chunks", "TEXT"},
+    {"--split", "prompt.split", "Look for passages in the question, and make them chunks", "HOW"}};
 
 constexpr FieldFlag kBlendFlags[] = {
     {"--reuse", "blend.reuse", "What may be reused", "WHAT"},
@@ -45,6 +49,10 @@ constexpr FieldFlag kBlendFlags[] = {
     {"--no-store-misses", "blend.store_misses", "Do not store chunks that were missing", "", "false"},
     {"--no-correction", "blend.correction", "Place stored KV as it is, without the learned correction", "",
      "false"},
+    {"--read-namespace", "blend.read_namespaces",
+     "Reuse chunks of this namespace as well, if there are none of one's own; repeat for more", "NAME"},
+    {"--no-share-prefix", "blend.share_prefix",
+     "Hold no KV pages together with requests that begin with the same tokens", "", "false"},
     {"--explain", "blend.explain", "Tell of every token what was done with it (with --json, or see --html)",
      ""}};
 
@@ -56,6 +64,9 @@ constexpr FieldFlag kSamplingFlags[] = {
      "P"},
     {"--min-p", "sampling.min_p", "Leave out tokens below this share of the likeliest; 0: off", "P"},
     {"--repetition-penalty", "sampling.repetition_penalty", "Above 0, to 10; 1: off", "X"},
+    {"--presence-penalty", "sampling.presence_penalty", "-2 to 2, for tokens of the answer; 0: off", "X"},
+    {"--frequency-penalty", "sampling.frequency_penalty",
+     "-2 to 2, for each time that a token is in the answer; 0: off", "X"},
     {"--seed", "sampling.seed", "Seed of the sampling; 0: chosen and reported", "N"},
     {"--stop", "sampling.stop", "A string that ends the answer; repeat for more", "TEXT"},
     {"--logprobs", "sampling.top_logprobs",
@@ -125,6 +136,9 @@ void AddConnectionFlags(CLI::App& command, InProcess in_process, Connection& con
 void AddCallerFlags(CLI::App& command, const google::protobuf::Descriptor& message, FieldFlags& fields,
                     CallerFlags& flags) {
   fields.Add(command, message, "Connection", kNamespaceFlags);
+  if (message.FindFieldByName("priority") != nullptr) {
+    fields.Add(command, message, "Connection", kPriorityFlags);
+  }
   command.add_option("--timeout", flags.timeout_seconds, "Give up after so many seconds; default: never")
       ->check(CLI::PositiveNumber)
       ->type_name("SECONDS")

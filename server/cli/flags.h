@@ -27,7 +27,7 @@ struct CallerFlags {
 
   absl::Time deadline() const;
 };
-/// --namespace, among `fields` of the request, and --timeout.
+/// --namespace and, where the request has one, --priority, among its `fields`; and --timeout.
 void AddCallerFlags(CLI::App& command, const google::protobuf::Descriptor& message, FieldFlags& fields,
                     CallerFlags& flags);
 

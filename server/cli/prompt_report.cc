@@ -77,9 +77,11 @@ std::vector<std::string> DescribePrompt(const v1::PromptReport& report) {
                                ? ""
                                : absl::StrFormat("%d kept (%d of them exact) + ", report.kept_tokens(),
                                                  report.kept_exact_tokens());
+  const std::string shared =
+      report.shared_tokens() == 0 ? "" : absl::StrFormat(" (%d shared)", report.shared_tokens());
   lines.push_back(
-      absl::StrFormat("prompt: %d tokens = %s%d exact + %d reused + %d recomputed + %d computed (%s)",
-                      report.prompt_tokens(), kept, report.exact_tokens(), report.reused_tokens(),
+      absl::StrFormat("prompt: %d tokens = %s%d exact%s + %d reused + %d recomputed + %d computed (%s)",
+                      report.prompt_tokens(), kept, report.exact_tokens(), shared, report.reused_tokens(),
                       report.recomputed_tokens(), report.computed_tokens(), DescribeReuse(report)));
   for (const v1::ChunkReport& chunk : report.chunks()) {
     if (lines.size() > kMaxChunkLines) {

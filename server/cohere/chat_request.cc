@@ -89,6 +89,13 @@ void ReadStop(FieldReader& fields, v1::SamplingOptions* sampling) {
   }
 }
 
+double ReadPenalty(FieldReader& fields, const std::string& name) {
+  const double penalty = fields.Number(name).value_or(0);
+  if (!(penalty >= 0 && penalty <= 1))
+    fields.Note(FieldError(name, absl::StrCat(name, " is ", penalty, "; allowed: 0 to 1")));
+  return penalty;
+}
+
 void ReadSampling(FieldReader& fields, ChatRequest* to) {
   v1::SamplingOptions& sampling = *to->request.mutable_sampling();
   if (const auto most = fields.Integer("max_tokens", 1, kInt32Max))
@@ -104,7 +111,8 @@ void ReadSampling(FieldReader& fields, ChatRequest* to) {
   to->logprobs = fields.Bool("logprobs").value_or(false);
   if (to->logprobs) sampling.set_top_logprobs(0);
   ReadStop(fields, &sampling);
-  fields.Refuse({"frequency_penalty", "presence_penalty"}, "allowed: 0");
+  sampling.set_frequency_penalty(ReadPenalty(fields, "frequency_penalty"));
+  sampling.set_presence_penalty(ReadPenalty(fields, "presence_penalty"));
 }
 
 void ReadCitationOptions(FieldReader& fields, ChatRequest* to) {

@@ -54,6 +54,7 @@ v1::PromptReport ToProto(const PromptReport& report) {
   to.set_kept_tokens(report.kept_tokens);
   to.set_kept_exact_tokens(report.kept_exact_tokens);
   to.set_exact_tokens(report.exact_tokens);
+  to.set_shared_tokens(report.shared_tokens);
   to.set_reused_tokens(report.reused_tokens);
   to.set_recomputed_tokens(report.recomputed_tokens);
   to.set_computed_tokens(report.computed_tokens);

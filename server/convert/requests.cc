@@ -46,6 +46,9 @@ absl::Status Convert(v1::Prompt&& from, Prompt* to) {
   to->lead_in = std::move(*from.mutable_lead_in());
   to->chunks = TakeStrings(from.mutable_chunks());
   to->question = std::move(*from.mutable_question());
+  if (from.split() != v1::PROMPT_SPLIT_UNSPECIFIED) {
+    KVBLEND_RETURN_IF_ERROR(Convert(from.split(), "prompt.split", &to->split.emplace()));
+  }
   to->history.resize(from.history_size());
   for (int i = 0; i < from.history_size(); ++i) {
     v1::Turn& turn = *from.mutable_history(i);
@@ -77,6 +80,8 @@ absl::Status Convert(const v1::BlendOptions& from, BlendOptions* to) {
   if (from.has_store_misses()) to->store_misses = from.store_misses();
   if (from.has_correction()) to->correction = from.correction();
   to->explain = from.explain();
+  to->read_namespaces.assign(from.read_namespaces().begin(), from.read_namespaces().end());
+  if (from.has_share_prefix()) to->share_prefix = from.share_prefix();
   return status;
 }
 
@@ -87,6 +92,9 @@ void Convert(v1::SamplingOptions&& from, SamplingOptions* to) {
   if (from.has_top_p()) to->top_p = from.top_p();
   to->min_p = from.min_p();
   if (from.has_repetition_penalty()) to->repetition_penalty = from.repetition_penalty();
+  to->presence_penalty = from.presence_penalty();
+  to->frequency_penalty = from.frequency_penalty();
+  to->logit_bias = {from.logit_bias().begin(), from.logit_bias().end()};
   to->seed = from.seed();
   to->stop = TakeStrings(from.mutable_stop());
   to->ignore_eos = from.ignore_eos();
@@ -99,6 +107,7 @@ absl::Status ConvertPromptAndBlend(From& from, To* to) {
   if (!from.has_prompt()) return absl::InvalidArgumentError("prompt is not set; it is required");
   to->caller.tenant_namespace = std::move(*from.mutable_namespace_());
   absl::Status status = Convert(std::move(*from.mutable_prompt()), &to->prompt);
+  status.Update(Convert(from.priority(), "priority", &to->caller.priority));
   status.Update(Convert(from.blend(), &to->blend));
   return status;
 }
@@ -153,6 +162,7 @@ absl::StatusOr<PutChunksRequest> FromProto(v1::PutChunksRequest&& request) {
   to.label = std::move(*request.mutable_label());
   to.chunk_labels = TakeStrings(request.mutable_chunk_labels());
   to.pin = request.pin();
+  KVBLEND_RETURN_IF_ERROR(Convert(request.priority(), "priority", &to.caller.priority));
   return to;
 }
 
@@ -176,6 +186,7 @@ absl::StatusOr<PrefetchChunksRequest> FromProto(v1::PrefetchChunksRequest&& requ
   PrefetchChunksRequest to;
   if (absl::Status status = TakeAnchor(request, &to); !status.ok()) return status;
   to.chunks = TakeStrings(request.mutable_chunks());
+  to.read_namespaces = TakeStrings(request.mutable_read_namespaces());
   return to;
 }
 

@@ -43,6 +43,8 @@ absl::string_view StatusName(int status) {
   switch (status) {
     case 200:
       return "OK";
+    case 302:
+      return "Found";
     case 400:
       return "Bad Request";
     case 401:

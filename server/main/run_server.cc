@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <fstream>
 #include <iostream>
+#include <map>
 #include <string>
 #include <utility>
 
@@ -114,7 +115,9 @@ int RunServer(const ServerConfig& config, const EngineFactory& create_engine,
                                    .started = absl::Now()});
   std::unique_ptr<KeyedAccess> access;
   if (!config.api_keys_path.empty()) {
-    auto opened = KeyedAccess::Open(config.api_keys_path, &calls);
+    auto opened = KeyedAccess::Open(
+        config.api_keys_path, &calls,
+        [&](const std::map<std::string, int64_t>& bytes) { engine_slot.LimitNamespaces(bytes); });
     if (!opened.ok()) {
       FailToStart(opened.status());
       return kBadSettings;

@@ -98,6 +98,7 @@ void AddEngine(const EngineStats& stats, FamilyList list) {
   list.Gauge("kv_pages_kept",
              "KV pages that conversations between two turns take; free for whoever needs them.",
              stats.pages_kept);
+  list.Gauge("kv_pages_shared", "KV pages that several sequences hold together.", stats.pages_shared);
   list.Gauge("kept_conversations", "Conversations kept between two turns.", stats.kept_conversations);
   list.Counter("kept_conversations_taken_total", "Prompts that went on from a kept conversation.",
                stats.kept_conversations_taken);
@@ -106,6 +107,9 @@ void AddEngine(const EngineStats& stats, FamilyList list) {
   list.Counter("refined_tokens_total",
                "Tokens of kept conversations that were prefilled in full while there was nothing else to do.",
                stats.refined_tokens);
+  list.Counter("kv_pages_dropped_total",
+               "KV pages that answers gave back because no layer's window reaches them any more.",
+               static_cast<double>(stats.pages_dropped));
   list.Gauge("kv_pages_capacity", "KV pages reserved at the start.", stats.pages_total);
   list.Gauge("kv_pages_used_ratio", "Share of the KV pages that is in use, 0 to 1.",
              stats.pages_total == 0 ? 0.0 : static_cast<double>(stats.pages_used) / stats.pages_total);

@@ -115,6 +115,13 @@ struct Metrics::Impl {
   Counter& reused_tokens = tokens_by_source.Add({{"source", "reused"}});
   Counter& recomputed_tokens = tokens_by_source.Add({{"source", "recomputed"}});
   Counter& computed_tokens = tokens_by_source.Add({{"source", "computed"}});
+  Counter& prefix_queries =
+      AddCounters(registry, "kvblend_prefix_cache_queries_total",
+                  "Prompt tokens whose KV was looked for in pages of other sequences and of earlier turns.")
+          .Add({});
+  Counter& prefix_hits = AddCounters(registry, "kvblend_prefix_cache_hits_total",
+                                     "Those found there: neither loaded nor computed.")
+                             .Add({});
   Counter& generated_tokens =
       AddCounters(registry, "kvblend_generation_tokens_total", "Tokens generated.").Add({});
   Counter& scored_tokens =
@@ -181,6 +188,10 @@ void Metrics::ObservePrompt(const v1::PromptReport& report) {
   impl_->kept_tokens.Increment(report.kept_tokens());
   impl_->exact_tokens.Increment(report.exact_tokens());
   impl_->reused_tokens.Increment(report.reused_tokens());
+  if (report.reuse() != v1::REUSE_NOTHING) {
+    impl_->prefix_queries.Increment(report.prompt_tokens());
+    impl_->prefix_hits.Increment(report.kept_tokens() + report.shared_tokens());
+  }
   impl_->recomputed_tokens.Increment(report.recomputed_tokens());
   impl_->computed_tokens.Increment(report.computed_tokens());
   // Without reusable, inexact tokens there was nothing to choose from, and no ratio.

@@ -15,7 +15,7 @@ struct NamePair {
   std::string_view theirs;
 };
 
-constexpr std::array<NamePair, 16> kSameMeaning = {{
+constexpr std::array<NamePair, 18> kSameMeaning = {{
     {"kvblend_time_to_first_token_seconds", "vllm:time_to_first_token_seconds"},
     {"kvblend_inter_token_latency_seconds", "vllm:inter_token_latency_seconds"},
     {"kvblend_time_per_output_token_seconds", "vllm:request_time_per_output_token_seconds"},
@@ -29,6 +29,8 @@ constexpr std::array<NamePair, 16> kSameMeaning = {{
     {"kvblend_num_requests_running", "vllm:num_requests_running"},
     {"kvblend_num_requests_waiting", "vllm:num_requests_waiting"},
     {"kvblend_kv_pages_used_ratio", "vllm:kv_cache_usage_perc"},
+    {"kvblend_prefix_cache_queries_total", "vllm:prefix_cache_queries_total"},
+    {"kvblend_prefix_cache_hits_total", "vllm:prefix_cache_hits_total"},
     {"kvblend_num_preemptions_total", "vllm:num_preemptions_total"},
     {"kvblend_drafted_tokens_total", "vllm:spec_decode_num_draft_tokens_total"},
     {"kvblend_accepted_draft_tokens_total", "vllm:spec_decode_num_accepted_tokens_total"},

@@ -44,7 +44,8 @@ int HttpStatusOf(absl::StatusCode code) {
 // The engine names its fields as these bodies do, at the beginning of its messages.
 std::string LeadingField(absl::string_view message) {
   for (const absl::string_view field :
-       {"temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_tokens", "stop"}) {
+       {"temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
+        "frequency_penalty", "logit_bias", "max_tokens", "stop"}) {
     if (!absl::StartsWith(message, field)) continue;
     const absl::string_view rest = message.substr(field.size());
     if (absl::StartsWith(rest, " ") || absl::StartsWith(rest, "["))

@@ -2,10 +2,15 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <utility>
 
+#include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "engine/api/names.h"
+#include "server/convert/enums.h"
 #include "server/convert/message_json.h"
 #include "server/json/json.h"
 #include "server/openai/prompt_mapping.h"
@@ -35,6 +40,25 @@ void ReadStop(FieldReader& fields, v1::SamplingOptions* sampling) {
   if (!strings) fields.Note(FieldError("stop", "stop is neither; allowed: a string, or an array of strings"));
 }
 
+void ReadLogitBias(FieldReader& fields, v1::SamplingOptions* sampling) {
+  const Json* biases = fields.Value("logit_bias");
+  if (biases == nullptr) return;
+  if (!biases->is_object()) {
+    fields.Note(FieldError("logit_bias", "logit_bias is no object; allowed: token ids, each with a number"));
+    return;
+  }
+  for (const auto& [token, bias] : biases->items()) {
+    int32_t id = 0;
+    if (absl::SimpleAtoi(token, &id) && bias.is_number()) {
+      (*sampling->mutable_logit_bias())[id] = bias.get<double>();
+    } else {
+      fields.Note(FieldError("logit_bias", absl::StrCat("logit_bias['", absl::CHexEscape(token.substr(0, 40)),
+                                                        "'] is ", ToText(bias).substr(0, 40),
+                                                        "; allowed: token ids, each with a number")));
+    }
+  }
+}
+
 /// What both kinds of bodies have.
 void ReadCommon(FieldReader& fields, GenerationRequest* to) {
   v1::SamplingOptions& sampling = *to->request.mutable_sampling();
@@ -62,8 +86,9 @@ void ReadCommon(FieldReader& fields, GenerationRequest* to) {
   }
   if (const auto ignore_eos = fields.Bool("ignore_eos")) sampling.set_ignore_eos(*ignore_eos);
   ReadStop(fields, &sampling);
-  fields.Refuse({"presence_penalty", "frequency_penalty"}, "allowed: 0; repetition_penalty is there");
-  fields.Refuse({"logit_bias"}, "allowed: none");
+  if (const auto penalty = fields.Number("presence_penalty")) sampling.set_presence_penalty(*penalty);
+  if (const auto penalty = fields.Number("frequency_penalty")) sampling.set_frequency_penalty(*penalty);
+  ReadLogitBias(fields, &sampling);
   fields.RefuseUnless("n", 1);
   fields.Ignore({"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
                  "prompt_cache_retention"});
@@ -97,6 +122,17 @@ void ReadDocuments(FieldReader& fields, v1::Prompt* prompt) {
   if (documents != nullptr) fields.Note(AddDocuments(*documents, prompt));
 }
 
+/// A name of one of the engine's enumerations.
+template <typename Enum>
+std::optional<Enum> ReadName(FieldReader& fields, const std::string& name) {
+  const std::optional<std::string> text = fields.String(name);
+  if (!text.has_value()) return std::nullopt;
+  const absl::StatusOr<Enum> value = ParseName<Enum>(fields.PathOf(name), *text);
+  if (value.ok()) return *value;
+  fields.Note(FieldError(fields.PathOf(name), std::string(value.status().message())));
+  return std::nullopt;
+}
+
 }  // namespace
 
 uint64_t SeedOf(int64_t seed) { return seed == 0 ? kSeedZero : static_cast<uint64_t>(seed); }
@@ -112,6 +148,12 @@ void ReadExtension(FieldReader& fields, v1::GenerateRequest* request) {
           "kvblend.lead_in", "kvblend.lead_in is set; allowed: only without text before the first document"));
     }
     request->mutable_prompt()->set_lead_in(*lead_in);
+  }
+  if (const std::optional<Priority> priority = ReadName<Priority>(extension, "priority")) {
+    request->set_priority(ToWire<v1::Priority>(*priority));
+  }
+  if (const std::optional<PromptSplit> split = ReadName<PromptSplit>(extension, "split")) {
+    request->mutable_prompt()->set_split(ToWire<v1::PromptSplit>(*split));
   }
   if (const Json* blend = extension.Value("blend"); blend != nullptr) {
     if (!blend->is_object()) {

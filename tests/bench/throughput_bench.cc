@@ -81,6 +81,7 @@ absl::StatusOr<std::shared_ptr<TokenTimes>> Submit(Engine& engine, const Prompt&
   request.prompt = prompt;
   request.blend.reuse = Reuse::kNothing;
   request.blend.store_misses = false;
+  request.blend.share_prefix = false;
   request.sampling.max_tokens = max_tokens;
   request.sampling.ignore_eos = true;
   auto times = std::make_shared<TokenTimes>(processor_time);

@@ -36,6 +36,7 @@ Mode MakeMode(std::string name, Reuse reuse, Policy policy, double ratio,
   mode.blend.ratio = ratio;
   mode.blend.anchoring = anchoring;
   mode.blend.store_misses = false;
+  mode.blend.share_prefix = false;
   return mode;
 }
 

@@ -242,7 +242,7 @@ void PagedBatch::Download() {
 }
 
 bool AttendsInCodes(Backend& backend) {
-  return backend.Describe().find("attention in int16 tiles") != std::string::npos;
+  return backend.Describe().find("attention in int16") != std::string::npos;
 }
 DataType AttentionDtype(Backend& backend) {
   return AttendsInCodes(backend) ? kBF16 : backend.compute_dtype();

@@ -116,7 +116,7 @@ void ExpectSameTokens(const std::vector<SampledToken>& actual, const std::vector
   }
 }
 
-SamplingSpec RandomSpec(Rng& rng, const std::vector<int32_t>& penalised) {
+SamplingSpec RandomSpec(Rng& rng, const std::vector<LogitChange>& changes) {
   SamplingSpec spec;
   if (rng() % 2 == 0) {
     spec.temperature = 0.7;
@@ -126,7 +126,7 @@ SamplingSpec RandomSpec(Rng& rng, const std::vector<int32_t>& penalised) {
   }
   if (rng() % 4 == 0) {
     spec.repetition_penalty = 1.3;
-    spec.penalised = penalised;
+    spec.changes = changes;
   }
   if (rng() % 3 == 0) spec.num_top = static_cast<int32_t>(rng() % 6);
   if (rng() % 3 == 0) spec.scored_token = static_cast<int32_t>(rng() % TinyDecoder::kVocab);

@@ -64,7 +64,7 @@ class TinyDecoder {
 /// Bit by bit, field by field.
 void ExpectSameTokens(const std::vector<SampledToken>& actual, const std::vector<SampledToken>& expected);
 
-/// Specs of all kinds for row after row. `penalised` must outlive the spec.
-SamplingSpec RandomSpec(Rng& rng, const std::vector<int32_t>& penalised);
+/// Specs of all kinds for row after row. `changes` must outlive the spec.
+SamplingSpec RandomSpec(Rng& rng, const std::vector<LogitChange>& changes);
 
 }  // namespace kvblend::kernels

@@ -92,13 +92,13 @@ def v1(tmp_path_factory):
 class Server:
     """A running kvblend-server and stubs for it."""
 
-    def __init__(self, v1, folder, flags):
+    def __init__(self, v1, folder, flags, model):
         self.v1 = v1
         self.log_path = folder / "server.log"
         self._port_file = folder / "ports"
         with open(self.log_path, "wb") as log:
             self.process = subprocess.Popen(
-                [str(BIN_DIR / "kvblend-server"), "--model", str(MODEL), "--grpc-address", "127.0.0.1:0",
+                [str(BIN_DIR / "kvblend-server"), "--model", str(model), "--grpc-address", "127.0.0.1:0",
                  "--http-address", "127.0.0.1:0", "--api-address", "127.0.0.1:0", "--port-file", str(self._port_file),
                  *flags],
                 stdout=log, stderr=log, env=ENVIRONMENT)
@@ -190,11 +190,11 @@ class Server:
 
 @pytest.fixture(scope="session")
 def start_server(v1, tmp_path_factory):
-    """Starts servers that end with the session at the latest: start_server(*flags)."""
+    """Starts servers that end with the session at the latest: start_server(*flags, model=MODEL)."""
     servers = []
 
-    def start(*flags):
-        servers.append(Server(v1, tmp_path_factory.mktemp("server"), flags))
+    def start(*flags, model=MODEL):
+        servers.append(Server(v1, tmp_path_factory.mktemp("server"), flags, model))
         servers[-1].wait_until_ready()
         return servers[-1]
 

@@ -174,6 +174,16 @@ TEST_F(ModelLogitsTest, CpuInItsFastestForm) {
   EXPECT_GE(same_top1_, 0.99 * kNumTokens);
 }
 
+// What `auto` is on processors without bf16.
+TEST_F(ModelLogitsTest, ActivationsInInt16) {
+  const absl::Status possible = kernels::CreateCpuBackend({.gemm = Gemm::kInt16}).status();
+  if (absl::IsFailedPrecondition(possible)) GTEST_SKIP() << possible.message();
+  ASSERT_NO_FATAL_FAILURE(CompareOnCpu({.gemm = Gemm::kInt16}, DataType::kBF16, kNumTokens));
+  EXPECT_LT(Mean(full_kl_), 5e-4);
+  EXPECT_LT(Mean(partial_kl_), 5e-4);
+  EXPECT_GE(same_top1_, 0.99 * kNumTokens);
+}
+
 // What 8 bits cost (docs/performance.md). Not the defaults: those stay below a mean of 2e-3.
 TEST_F(ModelLogitsTest, PagesInInt8) {
   ASSERT_NO_FATAL_FAILURE(CompareOnCpu({}, DataType::kInt8, kNumTokens));

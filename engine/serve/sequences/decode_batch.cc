@@ -7,8 +7,17 @@
 
 namespace kvblend {
 
+namespace {
+
+int32_t UrgencyOf(Priority priority) {
+  return priority == Priority::kHigh ? 1 : priority == Priority::kLow ? -1 : 0;
+}
+
+}  // namespace
+
 DecodeBatch::Claim DecodeBatch::ClaimOf(const Task& task) const {
-  return {.arrival = next_arrival_,
+  return {.urgency = UrgencyOf(task.caller().priority),
+          .arrival = next_arrival_,
           .prompt_tokens = task.max_working_tokens(),
           .max_tokens = task.max_decoding_tokens()};
 }
@@ -21,9 +30,15 @@ int64_t DecodeBatch::PagesClaimed(const Claim& claim, int32_t num_tokens) const 
 
 int64_t DecodeBatch::PagesClaimed() const {
   int64_t pages = 0;
-  for (const Member& member : members_) pages += PagesClaimed(member.claim, member.sequence->num_tokens());
+  // What goes on without its prompt's first pages holds two more at most than the window takes.
+  const int64_t most = pool_.PagesForTokens(runner_.max_held_tokens());
+  for (const Member& member : members_) {
+    pages += std::min(PagesClaimed(member.claim, member.sequence->num_tokens()),
+                      std::max(most, member.sequence->prompt().pages->num_held()));
+  }
   for (const auto& [task, claim] : reserved_) pages += PagesClaimed(claim, claim.prompt_tokens);
-  return pages;
+  const kv::PagePool::Holdings held = pool_.HeldFor(kv::PageUse::kDecoding);
+  return pages - (held.held - held.distinct);
 }
 
 int64_t DecodeBatch::PagesHeld(const Member& member) {
@@ -31,12 +46,14 @@ int64_t DecodeBatch::PagesHeld(const Member& member) {
 }
 
 int64_t DecodeBatch::PagesHeld() const {
-  int64_t pages = 0;
-  for (const Member& member : members_) pages += PagesHeld(member);
+  // Prompts have all of their pages from their first unit of work on.
+  int64_t pages = pool_.HeldFor(kv::PageUse::kDecoding).distinct;
   for (const Member& member : paused_) {
-    if (member.resuming) pages += pool_.PagesForTokens(member.sequence->num_tokens());
+    if (!member.resuming) continue;
+    const bool has_prompt = member.sequence->prompt().pages != nullptr;
+    const int64_t held = has_prompt ? PagesHeld(member) : pool_.PagesForTokens(member.claim.prompt_tokens);
+    pages += pool_.PagesForTokens(member.sequence->num_tokens()) - held;
   }
-  for (const auto& [task, claim] : reserved_) pages += pool_.PagesForTokens(claim.prompt_tokens);
   return pages;
 }
 
@@ -46,7 +63,8 @@ bool DecodeBatch::HasRoomFor(const Task& task) const {
   if (sequences == 0) return true;
   if (sequences >= static_cast<size_t>(options_.max_sequences)) return false;
   const Claim claim = ClaimOf(task);
-  return PagesClaimed() + PagesClaimed(claim, claim.prompt_tokens) <= options_.max_pages;
+  return PagesClaimed() + PagesClaimed(claim, claim.prompt_tokens) - task.PagesToShare(runner_) <=
+         options_.max_pages;
 }
 
 void DecodeBatch::Reserve(const Task& task) {
@@ -59,10 +77,9 @@ void DecodeBatch::Release(const Task& task) { reserved_.erase(&task); }
 void DecodeBatch::Add(std::shared_ptr<Task> task) {
   DecodingSequence* sequence = task->decoding();
   const Claim claim = reserved_.extract(task.get()).mapped();
-  const auto younger = std::find_if(members_.begin(), members_.end(), [&](const Member& member) {
-    return member.claim.arrival > claim.arrival;
-  });
-  members_.insert(younger, {.task = std::move(task), .sequence = sequence, .claim = claim});
+  const auto next = std::find_if(members_.begin(), members_.end(),
+                                 [&](const Member& member) { return claim.IsBefore(member.claim); });
+  members_.insert(next, {.task = std::move(task), .sequence = sequence, .claim = claim});
   CountSequences();
 }
 
@@ -81,22 +98,22 @@ void DecodeBatch::DropCancelled(std::vector<Member>& from, Ended& ended) {
   });
 }
 
-void DecodeBatch::PauseYoungest() {
+void DecodeBatch::PauseLast() {
   counts_.preemptions.fetch_add(1, std::memory_order_relaxed);
   if (!paused_.empty() && paused_.front().resuming &&
-      (members_.empty() || members_.back().claim.arrival < paused_.front().claim.arrival)) {
+      (members_.empty() || members_.back().claim.IsBefore(paused_.front().claim))) {
     paused_.front().resuming = false;
     paused_.front().sequence->Pause();
     return;
   }
-  Member youngest = std::move(members_.back());
+  Member last = std::move(members_.back());
   members_.pop_back();
-  youngest.sequence->Pause();
-  // Younger than all members were; among those paused before there may be younger ones.
-  const auto younger = std::find_if(paused_.begin(), paused_.end(), [&](const Member& member) {
-    return !member.resuming && member.claim.arrival > youngest.claim.arrival;
+  last.sequence->Pause();
+  // Behind all members; among those paused before there may be some behind it.
+  const auto next = std::find_if(paused_.begin(), paused_.end(), [&](const Member& member) {
+    return !member.resuming && last.claim.IsBefore(member.claim);
   });
-  paused_.insert(younger, std::move(youngest));
+  paused_.insert(next, std::move(last));
 }
 
 void DecodeBatch::MakeRoom(Ended& ended) {
@@ -104,8 +121,8 @@ void DecodeBatch::MakeRoom(Ended& ended) {
     const int64_t tokens = int64_t{members_[i].sequence->num_tokens()} + 1;
     const int64_t missing = pool_.PagesForTokens(tokens) - PagesHeld(members_[i]);
     const auto fits = [&] { return missing <= 0 || PagesHeld() + missing <= options_.max_pages; };
-    while (i < members_.size() && !fits()) PauseYoungest();
-    if (i == members_.size()) return;  // it was the youngest itself
+    while (i < members_.size() && !fits()) PauseLast();
+    if (i == members_.size()) return;  // it was the last itself
     if (absl::Status status = members_[i].sequence->prompt().pages->Grow(tokens); !status.ok()) {
       members_[i].sequence->Fail(status);
       End(members_[i], ended);
@@ -194,16 +211,17 @@ void DecodeBatch::Resume(absl::Duration slice, Ended& ended) {
   const absl::Time start = absl::Now();
   do {
     if (paused_.empty()) return;
-    Member& oldest = paused_.front();
+    Member& first = paused_.front();
     const bool alone = members_.empty() && reserved_.empty();
-    if (!oldest.resuming && !alone &&
-        PagesClaimed() + PagesClaimed(oldest.claim, oldest.sequence->num_tokens()) > options_.max_pages) {
+    if (!first.resuming && !alone &&
+        PagesClaimed() + PagesClaimed(first.claim, first.sequence->num_tokens()) - first.sequence->pages_to_share() >
+            options_.max_pages) {
       return;
     }
-    oldest.resuming = true;
-    const absl::StatusOr<bool> done = oldest.sequence->Resume();
+    first.resuming = true;
+    const absl::StatusOr<bool> done = first.sequence->Resume();
     if (done.ok() && !*done) continue;
-    Member member = std::move(oldest);
+    Member member = std::move(first);
     paused_.erase(paused_.begin());
     if (!done.ok()) {
       member.sequence->Fail(done.status());
@@ -211,10 +229,9 @@ void DecodeBatch::Resume(absl::Duration slice, Ended& ended) {
       continue;
     }
     member.resuming = false;
-    const auto younger = std::find_if(members_.begin(), members_.end(), [&](const Member& other) {
-      return other.claim.arrival > member.claim.arrival;
-    });
-    members_.insert(younger, std::move(member));
+    const auto next = std::find_if(members_.begin(), members_.end(),
+                                   [&](const Member& other) { return member.claim.IsBefore(other.claim); });
+    members_.insert(next, std::move(member));
   } while (absl::Now() - start < slice);
 }
 

@@ -3,10 +3,12 @@
 // right: tokens that are likely to come next (engine/generate/prompt_lookup.h) are run in the same step, and those that
 // the model would have chosen itself are kept. A sequence gets the same tokens with guesses as without.
 //
-// Pages are taken as they are needed. A prompt is let in when there are pages for it and for what the answers are expected
-// to become (answer_lengths.h), at most their max_tokens. Where they become longer than the pages allow, the youngest one
-// is preempted: its pages go, and it gets its KV back, and goes on, when there is room again, before any new prompt is let
-// in (Kwon et al., PagedAttention, SOSP 2023, preempt by recomputation too). So the oldest one always goes on.
+// Pages are taken as they are needed; what several sequences hold together (shared_prefixes.h) counts once. A prompt is
+// let in when there are pages for it and for what the answers are expected to become (answer_lengths.h), at most their
+// max_tokens. Where they become longer than the pages allow, the last one is preempted, which is the youngest of those of
+// the lowest priority: its pages go, and it gets its KV back, and goes on, when there is room again, before any new prompt
+// is let in (Kwon et al., PagedAttention, SOSP 2023, preempt by recomputation too). So the first one always goes on, and
+// since none is let in before them, in the end all others do.
 #pragma once
 
 #include <atomic>
@@ -70,9 +72,15 @@ class DecodeBatch {
  private:
   /// What the number of a sequence's pages, and its turn to have them, follow from.
   struct Claim {
+    int32_t urgency = 0;        // by priority; the higher, the sooner
     int64_t arrival = 0;        // the higher, the younger
     int32_t prompt_tokens = 0;  // at the beginning
     int32_t max_tokens = 0;     // prompt and answer, at the end
+
+    /// Whether this one keeps its pages rather than the other.
+    bool IsBefore(const Claim& other) const {
+      return urgency != other.urgency ? urgency > other.urgency : arrival < other.arrival;
+    }
   };
   struct Member {
     std::shared_ptr<Task> task;
@@ -94,16 +102,16 @@ class DecodeBatch {
   void Decode(Ended& ended);
   /// Ends those whose clients have gone.
   void DropCancelled(std::vector<Member>& from, Ended& ended);
-  /// Pages for the next token of every member; where there are too few, the youngest are paused.
+  /// Pages for the next token of every member; where there are too few, the last ones are paused.
   void MakeRoom(Ended& ended);
-  /// Pauses the youngest of members and of those that get their KV back.
-  void PauseYoungest();
+  /// Pauses the last of members and of those that get their KV back.
+  void PauseLast();
   void Resume(absl::Duration slice, Ended& ended);
   void End(Member& member, Ended& ended);
 
   Claim ClaimOf(const Task& task) const;
   static int64_t PagesHeld(const Member& member);
-  /// By members, by those that get their KV back, and by prompts.
+  /// By members, by those that get their KV back, and by prompts; what several hold counts once.
   int64_t PagesHeld() const;
   /// What a sequence of so many tokens now is let in, or back, for.
   int64_t PagesClaimed(const Claim& claim, int32_t num_tokens) const;
@@ -113,8 +121,8 @@ class DecodeBatch {
   PromptRunner& runner_;
   const kv::PagePool& pool_;
   const Options options_;
-  std::vector<Member> members_;                       // the oldest first
-  std::vector<Member> paused_;                        // the oldest first; only that one may be resuming
+  std::vector<Member> members_;                       // in the order of IsBefore
+  std::vector<Member> paused_;                        // the same; only the first may be resuming
   absl::flat_hash_map<const Task*, Claim> reserved_;  // whose prompts are being prefilled
   int64_t next_arrival_ = 0;
   int32_t last_rows_ = 1;  // of the last step

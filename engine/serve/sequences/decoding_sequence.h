@@ -16,6 +16,8 @@ class DecodingSequence {
  public:
   virtual ~DecodingSequence() = default;
   virtual PrefilledPrompt& prompt() = 0;
+  /// How many pages that running answers hold already it would begin with, if it were resumed now.
+  virtual int64_t pages_to_share() const = 0;
   /// How many tokens prompt and answer have without the last one: those whose KV decoding needs.
   virtual int32_t num_tokens() const = 0;
   /// Gives its pages up. What it has said stays, and Resume brings it back to where it was.

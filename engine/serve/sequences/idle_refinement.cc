@@ -40,17 +40,24 @@ absl::StatusOr<bool> IdleRefinement::Advance() {
   refined_tokens_.fetch_add(end_ - std::max(sequence->num_exact, sequence->num_whole),
                             std::memory_order_relaxed);
   sequence->num_whole = end_;
+  std::erase_if(sequence->loaded, [&](const TokenRange& range) { return range.begin >= begin_; });
   sequence->num_exact = std::max(sequence->num_exact, end_);
   return true;
 }
 
 absl::Status IdleRefinement::Begin(const KeptSequence& sequence) {
-  end_ = std::min(sequence.num_whole + kRows, sequence.num_tokens());
+  begin_ = sequence.num_whole;
+  end_ = std::min(begin_ + kRows, sequence.num_tokens());
+  // Pages that the pool had to ask for might be taken from this very sequence.
+  if (sequence.pages->PagesToCopy(begin_, end_) > runtime_.page_pool->num_free()) {
+    return absl::ResourceExhaustedError("no pages are free for copies of those that it shares");
+  }
+  KVBLEND_RETURN_IF_ERROR(sequence.pages->MakeOwn(begin_, end_, *runtime_.stream));
   if (scratch_ == nullptr) scratch_ = scratch_pool_.Borrow();
   KVBLEND_ASSIGN_OR_RETURN(
       run_, blend::SequenceRefinement::Create(
-                *runtime_.transformer, *runtime_.stream, *scratch_, sequence.token_ids, sequence.num_whole,
-                end_, blend::PagedSequence(*runtime_.backend, *runtime_.page_pool, *sequence.pages)));
+                *runtime_.transformer, *runtime_.stream, *scratch_, sequence.token_ids, begin_, end_,
+                blend::PagedSequence(*runtime_.backend, *runtime_.page_pool, *sequence.pages)));
   return absl::OkStatus();
 }
 

@@ -43,7 +43,7 @@ class IdleRefinement {
 
   // These belong to the run in progress.
   KeptSequences::Id id_ = 0;
-  int32_t end_ = 0;
+  int32_t begin_ = 0, end_ = 0;
   ScratchPool::Lease scratch_;
   std::unique_ptr<blend::SequenceRefinement> run_;  // null: none is
 };

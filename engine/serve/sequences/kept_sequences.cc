@@ -15,6 +15,7 @@ size_t ChainNext(size_t hash, int32_t token) { return absl::HashOf(hash, token);
 bool SameBlend(BlendOptions a, BlendOptions b) {
   a.store_misses = b.store_misses = true;  // these make no difference to KV
   a.explain = b.explain = false;
+  a.share_prefix = b.share_prefix = true;
   return a == b;
 }
 
@@ -33,7 +34,7 @@ int32_t UsableTokens(const KeptSequence& sequence, absl::Span<const int32_t> tok
 }
 
 KeptSequences::KeptSequences(kv::PagePool& pool, int64_t max_pages) : pool_(pool), max_pages_(max_pages) {
-  if (enabled()) pool_.SetReclaim([this](int64_t num_pages) { ShrinkTo(num_pages_ - num_pages); });
+  if (enabled()) pool_.SetReclaim([this](int64_t num_pages) { MakeFree(pool_.num_free() + num_pages); });
 }
 
 KeptSequences::~KeptSequences() {
@@ -43,7 +44,7 @@ KeptSequences::~KeptSequences() {
 void KeptSequences::Keep(KeptSequence sequence) {
   if (!enabled()) return;
   sequence.pages->Shrink(sequence.num_tokens());
-  const auto num_pages = static_cast<int32_t>(sequence.pages->page_indices().size());
+  const int64_t num_pages = sequence.pages->num_held();
   if (num_pages == 0 || num_pages > max_pages_) return;
   for (auto entry = entries_.begin(); entry != entries_.end();) {
     const KeptSequence& other = (entry++)->sequence;
@@ -53,15 +54,30 @@ void KeptSequences::Keep(KeptSequence sequence) {
       Remove(std::prev(entry));
     }
   }
-  ShrinkTo(max_pages_ - num_pages);
+  sequence.pages->SetUse(kv::PageUse::kKept);
   size_t hash = ChainBegin(sequence.tenant_namespace);
   for (int32_t i = 0; i < sequence.must_match; ++i) hash = ChainNext(hash, sequence.token_ids[i]);
-  entries_.push_front(
-      {.sequence = std::move(sequence), .id = next_id_++, .hash = hash, .num_pages = num_pages});
+  entries_.push_front({.sequence = std::move(sequence), .id = next_id_++, .hash = hash});
   by_hash_[hash].push_back(entries_.begin());
-  num_pages_ += num_pages;
-  counts_.sequences.store(static_cast<int32_t>(entries_.size()), std::memory_order_relaxed);
-  counts_.pages.store(static_cast<int32_t>(num_pages_), std::memory_order_relaxed);
+  while (pool_.HeldFor(kv::PageUse::kKept).distinct > max_pages_) Evict();
+  Count();
+}
+
+std::optional<SharedPrefix> KeptSequences::FindExact(std::string_view tenant_namespace,
+                                                     absl::Span<const int32_t> token_ids) const {
+  const KeptSequence* best = nullptr;
+  int32_t most = 0;
+  for (const Entry& entry : entries_) {
+    const KeptSequence& sequence = entry.sequence;
+    if (sequence.tenant_namespace != tenant_namespace) continue;
+    const int32_t common =
+        std::min({CommonPrefix(sequence.token_ids, token_ids), sequence.num_exact, sequence.num_whole});
+    if (common <= most) continue;
+    most = common;
+    best = &sequence;
+  }
+  if (best == nullptr) return std::nullopt;
+  return SharedPrefix{best->pages.get(), most, RangesBefore(best->loaded, most)};
 }
 
 std::optional<KeptSequence> KeptSequences::Take(std::string_view tenant_namespace,
@@ -89,14 +105,18 @@ std::optional<KeptSequence> KeptSequences::Take(std::string_view tenant_namespac
   taken.token_ids.resize(most);
   taken.num_exact = std::min(taken.num_exact, most);
   taken.num_whole = std::min(taken.num_whole, most);
+  taken.loaded = RangesBefore(taken.loaded, most);
   taken.pages->Shrink(most);
+  taken.pages->SetUse(kv::PageUse::kWorking);
+  Count();
   counts_.taken.fetch_add(1, std::memory_order_relaxed);
   return taken;
 }
 
 std::optional<KeptSequences::Id> KeptSequences::FirstInexact() const {
   for (const Entry& entry : entries_) {
-    if (entry.sequence.num_exact < entry.sequence.num_tokens()) return entry.id;
+    const KeptSequence& sequence = entry.sequence;
+    if (sequence.num_exact < sequence.num_tokens() && sequence.pages->first_token() == 0) return entry.id;
   }
   return std::nullopt;
 }
@@ -112,25 +132,32 @@ KeptSequence* KeptSequences::Find(Id id) {
 
 void KeptSequences::Drop(Id id) {
   if (const auto entry = EntryOf(id); entry != entries_.end()) Remove(entry);
+  Count();
 }
 
 KeptSequence KeptSequences::Remove(Entries::iterator entry) {
   const auto found = by_hash_.find(entry->hash);
   std::erase(found->second, entry);
   if (found->second.empty()) by_hash_.erase(found);
-  num_pages_ -= entry->num_pages;
   KeptSequence sequence = std::move(entry->sequence);
   entries_.erase(entry);
-  counts_.sequences.store(static_cast<int32_t>(entries_.size()), std::memory_order_relaxed);
-  counts_.pages.store(static_cast<int32_t>(num_pages_), std::memory_order_relaxed);
   return sequence;
 }
 
-void KeptSequences::ShrinkTo(int64_t num_pages) {
-  while (num_pages_ > std::max<int64_t>(num_pages, 0)) {
-    Remove(std::prev(entries_.end()));
-    counts_.evicted.fetch_add(1, std::memory_order_relaxed);
-  }
+void KeptSequences::Count() {
+  counts_.sequences.store(static_cast<int32_t>(entries_.size()), std::memory_order_relaxed);
+  counts_.pages.store(static_cast<int32_t>(pool_.HeldFor(kv::PageUse::kKept).distinct),
+                      std::memory_order_relaxed);
+}
+
+void KeptSequences::Evict() {
+  Remove(std::prev(entries_.end()));
+  Count();
+  counts_.evicted.fetch_add(1, std::memory_order_relaxed);
+}
+
+void KeptSequences::MakeFree(int64_t num_pages) {
+  while (!entries_.empty() && pool_.num_free() < num_pages) Evict();
 }
 
 }  // namespace kvblend

@@ -24,6 +24,7 @@
 #include "engine/api/request.h"
 #include "engine/kv/page_pool.h"
 #include "engine/kv/sequence_pages.h"
+#include "engine/serve/sequences/shared_prefixes.h"
 
 namespace kvblend {
 
@@ -37,6 +38,7 @@ struct KeptSequence {
   // So many leading tokens are exact and have their KV in every layer: in those with windows there is only what rows
   // behind the prompt see, until it is computed anew.
   int32_t num_whole = 0;
+  TokenRanges loaded = {};  // those of the exact tokens whose KV came from the store
   std::unique_ptr<kv::SequencePages> pages;
 
   int32_t num_tokens() const { return static_cast<int32_t>(token_ids.size()); }
@@ -45,7 +47,8 @@ struct KeptSequence {
 /// For the engine thread only, except counts(). While it lives, the pool asks it for pages where it has too few.
 class KeptSequences {
  public:
-  /// Kept sequences take at most `max_pages` of the pool's pages. The pool must outlive this.
+  /// Kept sequences hold at most `max_pages` of the pool's pages, those of several counted once. The pool must outlive
+  /// this, and nobody else holds pages of it as kept ones.
   KeptSequences(kv::PagePool& pool, int64_t max_pages);
   ~KeptSequences();
   KeptSequences(const KeptSequences&) = delete;
@@ -62,9 +65,14 @@ class KeptSequences {
   std::optional<KeptSequence> Take(std::string_view tenant_namespace, absl::Span<const int32_t> token_ids,
                                    int32_t max_tokens, const BlendOptions& blend);
 
+  /// What of the exact tokens that are there in every layer a prompt of this namespace can share that begins with
+  /// `token_ids`: of the sequence with most of them. Valid until the next call; nothing is taken out.
+  std::optional<SharedPrefix> FindExact(std::string_view tenant_namespace,
+                                        absl::Span<const int32_t> token_ids) const;
+
   /// A sequence, until it is taken or dropped; never that of another.
   using Id = int64_t;
-  /// The one used last of those that are not exact throughout.
+  /// The one used last of those that are not exact throughout and have all their pages.
   std::optional<Id> FirstInexact() const;
   /// Null: it is not here any more. Its KV may be made exact in place, and told to be so. Valid until the next call.
   KeptSequence* Find(Id id);
@@ -73,7 +81,7 @@ class KeptSequences {
   /// Which any thread may read.
   struct Counts {
     std::atomic<int32_t> sequences = 0;  // now
-    std::atomic<int32_t> pages = 0;      // now
+    std::atomic<int32_t> pages = 0;      // now; those that running sequences hold as well among them
     std::atomic<int64_t> taken = 0;      // since the start: sequences that prompts went on from
     std::atomic<int64_t> evicted = 0;    // since the start: sequences dropped for want of pages
   };
@@ -84,21 +92,22 @@ class KeptSequences {
     KeptSequence sequence;
     Id id = 0;
     size_t hash = 0;  // of the namespace and the tokens that must match
-    int32_t num_pages = 0;
   };
   using Entries = std::list<Entry>;  // the one used last is the first
 
   Entries::iterator EntryOf(Id id);
   /// Takes an entry out.
   KeptSequence Remove(Entries::iterator entry);
-  /// Drops entries, the one used longest ago first, until they hold at most so many pages.
-  void ShrinkTo(int64_t num_pages);
+  /// Drops the entry used longest ago. REQUIRES: there is one
+  void Evict();
+  /// So until the pool has so many free pages, or nothing is kept.
+  void MakeFree(int64_t num_pages);
+  void Count();
 
   kv::PagePool& pool_;
   const int64_t max_pages_;
   Entries entries_;
   absl::flat_hash_map<size_t, std::vector<Entries::iterator>> by_hash_;
-  int64_t num_pages_ = 0;
   Id next_id_ = 1;
   Counts counts_;
 };

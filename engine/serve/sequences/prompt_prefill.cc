@@ -36,6 +36,7 @@ PromptReport ReportPrompt(const blend::ReusePlan& plan, const BlendOptions& opti
   report.anchoring = options.anchoring;
   report.prompt_tokens = plan.prompt_tokens;
   report.kept_tokens = plan.kept_tokens;
+  report.shared_tokens = plan.shared_tokens;
   report.exact_tokens = plan.exact_tokens;
   report.recomputed_tokens = static_cast<int32_t>(prefill.recomputed.size());
   report.reused_tokens = plan.candidates.num_tokens - report.recomputed_tokens;
@@ -100,6 +101,33 @@ blend::LoadingDecision DecideAgain(const PrefillRecord& record, const blend::Reu
   return decision;
 }
 
+/// Where the history ends; 0: there is none.
+int32_t HistoryEnd(const prompt::PromptLayout& layout) {
+  int32_t end = 0;
+  for (const prompt::Span& span : layout.spans) {
+    if (span.kind == prompt::SpanKind::kHistory && span.size() > 0) end = span.end;
+  }
+  return end;
+}
+
+/// At most so many of a prompt's leading tokens that what is left of its spans can be loaded or computed.
+int32_t AtSpanBegin(const prompt::PromptLayout& layout, int32_t num_tokens) {
+  const auto anchor_end = static_cast<int32_t>(layout.anchor_ids.size());
+  if (layout.anchor_is_prefix && num_tokens < anchor_end) return 0;
+  for (const prompt::Span& span : layout.spans) {
+    const bool is_inside = span.begin < num_tokens && num_tokens < span.end;
+    if (span.kind == prompt::SpanKind::kChunk && is_inside) return span.begin;
+  }
+  return num_tokens;
+}
+
+/// Whether some layer has KV for some of the tokens only, as those with windows have.
+bool HidesTokens(const model::ModelConfig& config, int32_t num_tokens) {
+  return std::any_of(config.layers.begin(), config.layers.end(), [&](const model::LayerConfig& layer) {
+    return layer.sliding_window > 0 && layer.sliding_window < num_tokens;
+  });
+}
+
 /// Whether the prompt failed because a stored entry could not be read: the next plan will not find it.
 bool LostEntry(const blend::ReusePlan& plan) {
   return std::any_of(plan.spans.begin(), plan.spans.end(), [](const blend::PlannedSpan& span) {
@@ -144,19 +172,64 @@ absl::StatusOr<std::unique_ptr<PromptPrefill>> PromptPrefill::Create(const Engin
 PromptPrefill::~PromptPrefill() {
   if (done_ || !kept_.has_value()) return;
   prefill_.reset();  // waits for what writes behind the kept tokens
-  kept_->pages = std::move(prompt_.pages);
+  kept_->pages = prompt_.TakePages();
   engine_.kept.Keep(*std::move(kept_));
+}
+
+std::optional<PromptPrefill::Source> PromptPrefill::FindSource(const Engine& engine,
+                                                               const prompt::PromptLayout& layout,
+                                                               const BlendOptions& options,
+                                                               std::string_view tenant_namespace,
+                                                               const PrefillRecord* again) {
+  if (!engine.share_prefixes || !options.share_prefix) return std::nullopt;
+  const int32_t most = ExactPrefixTokens(layout, options, blend::ResolveRatio(options, engine.ratio));
+  const absl::Span<const int32_t> tokens = absl::MakeConstSpan(layout.token_ids).first(most);
+  std::optional<SharedPrefix> prefix = engine.shared.Find(tenant_namespace, tokens);
+  const std::optional<SharedPrefix> kept = engine.kept.FindExact(tenant_namespace, tokens);
+  const bool is_running = prefix.has_value() && (!kept.has_value() || kept->num_tokens <= prefix->num_tokens);
+  if (!is_running) prefix = kept;
+  if (!prefix.has_value()) return std::nullopt;
+  if (again != nullptr) {
+    // What was loaded then is not computed now, nor the other way round: they may differ in their last bits.
+    const TokenRanges loaded = RangesBefore(again->loaded, prefix->num_tokens);
+    prefix->num_tokens = std::min(prefix->num_tokens, AgreeUntil(prefix->loaded, loaded));
+  }
+  prefix->num_tokens = AtSpanBegin(layout, prefix->num_tokens);
+  // Less than a page is not worth it.
+  if (prefix->num_tokens < engine.runtime.page_pool->page_size()) return std::nullopt;
+  prefix->loaded = RangesBefore(prefix->loaded, prefix->num_tokens);
+  return Source{*std::move(prefix), is_running};
+}
+
+int64_t PromptPrefill::PagesToShare(const Engine& engine, const prompt::PromptLayout& layout,
+                                    const BlendOptions& options, std::string_view tenant_namespace,
+                                    const PrefillRecord* again) {
+  // A conversation may go on from what was kept of it, which no answer holds.
+  if (HistoryEnd(layout) > 0) return 0;
+  const std::optional<Source> source = FindSource(engine, layout, options, tenant_namespace, again);
+  if (!source.has_value() || !source->is_running) return 0;
+  return source->prefix.num_tokens / engine.runtime.page_pool->page_size();
 }
 
 absl::Status PromptPrefill::TakePages() {
   prompt_.num_tokens = static_cast<int32_t>(layout_.token_ids.size());
-  int32_t history_end = 0;
-  for (const prompt::Span& span : layout_.spans) {
-    if (span.kind == prompt::SpanKind::kHistory && span.size() > 0) history_end = span.end;
+  kernels::Stream& stream = *engine_.runtime.stream;
+  kept_ = engine_.kept.Take(tenant_namespace_, layout_.token_ids, HistoryEnd(layout_), options_);
+  if (kept_.has_value()) {
+    prompt_.pages = std::move(kept_->pages);
+    prompt_.pages->SetUse(engine_.use);
+    found_ = kept_->loaded;
+    // Others may have begun with what is overwritten behind it.
+    KVBLEND_RETURN_IF_ERROR(prompt_.pages->MakeOwn(kept_->num_tokens(), prompt_.num_tokens, stream));
+    return prompt_.pages->Grow(prompt_.num_tokens);
   }
-  kept_ = engine_.kept.Take(tenant_namespace_, layout_.token_ids, history_end, options_);
-  prompt_.pages = kept_.has_value() ? std::move(kept_->pages)
-                                    : std::make_unique<kv::SequencePages>(*engine_.runtime.page_pool);
+  prompt_.pages = std::make_unique<kv::SequencePages>(*engine_.runtime.page_pool, engine_.use);
+  if (std::optional<Source> source = FindSource(engine_, layout_, options_, tenant_namespace_,
+                                                again_.has_value() ? &*again_ : nullptr)) {
+    shared_tokens_ = source->prefix.num_tokens;
+    found_ = std::move(source->prefix.loaded);
+    KVBLEND_RETURN_IF_ERROR(prompt_.pages->ShareFrom(*source->prefix.pages, shared_tokens_, stream));
+  }
   return prompt_.pages->Grow(prompt_.num_tokens);
 }
 
@@ -168,6 +241,7 @@ absl::Status PromptPrefill::Plan() {
   const int32_t kept_tokens = kept_.has_value() ? kept_->num_tokens() : 0;
   plan_ = blend::PlanReuse(layout_, options_, runtime.key_space, tenant_namespace_, engine_.chunk_store,
                            kept_tokens);
+  if (shared_tokens_ > 0) blend::ShareTokens(shared_tokens_, plan_);
   shape_ = blend::ShapeOf(plan_, config.num_layers);
   costs_ = engine_.loading_controller.Costs(engine_.chunk_store.read_meter().Rates());
   decision_ = again_.has_value()
@@ -216,9 +290,14 @@ absl::StatusOr<bool> PromptPrefill::Step(blend::KeepGoing keep_going) {
 }
 
 PrefillRecord PromptPrefill::record() const {
-  PrefillRecord record{.computed = {}, .ratio = decision_.ratio, .correction = correction_};
+  PrefillRecord record{
+      .computed = {}, .ratio = decision_.ratio, .loaded = loaded_, .correction = correction_};
   for (const blend::PlannedSpan& span : plan_.spans) {
-    if (!span.entry.has_value() && span.num_tokens() > 0) record.computed.push_back(span.begin);
+    if (span.num_tokens() == 0 || span.entry.has_value()) continue;
+    const bool was_loaded = std::any_of(found_.begin(), found_.end(), [&](const TokenRange& range) {
+      return range.begin <= span.begin && span.begin < range.end;
+    });
+    if (!was_loaded) record.computed.push_back(span.begin);
   }
   return record;
 }
@@ -236,6 +315,13 @@ void PromptPrefill::Finish() {
   if (kept_.has_value()) prompt_.report.kept_exact_tokens = kept_->num_exact;
   const bool exact_before = !kept_.has_value() || kept_->num_exact == kept_->num_tokens();
   prompt_.num_exact = exact_before ? ExactPrefix(plan_, result.recomputed) : kept_->num_exact;
+  loaded_ = found_;
+  for (const blend::PlannedSpan& span : plan_.spans) {
+    if (span.entry.has_value() && span.source == ChunkSource::kExact && span.end <= prompt_.num_exact) {
+      AppendRange({span.begin, span.end}, loaded_);
+    }
+  }
+  prompt_.loaded = loaded_;
   done_ = true;
   prompt_.report.lookup_seconds = lookup_seconds_;
   if (correction_ != nullptr && plan_.candidates.num_tokens > 0) {
@@ -252,8 +338,18 @@ void PromptPrefill::Finish() {
   if (!std::all_of(prompt_.logits.begin(), prompt_.logits.end(), [](float x) { return x < kInfinity; })) {
     prompt_.pages->MarkDamaged();
   }
+  OfferPrefix();
   prompt_.recomputed = std::move(result.recomputed);
   prompt_.missing = std::move(plan_.missing);
+}
+
+void PromptPrefill::OfferPrefix() {
+  if (!engine_.share_prefixes || prompt_.pages->is_damaged()) return;
+  if (prompt_.num_exact < engine_.runtime.page_pool->page_size()) return;
+  if (HidesTokens(engine_.runtime.config, prompt_.num_tokens)) return;
+  prompt_.offer =
+      engine_.shared.Add(tenant_namespace_, absl::MakeConstSpan(layout_.token_ids).first(prompt_.num_exact),
+                         prompt_.loaded, *prompt_.pages);
 }
 
 }  // namespace kvblend

@@ -22,6 +22,7 @@
 #include "engine/runtime/model_runtime.h"
 #include "engine/serve/sequences/kept_sequences.h"
 #include "engine/serve/sequences/scratch_pool.h"
+#include "engine/serve/sequences/shared_prefixes.h"
 #include "engine/store/chunk_store.h"
 
 namespace kvblend {
@@ -29,18 +30,28 @@ namespace kvblend {
 /// A prompt whose KV is in pages, ready to be continued.
 struct PrefilledPrompt {
   std::unique_ptr<kv::SequencePages> pages;
+  SharedPrefixes::Offer offer;      // of its exact tokens to others; ends with the pages
   int32_t num_tokens = 0;           // with KV in the pages
   int32_t num_exact = 0;            // leading tokens of the prompt whose KV is as full prefill would give it
+  TokenRanges loaded;               // those of them whose KV came from the store
   std::vector<float> logits;        // after the last token [vocab_size]
   std::vector<int32_t> recomputed;  // positions of reused tokens that the policy chose, ascending
   PromptReport report;              // queue and first-token times are the caller's to fill in
   std::vector<blend::MissingEntry> missing;  // to be stored behind the response
+
+  /// Its pages go where they are returned to.
+  std::unique_ptr<kv::SequencePages> TakePages() {
+    offer = {};
+    return std::move(pages);
+  }
+  void DropPages() { TakePages().reset(); }
 };
 
 /// How a prompt was prefilled, for doing it once more in the same way.
 struct PrefillRecord {
   std::vector<int32_t> computed;  // where spans begin that were computed in place, ascending
   double ratio = 0;               // what the policy was told
+  TokenRanges loaded = {};        // exact leading tokens whose KV came from the store
   std::shared_ptr<const kv::LoadedCorrection> correction = nullptr;  // of what was reused; null: none
 };
 
@@ -57,16 +68,24 @@ class PromptPrefill {
     RatioOptions ratio;
     blend::FreshRowOptions fresh_rows;
     KeptSequences& kept;
+    SharedPrefixes& shared;
+    bool share_prefixes;
+    kv::PageUse use;
   };
 
-  /// Goes on from a kept sequence where there is one. `layout` must outlive it. `again`: gives the same KV as
-  /// when that was recorded, as long as what was reused is still there; it keeps nothing for learning, and
-  /// need not outlive the call. kResourceExhausted when there are too few pages. REQUIRES: valid options.
+  /// Goes on from a kept sequence where there is one, or else begins with the pages of another that begins with the same
+  /// exact tokens. `layout` must outlive it. `again`: gives the same KV as when that was recorded, as long as what was
+  /// reused is still there; it keeps nothing for learning, and need not outlive the call. kResourceExhausted when there
+  /// are too few pages. REQUIRES: valid options.
   static absl::StatusOr<std::unique_ptr<PromptPrefill>> Create(const Engine& engine,
                                                                const prompt::PromptLayout& layout,
                                                                const BlendOptions& options,
                                                                std::string_view tenant_namespace,
                                                                const PrefillRecord* again = nullptr);
+  /// How many pages that answers hold already such a prompt would begin with.
+  static int64_t PagesToShare(const Engine& engine, const prompt::PromptLayout& layout,
+                              const BlendOptions& options, std::string_view tenant_namespace,
+                              const PrefillRecord* again);
   /// What it went on from is kept again, unless it is done.
   ~PromptPrefill();
 
@@ -92,6 +111,16 @@ class PromptPrefill {
 
   /// Takes over what is kept of the prompt, and sets the other pages aside.
   absl::Status TakePages();
+  struct Source {
+    SharedPrefix prefix;
+    bool is_running = false;
+  };
+  /// What a prompt may begin with.
+  static std::optional<Source> FindSource(const Engine& engine, const prompt::PromptLayout& layout,
+                                          const BlendOptions& options, std::string_view tenant_namespace,
+                                          const PrefillRecord* again);
+  /// Lets others share what is exact of it.
+  void OfferPrefix();
   /// Looks up the chunks and decides; anew when an entry turns out to be lost.
   absl::Status Plan();
   void Finish();
@@ -106,6 +135,9 @@ class PromptPrefill {
   std::shared_ptr<const kv::LoadedCorrection> correction_;
   PrefilledPrompt prompt_;
   std::optional<KeptSequence> kept_;  // what it goes on from, the pages apart
+  int32_t shared_tokens_ = 0;         // leading tokens whose KV it found in pages of another sequence
+  TokenRanges found_;                 // of the kept or shared tokens those that had come from the store
+  TokenRanges loaded_;                // of all exact ones, in the end
   bool done_ = false;
   double lookup_seconds_ = 0;
   double worked_seconds_ = 0;  // since the plan

@@ -1,6 +1,7 @@
 #include "engine/serve/sequences/prompt_runner.h"
 
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -21,6 +22,15 @@ double ProjectionShare(const model::ModelConfig& config) {
   return qkv / (qkv + head_columns * config.hidden_dim + 3.0 * config.hidden_dim * config.used_ffn_dim());
 }
 
+int32_t LargestWindow(const model::ModelConfig& config) {
+  int32_t largest = 0;
+  for (const model::LayerConfig& layer : config.layers) {
+    if (layer.sliding_window == 0) return 0;
+    largest = std::max(largest, layer.sliding_window);
+  }
+  return largest;
+}
+
 }  // namespace
 
 PromptRunner::PromptRunner(ModelRuntime& runtime, store::ChunkStore& chunk_store, const Options& options)
@@ -28,24 +38,38 @@ PromptRunner::PromptRunner(ModelRuntime& runtime, store::ChunkStore& chunk_store
       chunk_store_(chunk_store),
       options_(options),
       loading_controller_(ProjectionShare(runtime.config)),
+      window_(LargestWindow(runtime.config)),
       kept_(*runtime.page_pool, options.max_kept_pages),
       refinement_(runtime, kept_, scratch_),
       step_(runtime.backend->CreateRepeatedStep(*runtime.stream)) {}
 
+PromptPrefill::Engine PromptRunner::EngineFor(kv::PageUse use) {
+  return {.runtime = runtime_,
+          .chunk_store = chunk_store_,
+          .loading_controller = loading_controller_,
+          .scratch = scratch_,
+          .load_pipeline_depth = options_.load_pipeline_depth,
+          .ratio = options_.ratio,
+          .fresh_rows = options_.fresh_rows,
+          .kept = kept_,
+          .shared = shared_,
+          .share_prefixes = options_.share_prefixes,
+          .use = use};
+}
+
 absl::StatusOr<std::unique_ptr<PromptPrefill>> PromptRunner::Begin(const prompt::PromptLayout& layout,
                                                                    const BlendOptions& options,
                                                                    std::string_view tenant_namespace,
+                                                                   kv::PageUse use,
                                                                    const PrefillRecord* again) {
   KVBLEND_RETURN_IF_ERROR(blend::ValidateBlendOptions(options, runtime_.config.num_layers));
-  return PromptPrefill::Create({.runtime = runtime_,
-                                .chunk_store = chunk_store_,
-                                .loading_controller = loading_controller_,
-                                .scratch = scratch_,
-                                .load_pipeline_depth = options_.load_pipeline_depth,
-                                .ratio = options_.ratio,
-                                .fresh_rows = options_.fresh_rows,
-                                .kept = kept_},
-                               layout, options, tenant_namespace, again);
+  return PromptPrefill::Create(EngineFor(use), layout, options, tenant_namespace, again);
+}
+
+int64_t PromptRunner::PagesToShare(const prompt::PromptLayout& layout, const BlendOptions& options,
+                                   std::string_view tenant_namespace, const PrefillRecord* again) {
+  return PromptPrefill::PagesToShare(EngineFor(kv::PageUse::kDecoding), layout, options, tenant_namespace,
+                                     again);
 }
 
 absl::StatusOr<PrefilledPrompt> PromptRunner::Prefill(const prompt::PromptLayout& layout,
@@ -110,6 +134,7 @@ absl::StatusOr<std::vector<kernels::SampledToken>> PromptRunner::ExtendAll(
   for (const auto& [prompt, tokens, sampling] : next) {
     const auto count = static_cast<int32_t>(tokens.size());
     KVBLEND_RETURN_IF_ERROR(prompt->pages->Grow(prompt->num_tokens + count));
+    DropUnseen(*prompt);
     const absl::Span<const int32_t> pages = prompt->pages->page_indices();
     // Every token is a sequence of its own over the same pages: attention then computes each as it does a single one.
     for (int32_t i = 0; i < count; ++i) {
@@ -185,6 +210,27 @@ absl::Status PromptRunner::Repeat(PrefilledPrompt& prompt, absl::Span<const int3
   return absl::OkStatus();
 }
 
+// A page is the same slot of all layers, so it can go when no layer sees it. The next turn of a conversation may repeat only a
+// part of the answer: as long as the answer is no longer than the window, all that can come behind its prompt is kept.
+void PromptRunner::DropUnseen(PrefilledPrompt& prompt) {
+  if (window_ == 0) return;
+  const int32_t answered = prompt.num_tokens - prompt.report.prompt_tokens;
+  const int32_t kept = kept_.enabled() ? std::clamp(answered, 0, window_) : 0;
+  const int32_t first = prompt.num_tokens - (window_ - 1) - kept;
+  if (first > 0) dropped_pages_.fetch_add(prompt.pages->DropBefore(first), std::memory_order_relaxed);
+}
+
+int32_t PromptRunner::max_held_tokens() const {
+  if (window_ == 0) return std::numeric_limits<int32_t>::max();
+  // Both ends may lie within a page.
+  return (kept_.enabled() ? 2 : 1) * window_ + 2 * runtime_.page_pool->page_size();
+}
+
+int32_t PromptRunner::FirstToGoOnFrom(const kv::SequencePages& pages) const {
+  const auto first = static_cast<int32_t>(pages.first_token());
+  return first == 0 ? 0 : first + window_ - 1;
+}
+
 void PromptRunner::Keep(PrefilledPrompt prompt, const prompt::PromptLayout& layout,
                         absl::Span<const int32_t> answer, const BlendOptions& options,
                         std::string_view tenant_namespace) {
@@ -194,7 +240,8 @@ void PromptRunner::Keep(PrefilledPrompt prompt, const prompt::PromptLayout& layo
                     .blend = options,
                     .token_ids = layout.token_ids,
                     .num_exact = prompt.num_exact == prompt_tokens ? prompt.num_tokens : prompt.num_exact,
-                    .pages = std::move(prompt.pages)};
+                    .loaded = std::move(prompt.loaded),
+                    .pages = prompt.TakePages()};
   const absl::Span<const int32_t> answered = answer.first(prompt.num_tokens - prompt_tokens);
   kept.token_ids.insert(kept.token_ids.end(), answered.begin(), answered.end());
   // The text of the question ends where the format's own tokens begin, and these may be others in the next turn.
@@ -208,7 +255,7 @@ void PromptRunner::Keep(PrefilledPrompt prompt, const prompt::PromptLayout& layo
   // In layers with windows there is KV only for what comes behind the prompt and for its last token.
   const std::vector<model::LayerConfig>& layers = runtime_.config.layers;
   if (std::any_of(layers.begin(), layers.end(), [](const auto& layer) { return layer.sliding_window > 0; })) {
-    kept.must_match = std::max(kept.must_match, prompt_tokens - 1);
+    kept.must_match = std::max({kept.must_match, prompt_tokens - 1, FirstToGoOnFrom(*kept.pages)});
     kept.num_whole = 0;
   }
   kept_.Keep(std::move(kept));
@@ -216,8 +263,9 @@ void PromptRunner::Keep(PrefilledPrompt prompt, const prompt::PromptLayout& layo
 
 void PromptRunner::KeepAgain(PrefilledPrompt prompt, KeptSequence kept) {
   if (prompt.pages->is_damaged()) return;
-  kept.pages = std::move(prompt.pages);
-  kept_.Keep(std::move(kept));
+  kept.pages = prompt.TakePages();
+  kept.must_match = std::max(kept.must_match, FirstToGoOnFrom(*kept.pages));
+  if (kept.must_match <= kept.num_tokens()) kept_.Keep(std::move(kept));
 }
 
 std::unique_ptr<ChunkStoring> PromptRunner::BeginStoring(std::string_view tenant_namespace,

@@ -2,6 +2,7 @@
 // and chunk precomputation.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -24,6 +25,7 @@
 #include "engine/serve/sequences/idle_refinement.h"
 #include "engine/serve/sequences/kept_sequences.h"
 #include "engine/serve/sequences/prompt_prefill.h"
+#include "engine/serve/sequences/shared_prefixes.h"
 #include "engine/store/chunk_store.h"
 
 namespace kvblend {
@@ -36,7 +38,7 @@ struct NextTokens {
   std::vector<kernels::SamplingSpec> sampling;  // one per token
 };
 
-/// For the engine thread only, except loading_controller(), kept_counts() and refined_tokens(). References must outlive it.
+/// For the engine thread only, except loading_controller(), kept_counts(), refined_tokens() and dropped_pages(). References must outlive it.
 class PromptRunner {
  public:
   struct Options {
@@ -44,6 +46,7 @@ class PromptRunner {
     RatioOptions ratio = {};                 // unless a request says otherwise
     blend::FreshRowOptions fresh_rows = {};  // what prompts keep for learning
     int64_t max_kept_pages = 0;              // for conversations between two turns; 0: none are kept
+    bool share_prefixes = true;              // exact ones, between sequences
   };
 
   PromptRunner(ModelRuntime& runtime, store::ChunkStore& chunk_store)
@@ -53,13 +56,17 @@ class PromptRunner {
   blend::LoadingController& loading_controller() { return loading_controller_; }
   const blend::LoadingController& loading_controller() const { return loading_controller_; }
 
-  /// Plans a prompt's prefill and sets its pages aside; Step of what is returned runs it. `layout` must outlive it.
-  /// `again`: see PromptPrefill::Create.
+  /// Plans a prompt's prefill and sets its pages aside, for this use; Step of what is returned runs it. `layout` must outlive
+  /// it. `again`: see PromptPrefill::Create.
   /// kInvalidArgument for bad blend options; kResourceExhausted when there are too few pages.
   absl::StatusOr<std::unique_ptr<PromptPrefill>> Begin(const prompt::PromptLayout& layout,
                                                        const BlendOptions& options,
                                                        std::string_view tenant_namespace,
+                                                       kv::PageUse use = kv::PageUse::kWorking,
                                                        const PrefillRecord* again = nullptr);
+  /// How many pages that answers hold already such a prompt would begin with, if it began now.
+  int64_t PagesToShare(const prompt::PromptLayout& layout, const BlendOptions& options,
+                       std::string_view tenant_namespace, const PrefillRecord* again = nullptr);
   /// The same from beginning to end. Errors: Begin's, keep_going's.
   absl::StatusOr<PrefilledPrompt> Prefill(const prompt::PromptLayout& layout, const BlendOptions& options,
                                           std::string_view tenant_namespace, blend::KeepGoing keep_going);
@@ -83,6 +90,10 @@ class PromptRunner {
             const BlendOptions& options, std::string_view tenant_namespace);
   /// Keeps again what a prompt went on from; `prompt` is that prompt.
   void KeepAgain(PrefilledPrompt prompt, KeptSequence kept);
+  /// For how many tokens a sequence whose prompt is done holds pages at most; int32's maximum: for all that it has.
+  int32_t max_held_tokens() const;
+  /// Pages that sequences gave back because no layer's window reaches them. Any thread may ask.
+  int64_t dropped_pages() const { return dropped_pages_.load(std::memory_order_relaxed); }
   const KeptSequences::Counts& kept_counts() const { return kept_.counts(); }
   /// Makes kept sequences exact, a unit of work at a time. Returns whether there is more to do.
   bool RefineKept() { return refinement_.Step(); }
@@ -112,6 +123,11 @@ class PromptRunner {
   static constexpr absl::Duration kMaxWriteWait = absl::Seconds(10);
 
  private:
+  PromptPrefill::Engine EngineFor(kv::PageUse use);
+  /// Gives back the pages that the tokens from the next one on don't see.
+  void DropUnseen(PrefilledPrompt& prompt);
+  /// From where on a kept sequence can be gone on from that lacks what its pages lack.
+  int32_t FirstToGoOnFrom(const kv::SequencePages& pages) const;
   /// Appends tokens. Returns the logits after each, in the backend's memory: valid until the next call.
   absl::StatusOr<kernels::MatrixView> Append(PrefilledPrompt& prompt, absl::Span<const int32_t> token_ids,
                                              blend::KeepGoing keep_going);
@@ -129,7 +145,10 @@ class PromptRunner {
   model::PassState step_state_;  // of ExtendAll alone: a RepeatedStep must find it as the last one left it
   model::ScratchMatrix logits_;
   ScratchPool scratch_;
+  const int32_t window_;  // that no layer sees beyond; 0: one layer sees everything
+  std::atomic<int64_t> dropped_pages_ = 0;
   KeptSequences kept_;
+  SharedPrefixes shared_;
   IdleRefinement refinement_;
   ChunkStoring::InProgress storing_;
   std::unique_ptr<kernels::RepeatedStep> step_;

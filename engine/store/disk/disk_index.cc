@@ -192,22 +192,49 @@ absl::StatusOr<std::vector<DiskIndex::Victim>> DiskIndex::Reserve(const std::str
   std::vector<Victim> victims;
   if (limits_.namespace_quotas.limited()) {
     const int64_t quota = limits_.namespace_quotas.BytesOf(tenant_namespace, limits_.quota_bytes);
-    const auto used = [&] {
-      const auto found = namespace_bytes_.find(namespaces_.Find(tenant_namespace));
-      return found == namespace_bytes_.end() ? 0 : found->second;
-    };
-    const int64_t kept_of_namespace = used() - eviction_queue_.bytes_of(namespaces_.Find(tenant_namespace));
+    const int64_t kept_of_namespace =
+        BytesOf(tenant_namespace) - eviction_queue_.bytes_of(namespaces_.Find(tenant_namespace));
     if (bytes > quota - kept_of_namespace) {
       return absl::ResourceExhaustedError(
-          absl::StrCat("disk tier: ", bytes, " bytes needed; namespace '", tenant_namespace, "' may fill ",
-                       quota, " bytes, of which ", kept_of_namespace, " are pinned"));
+          absl::StrCat("disk tier: ", bytes, " bytes needed; ",
+                       limits_.namespace_quotas.Describe(tenant_namespace, limits_.quota_bytes),
+                       ", of which ", kept_of_namespace, " are pinned or being written"));
     }
-    while (bytes > quota - used()) {
+    while (bytes > quota - BytesOf(tenant_namespace)) {
       GiveUp(eviction_queue_.PopOf(namespaces_.Find(tenant_namespace)), victims);
     }
   }
   while (bytes_ + reserved_bytes_ > limits_.quota_bytes - bytes) GiveUp(eviction_queue_.Pop(), victims);
   reserved_bytes_ += bytes;
+  reserved_of_namespace_[tenant_namespace] += bytes;
+  return victims;
+}
+
+void DiskIndex::EndReservation(const std::string& tenant_namespace, int64_t bytes) {
+  reserved_bytes_ -= bytes;
+  const auto reserved = reserved_of_namespace_.find(tenant_namespace);
+  reserved->second -= bytes;
+  if (reserved->second == 0) reserved_of_namespace_.erase(reserved);
+}
+
+int64_t DiskIndex::BytesOf(const std::string& tenant_namespace) const {
+  const auto stored = namespace_bytes_.find(namespaces_.Find(tenant_namespace));
+  const auto reserved = reserved_of_namespace_.find(tenant_namespace);
+  return (stored == namespace_bytes_.end() ? 0 : stored->second) +
+         (reserved == reserved_of_namespace_.end() ? 0 : reserved->second);
+}
+
+std::vector<DiskIndex::Victim> DiskIndex::LimitNamespaces(const std::map<std::string, int64_t>& bytes) {
+  std::vector<Victim> victims;
+  limits_.namespace_quotas.bytes = bytes;
+  if (!limits_.namespace_quotas.limited()) return victims;
+  eviction_queue_.CountOwners();
+  for (const auto& [name, limit] : bytes) {
+    const int64_t quota = limits_.namespace_quotas.BytesOf(name, limits_.quota_bytes);
+    while (BytesOf(name) > quota && eviction_queue_.bytes_of(namespaces_.Find(name)) > 0) {
+      GiveUp(eviction_queue_.PopOf(namespaces_.Find(name)), victims);
+    }
+  }
   return victims;
 }
 

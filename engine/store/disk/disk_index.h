@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -139,7 +140,9 @@ class DiskIndex {
   /// computing per byte, the namespace's own first. kResourceExhausted, with nothing changed: does not fit
   /// beside what is pinned, claimed or set aside already; names the bytes.
   absl::StatusOr<std::vector<Victim>> Reserve(const std::string& tenant_namespace, int64_t bytes);
-  void EndReservation(int64_t bytes) { reserved_bytes_ -= bytes; }
+  void EndReservation(const std::string& tenant_namespace, int64_t bytes);
+  /// NamespaceQuotas::bytes from now on; gives up what is idle of those that have more.
+  std::vector<Victim> LimitNamespaces(const std::map<std::string, int64_t>& bytes);
   /// Gives up entries until the rest fits the quota, or only pinned ones are left.
   std::vector<Victim> EvictToQuota();
   /// Gives up entries of at least so many bytes together; none when that can't be.
@@ -189,9 +192,10 @@ class DiskIndex {
   void SetBusy(Slot slot, bool busy);
   void UpdateEvictability(Slot slot);
   /// REQUIRES: `id` comes from the eviction queue, and is no longer in it.
+  int64_t BytesOf(const std::string& tenant_namespace) const;
   void GiveUp(std::optional<EvictionQueue::EntryId> id, std::vector<Victim>& victims);
 
-  const Limits limits_;
+  Limits limits_;
   std::vector<std::unique_ptr<Entry[]>> blocks_;
   std::vector<Slot> free_slots_;
   Interned<Digest> anchors_;
@@ -205,6 +209,7 @@ class DiskIndex {
   uint64_t next_generation_ = 1;
   int64_t bytes_ = 0;
   int64_t reserved_bytes_ = 0;
+  absl::flat_hash_map<std::string, int64_t> reserved_of_namespace_;  // of these
   int64_t pinned_entries_ = 0;
   int64_t pinned_bytes_ = 0;
 };

@@ -172,7 +172,7 @@ absl::Status DiskTier::PutClaimed(const ChunkAddress& address, const ChunkKv& kv
     status = MakeRoomOnDisk(bytes);
     if (status.ok()) status = files_.Write(key, header_bytes, kv, old.has_value());
     absl::MutexLock lock(&mutex_);
-    index_.EndReservation(bytes);
+    index_.EndReservation(address.tenant_namespace, bytes);
     if (status.ok()) {
       const bool pinned = old.has_value() && index_.at(*old).pinned;
       if (old.has_value()) index_.Erase(*old);
@@ -229,6 +229,15 @@ absl::Status DiskTier::MakeRoomOnDisk(int64_t bytes) {
   return absl::ResourceExhaustedError(absl::StrCat(
       options_.path, ": writing ", bytes, " bytes would leave ", options_.min_free_bytes - missing,
       " bytes of the disk free; ", "at least ", options_.min_free_bytes, " must stay free"));
+}
+
+void DiskTier::LimitNamespaces(const std::map<std::string, int64_t>& bytes) {
+  std::vector<Index::Victim> victims;
+  {
+    absl::MutexLock lock(&mutex_);
+    victims = index_.LimitNamespaces(bytes);
+  }
+  Delete(victims);
 }
 
 // --- reading

@@ -16,6 +16,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -97,6 +98,8 @@ class DiskTier final : public LowerTier {
   absl::StatusOr<bool> Erase(NamespaceFilter filter, const ChunkKey& key) override;
   /// kNotFound. kResourceExhausted, kUnavailable: the disk is full or fails; nothing has changed.
   absl::Status SetPinned(NamespaceFilter filter, const ChunkKey& key, bool pinned) override;
+
+  void LimitNamespaces(const std::map<std::string, int64_t>& bytes) override;
 
   void SetEvictionListener(EvictionListener listener) override { eviction_listener_ = std::move(listener); }
 

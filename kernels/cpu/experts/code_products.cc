@@ -96,7 +96,8 @@ absl::Status ExpertCodeProducts(CpuContext& context, ConstMatrixView x, const Cp
     for (const RowChunk& chunk : chunks) {
       group = std::min(group, experts.expert(chunk.expert).quantized()->smallest_group());
     }
-    KVBLEND_ASSIGN_OR_RETURN(const QuantizedRows inputs, QuantizeRows(context, x, group, /*multiple=*/1));
+    KVBLEND_ASSIGN_OR_RETURN(const QuantizedRows<int8_t> inputs,
+                             QuantizeRows<int8_t>(context, x, group, /*multiple=*/1));
     ForColumns(context, experts, chunks, out.cols,
                [&](const RowChunk& chunk, const QuantizedColumn& column, int64_t first_output) {
                  MultiplyCodes(*context.codes, column, inputs.rows, rows, chunk, first_output, out);

@@ -67,15 +67,18 @@ absl::Status MultiplyMany(CpuContext& context, ConstMatrixView x, const CpuWeigh
                           const ExpertRows& rows, absl::Span<const int32_t> of_expert, MatrixView out) {
   const Tiles& tiles = context.TilesFor(weights.dtype());
   // oneDNN's products are left out: nothing says that a row's result there is the same in any company.
-  const bool codes = context.codes != nullptr && weights.quantized() != nullptr;
-  if (!codes && tiles.dtype != weights.dtype()) {
+  const auto of_codes = weights.quantized() == nullptr ? nullptr
+                        : context.codes != nullptr     ? &Int8Linear
+                        : context.pairs != nullptr     ? &Int16Linear
+                                                       : nullptr;
+  if (of_codes == nullptr && tiles.dtype != weights.dtype()) {
     return MultiplyFewAtATime(context, x, weights, rows, of_expert, out);
   }
   return MultiplyTogether(
       context, x, rows, of_expert,
       [&](ConstMatrixView in, MatrixView to) {
-        return codes ? Int8Linear(context, in, weights, /*accumulate=*/false, to)
-                     : TiledLinear(context, tiles, in, weights, /*accumulate=*/false, to);
+        return of_codes != nullptr ? of_codes(context, in, weights, /*accumulate=*/false, to)
+                                   : TiledLinear(context, tiles, in, weights, /*accumulate=*/false, to);
       },
       out);
 }

@@ -25,6 +25,13 @@ int AllCodeKernels(const CodeKernels* (&out)[kMaxCodeKernels]) {
   return count;
 }
 
+const CodeKernels* FasterThanF32Kernels() {
+  const CodeKernels* best = BestCodeKernels();
+  const bool avx512 =
+      HasInstructions(InstructionSet::kAvx512) && AllowedInstructionSet() >= InstructionSet::kAvx512;
+  return avx512 && !MultipliesAndAddsPairs() ? nullptr : best;
+}
+
 const CodeKernels* BestCodeKernels() {
   const CodeKernels* all[kMaxCodeKernels];
   AllCodeKernels(all);

@@ -1,5 +1,5 @@
-// Products in 8 bits (code_products.h). A few rows are multiplied straight from the weights' codes; for more,
-// these are brought into the products' order for every call, a block of outputs at a time, so that weights
+// Products of codes (code_products.h). A few rows in 8 bits are multiplied straight from the weights' codes; for more, and
+// in 16 bits, these are brought into the products' order for every call, a block of outputs at a time, so that weights
 // lie in memory once. A row's result is the same bit for bit either way.
 #include <algorithm>
 #include <cstring>
@@ -16,12 +16,15 @@ namespace {
 // the block costs a few hundredths.
 constexpr int64_t kRowsPerTask = 252;
 // 16 KiB of codes stay in the first-level cache while all rows are multiplied by them.
-constexpr int64_t kInputsPerPass = 256;
+template <class Code>
+constexpr int64_t kInputsPerPass = int64_t{256} / sizeof(Code);
 
 // The codes of one block, in the thread's own memory.
-BlockCodes PrepareBlock(const CodeKernels& kernels, const QuantizedMatrix& matrix, int64_t block,
+template <class Code>
+BlockCodes PrepareBlock(const BlockKernels<Code>& kernels, const QuantizedMatrix& matrix, int64_t block,
                         int64_t cols, int64_t group) {
-  const int64_t code_words = cols / kCodesPerWord * kPackedBlock, scales = cols / group * kPackedBlock;
+  const int64_t code_words = cols / CodedRows<Code>::kPerWord * kPackedBlock,
+                scales = cols / group * kPackedBlock;
   auto* memory = ThreadScratch<uint32_t>(ScratchSlot::kCodes, code_words + 2 * scales);
   BlockCodes codes{memory, reinterpret_cast<float*>(memory + code_words), nullptr};
   codes.minimums = codes.steps + scales;
@@ -38,15 +41,16 @@ BlockCodes PrepareBlock(const CodeKernels& kernels, const QuantizedMatrix& matri
 
 // The columns of a block in an operation's output. Products write whole tiles of whole blocks there, others
 // by way of a tile of their own.
+template <class Code>
 class BlockOutput {
  public:
-  BlockOutput(const CodeKernels& kernels, MatrixView out, int64_t block, bool accumulate)
+  BlockOutput(const BlockKernels<Code>& kernels, MatrixView out, int64_t block, bool accumulate)
       : kernels_(kernels),
         out_(out.Columns(block * kPackedBlock, std::min(kPackedBlock, out.cols - block * kPackedBlock))),
         accumulate_(accumulate) {}
 
   /// Rows [row, row + kernels.rows) times some groups of the block; the first group's come first.
-  void Add(const RowCodes& rows, int64_t row, const BlockCodes& block, int64_t first_group,
+  void Add(const CodedRows<Code>& rows, int64_t row, const BlockCodes& block, int64_t first_group,
            int64_t num_groups) const {
     const bool accumulate = accumulate_ || first_group > 0;
     const MatrixView target = out_.Rows(row, std::min(kernels_.rows, out_.rows - row));
@@ -69,7 +73,7 @@ class BlockOutput {
   }
 
  private:
-  const CodeKernels& kernels_;
+  const BlockKernels<Code>& kernels_;
   const MatrixView out_;
   const bool accumulate_;
 };
@@ -94,28 +98,52 @@ void FewRows(CpuContext& context, const RowCodes& rows, const QuantizedMatrix& m
   });
 }
 
+// rows: padded to whole tiles
+template <class Code>
+void MultiplyBlocks(CpuContext& context, const BlockKernels<Code>& kernels, const CodedRows<Code>& rows,
+                    const QuantizedMatrix& matrix, bool accumulate, MatrixView out) {
+  const int64_t num_tiles = (out.rows + kernels.rows - 1) / kernels.rows;
+  const int64_t row_tasks = (out.rows + kRowsPerTask - 1) / kRowsPerTask;
+  const int64_t num_blocks = (out.cols + kPackedBlock - 1) / kPackedBlock;
+  const int64_t groups_per_pass = kInputsPerPass<Code> / rows.group;
+  context.pool.ParallelFor(num_blocks * row_tasks, [&](int64_t i) {
+    const int64_t block = i / row_tasks, part = i % row_tasks;
+    const BlockCodes codes = PrepareBlock(kernels, matrix, block, rows.cols, rows.group);
+    const int64_t first_tile = part * num_tiles / row_tasks, end_tile = (part + 1) * num_tiles / row_tasks;
+    const BlockOutput output(kernels, out, block, accumulate);
+    for (int64_t first = 0; first < rows.groups(); first += groups_per_pass) {
+      const int64_t groups = std::min(groups_per_pass, rows.groups() - first);
+      for (int64_t tile = first_tile; tile < end_tile; ++tile) {
+        output.Add(rows, tile * kernels.rows, codes, first, groups);
+      }
+    }
+  });
+}
+
 }  // namespace
 
-absl::StatusOr<QuantizedRows> QuantizeRows(CpuContext& context, ConstMatrixView x, int64_t group,
-                                           int64_t multiple) {
+template <class Code>
+absl::StatusOr<QuantizedRows<Code>> QuantizeRows(CpuContext& context, ConstMatrixView x, int64_t group,
+                                                 int64_t multiple) {
   const int64_t padded = RoundUp(x.rows, multiple);
-  QuantizedRows result;
+  QuantizedRows<Code> result;
   result.rows.cols = RoundUp(x.cols, kChunkInputs);
   result.rows.group = group;
-  const int64_t codes_bytes = padded * result.rows.cols, scales = padded * result.rows.groups();
+  const int64_t codes_bytes = padded * result.rows.cols * static_cast<int64_t>(sizeof(Code)),
+                scales = padded * result.rows.groups();
   const int64_t bytes = codes_bytes + 2 * scales * static_cast<int64_t>(sizeof(float));
   result.lease = context.scratch.Borrow(bytes);
-  if (!result.lease) return NoMemoryForLinear("its input in 8 bits");
-  result.rows.codes = reinterpret_cast<int8_t*>(result.lease.data());
+  if (!result.lease) return NoMemoryForLinear("its input as codes");
+  result.rows.codes = reinterpret_cast<Code*>(result.lease.data());
   result.rows.steps = reinterpret_cast<float*>(result.lease.data() + codes_bytes);
   result.rows.sums = result.rows.steps + scales;
   ForRows(context.pool, padded, 4 * x.cols, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
-      const RowCodes row = result.rows.Row(r);
+      const CodedRows<Code> row = result.rows.Row(r);
       if (r < x.rows) {
         simd::QuantizeActivations(x.Rows(r, 1).data, x.dtype, x.cols, row);
       } else {
-        std::memset(row.codes, 0, row.cols);
+        std::fill_n(row.codes, row.cols, Code{0});
         std::fill_n(row.steps, row.groups(), 0.0f);
         std::fill_n(row.sums, row.groups(), 0.0f);
       }
@@ -123,6 +151,9 @@ absl::StatusOr<QuantizedRows> QuantizeRows(CpuContext& context, ConstMatrixView 
   });
   return result;
 }
+
+template absl::StatusOr<QuantizedRows<int8_t>> QuantizeRows(CpuContext&, ConstMatrixView, int64_t, int64_t);
+template absl::StatusOr<QuantizedRows<int16_t>> QuantizeRows(CpuContext&, ConstMatrixView, int64_t, int64_t);
 
 void MultiplyColumn(const CodeKernels& kernels, const QuantizedColumn& column, const RowCodes* rows,
                     int64_t num_rows, bool accumulate, int64_t outputs, float* const* out) {
@@ -141,31 +172,25 @@ absl::Status Int8Linear(CpuContext& context, ConstMatrixView x, const CpuWeights
                         MatrixView out) {
   const CodeKernels& kernels = *context.codes;
   const QuantizedMatrix& matrix = *weights.quantized();
-  const int64_t group = matrix.smallest_group();
   const bool few = x.rows <= simd::kMaxQuantizedRows;
-  absl::StatusOr<QuantizedRows> quantized = QuantizeRows(context, x, group, few ? 1 : kernels.rows);
+  const auto quantized =
+      QuantizeRows<int8_t>(context, x, matrix.smallest_group(), few ? 1 : kernels.bytes.rows);
   if (!quantized.ok()) return quantized.status();
-  const RowCodes& rows = quantized->rows;
   if (few) {
-    FewRows(context, rows, matrix, accumulate, out);
-    return absl::OkStatus();
+    FewRows(context, quantized->rows, matrix, accumulate, out);
+  } else {
+    MultiplyBlocks(context, kernels.bytes, quantized->rows, matrix, accumulate, out);
   }
-  const int64_t num_tiles = (x.rows + kernels.rows - 1) / kernels.rows;
-  const int64_t row_tasks = (x.rows + kRowsPerTask - 1) / kRowsPerTask;
-  const int64_t num_blocks = (weights.rows() + kPackedBlock - 1) / kPackedBlock;
-  const int64_t groups_per_pass = kInputsPerPass / group;
-  context.pool.ParallelFor(num_blocks * row_tasks, [&](int64_t i) {
-    const int64_t block = i / row_tasks, part = i % row_tasks;
-    const BlockCodes codes = PrepareBlock(kernels, matrix, block, rows.cols, group);
-    const int64_t first_tile = part * num_tiles / row_tasks, end_tile = (part + 1) * num_tiles / row_tasks;
-    const BlockOutput output(kernels, out, block, accumulate);
-    for (int64_t first = 0; first < rows.groups(); first += groups_per_pass) {
-      const int64_t groups = std::min(groups_per_pass, rows.groups() - first);
-      for (int64_t tile = first_tile; tile < end_tile; ++tile) {
-        output.Add(rows, tile * kernels.rows, codes, first, groups);
-      }
-    }
-  });
+  return absl::OkStatus();
+}
+
+absl::Status Int16Linear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights, bool accumulate,
+                         MatrixView out) {
+  const BlockKernels<int16_t>& kernels = context.pairs->pairs;
+  const QuantizedMatrix& matrix = *weights.quantized();
+  const auto quantized = QuantizeRows<int16_t>(context, x, matrix.smallest_group(), kernels.rows);
+  if (!quantized.ok()) return quantized.status();
+  MultiplyBlocks(context, kernels, quantized->rows, matrix, accumulate, out);
   return absl::OkStatus();
 }
 

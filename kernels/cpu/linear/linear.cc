@@ -76,6 +76,9 @@ absl::Status CpuLinear(CpuContext& context, ConstMatrixView x, const CpuWeights&
   }
   const int64_t few_rows = weights.quantized() != nullptr ? simd::kMaxQuantizedRows : simd::kMaxMatVecRows;
   if (x.rows <= few_rows) return FewRowsLinear(context, x, weights, accumulate, out);
+  if (context.pairs != nullptr && weights.quantized() != nullptr) {
+    return Int16Linear(context, x, weights, accumulate, out);
+  }
   const Tiles& tiles = context.TilesFor(weights.dtype());
   if (tiles.dtype == weights.dtype() && (x.rows <= kMaxTiledRows || !OneDnnReadsBlocks())) {
     return TiledLinear(context, tiles, x, weights, accumulate, out);

@@ -31,6 +31,10 @@ absl::Status OneDnnLinear(CpuContext& context, ConstMatrixView x, const CpuWeigh
 absl::Status Int8Linear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights, bool accumulate,
                         MatrixView out);
 
+/// The same with rows of x rounded to 16 bits. REQUIRES: context.pairs and weights.quantized() are not null.
+absl::Status Int16Linear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights, bool accumulate,
+                         MatrixView out);
+
 inline absl::Status NoMemoryForLinear(const char* what) {
   return absl::ResourceExhaustedError(absl::StrCat("Linear: no memory for ", what));
 }

@@ -1,4 +1,4 @@
-// Rows of activations in 8 bits, in working memory.
+// Rows of activations as codes, in working memory.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -9,14 +9,16 @@
 namespace kvblend::kernels {
 
 /// Owns the memory of its rows.
+template <class Code>
 struct QuantizedRows {
   ScratchPool::Lease lease;
-  RowCodes rows;  // as many as x has, rounded up to a multiple of what was asked for, with zeros
+  CodedRows<Code> rows;  // as many as x has, rounded up to a multiple of what was asked for, with zeros
 };
 
 /// x in groups of `group` inputs. kResourceExhausted: no memory.
-absl::StatusOr<QuantizedRows> QuantizeRows(CpuContext& context, ConstMatrixView x, int64_t group,
-                                           int64_t multiple);
+template <class Code>
+absl::StatusOr<QuantizedRows<Code>> QuantizeRows(CpuContext& context, ConstMatrixView x, int64_t group,
+                                                 int64_t multiple);
 
 /// A column's first `outputs` outputs by num_rows rows into out[r][0 .. outputs), as CodeKernels::few_rows.
 void MultiplyColumn(const CodeKernels& kernels, const QuantizedColumn& column, const RowCodes* rows,

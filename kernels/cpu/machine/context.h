@@ -22,11 +22,12 @@ namespace kvblend::kernels {
 struct CodeKernels;  // linear/code_products.h
 
 struct CpuContext {
-  CpuContext(int num_threads, DataType gemm, const CodeKernels* code_kernels, const Tiles& f32,
-             const Tiles& bf16, const Tiles* int16)
+  CpuContext(int num_threads, DataType gemm, const CodeKernels* code_kernels, const CodeKernels* pair_kernels,
+             const Tiles& f32, const Tiles& bf16, const Tiles* int16)
       : pool(num_threads, UseOneOpenMpThread),
         gemm_dtype(gemm),
         codes(code_kernels),
+        pairs(pair_kernels),
         f32_tiles(f32),
         bf16_tiles(bf16),
         int16_tiles(int16) {}
@@ -39,7 +40,8 @@ struct CpuContext {
   WeightArena weights;
   GemmCache gemms;
   const DataType gemm_dtype;       // kF32 or kBF16
-  const CodeKernels* const codes;  // with which weights are multiplied in 8 bits; null: they are not
+  const CodeKernels* const codes;  // multiply activations in 8 bits; null: they are not rounded so
+  const CodeKernels* const pairs;  // multiply many rows of them in 16 bits; null: they are not rounded so
   const Tiles& f32_tiles;
   const Tiles& bf16_tiles;
   const Tiles* const int16_tiles;  // of attention over pages that are not f32; null: none

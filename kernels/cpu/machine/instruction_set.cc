@@ -112,6 +112,18 @@ absl::Status ApplyInstructionSetLimit() {
   return *outcome;
 }
 
+bool MultipliesAndAddsPairs() {
+#if HWY_ARCH_X86_64
+  const InstructionSet limit = AllowedInstructionSet();
+  if (limit >= InstructionSet::kAvx512 && HasInstructions(InstructionSet::kAvx512)) {
+    return __builtin_cpu_supports("avx512vnni");
+  }
+  return limit >= InstructionSet::kAvxVnni && HasInstructions(InstructionSet::kAvxVnni);
+#else
+  return false;
+#endif
+}
+
 InstructionSet AllowedInstructionSet() { return allowed.load(std::memory_order_relaxed); }
 
 }  // namespace kvblend::kernels

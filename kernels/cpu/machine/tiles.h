@@ -69,7 +69,7 @@ struct VisibleKeys {
 /// kKeyBlock; `steps`: what Steps gives. Rows of scores and of probabilities are kKeyBlock elements apart. A
 /// thread multiplies within a TileScope.
 struct Tiles {
-  std::string_view name;  // "f32", "int16", "avx512_bf16", "amx_bf16"
+  std::string_view name;  // "f32", "int16", "int16_vnni", "avx512_bf16", "amx_bf16"
   DataType dtype;         // of the operands, or with `codes` of what they are made from: kF32 or kBF16
   bool codes = false;     // operands are codes of 16 bits; there is no `linear`
   int64_t rows;           // of a tile; callers pad theirs with zeros

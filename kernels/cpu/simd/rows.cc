@@ -15,6 +15,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace kvblend::kernels::simd::HWY_NAMESPACE {
 
+const char* TargetNameImpl() { return hwy::TargetName(HWY_TARGET); }
+
 // The sum of body(tag, i) over all i; two accumulators hide the latency of additions.
 template <class Body>
 HWY_INLINE float SumOver(size_t n, const Body& body) {
@@ -148,6 +150,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace kvblend::kernels::simd {
 
+HWY_EXPORT(TargetNameImpl);
 HWY_EXPORT(RmsNormRowImpl);
 HWY_EXPORT(GatedActivationRowImpl);
 HWY_EXPORT(ConvertRowImpl);
@@ -156,11 +159,9 @@ HWY_EXPORT(SoftCapRowImpl);
 HWY_EXPORT(AddScaledRowImpl);
 HWY_EXPORT(SquaredDistanceImpl);
 
-std::string TargetName() {
-  // The best of those both compiled and supported has the lowest bit.
-  const int64_t targets = hwy::SupportedTargets() & HWY_TARGETS;
-  return hwy::TargetName(targets & -targets);
-}
+// Dispatched as all others are, so that it is what they run on. Highway 1.0.3's SupportedTargets() must not be asked: it
+// makes later calls forget what DisableTargets() took away.
+std::string TargetName() { return HWY_DYNAMIC_DISPATCH(TargetNameImpl)(); }
 
 void RmsNormRow(const float* x, const float* weight, float epsilon, int64_t n, DataType out_dtype,
                 void* out) {

@@ -29,6 +29,8 @@ const Tiles& GetTiles(DataType wanted);
 
 /// Tiles of 16-bit codes; null where they would be no faster than those of f32.
 const Tiles* GetInt16Tiles();
+/// The same without vpdpwssd, which processors without VNNI lack. For tests.
+const Tiles* GetInt16TilesWithoutVnni();
 /// scale * x as codes up to `limit`, to the nearest: value = *step * code. x: [n]
 void CodeRow(const float* x, float scale, int64_t n, float limit, int16_t* codes, float* step);
 

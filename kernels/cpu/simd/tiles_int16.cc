@@ -13,6 +13,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "kernels/cpu/machine/instruction_set.h"
 #include "kernels/cpu/machine/tiles.h"
 #include "kernels/cpu/simd/simd.h"
 
@@ -49,8 +50,25 @@ constexpr int64_t kCodeTileRows = 6;
 constexpr int kCodeVectors = HWY_TARGET == HWY_AVX2 ? 2 : 4;
 constexpr int64_t kCodeLanes = hn::MaxLanes(CodeF32());
 
+// sum += products of pairs. Instructions in words of their own: g++ takes sums of integers apart, computes all products first,
+// and has no registers for them; and Highway 1.0.3 has none that multiplies and adds.
+template <bool kVnni>
+HWY_INLINE Sums AddPairs(Sums sum, hn::Vec<CodeI16> row, hn::Vec<CodeI16> column) {
+  auto result = sum.raw;
+  if constexpr (kVnni && HWY_TARGET == HWY_AVX2) {
+    asm("%{vex%} vpdpwssd %2, %1, %0" : "+x"(result) : "x"(row.raw), "x"(column.raw));
+  } else if constexpr (kVnni) {
+    asm("vpdpwssd %2, %1, %0" : "+v"(result) : "v"(row.raw), "v"(column.raw));
+  } else {
+    Sums unused = hn::Zero(CodeI32());
+    const auto pairs = hn::ReorderWidenMulAccumulate(CodeI32(), row, column, hn::Zero(CodeI32()), unused).raw;
+    asm("vpaddd %1, %0, %0" : "+v"(result) : "v"(pairs));
+  }
+  return Sums{result};
+}
+
 // sums += a * b, in steps of pairs of codes.
-template <int kVectors>
+template <bool kVnni, int kVectors>
 HWY_INLINE void MultiplyCodes(const uint32_t* a, int64_t a_stride, const uint32_t* b, int64_t b_stride,
                               int64_t steps, Sums (&sums)[kCodeTileRows][kVectors]) {
   const CodeI32 d;
@@ -61,14 +79,7 @@ HWY_INLINE void MultiplyCodes(const uint32_t* a, int64_t a_stride, const uint32_
     for (int v = 0; v < kVectors; ++v) columns[v] = hn::BitCast(d16, hn::LoadU(d, codes + v * kCodeLanes));
     for (int64_t r = 0; r < kCodeTileRows; ++r) {
       const auto row = hn::BitCast(d16, hn::Set(d, static_cast<int32_t>(a[r * a_stride + step])));
-      for (int v = 0; v < kVectors; ++v) {
-        Sums unused = hn::Zero(d);
-        const auto pairs = hn::ReorderWidenMulAccumulate(d, row, columns[v], hn::Zero(d), unused).raw;
-        auto sum = sums[r][v].raw;
-        // In words of its own, g++ takes sums of integers apart, computes all products first, and has no registers for them.
-        asm("vpaddd %1, %0, %0" : "+v"(sum) : "v"(pairs));
-        sums[r][v] = Sums{sum};
-      }
+      for (int v = 0; v < kVectors; ++v) sums[r][v] = AddPairs<kVnni>(sums[r][v], row, columns[v]);
     }
   }
 }
@@ -81,13 +92,13 @@ HWY_INLINE void ClearSums(Sums (&sums)[kCodeTileRows][kVectors]) {
 }
 
 // The last step of queries and keys holds what a unit of their codes is worth.
-template <int kVectors>
+template <bool kVnni, int kVectors>
 HWY_INLINE void CodeScoreColumns(const uint32_t* queries, const uint32_t* panel, int64_t steps,
                                  float* scores) {
   const CodeF32 d;
   Sums sums[kCodeTileRows][kVectors];
   ClearSums(sums);
-  MultiplyCodes<kVectors>(queries, steps, panel, kPanelKeys, steps - 1, sums);
+  MultiplyCodes<kVnni, kVectors>(queries, steps, panel, kPanelKeys, steps - 1, sums);
   const auto* key_steps = reinterpret_cast<const float*>(panel + (steps - 1) * kPanelKeys);
   for (int64_t r = 0; r < kCodeTileRows; ++r) {
     const auto query_step = hn::Set(d, reinterpret_cast<const float*>(queries)[r * steps + steps - 1]);
@@ -107,12 +118,13 @@ HWY_INLINE void ForCodeColumns(int64_t columns, const Body& body) {
   for (; column < columns; column += kCodeLanes) body(std::integral_constant<int, 1>(), column);
 }
 
+template <bool kVnni>
 void CodeScores(const uint32_t* queries, const uint32_t* const* panels, int64_t steps, int64_t keys,
                 float* scores) {
   for (int64_t key = 0; key < keys; key += kPanelKeys) {
     const uint32_t* panel = *panels++;
     ForCodeColumns(std::min(kPanelKeys, keys - key), [&](auto vectors, int64_t column) HWY_ATTR {
-      CodeScoreColumns<vectors()>(queries, panel + column, steps, scores + key + column);
+      CodeScoreColumns<kVnni, vectors()>(queries, panel + column, steps, scores + key + column);
     });
   }
 }
@@ -135,11 +147,23 @@ HWY_INLINE float StepOfNotFinite(const float* probabilities, const float* value_
   return seen == 0 ? 0.0f : std::numeric_limits<float>::quiet_NaN();
 }
 
+// The nearest codes of kKeyStep weights, which fit: Highway's conversions would look for those that don't.
+HWY_INLINE void StoreCodes(const hn::Vec<CodeF32>* weights, hn::Vec<CodeF32> inverse, int16_t* codes) {
+#if HWY_TARGET == HWY_AVX2
+  const __m256i low = _mm256_cvtps_epi32(hn::Mul(weights[0], inverse).raw),
+                high = _mm256_cvtps_epi32(hn::Mul(weights[1], inverse).raw);
+  // Packing takes halves of 128 bits in turn.
+  const __m256i all = _mm256_permute4x64_epi64(_mm256_packs_epi32(low, high), 0xD8);
+#else
+  const __m256i all = _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(hn::Mul(weights[0], inverse).raw));
+#endif
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(codes), all);
+}
+
 // keys: a multiple of kKeyStep
 HWY_INLINE void EncodeWeights(const float* probabilities, const float* value_steps, int64_t keys,
                               WeightCodes& out) {
   const CodeF32 d;
-  const hn::Rebind<int16_t, CodeF32> d16;
   auto not_finite = hn::Zero(d);
   for (int64_t j = 0; j < keys; j += kCodeLanes) {
     not_finite = hn::MulAdd(hn::LoadU(d, value_steps + j), hn::Zero(d), not_finite);
@@ -163,22 +187,21 @@ HWY_INLINE void EncodeWeights(const float* probabilities, const float* value_ste
     const float top = hn::GetLane(hn::MaxOfLanes(d, largest));
     // Weights too small for an inverse are nothing beside any other panel's.
     const float inverse = top >= 0x1p-110f ? kWeightLimit / top : 0.0f;
-    for (int64_t j = 0; j < keys; j += kCodeLanes) {
-      const auto code = hn::NearestInt(hn::Mul(weights[j / kCodeLanes], hn::Set(d, inverse)));
-      hn::StoreU(hn::DemoteTo(d16, code), d16, out.codes[r] + j);
+    for (int64_t j = 0; j < keys; j += kKeyStep) {
+      StoreCodes(weights + j / kCodeLanes, hn::Set(d, inverse), out.codes[r] + j);
     }
     out.steps[r] = unit + (inverse == 0 ? 0.0f : top / kWeightLimit);
   }
 }
 
-template <int kVectors>
+template <bool kVnni, int kVectors>
 HWY_INLINE void AddCodeColumns(const WeightCodes& weights, const uint32_t* panel, int64_t steps,
                                int64_t columns, const float* alphas, float* out) {
   const CodeF32 d;
   Sums sums[kCodeTileRows][kVectors];
   ClearSums(sums);
-  MultiplyCodes<kVectors>(reinterpret_cast<const uint32_t*>(weights.codes), kPanelKeys / 2, panel, columns,
-                          steps, sums);
+  MultiplyCodes<kVnni, kVectors>(reinterpret_cast<const uint32_t*>(weights.codes), kPanelKeys / 2, panel,
+                                 columns, steps, sums);
   for (int64_t r = 0; r < kCodeTileRows; ++r) {
     const auto step = hn::Set(d, weights.steps[r]), alpha = hn::Set(d, alphas[r]);
     for (int v = 0; v < kVectors; ++v) {
@@ -189,6 +212,7 @@ HWY_INLINE void AddCodeColumns(const WeightCodes& weights, const uint32_t* panel
   }
 }
 
+template <bool kVnni>
 void AddCodeValues(const uint32_t* probabilities, const uint32_t* const* panels, int64_t steps,
                    int64_t columns, const float* alphas, float* out) {
   constexpr int64_t kPanelSteps = kPanelKeys / 2;
@@ -200,26 +224,29 @@ void AddCodeValues(const uint32_t* probabilities, const uint32_t* const* panels,
     EncodeWeights(reinterpret_cast<const float*>(probabilities) + 2 * step,
                   reinterpret_cast<const float*>(panel + kPanelSteps * columns), 2 * count, weights);
     ForCodeColumns(columns, [&](auto vectors, int64_t column) HWY_ATTR {
-      AddCodeColumns<vectors()>(weights, panel + column, count, columns, alphas, out + column);
+      AddCodeColumns<kVnni, vectors()>(weights, panel + column, count, columns, alphas, out + column);
     });
   }
 }
 
-const Tiles* Int16TilesImpl() {
-  static const Tiles tiles = [] {
-    Tiles result = GetTiles(DataType::kF32);
-    result.name = "int16";
-    result.codes = true;
-    result.rows = kCodeTileRows;
-    result.linear = nullptr;
-    result.scores = &CodeScores;
-    result.add_values = &AddCodeValues;
-    return result;
-  }();
-  return &tiles;
+template <bool kVnni>
+Tiles MakeInt16Tiles() {
+  Tiles result = GetTiles(DataType::kF32);
+  result.name = kVnni ? "int16_vnni" : "int16";
+  result.codes = true;
+  result.rows = kCodeTileRows;
+  result.linear = nullptr;
+  result.scores = &CodeScores<kVnni>;
+  result.add_values = &AddCodeValues<kVnni>;
+  return result;
+}
+
+const Tiles* Int16TilesImpl(bool vnni) {
+  static const Tiles plain = MakeInt16Tiles<false>(), with_vnni = MakeInt16Tiles<true>();
+  return vnni ? &with_vnni : &plain;
 }
 #else
-const Tiles* Int16TilesImpl() { return nullptr; }
+const Tiles* Int16TilesImpl(bool) { return nullptr; }
 #endif
 
 }  // namespace kvblend::kernels::simd::HWY_NAMESPACE
@@ -234,7 +261,8 @@ HWY_EXPORT(Int16TilesImpl);
 void CodeRow(const float* x, float scale, int64_t n, float limit, int16_t* codes, float* step) {
   HWY_DYNAMIC_DISPATCH(CodeRowImpl)(x, scale, n, limit, codes, step);
 }
-const Tiles* GetInt16Tiles() { return HWY_DYNAMIC_DISPATCH(Int16TilesImpl)(); }
+const Tiles* GetInt16Tiles() { return HWY_DYNAMIC_DISPATCH(Int16TilesImpl)(MultipliesAndAddsPairs()); }
+const Tiles* GetInt16TilesWithoutVnni() { return HWY_DYNAMIC_DISPATCH(Int16TilesImpl)(/*vnni=*/false); }
 
 }  // namespace kvblend::kernels::simd
 #endif  // HWY_ONCE

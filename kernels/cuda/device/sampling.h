@@ -13,17 +13,17 @@ namespace kvblend::kernels::cuda {
 struct RowSampling {
   double temperature, top_p, min_p, repetition_penalty, uniform;
   int32_t top_k, num_top, scored_token;
-  int32_t penalised_begin, penalised_end;  // of SampleParams::penalised
-  int32_t penalised_row, weights_row;      // of the scratch memory; -1: needs none
+  int32_t changes_begin, changes_end;  // of SampleParams::changes
+  int32_t changed_row, weights_row;    // of the scratch memory; -1: needs none
 };
 
 struct SampleParams {
   ConstMatrixView logits;
-  const RowSampling* rows = nullptr;   // [n]
-  const int32_t* penalised = nullptr;  // token ids
-  float* penalised_logits = nullptr;   // scratch: [rows that have penalised tokens, vocab_size]
-  uint64_t* weights = nullptr;         // scratch: [rows that draw, vocab_size]
-  SampledToken* out = nullptr;         // [n]
+  const RowSampling* rows = nullptr;  // [n]
+  const LogitChange* changes = nullptr;
+  float* changed_logits = nullptr;  // scratch: [rows with changes, vocab_size]
+  uint64_t* weights = nullptr;      // scratch: [rows that draw, vocab_size]
+  SampledToken* out = nullptr;      // [n]
 };
 
 LaunchError LaunchSample(StreamHandle stream, const SampleParams& params);

@@ -41,10 +41,11 @@ KVBLEND_DEVICE uint64_t CeilToInteger(double x) {
 
 KVBLEND_DEVICE bool IsFinite(float value) { return (FloatBits(value) & 0x7F800000u) != 0x7F800000u; }
 
-KVBLEND_DEVICE float Penalise(float logit, double penalty) {
+KVBLEND_DEVICE float Changed(float logit, const LogitChange& change, double penalty) {
   constexpr double kLargest = 3.4028234663852886e38;
-  const double x = static_cast<double>(logit);
-  double changed = x > 0 ? DivRn(x, penalty) : MulRn(x, penalty);
+  double changed = static_cast<double>(logit);
+  if (change.repeated) changed = changed > 0 ? DivRn(changed, penalty) : MulRn(changed, penalty);
+  changed = AddRn(changed, static_cast<double>(change.added));
   changed = changed < -kLargest ? -kLargest : (changed > kLargest ? kLargest : changed);
   return static_cast<float>(changed);
 }
@@ -165,16 +166,16 @@ KVBLEND_KERNEL(kRankThreads, 1) SampleKernel(SampleParams p) {
   const Best likeliest = FindBest(scratch, n, [&](int i) { return logits[i]; });
   Best best = likeliest;
   const float* drawn_from = logits;
-  if (row.penalised_row >= 0) {
-    float* penalised = p.penalised_logits + int64_t{row.penalised_row} * n;
-    for (int i = ThreadIndex(); i < n; i += kRankThreads) penalised[i] = logits[i];
+  if (row.changed_row >= 0) {
+    float* changed = p.changed_logits + int64_t{row.changed_row} * n;
+    for (int i = ThreadIndex(); i < n; i += kRankThreads) changed[i] = logits[i];
     SyncThreads();
-    for (int j = row.penalised_begin + ThreadIndex(); j < row.penalised_end; j += kRankThreads) {
-      const int token = p.penalised[j];
-      penalised[token] = Penalise(logits[token], row.repetition_penalty);
+    for (int j = row.changes_begin + ThreadIndex(); j < row.changes_end; j += kRankThreads) {
+      const LogitChange change = p.changes[j];
+      changed[change.token_id] = Changed(logits[change.token_id], change, row.repetition_penalty);
     }
     SyncThreads();
-    drawn_from = penalised;
+    drawn_from = changed;
     best = FindBest(scratch, n, [&](int i) { return drawn_from[i]; });
   }
   int token = best.index;

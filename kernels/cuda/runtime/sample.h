@@ -12,10 +12,10 @@
 
 namespace kvblend::kernels::cuda {
 
-int64_t CountPenalised(absl::Span<const SamplingSpec> specs);
+int64_t CountChanges(absl::Span<const SamplingSpec> specs);
 bool AnyDraws(absl::Span<const SamplingSpec> specs);
-/// As the kernel reads them: rows [specs.size()], penalised [CountPenalised(specs)].
-void WriteSampling(absl::Span<const SamplingSpec> specs, RowSampling* rows, int32_t* penalised);
+/// As the kernel reads them: rows [specs.size()], changes [CountChanges(specs)].
+void WriteSampling(absl::Span<const SamplingSpec> specs, RowSampling* rows, LogitChange* changes);
 
 /// REQUIRES: what Backend::SampleTokens checks; at least one row.
 absl::Status SampleOnDevice(DeviceStream& stream, ConstMatrixView logits,

@@ -38,8 +38,8 @@ std::optional<StepShape> StepShape::Of(const StepValues& values) {
                   .most_splits = (*plan)->most_splits(),
                   .page_size = (*plan)->page_size(),
                   .page_slots = Slots((*plan)->num_page_indices())};
-  const int64_t penalised = CountPenalised(values.specs);
-  if (penalised > 0) shape.penalised_slots = Slots(penalised);
+  const int64_t changes = CountChanges(values.specs);
+  if (changes > 0) shape.change_slots = Slots(changes);
   shape.draws = AnyDraws(values.specs);
   return shape;
 }
@@ -61,7 +61,7 @@ StepLayout::StepLayout(const StepShape& shape) {
   kv_offset = place(rows + 1, sizeof(int64_t));
   page_indices = place(shape.page_slots, sizeof(int32_t));
   sampling = place(rows, sizeof(RowSampling));
-  penalised = place(shape.penalised_slots, sizeof(int32_t));
+  changes = place(shape.change_slots, sizeof(LogitChange));
   input_bytes = end;
   out = place(rows, sizeof(SampledToken));
   total_bytes = end;
@@ -99,7 +99,7 @@ void StepMemory::Fill(const StepShape& shape, const StepValues& values) {
   copy(layout.kv_offset, view.kv_offset, rows + 1);
   copy(layout.page_indices, view.page_indices, plan.num_page_indices());
   WriteSampling(values.specs, reinterpret_cast<RowSampling*>(host_ + layout.sampling),
-                reinterpret_cast<int32_t*>(host_ + layout.penalised));
+                reinterpret_cast<LogitChange*>(host_ + layout.changes));
 }
 
 bool StepLimits::Allow(const StepValues& values) const {
@@ -143,7 +143,7 @@ absl::StatusOr<StepRecording::Sampling> StepRecording::SamplingOf(absl::Span<con
   }
   limits_.vocab_size = vocab_size;
   return Sampling{.rows = OnDevice<RowSampling>(layout_.sampling),
-                  .penalised = OnDevice<int32_t>(layout_.penalised),
+                  .changes = OnDevice<LogitChange>(layout_.changes),
                   .out = reinterpret_cast<SampledToken*>(memory_.host() + layout_.out)};
 }
 

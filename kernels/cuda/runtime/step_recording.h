@@ -26,9 +26,9 @@ struct StepShape {
   int32_t rows = 0;         // one per sequence
   int32_t most_splits = 0;  // DeviceBatchPlan::most_splits
   int32_t page_size = 0;
-  int64_t page_slots = 0;       // room for all page indices
-  int64_t penalised_slots = 0;  // room for all penalised tokens; 0: there are none
-  bool draws = false;           // some row has a temperature
+  int64_t page_slots = 0;    // room for all page indices
+  int64_t change_slots = 0;  // room for all changes of logits; 0: there are none
+  bool draws = false;        // some row has a temperature
 
   /// nullopt unless the step has one row for every sequence, as steps of decoding have.
   static std::optional<StepShape> Of(const StepValues& values);
@@ -39,7 +39,7 @@ struct StepShape {
 struct StepLayout {
   explicit StepLayout(const StepShape& shape);
   int64_t token_ids, row_indptr, positions, kv_len, page_indptr, sequence_of_row, kv_offset, page_indices;
-  int64_t sampling, penalised;
+  int64_t sampling, changes;
   int64_t input_bytes;  // all of the above: what goes to the device
   int64_t out;          // SampledTokens, on the host only
   int64_t total_bytes;
@@ -87,7 +87,7 @@ class StepRecording {
   absl::StatusOr<const int32_t*> TokenIds(absl::Span<const int32_t> given, int64_t table_rows);
   struct Sampling {
     const RowSampling* rows;
-    const int32_t* penalised;
+    const LogitChange* changes;
     SampledToken* out;  // page-locked host memory
   };
   absl::StatusOr<Sampling> SamplingOf(absl::Span<const SamplingSpec> given, absl::Span<SampledToken> out,

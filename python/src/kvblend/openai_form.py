@@ -51,6 +51,10 @@ def body_of(request: v1.GenerateRequest) -> dict[str, Any]:
     extension: dict[str, Any] = {}
     if prompt.lead_in:
         extension["lead_in"] = prompt.lead_in
+    if request.priority:
+        extension["priority"] = chunks_pb2.Priority.Name(request.priority).removeprefix("PRIORITY_").lower()
+    if prompt.split:
+        extension["split"] = v1.PromptSplit.Name(prompt.split).removeprefix("PROMPT_SPLIT_").lower()
     if request.namespace:
         extension["namespace"] = request.namespace
     if request.HasField("blend"):
@@ -61,9 +65,11 @@ def body_of(request: v1.GenerateRequest) -> dict[str, Any]:
     for name in ("max_tokens", "top_p", "repetition_penalty"):
         if sampling.HasField(name):
             body[name] = getattr(sampling, name)
-    for name in ("top_k", "min_p", "seed", "ignore_eos"):
+    for name in ("top_k", "min_p", "seed", "ignore_eos", "presence_penalty", "frequency_penalty"):
         if getattr(sampling, name):
             body[name] = getattr(sampling, name)
+    if sampling.logit_bias:
+        body["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias.items()}
     if sampling.stop:
         body["stop"] = list(sampling.stop)
     if sampling.HasField("top_logprobs") and sampling.top_logprobs >= 0:

@@ -117,6 +117,7 @@ v1::BlendOptions BenchVariant::blend_options() const {
   v1::BlendOptions options;
   options.set_anchoring(anchoring);
   options.set_store_misses(false);  // a measurement must not change what the next one finds
+  options.set_share_prefix(false);  // nor find what the last one has left
   options.set_reuse(mode == BenchMode::kFull     ? v1::REUSE_NOTHING
                     : mode == BenchMode::kPrefix ? v1::REUSE_PREFIX
                                                  : v1::REUSE_CHUNKS);

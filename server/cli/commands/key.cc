@@ -1,9 +1,11 @@
 // kvblend key: keys of the API, made without a server.
 #include <CLI/CLI.hpp>
 #include <limits>
+#include <optional>
 #include <string>
 
 #include "base/status_macros.h"
+#include "engine/api/names.h"
 #include "server/access/key_file.h"
 #include "server/cli/command.h"
 
@@ -17,15 +19,23 @@ its hash. The server reads that file again when it changes.
 Examples:
   kvblend key new --tenant acme
   kvblend key new --tenant acme --requests-per-minute 600 --concurrent-requests 8
+  kvblend key new --tenant acme --store-bytes 8589934592 --max-priority high --read corpus
 )";
 
 struct KeyNewFlags {
   Tenant tenant;
+  std::string priority = "normal";
+  std::optional<std::string> max_priority;
 };
 
 absl::Status MakeNewKey(const KeyNewFlags& flags, CommandContext& context) {
   Tenant tenant = flags.tenant;
   if (tenant.chunk_namespace.empty()) tenant.chunk_namespace = tenant.name;
+  KVBLEND_ASSIGN_OR_RETURN(tenant.priority, ParseName<Priority>("--priority", flags.priority));
+  tenant.max_priority = tenant.priority;
+  if (flags.max_priority.has_value()) {
+    KVBLEND_ASSIGN_OR_RETURN(tenant.max_priority, ParseName<Priority>("--max-priority", *flags.max_priority));
+  }
   KVBLEND_ASSIGN_OR_RETURN(const NewKey made, MakeKey(tenant));
   context.terminal.PrintLine(made.key);
   context.terminal.PrintLine(made.line);
@@ -58,6 +68,18 @@ void AddKeyCommand(CLI::App& root, CommandContext& context) {
   AddLimit(command, "--requests-per-minute", flags.tenant.requests_per_minute, "Calls; 0: no limit");
   AddLimit(command, "--computed-tokens-per-minute", flags.tenant.computed_tokens_per_minute,
            "Tokens that are computed, not reused; 0: no limit");
+  AddLimit(command, "--store-bytes", flags.tenant.store_bytes,
+           "What its chunks may take in memory, and on disk; 0: what the server allows every namespace");
+  command.add_option("--priority", flags.priority, "Of requests that do not say theirs: normal, high or low")
+      ->type_name("NAME");
+  command.add_option("--max-priority", flags.max_priority, "The most that they may say; else --priority")
+      ->type_name("NAME");
+  command
+      .add_option("--read", flags.tenant.read,
+                  "A namespace of others whose chunks it may use and not change; repeat for more")
+      ->expected(1)
+      ->take_all()
+      ->type_name("NAME");
   AddLimit(command, "--concurrent-requests", flags.tenant.concurrent_requests,
            "Calls that compute, at once; 0: no limit");
 }

@@ -138,16 +138,62 @@ TEST_F(CodeKernelsTest, TheLargestCodesAreSummedExactly) {
         std::vector<float> steps(groups * kPackedBlock), minimums(groups * kPackedBlock);
         const BlockCodes block{words.data(), steps.data(), minimums.data(), format.bits};
         for (int64_t c = 0; c < matrix->num_columns(); ++c) {
-          kernels->expand(matrix->column(c), format.group, block.Output(c * kColumnOutputs));
+          kernels->bytes.expand(matrix->column(c), format.group, block.Output(c * kColumnOutputs));
         }
-        for (int64_t first = 0; first + kernels->rows <= kNumRows; ++first) {
+        for (int64_t first = 0; first + kernels->bytes.rows <= kNumRows; ++first) {
           std::fill(out.begin(), out.end(), 1.0f);
-          kernels->multiply(rows.view().Row(first), block, 0, groups, /*accumulate=*/true, out.data(),
-                            kPackedBlock);
-          for (int64_t r = 0; r < kernels->rows; ++r) {
+          kernels->bytes.multiply(rows.view().Row(first), block, 0, groups, /*accumulate=*/true, out.data(),
+                                  kPackedBlock);
+          for (int64_t r = 0; r < kernels->bytes.rows; ++r) {
             for (int64_t o = 0; o < kPackedBlock; ++o) {
               ASSERT_EQ(out[r * kPackedBlock + o], expected(first + r, o) + 1);
             }
+          }
+        }
+      }
+    }
+  }
+}
+
+// The same with activations in 16 bits. Floats do not hold all sums, but show one that was cut off.
+TEST_F(CodeKernelsTest, TheLargestPairsDoNotOverflow) {
+  constexpr int64_t kCols = 96;
+  for (const CodeKernels* kernels : kernels_) {
+    for (const QuantizedFormat& format : kFormats) {
+      for (const bool all : {true, false}) {
+        SCOPED_TRACE(testing::Message() << std::string(kernels->name) << ", " << format.bits
+                                        << " bits, groups of " << format.group << ", " << all);
+        const int top = (1 << format.bits) - 1;
+        const Codes source(format, kCols,
+                           [&](int64_t row, int64_t col) { return all || (row + col) % 2 == 0 ? top : 0; });
+        const auto matrix = QuantizedMatrix::Create(arena_, kPackedBlock, kCols, source).value();
+        ASSERT_NE(matrix, nullptr);
+        const int64_t num_rows = kernels->pairs.rows, groups = kCols / format.group;
+        std::vector<int16_t> codes;
+        std::vector<float> steps(num_rows * groups, 1.0f), sums(num_rows * groups);
+        for (int64_t r = 0; r < num_rows; ++r) {
+          for (int64_t c = 0; c < kCols; ++c) {
+            const int signs[] = {1, -1, c % 2 == 0 ? 1 : -1, c % 4 < 2 ? -1 : 1, 0, c % 3 == 0 ? -1 : 1};
+            codes.push_back(static_cast<int16_t>(32767 * signs[r % 6]));
+            sums[r * groups + c / format.group] += codes.back();
+          }
+        }
+        const RowPairs rows{codes.data(), steps.data(), sums.data(), kCols, format.group};
+        std::vector<uint32_t> words(kCols / RowPairs::kPerWord * kPackedBlock);
+        std::vector<float> block_steps(groups * kPackedBlock), minimums(groups * kPackedBlock);
+        const BlockCodes block{words.data(), block_steps.data(), minimums.data(), format.bits};
+        for (int64_t c = 0; c < matrix->num_columns(); ++c) {
+          kernels->pairs.expand(matrix->column(c), format.group, block.Output(c * kColumnOutputs));
+        }
+        std::vector<float> out(num_rows * kPackedBlock, 5.0f);
+        kernels->pairs.multiply(rows, block, 0, 1, /*accumulate=*/false, out.data(), kPackedBlock);
+        kernels->pairs.multiply(rows, block, 1, groups - 1, /*accumulate=*/true, out.data(), kPackedBlock);
+        for (int64_t r = 0; r < num_rows; ++r) {
+          for (int64_t o = 0; o < kPackedBlock; ++o) {
+            int64_t sum = 0;
+            for (int64_t c = 0; c < kCols; ++c) sum += int64_t{codes[r * kCols + c]} * source.at(o, c);
+            ASSERT_NEAR(out[r * kPackedBlock + o], static_cast<double>(sum), 0x1p-21 * 32767 * top * kCols)
+                << r << ", " << o;
           }
         }
       }
@@ -182,13 +228,13 @@ TEST_F(CodeKernelsTest, FewRowsAreBitForBitAsMany) {
         std::vector<float> steps(cols / group * kPackedBlock), minimums(cols / group * kPackedBlock);
         const BlockCodes block{words.data(), steps.data(), minimums.data(), format.bits};
         for (int64_t c = 0; c < matrix->num_columns(); ++c) {
-          kernels->expand(matrix->column(c), group, block.Output(c * kColumnOutputs));
+          kernels->bytes.expand(matrix->column(c), group, block.Output(c * kColumnOutputs));
         }
-        std::vector<float> many(kernels->rows * kPackedBlock);
-        kernels->multiply(rows.view(), block, 0, 3, /*accumulate=*/false, many.data(), kPackedBlock);
-        kernels->multiply(rows.view(), block, 3, cols / group - 3, /*accumulate=*/true, many.data(),
-                          kPackedBlock);
-        for (int64_t r = 0; r < kernels->rows; ++r) {
+        std::vector<float> many(kernels->bytes.rows * kPackedBlock);
+        kernels->bytes.multiply(rows.view(), block, 0, 3, /*accumulate=*/false, many.data(), kPackedBlock);
+        kernels->bytes.multiply(rows.view(), block, 3, cols / group - 3, /*accumulate=*/true, many.data(),
+                                kPackedBlock);
+        for (int64_t r = 0; r < kernels->bytes.rows; ++r) {
           for (int64_t o = 0; o < kPackedBlock; ++o) {
             double sum = 0, magnitude = 0;
             for (int64_t c = 0; c < cols; ++c) {
@@ -209,7 +255,7 @@ TEST_F(CodeKernelsTest, FewRowsAreBitForBitAsMany) {
               targets.push_back(few.data() + r * kColumnOutputs);
             }
             kernels->few_rows(matrix->column(c), each.data(), count, /*accumulate=*/false, targets.data());
-            for (int64_t r = 0; r < std::min(count, kernels->rows); ++r) {
+            for (int64_t r = 0; r < std::min(count, kernels->bytes.rows); ++r) {
               ASSERT_EQ(std::memcmp(targets[r], many.data() + r * kPackedBlock + c * kColumnOutputs,
                                     kColumnOutputs * sizeof(float)),
                         0)

@@ -1,5 +1,5 @@
-// The backends of kernels_conformance_test: "reference", "cpu_f32", "cpu_int16_attention" and, where the processor has it,
-// "cpu_bf16". Where it multiplies bf16 in vectors, these tiles are there for themselves too, and those of
+// The backends of kernels_conformance_test: "reference", "cpu_f32", "cpu_int16_attention" (with VNNI and without) and, where
+// the processor has it, "cpu_bf16". Where it multiplies bf16 in vectors, these tiles are there for themselves too, and those of
 // AMX, emulated.
 #include <cstdlib>
 #include <iostream>
@@ -54,11 +54,12 @@ std::map<std::string, std::unique_ptr<Backend>> MakeTestBackends() {
     std::abort();
   }
   backends.emplace("cpu_f32", *std::move(f32));
-  if (const Tiles* codes = simd::GetInt16Tiles(); codes != nullptr) {  // attention as with products in 8 bits
-    backends.emplace(
-        "cpu_int16_attention",
-        CreateCpuBackendWithTiles({.num_threads = kNumThreads, .gemm = Gemm::kF32}, *codes).value());
-  }
+  const Tiles *codes = simd::GetInt16Tiles(), *without_vnni = simd::GetInt16TilesWithoutVnni();
+  const auto with_codes = [](const Tiles& tiles) {  // attention as with products of codes
+    return CreateCpuBackendWithTiles({.num_threads = kNumThreads, .gemm = Gemm::kF32}, tiles).value();
+  };
+  if (codes != nullptr) backends.emplace("cpu_int16_attention", with_codes(*codes));
+  if (codes != without_vnni) backends.emplace("cpu_int16_attention_without_vnni", with_codes(*without_vnni));
   auto bf16 = CreateCpuBackend({.num_threads = kNumThreads, .gemm = Gemm::kBF16});
   if (bf16.ok()) backends.emplace("cpu_bf16", *std::move(bf16));
   const Tiles& vectors = simd::GetTiles(kBF16);

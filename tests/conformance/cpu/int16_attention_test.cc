@@ -10,12 +10,14 @@
 namespace kvblend::kernels {
 namespace {
 
-class Int16AttentionTest : public testing::Test {
+// With VNNI's instructions, where the processor has them, and without.
+class Int16AttentionTest : public testing::TestWithParam<bool> {
  protected:
   void SetUp() override {
     ASSERT_OK(CreateCpuBackend({.num_threads = 1}).status());  // applies KVBLEND_CPU
-    const Tiles* tiles = simd::GetInt16Tiles();
+    const Tiles* tiles = GetParam() ? simd::GetInt16Tiles() : simd::GetInt16TilesWithoutVnni();
     if (tiles == nullptr) GTEST_SKIP() << "this processor has no tiles of 16-bit codes";
+    if (GetParam() && tiles == simd::GetInt16TilesWithoutVnni()) GTEST_SKIP() << "this processor has no VNNI";
     backend_ =
         CreateCpuBackendWithTiles({.num_threads = 2, .gemm = CpuBackendOptions::Gemm::kF32}, *tiles).value();
     ASSERT_TRUE(AttendsInCodes(*backend_));
@@ -27,7 +29,7 @@ class Int16AttentionTest : public testing::Test {
 
 // Equal channels are all coded as the limit, so that products of 32 bits are the largest in every lane; equal scores give
 // equal weights, whose sums with equal values are the largest too.
-TEST_F(Int16AttentionTest, TheLargestSumsDoNotOverflow) {
+TEST_P(Int16AttentionTest, TheLargestSumsDoNotOverflow) {
   for (const int32_t head_dim : {1, 2, 33, 64, 65, 96, 128, 129, 256, 500, 512}) {
     for (const float sign : {1.0f, -1.0f}) {
       SCOPED_TRACE(testing::Message() << "head_dim " << head_dim << ", sign " << sign);
@@ -57,7 +59,7 @@ TEST_F(Int16AttentionTest, TheLargestSumsDoNotOverflow) {
 }
 
 // A value that is not finite shows in the rows that see it and in no other, though they are in one tile.
-TEST_F(Int16AttentionTest, ValuesThatAreNotFiniteShowWhereTheyAreSeen) {
+TEST_P(Int16AttentionTest, ValuesThatAreNotFiniteShowWhereTheyAreSeen) {
   for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
     constexpr int32_t kKeys = 100, kBad = 90;
     const BatchCase batch{.sequences = {{kKeys, Range(70, kKeys)}}};
@@ -77,6 +79,9 @@ TEST_F(Int16AttentionTest, ValuesThatAreNotFiniteShowWhereTheyAreSeen) {
     }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Tiles, Int16AttentionTest, testing::Bool(),
+                         [](const auto& info) { return info.param ? "Vnni" : "Plain"; });
 
 }  // namespace
 }  // namespace kvblend::kernels

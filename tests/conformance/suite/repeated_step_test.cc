@@ -18,7 +18,7 @@ TEST_P(RepeatedStepTest, StepsAreThoseOfTheirOperations) {
       repeated.SetLength(sequence, length);
       direct.SetLength(sequence, length);
     };
-    const std::vector<int32_t> penalised = {3, 17, 170, 299};
+    const std::vector<LogitChange> changes = {{3, true}, {17, true, -0.5f}, {170, false, 2}, {299, true}};
     std::vector<bool> decodes(kSequences);
     for (int round = 0; round < 48; ++round) {
       SCOPED_TRACE("round " + std::to_string(round) + ", pages of type " +
@@ -31,7 +31,7 @@ TEST_P(RepeatedStepTest, StepsAreThoseOfTheirOperations) {
       std::vector<TinyDecoder::Next> next;
       for (int32_t s = 0; s < kSequences; ++s) {
         if (!decodes[s]) continue;
-        next.push_back({s, static_cast<int32_t>(rng() % TinyDecoder::kVocab), RandomSpec(rng, penalised)});
+        next.push_back({s, static_cast<int32_t>(rng() % TinyDecoder::kVocab), RandomSpec(rng, changes)});
       }
       const auto expected = direct.Run(nullptr, next), actual = repeated.Run(step.get(), next);
       ASSERT_OK(expected.status());

@@ -24,12 +24,13 @@ SampledToken Oracle(const std::vector<float>& logits, const SamplingSpec& spec) 
     expected.invalid_logit = logits[i];
     return expected;
   }
-  std::vector<float> penalised = logits;
-  for (const int32_t id : spec.penalised) {
-    const double changed =
-        logits[id] > 0 ? logits[id] / spec.repetition_penalty : logits[id] * spec.repetition_penalty;
+  std::vector<float> changed_logits = logits;
+  for (const auto& [id, repeated, added] : spec.changes) {
+    double changed = logits[id];
+    if (repeated && changed > 0) changed /= spec.repetition_penalty;
+    if (repeated && logits[id] <= 0) changed *= spec.repetition_penalty;
     const double largest = std::numeric_limits<float>::max();
-    penalised[id] = static_cast<float>(std::clamp(changed, -largest, largest));
+    changed_logits[id] = static_cast<float>(std::clamp(changed + added, -largest, largest));
   }
   const auto sorted_by = [n](const std::vector<float>& values) {
     std::vector<int32_t> ids(n);
@@ -37,13 +38,13 @@ SampledToken Oracle(const std::vector<float>& logits, const SamplingSpec& spec) 
     std::stable_sort(ids.begin(), ids.end(), [&](int32_t a, int32_t b) { return values[a] > values[b]; });
     return ids;
   };
-  std::vector<int32_t> ids = sorted_by(penalised);
+  std::vector<int32_t> ids = sorted_by(changed_logits);
   expected.token_id = ids[0];
   if (spec.temperature > 0) {
     if (spec.top_k > 0 && spec.top_k < n) ids.resize(spec.top_k);
-    const double largest = penalised[ids[0]];
+    const double largest = changed_logits[ids[0]];
     const auto weight = [&](int32_t id) {
-      return WeightOf((penalised[id] - largest) / spec.temperature, bits);
+      return WeightOf((changed_logits[id] - largest) / spec.temperature, bits);
     };
     uint64_t total = 0;
     for (const int32_t id : ids) total += weight(id);
@@ -102,7 +103,7 @@ class SamplingConformance : public ConformanceTest {
     for (size_t i = 0; i < rows.size(); ++i) {
       SCOPED_TRACE(absl::StrCat("row ", i, " of ", rows.size(), ", ", vocab_size, " tokens, temperature ",
                                 specs[i].temperature, ", top-k ", specs[i].top_k, ", top-p ", specs[i].top_p,
-                                ", min-p ", specs[i].min_p, ", ", specs[i].penalised.size(), " penalised"));
+                                ", min-p ", specs[i].min_p, ", ", specs[i].changes.size(), " changes"));
       ExpectSame(out[i], Oracle(rows[i], specs[i]));
     }
   }
@@ -119,9 +120,11 @@ class SamplingConformance : public ConformanceTest {
 
 TEST_P(SamplingConformance, EveryCombinationOfSteps) {
   for (const int64_t vocab_size : {1, 2, 31, 33, 511, 513, 2500}) {
-    std::vector<int32_t> ids(vocab_size);
-    std::iota(ids.begin(), ids.end(), 0);
-    std::shuffle(ids.begin(), ids.end(), rng);
+    std::vector<LogitChange> changes(vocab_size);
+    for (int32_t id = 0; id < vocab_size; ++id) {
+      changes[id] = {id, rng() % 2 == 0, rng() % 2 == 0 ? static_cast<float>(8 * Uniform() - 4) : 0.0f};
+    }
+    std::shuffle(changes.begin(), changes.end(), rng);
     std::vector<std::vector<float>> rows;
     std::vector<SamplingSpec> specs;
     for (int i = 0; i < 24; ++i) {
@@ -132,7 +135,7 @@ TEST_P(SamplingConformance, EveryCombinationOfSteps) {
       if (i & 2) spec.top_p = 0.05 + 0.95 * Uniform();
       if (i & 4) spec.min_p = 0.3 * Uniform();
       if (i & 8) {
-        spec.penalised = absl::MakeConstSpan(ids).first(1 + rng() % vocab_size);
+        spec.changes = absl::MakeConstSpan(changes).first(1 + rng() % vocab_size);
         spec.repetition_penalty = 0.5 + Uniform();
       }
       spec.uniform = i % 5 == 0 ? 1 - 0x1p-53 : Uniform();
@@ -194,7 +197,8 @@ TEST_P(SamplingConformance, Errors) {
     ExpectInvalid(backend.SampleTokens(stream, view, specs, absl::MakeSpan(out)), {"SampleTokens", part});
   };
   const double nan = std::numeric_limits<double>::quiet_NaN();
-  const std::vector<int32_t> outside = {3, 8};
+  const std::vector<LogitChange> outside = {{3}, {8}},
+                                 infinite = {{3, false, std::numeric_limits<float>::infinity()}};
   expect(half.view(), std::vector<SamplingSpec>(2), "logits.dtype is bf16");
   expect(logits.view(), std::vector<SamplingSpec>(1), "logits.rows is 2");
   expect(logits.view().Rows(0, 1), std::vector<SamplingSpec>(1),
@@ -208,7 +212,8 @@ TEST_P(SamplingConformance, Errors) {
   expect(logits.view(), {{.uniform = 1}, {}}, "uniform is 1; allowed: 0 to below 1");
   expect(logits.view(), {{.num_top = 21}, {}}, "num_top is 21; allowed: -1 to 20");
   expect(logits.view(), {{.scored_token = 8}, {}}, "scored_token is 8; allowed: -1 to 7");
-  expect(logits.view(), {{.penalised = outside}, {}}, "penalised is 8");
+  expect(logits.view(), {{.changes = outside}, {}}, "changes.token_id is 8");
+  expect(logits.view(), {{.changes = infinite}, {}}, "changes.added is inf");
   std::vector<SampledToken> none;
   ASSERT_OK(backend.SampleTokens(stream, logits.view().Rows(0, 0), {}, absl::MakeSpan(none)));
 }

@@ -61,6 +61,37 @@ TEST_P(WaitingTest, APromptThatWaitsForASlowTierHoldsNobodyUp) {
   runner_.reset();
 }
 
+// The next read comes when the prompt has given its turn up for want of it, so who waits within a turn waits for ever.
+TEST_P(WaitingTest, NoStepWaitsLongerThanATurn) {
+  Restart();
+  StoreAll(chunks_);
+  for (const Policy policy : {Policy::kQuery, Policy::kHkvd, Policy::kLink, Policy::kNone}) {
+    SCOPED_TRACE(static_cast<int>(policy));
+    Restart();
+    const std::vector<float> expected = Prefill(layout_, With(policy)).logits;
+    Restart();
+    disk_->HoldReads(true);
+    const auto prompt = runner_->Begin(layout_, With(policy), "");
+    ASSERT_TRUE(prompt.ok()) << prompt.status();
+    int waits = 0;
+    while (true) {
+      int asked = 0;
+      const absl::StatusOr<bool> done = (*prompt)->Step(
+          [&] { return ++asked > 5 ? absl::CancelledError("it waits within its turn") : absl::OkStatus(); });
+      ASSERT_TRUE(done.ok()) << done.status();
+      if (*done) break;
+      if ((*prompt)->predicted_seconds_left() < std::numeric_limits<double>::infinity()) continue;
+      ASSERT_TRUE(disk_->Deliver()) << "nothing that it could wait for";
+      ++waits;
+    }
+    EXPECT_GT(waits, 2);
+    EXPECT_EQ((*prompt)->TakePrompt().logits, expected);
+    disk_->HoldReads(false);
+    disk_->DeliverAll();
+  }
+  runner_.reset();
+}
+
 INSTANTIATE_TEST_SUITE_P(Backends, WaitingTest, testing::Values("reference", "cpu"));
 
 class PipelineTest : public LowerTierBlendFixture {

@@ -109,8 +109,10 @@ TEST(BenchSpecTest, VariantsBecomeBlendOptions) {
   EXPECT_EQ(blend.policy(), v1::POLICY_HKVD);
   EXPECT_EQ(blend.ratio(), 0.3);
   EXPECT_EQ(blend.anchoring(), v1::ANCHORING_ISOLATED);
-  for (const BenchVariant& variant : *variants)
+  for (const BenchVariant& variant : *variants) {
     EXPECT_TRUE(variant.blend_options().has_store_misses() && !variant.blend_options().store_misses());
+    EXPECT_TRUE(variant.blend_options().has_share_prefix() && !variant.blend_options().share_prefix());
+  }
 }
 
 TEST(BenchSpecTest, RowsWithAndWithoutTheCorrection) {

@@ -110,6 +110,8 @@ TEST(PromptReportTest, SaysWhatBecameOfEveryToken) {
   report.kept_tokens = 700;
   report.kept_exact_tokens = 650;
   EXPECT_THAT(DescribePrompt(ToProto(report))[0], HasSubstr("= 700 kept (650 of them exact) + 600 exact +"));
+  report.shared_tokens = 400;
+  EXPECT_THAT(DescribePrompt(ToProto(report))[0], HasSubstr(" + 600 exact (400 shared) + "));
   EXPECT_THAT(lines[0],
               AllOf(HasSubstr("3051 tokens = 600 exact + 2000 reused + 400 recomputed + 51 computed"),
                     HasSubstr("policy query, 15.2%")));

@@ -1,4 +1,6 @@
 // What the engine refuses, and what it says: bad fields, too long prompts, full queues, a full store.
+#include <limits>
+
 #include "tests/unit/engine/engine_fixture.h"
 
 namespace kvblend {
@@ -58,12 +60,14 @@ TEST_F(EngineLimitsTest, BadFieldsAreNamedWithValueAndRange) {
 
 TEST_F(EngineLimitsTest, APromptLongerThanTheContextIsRefusedAndOneThatFitsRunsUntilItIsFull) {
   ExpectInvalidWhen([](GenerateRequest& r) { r.prompt.chunks[0] = std::string(400, 'q'); }, "299");
-  GenerateRequest request = Request();
-  request.sampling.max_tokens = 10000;
-  const auto recorder = Generate(request);
-  EXPECT_EQ(recorder->result.finish_reason, FinishReason::kContextFull);
-  EXPECT_EQ(recorder->result.prompt_tokens + recorder->result.completion_tokens,
-            301);  // the last one needs no KV
+  for (const int32_t max_tokens : {10000, std::numeric_limits<int32_t>::max()}) {
+    GenerateRequest request = Request();
+    request.sampling.max_tokens = max_tokens;
+    const auto recorder = Generate(request);
+    EXPECT_EQ(recorder->result.finish_reason, FinishReason::kContextFull);
+    EXPECT_EQ(recorder->result.prompt_tokens + recorder->result.completion_tokens,
+              301);  // the last one needs no KV
+  }
 }
 
 TEST_F(EngineLimitsTest, AChunkLargerThanTheContextIsRefused) {

@@ -55,8 +55,8 @@ TEST_F(EngineTest, PutThenGenerateHitsAndRatioOneAnswersAsFullPrefillDoes) {
   full.blend.reuse = Reuse::kNothing;
   GenerateRequest blended = Request();
   blended.blend.ratio = 1.0;
+  const auto actual = Generate(blended);  // first, while there are no pages of the other to share
   const auto expected = Generate(full);
-  const auto actual = Generate(blended);
   EXPECT_EQ(actual->token_ids, expected->token_ids);
   EXPECT_EQ(actual->text, expected->text);
   EXPECT_EQ(actual->prompts[0].chunks[0].source, ChunkSource::kExact);

@@ -62,7 +62,7 @@ TEST(OptionTable, TextsAreHeldToTheirNames) {
   using Change = void (*)(EngineOptions&);
   for (
       const auto& [change, message] : std::vector<std::pair<Change, std::string>>{
-          {[](EngineOptions& o) { o.gemm = "fp4"; }, "gemm is 'fp4'; allowed: auto, bf16, f32, int8"},
+          {[](EngineOptions& o) { o.gemm = "fp4"; }, "gemm is 'fp4'; allowed: auto, bf16, f32, int16, int8"},
           {[](EngineOptions& o) { o.chat_format = "vicuna"; },
            "chat-format is 'vicuna'; allowed: auto, chatml, llama2, llama3, mistral, mistral-v3, mistral-tekken, "
            "mistral-v7, gemma, phi3, granite, harmony, zephyr, plain"},

@@ -157,6 +157,36 @@ TEST_P(PreemptionTest, WhatWasComputedIsComputedAgain) {
   put->Wait();
 }
 
+// Of two answers for which there are not pages enough, the younger one waits; unless the older one is less urgent.
+TEST_P(PreemptionTest, AnswersOfALowerPriorityWaitFirst) {
+  for (const Priority of_older : {Priority::kNormal, Priority::kLow}) {
+    SCOPED_TRACE(Name(of_older));
+    ExpectShortAnswers();
+    const int64_t before = engine_->Stats().preemptions;
+    HeldAnswer gate;
+    const auto first = *engine_->Generate(Request(), gate.recorder);
+    gate.started.WaitForNotification();
+    GenerateRequest request = Request({"Paris is in France.\n"});
+    request.sampling.max_tokens = 180;
+    std::vector<std::shared_ptr<GenerateRecorder>> recorders;
+    std::vector<std::shared_ptr<RequestHandle>> handles;
+    for (const Priority priority : {of_older, Priority::kNormal}) {
+      request.caller.priority = priority;
+      recorders.push_back(std::make_shared<GenerateRecorder>());
+      handles.push_back(*engine_->Generate(request, recorders.back()));
+    }
+    gate.go_on.Notify();
+    const auto& waits = recorders[of_older == Priority::kLow ? 0 : 1];
+    const auto& goes_on = recorders[of_older == Priority::kLow ? 1 : 0];
+    EXPECT_TRUE(waits->Wait().status.ok()) << waits->status;
+    EXPECT_TRUE(goes_on->done.HasBeenNotified());
+    EXPECT_TRUE(goes_on->Wait().status.ok()) << goes_on->status;
+    EXPECT_EQ(waits->token_ids, goes_on->token_ids);
+    EXPECT_GT(engine_->Stats().preemptions, before);
+    gate.recorder->Wait();
+  }
+}
+
 TEST_P(PreemptionTest, CancelledOnesLeaveNothingBehind) {
   ASSERT_TRUE(Put(kTexts)->status.ok());
   ExpectShortAnswers();

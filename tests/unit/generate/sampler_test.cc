@@ -81,6 +81,39 @@ TEST(SamplerTest, PenaltyBelowOneRewardsRepetition) {
   EXPECT_EQ(sampler.Sample({-1, -1.5f}).value().token_id, 1);  // -1.5 * 0.5 = -0.75
 }
 
+TEST(SamplerTest, PenaltiesOfTheAnswerLeaveThePromptAlone) {
+  SamplingOptions options;
+  options.presence_penalty = 1;
+  options.frequency_penalty = 0.5;
+  Sampler sampler = Make(options, 3);
+  sampler.AcceptOfPrompt(0);
+  EXPECT_EQ(sampler.Sample({3, 2.9f, 0}).value().token_id, 0);
+  sampler.Accept(0);  // 1 + 0.5 less
+  EXPECT_EQ(sampler.Sample({3, 1.6f, 0}).value().token_id, 1);
+  EXPECT_EQ(sampler.Sample({3, 1.4f, 0}).value().token_id, 0);
+  sampler.Accept(0);  // and 0.5 more
+  EXPECT_EQ(sampler.Sample({3, 1.1f, 0}).value().token_id, 1);
+  EXPECT_EQ(sampler.Sample({3, 0.9f, 0}).value().token_id, 0);
+  EXPECT_FALSE(sampler.can_look_ahead());
+}
+
+TEST(SamplerTest, BiasIsAddedBesideThePenalties) {
+  SamplingOptions options;
+  options.logit_bias = {{0, -100}, {2, 1.5}};
+  EXPECT_TRUE(Make(options, 3).can_look_ahead());
+  EXPECT_EQ(Make(options, 3).Sample({50, 2, 1}).value().token_id, 2);
+  EXPECT_EQ(Make(options, 3).Sample({50, 3, 1}).value().token_id, 1);
+  options.frequency_penalty = 1;
+  options.repetition_penalty = 2;
+  options.top_logprobs = 0;
+  Sampler sampler = Make(options, 3);
+  sampler.Accept(2);  // 4 / 2 + 1.5 - 1 = 2.5
+  EXPECT_EQ(sampler.Sample({0, 2.4f, 4}).value().token_id, 2);
+  const Sampled sampled = sampler.Sample({0, 2.6f, 4}).value();
+  EXPECT_EQ(sampled.token_id, 1);
+  EXPECT_NEAR(sampled.logprob, 2.6 - std::log(1 + std::exp(2.6) + std::exp(4)), 1e-6);  // the model's own
+}
+
 TEST(SamplerTest, ExtremePenaltiesStayFinite) {
   SamplingOptions options = Drawing();
   options.repetition_penalty = std::numeric_limits<double>::denorm_min();

@@ -13,7 +13,7 @@ namespace {
 std::string MessageOf(const std::function<void(SamplingOptions&)>& change) {
   SamplingOptions options;
   change(options);
-  const absl::Status status = ValidateSampling(options);
+  const absl::Status status = ValidateSampling(options, 100);
   EXPECT_TRUE(status.ok() || status.code() == absl::StatusCode::kInvalidArgument) << status;
   return std::string(status.message());
 }
@@ -27,6 +27,9 @@ TEST(ValidateSamplingTest, DefaultsAndEdgesAreAllowed) {
               o.top_p = std::numeric_limits<double>::denorm_min();
               o.min_p = 1;
               o.repetition_penalty = 10;
+              o.presence_penalty = -2;
+              o.frequency_penalty = 2;
+              o.logit_bias = {{0, -100}, {99, 100}};
               o.top_logprobs = 20;
               o.stop.assign(16, "x");
             }),
@@ -49,6 +52,13 @@ TEST(ValidateSamplingTest, MessagesNameFieldValueAndRange) {
             "repetition_penalty is 0; allowed: above 0 to 10");
   EXPECT_EQ(MessageOf([](auto& o) { o.repetition_penalty = 10.5; }),
             "repetition_penalty is 10.5; allowed: above 0 to 10");
+  EXPECT_EQ(MessageOf([](auto& o) { o.presence_penalty = 2.5; }),
+            "presence_penalty is 2.5; allowed: -2 to 2");
+  EXPECT_EQ(MessageOf([&](auto& o) { o.frequency_penalty = nan; }),
+            "frequency_penalty is NaN; allowed: -2 to 2");
+  EXPECT_EQ(MessageOf([](auto& o) { o.logit_bias[100] = 1; }),
+            "logit_bias is for the token 100; allowed: tokens 0 to 99");
+  EXPECT_EQ(MessageOf([](auto& o) { o.logit_bias[5] = 101; }), "logit_bias[5] is 101; allowed: -100 to 100");
   EXPECT_EQ(MessageOf([](auto& o) { o.top_k = -1; }), "top_k is -1; allowed: 0 (off) or more");
   EXPECT_EQ(MessageOf([](auto& o) { o.top_logprobs = -2; }), "top_logprobs is -2; allowed: -1 (off) to 20");
   EXPECT_EQ(MessageOf([](auto& o) { o.top_logprobs = 21; }), "top_logprobs is 21; allowed: -1 (off) to 20");

@@ -1,10 +1,12 @@
 // Random schedules, held to the rules that scheduler.h gives:
 //  - every accepted job runs to its end or is abandoned, once;
 //  - none starts when its deadline can no longer be met, and none is abandoned that could still have met it;
-//  - no starvation: where K keys have interactive work and key k's takes W_k seconds together, all of k's is done after at
-//    most 21/16 (K W_k + K u + S) + 3 u seconds, whatever else the others have: u is what cannot be interrupted, and S the first
-//    steps of all jobs together, since each is started as soon as there is room. (Keys share evenly, so when k is done no
-//    other has had more than W_k and one u; the other lanes get 5 of 21 parts of the time.)
+//  - no starvation: where K keys have interactive work of one priority and key k's takes W_k seconds together, all of k's is
+//    done after at most 21/16 (p K (W_k + u) + 2 u + S) + 3 u seconds, whatever else the others have: u is what cannot be
+//    interrupted, and S the first steps of all jobs together, since each is started as soon as there is room; p is 21/16 for a
+//    high priority, 21/4 for a normal and 21 for a low one, and 1 where there is no other. (Keys share evenly, so when k is done
+//    no other of its priority has had more than W_k and one u; the other priorities get all but 16, 4 or 1 of 21 parts of the
+//    lane's time, and the other lanes 5 of 21 parts of all.)
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -24,6 +26,7 @@ namespace {
 struct ModelJob {
   std::string key;
   Lane lane = Lane::kInteractive;
+  Priority priority = Priority::kNormal;
   int units = 1;
   double unit = 0;  // seconds of each
   double predicted = 0;
@@ -39,7 +42,8 @@ struct ModelJob {
 
 class Schedule {
  public:
-  Schedule(int seed, int max_in_progress) : random_(seed), max_in_progress_(max_in_progress) {}
+  Schedule(int seed, int max_in_progress, bool priorities)
+      : random_(seed), max_in_progress_(max_in_progress), priorities_(priorities) {}
 
   void Run(bool deadlines) {
     const int num_keys = 1 + Below(5);
@@ -90,20 +94,30 @@ class Schedule {
   }
 
   void CheckBound() const {
-    std::map<std::string, double> work;
+    constexpr double kWeights[] = {16, 4, 1};
+    using Class = std::pair<Priority, std::string>;
+    std::map<Class, double> work;
+    std::map<Priority, int> num_keys;
     double longest = 0, first_units = 0;
     for (const ModelJob& job : jobs_) {
       if (job.lane == Lane::kInteractive) {
-        work[job.key] += job.work();
+        const auto [of_key, is_new] = work.try_emplace(Class(job.priority, job.key), 0);
+        num_keys[job.priority] += is_new ? 1 : 0;
+        of_key->second += job.work();
         if (max_in_progress_ > 1) first_units += job.unit;
       }
       longest = std::max(longest, max_in_progress_ == 1 ? job.work() : job.unit);
     }
-    const auto keys = static_cast<double>(work.size());
     for (const ModelJob& job : jobs_) {
       if (job.lane != Lane::kInteractive) continue;
-      const double bound = 21.0 / 16 * (keys * (work[job.key] + longest) + first_units) + 3 * longest;
-      EXPECT_LE(absl::ToDoubleSeconds(job.ended - start_), bound) << "key " << job.key << " of " << keys;
+      const int keys = num_keys[job.priority];
+      const double of_others = num_keys.size() == 1 ? 1 : 21 / kWeights[static_cast<int>(job.priority)];
+      const double bound = 21.0 / 16 *
+                               (of_others * keys * (work[Class(job.priority, job.key)] + longest) +
+                                2 * longest + first_units) +
+                           3 * longest;
+      EXPECT_LE(absl::ToDoubleSeconds(job.ended - start_), bound)
+          << "key " << job.key << " of " << keys << ", priority " << static_cast<int>(job.priority);
     }
   }
 
@@ -117,6 +131,7 @@ class Schedule {
     job.key = absl::StrCat("k", key);
     job.lane =
         std::vector<Lane>{Lane::kInteractive, Lane::kInteractive, Lane::kBulk, Lane::kBackground}[Below(4)];
+    if (priorities_) job.priority = kPriorities[Below(3)];
     job.units = 1 + Below(key == 0 ? 40 : 10);
     job.unit = 0.01 * (1 + Below(10));
     job.predicted = job.work() * 0.1 * Below(21);
@@ -128,6 +143,7 @@ class Schedule {
     Job job;
     job.fairness_key = model.key;
     job.lane = model.lane;
+    job.priority = model.priority;
     job.deadline = model.deadline;
     job.predicted_seconds = model.predicted;
     job.tokens = model.units;
@@ -151,6 +167,7 @@ class Schedule {
   FakeClock clock_;
   std::mt19937 random_;
   const int32_t max_in_progress_;
+  const bool priorities_;
   std::vector<ModelJob> jobs_;
   absl::Time start_;
 };
@@ -158,11 +175,14 @@ class Schedule {
 TEST(SchedulingModelTest, NoKeyStarves) {
   for (int seed = 0; seed < 40; ++seed) {
     for (const int max_in_progress : {1, 1000}) {
-      SCOPED_TRACE(absl::StrCat("seed ", seed, ", in progress ", max_in_progress));
-      Schedule schedule(seed, max_in_progress);
-      schedule.Run(/*deadlines=*/false);
-      schedule.CheckEnds();
-      schedule.CheckBound();
+      for (const bool priorities : {false, true}) {
+        SCOPED_TRACE(
+            absl::StrCat("seed ", seed, ", in progress ", max_in_progress, ", priorities ", priorities));
+        Schedule schedule(seed, max_in_progress, priorities);
+        schedule.Run(/*deadlines=*/false);
+        schedule.CheckEnds();
+        schedule.CheckBound();
+      }
     }
   }
 }
@@ -171,7 +191,7 @@ TEST(SchedulingModelTest, DeadlinesEndWhatCannotMeetThemAndNothingElse) {
   for (int seed = 0; seed < 40; ++seed) {
     for (const int max_in_progress : {1, 3, 1000}) {
       SCOPED_TRACE(absl::StrCat("seed ", seed, ", in progress ", max_in_progress));
-      Schedule schedule(seed, max_in_progress);
+      Schedule schedule(seed, max_in_progress, /*priorities=*/true);
       schedule.Run(/*deadlines=*/true);
       schedule.CheckEnds();
     }

@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -46,7 +47,11 @@ TEST(KeyFileTest, AMadeKeyIsOneThatTheFileTakes) {
                          .admin = true,
                          .requests_per_minute = 1,
                          .computed_tokens_per_minute = 2,
-                         .concurrent_requests = 3};
+                         .concurrent_requests = 3,
+                         .store_bytes = 4,
+                         .priority = Priority::kLow,
+                         .max_priority = Priority::kHigh,
+                         .read = {"corpus", "more"}};
   const auto made = MakeKey(tenant), another = MakeKey(tenant);
   ASSERT_TRUE(made.ok()) << made.status();
   EXPECT_NE(made->key, another->key);
@@ -73,6 +78,13 @@ TEST(KeyFileTest, WhatIsWrongIsNamedWithItsLine) {
       {LineOf("b", R"("tenant": "u", "quota": 1)"), "line 1: quota is not a field"},
       {LineOf("b", R"("tenant": "u", "requests_per_minute": -1)"),
        "line 1: requests_per_minute is -1; allowed"},
+      {LineOf("b", R"("tenant": "u", "store_bytes": "1G")"), "line 1: store_bytes is "},
+      {LineOf("b", R"("tenant": "u", "priority": "urgent")"),
+       "line 1: priority is 'urgent'; allowed: normal, high, low"},
+      {LineOf("b", R"("tenant": "u", "max_priority": "low")"),
+       "line 1: max_priority is 'low'; allowed: not below priority, 'normal'"},
+      {LineOf("b", R"("tenant": "u", "read": "corpus")"), "line 1: read is no list of namespaces"},
+      {LineOf("b", R"("tenant": "u", "read": [""])"), "line 1: read has 0 bytes"},
       {R"({"tenant": "u", "key_sha256": "abcd"})", "line 1: key_sha256 is no hash"},
       {LineOf("b", absl::StrCat(R"("tenant": ")", std::string(129, 'x'), "\"")),
        "line 1: tenant has 129 bytes"},
@@ -234,6 +246,128 @@ TEST_F(AccessTest, RequestsHaveTheTenantsNamespaceTurnAndQuota) {
     EXPECT_EQ(a->Generate(Question(), {}, recorder).status().message(), "full")
         << "a refused one takes no place";
   }
+}
+
+TEST_F(AccessTest, ReadableNamespacesAreReadAndNoMore) {
+  const ChunkKey shared = engine_.StoreChunk("corpus", 1, 3);
+  engine_.StoreChunk("b", 2, 3);
+  const auto a = MakeTenantCalls(&calls_, {.name = "a", .chunk_namespace = "a", .read = {"corpus", "more"}},
+                                 std::make_shared<Quota>(Tenant()));
+  const auto recorder = std::make_shared<Recorder>();
+  ASSERT_TRUE(a->Generate(Question(), {}, recorder).ok());
+  const auto call = engine_.NextGenerate();
+  EXPECT_EQ(call->request.caller.tenant_namespace, "a");
+  EXPECT_THAT(call->request.blend.read_namespaces, ::testing::ElementsAre("corpus", "more"));
+  call->Finish(absl::OkStatus(), GenerateResult());
+  v1::GenerateRequest request = Question();
+  request.mutable_blend()->add_read_namespaces("more");
+  ASSERT_TRUE(a->Generate(request, {}, recorder).ok());
+  const auto less = engine_.NextGenerate();
+  EXPECT_THAT(less->request.blend.read_namespaces, ::testing::ElementsAre("more"));
+  less->Finish(absl::OkStatus(), GenerateResult());
+  request.mutable_blend()->add_read_namespaces("b");
+  const absl::Status refused = a->Generate(request, {}, recorder).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_THAT(
+      std::string(refused.message()),
+      HasSubstr("blend.read_namespaces has 'b'; allowed: those that the key may read (corpus, more)"));
+  v1::ScoreRequest score;
+  score.mutable_blend()->add_read_namespaces("b");
+  EXPECT_EQ(a->Score(score, {}, nullptr).status().code(), absl::StatusCode::kPermissionDenied);
+  v1::PrefetchChunksRequest prefetch;
+  prefetch.add_read_namespaces("b");
+  EXPECT_EQ(a->Prefetch(prefetch).status().code(), absl::StatusCode::kPermissionDenied);
+
+  v1::ListChunksRequest list;
+  list.set_namespace_("corpus");
+  EXPECT_EQ(a->List(list)->chunks_size(), 1);
+  v1::StatChunksRequest stat;
+  stat.set_namespace_("corpus");
+  stat.add_keys(shared.ToHex());
+  EXPECT_EQ(a->Stat(stat)->chunks_size(), 1);
+  v1::DeleteChunksRequest removal;
+  removal.set_namespace_("corpus");
+  removal.set_all(true);
+  v1::PinChunksRequest pin;
+  pin.set_namespace_("corpus");
+  pin.add_keys(shared.ToHex());
+  v1::PutChunksRequest put;
+  put.set_namespace_("corpus");
+  EXPECT_EQ(a->Delete(removal).status().code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(a->Pin(pin).status().code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(a->Put(put, {}, nullptr).status().code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(a->Generate(Question("corpus"), {}, recorder).status().code(),
+            absl::StatusCode::kPermissionDenied)
+      << "it would store what is missing there";
+  EXPECT_FALSE(engine_.chunk_store().Stat("corpus", shared)->pinned);
+}
+
+TEST_F(AccessTest, PrioritiesAreTheTenants) {
+  const auto a = MakeTenantCalls(
+      &calls_,
+      {.name = "a", .chunk_namespace = "a", .priority = Priority::kLow, .max_priority = Priority::kNormal},
+      std::make_shared<Quota>(Tenant()));
+  const auto recorder = std::make_shared<Recorder>();
+  const auto priority_of = [&](v1::Priority asked) {
+    v1::GenerateRequest request = Question();
+    request.set_priority(asked);
+    EXPECT_TRUE(a->Generate(request, {}, recorder).ok());
+    const auto call = engine_.NextGenerate();
+    const Priority priority = call->request.caller.priority;
+    call->Finish(absl::OkStatus(), GenerateResult());
+    return priority;
+  };
+  EXPECT_EQ(priority_of(v1::PRIORITY_UNSPECIFIED), Priority::kLow);
+  EXPECT_EQ(priority_of(v1::PRIORITY_LOW), Priority::kLow);
+  EXPECT_EQ(priority_of(v1::PRIORITY_NORMAL), Priority::kNormal);
+  v1::GenerateRequest high = Question();
+  high.set_priority(v1::PRIORITY_HIGH);
+  const absl::Status refused = a->Generate(high, {}, recorder).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("priority is 'high'; allowed: at most the key's, 'normal'"));
+  v1::PutChunksRequest put;
+  put.set_priority(v1::PRIORITY_HIGH);
+  EXPECT_EQ(a->Put(put, {}, nullptr).status().code(), absl::StatusCode::kPermissionDenied);
+}
+
+TEST_F(AccessTest, InfoTellsNothingOfOthers) {
+  engine_.StoreChunk("b", 1, 3);
+  const auto quota = std::make_shared<Quota>(Tenant());
+  const auto info = [&](bool admin) {
+    return *MakeTenantCalls(&calls_, {.name = "a", .chunk_namespace = "a", .admin = admin}, quota)
+                ->GetInfo({});
+  };
+  EXPECT_EQ(info(true).store().entries(), 1);
+  v1::GetInfoResponse before = info(false);
+  engine_.StoreChunk("b", 2, 3);
+  v1::GetInfoResponse after = info(false);
+  before.clear_uptime_seconds();
+  after.clear_uptime_seconds();
+  EXPECT_EQ(before.DebugString(), after.DebugString());
+  EXPECT_GT(after.store().budget_bytes(), 0);
+}
+
+TEST_F(AccessTest, StoreLimitsReachTheStoreAndChangeWithTheFile) {
+  EngineSlot loading;
+  loading.LimitNamespaces({{"n", 1}});
+  const auto stored = [&](std::string_view name) {
+    return static_cast<int>(engine_.chunk_store().List(name, "", 100)->chunks.size());
+  };
+  engine_.StoreChunk("n", 1, 3);
+  loading.Serve(&engine_);
+  EXPECT_EQ(stored("n"), 0) << "limits that came before the engine";
+  loading.LimitNamespaces({});
+  for (int i = 0; i < 3; ++i) engine_.StoreChunk("n", i, 3);
+  EXPECT_EQ(stored("n"), 3);
+
+  WriteKeys(LineOf("k", R"("tenant": "t", "namespace": "n")"));
+  const auto access = KeyedAccess::Open(
+      path_, &calls_, [&](const std::map<std::string, int64_t>& bytes) { slot_.LimitNamespaces(bytes); });
+  ASSERT_TRUE(access.ok()) << access.status();
+  EXPECT_EQ(stored("n"), 3);
+  WriteKeys(LineOf("k", R"("tenant": "t", "namespace": "n", "store_bytes": 1)"));
+  while (stored("n") > 0) std::this_thread::yield();
 }
 
 TEST_F(AccessTest, OnlyAdminsSteerLearning) {

@@ -154,7 +154,8 @@ TEST(CohereRequestTest, WhatIsNotThereIsRefusedByName) {
               HasSubstr("documents[0].data.title"));
   EXPECT_THAT(refusal(R"(, "citation_options": {"mode": "MAYBE"})"), HasSubstr("'MAYBE'"));
   EXPECT_THAT(refusal(R"(, "response_format": {"type": "json_object"})"), HasSubstr("response_format.type"));
-  EXPECT_THAT(refusal(R"(, "frequency_penalty": 0.5)"), HasSubstr("frequency_penalty"));
+  EXPECT_THAT(refusal(R"(, "frequency_penalty": 1.5)"),
+              HasSubstr("frequency_penalty is 1.5; allowed: 0 to 1"));
   EXPECT_THAT(refusal(R"(, "colour": "red")"), HasSubstr("colour"));
   EXPECT_THAT(std::string(ParseChatRequest("{}").status().message()), HasSubstr("messages"));
 }

@@ -37,6 +37,8 @@ TEST(ConvertEnumsTest, BothSidesHaveTheSameNames) {
   ExpectCounterparts<Policy, v1::Policy>();
   ExpectCounterparts<Reuse, v1::Reuse>();
   ExpectCounterparts<Anchoring, v1::Anchoring>();
+  ExpectCounterparts<Priority, v1::Priority>();
+  ExpectCounterparts<PromptSplit, v1::PromptSplit>();
   ExpectCounterparts<DeviationSource, v1::DeviationSource>();
   ExpectCounterparts<RatioMode, v1::RatioMode>();
   ExpectCounterparts<Role, v1::Role>();

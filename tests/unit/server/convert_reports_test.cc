@@ -42,7 +42,8 @@ TEST(ConvertReportsTest, PromptReport) {
   report.prompt_tokens = 10;
   report.kept_tokens = 12;
   report.kept_exact_tokens = 11;
-  report.exact_tokens = 1;
+  report.exact_tokens = 9;
+  report.shared_tokens = 1;
   report.reused_tokens = 2;
   report.recomputed_tokens = 3;
   report.computed_tokens = 4;
@@ -76,7 +77,7 @@ TEST(ConvertReportsTest, PromptReport) {
   const v1::PromptReport wire = ToProto(report);
   EXPECT_EQ(EmptyFields(wire), "");
   ExpectMessage(wire, R"(policy: POLICY_LINK  ratio: 0.25  reuse: REUSE_PREFIX  anchoring: ANCHORING_ISOLATED
-      prompt_tokens: 10  kept_tokens: 12  kept_exact_tokens: 11  exact_tokens: 1  reused_tokens: 2  recomputed_tokens: 3  computed_tokens: 4
+      prompt_tokens: 10  kept_tokens: 12  kept_exact_tokens: 11  exact_tokens: 9  shared_tokens: 1  reused_tokens: 2  recomputed_tokens: 3  computed_tokens: 4
       chunks { index: 1  source: CHUNK_SOURCE_OTHER_ANCHOR  tier: TIER_HOST_MEMORY
                num_tokens: 5  recomputed_tokens: 6  key: "abc" }
       chunks { index: 2  source: CHUNK_SOURCE_MISS  num_tokens: 7  recomputed_tokens: 7  key: "def" }

@@ -1,6 +1,7 @@
 // Requests of the engine as text, to compare and to print them.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -34,6 +35,12 @@ struct Describe {
     for (const T& value : values) absl::StrAppend(&text, Text(value), ",");
     return text + "]";
   }
+  template <typename K, typename T>
+  static std::string Text(const std::map<K, T>& values) {
+    std::string text = "[";
+    for (const auto& [key, value] : values) absl::StrAppend(&text, Text(key), ":", Text(value), ",");
+    return text + "]";
+  }
   template <typename... T>
   static std::string All(const T&... values) {
     std::string text = "{";
@@ -45,20 +52,20 @@ struct Describe {
     return All(role, text, lead_in, chunks);
   }
   static std::string Text(const Caller& caller) {
-    const auto& [tenant_namespace, fairness_key, deadline] = caller;
-    return All(tenant_namespace, fairness_key, deadline);
+    const auto& [tenant_namespace, fairness_key, deadline, priority] = caller;
+    return All(tenant_namespace, fairness_key, deadline, priority);
   }
   static std::string Text(const Prompt& prompt) {
-    const auto& [system_text, lead_in, chunks, question, history] = prompt;
-    return All(system_text, lead_in, chunks, question, history);
+    const auto& [system_text, lead_in, chunks, question, history, split] = prompt;
+    return All(system_text, lead_in, chunks, question, history, split);
   }
   static std::string Text(const BlendOptions& options) {
-    const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o] = options;
-    return All(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o);
+    const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q] = options;
+    return All(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q);
   }
   static std::string Text(const SamplingOptions& options) {
-    const auto& [a, b, c, d, e, f, g, h, i, j] = options;
-    return All(a, b, c, d, e, f, g, h, i, j);
+    const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m] = options;
+    return All(a, b, c, d, e, f, g, h, i, j, k, l, m);
   }
   static std::string Text(const GenerateRequest& request) {
     const auto& [caller, prompt, blend, sampling] = request;
@@ -73,8 +80,8 @@ struct Describe {
     return All(a, b, c, d, e, f, g, h);
   }
   static std::string Text(const PrefetchChunksRequest& request) {
-    const auto& [a, b, c, d, e] = request;
-    return All(a, b, c, d, e);
+    const auto& [a, b, c, d, e, f] = request;
+    return All(a, b, c, d, e, f);
   }
   static std::string Text(const SplitDocumentRequest& request) {
     const auto& [a, b, c, d, e, f, g, h] = request;

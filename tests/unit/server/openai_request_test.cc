@@ -23,8 +23,8 @@ TEST(ParseChatRequestTest, ReadsEverySamplingField) {
   const auto parsed = ParseChatRequest(Ask(R"(
       "model": "m", "stream": true, "stream_options": {"include_usage": true, "include_obfuscation": false},
       "temperature": 0.5, "top_p": 0.25, "top_k": -1, "min_p": 0.125, "repetition_penalty": 1.5, "seed": 7, "stop": ["a", "b"],
-      "max_completion_tokens": 9, "logprobs": true, "top_logprobs": 3, "ignore_eos": true, "n": 1, "presence_penalty": 0,
-      "frequency_penalty": 0.0, "logit_bias": {}, "user": "u", "metadata": {"a": "b"}, "store": true, "tools": [],
+      "max_completion_tokens": 9, "logprobs": true, "top_logprobs": 3, "ignore_eos": true, "n": 1, "presence_penalty": 0.5,
+      "frequency_penalty": -1, "logit_bias": {"7": -100, "8": 0.5}, "user": "u", "metadata": {"a": "b"}, "store": true, "tools": [],
       "tool_choice": "none", "response_format": {"type": "text"}, "modalities": ["text"], "service_tier": "auto",
       "parallel_tool_calls": true)"));
   ASSERT_TRUE(parsed.ok()) << parsed.status();
@@ -37,7 +37,8 @@ TEST(ParseChatRequestTest, ReadsEverySamplingField) {
   test_support::ExpectMessage(parsed->request, R"(
       prompt { question: "Q" }
       sampling { temperature: 0.5  top_p: 0.25  top_k: 0  min_p: 0.125  repetition_penalty: 1.5  seed: 7  stop: [ "a", "b" ]
-                 max_tokens: 9  top_logprobs: 3  ignore_eos: true })");
+                 max_tokens: 9  top_logprobs: 3  ignore_eos: true  presence_penalty: 0.5  frequency_penalty: -1
+                 logit_bias { key: 7  value: -100 }  logit_bias { key: 8  value: 0.5 } })");
 }
 
 TEST(ParseChatRequestTest, DefaultsAreOpenAIs) {
@@ -124,8 +125,10 @@ TEST(ParseChatRequestTest, WhatCannotBeDoneIsRefusedByName) {
       {R"("tools": [{"type": "function"}])", "tools"},
       {R"("tool_choice": "required")", "tool_choice"},
       {R"("n": 2)", "n"},
-      {R"("presence_penalty": 0.5)", "presence_penalty"},
-      {R"("logit_bias": {"1": 2})", "logit_bias"},
+      {R"("presence_penalty": "much")", "presence_penalty"},
+      {R"("logit_bias": [1, 2])", "logit_bias"},
+      {R"("logit_bias": {"the": 2})", "logit_bias"},
+      {R"("logit_bias": {"1": "2"})", "logit_bias"},
       {R"("response_format": {"type": "json_object"})", "response_format.type"},
       {R"("response_format": {"type": "text", "schema": {}})", "response_format.schema"},
       {R"("stream_options": {"include_usage": true})", "stream_options"},

@@ -123,7 +123,7 @@ TEST(DiskIndexTest, WhatIsSetAsideCountsUntilItIsThere) {
   index.Claim(SmallAddress(0).key);
   EXPECT_EQ(index.Reserve("", 1).status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(index.size(), 1);
-  index.EndReservation(2000);
+  index.EndReservation("", 2000);
   EXPECT_EQ(index.Reserve("", 2000)->size(), 0u);
   EXPECT_EQ(index.reserved_bytes(), 3000);
 }

@@ -217,6 +217,35 @@ TEST_F(DiskTierTest, ANamespaceGivesUpItsOwn) {
   EXPECT_EQ(tier->List("quiet", std::nullopt, 100).size(), 1);
 }
 
+TEST_F(DiskTierTest, LimitsOfNamespacesCountWhatWasThereBeforeTheRestart) {
+  const auto of = [](std::string_view tenant, int32_t token) { return SmallAddress(token, 8, {0}, tenant); };
+  const auto count = [](DiskTier& tier, std::string_view tenant) {
+    return tier.List(tenant, std::nullopt, 100).size();
+  };
+  {
+    auto tier = OpenTier();
+    for (int32_t token = 0; token < 6; ++token) {
+      ASSERT_TRUE(Put(*tier, of("loud", token)).ok());
+      ASSERT_TRUE(Put(*tier, of("quiet", token)).ok());
+      now_ += absl::Seconds(1);
+    }
+    ASSERT_TRUE(tier->SetPinned("loud", of("loud", 0).key, true).ok());
+  }
+  auto tier = OpenTier();
+  tier->LimitNamespaces({{"loud", 2 * kEntryFileBytes}});
+  EXPECT_EQ(count(*tier, "loud"), 2);
+  EXPECT_EQ(count(*tier, "quiet"), 6);
+  EXPECT_EQ(NumFilesIn("entries"), 8 + 1) << "with the pin's";
+  ASSERT_TRUE(Put(*tier, of("loud", 10)).ok());
+  EXPECT_EQ(count(*tier, "loud"), 2);
+  EXPECT_TRUE(tier->Contains(of("loud", 0).key)) << "pinned";
+  EXPECT_TRUE(tier->Contains(of("loud", 10).key));
+  tier->LimitNamespaces({{"loud", kEntryFileBytes}});
+  const absl::Status refused = Put(*tier, of("loud", 11));
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(refused.message(), ::testing::HasSubstr("store_bytes of its tenant"));
+}
+
 TEST_F(DiskTierTest, TellsOfWhatItGivesUpThoughItWasUsed) {
   auto tier = *DiskTier::Open(TierOptions(/*num_entries=*/2));
   std::vector<std::pair<ChunkKey, int64_t>> told;

@@ -39,6 +39,12 @@ struct Ops : Lanes8 {
   // them.
   static HWY_INLINE void Settle(Ints& sum) { asm("" : "+x"(sum)); }
 
+  static HWY_INLINE Ints AddPairs(Ints sum, Ints weights, Ints row) {
+    const Ints pairs = _mm256_madd_epi16(weights, row);
+    asm("vpaddd %1, %0, %0" : "+x"(sum) : "x"(pairs));  // as Settle
+    return sum;
+  }
+
   template <int kBits, int kWords>
   static HWY_INLINE Ints Dot(const Ints (&weights)[kWords], const int8_t* codes) {
     constexpr int kChain = ChainOf<kBits>() < kWords ? ChainOf<kBits>() : kWords;

@@ -16,6 +16,8 @@ struct Ops {
   static constexpr int64_t kLanes = 16;
   // Sums of codes and sums of groups take 24 of 32 registers.
   static constexpr int kRows = 6, kVectors = 2;
+  // Of pairs the sums alone do.
+  static constexpr int kPairRows = 6, kPairVectors = 4;
 
   static HWY_INLINE Ints Load(const uint32_t* p) { return _mm512_loadu_si512(p); }
   static HWY_INLINE void Store(Ints v, uint32_t* p) { _mm512_storeu_si512(p, v); }
@@ -25,6 +27,8 @@ struct Ops {
   static HWY_INLINE Ints Xor(Ints a, Ints b) { return _mm512_xor_si512(a, b); }
   static HWY_INLINE Ints ShiftRight16(Ints v, unsigned bits) { return _mm512_srli_epi16(v, bits); }
   static HWY_INLINE Ints ShiftLeft16(Ints v, unsigned bits) { return _mm512_slli_epi16(v, bits); }
+
+  static HWY_INLINE Ints ShiftRightSigned16(Ints v, unsigned bits) { return _mm512_srai_epi16(v, bits); }
 
   static HWY_INLINE Floats Zero() { return _mm512_setzero_ps(); }
   static HWY_INLINE Floats SetFloats(float x) { return _mm512_set1_ps(x); }
@@ -43,6 +47,11 @@ struct Ops {
 
   static HWY_INLINE Ints AddProducts(Ints sums, Ints weights, Ints row) {
     return _mm512_dpbusd_epi32(sums, weights, row);
+  }
+  static HWY_INLINE Ints AddPairs(Ints sum, Ints weights, Ints row) {
+    sum = _mm512_dpwssd_epi32(sum, weights, row);
+    asm("" : "+v"(sum));  // kept as it is: g++ would store every sum, and compute on with a copy
+    return sum;
   }
   static HWY_INLINE Ints ZeroInts() { return _mm512_setzero_si512(); }
 

@@ -17,7 +17,11 @@ struct Ops : Lanes8 {
   static HWY_INLINE Ints AddProducts(Ints sums, Ints weights, Ints row) {
     return _mm256_dpbusd_avx_epi32(sums, weights, row);
   }
-  static HWY_INLINE Ints ZeroInts() { return _mm256_setzero_si256(); }
+  static HWY_INLINE Ints AddPairs(Ints sum, Ints weights, Ints row) {
+    sum = _mm256_dpwssd_avx_epi32(sum, weights, row);
+    asm("" : "+x"(sum));  // kept as it is: g++ would store every sum, and compute on with a copy
+    return sum;
+  }
 
 #include "kernels/cpu/linear/codes/vnni-inl.h"
 };

@@ -19,8 +19,8 @@
 
 namespace kvblend::kernels {
 
-/// Four codes of a row.
-inline int32_t WordOfCodes(const int8_t* codes) {
+/// Four codes of a row, or a pair of codes.
+inline int32_t WordOfCodes(const void* codes) {
   int32_t word;
   std::memcpy(&word, codes, sizeof(word));
   return word;

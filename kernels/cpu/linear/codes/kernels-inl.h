@@ -5,6 +5,7 @@
 // Ops has:
 //   Floats, Ints            vectors of kLanes floats and 32-bit words; kLanes divides kColumnOutputs
 //   kRows, kVectors         of a tile whose sums stay in registers
+//   kPairRows, kPairVectors the same for pairs of codes (pairs-inl.h)
 //   kSignedBytes            whether codes of 8 bits are multiplied as -128 .. 127
 //   Load, Store, ...        by their names
 //   Dot<kBits, kWords>      sum over a group's words of four products each, for one row
@@ -17,7 +18,7 @@ struct GroupWords {
 };
 
 // Words 2 * quad and 2 * quad + 1 of a chunk. planes: of the chunk, from the first of the outputs on
-template <int kUpperBits>
+template <int kUpperBits, bool kSignedBytes = Ops::kSignedBytes>
 HWY_INLINE void UnpackQuad(const uint32_t* planes, int quad, Ops::Ints& first, Ops::Ints& second) {
   constexpr int kVectorWords = static_cast<int>(kColumnOutputs);
   const Ops::Ints nibbles = Ops::Set(0x0F0F0F0F), low = Ops::Load(planes + quad * kVectorWords);
@@ -44,7 +45,7 @@ HWY_INLINE void UnpackQuad(const uint32_t* planes, int quad, Ops::Ints& first, O
     const Ops::Ints upper = Ops::Set(static_cast<int>(0xF0F0F0F0u));
     first = Ops::Or(first, Ops::And(Ops::ShiftLeft16(plane, 4), upper));
     second = Ops::Or(second, Ops::And(plane, upper));
-    if constexpr (Ops::kSignedBytes) {
+    if constexpr (kSignedBytes) {
       const Ops::Ints sign = Ops::Set(static_cast<int>(0x80808080u));
       first = Ops::Xor(first, sign);
       second = Ops::Xor(second, sign);
@@ -57,8 +58,8 @@ struct GroupScales {
   Ops::Floats step, minimum;
 };
 
-HWY_INLINE float ZeroPointOf(const QuantizedFormat& format) {
-  return static_cast<float>(format.zero_point - (Ops::kSignedBytes && format.bits == 8 ? 128 : 0));
+HWY_INLINE float ZeroPointOf(const QuantizedFormat& format, bool signed_bytes) {
+  return static_cast<float>(format.zero_point - (signed_bytes && format.bits == 8 ? 128 : 0));
 }
 
 HWY_INLINE GroupScales ScalesOf(const QuantizedColumn& column, int64_t scale, int64_t lane,
@@ -95,7 +96,7 @@ void FewRowsOf(const QuantizedColumn& column, const RowCodes* rows, bool accumul
   constexpr int kGroupsPerChunk = 8 / kWords, kQuadsPerGroup = kWords / 2;
   const int64_t bytes_per_chunk = column.bytes() / column.chunks, plane_bytes = column.plane_bytes();
   const int64_t chunk_scales = kChunkInputs / column.format.group;
-  const Ops::Floats zero_point = Ops::SetFloats(ZeroPointOf(column.format));
+  const Ops::Floats zero_point = Ops::SetFloats(ZeroPointOf(column.format, Ops::kSignedBytes));
   for (int64_t lane = 0; lane < kColumnOutputs; lane += Ops::kLanes) {
     Ops::Floats totals[kRows];
     for (int r = 0; r < kRows; ++r) totals[r] = accumulate ? Ops::LoadFloats(out[r] + lane) : Ops::Zero();
@@ -192,6 +193,19 @@ void ExpandPlanes(const QuantizedColumn& column, const BlockCodes& out) {
   }
 }
 
+// signed_bytes: how the codes were written
+void ExpandScales(const QuantizedColumn& column, int64_t group, bool signed_bytes, const BlockCodes& out) {
+  const Ops::Floats zero_point = Ops::SetFloats(ZeroPointOf(column.format, signed_bytes));
+  const int64_t groups = column.chunks * kChunkInputs / group, groups_per_scale = column.format.group / group;
+  for (int64_t g = 0; g < groups; ++g) {
+    for (int64_t lane = 0; lane < kColumnOutputs; lane += Ops::kLanes) {
+      const GroupScales scales = ScalesOf(column, g / groups_per_scale, lane, zero_point);
+      Ops::StoreFloats(scales.step, out.steps + g * kPackedBlock + lane);
+      Ops::StoreFloats(scales.minimum, out.minimums + g * kPackedBlock + lane);
+    }
+  }
+}
+
 void Expand(const QuantizedColumn& column, int64_t group, const BlockCodes& out) {
   switch (column.upper_bits()) {
     case 0:
@@ -206,15 +220,7 @@ void Expand(const QuantizedColumn& column, int64_t group, const BlockCodes& out)
     default:
       ExpandPlanes<4>(column, out);
   }
-  const Ops::Floats zero_point = Ops::SetFloats(ZeroPointOf(column.format));
-  const int64_t groups = column.chunks * kChunkInputs / group, groups_per_scale = column.format.group / group;
-  for (int64_t g = 0; g < groups; ++g) {
-    for (int64_t lane = 0; lane < kColumnOutputs; lane += Ops::kLanes) {
-      const GroupScales scales = ScalesOf(column, g / groups_per_scale, lane, zero_point);
-      Ops::StoreFloats(scales.step, out.steps + g * kPackedBlock + lane);
-      Ops::StoreFloats(scales.minimum, out.minimums + g * kPackedBlock + lane);
-    }
-  }
+  ExpandScales(column, group, Ops::kSignedBytes, out);
 }
 
 // block, out: of the first output
@@ -263,5 +269,10 @@ void Multiply(const RowCodes& rows, const BlockCodes& block, int64_t first_group
   }
 }
 
+#include "kernels/cpu/linear/codes/pairs-inl.h"
+
 constexpr CodeKernels kKernels = {
-    .name = Ops::kName, .rows = Ops::kRows, .expand = &Expand, .multiply = &Multiply, .few_rows = &FewRows};
+    .name = Ops::kName,
+    .bytes = {.rows = Ops::kRows, .expand = &Expand, .multiply = &Multiply},
+    .pairs = {.rows = Ops::kPairRows, .expand = &ExpandPairs, .multiply = &MultiplyPairs},
+    .few_rows = &FewRows};

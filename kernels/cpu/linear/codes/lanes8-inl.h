@@ -7,6 +7,8 @@ struct Lanes8 {
   static constexpr int64_t kLanes = 8;
   // Eight sums, two vectors of weights and a row's word leave room for what is between.
   static constexpr int kRows = 4, kVectors = 2;
+  // Of pairs, whose sums are added in 32 bits, in words of our own: twelve sums fit.
+  static constexpr int kPairRows = 6, kPairVectors = 2;
 
   static HWY_INLINE Ints Load(const uint32_t* p) {
     return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
@@ -18,6 +20,9 @@ struct Lanes8 {
   static HWY_INLINE Ints Xor(Ints a, Ints b) { return _mm256_xor_si256(a, b); }
   static HWY_INLINE Ints ShiftRight16(Ints v, int bits) { return _mm256_srli_epi16(v, bits); }
   static HWY_INLINE Ints ShiftLeft16(Ints v, int bits) { return _mm256_slli_epi16(v, bits); }
+
+  static HWY_INLINE Ints ShiftRightSigned16(Ints v, int bits) { return _mm256_srai_epi16(v, bits); }
+  static HWY_INLINE Ints ZeroInts() { return _mm256_setzero_si256(); }
 
   static HWY_INLINE Floats Zero() { return _mm256_setzero_ps(); }
   static HWY_INLINE Floats SetFloats(float x) { return _mm256_set1_ps(x); }

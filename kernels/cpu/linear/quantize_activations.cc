@@ -1,6 +1,6 @@
-// Activations as codes of 8 bits (code_products.h).
+// Activations as codes of 8 or 16 bits (code_products.h).
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "kernels/cpu/linear/quantize_int8.cc"
+#define HWY_TARGET_INCLUDE "kernels/cpu/linear/quantize_activations.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 // clang-format off
 #include "hwy/highway.h"
@@ -17,23 +17,24 @@
 HWY_BEFORE_NAMESPACE();
 namespace kvblend::kernels::simd::HWY_NAMESPACE {
 
-constexpr float kLargestCode = 127.0f;
+template <class Code>
+constexpr float kLargestCode = static_cast<float>(std::numeric_limits<Code>::max());
 constexpr size_t kGroupLanes = 16;  // divides every group
 
 // The step of a group's codes. `not_finite`: as in Magnitude.
-template <class D>
+template <class Code, class D>
 HWY_INLINE hn::Vec<D> StepOf(D d, hn::Vec<D> largest, hn::Vec<D> not_finite) {
-  return hn::Add(hn::Mul(largest, hn::Set(d, 1.0f / kLargestCode)), not_finite);
+  return hn::Add(hn::Mul(largest, hn::Set(d, 1.0f / kLargestCode<Code>)), not_finite);
 }
 
 // Codes per unit; none where there is nothing, or nothing finite, to encode.
-template <class D>
+template <class Code, class D>
 HWY_INLINE hn::Vec<D> InverseOf(D d, hn::Vec<D> largest, hn::Vec<D> not_finite) {
   // A subnormal maximum has no finite inverse.
   const auto encodable = hn::And(hn::Ge(largest, hn::Set(d, std::numeric_limits<float>::min())),
                                  hn::Eq(not_finite, hn::Zero(d)));
   const auto inverse =
-      hn::Div(hn::Set(d, kLargestCode), hn::IfThenElse(encodable, largest, hn::Set(d, 1.0f)));
+      hn::Div(hn::Set(d, kLargestCode<Code>), hn::IfThenElse(encodable, largest, hn::Set(d, 1.0f)));
   return hn::IfThenElseZero(encodable, inverse);
 }
 
@@ -54,30 +55,30 @@ HWY_INLINE void OrderAsWords(int8_t* codes, int64_t group) {
 }
 
 // One group, of whole vectors.
-template <DataType kType>
-HWY_INLINE void QuantizeGroupOf(const void* x, int64_t i, int64_t group, int8_t* codes, float* step,
+template <DataType kType, class Code>
+HWY_INLINE void QuantizeGroupOf(const void* x, int64_t i, int64_t group, Code* codes, float* step,
                                 float* sum) {
   const hn::CappedTag<float, kGroupLanes> d;
   const hn::RebindToSigned<decltype(d)> d32;
-  const hn::Rebind<int8_t, decltype(d)> d8;
+  const hn::Rebind<Code, decltype(d)> d_codes;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   const Magnitude magnitude =
       MagnitudeOf<kType>(static_cast<const std::byte*>(x) + i * SizeOf(kType), static_cast<size_t>(group));
   const auto largest = hn::Set(d, magnitude.largest), not_finite = hn::Set(d, magnitude.not_finite);
-  const auto inverse = InverseOf(d, largest, not_finite);
+  const auto inverse = InverseOf<Code>(d, largest, not_finite);
   auto total = hn::Zero(d32);
   for (int64_t j = 0; j < group; j += lanes) {
     const auto code = hn::NearestInt(hn::Mul(LoadF32<kType>(d, x, i + j), inverse));
     total = hn::Add(total, code);
-    hn::StoreU(hn::DemoteTo(d8, code), d8, codes + j);
+    hn::StoreU(hn::DemoteTo(d_codes, code), d_codes, codes + j);
   }
-  OrderAsWords(codes, group);
-  *step = hn::GetLane(StepOf(d, largest, not_finite));
+  if constexpr (sizeof(Code) == 1) OrderAsWords(codes, group);
+  *step = hn::GetLane(StepOf<Code>(d, largest, not_finite));
   *sum = *step * static_cast<float>(hn::GetLane(hn::SumOfLanes(d32, total)));
 }
 
-template <DataType kType>
-void QuantizeActivationsOf(const void* x, int64_t n, const RowCodes& out) {
+template <DataType kType, class Code>
+void QuantizeActivationsOf(const void* x, int64_t n, const CodedRows<Code>& out) {
   const int64_t group = out.group, whole = n / group;
   for (int64_t g = 0; g < whole; ++g) {
     QuantizeGroupOf<kType>(x, g * group, group, out.codes + g * group, out.steps + g, out.sums + g);
@@ -93,7 +94,10 @@ void QuantizeActivationsOf(const void* x, int64_t n, const RowCodes& out) {
   }
 }
 
-void QuantizeActivationsImpl(const void* x, DataType dtype, int64_t n, const RowCodes& out) {
+void QuantizeBytesImpl(const void* x, DataType dtype, int64_t n, const RowCodes& out) {
+  KVBLEND_FOR_DTYPE(dtype, QuantizeActivationsOf<kType>(x, n, out));
+}
+void QuantizePairsImpl(const void* x, DataType dtype, int64_t n, const RowPairs& out) {
   KVBLEND_FOR_DTYPE(dtype, QuantizeActivationsOf<kType>(x, n, out));
 }
 
@@ -103,10 +107,14 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace kvblend::kernels::simd {
 
-HWY_EXPORT(QuantizeActivationsImpl);
+HWY_EXPORT(QuantizeBytesImpl);
+HWY_EXPORT(QuantizePairsImpl);
 
 void QuantizeActivations(const void* x, DataType dtype, int64_t n, const RowCodes& out) {
-  HWY_DYNAMIC_DISPATCH(QuantizeActivationsImpl)(x, dtype, n, out);
+  HWY_DYNAMIC_DISPATCH(QuantizeBytesImpl)(x, dtype, n, out);
+}
+void QuantizeActivations(const void* x, DataType dtype, int64_t n, const RowPairs& out) {
+  HWY_DYNAMIC_DISPATCH(QuantizePairsImpl)(x, dtype, n, out);
 }
 
 }  // namespace kvblend::kernels::simd

@@ -1,0 +1,93 @@
+// Where texts that were seen before stand in another text: the texts of chunks, in prompts into which somebody has pasted them.
+//
+// Of every known text one run of kWindow bytes is in a table, with its place in the text. A search takes the hash of every run
+// of the text that it looks through, and where the table has it, compares all of the known text by its hash, and in the
+// end by another one. Both are of random bases (text_hash.h): that a text of n bytes is taken for another one happens once in
+// (2^61 / n)^2 comparisons, whoever makes the texts, and would cost a cut in the wrong place. Which run stands for a text is chosen by hash, from all over it, and such that few have the same: chunks
+// often begin with the same title or path.
+//
+// The texts themselves are not kept: a hundred bytes or so for each. Namespaces know nothing of each other.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
+
+namespace kvblend::prompt {
+
+/// A part of a text, in bytes.
+struct TextRange {
+  size_t begin = 0;
+  size_t end = 0;
+
+  bool operator==(const TextRange&) const = default;
+};
+
+/// Thread-safe.
+class KnownTexts {
+ public:
+  static constexpr size_t kWindow = 32;
+  static constexpr size_t kMinBytes = 64;            // shorter texts are not worth a place
+  static constexpr int64_t kMaxChecks = 1 << 16;     // of a search; what lies behind is not found
+  static constexpr int64_t kDefaultTexts = 1 << 18;  // of all namespaces together
+
+  /// Beyond `max_texts` the one used longest ago goes, of the namespace that has most.
+  explicit KnownTexts(int64_t max_texts = kDefaultTexts);
+
+  /// From now on the text is found in this namespace. No effect where it is too short.
+  void Add(std::string_view tenant_namespace, std::string_view text);
+
+  /// Where known texts of any of the namespaces stand in `text`: the one that begins first, of several the longest, then the
+  /// first behind that one, and so on; ascending, none overlaps another. Time: some nanoseconds per byte and namespace, and
+  /// less than a microsecond for each of kMaxChecks comparisons.
+  std::vector<TextRange> Find(absl::Span<const std::string> namespaces, std::string_view text) const;
+
+  int64_t size() const;
+
+ private:
+  using Hashes = std::pair<uint64_t, uint64_t>;  // of the two bases
+  struct Text {
+    Hashes hashes;     // of all of it
+    uint64_t run = 0;  // of the run that stands for it, by the first base
+    uint32_t run_begin = 0;
+    uint32_t bytes = 0;
+  };
+  using Texts = std::list<Text>;
+  struct Namespace {
+    Texts texts;  // the one used longest ago first
+    absl::flat_hash_map<Hashes, Texts::iterator> by_hashes;
+    absl::flat_hash_map<uint64_t, std::vector<Texts::iterator>> by_run;
+  };
+  struct Found {
+    TextRange range;
+    const Text* text;
+  };
+
+  static constexpr size_t kMaxTextsPerRun = 16;
+  static constexpr size_t kRunChoices = 8;
+
+  Hashes HashesOf(std::string_view text) const;
+  /// The runs with the least hashes, and where they begin.
+  std::vector<std::pair<uint64_t, uint32_t>> RunChoices(std::string_view text) const;
+  void Forget(Namespace& of, Texts::iterator text) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Resize(const std::string& name, size_t before, size_t after) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const int64_t max_texts_;
+  const uint64_t base_, second_base_;
+  mutable absl::Mutex mutex_;
+  absl::flat_hash_map<std::string, Namespace> namespaces_ ABSL_GUARDED_BY(mutex_);
+  std::set<std::pair<size_t, std::string>> by_size_ ABSL_GUARDED_BY(mutex_);  // none of them empty
+  int64_t num_texts_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace kvblend::prompt

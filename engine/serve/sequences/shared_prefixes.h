@@ -1,0 +1,106 @@
+// Sequences that begin with the same tokens, each of them exact there, hold the pages of these together: the first one has
+// loaded or computed them, the others read them as they are, and whoever writes behind them does so in pages of his own
+// (engine/kv/sequence_pages.h). That takes the memory of one, and spares all others what the first one has done.
+//
+// What was blended is never shared: it is right for one prompt alone. Nor does a prompt take more than what would be exact in
+// it anyway, so that its answer is the same, but for the roundings of sums, whoever else is there.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "engine/api/request.h"
+#include "engine/kv/sequence_pages.h"
+#include "engine/prompt/prompt_layout.h"
+
+namespace kvblend {
+
+/// Tokens begin .. end-1 of a sequence.
+struct TokenRange {
+  int32_t begin = 0;
+  int32_t end = 0;
+
+  bool operator==(const TokenRange&) const = default;
+};
+
+/// Ascending, without common tokens, none empty.
+using TokenRanges = std::vector<TokenRange>;
+
+/// Those of them below `end`, cut to it.
+TokenRanges RangesBefore(const TokenRanges& ranges, int32_t end);
+/// Up to which token the same ones are in both.
+int32_t AgreeUntil(const TokenRanges& a, const TokenRanges& b);
+/// REQUIRES: it begins where the last one of `ranges` ends, or behind.
+void AppendRange(TokenRange range, TokenRanges& ranges);
+
+/// How many leading tokens of a prompt would be exact if it were prefilled by itself, without looking at the store: all before
+/// the second chunk, and where everything is recomputed all before the question.
+int32_t ExactPrefixTokens(const prompt::PromptLayout& layout, const BlendOptions& blend,
+                          const RatioOptions& ratio);
+
+/// What another sequence may begin with.
+struct SharedPrefix {
+  const kv::SequencePages* pages = nullptr;
+  int32_t num_tokens = 0;
+  TokenRanges loaded = {};  // those of the tokens whose KV came from the store; the others were computed
+};
+
+/// Of running sequences; KeptSequences has the others. For the engine thread only.
+class SharedPrefixes {
+ private:
+  struct Entry {
+    std::string tenant_namespace;
+    std::vector<int32_t> token_ids;
+    TokenRanges loaded;
+    const kv::SequencePages* pages;
+  };
+  using Entries = std::list<Entry>;
+
+ public:
+  SharedPrefixes() = default;
+  SharedPrefixes(const SharedPrefixes&) = delete;
+  SharedPrefixes& operator=(const SharedPrefixes&) = delete;
+
+  /// Ends with its owner. Move-only.
+  class Offer {
+   public:
+    Offer() = default;
+    Offer(Offer&& other) noexcept
+        : prefixes_(std::exchange(other.prefixes_, nullptr)), entry_(other.entry_) {}
+    Offer& operator=(Offer&& other) noexcept {
+      std::swap(prefixes_, other.prefixes_);
+      std::swap(entry_, other.entry_);
+      return *this;
+    }
+    ~Offer() {
+      if (prefixes_ != nullptr) prefixes_->entries_.erase(entry_);
+    }
+
+   private:
+    friend class SharedPrefixes;
+    Offer(SharedPrefixes* prefixes, Entries::iterator entry) : prefixes_(prefixes), entry_(entry) {}
+
+    SharedPrefixes* prefixes_ = nullptr;
+    Entries::iterator entry_;
+  };
+
+  /// Offers the KV of these tokens, exact and there in every layer, to prompts of the same namespace. This and the pages must
+  /// outlive the offer, and the pages keep them as they are that long.
+  Offer Add(std::string_view tenant_namespace, absl::Span<const int32_t> token_ids, TokenRanges loaded,
+            const kv::SequencePages& pages);
+
+  /// The offer that begins with most of these tokens, if any does with one. Valid while it lasts.
+  std::optional<SharedPrefix> Find(std::string_view tenant_namespace,
+                                   absl::Span<const int32_t> token_ids) const;
+
+ private:
+  Entries entries_;
+};
+
+}  // namespace kvblend

@@ -1,0 +1,193 @@
+// Products of a file's codes by activations in 16 bits, through the whole backend: within half a step of the activations
+// for more than eight rows, and f32's own for fewer.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/cpu/linear/code_products.h"
+#include "tests/conformance/harness.h"
+#include "tests/conformance/random_codes.h"
+
+namespace kvblend::kernels {
+namespace {
+
+using Gemm = CpuBackendOptions::Gemm;
+
+constexpr int64_t kFewRows = 8;
+
+TEST(Int16GemmTest, IsRefusedWhereTheProcessorDoesNotHaveIt) {
+  const auto backend = CreateCpuBackend({.num_threads = 1, .gemm = Gemm::kInt16});
+  if (const CodeKernels* kernels = BestCodeKernels(); kernels != nullptr) {
+    ASSERT_OK(backend.status());
+    EXPECT_NE(
+        (*backend)->Describe().find(absl::StrCat("GEMM in int16 (", std::string(kernels->name), ") and f32")),
+        std::string::npos)
+        << (*backend)->Describe();
+  } else {
+    EXPECT_EQ(backend.status().code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_NE(backend.status().message().find("gemm is kInt16, which needs AVX2"), absl::string_view::npos)
+        << backend.status();
+  }
+}
+
+// What the processor has is chosen by itself where it is faster than f32, and nothing that is faster still.
+TEST(Int16GemmTest, IsWhatAutoChoosesWithoutBf16) {
+  const auto backend = CreateCpuBackend({.num_threads = 1});
+  ASSERT_OK(backend.status());
+  const bool chosen = (*backend)->Describe().find("GEMM in int16") != std::string::npos;
+  EXPECT_EQ(chosen, (*backend)->compute_dtype() == kF32 && FasterThanF32Kernels() != nullptr)
+      << (*backend)->Describe();
+}
+
+class Int16LinearTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    auto backend = CreateCpuBackend({.num_threads = 3, .gemm = Gemm::kInt16});
+    if (absl::IsFailedPrecondition(backend.status())) GTEST_SKIP() << backend.status().message();
+    ASSERT_OK(backend.status());
+    backend_ = *std::move(backend);
+  }
+  Stream& stream() { return TestStream(*backend_); }
+
+  std::unique_ptr<Backend> backend_;
+  Rng rng_{20261123};
+};
+
+TEST_F(Int16LinearTest, ActivationsAreRoundedToTheNearestCode) {
+  constexpr int64_t kOutputs = 112;
+  constexpr size_t kNested = std::size(kNestedFormats);
+  for (size_t f = 0; f <= kCodeFormats + kNested; ++f) {
+    const bool nested = f > kCodeFormats;
+    const int64_t cols = nested ? 512 : 320;
+    const RandomCodes weights(rng_, kOutputs, cols, [&](int64_t row) -> std::optional<QuantizedFormat> {
+      if (nested) return kNestedFormats[f - kCodeFormats - 1];
+      return kFormats[f < kCodeFormats ? f : row / 16 % kCodeFormats];
+    });
+    const auto packed = backend_->PackWeights(kOutputs, cols, WeightUsage::kLinear, weights);
+    ASSERT_OK(packed.status());
+    for (const int64_t rows : {kFewRows + 1, int64_t{12}, int64_t{70}, int64_t{300}}) {
+      const bool accumulate = rows % 4 == 0;
+      SCOPED_TRACE(testing::Message() << "format " << f << ", " << rows << " rows");
+      Tensor x(*backend_, kF32, rows, cols, cols + 3), out(*backend_, kF32, rows, kOutputs, kOutputs + 5);
+      // Rows and groups of very different size.
+      std::normal_distribution<float> normal;
+      x.Fill([&](int64_t row, int64_t col) {
+        return std::exp2(static_cast<float>(row % 30 - 15 + col / 32 * 5 % 17)) * normal(rng_);
+      });
+      out.Randomize(rng_);
+      ASSERT_OK(backend_->Linear(stream(), x.view(), **packed, accumulate, out.view()));
+      ExpectElements(out, [&](int64_t r, int64_t o) -> Expected {
+        double sum = accumulate ? out.at(r, o) : 0, error = 0, magnitude = std::abs(sum);
+        for (int64_t first = 0; first < cols; first += 32) {
+          double largest = 0, weight = 0;
+          for (int64_t c = first; c < first + 32; ++c) {
+            sum += x.at(r, c) * weights.at(o, c);
+            magnitude += std::abs(x.at(r, c)) * weights.Magnitude(o, c);
+            largest = std::max<double>(largest, std::abs(x.at(r, c)));
+            weight += std::abs(weights.at(o, c));
+          }
+          error += largest / (2 * 32767) * weight;
+        }
+        return {sum, 1.001 * error + 16 * 0x1p-24 * magnitude};
+      });
+    }
+  }
+}
+
+// Of few rows nothing is rounded: they are read straight from the codes, and are as f32's bit for bit. And so are weights
+// that come as values, with any number of rows.
+TEST_F(Int16LinearTest, OthersAreAsInF32) {
+  constexpr int64_t kCols = 96, kOutputs = 70;
+  const auto f32 = CreateCpuBackend({.num_threads = 3, .gemm = Gemm::kF32});
+  ASSERT_OK(f32.status());
+  const RandomCodes codes(rng_, kOutputs, kCols, [](int64_t) { return kFormats[1]; });
+  const RandomCodes values(rng_, kOutputs, kCols, [](int64_t) { return std::nullopt; });
+  for (const auto& [weights, rows] :
+       {std::pair<const RandomCodes*, int64_t>{&codes, 1}, {&codes, kFewRows}, {&values, 3}, {&values, 60}}) {
+    SCOPED_TRACE(testing::Message() << rows << " rows" << (weights == &codes ? " of codes" : ""));
+    std::normal_distribution<float> normal;
+    std::vector<float> input(rows * kCols);
+    for (float& value : input) value = normal(rng_);
+    std::vector<Tensor> outs;
+    for (Backend* backend : {backend_.get(), f32->get()}) {
+      const auto packed = backend->PackWeights(kOutputs, kCols, WeightUsage::kLinear, *weights);
+      ASSERT_OK(packed.status());
+      Tensor x(*backend, kF32, rows, kCols), out(*backend, kF32, rows, kOutputs);
+      x.Fill([&](int64_t row, int64_t col) { return input[row * kCols + col]; });
+      ASSERT_OK(backend->Linear(TestStream(*backend), x.view(), **packed, false, out.view()));
+      out.Download();
+      outs.push_back(std::move(out));
+    }
+    ExpectElements(outs[0], [&](int64_t r, int64_t o) -> Expected { return {outs[1].at(r, o), 0}; });
+  }
+}
+
+TEST_F(Int16LinearTest, WhatIsNotFiniteShowsInItsRow) {
+  constexpr int64_t kRows = 20, kCols = 96, kOutputs = 66;
+  const RandomCodes weights(rng_, kOutputs, kCols, [](int64_t) { return kFormats[1]; });
+  const auto packed = backend_->PackWeights(kOutputs, kCols, WeightUsage::kLinear, weights);
+  ASSERT_OK(packed.status());
+  Tensor x(*backend_, kF32, kRows, kCols), out(*backend_, kF32, kRows, kOutputs);
+  x.Fill([&](int64_t row, int64_t col) {
+    if (row == 3) return col == 95 ? std::numeric_limits<float>::quiet_NaN() : 1.0f;
+    if (row == 4) return col == 0 ? -std::numeric_limits<float>::infinity() : 1.0f;
+    if (row == 5) return 1e-40f;  // has no inverse
+    return row % 2 == 0 ? 0.0f : 1.0f;
+  });
+  ASSERT_OK(backend_->Linear(stream(), x.view(), **packed, false, out.view()));
+  out.Download();
+  for (int64_t r = 0; r < kRows; ++r) {
+    SCOPED_TRACE(r);
+    for (int64_t o = 0; o < kOutputs; ++o) {
+      if (r == 3 || r == 4) {
+        ASSERT_TRUE(std::isnan(out.at(r, o)));
+      } else if (r % 2 == 0) {
+        ASSERT_EQ(out.at(r, o), 0);
+      } else {
+        ASSERT_TRUE(std::isfinite(out.at(r, o)));
+      }
+    }
+  }
+}
+
+// Experts' products of many rows are those of their matrices, bit for bit, whatever rows go to the others.
+TEST_F(Int16LinearTest, ExpertsAreAsTheirMatrices) {
+  constexpr int64_t kCols = 96, kOutputs = 70, kRows = 60;
+  const RandomCodes source(rng_, kOutputs, kCols, [](int64_t) { return kFormats[1]; });
+  // Two experts, of which the first is the matrix and gets most of the rows.
+  class Twice final : public WeightSource {
+   public:
+    explicit Twice(const RandomCodes& matrix) : matrix_(matrix) {}
+    absl::Status ReadRow(int64_t row, absl::Span<float> values) const override {
+      return matrix_.ReadRow(row % kOutputs, values);
+    }
+    std::optional<QuantizedFormat> FormatOf(int64_t row) const override {
+      return matrix_.FormatOf(row % kOutputs);
+    }
+    absl::Status ReadCodes(int64_t row, const QuantizedRow& codes) const override {
+      return matrix_.ReadCodes(row % kOutputs, codes);
+    }
+
+   private:
+    const RandomCodes& matrix_;
+  };
+  const auto experts = backend_->PackExperts(2, kOutputs, kCols, Twice(source));
+  ASSERT_OK(experts.status());
+  const auto packed = backend_->PackWeights(kOutputs, kCols, WeightUsage::kLinear, source);
+  ASSERT_OK(packed.status());
+  Tensor x(*backend_, kF32, kRows, kCols), out(*backend_, kF32, kRows, kOutputs),
+      expected(*backend_, kF32, kRows, kOutputs);
+  x.Randomize(rng_);
+  std::vector<int32_t> chosen(kRows);
+  for (int64_t row = 0; row < kRows; ++row) chosen[row] = row % 7 == 0 ? 1 : 0;
+  ASSERT_OK(backend_->ExpertLinear(stream(), x.view(), **experts, {chosen.data(), kRows}, out.view()));
+  ASSERT_OK(backend_->Linear(stream(), x.view(), **packed, false, expected.view()));
+  expected.Download();
+  ExpectElements(out, [&](int64_t r, int64_t o) -> Expected { return {expected.at(r, o), 0}; });
+}
+
+}  // namespace
+}  // namespace kvblend::kernels

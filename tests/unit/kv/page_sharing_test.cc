@@ -1,0 +1,282 @@
+// Pages that several sequences hold: counted right, and never written under another's eyes.
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "engine/kv/page_pool.h"
+#include "engine/kv/sequence_pages.h"
+#include "gtest/gtest.h"
+#include "kernels/backend.h"
+
+namespace kvblend::kv {
+namespace {
+
+constexpr int32_t kTokensPerPage = 4;
+constexpr int32_t kLayers = 2;
+constexpr int32_t kHeadDim = 3;
+
+/// Sequences over a pool, and what each of them should read.
+class SharedPages {
+ public:
+  SharedPages(PagePool& pool, kernels::Stream& stream) : pool_(pool), stream_(stream) {}
+
+  struct Sequence {
+    std::unique_ptr<SequencePages> pages;
+    PageUse use;
+    std::vector<float> values;  // one per token, the same in all layers
+  };
+
+  void AddEmpty(PageUse use) { sequences.push_back({std::make_unique<SequencePages>(pool_, use), use, {}}); }
+
+  /// A sequence that begins as another one.
+  void AddSharing(size_t other, int64_t num_tokens, PageUse use) {
+    Sequence added{std::make_unique<SequencePages>(pool_, use), use, {}};
+    const bool fits = num_tokens % kTokensPerPage == 0 || pool_.num_free() > 0;
+    const absl::Status shared = added.pages->ShareFrom(*sequences[other].pages, num_tokens, stream_);
+    EXPECT_EQ(shared.ok(), fits) << shared;
+    EXPECT_TRUE(shared.ok() || added.pages->page_indices().empty());
+    if (!shared.ok()) return;
+    const std::vector<float>& values = sequences[other].values;
+    added.values.assign(values.begin(), values.begin() + num_tokens);
+    sequences.push_back(std::move(added));
+  }
+
+  /// Writes the tokens from `begin` on anew.
+  bool Write(Sequence& sequence, int64_t begin, int64_t end, float first) {
+    if (!sequence.pages->MakeOwn(begin, end, stream_).ok()) return false;
+    if (!sequence.pages->Grow(end).ok()) return false;
+    sequence.values.resize(begin);
+    for (int64_t token = begin; token < end; ++token) {
+      sequence.values.push_back(first++);
+      for (int32_t layer = 0; layer < kLayers; ++layer) {
+        float* key = KeyOf(sequence, layer, token);
+        std::fill_n(key, kHeadDim, sequence.values.back());
+      }
+    }
+    return true;
+  }
+
+  void Check() const {
+    std::map<int32_t, std::array<int, kNumPageUses>> lists;
+    for (const Sequence& sequence : sequences) {
+      for (size_t token = 0; token < sequence.values.size(); ++token) {
+        for (int32_t layer = 0; layer < kLayers; ++layer) {
+          const float* key = KeyOf(sequence, layer, static_cast<int64_t>(token));
+          for (int i = 0; i < kHeadDim; ++i) ASSERT_EQ(key[i], sequence.values[token]);
+        }
+      }
+      for (const int32_t page : sequence.pages->page_indices()) ++lists[page][static_cast<int>(sequence.use)];
+    }
+    int32_t shared = 0, idle = 0;
+    std::array<PagePool::Holdings, kNumPageUses> holdings;
+    for (const auto& [page, by_use] : lists) {
+      shared += by_use[0] + by_use[1] + by_use[2] > 1 ? 1 : 0;
+      idle += by_use[0] + by_use[1] == 0 ? 1 : 0;
+      for (int use = 0; use < kNumPageUses; ++use) {
+        holdings[use].held += by_use[use];
+        holdings[use].distinct += by_use[use] > 0 ? 1 : 0;
+      }
+    }
+    ASSERT_EQ(pool_.num_used(), static_cast<int32_t>(lists.size()));
+    ASSERT_EQ(pool_.num_shared(), shared);
+    ASSERT_EQ(pool_.num_idle(), idle);
+    for (int use = 0; use < kNumPageUses; ++use) {
+      ASSERT_EQ(pool_.HeldFor(static_cast<PageUse>(use)).held, holdings[use].held);
+      ASSERT_EQ(pool_.HeldFor(static_cast<PageUse>(use)).distinct, holdings[use].distinct);
+    }
+  }
+
+  std::vector<Sequence> sequences;
+
+ private:
+  float* KeyOf(const Sequence& sequence, int32_t layer, int64_t token) const {
+    const int32_t page = sequence.pages->page_indices()[token / kTokensPerPage];
+    return static_cast<float*>(pool_.Layer(layer).k) +
+           (int64_t{page} * kTokensPerPage + token % kTokensPerPage) * kHeadDim;
+  }
+
+  PagePool& pool_;
+  kernels::Stream& stream_;
+};
+
+class PageSharingTest : public ::testing::Test {
+ protected:
+  std::unique_ptr<PagePool> Create(int32_t num_pages, kernels::DataType dtype = kernels::DataType::kF32) {
+    auto pool = PagePool::Create(*backend_, {.num_layers = kLayers,
+                                             .num_kv_heads = 1,
+                                             .head_dim = kHeadDim,
+                                             .page_size = kTokensPerPage,
+                                             .num_pages = num_pages,
+                                             .dtype = dtype});
+    EXPECT_TRUE(pool.ok()) << pool.status();
+    return *std::move(pool);
+  }
+
+  std::unique_ptr<kernels::Backend> backend_ = kernels::CreateReferenceBackend();
+  std::unique_ptr<kernels::Stream> stream_ = *backend_->CreateStream();
+};
+
+TEST_F(PageSharingTest, FullPagesAreHeldTogetherAndTheLastOneIsCopied) {
+  const auto pool = Create(8);
+  SharedPages shared(*pool, *stream_);
+  shared.AddEmpty(PageUse::kDecoding);
+  ASSERT_TRUE(shared.Write(shared.sequences[0], 0, 11, 100));
+  shared.AddSharing(0, 10, PageUse::kDecoding);
+  EXPECT_EQ(pool->num_used(), 4) << "two together, and one each";
+  EXPECT_EQ(pool->num_shared(), 2);
+  // Both go on behind their common tokens.
+  ASSERT_TRUE(shared.Write(shared.sequences[0], 11, 14, 500));
+  ASSERT_TRUE(shared.Write(shared.sequences[1], 10, 13, 900));
+  shared.Check();
+  // Who writes what the other one reads takes a copy.
+  EXPECT_EQ(shared.sequences[1].pages->PagesToCopy(2, 12), 2);
+  ASSERT_TRUE(shared.Write(shared.sequences[1], 2, 12, 700));
+  shared.Check();
+  EXPECT_EQ(pool->num_shared(), 0);
+  shared.sequences.erase(shared.sequences.begin());
+  shared.Check();
+}
+
+TEST_F(PageSharingTest, ACopyHasEverythingOfItsPage) {
+  // 8-bit pages have steps beside their elements.
+  const auto pool = Create(3, kernels::DataType::kInt8);
+  const PageList pages = *pool->Allocate(3);
+  const auto bytes_of = [&](int32_t page) {
+    std::vector<uint8_t> bytes;
+    for (int32_t layer = 0; layer < kLayers; ++layer) {
+      const kernels::KvPagesView view = pool->Layer(layer);
+      const int64_t elements = kTokensPerPage * kHeadDim;
+      const int64_t steps = kTokensPerPage * kernels::KvPagesView::StepsPerHead(kHeadDim) * 2;
+      for (const auto& [data, size] : {std::pair{view.k, elements}, std::pair{view.v, elements},
+                                       std::pair{view.k_steps, steps}, std::pair{view.v_steps, steps}}) {
+        const auto* begin = static_cast<const uint8_t*>(data) + page * size;
+        bytes.insert(bytes.end(), begin, begin + size);
+      }
+    }
+    return bytes;
+  };
+  // Every byte of the pool its own value, and so of every page.
+  uint8_t next = 0;
+  for (int32_t layer = 0; layer < kLayers; ++layer) {
+    const kernels::KvPagesView view = pool->Layer(layer);
+    const int64_t elements = 3 * kTokensPerPage * kHeadDim;
+    const int64_t steps = 3 * kTokensPerPage * kernels::KvPagesView::StepsPerHead(kHeadDim) * 2;
+    for (const auto& [data, size] : {std::pair{view.k, elements}, std::pair{view.v, elements},
+                                     std::pair{view.k_steps, steps}, std::pair{view.v_steps, steps}}) {
+      for (int64_t i = 0; i < size; ++i) static_cast<uint8_t*>(data)[i] = next++;
+    }
+  }
+  const std::vector<uint8_t> first = bytes_of(0), second = bytes_of(1), third = bytes_of(2);
+  ASSERT_NE(first, third);
+  ASSERT_TRUE(pool->CopyPage(*stream_, 0, 2).ok());
+  EXPECT_EQ(bytes_of(2), first);
+  EXPECT_EQ(bytes_of(1), second);
+  EXPECT_EQ(bytes_of(0), first);
+}
+
+TEST_F(PageSharingTest, WhatThePoolDropsWhileItIsSharedIsCopiedAllTheSame) {
+  const auto pool = Create(2);
+  SharedPages shared(*pool, *stream_);
+  shared.AddEmpty(PageUse::kKept);
+  ASSERT_TRUE(shared.Write(shared.sequences[0], 0, 7, 1));
+  // The copy needs a page, and the only one to be had is that of the sequence itself.
+  pool->SetReclaim([&](int64_t) { shared.sequences[0].pages.reset(); });
+  SequencePages other(*pool);
+  EXPECT_EQ(other.ShareFrom(*shared.sequences[0].pages, 7, *stream_).code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(other.page_indices().empty());
+  EXPECT_EQ(pool->num_used(), 0);
+  pool->SetReclaim(nullptr);
+}
+
+TEST_F(PageSharingTest, PagesThatNobodyReadsAnyMoreAreGivenBack) {
+  const auto pool = Create(6);
+  SequencePages sequence(*pool, PageUse::kDecoding);
+  ASSERT_TRUE(sequence.Grow(5 * kTokensPerPage).ok());
+  const std::vector<int32_t> before(sequence.page_indices().begin(), sequence.page_indices().end());
+  EXPECT_EQ(sequence.DropBefore(kTokensPerPage - 1), 0);
+  EXPECT_EQ(sequence.DropBefore(2 * kTokensPerPage + 1), 2);
+  EXPECT_EQ(sequence.DropBefore(kTokensPerPage), 0) << "they have gone already";
+  EXPECT_EQ(sequence.first_token(), 2 * kTokensPerPage);
+  EXPECT_EQ(sequence.num_held(), 3);
+  EXPECT_EQ(pool->num_used(), 3);
+  EXPECT_EQ(pool->HeldFor(PageUse::kDecoding).held, 3);
+  // Their places stay, with pages in them that may be read.
+  ASSERT_EQ(sequence.page_indices().size(), 5u);
+  EXPECT_EQ(sequence.page_indices()[0], before[2]);
+  EXPECT_EQ(sequence.page_indices()[4], before[4]);
+  sequence.SetUse(PageUse::kKept);
+  EXPECT_EQ(pool->num_idle(), 3);
+  ASSERT_TRUE(sequence.Grow(8 * kTokensPerPage).ok());
+  EXPECT_EQ(pool->num_free(), 0);
+  sequence.Shrink(3 * kTokensPerPage);
+  EXPECT_EQ(pool->num_used(), 1);
+  sequence.Shrink(kTokensPerPage);
+  EXPECT_EQ(pool->num_used(), 0);
+  EXPECT_EQ(sequence.num_held(), 0);
+  ASSERT_TRUE(sequence.Grow(2 * kTokensPerPage).ok());
+  SequencePages moved = std::move(sequence);
+  EXPECT_EQ(pool->num_used(), 1);
+}
+
+TEST_F(PageSharingTest, RandomSequencesReadWhatTheyWroteAndEveryPageIsCounted) {
+  for (const uint64_t seed : {uint64_t{1}, uint64_t{2}, uint64_t{std::random_device()()}}) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937_64 random(seed);
+    const auto below = [&](size_t n) { return static_cast<int64_t>(random() % n); };
+    const auto pool = Create(24);
+    int num_shared = 0;
+    {
+      SharedPages shared(*pool, *stream_);
+      float next = 1;
+      for (int step = 0; step < 2000; ++step) {
+        const auto use = static_cast<PageUse>(below(kNumPageUses));
+        const size_t index = shared.sequences.empty() ? 0 : below(shared.sequences.size());
+        switch (shared.sequences.empty() ? 0 : below(6)) {
+          case 0:
+            if (shared.sequences.size() < 9) shared.AddEmpty(use);
+            break;
+          case 1:
+            if (shared.sequences.size() < 9) {
+              shared.AddSharing(index, below(shared.sequences[index].values.size() + 1), use);
+            }
+            break;
+          case 2: {
+            SharedPages::Sequence& sequence = shared.sequences[index];
+            const int64_t begin = below(sequence.values.size() + 1);
+            shared.Write(sequence, begin, begin + 1 + below(9), next);
+            next += 16;
+            break;
+          }
+          case 3: {
+            SharedPages::Sequence& sequence = shared.sequences[index];
+            const int64_t tokens = below(sequence.values.size() + 1);
+            sequence.pages->Shrink(tokens);
+            sequence.values.resize(tokens);
+            break;
+          }
+          case 4:
+            shared.sequences[index].pages->SetUse(use);
+            shared.sequences[index].use = use;
+            break;
+          default:
+            shared.sequences.erase(shared.sequences.begin() + static_cast<std::ptrdiff_t>(index));
+        }
+        ASSERT_NO_FATAL_FAILURE(shared.Check()) << "step " << step;
+        num_shared += pool->num_shared() > 0 ? 1 : 0;
+      }
+    }
+    EXPECT_GT(num_shared, 200);
+    EXPECT_EQ(pool->num_free(), 24);
+    EXPECT_EQ(pool->num_idle() + pool->num_shared(), 0);
+  }
+}
+
+}  // namespace
+}  // namespace kvblend::kv

@@ -1,0 +1,109 @@
+// Jobs of several priorities: whose turn it is.
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/synchronization/notification.h"
+#include "engine/schedule/scheduler.h"
+#include "gtest/gtest.h"
+#include "tests/unit/schedule/fake_clock.h"
+
+namespace kvblend::schedule {
+namespace {
+
+class PriorityTest : public ::testing::Test {
+ protected:
+  void Start(int32_t max_in_progress) {
+    scheduler_ = std::make_unique<Scheduler>(
+        Scheduler::Options{.max_queued = 1000, .max_in_progress = {max_in_progress, 1, 1}}, clock_);
+    Job gate;
+    gate.lane = Lane::kBulk;
+    gate.advance = [this] {
+      busy_.Notify();
+      gate_.WaitForNotification();
+      return false;
+    };
+    gate.abandon = [](const absl::Status&) {};
+    ASSERT_TRUE(scheduler_->Submit(std::move(gate)).ok());
+    busy_.WaitForNotification();
+  }
+  void Run() {
+    gate_.Notify();
+    ASSERT_TRUE(scheduler_->Drain(absl::InfiniteFuture()).ok());
+  }
+  /// A job of so many turns of 10 ms.
+  void Submit(char name, Priority priority, int turns, std::function<bool()> has_room = nullptr,
+              std::function<void(int left)> at_turn = nullptr) {
+    auto left = std::make_shared<int>(turns);
+    Job job;
+    job.fairness_key = "k";
+    job.priority = priority;
+    job.has_room = std::move(has_room);
+    job.continues = true;  // not refused while draining
+    job.advance = [this, name, left, at_turn] {
+      order_ += name;
+      clock_.Advance(absl::Milliseconds(10));
+      --*left;
+      if (at_turn != nullptr) at_turn(*left);
+      return *left > 0;
+    };
+    job.abandon = [](const absl::Status& status) { ADD_FAILURE() << status; };
+    ASSERT_TRUE(scheduler_->Submit(std::move(job)).ok());
+  }
+
+  FakeClock clock_;
+  absl::Notification busy_, gate_;
+  std::string order_;  // of turns
+  std::unique_ptr<Scheduler> scheduler_;
+};
+
+// The place in progress that the low one has is not in the way.
+TEST_F(PriorityTest, AnUrgentJobOvertakesOneInProgress) {
+  Start(1);
+  Submit('l', Priority::kLow, 6, nullptr, [&](int left) {
+    if (left == 4) Submit('h', Priority::kHigh, 3);
+  });
+  Run();
+  EXPECT_EQ(order_, "llhhhllll");
+}
+
+TEST_F(PriorityTest, OthersDoNotStartBesideOnesThatAreMoreUrgent) {
+  Start(2);
+  Submit('h', Priority::kHigh, 3);
+  Submit('i', Priority::kHigh, 3);
+  Submit('l', Priority::kLow, 1);
+  Run();
+  // h and i start, and l has to wait until one of them is over.
+  EXPECT_EQ(order_, "hihhlii");
+}
+
+TEST_F(PriorityTest, WhatAllNeedIsSharedSixteenToFourToOne) {
+  Start(3);
+  Submit('l', Priority::kLow, 1000);
+  Submit('n', Priority::kNormal, 1000);
+  Submit('h', Priority::kHigh, 1000);
+  Run();
+  EXPECT_EQ(order_.front(), 'h');
+  const std::string first = order_.substr(0, 840);
+  EXPECT_NEAR(std::count(first.begin(), first.end(), 'h'), 640, 10);
+  EXPECT_NEAR(std::count(first.begin(), first.end(), 'n'), 160, 10);
+  EXPECT_NEAR(std::count(first.begin(), first.end(), 'l'), 40, 5);
+}
+
+// Otherwise those that come again and again would take every room that becomes free.
+TEST_F(PriorityTest, WhoIsOwedATurnAndHasNoRoomIsNotOvertaken) {
+  Start(3);
+  int had = 0;
+  Submit('h', Priority::kHigh, 200, nullptr, [&](int left) { had = 200 - left; });
+  Submit('l', Priority::kLow, 1, [&] { return had >= 150; });
+  for (int i = 0; i < 60; ++i) Submit('n', Priority::kNormal, 1);
+  Run();
+  const std::string before = order_.substr(0, order_.find('l'));
+  EXPECT_EQ(std::count(before.begin(), before.end(), 'h'), 150);
+  // The low one is owed a turn when the high one has had 80; a quarter of that are the normal ones'.
+  EXPECT_NEAR(std::count(before.begin(), before.end(), 'n'), 20, 6);
+}
+
+}  // namespace
+}  // namespace kvblend::schedule
