@@ -39,7 +39,3 @@ elseif(KVBLEND_SANITIZER STREQUAL "thread")
 elseif(KVBLEND_SANITIZER)
   message(FATAL_ERROR "KVBLEND_SANITIZER is '${KVBLEND_SANITIZER}'; allowed: '', 'address', 'thread'")
 endif()
-if(KVBLEND_BUILD_FUZZERS)
-  # libFuzzer steers by the coverage of all our code, not only of the fuzzers' own files.
-  add_compile_options(-fsanitize=fuzzer-no-link)
-endif()

@@ -1,8 +1,8 @@
 # One target per folder: a folder can use only what its target names in DEPS, else it fails to link.
 
 # Rooms of small files that include the same headers are compiled as few large files: a third of the time of a clean
-# build, and the price is that a change compiles its neighbours again. The debug and fuzz presets compile file by
-# file, so that missing includes are noticed there.
+# build, and the price is that a change compiles its neighbours again. The debug preset compiles file by file, so that
+# missing includes are noticed there.
 option(KVBLEND_UNITY "Compile rooms of small files as few large files" ON)
 set(unity_rooms engine engine_api engine_blend engine_generate engine_kv engine_model engine_prompt engine_runtime
   engine_schedule engine_store engine_store_disk engine_store_format engine_store_redis engine_text kernels_reference
@@ -19,15 +19,24 @@ function(kvblend_inner_loops)
   set_source_files_properties(${ARGN} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
 endfunction()
 
-# kvblend_optimise_sanitized(TARGET...): the presets with sanitizers compile without optimisation, which takes half the time
-# and keeps stack traces whole. Not so what tests wait for: the arithmetic.
-function(kvblend_optimise_sanitized)
+# kvblend_optimise_sanitized(LEVEL TARGET...): the presets with sanitizers compile without optimisation, which takes half the time
+# and keeps stack traces whole. Not so what tests wait for, the arithmetic, and what is fuzzed.
+function(kvblend_optimise_sanitized LEVEL)
   if(KVBLEND_SANITIZER)
     foreach(target IN LISTS ARGN)
-      target_compile_options(${target} PRIVATE -O1)
+      target_compile_options(${target} PRIVATE ${LEVEL})
       set_target_properties(${target} PROPERTIES DISABLE_PRECOMPILE_HEADERS ON)
     endforeach()
   endif()
+endfunction()
+
+# The rooms that read bytes from outside. libFuzzer steers by their coverage, not only by that of the fuzzers' own files, and
+# finds the more the faster they are. The tests are linked with the same objects, so that one build serves both. Coverage is
+# asked for by its parts, for clang++ does not take -fsanitize=fuzzer-no-link beside headers precompiled without it.
+set(fuzzed_rooms engine_api engine_kv engine_model engine_store engine_store_disk engine_store_format engine_store_redis
+  engine_text server_cohere server_convert server_json server_openai)
+function(kvblend_guide_fuzzers TARGET)
+  target_compile_options(${TARGET} PRIVATE -fsanitize-coverage=inline-8bit-counters,indirect-calls,pc-table,trace-cmp)
 endfunction()
 
 # kvblend_library(NAME SRCS a.cc b.cc DEPS target...)
@@ -42,6 +51,10 @@ function(kvblend_library NAME)
   endif()
   if(KVBLEND_UNITY AND NAME IN_LIST unity_rooms)
     set_target_properties(${NAME} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+  endif()
+  if(KVBLEND_BUILD_FUZZERS AND NAME IN_LIST fuzzed_rooms)
+    kvblend_guide_fuzzers(${NAME})
+    kvblend_optimise_sanitized(-O1 ${NAME})
   endif()
   kvblend_reuse_precompiled(${NAME} ${ARG_DEPS} ${ARG_PRIVATE_DEPS})
 endfunction()

@@ -7,13 +7,13 @@ set -euo pipefail
 
 usage() {
   cat <<'USAGE'
-Usage: deploy/install_dependencies.sh [--build] [--runtime] [--test] [--browser] [--fuzz] [--lint] [--print]
+Usage: deploy/install_dependencies.sh [--build] [--runtime] [--test] [--browser] [--clang] [--lint] [--print]
 
   --build    what compiling needs, and fetching the model (the default)
   --runtime  the shared libraries that the binaries need, nothing else
   --test     what tests/run.sh needs: --build, redis-server, and promtool, unpacked into build/tools
   --browser  Chromium, for the tests of the page at /ui
-  --fuzz     Clang with libFuzzer and sanitizers, for tests/run.sh --fuzz
+  --clang    Clang with sanitizers and libFuzzer, for tests/run.sh --sanitizers=asan and --fuzz
   --lint     clang-format and clang-tidy, for tests/lint.sh
   --print    print the packages, one per line, and install nothing
 USAGE
@@ -80,7 +80,7 @@ readonly TEST_PACKAGES=(
   redis-server
 )
 
-readonly FUZZ_PACKAGES=(
+readonly CLANG_PACKAGES=(
   clang
   libclang-rt-14-dev
 )
@@ -105,7 +105,7 @@ while (($# > 0)); do
       with_promtool=true
       ;;
     --browser) packages+=("${BROWSER_PACKAGES[@]}") ;;
-    --fuzz) packages+=("${FUZZ_PACKAGES[@]}") ;;
+    --clang) packages+=("${CLANG_PACKAGES[@]}") ;;
     --lint) packages+=("${LINT_PACKAGES[@]}") ;;
     --print) print_only=true ;;
     -h | --help)

@@ -9,9 +9,9 @@ usage() {
 Usage: tests/run.sh [--all] [--sanitizers[=asan,tsan]] [--fuzz[=SECONDS]] [--lint] [--deployment] [--no-install]
 
   --all          everything below, and the page at /ui in a browser: what to run once a night, or before a release
-  --sanitizers   also build with AddressSanitizer + UndefinedBehaviorSanitizer (asan) and with
+  --sanitizers   also build with AddressSanitizer + UndefinedBehaviorSanitizer (asan, with Clang) and with
                  ThreadSanitizer (tsan), both or the named ones, and run ctest in each
-  --fuzz         also run the fuzzers (built with Clang), each for so many seconds; 60 without a number
+  --fuzz         also run the fuzzers (of the asan build), each for so many seconds; 60 without a number
   --lint         also check the formatting (seconds); with --lint=tidy run clang-tidy too (the better part of an hour)
   --deployment   also build the Debian package, the wheel and the container image, and start what is in them on a bare
                  system; test the Python package with LangChain, LlamaIndex and Haystack; check the manifests
@@ -197,11 +197,13 @@ run_python_package() {
 }
 
 run_fuzzers() {
-  rm -rf build/fuzz/fuzz-findings
+  rm -rf build/asan/fuzz-findings
   KVBLEND_FUZZ_SECONDS=$fuzz_seconds run_ctest fuzz
 }
 
-! $install || prepare "install packages" ./deploy/install_dependencies.sh --test ${fuzz_seconds:+--fuzz} $($browser && echo --browser)
+clang=${fuzz_seconds:+--clang}  # for the fuzzers and the asan preset, which they are built in
+[[ " ${sanitizers[*]-} " != *" asan "* ]] || clang=--clang
+! $install || prepare "install packages" ./deploy/install_dependencies.sh --test $clang $($browser && echo --browser)
 [ -z "$lint" ] || prepare "lint" ./tests/lint.sh
 prepare "nvcc: CUDA kernels for sm_80 and sm_90" may_skip ./tests/gpu/check_kernels.sh
 prepare "fetch the model" fetch_model
@@ -224,7 +226,7 @@ for sanitizer in ${sanitizers[@]+"${sanitizers[@]}"}; do
     stage "ctest $sanitizer" "run_$sanitizer"
   fi
 done
-if [ -n "$fuzz_seconds" ] && prepare "build the fuzzers" ./deploy/build.sh fuzz fuzzers; then
+if [ -n "$fuzz_seconds" ] && prepare "build the fuzzers" ./deploy/build.sh asan fuzzers; then
   stage "fuzz for $fuzz_seconds s each" run_fuzzers
 fi
 

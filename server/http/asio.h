@@ -1,12 +1,14 @@
 // Boost.Asio for this room's sources: compiled once, in asio.cc, which halves what each of the others takes.
 #pragma once
 
+#include "absl/base/config.h"
+
 #ifndef BOOST_ASIO_SEPARATE_COMPILATION
 #define BOOST_ASIO_SEPARATE_COMPILATION
 #endif
 
 // ThreadSanitizer does not know fences; strands and mutexes order what is shared.
-#if defined(__SANITIZE_THREAD__) && !defined(BOOST_ASIO_DISABLE_FENCED_BLOCK)
+#if defined(ABSL_HAVE_THREAD_SANITIZER) && !defined(BOOST_ASIO_DISABLE_FENCED_BLOCK)
 #define BOOST_ASIO_DISABLE_FENCED_BLOCK
 #endif
 

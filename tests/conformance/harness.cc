@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/host/float_convert.h"
+#include "tests/conformance/normal_values.h"
 #include "tests/support/row_function.h"
 
 namespace kvblend::kernels {
@@ -72,7 +73,7 @@ Tensor::Tensor(Backend& backend, DataType dtype, int64_t rows, int64_t cols, int
 void Tensor::Upload() { CopyIn(backend_, *buffer_, host_.data(), host_.size()); }
 
 Tensor& Tensor::Randomize(Rng& rng, double deviation) {
-  std::normal_distribution<float> normal(0.0f, static_cast<float>(deviation));
+  NormalValues normal(0.0f, static_cast<float>(deviation));
   return Fill([&](int64_t, int64_t) { return normal(rng); });
 }
 
@@ -214,7 +215,7 @@ double PagedBatch::v(size_t s, int64_t position, int64_t head, int64_t d) const 
 
 void PagedBatch::Randomize(Rng& rng) {
   const int64_t head_dim = k_.cols();
-  std::normal_distribution<float> normal;
+  NormalValues normal;
   const auto fill = [&](Tensor& tensor, int64_t (PagedBatch::*element)(int64_t, int64_t) const) {
     std::vector<float> values(tensor.rows() * head_dim, std::numeric_limits<float>::quiet_NaN());
     for (size_t s = 0; s < batch_.sequences.size(); ++s) {

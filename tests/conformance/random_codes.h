@@ -15,6 +15,7 @@
 #include "kernels/host/float_convert.h"
 #include "kernels/weight_source.h"
 #include "tests/conformance/harness.h"
+#include "tests/conformance/normal_values.h"
 
 namespace kvblend::kernels {
 
@@ -50,7 +51,7 @@ class RandomCodes final : public WeightSource {
 
   RandomCodes(Rng& rng, int64_t rows, int64_t cols, FormatFunction format_of, bool any_scale = false)
       : format_of_(std::move(format_of)), codes_(rows), scales_(rows), minimums_(rows), nested_(rows) {
-    std::normal_distribution<float> normal;
+    NormalValues normal;
     const auto value = [&](float deviation) {
       const float drawn = normal(rng) * deviation;
       return any_scale ? drawn : F16ToF32(F32ToF16(drawn));

@@ -1,4 +1,5 @@
 // What a device would not survive, or not define, stops the program with a message that says what and where.
+#include "absl/base/config.h"
 #include "tests/cuda_emulation/run_kernel.h"
 
 namespace kvblend::kernels::cuda {
@@ -196,7 +197,7 @@ TEST(CudaEmulationDeathTest, UnfinishedCopiesAreFound) {
   RunFault<CopyFaultKernel>(5, 32, in);
 }
 
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(ABSL_HAVE_ADDRESS_SANITIZER)
 struct GlobalParams {
   float* out;
   int count;

@@ -11,6 +11,7 @@
 #include <tuple>
 #include <vector>
 
+#include "absl/base/config.h"
 #include "tests/unit/blend/blend_fixture.h"
 #ifdef KVBLEND_TEST_EMULATES_CUDA
 #include "kernels/cuda/cuda_backend.h"
@@ -256,7 +257,7 @@ INSTANTIATE_TEST_SUITE_P(Models, FoldersTest, testing::ValuesIn(kModels),
 std::vector<std::string> Devices() {
   std::vector<std::string> devices = {"reference", "cpu"};
   // A sanitizer makes the emulated device several times slower; its kernels run under it in the conformance suite.
-#if defined(KVBLEND_TEST_EMULATES_CUDA) && !defined(__SANITIZE_ADDRESS__)
+#if defined(KVBLEND_TEST_EMULATES_CUDA) && !defined(ABSL_HAVE_ADDRESS_SANITIZER)
   devices.emplace_back("cuda_emulated");
 #endif
   return devices;

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/config.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "engine/runtime/model_runtime.h"
@@ -155,7 +156,7 @@ TEST_P(DamagedModelsTest, AreRefusedByNameOrRun) {
     const test_support::TemporaryFolder folder;
     ASSERT_TRUE(LoadAndRun(Write(original, folder.path())).ok());
   }
-  const int64_t before = PeakBytes();
+  [[maybe_unused]] const int64_t before = PeakBytes();
   for (int edit = 0; edit < kEditsOfAForm; ++edit) {
     const test_support::TemporaryFolder folder;
     Files files = original;
@@ -169,7 +170,7 @@ TEST_P(DamagedModelsTest, AreRefusedByNameOrRun) {
     EXPECT_THAT(std::string(status.message()), HasSubstr(folder.path())) << "edit " << edit;
   }
   EXPECT_GT(refused, kEditsOfAForm / 4);
-#if !defined(__SANITIZE_ADDRESS__)  // which keeps what was freed for a while
+#if !defined(ABSL_HAVE_ADDRESS_SANITIZER)  // which keeps what was freed for a while
   EXPECT_LE(PeakBytes() - before, kMemoryBytes);
 #endif
 }

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/config.h"
 #include "engine/model/gguf/gguf_types.h"
 #include "engine/runtime/model_runtime.h"
 #include "tests/support/tiny_model.h"
@@ -169,7 +170,7 @@ INSTANTIATE_TEST_SUITE_P(Types, LoadingMemoryTest,
                          [](const auto& info) { return std::string(model::TraitsOf(info.param.type).name); });
 
 TEST_P(LoadingMemoryTest, PeakIsAtMostATenthAboveTheWeights) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(ABSL_HAVE_ADDRESS_SANITIZER) || defined(ABSL_HAVE_THREAD_SANITIZER)
   GTEST_SKIP() << "a sanitizer's memory is not the model's";
 #endif
   const Model model = GetParam();

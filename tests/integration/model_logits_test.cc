@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/config.h"
 #include "engine/kv/page_pool.h"
 #include "engine/model/gguf/gguf_file.h"
 #include "engine/model/model_config.h"
@@ -25,7 +26,7 @@ using test_support::LogitsFixture;
 
 constexpr int32_t kPageSize = 16;
 // A sanitizer takes minutes for all 1,845 tokens, and 300 run the same code: several tiles and panels of each kind.
-#ifdef __SANITIZE_ADDRESS__
+#ifdef ABSL_HAVE_ADDRESS_SANITIZER
 constexpr int32_t kNumTokens = 300;
 #else
 constexpr int32_t kNumTokens = 1845;

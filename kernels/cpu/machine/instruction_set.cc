@@ -34,10 +34,15 @@ constexpr Limit kLimits[] = {
 std::atomic<InstructionSet> allowed{InstructionSet::kAmx};
 
 #if HWY_ARCH_X86_64
-// Compilers of this age cannot ask for it by name: leaf 7, part 1, bit 4 of EAX.
+// Compilers of this age cannot ask for these by name. Leaf 7, part 1, bit 4 of EAX.
 bool HasAvxVnni() {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax & 1u << 4) != 0;
+}
+// Leaf 1, bit 29 of ECX.
+bool HasF16c() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & 1u << 29) != 0;
 }
 #endif
 
@@ -49,8 +54,7 @@ bool HasInstructions(InstructionSet set) {
     case InstructionSet::kPortable:
       return __builtin_cpu_supports("sse4.1");
     case InstructionSet::kAvx2:
-      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-             __builtin_cpu_supports("f16c");
+      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && HasF16c();
     case InstructionSet::kAvxVnni:
       return HasInstructions(InstructionSet::kAvx2) && HasAvxVnni();
     case InstructionSet::kAvx512:

@@ -116,8 +116,9 @@ HWY_INLINE void ExpandChannels(const CorrectionWeights& weights, const float* co
     low[i] = start(channel, _mm256_loadu_si256(of_row), offsets[i]);
     high[i] = start(channel + kLanes, _mm256_loadu_si256(of_row + 1), offsets[i]);
   }
-  const uint32_t* up = weights.up_pairs + channel;
-  for (int64_t j = 0; j < rank_words; ++j, up += stride) {
+  // Without a map, of rank 0, up_pairs is null, to which nothing may be added.
+  for (int64_t j = 0; j < rank_words; ++j) {
+    const uint32_t* up = weights.up_pairs + j * stride + channel;
     const auto up_low = (__m512bh)_mm512_loadu_si512(up), up_high = (__m512bh)_mm512_loadu_si512(up + kLanes);
     for (int i = 0; i < kRows; ++i) {
       const __m512bh value = Broadcast(inner[i * rank_words + j]);

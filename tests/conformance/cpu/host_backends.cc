@@ -5,6 +5,7 @@
 #include <iostream>
 #include <utility>
 
+#include "absl/base/config.h"
 #include "gmock/gmock.h"
 #include "kernels/cpu/amx/tiles.h"
 #include "kernels/cpu/cpu_backend.h"
@@ -75,7 +76,7 @@ std::map<std::string, std::unique_ptr<Backend>> MakeTestBackends() {
 }
 
 bool IsUnderTest([[maybe_unused]] const std::string& name) {
-#ifdef __SANITIZE_THREAD__
+#ifdef ABSL_HAVE_THREAD_SANITIZER
   return name != "reference";  // has one thread, and would take most of the time here
 #else
   return true;

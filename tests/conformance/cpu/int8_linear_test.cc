@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/linear/code_products.h"
 #include "tests/conformance/harness.h"
+#include "tests/conformance/normal_values.h"
 #include "tests/conformance/random_codes.h"
 #include "tests/support/row_function.h"
 
@@ -116,7 +117,7 @@ TEST_F(Int8LinearTest, OtherValuesAreRoundedToTheNearestCode) {
       Tensor x(*backend_, dtype, rows, cols), w(*backend_, kF32, outputs, cols),
           out(*backend_, kF32, rows, outputs);
       // Rows, outputs and groups of very different size.
-      std::normal_distribution<float> normal;
+      NormalValues normal;
       const auto size = [](int64_t row, int64_t col) {
         return std::exp2(static_cast<float>(row % 30 - 15 + col / kGroup * 5 % 17));
       };

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/conformance/normal_values.h"
 
 namespace kvblend::kernels {
 namespace {
@@ -37,7 +38,7 @@ TEST(LogitScanTest, MostLikelyIsTheFirstOfTheLargest) {
       for (float& x : row) x = -std::abs(x) - 1;
       EXPECT_EQ(MostLikely(row), FirstLargest(row)) << size << " negative logits";
     }
-    std::normal_distribution<float> normal(-3, 5);
+    NormalValues normal(-3, 5);
     std::vector<float> row(size);
     for (float& x : row) x = normal(random);
     EXPECT_EQ(MostLikely(row), FirstLargest(row)) << size << " normal logits";

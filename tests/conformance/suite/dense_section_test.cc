@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tests/conformance/harness.h"
+#include "tests/conformance/normal_values.h"
 #include "tests/conformance/stored_section.h"
 
 namespace kvblend::kernels {
@@ -40,7 +41,7 @@ TEST_P(DenseSectionConformance, RoundsToNearestEven) {
                                INFINITY,
                                -INFINITY,
                                NAN};
-  std::normal_distribution<float> normal;
+  NormalValues normal;
   for (int i = 0; i < 1000; ++i) values.push_back(normal(rng) * std::exp(4 * normal(rng)));
   const auto n = static_cast<int64_t>(values.size());
   Tensor in(backend, kF32, 1, n);

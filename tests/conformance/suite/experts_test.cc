@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "tests/conformance/harness.h"
+#include "tests/conformance/normal_values.h"
 #include "tests/conformance/random_codes.h"
 #include "tests/support/row_function.h"
 
@@ -201,7 +202,7 @@ TEST_P(ExpertsConformance, ProductsOfSomeExpertsInCodes) {
 class RandomValues final : public WeightSource {
  public:
   RandomValues(Rng& rng, int64_t rows, int64_t cols) : cols_(cols) {
-    std::normal_distribution<float> normal;
+    NormalValues normal;
     for (int64_t i = 0; i < rows * cols; ++i) values_.push_back(normal(rng));
   }
   double at(int64_t row, int64_t col) const { return values_[row * cols_ + col]; }

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/host/float_convert.h"
 #include "tests/conformance/harness.h"
+#include "tests/conformance/normal_values.h"
 #include "tests/conformance/stored_section.h"
 
 namespace kvblend::kernels {
@@ -127,7 +128,7 @@ TEST_P(Int8PagesConformance, AreWrittenWithinHalfAStepIntoTheirSlotsOnly) {
     const auto rope = MakeRope(backend, RopeLayout::kInterleaved, head_dim, 256);
     Tensor k(backend, kF32, batch.num_rows(), cols, cols + 6), v(backend, kF32, batch.num_rows(), cols);
     // Heads of very different size; one group is zeros.
-    std::normal_distribution<float> normal;
+    NormalValues normal;
     k.Fill([&](int64_t row, int64_t col) { return row == 3 ? 0.0f : std::exp2f(col % 9 - 4) * normal(rng); });
     v.Fill([&](int64_t row, int64_t) { return std::exp2f(row % 30 - 15) * normal(rng); });
     const Section k_section = Encoded(k, KvEncoding::kInt8, KvPart::kKey),

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/conformance/harness.h"
+#include "tests/conformance/normal_values.h"
 #include "tests/conformance/stored_section.h"
 
 namespace kvblend::kernels {
@@ -98,7 +99,7 @@ class KvCorrectionConformance : public ConformanceTest {
     return Correct(in.k.view(), in.v.view(), correction, to);
   }
 
-  std::normal_distribution<float> normal;
+  NormalValues normal;
 };
 
 // By the definition, in double.

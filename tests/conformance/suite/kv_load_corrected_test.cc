@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/kv_correction.h"
 #include "tests/conformance/harness.h"
+#include "tests/conformance/normal_values.h"
 #include "tests/conformance/stored_section.h"
 
 namespace kvblend::kernels {
@@ -15,14 +16,14 @@ class KvLoadCorrectedConformance : public ConformanceTest {
   std::unique_ptr<KvCorrection> RandomCorrection(int64_t cols, int64_t rank) {
     std::vector<float> scale(2 * cols), offset(kNumKvCorrectionPlaces * 2 * cols), down(2 * cols * rank),
         up(2 * cols * rank);
-    std::normal_distribution<float> normal;
+    NormalValues normal;
     for (std::vector<float>* part : {&scale, &offset, &down, &up}) {
       for (float& x : *part) x = normal(rng);
     }
     return backend.CreateKvCorrection({cols, rank, scale, offset, down, up}).value();
   }
   Section RandomSection(KvEncoding encoding, KvPart part, int64_t rows, int64_t cols) {
-    std::normal_distribution<float> normal;
+    NormalValues normal;
     Tensor x(backend, kF32, rows, cols);
     x.Fill([&](int64_t, int64_t) { return 1 + 2 * normal(rng); });
     return Encoded(x, encoding, part);

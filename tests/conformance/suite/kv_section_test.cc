@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/conformance/harness.h"
+#include "tests/conformance/normal_values.h"
 #include "tests/conformance/stored_section.h"
 
 namespace kvblend::kernels {
@@ -29,7 +30,7 @@ class KvSectionConformance : public ConformanceTest {
   // Values like K's: channels of very different size and mean.
   Tensor Values(int64_t rows, int64_t cols) {
     Tensor x(backend, kF32, rows, cols, cols + 5);
-    std::normal_distribution<float> normal;
+    NormalValues normal;
     std::vector<float> mean(cols), size(cols);
     for (int64_t c = 0; c < cols; ++c) {
       mean[c] = 10 * normal(rng);

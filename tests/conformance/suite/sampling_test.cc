@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/host/sample_row.h"
 #include "tests/conformance/harness.h"
+#include "tests/conformance/normal_values.h"
 
 namespace kvblend::kernels {
 namespace {
@@ -108,7 +109,7 @@ class SamplingConformance : public ConformanceTest {
   }
 
   std::vector<float> RandomLogits(int64_t vocab_size, bool many_ties) {
-    std::normal_distribution<float> normal(0, 3);
+    NormalValues normal(0, 3);
     std::vector<float> logits(vocab_size);
     for (float& logit : logits) logit = many_ties ? std::round(normal(rng)) : normal(rng);
     return logits;

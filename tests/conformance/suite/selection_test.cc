@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "tests/conformance/harness.h"
+#include "tests/conformance/normal_values.h"
 
 namespace kvblend::kernels {
 namespace {
@@ -62,7 +63,7 @@ TEST_P(SelectionConformance, NanIsAsLowAsMinusInfinityAndZerosAreEqual) {
 TEST_P(SelectionConformance, AgreesWithSorting) {
   for (const int64_t n : {1, 2, 31, 32, 33, 500, 512, 513, 6000}) {
     for (const bool ties : {false, true}) {
-      std::normal_distribution<float> normal;
+      NormalValues normal;
       std::vector<float> scores(n);
       for (float& score : scores) score = ties ? std::round(normal(rng)) : normal(rng);
       std::vector<int32_t> order(n);
