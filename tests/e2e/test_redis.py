@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from conftest import CHUNKS, FLAGS, prompt_of, wait_until
-from redis_cluster import RedisCluster
+from support.redis_cluster import RedisCluster
 
 PASSWORD = "only for tests"
 

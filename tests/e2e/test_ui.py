@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from browser import CHROMIUM, open_browser
+from support.browser import CHROMIUM, open_browser
 from conftest import CHUNKS, FLAGS, MODEL, QUESTION, SYSTEM_TEXT, run
 from test_keys import make_key
 
