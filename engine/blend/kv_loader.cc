@@ -50,7 +50,6 @@ void KvLoader::AskForLayer(int32_t layer) {
 
 absl::StatusOr<bool> KvLoader::Await(int32_t layer, Which which, const Readers& readers) {
   const absl::Time start = absl::Now();
-  const int64_t trace_begin = TraceNow(context_->trace);
   AskFrom(layer, which, readers);
   return AwaitUntil(start, layer, [&](const Placement& placement) {
     return IsWanted(placement, layer, which, readers.In(layer));
@@ -67,6 +66,7 @@ absl::StatusOr<bool> KvLoader::AwaitLayer(int32_t layer) {
 
 absl::StatusOr<bool> KvLoader::AwaitUntil(absl::Time start, int32_t layer,
                                           absl::FunctionRef<bool(const Placement&)> is_wanted) {
+  const int64_t trace_begin = TraceNow(context_->trace);
   absl::Status arrived;
   for (const Placement& placement : placements_) {
     if (!arrived.ok() || !is_wanted(placement)) continue;
