@@ -145,11 +145,13 @@ TEST_F(PassagesTest, ReadableNamespacesComeBehindOnesOwn) {
   EXPECT_EQ(engine_->chunks().List("corpus", "", 100)->chunks.size(), 3);  // with the anchor
   EXPECT_EQ(engine_->chunks().List("own", "", 100)->chunks.size(), 3);
 
-  const auto found = engine_->PrefetchChunks({.caller = {.tenant_namespace = "own"},
-                                              .system_text = put.system_text,
-                                              .lead_in = put.lead_in,
-                                              .chunks = {Passage('a'), Passage('b'), "none"},
-                                              .read_namespaces = {"corpus"}});
+  PrefetchChunksRequest prefetch;
+  prefetch.caller.tenant_namespace = "own";
+  prefetch.system_text = put.system_text;
+  prefetch.lead_in = put.lead_in;
+  prefetch.chunks = {Passage('a'), Passage('b'), "none"};
+  prefetch.read_namespaces = {"corpus"};
+  const auto found = engine_->PrefetchChunks(prefetch);
   ASSERT_TRUE(found.ok()) << found.status();
   EXPECT_EQ((*found)[0].key, stored->progress[0].key);
   EXPECT_EQ((*found)[1].key, own->progress[0].key);

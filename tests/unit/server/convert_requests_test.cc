@@ -50,21 +50,23 @@ TEST(ConvertRequestsTest, EveryFieldOfAGenerateRequestArrives) {
   const auto converted = FromProto(FromText<v1::GenerateRequest>(R"(
       namespace: "tenant"
       prompt { system_text: "system"  lead_in: "lead"  chunks: [ "one", "two" ]  question: "why?"
+               split: PROMPT_SPLIT_PASSAGES
                history { role: ROLE_USER  text: "hello"  lead_in: "l"  chunks: [ "e", "f" ] }  history { role: ROLE_ASSISTANT  text: "hi" } }
       blend { reuse: REUSE_PREFIX  anchoring: ANCHORING_ISOLATED  policy: POLICY_HKVD
               ratio: 0  ratio_mode: RATIO_MODE_AUTO  ratio_min: 0  ratio_max: 0.75
               query_layers: 3  hkvd_layer: 0  hkvd_source: DEVIATION_SOURCE_KEY
               link_tokens: 0  random_seed: 7  store_misses: false  correction: false  explain: true
-              share_prefix: false }
+              share_prefix: false  read_namespaces: [ "c", "d" ] }
+      priority: PRIORITY_HIGH
       sampling { max_tokens: 0  temperature: 0.5  top_k: 40  top_p: 0  min_p: 0.1  repetition_penalty: 0
                  seed: 9223372036854775808  stop: "\n"  ignore_eos: true  top_logprobs: 0
                  presence_penalty: -1  frequency_penalty: 0.5  logit_bias { key: 7  value: -3 } })"));
   ASSERT_TRUE(converted.ok()) << converted.status();
-  EXPECT_EQ(
-      Describe::Text(*converted),
-      "{{tenant;;infinite-future;};{system;lead;[one,two,];why?;[{user;hello;l;[e,f,];},{assistant;hi;;[];},];};"
-      "{prefix;isolated;hkvd;auto;0;0;0.75;3;0;key;0;7;0;0;1;0;[];};"
-      "{0;0.5;40;0;0.1;0;-1;0.5;[7:-3,];9223372036854775808;[\n,];1;0;};}");
+  EXPECT_EQ(Describe::Text(*converted),
+            "{{tenant;;infinite-future;high;};"
+            "{system;lead;[one,two,];why?;[{user;hello;l;[e,f,];},{assistant;hi;;[];},];passages;};"
+            "{prefix;isolated;hkvd;auto;0;0;0.75;3;0;key;0;7;0;0;1;0;[c,d,];};"
+            "{0;0.5;40;0;0.1;0;-1;0.5;[7:-3,];9223372036854775808;[\n,];1;0;};}");
 }
 
 TEST(ConvertRequestsTest, UnknownEnumNumbersAreRefusedByFieldValueAndRange) {
@@ -137,10 +139,10 @@ void ExpectUnknownAnchoringIsRefused() {
 TEST(ConvertRequestsTest, EveryFieldOfAPutRequestArrives) {
   const auto converted = FromProto(FromText<v1::PutChunksRequest>(R"(
       namespace: "tenant"  system_text: "system"  lead_in: "lead"  anchoring: ANCHORING_ISOLATED
-      chunks: "one"  label: "corpus"  chunk_labels: "one's"  pin: true)"));
+      chunks: "one"  label: "corpus"  chunk_labels: "one's"  pin: true  priority: PRIORITY_LOW)"));
   ASSERT_TRUE(converted.ok()) << converted.status();
   EXPECT_EQ(Describe::Text(*converted),
-            "{{tenant;;infinite-future;};system;lead;isolated;[one,];corpus;[one's,];1;}");
+            "{{tenant;;infinite-future;low;};system;lead;isolated;[one,];corpus;[one's,];1;}");
   ExpectUnknownAnchoringIsRefused<v1::PutChunksRequest>();
 }
 
@@ -149,7 +151,8 @@ TEST(ConvertRequestsTest, EveryFieldOfASplitRequestArrives) {
       namespace: "tenant"  system_text: "system"  lead_in: "lead"  anchoring: ANCHORING_ISOLATED
       text: "document"  goes_on: true  chunk_tokens: 99  overlap_tokens: 0)"));
   ASSERT_TRUE(converted.ok()) << converted.status();
-  EXPECT_EQ(Describe::Text(*converted), "{{tenant;;infinite-future;};system;lead;isolated;document;1;99;0;}");
+  EXPECT_EQ(Describe::Text(*converted),
+            "{{tenant;;infinite-future;normal;};system;lead;isolated;document;1;99;0;}");
   const auto defaults = FromProto(v1::SplitDocumentRequest());
   ASSERT_TRUE(defaults.ok());
   EXPECT_EQ(defaults->chunk_tokens, 512);
@@ -159,9 +162,11 @@ TEST(ConvertRequestsTest, EveryFieldOfASplitRequestArrives) {
 
 TEST(ConvertRequestsTest, EveryFieldOfAPrefetchRequestArrives) {
   const auto converted = FromProto(FromText<v1::PrefetchChunksRequest>(R"(
-      namespace: "tenant"  system_text: "system"  lead_in: "lead"  anchoring: ANCHORING_ISOLATED  chunks: "one")"));
+      namespace: "tenant"  system_text: "system"  lead_in: "lead"  anchoring: ANCHORING_ISOLATED  chunks: "one"
+      read_namespaces: "c")"));
   ASSERT_TRUE(converted.ok()) << converted.status();
-  EXPECT_EQ(Describe::Text(*converted), "{{tenant;;infinite-future;};system;lead;isolated;[one,];}");
+  EXPECT_EQ(Describe::Text(*converted),
+            "{{tenant;;infinite-future;normal;};system;lead;isolated;[one,];[c,];}");
 }
 
 TEST(ConvertRequestsTest, KeysAreCountedAndChecked) {
