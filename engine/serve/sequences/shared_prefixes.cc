@@ -64,18 +64,18 @@ int32_t ExactPrefixTokens(const prompt::PromptLayout& layout, const BlendOptions
 SharedPrefixes::Offer SharedPrefixes::Add(std::string_view tenant_namespace,
                                           absl::Span<const int32_t> token_ids, TokenRanges loaded,
                                           const kv::SequencePages& pages) {
-  entries_.push_back({.tenant_namespace = std::string(tenant_namespace),
-                      .token_ids = {token_ids.begin(), token_ids.end()},
-                      .loaded = std::move(loaded),
-                      .pages = &pages});
-  return {this, std::prev(entries_.end())};
+  entries_->push_back({.tenant_namespace = std::string(tenant_namespace),
+                       .token_ids = {token_ids.begin(), token_ids.end()},
+                       .loaded = std::move(loaded),
+                       .pages = &pages});
+  return {entries_, std::prev(entries_->end())};
 }
 
 std::optional<SharedPrefix> SharedPrefixes::Find(std::string_view tenant_namespace,
                                                  absl::Span<const int32_t> token_ids) const {
   const Entry* best = nullptr;
   int32_t most = 0;
-  for (const Entry& entry : entries_) {
+  for (const Entry& entry : *entries_) {
     if (entry.tenant_namespace != tenant_namespace || entry.pages->is_damaged()) continue;
     const int32_t common = CommonTokens(entry.token_ids, token_ids);
     if (common <= most) continue;

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <list>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -71,27 +72,27 @@ class SharedPrefixes {
   class Offer {
    public:
     Offer() = default;
-    Offer(Offer&& other) noexcept
-        : prefixes_(std::exchange(other.prefixes_, nullptr)), entry_(other.entry_) {}
+    Offer(Offer&& other) noexcept : entries_(std::exchange(other.entries_, nullptr)), entry_(other.entry_) {}
     Offer& operator=(Offer&& other) noexcept {
-      std::swap(prefixes_, other.prefixes_);
+      std::swap(entries_, other.entries_);
       std::swap(entry_, other.entry_);
       return *this;
     }
     ~Offer() {
-      if (prefixes_ != nullptr) prefixes_->entries_.erase(entry_);
+      if (entries_ != nullptr) entries_->erase(entry_);
     }
 
    private:
     friend class SharedPrefixes;
-    Offer(SharedPrefixes* prefixes, Entries::iterator entry) : prefixes_(prefixes), entry_(entry) {}
+    Offer(std::shared_ptr<Entries> entries, Entries::iterator entry)
+        : entries_(std::move(entries)), entry_(entry) {}
 
-    SharedPrefixes* prefixes_ = nullptr;
+    std::shared_ptr<Entries> entries_;
     Entries::iterator entry_;
   };
 
-  /// Offers the KV of these tokens, exact and there in every layer, to prompts of the same namespace. This and the pages must
-  /// outlive the offer, and the pages keep them as they are that long.
+  /// Offers the KV of these tokens, exact and there in every layer, to prompts of the same namespace. The pages must outlive
+  /// the offer, and keep them as they are that long.
   Offer Add(std::string_view tenant_namespace, absl::Span<const int32_t> token_ids, TokenRanges loaded,
             const kv::SequencePages& pages);
 
@@ -100,7 +101,7 @@ class SharedPrefixes {
                                    absl::Span<const int32_t> token_ids) const;
 
  private:
-  Entries entries_;
+  const std::shared_ptr<Entries> entries_ = std::make_shared<Entries>();
 };
 
 }  // namespace kvblend
