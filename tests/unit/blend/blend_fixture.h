@@ -121,8 +121,9 @@ class BlendFixture : public testing::TestWithParam<std::string> {
                              .token_ids = tokens});
   }
 
+  /// With nothing of the prompts that the test still holds.
   static BlendOptions With(Policy policy, double ratio = 0.15, Anchoring anchoring = Anchoring::kAnchored) {
-    return {.anchoring = anchoring, .policy = policy, .ratio = ratio};
+    return {.anchoring = anchoring, .policy = policy, .ratio = ratio, .share_prefix = false};
   }
 
   std::mt19937 random_{20261121};
