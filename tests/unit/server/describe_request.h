@@ -52,7 +52,8 @@ struct Describe {
     return All(role, text, lead_in, chunks);
   }
   static std::string Text(const Caller& caller) {
-    const auto& [tenant_namespace, fairness_key, deadline] = caller;
+    const auto& [tenant_namespace, fairness_key, deadline, trace] =
+        caller;  // trace: the call's, not the message's
     return All(tenant_namespace, fairness_key, deadline);
   }
   static std::string Text(const Prompt& prompt) {
