@@ -1,7 +1,6 @@
 #include "engine/runtime/model_text.h"
 
 #include <string>
-#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -33,14 +32,14 @@ absl::StatusOr<ModelText> LoadModelText(const model::GgufFile& file, const model
     return absl::InvalidArgumentError(
         absl::StrCat(file.name(), ": the tokenizer has ", tokens, " tokens, the model ", config.vocab_size));
   }
-  text::ChatTemplateOptions template_options = {.source = config.chat_template,
-                                                .format = std::string(chat_format),
-                                                .eos = spec.eos,
-                                                .now = absl::Now(),
-                                                .time_zone = absl::LocalTimeZone()};
+  const std::string format(chat_format);
   KVBLEND_ASSIGN_OR_RETURN(
       text.chat_template,
-      NamingTheFile(file, text::ChatTemplate::Create(*text.tokenizer, std::move(template_options))));
+      NamingTheFile(file, text::ChatTemplate::Create(*text.tokenizer, {.source = config.chat_template,
+                                                                       .format = format,
+                                                                       .eos = spec.eos,
+                                                                       .now = absl::Now(),
+                                                                       .time_zone = absl::LocalTimeZone()})));
   return text;
 }
 
