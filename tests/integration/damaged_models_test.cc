@@ -34,7 +34,7 @@ using ::testing::HasSubstr;
 constexpr uint64_t kSeed = 20261123;
 constexpr int kEditsOfAForm = 59;  // times 17 models in two forms: 2,006 files
 // Beyond what the process had: all that a model of 200 KB, its context's bookkeeping and a prompt need, and what the allocator keeps.
-constexpr int64_t kMemoryBytes = int64_t{256} << 20;
+[[maybe_unused]] constexpr int64_t kMemoryBytes = int64_t{256} << 20;
 
 using Files = std::map<std::string, std::string>;  // by name
 
