@@ -101,14 +101,16 @@ def test_the_clients_stream_helper(client, model):
     assert "content.delta" in kinds and final.choices[0].message.content
 
 
-def test_stop_and_seed(client, model):
-    text = ask(client, model).choices[0].message.content
+def test_stop_and_seed(client, model, stored):
+    # Of chunks that are all there, whose number does not change from one request to the next.
+    extension = {"namespace": stored}
+    text = ask(client, model, kvblend=dict(extension)).choices[0].message.content
     word = text.split()[2]
-    stopped = ask(client, model, stop=word)
+    stopped = ask(client, model, stop=word, kvblend=dict(extension))
     assert stopped.choices[0].finish_reason == "stop"
     assert stopped.choices[0].message.content == text[:text.index(word)]
-    sampled = [ask(client, model, temperature=1.5, seed=seed, max_tokens=12).choices[0].message.content
-               for seed in (0, 0, 7, 8)]
+    sampled = [ask(client, model, temperature=1.5, seed=seed, max_tokens=12, kvblend=dict(extension))
+               .choices[0].message.content for seed in (0, 0, 7, 8)]
     assert sampled[0] == sampled[1] and len(set(sampled)) > 1
 
 

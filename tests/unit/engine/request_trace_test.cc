@@ -75,8 +75,8 @@ class EngineTraceTest : public EngineFixture {
 
 TEST_F(EngineTraceTest, SpansAreNestedAndAddUpToTheReport) {
   Put(Chunks());
-  // The trace and the report read their clocks one behind the other: where the thread loses the processor in between, the
-  // figures differ by that. So one request of a few has to agree.
+  // The trace and the report read their clocks one behind the other: what runs between the two, and the processor being
+  // lost there, is their difference. So one request of a few has to agree, to a hundredth.
   double difference = std::numeric_limits<double>::infinity();
   for (int attempt = 0; attempt < 5; ++attempt) {
     const auto recorder = Traced(Request(Chunks()));
@@ -105,9 +105,9 @@ TEST_F(EngineTraceTest, SpansAreNestedAndAddUpToTheReport) {
         {seconds("request") - seconds("accept"), recorder->result.total_seconds}};
     double largest = 0;
     for (const auto& [traced, reported] : pairs) largest = std::max(largest, std::abs(traced - reported));
-    difference = std::min(difference, largest);
+    difference = std::min(difference, largest / recorder->result.total_seconds);
   }
-  EXPECT_LT(difference, 0.0005);
+  EXPECT_LT(difference, 0.01);
 }
 
 TEST_F(EngineTraceTest, TheSelectionByDeviationIsWithinItsLayer) {
