@@ -245,6 +245,12 @@ absl::Status PairMoments::TakeFrom(std::string_view& bytes) {
   }
   KVBLEND_RETURN_IF_ERROR(Take<double>(bytes, absl::MakeSpan(dd_)));
   for (auto* values : {&xx_, &xd_}) KVBLEND_RETURN_IF_ERROR(Take<float>(bytes, absl::MakeSpan(*values)));
+  for (int64_t c = 0; c < channels_; ++c) {
+    if (dd_[c] < 0 || Variance(c) < 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "a sum of squares is ", std::min<double>(dd_[c], Variance(c)), "; allowed: 0 or more"));
+    }
+  }
   return absl::OkStatus();
 }
 

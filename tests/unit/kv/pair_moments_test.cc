@@ -295,6 +295,29 @@ TEST_F(PairMomentsTest, WeightsAreTheRootOfTheAttention) {
   EXPECT_TRUE(WeightsOfMass({}).empty());
 }
 
+TEST_F(PairMomentsTest, SumsOfSquaresThatNoPairsGiveAreRefused) {
+  std::vector<float> x, y;
+  Make(20, x, y);
+  for (const Kind kind : {Kind::kFull, Kind::kDiagonal}) {
+    PairMoments moments(kChannels, kind), read(kChannels, kind);
+    Add(moments, x, y, Ones(20));
+    std::string bytes;
+    moments.AppendTo(bytes);
+    ASSERT_EQ(static_cast<int64_t>(bytes.size()), PairMoments::EncodedBytes(kChannels, kind));
+    const size_t dd =
+        sizeof(int64_t) + kernels::kNumKvCorrectionPlaces * (1 + 2 * kChannels) * sizeof(double);
+    for (const size_t at :
+         {dd + 7, dd + kChannels * sizeof(double) + 3}) {  // the signs of the first of dd and xx
+      std::string bad = bytes;
+      bad[at] = static_cast<char>(bad[at] | 0x80);
+      std::string_view rest = bad;
+      EXPECT_THAT(std::string(read.TakeFrom(rest).message()), testing::HasSubstr("a sum of squares is -"));
+    }
+    std::string_view rest = bytes;
+    EXPECT_TRUE(read.TakeFrom(rest).ok());
+  }
+}
+
 TEST_F(PairMomentsTest, DeviationIsRelativeToFreshKv) {
   PairMoments moments(2, Kind::kDiagonal);
   EXPECT_EQ(moments.Deviation(), 0);
