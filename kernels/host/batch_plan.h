@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/base/attributes.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "kernels/backend.h"
@@ -38,7 +39,8 @@ class HostBatchPlan final : public BatchPlan {
   const int32_t* pages(int64_t sequence) const { return page_indices_.data() + page_indptr_[sequence]; }
 
   /// Index of the first element of `head` at `position` in pages.k and pages.v.
-  int64_t Slot(const KvPagesView& pages_view, int64_t sequence, int32_t head, int32_t position) const {
+  ABSL_ATTRIBUTE_ALWAYS_INLINE int64_t Slot(const KvPagesView& pages_view, int64_t sequence, int32_t head,
+                                            int32_t position) const {
     const int64_t page = pages(sequence)[position / page_size_];
     return ((page * pages_view.num_kv_heads + head) * page_size_ + position % page_size_) *
            pages_view.head_dim;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "absl/base/attributes.h"
 #include "kernels/host/float_convert.h"
 #include "kernels/host/kv_codec.h"
 #include "kernels/tensor.h"
@@ -38,7 +39,7 @@ struct PageValues {
   }
 
   /// Where element d of the head at `slot`, a multiple of head_dim, lies.
-  int64_t Index(int64_t slot, int64_t d) const {
+  ABSL_ATTRIBUTE_ALWAYS_INLINE int64_t Index(int64_t slot, int64_t d) const {
     if (layout == PageLayout::kRows) return slot + d;
     const int64_t token = slot / head_dim % page_size, run = slot - token * head_dim;
     if (!is_keys) return run + (token / 2 * head_dim + d) * 2 + token % 2;
@@ -52,7 +53,7 @@ struct PageValues {
   }
   int8_t* CodesAt(int64_t slot) const { return static_cast<int8_t*>(data) + slot; }
 
-  float Load(int64_t slot, int64_t d) const {
+  ABSL_ATTRIBUTE_ALWAYS_INLINE float Load(int64_t slot, int64_t d) const {
     if (dtype != DataType::kInt8) return LoadElement(data, dtype, Index(slot, d));
     return Bf16ToF32(StepsAt(slot)[d / kPageGroup]) * static_cast<float>(CodesAt(slot)[d]);
   }

@@ -3,16 +3,17 @@
 
 #include <cstdint>
 
+#include "absl/base/attributes.h"
 #include "kernels/host/float_convert.h"
 #include "kernels/tensor.h"
 
 namespace kvblend::kernels::reference {
 
-inline float Get(ConstMatrixView m, int64_t row, int64_t col) {
+ABSL_ATTRIBUTE_ALWAYS_INLINE inline float Get(ConstMatrixView m, int64_t row, int64_t col) {
   return LoadElement(m.data, m.dtype, row * m.row_stride + col);
 }
 
-inline void Set(MatrixView m, int64_t row, int64_t col, float value) {
+ABSL_ATTRIBUTE_ALWAYS_INLINE inline void Set(MatrixView m, int64_t row, int64_t col, float value) {
   StoreElement(m.data, m.dtype, row * m.row_stride + col, value);
 }
 

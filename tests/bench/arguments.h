@@ -27,6 +27,9 @@ inline void AddEngineArguments(CLI::App& app, EngineOptions& engine, std::string
   app.add_option("--correction", engine.correction, "of stored KV: a file, none, or auto");
   app.add_option("--device", engine.device);
   app.add_option("--page-size", engine.page_size)->check(Count());
+  app.add_option("--max-draft-tokens", engine.max_draft_tokens,
+                 "guessed per step of decoding; 0: every step is one token")
+      ->check(CLI::Range(0, 64));
   app.add_option("--threads", engine.num_threads, "0: one per processor")->check(Count(0));
 }
 

@@ -52,7 +52,7 @@ void BM_LinearOfCodes(benchmark::State& state) {
 BENCHMARK(BM_LinearOfCodes)
     ->ArgsProduct({{1, 8, 32, 300, 1024, 6000}, {576}, {3072}})
     ->ArgsProduct({{300}, {576}, {960, 576}})
-    ->ArgsProduct({{1, 8, 300, 1024}, {1536}, {576}})
+    ->ArgsProduct({{1, 2, 4, 8, 300, 1024}, {1536}, {576}})
     ->UseRealTime();
 
 // Few rows over 30 layers' worth of different matrices, as in decoding: bound by memory. Arg: rows.

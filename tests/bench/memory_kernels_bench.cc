@@ -1,6 +1,7 @@
 // Speed of the operations that only move and convert: GB/s and the share of a plain copy's that touches as
 // much memory.
 #include <cmath>
+#include <cstring>
 
 #include "tests/bench/kernels_bench_support.h"
 
@@ -59,6 +60,47 @@ BENCHMARK(BM_KvLoad)
     ->Arg(static_cast<int>(KvEncoding::kInt8))
     ->Arg(static_cast<int>(KvEncoding::kInt4))
     ->Arg(static_cast<int>(KvEncoding::kFp8))
+    ->UseRealTime();
+
+// The same into int8 pages: a step of bf16 for 32 channels of a token and head.
+void BM_KvLoadInt8Pages(benchmark::State& state) {
+  const auto encoding = static_cast<KvEncoding>(state.range(0));
+  state.SetLabel(std::string(Name(encoding)));
+  const auto rope = MakeRope(RopeLayout::kInterleaved);
+  const int64_t codes = int64_t{Kv::kPages} * kKvHeads * kPageSize * kHeadDim,
+                steps = codes / kPageGroup * static_cast<int64_t>(sizeof(uint16_t));
+  const Kv batch(Spread(kContext));
+  std::vector<std::unique_ptr<Buffer>> k_pages, v_pages;  // codes, then steps
+  std::vector<Section> k, v;
+  for (int layer = 0; layer < kLayers; ++layer) {
+    for (auto* buffers : {&k_pages, &v_pages}) {
+      buffers->push_back(Cpu().Allocate(codes + steps).value());
+      std::memset(buffers->back()->data(), 0, codes + steps);
+    }
+    k.emplace_back(encoding, KvPart::kKey);
+    v.emplace_back(encoding, KvPart::kValue);
+  }
+  const double seconds = Measure(state, [&] {
+    absl::Status status;
+    for (int layer = 0; layer < kLayers; ++layer) {
+      KvPagesView pages = batch.view;
+      pages.dtype = DataType::kInt8;
+      pages.layout = PageLayout::kRows;
+      pages.k = k_pages[layer]->data();
+      pages.v = v_pages[layer]->data();
+      pages.k_steps = static_cast<std::byte*>(pages.k) + codes;
+      pages.v_steps = static_cast<std::byte*>(pages.v) + codes;
+      status.Update(Cpu().KvLoad(TheStream(), *batch.plan, *rope, k[layer].view, v[layer].view, pages));
+    }
+    return status;
+  });
+  const double page_bytes = kPageBytes / 2 * (1 + 2.0 / kPageGroup);
+  const double bytes = kLayers * (k[0].bytes() + v[0].bytes() + page_bytes);
+  ReportMoved(state, seconds, bytes, bytes);
+}
+BENCHMARK(BM_KvLoadInt8Pages)
+    ->Arg(static_cast<int>(KvEncoding::kBF16))
+    ->Arg(static_cast<int>(KvEncoding::kInt8))
     ->UseRealTime();
 
 // One layer's fresh KV, in the caches as the product that computed it has left it. Arg: 0 interleaved, 1

@@ -4,7 +4,8 @@
     tests/bench/serving.py [--parts interference,drafts,conversation] [--json FILE]
 
 interference: eight answers are being written; the time between their tokens with and without a prompt of --long tokens
-being prefilled in full at the same time, and that prompt's time to first token with and without the answers.
+being prefilled in full at the same time, and that prompt's time to first token with and without the answers; the one is paid
+for with the other, by --itl-target as the server has it.
 drafts: questions whose answers quote a passage, and others, to a server that guesses and to one that does not, in turns;
 tokens per second of single answers. The texts must be the same.
 conversation: a question about --passages stored passages, its answer, and another question behind it, to a server with
@@ -90,7 +91,7 @@ def percentile(values, share):
 
 def interference(options, passages, folder):
     with server(options, folder, "--max-batch-size", options.answers + 1, "--max-context-tokens", options.context,
-                "--correction", "none", "--max-draft-tokens", 0) as running:
+                "--correction", "none", "--max-draft-tokens", 0, "--itl-target", options.itl_target) as running:
         def long_prompt():
             return Answer(running, folder, request_of(chunks, "What is this about?", 1, computed=True))
         chunks, tokens = [], 0
@@ -120,11 +121,11 @@ def interference(options, passages, folder):
                 busy += answer.gaps(begin, end)
         for answer in answers:
             answer.stop()
-    figures = {"prompt_tokens": tokens, "answers": options.answers,
+    figures = {"prompt_tokens": tokens, "answers": options.answers, "itl_target": options.itl_target,
                "itl_p50": [statistics.median(quiet), statistics.median(busy)],
                "itl_p99": [percentile(quiet, 0.99), percentile(busy, 0.99)],
                "ttft": [statistics.median(alone), statistics.median(beside)]}
-    print(f"{options.answers} answers beside a prompt of {tokens} tokens, prefilled in full")
+    print(f"{options.answers} answers beside a prompt of {tokens} tokens, prefilled in full, --itl-target {options.itl_target:g}")
     support_table([["", "alone", "together", "ratio"]] + [
         [name, *(f"{1000 * value:.1f} ms" for value in figures[key]), f"{figures[key][1] / figures[key][0]:.2f}x"]
         for name, key in [("between tokens, p50", "itl_p50"), ("between tokens, p99", "itl_p99"),
@@ -252,6 +253,7 @@ def main():
     parser.add_argument("--parts", default="interference,drafts,conversation")
     parser.add_argument("--long", type=int, default=6000, help="tokens of the long prompt, about")
     parser.add_argument("--answers", type=int, default=8)
+    parser.add_argument("--itl-target", type=float, default=0, metavar="SECONDS", help="of the server (interference); 0: its own choice")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--questions", type=int, default=12)
     parser.add_argument("--passages", type=int, default=10, help="of a conversation")

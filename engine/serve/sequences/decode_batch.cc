@@ -163,20 +163,19 @@ bool DecodeBatch::Deliver(DecodingSequence& sequence, const NextTokens& next, in
                           absl::Span<const kernels::SampledToken> sampled) {
   const auto drafted = static_cast<int32_t>(sampled.size()) - 1;
   int32_t right = 0;
+  if (drafted > 0) counts_.drafted.fetch_add(drafted, std::memory_order_relaxed);
   bool goes_on = true;
   for (int32_t i = 0; i <= drafted; ++i) {
     ++sequence.prompt().num_tokens;
     counts_.tokens.fetch_add(1, std::memory_order_relaxed);
+    // A guess behind the answer's last token was right, but spared no step.
+    if (i > 0) counts_.accepted.fetch_add(1, std::memory_order_relaxed);
     goes_on = sequence.Continue(sampled[i]);
     if (i == drafted || sampled[i].token_id != next.token_ids[i + 1]) break;
     ++right;
     if (!goes_on) break;
   }
-  if (drafted > 0) {
-    draft_length_.Observe(match, drafted, right);
-    counts_.drafted.fetch_add(drafted, std::memory_order_relaxed);
-    counts_.accepted.fetch_add(right, std::memory_order_relaxed);
-  }
+  if (drafted > 0) draft_length_.Observe(match, drafted, right);
   return goes_on;
 }
 
@@ -203,6 +202,8 @@ void DecodeBatch::Decode(Ended& ended) {
   const absl::StatusOr<std::vector<kernels::SampledToken>> sampled = runner_.ExtendAll(rows.next);
   step_cost_.Add(last_rows_, absl::ToDoubleSeconds(absl::Now() - start));
   TraceStep(rows, begins);
+  // All counts are there before the client sees what they are about.
+  if (sampled.ok()) counts_.steps.fetch_add(1, std::memory_order_relaxed);
   std::vector<Member> going = std::exchange(members_, {});
   size_t row = 0;
   for (size_t i = 0; i < going.size(); ++i) {
@@ -221,7 +222,6 @@ void DecodeBatch::Decode(Ended& ended) {
       End(going[i], ended);
     }
   }
-  if (sampled.ok()) counts_.steps.fetch_add(1, std::memory_order_relaxed);
 }
 
 void DecodeBatch::Resume(absl::Duration slice, Ended& ended) {

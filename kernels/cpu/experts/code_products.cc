@@ -44,17 +44,18 @@ void MultiplyValues(const QuantizedColumn& column, const CodeInputs& inputs, con
   }
 }
 
-// The same with rows of x in 8 bits, of every token once.
-void MultiplyCodes(const CodeKernels& kernels, const QuantizedColumn& column, const RowCodes& inputs,
+// The same with rows of x as codes, of every token once.
+template <class Code>
+void MultiplyCodes(ColumnProduct<Code> product, const QuantizedColumn& column, const CodedRows<Code>& inputs,
                    const ExpertRows& rows, const RowChunk& chunk, int64_t first_output, MatrixView out) {
-  RowCodes each[simd::kMaxQuantizedRows];
+  CodedRows<Code> each[simd::kMaxQuantizedRows];
   float* targets[simd::kMaxQuantizedRows] = {};
   for (int32_t r = 0; r < chunk.count; ++r) {
     const int32_t row = rows.rows[chunk.first + r];
     each[r] = inputs.Row(rows.InputOf(row));
     targets[r] = static_cast<float*>(out.Rows(row, 1).data) + first_output;
   }
-  MultiplyColumn(kernels, column, each, chunk.count, /*accumulate=*/false,
+  MultiplyColumn(product, column, each, chunk.count, /*accumulate=*/false,
                  std::min(kColumnOutputs, out.cols - first_output), targets);
 }
 
@@ -77,6 +78,23 @@ void ForColumns(CpuContext& context, const CpuExperts& experts, absl::Span<const
   });
 }
 
+template <class Code>
+absl::Status CodedProducts(CpuContext& context, ColumnProduct<Code> product, ConstMatrixView x,
+                           const CpuExperts& experts, const ExpertRows& rows,
+                           absl::Span<const RowChunk> chunks, MatrixView out) {
+  int64_t group = kChunkInputs;
+  for (const RowChunk& chunk : chunks) {
+    group = std::min(group, experts.expert(chunk.expert).quantized()->smallest_group());
+  }
+  KVBLEND_ASSIGN_OR_RETURN(const QuantizedRows<Code> inputs,
+                           QuantizeRows<Code>(context, x, group, /*multiple=*/1));
+  ForColumns(context, experts, chunks, out.cols,
+             [&](const RowChunk& chunk, const QuantizedColumn& column, int64_t first_output) {
+               MultiplyCodes(product, column, inputs.rows, rows, chunk, first_output, out);
+             });
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status ExpertCodeProducts(CpuContext& context, ConstMatrixView x, const CpuExperts& experts,
@@ -92,17 +110,10 @@ absl::Status ExpertCodeProducts(CpuContext& context, ConstMatrixView x, const Cp
   }
   if (chunks.empty()) return absl::OkStatus();
   if (context.codes != nullptr) {
-    int64_t group = kChunkInputs;
-    for (const RowChunk& chunk : chunks) {
-      group = std::min(group, experts.expert(chunk.expert).quantized()->smallest_group());
-    }
-    KVBLEND_ASSIGN_OR_RETURN(const QuantizedRows<int8_t> inputs,
-                             QuantizeRows<int8_t>(context, x, group, /*multiple=*/1));
-    ForColumns(context, experts, chunks, out.cols,
-               [&](const RowChunk& chunk, const QuantizedColumn& column, int64_t first_output) {
-                 MultiplyCodes(*context.codes, column, inputs.rows, rows, chunk, first_output, out);
-               });
-    return absl::OkStatus();
+    return CodedProducts(context, context.codes->few_rows, x, experts, rows, chunks, out);
+  }
+  if (context.pairs != nullptr) {
+    return CodedProducts(context, context.pairs->few_term_rows, x, experts, rows, chunks, out);
   }
   const DataType dtype = simd::GetTiles(context.gemm_dtype).dtype;  // what vectors multiply
   CodeInputs inputs{nullptr, nullptr, x.cols * SizeOf(dtype) / static_cast<int64_t>(sizeof(uint32_t)),

@@ -51,10 +51,13 @@ void ScatterRow(const KvTarget& target, int64_t row, const void* k, const void* 
 }
 
 /// Whether the fused loads take the section; others are decoded into rows of f32 first.
-bool LoadsDirectly(const KvPagesView& pages, KvEncoding encoding) {
+bool LoadsDirectly(const KvTarget& target, KvEncoding encoding) {
+  const KvPagesView& pages = target.pages;
+  const bool known = IsQuantized(encoding) || encoding == KvEncoding::kBF16;
+  if (pages.dtype == DataType::kInt8) return known && simd::LoadsCodes(pages.head_dim, target.rope.layout());
   const auto in_lines = [](const void* data) { return reinterpret_cast<uintptr_t>(data) % 64 == 0; };
   return pages.dtype == DataType::kBF16 && simd::LoadsHeads(pages.head_dim) && in_lines(pages.k) &&
-         in_lines(pages.v) && (IsQuantized(encoding) || encoding == KvEncoding::kBF16);
+         in_lines(pages.v) && known;
 }
 
 /// Sections whose first row is row `first` of the batch, a whole number of groups behind its first one.
@@ -75,6 +78,18 @@ void LoadGroup(const KvTarget& target, int64_t row, int64_t count, const LoadedS
     const int32_t position = target.plan.position(row + i);
     slots[i] = target.plan.Slot(pages, target.plan.sequence_of_row(row + i), 0, position);
     cos[i] = target.rope.cos(position);
+  }
+  if (pages.dtype == DataType::kInt8) {
+    simd::PageCodes out{.codes = static_cast<int8_t*>(pages.k),
+                        .steps = static_cast<uint16_t*>(pages.k_steps),
+                        .slots = slots.data(),
+                        .head_stride = int64_t{pages.page_size} * pages.head_dim,
+                        .num_heads = pages.num_kv_heads,
+                        .head_dim = pages.head_dim};
+    simd::LoadKeyCodes(from.Keys(row, count), target.rope.layout(), cos.data(), out);
+    out.codes = static_cast<int8_t*>(pages.v);
+    out.steps = static_cast<uint16_t*>(pages.v_steps);
+    return simd::LoadValueCodes(from.Values(row, count), out);
   }
   simd::PageRows out{.pages = static_cast<uint16_t*>(pages.k),
                      .slots = slots.data(),
@@ -240,7 +255,7 @@ void CpuKvScatter(CpuContext& context, const KvTarget& target, ConstMatrixView k
 }
 
 void CpuKvLoad(CpuContext& context, const KvTarget& target, KvSectionView k, KvSectionView v) {
-  if (LoadsDirectly(target.pages, k.encoding)) {
+  if (LoadsDirectly(target, k.encoding)) {
     ForParts(context, k.rows, [&](int64_t begin, int64_t end) { LoadPart(target, begin, end, {k, v, 0}); });
     return;
   }
@@ -265,7 +280,7 @@ void CpuKvLoad(CpuContext& context, const KvTarget& target, KvSectionView k, KvS
 void CpuKvLoadCorrected(CpuContext& context, const KvTarget& target, KvSectionView k, KvSectionView v,
                         const CpuKvCorrection& correction, MutableKvSectionView k_memory,
                         MutableKvSectionView v_memory) {
-  if (!CorrectsGroups(context, k, k_memory.encoding) || !LoadsDirectly(target.pages, KvEncoding::kBF16)) {
+  if (!CorrectsGroups(context, k, k_memory.encoding) || !LoadsDirectly(target, KvEncoding::kBF16)) {
     CpuCorrectKv(context, k, v, correction, k_memory, v_memory);
     return CpuKvLoad(context, target, k_memory, v_memory);
   }

@@ -8,10 +8,14 @@
 // In 8 bits, four inputs' codes are one word. Words take the inputs in the order in which a column's planes give them
 // with the fewest instructions (quantized_matrix.h): of every eight, 0 4 1 5 and 2 6 3 7. In 16 bits a word is a pair of
 // neighbours, of weights as of activations: twice the multiplications, and activations more exact than in bf16.
+//
+// A few rows in 16 bits are multiplied straight from a column as rows in 8 bits are, in two terms: code = 255 * high +
+// low. The column's codes are unpacked once for both, and the sums of a group are the same whole number as of pairs.
 #pragma once
 
 #include <cstdint>
 #include <string_view>
+#include <type_traits>
 
 #include "kernels/cpu/linear/quantized_matrix.h"
 #include "kernels/cpu/machine/tiles.h"
@@ -24,12 +28,28 @@ inline constexpr int64_t kMaxCodeRows = 6;
 /// Inputs that a word of 8-bit codes holds.
 inline constexpr int64_t kCodesPerWord = 4;
 
+/// What the upper one of a 16-bit code's two terms counts. Odd, so that no code lies midway between two of its multiples.
+inline constexpr int32_t kTermBase = 255;
+
+/// Four inputs' codes in 16 bits as two words of 8: code = kTermBase * high + low, terms of magnitude <= 127.
+struct CodeTerms {
+  int8_t high[kCodesPerWord], low[kCodesPerWord];
+};
+
+/// The largest magnitude of a code. Those of 16 bits are what two terms hold.
+template <class Code>
+inline constexpr int32_t kLargestRowCode = (kTermBase + 1) * 127;
+template <>
+inline constexpr int32_t kLargestRowCode<int8_t> = 127;
+
 /// Rows of activations; value = step * code. Columns are padded to kChunkInputs with zeros.
 template <class Code>
 struct CodedRows {
-  static constexpr int64_t kPerWord = static_cast<int64_t>(sizeof(uint32_t) / sizeof(Code));
+  /// Inputs that one element of `codes` holds.
+  static constexpr int64_t kInputs = std::is_same_v<Code, CodeTerms> ? kCodesPerWord : 1;
+  static constexpr int64_t kPerWord = static_cast<int64_t>(kInputs * sizeof(uint32_t) / sizeof(Code));
 
-  Code* codes = nullptr;   // [rows, cols] of magnitude <= 127 or 32,767, in the order of words
+  Code* codes = nullptr;   // [rows, cols / kInputs] of magnitude <= kLargestRowCode, in the order of words
   float* steps = nullptr;  // [rows, groups]
   float* sums = nullptr;   // [rows, groups]: sums of a group's values
   int64_t cols = 0;
@@ -37,11 +57,12 @@ struct CodedRows {
 
   int64_t groups() const { return cols / group; }
   CodedRows Row(int64_t index) const {
-    return {codes + index * cols, steps + index * groups(), sums + index * groups(), cols, group};
+    return {codes + index * (cols / kInputs), steps + index * groups(), sums + index * groups(), cols, group};
   }
 };
 using RowCodes = CodedRows<int8_t>;
 using RowPairs = CodedRows<int16_t>;
+using RowTerms = CodedRows<CodeTerms>;
 
 /// A block of kPackedBlock outputs; value = step * code + minimum. Outputs behind the last are zeros.
 struct BlockCodes {
@@ -67,16 +88,19 @@ struct BlockKernels {
                    int64_t num_groups, bool accumulate, float* out, int64_t out_stride);
 };
 
+/// A few rows straight from a column, over all groups, for its sixteen outputs: out[r][j], r < num_rows <=
+/// simd::kMaxQuantizedRows. rows: [num_rows], of which each describes one row, all with the same group
+template <class Code>
+using ColumnProduct = void (*)(const QuantizedColumn& column, const CodedRows<Code>* rows, int64_t num_rows,
+                               bool accumulate, float* const* out);
+
 /// The products on one instruction set.
 struct CodeKernels {
   std::string_view name;  // "avx2", "avx_vnni", "avx512_vnni"
   BlockKernels<int8_t> bytes;
   BlockKernels<int16_t> pairs;
-
-  /// What `bytes` computes straight from a column, over all groups, for its sixteen outputs: out[r][j], r < num_rows <=
-  /// simd::kMaxQuantizedRows. rows: [num_rows], of which each describes one row, all with the same group
-  void (*few_rows)(const QuantizedColumn& column, const RowCodes* rows, int64_t num_rows, bool accumulate,
-                   float* const* out);
+  ColumnProduct<int8_t> few_rows;          // bit for bit what `bytes` computes
+  ColumnProduct<CodeTerms> few_term_rows;  // bit for bit what `pairs` computes of the same codes
 };
 
 /// The best that the processor has and KVBLEND_CPU allows; null where there are none.
@@ -97,6 +121,7 @@ namespace simd {
 /// out.cols: RoundUp(n, kChunkInputs)
 void QuantizeActivations(const void* x, DataType dtype, int64_t n, const RowCodes& out);
 void QuantizeActivations(const void* x, DataType dtype, int64_t n, const RowPairs& out);
+void QuantizeActivations(const void* x, DataType dtype, int64_t n, const RowTerms& out);
 
 }  // namespace simd
 }  // namespace kvblend::kernels

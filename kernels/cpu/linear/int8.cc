@@ -1,6 +1,6 @@
-// Products of codes (code_products.h). A few rows in 8 bits are multiplied straight from the weights' codes; for more, and
-// in 16 bits, these are brought into the products' order for every call, a block of outputs at a time, so that weights
-// lie in memory once. A row's result is the same bit for bit either way.
+// Products of codes (code_products.h). A few rows are multiplied straight from the weights' codes; for more, these are
+// brought into the products' order for every call, a block of outputs at a time, so that weights lie in memory once. A
+// row's result is the same bit for bit either way.
 #include <algorithm>
 #include <cstring>
 
@@ -78,10 +78,14 @@ class BlockOutput {
   const bool accumulate_;
 };
 
-void FewRows(CpuContext& context, const RowCodes& rows, const QuantizedMatrix& matrix, bool accumulate,
-             MatrixView out) {
-  RowCodes each[simd::kMaxQuantizedRows];
-  for (int64_t r = 0; r < out.rows; ++r) each[r] = rows.Row(r);
+// REQUIRES: x.rows <= simd::kMaxQuantizedRows
+template <class Code>
+absl::Status FewRows(CpuContext& context, ColumnProduct<Code> product, ConstMatrixView x,
+                     const QuantizedMatrix& matrix, bool accumulate, MatrixView out) {
+  const auto quantized = QuantizeRows<Code>(context, x, matrix.smallest_group(), /*multiple=*/1);
+  if (!quantized.ok()) return quantized.status();
+  CodedRows<Code> each[simd::kMaxQuantizedRows];
+  for (int64_t r = 0; r < out.rows; ++r) each[r] = quantized->rows.Row(r);
   // Many even parts per thread, so that they finish together: a step of decoding waits for some hundred of
   // these products.
   const int64_t columns = matrix.num_columns(),
@@ -92,16 +96,19 @@ void FewRows(CpuContext& context, const RowCodes& rows, const QuantizedMatrix& m
       for (int64_t r = 0; r < out.rows; ++r) {
         targets[r] = static_cast<float*>(out.data) + r * out.row_stride + c * kColumnOutputs;
       }
-      MultiplyColumn(*context.codes, matrix.column(c), each, out.rows, accumulate,
+      MultiplyColumn(product, matrix.column(c), each, out.rows, accumulate,
                      std::min(kColumnOutputs, out.cols - c * kColumnOutputs), targets);
     }
   });
+  return absl::OkStatus();
 }
 
-// rows: padded to whole tiles
 template <class Code>
-void MultiplyBlocks(CpuContext& context, const BlockKernels<Code>& kernels, const CodedRows<Code>& rows,
-                    const QuantizedMatrix& matrix, bool accumulate, MatrixView out) {
+absl::Status ManyRows(CpuContext& context, const BlockKernels<Code>& kernels, ConstMatrixView x,
+                      const QuantizedMatrix& matrix, bool accumulate, MatrixView out) {
+  const auto quantized = QuantizeRows<Code>(context, x, matrix.smallest_group(), kernels.rows);
+  if (!quantized.ok()) return quantized.status();
+  const CodedRows<Code>& rows = quantized->rows;
   const int64_t num_tiles = (out.rows + kernels.rows - 1) / kernels.rows;
   const int64_t row_tasks = (out.rows + kRowsPerTask - 1) / kRowsPerTask;
   const int64_t num_blocks = (out.cols + kPackedBlock - 1) / kPackedBlock;
@@ -118,6 +125,7 @@ void MultiplyBlocks(CpuContext& context, const BlockKernels<Code>& kernels, cons
       }
     }
   });
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -129,7 +137,8 @@ absl::StatusOr<QuantizedRows<Code>> QuantizeRows(CpuContext& context, ConstMatri
   QuantizedRows<Code> result;
   result.rows.cols = RoundUp(x.cols, kChunkInputs);
   result.rows.group = group;
-  const int64_t codes_bytes = padded * result.rows.cols * static_cast<int64_t>(sizeof(Code)),
+  const int64_t row_codes = result.rows.cols / CodedRows<Code>::kInputs,
+                codes_bytes = padded * row_codes * static_cast<int64_t>(sizeof(Code)),
                 scales = padded * result.rows.groups();
   const int64_t bytes = codes_bytes + 2 * scales * static_cast<int64_t>(sizeof(float));
   result.lease = context.scratch.Borrow(bytes);
@@ -143,7 +152,7 @@ absl::StatusOr<QuantizedRows<Code>> QuantizeRows(CpuContext& context, ConstMatri
       if (r < x.rows) {
         simd::QuantizeActivations(x.Rows(r, 1).data, x.dtype, x.cols, row);
       } else {
-        std::fill_n(row.codes, row.cols, Code{0});
+        std::fill_n(row.codes, row_codes, Code{});
         std::fill_n(row.steps, row.groups(), 0.0f);
         std::fill_n(row.sums, row.groups(), 0.0f);
       }
@@ -154,44 +163,45 @@ absl::StatusOr<QuantizedRows<Code>> QuantizeRows(CpuContext& context, ConstMatri
 
 template absl::StatusOr<QuantizedRows<int8_t>> QuantizeRows(CpuContext&, ConstMatrixView, int64_t, int64_t);
 template absl::StatusOr<QuantizedRows<int16_t>> QuantizeRows(CpuContext&, ConstMatrixView, int64_t, int64_t);
+template absl::StatusOr<QuantizedRows<CodeTerms>> QuantizeRows(CpuContext&, ConstMatrixView, int64_t,
+                                                               int64_t);
 
-void MultiplyColumn(const CodeKernels& kernels, const QuantizedColumn& column, const RowCodes* rows,
+template <class Code>
+void MultiplyColumn(ColumnProduct<Code> product, const QuantizedColumn& column, const CodedRows<Code>* rows,
                     int64_t num_rows, bool accumulate, int64_t outputs, float* const* out) {
-  if (outputs == kColumnOutputs) return kernels.few_rows(column, rows, num_rows, accumulate, out);
+  if (outputs == kColumnOutputs) return product(column, rows, num_rows, accumulate, out);
   float results[simd::kMaxQuantizedRows][kColumnOutputs] = {};
   float* targets[simd::kMaxQuantizedRows] = {};
   for (int64_t r = 0; r < num_rows; ++r) {
     targets[r] = results[r];
     if (accumulate) std::copy_n(out[r], outputs, results[r]);
   }
-  kernels.few_rows(column, rows, num_rows, accumulate, targets);
+  product(column, rows, num_rows, accumulate, targets);
   for (int64_t r = 0; r < num_rows; ++r) std::copy_n(results[r], outputs, out[r]);
 }
+
+template void MultiplyColumn(ColumnProduct<int8_t>, const QuantizedColumn&, const RowCodes*, int64_t, bool,
+                             int64_t, float* const*);
+template void MultiplyColumn(ColumnProduct<CodeTerms>, const QuantizedColumn&, const RowTerms*, int64_t, bool,
+                             int64_t, float* const*);
 
 absl::Status Int8Linear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights, bool accumulate,
                         MatrixView out) {
   const CodeKernels& kernels = *context.codes;
   const QuantizedMatrix& matrix = *weights.quantized();
-  const bool few = x.rows <= simd::kMaxQuantizedRows;
-  const auto quantized =
-      QuantizeRows<int8_t>(context, x, matrix.smallest_group(), few ? 1 : kernels.bytes.rows);
-  if (!quantized.ok()) return quantized.status();
-  if (few) {
-    FewRows(context, quantized->rows, matrix, accumulate, out);
-  } else {
-    MultiplyBlocks(context, kernels.bytes, quantized->rows, matrix, accumulate, out);
-  }
-  return absl::OkStatus();
+  if (x.rows <= simd::kMaxQuantizedRows)
+    return FewRows(context, kernels.few_rows, x, matrix, accumulate, out);
+  return ManyRows(context, kernels.bytes, x, matrix, accumulate, out);
 }
 
 absl::Status Int16Linear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights, bool accumulate,
                          MatrixView out) {
-  const BlockKernels<int16_t>& kernels = context.pairs->pairs;
+  const CodeKernels& kernels = *context.pairs;
   const QuantizedMatrix& matrix = *weights.quantized();
-  const auto quantized = QuantizeRows<int16_t>(context, x, matrix.smallest_group(), kernels.rows);
-  if (!quantized.ok()) return quantized.status();
-  MultiplyBlocks(context, kernels, quantized->rows, matrix, accumulate, out);
-  return absl::OkStatus();
+  if (x.rows <= simd::kMaxQuantizedRows) {
+    return FewRows(context, kernels.few_term_rows, x, matrix, accumulate, out);
+  }
+  return ManyRows(context, kernels.pairs, x, matrix, accumulate, out);
 }
 
 }  // namespace kvblend::kernels

@@ -74,11 +74,11 @@ absl::Status CpuLinear(CpuContext& context, ConstMatrixView x, const CpuWeights&
   if (context.codes != nullptr && weights.quantized() != nullptr) {
     return Int8Linear(context, x, weights, accumulate, out);
   }
-  const int64_t few_rows = weights.quantized() != nullptr ? simd::kMaxQuantizedRows : simd::kMaxMatVecRows;
-  if (x.rows <= few_rows) return FewRowsLinear(context, x, weights, accumulate, out);
   if (context.pairs != nullptr && weights.quantized() != nullptr) {
     return Int16Linear(context, x, weights, accumulate, out);
   }
+  const int64_t few_rows = weights.quantized() != nullptr ? simd::kMaxQuantizedRows : simd::kMaxMatVecRows;
+  if (x.rows <= few_rows) return FewRowsLinear(context, x, weights, accumulate, out);
   const Tiles& tiles = context.TilesFor(weights.dtype());
   if (tiles.dtype == weights.dtype() && (x.rows <= kMaxTiledRows || !OneDnnReadsBlocks())) {
     return TiledLinear(context, tiles, x, weights, accumulate, out);

@@ -31,7 +31,7 @@ absl::Status OneDnnLinear(CpuContext& context, ConstMatrixView x, const CpuWeigh
 absl::Status Int8Linear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights, bool accumulate,
                         MatrixView out);
 
-/// The same with rows of x rounded to 16 bits. REQUIRES: context.pairs and weights.quantized() are not null.
+/// The same with rows of x rounded to 16 bits, which costs less than f32 takes of few rows and of many. REQUIRES: context.pairs and weights.quantized() are not null.
 absl::Status Int16Linear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights, bool accumulate,
                          MatrixView out);
 

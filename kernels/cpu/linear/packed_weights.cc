@@ -104,10 +104,11 @@ WeightPanels WeightPanels::Over(DataType dtype, int64_t rows, int64_t cols, std:
 absl::StatusOr<std::unique_ptr<CpuWeights>> CpuWeights::Create(CpuContext& context, int64_t rows,
                                                                int64_t cols, WeightUsage usage,
                                                                const WeightSource& source) {
-  const bool as_codes = context.codes != nullptr;
+  const bool as_codes = context.codes != nullptr || context.pairs != nullptr;
   std::unique_ptr<CpuWeights> weights(new CpuWeights(rows, cols, usage, context.gemm_dtype, as_codes));
   const RoundedRows rounded(source, cols);
-  const bool round = as_codes && usage == WeightUsage::kLinear && !source.FormatOf(0).has_value();
+  const bool round =
+      context.codes != nullptr && usage == WeightUsage::kLinear && !source.FormatOf(0).has_value();
   auto quantized = QuantizedMatrix::Create(context.weights, rows, cols,
                                            round ? static_cast<const WeightSource&>(rounded) : source);
   if (!quantized.ok()) return quantized.status();

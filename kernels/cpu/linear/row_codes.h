@@ -20,8 +20,9 @@ template <class Code>
 absl::StatusOr<QuantizedRows<Code>> QuantizeRows(CpuContext& context, ConstMatrixView x, int64_t group,
                                                  int64_t multiple);
 
-/// A column's first `outputs` outputs by num_rows rows into out[r][0 .. outputs), as CodeKernels::few_rows.
-void MultiplyColumn(const CodeKernels& kernels, const QuantizedColumn& column, const RowCodes* rows,
+/// A column's first `outputs` outputs by num_rows rows into out[r][0 .. outputs), by `product`, which is of CodeKernels.
+template <class Code>
+void MultiplyColumn(ColumnProduct<Code> product, const QuantizedColumn& column, const CodedRows<Code>* rows,
                     int64_t num_rows, bool accumulate, int64_t outputs, float* const* out);
 
 }  // namespace kvblend::kernels

@@ -41,7 +41,7 @@ struct CpuContext {
   GemmCache gemms;
   const DataType gemm_dtype;       // kF32 or kBF16
   const CodeKernels* const codes;  // multiply activations in 8 bits; null: they are not rounded so
-  const CodeKernels* const pairs;  // multiply many rows of them in 16 bits; null: they are not rounded so
+  const CodeKernels* const pairs;  // multiply them in 16 bits; null: they are not rounded so
   const Tiles& f32_tiles;
   const Tiles& bf16_tiles;
   const Tiles* const int16_tiles;  // of attention over pages that are not f32; null: none

@@ -130,6 +130,26 @@ void LoadKeys(const StoredRows& rows, RopeLayout layout, const float* const* cos
 void LoadValues(const StoredRows& rows, const PageRows& out);
 void FinishLoads();
 
+// --- load_codes.cc: the same into int8 pages ---
+
+/// Where they go: row r of head h to codes[h * head_stride + slots[r] ..], its steps to steps[(the same) / kPageGroup ..]
+struct PageCodes {
+  int8_t* codes = nullptr;
+  uint16_t* steps = nullptr;  // bf16
+  const int64_t* slots = nullptr;
+  int64_t head_stride = 0;
+  int64_t num_heads = 0;
+  int64_t head_dim = 0;
+};
+/// Whether heads, and the halves that are rotated with each other, are whole groups of both stored values and pages.
+constexpr bool LoadsCodes(int64_t head_dim, RopeLayout layout) {
+  static_assert(kPageGroup == kKvGroup);
+  return head_dim % (layout == RopeLayout::kSplitHalf ? 2 * kPageGroup : kPageGroup) == 0;
+}
+/// REQUIRES: LoadsCodes(out.head_dim, the rotation's layout). cos: as LoadKeys
+void LoadKeyCodes(const StoredRows& rows, RopeLayout layout, const float* const* cos, const PageCodes& out);
+void LoadValueCodes(const StoredRows& rows, const PageCodes& out);
+
 // --- load_tiles.cc: the same into pages of layout kTiles ---
 
 /// Keys of a sequence that follow each other, within kTileColumns of a tile that begin at a multiple of it.

@@ -1,4 +1,4 @@
-// The kernels of products in 8 bits, on every instruction set that this processor has: sums of the largest
+// The kernels of products of codes, on every instruction set that this processor has: sums of the largest
 // codes, which would be cut off if they did not fit, against integers; and few rows against many, bit for bit.
 #include <algorithm>
 #include <cstring>
@@ -8,15 +8,12 @@
 
 #include "gtest/gtest.h"
 #include "kernels/cpu/linear/code_products.h"
-#include "kernels/cpu/machine/weight_arena.h"
+#include "tests/conformance/cpu/code_fixture.h"
 #include "tests/conformance/harness.h"
 #include "tests/conformance/random_codes.h"
 
 namespace kvblend::kernels {
 namespace {
-
-// Where of every eight inputs the codes of a row lie.
-constexpr int64_t kPlaces[8] = {0, 2, 4, 6, 1, 3, 5, 7};
 
 // Rows of codes whose steps are powers of two.
 struct Rows {
@@ -44,45 +41,6 @@ struct Rows {
   std::vector<int8_t> codes;
   std::vector<float> steps, sums;
   std::vector<int> values;
-};
-
-// A matrix whose values are codes less the zero point.
-class Codes final : public WeightSource {
- public:
-  Codes(QuantizedFormat format, int64_t cols, std::function<int(int64_t, int64_t)> code_of)
-      : format_(format), cols_(cols), code_of_(std::move(code_of)) {}
-  absl::Status ReadRow(int64_t, absl::Span<float>) const override {
-    return absl::UnimplementedError("these weights are codes");
-  }
-  std::optional<QuantizedFormat> FormatOf(int64_t) const override { return format_; }
-  absl::Status ReadCodes(int64_t row, const QuantizedRow& out) const override {
-    for (int64_t c = 0; c < cols_; ++c) out.codes[c] = static_cast<uint8_t>(code_of_(row, c));
-    std::fill(out.scales.begin(), out.scales.end(), 1.0f);
-    std::fill(out.minimums.begin(), out.minimums.end(), 0.0f);
-    return absl::OkStatus();
-  }
-  int at(int64_t row, int64_t col) const { return code_of_(row, col) - format_.zero_point; }
-
- private:
-  const QuantizedFormat format_;
-  const int64_t cols_;
-  const std::function<int(int64_t, int64_t)> code_of_;
-};
-
-class CodeKernelsTest : public testing::Test {
- protected:
-  void SetUp() override {
-    // Applies KVBLEND_CPU.
-    ASSERT_OK(CreateCpuBackend({.num_threads = 1}).status());
-    const CodeKernels* all[kMaxCodeKernels];
-    const int count = AllCodeKernels(all);
-    if (count == 0) GTEST_SKIP() << "this processor has none of the instruction sets";
-    kernels_.assign(all, all + count);
-    EXPECT_EQ(kernels_[0], BestCodeKernels());
-  }
-
-  std::vector<const CodeKernels*> kernels_;
-  WeightArena arena_;
 };
 
 // Every way of filling the lanes whose sums are the largest, or the smallest, that there are.

@@ -1,5 +1,5 @@
-// Products of a file's codes by activations in 16 bits, through the whole backend: within half a step of the activations
-// for more than eight rows, and f32's own for fewer.
+// Products of a file's codes by activations in 16 bits, through the whole backend: within half a step of the activations,
+// and the same for few rows as for many, which go another way.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -15,8 +15,6 @@ namespace kvblend::kernels {
 namespace {
 
 using Gemm = CpuBackendOptions::Gemm;
-
-constexpr int64_t kFewRows = 8;
 
 TEST(Int16GemmTest, IsRefusedWhereTheProcessorDoesNotHaveIt) {
   const auto backend = CreateCpuBackend({.num_threads = 1, .gemm = Gemm::kInt16});
@@ -68,7 +66,7 @@ TEST_F(Int16LinearTest, ActivationsAreRoundedToTheNearestCode) {
     });
     const auto packed = backend_->PackWeights(kOutputs, cols, WeightUsage::kLinear, weights);
     ASSERT_OK(packed.status());
-    for (const int64_t rows : {kFewRows + 1, int64_t{12}, int64_t{70}, int64_t{300}}) {
+    for (const int64_t rows : {1, 3, 8, 9, 12, 70, 300}) {
       const bool accumulate = rows % 4 == 0;
       SCOPED_TRACE(testing::Message() << "format " << f << ", " << rows << " rows");
       Tensor x(*backend_, kF32, rows, cols, cols + 3), out(*backend_, kF32, rows, kOutputs, kOutputs + 5);
@@ -89,7 +87,7 @@ TEST_F(Int16LinearTest, ActivationsAreRoundedToTheNearestCode) {
             largest = std::max<double>(largest, std::abs(x.at(r, c)));
             weight += std::abs(weights.at(o, c));
           }
-          error += largest / (2 * 32767) * weight;
+          error += largest / (2 * 32512) * weight;  // of codes up to 255 * 127 + 127
         }
         return {sum, 1.001 * error + 16 * 0x1p-24 * magnitude};
       });
@@ -97,23 +95,20 @@ TEST_F(Int16LinearTest, ActivationsAreRoundedToTheNearestCode) {
   }
 }
 
-// Of few rows nothing is rounded: they are read straight from the codes, and are as f32's bit for bit. And so are weights
-// that come as values, with any number of rows.
+// Weights that come as values are multiplied as f32's backend multiplies them, bit for bit.
 TEST_F(Int16LinearTest, OthersAreAsInF32) {
   constexpr int64_t kCols = 96, kOutputs = 70;
   const auto f32 = CreateCpuBackend({.num_threads = 3, .gemm = Gemm::kF32});
   ASSERT_OK(f32.status());
-  const RandomCodes codes(rng_, kOutputs, kCols, [](int64_t) { return kFormats[1]; });
   const RandomCodes values(rng_, kOutputs, kCols, [](int64_t) { return std::nullopt; });
-  for (const auto& [weights, rows] :
-       {std::pair<const RandomCodes*, int64_t>{&codes, 1}, {&codes, kFewRows}, {&values, 3}, {&values, 60}}) {
-    SCOPED_TRACE(testing::Message() << rows << " rows" << (weights == &codes ? " of codes" : ""));
+  for (const int64_t rows : {3, 60}) {
+    SCOPED_TRACE(rows);
     std::normal_distribution<float> normal;
     std::vector<float> input(rows * kCols);
     for (float& value : input) value = normal(rng_);
     std::vector<Tensor> outs;
     for (Backend* backend : {backend_.get(), f32->get()}) {
-      const auto packed = backend->PackWeights(kOutputs, kCols, WeightUsage::kLinear, *weights);
+      const auto packed = backend->PackWeights(kOutputs, kCols, WeightUsage::kLinear, values);
       ASSERT_OK(packed.status());
       Tensor x(*backend, kF32, rows, kCols), out(*backend, kF32, rows, kOutputs);
       x.Fill([&](int64_t row, int64_t col) { return input[row * kCols + col]; });
@@ -126,36 +121,71 @@ TEST_F(Int16LinearTest, OthersAreAsInF32) {
 }
 
 TEST_F(Int16LinearTest, WhatIsNotFiniteShowsInItsRow) {
-  constexpr int64_t kRows = 20, kCols = 96, kOutputs = 66;
+  constexpr int64_t kCols = 96, kOutputs = 66;
   const RandomCodes weights(rng_, kOutputs, kCols, [](int64_t) { return kFormats[1]; });
   const auto packed = backend_->PackWeights(kOutputs, kCols, WeightUsage::kLinear, weights);
   ASSERT_OK(packed.status());
-  Tensor x(*backend_, kF32, kRows, kCols), out(*backend_, kF32, kRows, kOutputs);
-  x.Fill([&](int64_t row, int64_t col) {
-    if (row == 3) return col == 95 ? std::numeric_limits<float>::quiet_NaN() : 1.0f;
-    if (row == 4) return col == 0 ? -std::numeric_limits<float>::infinity() : 1.0f;
-    if (row == 5) return 1e-40f;  // has no inverse
-    return row % 2 == 0 ? 0.0f : 1.0f;
-  });
-  ASSERT_OK(backend_->Linear(stream(), x.view(), **packed, false, out.view()));
-  out.Download();
-  for (int64_t r = 0; r < kRows; ++r) {
-    SCOPED_TRACE(r);
-    for (int64_t o = 0; o < kOutputs; ++o) {
-      if (r == 3 || r == 4) {
-        ASSERT_TRUE(std::isnan(out.at(r, o)));
-      } else if (r % 2 == 0) {
-        ASSERT_EQ(out.at(r, o), 0);
-      } else {
-        ASSERT_TRUE(std::isfinite(out.at(r, o)));
+  for (const int64_t rows : {7, 20}) {
+    Tensor x(*backend_, kF32, rows, kCols), out(*backend_, kF32, rows, kOutputs);
+    x.Fill([&](int64_t row, int64_t col) {
+      if (row == 3) return col == 95 ? std::numeric_limits<float>::quiet_NaN() : 1.0f;
+      if (row == 4) return col == 0 ? -std::numeric_limits<float>::infinity() : 1.0f;
+      if (row == 5) return 1e-40f;  // has no inverse
+      return row % 2 == 0 ? 0.0f : 1.0f;
+    });
+    ASSERT_OK(backend_->Linear(stream(), x.view(), **packed, false, out.view()));
+    out.Download();
+    for (int64_t r = 0; r < rows; ++r) {
+      SCOPED_TRACE(testing::Message() << "row " << r << " of " << rows);
+      for (int64_t o = 0; o < kOutputs; ++o) {
+        if (r == 3 || r == 4) {
+          ASSERT_TRUE(std::isnan(out.at(r, o)));
+        } else if (r % 2 == 0) {
+          ASSERT_EQ(out.at(r, o), 0);
+        } else {
+          ASSERT_TRUE(std::isfinite(out.at(r, o)));
+        }
       }
     }
   }
 }
 
-// Experts' products of many rows are those of their matrices, bit for bit, whatever rows go to the others.
+// An answer does not depend on how many rows it is computed with, alone, beside others or with a prompt's rows, in any format.
+TEST_F(Int16LinearTest, ARowsResultDoesNotDependOnTheOthers) {
+  constexpr int64_t kRows = 100, kCols = 320, kOutputs = 130;
+  Tensor x(*backend_, kF32, kRows, kCols), all(*backend_, kF32, kRows, kOutputs),
+      some(*backend_, kF32, kRows, kOutputs);
+  std::normal_distribution<float> normal;
+  x.Fill([&](int64_t row, int64_t col) {
+    return std::exp2(static_cast<float>(row % 9 - 4 + col / 16 % 5)) * normal(rng_);
+  });
+  for (size_t f = 0; f <= kCodeFormats; ++f) {
+    SCOPED_TRACE(f);
+    const RandomCodes weights(rng_, kOutputs, kCols,
+                              [&](int64_t row) { return kFormats[f < kCodeFormats ? f : row / 16 % f]; });
+    const auto packed = backend_->PackWeights(kOutputs, kCols, WeightUsage::kLinear, weights).value();
+    EXPECT_GE(packed->rows_as_alone(), kRows);
+    for (const bool accumulate : {false, true}) {
+      const auto begin = [](int64_t row, int64_t col) { return static_cast<float>(row - col) / 7; };
+      all.Fill(begin);
+      ASSERT_OK(backend_->Linear(stream(), x.view(), *packed, accumulate, all.view()));
+      all.Download();
+      some.Fill(begin);
+      int64_t first = 0;
+      for (const int64_t count : {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 44}) {
+        ASSERT_OK(backend_->Linear(stream(), ConstMatrixView(x.view()).Rows(first, count), *packed,
+                                   accumulate, some.view().Rows(first, count)));
+        first += count;
+      }
+      ASSERT_EQ(first, kRows);
+      ExpectElements(some, [&](int64_t r, int64_t o) -> Expected { return {all.at(r, o), 0}; });
+    }
+  }
+}
+
+// Experts' products are those of their matrices, bit for bit, of few rows and of many, whatever rows go to the others.
 TEST_F(Int16LinearTest, ExpertsAreAsTheirMatrices) {
-  constexpr int64_t kCols = 96, kOutputs = 70, kRows = 60;
+  constexpr int64_t kCols = 96, kOutputs = 70;
   const RandomCodes source(rng_, kOutputs, kCols, [](int64_t) { return kFormats[1]; });
   // Two experts, of which the first is the matrix and gets most of the rows.
   class Twice final : public WeightSource {
@@ -178,15 +208,18 @@ TEST_F(Int16LinearTest, ExpertsAreAsTheirMatrices) {
   ASSERT_OK(experts.status());
   const auto packed = backend_->PackWeights(kOutputs, kCols, WeightUsage::kLinear, source);
   ASSERT_OK(packed.status());
-  Tensor x(*backend_, kF32, kRows, kCols), out(*backend_, kF32, kRows, kOutputs),
-      expected(*backend_, kF32, kRows, kOutputs);
-  x.Randomize(rng_);
-  std::vector<int32_t> chosen(kRows);
-  for (int64_t row = 0; row < kRows; ++row) chosen[row] = row % 7 == 0 ? 1 : 0;
-  ASSERT_OK(backend_->ExpertLinear(stream(), x.view(), **experts, {chosen.data(), kRows}, out.view()));
-  ASSERT_OK(backend_->Linear(stream(), x.view(), **packed, false, expected.view()));
-  expected.Download();
-  ExpectElements(out, [&](int64_t r, int64_t o) -> Expected { return {expected.at(r, o), 0}; });
+  for (const int64_t rows : {1, 9, 15, 60}) {
+    SCOPED_TRACE(rows);
+    Tensor x(*backend_, kF32, rows, kCols), out(*backend_, kF32, rows, kOutputs),
+        expected(*backend_, kF32, rows, kOutputs);
+    x.Randomize(rng_);
+    std::vector<int32_t> chosen(rows);
+    for (int64_t row = 0; row < rows; ++row) chosen[row] = row % 7 == 0 ? 1 : 0;
+    ASSERT_OK(backend_->ExpertLinear(stream(), x.view(), **experts, {chosen.data(), rows}, out.view()));
+    ASSERT_OK(backend_->Linear(stream(), x.view(), **packed, false, expected.view()));
+    expected.Download();
+    ExpectElements(out, [&](int64_t r, int64_t o) -> Expected { return {expected.at(r, o), 0}; });
+  }
 }
 
 }  // namespace

@@ -1,7 +1,10 @@
 // KV in int8 pages: written within half a step, read exactly as what its codes stand for; refused where a
 // backend has none.
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/host/float_convert.h"
@@ -81,6 +84,34 @@ class Int8PagesConformance : public Int8PagesRefusalConformance {
   void SetUp() override {
     if (!backend.has_int8_pages()) GTEST_SKIP() << "the backend " << GetParam() << " has no int8 pages";
   }
+
+  /// That `coded` has what `exact`, K or V of kv, has in the slots of kv's rows, and nothing elsewhere.
+  static void ExpectWritten(const PagedBatch& kv, const CodedRows& coded, const Tensor& exact) {
+    const int64_t head_dim = exact.cols();
+    std::vector<bool> written(exact.rows(), false);
+    for (size_t s = 0; s < kv.batch().sequences.size(); ++s) {
+      for (const int32_t position : kv.batch().sequences[s].positions) {
+        for (int32_t h = 0; h < kv.num_kv_heads(); ++h) written[kv.SlotRow(s, position, h)] = true;
+      }
+    }
+    for (int64_t row = 0; row < exact.rows(); ++row) {
+      for (int64_t d = 0; d < head_dim; ++d) {
+        if (!written[row]) {
+          ASSERT_TRUE(coded.untouched(row, d)) << row;
+          continue;
+        }
+        const double step = coded.step(row, d), value = exact.at(row, d);
+        ASSERT_NEAR(coded.value(row, d), value, 0.5 * step + 1e-5 * std::abs(value)) << row << " " << d;
+        // Not wider than it must be: bf16 rounds a step up by a hundredth at most.
+        double largest = 0;
+        const int64_t begin = d / kPageGroup * kPageGroup;
+        for (int64_t i = begin; i < std::min(begin + kPageGroup, head_dim); ++i) {
+          largest = std::max(largest, std::abs(exact.at(row, i)));
+        }
+        ASSERT_LE(step, 1.01 * largest / 127) << row << " " << d;
+      }
+    }
+  }
 };
 
 TEST_P(Int8PagesRefusalConformance, AreRefusedByBackendsWithoutThemAndWithoutTheirSteps) {
@@ -120,58 +151,42 @@ TEST_P(Int8PagesRefusalConformance, AreRefusedByBackendsWithoutThemAndWithoutThe
 // else.
 TEST_P(Int8PagesConformance, AreWrittenWithinHalfAStepIntoTheirSlotsOnly) {
   constexpr int32_t kHeads = 3;
-  for (const int32_t head_dim : {2, 34, 64, 80, 128}) {
+  constexpr std::optional<KvEncoding> kSources[] = {std::nullopt,  // KvScatter
+                                                    KvEncoding::kInt8, KvEncoding::kInt4, KvEncoding::kFp8,
+                                                    KvEncoding::kBF16, KvEncoding::kF32};
+  for (const int32_t head_dim : {2, 34, 64, 80, 96, 128}) {
     const int64_t cols = kHeads * head_dim;
     const BatchCase batch{.sequences = {{200, RandomPositions(rng, 61, 200)}, {17, Range(0, 17)}, {33, {32}}},
                           .page_size = 16};
-    PagedBatch kv(backend, batch, kHeads, head_dim, kF32, rng);
-    const auto rope = MakeRope(backend, RopeLayout::kInterleaved, head_dim, 256);
     Tensor k(backend, kF32, batch.num_rows(), cols, cols + 6), v(backend, kF32, batch.num_rows(), cols);
     // Heads of very different size; one group is zeros.
     NormalValues normal;
     k.Fill([&](int64_t row, int64_t col) { return row == 3 ? 0.0f : std::exp2f(col % 9 - 4) * normal(rng); });
     v.Fill([&](int64_t row, int64_t) { return std::exp2f(row % 30 - 15) * normal(rng); });
-    const Section k_section = Encoded(k, KvEncoding::kInt8, KvPart::kKey),
-                  v_section = Encoded(v, KvEncoding::kInt8, KvPart::kValue);
-    for (const bool stored : {false, true}) {
-      SCOPED_TRACE(absl::StrCat("head_dim ", head_dim, stored ? ", KvLoad" : ", KvScatter"));
-      CodedRows k_codes(backend, kv.k_tensor().rows(), head_dim),
-          v_codes(backend, kv.k_tensor().rows(), head_dim);
-      for (const KvPagesView& pages : {kv.pages(), Coded(kv, k_codes, v_codes)}) {
-        if (stored) {
-          ASSERT_OK(backend.KvLoad(stream, kv.plan(), *rope, k_section.view(), v_section.view(), pages));
-        } else {
-          ASSERT_OK(backend.KvScatter(stream, kv.plan(), *rope, k.view(), v.view(), pages));
-        }
-      }
-      kv.Download();
-      k_codes.Download();
-      v_codes.Download();
-      std::vector<bool> written(kv.k_tensor().rows(), false);
-      for (size_t s = 0; s < batch.sequences.size(); ++s) {
-        for (const int32_t position : batch.sequences[s].positions) {
-          for (int32_t h = 0; h < kHeads; ++h) written[kv.SlotRow(s, position, h)] = true;
-        }
-      }
-      for (int64_t row = 0; row < kv.k_tensor().rows(); ++row) {
-        for (int64_t d = 0; d < head_dim; ++d) {
-          for (const auto& [coded, exact] :
-               {std::pair(&k_codes, &kv.k_tensor()), {&v_codes, &kv.v_tensor()}}) {
-            if (!written[row]) {
-              ASSERT_TRUE(coded->untouched(row, d)) << row;
-              continue;
-            }
-            const double step = coded->step(row, d), value = exact->at(row, d);
-            ASSERT_NEAR(coded->value(row, d), value, 0.5 * step + 1e-5 * std::abs(value)) << row << " " << d;
-            // Not wider than it must be: bf16 rounds a step up by a hundredth at most.
-            double largest = 0;
-            const int64_t begin = d / kPageGroup * kPageGroup;
-            for (int64_t i = begin; i < std::min<int64_t>(begin + kPageGroup, head_dim); ++i) {
-              largest = std::max(largest, std::abs(exact->at(row, i)));
-            }
-            ASSERT_LE(step, 1.01 * largest / 127) << row << " " << d;
+    for (const RopeLayout layout : {RopeLayout::kInterleaved, RopeLayout::kSplitHalf}) {
+      const auto rope = MakeRope(backend, layout, head_dim, 256);
+      for (const std::optional<KvEncoding> encoding : kSources) {
+        SCOPED_TRACE(absl::StrCat(
+            "head_dim ", head_dim, layout == RopeLayout::kInterleaved ? " interleaved, " : " in halves, ",
+            encoding.has_value() ? absl::StrCat("KvLoad of ", std::string(Name(*encoding))) : "KvScatter"));
+        PagedBatch kv(backend, batch, kHeads, head_dim, kF32, rng);
+        CodedRows k_codes(backend, kv.k_tensor().rows(), head_dim),
+            v_codes(backend, kv.k_tensor().rows(), head_dim);
+        const auto write = [&](const KvPagesView& pages) {
+          if (!encoding.has_value()) {
+            return backend.KvScatter(stream, kv.plan(), *rope, k.view(), v.view(), pages);
           }
-        }
+          const Section k_section = Encoded(k, *encoding, KvPart::kKey),
+                        v_section = Encoded(v, *encoding, KvPart::kValue);
+          return backend.KvLoad(stream, kv.plan(), *rope, k_section.view(), v_section.view(), pages);
+        };
+        ASSERT_OK(write(kv.pages()));
+        ASSERT_OK(write(Coded(kv, k_codes, v_codes)));
+        kv.Download();
+        k_codes.Download();
+        v_codes.Download();
+        ASSERT_NO_FATAL_FAILURE(ExpectWritten(kv, k_codes, kv.k_tensor()));
+        ASSERT_NO_FATAL_FAILURE(ExpectWritten(kv, v_codes, kv.v_tensor()));
       }
     }
   }
@@ -222,13 +237,19 @@ TEST_P(Int8PagesConformance, WhatIsNotFiniteShows) {
     Tensor values(backend, kF32, 10, 64), q = Random(10, 64);
     values.Fill([&](int64_t row, int64_t col) { return row == 5 && col == 40 ? bad : 1.0f; });
     const KvPagesView pages = Coded(kv, k, v);
-    ASSERT_OK(backend.KvScatter(stream, kv.plan(), *rope, q.view(), values.view(), pages));
-    Tensor out = Attend(kv.plan(), pages, q, {1, 0.1f});
-    out.Download();
-    EXPECT_TRUE(std::isnan(out.at(5, 40)));
-    EXPECT_TRUE(std::isnan(out.at(9, 40)));
-    // This value is in another group, unless attention gives a head one step.
-    EXPECT_TRUE(std::isfinite(out.at(9, 0)) || AttendsInCodes(backend));
+    const Section keys = Encoded(q, KvEncoding::kInt8, KvPart::kKey),
+                  stored = Encoded(values, KvEncoding::kInt8, KvPart::kValue);
+    for (const bool load : {false, true}) {
+      SCOPED_TRACE(absl::StrCat(bad, load ? ", KvLoad" : ", KvScatter"));
+      ASSERT_OK(load ? backend.KvLoad(stream, kv.plan(), *rope, keys.view(), stored.view(), pages)
+                     : backend.KvScatter(stream, kv.plan(), *rope, q.view(), values.view(), pages));
+      Tensor out = Attend(kv.plan(), pages, q, {1, 0.1f});
+      out.Download();
+      EXPECT_TRUE(std::isnan(out.at(5, 40)));
+      EXPECT_TRUE(std::isnan(out.at(9, 40)));
+      // This value is in another group, unless attention gives a head one step.
+      EXPECT_TRUE(std::isfinite(out.at(9, 0)) || AttendsInCodes(backend));
+    }
   }
 }
 

@@ -29,12 +29,6 @@ struct Ops : Lanes8 {
   }
   static HWY_INLINE Ints SumPairs(Ints pairs) { return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)); }
 
-  // Words whose pairs are added in 16 bits.
-  template <int kBits>
-  static constexpr int ChainOf() {
-    return kBits == 4 ? 8 : kBits <= 6 ? 2 : 1;
-  }
-
   // Keeps a sum as it is: g++ takes sums of integers apart, computes all products first, and has no registers for
   // them.
   static HWY_INLINE void Settle(Ints& sum) { asm("" : "+x"(sum)); }
@@ -45,19 +39,21 @@ struct Ops : Lanes8 {
     return sum;
   }
 
-  template <int kBits, int kWords>
-  static HWY_INLINE Ints Dot(const Ints (&weights)[kWords], const int8_t* codes) {
-    constexpr int kChain = ChainOf<kBits>() < kWords ? ChainOf<kBits>() : kWords;
-    Ints total = _mm256_setzero_si256();
-    for (int first = 0; first < kWords; first += kChain) {
-      Ints pairs = Pairs<kBits>(weights[first], Set(WordOfCodes(codes + first * kCodesPerWord)));
-      for (int word = first + 1; word < first + kChain; ++word) {
-        const Ints row = Set(WordOfCodes(codes + word * kCodesPerWord));
-        pairs = _mm256_add_epi16(pairs, Pairs<kBits>(weights[word], row));
-      }
-      total = first == 0 ? SumPairs(pairs) : _mm256_add_epi32(total, SumPairs(pairs));
+  template <int kBits>
+  static HWY_INLINE void AddTwo(Ints weights, Ints next_weights, Ints row, Ints next_row, Ints& sum) {
+    const Ints pairs = Pairs<kBits>(weights, row), next = Pairs<kBits>(next_weights, next_row);
+    if constexpr (kBits == 4) {
+      sum = _mm256_add_epi16(_mm256_add_epi16(sum, pairs), next);
+    } else if constexpr (kBits <= 6) {
+      sum = _mm256_add_epi32(sum, SumPairs(_mm256_add_epi16(pairs, next)));
+    } else {
+      sum = _mm256_add_epi32(_mm256_add_epi32(sum, SumPairs(pairs)), SumPairs(next));
     }
-    return total;
+    Settle(sum);
+  }
+  template <int kBits>
+  static HWY_INLINE Ints Total(Ints sum) {
+    return kBits == 4 ? SumPairs(sum) : sum;
   }
 
   // Sums are in 16 bits to the end with 4 bits; otherwise two words' pairs at most, and then 32.

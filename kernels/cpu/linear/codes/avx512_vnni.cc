@@ -18,6 +18,7 @@ struct Ops {
   static constexpr int kRows = 6, kVectors = 2;
   // Of pairs the sums alone do.
   static constexpr int kPairRows = 6, kPairVectors = 4;
+  static constexpr int kFewRows = 4;
 
   static HWY_INLINE Ints Load(const uint32_t* p) { return _mm512_loadu_si512(p); }
   static HWY_INLINE void Store(Ints v, uint32_t* p) { _mm512_storeu_si512(p, v); }

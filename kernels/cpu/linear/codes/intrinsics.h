@@ -1,6 +1,7 @@
 // What the kernels of x86's instruction sets include before they choose theirs (kernels-inl.h).
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>

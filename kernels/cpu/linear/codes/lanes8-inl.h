@@ -9,6 +9,7 @@ struct Lanes8 {
   static constexpr int kRows = 4, kVectors = 2;
   // Of pairs, whose sums are added in 32 bits, in words of our own: twelve sums fit.
   static constexpr int kPairRows = 6, kPairVectors = 2;
+  static constexpr int kFewRows = 2;
 
   static HWY_INLINE Ints Load(const uint32_t* p) {
     return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));

@@ -1,9 +1,12 @@
 // Products of many rows of activations in 16 bits (code_products.h); included by kernels-inl.h. A word is a pair of
-// neighbouring inputs. Weights are -128 .. 255 and activations at most 32,767 in magnitude, so that the sum of a group's 32
-// products stays below 2^28.
+// neighbouring inputs. Weights are -128 .. 255, as the products in 8 bits have them, so that groups have the same sums, and
+// activations at most 32,767 in magnitude, so that these stay below 2^28.
 
-HWY_INLINE Ops::Ints EvenBytes(Ops::Ints v) { return Ops::ShiftRightSigned16(Ops::ShiftLeft16(v, 8), 8); }
-HWY_INLINE Ops::Ints OddBytes(Ops::Ints v) { return Ops::ShiftRightSigned16(v, 8); }
+// A code with a sign only where kernels of bytes have it: then no code without one has its highest bit set.
+HWY_INLINE Ops::Ints OddBytes(Ops::Ints v) {
+  return Ops::kSignedBytes ? Ops::ShiftRightSigned16(v, 8) : Ops::ShiftRight16(v, 8);
+}
+HWY_INLINE Ops::Ints EvenBytes(Ops::Ints v) { return OddBytes(Ops::ShiftLeft16(v, 8)); }
 
 template <int kUpperBits>
 void ExpandPairPlanes(const QuantizedColumn& column, const BlockCodes& out) {
@@ -13,7 +16,7 @@ void ExpandPairPlanes(const QuantizedColumn& column, const BlockCodes& out) {
     for (int quad = 0; quad < 4; ++quad, target += 4 * kPackedBlock) {
       for (int64_t lane = 0; lane < kColumnOutputs; lane += Ops::kLanes) {
         Ops::Ints first, second;  // bytes of inputs 0 4 1 5 and 2 6 3 7
-        UnpackQuad<kUpperBits, /*kSignedBytes=*/true>(planes + lane, quad, first, second);
+        UnpackQuad<kUpperBits>(planes + lane, quad, first, second);
         Ops::Store(EvenBytes(first), target + lane);
         Ops::Store(EvenBytes(second), target + kPackedBlock + lane);
         Ops::Store(OddBytes(first), target + 2 * kPackedBlock + lane);
@@ -37,7 +40,7 @@ void ExpandPairs(const QuantizedColumn& column, int64_t group, const BlockCodes&
     default:
       ExpandPairPlanes<4>(column, out);
   }
-  ExpandScales(column, group, /*signed_bytes=*/true, out);
+  ExpandScales(column, group, out);
 }
 
 // sums = the products of one group
@@ -83,7 +86,8 @@ void MultiplyPairVectors(const RowPairs& rows, const BlockCodes& block, int64_t 
       const float step = rows.steps[r * groups + group], sum = rows.sums[r * groups + group];
       for (int v = 0; v < kVectors; ++v) {
         float* total = out + r * out_stride + v * Ops::kLanes;
-        Ops::StoreFloats(AddGroup(products[r][v], scales[v], step, sum, Ops::LoadFloats(total)), total);
+        Ops::StoreFloats(
+            AddGroup(Ops::ToFloats(products[r][v]), scales[v], step, sum, Ops::LoadFloats(total)), total);
       }
     }
   }

@@ -1,12 +1,12 @@
-// Dot and Tile of Ops (kernels-inl.h) where one instruction multiplies and adds a word's four codes; included
+// AddTwo, Total and Tile of Ops (kernels-inl.h) where one instruction multiplies and adds a word's four codes; included
 // within Ops.
 
-template <int kBits, int kWords>
-static HWY_INLINE Ints Dot(const Ints (&weights)[kWords], const int8_t* codes) {
-  Ints sum = ZeroInts();
-  for (int word = 0; word < kWords; ++word) {
-    sum = AddProducts(sum, weights[word], Set(WordOfCodes(codes + word * kCodesPerWord)));
-  }
+template <int kBits>
+static HWY_INLINE void AddTwo(Ints weights, Ints next_weights, Ints row, Ints next_row, Ints& sum) {
+  sum = AddProducts(AddProducts(sum, weights, row), next_weights, next_row);
+}
+template <int kBits>
+static HWY_INLINE Ints Total(Ints sum) {
   return sum;
 }
 

@@ -1,0 +1,157 @@
+// Few rows of activations in 16 bits, in two terms of 8 each, on every instruction set that this processor has: the largest
+// terms, whose sums would be cut off if they did not fit, against integers; and bit for bit what pairs give.
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/cpu/linear/code_products.h"
+#include "tests/conformance/cpu/code_fixture.h"
+#include "tests/conformance/harness.h"
+#include "tests/conformance/random_codes.h"
+
+namespace kvblend::kernels {
+namespace {
+
+class CodeTermsTest : public CodeKernelsTest {};
+
+// Both terms of an activation in 16 bits as large as they can be, with equal signs, with opposite ones, and one of them alone,
+// so that floats hold its sums and show every unit that was cut off.
+TEST_F(CodeTermsTest, TheLargestTermsAreNotCutOff) {
+  constexpr int64_t kCols = 32, kNumRows = 8, kWords = kCols / kCodesPerWord;
+  for (const CodeKernels* kernels : kernels_) {
+    for (const QuantizedFormat& format : kFormats) {
+      const int top = (1 << format.bits) - 1;
+      for (int pattern = 0; pattern < 4; ++pattern) {
+        SCOPED_TRACE(testing::Message() << std::string(kernels->name) << ", " << format.bits
+                                        << " bits, groups of " << format.group << ", weights " << pattern);
+        const Codes source(format, kCols, [&](int64_t row, int64_t col) {
+          return pattern == 0 || (pattern == 2 && (row + col) % 2 == 0) || (pattern == 3 && col / 4 % 2 == 0)
+                     ? top
+                     : 0;
+        });
+        const auto matrix = QuantizedMatrix::Create(arena_, kPackedBlock, kCols, source).value();
+        ASSERT_NE(matrix, nullptr);
+        for (const auto& [high, low] : {std::pair{127, 127}, {127, -127}, {0, 127}, {127, 0}}) {
+          std::vector<CodeTerms> words(kNumRows * kWords);
+          std::vector<int> codes(kNumRows * kCols);
+          std::vector<float> steps(kNumRows * kCols / format.group, 1.0f), sums(steps.size());
+          for (int64_t r = 0; r < kNumRows; ++r) {
+            for (int64_t c = 0; c < kCols; ++c) {
+              const int signs[kNumRows] = {1,
+                                           -1,
+                                           c % 2 == 0 ? 1 : -1,
+                                           c % 4 < 2 ? 1 : -1,
+                                           c % 8 < 4 ? 1 : -1,
+                                           c < 17 ? -1 : 1,
+                                           0,
+                                           c % 3 == 0 ? -1 : 1};
+              const int64_t place = c / 8 * 8 + kPlaces[c % 8];
+              CodeTerms& word = words[r * kWords + place / kCodesPerWord];
+              word.high[place % kCodesPerWord] = static_cast<int8_t>(high * signs[r]);
+              word.low[place % kCodesPerWord] = static_cast<int8_t>(low * signs[r]);
+              codes[r * kCols + c] = (kTermBase * high + low) * signs[r];
+              sums[(r * kCols + c) / format.group] += static_cast<float>(codes[r * kCols + c]);
+            }
+          }
+          const RowTerms rows{words.data(), steps.data(), sums.data(), kCols, format.group};
+          std::vector<RowTerms> each;
+          std::vector<float> out(kNumRows * kColumnOutputs, 1.0f);
+          std::vector<float*> targets;
+          for (int64_t r = 0; r < kNumRows; ++r) {
+            each.push_back(rows.Row(r));
+            targets.push_back(out.data() + r * kColumnOutputs);
+          }
+          for (int64_t c = 0; c < matrix->num_columns(); ++c) {
+            kernels->few_term_rows(matrix->column(c), each.data(), kNumRows, /*accumulate=*/false,
+                                   targets.data());
+            for (int64_t r = 0; r < kNumRows; ++r) {
+              for (int64_t o = 0; o < kColumnOutputs; ++o) {
+                int64_t sum = 0, magnitude = 0;
+                for (int64_t i = 0; i < kCols; ++i) {
+                  const int64_t code = codes[r * kCols + i];
+                  sum += code * source.at(c * kColumnOutputs + o, i);
+                  magnitude += std::abs(code) * (top + format.zero_point);
+                }
+                ASSERT_NEAR(targets[r][o], static_cast<double>(sum), 0x1p-22 * static_cast<double>(magnitude))
+                    << high << ", " << low << ": row " << r << ", output " << o;
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+// Rows in 16 bits in two terms, straight from a column, are what pairs give from the block, for any number of rows.
+TEST_F(CodeTermsTest, FewRowsOfTermsAreBitForBitAsPairs) {
+  constexpr int64_t kNumRows = 8;
+  Rng rng(20261124);
+  std::vector<QuantizedFormat> formats(std::begin(kFormats), std::end(kFormats));
+  formats.insert(formats.end(), std::begin(kNestedFormats), std::end(kNestedFormats));
+  for (const QuantizedFormat& format : formats) {
+    const int64_t cols = format.nested ? 512 : 160;
+    const RandomCodes source(rng, kPackedBlock, cols, [&](int64_t) { return format; });
+    const auto matrix = QuantizedMatrix::Create(arena_, kPackedBlock, cols, source).value();
+    ASSERT_NE(matrix, nullptr);
+    for (int64_t group = 16; group <= format.group; group += 16) {
+      std::uniform_int_distribution<int> draw(-kLargestRowCode<int16_t>, kLargestRowCode<int16_t>);
+      std::vector<int16_t> codes(kNumRows * cols);
+      std::vector<CodeTerms> terms(codes.size() / kCodesPerWord);
+      std::vector<float> steps(codes.size() / group), sums(steps.size());
+      for (size_t i = 0; i < codes.size(); ++i) {
+        const int code = draw(rng), high = static_cast<int>(std::lround(code / double{kTermBase}));
+        codes[i] = static_cast<int16_t>(code);
+        const size_t place = i / 8 * 8 + static_cast<size_t>(kPlaces[i % 8]);
+        terms[place / kCodesPerWord].high[place % kCodesPerWord] = static_cast<int8_t>(high);
+        terms[place / kCodesPerWord].low[place % kCodesPerWord] =
+            static_cast<int8_t>(code - kTermBase * high);
+        steps[i / group] = 0x1p-9f * static_cast<float>(1 + i / group % 7);
+        sums[i / group] += static_cast<float>(code) * steps[i / group];
+      }
+      const RowPairs pairs{codes.data(), steps.data(), sums.data(), cols, group};
+      const RowTerms rows{terms.data(), steps.data(), sums.data(), cols, group};
+      for (const CodeKernels* kernels : kernels_) {
+        SCOPED_TRACE(testing::Message() << std::string(kernels->name) << ", " << format.bits
+                                        << " bits, groups of " << group << " of " << format.group);
+        std::vector<uint32_t> words(cols / RowPairs::kPerWord * kPackedBlock);
+        std::vector<float> block_steps(cols / group * kPackedBlock), minimums(block_steps.size());
+        const BlockCodes block{words.data(), block_steps.data(), minimums.data(), format.bits};
+        for (int64_t c = 0; c < matrix->num_columns(); ++c) {
+          kernels->pairs.expand(matrix->column(c), group, block.Output(c * kColumnOutputs));
+        }
+        std::vector<float> many(kNumRows * kPackedBlock);
+        for (const int64_t first : {int64_t{0}, kNumRows - kernels->pairs.rows}) {
+          kernels->pairs.multiply(pairs.Row(first), block, 0, cols / group, /*accumulate=*/false,
+                                  many.data() + first * kPackedBlock, kPackedBlock);
+        }
+        for (int64_t count = 1; count <= kNumRows; ++count) {
+          for (int64_t c = 0; c < matrix->num_columns(); ++c) {
+            std::vector<float> few(count * kColumnOutputs);
+            std::vector<RowTerms> each;
+            std::vector<float*> targets;
+            for (int64_t r = 0; r < count; ++r) {
+              each.push_back(rows.Row(r));
+              targets.push_back(few.data() + r * kColumnOutputs);
+            }
+            kernels->few_term_rows(matrix->column(c), each.data(), count, /*accumulate=*/false,
+                                   targets.data());
+            for (int64_t r = 0; r < count; ++r) {
+              ASSERT_EQ(std::memcmp(targets[r], many.data() + r * kPackedBlock + c * kColumnOutputs,
+                                    kColumnOutputs * sizeof(float)),
+                        0)
+                  << count << " rows, row " << r;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kvblend::kernels
