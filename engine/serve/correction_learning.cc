@@ -162,12 +162,15 @@ void CorrectionLearning::Share() {
     absl::MutexLock lock(&mutex_);
     return MayFit();
   };
-  if (keep_going()) {
+  const bool learns = keep_going();
+  if (!learns || learner_.state().tokens == 0) {
+    sharing_->Withdraw();  // also what a reset could not
+  } else {
     sharing_->Publish(learner_.state(), /*all=*/false, keep_going);
+  }
+  if (learns) {
     sharing_->Look();
     if (Due()) Fit();
-  } else {
-    sharing_->Withdraw();
   }
   sharing_->EndTurn();
 }
