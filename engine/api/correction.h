@@ -35,7 +35,15 @@ struct CorrectionStats {
   int64_t fits_applied = 0;    // those that were better, and came into force
   int64_t waiting_chunks = 0;  // now: chunks to learn from that wait
 
-  // Per layer, of the chunks kept back, as of the last fit; empty before there are enough of them: mean squared
+  // What replicas that share chunks tell each other of what they learn from.
+  bool shared = false;            // they do
+  int64_t replicas_found = 0;     // now: others whose moments fits take
+  int64_t replicas_merged = 0;    // whose moments the last fit had
+  int64_t moments_published = 0;  // since start: times that its own moments were left for others
+  int64_t moments_refused = 0;    // since start: of others, because they were damaged, foreign or out of date
+  int64_t sharing_failures = 0;   // since start: times that they could not be written or read
+
+  // Per layer, of the chunks kept back, with those of the others in the last fit, as of that fit; empty before there are enough of them: mean squared
   // deviation of stored KV from what full prefill computes, relative to the latter's mean square.
   std::vector<double> deviation_before = {};  // as it is stored
   std::vector<double> deviation_after = {};   // with the correction in force

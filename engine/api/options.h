@@ -62,6 +62,8 @@ struct EngineOptions {
   // `correction` is "none".
   std::string learn_correction = "on";
   int64_t correction_learning_bytes = int64_t{256} << 20;  // for what it is learned from
+  bool share_correction = true;  // fit what replicas have seen that share chunks through chunk_redis, too
+  double share_correction_seconds = 60;  // between two times that they tell each other
   std::string kv_dtype = "auto";  // pages: "auto" (bf16, or f32 with fp32 GEMMs), "bf16", "f16", "f32", or
                                   // "int8" (half of bf16's memory)
   std::string chunk_format = "auto";  // stored chunks: "int8", "int4", "fp8", "bf16", "f16" or "f32"; auto:

@@ -73,9 +73,9 @@ Map FitMap(const PairMoments& pairs, const Vector& own, const Vector& variance, 
 
 }  // namespace
 
-int32_t FittedRank(const PairMoments& pairs, const FitOptions& options) {
-  if (pairs.kind() == PairMoments::Kind::kDiagonal) return 0;
-  return static_cast<int32_t>(std::min<int64_t>(options.rank, pairs.channels()));
+int32_t FittedRank(PairMoments::Kind kind, int64_t channels, const FitOptions& options) {
+  if (kind == PairMoments::Kind::kDiagonal) return 0;
+  return static_cast<int32_t>(std::min<int64_t>(options.rank, channels));
 }
 
 LayerCorrection FitLayer(const PairMoments& pairs, const FitOptions& options) {

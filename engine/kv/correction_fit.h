@@ -23,7 +23,10 @@ struct FitOptions {
 };
 
 /// The rank that a fit has.
-int32_t FittedRank(const PairMoments& pairs, const FitOptions& options);
+int32_t FittedRank(PairMoments::Kind kind, int64_t channels, const FitOptions& options);
+inline int32_t FittedRank(const PairMoments& pairs, const FitOptions& options) {
+  return FittedRank(pairs.kind(), pairs.channels(), options);
+}
 
 /// Empty where the pairs show nothing to correct: fewer than two of them, or no difference.
 LayerCorrection FitLayer(const PairMoments& pairs, const FitOptions& options);

@@ -45,13 +45,13 @@ CorrectionLearner::CorrectionLearner(const LearnerOptions& options)
     : options_(options), kind_(KindOfMoments(options)) {}
 
 void CorrectionLearner::Reset(std::string base) {
-  state_ = {.base = std::move(base)};
-  next_fit_ = kFirstFit;
+  state_ = {.replica = state_.replica, .base = std::move(base)};
+  own_at_fit_ = all_at_fit_ = 0;
 }
 
 void CorrectionLearner::Restore(LearnerState state) {
   state_ = std::move(state);
-  next_fit_ = FitAfter(state_.fitted_chunks);
+  own_at_fit_ = all_at_fit_ = state_.fitted_chunks;
 }
 
 void CorrectionLearner::SetInForce(std::optional<LearnedCorrection> correction) {
@@ -83,22 +83,28 @@ void CorrectionLearner::Add(const ChunkPairs& pairs) {
   ++(pairs.kept_back ? state_.kept_back_chunks : state_.fitted_chunks);
 }
 
-bool CorrectionLearner::due() const {
-  if (state_.fitted_chunks < next_fit_ || !CanJudge()) return false;
-  return !full() ||
-         state_.fitted.front().weight() >= static_cast<double>(kMinPairsPerChannel * options_.channels());
+bool CorrectionLearner::due(const OtherPairs::Seen& others) const {
+  const int64_t came = state_.fitted_chunks - own_at_fit_ + others.new_chunks;
+  const int64_t learners = all_at_fit_ >= kFitEvery ? 1 + others.learners : 1;
+  if (came < learners * (FitAfter(all_at_fit_) - all_at_fit_)) return false;
+  if (state_.kept_back_chunks + others.kept_back_chunks < kMinKeptBackChunks) return false;
+  const double weight = (state_.fitted.empty() ? 0 : state_.fitted.front().weight()) + others.weight;
+  return !full() || weight >= static_cast<double>(kMinPairsPerChannel * options_.channels());
 }
 
-double CorrectionLearner::Share(int32_t layer, const LayerCorrection& correction, int32_t rank) const {
-  if (correction.empty()) return 1;
-  return ResidualShare(state_.kept_back[layer], correction, rank);
+CorrectionLearner::LayerPairSums CorrectionLearner::SumsOf(int32_t layer) const {
+  if (state_.fitted.empty()) {
+    const PairMoments nothing(options_.channels(), kind_);
+    return {nothing, nothing};
+  }
+  return {state_.fitted[layer], state_.kept_back[layer]};
 }
 
 std::vector<double> CorrectionLearner::Judge() const {
   std::vector<double> shares(options_.num_layers, 1.0);
   if (!in_force_.has_value() || !CanJudge() || !CanJudge(*in_force_)) return shares;
   for (int32_t layer = 0; layer < options_.num_layers; ++layer) {
-    shares[layer] = Share(layer, in_force_->layers[layer], in_force_->rank);
+    shares[layer] = ResidualShare(state_.kept_back[layer], in_force_->layers[layer], in_force_->rank);
   }
   return shares;
 }
@@ -109,24 +115,32 @@ std::vector<double> CorrectionLearner::Deviations() const {
   return deviations;
 }
 
-std::optional<CorrectionLearner::Verdict> CorrectionLearner::Fit(absl::FunctionRef<bool()> keep_going) {
+std::optional<CorrectionLearner::Verdict> CorrectionLearner::Fit(absl::FunctionRef<bool()> keep_going,
+                                                                 OtherPairs* others) {
+  const OtherPairs::Seen seen = others != nullptr ? others->seen() : OtherPairs::Seen{};
   const int64_t channels = options_.channels();
-  const int32_t fit_rank = FittedRank(state_.fitted.front(), options_.fit);
+  const int32_t fit_rank = FittedRank(kind_, channels, options_.fit);
   const int32_t old_rank = in_force_.has_value() ? in_force_->rank : 0;
-  Verdict verdict{.correction = {.model_fingerprint = options_.model_fingerprint,
-                                 .anchoring = options_.anchoring,
-                                 .num_kv_heads = options_.num_kv_heads,
-                                 .head_dim = options_.head_dim,
-                                 .rank = std::max(fit_rank, old_rank),
-                                 .origin = {.data = "learned while serving", .tokens = state_.tokens}}};
+  Verdict verdict{
+      .correction = {.model_fingerprint = options_.model_fingerprint,
+                     .anchoring = options_.anchoring,
+                     .num_kv_heads = options_.num_kv_heads,
+                     .head_dim = options_.head_dim,
+                     .rank = std::max(fit_rank, old_rank),
+                     .origin = {.data = "learned while serving", .tokens = state_.tokens + seen.tokens}},
+      .fitted_chunks = state_.fitted_chunks + seen.fitted_chunks,
+      .kept_back_chunks = state_.kept_back_chunks + seen.kept_back_chunks};
   // What a few chunks say is not what the next ones will say.
-  const double margin = std::max(0.01, 0.1 / static_cast<double>(state_.kept_back_chunks));
+  const double margin = std::max(0.01, 0.1 / static_cast<double>(verdict.kept_back_chunks));
   for (int32_t layer = 0; layer < options_.num_layers; ++layer) {
+    LayerPairSums pairs = SumsOf(layer);
+    if (others != nullptr && !others->AddTo(layer, pairs.fitted, pairs.kept_back)) return std::nullopt;
+    verdict.deviations.push_back(pairs.kept_back.Deviation());
     LayerCorrection best, fitted;
     double before = 1;
     if (in_force_.has_value()) {
       best = in_force_->layers[layer];
-      before = Share(layer, best, old_rank);
+      before = ResidualShare(pairs.kept_back, best, old_rank);
     }
     double after = before;
     if (before > 1) {
@@ -134,9 +148,8 @@ std::optional<CorrectionLearner::Verdict> CorrectionLearner::Fit(absl::FunctionR
       after = 1;
     }
     best = Widened(std::move(best), channels, old_rank, verdict.correction.rank);
-    const PairMoments& pairs = state_.fitted[layer];
-    fitted = FitLayer(pairs, options_.fit);
-    if (const double share = Share(layer, fitted, fit_rank); share < (1 - margin) * after) {
+    fitted = FitLayer(pairs.fitted, options_.fit);
+    if (const double share = ResidualShare(pairs.kept_back, fitted, fit_rank); share < (1 - margin) * after) {
       best = Widened(std::move(fitted), channels, fit_rank, verdict.correction.rank);
       after = share;
     }
@@ -146,7 +159,8 @@ std::optional<CorrectionLearner::Verdict> CorrectionLearner::Fit(absl::FunctionR
     if (!keep_going()) return std::nullopt;
   }
   verdict.better = Mean(verdict.after) < (1 - margin / 2) * Mean(verdict.before);
-  next_fit_ = FitAfter(state_.fitted_chunks);
+  own_at_fit_ = state_.fitted_chunks;
+  all_at_fit_ = verdict.fitted_chunks;
   return verdict;
 }
 

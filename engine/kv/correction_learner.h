@@ -50,12 +50,32 @@ struct LearnerOptions {
 
 /// What there is to keep of a learner.
 struct LearnerState {
+  uint64_t replica = 0;  // what names it among those that share what they have seen; 0: none does
   int64_t fitted_chunks = 0;
   int64_t kept_back_chunks = 0;
   int64_t tokens = 0;                    // of all these chunks that were looked at
   std::string base = {};                 // version of the correction that learning began with; empty: none
   std::vector<PairMoments> fitted = {};  // per layer; both empty as long as nothing was added
   std::vector<PairMoments> kept_back = {};
+};
+
+/// What other learners with the same options have seen.
+class OtherPairs {
+ public:
+  struct Seen {
+    int64_t fitted_chunks = 0;
+    int64_t kept_back_chunks = 0;
+    int64_t tokens = 0;
+    double weight = 0;  // of what is to be fitted, in the first layer
+    int64_t new_chunks =
+        0;  // of fitted_chunks: those that came since this learner's last fit, or that it did not have
+    int32_t learners = 0;
+  };
+  virtual ~OtherPairs() = default;
+
+  virtual Seen seen() const = 0;
+  /// Adds what they have of a layer. False: not all of it could be had, so that a fit of these pairs makes no sense.
+  virtual bool AddTo(int32_t layer, PairMoments& fitted, PairMoments& kept_back) = 0;
 };
 
 /// Not thread-safe.
@@ -68,8 +88,9 @@ class CorrectionLearner {
   const std::optional<LearnedCorrection>& in_force() const { return in_force_; }
 
   void Add(const ChunkPairs& pairs);
-  /// Enough came since the last fit.
-  bool due() const;
+  /// Enough came since the last fit, here and elsewhere. Where several learn, each waits for as many times more, so that
+  /// fits come no more often than where one learns alone.
+  bool due(const OtherPairs::Seen& others = {}) const;
   bool CanJudge() const { return state_.kept_back_chunks >= kMinKeptBackChunks; }
   /// Whether it sees enough for a map, not only for scales and offsets.
   bool full() const { return kind_ == PairMoments::Kind::kFull; }
@@ -82,9 +103,14 @@ class CorrectionLearner {
     std::vector<double> before = {};  // of the one in force, per layer
     std::vector<double> after = {};   // of `correction`
     bool better = false;
+    std::vector<double> deviations = {};  // as Deviations(), of all that was kept back
+    int64_t fitted_chunks = 0;            // with those of others
+    int64_t kept_back_chunks = 0;
   };
-  /// Takes seconds and more; keep_going is asked after every layer, and false ends it with nothing.
-  std::optional<Verdict> Fit(absl::FunctionRef<bool()> keep_going);
+  /// On what it has seen and what `others` have (null: nobody), as one that has seen it all; layer by layer, so that two
+  /// more layers' moments are in memory. Takes seconds and more; keep_going is asked after every layer, and false ends it
+  /// with nothing, as does what can't be had of the others.
+  std::optional<Verdict> Fit(absl::FunctionRef<bool()> keep_going, OtherPairs* others = nullptr);
   /// What the correction in force leaves of each layer.
   std::vector<double> Judge() const;
   /// How far stored KV is from fresh, per layer: PairMoments::Deviation of the chunks kept back.
@@ -96,6 +122,7 @@ class CorrectionLearner {
   /// Forgets all pairs. `base`: see LearnerState.
   void Reset(std::string base);
   void SetBase(std::string base) { state_.base = std::move(base); }
+  void SetReplica(uint64_t replica) { state_.replica = replica; }
 
   const LearnerOptions& options() const { return options_; }
   PairMoments::Kind kind() const { return kind_; }
@@ -109,12 +136,17 @@ class CorrectionLearner {
   static constexpr int64_t kMinPairsPerChannel = 8;
 
  private:
-  double Share(int32_t layer, const LayerCorrection& correction, int32_t rank) const;
+  struct LayerPairSums {
+    PairMoments fitted, kept_back;
+  };
+  LayerPairSums SumsOf(int32_t layer) const;
 
   const LearnerOptions options_;
   const PairMoments::Kind kind_;
   LearnerState state_;
-  int64_t next_fit_ = kFirstFit;
+  // As of the last fit: chunks fitted here, and in all.
+  int64_t own_at_fit_ = 0;
+  int64_t all_at_fit_ = 0;
   std::optional<LearnedCorrection> in_force_;
 };
 

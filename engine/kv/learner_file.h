@@ -2,10 +2,10 @@
 //
 //       0  "kvblmomt"                          64  chunks fitted, chunks kept back, tokens (u64)
 //       8  version (u32): 1                    88  version of the correction that learning began with, or zeros
-//      12  anchoring (u32): 0 anchored,       104  zeros
+//      12  anchoring (u32): 0 anchored,       104  what names the learner among those that share what they have seen, or 0 (u64)
 //          1 isolated                         112  per layer the moments of what was fitted, then per layer of what was
 //      16  fingerprint of the model                kept back: weight, means of x and d, sums of dd (f64), of xx and
-//      48  encoding of stored KV, layers,          xd (f32): engine/kv/running_moments.h
+//      48  encoding of stored KV, layers,          xd (f32): engine/kv/pair_moments.h
 //          KV heads, head_dim and the kind    end  XXH3-64 of all bytes before it
 //          of moments (u32, u32, u32,
 //          u16, u16)

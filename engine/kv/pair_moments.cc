@@ -2,6 +2,7 @@
 
 #include <Eigen/Core>
 #include <algorithm>
+#include <cassert>
 #include <cmath>
 #include <cstring>
 #include <numeric>
@@ -143,6 +144,12 @@ void PairMoments::Add(const LayerPairs& pairs) {
     so_far_d += added / total * (mean_d - so_far_d);
     place.weight = total;
   }
+  AddProducts({x.data(), static_cast<size_t>(x.size())}, {d.data(), static_cast<size_t>(d.size())});
+}
+
+void PairMoments::AddProducts(absl::Span<const float> x_rows, absl::Span<const float> d_rows) {
+  const int64_t rows = static_cast<int64_t>(x_rows.size()) / channels_;
+  const Eigen::Map<const FloatMatrix> x(x_rows.data(), rows, channels_), d(d_rows.data(), rows, channels_);
   RowOf(dd_) += d.cast<double>().colwise().squaredNorm();
   if (kind_ == Kind::kDiagonal) {
     Eigen::Map<FloatRow>(xx_.data(), channels_) += x.colwise().squaredNorm();
@@ -155,6 +162,32 @@ void PairMoments::Add(const LayerPairs& pairs) {
     Eigen::Map<FloatRow>(xx_.data() + DiagonalIndex(row), tail) += xx.row(row).tail(tail);
   }
   Eigen::Map<FloatMatrix>(xd_.data(), channels_, channels_).noalias() += x.transpose() * d;
+}
+
+// As Add: what each place's two means differ by stands for what moves when both are taken about the common one.
+void PairMoments::Merge(const PairMoments& other) {
+  assert(other.channels_ == channels_ && other.kind_ == kind_);
+  constexpr int64_t kPlaces = kernels::kNumKvCorrectionPlaces;
+  FloatMatrix x = FloatMatrix::Zero(kPlaces, channels_), d = x;
+  for (int64_t p = 0; p < kPlaces; ++p) {
+    const Place& from = other.places_[p];
+    Place& place = places_[p];
+    if (from.weight == 0) continue;
+    const double total = place.weight + from.weight, root = std::sqrt(place.weight / total * from.weight);
+    const auto take = [&](std::vector<double>& mean, const std::vector<double>& from_mean, auto&& row) {
+      const Row apart = Eigen::Map<const Row>(from_mean.data(), channels_) - RowOf(mean);
+      row = (root * apart).cast<float>();
+      RowOf(mean) += from.weight / total * apart;
+    };
+    take(place.mean_x, from.mean_x, x.row(p));
+    take(place.mean_d, from.mean_d, d.row(p));
+    place.weight = total;
+  }
+  count_ += other.count_;
+  AddProducts({x.data(), static_cast<size_t>(x.size())}, {d.data(), static_cast<size_t>(d.size())});
+  for (int64_t c = 0; c < channels_; ++c) dd_[c] += other.dd_[c];
+  for (size_t i = 0; i < xx_.size(); ++i) xx_[i] += other.xx_[i];
+  for (size_t i = 0; i < xd_.size(); ++i) xd_[i] += other.xd_[i];
 }
 
 void PairMoments::Fade(double factor) {
@@ -212,6 +245,12 @@ absl::Status PairMoments::TakeFrom(std::string_view& bytes) {
   }
   KVBLEND_RETURN_IF_ERROR(Take<double>(bytes, absl::MakeSpan(dd_)));
   for (auto* values : {&xx_, &xd_}) KVBLEND_RETURN_IF_ERROR(Take<float>(bytes, absl::MakeSpan(*values)));
+  for (int64_t c = 0; c < channels_; ++c) {
+    if (dd_[c] < 0 || Variance(c) < 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "a sum of squares is ", std::min<double>(dd_[c], Variance(c)), "; allowed: 0 or more"));
+    }
+  }
   return absl::OkStatus();
 }
 

@@ -48,6 +48,9 @@ class PairMoments {
   void Add(const LayerPairs& pairs);
   /// All pairs so far count as `factor` times what they did. In (0, 1].
   void Fade(double factor);
+  /// As if the pairs that `other` has seen had been added here, each with what it counts there. Exact up to rounding.
+  /// REQUIRES: as many channels, and the same kind.
+  void Merge(const PairMoments& other);
 
   Kind kind() const { return kind_; }
   int64_t channels() const { return channels_; }
@@ -71,6 +74,8 @@ class PairMoments {
 
  private:
   int64_t DiagonalIndex(int64_t channel) const;  // into xx_
+  /// Adds what rows, [rows, channels] each, have to dd_, xx_ and xd_.
+  void AddProducts(absl::Span<const float> x, absl::Span<const float> d);
 
   int64_t channels_;
   Kind kind_;

@@ -20,6 +20,7 @@ namespace kvblend {
 namespace {
 
 constexpr int kKeepBackEvery = 4;  // chunks
+constexpr absl::Duration kLastTurn = absl::Seconds(5);
 
 kv::LearnerOptions LearnerOptionsOf(const ModelRuntime& runtime, int64_t max_bytes) {
   const store::KvFormat& format = runtime.key_space.format;
@@ -60,6 +61,7 @@ CorrectionLearning::CorrectionLearning(ModelRuntime& runtime, const Options& opt
   if (runtime_.given_correction.has_value()) SetInForce(runtime_.given_correction->correction);
   learner_.Reset(GivenVersion());
   if (!options_.folder.empty()) Recall();
+  if (options_.board != nullptr) OpenSharing();
   if (const auto& in_force = learner_.in_force(); in_force.has_value() && !learner_.CanJudge(*in_force)) {
     spdlog::warn(
         "nothing is learned of stored KV: correction-learning-bytes leaves no room to judge the correction "
@@ -139,6 +141,40 @@ void CorrectionLearning::Recall() {
   if (!usable.ok()) spdlog::warn("{}; it is not applied", std::string(usable.message()));
 }
 
+void CorrectionLearning::OpenSharing() {
+  const uint64_t recalled = learner_.state().replica;
+  if (recalled == 0) {
+    learner_.SetReplica(MomentsSharing::NewReplica());
+    // Before anything is told under this name: moments without it would be another's after a restart, and count twice.
+    if (!options_.folder.empty() && learner_.state().tokens > 0) Save();
+  }
+  sharing_ = std::make_unique<MomentsSharing>(*options_.board, learner_options_, learner_.state().replica,
+                                              /*left_before=*/recalled != 0,
+                                              MomentsSharing::Options{.interval = options_.share_interval});
+}
+
+absl::Time CorrectionLearning::NextTurn() const {
+  return sharing_ != nullptr ? sharing_->next_turn() : absl::InfiniteFuture();
+}
+
+void CorrectionLearning::Share() {
+  const auto keep_going = [this] {
+    absl::MutexLock lock(&mutex_);
+    return MayFit();
+  };
+  const bool learns = keep_going();
+  if (!learns || learner_.state().tokens == 0) {
+    sharing_->Withdraw();  // also what a reset could not
+  } else {
+    sharing_->Publish(learner_.state(), /*all=*/false, keep_going);
+  }
+  if (learns) {
+    sharing_->Look();
+    if (Due()) Fit();
+  }
+  sharing_->EndTurn();
+}
+
 void CorrectionLearning::Add(std::shared_ptr<const blend::FreshRows> fresh, store::ChunkHandle entry) {
   absl::MutexLock lock(&mutex_);
   if (stats_.learning != LearningState::kOn || fresh->weight <= 0) return;
@@ -146,7 +182,7 @@ void CorrectionLearning::Add(std::shared_ptr<const blend::FreshRows> fresh, stor
 }
 
 bool CorrectionLearning::HasWork() const {
-  return stopping_ || reset_asked_ || !queue_.empty() || (save_asked_ && dirty_);
+  return stopping_ || reset_asked_ || turn_asked_ || !queue_.empty() || (save_asked_ && dirty_);
 }
 
 void CorrectionLearning::Run() {
@@ -157,32 +193,35 @@ void CorrectionLearning::Run() {
   stats_.deviation_before = before;
   stats_.deviation_after = Corrected(before, shares);
   while (true) {
-    mutex_.Await(absl::Condition(this, &CorrectionLearning::HasWork));
+    mutex_.AwaitWithDeadline(absl::Condition(this, &CorrectionLearning::HasWork), NextTurn());
     if (stopping_) break;
-    const bool reset = reset_asked_, save = queue_.empty();
+    const bool reset = reset_asked_, turn = !reset && (turn_asked_ || absl::Now() >= NextTurn());
     std::deque<Chunk> chunk;  // at most one
-    if (!reset && !save) {
+    if (!reset && !turn && !queue_.empty()) {
       chunk.push_back(std::move(queue_.front()));
       queue_.pop_front();
     }
+    const bool save = !reset && !turn && chunk.empty() && dirty_;
     busy_ = true;
+    learns_a_chunk_ = !chunk.empty();
     mutex_.Unlock();
-    if (reset) {
-      Forget();
-    } else if (save) {
-      Save();
-    } else {
-      Learn(chunk.front());
-    }
+    if (reset) Forget();
+    if (turn) Share();
+    if (save) Save();
+    if (!chunk.empty()) Learn(chunk.front());
     chunk.clear();
     mutex_.Lock();
     if (reset) reset_asked_ = false;
-    busy_ = false;
+    if (turn) turn_asked_ = false;
+    busy_ = learns_a_chunk_ = false;
     PublishCounts();
   }
-  const bool dirty = dirty_;
+  const bool dirty = dirty_, tell = sharing_ != nullptr && stats_.learning == LearningState::kOn;
   mutex_.Unlock();
   if (dirty) Save();
+  // What it has seen is of use to others when it is gone, or to itself where it has no disk.
+  const absl::Time end = absl::Now() + kLastTurn;
+  if (tell) sharing_->Publish(learner_.state(), /*all=*/true, [end] { return absl::Now() < end; });
 }
 
 void CorrectionLearning::Learn(const Chunk& chunk) {
@@ -206,7 +245,13 @@ void CorrectionLearning::Learn(const Chunk& chunk) {
     dirty_ = !options_.folder.empty();
     PublishCounts();
   }
-  if (learner_.due()) Fit();
+  if (!Due()) return;
+  if (sharing_ != nullptr) sharing_->Look();
+  Fit();
+}
+
+bool CorrectionLearning::Due() const {
+  return learner_.due(sharing_ != nullptr ? sharing_->seen() : kv::OtherPairs::Seen{});
 }
 
 void CorrectionLearning::Fit() {
@@ -214,8 +259,13 @@ void CorrectionLearning::Fit() {
     absl::MutexLock lock(&mutex_);
     return MayFit();
   };
-  std::optional<kv::CorrectionLearner::Verdict> verdict = learner_.Fit(keep_going);
-  if (!verdict.has_value()) return;
+  std::optional<kv::CorrectionLearner::Verdict> verdict;
+  // Who can't be read while it fits is left out, and it begins anew without it, if there is enough without it.
+  while (!verdict.has_value()) {
+    if (!keep_going() || !Due()) return;
+    verdict = learner_.Fit(keep_going, sharing_.get());
+  }
+  if (sharing_ != nullptr) sharing_->NoteFit();
   std::shared_ptr<const kv::LoadedCorrection> loaded;
   if (verdict->better) {
     const std::string version = kv::CorrectionVersion(kv::EncodeCorrection(verdict->correction));
@@ -226,13 +276,13 @@ void CorrectionLearning::Fit() {
       spdlog::warn("a learned correction is not applied: {}", std::string(loading.status().message()));
     }
   }
-  const std::vector<double> before = learner_.Deviations();
   {
     absl::MutexLock lock(&mutex_);
     if (!MayFit()) return;
     ++stats_.fits;
-    stats_.deviation_before = before;
-    stats_.deviation_after = Corrected(before, loaded != nullptr ? verdict->after : verdict->before);
+    stats_.deviation_before = verdict->deviations;
+    stats_.deviation_after =
+        Corrected(verdict->deviations, loaded != nullptr ? verdict->after : verdict->before);
     if (loaded != nullptr) {
       ++stats_.fits_applied;
       stats_.version = loaded->version;
@@ -243,7 +293,7 @@ void CorrectionLearning::Fit() {
   spdlog::info(
       "of the squared deviation of {} chunks kept back the correction in force left {:.1f}%, a fit of {} "
       "chunks leaves {:.1f}%{}",
-      learner_.state().kept_back_chunks, PercentOf(verdict->before), learner_.state().fitted_chunks,
+      verdict->kept_back_chunks, PercentOf(verdict->before), verdict->fitted_chunks,
       PercentOf(verdict->after),
       loaded != nullptr ? absl::StrCat(": version ", loaded->version, " is in force") : "");
   if (loaded != nullptr) {
@@ -270,6 +320,10 @@ void CorrectionLearning::Forget() {
     }
   }
   learner_.Reset(GivenVersion());
+  if (sharing_ != nullptr) {
+    sharing_->Withdraw();
+    sharing_->ForgetFits();
+  }
   SetInForce(loaded != nullptr ? std::optional(given->correction) : std::nullopt);
   if (!options_.folder.empty()) {
     unlink(LearnedPath().c_str());
@@ -285,6 +339,11 @@ void CorrectionLearning::Forget() {
 }
 
 void CorrectionLearning::Save() {
+  if (learner_.state().fitted.empty()) {  // fitted on what others have seen
+    absl::MutexLock lock(&mutex_);
+    dirty_ = false;
+    return;
+  }
   if (const absl::Status s =
           kv::ReplaceFile(MomentsPath(), kv::EncodeLearner(learner_options_, learner_.state()));
       !s.ok()) {
@@ -316,6 +375,7 @@ absl::StatusOr<CorrectionStats> CorrectionLearning::Update(CorrectionAction acti
       budget_->Open(learns);
     }
     reset_asked_ = reset_asked_ || action == CorrectionAction::kReset;
+    turn_asked_ = turn_asked_ || (sharing_ != nullptr && action == CorrectionAction::kFreeze);
     if (action == CorrectionAction::kFreeze || action == CorrectionAction::kReset) {
       mutex_.Await(absl::Condition(this, &CorrectionLearning::Idle));
     }
@@ -326,7 +386,16 @@ absl::StatusOr<CorrectionStats> CorrectionLearning::Update(CorrectionAction acti
 CorrectionStats CorrectionLearning::Stats() const {
   absl::MutexLock lock(&mutex_);
   CorrectionStats stats = stats_;
-  stats.waiting_chunks = static_cast<int64_t>(queue_.size()) + (busy_ ? 1 : 0);
+  stats.waiting_chunks = static_cast<int64_t>(queue_.size()) + (learns_a_chunk_ ? 1 : 0);
+  if (sharing_ != nullptr) {
+    const MomentsSharing::Stats sharing = sharing_->stats();
+    stats.shared = true;
+    stats.replicas_found = sharing.replicas_found;
+    stats.replicas_merged = sharing.replicas_merged;
+    stats.moments_published = sharing.published;
+    stats.moments_refused = sharing.refused;
+    stats.sharing_failures = sharing.failures;
+  }
   return stats;
 }
 

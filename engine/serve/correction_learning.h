@@ -6,6 +6,9 @@
 // Files, where there is a folder: learned.kvcorrection (engine/kv/correction_file.h), the correction in force if it was
 // learned, and learned.kvmoments (engine/kv/learner_file.h), what it was learned from. Each is replaced as a whole after
 // a fit and at the end. What is damaged or of another model is named in the log and not used.
+//
+// Where replicas share chunks they share what they learn from as well (engine/serve/sharing/moments_sharing.h): the same
+// thread takes a turn at that now and then, and before a fit.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +27,9 @@
 #include "engine/blend/fresh_rows.h"
 #include "engine/kv/correction_learner.h"
 #include "engine/runtime/model_runtime.h"
+#include "engine/serve/sharing/moments_sharing.h"
 #include "engine/store/chunk_handle.h"
+#include "engine/store/replica_board.h"
 
 namespace kvblend {
 
@@ -37,6 +42,8 @@ class CorrectionLearning {
     std::string folder = {};                   // must be there; empty: nothing outlives the process
     int64_t max_bytes = int64_t{256} << 20;    // of moments
     int64_t waiting_bytes = kMinWaitingBytes;  // of rows that wait to be learned from
+    store::ReplicaBoard* board = nullptr;      // where replicas meet, outlives this; null: it learns alone
+    absl::Duration share_interval = absl::Minutes(1);
   };
 
   /// Puts what was learned before into force. `runtime` must outlive it.
@@ -67,7 +74,12 @@ class CorrectionLearning {
   void Recall();
   void Run();
   void Learn(const Chunk& chunk);
+  bool Due() const;
   void Fit();
+  void OpenSharing();
+  /// Tells others, and hears of them.
+  void Share();
+  absl::Time NextTurn() const;
   void Forget();
   void Save();
   void SetInForce(std::optional<kv::LearnedCorrection> correction);
@@ -76,7 +88,7 @@ class CorrectionLearning {
   std::string LearnedPath() const { return options_.folder + "/learned.kvcorrection"; }
   std::string GivenVersion() const;
   bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !busy_ && !reset_asked_; }
+  bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !busy_ && !reset_asked_ && !turn_asked_; }
   bool Settled() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return Idle() && queue_.empty() && !dirty_; }
   /// Whether a fit may go on, and come into force.
   bool MayFit() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -88,16 +100,19 @@ class CorrectionLearning {
   const Options options_;
   const kv::LearnerOptions learner_options_;
   const std::shared_ptr<blend::FreshRowBudget> budget_;
-  kv::CorrectionLearner learner_;  // the thread's
-  bool can_learn_ = true;          // set before the thread starts
+  kv::CorrectionLearner learner_;            // the thread's
+  std::unique_ptr<MomentsSharing> sharing_;  // the thread's, but for its figures; null: it learns alone
+  bool can_learn_ = true;                    // set before the thread starts
 
   mutable absl::Mutex mutex_;
   std::deque<Chunk> queue_ ABSL_GUARDED_BY(mutex_);
   CorrectionStats stats_ ABSL_GUARDED_BY(mutex_);
   bool busy_ ABSL_GUARDED_BY(mutex_) = false;
-  bool dirty_ ABSL_GUARDED_BY(mutex_) = false;  // the files lack something
+  bool learns_a_chunk_ ABSL_GUARDED_BY(mutex_) = false;  // that is what it is busy with
+  bool dirty_ ABSL_GUARDED_BY(mutex_) = false;           // the files lack something
   bool save_asked_ ABSL_GUARDED_BY(mutex_) = false;
   bool reset_asked_ ABSL_GUARDED_BY(mutex_) = false;
+  bool turn_asked_ ABSL_GUARDED_BY(mutex_) = false;  // to tell others at once
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 
   std::thread thread_;  // last

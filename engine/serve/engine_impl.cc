@@ -62,14 +62,18 @@ schedule::Priority PriorityOf(const Caller& caller) {
   return schedule::Priority::kNormal;
 }
 
-std::unique_ptr<CorrectionLearning> MakeLearning(const EngineOptions& options, ModelRuntime& runtime) {
+std::unique_ptr<CorrectionLearning> MakeLearning(const EngineOptions& options, ModelRuntime& runtime,
+                                                 store::ReplicaBoard* board) {
   if (options.correction == "none" || options.learn_correction == Name(LearningState::kOff)) return nullptr;
   return std::make_unique<CorrectionLearning>(
-      runtime, CorrectionLearning::Options{.frozen = options.learn_correction == Name(LearningState::kFrozen),
-                                           .folder = options.chunk_disk_path,
-                                           .max_bytes = options.correction_learning_bytes,
-                                           .waiting_bytes = std::max(CorrectionLearning::kMinWaitingBytes,
-                                                                     options.chunk_store_bytes / 16)});
+      runtime,
+      CorrectionLearning::Options{
+          .frozen = options.learn_correction == Name(LearningState::kFrozen),
+          .folder = options.chunk_disk_path,
+          .max_bytes = options.correction_learning_bytes,
+          .waiting_bytes = std::max(CorrectionLearning::kMinWaitingBytes, options.chunk_store_bytes / 16),
+          .board = options.share_correction ? board : nullptr,
+          .share_interval = absl::Seconds(options.share_correction_seconds)});
 }
 
 }  // namespace
@@ -135,7 +139,7 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<ModelRuntim
       default_split_(
           ParseName<PromptSplit>("split-prompts", options_.split_prompts).value_or(PromptSplit::kNone)),
       info_(MakeInfo(*runtime_, options_, self_check_max_error)),
-      learning_(MakeLearning(options_, *runtime_)),
+      learning_(MakeLearning(options_, *runtime_, chunk_store_->replica_board())),
       runner_(*runtime_, *chunk_store_,
               {.load_pipeline_depth = options_.load_pipeline_depth,
                .ratio = options_.ratio,

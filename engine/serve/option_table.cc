@@ -225,6 +225,12 @@ const std::vector<EngineOption>& EngineOptionTable() {
        Real{In<&Redis::budget_seconds>, 0.001, 60}},
       {"chunk-redis-max-value-bytes", kRedis, "SIZE", "Chunks with a larger section are not stored there",
        BytesOption{In<&Redis::max_value_bytes>, 1, kMaxRedisValueBytes}},
+      {"share-correction", kRedis, "",
+       "Learn the correction from what all servers on this Redis have seen that serve the same model (on by default)",
+       SwitchOption{In<&EngineOptions::share_correction>}},
+      {"share-correction-interval", kRedis, "SECONDS",
+       "How far apart, at least, they tell each other what they have seen",
+       Real{In<&EngineOptions::share_correction_seconds>, 0.1, 3600}},
       {"chunk-redis-connections", kRedis, "N", "Connections per node for reading; one more writes",
        Int{In<&Redis::connections_per_node>, 1, 64}},
 

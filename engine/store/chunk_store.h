@@ -149,6 +149,8 @@ class ChunkStore final : public ChunkCatalog, private internal::Lender {
   StoreStats Stats() const;
   /// One for each lower tier, in the order of lookups.
   std::vector<TierStats> LowerTierStats() const { return lower_.Report(); }
+  /// Where the replicas that share a lower tier meet; null: nowhere. May be used as long as the store.
+  ReplicaBoard* replica_board() const { return lower_.replica_board(); }
   /// How fast the lower tiers are.
   const ReadMeter& read_meter() const { return read_meter_; }
 

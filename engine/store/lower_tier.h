@@ -23,6 +23,7 @@
 #include "engine/store/format/chunk_address.h"
 #include "engine/store/format/chunk_kv.h"
 #include "engine/store/format/entry_format.h"
+#include "engine/store/replica_board.h"
 
 namespace kvblend::store {
 
@@ -117,6 +118,9 @@ class LowerTier {
 
   /// What it tells about itself.
   virtual TierStats Report() const = 0;
+
+  /// Null where replicas do not meet. The tier's; may be used as long as the tier.
+  virtual ReplicaBoard* replica_board() { return nullptr; }
 
   /// Called with an entry that is being evicted though it was asked for more than once, while it can still be
   /// read; `frequency` as PutOptions means it. Any thread of the tier, no lock held. Set once, before use.

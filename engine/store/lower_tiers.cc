@@ -205,6 +205,13 @@ std::vector<TierStats> LowerTiers::Report() const {
   return reports;
 }
 
+ReplicaBoard* LowerTiers::replica_board() const {
+  for (const Level& level : levels_) {
+    if (ReplicaBoard* board = level.tier->replica_board(); board != nullptr) return board;
+  }
+  return nullptr;
+}
+
 WriteBehind::Stats LowerTiers::write_stats() const {
   WriteBehind::Stats sum;
   for (const Level& level : levels_) {

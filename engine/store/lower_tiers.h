@@ -73,6 +73,8 @@ class LowerTiers {
   WriteBehind::Stats write_stats() const;
   /// In the order of lookups.
   std::vector<TierStats> Report() const;
+  /// The first tier's that has one; null: none. May be used as long as this.
+  ReplicaBoard* replica_board() const;
 
   // --- for operators --------------------------------------------------------------------------------------
 

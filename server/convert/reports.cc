@@ -184,6 +184,12 @@ v1::CorrectionInfo ToProto(const CorrectionStats& stats) {
   to.set_waiting_chunks(stats.waiting_chunks);
   to.mutable_deviation_before()->Add(stats.deviation_before.begin(), stats.deviation_before.end());
   to.mutable_deviation_after()->Add(stats.deviation_after.begin(), stats.deviation_after.end());
+  to.set_shared(stats.shared);
+  to.set_replicas_found(stats.replicas_found);
+  to.set_replicas_merged(stats.replicas_merged);
+  to.set_moments_published(stats.moments_published);
+  to.set_moments_refused(stats.moments_refused);
+  to.set_sharing_failures(stats.sharing_failures);
   return to;
 }
 

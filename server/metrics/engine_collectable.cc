@@ -171,6 +171,18 @@ void AddCorrection(const CorrectionStats& stats, FamilyList list) {
   list.Counter("fits_total", "Fits of the correction tried.", stats.fits);
   list.Counter("fits_applied_total", "Fits that were better than what was in force, and came into force.",
                stats.fits_applied);
+  list.Gauge("shared", "1 where replicas share what the correction is learned from, through Redis.",
+             stats.shared);
+  list.Gauge("replicas_found", "Other replicas whose moments fits take, as of the last look.",
+             stats.replicas_found);
+  list.Gauge("replicas_merged", "Other replicas whose moments the last fit had.", stats.replicas_merged);
+  list.Counter("moments_published_total", "Times that the server's own moments were left for other replicas.",
+               stats.moments_published);
+  list.Counter("moments_refused_total",
+               "Moments of other replicas not taken: damaged, foreign, incomplete or out of date.",
+               stats.moments_refused);
+  list.Counter("sharing_failures_total", "Times that moments could not be written to Redis, or read.",
+               stats.sharing_failures);
   AddLayers(
       "deviation_before",
       "Mean squared deviation of stored KV from full prefill's on chunks kept back, relative to the latter.",

@@ -4,6 +4,7 @@ import signal
 import pytest
 
 from conftest import CHUNKS, FLAGS, MODEL, refused, run, wait_until
+from support.redis_cluster import RedisCluster
 
 # Two missing chunks of each question are learned from, a quarter of them kept back.
 QUESTIONS = 12
@@ -14,7 +15,7 @@ def start(start_server, tmp_path):
     """Starts a server that may learn, with the test's folder as its disk."""
     if MODEL.with_name(MODEL.name + ".kvcorrection").exists():
         pytest.skip(f"beside {MODEL} lies a correction, so that servers do not begin without one")
-    return lambda *flags: start_server(*FLAGS, "--correction", "auto", "--chunk-disk-path", str(tmp_path), *flags)
+    return lambda *flags, folder=tmp_path: start_server(*FLAGS, "--correction", "auto", "--chunk-disk-path", str(folder), *flags)
 
 
 def passages(number):
@@ -109,6 +110,62 @@ def test_a_killed_server_leaves_what_was_learned_or_what_was_before(start, tmp_p
     wait_until(lambda: show(second).tokens > recalled.tokens, "two more chunks to be learned from")
     assert second.stop() == 0
     assert not list(tmp_path.glob("*.part"))
+
+
+def test_two_servers_on_one_redis_learn_together(v1, start, tmp_path):
+    redis_folder = tmp_path / "redis"
+    redis_folder.mkdir()
+    redis = RedisCluster(redis_folder)
+    try:
+        password = tmp_path / "password"
+        password.write_text("a password\n")
+
+        def start_sharing(folder, *flags):
+            server = start("--chunk-redis", redis.addresses, "--chunk-redis-password-file", str(password),
+                           "--chunk-redis-budget", "10", "--share-correction-interval", "1", *flags, folder=tmp_path / folder)
+            wait_until(lambda: server.metrics()["kvblend_redis_nodes_working"] == 3, "all nodes of Redis")
+            return server
+
+        def replicas():
+            return {key for key in redis.keys() if key.startswith("kvb1:moments:") and key.endswith(":note")}
+
+        first = start_sharing("first")
+        taught = teach(first)
+        assert taught.version and taught.shared
+        second = start_sharing("second")
+        wait_until(lambda: show(second).version, "a correction from what the first server has seen")
+        learned = show(second)
+        assert learned.learned and not learned.tokens and learned.replicas_merged == 1 and not learned.moments_refused
+        assert sum(learned.deviation_after) < sum(learned.deviation_before)
+        # Its chunks come from the first one through Redis, what corrects them is the second one's.
+        assert ask(second, 0, policy=v1.POLICY_NONE).correction == learned.version
+        metrics = second.metrics()
+        assert metrics["kvblend_correction_shared"] == metrics["kvblend_correction_replicas_merged"] == 1
+        shown = run("kvblend", "correction", "--server", f"127.0.0.1:{second.grpc_port}")
+        assert "shared        1 other replicas found, 1 in the last fit" in shown.stdout
+
+        # The other way round as well; and who is alone on purpose has and takes nothing.
+        ask(second, 50)
+        wait_until(lambda: show(second).fitted_chunks + show(second).kept_back_chunks == 2, "both chunks to be learned from")
+        wait_until(lambda: show(first).replicas_found == 1, "the second server to be found")
+        assert len(replicas()) == 2
+        alone = start_sharing("alone", "--no-share-correction")
+        ask(alone, 60)
+        wait_until(lambda: show(alone).tokens, "chunks to be learned from")
+        assert not show(alone).shared and not show(alone).replicas_found
+        assert alone.stop() == 0 and len(replicas()) == 2
+
+        first.admin.UpdateCorrection(v1.UpdateCorrectionRequest(action=v1.CORRECTION_ACTION_FREEZE))
+        assert len(replicas()) == 1
+        second.admin.UpdateCorrection(v1.UpdateCorrectionRequest(action=v1.CORRECTION_ACTION_RESET))
+        assert not replicas()
+        for node in redis.nodes:
+            node.kill()
+        seen = show(second).tokens
+        ask(second, 70)  # served, and learned from
+        wait_until(lambda: show(second).tokens > seen, "chunks to be learned from without Redis")
+    finally:
+        redis.stop()
 
 
 def test_switched_off_nothing_is_learned(v1, start_server):

@@ -77,6 +77,7 @@ RedisTier::RedisTier(Options options, std::unique_ptr<redis::ClusterClient> clus
       pending_erasures_(kMaxPendingErasures),
       content_(*cluster, ttl_seconds_),
       writer_(*cluster, ttl_seconds_),
+      board_(*cluster, options_.max_value_bytes),
       cluster_(std::move(cluster)) {}
 
 RedisTier::~RedisTier() = default;

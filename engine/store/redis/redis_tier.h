@@ -39,6 +39,7 @@
 #include "engine/store/format/chunk_kv.h"
 #include "engine/store/format/entry_format.h"
 #include "engine/store/lower_tier.h"
+#include "engine/store/redis/board/redis_board.h"
 #include "engine/store/redis/content_index.h"
 #include "engine/store/redis/entry_writer.h"
 #include "engine/store/redis/known_keys.h"
@@ -112,6 +113,7 @@ class RedisTier final : public LowerTier {
 
   RedisTierStats Stats() const;
   TierStats Report() const override;
+  ReplicaBoard* replica_board() override { return &board_; }
   /// Waits until every node works, and their connections are made. False: not by `deadline` (real time).
   bool AwaitAllWorking(absl::Time deadline) const { return cluster_->AwaitAllWorking(deadline); }
 
@@ -141,6 +143,7 @@ class RedisTier final : public LowerTier {
 
   redis::ContentIndex content_;  // of *cluster_, as the next
   redis::EntryWriter writer_;
+  redis::RedisBoard board_;
   const std::unique_ptr<redis::ClusterClient> cluster_;  // last: its callbacks use everything above
 };
 

@@ -41,6 +41,12 @@ void PrintForPeople(const v1::CorrectionInfo& info, std::ostream& out) {
                             info.waiting_chunks())
       << absl::StreamFormat("fits          %d tried, %d applied since the start\n", info.fits(),
                             info.fits_applied());
+  if (info.shared()) {
+    out << absl::StreamFormat(
+        "shared        %d other replicas found, %d in the last fit; published %d times, %d refused, %d failures\n",
+        info.replicas_found(), info.replicas_merged(), info.moments_published(), info.moments_refused(),
+        info.sharing_failures());
+  }
   if (info.deviation_before().empty()) return;
   out << "layer  deviation as stored  corrected\n";
   for (int layer = 0; layer < info.deviation_before_size() && layer < info.deviation_after_size(); ++layer) {

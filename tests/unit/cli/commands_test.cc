@@ -332,12 +332,17 @@ TEST_F(CommandsTest, ChunksStatRemovePin) {
 TEST_F(CommandsTest, CorrectionIsShownAndSteered) {
   calls_.correction = FromText<v1::CorrectionInfo>(R"(
       version: "abcd"  learning: LEARNING_STATE_FROZEN  learned: true  tokens: 640  fitted_chunks: 8  kept_back_chunks: 2
-      fits: 3  fits_applied: 1  deviation_before: [ 0, 0.5 ]  deviation_after: [ 0, 0.125 ])");
+      fits: 3  fits_applied: 1  deviation_before: [ 0, 0.5 ]  deviation_after: [ 0, 0.125 ]
+      shared: true  replicas_found: 5  replicas_merged: 4  moments_published: 7  moments_refused: 8)");
   EXPECT_EQ(Run({"correction"}), 0);
-  EXPECT_THAT(Out(), HasSubstr("in force      version abcd, learned while serving\n"
-                               "learning      frozen\n"
-                               "seen          640 tokens; 8 chunks to fit, 2 to judge by, 0 waiting\n"
-                               "fits          3 tried, 1 applied since the start\n"));
+  EXPECT_THAT(
+      Out(),
+      HasSubstr("in force      version abcd, learned while serving\n"
+                "learning      frozen\n"
+                "seen          640 tokens; 8 chunks to fit, 2 to judge by, 0 waiting\n"
+                "fits          3 tried, 1 applied since the start\n"
+                "shared        5 other replicas found, 4 in the last fit; published 7 times, 8 refused, "
+                "0 failures\n"));
   EXPECT_THAT(Out(), HasSubstr("    1              0.50000    0.12500\n"));
   EXPECT_EQ(Run({"correction", "reset", "--json"}), 0);
   EXPECT_EQ(OutJson().at(0)["version"], "abcd");

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <utility>
+#include <vector>
 
 #include "engine/kv/correction_fit.h"
 #include "tests/unit/kv/learner_pairs.h"
@@ -16,6 +18,38 @@ using testing::ElementsAre;
 using testing::Gt;
 using testing::Lt;
 using Verdict = CorrectionLearner::Verdict;
+
+/// What learners in this process have seen.
+class OtherLearners final : public OtherPairs {
+ public:
+  explicit OtherLearners(std::vector<const CorrectionLearner*> learners, int64_t new_chunks = 0)
+      : learners_(std::move(learners)), new_chunks_(new_chunks) {}
+
+  Seen seen() const override {
+    Seen seen{.new_chunks = new_chunks_, .learners = static_cast<int32_t>(learners_.size())};
+    for (const CorrectionLearner* learner : learners_) {
+      const LearnerState& state = learner->state();
+      seen.fitted_chunks += state.fitted_chunks;
+      seen.kept_back_chunks += state.kept_back_chunks;
+      seen.tokens += state.tokens;
+      if (!state.fitted.empty()) seen.weight += state.fitted.front().weight();
+    }
+    return seen;
+  }
+  bool AddTo(int32_t layer, PairMoments& fitted, PairMoments& kept_back) override {
+    for (const CorrectionLearner* learner : learners_) {
+      fitted.Merge(learner->state().fitted[layer]);
+      kept_back.Merge(learner->state().kept_back[layer]);
+    }
+    return layer < breaks_at;
+  }
+
+  int32_t breaks_at = 1000;
+
+ private:
+  const std::vector<const CorrectionLearner*> learners_;
+  const int64_t new_chunks_;
+};
 
 class CorrectionLearnerTest : public testing::Test {
  protected:
@@ -194,6 +228,87 @@ TEST_F(CorrectionLearnerTest, ASmallBudgetLearnsScalesAlone) {
   LearnedCorrection with_map = verdict.correction;
   with_map.rank = 3;
   EXPECT_FALSE(learner.CanJudge(with_map));
+}
+
+TEST_F(CorrectionLearnerTest, FitsWithOthersAsOneThatHasSeenItAll) {
+  CorrectionLearner first(SmallLearner()), second(SmallLearner()), third(SmallLearner()), all(SmallLearner());
+  for (int i = 0; i < 48; ++i) {
+    PairMaker::Chunk chunk = maker_.Make(kRows, i % 4 == 3);
+    PairMaker::Teach(all, chunk);
+    PairMaker::Teach(i % 3 == 0 ? first : i % 3 == 1 ? second : third, chunk);
+  }
+  OtherLearners others({&second, &third});
+  const std::optional<Verdict> merged = first.Fit([] { return true; }, &others);
+  ASSERT_TRUE(merged.has_value());
+  const Verdict expected = Fit(all);
+  EXPECT_TRUE(merged->better);
+  EXPECT_EQ(merged->correction.origin.tokens, 48 * kRows);
+  EXPECT_EQ(merged->fitted_chunks, 36);
+  EXPECT_EQ(merged->kept_back_chunks, 12);
+  for (int layer = 0; layer < 3; ++layer) {
+    EXPECT_NEAR(merged->after[layer], expected.after[layer], 1e-5);
+    EXPECT_NEAR(merged->deviations[layer], all.Deviations()[layer], 1e-5);
+  }
+  EXPECT_EQ(expected.deviations, all.Deviations());
+  for (size_t i = 0; i < expected.correction.layers[1].scale.size(); ++i) {
+    EXPECT_NEAR(merged->correction.layers[1].scale[i], expected.correction.layers[1].scale[i], 1e-4);
+    EXPECT_NEAR(merged->correction.layers[1].offset[i], expected.correction.layers[1].offset[i], 1e-4);
+  }
+  // What it has seen itself is what it was.
+  EXPECT_EQ(first.state().fitted_chunks + first.state().kept_back_chunks, 16);
+  EXPECT_LT(first.state().fitted[1].weight(), 13 * kRows);
+}
+
+TEST_F(CorrectionLearnerTest, OneThatHasSeenNothingFitsWhatOthersHaveSeen) {
+  CorrectionLearner teacher(SmallLearner()), learner(SmallLearner());
+  Teach(teacher, 40);
+  OtherLearners others({&teacher}, /*new_chunks=*/30);
+  EXPECT_FALSE(learner.due());
+  EXPECT_TRUE(learner.due(others.seen()));
+  const std::optional<Verdict> verdict = learner.Fit([] { return true; }, &others);
+  ASSERT_TRUE(verdict.has_value());
+  EXPECT_EQ(verdict->after, Fit(teacher).after);
+  EXPECT_TRUE(learner.state().fitted.empty());
+
+  CorrectionLearner judges(SmallLearner());  // as long as nobody has anything to judge by, nothing is due
+  for (int i = 0; i < 20; ++i) maker_.Teach(judges, kRows, false);
+  EXPECT_FALSE(learner.due(OtherLearners({&judges}, 20).seen()));
+}
+
+TEST_F(CorrectionLearnerTest, WhereManyLearnFitsComeNoMoreOften) {
+  CorrectionLearner learner(SmallLearner());
+  Teach(learner, 4 * 20);
+  const OtherPairs::Seen three{.fitted_chunks = 300, .kept_back_chunks = 100, .weight = 1e4, .learners = 3};
+  OtherPairs::Seen seen = three;
+  OtherLearners others({});
+  ASSERT_TRUE(learner.due());
+  ASSERT_TRUE(learner.Fit([] { return true; }, &others).has_value());  // at 60 chunks: again at 64
+  EXPECT_FALSE(learner.due(seen));
+  seen.new_chunks = 4;
+  EXPECT_TRUE(learner.due(seen));
+  Teach(learner, 8);
+  ASSERT_TRUE(learner.Fit([] { return true; }, &others).has_value());  // at 66
+  seen.new_chunks = 64;
+  EXPECT_FALSE(learner.due(seen));
+  seen.new_chunks = 4 * 64 - 1;
+  EXPECT_FALSE(learner.due(seen));
+  seen.new_chunks = 4 * 64;
+  EXPECT_TRUE(learner.due(seen));
+  seen = three;  // the others stand still: its own chunks count as well
+  Teach(learner, 2 * 128);
+  EXPECT_FALSE(learner.due(seen));
+  Teach(learner, 2 * 64);
+  EXPECT_TRUE(learner.due(seen));
+}
+
+TEST_F(CorrectionLearnerTest, WhatCannotBeHadOfOthersEndsTheFitWithNothing) {
+  CorrectionLearner teacher(SmallLearner()), learner(SmallLearner());
+  Teach(teacher, 40);
+  Teach(learner, 40);
+  OtherLearners others({&teacher});
+  others.breaks_at = 2;
+  EXPECT_FALSE(learner.Fit([] { return true; }, &others).has_value());
+  EXPECT_TRUE(learner.due());  // as if it had not begun
 }
 
 TEST_F(CorrectionLearnerTest, AFitCanBeStopped) {

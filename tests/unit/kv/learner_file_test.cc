@@ -18,6 +18,7 @@ using testing::HasSubstr;
 class LearnerFileTest : public testing::Test {
  protected:
   LearnerFileTest() {
+    learner_.SetReplica(0x1234);
     learner_.Reset("0123456789abcdef");
     for (int i = 0; i < 6; ++i) maker_.Teach(learner_, 10, i % 3 == 2, 0.5);
     bytes_ = EncodeLearner(SmallLearner(), learner_.state());
@@ -43,6 +44,7 @@ TEST_F(LearnerFileTest, ComesBackAndGoesOnAsIfNothingHadBeen) {
   EXPECT_EQ(state->kept_back_chunks, 2);
   EXPECT_EQ(state->tokens, 60);
   EXPECT_EQ(state->base, "0123456789abcdef");
+  EXPECT_EQ(state->replica, 0x1234);
   EXPECT_EQ(EncodeLearner(SmallLearner(), *state), bytes_);
 
   CorrectionLearner second(SmallLearner());
@@ -90,7 +92,7 @@ TEST_F(LearnerFileTest, NumbersThatNoPairsGiveAreRefused) {
   };
   EXPECT_EQ(error(64, int64_t{4}), "");
   EXPECT_THAT(error(64, int64_t{-4}), HasSubstr("a count is -4; allowed: 0 or more"));
-  EXPECT_THAT(error(104, int64_t{1}), HasSubstr("reserved bytes"));
+  EXPECT_THAT(error(88, int64_t{0x3130303030303000}), HasSubstr("begins with a zero"));
   EXPECT_THAT(error(112, int64_t{-1}), HasSubstr("a number of pairs is -1"));
   EXPECT_THAT(error(120, -1.0), HasSubstr("a weight is -1"));
   EXPECT_THAT(error(128, std::numeric_limits<double>::infinity()), HasSubstr("a moment is not finite"));

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <random>
@@ -54,6 +55,68 @@ class PairMomentsTest : public testing::Test {
     moments.Add({.stored = x, .fresh = y, .tokens = tokens, .weights = weights});
   }
 
+  struct ManyPairs {
+    std::vector<float> x, y, weights;
+    std::vector<int32_t> tokens;
+    double counts = 1;
+  };
+
+  /// Two passes over all pairs, in double.
+  static void ExpectMomentsOf(const std::vector<ManyPairs>& all, const PairMoments& actual) {
+    std::vector<double> xx(kChannels * kChannels), xd(xx), dd(kChannels);
+    int64_t count = 0;
+    for (int64_t p = 0; p < kernels::kNumKvCorrectionPlaces; ++p) {
+      const auto for_rows = [&](auto visit) {
+        for (const ManyPairs& pairs : all) {
+          for (size_t i = 0; i < pairs.tokens.size(); ++i) {
+            if (kernels::KvCorrectionPlace(pairs.tokens[i]) != p || pairs.weights[i] == 0) continue;
+            visit(&pairs.x[i * kChannels], &pairs.y[i * kChannels], pairs.counts * pairs.weights[i]);
+          }
+        }
+      };
+      double weight = 0;
+      std::vector<double> mean_x(kChannels), mean_d(kChannels);
+      for_rows([&](const float*, const float*, double w) {
+        weight += w;
+        ++count;
+      });
+      for_rows([&](const float* x, const float* y, double w) {
+        for (int64_t c = 0; c < kChannels; ++c) {
+          mean_x[c] += w / weight * x[c];
+          mean_d[c] += w / weight * (double{y[c]} - x[c]);
+        }
+      });
+      for_rows([&](const float* x, const float* y, double w) {
+        for (int64_t c = 0; c < kChannels; ++c) {
+          const double d = double{y[c]} - x[c] - mean_d[c];
+          dd[c] += w * d * d;
+          for (int64_t r = 0; r < kChannels; ++r) {
+            xx[r * kChannels + c] += w * (x[r] - mean_x[r]) * (x[c] - mean_x[c]);
+            xd[r * kChannels + c] += w * (x[r] - mean_x[r]) * d;
+          }
+        }
+      });
+      EXPECT_NEAR(actual.places()[p].weight, weight, 1e-12 * weight);
+      ExpectNear(actual.places()[p].mean_x, mean_x, 1e-6);
+      ExpectNear(actual.places()[p].mean_d, mean_d, 1e-5);
+    }
+    EXPECT_EQ(actual.count(), count);
+    ExpectNear(actual.dd(), dd, 1e-4);
+    if (actual.kind() == Kind::kFull) {
+      ExpectNear(actual.Xx(), xx, 1e-4);
+      ExpectNear(Doubles(actual.xd()), xd, 1e-4);
+    }
+    std::vector<double> variances, covariances, expected_variances, expected_covariances;
+    for (int64_t c = 0; c < kChannels; ++c) {
+      variances.push_back(actual.Variance(c));
+      covariances.push_back(actual.Covariance(c));
+      expected_variances.push_back(xx[c * (kChannels + 1)]);
+      expected_covariances.push_back(xd[c * (kChannels + 1)]);
+    }
+    ExpectNear(variances, expected_variances, 1e-4);
+    ExpectNear(covariances, expected_covariances, 1e-4);
+  }
+
   static std::vector<double> Doubles(const std::vector<float>& values) {
     return {values.begin(), values.end()};
   }
@@ -81,42 +144,8 @@ TEST_F(PairMomentsTest, AreTheMomentsOfAllPairs) {
     all_y.insert(all_y.end(), y.begin(), y.end());
     for (int32_t token = 0; token < rows; ++token) all_tokens.push_back(token);
   }
-  // In one sitting, in double: about the mean of each place.
-  std::vector<double> xx(kChannels * kChannels), xd(xx), dd(kChannels);
-  for (int64_t p = 0; p < kernels::kNumKvCorrectionPlaces; ++p) {
-    double count = 0;
-    std::vector<double> mean_x(kChannels), mean_d(kChannels);
-    const auto for_rows = [&](auto visit) {
-      for (size_t i = 0; i < all_tokens.size(); ++i) {
-        if (kernels::KvCorrectionPlace(all_tokens[i]) == p)
-          visit(&all_x[i * kChannels], &all_y[i * kChannels]);
-      }
-    };
-    for_rows([&](const float*, const float*) { ++count; });
-    for_rows([&](const float* x, const float* y) {
-      for (int64_t c = 0; c < kChannels; ++c) {
-        mean_x[c] += x[c] / count;
-        mean_d[c] += (double{y[c]} - x[c]) / count;
-      }
-    });
-    for_rows([&](const float* x, const float* y) {
-      for (int64_t c = 0; c < kChannels; ++c) {
-        const double d = double{y[c]} - x[c] - mean_d[c];
-        dd[c] += d * d;
-        for (int64_t r = 0; r < kChannels; ++r) {
-          xx[r * kChannels + c] += (x[r] - mean_x[r]) * (x[c] - mean_x[c]);
-          xd[r * kChannels + c] += (x[r] - mean_x[r]) * d;
-        }
-      }
-    });
-    EXPECT_EQ(moments.places()[p].weight, count);
-    ExpectNear(moments.places()[p].mean_x, mean_x, 1e-6);
-    ExpectNear(moments.places()[p].mean_d, mean_d, 1e-5);
-  }
   EXPECT_EQ(moments.count(), 102);
-  ExpectNear(moments.Xx(), xx, 1e-4);
-  ExpectNear(Doubles(moments.xd()), xd, 1e-4);
-  ExpectNear(moments.dd(), dd, 1e-4);
+  ExpectMomentsOf({{.x = all_x, .y = all_y, .weights = Ones(102), .tokens = all_tokens}}, moments);
 }
 
 TEST_F(PairMomentsTest, AWeightIsACount) {
@@ -171,6 +200,67 @@ TEST_F(PairMomentsTest, WhatFadesCountsLess) {
   EXPECT_NEAR(faded.Deviation(), expected.Deviation(), 1e-7);
 }
 
+/// Chunks are dealt out at random; each share fades at random times. What comes of merging them is computed in double, in
+/// one sitting, over all pairs with what each of them counts in the end.
+TEST_F(PairMomentsTest, MergedTheyAreThoseOfAllPairsInOneWhateverHasFaded) {
+  for (uint32_t seed = 0; seed < 40; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    random_.seed(seed);
+    const auto pick = [&](int64_t below) {
+      return std::uniform_int_distribution<int64_t>(0, below - 1)(random_);
+    };
+    const size_t num_shares = 1 + pick(5);
+    std::vector<std::vector<ManyPairs>> seen(num_shares);
+    std::vector<PairMoments> full(num_shares, PairMoments(kChannels)),
+        diagonal(num_shares, PairMoments(kChannels, Kind::kDiagonal));
+    for (int64_t chunk = pick(20); chunk >= 0; --chunk) {
+      const size_t share = pick(static_cast<int64_t>(num_shares));
+      if (pick(4) == 0) {
+        const double factor = 0.05 + 0.9 * static_cast<double>(pick(100)) / 100;
+        full[share].Fade(factor);
+        diagonal[share].Fade(factor);
+        for (ManyPairs& pairs : seen[share]) pairs.counts *= factor;
+      }
+      ManyPairs pairs;
+      const int64_t rows = 1 + pick(40);
+      Make(rows, pairs.x, pairs.y);
+      for (int64_t row = 0; row < rows; ++row) {
+        pairs.tokens.push_back(static_cast<int32_t>(pick(700)));
+        pairs.weights.push_back(static_cast<float>(pick(4)) / 2);  // some count nothing
+      }
+      for (auto* moments : {&full[share], &diagonal[share]}) {
+        Add(*moments, pairs.x, pairs.y, pairs.weights, pairs.tokens);
+      }
+      seen[share].push_back(std::move(pairs));
+    }
+    std::vector<ManyPairs> all;
+    for (const auto& share : seen) all.insert(all.end(), share.begin(), share.end());
+    std::shuffle(full.begin(), full.end(), random_);  // the order says nothing
+    PairMoments merged(kChannels), merged_diagonal(kChannels, Kind::kDiagonal);
+    for (const PairMoments& share : full) merged.Merge(share);
+    for (const PairMoments& share : diagonal) merged_diagonal.Merge(share);
+    ExpectMomentsOf(all, merged);
+    ExpectMomentsOf(all, merged_diagonal);
+  }
+}
+
+TEST_F(PairMomentsTest, MergingNothingChangesNoBit) {
+  std::vector<float> x, y;
+  Make(20, x, y);
+  PairMoments moments(kChannels), nothing(kChannels), from_nothing(kChannels);
+  Add(moments, x, y, Ones(20));
+  const auto bytes = [](const PairMoments& of) {
+    std::string encoded;
+    of.AppendTo(encoded);
+    return encoded;
+  };
+  const std::string before = bytes(moments);
+  moments.Merge(nothing);
+  EXPECT_EQ(bytes(moments), before);
+  from_nothing.Merge(moments);
+  EXPECT_EQ(bytes(from_nothing), before);
+}
+
 TEST_F(PairMomentsTest, ScalesAreFittedAsWithoutAMap) {
   std::vector<float> x, y, other_x, other_y;
   Make(200, x, y);
@@ -203,6 +293,29 @@ TEST_F(PairMomentsTest, WeightsAreTheRootOfTheAttention) {
   EXPECT_THAT(WeightsOfMass({3, 3, 3}), testing::Each(1.0f));
   EXPECT_THAT(WeightsOfMass({0, 0}), testing::Each(1.0f));
   EXPECT_TRUE(WeightsOfMass({}).empty());
+}
+
+TEST_F(PairMomentsTest, SumsOfSquaresThatNoPairsGiveAreRefused) {
+  std::vector<float> x, y;
+  Make(20, x, y);
+  for (const Kind kind : {Kind::kFull, Kind::kDiagonal}) {
+    PairMoments moments(kChannels, kind), read(kChannels, kind);
+    Add(moments, x, y, Ones(20));
+    std::string bytes;
+    moments.AppendTo(bytes);
+    ASSERT_EQ(static_cast<int64_t>(bytes.size()), PairMoments::EncodedBytes(kChannels, kind));
+    const size_t dd =
+        sizeof(int64_t) + kernels::kNumKvCorrectionPlaces * (1 + 2 * kChannels) * sizeof(double);
+    for (const size_t at :
+         {dd + 7, dd + kChannels * sizeof(double) + 3}) {  // the signs of the first of dd and xx
+      std::string bad = bytes;
+      bad[at] = static_cast<char>(bad[at] | 0x80);
+      std::string_view rest = bad;
+      EXPECT_THAT(std::string(read.TakeFrom(rest).message()), testing::HasSubstr("a sum of squares is -"));
+    }
+    std::string_view rest = bytes;
+    EXPECT_TRUE(read.TakeFrom(rest).ok());
+  }
 }
 
 TEST_F(PairMomentsTest, DeviationIsRelativeToFreshKv) {

@@ -200,6 +200,12 @@ TEST(ConvertReportsTest, Info) {
                       .fits = 64,
                       .fits_applied = 65,
                       .waiting_chunks = 66,
+                      .shared = true,
+                      .replicas_found = 67,
+                      .replicas_merged = 68,
+                      .moments_published = 69,
+                      .moments_refused = 70,
+                      .sharing_failures = 71,
                       .deviation_before = {0.5, 0.25},
                       .deviation_after = {0.5, 0.125}};
   stats.store.entries = 31;
@@ -239,7 +245,9 @@ TEST(ConvertReportsTest, Info) {
       tiers { tier: TIER_REDIS }
       correction { version: "0123"  learning: LEARNING_STATE_FROZEN  learned: true  tokens: 61  fitted_chunks: 62
                    kept_back_chunks: 63  fits: 64  fits_applied: 65  waiting_chunks: 66
-                   deviation_before: [ 0.5, 0.25 ]  deviation_after: [ 0.5, 0.125 ] })");
+                   deviation_before: [ 0.5, 0.25 ]  deviation_after: [ 0.5, 0.125 ]
+                   shared: true  replicas_found: 67  replicas_merged: 68  moments_published: 69  moments_refused: 70
+                   sharing_failures: 71 })");
   EXPECT_EQ(ToProto(info, EngineStats(), options).device().memory_total_bytes(), 0);
 }
 

@@ -124,6 +124,12 @@ TEST(MetricsTest, TheCorrectionTellsWhatItLeavesOfEachLayer) {
   stats.correction = {.version = "abcd", .learning = LearningState::kOn, .learned = true, .tokens = 640};
   stats.correction.fits = 3;
   stats.correction.fits_applied = 1;
+  stats.correction.shared = true;
+  stats.correction.replicas_found = 5;
+  stats.correction.replicas_merged = 4;
+  stats.correction.moments_published = 7;
+  stats.correction.moments_refused = 8;
+  stats.correction.sharing_failures = 9;
   stats.correction.deviation_before = {0, 0.5};
   stats.correction.deviation_after = {0, 0.125};
   metrics.SetEngine({}, [&] { return stats; });
@@ -133,6 +139,12 @@ TEST(MetricsTest, TheCorrectionTellsWhatItLeavesOfEachLayer) {
   EXPECT_EQ(samples["kvblend_correction_tokens"], 640);
   EXPECT_EQ(samples["kvblend_correction_fits_total"], 3);
   EXPECT_EQ(samples["kvblend_correction_fits_applied_total"], 1);
+  EXPECT_EQ(samples["kvblend_correction_shared"], 1);
+  EXPECT_EQ(samples["kvblend_correction_replicas_found"], 5);
+  EXPECT_EQ(samples["kvblend_correction_replicas_merged"], 4);
+  EXPECT_EQ(samples["kvblend_correction_moments_published_total"], 7);
+  EXPECT_EQ(samples["kvblend_correction_moments_refused_total"], 8);
+  EXPECT_EQ(samples["kvblend_correction_sharing_failures_total"], 9);
   EXPECT_EQ(samples["kvblend_correction_deviation_before{layer=\"1\"}"], 0.5);
   EXPECT_EQ(samples["kvblend_correction_deviation_after{layer=\"1\"}"], 0.125);
   stats.correction = {};

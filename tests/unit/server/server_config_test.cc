@@ -164,7 +164,8 @@ TEST_F(ServerConfigTest, RedisIsReachedAsItIsToldAndItsPasswordIsNoFlag) {
       --model m --chunk-redis redis-0:7000,[::1]:7001 --chunk-redis-user kvblend --chunk-redis-tls
       --chunk-redis-tls-ca /dev/null --chunk-redis-tls-certificate /dev/null
       --chunk-redis-tls-key /dev/null --chunk-redis-tls-server-name redis --chunk-redis-ttl 60
-      --chunk-redis-budget 0.02 --chunk-redis-max-value-bytes 1MiB --chunk-redis-connections 3)");
+      --chunk-redis-budget 0.02 --chunk-redis-max-value-bytes 1MiB --chunk-redis-connections 3
+      --no-share-correction --share-correction-interval 5)");
   ASSERT_TRUE(parsed.config) << parsed.error_output;
   const RedisOptions& redis = parsed.config->engine.chunk_redis;
   EXPECT_EQ(redis.nodes, "redis-0:7000,[::1]:7001");
@@ -179,13 +180,17 @@ TEST_F(ServerConfigTest, RedisIsReachedAsItIsToldAndItsPasswordIsNoFlag) {
   EXPECT_EQ(redis.budget_seconds, 0.02);
   EXPECT_EQ(redis.max_value_bytes, int64_t{1} << 20);
   EXPECT_EQ(redis.connections_per_node, 3);
+  EXPECT_FALSE(parsed.config->engine.share_correction);
+  EXPECT_EQ(parsed.config->engine.share_correction_seconds, 5);
+  EXPECT_TRUE(Parse({"--model", "m"}).config->engine.share_correction);
   EXPECT_EQ(Parse({"--model", "m", "--chunk-redis-password-file", "/dev/null"})
                 .config->engine.chunk_redis.password_file,
             "/dev/null");
   for (const std::string bad :
        {"--chunk-redis no-port", "--chunk-redis a:1,", "--chunk-redis-password secret",
         "--chunk-redis-password-file /no/such/file", "--chunk-redis-tls-key /dev/null",
-        "--chunk-redis-ttl -1", "--chunk-redis-budget 0", "--chunk-redis-connections 0"}) {
+        "--chunk-redis-ttl -1", "--chunk-redis-budget 0", "--chunk-redis-connections 0",
+        "--share-correction-interval 0"}) {
     const ParsedConfig refused = ParseLine("--model m " + bad);
     EXPECT_FALSE(refused.config) << bad;
     EXPECT_EQ(refused.exit_code, 2);
