@@ -203,6 +203,7 @@ void CorrectionLearning::Run() {
     }
     const bool save = !reset && !turn && chunk.empty() && dirty_;
     busy_ = true;
+    if (turn) turn_asked_ = false;  // now: one that is asked for meanwhile is another one
     learns_a_chunk_ = !chunk.empty();
     mutex_.Unlock();
     if (reset) Forget();
@@ -212,7 +213,6 @@ void CorrectionLearning::Run() {
     chunk.clear();
     mutex_.Lock();
     if (reset) reset_asked_ = false;
-    if (turn) turn_asked_ = false;
     busy_ = learns_a_chunk_ = false;
     PublishCounts();
   }
