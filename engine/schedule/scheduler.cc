@@ -170,6 +170,12 @@ int32_t Scheduler::waiting(Lane lane) const {
   return queue_.size(lane);
 }
 
+int32_t Scheduler::unfinished(Lane lane) const {
+  absl::MutexLock lock(&mutex_);
+  const ByPriority& in_progress = num_in_progress_[static_cast<size_t>(lane)];
+  return std::accumulate(in_progress.begin(), in_progress.end(), static_cast<int32_t>(queue_.size(lane)));
+}
+
 int32_t Scheduler::running() const {
   absl::MutexLock lock(&mutex_);
   return static_cast<int32_t>(in_progress_.size());

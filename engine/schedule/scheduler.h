@@ -122,8 +122,9 @@ class Scheduler {
   absl::Status Drain(absl::Time deadline);
 
   int32_t waiting(Lane lane) const;
-  int32_t running() const;         // jobs in progress
-  int64_t waiting_tokens() const;  // of waiting interactive and bulk jobs
+  int32_t unfinished(Lane lane) const;  // those waiting and those in progress
+  int32_t running() const;              // jobs in progress
+  int64_t waiting_tokens() const;       // of waiting interactive and bulk jobs
   /// How long these are predicted to take together, with all that else is done meanwhile.
   absl::Duration predicted_wait() const;
   bool has_ongoing() const;

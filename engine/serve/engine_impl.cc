@@ -349,11 +349,10 @@ bool EngineImpl::StepDecoding() {
 }
 
 void EngineImpl::Retire(const std::shared_ptr<Task>& task) {
-  {
-    absl::MutexLock lock(&mutex_);
-    running_.erase(task);
-  }
+  // In this order: who sees no request and nothing behind one may rely on what requests have missed being stored.
   StoreBehindResponse(task->caller(), task->TakeMissing());
+  absl::MutexLock lock(&mutex_);
+  running_.erase(task);
 }
 
 void EngineImpl::StoreBehindResponse(const Caller& caller, std::vector<blend::MissingEntry> missing) {
@@ -389,7 +388,7 @@ EngineStats EngineImpl::Stats() const {
       scheduler_.waiting(schedule::Lane::kInteractive) + scheduler_.waiting(schedule::Lane::kBulk);
   stats.tokens_waiting = scheduler_.waiting_tokens();
   stats.predicted_wait_seconds = absl::ToDoubleSeconds(scheduler_.predicted_wait());
-  stats.background_waiting = scheduler_.waiting(schedule::Lane::kBackground);
+  stats.background_waiting = scheduler_.unfinished(schedule::Lane::kBackground);
   {
     absl::MutexLock lock(&mutex_);
     for (const auto& [task, lane] : running_) {

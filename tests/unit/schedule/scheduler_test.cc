@@ -101,9 +101,15 @@ TEST_F(SchedulerTest, CountsWaitingAndRunning) {
   EXPECT_EQ(scheduler_->waiting(Lane::kInteractive), 1);
   EXPECT_EQ(scheduler_->waiting(Lane::kBulk), 2);
   EXPECT_EQ(scheduler_->waiting(Lane::kBackground), 1);
+  const auto unfinished = [&] {
+    return scheduler_->unfinished(Lane::kInteractive) + scheduler_->unfinished(Lane::kBulk) +
+           scheduler_->unfinished(Lane::kBackground);
+  };
+  EXPECT_EQ(unfinished(), 5);
   gate_.Notify();
   Finish();
   EXPECT_EQ(scheduler_->running(), 0);
+  EXPECT_EQ(unfinished(), 0);
   EXPECT_EQ(scheduler_->waiting(Lane::kBulk), 0);
 }
 

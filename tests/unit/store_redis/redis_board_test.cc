@@ -20,7 +20,6 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::UnorderedElementsAre;
 
-constexpr absl::Duration kTtl = absl::Minutes(10);
 constexpr char kSpace[] = "00ff";
 
 class RedisBoardTest : public RedisTierTest {
