@@ -76,7 +76,7 @@ class EngineTraceTest : public EngineFixture {
 TEST_F(EngineTraceTest, SpansAreNestedAndAddUpToTheReport) {
   Put(Chunks());
   // The trace and the report read their clocks one behind the other: what runs between the two, and the processor being
-  // lost there, is their difference. So one request of a few has to agree, to a hundredth.
+  // lost there, is their difference. So one request of a few has to agree, to a twentieth.
   double difference = std::numeric_limits<double>::infinity();
   for (int attempt = 0; attempt < 5; ++attempt) {
     const auto recorder = Traced(Request(Chunks()));
@@ -107,7 +107,7 @@ TEST_F(EngineTraceTest, SpansAreNestedAndAddUpToTheReport) {
     for (const auto& [traced, reported] : pairs) largest = std::max(largest, std::abs(traced - reported));
     difference = std::min(difference, largest / recorder->result.total_seconds);
   }
-  EXPECT_LT(difference, 0.01);
+  EXPECT_LT(difference, 0.05);
 }
 
 TEST_F(EngineTraceTest, TheSelectionByDeviationIsWithinItsLayer) {
