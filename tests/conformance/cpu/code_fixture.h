@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <functional>
+#include <iterator>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -15,6 +17,7 @@
 #include "kernels/cpu/machine/weight_arena.h"
 #include "kernels/weight_source.h"
 #include "tests/conformance/harness.h"
+#include "tests/conformance/random_codes.h"
 
 namespace kvblend::kernels {
 
@@ -43,6 +46,60 @@ class Codes final : public WeightSource {
   const int64_t cols_;
   const std::function<int(int64_t, int64_t)> code_of_;
 };
+
+inline std::vector<QuantizedFormat> AllCodeFormats() {
+  std::vector<QuantizedFormat> formats(std::begin(kFormats), std::end(kFormats));
+  formats.insert(formats.end(), std::begin(kNestedFormats), std::end(kNestedFormats));
+  return formats;
+}
+
+/// A block of weights as kernels for many rows want it: expanded from the matrix's columns by one of theirs.
+/// codes_per_word: of the expanded form.
+struct ExpandedBlock {
+  template <typename Expand>
+  ExpandedBlock(const QuantizedMatrix& matrix, int64_t cols, int64_t group, int64_t codes_per_word, int bits,
+                Expand expand)
+      : words(cols / codes_per_word * kPackedBlock),
+        steps(cols / group * kPackedBlock),
+        minimums(steps.size()),
+        codes{words.data(), steps.data(), minimums.data(), bits} {
+    for (int64_t c = 0; c < matrix.num_columns(); ++c) {
+      expand(matrix.column(c), group, codes.Output(c * kColumnOutputs));
+    }
+  }
+  ExpandedBlock(const ExpandedBlock&) = delete;
+  ExpandedBlock& operator=(const ExpandedBlock&) = delete;
+
+  std::vector<uint32_t> words;
+  std::vector<float> steps, minimums;
+  const BlockCodes codes;
+};
+
+/// One to num_rows rows straight from the columns give bit for bit what `many`, [rows, kPackedBlock], says of them, as far as it
+/// goes.
+template <typename Row, typename FewRows>
+void ExpectFewRowsAsMany(const QuantizedMatrix& matrix, const Row& rows, int64_t num_rows, FewRows few_rows,
+                         const std::vector<float>& many) {
+  const auto num_many = static_cast<int64_t>(many.size()) / kPackedBlock;
+  for (int64_t count = 1; count <= num_rows; ++count) {
+    for (int64_t c = 0; c < matrix.num_columns(); ++c) {
+      std::vector<float> few(count * kColumnOutputs);
+      std::vector<Row> each;
+      std::vector<float*> targets;
+      for (int64_t r = 0; r < count; ++r) {
+        each.push_back(rows.Row(r));
+        targets.push_back(few.data() + r * kColumnOutputs);
+      }
+      few_rows(matrix.column(c), each.data(), count, /*accumulate=*/false, targets.data());
+      for (int64_t r = 0; r < std::min(count, num_many); ++r) {
+        ASSERT_EQ(std::memcmp(targets[r], many.data() + r * kPackedBlock + c * kColumnOutputs,
+                              kColumnOutputs * sizeof(float)),
+                  0)
+            << count << " rows, row " << r;
+      }
+    }
+  }
+}
 
 /// The kernels of every instruction set that this processor has and KVBLEND_CPU allows.
 class CodeKernelsTest : public testing::Test {

@@ -92,16 +92,12 @@ TEST_F(CodeKernelsTest, TheLargestCodesAreSummedExactly) {
           for (int64_t o = 0; o < kPackedBlock; ++o) ASSERT_EQ(out[r * kPackedBlock + o], expected(r, o));
         }
         const int64_t groups = kCols / format.group;
-        std::vector<uint32_t> words(kCols / kCodesPerWord * kPackedBlock);
-        std::vector<float> steps(groups * kPackedBlock), minimums(groups * kPackedBlock);
-        const BlockCodes block{words.data(), steps.data(), minimums.data(), format.bits};
-        for (int64_t c = 0; c < matrix->num_columns(); ++c) {
-          kernels->bytes.expand(matrix->column(c), format.group, block.Output(c * kColumnOutputs));
-        }
+        const ExpandedBlock block(*matrix, kCols, format.group, kCodesPerWord, format.bits,
+                                  kernels->bytes.expand);
         for (int64_t first = 0; first + kernels->bytes.rows <= kNumRows; ++first) {
           std::fill(out.begin(), out.end(), 1.0f);
-          kernels->bytes.multiply(rows.view().Row(first), block, 0, groups, /*accumulate=*/true, out.data(),
-                                  kPackedBlock);
+          kernels->bytes.multiply(rows.view().Row(first), block.codes, 0, groups, /*accumulate=*/true,
+                                  out.data(), kPackedBlock);
           for (int64_t r = 0; r < kernels->bytes.rows; ++r) {
             for (int64_t o = 0; o < kPackedBlock; ++o) {
               ASSERT_EQ(out[r * kPackedBlock + o], expected(first + r, o) + 1);
@@ -137,15 +133,12 @@ TEST_F(CodeKernelsTest, TheLargestPairsDoNotOverflow) {
           }
         }
         const RowPairs rows{codes.data(), steps.data(), sums.data(), kCols, format.group};
-        std::vector<uint32_t> words(kCols / RowPairs::kPerWord * kPackedBlock);
-        std::vector<float> block_steps(groups * kPackedBlock), minimums(groups * kPackedBlock);
-        const BlockCodes block{words.data(), block_steps.data(), minimums.data(), format.bits};
-        for (int64_t c = 0; c < matrix->num_columns(); ++c) {
-          kernels->pairs.expand(matrix->column(c), format.group, block.Output(c * kColumnOutputs));
-        }
+        const ExpandedBlock block(*matrix, kCols, format.group, RowPairs::kPerWord, format.bits,
+                                  kernels->pairs.expand);
         std::vector<float> out(num_rows * kPackedBlock, 5.0f);
-        kernels->pairs.multiply(rows, block, 0, 1, /*accumulate=*/false, out.data(), kPackedBlock);
-        kernels->pairs.multiply(rows, block, 1, groups - 1, /*accumulate=*/true, out.data(), kPackedBlock);
+        kernels->pairs.multiply(rows, block.codes, 0, 1, /*accumulate=*/false, out.data(), kPackedBlock);
+        kernels->pairs.multiply(rows, block.codes, 1, groups - 1, /*accumulate=*/true, out.data(),
+                                kPackedBlock);
         for (int64_t r = 0; r < num_rows; ++r) {
           for (int64_t o = 0; o < kPackedBlock; ++o) {
             int64_t sum = 0;
@@ -164,9 +157,7 @@ TEST_F(CodeKernelsTest, TheLargestPairsDoNotOverflow) {
 TEST_F(CodeKernelsTest, FewRowsAreBitForBitAsMany) {
   constexpr int64_t kNumRows = 8;
   Rng rng(20261123);
-  std::vector<QuantizedFormat> formats(std::begin(kFormats), std::end(kFormats));
-  formats.insert(formats.end(), std::begin(kNestedFormats), std::end(kNestedFormats));
-  for (const QuantizedFormat& format : formats) {
+  for (const QuantizedFormat& format : AllCodeFormats()) {
     const int64_t cols = format.nested ? 512 : 160;
     const RandomCodes source(rng, kPackedBlock, cols, [&](int64_t) { return format; });
     const auto matrix = QuantizedMatrix::Create(arena_, kPackedBlock, cols, source).value();
@@ -182,16 +173,12 @@ TEST_F(CodeKernelsTest, FewRowsAreBitForBitAsMany) {
       for (const CodeKernels* kernels : kernels_) {
         SCOPED_TRACE(testing::Message() << std::string(kernels->name) << ", " << format.bits
                                         << " bits, groups of " << group << " of " << format.group);
-        std::vector<uint32_t> words(cols / kCodesPerWord * kPackedBlock);
-        std::vector<float> steps(cols / group * kPackedBlock), minimums(cols / group * kPackedBlock);
-        const BlockCodes block{words.data(), steps.data(), minimums.data(), format.bits};
-        for (int64_t c = 0; c < matrix->num_columns(); ++c) {
-          kernels->bytes.expand(matrix->column(c), group, block.Output(c * kColumnOutputs));
-        }
+        const ExpandedBlock block(*matrix, cols, group, kCodesPerWord, format.bits, kernels->bytes.expand);
         std::vector<float> many(kernels->bytes.rows * kPackedBlock);
-        kernels->bytes.multiply(rows.view(), block, 0, 3, /*accumulate=*/false, many.data(), kPackedBlock);
-        kernels->bytes.multiply(rows.view(), block, 3, cols / group - 3, /*accumulate=*/true, many.data(),
+        kernels->bytes.multiply(rows.view(), block.codes, 0, 3, /*accumulate=*/false, many.data(),
                                 kPackedBlock);
+        kernels->bytes.multiply(rows.view(), block.codes, 3, cols / group - 3, /*accumulate=*/true,
+                                many.data(), kPackedBlock);
         for (int64_t r = 0; r < kernels->bytes.rows; ++r) {
           for (int64_t o = 0; o < kPackedBlock; ++o) {
             double sum = 0, magnitude = 0;
@@ -203,24 +190,7 @@ TEST_F(CodeKernelsTest, FewRowsAreBitForBitAsMany) {
             ASSERT_NEAR(many[r * kPackedBlock + o], sum, 16 * 0x1p-24 * magnitude) << r << ", " << o;
           }
         }
-        for (int64_t count = 1; count <= kNumRows; ++count) {
-          for (int64_t c = 0; c < matrix->num_columns(); ++c) {
-            std::vector<float> few(count * kColumnOutputs);
-            std::vector<RowCodes> each;
-            std::vector<float*> targets;
-            for (int64_t r = 0; r < count; ++r) {
-              each.push_back(rows.view().Row(r));
-              targets.push_back(few.data() + r * kColumnOutputs);
-            }
-            kernels->few_rows(matrix->column(c), each.data(), count, /*accumulate=*/false, targets.data());
-            for (int64_t r = 0; r < std::min(count, kernels->bytes.rows); ++r) {
-              ASSERT_EQ(std::memcmp(targets[r], many.data() + r * kPackedBlock + c * kColumnOutputs,
-                                    kColumnOutputs * sizeof(float)),
-                        0)
-                  << count << " rows, row " << r;
-            }
-          }
-        }
+        ExpectFewRowsAsMany(*matrix, rows.view(), kNumRows, kernels->few_rows, many);
       }
     }
   }

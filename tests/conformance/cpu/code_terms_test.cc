@@ -2,7 +2,6 @@
 // terms, whose sums would be cut off if they did not fit, against integers; and bit for bit what pairs give.
 #include <cmath>
 #include <cstdlib>
-#include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
@@ -91,9 +90,7 @@ TEST_F(CodeTermsTest, TheLargestTermsAreNotCutOff) {
 TEST_F(CodeTermsTest, FewRowsOfTermsAreBitForBitAsPairs) {
   constexpr int64_t kNumRows = 8;
   Rng rng(20261124);
-  std::vector<QuantizedFormat> formats(std::begin(kFormats), std::end(kFormats));
-  formats.insert(formats.end(), std::begin(kNestedFormats), std::end(kNestedFormats));
-  for (const QuantizedFormat& format : formats) {
+  for (const QuantizedFormat& format : AllCodeFormats()) {
     const int64_t cols = format.nested ? 512 : 160;
     const RandomCodes source(rng, kPackedBlock, cols, [&](int64_t) { return format; });
     const auto matrix = QuantizedMatrix::Create(arena_, kPackedBlock, cols, source).value();
@@ -118,36 +115,14 @@ TEST_F(CodeTermsTest, FewRowsOfTermsAreBitForBitAsPairs) {
       for (const CodeKernels* kernels : kernels_) {
         SCOPED_TRACE(testing::Message() << std::string(kernels->name) << ", " << format.bits
                                         << " bits, groups of " << group << " of " << format.group);
-        std::vector<uint32_t> words(cols / RowPairs::kPerWord * kPackedBlock);
-        std::vector<float> block_steps(cols / group * kPackedBlock), minimums(block_steps.size());
-        const BlockCodes block{words.data(), block_steps.data(), minimums.data(), format.bits};
-        for (int64_t c = 0; c < matrix->num_columns(); ++c) {
-          kernels->pairs.expand(matrix->column(c), group, block.Output(c * kColumnOutputs));
-        }
+        const ExpandedBlock block(*matrix, cols, group, RowPairs::kPerWord, format.bits,
+                                  kernels->pairs.expand);
         std::vector<float> many(kNumRows * kPackedBlock);
         for (const int64_t first : {int64_t{0}, kNumRows - kernels->pairs.rows}) {
-          kernels->pairs.multiply(pairs.Row(first), block, 0, cols / group, /*accumulate=*/false,
+          kernels->pairs.multiply(pairs.Row(first), block.codes, 0, cols / group, /*accumulate=*/false,
                                   many.data() + first * kPackedBlock, kPackedBlock);
         }
-        for (int64_t count = 1; count <= kNumRows; ++count) {
-          for (int64_t c = 0; c < matrix->num_columns(); ++c) {
-            std::vector<float> few(count * kColumnOutputs);
-            std::vector<RowTerms> each;
-            std::vector<float*> targets;
-            for (int64_t r = 0; r < count; ++r) {
-              each.push_back(rows.Row(r));
-              targets.push_back(few.data() + r * kColumnOutputs);
-            }
-            kernels->few_term_rows(matrix->column(c), each.data(), count, /*accumulate=*/false,
-                                   targets.data());
-            for (int64_t r = 0; r < count; ++r) {
-              ASSERT_EQ(std::memcmp(targets[r], many.data() + r * kPackedBlock + c * kColumnOutputs,
-                                    kColumnOutputs * sizeof(float)),
-                        0)
-                  << count << " rows, row " << r;
-            }
-          }
-        }
+        ExpectFewRowsAsMany(*matrix, rows, kNumRows, kernels->few_term_rows, many);
       }
     }
   }

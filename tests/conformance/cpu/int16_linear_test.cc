@@ -2,12 +2,12 @@
 // and the same for few rows as for many, which go another way.
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <optional>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/linear/code_products.h"
+#include "tests/conformance/cpu/linear_properties.h"
 #include "tests/conformance/harness.h"
 #include "tests/conformance/random_codes.h"
 
@@ -127,34 +127,17 @@ TEST_F(Int16LinearTest, WhatIsNotFiniteShowsInItsRow) {
   ASSERT_OK(packed.status());
   for (const int64_t rows : {7, 20}) {
     Tensor x(*backend_, kF32, rows, kCols), out(*backend_, kF32, rows, kOutputs);
-    x.Fill([&](int64_t row, int64_t col) {
-      if (row == 3) return col == 95 ? std::numeric_limits<float>::quiet_NaN() : 1.0f;
-      if (row == 4) return col == 0 ? -std::numeric_limits<float>::infinity() : 1.0f;
-      if (row == 5) return 1e-40f;  // has no inverse
-      return row % 2 == 0 ? 0.0f : 1.0f;
-    });
+    FillWithWhatIsNotFinite(x);
     ASSERT_OK(backend_->Linear(stream(), x.view(), **packed, false, out.view()));
     out.Download();
-    for (int64_t r = 0; r < rows; ++r) {
-      SCOPED_TRACE(testing::Message() << "row " << r << " of " << rows);
-      for (int64_t o = 0; o < kOutputs; ++o) {
-        if (r == 3 || r == 4) {
-          ASSERT_TRUE(std::isnan(out.at(r, o)));
-        } else if (r % 2 == 0) {
-          ASSERT_EQ(out.at(r, o), 0);
-        } else {
-          ASSERT_TRUE(std::isfinite(out.at(r, o)));
-        }
-      }
-    }
+    ExpectNotFiniteInItsRow(out, rows, kOutputs);
   }
 }
 
 // An answer does not depend on how many rows it is computed with, alone, beside others or with a prompt's rows, in any format.
 TEST_F(Int16LinearTest, ARowsResultDoesNotDependOnTheOthers) {
   constexpr int64_t kRows = 100, kCols = 320, kOutputs = 130;
-  Tensor x(*backend_, kF32, kRows, kCols), all(*backend_, kF32, kRows, kOutputs),
-      some(*backend_, kF32, kRows, kOutputs);
+  Tensor x(*backend_, kF32, kRows, kCols);
   std::normal_distribution<float> normal;
   x.Fill([&](int64_t row, int64_t col) {
     return std::exp2(static_cast<float>(row % 9 - 4 + col / 16 % 5)) * normal(rng_);
@@ -164,22 +147,7 @@ TEST_F(Int16LinearTest, ARowsResultDoesNotDependOnTheOthers) {
     const RandomCodes weights(rng_, kOutputs, kCols,
                               [&](int64_t row) { return kFormats[f < kCodeFormats ? f : row / 16 % f]; });
     const auto packed = backend_->PackWeights(kOutputs, kCols, WeightUsage::kLinear, weights).value();
-    EXPECT_GE(packed->rows_as_alone(), kRows);
-    for (const bool accumulate : {false, true}) {
-      const auto begin = [](int64_t row, int64_t col) { return static_cast<float>(row - col) / 7; };
-      all.Fill(begin);
-      ASSERT_OK(backend_->Linear(stream(), x.view(), *packed, accumulate, all.view()));
-      all.Download();
-      some.Fill(begin);
-      int64_t first = 0;
-      for (const int64_t count : {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 44}) {
-        ASSERT_OK(backend_->Linear(stream(), ConstMatrixView(x.view()).Rows(first, count), *packed,
-                                   accumulate, some.view().Rows(first, count)));
-        first += count;
-      }
-      ASSERT_EQ(first, kRows);
-      ExpectElements(some, [&](int64_t r, int64_t o) -> Expected { return {all.at(r, o), 0}; });
-    }
+    ExpectRowsAsAlone(*backend_, *packed, x, kOutputs);
   }
 }
 

@@ -2,12 +2,12 @@
 // otherwise.
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <optional>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/linear/code_products.h"
+#include "tests/conformance/cpu/linear_properties.h"
 #include "tests/conformance/harness.h"
 #include "tests/conformance/normal_values.h"
 #include "tests/conformance/random_codes.h"
@@ -156,40 +156,21 @@ TEST_F(Int8LinearTest, OtherValuesAreRoundedToTheNearestCode) {
 
 TEST_F(Int8LinearTest, ZerosStayZerosAndWhatIsNotFiniteShows) {
   constexpr int64_t kRows = 70, kCols = 96, kOutputs = 66;
-  constexpr float kNaN = std::numeric_limits<float>::quiet_NaN(),
-                  kInfinity = std::numeric_limits<float>::infinity();
   Tensor x(*backend_, kF32, kRows, kCols), w(*backend_, kF32, kOutputs, kCols),
       out(*backend_, kF32, kRows, kOutputs);
   w.Randomize(rng_);
-  x.Fill([&](int64_t row, int64_t col) {
-    if (row == 3) return col == 95 ? kNaN : 1.0f;
-    if (row == 4) return col == 0 ? -kInfinity : 1.0f;
-    if (row == 5) return 1e-40f;  // has no inverse
-    return row % 2 == 0 ? 0.0f : 1.0f;
-  });
+  FillWithWhatIsNotFinite(x);
   ASSERT_OK(
       backend_->Linear(stream(), x.view(), *Pack(*backend_, w, WeightUsage::kLinear), false, out.view()));
   out.Download();
-  for (int64_t r = 0; r < kRows; ++r) {
-    SCOPED_TRACE(r);
-    for (int64_t o = 0; o < kOutputs; ++o) {
-      if (r == 3 || r == 4) {
-        ASSERT_TRUE(std::isnan(out.at(r, o)));
-      } else if (r % 2 == 0) {
-        ASSERT_EQ(out.at(r, o), 0);
-      } else {
-        ASSERT_TRUE(std::isfinite(out.at(r, o)));
-      }
-    }
-  }
+  ExpectNotFiniteInItsRow(out, kRows, kOutputs);
 }
 
 // An answer does not depend on how many rows it is computed with: not on whether it is decoded alone, beside seven
 // others, or with a prompt's rows. In every format, and where the weights came as values.
 TEST_F(Int8LinearTest, ARowsResultDoesNotDependOnTheOthers) {
   constexpr int64_t kRows = 100, kCols = 320, kOutputs = 130;
-  Tensor x(*backend_, kF32, kRows, kCols), w(*backend_, kF32, kOutputs, kCols),
-      all(*backend_, kF32, kRows, kOutputs), some(*backend_, kF32, kRows, kOutputs);
+  Tensor x(*backend_, kF32, kRows, kCols), w(*backend_, kF32, kOutputs, kCols);
   x.Randomize(rng_);
   w.Randomize(rng_);
   for (size_t f = 0; f <= kCodeFormats; ++f) {
@@ -201,21 +182,7 @@ TEST_F(Int8LinearTest, ARowsResultDoesNotDependOnTheOthers) {
     } else {
       packed = Pack(*backend_, w, WeightUsage::kLinear);
     }
-    EXPECT_GE(packed->rows_as_alone(), kRows);
-    for (const bool accumulate : {false, true}) {
-      all.Fill([](int64_t row, int64_t col) { return static_cast<float>(row - col) / 7; });
-      ASSERT_OK(backend_->Linear(stream(), x.view(), *packed, accumulate, all.view()));
-      all.Download();
-      some.Fill([](int64_t row, int64_t col) { return static_cast<float>(row - col) / 7; });
-      int64_t first = 0;
-      for (const int64_t count : {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 44}) {
-        ASSERT_OK(backend_->Linear(stream(), ConstMatrixView(x.view()).Rows(first, count), *packed,
-                                   accumulate, some.view().Rows(first, count)));
-        first += count;
-      }
-      ASSERT_EQ(first, kRows);
-      ExpectElements(some, [&](int64_t r, int64_t o) -> Expected { return {all.at(r, o), 0}; });
-    }
+    ExpectRowsAsAlone(*backend_, *packed, x, kOutputs);
   }
 }
 
