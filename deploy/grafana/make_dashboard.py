@@ -71,7 +71,7 @@ ROWS = [
         ("Requests", "short",
          [(f"sum({of('kvblend_num_requests_running')})", "running"), (f"sum({of('kvblend_num_requests_waiting')})", "waiting"),
           (f"sum({of('kvblend_num_sequences_decoding')})", "answers being written"),
-          (f"sum({of('kvblend_num_background_waiting')})", "chunks to be stored")], "Now, all servers together."),
+          (f"sum({of('kvblend_num_background_unfinished')})", "chunks to be stored")], "Now, all servers together."),
         ("Calls over gRPC", "reqps", [(f"sum by (method, code) ({rate('kvblend_grpc_calls_total')})", "{{method}} {{code}}")],
          "RESOURCE_EXHAUSTED: the queue is full, or a tenant has reached a limit."),
         ("Calls over HTTP", "reqps", [(f"sum by (method, code) ({rate('kvblend_http_calls_total')})", "{{method}} {{code}}")],

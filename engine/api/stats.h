@@ -134,7 +134,7 @@ struct EngineStats {
   int64_t preemptions = 0;            // since start: answers that gave their pages up, to go on later
   int64_t drafted_tokens = 0;         // since start: guessed, and run to see whether they are right
   int64_t accepted_draft_tokens = 0;  // those that were: steps that were saved
-  int32_t background_waiting = 0;     // chunk computations behind responses that are not done
+  int32_t background_unfinished = 0;  // chunk computations behind responses that are not done
   int32_t pages_used = 0;             // without those kept
   int32_t pages_kept = 0;             // by conversations between two turns: free for whoever needs them
   int32_t pages_shared = 0;           // that several sequences hold

@@ -388,13 +388,14 @@ EngineStats EngineImpl::Stats() const {
       scheduler_.waiting(schedule::Lane::kInteractive) + scheduler_.waiting(schedule::Lane::kBulk);
   stats.tokens_waiting = scheduler_.waiting_tokens();
   stats.predicted_wait_seconds = absl::ToDoubleSeconds(scheduler_.predicted_wait());
-  stats.background_waiting = scheduler_.unfinished(schedule::Lane::kBackground);
   {
     absl::MutexLock lock(&mutex_);
     for (const auto& [task, lane] : running_) {
       if (lane != schedule::Lane::kBackground) ++stats.requests_running;
     }
   }
+  // After the requests, for the reason that Retire has.
+  stats.background_unfinished = scheduler_.unfinished(schedule::Lane::kBackground);
   const DecodeBatch::Counts& decoding = decode_batch_.counts();
   stats.sequences_decoding = decoding.sequences.load(std::memory_order_relaxed);
   stats.decode_steps = decoding.steps.load(std::memory_order_relaxed);

@@ -4,7 +4,7 @@
 // (kernels/kv_section.h).
 //
 // What is called for every element is always inlined: without, a test compiled without optimisation may be where the linker
-// takes the one copy from that the reference backend then calls, which makes it five times slower.
+// takes the one copy from that the reference backend then calls, and is slow with.
 #pragma once
 
 #include <algorithm>

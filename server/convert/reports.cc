@@ -240,7 +240,7 @@ v1::GetInfoResponse ToProto(const EngineInfo& info, const EngineStats& stats, co
   load->set_requests_waiting(stats.requests_waiting);
   load->set_requests_running(stats.requests_running);
   load->set_sequences_decoding(stats.sequences_decoding);
-  load->set_background_waiting(stats.background_waiting);
+  load->set_background_unfinished(stats.background_unfinished);
   load->set_pages_used(stats.pages_used);
   load->set_pages_total(stats.pages_total);
   v1::DeviceInfo* device = to.mutable_device();

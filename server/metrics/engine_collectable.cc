@@ -92,8 +92,8 @@ void AddEngine(const EngineStats& stats, FamilyList list) {
       "predicted_wait_seconds",
       "How long the waiting requests are predicted to take together; half of it is what refused ones are told to wait.",
       stats.predicted_wait_seconds);
-  list.Gauge("num_background_waiting", "Chunk computations behind responses that are not done.",
-             stats.background_waiting);
+  list.Gauge("num_background_unfinished", "Chunk computations behind responses that are not done.",
+             stats.background_unfinished);
   list.Gauge("kv_pages_used", "KV pages in use.", stats.pages_used);
   list.Gauge("kv_pages_kept",
              "KV pages that conversations between two turns take; free for whoever needs them.",

@@ -67,7 +67,7 @@ class Server:
         """The correction, once all that was served is stored and learned from."""
         while True:
             info = json.loads(self.call("info", "--json"))
-            waiting = info.get("load", {}).get("background_waiting", 0)
+            waiting = info.get("load", {}).get("background_unfinished", 0)
             correction = info.get("correction", {})
             if not waiting and not int(correction.get("waiting_chunks", 0)):
                 return correction

@@ -54,7 +54,7 @@ def server(options, folder):
 
 
 def wait_until_idle(ports):
-    names = {f"kvblend_num_{kind}" for kind in ("requests_running", "background_waiting")}
+    names = {f"kvblend_num_{kind}" for kind in ("requests_running", "background_unfinished")}
     while True:
         with urllib.request.urlopen(f"http://127.0.0.1:{ports['http']}/metrics") as response:
             samples = [line.rsplit(" ", 1) for line in response.read().decode().splitlines() if not line.startswith("#")]

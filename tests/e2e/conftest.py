@@ -147,7 +147,7 @@ class Server:
         def idle():
             metrics = self.metrics()
             return not any(metrics[f"kvblend_num_{kind}"] for kind in (
-                "requests_running", "requests_waiting", "background_waiting"))
+                "requests_running", "requests_waiting", "background_unfinished"))
         wait_until(idle, "an idle engine")
 
     def generate(self, request, **arguments):

@@ -63,7 +63,7 @@ class Server:
         """No request is worked on, and nothing waits to be stored."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.ports['http']}/metrics", timeout=30) as answer:
             lines = answer.read().decode().splitlines()
-        kinds = ("requests_running", "requests_waiting", "background_waiting")
+        kinds = ("requests_running", "requests_waiting", "background_unfinished")
         return all(f"kvblend_num_{kind} 0" in lines for kind in kinds)
 
     def stop(self):

@@ -108,7 +108,7 @@ EngineStats FakeEngine::Stats() const {
   EngineStats stats;
   stats.requests_waiting = 3;
   stats.requests_running = 1;
-  stats.background_waiting = 2;
+  stats.background_unfinished = 2;
   stats.pages_used = 5;
   stats.pages_total = 7;
   stats.background_chunks_stored = 11;

@@ -147,7 +147,7 @@ def measure(options, topics, routed):
                     times.append(first)
                 # What is stored behind an answer is there before the next question, as with people who read.
                 wait_until(lambda: not any(server.counter(f"kvblend_num_{kind}") for server in servers for kind in (
-                    "background_waiting", "requests_running")), "servers are idle")
+                    "background_unfinished", "requests_running")), "servers are idle")
         hits, lookups = [sum(server.counter(f"kvblend_chunk_{kind}_total") for server in servers) - sum(before[number])
                          for number, kind in enumerate(("hits", "lookups"))]
     print(f"{'routed by topic' if routed else 'left to chance':16} hit rate {hits / lookups:.2f}   first token, median "

@@ -8,7 +8,8 @@ That is hours of computing, so everything is kept in FOLDER question by question
 end. What matters most comes first: of each step of --steps, so many questions of each file, first the rows by which
 schemes are judged, then the learned correction (where MODEL.kvcorrection lies beside the model), then the rest. All rows
 are measured against full prefill of the same build; KL in nats is the mean over the 16 tokens that full prefill writes.
-FOLDER/table.md is written anew after every part; --table only writes it.
+FOLDER/table.md is written anew after every part; --table only writes it. Behind a model's tables stands which prompts isolated
+chunks break, that is, take further than BROKEN from full prefill, and what each row makes of just these.
 
 A model that has learned no conversations (--base-model) gets prompts in the chat format 'plain' whose questions end with
 "Answer:", because without it such models repeat the prompt, which is too easy to predict to tell schemes apart.
@@ -24,6 +25,7 @@ import bench_support as support
 
 CUE = "\nAnswer:"
 AGAINST = "cacheblend"
+BROKEN = 0.35  # KL in nats with nothing recomputed
 # Each group is a file of results of its own: results of other rows cannot stand in one file.
 GROUPS = {
     "first": ["reuse", "query:0.05", "query:0.15", "hkvd:0.15", "reuse:isolated", "query:0.15:isolated"],
@@ -126,11 +128,40 @@ def table(options, model, label) -> str:
     return support.markdown_table(header, [cells for _, cells in lines])
 
 
+def question_kl(options, model) -> dict:
+    """KL by row and question, of all data files."""
+    kl = {}
+    for group in GROUPS:
+        path = results_file(options, model, group)
+        if group == "corrected" or not path.is_file():
+            continue
+        settings, *questions = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        for question in questions:
+            for name, row in zip(settings["rows"], question["rows"]):
+                kl.setdefault(name, {})[question["data"], question["question"]] = row["kl"]
+    return kl
+
+
+def broken_prompts(options, model) -> str:
+    kl = question_kl(options, model)
+    isolated = kl.get("reuse:isolated", {})
+    broken = [question for question, value in isolated.items() if value > BROKEN]
+    if not broken:
+        return f"{model.path.name}: isolated chunks break none of {len(isolated)} prompts."
+    others = [value for question, value in isolated.items() if question not in broken]
+    ranges = [f"{name} {min(of):.2f} to {max(of):.2f}" for name, values in kl.items()
+              if (of := [values[question] for question in broken if question in values])]
+    return (f"{model.path.name}: isolated chunks break {len(broken)} of {len(isolated)} prompts (the others: at most "
+            f"{max(others, default=0):.2f}; anchored ones: at most {max(kl['reuse'].values()):.2f}). KL of these: "
+            f"{', '.join(ranges)}.")
+
+
 def write_tables(options) -> str:
     parts = []
     for model in options.models:
         for path in options.data:
             parts.append(f"{model.path.name}, {path.stem}:\n\n{table(options, model, path.stem)}\n")
+        parts.append(f"{broken_prompts(options, model)}\n")
     text = support.machine_line(support.machine()).split(";")[0] + "\n\n" + "\n".join(parts)
     temporary = options.folder / "table.md.partial"
     temporary.write_text(text, encoding="utf-8")

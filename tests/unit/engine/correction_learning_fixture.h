@@ -54,7 +54,7 @@ class CorrectionLearningTest : public EngineFixture {
   CorrectionStats Settle() {
     while (true) {
       const EngineStats stats = engine_->Stats();
-      const bool idle = stats.background_waiting == 0 && stats.correction.waiting_chunks == 0 &&
+      const bool idle = stats.background_unfinished == 0 && stats.correction.waiting_chunks == 0 &&
                         stats.background_chunks_stored + stats.background_chunks_failed >= expected_;
       if (idle) return stats.correction;
       absl::SleepFor(absl::Milliseconds(1));

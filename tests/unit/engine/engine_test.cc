@@ -151,7 +151,7 @@ TEST_F(EngineTest, DrainFinishesWhatWasAcceptedAndRefusesMore) {
     EXPECT_TRUE(recorder->done.HasBeenNotified());
     EXPECT_TRUE(recorder->status.ok()) << recorder->status;
   }
-  EXPECT_EQ(engine_->Stats().background_waiting, 0);
+  EXPECT_EQ(engine_->Stats().background_unfinished, 0);
   EXPECT_EQ(engine_->Generate(Request(), std::make_shared<GenerateRecorder>()).status().code(),
             absl::StatusCode::kUnavailable);
 }

@@ -186,7 +186,7 @@ TEST(ConvertReportsTest, Info) {
   EngineStats stats;
   stats.requests_waiting = 21;
   stats.requests_running = 22;
-  stats.background_waiting = 23;
+  stats.background_unfinished = 23;
   stats.pages_used = 24;
   stats.pages_total = 25;
   stats.device_memory = {.used_bytes = 26, .total_bytes = 27};
@@ -236,7 +236,7 @@ TEST(ConvertReportsTest, Info) {
       kv_format { dtype: "bf16"  chunk_bytes_per_token: 1  chunk_format: "int8"  page_size: 9  correction: "0123" }
       limits { max_context_tokens: 8  max_batch_size: 10  max_batch_tokens: 11
                max_queued_requests: 41  max_chunks_per_request: 42  max_text_bytes: 43 }
-      load { requests_waiting: 21  requests_running: 22  background_waiting: 23
+      load { requests_waiting: 21  requests_running: 22  background_unfinished: 23
              pages_used: 24  pages_total: 25  sequences_decoding: 28 }
       store { entries: 31  used_bytes: 32  budget_bytes: 33  pinned_entries: 34  pinned_bytes: 35
               pinned_byte_limit: 36  lookups: 37  hits: 38  other_anchor_hits: 39  evictions: 40 }

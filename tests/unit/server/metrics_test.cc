@@ -221,7 +221,7 @@ TEST(MetricsTest, TheEnginesNumbersArePulledWhileThereIsAnEngine) {
   stats.requests_waiting = 2;
   stats.pages_used = 3;
   stats.pages_total = 4;
-  stats.background_waiting = 5;
+  stats.background_unfinished = 5;
   stats.background_chunks_stored = 6;
   stats.background_chunks_failed = 7;
   stats.sequences_decoding = 13;
@@ -247,7 +247,7 @@ TEST(MetricsTest, TheEnginesNumbersArePulledWhileThereIsAnEngine) {
   samples = Samples(metrics);
   EXPECT_EQ(samples["kvblend_device_memory_used_bytes"], 13);
   EXPECT_EQ(samples["kvblend_device_memory_capacity_bytes"], 14);
-  EXPECT_EQ(samples["kvblend_num_background_waiting"], 5);
+  EXPECT_EQ(samples["kvblend_num_background_unfinished"], 5);
   EXPECT_EQ(samples["kvblend_background_chunks_stored_total"], 6);
   EXPECT_EQ(samples["kvblend_background_chunks_failed_total"], 7);
   EXPECT_EQ(samples["kvblend_num_sequences_decoding"], 13);
