@@ -11,6 +11,9 @@ function(kvblend_precompile NAME)
   add_library(kvblend_pch_${NAME} OBJECT ${source})
   target_link_libraries(kvblend_pch_${NAME} PRIVATE ${ARG_DEPS})
   target_precompile_headers(kvblend_pch_${NAME} PRIVATE ${ARG_HEADERS})
+  if(NAME STREQUAL "tests")
+    kvblend_optimise_test(kvblend_pch_${NAME})
+  endif()
 endfunction()
 
 # kvblend_reuse_precompiled(TARGET dependency...): the headers that fit what TARGET uses.
