@@ -6,7 +6,6 @@ import pathlib
 import shutil
 import tempfile
 
-import bench_support as support
 from bench_support import BenchError
 from peer_engines import engine
 

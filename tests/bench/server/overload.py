@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A server that gets five times what it can do: does it live, keep its memory, refuse at once and answer right?
 
-    tests/bench/overload.py [--seconds 600] [--times 5] [--json FILE]
+    tests/bench/server/overload.py [--seconds 600] [--times 5] [--json FILE]
 
 What it can do is measured first, by a closed loop of as many clients as answers are decoded together. Then `kvblend bench serve`
 sends questions at --times that rate, and holds every answer to the one that was given without load. Exit code 1 when something
@@ -14,8 +14,7 @@ import pathlib
 import tempfile
 import threading
 
-import bench_support as support
-from online_learning import server
+from bench_server import server, support
 
 
 def resident_bytes(pid):
@@ -107,7 +106,4 @@ def main():
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except support.BenchError as error:
-        raise SystemExit(f"error: {error}") from None
+    support.main_with_errors(main)

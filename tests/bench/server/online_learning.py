@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How soon a server learns a correction of its stored KV from nothing but what it serves, beside one fitted offline.
 
-    tests/bench/online_learning.py --data musique_dev.json --chunks 200
+    tests/bench/server/online_learning.py --data musique_dev.json --chunks 200
 
 A server without any correction answers questions whose passages it has never seen. After some of them `kvblend bench`
 measures, on questions that come later in the data and in a namespace of its own, how far reuse with nothing recomputed is
@@ -13,79 +13,22 @@ KV that is left on the chunks that the server kept back, mean over the layers be
 and compares the seconds of prefill.
 """
 import argparse
-import contextlib
 import json
 import pathlib
 import statistics
-import subprocess
 import tempfile
-import time
 
-import bench_support as support
+from bench_server import LEAD_IN, SYSTEM_TEXT, passages_of, server, support
 
-SYSTEM_TEXT = ("You are a helpful AI assistant. Answer the question based on the given passages. "
-               "Answer with a few words only.")  # as kvblend bench has it, so that both stand behind the same anchor
-LEAD_IN = "Passages:\n\n"
-
-
-class Server:
-    def __init__(self, options, folder, *flags):
-        self.kvblend = support.need_binary(options.bin, "kvblend")
-        ports = pathlib.Path(folder) / "ports"
-        ports.unlink(missing_ok=True)
-        self.log = open(pathlib.Path(folder) / "server.log", "ab")
-        self.process = subprocess.Popen(
-            [str(support.need_binary(options.bin, "kvblend-server")), "--model", str(options.model), "--grpc-address",
-             "127.0.0.1:0", "--http-address", "127.0.0.1:0", "--api-address", "none", "--port-file", str(ports), "--no-self-check",
-             *map(str, flags)],
-            stdout=self.log, stderr=self.log)
-        while not ports.exists():
-            if self.process.poll() is not None:
-                raise support.BenchError(f"the server ended with {self.process.returncode}: {self.log.name}")
-            time.sleep(0.1)
-        self.address = "127.0.0.1:" + dict(line.split("=") for line in ports.read_text().split())["grpc"]
-        while subprocess.run([str(self.kvblend), "health", "--server", self.address], capture_output=True,
-                             check=False).returncode != 0:
-            time.sleep(0.2)
-
-    def call(self, *arguments, **options):
-        command, *rest = arguments
-        return support.run([self.kvblend, command, "--server", self.address, *rest], command, **options)
-
-    def ask(self, question, passages, folder):
-        """The report of a prompt whose answer is one token."""
-        request = {"prompt": {"system_text": SYSTEM_TEXT, "lead_in": LEAD_IN, "chunks": [
-            f"{passage['title']}\n{passage['text']}\n\n" for passage in question["ctxs"][:passages]],
-            "question": f"Question: {question['question']}\nAnswer the question with a few words only."},
-            "sampling": {"max_tokens": 1}}
-        path = pathlib.Path(folder) / "request.json"
-        path.write_text(json.dumps(request), encoding="utf-8")
-        events = [json.loads(line) for line in self.call("generate", "--json", "--quiet", "--request", path).splitlines()]
-        return events[0]["prompt"]
-
-    def settled(self):
-        """The correction, once all that was served is stored and learned from."""
-        while True:
-            info = json.loads(self.call("info", "--json"))
-            waiting = info.get("load", {}).get("background_unfinished", 0)
-            correction = info.get("correction", {})
-            if not waiting and not int(correction.get("waiting_chunks", 0)):
-                return correction
-            time.sleep(0.2)
-
-    def stop(self):
-        self.process.terminate()
-        self.process.wait()
-        self.log.close()
-
-
-@contextlib.contextmanager
-def server(options, folder, *flags):
-    running = Server(options, folder, *flags)
-    try:
-        yield running
-    finally:
-        running.stop()
+def ask(running, question, passages, folder):
+    """The report of a prompt whose answer is one token."""
+    request = {"prompt": {"system_text": SYSTEM_TEXT, "lead_in": LEAD_IN, "chunks": passages_of(question, passages),
+                          "question": f"Question: {question['question']}\nAnswer the question with a few words only."},
+               "sampling": {"max_tokens": 1}}
+    path = pathlib.Path(folder) / "request.json"
+    path.write_text(json.dumps(request), encoding="utf-8")
+    events = [json.loads(line) for line in running.call("generate", "--json", "--quiet", "--request", path).splitlines()]
+    return events[0]["prompt"]
 
 
 def kl(running, data, options, corrected):
@@ -120,7 +63,7 @@ def learn(options, folder):
         plain = kl(running, judged, options, "off")
         print(f"without a correction: KL {plain:.4f}", flush=True)
         for count, question in enumerate(questions, 1):
-            running.ask(question, options.passages, folder)
+            ask(running, question, options.passages, folder)
             running.settled()  # chunks are stored, and learned from, in the pauses of serving
             if count not in marks:
                 continue
@@ -154,7 +97,7 @@ def overhead(options, folder):
             turns = [("off", off), ("on", on)]
             for name, running in turns if index % 2 == 0 else reversed(turns):
                 running.settled()
-                seconds[name].append(running.ask(question, options.passages, folder)["prefill_seconds"])
+                seconds[name].append(ask(running, question, options.passages, folder)["prefill_seconds"])
                 running.settled()
     ratios = [on / off for off, on in zip(seconds["off"], seconds["on"])]
     print(f"prefill of {options.passages} missing chunks: {statistics.median(seconds['off']):.3f} s without learning, "

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What keeping a request's timeline costs it: the time to the first token of pairs of requests to one server, one of which is kept.
 
-    tests/bench/trace_overhead.py --model MODEL.gguf [--pairs 200]
+    tests/bench/server/trace_overhead.py --model MODEL.gguf [--pairs 200]
 
 Needs numpy and a release build. The prompt's chunks are stored; the first of a pair is the kept one every other time.
 """
@@ -9,14 +9,13 @@ Needs numpy and a release build. The prompt's chunks are stored; the first of a 
 import argparse
 import json
 import pathlib
-import subprocess
 import tempfile
-import time
 import urllib.request
 
 import numpy as np
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from bench_server import server, support
+
 CHUNKS = [{"text": f"Passage {i}. " + "The harbour was built in 1852 by an engineer from a village in the mountains. " * 12} for i in range(6)]
 
 
@@ -51,30 +50,15 @@ def report(name, without, kept, rng):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", required=True)
+    parser.add_argument("--bin", default=support.DEFAULT_BIN, help="folder of the programs")
+    parser.add_argument("--model", default=support.DEFAULT_MODEL)
     parser.add_argument("--pairs", type=int, default=200)
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        ports = pathlib.Path(folder) / "ports"
-        server = subprocess.Popen(
-            [str(ROOT / "build/release/bin/kvblend-server"), "--model", arguments.model, "--grpc-address", "127.0.0.1:0", "--http-address",
-             "127.0.0.1:0", "--api-address", "127.0.0.1:0", "--port-file", str(ports), "--keep-conversations", "0", "--learn-correction", "off",
-             "--trace-dir", f"{folder}/traces", "--trace-sample", "0", "--log-level", "error"])
-        try:
-            while not ports.exists():
-                time.sleep(0.1)
-            port = dict(line.split("=") for line in ports.read_text().split())["api"]
-            while True:
-                try:
-                    ask(port, False, 1)
-                    break
-                except OSError:
-                    time.sleep(0.2)
-            rows = measure(port, arguments.pairs)
-            sizes = [path.stat().st_size for path in pathlib.Path(folder, "traces").glob("*.json")]
-        finally:
-            server.terminate()
-            server.wait()
+    with tempfile.TemporaryDirectory() as folder, server(
+            arguments, folder, "--keep-conversations", 0, "--learn-correction", "off", "--trace-dir", f"{folder}/traces",
+            "--trace-sample", 0, "--log-level", "error") as running:
+        rows = measure(running.ports["api"], arguments.pairs)
+        sizes = [path.stat().st_size for path in pathlib.Path(folder, "traces").glob("*.json")]
     rng = np.random.default_rng(1)
     report("time to the first token", rows[:, 0], rows[:, 2], rng)
     report("whole answer", rows[:, 1], rows[:, 3], rng)
@@ -82,4 +66,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    support.main_with_errors(main)

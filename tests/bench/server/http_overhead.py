@@ -1,26 +1,23 @@
 """What a warm request costs outside of the engine, over gRPC and over HTTP: the same prompt, in turns, of one server.
 
     pip install -r tests/e2e/requirements.txt
-    python tests/bench/http_overhead.py --model models/SmolLM2-135M-Instruct.Q4_1.gguf
+    python tests/bench/server/http_overhead.py --model models/SmolLM2-135M-Instruct.Q4_1.gguf
 
 Prints medians in milliseconds of the whole call as a client sees it, and of what is left without the time that the
 engine reports. Clients are grpcio and http.client, each with one connection that stays open.
 """
 import argparse
-import contextlib
 import http.client
 import importlib
 import json
-import pathlib
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 
 import grpc
 
-import bench_support as support
+from bench_server import server, support
 
 SYSTEM_TEXT = "Answer the question from the passages."
 CHUNKS = [f"Passage {i}: the harbour of town {i} was built in {1800 + i}.\n\n" for i in range(10)]
@@ -33,26 +30,6 @@ def stubs(folder):
                  f"--grpc_python_out={folder}", *sources], "protoc")
     sys.path.insert(0, str(folder))
     return importlib.import_module("kvblend.v1.inference_pb2"), importlib.import_module("kvblend.v1.inference_pb2_grpc")
-
-
-@contextlib.contextmanager
-def server(options, folder):
-    ports = pathlib.Path(folder) / "ports"
-    with open(pathlib.Path(folder) / "server.log", "wb") as log:
-        process = subprocess.Popen(
-            [str(support.need_binary(options.bin, "kvblend-server")), "--model", str(options.model), "--no-self-check",
-             "--max-context-tokens", "2048", "--chunk-store-bytes", "256MiB", "--grpc-address", "127.0.0.1:0",
-             "--http-address", "127.0.0.1:0", "--api-address", "127.0.0.1:0", "--port-file", str(ports)],
-            stdout=log, stderr=log)
-        try:
-            while not ports.exists():
-                if process.poll() is not None:
-                    raise support.BenchError(f"the server ended with {process.returncode}: {log.name}")
-                time.sleep(0.1)
-            yield dict(line.split("=") for line in ports.read_text(encoding="utf-8").split())
-        finally:
-            process.terminate()
-            process.wait()
 
 
 def grpc_call(pb, stub):
@@ -85,25 +62,17 @@ def main():
     parser.add_argument("--model", default=support.DEFAULT_MODEL)
     parser.add_argument("--rounds", type=int, default=100)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, server(options, folder) as ports:
+    with tempfile.TemporaryDirectory() as folder, server(options, folder, "--max-context-tokens", 2048) as running:
         pb, pb_grpc = stubs(folder)
-        calls = {"gRPC": grpc_call(pb, pb_grpc.InferenceStub(grpc.insecure_channel(f"127.0.0.1:{ports['grpc']}")))}
+        calls = {"gRPC": grpc_call(pb, pb_grpc.InferenceStub(grpc.insecure_channel(f"127.0.0.1:{running.ports['grpc']}")))}
         for name, stream in (("HTTP", False), ("HTTP, streamed", True)):
-            calls[name] = http_call(http.client.HTTPConnection("127.0.0.1", int(ports["api"])), stream)
+            calls[name] = http_call(http.client.HTTPConnection("127.0.0.1", int(running.ports["api"])), stream)
         seconds = {name: [] for name in calls}
         for round_number in range(-10, options.rounds):
             for name, call in calls.items():
-                while True:
-                    start = time.monotonic()
-                    try:
-                        in_engine = call()
-                    except (grpc.RpcError, KeyError):
-                        if round_number > -10:
-                            raise
-                        time.sleep(0.2)  # the model is being loaded
-                        continue
-                    whole = time.monotonic() - start
-                    break
+                start = time.monotonic()
+                in_engine = call()
+                whole = time.monotonic() - start
                 if round_number >= 0:  # the first fill the store
                     seconds[name].append((whole, whole - in_engine))
         print("| | p50 of the whole call, ms | p50 outside of the engine, ms | p95 outside, ms |\n| --- | --- | --- | --- |")
@@ -114,4 +83,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    support.main_with_errors(main)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What running answers feel of a long prompt, what guessing at answers is worth, and a conversation's second turn.
 
-    tests/bench/serving.py [--parts interference,drafts,conversation] [--json FILE]
+    tests/bench/server/serving.py [--parts interference,drafts,conversation] [--json FILE]
 
 interference: eight answers are being written; the time between their tokens with and without a prompt of --long tokens
 being prefilled in full at the same time, and that prompt's time to first token with and without the answers; the one is paid
@@ -23,17 +23,11 @@ import tempfile
 import threading
 import time
 
-import bench_support as support
-from online_learning import LEAD_IN, SYSTEM_TEXT, server
+from bench_server import LEAD_IN, SYSTEM_TEXT, passages_of, server, support
 
 FOLLOW_UP = "Which of the passages tells that? Answer with its title."
 QUOTES = ["Repeat the first passage word for word.", "Copy the last passage exactly as it is written.",
           "Quote the second passage in full.", "Write down passage three again, word by word."]
-
-
-def passages_of(path):
-    questions = json.loads(support.need_file(path, "--data").read_text(encoding="utf-8"))
-    return questions, [f"{passage['title']}\n{passage['text']}\n\n" for question in questions for passage in question["ctxs"]]
 
 
 def request_of(chunks, question, max_tokens, computed=False, ends=False):
@@ -149,16 +143,13 @@ def rate(answer):
 def drafts(options, questions, folder):
     asked = []
     for number, question in enumerate(questions[:options.questions]):
-        chunks = [f"{passage['title']}\n{passage['text']}\n\n" for passage in question["ctxs"][:5]]
+        chunks = passages_of(question, 5)
         explain = f"Question: {question['question']} Explain your answer in your own words."
         asked.append(("quotes", request_of(chunks, QUOTES[number % len(QUOTES)], 96, computed=True)))
         asked.append(("others", request_of(chunks, explain, 96, computed=True)))
-    folders = [pathlib.Path(folder) / name for name in ("with", "without")]
-    for path in folders:
-        path.mkdir()
     flags = ["--max-context-tokens", options.context, "--correction", "none"]
     rates = {kind: [[], []] for kind in ("quotes", "others")}
-    with server(options, folders[0], *flags) as guessing, server(options, folders[1], *flags, "--max-draft-tokens", 0) as plain:
+    with server(options, folder, *flags) as guessing, server(options, folder, *flags, "--max-draft-tokens", 0) as plain:
         for kind, request in asked:
             pair = [Answer(running, folder, request).wait() for running in (guessing, plain)]
             if pair[0].text != pair[1].text:
@@ -196,16 +187,13 @@ def tokens_of(running, path):
 
 
 def conversation(options, questions, folder):
-    folders = [pathlib.Path(folder) / name for name in ("refining", "keeping")]
-    for path in folders:
-        path.mkdir()
     flags = ["--max-context-tokens", options.context, "--correction", "none"]
     path = pathlib.Path(folder) / "turn.json"
     columns = ["full TTFT", "turn 1 TTFT", "turn 2 TTFT", "of full", "KL kept", "KL refined", "exact"]
     rows = []
-    with server(options, folders[0], *flags, "--refine-idle") as refining, server(options, folders[1], *flags) as keeping:
+    with server(options, folder, *flags, "--refine-idle") as refining, server(options, folder, *flags) as keeping:
         for question in questions[:options.questions]:
-            chunks = [f"{passage['title']}\n{passage['text']}\n\n" for passage in question["ctxs"][:options.passages]]
+            chunks = passages_of(question, options.passages)
             asked = f"Question: {question['question']}\nAnswer the question with a few words only."
             first = request_of(chunks, asked, 24, ends=True)
             for running in (refining, keeping):
@@ -262,7 +250,8 @@ def main():
     parser.add_argument("--json", help="file for the figures")
     options = parser.parse_args()
     support.need_file(options.model, "--model")
-    questions, passages = passages_of(options.data)
+    questions = json.loads(support.need_file(options.data, "--data").read_text(encoding="utf-8"))
+    passages = [text for question in questions for text in passages_of(question, None)]
     figures = {}
     with tempfile.TemporaryDirectory() as folder:
         for part in options.parts.split(","):
@@ -279,7 +268,4 @@ def main():
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except support.BenchError as error:
-        raise SystemExit(f"error: {error}") from None
+    support.main_with_errors(main)

@@ -2,65 +2,26 @@
 """What a chain gains that pastes its passages into one string and sets one field more: time to first token by the openai client.
 
     pip install -r tests/e2e/requirements.txt
-    tests/bench/split_prompts.py --model models/SmolLM2-135M-Instruct.Q4_1.gguf --data musique_dev.json
+    tests/bench/server/split_prompts.py --model models/SmolLM2-135M-Instruct.Q4_1.gguf --data musique_dev.json
 
 Every question has --passages passages in LangChain's prompt, joined by empty lines. Each is asked as it is, which is full
 prefill; with "split": "passages" for the first time, which stores the paragraphs behind the answer; and, once they are
 stored, again with its passages in another order, with and without. Medians of the time until the first piece of text.
 """
 import argparse
-import contextlib
 import json
 import pathlib
 import random
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
-import urllib.request
 
 import openai
 
-import bench_support as support
+from bench_server import server, support
 
 PROMPT = ("Use the following pieces of context to answer the question at the end. If you don't know the answer, just say that you "
           "don't know, don't try to make up an answer.\n\n{context}\n\nQuestion: {question}\nHelpful Answer:")
-
-
-@contextlib.contextmanager
-def server(options, folder):
-    ports = pathlib.Path(folder) / "ports"
-    with open(pathlib.Path(folder) / "server.log", "wb") as log:
-        process = subprocess.Popen(
-            [str(support.need_binary(options.bin, "kvblend-server")), "--model", str(options.model), "--keep-conversations", "0",
-             "--grpc-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0", "--api-address", "127.0.0.1:0",
-             "--port-file", str(ports)], stdout=log, stderr=log)
-        try:
-            while not ports.exists():
-                if process.poll() is not None:
-                    raise support.BenchError(f"the server ended with {process.returncode}: {log.name}")
-                time.sleep(0.1)
-            found = dict(line.split("=") for line in ports.read_text(encoding="utf-8").split())
-            while True:
-                with contextlib.suppress(OSError):
-                    urllib.request.urlopen(f"http://127.0.0.1:{found['http']}/readyz").close()
-                    break
-                time.sleep(0.1)
-            yield found
-        finally:
-            process.terminate()
-            process.wait()
-
-
-def wait_until_idle(ports):
-    names = {f"kvblend_num_{kind}" for kind in ("requests_running", "background_unfinished")}
-    while True:
-        with urllib.request.urlopen(f"http://127.0.0.1:{ports['http']}/metrics") as response:
-            samples = [line.rsplit(" ", 1) for line in response.read().decode().splitlines() if not line.startswith("#")]
-        if not any(float(value) for name, value in samples if name in names):
-            return
-        time.sleep(0.05)
 
 
 def first_text(client, text, **extension):
@@ -87,8 +48,8 @@ def main():
     questions = json.loads(support.need_file(options.data, "--data").read_text(encoding="utf-8"))[:options.questions]
     order = random.Random(20261123)
     rows = {"as it is": [], "split, first time": [], "split, again in another order": [], "again, as it is": []}
-    with tempfile.TemporaryDirectory() as folder, server(options, folder) as ports:
-        client = openai.OpenAI(base_url=f"http://127.0.0.1:{ports['api']}/v1", api_key="none", timeout=600)
+    with tempfile.TemporaryDirectory() as folder, server(options, folder, "--keep-conversations", 0) as running:
+        client = openai.OpenAI(base_url=running.url("api", "/v1"), api_key="none", timeout=600)
         whole = {"blend": {"store_misses": False}}
         for question in questions:
             passages = [passage["text"] for passage in question["ctxs"][:options.passages]]
@@ -98,10 +59,10 @@ def main():
 
             rows["as it is"].append(first_text(client, prompt(), **whole))
             rows["split, first time"].append(first_text(client, prompt(), split="passages"))
-            wait_until_idle(ports)
+            running.settled()
             order.shuffle(passages)
             rows["split, again in another order"].append(first_text(client, prompt(), split="passages"))
-            wait_until_idle(ports)
+            running.settled()
             rows["again, as it is"].append(first_text(client, prompt(), **whole))
     full = statistics.median(seconds for seconds, _ in rows["as it is"])
     print("| prompt | first text | of full prefill | tokens reused |\n|---|---|---|---|")
@@ -112,7 +73,4 @@ def main():
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except support.BenchError as error:
-        sys.exit(f"split_prompts: {error}")
+    support.main_with_errors(main)
