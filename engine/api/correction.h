@@ -43,8 +43,9 @@ struct CorrectionStats {
   int64_t moments_refused = 0;    // since start: of others, because they were damaged, foreign or out of date
   int64_t sharing_failures = 0;   // since start: times that they could not be written or read
 
-  // Per layer, of the chunks kept back, with those of the others in the last fit, as of that fit; empty before there are enough of them: mean squared
-  // deviation of stored KV from what full prefill computes, relative to the latter's mean square.
+  // Per layer, of the chunks kept back, those of other replicas in the last fit among them, as of that fit; empty before
+  // there are enough: mean squared deviation of stored KV from what full prefill computes, relative to the latter's mean
+  // square.
   std::vector<double> deviation_before = {};  // as it is stored
   std::vector<double> deviation_after = {};   // with the correction in force
 };

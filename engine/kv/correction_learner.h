@@ -66,9 +66,8 @@ class OtherPairs {
     int64_t fitted_chunks = 0;
     int64_t kept_back_chunks = 0;
     int64_t tokens = 0;
-    double weight = 0;  // of what is to be fitted, in the first layer
-    int64_t new_chunks =
-        0;  // of fitted_chunks: those that came since this learner's last fit, or that it did not have
+    double weight = 0;       // of what is to be fitted, in the first layer
+    int64_t new_chunks = 0;  // of fitted_chunks: those that this learner's last fit did not have
     int32_t learners = 0;
   };
   virtual ~OtherPairs() = default;

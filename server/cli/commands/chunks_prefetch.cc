@@ -20,6 +20,10 @@ Examples:
   kvblend chunks prefetch --system "Answer briefly." --lead-in $'Passages:\n\n' docs/*.txt
 )";
 
+constexpr FieldFlag kPrefetchFlags[] = {
+    {"--read-namespace", "read_namespaces",
+     "Look for chunks in this namespace as well, if they are not in one's own; repeat for more", "NAME"}};
+
 struct PrefetchFlags {
   Connection connection;
   CallerFlags caller;
@@ -60,6 +64,7 @@ void AddChunksPrefetchCommand(CLI::App& chunks, CommandContext& context) {
   const google::protobuf::Descriptor& message = *v1::PrefetchChunksRequest::descriptor();
   AddCallerFlags(command, message, flags.fields, flags.caller);
   AddChunkTextFlags(command, message, flags.fields, flags.texts);
+  flags.fields.Add(command, message, "Options", kPrefetchFlags);
   command.add_flag("--json", flags.json, "One JSON object per chunk");
 }
 

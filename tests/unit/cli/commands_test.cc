@@ -282,12 +282,15 @@ TEST_F(CommandsTest, ChunksPrefetchSaysWhereTheyWere) {
   const std::string unknown = File("unknown.txt", "seven..");
   ASSERT_EQ(Run({"chunks", "put", "--system", "S", known}), 0);
   calls_.stored.begin()->second.set_tier(v1::TIER_DISK);
-  EXPECT_EQ(Run({"chunks", "prefetch", "--system", "S", "--lead-in", "L", "--namespace", "n", known}), 0);
+  EXPECT_EQ(Run({"chunks", "prefetch", "--system", "S", "--lead-in", "L", "--namespace", "n",
+                 "--read-namespace", "m", "--read-namespace", "o", known}),
+            0);
   EXPECT_THAT(Out(), HasSubstr("from disk"));
   ASSERT_THAT(calls_.prefetched, SizeIs(1));
   EXPECT_EQ(calls_.prefetched[0].system_text(), "S");
   EXPECT_EQ(calls_.prefetched[0].lead_in(), "L");
   EXPECT_EQ(calls_.prefetched[0].namespace_(), "n");
+  EXPECT_THAT(calls_.prefetched[0].read_namespaces(), ElementsAre("m", "o"));
 
   EXPECT_EQ(Run({"chunks", "prefetch", "--json", known, unknown}), 3);
   const std::vector<OrderedJson> objects = OutJson();
