@@ -103,6 +103,7 @@ struct SamplingOptions {
   std::vector<std::string> stop;  // up to 16 strings, none empty; the match is not part of the text
   bool ignore_eos = false;        // generate on past end-of-text tokens, up to max_tokens: for measurements
   int32_t top_logprobs = -1;      // -1: none; 0: of the sampled token; n <= 20: also of the n most likely
+  bool attribution = false;       // fill GenerateResult::attributions; tokens are the same without
 };
 
 enum class Role : uint8_t { kUser, kAssistant };
@@ -301,6 +302,26 @@ struct TextDelta {
 
 enum class FinishReason : uint8_t { kEndOfText, kStopString, kMaxTokens, kContextFull };
 
+/// How much a token of the answer attends to a chunk: the most that one token of the chunk gets in the layers that look up what was
+/// read, where 1 is what these layers give to what they repeat.
+struct ChunkAttention {
+  int32_t index = 0;    // into Prompt::chunks
+  float attention = 0;  // above 0, up to 1
+};
+
+/// What a token of the answer is said from.
+struct AttributedToken {
+  int64_t begin_byte =
+      0;  // its text, in the whole answer's; empty where another token completes the character
+  int64_t end_byte = 0;
+  /// The chunks that it attends to most, the most first. None for the last token of an answer that was cut off: the model has
+  /// chosen it, but never read it.
+  std::vector<ChunkAttention> chunks = {};
+};
+
+/// Of an answer at most the first so many tokens are attributed, so that a report fits into a message.
+inline constexpr int32_t kMaxAttributedTokens = 32'768;
+
 struct GenerateResult {
   FinishReason finish_reason = FinishReason::kEndOfText;
   std::string stop_string;  // the one that matched
@@ -309,6 +330,8 @@ struct GenerateResult {
   uint64_t seed = 0;  // the seed used
   double time_to_first_token_seconds = 0;
   double total_seconds = 0;  // from submission
+  std::vector<AttributedToken> attributions =
+      {};  // with SamplingOptions::attribution, if the prompt has chunks: one per token, up to kMaxAttributedTokens
 };
 
 struct ScoredToken {

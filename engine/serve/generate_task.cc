@@ -1,6 +1,7 @@
 #include "engine/serve/generate_task.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "base/status_macros.h"
@@ -17,6 +18,10 @@ GenerateTask::GenerateTask(GenerateRequest request, prompt::PromptLayout layout,
       decoder_(*runtime_.tokenizer),
       stop_(request_.sampling.stop) {
   result_.prompt_tokens = static_cast<int32_t>(layout_.token_ids.size());
+  if (request_.sampling.attribution) {
+    std::copy_if(layout_.spans.begin(), layout_.spans.end(), std::back_inserter(attributed_chunks_),
+                 [](const prompt::Span& span) { return span.kind == PromptPart::kChunk; });
+  }
 }
 
 bool GenerateTask::Advance(PromptRunner& runner) {
@@ -52,6 +57,7 @@ absl::Status GenerateTask::Begin(PromptRunner& runner) {
   result_.seed = sampler_->seed();
   KVBLEND_RETURN_IF_ERROR(cancellation().Check());
   runner_ = &runner;
+  if (!attributed_chunks_.empty()) KVBLEND_RETURN_IF_ERROR(runner.PrepareAttention());
   KVBLEND_ASSIGN_OR_RETURN(prefill_, runner.Begin(layout_, request_.blend, caller().tenant_namespace,
                                                   PagesUse(), caller().trace.get()));
   DropPrefetch();
@@ -161,7 +167,10 @@ void GenerateTask::Deliver(const generate::Sampled& sampled) {
   TextDelta delta;
   delta.token_ids.push_back(sampled.token_id);
   if (request_.sampling.top_logprobs >= 0) AddLogprobs(sampled, delta);
-  delta.text = stop_.Push(decoder_.Append(sampled.token_id));
+  const std::string text = decoder_.Append(sampled.token_id);
+  if (!attributed_chunks().empty()) NotePlace(text);
+  delta.text = stop_.Push(text);
+  said_bytes_ += static_cast<int64_t>(delta.text.size());
   if (stop_.matched()) {
     finish_ = FinishReason::kStopString;
     result_.stop_string = stop_.matched_string();
@@ -173,12 +182,23 @@ void GenerateTask::Deliver(const generate::Sampled& sampled) {
   observer_->OnText(delta);
 }
 
+void GenerateTask::NotePlace(const std::string& text) {
+  const int64_t begin = decoded_bytes_;
+  decoded_bytes_ += static_cast<int64_t>(text.size());
+  result_.attributions.push_back({.begin_byte = begin, .end_byte = decoded_bytes_});
+}
+
 void GenerateTask::Finish() {
   decoding_ = false;
   TextDelta rest;
   rest.text = stop_.Push(decoder_.Flush());
   rest.text += stop_.Flush();
   if (!rest.text.empty()) observer_->OnText(rest);
+  said_bytes_ += static_cast<int64_t>(rest.text.size());
+  for (AttributedToken& token : result_.attributions) {  // a stop string is no part of the answer
+    token.begin_byte = std::min(token.begin_byte, said_bytes_);
+    token.end_byte = std::min(token.end_byte, said_bytes_);
+  }
   result_.finish_reason = *finish_;
   Keep();
   result_.total_seconds = SecondsSinceSubmission();

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -54,6 +55,13 @@ class GenerateTask final : public Task, public DecodingSequence {
   absl::Status KeepGoing() override { return cancellation().Check(); }
   generate::PromptLookup::Guess Guess(int32_t max_tokens) override;
   kernels::SamplingSpec Sampling(int32_t index) override { return sampler_->Peek(index); }
+  absl::Span<const prompt::Span> attributed_chunks() const override {
+    if (result_.completion_tokens > kMaxAttributedTokens) return {};
+    return attributed_chunks_;
+  }
+  void Attribute(std::vector<ChunkAttention> chunks) override {
+    result_.attributions.back().chunks = std::move(chunks);
+  }
   bool Continue(const kernels::SampledToken& sampled) override;
   void Fail(const absl::Status& status) override;
 
@@ -69,6 +77,8 @@ class GenerateTask final : public Task, public DecodingSequence {
   /// Delivers a token's text; sets finish_ when it ends the answer.
   void Deliver(const generate::Sampled& sampled);
   void Finish();
+  /// Notes where the text of a token is.
+  void NotePlace(const std::string& text);
   void AddLogprobs(const generate::Sampled& sampled, TextDelta& delta) const;
   /// Leaves the sequence to the conversation's next turn.
   void Keep();
@@ -90,6 +100,9 @@ class GenerateTask final : public Task, public DecodingSequence {
   std::optional<generate::Sampler> sampler_;
   std::optional<generate::PromptLookup>
       lookup_;  // prompt and answer, once it is decoded; unset: nothing can be guessed
+  std::vector<prompt::Span> attributed_chunks_;  // all chunks, if their attention was asked for
+  int64_t decoded_bytes_ = 0;  // of the answer's text, and those of them that were delivered
+  int64_t said_bytes_ = 0;
   text::StreamDecoder decoder_;
   generate::StopMatcher stop_;
   int32_t next_token_ = -1;

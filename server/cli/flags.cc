@@ -71,7 +71,9 @@ constexpr FieldFlag kSamplingFlags[] = {
     {"--stop", "sampling.stop", "A string that ends the answer; repeat for more", "TEXT"},
     {"--logprobs", "sampling.top_logprobs",
      "Log-probabilities (with --json) of each token and the N likeliest", "N"},
-    {"--ignore-eos", "sampling.ignore_eos", "Generate on past the end of the text", ""}};
+    {"--ignore-eos", "sampling.ignore_eos", "Generate on past the end of the text", ""},
+    {"--attribution", "sampling.attribution",
+     "Tell of each token of the answer which chunks it attends to (with --json)", ""}};
 
 absl::Status SetRatio(const std::string& text, v1::BlendOptions& options) {
   if (text == "auto") {

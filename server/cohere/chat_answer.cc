@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "server/cohere/attended_parts.h"
 #include "server/openai/generation_answer.h"
 
 namespace kvblend::server::cohere {
@@ -55,6 +56,7 @@ ChatAnswer::ChatAnswer(std::string id, const ChatRequest& request)
     : id_(std::move(id)),
       stream_(request.stream),
       with_logprobs_(request.logprobs),
+      with_attribution_(request.attribution),
       sources_(request.sources),
       finder_(FinderOf(request)) {}
 
@@ -84,6 +86,8 @@ std::string ChatAnswer::Add(const v1::GenerateEvent& event) {
     }
     case v1::GenerateEvent::kFinished: {
       finished_ = event.finished();
+      attributions_ = finished_.attributions();
+      if (!with_attribution_) finished_.clear_attributions();
       if (!stream_) return "";
       std::string events = Event("content-end", {{"index", 0}});
       int index = 0;
@@ -125,7 +129,11 @@ std::string ChatAnswer::Body() const {
 Json ChatAnswer::Citations() const {
   Json citations = Json::array();
   if (!finder_.has_value()) return citations;
-  for (const Citation& citation : finder_->Find(text_)) {
+  std::vector<Citation> found = finder_->Find(text_);
+  for (Citation& attended : CiteAttended(text_, attributions_, found)) found.push_back(std::move(attended));
+  std::sort(found.begin(), found.end(),
+            [](const Citation& a, const Citation& b) { return a.begin_byte < b.begin_byte; });
+  for (const Citation& citation : found) {
     Json sources = Json::array();
     for (const int32_t document : citation.documents) {
       const Source& source = sources_[document];

@@ -40,12 +40,14 @@ class ChatAnswer {
   const std::string id_;
   const bool stream_;
   const bool with_logprobs_;
+  const bool with_attribution_;
   const std::vector<Source> sources_;
   const std::optional<CitationFinder> finder_;  // unset: nothing is cited
   std::string text_;
   Json logprobs_ = Json::array();
   v1::PromptReport report_;
   v1::GenerateFinished finished_;
+  google::protobuf::RepeatedPtrField<v1::AttributedToken> attributions_;
 };
 
 }  // namespace kvblend::server::cohere

@@ -121,6 +121,7 @@ void ReadCitationOptions(FieldReader& fields, ChatRequest* to) {
   FieldReader options(*json, "citation_options");
   const std::string mode = options.String("mode").value_or("ENABLED");
   to->citations = mode != "OFF" && mode != "DISABLED";
+  to->only_copied = mode == "FAST";
   if (to->citations && mode != "ENABLED" && mode != "FAST" && mode != "ACCURATE") {
     options.Note(FieldError("citation_options.mode",
                             absl::StrCat("citation_options.mode is '", mode.substr(0, 80),
@@ -151,6 +152,9 @@ absl::StatusOr<ChatRequest> ParseChatRequest(std::string_view body) {
     to.sources.push_back({.id = absl::StrCat("doc:", i), .data = {{"text", prompt.chunks(i)}}});
   }
   openai::ReadExtension(fields, &to.request);
+  v1::SamplingOptions& sampling = *to.request.mutable_sampling();
+  to.attribution = sampling.attribution();
+  if (to.citations && !to.only_copied && !prompt.chunks().empty()) sampling.set_attribution(true);
   if (const Json* format = fields.Value("response_format"); format != nullptr) {
     FieldReader inner(*format, "response_format");
     inner.RefuseUnless("type", "text");

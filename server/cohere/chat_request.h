@@ -23,6 +23,8 @@ struct ChatRequest {
   std::string model;            // as asked for; empty: whatever is served
   bool stream = false;
   bool citations = true;
+  bool only_copied = false;  // citations: what was copied, not what was attended to
+  bool attribution = false;  // was asked for; citations have it measured as well
   bool logprobs = false;
 };
 

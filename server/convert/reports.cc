@@ -101,6 +101,16 @@ v1::GenerateFinished ToProto(const GenerateResult& result) {
   to.set_seed(result.seed);
   to.mutable_timings()->set_time_to_first_token_seconds(result.time_to_first_token_seconds);
   to.mutable_timings()->set_total_seconds(result.total_seconds);
+  for (const AttributedToken& token : result.attributions) {
+    v1::AttributedToken* added = to.add_attributions();
+    added->set_begin_byte(token.begin_byte);
+    added->set_end_byte(token.end_byte);
+    for (const ChunkAttention& chunk : token.chunks) {
+      v1::ChunkAttention* attended = added->add_chunks();
+      attended->set_index(chunk.index);
+      attended->set_attention(chunk.attention);
+    }
+  }
   return to;
 }
 

@@ -98,6 +98,7 @@ void Convert(v1::SamplingOptions&& from, SamplingOptions* to) {
   to->seed = from.seed();
   to->stop = TakeStrings(from.mutable_stop());
   to->ignore_eos = from.ignore_eos();
+  to->attribution = from.attribution();
   if (from.has_top_logprobs()) to->top_logprobs = from.top_logprobs();
 }
 

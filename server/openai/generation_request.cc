@@ -155,6 +155,7 @@ void ReadExtension(FieldReader& fields, v1::GenerateRequest* request) {
   if (const std::optional<PromptSplit> split = ReadName<PromptSplit>(extension, "split")) {
     request->mutable_prompt()->set_split(ToWire<v1::PromptSplit>(*split));
   }
+  request->mutable_sampling()->set_attribution(extension.Bool("attribution").value_or(false));
   if (const Json* blend = extension.Value("blend"); blend != nullptr) {
     if (!blend->is_object()) {
       extension.Note(

@@ -148,20 +148,45 @@
     if (computed) say(`Stored ${computed} chunks in ${((performance.now() - start) / 1000).toFixed(2)} s`);
   }
 
-  function requestBody(blend) {
+  function requestBody(blend, attribution) {
     const messages = [{role: 'user', content: $('question').value}];
     if ($('system').value) messages.unshift({role: 'system', content: $('system').value});
     return {
       messages, documents: documents.map(wire), stream: true, temperature: 0, max_tokens: Number($('max-tokens').value),
-      kvblend: {blend},
+      kvblend: {blend, attribution},
     };
   }
 
+  // Tokens that attend this much to a document tell so: what makes a clause a citation (docs/http-api.md).
+  const kMinAttention = 0.2;
+
+  /** Lets each token of an answer tell, when the pointer is on it, which document it attends to. */
+  function markSources(into, attributions, titles) {
+    const said = new TextEncoder().encode(into.textContent);
+    const text = (begin, end) => new TextDecoder().decode(said.subarray(begin, end));
+    let at = 0;
+    const pieces = attributions.map((token) => {
+      const piece = document.createElement('span');
+      piece.textContent = text(at, at = Number(token.end_byte || 0));
+      const most = token.chunks?.[0];
+      if (most && most.attention >= kMinAttention) {
+        const place = most.index || 0;
+        piece.className = 'sourced';
+        piece.title = `${titles[place] || `document ${place + 1}`} (attention ${Math.round(100 * most.attention)}%)`;
+      }
+      return piece;
+    });
+    into.setAttribute('aria-live', 'off');  // it has been read out
+    into.replaceChildren(...pieces, text(at));
+  }
+
   /** Streams one answer into a pane; returns seconds to the first token and what the server reports. */
-  async function answer(pane, blend, signal) {
+  async function answer(pane, blend, signal, attribution = false) {
     const clock = $(`${pane}-clock`);
     const into = $(`${pane}-answer`);
     into.textContent = '';
+    into.setAttribute('aria-live', 'polite');
+    const titles = documents.map(({title}) => title);
     const start = performance.now();
     let first = null;
     const elapsed = () => (performance.now() - start) / 1000;
@@ -173,7 +198,7 @@
     };
     const timer = setInterval(() => first === null && show(elapsed(), 'waiting for the first token'), 50);
     try {
-      const response = await call('v1/chat/completions', requestBody(blend), signal);
+      const response = await call('v1/chat/completions', requestBody(blend, attribution), signal);
       let report = null;
       for await (const event of events(response)) {
         const text = event.choices[0]?.delta?.content;
@@ -181,6 +206,7 @@
         if (text) into.append(text);
         if (event.kvblend) report = event.kvblend;
       }
+      if (report?.finished?.attributions?.length) markSources(into, report.finished.attributions, titles);
       first ??= elapsed();
       show(first, `to the first token, ${elapsed().toFixed(2)} s in all`);
       return {first, report};
@@ -202,7 +228,7 @@
     try {
       await storeDocuments(running.signal);
       say('Answering…');
-      const blended = await answer('blended', {policy: $('policy').value, ratio: Number($('ratio').value), explain: true}, running.signal);
+      const blended = await answer('blended', {policy: $('policy').value, ratio: Number($('ratio').value), explain: true}, running.signal, true);
       if (blended.report) drawReport(blended.report.prompt, $('report'));
       if ($('compare').checked) {
         say('Answering by full prefill…');

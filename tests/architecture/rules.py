@@ -57,8 +57,8 @@ ALLOWED = {
         "kernels", "engine/api", "engine/blend", "engine/kv", "engine/model", "engine/store/format", "engine/text",
     },
     "engine/serve": {
-        "kernels", "kernels/host", "engine/api", "engine/blend", "engine/generate", "engine/kv", "engine/prompt",
-        "engine/runtime", "engine/schedule", "engine/store", "engine/store/disk", "engine/store/format",
+        "kernels", "kernels/host", "engine/api", "engine/blend", "engine/generate", "engine/kv", "engine/model",
+        "engine/prompt", "engine/runtime", "engine/schedule", "engine/store", "engine/store/disk", "engine/store/format",
         "engine/store/redis", "engine/text",
     },
     "server/convert": {"engine/api", "engine/text"},

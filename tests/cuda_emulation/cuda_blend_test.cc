@@ -2,6 +2,8 @@
 // queries, bf16 throughout.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "kernels/cuda/cuda_backend.h"
 #include "tests/cuda_emulation/runtime.h"
 #include "tests/support/backend_decorator.h"
@@ -197,6 +199,47 @@ TEST_F(CudaBlendTest, StepsAsGraphsAnswerAsStepsOfSingleKernelsDo) {
   const int64_t launched = cuda_emulation::CountWork().graph_launches - before.graph_launches;
   EXPECT_EQ(launched, kSteps - (cuda_emulation::CountRuntimeObjects().graphs - graphs_before));
   EXPECT_GE(launched, kSteps - 6);
+}
+
+// Such a step is not repeated as a graph.
+TEST_F(CudaBlendTest, StepsWhoseAttentionIsMeasuredAnswerAsOthersDo) {
+  Setup measured = OnCuda("bf16"), plain = OnCuda("bf16"),
+        reference = On(kernels::CreateReferenceBackend(), "f32", "f32");
+  std::vector<prompt::Span> chunks;
+  for (const prompt::Span& span : layout_.spans) {
+    if (span.kind == PromptPart::kChunk) chunks.push_back(span);
+  }
+  PrefilledPrompt prompts[3];
+  Setup* setups[] = {&measured, &plain, &reference};
+  for (int i = 0; i < 3; ++i) {
+    prompts[i] = Prefill(*setups[i], layout_, Policy::kAll, 1.0);
+    ASSERT_TRUE(setups[i]->runner->PrepareAttention().ok());
+  }
+  const Tokens tokens = RandomTokens(8);
+  for (size_t step = 0; step < tokens.size(); ++step) {
+    SCOPED_TRACE("step " + std::to_string(step));
+    std::vector<kernels::SampledToken> sampled[3];
+    std::vector<std::vector<ChunkAttention>> attended[3];
+    for (int i = 0; i < 3; ++i) {
+      NextTokens next{&prompts[i], {tokens[step]}, {{}}};
+      if (i == 2 || (i == 0 && step % 3 > 0)) next.chunks = chunks;
+      auto result = setups[i]->runner->ExtendAll({&next, 1}, &attended[i]);
+      ASSERT_TRUE(result.ok()) << result.status();
+      sampled[i] = *std::move(result);
+      ++prompts[i].num_tokens;
+    }
+    EXPECT_EQ(sampled[0][0].token_id, sampled[1][0].token_id);
+    EXPECT_EQ(sampled[0][0].logit, sampled[1][0].logit);
+    EXPECT_TRUE(attended[1][0].empty());
+    EXPECT_EQ(attended[0][0].size(), step % 3 > 0 ? attended[2][0].size() : 0);
+    for (const ChunkAttention& chunk : attended[0][0]) {
+      const auto expected = std::find_if(attended[2][0].begin(), attended[2][0].end(),
+                                         [&](const auto& other) { return other.index == chunk.index; });
+      ASSERT_NE(expected, attended[2][0].end());
+      // Rounded scores are exponents here, and what is repeated, the unit, is measured with the same roundings.
+      EXPECT_NEAR(chunk.attention, expected->attention, 4 * kRounding);
+    }
+  }
 }
 
 // Allocating, and making streams and events, costs milliseconds on a device or makes it wait for everything.

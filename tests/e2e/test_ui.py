@@ -62,6 +62,8 @@ def test_a_question_by_keyboard_alone(server, page):
     assert page.text("#blended-answer").strip() and page.text("#full-answer").strip()
     assert re.search(r"First token [\d.]+ times sooner; (the same answer|another wording)\.", page.text("#verdict"))
     assert "to the first token" in page.text("#blended-clock")
+    sources = page.run("[...document.querySelectorAll('#blended-answer .sourced')].map(it => it.title)")
+    assert sources and all(re.fullmatch(r"Passage \d \(attention \d+%\)|<img .*%\)", source) for source in sources), sources
     assert page.run("document.title") == "kvblend"
     assert page.run("document.querySelectorAll('#documents img, #documents script, .map script').length") == 0
 

@@ -139,7 +139,8 @@ DecodeBatch::Rows DecodeBatch::PlanRows() {
   int64_t free_pages = options_.max_pages - PagesHeld();
   for (Member& member : members_) {
     DecodingSequence& sequence = *member.sequence;
-    NextTokens& next = rows.next.emplace_back(NextTokens{&sequence.prompt(), {sequence.next_token()}, {}});
+    NextTokens& next = rows.next.emplace_back(
+        NextTokens{&sequence.prompt(), {sequence.next_token()}, {}, sequence.attributed_chunks()});
     // Guesses push nobody out.
     const int64_t held = PagesHeld(member), tokens = int64_t{sequence.num_tokens()} + 1;
     const int64_t room = (held + free_pages) * pool_.page_size() - tokens;
@@ -160,7 +161,8 @@ DecodeBatch::Rows DecodeBatch::PlanRows() {
 }
 
 bool DecodeBatch::Deliver(DecodingSequence& sequence, const NextTokens& next, int32_t match,
-                          absl::Span<const kernels::SampledToken> sampled) {
+                          absl::Span<const kernels::SampledToken> sampled,
+                          absl::Span<std::vector<ChunkAttention>> attended) {
   const auto drafted = static_cast<int32_t>(sampled.size()) - 1;
   int32_t right = 0;
   if (drafted > 0) counts_.drafted.fetch_add(drafted, std::memory_order_relaxed);
@@ -170,6 +172,7 @@ bool DecodeBatch::Deliver(DecodingSequence& sequence, const NextTokens& next, in
     counts_.tokens.fetch_add(1, std::memory_order_relaxed);
     // A guess behind the answer's last token was right, but spared no step.
     if (i > 0) counts_.accepted.fetch_add(1, std::memory_order_relaxed);
+    if (!next.chunks.empty()) sequence.Attribute(std::move(attended[i]));
     goes_on = sequence.Continue(sampled[i]);
     if (i == drafted || sampled[i].token_id != next.token_ids[i + 1]) break;
     ++right;
@@ -198,8 +201,9 @@ void DecodeBatch::Decode(Ended& ended) {
   std::vector<int64_t> begins;
   for (const Member& member : members_) begins.push_back(TraceNow(member.task->caller().trace.get()));
   const Rows rows = PlanRows();
+  std::vector<std::vector<ChunkAttention>> attended;
   const absl::Time start = absl::Now();
-  const absl::StatusOr<std::vector<kernels::SampledToken>> sampled = runner_.ExtendAll(rows.next);
+  const absl::StatusOr<std::vector<kernels::SampledToken>> sampled = runner_.ExtendAll(rows.next, &attended);
   step_cost_.Add(last_rows_, absl::ToDoubleSeconds(absl::Now() - start));
   TraceStep(rows, begins);
   // All counts are there before the client sees what they are about.
@@ -211,7 +215,8 @@ void DecodeBatch::Decode(Ended& ended) {
     bool goes_on = false;
     if (sampled.ok()) {
       goes_on = Deliver(*going[i].sequence, rows.next[i], rows.match[i],
-                        absl::MakeConstSpan(*sampled).subspan(row, count));
+                        absl::MakeConstSpan(*sampled).subspan(row, count),
+                        absl::MakeSpan(attended).subspan(row, count));
     } else {
       going[i].sequence->Fail(sampled.status());
     }

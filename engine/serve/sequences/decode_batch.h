@@ -97,8 +97,10 @@ class DecodeBatch {
   };
   Rows PlanRows();
   /// Delivers what came of a sequence's rows. Returns whether it goes on.
+  /// `attended`: what each of the rows' tokens attends to.
   bool Deliver(DecodingSequence& sequence, const NextTokens& next, int32_t match,
-               absl::Span<const kernels::SampledToken> sampled);
+               absl::Span<const kernels::SampledToken> sampled,
+               absl::Span<std::vector<ChunkAttention>> attended);
   void Decode(Ended& ended);
   /// Notes a step in the traces of its sequences; `begins`: when it began, by the clock of each.
   void TraceStep(const Rows& rows, const std::vector<int64_t>& begins) const;

@@ -2,9 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "engine/api/request.h"
 #include "engine/generate/prompt_lookup.h"
 #include "engine/serve/sequences/prompt_runner.h"
 #include "kernels/sampling.h"
@@ -34,6 +37,10 @@ class DecodingSequence {
   /// How the token is to be chosen that stands so many places behind the one after next_token(). What it points to is
   /// valid until Continue. REQUIRES: index == 0, or Guess has given as many tokens
   virtual kernels::SamplingSpec Sampling(int32_t index) = 0;
+  /// The chunks of the prompt that the answer's attention is measured to; none: nothing is measured.
+  virtual absl::Span<const prompt::Span> attributed_chunks() const = 0;
+  /// Takes what the last token that was delivered attends to. Called where there are attributed_chunks, before Continue.
+  virtual void Attribute(std::vector<ChunkAttention> chunks) = 0;
   /// Delivers the token that was chosen by Sampling(0). Returns whether the sequence goes on; otherwise it has told its
   /// observer.
   virtual bool Continue(const kernels::SampledToken& sampled) = 0;

@@ -38,6 +38,7 @@ PromptRunner::PromptRunner(ModelRuntime& runtime, store::ChunkStore& chunk_store
       chunk_store_(chunk_store),
       options_(options),
       loading_controller_(ProjectionShare(runtime.config)),
+      attention_(runtime),
       window_(LargestWindow(runtime.config)),
       kept_(*runtime.page_pool, options.max_kept_pages),
       refinement_(runtime, kept_, scratch_),
@@ -128,10 +129,10 @@ absl::StatusOr<std::vector<kernels::SampledToken>> PromptRunner::Sample(
 }
 
 absl::StatusOr<std::vector<kernels::SampledToken>> PromptRunner::ExtendAll(
-    absl::Span<const NextTokens> next) {
+    absl::Span<const NextTokens> next, std::vector<std::vector<ChunkAttention>>* attended) {
   std::vector<int32_t> token_ids, row_indptr = {0}, positions, kv_len, page_indptr = {0}, page_indices;
   std::vector<kernels::SamplingSpec> specs;
-  for (const auto& [prompt, tokens, sampling] : next) {
+  for (const auto& [prompt, tokens, sampling, chunks] : next) {
     const auto count = static_cast<int32_t>(tokens.size());
     KVBLEND_RETURN_IF_ERROR(prompt->pages->Grow(prompt->num_tokens + count));
     DropUnseen(*prompt);
@@ -157,20 +158,36 @@ absl::StatusOr<std::vector<kernels::SampledToken>> PromptRunner::ExtendAll(
   KVBLEND_ASSIGN_OR_RETURN(const auto rows, runtime_.backend->PlanBatch(spec));
   std::vector<kernels::SampledToken> sampled(token_ids.size());
   const kernels::StepValues values{*rows, token_ids, specs, absl::MakeSpan(sampled)};
-  KVBLEND_RETURN_IF_ERROR(step_->Run(values, [&]() -> absl::Status {
-    KVBLEND_ASSIGN_OR_RETURN(
-        const kernels::MatrixView logits,
-        RunRows(values.token_ids, values.plan, step_state_, [] { return absl::OkStatus(); }));
+  const bool measures = attended != nullptr && std::any_of(next.begin(), next.end(), [](const NextTokens& n) {
+                          return !n.chunks.empty();
+                        });
+  // Where attention goes depends on how much KV there is, so such a step cannot be repeated.
+  if (measures) KVBLEND_RETURN_IF_ERROR(attention_.Begin(*rows));
+  const auto run = [&](model::PassState& state) -> absl::Status {
+    KVBLEND_ASSIGN_OR_RETURN(const kernels::MatrixView logits,
+                             RunRows(
+                                 values.token_ids, values.plan, state, [] { return absl::OkStatus(); },
+                                 measures ? &attention_ : nullptr));
     return runtime_.backend->SampleTokens(*runtime_.stream, logits, values.specs, values.out);
-  }));
+  };
+  if (measures) {
+    KVBLEND_RETURN_IF_ERROR(run(state_));
+    KVBLEND_RETURN_IF_ERROR(attention_.Fetch());
+  } else {
+    KVBLEND_RETURN_IF_ERROR(step_->Run(values, [&] { return run(step_state_); }));
+  }
   if (const std::string problem = step_->problem(); !problem.empty() && !std::exchange(said_problem_, true)) {
     spdlog::warn("{}", problem);
   }
   KVBLEND_RETURN_IF_ERROR(runtime_.backend->Synchronize(*runtime_.stream));
+  if (attended != nullptr) attended->assign(token_ids.size(), {});
   size_t row = 0;
+  int64_t kv_offset = 0;
   for (const NextTokens& tokens : next) {
     for (size_t i = 0; i < tokens.token_ids.size(); ++i, ++row) {
       if (sampled[row].invalid_token >= 0) tokens.prompt->pages->MarkDamaged();
+      if (measures && !tokens.chunks.empty()) (*attended)[row] = attention_.Read(kv_offset, tokens.chunks);
+      kv_offset += kv_len[row];
     }
   }
   return sampled;
@@ -179,7 +196,8 @@ absl::StatusOr<std::vector<kernels::SampledToken>> PromptRunner::ExtendAll(
 absl::StatusOr<kernels::MatrixView> PromptRunner::RunRows(absl::Span<const int32_t> token_ids,
                                                           const kernels::BatchPlan& rows,
                                                           model::PassState& state,
-                                                          blend::KeepGoing keep_going) {
+                                                          blend::KeepGoing keep_going,
+                                                          const AnswerAttention* attention) {
   const model::Transformer& transformer = *runtime_.transformer;
   kernels::Stream& stream = *runtime_.stream;
   const auto count = static_cast<int32_t>(token_ids.size());
@@ -190,7 +208,8 @@ absl::StatusOr<kernels::MatrixView> PromptRunner::RunRows(absl::Span<const int32
     KVBLEND_RETURN_IF_ERROR(transformer.ProjectQkv(stream, layer, state));
     KVBLEND_RETURN_IF_ERROR(transformer.WriteKv(stream, layer, rows, state, pages));
     KVBLEND_RETURN_IF_ERROR(transformer.RotateQueries(stream, layer, rows, state));
-    KVBLEND_RETURN_IF_ERROR(transformer.AttendAndMlp(stream, layer, rows, pages, state));
+    KVBLEND_RETURN_IF_ERROR(transformer.AttendAndMlp(
+        stream, layer, rows, pages, state, attention == nullptr ? std::nullopt : attention->MassOf(layer)));
   }
   KVBLEND_ASSIGN_OR_RETURN(
       const kernels::MatrixView logits,

@@ -21,6 +21,7 @@
 #include "engine/kv/sequence_pages.h"
 #include "engine/prompt/prompt_layout.h"
 #include "engine/runtime/model_runtime.h"
+#include "engine/serve/sequences/attribution/answer_attention.h"
 #include "engine/serve/sequences/chunk_storing.h"
 #include "engine/serve/sequences/idle_refinement.h"
 #include "engine/serve/sequences/kept_sequences.h"
@@ -36,6 +37,8 @@ struct NextTokens {
   PrefilledPrompt* prompt;
   std::vector<int32_t> token_ids;
   std::vector<kernels::SamplingSpec> sampling;  // one per token
+  absl::Span<const prompt::Span> chunks =
+      {};  // of the prompt, whose attention is to be measured; none: it is not
 };
 
 /// For the engine thread only, except loading_controller(), kept_counts(), refined_tokens() and dropped_pages(). References must outlive it.
@@ -83,7 +86,12 @@ class PromptRunner {
 
   /// Runs tokens behind several different prompts, all in one pass. Returns what comes after each token, prompt by prompt.
   /// The prompts' num_tokens stay what they are: what is not counted in is overwritten the next time.
-  absl::StatusOr<std::vector<kernels::SampledToken>> ExtendAll(absl::Span<const NextTokens> next);
+  /// `attended`: receives, token by token, what it attends to of its prompt's `chunks`; empty where these are.
+  /// REQUIRES: PrepareAttention, if there are any.
+  absl::StatusOr<std::vector<kernels::SampledToken>> ExtendAll(
+      absl::Span<const NextTokens> next, std::vector<std::vector<ChunkAttention>>* attended = nullptr);
+  /// Gets ready to measure what answers attend to; the first time that is a pass of 129 tokens at most. Errors: FindCopyLayers'.
+  absl::Status PrepareAttention() { return attention_.Prepare(); }
 
   /// Keeps a sequence that is over for the conversation's next turn: the prompt of that layout, blended so, and what was
   /// answered, of which KV is in the prompt's pages up to num_tokens. The prompt's pages go.
@@ -135,7 +143,8 @@ class PromptRunner {
   /// Carries tokens through all layers; as many rows as `rows` has. Returns as Append.
   absl::StatusOr<kernels::MatrixView> RunRows(absl::Span<const int32_t> token_ids,
                                               const kernels::BatchPlan& rows, model::PassState& state,
-                                              blend::KeepGoing keep_going);
+                                              blend::KeepGoing keep_going,
+                                              const AnswerAttention* attention = nullptr);
   absl::StatusOr<std::vector<kernels::SampledToken>> Sample(kernels::MatrixView logits,
                                                             absl::Span<const kernels::SamplingSpec> specs);
   ModelRuntime& runtime_;
@@ -146,6 +155,7 @@ class PromptRunner {
   model::PassState step_state_;  // of ExtendAll alone: a RepeatedStep must find it as the last one left it
   model::ScratchMatrix logits_;
   ScratchPool scratch_;
+  AnswerAttention attention_;
   const int32_t window_;  // that no layer sees beyond; 0: one layer sees everything
   std::atomic<int64_t> dropped_pages_ = 0;
   KeptSequences kept_;

@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "server/cohere/attended_parts.h"
 #include "server/cohere/chat_answer.h"
 #include "server/cohere/chat_request.h"
 #include "server/cohere/citations.h"
@@ -115,6 +116,86 @@ TEST(CitationsTest, TimeDoesNotGrowWithRepetition) {
   EXPECT_THAT(finder.Find(text.substr(0, 40'000)), SizeIs(1));
 }
 
+using AttributedTokens = google::protobuf::RepeatedPtrField<v1::AttributedToken>;
+
+/// A token of each of the texts, with what it attends to.
+AttributedTokens Tokens(const std::vector<std::pair<std::string, std::vector<std::pair<int, float>>>>& said) {
+  AttributedTokens tokens;
+  int64_t at = 0;
+  for (const auto& [text, chunks] : said) {
+    v1::AttributedToken& token = *tokens.Add();
+    token.set_begin_byte(at);
+    token.set_end_byte(at += static_cast<int64_t>(text.size()));
+    for (const auto& [index, attention] : chunks) {
+      v1::ChunkAttention& chunk = *token.add_chunks();
+      chunk.set_index(index);
+      chunk.set_attention(attention);
+    }
+  }
+  return tokens;
+}
+
+std::vector<std::string> Attended(const std::string& answer, const AttributedTokens& tokens,
+                                  const std::vector<Citation>& copied = {}) {
+  std::vector<std::string> cited;
+  for (const Citation& citation : CiteAttended(answer, tokens, copied, 0.25)) {
+    cited.push_back(absl::StrCat(answer.substr(citation.begin_byte, citation.end_byte - citation.begin_byte),
+                                 " <- ", absl::StrJoin(citation.documents, ",")));
+  }
+  return cited;
+}
+
+TEST(AttendedPartsTest, AClauseNamesWhatItsTokensAttendToOnAverage) {
+  const AttributedTokens tokens = Tokens({{"In", {{0, 0.75}, {1, 0.125}}},
+                                          {" Delft", {{0, 0.25}}},
+                                          {",", {{0, 1}}},
+                                          {" she", {{2, 0.5}}},
+                                          {" sang", {{1, 0.25}}},
+                                          {".", {}}});
+  EXPECT_THAT(Attended("In Delft, she sang.", tokens), ElementsAre("In Delft <- 0", "she sang <- 2"));
+  // The comma is no part of a clause; half as much is enough for a second document, a quarter is not.
+  EXPECT_THAT(Attended("a", Tokens({{"a", {{3, 1}, {1, 0.5}, {0, 0.25}}}})), ElementsAre("a <- 1,3"));
+  EXPECT_THAT(Attended("a b", Tokens({{"a", {{0, 0.4}}}, {" b", {{1, 0.4}}}})), IsEmpty());
+  EXPECT_THAT(Attended("", {}), IsEmpty());
+  EXPECT_THAT(Attended("?!", Tokens({{"?!", {{0, 1}}}})), IsEmpty());
+}
+
+TEST(AttendedPartsTest, WhatWasCopiedIsNotCitedAgain) {
+  const AttributedTokens tokens = Tokens({{"In Delft,", {{0, 1}}}, {" she sang", {{1, 1}}}});
+  EXPECT_THAT(Attended("In Delft, she sang", tokens, {{.begin_byte = 14, .end_byte = 18, .documents = {2}}}),
+              ElementsAre("In Delft <- 0"));
+}
+
+// What the model has not read, the last token, counts neither way.
+TEST(AttendedPartsTest, TheEndThatWasCutOff) {
+  EXPECT_THAT(Attended("a b", Tokens({{"a", {{0, 0.25}}}, {" b", {}}})), ElementsAre("a b <- 0"));
+}
+
+TEST(AttendedPartsTest, ClausesEndWhereWhitespaceFollows) {
+  const auto parts = [](const std::string& answer) { return Attended(answer, Tokens({{answer, {{0, 1}}}})); };
+  EXPECT_THAT(parts("It is 2,340.5 m: high!\nÜber e.g. x"),
+              ElementsAre("It is 2,340.5 m <- 0", "high <- 0", "Über e.g <- 0", "x <- 0"));
+  EXPECT_THAT(parts("奥斯陆。卑尔根，海"), ElementsAre("奥斯陆 <- 0", "卑尔根 <- 0", "海 <- 0"));
+}
+
+TEST(CohereRequestTest, AttentionIsMeasuredForCitations) {
+  const auto measured = [](const std::string& members) {
+    const auto chat = ParseChatRequest(absl::StrCat(
+        R"({"messages": [{"role": "user", "content": "Where?"}], "documents": ["a"])", members, "}"));
+    EXPECT_TRUE(chat.ok()) << chat.status();
+    return std::pair(chat->request.sampling().attribution(), chat->attribution);
+  };
+  EXPECT_EQ(measured(""), std::pair(true, false));
+  EXPECT_EQ(measured(R"(, "citation_options": {"mode": "ACCURATE"})"), std::pair(true, false));
+  EXPECT_EQ(measured(R"(, "citation_options": {"mode": "FAST"})"), std::pair(false, false));
+  EXPECT_EQ(measured(R"(, "citation_options": {"mode": "OFF"})"), std::pair(false, false));
+  EXPECT_EQ(measured(R"(, "citation_options": {"mode": "OFF"}, "kvblend": {"attribution": true})"),
+            std::pair(true, true));
+  EXPECT_FALSE(ParseChatRequest(R"({"messages": [{"role": "user", "content": "Where?"}]})")
+                   ->request.sampling()
+                   .attribution());
+}
+
 TEST(CohereRequestTest, DocumentsBecomeChunksAndSources) {
   const auto chat =
       ParseChatRequest(R"({"model": "m", "messages": [{"role": "system", "content": "Be brief."},
@@ -202,6 +283,35 @@ TEST(CohereAnswerTest, CitationsCountCharacters) {
     EXPECT_THAT(types, ElementsAre("message-start", "content-start", "content-delta", "content-delta",
                                    "content-end", "citation-start", "citation-end", "message-end"));
     EXPECT_THAT(answer.Failed(absl::InternalError("lost")), HasSubstr("\"error\":\"lost\""));
+  }
+}
+
+TEST(CohereAnswerTest, WhatWasCopiedAndWhatWasAttendedToInTheOrderOfTheAnswer) {
+  for (const bool asked : {false, true}) {
+    ChatRequest request;
+    request.attribution = asked;
+    for (const std::string& document : kDocuments) {
+      request.request.mutable_prompt()->add_chunks(document);
+      request.sources.push_back(
+          {.id = absl::StrCat("d", request.sources.size()), .data = {{"text", document}}});
+    }
+    ChatAnswer answer("chat-1", request);
+    answer.Add(TextEvent("Ünd hoch, studied in Delft and born in the mountain village of Skarn; da."));
+    v1::GenerateEvent event;
+    *event.mutable_finished()->mutable_attributions() =
+        Tokens({{"Ünd hoch", {{2, 0.75}}},
+                {", studied in Delft and born in the mountain village of Skarn;", {{2, 1}}},
+                {" da.", {{0, 0.0625}}}});
+    answer.Add(event);
+    const Json body = Json::parse(answer.Body());
+    const Json& citations = body["message"]["citations"];
+    ASSERT_THAT(citations, SizeIs(3)) << citations;
+    EXPECT_EQ(citations[0]["text"], "Ünd hoch");
+    EXPECT_EQ(citations[0]["end"], 8);
+    EXPECT_EQ(citations[0]["sources"][0]["id"], "d2");
+    EXPECT_EQ(citations[1]["sources"][0]["id"], "d1");
+    EXPECT_EQ(citations[2]["sources"][0]["id"], "d1");
+    EXPECT_EQ(body["kvblend"]["finished"]["attributions"].size(), asked ? 3 : 0);
   }
 }
 

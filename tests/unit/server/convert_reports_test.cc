@@ -109,12 +109,20 @@ TEST(ConvertReportsTest, TextDelta) {
 }
 
 TEST(ConvertReportsTest, GenerateResult) {
-  const v1::GenerateFinished wire =
-      ToProto(GenerateResult{FinishReason::kStopString, "stop", 3, 4, 5, 0.5, 2.5});
+  const v1::GenerateFinished wire = ToProto(
+      GenerateResult{FinishReason::kStopString,
+                     "stop",
+                     3,
+                     4,
+                     5,
+                     0.5,
+                     2.5,
+                     {{.begin_byte = 6, .end_byte = 7, .chunks = {{.index = 8, .attention = 0.75f}}}}});
   EXPECT_EQ(EmptyFields(wire), "");
   ExpectMessage(wire, R"(reason: FINISH_REASON_STOP_STRING  stop_string: "stop"  seed: 5
       usage { prompt_tokens: 3  completion_tokens: 4 }
-      timings { time_to_first_token_seconds: 0.5  total_seconds: 2.5 })");
+      timings { time_to_first_token_seconds: 0.5  total_seconds: 2.5 }
+      attributions { begin_byte: 6  end_byte: 7  chunks { index: 8  attention: 0.75 } })");
 }
 
 TEST(ConvertReportsTest, ScoredToken) {

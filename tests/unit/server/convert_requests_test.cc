@@ -60,13 +60,14 @@ TEST(ConvertRequestsTest, EveryFieldOfAGenerateRequestArrives) {
       priority: PRIORITY_HIGH
       sampling { max_tokens: 0  temperature: 0.5  top_k: 40  top_p: 0  min_p: 0.1  repetition_penalty: 0
                  seed: 9223372036854775808  stop: "\n"  ignore_eos: true  top_logprobs: 0
-                 presence_penalty: -1  frequency_penalty: 0.5  logit_bias { key: 7  value: -3 } })"));
+                 presence_penalty: -1  frequency_penalty: 0.5  logit_bias { key: 7  value: -3 }
+                 attribution: true })"));
   ASSERT_TRUE(converted.ok()) << converted.status();
   EXPECT_EQ(Describe::Text(*converted),
             "{{tenant;;infinite-future;high;};"
             "{system;lead;[one,two,];why?;[{user;hello;l;[e,f,];},{assistant;hi;;[];},];passages;};"
             "{prefix;isolated;hkvd;auto;0;0;0.75;3;0;key;0;7;0;0;1;0;[c,d,];};"
-            "{0;0.5;40;0;0.1;0;-1;0.5;[7:-3,];9223372036854775808;[\n,];1;0;};}");
+            "{0;0.5;40;0;0.1;0;-1;0.5;[7:-3,];9223372036854775808;[\n,];1;0;1;};}");
 }
 
 TEST(ConvertRequestsTest, UnknownEnumNumbersAreRefusedByFieldValueAndRange) {

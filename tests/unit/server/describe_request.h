@@ -65,8 +65,8 @@ struct Describe {
     return All(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q);
   }
   static std::string Text(const SamplingOptions& options) {
-    const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m] = options;
-    return All(a, b, c, d, e, f, g, h, i, j, k, l, m);
+    const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n] = options;
+    return All(a, b, c, d, e, f, g, h, i, j, k, l, m, n);
   }
   static std::string Text(const GenerateRequest& request) {
     const auto& [caller, prompt, blend, sampling] = request;

@@ -111,14 +111,14 @@ TEST(ParseChatRequestTest, TextsBeforeTheLastAreChunksWhenThereAreNoDocuments) {
 TEST(ParseChatRequestTest, DocumentsAndTheExtension) {
   const auto parsed =
       ParseChatRequest(Ask(R"("documents": [{"title": "T", "text": "x", "id": 5}, {"text": "y\n"}, "z"],
-      "kvblend": {"namespace": "n", "lead_in": "L", "priority": "low", "split": "none",
+      "kvblend": {"namespace": "n", "lead_in": "L", "priority": "low", "split": "none", "attribution": true,
                   "blend": {"policy": "hkvd", "ratio": 0.5, "read_namespaces": ["c"]}})"));
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   test_support::ExpectMessage(parsed->request, R"(
       namespace: "n"
       prompt { lead_in: "L" chunks: [ "T\nx\n\n", "y\n", "z\n\n" ] question: "Q" split: PROMPT_SPLIT_NONE }
       blend { policy: POLICY_HKVD ratio: 0.5 read_namespaces: "c" }
-      sampling { temperature: 1 } priority: PRIORITY_LOW)");
+      sampling { temperature: 1 attribution: true } priority: PRIORITY_LOW)");
 }
 
 TEST(ParseChatRequestTest, WhatCannotBeDoneIsRefusedByName) {
