@@ -160,24 +160,39 @@
   // Tokens that attend this much to a document tell so: what makes a clause a citation (docs/http-api.md).
   const kMinAttention = 0.2;
 
-  /** Lets each token of an answer tell, when the pointer is on it, which document it attends to. */
+  /** Lets the parts of an answer tell, under the pointer or with the focus, which document they attend to. */
   function markSources(into, attributions, titles) {
     const said = new TextEncoder().encode(into.textContent);
-    const text = (begin, end) => new TextDecoder().decode(said.subarray(begin, end));
-    let at = 0;
-    const pieces = attributions.map((token) => {
-      const piece = document.createElement('span');
-      piece.textContent = text(at, at = Number(token.end_byte || 0));
+    const parts = [];  // tokens one behind the other that attend to the same document
+    for (const token of attributions) {
+      const end = Number(token.end_byte || 0);
       const most = token.chunks?.[0];
-      if (most && most.attention >= kMinAttention) {
-        const place = most.index || 0;
-        piece.className = 'sourced';
-        piece.title = `${titles[place] || `document ${place + 1}`} (attention ${Math.round(100 * most.attention)}%)`;
+      const place = most && most.attention >= kMinAttention ? most.index || 0 : null;
+      const last = parts.at(-1);
+      if (last && last.place === place) {
+        last.end = end;
+        last.attention = Math.max(last.attention, most?.attention || 0);
+      } else {
+        parts.push({end, place, attention: most?.attention || 0});
       }
+    }
+    let at = 0;
+    const text = (end) => new TextDecoder().decode(said.subarray(at, at = end));
+    const pieces = parts.map(({end, place, attention}) => {
+      if (place === null) return text(end);
+      const piece = document.createElement('span');
+      piece.textContent = text(end);
+      piece.className = 'sourced';
+      piece.tabIndex = 0;
+      piece.dataset.source = `${titles[place] || `document ${place + 1}`} (attention ${Math.round(100 * attention)}%)`;
+      piece.title = piece.dataset.source;
       return piece;
     });
     into.setAttribute('aria-live', 'off');  // it has been read out
-    into.replaceChildren(...pieces, text(at));
+    into.replaceChildren(...pieces, text(said.length));
+    if (parts.some(({place}) => place !== null)) {
+      $('blended-source').textContent = 'Point at what is underlined, or move to it with Tab, to see which document it is said from.';
+    }
   }
 
   /** Streams one answer into a pane; returns seconds to the first token and what the server reports. */
@@ -186,6 +201,7 @@
     const into = $(`${pane}-answer`);
     into.textContent = '';
     into.setAttribute('aria-live', 'polite');
+    if (pane === 'blended') $('blended-source').textContent = '';
     const titles = documents.map(({title}) => title);
     const start = performance.now();
     let first = null;
@@ -326,6 +342,11 @@
     kSample.forEach(([title, text]) => addDocument(title, text));
     $('question').value = kSampleQuestion;
   };
+  const tellSource = ({target}) => {
+    if (target.dataset?.source) $('blended-source').textContent = `“${target.textContent.trim()}”: ${target.dataset.source}`;
+  };
+  $('blended-answer').addEventListener('mouseover', tellSource);
+  $('blended-answer').addEventListener('focusin', tellSource);
   $('refresh').onclick = refreshStore;
   $('key').onchange = connect;
   const drop = $('drop');

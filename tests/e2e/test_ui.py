@@ -64,6 +64,9 @@ def test_a_question_by_keyboard_alone(server, page):
     assert "to the first token" in page.text("#blended-clock")
     sources = page.run("[...document.querySelectorAll('#blended-answer .sourced')].map(it => it.title)")
     assert sources and all(re.fullmatch(r"Passage \d \(attention \d+%\)|<img .*%\)", source) for source in sources), sources
+    page.tab_to("it.className === 'sourced'")
+    assert page.text("#blended-source").endswith(sources[0])
+    assert page.run("document.activeElement.textContent.trim()") in page.text("#blended-source")
     assert page.run("document.title") == "kvblend"
     assert page.run("document.querySelectorAll('#documents img, #documents script, .map script').length") == 0
 
