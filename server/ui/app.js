@@ -4,12 +4,6 @@
 (() => {
   const $ = (id) => document.getElementById(id);
   const kChunkTokens = 512;
-  const kSample = [
-    ['Hardanger', 'The Hardanger fiddle is the national instrument of Norway. It has four strings that are played and four or five under them that resonate. The oldest one known was made by Ole Jonsen Jaastad in 1651.'],
-    ['Ole Bull', 'Ole Bull was a violinist from Bergen, born in 1810. He brought the Hardanger fiddler Myllarguten to the concert halls of Oslo and founded a theatre in Bergen.'],
-    ['Bergen', 'Bergen lies on the west coast of Norway. Its wharf, Bryggen, is a World Heritage site. The city was founded by king Olav Kyrre about 1070.'],
-  ];
-  const kSampleQuestion = 'In which city did Ole Bull found a theatre?';
 
   /** @type {{title: string, text: string, state: string}[]} */
   let documents = [];
@@ -250,7 +244,8 @@
         say('Answering by full prefill…');
         const full = await answer('full', {reuse: 'nothing', store_misses: false}, running.signal);
         const same = $('blended-answer').textContent === $('full-answer').textContent;
-        $('verdict').textContent = `First token ${(full.first / blended.first).toFixed(1)} times sooner; ` +
+        const times = full.first / blended.first;
+        $('verdict').textContent = `First token ${times < 1 ? `${(1 / times).toFixed(1)} times later` : `${times.toFixed(1)} times sooner`}; ` +
             (same ? 'the same answer.' : 'another wording.');
       }
       say('Done.');
