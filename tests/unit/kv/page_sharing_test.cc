@@ -272,7 +272,7 @@ TEST_F(PageSharingTest, RandomSequencesReadWhatTheyWroteAndEveryPageIsCounted) {
         num_shared += pool->num_shared() > 0 ? 1 : 0;
       }
     }
-    EXPECT_GT(num_shared, 200);
+    EXPECT_GT(num_shared, 20) << "hardly anything was shared";  // of 900 runs the fewest were 126
     EXPECT_EQ(pool->num_free(), 24);
     EXPECT_EQ(pool->num_idle() + pool->num_shared(), 0);
   }
