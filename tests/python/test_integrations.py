@@ -156,6 +156,6 @@ def test_the_example_of_a_plain_chain(server, tmp_path):
     done = subprocess.run([sys.executable, ROOT / "python/examples/langchain_rag.py", f"{server.url}/v1",
                            tmp_path / "questions.json", "0"], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
-    assert re.search(r"Please tell me: Where was the engineer .*\n +\w", done.stdout), done.stdout
+    assert re.search(r"Please tell me: Where was the engineer .*\n +\S", done.stdout), done.stdout
     assert re.search(r"first time: [\d.]+ s .*\nagain: [\d.]+ s to the first token, median of 1\n", done.stdout), done.stdout
     assert server.log.read_text().count("ChatCompletions OK") == before + 2
