@@ -44,7 +44,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* EventStream::MakeReactor(std::shared
 void EventStream::SetHandle(std::shared_ptr<RequestHandle> handle) {
   {
     absl::MutexLock lock(&mutex_);
-    if (!closed_) handle_ = handle;
+    if (!closing_) handle_ = handle;
     if (!cancelled_ && !too_slow_) return;
   }
   handle->Cancel();
@@ -69,7 +69,6 @@ void EventStream::Push(grpc::ByteBuffer message) {
 void EventStream::Close(absl::Status status) {
   {
     absl::MutexLock lock(&mutex_);
-    closed_ = true;
     if (too_slow_) {
       status = absl::ResourceExhaustedError(absl::StrCat("the client reads too slowly: more than ",
                                                          max_unsent_bytes_,
@@ -77,10 +76,16 @@ void EventStream::Close(absl::Status status) {
     } else if (absl::IsCancelled(status) && absl::Now() >= deadline_ - kDeadlineSlack) {
       status = absl::DeadlineExceededError("the call's deadline has passed");
     }
-    status_ = status;
+    closing_ = true;
     handle_ = nullptr;
   }
   on_closed_(status);
+  {
+    // Not before: the message that is being sent may be done meanwhile, and would finish the call.
+    absl::MutexLock lock(&mutex_);
+    status_ = std::move(status);
+    closed_ = true;
+  }
   Advance();
 }
 

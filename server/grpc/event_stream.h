@@ -90,7 +90,8 @@ class EventStream {
   bool busy_ ABSL_GUARDED_BY(mutex_) = false;      // an operation is under way
   bool broken_ ABSL_GUARDED_BY(mutex_) = false;    // nothing can or should be sent any more
   bool too_slow_ ABSL_GUARDED_BY(mutex_) = false;  // the reason for that is the client's reading
-  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;   // the request is over
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;    // and on_closed_ knows
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<RequestHandle> handle_ ABSL_GUARDED_BY(mutex_);

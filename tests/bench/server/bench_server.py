@@ -24,17 +24,18 @@ def passages_of(question, count):
 
 
 class Server:
-    """Ready to answer once it is made. `ports` has those of grpc, http and api; environment variables of ours do not count."""
+    """Ready to answer once it is made. `ports` has those of grpc, http and, with_http_api, api; environment variables of ours do not
+    count."""
 
-    def __init__(self, bin_folder, model, folder, *flags):
+    def __init__(self, bin_folder, model, folder, *flags, with_http_api=True):
         self.kvblend = support.need_binary(bin_folder, "kvblend")
         ports = pathlib.Path(tempfile.mkdtemp(dir=folder)) / "ports"
         self.log = open(ports.with_name("server.log"), "wb")
         environment = {name: value for name, value in os.environ.items() if not name.startswith("KVBLEND_") or name == "KVBLEND_CPU"}
         self.process = subprocess.Popen(
             [str(support.need_binary(bin_folder, "kvblend-server")), "--model", str(model), "--no-self-check", "--grpc-address",
-             "127.0.0.1:0", "--http-address", "127.0.0.1:0", "--api-address", "127.0.0.1:0", "--port-file", str(ports),
-             *map(str, flags)], stdout=self.log, stderr=self.log, env=environment)
+             "127.0.0.1:0", "--http-address", "127.0.0.1:0", "--port-file", str(ports),
+             *(("--api-address", "127.0.0.1:0") if with_http_api else ()), *map(str, flags)], stdout=self.log, stderr=self.log, env=environment)
         try:
             while not ports.exists():
                 self.wait_a_bit()

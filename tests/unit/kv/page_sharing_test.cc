@@ -372,7 +372,7 @@ TEST_F(PageSharingTest, RandomSequencesReadWhatTheyWroteAndEveryPageIsCounted) {
           num_shared += pool->num_shared() > 0 ? 1 : 0;
         }
       }
-      EXPECT_GT(num_shared, 50);
+      EXPECT_GT(num_shared, 20) << "hardly anything was shared";
       EXPECT_EQ(num_dropped > 10, !windows.empty());
       EXPECT_EQ(pool->num_free(), num_pages);
       EXPECT_EQ(pool->num_idle() + pool->num_shared(), 0);

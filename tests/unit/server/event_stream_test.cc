@@ -77,6 +77,21 @@ TEST_F(EventStreamTest, SendsOneAtATimeAndFinishesLast) {
   EXPECT_TRUE(sender_.finished[0].ok());
 }
 
+TEST_F(EventStreamTest, WhoIsToldOfTheEndIsToldBeforeTheCallIsFinished) {
+  EventStream* sending = nullptr;
+  size_t finished = 1;
+  const auto stream = std::make_shared<EventStream>(10, absl::InfiniteFuture(), [&](const absl::Status&) {
+    sending->OnSent(true);  // as another thread may say at this moment
+    finished = sender_.finished.size();
+  });
+  sending = stream.get();
+  stream->Attach(&sender_);
+  stream->Push(Message("a"));
+  stream->Close(absl::OkStatus());
+  EXPECT_EQ(finished, 0u);
+  EXPECT_EQ(sender_.finished.size(), 1u);
+}
+
 TEST_F(EventStreamTest, ACancelledCallCancelsTheRequestAndWaitsForItsEnd) {
   const auto stream = NewStream();
   const auto handle = std::make_shared<CountingHandle>();
