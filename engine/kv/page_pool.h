@@ -1,5 +1,5 @@
 // The KV pages of running sequences, in a backend's memory. One page holds page_size tokens of one sequence
-// in every layer of a group (layer_groups.h): page p is slot p of the KvPagesView of each of these layers, and a sequence has
+// in every layer of a group (pages/layer_groups.h): page p is slot p of the KvPagesView of each of these layers, and a sequence has
 // a list of pages for every group. Most models are one group.
 //
 // Several lists may hold the same page (Kwon et al., PagedAttention, SOSP 2023). The pool counts the lists; a page is free
@@ -20,8 +20,8 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
-#include "engine/kv/layer_groups.h"
-#include "engine/kv/page_ranges.h"
+#include "engine/kv/pages/layer_groups.h"
+#include "engine/kv/pages/page_ranges.h"
 #include "kernels/backend.h"
 #include "kernels/tensor.h"
 

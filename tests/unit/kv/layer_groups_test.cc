@@ -1,5 +1,5 @@
 // Groups of layers have places for every layer, are of one kind each, and leave little unused.
-#include "engine/kv/layer_groups.h"
+#include "engine/kv/pages/layer_groups.h"
 
 #include <algorithm>
 #include <random>

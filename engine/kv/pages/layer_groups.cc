@@ -1,4 +1,4 @@
-#include "engine/kv/layer_groups.h"
+#include "engine/kv/pages/layer_groups.h"
 
 #include <algorithm>
 
