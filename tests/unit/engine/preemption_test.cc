@@ -28,9 +28,12 @@ TEST(AnswerLengthsTest, ExpectsTheWorstAndThenALittleMoreThanTheLastOnes) {
   EXPECT_LT(lengths.Expected(), 50);
 }
 
-class PreemptionTest : public EngineFixture, public testing::WithParamInterface<double> {
+/// The share of pages for conversations, and a model; "": of one kind of layers.
+class PreemptionTest : public EngineFixture,
+                       public testing::WithParamInterface<std::pair<double, std::string>> {
  protected:
   static constexpr int32_t kContext = 300;
+  static constexpr int32_t kWindow = 150;  // of every other layer, where only some have one
 
   EngineOptions Options() override {
     EngineOptions options = EngineFixture::Options();
@@ -43,7 +46,12 @@ class PreemptionTest : public EngineFixture, public testing::WithParamInterface<
     options.max_batch_size = 6;
     options.page_size = 8;
     options.learn_correction = "off";
-    options.keep_conversations = GetParam();
+    options.keep_conversations = GetParam().first;
+    options.correction = "none";
+    if (const std::string& model = GetParam().second; !model.empty()) {
+      options.model_path = testing::TempDir() + "/preemption_test_" + std::to_string(getpid()) + ".gguf";
+      WriteWithWindow(model, kWindow, options.model_path);
+    }
     return options;
   }
 
@@ -223,8 +231,12 @@ TEST_P(PreemptionTest, CancelledOnesLeaveNothingBehind) {
   EXPECT_EQ(engine_->Stats().requests_running, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Keeping, PreemptionTest, testing::Values(0.0, 1.0),
-                         [](const auto& info) { return info.param == 0 ? "Nothing" : "Conversations"; });
+INSTANTIATE_TEST_SUITE_P(Keeping, PreemptionTest,
+                         testing::Values(std::pair(0.0, ""), std::pair(1.0, ""), std::pair(0.0, "gemma2"),
+                                         std::pair(1.0, "gemma2")),
+                         [](const auto& info) {
+                           return (info.param.first == 0 ? "Nothing" : "Conversations") + info.param.second;
+                         });
 
 }  // namespace
 }  // namespace kvblend
