@@ -236,6 +236,10 @@ absl::Status CheckPlanFitsPages(absl::string_view op, const BatchPlan& plan, KvP
     return Invalid(op, "the plan uses page ", plan.max_page_index(),
                    "; allowed: below pages.num_pages = ", pages.num_pages);
   }
+  if (pages.page_list < 0 || pages.page_list >= plan.num_page_lists()) {
+    return Invalid(op, "pages.page_list is ", pages.page_list, "; allowed: 0 .. ", plan.num_page_lists() - 1,
+                   ", the plan's");
+  }
   return absl::OkStatus();
 }
 
@@ -277,8 +281,12 @@ absl::Status CheckBatchSpec(const BatchSpec& spec) {
   if (spec.page_size <= 0) return Invalid(kOp, "page_size is ", spec.page_size, "; allowed: at least 1");
   const size_t num_sequences = spec.kv_len.size();
   KVBLEND_RETURN_IF_ERROR(CheckIndptr("row_indptr", spec.row_indptr, num_sequences, spec.positions.size()));
-  KVBLEND_RETURN_IF_ERROR(
-      CheckIndptr("page_indptr", spec.page_indptr, num_sequences, spec.page_indices.size()));
+  if (spec.num_page_lists < 1 || spec.page_indices.size() % spec.num_page_lists != 0) {
+    return Invalid(kOp, "num_page_lists is ", spec.num_page_lists,
+                   "; allowed: at least 1, and a divisor of the ", spec.page_indices.size(), " page_indices");
+  }
+  KVBLEND_RETURN_IF_ERROR(CheckIndptr("page_indptr", spec.page_indptr, num_sequences,
+                                      spec.page_indices.size() / spec.num_page_lists));
   for (size_t i = 0; i < spec.page_indices.size(); ++i) {
     if (spec.page_indices[i] < 0) {
       return Invalid(kOp, "page_indices[", i, "] is ", spec.page_indices[i], "; allowed: at least 0");

@@ -115,6 +115,7 @@ struct KvPagesView {
   int32_t num_kv_heads = 0;
   int32_t page_size = 0;  // tokens
   int32_t head_dim = 0;
+  int32_t page_list = 0;  // of a plan's lists the one that has these pages; see BatchSpec
 
   /// Whether pages with these properties can have the layout kTiles.
   static constexpr bool HasTiles(DataType dtype, int32_t page_size, int32_t head_dim) {

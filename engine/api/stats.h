@@ -142,8 +142,9 @@ struct EngineStats {
   int64_t kept_conversations_taken = 0;    // since start: prompts that went on from one
   int64_t kept_conversations_evicted = 0;  // since start: for want of pages
   int64_t refined_tokens = 0;              // since start: of kept conversations, made exact while idle
-  int64_t pages_dropped = 0;               // since start: given back because no layer's window reaches them
+  int64_t pages_dropped = 0;  // since start: given back because no window of their layers reaches them
   int32_t pages_total = 0;
+  int64_t page_bytes = 0;                          // of one page
   int64_t background_chunks_stored = 0;            // since start
   int64_t background_chunks_failed = 0;            // since start
   std::optional<DeviceMemoryStats> device_memory;  // on a GPU

@@ -25,6 +25,11 @@ absl::Status Validate(const PagePool::Options& options) {
   if (absl::Status s = CheckOption("num_kv_heads", options.num_kv_heads, 1 << 14); !s.ok()) return s;
   if (absl::Status s = CheckOption("head_dim", options.head_dim, 1 << 14); !s.ok()) return s;
   if (absl::Status s = CheckOption("page_size", options.page_size, 1024); !s.ok()) return s;
+  if (!options.windows.empty() && options.windows.size() != static_cast<size_t>(options.num_layers)) {
+    return absl::InvalidArgumentError(absl::StrCat("page pool: there are ", options.windows.size(),
+                                                   " windows; allowed: one for each of ", options.num_layers,
+                                                   " layers, or none"));
+  }
   return CheckOption("num_pages", options.num_pages, INT32_MAX);
 }
 
@@ -75,6 +80,13 @@ void PageList::DropFirst(int32_t num_pages) {
   std::fill_n(pages_.begin(), num_pages, pages_[num_pages]);
 }
 
+void PageList::TakeBack(PageList other) {
+  assert(other.size() == num_dropped_);
+  std::copy(other.pages_.begin(), other.pages_.end(), pages_.begin());
+  other.pages_.clear();
+  num_dropped_ = 0;
+}
+
 PageList PageList::Share(int32_t num_pages, PageUse use) const {
   assert(num_pages >= 0 && num_pages <= size() && num_dropped_ == 0);
   const absl::Span<const int32_t> pages = absl::MakeConstSpan(pages_).first(num_pages);
@@ -119,46 +131,54 @@ void PageList::Truncate(int32_t num_pages) {
 
 // --- PagePool
 
+LayerGroups PagePool::GroupsOf(const Options& options) {
+  return LayerGroups::Of(options.windows.empty() ? std::vector<int32_t>(options.num_layers)
+                                                 : options.windows);
+}
+
 int64_t PagePool::PageBytes(const Options& options) {
-  return 2 * int64_t{options.num_layers} * SectionPageBytes(options);
+  return 2 * int64_t{GroupsOf(options).layers_per_group} * SectionPageBytes(options);
 }
 
 absl::StatusOr<std::unique_ptr<PagePool>> PagePool::Create(kernels::Backend& backend,
                                                            const Options& options) {
   if (absl::Status s = Validate(options); !s.ok()) return s;
   int64_t section_bytes = 0;
-  int64_t layer_bytes = 0;
+  int64_t slot_bytes = 0;
   if (__builtin_mul_overflow(SectionPageBytes(options), int64_t{options.num_pages}, &section_bytes) ||
       __builtin_add_overflow(section_bytes, kAlignment - 1, &section_bytes) ||
-      __builtin_mul_overflow(section_bytes / kAlignment * kAlignment, int64_t{2}, &layer_bytes)) {
+      __builtin_mul_overflow(section_bytes / kAlignment * kAlignment, int64_t{2}, &slot_bytes)) {
     return absl::InvalidArgumentError(absl::StrCat("page pool: ", options.num_pages, " pages of ",
                                                    PageBytes(options),
                                                    " bytes are more than can be addressed"));
   }
-  std::vector<std::unique_ptr<kernels::Buffer>> layers;
-  for (int32_t layer = 0; layer < options.num_layers; ++layer) {
-    absl::StatusOr<std::unique_ptr<kernels::Buffer>> buffer = backend.Allocate(layer_bytes);
+  LayerGroups groups = GroupsOf(options);
+  std::vector<std::unique_ptr<kernels::Buffer>> slots;
+  for (int32_t slot = 0; slot < groups.layers_per_group; ++slot) {
+    absl::StatusOr<std::unique_ptr<kernels::Buffer>> buffer = backend.Allocate(slot_bytes);
     if (!buffer.ok()) {
       return absl::Status(buffer.status().code(),
                           absl::StrCat("page pool: ", options.num_pages, " pages of ", PageBytes(options),
-                                       " bytes, layer ", layer, ": ", buffer.status().message()));
+                                       " bytes, layer ", slot, ": ", buffer.status().message()));
     }
-    layers.push_back(*std::move(buffer));
+    slots.push_back(*std::move(buffer));
   }
   absl::StatusOr<std::unique_ptr<kernels::Stream>> stream = backend.CreateStream();
   if (!stream.ok()) return stream.status();
-  return std::unique_ptr<PagePool>(
-      new PagePool(backend, *std::move(stream), options, layer_bytes / 2, std::move(layers)));
+  return std::unique_ptr<PagePool>(new PagePool(backend, *std::move(stream), options, std::move(groups),
+                                                slot_bytes / 2, std::move(slots)));
 }
 
 PagePool::PagePool(kernels::Backend& backend, std::unique_ptr<kernels::Stream> stream, const Options& options,
-                   int64_t section_bytes, std::vector<std::unique_ptr<kernels::Buffer>> layers)
+                   LayerGroups groups, int64_t section_bytes,
+                   std::vector<std::unique_ptr<kernels::Buffer>> slots)
     : backend_(backend),
       stream_(std::move(stream)),
       options_(options),
+      groups_(std::move(groups)),
       layout_(backend.best_page_layout(options.dtype, options.page_size, options.head_dim)),
       section_bytes_(section_bytes),
-      layers_(std::move(layers)) {
+      slots_(std::move(slots)) {
   absl::MutexLock lock(&mutex_);
   free_.Add(0, options.num_pages);
   is_finite_.resize(options.num_pages, false);
@@ -169,7 +189,14 @@ PagePool::~PagePool() { assert(num_used() == 0 && "a PageList outlives its pool"
 
 kernels::KvPagesView PagePool::Layer(int32_t layer) const {
   assert(layer >= 0 && layer < options_.num_layers);
-  const kernels::Buffer& buffer = *layers_[static_cast<size_t>(layer)];
+  const LayerGroups::Place place = groups_.layers[static_cast<size_t>(layer)];
+  kernels::KvPagesView view = Slot(place.slot);
+  view.page_list = place.group;
+  return view;
+}
+
+kernels::KvPagesView PagePool::Slot(int32_t slot) const {
+  const kernels::Buffer& buffer = *slots_[static_cast<size_t>(slot)];
   auto* k = static_cast<std::byte*>(buffer.data());
   std::byte* v = k + section_bytes_;
   const bool int8 = options_.dtype == kernels::DataType::kInt8;
@@ -215,8 +242,8 @@ absl::StatusOr<PageList> PagePool::Allocate(int64_t num_pages, PageUse use) {
 
 absl::Status PagePool::ForSectionsOf(int32_t page, VisitSection visit) const {
   const int64_t elements = ElementPageBytes(options_), steps = StepPageBytes(options_);
-  for (int32_t layer = 0; layer < options_.num_layers; ++layer) {
-    const kernels::KvPagesView view = Layer(layer);
+  for (int32_t slot = 0; slot < groups_.layers_per_group; ++slot) {
+    const kernels::KvPagesView view = Slot(slot);
     const auto of_page = [&](void* section, int64_t bytes) {
       return visit(static_cast<std::byte*>(section) + page * bytes, bytes);
     };

@@ -1,6 +1,6 @@
 // The KV pages of running sequences, in a backend's memory. One page holds page_size tokens of one sequence
-// in every layer: page p is slot p of each layer's KvPagesView, so a sequence has one list of pages for all
-// layers.
+// in every layer of a group (pages/layer_groups.h): page p is slot p of the KvPagesView of each of these layers, and a sequence has
+// a list of pages for every group. Most models are one group.
 //
 // Several lists may hold the same page (Kwon et al., PagedAttention, SOSP 2023). The pool counts the lists; a page is free
 // when none holds it. What more than one holds is read only: who wants to write takes a copy first
@@ -20,7 +20,8 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
-#include "engine/kv/page_ranges.h"
+#include "engine/kv/pages/layer_groups.h"
+#include "engine/kv/pages/page_ranges.h"
 #include "kernels/backend.h"
 #include "kernels/tensor.h"
 
@@ -72,6 +73,9 @@ class PageList {
   void DropFirst(int32_t num_pages);
   /// How many pages at the beginning have been given back.
   int32_t num_dropped() const { return num_dropped_; }
+  /// Takes over the pages of `other` in their places. REQUIRES: other.size() == num_dropped(); other is empty, or of the same pool
+  /// and use
+  void TakeBack(PageList other);
 
   /// Gives back all but the first `num_pages`. REQUIRES: num_pages >= 0
   void Truncate(int32_t num_pages);
@@ -96,6 +100,7 @@ class PagePool {
  public:
   struct Options {
     int32_t num_layers = 0;
+    std::vector<int32_t> windows = {};  // of the layers, 0: it sees everything; empty: all do
     int32_t num_kv_heads = 0;
     int32_t head_dim = 0;
     int32_t page_size = 64;  // tokens, at most 1024
@@ -106,7 +111,9 @@ class PagePool {
   /// The backend must outlive the pool. kInvalidArgument naming the option; kResourceExhausted from the
   /// backend.
   static absl::StatusOr<std::unique_ptr<PagePool>> Create(kernels::Backend& backend, const Options& options);
-  /// Bytes of one page over all layers. REQUIRES: options that Create accepts.
+  /// How Create groups the layers. REQUIRES: options that Create accepts.
+  static LayerGroups GroupsOf(const Options& options);
+  /// Bytes of one page over the layers of a group. REQUIRES: options that Create accepts.
   static int64_t PageBytes(const Options& options);
 
   ~PagePool();
@@ -116,9 +123,14 @@ class PagePool {
   kernels::DataType dtype() const { return options_.dtype; }
   int32_t page_size() const { return options_.page_size; }
   int32_t num_pages() const { return options_.num_pages; }
-  /// Pages that num_tokens tokens take. REQUIRES: num_tokens >= 0
-  int64_t PagesForTokens(int64_t num_tokens) const {
+  int64_t page_bytes() const { return PageBytes(options_); }
+  const LayerGroups& groups() const { return groups_; }
+  /// Pages that num_tokens tokens take in each group, and in all of them. REQUIRES: num_tokens >= 0
+  int64_t PagesPerGroup(int64_t num_tokens) const {
     return (num_tokens + options_.page_size - 1) / options_.page_size;
+  }
+  int64_t PagesForTokens(int64_t num_tokens) const {
+    return groups_.num_groups() * PagesPerGroup(num_tokens);
   }
 
   /// All pages of one layer, valid as long as the pool. REQUIRES: 0 <= layer < num_layers
@@ -135,7 +147,7 @@ class PagePool {
   using Reclaim = std::function<void(int64_t num_pages)>;
   void SetReclaim(Reclaim reclaim) { reclaim_ = std::move(reclaim); }
 
-  /// Copies what page `from` holds in all layers into page `to`, through host memory, behind what is on the stream. REQUIRES:
+  /// Copies what page `from` holds in all layers of its group into page `to`, through host memory, behind what is on the stream. REQUIRES:
   /// pages of this pool. Errors: the backend's.
   absl::Status CopyPage(kernels::Stream& stream, int32_t from, int32_t to) const;
 
@@ -155,7 +167,7 @@ class PagePool {
  private:
   friend class PageList;
   PagePool(kernels::Backend& backend, std::unique_ptr<kernels::Stream> stream, const Options& options,
-           int64_t section_bytes, std::vector<std::unique_ptr<kernels::Buffer>> layers);
+           LayerGroups groups, int64_t section_bytes, std::vector<std::unique_ptr<kernels::Buffer>> slots);
   void Release(absl::Span<const int32_t> pages, PageUse use, bool damaged);
   void Hold(absl::Span<const int32_t> pages, PageUse use);
   void ChangeUse(absl::Span<const int32_t> pages, PageUse from, PageUse to);
@@ -167,6 +179,8 @@ class PagePool {
     bool is_idle() const { return all() > 0 && all() == by_use[static_cast<int>(PageUse::kKept)]; }
   };
   void AddReferences(int32_t page, PageUse use, int32_t change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// What Layer gives for the layers in one slot of their groups, but for the list.
+  kernels::KvPagesView Slot(int32_t slot) const;
   /// Calls `visit(section, bytes)` for the run of bytes that a page has in every section of every layer.
   using VisitSection = absl::FunctionRef<absl::Status(std::byte* data, int64_t bytes)>;
   absl::Status ForSectionsOf(int32_t page, VisitSection visit) const;
@@ -176,9 +190,10 @@ class PagePool {
   kernels::Backend& backend_;
   const std::unique_ptr<kernels::Stream> stream_;  // for zeros
   const Options options_;
+  const LayerGroups groups_;
   const kernels::PageLayout layout_;  // the backend's best
-  const int64_t section_bytes_;       // of the K of all pages of a layer, padded for alignment
-  const std::vector<std::unique_ptr<kernels::Buffer>> layers_;  // per layer: the K of all pages, then the V
+  const int64_t section_bytes_;       // of the K of all pages of a slot, padded for alignment
+  const std::vector<std::unique_ptr<kernels::Buffer>> slots_;  // per slot: the K of all pages, then the V
   Reclaim reclaim_;
 
   mutable absl::Mutex mutex_;  // the only lock; nothing is called while it is held

@@ -11,18 +11,25 @@
 
 namespace kvblend::kv {
 
-/// Grows with its sequence, page by page, may shrink with it, and gives everything back when it goes. Must be gone before its
-/// pool is. Used by one thread at a time.
+/// A list of pages for every group of layers, all with places for as many tokens. Grows with its sequence, page by page, may
+/// shrink with it, and gives everything back when it goes. Must be gone before its pool is. Used by one thread at a time.
 class SequencePages {
  public:
-  explicit SequencePages(PagePool& pool, PageUse use = PageUse::kWorking) : pool_(pool) { SetUse(use); }
+  explicit SequencePages(PagePool& pool, PageUse use = PageUse::kWorking)
+      : pool_(pool), lists_(pool.groups().num_groups()) {
+    SetUse(use);
+  }
 
   /// Makes room for positions 0 .. num_tokens-1 where there is none yet. On error (kResourceExhausted: too
   /// few free pages; kInvalidArgument: num_tokens < 0) the sequence keeps what it had.
   absl::Status Grow(int64_t num_tokens);
+  /// How many pages that takes.
+  int64_t PagesToGrow(int64_t num_tokens) const {
+    return std::max<int64_t>(0, pool_.PagesPerGroup(num_tokens) - num_places()) * pool_.groups().num_groups();
+  }
 
-  /// Begins as the first `num_tokens` tokens of `other`: holds the pages that these fill together with it, and a copy of the
-  /// one that they fill partly, made behind what is on the stream. On error (Grow's, the backend's) it is empty. REQUIRES:
+  /// Begins as the first `num_tokens` tokens of `other`: holds the pages that these fill together with it, and copies of those
+  /// that they fill partly, made behind what is on the stream. On error (Grow's, the backend's) it is empty. REQUIRES:
   /// it is empty; both of one pool; `other` has all pages of so many tokens, and their KV is on its way into them at least.
   absl::Status ShareFrom(const SequencePages& other, int64_t num_tokens, kernels::Stream& stream);
 
@@ -33,34 +40,40 @@ class SequencePages {
   /// How many copies MakeOwn would take.
   int64_t PagesToCopy(int64_t begin, int64_t end) const;
 
-  /// Gives back the pages of positions before `token` alone, which nobody reads any more: what page_indices() has for them may
-  /// be read, and means nothing. Returns how many. REQUIRES: 0 <= token, and there are pages behind those
-  int32_t DropBefore(int64_t token);
-  /// The KV of the positions before this is gone.
-  int64_t first_token() const { return int64_t{pages_.num_dropped()} * pool_.page_size(); }
-  /// Pages that it holds, alone or with others.
-  int64_t num_held() const { return pages_.size() - pages_.num_dropped(); }
+  /// Gives back the pages, in groups of layers with windows, that no row at `position` or behind sees: what page_indices() has
+  /// for them may be read, and means nothing. Returns how many. REQUIRES: 0 <= position, and there are pages for all before it
+  int32_t DropUnseenFrom(int64_t position);
+  /// The first position whose row finds all that it sees.
+  int64_t first_seeing_all() const;
+  /// How many pages it has given back so.
+  int64_t num_dropped() const;
+  /// Takes others for them, whose KV is to be written anew. On error (Grow's) the sequence keeps what it had.
+  absl::Status TakeBack();
 
-  void SetUse(PageUse use) { pages_.SetUse(use); }
+  /// Pages that it holds, alone or with others.
+  int64_t num_held() const { return num_places() * pool_.groups().num_groups() - num_dropped(); }
+  /// Pages in each list, those that were given back among them.
+  int64_t num_places() const { return lists_.front().size(); }
+
+  void SetUse(PageUse use);
 
   /// Gives back the pages that positions 0 .. num_tokens-1 do without. REQUIRES: num_tokens >= 0
-  void Shrink(int64_t num_tokens) {
-    pages_.Truncate(static_cast<int32_t>(std::min<int64_t>(pool_.PagesForTokens(num_tokens), pages_.size())));
-  }
+  void Shrink(int64_t num_tokens);
 
   /// What was computed with them is not finite; see PageList.
-  void MarkDamaged() { pages_.MarkDamaged(); }
-  bool is_damaged() const { return pages_.is_damaged(); }
+  void MarkDamaged();
+  bool is_damaged() const { return lists_.front().is_damaged(); }
 
-  /// The KV of position p is in slot p % page_size of page page_indices()[p / page_size]. Valid until Grow or Shrink.
-  absl::Span<const int32_t> page_indices() const { return pages_.page_indices(); }
+  /// Of a group of layers: the KV of position p is in slot p % page_size of page page_indices()[p / page_size]. Valid until
+  /// Grow or Shrink.
+  absl::Span<const int32_t> page_indices(int32_t group = 0) const { return lists_[group].page_indices(); }
 
  private:
-  /// Indices of the pages with positions begin .. end-1 that other sequences hold as well.
-  std::vector<int32_t> SharedPages(int64_t begin, int64_t end) const;
+  /// Indices of the pages of a list with positions begin .. end-1 that other sequences hold as well.
+  std::vector<int32_t> SharedPages(const PageList& list, int64_t begin, int64_t end) const;
 
   PagePool& pool_;
-  PageList pages_;
+  std::vector<PageList> lists_;  // per group of layers
 };
 
 }  // namespace kvblend::kv

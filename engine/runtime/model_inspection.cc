@@ -61,11 +61,17 @@ void AddTensors(const model::GgufFile& file, ModelReport& report) {
                    [](const TensorTypeReport& a, const TensorTypeReport& b) { return a.bytes > b.bytes; });
 }
 
-// The name of the chat format that is used.
-absl::StatusOr<std::string> Runs(const model::GgufFile& file, std::string_view chat_format) {
+// What can be told of a model only if it runs.
+absl::Status AddRunning(const model::GgufFile& file, std::string_view chat_format, ModelReport& report) {
   KVBLEND_ASSIGN_OR_RETURN(const model::ModelConfig config, model::ReadModelConfig(file));
   KVBLEND_ASSIGN_OR_RETURN(const ModelText text, LoadModelText(file, config, chat_format));
-  return std::string(text.chat_template->format_name());
+  report.chat_format = text.chat_template->format_name();
+  for (const model::LayerConfig& layer : config.layers) {
+    const int64_t window = layer.sliding_window == 0 ? report.kv_tokens : layer.sliding_window;
+    report.answer_kv_bytes +=
+        std::min(window, report.kv_tokens) * (report.kv_bytes_per_token / config.num_layers);
+  }
+  return absl::OkStatus();
 }
 
 std::string TokenizerOf(const model::GgufFile& file) {
@@ -116,9 +122,7 @@ absl::StatusOr<ModelReport> InspectModel(const std::string& path, int64_t contex
     report.kv_bytes_per_token = static_cast<int64_t>(per_token);
     report.kv_bytes = static_cast<int64_t>(whole);
   }
-  const absl::StatusOr<std::string> format = Runs(file, chat_format);
-  report.runs = format.status();
-  report.chat_format = format.value_or("");
+  report.runs = AddRunning(file, chat_format, report);
   if (report.runs.ok() && report.kv_tokens > report.context_tokens) {
     report.runs = absl::InvalidArgumentError(absl::StrCat(
         "context is ", report.kv_tokens, "; allowed: 0 to the ", report.context_tokens, " tokens of ", path));

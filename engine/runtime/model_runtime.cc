@@ -1,5 +1,6 @@
 #include "engine/runtime/model_runtime.h"
 
+#include <limits>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -126,11 +127,16 @@ absl::StatusOr<std::unique_ptr<ModelRuntime>> ModelRuntime::LoadOn(
 
   kv::PagePool::Options pool;
   pool.num_layers = config.num_layers;
+  for (const model::LayerConfig& layer : config.layers) {
+    const bool sees_all = layer.sliding_window == 0 || layer.sliding_window >= runtime->max_context_tokens;
+    pool.windows.push_back(sees_all ? 0 : layer.sliding_window);
+  }
   pool.num_kv_heads = config.num_kv_heads;
   pool.head_dim = config.head_dim;
   pool.page_size = options.page_size;
   pool.dtype = kv_dtype;
-  const int64_t token_bytes = kv::PagePool::PageBytes(pool) / pool.page_size;
+  const int64_t num_groups = kv::PagePool::GroupsOf(pool).num_groups();
+  const int64_t token_bytes = num_groups * kv::PagePool::PageBytes(pool) / pool.page_size;
   runtime->max_batch_tokens =
       options.max_batch_tokens == 0
           ? DefaultBatchTokens(backend.device_memory(), token_bytes, runtime->max_context_tokens,
@@ -145,8 +151,14 @@ absl::StatusOr<std::unique_ptr<ModelRuntime>> ModelRuntime::LoadOn(
   // One sequence runs beside those that are decoded, so that it never has to wait for their pages. A
   // sequence's last page may be used in part. On the CPU a page takes memory once it is used.
   const auto pages_for = [&](int64_t tokens) { return (tokens + options.page_size - 1) / options.page_size; };
-  pool.num_pages = static_cast<int32_t>(pages_for(runtime->max_context_tokens) +
-                                        pages_for(runtime->max_batch_tokens) + options.max_batch_size);
+  const int64_t num_pages = num_groups * (pages_for(runtime->max_context_tokens) +
+                                          pages_for(runtime->max_batch_tokens) + options.max_batch_size);
+  if (num_pages > std::numeric_limits<int32_t>::max()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "max-batch-tokens is ", runtime->max_batch_tokens, ", which takes ", num_pages, " pages of ",
+        options.page_size, " tokens; allowed: ", std::numeric_limits<int32_t>::max(), " pages"));
+  }
+  pool.num_pages = static_cast<int32_t>(num_pages);
   KVBLEND_ASSIGN_OR_RETURN(runtime->page_pool, kv::PagePool::Create(backend, pool));
   return runtime;
 }

@@ -411,6 +411,7 @@ EngineStats EngineImpl::Stats() const {
   stats.kept_conversations_evicted = kept.evicted.load(std::memory_order_relaxed);
   stats.pages_used = std::max(0, runtime_->page_pool->num_used() - stats.pages_kept);
   stats.pages_total = runtime_->page_pool->num_pages();
+  stats.page_bytes = runtime_->page_pool->page_bytes();
   if (const std::optional<kernels::DeviceMemory> memory = runtime_->backend->device_memory()) {
     stats.device_memory = {.used_bytes = memory->used_bytes, .total_bytes = memory->total_bytes};
   }

@@ -240,7 +240,7 @@ class CudaBackend final : public Backend {
     KVBLEND_RETURN_IF_ERROR(CheckHeadDim(kOp, pages));
     if (Empty(out)) return absl::OkStatus();
     if (StepRecording* step = Of(stream).recording()) step->UsesPages(pages);
-    KVBLEND_ASSIGN_OR_RETURN(auto rows, plan->ViewOn(Of(stream)));
+    KVBLEND_ASSIGN_OR_RETURN(auto rows, plan->ViewOn(Of(stream), pages.page_list));
     const AttentionShape shape = plan->ShapeOf(spec.num_heads, pages, device_.num_multiprocessors);
     AttentionWorkspace workspace;
     if (shape.splits > 1) {
@@ -263,7 +263,7 @@ class CudaBackend final : public Backend {
     KVBLEND_RETURN_IF_ERROR(CheckHeadDim(kOp, pages));
     KVBLEND_RETURN_IF_ERROR(CheckNotRecorded(Of(stream), kOp, "writes as much as contexts are long"));
     if (Empty(out)) return absl::OkStatus();
-    KVBLEND_ASSIGN_OR_RETURN(auto rows, plan->ViewOn(Of(stream)));
+    KVBLEND_ASSIGN_OR_RETURN(auto rows, plan->ViewOn(Of(stream), pages.page_list));
     const AttentionShape shape = plan->ShapeOf(spec.num_heads, pages, device_.num_multiprocessors);
     const int64_t heads = q.rows * spec.num_heads, masses = pages.num_kv_heads * shape.total_kv_len;
     KVBLEND_ASSIGN_OR_RETURN(
@@ -374,7 +374,7 @@ class CudaBackend final : public Backend {
       step->UsesRope(table);
       step->UsesPages(pages);
     }
-    KVBLEND_ASSIGN_OR_RETURN(auto rows, plan->ViewOn(Of(stream)));
+    KVBLEND_ASSIGN_OR_RETURN(auto rows, plan->ViewOn(Of(stream), pages.page_list));
     return StatusOf(LaunchKvScatter(Of(stream).handle(), rows, rope->view(), k, v, pages), op);
   }
 

@@ -18,7 +18,8 @@ HostBatchPlan::HostBatchPlan(const BatchSpec& spec)
       page_indices_(spec.page_indices.begin(), spec.page_indices.end()),
       sequence_of_row_(spec.positions.size()),
       kv_offset_(spec.kv_len.size() + 1, 0),
-      page_size_(spec.page_size) {
+      page_size_(spec.page_size),
+      num_page_lists_(spec.num_page_lists) {
   for (size_t s = 0; s < kv_len_.size(); ++s) {
     kv_offset_[s + 1] = kv_offset_[s] + kv_len_[s];
     std::fill(sequence_of_row_.begin() + row_indptr_[s], sequence_of_row_.begin() + row_indptr_[s + 1],

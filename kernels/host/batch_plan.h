@@ -26,6 +26,7 @@ class HostBatchPlan final : public BatchPlan {
   int64_t max_position() const override { return max_position_; }
   int64_t max_page_index() const override { return max_page_index_; }
   int32_t page_size() const override { return page_size_; }
+  int32_t num_page_lists() const override { return num_page_lists_; }
 
   int32_t row_begin(int64_t sequence) const { return row_indptr_[sequence]; }
   int32_t row_end(int64_t sequence) const { return row_indptr_[sequence + 1]; }
@@ -36,12 +37,12 @@ class HostBatchPlan final : public BatchPlan {
   int32_t position(int64_t row) const { return positions_[row]; }
   const int32_t* positions() const { return positions_.data(); }
   int32_t sequence_of_row(int64_t row) const { return sequence_of_row_[row]; }
-  const int32_t* pages(int64_t sequence) const { return page_indices_.data() + page_indptr_[sequence]; }
 
   /// Index of the first element of `head` at `position` in pages.k and pages.v.
   ABSL_ATTRIBUTE_ALWAYS_INLINE int64_t Slot(const KvPagesView& pages_view, int64_t sequence, int32_t head,
                                             int32_t position) const {
-    const int64_t page = pages(sequence)[position / page_size_];
+    const int64_t list = int64_t{pages_view.page_list} * page_indptr_.back();
+    const int64_t page = page_indices_[list + page_indptr_[sequence] + position / page_size_];
     return ((page * pages_view.num_kv_heads + head) * page_size_ + position % page_size_) *
            pages_view.head_dim;
   }
@@ -52,6 +53,7 @@ class HostBatchPlan final : public BatchPlan {
   int64_t max_position_ = -1;
   int64_t max_page_index_ = -1;
   int32_t page_size_ = 0;
+  int32_t num_page_lists_ = 1;
 };
 
 class HostRopeTable final : public RopeTable {

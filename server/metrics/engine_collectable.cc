@@ -108,9 +108,10 @@ void AddEngine(const EngineStats& stats, FamilyList list) {
                "Tokens of kept conversations that were prefilled in full while there was nothing else to do.",
                stats.refined_tokens);
   list.Counter("kv_pages_dropped_total",
-               "KV pages that answers gave back because no layer's window reaches them any more.",
+               "KV pages that answers gave back because no window of their layers reaches them any more.",
                static_cast<double>(stats.pages_dropped));
   list.Gauge("kv_pages_capacity", "KV pages reserved at the start.", stats.pages_total);
+  list.Gauge("kv_page_bytes", "Memory of a KV page.", static_cast<double>(stats.page_bytes));
   list.Gauge("kv_pages_used_ratio", "Share of the KV pages that is in use, 0 to 1.",
              stats.pages_total == 0 ? 0.0 : static_cast<double>(stats.pages_used) / stats.pages_total);
   if (stats.device_memory.has_value()) {

@@ -28,7 +28,8 @@ using Json = nlohmann::ordered_json;
 
 constexpr char kNotes[] =
     R"(A prompt reuses nothing and its KV is not stored. Prefill: tokens per second until the first token, tokenization
-and queueing included. Decode: steps from the first to the last token, greedy, past any end of text.
+and queueing included. Decode: steps from the first to the last token, greedy, past any end of text; KV: the memory of
+all pages in use at the first token, when the prompt has all of its pages, and at the last.
 memory: peak resident memory (VmHWM) of the process after one request, before anything else is measured.
 load: Engine::Create, with and without the self-check, the file being in the page cache.)";
 
@@ -47,11 +48,17 @@ struct Config {
 
 /// When each token came.
 struct TokenTimes final : GenerateObserver {
-  explicit TokenTimes(bool processor_time)
-      : clock(processor_time ? ProcessorSeconds : Now), submitted(clock()) {}
+  TokenTimes(const Engine& of_engine, int32_t of_tokens, bool processor_time)
+      : engine(of_engine),
+        max_tokens(of_tokens),
+        clock(processor_time ? ProcessorSeconds : Now),
+        submitted(clock()) {}
 
+  const Engine& engine;
+  const int32_t max_tokens;
   double (*clock)();
   double submitted;
+  int64_t first_kv_bytes = 0, last_kv_bytes = 0;  // in use at the first token, and at the last
   PromptReport report;
   std::vector<double> seconds;  // one per token
   std::vector<int32_t> token_ids;
@@ -65,6 +72,10 @@ struct TokenTimes final : GenerateObserver {
       seconds.push_back(now);
       token_ids.push_back(token_id);
     }
+    const auto count = static_cast<int32_t>(seconds.size());
+    if (count != 1 && count != max_tokens) return;
+    const EngineStats stats = engine.Stats();
+    (count == 1 ? first_kv_bytes : last_kv_bytes) = stats.pages_used * stats.page_bytes;
   }
   void OnDone(const absl::Status& final_status, const GenerateResult&) override {
     status = final_status;
@@ -84,7 +95,7 @@ absl::StatusOr<std::shared_ptr<TokenTimes>> Submit(Engine& engine, const Prompt&
   request.blend.share_prefix = false;
   request.sampling.max_tokens = max_tokens;
   request.sampling.ignore_eos = true;
-  auto times = std::make_shared<TokenTimes>(processor_time);
+  auto times = std::make_shared<TokenTimes>(engine, max_tokens, processor_time);
   KVBLEND_RETURN_IF_ERROR(engine.Generate(std::move(request), times).status());
   return times;
 }
@@ -156,6 +167,8 @@ class Bench {
       result["decode"].push_back({{"context", decode.context},
                                   {"steps", decode.steps},
                                   {"tokens_per_second", decode.rate.ToJson()},
+                                  {"first_kv_bytes", decode.first_kv_bytes},
+                                  {"last_kv_bytes", decode.last_kv_bytes},
                                   {"token_ids", decode.token_ids}});
     }
     if (!batch_.rate.empty()) {
@@ -178,8 +191,11 @@ class Bench {
                    p.rate.Median(), p.rate.Min(), p.rate.Max(), p.seconds.Median());
     }
     for (const Decode& d : decodes_) {
-      std::fprintf(out, "decode behind %5d     %9.1f tok/s  (%.1f to %.1f)  %d steps\n", d.context,
-                   d.rate.Median(), d.rate.Min(), d.rate.Max(), d.steps);
+      std::fprintf(
+          out, "decode behind %5d     %9.1f tok/s  (%.1f to %.1f)  %d steps, KV %.1f MiB, then %.1f MiB\n",
+          d.context, d.rate.Median(), d.rate.Min(), d.rate.Max(), d.steps,
+          static_cast<double>(d.first_kv_bytes) / (1 << 20),
+          static_cast<double>(d.last_kv_bytes) / (1 << 20));
     }
     if (!batch_.rate.empty()) {
       std::fprintf(out, "%2d requests behind %4d %9.1f tok/s  (%.1f to %.1f)  %.2f times one%s\n",
@@ -205,6 +221,7 @@ class Bench {
   };
   struct Decode {
     int32_t context, steps;
+    int64_t first_kv_bytes, last_kv_bytes;
     Samples rate;
     std::vector<int32_t> token_ids;
   };
@@ -275,7 +292,7 @@ class Bench {
       decodes_.reserve(config_.decode_contexts.size());
       for (size_t i = 0; i < config_.decode_contexts.size(); ++i) {
         KVBLEND_ASSIGN_OR_RETURN(Prompt prompt, MakePrompt(config_.decode_contexts[i]));
-        decodes_.push_back({config_.decode_contexts[i], config_.decode_steps[i], {}, {}});
+        decodes_.push_back({config_.decode_contexts[i], config_.decode_steps[i], 0, 0, {}, {}});
         figures_.push_back([this, prompt = std::move(prompt), &figure = decodes_.back()](bool keep) {
           return MeasureDecode(prompt, figure, keep);
         });
@@ -309,6 +326,8 @@ class Bench {
                              kvblend::Run(*engine_, prompt, figure.steps + 1, config_.cpu_time));
     if (!keep) return absl::OkStatus();
     figure.rate.Add(figure.steps / (times->last() - times->first()));
+    figure.first_kv_bytes = times->first_kv_bytes;
+    figure.last_kv_bytes = times->last_kv_bytes;
     figure.token_ids = times->token_ids;
     return absl::OkStatus();
   }

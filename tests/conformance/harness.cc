@@ -135,8 +135,10 @@ std::vector<int32_t> RandomPositions(Rng& rng, int32_t count, int32_t end) {
 
 namespace {
 
+constexpr int64_t kUnownedPages = 2;
+
 int64_t CountPages(const BatchCase& batch) {
-  int64_t pages = 2;  // two that nobody owns
+  int64_t pages = kUnownedPages;
   for (const auto& sequence : batch.sequences)
     pages += (sequence.kv_len + batch.page_size - 1) / batch.page_size;
   return pages;
@@ -154,12 +156,13 @@ PagedBatch::PagedBatch(Backend& backend, const BatchCase& batch, int32_t num_kv_
       v_(backend, dtype, num_pages_ * num_kv_heads * batch.page_size, head_dim) {
   std::vector<int32_t> pages = Range(0, static_cast<int32_t>(num_pages_));
   std::shuffle(pages.begin(), pages.end(), rng);
-  std::vector<int32_t> row_indptr{0}, positions, kv_len, page_indptr{0}, page_indices;
+  std::vector<int32_t> row_indptr{0}, positions, kv_len, page_indptr{0};
+  std::vector<int32_t> page_indices(num_pages_ - kUnownedPages, pages.back());
   for (const auto& sequence : batch.sequences) {
     const int32_t count = (sequence.kv_len + batch.page_size - 1) / batch.page_size;
     pages_of_.emplace_back(pages.begin() + page_indptr.back(), pages.begin() + page_indptr.back() + count);
     page_indices.insert(page_indices.end(), pages_of_.back().begin(), pages_of_.back().end());
-    page_indptr.push_back(static_cast<int32_t>(page_indices.size()));
+    page_indptr.push_back(page_indptr.back() + count);
     positions.insert(positions.end(), sequence.positions.begin(), sequence.positions.end());
     row_indptr.push_back(static_cast<int32_t>(positions.size()));
     kv_len.push_back(sequence.kv_len);
@@ -170,7 +173,8 @@ PagedBatch::PagedBatch(Backend& backend, const BatchCase& batch, int32_t num_kv_
                           .kv_len = kv_len,
                           .page_indptr = page_indptr,
                           .page_indices = page_indices,
-                          .page_size = batch.page_size})
+                          .page_size = batch.page_size,
+                          .num_page_lists = 2})
               .value();
   Randomize(rng);
 }
@@ -183,7 +187,8 @@ KvPagesView PagedBatch::pages() {
           .num_pages = num_pages_,
           .num_kv_heads = num_kv_heads_,
           .page_size = batch_.page_size,
-          .head_dim = static_cast<int32_t>(k_.cols())};
+          .head_dim = static_cast<int32_t>(k_.cols()),
+          .page_list = 1};
 }
 
 int64_t PagedBatch::SlotRow(size_t sequence, int64_t position, int64_t head) const {

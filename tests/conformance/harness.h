@@ -94,7 +94,8 @@ std::vector<int32_t> Range(int32_t begin, int32_t end);
 std::vector<int32_t> RandomPositions(Rng& rng, int32_t count, int32_t end);
 
 /// A BatchCase laid out: the plan, and the KV of one layer, in the layout that the backend likes best. Slots
-/// that no sequence owns hold NaN.
+/// that no sequence owns hold NaN. The plan has two lists of pages, of which pages() goes by the second; the first has nothing
+/// but a page that no sequence owns.
 class PagedBatch {
  public:
   PagedBatch(Backend& backend, const BatchCase& batch, int32_t num_kv_heads, int32_t head_dim, DataType dtype,

@@ -52,7 +52,8 @@ absl::StatusOr<std::vector<SampledToken>> TinyDecoder::Run(RepeatedStep* step,
 // Everything on the host is gone when this returns: neither a recording nor a repetition may need it later.
 absl::Status TinyDecoder::Enqueue(RepeatedStep* step, const std::vector<Next>& next,
                                   absl::Span<SampledToken> out) {
-  std::vector<int32_t> tokens, row_indptr{0}, positions, kv_len, page_indptr{0}, page_indices;
+  // The second of two lists is the decoder's.
+  std::vector<int32_t> tokens, row_indptr{0}, positions, kv_len, page_indptr{0}, owned;
   std::vector<SamplingSpec> specs;
   for (const Next& row : next) {
     tokens.push_back(row.token);
@@ -61,11 +62,14 @@ absl::Status TinyDecoder::Enqueue(RepeatedStep* step, const std::vector<Next>& n
     kv_len.push_back(lengths_[row.sequence]);
     row_indptr.push_back(static_cast<int32_t>(tokens.size()));
     const auto& pages = pages_of_[row.sequence];
-    page_indices.insert(page_indices.end(), pages.begin(), pages.begin() + 1 + positions.back() / kPageSize);
-    page_indptr.push_back(static_cast<int32_t>(page_indices.size()));
+    owned.insert(owned.end(), pages.begin(), pages.begin() + 1 + positions.back() / kPageSize);
+    page_indptr.push_back(static_cast<int32_t>(owned.size()));
   }
-  KVBLEND_ASSIGN_OR_RETURN(const auto plan, backend_.PlanBatch({row_indptr, positions, kv_len, page_indptr,
-                                                                page_indices, kPageSize}));
+  std::vector<int32_t> page_indices(owned.size(), 0);
+  page_indices.insert(page_indices.end(), owned.begin(), owned.end());
+  KVBLEND_ASSIGN_OR_RETURN(const auto plan,
+                           backend_.PlanBatch({row_indptr, positions, kv_len, page_indptr, page_indices,
+                                               kPageSize, /*num_page_lists=*/2}));
   const StepValues values{*plan, tokens, specs, out};
   if (step == nullptr) return Operations(values);
   return step->Run(values, [&] { return Operations(values); });
@@ -84,7 +88,8 @@ absl::Status TinyDecoder::Operations(const StepValues& values) {
                           .num_pages = static_cast<int64_t>(lengths_.size()) * kPagesPerSequence,
                           .num_kv_heads = kKvHeads,
                           .page_size = kPageSize,
-                          .head_dim = kHeadDim};
+                          .head_dim = kHeadDim,
+                          .page_list = 1};
   KVBLEND_RETURN_IF_ERROR(backend_.Embed(*stream_, *embedding_, values.token_ids, 1.0f, hidden));
   KVBLEND_RETURN_IF_ERROR(backend_.RmsNorm(*stream_, hidden, norm_.view(), kEpsilon, normed));
   KVBLEND_RETURN_IF_ERROR(backend_.Linear(*stream_, normed, *projection_, /*accumulate=*/false, qkv));

@@ -220,6 +220,33 @@ TEST_P(ArchitecturesTest, TheFirstChunkIsExactWithNothingRecomputed) {
             Rounding());
 }
 
+// Far beyond the windows, a token or a few at a time, while pages that they have passed are given back to others.
+TEST_P(ArchitecturesTest, DecodingDoesWithoutWhatWindowsHavePassed) {
+  const Tokens question = RandomTokens(70), answer = RandomTokens(90);
+  const prompt::PromptLayout layout = MakeLayout({}, {}, question);
+  PrefilledPrompt whole = Prefill(layout, {.reuse = Reuse::kNothing}),
+                  prompt = Prefill(layout, {.reuse = Reuse::kNothing});
+  const std::vector<float> logits = *model_.runner->Extend(whole, answer, KeepRunning);
+  std::vector<float> expected, actual;
+  for (size_t begin = 0, count = 1; begin + count < answer.size(); begin += count, count = count % 3 + 1) {
+    NextTokens next{&prompt, Tokens(answer.begin() + begin, answer.begin() + begin + count), {}};
+    for (size_t i = begin; i < begin + count; ++i) {
+      next.sampling.push_back({.scored_token = answer[i + 1]});
+      expected.push_back(logits[i * model_.runtime->config.vocab_size + answer[i + 1]]);
+    }
+    const auto sampled = model_.runner->ExtendAll({&next, 1});
+    ASSERT_TRUE(sampled.ok()) << sampled.status();
+    for (const kernels::SampledToken& token : *sampled) actual.push_back(token.scored_logit);
+    prompt.num_tokens += static_cast<int32_t>(count);
+    if (begin % 8 == 0)
+      Prefill(MakeLayout({}, {}, RandomTokens(40)), {.reuse = Reuse::kNothing});  // others take them
+  }
+  EXPECT_LT(RelativeDistance(actual, expected), Rounding());
+  const bool has_windows = model_.runtime->page_pool->groups().largest_window() > 0;
+  EXPECT_EQ(prompt.pages->num_dropped() > 0, has_windows);
+  EXPECT_EQ(model_.runner->dropped_pages(), prompt.pages->num_dropped());
+}
+
 class FoldersTest : public testing::TestWithParam<std::string> {};
 
 // The same model as a Hugging Face folder, as transformers writes it, with the tokenizer that all of them share.

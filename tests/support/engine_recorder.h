@@ -36,6 +36,7 @@ struct GenerateRecorder final : EndRecorder<GenerateRecorder, GenerateObserver> 
   std::vector<TextDelta> deltas;
   GenerateResult result;
   std::function<void()> on_prompt = [] {};
+  std::function<void()> on_text = [] {};
 
   void OnPrompt(const PromptReport& report) override {
     prompts.push_back(report);
@@ -45,6 +46,7 @@ struct GenerateRecorder final : EndRecorder<GenerateRecorder, GenerateObserver> 
     text += delta.text;
     token_ids.insert(token_ids.end(), delta.token_ids.begin(), delta.token_ids.end());
     deltas.push_back(delta);
+    on_text();
   }
   void OnDone(const absl::Status& final_status, const GenerateResult& final_result) override {
     result = final_result;

@@ -22,27 +22,27 @@ DecodeBatch::Claim DecodeBatch::ClaimOf(const Task& task) const {
           .max_tokens = task.max_decoding_tokens()};
 }
 
-int64_t DecodeBatch::PagesClaimed(const Claim& claim, int32_t num_tokens) const {
+int64_t DecodeBatch::TokensExpected(const Claim& claim, int32_t num_tokens) const {
   const int64_t expected = std::max<int64_t>(int64_t{claim.prompt_tokens} + lengths_.Expected(),
                                              int64_t{num_tokens} + pool_.page_size());
-  return pool_.PagesForTokens(std::min<int64_t>(expected, claim.max_tokens));
+  return std::min<int64_t>(expected, claim.max_tokens);
+}
+
+int64_t DecodeBatch::PagesUntil(const Claim& claim, int64_t num_tokens) const {
+  return std::max(pool_.PagesForTokens(std::min<int64_t>(claim.prompt_tokens, num_tokens)),
+                  runner_.PagesBehindPrompt(num_tokens));
 }
 
 int64_t DecodeBatch::PagesClaimed() const {
   int64_t pages = 0;
-  // What goes on without its prompt's first pages holds two more at most than the window takes.
-  const int64_t most = pool_.PagesForTokens(runner_.max_held_tokens());
   for (const Member& member : members_) {
-    pages += std::min(PagesClaimed(member.claim, member.sequence->num_tokens()),
-                      std::max(most, member.sequence->prompt().pages->num_held()));
+    const int64_t tokens = TokensExpected(member.claim, member.sequence->num_tokens());
+    // One that has given back nothing so far has more than it will have.
+    pages += std::max(runner_.PagesBehindPrompt(tokens), member.sequence->prompt().pages->num_held());
   }
   for (const auto& [task, claim] : reserved_) pages += PagesClaimed(claim, claim.prompt_tokens);
   const kv::PagePool::Holdings held = pool_.HeldFor(kv::PageUse::kDecoding);
   return pages - (held.held - held.distinct);
-}
-
-int64_t DecodeBatch::PagesHeld(const Member& member) {
-  return static_cast<int64_t>(member.sequence->prompt().pages->page_indices().size());
 }
 
 int64_t DecodeBatch::PagesHeld() const {
@@ -50,9 +50,11 @@ int64_t DecodeBatch::PagesHeld() const {
   int64_t pages = pool_.HeldFor(kv::PageUse::kDecoding).distinct;
   for (const Member& member : paused_) {
     if (!member.resuming) continue;
-    const bool has_prompt = member.sequence->prompt().pages != nullptr;
-    const int64_t held = has_prompt ? PagesHeld(member) : pool_.PagesForTokens(member.claim.prompt_tokens);
-    pages += pool_.PagesForTokens(member.sequence->num_tokens()) - held;
+    const auto& own = member.sequence->prompt().pages;  // null: its prompt is not done
+    const int32_t tokens = member.sequence->num_tokens();
+    pages += own == nullptr
+                 ? PagesUntil(member.claim, tokens) - pool_.PagesForTokens(member.claim.prompt_tokens)
+                 : std::max<int64_t>(0, runner_.PagesBehindPrompt(tokens) - own->num_held());
   }
   return pages;
 }
@@ -119,8 +121,8 @@ void DecodeBatch::PauseLast() {
 void DecodeBatch::MakeRoom(Ended& ended) {
   for (size_t i = 0; i < members_.size();) {
     const int64_t tokens = int64_t{members_[i].sequence->num_tokens()} + 1;
-    const int64_t missing = pool_.PagesForTokens(tokens) - PagesHeld(members_[i]);
-    const auto fits = [&] { return missing <= 0 || PagesHeld() + missing <= options_.max_pages; };
+    const int64_t missing = members_[i].sequence->prompt().pages->PagesToGrow(tokens);
+    const auto fits = [&] { return missing == 0 || PagesHeld() + missing <= options_.max_pages; };
     while (i < members_.size() && !fits()) PauseLast();
     if (i == members_.size()) return;  // it was the last itself
     if (absl::Status status = members_[i].sequence->prompt().pages->Grow(tokens); !status.ok()) {
@@ -142,15 +144,17 @@ DecodeBatch::Rows DecodeBatch::PlanRows() {
     NextTokens& next = rows.next.emplace_back(
         NextTokens{&sequence.prompt(), {sequence.next_token()}, {}, sequence.attributed_chunks()});
     // Guesses push nobody out.
-    const int64_t held = PagesHeld(member), tokens = int64_t{sequence.num_tokens()} + 1;
-    const int64_t room = (held + free_pages) * pool_.page_size() - tokens;
+    const kv::SequencePages& pages = *sequence.prompt().pages;
+    const int64_t tokens = int64_t{sequence.num_tokens()} + 1;
+    const int64_t places = pages.num_places() + free_pages / pool_.groups().num_groups();
+    const int64_t room = places * pool_.page_size() - tokens;
     const auto most = static_cast<int32_t>(
         std::min<int64_t>({options_.max_draft_tokens, options_.max_draft_rows - num_rows, room}));
     const generate::PromptLookup::Guess guess =
         most > 0 ? sequence.Guess(most) : generate::PromptLookup::Guess();
     const int32_t length =
         draft_length_.Choose(guess.match, static_cast<int32_t>(guess.tokens.size()), num_rows, step_cost_);
-    free_pages -= std::max<int64_t>(0, pool_.PagesForTokens(tokens + length) - held);
+    free_pages -= pages.PagesToGrow(tokens + length);
     next.token_ids.insert(next.token_ids.end(), guess.tokens.begin(), guess.tokens.begin() + length);
     for (int32_t i = 0; i <= length; ++i) next.sampling.push_back(sequence.Sampling(i));
     rows.match.push_back(guess.match);

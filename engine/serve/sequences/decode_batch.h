@@ -114,11 +114,16 @@ class DecodeBatch {
   void End(Member& member, Ended& ended);
 
   Claim ClaimOf(const Task& task) const;
-  static int64_t PagesHeld(const Member& member);
   /// By members, by those that get their KV back, and by prompts; what several hold counts once.
   int64_t PagesHeld() const;
+  /// How many tokens a sequence of so many is expected to become.
+  int64_t TokensExpected(const Claim& claim, int32_t num_tokens) const;
+  /// What a sequence takes at most until it has so many tokens: its prompt has all of its pages until it is done.
+  int64_t PagesUntil(const Claim& claim, int64_t num_tokens) const;
   /// What a sequence of so many tokens now is let in, or back, for.
-  int64_t PagesClaimed(const Claim& claim, int32_t num_tokens) const;
+  int64_t PagesClaimed(const Claim& claim, int32_t num_tokens) const {
+    return PagesUntil(claim, TokensExpected(claim, num_tokens));
+  }
   int64_t PagesClaimed() const;
   void CountSequences();
 

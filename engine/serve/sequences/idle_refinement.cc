@@ -49,6 +49,7 @@ absl::Status IdleRefinement::Begin(const KeptSequence& sequence) {
   begin_ = sequence.num_whole;
   end_ = std::min(begin_ + kRows, sequence.num_tokens());
   // Pages that the pool had to ask for might be taken from this very sequence.
+  KVBLEND_RETURN_IF_ERROR(sequence.pages->TakeBack());
   if (sequence.pages->PagesToCopy(begin_, end_) > runtime_.page_pool->num_free()) {
     return absl::ResourceExhaustedError("no pages are free for copies of those that it shares");
   }

@@ -114,9 +114,11 @@ std::optional<KeptSequence> KeptSequences::Take(std::string_view tenant_namespac
 }
 
 std::optional<KeptSequences::Id> KeptSequences::FirstInexact() const {
+  const int64_t room =
+      std::min<int64_t>(pool_.num_free(), max_pages_ - pool_.HeldFor(kv::PageUse::kKept).distinct);
   for (const Entry& entry : entries_) {
     const KeptSequence& sequence = entry.sequence;
-    if (sequence.num_exact < sequence.num_tokens() && sequence.pages->first_token() == 0) return entry.id;
+    if (sequence.num_exact < sequence.num_tokens() && sequence.pages->num_dropped() <= room) return entry.id;
   }
   return std::nullopt;
 }

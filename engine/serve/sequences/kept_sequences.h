@@ -72,7 +72,7 @@ class KeptSequences {
 
   /// A sequence, until it is taken or dropped; never that of another.
   using Id = int64_t;
-  /// The one used last of those that are not exact throughout and have all their pages.
+  /// The one used last of those that are not exact throughout and have all their pages, or room to take them back.
   std::optional<Id> FirstInexact() const;
   /// Null: it is not here any more. Its KV may be made exact in place, and told to be so. Valid until the next call.
   KeptSequence* Find(Id id);

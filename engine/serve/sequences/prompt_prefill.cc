@@ -212,7 +212,8 @@ int64_t PromptPrefill::PagesToShare(const Engine& engine, const prompt::PromptLa
   if (HistoryEnd(layout) > 0) return 0;
   const std::optional<Source> source = FindSource(engine, layout, options, tenant_namespace, again);
   if (!source.has_value() || !source->is_running) return 0;
-  return source->prefix.num_tokens / engine.runtime.page_pool->page_size();
+  const kv::PagePool& pool = *engine.runtime.page_pool;
+  return source->prefix.num_tokens / pool.page_size() * pool.groups().num_groups();
 }
 
 absl::Status PromptPrefill::TakePages() {

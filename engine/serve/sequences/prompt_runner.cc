@@ -1,7 +1,6 @@
 #include "engine/serve/sequences/prompt_runner.h"
 
 #include <algorithm>
-#include <limits>
 #include <string>
 #include <utility>
 
@@ -22,15 +21,6 @@ double ProjectionShare(const model::ModelConfig& config) {
   return qkv / (qkv + head_columns * config.hidden_dim + 3.0 * config.hidden_dim * config.used_ffn_dim());
 }
 
-int32_t LargestWindow(const model::ModelConfig& config) {
-  int32_t largest = 0;
-  for (const model::LayerConfig& layer : config.layers) {
-    if (layer.sliding_window == 0) return 0;
-    largest = std::max(largest, layer.sliding_window);
-  }
-  return largest;
-}
-
 }  // namespace
 
 PromptRunner::PromptRunner(ModelRuntime& runtime, store::ChunkStore& chunk_store, const Options& options)
@@ -39,7 +29,6 @@ PromptRunner::PromptRunner(ModelRuntime& runtime, store::ChunkStore& chunk_store
       options_(options),
       loading_controller_(ProjectionShare(runtime.config)),
       attention_(runtime),
-      window_(LargestWindow(runtime.config)),
       kept_(*runtime.page_pool, options.max_kept_pages),
       refinement_(runtime, kept_, scratch_),
       step_(runtime.backend->CreateRepeatedStep(*runtime.stream)) {}
@@ -134,9 +123,8 @@ absl::StatusOr<std::vector<kernels::SampledToken>> PromptRunner::ExtendAll(
   std::vector<kernels::SamplingSpec> specs;
   for (const auto& [prompt, tokens, sampling, chunks] : next) {
     const auto count = static_cast<int32_t>(tokens.size());
-    KVBLEND_RETURN_IF_ERROR(prompt->pages->Grow(prompt->num_tokens + count));
     DropUnseen(*prompt);
-    const absl::Span<const int32_t> pages = prompt->pages->page_indices();
+    KVBLEND_RETURN_IF_ERROR(prompt->pages->Grow(prompt->num_tokens + count));
     // Every token is a sequence of its own over the same pages: attention then computes each as it does a single one.
     for (int32_t i = 0; i < count; ++i) {
       token_ids.push_back(tokens[i]);
@@ -144,8 +132,16 @@ absl::StatusOr<std::vector<kernels::SampledToken>> PromptRunner::ExtendAll(
       positions.push_back(prompt->num_tokens + i);
       kv_len.push_back(prompt->num_tokens + i + 1);
       row_indptr.push_back(static_cast<int32_t>(token_ids.size()));
-      page_indices.insert(page_indices.end(), pages.begin(), pages.end());
-      page_indptr.push_back(static_cast<int32_t>(page_indices.size()));
+      page_indptr.push_back(page_indptr.back() + static_cast<int32_t>(prompt->pages->num_places()));
+    }
+  }
+  const kv::PagePool& pool = *runtime_.page_pool;
+  for (int32_t group = 0; group < pool.groups().num_groups(); ++group) {
+    for (const NextTokens& tokens : next) {
+      const absl::Span<const int32_t> pages = tokens.prompt->pages->page_indices(group);
+      for (size_t i = 0; i < tokens.token_ids.size(); ++i) {
+        page_indices.insert(page_indices.end(), pages.begin(), pages.end());
+      }
     }
   }
   kernels::BatchSpec spec;
@@ -154,7 +150,8 @@ absl::StatusOr<std::vector<kernels::SampledToken>> PromptRunner::ExtendAll(
   spec.kv_len = kv_len;
   spec.page_indptr = page_indptr;
   spec.page_indices = page_indices;
-  spec.page_size = runtime_.page_pool->page_size();
+  spec.page_size = pool.page_size();
+  spec.num_page_lists = pool.groups().num_groups();
   KVBLEND_ASSIGN_OR_RETURN(const auto rows, runtime_.backend->PlanBatch(spec));
   std::vector<kernels::SampledToken> sampled(token_ids.size());
   const kernels::StepValues values{*rows, token_ids, specs, absl::MakeSpan(sampled)};
@@ -229,25 +226,27 @@ absl::Status PromptRunner::Repeat(PrefilledPrompt& prompt, absl::Span<const int3
   return absl::OkStatus();
 }
 
-// A page is the same slot of all layers, so it can go when no layer sees it. The next turn of a conversation may repeat only a
-// part of the answer: as long as the answer is no longer than the window, all that can come behind its prompt is kept.
+// The next turn of a conversation may repeat only a part of the answer: as long as the answer is no longer than the window, all
+// that can come behind its prompt is kept.
 void PromptRunner::DropUnseen(PrefilledPrompt& prompt) {
-  if (window_ == 0) return;
   const int32_t answered = prompt.num_tokens - prompt.report.prompt_tokens;
-  const int32_t kept = kept_.enabled() ? std::clamp(answered, 0, window_) : 0;
-  const int32_t first = prompt.num_tokens - (window_ - 1) - kept;
-  if (first > 0) dropped_pages_.fetch_add(prompt.pages->DropBefore(first), std::memory_order_relaxed);
+  const int32_t kept =
+      kept_.enabled() ? std::clamp(answered, 0, runtime_.page_pool->groups().largest_window()) : 0;
+  const int32_t dropped = prompt.pages->DropUnseenFrom(prompt.num_tokens - kept);
+  if (dropped > 0) prompt.offer = {};  // of what is no longer there
+  dropped_pages_.fetch_add(dropped, std::memory_order_relaxed);
 }
 
-int32_t PromptRunner::max_held_tokens() const {
-  if (window_ == 0) return std::numeric_limits<int32_t>::max();
-  // Both ends may lie within a page.
-  return (kept_.enabled() ? 2 : 1) * window_ + 2 * runtime_.page_pool->page_size();
-}
-
-int32_t PromptRunner::FirstToGoOnFrom(const kv::SequencePages& pages) const {
-  const auto first = static_cast<int32_t>(pages.first_token());
-  return first == 0 ? 0 : first + window_ - 1;
+int64_t PromptRunner::PagesBehindPrompt(int64_t num_tokens) const {
+  const kv::PagePool& pool = *runtime_.page_pool;
+  const int32_t largest_window = pool.groups().largest_window();
+  int64_t pages = 0;
+  for (const int32_t window : pool.groups().windows) {
+    // Both ends may lie within a page.
+    const int64_t seen = window + (kept_.enabled() ? largest_window : 0) + 2 * pool.page_size();
+    pages += pool.PagesPerGroup(window == 0 ? num_tokens : std::min(num_tokens, seen));
+  }
+  return pages;
 }
 
 void PromptRunner::Keep(PrefilledPrompt prompt, const prompt::PromptLayout& layout,
@@ -274,7 +273,8 @@ void PromptRunner::Keep(PrefilledPrompt prompt, const prompt::PromptLayout& layo
   // In layers with windows there is KV only for what comes behind the prompt and for its last token.
   const std::vector<model::LayerConfig>& layers = runtime_.config.layers;
   if (std::any_of(layers.begin(), layers.end(), [](const auto& layer) { return layer.sliding_window > 0; })) {
-    kept.must_match = std::max({kept.must_match, prompt_tokens - 1, FirstToGoOnFrom(*kept.pages)});
+    const auto first = static_cast<int32_t>(kept.pages->first_seeing_all());
+    kept.must_match = std::max({kept.must_match, prompt_tokens - 1, first});
     kept.num_whole = 0;
   }
   kept_.Keep(std::move(kept));
@@ -283,7 +283,8 @@ void PromptRunner::Keep(PrefilledPrompt prompt, const prompt::PromptLayout& layo
 void PromptRunner::KeepAgain(PrefilledPrompt prompt, KeptSequence kept) {
   if (prompt.pages->is_damaged()) return;
   kept.pages = prompt.TakePages();
-  kept.must_match = std::max(kept.must_match, FirstToGoOnFrom(*kept.pages));
+  kept.must_match = std::max(kept.must_match, static_cast<int32_t>(kept.pages->first_seeing_all()));
+  if (kept.pages->num_dropped() > 0) kept.num_whole = 0;
   if (kept.must_match <= kept.num_tokens()) kept_.Keep(std::move(kept));
 }
 

@@ -87,11 +87,12 @@ class PromptRunner {
   /// Runs tokens behind several different prompts, all in one pass. Returns what comes after each token, prompt by prompt.
   /// The prompts' num_tokens stay what they are: what is not counted in is overwritten the next time.
   /// `attended`: receives, token by token, what it attends to of its prompt's `chunks`; empty where these are.
-  /// REQUIRES: PrepareAttention, if there are any.
+  /// REQUIRES: PrepareAttention has returned true, if there are any.
   absl::StatusOr<std::vector<kernels::SampledToken>> ExtendAll(
       absl::Span<const NextTokens> next, std::vector<std::vector<ChunkAttention>>* attended = nullptr);
-  /// Gets ready to measure what answers attend to; the first time that is a pass of 129 tokens at most. Errors: FindCopyLayers'.
-  absl::Status PrepareAttention() { return attention_.Prepare(); }
+  /// Does a unit of work, a layer, towards measuring what answers attend to; in all a pass of 129 tokens at most, the first time.
+  /// Returns whether it is ready. Errors: CopyLayerSearch's.
+  absl::StatusOr<bool> PrepareAttention(RequestTrace* trace = nullptr) { return attention_.Prepare(trace); }
 
   /// Keeps a sequence that is over for the conversation's next turn: the prompt of that layout, blended so, and what was
   /// answered, of which KV is in the prompt's pages up to num_tokens. The prompt's pages go.
@@ -99,9 +100,9 @@ class PromptRunner {
             const BlendOptions& options, std::string_view tenant_namespace);
   /// Keeps again what a prompt went on from; `prompt` is that prompt.
   void KeepAgain(PrefilledPrompt prompt, KeptSequence kept);
-  /// For how many tokens a sequence whose prompt is done holds pages at most; int32's maximum: for all that it has.
-  int32_t max_held_tokens() const;
-  /// Pages that sequences gave back because no layer's window reaches them. Any thread may ask.
+  /// How many pages a sequence of so many tokens holds at most whose prompt is done.
+  int64_t PagesBehindPrompt(int64_t num_tokens) const;
+  /// Pages that sequences gave back because no window of their layers reaches them. Any thread may ask.
   int64_t dropped_pages() const { return dropped_pages_.load(std::memory_order_relaxed); }
   const KeptSequences::Counts& kept_counts() const { return kept_.counts(); }
   /// Makes kept sequences exact, a unit of work at a time. Returns whether there is more to do.
@@ -135,8 +136,6 @@ class PromptRunner {
   PromptPrefill::Engine EngineFor(kv::PageUse use);
   /// Gives back the pages that the tokens from the next one on don't see.
   void DropUnseen(PrefilledPrompt& prompt);
-  /// From where on a kept sequence can be gone on from that lacks what its pages lack.
-  int32_t FirstToGoOnFrom(const kv::SequencePages& pages) const;
   /// Appends tokens. Returns the logits after each, in the backend's memory: valid until the next call.
   absl::StatusOr<kernels::MatrixView> Append(PrefilledPrompt& prompt, absl::Span<const int32_t> token_ids,
                                              blend::KeepGoing keep_going);
@@ -156,7 +155,6 @@ class PromptRunner {
   model::ScratchMatrix logits_;
   ScratchPool scratch_;
   AnswerAttention attention_;
-  const int32_t window_;  // that no layer sees beyond; 0: one layer sees everything
   std::atomic<int64_t> dropped_pages_ = 0;
   KeptSequences kept_;
   SharedPrefixes shared_;

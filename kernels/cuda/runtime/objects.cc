@@ -143,14 +143,17 @@ absl::StatusOr<std::unique_ptr<DeviceBatchPlan>> DeviceBatchPlan::Create(const B
   };
   plan->view_ = view_at(plan->memory_->device());
   plan->host_view_ = view_at(plan->memory_->host());
-  plan->num_page_indices_ = static_cast<int64_t>(spec.page_indices.size());
+  plan->page_list_size_ = static_cast<int64_t>(spec.page_indices.size()) / spec.num_page_lists;
+  plan->num_page_lists_ = spec.num_page_lists;
   return plan;
 }
 
-absl::StatusOr<PlanView> DeviceBatchPlan::ViewOn(const DeviceStream& stream) const {
-  if (const StepRecording* recording = stream.recording()) return recording->ViewOf(*this);
+absl::StatusOr<PlanView> DeviceBatchPlan::ViewOn(const DeviceStream& stream, int32_t page_list) const {
+  if (const StepRecording* recording = stream.recording()) return recording->ViewOf(*this, page_list);
   if (absl::Status s = memory_->MakeReady(stream, size_bytes_); !s.ok()) return s;
-  return view_;
+  PlanView view = view_;
+  view.page_indices += page_list * page_list_size_;
+  return view;
 }
 
 absl::StatusOr<const DeviceBatchPlan*> DeviceBatchPlan::From(const BatchPlan& plan) {

@@ -59,12 +59,14 @@ class DeviceBatchPlan final : public BatchPlan {
   int64_t max_position() const override { return max_position_; }
   int64_t max_page_index() const override { return max_page_index_; }
   int32_t page_size() const override { return view_.page_size.divisor; }
+  int32_t num_page_lists() const override { return num_page_lists_; }
 
-  /// The arrays for what is enqueued on `stream` next or, while a step is recorded there, for the recording.
-  absl::StatusOr<PlanView> ViewOn(const DeviceStream& stream) const;
-  /// The same arrays in host memory, and how many pages the list has.
+  /// The arrays for what is enqueued on `stream` next or, while a step is recorded there, for the recording; of the lists
+  /// of pages this one. REQUIRES: 0 <= page_list < num_page_lists()
+  absl::StatusOr<PlanView> ViewOn(const DeviceStream& stream, int32_t page_list = 0) const;
+  /// The same arrays in host memory, with all lists of pages, and how many pages each of these has.
   const PlanView& host_view() const { return host_view_; }
-  int64_t num_page_indices() const { return num_page_indices_; }
+  int64_t page_list_size() const { return page_list_size_; }
   /// Whether every sequence has one row, as in a step of decoding.
   bool has_one_row_each() const;
   /// The most parts that attention splits a sequence's keys into: a power of two, so that few shapes come up
@@ -80,7 +82,8 @@ class DeviceBatchPlan final : public BatchPlan {
   std::unique_ptr<PlanMemory> memory_;
   int64_t size_bytes_ = 0;
   PlanView view_, host_view_;
-  int64_t num_page_indices_ = 0;
+  int64_t page_list_size_ = 0;
+  int32_t num_page_lists_ = 1;
   std::vector<int32_t> rows_of_, kv_len_;  // per sequence, on the host
   int32_t max_kv_len_ = 0;
   int64_t total_kv_len_ = 0;

@@ -37,7 +37,8 @@ std::optional<StepShape> StepShape::Of(const StepValues& values) {
   StepShape shape{.rows = static_cast<int32_t>(rows),
                   .most_splits = (*plan)->most_splits(),
                   .page_size = (*plan)->page_size(),
-                  .page_slots = Slots((*plan)->num_page_indices())};
+                  .page_lists = (*plan)->num_page_lists(),
+                  .page_slots = Slots((*plan)->page_list_size())};
   const int64_t changes = CountChanges(values.specs);
   if (changes > 0) shape.change_slots = Slots(changes);
   shape.draws = AnyDraws(values.specs);
@@ -59,7 +60,7 @@ StepLayout::StepLayout(const StepShape& shape) {
   page_indptr = place(rows + 1, sizeof(int32_t));
   sequence_of_row = place(rows, sizeof(int32_t));
   kv_offset = place(rows + 1, sizeof(int64_t));
-  page_indices = place(shape.page_slots, sizeof(int32_t));
+  page_indices = place(shape.page_lists * shape.page_slots, sizeof(int32_t));
   sampling = place(rows, sizeof(RowSampling));
   changes = place(shape.change_slots, sizeof(LogitChange));
   input_bytes = end;
@@ -97,7 +98,10 @@ void StepMemory::Fill(const StepShape& shape, const StepValues& values) {
   copy(layout.page_indptr, view.page_indptr, rows + 1);
   copy(layout.sequence_of_row, view.sequence_of_row, rows);
   copy(layout.kv_offset, view.kv_offset, rows + 1);
-  copy(layout.page_indices, view.page_indices, plan.num_page_indices());
+  for (int64_t list = 0; list < shape.page_lists; ++list) {
+    copy(layout.page_indices + list * shape.page_slots * static_cast<int64_t>(sizeof(int32_t)),
+         view.page_indices + list * plan.page_list_size(), plan.page_list_size());
+  }
   WriteSampling(values.specs, reinterpret_cast<RowSampling*>(host_ + layout.sampling),
                 reinterpret_cast<LogitChange*>(host_ + layout.changes));
 }
@@ -113,14 +117,14 @@ bool StepLimits::Allow(const StepValues& values) const {
   return true;
 }
 
-absl::StatusOr<PlanView> StepRecording::ViewOf(const DeviceBatchPlan& plan) const {
+absl::StatusOr<PlanView> StepRecording::ViewOf(const DeviceBatchPlan& plan, int32_t page_list) const {
   if (&plan != &values_.plan) return NotTheSteps("ViewOf", "plan");
   PlanView view = plan.host_view();
   view.row_indptr = OnDevice<int32_t>(layout_.row_indptr);
   view.positions = OnDevice<int32_t>(layout_.positions);
   view.kv_len = OnDevice<int32_t>(layout_.kv_len);
   view.page_indptr = OnDevice<int32_t>(layout_.page_indptr);
-  view.page_indices = OnDevice<int32_t>(layout_.page_indices);
+  view.page_indices = OnDevice<int32_t>(layout_.page_indices) + page_list * page_slots_;
   view.sequence_of_row = OnDevice<int32_t>(layout_.sequence_of_row);
   view.kv_offset = OnDevice<int64_t>(layout_.kv_offset);
   return view;

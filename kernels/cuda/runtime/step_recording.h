@@ -26,7 +26,8 @@ struct StepShape {
   int32_t rows = 0;         // one per sequence
   int32_t most_splits = 0;  // DeviceBatchPlan::most_splits
   int32_t page_size = 0;
-  int64_t page_slots = 0;    // room for all page indices
+  int32_t page_lists = 1;
+  int64_t page_slots = 0;    // room for the page indices of each of them
   int64_t change_slots = 0;  // room for all changes of logits; 0: there are none
   bool draws = false;        // some row has a temperature
 
@@ -81,9 +82,9 @@ struct StepLimits {
 class StepRecording {
  public:
   StepRecording(const StepShape& shape, const StepValues& values, const StepMemory& memory)
-      : values_(values), memory_(memory), layout_(shape) {}
+      : values_(values), memory_(memory), layout_(shape), page_slots_(shape.page_slots) {}
 
-  absl::StatusOr<PlanView> ViewOf(const DeviceBatchPlan& plan) const;
+  absl::StatusOr<PlanView> ViewOf(const DeviceBatchPlan& plan, int32_t page_list) const;
   absl::StatusOr<const int32_t*> TokenIds(absl::Span<const int32_t> given, int64_t table_rows);
   struct Sampling {
     const RowSampling* rows;
@@ -107,6 +108,7 @@ class StepRecording {
   const StepValues& values_;
   const StepMemory& memory_;
   const StepLayout layout_;
+  const int64_t page_slots_;
   StepLimits limits_;
 };
 

@@ -65,8 +65,13 @@ void PrintModel(const ModelReport& report, std::ostream& out) {
   }
   out << absl::StreamFormat("memory        weights %s; KV %s for %d tokens, %s each\n",
                             HumanBytes(report.weight_bytes), HumanBytes(report.kv_bytes), report.kv_tokens,
-                            HumanBytes(report.kv_bytes_per_token))
-      << (report.runs.ok() ? "runs          yes\n" : "runs          no\n") << std::flush;
+                            HumanBytes(report.kv_bytes_per_token));
+  if (report.answer_kv_bytes > 0 && report.answer_kv_bytes < report.kv_bytes) {
+    out << absl::StreamFormat(
+        "              %s of it once the prompt is done: windows have passed the rest\n",
+        HumanBytes(report.answer_kv_bytes));
+  }
+  out << (report.runs.ok() ? "runs          yes\n" : "runs          no\n") << std::flush;
 }
 
 OrderedJson ModelJson(const ModelReport& report) {
@@ -95,6 +100,7 @@ OrderedJson ModelJson(const ModelReport& report) {
           {"kv_bytes_per_token", report.kv_bytes_per_token},
           {"kv_tokens", report.kv_tokens},
           {"kv_bytes", report.kv_bytes},
+          {"answer_kv_bytes", report.answer_kv_bytes},
           {"runs", report.runs.ok()},
           {"reason", std::string(report.runs.message())}};
 }

@@ -2,6 +2,7 @@
 #include <limits>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "tests/conformance/harness.h"
 #include "tests/conformance/stored_section.h"
 #include "tests/support/row_function.h"
@@ -40,6 +41,9 @@ TEST_P(ErrorConformance, PlanBatch) {
   expect([&](BatchSpec& s) { s.kv_len = big_kv; }, {"kv_len[0] is 9", "0 .. 8"});
   expect([&](BatchSpec& s) { s.kv_len = negative_kv; }, {"kv_len[0] is -1"});
   expect([&](BatchSpec& s) { s.page_indices = bad_page; }, {"page_indices[1] is -3"});
+  expect([&](BatchSpec& s) { s.num_page_lists = 0; }, {"num_page_lists is 0", "at least 1"});
+  expect([&](BatchSpec& s) { s.num_page_lists = 2; }, {"num_page_lists is 2", "3 page_indices"});
+  expect([&](BatchSpec& s) { s.num_page_lists = 3; }, {"page_indptr ends at 3", "1"});
 }
 
 TEST_P(ErrorConformance, RopeTableAndWeights) {
@@ -285,6 +289,11 @@ TEST_P(ErrorConformance, Attention) {
   KvPagesView few = kv.pages();
   few.num_pages = 1;
   both(q.view(), {4, 1.0f}, few, {"the plan uses page"});
+  for (const int32_t list : {-1, 2}) {
+    KvPagesView other = kv.pages();
+    other.page_list = list;
+    both(q.view(), {4, 1.0f}, other, {absl::StrCat("page_list is ", list), "0 .. 1"});
+  }
   ExpectInvalid(backend.SelectiveAttention(stream, kv.plan(), q.view(), {4, 1.0f}, kv.pages(), q.view()),
                 {"SelectiveAttention", "out overlaps q"});
   ExpectInvalid(backend.SelectiveAttention(stream, kv.plan(), q.view(), {4, 1.0f}, kv.pages(), q_f16.view()),

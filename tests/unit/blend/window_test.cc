@@ -53,6 +53,16 @@ class WindowTest : public BlendFixture {
       runtime_->config.layers[layer].sliding_window = windows[layer];
     }
     runner_.reset();
+    const model::ModelConfig& config = runtime_->config;
+    auto pool = kv::PagePool::Create(*runtime_->backend, {.num_layers = config.num_layers,
+                                                          .windows = windows,
+                                                          .num_kv_heads = config.num_kv_heads,
+                                                          .head_dim = config.head_dim,
+                                                          .page_size = 16,
+                                                          .num_pages = 600,
+                                                          .dtype = kernels::DataType::kF32});
+    ASSERT_TRUE(pool.ok()) << pool.status();
+    runtime_->page_pool = *std::move(pool);
     chunk_store_ = *store::ChunkStore::Create({.byte_budget = int64_t{256} << 20});
     runner_ = std::make_unique<PromptRunner>(*runtime_, *chunk_store_);
     for (const Tokens& chunk : chunks_) Store(anchor_, chunk);

@@ -24,12 +24,24 @@ TEST_F(CommandsTest, ModelInspectTellsWhatAModelIs) {
   EXPECT_EQ(report["vocabulary"], test_support::TinyVocabSize());
   EXPECT_EQ(report["fingerprint"], *ModelFingerprint(model));
   EXPECT_EQ(report["kv_bytes"], 100 * 2 * 2 * 2 * 8 * 2);  // tokens, K and V, layers, heads, size, bf16
+  EXPECT_EQ(report["answer_kv_bytes"], report["kv_bytes"]);
   EXPECT_EQ(report["tensor_types"][0]["type"], "F32");
   EXPECT_EQ(report["tensor_types"][0]["bytes"], 4 * report["parameters"].get<int64_t>());
   EXPECT_EQ(report["runs"], true);
   EXPECT_EQ(Run({"model", "inspect", model}), 0);
   EXPECT_THAT(Out(), AllOf(HasSubstr("2 layers, width 32, 4 heads and 2 KV heads of 8"),
                            HasSubstr("runs          yes")));
+}
+
+TEST_F(CommandsTest, ModelInspectTellsWhatWindowsSpareAnAnswer) {
+  const std::string model = KVBLEND_SOURCE_DIR "/tests/fixtures/architectures/gemma3.gguf";
+  EXPECT_EQ(Run({"model", "inspect", model, "--json", "--context", "200"}), 0);
+  const OrderedJson report = OutJson().at(0);
+  const int64_t of_token_and_layer = report["kv_bytes_per_token"].get<int64_t>() / 7;
+  EXPECT_EQ(report["answer_kv_bytes"], of_token_and_layer * (200 + 6 * 29))
+      << "one of seven layers sees everything";
+  EXPECT_EQ(Run({"model", "inspect", model}), 0);
+  EXPECT_THAT(Out(), HasSubstr("once the prompt is done"));
 }
 
 TEST_F(CommandsTest, ModelInspectOfAModelWithoutATemplate) {

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <utility>
@@ -30,6 +32,23 @@ struct HeldAnswer {
   absl::Notification started, go_on;
 };
 
+/// A small random model of a family, of those that tests/integration/architectures_test.cc compares with others' logits.
+inline std::string ArchitecturePath(const std::string& name) {
+  return KVBLEND_SOURCE_DIR "/tests/fixtures/architectures/" + name + ".gguf";
+}
+
+/// Writes that model with another window in its layers that have one.
+inline void WriteWithWindow(const std::string& name, uint32_t window, const std::string& path) {
+  std::ifstream file(ArchitecturePath(name), std::ios::binary);
+  std::string bytes((std::istreambuf_iterator<char>(file)), {});
+  const std::string key = name + ".attention.sliding_window";
+  const size_t begin = bytes.find(key);
+  ASSERT_NE(begin, std::string::npos) << name;
+  // Behind the key comes the type of its value, in four bytes as this.
+  bytes.replace(begin + key.size() + 4, 4, reinterpret_cast<const char*>(&window), 4);
+  std::ofstream(path, std::ios::binary) << bytes;
+}
+
 /// An engine on the reference backend with a tiny random model, in fp32.
 class EngineFixture : public testing::Test {
  protected:
@@ -45,8 +64,10 @@ class EngineFixture : public testing::Test {
 
   void SetUp() override {
     EngineOptions options = Options();
-    options.model_path = testing::TempDir() + "/engine_test_" + std::to_string(getpid()) + ".gguf";
-    ASSERT_TRUE(test_support::WriteTinyModel(options.model_path, ModelSpec()).ok());
+    if (options.model_path.empty()) {
+      options.model_path = testing::TempDir() + "/engine_test_" + std::to_string(getpid()) + ".gguf";
+      ASSERT_TRUE(test_support::WriteTinyModel(options.model_path, ModelSpec()).ok());
+    }
     auto engine = Engine::Create(options);
     ASSERT_TRUE(engine.ok()) << engine.status();
     engine_ = std::move(*engine);

@@ -28,9 +28,12 @@ TEST(AnswerLengthsTest, ExpectsTheWorstAndThenALittleMoreThanTheLastOnes) {
   EXPECT_LT(lengths.Expected(), 50);
 }
 
-class PreemptionTest : public EngineFixture, public testing::WithParamInterface<double> {
+/// The share of pages for conversations, and a model; "": of one kind of layers.
+class PreemptionTest : public EngineFixture,
+                       public testing::WithParamInterface<std::pair<double, std::string>> {
  protected:
   static constexpr int32_t kContext = 300;
+  static constexpr int32_t kWindow = 150;  // of every other layer, where only some have one
 
   EngineOptions Options() override {
     EngineOptions options = EngineFixture::Options();
@@ -43,7 +46,12 @@ class PreemptionTest : public EngineFixture, public testing::WithParamInterface<
     options.max_batch_size = 6;
     options.page_size = 8;
     options.learn_correction = "off";
-    options.keep_conversations = GetParam();
+    options.keep_conversations = GetParam().first;
+    options.correction = "none";
+    if (const std::string& model = GetParam().second; !model.empty()) {
+      options.model_path = testing::TempDir() + "/preemption_test_" + std::to_string(getpid()) + ".gguf";
+      WriteWithWindow(model, kWindow, options.model_path);
+    }
     return options;
   }
 
@@ -53,6 +61,19 @@ class PreemptionTest : public EngineFixture, public testing::WithParamInterface<
       GenerateRequest request = Request();
       request.sampling.max_tokens = 2;
       ASSERT_TRUE(Generate(request)->status.ok());
+    }
+  }
+
+  /// Each token of an answer that waited attends to what it attends to in one that did not.
+  static void ExpectTheSame(const std::vector<AttributedToken>& tokens,
+                            const std::vector<AttributedToken>& expected) {
+    ASSERT_EQ(tokens.size(), expected.size());
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      EXPECT_EQ(tokens[i].end_byte, expected[i].end_byte) << i;
+      ASSERT_EQ(tokens[i].chunks.size(), expected[i].chunks.size()) << i;
+      for (size_t rank = 0; rank < tokens[i].chunks.size(); ++rank) {
+        EXPECT_NEAR(tokens[i].chunks[rank].attention, expected[i].chunks[rank].attention, 1e-4) << i;
+      }
     }
   }
 
@@ -69,6 +90,7 @@ class PreemptionTest : public EngineFixture, public testing::WithParamInterface<
     request.sampling.max_tokens = static_cast<int32_t>(20 + random_() % 60);
     request.sampling.temperature = static_cast<double>(random_() % 2);
     request.sampling.seed = 1 + number;
+    request.sampling.attribution = number % 2 == 0;
     return request;
   }
 
@@ -79,12 +101,12 @@ TEST_P(PreemptionTest, AnswersAreThoseOfTheRequestsAlone) {
   ASSERT_TRUE(Put(kTexts)->status.ok());
   constexpr int kRequests = 18;
   std::vector<GenerateRequest> requests;
-  std::vector<std::vector<int32_t>> alone;
+  std::vector<std::shared_ptr<GenerateRecorder>> alone;
   for (int i = 0; i < kRequests; ++i) {
     requests.push_back(RandomRequest(i));
-    const auto answer = Generate(requests.back());
-    ASSERT_TRUE(answer->status.ok()) << answer->status;
-    alone.push_back(answer->token_ids);
+    alone.push_back(Generate(requests.back()));
+    ASSERT_TRUE(alone.back()->status.ok()) << alone.back()->status;
+    EXPECT_EQ(alone.back()->result.attributions.empty(), i % 2 != 0);
   }
   EXPECT_EQ(engine_->Stats().preemptions, 0);
   for (int round = 0; round < 3; ++round) {
@@ -102,8 +124,9 @@ TEST_P(PreemptionTest, AnswersAreThoseOfTheRequestsAlone) {
     first.go_on.Notify();
     for (int i = 0; i < kRequests; ++i) {
       EXPECT_TRUE(recorders[i]->Wait().status.ok()) << recorders[i]->status;
-      EXPECT_EQ(recorders[i]->token_ids, alone[i]) << i;
+      EXPECT_EQ(recorders[i]->token_ids, alone[i]->token_ids) << i;
       EXPECT_EQ(recorders[i]->prompts.size(), 1);
+      ExpectTheSame(recorders[i]->result.attributions, alone[i]->result.attributions);
     }
     EXPECT_GT(engine_->Stats().preemptions, before);
     first.recorder->Wait();
@@ -208,8 +231,12 @@ TEST_P(PreemptionTest, CancelledOnesLeaveNothingBehind) {
   EXPECT_EQ(engine_->Stats().requests_running, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Keeping, PreemptionTest, testing::Values(0.0, 1.0),
-                         [](const auto& info) { return info.param == 0 ? "Nothing" : "Conversations"; });
+INSTANTIATE_TEST_SUITE_P(Keeping, PreemptionTest,
+                         testing::Values(std::pair(0.0, ""), std::pair(1.0, ""), std::pair(0.0, "gemma2"),
+                                         std::pair(1.0, "gemma2")),
+                         [](const auto& info) {
+                           return (info.param.first == 0 ? "Nothing" : "Conversations") + info.param.second;
+                         });
 
 }  // namespace
 }  // namespace kvblend

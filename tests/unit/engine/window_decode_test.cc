@@ -1,8 +1,11 @@
-// Models whose every layer has a window: answers give the pages back that no layer sees, and stay what they were.
+// Models with windows: answers give the pages back that no window of their layers reaches, and stay what they were.
 #include <algorithm>
 #include <fstream>
 #include <memory>
+#include <random>
 #include <string>
+#include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -11,29 +14,40 @@
 namespace kvblend {
 namespace {
 
-constexpr int32_t kWindow = 16;
 constexpr int32_t kPageTokens = 8;
 
-class WindowDecodeTest : public EngineFixture, public testing::WithParamInterface<std::string> {
- protected:
-  void SetUp() override { Start(0, 1000, 700); }
+struct WindowedModel {
+  std::string name;  // of a file in tests/fixtures/architectures; "every_layer": made here
+  int32_t window;
+  int32_t groups;    // of layers that share pages
+  int32_t windowed;  // of these
+};
+const WindowedModel kModels[] = {
+    {"every_layer", 16, 1, 1}, {"gemma2", 29, 2, 1}, {"gemma3", 29, 7, 6}, {"gpt_oss", 29, 3, 2}};
 
-  void Start(double keep, int64_t batch_tokens, int32_t context_tokens) {
+class WindowDecodeTest : public EngineFixture,
+                         public testing::WithParamInterface<std::tuple<WindowedModel, std::string>> {
+ protected:
+  const WindowedModel& model() const { return std::get<0>(GetParam()); }
+  const std::string& device() const { return std::get<1>(GetParam()); }
+
+  void SetUp() override { Start(0, 1000, 500); }
+
+  void Start(double keep, int64_t batch_tokens, int32_t context_tokens, bool refine = false) {
     engine_.reset();
     EngineOptions options = Options();
-    options.device = GetParam();
-    if (GetParam() == "cpu") options.gemm = "f32";
+    options.device = device();
+    if (device() == "cpu") options.gemm = "f32";
     options.num_threads = 2;
     options.page_size = kPageTokens;
     options.keep_conversations = keep;
+    options.refine_idle = refine;
     options.max_context_tokens = context_tokens;
     options.max_batch_tokens = batch_tokens;
     options.max_draft_tokens = 3;
+    options.correction = "none";
     options.learn_correction = "off";
-    options.model_path = testing::TempDir() + "/window_decode_" + std::to_string(getpid()) + ".gguf";
-    test_support::GgufBuilder model = test_support::TinyModelBuilder(ModelSpec());
-    model.SetUint32("llama.attention.sliding_window", kWindow);
-    std::ofstream(options.model_path, std::ios::binary) << model.Build();
+    options.model_path = ModelPath();
     auto engine = Engine::Create(options);
     ASSERT_TRUE(engine.ok()) << engine.status();
     engine_ = *std::move(engine);
@@ -45,21 +59,48 @@ class WindowDecodeTest : public EngineFixture, public testing::WithParamInterfac
     request.blend.store_misses = false;
     return request;
   }
+
+  static int32_t PagesFor(int32_t tokens) { return (tokens + kPageTokens - 1) / kPageTokens; }
+  /// What an answer holds at most behind so many tokens: all in layers that see everything, and the window in the others, twice
+  /// where a next turn may come; both ends of what is held may lie within a page.
+  int32_t MostPages(int32_t tokens, bool keeps) const {
+    const int32_t of_window = (keeps ? 2 : 1) * model().window + 2 * kPageTokens;
+    return (model().groups - model().windowed) * PagesFor(tokens) +
+           model().windowed * PagesFor(std::min(tokens, of_window));
+  }
+
+ private:
+  std::string ModelPath() {
+    if (model().name != "every_layer") return ArchitecturePath(model().name);
+    const std::string path = testing::TempDir() + "/window_decode_" + std::to_string(getpid()) + ".gguf";
+    test_support::GgufBuilder file = test_support::TinyModelBuilder(ModelSpec());
+    file.SetUint32("llama.attention.sliding_window", static_cast<uint32_t>(model().window));
+    std::ofstream(path, std::ios::binary) << file.Build();
+    return path;
+  }
 };
 
 // Scoring drops nothing.
-TEST_P(WindowDecodeTest, AnswersNineWindowsLongAreWhatTheModelWouldSayWithAllPages) {
-  constexpr int32_t kTokens = 9 * kWindow;
-  for (const double keep : {0.0, 1.0}) {
-    Start(keep, 1000, 700);
-    const auto answer = Generate(Long(kTokens));
-    ASSERT_TRUE(answer->status.ok()) << answer->status;
-    const int32_t tokens = answer->prompts[0].prompt_tokens + kTokens;
-    // The first token that the last one sees, and as much again for a next turn.
-    const int32_t held = (keep > 0 ? 2 : 1) * kWindow + 2 * kPageTokens;
-    EXPECT_GE(engine_->Stats().pages_dropped, (tokens - held) / kPageTokens);
-    EXPECT_LE(engine_->Stats().pages_dropped, (tokens - kWindow) / kPageTokens + 1);
-    EXPECT_LE(engine_->Stats().pages_kept * kPageTokens, keep > 0 ? held + kPageTokens : 0);
+TEST_P(WindowDecodeTest, AnswersManyWindowsLongAreWhatTheModelWouldSayWithAllPages) {
+  const int32_t answer_tokens = 9 * model().window;
+  for (const bool keeps : {false, true}) {
+    Start(keeps ? 1 : 0, 1000, 500);
+    auto answer = std::make_shared<GenerateRecorder>();
+    std::vector<int32_t> used;  // behind the first token, the second, ...
+    answer->on_text = [&] { used.resize(answer->token_ids.size(), engine_->Stats().pages_used); };
+    const auto handle = engine_->Generate(Long(answer_tokens), answer);
+    ASSERT_TRUE(answer->Wait().status.ok()) << answer->status;
+    const int32_t prompt_tokens = answer->prompts[0].prompt_tokens, tokens = prompt_tokens + answer_tokens;
+    ASSERT_EQ(used.size(), answer_tokens);
+    // The prompt has all of its pages until the first step behind it, and so may the step's guesses.
+    for (int32_t i = 1; i < answer_tokens; ++i) {
+      EXPECT_LE(used[i], MostPages(prompt_tokens + i + 4, keeps)) << i << " tokens behind the prompt";
+    }
+    const int32_t held = (keeps ? 2 : 1) * model().window + 2 * kPageTokens;
+    EXPECT_GE(engine_->Stats().pages_dropped, model().windowed * ((tokens - held) / kPageTokens));
+    EXPECT_LE(engine_->Stats().pages_dropped,
+              model().windowed * ((tokens - model().window) / kPageTokens + 1));
+    EXPECT_LE(engine_->Stats().pages_kept, keeps ? MostPages(tokens, keeps) : 0);
     EXPECT_EQ(engine_->Stats().pages_used, 0);
 
     ScoreRequest score;
@@ -76,8 +117,9 @@ TEST_P(WindowDecodeTest, AnswersNineWindowsLongAreWhatTheModelWouldSayWithAllPag
 }
 
 TEST_P(WindowDecodeTest, MoreAnswersFitAtATime) {
-  Start(/*keep=*/0, 450, 400);
-  std::vector<int32_t> alone = Generate(Long(200))->token_ids;
+  constexpr int32_t kAnswerTokens = 260, kContext = 400, kBatchTokens = 560;
+  Start(/*keep=*/0, kBatchTokens, kContext);
+  std::vector<int32_t> alone = Generate(Long(kAnswerTokens))->token_ids;
   const int64_t before = engine_->Stats().decode_steps;
   HeldAnswer first;
   std::vector<std::shared_ptr<RequestHandle>> handles = {*engine_->Generate(Long(2), first.recorder)};
@@ -85,7 +127,7 @@ TEST_P(WindowDecodeTest, MoreAnswersFitAtATime) {
   std::vector<std::shared_ptr<GenerateRecorder>> recorders;
   for (int i = 0; i < 4; ++i) {
     recorders.push_back(std::make_shared<GenerateRecorder>());
-    GenerateRequest request = Long(200);
+    GenerateRequest request = Long(kAnswerTokens);
     request.sampling.temperature = 1;  // so that nothing can be guessed
     request.sampling.seed = 1 + i;
     handles.push_back(*engine_->Generate(request, recorders.back()));
@@ -93,21 +135,21 @@ TEST_P(WindowDecodeTest, MoreAnswersFitAtATime) {
   first.go_on.Notify();
   for (const auto& recorder : recorders) {
     ASSERT_TRUE(recorder->Wait().status.ok()) << recorder->status;
-    EXPECT_EQ(recorder->token_ids.size(), 200u);
+    EXPECT_EQ(recorder->token_ids.size(), kAnswerTokens);
   }
   first.recorder->Wait();
-  // All pages of one of them are more than half of what there is: one after the other they would take 800 steps.
-  EXPECT_GT(recorders[0]->prompts[0].prompt_tokens + 200, 450 / 2);
-  EXPECT_LT(engine_->Stats().decode_steps - before, 600);
+  // All pages of one of them are more than half of what there is: one after the other they would take four times the steps.
+  EXPECT_GT(recorders[0]->prompts[0].prompt_tokens + kAnswerTokens, kBatchTokens / 2);
+  EXPECT_LT(engine_->Stats().decode_steps - before, 3 * kAnswerTokens);
   EXPECT_EQ(engine_->Stats().preemptions, 0);
-  EXPECT_EQ(Generate(Long(200))->token_ids, alone);
+  EXPECT_EQ(Generate(Long(kAnswerTokens))->token_ids, alone);
 }
 
 TEST_P(WindowDecodeTest, TheNextTurnSeesWhatItWouldSeeWithoutKeeping) {
-  for (const int32_t answer_tokens : {kWindow / 2, 5 * kWindow}) {
+  for (const int32_t answer_tokens : {model().window / 2, 4 * model().window}) {
     std::vector<std::vector<int32_t>> tokens[2];
     for (const bool keeps : {false, true}) {
-      Start(keeps ? 1 : 0, 1000, 700);
+      Start(keeps ? 1 : 0, 1000, 500);
       GenerateRequest request = Long(answer_tokens);
       request.blend.policy = Policy::kAll;
       for (const char* question : {"And Rome?", "Why?"}) {
@@ -119,10 +161,12 @@ TEST_P(WindowDecodeTest, TheNextTurnSeesWhatItWouldSeeWithoutKeeping) {
                                   std::exchange(prompt.chunks, {})});
         prompt.history.push_back({Role::kAssistant, answer->text});
         prompt.question = question;
+        request.sampling.max_tokens = model().window;
       }
       const auto last = Generate(request);
+      ASSERT_TRUE(last->status.ok()) << last->status;
       tokens[keeps].push_back(last->token_ids);
-      if (keeps && answer_tokens < kWindow) {
+      if (keeps && answer_tokens < model().window) {
         EXPECT_GT(last->prompts[0].kept_tokens, 0);
       }
     }
@@ -130,8 +174,124 @@ TEST_P(WindowDecodeTest, TheNextTurnSeesWhatItWouldSeeWithoutKeeping) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, WindowDecodeTest, testing::Values("reference", "cpu"),
-                         [](const auto& info) { return info.param; });
+// What its answer has given back is taken again for it; then others may begin with it.
+TEST_P(WindowDecodeTest, AKeptConversationBecomesExactFromItsBeginning) {
+  GenerateRequest request = Long(3 * model().window);
+  request.blend.policy = Policy::kAll;
+  const std::vector<int32_t> expected = Generate(request)->token_ids;
+
+  Start(/*keep=*/1, 1000, 500, /*refine=*/true);
+  ASSERT_TRUE(Put(request.prompt.chunks)->status.ok());
+  request.blend.policy = Policy::kNone;
+  const auto blended = Generate(request);
+  ASSERT_TRUE(blended->status.ok()) << blended->status;
+  const PromptReport& report = blended->prompts[0];
+  ASSERT_GT(report.reused_tokens, 0);
+  EXPECT_GT(engine_->Stats().pages_dropped, 0);
+  const int32_t tokens = report.prompt_tokens + 3 * model().window - 1;
+  while (engine_->Stats().refined_tokens < tokens - report.exact_tokens) std::this_thread::yield();
+  EXPECT_EQ(engine_->Stats().pages_kept, model().groups * PagesFor(tokens));
+  request.blend.policy = Policy::kAll;
+  const auto again = Generate(request);
+  EXPECT_GT(again->prompts[0].shared_tokens, report.exact_tokens);
+  EXPECT_EQ(again->token_ids, expected);
+}
+
+// Pages that a next turn or other prompts may want come and go with answers that are preempted and cancelled; the end of it
+// all is that none is held, and that every answer is what it is alone.
+TEST_P(WindowDecodeTest, RandomMixturesLeaveNothingBehind) {
+  Start(/*keep=*/0, 500, 400);
+  std::mt19937 random(20261124);
+  std::vector<GenerateRequest> requests;
+  std::vector<std::vector<int32_t>> alone;
+  for (int i = 0; i < 16; ++i) {
+    requests.push_back(Long(static_cast<int32_t>(40 + random() % 160)));
+    requests.back().prompt.chunks.resize(1 + random() % 2);
+    requests.back().prompt.question = "Question " + std::to_string(random() % 4);
+    requests.back().sampling.temperature = static_cast<double>(random() % 2);
+    requests.back().sampling.seed = 1 + i;
+    requests.back().blend.policy = Policy::kAll;
+    alone.push_back(Generate(requests.back())->token_ids);
+  }
+  for (const double keep : {0.0, 0.5}) {
+    Start(keep, 500, 400);
+    for (int i = 0; i < 30; ++i) Generate(Long(2));  // so that more are let in than there will be pages for
+    std::vector<std::shared_ptr<GenerateRecorder>> recorders;
+    std::vector<std::shared_ptr<RequestHandle>> handles;
+    for (const GenerateRequest& request : requests) {
+      recorders.push_back(std::make_shared<GenerateRecorder>());
+      handles.push_back(*engine_->Generate(request, recorders.back()));
+    }
+    for (size_t i = 0; i < requests.size(); i += 5) handles[i]->Cancel();
+    for (size_t i = 0; i < requests.size(); ++i) {
+      const absl::Status& status = recorders[i]->Wait().status;
+      if (i % 5 == 0 && absl::IsCancelled(status)) continue;
+      ASSERT_TRUE(status.ok()) << status;
+      EXPECT_EQ(recorders[i]->token_ids, alone[i]) << i;
+    }
+    ASSERT_TRUE(engine_->Drain(absl::InfiniteFuture()).ok());
+    EXPECT_EQ(engine_->Stats().pages_used, 0);
+    EXPECT_EQ(engine_->Stats().pages_kept > 0, keep > 0);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, WindowDecodeTest,
+                         testing::Combine(testing::ValuesIn(kModels), testing::Values("reference", "cpu")),
+                         [](const auto& info) {
+                           return std::get<0>(info.param).name + "_on_" + std::get<1>(info.param);
+                         });
+
+/// Every layer has a window that the prompts below are shorter than, so that they are offered to others.
+class WideWindowTest : public EngineFixture {
+ protected:
+  static constexpr int32_t kWindow = 150;
+
+  void SetUp() override {
+    EngineOptions options = Options();
+    options.page_size = kPageTokens;
+    options.max_context_tokens = 600;
+    options.keep_conversations = 0;
+    options.learn_correction = "off";
+    options.model_path = testing::TempDir() + "/wide_window_" + std::to_string(getpid()) + ".gguf";
+    test_support::GgufBuilder file = test_support::TinyModelBuilder(ModelSpec());
+    file.SetUint32("llama.attention.sliding_window", kWindow);
+    std::ofstream(options.model_path, std::ios::binary) << file.Build();
+    auto engine = Engine::Create(options);
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    engine_ = *std::move(engine);
+  }
+};
+
+TEST_F(WideWindowTest, WhatHasBeenGivenBackIsNoLongerShared) {
+  GenerateRequest request = Request();
+  request.blend.policy = Policy::kAll;
+  request.sampling.max_tokens = 300;
+  const auto alone = Generate(request);
+  ASSERT_LT(alone->prompts[0].prompt_tokens, kWindow);
+  std::vector<std::shared_ptr<GenerateRecorder>> answers;
+  std::vector<std::shared_ptr<RequestHandle>> handles;
+  const int64_t before = engine_->Stats().pages_dropped;
+  const auto ask = [&] {
+    answers.push_back(std::make_shared<GenerateRecorder>());
+    handles.push_back(*engine_->Generate(request, answers.back()));
+  };
+  HeldAnswer first;
+  first.recorder->on_text = [&] {
+    if (answers.empty()) ask();
+    if (answers.size() == 1 && engine_->Stats().pages_dropped > before) ask();
+  };
+  handles.push_back(*engine_->Generate(request, first.recorder));
+  first.started.WaitForNotification();
+  first.go_on.Notify();
+  EXPECT_EQ(first.recorder->Wait().token_ids, alone->token_ids);
+  ASSERT_EQ(answers.size(), 2u);
+  for (const auto& answer : answers) {
+    ASSERT_TRUE(answer->Wait().status.ok()) << answer->status;
+    EXPECT_EQ(answer->token_ids, alone->token_ids);
+  }
+  EXPECT_GT(answers[0]->prompts[0].shared_tokens, 0);
+  EXPECT_EQ(engine_->Stats().pages_used, 0);
+}
 
 }  // namespace
 }  // namespace kvblend

@@ -221,6 +221,7 @@ TEST(MetricsTest, TheEnginesNumbersArePulledWhileThereIsAnEngine) {
   stats.requests_waiting = 2;
   stats.pages_used = 3;
   stats.pages_total = 4;
+  stats.page_bytes = 1 << 20;
   stats.background_unfinished = 5;
   stats.background_chunks_stored = 6;
   stats.background_chunks_failed = 7;
@@ -240,6 +241,7 @@ TEST(MetricsTest, TheEnginesNumbersArePulledWhileThereIsAnEngine) {
   EXPECT_EQ(samples["kvblend_num_requests_waiting"], 2);
   EXPECT_EQ(samples["kvblend_kv_pages_used"], 3);
   EXPECT_EQ(samples["kvblend_kv_pages_capacity"], 4);
+  EXPECT_EQ(samples["kvblend_kv_page_bytes"], 1 << 20);
   EXPECT_EQ(samples["kvblend_kv_pages_used_ratio"], 0.75);
   EXPECT_EQ(samples["kvblend_device_info{device=\"cuda:1\",name=\"GPU\"}"], 1);
   EXPECT_EQ(samples.count("kvblend_device_memory_used_bytes"), 0u);

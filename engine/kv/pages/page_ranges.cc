@@ -1,4 +1,4 @@
-#include "engine/kv/page_ranges.h"
+#include "engine/kv/pages/page_ranges.h"
 
 #include <algorithm>
 #include <cassert>
