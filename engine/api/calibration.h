@@ -45,6 +45,8 @@ struct CalibrationReport {
   // Nats per token from full prefill over its 16 greedy tokens, nothing recomputed, on the prompts kept back.
   double kl_before = 0;
   double kl_after = 0;
+  // How much of what was fitted is applied to K, of some shares the one that leaves the least of that divergence.
+  double key_strength = 1;
   std::vector<double> residual;  // per layer: share of the squared deviation of K and V that stays, likewise
   std::string path;
   std::string version;  // of the file; empty: none was written

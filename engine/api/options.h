@@ -72,8 +72,8 @@ struct EngineOptions {
   int32_t page_size = 64;             // tokens
   int32_t max_prefills = 4;           // prompts in progress at the same time, taking turns
   double itl_target_seconds =
-      0;  // what answers' tokens may be apart while prompts are prefilled; 0: 2.5 times a
-          // step of decoding
+      0;  // what answers' tokens may be apart while prompts are prefilled; 0: five times a step of decoding, or
+          // what keeps them within 0.1 s, or two and a half times
   int32_t max_batch_size = 8;    // answers decoded together
   int32_t max_draft_tokens = 7;  // of an answer guessed per step, where that is faster; 0: none
   double keep_conversations =

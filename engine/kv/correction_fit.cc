@@ -107,6 +107,16 @@ LayerCorrection FitLayer(const PairMoments& pairs, const FitOptions& options) {
           .up = Floats(map.up)};
 }
 
+void ScaleKeyPart(double strength, int32_t rank, LayerCorrection& correction) {
+  const auto channels = static_cast<int64_t>(correction.scale.size()), keys = channels / 2;
+  const auto part = static_cast<float>(strength);
+  Eigen::Map<Eigen::ArrayXf> scale(correction.scale.data(), channels);
+  scale.head(keys) = 1 + part * (scale.head(keys) - 1);
+  Eigen::Map<FloatMatrix>(correction.offset.data(), kernels::kNumKvCorrectionPlaces, channels)
+      .leftCols(keys) *= part;
+  Eigen::Map<FloatMatrix>(correction.up.data(), rank, channels).leftCols(keys) *= part;
+}
+
 double ResidualShare(const PairMoments& pairs, const LayerCorrection& correction, int32_t rank) {
   if (pairs.weight() <= 0 || correction.empty()) return 1;
   const int64_t channels = pairs.channels();

@@ -31,6 +31,9 @@ inline int32_t FittedRank(const PairMoments& pairs, const FitOptions& options) {
 /// Empty where the pairs show nothing to correct: fewer than two of them, or no difference.
 LayerCorrection FitLayer(const PairMoments& pairs, const FitOptions& options);
 
+/// K's part of the correction as strong as `strength` says, V's as it is. REQUIRES: not empty.
+void ScaleKeyPart(double strength, int32_t rank, LayerCorrection& correction);
+
 /// Mean over the pairs of |y - corrected x|^2 divided by that of |y - x|^2, K's and V's channels each on their own and
 /// then averaged: 1 is no gain. Exact up to rounding. 1 without pairs. REQUIRES: kFull, or rank 0.
 double ResidualShare(const PairMoments& pairs, const LayerCorrection& correction, int32_t rank);

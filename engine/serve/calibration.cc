@@ -25,6 +25,9 @@ namespace kvblend {
 namespace {
 
 constexpr int32_t kJudgedTokens = 16;
+// Squared deviation says the same of every direction, answers do not: a K that is corrected too far turns attention away
+// from what it should see, most of all where little stands before a chunk. So answers choose among these.
+constexpr double kKeyStrengths[] = {1, 0.85, 0.7, 0.55};
 constexpr int64_t kSavedEvery = 4;  // prompts: that much is lost when the process is killed
 
 absl::Status NeverStop() { return absl::OkStatus(); }
@@ -135,8 +138,10 @@ class Calibration {
     return absl::OkStatus();
   }
 
-  /// Mean KL(full || reuse) over full prefill's greedy tokens: reuse without the runtime's correction, and with it.
-  absl::StatusOr<std::pair<double, double>> Divergence(const prompt::PromptLayout& layout) {
+  /// Mean KL(full || reuse) over full prefill's greedy tokens: reuse without a correction, and then with each of these.
+  absl::StatusOr<std::vector<double>> Divergences(
+      const prompt::PromptLayout& layout,
+      absl::Span<const std::shared_ptr<const kv::LoadedCorrection>> corrections) {
     BlendOptions blend;
     blend.reuse = Reuse::kNothing;
     blend.policy = Policy::kAll;
@@ -155,9 +160,14 @@ class Calibration {
     blend = {.anchoring = options_.anchoring, .policy = Policy::kNone};
     blend.correction = false;
     KVBLEND_ASSIGN_OR_RETURN(const Continuation plain, Continue(layout, blend, full.tokens));
+    std::vector<double> divergences = {MeanKl(full, plain)};
     blend.correction = true;
-    KVBLEND_ASSIGN_OR_RETURN(const Continuation corrected, Continue(layout, blend, full.tokens));
-    return std::pair(MeanKl(full, plain), MeanKl(full, corrected));
+    for (const auto& correction : corrections) {
+      runtime_.correction = correction;
+      KVBLEND_ASSIGN_OR_RETURN(const Continuation corrected, Continue(layout, blend, full.tokens));
+      divergences.push_back(MeanKl(full, corrected));
+    }
+    return divergences;
   }
 
  private:
@@ -261,6 +271,13 @@ kv::MomentsCheckpoint CheckpointOf(const ModelRuntime& runtime, const Calibratio
           kv::CheckpointPrompts::Of(prompts, fitted)};
 }
 
+kv::LearnedCorrection WithKeyStrength(double strength, kv::LearnedCorrection correction) {
+  for (kv::LayerCorrection& layer : correction.layers) {
+    if (!layer.empty()) kv::ScaleKeyPart(strength, correction.rank, layer);
+  }
+  return correction;
+}
+
 }  // namespace
 
 absl::StatusOr<CalibrationReport> Calibrate(const EngineOptions& engine, const CalibrationOptions& given,
@@ -319,23 +336,30 @@ absl::StatusOr<CalibrationReport> Calibrate(const EngineOptions& engine, const C
   report.fitted_tokens = fitted.front().count();
   for (int32_t layer = 0; layer < format.num_layers; ++layer) {
     kv::LayerCorrection fit = kv::FitLayer(fitted[layer], {.rank = correction.rank, .ridge = options.ridge});
-    double residual = kv::ResidualShare(judged[layer], fit, correction.rank);
     // A layer that does not gain is left as it is: the first one, whose K and V know nothing of other tokens.
-    if (!(residual < 1)) {
-      fit = {};
-      residual = 1;
-    }
-    report.residual.push_back(residual);
+    if (!(kv::ResidualShare(judged[layer], fit, correction.rank) < 1)) fit = {};
     correction.layers.push_back(std::move(fit));
   }
-  KVBLEND_ASSIGN_OR_RETURN(std::unique_ptr<kv::LoadedCorrection> loaded,
-                           kv::LoadedCorrection::Load(correction, "being judged", *runtime->backend));
-  runtime->correction = std::move(loaded);
+  std::vector<std::shared_ptr<const kv::LoadedCorrection>> candidates;
+  for (const double strength : kKeyStrengths) {
+    KVBLEND_ASSIGN_OR_RETURN(
+        candidates.emplace_back(),
+        kv::LoadedCorrection::Load(WithKeyStrength(strength, correction), "being judged", *runtime->backend));
+  }
+  std::vector<double> kl(1 + candidates.size());
   for (size_t i = 0; i < layouts.size(); ++i) {
     KVBLEND_RETURN_IF_ERROR(progress(total + static_cast<int64_t>(i), total + held_out, "answers kept back"));
-    KVBLEND_ASSIGN_OR_RETURN(const auto kl, calibration.Divergence(layouts[i]));
-    report.kl_before += kl.first / static_cast<double>(held_out);
-    report.kl_after += kl.second / static_cast<double>(held_out);
+    KVBLEND_ASSIGN_OR_RETURN(const std::vector<double> of_prompt,
+                             calibration.Divergences(layouts[i], candidates));
+    for (size_t c = 0; c < kl.size(); ++c) kl[c] += of_prompt[c] / static_cast<double>(held_out);
+  }
+  const auto best = std::min_element(kl.begin() + 1, kl.end());
+  report.kl_before = kl.front();
+  report.kl_after = *best;
+  report.key_strength = kKeyStrengths[best - (kl.begin() + 1)];
+  correction = WithKeyStrength(report.key_strength, std::move(correction));
+  for (int32_t layer = 0; layer < format.num_layers; ++layer) {
+    report.residual.push_back(kv::ResidualShare(judged[layer], correction.layers[layer], correction.rank));
   }
   if (!(report.kl_after < report.kl_before)) return report;
   correction.origin = {.data = options.origin,

@@ -11,6 +11,7 @@
 #include "engine/api/option_table.h"
 #include "engine/runtime/cost_measurement.h"
 #include "engine/serve/admission/least_work.h"
+#include "engine/serve/admission/prompt_slice.h"
 #include "engine/serve/generate_task.h"
 #include "engine/serve/open_tiers.h"
 #include "engine/serve/put_chunks_task.h"
@@ -332,11 +333,8 @@ void EngineImpl::EndTurn(const std::shared_ptr<Task>& task, schedule::Lane lane,
   Retire(task);
 }
 
-// Without a target, an answer's next token takes about two and a half times as long while prompts are prefilled as it does
-// by itself.
 absl::Duration EngineImpl::SliceOf(schedule::Lane lane) const {
-  const double step = decode_batch_.step_seconds(), target = options_.itl_target_seconds;
-  const double slice = target == 0 ? 1.5 * step : std::max(target - step, 0.0);
+  const double slice = PromptSliceSeconds(decode_batch_.step_seconds(), options_.itl_target_seconds);
   // What nobody waits for goes on in smaller ones.
   return absl::Seconds(lane == schedule::Lane::kInteractive ? slice : slice / 4);
 }

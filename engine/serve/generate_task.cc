@@ -29,17 +29,25 @@ bool GenerateTask::Advance(PromptRunner& runner) {
     Fail(status);
     return false;
   };
-  if (prefill_ == nullptr) {
-    const absl::Status begun = Begin(runner);
-    return begun.ok() ? true : fail(begun);
+  if (result_.completion_tokens == 0) {
+    if (prefill_ == nullptr) {
+      const absl::Status begun = Begin(runner);
+      return begun.ok() ? true : fail(begun);
+    }
+    const absl::StatusOr<bool> done = prefill_->Step([this] { return cancellation().Check(); });
+    if (!done.ok()) return fail(done.status());
+    if (!*done) return true;
+    if (absl::Status status = EndPrefill(); !status.ok()) return fail(status);
+    if (finish_.has_value()) {
+      Finish();
+      return false;
+    }
   }
-  const absl::StatusOr<bool> done = prefill_->Step([this] { return cancellation().Check(); });
-  if (!done.ok()) return fail(done.status());
-  if (!*done) return true;
-  if (absl::Status status = EndPrefill(); !status.ok()) return fail(status);
-  if (finish_.has_value()) {
-    Finish();
-    return false;
+  if (!attributed_chunks_.empty()) {  // the first token did not wait for this
+    if (absl::Status status = cancellation().Check(); !status.ok()) return fail(status);
+    const absl::StatusOr<bool> ready = runner.PrepareAttention(caller().trace.get());
+    if (!ready.ok()) return fail(ready.status());
+    if (!*ready) return true;
   }
   decoding_ = true;
   if (sampler_->can_look_ahead()) {
@@ -57,7 +65,6 @@ absl::Status GenerateTask::Begin(PromptRunner& runner) {
   result_.seed = sampler_->seed();
   KVBLEND_RETURN_IF_ERROR(cancellation().Check());
   runner_ = &runner;
-  if (!attributed_chunks_.empty()) KVBLEND_RETURN_IF_ERROR(runner.PrepareAttention());
   KVBLEND_ASSIGN_OR_RETURN(prefill_, runner.Begin(layout_, request_.blend, caller().tenant_namespace,
                                                   PagesUse(), caller().trace.get()));
   DropPrefetch();

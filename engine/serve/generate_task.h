@@ -60,7 +60,9 @@ class GenerateTask final : public Task, public DecodingSequence {
     return attributed_chunks_;
   }
   void Attribute(std::vector<ChunkAttention> chunks) override {
-    result_.attributions.back().chunks = std::move(chunks);
+    // A guess that came true may lie behind the last token that is attributed.
+    const auto delivered = static_cast<size_t>(result_.completion_tokens);
+    if (delivered == result_.attributions.size()) result_.attributions.back().chunks = std::move(chunks);
   }
   bool Continue(const kernels::SampledToken& sampled) override;
   void Fail(const absl::Status& status) override;

@@ -242,8 +242,8 @@ const std::vector<EngineOption>& EngineOptionTable() {
       {"max-prefills", kLimits, "N", "Prompts that are prefilled at the same time; they take turns",
        Int{In<&EngineOptions::max_prefills>, 1, kMaxBatchSize}},
       {"itl-target", kLimits, "SECONDS",
-       "How far apart the tokens of running answers may be while prompts are prefilled; 0: two and a half times as far as "
-       "without them",
+       "How far apart the tokens of running answers may be while prompts are prefilled; 0: five times as far as without "
+       "them if that is within 0.1 s, and two and a half times at least",
        Real{In<&EngineOptions::itl_target_seconds>, 0, 60}},
       {"max-batch-size", kLimits, "N", "Answers that are decoded together",
        Int{In<&EngineOptions::max_batch_size>, 1, kMaxBatchSize}},

@@ -1,4 +1,5 @@
 // /v1/chunks: the chunk store, in the messages of kvblend.v1 as protobuf writes them in JSON.
+#include <initializer_list>
 #include <string>
 #include <utility>
 
@@ -100,7 +101,13 @@ HttpHandler MessageHandler(std::shared_ptr<ApiState> state, const char* method,
   };
 }
 
+absl::Status CheckQuery(const HttpRequest& request, std::initializer_list<absl::string_view> names) {
+  std::string problem = QueryProblem(request.query, names);
+  return problem.empty() ? absl::OkStatus() : absl::InvalidArgumentError(std::move(problem));
+}
+
 absl::StatusOr<v1::ListChunksRequest> ListRequest(const HttpRequest& request) {
+  KVBLEND_RETURN_IF_ERROR(CheckQuery(request, {"namespace", "page_size", "page_token"}));
   v1::ListChunksRequest list;
   list.set_namespace_(QueryValue(request.query, "namespace"));
   list.set_page_token(QueryValue(request.query, "page_token"));
@@ -132,6 +139,7 @@ void StatOne(ApiState& state, const HttpRequest& request, const std::shared_ptr<
   const auto log = state.Log(request, "StatChunks");
   const auto response = [&]() -> absl::StatusOr<v1::ChunkInfo> {
     KVBLEND_ASSIGN_OR_RETURN(const std::shared_ptr<Calls> calls, state.Admit(request));
+    KVBLEND_RETURN_IF_ERROR(CheckQuery(request, {"namespace"}));
     v1::StatChunksRequest stat;
     stat.set_namespace_(QueryValue(request.query, "namespace"));
     stat.add_keys(request.path_values.at("key"));
@@ -146,6 +154,7 @@ void DeleteOne(ApiState& state, const HttpRequest& request, const std::shared_pt
   const auto log = state.Log(request, "DeleteChunks");
   const auto response = [&]() -> absl::StatusOr<v1::DeleteChunksResponse> {
     KVBLEND_ASSIGN_OR_RETURN(const std::shared_ptr<Calls> calls, state.Admit(request));
+    KVBLEND_RETURN_IF_ERROR(CheckQuery(request, {"namespace"}));
     v1::DeleteChunksRequest removal;
     removal.set_namespace_(QueryValue(request.query, "namespace"));
     removal.add_keys(request.path_values.at("key"));

@@ -52,17 +52,19 @@ std::vector<Clause> ClausesOf(std::string_view answer) {
   return clauses;
 }
 
-/// The mean over the tokens that have text in the clause, by document.
-std::map<int32_t, double> AttentionOf(const Clause& clause,
-                                      const google::protobuf::RepeatedPtrField<v1::AttributedToken>& tokens) {
+using Tokens = google::protobuf::RepeatedPtrField<v1::AttributedToken>;
+
+/// The mean over the tokens that have text in the clause, by document. `first` moves on to the first token that may have text in
+/// this clause or one behind it, so that going through all clauses is going through the tokens once.
+std::map<int32_t, double> AttentionOf(const Clause& clause, const Tokens& tokens, int* first) {
   std::map<int32_t, double> attention;
+  while (*first < tokens.size() && tokens[*first].end_byte() <= clause.begin) ++*first;
   // The end of a cut-off answer was never read, so it says nothing either way.
   int read = 0;
-  for (const v1::AttributedToken& token : tokens) {
-    if (token.begin_byte() >= clause.end || token.end_byte() <= clause.begin || token.chunks().empty())
-      continue;
+  for (int i = *first; i < tokens.size() && tokens[i].begin_byte() < clause.end; ++i) {
+    if (tokens[i].chunks().empty()) continue;
     ++read;
-    for (const v1::ChunkAttention& chunk : token.chunks()) attention[chunk.index()] += chunk.attention();
+    for (const v1::ChunkAttention& chunk : tokens[i].chunks()) attention[chunk.index()] += chunk.attention();
   }
   for (auto& [document, sum] : attention) sum /= read;
   return attention;
@@ -70,16 +72,15 @@ std::map<int32_t, double> AttentionOf(const Clause& clause,
 
 }  // namespace
 
-std::vector<Citation> CiteAttended(std::string_view answer,
-                                   const google::protobuf::RepeatedPtrField<v1::AttributedToken>& tokens,
+std::vector<Citation> CiteAttended(std::string_view answer, const Tokens& tokens,
                                    const std::vector<Citation>& copied, double min_attention) {
   std::vector<Citation> citations;
+  auto quote = copied.begin();
+  int first = 0;
   for (const Clause& clause : ClausesOf(answer)) {
-    const bool quotes = std::any_of(copied.begin(), copied.end(), [&](const Citation& citation) {
-      return citation.begin_byte < clause.end && clause.begin < citation.end_byte;
-    });
-    if (quotes) continue;
-    const std::map<int32_t, double> attention = AttentionOf(clause, tokens);
+    while (quote != copied.end() && quote->end_byte <= clause.begin) ++quote;
+    if (quote != copied.end() && quote->begin_byte < clause.end) continue;
+    const std::map<int32_t, double> attention = AttentionOf(clause, tokens, &first);
     double most = 0;
     for (const auto& [document, mean] : attention) most = std::max(most, mean);
     if (most < min_attention) continue;

@@ -1,6 +1,7 @@
 #include "server/cohere/chat_answer.h"
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -33,11 +34,23 @@ Json Delta(const char* part, Json value, int index = 0) {
   return {{"index", index}, {"delta", {{"message", {{part, std::move(value)}}}}}};
 }
 
-/// Characters before a byte: what Cohere's clients count in.
-int64_t Characters(const std::string& text, int64_t bytes) {
-  return std::count_if(text.begin(), text.begin() + bytes,
-                       [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
-}
+/// Turns places in bytes into those in characters, which Cohere's clients count in; each place is at or behind the one before.
+class CharacterCount {
+ public:
+  explicit CharacterCount(std::string_view text) : text_(text) {}
+
+  int64_t Before(int64_t byte) {
+    characters_ += std::count_if(text_.begin() + byte_, text_.begin() + byte,
+                                 [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
+    byte_ = byte;
+    return characters_;
+  }
+
+ private:
+  const std::string_view text_;
+  int64_t byte_ = 0;
+  int64_t characters_ = 0;
+};
 
 std::optional<CitationFinder> FinderOf(const ChatRequest& request) {
   const v1::Prompt& prompt = request.request.prompt();
@@ -57,6 +70,7 @@ ChatAnswer::ChatAnswer(std::string id, const ChatRequest& request)
       stream_(request.stream),
       with_logprobs_(request.logprobs),
       with_attribution_(request.attribution),
+      only_copied_(request.only_copied),
       sources_(request.sources),
       finder_(FinderOf(request)) {}
 
@@ -130,17 +144,21 @@ Json ChatAnswer::Citations() const {
   Json citations = Json::array();
   if (!finder_.has_value()) return citations;
   std::vector<Citation> found = finder_->Find(text_);
-  for (Citation& attended : CiteAttended(text_, attributions_, found)) found.push_back(std::move(attended));
-  std::sort(found.begin(), found.end(),
-            [](const Citation& a, const Citation& b) { return a.begin_byte < b.begin_byte; });
+  if (!only_copied_) {
+    for (Citation& attended : CiteAttended(text_, attributions_, found)) found.push_back(std::move(attended));
+    std::sort(found.begin(), found.end(),
+              [](const Citation& a, const Citation& b) { return a.begin_byte < b.begin_byte; });
+  }
+  CharacterCount characters(text_);  // no citation overlaps another
   for (const Citation& citation : found) {
     Json sources = Json::array();
     for (const int32_t document : citation.documents) {
       const Source& source = sources_[document];
       sources.push_back({{"type", "document"}, {"id", source.id}, {"document", source.data}});
     }
-    citations.push_back({{"start", Characters(text_, citation.begin_byte)},
-                         {"end", Characters(text_, citation.end_byte)},
+    const int64_t start = characters.Before(citation.begin_byte);
+    citations.push_back({{"start", start},
+                         {"end", characters.Before(citation.end_byte)},
                          {"text", text_.substr(citation.begin_byte, citation.end_byte - citation.begin_byte)},
                          {"content_index", 0},
                          {"type", "TEXT_CONTENT"},

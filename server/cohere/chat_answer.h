@@ -41,6 +41,7 @@ class ChatAnswer {
   const bool stream_;
   const bool with_logprobs_;
   const bool with_attribution_;
+  const bool only_copied_;
   const std::vector<Source> sources_;
   const std::optional<CitationFinder> finder_;  // unset: nothing is cited
   std::string text_;

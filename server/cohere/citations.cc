@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -57,16 +56,17 @@ CitationFinder::CitationFinder(const std::vector<std::string>& documents, std::s
     std::vector<int32_t>& words = documents_.emplace_back();
     for (Word& word : WordsOf(document)) {
       const auto [found, is_new] =
-          ids_.try_emplace(std::move(word.text), static_cast<int32_t>(counts_.size()));
-      if (is_new) counts_.push_back(0);
-      ++counts_[found->second];
+          ids_.try_emplace(std::move(word.text), static_cast<int32_t>(places_.size()));
+      if (is_new) places_.emplace_back();
+      places_[found->second].push_back({.document = static_cast<int32_t>(documents_.size()) - 1,
+                                        .word = static_cast<int32_t>(words.size())});
       words.push_back(found->second);
     }
     num_words_ += static_cast<int64_t>(words.size());
     int32_t last = 0;
     for (auto word = words.rbegin(); word != words.rend(); ++word) last = Extend(last, *word);
   }
-  in_question_.resize(counts_.size());
+  in_question_.resize(places_.size());
   for (const Word& word : WordsOf(question)) {
     const auto found = ids_.find(word.text);
     if (found != ids_.end()) in_question_[found->second] = true;
@@ -129,7 +129,22 @@ std::vector<int32_t> CitationFinder::LongestRuns(const std::vector<int32_t>& ans
 
 double CitationFinder::WeightOf(int32_t word) const {
   if (in_question_[word] || num_words_ < 2) return 0;
-  return 1 - std::log(static_cast<double>(counts_[word])) / std::log(static_cast<double>(num_words_));
+  return 1 - std::log(static_cast<double>(places_[word].size())) / std::log(static_cast<double>(num_words_));
+}
+
+std::vector<int32_t> CitationFinder::DocumentsWith(absl::Span<const int32_t> run) const {
+  const auto rarest = std::min_element(
+      run.begin(), run.end(), [this](int32_t a, int32_t b) { return places_[a].size() < places_[b].size(); });
+  const auto before = static_cast<int32_t>(rarest - run.begin());
+  std::vector<int32_t> found;
+  for (const Place& place : places_[*rarest]) {
+    if (place.word < before || (!found.empty() && found.back() == place.document)) continue;
+    const absl::Span<const int32_t> words =
+        absl::MakeConstSpan(documents_[place.document]).subspan(static_cast<size_t>(place.word - before));
+    if (words.size() >= run.size() && std::equal(run.begin(), run.end(), words.begin()))
+      found.push_back(place.document);
+  }
+  return found;
 }
 
 std::vector<Citation> CitationFinder::Find(std::string_view answer, double min_weight) const {
@@ -153,12 +168,7 @@ std::vector<Citation> CitationFinder::Find(std::string_view answer, double min_w
     Citation& citation = citations.emplace_back();
     citation.begin_byte = words[first].begin;
     citation.end_byte = words[end - 1].end;
-    const std::boyer_moore_searcher run(ids.begin() + static_cast<int64_t>(first),
-                                        ids.begin() + static_cast<int64_t>(end));
-    for (size_t i = 0; i < documents_.size(); ++i) {
-      if (std::search(documents_[i].begin(), documents_[i].end(), run) == documents_[i].end()) continue;
-      citation.documents.push_back(static_cast<int32_t>(i));
-    }
+    citation.documents = DocumentsWith(absl::MakeConstSpan(ids).subspan(first, runs[first]));
     first = end;
   }
   return citations;

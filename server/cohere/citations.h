@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/types/span.h"
 
 namespace kvblend::server::cohere {
 
@@ -33,8 +34,8 @@ class CitationFinder {
   /// UTF-8, as the model sees them; the longest that are looked at together are 2^31 - 1 words.
   CitationFinder(const std::vector<std::string>& documents, std::string_view question);
 
-  /// In the order of the answer, none overlapping. The time is that of going through the answer once, and through the documents
-  /// once for each citation.
+  /// In the order of the answer, none overlapping. The time is that of going through the answer once, and for each citation to
+  /// the places where the rarest of its words stands in the documents.
   std::vector<Citation> Find(std::string_view answer, double min_weight = kMinCitationWeight) const;
 
  private:
@@ -46,6 +47,11 @@ class CitationFinder {
     absl::flat_hash_map<int32_t, int32_t> next = {};  // by word
   };
 
+  struct Place {
+    int32_t document = 0;
+    int32_t word = 0;
+  };
+
   int32_t NewState(int32_t length);
   int32_t Next(int32_t state, int32_t word) const;
   /// The state behind `last` and `word`, made if need be.
@@ -55,12 +61,14 @@ class CitationFinder {
   /// For each word of the answer how many from it on stand together in some document.
   std::vector<int32_t> LongestRuns(const std::vector<int32_t>& answer) const;
   double WeightOf(int32_t word) const;
+  /// Which documents have these words behind one another, ascending.
+  std::vector<int32_t> DocumentsWith(absl::Span<const int32_t> run) const;
 
   absl::flat_hash_map<std::string, int32_t> ids_;  // of words, in lower case
   std::vector<std::vector<int32_t>> documents_;    // as words
-  std::vector<int32_t> counts_;                    // by word: how often it stands in the documents
-  std::vector<bool> in_question_;                  // by word
-  int64_t num_words_ = 0;                          // of all documents
+  std::vector<std::vector<Place>> places_;  // by word: where it stands in the documents, in their order
+  std::vector<bool> in_question_;           // by word
+  int64_t num_words_ = 0;                   // of all documents
   std::vector<State> states_;
 };
 

@@ -1,6 +1,9 @@
 #include "server/convert/message_json.h"
 
+#include <string>
+
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/util/json_util.h"
 #include "nlohmann/json.hpp"
@@ -12,21 +15,35 @@ namespace {
 using google::protobuf::Descriptor;
 using google::protobuf::FieldDescriptor;
 
-/// Makes "query" to "POLICY_QUERY" wherever the message has an enumeration.
-void SpellOutEnums(const Descriptor& descriptor, nlohmann::json& json) {
-  if (!json.is_object()) return;
+/// Makes "query" to "POLICY_QUERY" wherever the message has an enumeration. Refuses what protobuf's parser takes although its
+/// JSON has no such thing: "yes" for a boolean, one value for a list of them.
+absl::Status PrepareJson(const Descriptor& descriptor, const std::string& prefix, nlohmann::json& json) {
+  if (!json.is_object()) return absl::OkStatus();
   for (auto& [name, value] : json.items()) {
     const FieldDescriptor* field = descriptor.FindFieldByName(name);
-    if (field == nullptr) continue;
+    if (field == nullptr) field = descriptor.FindFieldByCamelcaseName(name);
+    if (field == nullptr || value.is_null()) continue;
+    const std::string path = absl::StrCat(prefix, name);
+    if (field->is_repeated() && !field->is_map() && !value.is_array()) {
+      return absl::InvalidArgumentError(absl::StrCat(path, " is no array; allowed: an array"));
+    }
+    if (field->cpp_type() == FieldDescriptor::CPPTYPE_BOOL && !field->is_repeated() && !value.is_boolean()) {
+      return absl::InvalidArgumentError(absl::StrCat(path, " is no boolean; allowed: true or false"));
+    }
     if (field->enum_type() != nullptr && value.is_string()) {
       const auto* found = FindValue(*field->enum_type(), value.get<std::string>());
       if (found != nullptr) value = found->name();
     } else if (field->message_type() != nullptr && value.is_array()) {
-      for (auto& element : value) SpellOutEnums(*field->message_type(), element);
-    } else if (field->message_type() != nullptr) {
-      SpellOutEnums(*field->message_type(), value);
+      int index = 0;
+      for (auto& element : value) {
+        KVBLEND_RETURN_IF_ERROR(
+            PrepareJson(*field->message_type(), absl::StrCat(path, "[", index++, "]."), element));
+      }
+    } else if (field->message_type() != nullptr && !field->is_map()) {
+      KVBLEND_RETURN_IF_ERROR(PrepareJson(*field->message_type(), absl::StrCat(path, "."), value));
     }
   }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -34,7 +51,7 @@ void SpellOutEnums(const Descriptor& descriptor, nlohmann::json& json) {
 absl::Status ParseJson(std::string_view json, google::protobuf::Message& message) {
   auto document = nlohmann::json::parse(json, /*cb=*/nullptr, /*allow_exceptions=*/false);
   if (document.is_discarded()) return absl::InvalidArgumentError("the request is not valid JSON");
-  SpellOutEnums(*message.GetDescriptor(), document);
+  KVBLEND_RETURN_IF_ERROR(PrepareJson(*message.GetDescriptor(), "", document));
   const auto status = google::protobuf::util::JsonStringToMessage(document.dump(), &message);
   if (status.ok()) return absl::OkStatus();
   return absl::InvalidArgumentError(

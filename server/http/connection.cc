@@ -98,10 +98,17 @@ void Connection::OnHead() {
   if (head_only_) request.method = "GET";
   http_1_0_ = parser_->is_http_1_0();
   keep_alive_ = parser_->keep_alive();
-  const auto num_hosts = std::count_if(request.headers.begin(), request.headers.end(),
-                                       [](const auto& header) { return header.first == "host"; });
+  const auto count = [&](std::string_view name) {
+    return std::count_if(request.headers.begin(), request.headers.end(),
+                         [&](const auto& header) { return header.first == name; });
+  };
+  const auto num_hosts = count("host");
   if (num_hosts > 1 || (num_hosts == 0 && !http_1_0_)) {
     return Refuse(400, absl::StrCat("the request has ", num_hosts, " Host headers; allowed: one"));
+  }
+  // What stands before this server may read another one of them than this server does.
+  if (const auto num_keys = count("authorization"); num_keys > 1) {
+    return Refuse(400, absl::StrCat("the request has ", num_keys, " Authorization headers; allowed: one"));
   }
   std::string_view target = parser_->target();
   if (absl::StartsWithIgnoreCase(parser_->target(), "http://")) {  // as proxies write it

@@ -1,8 +1,13 @@
 #include "server/http/http_message.h"
 
+#include <algorithm>
+#include <set>
+#include <utility>
+
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 
@@ -130,6 +135,26 @@ std::string QueryValue(std::string_view query, std::string_view name) {
       continue;
     }
     return FormDecode(setting.substr(equals + 1), &decoded) ? decoded : "";
+  }
+  return "";
+}
+
+std::string QueryProblem(std::string_view query, std::initializer_list<absl::string_view> names) {
+  constexpr size_t kShownBytes = 80;
+  std::set<std::string> seen;
+  for (const absl::string_view setting :
+       absl::StrSplit(absl::string_view(query.data(), query.size()), '&', absl::SkipEmpty())) {
+    const std::pair<absl::string_view, absl::string_view> parts =
+        absl::StrSplit(setting, absl::MaxSplits('=', 1));
+    std::string name, value;
+    if (!FormDecode(parts.first, &name) || !FormDecode(parts.second, &value)) {
+      return "the query can't be decoded; allowed: %XX for any of its bytes";
+    }
+    if (std::find(names.begin(), names.end(), name) == names.end()) {
+      return absl::StrCat(name.substr(0, kShownBytes),
+                          " is not known in a query here; allowed: ", absl::StrJoin(names, ", "));
+    }
+    if (!seen.insert(name).second) return absl::StrCat(name, " comes twice; allowed: once");
   }
   return "";
 }

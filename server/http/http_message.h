@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <map>
 #include <string>
 #include <string_view>
@@ -56,5 +57,9 @@ bool PercentDecode(std::string_view text, std::string* decoded);
 /// The value of `name` in a query such as "a=1&b=2", decoded, '+' being a space; empty when it is not there or can't be
 /// decoded.
 std::string QueryValue(std::string_view query, std::string_view name);
+
+/// What is wrong with a query of which these names are known: one that is not among them, that comes twice, or whose value can't
+/// be decoded. Empty: nothing.
+std::string QueryProblem(std::string_view query, std::initializer_list<absl::string_view> names);
 
 }  // namespace kvblend::server

@@ -77,6 +77,8 @@ absl::StatusOr<Json> ParseObject(std::string_view bytes) {
     return absl::InvalidArgumentError(absl::StrCat("the body's JSON ", error.what_is_wrong));
   } catch (const Json::parse_error& error) {
     return absl::InvalidArgumentError(absl::StrCat("the body is no JSON: wrong at byte ", error.byte));
+  } catch (const Json::out_of_range&) {
+    return absl::InvalidArgumentError("the body's JSON has a number beyond what a double holds");
   } catch (const std::exception&) {
     return absl::InvalidArgumentError("the body is no JSON");
   }

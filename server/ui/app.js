@@ -4,12 +4,6 @@
 (() => {
   const $ = (id) => document.getElementById(id);
   const kChunkTokens = 512;
-  const kSample = [
-    ['Hardanger', 'The Hardanger fiddle is the national instrument of Norway. It has four strings that are played and four or five under them that resonate. The oldest one known was made by Ole Jonsen Jaastad in 1651.'],
-    ['Ole Bull', 'Ole Bull was a violinist from Bergen, born in 1810. He brought the Hardanger fiddler Myllarguten to the concert halls of Oslo and founded a theatre in Bergen.'],
-    ['Bergen', 'Bergen lies on the west coast of Norway. Its wharf, Bryggen, is a World Heritage site. The city was founded by king Olav Kyrre about 1070.'],
-  ];
-  const kSampleQuestion = 'In which city did Ole Bull found a theatre?';
 
   /** @type {{title: string, text: string, state: string}[]} */
   let documents = [];
@@ -160,24 +154,39 @@
   // Tokens that attend this much to a document tell so: what makes a clause a citation (docs/http-api.md).
   const kMinAttention = 0.2;
 
-  /** Lets each token of an answer tell, when the pointer is on it, which document it attends to. */
+  /** Lets the parts of an answer tell, under the pointer or with the focus, which document they attend to. */
   function markSources(into, attributions, titles) {
     const said = new TextEncoder().encode(into.textContent);
-    const text = (begin, end) => new TextDecoder().decode(said.subarray(begin, end));
-    let at = 0;
-    const pieces = attributions.map((token) => {
-      const piece = document.createElement('span');
-      piece.textContent = text(at, at = Number(token.end_byte || 0));
+    const parts = [];  // tokens one behind the other that attend to the same document
+    for (const token of attributions) {
+      const end = Number(token.end_byte || 0);
       const most = token.chunks?.[0];
-      if (most && most.attention >= kMinAttention) {
-        const place = most.index || 0;
-        piece.className = 'sourced';
-        piece.title = `${titles[place] || `document ${place + 1}`} (attention ${Math.round(100 * most.attention)}%)`;
+      const place = most && most.attention >= kMinAttention ? most.index || 0 : null;
+      const last = parts.at(-1);
+      if (last && last.place === place) {
+        last.end = end;
+        last.attention = Math.max(last.attention, most?.attention || 0);
+      } else {
+        parts.push({end, place, attention: most?.attention || 0});
       }
+    }
+    let at = 0;
+    const text = (end) => new TextDecoder().decode(said.subarray(at, at = end));
+    const pieces = parts.map(({end, place, attention}) => {
+      if (place === null) return text(end);
+      const piece = document.createElement('span');
+      piece.textContent = text(end);
+      piece.className = 'sourced';
+      piece.tabIndex = 0;
+      piece.dataset.source = `${titles[place] || `document ${place + 1}`} (attention ${Math.round(100 * attention)}%)`;
+      piece.title = piece.dataset.source;
       return piece;
     });
     into.setAttribute('aria-live', 'off');  // it has been read out
-    into.replaceChildren(...pieces, text(at));
+    into.replaceChildren(...pieces, text(said.length));
+    if (parts.some(({place}) => place !== null)) {
+      $('blended-source').textContent = 'Point at what is underlined, or move to it with Tab, to see which document it is said from.';
+    }
   }
 
   /** Streams one answer into a pane; returns seconds to the first token and what the server reports. */
@@ -186,6 +195,7 @@
     const into = $(`${pane}-answer`);
     into.textContent = '';
     into.setAttribute('aria-live', 'polite');
+    if (pane === 'blended') $('blended-source').textContent = '';
     const titles = documents.map(({title}) => title);
     const start = performance.now();
     let first = null;
@@ -234,7 +244,8 @@
         say('Answering by full prefill…');
         const full = await answer('full', {reuse: 'nothing', store_misses: false}, running.signal);
         const same = $('blended-answer').textContent === $('full-answer').textContent;
-        $('verdict').textContent = `First token ${(full.first / blended.first).toFixed(1)} times sooner; ` +
+        const times = full.first / blended.first;
+        $('verdict').textContent = `First token ${times < 1 ? `${(1 / times).toFixed(1)} times later` : `${times.toFixed(1)} times sooner`}; ` +
             (same ? 'the same answer.' : 'another wording.');
       }
       say('Done.');
@@ -326,6 +337,11 @@
     kSample.forEach(([title, text]) => addDocument(title, text));
     $('question').value = kSampleQuestion;
   };
+  const tellSource = ({target}) => {
+    if (target.dataset?.source) $('blended-source').textContent = `“${target.textContent.trim()}”: ${target.dataset.source}`;
+  };
+  $('blended-answer').addEventListener('mouseover', tellSource);
+  $('blended-answer').addEventListener('focusin', tellSource);
   $('refresh').onclick = refreshStore;
   $('key').onchange = connect;
   const drop = $('drop');

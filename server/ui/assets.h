@@ -11,5 +11,7 @@ std::string_view PageStyle();
 std::string_view AppScript();
 /// Draws a PromptReport.
 std::string_view ReportScript();
+/// Documents and a question to try the page with.
+std::string_view SampleScript();
 
 }  // namespace kvblend::server::ui

@@ -18,6 +18,7 @@ def test_what_calibrate_writes_brings_reuse_nearer_to_full_prefill(start_server,
     assert (learned["fitted_prompts"], learned["held_out_prompts"]) == (3, 2)
     assert learned["kl_after"] < learned["kl_before"]  # 0.04 and 0.15
     assert sum(learned["residual"]) < 0.9 * len(learned["residual"])
+    assert learned["key_strength"] in (1, 0.85, 0.7, 0.55)
 
     server = start_server(*FLAGS, "--correction", path)
     server.put()

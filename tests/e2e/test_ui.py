@@ -29,10 +29,11 @@ def address(server):
     return f"http://127.0.0.1:{server.api_port}/ui"
 
 
-def ask(page, question):
+def ask(page, question=""):
     """From wherever the focus is, by keyboard."""
     page.tab_to("it.id === 'question'")
-    page.write(question)
+    if question:  # else the one that stands there
+        page.write(question)
     page.press("Enter")
     page.wait_for("document.querySelector('#go').disabled === false && document.querySelector('#status').textContent !== ''")
     assert page.text("#status") == "Done.", page.text("#status")
@@ -60,10 +61,13 @@ def test_a_question_by_keyboard_alone(server, page):
     ask(page, QUESTION)
 
     assert page.text("#blended-answer").strip() and page.text("#full-answer").strip()
-    assert re.search(r"First token [\d.]+ times sooner; (the same answer|another wording)\.", page.text("#verdict"))
+    assert re.search(r"First token [\d.]+ times (sooner|later); (the same answer|another wording)\.", page.text("#verdict"))
     assert "to the first token" in page.text("#blended-clock")
     sources = page.run("[...document.querySelectorAll('#blended-answer .sourced')].map(it => it.title)")
     assert sources and all(re.fullmatch(r"Passage \d \(attention \d+%\)|<img .*%\)", source) for source in sources), sources
+    page.tab_to("it.className === 'sourced'")
+    assert page.text("#blended-source").endswith(sources[0])
+    assert page.run("document.activeElement.textContent.trim()") in page.text("#blended-source")
     assert page.run("document.title") == "kvblend"
     assert page.run("document.querySelectorAll('#documents img, #documents script, .map script').length") == 0
 
@@ -86,8 +90,19 @@ def test_a_question_by_keyboard_alone(server, page):
     assert "question" in page.text(".detail")
 
     # What was stored is listed, and goes.
-    assert page.run("document.querySelectorAll('#store tbody tr').length") >= 4
+    page.wait_for("document.querySelectorAll('#store tbody tr').length >= 4")
     assert all(url.startswith((address(server)[:-2], "data:")) for url in page.requests), page.requests
+
+
+def test_the_example_needs_no_typing(server, page):
+    page.open(address(server))
+    page.tab_to("it.id === 'sample'")
+    page.press("Enter")
+    assert page.run("document.querySelectorAll('#documents li').length") == 8
+    ask(page)
+    assert page.text("#blended-answer").strip()
+    reused = int(re.search(r"([\d,]+) tokens reused", page.text(".legend"))[1].replace(",", ""))
+    assert reused > 800
 
 
 def test_files_are_cut_into_chunks(server, page, tmp_path):

@@ -182,6 +182,12 @@ TEST_F(ApiTest, ChunksAreStoredListedAndRemoved) {
   EXPECT_EQ(json::parse(client_->Get("/v1/chunks")->body)["chunks"].size(), 0);
   EXPECT_EQ(client_->Get("/v1/chunks?page_size=x")->status, 400);
   EXPECT_EQ(client_->Get("/v1/chunks?page_size=5000")->status, 400);
+  // What is not known is not overlooked: it would have been another namespace.
+  for (const char* query : {"?namspace=n", "?namespace=n&namespace=m", "?namespace=%zz"}) {
+    EXPECT_EQ(client_->Get(absl::StrCat("/v1/chunks", query))->status, 400) << query;
+    EXPECT_EQ(client_->Get(absl::StrCat("/v1/chunks/", key, query))->status, 400) << query;
+    EXPECT_EQ(client_->Delete(absl::StrCat("/v1/chunks/", key, query))->status, 400) << query;
+  }
 
   EXPECT_EQ(json::parse(client_->Get(absl::StrCat("/v1/chunks/", key, "?namespace=n"))->body)["label"],
             "label");
@@ -192,6 +198,7 @@ TEST_F(ApiTest, ChunksAreStoredListedAndRemoved) {
   EXPECT_EQ(json::parse(Post("/v1/chunks/pin", keys)->body)["changed"], "1");
   EXPECT_EQ(json::parse(Post("/v1/chunks/stat", keys)->body)["chunks"][0]["pinned"], true);
   EXPECT_EQ(Post("/v1/chunks/stat", R"({"kees": []})")->status, 400);
+  EXPECT_EQ(Post("/v1/chunks/delete", R"({"namespace": "n", "all": "yes"})")->status, 400);
   EXPECT_EQ(client_->Delete(absl::StrCat("/v1/chunks/", key, "?namespace=n"))->status, 200);
   EXPECT_EQ(client_->Delete(absl::StrCat("/v1/chunks/", key, "?namespace=n"))->status, 404);
   EXPECT_EQ(json::parse(Post("/v1/chunks/delete", keys)->body)["missing_keys"].size(), 1);

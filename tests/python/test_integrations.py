@@ -3,10 +3,14 @@ documents in another order and must find what the first one has stored."""
 
 import asyncio
 import importlib.util
+import json
+import re
+import subprocess
+import sys
 
 import pytest
 
-from conftest import DOCUMENTS, QUESTION, SYSTEM_TEXT, wait_until
+from conftest import DOCUMENTS, QUESTION, ROOT, SYSTEM_TEXT, wait_until
 
 MISSING = [name for name in ("langchain_core", "langchain_openai", "llama_index.core", "haystack")
            if importlib.util.find_spec(name.split(".")[0]) is None]
@@ -142,3 +146,16 @@ def test_haystack(server, namespace):
     assert asyncio.run(generator.run_async(QUESTION))["replies"][0].text == streamed
     kept = KVBlendGenerator(server.url, api_key=Secret.from_env_var("KEY", strict=False), generation_kwargs={"seed": 7})
     assert KVBlendGenerator.from_dict(kept.to_dict()).to_dict() == kept.to_dict()
+
+
+def test_the_example_of_a_plain_chain(server, tmp_path):
+    """It knows the base URL and nothing else of the server; whatever it retrieves becomes a chunk each."""
+    questions = [{"question": QUESTION, "ctxs": [{"title": document.title, "text": document.text} for document in DOCUMENTS]}]
+    (tmp_path / "questions.json").write_text(json.dumps(questions))
+    before = server.log.read_text().count("ChatCompletions OK")
+    done = subprocess.run([sys.executable, ROOT / "python/examples/langchain_rag.py", f"{server.url}/v1",
+                           tmp_path / "questions.json", "0"], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"Please tell me: Where was the engineer .*\n +\S", done.stdout), done.stdout
+    assert re.search(r"first time: [\d.]+ s .*\nagain: [\d.]+ s to the first token, median of 1\n", done.stdout), done.stdout
+    assert server.log.read_text().count("ChatCompletions OK") == before + 2

@@ -87,11 +87,12 @@ class PromptRunner {
   /// Runs tokens behind several different prompts, all in one pass. Returns what comes after each token, prompt by prompt.
   /// The prompts' num_tokens stay what they are: what is not counted in is overwritten the next time.
   /// `attended`: receives, token by token, what it attends to of its prompt's `chunks`; empty where these are.
-  /// REQUIRES: PrepareAttention, if there are any.
+  /// REQUIRES: PrepareAttention has returned true, if there are any.
   absl::StatusOr<std::vector<kernels::SampledToken>> ExtendAll(
       absl::Span<const NextTokens> next, std::vector<std::vector<ChunkAttention>>* attended = nullptr);
-  /// Gets ready to measure what answers attend to; the first time that is a pass of 129 tokens at most. Errors: FindCopyLayers'.
-  absl::Status PrepareAttention() { return attention_.Prepare(); }
+  /// Does a unit of work, a layer, towards measuring what answers attend to; in all a pass of 129 tokens at most, the first time.
+  /// Returns whether it is ready. Errors: CopyLayerSearch's.
+  absl::StatusOr<bool> PrepareAttention(RequestTrace* trace = nullptr) { return attention_.Prepare(trace); }
 
   /// Keeps a sequence that is over for the conversation's next turn: the prompt of that layout, blended so, and what was
   /// answered, of which KV is in the prompt's pages up to num_tokens. The prompt's pages go.

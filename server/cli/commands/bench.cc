@@ -23,10 +23,10 @@ namespace {
 
 constexpr char kBenchExamples[] =
     R"(Columns: recomp: stored tokens that were recomputed. TTFT: time to first token, per question the median
-of --repeat runs. KL: divergence from full prefill, over full prefill's own 16 greedy tokens. gold NLL: negative
-log-likelihood per token of the first gold answer. Below the table: 95% intervals over the questions; exact: answers
-that are right word for word; lost, won: right with full prefill alone, with the row alone; p: chance of such a
-split if both were equally likely. More in docs/benchmarking.md.
+of --repeat runs. KL: divergence from full prefill, over its own greedy tokens, of which --kl-tokens says how many.
+gold NLL: negative log-likelihood per token of the first gold answer. Below the table: 95% intervals over the
+questions; exact: answers that are right word for word; lost, won: right with full prefill alone, with the row
+alone; p: chance of such a split if both were equally likely. More in docs/benchmarking.md.
 
 Examples:
   kvblend bench --model model.gguf --data tests/fixtures/musique_sample.json --json out.jsonl

@@ -113,6 +113,12 @@ std::vector<const CLI::Option*> AddMeasuringFlags(CLI::App& command, BenchFlags&
           ->capture_default_str()
           ->type_name("N"),
       command
+          .add_option("--kl-tokens", flags.options.kl_tokens,
+                      "Greedy tokens of full prefill's that rows are compared over")
+          ->check(CLI::Range(1, 4096))
+          ->capture_default_str()
+          ->type_name("N"),
+      command
           .add_option("--namespace", flags.options.tenant_namespace,
                       "Where the bench keeps its chunks meanwhile")
           ->capture_default_str()

@@ -28,13 +28,14 @@ brings reuse nearer to full prefill on the prompts that are kept back.
 Examples:
   kvblend calibrate --model model.gguf --data questions.json
   kvblend calibrate --model model.gguf --data questions.json --first 40 --n 10 --passages 5 --output model.kvcorrection
+  kvblend calibrate --model model.gguf --data long_passages.json short_passages.json --n 26
   kvblend calibrate --model model.gguf --corpus docs/ handbook.txt --n 12
   kvblend calibrate --model model.gguf --data questions.json --resume calibration.moments  # may be interrupted
 )";
 
 struct CalibrateFlags {
   Connection connection;
-  std::string data;
+  std::vector<std::string> data;
   std::vector<std::string> corpus;
   int first = 0;
   int n = 0;
@@ -77,17 +78,28 @@ absl::StatusOr<CalibrationOptions> MakeOptions(const CalibrateFlags& flags) {
                                   std::filesystem::path(flags.corpus.front()).filename().string());
     return options;
   }
-  KVBLEND_ASSIGN_OR_RETURN(const std::vector<BenchQuestion> questions, LoadQuestions(flags.data));
-  const size_t begin = std::min<size_t>(flags.first, questions.size());
-  const size_t end = flags.n == 0 ? questions.size() : std::min(questions.size(), begin + flags.n);
+  std::vector<std::vector<BenchQuestion>> files;
+  size_t longest = 0;
+  for (const std::string& path : flags.data) {
+    KVBLEND_ASSIGN_OR_RETURN(files.emplace_back(), LoadQuestions(path));
+    longest = std::max(longest, files.back().size());
+    absl::StrAppend(&options.origin, options.origin.empty() ? "" : " and ",
+                    std::filesystem::path(path).filename().string());
+  }
+  const size_t begin = std::min<size_t>(flags.first, longest);
+  const size_t end = flags.n == 0 ? longest : std::min(longest, begin + flags.n);
+  // The files in turns: of each some are kept back.
   for (size_t i = begin; i < end; ++i) {
-    v1::GenerateRequest wire;
-    *wire.mutable_prompt() = MakePrompt(questions[i], flags.passages);
-    KVBLEND_ASSIGN_OR_RETURN(GenerateRequest request, FromProto(std::move(wire)));
-    options.prompts.push_back(std::move(request.prompt));
+    for (const std::vector<BenchQuestion>& questions : files) {
+      if (i >= questions.size()) continue;
+      v1::GenerateRequest wire;
+      *wire.mutable_prompt() = MakePrompt(questions[i], flags.passages);
+      KVBLEND_ASSIGN_OR_RETURN(GenerateRequest request, FromProto(std::move(wire)));
+      options.prompts.push_back(std::move(request.prompt));
+    }
   }
   options.origin =
-      absl::StrCat(std::filesystem::path(flags.data).filename().string(), ", questions ", begin, " to ", end);
+      absl::StrCat(absl::ClippedSubstr(options.origin, 0, 200), ", questions ", begin, " to ", end);
   return options;
 }
 
@@ -97,6 +109,7 @@ OrderedJson ReportToJson(const CalibrationReport& report) {
           {"fitted_tokens", report.fitted_tokens},
           {"kl_before", report.kl_before},
           {"kl_after", report.kl_after},
+          {"key_strength", report.key_strength},
           {"residual", report.residual},
           {"path", report.path},
           {"version", report.version}};
@@ -129,9 +142,10 @@ absl::Status Run(const CalibrateFlags& flags, CommandContext& context) {
         "fitted on     %d prompts, %d tokens behind other chunks\n"
         "judged on     %d prompts kept back, nothing recomputed\n"
         "deviation     %.0f%% of K's and V's squared deviation stays, mean over the layers\n"
-        "KL from full  %.4f before, %.4f after: %.2fx\n",
+        "KL from full  %.4f before, %.4f after: %.2fx\n"
+        "K's strength  %.2f of what was fitted, which these answers are nearest with\n",
         report.fitted_prompts, report.fitted_tokens, report.held_out_prompts, 100 * residual,
-        report.kl_before, report.kl_after, report.kl_after / report.kl_before);
+        report.kl_before, report.kl_after, report.kl_after / report.kl_before, report.key_strength);
     terminal.PrintLine(report.version.empty()
                            ? "not written   it does not lower the divergence"
                            : absl::StrCat("written       ", report.path, ", version ", report.version));
@@ -148,17 +162,17 @@ void AddCalibrateCommand(CLI::App& root, CommandContext& context) {
                                                  "Learn what other chunks do to stored KV, and write it down",
                                                  kExamples, Run);
   AddConnectionFlags(app, InProcess::kAllowed, flags.connection);
-  app.add_option("--data", flags.data, "JSON list of {question, answers[], ctxs: [{title, text}]}")
-      ->type_name("FILE");
+  app.add_option("--data", flags.data, "JSON lists of {question, answers[], ctxs: [{title, text}]}")
+      ->type_name("FILE...");
   app.add_option("--corpus", flags.corpus,
                  "Instead: documents, .txt, .md and .jsonl files or folders of them")
       ->type_name("PATH...");
   app.add_option("--chunk-tokens", flags.options.corpus.chunk_tokens, "Most tokens of a corpus' chunks")
       ->capture_default_str();
-  app.add_option("--first", flags.first, "Begin with this question")
+  app.add_option("--first", flags.first, "Begin with this question of each file")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  app.add_option("--n", flags.n, "Use so many questions, or prompts of a corpus; 0: all")
+  app.add_option("--n", flags.n, "Use so many questions of each file, or prompts of a corpus; 0: all")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   app.add_option("--passages", flags.passages, "Passages per prompt; 0: all, of a corpus 5")

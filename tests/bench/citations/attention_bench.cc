@@ -227,7 +227,9 @@ class Bench {
       KVBLEND_RETURN_IF_ERROR(runner_.EnsureStored("", layout_.anchor_ids, tokens, {}, GoOn).status());
     }
     KVBLEND_ASSIGN_OR_RETURN(prompt_, runner_.Prefill(layout_, blend, "", GoOn));
-    KVBLEND_RETURN_IF_ERROR(runner_.PrepareAttention());
+    for (bool ready = false; !ready;) {
+      KVBLEND_ASSIGN_OR_RETURN(ready, runner_.PrepareAttention());
+    }
     prompt_tokens_ += prompt_.num_tokens;
     ++prompts_;
     return absl::OkStatus();

@@ -114,6 +114,23 @@ TEST_F(BenchCommandTest, GoesOnWhereItStopped) {
   EXPECT_THAT(Err(), HasSubstr("passages is 0 there and 1 here"));
 }
 
+TEST_F(BenchCommandTest, ComparesOverAsManyTokensAsAsked) {
+  calls_.on_generate = [](const v1::GenerateRequest& request, const auto& send) {
+    send(FakeCalls::PromptEvent(request));
+    for (int32_t i = 0; i < request.sampling().max_tokens(); ++i) send(FakeCalls::TextEvent("x", {i}));
+    send(FakeCalls::FinishedEvent(v1::FINISH_REASON_MAX_TOKENS));
+    return absl::OkStatus();
+  };
+  const std::string line = "bench --measure kl --modes reuse --data " + Data("data.json", 1);
+  EXPECT_NE(RunLine(line + " --kl-tokens 128"), 0);  // the fake scores one token
+  ASSERT_THAT(calls_.generated, SizeIs(1));
+  EXPECT_EQ(calls_.generated[0].sampling().max_tokens(), 128);
+  ASSERT_THAT(calls_.scored, SizeIs(testing::Ge(1)));
+  EXPECT_THAT(calls_.scored[0].continuation_token_ids().ids(), SizeIs(128));
+  EXPECT_NE(RunLine(line + " --kl-tokens 0"), 0);
+  EXPECT_THAT(Err(), HasSubstr("--kl-tokens"));
+}
+
 TEST_F(BenchCommandTest, ShardsMergedAreTheWhole) {
   const std::string line =
       "bench --measure kl,nll,f1 --modes reuse,blend --data " + Data("a.json", 3) + " " + Data("b.json", 4);

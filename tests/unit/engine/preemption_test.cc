@@ -64,6 +64,19 @@ class PreemptionTest : public EngineFixture,
     }
   }
 
+  /// Each token of an answer that waited attends to what it attends to in one that did not.
+  static void ExpectTheSame(const std::vector<AttributedToken>& tokens,
+                            const std::vector<AttributedToken>& expected) {
+    ASSERT_EQ(tokens.size(), expected.size());
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      EXPECT_EQ(tokens[i].end_byte, expected[i].end_byte) << i;
+      ASSERT_EQ(tokens[i].chunks.size(), expected[i].chunks.size()) << i;
+      for (size_t rank = 0; rank < tokens[i].chunks.size(); ++rank) {
+        EXPECT_NEAR(tokens[i].chunks[rank].attention, expected[i].chunks[rank].attention, 1e-4) << i;
+      }
+    }
+  }
+
   GenerateRequest RandomRequest(int number) {
     std::vector<std::string> chunks = kTexts;
     std::shuffle(chunks.begin(), chunks.end(), random_);
@@ -77,6 +90,7 @@ class PreemptionTest : public EngineFixture,
     request.sampling.max_tokens = static_cast<int32_t>(20 + random_() % 60);
     request.sampling.temperature = static_cast<double>(random_() % 2);
     request.sampling.seed = 1 + number;
+    request.sampling.attribution = number % 2 == 0;
     return request;
   }
 
@@ -87,12 +101,12 @@ TEST_P(PreemptionTest, AnswersAreThoseOfTheRequestsAlone) {
   ASSERT_TRUE(Put(kTexts)->status.ok());
   constexpr int kRequests = 18;
   std::vector<GenerateRequest> requests;
-  std::vector<std::vector<int32_t>> alone;
+  std::vector<std::shared_ptr<GenerateRecorder>> alone;
   for (int i = 0; i < kRequests; ++i) {
     requests.push_back(RandomRequest(i));
-    const auto answer = Generate(requests.back());
-    ASSERT_TRUE(answer->status.ok()) << answer->status;
-    alone.push_back(answer->token_ids);
+    alone.push_back(Generate(requests.back()));
+    ASSERT_TRUE(alone.back()->status.ok()) << alone.back()->status;
+    EXPECT_EQ(alone.back()->result.attributions.empty(), i % 2 != 0);
   }
   EXPECT_EQ(engine_->Stats().preemptions, 0);
   for (int round = 0; round < 3; ++round) {
@@ -110,8 +124,9 @@ TEST_P(PreemptionTest, AnswersAreThoseOfTheRequestsAlone) {
     first.go_on.Notify();
     for (int i = 0; i < kRequests; ++i) {
       EXPECT_TRUE(recorders[i]->Wait().status.ok()) << recorders[i]->status;
-      EXPECT_EQ(recorders[i]->token_ids, alone[i]) << i;
+      EXPECT_EQ(recorders[i]->token_ids, alone[i]->token_ids) << i;
       EXPECT_EQ(recorders[i]->prompts.size(), 1);
+      ExpectTheSame(recorders[i]->result.attributions, alone[i]->result.attributions);
     }
     EXPECT_GT(engine_->Stats().preemptions, before);
     first.recorder->Wait();

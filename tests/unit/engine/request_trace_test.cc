@@ -153,5 +153,23 @@ TEST_F(EngineTraceTest, ARequestThatEndsInItsQueueHasThatAlone) {
   EXPECT_THAT(Sums(), Not(Contains(Key("answer"))));
 }
 
+// Which layers are measured is found out once, and behind the first token.
+TEST_F(EngineTraceTest, TheFirstTokenDoesNotWaitForAttention) {
+  GenerateRequest request = Request();
+  request.sampling.attribution = true;
+  const auto answer = Traced(request);
+  ASSERT_TRUE(answer->status.ok()) << answer->status;
+  EXPECT_EQ(answer->result.attributions.size(), 8);
+  int64_t said = -1, begun = -1;
+  for (const Span& span : spans_) {
+    if (span.name == std::string("prompt")) said = span.end;
+    if (span.name == std::string("find attention") && begun < 0) begun = span.begin;
+  }
+  ASSERT_GE(said, 0);
+  EXPECT_GE(begun, said);
+  Traced(request);
+  EXPECT_THAT(Sums(), Not(Contains(Key("find attention"))));
+}
+
 }  // namespace
 }  // namespace kvblend

@@ -104,6 +104,27 @@ TEST_F(CorrectionFitTest, TheResidualIsWhatCorrectingEveryPairLeaves) {
   EXPECT_NEAR(ResidualShare(pairs, fit, kRank), (after[0] / before[0] + after[1] / before[1]) / 2, 1e-4);
 }
 
+TEST_F(CorrectionFitTest, KeysMayBeCorrectedByAShare) {
+  PairMoments pairs(kChannels);
+  AddPairs(400, 0.01f, pairs);
+  const LayerCorrection whole = FitLayer(pairs, {.rank = 2, .ridge = 1e-6});
+  LayerCorrection none = whole, half = whole;
+  ScaleKeyPart(0, 2, none);
+  ScaleKeyPart(0.5, 2, half);
+  for (int64_t c = 0; c < kChannels; ++c) {
+    const bool is_key = c < kChannels / 2;
+    EXPECT_FLOAT_EQ(none.scale[c], is_key ? 1 : whole.scale[c]);
+    EXPECT_FLOAT_EQ(half.scale[c], is_key ? (1 + whole.scale[c]) / 2 : whole.scale[c]);
+    for (int64_t p = 0; p < kernels::kNumKvCorrectionPlaces; ++p) {
+      EXPECT_FLOAT_EQ(half.offset[p * kChannels + c], whole.offset[p * kChannels + c] / (is_key ? 2 : 1));
+    }
+  }
+  // Half of a perfect correction leaves a quarter of the square, of half of the channels; none of it leaves them all.
+  EXPECT_NEAR(ResidualShare(pairs, whole, 2), 0, 0.01);
+  EXPECT_NEAR(ResidualShare(pairs, half, 2), 0.125, 0.01);
+  EXPECT_NEAR(ResidualShare(pairs, none, 2), 0.5, 0.01);
+}
+
 TEST_F(CorrectionFitTest, FewPairsTakeMoreRidge) {
   // The same pairs, but for how many they pass for.
   const std::vector<float> x = Random(60 * kChannels, 1), y = Random(60 * kChannels, 1);

@@ -1,5 +1,6 @@
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdio>
 #include <fstream>
 #include <map>
@@ -7,6 +8,7 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -118,6 +120,32 @@ TEST(QuotaTest, ComputedTokensAreOwed) {
   quota.SetLimits({.name = "t", .computed_tokens_per_minute = 10});
   EXPECT_THAT(std::string(quota.TakeRequest(start + absl::Seconds(31)).message()),
               HasSubstr("limit of 10 computed tokens per minute"));
+}
+
+TEST(QuotaTest, LimitsHoldAmongManyThreads) {
+  constexpr int kThreads = 8, kCalls = 2000;
+  Quota quota({.name = "t", .requests_per_minute = 5000, .concurrent_requests = 3});
+  const absl::Time now = absl::FromUnixSeconds(1000);
+  std::atomic<int> taken = 0, at_once = 0, most = 0;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&] {
+      for (int call = 0; call < kCalls; ++call) {
+        if (quota.TakeRequest(now).ok()) ++taken;
+        if (!quota.BeginComputing().ok()) continue;
+        const int here = ++at_once;
+        for (int seen = most; seen < here && !most.compare_exchange_weak(seen, here);) {
+        }
+        --at_once;
+        quota.EndComputing();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(taken, 5000);
+  EXPECT_LE(most, 3);
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(quota.BeginComputing().ok()) << "every place was given back";
+  EXPECT_FALSE(quota.BeginComputing().ok());
 }
 
 TEST(QuotaTest, RefusalsSayWhenToComeBack) {

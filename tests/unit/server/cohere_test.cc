@@ -3,6 +3,7 @@
 
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -166,6 +167,22 @@ TEST(AttendedPartsTest, WhatWasCopiedIsNotCitedAgain) {
               ElementsAre("In Delft <- 0"));
 }
 
+// A token may end one clause and begin the next, and tokens without text are part of where they stand.
+TEST(AttendedPartsTest, TokensAcrossClauses) {
+  const AttributedTokens tokens = Tokens({{"One", {{0, 1}}},
+                                          {", two", {{1, 1}}},
+                                          {"", {{1, 1}}},
+                                          {". 3: four", {{2, 1}}},
+                                          {"! ", {{3, 1}}},
+                                          {"five", {{0, 1}}}});
+  EXPECT_THAT(Attended("One, two. 3: four! five", tokens),
+              ElementsAre("One <- 0", "two <- 1", "3 <- 2", "four <- 2", "five <- 0"));
+  EXPECT_THAT(Attended("One, two. 3: four! five", tokens,
+                       {{.begin_byte = 0, .end_byte = 3, .documents = {9}},
+                        {.begin_byte = 6, .end_byte = 17, .documents = {9}}}),
+              ElementsAre("five <- 0"));
+}
+
 // What the model has not read, the last token, counts neither way.
 TEST(AttendedPartsTest, TheEndThatWasCutOff) {
   EXPECT_THAT(Attended("a b", Tokens({{"a", {{0, 0.25}}}, {" b", {}}})), ElementsAre("a b <- 0"));
@@ -287,9 +304,10 @@ TEST(CohereAnswerTest, CitationsCountCharacters) {
 }
 
 TEST(CohereAnswerTest, WhatWasCopiedAndWhatWasAttendedToInTheOrderOfTheAnswer) {
-  for (const bool asked : {false, true}) {
+  for (const auto& [asked, only_copied] : {std::pair(false, false), {true, false}, {true, true}}) {
     ChatRequest request;
     request.attribution = asked;
+    request.only_copied = only_copied;
     for (const std::string& document : kDocuments) {
       request.request.mutable_prompt()->add_chunks(document);
       request.sources.push_back(
@@ -305,13 +323,18 @@ TEST(CohereAnswerTest, WhatWasCopiedAndWhatWasAttendedToInTheOrderOfTheAnswer) {
     answer.Add(event);
     const Json body = Json::parse(answer.Body());
     const Json& citations = body["message"]["citations"];
+    EXPECT_EQ(body["kvblend"]["finished"]["attributions"].size(), asked ? 3 : 0);
+    if (only_copied) {
+      ASSERT_THAT(citations, SizeIs(2)) << citations;
+      EXPECT_EQ(citations[0]["start"], 10);
+      continue;
+    }
     ASSERT_THAT(citations, SizeIs(3)) << citations;
     EXPECT_EQ(citations[0]["text"], "Ünd hoch");
     EXPECT_EQ(citations[0]["end"], 8);
     EXPECT_EQ(citations[0]["sources"][0]["id"], "d2");
     EXPECT_EQ(citations[1]["sources"][0]["id"], "d1");
     EXPECT_EQ(citations[2]["sources"][0]["id"], "d1");
-    EXPECT_EQ(body["kvblend"]["finished"]["attributions"].size(), asked ? 3 : 0);
   }
 }
 

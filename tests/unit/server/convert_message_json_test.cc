@@ -50,6 +50,21 @@ TEST(MessageJsonTest, ErrorsNameTheField) {
   EXPECT_THAT(message(R"({"sampling": {"seed": -1}})"), HasSubstr("seed"));
   EXPECT_THAT(message(R"({"prompt": {"chunks": ["a", {}]}})"), HasSubstr("chunks"));
   EXPECT_THAT(message(R"({"prompt": {"history": [{"role": "boss"}]}})"), HasSubstr("boss"));
+  // Protobuf's parser would take these.
+  EXPECT_EQ(message(R"({"sampling": {"ignore_eos": "yes"}})"),
+            "sampling.ignore_eos is no boolean; allowed: true or false");
+  EXPECT_EQ(message(R"({"sampling": {"ignoreEos": "no"}})"),
+            "sampling.ignoreEos is no boolean; allowed: true or false");
+  EXPECT_EQ(message(R"({"prompt": {"chunks": "a"}})"), "prompt.chunks is no array; allowed: an array");
+  EXPECT_EQ(message(R"({"prompt": {"history": {}}})"), "prompt.history is no array; allowed: an array");
+}
+
+TEST(MessageJsonTest, NullIsAbsentAndMapsAreObjects) {
+  v1::GenerateRequest request;
+  const absl::Status status = ParseJson(
+      R"({"prompt": {"chunks": null}, "sampling": {"ignore_eos": null, "logit_bias": {"5": 1.5}}})", request);
+  ASSERT_TRUE(status.ok()) << status;
+  test_support::ExpectMessage(request, R"(prompt {} sampling { logit_bias { key: 5 value: 1.5 } })");
 }
 
 TEST(MessageJsonTest, WritesEveryFieldUnderItsOwnName) {

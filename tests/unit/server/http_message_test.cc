@@ -24,6 +24,18 @@ TEST(QueryValueTest, IsEmptyWhereThereIsNone) {
   EXPECT_EQ(QueryValue("n=%zz&m=1", "m"), "1");
 }
 
+TEST(QueryProblemTest, NamesWhatIsNotAllowed) {
+  const auto problem = [](const char* query) { return QueryProblem(query, {"namespace", "page_size"}); };
+  EXPECT_EQ(problem(""), "");
+  EXPECT_EQ(problem("namespace=a%20b&page_size=2"), "");
+  EXPECT_EQ(problem("namespace"), "");
+  EXPECT_EQ(problem("namspace=a"), "namspace is not known in a query here; allowed: namespace, page_size");
+  EXPECT_EQ(problem("page_size=1&page%5Fsize=2"), "page_size comes twice; allowed: once");
+  for (const char* query : {"namespace=%zz", "%=1"}) {
+    EXPECT_EQ(problem(query), "the query can't be decoded; allowed: %XX for any of its bytes") << query;
+  }
+}
+
 TEST(QueryValueTest, TheFirstOfANameCounts) { EXPECT_EQ(QueryValue("n=1&n=2", "n"), "1"); }
 
 // A path is no form: there '+' is itself.

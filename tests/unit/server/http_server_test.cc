@@ -234,6 +234,8 @@ TEST_F(HttpServerTest, RefusesWhatItCannotServe) {
       {Get("/stream", absl::StrCat("A: ", std::string(3000, 'x'), "\r\n")), "431"},
       {"GET /stream HTTP/1.1\r\n\r\n", "400"},
       {"GET /stream HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", "400"},
+      {"GET /stream HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer a\r\nAuthorization: Bearer b\r\n\r\n",
+       "400"},
       {"GET nowhere HTTP/1.1\r\n" + host + "\r\n", "400"},
       {Get("/%zz"), "400"},
       {"nonsense\r\n\r\n", "400"},

@@ -6,10 +6,16 @@
 
 namespace kvblend {
 
-absl::Status AnswerAttention::Prepare() {
-  if (!found_.layers.empty()) return absl::OkStatus();
-  KVBLEND_ASSIGN_OR_RETURN(found_, FindCopyLayers(runtime_));
-  return absl::OkStatus();
+absl::StatusOr<bool> AnswerAttention::Prepare(RequestTrace* trace) {
+  if (!found_.layers.empty()) return true;
+  const TracedUnit traced(trace, "find attention");
+  if (search_ == nullptr) {
+    KVBLEND_ASSIGN_OR_RETURN(search_, CopyLayerSearch::Create(runtime_));
+  }
+  const absl::StatusOr<bool> done = search_->Step();
+  if (done.ok() && *done) found_ = search_->Found();
+  if (!done.ok() || *done) search_ = nullptr;  // who asks next begins anew
+  return done;
 }
 
 absl::Status AnswerAttention::Begin(const kernels::BatchPlan& rows) {

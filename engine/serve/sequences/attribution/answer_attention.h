@@ -6,12 +6,15 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "engine/api/request.h"
+#include "engine/api/request_trace.h"
 #include "engine/model/scratch.h"
 #include "engine/prompt/prompt_layout.h"
 #include "engine/runtime/model_runtime.h"
@@ -28,9 +31,10 @@ class AnswerAttention {
  public:
   explicit AnswerAttention(ModelRuntime& runtime) : runtime_(runtime) {}
 
-  /// Finds the layers, the first time. Errors: FindCopyLayers'.
-  absl::Status Prepare();
-  /// Makes room for a pass of these rows. REQUIRES: Prepare
+  /// Does a unit of work, a layer, towards knowing the layers. Returns whether they are known. `trace`, which
+  /// may be null, is told of the work. Errors: CopyLayerSearch's.
+  absl::StatusOr<bool> Prepare(RequestTrace* trace);
+  /// Makes room for a pass of these rows. REQUIRES: Prepare has returned true
   absl::Status Begin(const kernels::BatchPlan& rows);
   /// Where the attention of the pass in that layer goes; nullopt: it is not measured there.
   std::optional<kernels::MatrixView> MassOf(int32_t layer) const;
@@ -42,7 +46,8 @@ class AnswerAttention {
 
  private:
   ModelRuntime& runtime_;
-  CopyLayers found_;  // no layers: Prepare has not been called
+  CopyLayers found_;                         // no layers: not known yet
+  std::unique_ptr<CopyLayerSearch> search_;  // in progress
   model::ScratchMatrix memory_;
   kernels::MatrixView mass_;    // of the pass: f32 [found_.layers.size(), its total_kv_len]
   std::vector<float> on_host_;  // the same

@@ -3,17 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <memory>
 #include <numeric>
 #include <random>
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "base/status_macros.h"
-#include "engine/kv/page_pool.h"
-#include "engine/model/scratch.h"
-#include "engine/model/transformer.h"
-#include "kernels/backend.h"
 
 namespace kvblend {
 namespace {
@@ -72,71 +67,83 @@ float Strength(absl::Span<const float> mass, int32_t count) {
 
 }  // namespace
 
-absl::StatusOr<CopyLayers> FindCopyLayers(ModelRuntime& runtime) {
-  const model::ModelConfig& config = runtime.config;
+absl::StatusOr<std::unique_ptr<CopyLayerSearch>> CopyLayerSearch::Create(ModelRuntime& runtime) {
   const int32_t count = std::min(kRepeatedTokens, (runtime.max_context_tokens - 1) / 2);
   if (count < 2) {
     return absl::FailedPreconditionError(
         absl::StrCat("attribution: a context of ", runtime.max_context_tokens,
                      " tokens is too short to find what answers attend to; allowed: 5 or more"));
   }
+  std::unique_ptr<CopyLayerSearch> search(new CopyLayerSearch(runtime));
+  search->count_ = count;
   kernels::Backend& backend = *runtime.backend;
-  kernels::Stream& stream = *runtime.stream;
-  // The KV of a layer is needed in that layer only, so one layer's pages do for all.
   const int32_t page_size = runtime.page_pool->page_size();
   const int64_t num_pages = runtime.page_pool->PagesForTokens(2 * count + 1);
-  KVBLEND_ASSIGN_OR_RETURN(const auto pool,
+  KVBLEND_ASSIGN_OR_RETURN(search->pool_,
                            kv::PagePool::Create(backend, {.num_layers = 1,
-                                                          .num_kv_heads = config.num_kv_heads,
-                                                          .head_dim = config.head_dim,
+                                                          .num_kv_heads = runtime.config.num_kv_heads,
+                                                          .head_dim = runtime.config.head_dim,
                                                           .page_size = page_size,
                                                           .num_pages = static_cast<int32_t>(num_pages),
                                                           .dtype = runtime.page_pool->dtype()}));
   std::vector<int32_t> page_indices(num_pages);
   std::iota(page_indices.begin(), page_indices.end(), 0);
-  KVBLEND_ASSIGN_OR_RETURN(const auto rows, PlanRepeated(backend, count, page_indices, page_size));
+  KVBLEND_ASSIGN_OR_RETURN(search->rows_, PlanRepeated(backend, count, page_indices, page_size));
+  const int64_t columns = search->rows_->total_kv_len();
+  KVBLEND_ASSIGN_OR_RETURN(search->mass_,
+                           search->memory_.Resize(backend, 1, columns, kernels::DataType::kF32));
+  search->measured_.resize(columns);
+  KVBLEND_RETURN_IF_ERROR(
+      runtime.transformer->Begin(*runtime.stream, RepeatedTokens(runtime, count), search->state_));
+  return search;
+}
 
-  const model::Transformer& transformer = *runtime.transformer;
-  const int64_t columns = rows->total_kv_len();
-  model::PassState state;
-  model::ScratchMatrix memory;
-  KVBLEND_ASSIGN_OR_RETURN(const kernels::MatrixView mass,
-                           memory.Resize(backend, 1, columns, kernels::DataType::kF32));
-  std::vector<float> measured(columns);
-  std::vector<float> strengths;
-  KVBLEND_RETURN_IF_ERROR(transformer.Begin(stream, RepeatedTokens(runtime, count), state));
-  for (int32_t layer = 0; layer < config.num_layers; ++layer) {
-    const kernels::KvPagesView pages = pool->Layer(0);
-    KVBLEND_RETURN_IF_ERROR(transformer.ProjectQkv(stream, layer, state));
-    KVBLEND_RETURN_IF_ERROR(transformer.WriteKv(stream, layer, *rows, state, pages));
-    KVBLEND_RETURN_IF_ERROR(transformer.RotateQueries(stream, layer, *rows, state));
-    KVBLEND_RETURN_IF_ERROR(transformer.AttendAndMlp(stream, layer, *rows, pages, state, mass));
-    KVBLEND_RETURN_IF_ERROR(backend.CopyToHost(stream, measured.data(), mass.data,
-                                               columns * static_cast<int64_t>(sizeof(float))));
-    KVBLEND_RETURN_IF_ERROR(backend.Synchronize(stream));
-    strengths.push_back(Strength(measured, count));
-  }
+absl::StatusOr<bool> CopyLayerSearch::Step() {
+  const auto layer = static_cast<int32_t>(strengths_.size());
+  const model::Transformer& transformer = *runtime_.transformer;
+  kernels::Stream& stream = *runtime_.stream;
+  const kernels::KvPagesView pages = pool_->Layer(0);
+  KVBLEND_RETURN_IF_ERROR(transformer.ProjectQkv(stream, layer, state_));
+  KVBLEND_RETURN_IF_ERROR(transformer.WriteKv(stream, layer, *rows_, state_, pages));
+  KVBLEND_RETURN_IF_ERROR(transformer.RotateQueries(stream, layer, *rows_, state_));
+  KVBLEND_RETURN_IF_ERROR(transformer.AttendAndMlp(stream, layer, *rows_, pages, state_, mass_));
+  KVBLEND_RETURN_IF_ERROR(runtime_.backend->CopyToHost(
+      stream, measured_.data(), mass_.data, static_cast<int64_t>(measured_.size() * sizeof(float))));
+  KVBLEND_RETURN_IF_ERROR(runtime_.backend->Synchronize(stream));
+  strengths_.push_back(Strength(measured_, count_));
+  return layer + 1 == runtime_.config.num_layers;
+}
 
-  const bool all_have_windows = std::all_of(config.layers.begin(), config.layers.end(),
-                                            [](const auto& layer) { return layer.sliding_window > 0; });
+CopyLayers CopyLayerSearch::Found() const {
+  const std::vector<model::LayerConfig>& layers = runtime_.config.layers;
+  const bool all_have_windows =
+      std::all_of(layers.begin(), layers.end(), [](const auto& layer) { return layer.sliding_window > 0; });
   CopyLayers found;
-  for (int32_t layer = 0; layer < config.num_layers; ++layer) {
-    if (all_have_windows || config.layers[layer].sliding_window == 0) found.layers.push_back(layer);
+  for (int32_t layer = 0; layer < runtime_.config.num_layers; ++layer) {
+    if (all_have_windows || layers[layer].sliding_window == 0) found.layers.push_back(layer);
   }
   std::stable_sort(found.layers.begin(), found.layers.end(),
-                   [&](int32_t a, int32_t b) { return strengths[a] > strengths[b]; });
-  const float best = strengths[found.layers[0]];
+                   [this](int32_t a, int32_t b) { return strengths_[a] > strengths_[b]; });
+  const float best = strengths_[found.layers[0]];
   double sum = 0;
   int32_t taken = 0;
   for (const int32_t layer : found.layers) {
-    if (taken == kMaxCopyLayers || (taken > 0 && !(strengths[layer] >= best / 2))) break;
-    sum += strengths[layer];
+    if (taken == kMaxCopyLayers || (taken > 0 && !(strengths_[layer] >= best / 2))) break;
+    sum += strengths_[layer];
     ++taken;
   }
   found.layers.resize(taken);
   std::sort(found.layers.begin(), found.layers.end());
   found.strength = std::max(static_cast<float>(sum / taken), std::numeric_limits<float>::min());
   return found;
+}
+
+absl::StatusOr<CopyLayers> FindCopyLayers(ModelRuntime& runtime) {
+  KVBLEND_ASSIGN_OR_RETURN(const auto search, CopyLayerSearch::Create(runtime));
+  while (true) {
+    KVBLEND_ASSIGN_OR_RETURN(const bool done, search->Step());
+    if (done) return search->Found();
+  }
 }
 
 }  // namespace kvblend
