@@ -17,6 +17,7 @@
 #include "kvblend/v1/admin.grpc.pb.h"
 #include "kvblend/v1/chunks.grpc.pb.h"
 #include "kvblend/v1/inference.grpc.pb.h"
+#include "server/grpc/callback_threads.h"
 #include "server/grpc/status.h"
 
 namespace kvblend::server {
@@ -213,6 +214,7 @@ class GrpcCalls : public Calls {
 
 absl::StatusOr<std::shared_ptr<Calls>> MakeGrpcCalls(const GrpcTarget& target) {
   KVBLEND_ASSIGN_OR_RETURN(const auto credentials, Credentials(target));
+  KeepCallbackThreads();
   return std::make_shared<GrpcCalls>(target, credentials);
 }
 

@@ -16,6 +16,7 @@
 #include "grpcpp/security/tls_credentials_options.h"
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
+#include "server/grpc/callback_threads.h"
 #include "spdlog/spdlog.h"
 
 namespace kvblend::server {
@@ -115,6 +116,7 @@ void ConfigureLibraries() {
     google::protobuf::SetLogHandler(LogProtobuf);
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+    KeepCallbackThreads();
     return true;
   }();
   static_cast<void>(configured);

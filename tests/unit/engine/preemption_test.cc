@@ -33,7 +33,7 @@ class PreemptionTest : public EngineFixture,
                        public testing::WithParamInterface<std::pair<double, std::string>> {
  protected:
   static constexpr int32_t kContext = 300;
-  static constexpr int32_t kWindow = 150;  // of every other layer, where only some have one
+  static constexpr int32_t kWindow = 180;  // of every other layer, where only some have one
 
   EngineOptions Options() override {
     EngineOptions options = EngineFixture::Options();
@@ -190,7 +190,7 @@ TEST_P(PreemptionTest, AnswersOfALowerPriorityWaitFirst) {
     const auto first = *engine_->Generate(Request(), gate.recorder);
     gate.started.WaitForNotification();
     GenerateRequest request = Request({"Paris is in France.\n"});
-    request.sampling.max_tokens = 180;
+    request.sampling.max_tokens = 220;
     std::vector<std::shared_ptr<GenerateRecorder>> recorders;
     std::vector<std::shared_ptr<RequestHandle>> handles;
     for (const Priority priority : {of_older, Priority::kNormal}) {

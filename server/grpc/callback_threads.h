@@ -1,0 +1,11 @@
+// gRPC's threads for callbacks, kept from the first use to the end of the process.
+#pragma once
+
+namespace kvblend::server {
+
+/// gRPC 1.51 starts the threads that call callbacks with the first server or channel that needs them, and ends them with the
+/// last one. Their end is a race in which about one process of a hundred with short-lived servers aborts
+/// ("ref_counted.h: assertion failed: prior > 0"). After this call there is always one more user. Thread-safe.
+void KeepCallbackThreads();
+
+}  // namespace kvblend::server
