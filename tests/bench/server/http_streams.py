@@ -7,14 +7,13 @@ Every stream is a connection of its own to /v1/chat/completions, with a question
 --tokens tokens; all are asked at the same moment. Each answer must end with [DONE] and have the text that it has when nobody
 else asks. Exit code 1 when one does not.
 """
-import argparse
 import asyncio
 import json
 import statistics
 import tempfile
 import time
 
-from bench_server import SYSTEM_TEXT, passages_of, server, support
+from bench_server import SYSTEM_TEXT, bench_arguments, passages_of, server, support
 
 
 def body_of(question, options):
@@ -71,18 +70,17 @@ def percentile(values, share):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bin", default=support.DEFAULT_BIN, help="folder of the programs")
-    parser.add_argument("--model", default=support.DEFAULT_MODEL)
-    parser.add_argument("--data", default=support.DEFAULT_DATA, help="questions with passages")
+    parser = bench_arguments(__doc__)
     parser.add_argument("--streams", type=int, default=200)
+    parser.add_argument("--max-batch-size", type=int, default=8,
+                        help="of the server; beyond 8 rounding, and so a text now and then, depends on what is decoded beside it")
     parser.add_argument("--questions", type=int, default=8)
     parser.add_argument("--passages", type=int, default=3)
     parser.add_argument("--tokens", type=int, default=32)
     options = parser.parse_args()
     questions = json.loads(support.need_file(options.data, "--data").read_text(encoding="utf-8"))[:options.questions]
     with tempfile.TemporaryDirectory() as folder, server(
-            options, folder, "--max-batch-size", min(options.streams, 256), "--max-queued-requests", options.streams,
+            options, folder, "--max-batch-size", options.max_batch_size, "--max-queued-requests", options.streams,
             "--correction", "none", "--keep-conversations", 0) as running:
         alone, answers, seconds, differing = asyncio.run(measure(running, questions, options))
     firsts = [times[0] for times, _ in answers]
