@@ -41,8 +41,8 @@ struct ModelReport {
   int64_t kv_bytes_per_token = 0;  // 16-bit pages, all layers
   int64_t kv_tokens = 0;           // the context that was asked for
   int64_t kv_bytes = 0;            // of that many tokens
-  int64_t answer_kv_bytes =
-      0;  // what is left of it once the prompt is done: in layers with windows these alone
+  /// What is left of that once the prompt is done: layers with windows keep what these see.
+  int64_t answer_kv_bytes = 0;
   /// Why the engine cannot run it; OK: it can.
   absl::Status runs;
 };

@@ -71,9 +71,9 @@ struct EngineOptions {
   int32_t max_context_tokens = 0;     // prompt and completion; 0: the model's own context length
   int32_t page_size = 64;             // tokens
   int32_t max_prefills = 4;           // prompts in progress at the same time, taking turns
-  double itl_target_seconds =
-      0;  // what answers' tokens may be apart while prompts are prefilled; 0: five times a step of decoding, or
-          // what keeps them within 0.1 s, or two and a half times
+  // What answers' tokens may be apart while prompts are prefilled. 0: five times a step of decoding, less where that is
+  // more than 0.1 s, but two and a half times in any case.
+  double itl_target_seconds = 0;
   int32_t max_batch_size = 8;    // answers decoded together
   int32_t max_draft_tokens = 7;  // of an answer guessed per step, where that is faster; 0: none
   double keep_conversations =

@@ -311,8 +311,8 @@ struct ChunkAttention {
 
 /// What a token of the answer is said from.
 struct AttributedToken {
-  int64_t begin_byte =
-      0;  // its text, in the whole answer's; empty where another token completes the character
+  /// Its text, in the whole answer's; empty where another token completes the character.
+  int64_t begin_byte = 0;
   int64_t end_byte = 0;
   /// The chunks that it attends to most, the most first. None for the last token of an answer that was cut off: the model has
   /// chosen it, but never read it.
@@ -330,8 +330,8 @@ struct GenerateResult {
   uint64_t seed = 0;  // the seed used
   double time_to_first_token_seconds = 0;
   double total_seconds = 0;  // from submission
-  std::vector<AttributedToken> attributions =
-      {};  // with SamplingOptions::attribution, if the prompt has chunks: one per token, up to kMaxAttributedTokens
+  /// With SamplingOptions::attribution, if the prompt has chunks: one per token, up to kMaxAttributedTokens.
+  std::vector<AttributedToken> attributions = {};
 };
 
 struct ScoredToken {

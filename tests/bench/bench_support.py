@@ -138,6 +138,22 @@ def text_table(header, rows) -> str:
                      for row in cells)
 
 
+def add_table_arguments(parser) -> None:
+    """What the tools take that measure in parts, keep what they measured, and write a table of it."""
+    parser.add_argument("--threads", type=int, default=0, help="0: one per processor (default: %(default)s)")
+    parser.add_argument("--bin", type=pathlib.Path, default=DEFAULT_BIN, help="kvblend's (default: %(default)s)")
+    parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "build/quality",
+                        help="where results are kept (default: %(default)s)")
+    parser.add_argument("--table", action="store_true", help="measure nothing, write the table")
+
+
+def write_whole(path, text) -> None:
+    """The file is the old one or the new one, whenever this ends."""
+    temporary = path.with_name(f"{path.name}.partial")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)
+
+
 def number(value) -> str:
     """Three digits that matter, thousands with a comma."""
     if value >= 100:

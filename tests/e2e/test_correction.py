@@ -11,7 +11,11 @@ SAMPLE = ROOT / "tests/fixtures/musique_sample.json"
 
 def test_what_calibrate_writes_brings_reuse_nearer_to_full_prefill(start_server, tmp_path):
     path = tmp_path / "model.kvcorrection"
-    done = run("kvblend", "calibrate", "--model", MODEL, "--data", SAMPLE, "--n", "5", "--passages", "2",
+    questions = json.loads(SAMPLE.read_text())[:5]
+    files = [tmp_path / "first.json", tmp_path / "second.json"]
+    for number, file in enumerate(files):
+        file.write_text(json.dumps(questions[number::2]))
+    done = run("kvblend", "calibrate", "--model", MODEL, "--data", *files, "--n", "3", "--passages", "2",
                "--held-out", "0.4", "--output", path, "--json", "--max-context-tokens", "4096")
     assert done.returncode == 0, done.stderr
     learned = json.loads(done.stdout)

@@ -37,8 +37,8 @@ struct NextTokens {
   PrefilledPrompt* prompt;
   std::vector<int32_t> token_ids;
   std::vector<kernels::SamplingSpec> sampling;  // one per token
-  absl::Span<const prompt::Span> chunks =
-      {};  // of the prompt, whose attention is to be measured; none: it is not
+  /// The prompt's chunks, if it is to be measured what the tokens attend to.
+  absl::Span<const prompt::Span> chunks = {};
 };
 
 /// For the engine thread only, except loading_controller(), kept_counts(), refined_tokens() and dropped_pages(). References must outlive it.

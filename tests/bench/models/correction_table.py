@@ -2,7 +2,7 @@
 """The tables of docs/quality.md, "How far a correction goes": what a learned correction is worth at other lengths, in
 other chunk formats and over longer answers than it is usually measured at.
 
-    tests/bench/models/correction_table.py --fit musique_dev.json --first 24 --data musique_dev.json 2wikimqa_dev.json \\
+    tests/bench/models/correction_table.py --fit musique_dev.json hotpotqa_dev.json --first 24 --data musique_dev.json 2wikimqa_dev.json \\
         --case 5 --case 10:n=12 --case 5:format=int4 --case 5:tokens=128,n=12
 
 First the correction is fitted on the questions of --fit from --first on (--correction FILE takes one that is there), then
@@ -14,7 +14,6 @@ FOLDER/corrections.md has the tables, --table only writes them.
 """
 import argparse
 import json
-import os
 import pathlib
 import re
 import sys
@@ -54,7 +53,7 @@ def fit(options):
     if options.correction.is_file():
         return
     command = [support.need_binary(options.bin, "kvblend"), "calibrate", "--model", options.model, "--correction", "none",
-               "--data", support.need_file(options.fit, "--fit"), "--first", options.first, "--held-out", "0.2",
+               "--data", *options.fit, "--first", options.first, "--held-out", "0.2",
                "--passages", 5, "--output", options.correction, "--resume", options.correction.with_suffix(".moments")]
     support.run(command, "kvblend calibrate", show_progress=True)
 
@@ -119,9 +118,7 @@ def case_tables(options, case) -> str:
 def write_tables(options) -> str:
     parts = [case_tables(options, case) for case in options.case]
     text = support.machine_line(support.machine()).split(";")[0] + "\n\n" + "\n".join(filter(None, parts))
-    temporary = options.folder / "corrections.md.partial"
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, options.folder / "corrections.md")
+    support.write_whole(options.folder / "corrections.md", text)
     return text
 
 
@@ -129,16 +126,12 @@ def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=pathlib.Path, default=support.DEFAULT_MODEL, help="GGUF file (default: %(default)s)")
     parser.add_argument("--correction", type=pathlib.Path, help="a correction that is there already, instead of --fit")
-    parser.add_argument("--fit", type=pathlib.Path, help="questions to fit on; ask others, or others of them")
-    parser.add_argument("--first", type=int, default=24, help="of --fit, the first to fit on (default: %(default)s)")
+    parser.add_argument("--fit", type=pathlib.Path, nargs="+", help="questions to fit on; ask others, or others of them")
+    parser.add_argument("--first", type=int, default=24, help="of each file of --fit, the first to fit on (default: %(default)s)")
     parser.add_argument("--data", type=pathlib.Path, nargs="+", required=True, help="questions to ask")
     parser.add_argument("--n", type=int, default=24, help="questions of each file (default: %(default)s)")
     parser.add_argument("--case", type=Case, action="append", help=f"repeat for more (default: {' '.join(DEFAULT_CASES)})")
-    parser.add_argument("--threads", type=int, default=0, help="0: one per processor (default: %(default)s)")
-    parser.add_argument("--bin", type=pathlib.Path, default=support.DEFAULT_BIN, help="kvblend's (default: %(default)s)")
-    parser.add_argument("--folder", type=pathlib.Path, default=support.ROOT / "build/quality",
-                        help="where results are kept (default: %(default)s)")
-    parser.add_argument("--table", action="store_true", help="measure nothing, write the tables")
+    support.add_table_arguments(parser)
     options = parser.parse_args()
     options.case = options.case or [Case(text) for text in DEFAULT_CASES]
     if (options.correction is None) == (options.fit is None):
@@ -147,7 +140,8 @@ def parse_arguments():
     if options.correction:
         support.need_file(options.correction, "--correction")
     else:
-        options.correction = options.folder / f"{options.model.name}.{options.fit.stem}.kvcorrection"
+        names = "-".join(support.need_file(path, "--fit").stem for path in options.fit)
+        options.correction = options.folder / f"{options.model.name}.{names}.kvcorrection"
     for path in options.data:
         support.need_file(path, "--data")
     return options

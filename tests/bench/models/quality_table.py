@@ -16,7 +16,6 @@ A model that has learned no conversations (--base-model) gets prompts in the cha
 """
 import argparse
 import json
-import os
 import pathlib
 import sys
 
@@ -163,9 +162,7 @@ def write_tables(options) -> str:
             parts.append(f"{model.path.name}, {path.stem}:\n\n{table(options, model, path.stem)}\n")
         parts.append(f"{broken_prompts(options, model)}\n")
     text = support.machine_line(support.machine()).split(";")[0] + "\n\n" + "\n".join(parts)
-    temporary = options.folder / "table.md.partial"
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, options.folder / "table.md")
+    support.write_whole(options.folder / "table.md", text)
     return text
 
 
@@ -181,11 +178,7 @@ def parse_arguments():
     parser.add_argument("--passages", type=int, default=5, help="of each question; 0: all (default: %(default)s)")
     parser.add_argument("--groups", type=lambda text: text.split(","), default=list(GROUPS),
                         help=f"of rows (default: {','.join(GROUPS)})")
-    parser.add_argument("--threads", type=int, default=0, help="0: one per processor (default: %(default)s)")
-    parser.add_argument("--bin", type=pathlib.Path, default=support.DEFAULT_BIN, help="kvblend's (default: %(default)s)")
-    parser.add_argument("--folder", type=pathlib.Path, default=support.ROOT / "build/quality",
-                        help="where results are kept (default: %(default)s)")
-    parser.add_argument("--table", action="store_true", help="measure nothing, write the table")
+    support.add_table_arguments(parser)
     options = parser.parse_args()
     for group in options.groups:
         if group not in GROUPS:

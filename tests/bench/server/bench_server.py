@@ -1,4 +1,5 @@
 """A server of its own for benches: started on free ports, asked through `kvblend`, stopped at the end. Standard library only."""
+import argparse
 import contextlib
 import json
 import os
@@ -16,6 +17,15 @@ import bench_support as support
 SYSTEM_TEXT = ("You are a helpful AI assistant. Answer the question based on the given passages. "
                "Answer with a few words only.")  # as kvblend bench has it, so that both stand behind the same anchor
 LEAD_IN = "Passages:\n\n"
+
+
+def bench_arguments(description):
+    """A parser with what every bench here takes."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bin", type=pathlib.Path, default=support.DEFAULT_BIN, help="folder of the programs")
+    parser.add_argument("--model", type=pathlib.Path, default=support.DEFAULT_MODEL)
+    parser.add_argument("--data", type=pathlib.Path, default=support.DEFAULT_DATA, help="questions with passages")
+    return parser
 
 
 def passages_of(question, count):

@@ -10,13 +10,12 @@ what it is without load.
 clients: --clients clients ask one question after the other, of --older's server and of this build's, without guessed tokens
 and with them, in turns; requests per second, and the time between an answer's tokens.
 """
-import argparse
 import json
 import pathlib
 import statistics
 import tempfile
 
-from bench_server import Server, server, support
+from bench_server import Server, bench_arguments, server, support
 
 QUIET = ("--correction", "none", "--learn-correction", "off")  # nothing is computed but what is asked for
 
@@ -75,10 +74,7 @@ def clients(options, folder):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bin", default=support.DEFAULT_BIN, help="folder of the programs")
-    parser.add_argument("--model", default=support.DEFAULT_MODEL)
-    parser.add_argument("--data", default=support.DEFAULT_DATA, help="questions with passages")
+    parser = bench_arguments(__doc__)
     parser.add_argument("--parts", default="rates", help="rates, clients")
     parser.add_argument("--modes", default="full,query:0.15,query:0.05", help="of rates; the first is what others are compared with")
     parser.add_argument("--within", type=float, default=3)

@@ -12,13 +12,12 @@ KV that is left on the chunks that the server kept back, mean over the layers be
 --overhead N also answers N questions each by a server that learns and by one that does not, in turns, all chunks missing,
 and compares the seconds of prefill.
 """
-import argparse
 import json
 import pathlib
 import statistics
 import tempfile
 
-from bench_server import LEAD_IN, SYSTEM_TEXT, passages_of, server, support
+from bench_server import LEAD_IN, SYSTEM_TEXT, bench_arguments, passages_of, server, support
 
 def ask(running, question, passages, folder):
     """The report of a prompt whose answer is one token."""
@@ -106,10 +105,7 @@ def overhead(options, folder):
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=pathlib.Path, default=support.DEFAULT_DATA)
-    parser.add_argument("--model", type=pathlib.Path, default=support.DEFAULT_MODEL)
-    parser.add_argument("--bin", type=pathlib.Path, default=support.DEFAULT_BIN)
+    parser = bench_arguments(__doc__)
     parser.add_argument("--chunks", type=int, default=200, help="how many are served")
     parser.add_argument("--passages", type=int, default=5, help="chunks per question")
     parser.add_argument("--judged", type=int, default=12, help="questions behind those")

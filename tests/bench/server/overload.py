@@ -8,13 +8,12 @@ sends questions at --times that rate, and holds every answer to the one that was
 of this does not hold: the server lives; its memory grows by at most --growth after the first tenth of the time; 99% of the
 refusals come within --refused-within seconds; no answer differs.
 """
-import argparse
 import json
 import pathlib
 import tempfile
 import threading
 
-from bench_server import server, support
+from bench_server import bench_arguments, server, support
 
 
 def resident_bytes(pid):
@@ -71,10 +70,7 @@ def overload(options, folder):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bin", default=support.DEFAULT_BIN, help="folder of the programs")
-    parser.add_argument("--model", default=support.DEFAULT_MODEL)
-    parser.add_argument("--data", default=support.DEFAULT_DATA, help="questions with passages")
+    parser = bench_arguments(__doc__)
     parser.add_argument("--mode", default="query:0.15")
     parser.add_argument("--passages", type=int, default=5)
     parser.add_argument("--distinct", type=int, default=16, help="different questions")

@@ -13,7 +13,6 @@ conversation: a question about --passages stored passages, its answer, and anoth
 reads is from full prefill (KL in nats, mean over the first --score-tokens tokens that full prefill would answer), once the
 first server has had as long as full prefill takes.
 """
-import argparse
 import json
 import math
 import pathlib
@@ -23,7 +22,7 @@ import tempfile
 import threading
 import time
 
-from bench_server import LEAD_IN, SYSTEM_TEXT, passages_of, server, support
+from bench_server import LEAD_IN, SYSTEM_TEXT, bench_arguments, passages_of, server, support
 
 FOLLOW_UP = "Which of the passages tells that? Answer with its title."
 QUOTES = ["Repeat the first passage word for word.", "Copy the last passage exactly as it is written.",
@@ -234,10 +233,7 @@ def conversation(options, questions, folder):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bin", default=support.DEFAULT_BIN, help="folder of the programs")
-    parser.add_argument("--model", default=support.DEFAULT_MODEL)
-    parser.add_argument("--data", default=support.DEFAULT_DATA, help="questions with passages")
+    parser = bench_arguments(__doc__)
     parser.add_argument("--parts", default="interference,drafts,conversation")
     parser.add_argument("--long", type=int, default=6000, help="tokens of the long prompt, about")
     parser.add_argument("--answers", type=int, default=8)

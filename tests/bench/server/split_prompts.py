@@ -8,9 +8,7 @@ Every question has --passages passages in LangChain's prompt, joined by empty li
 prefill; with "split": "passages" for the first time, which stores the paragraphs behind the answer; and, once they are
 stored, again with its passages in another order, with and without. Medians of the time until the first piece of text.
 """
-import argparse
 import json
-import pathlib
 import random
 import statistics
 import tempfile
@@ -18,7 +16,7 @@ import time
 
 import openai
 
-from bench_server import server, support
+from bench_server import bench_arguments, server, support
 
 PROMPT = ("Use the following pieces of context to answer the question at the end. If you don't know the answer, just say that you "
           "don't know, don't try to make up an answer.\n\n{context}\n\nQuestion: {question}\nHelpful Answer:")
@@ -38,10 +36,7 @@ def first_text(client, text, **extension):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bin", type=pathlib.Path, default=support.DEFAULT_BIN)
-    parser.add_argument("--model", type=pathlib.Path, default=support.DEFAULT_MODEL)
-    parser.add_argument("--data", default=support.DEFAULT_DATA)
+    parser = bench_arguments(__doc__)
     parser.add_argument("--questions", type=int, default=8)
     parser.add_argument("--passages", type=int, default=10)
     options = parser.parse_args()

@@ -3,7 +3,6 @@
 #include <cmath>
 #include <fstream>
 #include <memory>
-#include <numeric>
 #include <string>
 #include <vector>
 
@@ -70,23 +69,10 @@ std::unique_ptr<ModelRuntime> LoadReference(const TinyModelSpec& spec, int32_t w
 /// before it.
 std::vector<std::vector<float>> AttentionOfLast(ModelRuntime& runtime, const std::vector<int32_t>& tokens) {
   const auto count = static_cast<int32_t>(tokens.size());
-  auto pages = *runtime.page_pool->Allocate(runtime.page_pool->PagesForTokens(count));
-  const absl::Span<const int32_t> indices = pages.page_indices();
-  const auto plan_of = [&](int32_t begin) {
-    std::vector<int32_t> positions(count - begin);
-    std::iota(positions.begin(), positions.end(), begin);
-    const std::vector<int32_t> rows = {0, count - begin}, kv_len = {count},
-                               page_indptr = {0, static_cast<int32_t>(indices.size())};
-    kernels::BatchSpec spec;
-    spec.row_indptr = rows;
-    spec.positions = positions;
-    spec.kv_len = kv_len;
-    spec.page_indptr = page_indptr;
-    spec.page_indices = indices;
-    spec.page_size = runtime.page_pool->page_size();
-    return *runtime.backend->PlanBatch(spec);
-  };
-  const auto all = plan_of(0), last = plan_of(count - 1);
+  kv::SequencePages pages(*runtime.page_pool);
+  EXPECT_TRUE(pages.Grow(count).ok());
+  const blend::PagedSequence sequence(*runtime.backend, *runtime.page_pool, pages);
+  const auto all = *sequence.PlanRange(0, count, count), last = *sequence.PlanRange(count - 1, count, count);
   const model::Transformer& transformer = *runtime.transformer;
   model::PassState state;
   std::vector<std::vector<float>> attention;
