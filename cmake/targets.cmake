@@ -88,7 +88,7 @@ function(kvblend_optimise_test TARGET)
   endif()
 endfunction()
 
-# kvblend_test(NAME SRCS ... DEPS ... [LABELS unit] [TIMEOUT seconds]): one GoogleTest binary, one CTest entry.
+# kvblend_test(NAME SRCS ... DEPS ... [LABELS unit] [TIMEOUT seconds without a sanitizer]): one GoogleTest binary, one CTest entry.
 # KVBLEND_SOURCE_DIR is where tests find fixtures. tests/summary.py reads the result file. The tests with the longest
 # time allowed start first, so that none is left running alone at the end.
 function(kvblend_test NAME)
@@ -103,6 +103,9 @@ function(kvblend_test NAME)
   add_test(NAME ${NAME} COMMAND ${NAME} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
+  endif()
+  if(KVBLEND_SANITIZER)  # a multiple of the time
+    math(EXPR ARG_TIMEOUT "4 * ${ARG_TIMEOUT}")
   endif()
   set_tests_properties(${NAME} PROPERTIES TIMEOUT ${ARG_TIMEOUT} COST ${ARG_TIMEOUT} LABELS "${ARG_LABELS}"
     ENVIRONMENT "GTEST_OUTPUT=xml:${CMAKE_BINARY_DIR}/results/gtest/${NAME}.xml")

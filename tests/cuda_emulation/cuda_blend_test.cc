@@ -27,7 +27,7 @@ class CudaBlendTest : public testing::Test {
   };
 
   void SetUp() override {
-    path_ = testing::TempDir() + "/cuda_blend_test_" + std::to_string(getpid()) + ".gguf";
+    path_ = test_support::TemporaryPath("cuda_blend_test.gguf");
     test_support::TinyModelSpec spec;
     spec.num_layers = 3;
     spec.hidden_dim = 64;

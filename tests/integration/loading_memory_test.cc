@@ -18,6 +18,7 @@
 #include "absl/base/config.h"
 #include "engine/model/gguf/gguf_types.h"
 #include "engine/runtime/model_runtime.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/support/tiny_model.h"
 
 namespace kvblend {
@@ -175,8 +176,7 @@ TEST_P(LoadingMemoryTest, PeakIsAtMostATenthAboveTheWeights) {
 #endif
   const Model model = GetParam();
   const bool is_coded = model.type != TensorType::kBF16;
-  const std::string path =
-      std::filesystem::path(testing::TempDir()) / ("loading_memory_" + std::to_string(getpid()) + ".gguf");
+  const std::string path = test_support::TemporaryPath("loading_memory.gguf");
   const std::string small = path + ".small";
   ASSERT_TRUE(test_support::WriteTinyModel(small).ok());
   const int64_t weights = WriteModel(path, model);

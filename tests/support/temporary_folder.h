@@ -1,4 +1,4 @@
-// A folder of the real file system for one test alone, whatever runs beside it; gone after the test.
+// Folders of the real file system for one test alone, whatever runs beside it; gone after the test.
 #pragma once
 
 #include <stdlib.h>
@@ -27,5 +27,11 @@ class TemporaryFolder {
  private:
   std::string path_;
 };
+
+/// The path of a file in a folder that all tests of this process share and that goes with it.
+inline std::string TemporaryPath(const std::string& name) {
+  static const TemporaryFolder folder;
+  return folder.path() + "/" + name;
+}
 
 }  // namespace kvblend::test_support

@@ -30,7 +30,7 @@ def serve(running, options, *flags):
 
 def rates(options, folder):
     with server(options, folder, *QUIET, "--max-context-tokens", options.context) as running:
-        found = serve(running, options, "--rows", options.modes, "--search", options.within, "--rate", options.first_rate,
+        found = serve(running, options, "--rows", options.modes, "--search", options.within,
                       "--requests", options.requests, "--unloaded", 20)
     highest = {row["mode"]: row for row in found if row["kind"] == "highest_rate"}
     unloaded = {row["mode"]: row for row in found if row["kind"] == "unloaded"}
@@ -78,7 +78,6 @@ def main():
     parser.add_argument("--parts", default="rates", help="rates, clients")
     parser.add_argument("--modes", default="full,query:0.15,query:0.05", help="of rates; the first is what others are compared with")
     parser.add_argument("--within", type=float, default=3)
-    parser.add_argument("--first-rate", type=float, default=0.2, help="that a search begins with, per second")
     parser.add_argument("--older", help="folder of an older build's programs (clients)")
     parser.add_argument("--mode", default="query:0.15", help="of clients")
     parser.add_argument("--clients", type=int, default=16)

@@ -15,6 +15,7 @@
 #include "engine/runtime/model_runtime.h"
 #include "engine/serve/sequences/prompt_runner.h"
 #include "engine/store/chunk_store.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/support/tiny_model.h"
 
 namespace kvblend {
@@ -63,7 +64,7 @@ class BlendFixture : public testing::TestWithParam<std::string> {
   virtual std::unique_ptr<kernels::Backend> MakeBackend() { return nullptr; }
 
   void SetUp() override {
-    const std::string path = testing::TempDir() + "/blend_test_" + std::to_string(getpid()) + ".gguf";
+    const std::string path = test_support::TemporaryPath("blend_test.gguf");
     ASSERT_TRUE(test_support::WriteTinyModel(path, {.num_layers = 4, .context_length = 2048}).ok());
     EngineOptions options;
     options.model_path = path;

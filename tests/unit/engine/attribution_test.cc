@@ -56,7 +56,7 @@ std::unique_ptr<ModelRuntime> LoadReference(const TinyModelSpec& spec, int32_t w
   options.device = "reference";
   options.kv_dtype = "f32";
   options.max_context_tokens = context;
-  options.model_path = testing::TempDir() + "/attribution_" + std::to_string(getpid()) + ".gguf";
+  options.model_path = test_support::TemporaryPath("attribution.gguf");
   test_support::GgufBuilder model = test_support::TinyModelBuilder(spec);
   if (window > 0) model.SetUint32("llama.attention.sliding_window", window);
   std::ofstream(options.model_path, std::ios::binary) << model.Build();
@@ -65,29 +65,35 @@ std::unique_ptr<ModelRuntime> LoadReference(const TinyModelSpec& spec, int32_t w
   return *std::move(runtime);
 }
 
-/// The attention of one row over all tokens of a sequence, mean over heads, by layer: each row runs in a pass over everything
-/// before it.
-std::vector<std::vector<float>> AttentionOfLast(ModelRuntime& runtime, const std::vector<int32_t>& tokens) {
+/// The attention of each row from `first` on over the tokens up to itself, mean over heads: [layer][row - first][token]. One
+/// pass runs all rows; what each of them attends to is asked for by itself.
+std::vector<std::vector<std::vector<float>>> AttentionOfRows(ModelRuntime& runtime,
+                                                             const std::vector<int32_t>& tokens,
+                                                             int32_t first) {
   const auto count = static_cast<int32_t>(tokens.size());
   kv::SequencePages pages(*runtime.page_pool);
   EXPECT_TRUE(pages.Grow(count).ok());
   const blend::PagedSequence sequence(*runtime.backend, *runtime.page_pool, pages);
-  const auto all = *sequence.PlanRange(0, count, count), last = *sequence.PlanRange(count - 1, count, count);
+  const auto all = *sequence.PlanRange(0, count, count);
   const model::Transformer& transformer = *runtime.transformer;
   model::PassState state;
-  std::vector<std::vector<float>> attention;
+  std::vector<std::vector<std::vector<float>>> attention(runtime.config.num_layers);
   EXPECT_TRUE(transformer.Begin(*runtime.stream, tokens, state).ok());
   for (int32_t layer = 0; layer < runtime.config.num_layers; ++layer) {
     const kernels::KvPagesView kv = runtime.page_pool->Layer(layer);
     EXPECT_TRUE(transformer.ProjectQkv(*runtime.stream, layer, state).ok());
     EXPECT_TRUE(transformer.WriteKv(*runtime.stream, layer, *all, state, kv).ok());
     EXPECT_TRUE(transformer.RotateQueries(*runtime.stream, layer, *all, state).ok());
-    std::vector<float>& mass = attention.emplace_back(count);
-    EXPECT_TRUE(runtime.backend
-                    ->AttentionMass(*runtime.stream, *last, transformer.Queries(state).Rows(count - 1, 1),
-                                    transformer.attention(layer), kv,
-                                    {mass.data(), kernels::DataType::kF32, 1, count, count})
-                    .ok());
+    for (int32_t row = first; row < count; ++row) {
+      const int32_t seen = row + 1;
+      const auto one = *sequence.PlanRange(row, seen, seen);
+      std::vector<float>& mass = attention[layer].emplace_back(seen);
+      EXPECT_TRUE(runtime.backend
+                      ->AttentionMass(*runtime.stream, *one, transformer.Queries(state).Rows(row, 1),
+                                      transformer.attention(layer), kv,
+                                      {mass.data(), kernels::DataType::kF32, 1, seen, seen})
+                      .ok());
+    }
     EXPECT_TRUE(transformer.AttendAndMlp(*runtime.stream, layer, *all, kv, state).ok());
   }
   return attention;
@@ -104,18 +110,18 @@ TEST_P(AttributionTest, ATokenIsAttributedToTheChunksWithTheTokensThatItAttendsT
   const auto found = FindCopyLayers(*runtime);
   ASSERT_TRUE(found.ok()) << found.status();
   std::vector<int32_t> tokens(layout->token_ids.begin(), layout->token_ids.end());
+  tokens.insert(tokens.end(), answer->token_ids.begin(), answer->token_ids.end() - 1);
+  const auto attention = AttentionOfRows(*runtime, tokens, static_cast<int32_t>(layout->token_ids.size()));
   double worst = 0;
   int below_one = 0;
   for (size_t i = 0; i + 1 < answer->token_ids.size(); ++i) {
-    tokens.push_back(answer->token_ids[i]);
-    const auto attention = AttentionOfLast(*runtime, tokens);
     std::vector<std::pair<double, int32_t>> expected;
     for (const prompt::Span& span : layout->spans) {
       if (span.kind != PromptPart::kChunk) continue;
       double most = 0;
       for (int32_t position = span.begin; position < span.end; ++position) {
         double sum = 0;
-        for (const int32_t layer : found->layers) sum += attention[layer][position];
+        for (const int32_t layer : found->layers) sum += attention[layer][i][position];
         most = std::max(most, sum / static_cast<double>(found->layers.size()) / found->strength);
       }
       expected.emplace_back(-std::min(most, 1.0), span.chunk_index);

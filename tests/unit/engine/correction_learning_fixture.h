@@ -77,7 +77,7 @@ class CorrectionLearningTest : public EngineFixture {
     engine_.reset();
     expected_ = 0;
     EngineOptions options = Options();
-    options.model_path = testing::TempDir() + "/engine_test_" + std::to_string(getpid()) + ".gguf";
+    options.model_path = test_support::TemporaryPath("engine_test.gguf");
     change(options);
     auto engine = Engine::Create(options);
     ASSERT_TRUE(engine.ok()) << engine.status();

@@ -31,7 +31,7 @@ class CorrectionSharingTest : public CorrectionLearningTest {
 
   std::unique_ptr<Engine> Another() {
     EngineOptions options = Options();
-    options.model_path = testing::TempDir() + "/engine_test_" + std::to_string(getpid()) + ".gguf";
+    options.model_path = test_support::TemporaryPath("engine_test.gguf");
     auto engine = Engine::Create(options);
     EXPECT_TRUE(engine.ok()) << engine.status();
     return *std::move(engine);

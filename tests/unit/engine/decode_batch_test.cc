@@ -212,7 +212,7 @@ TEST(DecodeBatchOptionsTest, AreChecked) {
   EngineOptions options;
   options.device = "reference";
   options.max_context_tokens = 300;
-  options.model_path = testing::TempDir() + "/decode_batch_test_" + std::to_string(getpid()) + ".gguf";
+  options.model_path = test_support::TemporaryPath("decode_batch_test.gguf");
   ASSERT_TRUE(test_support::WriteTinyModel(options.model_path, {}).ok());
   for (const int32_t size : {0, kMaxBatchSize + 1}) {
     EngineOptions bad = options;

@@ -12,6 +12,7 @@
 #include "absl/synchronization/notification.h"
 #include "engine/api/engine.h"
 #include "tests/support/engine_recorder.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/support/tiny_model.h"
 
 namespace kvblend {
@@ -65,7 +66,7 @@ class EngineFixture : public testing::Test {
   void SetUp() override {
     EngineOptions options = Options();
     if (options.model_path.empty()) {
-      options.model_path = testing::TempDir() + "/engine_test_" + std::to_string(getpid()) + ".gguf";
+      options.model_path = test_support::TemporaryPath("engine_test.gguf");
       ASSERT_TRUE(test_support::WriteTinyModel(options.model_path, ModelSpec()).ok());
     }
     auto engine = Engine::Create(options);

@@ -143,7 +143,7 @@ TEST_F(EngineChatFormatTest, TheFormatSaysWhichTurnsMayFollowEachOther) {
 
 TEST_F(EngineChatFormatTest, AFormatNeedsItsControlTokens) {
   EngineOptions options = Options();
-  options.model_path = testing::TempDir() + "/engine_limits_test_" + std::to_string(getpid()) + ".gguf";
+  options.model_path = test_support::TemporaryPath("engine_limits_test.gguf");
   ASSERT_TRUE(test_support::WriteTinyModel(options.model_path, {}).ok());
   options.chat_format = "gemma";
   EXPECT_THAT(std::string(Engine::Create(options).status().message()),

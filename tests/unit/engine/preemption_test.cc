@@ -49,7 +49,7 @@ class PreemptionTest : public EngineFixture,
     options.keep_conversations = GetParam().first;
     options.correction = "none";
     if (const std::string& model = GetParam().second; !model.empty()) {
-      options.model_path = testing::TempDir() + "/preemption_test_" + std::to_string(getpid()) + ".gguf";
+      options.model_path = test_support::TemporaryPath("preemption_test.gguf");
       WriteWithWindow(model, kWindow, options.model_path);
     }
     return options;

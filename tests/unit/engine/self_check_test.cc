@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/backend_decorator.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/support/tiny_model.h"
 
 namespace kvblend {
@@ -14,7 +15,7 @@ using testing::HasSubstr;
 
 absl::StatusOr<double> CheckOn(std::unique_ptr<kernels::Backend> backend, const std::string& kv_dtype = "f32",
                                int32_t context = 1024, const std::string& chunk_format = "auto") {
-  const std::string path = testing::TempDir() + "/self_check_" + std::to_string(getpid()) + ".gguf";
+  const std::string path = test_support::TemporaryPath("self_check.gguf");
   test_support::TinyModelSpec spec;
   spec.context_length = context;
   if (const absl::Status written = test_support::WriteTinyModel(path, spec); !written.ok()) return written;

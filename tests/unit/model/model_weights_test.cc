@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/support/tiny_model.h"
 
 namespace kvblend::model {
@@ -305,7 +306,7 @@ TEST_F(ModelWeightsTest, WhatWasReadOfTheFileLeavesMemory) {
   TinyModelSpec spec;
   spec.num_layers = 4;
   spec.ffn_dim = 16384;
-  const std::string path = testing::TempDir() + "released_pages.gguf";
+  const std::string path = test_support::TemporaryPath("released_pages.gguf");
   const std::string bytes = TinyModelBuilder(spec).Build();
   const auto size = static_cast<int64_t>(bytes.size());
   ASSERT_GT(size, 12 << 20);
