@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 
 namespace kvblend::kernels {
 
@@ -26,6 +27,8 @@ class PackedExperts {
   virtual int32_t num_experts() const = 0;
   virtual int64_t rows() const = 0;  // of each
   virtual int64_t cols() const = 0;
+  /// As PackedWeights::rows_as_alone, of rows of the output: each token has one for each of its experts.
+  virtual int64_t rows_as_alone() const { return std::numeric_limits<int64_t>::max(); }
 };
 
 }  // namespace kvblend::kernels

@@ -271,13 +271,16 @@ absl::StatusOr<ModelWeights> LoadModelWeights(const GgufFile& file, const ModelC
   return weights;
 }
 
-int64_t ModelWeights::rows_as_alone() const {
+int64_t ModelWeights::rows_as_alone(const ModelConfig& config) const {
   int64_t rows = output_layer().rows_as_alone();
   for (const LayerWeights& layer : layers) {
     for (const kernels::PackedWeights* weights :
          {layer.qkv.get(), layer.attn_output.get(), layer.gate_up.get(), layer.down.get(),
           layer.router.get()}) {
       if (weights != nullptr) rows = std::min(rows, weights->rows_as_alone());
+    }
+    for (const kernels::PackedExperts* experts : {layer.expert_gate_up.get(), layer.expert_down.get()}) {
+      if (experts != nullptr) rows = std::min(rows, experts->rows_as_alone() / config.num_used_experts);
     }
   }
   return rows;

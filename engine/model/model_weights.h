@@ -48,7 +48,7 @@ struct ModelWeights {
       ropes;  // as config.ropes; positions below config.context_length
 
   /// Passes of up to so many rows give each row the bits that it gets alone.
-  int64_t rows_as_alone() const;
+  int64_t rows_as_alone(const ModelConfig& config) const;
 
   const kernels::PackedWeights& output_layer() const {
     return output != nullptr ? *output : *token_embedding;

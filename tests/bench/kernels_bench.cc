@@ -50,7 +50,7 @@ void BM_LinearOfCodes(benchmark::State& state) {
   ReportFlops(state, seconds, 2.0 * static_cast<double>(rows * in * out), OperandsOfCodes());
 }
 BENCHMARK(BM_LinearOfCodes)
-    ->ArgsProduct({{1, 8, 32, 300, 1024, 6000}, {576}, {3072}})
+    ->ArgsProduct({{1, 8, 16, 32, 33, 300, 1024, 6000}, {576}, {3072}})
     ->ArgsProduct({{300}, {576}, {960, 576}})
     ->ArgsProduct({{1, 2, 4, 8, 300, 1024}, {1536}, {576}})
     ->UseRealTime();

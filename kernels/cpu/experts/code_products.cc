@@ -18,7 +18,7 @@ namespace {
 struct RowChunk {
   int32_t expert;
   int32_t first;
-  int32_t count;  // 1 to kMaxQuantizedRows
+  int32_t count;  // 1 to kMaxColumnRows
 };
 
 /// The rows of x in the order in which experts multiply them, as words of `dtype`, and the sums of sixteens of their inputs.
@@ -34,7 +34,7 @@ struct CodeInputs {
 void MultiplyValues(const QuantizedColumn& column, const CodeInputs& inputs, const ExpertRows& rows,
                     const RowChunk& chunk, int64_t first_output, MatrixView out) {
   const int64_t outputs = std::min(kColumnOutputs, out.cols - first_output);
-  float results[simd::kMaxQuantizedRows * kColumnOutputs];
+  float results[kMaxColumnRows * kColumnOutputs];
   simd::QuantizedMatVec(column, inputs.dtype, inputs.words + chunk.first * inputs.steps, inputs.steps,
                         inputs.sums + chunk.first * inputs.sixteens, chunk.count, /*accumulate=*/false,
                         outputs, results, kColumnOutputs);
@@ -48,8 +48,8 @@ void MultiplyValues(const QuantizedColumn& column, const CodeInputs& inputs, con
 template <class Code>
 void MultiplyCodes(ColumnProduct<Code> product, const QuantizedColumn& column, const CodedRows<Code>& inputs,
                    const ExpertRows& rows, const RowChunk& chunk, int64_t first_output, MatrixView out) {
-  CodedRows<Code> each[simd::kMaxQuantizedRows];
-  float* targets[simd::kMaxQuantizedRows] = {};
+  CodedRows<Code> each[kMaxColumnRows];
+  float* targets[kMaxColumnRows] = {};
   for (int32_t r = 0; r < chunk.count; ++r) {
     const int32_t row = rows.rows[chunk.first + r];
     each[r] = inputs.Row(rows.InputOf(row));
@@ -103,8 +103,8 @@ absl::Status ExpertCodeProducts(CpuContext& context, ConstMatrixView x, const Cp
   std::pmr::vector<RowChunk> chunks(memory.resource());
   for (int32_t e = 0; e < experts.num_experts(); ++e) {
     if (experts.expert(e).quantized() == nullptr) continue;
-    for (int32_t first = rows.begin[e]; first < rows.begin[e + 1]; first += simd::kMaxQuantizedRows) {
-      const int32_t count = std::min<int32_t>(simd::kMaxQuantizedRows, rows.begin[e + 1] - first);
+    for (int32_t first = rows.begin[e]; first < rows.begin[e + 1]; first += kMaxColumnRows) {
+      const int32_t count = std::min<int32_t>(kMaxColumnRows, rows.begin[e + 1] - first);
       chunks.push_back({e, first, count});
     }
   }

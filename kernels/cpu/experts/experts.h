@@ -14,10 +14,16 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "kernels/backend.h"
+#include "kernels/cpu/linear/code_products.h"
 #include "kernels/cpu/linear/packed_weights.h"
 #include "kernels/cpu/machine/context.h"
 
 namespace kvblend::kernels {
+
+/// So many rows per expert, were all of them to get as many, are multiplied straight from codes; beyond them a block of
+/// weights is worth expanding. The work grows with the number of rows either way, but codes are unpacked for every
+/// kMaxColumnRows of them.
+inline constexpr int64_t kMaxRowsOfCodes = kMaxColumnRows;
 
 /// Immutable after creation, so any number of threads may read it.
 class CpuExperts final : public PackedExperts {
@@ -32,6 +38,7 @@ class CpuExperts final : public PackedExperts {
   int32_t num_experts() const override { return static_cast<int32_t>(experts_.size()); }
   int64_t rows() const override { return experts_[0]->rows(); }
   int64_t cols() const override { return experts_[0]->cols(); }
+  int64_t rows_as_alone() const override;
   const CpuWeights& expert(int64_t index) const { return *experts_[index]; }
 
  private:

@@ -14,11 +14,6 @@
 namespace kvblend::kernels {
 namespace {
 
-// So many rows per expert, were all of them to get as many, are multiplied straight from codes; beyond them a block of
-// weights is worth expanding. The work grows with the number of rows either way, but codes are unpacked for every
-// kMaxQuantizedRows of them.
-constexpr int64_t kMaxRowsOfCodes = simd::kMaxQuantizedRows;
-
 using Product = absl::FunctionRef<absl::Status(ConstMatrixView x, MatrixView out)>;
 
 // Brings `count` rows of one expert together, multiplies them, and puts the results where they belong.
@@ -84,6 +79,12 @@ absl::Status MultiplyMany(CpuContext& context, ConstMatrixView x, const CpuWeigh
 }
 
 }  // namespace
+
+int64_t CpuExperts::rows_as_alone() const {
+  const bool as_codes =
+      std::all_of(experts_.begin(), experts_.end(), [](const auto& e) { return e->multiplied_as_codes(); });
+  return as_codes ? PackedExperts::rows_as_alone() : kMaxRowsOfCodes * num_experts();
+}
 
 absl::Status CpuExpertLinear(CpuContext& context, ConstMatrixView x, const CpuExperts& experts,
                              IndicesView chosen, MatrixView out) {

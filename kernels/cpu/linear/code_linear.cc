@@ -78,13 +78,13 @@ class BlockOutput {
   const bool accumulate_;
 };
 
-// REQUIRES: x.rows <= simd::kMaxQuantizedRows
+// REQUIRES: x.rows <= kMaxColumnRows
 template <class Code>
 absl::Status FewRows(CpuContext& context, ColumnProduct<Code> product, ConstMatrixView x,
                      const QuantizedMatrix& matrix, bool accumulate, MatrixView out) {
   const auto quantized = QuantizeRows<Code>(context, x, matrix.smallest_group(), /*multiple=*/1);
   if (!quantized.ok()) return quantized.status();
-  CodedRows<Code> each[simd::kMaxQuantizedRows];
+  CodedRows<Code> each[kMaxColumnRows];
   for (int64_t r = 0; r < out.rows; ++r) each[r] = quantized->rows.Row(r);
   // Many even parts per thread, so that they finish together: a step of decoding waits for some hundred of
   // these products.
@@ -92,7 +92,7 @@ absl::Status FewRows(CpuContext& context, ColumnProduct<Code> product, ConstMatr
                 parts = std::min<int64_t>(columns, int64_t{16} * context.pool.num_threads());
   context.pool.ParallelFor(parts, [&](int64_t part) {
     for (int64_t c = part * columns / parts; c < (part + 1) * columns / parts; ++c) {
-      float* targets[simd::kMaxQuantizedRows];
+      float* targets[kMaxColumnRows];
       for (int64_t r = 0; r < out.rows; ++r) {
         targets[r] = static_cast<float*>(out.data) + r * out.row_stride + c * kColumnOutputs;
       }
@@ -170,8 +170,8 @@ template <class Code>
 void MultiplyColumn(ColumnProduct<Code> product, const QuantizedColumn& column, const CodedRows<Code>* rows,
                     int64_t num_rows, bool accumulate, int64_t outputs, float* const* out) {
   if (outputs == kColumnOutputs) return product(column, rows, num_rows, accumulate, out);
-  float results[simd::kMaxQuantizedRows][kColumnOutputs] = {};
-  float* targets[simd::kMaxQuantizedRows] = {};
+  float results[kMaxColumnRows][kColumnOutputs] = {};
+  float* targets[kMaxColumnRows] = {};
   for (int64_t r = 0; r < num_rows; ++r) {
     targets[r] = results[r];
     if (accumulate) std::copy_n(out[r], outputs, results[r]);
@@ -189,8 +189,7 @@ absl::Status Int8Linear(CpuContext& context, ConstMatrixView x, const CpuWeights
                         MatrixView out) {
   const CodeKernels& kernels = *context.codes;
   const QuantizedMatrix& matrix = *weights.quantized();
-  if (x.rows <= simd::kMaxQuantizedRows)
-    return FewRows(context, kernels.few_rows, x, matrix, accumulate, out);
+  if (x.rows <= kMaxColumnRows) return FewRows(context, kernels.few_rows, x, matrix, accumulate, out);
   return ManyRows(context, kernels.bytes, x, matrix, accumulate, out);
 }
 
@@ -198,7 +197,7 @@ absl::Status Int16Linear(CpuContext& context, ConstMatrixView x, const CpuWeight
                          MatrixView out) {
   const CodeKernels& kernels = *context.pairs;
   const QuantizedMatrix& matrix = *weights.quantized();
-  if (x.rows <= simd::kMaxQuantizedRows) {
+  if (x.rows <= kMaxColumnRows) {
     return FewRows(context, kernels.few_term_rows, x, matrix, accumulate, out);
   }
   return ManyRows(context, kernels.pairs, x, matrix, accumulate, out);

@@ -88,8 +88,11 @@ struct BlockKernels {
                    int64_t num_groups, bool accumulate, float* out, int64_t out_stride);
 };
 
+/// Rows that a ColumnProduct takes at most.
+inline constexpr int64_t kMaxColumnRows = 8;
+
 /// A few rows straight from a column, over all groups, for its sixteen outputs: out[r][j], r < num_rows <=
-/// simd::kMaxQuantizedRows. rows: [num_rows], of which each describes one row, all with the same group
+/// kMaxColumnRows. rows: [num_rows], of which each describes one row, all with the same group
 template <class Code>
 using ColumnProduct = void (*)(const QuantizedColumn& column, const CodedRows<Code>* rows, int64_t num_rows,
                                bool accumulate, float* const* out);

@@ -49,9 +49,11 @@ class CpuWeights final : public PackedWeights {
   int64_t cols() const override { return cols_; }
   WeightUsage usage() const override { return usage_; }
   int64_t rows_as_alone() const override {
-    if (quantized_ == nullptr) return simd::kMaxMatVecRows;
-    return multiplied_as_codes_ ? PackedWeights::rows_as_alone() : simd::kMaxQuantizedRows;
+    if (multiplied_as_codes()) return PackedWeights::rows_as_alone();
+    return quantized_ == nullptr ? simd::kMaxMatVecRows : simd::kMaxQuantizedRows;
   }
+  /// Products round activations to codes too.
+  bool multiplied_as_codes() const { return quantized_ != nullptr && multiplied_as_codes_; }
   DataType dtype() const { return dtype_; }
 
   /// Null where the weights are kept as values.

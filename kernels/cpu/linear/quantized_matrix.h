@@ -87,8 +87,8 @@ class QuantizedMatrix {
 
 namespace simd {
 
-/// Rows that QuantizedMatVec takes at most.
-inline constexpr int64_t kMaxQuantizedRows = 8;
+/// Rows that QuantizedMatVec takes at most: beyond them expanding the weights pays on every machine measured.
+inline constexpr int64_t kMaxQuantizedRows = 32;
 
 /// out[r * out_stride + j] (+)= x[r] . W[j] for the `outputs` <= 16 first outputs j of a column, r < rows.
 ///   x: [rows], x_stride words apart, in words of `dtype` (f32, or pairs of bf16: tiles.h)

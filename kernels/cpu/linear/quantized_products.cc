@@ -229,9 +229,18 @@ void MatVecRows(const QuantizedColumn& column, const uint32_t* x, int64_t x_stri
   }
 }
 
+// As many rows as have their sums in registers.
+constexpr int64_t kRowsTogether = 8;
+
 template <class Operands, int kUpperBits>
 void MatVecOf(const QuantizedColumn& column, const uint32_t* x, int64_t x_stride, const float* sums,
               int64_t rows, float* out) {
+  for (; rows > kRowsTogether; rows -= kRowsTogether) {
+    MatVecRows<Operands, kUpperBits, kRowsTogether>(column, x, x_stride, sums, kRowsTogether, out);
+    x += kRowsTogether * x_stride;
+    sums += kRowsTogether * 2 * column.chunks;
+    out += kRowsTogether * kColumnOutputs;
+  }
   if (rows == 1) {
     MatVecRows<Operands, kUpperBits, 1>(column, x, x_stride, sums, rows, out);
   } else if (rows == 2) {
@@ -239,7 +248,7 @@ void MatVecOf(const QuantizedColumn& column, const uint32_t* x, int64_t x_stride
   } else if (rows <= 4) {
     MatVecRows<Operands, kUpperBits, 4>(column, x, x_stride, sums, rows, out);
   } else {
-    MatVecRows<Operands, kUpperBits, 8>(column, x, x_stride, sums, rows, out);
+    MatVecRows<Operands, kUpperBits, kRowsTogether>(column, x, x_stride, sums, rows, out);
   }
 }
 

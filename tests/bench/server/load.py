@@ -6,7 +6,7 @@
 
 rates: questions of --passages passages each come at random moments (Poisson), passages by Zipf's law with exponent 1, all of them
 stored; for each of --modes the highest rate at which the 95th percentile of the time to the first token stays within --within times
-what it is without load.
+what it is without load, or, with --at, what it is at one rate.
 clients: --clients clients ask one question after the other, of --older's server and of this build's, without guessed tokens
 and with them, in turns; requests per second, and the time between an answer's tokens.
 """
@@ -39,6 +39,24 @@ def rates(options, folder):
     for mode, row in highest.items():
         rows.append([mode, f"{unloaded[mode]['ttft_s']['p95']:.3f} s", f"{row['highest']:.3f} per s", f"{row['highest'] / base:.2f}x"])
     print(support.markdown_table(rows[0], rows[1:]), flush=True)
+    return found
+
+
+def at_rates(options, folder):
+    """Whether each mode bears its rate: a search's question asked once, so with more requests."""
+    modes, wanted = options.modes.split(","), [float(rate) for rate in options.at.split(",")]
+    if len(modes) != len(wanted):
+        raise support.BenchError(f"--at has {len(wanted)} rates, --modes {len(modes)} modes; one for each is needed")
+    found = []
+    with server(options, folder, *QUIET, "--max-context-tokens", options.context) as running:
+        for mode, rate in zip(modes, wanted):
+            found += serve(running, options, "--rows", mode, "--rate", rate, "--requests", options.requests, "--unloaded", 20)
+    table = []
+    for mode, rate in zip(modes, wanted):
+        rows = {row["kind"]: row for row in found if row.get("mode") == mode}
+        alone, loaded = rows["unloaded"]["ttft_s"]["p95"], rows["rate"]["ttft_s"]["p95"]
+        table.append([mode, f"{alone:.3f} s", f"{rate:g} per s", f"{loaded:.3f} s", f"{loaded / alone:.2f}x", f"{rate / wanted[0]:.2f}x"])
+    print(support.markdown_table(["mode", "p95 without load", "rate", "p95 at it", "of without", "times the first"], table), flush=True)
     return found
 
 
@@ -78,6 +96,7 @@ def main():
     parser.add_argument("--parts", default="rates", help="rates, clients")
     parser.add_argument("--modes", default="full,query:0.15,query:0.05", help="of rates; the first is what others are compared with")
     parser.add_argument("--within", type=float, default=3)
+    parser.add_argument("--at", help="of rates: R,... asks whether each of --modes bears its rate instead of searching")
     parser.add_argument("--older", help="folder of an older build's programs (clients)")
     parser.add_argument("--mode", default="query:0.15", help="of clients")
     parser.add_argument("--clients", type=int, default=16)
@@ -94,7 +113,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         for part in options.parts.split(","):
             if part == "rates":
-                figures[part] = rates(options, folder)
+                figures[part] = (at_rates if options.at else rates)(options, folder)
             elif part == "clients":
                 if not options.older:
                     raise support.BenchError("--parts clients needs --older, the folder of another build's programs")
