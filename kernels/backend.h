@@ -430,6 +430,8 @@ struct CpuBackendOptions {
     // of 12 and 13 bits. Needs AVX2.
     kInt16,
   } gemm = Gemm::kAuto;
+  /// Where files for packed weights are made and mapped (cpu/machine/weight_arena.h); empty: they are in memory.
+  std::string weights_folder = {};
 };
 
 /// oneDNN GEMMs, own attention, SIMD chosen at run time; the environment's KVBLEND_CPU (portable, avx2,

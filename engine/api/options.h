@@ -53,6 +53,7 @@ struct EngineOptions {
   std::string device = "auto";  // what computes: "auto", "cpu", "cuda", "cuda:N" or "reference"
   int32_t num_threads = 0;      // 0: one per available processor
   std::string gemm = "auto";    // cpu: "auto", "bf16", "f32", "int16" or "int8" (kernels::CpuBackendOptions)
+  std::string map_weights;      // cpu: the folder of the files that weights are mapped from; empty: in memory
   std::string chat_format =
       "auto";  // by name (engine/text/chat/format_table.cc), or what the model's template writes
   // The correction of stored KV: a file that `kvblend calibrate` wrote, "none", or "auto": the model's path

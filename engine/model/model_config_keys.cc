@@ -59,11 +59,12 @@ constexpr std::array<std::string_view, 2> kSoftCapKeys = {"attn_logit_softcappin
 
 // Keys of the tokenizer that are read, or only matter to kinds of tokenizers that do not have them, or name tokens
 // that kvblend neither inserts nor treats as an end of text.
-constexpr std::array<std::string_view, 29> kTokenizerKeys = {
+constexpr std::array<std::string_view, 30> kTokenizerKeys = {
     "add_bos_token",
     "add_space_prefix",
     "bos_token_id",
     "cls_token_id",
+    "eog_token_ids",
     "eom_token_id",
     "eos_token_id",
     "eot_token_id",

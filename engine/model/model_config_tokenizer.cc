@@ -88,6 +88,11 @@ absl::Status ReadIds(const GgufFile& file, text::TokenizerSpec& spec) {
   for (const std::optional<int32_t>& id : {turn_end, message_end}) {
     if (id) spec.end_of_generation.push_back(*id);
   }
+  constexpr std::string_view kMore = "tokenizer.ggml.eog_token_ids";  // of folders that list more
+  if (file.HasKey(kMore)) {
+    KVBLEND_ASSIGN_OR_RETURN(const std::vector<int32_t> more, file.GetInt32Array(kMore));
+    spec.end_of_generation.insert(spec.end_of_generation.end(), more.begin(), more.end());
+  }
   return absl::OkStatus();
 }
 

@@ -74,10 +74,14 @@ absl::Status CheckCorrectionFits(const std::string& path, const kv::LearnedCorre
 
 absl::StatusOr<std::unique_ptr<ModelRuntime>> ModelRuntime::Load(const EngineOptions& options,
                                                                  const Engine::LoadObserver& on_load) {
-  kernels::CpuBackendOptions cpu{.num_threads = options.num_threads};
+  kernels::CpuBackendOptions cpu{.num_threads = options.num_threads, .weights_folder = options.map_weights};
   KVBLEND_ASSIGN_OR_RETURN(cpu.gemm, ParseTypeName(kGemms, "gemm", options.gemm));
   KVBLEND_ASSIGN_OR_RETURN(const kernels::DeviceChoice choice,
                            kernels::ChooseDevice(options.device, kernels::ProbeCuda));
+  if (!options.map_weights.empty() && choice.kind != kernels::DeviceChoice::Kind::kCpu) {
+    return absl::InvalidArgumentError(absl::StrCat("map-weights is '", options.map_weights, "' on device ",
+                                                   choice.name(), "; allowed: cpu, or an empty map-weights"));
+  }
   KVBLEND_ASSIGN_OR_RETURN(std::unique_ptr<kernels::Backend> backend, kernels::CreateBackend(choice, cpu));
   KVBLEND_ASSIGN_OR_RETURN(std::unique_ptr<ModelRuntime> runtime,
                            LoadOn(std::move(backend), options, on_load));

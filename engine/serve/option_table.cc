@@ -131,6 +131,10 @@ const std::vector<EngineOption>& EngineOptionTable() {
        absl::StrCat("Arithmetic of matrix products on the CPU: ", ListOf(kGemms),
                     "; auto: bf16 where the processor has it, else int16 where that is faster than f32"),
        TextOption{In<&EngineOptions::gemm>, CheckGemm}},
+      {"map-weights", kCompute, "FOLDER",
+       "Keep weights in mapped files there instead of in memory, for models larger than it: experts that no token chooses give "
+       "their memory up; a fast disk's, with room for the model; empty: none",
+       TextOption{In<&EngineOptions::map_weights>}},
       {"chat-format", kCompute, "NAME",
        absl::StrCat("How prompts are written: ", text::ChatFormatNames(),
                     "; auto: as the template in the model's file says"),

@@ -42,9 +42,10 @@ const float* F32Row(ConstMatrixView m, int64_t row) { return static_cast<const f
 
 class CpuBackend final : public HostBackend {
  public:
-  CpuBackend(int num_threads, DataType gemm, const CodeKernels* codes, const CodeKernels* pairs,
-             const Tiles& bf16_tiles, const Tiles* int16_tiles)
-      : context_(num_threads, gemm, codes, pairs, simd::GetTiles(DataType::kF32), bf16_tiles, int16_tiles) {}
+  CpuBackend(int num_threads, std::string weights_folder, DataType gemm, const CodeKernels* codes,
+             const CodeKernels* pairs, const Tiles& bf16_tiles, const Tiles* int16_tiles)
+      : context_(num_threads, std::move(weights_folder), gemm, codes, pairs, simd::GetTiles(DataType::kF32),
+                 bf16_tiles, int16_tiles) {}
 
   std::string_view name() const override { return "cpu"; }
   std::string Describe() const override {
@@ -354,7 +355,7 @@ absl::StatusOr<std::unique_ptr<Backend>> Create(const CpuBackendOptions& options
   const Tiles* int16 = rounds && gemm == DataType::kF32 ? simd::GetInt16Tiles() : nullptr;
   if (tiles != nullptr && tiles->codes) int16 = tiles;
   const bool own_bf16 = tiles != nullptr && !tiles->codes;
-  return std::make_unique<CpuBackend>(num_threads, gemm, codes, pairs,
+  return std::make_unique<CpuBackend>(num_threads, options.weights_folder, gemm, codes, pairs,
                                       own_bf16 ? *tiles : BestTiles(DataType::kBF16), int16);
 }
 

@@ -137,7 +137,8 @@ absl::StatusOr<std::vector<SafeTensor>> FolderReader::ReadTensors() const {
 }
 
 // The ids that config.json and generation_config.json give. Of several that end a text, GGUF files have keys for two
-// that chat models use: the end of a text and that of a turn; in these lists the latter stands last.
+// that chat models use: the end of a text and that of a turn; in these lists the latter stands last. Those between end an
+// answer too.
 absl::Status FolderReader::ReadTokenIds(const HfFields& config) {
   KVBLEND_ASSIGN_OR_RETURN(const auto generation, FindJson("generation_config.json", kMaxConfigBytes));
   const nlohmann::json* eos = config.Find("eos_token_id");
@@ -164,6 +165,8 @@ absl::Status FolderReader::ReadTokenIds(const HfFields& config) {
   out_.SetInteger("tokenizer.ggml.eos_token_id", first.get<uint64_t>());
   if (is_list && eos->size() > 1) {
     out_.SetInteger("tokenizer.ggml.eot_token_id", eos->back().get<uint64_t>());
+    const std::vector<int32_t> between(eos->begin() + 1, eos->end() - 1);
+    if (!between.empty()) out_.SetIntegers("tokenizer.ggml.eog_token_ids", between);
   }
   return absl::OkStatus();
 }

@@ -25,6 +25,15 @@ class TranslatedModel {
   }
   void SetBool(std::string key, bool value) { Set(std::move(key), GgufValueType::kBool).value = value; }
   void SetString(std::string key, std::string value) { SetView(std::move(key), Keep(std::move(value))); }
+  void SetIntegers(std::string key, const std::vector<int32_t>& values) {
+    const std::string_view bytes =
+        Keep(std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(int32_t)));
+    GgufArray array;
+    array.element_type = GgufValueType::kInt32;
+    array.count = static_cast<int64_t>(values.size());
+    array.scalars = {reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()};
+    Set(std::move(key), GgufValueType::kArray).value = std::move(array);
+  }
   /// `value` lives as long as what AddOwner was given.
   void SetView(std::string key, std::string_view value) {
     Set(std::move(key), GgufValueType::kString).value = value;

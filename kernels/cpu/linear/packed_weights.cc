@@ -126,14 +126,13 @@ absl::Status CpuWeights::PackValues(CpuContext& context, const WeightSource& sou
   const int64_t row_bytes = cols_ * SizeOf(dtype_);
   ScratchPool::Lease panel_rows;
   if (usage_ != WeightUsage::kEmbedding) {
-    packed_ = context.weights.Allocate(WeightPanels::Bytes(dtype_, rows_, cols_));
+    KVBLEND_ASSIGN_OR_RETURN(packed_, context.weights.Allocate(WeightPanels::Bytes(dtype_, rows_, cols_)));
     panel_rows = context.scratch.Borrow(std::min(kPanelWidth, rows_) * row_bytes);
-    if (packed_ == nullptr || !panel_rows) return NoMemory(rows_, cols_);
+    if (!panel_rows) return NoMemory(rows_, cols_);
     panels_ = WeightPanels::Over(dtype_, rows_, cols_, packed_.get());
   }
   if (usage_ == WeightUsage::kEmbedding) {
-    embedding_ = context.weights.Allocate(rows_ * row_bytes);
-    if (embedding_ == nullptr) return NoMemory(rows_, cols_);
+    KVBLEND_ASSIGN_OR_RETURN(embedding_, context.weights.Allocate(rows_ * row_bytes));
   }
   std::vector<float> row(cols_);
   for (int64_t first = 0; first < rows_; first += kPanelWidth) {

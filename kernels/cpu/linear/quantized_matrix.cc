@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "kernels/cpu/machine/tiles.h"
 #include "kernels/host/float_convert.h"
 
@@ -161,11 +161,7 @@ absl::StatusOr<std::unique_ptr<QuantizedMatrix>> QuantizedMatrix::Create(WeightA
   if (!matrix->LayOut(rows, cols, source)) return nullptr;
   int64_t total_bytes = 0;
   for (const QuantizedColumn& column : matrix->columns_) total_bytes += column.bytes();
-  matrix->bytes_ = arena.Allocate(total_bytes);
-  if (matrix->bytes_ == nullptr) {
-    return absl::ResourceExhaustedError(absl::StrCat("PackWeights: no memory for ", rows, " x ", cols,
-                                                     " quantized weights (", total_bytes, " bytes)"));
-  }
+  KVBLEND_ASSIGN_OR_RETURN(matrix->bytes_, arena.Allocate(total_bytes));
   ColumnPacker packer(cols);
   std::byte* data = matrix->bytes_.get();
   for (int64_t c = 0; c < matrix->num_columns(); ++c) {

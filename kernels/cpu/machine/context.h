@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <string>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -22,9 +23,10 @@ namespace kvblend::kernels {
 struct CodeKernels;  // linear/code_products.h
 
 struct CpuContext {
-  CpuContext(int num_threads, DataType gemm, const CodeKernels* code_kernels, const CodeKernels* pair_kernels,
-             const Tiles& f32, const Tiles& bf16, const Tiles* int16)
+  CpuContext(int num_threads, std::string weights_folder, DataType gemm, const CodeKernels* code_kernels,
+             const CodeKernels* pair_kernels, const Tiles& f32, const Tiles& bf16, const Tiles* int16)
       : pool(num_threads, UseOneOpenMpThread),
+        weights(std::move(weights_folder)),
         gemm_dtype(gemm),
         codes(code_kernels),
         pairs(pair_kernels),

@@ -6,8 +6,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 
 namespace kvblend::kernels {
@@ -18,10 +21,16 @@ using WeightBytes = std::shared_ptr<std::byte[]>;
 /// Thread-safe. Parts may outlive the arena.
 class WeightArena {
  public:
-  /// `bytes` > 0, aligned to 64 and uninitialised; null when there is no memory.
-  WeightBytes Allocate(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  /// Slabs are memory, or, where `folder` is given, mapped files in it that have no name: under pressure the operating system
+  /// writes their pages out and takes them away, those first that are not used, and reads them again when they are.
+  explicit WeightArena(std::string folder = "") : folder_(std::move(folder)) {}
+
+  /// `bytes` > 0, aligned to 64 and uninitialised. kResourceExhausted when there is no memory, or no room in the folder; the
+  /// code of the system's error when no file can be made there.
+  absl::StatusOr<WeightBytes> Allocate(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
+  const std::string folder_;
   absl::Mutex mutex_;
   WeightBytes slab_ ABSL_GUARDED_BY(mutex_);
   int64_t free_begin_ ABSL_GUARDED_BY(mutex_) = 0, free_end_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -85,7 +85,9 @@ TEST(HfFolderTest, PresentsWhatTheGgufFileOfTheSameModelHolds) {
           },
           entry.value);
     }
-    EXPECT_EQ(folder->metadata().size(), expected->metadata().size() + 1) << "and the tokenizer";
+    EXPECT_EQ(folder->metadata().size(), expected->metadata().size() + 2)
+        << "and the tokenizer, and the third end of a text";
+    EXPECT_THAT(*folder->GetInt32Array("tokenizer.ggml.eog_token_ids"), testing::ElementsAre(5));
     EXPECT_EQ(*folder->GetString("tokenizer.huggingface.json"), "{}\n");
     for (const GgufTensor& tensor : expected->tensors()) {
       const GgufTensor* found = folder->FindTensor(tensor.name);
@@ -407,8 +409,33 @@ TEST(HfFolderTest, TemplatesAndTokensComeFromWhereTheyAreKept) {
   ASSERT_TRUE(file.ok()) << file.status();
   EXPECT_FALSE(file->HasKey("tokenizer.chat_template"));
   EXPECT_EQ(*file->GetInteger("tokenizer.ggml.eos_token_id", 0, 100), 3);
+  EXPECT_FALSE(file->HasKey("tokenizer.ggml.eog_token_ids"));
+  files["generation_config.json"] = R"({"eos_token_id": [3, 9, 8, 4]})";
+  std::ifstream tokenizer(std::string(KVBLEND_SOURCE_DIR) + "/tests/fixtures/tokenizers/hf_smollm.json");
+  files["tokenizer.json"] = std::string((std::istreambuf_iterator<char>(tokenizer)), {});
+  const auto several = Present(files);
+  ASSERT_TRUE(several.ok()) << several.status();
+  const auto spec = ReadTokenizerSpec(*several);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->eos, 3);
+  EXPECT_THAT(spec->end_of_generation, testing::UnorderedElementsAre(4, 9, 8));
   files["generation_config.json"] = R"({"eos_token_id": "3"})";
   ExpectRefused(files, kInvalid, "folder/generation_config.json: field 'eos_token_id' is \"3\"");
+}
+
+// A folder says what cos and sin are multiplied by, a GGUF file what is left of that without YaRN's own factor.
+TEST(HfFolderTest, YarnsAttentionFactor) {
+  auto files = ReadFolder("llama");
+  std::string& config = files["config.json"];
+  const size_t begin = config.find("\"rope_scaling\""), end = config.find('}', begin) + 1;
+  config.replace(begin, end - begin,
+                 R"("rope_scaling": {"rope_type": "yarn", "factor": 8.0, "attention_factor": 1.25,
+                                         "original_max_position_embeddings": 16})");
+  const auto file = Present(files);
+  ASSERT_TRUE(file.ok()) << file.status();
+  const auto read = ReadModelConfig(*file);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_FLOAT_EQ(read->ropes[0].magnitude, 1.25);
 }
 
 // OK, or a refusal that names the folder; never a crash or a hang.

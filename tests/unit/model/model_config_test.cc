@@ -117,6 +117,18 @@ TEST(ModelConfigTest, ScalesRope) {
   }
 }
 
+// Peng et al., "YaRN", ICLR 2024, section 3.4: cos and sin are multiplied by 1 + 0.1 ln(factor), and by what the file adds.
+TEST(ModelConfigTest, YarnHasATemperature) {
+  for (const float attn_factor : {1.0f, 1.5f}) {
+    GgufBuilder builder = TinyModelBuilder({});
+    builder.SetString("llama.rope.scaling.type", "yarn").SetFloat32("llama.rope.scaling.factor", 4);
+    if (attn_factor != 1) builder.SetFloat32("llama.rope.scaling.attn_factor", attn_factor);
+    const auto config = ReadConfig(builder);
+    ASSERT_TRUE(config.ok()) << config.status();
+    EXPECT_FLOAT_EQ(config->ropes[0].magnitude, attn_factor * (1 + 0.1 * std::log(4.0)));
+  }
+}
+
 TEST(ModelConfigTest, RefusesRopeScalingByName) {
   for (const char* type : {"longrope", "dynamic", ""}) {
     ExpectRefused(ReadConfig(TinyModelBuilder({}).SetString("llama.rope.scaling.type", type)), kUnimplemented,
