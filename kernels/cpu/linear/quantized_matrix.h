@@ -87,7 +87,7 @@ class QuantizedMatrix {
 
 namespace simd {
 
-/// Rows that QuantizedMatVec takes at most: beyond them expanding the weights pays on every machine measured.
+/// Rows that QuantizedMatVec takes at most. In bf16 on Zen 4 that many take less time than 33 with expanded weights.
 inline constexpr int64_t kMaxQuantizedRows = 32;
 
 /// out[r * out_stride + j] (+)= x[r] . W[j] for the `outputs` <= 16 first outputs j of a column, r < rows.
