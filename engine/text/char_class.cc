@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "engine/text/utf8.h"
+
 namespace kvblend::text {
 namespace {
 
@@ -70,6 +72,27 @@ CharClass ClassOf(uint32_t code_point) {
                        [](const ClassRange& candidate, uint32_t value) { return candidate.last < value; });
   if (range == kRanges.end() || code_point < range->first) return CharClass::kOther;
   return ClassIn(*range, code_point);
+}
+
+std::string_view WithoutSpaceInFront(std::string_view text) {
+  while (!text.empty()) {
+    const Utf8Step step = DecodeUtf8At(text, 0);
+    if (step.kind != Utf8Step::Kind::kValid || ClassOf(step.code_point) != CharClass::kSpace) break;
+    text.remove_prefix(step.length);
+  }
+  return text;
+}
+
+std::string_view WithoutSpaceAtEnd(std::string_view text) {
+  const auto goes_on = [](char byte) { return (static_cast<uint8_t>(byte) & 0xC0) == 0x80; };
+  while (!text.empty()) {
+    size_t last = text.size() - 1;
+    while (last > 0 && goes_on(text[last])) --last;
+    const Utf8Step step = DecodeUtf8At(text, last);
+    if (step.kind != Utf8Step::Kind::kValid || ClassOf(step.code_point) != CharClass::kSpace) break;
+    text = text.substr(0, last);
+  }
+  return text;
 }
 
 }  // namespace kvblend::text

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 namespace kvblend::text {
 
@@ -37,5 +38,10 @@ inline constexpr CharClasses kLetters = CharClass::kUpper | CharClass::kLower | 
 
 /// Class of a code point by Unicode 16.0; kOther for what is not assigned there.
 CharClass ClassOf(uint32_t code_point);
+
+/// `text` without the characters of class kSpace at that end, which is what tokens with 'rstrip' and 'lstrip' take from
+/// their neighbours. Python's str.strip() takes U+001C to U+001F as well. REQUIRES: valid UTF-8.
+std::string_view WithoutSpaceInFront(std::string_view text);
+std::string_view WithoutSpaceAtEnd(std::string_view text);
 
 }  // namespace kvblend::text

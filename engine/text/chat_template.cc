@@ -89,7 +89,7 @@ absl::StatusOr<ChatTemplate::Opening> ChatTemplate::Open(std::string_view system
   KVBLEND_ASSIGN_OR_RETURN(const std::vector<ChatPart> parts,
                            ComposeChat(format_, system_text, history, lead_in));
   Opening opening;
-  PromptEncoder encoder(tokenizer_, control_, format_.strips_behind_control, TextPosition::kStart);
+  PromptEncoder encoder(tokenizer_, control_, format_.strips_behind_control, TextPosition::kFirst);
   encoder.Into(&opening.system);
   size_t turns = 0;
   for (size_t i = 0; i < parts.size(); ++i) {

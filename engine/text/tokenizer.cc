@@ -4,6 +4,7 @@
 #include <deque>
 #include <utility>
 
+#include "engine/text/char_class.h"
 #include "engine/text/plain_form.h"
 #include "engine/text/scored_bpe.h"
 #include "engine/text/utf8.h"
@@ -131,7 +132,9 @@ std::vector<TokenId> Tokenizer::Encode(std::string_view text, TextPosition posit
     if (prefix && !(space_prefix_.unless_space && plain.front() == ' ')) plain.insert(0, 1, ' ');
     return spelled.emplace_back(std::move(plain));
   };
-  const bool prefix = space_prefix_.wanted && position == TextPosition::kStart;
+  const bool prefix =
+      space_prefix_.wanted &&
+      (position == TextPosition::kFirst || (position == TextPosition::kStart && !space_prefix_.first_only));
   const bool spell_parts = !is_byte_level() && user_defined_first_;
   if (!is_byte_level() && !spell_parts) text = spell(text, prefix);
   const auto encode_plain = [&](size_t begin, size_t end) {
@@ -152,9 +155,14 @@ std::vector<TokenId> Tokenizer::Encode(std::string_view text, TextPosition posit
         ++at;
         continue;
       }
-      encode_plain(plain_begin, at);
-      tokens.push_back(match->token);
+      size_t plain_end = at;
       at += match->pattern.size();
+      if (StripsBefore(match->token)) {
+        plain_end = plain_begin + WithoutSpaceAtEnd(text.substr(plain_begin, plain_end - plain_begin)).size();
+      }
+      if (StripsBehind(match->token)) at = text.size() - WithoutSpaceInFront(text.substr(at)).size();
+      encode_plain(plain_begin, plain_end);
+      tokens.push_back(match->token);
       plain_begin = at;
     }
   }

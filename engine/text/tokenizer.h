@@ -58,7 +58,8 @@ struct TokenizerSpec {
   /// end-of-text markers need not be listed.
   std::vector<TokenId> end_of_generation;
 
-  /// Control tokens that take the whitespace before them, and behind them: of a prompt's own text too.
+  /// Control tokens that take the whitespace before them, and behind them: of a prompt's own text too. User-defined
+  /// tokens may do so as well; then that whitespace is in no token.
   std::vector<TokenId> strips_before;
   std::vector<TokenId> strips_behind;
 
@@ -70,6 +71,8 @@ struct TokenizerSpec {
   /// What else begins with such a space: what follows a user-defined token; not, what begins with a space anyway.
   bool space_prefix_every_piece = false;
   bool space_prefix_unless_space = false;
+  /// Of a prompt only its very beginning does, and not what follows a control token.
+  bool space_prefix_first_only = false;
   bool remove_extra_whitespaces = false;  // spaces at both ends, and all but one in a row
   bool splits_at_spaces = false;  // of kUnigram: each space begins a word that is segmented on its own
   /// User-defined tokens are looked for in the text as it is, U+2581 being no space, instead of behind the space
@@ -89,7 +92,8 @@ enum GgufTokenType : int32_t {
 
 /// Where a text stands that is encoded on its own.
 enum class TextPosition {
-  kStart,   // at the beginning, or behind a control token
+  kFirst,   // at the very beginning: nothing comes before it but BOS where the prompt's own text has none
+  kStart,   // behind a control token
   kWithin,  // goes on behind other text: nothing is put in front (TokenizerSpec::add_space_prefix)
 };
 
@@ -105,7 +109,7 @@ class Tokenizer {
   /// "user defined" do where their string occurs (leftmost, then longest), as in Hugging Face tokenizers.
   /// Bytes for which a byte-level vocabulary has no token are left out; what a SentencePiece vocabulary lacks
   /// becomes the unknown token.
-  std::vector<TokenId> Encode(std::string_view text, TextPosition position = TextPosition::kStart) const;
+  std::vector<TokenId> Encode(std::string_view text, TextPosition position = TextPosition::kFirst) const;
 
   /// Id of the control or user-defined token with this string.
   std::optional<TokenId> FindSpecial(std::string_view name) const;
@@ -113,7 +117,8 @@ class Tokenizer {
   /// Whether `token` is a control token: not text, never shown to users.
   bool IsSpecial(TokenId token) const;
 
-  /// Whether the whitespace before the control token, or behind it, goes when a prompt is put together.
+  /// Whether the whitespace before the token, or behind it, goes: of a control token when a prompt is put together, of
+  /// one that is user-defined in Encode().
   bool StripsBefore(TokenId token) const { return strips_before_.contains(token); }
   bool StripsBehind(TokenId token) const { return strips_behind_.contains(token); }
 
@@ -145,6 +150,7 @@ class Tokenizer {
     bool wanted = false;
     bool every_piece = false;
     bool unless_space = false;
+    bool first_only = false;
   };
 
   Tokenizer() = default;

@@ -74,7 +74,8 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Create(const TokenizerSpec
     tokenizer->ignore_merges_ = spec.ignore_merges.value_or(false);
     tokenizer->space_prefix_ = {.wanted = spec.add_space_prefix,
                                 .every_piece = spec.space_prefix_every_piece,
-                                .unless_space = spec.space_prefix_unless_space};
+                                .unless_space = spec.space_prefix_unless_space,
+                                .first_only = spec.space_prefix_first_only};
     tokenizer->splits_at_spaces_ = spec.splits_at_spaces;
     tokenizer->remove_extra_whitespaces_ = spec.remove_extra_whitespaces;
     tokenizer->user_defined_first_ = spec.user_defined_first || spec.normalization != Normalization::kNone;

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "engine/text/jinja/python_text.h"
+#include "engine/text/char_class.h"
 
 namespace kvblend::text {
 
@@ -44,7 +44,7 @@ void PromptEncoder::AppendPiece(std::string_view piece) {
     const auto [at, token] = control_.FindFirst(piece);
     AppendText(piece.substr(0, at));
     if (at == std::string_view::npos) return;
-    if (tokenizer_.StripsBefore(token)) waiting_.resize(jinja::StripRight(waiting_).size());
+    if (tokenizer_.StripsBefore(token)) waiting_.resize(WithoutSpaceAtEnd(waiting_).size());
     Finish();
     target_->push_back(token);
     behind_control_ = true;
@@ -57,7 +57,7 @@ void PromptEncoder::AppendPiece(std::string_view piece) {
 void PromptEncoder::Finish() {
   if (waiting_.empty()) return;
   std::string_view text = waiting_;
-  if (behind_control_ && strips_) text = jinja::StripLeft(text);
+  if (behind_control_ && strips_) text = WithoutSpaceInFront(text);
   const std::vector<TokenId> tokens = tokenizer_.Encode(text, position_);
   waiting_target_->insert(waiting_target_->end(), tokens.begin(), tokens.end());
   waiting_.clear();

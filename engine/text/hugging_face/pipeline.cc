@@ -158,6 +158,7 @@ absl::Status ReadMetaspace(const JsonValue& step, TokenizerSpec* spec) {
   spec->add_space_prefix = true;
   spec->space_prefix_unless_space = true;
   spec->space_prefix_every_piece = scheme == "always";
+  spec->space_prefix_first_only = scheme == "first";
   return absl::OkStatus();
 }
 

@@ -90,14 +90,12 @@ absl::Status ReadVocabulary(const JsonValue& document, TokenizerSpec* spec) {
     KVBLEND_ASSIGN_OR_RETURN(const int32_t id, token["id"].Id());
     // Text gives no special tokens, so how one would be found in it does not matter; what it takes from its neighbours in
     // a prompt does.
-    for (const auto& [flag, stripping] :
-         {std::pair<const char*, std::vector<TokenId>*>{"single_word", nullptr},
-          {"lstrip", &spec->strips_before},
-          {"rstrip", &spec->strips_behind}}) {
-      KVBLEND_ASSIGN_OR_RETURN(const bool set, token[flag].Bool(false));
-      if (set && !special) return token.Unimplemented(absl::StrCat("has '", flag, "', and is not special"));
-      if (set && stripping != nullptr) stripping->push_back(id);
-    }
+    KVBLEND_ASSIGN_OR_RETURN(const bool single_word, token["single_word"].Bool(false));
+    if (single_word && !special) return token.Unimplemented("has 'single_word', and is not special");
+    KVBLEND_ASSIGN_OR_RETURN(const bool strips_before, token["lstrip"].Bool(false));
+    if (strips_before) spec->strips_before.push_back(id);
+    KVBLEND_ASSIGN_OR_RETURN(const bool strips_behind, token["rstrip"].Bool(false));
+    if (strips_behind) spec->strips_behind.push_back(id);
     if (normalized && !special && is_normalized) {
       return token.Unimplemented("is looked for in normalized text, and is not special");
     }

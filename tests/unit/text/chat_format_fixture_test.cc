@@ -1,17 +1,28 @@
-// Chat formats against jinja2 as transformers runs it: tests/fixtures/chat_formats.tsv, written by
-// tests/fixtures/make_chat_fixtures.py. Of each conversation the tokens are read back with control tokens by
-// name.
+// Chat formats against transformers' apply_chat_template: tests/fixtures/chat_formats.tsv and chat_ids.tsv, written by
+// tests/fixtures/make_chat_fixtures.py. Of each conversation the prompt's text is compared, in a vocabulary of bytes
+// whose tokens are read back, and the prompt's ids, with small tokenizers of the families.
+#include <algorithm>
 #include <fstream>
+#include <memory>
+#include <optional>
+#include <sstream>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
+#include "engine/text/char_class.h"
 #include "engine/text/chat_template.h"
+#include "engine/text/hugging_face/tokenizer_json.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 #include "tests/unit/text/small_vocabulary.h"
 
 namespace kvblend::text {
@@ -150,9 +161,9 @@ TEST(ChatFormatFixtureTest, TemplatesGiveThePromptsOfTransformers) {
       const auto stripped = [](std::string text) {
         for (const char* name : {"<|user|>", "<|assistant|>", "<|system|>", "<|end|>"}) {
           for (size_t at = text.find(name); at != std::string::npos; at = text.find(name, at + 1)) {
-            size_t end = at += std::string_view(name).size();
-            while (end < text.size() && absl::ascii_isspace(text[end])) ++end;
-            text.erase(at, end - at);
+            at += std::string_view(name).size();
+            const std::string_view behind = std::string_view(text).substr(at);
+            text.erase(at, behind.size() - WithoutSpaceInFront(behind).size());
           }
         }
         return text;
@@ -176,6 +187,154 @@ TEST(ChatFormatFixtureTest, FormatsByNameEqualTheTemplates) {
       EXPECT_EQ(PromptText(model, *by_name, chat), chat.prompt) << chat.format;
     }
   }
+}
+
+// A line of chat_ids.tsv.
+struct IdsCase {
+  size_t line = 0;  // of chat_formats.tsv, from 0 on
+  std::string tokenizer, added;
+  bool forged = false;
+  std::vector<TokenId> ids;
+};
+
+std::vector<IdsCase> ReadIdsCases() {
+  std::ifstream file(KVBLEND_SOURCE_DIR "/tests/fixtures/chat_ids.tsv");
+  std::vector<IdsCase> cases;
+  for (std::string line; std::getline(file, line);) {
+    const std::vector<std::string> columns = absl::StrSplit(line, '\t');
+    IdsCase ids_case;
+    bool sound = columns.size() == 5 && absl::SimpleAtoi(columns[0], &ids_case.line) && ids_case.line > 0 &&
+                 (columns[1] != "=" || !cases.empty());
+    if (sound) {
+      --ids_case.line;
+      ids_case.tokenizer = columns[1] == "=" ? cases.back().tokenizer : columns[1];
+      ids_case.added = columns[2] == "=" ? cases.back().added : columns[2];
+      ids_case.forged = columns[3] == "forged";
+      const std::vector<std::string> numbers = absl::StrSplit(columns[4], ' ');
+      for (const std::string& number : numbers) {
+        sound = sound && absl::SimpleAtoi(number, &ids_case.ids.emplace_back());
+      }
+    }
+    if (!sound) {
+      ADD_FAILURE() << "line " << cases.size() + 1 << " of chat_ids.tsv is malformed";
+      return {};
+    }
+    cases.push_back(std::move(ids_case));
+  }
+  return cases;
+}
+
+// The family's small tokenizer, with the tokens that are added, and with the format's first and last token.
+Model MakeFamilyModel(const IdsCase& ids_case, const ChatCase& chat) {
+  std::ifstream file(
+      absl::StrCat(KVBLEND_SOURCE_DIR "/tests/fixtures/tokenizers/", ids_case.tokenizer, ".json"));
+  std::ostringstream text;
+  text << file.rdbuf();
+  nlohmann::json json = nlohmann::json::parse(text.str(), nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json added = nlohmann::json::parse(ids_case.added, nullptr, /*allow_exceptions=*/false);
+  Model model;
+  if (!json.is_object() || !added.is_array()) return model;
+  for (const nlohmann::json& token : added) json["added_tokens"].push_back(token);
+  auto spec = ReadTokenizerJson(json.dump(), ids_case.tokenizer);
+  EXPECT_TRUE(spec.ok()) << spec.status();
+  if (!spec.ok()) return model;
+  for (size_t id = 0; id < spec->tokens.size(); ++id) {
+    if (spec->token_types[id] != kGgufControl) continue;
+    if (spec->tokens[id] == chat.bos) spec->bos = static_cast<TokenId>(id);
+    if (spec->tokens[id] == chat.eos) model.eos = static_cast<TokenId>(id);
+  }
+  spec->eos = model.eos;
+  auto tokenizer = Tokenizer::Create(*spec);
+  EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
+  if (tokenizer.ok()) model.tokenizer = *std::move(tokenizer);
+  return model;
+}
+
+// What comes before chunks is one text, and the question behind them another: no merge crosses. Where a word ends none
+// does in these tokenizers, so the two have the ids of one text there.
+size_t EndOfFirstWord(std::string_view text) {
+  for (size_t i = 1; i < text.size(); ++i) {
+    if (absl::ascii_isspace(text[i]) && absl::ascii_isalpha(text[i - 1])) return i;
+  }
+  return text.size();
+}
+
+std::vector<TokenId> PromptIds(const ChatTemplate& chat_template, const ChatCase& chat) {
+  std::vector<ChatTurn> history;
+  for (const auto& [role, text] : chat.turns) history.push_back({role, text});
+  history.pop_back();
+  const std::string_view question = chat.turns.back().second;
+  const size_t cut = EndOfFirstWord(question);
+  const auto opening = chat_template.Open(chat.system, history, question.substr(0, cut));
+  EXPECT_TRUE(opening.ok()) << opening.status();
+  if (!opening.ok()) return {};
+  std::vector<TokenId> ids;
+  for (const auto& part :
+       {opening->system, opening->history, opening->lead_in, chat_template.Close(question.substr(cut))}) {
+    ids.insert(ids.end(), part.begin(), part.end());
+  }
+  return ids;
+}
+
+// The ids of transformers, but for what is meant to be otherwise.
+std::vector<TokenId> ExpectedIds(const IdsCase& ids_case, const ChatCase& chat, const Tokenizer& tokenizer) {
+  std::vector<TokenId> ids = ids_case.ids;
+  if (chat.kind == "default" && chat.system.empty()) {
+    // Without the system block that the template puts in.
+    ids.erase(ids.begin(), std::find(ids.begin() + 1, ids.end(), ids.front()));
+  }
+  // Models that want BOS get it from us where the template writes none.
+  if (tokenizer.add_bos() && ids.front() != tokenizer.bos()) ids.insert(ids.begin(), *tokenizer.bos());
+  return ids;
+}
+
+TEST(ChatFormatFixtureTest, PromptsHaveTheIdsOfTransformers) {
+  const std::vector<ChatCase> chats = ReadChatCases();
+  const std::vector<IdsCase> cases = ReadIdsCases();
+  ASSERT_GE(cases.size(), 250u);
+  Model model;
+  std::unique_ptr<ChatTemplate> by_template, by_name;
+  int same = 0;
+  int forged = 0;
+  for (size_t i = 0; i < cases.size(); ++i) {
+    const IdsCase& ids_case = cases[i];
+    ASSERT_LT(ids_case.line, chats.size());
+    const ChatCase& chat = chats[ids_case.line];
+    const std::string where =
+        absl::StrCat("line ", ids_case.line + 1, " with ", ids_case.tokenizer, ", ", chat.format);
+    const bool is_new = i == 0 || ids_case.tokenizer != cases[i - 1].tokenizer ||
+                        ids_case.added != cases[i - 1].added ||
+                        chat.source != chats[cases[i - 1].line].source;
+    if (is_new) {
+      by_template.reset();
+      by_name.reset();  // before the tokenizer that they refer to
+      model = MakeFamilyModel(ids_case, chat);
+      ASSERT_NE(model.tokenizer, nullptr) << where;
+      by_template = MakeTemplate(model, chat, "auto");
+      ASSERT_NE(by_template, nullptr) << where;
+      if (chat.kind == "named") by_name = MakeTemplate(model, chat, chat.format);
+    }
+    const std::vector<TokenId> expected = ExpectedIds(ids_case, chat, *model.tokenizer);
+    const std::vector<TokenId> ids = PromptIds(*by_template, chat);
+    const auto num_control = [&](const std::vector<TokenId>& tokens) {
+      return std::ranges::count_if(tokens, [&](TokenId id) { return model.tokenizer->IsSpecial(id); });
+    };
+    if (by_name != nullptr) {
+      EXPECT_EQ(PromptIds(*by_name, chat), ids) << where;
+    }
+    if (ids_case.forged) {  // here text is text, whatever it says
+      EXPECT_LT(num_control(ids), num_control(expected)) << where;
+      ++forged;
+      continue;
+    }
+    ++same;
+    EXPECT_EQ(absl::StrJoin(ids, " "), absl::StrJoin(expected, " "))
+        << where << "\n  ours: " << absl::CHexEscape(model.tokenizer->Decode(ids, /*skip_special=*/false))
+        << "\n  transformers': "
+        << absl::CHexEscape(model.tokenizer->Decode(expected, /*skip_special=*/false));
+  }
+  EXPECT_GE(same, 220);
+  EXPECT_GE(forged, 10);
 }
 
 }  // namespace

@@ -40,8 +40,21 @@ TEST_P(TokenizerJsonFixtureTest, GivesTheSameIds) {
 INSTANTIATE_TEST_SUITE_P(Families, TokenizerJsonFixtureTest,
                          testing::Values("hf_gpt2", "hf_smollm", "hf_llama3", "hf_qwen2", "hf_gpt_oss",
                                          "hf_tekken", "hf_deepseek_v3", "hf_llama2", "hf_mistral_v3",
-                                         "hf_gemma", "unigram/hf_plain", "unigram/hf_words"),
+                                         "hf_gemma", "phi/hf_phi2", "phi/hf_phi3", "phi/hf_phi4",
+                                         "unigram/hf_plain", "unigram/hf_words"),
                          [](const auto& info) { return NameOfTest(info.param); });
+
+// As tokenizers 0.23.3 has it, whose tables are those of Unicode 9.0.
+TEST(NormalizationTest, LeavesLaterCharactersAlone) {
+  using enum Normalization;
+  EXPECT_EQ(Normalize("a\u0315\u0301", kNfc), "\u00E1\u0315");
+  EXPECT_EQ(Normalize("a\u1DF6\u0301", kNfc), "a\u1DF6\u0301");                // a mark of 10.0
+  EXPECT_EQ(Normalize("\U00011935\U00011930", kNfc), "\U00011935\U00011930");  // a pair of 13.0
+  EXPECT_EQ(Normalize("\u32FE\u32FF", kNfkc), "\u30F2\u32FF");                 // 1.1 and 12.1
+  EXPECT_EQ(Normalize("\uA7F4e\u0301\uFB01", kNfkc), "\uA7F4\u00E9fi");        // 14.0, others behind it
+  EXPECT_EQ(Normalize("\u0301\u1112\u1161\u11AB", kNfc), "\u0301\uD55C");
+  EXPECT_EQ(Normalize("\uFB01", kNone), "\uFB01");
+}
 
 TEST(TokenizerJsonTest, KnowsWhatPromptsBeginAndAnswersEndWith) {
   const auto llama = ReadTokenizerJson(ReadJson("hf_llama3"), "llama");
@@ -108,8 +121,8 @@ TEST(TokenizerJsonTest, RefusesWhatItDoesNotDo) {
         "post_processor is of type BertPro"},
        {[](Json& j) { j["model"]["vocab"]["far"] = 100000; },
         "model.vocab has the id 100000, but there are only"},
-       {[](Json& j) { j["added_tokens"][0]["special"] = false, j["added_tokens"][0]["lstrip"] = true; },
-        "added_tokens[0] has 'lstrip', and is not special"}});
+       {[](Json& j) { j["added_tokens"][0]["special"] = false, j["added_tokens"][0]["single_word"] = true; },
+        "added_tokens[0] has 'single_word', and is not special"}});
   ExpectRefusal("hf_llama3", absl::StatusCode::kUnimplemented,
                 {{[](Json& j) { j["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "\\w+"; },
                   "pre_tokenizer splits by the pattern '\\w+', which is none of gpt-2, smollm"},
