@@ -51,7 +51,6 @@ class ConfigTranslator {
   absl::Status CheckRotatedLayers() const;
   absl::Status CheckActivation() const;
   absl::Status CheckAttentionScale() const;
-  absl::Status TranslateQuantization();
 
   const HfFields& config_;
   const HfArchitecture& architecture_;
@@ -223,32 +222,6 @@ absl::Status ConfigTranslator::CheckAttentionScale() const {
   return config_.NotImplemented("query_pre_attn_scalar", Concat(expected));
 }
 
-absl::Status ConfigTranslator::TranslateQuantization() {
-  const nlohmann::json* object = config_.Find("quantization_config");
-  if (object == nullptr) return absl::OkStatus();
-  if (!object->is_object()) return config_.Wrong("quantization_config", "an object");
-  const HfFields fields(*object, Concat(config_.name(), ": quantization_config"));
-  KVBLEND_ASSIGN_OR_RETURN(const auto method, fields.Text("quant_method"));
-  if (architecture_.fused_experts && method == "mxfp4") return absl::OkStatus();
-  if (method != "fp8") {
-    return fields.NotImplemented("quant_method",
-                                 architecture_.fused_experts ? "\"fp8\", \"mxfp4\"" : "\"fp8\"");
-  }
-  KVBLEND_ASSIGN_OR_RETURN(const auto format, fields.Text("fmt"));
-  if (format.has_value() && *format != "e4m3") return fields.NotImplemented("fmt", "\"e4m3\"");
-  if (const nlohmann::json* block = fields.Find("weight_block_size"); block != nullptr) {
-    const auto is_side = [](const nlohmann::json& side) {
-      return side.is_number_unsigned() && side.get<uint64_t>() >= 1 && side.get<uint64_t>() <= 65536;
-    };
-    if (!block->is_array() || block->size() != 2 || !is_side((*block)[0]) || !is_side((*block)[1])) {
-      return fields.Wrong("weight_block_size", "two numbers from 1 to 65536");
-    }
-    model_.scale_block = {(*block)[0].get<int64_t>(), (*block)[1].get<int64_t>()};
-  }
-  // Activations are not rounded to fp8 here, so their scales and scheme do not matter.
-  return absl::OkStatus();
-}
-
 absl::StatusOr<HfModel> ConfigTranslator::Translate() {
   KVBLEND_RETURN_IF_ERROR(CheckKnown());
   out_.SetString("general.architecture", std::string(architecture_.architecture));
@@ -259,7 +232,7 @@ absl::StatusOr<HfModel> ConfigTranslator::Translate() {
   KVBLEND_RETURN_IF_ERROR(CheckRotatedLayers());
   KVBLEND_RETURN_IF_ERROR(CheckActivation());
   KVBLEND_RETURN_IF_ERROR(CheckAttentionScale());
-  KVBLEND_RETURN_IF_ERROR(TranslateQuantization());
+  KVBLEND_RETURN_IF_ERROR(TranslateHfQuantization(config_, model_));
   KVBLEND_ASSIGN_OR_RETURN(model_.tied_output, config_.Bool("tie_word_embeddings"));
   KVBLEND_RETURN_IF_ERROR(TranslateHfRope(config_, model_, out_));
   return model_;

@@ -51,7 +51,7 @@ struct HfModel {
   int64_t head_dim = 0;
   int64_t num_experts = 0;  // 0: none
   std::optional<bool> tied_output;
-  /// Rows and columns that share a scale, of matrices in F8_E4M3 ("quantization_config"); none: they share one each.
+  /// Rows and columns that share a scale, of matrices in F8_E4M3 that have one for each block; none: no matrix has.
   std::optional<std::pair<int64_t, int64_t>> scale_block;
 };
 
@@ -61,5 +61,8 @@ absl::StatusOr<HfModel> TranslateHfConfig(const HfFields& config, TranslatedMode
 
 /// The part of TranslateHfConfig about RoPE (hf_rope.cc).
 absl::Status TranslateHfRope(const HfFields& config, const HfModel& model, TranslatedModel& out);
+
+/// The part about weights in FP8 and MXFP4 (hf_quantization.cc). Sets model.scale_block.
+absl::Status TranslateHfQuantization(const HfFields& config, HfModel& model);
 
 }  // namespace kvblend::model

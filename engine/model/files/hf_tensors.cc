@@ -16,7 +16,13 @@
 namespace kvblend::model {
 namespace {
 
-constexpr std::string_view kScaleEnding = "_scale_inv";  // of "...weight"
+// By who wrote the folder. Either multiplies what is stored.
+constexpr std::string_view kWeight = ".weight";
+constexpr std::string_view kScaleEndings[] = {".weight_scale_inv", ".weight_scale"};
+// Of activations and of KV, neither of which is rounded here.
+constexpr std::string_view kUnusedScales[] = {".activation_scale",  ".input_scale",
+                                              ".input_scale_ub",    ".output_scale",
+                                              ".self_attn.k_scale", ".self_attn.v_scale"};
 
 const HfTensorName* FindName(absl::Span<const HfTensorName> names, std::string_view name) {
   const auto found = std::find_if(names.begin(), names.end(),
@@ -100,20 +106,21 @@ absl::StatusOr<HfPlace> TensorTranslator::PlaceOf(const SafeTensor& tensor) cons
                                          model_.architecture->model_type, "' that kvblend implements"));
 }
 
-// Sets the scales aside: they are part of what they scale. Scales of activations are not needed.
+// Sets the scales aside: they are part of what they scale.
 absl::Status TensorTranslator::TakeScales(std::vector<SafeTensor>& tensors) {
-  const auto is_scale = [&](SafeTensor& tensor) {
-    if (tensor.name.ends_with(".activation_scale") || tensor.name.ends_with(".input_scale")) return true;
-    if (!tensor.name.ends_with(Concat("weight", kScaleEnding))) return false;
-    std::string scaled = tensor.name.substr(0, tensor.name.size() - kScaleEnding.size());
-    scales_.emplace(std::move(scaled), std::move(tensor));
-    return true;
-  };
-  const auto kept = std::find_if(tensors.begin(), tensors.end(), is_scale);
-  if (kept == tensors.end()) return absl::OkStatus();
-  std::vector<SafeTensor> others(std::make_move_iterator(tensors.begin()), std::make_move_iterator(kept));
-  for (auto tensor = kept + 1; tensor != tensors.end(); ++tensor) {
-    if (!is_scale(*tensor)) others.push_back(std::move(*tensor));
+  std::vector<SafeTensor> others;
+  for (SafeTensor& tensor : tensors) {
+    const std::string_view name = tensor.name;
+    const auto is_ending = [&](std::string_view ending) { return name.ends_with(ending); };
+    if (std::any_of(std::begin(kUnusedScales), std::end(kUnusedScales), is_ending)) continue;
+    const auto ending = std::find_if(std::begin(kScaleEndings), std::end(kScaleEndings), is_ending);
+    if (ending == std::end(kScaleEndings)) {
+      others.push_back(std::move(tensor));
+      continue;
+    }
+    const std::string scaled(name.substr(0, name.size() - ending->size() + kWeight.size()));
+    const auto [first, is_new] = scales_.try_emplace(scaled, std::move(tensor));
+    if (!is_new) return Invalid(tensor, Concat("and ", Quote(first->second.name), " scale the same tensor"));
   }
   tensors = std::move(others);
   return absl::OkStatus();
@@ -129,22 +136,29 @@ absl::StatusOr<HfMatrix> TensorTranslator::MatrixOf(const SafeTensor& tensor) {
   const auto found = scales_.find(tensor.name);
   if (found == scales_.end()) {
     return Invalid(tensor, Concat("is of dtype F8_E4M3, and there is no tensor ",
-                                  Quote(Concat(tensor.name, kScaleEnding))));
+                                  Quote(Concat(tensor.name, "_scale_inv")), " or ",
+                                  Quote(Concat(tensor.name, "_scale"))));
   }
   const SafeTensor scales = std::move(found->second);
   scales_.erase(found);
-  const bool is_single = scales.elements() == 1;
-  if (!is_single && !model_.scale_block.has_value()) {
-    return Invalid(scales, Concat("has shape ", scales.ShapeString(),
-                                  "; allowed: one number, as config.json has no weight_block_size"));
-  }
-  std::tie(matrix.block_rows, matrix.block_cols) =
-      is_single ? std::pair{matrix.rows, matrix.cols} : *model_.scale_block;
-  const std::vector<int64_t> expected = {(matrix.rows + matrix.block_rows - 1) / matrix.block_rows,
-                                         (matrix.cols + matrix.block_cols - 1) / matrix.block_cols};
-  if (!is_single && scales.shape != expected) {
-    return Invalid(scales, Concat("has shape ", scales.ShapeString(), "; allowed: [", expected[0], ", ",
-                                  expected[1], "]"));
+  const bool by_row =
+      !scales.shape.empty() && scales.shape[0] == matrix.rows && scales.elements() == matrix.rows;
+  if (scales.elements() == 1) {
+    std::tie(matrix.block_rows, matrix.block_cols) = std::pair{matrix.rows, matrix.cols};
+  } else if (model_.scale_block.has_value()) {
+    std::tie(matrix.block_rows, matrix.block_cols) = *model_.scale_block;
+    const std::vector<int64_t> expected = {(matrix.rows + matrix.block_rows - 1) / matrix.block_rows,
+                                           (matrix.cols + matrix.block_cols - 1) / matrix.block_cols};
+    if (scales.shape != expected) {
+      return Invalid(scales, Concat("has shape ", scales.ShapeString(), "; allowed: [", expected[0], ", ",
+                                    expected[1], "]"));
+    }
+  } else if (by_row) {  // [rows] or [rows, 1]
+    std::tie(matrix.block_rows, matrix.block_cols) = std::pair{int64_t{1}, matrix.cols};
+  } else {
+    return Invalid(scales,
+                   Concat("has shape ", scales.ShapeString(), "; allowed: one number, or one for each of ",
+                          matrix.rows, " rows, as config.json has no size of blocks"));
   }
   if (!IsPlainFloat(scales.dtype)) {
     return Invalid(scales, Concat("is of dtype ", Name(scales.dtype), "; allowed: F32, F16, BF16"));

@@ -33,7 +33,7 @@ absl::StatusOr<WeightBytes> AllocateSlab(int64_t bytes) {
 
 absl::StatusOr<WeightBytes> MapSlab(const std::string& folder, int64_t bytes) {
   const auto failed = [&](int error, absl::string_view what) {
-    const std::string text = absl::StrCat("map-weights is '", folder, "': ", what);
+    const std::string text = absl::StrCat("folder for weights '", folder, "': ", what);
     return error == ENOSPC || error == EDQUOT || error == EFBIG
                ? absl::ResourceExhaustedError(absl::StrCat(text, ": no room for ", bytes, " bytes"))
                : absl::ErrnoToStatus(error, text);

@@ -111,7 +111,7 @@ TEST(MapWeightsErrorsTest, NameTheFolder) {
   const std::string missing = temporary.path() + "/none";
   const absl::Status status = StartIn(missing);
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound) << status;
-  EXPECT_THAT(status.message(), HasSubstr("map-weights is '" + missing + "': no file can be made there"));
+  EXPECT_THAT(status.message(), HasSubstr("folder for weights '" + missing + "': no file can be made there"));
   const absl::Status other = StartIn(temporary.path(), "reference");
   EXPECT_EQ(other.code(), absl::StatusCode::kInvalidArgument) << other;
   EXPECT_THAT(other.message(), HasSubstr("on device reference; allowed: cpu"));

@@ -4,12 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <bit>
-#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -18,12 +15,12 @@
 #include <string>
 #include <vector>
 
-#include "engine/model/files/hf_rows.h"
 #include "engine/model/model_config.h"
 #include "engine/model/model_file.h"
 #include "engine/model/model_weights.h"
 #include "tests/fuzz/folder_exercise.h"
 #include "tests/support/gguf_builder.h"
+#include "tests/unit/model/hf_folder_files.h"
 
 namespace kvblend::model {
 namespace {
@@ -32,38 +29,9 @@ using test_support::Bytes;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
-constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
-constexpr auto kUnknown = absl::StatusCode::kUnimplemented;
-constexpr auto kDamaged = absl::StatusCode::kDataLoss;
-
-const std::string kFixtures = KVBLEND_SOURCE_DIR "/tests/fixtures/hf/";
-const std::vector<std::string> kModels = {"llama",    "llama_fp8", "mixtral", "qwen2",   "qwen3",
-                                          "qwen3moe", "gemma3",    "phi3",    "granite", "gpt_oss"};
-
-std::string ReadWhole(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
-
-std::map<std::string, std::string> ReadFolder(const std::string& model) {
-  std::map<std::string, std::string> files;
-  for (const auto& entry : std::filesystem::directory_iterator(kFixtures + model)) {
-    files[entry.path().filename()] = ReadWhole(entry.path());
-  }
-  return files;
-}
-
-absl::StatusOr<GgufFile> Present(std::map<std::string, std::string> files) {
-  return PresentFolder(std::make_shared<MemoryFolder>(std::move(files)), "folder");
-}
-
-std::vector<float> AllRows(const GgufTensor& tensor) {
-  std::vector<float> values(tensor.rows() * tensor.cols());
-  for (int64_t row = 0; row < tensor.rows(); ++row) {
-    EXPECT_TRUE(tensor.ReadRow(row, absl::MakeSpan(values).subspan(row * tensor.cols(), tensor.cols())).ok());
-  }
-  return values;
-}
+const std::vector<std::string> kModels = {"llama", "llama_fp8", "llama_fp8_rows", "mixtral",
+                                          "qwen2", "qwen3",     "qwen3moe",       "gemma3",
+                                          "phi3",  "granite",   "gpt_oss"};
 
 TEST(HfFolderTest, PresentsWhatTheGgufFileOfTheSameModelHolds) {
   for (const std::string& model : kModels) {
@@ -131,38 +99,6 @@ TEST(HfFolderTest, FingerprintsTellFoldersApart) {
       tensors[at] ^= 1;
     }
   }
-}
-
-TEST(HfFolderTest, EveryE4M3NumberEqualsThePythonPackage) {
-  const std::string bytes = ReadWhole(kFixtures + "e4m3.bin");
-  ASSERT_EQ(bytes.size(), 256 * sizeof(float));
-  for (int code = 0; code < 256; ++code) {
-    float expected = 0;
-    std::memcpy(&expected, bytes.data() + code * sizeof(float), sizeof(float));
-    const float actual = E4M3ToF32(static_cast<uint8_t>(code));
-    if (std::isnan(expected)) {
-      EXPECT_TRUE(std::isnan(actual)) << code;
-    } else {
-      EXPECT_EQ(std::bit_cast<uint32_t>(actual), std::bit_cast<uint32_t>(expected)) << code;
-    }
-  }
-}
-
-void ExpectRefused(std::map<std::string, std::string> files, absl::StatusCode code,
-                   const std::string& fragment) {
-  const auto file = Present(std::move(files));
-  EXPECT_EQ(file.status().code(), code) << fragment << ": " << file.status();
-  EXPECT_THAT(std::string(file.status().message()), HasSubstr(fragment));
-}
-
-// The folder with `from` replaced by `to` in one file.
-std::map<std::string, std::string> Changed(const std::string& model, const std::string& file,
-                                           const std::string& from, const std::string& to) {
-  auto files = ReadFolder(model);
-  const size_t at = files[file].find(from);
-  EXPECT_NE(at, std::string::npos) << from;
-  if (at != std::string::npos) files[file].replace(at, from.size(), to);
-  return files;
 }
 
 TEST(HfFolderTest, RefusesConfigurationsByField) {
@@ -259,19 +195,6 @@ TEST(HfFolderTest, RefusesOtherOrdersOfLayersWithoutRope) {
                 "field 'no_rope_layer_interval' is 3; allowed: 4");
 }
 
-// The header of a safetensors file changed, and two numbers put behind its data.
-std::string ChangedHeader(const std::string& file,
-                          const std::function<void(nlohmann::json&, size_t)>& change) {
-  uint64_t size = 0;
-  std::memcpy(&size, file.data(), sizeof(size));
-  nlohmann::json header = nlohmann::json::parse(file.substr(sizeof(size), size));
-  const std::string data = file.substr(sizeof(size) + size);
-  change(header, data.size());
-  const std::string text = header.dump();
-  size = text.size();
-  return std::string(reinterpret_cast<const char*>(&size), sizeof(size)) + text + data + std::string(4, '\0');
-}
-
 // As Gemma 3 is published: its own configuration nested in one with images, and names of two generations.
 TEST(HfFolderTest, OfAModelThatSeesImagesTheTextPartIsTaken) {
   const std::string same = "\"gemma3_text\"";
@@ -316,38 +239,6 @@ TEST(HfFolderTest, OfAModelThatSeesImagesTheTextPartIsTaken) {
   auto without = plain_files;
   without["config.json"] = R"({"model_type": "gemma3"})";
   ExpectRefused(without, kInvalid, "field 'text_config' is missing; allowed: an object");
-}
-
-TEST(HfFolderTest, RefusesOtherFormsOfGptOss) {
-  const auto config = [](const std::string& from, const std::string& to) {
-    return Changed("gpt_oss", "config.json", from, to);
-  };
-  ExpectRefused(config("\"swiglu_limit\": 7.0", "\"swiglu_limit\": 8.0"), kUnknown,
-                "field 'swiglu_limit' is 8.0; allowed: 7.0");
-  ExpectRefused(config("\"experts_per_token\": 2", "\"experts_per_token\": 3"), kInvalid,
-                "field 'experts_per_token' is 3; allowed: 2, as of 'num_experts_per_tok'");
-  ExpectRefused(config("\"truncate\": false", "\"truncate\": true"), kUnknown,
-                "field 'truncate' is true; allowed: false");
-  ExpectRefused(config("\"beta_slow\": 1.0", "\"beta_slow\": 0"), kInvalid, "field 'beta_slow' is 0");
-  ExpectRefused(config("\"mxfp4\"", "\"awq\""), kUnknown,
-                "field 'quant_method' is \"awq\"; allowed: \"fp8\", \"mxfp4\"");
-  ExpectRefused(Changed("llama_fp8", "config.json", "\"fp8\"", "\"mxfp4\""), kUnknown,
-                "field 'quant_method' is \"mxfp4\"; allowed: \"fp8\"");
-  const auto tensors = [](const std::string& from, const std::string& to) {
-    return Changed("gpt_oss", "model.safetensors", from, to);
-  };
-  const std::string down = "model.layers.1.mlp.experts.down_proj";
-  ExpectRefused(tensors(down + "_scales", down + "_sacles"), kInvalid,
-                "tensor '" + down + "_blocks' is there, and its scales or blocks are not");
-  ExpectRefused(tensors(down + "_blocks", "model.layers.2.mlp.experts.down_proj_blocks"), kInvalid,
-                "tensor '" + down + "_scales' is there, and its scales or blocks are not");
-  ExpectRefused(tensors(down + "_bias", down + "_bais"), kUnknown,
-                "tensor '" + down + "_bais' is not part of");
-  ExpectRefused(tensors("\"" + down + "_scales\"", "\"" + down + "\"       "), kInvalid,
-                "tensor '" + down + "' is of dtype U8; allowed: F32, F16, BF16");
-  ExpectRefused(tensors("[3,64,1,16]", "[3,64,16,1]"), kInvalid, "with scales of shape [3, 64, 1]");
-  ExpectRefused(tensors("[3,64,2,16]", "[6,32,2,16]"), kInvalid,
-                "allowed: 4 dimensions, the first of the 3 experts");
 }
 
 TEST(HfFolderTest, RefusesTensorsByName) {
