@@ -132,6 +132,8 @@ struct EngineStats {
   int64_t decode_steps = 0;           // since start
   int64_t decoded_tokens = 0;         // since start, by those steps
   int64_t preemptions = 0;            // since start: answers that gave their pages up, to go on later
+  int64_t prompt_slices = 0;          // since start: runs of other work between two steps of decoding
+  double prompt_slice_seconds = 0;    // how long they took together
   int64_t drafted_tokens = 0;         // since start: guessed, and run to see whether they are right
   int64_t accepted_draft_tokens = 0;  // those that were: steps that were saved
   int32_t background_unfinished = 0;  // chunk computations behind responses that are not done

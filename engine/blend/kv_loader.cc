@@ -71,6 +71,10 @@ absl::StatusOr<bool> KvLoader::AwaitUntil(absl::Time start, int32_t layer,
   for (const Placement& placement : placements_) {
     if (!arrived.ok() || !is_wanted(placement)) continue;
     arrived = placement.span->entry->AcquireLayer(layer, start + kTurnPatience).status();
+    if (absl::IsDeadlineExceeded(arrived)) {
+      late_ = &*placement.span->entry;
+      late_layer_ = layer;
+    }
   }
   const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
   seconds_ += seconds;
@@ -82,6 +86,11 @@ absl::StatusOr<bool> KvLoader::AwaitUntil(absl::Time start, int32_t layer,
   if (absl::IsDeadlineExceeded(arrived)) return false;
   KVBLEND_RETURN_IF_ERROR(arrived);
   return true;
+}
+
+bool KvLoader::HasArrived() const {
+  return late_ == nullptr ||
+         !absl::IsDeadlineExceeded(late_->AcquireLayer(late_layer_, absl::InfinitePast()).status());
 }
 
 absl::Status KvLoader::Load(int32_t layer, Which which, const Readers& readers, KeepGoing keep_going) {

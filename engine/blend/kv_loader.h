@@ -44,6 +44,8 @@ class KvLoader {
   void AskForLayer(int32_t layer);
   /// Waits for it, for kTurnPatience. Returns whether it has arrived. Errors: an entry's.
   absl::StatusOr<bool> AwaitLayer(int32_t layer);
+  /// Whether what Await or AwaitLayer last waited for in vain is there by now, or will never be. Does not wait.
+  bool HasArrived() const;
   /// One layer of a span that has an entry, corrected where it has to be; valid until the next call of this or Load.
   absl::StatusOr<store::LayerKv> Acquire(const PlannedSpan& span, int32_t layer, KeepGoing keep_going);
 
@@ -86,6 +88,8 @@ class KvLoader {
   double seconds_ = 0;
   double stall_seconds_ = 0;
   int64_t token_layers_ = 0;
+  const store::ChunkHandle* late_ = nullptr;  // what was last waited for in vain,
+  int32_t late_layer_ = 0;                    // and its layer
 };
 
 }  // namespace kvblend::blend

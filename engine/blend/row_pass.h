@@ -56,8 +56,8 @@ class RowPass {
   /// Errors: the loader's, the backend's, keep_going's.
   absl::StatusOr<bool> Step(KeepGoing keep_going);
 
-  /// Whether the last Step has waited in vain.
-  bool is_waiting() const { return is_waiting_; }
+  /// Whether the last Step has waited in vain for stored KV that is still on its way.
+  bool is_waiting() const { return is_waiting_ && !loader_.HasArrived(); }
   /// Positions of the rows.
   absl::Span<const int32_t> active() const { return active_; }
   /// What it took, without loading and choosing. Valid after the last unit.

@@ -7,10 +7,13 @@ namespace kvblend::generate {
 
 void StepCost::Add(int32_t rows, double seconds) {
   if (rows < 1 || !(seconds > 0)) return;
+  // A few steps' mean; a single one may have been interrupted, the first one too.
+  const double expected = Seconds(rows);
   if (static_cast<size_t>(rows) >= seconds_.size()) seconds_.resize(rows + 1, 0);
   double& known = seconds_[rows];
-  // A few steps' mean; a single one may have been interrupted.
-  known = known == 0 ? seconds : 0.8 * known + 0.2 * std::min(seconds, 2 * known);
+  const double most = expected == 0 ? seconds : (known == 0 ? 4 : 2) * expected;
+  const double bounded = std::min(seconds, most);
+  known = known == 0 ? bounded : 0.8 * known + 0.2 * bounded;
 }
 
 double StepCost::Seconds(int32_t rows) const {

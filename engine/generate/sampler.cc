@@ -11,10 +11,11 @@ namespace {
 
 static_assert(kMaxTopLogprobs <= kernels::kMaxTopTokens);
 
+/// 53 bits: clients whose numbers are doubles, such as JavaScript's, can send it back as it is.
 uint64_t RandomSeed() {
   std::random_device device;
   uint64_t seed = 0;
-  while (seed == 0) seed = (static_cast<uint64_t>(device()) << 32) | static_cast<uint32_t>(device());
+  while (seed == 0) seed = ((static_cast<uint64_t>(device()) << 32) | static_cast<uint32_t>(device())) >> 11;
   return seed;
 }
 

@@ -39,7 +39,7 @@ struct Sampled {
 
 class Sampler {
  public:
-  /// kInvalidArgument as ValidateSampling. A seed of 0 is replaced by a random one.
+  /// kInvalidArgument as ValidateSampling. A seed of 0 is replaced by a random one below 2^53.
   static absl::StatusOr<Sampler> Create(const SamplingOptions& options, int32_t vocab_size);
 
   /// How the next token is to be chosen; advances the generator. The span in it is valid until the next

@@ -16,7 +16,9 @@ void FairShare::Leave(const std::string& key) {
 }
 
 void FairShare::Charge(const std::string& key, double seconds, double counts) {
-  accounts_.find(key)->second.had += counts * std::max(seconds, kLeast);
+  const auto [account, is_new] = accounts_.try_emplace(key);
+  if (is_new) account->second.had = floor_;
+  account->second.had += counts * std::max(seconds, kLeast);
   Settle();
 }
 

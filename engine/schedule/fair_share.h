@@ -15,7 +15,7 @@ class FairShare {
   void Join(const std::string& key);
   /// REQUIRES: as many calls of Join before.
   void Leave(const std::string& key);
-  /// The key has had so many seconds, at least kLeast, each of which counts so much. REQUIRES: it has joined.
+  /// The key has had so many seconds, at least kLeast, each of which counts so much. It may be away meanwhile.
   void Charge(const std::string& key, double seconds, double counts = 1);
   /// What it has had, compared with the others: the least is next. REQUIRES: it has joined.
   double Of(const std::string& key) const;

@@ -18,15 +18,30 @@ void JobQueue::Push(JobId id, Lane lane, const std::string& fairness_key, Priori
 }
 
 JobQueue::Turns::const_iterator JobQueue::Next(const Queue& queue) {
-  return std::min_element(queue.turns.begin(), queue.turns.end(), [&](const Turn& a, const Turn& b) {
-    return queue.share.Of(a.fairness_key) < queue.share.Of(b.fairness_key);
-  });
+  return std::min_element(queue.turns.begin(), queue.turns.end(),
+                          [&](const Turn& a, const Turn& b) { return IsBefore(queue, a, b); });
 }
 
 std::optional<JobId> JobQueue::Front(Lane lane, Priority priority) const {
   const Queue& queue = queues_[IndexOf(lane, priority)];
   if (queue.size == 0) return std::nullopt;
   return Next(queue)->jobs.front();
+}
+
+std::vector<JobId> JobQueue::InOrder(Lane lane, Priority priority, size_t most) const {
+  const Queue& queue = queues_[IndexOf(lane, priority)];
+  std::vector<const Turn*> turns;
+  for (const Turn& turn : queue.turns) turns.push_back(&turn);
+  std::stable_sort(turns.begin(), turns.end(),
+                   [&](const Turn* a, const Turn* b) { return IsBefore(queue, *a, *b); });
+  std::vector<JobId> jobs;
+  for (const Turn* turn : turns) {
+    for (const JobId id : turn->jobs) {
+      if (jobs.size() == most) return jobs;
+      jobs.push_back(id);
+    }
+  }
+  return jobs;
 }
 
 int32_t JobQueue::size(Lane lane) const {
@@ -36,12 +51,16 @@ int32_t JobQueue::size(Lane lane) const {
 }
 
 JobId JobQueue::Pop(Lane lane, Priority priority) {
-  Queue& queue = queues_[IndexOf(lane, priority)];
-  const auto turn = queue.turn_of_key.find(Next(queue)->fairness_key)->second;
-  const JobId id = turn->jobs.front();
-  queue.turns.splice(queue.turns.end(), queue.turns, turn);  // behind its equals
-  Remove(id);
+  const JobId id = *Front(lane, priority);
+  Take(id);
   return id;
+}
+
+void JobQueue::Take(JobId id) {
+  const Place place = places_.find(id)->second;
+  Turns& turns = queues_[place.queue].turns;
+  turns.splice(turns.end(), turns, place.turn);  // behind its equals
+  Remove(id);
 }
 
 bool JobQueue::Remove(JobId id) {

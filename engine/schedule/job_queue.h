@@ -11,6 +11,7 @@
 #include <list>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "engine/schedule/fair_share.h"
@@ -36,8 +37,12 @@ class JobQueue {
   void Push(JobId id, Lane lane, const std::string& fairness_key, Priority priority = Priority::kNormal);
   /// The next job of a lane and priority; nullopt when there is none.
   std::optional<JobId> Front(Lane lane, Priority priority = Priority::kNormal) const;
+  /// The first `most` jobs of a lane and priority: all of the key whose turn it is, then all of the next one, and so on.
+  std::vector<JobId> InOrder(Lane lane, Priority priority, size_t most) const;
   /// Takes out the next job of a lane and priority. REQUIRES: there is one.
   JobId Pop(Lane lane, Priority priority = Priority::kNormal);
+  /// Takes out this job, which is its key's turn. REQUIRES: it is in the queue.
+  void Take(JobId id);
   /// Returns whether the job was there.
   bool Remove(JobId id);
 
@@ -74,6 +79,9 @@ class JobQueue {
 
   static size_t IndexOf(Lane lane, Priority priority) {
     return static_cast<size_t>(lane) * kPriorities.size() + static_cast<size_t>(priority);
+  }
+  static bool IsBefore(const Queue& queue, const Turn& a, const Turn& b) {
+    return queue.share.Of(a.fairness_key) < queue.share.Of(b.fairness_key);
   }
   static Turns::const_iterator Next(const Queue& queue);
   static void EndTurnIfEmpty(Queue& queue, Turns::iterator turn);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -40,6 +41,13 @@ double WillHaveHad(const FairShare& share, Enum value) {
 
 // The part of a prediction that is sure.
 constexpr double kSureShare = 0.5;
+
+// Of a priority's jobs, whether there is room for them.
+constexpr size_t kMostAsked = 16;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+double SecondsLeft(const Job& job) { return job.seconds_left == nullptr ? 0 : job.seconds_left(); }
 
 // By then a part of the queue is done.
 constexpr double kRetryShare = 0.5;
@@ -134,6 +142,11 @@ absl::Status Scheduler::CheckRoom(const Job& job) const {
       std::clamp(kRetryShare * pace_.Of(queued_seconds_), kLeastRetryDelay, kMostRetryDelay));
 }
 
+void Scheduler::Charge(Lane lane, Priority priority, const std::string& fairness_key, double seconds) {
+  absl::MutexLock lock(&mutex_);
+  queue_.share(lane, priority).Charge(fairness_key, seconds);
+}
+
 bool Scheduler::Abandon(JobId id, absl::Status status) {
   absl::MutexLock lock(&mutex_);
   if (!queue_.Remove(id)) return false;
@@ -196,6 +209,11 @@ bool Scheduler::has_ongoing() const {
   return has_ongoing_;
 }
 
+Scheduler::Slices Scheduler::slices() const {
+  absl::MutexLock lock(&mutex_);
+  return slices_;
+}
+
 void Scheduler::Join(const Job& job) {
   lane_share_.Join(NameOf(job.lane));
   priority_share_[static_cast<size_t>(job.lane)].Join(NameOf(job.priority));
@@ -220,61 +238,73 @@ std::vector<Priority> Scheduler::PrioritiesOf(Lane lane) const {
   return order;
 }
 
-std::optional<Scheduler::Turn> Scheduler::NextStart(Lane lane, const std::vector<Priority>& order) const {
+std::optional<Scheduler::Turn> Scheduler::NextStart(Lane lane, const std::vector<Priority>& order,
+                                                    absl::Time now) {
   const auto i = static_cast<size_t>(lane);
+  const bool alone = !has_ongoing_ && in_progress_.empty();
   for (const Priority priority : order) {
-    const std::optional<JobId> id = queue_.Front(lane, priority);
     const ByPriority& counts = num_in_progress_[i];
     const int32_t ahead =
         std::accumulate(counts.begin(), counts.begin() + static_cast<int>(priority) + 1, int32_t{0});
-    if (!id.has_value() || ahead >= options_.max_in_progress[i]) continue;
-    const Job& job = entries_.find(*id)->second.job;
-    const bool alone = !has_ongoing_ && in_progress_.empty();
-    // Whoever comes behind would take the room that it waits for.
-    if (!alone && job.has_room != nullptr && !job.has_room()) return std::nullopt;
-    return Turn{lane, priority, *id, /*starts=*/true};
+    if (ahead >= options_.max_in_progress[i]) continue;
+    for (const JobId id : queue_.InOrder(lane, priority, kMostAsked)) {
+      Entry& entry = entries_.find(id)->second;
+      if (alone || entry.job.has_room == nullptr || entry.job.has_room()) {
+        return Turn{lane, priority, id, /*starts=*/true};
+      }
+      entry.no_room_since = std::min(entry.no_room_since, now);
+      // Whoever comes behind would take the room that it waits for.
+      if (now - entry.no_room_since >= kRoomPatience) return std::nullopt;
+    }
   }
   return std::nullopt;
 }
 
-std::optional<Scheduler::Turn> Scheduler::NextTurnOf(Lane lane, absl::Time now) const {
+std::optional<Scheduler::Turn> Scheduler::NextTurnOf(Lane lane, absl::Time now) {
   const std::vector<Priority> order = PrioritiesOf(lane);
-  if (const std::optional<Turn> start = NextStart(lane, order); start.has_value()) return start;
+  if (const std::optional<Turn> start = NextStart(lane, order, now); start.has_value()) return start;
   std::optional<Turn> next;
-  std::tuple<size_t, double, double, JobId>
-      least;  // place in the order, what the key has had, what is left to do
+  // Whether it waits, its place in the order, what the key has had, what is left to do.
+  std::tuple<bool, size_t, double, double, JobId> least;
   for (const auto& [id, entry] : in_progress_) {
     const Job& job = entry.job;
     if (job.lane != lane) continue;
     const auto place =
         static_cast<size_t>(std::find(order.begin(), order.end(), job.priority) - order.begin());
-    const double left = job.seconds_left == nullptr ? 0 : job.seconds_left();
-    const std::tuple rank(place, queue_.share(lane, job.priority).Of(job.fairness_key),
+    const double left = SecondsLeft(job);
+    const std::tuple rank(left == kInfinity, place, queue_.share(lane, job.priority).Of(job.fairness_key),
                           left - kAgeing * absl::ToDoubleSeconds(now - entry.submitted), id);
     if (next.has_value() && !(rank < least)) continue;
-    next = Turn{lane, job.priority, id, /*starts=*/false};
+    next = Turn{.lane = lane, .priority = job.priority, .id = id, .waits = left == kInfinity};
     least = rank;
   }
   return next;
 }
 
-std::optional<Scheduler::Turn> Scheduler::NextTurn(absl::Time now) const {
+std::optional<Scheduler::Turn> Scheduler::NextTurn(absl::Time now) {
+  // Who has gone gives back at once what it holds.
+  for (const auto& [id, entry] : in_progress_) {
+    const Job& job = entry.job;
+    if (SecondsLeft(job) == -kInfinity) {
+      return Turn{.lane = job.lane, .priority = job.priority, .id = id, .cancelled = true};
+    }
+  }
   std::optional<Turn> next;
-  double least = 0;
+  std::pair<bool, double> least;  // whether it waits, what the lane will have had
   for (const Lane lane : {Lane::kInteractive, Lane::kBulk, Lane::kBackground}) {
     const std::optional<Turn> turn = NextTurnOf(lane, now);
     if (!turn.has_value()) continue;
-    const double will_have_had = WillHaveHad(lane_share_, lane);
-    if (next.has_value() && will_have_had >= least) continue;
+    const std::pair rank(turn->waits, WillHaveHad(lane_share_, lane));
+    if (next.has_value() && rank >= least) continue;
     next = turn;
-    least = will_have_had;
+    least = rank;
   }
   return next;
 }
 
 bool Scheduler::OngoingIsNext(const std::optional<Turn>& turn) const {
   if (!has_ongoing_) return false;
-  if (!turn.has_value()) return true;
+  if (!turn.has_value() || turn->waits) return true;
   if (!has_run_since_ongoing_) return false;
   if (options_.slice == nullptr) return true;
   // The next turn may take as long as the last one.
@@ -315,7 +345,7 @@ void Scheduler::Run(const Turn& turn) {
     // In progress before it leaves the queue, so that its key never seems to be away.
     Entry& entry = entries_.find(turn.id)->second;
     share.Join(entry.job.fairness_key);
-    queue_.Pop(turn.lane, turn.priority);
+    queue_.Take(turn.id);
     in_progress_.emplace(turn.id, Take(turn.id));
     ++num_in_progress;
   }
@@ -330,16 +360,19 @@ void Scheduler::Run(const Turn& turn) {
   has_run_since_ongoing_ = true;
   ran_since_ongoing_ += ran;
   last_turn_ = ran;
-  share.Charge(key, absl::ToDoubleSeconds(ran));
-  lane_share_.Charge(NameOf(turn.lane), absl::ToDoubleSeconds(ran), SecondCounts(turn.lane));
-  priority_share_[static_cast<size_t>(turn.lane)].Charge(NameOf(turn.priority), absl::ToDoubleSeconds(ran),
-                                                         SecondCounts(turn.priority));
+  if (!turn.waits) {  // which is no work, and takes nobody's time
+    share.Charge(key, absl::ToDoubleSeconds(ran));
+    lane_share_.Charge(NameOf(turn.lane), absl::ToDoubleSeconds(ran), SecondCounts(turn.lane));
+    priority_share_[static_cast<size_t>(turn.lane)].Charge(NameOf(turn.priority), absl::ToDoubleSeconds(ran),
+                                                           SecondCounts(turn.priority));
+  }
   if (more) return;
   auto over = in_progress_.extract(turn.id);
   --num_in_progress;
   if (turn.lane == Lane::kInteractive) {
     const ByPriority& left = num_in_progress_[static_cast<size_t>(turn.lane)];
-    pace_.Ended(over.mapped().job.predicted_seconds, start + ran,
+    // One that was cancelled has not taken what it was predicted to take.
+    pace_.Ended(turn.cancelled ? 0 : over.mapped().job.predicted_seconds, start + ran,
                 std::accumulate(left.begin(), left.end(), queue_.size(turn.lane)) > 0);
   }
   share.Leave(key);
@@ -352,6 +385,10 @@ void Scheduler::Run(const Turn& turn) {
 }
 
 void Scheduler::RunOngoing() {
+  if (has_run_since_ongoing_) {
+    ++slices_.count;
+    slices_.time += ran_since_ongoing_;
+  }
   mutex_.Unlock();
   const bool more = options_.ongoing();
   mutex_.Lock();

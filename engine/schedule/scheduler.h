@@ -22,11 +22,14 @@
 //  - Within a priority the fairness key that has had least goes on, and of a key's jobs the one that has least left to do;
 //    kAgeing of the time since it was submitted counts as done, so that a job of s seconds that has waited s / kAgeing
 //    is overtaken by none that comes later.
+//  - A job in progress that waits for something that is on its way has no turn as long as there is anything else to do,
+//    and one that has been cancelled has the next one.
 //
 // Jobs may leave work behind that they share (a batch that is being decoded): Options::ongoing does a little of it at a
 // time, on the engine thread. Jobs run for a slice between two turns of it; see Options::slice. A job may wait until
-// that work has room for what it will leave (Job::has_room); its lane waits behind it, so that a large one is not
-// overtaken for ever, other priorities with it, and the other lanes go on.
+// that work has room for what it will leave (Job::has_room); others for which there is room begin before it, but only
+// for kRoomPatience: then its lane waits behind it, other priorities too, so that a large one is not overtaken for ever.
+// Charge lets keys pay for that work as they do for their jobs.
 //
 // Where there is neither, Options::idle is asked for what can be done meanwhile.
 //
@@ -68,12 +71,13 @@ struct Job {
   /// Goes on with a job accepted before (the next chunk of a long put, so that others get their turn in
   /// between): not refused for a full queue or for draining.
   bool continues = false;
-  /// Asked on the engine thread whenever the job is its lane's next and others are in progress, or there is ongoing
+  /// Asked on the engine thread whenever the job might begin and others are in progress, or there is ongoing
   /// work; false: later. The scheduler's lock is held: it may not call back. Null: always.
   std::function<bool()> has_room = nullptr;
   /// Does a little, and returns whether there is more to do.
   std::function<bool()> advance;
-  /// How many seconds of work are left of a job in progress, as far as that is known. Called as has_room is. Null: 0.
+  /// How many seconds of work are left of a job in progress, as far as that is known; infinite: it waits for something that
+  /// is on its way; less than any number: it has been cancelled and will end. Called as has_room is. Null: 0.
   std::function<double()> seconds_left = nullptr;
   std::function<void(absl::Status)> abandon;
 };
@@ -97,6 +101,7 @@ class Scheduler {
     std::function<bool()> idle = nullptr;
   };
   static constexpr double kAgeing = 1;
+  static constexpr absl::Duration kRoomPatience = absl::Seconds(5);
 
   /// Starts the threads. `clock` must outlive the scheduler.
   explicit Scheduler(const Options& options, Clock& clock = Clock::System());
@@ -110,6 +115,9 @@ class Scheduler {
   /// to be done. kUnavailable: draining. kDeadlineExceeded: the deadline has passed, or cannot be met any more.
   /// REQUIRES: both functions are set.
   absl::StatusOr<JobId> Submit(Job job);
+
+  /// The key has had so many seconds of ongoing work.
+  void Charge(Lane lane, Priority priority, const std::string& fairness_key, double seconds);
 
   /// Abandons a queued job with `status` before returning true; false, without effect, when it runs, is over
   /// or is being abandoned. The queue slot is free at once. REQUIRES: `status` is an error.
@@ -129,10 +137,18 @@ class Scheduler {
   absl::Duration predicted_wait() const;
   bool has_ongoing() const;
 
+  /// What ongoing work has waited for: runs of jobs between two turns of it.
+  struct Slices {
+    int64_t count = 0;
+    absl::Duration time;
+  };
+  Slices slices() const;
+
  private:
   struct Entry {
     Job job;
     absl::Time submitted;
+    absl::Time no_room_since = absl::InfiniteFuture();  // since it was first passed over
   };
 
   void RunEngine();
@@ -141,14 +157,16 @@ class Scheduler {
     Lane lane;
     Priority priority;
     JobId id;
-    bool starts;
+    bool starts = false;
+    bool waits = false;      // for something that is on its way: there is nothing else to do
+    bool cancelled = false;  // it ends
   };
   using ByPriority = std::array<int32_t, kPriorities.size()>;
-  std::optional<Turn> NextTurn(absl::Time now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::optional<Turn> NextTurnOf(Lane lane, absl::Time now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::optional<Turn> NextTurn(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::optional<Turn> NextTurnOf(Lane lane, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// The priorities of a lane that have something to do, the one that is owed most first.
   std::vector<Priority> PrioritiesOf(Lane lane) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::optional<Turn> NextStart(Lane lane, const std::vector<Priority>& order) const
+  std::optional<Turn> NextStart(Lane lane, const std::vector<Priority>& order, absl::Time now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// A job begins, or ceases, to wait or to be in progress.
   void Join(const Job& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -195,7 +213,8 @@ class Scheduler {
   bool has_run_since_ongoing_ ABSL_GUARDED_BY(mutex_) = false;     // a job
   absl::Duration ran_since_ongoing_ ABSL_GUARDED_BY(mutex_) = {};  // jobs
   absl::Duration last_turn_ ABSL_GUARDED_BY(mutex_) = {};          // of a job
-  int32_t abandoning_ ABSL_GUARDED_BY(mutex_) = 0;                 // threads inside `abandon` callbacks
+  Slices slices_ ABSL_GUARDED_BY(mutex_);
+  int32_t abandoning_ ABSL_GUARDED_BY(mutex_) = 0;  // threads inside `abandon` callbacks
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

@@ -342,7 +342,12 @@ absl::Duration EngineImpl::SliceOf(schedule::Lane lane) const {
 bool EngineImpl::StepDecoding() {
   // Half of a slice, so that prompts have theirs as well.
   const absl::Duration resuming = SliceOf(schedule::Lane::kInteractive) / 2;
-  for (const std::shared_ptr<Task>& ended : decode_batch_.Step(resuming)) Retire(ended);
+  const std::vector<std::shared_ptr<Task>> ended = decode_batch_.Step(resuming);
+  for (const auto& [task, seconds] : decode_batch_.spent()) {
+    scheduler_.Charge(schedule::Lane::kInteractive, PriorityOf(task->caller()), task->caller().fairness_key,
+                      seconds);
+  }
+  for (const std::shared_ptr<Task>& task : ended) Retire(task);
   return !decode_batch_.empty();
 }
 
@@ -399,6 +404,9 @@ EngineStats EngineImpl::Stats() const {
   stats.decode_steps = decoding.steps.load(std::memory_order_relaxed);
   stats.decoded_tokens = decoding.tokens.load(std::memory_order_relaxed);
   stats.preemptions = decoding.preemptions.load(std::memory_order_relaxed);
+  const schedule::Scheduler::Slices slices = scheduler_.slices();
+  stats.prompt_slices = slices.count;
+  stats.prompt_slice_seconds = absl::ToDoubleSeconds(slices.time);
   stats.drafted_tokens = decoding.drafted.load(std::memory_order_relaxed);
   stats.accepted_draft_tokens = decoding.accepted.load(std::memory_order_relaxed);
   const KeptSequences::Counts& kept = runner_.kept_counts();

@@ -1,9 +1,13 @@
 #include "engine/serve/put_chunks_task.h"
 
+#include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "base/status_macros.h"
+#include "engine/blend/acquire_layer.h"
 
 namespace kvblend {
 
@@ -20,14 +24,31 @@ int32_t PutChunksTask::max_working_tokens() const {
   return static_cast<int32_t>(anchor_ids_.size() + chunk_ids_[next_].size());
 }
 
+double PutChunksTask::predicted_seconds_left() const {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  if (put_.has_value()) return WaitsForDisk(*runner_) ? kInfinity : 0;
+  return storing_ != nullptr && storing_->is_waiting() ? kInfinity : 0;
+}
+
 bool PutChunksTask::Advance(PromptRunner& runner) {
-  const absl::StatusOr<bool> stored = PutNext(runner);
-  if (stored.ok() && !*stored) return true;
-  storing_.reset();
-  finished_ = !stored.ok() || next_ == static_cast<int32_t>(chunk_ids_.size());
-  if (!finished_) return false;
-  ReportStored(runner);
-  observer_->OnDone(stored.status());
+  runner_ = &runner;
+  if (!put_.has_value()) {
+    const absl::StatusOr<bool> stored = PutNext(runner);
+    if (stored.ok() && !*stored) return true;
+    put_ = stored.status();
+    storing_.reset();
+  }
+  // While this chunk was computed the one before went to disk.
+  if (!ReportStored(runner)) return true;
+  if (stored_.has_value()) {
+    unreported_ = std::exchange(stored_, std::nullopt);
+    ++next_;
+  }
+  finished_ = !put_->ok() || next_ == static_cast<int32_t>(chunk_ids_.size());
+  // A chunk that is not being written need not wait for the next one to be reported.
+  if ((finished_ || !WaitsForDisk(runner)) && !ReportStored(runner)) return true;
+  const absl::Status put = *std::exchange(put_, std::nullopt);
+  if (finished_) observer_->OnDone(put);
   return false;
 }
 
@@ -41,23 +62,28 @@ absl::StatusOr<bool> PutChunksTask::PutNext(PromptRunner& runner) {
          .on_purpose = true});
   }
   const absl::StatusOr<bool> stored = storing_->Step([this] { return cancellation().Check(); });
-  if (stored.ok() && !*stored) return false;
-  // While this chunk was computed the one before went to disk.
-  ReportStored(runner);
   if (!stored.ok()) {
     return absl::Status(stored.status().code(),
                         absl::StrCat("chunks[", next_, "]: ", stored.status().message()));
   }
-  unreported_ = storing_->TakeStored();
-  unreported_->entry.reset();
-  ++next_;
-  // A chunk that is not being written need not wait for the next one to be reported.
-  if (!runner.IsBeingWritten(unreported_->key)) ReportStored(runner);
+  if (!*stored) return false;
+  stored_ = storing_->TakeStored();
+  stored_->entry.reset();
   return true;
 }
 
-void PutChunksTask::ReportStored(PromptRunner& runner) {
-  if (!unreported_.has_value()) return;
+bool PutChunksTask::WaitsForDisk(PromptRunner& runner) const {
+  return unreported_.has_value() && absl::Now() - waits_since_ < kMaxWriteWait &&
+         cancellation().Check().ok() && runner.IsBeingWritten(unreported_->key);
+}
+
+bool PutChunksTask::ReportStored(PromptRunner& runner) {
+  if (!unreported_.has_value()) return true;
+  waits_since_ = std::min(waits_since_, absl::Now());
+  if (WaitsForDisk(runner)) {
+    runner.WaitUntilDurable(unreported_->key, absl::Now() + blend::kTurnPatience).IgnoreError();
+    if (WaitsForDisk(runner)) return false;
+  }
   PutChunkProgress progress;
   progress.index = next_ - 1;
   progress.done = next_;
@@ -66,9 +92,11 @@ void PutChunksTask::ReportStored(PromptRunner& runner) {
   progress.num_tokens = unreported_->num_tokens;
   progress.already_present = unreported_->already_present;
   progress.compute_seconds = unreported_->compute_seconds;
-  progress.durable = runner.WaitUntilDurable(unreported_->key, [this] { return cancellation().Check(); });
+  progress.durable = runner.WaitUntilDurable(unreported_->key, absl::InfinitePast()).ok();
   unreported_.reset();
+  waits_since_ = absl::InfiniteFuture();
   observer_->OnProgress(progress);
+  return true;
 }
 
 }  // namespace kvblend

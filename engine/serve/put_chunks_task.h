@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "engine/api/engine.h"
 #include "engine/serve/sequences/prompt_runner.h"
 #include "engine/serve/task.h"
@@ -19,25 +20,37 @@ class PutChunksTask final : public Task {
   PutChunksTask(PutChunksRequest request, std::vector<int32_t> anchor_ids,
                 std::vector<std::vector<int32_t>> chunk_ids, std::shared_ptr<PutChunksObserver> observer);
 
-  /// Returns false after every chunk; finishes the request after the last one or on error.
+  /// Returns false after every chunk; finishes the request after the last one or on error. A chunk is reported when it is on
+  /// disk: for that of the one before, and of the last one, it waits for its turn without holding up others.
   bool Advance(PromptRunner& runner) override;
+  double predicted_seconds_left() const override;
   void Abandon(const absl::Status& status) override { observer_->OnDone(status); }
 
   bool unfinished() const override { return !finished_; }
   int32_t max_working_tokens() const override;
 
  private:
-  /// Returns whether the next chunk is stored.
+  /// How long a slow disk is waited for.
+  static constexpr absl::Duration kMaxWriteWait = absl::Seconds(10);
+
+  /// Returns whether the next chunk is stored: `stored_`.
   absl::StatusOr<bool> PutNext(PromptRunner& runner);
-  void ReportStored(PromptRunner& runner);
+  /// Whether what is to be reported is on its way to the disk and worth waiting for.
+  bool WaitsForDisk(PromptRunner& runner) const;
+  /// Returns whether it did, or there was nothing to report.
+  bool ReportStored(PromptRunner& runner);
 
   const PutChunksRequest request_;
   const std::vector<int32_t> anchor_ids_;
   const std::vector<std::vector<int32_t>> chunk_ids_;
   const std::shared_ptr<PutChunksObserver> observer_;
   int32_t next_ = 0;
-  std::unique_ptr<ChunkStoring> storing_;  // while it is in progress
-  std::optional<StoredChunk> unreported_;  // the one before next_, on its way to the disk
+  PromptRunner* runner_ = nullptr;                   // of the first Advance
+  std::unique_ptr<ChunkStoring> storing_;            // while it is in progress
+  std::optional<absl::Status> put_;                  // how that ended, until this turn does
+  std::optional<StoredChunk> stored_;                // what came of it
+  std::optional<StoredChunk> unreported_;            // the one before next_, on its way to the disk
+  absl::Time waits_since_ = absl::InfiniteFuture();  // for that
   bool finished_ = false;
 };
 

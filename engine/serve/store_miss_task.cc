@@ -1,5 +1,6 @@
 #include "engine/serve/store_miss_task.h"
 
+#include <limits>
 #include <utility>
 
 #include "spdlog/spdlog.h"
@@ -24,6 +25,10 @@ StoreMissTask::StoreMissTask(std::string tenant_namespace, blend::MissingEntry e
 
 int32_t StoreMissTask::max_working_tokens() const {
   return static_cast<int32_t>(entry_.anchor_ids.size() + entry_.token_ids.size());
+}
+
+double StoreMissTask::predicted_seconds_left() const {
+  return storing_ != nullptr && storing_->is_waiting() ? std::numeric_limits<double>::infinity() : 0;
 }
 
 bool StoreMissTask::Advance(PromptRunner& runner) {

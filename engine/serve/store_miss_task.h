@@ -26,6 +26,7 @@ class StoreMissTask final : public Task {
                 std::shared_ptr<BackgroundCounts> counts, CorrectionLearning* learning);
 
   bool Advance(PromptRunner& runner) override;
+  double predicted_seconds_left() const override;
   int32_t max_working_tokens() const override;
   void Abandon(const absl::Status& status) override;
 

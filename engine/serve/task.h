@@ -35,7 +35,8 @@ class Task {
   /// Whether the task has more to do when others have had their turn.
   virtual bool unfinished() const { return false; }
 
-  /// How much longer it should take until Advance returns false, as far as that is known.
+  /// How much longer it should take until Advance returns false, as far as that is known; infinite: Advance has nothing to do
+  /// but wait for what is on its way.
   virtual double predicted_seconds_left() const { return 0; }
 
   /// How many tokens decoding() may have, prompt and answer together; 0: it will never be set.
@@ -65,6 +66,7 @@ class Task {
 
   const Caller& caller() const { return caller_; }
   schedule::Cancellation& cancellation() { return cancellation_; }
+  const schedule::Cancellation& cancellation() const { return cancellation_; }
 
  protected:
   /// For when the prompt has looked up its chunks, or will not do so any more.

@@ -78,8 +78,11 @@ void AddEngine(const EngineStats& stats, FamilyList list) {
   list.Counter("decoded_tokens_total",
                "Tokens of those steps; over kvblend_decode_steps_total: answers per step.",
                stats.decoded_tokens);
-  list.Counter("num_preemptions_total", "Answers that gave their KV pages up to older ones, to go on later.",
+  list.Counter("num_preemptions_total", "Answers that gave their KV pages up to others, to go on later.",
                stats.preemptions);
+  list.Counter("prompt_slices_total", "Runs of work on prompts and chunks between two steps of decoding.",
+               stats.prompt_slices);
+  list.Counter("prompt_slice_seconds_total", "How long these took together.", stats.prompt_slice_seconds);
   list.Counter("drafted_tokens_total",
                "Tokens of answers that were guessed from their prompts and checked in a step of decoding.",
                stats.drafted_tokens);

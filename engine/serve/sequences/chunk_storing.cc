@@ -119,6 +119,12 @@ absl::StatusOr<bool> ChunkStoring::AwaitLayer(blend::KeepGoing keep_going) {
   return true;
 }
 
+bool ChunkStoring::is_waiting() const {
+  if (stage_ == Stage::kAnchor) return anchor_->is_waiting();
+  return stage_ == Stage::kArrive &&
+         absl::IsDeadlineExceeded(stored_.entry->AcquireLayer(layer_, absl::InfinitePast()).status());
+}
+
 absl::Status ChunkStoring::StoreAnchor(blend::KeepGoing keep_going) {
   KVBLEND_RETURN_IF_ERROR(keep_going());
   const absl::StatusOr<bool> done = anchor_->Step(keep_going);

@@ -61,6 +61,9 @@ class ChunkStoring {
   /// Errors: kResourceExhausted, of pages or the store; keep_going's; the backend's.
   absl::StatusOr<bool> Step(blend::KeepGoing keep_going);
 
+  /// Whether it waits for a stored chunk that is on its way.
+  bool is_waiting() const;
+
   /// REQUIRES: Step has returned true.
   StoredChunk TakeStored() { return std::move(stored_); }
 

@@ -33,16 +33,26 @@ int64_t DecodeBatch::PagesUntil(const Claim& claim, int64_t num_tokens) const {
                   runner_.PagesBehindPrompt(num_tokens));
 }
 
+int64_t DecodeBatch::PagesClaimed(const Member& member) const {
+  const int64_t tokens = TokensExpected(member.claim, member.sequence->num_tokens());
+  // One that has given back nothing so far has more than it will have.
+  return std::max<int64_t>(runner_.PagesBehindPrompt(tokens), member.sequence->prompt().pages->num_held());
+}
+
 int64_t DecodeBatch::PagesClaimed() const {
   int64_t pages = 0;
-  for (const Member& member : members_) {
-    const int64_t tokens = TokensExpected(member.claim, member.sequence->num_tokens());
-    // One that has given back nothing so far has more than it will have.
-    pages += std::max(runner_.PagesBehindPrompt(tokens), member.sequence->prompt().pages->num_held());
-  }
+  for (const Member& member : members_) pages += PagesClaimed(member);
   for (const auto& [task, claim] : reserved_) pages += PagesClaimed(claim, claim.prompt_tokens);
   const kv::PagePool::Holdings held = pool_.HeldFor(kv::PageUse::kDecoding);
   return pages - (held.held - held.distinct);
+}
+
+int64_t DecodeBatch::PagesOfYounger(const Claim& claim) const {
+  int64_t pages = 0;
+  for (const Member& member : members_) {
+    if (claim.IsBefore(member.claim)) pages += PagesClaimed(member);
+  }
+  return pages;
 }
 
 int64_t DecodeBatch::PagesHeld() const {
@@ -90,12 +100,17 @@ void DecodeBatch::End(Member& member, Ended& ended) {
   ended.push_back(std::move(member.task));
 }
 
+// How long an answer would have become is not known when it was stopped.
+void DecodeBatch::Stop(Member& member, const absl::Status& status, Ended& ended) {
+  member.sequence->Fail(status);
+  ended.push_back(std::move(member.task));
+}
+
 void DecodeBatch::DropCancelled(std::vector<Member>& from, Ended& ended) {
   std::erase_if(from, [&](Member& member) {
     const absl::Status status = member.sequence->KeepGoing();
     if (status.ok()) return false;
-    member.sequence->Fail(status);
-    End(member, ended);
+    Stop(member, status, ended);
     return true;
   });
 }
@@ -126,8 +141,7 @@ void DecodeBatch::MakeRoom(Ended& ended) {
     while (i < members_.size() && !fits()) PauseLast();
     if (i == members_.size()) return;  // it was the last itself
     if (absl::Status status = members_[i].sequence->prompt().pages->Grow(tokens); !status.ok()) {
-      members_[i].sequence->Fail(status);
-      End(members_[i], ended);
+      Stop(members_[i], status, ended);
       members_.erase(members_.begin() + static_cast<std::ptrdiff_t>(i));
       continue;
     }
@@ -208,7 +222,12 @@ void DecodeBatch::Decode(Ended& ended) {
   std::vector<std::vector<ChunkAttention>> attended;
   const absl::Time start = absl::Now();
   const absl::StatusOr<std::vector<kernels::SampledToken>> sampled = runner_.ExtendAll(rows.next, &attended);
-  step_cost_.Add(last_rows_, absl::ToDoubleSeconds(absl::Now() - start));
+  const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
+  step_cost_.Add(last_rows_, seconds);
+  for (size_t i = 0; i < members_.size(); ++i) {
+    const auto share = static_cast<double>(rows.next[i].token_ids.size()) / last_rows_;
+    spent_.emplace_back(members_[i].task, share * seconds);
+  }
   TraceStep(rows, begins);
   // All counts are there before the client sees what they are about.
   if (sampled.ok()) counts_.steps.fetch_add(1, std::memory_order_relaxed);
@@ -216,14 +235,13 @@ void DecodeBatch::Decode(Ended& ended) {
   size_t row = 0;
   for (size_t i = 0; i < going.size(); ++i) {
     const size_t count = rows.next[i].token_ids.size();
-    bool goes_on = false;
-    if (sampled.ok()) {
-      goes_on = Deliver(*going[i].sequence, rows.next[i], rows.match[i],
-                        absl::MakeConstSpan(*sampled).subspan(row, count),
-                        absl::MakeSpan(attended).subspan(row, count));
-    } else {
-      going[i].sequence->Fail(sampled.status());
+    if (!sampled.ok()) {
+      Stop(going[i], sampled.status(), ended);
+      continue;
     }
+    const bool goes_on = Deliver(*going[i].sequence, rows.next[i], rows.match[i],
+                                 absl::MakeConstSpan(*sampled).subspan(row, count),
+                                 absl::MakeSpan(attended).subspan(row, count));
     row += count;
     if (goes_on) {
       members_.push_back(std::move(going[i]));
@@ -239,11 +257,15 @@ void DecodeBatch::Resume(absl::Duration slice, Ended& ended) {
     if (paused_.empty()) return;
     Member& first = paused_.front();
     const bool alone = members_.empty() && reserved_.empty();
-    if (!first.resuming && !alone &&
-        PagesClaimed() + PagesClaimed(first.claim, first.sequence->num_tokens()) -
-                first.sequence->pages_to_share() >
-            options_.max_pages) {
-      return;
+    if (!first.resuming && !alone) {
+      const int64_t claimed =
+          PagesClaimed(first.claim, first.sequence->num_tokens()) - first.sequence->pages_to_share();
+      const int64_t missing = PagesClaimed() + claimed - options_.max_pages;
+      if (missing > 0) {
+        if (PagesOfYounger(first.claim) < missing) return;
+        PauseLast();
+        continue;
+      }
     }
     first.resuming = true;
     const absl::StatusOr<bool> done = first.sequence->Resume();
@@ -251,8 +273,7 @@ void DecodeBatch::Resume(absl::Duration slice, Ended& ended) {
     Member member = std::move(first);
     paused_.erase(paused_.begin());
     if (!done.ok()) {
-      member.sequence->Fail(done.status());
-      End(member, ended);
+      Stop(member, done.status(), ended);
       continue;
     }
     member.resuming = false;
@@ -264,6 +285,7 @@ void DecodeBatch::Resume(absl::Duration slice, Ended& ended) {
 
 std::vector<std::shared_ptr<Task>> DecodeBatch::Step(absl::Duration resuming) {
   Ended ended;
+  spent_.clear();
   DropCancelled(members_, ended);
   DropCancelled(paused_, ended);
   MakeRoom(ended);

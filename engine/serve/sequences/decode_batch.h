@@ -7,13 +7,15 @@
 // let in when there are pages for it and for what the answers are expected to become (answer_lengths.h), at most their
 // max_tokens. Where they become longer than the pages allow, the last one is preempted, which is the youngest of those of
 // the lowest priority: its pages go, and it gets its KV back, and goes on, when there is room again, before any new prompt
-// is let in (Kwon et al., PagedAttention, SOSP 2023, preempt by recomputation too). So the first one always goes on, and
-// since none is let in before them, in the end all others do.
+// is let in (Kwon et al., PagedAttention, SOSP 2023, preempt by recomputation too). A prompt that is being prefilled is not
+// interrupted, so even the first one may have to give way to it; then it goes on when that prompt is done, whose answer
+// makes room for it. So the first one goes on before all others, and since none is let in before them, in the end all do.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -55,6 +57,8 @@ class DecodeBatch {
   /// A token for every sequence, or more; then, for so long about, work on those that were preempted. Returns the tasks
   /// that have ended.
   std::vector<std::shared_ptr<Task>> Step(absl::Duration resuming);
+  /// What the last step took, by the sequences' tasks: each has the part that its rows have. Valid until the next Step.
+  const std::vector<std::pair<std::shared_ptr<Task>, double>>& spent() const { return spent_; }
   /// What a step of a batch as it is now takes, about; 0: not known yet.
   double step_seconds() const { return step_cost_.Seconds(last_rows_); }
 
@@ -111,7 +115,10 @@ class DecodeBatch {
   /// Pauses the last of members and of those that get their KV back.
   void PauseLast();
   void Resume(absl::Duration slice, Ended& ended);
+  /// It has all of its tokens.
   void End(Member& member, Ended& ended);
+  /// It ends with an error before.
+  void Stop(Member& member, const absl::Status& status, Ended& ended);
 
   Claim ClaimOf(const Task& task) const;
   /// By members, by those that get their KV back, and by prompts; what several hold counts once.
@@ -124,7 +131,10 @@ class DecodeBatch {
   int64_t PagesClaimed(const Claim& claim, int32_t num_tokens) const {
     return PagesUntil(claim, TokensExpected(claim, num_tokens));
   }
+  int64_t PagesClaimed(const Member& member) const;
   int64_t PagesClaimed() const;
+  /// What members behind one with this claim hold or are expected to.
+  int64_t PagesOfYounger(const Claim& claim) const;
   void CountSequences();
 
   PromptRunner& runner_;
@@ -135,6 +145,7 @@ class DecodeBatch {
   absl::flat_hash_map<const Task*, Claim> reserved_;  // whose prompts are being prefilled
   int64_t next_arrival_ = 0;
   int32_t last_rows_ = 1;  // of the last step
+  std::vector<std::pair<std::shared_ptr<Task>, double>> spent_;
   AnswerLengths lengths_;
   generate::StepCost step_cost_;
   generate::DraftLength draft_length_;

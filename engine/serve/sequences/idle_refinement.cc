@@ -24,7 +24,7 @@ absl::StatusOr<bool> IdleRefinement::Advance() {
   if (sequence == nullptr) {
     // The one that was worked on has gone on, or was dropped: its pages are others' now.
     run_.reset();
-    const std::optional<KeptSequences::Id> next = kept_.FirstInexact();
+    const std::optional<KeptSequences::Id> next = kept_.FirstInexact(kRows);
     if (!next.has_value()) {
       scratch_.reset();
       return false;

@@ -113,12 +113,14 @@ std::optional<KeptSequence> KeptSequences::Take(std::string_view tenant_namespac
   return taken;
 }
 
-std::optional<KeptSequences::Id> KeptSequences::FirstInexact() const {
+std::optional<KeptSequences::Id> KeptSequences::FirstInexact(int32_t rows) const {
   const int64_t room =
       std::min<int64_t>(pool_.num_free(), max_pages_ - pool_.HeldFor(kv::PageUse::kKept).distinct);
   for (const Entry& entry : entries_) {
     const KeptSequence& sequence = entry.sequence;
-    if (sequence.num_exact < sequence.num_tokens() && sequence.pages->num_dropped() <= room) return entry.id;
+    if (sequence.num_exact == sequence.num_tokens()) continue;
+    const int32_t begin = sequence.num_whole, end = std::min(begin + rows, sequence.num_tokens());
+    if (sequence.pages->num_dropped() + sequence.pages->PagesToCopy(begin, end) <= room) return entry.id;
   }
   return std::nullopt;
 }

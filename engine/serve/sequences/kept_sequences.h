@@ -72,8 +72,9 @@ class KeptSequences {
 
   /// A sequence, until it is taken or dropped; never that of another.
   using Id = int64_t;
-  /// The one used last of those that are not exact throughout and have all their pages, or room to take them back.
-  std::optional<Id> FirstInexact() const;
+  /// The one used last of those that are not exact throughout and whose next `rows` tokens there is room to compute: for the pages
+  /// that it has given back, and for copies of those that others have too.
+  std::optional<Id> FirstInexact(int32_t rows) const;
   /// Null: it is not here any more. Its KV may be made exact in place, and told to be so. Valid until the next call.
   KeptSequence* Find(Id id);
   void Drop(Id id);

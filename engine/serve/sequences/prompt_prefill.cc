@@ -219,8 +219,11 @@ int64_t PromptPrefill::PagesToShare(const Engine& engine, const prompt::PromptLa
 absl::Status PromptPrefill::TakePages() {
   prompt_.num_tokens = static_cast<int32_t>(layout_.token_ids.size());
   kernels::Stream& stream = *engine_.runtime.stream;
-  kept_ = engine_.kept.Take(tenant_namespace_, layout_.token_ids, HistoryEnd(layout_), options_);
+  // Whoever comes again goes on behind what he has gone on behind before, and not behind what was kept meanwhile.
+  const int32_t most_kept = again_.has_value() ? again_->kept_tokens : HistoryEnd(layout_);
+  kept_ = engine_.kept.Take(tenant_namespace_, layout_.token_ids, most_kept, options_);
   if (kept_.has_value()) {
+    kept_tokens_ = kept_->num_tokens();
     prompt_.pages = std::move(kept_->pages);
     prompt_.pages->SetUse(engine_.use);
     found_ = kept_->loaded;
@@ -305,8 +308,11 @@ absl::StatusOr<bool> PromptPrefill::Step(blend::KeepGoing keep_going) {
 }
 
 PrefillRecord PromptPrefill::record() const {
-  PrefillRecord record{
-      .computed = {}, .ratio = decision_.ratio, .loaded = loaded_, .correction = correction_};
+  PrefillRecord record{.computed = {},
+                       .kept_tokens = kept_tokens_,
+                       .ratio = decision_.ratio,
+                       .loaded = loaded_,
+                       .correction = correction_};
   for (const blend::PlannedSpan& span : plan_.spans) {
     if (span.num_tokens() == 0 || span.entry.has_value()) continue;
     const bool was_loaded = std::any_of(found_.begin(), found_.end(), [&](const TokenRange& range) {

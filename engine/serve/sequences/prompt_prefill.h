@@ -50,6 +50,7 @@ struct PrefilledPrompt {
 /// How a prompt was prefilled, for doing it once more in the same way.
 struct PrefillRecord {
   std::vector<int32_t> computed;  // where spans begin that were computed in place, ascending
+  int32_t kept_tokens = 0;        // what it went on behind, of an earlier turn
   double ratio = 0;               // what the policy was told
   TokenRanges loaded = {};        // exact leading tokens whose KV came from the store
   std::shared_ptr<const kv::LoadedCorrection> correction = nullptr;  // of what was reused; null: none
@@ -135,6 +136,7 @@ class PromptPrefill {
   std::shared_ptr<const kv::LoadedCorrection> correction_;
   PrefilledPrompt prompt_;
   std::optional<KeptSequence> kept_;  // what it goes on from, the pages apart
+  int32_t kept_tokens_ = 0;           // leading tokens that it goes on behind, of an earlier turn
   int32_t shared_tokens_ = 0;         // leading tokens whose KV it found in pages of another sequence
   TokenRanges found_;                 // of the kept or shared tokens those that had come from the store
   TokenRanges loaded_;                // of all exact ones, in the end

@@ -309,17 +309,12 @@ absl::StatusOr<StoredChunk> PromptRunner::EnsureStored(std::string_view tenant_n
   }
 }
 
-bool PromptRunner::IsBeingWritten(const ChunkKey& key) {
-  return absl::IsDeadlineExceeded(chunk_store_.WaitUntilDurable(key, absl::InfinitePast()));
+absl::Status PromptRunner::WaitUntilDurable(const ChunkKey& key, absl::Time deadline) {
+  return chunk_store_.WaitUntilDurable(key, deadline);
 }
 
-bool PromptRunner::WaitUntilDurable(const ChunkKey& key, blend::KeepGoing keep_going) {
-  const absl::Time give_up = absl::Now() + kMaxWriteWait;
-  while (true) {
-    const absl::Status written = chunk_store_.WaitUntilDurable(key, absl::Now() + blend::kPatience);
-    if (written.ok()) return true;
-    if (!absl::IsDeadlineExceeded(written) || absl::Now() > give_up || !keep_going().ok()) return false;
-  }
+bool PromptRunner::IsBeingWritten(const ChunkKey& key) {
+  return absl::IsDeadlineExceeded(WaitUntilDurable(key, absl::InfinitePast()));
 }
 
 }  // namespace kvblend

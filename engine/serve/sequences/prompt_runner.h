@@ -125,12 +125,10 @@ class PromptRunner {
                                            absl::Span<const int32_t> token_ids,
                                            const StoreEntryOptions& options, blend::KeepGoing keep_going);
 
-  /// Whether WaitUntilDurable would have to wait.
+  /// OK: the chunk outlives the process. kDeadlineExceeded: it is still on its way to the disk. Others: it never will.
+  absl::Status WaitUntilDurable(const ChunkKey& key, absl::Time deadline);
+  /// Whether that would have to wait.
   bool IsBeingWritten(const ChunkKey& key);
-  /// Whether the chunk outlives the process. Waits for it to reach the disk for as long as keep_going likes,
-  /// at most kMaxWriteWait.
-  bool WaitUntilDurable(const ChunkKey& key, blend::KeepGoing keep_going);
-  static constexpr absl::Duration kMaxWriteWait = absl::Seconds(10);
 
  private:
   PromptPrefill::Engine EngineFor(kv::PageUse use);

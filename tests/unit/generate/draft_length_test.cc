@@ -18,6 +18,10 @@ TEST(StepCost, KnowsWhatWasMeasuredAndEstimatesTheRest) {
   EXPECT_NEAR(cost.Seconds(4), 0.030, 1e-9);
   cost.Add(4, 100);  // interrupted
   EXPECT_LT(cost.Seconds(4), 0.040);
+  cost.Add(5, 100);  // the first of its kind
+  EXPECT_LT(cost.Seconds(5), 0.200);
+  for (int i = 0; i < 20; ++i) cost.Add(5, 0.035);
+  EXPECT_NEAR(cost.Seconds(5), 0.035, 0.002);
   cost.Add(0, 1);
   cost.Add(2, -1);
   EXPECT_LT(cost.Seconds(2), 0.020);

@@ -311,6 +311,7 @@ TEST(SamplerTest, SeedZeroIsReplacedAndReported) {
   const Sampler two = Make(options, 5);
   EXPECT_NE(one.seed(), 0u);
   EXPECT_NE(one.seed(), two.seed());
+  for (int i = 0; i < 20; ++i) EXPECT_LT(Make(options, 5).seed(), uint64_t{1} << 53) << "doubles hold it";
   // The reported seed repeats the answer.
   Sampler first = Make(options, 5);
   Sampler again = Make(Drawing(first.seed()), 5);

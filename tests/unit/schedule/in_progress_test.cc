@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 
@@ -124,6 +125,85 @@ TEST_F(InProgressTest, KeysShareTheTimeWhateverTheLengthOfTheirJobs) {
     const auto of_a = std::count(order_.begin(), order_.begin() + static_cast<int64_t>(turns), 'a');
     EXPECT_LE(std::abs(2 * of_a - static_cast<int64_t>(turns)), 4) << order_.substr(0, turns);
   }
+}
+
+TEST_F(InProgressTest, WhatIsDecodedForAKeyCountsAsItsJobsDo) {
+  Start({.max_in_progress = {2, 1, 1}});
+  scheduler_->Charge(Lane::kInteractive, Priority::kNormal, "a", 0.05);
+  Submit('a', 10, false, "a");
+  Submit('b', 10, false, "b");
+  Run();
+  EXPECT_EQ(order_.substr(0, 8), "babbbbba") << order_;
+}
+
+/// A job that waits for something for so many turns in which there is nothing else to do, and then has two to do.
+void SubmitWaiting(Scheduler& scheduler, FakeClock& clock, std::string& order, Lane lane, int waits) {
+  struct State {
+    int waits, left = 2;
+  };
+  auto state = std::make_shared<State>(State{waits});
+  Job job;
+  job.fairness_key = "waits";
+  job.lane = lane;
+  job.continues = true;
+  job.seconds_left = [state] {
+    return state->waits > 0 ? std::numeric_limits<double>::infinity() : 0.01 * state->left;
+  };
+  job.advance = [&clock, &order, state] {
+    clock.Advance(absl::Milliseconds(state->waits > 0 ? 1 : 10));
+    order += state->waits > 0 ? '?' : 'w';
+    return state->waits > 0 ? state->waits-- > 0 : --state->left > 0;
+  };
+  job.abandon = [](const absl::Status& status) { ADD_FAILURE() << status; };
+  ASSERT_TRUE(scheduler.Submit(std::move(job)).ok());
+}
+
+TEST_F(InProgressTest, WhoWaitsForWhatIsOnItsWayTakesNobodysTurn) {
+  Start({.max_in_progress = {2, 1, 1}});
+  // Its key has had least, and its lane is owed most.
+  SubmitWaiting(*scheduler_, clock_, order_, Lane::kInteractive, 3);
+  Submit('a', 3, false, "a");
+  Submit('b', 3, false, "b", Lane::kBulk);
+  Run();
+  // It begins, and then has its turns when all others are done.
+  EXPECT_EQ(order_.substr(order_.size() - 4), "??ww") << order_;
+  EXPECT_EQ(std::count(order_.begin(), order_.end(), '?'), 3) << order_;
+}
+
+TEST_F(InProgressTest, WhatIsOngoingDoesNotWaitForWhoWaits) {
+  int left = 0;
+  Start({.max_in_progress = {2, 1, 1},
+         .ongoing =
+             [&] {
+               if (left == 0) return false;
+               order_ += '.';
+               return --left > 0;
+             },
+         .slice = [](Lane) { return absl::Milliseconds(30); }});
+  SubmitWaiting(*scheduler_, clock_, order_, Lane::kInteractive, 3);
+  Submit('a', 1, false, "a", Lane::kInteractive, [&] { left = 5; });
+  Run();
+  EXPECT_EQ(order_, "?a.....??ww");
+}
+
+// However little its key is owed.
+TEST_F(InProgressTest, WhoIsCancelledHasTheNextTurn) {
+  Start({.max_in_progress = {2, 1, 1}});
+  bool cancelled = false;
+  Job job;
+  job.fairness_key = "c";
+  job.continues = true;
+  job.seconds_left = [&] { return cancelled ? -std::numeric_limits<double>::infinity() : 1.0; };
+  job.advance = [&] {
+    order_ += cancelled ? 'x' : 'c';
+    clock_.Advance(absl::Seconds(1));
+    return !cancelled;
+  };
+  job.abandon = [](const absl::Status& status) { ADD_FAILURE() << status; };
+  ASSERT_TRUE(scheduler_->Submit(std::move(job)).ok());
+  Submit('b', 3, false, "b", Lane::kInteractive, [&] { cancelled = true; });
+  Run();
+  EXPECT_EQ(order_, "cbxbb");
 }
 
 TEST_F(InProgressTest, LanesShareTheTimeByTheirWeights) {

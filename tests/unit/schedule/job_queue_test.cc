@@ -45,6 +45,20 @@ TEST(JobQueueTest, AKeyThatHasHadMoreWaitsForTheOthers) {
   EXPECT_THAT(PopAll(queue, keys), ElementsAre(3, 4, 5, 1, 2));
 }
 
+TEST(JobQueueTest, JobsInOrderAreTheNextKeysFirst) {
+  JobQueue queue;
+  queue.Push(1, Lane::kInteractive, "a");
+  queue.Push(2, Lane::kInteractive, "b");
+  queue.Push(3, Lane::kInteractive, "a");
+  queue.Push(4, Lane::kBulk, "a");
+  queue.share(Lane::kInteractive).Charge("a", 1);
+  EXPECT_EQ(queue.InOrder(Lane::kInteractive, Priority::kNormal, 9), (std::vector<JobId>{2, 1, 3}));
+  EXPECT_EQ(queue.InOrder(Lane::kInteractive, Priority::kNormal, 2), (std::vector<JobId>{2, 1}));
+  EXPECT_TRUE(queue.InOrder(Lane::kInteractive, Priority::kHigh, 9).empty());
+  queue.Take(3);
+  EXPECT_EQ(queue.InOrder(Lane::kInteractive, Priority::kNormal, 9), (std::vector<JobId>{2, 1}));
+}
+
 TEST(JobQueueTest, RemoveTakesOutOneJobOnce) {
   JobQueue queue;
   queue.Push(1, Lane::kBulk, "a");

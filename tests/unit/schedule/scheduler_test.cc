@@ -425,7 +425,7 @@ TEST_F(OngoingTest, AJobWaitsUntilThereIsRoomForWhatItLeaves) {
   gate_.Notify();
   Finish();
   EXPECT_THAT(order_,
-              ElementsAre("first", "step", "step", "step", "large", "step", "behind it", "step", "step"));
+              ElementsAre("first", "step", "behind it", "step", "step", "large", "step", "step", "step"));
 }
 
 TEST_F(OngoingTest, OtherLanesGoOnWhileAJobHasNoRoom) {
