@@ -54,23 +54,50 @@ absl::Status Quota::TakeRequest(absl::Time now) {
   return absl::OkStatus();
 }
 
-absl::Status Quota::BeginComputing() {
+absl::Status Quota::BeginComputing(int64_t estimated_tokens, absl::Time now, Hold* hold) {
   absl::MutexLock lock(&mutex_);
   if (tenant_.concurrent_requests > 0 && computing_ >= tenant_.concurrent_requests) {
     return Exhausted(tenant_, "requests at once", tenant_.concurrent_requests);
   }
+  const int64_t limit = tenant_.computed_tokens_per_minute;
+  if (limit > 0) {
+    tokens_.Refill(limit, now);
+    const int64_t beside = computing_ == 0 ? 0 : held_ + std::min(estimated_tokens, limit);
+    const double excess = tokens_.used + static_cast<double>(beside - limit);
+    if (excess > 0) {
+      const char* what = "computed tokens per minute";
+      if (beside > 0) what = "computed tokens per minute, with what its other requests may still compute";
+      return WithRetryDelay(Exhausted(tenant_, what, limit), TimeToLose(excess, limit));
+    }
+  }
   ++computing_;
+  hold->computing = true;
+  hold->expected = estimated_tokens;
+  hold->most = limit;
+  Adjust(hold);
   return absl::OkStatus();
 }
 
-void Quota::EndComputing() {
+void Quota::EndComputing(Hold* hold) {
   absl::MutexLock lock(&mutex_);
+  if (!hold->computing) return;
   --computing_;
+  hold->computing = false;
+  hold->expected = 0;
+  Adjust(hold);
 }
 
-void Quota::AddComputedTokens(int64_t tokens) {
+void Quota::AddComputedTokens(int64_t tokens, int64_t expected, Hold* hold) {
   absl::MutexLock lock(&mutex_);
   if (tenant_.computed_tokens_per_minute > 0) tokens_.used += static_cast<double>(tokens);
+  hold->expected = std::max<int64_t>(0, hold->expected - expected);
+  Adjust(hold);
+}
+
+void Quota::Adjust(Hold* hold) {
+  const int64_t tokens = std::min(hold->expected, hold->most);
+  held_ += tokens - hold->tokens;
+  hold->tokens = tokens;
 }
 
 }  // namespace kvblend::server

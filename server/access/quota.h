@@ -12,9 +12,18 @@
 namespace kvblend::server {
 
 /// A token bucket for each rate: a minute's worth can be used at once, and comes back evenly. Computed tokens are known only
-/// afterwards, so what a request took too much is paid by the next ones. Thread-safe.
+/// afterwards. Until then calls that compute hold an estimate, so that those that begin together do not all find the bucket
+/// as it was before any of them; what a call took beyond that is paid by the next ones. Thread-safe.
 class Quota {
  public:
+  /// What a call that computes holds of the limit. Its quota reads and changes it, nobody else.
+  struct Hold {
+    bool computing = false;
+    int64_t expected = 0;  // tokens of the estimate that are still to come
+    int64_t most = 0;      // the limit as it was at the beginning: no call holds more
+    int64_t tokens = 0;    // what is held: the smaller of the two
+  };
+
   explicit Quota(const Tenant& tenant) : tenant_(tenant) {}
 
   /// The limits from now on; what was used stays used.
@@ -24,10 +33,14 @@ class Quota {
   /// (base/retry_delay.h).
   absl::Status TakeRequest(absl::Time now);
 
-  /// Counts a call that computes; it ends with EndComputing.
-  absl::Status BeginComputing();
-  void EndComputing();
-  void AddComputedTokens(int64_t tokens);
+  /// Counts a call that computes, and will compute about so many tokens; it ends with EndComputing. While others compute,
+  /// its estimate must fit beside what they used and hold; alone it may be as large as it likes. kResourceExhausted as
+  /// TakeRequest.
+  absl::Status BeginComputing(int64_t estimated_tokens, absl::Time now, Hold* hold);
+  /// Once more changes nothing, nor does it for a call that never began.
+  void EndComputing(Hold* hold);
+  /// `tokens` were computed, which the estimate had as `expected`.
+  void AddComputedTokens(int64_t tokens, int64_t expected, Hold* hold);
 
  private:
   struct Bucket {
@@ -36,11 +49,15 @@ class Quota {
     void Refill(int64_t per_minute, absl::Time now);
   };
 
+  /// Puts what is held right, after `expected` changed.
+  void Adjust(Hold* hold) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   mutable absl::Mutex mutex_;
   Tenant tenant_ ABSL_GUARDED_BY(mutex_);
   Bucket requests_ ABSL_GUARDED_BY(mutex_);
   Bucket tokens_ ABSL_GUARDED_BY(mutex_);
   int64_t computing_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t held_ ABSL_GUARDED_BY(mutex_) = 0;  // tokens, by all that compute
 };
 
 }  // namespace kvblend::server

@@ -8,8 +8,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
 #include "base/status_macros.h"
 #include "engine/api/names.h"
+#include "engine/api/request.h"
 #include "server/convert/enums.h"
 
 namespace kvblend::server {
@@ -27,6 +29,53 @@ int64_t ComputedTokens(const v1::ScoreEvent& event) {
 int64_t ComputedTokens(const v1::PutChunkProgress& progress) {
   return progress.already_present() ? 0 : progress.num_tokens();
 }
+
+/// A guess, which costs nothing: only the engine's tokenizer knows. English has a token for four bytes or more.
+int64_t TokensOf(const std::string& text) { return static_cast<int64_t>(text.size() + 3) / 4; }
+
+template <typename Texts>
+int64_t TokensOfAll(const Texts& texts) {
+  int64_t tokens = 0;
+  for (const std::string& text : texts) tokens += TokensOf(text);
+  return tokens;
+}
+
+/// As if nothing of it were reused, which only the lookups of the engine can tell.
+int64_t TokensOf(const v1::Prompt& prompt) {
+  int64_t tokens = TokensOf(prompt.system_text()) + TokensOf(prompt.lead_in()) + TokensOf(prompt.question()) +
+                   TokensOfAll(prompt.chunks());
+  for (const v1::Turn& turn : prompt.history()) {
+    tokens += TokensOf(turn.text()) + TokensOf(turn.lead_in()) + TokensOfAll(turn.chunks());
+  }
+  return tokens;
+}
+
+/// What a request may compute: its prompt, and what comes behind it.
+struct Estimate {
+  int64_t prompt = 0;
+  int64_t rest = 0;
+};
+Estimate EstimateOf(const v1::GenerateRequest& request) {
+  const v1::SamplingOptions& sampling = request.sampling();
+  const int32_t most = sampling.has_max_tokens() ? sampling.max_tokens() : SamplingOptions().max_tokens;
+  return {.prompt = TokensOf(request.prompt()), .rest = std::max<int64_t>(most, 0)};
+}
+Estimate EstimateOf(const v1::ScoreRequest& request) {
+  const int64_t given = request.continuation_token_ids().ids_size();
+  return {.prompt = TokensOf(request.prompt()), .rest = given + TokensOf(request.continuation_text())};
+}
+Estimate EstimateOf(const v1::PutChunksRequest& request) {
+  return {.prompt = 0, .rest = TokensOfAll(request.chunks())};
+}
+
+/// What of the estimate is known after the event, whether or not it had to be computed.
+int64_t Known(const v1::GenerateEvent& event, const Estimate& estimate) {
+  return event.has_prompt() ? estimate.prompt : event.text().token_ids_size();
+}
+int64_t Known(const v1::ScoreEvent& event, const Estimate& estimate) {
+  return event.has_prompt() ? estimate.prompt : 1;
+}
+int64_t Known(const v1::PutChunkProgress& progress, const Estimate&) { return progress.num_tokens(); }
 
 /// What others store and compute can be told from figures that sum over all: only what the server is made for stays.
 void LeaveOutOthers(v1::GetInfoResponse& info) {
@@ -48,25 +97,34 @@ void LeaveOutOthers(v1::GetInfoResponse& info) {
   info.clear_correction();
 }
 
-/// Counts what passes.
+/// Counts what passes, and ends the call's part of the quota with the call.
 template <typename Event>
 class CountingSink : public EventSink<Event> {
  public:
   CountingSink(std::shared_ptr<Quota> quota, std::shared_ptr<EventSink<Event>> sink)
       : quota_(std::move(quota)), sink_(std::move(sink)) {}
+  ~CountingSink() override { End(); }
+
+  absl::Status Begin(const Estimate& estimate) {
+    estimate_ = estimate;
+    return quota_->BeginComputing(estimate.prompt + estimate.rest, absl::Now(), &hold_);
+  }
+  void End() { quota_->EndComputing(&hold_); }
 
   void OnEvent(const Event& event) override {
-    quota_->AddComputedTokens(ComputedTokens(event));
+    quota_->AddComputedTokens(ComputedTokens(event), Known(event, estimate_), &hold_);
     sink_->OnEvent(event);
   }
   void OnDone(const absl::Status& status) override {
-    quota_->EndComputing();
+    End();
     sink_->OnDone(status);
   }
 
  private:
   const std::shared_ptr<Quota> quota_;
   const std::shared_ptr<EventSink<Event>> sink_;
+  Estimate estimate_;
+  Quota::Hold hold_;
 };
 
 class TenantCalls : public Calls {
@@ -180,10 +238,10 @@ class TenantCalls : public Calls {
           TakeReadable("blend.read_namespaces", request.mutable_blend()->mutable_read_namespaces()));
     }
     caller.client = tenant_.name;
-    KVBLEND_RETURN_IF_ERROR(quota_->BeginComputing());
-    auto counting = std::make_shared<CountingSink<Event>>(quota_, std::move(sink));
-    Started started = (calls_.*call)(std::move(request), caller, std::move(counting));
-    if (!started.ok()) quota_->EndComputing();  // the sink is never called
+    const auto counting = std::make_shared<CountingSink<Event>>(quota_, std::move(sink));
+    KVBLEND_RETURN_IF_ERROR(counting->Begin(EstimateOf(request)));
+    Started started = (calls_.*call)(std::move(request), caller, counting);
+    if (!started.ok()) counting->End();  // it is never called
     return started;
   }
 

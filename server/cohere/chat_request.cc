@@ -105,9 +105,7 @@ void ReadSampling(FieldReader& fields, ChatRequest* to) {
   const double p = fields.Number("p").value_or(kTopP);
   if (!(p > 0 && p <= 1)) fields.Note(FieldError("p", absl::StrCat("p is ", p, "; allowed: above 0, to 1")));
   sampling.set_top_p(p);
-  if (const auto seed = fields.Integer("seed", 0, std::numeric_limits<int64_t>::max())) {
-    sampling.set_seed(openai::SeedOf(*seed));
-  }
+  if (const auto seed = fields.Bits64("seed")) sampling.set_seed(openai::SeedOf(*seed));
   to->logprobs = fields.Bool("logprobs").value_or(false);
   if (to->logprobs) sampling.set_top_logprobs(0);
   ReadStop(fields, &sampling);

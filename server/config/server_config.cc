@@ -1,8 +1,12 @@
 #include "server/config/server_config.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
+#include <cstdlib>
 #include <limits>
 #include <string>
 #include <utility>
@@ -33,6 +37,8 @@ Examples:
   kvblend-server --model model.gguf --api-keys keys.jsonl --grpc-address 0.0.0.0:50051 --api-address 0.0.0.0:8000 --chunk-store-bytes 64GiB
   kvblend-server --config /etc/kvblend/server.conf
   curl -s http://127.0.0.1:8090/readyz)";
+
+constexpr char kConfigVariable[] = "KVBLEND_CONFIG";
 
 // "chunk-store-bytes" -> "KVBLEND_CHUNK_STORE_BYTES"
 std::string EnvironmentName(const std::string& option) {
@@ -187,9 +193,13 @@ void AddFlags(CLI::App& app, ServerConfig& config) {
 }
 
 bool IsLoopback(const std::string& address) {
-  for (const char* host : {"127.", "localhost:", "[::1]:", "unix:"}) {
+  for (const char* host : {"localhost:", "[::1]:", "unix:"}) {
     if (absl::StartsWith(address, host)) return true;
   }
+  // Not a name that begins like that.
+  in_addr parsed;
+  const std::string host = address.substr(0, address.rfind(':'));
+  if (absl::StartsWith(host, "127.") && inet_pton(AF_INET, host.c_str(), &parsed) == 1) return true;
   return address == "none";
 }
 
@@ -225,7 +235,12 @@ ParsedConfig ParseConfig(int argc, const char* const* argv, const std::string& v
     CLI::App app(kDescription, "kvblend-server");
     app.footer(kFooter);
     app.set_version_flag("--version", "kvblend-server " + version);
-    app.set_config("--config", "", "File with settings, in INI or TOML form")->envname("KVBLEND_CONFIG");
+    // CLI11 looks for the file before it reads the environment.
+    const char* const config_path = std::getenv(kConfigVariable);
+    const bool has_config = config_path != nullptr && *config_path != '\0';
+    app.set_config("--config", has_config ? config_path : "", "File with settings, in INI or TOML form",
+                   /*config_required=*/has_config)
+        ->envname(kConfigVariable);
     AddFlags(app, config);
     try {
       app.parse(argc, argv);

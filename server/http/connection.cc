@@ -110,6 +110,12 @@ void Connection::OnHead() {
   if (const auto num_keys = count("authorization"); num_keys > 1) {
     return Refuse(400, absl::StrCat("the request has ", num_keys, " Authorization headers; allowed: one"));
   }
+  // Whatever is sent in another coding would end elsewhere for whoever understands it.
+  const std::string* coding = request.FindHeader("transfer-encoding");
+  if (coding != nullptr && (count("transfer-encoding") > 1 || !absl::EqualsIgnoreCase(*coding, "chunked"))) {
+    return Refuse(501,
+                  absl::StrCat("Transfer-Encoding is '", *coding, "'; implemented: one header, 'chunked'"));
+  }
   std::string_view target = parser_->target();
   if (absl::StartsWithIgnoreCase(parser_->target(), "http://")) {  // as proxies write it
     const size_t path = target.find('/', 7);

@@ -17,6 +17,16 @@ using BoostView = boost::beast::string_view;
 
 std::string ToString(BoostView text) { return std::string(text.data(), text.size()); }
 
+// Whether a line that could not be parsed ends as one of another version does, rather than with a bare line feed or
+// with no version at all.
+bool NamesAnotherVersion(std::string_view bytes) {
+  const std::string_view line = bytes.substr(0, bytes.find('\n'));
+  const size_t version = line.rfind(" HTTP/");
+  if (version == std::string_view::npos || !line.ends_with('\r')) return false;
+  const std::string_view number = line.substr(version + 6, line.size() - version - 7);
+  return !number.empty() && number.find_first_not_of("0123456789.") == std::string_view::npos;
+}
+
 }  // namespace
 
 struct RequestParser::Impl : http::basic_parser<true> {
@@ -71,8 +81,8 @@ size_t RequestParser::Parse(std::string_view bytes, Problem* problem) {
   while (consumed < bytes.size() && !impl_->is_done()) {
     const bool in_header = !impl_->is_header_done();
     error_code error;
-    const size_t used =
-        impl_->put(boost::asio::const_buffer(bytes.data() + consumed, bytes.size() - consumed), error);
+    const std::string_view rest = bytes.substr(consumed);
+    const size_t used = impl_->put(boost::asio::const_buffer(rest.data(), rest.size()), error);
     consumed += used;
     if (error == http::error::need_more) break;
     if (error == http::error::header_limit) {
@@ -81,7 +91,7 @@ size_t RequestParser::Parse(std::string_view bytes, Problem* problem) {
     } else if (error == http::error::body_limit) {
       *problem = {413,
                   absl::StrCat("the request's body is longer than ", impl_->limits.max_body_bytes, " bytes")};
-    } else if (error == http::error::bad_version) {
+    } else if (error == http::error::bad_version && NamesAnotherVersion(rest)) {
       *problem = {505, "the request is not of HTTP/1.1 or HTTP/1.0"};
     } else if (error) {
       *problem = {400, absl::StrCat("the request is no HTTP: ", error.message())};

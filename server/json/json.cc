@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/cord.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
 namespace kvblend::server {
@@ -134,6 +135,22 @@ std::optional<int64_t> FieldReader::Integer(const std::string& name, int64_t min
   }
   Note(FieldError(PathOf(name), absl::StrCat(PathOf(name), " is ", Show(*value),
                                              "; allowed: an integer from ", min, " to ", max)));
+  return std::nullopt;
+}
+
+std::optional<uint64_t> FieldReader::Bits64(const std::string& name) {
+  const Json* value = Value(name);
+  if (value == nullptr) return std::nullopt;
+  if (value->is_number_unsigned()) return value->get<uint64_t>();
+  if (value->is_number_integer()) return static_cast<uint64_t>(value->get<int64_t>());
+  if (value->is_string()) {
+    const std::string& text = value->get_ref<const std::string&>();
+    uint64_t bits = 0;
+    // The comparison refuses spaces and signs, which the parser takes.
+    if (absl::SimpleAtoi(text, &bits) && absl::StrCat(bits) == text) return bits;
+  }
+  Note(FieldError(PathOf(name), absl::StrCat(PathOf(name), " is ", Show(*value),
+                                             "; allowed: an integer from ", INT64_MIN, " to ", UINT64_MAX)));
   return std::nullopt;
 }
 

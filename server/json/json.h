@@ -43,6 +43,9 @@ class FieldReader {
   const Json* Value(const std::string& name);
   std::optional<std::string> String(const std::string& name);
   std::optional<int64_t> Integer(const std::string& name, int64_t min, int64_t max);
+  /// The bits of an integer of 64 bits that has a sign or has none: -1 is 2^64 - 1. As a string as well, which is what
+  /// Protobuf's JSON writes.
+  std::optional<uint64_t> Bits64(const std::string& name);
   std::optional<double> Number(const std::string& name);
   std::optional<bool> Bool(const std::string& name);
 

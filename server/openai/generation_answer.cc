@@ -1,5 +1,7 @@
 #include "server/openai/generation_answer.h"
 
+#include <algorithm>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "server/convert/message_json.h"
@@ -22,6 +24,12 @@ Json BytesOf(const std::string& text) {
 
 Json ChatToken(const v1::TokenLogprob& token) {
   return {{"token", token.text()}, {"logprob", token.logprob()}, {"bytes", BytesOf(token.text())}};
+}
+
+/// Unicode's code points, which is what Python's clients index texts by.
+int64_t NumCharacters(const std::string& text) {
+  return std::count_if(text.begin(), text.end(),
+                       [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
 }
 
 Json FinishReasonOf(v1::FinishReason reason) {
@@ -97,7 +105,7 @@ std::string GenerationAnswer::Add(const v1::GenerateEvent& event) {
       return Event(Object(), StreamChoice({{"role", "assistant"}, {"content", ""}}, nullptr, nullptr));
     case v1::GenerateEvent::kText: {
       const Json logprobs = form_.logprobs ? Logprobs(event.text()) : Json();
-      text_bytes_ += static_cast<int64_t>(event.text().text().size());
+      text_characters_ += NumCharacters(event.text().text());
       if (!form_.stream) {
         text_ += event.text().text();
         if (form_.logprobs) KeepLogprobs(logprobs);
@@ -149,7 +157,7 @@ Json GenerationAnswer::Logprobs(const v1::TextDelta& delta) {
                                     {"token_logprobs", Json::array()},
                                     {"top_logprobs", Json::array()},
                                     {"text_offset", Json::array()}};
-  int64_t offset = text_bytes_;
+  int64_t offset = text_characters_;
   for (int i = 0; i < delta.logprobs_size(); ++i) {
     const v1::TokenLogprob& token = delta.logprobs(i);
     if (form_.chat) {
@@ -165,10 +173,12 @@ Json GenerationAnswer::Logprobs(const v1::TextDelta& delta) {
     logprobs["tokens"].push_back(token.text());
     logprobs["token_logprobs"].push_back(token.logprob());
     logprobs["text_offset"].push_back(offset);
-    offset += static_cast<int64_t>(token.text().size());
+    offset += NumCharacters(token.text());
     Json tops = Json::object();
     if (form_.top_logprobs > 0 && i < delta.top_logprobs_size()) {
-      for (const v1::TokenLogprob& top : delta.top_logprobs(i).tokens()) tops[top.text()] = top.logprob();
+      // Tokens may have the same text, such as parts of characters. The most likely comes first, and stays.
+      for (const v1::TokenLogprob& top : delta.top_logprobs(i).tokens())
+        tops.emplace(top.text(), top.logprob());
     }
     logprobs["top_logprobs"].push_back(form_.top_logprobs > 0 ? std::move(tops) : Json());
   }

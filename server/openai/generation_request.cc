@@ -80,18 +80,20 @@ void ReadCommon(FieldReader& fields, GenerationRequest* to) {
   }
   if (const auto min_p = fields.Number("min_p")) sampling.set_min_p(*min_p);
   if (const auto penalty = fields.Number("repetition_penalty")) sampling.set_repetition_penalty(*penalty);
-  if (const auto seed =
-          fields.Integer("seed", std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max())) {
-    sampling.set_seed(SeedOf(*seed));
-  }
+  if (const auto seed = fields.Bits64("seed")) sampling.set_seed(SeedOf(*seed));
   if (const auto ignore_eos = fields.Bool("ignore_eos")) sampling.set_ignore_eos(*ignore_eos);
   ReadStop(fields, &sampling);
   if (const auto penalty = fields.Number("presence_penalty")) sampling.set_presence_penalty(*penalty);
   if (const auto penalty = fields.Number("frequency_penalty")) sampling.set_frequency_penalty(*penalty);
   ReadLogitBias(fields, &sampling);
   fields.RefuseUnless("n", 1);
-  fields.Ignore({"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
-                 "prompt_cache_retention"});
+  fields.RefuseUnless("store", false);
+  if (const auto tier = fields.String("service_tier");
+      tier.has_value() && *tier != "auto" && *tier != "default") {
+    fields.Note(FieldError("service_tier", absl::StrCat("service_tier is '", tier->substr(0, 80),
+                                                        "'; allowed: 'auto', 'default'")));
+  }
+  fields.Ignore({"user", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"});
 }
 
 void ReadMaxTokens(FieldReader& fields, v1::SamplingOptions* sampling) {
@@ -135,7 +137,7 @@ std::optional<Enum> ReadName(FieldReader& fields, const std::string& name) {
 
 }  // namespace
 
-uint64_t SeedOf(int64_t seed) { return seed == 0 ? kSeedZero : static_cast<uint64_t>(seed); }
+uint64_t SeedOf(uint64_t seed) { return seed == 0 ? kSeedZero : seed; }
 
 void ReadExtension(FieldReader& fields, v1::GenerateRequest* request) {
   const Json* json = fields.Value("kvblend");
@@ -194,8 +196,8 @@ absl::StatusOr<GenerationRequest> ParseChatRequest(std::string_view body) {
     fields.Note(FieldError("tool_choice", "tool_choice asks for tools; allowed: 'none', 'auto'"));
   }
   fields.RefuseUnless("function_call", "none");
-  fields.Refuse({"audio", "web_search_options"}, "allowed: none");
-  fields.Ignore({"parallel_tool_calls", "prediction"});
+  fields.Refuse({"audio", "web_search_options", "prediction"}, "allowed: none");
+  fields.Ignore({"parallel_tool_calls"});
   KVBLEND_RETURN_IF_ERROR(fields.Finish());
   return to;
 }

@@ -33,7 +33,7 @@ absl::StatusOr<GenerationRequest> ParseChatRequest(std::string_view body);
 absl::StatusOr<GenerationRequest> ParseCompletionRequest(std::string_view body);
 
 /// The engine's seed: 0, by which it is asked to choose one, is a seed like any other here.
-uint64_t SeedOf(int64_t seed);
+uint64_t SeedOf(uint64_t seed);
 
 /// Reads the member "kvblend": what other servers do not have.
 void ReadExtension(FieldReader& fields, v1::GenerateRequest* request);

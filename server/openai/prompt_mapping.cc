@@ -24,11 +24,12 @@ std::string Quoted(const std::string& text) { return absl::StrCat("'", text.subs
 absl::StatusOr<std::string> TextPart(const Json& json, const std::string& path) {
   FieldReader fields(json, path);
   const std::string type = fields.String("type").value_or("");
+  // What another type has is not what is wrong.
+  if (fields.ok() && type != "text") return NotAllowed(absl::StrCat(path, ".type"), Quoted(type), "'text'");
   const auto text = fields.String("text");
   fields.Ignore({"cache_control"});
   fields.Refuse({"citations"}, "allowed: none");
   KVBLEND_RETURN_IF_ERROR(fields.Finish());
-  if (type != "text") return NotAllowed(absl::StrCat(path, ".type"), Quoted(type), "'text'");
   if (!text.has_value()) return NotAllowed(absl::StrCat(path, ".text"), "not set", "a string");
   return *text;
 }
@@ -156,16 +157,6 @@ absl::Status AddLastMessage(std::vector<Part> parts, const std::string& path, v1
   return absl::OkStatus();
 }
 
-/// The parts of a user's message stay the parts that they were when it was the last one.
-void AddTurn(std::vector<Part> parts, bool user, v1::Turn& turn) {
-  turn.set_role(user ? v1::ROLE_USER : v1::ROLE_ASSISTANT);
-  if (user) {
-    turn.set_text(TakeParts(std::move(parts), turn));
-    return;
-  }
-  for (const Part& part : parts) turn.mutable_text()->append(part.text);
-}
-
 }  // namespace
 
 std::string DocumentText(const std::string& title, const std::string& text) {
@@ -207,6 +198,11 @@ absl::Status AddMessages(const Json& messages, v1::Prompt* prompt) {
     fields.Refuse({"tool_calls", "tool_call_id", "function_call", "audio"},
                   "allowed: none; there are no tools here");
     fields.Ignore({"refusal", "annotations", "reasoning", "reasoning_content"});
+    if (role == "assistant") {
+      // Cohere's answers have these, and come back as they were.
+      fields.Ignore({"citations"});
+      fields.Refuse({"tool_plan"}, "allowed: none; there are no tools here");
+    }
     KVBLEND_RETURN_IF_ERROR(fields.Finish());
     const bool is_system = role == "system" || role == "developer";
     if (!is_system && role != "user" && role != "assistant") {
@@ -229,9 +225,17 @@ absl::Status AddMessages(const Json& messages, v1::Prompt* prompt) {
       KVBLEND_ASSIGN_OR_RETURN(const std::string text, Texts(content, content_path));
       if (!prompt->system_text().empty() && !text.empty()) prompt->mutable_system_text()->append("\n\n");
       prompt->mutable_system_text()->append(text);
+    } else if (role == "assistant") {
+      KVBLEND_ASSIGN_OR_RETURN(std::string text, Texts(content, content_path));
+      v1::Turn& turn = *prompt->add_history();
+      turn.set_role(v1::ROLE_ASSISTANT);
+      turn.set_text(std::move(text));
     } else {
+      // The parts stay the parts that they were when the message was the last one.
       KVBLEND_ASSIGN_OR_RETURN(std::vector<Part> parts, Parts(content, content_path));
-      AddTurn(std::move(parts), role == "user", *prompt->add_history());
+      v1::Turn& turn = *prompt->add_history();
+      turn.set_role(v1::ROLE_USER);
+      turn.set_text(TakeParts(std::move(parts), turn));
     }
   }
   return absl::OkStatus();

@@ -48,8 +48,10 @@
 
   const wire = ({title, text}) => title ? {title, text} : {text};
 
+  /** All but the forms of editText(), which stay as they are, with what has been typed into them and the focus. */
   function drawDocuments() {
-    $('documents').replaceChildren(...documents.map((document_, place) => {
+    for (const item of $('documents').querySelectorAll('li:not(.edit)')) item.remove();
+    $('documents').prepend(...documents.map((document_) => {
       const item = document.createElement('li');
       const title = document.createElement('strong');
       const text = document.createElement('span');
@@ -64,7 +66,7 @@
       remove.textContent = 'Remove';
       remove.setAttribute('aria-label', `Remove ${document_.title || 'document'}`);
       remove.onclick = () => {
-        documents.splice(place, 1);
+        documents.splice(documents.indexOf(document_), 1);
         drawDocuments();
       };
       item.append(title, text, state, remove);
@@ -101,11 +103,12 @@
     const [title, text] = [item.querySelector('input'), item.querySelector('textarea')];
     add.onclick = () => {
       if (!text.value.trim()) return text.focus();
+      item.remove();
       addDocument(title.value.trim(), text.value);
       $('add-text').focus();
     };
     cancel.onclick = () => {
-      drawDocuments();
+      item.remove();
       $('add-text').focus();
     };
     $('documents').append(item);
@@ -119,20 +122,20 @@
     $('status').className = isError ? 'error' : '';
   }
 
-  async function storeDocuments(signal) {
-    if (!documents.length) return;
+  async function storeDocuments(asked, signal) {
+    if (!asked.length) return;
     const progress = $('progress');
     progress.hidden = false;
-    progress.max = documents.length;
+    progress.max = asked.length;
     progress.value = 0;
     const start = performance.now();
     let computed = 0;
     try {
-      const answer = await call('v1/chunks', {system_text: $('system').value, documents: documents.map(wire), label: 'ui', stream: true}, signal);
+      const answer = await call('v1/chunks', {system_text: $('system').value, documents: asked.map(wire), label: 'ui', stream: true}, signal);
       for await (const event of events(answer)) {
         progress.value = event.done;
         if (!event.already_present) ++computed;
-        documents[event.index || 0].state = `${event.num_tokens} tokens, stored`;
+        asked[event.index || 0].state = `${event.num_tokens} tokens, stored`;
         say(`Storing ${event.done} of ${event.total}`);
       }
     } finally {
@@ -142,11 +145,11 @@
     if (computed) say(`Stored ${computed} chunks in ${((performance.now() - start) / 1000).toFixed(2)} s`);
   }
 
-  function requestBody(blend, attribution) {
+  function requestBody(asked, blend, attribution) {
     const messages = [{role: 'user', content: $('question').value}];
     if ($('system').value) messages.unshift({role: 'system', content: $('system').value});
     return {
-      messages, documents: documents.map(wire), stream: true, temperature: 0, max_tokens: Number($('max-tokens').value),
+      messages, documents: asked.map(wire), stream: true, temperature: 0, max_tokens: Number($('max-tokens').value),
       kvblend: {blend, attribution},
     };
   }
@@ -190,13 +193,13 @@
   }
 
   /** Streams one answer into a pane; returns seconds to the first token and what the server reports. */
-  async function answer(pane, blend, signal, attribution = false) {
+  async function answer(pane, asked, blend, signal, attribution = false) {
     const clock = $(`${pane}-clock`);
     const into = $(`${pane}-answer`);
     into.textContent = '';
     into.setAttribute('aria-live', 'polite');
     if (pane === 'blended') $('blended-source').textContent = '';
-    const titles = documents.map(({title}) => title);
+    const titles = asked.map(({title}) => title);
     const start = performance.now();
     let first = null;
     const elapsed = () => (performance.now() - start) / 1000;
@@ -208,7 +211,7 @@
     };
     const timer = setInterval(() => first === null && show(elapsed(), 'waiting for the first token'), 50);
     try {
-      const response = await call('v1/chat/completions', requestBody(blend, attribution), signal);
+      const response = await call('v1/chat/completions', requestBody(asked, blend, attribution), signal);
       let report = null;
       for await (const event of events(response)) {
         const text = event.choices[0]?.delta?.content;
@@ -230,19 +233,20 @@
 
   async function ask() {
     running = new AbortController();
+    const asked = [...documents];  // both answers are given from these, whatever is added and removed meanwhile
     $('go').disabled = true;
     $('stop').disabled = false;
     $('verdict').textContent = '';
     $('full-answer').textContent = '';
     $('full-clock').textContent = '–';
     try {
-      await storeDocuments(running.signal);
+      await storeDocuments(asked, running.signal);
       say('Answering…');
-      const blended = await answer('blended', {policy: $('policy').value, ratio: Number($('ratio').value), explain: true}, running.signal, true);
+      const blended = await answer('blended', asked, {policy: $('policy').value, ratio: Number($('ratio').value), explain: true}, running.signal, true);
       if (blended.report) drawReport(blended.report.prompt, $('report'));
       if ($('compare').checked) {
         say('Answering by full prefill…');
-        const full = await answer('full', {reuse: 'nothing', store_misses: false}, running.signal);
+        const full = await answer('full', asked, {reuse: 'nothing', store_misses: false}, running.signal);
         const same = $('blended-answer').textContent === $('full-answer').textContent;
         const times = full.first / blended.first;
         $('verdict').textContent = `First token ${times < 1 ? `${(1 / times).toFixed(1)} times later` : `${times.toFixed(1)} times sooner`}; ` +

@@ -87,6 +87,14 @@ def test_a_conversation_and_plain_texts(client):
     assert len(answer.logprobs) == 8 and all(piece.logprobs[0] <= 0 for piece in answer.logprobs)
 
 
+def test_an_answer_is_sent_back_as_it_is(client):
+    answer = client.chat(**ask())
+    assert answer.message.citations
+    for message in (answer.message, answer.message.model_dump(), answer.message.model_dump(exclude_none=True)):
+        turns = [*MESSAGES, message, {"role": "user", "content": "And what else?"}]
+        assert client.chat(**{**ask(max_tokens=2), "messages": turns}).message.content
+
+
 def test_the_asynchronous_client(server):
     async def go():
         asynchronous = cohere.AsyncClientV2(api_key="none", base_url=f"http://127.0.0.1:{server.api_port}", timeout=120)

@@ -10,8 +10,9 @@ import urllib.request
 import openai
 import pytest
 
-from conftest import CHUNKS, LEAD_IN, QUESTION, SYSTEM_TEXT, WAIT_SECONDS, wait_until
+from conftest import CHUNKS, FLAGS, LEAD_IN, QUESTION, SYSTEM_TEXT, WAIT_SECONDS, wait_until
 from http_client import client_of
+from test_keys import make_key
 
 MESSAGES = [{"role": "system", "content": SYSTEM_TEXT}, {"role": "user", "content": QUESTION}]
 DOCUMENTS = [{"text": text} for text in CHUNKS]
@@ -112,6 +113,14 @@ def test_stop_and_seed(client, model, stored):
     sampled = [ask(client, model, temperature=1.5, seed=seed, max_tokens=12, kvblend=dict(extension))
                .choices[0].message.content for seed in (0, 0, 7, 8)]
     assert sampled[0] == sampled[1] and len(set(sampled)) > 1
+    # What the server chose and told gives the same answer, as it was told and as a number.
+    chosen = ask(client, model, temperature=1.5, max_tokens=12, kvblend=dict(extension))
+    seed = chosen.kvblend["finished"]["seed"]
+    assert 0 < int(seed) < 2**53
+    for again in (seed, int(seed)):
+        answer = ask(client, model, temperature=1.5, seed=again, max_tokens=12, kvblend=dict(extension))
+        assert answer.choices[0].message.content == chosen.choices[0].message.content
+    assert ask(client, model, seed=17000000000000000000, max_tokens=1).kvblend["finished"]["seed"] == "17000000000000000000"
 
 
 def test_history_and_parts(client, model):
@@ -161,6 +170,11 @@ def test_completions(client, model):
     ("temperature", {"temperature": 11}),
     ("top_p", {"top_p": 0}),
     ("response_format.type", {"response_format": {"type": "json_object"}}),
+    ("store", {"store": True}),
+    ("service_tier", {"service_tier": "flex"}),
+    ("prediction", {"prediction": {"type": "content", "content": "x"}}),
+    ("messages[0].content[0].type", {"messages": [
+        {"role": "assistant", "content": [{"type": "document", "source": {"type": "text", "data": "x"}}]}, *MESSAGES[1:]]}),
     ("messages[0].content[0].type", {"messages": [{"role": "user", "content": [
         {"type": "image_url", "image_url": {"url": "data:,x"}}]}]}),
     ("colour", {"extra_body": {"colour": "red"}}),
@@ -191,6 +205,60 @@ def test_async_clients_at_once(server, model):
                 model=model, messages=[{"role": "user", "content": f"Count to {i}."}], max_tokens=3) for i in range(8)))
             return [answer.choices[0].message.content for answer in answers]
     assert all(asyncio.run(run()))
+
+
+def test_async_streams_at_once(server, client, model):
+    """Each says what the same request says without a stream; one that is left early ends on the server too."""
+    def arguments(number, **more):
+        return {"model": model, "messages": [{"role": "user", "content": f"Count to {number}."}], "temperature": 0, **more}
+
+    async def read(async_client, number):
+        stream = await async_client.chat.completions.create(**arguments(number, max_tokens=6), stream=True,
+                                                            stream_options={"include_usage": True})
+        return [chunk async for chunk in stream]
+
+    async def run():
+        async with openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{server.api_port}/v1", api_key="none",
+                                      max_retries=0) as async_client:
+            streams = await asyncio.gather(*(read(async_client, number) for number in range(6)))
+            left = await async_client.chat.completions.create(**arguments(9, max_tokens=1500), stream=True,
+                                                              extra_body={"ignore_eos": True})
+            async with left:
+                await anext(aiter(left))
+            await asyncio.to_thread(server.wait_until_idle)
+            return streams
+
+    for number, chunks in enumerate(asyncio.run(run())):
+        whole = client.chat.completions.create(**arguments(number, max_tokens=6))
+        texts = [chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices]
+        assert "".join(texts) == whole.choices[0].message.content and len(texts) > 2
+        assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
+
+
+def test_the_client_tries_again_when_the_server_says(start_server, tmp_path):
+    """A tenant that may ask one thing at once: the second is refused, and answered once the first is out of its way."""
+    key, line = make_key("--tenant", "one", "--concurrent-requests", "1")
+    (tmp_path / "keys.jsonl").write_text(line + "\n")
+    server = start_server(*FLAGS, "--api-keys", tmp_path / "keys.jsonl")
+    client = client_of(server, api_key=key)
+    model = client.models.list().data[0].id
+    stream = client.chat.completions.create(model=model, messages=MESSAGES, max_tokens=1500, stream=True,
+                                            extra_body={"ignore_eos": True})
+    next(iter(stream))
+    answers = []
+
+    def note(response):
+        answers.append((response.status_code, response.headers.get("retry-after")))
+        if response.status_code == 429:
+            stream.close()
+    patient = client_of(server, api_key=key, max_retries=openai.DEFAULT_MAX_RETRIES,
+                        http_client=openai.DefaultHttpxClient(event_hooks={"response": [note]}))
+    answer = patient.chat.completions.create(model=model, messages=MESSAGES, max_tokens=2)
+    assert answer.usage.completion_tokens == 2
+    *refusals, last = answers
+    assert refusals and last[0] == 200
+    assert all(status == 429 and int(retry_after) > 0 for status, retry_after in refusals)
+    server.stop()
 
 
 def test_leaving_cancels_the_request(server, client, model):

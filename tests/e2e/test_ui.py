@@ -105,6 +105,54 @@ def test_the_example_needs_no_typing(server, page):
     assert reused > 800
 
 
+def test_a_document_may_go_while_it_is_stored(server, page):
+    page.open(address(server))
+    for number, text in enumerate(CHUNKS):
+        add_text(page, f"Going {number + 1}", text)
+    # Removed when the server has begun to answer, before the page reads of it.
+    page.run("""{
+      const fetch_ = window.fetch;
+      window.fetch = async (path, options) => {
+        const answer = await fetch_(path, options);
+        if (path === 'v1/chunks') document.querySelector('#documents li:last-child button').click();
+        return answer;
+      };
+      0;
+    }""")
+    ask(page, QUESTION)
+    assert page.text("#blended-answer").strip()
+    titles = page.run("[...document.querySelectorAll('#documents strong')].map(it => it.textContent)")
+    states = page.run("[...document.querySelectorAll('#documents li > .hint')].map(it => it.textContent)")
+    assert titles == ["Going 1", "Going 2"] and all("stored" in state for state in states), states
+
+
+def test_a_text_that_is_being_typed_stays(server, page):
+    page.open(address(server))
+    add_text(page, "First", CHUNKS[0])
+    page.tab_to("it.id === 'add-text'")
+    page.press("Enter")
+    page.write("Half a title")
+    page.press("Tab")
+    page.write("Half a text")
+    typed = "[document.querySelector('.edit input').value, document.querySelector('.edit textarea').value]"
+    focus = "document.activeElement === document.querySelector('.edit textarea')"
+    for button in ("#sample", "#documents li button"):  # the second removes a document
+        page.run(f"document.querySelector('{button}').click()")
+        assert page.run(typed) == ["Half a title", "Half a text"] and page.run(focus), button
+    page.write(" more")
+    ask(page)
+    assert page.run(typed) == ["Half a title", "Half a text more"]
+    # Added, the form goes, and so it does when it is cancelled.
+    page.run("document.querySelector('.edit button').click()")
+    assert page.run("document.querySelectorAll('.edit').length") == 0
+    assert "Half a text more" in page.text("#documents li:last-child")
+    page.tab_to("it.id === 'add-text'")
+    page.press("Enter")
+    page.run("document.querySelector('.edit button:last-child').click()")
+    assert page.run("[document.querySelectorAll('.edit').length, document.activeElement.id]") == [0, "add-text"]
+    assert page.run("document.querySelectorAll('#documents li').length") == 9
+
+
 def test_files_are_cut_into_chunks(server, page, tmp_path):
     words = " ".join(f"The {number}th lighthouse of Westhaven was built of granite." for number in range(150))
     (tmp_path / "lighthouses.txt").write_text(words)

@@ -40,8 +40,8 @@ HEADERS = ["Content-Length: -1", "Content-Length: 1e3", "Content-Length: 9999999
            "traceparent: 00-" + "0" * 32 + "-" + "0" * 16 + "-01", "traceparent: ff-zz", "\r\n".join(f"H{i}: x" for i in range(300))]
 
 # What openapi.json documents, without what would be the server's own failure; 302, from / to the page;
-# and 505 for what is hardly HTTP.
-PROPER = {200, 302, 400, 401, 404, 405, 408, 411, 413, 415, 417, 429, 431, 505}
+# and 501 and 505 for codings and versions of HTTP that are not spoken.
+PROPER = {200, 302, 400, 401, 404, 405, 408, 411, 413, 415, 417, 429, 431, 501, 505}
 
 
 def places(node, path=()):

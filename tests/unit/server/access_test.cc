@@ -96,81 +96,19 @@ TEST(KeyFileTest, WhatIsWrongIsNamedWithItsLine) {
   }
 }
 
-TEST(QuotaTest, RatesComeBackEvenly) {
-  Quota quota({.name = "t", .requests_per_minute = 2});
-  const absl::Time start = absl::FromUnixSeconds(1000);
-  EXPECT_TRUE(quota.TakeRequest(start).ok());
-  EXPECT_TRUE(quota.TakeRequest(start).ok());
-  EXPECT_EQ(quota.TakeRequest(start + absl::Seconds(29)).code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_TRUE(quota.TakeRequest(start + absl::Seconds(31)).ok());
-  EXPECT_FALSE(quota.TakeRequest(start + absl::Seconds(32)).ok());
-  EXPECT_TRUE(quota.TakeRequest(start + absl::Seconds(1000)).ok());
-  EXPECT_TRUE(quota.TakeRequest(start + absl::Seconds(1000)).ok());
-  EXPECT_FALSE(quota.TakeRequest(start + absl::Seconds(1000)).ok())
-      << "no more than a minute's worth is saved";
-}
-
-TEST(QuotaTest, ComputedTokensAreOwed) {
-  Quota quota({.name = "t", .computed_tokens_per_minute = 60});
-  const absl::Time start = absl::FromUnixSeconds(1000);
-  EXPECT_TRUE(quota.TakeRequest(start).ok());
-  quota.AddComputedTokens(90);
-  EXPECT_FALSE(quota.TakeRequest(start + absl::Seconds(29)).ok());
-  EXPECT_TRUE(quota.TakeRequest(start + absl::Seconds(31)).ok());
-  quota.SetLimits({.name = "t", .computed_tokens_per_minute = 10});
-  EXPECT_THAT(std::string(quota.TakeRequest(start + absl::Seconds(31)).message()),
-              HasSubstr("limit of 10 computed tokens per minute"));
-}
-
-TEST(QuotaTest, LimitsHoldAmongManyThreads) {
-  constexpr int kThreads = 8, kCalls = 2000;
-  Quota quota({.name = "t", .requests_per_minute = 5000, .concurrent_requests = 3});
-  const absl::Time now = absl::FromUnixSeconds(1000);
-  std::atomic<int> taken = 0, at_once = 0, most = 0;
-  std::vector<std::thread> threads;
-  for (int i = 0; i < kThreads; ++i) {
-    threads.emplace_back([&] {
-      for (int call = 0; call < kCalls; ++call) {
-        if (quota.TakeRequest(now).ok()) ++taken;
-        if (!quota.BeginComputing().ok()) continue;
-        const int here = ++at_once;
-        for (int seen = most; seen < here && !most.compare_exchange_weak(seen, here);) {
-        }
-        --at_once;
-        quota.EndComputing();
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(taken, 5000);
-  EXPECT_LE(most, 3);
-  for (int i = 0; i < 3; ++i) EXPECT_TRUE(quota.BeginComputing().ok()) << "every place was given back";
-  EXPECT_FALSE(quota.BeginComputing().ok());
-}
-
-TEST(QuotaTest, RefusalsSayWhenToComeBack) {
-  const absl::Time start = absl::FromUnixSeconds(1000);
-  Quota requests({.name = "t", .requests_per_minute = 2});
-  Quota tokens({.name = "t", .computed_tokens_per_minute = 60});
-  EXPECT_TRUE(requests.TakeRequest(start).ok());
-  EXPECT_TRUE(requests.TakeRequest(start).ok());
-  EXPECT_TRUE(tokens.TakeRequest(start).ok());
-  tokens.AddComputedTokens(90);
-  for (Quota* quota : {&requests, &tokens}) {
-    const absl::Status refused = quota->TakeRequest(start + absl::Seconds(20));
-    const absl::Duration delay = RetryDelayOf(refused).value_or(absl::ZeroDuration());
-    EXPECT_NEAR(absl::ToDoubleSeconds(delay), 10, 0.002) << refused;
-    EXPECT_FALSE(quota->TakeRequest(start + absl::Seconds(20) + delay - absl::Milliseconds(5)).ok());
-    EXPECT_TRUE(quota->TakeRequest(start + absl::Seconds(20) + delay).ok());
-  }
-}
-
 class Recorder : public EventSink<v1::GenerateEvent> {
  public:
   void OnEvent(const v1::GenerateEvent&) override { ++events; }
   void OnDone(const absl::Status& status) override { done = status; }
   int events = 0;
   absl::Status done = absl::UnknownError("not done");
+};
+
+template <typename Event>
+class SinkOf : public EventSink<Event> {
+ public:
+  void OnEvent(const Event&) override {}
+  void OnDone(const absl::Status&) override {}
 };
 
 class AccessTest : public ::testing::Test {
@@ -267,6 +205,7 @@ TEST_F(AccessTest, RequestsHaveTheTenantsNamespaceTurnAndQuota) {
   call->Finish(absl::OkStatus(), GenerateResult());
   EXPECT_EQ(recorder->events, 3);
   EXPECT_TRUE(recorder->done.ok());
+  quota->SetLimits({.name = "ta", .chunk_namespace = "a", .concurrent_requests = 1});
   ASSERT_TRUE(a->Generate(Question(), {}, recorder).ok()) << "the place of the one that ended";
   engine_.NextGenerate()->Finish(absl::OkStatus(), GenerateResult());
   engine_.RefuseWith(absl::ResourceExhaustedError("full"));
@@ -274,6 +213,89 @@ TEST_F(AccessTest, RequestsHaveTheTenantsNamespaceTurnAndQuota) {
     EXPECT_EQ(a->Generate(Question(), {}, recorder).status().message(), "full")
         << "a refused one takes no place";
   }
+}
+
+TEST_F(AccessTest, RequestsThatBeginTogetherDoNotAllFindTheLimitUnused) {
+  const Tenant tenant = {.name = "t", .chunk_namespace = "a", .computed_tokens_per_minute = 10'000};
+  const auto quota = std::make_shared<Quota>(tenant);
+  const auto calls = MakeTenantCalls(&calls_, tenant, quota);
+  const auto recorder = std::make_shared<Recorder>();
+  v1::GenerateRequest request = Question();
+  // By its bytes 1,000 tokens, in every part of the prompt, and 1,000 of the answer.
+  request.mutable_sampling()->set_max_tokens(1000);
+  const std::string part(800, 'x');
+  request.mutable_prompt()->set_question(part);
+  request.mutable_prompt()->set_system_text(part);
+  request.mutable_prompt()->add_chunks(part);
+  v1::Turn& turn = *request.mutable_prompt()->add_history();
+  turn.set_text(part);
+  turn.add_chunks(part);
+
+  std::atomic<int> accepted = 0;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 8; ++i) {
+    threads.emplace_back(
+        [&] { accepted += calls->Generate(request, {}, std::make_shared<Recorder>()).ok() ? 1 : 0; });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(accepted, 5) << "of 2,000 tokens each";
+  std::vector<std::shared_ptr<testing::FakeGenerate>> running;
+  for (int i = 0; i < 5; ++i) running.push_back(engine_.NextGenerate());
+
+  // One ends well, having computed nothing, and one badly; of a third the prompt was reused; a fourth is cancelled.
+  const auto accepts = [&](int times) {
+    for (int i = 0; i < times; ++i) {
+      if (!calls->Generate(request, {}, recorder).ok()) return false;
+      running.push_back(engine_.NextGenerate());
+    }
+    const absl::Status refused = calls->Generate(request, {}, recorder).status();
+    return absl::IsResourceExhausted(refused) && RetryDelayOf(refused).has_value();
+  };
+  EXPECT_TRUE(accepts(0));
+  running[0]->Finish(absl::OkStatus(), GenerateResult());
+  EXPECT_TRUE(accepts(1));
+  running[1]->Finish(absl::InternalError("broken"), GenerateResult());
+  EXPECT_TRUE(accepts(1));
+  running[2]->observer->OnPrompt({});
+  EXPECT_TRUE(accepts(0)) << "1,000 are free";
+  running[3]->observer->OnPrompt({});
+  EXPECT_TRUE(accepts(1));
+  running[4]->Finish(absl::CancelledError("gone"), GenerateResult());
+  EXPECT_TRUE(accepts(1));
+  engine_.RefuseWith(absl::UnavailableError("full"));
+  running[2]->Finish(absl::OkStatus(), GenerateResult());
+  running[3]->Finish(absl::OkStatus(), GenerateResult());
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(calls->Generate(request, {}, recorder).status().message(), "full")
+        << "a refused one holds nothing";
+  }
+  engine_.RefuseWith(absl::OkStatus());
+  EXPECT_TRUE(accepts(1));
+  for (size_t i = 5; i < running.size(); ++i) running[i]->Finish(absl::OkStatus(), GenerateResult());
+
+  // Other calls that compute have estimates as well.
+  v1::ScoreRequest score;
+  *score.mutable_prompt() = request.prompt();
+  score.set_continuation_text(std::string(4 * 8000, 'x'));
+  v1::PutChunksRequest put;
+  put.add_chunks(std::string(4 * 600, 'x'));
+  put.add_chunks(std::string(4 * 400, 'x'));
+  ASSERT_TRUE(calls->Score(score, {}, std::make_shared<SinkOf<v1::ScoreEvent>>()).ok());
+  const auto put_sink = std::make_shared<SinkOf<v1::PutChunkProgress>>();
+  ASSERT_TRUE(calls->Put(put, {}, put_sink).ok());
+  EXPECT_FALSE(calls->Put(put, {}, put_sink).ok());
+  const auto running_put = engine_.NextPutChunks();
+  PutChunkProgress progress;
+  progress.already_present = true;
+  for (const int32_t tokens : {600, 400}) {
+    progress.num_tokens = tokens;
+    running_put->observer->OnProgress(progress);
+  }
+  ASSERT_TRUE(calls->Put(put, {}, put_sink).ok()) << "nothing was computed, and nothing is to come";
+  EXPECT_FALSE(calls->Put(put, {}, put_sink).ok());
+  engine_.NextScore()->Finish(absl::OkStatus());
+  running_put->Finish(absl::OkStatus());
+  engine_.NextPutChunks()->Finish(absl::OkStatus());
 }
 
 TEST_F(AccessTest, ReadableNamespacesAreReadAndNoMore) {

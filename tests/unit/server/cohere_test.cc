@@ -303,6 +303,33 @@ TEST(CohereAnswerTest, CitationsCountCharacters) {
   }
 }
 
+TEST(CohereAnswerTest, CanBeSentBack) {
+  ChatRequest request;
+  for (const std::string& document : kDocuments) request.request.mutable_prompt()->add_chunks(document);
+  for (const std::string& document : kDocuments)
+    request.sources.push_back({.id = "d", .data = {{"text", document}}});
+  ChatAnswer answer("chat-1", request);
+  answer.Add(TextEvent("Born in the mountain village of Skarn."));
+  v1::GenerateEvent event;
+  event.mutable_finished()->set_reason(v1::FINISH_REASON_END_OF_TEXT);
+  event.mutable_finished()->set_seed(17'000'000'000'000'000'000u);
+  answer.Add(event);
+  const Json body = Json::parse(answer.Body());
+  Json message = body["message"];
+  ASSERT_THAT(message["citations"], SizeIs(1));
+  // Cohere's client adds these.
+  message["tool_plan"] = nullptr;
+  message["tool_calls"] = nullptr;
+  const Json turns = Json::array(
+      {{{"role", "user"}, {"content", "Where?"}}, message, {{"role", "user"}, {"content", "And?"}}});
+  const auto chat =
+      ParseChatRequest(Json({{"messages", turns}, {"seed", body["kvblend"]["finished"]["seed"]}}).dump());
+  ASSERT_TRUE(chat.ok()) << chat.status();
+  ASSERT_THAT(chat->request.prompt().history(), SizeIs(2));
+  EXPECT_EQ(chat->request.prompt().history(1).text(), "Born in the mountain village of Skarn.");
+  EXPECT_EQ(chat->request.sampling().seed(), 17'000'000'000'000'000'000u);
+}
+
 TEST(CohereAnswerTest, WhatWasCopiedAndWhatWasAttendedToInTheOrderOfTheAnswer) {
   for (const auto& [asked, only_copied] : {std::pair(false, false), {true, false}, {true, true}}) {
     ChatRequest request;

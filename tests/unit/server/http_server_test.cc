@@ -240,8 +240,19 @@ TEST_F(HttpServerTest, RefusesWhatItCannotServe) {
       {Get("/%zz"), "400"},
       {"nonsense\r\n\r\n", "400"},
       {"GET /stream HTTP/3.0\r\n" + host + "\r\n", "505"},
+      {"GET /stream HTTP/1.1\nHost: here\n\n", "400"},
+      {"GET /stream HTTP/1.x\r\n" + host + "\r\n", "400"},
+      {"GET /stream\r\n" + host + "\r\n", "400"},
       {Get("/stream", "Content-Length: 1\r\nContent-Length: 2\r\n"), "400"},
       {Post("{}", "Transfer-Encoding: chunked\r\n"), "400"},
+      {"POST /echo HTTP/1.1\r\n" + host +
+           "Content-Type: application/json\r\nTransfer-Encoding: gzip, chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+       "501"},
+      {"POST /echo HTTP/1.1\r\n" + host +
+           "Content-Type: application/json\r\nTransfer-Encoding: gzip\r\nTransfer-Encoding: "
+           "chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+       "501"},
+      {Get("/stream", "Transfer-Encoding: identity\r\n"), "501"},
       {"POST /echo HTTP/1.1\r\n" + host +
            "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
        "400"},

@@ -1,6 +1,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "gmock/gmock.h"
@@ -79,6 +80,44 @@ TEST(GenerationAnswerTest, ATextCompletionWithLogprobs) {
             Json::parse("{\"index\": 0, \"text\": \"Oslo\\\"\", \"finish_reason\": \"stop\", \"logprobs\": {"
                         "\"tokens\": [\"Os\", \"lo\uFFFD\"], \"token_logprobs\": [-0.5, -0.25],"
                         "\"top_logprobs\": [{\"Os\": -0.5}, {\"x\": -0.125}], \"text_offset\": [0, 2]}}"));
+}
+
+TEST(GenerationAnswerTest, OffsetsOfACompletionCountCharacters) {
+  for (const bool stream : {false, true}) {
+    GenerationAnswer answer({.chat = false, .stream = stream, .logprobs = true}, kHead);
+    std::string events;
+    for (const char* text :
+         {R"(text { text: "Žluť" token_ids: [ 1, 2 ] logprobs { text: "Žl" } logprobs { text: "uť" } })",
+          R"(text { text: "" token_ids: 3 logprobs { text: "\357\277\275" } })",
+          R"(text { text: "挪😀" token_ids: [ 4, 5 ] logprobs { text: "挪" } logprobs { text: "😀" } })",
+          R"(text { text: "." token_ids: 6 logprobs { text: "." } })",
+          R"(finished { reason: FINISH_REASON_END_OF_TEXT })"}) {
+      v1::GenerateEvent event;
+      ASSERT_TRUE(google::protobuf::TextFormat::ParseFromString(text, &event)) << text;
+      events += answer.Add(event);
+    }
+    if (!stream) {
+      EXPECT_EQ(Json::parse(answer.Body())["choices"][0]["logprobs"]["text_offset"],
+                Json::array({0, 2, 4, 4, 5, 6}));
+    } else {
+      for (const char* offsets : {"[0,2]", "[4]", "[4,5]", "[6]"})
+        EXPECT_THAT(events, ::testing::HasSubstr(absl::StrCat("\"text_offset\":", offsets)));
+    }
+  }
+}
+
+TEST(GenerationAnswerTest, OfTokensWithOneTextACompletionTellsTheMostLikely) {
+  GenerationAnswer answer({.chat = false, .logprobs = true, .top_logprobs = 3}, kHead);
+  v1::GenerateEvent event;
+  google::protobuf::TextFormat::ParseFromString(
+      R"(text { text: "x" token_ids: 1 logprobs { token_id: 1 text: "x" logprob: -1.5 }
+                top_logprobs { tokens { token_id: 7 text: "\357\277\275" logprob: -0.5 }
+                               tokens { token_id: 1 text: "x" logprob: -1.5 }
+                               tokens { token_id: 8 text: "\357\277\275" logprob: -2.5 } } })",
+      &event);
+  answer.Add(event);
+  EXPECT_EQ(Json::parse(answer.Body())["choices"][0]["logprobs"]["top_logprobs"],
+            Json::parse("[{\"\uFFFD\": -0.5, \"x\": -1.5}]"));
 }
 
 TEST(GenerationAnswerTest, AChatAsAStream) {

@@ -24,7 +24,7 @@ TEST(ParseChatRequestTest, ReadsEverySamplingField) {
       "model": "m", "stream": true, "stream_options": {"include_usage": true, "include_obfuscation": false},
       "temperature": 0.5, "top_p": 0.25, "top_k": -1, "min_p": 0.125, "repetition_penalty": 1.5, "seed": 7, "stop": ["a", "b"],
       "max_completion_tokens": 9, "logprobs": true, "top_logprobs": 3, "ignore_eos": true, "n": 1, "presence_penalty": 0.5,
-      "frequency_penalty": -1, "logit_bias": {"7": -100, "8": 0.5}, "user": "u", "metadata": {"a": "b"}, "store": true, "tools": [],
+      "frequency_penalty": -1, "logit_bias": {"7": -100, "8": 0.5}, "user": "u", "metadata": {"a": "b"}, "store": false, "tools": [],
       "tool_choice": "none", "response_format": {"type": "text"}, "modalities": ["text"], "service_tier": "auto",
       "parallel_tool_calls": true)"));
   ASSERT_TRUE(parsed.ok()) << parsed.status();
@@ -49,9 +49,29 @@ TEST(ParseChatRequestTest, DefaultsAreOpenAIs) {
 }
 
 TEST(ParseChatRequestTest, EverySeedIsOne) {
-  EXPECT_EQ(ParseChatRequest(Ask(R"("seed": -1)"))->request.sampling().seed(), 18446744073709551615u);
-  EXPECT_NE(ParseChatRequest(Ask(R"("seed": 0)"))->request.sampling().seed(), 0)
-      << "0 asks the engine to choose";
+  const auto seed = [](const std::string& value) {
+    const auto parsed = ParseChatRequest(Ask(absl::StrCat("\"seed\": ", value)));
+    EXPECT_TRUE(parsed.ok()) << parsed.status();
+    return parsed->request.sampling().seed();
+  };
+  EXPECT_EQ(seed("-1"), 18446744073709551615u);
+  EXPECT_EQ(seed("-9223372036854775808"), 9223372036854775808u);
+  EXPECT_EQ(seed("18446744073709551615"), 18446744073709551615u);
+  EXPECT_EQ(seed("17000000000000000000"), 17000000000000000000u);
+  EXPECT_EQ(seed("\"17000000000000000000\""), 17000000000000000000u) << "as reports write it";
+  EXPECT_NE(seed("0"), 0) << "0 asks the engine to choose";
+  EXPECT_EQ(seed(absl::StrCat(seed("0"))), seed("0")) << "told, and sent back";
+  EXPECT_EQ(
+      ParseCompletionRequest(R"({"prompt": "Q", "seed": 17000000000000000000})")->request.sampling().seed(),
+      17000000000000000000u);
+}
+
+TEST(ParseChatRequestTest, ValuesThatAskForNothingAreAccepted) {
+  for (const std::string fields :
+       {R"("store": null, "service_tier": null, "prediction": null)",
+        R"("store": false, "service_tier": "default", "prediction": {})", R"("service_tier": "auto")"}) {
+    EXPECT_TRUE(ParseChatRequest(Ask(fields)).ok()) << fields;
+  }
 }
 
 TEST(ParseChatRequestTest, MessagesBecomeThePartsOfAPrompt) {
@@ -140,7 +160,17 @@ TEST(ParseChatRequestTest, WhatCannotBeDoneIsRefusedByName) {
       {R"("max_tokens": 1.5)", "max_tokens"},
       {R"("max_tokens": 5000000000)", "max_tokens"},
       {R"("max_tokens": 1, "max_completion_tokens": 2)", "max_tokens"},
-      {R"("seed": 18446744073709551615)", "seed"},
+      {R"("seed": 18446744073709551616)", "seed"},
+      {R"("seed": -9223372036854775809)", "seed"},
+      {R"("seed": 1.5)", "seed"},
+      {R"("seed": "-1")", "seed"},
+      {R"("seed": " 1")", "seed"},
+      {R"("seed": true)", "seed"},
+      {R"("store": true)", "store"},
+      {R"("service_tier": "flex")", "service_tier"},
+      {R"("service_tier": "priority")", "service_tier"},
+      {R"("service_tier": 1)", "service_tier"},
+      {R"("prediction": {"type": "content", "content": "x"})", "prediction"},
       {R"("stop": [1])", "stop"},
       {R"("stop": {})", "stop"},
       {R"("temperature": "hot")", "temperature"},
@@ -180,6 +210,14 @@ TEST(ParseChatRequestTest, MessagesThatAreNoPromptAreRefusedByName) {
       {R"([{"role": "user", "content": "x", "mood": "bad"}])", "messages[0].mood"},
       {R"([{"role": "assistant", "content": "x", "tool_calls": [1]}, {"role": "user", "content": "x"}])",
        "messages[0].tool_calls"},
+      {R"([{"role": "assistant", "content": "x", "tool_plan": "I will"}, {"role": "user", "content": "x"}])",
+       "messages[0].tool_plan"},
+      {R"([{"role": "assistant", "content": [{"type": "text", "text": "x"}, {"type": "document",
+            "source": {"type": "text", "data": "x"}}]}, {"role": "user", "content": "x"}])",
+       "messages[0].content[1].type"},
+      {R"([{"role": "assistant", "content": [{"type": "search_result", "content": "x"}]}, {"role": "user", "content": "x"}])",
+       "messages[0].content[0].type"},
+      {R"([{"role": "user", "content": "x", "citations": []}])", "messages[0].citations"},
       {R"([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}])",
        "messages[0].content[0].type"},
       {R"([{"role": "user", "content": [{"type": "text"}]}])", "messages[0].content[0].text"},
@@ -233,6 +271,7 @@ TEST(ParseCompletionRequestTest, ThePromptIsTheQuestion) {
         {R"({})", "prompt"},
         {R"({"prompt": "a", "echo": true})", "echo"},
         {R"({"prompt": "a", "best_of": 2})", "best_of"},
+        {R"({"prompt": "a", "store": true})", "store"},
         {R"({"prompt": "a", "messages": []})", "messages"}}) {
     EXPECT_EQ(ErrorOf(ParseCompletionRequest(body).status()).param, param) << body;
   }

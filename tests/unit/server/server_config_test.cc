@@ -77,7 +77,7 @@ TEST_F(ServerConfigTest, TheHttpApisFlags) {
 
 TEST_F(ServerConfigTest, OtherAddressesThanLoopbackNeedKeysOrAWord) {
   for (const char* flags : {"--grpc-address 0.0.0.0:1", "--grpc-address [::]:1", "--api-address 10.0.0.7:0",
-                            "--grpc-address example.org:1", "--api-address 0.0.0.0:1"}) {
+                            "--grpc-address example.org:1", "--api-address 127.example.org:1"}) {
     const std::string line = std::string("--model m ") + flags;
     EXPECT_THAT(ParseLine(line).error_output, HasSubstr("without keys; allowed: a loopback address"))
         << flags;
@@ -287,6 +287,27 @@ TEST_F(ServerConfigTest, FlagsWinOverTheFileAndTheFileOverVariables) {
   EXPECT_EQ(parsed.config->engine.page_size, 128);
   EXPECT_EQ(parsed.config->log_level, "warn");
   EXPECT_EQ(parsed.config->engine.num_threads, 1);
+}
+
+TEST_F(ServerConfigTest, AVariableNamesTheFile) {
+  const std::string path = test_support::TemporaryPath("named.conf");
+  std::ofstream(path) << "model=from-file.gguf\nratio=0.3\n";
+  {
+    const ScopedVariable config("KVBLEND_CONFIG", path.c_str());
+    const ParsedConfig parsed = Parse({});
+    ASSERT_TRUE(parsed.config.has_value()) << parsed.error_output;
+    EXPECT_EQ(parsed.config->engine.model_path, "from-file.gguf");
+    EXPECT_EQ(ParseLine("--model flag.gguf").config->engine.model_path, "flag.gguf");
+    const std::string other = test_support::TemporaryPath("other.conf");
+    std::ofstream(other) << "model=other.gguf\n";
+    EXPECT_EQ(ParseLine("--config " + other).config->engine.model_path, "other.gguf");
+    std::ofstream(path) << "ratio=7\n";
+    EXPECT_EQ(ParseLine("--model m.gguf").exit_code, 2);
+  }
+  const ScopedVariable missing("KVBLEND_CONFIG", "/nowhere/server.conf");
+  const ParsedConfig parsed = ParseLine("--model m.gguf");
+  EXPECT_EQ(parsed.exit_code, 2);
+  EXPECT_THAT(parsed.error_output, HasSubstr("/nowhere/server.conf"));
 }
 
 TEST_F(ServerConfigTest, BadVariablesAreNamed) {

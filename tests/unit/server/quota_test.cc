@@ -1,0 +1,171 @@
+#include "server/access/quota.h"
+
+#include <atomic>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "base/retry_delay.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace kvblend::server {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(QuotaTest, RatesComeBackEvenly) {
+  Quota quota({.name = "t", .requests_per_minute = 2});
+  const absl::Time start = absl::FromUnixSeconds(1000);
+  EXPECT_TRUE(quota.TakeRequest(start).ok());
+  EXPECT_TRUE(quota.TakeRequest(start).ok());
+  EXPECT_EQ(quota.TakeRequest(start + absl::Seconds(29)).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(quota.TakeRequest(start + absl::Seconds(31)).ok());
+  EXPECT_FALSE(quota.TakeRequest(start + absl::Seconds(32)).ok());
+  EXPECT_TRUE(quota.TakeRequest(start + absl::Seconds(1000)).ok());
+  EXPECT_TRUE(quota.TakeRequest(start + absl::Seconds(1000)).ok());
+  EXPECT_FALSE(quota.TakeRequest(start + absl::Seconds(1000)).ok())
+      << "no more than a minute's worth is saved";
+}
+
+TEST(QuotaTest, ComputedTokensAreOwed) {
+  Quota quota({.name = "t", .computed_tokens_per_minute = 60});
+  const absl::Time start = absl::FromUnixSeconds(1000);
+  EXPECT_TRUE(quota.TakeRequest(start).ok());
+  Quota::Hold call;
+  quota.AddComputedTokens(90, 0, &call);
+  EXPECT_FALSE(quota.TakeRequest(start + absl::Seconds(29)).ok());
+  EXPECT_TRUE(quota.TakeRequest(start + absl::Seconds(31)).ok());
+  quota.SetLimits({.name = "t", .computed_tokens_per_minute = 10});
+  EXPECT_THAT(std::string(quota.TakeRequest(start + absl::Seconds(31)).message()),
+              HasSubstr("limit of 10 computed tokens per minute"));
+}
+
+TEST(QuotaTest, LimitsHoldAmongManyThreads) {
+  constexpr int kThreads = 8, kCalls = 2000;
+  Quota quota({.name = "t", .requests_per_minute = 5000, .concurrent_requests = 3});
+  const absl::Time now = absl::FromUnixSeconds(1000);
+  std::atomic<int> taken = 0, at_once = 0, most = 0;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&] {
+      for (int call = 0; call < kCalls; ++call) {
+        if (quota.TakeRequest(now).ok()) ++taken;
+        Quota::Hold hold;
+        if (!quota.BeginComputing(0, now, &hold).ok()) continue;
+        const int here = ++at_once;
+        for (int seen = most; seen < here && !most.compare_exchange_weak(seen, here);) {
+        }
+        --at_once;
+        quota.EndComputing(&hold);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(taken, 5000);
+  EXPECT_LE(most, 3);
+  Quota::Hold holds[4];
+  for (int i = 0; i < 3; ++i)
+    EXPECT_TRUE(quota.BeginComputing(0, now, &holds[i]).ok()) << "every place was given back";
+  EXPECT_FALSE(quota.BeginComputing(0, now, &holds[3]).ok());
+}
+
+TEST(QuotaTest, CallsAtOnceHoldWhatTheyMayCompute) {
+  Quota quota({.name = "t", .computed_tokens_per_minute = 60});
+  const absl::Time now = absl::FromUnixSeconds(1000);
+  Quota::Hold first, second, third, refused;
+  ASSERT_TRUE(quota.BeginComputing(30, now, &first).ok());
+  ASSERT_TRUE(quota.BeginComputing(20, now, &second).ok());
+  const absl::Status status = quota.BeginComputing(20, now, &refused);
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("limit of 60 computed tokens per minute, with what its other"));
+  EXPECT_NEAR(absl::ToDoubleSeconds(RetryDelayOf(status).value_or(absl::ZeroDuration())), 10, 0.002)
+      << "what is held counts as if it were computed";
+  EXPECT_TRUE(quota.TakeRequest(now).ok()) << "calls that compute nothing go on";
+  quota.EndComputing(&refused);  // which holds nothing
+
+  ASSERT_TRUE(quota.BeginComputing(10, now, &third).ok()) << "just as much as is left";
+  quota.AddComputedTokens(5, 20, &first);  // most of what was expected was reused
+  EXPECT_FALSE(quota.BeginComputing(16, now, &refused).ok());
+  quota.EndComputing(&second);
+  quota.EndComputing(&second);
+  EXPECT_FALSE(quota.BeginComputing(36, now, &refused).ok()) << "held: 10 and 10, used: 5";
+  ASSERT_TRUE(quota.BeginComputing(35, now, &second).ok());
+  quota.AddComputedTokens(100, 100, &third);  // ten times as much as it was thought to
+  EXPECT_FALSE(quota.TakeRequest(now).ok()) << "computed tokens are counted as they come";
+  for (Quota::Hold* hold : {&first, &second, &third}) quota.EndComputing(hold);
+  EXPECT_FALSE(quota.BeginComputing(0, now + absl::Seconds(44), &refused).ok()) << "105 were used";
+  EXPECT_TRUE(quota.BeginComputing(0, now + absl::Seconds(46), &refused).ok());
+}
+
+TEST(QuotaTest, AloneACallMayBeLargerThanTheLimit) {
+  Quota quota({.name = "t", .computed_tokens_per_minute = 60});
+  const absl::Time now = absl::FromUnixSeconds(1000);
+  Quota::Hold large, other;
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(quota.BeginComputing(1000, now, &large).ok()) << "one after the other";
+    EXPECT_FALSE(quota.BeginComputing(1, now, &other).ok());
+    quota.AddComputedTokens(10, 950, &large);
+    EXPECT_FALSE(quota.BeginComputing(1, now, &other).ok()) << "50 of the large one may still come";
+    quota.AddComputedTokens(10, 10, &large);
+    EXPECT_TRUE(i == 1 || quota.BeginComputing(0, now, &other).ok());
+    quota.EndComputing(&other);
+    quota.EndComputing(&large);
+  }
+  quota.SetLimits({.name = "t"});
+  EXPECT_TRUE(quota.BeginComputing(1000, now, &large).ok());
+  EXPECT_TRUE(quota.BeginComputing(1000, now, &other).ok()) << "no limit";
+}
+
+TEST(QuotaTest, ThreadsThatBeginTogetherStayBelowTheLimit) {
+  constexpr int kThreads = 8, kCalls = 500, kTokens = 10, kLimit = 35;
+  Quota quota({.name = "t", .computed_tokens_per_minute = kLimit});
+  std::atomic<int> at_once = 0, most = 0, begun = 0;
+  const absl::Time start = absl::FromUnixSeconds(1000);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&] {
+      for (int call = 0; call < kCalls; ++call) {
+        Quota::Hold hold;
+        if (!quota.BeginComputing(kTokens, start, &hold).ok()) continue;
+        ++begun;
+        const int here = ++at_once;
+        for (int seen = most; seen < here && !most.compare_exchange_weak(seen, here);) {
+        }
+        quota.AddComputedTokens(0, kTokens / 2, &hold);  // it was all reused
+        --at_once;
+        quota.EndComputing(&hold);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_GT(begun, 0);
+  EXPECT_LE(most, 2 * kLimit / kTokens) << "each holds half of its tokens at least";
+  Quota::Hold holds[4];
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(quota.BeginComputing(kTokens, start, &holds[i]).ok());
+  EXPECT_FALSE(quota.BeginComputing(kTokens, start, &holds[3]).ok())
+      << "everything held was given back, once";
+}
+
+TEST(QuotaTest, RefusalsSayWhenToComeBack) {
+  const absl::Time start = absl::FromUnixSeconds(1000);
+  Quota requests({.name = "t", .requests_per_minute = 2});
+  Quota tokens({.name = "t", .computed_tokens_per_minute = 60});
+  EXPECT_TRUE(requests.TakeRequest(start).ok());
+  EXPECT_TRUE(requests.TakeRequest(start).ok());
+  EXPECT_TRUE(tokens.TakeRequest(start).ok());
+  Quota::Hold call;
+  tokens.AddComputedTokens(90, 0, &call);
+  for (Quota* quota : {&requests, &tokens}) {
+    const absl::Status refused = quota->TakeRequest(start + absl::Seconds(20));
+    const absl::Duration delay = RetryDelayOf(refused).value_or(absl::ZeroDuration());
+    EXPECT_NEAR(absl::ToDoubleSeconds(delay), 10, 0.002) << refused;
+    EXPECT_FALSE(quota->TakeRequest(start + absl::Seconds(20) + delay - absl::Milliseconds(5)).ok());
+    EXPECT_TRUE(quota->TakeRequest(start + absl::Seconds(20) + delay).ok());
+  }
+}
+
+}  // namespace
+}  // namespace kvblend::server
