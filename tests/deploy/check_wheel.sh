@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # `pip install` of the wheel and `kvblend serve` end in an answered request on a bare Debian 12 that has python3 with venv and nothing
-# else: builds the wheel, makes such a system in a scratch folder, and measures from pip to the answer. Needs root, for
+# else: builds the wheel, makes such a system in a scratch folder, and measures from pip to the answer, which may take two minutes. Needs root, for
 # chroot, a mirror of Debian, and PyPI, from where the model comes too.
 #
 # Exit status 77, and the reason on the last line: could not be tried here.
@@ -59,5 +59,5 @@ echo "answered after $seconds s: $answer"
 kill -TERM "$server_pid"
 wait "$server_pid" || fail "kvblend serve ended with $? after SIGTERM"
 server_pid=
-((seconds <= GOAL_SECONDS)) || echo "check_wheel.sh: later than the $GOAL_SECONDS s that it should take on a machine with nothing else to do"
+((seconds <= GOAL_SECONDS)) || fail "answered $seconds s after pip install began; allowed: $GOAL_SECONDS s"
 echo "check_wheel.sh: a bare Debian 12 with python3 has answered $seconds s after pip install began"

@@ -1,17 +1,22 @@
 """The container is built by the scripts that quickstart.sh runs, its runtime packages hold every library that the
 binaries need, and the flags that it and the systemd unit pass exist. No container engine is needed."""
 
+import http.server
 import json
 import os
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 import tempfile
+import threading
+import time
 import unittest
 
 from project import BIN, ROOT, output_of, read
 
+MODEL = os.environ.get("KVBLEND_MODEL", os.path.join(ROOT, "models/SmolLM2-135M-Instruct.Q4_1.gguf"))
 BINARIES = ("kvblend-server", "kvblend")
 
 
@@ -86,8 +91,9 @@ class FinalStageTest(unittest.TestCase):
         (user,) = arguments_of(self.final, "USER")
         self.assertNotIn(user.split(":")[0], ("root", "0"))
         (health,) = arguments_of(self.final, "HEALTHCHECK")
-        command = json.loads(health[health.index("CMD") + len("CMD"):])
-        self.assertEqual(["kvblend", "health"], command[:2])
+        self.assertEqual(["container-health"], json.loads(health[health.index("CMD") + len("CMD"):]))
+        collected = [command for command in arguments_of(dockerfile_stages()[0], "RUN") if "collect_files.sh" in command]
+        self.assertIn("build/release/bin/container-health", collected[0].split())
 
     def test_it_has_nothing_but_what_was_collected(self):
         self.assertEqual([], arguments_of(self.final, "RUN"))
@@ -115,7 +121,89 @@ class FinalStageTest(unittest.TestCase):
         for word in json.loads(arguments):
             if word.startswith("--"):
                 self.assertRegex(help_text, re.escape(word) + r"\b")
-        self.assertIn("--server", output_of(os.path.join(BIN, "kvblend"), "health", "--help"))
+
+
+class Page(http.server.BaseHTTPRequestHandler):
+    """Answers with server.status."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):  # noqa: N802
+        self.send_response(self.server.status if self.path == "/readyz" else 404)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *arguments):
+        pass
+
+
+class HealthCheckTest(unittest.TestCase):
+    """The program that the image asks for its health, built by the image's own step."""
+
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.folder = folder.name
+        cls.program = os.path.join(cls.folder, "container-health")
+        (step,) = [command for command in arguments_of(dockerfile_stages()[0], "RUN") if command.startswith("g++ ")]
+        output_of(*shlex.split(step.replace("build/release/bin/container-health", cls.program)))
+        cls.page = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page)
+        cls.port = cls.page.server_address[1]
+        threading.Thread(target=cls.page.serve_forever, daemon=True).start()
+        cls.addClassCleanup(cls.page.server_close)
+        cls.addClassCleanup(cls.page.shutdown)
+
+    def health(self, *command_line, variable=None):
+        """Exit code of the check beside a server with this command line and KVBLEND_HTTP_ADDRESS."""
+        path = os.path.join(self.folder, "cmdline")
+        with open(path, "wb") as file:
+            file.write(b"".join(word.encode() + b"\0" for word in command_line))
+        environment = {"KVBLEND_HTTP_ADDRESS": variable} if variable else {}
+        return subprocess.run([self.program, path], env=environment, capture_output=True, check=False, timeout=60).returncode
+
+    def test_it_says_what_the_page_says(self):
+        for status, code in ((200, 0), (503, 1), (404, 1)):
+            self.page.status = status
+            self.assertEqual(code, self.health("kvblend-server", "--http-address", f"127.0.0.1:{self.port}"), status)
+        with socket.socket() as closed:
+            closed.bind(("127.0.0.1", 0))
+            self.assertEqual(1, self.health("kvblend-server", f"--http-address=127.0.0.1:{closed.getsockname()[1]}"))
+        self.assertEqual(1, self.health("kvblend-server", "--http-address", "nonsense"))
+
+    def test_it_finds_the_address(self):
+        self.page.status = 200
+        here, nowhere = f"0.0.0.0:{self.port}", "127.0.0.1:1"
+        self.assertEqual(0, self.health("kvblend-server", "--model", "m", "--http-address", here, "--ratio", "0.1"))
+        self.assertEqual(0, self.health("/sbin/docker-init", "--", "kvblend-server", f"--http-address={here}"))
+        self.assertEqual(0, self.health("kvblend-server", "--model", "m", variable=here))
+        self.assertEqual(0, self.health("kvblend-server", "--http-address", here, variable=nowhere))
+        self.assertEqual(1, self.health("kvblend-server", "--http-address", nowhere, variable=here))
+
+    @unittest.skipUnless(os.path.isfile(MODEL), f"there is no {MODEL}; deploy/fetch_model.sh fetches it")
+    def test_a_server_with_tls_on_other_ports_is_healthy(self):
+        certificate, key = (os.path.join(self.folder, name) for name in ("server.pem", "server.key"))
+        output_of("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=elsewhere", "-out",
+                  certificate, "-keyout", key)
+        ports = os.path.join(self.folder, "ports")
+        command = [os.path.join(BIN, "kvblend-server"), "--model", MODEL, "--grpc-address", "127.0.0.1:0", "--http-address",
+                   "127.0.0.1:0", "--api-address", "none", "--tls-certificate", certificate, "--tls-key", key, "--tls-client-ca",
+                   certificate, "--max-context-tokens", "512", "--no-self-check", "--correction", "none", "--port-file", ports]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("KVBLEND_")}
+        server = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            end = time.monotonic() + 300
+            while True:
+                self.assertTrue(server.poll() is None and time.monotonic() < end, "the server is not healthy")
+                if os.path.exists(ports):
+                    with open(ports, encoding="utf-8") as file:
+                        port = re.search(r"^http=(\d+)$", file.read(), re.MULTILINE)
+                    if port and self.health("kvblend-server", variable=f"127.0.0.1:{port.group(1)}") == 0:
+                        break
+                time.sleep(0.05)
+        finally:
+            server.kill()
+            server.wait()
 
 
 class RuntimePackagesTest(unittest.TestCase):
@@ -183,7 +271,7 @@ class SystemdUnitTest(unittest.TestCase):
     def test_systemd_accepts_the_unit(self):
         analyze = shutil.which("systemd-analyze")
         if analyze is None:
-            return  # a machine without systemd has nothing that could run the unit
+            self.skipTest("no systemd-analyze, which the Debian package systemd has")
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, os.path.basename(self.UNIT))
             with open(path, "w", encoding="utf-8") as file:

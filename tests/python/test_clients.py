@@ -5,13 +5,21 @@ import asyncio
 import pytest
 
 import kvblend
+from kvblend.integrations.conversation import Message, Settings
 from kvblend.v1 import chunks_pb2, inference_pb2
 
-from conftest import DOCUMENTS, QUESTION, SYSTEM_TEXT, wait_until
+from conftest import DOCUMENTS, QUESTION, SYSTEM_TEXT, Server, wait_until
 
 SAMPLING = kvblend.SamplingOptions(max_tokens=16, top_logprobs=1)
 PROMPT = {"system_text": SYSTEM_TEXT, "lead_in": "Passages:\n",
           "history": [("user", "Hello."), ("assistant", "Hello, what can I do?")], "sampling": SAMPLING}
+
+
+def answer_to(client, request):
+    answer = kvblend.Answer()
+    for event in client.stream_events(request):
+        answer.add(event)
+    return answer
 
 
 class Blocking:
@@ -64,6 +72,43 @@ def test_answers_are_those_of_the_plain_stub(client, server, namespace):
     assert answer.finished.usage == events[-1].finished.usage and answer.finished.reason == events[-1].finished.reason
     theirs = [token for event in events for token in event.text.logprobs]
     assert [token.logprob for token in answer.logprobs] == pytest.approx([token.logprob for token in theirs], abs=1e-6)
+
+
+def test_attribution_is_told(client, server, namespace):
+    fields = {"namespace": namespace, "sampling": kvblend.SamplingOptions(max_tokens=8, attribution=True),
+              "blend": kvblend.BlendOptions(store_misses=False)}
+    with kvblend.GrpcClient(server.target) as plain:
+        expected = plain.generate(QUESTION, DOCUMENTS, **fields).finished.attributions
+    told = client.generate(QUESTION, DOCUMENTS, **fields).finished.attributions
+    assert [token.end_byte for token in told] == [token.end_byte for token in expected] and expected
+    assert any(token.chunks for token in told)
+
+
+def test_seeds_of_all_bits_are_the_same_over_both(client, server):
+    """Over HTTP they have a sign."""
+    for seed in (7, 1 << 63, (1 << 64) - 3):
+        sampling = kvblend.SamplingOptions(max_tokens=12, temperature=1.5, seed=seed)
+        with kvblend.GrpcClient(server.target) as plain:
+            expected = plain.generate(QUESTION, sampling=sampling)
+        answer = client.generate(QUESTION, sampling=sampling)
+        assert (answer.text, answer.finished.seed) == (expected.text, seed)
+
+
+def test_seed_0_of_a_setting_is_a_seed(server):
+    """The one that OpenAI's clients mean by it; None leaves the choice to the server."""
+    import httpx
+
+    told = httpx.post(f"{server.url}/v1/chat/completions", timeout=120, json={
+        "messages": [{"role": "user", "content": QUESTION}], "temperature": 1.5, "max_tokens": 12, "seed": 0}).json()
+    answers = {}
+    for seed in (0, -5, None):
+        settings = Settings(base_url=server.url, temperature=1.5, max_tokens=12, seed=seed)
+        request = settings.request([Message("user", [QUESTION])])
+        with settings.client() as client:
+            answers[seed] = [answer_to(client, request) for _ in range(2)]
+    assert {answer.text for answer in answers[0]} == {told["choices"][0]["message"]["content"]}
+    assert {answer.finished.seed for answer in answers[-5]} == {(1 << 64) - 5}
+    assert len({answer.finished.seed for answer in answers[None]}) == 2
 
 
 def test_streams_come_in_pieces(client):
@@ -133,6 +178,9 @@ def test_errors_have_code_and_message(client):
     with pytest.raises(kvblend.Error) as caught:
         client.stat(["zz"])
     assert caught.value.code == "INVALID_ARGUMENT"
+    with pytest.raises(kvblend.Error) as caught:
+        client.generate("a" * (17 << 20))  # more than --max-message-bytes
+    assert caught.value.code == "RESOURCE_EXHAUSTED"
     with pytest.raises(ValueError, match="'robot'"):
         client.generate(QUESTION, history=[("robot", "Beep.")])
 
@@ -146,6 +194,24 @@ def test_who_stops_reading_cancels(server, protocol):
         assert next(stream)
         stream.close()
         wait_until(server.is_idle, "the request goes away")
+
+
+def test_an_answer_that_the_server_cuts_off_is_cancelled(tmp_path):
+    """Over HTTP that is read from the server's words."""
+    server = Server(tmp_path, "--drain-timeout", "0")
+    codes = set()
+    with kvblend.GrpcClient(server.target) as grpc, kvblend.HttpClient(server.url) as http:
+        sampling = kvblend.SamplingOptions(max_tokens=1900, ignore_eos=True)
+        streams = [client.stream(QUESTION, sampling=sampling) for client in (grpc, http)]
+        for stream in streams:
+            assert next(stream)
+        server.process.terminate()
+        for stream in streams:
+            with pytest.raises(kvblend.Error) as caught:
+                list(stream)
+            codes.add(caught.value.code)
+    server.stop()
+    assert codes <= {"CANCELLED", "UNAVAILABLE"}  # UNAVAILABLE: the connection was gone before it could be said
 
 
 def test_no_server_is_an_error_too():

@@ -117,6 +117,14 @@ def test_llamaindex(server, namespace):
     assert whole == "".join(piece.delta for piece in llm.stream_complete(QUESTION)) == asyncio.run(llm.acomplete(QUESTION)).text
 
 
+@pytest.mark.parametrize("seed, sent", [({}, 0), ({"seed": 0}, 1 << 63), ({"seed": 7}, 7)])
+def test_seeds_are_those_of_openai(seed, sent):
+    """0 is one; without a word the server chooses."""
+    assert ChatKVBlend(**seed)._request([HumanMessage("Why?")], None, [], {}).sampling.seed == sent
+    assert KVBlend(**seed)._request([LlamaIndexMessage(role="user", content="Why?")], [], None, {}).sampling.seed == sent
+    assert KVBlendGenerator(generation_kwargs=seed)._request("Why?", None, None)[1].sampling.seed == sent
+
+
 def test_haystack(server, namespace):
     @component
     class Retriever:

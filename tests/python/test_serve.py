@@ -79,6 +79,35 @@ def test_what_is_wrong_ends_it_with_one_line(tmp_path, arguments, said):
     assert done.returncode != 0 and said in done.stderr, done.stderr
 
 
+@pytest.mark.parametrize("flag, in_file, variable, served", [
+    ("", "", "/no/such/variable", "/no/such/variable"), ("", "/no/such/file", "/no/such/variable", "/no/such/file"),
+    ("/no/such/flag", "/no/such/file", "/no/such/variable", "/no/such/flag")])
+def test_the_model_is_where_the_server_would_look_for_it(tmp_path, flag, in_file, variable, served):
+    """Flag, file, variable, in this order (docs/operator-guide.md)."""
+    settings = tmp_path / "server.conf"
+    settings.write_text("# model=/no/such/comment\nthreads=1\n" + (f"model = {in_file}\n" if in_file else ""))
+    arguments = ["--config", str(settings), "--grpc-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0", "--api-address",
+                 "127.0.0.1:0", *(["--model", flag] if flag else [])]
+    done = subprocess.run([KVBLEND, "serve", *arguments], capture_output=True, text=True, check=False, timeout=300,
+                          env=ENVIRONMENT | {"HOME": str(tmp_path), "KVBLEND_MODEL": variable})
+    assert done.returncode != 0 and f"cannot open model file {served}" in done.stderr, done.stderr
+
+
+def test_without_a_word_the_default_model_is_served(monkeypatch):
+    monkeypatch.delenv("KVBLEND_MODEL", raising=False)
+    monkeypatch.delenv("KVBLEND_CONFIG", raising=False)
+    assert serve.model_of(*serve.parse(["--threads", "1"])) == serve.DEFAULT_MODEL
+
+
+def test_a_switch_that_is_off_decides_nothing(monkeypatch):
+    name = "allow-unauthenticated"
+    monkeypatch.delenv("KVBLEND_ALLOW_UNAUTHENTICATED", raising=False)
+    assert serve.is_set([f"--{name}"], name) and not serve.is_set([f"--{name}=false"], name) and not serve.is_set([], name)
+    for value, expected in {"true": True, "1": True, "on": True, "false": False, "0": False, "No": False, "": False}.items():
+        monkeypatch.setenv("KVBLEND_ALLOW_UNAUTHENTICATED", value)
+        assert serve.is_set([], name) == expected, value
+
+
 def test_other_commands_are_the_packaged_program(server):
     done = subprocess.run([KVBLEND, "health", "--server", server.target], capture_output=True, text=True, check=False,
                           env=ENVIRONMENT)
@@ -103,6 +132,14 @@ def test_programs_take_their_libraries_from_the_wheel():
                                            ("[::]:0", "[::1]"), ("example.org:80", "example.org")])
 def test_hosts_of_addresses(address, host):
     assert serve.host_of(address) == host
+
+
+@pytest.mark.parametrize("address, told", [("unix:/run/kvblend/socket", "unix:/run/kvblend/socket"),
+                                           ("0.0.0.0:0", "127.0.0.1:50061")])
+def test_grpc_is_told_as_clients_take_it(address, told):
+    port = "0" if address.startswith("unix:") else "50061"
+    text = serve.welcome({"grpc": port, "http": "1", "api": "2"}, ["--grpc-address", address], None)
+    assert f"gRPC     {told}\n" in text
 
 
 def test_with_a_certificate_it_speaks_tls(tmp_path):

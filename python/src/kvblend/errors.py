@@ -22,15 +22,39 @@ class Error(Exception):
         self.retry_after_seconds = retry_after_seconds
 
 
+# What gRPC says of the same: messages and metadata above a limit are RESOURCE_EXHAUSTED there. 502: of a proxy.
 _CODE_OF_STATUS = {400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND",
-                   408: "DEADLINE_EXCEEDED", 413: "INVALID_ARGUMENT", 429: "RESOURCE_EXHAUSTED", 431: "INVALID_ARGUMENT",
-                   499: "CANCELLED", 503: "UNAVAILABLE", 504: "DEADLINE_EXCEEDED"}
+                   405: "UNIMPLEMENTED", 408: "DEADLINE_EXCEEDED", 409: "ABORTED", 411: "INVALID_ARGUMENT",
+                   413: "RESOURCE_EXHAUSTED", 415: "INVALID_ARGUMENT", 429: "RESOURCE_EXHAUSTED", 431: "RESOURCE_EXHAUSTED",
+                   499: "CANCELLED", 500: "INTERNAL", 501: "UNIMPLEMENTED", 502: "UNAVAILABLE", 503: "UNAVAILABLE",
+                   504: "DEADLINE_EXCEEDED"}
+_CODE_OF_TYPE = {"invalid_request_error": "INVALID_ARGUMENT", "authentication_error": "UNAUTHENTICATED",
+                 "permission_error": "PERMISSION_DENIED", "not_found_error": "NOT_FOUND", "rate_limit_error": "RESOURCE_EXHAUSTED"}
+# An error in a stream has no status, and its type is that of several: the server's words for what can end a stream tell them apart.
+_CODE_OF_MESSAGE = {"invalid_request_error": {"the request was cancelled": "CANCELLED", "the engine is shutting down": "CANCELLED"},
+                    "server_error": {"the engine is shutting down": "UNAVAILABLE", "the deadline": "DEADLINE_EXCEEDED"}}
 
 
 def of_http_status(status: int, message: str, retry_after: str | None = None) -> Error:
     """retry_after: the header of that name."""
     code = _CODE_OF_STATUS.get(status, "INVALID_ARGUMENT" if 400 <= status < 500 else "INTERNAL")
     return Error(code, message, float(retry_after) if retry_after and retry_after.isdigit() else None)
+
+
+def of_event(error: dict[str, Any]) -> Error:
+    """error: what an event of a stream tells of it: type, code, message."""
+    kind, message = str(error.get("type")), str(error.get("message") or "")
+    if error.get("code") == "model_not_found":
+        return Error("NOT_FOUND", message)
+    for begin, code in _CODE_OF_MESSAGE.get(kind, {}).items():
+        if message.startswith(begin):
+            return Error(code, message)
+    return Error(_CODE_OF_TYPE.get(kind, "INTERNAL"), message)
+
+
+def broken_off() -> Error:
+    """The error for a stream that ended before it was over."""
+    return Error("UNAVAILABLE", "the answer broke off: its stream ended without [DONE]")
 
 
 def of_grpc(error: grpc.RpcError) -> Error:

@@ -12,7 +12,7 @@ import httpx
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
-from kvblend import openai_form
+from kvblend import errors, openai_form
 from kvblend.client import DEFAULT_TIMEOUT_SECONDS, AsyncClient, Client, Response
 from kvblend.errors import Error
 from kvblend.v1 import chunks_pb2, inference_pb2
@@ -65,7 +65,12 @@ class HttpClient(Client):
             with self._http.stream("POST", path, json=body) as answer:
                 if answer.status_code != 200:
                     raise openai_form.error_of(answer.status_code, answer.read(), answer.headers.get("retry-after"))
-                yield from answer.iter_lines()
+                ended = False
+                for line in answer.iter_lines():
+                    ended = ended or openai_form.is_end(line)
+                    yield line
+                if not ended:
+                    raise errors.broken_off()
         except httpx.HTTPError as error:
             raise _failure(error) from error
 
@@ -108,8 +113,12 @@ class AsyncHttpClient(AsyncClient):
             async with self._http.stream("POST", path, json=body) as answer:
                 if answer.status_code != 200:
                     raise openai_form.error_of(answer.status_code, await answer.aread(), answer.headers.get("retry-after"))
+                ended = False
                 async for line in answer.aiter_lines():
+                    ended = ended or openai_form.is_end(line)
                     yield line
+                if not ended:
+                    raise errors.broken_off()
         except httpx.HTTPError as error:
             raise _failure(error) from error
 

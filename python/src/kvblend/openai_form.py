@@ -17,13 +17,25 @@ CHUNK_PATHS = {"Stat": ("POST", "/v1/chunks/stat"), "List": ("GET", "/v1/chunks"
                "Pin": ("POST", "/v1/chunks/pin"), "Split": ("POST", "/v1/chunks/split"),
                "Prefetch": ("POST", "/v1/chunks/prefetch")}
 
-_STATUS_OF_TYPE = {"invalid_request_error": 400, "authentication_error": 401, "permission_error": 403,
-                   "not_found_error": 404, "rate_limit_error": 429}
+_SEED_ZERO = 1 << 63
 
 
 def json_of(message: Message, all_fields: bool = False) -> dict[str, Any]:
     """In Protobuf's JSON; with all_fields those that are zero as well, as the server writes its answers."""
     return json_format.MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=all_fields)
+
+
+def seed_of(seed: int | None) -> int:
+    """kvblend.v1's seed for one of OpenAI's, where 0 is a seed like any other and None leaves the choice to the server. The same
+    number as the server makes of it, so that seed 0 gives one answer for all clients."""
+    if seed is None:
+        return 0
+    return seed % (1 << 64) if seed else _SEED_ZERO
+
+
+def _openai_seed(seed: int) -> int:
+    """The number, which is an integer with a sign over HTTP, of which the server makes this seed."""
+    return seed if seed < 1 << 63 else seed - (1 << 64)
 
 
 def _content_of(turn: v1.Turn) -> str | list[dict[str, Any]]:
@@ -59,13 +71,17 @@ def body_of(request: v1.GenerateRequest) -> dict[str, Any]:
         extension["namespace"] = request.namespace
     if request.HasField("blend"):
         extension["blend"] = json_of(request.blend)
+    if sampling.attribution:
+        extension["attribution"] = True
     body: dict[str, Any] = {"messages": messages, "stream": True, "temperature": sampling.temperature}
     if extension:
         body["kvblend"] = extension
     for name in ("max_tokens", "top_p", "repetition_penalty"):
         if sampling.HasField(name):
             body[name] = getattr(sampling, name)
-    for name in ("top_k", "min_p", "seed", "ignore_eos", "presence_penalty", "frequency_penalty"):
+    if sampling.seed:
+        body["seed"] = _openai_seed(sampling.seed)
+    for name in ("top_k", "min_p", "ignore_eos", "presence_penalty", "frequency_penalty"):
         if getattr(sampling, name):
             body[name] = getattr(sampling, name)
     if sampling.logit_bias:
@@ -90,17 +106,21 @@ def _delta(choice: dict[str, Any]) -> v1.TextDelta:
     return delta
 
 
+def is_end(line: str) -> bool:
+    """The line that ends every stream of events that is whole."""
+    return line.startswith("data:") and line[len("data:"):].strip() == "[DONE]"
+
+
 def data_of(line: str) -> Any:
     """The JSON of a line of an event stream; None where it carries none. Raises kvblend.Error for an event that is one."""
-    if not line.startswith("data:"):
+    if not line.startswith("data:") or is_end(line):
         return None
-    text = line[len("data:"):].strip()
-    if text == "[DONE]":
-        return None
-    event = json.loads(text)
+    try:
+        event = json.loads(line[len("data:"):])
+    except ValueError as error:
+        raise errors.broken_off() from error
     if "error" in event:
-        error = event["error"]
-        raise errors.of_http_status(_STATUS_OF_TYPE.get(error.get("type"), 500), error.get("message", ""))
+        raise errors.of_event(event["error"])
     return event
 
 

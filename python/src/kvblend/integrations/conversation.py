@@ -10,7 +10,7 @@ from google.protobuf import json_format
 
 from kvblend.client import DEFAULT_TIMEOUT_SECONDS
 from kvblend.http_client import AsyncHttpClient, HttpClient
-from kvblend.openai_form import json_of
+from kvblend.openai_form import json_of, seed_of
 from kvblend.prompts import Answer, Document, make_request, make_turn
 from kvblend.v1 import inference_pb2 as v1
 
@@ -41,7 +41,8 @@ class Settings:
     max_tokens: int = 256
     temperature: float = 0.0
     top_p: float = 1.0
-    seed: int = 0
+    seed: int | None = None
+    """As in OpenAI's API, where 0 is a seed too; None: the server chooses one."""
     lead_in: str = ""
     namespace: str = ""
     blend: dict[str, Any] = field(default_factory=dict)
@@ -68,7 +69,7 @@ class Settings:
             lead_in=self.lead_in, history=[_turn(turn) for turn in turns[:-1]], namespace=self.namespace,
             blend=json_format.ParseDict(self.blend, v1.BlendOptions()) if self.blend else None,
             sampling=v1.SamplingOptions(max_tokens=self.max_tokens, temperature=self.temperature, top_p=self.top_p,
-                                        seed=self.seed, stop=stop))
+                                        seed=seed_of(self.seed), stop=stop))
 
     def client(self) -> HttpClient:
         return HttpClient(self.base_url, api_key=self.api_key, timeout=self.timeout)

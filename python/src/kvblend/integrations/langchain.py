@@ -52,7 +52,7 @@ class ChatKVBlend(BaseChatModel):
     max_tokens: int = Settings.max_tokens
     temperature: float = Settings.temperature
     top_p: float = Settings.top_p
-    seed: int = Settings.seed
+    seed: int | None = Settings.seed
     lead_in: str = Settings.lead_in
     namespace: str = Settings.namespace
     blend: dict[str, Any] = Field(default_factory=dict)

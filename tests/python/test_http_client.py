@@ -1,0 +1,139 @@
+"""What the HTTP clients make of answers that a server of ours seldom gives, from one that says what the test wants."""
+
+import asyncio
+import http.server
+import json
+import threading
+
+import pytest
+
+import kvblend
+from kvblend import openai_form
+from kvblend.v1 import inference_pb2
+
+TEXT = 'data: {"choices": [{"delta": {"content": "Skarn"}}]}\n\n'
+DONE = "data: [DONE]\n\n"
+
+
+class Canned(http.server.BaseHTTPRequestHandler):
+    """Gives server.answer = (status, headers, body), and closes the connection behind it."""
+
+    def do_POST(self):  # noqa: N802
+        self.rfile.read(int(self.headers["Content-Length"]))
+        status, headers, body = self.server.answer
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+    def log_message(self, *arguments):
+        pass
+
+
+@pytest.fixture(name="canned", scope="module")
+def canned_fixture():
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Canned)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture(name="generate", params=["blocking", "async"])
+def generate_fixture(request, canned):
+    """generate(status, body, headers): what the client makes of this answer."""
+    url = f"http://127.0.0.1:{canned.server_address[1]}"
+
+    async def asynchronously():
+        async with kvblend.AsyncHttpClient(url) as client:
+            return await client.generate("Where?")
+
+    def generate(status, body, headers=None):
+        canned.answer = (status, headers or {}, body)
+        if request.param == "async":
+            return asyncio.run(asynchronously())
+        with kvblend.HttpClient(url) as client:
+            return client.generate("Where?")
+    return generate
+
+
+def put(canned, body):
+    canned.answer = (200, {}, body)
+    with kvblend.HttpClient(f"http://127.0.0.1:{canned.server_address[1]}") as client:
+        return client.put(["A chunk."])
+
+
+def event_of(**error):
+    return f"data: {json.dumps({'error': error})}\n\n"
+
+
+def test_a_stream_that_is_whole(generate, canned):
+    assert generate(200, TEXT + DONE).text == "Skarn"
+    assert len(put(canned, 'data: {"num_tokens": 3}\n\n' + DONE)) == 1
+
+
+@pytest.mark.parametrize("body", ["", TEXT, TEXT + TEXT[:20], "<html>a proxy's page</html>"])
+def test_a_stream_that_breaks_off_is_an_error(generate, canned, body):
+    with pytest.raises(kvblend.Error) as caught:
+        generate(200, body)
+    assert caught.value.code == "UNAVAILABLE"
+    with pytest.raises(kvblend.Error) as caught:
+        put(canned, body.replace(TEXT, 'data: {"num_tokens": 3}\n\n'))
+    assert caught.value.code == "UNAVAILABLE"
+
+
+CODES = {400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND", 405: "UNIMPLEMENTED",
+         408: "DEADLINE_EXCEEDED", 409: "ABORTED", 411: "INVALID_ARGUMENT", 413: "RESOURCE_EXHAUSTED", 415: "INVALID_ARGUMENT",
+         417: "INVALID_ARGUMENT", 429: "RESOURCE_EXHAUSTED", 431: "RESOURCE_EXHAUSTED", 499: "CANCELLED", 500: "INTERNAL",
+         501: "UNIMPLEMENTED", 502: "UNAVAILABLE", 503: "UNAVAILABLE", 504: "DEADLINE_EXCEEDED"}
+
+
+@pytest.mark.parametrize("status, code", CODES.items())
+def test_codes_of_statuses(generate, status, code):
+    with pytest.raises(kvblend.Error) as caught:
+        generate(status, json.dumps({"error": {"message": "why", "type": "server_error"}}), {"Retry-After": "3"})
+    assert (caught.value.code, caught.value.message, caught.value.retry_after_seconds) == (code, "why", 3)
+
+
+@pytest.mark.parametrize("kind, message, code", [
+    ("invalid_request_error", "the request was cancelled by the client", "CANCELLED"),
+    ("invalid_request_error", "the engine is shutting down", "CANCELLED"),
+    ("invalid_request_error", "chunks[3] is too long", "INVALID_ARGUMENT"),
+    ("authentication_error", "", "UNAUTHENTICATED"),
+    ("permission_error", "", "PERMISSION_DENIED"),
+    ("rate_limit_error", "", "RESOURCE_EXHAUSTED"),
+    ("server_error", "the engine is shutting down and accepts no new requests", "UNAVAILABLE"),
+    ("server_error", "the deadline passed 2s ago, while the request ran", "DEADLINE_EXCEEDED"),
+    ("server_error", "the disk is full", "INTERNAL"),
+    ("of another server", "", "INTERNAL"),
+])
+def test_codes_of_errors_in_a_stream(generate, kind, message, code):
+    with pytest.raises(kvblend.Error) as caught:
+        generate(200, TEXT + event_of(type=kind, message=message, param=None, code=None))
+    assert (caught.value.code, caught.value.message) == (code, message)
+
+
+def test_a_model_that_is_not_there(generate):
+    with pytest.raises(kvblend.Error) as caught:
+        generate(200, event_of(type="invalid_request_error", message="model is 'x'", code="model_not_found"))
+    assert caught.value.code == "NOT_FOUND"
+
+
+def test_what_options_become():
+    def body_of(**sampling):
+        return openai_form.body_of(kvblend.make_request("Where?", sampling=kvblend.SamplingOptions(**sampling)))
+    assert body_of(attribution=True)["kvblend"] == {"attribution": True}
+    assert "kvblend" not in body_of() and "seed" not in body_of()
+    # Numbers of 64 bits, which have a sign over HTTP.
+    assert [body_of(seed=seed)["seed"] for seed in (7, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)] == [
+        7, (1 << 63) - 1, -(1 << 63), -1]
+
+
+def test_every_option_of_sampling_is_sent():
+    """Each alone makes a difference to the body."""
+    values = {"stop": ["x"], "logit_bias": {3: 1.0}, "attribution": True, "ignore_eos": True}
+    plain = openai_form.body_of(kvblend.make_request("Where?"))
+    for field in inference_pb2.SamplingOptions.DESCRIPTOR.fields:
+        sampling = kvblend.SamplingOptions(**{field.name: values.get(field.name, 1)})
+        assert openai_form.body_of(kvblend.make_request("Where?", sampling=sampling)) != plain, field.name
