@@ -238,5 +238,62 @@ INSTANTIATE_TEST_SUITE_P(Keeping, PreemptionTest,
                            return (info.param.first == 0 ? "Nothing" : "Conversations") + info.param.second;
                          });
 
+/// One kind of layers, and many of them, so that decoding gets far while a prompt is computed.
+class LongPromptTest : public EngineFixture {
+ protected:
+  static constexpr int32_t kContext = 300, kPageSize = 8;
+
+  EngineOptions Options() override {
+    EngineOptions options = EngineFixture::Options();
+    options.device = "cpu";
+    options.num_threads = 2;
+    options.gemm = "f32";
+    options.itl_target_seconds = 1e-9;  // a step of decoding after every unit of a prompt
+    options.max_context_tokens = kContext;
+    options.max_batch_tokens = kContext;
+    options.page_size = kPageSize;
+    options.keep_conversations = 0;
+    options.share_prefixes = false;
+    options.correction = "none";
+    options.learn_correction = "off";
+    return options;
+  }
+  test_support::TinyModelSpec ModelSpec() override { return {.num_layers = 12, .context_length = 2048}; }
+
+  static GenerateRequest Computed(const std::string& chunk, int32_t max_tokens) {
+    GenerateRequest request = Request({chunk});
+    request.blend.reuse = Reuse::kNothing;
+    request.blend.store_misses = false;
+    request.sampling.max_tokens = max_tokens;
+    return request;
+  }
+};
+
+// It has to give way to a prompt that was let in before it outgrew what was expected; but not to that prompt's answer.
+TEST_F(LongPromptTest, TheOldestAnswerGoesOnBeforeAYoungerOne) {
+  const int32_t tokens = Generate(Computed("x", 1))->prompts[0].prompt_tokens;
+  const std::vector<int32_t> alone = Generate(Computed("x", 150))->token_ids;
+  for (int i = 0; i < 40; ++i) ASSERT_TRUE(Generate(Computed("x", 2))->status.ok());  // are expected again
+
+  // As long as there are pages for it beside the older one and a page that this may grow by.
+  const int32_t pages = engine_->Stats().pages_total - (kContext + kPageSize - 1) / kPageSize,
+                claimed = (tokens + 2 + kPageSize) / kPageSize + 1;
+  const int32_t length = (pages - claimed - 1) * kPageSize - tokens;
+  const int64_t before = engine_->Stats().preemptions;
+  HeldAnswer older;
+  const auto handle = *engine_->Generate(Computed("x", 150), older.recorder);
+  older.started.WaitForNotification();
+  const auto younger = std::make_shared<GenerateRecorder>();
+  int64_t preemptions_at_prompt = -1;
+  younger->on_prompt = [&] { preemptions_at_prompt = engine_->Stats().preemptions; };
+  const auto other = *engine_->Generate(Computed(std::string(length, 'x'), 8), younger);
+  older.go_on.Notify();
+  EXPECT_TRUE(younger->Wait().status.ok()) << younger->status;
+  EXPECT_TRUE(older.recorder->done.HasBeenNotified());
+  EXPECT_TRUE(older.recorder->Wait().status.ok()) << older.recorder->status;
+  EXPECT_EQ(older.recorder->token_ids, alone);
+  EXPECT_EQ(preemptions_at_prompt, before + 1) << "it was to give way while the prompt was computed";
+}
+
 }  // namespace
 }  // namespace kvblend

@@ -54,6 +54,8 @@ TEST_F(ServingTest, AnswersGoOnWhileALongPromptIsPrefilled) {
   EXPECT_TRUE(other->Wait().status.ok()) << other->status;
   // A layer has three units at least.
   EXPECT_GE(steps_after - steps_before, 3 * kNumLayers - 1);
+  EXPECT_GE(engine_->Stats().prompt_slices, 3 * kNumLayers - 1);
+  EXPECT_GT(engine_->Stats().prompt_slice_seconds, 0);
   handle->Cancel();
   answer->Wait();
 }
