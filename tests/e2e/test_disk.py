@@ -9,7 +9,7 @@ import time
 import grpc
 import pytest
 
-from conftest import CHUNKS, FLAGS, LEAD_IN, MODEL, SYSTEM_TEXT, run, wait_until
+from conftest import CHUNKS, FLAGS, LEAD_IN, MODEL, SYSTEM_TEXT, prompt_of, run, wait_until
 
 KILLS = int(os.environ.get("KVBLEND_TEST_KILLS", "4"))  # more of them: a longer test of the same
 
@@ -79,14 +79,17 @@ def test_a_prompt_that_waits_has_its_chunks_brought(v1, start):
                                sampling=v1.SamplingOptions(max_tokens=1500, ignore_eos=True))
     busy = second.inference.Generate(count)
     next(busy)
-    behind = second.inference.Generate(count)  # has no room in the batch, so what comes after it waits too
-    wait_until(lambda: second.metrics()["kvblend_num_requests_waiting"] == 1, "a waiting request")
     lookups = second.metrics()["kvblend_store_lookups_total"]
-    waiting = threading.Thread(target=lambda: second.ask())
+    # There is no room for it in the batch.
+    request = v1.GenerateRequest(prompt=prompt_of(v1, CHUNKS), blend=v1.BlendOptions(store_misses=False),
+                                 sampling=v1.SamplingOptions(max_tokens=2))
+    waiting = threading.Thread(target=lambda: list(second.inference.Generate(request)))
     waiting.start()
     wait_until(lambda: second.metrics()["kvblend_store_prefetched_total"] == len(CHUNKS) + 1, "prefetch")
     assert second.metrics()["kvblend_store_lookups_total"] == lookups, "its turn has not come"
-    behind.cancel()
+    # Nor does it hold up what needs no room in the batch.
+    assert second.ask([])[0].prompt_tokens > 0
+    assert second.metrics()["kvblend_num_requests_waiting"] == 1
     busy.cancel()
     waiting.join()
     assert {chunk.tier for chunk in second.ask()[0].chunks} == {v1.TIER_HOST_MEMORY}

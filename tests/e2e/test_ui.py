@@ -129,6 +129,7 @@ def test_a_document_may_go_while_it_is_stored(server, page):
 def test_a_text_that_is_being_typed_stays(server, page):
     page.open(address(server))
     add_text(page, "First", CHUNKS[0])
+    page.wait_for("document.querySelectorAll('#documents li').length === 1")
     page.tab_to("it.id === 'add-text'")
     page.press("Enter")
     page.write("Half a title")
