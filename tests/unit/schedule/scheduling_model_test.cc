@@ -3,15 +3,19 @@
 //  - none starts when its deadline can no longer be met, and none is abandoned that could still have met it;
 //  - no starvation: where K keys have interactive work of one priority and key k's takes W_k seconds together, all of k's is
 //    done after at most 21/16 (p K (W_k + u) + 2 u + S) + 3 u seconds, whatever else the others have: u is what cannot be
-//    interrupted, and S the first steps of all jobs together, since each is started as soon as there is room; p is 21/16 for a
-//    high priority, 21/4 for a normal and 21 for a low one, and 1 where there is no other. (Keys share evenly, so when k is done
+//    interrupted (a unit where any number of jobs may be in progress; where N may, N whole ones, since a key waits for a place),
+//    and S the first steps of all jobs together, since each is started as soon as there is room; p is 21/16 for a high priority, 21/4 for a normal and 21 for a low one, and 1 where there is no other. (Keys share evenly, so when k is done
 //    no other of its priority has had more than W_k and one u; the other priorities get all but 16, 4 or 1 of 21 parts of the
-//    lane's time, and the other lanes 5 of 21 parts of all.)
+//    lane's time, and the other lanes 5 of 21 parts of all.) Jobs that wait for something take nobody's time: only the keys whose jobs they are
+//    are later, by what they wait;
+//  - who is cancelled in progress ends within a unit.
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -31,6 +35,8 @@ struct ModelJob {
   double unit = 0;  // seconds of each
   double predicted = 0;
   absl::Time deadline = absl::InfiniteFuture();
+  absl::Time waits_until = absl::InfinitePast();  // for something that is on its way
+  absl::Time cancelled_at = absl::InfiniteFuture();
   // What became of it.
   int ran = 0, ends = 0;
   absl::Time started, ended;
@@ -42,8 +48,10 @@ struct ModelJob {
 
 class Schedule {
  public:
-  Schedule(int seed, int max_in_progress, bool priorities)
-      : random_(seed), max_in_progress_(max_in_progress), priorities_(priorities) {}
+  static constexpr int kAnyNumber = 1000;
+
+  Schedule(int seed, int max_in_progress, bool priorities, bool waits = false)
+      : random_(seed), max_in_progress_(max_in_progress), priorities_(priorities), waits_(waits) {}
 
   void Run(bool deadlines) {
     const int num_keys = 1 + Below(5);
@@ -83,6 +91,10 @@ class Schedule {
   void CheckEnds() const {
     for (const ModelJob& job : jobs_) {
       EXPECT_EQ(job.ends, 1);
+      if (absl::IsCancelled(job.status)) {
+        EXPECT_LE(job.ended, std::max(job.cancelled_at, job.started) + absl::Seconds(kLongestUnit));
+        continue;
+      }
       EXPECT_EQ(job.ran, job.status.ok() ? job.units : 0) << job.status;
       if (job.status.ok()) {
         EXPECT_LT(job.started, job.latest_start());
@@ -96,7 +108,7 @@ class Schedule {
   void CheckBound() const {
     constexpr double kWeights[] = {16, 4, 1};
     using Class = std::pair<Priority, std::string>;
-    std::map<Class, double> work;
+    std::map<Class, double> work, waited;
     std::map<Priority, int> num_keys;
     double longest = 0, first_units = 0;
     for (const ModelJob& job : jobs_) {
@@ -104,24 +116,28 @@ class Schedule {
         const auto [of_key, is_new] = work.try_emplace(Class(job.priority, job.key), 0);
         num_keys[job.priority] += is_new ? 1 : 0;
         of_key->second += job.work();
+        double& wait = waited[Class(job.priority, job.key)];
+        wait = std::max(wait, absl::ToDoubleSeconds(job.waits_until - start_));
         if (max_in_progress_ > 1) first_units += job.unit;
       }
-      longest = std::max(longest, max_in_progress_ == 1 ? job.work() : job.unit);
+      longest = std::max(longest, max_in_progress_ == kAnyNumber ? job.unit : max_in_progress_ * job.work());
     }
     for (const ModelJob& job : jobs_) {
-      if (job.lane != Lane::kInteractive) continue;
+      if (job.lane != Lane::kInteractive || absl::IsCancelled(job.status)) continue;
       const int keys = num_keys[job.priority];
       const double of_others = num_keys.size() == 1 ? 1 : 21 / kWeights[static_cast<int>(job.priority)];
       const double bound = 21.0 / 16 *
                                (of_others * keys * (work[Class(job.priority, job.key)] + longest) +
                                 2 * longest + first_units) +
-                           3 * longest;
+                           3 * longest + waited[Class(job.priority, job.key)];
       EXPECT_LE(absl::ToDoubleSeconds(job.ended - start_), bound)
           << "key " << job.key << " of " << keys << ", priority " << static_cast<int>(job.priority);
     }
   }
 
  private:
+  static constexpr double kLongestUnit = 0.1, kPoll = 0.001;
+
   int Below(int count) { return static_cast<int>(random_() % static_cast<unsigned>(count)); }
 
   ModelJob RandomJob(int num_keys, bool deadlines) {
@@ -136,6 +152,8 @@ class Schedule {
     job.unit = 0.01 * (1 + Below(10));
     job.predicted = job.work() * 0.1 * Below(21);
     if (deadlines && Below(2) == 0) job.deadline = clock_.Now() + absl::Seconds(0.5 * Below(200));
+    if (waits_ && Below(4) == 0) job.waits_until = clock_.Now() + absl::Seconds(0.1 * Below(300));
+    if (waits_ && Below(6) == 0) job.cancelled_at = clock_.Now() + absl::Seconds(0.1 * Below(300));
     return job;
   }
 
@@ -147,9 +165,23 @@ class Schedule {
     job.deadline = model.deadline;
     job.predicted_seconds = model.predicted;
     job.tokens = model.units;
-    job.seconds_left = [&model] { return (model.units - model.ran) * model.unit; };
-    job.advance = [this, &model] {
-      if (model.ran == 0) model.started = clock_.Now();
+    job.seconds_left = [this, &model] {
+      constexpr double kInfinity = std::numeric_limits<double>::infinity();
+      if (clock_.Now() >= model.cancelled_at) return -kInfinity;
+      return clock_.Now() < model.waits_until ? kInfinity : (model.units - model.ran) * model.unit;
+    };
+    job.advance = [this, &model, begun = false]() mutable {
+      if (!std::exchange(begun, true)) model.started = clock_.Now();
+      if (clock_.Now() >= model.cancelled_at) {
+        model.status = absl::CancelledError("");
+        model.ended = clock_.Now();
+        ++model.ends;
+        return false;
+      }
+      if (clock_.Now() < model.waits_until) {
+        clock_.Advance(absl::Seconds(kPoll));
+        return true;
+      }
       clock_.Advance(absl::Seconds(model.unit));
       if (++model.ran < model.units) return true;
       model.ended = clock_.Now();
@@ -167,14 +199,14 @@ class Schedule {
   FakeClock clock_;
   std::mt19937 random_;
   const int32_t max_in_progress_;
-  const bool priorities_;
+  const bool priorities_, waits_;
   std::vector<ModelJob> jobs_;
   absl::Time start_;
 };
 
 TEST(SchedulingModelTest, NoKeyStarves) {
   for (int seed = 0; seed < 40; ++seed) {
-    for (const int max_in_progress : {1, 1000}) {
+    for (const int max_in_progress : {1, 4, Schedule::kAnyNumber}) {
       for (const bool priorities : {false, true}) {
         SCOPED_TRACE(
             absl::StrCat("seed ", seed, ", in progress ", max_in_progress, ", priorities ", priorities));
@@ -184,6 +216,16 @@ TEST(SchedulingModelTest, NoKeyStarves) {
         schedule.CheckBound();
       }
     }
+  }
+}
+
+TEST(SchedulingModelTest, WhoWaitsIsOvertakenAndWhoIsCancelledEnds) {
+  for (int seed = 0; seed < 60; ++seed) {
+    SCOPED_TRACE(seed);
+    Schedule schedule(seed, Schedule::kAnyNumber, /*priorities=*/seed % 2 == 0, /*waits=*/true);
+    schedule.Run(/*deadlines=*/false);
+    schedule.CheckEnds();
+    schedule.CheckBound();
   }
 }
 
