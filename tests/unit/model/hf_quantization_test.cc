@@ -77,7 +77,8 @@ TEST(HfQuantizationTest, ScalesOfRowsAreReadWhoeverWroteThem) {
     header["model.layers.0.self_attn.k_scale"] = {
         {"dtype", "F16"}, {"shape", nlohmann::json::array()}, {"data_offsets", {end + 2, end + 4}}};
     for (auto& [name, tensor] : header.items()) {  // [rows, 1] and [rows] mean the same
-      if (name.ends_with("up_proj.weight_scale")) tensor["shape"] = nlohmann::json::array({tensor["shape"][0]});
+      if (name.ends_with("up_proj.weight_scale"))
+        tensor["shape"] = nlohmann::json::array({tensor["shape"][0]});
     }
   });
   const auto other = Present(files);
