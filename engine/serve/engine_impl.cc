@@ -343,7 +343,7 @@ bool EngineImpl::StepDecoding() {
   // Half of a slice, so that prompts have theirs as well.
   const absl::Duration resuming = SliceOf(schedule::Lane::kInteractive) / 2;
   const std::vector<std::shared_ptr<Task>> ended = decode_batch_.Step(resuming);
-  for (const auto& [task, seconds] : decode_batch_.spent()) {
+  for (const auto& [task, seconds] : decode_batch_.TakeSpent()) {
     scheduler_.Charge(schedule::Lane::kInteractive, PriorityOf(task->caller()), task->caller().fairness_key,
                       seconds);
   }

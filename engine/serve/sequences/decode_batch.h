@@ -57,8 +57,9 @@ class DecodeBatch {
   /// A token for every sequence, or more; then, for so long about, work on those that were preempted. Returns the tasks
   /// that have ended.
   std::vector<std::shared_ptr<Task>> Step(absl::Duration resuming);
-  /// What the last step took, by the sequences' tasks: each has the part that its rows have. Valid until the next Step.
-  const std::vector<std::pair<std::shared_ptr<Task>, double>>& spent() const { return spent_; }
+  /// What the last step took, by the sequences' tasks: each has the part that its rows have. Once: the batch keeps no task
+  /// alive that has ended.
+  std::vector<std::pair<std::shared_ptr<Task>, double>> TakeSpent() { return std::exchange(spent_, {}); }
   /// What a step of a batch as it is now takes, about; 0: not known yet.
   double step_seconds() const { return step_cost_.Seconds(last_rows_); }
 

@@ -128,6 +128,13 @@ TEST_F(DecodeBatchTest, ADrainWaitsForAnswers) {
   EXPECT_EQ(recorder->result.completion_tokens, 30);
 }
 
+TEST_F(DecodeBatchTest, NothingHoldsAnAnswerThatHasEnded) {
+  const std::shared_ptr<GenerateRecorder> recorder = Generate(NumberedRequest(1));
+  ASSERT_TRUE(recorder->status.ok()) << recorder->status;
+  ASSERT_TRUE(engine_->Drain(absl::InfiniteFuture()).ok());
+  EXPECT_EQ(recorder.use_count(), 1);
+}
+
 TEST_F(DecodeBatchTest, ADrainsDeadlineEndsAnswers) {
   const auto [answer, queued] = StartEndlessAnswer();
   EXPECT_EQ(engine_->Drain(absl::Now()).code(), absl::StatusCode::kDeadlineExceeded);
