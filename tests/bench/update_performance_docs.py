@@ -113,10 +113,9 @@ def throughput(options):
                      f"{row['steps']} tokens"])
     batch = figures.get("batch")
     if batch:
-        note = "" if batch["overlap"] else "; the engine ran them one after the other"
         rows.append([f"decoding {batch['requests']} requests together behind {batch['context']:,} tokens",
                      support.spread(batch["tokens_per_second"]) + " tok/s",
-                     f"{batch['ratio']['median']:.2f} times one alone{note}"])
+                     f"{batch['ratio']['median']:.2f} times one alone"])
     load = figures.get("load")
     if load:
         rows.append(["loading the model, file in the page cache", support.spread(load["seconds"]) + " s",

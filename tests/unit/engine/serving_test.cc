@@ -91,7 +91,30 @@ TEST_F(ServingTest, AShortPromptOvertakesALongOneAndACancelledOneGivesItsPagesBa
   EXPECT_EQ(engine_->Stats().requests_running, 0);
 }
 
-TEST_F(ServingTest, RandomMixturesGiveWhatEachRequestGetsAlone) {
+/// What the products and the pages are computed in: as served on this machine, and in each arithmetic that every machine has.
+struct Arithmetic {
+  const char* name;
+  const char* gemm;
+  const char* kv_dtype;
+  test_support::TinyWeightType weights;
+};
+
+class MixtureTest : public ServingTest, public testing::WithParamInterface<Arithmetic> {
+ protected:
+  EngineOptions Options() override {
+    EngineOptions options = ServingTest::Options();
+    options.gemm = GetParam().gemm;
+    options.kv_dtype = GetParam().kv_dtype;
+    return options;
+  }
+  test_support::TinyModelSpec ModelSpec() override {
+    test_support::TinyModelSpec spec = ServingTest::ModelSpec();
+    spec.weight_type = GetParam().weights;
+    return spec;
+  }
+};
+
+TEST_P(MixtureTest, RandomMixturesGiveWhatEachRequestGetsAlone) {
   const std::vector<std::string> texts = {"Paris is in France.\n", std::string(300, 'a'),
                                           std::string(120, 'b'), "Rome is in Italy.\n",
                                           std::string(700, 'c')};
@@ -142,6 +165,14 @@ TEST_F(ServingTest, RandomMixturesGiveWhatEachRequestGetsAlone) {
   ASSERT_TRUE(engine_->Drain(absl::InfiniteFuture()).ok());
   EXPECT_EQ(engine_->Stats().pages_used, 0);
 }
+
+INSTANTIATE_TEST_SUITE_P(
+    Arithmetics, MixtureTest,
+    testing::Values(Arithmetic{"InF32", "f32", "f32", test_support::TinyWeightType::kF32},
+                    Arithmetic{"AsServed", "auto", "auto", test_support::TinyWeightType::kQ8_0},
+                    Arithmetic{"In16Bits", "int16", "bf16", test_support::TinyWeightType::kQ8_0},
+                    Arithmetic{"In8Bits", "int8", "int8", test_support::TinyWeightType::kQ8_0}),
+    [](const auto& info) { return info.param.name; });
 
 /// Without and with guesses at what answers say next.
 class DraftTest : public ServingTest {
