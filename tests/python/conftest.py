@@ -36,13 +36,14 @@ def wait_until(condition, what):
 
 
 class Server:
-    """The packaged server, on free ports of loopback."""
+    """The packaged server, on free ports of loopback. Without a correction, unless the flags name one."""
 
     def __init__(self, folder, *flags):
         self.log = folder / "server.log"
         ports = folder / "ports"
         with open(self.log, "wb") as log:
-            self.process = subprocess.Popen([path_of("kvblend-server"), "--model", MODEL, *FLAGS, "--port-file", ports, *flags],
+            usual = FLAGS[:-2] if FLAGS[-2] in flags else FLAGS
+            self.process = subprocess.Popen([path_of("kvblend-server"), "--model", MODEL, *usual, "--port-file", ports, *flags],
                                             stdout=log, stderr=log, env=ENVIRONMENT)
 
         def ready():

@@ -21,6 +21,11 @@ if [ "${1:-}" = --integrations ]; then
   shift
 fi
 
+options=()
+if $integrations; then
+  # LangChain's suite: its asynchronous tests are not marked, and nobody asks here how long a constructor takes.
+  options=(--override-ini asyncio_mode=auto --benchmark-disable)
+fi
 readonly VENV=build/python/venv
 wheel=$(./deploy/build_wheel.sh build/python/wheel)
 [ -x "$VENV/bin/python" ] || python3 -m venv "$VENV"
@@ -31,4 +36,4 @@ if $integrations; then
   # From elsewhere, so that the sources of the tree are not taken for the package.
   (cd build/python && venv/bin/python -m mypy --config-file ../../python/pyproject.toml --cache-dir mypy --package kvblend)
 fi
-PYTHONDONTWRITEBYTECODE=1 "$VENV/bin/python" -m pytest -p no:cacheprovider -ra "$@" tests/python
+PYTHONDONTWRITEBYTECODE=1 "$VENV/bin/python" -m pytest -p no:cacheprovider -ra "${options[@]}" "$@" tests/python

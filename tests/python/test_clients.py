@@ -6,7 +6,7 @@ import pytest
 
 import kvblend
 from kvblend.integrations.conversation import Message, Settings
-from kvblend.v1 import chunks_pb2, inference_pb2
+from kvblend.v1 import admin_pb2, chunks_pb2, inference_pb2
 
 from conftest import DOCUMENTS, QUESTION, SYSTEM_TEXT, Server, wait_until
 
@@ -111,6 +111,17 @@ def test_seed_0_of_a_setting_is_a_seed(server):
     assert len({answer.finished.seed for answer in answers[None]}) == 2
 
 
+def test_info_is_what_grpc_tells(client, server):
+    wait_until(server.is_idle, "nothing left to do")
+    told = client.info()
+    with kvblend.GrpcClient(server.target) as plain:
+        expected = plain.info()
+    assert told.uptime_seconds <= expected.uptime_seconds
+    for info in (told, expected):
+        info.ClearField("uptime_seconds")
+    assert told == expected and told.model.name and told.load.pages_total > 0
+
+
 def test_streams_come_in_pieces(client):
     pieces = list(client.stream(QUESTION, DOCUMENTS, sampling=SAMPLING))
     assert len(pieces) > 1
@@ -169,6 +180,42 @@ def test_splitting_keeps_every_character(client):
     text = "Grün ist der Wald. Weiß ist der Schnee. " * 40
     pieces = client.split(text, chunk_tokens=64, overlap_tokens=0)
     assert len(pieces) > 1 and "".join(pieces) == text
+
+
+def test_a_call_may_have_a_timeout_of_its_own(client):
+    """It is for the whole call, however often a piece of the answer comes."""
+    with pytest.raises(kvblend.Error) as caught:
+        client.generate(QUESTION, sampling=kvblend.SamplingOptions(max_tokens=1900, ignore_eos=True), timeout=0.5)
+    assert caught.value.code == "DEADLINE_EXCEEDED"
+    assert client.generate(QUESTION, sampling=SAMPLING, timeout=300).text
+
+
+def test_puts_have_labels_of_their_own_and_a_place_in_the_line(client, namespace):
+    put = client.put(DOCUMENTS, namespace=namespace, chunk_labels=["first", "second"], anchoring="isolated", priority="low")
+    found = {chunk.key: chunk for chunk in client.list_chunks(namespace)}
+    assert [found[progress.key].label for progress in put] == ["first", "second"]
+    assert client.put(DOCUMENTS, namespace=namespace, system_text=SYSTEM_TEXT, anchoring="isolated")[0].already_present
+
+
+def test_what_a_server_learns_can_be_steered(server, tmp_path):
+    """Over gRPC, blocking and not."""
+    with kvblend.GrpcClient(server.target) as client, pytest.raises(kvblend.Error, match="FAILED_PRECONDITION"):
+        client.correction("freeze")  # this one does not learn
+    server = Server(tmp_path, "--correction", "auto")  # as servers are by default
+    for make in (lambda: kvblend.GrpcClient(server.target), lambda: Blocking(lambda: kvblend.AsyncGrpcClient(server.target))):
+        with make() as client:
+            states = [client.correction(action).learning for action in ("freeze", "show", "learn")]
+            assert states == [admin_pb2.LEARNING_STATE_FROZEN] * 2 + [admin_pb2.LEARNING_STATE_ON]
+            with pytest.raises(ValueError, match="action is 'stop'; allowed: show, freeze, learn, reset"):
+                client.correction("stop")
+    assert server.stop() == 0
+
+
+def test_a_pasted_prompt_is_cut_where_it_is_asked_for(client, namespace):
+    pasted = "\n\n".join(["Answer from this.", *[f"{document.text} " * 3 for document in DOCUMENTS], QUESTION])
+    fields = {"namespace": namespace, "sampling": SAMPLING, "blend": kvblend.BlendOptions(store_misses=False)}
+    assert not client.generate(pasted, **fields).report.chunks
+    assert len(client.generate(pasted, split="passages", **fields).report.chunks) >= len(DOCUMENTS)
 
 
 def test_errors_have_code_and_message(client):

@@ -9,7 +9,8 @@ import pytest
 
 import kvblend
 from kvblend import openai_form
-from kvblend.v1 import inference_pb2
+from kvblend.client import put_request
+from kvblend.v1 import chunks_pb2, inference_pb2
 
 TEXT = 'data: {"choices": [{"delta": {"content": "Skarn"}}]}\n\n'
 DONE = "data: [DONE]\n\n"
@@ -19,7 +20,7 @@ class Canned(http.server.BaseHTTPRequestHandler):
     """Gives server.answer = (status, headers, body), and closes the connection behind it."""
 
     def do_POST(self):  # noqa: N802
-        self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         status, headers, body = self.server.answer
         self.send_response(status)
         for name, value in headers.items():
@@ -56,6 +57,26 @@ def generate_fixture(request, canned):
         with kvblend.HttpClient(url) as client:
             return client.generate("Where?")
     return generate
+
+
+@pytest.fixture(name="generate_named", params=["blocking", "async"])
+def generate_named_fixture(request, canned):
+    """generate_named(model): the body that a client sends which was told this model."""
+    url = f"http://127.0.0.1:{canned.server_address[1]}"
+    canned.answer = (200, {}, TEXT + DONE)
+
+    async def asynchronously(model):
+        async with kvblend.AsyncHttpClient(url, model=model) as client:
+            await client.generate("Where?")
+
+    def generate_named(model):
+        if request.param == "async":
+            asyncio.run(asynchronously(model))
+        else:
+            with kvblend.HttpClient(url, model=model) as client:
+                client.generate("Where?")
+        return canned.asked
+    return generate_named
 
 
 def put(canned, body):
@@ -128,6 +149,33 @@ def test_what_options_become():
     # Numbers of 64 bits, which have a sign over HTTP.
     assert [body_of(seed=seed)["seed"] for seed in (7, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)] == [
         7, (1 << 63) - 1, -(1 << 63), -1]
+
+
+def test_every_field_of_a_request_can_be_given():
+    """By make_request and put_request, whose words for enums are those of the HTTP API."""
+    requests = {"namespace": "x", "blend": kvblend.BlendOptions(explain=True), "sampling": kvblend.SamplingOptions(seed=1),
+                "priority": "low"}
+    prompts = {"system_text": "x", "lead_in": "x", "chunks": ["x"], "history": [("user", "x")], "split": "passages"}
+    puts = {"system_text": "x", "lead_in": "x", "namespace": "x", "label": "x", "pin": True, "chunk_labels": ["x"],
+            "anchoring": "isolated", "priority": "high"}
+    plain, put = kvblend.make_request("Where?"), put_request(["A chunk."])
+    for message, values, given in ((inference_pb2.GenerateRequest, requests, "prompt"),
+                                   (inference_pb2.Prompt, prompts, "question")):
+        assert set(message.DESCRIPTOR.fields_by_name) == {*values, given}
+    assert set(chunks_pb2.PutChunksRequest.DESCRIPTOR.fields_by_name) == {*puts, "chunks"}
+    for name, value in (requests | prompts).items():
+        request = kvblend.make_request("Where?", **{name: value})
+        assert request != plain and openai_form.body_of(request) != openai_form.body_of(plain), name
+    for name, value in puts.items():
+        assert put_request(["A chunk."], **{name: value}) != put, name
+    assert put_request([], priority=chunks_pb2.PRIORITY_HIGH) == put_request([], priority="high")
+    with pytest.raises(ValueError, match="priority is 'highest'; allowed: normal, high, low"):
+        kvblend.make_request("Where?", priority="highest")
+
+
+def test_a_named_model_is_asked_for(generate_named):
+    assert "model" not in generate_named("")
+    assert generate_named("SmolLM2")["model"] == "SmolLM2"
 
 
 def test_every_option_of_sampling_is_sent():

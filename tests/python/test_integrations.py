@@ -2,6 +2,7 @@
 documents in another order and must find what the first one has stored."""
 
 import asyncio
+import dataclasses
 import importlib.util
 import json
 import re
@@ -10,7 +11,7 @@ import sys
 
 import pytest
 
-from conftest import DOCUMENTS, QUESTION, ROOT, SYSTEM_TEXT, wait_until
+from conftest import DOCUMENTS, QUESTION, ROOT, SYSTEM_TEXT, Server, wait_until
 
 MISSING = [name for name in ("langchain_core", "langchain_openai", "llama_index.core", "haystack")
            if importlib.util.find_spec(name.split(".")[0]) is None]
@@ -31,6 +32,7 @@ if not MISSING:
     from llama_index.core.llms import ChatMessage as LlamaIndexMessage
     from llama_index.core.schema import TextNode
 
+    from kvblend.integrations.conversation import CONNECTION, Settings
     from kvblend.integrations.haystack import KVBlendGenerator
     from kvblend.integrations.langchain import ChatKVBlend, with_documents
     from kvblend.integrations.llamaindex import KVBlend, KVBlendSynthesizer
@@ -117,6 +119,30 @@ def test_llamaindex(server, namespace):
     assert whole == "".join(piece.delta for piece in llm.stream_complete(QUESTION)) == asyncio.run(llm.acomplete(QUESTION)).text
 
 
+def test_llamaindex_streams_without_blocking(server, namespace):
+    """What comes in pieces is what comes at once, from the LLM, for a text, and through a query engine."""
+    llm = KVBlend(base_url=server.url, namespace=namespace, max_tokens=16, blend={"store_misses": False})
+    messages = [LlamaIndexMessage(role="user", content=f"Question: {QUESTION}")]
+    chunks = [document.chunk() for document in DOCUMENTS]
+    index = SummaryIndex([TextNode(text=chunk) for chunk in chunks])
+
+    def engine(**options):
+        return index.as_query_engine(llm=llm, response_synthesizer=KVBlendSynthesizer(llm, system_text=SYSTEM_TEXT, **options))
+
+    async def collected():
+        chat = [piece async for piece in await llm.astream_chat(messages, chunks=chunks)]
+        text = [piece async for piece in await llm.astream_complete(QUESTION)]
+        response = await engine(streaming=True).aquery(QUESTION)
+        return chat, text, [piece async for piece in response.response_gen]
+
+    chat, text, queried = asyncio.run(collected())
+    assert len(chat) > 2 and len(queried) > 2
+    assert "".join(piece.delta for piece in chat) == chat[-1].message.content == llm.chat(messages, chunks=chunks).message.content
+    assert chat[-1].additional_kwargs["kvblend"]["prompt"]["chunks"]
+    assert "".join(piece.delta for piece in text) == text[-1].text == llm.complete(QUESTION).text
+    assert "".join(queried) == str(engine().query(QUESTION))
+
+
 @pytest.mark.parametrize("seed, sent", [({}, 0), ({"seed": 0}, 1 << 63), ({"seed": 7}, 7)])
 def test_seeds_are_those_of_openai(seed, sent):
     """0 is one; without a word the server chooses."""
@@ -152,18 +178,71 @@ def test_haystack(server, namespace):
     streamed = generator.run(QUESTION, streaming_callback=pieces.append)["replies"][0].text
     assert "".join(piece.content for piece in pieces) == streamed and pieces[-1].finish_reason in ("stop", "length")
     assert asyncio.run(generator.run_async(QUESTION))["replies"][0].text == streamed
+    assert asyncio.run(pipeline.run_async({"retriever": {"backwards": True}, "generator": {"messages": messages}}))[
+        "generator"]["replies"][0].text == ask(True).text
+    with pytest.raises(TypeError, match="'top_kk'"):
+        generator.run(QUESTION, generation_kwargs={"top_kk": 3})
     kept = KVBlendGenerator(server.url, api_key=Secret.from_env_var("KEY", strict=False), generation_kwargs={"seed": 7})
     assert KVBlendGenerator.from_dict(kept.to_dict()).to_dict() == kept.to_dict()
 
 
-def test_the_example_of_a_plain_chain(server, tmp_path):
-    """It knows the base URL and nothing else of the server; whatever it retrieves becomes a chunk each."""
-    questions = [{"question": QUESTION, "ctxs": [{"title": document.title, "text": document.text} for document in DOCUMENTS]}]
+@pytest.mark.parametrize("awaited", [False, True], ids=["called", "awaited"])
+def test_haystack_streams_without_blocking(server, awaited):
+    """To a callback, which may be asynchronous itself."""
+    pieces = []
+
+    def called(piece):
+        pieces.append(piece)
+
+    async def coroutine(piece):
+        pieces.append(piece)
+    generator = KVBlendGenerator(server.url, generation_kwargs={"max_tokens": 16})
+    pipeline = Pipeline()
+    pipeline.add_component("generator", generator)
+    told = asyncio.run(pipeline.run_async({"generator": {
+        "messages": [HaystackMessage.from_user(QUESTION)], "streaming_callback": coroutine if awaited else called}}))
+    assert len(pieces) > 2 and pieces[-1].finish_reason in ("stop", "length")
+    assert "".join(piece.content for piece in pieces) == told["generator"]["replies"][0].text == generator.run(QUESTION)["replies"][0].text
+
+
+def test_every_setting_reaches_the_request_and_the_client():
+    """In each integration: what is set there is in the request, or in the client that carries it."""
+    values = {"max_tokens": 9, "temperature": 0.5, "top_p": 0.5, "seed": 3, "lead_in": "Passages:", "namespace": "x",
+              "blend": {"ratio": 0.5}, "sampling": {"top_k": 5}, "priority": "low", "split": "passages"}
+    connection = {"base_url": "http://localhost:9", "timeout": 3.0, "model": "SmolLM2"}
+    assert {*values, *CONNECTION} == {setting.name for setting in dataclasses.fields(Settings)}
+    asked = [HumanMessage("Why?")]
+    plain = ChatKVBlend()._request(asked, None, [], {})
+    for name, value in values.items():
+        requests = [ChatKVBlend(**{name: value})._request(asked, None, [], {}), ChatKVBlend()._request(asked, None, [], {name: value}),
+                    KVBlend(**{name: value})._request([LlamaIndexMessage(role="user", content="Why?")], [], None, {}),
+                    KVBlendGenerator(generation_kwargs={name: value})._request("Why?", None, None)[1]]
+        assert requests[0] != plain and all(request == requests[0] for request in requests), name
+    for name, value in connection.items():
+        for settings in (ChatKVBlend(**{name: value})._settings(), KVBlend(**{name: value})._settings(),
+                         KVBlendGenerator(**{name: value})._settings({})):
+            assert getattr(settings, name) == value
+    stop = ["\n"]
+    assert ChatKVBlend(stop=stop)._request(asked, None, [], {}).sampling.stop == stop
+    assert ChatKVBlend(stop=["x"])._request(asked, stop, [], {}).sampling.stop == stop
+
+
+def test_the_example_of_a_plain_chain(tmp_path):
+    """It knows the base URL and nothing else of the server, which finds the passages in the text."""
+    server = Server(tmp_path, "--split-prompts", "passages")
+    questions = [{"question": QUESTION, "ctxs": [{"title": document.title, "text": f"{document.text} " * 3} for document in DOCUMENTS]}]
     (tmp_path / "questions.json").write_text(json.dumps(questions))
-    before = server.log.read_text().count("ChatCompletions OK")
-    done = subprocess.run([sys.executable, ROOT / "python/examples/langchain_rag.py", f"{server.url}/v1",
-                           tmp_path / "questions.json", "0"], capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"Please tell me: Where was the engineer .*\n +\S", done.stdout), done.stdout
-    assert re.search(r"first time: [\d.]+ s .*\nagain: [\d.]+ s to the first token, median of 1\n", done.stdout), done.stdout
-    assert server.log.read_text().count("ChatCompletions OK") == before + 2
+
+    def cached():
+        """Of both rounds."""
+        done = subprocess.run([sys.executable, ROOT / "python/examples/langchain_rag.py", f"{server.url}/v1",
+                               tmp_path / "questions.json", "0"], capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == 0, done.stderr
+        assert re.search(r"first time: [\d.]+ s .*\nagain: [\d.]+ s to the first token, median of 1\n", done.stdout), done.stdout
+        return [int(tokens) for tokens in re.findall(r" s +(\d+) of \d+ tokens cached  \S", done.stdout)]
+    first = cached()
+    wait_until(server.is_idle, "passages are stored")
+    stored = cached()
+    assert len(first) == len(stored) == 2 and all(again > first[0] for again in stored)
+    assert server.log.read_text().count("ChatCompletions OK") == 4
+    assert server.stop() == 0

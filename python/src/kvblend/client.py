@@ -8,18 +8,25 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
-from kvblend.prompts import Answer, Document, make_request, texts_of
+from kvblend.prompts import Answer, Document, enum_of, make_request, texts_of
 from kvblend.v1 import chunks_pb2 as chunks_v1
 from kvblend.v1 import inference_pb2 as v1
 
 Response = TypeVar("Response", bound=Message)
+Blocking = TypeVar("Blocking", bound="Client")
+Asynchronous = TypeVar("Asynchronous", bound="AsyncClient")
 DEFAULT_TIMEOUT_SECONDS = 600.0
 
 
-def put_request(chunks: Iterable[str | Document], system_text: str, lead_in: str, namespace: str, label: str,
-                pin: bool) -> chunks_v1.PutChunksRequest:
-    return chunks_v1.PutChunksRequest(namespace=namespace, system_text=system_text, lead_in=lead_in, chunks=texts_of(chunks),
-                                      label=label, pin=pin)
+def put_request(chunks: Iterable[str | Document], *, system_text: str = "", lead_in: str = "", namespace: str = "",
+                label: str = "", chunk_labels: Sequence[str] = (), pin: bool = False, anchoring: str | int = "",
+                priority: str | int = "") -> chunks_v1.PutChunksRequest:
+    """system_text and lead_in: as the prompts will have them. chunk_labels: one each, instead of label. anchoring: "anchored"
+    or "isolated"; priority: "high", "normal" or "low"."""
+    return chunks_v1.PutChunksRequest(
+        namespace=namespace, system_text=system_text, lead_in=lead_in, chunks=texts_of(chunks), label=label,
+        chunk_labels=chunk_labels, pin=pin, anchoring=enum_of("anchoring", chunks_v1.Anchoring, "ANCHORING_", anchoring),
+        priority=enum_of("priority", chunks_v1.Priority, "PRIORITY_", priority))
 
 
 def split_request(text: str, fields: dict[str, Any]) -> chunks_v1.SplitDocumentRequest:
@@ -40,15 +47,20 @@ def delete_request(keys: Sequence[str] | None, namespace: str) -> chunks_v1.Dele
 
 
 class Client(ABC):
-    """A connection to one server. Threads may share it. Calls raise kvblend.Error."""
+    """A connection to one server. Threads may share it. Calls raise kvblend.Error.
+
+    timeout of a call: seconds for all of it, instead of the client's; DEADLINE_EXCEEDED when they have passed. Over gRPC the
+    server knows it, and refuses at once what cannot be done in time; over HTTP the client stops waiting, which cancels.
+    """
 
     @abstractmethod
-    def stream_events(self, request: v1.GenerateRequest) -> Iterator[v1.GenerateEvent]:
+    def stream_events(self, request: v1.GenerateRequest, timeout: float | None = None) -> Iterator[v1.GenerateEvent]:
         """The events of an answer as they come. The report of the prompt is the first over gRPC; over HTTP it comes before
         the last one. Whoever stops reading (close() of the iterator) cancels the request."""
 
     @abstractmethod
-    def put_with_progress(self, request: chunks_v1.PutChunksRequest) -> Iterator[chunks_v1.PutChunkProgress]:
+    def put_with_progress(self, request: chunks_v1.PutChunksRequest,
+                          timeout: float | None = None) -> Iterator[chunks_v1.PutChunkProgress]:
         """Computes chunks and stores them; tells of each when it is done."""
 
     @abstractmethod
@@ -58,29 +70,31 @@ class Client(ABC):
     @abstractmethod
     def close(self) -> None: ...
 
-    def __enter__(self) -> Client:
+    def __enter__(self: Blocking) -> Blocking:
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def generate(self, question: str, chunks: Iterable[str | Document] = (), **fields: Any) -> Answer:
+    def generate(self, question: str, chunks: Iterable[str | Document] = (), *, timeout: float | None = None,
+                 **fields: Any) -> Answer:
         """The whole answer; fields: see kvblend.make_request."""
         answer = Answer()
-        for event in self.stream_events(make_request(question, chunks, **fields)):
+        for event in self.stream_events(make_request(question, chunks, **fields), timeout):
             answer.add(event)
         return answer
 
-    def stream(self, question: str, chunks: Iterable[str | Document] = (), **fields: Any) -> Iterator[str]:
+    def stream(self, question: str, chunks: Iterable[str | Document] = (), *, timeout: float | None = None,
+               **fields: Any) -> Iterator[str]:
         """The answer's text, piece by piece; fields: see kvblend.make_request."""
-        for event in self.stream_events(make_request(question, chunks, **fields)):
+        for event in self.stream_events(make_request(question, chunks, **fields), timeout):
             if event.text.text:
                 yield event.text.text
 
-    def put(self, chunks: Iterable[str | Document], *, system_text: str = "", lead_in: str = "", namespace: str = "",
-            label: str = "", pin: bool = False) -> list[chunks_v1.PutChunkProgress]:
-        """Stores chunks ahead of the prompts that use them; system_text and lead_in as those prompts will have them."""
-        return list(self.put_with_progress(put_request(chunks, system_text, lead_in, namespace, label, pin)))
+    def put(self, chunks: Iterable[str | Document], *, timeout: float | None = None,
+            **fields: Any) -> list[chunks_v1.PutChunkProgress]:
+        """Stores chunks ahead of the prompts that use them; fields: see kvblend.client.put_request."""
+        return list(self.put_with_progress(put_request(chunks, **fields), timeout))
 
     def split(self, text: str, **fields: Any) -> list[str]:
         """The document's chunks; fields: those of kvblend.v1.SplitDocumentRequest."""
@@ -120,11 +134,12 @@ class AsyncClient(ABC):
     """The same for asyncio: every call as Client has it. One event loop uses it."""
 
     @abstractmethod
-    def stream_events(self, request: v1.GenerateRequest) -> AsyncIterator[v1.GenerateEvent]:
+    def stream_events(self, request: v1.GenerateRequest, timeout: float | None = None) -> AsyncIterator[v1.GenerateEvent]:
         """See Client.stream_events; aclose() of the iterator cancels."""
 
     @abstractmethod
-    def put_with_progress(self, request: chunks_v1.PutChunksRequest) -> AsyncIterator[chunks_v1.PutChunkProgress]: ...
+    def put_with_progress(self, request: chunks_v1.PutChunksRequest,
+                          timeout: float | None = None) -> AsyncIterator[chunks_v1.PutChunkProgress]: ...
 
     @abstractmethod
     async def _unary(self, method: str, request: Message, response: type[Response]) -> Response: ...
@@ -132,27 +147,28 @@ class AsyncClient(ABC):
     @abstractmethod
     async def close(self) -> None: ...
 
-    async def __aenter__(self) -> AsyncClient:
+    async def __aenter__(self: Asynchronous) -> Asynchronous:
         return self
 
     async def __aexit__(self, *exception: object) -> None:
         await self.close()
 
-    async def generate(self, question: str, chunks: Iterable[str | Document] = (), **fields: Any) -> Answer:
+    async def generate(self, question: str, chunks: Iterable[str | Document] = (), *, timeout: float | None = None,
+                       **fields: Any) -> Answer:
         answer = Answer()
-        async for event in self.stream_events(make_request(question, chunks, **fields)):
+        async for event in self.stream_events(make_request(question, chunks, **fields), timeout):
             answer.add(event)
         return answer
 
-    async def stream(self, question: str, chunks: Iterable[str | Document] = (), **fields: Any) -> AsyncIterator[str]:
-        async for event in self.stream_events(make_request(question, chunks, **fields)):
+    async def stream(self, question: str, chunks: Iterable[str | Document] = (), *, timeout: float | None = None,
+                     **fields: Any) -> AsyncIterator[str]:
+        async for event in self.stream_events(make_request(question, chunks, **fields), timeout):
             if event.text.text:
                 yield event.text.text
 
-    async def put(self, chunks: Iterable[str | Document], *, system_text: str = "", lead_in: str = "", namespace: str = "",
-                  label: str = "", pin: bool = False) -> list[chunks_v1.PutChunkProgress]:
-        request = put_request(chunks, system_text, lead_in, namespace, label, pin)
-        return [progress async for progress in self.put_with_progress(request)]
+    async def put(self, chunks: Iterable[str | Document], *, timeout: float | None = None,
+                  **fields: Any) -> list[chunks_v1.PutChunkProgress]:
+        return [progress async for progress in self.put_with_progress(put_request(chunks, **fields), timeout)]
 
     async def split(self, text: str, **fields: Any) -> list[str]:
         return texts_of_split(text, await self._unary("Split", split_request(text, fields), chunks_v1.SplitDocumentResponse))

@@ -11,6 +11,8 @@ import grpc.aio
 
 from kvblend import errors
 from kvblend.client import DEFAULT_TIMEOUT_SECONDS, AsyncClient, Client, Response
+from kvblend.prompts import enum_of
+from kvblend.tls import Certificates
 from kvblend.v1 import admin_pb2, admin_pb2_grpc, chunks_pb2, chunks_pb2_grpc, inference_pb2, inference_pb2_grpc
 
 # Answers with the distributions of whole vocabularies are large; the server bounds what it takes.
@@ -21,20 +23,29 @@ def _metadata(api_key: str | None) -> tuple[tuple[str, str], ...]:
     return (("authorization", f"Bearer {api_key}"),) if api_key else ()
 
 
-def _credentials(tls: bool, certificate_authorities: Path | str | None) -> grpc.ChannelCredentials | None:
-    if not tls and certificate_authorities is None:
-        return None
-    return grpc.ssl_channel_credentials(Path(certificate_authorities).read_bytes() if certificate_authorities else None)
+def _credentials(tls: bool, certificates: Certificates) -> grpc.ChannelCredentials | None:
+    return certificates.for_grpc() if tls or certificates.given() else None
+
+
+def _within(call: dict[str, Any], timeout: float | None) -> dict[str, Any]:
+    return call if timeout is None else call | {"timeout": timeout}
+
+
+def _correction_request(action: str | int) -> admin_pb2.UpdateCorrectionRequest:
+    return admin_pb2.UpdateCorrectionRequest(
+        action=enum_of("action", admin_pb2.CorrectionAction, "CORRECTION_ACTION_", action))
 
 
 class GrpcClient(Client):
     """target: HOST:PORT or unix:PATH. timeout: seconds of a whole call. tls: with the system's certificate authorities, or
-    with those of the PEM file certificate_authorities, which implies it."""
+    with those of the PEM file certificate_authorities. client_certificate, client_key: PEM files of the client's own
+    (--tls-client-ca of the server). A file implies tls."""
 
     def __init__(self, target: str = "127.0.0.1:50051", *, api_key: str | None = None,
                  timeout: float = DEFAULT_TIMEOUT_SECONDS, tls: bool = False,
-                 certificate_authorities: Path | str | None = None) -> None:
-        credentials = _credentials(tls, certificate_authorities)
+                 certificate_authorities: Path | str | None = None, client_certificate: Path | str | None = None,
+                 client_key: Path | str | None = None) -> None:
+        credentials = _credentials(tls, Certificates(certificate_authorities, client_certificate, client_key))
         self._channel = (grpc.secure_channel(target, credentials, _OPTIONS) if credentials
                          else grpc.insecure_channel(target, _OPTIONS))
         self._call: dict[str, Any] = {"metadata": _metadata(api_key), "timeout": timeout}
@@ -42,8 +53,8 @@ class GrpcClient(Client):
         self._chunks: Any = chunks_pb2_grpc.ChunksStub(self._channel)
         self._admin: Any = admin_pb2_grpc.AdminStub(self._channel)
 
-    def _stream(self, method: Any, request: Any) -> Iterator[Any]:
-        call = method(request, **self._call)
+    def _stream(self, method: Any, request: Any, timeout: float | None = None) -> Iterator[Any]:
+        call = method(request, **_within(self._call, timeout))
         try:
             yield from call
         except grpc.RpcError as error:
@@ -51,15 +62,17 @@ class GrpcClient(Client):
         finally:
             call.cancel()
 
-    def stream_events(self, request: inference_pb2.GenerateRequest) -> Iterator[inference_pb2.GenerateEvent]:
-        return self._stream(self._inference.Generate, request)
+    def stream_events(self, request: inference_pb2.GenerateRequest,
+                      timeout: float | None = None) -> Iterator[inference_pb2.GenerateEvent]:
+        return self._stream(self._inference.Generate, request, timeout)
 
     def score_events(self, request: inference_pb2.ScoreRequest) -> Iterator[inference_pb2.ScoreEvent]:
         """How likely a given continuation is: one report, then one event per token."""
         return self._stream(self._inference.Score, request)
 
-    def put_with_progress(self, request: chunks_pb2.PutChunksRequest) -> Iterator[chunks_pb2.PutChunkProgress]:
-        return self._stream(self._chunks.Put, request)
+    def put_with_progress(self, request: chunks_pb2.PutChunksRequest,
+                          timeout: float | None = None) -> Iterator[chunks_pb2.PutChunkProgress]:
+        return self._stream(self._chunks.Put, request, timeout)
 
     def _unary(self, method: str, request: Any, response: type[Response]) -> Response:
         try:
@@ -76,6 +89,14 @@ class GrpcClient(Client):
         except grpc.RpcError as error:
             raise errors.of_grpc(error) from error
 
+    def correction(self, action: str | int = "show") -> admin_pb2.CorrectionInfo:
+        """Steers what the server learns of stored KV, with "freeze", "learn" or "reset", and tells how it stands."""
+        try:
+            answer: admin_pb2.CorrectionInfo = self._admin.UpdateCorrection(_correction_request(action), **self._call)
+            return answer
+        except grpc.RpcError as error:
+            raise errors.of_grpc(error) from error
+
     def close(self) -> None:
         self._channel.close()
 
@@ -85,8 +106,9 @@ class AsyncGrpcClient(AsyncClient):
 
     def __init__(self, target: str = "127.0.0.1:50051", *, api_key: str | None = None,
                  timeout: float = DEFAULT_TIMEOUT_SECONDS, tls: bool = False,
-                 certificate_authorities: Path | str | None = None) -> None:
-        credentials = _credentials(tls, certificate_authorities)
+                 certificate_authorities: Path | str | None = None, client_certificate: Path | str | None = None,
+                 client_key: Path | str | None = None) -> None:
+        credentials = _credentials(tls, Certificates(certificate_authorities, client_certificate, client_key))
         self._channel = (grpc.aio.secure_channel(target, credentials, _OPTIONS) if credentials
                          else grpc.aio.insecure_channel(target, _OPTIONS))
         self._call: dict[str, Any] = {"metadata": _metadata(api_key), "timeout": timeout}
@@ -94,8 +116,8 @@ class AsyncGrpcClient(AsyncClient):
         self._chunks: Any = chunks_pb2_grpc.ChunksStub(self._channel)
         self._admin: Any = admin_pb2_grpc.AdminStub(self._channel)
 
-    async def _stream(self, method: Any, request: Any) -> AsyncIterator[Any]:
-        call = method(request, **self._call)
+    async def _stream(self, method: Any, request: Any, timeout: float | None = None) -> AsyncIterator[Any]:
+        call = method(request, **_within(self._call, timeout))
         try:
             async for message in call:
                 yield message
@@ -104,14 +126,16 @@ class AsyncGrpcClient(AsyncClient):
         finally:
             call.cancel()
 
-    def stream_events(self, request: inference_pb2.GenerateRequest) -> AsyncIterator[inference_pb2.GenerateEvent]:
-        return self._stream(self._inference.Generate, request)
+    def stream_events(self, request: inference_pb2.GenerateRequest,
+                      timeout: float | None = None) -> AsyncIterator[inference_pb2.GenerateEvent]:
+        return self._stream(self._inference.Generate, request, timeout)
 
     def score_events(self, request: inference_pb2.ScoreRequest) -> AsyncIterator[inference_pb2.ScoreEvent]:
         return self._stream(self._inference.Score, request)
 
-    def put_with_progress(self, request: chunks_pb2.PutChunksRequest) -> AsyncIterator[chunks_pb2.PutChunkProgress]:
-        return self._stream(self._chunks.Put, request)
+    def put_with_progress(self, request: chunks_pb2.PutChunksRequest,
+                          timeout: float | None = None) -> AsyncIterator[chunks_pb2.PutChunkProgress]:
+        return self._stream(self._chunks.Put, request, timeout)
 
     async def _unary(self, method: str, request: Any, response: type[Response]) -> Response:
         try:
@@ -123,6 +147,13 @@ class AsyncGrpcClient(AsyncClient):
     async def info(self) -> admin_pb2.GetInfoResponse:
         try:
             answer: admin_pb2.GetInfoResponse = await self._admin.GetInfo(admin_pb2.GetInfoRequest(), **self._call)
+            return answer
+        except grpc.RpcError as error:
+            raise errors.of_grpc(error) from error
+
+    async def correction(self, action: str | int = "show") -> admin_pb2.CorrectionInfo:
+        try:
+            answer: admin_pb2.CorrectionInfo = await self._admin.UpdateCorrection(_correction_request(action), **self._call)
             return answer
         except grpc.RpcError as error:
             raise errors.of_grpc(error) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,14 +16,31 @@ from google.protobuf.message import Message
 from kvblend import errors, openai_form
 from kvblend.client import DEFAULT_TIMEOUT_SECONDS, AsyncClient, Client, Response
 from kvblend.errors import Error
+from kvblend.tls import Certificates
 from kvblend.v1 import chunks_pb2, inference_pb2
 
 
-def _options(base_url: str, api_key: str | None, timeout: float, certificate_authorities: Path | str | None) -> dict[str, Any]:
+def _options(base_url: str, api_key: str | None, timeout: float, certificates: Certificates) -> dict[str, Any]:
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     # Those who know OpenAI's clients give the URL with /v1.
     return {"base_url": base_url.rstrip("/").removesuffix("/v1"), "headers": headers, "timeout": timeout,
-            "verify": ssl.create_default_context(cafile=certificate_authorities) if certificate_authorities else True}
+            "verify": certificates.for_http(base_url)}
+
+
+class _Deadline:
+    """The end of a call that may take no longer than `timeout` seconds; None: as long as bytes come in time."""
+
+    def __init__(self, timeout: float | None) -> None:
+        self.timeout = timeout
+        self.end = None if timeout is None else time.monotonic() + timeout
+
+    def waits(self) -> dict[str, Any]:
+        """What httpx is told of each wait."""
+        return {} if self.timeout is None else {"timeout": self.timeout}
+
+    def check(self) -> None:
+        if self.end is not None and time.monotonic() > self.end:
+            raise Error("DEADLINE_EXCEEDED", f"the answer was not over within {self.timeout} s")
 
 
 def _request_of(method: str, request: Message) -> dict[str, Any]:
@@ -47,39 +65,52 @@ def _models_of(answer: httpx.Response) -> list[str]:
     return [model["id"] for model in answer.json()["data"]]
 
 
-def _failure(error: httpx.HTTPError) -> Error:
+# A server that turns the client's certificate away says so behind the handshake, which httpx's asyncio does not make its own error.
+FAILURES = (httpx.HTTPError, ssl.SSLError)
+
+
+def _failure(error: Exception) -> Error:
     late = isinstance(error, httpx.TimeoutException)
     return Error("DEADLINE_EXCEEDED" if late else "UNAVAILABLE", str(error) or type(error).__name__)
 
 
 class HttpClient(Client):
     """base_url: of the server, with or without /v1. timeout: seconds for each wait, for the server's next bytes.
-    certificate_authorities: a PEM file of those whom an https:// server's certificate may be from; else well-known ones."""
+    certificate_authorities: a PEM file of those whom an https:// server's certificate may be from; else well-known ones.
+    client_certificate, client_key: PEM files of the client's own (--tls-client-ca of the server).
+    model: as the server calls it, which refuses every other; empty: the one that it has."""
 
     def __init__(self, base_url: str = "http://127.0.0.1:8000", *, api_key: str | None = None,
-                 timeout: float = DEFAULT_TIMEOUT_SECONDS, certificate_authorities: Path | str | None = None) -> None:
-        self._http = httpx.Client(**_options(base_url, api_key, timeout, certificate_authorities))
+                 timeout: float = DEFAULT_TIMEOUT_SECONDS, certificate_authorities: Path | str | None = None,
+                 client_certificate: Path | str | None = None, client_key: Path | str | None = None, model: str = "") -> None:
+        certificates = Certificates(certificate_authorities, client_certificate, client_key)
+        self._http = httpx.Client(**_options(base_url, api_key, timeout, certificates))
+        self._model = {"model": model} if model else {}
 
-    def _lines(self, path: str, body: dict[str, Any]) -> Iterator[str]:
+    def _lines(self, path: str, body: dict[str, Any], timeout: float | None) -> Iterator[str]:
+        deadline = _Deadline(timeout)
         try:
-            with self._http.stream("POST", path, json=body) as answer:
+            with self._http.stream("POST", path, json=body, **deadline.waits()) as answer:
                 if answer.status_code != 200:
                     raise openai_form.error_of(answer.status_code, answer.read(), answer.headers.get("retry-after"))
                 ended = False
                 for line in answer.iter_lines():
+                    deadline.check()
                     ended = ended or openai_form.is_end(line)
                     yield line
                 if not ended:
                     raise errors.broken_off()
-        except httpx.HTTPError as error:
+        except FAILURES as error:
             raise _failure(error) from error
 
-    def stream_events(self, request: inference_pb2.GenerateRequest) -> Iterator[inference_pb2.GenerateEvent]:
-        for line in self._lines("/v1/chat/completions", openai_form.body_of(request)):
+    def stream_events(self, request: inference_pb2.GenerateRequest,
+                      timeout: float | None = None) -> Iterator[inference_pb2.GenerateEvent]:
+        for line in self._lines("/v1/chat/completions", openai_form.body_of(request) | self._model, timeout):
             yield from openai_form.events_of(line)
 
-    def put_with_progress(self, request: chunks_pb2.PutChunksRequest) -> Iterator[chunks_pb2.PutChunkProgress]:
-        for line in self._lines("/v1/chunks", openai_form.json_of(request) | {"stream": True}):
+    def put_with_progress(self, request: chunks_pb2.PutChunksRequest,
+                          timeout: float | None = None) -> Iterator[chunks_pb2.PutChunkProgress]:
+        for line in self._lines("/v1/chunks", openai_form.json_of(request) | {"stream": True}, timeout):
             progress = openai_form.progress_of(line)
             if progress is not None:
                 yield progress
@@ -87,14 +118,14 @@ class HttpClient(Client):
     def _unary(self, method: str, request: Message, response: type[Response]) -> Response:
         try:
             return _parsed(self._http.request(**_request_of(method, request)), response)
-        except httpx.HTTPError as error:
+        except FAILURES as error:
             raise _failure(error) from error
 
     def models(self) -> list[str]:
         """What the server calls its model."""
         try:
             return _models_of(self._http.get("/v1/models"))
-        except httpx.HTTPError as error:
+        except FAILURES as error:
             raise _failure(error) from error
 
     def close(self) -> None:
@@ -105,30 +136,37 @@ class AsyncHttpClient(AsyncClient):
     """The same for asyncio."""
 
     def __init__(self, base_url: str = "http://127.0.0.1:8000", *, api_key: str | None = None,
-                 timeout: float = DEFAULT_TIMEOUT_SECONDS, certificate_authorities: Path | str | None = None) -> None:
-        self._http = httpx.AsyncClient(**_options(base_url, api_key, timeout, certificate_authorities))
+                 timeout: float = DEFAULT_TIMEOUT_SECONDS, certificate_authorities: Path | str | None = None,
+                 client_certificate: Path | str | None = None, client_key: Path | str | None = None, model: str = "") -> None:
+        certificates = Certificates(certificate_authorities, client_certificate, client_key)
+        self._http = httpx.AsyncClient(**_options(base_url, api_key, timeout, certificates))
+        self._model = {"model": model} if model else {}
 
-    async def _lines(self, path: str, body: dict[str, Any]) -> AsyncIterator[str]:
+    async def _lines(self, path: str, body: dict[str, Any], timeout: float | None) -> AsyncIterator[str]:
+        deadline = _Deadline(timeout)
         try:
-            async with self._http.stream("POST", path, json=body) as answer:
+            async with self._http.stream("POST", path, json=body, **deadline.waits()) as answer:
                 if answer.status_code != 200:
                     raise openai_form.error_of(answer.status_code, await answer.aread(), answer.headers.get("retry-after"))
                 ended = False
                 async for line in answer.aiter_lines():
+                    deadline.check()
                     ended = ended or openai_form.is_end(line)
                     yield line
                 if not ended:
                     raise errors.broken_off()
-        except httpx.HTTPError as error:
+        except FAILURES as error:
             raise _failure(error) from error
 
-    async def stream_events(self, request: inference_pb2.GenerateRequest) -> AsyncIterator[inference_pb2.GenerateEvent]:
-        async for line in self._lines("/v1/chat/completions", openai_form.body_of(request)):
+    async def stream_events(self, request: inference_pb2.GenerateRequest,
+                            timeout: float | None = None) -> AsyncIterator[inference_pb2.GenerateEvent]:
+        async for line in self._lines("/v1/chat/completions", openai_form.body_of(request) | self._model, timeout):
             for event in openai_form.events_of(line):
                 yield event
 
-    async def put_with_progress(self, request: chunks_pb2.PutChunksRequest) -> AsyncIterator[chunks_pb2.PutChunkProgress]:
-        async for line in self._lines("/v1/chunks", openai_form.json_of(request) | {"stream": True}):
+    async def put_with_progress(self, request: chunks_pb2.PutChunksRequest,
+                                timeout: float | None = None) -> AsyncIterator[chunks_pb2.PutChunkProgress]:
+        async for line in self._lines("/v1/chunks", openai_form.json_of(request) | {"stream": True}, timeout):
             progress = openai_form.progress_of(line)
             if progress is not None:
                 yield progress
@@ -136,13 +174,13 @@ class AsyncHttpClient(AsyncClient):
     async def _unary(self, method: str, request: Message, response: type[Response]) -> Response:
         try:
             return _parsed(await self._http.request(**_request_of(method, request)), response)
-        except httpx.HTTPError as error:
+        except FAILURES as error:
             raise _failure(error) from error
 
     async def models(self) -> list[str]:
         try:
             return _models_of(await self._http.get("/v1/models"))
-        except httpx.HTTPError as error:
+        except FAILURES as error:
             raise _failure(error) from error
 
     async def close(self) -> None:

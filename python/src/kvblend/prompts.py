@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from kvblend.v1 import chunks_pb2
 from kvblend.v1 import inference_pb2 as v1
 
 
@@ -26,6 +28,16 @@ def texts_of(chunks: Iterable[str | Document]) -> list[str]:
     return [chunk.chunk() if isinstance(chunk, Document) else chunk for chunk in chunks]
 
 
+def enum_of(field_name: str, enum: Any, prefix: str, value: str | int) -> Any:
+    """A value of one of kvblend.v1's enums: as it is, or by the HTTP API's word for it, such as "low"; empty: the default."""
+    if not isinstance(value, str):
+        return value
+    words = {name.removeprefix(prefix).lower(): number for name, number in enum.items() if number != 0}
+    if value and value not in words:
+        raise ValueError(f"{field_name} is '{value}'; allowed: {', '.join(words)}")
+    return words.get(value, 0)
+
+
 def make_turn(role: str, text: str, chunks: Iterable[str | Document] = (), *, lead_in: str = "") -> v1.Turn:
     """An earlier turn. role: "user" or "assistant"; chunks and lead_in: as they were when it was the last turn."""
     roles = {"user": v1.ROLE_USER, "assistant": v1.ROLE_ASSISTANT}
@@ -36,16 +48,21 @@ def make_turn(role: str, text: str, chunks: Iterable[str | Document] = (), *, le
 
 def make_request(question: str, chunks: Iterable[str | Document] = (), *, system_text: str = "", lead_in: str = "",
                  history: Sequence[tuple[str, str] | v1.Turn] = (), namespace: str = "", blend: v1.BlendOptions | None = None,
-                 sampling: v1.SamplingOptions | None = None) -> v1.GenerateRequest:
+                 sampling: v1.SamplingOptions | None = None, priority: str | int = "",
+                 split: str | int = "") -> v1.GenerateRequest:
     """The request for one answer.
 
     system_text and lead_in are the anchor of the chunks: the same ones find what was stored behind them.
     history: earlier turns, the oldest first, as (role, text) with the role "user" or "assistant"; as make_turn() says
     it where a turn had chunks or a lead-in, so that a server that has kept the conversation finds it again.
+    priority: "high", "normal" or "low". split: whether the server looks for passages in a question that comes without chunks,
+    "none", "stored" or "passages". Empty: as the server has it.
     """
     return v1.GenerateRequest(
         namespace=namespace, blend=blend, sampling=sampling,
+        priority=enum_of("priority", chunks_pb2.Priority, "PRIORITY_", priority),
         prompt=v1.Prompt(system_text=system_text, lead_in=lead_in, chunks=texts_of(chunks), question=question,
+                         split=enum_of("split", v1.PromptSplit, "PROMPT_SPLIT_", split),
                          history=[turn if isinstance(turn, v1.Turn) else make_turn(*turn) for turn in history]))
 
 

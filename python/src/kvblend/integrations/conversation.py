@@ -31,6 +31,10 @@ def _turn(message: Message) -> v1.Turn:
     return make_turn(message.role, "".join(message.parts))
 
 
+# The settings that belong to a client, and so hold for all of its requests.
+CONNECTION = ("base_url", "api_key", "timeout", "model", "certificate_authorities", "client_certificate", "client_key")
+
+
 @dataclass(frozen=True)
 class Settings:
     """Which server, and what holds for every request to it."""
@@ -47,10 +51,22 @@ class Settings:
     namespace: str = ""
     blend: dict[str, Any] = field(default_factory=dict)
     """Fields of kvblend.v1.BlendOptions, such as {"ratio": 0.2, "policy": "POLICY_HKVD"}."""
+    sampling: dict[str, Any] = field(default_factory=dict)
+    """More fields of kvblend.v1.SamplingOptions, such as {"top_k": 40, "presence_penalty": 0.5}."""
+    priority: str = ""
+    """high, normal or low; empty: as the server has it."""
+    split: str = ""
+    """Of prompts without documents, as kvblend.make_request has it."""
+    model: str = ""
+    """As the server calls it; empty: the one that it has."""
+    certificate_authorities: str | None = None
+    client_certificate: str | None = None
+    client_key: str | None = None
+    """PEM files, as kvblend.HttpClient takes them."""
 
     def replaced(self, changes: dict[str, Any]) -> Settings:
         """With the settings of one call. What is no setting is refused by name, not overlooked."""
-        allowed = {setting.name for setting in fields(self)} - {"base_url", "api_key", "timeout"}
+        allowed = {setting.name for setting in fields(self)} - set(CONNECTION)
         if unknown := sorted(set(changes) - allowed):
             raise TypeError(f"'{unknown[0]}' is no option of a request; allowed: {', '.join(sorted(allowed))}")
         return replace(self, **changes)
@@ -68,15 +84,19 @@ class Settings:
             question, [*documents, *chunks], system_text="\n\n".join("".join(message.parts) for message in messages[:begin]),
             lead_in=self.lead_in, history=[_turn(turn) for turn in turns[:-1]], namespace=self.namespace,
             blend=json_format.ParseDict(self.blend, v1.BlendOptions()) if self.blend else None,
-            sampling=v1.SamplingOptions(max_tokens=self.max_tokens, temperature=self.temperature, top_p=self.top_p,
-                                        seed=seed_of(self.seed), stop=stop))
+            sampling=json_format.ParseDict(self.sampling, v1.SamplingOptions(
+                max_tokens=self.max_tokens, temperature=self.temperature, top_p=self.top_p, seed=seed_of(self.seed), stop=stop)),
+            priority=self.priority, split=self.split)
+
+    def _connection(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in CONNECTION}
 
     def client(self) -> HttpClient:
-        return HttpClient(self.base_url, api_key=self.api_key, timeout=self.timeout)
+        return HttpClient(**self._connection())
 
     def async_client(self) -> AsyncHttpClient:
         """For one request: its connections belong to the event loop that runs."""
-        return AsyncHttpClient(self.base_url, api_key=self.api_key, timeout=self.timeout)
+        return AsyncHttpClient(**self._connection())
 
 
 def document_of(text: str, metadata: dict[str, Any] | None) -> Document:

@@ -13,7 +13,8 @@ from haystack import Document, component, default_from_dict, default_to_dict
 from haystack.dataclasses import ChatMessage, ChatRole, StreamingCallbackT, StreamingChunk, select_streaming_callback
 from haystack.utils import Secret, deserialize_callable, deserialize_secrets_inplace, serialize_callable
 
-from kvblend.integrations.conversation import Message, Settings, cached_tokens, document_of, finish_reason, metadata_of
+from kvblend.integrations.conversation import (CONNECTION, Message, Settings, cached_tokens, document_of, finish_reason,
+                                               metadata_of)
 from kvblend.prompts import Answer
 from kvblend.v1 import inference_pb2 as v1
 
@@ -31,24 +32,30 @@ def _message(message: ChatMessage) -> Message:
 class KVBlendGenerator:
     """Generates an answer to messages, with documents as chunks whose KV is reused wherever they stand.
 
-    generation_kwargs: max_tokens, temperature, top_p, seed, lead_in, namespace, blend and stop, as in
-    kvblend.integrations.conversation.Settings. A reply's meta has finish_reason, usage and the server's report ("kvblend").
+    generation_kwargs: max_tokens, temperature, top_p, seed, lead_in, namespace, blend, sampling, priority, split and stop, as in
+    kvblend.integrations.conversation.Settings, which tells of the other arguments as well. A reply's meta has finish_reason,
+    usage and the server's report ("kvblend").
     """
 
     def __init__(self, base_url: str = Settings.base_url, api_key: Secret | None = None,
                  generation_kwargs: dict[str, Any] | None = None, streaming_callback: StreamingCallbackT | None = None,
-                 timeout: float = Settings.timeout) -> None:
+                 timeout: float = Settings.timeout, model: str = Settings.model, certificate_authorities: str | None = None,
+                 client_certificate: str | None = None, client_key: str | None = None) -> None:
         self.base_url = base_url
         self.api_key = api_key
         self.generation_kwargs = generation_kwargs or {}
         self.streaming_callback = streaming_callback
         self.timeout = timeout
+        self.model = model
+        self.certificate_authorities = certificate_authorities
+        self.client_certificate = client_certificate
+        self.client_key = client_key
 
     def to_dict(self) -> dict[str, Any]:
         callback = serialize_callable(self.streaming_callback) if self.streaming_callback else None
         fields: dict[str, Any] = default_to_dict(
-            self, base_url=self.base_url, api_key=self.api_key.to_dict() if self.api_key else None,
-            generation_kwargs=self.generation_kwargs, streaming_callback=callback, timeout=self.timeout)
+            self, generation_kwargs=self.generation_kwargs, streaming_callback=callback,
+            **{name: getattr(self, name) for name in CONNECTION} | {"api_key": self.api_key.to_dict() if self.api_key else None})
         return fields
 
     @classmethod
@@ -62,8 +69,9 @@ class KVBlendGenerator:
         return generator
 
     def _settings(self, options: dict[str, Any]) -> Settings:
+        connection = {name: getattr(self, name) for name in CONNECTION}
         key = self.api_key.resolve_value() if self.api_key else None
-        return Settings(base_url=self.base_url, api_key=key, timeout=self.timeout).replaced(options)
+        return Settings(**connection | {"api_key": key}).replaced(options)
 
     def _request(self, messages: list[ChatMessage] | str, documents: list[Document] | None,
                  generation_kwargs: dict[str, Any] | None) -> tuple[Settings, v1.GenerateRequest]:

@@ -7,10 +7,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import fields
 from typing import Any
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.documents import Document
+from langchain_core.language_models import LangSmithParams
 from langchain_core.language_models.chat_models import BaseChatModel, agenerate_from_stream, generate_from_stream
 from langchain_core.messages import AIMessageChunk, BaseMessage
 from langchain_core.messages.ai import UsageMetadata
@@ -20,7 +22,7 @@ from langchain_core.runnables import Runnable, RunnableLambda
 from pydantic import Field, PrivateAttr, SecretStr
 
 from kvblend.http_client import HttpClient
-from kvblend.integrations.conversation import Message, Settings, cached_tokens, document_of, metadata_of
+from kvblend.integrations.conversation import CONNECTION, Message, Settings, cached_tokens, document_of, metadata_of
 from kvblend.prompts import Answer
 from kvblend.v1 import inference_pb2 as v1
 
@@ -41,9 +43,10 @@ def _message(message: BaseMessage) -> Message:
 
 class ChatKVBlend(BaseChatModel):
     """kvblend as a chat model. Documents go with the call: invoke(messages, documents=[Document(...)]); each becomes a chunk,
-    whose KV is reused wherever it stands. The fields are those of kvblend.integrations.conversation.Settings.
+    whose KV is reused wherever it stands. The fields are those of kvblend.integrations.conversation.Settings, and stop.
 
-    response_metadata["kvblend"] has the server's report; usage_metadata counts reused tokens as read from the cache.
+    response_metadata["kvblend"] has the server's report, ["model_name"] what it calls its model; usage_metadata counts reused
+    tokens as read from the cache.
     """
 
     base_url: str = Settings.base_url
@@ -56,8 +59,18 @@ class ChatKVBlend(BaseChatModel):
     lead_in: str = Settings.lead_in
     namespace: str = Settings.namespace
     blend: dict[str, Any] = Field(default_factory=dict)
+    sampling: dict[str, Any] = Field(default_factory=dict)
+    priority: str = Settings.priority
+    split: str = Settings.split
+    model: str = Settings.model
+    certificate_authorities: str | None = Settings.certificate_authorities
+    client_certificate: str | None = Settings.client_certificate
+    client_key: str | None = Settings.client_key
+    stop: list[str] | None = None
+    """Of calls that name none of their own."""
 
     _client: HttpClient | None = PrivateAttr(default=None)
+    _served: str = PrivateAttr(default="")
 
     @property
     def _llm_type(self) -> str:
@@ -65,21 +78,26 @@ class ChatKVBlend(BaseChatModel):
 
     @property
     def _identifying_params(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("base_url", "max_tokens", "temperature", "top_p", "seed", "lead_in",
-                                                       "namespace", "blend")}
+        """All that an answer depends on."""
+        return {setting.name: getattr(self, setting.name) for setting in fields(Settings)
+                if setting.name not in CONNECTION} | {"base_url": self.base_url, "model": self.model, "stop": self.stop}
+
+    def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
+        params = super()._get_ls_params(stop=stop or self.stop, **kwargs)
+        # What is not named is the server's; traces begin before it is asked.
+        return params | LangSmithParams(ls_model_name=params.get("ls_model_name") or "kvblend")
 
     def _settings(self) -> Settings:
-        return Settings(api_key=self.api_key.get_secret_value() if self.api_key else None, timeout=self.timeout,
-                        **self._identifying_params)
+        settings = {setting.name: getattr(self, setting.name) for setting in fields(Settings)}
+        return Settings(**settings | {"api_key": self.api_key.get_secret_value() if self.api_key else None})
 
     def _request(self, messages: list[BaseMessage], stop: list[str] | None, documents: Sequence[Document],
                  options: dict[str, Any]) -> v1.GenerateRequest:
         return self._settings().replaced(options).request(
             [_message(message) for message in messages],
-            [document_of(document.page_content, document.metadata) for document in documents], stop)
+            [document_of(document.page_content, document.metadata) for document in documents], stop or self.stop)
 
-    @staticmethod
-    def _chunk_of(event: v1.GenerateEvent, answer: Answer) -> ChatGenerationChunk | None:
+    def _chunk_of(self, event: v1.GenerateEvent, answer: Answer) -> ChatGenerationChunk | None:
         answer.add(event)
         if event.WhichOneof("event") == "text" and event.text.text:
             return ChatGenerationChunk(message=AIMessageChunk(content=event.text.text))
@@ -87,7 +105,8 @@ class ChatKVBlend(BaseChatModel):
             return None
         usage = answer.finished.usage
         return ChatGenerationChunk(message=AIMessageChunk(
-            content="", chunk_position="last", response_metadata={"model_provider": "kvblend"} | metadata_of(answer),
+            content="", chunk_position="last",
+            response_metadata={"model_provider": "kvblend", "model_name": self._served} | metadata_of(answer),
             usage_metadata=UsageMetadata(
                 input_tokens=usage.prompt_tokens, output_tokens=usage.completion_tokens,
                 total_tokens=usage.prompt_tokens + usage.completion_tokens,
@@ -100,6 +119,8 @@ class ChatKVBlend(BaseChatModel):
             self._client = self._settings().client()
         answer = Answer()
         for event in self._client.stream_events(self._request(messages, stop, documents, kwargs)):
+            if event.HasField("finished") and not self._served:
+                self._served = self._client.models()[0]
             if chunk := self._chunk_of(event, answer):
                 if run_manager:
                     run_manager.on_llm_new_token(chunk.text, chunk=chunk)
@@ -111,6 +132,8 @@ class ChatKVBlend(BaseChatModel):
         answer = Answer()
         async with self._settings().async_client() as client:
             async for event in client.stream_events(self._request(messages, stop, documents, kwargs)):
+                if event.HasField("finished") and not self._served:
+                    self._served = (await client.models())[0]
                 if chunk := self._chunk_of(event, answer):
                     if run_manager:
                         await run_manager.on_llm_new_token(chunk.text, chunk=chunk)

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Generator, Iterable, Sequence
+from dataclasses import fields
 from typing import Any
 
 from llama_index.core.base.llms.types import (ChatMessage, ChatResponse, ChatResponseAsyncGen, ChatResponseGen,
@@ -50,6 +51,13 @@ class KVBlend(CustomLLM):
     lead_in: str = Settings.lead_in
     namespace: str = Settings.namespace
     blend: dict[str, Any] = Field(default_factory=dict)
+    sampling: dict[str, Any] = Field(default_factory=dict)
+    priority: str = Settings.priority
+    split: str = Settings.split
+    model: str = Settings.model
+    certificate_authorities: str | None = Settings.certificate_authorities
+    client_certificate: str | None = Settings.client_certificate
+    client_key: str | None = Settings.client_key
     context_window: int = Field(default=8192, description="What the prompt helpers of other synthesizers may fill")
 
     _client: HttpClient | None = PrivateAttr(default=None)
@@ -61,11 +69,10 @@ class KVBlend(CustomLLM):
     @property
     def metadata(self) -> LLMMetadata:
         return LLMMetadata(context_window=self.context_window, num_output=self.max_tokens, is_chat_model=True,
-                           model_name="kvblend")
+                           model_name=self.model or "kvblend")
 
     def _settings(self) -> Settings:
-        return Settings(self.base_url, self.api_key, self.timeout, self.max_tokens, self.temperature, self.top_p, self.seed,
-                        self.lead_in, self.namespace, self.blend)
+        return Settings(**{setting.name: getattr(self, setting.name) for setting in fields(Settings)})
 
     def _request(self, messages: Sequence[ChatMessage], chunks: Iterable[str], stop: Sequence[str] | None,
                  options: dict[str, Any]) -> v1.GenerateRequest:
