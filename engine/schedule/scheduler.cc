@@ -114,10 +114,8 @@ absl::StatusOr<JobId> Scheduler::Submit(Job job) {
     deadlines_.emplace(LatestStart(job), id);
     if (deadlines_.begin()->second == id) deadline_.Signal();
   }
-  if (!is_background) {
-    queued_tokens_ += job.tokens;
-    queued_seconds_ += job.predicted_seconds;
-  }
+  if (!is_background) queued_tokens_ += job.tokens;
+  queued_seconds_[static_cast<size_t>(job.lane)] += job.queue_seconds + job.continued_seconds;
   entries_.emplace(id, Entry{std::move(job), now});
   work_.Signal();
   return id;
@@ -139,7 +137,15 @@ absl::Status Scheduler::CheckRoom(const Job& job) const {
   if (full.empty()) return absl::OkStatus();
   return WithRetryDelay(
       absl::ResourceExhaustedError(absl::StrCat("the queue is full: ", full)),
-      std::clamp(kRetryShare * pace_.Of(queued_seconds_), kLeastRetryDelay, kMostRetryDelay));
+      std::clamp(kRetryShare * PredictedWait(), kLeastRetryDelay, kMostRetryDelay));
+}
+
+// The pace of each lane is what it is beside the others.
+absl::Duration Scheduler::PredictedWait() const {
+  const auto of = [&](Lane lane) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return pace_[static_cast<size_t>(lane)].Of(queued_seconds_[static_cast<size_t>(lane)]);
+  };
+  return std::max(of(Lane::kInteractive), of(Lane::kBulk));
 }
 
 void Scheduler::Charge(Lane lane, Priority priority, const std::string& fairness_key, double seconds) {
@@ -201,7 +207,7 @@ int64_t Scheduler::waiting_tokens() const {
 
 absl::Duration Scheduler::predicted_wait() const {
   absl::MutexLock lock(&mutex_);
-  return pace_.Of(queued_seconds_);
+  return PredictedWait();
 }
 
 bool Scheduler::has_ongoing() const {
@@ -352,7 +358,7 @@ void Scheduler::Run(const Turn& turn) {
   const Job& job = in_progress_.find(turn.id)->second.job;
   const std::string key = job.fairness_key;
   const absl::Time start = clock_.Now();
-  if (turn.lane == Lane::kInteractive) pace_.Works(start);
+  pace_[static_cast<size_t>(turn.lane)].Works(start);
   mutex_.Unlock();
   const bool more = job.advance();
   mutex_.Lock();
@@ -369,12 +375,11 @@ void Scheduler::Run(const Turn& turn) {
   if (more) return;
   auto over = in_progress_.extract(turn.id);
   --num_in_progress;
-  if (turn.lane == Lane::kInteractive) {
-    const ByPriority& left = num_in_progress_[static_cast<size_t>(turn.lane)];
-    // One that was cancelled has not taken what it was predicted to take.
-    pace_.Ended(turn.cancelled ? 0 : over.mapped().job.predicted_seconds, start + ran,
-                std::accumulate(left.begin(), left.end(), queue_.size(turn.lane)) > 0);
-  }
+  const ByPriority& left = num_in_progress_[static_cast<size_t>(turn.lane)];
+  // One that was cancelled has not taken what it was predicted to take.
+  pace_[static_cast<size_t>(turn.lane)].Ended(
+      turn.cancelled ? 0 : over.mapped().job.queue_seconds, start + ran,
+      std::accumulate(left.begin(), left.end(), static_cast<int32_t>(queue_.size(turn.lane))) > 0);
   share.Leave(key);
   Leave(turn.lane, turn.priority);
   has_ongoing_ = options_.ongoing != nullptr;  // it will tell
@@ -422,11 +427,10 @@ Scheduler::Entry Scheduler::Take(JobId id) {
   Entry entry = std::move(found->second);
   entries_.erase(found);
   deadlines_.erase({LatestStart(entry.job), id});
-  if (entry.job.lane != Lane::kBackground) {
-    queued_tokens_ -= entry.job.tokens;
-    queued_seconds_ -= entry.job.predicted_seconds;
-    if (queue_.size(Lane::kInteractive) + queue_.size(Lane::kBulk) == 0) queued_seconds_ = 0;  // roundings
-  }
+  if (entry.job.lane != Lane::kBackground) queued_tokens_ -= entry.job.tokens;
+  double& seconds = queued_seconds_[static_cast<size_t>(entry.job.lane)];
+  seconds -= entry.job.queue_seconds + entry.job.continued_seconds;
+  if (queue_.size(entry.job.lane) == 0) seconds = 0;  // roundings
   return entry;
 }
 

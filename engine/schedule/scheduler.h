@@ -67,6 +67,9 @@ struct Job {
   /// What it will take at the least, from its start until it is over; 0: not known. A job that waits until half of that no
   /// longer fits before its deadline is abandoned then: predictions err, but not by so much.
   double predicted_seconds = 0;
+  /// What it counts while it waits, as all jobs of its lane do: what it should take, right or wrong by a factor that is
+  /// learned from those that end. And what the jobs that will go on with it count.
+  double queue_seconds = 0, continued_seconds = 0;
   int64_t tokens = 0;  // for Options::max_queued_tokens
   /// Goes on with a job accepted before (the next chunk of a long put, so that others get their turn in
   /// between): not refused for a full queue or for draining.
@@ -180,6 +183,7 @@ class Scheduler {
   void RunTimer();
 
   absl::Status CheckRoom(const Job& job) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Duration PredictedWait() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Entry Take(JobId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<Entry> TakeExpired(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<Entry> TakeAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -202,9 +206,9 @@ class Scheduler {
   FairShare lane_share_ ABSL_GUARDED_BY(mutex_);  // of lanes by name, seconds over their weights
   std::array<FairShare, kNumLanes> priority_share_
       ABSL_GUARDED_BY(mutex_);                         // the same of each lane's priorities
-  int64_t queued_tokens_ ABSL_GUARDED_BY(mutex_) = 0;  // here and below: interactive and bulk
-  double queued_seconds_ ABSL_GUARDED_BY(mutex_) = 0;  // as predicted
-  QueuePace pace_ ABSL_GUARDED_BY(mutex_);             // of the interactive lane
+  int64_t queued_tokens_ ABSL_GUARDED_BY(mutex_) = 0;  // interactive and bulk
+  std::array<double, kNumLanes> queued_seconds_ ABSL_GUARDED_BY(mutex_) = {};  // of each lane, as jobs count it
+  std::array<QueuePace, kNumLanes> pace_ ABSL_GUARDED_BY(mutex_);
   // The queued jobs that have a deadline, by when they must begin at the latest.
   absl::btree_set<std::pair<absl::Time, JobId>> deadlines_ ABSL_GUARDED_BY(mutex_);
   JobId next_id_ ABSL_GUARDED_BY(mutex_) = 1;

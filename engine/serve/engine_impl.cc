@@ -235,7 +235,9 @@ absl::StatusOr<std::shared_ptr<RequestHandle>> EngineImpl::PutChunks(
   for (const std::string& chunk : request.chunks) known_texts_.Add(request.caller.tenant_namespace, chunk);
   int64_t tokens = 0;
   for (const std::vector<int32_t>& ids : chunk_ids) tokens += static_cast<int64_t>(ids.size());
+  const auto num_chunks = static_cast<int64_t>(chunk_ids.size());
   auto task = std::make_shared<PutChunksTask>(std::move(request), std::move(anchor_ids), std::move(chunk_ids),
+                                              SecondsPerToken(static_cast<int32_t>(tokens / num_chunks)).value_or(0),
                                               std::move(observer));
   task->SetDemand(/*least_seconds=*/0, tokens);  // all of it may be there already
   return Submit(std::move(task), schedule::Lane::kBulk);
@@ -268,6 +270,8 @@ schedule::Job EngineImpl::JobOf(const std::shared_ptr<Task>& task, schedule::Lan
   job.lane = lane;
   job.priority = PriorityOf(task->caller());
   job.predicted_seconds = task->least_seconds();
+  job.queue_seconds = task->queue_seconds();
+  job.continued_seconds = task->continued_seconds();
   job.tokens = task->tokens();
   job.has_room = [this, task] { return HasRoomFor(*task); };
   job.seconds_left = [task] {

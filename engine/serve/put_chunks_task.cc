@@ -12,12 +12,13 @@
 namespace kvblend {
 
 PutChunksTask::PutChunksTask(PutChunksRequest request, std::vector<int32_t> anchor_ids,
-                             std::vector<std::vector<int32_t>> chunk_ids,
+                             std::vector<std::vector<int32_t>> chunk_ids, double seconds_per_token,
                              std::shared_ptr<PutChunksObserver> observer)
     : Task(request.caller),
       request_(std::move(request)),
       anchor_ids_(std::move(anchor_ids)),
       chunk_ids_(std::move(chunk_ids)),
+      seconds_per_token_(seconds_per_token),
       observer_(std::move(observer)) {}
 
 int32_t PutChunksTask::max_working_tokens() const {
@@ -28,6 +29,12 @@ double PutChunksTask::predicted_seconds_left() const {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   if (put_.has_value()) return WaitsForDisk(*runner_) ? kInfinity : 0;
   return storing_ != nullptr && storing_->is_waiting() ? kInfinity : 0;
+}
+
+double PutChunksTask::SecondsOf(int32_t first, int32_t last) const {
+  int64_t tokens = 0;
+  for (int32_t i = first; i < last; ++i) tokens += static_cast<int64_t>(chunk_ids_[i].size());
+  return seconds_per_token_ * static_cast<double>(tokens);
 }
 
 bool PutChunksTask::Advance(PromptRunner& runner) {

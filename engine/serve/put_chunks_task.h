@@ -16,14 +16,20 @@ namespace kvblend {
 
 class PutChunksTask final : public Task {
  public:
-  /// The request must have been validated; the tokens are its anchor's and chunks'.
+  /// The request must have been validated; the tokens are its anchor's and chunks'. `seconds_per_token`: to compute one;
+  /// 0: not known.
   PutChunksTask(PutChunksRequest request, std::vector<int32_t> anchor_ids,
-                std::vector<std::vector<int32_t>> chunk_ids, std::shared_ptr<PutChunksObserver> observer);
+                std::vector<std::vector<int32_t>> chunk_ids, double seconds_per_token,
+                std::shared_ptr<PutChunksObserver> observer);
 
   /// Returns false after every chunk; finishes the request after the last one or on error. A chunk is reported when it is on
   /// disk: for that of the one before, and of the last one, it waits for its turn without holding up others.
   bool Advance(PromptRunner& runner) override;
   double predicted_seconds_left() const override;
+  double queue_seconds() const override { return SecondsOf(next_, next_ + 1); }
+  double continued_seconds() const override {
+    return SecondsOf(next_ + 1, static_cast<int32_t>(chunk_ids_.size()));
+  }
   void Abandon(const absl::Status& status) override { observer_->OnDone(status); }
 
   bool unfinished() const override { return !finished_; }
@@ -33,6 +39,8 @@ class PutChunksTask final : public Task {
   /// How long a slow disk is waited for.
   static constexpr absl::Duration kMaxWriteWait = absl::Seconds(10);
 
+  /// To compute the chunks [first, last).
+  double SecondsOf(int32_t first, int32_t last) const;
   /// Returns whether the next chunk is stored: `stored_`.
   absl::StatusOr<bool> PutNext(PromptRunner& runner);
   /// Whether what is to be reported is on its way to the disk and worth waiting for.
@@ -43,6 +51,7 @@ class PutChunksTask final : public Task {
   const PutChunksRequest request_;
   const std::vector<int32_t> anchor_ids_;
   const std::vector<std::vector<int32_t>> chunk_ids_;
+  const double seconds_per_token_;
   const std::shared_ptr<PutChunksObserver> observer_;
   int32_t next_ = 0;
   PromptRunner* runner_ = nullptr;                   // of the first Advance

@@ -59,6 +59,9 @@ class Task {
     tokens_ = tokens;
   }
   double least_seconds() const { return least_seconds_; }
+  /// What its next turn should take, right or wrong by a factor, and what those behind it should (schedule::Job).
+  virtual double queue_seconds() const { return least_seconds_; }
+  virtual double continued_seconds() const { return 0; }
   int64_t tokens() const { return tokens_; }
 
   /// Called before the task is submitted: keeps what its prompt will look up on its way into memory.

@@ -28,7 +28,8 @@ class PutChunksTaskTest : public LowerTierBlendFixture {
     Restart();
     PutChunksRequest request;
     request.chunks.resize(chunks_.size());
-    task_ = std::make_unique<PutChunksTask>(std::move(request), anchor_, chunks_, recorder_);
+    task_ = std::make_unique<PutChunksTask>(std::move(request), anchor_, chunks_,
+                                            /*seconds_per_token=*/0.5, recorder_);
   }
   void TearDown() override {
     if (!may_write_.HasBeenNotified()) may_write_.Notify();
@@ -56,6 +57,10 @@ TEST_P(PutChunksTaskTest, WaitsForASlowDiskWithoutTheEngineThread) {
   ASSERT_TRUE(RunTurn());
   EXPECT_TRUE(task_->unfinished());
   EXPECT_TRUE(recorder_->progress.empty());
+  EXPECT_EQ(task_->queue_seconds(), 0.5 * static_cast<double>(chunks_[1].size()));
+  size_t tokens_behind = 0;
+  for (size_t i = 2; i < chunks_.size(); ++i) tokens_behind += chunks_[i].size();
+  EXPECT_EQ(task_->continued_seconds(), 0.5 * static_cast<double>(tokens_behind));
   ASSERT_FALSE(RunTurn());
   EXPECT_TRUE(recorder_->progress.empty());
   EXPECT_TRUE(task_->Advance(*runner_)) << "a turn of it is short, and changes nothing";

@@ -38,6 +38,7 @@ class BackPressureTest : public ::testing::Test {
     Job job;
     job.tokens = tokens;
     job.predicted_seconds = predicted_seconds;
+    job.queue_seconds = predicted_seconds;
     job.deadline = clock_.Now() + deadline;
     job.advance = [] { return false; };
     job.abandon = [this](const absl::Status& status) {
@@ -74,6 +75,32 @@ TEST_F(BackPressureTest, DelaysAreNeitherNothingNorForEver) {
   EXPECT_EQ(RetryDelayOf(Submit(1, 0)), absl::Milliseconds(10));
   release_.Notify();
   ASSERT_TRUE(scheduler_->Drain(absl::InfiniteFuture()).ok());
+}
+
+// Chunks to store, of which it is not sure that they cost anything; their jobs go on with one another.
+TEST_F(BackPressureTest, APutCountsWithAllItsChunks) {
+  Start({.max_queued = 1});
+  Job put = MakeJob(10, 0, absl::Seconds(1));
+  put.lane = Lane::kBulk;
+  put.queue_seconds = 2;
+  put.continued_seconds = 6;
+  ASSERT_TRUE(scheduler_->Submit(put).ok());
+  EXPECT_EQ(RetryDelayOf(Submit(1, 0)), absl::Seconds(4));
+  Job next = put;
+  next.continues = true;
+  next.continued_seconds = 4;
+  ASSERT_TRUE(scheduler_->Submit(next).ok());
+  EXPECT_EQ(RetryDelayOf(Submit(1, 0)), absl::Seconds(7));
+}
+
+// Lanes have their turns beside each other: the longer of their queues is how long it takes.
+TEST_F(BackPressureTest, LanesAreNotWaitedForOneAfterTheOther) {
+  Start({.max_queued = 2});
+  Job put = MakeJob(10, 5);
+  put.lane = Lane::kBulk;
+  ASSERT_TRUE(scheduler_->Submit(put).ok());
+  ASSERT_TRUE(Submit(10, 3).ok());
+  EXPECT_EQ(scheduler_->predicted_wait(), absl::Seconds(5));
 }
 
 TEST_F(BackPressureTest, LongQueuesAreNotWaitedFor) {

@@ -164,6 +164,7 @@ class Schedule {
     job.priority = model.priority;
     job.deadline = model.deadline;
     job.predicted_seconds = model.predicted;
+    job.queue_seconds = model.predicted;
     job.tokens = model.units;
     job.seconds_left = [this, &model] {
       constexpr double kInfinity = std::numeric_limits<double>::infinity();
