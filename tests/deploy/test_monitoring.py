@@ -8,6 +8,8 @@ import sys
 import tempfile
 import unittest
 
+import yaml
+
 from project import ROOT, read, run
 
 RULES, RULES_TEST = "deploy/prometheus/alerts.yml", "deploy/prometheus/alerts_test.yml"
@@ -39,6 +41,40 @@ class AlertsTest(unittest.TestCase):
         names = [line.split()[-1] for line in read(RULES).splitlines() if "- alert:" in line]
         self.assertGreater(len(names), 10)
         self.assertEqual([], [name for name in names if f"alertname: {name}\n" not in tested])
+
+
+class AutoscalerTest(unittest.TestCase):
+    """What Kubernetes' autoscaler asks for is what Prometheus' adapter makes of a server's metrics."""
+
+    rule = yaml.safe_load(read("deploy/kubernetes/prometheus-adapter.yaml"))["rules"]["custom"][0]
+
+    def test_both_name_the_same_metric(self):
+        autoscaler = yaml.safe_load(read("deploy/kubernetes/base/autoscaling.yaml"))
+        self.assertEqual([self.rule["name"]["as"]], [metric["pods"]["metric"]["name"] for metric in autoscaler["spec"]["metrics"]])
+
+    @unittest.skipIf(PROMTOOL is None, "no promtool; deploy/install_dependencies.sh --test unpacks one")
+    def test_it_is_the_mean_time_in_the_queue_by_pod_and_nothing_where_none_began(self):
+        query = self.rule["metricsQuery"].replace("<<.GroupBy>>", "pod").replace("<<.LabelMatchers>>", 'namespace="rag"')
+        name = self.rule["name"]["as"]
+        series = {  # of each minute: three seconds of six requests; none; and one of another namespace
+            "busy": ("rag", "0+3x20", "0+6x20"), "idle": ("rag", "7+0x20", "9+0x20"), "other": ("else", "0+9x20", "0+1x20")}
+        inputs = []
+        for pod, (namespace, seconds, count) in series.items():
+            labels = f'{{namespace="{namespace}", pod="{pod}"}}'
+            inputs += [{"series": f"kvblend_request_queue_time_seconds_sum{labels}", "values": seconds},
+                       {"series": f"kvblend_request_queue_time_seconds_count{labels}", "values": count},
+                       {"series": f"kvblend_ready{labels}", "values": "1+0x20"}]
+        expected = [{"labels": f'{name}{{pod="busy"}}', "value": 0.5}, {"labels": f'{name}{{pod="idle"}}', "value": 0}]
+        files = {"rules.yml": {"groups": [{"name": "autoscaler", "rules": [{"record": name, "expr": query}]}]},
+                 "test.yml": {"rule_files": ["rules.yml"], "evaluation_interval": "1m", "tests": [
+                     {"interval": "1m", "input_series": inputs,
+                      "promql_expr_test": [{"expr": name, "eval_time": "10m", "exp_samples": expected}]}]}}
+        with tempfile.TemporaryDirectory() as folder:
+            for file, content in files.items():
+                with open(os.path.join(folder, file), "w", encoding="utf-8") as out:
+                    yaml.safe_dump(content, out)
+            done = run(PROMTOOL, "test", "rules", os.path.join(folder, "test.yml"))
+            self.assertEqual(0, done.returncode, done.stdout + done.stderr)
 
 
 class DashboardTest(unittest.TestCase):
