@@ -95,6 +95,7 @@ void LeaveOutOthers(v1::GetInfoResponse& info) {
   }
   info.mutable_device()->clear_memory_used_bytes();
   info.clear_correction();
+  info.set_totals_left_out(true);
 }
 
 /// Counts what passes, and ends the call's part of the quota with the call.

@@ -64,6 +64,7 @@ struct ApiState {
 void AddGenerationRoutes(const std::shared_ptr<ApiState>& state, Router* router);
 void AddChunkRoutes(const std::shared_ptr<ApiState>& state, Router* router);
 void AddCohereRoutes(const std::shared_ptr<ApiState>& state, Router* router);
+void AddInfoRoutes(const std::shared_ptr<ApiState>& state, Router* router);
 void AddUiRoutes(Router* router);
 
 }  // namespace kvblend::server

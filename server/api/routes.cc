@@ -14,6 +14,7 @@ Router ApiRoutes(const ApiContext& context) {
   AddGenerationRoutes(state, &router);
   AddChunkRoutes(state, &router);
   AddCohereRoutes(state, &router);
+  AddInfoRoutes(state, &router);
   AddUiRoutes(&router);
   router.Add("GET", "/openapi.json", [](const HttpRequest&, const std::shared_ptr<HttpResponder>& responder) {
     responder->Send(JsonResponse(OpenApiDocument()));

@@ -253,6 +253,10 @@ v1::GetInfoResponse ToProto(const EngineInfo& info, const EngineStats& stats, co
   load->set_background_unfinished(stats.background_unfinished);
   load->set_pages_used(stats.pages_used);
   load->set_pages_total(stats.pages_total);
+  load->set_pages_kept(stats.pages_kept);
+  load->set_tokens_waiting(stats.tokens_waiting);
+  load->set_predicted_wait_seconds(stats.predicted_wait_seconds);
+  load->set_decoded_tokens(stats.decoded_tokens);
   v1::DeviceInfo* device = to.mutable_device();
   device->set_device(info.device);
   device->set_name(info.device_name);

@@ -151,8 +151,8 @@ std::string QueryProblem(std::string_view query, std::initializer_list<absl::str
       return "the query can't be decoded; allowed: %XX for any of its bytes";
     }
     if (std::find(names.begin(), names.end(), name) == names.end()) {
-      return absl::StrCat(name.substr(0, kShownBytes),
-                          " is not known in a query here; allowed: ", absl::StrJoin(names, ", "));
+      return absl::StrCat(name.substr(0, kShownBytes), " is not known in a query here; allowed: ",
+                          names.size() == 0 ? "none" : absl::StrJoin(names, ", "));
     }
     if (!seen.insert(name).second) return absl::StrCat(name, " comes twice; allowed: once");
   }

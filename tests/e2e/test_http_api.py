@@ -9,6 +9,7 @@ import urllib.request
 
 import openai
 import pytest
+from google.protobuf import json_format
 
 from conftest import CHUNKS, FLAGS, LEAD_IN, QUESTION, SYSTEM_TEXT, WAIT_SECONDS, wait_until
 from http_client import client_of
@@ -51,6 +52,38 @@ def test_models(client, model):
     with pytest.raises(openai.NotFoundError) as error:
         client.models.retrieve("gpt-4")
     assert error.value.code == "model_not_found"
+
+
+def test_info_is_what_grpc_tells(v1, server):
+    server.wait_until_idle()
+    told = json_format.ParseDict(call(server, "/v1/info")[1], v1.GetInfoResponse())
+    expected = server.admin.GetInfo(v1.GetInfoRequest())
+    assert 0 < told.uptime_seconds <= expected.uptime_seconds
+    for info in (told, expected):
+        info.ClearField("uptime_seconds")
+    assert told == expected
+    assert told.load.pages_total > 0 and not told.totals_left_out
+    assert call(server, "/v1/info?namespace=x")[1]["error"]["message"].endswith("allowed: none")
+
+
+def test_info_follows_the_load(server, client, model):
+    def load():
+        return call(server, "/v1/info")[1]["load"]
+
+    server.wait_until_idle()
+    before = load()
+    assert [before[name] for name in ("requests_running", "sequences_decoding", "requests_waiting")] == [0, 0, 0]
+    with ask(client, model, stream=True, max_tokens=1500, extra_body={"ignore_eos": True}) as stream:
+        next(iter(stream))
+        wait_until(lambda: load()["sequences_decoding"] == 1, "the answer among those being decoded")
+        decoding = load()
+        assert decoding["requests_running"] == 1 and decoding["pages_used"] > before["pages_used"]
+        wait_until(lambda: int(load()["decoded_tokens"]) > int(decoding["decoded_tokens"]), "more tokens")
+    server.wait_until_idle()
+    assert load()["sequences_decoding"] == 0
+    # It is asked for all the time: counted, but not in the log.
+    assert server.metrics()['kvblend_http_calls_total{code="OK",method="GetInfo"}'] >= 4
+    assert "HTTP/GetInfo" not in server.log()
 
 
 def test_a_chat_is_what_grpc_answers(v1, server, client, model, prompt):
@@ -332,7 +365,7 @@ def test_what_openapi_json_says_is_so(start_server, tmp_path):
          "--exclude-checks", "negative_data_rejection,positive_data_acceptance"],
         cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "Tested: 14" in done.stdout
+    assert "Tested: 15" in done.stdout
 
 
 def test_draining_finishes_streams_and_refuses_the_rest(start_server):

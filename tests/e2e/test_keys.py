@@ -59,8 +59,8 @@ def test_calls_need_a_key(v1, tenants):
             tenants.chunks.List(v1.ListChunksRequest(), **metadata)
         with refused("UNAUTHENTICATED"):
             tenants.admin.GetInfo(v1.GetInfoRequest(), **metadata)
-        for path, body in (("/v1/models", None), ("/v1/models/x", None), ("/v1/chunks", None), ("/v1/chunks", {}),
-                           ("/v1/chat/completions", {}), ("/v1/chunks/delete", {"all": True})):
+        for path, body in (("/v1/models", None), ("/v1/models/x", None), ("/v1/info", None), ("/v1/chunks", None),
+                           ("/v1/chunks", {}), ("/v1/chat/completions", {}), ("/v1/chunks/delete", {"all": True})):
             status, answer = http(tenants, path, key, body)
             assert status == 401 and answer["error"]["type"] == "authentication_error", path
     with pytest.raises(openai.AuthenticationError):

@@ -140,6 +140,7 @@ def test_no_http_call_reaches_anothers_chunks(v1, tenants):
     operations = {operation["operationId"] for path in document["paths"].values() for operation in path.values()
                   if "operationId" in operation}
     assert set(http_calls(keys, "")) == operations, "an operation that is not tested"
+        "info": ("GET", "/v1/info", None),
     blue = tenants.keys["blue"]
     model = http(tenants, "/v1/models", blue)[1]["data"][0]["id"]
     for name, (method, path, body) in http_calls(keys, "red").items():
@@ -179,6 +180,10 @@ def test_shared_namespaces_can_be_read_and_nothing_more(v1, tenants):
                                      blend=v1.BlendOptions(store_misses=False, **blend))
         events = list(tenants.inference.Generate(request, **shows(key)))
         return events[0].prompt.chunks[1].source
+        if name == "info":  # what the server is made for
+            assert answer["totals_left_out"] and "correction" not in answer
+            assert {field for field, value in answer["load"].items() if float(value)} == {"pages_total"}
+            assert {field for field, value in answer["store"].items() if float(value)} == {"budget_bytes", "pinned_byte_limit"}
 
     assert sources(blue) == v1.CHUNK_SOURCE_BLENDED
     assert sources(red) == v1.CHUNK_SOURCE_MISS

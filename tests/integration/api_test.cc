@@ -16,6 +16,7 @@
 #include "server/api/routes.h"
 #include "server/calls/engine_calls.h"
 #include "server/calls/engine_slot.h"
+#include "server/convert/message_json.h"
 #include "server/http/http_server.h"
 #include "server/metrics/metrics.h"
 #include "tests/support/fake_engine.h"
@@ -171,6 +172,25 @@ TEST_F(ApiTest, ModelsAreOne) {
   EXPECT_EQ(json::parse(other->body)["error"]["code"], "model_not_found");
   const auto asked = Post("/v1/completions", R"({"model": "other", "prompt": "x"})");
   EXPECT_EQ(asked->status, 404);
+}
+
+TEST_F(ApiTest, InfoIsWhatGrpcTells) {
+  EXPECT_EQ(client_->Get("/v1/info")->status, 503);
+  Serve();
+  engine_.StoreChunk("n", 1, 7, "label");
+  const auto answer = client_->Get("/v1/info");
+  EXPECT_EQ(answer->get_header_value("Cache-Control"), "no-store");
+  v1::GetInfoResponse told;
+  ASSERT_TRUE(ParseJson(answer->body, told).ok()) << answer->body;
+  v1::GetInfoResponse expected = *calls_.GetInfo({});
+  EXPECT_EQ(expected.store().entries(), 1);
+  EXPECT_GT(expected.load().requests_waiting(), 0);
+  told.clear_uptime_seconds();
+  expected.clear_uptime_seconds();
+  EXPECT_EQ(told.DebugString(), expected.DebugString());
+  const auto refused = client_->Get("/v1/info?namespace=n");
+  EXPECT_EQ(refused->status, 400);
+  EXPECT_THAT(refused->body, HasSubstr("namespace is not known in a query here; allowed: none"));
 }
 
 TEST_F(ApiTest, ChunksAreStoredListedAndRemoved) {

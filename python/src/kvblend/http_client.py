@@ -17,7 +17,7 @@ from kvblend import errors, openai_form
 from kvblend.client import DEFAULT_TIMEOUT_SECONDS, AsyncClient, Client, Response
 from kvblend.errors import Error
 from kvblend.tls import Certificates
-from kvblend.v1 import chunks_pb2, inference_pb2
+from kvblend.v1 import admin_pb2, chunks_pb2, inference_pb2
 
 
 def _options(base_url: str, api_key: str | None, timeout: float, certificates: Certificates) -> dict[str, Any]:
@@ -128,6 +128,13 @@ class HttpClient(Client):
         except FAILURES as error:
             raise _failure(error) from error
 
+    def info(self) -> admin_pb2.GetInfoResponse:
+        """What the server is, and what it is doing at the moment."""
+        try:
+            return _parsed(self._http.get("/v1/info"), admin_pb2.GetInfoResponse)
+        except FAILURES as error:
+            raise _failure(error) from error
+
     def close(self) -> None:
         self._http.close()
 
@@ -180,6 +187,12 @@ class AsyncHttpClient(AsyncClient):
     async def models(self) -> list[str]:
         try:
             return _models_of(await self._http.get("/v1/models"))
+        except FAILURES as error:
+            raise _failure(error) from error
+
+    async def info(self) -> admin_pb2.GetInfoResponse:
+        try:
+            return _parsed(await self._http.get("/v1/info"), admin_pb2.GetInfoResponse)
         except FAILURES as error:
             raise _failure(error) from error
 

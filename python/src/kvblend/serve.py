@@ -89,7 +89,9 @@ def find_key(folder: Path) -> tuple[str, Path]:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     key_path, keys_path = folder / "api-key", folder / "api-keys.jsonl"
     if not (key_path.is_file() and keys_path.is_file()):
-        done = subprocess.run([path_of("kvblend"), "key", "new", "--tenant", TENANT], capture_output=True, text=True, check=True)
+        # Whose machine it is may see and steer all of the server.
+        done = subprocess.run([path_of("kvblend"), "key", "new", "--tenant", TENANT, "--admin"], capture_output=True, text=True,
+                              check=True)
         key, line = done.stdout.splitlines()
         # The key comes last and whole: where it is, the other is too.
         for path, text in ((keys_path, line), (key_path, key)):

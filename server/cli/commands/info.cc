@@ -73,15 +73,27 @@ void PrintForPeople(const v1::GetInfoResponse& info, std::ostream& out) {
   } else {
     out << "self-check    switched off\n";
   }
+  if (info.totals_left_out()) {
+    out << absl::StreamFormat("chunk store   of %s\n", HumanBytes(store.budget_bytes()))
+        << absl::StreamFormat("KV pages      %d\n", load.pages_total())
+        << "load          told to admins only: it sums over all tenants\n"
+        << std::flush;
+    return;
+  }
   out << absl::StreamFormat(
       "chunk store   %d chunks (%d pinned), %s of %s; %d lookups, %d hits, %d evictions\n", store.entries(),
       store.pinned_entries(), HumanBytes(store.used_bytes()), HumanBytes(store.budget_bytes()),
       store.lookups(), store.hits(), store.evictions());
   for (const v1::TierInfo& tier : info.tiers()) PrintTier(tier, out);
-  out << absl::StreamFormat("KV pages      %d of %d in use\n", load.pages_used(), load.pages_total())
-      << absl::StreamFormat("requests      %d running (%d decoding), %d waiting\n", load.requests_running(),
-                            load.sequences_decoding(), load.requests_waiting())
-      << std::flush;
+  out << absl::StreamFormat("KV pages      %d of %d in use, %d kept between turns\n", load.pages_used(),
+                            load.pages_total(), load.pages_kept())
+      << absl::StreamFormat("requests      %d running (%d decoding), %d waiting", load.requests_running(),
+                            load.sequences_decoding(), load.requests_waiting());
+  if (load.requests_waiting() > 0) {
+    out << absl::StreamFormat(" (%d tokens, about %.1f s)", load.tokens_waiting(),
+                              load.predicted_wait_seconds());
+  }
+  out << absl::StreamFormat("; %d tokens of answers decoded\n", load.decoded_tokens()) << std::flush;
 }
 
 absl::Status Run(const InfoFlags& flags, CommandContext& context) {

@@ -23,7 +23,7 @@ BODIES = [
     ("/v1/chunks/split", {"text": "A text of some words. " * 20, "chunk_tokens": 64, "overlap_tokens": 8}),
     ("/v1/chunks/prefetch", {"chunks": ["A passage."], "system_text": "s"}),
 ]
-GETS = ["/v1/models", "/v1/models/x", "/v1/chunks?page_size=3&namespace=%20", f"/v1/chunks/{KEY}", "/openapi.json", "/ui",
+GETS = ["/v1/models", "/v1/models/x", "/v1/info", "/v1/chunks?page_size=3&namespace=%20", f"/v1/chunks/{KEY}", "/openapi.json", "/ui",
         "/v1/embeddings"]
 METHODS = ["GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "TRACE", "CONNECT", "get", "X" * 40]
 VERSIONS = ["HTTP/1.1", "HTTP/1.0", "HTTP/2.0", "HTTP/9.9", "HTTP/1.", "ICY", ""]

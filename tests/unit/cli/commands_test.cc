@@ -360,7 +360,9 @@ TEST_F(CommandsTest, CorrectionIsShownAndSteered) {
 
 TEST_F(CommandsTest, InfoForPeopleAndMachines) {
   calls_.info = FromText<v1::GetInfoResponse>(R"(
-      version: "1.2.3"  model { name: "fake" }  load { pages_used: 5  pages_total: 6 }
+      version: "1.2.3"  model { name: "fake" }
+      load { pages_used: 5  pages_total: 9  pages_kept: 3  requests_running: 2  sequences_decoding: 1
+             requests_waiting: 4  tokens_waiting: 800  predicted_wait_seconds: 2.5  decoded_tokens: 77 }
       device { device: "cuda:1"  reason: "GPU with compute capability 9.0"
                memory_used_bytes: 3145728  memory_total_bytes: 4194304 }
       tiers { tier: TIER_DISK  failing: true
@@ -371,15 +373,25 @@ TEST_F(CommandsTest, InfoForPeopleAndMachines) {
   EXPECT_EQ(Run({"info"}), 0);
   EXPECT_THAT(Out(), HasSubstr("version       1.2.3"));
   EXPECT_THAT(Out(), HasSubstr("device        cuda:1: GPU with compute capability 9.0\nGPU memory    "));
-  EXPECT_THAT(Out(), HasSubstr("KV pages      5 of 6 in use"));
+  EXPECT_THAT(Out(), HasSubstr("KV pages      5 of 9 in use, 3 kept between turns\n"
+                               "requests      2 running (1 decoding), 4 waiting (800 tokens, about 2.5 s); "
+                               "77 tokens of answers decoded\n"));
   EXPECT_THAT(Out(), HasSubstr("\non disk       12 chunks (1 pinned), 3.0 MiB of 4.0 MiB; 7 read, 0 evicted, "
                                "0 damaged; the disk is full or failing\n"
                                "in Redis      2 of 3 nodes work; 0 hits"));
   EXPECT_EQ(Run({"info", "--json"}), 0);
   EXPECT_EQ(OutJson().at(0)["model"]["name"], "fake");
   EXPECT_EQ(OutJson().at(0)["device"]["memory_used_bytes"], "3145728");
-  EXPECT_EQ(OutJson().at(0)["load"]["pages_total"], 6);
+  EXPECT_EQ(OutJson().at(0)["load"]["pages_total"], 9);
   EXPECT_EQ(OutJson().at(0)["tiers"][0]["stats"]["entries"], 12);
+
+  // A tenant is not shown zeros for what is left out.
+  calls_.info = FromText<v1::GetInfoResponse>(
+      R"(totals_left_out: true  load { pages_total: 9 }  store { budget_bytes: 4194304 })");
+  EXPECT_EQ(Run({"info"}), 0);
+  EXPECT_THAT(Out(), HasSubstr("chunk store   of 4.0 MiB\nKV pages      9\n"
+                               "load          told to admins only: it sums over all tenants\n"));
+  EXPECT_THAT(Out(), Not(HasSubstr("requests")));
 }
 
 }  // namespace

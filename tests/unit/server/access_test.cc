@@ -396,6 +396,14 @@ TEST_F(AccessTest, InfoTellsNothingOfOthers) {
   after.clear_uptime_seconds();
   EXPECT_EQ(before.DebugString(), after.DebugString());
   EXPECT_GT(after.store().budget_bytes(), 0);
+  // Nor when others ask, and how much: of the load only how many pages there are.
+  EXPECT_GT(info(true).load().requests_waiting(), 0);
+  EXPECT_FALSE(info(true).totals_left_out());
+  EXPECT_TRUE(after.totals_left_out());
+  v1::Load pages;
+  pages.set_pages_total(after.load().pages_total());
+  EXPECT_GT(pages.pages_total(), 0);
+  EXPECT_EQ(after.load().DebugString(), pages.DebugString());
 }
 
 TEST_F(AccessTest, StoreLimitsReachTheStoreAndChangeWithTheFile) {

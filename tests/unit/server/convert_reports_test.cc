@@ -199,6 +199,10 @@ TEST(ConvertReportsTest, Info) {
   stats.pages_total = 25;
   stats.device_memory = {.used_bytes = 26, .total_bytes = 27};
   stats.sequences_decoding = 28;
+  stats.pages_kept = 29;
+  stats.tokens_waiting = 30;
+  stats.predicted_wait_seconds = 0.5;
+  stats.decoded_tokens = 72;
   stats.correction = {.version = "0123",
                       .learning = LearningState::kFrozen,
                       .learned = true,
@@ -236,7 +240,8 @@ TEST(ConvertReportsTest, Info) {
   options.max_chunks_per_request = 42;
   options.max_text_bytes = 43;
   const v1::GetInfoResponse wire = ToProto(info, stats, options);
-  EXPECT_EQ(EmptyFields(wire), "limits.max_message_bytes uptime_seconds ");  // the server's to fill in
+  // The server's to fill in, and that of keys.
+  EXPECT_EQ(EmptyFields(wire), "limits.max_message_bytes uptime_seconds totals_left_out ");
   ExpectMessage(wire, R"(version: "1.2.3"  backend: "cpu"  self_check_max_error: 0.25
       device { device: "cuda:1"  name: "GPU"  reason: "usable"  memory_used_bytes: 26  memory_total_bytes: 27 }
       model { name: "model"  architecture: "llama"  fingerprint: "ff"  num_layers: 2  num_heads: 3  num_kv_heads: 4
@@ -245,7 +250,8 @@ TEST(ConvertReportsTest, Info) {
       limits { max_context_tokens: 8  max_batch_size: 10  max_batch_tokens: 11
                max_queued_requests: 41  max_chunks_per_request: 42  max_text_bytes: 43 }
       load { requests_waiting: 21  requests_running: 22  background_unfinished: 23
-             pages_used: 24  pages_total: 25  sequences_decoding: 28 }
+             pages_used: 24  pages_total: 25  sequences_decoding: 28  pages_kept: 29
+             tokens_waiting: 30  predicted_wait_seconds: 0.5  decoded_tokens: 72 }
       store { entries: 31  used_bytes: 32  budget_bytes: 33  pinned_entries: 34  pinned_bytes: 35
               pinned_byte_limit: 36  lookups: 37  hits: 38  other_anchor_hits: 39  evictions: 40 }
       tiers { tier: TIER_DISK  failing: true

@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "kvblend/v1/admin.pb.h"
 #include "kvblend/v1/chunks.pb.h"
 #include "server/cohere/chat_request.h"
 #include "server/json/json.h"
@@ -41,6 +42,11 @@ TEST(OpenApiTest, BodiesOfChunksHaveTheFieldsOfTheirMessages) {
   EXPECT_EQ(PropertiesOf("KeysRequest"), FieldsOf<v1::StatChunksRequest>());
   EXPECT_EQ(PropertiesOf("DeleteRequest"), FieldsOf<v1::DeleteChunksRequest>());
   EXPECT_EQ(PropertiesOf("PinRequest"), FieldsOf<v1::PinChunksRequest>());
+}
+
+TEST(OpenApiTest, InfoHasTheFieldsOfItsMessages) {
+  EXPECT_EQ(PropertiesOf("Info"), FieldsOf<v1::GetInfoResponse>());
+  EXPECT_EQ(PropertiesOf("Load"), FieldsOf<v1::Load>());
 }
 
 TEST(OpenApiTest, BodiesOfAnswersHaveNoFieldThatIsNotKnown) {
