@@ -34,6 +34,7 @@ void AddUiRoutes(Router* router) {
   AddFile(router, "/ui", "text/html; charset=utf-8", ui::PageHtml());
   AddFile(router, "/ui/page.css", "text/css; charset=utf-8", ui::PageStyle());
   AddFile(router, "/ui/app.js", kScript, ui::AppScript());
+  AddFile(router, "/ui/load.js", kScript, ui::LoadScript());
   AddFile(router, "/ui/report.js", kScript, ui::ReportScript());
   AddFile(router, "/ui/sample.js", kScript, ui::SampleScript());
   router->Add("GET", "/", [](const HttpRequest&, const std::shared_ptr<HttpResponder>& responder) {

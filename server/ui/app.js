@@ -11,18 +11,28 @@
 
   // --- the API -------------------------------------------------------------------------------------------------------
 
-  class ApiError extends Error {}
+  class ApiError extends Error {
+    constructor(message, status) {
+      super(message);
+      this.status = status;
+    }
+  }
 
   async function call(path, body, signal) {
     const headers = {};
     if ($('key').value) headers.Authorization = `Bearer ${$('key').value}`;
     if (body) headers['Content-Type'] = 'application/json';
-    const response = await fetch(path, {method: body ? 'POST' : 'GET', headers, body: body && JSON.stringify(body), signal});
+    let response;
+    try {
+      response = await fetch(path, {method: body ? 'POST' : 'GET', headers, body: body && JSON.stringify(body), signal});
+    } catch (error) {
+      throw error instanceof TypeError ? new Error('the server cannot be reached') : error;  // else it was given up
+    }
     if (response.ok) return response;
     $('key-field').hidden = $('key-field').hidden && response.status !== 401;
     let message = `HTTP ${response.status}`;
     try { message = (await response.json()).error.message || message; } catch { /* not ours */ }
-    throw new ApiError(message);
+    throw new ApiError(message, response.status);
   }
 
   /** The objects of a stream of server-sent events. */
@@ -30,7 +40,10 @@
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
     let text = '';
     for (;;) {
-      const {value, done} = await reader.read();
+      const {value, done} = await reader.read().catch((error) => {
+        if (error.name === 'AbortError') throw error;
+        return {done: true};
+      });
       if (done) throw new ApiError('the answer broke off');
       text += value;
       for (let end = text.indexOf('\n\n'); end >= 0; end = text.indexOf('\n\n')) {
@@ -310,21 +323,31 @@
       $('store').tBodies[0].replaceChildren(...chunks.map(storeRow));
       const tokens = chunks.reduce((sum, chunk) => sum + (chunk.num_tokens || 0), 0);
       const size = chunks.reduce((sum, chunk) => sum + Number(chunk.size_bytes || 0), 0);
-      $('store-summary').textContent = `${chunks.length}${list.next_page_token ? '+' : ''} chunks, ${tokens.toLocaleString('en')} tokens, ${bytes(size)}`;
+      $('store').parentElement.hidden = !chunks.length;
+      $('store-summary').textContent = !chunks.length ? 'Nothing is stored yet.' :
+        `${chunks.length}${list.next_page_token ? '+' : ''} chunks, ${tokens.toLocaleString('en')} tokens, ${bytes(size)}`;
     } catch (error) {
       $('store-summary').textContent = error.message;
     }
   }
+
+  const refreshLoad = watchLoad(async (signal) => (await call('v1/info', null, signal)).json());
 
   async function connect() {
     try {
       const model = (await (await call('v1/models')).json()).data[0];
       $('model').textContent = `${model.id}, up to ${model.max_model_len.toLocaleString('en')} tokens`;
       refreshStore();
+      refreshLoad();
     } catch (error) {
       $('model').textContent = error.message;
-      if (!(error instanceof ApiError) || /starting|loading/.test(error.message)) setTimeout(connect, 2000);
+      if (!(error instanceof ApiError) || /starting|loading/.test(error.message)) setTimeout(connectWhenSeen, 2000);
     }
+  }
+
+  function connectWhenSeen() {
+    if (!document.hidden) return connect();
+    document.addEventListener('visibilitychange', connectWhenSeen, {once: true});
   }
 
   $('ask').onsubmit = (event) => {

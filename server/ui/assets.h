@@ -9,6 +9,8 @@ std::string_view PageHtml();
 std::string_view PageStyle();
 /// The page's own script.
 std::string_view AppScript();
+/// Shows how busy the server is.
+std::string_view LoadScript();
 /// Draws a PromptReport.
 std::string_view ReportScript();
 /// Documents and a question to try the page with.

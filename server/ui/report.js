@@ -32,7 +32,7 @@ const drawReport = (() => {
   function drawLegend(report, measured) {
     const kinds = [
       ['exact', 'exact', report.exact_tokens, 'stored KV that is what full prefill gives'],
-      ['reused', 'reused', report.reused_tokens, measured ? 'the darker, the higher its score' : 'stored KV as it is'],
+      ['reused', 'reused', report.reused_tokens, measured ? 'the stronger its colour, the higher its score' : 'stored KV as it is'],
       ['recomputed', 'recomputed', report.recomputed_tokens, 'chosen by the policy'],
       ['computed', 'computed', report.computed_tokens, 'not in the store: misses, history, question'],
     ];

@@ -18,6 +18,11 @@ KEYS = {"Enter": ("\r", 13), "Tab": ("\t", 9), "ArrowRight": ("", 39), "ArrowLef
         "End": ("", 35), "Home": ("", 36), " ": (" ", 32)}
 
 
+def address(server):
+    """Of the page."""
+    return f"http://127.0.0.1:{server.api_port}/ui"
+
+
 class Page:
     """One page. Keeps the addresses that it asked for and what went wrong in it."""
 
@@ -53,6 +58,10 @@ class Page:
         result = self.command("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in result, result["exceptionDetails"]
         return result["result"].get("value")
+
+    def before_scripts(self, script):
+        """Runs a script in every page that is opened from now on, before its own."""
+        self.command("Page.addScriptToEvaluateOnNewDocument", source=script)
 
     def open(self, url):
         self.command("Page.navigate", url=url)

@@ -4,29 +4,12 @@ import re
 
 import pytest
 
-from support.browser import CHROMIUM, open_browser
+from support.browser import CHROMIUM, address
 from conftest import CHUNKS, FLAGS, MODEL, QUESTION, SYSTEM_TEXT, run
 from test_keys import make_key
 
+pytest_plugins = ["support.pages"]
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed (deploy/install_dependencies.sh --browser)")
-
-
-@pytest.fixture(scope="module")
-def new_page():
-    with open_browser() as new_page:
-        yield new_page
-
-
-@pytest.fixture
-def page(new_page):
-    page = new_page()
-    yield page
-    assert page.problems == []
-    page.close()
-
-
-def address(server):
-    return f"http://127.0.0.1:{server.api_port}/ui"
 
 
 def ask(page, question=""):
@@ -103,6 +86,10 @@ def test_the_example_needs_no_typing(server, page):
     assert page.text("#blended-answer").strip()
     reused = int(re.search(r"([\d,]+) tokens reused", page.text(".legend"))[1].replace(",", ""))
     assert reused > 800
+    # Nor does a phone have to be scrolled to the side.
+    page.command("Emulation.setDeviceMetricsOverride", width=390, height=800, deviceScaleFactor=1, mobile=True)
+    assert page.run("document.documentElement.scrollWidth") <= 390
+    page.wait_for("document.querySelector('#store').checkVisibility()")
 
 
 def test_a_document_may_go_while_it_is_stored(server, page):
