@@ -12,8 +12,8 @@ from test_keys import make_key
 pytest_plugins = ["support.pages"]
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed (deploy/install_dependencies.sh --browser)")
 
-# The page's clock and its line to the server, in the hands of the test: timers of the load, which run when the test says so, and requests
-# for it, which are answered when the test says so.
+# The page's clock and its line to the server, in the hands of the test: timers of the load run, and requests for it are answered, when
+# the test says so.
 IN_HAND = """{
   const [setTimeout_, clearTimeout_, fetch_] = [window.setTimeout, window.clearTimeout, window.fetch];
   window.timers = new Map();
@@ -104,19 +104,22 @@ def test_figures_are_those_that_were_told(page_in_hand):
     assert page.run(FIGURES)["rate"] == "– tokens/s"
 
 
-def test_one_request_at_a_time_and_none_while_nobody_looks(page_in_hand):
+def test_one_request_at_a_time_and_none_while_nobody_looks(page_in_hand, new_page):
     page = page_in_hand
     # While one is in flight no other begins, whatever happens.
     page.run("document.querySelector('#key').onchange()")
-    hide(page, False)
+    page.run("document.dispatchEvent(new Event('visibilitychange'))")
     assert page.run("[asked.length, timers.size]") == [1, 0]
     answer(page, INFO)
     assert page.run("delays()") == [3000]
-    # Hidden: no timer is left that could ask. Seen again, it asks at once.
-    hide(page, True)
-    assert page.run("[asked.length, timers.size]") == [1, 0]
-    hide(page, False)
-    assert page.run("asked.length") == 2
+    # Behind another tab no timer is left that could ask. Seen again, it asks at once.
+    other = new_page()
+    other.command("Page.bringToFront")
+    page.wait_for("document.hidden && timers.size === 0")
+    assert page.run("asked.length") == 1
+    page.command("Page.bringToFront")
+    page.wait_for("!document.hidden && asked.length === 2")
+    other.close()
     answer(page, with_load(200, decoded_tokens="9000"))
     assert page.run(FIGURES)["rate"] == "– tokens/s", "the mean of an hour away is not what it is now"
     # Hidden while it waits for an answer: it does not wait any longer, and says nothing of it.
