@@ -8,11 +8,13 @@ The chain is that of python/examples/langchain_rag.py: it pastes all passages in
 Before: kvblend-server with its default settings, which finds prefixes that prompts share, as other engines do, and nothing else in
 a text. After: the same with --split-prompts passages.
 
-Round one asks every question about the first half of its own passages and the second half of the next one's. Round two, when all
-that is to be stored and learned behind the answers is done, asks them in other words about their own passages in another order: each
-was stored by an earlier question, in another place and other company. What a retriever finds is laid down, for it is not
-what is measured. Medians of round two; an answer is "right" that contains one of the data set's.
+Round one asks every question about the first half of its own passages and the second half of the next one's. Round two asks
+them in other words about their own passages in another order, so that each was stored by an earlier question, in another
+place and other company. Behind every answer it is waited for what is stored and learned of it. Both servers are asked in turn.
+What a retriever finds is laid down, for it is not what is measured. Medians of round two; an answer is "right" that contains one
+of the data set's.
 """
+import contextlib
 import json
 import pathlib
 import random
@@ -49,16 +51,31 @@ def is_right(answer, question):
     return any(" ".join(right.lower().split()) in said for right in question["answers"])
 
 
-def measure(options, name, rounds):
-    """What was asked and answered in the last round."""
-    with tempfile.TemporaryDirectory() as folder, server(options, folder, *SERVERS[name], *options.server_flags) as running:
-        for found in rounds:
-            chain = langchain_rag.make_chain(running.url("api", "/v1"), RunnableLambda(found.__getitem__))
-            asked = []
-            for question in found:
-                asked.append((question, langchain_rag.ask(chain, question)))
-                running.settled()
+def measure(running, rounds):
+    """{name of a server: [(question, what it said)]} of the last round. They take turns, so that what else the machine does is
+    shared by both."""
+    for found in rounds:
+        chains = {name: langchain_rag.make_chain(one.url("api", "/v1"), RunnableLambda(found.__getitem__))
+                  for name, one in running.items()}
+        asked = {name: [] for name in running}
+        for question in found:
+            for name, chain in chains.items():
+                asked[name].append((question, langchain_rag.ask(chain, question)))
+                running[name].settled()
     return asked
+
+
+def show(name, asked, questions):
+    """Prints the transcript; the median of the seconds."""
+    print(f"\n{name}:")
+    for question, told in asked:
+        print(f"  {question}\n  {told}")
+    median = statistics.median(told.seconds for _, told in asked)
+    right = sum(is_right(told.answer, question) for (_, told), question in zip(asked, questions))
+    cached = sum(told.cached for _, told in asked) / sum(told.tokens for _, told in asked)
+    print(f"  median {median:.3f} s to the first token, {100 * cached:.0f}% of the tokens cached, {right} of {len(asked)} answers "
+          "right")
+    return median
 
 
 def main():
@@ -66,23 +83,21 @@ def main():
     parser.add_argument("--questions", type=int, default=12)
     parser.add_argument("--passages", type=int, default=10)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--wait-seconds", type=float, default=0, help="so long at most until the machine is idle")
     parser.add_argument("server_flags", nargs="*", help="behind --: more flags for both servers")
     options = parser.parse_args()
     questions = json.loads(support.need_file(options.data, "--data").read_text(encoding="utf-8"))[:options.questions]
-    rounds = rounds_of(questions, options.passages, options.seed)
+    support.wait_until_idle(options.wait_seconds)
     machine = support.machine()
-    medians = {}
-    for name in SERVERS:
-        print(f"{name}: kvblend-server {' '.join((*SERVERS[name], *options.server_flags)) or 'with its default settings'}")
-        asked = measure(options, name, rounds)
-        for question, told in asked:
-            print(f"  {question}\n  {told}")
-        medians[name] = statistics.median(told.seconds for _, told in asked)
-        right = sum(is_right(told.answer, question) for (_, told), question in zip(asked, questions))
-        cached = sum(told.cached for _, told in asked) / sum(told.tokens for _, told in asked)
-        print(f"  median {medians[name]:.3f} s to the first token, {100 * cached:.0f}% of the tokens cached, {right} of {len(asked)} "
-              "answers right\n", flush=True)
-    print(f"{medians['before'] / medians['after']:.1f} times sooner\n{support.machine_line(machine)}")
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        running = {name: stack.enter_context(server(options, folder, *flags, *options.server_flags))
+                   for name, flags in SERVERS.items()}
+        asked = measure(running, rounds_of(questions, options.passages, options.seed))
+    before, after = (show(f"{name}: kvblend-server {' '.join(SERVERS[name])}".rstrip(), asked[name], questions) for name in SERVERS)
+    single = [old.seconds / new.seconds for (_, old), (_, new) in zip(asked["before"], asked["after"])]
+    print(f"\n{before / after:.1f} times sooner; {min(single):.1f} to {max(single):.1f} for single questions\n"
+          f"{support.machine_line(machine)}")
 
 
 if __name__ == "__main__":
