@@ -135,9 +135,8 @@ absl::Status Scheduler::CheckRoom(const Job& job) const {
                         "; allowed: ", options_.max_queued_tokens);
   }
   if (full.empty()) return absl::OkStatus();
-  return WithRetryDelay(
-      absl::ResourceExhaustedError(absl::StrCat("the queue is full: ", full)),
-      std::clamp(kRetryShare * PredictedWait(), kLeastRetryDelay, kMostRetryDelay));
+  return WithRetryDelay(absl::ResourceExhaustedError(absl::StrCat("the queue is full: ", full)),
+                        std::clamp(kRetryShare * PredictedWait(), kLeastRetryDelay, kMostRetryDelay));
 }
 
 // The pace of each lane is what it is beside the others.

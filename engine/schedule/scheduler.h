@@ -207,7 +207,8 @@ class Scheduler {
   std::array<FairShare, kNumLanes> priority_share_
       ABSL_GUARDED_BY(mutex_);                         // the same of each lane's priorities
   int64_t queued_tokens_ ABSL_GUARDED_BY(mutex_) = 0;  // interactive and bulk
-  std::array<double, kNumLanes> queued_seconds_ ABSL_GUARDED_BY(mutex_) = {};  // of each lane, as jobs count it
+  std::array<double, kNumLanes> queued_seconds_
+      ABSL_GUARDED_BY(mutex_) = {};  // of each lane, as jobs count it
   std::array<QueuePace, kNumLanes> pace_ ABSL_GUARDED_BY(mutex_);
   // The queued jobs that have a deadline, by when they must begin at the latest.
   absl::btree_set<std::pair<absl::Time, JobId>> deadlines_ ABSL_GUARDED_BY(mutex_);

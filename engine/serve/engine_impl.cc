@@ -236,9 +236,9 @@ absl::StatusOr<std::shared_ptr<RequestHandle>> EngineImpl::PutChunks(
   int64_t tokens = 0;
   for (const std::vector<int32_t>& ids : chunk_ids) tokens += static_cast<int64_t>(ids.size());
   const auto num_chunks = static_cast<int64_t>(chunk_ids.size());
-  auto task = std::make_shared<PutChunksTask>(std::move(request), std::move(anchor_ids), std::move(chunk_ids),
-                                              SecondsPerToken(static_cast<int32_t>(tokens / num_chunks)).value_or(0),
-                                              std::move(observer));
+  auto task = std::make_shared<PutChunksTask>(
+      std::move(request), std::move(anchor_ids), std::move(chunk_ids),
+      SecondsPerToken(static_cast<int32_t>(tokens / num_chunks)).value_or(0), std::move(observer));
   task->SetDemand(/*least_seconds=*/0, tokens);  // all of it may be there already
   return Submit(std::move(task), schedule::Lane::kBulk);
 }

@@ -340,7 +340,8 @@ class Bench {
     double tokens = 0, seconds = 0;
     for (; seconds <= 0; batch_.answer_tokens *= 2) {
       if (batch_.answer_tokens > kMostAnswerTokens) {
-        return absl::InternalError(absl::StrCat("of ", config_.batch_requests, " answers of ", kMostAnswerTokens,
+        return absl::InternalError(absl::StrCat("of ", config_.batch_requests, " answers of ",
+                                                kMostAnswerTokens,
                                                 " tokens the first was done before the last began"));
       }
       std::vector<std::shared_ptr<TokenTimes>> all;
