@@ -8,7 +8,8 @@ usage() {
   cat <<'USAGE'
 Usage: tests/run.sh [--all] [--sanitizers[=asan,tsan]] [--fuzz[=SECONDS]] [--lint] [--deployment] [--no-install]
 
-  --all          everything below, and the page at /ui in a browser: what to run once a night, or before a release
+  --all          everything below, the page at /ui in a browser, and 10,000 mutated requests to a server with
+                 AddressSanitizer: what to run once a night, or before a release
   --sanitizers   also build with AddressSanitizer + UndefinedBehaviorSanitizer (asan, with Clang) and with
                  ThreadSanitizer (tsan), both or the named ones, and run ctest in each
   --fuzz         also run the fuzzers (of the asan build), each for so many seconds; 60 without a number
@@ -29,6 +30,7 @@ fuzz_seconds=
 lint=
 deployment=false
 browser=false
+mutations=  # how many requests; none: as many as pytest sends anyway
 install=true
 for argument in "$@"; do
   case "$argument" in
@@ -38,6 +40,7 @@ for argument in "$@"; do
       lint=tidy
       deployment=true
       browser=true
+      mutations=10000
       ;;
     --sanitizers) sanitizers=(asan tsan) ;;
     --sanitizers=*)
@@ -196,6 +199,16 @@ run_python_package() {
   KVBLEND_BIN_DIR=$root/build/release/bin ./tests/python/run.sh "$@" --junitxml="$results/pytest_package.xml"
 }
 
+# As the head of test_mutations.py has it.
+run_mutations() {
+  local results=$root/build/asan/results
+  mkdir -p "$results"
+  echo "pytest did not finish" >"$results/pytest_mutations.xml"
+  KVBLEND_TEST_MUTATIONS=$mutations KVBLEND_BIN_DIR=$root/build/asan/bin PYTHONDONTWRITEBYTECODE=1 \
+    ASAN_OPTIONS="quarantine_size_mb=16:${ASAN_OPTIONS:-}" \
+    "$VENV/bin/python" -m pytest -p no:cacheprovider -s --junitxml="$results/pytest_mutations.xml" tests/e2e/mutations
+}
+
 run_fuzzers() {
   rm -rf build/asan/fuzz-findings
   KVBLEND_FUZZ_SECONDS=$fuzz_seconds run_ctest fuzz
@@ -224,6 +237,9 @@ fi
 for sanitizer in ${sanitizers[@]+"${sanitizers[@]}"}; do
   if prepare "build $sanitizer" ./deploy/build.sh "$sanitizer"; then
     stage "ctest $sanitizer" "run_$sanitizer"
+    if [ "$sanitizer" = asan ] && [ -n "$mutations" ]; then
+      stage "pytest: $mutations mutated requests, with asan" run_mutations
+    fi
   fi
 done
 if [ -n "$fuzz_seconds" ] && prepare "build the fuzzers" ./deploy/build.sh asan fuzzers; then

@@ -82,6 +82,13 @@ ROWS = [
          "More answers per step share the reading of weights."),
         ("KV pages in use", "percentunit", [(of("kvblend_kv_pages_used_ratio"), "{{instance}}")],
          "Near 1 answers wait for pages."),
+        ("Calls by tenant", "reqps",
+         [(f"topk(10, sum by (tenant) ({rate('kvblend_tenant_requests_total')}))", "{{tenant}}"),
+          (f"sum by (tenant, limit) ({rate('kvblend_tenant_refused_requests_total')}) > 0", "{{tenant}} refused: {{limit}}")],
+         "The ten that call most, and all that reach a limit. With --api-keys."),
+        ("Tokens computed by tenant", "short",
+         [(f"topk(10, sum by (tenant) ({rate('kvblend_tenant_computed_tokens_total')}))", "{{tenant}}")],
+         "Per second, the ten that cost most. With --api-keys."),
         ("Ready", "bool", [(of("kvblend_ready"), "{{instance}}")], "1 while requests are accepted."),
     ]),
     ("Chunk store", [

@@ -95,4 +95,14 @@ absl::StatusOr<std::shared_ptr<Calls>> KeyedAccess::Admit(std::string_view autho
   return MakeTenantCalls(&calls_, tenant, std::move(quota));
 }
 
+std::map<std::string, TenantUse> KeyedAccess::Use() const {
+  std::map<std::string, TenantUse> use;
+  absl::MutexLock lock(&mutex_);
+  for (const KeyEntry& entry : keys_) {
+    const std::string& name = entry.tenant.name;
+    if (!use.contains(name)) use[name] = quotas_.at(name)->use();
+  }
+  return use;
+}
+
 }  // namespace kvblend::server

@@ -34,6 +34,9 @@ class KeyedAccess : public Access {
 
   absl::StatusOr<std::shared_ptr<Calls>> Admit(std::string_view authorization) override;
 
+  /// By name, of the tenants that the file has now. Who is taken out of the file and comes back goes on from where it was.
+  std::map<std::string, TenantUse> Use() const;
+
  private:
   KeyedAccess(std::string path, Calls* calls, StoreLimits store_limits)
       : path_(std::move(path)), calls_(*calls), store_limits_(std::move(store_limits)) {}
@@ -43,7 +46,7 @@ class KeyedAccess : public Access {
   const std::string path_;
   Calls& calls_;
   const StoreLimits store_limits_;
-  absl::Mutex mutex_;
+  mutable absl::Mutex mutex_;
   std::vector<KeyEntry> keys_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::shared_ptr<Quota>> quotas_ ABSL_GUARDED_BY(mutex_);  // by tenant
   std::unique_ptr<FileWatcher> watcher_;                                          // last: it calls LoadAgain

@@ -35,17 +35,20 @@ void Quota::Bucket::Refill(int64_t per_minute, absl::Time now) {
 
 absl::Status Quota::TakeRequest(absl::Time now) {
   absl::MutexLock lock(&mutex_);
+  ++use_.requests;
   requests_.Refill(tenant_.requests_per_minute, now);
   tokens_.Refill(tenant_.computed_tokens_per_minute, now);
   const auto reached = [](const Bucket& bucket, int64_t limit, double more) {
     return limit > 0 && bucket.used + more > static_cast<double>(limit);
   };
   if (reached(requests_, tenant_.requests_per_minute, 1)) {
+    ++use_.refused_for_requests;
     const int64_t limit = tenant_.requests_per_minute;
     return WithRetryDelay(Exhausted(tenant_, "requests per minute", limit),
                           TimeToLose(requests_.used + 1 - static_cast<double>(limit), limit));
   }
   if (reached(tokens_, tenant_.computed_tokens_per_minute, 0)) {
+    ++use_.refused_for_computed_tokens;
     const int64_t limit = tenant_.computed_tokens_per_minute;
     return WithRetryDelay(Exhausted(tenant_, "computed tokens per minute", limit),
                           TimeToLose(tokens_.used - static_cast<double>(limit), limit));
@@ -57,6 +60,7 @@ absl::Status Quota::TakeRequest(absl::Time now) {
 absl::Status Quota::BeginComputing(int64_t estimated_tokens, absl::Time now, Hold* hold) {
   absl::MutexLock lock(&mutex_);
   if (tenant_.concurrent_requests > 0 && computing_ >= tenant_.concurrent_requests) {
+    ++use_.refused_for_concurrent;
     return Exhausted(tenant_, "requests at once", tenant_.concurrent_requests);
   }
   const int64_t limit = tenant_.computed_tokens_per_minute;
@@ -65,6 +69,7 @@ absl::Status Quota::BeginComputing(int64_t estimated_tokens, absl::Time now, Hol
     const int64_t beside = computing_ == 0 ? 0 : held_ + std::min(estimated_tokens, limit);
     const double excess = tokens_.used + static_cast<double>(beside - limit);
     if (excess > 0) {
+      ++use_.refused_for_computed_tokens;
       const char* what = "computed tokens per minute";
       if (beside > 0) what = "computed tokens per minute, with what its other requests may still compute";
       return WithRetryDelay(Exhausted(tenant_, what, limit), TimeToLose(excess, limit));
@@ -89,9 +94,15 @@ void Quota::EndComputing(Hold* hold) {
 
 void Quota::AddComputedTokens(int64_t tokens, int64_t expected, Hold* hold) {
   absl::MutexLock lock(&mutex_);
+  use_.computed_tokens += tokens;
   if (tenant_.computed_tokens_per_minute > 0) tokens_.used += static_cast<double>(tokens);
   hold->expected = std::max<int64_t>(0, hold->expected - expected);
   Adjust(hold);
+}
+
+TenantUse Quota::use() const {
+  absl::MutexLock lock(&mutex_);
+  return use_;
 }
 
 void Quota::Adjust(Hold* hold) {

@@ -11,6 +11,15 @@
 
 namespace kvblend::server {
 
+/// What a tenant has asked for since the server started, and what was refused for one of its limits.
+struct TenantUse {
+  int64_t requests = 0;  // calls with its key, those refused among them
+  int64_t computed_tokens = 0;
+  int64_t refused_for_requests = 0;         // requests_per_minute
+  int64_t refused_for_computed_tokens = 0;  // computed_tokens_per_minute
+  int64_t refused_for_concurrent = 0;       // concurrent_requests
+};
+
 /// A token bucket for each rate: a minute's worth can be used at once, and comes back evenly. Computed tokens are known only
 /// afterwards. Until then calls that compute hold an estimate, so that those that begin together do not all find the bucket
 /// as it was before any of them; what a call took beyond that is paid by the next ones. Thread-safe.
@@ -42,6 +51,8 @@ class Quota {
   /// `tokens` were computed, which the estimate had as `expected`.
   void AddComputedTokens(int64_t tokens, int64_t expected, Hold* hold);
 
+  TenantUse use() const;
+
  private:
   struct Bucket {
     double used = 0;  // of a minute's worth; above it: owed
@@ -56,6 +67,7 @@ class Quota {
   Tenant tenant_ ABSL_GUARDED_BY(mutex_);
   Bucket requests_ ABSL_GUARDED_BY(mutex_);
   Bucket tokens_ ABSL_GUARDED_BY(mutex_);
+  TenantUse use_ ABSL_GUARDED_BY(mutex_);
   int64_t computing_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t held_ ABSL_GUARDED_BY(mutex_) = 0;  // tokens, by all that compute
 };

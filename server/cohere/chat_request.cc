@@ -16,6 +16,7 @@ namespace {
 constexpr int64_t kInt32Max = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMaxTopK = 500;
 constexpr int64_t kMaxStopSequences = 5;
+constexpr int64_t kMaxPriority = 999;  // the lowest
 // What Cohere's API documents for requests that do not say.
 constexpr double kTemperature = 0.3;
 constexpr double kTopP = 0.75;
@@ -113,6 +114,18 @@ void ReadSampling(FieldReader& fields, ChatRequest* to) {
   sampling.set_presence_penalty(ReadPenalty(fields, "presence_penalty"));
 }
 
+/// 0, the highest, is what a request has that does not say: its key's own, or normal. All others are behind that.
+void ReadPriority(FieldReader& fields, v1::GenerateRequest* request) {
+  const auto priority = fields.Integer("priority", 0, kMaxPriority);
+  if (!priority.has_value()) return;
+  if (request->priority() != v1::PRIORITY_UNSPECIFIED) {
+    fields.Note(FieldError("priority", absl::StrCat("priority is ", *priority,
+                                                    " and kvblend.priority is set; allowed: one of them")));
+  } else if (*priority > 0) {
+    request->set_priority(v1::PRIORITY_LOW);
+  }
+}
+
 void ReadCitationOptions(FieldReader& fields, ChatRequest* to) {
   const Json* json = fields.Value("citation_options");
   if (json == nullptr) return;
@@ -150,6 +163,7 @@ absl::StatusOr<ChatRequest> ParseChatRequest(std::string_view body) {
     to.sources.push_back({.id = absl::StrCat("doc:", i), .data = {{"text", prompt.chunks(i)}}});
   }
   openai::ReadExtension(fields, &to.request);
+  ReadPriority(fields, &to.request);
   v1::SamplingOptions& sampling = *to.request.mutable_sampling();
   to.attribution = sampling.attribution();
   if (to.citations && !to.only_copied && !prompt.chunks().empty()) sampling.set_attribution(true);
@@ -161,8 +175,12 @@ absl::StatusOr<ChatRequest> ParseChatRequest(std::string_view body) {
   fields.RefuseUnless("safety_mode", "OFF");
   fields.RefuseUnless("tool_choice", "NONE");
   fields.Refuse({"tools", "strict_tools"}, "allowed: none; this server calls no tools");
-  fields.Refuse({"thinking", "raw_prompting"}, "allowed: none");
-  fields.Ignore({"priority"});
+  if (const Json* thinking = fields.Value("thinking"); thinking != nullptr) {
+    FieldReader inner(*thinking, "thinking");
+    inner.RefuseUnless("type", "disabled");
+    fields.Note(inner.Finish());
+  }
+  fields.Refuse({"raw_prompting"}, "allowed: none");
   KVBLEND_RETURN_IF_ERROR(fields.Finish());
   return to;
 }

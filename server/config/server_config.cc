@@ -116,6 +116,22 @@ void AddApi(CLI::App& app, ApiConfig& api) {
              "Time for a piece of an answer to be taken; then the request is cancelled");
 }
 
+void AddGrpc(CLI::App& app, GrpcConfig& grpc) {
+  constexpr char kGroup[] = "gRPC";
+  Add(app, kGroup, "max-concurrent-streams", grpc.max_concurrent_streams,
+      "Calls at once on one connection; more wait at the client")
+      ->check(CLI::Range(1, 1'000'000));
+  Add(app, kGroup, "grpc-max-connections", grpc.max_connections, "Connections at once; one more is closed")
+      ->check(CLI::Range(1, 1'000'000));
+  AsBytes(Add(app, kGroup, "grpc-max-header-bytes", grpc.max_header_bytes,
+              "Metadata of one call; messages are bounded by --max-message-bytes"))
+      ->check(CLI::Range(1024, 1 << 20));
+  AddSeconds(app, kGroup, "grpc-handshake-timeout", grpc.handshake_timeout, 0.1,
+             "Time for a new connection to speak HTTP/2, TLS included");
+  AddSeconds(app, kGroup, "grpc-idle-timeout", grpc.idle_timeout, 0.1,
+             "Time that a connection may stay open without a call");
+}
+
 void AddTraces(CLI::App& app, TraceConfig& trace) {
   constexpr char kGroup[] = "Timelines of requests";
   CLI::Option* folder =
@@ -139,8 +155,6 @@ void AddServing(CLI::App& app, ServerConfig& config) {
   constexpr char kGroup[] = "Serving";
   AsBytes(Add(app, kGroup, "max-message-bytes", config.max_message_bytes, "One request message on the wire"))
       ->check(CLI::Range(1024, std::numeric_limits<int32_t>::max()));
-  Add(app, kGroup, "max-concurrent-streams", config.max_concurrent_streams, "Calls at once on one connection")
-      ->check(CLI::Range(1, 1'000'000));
   Add(app, kGroup, "grpc-address", config.grpc_address,
       "Where gRPC listens: HOST:PORT, [IPV6]:PORT or unix:PATH; port 0: any free one");
   Add(app, kGroup, "http-address", config.http_address,
@@ -184,6 +198,7 @@ void AddFlags(CLI::App& app, ServerConfig& config) {
   AddEngineFlags(app, config.engine);
   AddRequestDefaults(app, config.engine.ratio);
   AddServing(app, config);
+  AddGrpc(app, config.grpc);
   AddApi(app, config.api);
   AddTraces(app, config.trace);
   for (CLI::Option* option : app.get_options()) {

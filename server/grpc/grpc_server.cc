@@ -1,9 +1,10 @@
 #include "server/grpc/grpc_server.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "google/protobuf/stubs/logging.h"
@@ -11,12 +12,14 @@
 #include "grpc/support/log.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/health_check_service_interface.h"
+#include "grpcpp/resource_quota.h"
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/security/tls_certificate_provider.h"
 #include "grpcpp/security/tls_credentials_options.h"
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
 #include "server/grpc/callback_threads.h"
+#include "server/grpc/listener.h"
 #include "spdlog/spdlog.h"
 
 namespace kvblend::server {
@@ -25,10 +28,18 @@ namespace {
 constexpr const char* kServiceNames[] = {"kvblend.v1.Inference", "kvblend.v1.Chunks", "kvblend.v1.Admin"};
 
 // A client that has vanished is noticed after at most the sum of these. Clients may ping as often as the
-// interval.
+// interval; who does so more often twice in a row is told "too_many_pings", and loses the connection.
 constexpr int kKeepaliveTimeMs = 60'000;
 constexpr int kKeepaliveTimeoutMs = 20'000;
 constexpr int kMinClientPingIntervalMs = 10'000;
+constexpr int kMaxPingStrikes = 2;
+
+int Milliseconds(absl::Duration duration) { return static_cast<int>(absl::ToInt64Milliseconds(duration)); }
+
+// What the library may keep of requests that are arriving and of answers that are leaving, of all connections together. When
+// it has as much, it takes in no more until it has less, and gives up connections and calls.
+constexpr int64_t kMemoryBytes = int64_t{256} << 20;
+constexpr int64_t kMessagesInMemory = 16;
 
 // The libraries' own words are for debugging: errors reach the caller as statuses.
 void LogGrpc(gpr_log_func_args* args) { spdlog::debug("grpc: {}", args->message); }
@@ -62,31 +73,40 @@ class GrpcServerImpl : public GrpcServer {
   absl::Status Start(const GrpcServerOptions& options) {
     auto credentials = Credentials(options.tls);
     if (!credentials.ok()) return credentials.status();
+    KVBLEND_ASSIGN_OR_RETURN(listener_, Listener::Open(options.address, options.max_connections));
     grpc::ServerBuilder builder;
-    builder.AddListeningPort(options.address, *std::move(credentials), &port_);
+    acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
+        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, *std::move(credentials));
     builder.SetMaxReceiveMessageSize(static_cast<int>(options.max_message_bytes));
     builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_concurrent_streams);
-    // Otherwise a second server would silently share the port.
-    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+    builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, static_cast<int>(options.max_header_bytes));
+    builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, Milliseconds(options.handshake_timeout));
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, Milliseconds(options.idle_timeout));
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveTimeMs);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                                kMinClientPingIntervalMs);
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, kMaxPingStrikes);
+    grpc::ResourceQuota quota("kvblend-server");
+    quota.Resize(static_cast<size_t>(std::max(kMemoryBytes, kMessagesInMemory * options.max_message_bytes)));
+    builder.SetResourceQuota(quota);
     for (const auto& service : services_) builder.RegisterService(service.get());
     server_ = builder.BuildAndStart();
-    const bool is_unix = absl::StartsWith(options.address, "unix:");
-    if (server_ == nullptr || (port_ <= 0 && !is_unix)) {
-      return absl::UnavailableError(
-          absl::StrCat("can't listen for gRPC on ", options.address,
-                       ": the address is in use, not well-formed or not this machine's"));
+    if (server_ == nullptr) {
+      return absl::InternalError(absl::StrCat("gRPC could not start a server for ", options.address));
     }
-    if (is_unix) port_ = 0;
     SetServing(false);
+    listener_->Start([this](int listening_fd, int fd) {
+      grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+      connection.listener_fd = listening_fd;
+      connection.fd = fd;
+      acceptor_->HandleNewConnection(&connection);
+    });
     return absl::OkStatus();
   }
 
-  int port() const override { return port_; }
+  int port() const override { return listener_->port(); }
 
   void SetServing(bool serving) override {
     grpc::HealthCheckServiceInterface* health = server_->GetHealthCheckService();
@@ -95,6 +115,7 @@ class GrpcServerImpl : public GrpcServer {
   }
 
   void Shutdown(absl::Time deadline) override {
+    listener_->Stop();  // what is handed to a server that was shut down is never closed
     server_->Shutdown(absl::ToChronoTime(deadline));
     server_->Wait();
   }
@@ -102,7 +123,8 @@ class GrpcServerImpl : public GrpcServer {
  private:
   const std::vector<std::shared_ptr<grpc::Service>> services_;  // must outlive server_
   std::unique_ptr<grpc::Server> server_;
-  int port_ = 0;
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
+  std::unique_ptr<Listener> listener_;  // last: its thread uses the others
 };
 
 void LogProtobuf(google::protobuf::LogLevel, const char*, int, const std::string& message) {

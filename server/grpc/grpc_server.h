@@ -15,8 +15,13 @@ namespace kvblend::server {
 struct GrpcServerOptions {
   std::string address = "127.0.0.1:50051";        // "HOST:PORT" (port 0: any free one) or "unix:PATH"
   int64_t max_message_bytes = int64_t{16} << 20;  // of one request; 1 to 2^31 - 1
-  int32_t max_concurrent_streams = 256;           // calls at once per connection
-  TlsFiles tls;                                   // not enabled: plain text; read again when they change
+  // Calls at once per connection; more wait for their turn at the client.
+  int32_t max_concurrent_streams = 256;
+  int32_t max_connections = 1024;                        // one more is closed
+  int64_t max_header_bytes = 16 << 10;                   // metadata of one call: else RESOURCE_EXHAUSTED
+  absl::Duration handshake_timeout = absl::Seconds(30);  // until the client speaks HTTP/2, or it is closed
+  absl::Duration idle_timeout = absl::Seconds(300);      // without a call: told to go
+  TlsFiles tls;  // not enabled: plain text; read again when they change
 };
 
 /// Thread-safe.

@@ -1,8 +1,5 @@
 #include "server/http/http_server.h"
 
-#include <sys/resource.h>
-
-#include <algorithm>
 #include <chrono>
 #include <thread>
 #include <utility>
@@ -11,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
+#include "server/files/open_files.h"
 #include "server/http/connection.h"
 #include "server/http/server_core.h"
 
@@ -18,15 +16,6 @@ namespace kvblend::server {
 namespace {
 
 constexpr std::chrono::milliseconds kAcceptPause(100);  // when the system has no descriptor left
-constexpr rlim_t kOtherFiles = 512;
-
-// Every connection is a file; shells start programs with few of them, and let them ask for more.
-void AllowFiles(rlim_t files) {
-  rlimit limit;
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= files) return;
-  limit.rlim_cur = limit.rlim_max == RLIM_INFINITY ? files : std::min<rlim_t>(files, limit.rlim_max);
-  setrlimit(RLIMIT_NOFILE, &limit);
-}
 
 class HttpServerImpl : public HttpServer {
  public:
@@ -44,7 +33,7 @@ class HttpServerImpl : public HttpServer {
     if (core_->options.tls.enabled()) {
       KVBLEND_ASSIGN_OR_RETURN(tls_, ReloadingTls::Open(core_->options.tls));
     }
-    AllowFiles(static_cast<rlim_t>(core_->options.max_connections) + kOtherFiles);
+    AllowMoreFiles(static_cast<rlim_t>(core_->options.max_connections));
     AsioError error;
     tcp::resolver resolver(core_->io);
     const auto found = resolver.resolve(address.host, absl::StrFormat("%d", address.port),

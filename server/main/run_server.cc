@@ -67,6 +67,18 @@ absl::StatusOr<std::unique_ptr<HttpServer>> StartOperatorPages(const HostPort& a
   return HttpServer::Start(options, OperatorPages(std::move(callbacks)), PlainErrorPage);
 }
 
+std::map<std::string, TenantCounts> CountsOf(const std::map<std::string, TenantUse>& tenants) {
+  std::map<std::string, TenantCounts> counts;
+  for (const auto& [name, use] : tenants) {
+    counts[name] = {.requests = use.requests,
+                    .computed_tokens = use.computed_tokens,
+                    .refused = {{"requests_per_minute", use.refused_for_requests},
+                                {"computed_tokens_per_minute", use.refused_for_computed_tokens},
+                                {"concurrent_requests", use.refused_for_concurrent}}};
+  }
+  return counts;
+}
+
 TlsFiles TlsOf(const ServerConfig& config) {
   return {.certificate_path = config.tls_certificate_path,
           .key_path = config.tls_key_path,
@@ -136,6 +148,7 @@ int RunServer(const ServerConfig& config, const EngineFactory& create_engine,
       return kBadSettings;
     }
     access = *std::move(opened);
+    metrics.SetTenants([raw = access.get()] { return CountsOf(raw->Use()); });
   }
   ServiceContext context;
   context.tracer = tracer.get();
@@ -145,7 +158,11 @@ int RunServer(const ServerConfig& config, const EngineFactory& create_engine,
   GrpcServerOptions grpc_options;
   grpc_options.address = config.grpc_address;
   grpc_options.max_message_bytes = config.max_message_bytes;
-  grpc_options.max_concurrent_streams = config.max_concurrent_streams;
+  grpc_options.max_concurrent_streams = config.grpc.max_concurrent_streams;
+  grpc_options.max_connections = config.grpc.max_connections;
+  grpc_options.max_header_bytes = config.grpc.max_header_bytes;
+  grpc_options.handshake_timeout = config.grpc.handshake_timeout;
+  grpc_options.idle_timeout = config.grpc.idle_timeout;
   grpc_options.tls = TlsOf(config);
   auto grpc_server = GrpcServer::Start(grpc_options, context);
   if (!grpc_server.ok()) return FailToStart(grpc_server.status());

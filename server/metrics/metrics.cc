@@ -1,5 +1,6 @@
 #include "server/metrics/metrics.h"
 
+#include <iterator>
 #include <sstream>
 #include <utility>
 #include <vector>
@@ -40,6 +41,7 @@ struct Metrics::Impl {
 
   prometheus::Registry registry;
   EngineCollectable engine;
+  std::function<std::map<std::string, TenantCounts>()> tenants;  // null: there are none
 
   // The first three have all boundaries of vLLM's, which dashboards expect, and more below, where reuse makes requests
   // faster than those expect.
@@ -164,6 +166,10 @@ void Metrics::SetEngine(const EngineInfo& info, std::function<EngineStats()> sta
 
 void Metrics::ResetEngine() { impl_->engine.Reset(); }
 
+void Metrics::SetTenants(std::function<std::map<std::string, TenantCounts>()> counts) {
+  impl_->tenants = std::move(counts);
+}
+
 void Metrics::SetReady(bool ready) { impl_->engine.SetReady(ready); }
 
 void Metrics::CountCall(std::string_view service, std::string_view method, std::string_view code) {
@@ -255,6 +261,10 @@ std::vector<prometheus::MetricFamily> Metrics::Impl::Collect() const {
   std::vector<prometheus::MetricFamily> of_engine = engine.Collect();
   families.insert(families.end(), std::make_move_iterator(of_engine.begin()),
                   std::make_move_iterator(of_engine.end()));
+  if (tenants == nullptr) return families;
+  std::vector<prometheus::MetricFamily> of_tenants = TenantFamilies(tenants());
+  families.insert(families.end(), std::make_move_iterator(of_tenants.begin()),
+                  std::make_move_iterator(of_tenants.end()));
   return families;
 }
 

@@ -2,7 +2,7 @@
 //
 // Names, units and habits are those that dashboards for LLM servers know: seconds, bytes and tokens, counters
 // end in _total, request metrics are named as elsewhere behind the prefix kvblend_. Labels take few values:
-// none comes from clients. docs/metrics.md lists what is exported.
+// none comes from clients; a tenant's name comes from the key file. docs/metrics.md lists what is exported.
 //
 // Thread-safe. Request metrics are pushed here as requests proceed; what the engine counts is pulled at
 // scrape time through the callback given to SetEngine.
@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,6 +19,7 @@
 #include "engine/api/engine.h"
 #include "kvblend/v1/chunks.pb.h"
 #include "kvblend/v1/inference.pb.h"
+#include "server/metrics/tenant_families.h"
 
 namespace kvblend::server {
 
@@ -30,6 +32,10 @@ class Metrics {
   /// at every scrape, from any thread, until ResetEngine returns; nothing then.
   void SetEngine(const EngineInfo& info, std::function<EngineStats()> stats);
   void ResetEngine();
+
+  /// Scrapes then include what tenants use. To be called before the first scrape; `counts` is called at every one, from any
+  /// thread.
+  void SetTenants(std::function<std::map<std::string, TenantCounts>()> counts);
 
   /// kvblend_ready: 1 while requests are accepted.
   void SetReady(bool ready);

@@ -93,7 +93,8 @@ void ReadCommon(FieldReader& fields, GenerationRequest* to) {
     fields.Note(FieldError("service_tier", absl::StrCat("service_tier is '", tier->substr(0, 80),
                                                         "'; allowed: 'auto', 'default'")));
   }
-  fields.Ignore({"user", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"});
+  fields.Ignore({"user", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_options",
+                 "prompt_cache_retention"});
 }
 
 void ReadMaxTokens(FieldReader& fields, v1::SamplingOptions* sampling) {
@@ -196,7 +197,9 @@ absl::StatusOr<GenerationRequest> ParseChatRequest(std::string_view body) {
     fields.Note(FieldError("tool_choice", "tool_choice asks for tools; allowed: 'none', 'auto'"));
   }
   fields.RefuseUnless("function_call", "none");
-  fields.Refuse({"audio", "web_search_options", "prediction"}, "allowed: none");
+  fields.RefuseUnless("reasoning_effort", "none");
+  fields.RefuseUnless("verbosity", "medium");  // which is to say nothing of it
+  fields.Refuse({"audio", "web_search_options", "prediction", "moderation"}, "allowed: none");
   fields.Ignore({"parallel_tool_calls"});
   KVBLEND_RETURN_IF_ERROR(fields.Finish());
   return to;

@@ -22,10 +22,10 @@ STUBS = {
 }
 
 
-def run(*arguments):
-    """(lines of output, exit status, calls of the scripts) of tests/run.sh in a tree of stubs."""
+def run(*arguments, **stubs):
+    """(lines of output, exit status, calls of the scripts) of tests/run.sh in a tree of stubs, some of which may be others."""
     with tempfile.TemporaryDirectory() as root:
-        for name, body in STUBS.items():
+        for name, body in {**STUBS, **stubs}.items():
             path = os.path.join(root, name)
             os.makedirs(os.path.dirname(path), exist_ok=True)
             with open(path, "w", encoding="utf-8") as file:
@@ -34,7 +34,8 @@ def run(*arguments):
         for name in ("run.sh", "summary.py"):
             shutil.copy(os.path.join(ROOT, "tests", name), os.path.join(root, "tests"))
         done = subprocess.run([os.path.join(root, "tests/run.sh"), *arguments], capture_output=True, text=True, check=False,
-                              env={**os.environ, "KVBLEND_MODEL": os.path.join(root, "tests/run.sh")})
+                              env={**os.environ, "KVBLEND_MODEL": os.path.join(root, "tests/run.sh"),
+                                   "PATH": f"{root}/bin:{os.environ['PATH']}"})
         with open(os.path.join(root, "calls"), encoding="utf-8") as file:
             calls = file.read().splitlines()
     return done.stdout.splitlines(), done.returncode, calls
@@ -57,6 +58,14 @@ class RunTest(unittest.TestCase):
                      "deploy/build.sh tsan", "deploy/build.sh asan fuzzers"):
             self.assertIn(call, calls)
         self.assertEqual("0 passed, 5 failed, 3 skipped", lines[-1])
+
+    def test_all_sends_10000_mutated_requests_to_the_sanitizers_build(self):
+        stubs = {"deploy/build.sh": '[ "$*" = asan ]', "bin/ctest": "exit 0",
+                 "build/venv/bin/python": 'echo "$KVBLEND_TEST_MUTATIONS to $(basename $(dirname $KVBLEND_BIN_DIR))" >>calls'}
+        calls = run("--all", **stubs)[2]
+        pytest = calls.index("10000 to asan")
+        self.assertTrue(calls[pytest - 1].endswith(" tests/e2e/mutations"))
+        self.assertNotIn("10000 to asan", run("--sanitizers=asan", **stubs)[2])
 
     def test_packages_are_left_alone_on_demand(self):
         _, _, calls = run("--no-install")

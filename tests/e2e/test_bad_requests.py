@@ -1,8 +1,13 @@
-"""Whatever a client sends gets an answer that names field, value and what is allowed; nothing crashes."""
+"""Whatever a client sends gets an answer that names field, value and what is allowed; nothing crashes, and nothing is overlooked."""
 
+import inspect
+
+import cohere
+import openai
 import pytest
 
-from conftest import refused
+from conftest import ROOT, refused
+from test_keys import http
 
 NAN, INFINITY = float("nan"), float("inf")
 
@@ -142,6 +147,77 @@ def test_special_tokens_in_text_are_text(v1, server, prompt):
     request.prompt.question += "<|im_end|><|im_start|>"
     marked, _, _, _ = server.generate(request)
     assert marked.prompt_tokens > plain.prompt_tokens + 4, "control tokens would have been two"
+
+
+TOOL = {"type": "function", "function": {"name": "f"}}
+# Every parameter of the official clients' calls is of one of these kinds.
+# It is read: a value that is none is refused by name. What good ones do is tested in test_http_api.py and test_cohere.py.
+READ = {
+    "openai": {"messages": [], "model": "no such model", "frequency_penalty": "x", "logit_bias": [], "logprobs": "x", "max_tokens": 0,
+               "max_completion_tokens": 0, "presence_penalty": "x", "seed": "x", "stop": 1, "stream": "x", "stream_options": 1,
+               "temperature": "x", "top_logprobs": 21, "top_p": "x"},
+    "cohere": {"messages": [], "model": "no such model", "documents": 1, "citation_options": {"mode": "x"}, "max_tokens": 0,
+               "stop_sequences": "x", "temperature": "x", "seed": "x", "frequency_penalty": 2, "presence_penalty": 2, "k": 501, "p": 2,
+               "logprobs": "x", "priority": 1000},
+}
+# It changes no answer wherever it is sent; docs/http-api.md says so.
+CHANGES_NOTHING = {
+    "openai": {"metadata": {"a": "b"}, "parallel_tool_calls": True, "prompt_cache_key": "k", "prompt_cache_options": {"mode": "explicit"},
+               "prompt_cache_retention": "24h", "safety_identifier": "s", "user": "u"},
+    "cohere": {},
+}
+# What it asks for is not to be had, and it is refused by name; the second value says what is so anyway, and is taken.
+REFUSED = {
+    "openai": {"audio": ({"voice": "v", "format": "mp3"}, None), "function_call": ("auto", "none"), "functions": ([{"name": "f"}], []),
+               "modalities": (["text", "audio"], ["text"]), "moderation": ({"model": "m"}, None), "n": (2, 1),
+               "prediction": ({"type": "content", "content": "x"}, None), "reasoning_effort": ("low", "none"),
+               "response_format": ({"type": "json_object"}, {"type": "text"}), "service_tier": ("flex", "auto"), "store": (True, False),
+               "tool_choice": ("required", "auto"), "tools": ([TOOL], []), "verbosity": ("low", "medium"),
+               "web_search_options": ({"search_context_size": "low"}, None), "best_of": (2, 1), "echo": (True, False), "suffix": ("x", "")},
+    "cohere": {"tools": ([TOOL], []), "strict_tools": (True, False), "response_format": ({"type": "json_object"}, {"type": "text"}),
+               "safety_mode": ("CONTEXTUAL", "OFF"), "tool_choice": ("REQUIRED", "NONE"),
+               "thinking": ({"type": "enabled"}, {"type": "disabled"})},
+}
+# What the client keeps for itself.
+CLIENTS_OWN = {"self", "extra_headers", "extra_query", "extra_body", "timeout", "request_options"}
+CHAT = {"messages": [{"role": "user", "content": "Hello?"}], "max_tokens": 2, "temperature": 0}
+CALLS = {
+    "chat.completions.create": ("openai", "/v1/chat/completions", CHAT, openai.resources.chat.completions.Completions.create),
+    "completions.create": ("openai", "/v1/completions", {"prompt": "Hello?", "max_tokens": 2, "temperature": 0},
+                           openai.resources.completions.Completions.create),
+    "cohere's chat": ("cohere", "/v2/chat", CHAT, cohere.ClientV2.chat),
+    "cohere's chat_stream": ("cohere", "/v2/chat", CHAT, cohere.ClientV2.chat_stream),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_no_parameter_of_the_official_clients_is_overlooked(server, call):
+    api, path, body, method = CALLS[call]
+    parameters = set(inspect.signature(method).parameters) - CLIENTS_OWN
+    read = READ[api] | ({"prompt": 1, "logprobs": 21} if path == "/v1/completions" else {})
+    assert parameters - set(read) - set(CHANGES_NOTHING[api]) - set(REFUSED[api]) == set(), "what becomes of these?"
+
+    def answer(changes):
+        status, told = http(server, path, body=body | changes)
+        message = told.get("message") or told.get("error", {}).get("message", "")
+        param = message if api == "cohere" else told.get("error", {}).get("param") or ""
+        text = None if status != 200 else told["message"] if api == "cohere" else told["choices"][0]
+        return status, param, message, text
+
+    usual = answer({})[3]
+    assert usual
+    for name in parameters:
+        if name in read:
+            status, param, message, _ = answer({name: read[name]})
+            assert status in (400, 404) and name in param + message, (name, status, message)
+        elif name in CHANGES_NOTHING[api]:
+            assert answer({name: CHANGES_NOTHING[api][name]})[3] == usual, name
+            assert f"`{name}`" in (ROOT / "docs/http-api.md").read_text()
+        else:
+            unwanted, granted = REFUSED[api][name]
+            status, param, message, _ = answer({name: unwanted})
+            assert status == 400 and name in param and "allowed" in message, (name, status, message)
+            assert answer({name: granted})[3] == usual, name
 
 
 def test_the_server_still_answers(v1, server, prompt):

@@ -6,7 +6,8 @@ import re
 import pytest
 
 import http_client
-from conftest import CHUNKS, FLAGS, ROOT, prompt_of
+from conftest import CHUNKS, FLAGS, LEAD_IN, ROOT, SYSTEM_TEXT, prompt_of
+from test_keys import make_key, shows
 
 DASHBOARD = ROOT / "deploy/grafana/dashboards/kvblend.json"
 ALERTS = ROOT / "deploy/prometheus/alerts.yml"
@@ -26,14 +27,18 @@ def expressions():
 
 @pytest.fixture(name="exported", scope="module")
 def exported_fixture(v1, start_server, tmp_path_factory):
-    """Name -> labels of all metrics of a server with every tier, after requests that missed, hit and were refused."""
+    """Name -> labels of all metrics of a server with every tier and with a tenant, after requests that missed, hit and were refused."""
+    key, line = make_key("--tenant", "t")
+    (keys := tmp_path_factory.mktemp("keys") / "keys.jsonl").write_text(line + "\n")
     # Nothing listens at port 1: a server with a Redis that is away exports the same.
-    server = start_server(*FLAGS, "--chunk-disk-path", tmp_path_factory.mktemp("disk"), "--chunk-redis", "127.0.0.1:1")
-    server.put()
+    server = start_server(*FLAGS, "--chunk-disk-path", tmp_path_factory.mktemp("disk"), "--chunk-redis", "127.0.0.1:1",
+                          "--api-keys", keys)
+    list(server.chunks.Put(v1.PutChunksRequest(system_text=SYSTEM_TEXT, lead_in=LEAD_IN, chunks=CHUNKS), **shows(key)))
     for chunks in (CHUNKS, CHUNKS[::-1], ["Not stored.\n", *CHUNKS]):
-        server.generate(v1.GenerateRequest(prompt=prompt_of(v1, chunks), sampling=v1.SamplingOptions(max_tokens=4)))
+        server.generate(v1.GenerateRequest(prompt=prompt_of(v1, chunks), sampling=v1.SamplingOptions(max_tokens=4)),
+                        **shows(key))
     server.wait_until_idle()
-    with http_client.client_of(server) as client:
+    with http_client.client_of(server, api_key=key) as client:
         client.completions.create(model="", prompt="Hello.", max_tokens=1)
     found = {}
     for sample in server.metrics():
@@ -47,6 +52,12 @@ def test_every_metric_is_exported(exported):
     assert len(used) > 40
     assert used - set(exported) == AFTER_A_FIT
     assert all(f"`{name}`" in (ROOT / "docs/metrics.md").read_text() for name in AFTER_A_FIT)
+
+
+def test_every_exported_metric_is_documented(exported):
+    listed = (ROOT / "docs/metrics.md").read_text()
+    names = {re.sub(r"_(?:bucket|sum|count)$", "", name) for name in exported}
+    assert sorted(name for name in names if f"`{name}`" not in listed) == []
 
 
 def test_every_label_is_exported(exported):

@@ -26,7 +26,7 @@ def cli_examples():
 def curl_examples():
     """The commands of docs/http-api.md, each of which may take several lines."""
     commands = re.findall(r"^    (curl .*(?:\n      .*)*)", (ROOT / "docs/http-api.md").read_text(), re.MULTILINE)
-    assert len(commands) == 4
+    assert len(commands) == 5
     return commands
 
 

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import time
 import urllib.error
 import urllib.request
 
@@ -118,17 +119,35 @@ def test_the_command_line_shows_its_key(tenants):
     assert done.returncode == 0 and "model" in done.stdout, done.stderr
 
 
-def test_changes_come_into_force_without_dropping_streams(v1, tenants):
-    key, line = make_key("--tenant", "green")
-    stream = tenants.inference.Generate(v1.GenerateRequest(prompt=prompt_of(v1), sampling={
-        "max_tokens": 300, "ignore_eos": True}), **shows(tenants.keys["blue"]))
-    next(iter(stream))
+def test_changes_come_into_force_within_a_second_without_dropping_streams(v1, tenants):
+    """The file is looked at every 250 ms. A machine with other work may be late with anything, so that the best of a few changes counts."""
     fresh = tenants.keys_path.with_suffix(".new")
-    fresh.write_text(tenants.lines["red"] + "\n" + line + "\n")
-    fresh.rename(tenants.keys_path)
-    wait_until(lambda: http(tenants, "/v1/models", key)[0] == 200, "the new key")
-    assert http(tenants, "/v1/models", tenants.keys["blue"])[0] == 401
-    assert list(stream)[-1].finished.usage.completion_tokens == 300
+
+    def seconds_until_it_holds():
+        key, line = make_key("--tenant", "green")
+        fresh.write_text(tenants.lines["blue"] + "\n")
+        fresh.rename(tenants.keys_path)
+        wait_until(lambda: http(tenants, "/v1/models", tenants.keys["blue"])[0] == 200, "the key of the stream")
+        stream = tenants.inference.Generate(v1.GenerateRequest(prompt=prompt_of(v1), sampling={
+            "max_tokens": 300, "ignore_eos": True}), **shows(tenants.keys["blue"]))
+        next(iter(stream))
+        fresh.write_text(tenants.lines["red"] + "\n" + line + "\n")
+        fresh.rename(tenants.keys_path)
+        changed = time.monotonic()
+        wait_until(lambda: http(tenants, "/v1/models", key)[0] == 200, "the new key")
+        seconds = time.monotonic() - changed
+        runs = tenants.metrics()["kvblend_num_sequences_decoding"] == 1  # or it ended before it could be dropped
+        assert http(tenants, "/v1/models", tenants.keys["blue"])[0] == 401
+        assert list(stream)[-1].finished.usage.completion_tokens == 300
+        return seconds, runs, key
+
+    measured = []
+    for _ in range(5):
+        seconds, runs, key = seconds_until_it_holds()
+        measured.append((seconds, runs))
+        if seconds <= 1 and runs:
+            break
+    assert measured[-1][0] <= 1 and measured[-1][1], measured
     # A file that is wrong changes nothing.
     fresh.write_text("nonsense\n")
     fresh.rename(tenants.keys_path)

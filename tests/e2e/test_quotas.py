@@ -99,3 +99,27 @@ def test_requests_at_once_are_counted_over_both_protocols(v1, tenants):
     # Each protocol's calls get the places back, however often they are taken.
     for call in calls(key) * AT_ONCE:
         wait_until(lambda call=call: call()[0], "a place")
+
+
+def test_what_each_tenant_uses_is_told_to_operators(v1, tenants):
+    def of(tenant):
+        metrics = tenants.metrics()
+        assert 'kvblend_tenant_requests_total{tenant="nobody"}' not in metrics
+        return [metrics[f'kvblend_tenant_{name}"{tenant}"{more}}}'] for name, more in (
+            ("requests_total{tenant=", ""), ("computed_tokens_total{tenant=", ""),
+            ("refused_requests_total{tenant=", ',limit="requests_per_minute"'),
+            ("refused_requests_total{tenant=", ',limit="concurrent_requests"'))]
+
+    with pytest.raises(grpc.RpcError):
+        tenants.chunks.List(v1.ListChunksRequest(), **shows("kvb_nobody"))
+    narrow, free = of("narrow"), of("free")
+    report, _, _, finished = tenants.generate(v1.GenerateRequest(prompt=prompt_of(v1), sampling={"max_tokens": 3}),
+                                              **shows(tenants.keys["free"]))
+    computed = report.computed_tokens + report.recomputed_tokens + finished.usage.completion_tokens
+    assert of("free") == [free[0] + 1, free[1] + computed, free[2], free[3]]
+    assert of("narrow") == narrow, "others' work is not its own"
+    answers = all_at_once([lambda: over_http(tenants, "/v1/models", tenants.keys["rate"])] * (2 * PER_MINUTE))
+    refused = sum(not answered for answered, _ in answers)
+    assert refused > 0
+    requests, _, refused_for_requests, _ = of("rate")
+    assert refused <= refused_for_requests < requests

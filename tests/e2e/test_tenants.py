@@ -9,6 +9,7 @@ import re
 import statistics
 import threading
 import time
+from http.client import HTTPConnection
 
 import pytest
 
@@ -18,7 +19,6 @@ from test_keys import http, make_key, shows
 SECRETS = ["The red vault opens with the word heliotrope, which nobody else may know.\n",
            "The red vault has a second door behind the cedar in the courtyard.\n"]
 LABEL = "label of red alone"
-PAIRS = 60
 
 
 def started(start_server, folder, tenants, *flags):
@@ -33,10 +33,32 @@ def started(start_server, folder, tenants, *flags):
     return server
 
 
+# The chunks of the test of times: of whom, and where they lie. What nobody has comes in the same numbers.
+TRIPLES, OWN_TRIPLES = 30, 24
+WORDS = [f"{word}{i}" for word in ("amber", "birch", "cedar", "delta", "ember") for i in range(3)]
+
+
+def texts(count, seed):
+    source = random.Random(seed)
+    return [" ".join(source.sample(WORDS, len(WORDS))) + ".\n" for _ in range(count)]
+
+
+ON_DISK = {"red": texts(2 * TRIPLES, "red on disk"), "blue": texts(OWN_TRIPLES, "blue on disk")}
+
+
 @pytest.fixture(scope="module")
-def tenants(start_server, tmp_path_factory):
-    return started(start_server, tmp_path_factory.mktemp("tenants"),
-                   {"red": ["--max-priority", "high"], "blue": ["--read", "corpus", "--priority", "low"], "corpus": []})
+def tenants(start_server, tmp_path_factory, v1):
+    """With chunks that lie on disk only: they were put before the server was started again."""
+    folder = tmp_path_factory.mktemp("tenants")
+    disk = ("--chunk-disk-path", folder / "disk", "--chunk-disk-bytes", "1GiB")
+    before = started(start_server, folder,
+                     {"red": ["--max-priority", "high"], "blue": ["--read", "corpus", "--priority", "low"], "corpus": []}, *disk)
+    for name, chunks in ON_DISK.items():
+        put(before, v1, name, chunks)
+    assert before.stop() == 0
+    server = start_server(*FLAGS, "--api-keys", before.keys_path, *disk)
+    server.keys_path, server.keys, server.lines = before.keys_path, before.keys, before.lines
+    return server
 
 
 def put(server, v1, name, chunks, **fields):
@@ -118,6 +140,7 @@ def http_calls(keys, namespace):
         "cohereChat": ("POST", "/v2/chat", chat | {"model": "m"} | documents),
         "complete": ("POST", "/v1/completions", {"prompt": QUESTION, "max_tokens": 2} | documents),
         "models": ("GET", "/v1/models", None),
+        "info": ("GET", "/v1/info", None),
         "model": ("GET", "/v1/models/red", None),
         "putChunks": ("POST", "/v1/chunks", anchor | {"chunks": ["mine"]}),
         "listChunks": ("GET", f"/v1/chunks{query}", None),
@@ -140,7 +163,6 @@ def test_no_http_call_reaches_anothers_chunks(v1, tenants):
     operations = {operation["operationId"] for path in document["paths"].values() for operation in path.values()
                   if "operationId" in operation}
     assert set(http_calls(keys, "")) == operations, "an operation that is not tested"
-        "info": ("GET", "/v1/info", None),
     blue = tenants.keys["blue"]
     model = http(tenants, "/v1/models", blue)[1]["data"][0]["id"]
     for name, (method, path, body) in http_calls(keys, "red").items():
@@ -158,6 +180,10 @@ def test_no_http_call_reaches_anothers_chunks(v1, tenants):
         text = json.dumps(answer)
         assert status == expected, (name, answer)
         assert LABEL not in text
+        if name == "info":  # what the server is made for
+            assert answer["totals_left_out"] and "correction" not in answer
+            assert {field for field, value in answer["load"].items() if float(value)} == {"pages_total"}
+            assert {field for field, value in answer["store"].items() if float(value)} == {"budget_bytes", "pinned_byte_limit"}
         if name == "listChunks":  # of its own
             assert not any(key in text for key in before)
         elif name != "openapi":
@@ -180,10 +206,6 @@ def test_shared_namespaces_can_be_read_and_nothing_more(v1, tenants):
                                      blend=v1.BlendOptions(store_misses=False, **blend))
         events = list(tenants.inference.Generate(request, **shows(key)))
         return events[0].prompt.chunks[1].source
-        if name == "info":  # what the server is made for
-            assert answer["totals_left_out"] and "correction" not in answer
-            assert {field for field, value in answer["load"].items() if float(value)} == {"pages_total"}
-            assert {field for field, value in answer["store"].items() if float(value)} == {"budget_bytes", "pinned_byte_limit"}
 
     assert sources(blue) == v1.CHUNK_SOURCE_BLENDED
     assert sources(red) == v1.CHUNK_SOURCE_MISS
@@ -225,47 +247,85 @@ def signed_rank(differences):
     return (positive - n * (n + 1) / 4) / math.sqrt(n * (n + 1) * (2 * n + 1) / 24)
 
 
-def test_hits_and_misses_of_others_take_the_same_time(v1, tenants):
-    """Sixty pairs, each in random order: a chunk that red has stored, and one that nobody has, both asked for by blue. A chance
-    difference is taken for a real one once in 10,000 runs (3.9 standard deviations), and one of 0.8 standard deviations of
-    the pairs' differences is found with a probability of 97%: 0.8 sqrt(60) sqrt(0.955) - 3.9 = 2.1 of the statistic's. What
-    is to be found is much larger: blue's own hits, by the same test, as a control."""
-    random_words = random.Random(20261123)
-    words = [f"{word}{i}" for word in ("amber", "birch", "cedar", "delta", "ember") for i in range(6)]
+class Asking:
+    """How long blue waits for a prompt with a chunk, whose answer is one token, over one of the protocols."""
 
-    def text():
-        random_words.shuffle(words)
-        return " ".join(words) + ".\n"
+    def __init__(self, v1, server, protocol):
+        self._v1, self._server, self._protocol = v1, server, protocol
+        self._connection = HTTPConnection("127.0.0.1", server.api_port, timeout=120)
 
-    texts = {kind: [text() for _ in range(PAIRS)] for kind in ("red", "blue", "nobody", "none")}
-    put(tenants, v1, "red", texts["red"])
-    put(tenants, v1, "blue", texts["blue"])
+    def __call__(self, chunk, tenant="blue"):
+        """(seconds, where the chunk's KV came from, the tier)."""
+        return (self._over_grpc if self._protocol == "gRPC" else self._over_http)(chunk, shows(self._server.keys[tenant]))
 
-    def seconds(chunk):
-        request = v1.GenerateRequest(prompt=prompt_of(v1, [chunk]), sampling={"max_tokens": 1},
-                                     blend=v1.BlendOptions(store_misses=False))
+    def _over_grpc(self, chunk, key):
+        request = self._v1.GenerateRequest(prompt=prompt_of(self._v1, [chunk]), sampling={"max_tokens": 1},
+                                           blend=self._v1.BlendOptions(store_misses=False))
         start = time.perf_counter()
-        events = list(tenants.inference.Generate(request, **shows(tenants.keys["blue"])))
-        return time.perf_counter() - start, events[0].prompt.chunks[0].source
+        events = list(self._server.inference.Generate(request, **key))
+        seconds = time.perf_counter() - start
+        told = events[0].prompt.chunks[0]
+        return seconds, self._v1.ChunkSource.Name(told.source), self._v1.Tier.Name(told.tier)
 
-    def differences(hit, miss):
-        found = []
-        for one, other in zip(texts[hit], texts[miss]):
-            pair = [(one, 1), (other, -1)]
-            random_words.shuffle(pair)
-            measured = {sign: seconds(chunk) for chunk, sign in pair}
-            assert measured[-1][1] == v1.CHUNK_SOURCE_MISS
-            assert (measured[1][1] == v1.CHUNK_SOURCE_MISS) == (hit != "blue")
-            found.append(measured[1][0] - measured[-1][0])
+    def _over_http(self, chunk, key):
+        body = json.dumps({"messages": [{"role": "system", "content": SYSTEM_TEXT}, {"role": "user", "content": QUESTION}],
+                           "documents": [chunk], "max_tokens": 1,
+                           "kvblend": {"lead_in": LEAD_IN, "blend": {"store_misses": False}}})
+        start = time.perf_counter()
+        self._connection.request("POST", "/v1/chat/completions", body,
+                                 {"Content-Type": "application/json", **dict(key["metadata"])})
+        answer = json.loads(self._connection.getresponse().read())
+        seconds = time.perf_counter() - start
+        told = answer["kvblend"]["prompt"]["chunks"][0]
+        return seconds, told["source"], told.get("tier", "TIER_UNSPECIFIED")
+
+
+def test_hits_and_misses_of_others_take_the_same_time(v1, tenants):
+    """Over each protocol thirty triples, each in random order: a chunk that red has in memory, one that red has on disk, and one that
+    nobody has, all asked for by blue. What is compared is the pairs of a triple. A chance difference is taken for a real one once in
+    10,000 comparisons (3.9 standard deviations; the statistic of thirty pairs can be 4.8), and one of 1.5 standard deviations of the
+    pairs' differences is found with a probability of 99% (simulated, normally distributed). What is to be found is larger: blue's own hits, in
+    both tiers, are found by the same test, as a control."""
+    order = random.Random(20261123)
+    in_memory = {"red": texts(2 * TRIPLES, "red in memory"), "blue": texts(OWN_TRIPLES, "blue in memory")}
+    for name, chunks in in_memory.items():
+        put(tenants, v1, name, chunks)
+    nobodys = iter(texts(2 * TRIPLES + OWN_TRIPLES + 2, "nobody"))
+
+    def differences(ask, memory, disk, expected):
+        """Of a chunk in memory, and of one on disk, to one that is nowhere."""
+        found, tiers = {"memory": [], "disk": []}, []
+        for triple in zip(memory, disk):
+            members = [*zip(("memory", "disk"), triple), ("nowhere", next(nobodys))]
+            order.shuffle(members)
+            measured = {name: ask(chunk) for name, chunk in members}
+            assert measured["nowhere"][1] == "CHUNK_SOURCE_MISS"
+            for name in found:
+                assert measured[name][1] == (expected or "CHUNK_SOURCE_MISS")
+                found[name].append(measured[name][0] - measured["nowhere"][0])
+            assert measured["memory"][2] == ("TIER_HOST_MEMORY" if expected else "TIER_UNSPECIFIED")
+            tiers.append(measured["disk"][2])
+        # A request that waits a moment for its turn has its chunk fetched from disk into memory before it looks there.
+        assert set(tiers) <= {"TIER_DISK", "TIER_HOST_MEMORY"} if expected else set(tiers) == {"TIER_UNSPECIFIED"}
+        assert not expected or tiers.count("TIER_DISK") > len(tiers) / 2
         return found
 
-    seconds(text())
-    of_others, own = differences("red", "nobody"), differences("blue", "none")
-    told_apart, control = signed_rank(of_others), signed_rank(own)
-    print(f"medians: {statistics.median(of_others):.6f} s for another's, {statistics.median(own):.6f} s for one's own; "
-          f"{told_apart:.2f} and {control:.2f} standard deviations")
-    assert control < -3.9, "the test does not even find hits"
-    assert abs(told_apart) < 3.9
+    told_apart = {}
+    for part, protocol in enumerate(("gRPC", "HTTP")):
+        ask = Asking(v1, tenants, protocol)
+        ask(next(nobodys))
+        share = slice(part * TRIPLES, (part + 1) * TRIPLES)
+        for tier, of_others in differences(ask, in_memory["red"][share], ON_DISK["red"][share], None).items():
+            told_apart[protocol, tier] = signed_rank(of_others)
+            print(f"{protocol}, {tier}: median {statistics.median(of_others):.6f} s, {told_apart[protocol, tier]:.2f} standard deviations")
+        # It is the chunk that red has, asked for as red would.
+        assert ask(in_memory["red"][part], "red")[1:] == ("CHUNK_SOURCE_EXACT", "TIER_HOST_MEMORY")
+        assert ask(ON_DISK["red"][part], "red")[1] == "CHUNK_SOURCE_EXACT"
+    own = differences(Asking(v1, tenants, "gRPC"), in_memory["blue"], ON_DISK["blue"], "CHUNK_SOURCE_EXACT")
+    for tier, control in own.items():
+        print(f"one's own, {tier}: median {statistics.median(control):.6f} s, {signed_rank(control):.2f} standard deviations")
+        assert signed_rank(control) < -3, "the test does not even find hits"
+    assert all(abs(deviation) < 3.9 for deviation in told_apart.values()), told_apart
 
 
 def test_store_limits_hold_among_many_and_after_a_restart(v1, start_server, tmp_path):

@@ -457,5 +457,26 @@ TEST_F(AccessTest, KeysAreReadAgainWhenTheFileChanges) {
   EXPECT_EQ(last, absl::StatusCode::kResourceExhausted);
 }
 
+TEST_F(AccessTest, UseIsToldOfTheTenantsInTheFile) {
+  const std::string t = LineOf("k", R"("tenant": "t", "requests_per_minute": 1)");
+  WriteKeys(t + LineOf("another key of it", R"("tenant": "t", "requests_per_minute": 1)") +
+            LineOf("u", R"("tenant": "u")"));
+  const auto access = KeyedAccess::Open(path_, &calls_);
+  ASSERT_TRUE(access.ok()) << access.status();
+  EXPECT_TRUE((*access)->Admit("Bearer k").ok());
+  EXPECT_FALSE((*access)->Admit("Bearer another key of it").ok());
+  EXPECT_FALSE((*access)->Admit("Bearer nobody's").ok());
+  const std::map<std::string, TenantUse> use = (*access)->Use();
+  ASSERT_EQ(use.size(), 2);
+  EXPECT_EQ(use.at("t").requests, 2);
+  EXPECT_EQ(use.at("t").refused_for_requests, 1);
+  EXPECT_EQ(use.at("u").requests, 0);
+  WriteKeys(LineOf("u", R"("tenant": "u")"));
+  while ((*access)->Use().size() > 1) std::this_thread::yield();
+  WriteKeys(t);
+  while (!(*access)->Use().contains("t")) std::this_thread::yield();
+  EXPECT_EQ((*access)->Use().at("t").requests, 2) << "it goes on from where it was";
+}
+
 }  // namespace
 }  // namespace kvblend::server

@@ -237,6 +237,27 @@ TEST(CohereRequestTest, DocumentsBecomeChunksAndSources) {
   EXPECT_TRUE(chat->citations);
 }
 
+TEST(CohereRequestTest, PrioritiesBehindTheHighestAreLow) {
+  const auto priority = [](const std::string& members) {
+    const auto chat = ParseChatRequest(
+        absl::StrCat(R"({"messages": [{"role": "user", "content": "Where?"}])", members, "}"));
+    EXPECT_TRUE(chat.ok()) << chat.status();
+    return chat->request.priority();
+  };
+  EXPECT_EQ(priority(""), v1::PRIORITY_UNSPECIFIED);
+  EXPECT_EQ(priority(R"(, "priority": 0)"), v1::PRIORITY_UNSPECIFIED);
+  EXPECT_EQ(priority(R"(, "priority": 1)"), v1::PRIORITY_LOW);
+  EXPECT_EQ(priority(R"(, "priority": 999)"), v1::PRIORITY_LOW);
+  EXPECT_EQ(priority(R"(, "kvblend": {"priority": "high"})"), v1::PRIORITY_HIGH);
+}
+
+TEST(CohereRequestTest, WhatChangesNothingIsTaken) {
+  EXPECT_TRUE(ParseChatRequest(R"({"messages": [{"role": "user", "content": "Where?"}], "strict_tools": false,
+      "tools": [], "tool_choice": "NONE", "safety_mode": "OFF", "thinking": {"type": "disabled"},
+      "raw_prompting": false, "response_format": {"type": "text"}})")
+                  .ok());
+}
+
 TEST(CohereRequestTest, WhatIsNotThereIsRefusedByName) {
   const auto refusal = [](const std::string& members) {
     const auto chat = ParseChatRequest(
@@ -254,6 +275,16 @@ TEST(CohereRequestTest, WhatIsNotThereIsRefusedByName) {
   EXPECT_THAT(refusal(R"(, "response_format": {"type": "json_object"})"), HasSubstr("response_format.type"));
   EXPECT_THAT(refusal(R"(, "frequency_penalty": 1.5)"),
               HasSubstr("frequency_penalty is 1.5; allowed: 0 to 1"));
+  EXPECT_THAT(refusal(R"(, "priority": -1)"), HasSubstr("priority is -1; allowed: an integer from 0 to 999"));
+  EXPECT_THAT(refusal(R"(, "priority": 1000)"), HasSubstr("priority is 1000"));
+  EXPECT_THAT(refusal(R"(, "priority": "high")"), HasSubstr("priority is \"high\""));
+  EXPECT_THAT(refusal(R"(, "priority": 0, "kvblend": {"priority": "high"})"),
+              HasSubstr("priority is 0 and kvblend.priority is set"));
+  EXPECT_THAT(refusal(R"(, "thinking": {"type": "enabled"})"),
+              HasSubstr("thinking.type is \"enabled\"; allowed: \"disabled\""));
+  EXPECT_THAT(refusal(R"(, "strict_tools": true)"), HasSubstr("strict_tools is true"));
+  EXPECT_THAT(refusal(R"(, "raw_prompting": true)"), HasSubstr("raw_prompting is true"));
+  EXPECT_THAT(refusal(R"(, "safety_mode": "STRICT")"), HasSubstr("safety_mode is \"STRICT\""));
   EXPECT_THAT(refusal(R"(, "colour": "red")"), HasSubstr("colour"));
   EXPECT_THAT(std::string(ParseChatRequest("{}").status().message()), HasSubstr("messages"));
 }

@@ -360,5 +360,21 @@ TEST(MetricsTest, ScrapesRunBesideUpdates) {
   EXPECT_EQ(Samples(metrics)["kvblend_time_to_first_token_seconds_count"], 150);
 }
 
+TEST(MetricsTest, TenantsAreToldApart) {
+  Metrics metrics;
+  EXPECT_THAT(metrics.Expose(), Not(HasSubstr("kvblend_tenant_")));
+  metrics.SetTenants([] {
+    return std::map<std::string, TenantCounts>{
+        {"a \"b\"", {.requests = 7, .computed_tokens = 40, .refused = {{"requests_per_minute", 2}}}},
+        {"c", {.requests = 0, .computed_tokens = 0, .refused = {{"requests_per_minute", 0}}}}};
+  });
+  auto samples = Samples(metrics);
+  EXPECT_EQ(samples[R"(kvblend_tenant_requests_total{tenant="a \"b\""})"], 7);
+  EXPECT_EQ(samples[R"(kvblend_tenant_computed_tokens_total{tenant="a \"b\""})"], 40);
+  EXPECT_EQ(samples[R"(kvblend_tenant_refused_requests_total{tenant="a \"b\"",limit="requests_per_minute"})"],
+            2);
+  EXPECT_TRUE(samples.contains(R"(kvblend_tenant_requests_total{tenant="c"})"));
+}
+
 }  // namespace
 }  // namespace kvblend::server

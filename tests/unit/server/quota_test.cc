@@ -167,5 +167,28 @@ TEST(QuotaTest, RefusalsSayWhenToComeBack) {
   }
 }
 
+TEST(QuotaTest, WhatIsUsedAndRefusedIsCounted) {
+  const absl::Time now = absl::FromUnixSeconds(1000);
+  Quota quota(
+      {.name = "t", .requests_per_minute = 2, .computed_tokens_per_minute = 60, .concurrent_requests = 1});
+  Quota::Hold first, second;
+  ASSERT_TRUE(quota.TakeRequest(now).ok());
+  ASSERT_TRUE(quota.BeginComputing(5, now, &first).ok());
+  EXPECT_FALSE(quota.BeginComputing(5, now, &second).ok());  // at once
+  quota.AddComputedTokens(100, 5, &first);
+  quota.EndComputing(&first);
+  EXPECT_FALSE(quota.TakeRequest(now).ok());                 // tokens
+  EXPECT_FALSE(quota.BeginComputing(5, now, &second).ok());  // tokens
+  ASSERT_TRUE(quota.TakeRequest(now + absl::Minutes(1)).ok());
+  ASSERT_TRUE(quota.TakeRequest(now + absl::Minutes(1)).ok());
+  EXPECT_FALSE(quota.TakeRequest(now + absl::Minutes(1)).ok());  // requests
+  const TenantUse use = quota.use();
+  EXPECT_EQ(use.requests, 5);
+  EXPECT_EQ(use.computed_tokens, 100);
+  EXPECT_EQ(use.refused_for_requests, 1);
+  EXPECT_EQ(use.refused_for_computed_tokens, 2);
+  EXPECT_EQ(use.refused_for_concurrent, 1);
+}
+
 }  // namespace
 }  // namespace kvblend::server

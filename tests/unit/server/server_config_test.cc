@@ -75,6 +75,22 @@ TEST_F(ServerConfigTest, TheHttpApisFlags) {
   }
 }
 
+TEST_F(ServerConfigTest, TheFlagsOfGrpcsConnections) {
+  const ParsedConfig parsed = ParseLine(
+      "--model m --max-concurrent-streams 4 --grpc-max-connections 5 --grpc-max-header-bytes 2KiB "
+      "--grpc-handshake-timeout 1.5 --grpc-idle-timeout 2");
+  ASSERT_TRUE(parsed.config.has_value()) << parsed.error_output;
+  const GrpcConfig& grpc = parsed.config->grpc;
+  EXPECT_EQ(grpc.max_concurrent_streams, 4);
+  EXPECT_EQ(grpc.max_connections, 5);
+  EXPECT_EQ(grpc.max_header_bytes, 2048);
+  EXPECT_EQ(grpc.handshake_timeout, absl::Seconds(1.5));
+  EXPECT_EQ(grpc.idle_timeout, absl::Seconds(2));
+  for (const char* bad : {"--grpc-max-connections 0", "--grpc-max-header-bytes 1", "--grpc-idle-timeout 0"}) {
+    EXPECT_FALSE(ParseLine(std::string("--model m ") + bad).config.has_value()) << bad;
+  }
+}
+
 TEST_F(ServerConfigTest, OtherAddressesThanLoopbackNeedKeysOrAWord) {
   for (const char* flags : {"--grpc-address 0.0.0.0:1", "--grpc-address [::]:1", "--api-address 10.0.0.7:0",
                             "--grpc-address example.org:1", "--api-address 127.example.org:1"}) {
@@ -134,7 +150,7 @@ TEST_F(ServerConfigTest, EveryFlagArrives) {
   EXPECT_EQ(config.grpc_address, "[::1]:0");
   EXPECT_EQ(config.http_address, "0.0.0.0:1");
   EXPECT_EQ(config.max_message_bytes, 1 << 20);
-  EXPECT_EQ(config.max_concurrent_streams, 9);
+  EXPECT_EQ(config.grpc.max_concurrent_streams, 9);
   EXPECT_EQ(config.drain_timeout, absl::Milliseconds(1500));
   EXPECT_EQ(config.port_file, "p");
   EXPECT_EQ(config.log_level, "debug");

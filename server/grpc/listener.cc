@@ -1,0 +1,232 @@
+#include "server/grpc/listener.h"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/status_macros.h"
+#include "server/files/open_files.h"
+#include "spdlog/spdlog.h"
+
+namespace kvblend::server {
+namespace {
+
+constexpr char kUnixPrefix[] = "unix:";
+constexpr int kAcceptPauseMs = 100;  // when the system has no descriptor left
+constexpr absl::Duration kWarnEvery = absl::Minutes(1);
+
+ino_t InodeOf(int fd) {
+  struct stat found;
+  return fstat(fd, &found) == 0 ? found.st_ino : 0;
+}
+
+Descriptor NewSocket(int family) {
+  return Descriptor(socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+}
+
+void SetOption(int fd, int level, int name, int value) { setsockopt(fd, level, name, &value, sizeof value); }
+
+/// The errno of what failed; 0: it listens.
+int BindAndListen(int fd, const sockaddr* address, socklen_t size) {
+  return bind(fd, address, size) == 0 && listen(fd, SOMAXCONN) == 0 ? 0 : errno;
+}
+
+int PortOf(int fd) {
+  sockaddr_storage address = {};
+  socklen_t size = sizeof address;
+  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
+  const bool is_v6 = address.ss_family == AF_INET6;
+  return ntohs(is_v6 ? reinterpret_cast<const sockaddr_in6*>(&address)->sin6_port
+                     : reinterpret_cast<const sockaddr_in*>(&address)->sin_port);
+}
+
+/// Sets the port of an address that has one.
+void SetPort(sockaddr* address, int port) {
+  if (address->sa_family == AF_INET6) {
+    reinterpret_cast<sockaddr_in6*>(address)->sin6_port = htons(static_cast<uint16_t>(port));
+  } else {
+    reinterpret_cast<sockaddr_in*>(address)->sin_port = htons(static_cast<uint16_t>(port));
+  }
+}
+
+}  // namespace
+
+Descriptor::~Descriptor() {
+  if (fd_ >= 0) close(fd_);
+}
+
+bool OpenConnections::HasRoom() {
+  if (static_cast<int64_t>(handed_on_.size()) < max_) return true;
+  handed_on_.erase(std::remove_if(handed_on_.begin(), handed_on_.end(),
+                                  [](const auto& one) { return InodeOf(one.first) != one.second; }),
+                   handed_on_.end());
+  return static_cast<int64_t>(handed_on_.size()) < max_;
+}
+
+void OpenConnections::Add(int fd) { handed_on_.emplace_back(fd, InodeOf(fd)); }
+
+absl::StatusOr<std::unique_ptr<Listener>> Listener::Open(const std::string& address,
+                                                         int32_t max_connections) {
+  std::unique_ptr<Listener> listener(new Listener(address, max_connections));
+  KVBLEND_RETURN_IF_ERROR(listener->Bind());
+  AllowMoreFiles(static_cast<rlim_t>(max_connections));
+  return listener;
+}
+
+Listener::~Listener() {
+  Stop();
+  if (!unix_path_.empty()) unlink(unix_path_.c_str());
+}
+
+absl::Status Listener::Failed(const std::string& why) const {
+  return absl::UnavailableError(absl::StrCat("can't listen for gRPC on ", address_, ": ", why));
+}
+
+absl::Status Listener::Bind() {
+  stop_ = Descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (stop_.get() < 0) return Failed(strerror(errno));
+  if (absl::StartsWith(address_, kUnixPrefix)) return BindUnix(address_.substr(strlen(kUnixPrefix)));
+  const size_t colon = address_.rfind(':');
+  int port = 0;
+  if (colon == std::string::npos || colon == 0 || !absl::SimpleAtoi(address_.substr(colon + 1), &port) ||
+      port < 0 || port > 65535) {
+    return Failed("allowed: HOST:PORT, [IPV6]:PORT or unix:PATH, with a port from 0 (any free one) to 65535");
+  }
+  std::string host = address_.substr(0, colon);
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  return BindTcp(host, absl::StrCat(port));
+}
+
+absl::Status Listener::BindUnix(const std::string& path) {
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  if (path.empty() || path.size() >= sizeof address.sun_path) {
+    return Failed(
+        absl::StrCat("the path has ", path.size(), " bytes; allowed: 1 to ", sizeof address.sun_path - 1));
+  }
+  memcpy(address.sun_path, path.data(), path.size());
+  const auto* generic = reinterpret_cast<const sockaddr*>(&address);
+  Descriptor socket = NewSocket(AF_UNIX);
+  if (socket.get() < 0) return Failed(strerror(errno));
+  // What a server left that was killed is in nobody's way; whoever answers there is.
+  struct stat found;
+  if (stat(path.c_str(), &found) == 0 && S_ISSOCK(found.st_mode)) {
+    const Descriptor asking = NewSocket(AF_UNIX);
+    if (connect(asking.get(), generic, sizeof address) != 0 && errno == ECONNREFUSED) unlink(path.c_str());
+  }
+  if (const int error = BindAndListen(socket.get(), generic, sizeof address); error != 0) {
+    return Failed(strerror(error));
+  }
+  unix_path_ = path;
+  sockets_.push_back(std::move(socket));
+  return absl::OkStatus();
+}
+
+absl::Status Listener::BindTcp(const std::string& host, const std::string& port) {
+  addrinfo hints = {};
+  hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
+  hints.ai_socktype = SOCK_STREAM;
+  const bool is_wildcard = host == "0.0.0.0" || host == "::";
+  addrinfo* found = nullptr;
+  // A socket of IPv6's wildcard serves IPv4 too; where the machine has no IPv6, IPv4's has to do.
+  if (const int error = getaddrinfo(is_wildcard ? nullptr : host.c_str(), port.c_str(), &hints, &found);
+      error != 0) {
+    return Failed(gai_strerror(error));
+  }
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> all(found, &freeaddrinfo);
+  int error = 0;
+  const auto try_family = [&](int family) {
+    for (addrinfo* one = found; one != nullptr; one = one->ai_next) {
+      if (family != AF_UNSPEC && one->ai_family != family) continue;
+      Descriptor socket = NewSocket(one->ai_family);
+      if (socket.get() < 0) {
+        error = errno;
+        continue;
+      }
+      // A server that starts again need not wait for the connections of the one before; a running one's port stays its own.
+      SetOption(socket.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+      SetOption(socket.get(), IPPROTO_TCP, TCP_NODELAY, 1);  // as the connections inherit it
+      if (one->ai_family == AF_INET6) SetOption(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, is_wildcard ? 0 : 1);
+      if (port_ != 0) SetPort(one->ai_addr, port_);  // the one that the first was given
+      if (const int failed = BindAndListen(socket.get(), one->ai_addr, one->ai_addrlen); failed != 0) {
+        error = failed;
+        continue;
+      }
+      port_ = PortOf(socket.get());
+      sockets_.push_back(std::move(socket));
+    }
+  };
+  if (!is_wildcard) {
+    try_family(AF_UNSPEC);
+  } else {
+    try_family(AF_INET6);
+    // In use is no reason to look elsewhere.
+    if (sockets_.empty() && error != EADDRINUSE) try_family(AF_INET);
+  }
+  return sockets_.empty() ? Failed(strerror(error)) : absl::OkStatus();
+}
+
+void Listener::Start(OnConnection on_connection) {
+  on_connection_ = std::move(on_connection);
+  absl::MutexLock lock(&mutex_);
+  thread_ = std::thread([this] { Run(); });
+}
+
+void Listener::Stop() {
+  absl::MutexLock lock(&mutex_);
+  if (!thread_.joinable()) return;
+  eventfd_write(stop_.get(), 1);
+  thread_.join();
+}
+
+void Listener::Run() {
+  std::vector<pollfd> polled = {{.fd = stop_.get(), .events = POLLIN, .revents = 0}};
+  for (const Descriptor& socket : sockets_)
+    polled.push_back({.fd = socket.get(), .events = POLLIN, .revents = 0});
+  for (;;) {
+    if (poll(polled.data(), polled.size(), -1) < 0 && errno != EINTR) break;
+    if (polled.front().revents != 0) break;
+    for (size_t i = 1; i < polled.size(); ++i) {
+      if (polled[i].revents != 0) Accept(polled[i].fd);
+    }
+  }
+  sockets_.clear();
+}
+
+void Listener::Accept(int listening_fd) {
+  const int fd = accept4(listening_fd, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+  if (fd < 0) {
+    const bool none_left = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
+    pollfd stop = {.fd = stop_.get(), .events = POLLIN, .revents = 0};
+    if (none_left) poll(&stop, 1, kAcceptPauseMs);
+    return;
+  }
+  if (connections_.HasRoom()) {
+    connections_.Add(fd);
+    on_connection_(listening_fd, fd);
+    return;
+  }
+  // Before any byte of HTTP/2: then clients take it for a connection that failed, and wait longer before each new one.
+  close(fd);
+  if (const absl::Time now = absl::Now(); now - last_warning_ >= kWarnEvery) {
+    last_warning_ = now;
+    spdlog::warn("gRPC: a connection was closed because there are --grpc-max-connections, {}, already",
+                 max_connections_);
+  }
+}
+
+}  // namespace kvblend::server

@@ -1,0 +1,98 @@
+// The sockets on which gRPC's connections come in. They are ours and not the library's, because gRPC 1.51 takes any number of
+// connections: here they are counted before it gets them.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+
+namespace kvblend::server {
+
+/// A file descriptor that is closed with its object.
+class Descriptor {
+ public:
+  explicit Descriptor(int fd = -1) : fd_(fd) {}
+  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~Descriptor();
+
+  int get() const { return fd_; }
+  int Release() { return std::exchange(fd_, -1); }
+
+ private:
+  int fd_;
+};
+
+/// Which of the connections that were handed on are still open. Nobody tells when the library closes one; but its descriptor is
+/// then closed, or another file. Not thread-safe.
+class OpenConnections {
+ public:
+  explicit OpenConnections(int32_t max) : max_(max) {}
+  /// Whether there is room for one more; asks the system only where too many were handed on.
+  bool HasRoom();
+  void Add(int fd);
+
+ private:
+  const int32_t max_;
+  std::vector<std::pair<int, ino_t>> handed_on_;
+};
+
+class Listener {
+ public:
+  /// The descriptor is non-blocking, and the callee's to close.
+  using OnConnection = std::function<void(int listening_fd, int fd)>;
+
+  /// Binds "HOST:PORT" (port 0: any free one; a wildcard of either protocol is both), "[IPV6]:PORT" or "unix:PATH"; where a
+  /// host has several addresses, those that can be bound. kUnavailable naming `address`.
+  static absl::StatusOr<std::unique_ptr<Listener>> Open(const std::string& address, int32_t max_connections);
+  /// Stops, and removes the path of a unix socket.
+  ~Listener();
+
+  /// The port bound; 0 for a unix socket.
+  int port() const { return port_; }
+
+  /// Calls `on_connection` from a thread of its own; a connection that is one too many is closed instead. To be called once.
+  void Start(OnConnection on_connection);
+
+  /// Closes the listening sockets, and waits for a call under way. Again: nothing. Thread-safe.
+  void Stop();
+
+ private:
+  Listener(std::string address, int32_t max_connections)
+      : address_(std::move(address)), connections_(max_connections), max_connections_(max_connections) {}
+  absl::Status Bind();
+  absl::Status BindUnix(const std::string& path);
+  absl::Status BindTcp(const std::string& host, const std::string& port);
+  absl::Status Failed(const std::string& why) const;
+  void Run();
+  void Accept(int listening_fd);
+
+  const std::string address_;
+  std::string unix_path_;  // to be removed; empty: none
+  int port_ = 0;
+  std::vector<Descriptor> sockets_;  // the thread's, once it runs
+  Descriptor stop_;                  // an eventfd
+  OnConnection on_connection_;
+  OpenConnections connections_;  // the thread's
+  const int32_t max_connections_;
+  absl::Time last_warning_ = absl::InfinitePast();  // the thread's
+  absl::Mutex mutex_;
+  std::thread thread_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace kvblend::server
