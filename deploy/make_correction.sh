@@ -91,5 +91,5 @@ fi
 log "learning from $QUESTIONS questions with their passages; an interrupted run goes on where it stopped"
 "$bin/kvblend" calibrate --model "$model" --correction none --data "$questions" --held-out "$HELD_OUT" \
   --resume "$moments" --output "$correction" ${flags[@]+"${flags[@]}"} >&2
-rm -f "$questions" "$moments"
+rm -f "$questions" "$moments" "$moments.attention"
 echo "$correction"

@@ -28,13 +28,16 @@ struct CalibrationOptions {
   std::vector<Prompt> prompts;
   CalibrationCorpus corpus;  // instead of prompts, where these are none
   Anchoring anchoring = Anchoring::kAnchored;
-  int32_t rank = 16;       // of the map, [0, 1024]
-  double ridge = 0.1;      // of the variances, (0, 100]
+  int32_t rank = 16;   // of the map, [0, 1024]
+  double ridge = 0.1;  // of the variances, (0, 100]
+  /// How often each fitted prompt improves the fit by what the attention of its question and answer reads, [0, 1000].
+  int32_t attention_passes = 3;
   double held_out = 0.25;  // share of the prompts, the last ones, that the fit is judged on; (0, 1)
   std::string origin;      // what the prompts are, for people; at most 256 bytes
   std::string path;        // file to write; empty: where the engine looks for the model's
   /// File that keeps what was learned of the prompts so far, every few prompts and when the run ends early: one with the
-  /// same prompts goes on from there, whatever its rank and ridge. It stays. Empty: none.
+  /// same prompts goes on from there, whatever its rank and ridge. A second one, with ".attention" behind its name, keeps
+  /// what attention_passes have made of it, for the same rank, ridge and number of passes. Both stay. Empty: none.
   std::string resume;
 };
 

@@ -52,28 +52,37 @@ def test_documents_will_do(tmp_path):
     for number, question in enumerate(json.loads(SAMPLE.read_text())):
         (corpus / f"{number}.txt").write_text("\n\n".join(passage["text"] for passage in question["ctxs"]))
     arguments = ["calibrate", "--model", MODEL, "--corpus", corpus, "--output", path]
-    done = run("kvblend", *arguments, "--n", "8", "--passages", "4", "--json")
+    done = run("kvblend", *arguments, "--n", "6", "--passages", "3", "--attention-passes", "0", "--json")
     assert done.returncode == 0, done.stderr
     learned = json.loads(done.stdout)
-    assert (learned["fitted_prompts"], learned["held_out_prompts"]) == (6, 2)
+    assert (learned["fitted_prompts"], learned["held_out_prompts"]) == (4, 2)
     assert learned["kl_after"] < learned["kl_before"]
     assert run("kvblend", "info", "--model", MODEL, "--correction", path).returncode == 0
 
 
 def test_a_calibration_that_is_killed_goes_on(tmp_path):
     whole, resumed, moments = tmp_path / "whole", tmp_path / "resumed", tmp_path / "moments"
-    arguments = ["calibrate", "--model", MODEL, "--data", SAMPLE, "--passages", "2", "--held-out", "0.2"]
+    arguments = ["calibrate", "--model", MODEL, "--data", SAMPLE, "--passages", "2", "--held-out", "0.2",
+                 "--attention-passes", "1"]
     assert run("kvblend", *arguments, "--n", "5", "--output", whole).returncode == 0
     assert not moments.exists()
 
     command = [BIN_DIR / "kvblend", *arguments, "--n", "5", "--output", resumed, "--resume", moments]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=ENVIRONMENT) as process:
-        wait_until(lambda: moments.exists() or process.poll() is not None, "the moments of four prompts")
-        process.kill()
+    steps = moments.with_name("moments.attention")
+    for kept, what in ((moments, "the moments of four prompts"), (steps, "four steps on what attention reads")):
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=ENVIRONMENT) as process:
+            wait_until(lambda kept=kept, process=process: kept.exists() or process.poll() is not None, what)
+            process.kill()
+        assert kept.exists()
     assert not resumed.exists()
     done = run("kvblend", *arguments, "--n", "5", "--output", resumed, "--resume", moments)
     assert done.returncode == 0, done.stderr
     assert resumed.read_bytes() == whole.read_bytes()
+
+    steps.write_bytes(steps.read_bytes()[:-1])
+    refusal = run("kvblend", *arguments, "--n", "5", "--output", resumed, "--resume", moments)
+    assert refusal.returncode != 0
+    assert str(steps) in refusal.stderr and "damaged" in refusal.stderr
 
     refusal = run("kvblend", *arguments, "--n", "4", "--output", resumed, "--resume", moments)
     assert refusal.returncode != 0
@@ -83,6 +92,7 @@ def test_a_calibration_that_is_killed_goes_on(tmp_path):
 @pytest.mark.parametrize("arguments, message", [
     ([], "calibrate needs either --data or --corpus"),
     (["--data", SAMPLE, "--corpus", ROOT / "docs"], "calibrate needs either --data or --corpus"),
+    (["--data", SAMPLE, "--attention-passes", "-1"], "attention-passes is -1; allowed: 0 to 1000"),
     (["--corpus", ROOT / "docs", "--first", "3"], "--first is for the questions of --data"),
     (["--corpus", ROOT / "no-such-folder"], "no-such-folder"),
     (["--corpus", ROOT / "proto/kvblend/v1"], "there is no .txt, .md or .jsonl file"),

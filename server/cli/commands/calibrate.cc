@@ -182,6 +182,9 @@ void AddCalibrateCommand(CLI::App& root, CommandContext& context) {
   app.add_option("--rank", flags.options.rank, "Rank of the map; 0: scale and offset alone")
       ->capture_default_str();
   app.add_option("--ridge", flags.options.ridge, "Ridge, as a share of the variances")->capture_default_str();
+  app.add_option("--attention-passes", flags.options.attention_passes,
+                 "How often each prompt improves the fit by what attention reads of it; 0: not at all")
+      ->capture_default_str();
   app.add_option("--held-out", flags.options.held_out, "Share of the prompts that the fit is judged on")
       ->capture_default_str();
   app.add_option("--output", flags.options.path, "File to write (default: MODEL.kvcorrection)")

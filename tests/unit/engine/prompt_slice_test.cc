@@ -5,9 +5,10 @@
 namespace kvblend {
 namespace {
 
-TEST(PromptSliceTest, IsFourStepsWhereTokensStillComeFastEnough) {
+TEST(PromptSliceTest, IsFiveStepsWhereTokensStillComeFastEnough) {
   EXPECT_DOUBLE_EQ(PromptSliceSeconds(0, 0), 0);
-  EXPECT_DOUBLE_EQ(PromptSliceSeconds(0.008, 0), 0.032);
+  EXPECT_DOUBLE_EQ(PromptSliceSeconds(0.008, 0), 0.04);
+  EXPECT_DOUBLE_EQ(PromptSliceSeconds(0.0125, 0), 0.0625);
   EXPECT_DOUBLE_EQ(PromptSliceSeconds(0.02, 0), 0.08);  // a token every 0.1 s
 }
 
@@ -17,7 +18,7 @@ TEST(PromptSliceTest, IsShorterWhereTheyWouldNotAndNeverBelowOneAndAHalf) {
   for (double step = 0; step < 1; step += 0.001) {
     const double slice = PromptSliceSeconds(step, 0);
     EXPECT_GE(slice, 1.5 * step);
-    EXPECT_LE(slice, 4 * step);
+    EXPECT_LE(slice, 5 * step);
     EXPECT_TRUE(step + slice <= kUnnoticedSeconds + 1e-12 || slice == 1.5 * step) << step;
   }
 }

@@ -1,0 +1,44 @@
+// What tuners (engine/kv/tuning/layer_tuner.h) have made of their steps so far, in a file, so that a calibration that is
+// interrupted can go on. Format: the preamble of a learner's files (engine/kv/sealed_bytes.h) with the magic "KVTUNING";
+// XXH3-64 of an identity, steps (i64); what each tuner appends; a checksum.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/kv/correction_learner.h"
+#include "engine/kv/tuning/layer_tuner.h"
+
+namespace kvblend::kv {
+
+/// One for each layer; none: the layer stays as it is stored.
+using LayerTuners = std::vector<std::optional<LayerTuner>>;
+
+/// Not thread-safe.
+class TuningCheckpoint {
+ public:
+  /// path: empty for none, so that nothing is written. `identity`: all that the steps depend on besides the model, in any
+  /// words.
+  TuningCheckpoint(std::string path, const LearnerOptions& options, std::string_view identity);
+
+  /// Steps that the file has, which are then the tuners'; 0, and the tuners as they are, where there is none, or one of
+  /// another identity. kInvalidArgument, naming the file: it is damaged, or of another model, chunk format or anchoring.
+  /// Otherwise what reading it gives.
+  absl::StatusOr<int64_t> Restore(LayerTuners& tuners) const;
+  /// Replaces the file as a whole. The system's error, naming the file.
+  absl::Status Save(int64_t steps, const LayerTuners& tuners) const;
+
+ private:
+  std::string Preamble() const;
+
+  const std::string path_;
+  const LearnerOptions options_;
+  const uint64_t identity_;
+};
+
+}  // namespace kvblend::kv

@@ -1,0 +1,334 @@
+#include "engine/api/calibration.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <numbers>
+#include <numeric>
+#include <random>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "engine/api/option_table.h"
+#include "engine/kv/correction_file.h"
+#include "engine/kv/correction_fit.h"
+#include "engine/kv/moments_checkpoint.h"
+#include "engine/kv/pair_moments.h"
+#include "engine/kv/tuning/tuning_checkpoint.h"
+#include "engine/prompt/corpus_prompts.h"
+#include "engine/prompt/prompt_layout.h"
+#include "engine/runtime/model_runtime.h"
+#include "engine/serve/calibration/correction_tuning.h"
+#include "engine/serve/calibration/judged_answers.h"
+#include "engine/serve/calibration/placed_prompt.h"
+
+namespace kvblend {
+namespace {
+
+// Squared deviation says the same of every direction, answers do not: a K that is corrected too far turns attention away
+// from what it should see, most of all where little stands before a chunk. So answers choose among these.
+constexpr double kKeyStrengths[] = {1, 0.85, 0.7, 0.55};
+constexpr int64_t kSavedEvery = 4;  // prompts: that much is lost when the process is killed
+
+absl::Status Check(const CalibrationOptions& options) {
+  if (options.rank < 0 || options.rank > kernels::kMaxKvCorrectionRank) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank is ", options.rank, "; allowed: 0 to ", kernels::kMaxKvCorrectionRank));
+  }
+  if (!(options.ridge > 0 && options.ridge <= 100)) {
+    return absl::InvalidArgumentError(absl::StrCat("ridge is ", options.ridge, "; allowed: above 0, to 100"));
+  }
+  if (options.attention_passes < 0 || options.attention_passes > 1000) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("attention-passes is ", options.attention_passes, "; allowed: 0 to 1000"));
+  }
+  if (!(options.held_out > 0 && options.held_out < 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("held-out is ", options.held_out, "; allowed: above 0 and below 1"));
+  }
+  if (options.origin.size() > kv::CorrectionOrigin::kMaxBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("the origin has ", options.origin.size(),
+                                                   " bytes; allowed: at most ",
+                                                   kv::CorrectionOrigin::kMaxBytes));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckPrompts(const std::vector<Prompt>& prompts) {
+  if (prompts.size() < 2) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("there are ", prompts.size(), " prompts; allowed: at least 2, one is kept back"));
+  }
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    if (prompts[i].chunks.size() >= 2) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("prompt ", i, " has ", prompts[i].chunks.size(), " chunks; allowed: at least 2"));
+  }
+  return absl::OkStatus();
+}
+
+using Moments = std::vector<kv::PairMoments>;  // one per layer
+
+/// What full prefill makes of every chunk but the first, beside what is stored of it. Pairs count by the attention that
+/// the question pays to their tokens.
+absl::Status AddPairs(const prompt::PromptLayout& layout, PlacedPrompt& placed, Moments& moments) {
+  const auto anchor = static_cast<int64_t>(layout.anchor_ids.size());
+  return placed.VisitLayers(
+      layout, /*answer=*/{},
+      [&](const PlacedPrompt::Layer& layer, absl::Span<const PlacedPrompt::Chunk> chunks) -> absl::Status {
+        KVBLEND_ASSIGN_OR_RETURN(const std::vector<float> mass, layer.QuestionMass());
+        const std::vector<float> weights = kv::WeightsOfMass(absl::MakeConstSpan(mass).subspan(anchor));
+        for (const PlacedPrompt::Chunk& chunk : chunks) {
+          const std::vector<float> stored = layer.StoredOf(chunk);
+          moments[layer.index()].Add(
+              {.stored = stored,
+               .fresh = layer.FreshOf(chunk),
+               .tokens = chunk.tokens,
+               .weights = absl::MakeConstSpan(weights).subspan(chunk.begin - anchor, chunk.tokens.size())});
+        }
+        return absl::OkStatus();
+      });
+}
+
+/// Prompts so laid out: another model or tokenizer gives others.
+kv::CheckpointPrompts CheckpointPromptsOf(const std::vector<prompt::PromptLayout>& layouts, int64_t fitted) {
+  std::vector<std::vector<int32_t>> prompts;
+  for (const prompt::PromptLayout& layout : layouts) {
+    std::vector<int32_t>& numbers = prompts.emplace_back();
+    for (const prompt::Span& span : layout.spans) numbers.push_back(span.begin);
+    numbers.insert(numbers.end(), layout.token_ids.begin(), layout.token_ids.end());
+  }
+  return kv::CheckpointPrompts::Of(prompts, fitted);
+}
+
+kv::LearnerOptions LearnerOptionsOf(const ModelRuntime& runtime, Anchoring anchoring) {
+  const store::KvFormat& format = runtime.key_space.format;
+  return {.model_fingerprint = runtime.key_space.model_fingerprint,
+          .anchoring = anchoring,
+          .encoding = static_cast<uint32_t>(format.encoding),
+          .num_layers = format.num_layers,
+          .num_kv_heads = format.num_kv_heads,
+          .head_dim = format.head_dim};
+}
+
+kv::LearnedCorrection WithKeyStrength(double strength, kv::LearnedCorrection correction) {
+  for (kv::LayerCorrection& layer : correction.layers) {
+    if (!layer.empty()) kv::ScaleKeyPart(strength, correction.rank, layer);
+  }
+  return correction;
+}
+
+/// How far the step `index` of `count` goes: less at first, while the means of gradients are of few, and in the end.
+double StepRate(int64_t index, int64_t count) {
+  constexpr double kRate = 0.002, kFirstSteps = 10, kLeast = 0.02;
+  const double done = static_cast<double>(index) / static_cast<double>(count);
+  return kRate * std::min(1.0, static_cast<double>(index + 1) / kFirstSteps) *
+         ((1 + std::cos(std::numbers::pi * done)) / 2 + kLeast);
+}
+
+/// Each pass takes the prompts in another order.
+int64_t PromptOfStep(int64_t step, int64_t prompts) {
+  std::vector<int64_t> order(prompts);
+  std::iota(order.begin(), order.end(), 0);
+  std::minstd_rand random(static_cast<uint32_t>(1 + step / prompts));
+  std::shuffle(order.begin(), order.end(), random);
+  return order[step % prompts];
+}
+
+/// One run of Calibrate, step by step.
+class Calibration {
+ public:
+  Calibration(ModelRuntime& runtime, store::ChunkStore& chunk_store, const CalibrationOptions& options,
+              CalibrationProgress progress)
+      : runtime_(runtime),
+        options_(options),
+        progress_(progress),
+        placed_(runtime, options.anchoring),
+        answers_(runtime, chunk_store, options.anchoring) {}
+
+  absl::Status LayOutPrompts() {
+    for (const Prompt& prompt : options_.prompts) {
+      KVBLEND_ASSIGN_OR_RETURN(layouts_.emplace_back(),
+                               prompt::BuildPromptLayout(
+                                   prompt, *runtime_.tokenizer, *runtime_.chat_template,
+                                   {.max_prompt_tokens = runtime_.max_context_tokens - JudgedAnswers::kTokens,
+                                    .max_chunks = 1 << 16}));
+    }
+    const auto count = static_cast<int64_t>(layouts_.size());
+    const int64_t held_out =
+        std::clamp<int64_t>(std::llround(options_.held_out * static_cast<double>(count)), 1, count - 1);
+    fitted_ = count - held_out;
+    steps_ = count + fitted_ * options_.attention_passes + held_out;
+    return absl::OkStatus();
+  }
+
+  /// Those of all prompts, or what of them is in the checkpoint and the rest.
+  absl::StatusOr<kv::LearnerState> LearnMoments() {
+    const auto count = static_cast<int64_t>(layouts_.size());
+    const kv::MomentsCheckpoint checkpoint(options_.resume, LearnerOptionsOf(runtime_, options_.anchoring),
+                                           CheckpointPromptsOf(layouts_, fitted_));
+    KVBLEND_ASSIGN_OR_RETURN(kv::LearnerState learned, checkpoint.Restore());
+    int64_t saved = learned.fitted_chunks + learned.kept_back_chunks;
+    for (int64_t i = saved; i < count; ++i) {
+      const bool fits = i < fitted_;
+      const absl::Status going = progress_(i, steps_, fits ? "pairs to fit" : "pairs to judge by");
+      if (i - saved >= (going.ok() ? kSavedEvery : 1)) {
+        KVBLEND_RETURN_IF_ERROR(checkpoint.Save(learned));
+        saved = i;
+      }
+      KVBLEND_RETURN_IF_ERROR(going);
+      KVBLEND_RETURN_IF_ERROR(AddPairs(layouts_[i], placed_, fits ? learned.fitted : learned.kept_back));
+      ++(fits ? learned.fitted_chunks : learned.kept_back_chunks);
+    }
+    if (saved < count) KVBLEND_RETURN_IF_ERROR(checkpoint.Save(learned));
+    return learned;
+  }
+
+  kv::LearnedCorrection Fit(const kv::LearnerState& learned) const {
+    const store::KvFormat& format = runtime_.key_space.format;
+    kv::LearnedCorrection correction{.model_fingerprint = runtime_.key_space.model_fingerprint,
+                                     .anchoring = options_.anchoring,
+                                     .num_kv_heads = format.num_kv_heads,
+                                     .head_dim = format.head_dim};
+    correction.rank = static_cast<int32_t>(std::min<int64_t>(options_.rank, correction.channels()));
+    for (int32_t layer = 0; layer < format.num_layers; ++layer) {
+      kv::LayerCorrection fit =
+          kv::FitLayer(learned.fitted[layer], {.rank = correction.rank, .ridge = options_.ridge});
+      // A layer that does not gain is left as it is: the first one, whose K and V know nothing of other tokens.
+      if (!(kv::ResidualShare(learned.kept_back[layer], fit, correction.rank) < 1)) fit = {};
+      correction.layers.push_back(std::move(fit));
+    }
+    return correction;
+  }
+
+  /// `fit`, improved by what the fitted prompts' answers read.
+  absl::StatusOr<kv::LearnedCorrection> Tune(const kv::LearnedCorrection& fit, const Moments& pairs,
+                                             int32_t num_threads) {
+    KVBLEND_ASSIGN_OR_RETURN(CorrectionTuning tuning,
+                             CorrectionTuning::Create(runtime_, fit, pairs, num_threads));
+    const kv::TuningCheckpoint checkpoint(
+        options_.resume.empty() ? "" : options_.resume + ".attention",
+        LearnerOptionsOf(runtime_, options_.anchoring),
+        absl::StrCat(CheckpointPromptsOf(layouts_, fitted_).identity, ", rank ", fit.rank, ", ridge ",
+                     options_.ridge, ", passes ", options_.attention_passes));
+    KVBLEND_ASSIGN_OR_RETURN(int64_t saved, checkpoint.Restore(tuning.tuners()));
+    std::vector<std::vector<int32_t>> answers(fitted_);
+    const int64_t count = fitted_ * options_.attention_passes;
+    for (int64_t i = saved; i < count; ++i) {
+      const absl::Status going =
+          progress_(static_cast<int64_t>(layouts_.size()) + i, steps_, "what attention reads");
+      if (i - saved >= (going.ok() ? kSavedEvery : 1)) {
+        KVBLEND_RETURN_IF_ERROR(checkpoint.Save(i, tuning.tuners()));
+        saved = i;
+      }
+      KVBLEND_RETURN_IF_ERROR(going);
+      const int64_t prompt = PromptOfStep(i, fitted_);
+      if (answers[prompt].empty()) {
+        KVBLEND_ASSIGN_OR_RETURN(answers[prompt], answers_.Answer(layouts_[prompt]));
+      }
+      KVBLEND_RETURN_IF_ERROR(
+          tuning.Step({layouts_[prompt], answers[prompt]}, placed_, StepRate(i, count)).status());
+    }
+    if (saved < count) KVBLEND_RETURN_IF_ERROR(checkpoint.Save(count, tuning.tuners()));
+    return tuning.Mean();
+  }
+
+  /// Mean divergence of the answers kept back without a correction, and then with each of these.
+  absl::StatusOr<std::vector<double>> Judge(absl::Span<const kv::LearnedCorrection> corrections) {
+    std::vector<std::shared_ptr<const kv::LoadedCorrection>> loaded;
+    for (const kv::LearnedCorrection& correction : corrections) {
+      KVBLEND_ASSIGN_OR_RETURN(loaded.emplace_back(),
+                               kv::LoadedCorrection::Load(correction, "being judged", *runtime_.backend));
+    }
+    const auto count = static_cast<int64_t>(layouts_.size()), held_out = count - fitted_;
+    std::vector<double> kl(1 + corrections.size());
+    for (int64_t i = fitted_; i < count; ++i) {
+      KVBLEND_RETURN_IF_ERROR(progress_(steps_ - (count - i), steps_, "answers kept back"));
+      KVBLEND_ASSIGN_OR_RETURN(const std::vector<double> of_prompt,
+                               answers_.Divergences(layouts_[i], loaded));
+      for (size_t c = 0; c < kl.size(); ++c) kl[c] += of_prompt[c] / static_cast<double>(held_out);
+    }
+    return kl;
+  }
+
+  int64_t fitted_prompts() const { return fitted_; }
+  int64_t held_out_prompts() const { return static_cast<int64_t>(layouts_.size()) - fitted_; }
+
+ private:
+  ModelRuntime& runtime_;
+  const CalibrationOptions& options_;
+  const CalibrationProgress progress_;
+  PlacedPrompt placed_;
+  JudgedAnswers answers_;
+  std::vector<prompt::PromptLayout>
+      layouts_;  // those that are fitted, and behind them those that are kept back
+  int64_t fitted_ = 0, steps_ = 0;
+};
+
+}  // namespace
+
+absl::StatusOr<CalibrationReport> Calibrate(const EngineOptions& engine, const CalibrationOptions& given,
+                                            CalibrationProgress progress) {
+  KVBLEND_RETURN_IF_ERROR(CheckEngineOptions(engine));
+  KVBLEND_RETURN_IF_ERROR(Check(given));
+  if (given.corpus.documents.empty()) KVBLEND_RETURN_IF_ERROR(CheckPrompts(given.prompts));
+  EngineOptions uncorrected = engine;
+  uncorrected.correction = "none";
+  KVBLEND_ASSIGN_OR_RETURN(const std::unique_ptr<ModelRuntime> runtime, ModelRuntime::Load(uncorrected));
+  KVBLEND_ASSIGN_OR_RETURN(const auto chunk_store,
+                           store::ChunkStore::Create({.byte_budget = engine.chunk_store_bytes}));
+  CalibrationOptions options = given;
+  if (options.prompts.empty() && !options.corpus.documents.empty()) {
+    KVBLEND_ASSIGN_OR_RETURN(options.prompts, prompt::PromptsOfCorpus(options.corpus, *runtime->tokenizer));
+  }
+  KVBLEND_RETURN_IF_ERROR(CheckPrompts(options.prompts));
+
+  Calibration calibration(*runtime, *chunk_store, options, progress);
+  KVBLEND_RETURN_IF_ERROR(calibration.LayOutPrompts());
+  KVBLEND_ASSIGN_OR_RETURN(const kv::LearnerState learned, calibration.LearnMoments());
+  const kv::LearnedCorrection fit = calibration.Fit(learned);
+  std::vector<kv::LearnedCorrection> candidates;
+  std::vector<double> strengths;
+  const auto add = [&](const kv::LearnedCorrection& correction, double strength) {
+    candidates.push_back(WithKeyStrength(strength, correction));
+    strengths.push_back(strength);
+  };
+  for (const double strength : kKeyStrengths) add(fit, strength);
+  if (options.attention_passes > 0) {
+    const int32_t threads = engine.num_threads > 0
+                                ? engine.num_threads
+                                : static_cast<int32_t>(std::thread::hardware_concurrency());
+    KVBLEND_ASSIGN_OR_RETURN(const kv::LearnedCorrection tuned,
+                             calibration.Tune(fit, learned.fitted, threads));
+    for (const double strength : kKeyStrengths) add(tuned, strength);
+  }
+  KVBLEND_ASSIGN_OR_RETURN(const std::vector<double> kl, calibration.Judge(candidates));
+
+  const size_t best = std::min_element(kl.begin() + 1, kl.end()) - (kl.begin() + 1);
+  kv::LearnedCorrection& correction = candidates[best];
+  CalibrationReport report{.fitted_prompts = static_cast<int32_t>(calibration.fitted_prompts()),
+                           .held_out_prompts = static_cast<int32_t>(calibration.held_out_prompts()),
+                           .fitted_tokens = learned.fitted.front().count(),
+                           .kl_before = kl.front(),
+                           .kl_after = kl[1 + best],
+                           .key_strength = strengths[best],
+                           .residual = {},
+                           .path = options.path.empty() ? CorrectionPath(engine.model_path) : options.path,
+                           .version = {}};
+  for (size_t layer = 0; layer < correction.layers.size(); ++layer) {
+    report.residual.push_back(
+        kv::ResidualShare(learned.kept_back[layer], correction.layers[layer], correction.rank));
+  }
+  if (!(report.kl_after < report.kl_before)) return report;
+  correction.origin = {.data = options.origin,
+                       .tokens = report.fitted_tokens,
+                       .kl_before = report.kl_before,
+                       .kl_after = report.kl_after};
+  KVBLEND_RETURN_IF_ERROR(kv::WriteCorrectionFile(report.path, correction));
+  report.version = kv::CorrectionVersion(kv::EncodeCorrection(correction));
+  return report;
+}
+
+}  // namespace kvblend
