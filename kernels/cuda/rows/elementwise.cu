@@ -1,5 +1,7 @@
 // RmsNorm, GatedActivation, AddScaled, SoftCap, Embed, GatherRows and conversions: one block per row, eight elements per thread and step
 // where all rows begin at multiples of 16 bytes.
+#include <algorithm>
+
 #include "kernels/cuda/device/elements.h"
 
 namespace kvblend::kernels::cuda {
@@ -46,7 +48,7 @@ RmsNormKernel(RmsNormParams p) {
   }
 }
 
-// Runs shorter than a row (heads): a warp takes one of them.
+// Runs shorter than a row (heads), and short rows: a warp takes one of them.
 struct RmsNormRunsParams {
   ConstMatrixView x;
   const float* weight;
@@ -194,14 +196,16 @@ LaunchShape OneBlockPerRow(int64_t rows, int shared_bytes = 0) {
 LaunchError LaunchRmsNorm(StreamHandle stream, ConstMatrixView x, ConstMatrixView weights, float epsilon,
                           MatrixView out) {
   const auto* weight = static_cast<const float*>(weights.data);
-  if (weights.cols < x.cols) {
-    const auto num_runs = static_cast<int32_t>(x.cols / weights.cols);
-    const RmsNormRunsParams params{x, weight, static_cast<int32_t>(weights.cols), num_runs, epsilon, out};
+  constexpr int64_t kColsOfAWarp = 8 * kWarpSize;  // a row that short leaves nothing to a block's other warps
+  if (weights.cols < x.cols || x.cols <= kColsOfAWarp) {
+    const int64_t run = std::min(weights.cols, x.cols);
+    const auto num_runs = static_cast<int32_t>(x.cols / run);
+    const RmsNormRunsParams params{x, weight, static_cast<int32_t>(run), num_runs, epsilon, out};
     const LaunchShape shape{.blocks_x = CeilDiv(x.rows * num_runs, kThreads / kWarpSize),
                             .threads = kThreads};
     return KVBLEND_LAUNCH_ROWS(RmsNormRunsKernel,
-                               weights.cols % 8 == 0 && Vectorises(x) && Vectorises(out) && Aligned(weight),
-                               stream, shape, params);
+                               run % 8 == 0 && Vectorises(x) && Vectorises(out) && Aligned(weight), stream,
+                               shape, params);
   }
   const RmsNormParams params{x, weight, epsilon, out};
   return KVBLEND_LAUNCH_ROWS(RmsNormKernel, Vectorises(x) && Vectorises(out) && Aligned(weight), stream,
