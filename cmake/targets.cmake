@@ -2,11 +2,19 @@
 
 # Rooms of small files that include the same headers are compiled as few large files: a third of the time of a clean
 # build, and the price is that a change compiles its neighbours again. The debug preset compiles file by file, so that
-# missing includes are noticed there.
-option(KVBLEND_UNITY "Compile rooms of small files as few large files" ON)
+# missing includes are noticed there. Tests are mostly headers: as few large files they take a third of the time.
+option(KVBLEND_UNITY "Compile rooms of small files, and the tests of a room, as few large files" ON)
 set(unity_rooms engine engine_api engine_blend engine_generate engine_kv engine_model engine_prompt engine_runtime
   engine_schedule engine_store engine_store_disk engine_store_format engine_store_redis engine_text kernels_reference
-  server_calls server_cli server_convert server_grpc)
+  server_access server_api server_calls server_cli server_cohere server_config server_convert server_grpc server_http server_main
+  server_metrics server_openai server_trace)
+
+# kvblend_join_files(TARGET): compiles its files as few large ones.
+function(kvblend_join_files TARGET)
+  if(KVBLEND_UNITY)
+    set_target_properties(${TARGET} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+  endif()
+endfunction()
 
 # kvblend_inner_loops(FILE...): sources where the time is spent, at -O3; with sanitizers at -O1, for their checks make g++
 # take a minute for some at -O3. A header that was precompiled at another level would take them back to it.
@@ -53,8 +61,8 @@ function(kvblend_library NAME)
   if(CMAKE_CURRENT_SOURCE_DIR MATCHES "^${PROJECT_SOURCE_DIR}/(engine|kernels)")
     set_property(GLOBAL APPEND PROPERTY KVBLEND_ENGINE_LIBRARIES ${NAME})  # cmake/install.cmake
   endif()
-  if(KVBLEND_UNITY AND NAME IN_LIST unity_rooms)
-    set_target_properties(${NAME} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+  if(NAME IN_LIST unity_rooms)
+    kvblend_join_files(${NAME})
   endif()
   if(KVBLEND_BUILD_FUZZERS AND NAME IN_LIST fuzzed_rooms)
     kvblend_guide_fuzzers(${NAME})
@@ -96,6 +104,7 @@ function(kvblend_test NAME)
   kvblend_binary(${NAME} SRCS ${ARG_SRCS} DEPS ${ARG_DEPS} GTest::gmock GTest::gtest_main)
   target_compile_definitions(${NAME} PRIVATE KVBLEND_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   kvblend_optimise_test(${NAME})
+  kvblend_join_files(${NAME})
   if(KVBLEND_SANITIZER STREQUAL "address")
     # Undefined behaviour is looked for in what is tested; in the tests it would cost a third of their compilation.
     target_compile_options(${NAME} PRIVATE -fno-sanitize=undefined)

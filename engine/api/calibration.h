@@ -50,6 +50,8 @@ struct CalibrationReport {
   double kl_after = 0;
   // How much of what was fitted is applied to K, of some shares the one that leaves the least of that divergence.
   double key_strength = 1;
+  bool by_attention =
+      false;  // whether that is of what attention_passes made of the fit, or of the fit itself
   std::vector<double> residual;  // per layer: share of the squared deviation of K and V that stays, likewise
   std::string path;
   std::string version;  // of the file; empty: none was written

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <memory>
 #include <numbers>
 #include <numeric>
@@ -81,7 +82,7 @@ absl::Status AddPairs(const prompt::PromptLayout& layout, PlacedPrompt& placed, 
         KVBLEND_ASSIGN_OR_RETURN(const std::vector<float> mass, layer.QuestionMass());
         const std::vector<float> weights = kv::WeightsOfMass(absl::MakeConstSpan(mass).subspan(anchor));
         for (const PlacedPrompt::Chunk& chunk : chunks) {
-          const std::vector<float> stored = layer.StoredOf(chunk);
+          KVBLEND_ASSIGN_OR_RETURN(const std::vector<float> stored, layer.StoredOf(chunk));
           moments[layer.index()].Add(
               {.stored = stored,
                .fresh = layer.FreshOf(chunk),
@@ -122,7 +123,7 @@ kv::LearnedCorrection WithKeyStrength(double strength, kv::LearnedCorrection cor
 
 /// How far the step `index` of `count` goes: less at first, while the means of gradients are of few, and in the end.
 double StepRate(int64_t index, int64_t count) {
-  constexpr double kRate = 0.002, kFirstSteps = 10, kLeast = 0.02;
+  constexpr double kRate = 0.003, kFirstSteps = 10, kLeast = 0.02;
   const double done = static_cast<double>(index) / static_cast<double>(count);
   return kRate * std::min(1.0, static_cast<double>(index + 1) / kFirstSteps) *
          ((1 + std::cos(std::numbers::pi * done)) / 2 + kLeast);
@@ -145,8 +146,9 @@ class Calibration {
       : runtime_(runtime),
         options_(options),
         progress_(progress),
-        placed_(runtime, options.anchoring),
-        answers_(runtime, chunk_store, options.anchoring) {}
+        runner_(runtime, chunk_store),
+        placed_(runtime, runner_, options.anchoring),
+        answers_(runtime, runner_, options.anchoring) {}
 
   absl::Status LayOutPrompts() {
     for (const Prompt& prompt : options_.prompts) {
@@ -260,6 +262,7 @@ class Calibration {
   ModelRuntime& runtime_;
   const CalibrationOptions& options_;
   const CalibrationProgress progress_;
+  PromptRunner runner_;
   PlacedPrompt placed_;
   JudgedAnswers answers_;
   std::vector<prompt::PromptLayout>
@@ -314,6 +317,7 @@ absl::StatusOr<CalibrationReport> Calibrate(const EngineOptions& engine, const C
                            .kl_before = kl.front(),
                            .kl_after = kl[1 + best],
                            .key_strength = strengths[best],
+                           .by_attention = best >= std::size(kKeyStrengths),
                            .residual = {},
                            .path = options.path.empty() ? CorrectionPath(engine.model_path) : options.path,
                            .version = {}};

@@ -66,11 +66,13 @@ absl::Status CorrectionTuning::StepLayer(const PlacedPrompt::Layer& layer,
     return absl::MakeSpan(all).subspan(chunk.begin * channels, chunk.tokens.size() * channels);
   };
   for (const PlacedPrompt::Chunk& chunk : chunks) {
-    tuner.Apply(layer.StoredOf(chunk), chunk.tokens, rows_of(corrected, chunk));
+    KVBLEND_ASSIGN_OR_RETURN(const std::vector<float> stored, layer.StoredOf(chunk));
+    tuner.Apply(stored, chunk.tokens, rows_of(corrected, chunk));
   }
   missed += kv::MatchAttention(attention, corrected, num_threads_, absl::MakeSpan(gradient));
   for (const PlacedPrompt::Chunk& chunk : chunks) {
-    tuner.AddGradient(layer.StoredOf(chunk), chunk.tokens, rows_of(gradient, chunk));
+    KVBLEND_ASSIGN_OR_RETURN(const std::vector<float> stored, layer.StoredOf(chunk));
+    tuner.AddGradient(stored, chunk.tokens, rows_of(gradient, chunk));
   }
   tuner.Step(rate);
   return absl::OkStatus();

@@ -14,13 +14,13 @@
 
 namespace kvblend {
 
-/// Not thread-safe. Runtime and store must outlive it.
+/// Not thread-safe. Runtime and runner must outlive it.
 class JudgedAnswers {
  public:
   static constexpr int32_t kTokens = 16;  // of each answer
 
-  JudgedAnswers(ModelRuntime& runtime, store::ChunkStore& chunk_store, Anchoring anchoring)
-      : runtime_(runtime), anchoring_(anchoring), runner_(runtime, chunk_store) {}
+  JudgedAnswers(ModelRuntime& runtime, PromptRunner& runner, Anchoring anchoring)
+      : runtime_(runtime), anchoring_(anchoring), runner_(runner) {}
 
   /// Mean KL(full || reuse) in nats over full prefill's greedy tokens, nothing recomputed: without a correction, and then
   /// with each of these. The runtime's correction is the last one then.
@@ -46,7 +46,7 @@ class JudgedAnswers {
 
   ModelRuntime& runtime_;
   const Anchoring anchoring_;
-  PromptRunner runner_;
+  PromptRunner& runner_;
 };
 
 }  // namespace kvblend

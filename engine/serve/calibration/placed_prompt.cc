@@ -3,8 +3,8 @@
 #include <numeric>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "engine/blend/chunk_precompute.h"
 #include "engine/kv/section_rows.h"
 
 namespace kvblend {
@@ -18,8 +18,8 @@ std::vector<int32_t> Numbers(int64_t count) {
 
 }  // namespace
 
-std::vector<float> PlacedPrompt::Layer::StoredOf(const Chunk& chunk) const {
-  const store::LayerKv sections = chunk.kv->Layer(index_);
+absl::StatusOr<std::vector<float>> PlacedPrompt::Layer::StoredOf(const Chunk& chunk) const {
+  KVBLEND_ASSIGN_OR_RETURN(const store::LayerKv sections, chunk.kv.AcquireLayer(index_));
   std::vector<float> rows(sections.k.rows * 2 * sections.k.cols);
   kv::DecodeRows(sections.k, sections.v, chunk.tokens, absl::MakeSpan(rows));
   return rows;
@@ -58,27 +58,23 @@ absl::StatusOr<std::vector<float>> PlacedPrompt::ToHost(kernels::MatrixView matr
   return values;
 }
 
-absl::StatusOr<std::vector<PlacedPrompt::Chunk>> PlacedPrompt::ComputeStored(
-    const prompt::PromptLayout& layout) {
+absl::StatusOr<std::vector<PlacedPrompt::Chunk>> PlacedPrompt::Store(const prompt::PromptLayout& layout) {
   const bool isolated = anchoring_ == Anchoring::kIsolated;
   const absl::Span<const int32_t> anchor = isolated ? absl::Span<const int32_t>() : layout.anchor_ids;
   std::vector<Chunk> chunks;
   for (const prompt::Span& span : layout.spans) {
     if (span.kind != prompt::SpanKind::kChunk || span.size() == 0 || (span.chunk_index == 0 && !isolated))
       continue;
-    kv::SequencePages pages(*runtime_.page_pool);
-    KVBLEND_RETURN_IF_ERROR(pages.Grow(static_cast<int32_t>(anchor.size()) + span.size()));
-    const blend::PagedSequence sequence(*runtime_.backend, *runtime_.page_pool, pages);
-    Chunk& chunk = chunks.emplace_back();
-    chunk.begin = span.begin;
-    chunk.tokens = Numbers(span.size());
     KVBLEND_ASSIGN_OR_RETURN(
-        chunk.kv, blend::PrecomputeChunk(
-                      {.anchor_ids = anchor,
-                       .anchor = nullptr,
-                       .token_ids = absl::MakeConstSpan(layout.token_ids).subspan(span.begin, span.size())},
-                      runtime_.key_space.format, *runtime_.host_memory, *runtime_.transformer,
-                      *runtime_.stream, state_, sequence, [] { return absl::OkStatus(); }));
+        StoredChunk stored,
+        runner_.EnsureStored("", anchor,
+                             absl::MakeConstSpan(layout.token_ids).subspan(span.begin, span.size()), {},
+                             [] { return absl::OkStatus(); }));
+    if (!stored.entry.has_value()) {
+      return absl::ResourceExhaustedError(absl::StrCat("the chunk store has no room for a chunk of ",
+                                                       span.size(), " tokens; it needs more bytes"));
+    }
+    chunks.push_back({.begin = span.begin, .kv = *std::move(stored.entry), .tokens = Numbers(span.size())});
   }
   return chunks;
 }
@@ -89,7 +85,7 @@ absl::Status PlacedPrompt::VisitLayers(
   if (!layout.anchor_is_prefix) {
     return absl::InvalidArgumentError("prompts for calibration have no history");
   }
-  KVBLEND_ASSIGN_OR_RETURN(const std::vector<Chunk> chunks, ComputeStored(layout));
+  KVBLEND_ASSIGN_OR_RETURN(const std::vector<Chunk> chunks, Store(layout));
   std::vector<int32_t> token_ids = layout.token_ids;
   token_ids.insert(token_ids.end(), answer.begin(), answer.end());
   num_tokens_ = static_cast<int32_t>(token_ids.size());

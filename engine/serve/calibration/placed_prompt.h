@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -14,19 +13,22 @@
 #include "engine/model/transformer.h"
 #include "engine/prompt/prompt_layout.h"
 #include "engine/runtime/model_runtime.h"
-#include "engine/store/format/chunk_kv.h"
+#include "engine/serve/sequences/prompt_runner.h"
+#include "engine/store/chunk_handle.h"
 
 namespace kvblend {
 
-/// Full prefill of prompts, one after the other. Not thread-safe; the runtime must outlive it.
+/// Full prefill of prompts, one after the other. Not thread-safe; runtime and runner must outlive it. The chunks are stored by
+/// the runner, so that a prompt that comes again finds them as far as the store's budget goes.
 class PlacedPrompt {
  public:
-  PlacedPrompt(ModelRuntime& runtime, Anchoring anchoring) : runtime_(runtime), anchoring_(anchoring) {}
+  PlacedPrompt(ModelRuntime& runtime, PromptRunner& runner, Anchoring anchoring)
+      : runtime_(runtime), runner_(runner), anchoring_(anchoring) {}
 
   /// A chunk that stands behind others.
   struct Chunk {
     int32_t begin = 0;  // in the prompt
-    std::unique_ptr<store::ChunkKv> kv;
+    store::ChunkHandle kv;
     std::vector<int32_t> tokens;  // 0, 1, ...
   };
 
@@ -42,7 +44,7 @@ class PlacedPrompt {
       return fresh_.subspan(chunk.begin * channels, chunk.tokens.size() * channels);
     }
     /// [chunk's tokens, channels]: the same as the store has it.
-    std::vector<float> StoredOf(const Chunk& chunk) const;
+    absl::StatusOr<std::vector<float>> StoredOf(const Chunk& chunk) const;
     /// The attention that the question pays to each token in front of it, [question_begin].
     absl::StatusOr<std::vector<float>> QuestionMass() const;
     /// The rotated queries of the question, and of the answer where it was given, [their tokens, num_heads * head_dim].
@@ -61,15 +63,16 @@ class PlacedPrompt {
   };
 
   /// Every layer in turn, with the beginning of an answer behind the prompt, or without. An error that `visit` returns ends
-  /// it. kInvalidArgument: the prompt has a history.
+  /// it. kInvalidArgument: the prompt has a history. kResourceExhausted: the store has no room for its chunks.
   absl::Status VisitLayers(const prompt::PromptLayout& layout, absl::Span<const int32_t> answer,
                            absl::FunctionRef<absl::Status(const Layer&, absl::Span<const Chunk>)> visit);
 
  private:
-  absl::StatusOr<std::vector<Chunk>> ComputeStored(const prompt::PromptLayout& layout);
+  absl::StatusOr<std::vector<Chunk>> Store(const prompt::PromptLayout& layout);
   absl::StatusOr<std::vector<float>> ToHost(kernels::MatrixView matrix);
 
   ModelRuntime& runtime_;
+  PromptRunner& runner_;
   const Anchoring anchoring_;
   model::PassState state_;
   model::ScratchMatrix mass_, gathered_;

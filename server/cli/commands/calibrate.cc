@@ -88,15 +88,25 @@ absl::StatusOr<CalibrationOptions> MakeOptions(const CalibrateFlags& flags) {
   }
   const size_t begin = std::min<size_t>(flags.first, longest);
   const size_t end = flags.n == 0 ? longest : std::min(longest, begin + flags.n);
-  // The files in turns: of each some are kept back.
-  for (size_t i = begin; i < end; ++i) {
-    for (const std::vector<BenchQuestion>& questions : files) {
-      if (i >= questions.size()) continue;
-      v1::GenerateRequest wire;
-      *wire.mutable_prompt() = MakePrompt(questions[i], flags.passages);
-      KVBLEND_ASSIGN_OR_RETURN(GenerateRequest request, FromProto(std::move(wire)));
-      options.prompts.push_back(std::move(request.prompt));
+  // Each file's questions are spread over the whole list, however many it has: of each some are kept back.
+  struct Place {
+    double at;
+    const BenchQuestion* question;
+  };
+  std::vector<Place> places;
+  for (const std::vector<BenchQuestion>& questions : files) {
+    const size_t last = std::min(end, questions.size());
+    for (size_t i = begin; i < last; ++i) {
+      places.push_back(
+          {(static_cast<double>(i - begin) + 0.5) / static_cast<double>(last - begin), &questions[i]});
     }
+  }
+  std::stable_sort(places.begin(), places.end(), [](const Place& a, const Place& b) { return a.at < b.at; });
+  for (const Place& place : places) {
+    v1::GenerateRequest wire;
+    *wire.mutable_prompt() = MakePrompt(*place.question, flags.passages);
+    KVBLEND_ASSIGN_OR_RETURN(GenerateRequest request, FromProto(std::move(wire)));
+    options.prompts.push_back(std::move(request.prompt));
   }
   options.origin =
       absl::StrCat(absl::ClippedSubstr(options.origin, 0, 200), ", questions ", begin, " to ", end);
@@ -110,6 +120,7 @@ OrderedJson ReportToJson(const CalibrationReport& report) {
           {"kl_before", report.kl_before},
           {"kl_after", report.kl_after},
           {"key_strength", report.key_strength},
+          {"by_attention", report.by_attention},
           {"residual", report.residual},
           {"path", report.path},
           {"version", report.version}};
@@ -143,9 +154,11 @@ absl::Status Run(const CalibrateFlags& flags, CommandContext& context) {
         "judged on     %d prompts kept back, nothing recomputed\n"
         "deviation     %.0f%% of K's and V's squared deviation stays, mean over the layers\n"
         "KL from full  %.4f before, %.4f after: %.2fx\n"
-        "K's strength  %.2f of what was fitted, which these answers are nearest with\n",
+        "taken         %s, %.2f of its K's part: these answers are nearest with it\n",
         report.fitted_prompts, report.fitted_tokens, report.held_out_prompts, 100 * residual,
-        report.kl_before, report.kl_after, report.kl_after / report.kl_before, report.key_strength);
+        report.kl_before, report.kl_after, report.kl_after / report.kl_before,
+        report.by_attention ? "what attention made of the fit" : "the least-squares fit",
+        report.key_strength);
     terminal.PrintLine(report.version.empty()
                            ? "not written   it does not lower the divergence"
                            : absl::StrCat("written       ", report.path, ", version ", report.version));

@@ -12,7 +12,7 @@ namespace {
 
 class ErrorConformance : public ConformanceTest {};
 
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kNotANumber = std::numeric_limits<float>::quiet_NaN();
 
 TEST_P(ErrorConformance, PlanBatch) {
   const std::vector<int32_t> row_indptr = {0, 2, 3}, positions = {0, 5, 1}, kv_len = {6, 2},
@@ -47,7 +47,7 @@ TEST_P(ErrorConformance, PlanBatch) {
 }
 
 TEST_P(ErrorConformance, RopeTableAndWeights) {
-  const std::vector<float> inv_freq = {1.0f, 0.1f}, bad_freq = {1.0f, kNan};
+  const std::vector<float> inv_freq = {1.0f, 0.1f}, bad_freq = {1.0f, kNotANumber};
   EXPECT_TRUE(backend.CreateRopeTable({RopeLayout::kInterleaved, 4, 10, inv_freq}).ok());
   const auto rope = [&](int64_t head_dim, int64_t max_position, absl::Span<const float> freq) {
     return backend.CreateRopeTable({RopeLayout::kInterleaved, head_dim, max_position, freq}).status();
@@ -111,7 +111,7 @@ TEST_P(ErrorConformance, Elementwise) {
   };
   ExpectInvalid(norm(half.view(), weight.view(), 1e-5f, out.view()), {"RmsNorm", "x.dtype is f16", "f32"});
   ExpectInvalid(norm(x.view(), x.view(), 1e-5f, out.view()), {"weight.rows is 3", "1"});
-  ExpectInvalid(norm(x.view(), weight.view(), kNan, out.view()), {"epsilon is nan"});
+  ExpectInvalid(norm(x.view(), weight.view(), kNotANumber, out.view()), {"epsilon is nan"});
   ExpectInvalid(norm(x.view(), weight.view(), 0.0f, out.view()), {"epsilon is 0"});
   ExpectInvalid(norm(x.view(), weight.view(), 1e-5f, half.view()), {"out.dtype is f16"});
   ExpectInvalid(norm(x.view(), weight.view(), 1e-5f, out.view().Rows(0, 2)), {"out.rows is 2", "3"});
@@ -140,10 +140,10 @@ TEST_P(ErrorConformance, Elementwise) {
   ExpectInvalid(backend.AddScaled(stream, weight.view().Columns(0, 7), 1.0f, out.view()),
                 {"x.cols is 7", "8"});
   ExpectInvalid(backend.AddScaled(stream, half.view(), 1.0f, out.view()), {"x.dtype is f16"});
-  ExpectInvalid(backend.AddScaled(stream, x.view(), kNan, out.view()), {"scale is nan"});
+  ExpectInvalid(backend.AddScaled(stream, x.view(), kNotANumber, out.view()), {"scale is nan"});
   ExpectInvalid(backend.AddScaled(stream, out.view(), 1.0f, out.view()), {"out overlaps x"});
   ExpectInvalid(backend.SoftCap(stream, 30.0f, half.view()), {"SoftCap", "x.dtype is f16"});
-  for (const float cap : {0.0f, -1.0f, 1e-4f, kNan}) {
+  for (const float cap : {0.0f, -1.0f, 1e-4f, kNotANumber}) {
     ExpectInvalid(backend.SoftCap(stream, cap, out.view()), {"SoftCap", "cap is", "at least 0.001"});
   }
   ExpectInvalid(backend.GatedActivation(stream, static_cast<Activation>(7), x.view(), x.view(), out.view()),
@@ -269,7 +269,7 @@ TEST_P(ErrorConformance, Attention) {
   both(q.view(), {3, 1.0f}, kv.pages(), {"num_heads is 3", "multiple of num_kv_heads = 2"});
   both(q.view(), {0, 1.0f}, kv.pages(), {"num_heads is 0"});
   both(q.view(), {-2, 1.0f}, kv.pages(), {"num_heads is -2"});
-  both(q.view(), {4, kNan}, kv.pages(), {"scale is nan"});
+  both(q.view(), {4, kNotANumber}, kv.pages(), {"scale is nan"});
   both(q.view(), {2, 1.0f}, kv.pages(), {"q.cols is 32", "16"});
   both(q.view().Rows(0, 1), {4, 1.0f}, kv.pages(), {"q.rows is 1", "2"});
   both(q_f16.view(), {4, 1.0f}, kv.pages(), {"q.dtype is f16"});

@@ -12,8 +12,8 @@
 namespace kvblend {
 namespace {
 
-const std::vector<std::string> kChunks = {"Paris is in France.\n", "Rome is in Italy.\n",
-                                          std::string(90, 'x')};
+const std::vector<std::string> kPassages = {"Paris is in France.\n", "Rome is in Italy.\n",
+                                            std::string(90, 'x')};
 
 class ConversationTest : public EngineFixture {
  protected:
@@ -46,7 +46,7 @@ class ConversationTest : public EngineFixture {
   }
 
   static GenerateRequest First(Policy policy = Policy::kLink) {
-    GenerateRequest request = EngineFixture::Request(kChunks);
+    GenerateRequest request = EngineFixture::Request(kPassages);
     request.blend.policy = policy;
     request.blend.link_tokens = 3;
     request.blend.store_misses = false;
@@ -69,7 +69,7 @@ class ConversationTest : public EngineFixture {
 };
 
 TEST_F(ConversationTest, TheNextTurnComputesOnlyWhatIsNew) {
-  ASSERT_TRUE(Put(kChunks)->status.ok());
+  ASSERT_TRUE(Put(kPassages)->status.ok());
   const auto first = Generate(First());
   ASSERT_TRUE(first->status.ok()) << first->status;
   const PromptReport& before = first->prompts[0];
@@ -102,7 +102,7 @@ TEST_F(ConversationTest, AnswersAreTheSameAsWithoutKeepingWhereKvIsExact) {
   std::vector<int32_t> tokens[2];
   for (const bool keeps : {false, true}) {
     Restart(keeps ? 1 : 0);
-    ASSERT_TRUE(Put(kChunks)->status.ok());
+    ASSERT_TRUE(Put(kPassages)->status.ok());
     GenerateRequest request = First(Policy::kAll);
     for (const char* question : {"And Rome?", "Why?", "Since when?"}) {
       const auto answer = Generate(request);
@@ -114,14 +114,14 @@ TEST_F(ConversationTest, AnswersAreTheSameAsWithoutKeepingWhereKvIsExact) {
       request = Next(request, *answer, question);
       // New chunks behind the history are blended as ever.
       request.prompt.lead_in = "More:\n";
-      request.prompt.chunks = {kChunks[1]};
+      request.prompt.chunks = {kPassages[1]};
     }
   }
   EXPECT_EQ(tokens[0], tokens[1]);
 }
 
 TEST_F(ConversationTest, NobodyElseFindsIt) {
-  ASSERT_TRUE(Put(kChunks)->status.ok());
+  ASSERT_TRUE(Put(kPassages)->status.ok());
   const auto first = Generate(First());
   const GenerateRequest next = Next(First(), *first, "And Rome?");
   const auto kept = [&](const GenerateRequest& request) { return Generate(request)->prompts[0].kept_tokens; };
@@ -175,7 +175,7 @@ TEST_F(ConversationTest, ACancelledTurnLeavesWhatItCameFrom) {
 }
 
 TEST_F(ConversationTest, ScoresGoOnFromItAndLeaveIt) {
-  ASSERT_TRUE(Put(kChunks)->status.ok());
+  ASSERT_TRUE(Put(kPassages)->status.ok());
   const auto first = Generate(First());
   const GenerateRequest next = Next(First(), *first, "And Rome?");
   ScoreRequest score;
@@ -195,7 +195,7 @@ TEST_F(ConversationTest, ScoresGoOnFromItAndLeaveIt) {
 TEST_F(ConversationTest, RefinedWhileIdleItReadsAsFullPrefillDoes) {
   refine_ = true;
   Restart(/*keep=*/1);
-  ASSERT_TRUE(Put(kChunks)->status.ok());
+  ASSERT_TRUE(Put(kPassages)->status.ok());
   const auto first = Generate(First(Policy::kNone));
   const PromptReport& before = first->prompts[0];
   ASSERT_GT(before.reused_tokens, 0);
@@ -224,7 +224,7 @@ TEST_F(ConversationTest, RefinedWhileIdleItReadsAsFullPrefillDoes) {
   // And without it, it does not.
   refine_ = false;
   Restart(/*keep=*/1);
-  ASSERT_TRUE(Put(kChunks)->status.ok());
+  ASSERT_TRUE(Put(kPassages)->status.ok());
   Generate(First(Policy::kNone));
   score.blend = First(Policy::kNone).blend;
   const auto blended = Score(score);
@@ -239,7 +239,7 @@ TEST_F(ConversationTest, RefinedWhileIdleItReadsAsFullPrefillDoes) {
 TEST_F(ConversationTest, RefinementGoesOnBetweenRequestsAndNobodyIsSpoiltByIt) {
   refine_ = true;
   Restart(/*keep=*/1);
-  ASSERT_TRUE(Put(kChunks)->status.ok());
+  ASSERT_TRUE(Put(kPassages)->status.ok());
   // Exact throughout, so that it makes no difference how far the refinement of the others has come.
   std::vector<GenerateRequest> requests;
   std::vector<std::vector<int32_t>> alone;

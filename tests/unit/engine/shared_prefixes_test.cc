@@ -66,7 +66,7 @@ TEST(ExactPrefixTest, EndsWhereTheFirstTokensWouldBeBlended) {
 }
 
 const std::string kLong(90, 'x');
-const std::vector<std::string> kTexts = {kLong, "Rome is in Italy.\n", std::string(30, 'a')};
+const std::vector<std::string> kThreeTexts = {kLong, "Rome is in Italy.\n", std::string(30, 'a')};
 
 class SharedPrefixesTest : public EngineFixture, public testing::WithParamInterface<double> {
  protected:
@@ -94,14 +94,14 @@ class SharedPrefixesTest : public EngineFixture, public testing::WithParamInterf
     batch_tokens_ = batch_tokens;
     engine_.reset();
     SetUp();
-    ASSERT_TRUE(Put(kTexts)->status.ok());
+    ASSERT_TRUE(Put(kThreeTexts)->status.ok());
   }
 
   /// Several that begin alike and go on otherwise.
   GenerateRequest RandomRequest(int number) {
-    std::vector<std::string> chunks = {kTexts[random_() % 2 == 0 ? 0 : random_() % 3]};
+    std::vector<std::string> chunks = {kThreeTexts[random_() % 2 == 0 ? 0 : random_() % 3]};
     for (int more = static_cast<int>(random_() % 3); more > 0; --more)
-      chunks.push_back(kTexts[random_() % 3]);
+      chunks.push_back(kThreeTexts[random_() % 3]);
     GenerateRequest request = Request(chunks);
     request.prompt.question = "Question " + std::to_string(random_() % 4);
     request.blend.policy = static_cast<Policy>(random_() % 6);

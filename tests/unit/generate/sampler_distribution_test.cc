@@ -6,6 +6,7 @@
 
 #include "engine/generate/sampler.h"
 #include "gtest/gtest.h"
+#include "tests/unit/generate/logits_of.h"
 
 namespace kvblend::generate {
 namespace {
@@ -40,12 +41,6 @@ SamplingOptions Drawing(double temperature, uint64_t seed) {
   options.temperature = temperature;
   options.seed = seed;
   return options;
-}
-
-std::vector<float> LogitsOf(const std::vector<double>& probabilities) {
-  std::vector<float> logits;
-  for (double p : probabilities) logits.push_back(static_cast<float>(std::log(p)));
-  return logits;
 }
 
 TEST(SamplerDistributionTest, TemperatureOneIsTheModelsDistribution) {

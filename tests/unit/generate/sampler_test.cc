@@ -11,6 +11,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/generate/logits_of.h"
 
 namespace kvblend::generate {
 namespace {
@@ -35,12 +36,6 @@ std::set<int32_t> Support(const SamplingOptions& options, const std::vector<floa
   std::set<int32_t> support;
   for (int i = 0; i < 3000; ++i) support.insert(sampler.Sample(logits).value().token_id);
   return support;
-}
-
-std::vector<float> LogitsOf(const std::vector<double>& probabilities) {
-  std::vector<float> logits;
-  for (double p : probabilities) logits.push_back(static_cast<float>(std::log(p)));
-  return logits;
 }
 
 TEST(SamplerTest, GreedyTakesTheLargestAndTheLowestIdAmongEquals) {

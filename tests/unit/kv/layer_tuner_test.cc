@@ -11,22 +11,22 @@
 namespace kvblend::kv {
 namespace {
 
-constexpr int64_t kChannels = 12, kTokens = 600;
+constexpr int64_t kWidth = 12, kTokens = 600;
 constexpr int32_t kRank = 3;
 
 /// Pairs whose deviation a correction explains in part.
 class LayerTunerTest : public testing::Test {
  protected:
-  LayerTunerTest() : stored_(kTokens * kChannels), fresh_(stored_.size()), tokens_(kTokens) {
+  LayerTunerTest() : stored_(kTokens * kWidth), fresh_(stored_.size()), tokens_(kTokens) {
     std::mt19937 random(3);
     std::normal_distribution<float> normal;
     std::iota(tokens_.begin(), tokens_.end(), 0);
     for (int64_t t = 0; t < kTokens; ++t) {
       const float shared = normal(random);
-      for (int64_t i = 0; i < kChannels; ++i) {
-        stored_[t * kChannels + i] = 1 + 0.5f * static_cast<float>(i) * normal(random) + shared;
-        fresh_[t * kChannels + i] = 1.1f * stored_[t * kChannels + i] + 0.3f * shared + 0.5f +
-                                    0.2f * normal(random) + (t < 4 ? 2.0f : 0.0f);
+      for (int64_t i = 0; i < kWidth; ++i) {
+        stored_[t * kWidth + i] = 1 + 0.5f * static_cast<float>(i) * normal(random) + shared;
+        fresh_[t * kWidth + i] = 1.1f * stored_[t * kWidth + i] + 0.3f * shared + 0.5f +
+                                 0.2f * normal(random) + (t < 4 ? 2.0f : 0.0f);
       }
     }
     moments_.Add({.stored = stored_,
@@ -41,11 +41,10 @@ class LayerTunerTest : public testing::Test {
     double loss = 0;
     gradient.assign(y.size(), 0);
     for (int64_t t = 0; t < kTokens / 2; ++t) {
-      for (int64_t i = 0; i < kChannels; ++i) {
-        const float missed =
-            y[t * kChannels + i] - (fresh_[t * kChannels + i] + 0.4f * static_cast<float>(i % 3));
-        loss += double{missed} * missed / (kTokens / 2 * kChannels);
-        gradient[t * kChannels + i] = 2 * missed / (kTokens / 2 * kChannels);
+      for (int64_t i = 0; i < kWidth; ++i) {
+        const float missed = y[t * kWidth + i] - (fresh_[t * kWidth + i] + 0.4f * static_cast<float>(i % 3));
+        loss += double{missed} * missed / (kTokens / 2 * kWidth);
+        gradient[t * kWidth + i] = 2 * missed / (kTokens / 2 * kWidth);
       }
     }
     return loss;
@@ -58,7 +57,7 @@ class LayerTunerTest : public testing::Test {
 
   std::vector<float> stored_, fresh_;
   std::vector<int32_t> tokens_;
-  PairMoments moments_{kChannels};
+  PairMoments moments_{kWidth};
 };
 
 TEST_F(LayerTunerTest, IsTheFitUntilTheFirstStep) {
@@ -75,15 +74,15 @@ TEST_F(LayerTunerTest, AppliesWhatTheFormulaSays) {
   std::vector<float> y(stored_.size());
   LayerTuner(fit, kRank, moments_).Apply(stored_, tokens_, absl::MakeSpan(y));
   for (const int64_t t : {0, 2, 17, 599}) {
-    for (int64_t i = 0; i < kChannels; ++i) {
-      const float* x = stored_.data() + t * kChannels;
-      double expected = fit.scale[i] * x[i] + fit.offset[kernels::KvCorrectionPlace(t) * kChannels + i];
+    for (int64_t i = 0; i < kWidth; ++i) {
+      const float* x = stored_.data() + t * kWidth;
+      double expected = fit.scale[i] * x[i] + fit.offset[kernels::KvCorrectionPlace(t) * kWidth + i];
       for (int32_t r = 0; r < kRank; ++r) {
         double down = 0;
-        for (int64_t j = 0; j < kChannels; ++j) down += x[j] * fit.down[j * kRank + r];
-        expected += down * fit.up[r * kChannels + i];
+        for (int64_t j = 0; j < kWidth; ++j) down += x[j] * fit.down[j * kRank + r];
+        expected += down * fit.up[r * kWidth + i];
       }
-      EXPECT_NEAR(y[t * kChannels + i], expected, 1e-3);
+      EXPECT_NEAR(y[t * kWidth + i], expected, 1e-3);
     }
   }
 }
@@ -123,9 +122,8 @@ TEST_F(LayerTunerTest, GradientsAddUpUntilAStep) {
     return absl::MakeConstSpan(values).subspan(begin, count);
   };
   for (const int64_t begin : {int64_t{0}, kTokens / 2}) {
-    halves.AddGradient(part(stored_, begin * kChannels, kTokens / 2 * kChannels),
-                       part(tokens_, begin, kTokens / 2),
-                       part(gradient, begin * kChannels, kTokens / 2 * kChannels));
+    halves.AddGradient(part(stored_, begin * kWidth, kTokens / 2 * kWidth), part(tokens_, begin, kTokens / 2),
+                       part(gradient, begin * kWidth, kTokens / 2 * kWidth));
   }
   halves.Step(0.01);
   const LayerCorrection a = whole.Mean(), b = halves.Mean();

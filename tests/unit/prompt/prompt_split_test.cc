@@ -15,7 +15,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-const std::vector<std::string> kOwn = {"own"};
+const std::vector<std::string> kOwnNamespace = {"own"};
 const std::string kOne = absl::StrCat("One: ", std::string(150, '1'));
 const std::string kTwo = absl::StrCat("Two: ", std::string(150, '2'), "\nwith a second line");
 const std::string kThree = absl::StrCat("Three: ", std::string(150, '3'));
@@ -34,7 +34,7 @@ std::string Split(PromptSplit how, const std::string& question, const KnownTexts
                   int32_t max_chunks = 100) {
   Prompt prompt;
   prompt.question = question;
-  const std::vector<int32_t> passages = SplitPrompt(how, known, kOwn, max_chunks, &prompt);
+  const std::vector<int32_t> passages = SplitPrompt(how, known, kOwnNamespace, max_chunks, &prompt);
   EXPECT_EQ(absl::StrJoin(prompt.chunks, "") + prompt.question, question);
   return Show(prompt, passages);
 }
@@ -98,8 +98,8 @@ TEST(PromptSplitTest, EarlierTurnsAreCutAsTheyWereThen) {
   first.question = text;
   second.question = absl::StrCat("Use.\n\n", kTwo, "\n\nNext?");
   second.history = {{.role = Role::kUser, .text = text}, {.role = Role::kAssistant, .text = text}};
-  SplitPrompt(PromptSplit::kPassages, KnownTexts(), kOwn, 100, &first);
-  EXPECT_THAT(SplitPrompt(PromptSplit::kPassages, KnownTexts(), kOwn, 100, &second), ElementsAre(1));
+  SplitPrompt(PromptSplit::kPassages, KnownTexts(), kOwnNamespace, 100, &first);
+  EXPECT_THAT(SplitPrompt(PromptSplit::kPassages, KnownTexts(), kOwnNamespace, 100, &second), ElementsAre(1));
   EXPECT_EQ(second.history[0].chunks, first.chunks);
   EXPECT_EQ(second.history[0].text, first.question);
   EXPECT_THAT(second.history[1].chunks, IsEmpty());
@@ -126,7 +126,7 @@ TEST(PromptSplitTest, RandomTextsLoseNothingAndAreCutInTheSameWayAgain) {
     Prompt prompt;
     prompt.question = text;
     const auto max_chunks = static_cast<int32_t>(random() % 40);
-    const std::vector<int32_t> passages = SplitPrompt(how, known, kOwn, max_chunks, &prompt);
+    const std::vector<int32_t> passages = SplitPrompt(how, known, kOwnNamespace, max_chunks, &prompt);
     EXPECT_EQ(absl::StrJoin(prompt.chunks, "") + prompt.question, text);
     EXPECT_LE(static_cast<int32_t>(prompt.chunks.size()), max_chunks);
     for (const std::string& chunk : prompt.chunks) EXPECT_FALSE(chunk.empty());
