@@ -196,20 +196,20 @@ LaunchShape OneBlockPerRow(int64_t rows, int shared_bytes = 0) {
 LaunchError LaunchRmsNorm(StreamHandle stream, ConstMatrixView x, ConstMatrixView weights, float epsilon,
                           MatrixView out) {
   const auto* weight = static_cast<const float*>(weights.data);
-  constexpr int64_t kColsOfAWarp = 8 * kWarpSize;  // a row that short leaves nothing to a block's other warps
-  if (weights.cols < x.cols || x.cols <= kColsOfAWarp) {
-    const int64_t run = std::min(weights.cols, x.cols);
+  const bool vectorises = Vectorises(x) && Vectorises(out) && Aligned(weight);
+  const int64_t run = std::min(weights.cols, x.cols);
+  const int64_t cols_of_a_warp =
+      kWarpSize * (vectorises ? 8 : 1);  // in one step: a shorter row needs no block
+  if (run < x.cols || run <= cols_of_a_warp) {
     const auto num_runs = static_cast<int32_t>(x.cols / run);
     const RmsNormRunsParams params{x, weight, static_cast<int32_t>(run), num_runs, epsilon, out};
     const LaunchShape shape{.blocks_x = CeilDiv(x.rows * num_runs, kThreads / kWarpSize),
                             .threads = kThreads};
-    return KVBLEND_LAUNCH_ROWS(RmsNormRunsKernel,
-                               run % 8 == 0 && Vectorises(x) && Vectorises(out) && Aligned(weight), stream,
-                               shape, params);
+    return KVBLEND_LAUNCH_ROWS(RmsNormRunsKernel, run % 8 == 0 && vectorises, stream, shape, params);
   }
   const RmsNormParams params{x, weight, epsilon, out};
-  return KVBLEND_LAUNCH_ROWS(RmsNormKernel, Vectorises(x) && Vectorises(out) && Aligned(weight), stream,
-                             OneBlockPerRow(x.rows, 32 * sizeof(float)), params);
+  return KVBLEND_LAUNCH_ROWS(RmsNormKernel, vectorises, stream, OneBlockPerRow(x.rows, 32 * sizeof(float)),
+                             params);
 }
 
 LaunchError LaunchGatedActivation(StreamHandle stream, Activation activation, ConstMatrixView gate,
