@@ -195,8 +195,10 @@ void AddCalibrateCommand(CLI::App& root, CommandContext& context) {
   app.add_option("--rank", flags.options.rank, "Rank of the map; 0: scale and offset alone")
       ->capture_default_str();
   app.add_option("--ridge", flags.options.ridge, "Ridge, as a share of the variances")->capture_default_str();
-  app.add_option("--attention-passes", flags.options.attention_passes,
-                 "How often each prompt improves the fit by what attention reads of it; 0: not at all")
+  app.add_option(
+         "--attention-passes", flags.options.attention_passes,
+         "How often each prompt improves the fit by what attention reads of it; 0: not at all, as is better with "
+         "fewer than some fifty prompts, or where others will be asked")
       ->capture_default_str();
   app.add_option("--held-out", flags.options.held_out, "Share of the prompts that the fit is judged on")
       ->capture_default_str();
