@@ -67,7 +67,7 @@ TEST_P(PutChunksTaskTest, WaitsForASlowDiskWithoutTheEngineThread) {
   EXPECT_EQ(task_->predicted_seconds_left(), kWaits);
 
   may_write_.Notify();
-  while (task_->unfinished()) RunTurn();
+  while (!RunTurn() || task_->unfinished()) continue;  // whose last turn may wait for the disk, finished
   ASSERT_TRUE(recorder_->Wait().status.ok()) << recorder_->status;
   ASSERT_EQ(recorder_->progress.size(), chunks_.size());
   for (size_t i = 0; i < chunks_.size(); ++i) {
@@ -93,7 +93,7 @@ TEST_P(PutChunksTaskTest, ACancelledOneWaitsForNoDisk) {
 TEST_P(PutChunksTaskTest, AChunkThatCannotBeWrittenIsNotWaitedFor) {
   write_status_ = absl::UnavailableError("the disk is gone");
   may_write_.Notify();
-  while (task_->unfinished()) RunTurn();
+  while (!RunTurn() || task_->unfinished()) continue;  // whose last turn may wait for the disk, finished
   ASSERT_TRUE(recorder_->Wait().status.ok()) << recorder_->status;
   ASSERT_EQ(recorder_->progress.size(), chunks_.size());
   for (const PutChunkProgress& progress : recorder_->progress) EXPECT_FALSE(progress.durable);
