@@ -205,6 +205,16 @@ absl::Status ReadVocabulary(const GgufFile& file, KeyReader& keys, ModelConfig& 
 
 }  // namespace
 
+kernels::RopeSpec ModelConfig::RopeSpecOf(const RopeConfig& rope, int64_t max_position) const {
+  kernels::RopeSpec spec;
+  spec.layout = architecture->rope_layout;
+  spec.head_dim = head_dim;
+  spec.max_position = max_position;
+  spec.inv_freq = rope.UsesLong(context_length) ? rope.long_inv_freq : rope.inv_freq;
+  spec.magnitude = rope.magnitude;
+  return spec;
+}
+
 absl::StatusOr<ModelConfig> ReadModelConfig(const GgufFile& file) {
   ModelConfig config;
   KVBLEND_ASSIGN_OR_RETURN(config.architecture, ReadArchitecture(file));

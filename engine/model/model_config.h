@@ -56,6 +56,9 @@ struct ModelConfig {
 
   /// The inner width of the MLP, or of all experts that a token uses together: what its products cost.
   int64_t used_ffn_dim() const { return int64_t{ffn_dim} * (num_experts > 0 ? num_used_experts : 1); }
+
+  /// How a backend is told of one of `ropes`, which must outlive what this gives.
+  kernels::RopeSpec RopeSpecOf(const RopeConfig& rope, int64_t max_position) const;
 };
 
 /// kInvalidArgument, kDataLoss or kUnimplemented naming the file and the key or tensor.

@@ -255,13 +255,8 @@ absl::StatusOr<ModelWeights> LoadModelWeights(const GgufFile& file, const ModelC
     KVBLEND_RETURN_IF_ERROR(loader.LoadLayer(layer, weights.layers[layer]));
   }
   for (const RopeConfig& rope : config.ropes) {
-    kernels::RopeSpec spec;
-    spec.layout = config.architecture->rope_layout;
-    spec.head_dim = config.head_dim;
-    spec.max_position = config.context_length;
-    spec.inv_freq = rope.UsesLong(config.context_length) ? rope.long_inv_freq : rope.inv_freq;
-    spec.magnitude = rope.magnitude;
-    KVBLEND_ASSIGN_OR_RETURN(auto table, backend.CreateRopeTable(spec));
+    KVBLEND_ASSIGN_OR_RETURN(auto table,
+                             backend.CreateRopeTable(config.RopeSpecOf(rope, config.context_length)));
     weights.ropes.push_back(std::move(table));
   }
   KVBLEND_RETURN_IF_ERROR(backend.Synchronize(stream));

@@ -25,13 +25,9 @@ absl::StatusOr<CorrectionTuning> CorrectionTuning::Create(ModelRuntime& runtime,
   }
   const model::ModelConfig& config = runtime.config;
   for (const model::RopeConfig& rope : config.ropes) {
-    kernels::RopeSpec spec;
-    spec.layout = config.architecture->rope_layout;
-    spec.head_dim = config.head_dim;
-    spec.max_position = runtime.max_context_tokens;
-    spec.inv_freq = rope.UsesLong(config.context_length) ? rope.long_inv_freq : rope.inv_freq;
-    spec.magnitude = rope.magnitude;
-    KVBLEND_ASSIGN_OR_RETURN(tuning.rotations_.emplace_back(), kernels::HostRopeTable::Create(spec));
+    KVBLEND_ASSIGN_OR_RETURN(
+        tuning.rotations_.emplace_back(),
+        kernels::HostRopeTable::Create(config.RopeSpecOf(rope, runtime.max_context_tokens)));
   }
   return tuning;
 }
