@@ -24,6 +24,16 @@ Eigen::Map<Matrix> View(std::vector<float>& values, int64_t cols) {
   return {values.data(), cols == 0 ? 0 : static_cast<int64_t>(values.size()) / cols, cols};
 }
 Row RowOf(std::vector<float>& values) { return {values.data(), static_cast<int64_t>(values.size())}; }
+/// 1 / the root of each; 0 for what varies too little for that to mean anything, so that no step moves it.
+std::vector<float> Reach(const Eigen::VectorXd& variance) {
+  const double floor = std::max(1e-12, 1e-9 * variance.maxCoeff());
+  std::vector<float> reach(variance.size());
+  for (int64_t i = 0; i < variance.size(); ++i) {
+    if (variance[i] > floor) reach[i] = static_cast<float>(1 / std::sqrt(variance[i]));
+  }
+  return reach;
+}
+
 ConstRow RowOf(const std::vector<float>& values) {
   return {values.data(), static_cast<int64_t>(values.size())};
 }
@@ -35,28 +45,25 @@ LayerTuner::LayerTuner(LayerCorrection start, int32_t rank, const PairMoments& p
   const double n = std::max(pairs.weight(), 1e-12);
   deviation_.resize(channels_);
   mean_x_.resize(channels_);
-  spread_x_.resize(channels_);
+  Eigen::VectorXd variance(channels_);
   for (int64_t i = 0; i < channels_; ++i) {
     double squares = pairs.dd()[i], mean = 0;
     for (const PairMoments::Place& place : pairs.places()) {
       squares += place.weight * place.mean_d[i] * place.mean_d[i];
       mean += place.weight / n * place.mean_x[i];
     }
-    deviation_[i] = static_cast<float>(std::max(std::sqrt(std::max(squares, 0.0) / n), 1e-6));
+    deviation_[i] = static_cast<float>(std::sqrt(std::max(squares, 0.0) / n));
     mean_x_[i] = static_cast<float>(mean);
-    spread_x_[i] = static_cast<float>(std::max(std::sqrt(std::max(pairs.Variance(i), 0.0) / n), 1e-6));
+    variance[i] = std::max(pairs.Variance(i), 0.0) / n;
   }
+  reach_x_ = Reach(variance);
   mean_down_.resize(rank_);
-  spread_down_.resize(rank_);
   if (rank_ > 0) {
     const Eigen::MatrixXd down = View(start_.down, rank_).cast<double>();
     const std::vector<double> sums = pairs.Xx();
     const Eigen::Map<const Eigen::MatrixXd> xx(sums.data(), channels_, channels_);  // symmetric
-    const Eigen::VectorXd variance = (down.transpose() * xx * down).diagonal() / n;
+    reach_down_ = Reach((down.transpose() * xx * down).diagonal() / n);
     RowOf(mean_down_) = RowOf(std::as_const(mean_x_)) * View(start_.down, rank_);
-    for (int64_t r = 0; r < rank_; ++r) {
-      spread_down_[r] = static_cast<float>(std::max(std::sqrt(std::max(variance[r], 0.0)), 1e-6));
-    }
   }
   parameters_ = gradient_ = momentum_ = power_ = mean_ = Zeros();
 }
@@ -80,17 +87,16 @@ void LayerTuner::AddGradient(absl::Span<const float> stored, absl::Span<const in
                              absl::Span<const float> gradient) {
   const auto x = View(stored, channels_), by_y = View(gradient, channels_);
   auto offsets = View(gradient_.offset, channels_);
+  const ConstRow unit = RowOf(std::as_const(deviation_));
   for (int64_t i = 0; i < x.rows(); ++i) {
-    const ConstRow unit = RowOf(std::as_const(deviation_));
     offsets.row(kernels::KvCorrectionPlace(tokens[i])).array() += by_y.row(i).array() * unit.array();
   }
-  const Eigen::RowVectorXf unit = RowOf(std::as_const(deviation_));
   const Matrix centred = x.rowwise() - RowOf(std::as_const(mean_x_));
-  RowOf(gradient_.scale).array() += (centred.array() * by_y.array()).colwise().sum() * unit.array() /
-                                    RowOf(std::as_const(spread_x_)).array();
+  RowOf(gradient_.scale).array() += (centred.array() * by_y.array()).colwise().sum() * unit.array() *
+                                    RowOf(std::as_const(reach_x_)).array();
   if (rank_ == 0) return;
   Matrix down = (x * View(start_.down, rank_)).rowwise() - RowOf(std::as_const(mean_down_));
-  down.array().rowwise() /= RowOf(std::as_const(spread_down_)).array();
+  down.array().rowwise() *= RowOf(std::as_const(reach_down_)).array();
   View(gradient_.up, channels_) += (down.transpose() * by_y) * unit.asDiagonal();
 }
 
@@ -148,13 +154,13 @@ LayerCorrection LayerTuner::Mean() const { return With(mean_); }
 LayerCorrection LayerTuner::With(const Parameters& parameters) const {
   LayerCorrection changed = start_;
   const Eigen::RowVectorXf unit = RowOf(deviation_);
-  const Eigen::RowVectorXf scale = RowOf(parameters.scale).array() * unit.array() / RowOf(spread_x_).array();
+  const Eigen::RowVectorXf scale = RowOf(parameters.scale).array() * unit.array() * RowOf(reach_x_).array();
   RowOf(changed.scale) += scale;
   Matrix offsets = View(parameters.offset, channels_) * unit.asDiagonal();
   offsets.rowwise() -= scale.cwiseProduct(RowOf(mean_x_));
   if (rank_ > 0) {
     Matrix up = View(parameters.up, channels_) * unit.asDiagonal();
-    for (int64_t r = 0; r < rank_; ++r) up.row(r) /= spread_down_[r];
+    for (int64_t r = 0; r < rank_; ++r) up.row(r) *= reach_down_[r];
     View(changed.up, channels_) += up;
     offsets.rowwise() -= RowOf(mean_down_) * up;
   }

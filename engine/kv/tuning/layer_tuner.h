@@ -51,9 +51,9 @@ class LayerTuner {
 
   const LayerCorrection start_;
   const int64_t rank_, channels_;
-  std::vector<float> deviation_;                // [channels], root of the mean square
-  std::vector<float> mean_x_, spread_x_;        // [channels]
-  std::vector<float> mean_down_, spread_down_;  // [rank]: of x down
+  std::vector<float> deviation_;         // [channels], root of the mean square
+  std::vector<float> mean_x_, reach_x_;  // [channels]; reach: 1 / standard deviation, 0 where there is none
+  std::vector<float> mean_down_, reach_down_;  // [rank]: of x down
   Parameters parameters_, gradient_, momentum_, power_, mean_;
   LayerCorrection now_;
   int64_t steps_ = 0;

@@ -109,6 +109,26 @@ TEST_F(LayerTunerTest, StepsLowerWhatTheirGradientsAreOf) {
   }
 }
 
+// What never varied says nothing of how it should be scaled, however it comes to vary later.
+TEST_F(LayerTunerTest, AConstantChannelKeepsItsScale) {
+  constexpr int64_t kConstant = 5;
+  for (int64_t t = 0; t < kTokens; ++t) stored_[t * kWidth + kConstant] = 0.1f;
+  PairMoments moments(kWidth);
+  moments.Add(
+      {.stored = stored_, .fresh = fresh_, .tokens = tokens_, .weights = std::vector<float>(kTokens, 1.0f)});
+  const LayerCorrection fit = FitLayer(moments, {.rank = kRank});
+  LayerTuner tuner(fit, kRank, moments);
+  std::vector<float> y(stored_.size()), gradient;
+  for (int step = 0; step < 20; ++step) {
+    tuner.Apply(stored_, tokens_, absl::MakeSpan(y));
+    Loss(y, gradient);
+    tuner.AddGradient(stored_, tokens_, gradient);
+    tuner.Step(0.01);
+  }
+  EXPECT_EQ(tuner.Mean().scale[kConstant], fit.scale[kConstant]);
+  EXPECT_NE(tuner.Mean().scale[kConstant - 1], fit.scale[kConstant - 1]);
+}
+
 // Half of the rows and then the other half come to the same as all of them.
 TEST_F(LayerTunerTest, GradientsAddUpUntilAStep) {
   const LayerCorrection fit = FitLayer(moments_, {.rank = kRank});
