@@ -116,7 +116,7 @@ void AddApi(CLI::App& app, ApiConfig& api) {
              "Time for a piece of an answer to be taken; then the request is cancelled");
 }
 
-void AddGrpc(CLI::App& app, GrpcConfig& grpc) {
+void AddGrpc(CLI::App& app, GrpcConnectionLimits& grpc) {
   constexpr char kGroup[] = "gRPC";
   Add(app, kGroup, "max-concurrent-streams", grpc.max_concurrent_streams,
       "Calls at once on one connection; more wait at the client")

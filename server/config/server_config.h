@@ -7,6 +7,7 @@
 
 #include "absl/time/time.h"
 #include "engine/api/engine.h"
+#include "server/grpc/connection_limits.h"
 
 namespace kvblend::server {
 
@@ -30,19 +31,10 @@ struct TraceConfig {
   int64_t max_bytes = int64_t{256} << 20;
 };
 
-/// Of gRPC's connections; what each does is documented in server/grpc/grpc_server.h.
-struct GrpcConfig {
-  int32_t max_concurrent_streams = 256;  // calls at once per connection
-  int32_t max_connections = 1024;
-  int64_t max_header_bytes = 16 << 10;
-  absl::Duration handshake_timeout = absl::Seconds(30);
-  absl::Duration idle_timeout = absl::Seconds(300);
-};
-
 struct ServerConfig {
   EngineOptions engine;
   std::string grpc_address = "127.0.0.1:50051";  // HOST:PORT, [IPV6]:PORT or unix:PATH
-  GrpcConfig grpc;
+  GrpcConnectionLimits grpc;
   std::string http_address = "127.0.0.1:8090";  // HOST:PORT or [IPV6]:PORT
   ApiConfig api;
   std::string api_keys_path;           // empty: whoever reaches the server may make all calls

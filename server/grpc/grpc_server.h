@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "server/grpc/connection_limits.h"
 #include "server/grpc/services.h"
 #include "server/tls/server_tls.h"
 
@@ -15,12 +16,7 @@ namespace kvblend::server {
 struct GrpcServerOptions {
   std::string address = "127.0.0.1:50051";        // "HOST:PORT" (port 0: any free one) or "unix:PATH"
   int64_t max_message_bytes = int64_t{16} << 20;  // of one request; 1 to 2^31 - 1
-  // Calls at once per connection; more wait for their turn at the client.
-  int32_t max_concurrent_streams = 256;
-  int32_t max_connections = 1024;                        // one more is closed
-  int64_t max_header_bytes = 16 << 10;                   // metadata of one call: else RESOURCE_EXHAUSTED
-  absl::Duration handshake_timeout = absl::Seconds(30);  // until the client speaks HTTP/2, or it is closed
-  absl::Duration idle_timeout = absl::Seconds(300);      // without a call: told to go
+  GrpcConnectionLimits limits;
   TlsFiles tls;  // not enabled: plain text; read again when they change
 };
 

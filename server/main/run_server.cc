@@ -158,11 +158,7 @@ int RunServer(const ServerConfig& config, const EngineFactory& create_engine,
   GrpcServerOptions grpc_options;
   grpc_options.address = config.grpc_address;
   grpc_options.max_message_bytes = config.max_message_bytes;
-  grpc_options.max_concurrent_streams = config.grpc.max_concurrent_streams;
-  grpc_options.max_connections = config.grpc.max_connections;
-  grpc_options.max_header_bytes = config.grpc.max_header_bytes;
-  grpc_options.handshake_timeout = config.grpc.handshake_timeout;
-  grpc_options.idle_timeout = config.grpc.idle_timeout;
+  grpc_options.limits = config.grpc;
   grpc_options.tls = TlsOf(config);
   auto grpc_server = GrpcServer::Start(grpc_options, context);
   if (!grpc_server.ok()) return FailToStart(grpc_server.status());

@@ -76,7 +76,7 @@ ALLOWED = {
                    "server/trace", "server/ui"},
     "server/ui": {"server/convert"},
     "server/cohere": {"engine/text", "server/json", "server/openai"},
-    "server/config": {"engine/api"},
+    "server/config": {"engine/api", "server/grpc"},
     "server/main": {
         "engine/api", "server/access", "server/api", "server/calls", "server/config", "server/grpc", "server/http", "server/json", "server/metrics",
         "server/tls", "server/trace",

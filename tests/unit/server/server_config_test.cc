@@ -80,7 +80,7 @@ TEST_F(ServerConfigTest, TheFlagsOfGrpcsConnections) {
       "--model m --max-concurrent-streams 4 --grpc-max-connections 5 --grpc-max-header-bytes 2KiB "
       "--grpc-handshake-timeout 1.5 --grpc-idle-timeout 2");
   ASSERT_TRUE(parsed.config.has_value()) << parsed.error_output;
-  const GrpcConfig& grpc = parsed.config->grpc;
+  const GrpcConnectionLimits& grpc = parsed.config->grpc;
   EXPECT_EQ(grpc.max_concurrent_streams, 4);
   EXPECT_EQ(grpc.max_connections, 5);
   EXPECT_EQ(grpc.max_header_bytes, 2048);

@@ -1,0 +1,19 @@
+// What gRPC's connections may take. Plain data, for the flags too.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/time/time.h"
+
+namespace kvblend::server {
+
+struct GrpcConnectionLimits {
+  int32_t max_concurrent_streams =
+      256;                         // calls at once per connection; more wait for their turn at the client
+  int32_t max_connections = 1024;  // one more is closed
+  int64_t max_header_bytes = 16 << 10;                   // metadata of one call: else RESOURCE_EXHAUSTED
+  absl::Duration handshake_timeout = absl::Seconds(30);  // until the client speaks HTTP/2, or it is closed
+  absl::Duration idle_timeout = absl::Seconds(300);      // without a call: told to go
+};
+
+}  // namespace kvblend::server
