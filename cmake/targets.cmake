@@ -2,7 +2,7 @@
 
 # Rooms of small files that include the same headers are compiled as few large files: a third of the time of a clean
 # build, and the price is that a change compiles its neighbours again. The debug preset compiles file by file, so that
-# missing includes are noticed there. Tests are mostly headers: as few large files they take a third of the time.
+# missing includes are noticed there. The tests of a room likewise.
 option(KVBLEND_UNITY "Compile rooms of small files, and the tests of a room, as few large files" ON)
 set(unity_rooms engine engine_api engine_blend engine_generate engine_kv engine_model engine_prompt engine_runtime
   engine_schedule engine_store engine_store_disk engine_store_format engine_store_redis engine_text kernels_reference
