@@ -88,10 +88,8 @@ PYTHON
   python3 -B "$root/deploy/wikipedia_sample.py" "$temporary/dump" "$temporary/questions" --questions "$QUESTIONS" >&2
   mv "$temporary/questions" "$questions"
 fi
-# Least squares alone: so few articles and questions of one kind are learned too well by what attention reads of them, and
-# answers about other texts lose by it (docs/quality.md).
 log "learning from $QUESTIONS questions with their passages; an interrupted run goes on where it stopped"
-"$bin/kvblend" calibrate --model "$model" --correction none --data "$questions" --held-out "$HELD_OUT" --attention-passes 0 \
+"$bin/kvblend" calibrate --model "$model" --correction none --data "$questions" --held-out "$HELD_OUT" \
   --resume "$moments" --output "$correction" ${flags[@]+"${flags[@]}"} >&2
-rm -f "$questions" "$moments"
+rm -f "$questions" "$moments" "$moments.attention"
 echo "$correction"

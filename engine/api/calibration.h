@@ -23,6 +23,8 @@ struct CalibrationCorpus {
   int32_t max_prompts = 0;             // 0: as many as there are
 };
 
+inline constexpr int32_t kAttentionPasses = 3, kPromptsForAttention = 64;
+
 struct CalibrationOptions {
   /// Prompts of at least two chunks each. Pairs count by the attention of the question, and prompts kept back are answered.
   std::vector<Prompt> prompts;
@@ -30,8 +32,9 @@ struct CalibrationOptions {
   Anchoring anchoring = Anchoring::kAnchored;
   int32_t rank = 16;   // of the map, [0, 1024]
   double ridge = 0.1;  // of the variances, (0, 100]
-  /// How often each fitted prompt improves the fit by what the attention of its question and answer reads, [0, 1000].
-  int32_t attention_passes = 3;
+  /// How often each fitted prompt improves the fit by what the attention of its question and answer reads, [0, 1000]; -1:
+  /// kAttentionPasses where at least kPromptsForAttention prompts are fitted, for few are learned too well, else 0.
+  int32_t attention_passes = -1;
   double held_out = 0.25;  // share of the prompts, the last ones, that the fit is judged on; (0, 1)
   std::string origin;      // what the prompts are, for people; at most 256 bytes
   std::string path;        // file to write; empty: where the engine looks for the model's
@@ -50,8 +53,8 @@ struct CalibrationReport {
   double kl_after = 0;
   // How much of what was fitted is applied to K, of some shares the one that leaves the least of that divergence.
   double key_strength = 1;
-  bool by_attention =
-      false;  // whether that is of what attention_passes made of the fit, or of the fit itself
+  /// Whether that is of what attention passes made of the fit, or of the fit itself.
+  bool by_attention = false;
   std::vector<double> residual;  // per layer: share of the squared deviation of K and V that stays, likewise
   std::string path;
   std::string version;  // of the file; empty: none was written

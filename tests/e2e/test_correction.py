@@ -16,7 +16,7 @@ def test_what_calibrate_writes_brings_reuse_nearer_to_full_prefill(start_server,
     for number, file in enumerate(files):
         file.write_text(json.dumps(questions[number::2]))
     done = run("kvblend", "calibrate", "--model", MODEL, "--data", *files, "--n", "3", "--passages", "2",
-               "--held-out", "0.4", "--output", path, "--json", "--max-context-tokens", "4096")
+               "--held-out", "0.4", "--attention-passes", "3", "--output", path, "--json", "--max-context-tokens", "4096")
     assert done.returncode == 0, done.stderr
     learned = json.loads(done.stdout)
     assert (learned["fitted_prompts"], learned["held_out_prompts"]) == (3, 2)
@@ -52,7 +52,7 @@ def test_documents_will_do(tmp_path):
     for number, question in enumerate(json.loads(SAMPLE.read_text())):
         (corpus / f"{number}.txt").write_text("\n\n".join(passage["text"] for passage in question["ctxs"]))
     arguments = ["calibrate", "--model", MODEL, "--corpus", corpus, "--output", path]
-    done = run("kvblend", *arguments, "--n", "6", "--passages", "3", "--attention-passes", "0", "--json")
+    done = run("kvblend", *arguments, "--n", "6", "--passages", "3", "--json")
     assert done.returncode == 0, done.stderr
     learned = json.loads(done.stdout)
     assert (learned["fitted_prompts"], learned["held_out_prompts"]) == (4, 2)
@@ -92,7 +92,7 @@ def test_a_calibration_that_is_killed_goes_on(tmp_path):
 @pytest.mark.parametrize("arguments, message", [
     ([], "calibrate needs either --data or --corpus"),
     (["--data", SAMPLE, "--corpus", ROOT / "docs"], "calibrate needs either --data or --corpus"),
-    (["--data", SAMPLE, "--attention-passes", "-1"], "attention-passes is -1; allowed: 0 to 1000"),
+    (["--data", SAMPLE, "--attention-passes", "-2"], "attention-passes is -2; allowed: -1 to 1000"),
     (["--corpus", ROOT / "docs", "--first", "3"], "--first is for the questions of --data"),
     (["--corpus", ROOT / "no-such-folder"], "no-such-folder"),
     (["--corpus", ROOT / "proto/kvblend/v1"], "there is no .txt, .md or .jsonl file"),

@@ -31,6 +31,8 @@ namespace {
 // Squared deviation says the same of every direction, answers do not: a K that is corrected too far turns attention away
 // from what it should see, most of all where little stands before a chunk. So answers choose among these.
 constexpr double kKeyStrengths[] = {1, 0.85, 0.7, 0.55};
+// Each holds a gradient of all K and V of a layer.
+constexpr int32_t kMaxTuningThreads = 8;
 constexpr int64_t kSavedEvery = 4;  // prompts: that much is lost when the process is killed
 
 absl::Status Check(const CalibrationOptions& options) {
@@ -41,9 +43,9 @@ absl::Status Check(const CalibrationOptions& options) {
   if (!(options.ridge > 0 && options.ridge <= 100)) {
     return absl::InvalidArgumentError(absl::StrCat("ridge is ", options.ridge, "; allowed: above 0, to 100"));
   }
-  if (options.attention_passes < 0 || options.attention_passes > 1000) {
+  if (options.attention_passes < -1 || options.attention_passes > 1000) {
     return absl::InvalidArgumentError(
-        absl::StrCat("attention-passes is ", options.attention_passes, "; allowed: 0 to 1000"));
+        absl::StrCat("attention-passes is ", options.attention_passes, "; allowed: -1 to 1000"));
   }
   if (!(options.held_out > 0 && options.held_out < 1)) {
     return absl::InvalidArgumentError(
@@ -162,7 +164,9 @@ class Calibration {
     const int64_t held_out =
         std::clamp<int64_t>(std::llround(options_.held_out * static_cast<double>(count)), 1, count - 1);
     fitted_ = count - held_out;
-    steps_ = count + fitted_ * options_.attention_passes + held_out;
+    passes_ = options_.attention_passes;
+    if (passes_ < 0) passes_ = fitted_ >= kPromptsForAttention ? kAttentionPasses : 0;
+    steps_ = count + fitted_ * passes_ + held_out;
     return absl::OkStatus();
   }
 
@@ -214,10 +218,10 @@ class Calibration {
         options_.resume.empty() ? "" : options_.resume + ".attention",
         LearnerOptionsOf(runtime_, options_.anchoring),
         absl::StrCat(CheckpointPromptsOf(layouts_, fitted_).identity, ", rank ", fit.rank, ", ridge ",
-                     options_.ridge, ", passes ", options_.attention_passes));
+                     options_.ridge, ", passes ", passes_));
     KVBLEND_ASSIGN_OR_RETURN(int64_t saved, checkpoint.Restore(tuning.tuners()));
     std::vector<std::vector<int32_t>> answers(fitted_);
-    const int64_t count = fitted_ * options_.attention_passes;
+    const int64_t count = fitted_ * passes_;
     for (int64_t i = saved; i < count; ++i) {
       const absl::Status going =
           progress_(static_cast<int64_t>(layouts_.size()) + i, steps_, "what attention reads");
@@ -255,6 +259,7 @@ class Calibration {
     return kl;
   }
 
+  int64_t attention_passes() const { return passes_; }
   int64_t fitted_prompts() const { return fitted_; }
   int64_t held_out_prompts() const { return static_cast<int64_t>(layouts_.size()) - fitted_; }
 
@@ -265,9 +270,9 @@ class Calibration {
   PromptRunner runner_;
   PlacedPrompt placed_;
   JudgedAnswers answers_;
-  std::vector<prompt::PromptLayout>
-      layouts_;  // those that are fitted, and behind them those that are kept back
-  int64_t fitted_ = 0, steps_ = 0;
+  // Those that are fitted, and behind them those that are kept back.
+  std::vector<prompt::PromptLayout> layouts_;
+  int64_t fitted_ = 0, passes_ = 0, steps_ = 0;
 };
 
 }  // namespace
@@ -299,12 +304,12 @@ absl::StatusOr<CalibrationReport> Calibrate(const EngineOptions& engine, const C
     strengths.push_back(strength);
   };
   for (const double strength : kKeyStrengths) add(fit, strength);
-  if (options.attention_passes > 0) {
+  if (calibration.attention_passes() > 0) {
     const int32_t threads = engine.num_threads > 0
                                 ? engine.num_threads
                                 : static_cast<int32_t>(std::thread::hardware_concurrency());
     KVBLEND_ASSIGN_OR_RETURN(const kv::LearnedCorrection tuned,
-                             calibration.Tune(fit, learned.fitted, threads));
+                             calibration.Tune(fit, learned.fitted, std::min(threads, kMaxTuningThreads)));
     for (const double strength : kKeyStrengths) add(tuned, strength);
   }
   KVBLEND_ASSIGN_OR_RETURN(const std::vector<double> kl, calibration.Judge(candidates));

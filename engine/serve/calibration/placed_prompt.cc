@@ -3,7 +3,6 @@
 #include <numeric>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "engine/kv/section_rows.h"
 
@@ -70,10 +69,6 @@ absl::StatusOr<std::vector<PlacedPrompt::Chunk>> PlacedPrompt::Store(const promp
         runner_.EnsureStored("", anchor,
                              absl::MakeConstSpan(layout.token_ids).subspan(span.begin, span.size()), {},
                              [] { return absl::OkStatus(); }));
-    if (!stored.entry.has_value()) {
-      return absl::ResourceExhaustedError(absl::StrCat("the chunk store has no room for a chunk of ",
-                                                       span.size(), " tokens; it needs more bytes"));
-    }
     chunks.push_back({.begin = span.begin, .kv = *std::move(stored.entry), .tokens = Numbers(span.size())});
   }
   return chunks;

@@ -63,7 +63,8 @@ class PlacedPrompt {
   };
 
   /// Every layer in turn, with the beginning of an answer behind the prompt, or without. An error that `visit` returns ends
-  /// it. kInvalidArgument: the prompt has a history. kResourceExhausted: the store has no room for its chunks.
+  /// it. kInvalidArgument: the prompt has a history. Otherwise what storing its
+  /// chunks or running the model gives.
   absl::Status VisitLayers(const prompt::PromptLayout& layout, absl::Span<const int32_t> answer,
                            absl::FunctionRef<absl::Status(const Layer&, absl::Span<const Chunk>)> visit);
 

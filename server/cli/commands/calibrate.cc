@@ -197,8 +197,8 @@ void AddCalibrateCommand(CLI::App& root, CommandContext& context) {
   app.add_option("--ridge", flags.options.ridge, "Ridge, as a share of the variances")->capture_default_str();
   app.add_option(
          "--attention-passes", flags.options.attention_passes,
-         "How often each prompt improves the fit by what attention reads of it; 0: not at all, as is better with "
-         "fewer than some fifty prompts, or where others will be asked")
+         absl::StrCat("How often each prompt improves the fit by what attention reads of it; -1: ",
+                      kAttentionPasses, " where at least ", kPromptsForAttention, " are fitted, else 0"))
       ->capture_default_str();
   app.add_option("--held-out", flags.options.held_out, "Share of the prompts that the fit is judged on")
       ->capture_default_str();
