@@ -11,6 +11,8 @@ from kvblend.v1 import admin_pb2, chunks_pb2, inference_pb2
 from conftest import DOCUMENTS, QUESTION, SYSTEM_TEXT, Server, wait_until
 
 SAMPLING = kvblend.SamplingOptions(max_tokens=16, top_logprobs=1)
+# A prompt's first answer stores its system text, in 8 bits; later ones read it from there, and may come out otherwise.
+COMPUTED = kvblend.BlendOptions(reuse=inference_pb2.REUSE_NOTHING)
 PROMPT = {"system_text": SYSTEM_TEXT, "lead_in": "Passages:\n",
           "history": [("user", "Hello."), ("assistant", "Hello, what can I do?")], "sampling": SAMPLING}
 
@@ -87,10 +89,10 @@ def test_attribution_is_told(client, server, namespace):
 def test_seeds_of_all_bits_are_the_same_over_both(client, server):
     """Over HTTP they have a sign."""
     for seed in (7, 1 << 63, (1 << 64) - 3):
-        sampling = kvblend.SamplingOptions(max_tokens=12, temperature=1.5, seed=seed)
+        fields = {"blend": COMPUTED, "sampling": kvblend.SamplingOptions(max_tokens=12, temperature=1.5, seed=seed)}
         with kvblend.GrpcClient(server.target) as plain:
-            expected = plain.generate(QUESTION, sampling=sampling)
-        answer = client.generate(QUESTION, sampling=sampling)
+            expected = plain.generate(QUESTION, **fields)
+        answer = client.generate(QUESTION, **fields)
         assert (answer.text, answer.finished.seed) == (expected.text, seed)
 
 
@@ -99,10 +101,11 @@ def test_seed_0_of_a_setting_is_a_seed(server):
     import httpx
 
     told = httpx.post(f"{server.url}/v1/chat/completions", timeout=120, json={
-        "messages": [{"role": "user", "content": QUESTION}], "temperature": 1.5, "max_tokens": 12, "seed": 0}).json()
+        "messages": [{"role": "user", "content": QUESTION}], "temperature": 1.5, "max_tokens": 12, "seed": 0,
+        "kvblend": {"blend": {"reuse": "nothing"}}}).json()
     answers = {}
     for seed in (0, -5, None):
-        settings = Settings(base_url=server.url, temperature=1.5, max_tokens=12, seed=seed)
+        settings = Settings(base_url=server.url, temperature=1.5, max_tokens=12, seed=seed, blend={"reuse": "REUSE_NOTHING"})
         request = settings.request([Message("user", [QUESTION])])
         with settings.client() as client:
             answers[seed] = [answer_to(client, request) for _ in range(2)]
@@ -123,9 +126,10 @@ def test_info_is_what_grpc_tells(client, server):
 
 
 def test_streams_come_in_pieces(client):
-    pieces = list(client.stream(QUESTION, DOCUMENTS, sampling=SAMPLING))
+    fields = {"blend": COMPUTED, "sampling": SAMPLING}
+    pieces = list(client.stream(QUESTION, DOCUMENTS, **fields))
     assert len(pieces) > 1
-    assert "".join(pieces) == client.generate(QUESTION, DOCUMENTS, sampling=SAMPLING).text
+    assert "".join(pieces) == client.generate(QUESTION, DOCUMENTS, **fields).text
 
 
 def test_a_document_is_the_chunk_that_the_http_api_makes_of_it(server, namespace):
