@@ -25,8 +25,8 @@ class ReferenceExperts final : public PackedExperts {
   int64_t cols() const override { return cols_; }
   /// Row `index` of all experts' rows, one expert below the other.
   absl::Span<float> row(int64_t index) { return absl::MakeSpan(values_).subspan(index * cols_, cols_); }
-  float at(int64_t expert, int64_t row, int64_t col) const {
-    return values_[(expert * rows_ + row) * cols_ + col];
+  const float* row(int64_t expert, int64_t index) const {
+    return values_.data() + (expert * rows_ + index) * cols_;
   }
 
  private:
@@ -76,10 +76,9 @@ absl::Status ExpertLinearByDefinition(ConstMatrixView x, const PackedExperts& pa
   for (int64_t i = 0; i < out.rows; ++i) {
     const int64_t row = i / (out.rows / x.rows);
     for (int64_t n = 0; n < out.cols; ++n) {
+      const float* weight = weights->row(experts.data[i], n);
       float sum = 0;
-      for (int64_t c = 0; c < x.cols; ++c) {
-        sum += Get(x, row, c) * weights->at(experts.data[i], n, c);
-      }
+      for (int64_t c = 0; c < x.cols; ++c) sum += Get(x, row, c) * weight[c];
       Set(out, i, n, sum);
     }
   }

@@ -37,7 +37,7 @@ class ReferenceWeights final : public PackedWeights {
   int64_t cols() const override { return cols_; }
   WeightUsage usage() const override { return usage_; }
   absl::Span<float> row(int64_t index) { return absl::MakeSpan(values_).subspan(index * cols_, cols_); }
-  float at(int64_t row, int64_t col) const { return values_[row * cols_ + col]; }
+  const float* row(int64_t index) const { return values_.data() + index * cols_; }
 
  private:
   const int64_t rows_, cols_;
@@ -99,17 +99,19 @@ std::vector<float> AttentionRow(const HostBatchPlan& plan, int64_t row, ConstMat
   const int32_t sequence = plan.sequence_of_row(row), position = plan.position(row);
   *first = spec.FirstVisible(position);
   const PageValues keys = PageValues::Keys(pages);
-  std::vector<float> probabilities;
+  std::vector<float> probabilities(position + 1 - *first);
+  float max = -std::numeric_limits<float>::infinity();
   for (int32_t key = *first; key <= position; ++key) {
     const int64_t slot = plan.Slot(pages, sequence, kv_head, key);
     float dot = 0;
     for (int32_t d = 0; d < pages.head_dim; ++d) {
       dot += Get(q, row, head * pages.head_dim + d) * keys.Load(slot, d);
     }
-    const float score = dot * spec.scale;
-    probabilities.push_back(spec.logit_soft_cap == 0 ? score : SoftCapped(score, spec.logit_soft_cap));
+    float score = dot * spec.scale;
+    if (spec.logit_soft_cap != 0) score = SoftCapped(score, spec.logit_soft_cap);
+    probabilities[key - *first] = score;
+    max = std::max(max, score);
   }
-  float max = *std::max_element(probabilities.begin(), probabilities.end());
   float sum = 0;
   if (spec.sinks.data != nullptr) {
     const float sink = Get(spec.sinks, 0, head);
@@ -161,7 +163,8 @@ class ReferenceBackend final : public HostBackend {
     KVBLEND_ASSIGN_OR_RETURN(const auto* weights,
                              OfOwnKind<ReferenceWeights>(table, "the PackedWeights were"));
     for (int64_t i = 0; i < out.rows; ++i) {
-      for (int64_t c = 0; c < out.cols; ++c) Set(out, i, c, scale * weights->at(token_ids[i], c));
+      const float* row = weights->row(token_ids[i]);
+      for (int64_t c = 0; c < out.cols; ++c) Set(out, i, c, scale * row[c]);
     }
     return absl::OkStatus();
   }
@@ -188,8 +191,9 @@ class ReferenceBackend final : public HostBackend {
                              OfOwnKind<ReferenceWeights>(packed, "the PackedWeights were"));
     for (int64_t i = 0; i < x.rows; ++i) {
       for (int64_t n = 0; n < out.cols; ++n) {
+        const float* row = weights->row(n);
         float sum = accumulate ? Get(out, i, n) : 0.0f;
-        for (int64_t c = 0; c < x.cols; ++c) sum += Get(x, i, c) * weights->at(n, c);
+        for (int64_t c = 0; c < x.cols; ++c) sum += Get(x, i, c) * row[c];
         Set(out, i, n, sum);
       }
     }
