@@ -9,31 +9,13 @@
 #include "absl/synchronization/notification.h"
 #include "engine/schedule/scheduler.h"
 #include "gtest/gtest.h"
-#include "tests/unit/schedule/fake_clock.h"
+#include "tests/unit/schedule/gated_scheduler.h"
 
 namespace kvblend::schedule {
 namespace {
 
-class InProgressTest : public ::testing::Test {
+class InProgressTest : public GatedSchedulerTest {
  protected:
-  void Start(Scheduler::Options options) {
-    options.max_queued = 100;
-    scheduler_ = std::make_unique<Scheduler>(options, clock_);
-    Job gate;
-    gate.fairness_key = "gate";
-    gate.advance = [this] {
-      busy_.Notify();
-      gate_.WaitForNotification();
-      return false;
-    };
-    gate.abandon = [](const absl::Status&) {};
-    ASSERT_TRUE(scheduler_->Submit(std::move(gate)).ok());
-    busy_.WaitForNotification();
-  }
-  void Run() {
-    gate_.Notify();
-    ASSERT_TRUE(scheduler_->Drain(absl::InfiniteFuture()).ok());
-  }
   /// A job of so many turns of 10 ms, which says what is left when `tells`.
   void Submit(char name, int turns, bool tells = true, std::string key = "k", Lane lane = Lane::kInteractive,
               std::function<void()> at_first = nullptr) {
@@ -52,11 +34,6 @@ class InProgressTest : public ::testing::Test {
     job.abandon = [](const absl::Status& status) { ADD_FAILURE() << status; };
     ASSERT_TRUE(scheduler_->Submit(std::move(job)).ok());
   }
-
-  FakeClock clock_;
-  absl::Notification busy_, gate_;
-  std::string order_;  // of turns; `.`: of what is ongoing
-  std::unique_ptr<Scheduler> scheduler_;
 };
 
 TEST_F(InProgressTest, TheOneWithLeastLeftGoesOnAndEqualsInTheirOrder) {

@@ -7,31 +7,13 @@
 #include "absl/synchronization/notification.h"
 #include "engine/schedule/scheduler.h"
 #include "gtest/gtest.h"
-#include "tests/unit/schedule/fake_clock.h"
+#include "tests/unit/schedule/gated_scheduler.h"
 
 namespace kvblend::schedule {
 namespace {
 
-class PriorityTest : public ::testing::Test {
+class PriorityTest : public GatedSchedulerTest {
  protected:
-  void Start(int32_t max_in_progress) {
-    scheduler_ = std::make_unique<Scheduler>(
-        Scheduler::Options{.max_queued = 1000, .max_in_progress = {max_in_progress, 1, 1}}, clock_);
-    Job gate;
-    gate.lane = Lane::kBulk;
-    gate.advance = [this] {
-      busy_.Notify();
-      gate_.WaitForNotification();
-      return false;
-    };
-    gate.abandon = [](const absl::Status&) {};
-    ASSERT_TRUE(scheduler_->Submit(std::move(gate)).ok());
-    busy_.WaitForNotification();
-  }
-  void Run() {
-    gate_.Notify();
-    ASSERT_TRUE(scheduler_->Drain(absl::InfiniteFuture()).ok());
-  }
   /// A job of so many turns of 10 ms.
   void Submit(char name, Priority priority, int turns, std::function<bool()> has_room = nullptr,
               std::function<void(int left)> at_turn = nullptr) {
@@ -51,16 +33,11 @@ class PriorityTest : public ::testing::Test {
     job.abandon = [](const absl::Status& status) { ADD_FAILURE() << status; };
     ASSERT_TRUE(scheduler_->Submit(std::move(job)).ok());
   }
-
-  FakeClock clock_;
-  absl::Notification busy_, gate_;
-  std::string order_;  // of turns
-  std::unique_ptr<Scheduler> scheduler_;
 };
 
 // The place in progress that the low one has is not in the way.
 TEST_F(PriorityTest, AnUrgentJobOvertakesOneInProgress) {
-  Start(1);
+  Start({.max_in_progress = {1, 1, 1}});
   Submit('l', Priority::kLow, 6, nullptr, [&](int left) {
     if (left == 4) Submit('h', Priority::kHigh, 3);
   });
@@ -69,7 +46,7 @@ TEST_F(PriorityTest, AnUrgentJobOvertakesOneInProgress) {
 }
 
 TEST_F(PriorityTest, OthersDoNotStartBesideOnesThatAreMoreUrgent) {
-  Start(2);
+  Start({.max_in_progress = {2, 1, 1}});
   Submit('h', Priority::kHigh, 3);
   Submit('i', Priority::kHigh, 3);
   Submit('l', Priority::kLow, 1);
@@ -79,7 +56,7 @@ TEST_F(PriorityTest, OthersDoNotStartBesideOnesThatAreMoreUrgent) {
 }
 
 TEST_F(PriorityTest, WhatAllNeedIsSharedSixteenToFourToOne) {
-  Start(3);
+  Start({.max_in_progress = {3, 1, 1}});
   Submit('l', Priority::kLow, 1000);
   Submit('n', Priority::kNormal, 1000);
   Submit('h', Priority::kHigh, 1000);
@@ -93,7 +70,7 @@ TEST_F(PriorityTest, WhatAllNeedIsSharedSixteenToFourToOne) {
 
 // Those that come again and again would take every room that becomes free, were there no end to it.
 TEST_F(PriorityTest, WhoIsOwedATurnAndHasNoRoomIsOvertakenForAWhileOnly) {
-  Start(3);
+  Start({.max_in_progress = {3, 1, 1}});
   int had = 0;
   Submit('h', Priority::kHigh, 2000, nullptr, [&](int left) { had = 2000 - left; });
   Submit('l', Priority::kLow, 1, [&] { return had >= 1500; });
