@@ -23,7 +23,7 @@ USAGE
 readonly PACKAGE=gensim==4.4.0
 readonly MEMBER=gensim/test/test_data/enwiki-latest-pages-articles1.xml-p000000010p000030302-shortened.bz2
 readonly SHA256=a53f4648dec40467ebdcbc7a1307eddb51fe6e28e9309f6ebde81ba0d04bea2d
-readonly QUESTIONS=30 HELD_OUT=0.2
+readonly QUESTIONS=60 HELD_OUT=0.2
 
 log() { echo "make_correction.sh: $*" >&2; }
 

@@ -5,8 +5,11 @@
 
 DUMP is a pages-articles dump, or the first part of one; a wheel or another ZIP file that holds one does too, as
 WHEEL:NAME. Of the markup no more is understood than prose needs: templates, tables, references, files and the lists at
-an article's end go, links keep their words. A passage is some paragraphs of one article; a prompt has passages of
-different articles, and asks how a sentence of one of them goes on. The same dump gives the same bytes.
+an article's end go, links keep their words. A prompt has passages of different articles and a question about one of
+them, in the forms that passages have in use, by turns, for a fit on one form does not carry over to others: some
+paragraphs; a few sentences; and as corpora for retrieval often have them, cut at words, without titles, in lower case
+and with punctuation apart. Nobody knows the answers: `answers` has the title that is asked about. The same dump gives
+the same bytes.
 
 Wikipedia's text is under CC BY-SA: OUT is for fitting on, and whoever passes it on does so under that licence.
 """
@@ -23,6 +26,14 @@ import zipfile
 # Characters of a passage; what ends before it has so many is dropped. About as many tokens as a retriever's passages have.
 SMALLEST, ENOUGH, LARGEST_PASSAGE = 1_200, 2_000, 3_600
 MOST_OF_AN_ARTICLE = 6  # passages, so that many articles have their say
+# By turns. Half of the prompts are short, for the less stands before a chunk, the less its K and V deviate.
+FORMS = ("words", "sentences", "paragraphs", "sentences")
+QUESTIONS = (
+    "What is {title}?", "Who is mentioned in the passage about {title}?",
+    "When did the events described in the passage about {title} take place?", "What is {title} best known for?",
+    "What do {title} and {other} have in common?", "Which country or place is {title} associated with?",
+    "Who was responsible for {title}?", "How is {title} related to {name}?", "What does the text say about {name}?",
+    "Where is {name}?")
 LARGEST = 200_000_000  # bytes of a dump, unpacked: of each a part is enough
 LAST_SECTIONS = re.compile(
     r"^==+\s*(See also|References|Notes|Footnotes|External links|Further reading|Bibliography|Sources|Gallery)"
@@ -122,19 +133,46 @@ def in_fixed_order(items: list, key) -> list:
     return sorted(items, key=lambda item: hashlib.sha256(key(item).encode()).digest())
 
 
-def question_about(passage: dict) -> tuple[str, str] | None:
-    """How does a sentence go on? None: there is no sentence of a fitting length."""
-    sentences = [words for words in map(str.split, re.split(r"(?<=[.!?])\s+", passage["text"])) if 12 <= len(words) <= 40]
-    if not sentences:
-        return None
-    words = in_fixed_order(sentences, " ".join)[0]
-    half = len(words) // 2
-    return (f"How does this sentence about {passage['title']} go on? {' '.join(words[:half])} ...",
-            " ".join(words[half:]))
+def drawn(text: str, least: int, most: int) -> int:
+    """Looks like chance and is the same everywhere."""
+    return least + int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % (most - least + 1)
+
+
+def few_sentences(text: str) -> str:
+    wanted, taken = drawn(text, 40, 120), []
+    for sentence in re.split(r"(?<=[.!?])\s+", text):
+        taken += sentence.split()
+        if len(taken) >= wanted:
+            break
+    return " ".join(taken)
+
+
+def cut_at_words(text: str) -> str:
+    begin = drawn(f"begin {text}", 0, 20)
+    words = text.lower().split()[begin:begin + drawn(f"words {text}", 300, 420)]
+    return " ".join(re.sub(r"([.,;:!?()\"])", r" \1 ", " ".join(words)).split())
+
+
+def question_about(passage: dict, other: dict, number: int) -> str:
+    """By turns one of QUESTIONS; a name is one that stands within a sentence of the passage."""
+    names = [name.strip() for name in re.findall(r"(?<=[a-z,] )((?:[A-Z][a-z]+ ?){1,3})", passage["text"]) if len(name) > 4]
+    return QUESTIONS[number % len(QUESTIONS)].format(
+        title=passage["title"], other=other["title"], name=names[len(names) // 2] if names else other["title"])
+
+
+def prompt_of(taken: list[dict], number: int) -> dict:
+    asked, other = in_fixed_order(taken, lambda passage: f"asked {passage['text']}")[:2]
+    form = FORMS[number % len(FORMS)]
+    passages = taken
+    if form == "sentences":
+        passages = [{"title": passage["title"], "text": few_sentences(passage["text"])} for passage in taken]
+    elif form == "words":
+        passages = [{"title": "", "text": cut_at_words(passage["text"])} for passage in taken]
+    return {"question": question_about(asked, other, number // 2), "answers": [asked["title"]], "ctxs": passages}
 
 
 def prompts(passages: list[dict], per_prompt: int):
-    """Groups passages, in their order, into prompts; the passages of a prompt are from different articles."""
+    """Groups passages, in their order; those of a prompt are from different articles."""
     left = list(passages)
     while True:
         taken: list[dict] = []
@@ -144,28 +182,27 @@ def prompts(passages: list[dict], per_prompt: int):
         if len(taken) < per_prompt:
             return
         left = [passage for passage in left if not any(passage is other for other in taken)]
-        for passage in in_fixed_order(taken, lambda passage: f"asked {passage['text']}"):
-            if asked := question_about(passage):
-                yield {"question": asked[0], "answers": [asked[1]], "ctxs": taken}
-                break
+        yield taken
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("dump", metavar="DUMP")
     parser.add_argument("out", metavar="OUT")
-    parser.add_argument("--questions", type=int, default=30, help="at most so many (%(default)s)")
-    parser.add_argument("--passages", type=int, default=5, help="of each (%(default)s)")
+    parser.add_argument("--questions", type=int, default=48, help="at most so many (%(default)s)")
+    parser.add_argument("--passages", type=int, default=5, help="of each, at least 2 (%(default)s)")
     arguments = parser.parse_args()
+    if arguments.passages < 2:
+        parser.error(f"--passages is {arguments.passages}; allowed: 2 and more")
     passages = []
     for title, markup in articles(read_dump(arguments.dump)):
         of_article = [{"title": title, "text": text} for text in passages_of(plain(markup))]
         passages += in_fixed_order(of_article, lambda passage: passage["text"])[:MOST_OF_AN_ARTICLE]
     made = []
-    for prompt in prompts(in_fixed_order(passages, lambda passage: passage["text"]), arguments.passages):
+    for taken in prompts(in_fixed_order(passages, lambda passage: passage["text"]), arguments.passages):
         if len(made) == arguments.questions:
             break
-        made.append(prompt)
+        made.append(prompt_of(taken, len(made)))
     if not made:
         print(f"{arguments.dump} has too few passages of {SMALLEST} characters or more", file=sys.stderr)
         return 1

@@ -66,13 +66,29 @@ class WikipediaSampleTest(unittest.TestCase):
         self.assertEqual(made[0], made[1])
         questions = json.loads(made[0])
         self.assertEqual(3, len(questions))
-        for question in questions:
+        bare, short, whole = questions
+        self.assertEqual([""] * 4, [passage["title"] for passage in bare["ctxs"]])
+        for passage in bare["ctxs"]:
+            self.assertEqual(passage["text"].lower(), passage["text"])
+            self.assertIn(" . ", passage["text"])
+        for question in (short, whole):
             titles = [passage["title"] for passage in question["ctxs"]]
             self.assertEqual(4, len(set(titles)))
             self.assertFalse({"Talk:b", "moved"} & set(titles))
-            beginning = question["question"].partition(" go on? ")[2].removesuffix(" ...")
-            self.assertTrue(any(f"{beginning} {question['answers'][0]}" in passage["text"]
-                                for passage in question["ctxs"]))
+            self.assertIn(question["answers"][0], titles)
+        for passage in short["ctxs"]:
+            self.assertTrue(40 <= len(passage["text"].split()) < 140 and passage["text"].endswith("."), passage["text"])
+        for passage in whole["ctxs"]:
+            self.assertIn(passage["text"].split("\n")[0], article(passage["title"])[2])
+
+    def test_questions_are_about_a_passage(self):
+        passage = {"title": "Oslo", "text": "The town lies on Akerselva in the south."}
+        asked = [wikipedia_sample.question_about(passage, {"title": "Bergen"}, number) for number in range(10)]
+        self.assertEqual(10, len(set(asked)))
+        self.assertIn("What do Oslo and Bergen have in common?", asked)
+        self.assertIn("Where is Akerselva?", asked)
+        passage["text"] = "no names"
+        self.assertEqual("Where is Bergen?", wikipedia_sample.question_about(passage, {"title": "Bergen"}, 9))
 
     def test_a_dump_may_lie_in_a_wheel_and_may_be_cut_off(self):
         whole = dump_of([article(name) for name in "bcdefg"])
