@@ -23,7 +23,7 @@ USAGE
 readonly PACKAGE=gensim==4.4.0
 readonly MEMBER=gensim/test/test_data/enwiki-latest-pages-articles1.xml-p000000010p000030302-shortened.bz2
 readonly SHA256=a53f4648dec40467ebdcbc7a1307eddb51fe6e28e9309f6ebde81ba0d04bea2d
-readonly QUESTIONS=60 HELD_OUT=0.2
+readonly HELD_OUT=0.2
 
 log() { echo "make_correction.sh: $*" >&2; }
 
@@ -85,10 +85,10 @@ PYTHON
     log "$MEMBER of $PACKAGE has SHA-256 $(sha256sum <"$temporary/dump" | cut -d ' ' -f 1); expected $SHA256"
     exit 1
   fi
-  python3 -B "$root/deploy/wikipedia_sample.py" "$temporary/dump" "$temporary/questions" --questions "$QUESTIONS" >&2
+  python3 -B "$root/deploy/wikipedia_sample.py" "$temporary/dump" "$temporary/questions" >&2
   mv "$temporary/questions" "$questions"
 fi
-log "learning from $QUESTIONS questions with their passages; an interrupted run goes on where it stopped"
+log "learning from questions with their passages; an interrupted run goes on where it stopped"
 "$bin/kvblend" calibrate --model "$model" --correction none --data "$questions" --held-out "$HELD_OUT" \
   --resume "$moments" --output "$correction" ${flags[@]+"${flags[@]}"} >&2
 rm -f "$questions" "$moments" "$moments.attention"

@@ -6,10 +6,9 @@
 DUMP is a pages-articles dump, or the first part of one; a wheel or another ZIP file that holds one does too, as
 WHEEL:NAME. Of the markup no more is understood than prose needs: templates, tables, references, files and the lists at
 an article's end go, links keep their words. A prompt has passages of different articles and a question about one of
-them, in the forms that passages have in use, by turns, for a fit on one form does not carry over to others: some
-paragraphs; a few sentences; and as corpora for retrieval often have them, cut at words, without titles, in lower case
-and with punctuation apart. Nobody knows the answers: `answers` has the title that is asked about. The same dump gives
-the same bytes.
+them. By turns its passages are some paragraphs, a few sentences, or what corpora for retrieval often hold: text cut at
+words, without titles, in lower case and with punctuation apart. A fit on one of these forms does not carry over to
+others. Nobody knows the answers: `answers` has the title that is asked about. The same dump gives the same bytes.
 
 Wikipedia's text is under CC BY-SA: OUT is for fitting on, and whoever passes it on does so under that licence.
 """
@@ -189,7 +188,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("dump", metavar="DUMP")
     parser.add_argument("out", metavar="OUT")
-    parser.add_argument("--questions", type=int, default=48, help="at most so many (%(default)s)")
+    parser.add_argument("--questions", type=int, default=60, help="at most so many (%(default)s)")
     parser.add_argument("--passages", type=int, default=5, help="of each, at least 2 (%(default)s)")
     arguments = parser.parse_args()
     if arguments.passages < 2:

@@ -4,7 +4,6 @@
 #include <memory>
 #include <string>
 
-#include "absl/synchronization/notification.h"
 #include "engine/schedule/scheduler.h"
 #include "gtest/gtest.h"
 #include "tests/unit/schedule/gated_scheduler.h"
