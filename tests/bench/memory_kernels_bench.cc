@@ -62,7 +62,44 @@ BENCHMARK(BM_KvLoad)
     ->Arg(static_cast<int>(KvEncoding::kFp8))
     ->UseRealTime();
 
-// The same into int8 pages: a step of bf16 for 32 channels of a token and head.
+// The same corrected on the way, one map for all layers. Arg: KvEncoding.
+void BM_KvLoadCorrected(benchmark::State& state) {
+  constexpr int64_t kRank = 16;  // kvblend calibrate's
+  const auto encoding = static_cast<KvEncoding>(state.range(0));
+  state.SetLabel(std::string(Name(encoding)));
+  const auto rope = MakeRope(RopeLayout::kInterleaved);
+  const std::vector<float> scale(2 * kKvWidth, 1.0f), offset(kNumKvCorrectionPlaces * 2 * kKvWidth, 0.1f),
+      map(2 * kKvWidth * kRank, 0.01f);
+  const auto correction =
+      Cpu().CreateKvCorrection({kKvWidth, kRank, scale, offset, /*down=*/map, /*up=*/map}).value();
+  Matrix k_memory(DataType::kBF16, kContext, kKvWidth), v_memory(DataType::kBF16, kContext, kKvWidth);
+  const auto section = [](Matrix& matrix, KvPart part) {
+    return MutableKvSectionView{matrix.view.data, KvEncoding::kBF16, part, kContext, kKvWidth};
+  };
+  std::vector<Kv> pages;
+  std::vector<Section> k, v;
+  for (int layer = 0; layer < kLayers; ++layer) {
+    pages.emplace_back(Spread(kContext));
+    k.emplace_back(encoding, KvPart::kKey);
+    v.emplace_back(encoding, KvPart::kValue);
+  }
+  const double seconds = Measure(state, [&] {
+    absl::Status status;
+    for (int layer = 0; layer < kLayers; ++layer) {
+      status.Update(Cpu().KvLoadCorrected(TheStream(), *pages[layer].plan, *rope, k[layer].view,
+                                          v[layer].view, *correction, section(k_memory, KvPart::kKey),
+                                          section(v_memory, KvPart::kValue), pages[layer].view));
+    }
+    return status;
+  });
+  ReportFlops(state, seconds, 2.0 * 2 * kLayers * kContext * 2 * kKvWidth * kRank);
+}
+BENCHMARK(BM_KvLoadCorrected)
+    ->Arg(static_cast<int>(KvEncoding::kBF16))
+    ->Arg(static_cast<int>(KvEncoding::kInt8))
+    ->UseRealTime();
+
+// KvLoad into int8 pages: a step of bf16 for 32 channels of a token and head.
 void BM_KvLoadInt8Pages(benchmark::State& state) {
   const auto encoding = static_cast<KvEncoding>(state.range(0));
   state.SetLabel(std::string(Name(encoding)));

@@ -37,6 +37,7 @@ SIZES = [
     (r"AttentionMass/(\d+)", r"last \1 rows"),
     (r"SelectiveAttentionWithMass/(\d+)", r"last \1 rows"),
     (r"KvLoad/\d+", "6000 tokens, 30 layers, from {label}"),
+    (r"KvLoadCorrected/\d+", "6000 tokens, 30 layers, from {label}"),
     (r"KvScatter/0", "6000 tokens, interleaved"),
     (r"KvScatter/1", "6000 tokens, split halves"),
     (r"EncodeKv/0", "6000 tokens of K to int8"),

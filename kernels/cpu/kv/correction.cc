@@ -73,27 +73,27 @@ simd::CorrectionWeights CpuKvCorrection::weights() const {
 }
 
 // Others are decoded into rows of f32 first.
-bool CorrectsGroups(const CpuContext& context, const KvSectionView& in, KvEncoding out) {
+bool CorrectsStoredRows(const CpuContext& context, const KvSectionView& in, KvEncoding out) {
   return context.gemm_dtype == DataType::kBF16 && simd::HasBf16Dots() && in.cols % kKvGroup == 0 &&
          out == KvEncoding::kBF16 && (IsQuantized(in.encoding) || in.encoding == KvEncoding::kBF16);
 }
 
-void CorrectGroup(KvSectionView k, KvSectionView v, const CpuKvCorrection& correction, int64_t row,
-                  int64_t count, uint16_t* k_out, uint16_t* v_out) {
+void CorrectStoredRows(KvSectionView k, KvSectionView v, const CpuKvCorrection& correction, int64_t row,
+                       int64_t count, uint16_t* k_out, uint16_t* v_out) {
   const simd::CorrectionWeights weights = correction.weights();
   auto* scratch = ThreadScratch<uint32_t>(ScratchSlot::kDecoded, weights.scratch_floats());
-  simd::CorrectGroupBf16(weights, row, StoredRowsOf(k, row, count), StoredRowsOf(v, row, count), k.cols,
-                         scratch, k_out, v_out);
+  simd::CorrectStoredRowsBf16(weights, row, StoredRowsOf(k, row, count), StoredRowsOf(v, row, count), k.cols,
+                              scratch, k_out, v_out);
 }
 
 void CpuCorrectKv(CpuContext& context, KvSectionView k, KvSectionView v, const CpuKvCorrection& correction,
                   MutableKvSectionView k_out, MutableKvSectionView v_out) {
-  if (CorrectsGroups(context, k, k_out.encoding)) {
+  if (CorrectsStoredRows(context, k, k_out.encoding)) {
     const int64_t groups = (k.rows + kKvGroup - 1) / kKvGroup;
     context.pool.ParallelFor(groups, [&](int64_t group) {
       const int64_t begin = group * kKvGroup, count = std::min(kKvGroup, k.rows - begin);
-      CorrectGroup(k, v, correction, begin, count, static_cast<uint16_t*>(k_out.data) + begin * k.cols,
-                   static_cast<uint16_t*>(v_out.data) + begin * k.cols);
+      CorrectStoredRows(k, v, correction, begin, count, static_cast<uint16_t*>(k_out.data) + begin * k.cols,
+                        static_cast<uint16_t*>(v_out.data) + begin * k.cols);
     });
     return;
   }

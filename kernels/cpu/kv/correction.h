@@ -29,11 +29,11 @@ class CpuKvCorrection final : public KvCorrection {
 void CpuCorrectKv(CpuContext& context, KvSectionView k, KvSectionView v, const CpuKvCorrection& correction,
                   MutableKvSectionView k_out, MutableKvSectionView v_out);
 
-/// Whether CorrectGroup takes sections of this kind, for outputs of that encoding.
-bool CorrectsGroups(const CpuContext& context, const KvSectionView& in, KvEncoding out);
-/// What CpuCorrectKv makes of rows [row, row + count), of one group of tokens, in bf16. k_out, v_out: [count, cols]
-/// REQUIRES: CorrectsGroups
-void CorrectGroup(KvSectionView k, KvSectionView v, const CpuKvCorrection& correction, int64_t row,
-                  int64_t count, uint16_t* k_out, uint16_t* v_out);
+/// Whether CorrectStoredRows takes sections of this kind, for outputs of that encoding.
+bool CorrectsStoredRows(const CpuContext& context, const KvSectionView& in, KvEncoding out);
+/// What CpuCorrectKv makes of rows [row, row + count), in bf16. k_out, v_out: [count, cols]
+/// REQUIRES: CorrectsStoredRows
+void CorrectStoredRows(KvSectionView k, KvSectionView v, const CpuKvCorrection& correction, int64_t row,
+                       int64_t count, uint16_t* k_out, uint16_t* v_out);
 
 }  // namespace kvblend::kernels

@@ -60,7 +60,8 @@ bool LoadsDirectly(const KvTarget& target, KvEncoding encoding) {
          in_lines(pages.v) && known;
 }
 
-/// Sections whose first row is row `first` of the batch, a whole number of groups behind its first one.
+/// Sections whose first row is row `first` of the batch; a whole number of groups behind its first one if they have
+/// scales of groups, or go into pages of layout kRows.
 struct LoadedSections {
   const KvSectionView &k, &v;
   int64_t first;
@@ -207,8 +208,8 @@ void LoadRun(const KvTarget& target, const TokenRun& run, const LoadedSections& 
 // Rows that a thread loads at a time: the end of a part waits for its writes.
 constexpr int64_t kPartRows = 4 * kKvGroup;
 
-/// Rows [begin, end) of the batch, one part. REQUIRES: LoadsDirectly
-void LoadPart(const KvTarget& target, int64_t begin, int64_t end, const LoadedSections& from) {
+/// Rows [begin, end) of the batch. FinishLoads() ends a part. REQUIRES: LoadsDirectly
+void LoadRows(const KvTarget& target, int64_t begin, int64_t end, const LoadedSections& from) {
   if (target.pages.layout == PageLayout::kTiles) {
     for (int64_t i = begin; i < end;) {
       const TokenRun run = TokenRun::At(target, i, end, target.pages.page_size);
@@ -220,15 +221,33 @@ void LoadPart(const KvTarget& target, int64_t begin, int64_t end, const LoadedSe
       LoadGroup(target, i, std::min(kKvGroup, end - i), from);
     }
   }
-  simd::FinishLoads();
 }
 
-/// load(begin, end) for every part of `rows`.
+/// How many of rows [row, end) are best loaded at once where few are: those of one tile, or of one group.
+int64_t FewRows(const KvTarget& target, int64_t row, int64_t end) {
+  if (target.pages.layout == PageLayout::kRows) return std::min(kKvGroup, end - row);
+  return TokenRun::At(target, row, end, simd::kTileColumns).count;
+}
+
+/// Rows before the first one that begins a part: parts end where tiles end, of which every thread but the last would
+/// have to read what others have written before it adds its tokens.
+int64_t RowsBeforeTile(const KvTarget& target) {
+  if (target.pages.layout != PageLayout::kTiles) return 0;
+  const int64_t in_tile = target.plan.position(0) % simd::kTileColumns;
+  return in_tile == 0 ? 0 : simd::kTileColumns - in_tile;
+}
+
+/// load(begin, end) for every part of `rows`, as many parts for each thread. All but the first begin `lead` rows behind
+/// a whole number of groups.
 template <typename Load>
-void ForParts(CpuContext& context, int64_t rows, const Load& load) {
-  context.pool.ParallelFor((rows + kPartRows - 1) / kPartRows, [&](int64_t part) {
-    load(part * kPartRows, std::min(rows, (part + 1) * kPartRows));
-  });
+void ForParts(CpuContext& context, int64_t rows, int64_t lead, const Load& load) {
+  const int64_t groups = (std::max<int64_t>(rows - lead, 1) + kKvGroup - 1) / kKvGroup;
+  const int64_t parts =
+      std::min(RoundUp((rows + kPartRows - 1) / kPartRows, context.pool.num_threads()), groups);
+  const auto boundary = [&](int64_t part) {
+    return part == 0 ? 0 : std::min(rows, lead + part * groups / parts * kKvGroup);
+  };
+  context.pool.ParallelFor(parts, [&](int64_t part) { load(boundary(part), boundary(part + 1)); });
 }
 
 /// Rows [begin, end) of the batch. k, v: these rows
@@ -256,7 +275,10 @@ void CpuKvScatter(CpuContext& context, const KvTarget& target, ConstMatrixView k
 
 void CpuKvLoad(CpuContext& context, const KvTarget& target, KvSectionView k, KvSectionView v) {
   if (LoadsDirectly(target, k.encoding)) {
-    ForParts(context, k.rows, [&](int64_t begin, int64_t end) { LoadPart(target, begin, end, {k, v, 0}); });
+    ForParts(context, k.rows, RowsBeforeTile(target), [&](int64_t begin, int64_t end) {
+      LoadRows(target, begin, end, {k, v, 0});
+      simd::FinishLoads();
+    });
     return;
   }
   if (!IsQuantized(k.encoding)) return CpuKvScatter(context, target, DenseMatrix(k), DenseMatrix(v));
@@ -280,21 +302,23 @@ void CpuKvLoad(CpuContext& context, const KvTarget& target, KvSectionView k, KvS
 void CpuKvLoadCorrected(CpuContext& context, const KvTarget& target, KvSectionView k, KvSectionView v,
                         const CpuKvCorrection& correction, MutableKvSectionView k_memory,
                         MutableKvSectionView v_memory) {
-  if (!CorrectsGroups(context, k, k_memory.encoding) || !LoadsDirectly(target, KvEncoding::kBF16)) {
+  if (!CorrectsStoredRows(context, k, k_memory.encoding) || !LoadsDirectly(target, KvEncoding::kBF16)) {
     CpuCorrectKv(context, k, v, correction, k_memory, v_memory);
     return CpuKvLoad(context, target, k_memory, v_memory);
   }
-  // What a thread corrects it loads itself, while it is in its caches.
-  ForParts(context, k.rows, [&](int64_t begin, int64_t end) {
-    auto* keys = ThreadScratch<uint16_t>(ScratchSlot::kCorrected, 2 * kPartRows * k.cols);
-    uint16_t* values = keys + kPartRows * k.cols;
-    for (int64_t i = begin; i < end; i += kKvGroup) {
-      const int64_t offset = (i - begin) * k.cols;
-      CorrectGroup(k, v, correction, i, std::min(kKvGroup, end - i), keys + offset, values + offset);
+  // What a thread corrects it loads itself, a few rows at a time, while they are in its first cache.
+  ForParts(context, k.rows, RowsBeforeTile(target), [&](int64_t begin, int64_t end) {
+    auto* keys = ThreadScratch<uint16_t>(ScratchSlot::kCorrected, 2 * kKvGroup * k.cols);
+    uint16_t* values = keys + kKvGroup * k.cols;
+    for (int64_t i = begin; i < end;) {
+      const int64_t count = FewRows(target, i, end);
+      CorrectStoredRows(k, v, correction, i, count, keys, values);
+      const KvSectionView k_rows{keys, KvEncoding::kBF16, KvPart::kKey, count, k.cols},
+          v_rows{values, KvEncoding::kBF16, KvPart::kValue, count, k.cols};
+      LoadRows(target, i, i + count, {k_rows, v_rows, i});
+      i += count;
     }
-    const KvSectionView k_part{keys, KvEncoding::kBF16, KvPart::kKey, end - begin, k.cols},
-        v_part{values, KvEncoding::kBF16, KvPart::kValue, end - begin, k.cols};
-    LoadPart(target, begin, end, {k_part, v_part, begin});
+    simd::FinishLoads();
   });
 }
 

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "hwy/cache_control.h"
 #include "kernels/cpu/simd/simd.h"
@@ -24,24 +25,63 @@ constexpr int64_t kChannels = 32;  // of one vector of pairs
 
 HWY_INLINE __m512bh Broadcast(uint32_t word) { return (__m512bh)_mm512_set1_epi32(static_cast<int>(word)); }
 
-// The channels of kRows tokens from `row` on as pairs in bf16, K's and then V's. x: [kRows][row_stride / 2]
-template <KvEncoding kEncoding, int kRows>
-HWY_INLINE void DecodeRows(const StoredRows& k, const StoredRows& v, int64_t row, int64_t cols, int64_t words,
-                           uint32_t* x) {
-  for (int64_t pair = 0; pair < cols / 2; pair += kLanes) {
-    const ChannelScales<kEncoding> scales(k, pair);
-    for (int i = 0; i < kRows; ++i) {
-      const Pairs values = scales.Load(k.codes + (row + i) * k.row_bytes, pair);
-      _mm512_storeu_si512(x + i * words + pair, RoundedByHardware(values).raw);
-    }
+// Rows of a block lie in tiles of one vector each, [columns / kWidth][kRows][kWidth] words, so that every row's words
+// are at a fixed distance from one pointer.
+template <int kRows, int64_t kWidth>
+struct Tiles {
+  uint32_t* words;
+  HWY_INLINE uint32_t* At(int64_t tile, int64_t row) const { return words + (tile * kRows + row) * kWidth; }
+};
+template <int kRows>
+using ChannelTiles = Tiles<kRows, kLanes>;  // pairs of channels, K's and then V's
+template <int kRows>
+using RankTiles = Tiles<kRows, kLanes / 2>;  // pairs of ranks
+
+// Stored rows of a chunk, of any number of groups. k.steps and k.offsets: of the first row's group
+struct ChunkRows {
+  const StoredRows &k, &v;
+  int64_t first_token;  // of the chunk, where the first row stands
+
+  // Rows from `row` on that have their group's scales in common, `limit` at most.
+  int64_t OfOneGroup(int64_t row, int64_t limit) const {
+    return std::min(limit, kKvGroup - (first_token + row) % kKvGroup);
   }
-  for (int i = 0; i < kRows; ++i) {
-    for (int64_t pair = 0; pair < cols / 2; pair += kLanes) {
-      uint32_t* const out = x + i * words + cols / 2 + pair;
+  StoredRows KeysOfGroup(int64_t row) const {
+    StoredRows keys = k;
+    const int64_t scales = ((first_token + row) / kKvGroup - first_token / kKvGroup) * k.scale_cols;
+    keys.codes += row * k.row_bytes;
+    if (keys.steps != nullptr) keys.steps += scales;
+    if (keys.offsets != nullptr) keys.offsets += scales;
+    return keys;
+  }
+};
+
+template <KvEncoding kEncoding, int kRows>
+HWY_INLINE void DecodeRows(const ChunkRows& rows, int64_t row, int64_t cols, ChannelTiles<kRows> x) {
+  const int64_t tiles = cols / kChannels;
+  for (int64_t begin = 0; begin < kRows;) {
+    const int64_t end = begin + rows.OfOneGroup(row + begin, kRows - begin);
+    const StoredRows k = rows.KeysOfGroup(row + begin);
+    for (int64_t tile = 0; tile < tiles; ++tile) {
+      const int64_t pair = tile * kLanes;
+      const ChannelScales<kEncoding> scales(k, pair);
+      const std::byte* codes = k.codes;
+      for (int64_t i = begin; i < end; ++i, codes += k.row_bytes) {
+        _mm512_storeu_si512(x.At(tile, i), RoundedByHardware(scales.Load(codes, pair)).raw);
+      }
+    }
+    begin = end;
+  }
+  const StoredRows& v = rows.v;
+  for (int64_t tile = 0; tile < tiles; ++tile) {
+    for (int64_t i = 0; i < kRows; ++i) {
+      const int64_t pair = tile * kLanes;
       if constexpr (kEncoding == KvEncoding::kBF16) {
-        _mm512_storeu_si512(out, LoadBf16Words(v.codes + (row + i) * v.row_bytes, pair).raw);
+        _mm512_storeu_si512(x.At(tiles + tile, i),
+                            LoadBf16Words(v.codes + (row + i) * v.row_bytes, pair).raw);
       } else {
-        _mm512_storeu_si512(out, RoundedByHardware(ScaledValues<kEncoding>(v, row + i, pair)).raw);
+        _mm512_storeu_si512(x.At(tiles + tile, i),
+                            RoundedByHardware(ScaledValues<kEncoding>(v, row + i, pair)).raw);
       }
     }
   }
@@ -52,78 +92,84 @@ HWY_INLINE void DecodeRows(const StoredRows& k, const StoredRows& v, int64_t row
 template <int kRows>
 class RowFetcher {
  public:
-  RowFetcher(const StoredRows& k, const StoredRows& v, int64_t row)
+  /// All is fetched after `steps` steps.
+  RowFetcher(const StoredRows& k, const StoredRows& v, int64_t row, int64_t steps)
       : k_(k.codes + (row + kBlocksAhead * kRows) * k.row_bytes),
         v_(v.codes + (row + kBlocksAhead * kRows) * v.row_bytes),
-        bytes_(kRows * k.row_bytes) {}
-  /// Step `step` of `steps`, which together fetch all.
-  HWY_INLINE void Step(int64_t step, int64_t steps) const {
-    const int64_t end = (step + 1) * bytes_ / steps;
-    for (int64_t byte = (step * bytes_ / steps + kLine - 1) / kLine * kLine; byte < end; byte += kLine) {
-      hwy::Prefetch(k_ + byte);
-      hwy::Prefetch(v_ + byte);
+        bytes_(kRows * k.row_bytes),
+        step_(RoundUp((bytes_ + steps - 1) / steps, kLine)) {}
+  HWY_INLINE void Step() {
+    for (const int64_t end = std::min(next_ + step_, bytes_); next_ < end; next_ += kLine) {
+      hwy::Prefetch(k_ + next_);
+      hwy::Prefetch(v_ + next_);
     }
   }
 
  private:
   static constexpr int64_t kBlocksAhead = 2, kLine = 64;
   const std::byte *k_, *v_;
-  const int64_t bytes_;
+  const int64_t bytes_, step_;
+  int64_t next_ = 0;
 };
 
-// inner = x down, as pairs. inner: [kRows][rank / 2]
+// inner = x down
 template <int kRows>
-HWY_INLINE void ProjectRows(const CorrectionWeights& weights, const RowFetcher<kRows>& fetcher,
-                            const uint32_t* x, uint32_t* inner) {
+HWY_INLINE void ProjectRows(const CorrectionWeights& weights, RowFetcher<kRows> fetcher,
+                            ChannelTiles<kRows> x, RankTiles<kRows> inner) {
   // Two sums per row, or the products would wait for each other.
-  constexpr int64_t kUnroll = 2, kStep = 8;
-  const int64_t words = weights.row_stride / 2, count = weights.channels / 2;  // a multiple of kStep
+  constexpr int64_t kUnroll = 2;
+  const int64_t tiles = weights.channels / kChannels;
   for (int64_t j = 0; j < weights.rank; j += kLanes) {
     __m512 sums[kUnroll][kRows];
     for (int i = 0; i < kRows; ++i) sums[0][i] = sums[1][i] = _mm512_setzero_ps();
     const uint32_t* down = weights.down_pairs + j;
-    for (int64_t begin = 0; begin < count; begin += kStep) {
-      if (j == 0) fetcher.Step(begin / kStep, count / kStep);
-      for (int64_t c = begin; c < begin + kStep; c += kUnroll) {
+    for (int64_t tile = 0; tile < tiles; ++tile) {
+      if (j == 0) fetcher.Step();
+      const uint32_t* values = x.At(tile, 0);
+      for (int64_t c = 0; c < kLanes; c += kUnroll, values += kUnroll) {
         for (int64_t u = 0; u < kUnroll; ++u, down += weights.rank) {
           const auto w = (__m512bh)_mm512_loadu_si512(down);
           for (int i = 0; i < kRows; ++i) {
-            sums[u][i] = _mm512_dpbf16_ps(sums[u][i], Broadcast(x[i * words + c + u]), w);
+            sums[u][i] = _mm512_dpbf16_ps(sums[u][i], Broadcast(values[i * kLanes + u]), w);
           }
         }
       }
     }
     for (int i = 0; i < kRows; ++i) {
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(inner + (i * weights.rank + j) / 2),
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(inner.At(j / kLanes, i)),
                           (__m256i)_mm512_cvtneps_pbh(_mm512_add_ps(sums[0][i], sums[1][i])));
     }
   }
 }
 
-// Channels [channel, channel + kChannels) of scale * x + offset + inner up, rounded. offsets: of each row
+// The channels of a tile of scale * x + offset + inner up, rounded. offsets: of each row
 template <int kRows>
-HWY_INLINE void ExpandChannels(const CorrectionWeights& weights, const float* const* offsets,
-                               const uint32_t* x, const uint32_t* inner, int64_t channel, uint16_t* out,
-                               int64_t out_stride) {
-  const int64_t stride = weights.row_stride, rank_words = weights.rank / 2;
+HWY_INLINE void ExpandTile(const CorrectionWeights& weights, const float* const* offsets,
+                           ChannelTiles<kRows> x, RankTiles<kRows> inner, int64_t tile, uint16_t* out,
+                           int64_t out_stride) {
+  const int64_t stride = weights.row_stride, channel = tile * kChannels;
   __m512 low[kRows], high[kRows];
   const auto start = [&](int64_t c, __m256i of_row, const float* offset) KVBLEND_BF16_ATTR {
     const __m512 value = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(of_row), 16));
     return _mm512_fmadd_ps(_mm512_loadu_ps(weights.scale + c), value, _mm512_loadu_ps(offset + c));
   };
   for (int i = 0; i < kRows; ++i) {
-    const auto* of_row = reinterpret_cast<const __m256i*>(x + i * (stride / 2) + channel / 2);
+    const auto* of_row = reinterpret_cast<const __m256i*>(x.At(tile, i));
     low[i] = start(channel, _mm256_loadu_si256(of_row), offsets[i]);
     high[i] = start(channel + kLanes, _mm256_loadu_si256(of_row + 1), offsets[i]);
   }
   // Without a map, of rank 0, up_pairs is null, to which nothing may be added.
-  for (int64_t j = 0; j < rank_words; ++j) {
-    const uint32_t* up = weights.up_pairs + j * stride + channel;
-    const auto up_low = (__m512bh)_mm512_loadu_si512(up), up_high = (__m512bh)_mm512_loadu_si512(up + kLanes);
-    for (int i = 0; i < kRows; ++i) {
-      const __m512bh value = Broadcast(inner[i * rank_words + j]);
-      low[i] = _mm512_dpbf16_ps(low[i], value, up_low);
-      high[i] = _mm512_dpbf16_ps(high[i], value, up_high);
+  const uint32_t* up = weights.rank > 0 ? weights.up_pairs + channel : nullptr;
+  for (int64_t j = 0; j < weights.rank; j += kLanes) {
+    const uint32_t* values = inner.At(j / kLanes, 0);
+    for (int64_t word = 0; word < kLanes / 2; ++word, ++values, up += stride) {
+      const auto up_low = (__m512bh)_mm512_loadu_si512(up),
+                 up_high = (__m512bh)_mm512_loadu_si512(up + kLanes);
+      for (int i = 0; i < kRows; ++i) {
+        const __m512bh value = Broadcast(values[i * (kLanes / 2)]);
+        low[i] = _mm512_dpbf16_ps(low[i], value, up_low);
+        high[i] = _mm512_dpbf16_ps(high[i], value, up_high);
+      }
     }
   }
   for (int i = 0; i < kRows; ++i) {
@@ -131,52 +177,64 @@ HWY_INLINE void ExpandChannels(const CorrectionWeights& weights, const float* co
   }
 }
 
+// Where corrected rows go.
+struct CorrectedRows {
+  uint16_t *k, *v;  // [rows, cols]
+  int64_t cols;
+};
+
 template <KvEncoding kEncoding, int kRows>
-void CorrectBlock(const CorrectionWeights& weights, int64_t first_token, const StoredRows& k,
-                  const StoredRows& v, int64_t row, int64_t cols, uint32_t* scratch, uint16_t* k_out,
-                  uint16_t* v_out) {
-  uint32_t* const inner = scratch + kRows * weights.row_stride / 2;
-  DecodeRows<kEncoding, kRows>(k, v, row, cols, weights.row_stride / 2, scratch);
-  ProjectRows<kRows>(weights, {k, v, row}, scratch, inner);
+void CorrectBlock(const CorrectionWeights& weights, const ChunkRows& rows, int64_t row, uint32_t* scratch,
+                  const CorrectedRows& out) {
+  const ChannelTiles<kRows> x{scratch};
+  const RankTiles<kRows> inner{scratch + kRows * weights.channels / 2};
+  const int64_t tiles = out.cols / kChannels;
+  DecodeRows<kEncoding, kRows>(rows, row, out.cols, x);
+  ProjectRows<kRows>(weights, {rows.k, rows.v, row, 2 * tiles}, x, inner);
   const float* offsets[kRows];
-  for (int i = 0; i < kRows; ++i) offsets[i] = weights.offset_of(first_token + row + i);
-  for (int64_t c = 0; c < cols; c += kChannels) {
-    ExpandChannels<kRows>(weights, offsets, scratch, inner, c, k_out + row * cols + c, cols);
-    ExpandChannels<kRows>(weights, offsets, scratch, inner, cols + c, v_out + row * cols + c, cols);
+  for (int i = 0; i < kRows; ++i) offsets[i] = weights.offset_of(rows.first_token + row + i);
+  for (int64_t tile = 0; tile < tiles; ++tile) {
+    const int64_t first = row * out.cols + tile * kChannels;
+    ExpandTile<kRows>(weights, offsets, x, inner, tile, out.k + first, out.cols);
+    ExpandTile<kRows>(weights, offsets, x, inner, tiles + tile, out.v + first, out.cols);
   }
 }
 
 template <KvEncoding kEncoding>
-void CorrectGroupOf(const CorrectionWeights& weights, int64_t first_token, const StoredRows& k,
-                    const StoredRows& v, int64_t cols, uint32_t* scratch, uint16_t* k_out, uint16_t* v_out) {
+void CorrectRowsOf(const CorrectionWeights& weights, const ChunkRows& rows, uint32_t* scratch,
+                   const CorrectedRows& out) {
   int64_t row = 0;
-  for (; row + kCorrectionBlock <= k.rows; row += kCorrectionBlock) {
-    CorrectBlock<kEncoding, kCorrectionBlock>(weights, first_token, k, v, row, cols, scratch, k_out, v_out);
-  }
-  for (; row < k.rows; ++row) {
-    CorrectBlock<kEncoding, 1>(weights, first_token, k, v, row, cols, scratch, k_out, v_out);
-  }
+  const auto correct = [&](auto block) KVBLEND_BF16_ATTR {
+    for (; row + block() <= rows.k.rows; row += block()) {
+      CorrectBlock<kEncoding, block()>(weights, rows, row, scratch, out);
+    }
+  };
+  correct(std::integral_constant<int, kCorrectionBlock>());
+  correct(std::integral_constant<int, 3>());
+  correct(std::integral_constant<int, 1>());
 }
 
-void CorrectGroupImpl(const CorrectionWeights& weights, int64_t first_token, const StoredRows& k,
-                      const StoredRows& v, int64_t cols, uint32_t* scratch, uint16_t* k_out,
-                      uint16_t* v_out) {
+void CorrectStoredRowsImpl(const CorrectionWeights& weights, int64_t first_token, const StoredRows& k,
+                           const StoredRows& v, int64_t cols, uint32_t* scratch, uint16_t* k_out,
+                           uint16_t* v_out) {
+  const ChunkRows rows{k, v, first_token};
+  const CorrectedRows out{k_out, v_out, cols};
   switch (k.encoding) {
     case KvEncoding::kInt8:
-      return CorrectGroupOf<KvEncoding::kInt8>(weights, first_token, k, v, cols, scratch, k_out, v_out);
+      return CorrectRowsOf<KvEncoding::kInt8>(weights, rows, scratch, out);
     case KvEncoding::kInt4:
-      return CorrectGroupOf<KvEncoding::kInt4>(weights, first_token, k, v, cols, scratch, k_out, v_out);
+      return CorrectRowsOf<KvEncoding::kInt4>(weights, rows, scratch, out);
     case KvEncoding::kFp8:
-      return CorrectGroupOf<KvEncoding::kFp8>(weights, first_token, k, v, cols, scratch, k_out, v_out);
+      return CorrectRowsOf<KvEncoding::kFp8>(weights, rows, scratch, out);
     default:
-      return CorrectGroupOf<KvEncoding::kBF16>(weights, first_token, k, v, cols, scratch, k_out, v_out);
+      return CorrectRowsOf<KvEncoding::kBF16>(weights, rows, scratch, out);
   }
 }
 
 #else
 
-void CorrectGroupImpl(const CorrectionWeights&, int64_t, const StoredRows&, const StoredRows&, int64_t,
-                      uint32_t*, uint16_t*, uint16_t*) {}
+void CorrectStoredRowsImpl(const CorrectionWeights&, int64_t, const StoredRows&, const StoredRows&, int64_t,
+                           uint32_t*, uint16_t*, uint16_t*) {}
 
 #endif  // KVBLEND_BF16_WORDS
 
@@ -186,12 +244,12 @@ KVBLEND_AFTER_BF16_NAMESPACE();
 #if HWY_ONCE
 namespace kvblend::kernels::simd {
 
-HWY_EXPORT(CorrectGroupImpl);
+HWY_EXPORT(CorrectStoredRowsImpl);
 
-void CorrectGroupBf16(const CorrectionWeights& weights, int64_t first_token, const StoredRows& k,
-                      const StoredRows& v, int64_t cols, uint32_t* scratch, uint16_t* k_out,
-                      uint16_t* v_out) {
-  HWY_DYNAMIC_DISPATCH(CorrectGroupImpl)(weights, first_token, k, v, cols, scratch, k_out, v_out);
+void CorrectStoredRowsBf16(const CorrectionWeights& weights, int64_t first_token, const StoredRows& k,
+                           const StoredRows& v, int64_t cols, uint32_t* scratch, uint16_t* k_out,
+                           uint16_t* v_out) {
+  HWY_DYNAMIC_DISPATCH(CorrectStoredRowsImpl)(weights, first_token, k, v, cols, scratch, k_out, v_out);
 }
 
 }  // namespace kvblend::kernels::simd

@@ -136,15 +136,24 @@ HWY_INLINE Pairs LoadF32Pairs(const float* data) {
   return pairs;
 }
 
+// In all lanes.
+HWY_INLINE hn::Vec<PairF32> BroadcastBf16(uint16_t value) {
+#if KVBLEND_BF16_WORDS  // without a detour over the processor's other registers
+  const __m512i values = _mm512_set1_epi16(static_cast<int16_t>(value));
+  return hn::BitCast(PairF32(), hn::ShiftLeft<16>(Words{values}));
+#else
+  return hn::Set(PairF32(), Bf16ToF32(value));
+#endif
+}
+
 // Pairs `pair`.. of row r of a section of V, scaled. Not of bf16.
 template <KvEncoding kEncoding>
 HWY_INLINE Pairs ScaledValues(const StoredRows& rows, int64_t r, size_t pair) {
-  const PairF32 d;
   const int64_t group = r * rows.scale_cols + static_cast<int64_t>(pair / (kKvGroup / 2));
-  const auto step = hn::Set(d, Bf16ToF32(rows.steps[group]));
+  const auto step = BroadcastBf16(rows.steps[group]);
   const Pairs codes = LoadPairs<kEncoding>(rows.codes + r * rows.row_bytes, pair);
   if constexpr (HasOffsets(kEncoding)) {
-    const auto offset = hn::Set(d, Bf16ToF32(rows.offsets[group]));
+    const auto offset = BroadcastBf16(rows.offsets[group]);
     return Scaled(codes, {step, step}, {offset, offset});
   } else {
     return Scaled(codes, {step, step});
