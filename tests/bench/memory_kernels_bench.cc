@@ -31,28 +31,40 @@ struct Section {
   MutableKvSectionView view;
 };
 
-// A prompt's 6,000 tokens from the store into pages, all 30 layers: nothing of it stays in the caches. Arg:
-// KvEncoding.
+// The 6,000 tokens of a prompt in the store, and pages for them, all 30 layers: nothing of it stays in the caches.
+struct StoredPrompt {
+  explicit StoredPrompt(KvEncoding encoding) {
+    for (int layer = 0; layer < kLayers; ++layer) {
+      pages.emplace_back(Spread(kContext));
+      k.emplace_back(encoding, KvPart::kKey);
+      v.emplace_back(encoding, KvPart::kValue);
+    }
+  }
+  // load(k, v, pages) of every layer.
+  template <typename Load>
+  absl::Status ForLayers(const Load& load) {
+    absl::Status status;
+    for (int layer = 0; layer < kLayers; ++layer) {
+      status.Update(load(k[layer].view, v[layer].view, pages[layer]));
+    }
+    return status;
+  }
+  std::vector<Kv> pages;
+  std::vector<Section> k, v;
+};
+
+// From the store into pages. Arg: KvEncoding.
 void BM_KvLoad(benchmark::State& state) {
   const auto encoding = static_cast<KvEncoding>(state.range(0));
   state.SetLabel(std::string(Name(encoding)));
   const auto rope = MakeRope(RopeLayout::kInterleaved);
-  std::vector<Kv> pages;
-  std::vector<Section> k, v;
-  for (int layer = 0; layer < kLayers; ++layer) {
-    pages.emplace_back(Spread(kContext));
-    k.emplace_back(encoding, KvPart::kKey);
-    v.emplace_back(encoding, KvPart::kValue);
-  }
+  StoredPrompt stored(encoding);
   const double seconds = Measure(state, [&] {
-    absl::Status status;
-    for (int layer = 0; layer < kLayers; ++layer) {
-      status.Update(Cpu().KvLoad(TheStream(), *pages[layer].plan, *rope, k[layer].view, v[layer].view,
-                                 pages[layer].view));
-    }
-    return status;
+    return stored.ForLayers([&](const KvSectionView& k, const KvSectionView& v, const Kv& pages) {
+      return Cpu().KvLoad(TheStream(), *pages.plan, *rope, k, v, pages.view);
+    });
   });
-  const double bytes = kLayers * (k[0].bytes() + v[0].bytes() + kPageBytes);
+  const double bytes = kLayers * (stored.k[0].bytes() + stored.v[0].bytes() + kPageBytes);
   ReportMoved(state, seconds, bytes, bytes);
 }
 BENCHMARK(BM_KvLoad)
@@ -76,21 +88,13 @@ void BM_KvLoadCorrected(benchmark::State& state) {
   const auto section = [](Matrix& matrix, KvPart part) {
     return MutableKvSectionView{matrix.view.data, KvEncoding::kBF16, part, kContext, kKvWidth};
   };
-  std::vector<Kv> pages;
-  std::vector<Section> k, v;
-  for (int layer = 0; layer < kLayers; ++layer) {
-    pages.emplace_back(Spread(kContext));
-    k.emplace_back(encoding, KvPart::kKey);
-    v.emplace_back(encoding, KvPart::kValue);
-  }
+  StoredPrompt stored(encoding);
   const double seconds = Measure(state, [&] {
-    absl::Status status;
-    for (int layer = 0; layer < kLayers; ++layer) {
-      status.Update(Cpu().KvLoadCorrected(TheStream(), *pages[layer].plan, *rope, k[layer].view,
-                                          v[layer].view, *correction, section(k_memory, KvPart::kKey),
-                                          section(v_memory, KvPart::kValue), pages[layer].view));
-    }
-    return status;
+    return stored.ForLayers([&](const KvSectionView& k, const KvSectionView& v, const Kv& pages) {
+      return Cpu().KvLoadCorrected(TheStream(), *pages.plan, *rope, k, v, *correction,
+                                   section(k_memory, KvPart::kKey), section(v_memory, KvPart::kValue),
+                                   pages.view);
+    });
   });
   ReportFlops(state, seconds, 2.0 * 2 * kLayers * kContext * 2 * kKvWidth * kRank);
 }
