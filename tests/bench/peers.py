@@ -34,7 +34,6 @@ from bench_support import BenchError
 from peer_engines.engine import log
 from peer_engines.ik_llamacpp import IkLlamaCpp
 from peer_engines.llamacpp import LlamaCpp
-from peer_engines.llamacpp import install as install_llamacpp
 from peer_engines.open_vino import OpenVino
 
 BLENDED_MODES = ["query 0.15", "query 0.05"]
@@ -162,7 +161,7 @@ def parse_arguments():
                         help="where the virtual environment and the requantized model go (default: %(default)s)")
     parser.add_argument("--venv", type=pathlib.Path, help="virtual environment of llama.cpp (default: FOLDER/venv)")
     parser.add_argument("--peers", type=words, default=list(NAMES), help="of llamacpp, ik_llamacpp, openvino (default: all)")
-    parser.add_argument("--install-only", action="store_true", help="build llama.cpp and stop")
+    parser.add_argument("--install-only", action="store_true", help="install the peers and stop")
     parser.add_argument("--threads", type=int, default=support.processors(), help="of each (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="of the comparison (default: %(default)s)")
     parser.add_argument("--prefill", type=integers, default=[512, 2048, 6000], help="prompt sizes (default: 512,2048,6000)")
@@ -296,7 +295,8 @@ def print_result(options, result):
 def main() -> int:
     options = parse_arguments()
     if options.install_only:
-        install_llamacpp(options.venv)
+        for name in options.peers:
+            ENGINES[NAMES[name]].install(options)
         return 0
     if not options.cpu_time:
         support.wait_until_idle(180)

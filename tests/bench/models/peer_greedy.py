@@ -155,7 +155,7 @@ def parse_arguments():
 
 def main() -> int:
     options = parse_arguments()
-    python = llamacpp.install(options.venv)
+    python = llamacpp.build(options.venv)
     results = [compare_model(options, support.need_file(model, "--model").resolve(), python) for model in options.model]
     return 0 if all(results) else 1
 

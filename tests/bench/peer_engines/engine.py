@@ -54,9 +54,11 @@ def run_worker(python, worker, job, what, environment=None):
 
 
 class Engine:
-    """Measures prompts with one peer. Subclasses have `name`, settings(), describe(setting), job(setting) and work(job)."""
+    """Measures prompts with one peer. Subclasses have `name`, install(options), which gives its python, settings(),
+    describe(setting), job(setting) and work(job)."""
 
     def __init__(self, options, tokens):
+        self.python = self.install(options)
         self.options, self.tokens = options, tokens
         self.info = ""  # what the engine says of itself
 

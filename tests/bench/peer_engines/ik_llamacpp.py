@@ -10,10 +10,9 @@ class IkLlamaCpp(engine.Engine):
     name = "ik_llama.cpp"
     released_as = f"ik-llama-cpp-python {VERSION}"
 
-    def __init__(self, options, tokens):
-        super().__init__(options, tokens)
-        self.python = engine.install_wheels(options.folder / "ik_llamacpp", self.name,
-                                            [("ik-llama-cpp-python", VERSION), ("numpy", "2.4.6")])
+    @classmethod
+    def install(cls, options):
+        return engine.install_wheels(options.folder / "ik_llamacpp", cls.name, [("ik-llama-cpp-python", VERSION), ("numpy", "2.4.6")])
 
     def settings(self):
         for fa, kv, repack in itertools.product(self.options.fa, self.options.ik_kv, [0, 1]):

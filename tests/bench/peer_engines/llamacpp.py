@@ -13,7 +13,7 @@ VERSION = "0.3.36"
 SDIST_SHA256 = "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"
 
 
-def install(venv: pathlib.Path) -> pathlib.Path:
+def build(venv: pathlib.Path) -> pathlib.Path:
     """Python of the virtual environment, with llama.cpp built into it if it has none."""
     python = venv / "bin/python"
     version = engine.installed_version(python, "llama-cpp-python")
@@ -64,9 +64,12 @@ class LlamaCpp(engine.Engine):
     name = "llama.cpp"
     released_as = f"llama-cpp-python {VERSION}"
 
+    @classmethod
+    def install(cls, options):
+        return build(options.venv)
+
     def __init__(self, options, tokens):
         super().__init__(options, tokens)
-        self.python = install(options.venv)
         self.models = {"as given": options.model}
         if "q8_0" in options.weights:
             self.models["Q8_0"] = requantize(self.python, options.model, options.folder, options.threads)

@@ -9,10 +9,9 @@ class OpenVino(engine.Engine):
     name = "OpenVINO GenAI"
     released_as = f"openvino-genai {VERSION}"
 
-    def __init__(self, options, tokens):
-        super().__init__(options, tokens)
-        self.python = engine.install_wheels(options.folder / "openvino", self.name,
-                                            [("openvino-genai", VERSION), ("numpy", "2.4.6")])
+    @classmethod
+    def install(cls, options):
+        return engine.install_wheels(options.folder / "openvino", cls.name, [("openvino-genai", VERSION), ("numpy", "2.4.6")])
 
     def settings(self):
         for kv in self.options.ov_kv:
