@@ -232,6 +232,7 @@ if $deployment; then
   prepare "Debian package" may_skip ./tests/deploy/check_deb.sh
   prepare "Python wheel on a bare Debian" may_skip ./tests/deploy/check_wheel.sh
   prepare "container image" may_skip ./tests/deploy/check_image.sh
+  prepare "compose stack" may_skip ./tests/deploy/check_compose.sh
   prepare "Kubernetes manifests" may_skip ./tests/deploy/check_kubernetes.sh
 fi
 for sanitizer in ${sanitizers[@]+"${sanitizers[@]}"}; do

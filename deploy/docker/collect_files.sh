@@ -20,20 +20,26 @@ copy() {
   mkdir -p "$(dirname "$target")"
   cp --dereference "$1" "$target"
 }
-for program in "$@"; do
-  strip -o "$root/usr/local/bin/$(basename "$program")" "$program"
-  libraries=$(ldd "$program")
+# copy_needed FILE: the shared libraries that it loads.
+copy_needed() {
+  local libraries library
+  libraries=$(ldd "$1")
   if grep 'not found' <<<"$libraries" >&2; then exit 1; fi
   # "NAME => /PATH (ADDRESS)", and the loader itself without a name.
   while read -r library; do
     copy "$library"
   done < <(grep -o '/[^ ]*' <<<"$libraries" | sort -u)
+}
+for program in "$@"; do
+  strip -o "$root/usr/local/bin/$(basename "$program")" "$program"
+  copy_needed "$program"
 done
-# A build for GPUs loads cuBLASLt when it opens one.
-cublas=$(find /opt/cuda -name 'libcublasLt.so.*' 2>/dev/null | head -n 1 || true)
+# A build for GPUs loads cuBLASLt when it opens one. What that needs beside the programs' libraries, the driver's libraries need as well.
+cublas=$(find -H /opt/cuda -name 'libcublasLt.so.*' 2>/dev/null | head -n 1 || true)
 if [ -n "$cublas" ]; then
   mkdir -p "$root/usr/lib/x86_64-linux-gnu"
   cp --dereference "$cublas" "$root/usr/lib/x86_64-linux-gnu/"
+  copy_needed "$cublas"
 fi
 
 # The C library resolves names by files and DNS without modules of its own; more is not configured.

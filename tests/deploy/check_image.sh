@@ -9,17 +9,29 @@ set -euo pipefail
 
 if [ "${1:-}" = -h ] || [ "${1:-}" = --help ]; then
   cat <<'USAGE'
-Usage: tests/deploy/check_image.sh [--cuda]
+Usage: tests/deploy/check_image.sh [--cuda] [--save ARCHIVE]
 
-  --cuda  build the variant for GPUs, and ask it on the CPU; its size is told, not bounded
+  --cuda          build the variant for GPUs, and ask it on the CPU; its size is told, not bounded
+  --save ARCHIVE  keep the image in this file, as `docker save` writes it
 
   KVBLEND_MODEL  the model to serve; the default one, fetched if it is not there
 USAGE
   exit 0
 fi
 
-cuda=0
-[ "${1:-}" != --cuda ] || cuda=1
+cuda=0 archive=
+while [ $# -gt 0 ]; do
+  case $1 in
+    --cuda) cuda=1 ;;
+    --save)
+      [ $# -ge 2 ] || { echo "check_image.sh: --save needs a file" >&2 && exit 2; }
+      archive=$(realpath "$2")
+      shift
+      ;;
+    *) echo "check_image.sh: unknown argument '$1'" >&2 && exit 2 ;;
+  esac
+  shift
+done
 cd "$(dirname "$0")/../.."
 source tests/deploy/bare_debian.sh buildah unshare
 unshare --net --mount true 2>/dev/null || skip "may make no namespaces"
@@ -61,8 +73,14 @@ container=$(buildah "${storage[@]}" from --pull-never localhost/kvblend)
 mounted=$(buildah "${storage[@]}" mount "$container")
 size=$(du --summarize --block-size=1000000 --apparent-size "$mounted" | cut -f 1)
 echo "size: $size MB"
+if ((cuda == 1)); then
+  cublas=$(basename "$mounted"/usr/lib/x86_64-linux-gnu/libcublasLt.so.*)
+  chroot "$mounted" /lib64/ld-linux-x86-64.so.2 --list "/usr/lib/x86_64-linux-gnu/$cublas" >/dev/null ||
+    fail "the image has no cuBLASLt, or not what that loads"
+fi
 ((cuda == 1 || size < MAX_IMAGE_MEGABYTES)) || fail "the image has $size MB; allowed: less than $MAX_IMAGE_MEGABYTES"
 buildah "${storage[@]}" inspect --type image localhost/kvblend >"$scratch/image.json"
 unshare --net --mount python3 -B tests/deploy/ask_image.py "$scratch/image.json" "$mounted" "$model" ||
   fail "the image does not serve as it should"
+[ -z "$archive" ] || buildah "${storage[@]}" push --quiet localhost/kvblend "docker-archive:$archive:kvblend:latest" >/dev/null
 echo "check_image.sh: the image builds, serves over gRPC and HTTP on a read-only root, and drains"

@@ -1,5 +1,5 @@
 """deploy/compose: what its services name is there, and the programs take the settings that it gives them. No container engine is
-needed; tests/deploy/check_image.sh runs the image."""
+needed; tests/deploy/check_compose.sh starts it all."""
 
 import ipaddress
 import os
@@ -142,6 +142,8 @@ class ComposeTest(unittest.TestCase):
 
     def test_the_server_knows_its_settings(self):
         server = self.services["kvblend"]
+        # Without an entrypoint an empty command would keep the image's arguments, which have a model of their own.
+        self.assertEqual(["kvblend-server"], server["entrypoint"])
         self.assertEqual([], server["command"])
         help_text = output_of(os.path.join(BIN, "kvblend-server"), "--help")
         for name in server["environment"]:

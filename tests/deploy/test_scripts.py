@@ -8,7 +8,7 @@ from project import ROOT, read, run
 SCRIPTS = ("deploy/install_dependencies.sh", "deploy/build.sh", "deploy/fetch_model.sh", "deploy/quickstart.sh",
            "deploy/make_correction.sh", "deploy/build_wheel.sh", "deploy/docker/collect_files.sh",
            "deploy/docker/install_cuda.sh", "tests/run.sh", "tests/lint.sh", "tests/python/run.sh",
-           "tests/deploy/check_image.sh", "tests/deploy/check_kubernetes.sh", "tests/deploy/check_wheel.sh")
+           "tests/deploy/check_compose.sh", "tests/deploy/check_image.sh", "tests/deploy/check_kubernetes.sh", "tests/deploy/check_wheel.sh")
 # Called by other scripts only.
 INNER_SCRIPTS = (".ci/run", "tests/fuzz/run_fuzzer.sh", "tests/deploy/check_deb.sh")
 SOURCED_SCRIPTS = ("tests/deploy/bare_debian.sh",)
