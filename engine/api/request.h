@@ -53,12 +53,14 @@ enum class RatioMode : uint8_t {
   kAuto,   // the loading controller: as many as loading hides; docs/algorithm.md
 };
 
-/// The ratio unless a request says otherwise. Each in [0, 1].
+/// The ratio unless a request says otherwise. Each share in [0, 1].
 struct RatioOptions {
   RatioMode mode = RatioMode::kFixed;
   double ratio = 0.15;  // with kFixed; with kAuto too, within its bounds, until enough has been measured
   double min = 0.15;    // kAuto: the floor that keeps quality
   double max = 0.5;     // kAuto; at least min
+  // Where a ratio above 0 comes to fewer tokens, so many of those that there are; not for one that a request gives. >= 0
+  int32_t min_tokens = 64;
 };
 
 inline constexpr int kMaxReadNamespaces = 8;

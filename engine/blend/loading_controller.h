@@ -39,6 +39,8 @@ inline constexpr double kBypassGain = 0.05;
 
 /// Chooses by `ratio` (resolved) for a prompt of `shape`. Pure.
 ///
+/// Where a share of `ratio` comes to fewer than ratio.min_tokens tokens, the share that comes to these stands in its place,
+/// unless the ratio is kFixed at 0.
 /// kFixed: ratio.ratio, nothing bypassed.
 /// kAuto: first, at ratio.min, spans are bypassed that would be read from a tier below host memory whose rate
 /// was measured lately: as many as give the whole prompt the shortest predicted time, beginning with those

@@ -88,10 +88,13 @@ struct Checker {
   absl::Status operator()(const SharesOption&) const { return options.namespace_quotas.Check(); }
 };
 
+constexpr int32_t kMaxMinTokens = 1'000'000;
+
 absl::Status CheckRatio(const RatioOptions& ratio) {
   KVBLEND_RETURN_IF_ERROR(CheckRange("ratio", ratio.ratio, 0.0, 1.0));
   KVBLEND_RETURN_IF_ERROR(CheckRange("ratio-min", ratio.min, 0.0, 1.0));
   KVBLEND_RETURN_IF_ERROR(CheckRange("ratio-max", ratio.max, 0.0, 1.0));
+  KVBLEND_RETURN_IF_ERROR(CheckRange("min-recomputed-tokens", ratio.min_tokens, 0, kMaxMinTokens));
   if (ratio.min <= ratio.max) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("ratio-min is ", ratio.min, "; allowed: 0 to ratio-max (", ratio.max, ")"));

@@ -96,7 +96,7 @@ def test_a_prompt_that_waits_has_its_chunks_brought(v1, start):
 
 
 def test_a_server_that_sets_the_ratio_says_how(v1, start):
-    flags = ("--ratio", "auto", "--ratio-min", "0.2", "--ratio-max", "0.6")
+    flags = ("--ratio", "auto", "--ratio-min", "0.2", "--ratio-max", "0.6", "--min-recomputed-tokens", "0")
     first = start(*flags)
     first.put()
     assert first.stop() == 0

@@ -106,7 +106,7 @@ TEST(PredictPrefill, RisesWithTheRatioAndFallsWithTheBandwidth) {
 
 // --- the choice
 
-const RatioOptions kAuto{.mode = RatioMode::kAuto, .ratio = 0.2, .min = 0.1, .max = 0.6};
+const RatioOptions kAuto{.mode = RatioMode::kAuto, .ratio = 0.2, .min = 0.1, .max = 0.6, .min_tokens = 0};
 
 TEST(DecideLoading, AFixedRatioStaysAndNothingIsBypassed) {
   for (const double bandwidth : {1e2, 1e7}) {
@@ -117,6 +117,23 @@ TEST(DecideLoading, AFixedRatioStaysAndNothingIsBypassed) {
     EXPECT_NEAR(decision.prediction->seconds,
                 Predict(Shape(), With(Policy::kQuery), 0.33, Costs(bandwidth)).seconds, 1e-12);
   }
+}
+
+TEST(DecideLoading, AShareOfFewTokensIsThatOfTheLeastNumber) {
+  const auto ratio_of = [](const RatioOptions& ratio) {
+    return DecideLoading(Shape(), With(Policy::kQuery), ratio, std::nullopt, 2).ratio;
+  };
+  // Shape() has 300 candidates.
+  EXPECT_EQ(ratio_of({.ratio = 0.1, .min_tokens = 60}), 0.2);
+  EXPECT_EQ(ratio_of({.ratio = 0.3, .min_tokens = 60}), 0.3);
+  EXPECT_EQ(ratio_of({.ratio = 0.1, .min_tokens = 1000}), 1);
+  EXPECT_EQ(ratio_of({.ratio = 0, .min_tokens = 60}), 0);
+  EXPECT_EQ(ratio_of({.mode = RatioMode::kAuto, .ratio = 0.05, .min = 0.02, .max = 0.1, .min_tokens = 60}),
+            0.2);
+  PromptShape nothing_to_choose = Shape();
+  for (ShapeSpan& span : nothing_to_choose.spans) span.use = Use::kExact;
+  EXPECT_EQ(DecideLoading(nothing_to_choose, With(Policy::kQuery), {.ratio = 0.1}, std::nullopt, 2).ratio,
+            0.1);
 }
 
 TEST(DecideLoading, TheSlowerTheTierTheMoreIsRecomputedUntilTheBound) {
@@ -155,7 +172,9 @@ TEST(DecideLoading, WithoutMeasurementsTheFixedRatioHoldsWithinTheBounds) {
   no_disk.reads.clear();
   for (const auto& costs : {std::optional<LoadingCosts>(), std::optional(no_disk)}) {
     EXPECT_EQ(ratio(kAuto, costs), 0.2);
-    EXPECT_EQ(ratio({.mode = RatioMode::kAuto, .ratio = 0.05, .min = 0.1, .max = 0.6}, costs), 0.1);
+    EXPECT_EQ(
+        ratio({.mode = RatioMode::kAuto, .ratio = 0.05, .min = 0.1, .max = 0.6, .min_tokens = 0}, costs),
+        0.1);
     EXPECT_EQ(ratio({.mode = RatioMode::kAuto, .ratio = 0.9, .min = 0.1, .max = 0.6}, costs), 0.6);
     EXPECT_EQ(ratio({.ratio = 0.9}, costs), 0.9);
   }
@@ -239,6 +258,7 @@ TEST(ResolveRatio, ANumberAloneIsFixedAndWhatIsNotSetIsTheEngines) {
   options.ratio = 0.3;
   EXPECT_EQ(ResolveRatio(options, engine).mode, RatioMode::kFixed);
   EXPECT_EQ(ResolveRatio(options, engine).ratio, 0.3);
+  EXPECT_EQ(ResolveRatio(options, engine).min_tokens, 0);
   options.ratio_mode = RatioMode::kAuto;
   EXPECT_EQ(ResolveRatio(options, engine).mode, RatioMode::kAuto);
   EXPECT_EQ(ResolveRatio(options, engine).min, 0.1);

@@ -84,6 +84,8 @@ TEST(OptionTable, SettingsMustGoTogether) {
   EngineOptions options;
   options.ratio = {.min = 0.6, .max = 0.4};
   EXPECT_EQ(Error(options), "ratio-min is 0.6; allowed: 0 to ratio-max (0.4)");
+  options.ratio = {.min_tokens = -1};
+  EXPECT_EQ(Error(options), "min-recomputed-tokens is -1; allowed: 0 to 1000000");
   options = {};
   options.chunk_redis.tls_key = "key.pem";
   EXPECT_THAT(Error(options), HasSubstr("allowed: both or neither"));

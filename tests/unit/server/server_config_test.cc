@@ -133,7 +133,8 @@ TEST_F(ServerConfigTest, EveryFlagArrives) {
       --max-text-bytes=7kb --no-self-check --grpc-address=[::1]:0 --http-address=0.0.0.0:1
       --max-message-bytes=1MiB --max-concurrent-streams=9 --drain-timeout=1.5 --port-file=p
       --log-level=debug --chunk-namespace-share=0.25 --chunk-namespace-shares=big=0.5,a=b=0.1
-      --no-prefetch-queued --ratio=auto --ratio-min=0.2 --ratio-max=0.7 --load-pipeline-depth=all)");
+      --no-prefetch-queued --ratio=auto --ratio-min=0.2 --ratio-max=0.7 --min-recomputed-tokens=8
+      --load-pipeline-depth=all)");
   ASSERT_TRUE(parsed.config) << parsed.error_output;
   const ServerConfig& config = *parsed.config;
   EXPECT_EQ(config.engine.device, "cuda:3");
@@ -162,6 +163,7 @@ TEST_F(ServerConfigTest, EveryFlagArrives) {
   EXPECT_EQ(config.engine.ratio.mode, RatioMode::kAuto);
   EXPECT_EQ(config.engine.ratio.min, 0.2);
   EXPECT_EQ(config.engine.ratio.max, 0.7);
+  EXPECT_EQ(config.engine.ratio.min_tokens, 8);
   EXPECT_EQ(config.engine.load_pipeline_depth, 0);
 }
 
