@@ -255,7 +255,9 @@
     try {
       await storeDocuments(asked, running.signal);
       say('Answering…');
-      const blended = await answer('blended', asked, {policy: $('policy').value, ratio: Number($('ratio').value), explain: true}, running.signal, true);
+      const blend = {policy: $('policy').value, explain: true};
+      if ($('ratio').value !== '') blend.ratio = Number($('ratio').value);
+      const blended = await answer('blended', asked, blend, running.signal, true);
       if (blended.report) drawReport(blended.report.prompt, $('report'));
       if ($('compare').checked) {
         say('Answering by full prefill…');
