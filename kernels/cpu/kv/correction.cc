@@ -53,6 +53,7 @@ CpuKvCorrection::CpuKvCorrection(const KvCorrectionSpec& spec)
     : cols_(spec.cols),
       row_stride_(RoundUp(2 * spec.cols, simd::kCorrectionLanes)),
       rank_(RoundUp(spec.rank, simd::kCorrectionLanes)),
+      map_rank_(RoundUp(spec.rank, simd::kCorrectionLanes / 2)),
       scale_(Padded(spec.scale, 1, 2 * cols_, 1, row_stride_)),
       offset_(Padded(spec.offset, kNumKvCorrectionPlaces, 2 * cols_, kNumKvCorrectionPlaces, row_stride_)),
       down_(Padded(spec.down, 2 * cols_, spec.rank, 2 * cols_, rank_)),
@@ -69,7 +70,8 @@ simd::CorrectionWeights CpuKvCorrection::weights() const {
           .up_pairs = up_pairs_.data(),
           .channels = 2 * cols_,
           .row_stride = row_stride_,
-          .rank = rank_};
+          .rank = rank_,
+          .map_rank = map_rank_};
 }
 
 // Others are decoded into rows of f32 first.

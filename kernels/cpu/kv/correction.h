@@ -20,7 +20,7 @@ class CpuKvCorrection final : public KvCorrection {
   simd::CorrectionWeights weights() const;
 
  private:
-  const int64_t cols_, row_stride_, rank_;
+  const int64_t cols_, row_stride_, rank_, map_rank_;
   std::vector<float> scale_, offset_, down_, up_;
   std::vector<uint32_t> down_pairs_, up_pairs_;  // in bf16
 };

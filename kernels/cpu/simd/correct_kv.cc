@@ -22,7 +22,7 @@ template <size_t kRows>
 void ProjectRows(const CorrectionWeights& weights, const float* x, float* inner) {
   const CorrectionF32 d;
   const size_t rank = weights.rank, stride = weights.row_stride, channels = weights.channels;
-  for (size_t j = 0; j < rank; j += hn::Lanes(d)) {
+  for (size_t j = 0; j < static_cast<size_t>(weights.map_rank); j += hn::Lanes(d)) {
     hn::Vec<CorrectionF32> sums[kRows];
     for (size_t i = 0; i < kRows; ++i) sums[i] = hn::Zero(d);
     for (size_t c = 0; c < channels; ++c) {
@@ -46,7 +46,7 @@ void ExpandRows(const CorrectionWeights& weights, int64_t token, const float* in
     for (size_t i = 0; i < kRows; ++i) {
       sums[i] = hn::MulAdd(scale, hn::LoadU(d, x + i * stride + c), hn::LoadU(d, offsets[i] + c));
     }
-    for (size_t j = 0; j < rank; ++j) {
+    for (size_t j = 0; j < static_cast<size_t>(weights.map_rank); ++j) {
       const auto w = hn::LoadU(d, weights.up + j * stride + c);
       for (size_t i = 0; i < kRows; ++i) sums[i] = hn::MulAdd(hn::Set(d, inner[i * rank + j]), w, sums[i]);
     }

@@ -112,32 +112,63 @@ class RowFetcher {
   int64_t next_ = 0;
 };
 
-// inner = x down
+// Sums of as many ranks as a vector holds.
+struct SixteenRanks {
+  using Sums = __m512;
+  static HWY_INLINE Sums Zero() { return _mm512_setzero_ps(); }
+  static HWY_INLINE __m512bh Load(const uint32_t* down) { return (__m512bh)_mm512_loadu_si512(down); }
+  static HWY_INLINE Sums Add(Sums sum, uint32_t pair, __m512bh w) {
+    return _mm512_dpbf16_ps(sum, Broadcast(pair), w);
+  }
+  static HWY_INLINE void Store(Sums a, Sums b, uint32_t* inner) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(inner), (__m256i)_mm512_cvtneps_pbh(_mm512_add_ps(a, b)));
+  }
+};
+struct EightRanks {
+  using Sums = __m256;
+  static HWY_INLINE Sums Zero() { return _mm256_setzero_ps(); }
+  static HWY_INLINE __m256bh Load(const uint32_t* down) {
+    return (__m256bh)_mm256_loadu_si256(reinterpret_cast<const __m256i*>(down));
+  }
+  static HWY_INLINE Sums Add(Sums sum, uint32_t pair, __m256bh w) {
+    return _mm256_dpbf16_ps(sum, (__m256bh)_mm256_set1_epi32(static_cast<int>(pair)), w);
+  }
+  static HWY_INLINE void Store(Sums a, Sums b, uint32_t* inner) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(inner), (__m128i)_mm256_cvtneps_pbh(_mm256_add_ps(a, b)));
+  }
+};
+
+// inner = x down, for the ranks of a vector from `rank` on. fetcher: null where all has been fetched
+template <class Ranks, int kRows>
+HWY_INLINE void ProjectOnto(const CorrectionWeights& weights, int64_t rank, ChannelTiles<kRows> x,
+                            RowFetcher<kRows>* fetcher, RankTiles<kRows> inner) {
+  // Two sums per row, or the products would wait for each other.
+  constexpr int64_t kUnroll = 2;
+  typename Ranks::Sums sums[kUnroll][kRows];
+  for (int i = 0; i < kRows; ++i) sums[0][i] = sums[1][i] = Ranks::Zero();
+  const uint32_t* down = weights.down_pairs + rank;
+  for (int64_t tile = 0; tile < weights.channels / kChannels; ++tile) {
+    if (fetcher != nullptr) fetcher->Step();
+    const uint32_t* values = x.At(tile, 0);
+    for (int64_t c = 0; c < kLanes; c += kUnroll, values += kUnroll) {
+      for (int64_t u = 0; u < kUnroll; ++u, down += weights.rank) {
+        const auto w = Ranks::Load(down);
+        for (int i = 0; i < kRows; ++i) sums[u][i] = Ranks::Add(sums[u][i], values[i * kLanes + u], w);
+      }
+    }
+  }
+  for (int i = 0; i < kRows; ++i) Ranks::Store(sums[0][i], sums[1][i], inner.At(rank / kLanes, i));
+}
+
 template <int kRows>
 HWY_INLINE void ProjectRows(const CorrectionWeights& weights, RowFetcher<kRows> fetcher,
                             ChannelTiles<kRows> x, RankTiles<kRows> inner) {
-  // Two sums per row, or the products would wait for each other.
-  constexpr int64_t kUnroll = 2;
-  const int64_t tiles = weights.channels / kChannels;
-  for (int64_t j = 0; j < weights.rank; j += kLanes) {
-    __m512 sums[kUnroll][kRows];
-    for (int i = 0; i < kRows; ++i) sums[0][i] = sums[1][i] = _mm512_setzero_ps();
-    const uint32_t* down = weights.down_pairs + j;
-    for (int64_t tile = 0; tile < tiles; ++tile) {
-      if (j == 0) fetcher.Step();
-      const uint32_t* values = x.At(tile, 0);
-      for (int64_t c = 0; c < kLanes; c += kUnroll, values += kUnroll) {
-        for (int64_t u = 0; u < kUnroll; ++u, down += weights.rank) {
-          const auto w = (__m512bh)_mm512_loadu_si512(down);
-          for (int i = 0; i < kRows; ++i) {
-            sums[u][i] = _mm512_dpbf16_ps(sums[u][i], Broadcast(values[i * kLanes + u]), w);
-          }
-        }
-      }
-    }
-    for (int i = 0; i < kRows; ++i) {
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(inner.At(j / kLanes, i)),
-                          (__m256i)_mm512_cvtneps_pbh(_mm512_add_ps(sums[0][i], sums[1][i])));
+  for (int64_t rank = 0; rank < weights.map_rank; rank += kLanes) {
+    RowFetcher<kRows>* fetches = rank == 0 ? &fetcher : nullptr;
+    if (weights.map_rank - rank > kLanes / 2) {
+      ProjectOnto<SixteenRanks, kRows>(weights, rank, x, fetches, inner);
+    } else {
+      ProjectOnto<EightRanks, kRows>(weights, rank, x, fetches, inner);
     }
   }
 }
@@ -160,9 +191,10 @@ HWY_INLINE void ExpandTile(const CorrectionWeights& weights, const float* const*
   }
   // Without a map, of rank 0, up_pairs is null, to which nothing may be added.
   const uint32_t* up = weights.rank > 0 ? weights.up_pairs + channel : nullptr;
-  for (int64_t j = 0; j < weights.rank; j += kLanes) {
+  for (int64_t j = 0; j < weights.map_rank; j += kLanes) {
     const uint32_t* values = inner.At(j / kLanes, 0);
-    for (int64_t word = 0; word < kLanes / 2; ++word, ++values, up += stride) {
+    const int64_t words = std::min(kLanes, weights.map_rank - j) / 2;
+    for (int64_t word = 0; word < words; ++word, ++values, up += stride) {
       const auto up_low = (__m512bh)_mm512_loadu_si512(up),
                  up_high = (__m512bh)_mm512_loadu_si512(up + kLanes);
       for (int i = 0; i < kRows; ++i) {

@@ -189,7 +189,8 @@ struct CorrectionWeights {
   const uint32_t* up_pairs = nullptr;    // [rank / 2, row_stride]: pairs of ranks in bf16
   int64_t channels = 0;
   int64_t row_stride = 0;
-  int64_t rank = 0;
+  int64_t rank = 0;      // padded
+  int64_t map_rank = 0;  // what is not padding, a multiple of 8
 
   const float* offset_of(int64_t token) const { return offset + KvCorrectionPlace(token) * row_stride; }
   /// The floats of scratch memory that CorrectRows needs.
