@@ -98,15 +98,18 @@ class RowFetcher {
         v_(v.codes + (row + kBlocksAhead * kRows) * v.row_bytes),
         bytes_(kRows * k.row_bytes),
         step_(RoundUp((bytes_ + steps - 1) / steps, kLine)) {}
-  HWY_INLINE void Step() {
-    for (const int64_t end = std::min(next_ + step_, bytes_); next_ < end; next_ += kLine) {
+  HWY_INLINE void Step() { FetchUntil(std::min(next_ + step_, bytes_)); }
+  HWY_INLINE void Finish() { FetchUntil(bytes_); }
+
+ private:
+  static constexpr int64_t kBlocksAhead = 2, kLine = 64;
+  HWY_INLINE void FetchUntil(int64_t end) {
+    for (; next_ < end; next_ += kLine) {
       hwy::Prefetch(k_ + next_);
       hwy::Prefetch(v_ + next_);
     }
   }
 
- private:
-  static constexpr int64_t kBlocksAhead = 2, kLine = 64;
   const std::byte *k_, *v_;
   const int64_t bytes_, step_;
   int64_t next_ = 0;
@@ -163,6 +166,7 @@ HWY_INLINE void ProjectOnto(const CorrectionWeights& weights, int64_t rank, Chan
 template <int kRows>
 HWY_INLINE void ProjectRows(const CorrectionWeights& weights, RowFetcher<kRows> fetcher,
                             ChannelTiles<kRows> x, RankTiles<kRows> inner) {
+  if (weights.map_rank == 0) fetcher.Finish();
   for (int64_t rank = 0; rank < weights.map_rank; rank += kLanes) {
     RowFetcher<kRows>* fetches = rank == 0 ? &fetcher : nullptr;
     if (weights.map_rank - rank > kLanes / 2) {
