@@ -59,7 +59,7 @@ struct RatioOptions {
   double ratio = 0.15;  // with kFixed; with kAuto too, within its bounds, until enough has been measured
   double min = 0.15;    // kAuto: the floor that keeps quality
   double max = 0.5;     // kAuto; at least min
-  // Where a ratio above 0 comes to fewer tokens, so many of those that there are; not for one that a request gives. >= 0
+  // Where these come to fewer tokens, so many of those that there are, unless the ratio is 0 or a request gives a share; >= 0
   int32_t min_tokens = 64;
 };
 

@@ -79,19 +79,6 @@ std::vector<size_t> Bypass(PromptShape& shape, const LoadingCosts& costs, const 
   return bypassed;
 }
 
-/// Shares of at least ratio.min_tokens of the prompt's candidates, of all where they are fewer.
-RatioOptions WithMinTokens(RatioOptions ratio, const PromptShape& shape) {
-  int64_t candidates = 0;
-  for (const ShapeSpan& span : shape.spans) {
-    if (span.use == ShapeSpan::Use::kCandidate) candidates += span.num_tokens();
-  }
-  const bool none = ratio.mode == RatioMode::kFixed && ratio.ratio == 0;
-  if (candidates == 0 || none) return ratio;
-  const double share = std::min(1.0, static_cast<double>(ratio.min_tokens) / static_cast<double>(candidates));
-  for (double* value : {&ratio.ratio, &ratio.min, &ratio.max}) *value = std::max(*value, share);
-  return ratio;
-}
-
 double LargestHiddenRatio(const PromptShape& shape, const Predictor& predictor, const RatioOptions& ratio) {
   const double allowed = (1 + kHiddenTolerance) * predictor.At(shape, ratio.min).seconds;
   // From above: at ratios so large that everything is recomputed in one pass the prediction falls again.
@@ -111,6 +98,8 @@ RatioOptions ResolveRatio(const BlendOptions& options, const RatioOptions& defau
   if (options.ratio.has_value()) {
     ratio.mode = RatioMode::kFixed;
     ratio.ratio = *options.ratio;
+  }
+  if (options.ratio.has_value() || options.ratio_min.has_value() || options.ratio_max.has_value()) {
     ratio.min_tokens = 0;
   }
   if (options.ratio_mode.has_value()) ratio.mode = *options.ratio_mode;
@@ -121,10 +110,21 @@ RatioOptions ResolveRatio(const BlendOptions& options, const RatioOptions& defau
   return ratio;
 }
 
+RatioOptions WithMinTokens(RatioOptions ratio, const PromptShape& shape) {
+  int64_t candidates = 0;
+  for (const ShapeSpan& span : shape.spans) {
+    if (span.use == ShapeSpan::Use::kCandidate) candidates += span.num_tokens();
+  }
+  const bool none = ratio.mode == RatioMode::kFixed && ratio.ratio == 0;
+  if (candidates == 0 || none) return ratio;
+  const double share = std::min(1.0, static_cast<double>(ratio.min_tokens) / static_cast<double>(candidates));
+  for (double* value : {&ratio.ratio, &ratio.min, &ratio.max}) *value = std::max(*value, share);
+  return ratio;
+}
+
 LoadingDecision DecideLoading(const PromptShape& shape, const BlendOptions& options,
-                              const RatioOptions& resolved, const std::optional<LoadingCosts>& costs,
+                              const RatioOptions& ratio, const std::optional<LoadingCosts>& costs,
                               int32_t pipeline_depth) {
-  const RatioOptions ratio = WithMinTokens(resolved, shape);
   LoadingDecision decision;
   const bool is_auto = ratio.mode == RatioMode::kAuto;
   decision.ratio = is_auto ? std::clamp(ratio.ratio, ratio.min, ratio.max) : ratio.ratio;

@@ -23,8 +23,12 @@
 namespace kvblend::blend {
 
 /// What a request asks for, over what the engine is set to. Where a request gives one bound and the engine's
-/// other one contradicts it, the request's holds for both.
+/// other one contradicts it, the request's holds for both. Where a request gives a share, min_tokens is 0.
 RatioOptions ResolveRatio(const BlendOptions& options, const RatioOptions& defaults);
+
+/// `ratio` (resolved) with its shares raised to what comes to ratio.min_tokens of the prompt's candidates, or to 1 where
+/// these are fewer. Not where it is kFixed at 0, which asks for plain reuse.
+RatioOptions WithMinTokens(RatioOptions ratio, const PromptShape& shape);
 
 struct LoadingDecision {
   double ratio = 0;                             // for the policy
@@ -39,8 +43,6 @@ inline constexpr double kBypassGain = 0.05;
 
 /// Chooses by `ratio` (resolved) for a prompt of `shape`. Pure.
 ///
-/// Where a share of `ratio` comes to fewer than ratio.min_tokens tokens, the share that comes to these stands in its place,
-/// unless the ratio is kFixed at 0.
 /// kFixed: ratio.ratio, nothing bypassed.
 /// kAuto: first, at ratio.min, spans are bypassed that would be read from a tier below host memory whose rate
 /// was measured lately: as many as give the whole prompt the shortest predicted time, beginning with those

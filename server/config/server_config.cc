@@ -81,7 +81,7 @@ void AddRequestDefaults(CLI::App& app, RatioOptions& ratio) {
   Add(app, kGroup, "ratio-min", ratio.min, "auto: recompute at least this share")->type_name("R");
   Add(app, kGroup, "ratio-max", ratio.max, "auto: recompute at most this share")->type_name("R");
   Add(app, kGroup, "min-recomputed-tokens", ratio.min_tokens,
-      "For requests that give no ratio: recompute so many of the reused tokens where the share comes to fewer");
+      "For requests that give no share: recompute so many of the reused tokens where the share comes to fewer");
 }
 
 void AddSeconds(CLI::App& app, const char* group, const std::string& name, absl::Duration& value, double min,

@@ -37,6 +37,20 @@ def test_stored_chunks_are_found(v1, server, prompt, stored):
     assert report.chunks[2].source == v1.CHUNK_SOURCE_BLENDED
 
 
+def test_a_share_of_few_tokens_is_the_least_number_of_them(v1, server, prompt, stored):
+    def report_of(**blend):
+        return server.generate(v1.GenerateRequest(namespace=stored, prompt=prompt, blend=blend, sampling={"max_tokens": 1}))[0]
+    given = report_of(ratio=0.15)
+    assert 0 < given.recomputed_tokens < 64, "taken as it is"
+    least = min(64, given.recomputed_tokens + given.reused_tokens)
+    assert report_of().recomputed_tokens == least
+    by_load = report_of(ratio_mode=v1.RATIO_MODE_AUTO)
+    assert by_load.recomputed_tokens >= least
+    assert by_load.loading.ratio_min <= by_load.loading.ratio <= by_load.loading.ratio_max
+    bounded = report_of(ratio_mode=v1.RATIO_MODE_AUTO, ratio_min=0.1, ratio_max=0.2)
+    assert bounded.loading.ratio_max == 0.2 and bounded.loading.ratio <= 0.2
+
+
 def test_missing_chunks_are_stored_behind_the_response(v1, server, prompt):
     request = v1.GenerateRequest(namespace="misses", prompt=prompt, sampling={"max_tokens": 2})
     report, _, _, _ = server.generate(request)

@@ -146,7 +146,6 @@ PromptPrefill::PromptPrefill(const Engine& engine, const prompt::PromptLayout& l
       tenant_namespace_(tenant_namespace),
       trace_(trace),
       trace_begin_(TraceNow(trace)),
-      ratio_(blend::ResolveRatio(options, engine.ratio)),
       scratch_(engine.scratch.Borrow()) {}
 
 absl::StatusOr<std::unique_ptr<PromptPrefill>> PromptPrefill::Create(
@@ -252,6 +251,7 @@ absl::Status PromptPrefill::Plan() {
                            kept_tokens);
   if (shared_tokens_ > 0) blend::ShareTokens(shared_tokens_, plan_);
   shape_ = blend::ShapeOf(plan_, config.num_layers);
+  ratio_ = blend::WithMinTokens(blend::ResolveRatio(options_, engine_.ratio), shape_);
   costs_ = engine_.loading_controller.Costs(engine_.chunk_store.read_meter().Rates());
   decision_ = again_.has_value()
                   ? DecideAgain(*again_, plan_)

@@ -130,7 +130,7 @@ class PromptPrefill {
   const std::string tenant_namespace_;
   RequestTrace* const trace_;
   const int64_t trace_begin_;  // by its clock
-  const RatioOptions ratio_;
+  RatioOptions ratio_;         // of the plan
   const ScratchPool::Lease scratch_;
   std::optional<PrefillRecord> again_;
   std::shared_ptr<const kv::LoadedCorrection> correction_;

@@ -106,7 +106,7 @@ TEST(PredictPrefill, RisesWithTheRatioAndFallsWithTheBandwidth) {
 
 // --- the choice
 
-const RatioOptions kAuto{.mode = RatioMode::kAuto, .ratio = 0.2, .min = 0.1, .max = 0.6, .min_tokens = 0};
+const RatioOptions kAuto{.mode = RatioMode::kAuto, .ratio = 0.2, .min = 0.1, .max = 0.6};
 
 TEST(DecideLoading, AFixedRatioStaysAndNothingIsBypassed) {
   for (const double bandwidth : {1e2, 1e7}) {
@@ -117,23 +117,6 @@ TEST(DecideLoading, AFixedRatioStaysAndNothingIsBypassed) {
     EXPECT_NEAR(decision.prediction->seconds,
                 Predict(Shape(), With(Policy::kQuery), 0.33, Costs(bandwidth)).seconds, 1e-12);
   }
-}
-
-TEST(DecideLoading, AShareOfFewTokensIsThatOfTheLeastNumber) {
-  const auto ratio_of = [](const RatioOptions& ratio) {
-    return DecideLoading(Shape(), With(Policy::kQuery), ratio, std::nullopt, 2).ratio;
-  };
-  // Shape() has 300 candidates.
-  EXPECT_EQ(ratio_of({.ratio = 0.1, .min_tokens = 60}), 0.2);
-  EXPECT_EQ(ratio_of({.ratio = 0.3, .min_tokens = 60}), 0.3);
-  EXPECT_EQ(ratio_of({.ratio = 0.1, .min_tokens = 1000}), 1);
-  EXPECT_EQ(ratio_of({.ratio = 0, .min_tokens = 60}), 0);
-  EXPECT_EQ(ratio_of({.mode = RatioMode::kAuto, .ratio = 0.05, .min = 0.02, .max = 0.1, .min_tokens = 60}),
-            0.2);
-  PromptShape nothing_to_choose = Shape();
-  for (ShapeSpan& span : nothing_to_choose.spans) span.use = Use::kExact;
-  EXPECT_EQ(DecideLoading(nothing_to_choose, With(Policy::kQuery), {.ratio = 0.1}, std::nullopt, 2).ratio,
-            0.1);
 }
 
 TEST(DecideLoading, TheSlowerTheTierTheMoreIsRecomputedUntilTheBound) {
@@ -172,9 +155,7 @@ TEST(DecideLoading, WithoutMeasurementsTheFixedRatioHoldsWithinTheBounds) {
   no_disk.reads.clear();
   for (const auto& costs : {std::optional<LoadingCosts>(), std::optional(no_disk)}) {
     EXPECT_EQ(ratio(kAuto, costs), 0.2);
-    EXPECT_EQ(
-        ratio({.mode = RatioMode::kAuto, .ratio = 0.05, .min = 0.1, .max = 0.6, .min_tokens = 0}, costs),
-        0.1);
+    EXPECT_EQ(ratio({.mode = RatioMode::kAuto, .ratio = 0.05, .min = 0.1, .max = 0.6}, costs), 0.1);
     EXPECT_EQ(ratio({.mode = RatioMode::kAuto, .ratio = 0.9, .min = 0.1, .max = 0.6}, costs), 0.6);
     EXPECT_EQ(ratio({.ratio = 0.9}, costs), 0.9);
   }
@@ -258,7 +239,6 @@ TEST(ResolveRatio, ANumberAloneIsFixedAndWhatIsNotSetIsTheEngines) {
   options.ratio = 0.3;
   EXPECT_EQ(ResolveRatio(options, engine).mode, RatioMode::kFixed);
   EXPECT_EQ(ResolveRatio(options, engine).ratio, 0.3);
-  EXPECT_EQ(ResolveRatio(options, engine).min_tokens, 0);
   options.ratio_mode = RatioMode::kAuto;
   EXPECT_EQ(ResolveRatio(options, engine).mode, RatioMode::kAuto);
   EXPECT_EQ(ResolveRatio(options, engine).min, 0.1);
@@ -270,6 +250,31 @@ TEST(ResolveRatio, ANumberAloneIsFixedAndWhatIsNotSetIsTheEngines) {
   options.ratio_max = 0.05;
   EXPECT_EQ(ResolveRatio(options, engine).min, 0.05);
   EXPECT_EQ(ResolveRatio(options, engine).max, 0.05);
+}
+
+TEST(ResolveRatio, AShareThatARequestGivesIsTakenAsItIs) {
+  EXPECT_EQ(ResolveRatio({}, {.min_tokens = 7}).min_tokens, 7);
+  EXPECT_EQ(ResolveRatio({.ratio_mode = RatioMode::kAuto}, {.min_tokens = 7}).min_tokens, 7);
+  for (const BlendOptions& options : {BlendOptions{.ratio = 0.3}, {.ratio_min = 0.3}, {.ratio_max = 0.3}}) {
+    EXPECT_EQ(ResolveRatio(options, {.min_tokens = 7}).min_tokens, 0);
+  }
+}
+
+TEST(WithMinTokens, SharesOfFewTokensAreThatOfTheLeastNumber) {
+  // Shape() has 300 candidates.
+  const auto ratio_of = [](const RatioOptions& ratio) { return WithMinTokens(ratio, Shape()).ratio; };
+  EXPECT_EQ(ratio_of({.ratio = 0.1, .min_tokens = 60}), 0.2);
+  EXPECT_EQ(ratio_of({.ratio = 0.3, .min_tokens = 60}), 0.3);
+  EXPECT_EQ(ratio_of({.ratio = 0.1, .min_tokens = 1000}), 1);
+  EXPECT_EQ(ratio_of({.ratio = 0, .min_tokens = 60}), 0);
+  const RatioOptions bounds = WithMinTokens(
+      {.mode = RatioMode::kAuto, .ratio = 0, .min = 0.02, .max = 0.1, .min_tokens = 60}, Shape());
+  EXPECT_EQ(bounds.ratio, 0.2);
+  EXPECT_EQ(bounds.min, 0.2);
+  EXPECT_EQ(bounds.max, 0.2);
+  PromptShape nothing_to_choose = Shape();
+  for (ShapeSpan& span : nothing_to_choose.spans) span.use = Use::kExact;
+  EXPECT_EQ(WithMinTokens({.ratio = 0.1, .min_tokens = 60}, nothing_to_choose).ratio, 0.1);
 }
 
 // --- measurements
