@@ -11,11 +11,10 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
 import time
 import urllib.request
 
-from ask_image import bring_loopback_up, chat, get, mount
+from ask_image import Stream, bring_loopback_up, chat, get, mount
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 COMPOSE_FILE = os.path.join(ROOT, "deploy/compose/compose.yaml")
@@ -181,21 +180,10 @@ def check_prometheus():
 
 def check_drain(stack):
     """Stopped in the middle of an answer, the server finishes it."""
-    lines, begun = [], threading.Event()
-
-    def read():
-        with chat(200, stream=True, ignore_eos=True) as response:
-            for line in response:
-                lines.append(line)
-                if b"content" in line:
-                    begun.set()
-    reader = threading.Thread(target=read)
-    reader.start()
-    assert begun.wait(SECONDS), "no stream"
-    assert reader.is_alive(), "the stream is over already"
+    stream = Stream()
+    assert stream.reader.is_alive(), "the stream is over already"
     stack.run("stop", "kvblend")
-    reader.join(SECONDS)
-    assert lines and lines[-2].strip() == b"data: [DONE]", "the stream was cut off"
+    stream.wait_for_end()
     state = stack.inspect("kvblend")["State"]
     assert (state["Status"], state["ExitCode"]) == ("exited", 0), state
     print("drained: the stream came to its end")

@@ -80,6 +80,27 @@ def chat(max_tokens, stream=False, **fields):
     return urllib.request.urlopen(request, timeout=300)
 
 
+class Stream:
+    """A long answer, which has begun and is read on beside what else happens."""
+
+    def __init__(self):
+        self.lines, self.begun = [], threading.Event()
+        self.reader = threading.Thread(target=self._read)
+        self.reader.start()
+        assert self.begun.wait(300), "no stream"
+
+    def _read(self):
+        with chat(200, stream=True, ignore_eos=True) as response:
+            for line in response:
+                self.lines.append(line)
+                if b"content" in line:
+                    self.begun.set()
+
+    def wait_for_end(self):
+        self.reader.join(300)
+        assert self.lines and self.lines[-2].strip() == b"data: [DONE]", "the stream was cut off"
+
+
 def main(description_path, root, model):
     with open(description_path, encoding="utf-8") as file:
         image = Image(json.load(file), root, model)
@@ -106,22 +127,11 @@ def main(description_path, root, model):
         print("over HTTP:", answer)
 
         # Stopped in the middle of an answer, the server finishes it and takes no other.
-        lines, begun = [], threading.Event()
-
-        def read():
-            with chat(200, stream=True, ignore_eos=True) as response:
-                for line in response:
-                    lines.append(line)
-                    if b"content" in line:
-                        begun.set()
-        reader = threading.Thread(target=read)
-        reader.start()
-        assert begun.wait(300), "no stream"
+        stream = Stream()
         server.send_signal(getattr(signal, image.stop_signal))
         while get("http://127.0.0.1:8090/readyz") == 200:
             time.sleep(0.01)
-        reader.join(300)
-        assert lines and lines[-2].strip() == b"data: [DONE]", "the stream was cut off"
+        stream.wait_for_end()
         code = server.wait(60)
         assert code == 0, f"the server ended with {code}"
         print("drained: the stream came to its end")
