@@ -6,6 +6,7 @@
 Wants the environment of tests/run.sh, with KVBLEND_BIN_DIR and KVBLEND_MODEL as the tests have them, and Pillow, for small files.
 """
 
+import argparse
 import contextlib
 import importlib
 import subprocess
@@ -69,7 +70,9 @@ def photograph(page, path):
 
 
 def main():
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "docs/images"
+    parser = argparse.ArgumentParser(description="Draws docs/images again.")
+    parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "docs/images", metavar="FOLDER")
+    folder = parser.parse_args().folder
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as temporary, open_browser() as new_page:
         server = Server(stubs(temporary), Path(temporary), FLAGS, MODEL)
