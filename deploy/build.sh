@@ -6,7 +6,7 @@ if [ "${1:-}" = -h ] || [ "${1:-}" = --help ]; then
   cat <<'USAGE'
 Usage: deploy/build.sh [PRESET [TARGET...]]
 
-  PRESET   release (the default), debug, asan or tsan; see CMakePresets.json
+  PRESET   release (the default), cuda, debug, asan or tsan; see CMakePresets.json
   TARGET   what to build; everything when none is given
 
 The binaries land in build/PRESET/bin. KVBLEND_BUILD_JOBS sets the number of parallel compilers; by default

@@ -2,6 +2,8 @@
 
 #include <array>
 
+#include "absl/strings/str_cat.h"
+
 namespace kvblend::model {
 namespace {
 
@@ -77,8 +79,7 @@ const Architecture* FindArchitecture(std::string_view name) {
 std::string ArchitectureNames() {
   std::string names;
   for (const Architecture& architecture : kArchitectures) {
-    if (!names.empty()) names += ", ";
-    names += "'" + std::string(architecture.name) + "'";
+    absl::StrAppend(&names, names.empty() ? "'" : ", '", architecture.name, "'");
   }
   return names;
 }

@@ -18,8 +18,8 @@ struct LaunchShape {
   int shared_bytes = 0;  // dynamic shared memory per block, up to kMaxSharedBytes
 };
 
-/// What a block may ask for on every supported architecture (sm_80: 163 KiB).
-inline constexpr int kMaxSharedBytes = 163 * 1024;
+/// What a block may ask for on every supported architecture: 99 KiB on sm_86, sm_89 and sm_120, 163 KiB and more on others.
+inline constexpr int kMaxSharedBytes = 99 * 1024;
 inline constexpr int kWarpSize = 32;
 
 /// The runtime's error code of a launch; 0 is success. kernels/cuda/runtime/runtime.h turns it into a status.

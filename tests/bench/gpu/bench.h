@@ -71,8 +71,8 @@ class Bench {
   /// cache, timed on the device.
   absl::StatusOr<Samples> Measure(absl::FunctionRef<absl::Status()> enqueue);
 
-  /// Measures what `enqueue` does and adds a line. kInternal when the error is above its bound: what is wrong
-  /// is not timed.
+  /// Measures what `enqueue` does and adds a line. What is wrong, its error being above the bound, is not timed: it goes to
+  /// problems().
   absl::Status Add(const Work& work, absl::FunctionRef<absl::Status()> enqueue);
   /// The same for an operation whose error is that of `result` (Mirror, PagedKv) after a run on both sides.
   template <typename Result>
@@ -83,6 +83,7 @@ class Bench {
     return Add(work, [&] { return operation(device()); });
   }
   const std::vector<nlohmann::ordered_json>& lines() const { return lines_; }
+  const std::vector<std::string>& problems() const { return problems_; }
 
   /// The fastest bf16 product and the fastest device copy of this run; what others are a share of.
   absl::Status MeasurePeaks();
@@ -102,6 +103,7 @@ class Bench {
   std::unique_ptr<kernels::Backend> reference_;
   std::unique_ptr<kernels::Stream> reference_stream_;
   std::vector<nlohmann::ordered_json> lines_;
+  std::vector<std::string> problems_;
   std::unique_ptr<kernels::Buffer> flush_;
   double gemm_flops_per_second_ = 0;
   double copy_bytes_per_second_ = 0;

@@ -8,7 +8,7 @@ import math
 import subprocess
 import sys
 
-OPERATIONS = {"SelectiveAttention", "AttentionMass", "KvLoad", "KvScatter", "KvDeviation", "RmsNorm", "Rope", "GatedActivation",
+OPERATIONS = {"SelectiveAttention", "AttentionMass", "KvLoad", "CorrectKv", "KvScatter", "KvDeviation", "RmsNorm", "Rope", "GatedActivation",
               "GatherRows", "Linear"}
 
 
@@ -49,12 +49,18 @@ def check_report(report):
         if line["operation"] in ("SelectiveAttention", "AttentionMass", "Linear"):
             product = line["share_of_gemm_peak"] * report["gemm_peak_flops_per_second"] * line["seconds"]
             check(math.isclose(product, line["flops"], rel_tol=1e-6), f"{name}: the share of the product does not add up")
+    check(report["problems"] == [], f"problems: {report['problems']}")
     check(report["models"], "no model")
     for model in report["models"]:
         check(model["full_prefill"]["ttft_seconds"] > 0, "full prefill took no time")
-        check([blended["policy"] for blended in model["blended"]] == ["query", "hkvd"], "policies")
+        check({blended["policy"] for blended in model["blended"]} == {"none", "query", "hkvd"}, "policies")
+        check({blended["corrected"] for blended in model["blended"]} == {False, True}, "with and without a correction")
+        check([decode["sequences"] for decode in model["decode"]][0] == 1 and len(model["decode"]) == 2, "decode")
+        for decode in model["decode"]:
+            check(0 < decode["step_seconds_min"] <= decode["step_seconds"] <= decode["step_seconds_max"], "steps out of order")
         for blended in model["blended"]:
-            check(0 < blended["recomputed_tokens"] < 0.2 * model["tokens"],
+            check((blended["recomputed_tokens"] > 0) == (blended["ratio"] > 0), "tokens are recomputed where a ratio asks for it")
+            check(blended["recomputed_tokens"] < 0.2 * model["tokens"],
                   f"{blended['policy']}: recomputed {blended['recomputed_tokens']}")
             ratio = model["full_prefill"]["ttft_seconds"] / blended["ttft_seconds"]
             check(math.isclose(ratio, blended["times_faster_than_full"], rel_tol=1e-6), "times faster")

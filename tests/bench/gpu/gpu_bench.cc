@@ -6,6 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
 #include "kernels/cuda/runtime/runtime.h"
@@ -20,6 +23,7 @@ namespace {
 struct Options {
   int device = 0;
   bool tiny = false;
+  bool operations = true;
   std::string out = "-";
   std::vector<ModelShape> models = KnownShapes();
 };
@@ -35,6 +39,7 @@ Options Parse(int argc, char** argv) {
       ->delimiter(',')
       ->allow_extra_args(false)
       ->check(CLI::IsMember(known));
+  app.add_flag("!--no-operations", options.operations, "models only")->disable_flag_override();
   app.add_flag("--tiny", options.tiny,
                "shapes that the emulated device is through with in seconds; the times then say nothing")
       ->disable_flag_override();
@@ -48,7 +53,9 @@ Options Parse(int argc, char** argv) {
   return options;
 }
 
-absl::StatusOr<nlohmann::ordered_json> Run(const Options& options) {
+// A machine with a GPU is a rare guest: whatever went wrong, what was measured before and what can be measured behind it
+// is kept.
+absl::Status Run(const Options& options) {
   const Sizes sizes = options.tiny ? Sizes::Tiny() : Sizes();
   KVBLEND_ASSIGN_OR_RETURN(const std::unique_ptr<Bench> bench, Bench::Create(sizes, options.device));
   KVBLEND_RETURN_IF_ERROR(bench->MeasurePeaks());
@@ -59,25 +66,45 @@ absl::StatusOr<nlohmann::ordered_json> Run(const Options& options) {
                                    {"repetitions", sizes.repetitions},
                                    {"gemm_peak_flops_per_second", bench->gemm_flops_per_second()},
                                    {"copy_peak_bytes_per_second", bench->copy_bytes_per_second()}};
-  KVBLEND_RETURN_IF_ERROR(MeasureAttention(*bench));
-  KVBLEND_RETURN_IF_ERROR(MeasureMovement(*bench));
-  KVBLEND_RETURN_IF_ERROR(MeasureLinear(*bench));
-  result["operations"] = bench->lines();
-  result["models"] = nlohmann::ordered_json::array();
-  for (const ModelShape& shape : options.models) {
-    std::fprintf(stderr, "%s\n", shape.name.c_str());
-    KVBLEND_ASSIGN_OR_RETURN(auto model, MeasureModel(*bench, shape, options.device));
-    result["models"].push_back(std::move(model));
+  nlohmann::ordered_json models = nlohmann::ordered_json::array();
+  std::vector<std::string> failures;
+  const auto write = [&] {
+    std::vector<std::string> problems = bench->problems();
+    problems.insert(problems.end(), failures.begin(), failures.end());
+    result["operations"] = bench->lines();
+    result["models"] = models;
+    result["problems"] = problems;
+    // Standard output gets the whole once.
+    return options.out == "-" ? absl::OkStatus() : WriteText(options.out, result.dump(2) + "\n");
+  };
+  const auto run = [&](const std::string& section, absl::FunctionRef<absl::Status()> measure) {
+    std::fprintf(stderr, "%s\n", section.c_str());
+    if (const absl::Status status = measure(); !status.ok()) {
+      failures.push_back(absl::StrCat(section, ": ", status.ToString()));
+    }
+    return write();
+  };
+  if (options.operations) {
+    KVBLEND_RETURN_IF_ERROR(run("attention", [&] { return MeasureAttention(*bench); }));
+    KVBLEND_RETURN_IF_ERROR(run("movement", [&] { return MeasureMovement(*bench); }));
+    KVBLEND_RETURN_IF_ERROR(run("linear", [&] { return MeasureLinear(*bench); }));
   }
-  return result;
+  for (const ModelShape& shape : options.models) {
+    KVBLEND_RETURN_IF_ERROR(run(shape.name, [&]() -> absl::Status {
+      KVBLEND_ASSIGN_OR_RETURN(auto model, MeasureModel(*bench, shape, options.device));
+      models.push_back(std::move(model));
+      return absl::OkStatus();
+    }));
+  }
+  KVBLEND_RETURN_IF_ERROR(write());
+  if (options.out == "-") KVBLEND_RETURN_IF_ERROR(WriteText("-", result.dump(2) + "\n"));
+  if (result["problems"].empty()) return absl::OkStatus();
+  return absl::InternalError(absl::StrJoin(result["problems"].get<std::vector<std::string>>(), "\n"));
 }
 
 }  // namespace
 }  // namespace kvblend::gpu_bench
 
 int main(int argc, char** argv) {
-  const kvblend::gpu_bench::Options options = kvblend::gpu_bench::Parse(argc, argv);
-  const auto result = kvblend::gpu_bench::Run(options);
-  if (!result.ok()) return kvblend::ExitCode(result.status());
-  return kvblend::ExitCode(kvblend::WriteText(options.out, result->dump(2) + "\n"));
+  return kvblend::ExitCode(kvblend::gpu_bench::Run(kvblend::gpu_bench::Parse(argc, argv)));
 }

@@ -7,119 +7,16 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
-#include "engine/runtime/model_runtime.h"
 #include "engine/serve/sequences/prompt_runner.h"
-#include "engine/store/format/backend_memory.h"
-#include "kernels/cuda/cuda_backend.h"
-#include "tests/bench/gpu/inputs.h"
-#include "tests/bench/gpu/random_weights.h"
-#include "tests/bench/gpu/staged_backend.h"
 
 namespace kvblend::gpu_bench {
 namespace {
 
-using kernels::WeightUsage;
 using Part = StagedBackend::Part;
 
-constexpr double kRatio = 0.15;
 constexpr int32_t kChunks = 10;
 
 absl::Status KeepRunning() { return absl::OkStatus(); }
-
-model::ModelConfig ConfigOf(const ModelShape& shape, int32_t context_length) {
-  model::ModelConfig config;
-  config.architecture = model::FindArchitecture("llama");
-  config.name = shape.name;
-  config.num_layers = shape.num_layers;
-  config.hidden_dim = shape.hidden_dim;
-  config.num_heads = shape.num_heads;
-  config.num_kv_heads = shape.num_kv_heads;
-  config.head_dim = shape.head_dim;
-  config.ffn_dim = shape.ffn_dim;
-  config.vocab_size = shape.vocab_size;
-  config.context_length = context_length;
-  config.rms_epsilon = 1e-5f;
-  config.rope_freq_base = shape.rope_freq_base;
-  config.attention_scale = 1 / std::sqrt(static_cast<float>(shape.head_dim));
-  config.ropes.push_back(model::PlainRope({.head_dim = shape.head_dim,
-                                           .rotated_dims = shape.head_dim,
-                                           .context_length = context_length,
-                                           .freq_base = shape.rope_freq_base}));
-  config.layers.resize(shape.num_layers);
-  return config;
-}
-
-absl::StatusOr<std::unique_ptr<kernels::Buffer>> Ones(kernels::Backend& backend, kernels::Stream& stream,
-                                                      int64_t count) {
-  const std::vector<float> ones(count, 1.0f);
-  KVBLEND_ASSIGN_OR_RETURN(auto buffer, backend.Allocate(count * 4));
-  KVBLEND_RETURN_IF_ERROR(backend.CopyFromHost(stream, buffer->data(), ones.data(), count * 4));
-  KVBLEND_RETURN_IF_ERROR(backend.Synchronize(stream));
-  return buffer;
-}
-
-absl::StatusOr<model::ModelWeights> MakeWeights(const model::ModelConfig& config, kernels::Backend& backend,
-                                                kernels::Stream& stream) {
-  uint64_t seed = 1000;
-  const int64_t hidden = config.hidden_dim, ffn = config.ffn_dim;
-  const int64_t query_dim = int64_t{config.num_heads} * config.head_dim;
-  const int64_t kv_dim = int64_t{config.num_kv_heads} * config.head_dim;
-  const auto linear = [&](int64_t rows, int64_t cols) {
-    return MakeRandomWeights(rows, cols, WeightUsage::kLinear, ++seed);
-  };
-  model::ModelWeights weights;
-  KVBLEND_ASSIGN_OR_RETURN(weights.token_embedding,
-                           MakeRandomWeights(config.vocab_size, hidden, WeightUsage::kEmbedding, ++seed));
-  KVBLEND_ASSIGN_OR_RETURN(weights.output, linear(config.vocab_size, hidden));
-  KVBLEND_ASSIGN_OR_RETURN(weights.output_norm, Ones(backend, stream, hidden));
-  weights.layers.resize(config.num_layers);
-  for (model::LayerWeights& layer : weights.layers) {
-    KVBLEND_ASSIGN_OR_RETURN(layer.attn_norm, Ones(backend, stream, hidden));
-    KVBLEND_ASSIGN_OR_RETURN(layer.ffn_norm, Ones(backend, stream, hidden));
-    KVBLEND_ASSIGN_OR_RETURN(layer.qkv, linear(query_dim + 2 * kv_dim, hidden));
-    KVBLEND_ASSIGN_OR_RETURN(layer.attn_output, linear(hidden, query_dim));
-    KVBLEND_ASSIGN_OR_RETURN(layer.gate_up, linear(2 * ffn, hidden));
-    KVBLEND_ASSIGN_OR_RETURN(layer.down, linear(hidden, ffn));
-  }
-  KVBLEND_ASSIGN_OR_RETURN(auto rope, backend.CreateRopeTable({.layout = config.architecture->rope_layout,
-                                                               .head_dim = config.head_dim,
-                                                               .max_position = config.context_length,
-                                                               .inv_freq = config.ropes[0].inv_freq}));
-  weights.ropes.push_back(std::move(rope));
-  return weights;
-}
-
-// A runtime as ModelRuntime::Load makes it, but without a file: no tokenizer, no chat template.
-absl::StatusOr<std::unique_ptr<ModelRuntime>> MakeRuntime(const ModelShape& shape, const Sizes& sizes,
-                                                          int device, StagedBackend** staged) {
-  auto runtime = std::make_unique<ModelRuntime>();
-  KVBLEND_ASSIGN_OR_RETURN(auto backend, kernels::CreateCudaBackend(device));
-  auto owner = std::make_unique<StagedBackend>(std::move(backend));
-  *staged = owner.get();
-  runtime->backend = std::move(owner);
-  runtime->host_memory = std::make_unique<store::BackendMemory>(*runtime->backend);
-  KVBLEND_ASSIGN_OR_RETURN(runtime->stream, runtime->backend->CreateStream());
-  // One page more than the prompt takes.
-  runtime->config = ConfigOf(shape, sizes.tokens + sizes.page_size);
-  runtime->max_context_tokens = runtime->config.context_length;
-  KVBLEND_ASSIGN_OR_RETURN(runtime->weights,
-                           MakeWeights(runtime->config, *runtime->backend, *runtime->stream));
-  runtime->transformer =
-      std::make_unique<model::Transformer>(runtime->config, runtime->weights, *runtime->backend);
-  runtime->key_space.format = {.encoding = kernels::KvEncoding::kBF16,
-                               .num_layers = shape.num_layers,
-                               .num_kv_heads = shape.num_kv_heads,
-                               .head_dim = shape.head_dim};
-  kv::PagePool::Options pool;
-  pool.num_layers = shape.num_layers;
-  pool.num_kv_heads = shape.num_kv_heads;
-  pool.head_dim = shape.head_dim;
-  pool.page_size = sizes.page_size;
-  pool.num_pages = 2 * (runtime->max_context_tokens / sizes.page_size + 1);
-  pool.dtype = kernels::DataType::kBF16;
-  KVBLEND_ASSIGN_OR_RETURN(runtime->page_pool, kv::PagePool::Create(*runtime->backend, pool));
-  return runtime;
-}
 
 // [anchor | chunks | question]
 prompt::PromptLayout MakePrompt(const Sizes& sizes, int32_t vocab_size) {
@@ -144,14 +41,29 @@ prompt::PromptLayout MakePrompt(const Sizes& sizes, int32_t vocab_size) {
   return layout;
 }
 
+double LayerWeights(const ModelShape& shape) {
+  const double query_dim = 1.0 * shape.num_heads * shape.head_dim;
+  const double kv_dim = 1.0 * shape.num_kv_heads * shape.head_dim;
+  return 1.0 * shape.hidden_dim * (2 * query_dim + 2 * kv_dim + 3.0 * shape.ffn_dim);
+}
+
 // What a full prefill multiplies: every weight with every token, the scores and sums of attention that the
 // mask leaves, and the logits of one token.
 double PrefillFlops(const ModelShape& shape, double tokens) {
-  const double query_dim = 1.0 * shape.num_heads * shape.head_dim;
-  const double kv_dim = 1.0 * shape.num_kv_heads * shape.head_dim;
-  const double layer = 1.0 * shape.hidden_dim * (2 * query_dim + 2 * kv_dim + 3.0 * shape.ffn_dim);
-  const double attention = 4 * query_dim * tokens * (tokens + 1) / 2;
-  return shape.num_layers * (2 * tokens * layer + attention) + 2.0 * shape.vocab_size * shape.hidden_dim;
+  const double attention = 4.0 * shape.num_heads * shape.head_dim * tokens * (tokens + 1) / 2;
+  return shape.num_layers * (2 * tokens * LayerWeights(shape) + attention) + 2.0 * shape.vocab_size * shape.hidden_dim;
+}
+
+// What a step of decoding reads of the weights, which are bf16, once for all its rows.
+double StepWeightBytes(const ModelShape& shape) {
+  return 2 * (shape.num_layers * LayerWeights(shape) + 1.0 * shape.vocab_size * shape.hidden_dim);
+}
+
+// Eight, or as many as leave room for the model.
+int64_t NumSequences(const ModelShape& shape, const Sizes& sizes) {
+  constexpr int64_t kPageBytes = int64_t{24} << 30;
+  const int64_t token_bytes = int64_t{4} * shape.num_layers * shape.num_kv_heads * shape.head_dim;
+  return std::clamp<int64_t>(kPageBytes / (token_bytes * sizes.tokens), 2, 8);
 }
 
 class ModelBench {
@@ -162,8 +74,10 @@ class ModelBench {
         shape_(shape),
         staged_(staged),
         runtime_(runtime),
-        runner_(runtime, chunk_store),
-        layout_(MakePrompt(bench.sizes(), shape.vocab_size)) {}
+        // Every sequence reads pages of its own, as sequences with different prompts do.
+        runner_(runtime, chunk_store, {.share_prefixes = false}),
+        layout_(MakePrompt(bench.sizes(), shape.vocab_size)),
+        num_sequences_(NumSequences(shape, bench.sizes())) {}
 
   absl::StatusOr<nlohmann::ordered_json> Run() {
     int64_t stored_tokens = 0;
@@ -190,21 +104,35 @@ class ModelBench {
           {"flops", flops},
           {"share_of_gemm_peak", flops / full.seconds.Median() / bench_.gemm_flops_per_second()}}},
         {"blended", nlohmann::ordered_json::array()}};
-    // The loads are the same whatever is chosen.
-    BlendOptions none;
-    none.policy = Policy::kNone;
-    KVBLEND_ASSIGN_OR_RETURN(const Prefill loading, Measure(none, Part::kLoading));
-    for (const Policy policy : {Policy::kQuery, Policy::kHkvd}) {
+    struct Blend {
+      Policy policy;
+      double ratio;
+      bool corrected;
+    };
+    KVBLEND_ASSIGN_OR_RETURN(const std::shared_ptr<const kv::LoadedCorrection> correction,
+                             MakeCorrection(runtime_));
+    for (const auto& [policy, ratio, corrected] : {Blend{Policy::kNone, 0, false},
+                                                   {Policy::kNone, 0, true},
+                                                   {Policy::kQuery, 0.05, true},
+                                                   {Policy::kQuery, 0.15, false},
+                                                   {Policy::kQuery, 0.15, true},
+                                                   {Policy::kHkvd, 0.15, false}}) {
+      runtime_.correction = corrected ? correction : nullptr;
+      BlendOptions none;
+      none.policy = Policy::kNone;
       BlendOptions options;
       options.policy = policy;
-      options.ratio = kRatio;
+      options.ratio = ratio;
+      // The loads are the same whatever is chosen.
+      KVBLEND_ASSIGN_OR_RETURN(const Prefill loading, Measure(none, Part::kLoading));
       KVBLEND_ASSIGN_OR_RETURN(const Prefill blended, Measure(options, Part::kAll));
       KVBLEND_ASSIGN_OR_RETURN(const Prefill computing, Measure(options, Part::kComputing));
       // Loading and computing side by side; neither can be quicker than by itself.
       const double allowed = std::max(loading.seconds.Median(), computing.seconds.Median());
       result["blended"].push_back(
           {{"policy", std::string(Name(policy))},
-           {"ratio", kRatio},
+           {"ratio", ratio},
+           {"corrected", corrected},
            {"recomputed_tokens", blended.report.recomputed_tokens},
            {"ttft_seconds", blended.seconds.Median()},
            {"ttft_seconds_min", blended.seconds.Min()},
@@ -213,6 +141,12 @@ class ModelBench {
            {"load_seconds", loading.seconds.Median()},
            {"compute_seconds", computing.seconds.Median()},
            {"over_what_they_allow", blended.seconds.Median() / allowed}});
+    }
+    runtime_.correction = nullptr;
+    result["decode"] = nlohmann::ordered_json::array();
+    for (const int64_t sequences : {int64_t{1}, num_sequences_}) {
+      KVBLEND_ASSIGN_OR_RETURN(auto decode, MeasureDecode(sequences));
+      result["decode"].push_back(std::move(decode));
     }
     return result;
   }
@@ -243,27 +177,54 @@ class ModelBench {
     return result;
   }
 
+  // Steps of one token behind as many copies of the prompt, each with pages of its own.
+  absl::StatusOr<nlohmann::ordered_json> MeasureDecode(int64_t sequences) {
+    BlendOptions everything;
+    everything.reuse = Reuse::kNothing;
+    std::vector<PrefilledPrompt> prompts;
+    std::vector<NextTokens> next;
+    for (int64_t i = 0; i < sequences; ++i) {
+      KVBLEND_ASSIGN_OR_RETURN(PrefilledPrompt prompt, runner_.Prefill(layout_, everything, "", KeepRunning));
+      prompts.push_back(std::move(prompt));
+    }
+    for (PrefilledPrompt& prompt : prompts) {
+      next.push_back({.prompt = &prompt, .token_ids = {1}, .sampling = {kernels::SamplingSpec{}}});
+    }
+    // A step leaves num_tokens as it is, so the next one does the same. The first is run and the second is recorded.
+    constexpr int32_t kNotTimed = 3;
+    Samples seconds;
+    for (int32_t i = 0; i < kNotTimed + bench_.sizes().repetitions; ++i) {
+      const absl::Time start = absl::Now();
+      KVBLEND_RETURN_IF_ERROR(runner_.ExtendAll(next).status());
+      if (i >= kNotTimed) seconds.Add(absl::ToDoubleSeconds(absl::Now() - start));
+    }
+    const double kv_bytes = 2.0 * shape_.num_layers * shape_.num_kv_heads * shape_.head_dim * 2 *
+                            static_cast<double>(layout_.token_ids.size());
+    const double bytes = StepWeightBytes(shape_) + kv_bytes * static_cast<double>(sequences);
+    return nlohmann::ordered_json{{"sequences", sequences},
+                                  {"step_seconds", seconds.Median()},
+                                  {"step_seconds_min", seconds.Min()},
+                                  {"step_seconds_max", seconds.Max()},
+                                  {"tokens_per_second", static_cast<double>(sequences) / seconds.Median()},
+                                  {"bytes", bytes},
+                                  {"share_of_copy_peak", bytes / seconds.Median() / bench_.copy_bytes_per_second()}};
+  }
+
   Bench& bench_;
   const ModelShape shape_;
   StagedBackend& staged_;
   ModelRuntime& runtime_;
   PromptRunner runner_;
   const prompt::PromptLayout layout_;
+  const int64_t num_sequences_;  // that are decoded together
 };
 
 }  // namespace
 
-std::vector<ModelShape> KnownShapes() {
-  return {{"Mistral-7B", 32, 4096, 32, 8, 128, 14336, 32000, 10000.0f},
-          {"Llama-3.1-8B", 32, 4096, 32, 8, 128, 14336, 128256, 500000.0f},
-          {"Llama-2-13B", 40, 5120, 40, 40, 128, 13824, 32000, 10000.0f}};
-}
-
-ModelShape TinyShape() { return {"tiny", 3, 64, 4, 2, 32, 96, 104, 10000.0f}; }
-
 absl::StatusOr<nlohmann::ordered_json> MeasureModel(Bench& bench, const ModelShape& shape, int device) {
   StagedBackend* staged = nullptr;
-  KVBLEND_ASSIGN_OR_RETURN(const auto runtime, MakeRuntime(shape, bench.sizes(), device, &staged));
+  KVBLEND_ASSIGN_OR_RETURN(const auto runtime, MakeRuntime(shape, bench.sizes(), device, &staged,
+                                                       NumSequences(shape, bench.sizes()) + 1));
   KVBLEND_ASSIGN_OR_RETURN(
       const auto chunk_store,
       store::ChunkStore::Create({.byte_budget = int64_t{24} << 30, .memory = runtime->host_memory.get()}));

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,40 @@ class MovementBench {
                        .error_bound = kEqualBits};
     return bench_.Compare(work, kv_, [&](const Side& on) {
       return on.backend.KvLoad(on.stream, plan_.On(on), rope_.On(on), k.On(on), v.On(on), kv_.On(on));
+    });
+  }
+
+  absl::Status CorrectKv(int64_t rank) {
+    const int64_t channels = 2 * kv_cols();
+    KVBLEND_ASSIGN_OR_RETURN(Section k, Store(KvEncoding::kInt8, KvPart::kKey, 32));
+    KVBLEND_ASSIGN_OR_RETURN(Section v, Store(KvEncoding::kInt8, KvPart::kValue, 33));
+    KVBLEND_ASSIGN_OR_RETURN(Mirror k_out, Mirror::Zeros(bench_, DataType::kF32, tokens(), kv_cols()));
+    KVBLEND_ASSIGN_OR_RETURN(Mirror v_out, Mirror::Zeros(bench_, DataType::kF32, tokens(), kv_cols()));
+    std::vector<float> weights(channels * std::max<int64_t>(rank, kernels::kNumKvCorrectionPlaces));
+    for (size_t i = 0; i < weights.size(); ++i) weights[i] = static_cast<float>(i * 37 % 101) * 2e-4f - 0.01f;
+    const absl::Span<const float> values(weights);
+    const kernels::KvCorrectionSpec spec{
+        .cols = kv_cols(),
+        .rank = rank,
+        .scale = values.first(channels),
+        .offset = values.first(kernels::kNumKvCorrectionPlaces * channels),
+        .down = values.first(channels * rank),
+        .up = values.first(channels * rank)};
+    KVBLEND_ASSIGN_OR_RETURN(const auto correction, MakeBoth<kernels::KvCorrection>(
+                                                        bench_, [&](kernels::Backend& backend) {
+                                                          return backend.CreateKvCorrection(spec);
+                                                        }));
+    const Work work = {.operation = "CorrectKv",
+                       .shape = absl::StrCat("int8 to f32, rank ", rank, ", ", KvShape()),
+                       .flops = 2.0 * static_cast<double>(tokens() * channels * (2 * rank + 1)),
+                       .bytes = k.bytes() + v.bytes() + 4.0 * static_cast<double>(tokens() * channels),
+                       .error_bound = kFp32Bound};
+    return bench_.Compare(work, k_out, [&](const Side& on) {
+      const auto dense = [&](Mirror& out, KvPart part) {
+        return kernels::MutableKvSectionView{out.On(on).data, KvEncoding::kF32, part, tokens(), kv_cols()};
+      };
+      return on.backend.CorrectKv(on.stream, k.On(on), v.On(on), correction.On(on), dense(k_out, KvPart::kKey),
+                                  dense(v_out, KvPart::kValue));
     });
   }
 
@@ -180,6 +215,7 @@ absl::Status MeasureMovement(Bench& bench) {
        {KvEncoding::kBF16, KvEncoding::kInt8, KvEncoding::kInt4, KvEncoding::kFp8}) {
     KVBLEND_RETURN_IF_ERROR(movement.KvLoad(encoding));
   }
+  for (const int64_t rank : {0, 16}) KVBLEND_RETURN_IF_ERROR(movement.CorrectKv(rank));
   KVBLEND_RETURN_IF_ERROR(movement.KvScatter());
   KVBLEND_RETURN_IF_ERROR(movement.KvDeviation());
   KVBLEND_RETURN_IF_ERROR(movement.RmsNorm());

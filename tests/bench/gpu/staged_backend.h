@@ -16,6 +16,9 @@ class StagedBackend final : public test_support::BackendDecorator {
 
   /// What is done from now on; the rest returns at once, leaving its outputs as they are.
   void Do(Part part) { part_ = part; }
+  std::unique_ptr<kernels::RepeatedStep> CreateRepeatedStep(Stream& stream) override {
+    return inner().CreateRepeatedStep(stream);
+  }
 
  protected:
   absl::Status DoEmbed(Stream& stream, const kernels::PackedWeights& table, absl::Span<const int32_t> ids,
@@ -68,6 +71,20 @@ class StagedBackend final : public test_support::BackendDecorator {
                         kernels::KvSectionView k, kernels::KvSectionView v,
                         kernels::KvPagesView pages) override {
     return part_ != Part::kComputing ? BackendDecorator::DoKvLoad(stream, plan, rope, k, v, pages)
+                                     : absl::OkStatus();
+  }
+  absl::Status DoKvLoadCorrected(Stream& stream, const Plan& plan, const kernels::RopeTable& rope,
+                                 kernels::KvSectionView k, kernels::KvSectionView v,
+                                 const kernels::KvCorrection& correction, kernels::MutableKvSectionView k_memory,
+                                 kernels::MutableKvSectionView v_memory, kernels::KvPagesView pages) override {
+    return part_ != Part::kComputing
+               ? BackendDecorator::DoKvLoadCorrected(stream, plan, rope, k, v, correction, k_memory, v_memory, pages)
+               : absl::OkStatus();
+  }
+  absl::Status DoCorrectKv(Stream& stream, kernels::KvSectionView k, kernels::KvSectionView v,
+                           const kernels::KvCorrection& correction, kernels::MutableKvSectionView k_out,
+                           kernels::MutableKvSectionView v_out) override {
+    return part_ != Part::kComputing ? BackendDecorator::DoCorrectKv(stream, k, v, correction, k_out, v_out)
                                      : absl::OkStatus();
   }
   absl::Status DoSelectiveAttention(Stream& stream, const Plan& plan, View q,
