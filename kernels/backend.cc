@@ -5,8 +5,11 @@
 #include <limits>
 #include <new>
 #include <string>
+#include <vector>
 
 #include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "kernels/checks.h"
 
@@ -95,6 +98,20 @@ absl::Status CheckCorrection(absl::string_view op, const KvSectionView& k, const
   return absl::OkStatus();
 }
 
+class HostClock final : public StreamClock {
+ public:
+  absl::StatusOr<size_t> Mark() override {
+    marks_.push_back(absl::Now());
+    return marks_.size() - 1;
+  }
+  absl::StatusOr<double> SecondsBetween(size_t begin, size_t end) override {
+    return absl::ToDoubleSeconds(marks_[end] - marks_[begin]);
+  }
+
+ private:
+  std::vector<absl::Time> marks_;
+};
+
 }  // namespace
 
 void* Backend::AllocateHost(int64_t bytes) {
@@ -102,6 +119,8 @@ void* Backend::AllocateHost(int64_t bytes) {
 }
 
 void Backend::FreeHost(void* data, int64_t) { ::operator delete(data, kHostAlignment); }
+
+std::unique_ptr<StreamClock> Backend::CreateStreamClock(Stream&) { return std::make_unique<HostClock>(); }
 
 std::unique_ptr<RepeatedStep> Backend::CreateRepeatedStep(Stream&) {
   return std::make_unique<RunEveryTime>();

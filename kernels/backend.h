@@ -20,6 +20,7 @@
 // Numbers: softmax, norms and accumulations are carried out in fp32 whatever the storage dtype.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -153,6 +154,17 @@ class RepeatedStep {
   virtual std::string problem() const { return ""; }
 };
 
+/// Times what a stream does, which may run behind the host. Used by the stream's thread, and must not outlive the stream.
+class StreamClock {
+ public:
+  virtual ~StreamClock() = default;
+  /// Marks the place behind everything that was enqueued so far. Returns its number: 0, 1, ...
+  virtual absl::StatusOr<size_t> Mark() = 0;
+  /// From the moment when the stream came to mark `begin` until it came to mark `end`.
+  /// REQUIRES: the stream has been synchronised since both.
+  virtual absl::StatusOr<double> SecondsBetween(size_t begin, size_t end) = 0;
+};
+
 /// The memory of a device that has its own: the bytes that this process and others use, and all there are.
 struct DeviceMemory {
   int64_t used_bytes = 0;
@@ -198,6 +210,8 @@ class Backend {
   virtual absl::Status CopyToHost(Stream& stream, void* dst, const void* src, int64_t bytes) = 0;
   /// Waits until everything enqueued on the stream is done; returns the first asynchronous error.
   virtual absl::Status Synchronize(Stream& stream) = 0;
+  /// The default asks the host's clock, for streams that run operations before they return.
+  virtual std::unique_ptr<StreamClock> CreateStreamClock(Stream& stream);
   /// The default runs the operations every time.
   virtual std::unique_ptr<RepeatedStep> CreateRepeatedStep(Stream& stream);
 

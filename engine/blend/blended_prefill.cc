@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
-#include "absl/time/clock.h"
 #include "base/status_macros.h"
 #include "engine/blend/prefill_route.h"
 
@@ -20,8 +18,6 @@ std::vector<kernels::ColumnRange> ColumnsOf(absl::Span<const CandidateSpan> span
   for (const CandidateSpan& span : spans) columns.push_back({span.begin, span.end});
   return columns;
 }
-
-double SecondsSince(absl::Time start) { return absl::ToDoubleSeconds(absl::Now() - start); }
 
 }  // namespace
 
@@ -41,22 +37,22 @@ std::vector<int32_t> VotingLayers(Windows windows, int32_t num_layers, int32_t p
 }
 
 BlendedPrefill::BlendedPrefill(const PassContext& context, const SelectionPolicy& policy)
-    : context_(context), policy_(policy) {}
+    : context_(context), policy_(policy), times_(context.backend().CreateStreamClock(context.stream)) {}
 
 BlendedPrefill::~BlendedPrefill() { context_.backend().Synchronize(context_.stream).IgnoreError(); }
 
 absl::StatusOr<std::unique_ptr<BlendedPrefill>> BlendedPrefill::Create(const PassContext& context,
                                                                        const SelectionPolicy& policy) {
   std::unique_ptr<BlendedPrefill> prefill(new BlendedPrefill(context, policy));
-  KVBLEND_ASSIGN_OR_RETURN(KvLoader loader, KvLoader::Create(prefill->context_));
+  KVBLEND_ASSIGN_OR_RETURN(
+      KvLoader loader, KvLoader::Create(prefill->context_, {&prefill->times_, prefill->place_, prefill->stall_}));
   prefill->loader_ = std::make_unique<KvLoader>(std::move(loader));
   KVBLEND_RETURN_IF_ERROR(prefill->Begin());
   return prefill;
 }
 
 absl::Status BlendedPrefill::Begin() {
-  clock_.Start();
-  const absl::Cleanup stop = [this] { clock_.Stop(); };
+  const Charged charged(&times_, other_);
   const ReusePlan& plan = context_.plan;
   result_.policy = policy_.policy();
   const int32_t budget = policy_.Budget(plan.candidates);
@@ -83,16 +79,12 @@ absl::Status BlendedPrefill::Begin() {
 }
 
 absl::StatusOr<bool> BlendedPrefill::Step(KeepGoing keep_going) {
-  clock_.Start();
-  const absl::Cleanup stop = [this] { clock_.Stop(); };
-  return RunStep(keep_going);
-}
-
-absl::StatusOr<bool> BlendedPrefill::RunStep(KeepGoing keep_going) {
   if (stage_ == Stage::kLogits) {
     KVBLEND_RETURN_IF_ERROR(Finish());
+    KVBLEND_RETURN_IF_ERROR(TakeTimes());
     return true;
   }
+  const Charged charged(&times_, other_);
   KVBLEND_ASSIGN_OR_RETURN(const bool done, pass_->Step(keep_going));
   if (!done) return false;
   if (context_.trace != nullptr) {
@@ -103,9 +95,7 @@ absl::StatusOr<bool> BlendedPrefill::RunStep(KeepGoing keep_going) {
          .arguments = {RequestTrace::Argument{"recomputed", static_cast<int64_t>(result_.recomputed.size())},
                        {"computed", static_cast<int64_t>(context_.plan.computed.size())}}});
   }
-  for (const PassMeasurement& measurement : pass_->measurements()) {
-    result_.measurements.passes.push_back(measurement);
-  }
+  passes_.insert(passes_.end(), pass_->measurements().begin(), pass_->measurements().end());
   if (stage_ == Stage::kMeasure) {
     KVBLEND_RETURN_IF_ERROR(EndQueryPass());
   } else {
@@ -146,10 +136,10 @@ absl::Status BlendedPrefill::BeginQueryPass(int32_t num_layers) {
 absl::Status BlendedPrefill::EndQueryPass() {
   {
     const TracedUnit traced(context_.trace, "select");
+    const Charged charged(&times_, select_);
     KVBLEND_RETURN_IF_ERROR(ScoreAttention());
     KVBLEND_ASSIGN_OR_RETURN(result_.recomputed, Choose());
   }
-  result_.select_seconds = clock_.Seconds() - loader_->seconds();
   return Blend();
 }
 
@@ -171,10 +161,9 @@ absl::Status BlendedPrefill::BeginDeviation(const Requirement& requirement) {
       .layer = requirement.layers,
       .choose = [this, requirement](const RowPass& pass,
                                     KeepGoing keep_going) -> absl::StatusOr<std::vector<int32_t>> {
-        const absl::Time start = absl::Now();
+        const Charged charged(&times_, select_);
         KVBLEND_RETURN_IF_ERROR(ScoreDeviation(requirement, pass, keep_going));
         KVBLEND_ASSIGN_OR_RETURN(result_.recomputed, Choose());
-        result_.select_seconds = SecondsSince(start);
         return MergePositions(context_.plan.computed, result_.recomputed);
       }};
   KVBLEND_ASSIGN_OR_RETURN(
@@ -232,29 +221,44 @@ absl::StatusOr<std::vector<int32_t>> BlendedPrefill::Choose() {
 
 absl::Status BlendedPrefill::Finish() {
   const TracedUnit traced(context_.trace, "logits");
-  const absl::Time start = absl::Now();
   kernels::Backend& backend = context_.backend();
-  model::PassState& state = context_.state();
-  // The last row is the last prompt token: the question is always computed and stands at the end.
-  const int32_t vocab_size = context_.transformer.config().vocab_size;
-  KVBLEND_ASSIGN_OR_RETURN(const MatrixView logits,
-                           context_.scratch.logits.Resize(backend, 1, vocab_size, DataType::kF32));
-  const int32_t last_row = static_cast<int32_t>(state.hidden.rows) - 1;
-  KVBLEND_RETURN_IF_ERROR(context_.transformer.Logits(context_.stream, {last_row}, state, logits));
-  result_.logits.resize(vocab_size);
-  KVBLEND_RETURN_IF_ERROR(
-      backend.CopyToHost(context_.stream, result_.logits.data(), logits.data, vocab_size * sizeof(float)));
-  if (context_.capture != nullptr) {
-    KVBLEND_RETURN_IF_ERROR(context_.capture->Download(backend, context_.stream));
+  {
+    // Up to the last place before the host waits, so that the clock has passed all of it then.
+    const Charged charged(&times_, head_);
+    model::PassState& state = context_.state();
+    // The last row is the last prompt token: the question is always computed and stands at the end.
+    const int32_t vocab_size = context_.transformer.config().vocab_size;
+    KVBLEND_ASSIGN_OR_RETURN(const MatrixView logits,
+                             context_.scratch.logits.Resize(backend, 1, vocab_size, DataType::kF32));
+    const int32_t last_row = static_cast<int32_t>(state.hidden.rows) - 1;
+    KVBLEND_RETURN_IF_ERROR(context_.transformer.Logits(context_.stream, {last_row}, state, logits));
+    result_.logits.resize(vocab_size);
+    KVBLEND_RETURN_IF_ERROR(
+        backend.CopyToHost(context_.stream, result_.logits.data(), logits.data, vocab_size * sizeof(float)));
+    if (context_.capture != nullptr) {
+      KVBLEND_RETURN_IF_ERROR(context_.capture->Download(backend, context_.stream));
+    }
   }
   KVBLEND_RETURN_IF_ERROR(backend.Synchronize(context_.stream));
-  result_.measurements.head_seconds = SecondsSince(start);
-  result_.measurements.placed_token_layers = static_cast<double>(loader_->token_layers());
-  result_.measurements.place_seconds = loader_->seconds() - loader_->stall_seconds();
-  result_.load_seconds = loader_->seconds();
-  result_.stall_seconds = loader_->stall_seconds();
   result_.skipped_kv_bytes = loader_->skipped_bytes();
-  result_.compute_seconds = clock_.Seconds() - result_.load_seconds - result_.select_seconds;
+  return absl::OkStatus();
+}
+
+absl::Status BlendedPrefill::TakeTimes() {
+  KVBLEND_RETURN_IF_ERROR(times_.Settle());
+  PrefillMeasurements& measurements = result_.measurements;
+  measurements.head_seconds = times_.Seconds(head_);
+  measurements.placed_token_layers = static_cast<double>(loader_->token_layers());
+  measurements.place_seconds = times_.Seconds(place_);
+  result_.stall_seconds = times_.Seconds(stall_);
+  result_.load_seconds = measurements.place_seconds + result_.stall_seconds;
+  result_.select_seconds = times_.Seconds(select_);
+  for (const RowPass::Charges& charges : passes_) {
+    PassMeasurement& pass = measurements.passes.emplace_back(charges.measurement);
+    pass.seconds = times_.Seconds(charges.account);
+    if (pass.kind == PassMeasurement::Kind::kQuery) result_.select_seconds += pass.seconds;
+  }
+  result_.compute_seconds = times_.Total() - result_.load_seconds - result_.select_seconds;
   return absl::OkStatus();
 }
 

@@ -27,6 +27,7 @@
 #include "engine/blend/reuse_plan.h"
 #include "engine/blend/row_pass.h"
 #include "engine/blend/selection_policy.h"
+#include "engine/blend/work_times.h"
 #include "kernels/backend.h"
 
 namespace kvblend::blend {
@@ -76,12 +77,13 @@ class BlendedPrefill {
   absl::Status Begin();
   absl::Status BeginQueryPass(int32_t num_layers);
   absl::Status BeginDeviation(const Requirement& requirement);
-  absl::StatusOr<bool> RunStep(KeepGoing keep_going);
   /// The query pass is over: chooses, and begins the pass over what was chosen.
   absl::Status EndQueryPass();
   /// One pass over the computed tokens and the recomputed ones.
   absl::Status Blend();
   absl::Status Finish();
+  /// Puts what the clock says into the result. REQUIRES: the stream has been synchronised.
+  absl::Status TakeTimes();
   // Both measure a score for every candidate and leave it in scores_, where Choose finds it.
   absl::Status ScoreAttention();
   absl::Status ScoreDeviation(const Requirement& requirement, const RowPass& pass, KeepGoing keep_going);
@@ -90,13 +92,16 @@ class BlendedPrefill {
 
   const PassContext context_;
   const SelectionPolicy& policy_;
+  WorkTimes times_;
+  const WorkTimes::Account place_ = times_.Open(), stall_ = times_.Open(), select_ = times_.Open(),
+                           head_ = times_.Open(), other_ = times_.Open();
+  std::vector<RowPass::Charges> passes_;  // of the passes that are over
   std::unique_ptr<KvLoader> loader_;
   Stage stage_ = Stage::kBlend;
   std::unique_ptr<RowPass> pass_;
   std::unique_ptr<kernels::BatchPlan> question_;  // its rows; during the query pass
   kernels::MatrixView mass_;                      // f32 [layers that vote, prompt_tokens]
   kernels::MatrixView scores_;                    // f32 [1, candidates]
-  WorkClock clock_;
   int64_t pass_begin_ = 0;  // of pass_, by the trace's clock
   PrefillResult result_;
 };

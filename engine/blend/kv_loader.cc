@@ -8,11 +8,11 @@
 
 namespace kvblend::blend {
 
-KvLoader::KvLoader(const PassContext& context)
-    : context_(&context), windows_(WindowsOf(context.transformer.config())) {}
+KvLoader::KvLoader(const PassContext& context, const Accounts& accounts)
+    : context_(&context), accounts_(accounts), windows_(WindowsOf(context.transformer.config())) {}
 
-absl::StatusOr<KvLoader> KvLoader::Create(const PassContext& context) {
-  KvLoader loader(context);
+absl::StatusOr<KvLoader> KvLoader::Create(const PassContext& context, const Accounts& accounts) {
+  KvLoader loader(context, accounts);
   for (const PlannedSpan& span : context.plan.spans) {
     if (!span.entry.has_value()) continue;
     KVBLEND_ASSIGN_OR_RETURN(auto rows,
@@ -49,36 +49,33 @@ void KvLoader::AskForLayer(int32_t layer) {
 }
 
 absl::StatusOr<bool> KvLoader::Await(int32_t layer, Which which, const Readers& readers) {
-  const absl::Time start = absl::Now();
+  const Charged charged(accounts_.times, accounts_.stall);
   AskFrom(layer, which, readers);
-  return AwaitUntil(start, layer, [&](const Placement& placement) {
+  return AwaitUntil(absl::Now() + kTurnPatience, layer, [&](const Placement& placement) {
     return IsWanted(placement, layer, which, readers.In(layer));
   });
 }
 
 absl::StatusOr<bool> KvLoader::AwaitLayer(int32_t layer) {
-  const absl::Time start = absl::Now();
+  const Charged charged(accounts_.times, accounts_.stall);
   AskForLayer(layer);
-  return AwaitUntil(start, layer, [](const Placement& placement) {
+  return AwaitUntil(absl::Now() + kTurnPatience, layer, [](const Placement& placement) {
     return placement.span->source != ChunkSource::kExact;  // those are compared with nothing
   });
 }
 
-absl::StatusOr<bool> KvLoader::AwaitUntil(absl::Time start, int32_t layer,
+absl::StatusOr<bool> KvLoader::AwaitUntil(absl::Time deadline, int32_t layer,
                                           absl::FunctionRef<bool(const Placement&)> is_wanted) {
   const int64_t trace_begin = TraceNow(context_->trace);
   absl::Status arrived;
   for (const Placement& placement : placements_) {
     if (!arrived.ok() || !is_wanted(placement)) continue;
-    arrived = placement.span->entry->AcquireLayer(layer, start + kTurnPatience).status();
+    arrived = placement.span->entry->AcquireLayer(layer, deadline).status();
     if (absl::IsDeadlineExceeded(arrived)) {
       late_ = &*placement.span->entry;
       late_layer_ = layer;
     }
   }
-  const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
-  seconds_ += seconds;
-  stall_seconds_ += seconds;
   if (context_->trace != nullptr && !placements_.empty()) {
     context_->trace->AddUnit(
         {.name = "wait for stored KV", .begin = trace_begin, .end = context_->trace->Now(), .layer = layer});
@@ -94,7 +91,7 @@ bool KvLoader::HasArrived() const {
 }
 
 absl::Status KvLoader::Load(int32_t layer, Which which, const Readers& readers, KeepGoing keep_going) {
-  const absl::Time start = absl::Now();
+  const Charged charged(accounts_.times, accounts_.place);
   const TracedUnit traced(placements_.empty() ? nullptr : context_->trace, "place stored KV", layer);
   AskFrom(layer, which, readers);
   const model::Transformer& transformer = context_->transformer;
@@ -120,7 +117,6 @@ absl::Status KvLoader::Load(int32_t layer, Which which, const Readers& readers, 
     placement.layers[layer] = State::kLoaded;
     token_layers_ += placement.span->num_tokens();
   }
-  seconds_ += absl::ToDoubleSeconds(absl::Now() - start);
   return absl::OkStatus();
 }
 
@@ -137,10 +133,8 @@ int64_t KvLoader::skipped_bytes() const {
 
 absl::StatusOr<store::LayerKv> KvLoader::AcquireStored(const PlannedSpan& span, int32_t layer,
                                                        KeepGoing keep_going) {
-  const absl::Time wait_start = absl::Now();
-  absl::StatusOr<store::LayerKv> stored = AcquireLayer(*span.entry, layer, keep_going);
-  stall_seconds_ += absl::ToDoubleSeconds(absl::Now() - wait_start);
-  return stored;
+  const Charged charged(accounts_.times, accounts_.stall);
+  return AcquireLayer(*span.entry, layer, keep_going);
 }
 
 const kernels::KvCorrection* KvLoader::CorrectionOf(const PlannedSpan& span, int32_t layer) const {

@@ -15,6 +15,7 @@
 #include "engine/blend/acquire_layer.h"
 #include "engine/blend/pass_context.h"
 #include "engine/blend/visibility.h"
+#include "engine/blend/work_times.h"
 #include "kernels/backend.h"
 
 namespace kvblend::blend {
@@ -25,8 +26,15 @@ class KvLoader {
  public:
   enum class Which : uint8_t { kAll, kExactOnly };
 
+  /// What its work is charged to.
+  struct Accounts {
+    WorkTimes* times = nullptr;                      // null: nobody
+    WorkTimes::Account place = WorkTimes::kNobody;   // stored KV -> pages
+    WorkTimes::Account stall = WorkTimes::kNobody;   // waiting for layers to arrive
+  };
+
   /// While layer l is loaded and computed with, layers up to l + context.pipeline_depth are asked for; 0: all at once.
-  static absl::StatusOr<KvLoader> Create(const PassContext& context);
+  static absl::StatusOr<KvLoader> Create(const PassContext& context, const Accounts& accounts);
 
   /// Asks for the layers that `readers` need in this layer and those that come next.
   void AskFrom(int32_t layer, Which which, const Readers& readers);
@@ -49,10 +57,7 @@ class KvLoader {
   /// One layer of a span that has an entry, corrected where it has to be; valid until the next call of this or Load.
   absl::StatusOr<store::LayerKv> Acquire(const PlannedSpan& span, int32_t layer, KeepGoing keep_going);
 
-  /// Time spent in Await and Load so far.
-  double seconds() const { return seconds_; }
-  /// The part of it spent waiting for layers to arrive.
-  double stall_seconds() const { return stall_seconds_; }
+  WorkTimes* times() const { return accounts_.times; }
   /// What was placed so far, in tokens times layers.
   int64_t token_layers() const { return token_layers_; }
   /// Stored KV that no row saw. Valid after the last Load.
@@ -65,10 +70,10 @@ class KvLoader {
     std::unique_ptr<kernels::BatchPlan> rows;
     std::vector<State> layers;
   };
-  explicit KvLoader(const PassContext& context);
+  KvLoader(const PassContext& context, const Accounts& accounts);
 
-  /// Waits for the layer of what is wanted of the placements, until kTurnPatience after `start`.
-  absl::StatusOr<bool> AwaitUntil(absl::Time start, int32_t layer,
+  /// Waits for the layer of what is wanted of the placements, until `deadline`.
+  absl::StatusOr<bool> AwaitUntil(absl::Time deadline, int32_t layer,
                                   absl::FunctionRef<bool(const Placement&)> is_wanted);
   bool IsWanted(const Placement& placement, int32_t layer, Which which,
                 absl::Span<const int32_t> readers) const;
@@ -83,10 +88,9 @@ class KvLoader {
   absl::StatusOr<Corrected> MemoryFor(const store::LayerKv& stored, int32_t layer);
 
   const PassContext* context_;
+  Accounts accounts_;
   std::vector<int32_t> windows_;
   std::vector<Placement> placements_;
-  double seconds_ = 0;
-  double stall_seconds_ = 0;
   int64_t token_layers_ = 0;
   const store::ChunkHandle* late_ = nullptr;  // what was last waited for in vain,
   int32_t late_layer_ = 0;                    // and its layer

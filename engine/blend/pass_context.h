@@ -5,8 +5,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/time/clock.h"
-#include "absl/time/time.h"
 #include "engine/api/request_trace.h"
 #include "engine/blend/fresh_rows.h"
 #include "engine/blend/loading_controller.h"
@@ -29,23 +27,6 @@ struct PrefillScratch {
   model::ScratchMatrix scores;                    // f32 [1, candidates]
   model::ScratchMatrix chosen;                    // as many int32 as tokens are chosen
   model::ScratchMatrix logits;
-};
-
-/// The time in which a prefill is worked on: others may have their turns between its steps.
-class WorkClock {
- public:
-  void Start() { since_ = absl::Now(); }
-  void Stop() {
-    before_ = Seconds();
-    since_ = absl::InfiniteFuture();
-  }
-  double Seconds() const {
-    return since_ == absl::InfiniteFuture() ? before_ : before_ + absl::ToDoubleSeconds(absl::Now() - since_);
-  }
-
- private:
-  double before_ = 0;
-  absl::Time since_ = absl::InfiniteFuture();  // not running
 };
 
 /// One prompt's. What it refers to outlives the prefill.

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/time/clock.h"
 #include "base/status_macros.h"
 
 namespace kvblend::blend {
@@ -38,6 +37,7 @@ absl::StatusOr<std::unique_ptr<RowPass>> RowPass::Create(const PassContext& cont
   }
   pass->active_ = std::move(active);
   pass->measured_ = SizeOf(pass->active_);
+  pass->BeginMeasurement();
   loader.AskFrom(0, pass->which(), pass->readers());
   KVBLEND_RETURN_IF_ERROR(pass->PlanAllRows());
   KVBLEND_RETURN_IF_ERROR(context.Begin(pass->active_));
@@ -55,13 +55,8 @@ Readers RowPass::readers() const {
 }
 
 absl::StatusOr<bool> RowPass::Step(KeepGoing keep_going) {
-  const absl::Time start = absl::Now();
-  const double loading = loader_.seconds();
-  const size_t measured = measurements_.size();
+  const Charged charged(loader_.times(), account_);
   KVBLEND_RETURN_IF_ERROR(RunUnit(keep_going));
-  if (measurements_.size() == measured) {
-    seconds_ += absl::ToDoubleSeconds(absl::Now() - start) - (loader_.seconds() - loading);
-  }
   if (layer_ < end_layer_) return false;
   EndMeasurement(selection_.has_value() ? end_layer_ - selection_->layer - 1 : end_layer_);
   return true;
@@ -108,7 +103,7 @@ absl::Status RowPass::RunUnit(KeepGoing keep_going) {
 absl::Status RowPass::BeginLayer() {
   if (selection_.has_value() && layer_ == selection_->layer) EndMeasurement(layer_);
   // The layer of the selection itself counts nowhere: one part of its rows goes half its way.
-  if (selection_.has_value() && layer_ == selection_->layer + 1) seconds_ = 0;
+  if (selection_.has_value() && layer_ == selection_->layer + 1) BeginMeasurement();
   return DropsRows() ? KeepFrom(first_needed_[layer_].kv) : absl::OkStatus();
 }
 
@@ -247,15 +242,23 @@ absl::Status RowPass::PlanAllRows() {
   return absl::OkStatus();
 }
 
+void RowPass::BeginMeasurement() {
+  WorkTimes* const times = loader_.times();
+  if (times == nullptr) return;
+  const bool running = account_ != WorkTimes::kNobody;
+  account_ = times->Open();
+  if (running) times->Charge(account_);
+}
+
 void RowPass::EndMeasurement(int32_t layers) {
   if (layers > 0) {
     measurements_.push_back(
-        {.kind = measure_.has_value() ? PassMeasurement::Kind::kQuery : PassMeasurement::Kind::kForward,
-         .size = measured_,
-         .layers = layers,
-         .seconds = seconds_});
+        {{.kind = measure_.has_value() ? PassMeasurement::Kind::kQuery : PassMeasurement::Kind::kForward,
+          .size = measured_,
+          .layers = layers},
+         account_});
   }
-  seconds_ = 0;
+  BeginMeasurement();
 }
 
 }  // namespace kvblend::blend

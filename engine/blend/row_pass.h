@@ -60,8 +60,13 @@ class RowPass {
   bool is_waiting() const { return is_waiting_ && !loader_.HasArrived(); }
   /// Positions of the rows.
   absl::Span<const int32_t> active() const { return active_; }
-  /// What it took, without loading and choosing. Valid after the last unit.
-  const std::vector<PassMeasurement>& measurements() const { return measurements_; }
+  /// What the seconds of a measurement, without loading and choosing, were charged to.
+  struct Charges {
+    PassMeasurement measurement;
+    WorkTimes::Account account;
+  };
+  /// Valid after the last unit.
+  const std::vector<Charges>& measurements() const { return measurements_; }
 
  private:
   enum class Phase : uint8_t { kProject, kAttend, kMlp };
@@ -91,6 +96,7 @@ class RowPass {
   absl::Status KeepRows(std::vector<int32_t> positions);
   absl::Status PlanAllRows();
   int32_t NumAttentionParts() const;
+  void BeginMeasurement();
   void EndMeasurement(int32_t layers);
 
   const PassContext& context_;
@@ -112,8 +118,8 @@ class RowPass {
   bool is_waiting_ = false;
   bool has_attended_ = false;  // in this layer, while it was measured
   PassSize measured_;          // the rows of the current measurement
-  double seconds_ = 0;         // since it began
-  std::vector<PassMeasurement> measurements_;
+  WorkTimes::Account account_ = WorkTimes::kNobody;  // that it is charged to
+  std::vector<Charges> measurements_;
 };
 
 }  // namespace kvblend::blend

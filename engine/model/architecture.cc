@@ -79,7 +79,7 @@ const Architecture* FindArchitecture(std::string_view name) {
 std::string ArchitectureNames() {
   std::string names;
   for (const Architecture& architecture : kArchitectures) {
-    absl::StrAppend(&names, names.empty() ? "'" : ", '", architecture.name, "'");
+    absl::StrAppend(&names, names.empty() ? "'" : ", '", std::string(architecture.name), "'");
   }
   return names;
 }

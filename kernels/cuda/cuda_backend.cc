@@ -13,6 +13,7 @@
 #include "kernels/cuda/linear/device_experts.h"
 #include "kernels/cuda/linear/device_weights.h"
 #include "kernels/cuda/linear/gemm.h"
+#include "kernels/cuda/runtime/device_clock.h"
 #include "kernels/cuda/runtime/memory.h"
 #include "kernels/cuda/runtime/objects.h"
 #include "kernels/cuda/runtime/pinned_pool.h"
@@ -70,6 +71,9 @@ class CudaBackend final : public Backend {
   absl::Status Synchronize(Stream& stream) override {
     KVBLEND_RETURN_IF_ERROR(CheckNotRecorded(Of(stream), "Synchronize", "waits"));
     return Of(stream).Synchronize();
+  }
+  std::unique_ptr<StreamClock> CreateStreamClock(Stream& stream) override {
+    return std::make_unique<DeviceClock>(Of(stream));
   }
   std::unique_ptr<RepeatedStep> CreateRepeatedStep(Stream& stream) override {
     if (!graphs_) return Backend::CreateRepeatedStep(stream);

@@ -104,7 +104,7 @@ class Bench {
                                      .pipeline_depth = depth};
     const std::vector<int32_t> question = Question();
     const absl::Time start = absl::Now();
-    KVBLEND_ASSIGN_OR_RETURN(blend::KvLoader loader, blend::KvLoader::Create(context));
+    KVBLEND_ASSIGN_OR_RETURN(blend::KvLoader loader, blend::KvLoader::Create(context, /*accounts=*/{}));
     for (int32_t layer = 0; layer < runtime_->config.num_layers; ++layer) {
       KVBLEND_RETURN_IF_ERROR(loader.Load(layer, blend::KvLoader::Which::kAll, {question, {}}, KeepRunning));
     }

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "base/status_macros.h"
 #include "kernels/cuda/runtime/open_device.h"
 #include "kernels/cuda/runtime/runtime.h"
@@ -138,6 +139,8 @@ void PinnedFree(void* data) {
   std::free(data);
 }
 
+absl::StatusOr<EventHandle> CreateTimedEvent() { return CreateDeviceEvent(); }
+
 absl::StatusOr<EventHandle> CreateDeviceEvent() {
   UseDevice();
   auto event = std::make_shared<EventObject>();
@@ -157,6 +160,7 @@ absl::Status RecordEvent(EventHandle event, StreamHandle stream) {
   const int64_t number = ++event->recorded;
   event->stream = stream;
   stream->Enqueue([shared, number] {
+    shared->reached_at = absl::GetCurrentTimeNanos();
     int64_t reached = shared->reached;
     while (reached < number && !shared->reached.compare_exchange_weak(reached, number)) {
     }
@@ -178,6 +182,16 @@ bool EventIsReached(EventHandle event) {
   FailWhileCapturing("EventIsReached");
   const std::lock_guard lock(event->mutex);
   return event->reached >= event->recorded;
+}
+
+absl::StatusOr<double> ElapsedSeconds(EventHandle begin, EventHandle end) {
+  for (const EventHandle event : {begin, end}) {
+    const std::lock_guard lock(event->mutex);
+    if (event->recorded == 0 || event->reached < event->recorded) {
+      cuda_emulation::Fail("ElapsedSeconds of an event that has not been reached");
+    }
+  }
+  return 1e-9 * static_cast<double>(end->reached_at - begin->reached_at);
 }
 
 void DeviceFree(void* data) {

@@ -65,6 +65,7 @@ struct EventObject {
   int64_t recorded = 0;
   StreamObject* stream = nullptr;  // of the latest recording
   std::atomic<int64_t> reached = 0;
+  std::atomic<int64_t> reached_at = 0;  // nanoseconds, by the host's clock
 
   // Runs the stream that the event was recorded on for as long as it takes. Another thread may be running it.
   void RunUntil(StreamObject* recorded_on, int64_t number) {

@@ -38,6 +38,9 @@ class BackendDecorator : public kernels::Backend {
     return inner_->CopyToHost(stream, dst, src, bytes);
   }
   absl::Status Synchronize(kernels::Stream& stream) override { return inner_->Synchronize(stream); }
+  std::unique_ptr<kernels::StreamClock> CreateStreamClock(kernels::Stream& stream) override {
+    return inner_->CreateStreamClock(stream);
+  }
 
  protected:
   using View = kernels::ConstMatrixView;

@@ -26,7 +26,7 @@ absl::StatusOr<std::unique_ptr<SequenceRefinement>> SequenceRefinement::Create(
     absl::Span<const int32_t> token_ids, int32_t begin, int32_t end, const PagedSequence& sequence) {
   std::unique_ptr<SequenceRefinement> refinement(
       new SequenceRefinement(transformer, stream, scratch, token_ids, end, sequence));
-  KVBLEND_ASSIGN_OR_RETURN(KvLoader loader, KvLoader::Create(refinement->context_));
+  KVBLEND_ASSIGN_OR_RETURN(KvLoader loader, KvLoader::Create(refinement->context_, /*accounts=*/{}));
   refinement->loader_ = std::make_unique<KvLoader>(std::move(loader));
   std::vector<int32_t> rows(end - begin);
   std::iota(rows.begin(), rows.end(), begin);

@@ -46,7 +46,10 @@ absl::StatusOr<std::unique_ptr<DeviceStream>> DeviceStream::Create() {
 DeviceStream::DeviceStream(StreamHandle handle)
     : handle_(handle), living_(std::make_shared<LivingStream>(handle)) {}
 
-DeviceStream::~DeviceStream() { living_->End(); }
+DeviceStream::~DeviceStream() {
+  for (const EventHandle event : timed_events_) DestroyDeviceEvent(event);
+  living_->End();
+}
 
 absl::StatusOr<const void*> DeviceStream::BringSection(const void* source, int64_t bytes) {
   if (staging_ == nullptr) {
@@ -59,6 +62,13 @@ absl::StatusOr<const void*> DeviceStream::BringSection(const void* source, int64
 
 absl::Status DeviceStream::ReleaseSections() {
   return staging_ == nullptr ? absl::OkStatus() : staging_->Release(handle());
+}
+
+absl::StatusOr<EventHandle> DeviceStream::TakeTimedEvent() {
+  if (timed_events_.empty()) return CreateTimedEvent();
+  const EventHandle event = timed_events_.back();
+  timed_events_.pop_back();
+  return event;
 }
 
 absl::Status DeviceStream::Synchronize() {

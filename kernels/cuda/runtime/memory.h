@@ -87,6 +87,10 @@ class DeviceStream final : public Stream {
   absl::Status ReleaseSections();
   const std::shared_ptr<LivingStream>& living() const { return living_; }
 
+  /// A timed event (kernels/cuda/runtime/runtime.h) that nobody uses, to be returned.
+  absl::StatusOr<EventHandle> TakeTimedEvent();
+  void ReturnTimedEvent(EventHandle event) { timed_events_.push_back(event); }
+
  private:
   struct Delivery {
     void* target;
@@ -102,6 +106,7 @@ class DeviceStream final : public Stream {
   std::unique_ptr<SectionStaging> staging_;
   StepRecording* recording_ = nullptr;
   std::vector<Delivery> deliveries_;
+  std::vector<EventHandle> timed_events_;  // that nobody uses
   int64_t synchronisations_ = 0;
 };
 

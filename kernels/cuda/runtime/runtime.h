@@ -62,6 +62,8 @@ absl::Status SynchronizeStream(StreamHandle stream);
 struct EventObject;
 using EventHandle = EventObject*;
 absl::StatusOr<EventHandle> CreateDeviceEvent();
+/// One whose times ElapsedSeconds can compare.
+absl::StatusOr<EventHandle> CreateTimedEvent();
 void DestroyDeviceEvent(EventHandle event);
 /// Moves the event behind everything that was enqueued on `stream` so far.
 absl::Status RecordEvent(EventHandle event, StreamHandle stream);
@@ -69,6 +71,8 @@ absl::Status RecordEvent(EventHandle event, StreamHandle stream);
 absl::Status WaitForEvent(StreamHandle stream, EventHandle event);
 /// Whether the event as it was recorded last has been reached.
 bool EventIsReached(EventHandle event);
+/// From when `begin` was reached until `end` was. REQUIRES: both are timed and have been reached.
+absl::StatusOr<double> ElapsedSeconds(EventHandle begin, EventHandle end);
 
 /// What was enqueued on a stream, recorded once, to be launched as one any number of times.
 struct GraphObject;

@@ -25,6 +25,13 @@ absl::Status ToStatus(cudaError_t error, absl::string_view call) {
                       absl::StrCat(call, ": ", cudaGetErrorName(error), ", ", cudaGetErrorString(error)));
 }
 
+absl::StatusOr<EventHandle> CreateEvent(unsigned flags) {
+  UseDevice();
+  cudaEvent_t event = nullptr;
+  if (auto s = ToStatus(cudaEventCreateWithFlags(&event, flags), "cudaEventCreate"); !s.ok()) return s;
+  return reinterpret_cast<EventHandle>(event);
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<DeviceInfo>> ListDevices() {
@@ -108,15 +115,8 @@ absl::StatusOr<void*> PinnedAllocate(int64_t bytes) {
 
 void PinnedFree(void* data) { (void)cudaFreeHost(data); }
 
-absl::StatusOr<EventHandle> CreateDeviceEvent() {
-  UseDevice();
-  cudaEvent_t event = nullptr;
-  if (auto s = ToStatus(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate");
-      !s.ok()) {
-    return s;
-  }
-  return reinterpret_cast<EventHandle>(event);
-}
+absl::StatusOr<EventHandle> CreateDeviceEvent() { return CreateEvent(cudaEventDisableTiming); }
+absl::StatusOr<EventHandle> CreateTimedEvent() { return CreateEvent(cudaEventDefault); }
 
 void DestroyDeviceEvent(EventHandle event) { (void)cudaEventDestroy(Of(event)); }
 
@@ -132,6 +132,15 @@ bool EventIsReached(EventHandle event) {
   const cudaError_t error = cudaEventQuery(Of(event));
   if (error == cudaErrorNotReady) (void)cudaGetLastError();  // an answer, not an error
   return error == cudaSuccess;
+}
+
+absl::StatusOr<double> ElapsedSeconds(EventHandle begin, EventHandle end) {
+  float milliseconds = 0;
+  if (auto s = ToStatus(cudaEventElapsedTime(&milliseconds, Of(begin), Of(end)), "cudaEventElapsedTime");
+      !s.ok()) {
+    return s;
+  }
+  return double{milliseconds} * 1e-3;
 }
 
 absl::StatusOr<StreamHandle> CreateDeviceStream() {
