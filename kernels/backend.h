@@ -70,7 +70,8 @@ class PackedWeights {
   virtual int64_t rows() const = 0;
   virtual int64_t cols() const = 0;
   virtual WeightUsage usage() const = 0;
-  /// Products of up to so many rows give each row the bits that it gets alone; with more, roundings may differ.
+  /// Products of up to so many rows give each row the bits that it gets alone; with more, roundings may differ. 0: with two
+  /// rows already.
   virtual int64_t rows_as_alone() const { return std::numeric_limits<int64_t>::max(); }
 };
 
@@ -171,6 +172,13 @@ struct DeviceMemory {
   int64_t total_bytes = 0;
 };
 
+/// How many rows of a prompt are best given to a backend at once: enough to keep it busy, few enough that it is done with them in
+/// a hundredth of a second or two with a model of usual size, as nobody else has a turn meanwhile.
+struct RowUnits {
+  int64_t products = 1024;  // for norms, products and MLPs: their widest activation has 2 ffn_dim floats per row
+  int64_t attention = 512;
+};
+
 /// Thread-safe: different threads may call different operations at once on different streams.
 class Backend {
  public:
@@ -189,6 +197,8 @@ class Backend {
   virtual DataType compute_dtype() const = 0;
   /// The type of KV pages that is as exact as the backend's products, and the fastest of those.
   virtual DataType best_page_dtype() const { return compute_dtype(); }
+  /// The default suits processors: the widest activation stays in the last-level cache.
+  virtual RowUnits row_units() const { return {}; }
   /// Whether KV pages may be int8 (KvPagesView); f32, bf16 and f16 always may.
   virtual bool has_int8_pages() const { return false; }
   /// The fastest layout for pages with these properties, which may be any; kRows is always allowed.

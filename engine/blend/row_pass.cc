@@ -63,20 +63,20 @@ absl::StatusOr<bool> RowPass::Step(KeepGoing keep_going) {
 }
 
 absl::Status RowPass::RunUnit(KeepGoing keep_going) {
-  const int32_t tiles = model::Transformer::NumTiles(context_.state().hidden.rows);
+  const int32_t tiles = context_.transformer.NumTiles(context_.state().hidden.rows);
   switch (phase_) {
     case Phase::kProject:
       if (unit_ == 0) {
         KVBLEND_ASSIGN_OR_RETURN(const bool loaded, LoadLayer(keep_going));
         if (is_waiting_ = !loaded; is_waiting_) return absl::OkStatus();
       }
-      if (unit_ < model::Transformer::NumTiles(context_.state().hidden.rows)) {
+      if (unit_ < tiles) {
         {
           const TracedUnit traced(context_.trace, "project", layer_);
           KVBLEND_RETURN_IF_ERROR(
               context_.transformer.ProjectQkvTile(context_.stream, layer_, unit_, context_.state()));
         }
-        if (++unit_ < model::Transformer::NumTiles(context_.state().hidden.rows)) return absl::OkStatus();
+        if (++unit_ < tiles) return absl::OkStatus();
       }
       if (selection_.has_value() && layer_ == selection_->layer) {
         // What the fresh KV is compared with may be on its way yet.
@@ -178,7 +178,8 @@ absl::Status RowPass::MeasureAttention() {
 }
 
 int32_t RowPass::NumAttentionParts() const {
-  return std::max(1, (static_cast<int32_t>(active_.size()) + kAttentionRows - 1) / kAttentionRows);
+  const int64_t rows = static_cast<int64_t>(active_.size()), unit = context_.backend().row_units().attention;
+  return static_cast<int32_t>(std::max<int64_t>(1, (rows + unit - 1) / unit));
 }
 
 absl::Status RowPass::AttendNext() {

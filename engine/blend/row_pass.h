@@ -27,9 +27,6 @@ namespace kvblend::blend {
 /// One pass; its rows are in the context's state. Context and loader must outlive it. Not thread-safe.
 class RowPass {
  public:
-  /// Rows of one attention call: a unit that a processor is done with in a hundredth of a second or two.
-  static constexpr int32_t kAttentionRows = 512;
-
   /// Measuring the attention that the last rows, the question's, pay to every position. The pass ends where
   /// the last layer that votes has been measured.
   struct Measure {

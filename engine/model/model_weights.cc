@@ -1,6 +1,7 @@
 #include "engine/model/model_weights.h"
 
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -266,7 +267,7 @@ absl::StatusOr<ModelWeights> LoadModelWeights(const GgufFile& file, const ModelC
   return weights;
 }
 
-int64_t ModelWeights::rows_as_alone(const ModelConfig& config) const {
+int64_t ModelWeights::max_rows_together(const ModelConfig& config) const {
   int64_t rows = output_layer().rows_as_alone();
   for (const LayerWeights& layer : layers) {
     for (const kernels::PackedWeights* weights :
@@ -278,7 +279,7 @@ int64_t ModelWeights::rows_as_alone(const ModelConfig& config) const {
       if (experts != nullptr) rows = std::min(rows, experts->rows_as_alone() / config.num_used_experts);
     }
   }
-  return rows;
+  return rows == 0 ? std::numeric_limits<int64_t>::max() : rows;
 }
 
 }  // namespace kvblend::model

@@ -47,8 +47,9 @@ struct ModelWeights {
   std::vector<std::unique_ptr<kernels::RopeTable>>
       ropes;  // as config.ropes; positions below config.context_length
 
-  /// Passes of up to so many rows give each row the bits that it gets alone.
-  int64_t rows_as_alone(const ModelConfig& config) const;
+  /// How many rows may share a pass: each has the bits then that it gets alone. Where it has others in any company, as on a
+  /// GPU, there is nothing to keep to, and no limit.
+  int64_t max_rows_together(const ModelConfig& config) const;
 
   const kernels::PackedWeights& output_layer() const {
     return output != nullptr ? *output : *token_embedding;

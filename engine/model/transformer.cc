@@ -18,7 +18,10 @@ ConstMatrixView OneRow(const kernels::Buffer& buffer, int64_t dim) {
 }  // namespace
 
 Transformer::Transformer(const ModelConfig& config, const ModelWeights& weights, kernels::Backend& backend)
-    : config_(config), weights_(weights), backend_(backend) {}
+    : config_(config),
+      weights_(weights),
+      backend_(backend),
+      row_tile_(backend.row_units().products) {}
 
 MatrixView Transformer::Queries(const PassState& state) const {
   return state.qkv.Columns(0, int64_t{config_.num_heads} * config_.head_dim);
@@ -65,14 +68,14 @@ absl::Status Transformer::ProjectQkv(kernels::Stream& stream, int32_t layer, Pas
 absl::Status Transformer::ProjectQkvTile(kernels::Stream& stream, int32_t layer, int32_t tile,
                                          PassState& state) const {
   const LayerWeights& weights = weights_.layers[layer];
-  const int64_t rows = state.hidden.rows, begin = tile * kRowTile, count = std::min(kRowTile, rows - begin);
+  const int64_t rows = state.hidden.rows, begin = tile * row_tile_, count = std::min(row_tile_, rows - begin);
   if (tile == 0) {
     KVBLEND_ASSIGN_OR_RETURN(state.qkv,
                              state.qkv_storage.Resize(backend_, rows, weights.qkv->rows(), DataType::kF32));
   }
   KVBLEND_ASSIGN_OR_RETURN(
       const MatrixView normed,
-      state.normed.Resize(backend_, std::min(rows, kRowTile), config_.hidden_dim, backend_.compute_dtype()));
+      state.normed.Resize(backend_, std::min(rows, row_tile_), config_.hidden_dim, backend_.compute_dtype()));
   const MatrixView qkv = state.qkv.Rows(begin, count);
   KVBLEND_RETURN_IF_ERROR(backend_.RmsNorm(stream, state.hidden.Rows(begin, count),
                                            OneRow(*weights.attn_norm, config_.hidden_dim),
@@ -133,8 +136,8 @@ absl::Status Transformer::AttendAndMlp(kernels::Stream& stream, int32_t layer, c
 absl::Status Transformer::OutputAndMlpTile(kernels::Stream& stream, int32_t layer, int32_t tile,
                                            PassState& state) const {
   const LayerWeights& weights = weights_.layers[layer];
-  const int64_t rows = state.hidden.rows, largest = std::min(rows, kRowTile), begin = tile * kRowTile,
-                count = std::min(kRowTile, rows - begin);
+  const int64_t rows = state.hidden.rows, largest = std::min(rows, row_tile_), begin = tile * row_tile_,
+                count = std::min(row_tile_, rows - begin);
   KVBLEND_ASSIGN_OR_RETURN(const MatrixView normed, state.normed.Resize(backend_, largest, config_.hidden_dim,
                                                                         backend_.compute_dtype()));
   const MatrixView hidden = state.hidden.Rows(begin, count), input = normed.Rows(0, count);

@@ -15,7 +15,7 @@
 //     OutputAndMlp    output projection, MLP; hidden is updated
 //   Logits            of chosen rows, or AllLogits
 //
-// The products work through tiles of kRowTile rows, and attention may be given any run of rows at a time, so that a
+// The products work through tiles of rows, and attention may be given any run of rows at a time, so that a
 // long pass can be interrupted within a layer.
 #pragma once
 
@@ -65,10 +65,8 @@ class Transformer {
   /// state.hidden = embeddings of token_ids [n].
   absl::Status Begin(kernels::Stream& stream, absl::Span<const int32_t> token_ids, PassState& state) const;
 
-  /// Rows that go through norm, projection and MLP together: enough to keep the products efficient, few enough that
-  /// a tile's widest activation (2 * ffn_dim floats per row) stays in the last-level cache.
-  static constexpr int64_t kRowTile = 1024;
-  static int32_t NumTiles(int64_t rows) { return static_cast<int32_t>((rows + kRowTile - 1) / kRowTile); }
+  /// Tiles of rows that go through norm, projection and MLP together (kernels::RowUnits).
+  int32_t NumTiles(int64_t rows) const { return static_cast<int32_t>((rows + row_tile_ - 1) / row_tile_); }
 
   /// state.qkv = projections of RMSNorm(state.hidden), with bias and norms of Q's and K's heads.
   absl::Status ProjectQkv(kernels::Stream& stream, int32_t layer, PassState& state) const;
@@ -129,7 +127,7 @@ class Transformer {
   absl::Status AddBranch(kernels::Stream& stream, Branch branch, const kernels::Buffer* bias,
                          const kernels::Buffer* post_norm, PassState& state,
                          kernels::MatrixView hidden) const;
-  /// hidden += the layer's MLP, or its experts, of `normed`: as many rows, up to kRowTile.
+  /// hidden += the layer's MLP, or its experts, of `normed`: as many rows, up to a tile.
   absl::Status AddMlp(kernels::Stream& stream, const LayerWeights& weights, kernels::ConstMatrixView normed,
                       PassState& state, kernels::MatrixView hidden) const;
   absl::Status AddExperts(kernels::Stream& stream, const LayerWeights& weights,
@@ -148,6 +146,7 @@ class Transformer {
   const ModelConfig& config_;
   const ModelWeights& weights_;
   kernels::Backend& backend_;
+  const int64_t row_tile_;
 };
 
 }  // namespace kvblend::model

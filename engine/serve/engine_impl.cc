@@ -154,7 +154,7 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<ModelRuntim
                                   runtime_->page_pool->PagesForTokens(runtime_->max_context_tokens),
                      .max_draft_tokens = options_.max_draft_tokens,
                      .max_draft_rows = static_cast<int32_t>(std::min<int64_t>(
-                         kMaxBatchSize, runtime_->weights.rows_as_alone(runtime_->config)))}),
+                         kMaxBatchSize, runtime_->weights.max_rows_together(runtime_->config)))}),
       prefetcher_(options_.prefetch_queued && chunk_store_->has_lower_tiers()
                       ? std::make_unique<Prefetcher>(*chunk_store_, options_.chunk_store_bytes)
                       : nullptr),

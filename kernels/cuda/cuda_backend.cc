@@ -44,6 +44,8 @@ class CudaBackend final : public Backend {
                         graphs_ ? "" : ", no CUDA graphs");
   }
   DataType compute_dtype() const override { return DataType::kBF16; }
+  // Attention has blocks enough for all multiprocessors then, and a 7B model's layer takes some 7 ms.
+  RowUnits row_units() const override { return {.products = 2048, .attention = 8192}; }
   std::string device_name() const override { return device_.name; }
   std::optional<DeviceMemory> device_memory() const override {
     const auto memory = QueryDeviceMemory();
@@ -199,8 +201,7 @@ class CudaBackend final : public Backend {
 
   absl::Status DoKvLoad(Stream& stream, const BatchPlan& batch, const RopeTable& table, KvSectionView k,
                         KvSectionView v, KvPagesView pages) override {
-    KVBLEND_RETURN_IF_ERROR(BringToDevice(stream, k));
-    KVBLEND_RETURN_IF_ERROR(BringToDevice(stream, v));
+    KVBLEND_RETURN_IF_ERROR(BringToDevice(stream, k, v));
     KVBLEND_RETURN_IF_ERROR(Scatter("KvLoad", stream, batch, table, KvSource::Of(k), KvSource::Of(v), pages));
     return Of(stream).ReleaseSections();
   }
@@ -213,11 +214,38 @@ class CudaBackend final : public Backend {
       return absl::InvalidArgumentError(
           "CorrectKv: k_out and v_out: in host memory; allowed: memory of the backend");
     }
-    KVBLEND_RETURN_IF_ERROR(BringToDevice(stream, k));
-    KVBLEND_RETURN_IF_ERROR(BringToDevice(stream, v));
-    KVBLEND_RETURN_IF_ERROR(StatusOf(LaunchCorrectKv(Of(stream).handle(), KvSource::Of(k), KvSource::Of(v),
-                                                     correction->view(), k_out, v_out),
-                                     "CorrectKv"));
+    KVBLEND_RETURN_IF_ERROR(BringToDevice(stream, k, v));
+    const KvSource k_source = KvSource::Of(k), v_source = KvSource::Of(v);
+    const KvCorrectionView view = correction->view();
+    const auto launch =
+        CorrectsInTiles(k_source, v_source, view) ? LaunchCorrectKvInTiles : LaunchCorrectKv;
+    KVBLEND_RETURN_IF_ERROR(
+        StatusOf(launch(Of(stream).handle(), k_source, v_source, view, k_out, v_out), "CorrectKv"));
+    return Of(stream).ReleaseSections();
+  }
+
+  absl::Status DoKvLoadCorrected(Stream& stream, const BatchPlan& batch, const RopeTable& table,
+                                 KvSectionView k, KvSectionView v, const KvCorrection& given,
+                                 MutableKvSectionView k_memory, MutableKvSectionView v_memory,
+                                 KvPagesView pages) override {
+    KVBLEND_ASSIGN_OR_RETURN(auto correction, DeviceKvCorrection::From(given));
+    KVBLEND_ASSIGN_OR_RETURN(auto plan, DeviceBatchPlan::From(batch));
+    KVBLEND_ASSIGN_OR_RETURN(auto rope, DeviceRopeTable::From(table));
+    if (plan->num_rows() == 0) return absl::OkStatus();
+    const KvCorrectionView view = correction->view();
+    KvSectionView k_here = k, v_here = v;
+    KVBLEND_RETURN_IF_ERROR(BringToDevice(stream, k_here, v_here));
+    const KvSource k_source = KvSource::Of(k_here), v_source = KvSource::Of(v_here);
+    if (LoadsCorrectedInTiles(k_source, v_source, view, rope->view(), pages)) {
+      KVBLEND_ASSIGN_OR_RETURN(auto rows, plan->ViewOn(Of(stream), pages.page_list));
+      KVBLEND_RETURN_IF_ERROR(
+          StatusOf(LaunchKvLoadCorrected(Of(stream).handle(), rows, rope->view(), k_source, v_source, view,
+                                         DenseType(k_memory.encoding), pages),
+                   "KvLoadCorrected"));
+    } else {
+      KVBLEND_RETURN_IF_ERROR(DoCorrectKv(stream, k_here, v_here, given, k_memory, v_memory));
+      KVBLEND_RETURN_IF_ERROR(DoKvLoad(stream, batch, table, k_memory, v_memory, pages));
+    }
     return Of(stream).ReleaseSections();
   }
 
@@ -245,7 +273,8 @@ class CudaBackend final : public Backend {
     if (Empty(out)) return absl::OkStatus();
     if (StepRecording* step = Of(stream).recording()) step->UsesPages(pages);
     KVBLEND_ASSIGN_OR_RETURN(auto rows, plan->ViewOn(Of(stream), pages.page_list));
-    const AttentionShape shape = plan->ShapeOf(spec.num_heads, pages, device_.num_multiprocessors);
+    const AttentionShape shape =
+        plan->ShapeOf(spec.num_heads, pages, device_.num_multiprocessors, /*statistics=*/false);
     AttentionWorkspace workspace;
     if (shape.splits > 1) {
       const int64_t heads = shape.splits * q.rows * spec.num_heads;
@@ -268,7 +297,8 @@ class CudaBackend final : public Backend {
     KVBLEND_RETURN_IF_ERROR(CheckNotRecorded(Of(stream), kOp, "writes as much as contexts are long"));
     if (Empty(out)) return absl::OkStatus();
     KVBLEND_ASSIGN_OR_RETURN(auto rows, plan->ViewOn(Of(stream), pages.page_list));
-    const AttentionShape shape = plan->ShapeOf(spec.num_heads, pages, device_.num_multiprocessors);
+    const AttentionShape shape =
+        plan->ShapeOf(spec.num_heads, pages, device_.num_multiprocessors, /*statistics=*/true);
     const int64_t heads = q.rows * spec.num_heads, masses = pages.num_kv_heads * shape.total_kv_len;
     KVBLEND_ASSIGN_OR_RETURN(
         auto memory, Of(stream).ScratchMemory(Scratch::kWorkspace, (heads * (2 * shape.splits + 1) + masses) *
@@ -365,6 +395,20 @@ class CudaBackend final : public Backend {
     KVBLEND_RETURN_IF_ERROR(CheckNotRecorded(Of(stream), "Reading a section", "reads host memory"));
     KVBLEND_ASSIGN_OR_RETURN(auto memory, Of(stream).BringSection(section.data, bytes));
     section.data = memory;
+    return absl::OkStatus();
+  }
+  // The store keeps the V of a layer right behind its K: one copy.
+  static absl::Status BringToDevice(Stream& stream, KvSectionView& k, KvSectionView& v) {
+    const auto* const k_bytes = static_cast<const std::byte*>(k.data);
+    const int64_t k_size = k.layout().size_bytes, v_size = v.layout().size_bytes;
+    if (k_size == 0 || v_size == 0 || k_bytes + k_size != v.data || IsDeviceMemory(k.data)) {
+      KVBLEND_RETURN_IF_ERROR(BringToDevice(stream, k));
+      return BringToDevice(stream, v);
+    }
+    KVBLEND_RETURN_IF_ERROR(CheckNotRecorded(Of(stream), "Reading a section", "reads host memory"));
+    KVBLEND_ASSIGN_OR_RETURN(auto memory, Of(stream).BringSection(k.data, k_size + v_size));
+    k.data = memory;
+    v.data = static_cast<const std::byte*>(memory) + k_size;
     return absl::OkStatus();
   }
 

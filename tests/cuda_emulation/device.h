@@ -142,7 +142,7 @@ class SharedArena {
 /// Fails when `address` is not a multiple of 16: the device reports a misaligned address.
 void CheckAligned16(const char* operation, uintptr_t address);
 
-void CopyAsync16(SharedArray<uint16_t> target, int index, const void* source, int valid_bytes);
+void CopyAsync16(SharedArray<uint16_t> target, int index, const void* source, bool valid);
 KVBLEND_DEVICE void CopyAsyncCommit() { Emulator().CommitCopies(); }
 template <int kGroups>
 KVBLEND_DEVICE void CopyAsyncWait() {
@@ -184,6 +184,7 @@ KVBLEND_DEVICE double SubRn(double a, double b) { return a - b; }
 KVBLEND_DEVICE double MulRn(double a, double b) { return a * b; }
 KVBLEND_DEVICE double DivRn(double a, double b) { return a / b; }
 KVBLEND_DEVICE float RoundToInt(float a) { return std::nearbyint(a); }
+KVBLEND_DEVICE float MaxNumber(float a, float b) { return std::fmax(a, b); }
 KVBLEND_DEVICE float Exp(float a) { return std::exp(a); }
 KVBLEND_DEVICE float Exp2(float a) { return std::exp2(a); }
 KVBLEND_DEVICE float Tanh(float a) { return std::tanh(a); }

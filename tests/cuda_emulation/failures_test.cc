@@ -174,16 +174,16 @@ KVBLEND_KERNEL(32, 1) CopyFaultKernel(FaultParams p) {
   for (int i = Lane(); i < 512; i += 32) values[i] = 1;
   SyncThreads();
   if (p.variant == 0) {
-    CopyAsync16(values, Lane() * 8, p.in + Lane() * 8 + 1, 16);
+    CopyAsync16(values, Lane() * 8, p.in + Lane() * 8 + 1, true);
   } else {
-    CopyAsync16(values, Lane() * 8, p.in + Lane() * 8, 16);
+    CopyAsync16(values, Lane() * 8, p.in + Lane() * 8, true);
   }
   CopyAsyncCommit();
   if (p.variant == 1) return;
   if (p.variant == 2) values[Lane() * 8 + 256] = values[Lane() * 8];  // before it has arrived
   CopyAsyncWait<0>();
   if (p.variant == 3) values[Lane() * 8 + 256] = values[(Lane() + 1) % 32 * 8];  // the other has not waited
-  if (p.variant == 4) CopyAsync16(values, 512, p.in, 16);
+  if (p.variant == 4) CopyAsync16(values, 512, p.in, true);
 }
 
 TEST(CudaEmulationDeathTest, UnfinishedCopiesAreFound) {

@@ -106,13 +106,11 @@ void CheckAligned16(const char* operation, uintptr_t address) {
     cuda_emulation::Fail(std::string(operation) + " of an address that is no multiple of 16");
 }
 
-void CopyAsync16(SharedArray<uint16_t> target, int index, const void* source, int valid_bytes) {
+void CopyAsync16(SharedArray<uint16_t> target, int index, const void* source, bool valid) {
   const uint32_t offset = target.Address(index, 8);
   CheckAligned16("CopyAsync16 to", offset);
-  if (valid_bytes < 0 || valid_bytes > 16)
-    cuda_emulation::Fail("CopyAsync16 of " + std::to_string(valid_bytes) + " bytes; allowed: 0 .. 16");
-  if (valid_bytes > 0) CheckAligned16("CopyAsync16 from", reinterpret_cast<uintptr_t>(source));
-  Emulator().StartCopy(offset, source, static_cast<uint32_t>(valid_bytes));
+  if (valid) CheckAligned16("CopyAsync16 from", reinterpret_cast<uintptr_t>(source));
+  Emulator().StartCopy(offset, source, valid ? 16 : 0);
 }
 
 void LoadMatrix4(uint32_t (&out)[4], SharedArray<uint16_t> matrix, int index, Site site) {

@@ -99,7 +99,7 @@ for stage in "${stages[@]}"; do
         results+=("$stage: NOT run, compute-sanitizer is not installed")
         continue
       fi
-      run "$stage" compute-sanitizer --tool "$stage" --error-exitcode 3 "$binaries/kernels_cuda_test" \
+      run "$stage" compute-sanitizer --tool "$stage" --report-api-errors no --error-exitcode 3 "$binaries/kernels_cuda_test" \
         "--gtest_filter=$filter"
       ;;
   esac

@@ -20,6 +20,7 @@ class BackendDecorator : public kernels::Backend {
   std::string device_name() const override { return inner_->device_name(); }
   std::optional<kernels::DeviceMemory> device_memory() const override { return inner_->device_memory(); }
   kernels::DataType compute_dtype() const override { return inner_->compute_dtype(); }
+  kernels::RowUnits row_units() const override { return inner_->row_units(); }
   bool has_int8_pages() const override { return inner_->has_int8_pages(); }
   kernels::PageLayout best_page_layout(kernels::DataType dtype, int32_t page_size,
                                        int32_t head_dim) const override {

@@ -218,7 +218,7 @@ absl::StatusOr<kernels::MatrixView> PromptRunner::RunRows(absl::Span<const int32
 absl::Status PromptRunner::Repeat(PrefilledPrompt& prompt, absl::Span<const int32_t> token_ids) {
   const auto count = std::min<int64_t>(
       static_cast<int64_t>(token_ids.size()),
-      std::min<int64_t>(runtime_.weights.rows_as_alone(runtime_.config), kMaxRepeatedTokens));
+      std::min<int64_t>(runtime_.weights.max_rows_together(runtime_.config), kMaxRepeatedTokens));
   const NextTokens next{
       &prompt, {token_ids.begin(), token_ids.begin() + count}, std::vector<kernels::SamplingSpec>(count)};
   KVBLEND_RETURN_IF_ERROR(ExtendAll({&next, 1}).status());

@@ -13,8 +13,8 @@ KVBLEND_KERNEL(kAttentionThreads, 2)
 AttentionMassKernel(AttentionParams p) {
   using Tile = AttentionTile<kHeadDim, kBf16>;
   SharedArena arena;
-  SharedArray<uint16_t> queries = arena.Take<uint16_t>(Tile::kElements);
-  SharedArray<uint16_t> keys = arena.Take<uint16_t>(Tile::kElements);
+  SharedArray<uint16_t> queries = arena.Take<uint16_t>(Tile::kQueryElements);
+  SharedArray<uint16_t> keys = arena.Take<uint16_t>(Tile::kKeyElements);
   SharedArray<float> warp_sums = arena.Take<float>(kAttentionThreads / kWarpSize * kKeyTile);
 
   const TileOwner owner =
@@ -26,16 +26,15 @@ AttentionMassKernel(AttentionParams p) {
 
   float mass[Tile::kKeyTiles][2] = {};
   for (int t = 0; t * kRowTile < num_rows; ++t) {
-    const RowTile tile = MakeRowTile(p, owner.sequence, t, BlockY());
+    const RowTile tile = MakeRowTile(p, owner.sequence, t, BlockY(), kRowTile);
     if (tile.max_position < first_key || tile.first_visible >= first_key + kKeyTile) continue;
     SyncThreads();  // nobody reads the last queries any more
     Tile::LoadQueries(p, tile, queries);
-    OnlineSoftmax rows;
-    rows.Init(p, tile);
+    const OnlineSoftmax rows{tile.first_row + Tile::LaneRow(0)};
     float log_sum[2];
     KVBLEND_UNROLL
     for (int i = 0; i < 2; ++i) {
-      const int row = tile.first_row + Warp() * 16 + Lane() / 4 + 8 * i;
+      const int row = rows.row + 8 * i;
       log_sum[i] = 0;
       if (row < tile.num_rows) {
         const RowPlace place = PlaceOf(p, tile, row);
@@ -44,10 +43,11 @@ AttentionMassKernel(AttentionParams p) {
     }
     CopyAsyncWait<0>();
     SyncThreads();
-    float scores[Tile::kKeyTiles][4];
-    Tile::Scores(queries, keys, scores);
+    float strip[1][Tile::kKeyTiles][4];
+    float(&scores)[Tile::kKeyTiles][4] = strip[0];
+    Tile::Scores(queries, keys, strip);
     CapScores(p, scores);
-    rows.Mask(first_key, scores);
+    rows.Mask(p, tile, first_key, scores);
     KVBLEND_UNROLL
     for (int n = 0; n < Tile::kKeyTiles; ++n) {
       KVBLEND_UNROLL
@@ -83,7 +83,7 @@ LaunchError LaunchMassTile(StreamHandle stream, const AttentionShape& shape, con
                                                       {.blocks_x = shape.key_tiles,
                                                        .blocks_y = params.pages.num_kv_heads,
                                                        .threads = kAttentionThreads,
-                                                       .shared_bytes = Tile::SharedBytes(2) + sums},
+                                                       .shared_bytes = Tile::SharedBytes(1) + sums},
                                                       params);
 }
 

@@ -11,7 +11,7 @@
 //   SyncThreads, SyncWarp                          all threads of the block or the warp take part, always
 //   Shuffle, ShuffleXor, ShuffleUp, Ballot         likewise all 32 lanes
 //   SharedArena, SharedArray<T>                    the only way to shared memory
-//   CopyAsync16, CopyAsyncCommit, CopyAsyncWait    cp.async of 16 bytes, the rest filled with zeros
+//   CopyAsync16, CopyAsyncCommit, CopyAsyncWait    cp.async of 16 bytes, or of zeros
 //   LoadMatrix4, LoadMatrix4Transposed             ldmatrix .x4 of 8x8 16-bit matrices
 //   MmaBf16, MmaF16                                mma.sync m16n8k16 with fp32 accumulators
 //   Load128, Store128                              16 bytes of global memory at once
@@ -19,6 +19,7 @@
 //   AddRn, SubRn, MulRn, DivRn (float, double),
 //   SqrtRn, FmaRn (float)                          rounded as written: no compiler contracts them, so all
 //                                                  give the same bits
+//   MaxNumber                                      the larger one, or the one that is a number
 //   Exp2, Log2, Exp, RoundToInt                    2^x (fast), log2, e^x (accurate); ties round to even
 //   Tanh, TanhFast                                 tanh, accurate, and off by 2^-22 at most
 //   ToBf16, FromBf16, ToF16, FromF16,

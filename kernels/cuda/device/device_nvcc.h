@@ -73,11 +73,10 @@ class SharedArena {
   int used_ = 0;
 };
 
-/// Copies `valid_bytes` (0 .. 16) of `source`, aligned to 16, and zeros to the 16 bytes at `target[index]`.
-KVBLEND_DEVICE void CopyAsync16(SharedArray<uint16_t> target, int index, const void* source,
-                                int valid_bytes) {
+/// Copies the 16 bytes at `source`, aligned to 16, or zeros where it is not `valid`, to `target[index]`.
+KVBLEND_DEVICE void CopyAsync16(SharedArray<uint16_t> target, int index, const void* source, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(target.Address(index)), "l"(source),
-               "r"(valid_bytes)
+               "r"(valid ? 16 : 0)
                : "memory");
 }
 KVBLEND_DEVICE void CopyAsyncCommit() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
@@ -141,6 +140,8 @@ KVBLEND_DEVICE double SubRn(double a, double b) { return __dsub_rn(a, b); }
 KVBLEND_DEVICE double MulRn(double a, double b) { return __dmul_rn(a, b); }
 KVBLEND_DEVICE double DivRn(double a, double b) { return __ddiv_rn(a, b); }
 KVBLEND_DEVICE float RoundToInt(float a) { return rintf(a); }
+/// The one that is a number, where the other is not.
+KVBLEND_DEVICE float MaxNumber(float a, float b) { return fmaxf(a, b); }
 KVBLEND_DEVICE float Exp(float a) { return expf(a); }
 KVBLEND_DEVICE float Tanh(float a) { return tanhf(a); }
 KVBLEND_DEVICE float Log2(float a) { return log2f(a); }

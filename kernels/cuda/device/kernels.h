@@ -67,6 +67,9 @@ struct KvCorrectionView {
   const float* offset = nullptr;  // [kNumKvCorrectionPlaces, 2 * cols]
   const float* down = nullptr;
   const float* up = nullptr;
+  // kernels/cuda/kv/correction_tiles.h; null: it has none.
+  const uint32_t* down_tiles = nullptr;
+  const uint32_t* up_tiles = nullptr;
   int64_t cols = 0;
   int32_t rank = 0;  // up to kMaxCorrectionRank
 };
@@ -134,20 +137,37 @@ LaunchError LaunchKvScatter(StreamHandle stream, const PlanView& plan, const Rop
 LaunchError LaunchCorrectKv(StreamHandle stream, const KvSource& k, const KvSource& v,
                             const KvCorrectionView& correction, MutableKvSectionView k_out,
                             MutableKvSectionView v_out);
+/// Whether LaunchCorrectKvInTiles and LaunchKvLoadCorrected can be called with these.
+bool CorrectsInTiles(const KvSource& k, const KvSource& v, const KvCorrectionView& correction);
+bool LoadsCorrectedInTiles(const KvSource& k, const KvSource& v, const KvCorrectionView& correction,
+                           const RopeView& rope, const KvPagesView& pages);
+/// LaunchCorrectKv on tensor cores.
+LaunchError LaunchCorrectKvInTiles(StreamHandle stream, const KvSource& k, const KvSource& v,
+                                   const KvCorrectionView& correction, MutableKvSectionView k_out,
+                                   MutableKvSectionView v_out);
+/// LaunchCorrectKvInTiles to sections of type `rounded_to` and LaunchKvScatter from there, bit for bit.
+LaunchError LaunchKvLoadCorrected(StreamHandle stream, const PlanView& plan, const RopeView& rope,
+                                  const KvSource& k, const KvSource& v, const KvCorrectionView& correction,
+                                  DataType rounded_to, KvPagesView pages);
 /// Writes everything but the padding of quantized sections.
 LaunchError LaunchEncodeKv(StreamHandle stream, ConstMatrixView in, MutableKvSectionView out);
 
 struct AttentionShape {
   int32_t num_heads = 0;
   int32_t group = 0;      // query heads per kv head
-  int64_t row_tiles = 0;  // of all sequences: CountRowTiles
-  int64_t key_tiles = 0;  // likewise: CountKeyTiles
+  bool is_tall = false;   // a row tile has kTallStrips times kRowTile rows
+  int64_t row_tiles = 0;  // of all sequences
+  int64_t key_tiles = 0;  // likewise, of kKeyTile
   int64_t total_kv_len = 0;
   int32_t splits = 1;  // blocks that share the keys of one row tile
 };
 
 /// Rows of (token, head of a group), and keys, that one block works on.
 inline constexpr int kRowTile = 64;
+/// A tall one: rows in kRowTile, and keys; and the largest head_dim that there are registers for.
+inline constexpr int kTallStrips = 2;
+inline constexpr int kTallKeys = 32;
+inline constexpr int kMaxTallHeadDim = 128;
 inline constexpr int kKeyTile = 64;
 
 /// Largest head_dim that tensor cores are used for; beyond it, and for f32 pages, plain fp32 kernels run.

@@ -62,10 +62,6 @@ struct ExpertOperands {
   int64_t first_weight;              // row of the weights
   int num_outputs;                   // in this block
 
-  // Bytes of eight inputs from `column` on that exist.
-  KVBLEND_DEVICE static int ValidBytes(const ExpertLinearParams& p, bool row_exists, int column) {
-    return row_exists ? Min(Max(p.inputs - column, 0), 8) * 2 : 0;
-  }
 
   /// Begins to copy inputs [step * kTileInputs, ...) into a stage; zeros where there is nothing.
   KVBLEND_DEVICE void Start(const ExpertLinearParams& p, int step) const {
@@ -75,14 +71,18 @@ struct ExpertOperands {
       const int r = i / kPieces, column = step * kTileInputs + i % kPieces * 8;
       const int at = stage + r * kStride + i % kPieces * 8;
       const int row = rows[r];
-      const int bytes = ValidBytes(p, row >= 0, column);
+      const bool has_x = row >= 0 && column < p.inputs;
       const uint16_t* from = p.x;
-      if (bytes > 0) from += Divide(p.share, row) * p.x_stride + column;
-      CopyAsync16(x, at, from, bytes);
-      const int weight_bytes = ValidBytes(p, r < num_outputs, column);
+      if (has_x) from += Divide(p.share, row) * p.x_stride + column;
+      if (has_x && column + 8 > p.inputs) {  // nobody may read beyond the row's end
+        for (int j = 0; j < 8; ++j) x[at + j] = column + j < p.inputs ? from[j] : uint16_t{0};
+      } else {
+        CopyAsync16(x, at, from, has_x);
+      }
+      const bool has_weight = r < num_outputs && column < p.inputs;  // rows are padded with zeros
       const uint16_t* weight = p.weights;
-      if (weight_bytes > 0) weight += (first_weight + r) * p.weights_stride + column;
-      CopyAsync16(weights, at, weight, weight_bytes);
+      if (has_weight) weight += (first_weight + r) * p.weights_stride + column;
+      CopyAsync16(weights, at, weight, has_weight);
     }
   }
 };

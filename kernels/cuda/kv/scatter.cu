@@ -2,19 +2,13 @@
 // to its position, write both into pages.
 #include <limits>
 
+#include "kernels/cuda/kv/page_slot.h"
 #include "kernels/cuda/kv/source.h"
 
 namespace kvblend::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 128;
-
-// As the reference rounds it, so that all backends store the same bytes.
-KVBLEND_DEVICE void RotatePair(float& a, float& b, float cos, float sin) {
-  const float rotated = SubRn(MulRn(a, cos), MulRn(b, sin));
-  b = AddRn(MulRn(a, sin), MulRn(b, cos));
-  a = rotated;
-}
 
 struct RopeParams {
   PlanView plan;
@@ -84,11 +78,7 @@ KvScatterKernel(KvScatterParams p) {
   } else {
     for (int i = 0; i < kWidth; ++i) RotatePair(k0[i], k1[i], cos[i], sin[i]);
   }
-  const int sequence = p.plan.sequence_of_row[row];
-  const int page_of_sequence = Divide(p.plan.page_size, position);
-  const int64_t page = p.plan.page_indices[p.plan.page_indptr[sequence] + page_of_sequence];
-  const int slot = position - page_of_sequence * p.plan.page_size.divisor;
-  const int64_t to = ((page * p.pages.num_kv_heads + head) * p.pages.page_size + slot) * head_dim;
+  const int64_t to = PageSlot(p.plan, p.pages, row, head);
   StoreValues(p.pages.k, p.pages.dtype, to + first, k0);
   StoreValues(p.pages.k, p.pages.dtype, to + second, k1);
   StoreValues(p.pages.v, p.pages.dtype, to + first, v0);

@@ -30,6 +30,8 @@ class DeviceWeights final : public PackedWeights {
   int64_t rows() const override { return rows_; }
   int64_t cols() const override { return cols_; }
   WeightUsage usage() const override { return usage_; }
+  /// cuBLASLt chooses its algorithms by the number of rows.
+  int64_t rows_as_alone() const override { return 0; }
   ConstMatrixView view() const { return {buffer_->data(), DataType::kBF16, rows_, cols_, RoundUp(cols_, 8)}; }
 
  private:

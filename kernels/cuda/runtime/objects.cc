@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "kernels/checks.h"
+#include "kernels/cuda/kv/correction_tiles.h"
 #include "kernels/cuda/runtime/step_recording.h"
 #include "kernels/host/batch_plan.h"
 
@@ -53,18 +54,22 @@ RopeView DeviceRopeTable::view() const {
 static_assert(kMaxKvCorrectionRank <= kMaxCorrectionRank);
 
 DeviceKvCorrection::DeviceKvCorrection(const KvCorrectionSpec& spec, std::unique_ptr<DeviceBuffer> buffer)
-    : cols_(spec.cols), rank_(spec.rank), buffer_(std::move(buffer)) {}
+    : cols_(spec.cols), rank_(spec.rank), has_tiles_(HasTiles(spec)), buffer_(std::move(buffer)) {}
 
 absl::StatusOr<std::unique_ptr<DeviceKvCorrection>> DeviceKvCorrection::Create(const KvCorrectionSpec& spec) {
-  std::vector<float> values;  // in one run: one copy
-  values.reserve(spec.scale.size() + spec.offset.size() + spec.down.size() + spec.up.size());
+  std::vector<uint32_t> words;  // in one run: one copy
   for (const absl::Span<const float> part : {spec.scale, spec.offset, spec.down, spec.up}) {
-    values.insert(values.end(), part.begin(), part.end());
+    for (const float value : part) words.push_back(std::bit_cast<uint32_t>(value));
   }
-  const auto bytes = static_cast<int64_t>(values.size() * sizeof(float));
+  if (HasTiles(spec)) {
+    for (const std::vector<uint32_t>& tiles : {DownTiles(spec), UpTiles(spec)}) {
+      words.insert(words.end(), tiles.begin(), tiles.end());
+    }
+  }
+  const auto bytes = static_cast<int64_t>(words.size() * sizeof(uint32_t));
   auto buffer = DeviceBuffer::Allocate("CreateKvCorrection", bytes);
   if (!buffer.ok()) return buffer.status();
-  if (auto s = Upload((*buffer)->data(), values.data(), bytes); !s.ok()) return s;
+  if (auto s = Upload((*buffer)->data(), words.data(), bytes); !s.ok()) return s;
   return std::unique_ptr<DeviceKvCorrection>(new DeviceKvCorrection(spec, *std::move(buffer)));
 }
 
@@ -75,10 +80,18 @@ absl::StatusOr<const DeviceKvCorrection*> DeviceKvCorrection::From(const KvCorre
 KvCorrectionView DeviceKvCorrection::view() const {
   const auto* scale = static_cast<const float*>(buffer_->data());
   const int64_t channels = 2 * cols_;
+  const uint32_t *down_tiles = nullptr, *up_tiles = nullptr;
+  if (has_tiles_) {
+    // As many channels as tiles have lie in a multiple of 16 bytes.
+    down_tiles = reinterpret_cast<const uint32_t*>(scale + (1 + kNumKvCorrectionPlaces + 2 * rank_) * channels);
+    up_tiles = down_tiles + channels / kTileChannels * kWarpSize * kTileWords;
+  }
   return {.scale = scale,
           .offset = scale + channels,
           .down = scale + (1 + kNumKvCorrectionPlaces) * channels,
           .up = scale + (1 + kNumKvCorrectionPlaces + rank_) * channels,
+          .down_tiles = down_tiles,
+          .up_tiles = up_tiles,
           .cols = cols_,
           .rank = static_cast<int32_t>(rank_)};
 }
@@ -169,13 +182,22 @@ int32_t DeviceBatchPlan::most_splits() const {
   return static_cast<int32_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(parts, 1))));
 }
 
-AttentionShape DeviceBatchPlan::ShapeOf(int32_t num_heads, const KvPagesView& pages,
-                                        int num_multiprocessors) const {
+AttentionShape DeviceBatchPlan::ShapeOf(int32_t num_heads, const KvPagesView& pages, int num_multiprocessors,
+                                        bool statistics) const {
   AttentionShape shape;
   shape.num_heads = num_heads;
   shape.group = num_heads / pages.num_kv_heads;
   shape.total_kv_len = total_kv_len_;
-  for (const int32_t rows : rows_of_) shape.row_tiles += CeilDiv(int64_t{rows} * shape.group, kRowTile);
+  const auto count_tiles = [&](int64_t rows_of_tile) {
+    int64_t tiles = 0;
+    for (const int32_t rows : rows_of_) tiles += CeilDiv(int64_t{rows} * shape.group, rows_of_tile);
+    return tiles;
+  };
+  // Where there are enough of them to keep every multiprocessor busy.
+  const int64_t tall = count_tiles(kTallStrips * kRowTile);
+  shape.is_tall = UsesTensorCores(pages) && !statistics && pages.head_dim <= kMaxTallHeadDim &&
+                  tall * pages.num_kv_heads >= 2 * num_multiprocessors;
+  shape.row_tiles = shape.is_tall ? tall : count_tiles(kRowTile);
   for (const int32_t kv_len : kv_len_) shape.key_tiles += CeilDiv(kv_len, kKeyTile);
   // Few queries make few blocks: their keys are shared out until there are about two for each
   // multiprocessor, but a block keeps one or two tiles of keys at least.

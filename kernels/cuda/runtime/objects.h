@@ -43,7 +43,8 @@ class DeviceKvCorrection final : public KvCorrection {
  private:
   DeviceKvCorrection(const KvCorrectionSpec& spec, std::unique_ptr<DeviceBuffer> buffer);
   const int64_t cols_, rank_;
-  const std::unique_ptr<DeviceBuffer> buffer_;  // scale, offset, down, up, one behind the other
+  const bool has_tiles_;
+  const std::unique_ptr<DeviceBuffer> buffer_;  // scale, offset, down, up and tiles, one behind the other
 };
 
 class DeviceBatchPlan final : public BatchPlan {
@@ -72,8 +73,10 @@ class DeviceBatchPlan final : public BatchPlan {
   /// The most parts that attention splits a sequence's keys into: a power of two, so that few shapes come up
   /// while contexts grow.
   int32_t most_splits() const;
-  /// Tiles, and how many blocks share a row tile so that `num_multiprocessors` are busy.
-  AttentionShape ShapeOf(int32_t num_heads, const KvPagesView& pages, int num_multiprocessors) const;
+  /// Tiles, and how many blocks share a row tile so that `num_multiprocessors` are busy. `statistics`: for AttentionMass,
+  /// whose kernels take one strip.
+  AttentionShape ShapeOf(int32_t num_heads, const KvPagesView& pages, int num_multiprocessors,
+                         bool statistics) const;
 
  private:
   DeviceBatchPlan(PlanMemoryPool& pool, std::unique_ptr<PlanMemory> memory)

@@ -28,7 +28,7 @@ class SectionStaging {
   /// Called when everything that reads what was brought has been enqueued on `computing`.
   absl::Status Release(StreamHandle computing);
 
-  /// K and V of two layers of sixteen chunks: with fewer, copies wait for what is computed with the layer before.
+  /// K and V of two layers of 32 chunks: with fewer, copies wait for what is computed with the layer before.
   static constexpr size_t kSlots = 64;
 
  private:

@@ -64,7 +64,7 @@ class MovementBench {
                        .shape = absl::StrCat("int8 to f32, rank ", rank, ", ", KvShape()),
                        .flops = 2.0 * static_cast<double>(tokens() * channels * (2 * rank + 1)),
                        .bytes = k.bytes() + v.bytes() + 4.0 * static_cast<double>(tokens() * channels),
-                       .error_bound = kFp32Bound};
+                       .error_bound = kBf16Bound};  // what the map multiplies
     return bench_.Compare(work, k_out, [&](const Side& on) {
       const auto dense = [&](Mirror& out, KvPart part) {
         return kernels::MutableKvSectionView{out.On(on).data, KvEncoding::kF32, part, tokens(), kv_cols()};

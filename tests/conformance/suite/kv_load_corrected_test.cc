@@ -60,7 +60,7 @@ TEST_P(KvLoadCorrectedConformance, IsCorrectKvThenKvLoad) {
     ASSERT_EQ(loaded.k_tensor().Bytes(), expected.k_tensor().Bytes());
     ASSERT_EQ(loaded.v_tensor().Bytes(), expected.v_tensor().Bytes());
   };
-  for (const auto& [head_dim, page_size] : {std::pair{64, 64}, {64, 16}, {34, 16}}) {
+  for (const auto& [head_dim, page_size] : {std::pair{64, 64}, {64, 16}, {34, 16}, {128, 16}}) {
     if (page_size % kPageTile == 0 &&
         backend.best_page_layout(kBF16, page_size, head_dim) != PageLayout::kTiles) {
       continue;
@@ -69,7 +69,9 @@ TEST_P(KvLoadCorrectedConformance, IsCorrectKvThenKvLoad) {
     for (const KvEncoding encoding : kEncodings) {
       compare(encoding, kBF16, KvEncoding::kBF16, RopeLayout::kInterleaved, head_dim, 16);
     }
-    compare(KvEncoding::kInt8, kBF16, KvEncoding::kBF16, RopeLayout::kSplitHalf, head_dim, 33);
+    for (const int64_t rank : {0, 11, 16, 33}) {
+      compare(KvEncoding::kInt8, kBF16, KvEncoding::kBF16, RopeLayout::kSplitHalf, head_dim, rank);
+    }
     compare(KvEncoding::kInt8, kBF16, KvEncoding::kBF16, RopeLayout::kInterleaved, head_dim, 0);
     compare(KvEncoding::kInt8, kBF16, KvEncoding::kF32, RopeLayout::kInterleaved, head_dim, 5);
     if (page_size % kPageTile != 0) {

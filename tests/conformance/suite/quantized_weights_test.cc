@@ -146,6 +146,7 @@ TEST_P(QuantizedWeightsConformance, ARowIsWhatItIsAlone) {
     const RandomCodes source(rng, 70, 96, [&](int64_t) { return format; });
     const auto packed = backend.PackWeights(70, 96, WeightUsage::kLinear, source);
     ASSERT_OK(packed.status());
+    if ((*packed)->rows_as_alone() == 0) GTEST_SKIP() << "a row's bits depend on how many rows there are";
     const int64_t most = std::min<int64_t>((*packed)->rows_as_alone(), 40);
     ASSERT_GE(most, 8);
     Tensor x = Random(most, 96), out(backend, kF32, most, 70);
