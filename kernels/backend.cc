@@ -98,6 +98,21 @@ absl::Status CheckCorrection(absl::string_view op, const KvSectionView& k, const
   return absl::OkStatus();
 }
 
+absl::Status CheckLoad(absl::string_view op, const Backend& backend, const KvLoadItem& item,
+                       const RopeTable& rope, const KvPagesView& pages) {
+  KVBLEND_RETURN_IF_ERROR(CheckScatter(op, backend, *item.plan, rope, pages));
+  const int64_t rows = item.plan->num_rows(), cols = int64_t{pages.num_kv_heads} * pages.head_dim;
+  KVBLEND_RETURN_IF_ERROR(CheckSection(op, "k", item.k, KvPart::kKey, rows, cols));
+  if (item.correction != nullptr) {
+    return CheckCorrection(op, item.k, item.v, *item.correction, item.k_memory, item.v_memory, "k_memory",
+                           "v_memory");
+  }
+  KVBLEND_RETURN_IF_ERROR(CheckSection(op, "v", item.v, KvPart::kValue, rows, cols));
+  if (item.v.encoding == item.k.encoding) return absl::OkStatus();
+  return Invalid(op, "v is ", std::string(Name(item.v.encoding)), "; allowed: k's ",
+                 std::string(Name(item.k.encoding)));
+}
+
 class HostClock final : public StreamClock {
  public:
   absl::StatusOr<size_t> Mark() override {
@@ -241,15 +256,7 @@ absl::Status Backend::KvScatter(Stream& stream, const BatchPlan& plan, const Rop
 
 absl::Status Backend::KvLoad(Stream& stream, const BatchPlan& plan, const RopeTable& rope, KvSectionView k,
                              KvSectionView v, KvPagesView pages) {
-  constexpr absl::string_view kOp = "KvLoad";
-  KVBLEND_RETURN_IF_ERROR(CheckScatter(kOp, *this, plan, rope, pages));
-  const int64_t cols = int64_t{pages.num_kv_heads} * pages.head_dim;
-  KVBLEND_RETURN_IF_ERROR(CheckSection(kOp, "k", k, KvPart::kKey, plan.num_rows(), cols));
-  KVBLEND_RETURN_IF_ERROR(CheckSection(kOp, "v", v, KvPart::kValue, plan.num_rows(), cols));
-  if (v.encoding != k.encoding) {
-    return Invalid(kOp, "v is ", std::string(Name(v.encoding)), "; allowed: k's ",
-                   std::string(Name(k.encoding)));
-  }
+  KVBLEND_RETURN_IF_ERROR(CheckLoad("KvLoad", *this, {&plan, k, v}, rope, pages));
   return DoKvLoad(stream, plan, rope, k, v, pages);
 }
 
@@ -269,11 +276,8 @@ absl::Status Backend::KvLoadCorrected(Stream& stream, const BatchPlan& plan, con
                                       KvSectionView k, KvSectionView v, const KvCorrection& correction,
                                       MutableKvSectionView k_memory, MutableKvSectionView v_memory,
                                       KvPagesView pages) {
-  constexpr absl::string_view kOp = "KvLoadCorrected";
-  KVBLEND_RETURN_IF_ERROR(CheckScatter(kOp, *this, plan, rope, pages));
-  const int64_t cols = int64_t{pages.num_kv_heads} * pages.head_dim;
-  KVBLEND_RETURN_IF_ERROR(CheckSection(kOp, "k", k, KvPart::kKey, plan.num_rows(), cols));
-  KVBLEND_RETURN_IF_ERROR(CheckCorrection(kOp, k, v, correction, k_memory, v_memory, "k_memory", "v_memory"));
+  const KvLoadItem item{&plan, k, v, &correction, k_memory, v_memory};
+  KVBLEND_RETURN_IF_ERROR(CheckLoad("KvLoadCorrected", *this, item, rope, pages));
   return DoKvLoadCorrected(stream, plan, rope, k, v, correction, k_memory, v_memory, pages);
 }
 
@@ -283,6 +287,25 @@ absl::Status Backend::DoKvLoadCorrected(Stream& stream, const BatchPlan& plan, c
                                         KvPagesView pages) {
   KVBLEND_RETURN_IF_ERROR(DoCorrectKv(stream, k, v, correction, k_memory, v_memory));
   return DoKvLoad(stream, plan, rope, k_memory, v_memory, pages);
+}
+
+absl::Status Backend::KvLoadAll(Stream& stream, absl::Span<const KvLoadItem> items, const RopeTable& rope,
+                                KvPagesView pages) {
+  for (const KvLoadItem& item : items) {
+    KVBLEND_RETURN_IF_ERROR(CheckLoad("KvLoadAll", *this, item, rope, pages));
+  }
+  return DoKvLoadAll(stream, items, rope, pages);
+}
+
+absl::Status Backend::DoKvLoadAll(Stream& stream, absl::Span<const KvLoadItem> items, const RopeTable& rope,
+                                  KvPagesView pages) {
+  for (const KvLoadItem& item : items) {
+    KVBLEND_RETURN_IF_ERROR(item.correction == nullptr
+                                ? DoKvLoad(stream, *item.plan, rope, item.k, item.v, pages)
+                                : DoKvLoadCorrected(stream, *item.plan, rope, item.k, item.v, *item.correction,
+                                                    item.k_memory, item.v_memory, pages));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Backend::EncodeKv(Stream& stream, ConstMatrixView in, MutableKvSectionView out) {

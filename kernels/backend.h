@@ -179,6 +179,14 @@ struct RowUnits {
   int64_t attention = 512;
 };
 
+/// A part of what Backend::KvLoadAll loads.
+struct KvLoadItem {
+  const BatchPlan* plan = nullptr;
+  KvSectionView k = {}, v = {};
+  const KvCorrection* correction = nullptr;  // null: as they are
+  MutableKvSectionView k_memory = {}, v_memory = {};  // as KvLoadCorrected has them; items may share them
+};
+
 /// Thread-safe: different threads may call different operations at once on different streams.
 class Backend {
  public:
@@ -325,6 +333,11 @@ class Backend {
                                KvSectionView v, const KvCorrection& correction, MutableKvSectionView k_memory,
                                MutableKvSectionView v_memory, KvPagesView pages);
 
+  /// KvLoad or, where there is a correction, KvLoadCorrected of every item into the pages of one layer. A device does that for
+  /// many at once. Where an item is refused, none is loaded. REQUIRES: no item writes a slot of another.
+  absl::Status KvLoadAll(Stream& stream, absl::Span<const KvLoadItem> items, const RopeTable& rope,
+                         KvPagesView pages);
+
   /// Writes K (un-rotated) or V in its stored form; padding between planes becomes zero, so that equal values
   /// give equal bytes. kernels/kv_section.h defines the encodings.
   ///   in: f32 [out.rows, out.cols]
@@ -419,6 +432,9 @@ class Backend {
   virtual absl::Status DoKvLoadCorrected(Stream&, const BatchPlan&, const RopeTable&, KvSectionView k,
                                          KvSectionView v, const KvCorrection&, MutableKvSectionView k_memory,
                                          MutableKvSectionView v_memory, KvPagesView);
+  /// The default does one after the other.
+  virtual absl::Status DoKvLoadAll(Stream& stream, absl::Span<const KvLoadItem> items, const RopeTable& rope,
+                                   KvPagesView pages);
   virtual absl::Status DoEncodeKv(Stream&, ConstMatrixView, MutableKvSectionView) = 0;
   virtual absl::Status DoSelectiveAttention(Stream&, const BatchPlan&, ConstMatrixView, const AttentionSpec&,
                                             KvPagesView, MatrixView) = 0;

@@ -94,7 +94,8 @@ absl::Status KvLoader::Load(int32_t layer, Which which, const Readers& readers, 
   const Charged charged(accounts_.times, accounts_.place);
   const TracedUnit traced(placements_.empty() ? nullptr : context_->trace, "place stored KV", layer);
   AskFrom(layer, which, readers);
-  const model::Transformer& transformer = context_->transformer;
+  std::vector<kernels::KvLoadItem> items;
+  std::vector<Placement*> loaded;
   for (Placement& placement : placements_) {
     if (!IsWanted(placement, layer, which, readers.In(layer))) {
       if (which == Which::kAll && placement.layers[layer] == State::kUntouched) {
@@ -103,19 +104,15 @@ absl::Status KvLoader::Load(int32_t layer, Which which, const Readers& readers, 
       continue;
     }
     KVBLEND_ASSIGN_OR_RETURN(const store::LayerKv kv, AcquireStored(*placement.span, layer, keep_going));
-    const kernels::KvPagesView pages = context_->sequence.Layer(layer);
-    if (const kernels::KvCorrection* correction = CorrectionOf(*placement.span, layer);
-        correction != nullptr) {
-      KVBLEND_ASSIGN_OR_RETURN(const Corrected memory, MemoryFor(kv, layer));
-      KVBLEND_RETURN_IF_ERROR(transformer.backend().KvLoadCorrected(context_->stream, *placement.rows,
-                                                                    transformer.rope(layer), kv.k, kv.v,
-                                                                    *correction, memory.k, memory.v, pages));
-    } else {
-      KVBLEND_RETURN_IF_ERROR(transformer.backend().KvLoad(context_->stream, *placement.rows,
-                                                           transformer.rope(layer), kv.k, kv.v, pages));
-    }
-    placement.layers[layer] = State::kLoaded;
-    token_layers_ += placement.span->num_tokens();
+    items.push_back({placement.rows.get(), kv.k, kv.v, CorrectionOf(*placement.span, layer)});
+    loaded.push_back(&placement);
+  }
+  KVBLEND_RETURN_IF_ERROR(SetMemory(layer, items));
+  KVBLEND_RETURN_IF_ERROR(context_->backend().KvLoadAll(context_->stream, items, context_->transformer.rope(layer),
+                                                        context_->sequence.Layer(layer)));
+  for (Placement* placement : loaded) {
+    placement->layers[layer] = State::kLoaded;
+    token_layers_ += placement->span->num_tokens();
   }
   return absl::OkStatus();
 }
@@ -141,6 +138,23 @@ const kernels::KvCorrection* KvLoader::CorrectionOf(const PlannedSpan& span, int
   // What stands where it was computed is right as it is, and what stood behind other tokens deviates otherwise.
   if (context_->correction == nullptr || span.source != ChunkSource::kBlended) return nullptr;
   return context_->correction->layers[layer].get();
+}
+
+absl::Status KvLoader::SetMemory(int32_t layer, std::vector<kernels::KvLoadItem>& items) {
+  // One after the other they use the same memory. The largest is served first, so that it stays where it is.
+  const kernels::KvLoadItem* largest = nullptr;
+  for (const kernels::KvLoadItem& item : items) {
+    if (item.correction != nullptr && (largest == nullptr || item.k.rows > largest->k.rows)) largest = &item;
+  }
+  if (largest == nullptr) return absl::OkStatus();
+  KVBLEND_RETURN_IF_ERROR(MemoryFor({largest->k, largest->v}, layer).status());
+  for (kernels::KvLoadItem& item : items) {
+    if (item.correction == nullptr) continue;
+    KVBLEND_ASSIGN_OR_RETURN(const Corrected memory, MemoryFor({item.k, item.v}, layer));
+    item.k_memory = memory.k;
+    item.v_memory = memory.v;
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<KvLoader::Corrected> KvLoader::MemoryFor(const store::LayerKv& stored, int32_t layer) {

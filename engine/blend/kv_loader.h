@@ -86,6 +86,8 @@ class KvLoader {
     kernels::MutableKvSectionView k, v;
   };
   absl::StatusOr<Corrected> MemoryFor(const store::LayerKv& stored, int32_t layer);
+  /// The same of all items that have a correction.
+  absl::Status SetMemory(int32_t layer, std::vector<kernels::KvLoadItem>& items);
 
   const PassContext* context_;
   Accounts accounts_;

@@ -1,5 +1,6 @@
 #include "kernels/cuda/cuda_backend.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <optional>
 #include <string>
@@ -13,12 +14,14 @@
 #include "kernels/cuda/linear/device_experts.h"
 #include "kernels/cuda/linear/device_weights.h"
 #include "kernels/cuda/linear/gemm.h"
+#include "kernels/cuda/runtime/bring_sections.h"
 #include "kernels/cuda/runtime/device_clock.h"
 #include "kernels/cuda/runtime/memory.h"
 #include "kernels/cuda/runtime/objects.h"
 #include "kernels/cuda/runtime/pinned_pool.h"
 #include "kernels/cuda/runtime/runtime.h"
 #include "kernels/cuda/runtime/sample.h"
+#include "kernels/cuda/runtime/section_staging.h"
 #include "kernels/cuda/runtime/step_graphs.h"
 #include "kernels/cuda/runtime/step_recording.h"
 
@@ -201,7 +204,8 @@ class CudaBackend final : public Backend {
 
   absl::Status DoKvLoad(Stream& stream, const BatchPlan& batch, const RopeTable& table, KvSectionView k,
                         KvSectionView v, KvPagesView pages) override {
-    KVBLEND_RETURN_IF_ERROR(BringToDevice(stream, k, v));
+    KVBLEND_RETURN_IF_ERROR(BringToDevice(Of(stream), k, v));
+    KVBLEND_RETURN_IF_ERROR(Of(stream).AwaitSections());
     KVBLEND_RETURN_IF_ERROR(Scatter("KvLoad", stream, batch, table, KvSource::Of(k), KvSource::Of(v), pages));
     return Of(stream).ReleaseSections();
   }
@@ -214,13 +218,9 @@ class CudaBackend final : public Backend {
       return absl::InvalidArgumentError(
           "CorrectKv: k_out and v_out: in host memory; allowed: memory of the backend");
     }
-    KVBLEND_RETURN_IF_ERROR(BringToDevice(stream, k, v));
-    const KvSource k_source = KvSource::Of(k), v_source = KvSource::Of(v);
-    const KvCorrectionView view = correction->view();
-    const auto launch =
-        CorrectsInTiles(k_source, v_source, view) ? LaunchCorrectKvInTiles : LaunchCorrectKv;
-    KVBLEND_RETURN_IF_ERROR(
-        StatusOf(launch(Of(stream).handle(), k_source, v_source, view, k_out, v_out), "CorrectKv"));
+    KVBLEND_RETURN_IF_ERROR(BringToDevice(Of(stream), k, v));
+    KVBLEND_RETURN_IF_ERROR(Of(stream).AwaitSections());
+    KVBLEND_RETURN_IF_ERROR(Correct(stream, KvSource::Of(k), KvSource::Of(v), correction->view(), k_out, v_out));
     return Of(stream).ReleaseSections();
   }
 
@@ -228,25 +228,27 @@ class CudaBackend final : public Backend {
                                  KvSectionView k, KvSectionView v, const KvCorrection& given,
                                  MutableKvSectionView k_memory, MutableKvSectionView v_memory,
                                  KvPagesView pages) override {
-    KVBLEND_ASSIGN_OR_RETURN(auto correction, DeviceKvCorrection::From(given));
-    KVBLEND_ASSIGN_OR_RETURN(auto plan, DeviceBatchPlan::From(batch));
-    KVBLEND_ASSIGN_OR_RETURN(auto rope, DeviceRopeTable::From(table));
-    if (plan->num_rows() == 0) return absl::OkStatus();
-    const KvCorrectionView view = correction->view();
-    KvSectionView k_here = k, v_here = v;
-    KVBLEND_RETURN_IF_ERROR(BringToDevice(stream, k_here, v_here));
-    const KvSource k_source = KvSource::Of(k_here), v_source = KvSource::Of(v_here);
-    if (LoadsCorrectedInTiles(k_source, v_source, view, rope->view(), pages)) {
-      KVBLEND_ASSIGN_OR_RETURN(auto rows, plan->ViewOn(Of(stream), pages.page_list));
-      KVBLEND_RETURN_IF_ERROR(
-          StatusOf(LaunchKvLoadCorrected(Of(stream).handle(), rows, rope->view(), k_source, v_source, view,
-                                         DenseType(k_memory.encoding), pages),
-                   "KvLoadCorrected"));
-    } else {
-      KVBLEND_RETURN_IF_ERROR(DoCorrectKv(stream, k_here, v_here, given, k_memory, v_memory));
-      KVBLEND_RETURN_IF_ERROR(DoKvLoad(stream, batch, table, k_memory, v_memory, pages));
+    const KvLoadItem item{&batch, k, v, &given, k_memory, v_memory};
+    return DoKvLoadAll(stream, {&item, 1}, table, pages);
+  }
+
+  absl::Status DoKvLoadAll(Stream& stream, absl::Span<const KvLoadItem> items, const RopeTable& table,
+                           KvPagesView pages) override {
+    static_assert(2 * kMaxKvPlacements <= SectionStaging::kSlots);  // K and V may be two copies
+    std::vector<KvLoadItem> here;
+    for (size_t i = 0; i < items.size(); ++i) {
+      here.push_back(items[i]);
+      KVBLEND_RETURN_IF_ERROR(BringToDevice(Of(stream), here.back().k, here.back().v));
+      const bool goes_on = i + 1 < items.size() && here.size() < kMaxKvPlacements &&
+                           items[i + 1].correction == items[i].correction &&
+                           items[i + 1].k.encoding == items[i].k.encoding;
+      if (goes_on) continue;
+      KVBLEND_RETURN_IF_ERROR(Of(stream).AwaitSections());
+      KVBLEND_RETURN_IF_ERROR(LoadHere(stream, here, table, pages));
+      KVBLEND_RETURN_IF_ERROR(Of(stream).ReleaseSections());
+      here.clear();
     }
-    return Of(stream).ReleaseSections();
+    return absl::OkStatus();
   }
 
   absl::Status DoEncodeKv(Stream& stream, ConstMatrixView in, MutableKvSectionView out) override {
@@ -316,7 +318,8 @@ class CudaBackend final : public Backend {
   absl::Status DoKvDeviation(Stream& stream, ConstMatrixView fresh, KvSectionView stored,
                              MatrixView out) override {
     if (Empty(out)) return absl::OkStatus();
-    KVBLEND_RETURN_IF_ERROR(BringToDevice(stream, stored));
+    KVBLEND_RETURN_IF_ERROR(BringToDevice(Of(stream), stored));
+    KVBLEND_RETURN_IF_ERROR(Of(stream).AwaitSections());
     KVBLEND_RETURN_IF_ERROR(StatusOf(
         LaunchKvDeviation(Of(stream).handle(), fresh, KvSource::Of(stored), static_cast<float*>(out.data)),
         "KvDeviation"));
@@ -388,42 +391,69 @@ class CudaBackend final : public Backend {
     return static_cast<const int32_t*>(memory);
   }
 
-  // Sections may lie in host memory, where the store keeps them.
-  static absl::Status BringToDevice(Stream& stream, KvSectionView& section) {
-    const int64_t bytes = section.layout().size_bytes;
-    if (bytes == 0 || IsDeviceMemory(section.data)) return absl::OkStatus();
-    KVBLEND_RETURN_IF_ERROR(CheckNotRecorded(Of(stream), "Reading a section", "reads host memory"));
-    KVBLEND_ASSIGN_OR_RETURN(auto memory, Of(stream).BringSection(section.data, bytes));
-    section.data = memory;
+  static absl::Status Correct(Stream& stream, const KvSource& k, const KvSource& v,
+                              const KvCorrectionView& correction, MutableKvSectionView k_out,
+                              MutableKvSectionView v_out) {
+    const auto launch = CorrectsInTiles(k, v, correction) ? LaunchCorrectKvInTiles : LaunchCorrectKv;
+    return StatusOf(launch(Of(stream).handle(), k, v, correction, k_out, v_out), "CorrectKv");
+  }
+
+  // Items of one encoding and correction, in device memory.
+  static absl::Status LoadHere(Stream& stream, absl::Span<const KvLoadItem> items, const RopeTable& table,
+                               KvPagesView pages) {
+    KVBLEND_ASSIGN_OR_RETURN(auto rope, DeviceRopeTable::From(table));
+    KvPlacements placements;
+    for (const KvLoadItem& item : items) {
+      KVBLEND_RETURN_IF_ERROR(
+          AddPlacement(stream, *item.plan, KvSource::Of(item.k), KvSource::Of(item.v), pages, placements));
+    }
+    if (items[0].correction == nullptr) return Scatter("KvLoad", stream, placements, table, pages);
+    KVBLEND_ASSIGN_OR_RETURN(auto correction, DeviceKvCorrection::From(*items[0].correction));
+    const KvCorrectionView view = correction->view();
+    const bool in_tiles = std::all_of(
+        placements.items, placements.items + placements.count, [&](const KvPlacement& placement) {
+          return LoadsCorrectedInTiles(placement.k, placement.v, view, rope->view(), pages);
+        });
+    if (in_tiles && placements.count > 0) {
+      return StatusOf(LaunchKvLoadCorrected(Of(stream).handle(), placements, rope->view(), view,
+                                            DenseType(items[0].k_memory.encoding), pages),
+                      "KvLoadCorrected");
+    }
+    for (const KvLoadItem& item : items) {  // they may share memory
+      if (item.plan->num_rows() == 0) continue;
+      KVBLEND_RETURN_IF_ERROR(Correct(stream, KvSource::Of(item.k), KvSource::Of(item.v), view, item.k_memory,
+                                      item.v_memory));
+      KVBLEND_RETURN_IF_ERROR(Scatter("KvLoadCorrected", stream, *item.plan, table,
+                                      KvSource::Of(item.k_memory), KvSource::Of(item.v_memory), pages));
+    }
     return absl::OkStatus();
   }
-  // The store keeps the V of a layer right behind its K: one copy.
-  static absl::Status BringToDevice(Stream& stream, KvSectionView& k, KvSectionView& v) {
-    const auto* const k_bytes = static_cast<const std::byte*>(k.data);
-    const int64_t k_size = k.layout().size_bytes, v_size = v.layout().size_bytes;
-    if (k_size == 0 || v_size == 0 || k_bytes + k_size != v.data || IsDeviceMemory(k.data)) {
-      KVBLEND_RETURN_IF_ERROR(BringToDevice(stream, k));
-      return BringToDevice(stream, v);
-    }
-    KVBLEND_RETURN_IF_ERROR(CheckNotRecorded(Of(stream), "Reading a section", "reads host memory"));
-    KVBLEND_ASSIGN_OR_RETURN(auto memory, Of(stream).BringSection(k.data, k_size + v_size));
-    k.data = memory;
-    v.data = static_cast<const std::byte*>(memory) + k_size;
+
+  static absl::Status AddPlacement(Stream& stream, const BatchPlan& batch, const KvSource& k,
+                                   const KvSource& v, const KvPagesView& pages, KvPlacements& placements) {
+    KVBLEND_ASSIGN_OR_RETURN(auto plan, DeviceBatchPlan::From(batch));
+    if (plan->num_rows() == 0) return absl::OkStatus();
+    KVBLEND_ASSIGN_OR_RETURN(auto rows, plan->ViewOn(Of(stream), pages.page_list));
+    placements.items[placements.count++] = {rows, k, v};
     return absl::OkStatus();
   }
 
   static absl::Status Scatter(absl::string_view op, Stream& stream, const BatchPlan& batch,
                               const RopeTable& table, const KvSource& k, const KvSource& v,
                               const KvPagesView& pages) {
-    KVBLEND_ASSIGN_OR_RETURN(auto plan, DeviceBatchPlan::From(batch));
+    KvPlacements placements;
+    KVBLEND_RETURN_IF_ERROR(AddPlacement(stream, batch, k, v, pages, placements));
+    return Scatter(op, stream, placements, table, pages);
+  }
+  static absl::Status Scatter(absl::string_view op, Stream& stream, const KvPlacements& placements,
+                              const RopeTable& table, const KvPagesView& pages) {
     KVBLEND_ASSIGN_OR_RETURN(auto rope, DeviceRopeTable::From(table));
-    if (plan->num_rows() == 0) return absl::OkStatus();
+    if (placements.count == 0) return absl::OkStatus();
     if (StepRecording* step = Of(stream).recording()) {
       step->UsesRope(table);
       step->UsesPages(pages);
     }
-    KVBLEND_ASSIGN_OR_RETURN(auto rows, plan->ViewOn(Of(stream), pages.page_list));
-    return StatusOf(LaunchKvScatter(Of(stream).handle(), rows, rope->view(), k, v, pages), op);
+    return StatusOf(LaunchKvScatter(Of(stream).handle(), placements, rope->view(), pages), op);
   }
 
   const DeviceInfo device_;

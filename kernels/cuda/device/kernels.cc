@@ -1,5 +1,7 @@
 #include "kernels/cuda/device/kernels.h"
 
+#include <algorithm>
+
 namespace kvblend::kernels::cuda {
 
 FastDivisor FastDivisor::Of(int32_t divisor) {
@@ -26,6 +28,12 @@ KvSource KvSource::Of(const KvSectionView& section) {
           .scale_cols = layout.scale_cols,
           .steps = layout.steps,
           .codes = layout.codes};
+}
+
+int64_t KvPlacements::max_rows() const {
+  int32_t rows = 0;
+  for (int32_t i = 0; i < count; ++i) rows = std::max(rows, items[i].plan.num_rows);
+  return rows;
 }
 
 }  // namespace kvblend::kernels::cuda

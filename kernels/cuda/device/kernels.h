@@ -131,9 +131,23 @@ LaunchError LaunchConvert(StreamHandle stream, ConstMatrixView in, MatrixView ou
 
 LaunchError LaunchRope(StreamHandle stream, const PlanView& plan, const RopeView& rope, int32_t num_heads,
                        MatrixView x);
+/// KV to be placed, a row for every row of the plan.
+struct KvPlacement {
+  PlanView plan;
+  KvSource k, v;
+};
+/// Several, none into slots of another, that one launch places.
+inline constexpr int kMaxKvPlacements = 16;
+struct KvPlacements {
+  KvPlacement items[kMaxKvPlacements];
+  int32_t count = 0;
+
+  int64_t max_rows() const;
+};
+
 /// KvScatter and KvLoad: one kernel, whatever the KV comes from.
-LaunchError LaunchKvScatter(StreamHandle stream, const PlanView& plan, const RopeView& rope,
-                            const KvSource& k, const KvSource& v, KvPagesView pages);
+LaunchError LaunchKvScatter(StreamHandle stream, const KvPlacements& placements, const RopeView& rope,
+                            KvPagesView pages);
 LaunchError LaunchCorrectKv(StreamHandle stream, const KvSource& k, const KvSource& v,
                             const KvCorrectionView& correction, MutableKvSectionView k_out,
                             MutableKvSectionView v_out);
@@ -145,10 +159,9 @@ bool LoadsCorrectedInTiles(const KvSource& k, const KvSource& v, const KvCorrect
 LaunchError LaunchCorrectKvInTiles(StreamHandle stream, const KvSource& k, const KvSource& v,
                                    const KvCorrectionView& correction, MutableKvSectionView k_out,
                                    MutableKvSectionView v_out);
-/// LaunchCorrectKvInTiles to sections of type `rounded_to` and LaunchKvScatter from there, bit for bit.
-LaunchError LaunchKvLoadCorrected(StreamHandle stream, const PlanView& plan, const RopeView& rope,
-                                  const KvSource& k, const KvSource& v, const KvCorrectionView& correction,
-                                  DataType rounded_to, KvPagesView pages);
+/// LaunchCorrectKvInTiles to sections of type `rounded_to` and LaunchKvScatter from there, bit for bit. All of one encoding.
+LaunchError LaunchKvLoadCorrected(StreamHandle stream, const KvPlacements& placements, const RopeView& rope,
+                                  const KvCorrectionView& correction, DataType rounded_to, KvPagesView pages);
 /// Writes everything but the padding of quantized sections.
 LaunchError LaunchEncodeKv(StreamHandle stream, ConstMatrixView in, MutableKvSectionView out);
 

@@ -32,23 +32,21 @@ KVBLEND_KERNEL(kThreads, 8) RopeKernel(RopeParams p) {
 }
 
 struct KvScatterParams {
-  PlanView plan;
+  KvPlacements placements;
   RopeView rope;
-  KvSource k;
-  KvSource v;
   KvPagesView pages;
   FastDivisor items_per_row;   // kv heads x pieces of a head
   FastDivisor pieces_of_head;  // head_dim / (2 kWidth)
-  int64_t num_items;
 };
 
 // A thread takes 2 kWidth columns of one head of one row that hold kWidth pairs: one run of columns where
-// pairs are neighbours, two runs half a head apart where they are not.
+// pairs are neighbours, two runs half a head apart where they are not. Row y of blocks works on placement y.
 template <int kWidth>
 KVBLEND_KERNEL(kThreads, 8)
 KvScatterKernel(KvScatterParams p) {
+  const KvPlacement& from = p.placements.items[BlockY()];
   const int64_t item = int64_t{BlockX()} * kThreads + ThreadIndex();
-  if (item >= p.num_items) return;
+  if (item >= int64_t{from.plan.num_rows} * p.items_per_row.divisor) return;
   const int row = Divide(p.items_per_row, static_cast<int>(item));
   const int in_row = static_cast<int>(item) - row * p.items_per_row.divisor;
   const int head = Divide(p.pieces_of_head, in_row);
@@ -60,11 +58,11 @@ KvScatterKernel(KvScatterParams p) {
   const int64_t column = int64_t{head} * head_dim;
 
   float k0[kWidth], k1[kWidth], v0[kWidth], v1[kWidth], cos[kWidth], sin[kWidth];
-  LoadKv(p.k, row, column + first, k0);
-  LoadKv(p.k, row, column + second, k1);
-  LoadKv(p.v, row, column + first, v0);
-  LoadKv(p.v, row, column + second, v1);
-  const int position = p.plan.positions[row];
+  LoadKv(from.k, row, column + first, k0);
+  LoadKv(from.k, row, column + second, k1);
+  LoadKv(from.v, row, column + first, v0);
+  LoadKv(from.v, row, column + second, v1);
+  const int position = from.plan.positions[row];
   const float* angles = p.rope.table + int64_t{position} * head_dim + pair;
   for (int i = 0; i < kWidth; ++i) {
     cos[i] = angles[i];
@@ -78,7 +76,7 @@ KvScatterKernel(KvScatterParams p) {
   } else {
     for (int i = 0; i < kWidth; ++i) RotatePair(k0[i], k1[i], cos[i], sin[i]);
   }
-  const int64_t to = PageSlot(p.plan, p.pages, row, head);
+  const int64_t to = PageSlot(from.plan, p.pages, row, head);
   StoreValues(p.pages.k, p.pages.dtype, to + first, k0);
   StoreValues(p.pages.k, p.pages.dtype, to + second, k1);
   StoreValues(p.pages.v, p.pages.dtype, to + first, v0);
@@ -88,15 +86,18 @@ KvScatterKernel(KvScatterParams p) {
 bool Aligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
 
 template <int kWidth>
-LaunchError LaunchScatter(StreamHandle stream, KvScatterParams params, int64_t rows) {
+LaunchError LaunchScatter(StreamHandle stream, KvScatterParams params) {
   const int64_t per_head = params.pages.head_dim / (2 * kWidth),
-                per_row = per_head * params.pages.num_kv_heads;
+                per_row = per_head * params.pages.num_kv_heads,
+                num_items = params.placements.max_rows() * per_row;
   params.pieces_of_head = FastDivisor::Of(static_cast<int32_t>(per_head));
   params.items_per_row = FastDivisor::Of(static_cast<int32_t>(per_row));
-  params.num_items = rows * per_row;
-  if (params.num_items > std::numeric_limits<int32_t>::max()) return {kInvalidValue};
-  return Launch<KvScatterKernel<kWidth>>(
-      stream, {.blocks_x = CeilDiv(params.num_items, kThreads), .threads = kThreads}, params);
+  if (num_items > std::numeric_limits<int32_t>::max()) return {kInvalidValue};
+  return Launch<KvScatterKernel<kWidth>>(stream,
+                                         {.blocks_x = CeilDiv(num_items, kThreads),
+                                          .blocks_y = params.placements.count,
+                                          .threads = kThreads},
+                                         params);
 }
 
 }  // namespace
@@ -107,14 +108,16 @@ LaunchError LaunchRope(StreamHandle stream, const PlanView& plan, const RopeView
                             RopeParams{plan, rope, num_heads, x});
 }
 
-LaunchError LaunchKvScatter(StreamHandle stream, const PlanView& plan, const RopeView& rope,
-                            const KvSource& k, const KvSource& v, KvPagesView pages) {
+LaunchError LaunchKvScatter(StreamHandle stream, const KvPlacements& placements, const RopeView& rope,
+                            KvPagesView pages) {
   const int64_t cols = int64_t{pages.num_kv_heads} * pages.head_dim;
-  const KvScatterParams params{plan, rope, k, v, pages, {}, {}, 0};
-  const bool vectorises = pages.head_dim % 16 == 0 && VectorisesSource(k, cols) &&
-                          VectorisesSource(v, cols) && Aligned(pages.k) && Aligned(pages.v);
-  return vectorises ? LaunchScatter<8>(stream, params, plan.num_rows)
-                    : LaunchScatter<1>(stream, params, plan.num_rows);
+  const KvScatterParams params{placements, rope, pages, {}, {}};
+  bool vectorises = pages.head_dim % 16 == 0 && Aligned(pages.k) && Aligned(pages.v);
+  for (int32_t i = 0; i < placements.count; ++i) {
+    const KvPlacement& item = placements.items[i];
+    vectorises = vectorises && VectorisesSource(item.k, cols) && VectorisesSource(item.v, cols);
+  }
+  return vectorises ? LaunchScatter<8>(stream, params) : LaunchScatter<1>(stream, params);
 }
 
 }  // namespace kvblend::kernels::cuda

@@ -57,7 +57,11 @@ absl::StatusOr<const void*> DeviceStream::BringSection(const void* source, int64
     if (!created.ok()) return created.status();
     staging_ = *std::move(created);
   }
-  return staging_->Bring(handle(), source, bytes);
+  return staging_->Bring(source, bytes);
+}
+
+absl::Status DeviceStream::AwaitSections() {
+  return staging_ == nullptr ? absl::OkStatus() : staging_->Await(handle());
 }
 
 absl::Status DeviceStream::ReleaseSections() {

@@ -82,8 +82,9 @@ class DeviceStream final : public Stream {
   /// At least `bytes`, the same memory again and again; grows to the largest request there was, but not while
   /// a step is recorded: kFailedPrecondition.
   absl::StatusOr<void*> ScratchMemory(Scratch use, int64_t bytes);
-  /// Bring and Release of SectionStaging, which is made when it is needed first.
+  /// Bring, Await and Release of SectionStaging, which is made when it is needed first.
   absl::StatusOr<const void*> BringSection(const void* source, int64_t bytes);
+  absl::Status AwaitSections();
   absl::Status ReleaseSections();
   const std::shared_ptr<LivingStream>& living() const { return living_; }
 

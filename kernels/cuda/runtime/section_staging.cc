@@ -10,26 +10,27 @@ absl::StatusOr<std::unique_ptr<SectionStaging>> SectionStaging::Create() {
   auto stream = CreateDeviceStream();
   if (!stream.ok()) return stream.status();
   staging->copying_ = *stream;
-  for (Slot& slot : staging->slots_) {
-    for (EventHandle* event : {&slot.arrived, &slot.released}) {
-      auto created = CreateDeviceEvent();
-      if (!created.ok()) return created.status();
-      *event = *created;
-    }
+  const auto create = [](EventHandle& event) {
+    auto created = CreateDeviceEvent();
+    if (created.ok()) event = *created;
+    return created.status();
+  };
+  if (auto s = create(staging->arrived_); !s.ok()) return s;
+  for (EventHandle& event : staging->released_) {
+    if (auto s = create(event); !s.ok()) return s;
   }
   return staging;
 }
 
 SectionStaging::~SectionStaging() {
   if (copying_ != nullptr) DestroyDeviceStream(copying_);
-  for (const Slot& slot : slots_) {
-    for (const EventHandle event : {slot.arrived, slot.released}) {
-      if (event != nullptr) DestroyDeviceEvent(event);
-    }
+  if (arrived_ != nullptr) DestroyDeviceEvent(arrived_);
+  for (const EventHandle event : released_) {
+    if (event != nullptr) DestroyDeviceEvent(event);
   }
 }
 
-absl::StatusOr<const void*> SectionStaging::Bring(StreamHandle computing, const void* source, int64_t bytes) {
+absl::StatusOr<const void*> SectionStaging::Bring(const void* source, int64_t bytes) {
   Slot& slot = slots_[next_];
   if (slot.buffer == nullptr || slot.buffer->size_bytes() < bytes) {
     slot.buffer.reset();  // waits for what still uses it
@@ -38,20 +39,29 @@ absl::StatusOr<const void*> SectionStaging::Bring(StreamHandle computing, const 
     if (!larger.ok()) return larger.status();
     slot.buffer = *std::move(larger);
   }
-  if (auto s = WaitForEvent(copying_, slot.released); !s.ok()) return s;
+  // Both streams run in order: who has waited for one batch has waited for all before it.
+  if (slot.batch > waited_) {
+    if (auto s = WaitForEvent(copying_, released_[slot.batch % kSlots]); !s.ok()) return s;
+    waited_ = slot.batch;
+  }
   if (auto s = EnqueueCopyFromHost(copying_, slot.buffer->data(), source, bytes); !s.ok()) return s;
-  if (auto s = RecordEvent(slot.arrived, copying_); !s.ok()) return s;
-  if (auto s = WaitForEvent(computing, slot.arrived); !s.ok()) return s;
+  slot.batch = batch_;
   next_ = (next_ + 1) % kSlots;
-  ++brought_;
+  is_awaited_ = false;
+  is_released_ = false;
   return slot.buffer->data();
 }
 
+absl::Status SectionStaging::Await(StreamHandle computing) {
+  if (std::exchange(is_awaited_, true)) return absl::OkStatus();
+  if (auto s = RecordEvent(arrived_, copying_); !s.ok()) return s;
+  return WaitForEvent(computing, arrived_);
+}
+
 absl::Status SectionStaging::Release(StreamHandle computing) {
-  for (; brought_ > 0; --brought_) {
-    Slot& slot = slots_[(next_ + kSlots - brought_) % kSlots];
-    if (auto s = RecordEvent(slot.released, computing); !s.ok()) return s;
-  }
+  if (std::exchange(is_released_, true)) return absl::OkStatus();
+  if (auto s = RecordEvent(released_[batch_ % kSlots], computing); !s.ok()) return s;
+  ++batch_;
   return absl::OkStatus();
 }
 

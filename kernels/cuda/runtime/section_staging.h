@@ -22,9 +22,11 @@ class SectionStaging {
   SectionStaging(const SectionStaging&) = delete;
   SectionStaging& operator=(const SectionStaging&) = delete;
 
-  /// Where the bytes at `source` (host memory) are for what is enqueued on `computing` next, up to and not
-  /// beyond the next Release. At most kSlots between two of them.
-  absl::StatusOr<const void*> Bring(StreamHandle computing, const void* source, int64_t bytes);
+  /// Where the bytes at `source` (host memory) are for what is enqueued behind the next Await, up to and not beyond the
+  /// Release behind it. At most kSlots between two Releases.
+  absl::StatusOr<const void*> Bring(const void* source, int64_t bytes);
+  /// What is enqueued on `computing` from now on waits for all that was brought.
+  absl::Status Await(StreamHandle computing);
   /// Called when everything that reads what was brought has been enqueued on `computing`.
   absl::Status Release(StreamHandle computing);
 
@@ -34,15 +36,19 @@ class SectionStaging {
  private:
   struct Slot {
     std::unique_ptr<DeviceBuffer> buffer;
-    EventHandle arrived = nullptr;
-    EventHandle released = nullptr;
+    int64_t batch = 0;  // that used it last
   };
   SectionStaging() = default;
 
   StreamHandle copying_ = nullptr;
+  EventHandle arrived_ = nullptr;
+  std::array<EventHandle, kSlots> released_{};  // of the batch whose number has that remainder: none is needed for longer
   std::array<Slot, kSlots> slots_;
-  size_t next_ = 0;     // slot
-  size_t brought_ = 0;  // slots before next_ that have not been released
+  size_t next_ = 0;         // slot
+  int64_t batch_ = 1;       // what is brought between two Releases
+  int64_t waited_ = 0;      // the latest batch that the copying stream has waited for
+  bool is_awaited_ = true;   // by the computing stream: all that was brought
+  bool is_released_ = true;  // likewise
 };
 
 }  // namespace kvblend::kernels::cuda

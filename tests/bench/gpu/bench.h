@@ -34,6 +34,7 @@ struct Sizes {
   int64_t flush_bytes = int64_t{512} << 20;  // several times any L2 cache
   int64_t peak_dim = 8192;                   // of the product that is the measured peak
   int64_t copy_bytes = int64_t{2} << 30;     // of the copy that is the measured peak
+  int64_t upload_bytes = int64_t{256} << 20;  // of one from the host's memory
 
   static Sizes Tiny();
 };
@@ -85,10 +86,13 @@ class Bench {
   const std::vector<nlohmann::ordered_json>& lines() const { return lines_; }
   const std::vector<std::string>& problems() const { return problems_; }
 
-  /// The fastest bf16 product and the fastest device copy of this run; what others are a share of.
+  /// The fastest bf16 product and the fastest device copy of this run; what others are a share of. And two limits of the
+  /// host's: copies of page-locked memory to the device, and how long it is busy with enqueuing a kernel.
   absl::Status MeasurePeaks();
   double gemm_flops_per_second() const { return gemm_flops_per_second_; }
   double copy_bytes_per_second() const { return copy_bytes_per_second_; }
+  double upload_bytes_per_second() const { return upload_bytes_per_second_; }
+  double enqueue_seconds() const { return enqueue_seconds_; }
 
   /// What was computed, from device memory to host memory.
   absl::Status Download(void* host, const void* device, int64_t bytes);
@@ -96,6 +100,8 @@ class Bench {
 
  private:
   explicit Bench(const Sizes& sizes) : sizes_(sizes) {}
+  /// `target`: device memory of sizes().copy_bytes.
+  absl::Status MeasureHost(kernels::Buffer& target);
 
   const Sizes sizes_;
   std::unique_ptr<kernels::Backend> backend_;
@@ -107,6 +113,8 @@ class Bench {
   std::unique_ptr<kernels::Buffer> flush_;
   double gemm_flops_per_second_ = 0;
   double copy_bytes_per_second_ = 0;
+  double upload_bytes_per_second_ = 0;
+  double enqueue_seconds_ = 0;
 };
 
 /// ||actual - expected|| / ||expected||; infinite when a value is not finite.

@@ -32,7 +32,8 @@ def finite(value, path="report"):
 
 def check_report(report):
     finite(report)
-    for name in ("date", "device", "backend", "cuda_driver", "gemm_peak_flops_per_second", "copy_peak_bytes_per_second"):
+    for name in ("date", "device", "backend", "cuda_driver", "gemm_peak_flops_per_second", "copy_peak_bytes_per_second",
+                 "upload_bytes_per_second", "enqueue_seconds"):
         check(name in report, f"{name} is missing")
     lines = report["operations"]
     found = {line["operation"] for line in lines}

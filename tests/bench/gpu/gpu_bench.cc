@@ -65,7 +65,9 @@ absl::Status Run(const Options& options) {
                                    {"cuda_driver", DriverVersion()},
                                    {"repetitions", sizes.repetitions},
                                    {"gemm_peak_flops_per_second", bench->gemm_flops_per_second()},
-                                   {"copy_peak_bytes_per_second", bench->copy_bytes_per_second()}};
+                                   {"copy_peak_bytes_per_second", bench->copy_bytes_per_second()},
+                                   {"upload_bytes_per_second", bench->upload_bytes_per_second()},
+                                   {"enqueue_seconds", bench->enqueue_seconds()}};
   nlohmann::ordered_json models = nlohmann::ordered_json::array();
   std::vector<std::string> failures;
   const auto write = [&] {

@@ -73,6 +73,10 @@ class StagedBackend final : public test_support::BackendDecorator {
     return part_ != Part::kComputing ? BackendDecorator::DoKvLoad(stream, plan, rope, k, v, pages)
                                      : absl::OkStatus();
   }
+  absl::Status DoKvLoadAll(Stream& stream, absl::Span<const kernels::KvLoadItem> items,
+                           const kernels::RopeTable& rope, kernels::KvPagesView pages) override {
+    return part_ != Part::kComputing ? inner().KvLoadAll(stream, items, rope, pages) : absl::OkStatus();
+  }
   absl::Status DoKvLoadCorrected(Stream& stream, const Plan& plan, const kernels::RopeTable& rope,
                                  kernels::KvSectionView k, kernels::KvSectionView v,
                                  const kernels::KvCorrection& correction, kernels::MutableKvSectionView k_memory,

@@ -1,4 +1,6 @@
 // KvLoadCorrected of every backend: the pages that CorrectKv and KvLoad together would write, and what it refuses.
+#include <algorithm>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -78,6 +80,72 @@ TEST_P(KvLoadCorrectedConformance, IsCorrectKvThenKvLoad) {
       compare(KvEncoding::kInt8, kF32, KvEncoding::kF32, RopeLayout::kInterleaved, head_dim, 5);
     }
   }
+}
+
+// More than are brought to a device at once, from host memory, with V behind K or elsewhere, some corrected and some not, some
+// without rows.
+TEST_P(KvLoadCorrectedConformance, AllAreOneAfterTheOther) {
+  constexpr int64_t kItems = 43, kRows = 13, kCols = 3 * 64;
+  constexpr int32_t kTokens = kItems * kRows;
+  const auto batch_at = [&](int64_t i) {
+    const auto begin = static_cast<int32_t>(i * kRows);
+    return BatchCase{.sequences = {{kTokens, Range(begin, i % 10 == 9 ? begin : begin + kRows)}}};
+  };
+  const Rng pages = rng;  // gives all the same ones
+  const auto paged = [&](int64_t i) {
+    Rng same = pages;
+    return PagedBatch(backend, batch_at(i), 3, 64, kBF16, same);
+  };
+  PagedBatch loaded = paged(0), expected = paged(0);
+  const auto rope = MakeRope(backend, RopeLayout::kSplitHalf, 64, kTokens);
+  const auto narrow = RandomCorrection(kCols, 16), wide = RandomCorrection(kCols, 33);
+  const Section k_memory(backend, KvEncoding::kBF16, KvPart::kKey, kRows, kCols),
+      v_memory(backend, KvEncoding::kBF16, KvPart::kValue, kRows, kCols);
+  Backend& host = TestBackend("reference");
+  std::vector<std::unique_ptr<Buffer>> memory;
+  std::vector<PagedBatch> plans;
+  std::vector<KvLoadItem> items;
+  plans.reserve(kItems);
+  for (int64_t i = 0; i < kItems; ++i) {
+    plans.push_back(paged(i));
+    const int64_t rows = plans.back().plan().num_rows();
+    const Section k = RandomSection(KvEncoding::kInt8, KvPart::kKey, rows, kCols),
+                  v = RandomSection(KvEncoding::kInt8, KvPart::kValue, rows, kCols);
+    const int64_t k_bytes = k.layout().size_bytes, gap = i % 3 == 0 ? 64 : 0;
+    const auto& buffer =
+        memory.emplace_back(host.Allocate(k_bytes + gap + v.layout().size_bytes + 64).value());
+    auto* const k_host = static_cast<std::byte*>(buffer->data());
+    std::copy(k.bytes().begin(), k.bytes().end(), k_host);
+    std::copy(v.bytes().begin(), v.bytes().end(), k_host + k_bytes + gap);
+    KvLoadItem& item = items.emplace_back();
+    item.plan = &plans.back().plan();
+    item.k = k.view();
+    item.v = v.view();
+    item.k.data = k_host;
+    item.v.data = k_host + k_bytes + gap;
+    if (i % 4 == 1) continue;
+    item.correction = i % 4 == 2 ? wide.get() : narrow.get();
+    item.k_memory = k_memory.view();
+    item.v_memory = v_memory.view();
+    item.k_memory.rows = item.v_memory.rows = rows;
+  }
+  for (const KvLoadItem& item : items) {
+    ASSERT_OK(item.correction == nullptr
+                  ? backend.KvLoad(stream, *item.plan, *rope, item.k, item.v, expected.pages())
+                  : backend.KvLoadCorrected(stream, *item.plan, *rope, item.k, item.v, *item.correction,
+                                            item.k_memory, item.v_memory, expected.pages()));
+  }
+  ASSERT_OK(backend.KvLoadAll(stream, items, *rope, loaded.pages()));
+  ASSERT_EQ(loaded.k_tensor().Bytes(), expected.k_tensor().Bytes());
+  ASSERT_EQ(loaded.v_tensor().Bytes(), expected.v_tensor().Bytes());
+
+  // Where one is refused, none is loaded.
+  const std::vector<std::byte> before = loaded.k_tensor().Bytes();
+  std::reverse(items.begin(), items.end());
+  items.back().v.rows -= 1;
+  ExpectInvalid(backend.KvLoadAll(stream, items, *rope, loaded.pages()), {"KvLoadAll: ", "v.rows is 12"});
+  EXPECT_EQ(loaded.k_tensor().Bytes(), before);
+  ASSERT_OK(backend.KvLoadAll(stream, {}, *rope, loaded.pages()));
 }
 
 TEST_P(KvLoadCorrectedConformance, RefusesWhatCorrectKvAndKvLoadRefuse) {
