@@ -302,8 +302,8 @@ absl::Status Backend::DoKvLoadAll(Stream& stream, absl::Span<const KvLoadItem> i
   for (const KvLoadItem& item : items) {
     KVBLEND_RETURN_IF_ERROR(item.correction == nullptr
                                 ? DoKvLoad(stream, *item.plan, rope, item.k, item.v, pages)
-                                : DoKvLoadCorrected(stream, *item.plan, rope, item.k, item.v, *item.correction,
-                                                    item.k_memory, item.v_memory, pages));
+                                : DoKvLoadCorrected(stream, *item.plan, rope, item.k, item.v,
+                                                    *item.correction, item.k_memory, item.v_memory, pages));
   }
   return absl::OkStatus();
 }

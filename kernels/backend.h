@@ -175,7 +175,8 @@ struct DeviceMemory {
 /// How many rows of a prompt are best given to a backend at once: enough to keep it busy, few enough that it is done with them in
 /// a hundredth of a second or two with a model of usual size, as nobody else has a turn meanwhile.
 struct RowUnits {
-  int64_t products = 1024;  // for norms, products and MLPs: their widest activation has 2 ffn_dim floats per row
+  int64_t products =
+      1024;  // for norms, products and MLPs: their widest activation has 2 ffn_dim floats per row
   int64_t attention = 512;
 };
 
@@ -183,7 +184,7 @@ struct RowUnits {
 struct KvLoadItem {
   const BatchPlan* plan = nullptr;
   KvSectionView k = {}, v = {};
-  const KvCorrection* correction = nullptr;  // null: as they are
+  const KvCorrection* correction = nullptr;           // null: as they are
   MutableKvSectionView k_memory = {}, v_memory = {};  // as KvLoadCorrected has them; items may share them
 };
 

@@ -45,7 +45,8 @@ absl::StatusOr<std::unique_ptr<BlendedPrefill>> BlendedPrefill::Create(const Pas
                                                                        const SelectionPolicy& policy) {
   std::unique_ptr<BlendedPrefill> prefill(new BlendedPrefill(context, policy));
   KVBLEND_ASSIGN_OR_RETURN(
-      KvLoader loader, KvLoader::Create(prefill->context_, {&prefill->times_, prefill->place_, prefill->stall_}));
+      KvLoader loader,
+      KvLoader::Create(prefill->context_, {&prefill->times_, prefill->place_, prefill->stall_}));
   prefill->loader_ = std::make_unique<KvLoader>(std::move(loader));
   KVBLEND_RETURN_IF_ERROR(prefill->Begin());
   return prefill;

@@ -102,7 +102,7 @@ class BlendedPrefill {
   std::unique_ptr<kernels::BatchPlan> question_;  // its rows; during the query pass
   kernels::MatrixView mass_;                      // f32 [layers that vote, prompt_tokens]
   kernels::MatrixView scores_;                    // f32 [1, candidates]
-  int64_t pass_begin_ = 0;  // of pass_, by the trace's clock
+  int64_t pass_begin_ = 0;                        // of pass_, by the trace's clock
   PrefillResult result_;
 };
 

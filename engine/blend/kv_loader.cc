@@ -108,8 +108,8 @@ absl::Status KvLoader::Load(int32_t layer, Which which, const Readers& readers, 
     loaded.push_back(&placement);
   }
   KVBLEND_RETURN_IF_ERROR(SetMemory(layer, items));
-  KVBLEND_RETURN_IF_ERROR(context_->backend().KvLoadAll(context_->stream, items, context_->transformer.rope(layer),
-                                                        context_->sequence.Layer(layer)));
+  KVBLEND_RETURN_IF_ERROR(context_->backend().KvLoadAll(
+      context_->stream, items, context_->transformer.rope(layer), context_->sequence.Layer(layer)));
   for (Placement* placement : loaded) {
     placement->layers[layer] = State::kLoaded;
     token_layers_ += placement->span->num_tokens();

@@ -28,9 +28,9 @@ class KvLoader {
 
   /// What its work is charged to.
   struct Accounts {
-    WorkTimes* times = nullptr;                      // null: nobody
-    WorkTimes::Account place = WorkTimes::kNobody;   // stored KV -> pages
-    WorkTimes::Account stall = WorkTimes::kNobody;   // waiting for layers to arrive
+    WorkTimes* times = nullptr;                     // null: nobody
+    WorkTimes::Account place = WorkTimes::kNobody;  // stored KV -> pages
+    WorkTimes::Account stall = WorkTimes::kNobody;  // waiting for layers to arrive
   };
 
   /// While layer l is loaded and computed with, layers up to l + context.pipeline_depth are asked for; 0: all at once.

@@ -113,8 +113,8 @@ class RowPass {
   bool has_begun_ = false;   // the layer
   int64_t layer_begin_ = 0;  // by the trace's clock
   bool is_waiting_ = false;
-  bool has_attended_ = false;  // in this layer, while it was measured
-  PassSize measured_;          // the rows of the current measurement
+  bool has_attended_ = false;                        // in this layer, while it was measured
+  PassSize measured_;                                // the rows of the current measurement
   WorkTimes::Account account_ = WorkTimes::kNobody;  // that it is charged to
   std::vector<Charges> measurements_;
 };

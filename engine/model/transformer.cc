@@ -18,10 +18,7 @@ ConstMatrixView OneRow(const kernels::Buffer& buffer, int64_t dim) {
 }  // namespace
 
 Transformer::Transformer(const ModelConfig& config, const ModelWeights& weights, kernels::Backend& backend)
-    : config_(config),
-      weights_(weights),
-      backend_(backend),
-      row_tile_(backend.row_units().products) {}
+    : config_(config), weights_(weights), backend_(backend), row_tile_(backend.row_units().products) {}
 
 MatrixView Transformer::Queries(const PassState& state) const {
   return state.qkv.Columns(0, int64_t{config_.num_heads} * config_.head_dim);

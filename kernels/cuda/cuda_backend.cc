@@ -220,7 +220,8 @@ class CudaBackend final : public Backend {
     }
     KVBLEND_RETURN_IF_ERROR(BringToDevice(Of(stream), k, v));
     KVBLEND_RETURN_IF_ERROR(Of(stream).AwaitSections());
-    KVBLEND_RETURN_IF_ERROR(Correct(stream, KvSource::Of(k), KvSource::Of(v), correction->view(), k_out, v_out));
+    KVBLEND_RETURN_IF_ERROR(
+        Correct(stream, KvSource::Of(k), KvSource::Of(v), correction->view(), k_out, v_out));
     return Of(stream).ReleaseSections();
   }
 
@@ -410,8 +411,8 @@ class CudaBackend final : public Backend {
     if (items[0].correction == nullptr) return Scatter("KvLoad", stream, placements, table, pages);
     KVBLEND_ASSIGN_OR_RETURN(auto correction, DeviceKvCorrection::From(*items[0].correction));
     const KvCorrectionView view = correction->view();
-    const bool in_tiles = std::all_of(
-        placements.items, placements.items + placements.count, [&](const KvPlacement& placement) {
+    const bool in_tiles =
+        std::all_of(placements.items, placements.items + placements.count, [&](const KvPlacement& placement) {
           return LoadsCorrectedInTiles(placement.k, placement.v, view, rope->view(), pages);
         });
     if (in_tiles && placements.count > 0) {
@@ -421,8 +422,8 @@ class CudaBackend final : public Backend {
     }
     for (const KvLoadItem& item : items) {  // they may share memory
       if (item.plan->num_rows() == 0) continue;
-      KVBLEND_RETURN_IF_ERROR(Correct(stream, KvSource::Of(item.k), KvSource::Of(item.v), view, item.k_memory,
-                                      item.v_memory));
+      KVBLEND_RETURN_IF_ERROR(
+          Correct(stream, KvSource::Of(item.k), KvSource::Of(item.v), view, item.k_memory, item.v_memory));
       KVBLEND_RETURN_IF_ERROR(Scatter("KvLoadCorrected", stream, *item.plan, table,
                                       KvSource::Of(item.k_memory), KvSource::Of(item.v_memory), pages));
     }

@@ -195,7 +195,7 @@ LaunchError LaunchTile(StreamHandle stream, const AttentionShape& shape, const A
                      .blocks_y = params.pages.num_kv_heads,
                      .blocks_z = shape.splits,
                      .threads = kAttentionThreads};
-  if constexpr (kHeadDim <= kMaxTallHeadDim) {
+  if constexpr (HasTallTiles(kHeadDim)) {
     if (shape.is_tall && !statistics) {
       launch.shared_bytes = AttentionTile<kHeadDim, kBf16, kTallStrips, kTallKeys>::SharedBytes(4);
       return Launch<TallAttentionKernel<kHeadDim, kBf16>>(stream, launch, params);

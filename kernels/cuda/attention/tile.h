@@ -89,7 +89,7 @@ struct AttentionTile {
   static constexpr int kRows = kStrips * kRowTile;
   static constexpr int kQueryElements = kRows * kStride;
   static constexpr int kKeyElements = kKeys * kStride;  // and values'
-  static constexpr int kColumnTiles = kHeadDim / 8;  // of 8 columns
+  static constexpr int kColumnTiles = kHeadDim / 8;     // of 8 columns
   static constexpr int kKeyTiles = kKeys / 8;
   static constexpr DataType kType = kBf16 ? DataType::kBF16 : DataType::kF16;
 
@@ -186,15 +186,16 @@ struct AttentionTile {
     if (first_key >= end) return 0;
     return p.plan.page_indices[p.plan.page_indptr[sequence] + Divide(p.plan.page_size, first_key)];
   }
-  KVBLEND_DEVICE static void StartWholeTile(const AttentionParams& p, int page, int kv_head, const void* pages,
-                                            int first_key, int begin, int end, SharedArray<uint16_t> keys) {
+  KVBLEND_DEVICE static void StartWholeTile(const AttentionParams& p, int page, int kv_head,
+                                            const void* pages, int first_key, int begin, int end,
+                                            SharedArray<uint16_t> keys) {
     constexpr int kPieces = kHeadDim / 8, kAtOnce = kAttentionThreads / kPieces;
     const int page_size = p.plan.page_size.divisor, row = ThreadIndex() / kPieces,
               column = ThreadIndex() % kPieces * 8;
     const int slot = first_key - Divide(p.plan.page_size, first_key) * page_size + row;
-    const uint16_t* from =
-        static_cast<const uint16_t*>(pages) +
-        ((int64_t{page} * p.pages.num_kv_heads + kv_head) * page_size + slot) * kHeadDim + column;
+    const uint16_t* from = static_cast<const uint16_t*>(pages) +
+                           ((int64_t{page} * p.pages.num_kv_heads + kv_head) * page_size + slot) * kHeadDim +
+                           column;
     const bool is_whole = first_key >= begin && first_key + kKeys <= end;
     KVBLEND_UNROLL
     for (int r = 0; r < kKeys; r += kAtOnce) {
@@ -239,8 +240,7 @@ struct AttentionTile {
 
   /// out += probabilities times values.
   KVBLEND_DEVICE static void AddValues(const float (&probabilities)[kStrips][kKeyTiles][4],
-                                       SharedArray<uint16_t> values,
-                                       float (&out)[kStrips][kColumnTiles][4]) {
+                                       SharedArray<uint16_t> values, float (&out)[kStrips][kColumnTiles][4]) {
     const int matrix = Lane() / 8, r = Lane() % 8;
     const int value_at = (matrix % 2 * 8 + r) * kStride + matrix / 2 * 8;
     KVBLEND_UNROLL
@@ -250,7 +250,8 @@ struct AttentionTile {
       for (int m = 0; m < kStrips; ++m) {
         KVBLEND_UNROLL
         for (int i = 0; i < 4; ++i) {
-          a[m][i] = PackPair(probabilities[m][k + i / 2][i % 2 * 2], probabilities[m][k + i / 2][i % 2 * 2 + 1]);
+          a[m][i] =
+              PackPair(probabilities[m][k + i / 2][i % 2 * 2], probabilities[m][k + i / 2][i % 2 * 2 + 1]);
         }
       }
       KVBLEND_UNROLL

@@ -177,10 +177,13 @@ struct AttentionShape {
 
 /// Rows of (token, head of a group), and keys, that one block works on.
 inline constexpr int kRowTile = 64;
-/// A tall one: rows in kRowTile, and keys; and the largest head_dim that there are registers for.
+/// A tall one: rows in kRowTile, and keys.
 inline constexpr int kTallStrips = 2;
 inline constexpr int kTallKeys = 32;
-inline constexpr int kMaxTallHeadDim = 128;
+/// Whether there are tall tiles for a head_dim, rounded up to that of a kernel: the usual ones up to what registers hold.
+constexpr bool HasTallTiles(int head_dim) {
+  return (head_dim > 32 && head_dim <= 64) || (head_dim > 96 && head_dim <= 128);
+}
 inline constexpr int kKeyTile = 64;
 
 /// Largest head_dim that tensor cores are used for; beyond it, and for f32 pages, plain fp32 kernels run.

@@ -62,7 +62,6 @@ struct ExpertOperands {
   int64_t first_weight;              // row of the weights
   int num_outputs;                   // in this block
 
-
   /// Begins to copy inputs [step * kTileInputs, ...) into a stage; zeros where there is nothing.
   KVBLEND_DEVICE void Start(const ExpertLinearParams& p, int step) const {
     constexpr int kPieces = kTileInputs / 8;

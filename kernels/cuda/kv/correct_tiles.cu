@@ -19,7 +19,8 @@ constexpr int kTokens = 16;
 constexpr int kSums = 8;  // of x down in a lane: two tiles of four
 
 struct CorrectTilesParams {
-  KvPlacements placements;  // row y of blocks works on placement y; to sections there is one, whose plan is empty but for num_rows
+  KvPlacements
+      placements;  // row y of blocks works on placement y; to sections there is one, whose plan is empty but for num_rows
   KvCorrectionView correction;
   DataType out_dtype;  // what corrected values are rounded to
   // Of sections:
@@ -49,7 +50,7 @@ KVBLEND_DEVICE int64_t ColumnOf(int tile) { return int64_t{tile} * kTileChannels
 
 /// Rows that do not exist have what the last one has, and are not written.
 template <bool kInt8, bool kIsKey>
-KVBLEND_DEVICE Pair LoadPair(const CorrectTilesParams& p, const KvPlacement& from, int first_row, int64_t col) {
+KVBLEND_DEVICE Pair LoadPair(const KvPlacement& from, int first_row, int64_t col) {
   const KvSource source = SourceOf<kInt8, kIsKey>(from);
   Pair x;
   KVBLEND_UNROLL
@@ -69,8 +70,9 @@ KVBLEND_DEVICE TileWords LoadTile(const uint32_t* tiles, int tile) {
 }
 
 template <bool kInt8, bool kIsKey>
-KVBLEND_DEVICE void AddTile(const CorrectTilesParams& p, const KvPlacement& from, int first_row, int tile, float (&sums)[2][4]) {
-  const Pair x = LoadPair<kInt8, kIsKey>(p, from, first_row, ColumnOf(tile));
+KVBLEND_DEVICE void AddTile(const CorrectTilesParams& p, const KvPlacement& from, int first_row, int tile,
+                            float (&sums)[2][4]) {
+  const Pair x = LoadPair<kInt8, kIsKey>(from, first_row, ColumnOf(tile));
   const int key_tiles = static_cast<int>(p.correction.cols / kTileChannels);
   const TileWords down = LoadTile(p.correction.down_tiles, kIsKey ? tile : key_tiles + tile);
   KVBLEND_UNROLL
@@ -88,8 +90,8 @@ KVBLEND_DEVICE void AddTile(const CorrectTilesParams& p, const KvPlacement& from
 
 /// x down of the block's tokens, rounded to bf16, as the left operand of the product with up: every warp has all of it.
 template <bool kInt8>
-KVBLEND_DEVICE void SumInner(const CorrectTilesParams& p, const KvPlacement& from, int first_row, SharedArray<float> parts,
-                             uint32_t (&inner)[4]) {
+KVBLEND_DEVICE void SumInner(const CorrectTilesParams& p, const KvPlacement& from, int first_row,
+                             SharedArray<float> parts, uint32_t (&inner)[4]) {
   float sums[2][4] = {};
   const int tiles = static_cast<int>(p.correction.cols / kTileChannels);
   for (int tile = Warp(); tile < tiles; tile += kWarps) {
@@ -117,7 +119,7 @@ KVBLEND_DEVICE Pair Corrected(const CorrectTilesParams& p, const KvPlacement& fr
                               const uint32_t (&inner)[4]) {
   const KvCorrectionView& w = p.correction;
   const int64_t channel = (kIsKey ? 0 : w.cols) + ColumnOf(tile);
-  Pair y = LoadPair<kInt8, kIsKey>(p, from, first_row, ColumnOf(tile));
+  Pair y = LoadPair<kInt8, kIsKey>(from, first_row, ColumnOf(tile));
   float sums[4][4] = {};  // channels 2 t and 2 t + 1 of both rows
   if (w.rank > 0) {
     const TileWords up =
@@ -145,12 +147,13 @@ KVBLEND_DEVICE Pair Corrected(const CorrectTilesParams& p, const KvPlacement& fr
 }
 
 /// Writes the lane's eight columns from `col` on of both rows to a section.
-KVBLEND_DEVICE void WriteSection(const CorrectTilesParams& p, const KvPlacement& from, int first_row, void* section, int64_t col,
-                                 const Pair& y) {
+KVBLEND_DEVICE void WriteSection(const CorrectTilesParams& p, const KvPlacement& from, int first_row,
+                                 void* section, int64_t col, const Pair& y) {
   KVBLEND_UNROLL
   for (int i = 0; i < 2; ++i) {
     const int row = first_row + Lane() / 4 + 8 * i;
-    if (row < from.plan.num_rows) StoreValues(section, p.out_dtype, int64_t{row} * p.correction.cols + col, y.row[i]);
+    if (row < from.plan.num_rows)
+      StoreValues(section, p.out_dtype, int64_t{row} * p.correction.cols + col, y.row[i]);
   }
 }
 
@@ -167,16 +170,15 @@ KVBLEND_DEVICE void WriteSections(const CorrectTilesParams& p, const KvPlacement
 }
 
 /// Writes the lane's eight columns from `col` on of both rows.
-KVBLEND_DEVICE void WritePages(const CorrectTilesParams& p, const KvPlacement& from, int first_row, void* pages, int64_t col,
-                               const Pair& y) {
+KVBLEND_DEVICE void WritePages(const CorrectTilesParams& p, const KvPlacement& from, int first_row,
+                               void* pages, int64_t col, const Pair& y) {
   const int head = static_cast<int>(col) / p.pages.head_dim;
   const int64_t in_head = col - int64_t{head} * p.pages.head_dim;
   KVBLEND_UNROLL
   for (int i = 0; i < 2; ++i) {
     const int row = first_row + Lane() / 4 + 8 * i;
     if (row < from.plan.num_rows) {
-      StoreValues(pages, p.pages.dtype, PageSlot(from.plan, p.pages, row, head) + in_head,
-                  y.row[i]);
+      StoreValues(pages, p.pages.dtype, PageSlot(from.plan, p.pages, row, head) + in_head, y.row[i]);
     }
   }
 }
@@ -196,7 +198,8 @@ KVBLEND_DEVICE void WriteRotatedPairs(const CorrectTilesParams& p, const KvPlace
       const Bytes16 cos = Load128(angles + c), sin = Load128(angles + head_dim / 2 + c);
       KVBLEND_UNROLL
       for (int j = 0; j < 4; ++j) {
-        RotatePair(a.row[i][c + j], b.row[i][c + j], FloatFromBits(cos.words[j]), FloatFromBits(sin.words[j]));
+        RotatePair(a.row[i][c + j], b.row[i][c + j], FloatFromBits(cos.words[j]),
+                   FloatFromBits(sin.words[j]));
       }
     }
     const int64_t to = PageSlot(from.plan, p.pages, row, head) + in_head;
@@ -206,7 +209,8 @@ KVBLEND_DEVICE void WriteRotatedPairs(const CorrectTilesParams& p, const KvPlace
 }
 
 /// Rotates pairs that are neighbours, whose angles begin with number `first`.
-KVBLEND_DEVICE void RotateNeighbours(const CorrectTilesParams& p, const KvPlacement& from, int first_row, int first, Pair& a) {
+KVBLEND_DEVICE void RotateNeighbours(const CorrectTilesParams& p, const KvPlacement& from, int first_row,
+                                     int first, Pair& a) {
   KVBLEND_UNROLL
   for (int i = 0; i < 2; ++i) {
     const int row = first_row + Lane() / 4 + 8 * i;
@@ -281,8 +285,9 @@ LaunchError LaunchTiles(StreamHandle stream, const CorrectTilesParams& params) {
 
 bool CorrectsInTiles(const KvSource& k, const KvSource& v, const KvCorrectionView& correction) {
   const bool fits = correction.rank == 0 || correction.down_tiles != nullptr;
-  return fits && k.encoding == v.encoding && correction.cols % kTileChannels == 0 && Aligned(correction.scale) &&
-         VectorisesSource(k, correction.cols) && VectorisesSource(v, correction.cols);
+  return fits && k.encoding == v.encoding && correction.cols % kTileChannels == 0 &&
+         Aligned(correction.scale) && VectorisesSource(k, correction.cols) &&
+         VectorisesSource(v, correction.cols);
 }
 
 bool LoadsCorrectedInTiles(const KvSource& k, const KvSource& v, const KvCorrectionView& correction,
@@ -307,7 +312,8 @@ LaunchError LaunchCorrectKvInTiles(StreamHandle stream, const KvSource& k, const
 }
 
 LaunchError LaunchKvLoadCorrected(StreamHandle stream, const KvPlacements& placements, const RopeView& rope,
-                                  const KvCorrectionView& correction, DataType rounded_to, KvPagesView pages) {
+                                  const KvCorrectionView& correction, DataType rounded_to,
+                                  KvPagesView pages) {
   CorrectTilesParams params{};
   params.placements = placements;
   params.correction = correction;

@@ -93,11 +93,10 @@ LaunchError LaunchScatter(StreamHandle stream, KvScatterParams params) {
   params.pieces_of_head = FastDivisor::Of(static_cast<int32_t>(per_head));
   params.items_per_row = FastDivisor::Of(static_cast<int32_t>(per_row));
   if (num_items > std::numeric_limits<int32_t>::max()) return {kInvalidValue};
-  return Launch<KvScatterKernel<kWidth>>(stream,
-                                         {.blocks_x = CeilDiv(num_items, kThreads),
-                                          .blocks_y = params.placements.count,
-                                          .threads = kThreads},
-                                         params);
+  return Launch<KvScatterKernel<kWidth>>(
+      stream,
+      {.blocks_x = CeilDiv(num_items, kThreads), .blocks_y = params.placements.count, .threads = kThreads},
+      params);
 }
 
 }  // namespace

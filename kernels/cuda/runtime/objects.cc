@@ -83,7 +83,8 @@ KvCorrectionView DeviceKvCorrection::view() const {
   const uint32_t *down_tiles = nullptr, *up_tiles = nullptr;
   if (has_tiles_) {
     // As many channels as tiles have lie in a multiple of 16 bytes.
-    down_tiles = reinterpret_cast<const uint32_t*>(scale + (1 + kNumKvCorrectionPlaces + 2 * rank_) * channels);
+    down_tiles =
+        reinterpret_cast<const uint32_t*>(scale + (1 + kNumKvCorrectionPlaces + 2 * rank_) * channels);
     up_tiles = down_tiles + channels / kTileChannels * kWarpSize * kTileWords;
   }
   return {.scale = scale,
@@ -195,7 +196,7 @@ AttentionShape DeviceBatchPlan::ShapeOf(int32_t num_heads, const KvPagesView& pa
   };
   // Where there are enough of them to keep every multiprocessor busy.
   const int64_t tall = count_tiles(kTallStrips * kRowTile);
-  shape.is_tall = UsesTensorCores(pages) && !statistics && pages.head_dim <= kMaxTallHeadDim &&
+  shape.is_tall = UsesTensorCores(pages) && !statistics && HasTallTiles(pages.head_dim) &&
                   tall * pages.num_kv_heads >= 2 * num_multiprocessors;
   shape.row_tiles = shape.is_tall ? tall : count_tiles(kRowTile);
   for (const int32_t kv_len : kv_len_) shape.key_tiles += CeilDiv(kv_len, kKeyTile);

@@ -42,11 +42,12 @@ class SectionStaging {
 
   StreamHandle copying_ = nullptr;
   EventHandle arrived_ = nullptr;
-  std::array<EventHandle, kSlots> released_{};  // of the batch whose number has that remainder: none is needed for longer
+  std::array<EventHandle, kSlots>
+      released_{};  // of the batch whose number has that remainder: none is needed for longer
   std::array<Slot, kSlots> slots_;
-  size_t next_ = 0;         // slot
-  int64_t batch_ = 1;       // what is brought between two Releases
-  int64_t waited_ = 0;      // the latest batch that the copying stream has waited for
+  size_t next_ = 0;          // slot
+  int64_t batch_ = 1;        // what is brought between two Releases
+  int64_t waited_ = 0;       // the latest batch that the copying stream has waited for
   bool is_awaited_ = true;   // by the computing stream: all that was brought
   bool is_released_ = true;  // likewise
 };

@@ -91,9 +91,9 @@ absl::Status Bench::MeasureHost(kernels::Buffer& target) {
   void* const pinned = backend_->AllocateHost(sizes_.upload_bytes);
   if (pinned == nullptr) return absl::ResourceExhaustedError("no page-locked memory");
   const absl::Cleanup free = [&] { backend_->FreeHost(pinned, sizes_.upload_bytes); };
-  KVBLEND_ASSIGN_OR_RETURN(const Samples upload, Measure([&] {
-                             return backend_->CopyFromHost(*stream_, target.data(), pinned, sizes_.upload_bytes);
-                           }));
+  KVBLEND_ASSIGN_OR_RETURN(
+      const Samples upload,
+      Measure([&] { return backend_->CopyFromHost(*stream_, target.data(), pinned, sizes_.upload_bytes); }));
   upload_bytes_per_second_ = static_cast<double>(sizes_.upload_bytes) / upload.Median();
   // Fewer than the driver has room for, so that the host never waits for the device.
   constexpr int32_t kKernels = 200;

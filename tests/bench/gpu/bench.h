@@ -29,11 +29,11 @@ struct Sizes {
   int32_t gathered = 900;  // recomputed ones
   int32_t question = 30;
   int32_t page_size = 64;
-  int32_t repetitions = 21;                  // of which the median counts
-  int32_t model_repetitions = 5;             // of whole prefills
-  int64_t flush_bytes = int64_t{512} << 20;  // several times any L2 cache
-  int64_t peak_dim = 8192;                   // of the product that is the measured peak
-  int64_t copy_bytes = int64_t{2} << 30;     // of the copy that is the measured peak
+  int32_t repetitions = 21;                   // of which the median counts
+  int32_t model_repetitions = 5;              // of whole prefills
+  int64_t flush_bytes = int64_t{512} << 20;   // several times any L2 cache
+  int64_t peak_dim = 8192;                    // of the product that is the measured peak
+  int64_t copy_bytes = int64_t{2} << 30;      // of the copy that is the measured peak
   int64_t upload_bytes = int64_t{256} << 20;  // of one from the host's memory
 
   static Sizes Tiny();

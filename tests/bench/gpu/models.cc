@@ -51,7 +51,8 @@ double LayerWeights(const ModelShape& shape) {
 // mask leaves, and the logits of one token.
 double PrefillFlops(const ModelShape& shape, double tokens) {
   const double attention = 4.0 * shape.num_heads * shape.head_dim * tokens * (tokens + 1) / 2;
-  return shape.num_layers * (2 * tokens * LayerWeights(shape) + attention) + 2.0 * shape.vocab_size * shape.hidden_dim;
+  return shape.num_layers * (2 * tokens * LayerWeights(shape) + attention) +
+         2.0 * shape.vocab_size * shape.hidden_dim;
 }
 
 // What a step of decoding reads of the weights, which are bf16, once for all its rows.
@@ -201,13 +202,14 @@ class ModelBench {
     const double kv_bytes = 2.0 * shape_.num_layers * shape_.num_kv_heads * shape_.head_dim * 2 *
                             static_cast<double>(layout_.token_ids.size());
     const double bytes = StepWeightBytes(shape_) + kv_bytes * static_cast<double>(sequences);
-    return nlohmann::ordered_json{{"sequences", sequences},
-                                  {"step_seconds", seconds.Median()},
-                                  {"step_seconds_min", seconds.Min()},
-                                  {"step_seconds_max", seconds.Max()},
-                                  {"tokens_per_second", static_cast<double>(sequences) / seconds.Median()},
-                                  {"bytes", bytes},
-                                  {"share_of_copy_peak", bytes / seconds.Median() / bench_.copy_bytes_per_second()}};
+    return nlohmann::ordered_json{
+        {"sequences", sequences},
+        {"step_seconds", seconds.Median()},
+        {"step_seconds_min", seconds.Min()},
+        {"step_seconds_max", seconds.Max()},
+        {"tokens_per_second", static_cast<double>(sequences) / seconds.Median()},
+        {"bytes", bytes},
+        {"share_of_copy_peak", bytes / seconds.Median() / bench_.copy_bytes_per_second()}};
   }
 
   Bench& bench_;
@@ -224,7 +226,7 @@ class ModelBench {
 absl::StatusOr<nlohmann::ordered_json> MeasureModel(Bench& bench, const ModelShape& shape, int device) {
   StagedBackend* staged = nullptr;
   KVBLEND_ASSIGN_OR_RETURN(const auto runtime, MakeRuntime(shape, bench.sizes(), device, &staged,
-                                                       NumSequences(shape, bench.sizes()) + 1));
+                                                           NumSequences(shape, bench.sizes()) + 1));
   KVBLEND_ASSIGN_OR_RETURN(
       const auto chunk_store,
       store::ChunkStore::Create({.byte_budget = int64_t{24} << 30, .memory = runtime->host_memory.get()}));

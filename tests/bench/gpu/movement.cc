@@ -49,17 +49,16 @@ class MovementBench {
     std::vector<float> weights(channels * std::max<int64_t>(rank, kernels::kNumKvCorrectionPlaces));
     for (size_t i = 0; i < weights.size(); ++i) weights[i] = static_cast<float>(i * 37 % 101) * 2e-4f - 0.01f;
     const absl::Span<const float> values(weights);
-    const kernels::KvCorrectionSpec spec{
-        .cols = kv_cols(),
-        .rank = rank,
-        .scale = values.first(channels),
-        .offset = values.first(kernels::kNumKvCorrectionPlaces * channels),
-        .down = values.first(channels * rank),
-        .up = values.first(channels * rank)};
-    KVBLEND_ASSIGN_OR_RETURN(const auto correction, MakeBoth<kernels::KvCorrection>(
-                                                        bench_, [&](kernels::Backend& backend) {
-                                                          return backend.CreateKvCorrection(spec);
-                                                        }));
+    const kernels::KvCorrectionSpec spec{.cols = kv_cols(),
+                                         .rank = rank,
+                                         .scale = values.first(channels),
+                                         .offset = values.first(kernels::kNumKvCorrectionPlaces * channels),
+                                         .down = values.first(channels * rank),
+                                         .up = values.first(channels * rank)};
+    KVBLEND_ASSIGN_OR_RETURN(const auto correction,
+                             MakeBoth<kernels::KvCorrection>(bench_, [&](kernels::Backend& backend) {
+                               return backend.CreateKvCorrection(spec);
+                             }));
     const Work work = {.operation = "CorrectKv",
                        .shape = absl::StrCat("int8 to f32, rank ", rank, ", ", KvShape()),
                        .flops = 2.0 * static_cast<double>(tokens() * channels * (2 * rank + 1)),
@@ -69,8 +68,8 @@ class MovementBench {
       const auto dense = [&](Mirror& out, KvPart part) {
         return kernels::MutableKvSectionView{out.On(on).data, KvEncoding::kF32, part, tokens(), kv_cols()};
       };
-      return on.backend.CorrectKv(on.stream, k.On(on), v.On(on), correction.On(on), dense(k_out, KvPart::kKey),
-                                  dense(v_out, KvPart::kValue));
+      return on.backend.CorrectKv(on.stream, k.On(on), v.On(on), correction.On(on),
+                                  dense(k_out, KvPart::kKey), dense(v_out, KvPart::kValue));
     });
   }
 

@@ -131,8 +131,7 @@ absl::StatusOr<std::unique_ptr<ModelRuntime>> MakeRuntime(const ModelShape& shap
   pool.num_kv_heads = shape.num_kv_heads;
   pool.head_dim = shape.head_dim;
   pool.page_size = sizes.page_size;
-  pool.num_pages =
-      static_cast<int32_t>(num_sequences * (runtime->max_context_tokens / sizes.page_size + 1));
+  pool.num_pages = static_cast<int32_t>(num_sequences * (runtime->max_context_tokens / sizes.page_size + 1));
   pool.dtype = kernels::DataType::kBF16;
   KVBLEND_ASSIGN_OR_RETURN(runtime->page_pool, kv::PagePool::Create(*runtime->backend, pool));
   return runtime;

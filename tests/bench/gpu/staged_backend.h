@@ -79,11 +79,13 @@ class StagedBackend final : public test_support::BackendDecorator {
   }
   absl::Status DoKvLoadCorrected(Stream& stream, const Plan& plan, const kernels::RopeTable& rope,
                                  kernels::KvSectionView k, kernels::KvSectionView v,
-                                 const kernels::KvCorrection& correction, kernels::MutableKvSectionView k_memory,
-                                 kernels::MutableKvSectionView v_memory, kernels::KvPagesView pages) override {
-    return part_ != Part::kComputing
-               ? BackendDecorator::DoKvLoadCorrected(stream, plan, rope, k, v, correction, k_memory, v_memory, pages)
-               : absl::OkStatus();
+                                 const kernels::KvCorrection& correction,
+                                 kernels::MutableKvSectionView k_memory,
+                                 kernels::MutableKvSectionView v_memory,
+                                 kernels::KvPagesView pages) override {
+    return part_ != Part::kComputing ? BackendDecorator::DoKvLoadCorrected(
+                                           stream, plan, rope, k, v, correction, k_memory, v_memory, pages)
+                                     : absl::OkStatus();
   }
   absl::Status DoCorrectKv(Stream& stream, kernels::KvSectionView k, kernels::KvSectionView v,
                            const kernels::KvCorrection& correction, kernels::MutableKvSectionView k_out,

@@ -89,6 +89,10 @@ std::vector<AttentionCase> Cases() {
       add_shape(absl::StrCat("head_dim ", head_dim, ", ", std::string(Name(dtype))), 2, 2, head_dim, dtype,
                 {{70, Range(0, 70)}, {40, {39}}});
     }
+    for (const int32_t head_dim : {100, 128}) {
+      add_shape(absl::StrCat("many rows, head_dim ", head_dim, ", ", std::string(Name(dtype))), 2, 2,
+                head_dim, dtype, {{330, Range(41, 330)}});
+    }
   }
   add_shape("head_dim 264", 1, 1, 264, kBF16, {{20, {3, 19}}});
   // Few and many rows, split keys, windows, and both ways of computing; a cap that is reached, and one that is not.

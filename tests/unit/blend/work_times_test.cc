@@ -100,9 +100,7 @@ TEST_F(WorkTimesTest, AStreamThatFailsIsReportedWhenItIsSettled) {
   EXPECT_EQ(times.Settle(), absl::InternalError("the device is gone"));
 }
 
-TEST(ChargedTest, WithoutTimesNothingIsCharged) {
-  const Charged charged(nullptr, WorkTimes::kNobody);
-}
+TEST(ChargedTest, WithoutTimesNothingIsCharged) { const Charged charged(nullptr, WorkTimes::kNobody); }
 
 }  // namespace
 }  // namespace kvblend::blend
