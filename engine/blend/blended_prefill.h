@@ -21,13 +21,13 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/blend/acquire_layer.h"
+#include "engine/blend/costs/loading_controller.h"
+#include "engine/blend/costs/work_times.h"
 #include "engine/blend/kv_loader.h"
-#include "engine/blend/loading_controller.h"
 #include "engine/blend/pass_context.h"
 #include "engine/blend/reuse_plan.h"
 #include "engine/blend/row_pass.h"
 #include "engine/blend/selection_policy.h"
-#include "engine/blend/work_times.h"
 #include "kernels/backend.h"
 
 namespace kvblend::blend {

@@ -13,9 +13,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/blend/acquire_layer.h"
+#include "engine/blend/costs/work_times.h"
 #include "engine/blend/pass_context.h"
 #include "engine/blend/visibility.h"
-#include "engine/blend/work_times.h"
 #include "kernels/backend.h"
 
 namespace kvblend::blend {

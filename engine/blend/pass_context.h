@@ -6,8 +6,8 @@
 
 #include "absl/status/statusor.h"
 #include "engine/api/request_trace.h"
+#include "engine/blend/costs/loading_controller.h"
 #include "engine/blend/fresh_rows.h"
-#include "engine/blend/loading_controller.h"
 #include "engine/blend/paged_sequence.h"
 #include "engine/blend/reuse_plan.h"
 #include "engine/kv/learned_correction.h"

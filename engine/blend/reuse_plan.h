@@ -10,7 +10,7 @@
 
 #include "absl/types/span.h"
 #include "engine/api/request.h"
-#include "engine/blend/prefill_prediction.h"
+#include "engine/blend/costs/prefill_prediction.h"
 #include "engine/blend/selection_policy.h"
 #include "engine/prompt/prompt_layout.h"
 #include "engine/store/arriving_kv.h"

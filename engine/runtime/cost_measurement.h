@@ -2,7 +2,7 @@
 #pragma once
 
 #include "absl/status/statusor.h"
-#include "engine/blend/loading_controller.h"
+#include "engine/blend/costs/loading_controller.h"
 #include "engine/runtime/model_runtime.h"
 
 namespace kvblend {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "engine/blend/loading_controller.h"
+#include "engine/blend/costs/loading_controller.h"
 
 namespace kvblend {
 namespace {

@@ -61,13 +61,21 @@ struct KvSource {
 /// As kMaxKvCorrectionRank (kernels/kv_correction.h), which comes with Abseil.
 inline constexpr int kMaxCorrectionRank = 1024;
 
+// Tiles of a correction (kernels/cuda/runtime/correction_tiles.h).
+/// Ranks up to this one are multiplied as this one.
+inline constexpr int kTileRank = 16;
+/// Channels of a tile: K's columns, and V's, are a multiple of it.
+inline constexpr int kTileChannels = 32;
+/// Of a tile and lane.
+inline constexpr int kTileWords = 8;
+
 /// A KvCorrectionSpec's values.
 struct KvCorrectionView {
   const float* scale = nullptr;
   const float* offset = nullptr;  // [kNumKvCorrectionPlaces, 2 * cols]
   const float* down = nullptr;
   const float* up = nullptr;
-  // kernels/cuda/kv/correction_tiles.h; null: it has none.
+  // kernels/cuda/runtime/correction_tiles.h; null: it has none.
   const uint32_t* down_tiles = nullptr;
   const uint32_t* up_tiles = nullptr;
   int64_t cols = 0;

@@ -1,12 +1,11 @@
-// CorrectKv and KvLoad of what it makes, in one kernel on the tensor cores, for the ranks and shapes that correction_tiles.h
-// has tiles for. A block takes 16 tokens. Its warps share the channels of x down, add their parts up in shared memory, and
+// CorrectKv and KvLoad of what it makes, in one kernel on the tensor cores, for the ranks and shapes that there are tiles
+// for (kernels/cuda/runtime/correction_tiles.h). A block takes 16 tokens. Its warps share the channels of x down, add their parts up in shared memory, and
 // then share the channels of the result: decoded once more (from the L1 cache), scaled, moved, corrected, and written to
 // sections, or rotated and written into pages. A row's sums are taken in the same order whatever stands beside it.
 //
 // A chunk of some hundred tokens makes a few dozen blocks, so the time is that of a block: many warps, and loads that do not
 // wait for each other. That is why the usual encoding is known when the kernel is compiled, and K's tiles and V's have loops of
 // their own: with branches around them, each load would be waited for before the next one begins.
-#include "kernels/cuda/kv/correction_tiles.h"
 #include "kernels/cuda/kv/page_slot.h"
 #include "kernels/cuda/kv/source.h"
 

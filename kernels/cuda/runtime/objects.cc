@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "kernels/checks.h"
-#include "kernels/cuda/kv/correction_tiles.h"
+#include "kernels/cuda/runtime/correction_tiles.h"
 #include "kernels/cuda/runtime/step_recording.h"
 #include "kernels/host/batch_plan.h"
 

@@ -1,4 +1,4 @@
-#include "engine/blend/loading_controller.h"
+#include "engine/blend/costs/loading_controller.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "engine/blend/work_times.h"
+#include "engine/blend/costs/work_times.h"
 
 #include <memory>
 #include <utility>

@@ -1,4 +1,4 @@
-// A correction's map of low rank as the tensor cores read it (correct_tiles.cu): bf16, in the order of the fragments of
+// A correction's map of low rank as the tensor cores read it (kernels/cuda/kv/correct_tiles.cu): bf16, in the order of the fragments of
 // mma.m16n8k16 (PTX ISA), so that a lane's share of 32 channels is 32 bytes in one run. Which channel is which row or column
 // of a product is free as long as both operands agree: a lane of four takes eight neighbouring channels, as they are decoded.
 #pragma once
@@ -6,16 +6,10 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/cuda/device/kernels.h"
 #include "kernels/kv_correction.h"
 
 namespace kvblend::kernels::cuda {
-
-/// Ranks up to this one are multiplied as this one.
-inline constexpr int kTileRank = 16;
-/// Channels of a tile: K's columns, and V's, are a multiple of it.
-inline constexpr int kTileChannels = 32;
-/// Of a tile and lane.
-inline constexpr int kTileWords = 8;
 
 /// Whether the correction has tiles.
 bool HasTiles(const KvCorrectionSpec& spec);

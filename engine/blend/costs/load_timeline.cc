@@ -1,4 +1,4 @@
-#include "engine/blend/load_timeline.h"
+#include "engine/blend/costs/load_timeline.h"
 
 #include <algorithm>
 

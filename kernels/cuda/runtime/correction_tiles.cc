@@ -1,4 +1,4 @@
-#include "kernels/cuda/kv/correction_tiles.h"
+#include "kernels/cuda/runtime/correction_tiles.h"
 
 #include "kernels/host/float_convert.h"
 

@@ -1,4 +1,4 @@
-#include "engine/blend/pass_cost.h"
+#include "engine/blend/costs/pass_cost.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "engine/blend/prefill_prediction.h"
+#include "engine/blend/costs/prefill_prediction.h"
 
 #include "engine/blend/prefill_route.h"
 

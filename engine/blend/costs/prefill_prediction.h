@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "engine/api/tier.h"
-#include "engine/blend/load_timeline.h"
-#include "engine/blend/pass_cost.h"
+#include "engine/blend/costs/load_timeline.h"
+#include "engine/blend/costs/pass_cost.h"
 #include "engine/blend/selection_policy.h"
 #include "engine/store/read_meter.h"
 
