@@ -1,6 +1,7 @@
 #include "kernels/cuda/runtime/section_staging.h"
 
 #include <bit>
+#include <cstddef>
 #include <utility>
 
 namespace kvblend::kernels::cuda {
@@ -30,8 +31,25 @@ SectionStaging::~SectionStaging() {
   }
 }
 
+bool SectionStaging::IsFree(int64_t batch) {
+  if (batch == batch_) return false;
+  if (batch > free_ && EventIsReached(released_[batch % kSlots])) free_ = batch;
+  return batch <= free_;
+}
+
+SectionStaging::Slot& SectionStaging::NextSlot() {
+  // Where nothing is in use any more, as between prompts, equal prompts get the same slots, which have the right size.
+  if (is_released_ && IsFree(batch_ - 1)) next_ = 0;
+  if (next_ == slots_.size()) next_ = 0;
+  // The next one is the one that was used longest ago.
+  if (slots_.size() < kSlots && (slots_.empty() || !IsFree(slots_[next_].batch))) {
+    slots_.emplace(slots_.begin() + static_cast<std::ptrdiff_t>(next_));
+  }
+  return slots_[next_++];
+}
+
 absl::StatusOr<const void*> SectionStaging::Bring(const void* source, int64_t bytes) {
-  Slot& slot = slots_[next_];
+  Slot& slot = NextSlot();
   if (slot.buffer == nullptr || slot.buffer->size_bytes() < bytes) {
     slot.buffer.reset();  // waits for what still uses it
     auto larger = DeviceBuffer::Allocate("staging memory",
@@ -46,7 +64,6 @@ absl::StatusOr<const void*> SectionStaging::Bring(const void* source, int64_t by
   }
   if (auto s = EnqueueCopyFromHost(copying_, slot.buffer->data(), source, bytes); !s.ok()) return s;
   slot.batch = batch_;
-  next_ = (next_ + 1) % kSlots;
   is_awaited_ = false;
   is_released_ = false;
   return slot.buffer->data();

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -39,15 +40,19 @@ class SectionStaging {
     int64_t batch = 0;  // that used it last
   };
   SectionStaging() = default;
+  /// Whether nothing reads any more what this batch brought.
+  bool IsFree(int64_t batch);
+  Slot& NextSlot();
 
   StreamHandle copying_ = nullptr;
   EventHandle arrived_ = nullptr;
   std::array<EventHandle, kSlots>
-      released_{};  // of the batch whose number has that remainder: none is needed for longer
-  std::array<Slot, kSlots> slots_;
+      released_{};           // of the batch whose number has that remainder: none is needed for longer
+  std::vector<Slot> slots_;  // up to kSlots, as many as were in use at once
   size_t next_ = 0;          // slot
   int64_t batch_ = 1;        // what is brought between two Releases
   int64_t waited_ = 0;       // the latest batch that the copying stream has waited for
+  int64_t free_ = 0;         // the latest that IsFree has found
   bool is_awaited_ = true;   // by the computing stream: all that was brought
   bool is_released_ = true;  // likewise
 };
