@@ -1,7 +1,8 @@
 // CorrectKv and KvLoad of what it makes, in one kernel on the tensor cores, for the ranks and shapes that there are tiles
-// for (kernels/cuda/runtime/correction_tiles.h). A block takes 16 tokens. Its warps share the channels of x down, add their parts up in shared memory, and
-// then share the channels of the result: decoded once more (from the L1 cache), scaled, moved, corrected, and written to
-// sections, or rotated and written into pages. A row's sums are taken in the same order whatever stands beside it.
+// for (kernels/cuda/runtime/correction_tiles.h). A block takes 16 tokens. Its warps share the channels of x down, add their
+// parts up in shared memory, and then share the channels of the result: decoded once more (from the L1 cache), scaled, moved,
+// corrected, and written to sections, or rotated and written into pages. A row's sums are taken in the same order whatever
+// stands beside it.
 //
 // A chunk of some hundred tokens makes a few dozen blocks, so the time is that of a block: many warps, and loads that do not
 // wait for each other. That is why the usual encoding is known when the kernel is compiled, and K's tiles and V's have loops of
@@ -18,8 +19,8 @@ constexpr int kTokens = 16;
 constexpr int kSums = 8;  // of x down in a lane: two tiles of four
 
 struct CorrectTilesParams {
-  KvPlacements
-      placements;  // row y of blocks works on placement y; to sections there is one, whose plan is empty but for num_rows
+  // Row y of blocks works on placement y. To sections there is one, whose plan is empty but for num_rows.
+  KvPlacements placements;
   KvCorrectionView correction;
   DataType out_dtype;  // what corrected values are rounded to
   // Of sections:

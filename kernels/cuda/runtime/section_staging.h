@@ -46,8 +46,8 @@ class SectionStaging {
 
   StreamHandle copying_ = nullptr;
   EventHandle arrived_ = nullptr;
-  std::array<EventHandle, kSlots>
-      released_{};           // of the batch whose number has that remainder: none is needed for longer
+  // Of the batch whose number has that remainder: none is needed for longer.
+  std::array<EventHandle, kSlots> released_{};
   std::vector<Slot> slots_;  // up to kSlots, as many as were in use at once
   size_t next_ = 0;          // slot
   int64_t batch_ = 1;        // what is brought between two Releases

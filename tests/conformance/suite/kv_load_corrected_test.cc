@@ -85,7 +85,7 @@ TEST_P(KvLoadCorrectedConformance, IsCorrectKvThenKvLoad) {
 // More than are brought to a device at once, from host memory, with V behind K or elsewhere, some corrected and some not, some
 // without rows.
 TEST_P(KvLoadCorrectedConformance, AllAreOneAfterTheOther) {
-  constexpr int64_t kItems = 43, kRows = 13, kCols = 3 * 64;
+  constexpr int64_t kItems = 91, kRows = 13, kCols = 3 * 64;
   constexpr int32_t kTokens = kItems * kRows;
   const auto batch_at = [&](int64_t i) {
     const auto begin = static_cast<int32_t>(i * kRows);
