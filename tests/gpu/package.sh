@@ -16,8 +16,7 @@ fi
 cd "$(dirname "$0")/../.."
 folder=${1:-build/gpu-package}
 
-cmake --preset cuda -B build/cuda-package -DKVBLEND_BUILD_SERVER=OFF -DKVBLEND_BUILD_BENCHMARKS=OFF \
-  -DCMAKE_BUILD_WITH_INSTALL_RPATH=ON '-DCMAKE_INSTALL_RPATH=$ORIGIN/lib' \
+cmake --preset cuda -B build/cuda-package -DCMAKE_BUILD_WITH_INSTALL_RPATH=ON '-DCMAKE_INSTALL_RPATH=$ORIGIN/lib' \
   -DCMAKE_EXE_LINKER_FLAGS=-Wl,--disable-new-dtags
 cmake --build build/cuda-package --target kernels_cuda_test gpu_bench
 

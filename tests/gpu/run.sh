@@ -10,10 +10,10 @@ Usage: tests/gpu/run.sh [--binaries DIR] [--out FILE] [--stages LIST] [--filter 
                         [--models NAME,...|none] [--device N]
 
   --binaries DIR   kernels_cuda_test and gpu_bench built before, as tests/gpu/package.sh packs them; without it they are
-                   built here in build/cuda, which needs nvcc, the packages of deploy/install_dependencies.sh, and no gRPC
+                   built here in build/cuda, which needs nvcc and the packages of deploy/install_dependencies.sh --test
   --out FILE       where the benchmarks' JSON goes (gpu_bench.json); the logs of the other stages go beside it
   --stages LIST    of conformance,bench,memcheck,racecheck,synccheck, which are all and this order
-  --filter PATTERN of tests, as --gtest_filter: what the sanitizers run (without it all but the cases with many blocks)
+  --filter PATTERN of tests, as --gtest_filter: what the sanitizers run (without it all but many blocks and repeated steps)
   --limit SECONDS  after which a stage is ended and counts as failed (3600)
   --models LIST    whose shapes whole prefills are measured in: Mistral-7B, Llama-3.1-8B, Llama-2-13B (all three), or none
   --device N       which of the visible GPUs (0)
@@ -72,7 +72,7 @@ nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
 
 if [ -z "$binaries" ]; then
   cd "$(dirname "$0")/../.."
-  cmake --preset cuda -DKVBLEND_BUILD_SERVER=OFF -DKVBLEND_BUILD_BENCHMARKS=OFF
+  cmake --preset cuda
   cmake --build --preset cuda --target kernels_cuda_test gpu_bench
   binaries=$PWD/build/cuda/bin
 fi
