@@ -204,10 +204,8 @@ class CudaBackend final : public Backend {
 
   absl::Status DoKvLoad(Stream& stream, const BatchPlan& batch, const RopeTable& table, KvSectionView k,
                         KvSectionView v, KvPagesView pages) override {
-    KVBLEND_RETURN_IF_ERROR(BringToDevice(Of(stream), k, v));
-    KVBLEND_RETURN_IF_ERROR(Of(stream).AwaitSections());
-    KVBLEND_RETURN_IF_ERROR(Scatter("KvLoad", stream, batch, table, KvSource::Of(k), KvSource::Of(v), pages));
-    return Of(stream).ReleaseSections();
+    const KvLoadItem item{&batch, k, v};
+    return DoKvLoadAll(stream, {&item, 1}, table, pages);
   }
 
   absl::Status DoCorrectKv(Stream& stream, KvSectionView k, KvSectionView v, const KvCorrection& given,
@@ -242,7 +240,8 @@ class CudaBackend final : public Backend {
       KVBLEND_RETURN_IF_ERROR(BringToDevice(Of(stream), here.back().k, here.back().v));
       const bool goes_on = i + 1 < items.size() && here.size() < kMaxKvPlacements &&
                            items[i + 1].correction == items[i].correction &&
-                           items[i + 1].k.encoding == items[i].k.encoding;
+                           items[i + 1].k.encoding == items[i].k.encoding &&
+                           items[i + 1].k_memory.encoding == items[i].k_memory.encoding;
       if (goes_on) continue;
       KVBLEND_RETURN_IF_ERROR(Of(stream).AwaitSections());
       KVBLEND_RETURN_IF_ERROR(LoadHere(stream, here, table, pages));
@@ -399,7 +398,7 @@ class CudaBackend final : public Backend {
     return StatusOf(launch(Of(stream).handle(), k, v, correction, k_out, v_out), "CorrectKv");
   }
 
-  // Items of one encoding and correction, in device memory.
+  // Items of one encoding, correction and type of memory, in device memory.
   static absl::Status LoadHere(Stream& stream, absl::Span<const KvLoadItem> items, const RopeTable& table,
                                KvPagesView pages) {
     KVBLEND_ASSIGN_OR_RETURN(auto rope, DeviceRopeTable::From(table));
@@ -416,6 +415,7 @@ class CudaBackend final : public Backend {
           return LoadsCorrectedInTiles(placement.k, placement.v, view, rope->view(), pages);
         });
     if (in_tiles && placements.count > 0) {
+      NoteUse(stream, table, pages);
       return StatusOf(LaunchKvLoadCorrected(Of(stream).handle(), placements, rope->view(), view,
                                             DenseType(items[0].k_memory.encoding), pages),
                       "KvLoadCorrected");
@@ -428,6 +428,14 @@ class CudaBackend final : public Backend {
                                       KvSource::Of(item.k_memory), KvSource::Of(item.v_memory), pages));
     }
     return absl::OkStatus();
+  }
+
+  // A step that is recorded keeps to what it used.
+  static void NoteUse(Stream& stream, const RopeTable& table, const KvPagesView& pages) {
+    if (StepRecording* step = Of(stream).recording()) {
+      step->UsesRope(table);
+      step->UsesPages(pages);
+    }
   }
 
   static absl::Status AddPlacement(Stream& stream, const BatchPlan& batch, const KvSource& k,
@@ -450,10 +458,7 @@ class CudaBackend final : public Backend {
                               const RopeTable& table, const KvPagesView& pages) {
     KVBLEND_ASSIGN_OR_RETURN(auto rope, DeviceRopeTable::From(table));
     if (placements.count == 0) return absl::OkStatus();
-    if (StepRecording* step = Of(stream).recording()) {
-      step->UsesRope(table);
-      step->UsesPages(pages);
-    }
+    NoteUse(stream, table, pages);
     return StatusOf(LaunchKvScatter(Of(stream).handle(), placements, rope->view(), pages), op);
   }
 

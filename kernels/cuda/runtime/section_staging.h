@@ -1,5 +1,5 @@
 // Brings stored KV from host memory to the device beside what computes: on a stream of its own, into buffers
-// that take turns, with an event on either side of every copy. A layer's KV crosses the bus while the layer
+// that take turns, with an event on either side of a layer's copies. A layer's KV crosses the bus while the layer
 // before it is computed with, because the host enqueues ahead of the device.
 #pragma once
 
@@ -31,7 +31,7 @@ class SectionStaging {
   /// Called when everything that reads what was brought has been enqueued on `computing`.
   absl::Status Release(StreamHandle computing);
 
-  /// K and V of two layers of 32 chunks: with fewer, copies wait for what is computed with the layer before.
+  /// Two layers of 32 chunks, K and V being one copy: with fewer, copies wait for what is computed with the layer before.
   static constexpr size_t kSlots = 64;
 
  private:

@@ -77,16 +77,6 @@ class StagedBackend final : public test_support::BackendDecorator {
                            const kernels::RopeTable& rope, kernels::KvPagesView pages) override {
     return part_ != Part::kComputing ? inner().KvLoadAll(stream, items, rope, pages) : absl::OkStatus();
   }
-  absl::Status DoKvLoadCorrected(Stream& stream, const Plan& plan, const kernels::RopeTable& rope,
-                                 kernels::KvSectionView k, kernels::KvSectionView v,
-                                 const kernels::KvCorrection& correction,
-                                 kernels::MutableKvSectionView k_memory,
-                                 kernels::MutableKvSectionView v_memory,
-                                 kernels::KvPagesView pages) override {
-    return part_ != Part::kComputing ? BackendDecorator::DoKvLoadCorrected(
-                                           stream, plan, rope, k, v, correction, k_memory, v_memory, pages)
-                                     : absl::OkStatus();
-  }
   absl::Status DoCorrectKv(Stream& stream, kernels::KvSectionView k, kernels::KvSectionView v,
                            const kernels::KvCorrection& correction, kernels::MutableKvSectionView k_out,
                            kernels::MutableKvSectionView v_out) override {
