@@ -82,7 +82,7 @@ TEST_P(KvLoadCorrectedConformance, IsCorrectKvThenKvLoad) {
   }
 }
 
-// More than are brought to a device at once, from host memory, with V behind K or elsewhere, some corrected and some not, some
+// More than are brought to a device at once, from host memory, with V behind K or elsewhere, corrected or not, some
 // without rows.
 TEST_P(KvLoadCorrectedConformance, AllAreOneAfterTheOther) {
   constexpr int64_t kItems = 91, kRows = 13, kCols = 3 * 64;
@@ -100,7 +100,9 @@ TEST_P(KvLoadCorrectedConformance, AllAreOneAfterTheOther) {
   const auto rope = MakeRope(backend, RopeLayout::kSplitHalf, 64, kTokens);
   const auto narrow = RandomCorrection(kCols, 16), wide = RandomCorrection(kCols, 33);
   const Section k_memory(backend, KvEncoding::kBF16, KvPart::kKey, kRows, kCols),
-      v_memory(backend, KvEncoding::kBF16, KvPart::kValue, kRows, kCols);
+      v_memory(backend, KvEncoding::kBF16, KvPart::kValue, kRows, kCols),
+      k_exact(backend, KvEncoding::kF32, KvPart::kKey, kRows, kCols),
+      v_exact(backend, KvEncoding::kF32, KvPart::kValue, kRows, kCols);
   Backend& host = TestBackend("reference");
   std::vector<std::unique_ptr<Buffer>> memory;
   std::vector<PagedBatch> plans;
@@ -125,8 +127,8 @@ TEST_P(KvLoadCorrectedConformance, AllAreOneAfterTheOther) {
     item.v.data = k_host + k_bytes + gap;
     if (i % 4 == 1) continue;
     item.correction = i % 4 == 2 ? wide.get() : narrow.get();
-    item.k_memory = k_memory.view();
-    item.v_memory = v_memory.view();
+    item.k_memory = (i % 8 == 3 ? k_exact : k_memory).view();
+    item.v_memory = (i % 8 == 3 ? v_exact : v_memory).view();
     item.k_memory.rows = item.v_memory.rows = rows;
   }
   for (const KvLoadItem& item : items) {
